@@ -369,7 +369,16 @@ void Largest::add(const Tensor& of, int64_t begin, int64_t end) const {
 }
 
 size_t CpuOps::scratch(const Quantize& op) const {
-  if (op.turned_scales) return scratch(op.alone());  // more than the codes need
+  if (op.dy) {
+    Quantize codes = op;
+    codes.dy = {};
+    return op.x.bytes() + scratch(codes);
+  }
+  if (op.turned_scales) {
+    Quantize rows = op;
+    rows.turned = rows.turned_scales = rows.turned_statistics = {};
+    return std::max(scratch(rows), scratch(op.alone()));
+  }
   const Quantizer q(op, nullptr);
   const auto most = size_t(q.bands * q.across) * sizeof(uint32_t);
   const size_t before = op.turn ? size_t(op.scales.numel()) * sizeof(float) + size_t(op.x.numel()) : 0;
@@ -402,6 +411,10 @@ void CpuOps::run_turned(const Quantize& op, void* scratch) {
 }
 
 void CpuOps::run(const Quantize& op, void* scratch) {
+  if (op.dy) {
+    void* after = static_cast<char*>(scratch) + op.x.bytes();
+    return in_parts(op, {scratch, op.x.dtype, op.x.shape}, [&](const auto& part) { run(part, after); });
+  }
   if (op.turned_scales) {
     Quantize rows = op;
     rows.turned = rows.turned_scales = rows.turned_statistics = {};

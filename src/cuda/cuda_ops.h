@@ -54,6 +54,7 @@ class CudaOps final : public Decorated<CudaOps>, public Tuning {
     }
     bool fuses(const Gemm& op) const { return gemm->fuses(op); }
     bool fuses(const ScaledGemm& op) const { return gemm->fuses(op); }
+    bool fuses(const Quantize& op) const { return op.takes_dy(); }
   };
   const Sizes& inner() const { return sizes_; }
 

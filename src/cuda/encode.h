@@ -44,6 +44,21 @@ __device__ __forceinline__ uint32_t code_pair(float a, float b, bool e5m2) {
                  high = magnitude(b) > kInfinity ? 0x7fu : codes >> 8;
   return low | high << 8;
 }
+__device__ __forceinline__ uint2 code_words(const float (&v)[kElements], bool e5m2) {
+  uint32_t words[2];
+#pragma unroll
+  for (int k = 0; k < 2; ++k)
+    words[k] = code_pair(v[4 * k], v[4 * k + 1], e5m2) | code_pair(v[4 * k + 2], v[4 * k + 3], e5m2) << 16;
+  return {words[0], words[1]};
+}
+__device__ __forceinline__ void store_scale(void* scales, int64_t at, float scale, bool e8m0) {
+  if (e8m0) {
+    const uint32_t exponent = __float_as_uint(scale) >> 23;
+    static_cast<uint8_t*>(scales)[at] = static_cast<uint8_t>(exponent < 255 ? exponent : 255);
+  } else {
+    static_cast<float*>(scales)[at] = scale;
+  }
+}
 // global_scale(); factor 0 and scale NaN of what is not finite.
 __device__ __forceinline__ Scaled whole_scale(uint32_t most) {
   constexpr float kLargest = 6 * 448;  // codes by scales

@@ -1,15 +1,17 @@
 // Codes of 8 and 4 bits with scales (Quantize), and the factors of delayed scaling.
 // Layout: x row-major and contiguous; a block of threads has 256 columns and a band of rows: as many as share scales,
 // else 64. A lane has 8 columns, a warp every eighth part of the band. Where codes are written transposed too, tiles of
-// 128 by 128. Memory bound: x is read twice, the second time from L2 where it fits, and once with a factor or the
-// largest magnitude given, or where 128 rows of a tile share scales; codes are written once. Deterministic: a maximum
-// does not depend on the order, counts are integers. Not timed on a GPU yet.
+// 128 by 128. Rows with a scale each: quantize_rows.cu, where they fit. Memory bound: x is read twice, the second time
+// from L2 where it fits, and once with a factor or the largest magnitude given, or where 128 rows of a tile share
+// scales; codes are written once. Deterministic: a maximum does not depend on the order, counts are integers. Not timed
+// on a GPU yet.
 #include "cuda/quantize.h"
 
 #include <algorithm>
 #include <bit>
 
 #include "base/rng.h"
+#include "cuda/activation.h"
 #include "cuda/encode.h"
 #include "cuda/host_tools.h"
 #include "cuda/reduce.h"
@@ -70,17 +72,58 @@ struct Place {
   }
 };
 
+// What becomes codes: a matrix in memory. load(): 8 elements of a row, 0 where they are not `inside`.
+template <class T>
+struct Matrix {
+  const T* x;  // [rows, columns]
+  __device__ __forceinline__ void load(float (&v)[kElements], int64_t row, int column, const Cut& c,
+                                       bool inside) const {
+    load_chunk(v, x + row * c.columns, column, inside ? c.columns : 0, c.vectors && inside);
+  }
+  __device__ __forceinline__ float at(int64_t row, int column, const Cut& c) const {
+    return to_float(x[row * c.columns + column]);
+  }
+  static __device__ __forceinline__ int tile(int number, int) { return number; }
+};
+// Or the gradient of [gate | up] through SwiGLU, rounded as SwigluBwd stores it. Both halves are made of the same
+// numbers, so that tiles of them are neighbours: the second reads from L2.
+template <class T>
+struct SwigluGradientOf {
+  const T *dy, *gu;  // [rows, columns / 2], [rows, columns]
+  __device__ __forceinline__ void load(float (&v)[kElements], int64_t row, int column, const Cut& c,
+                                       bool inside) const {
+    const int half = c.columns / 2, columns = inside ? half : 0;
+    const bool up = column >= half, vectors = c.vectors && inside;
+    const int first = up ? column - half : column;
+    float d[kElements], g[kElements], u[kElements];
+    load_chunk(d, dy + row * half, first, columns, vectors);
+    load_chunk(g, gu + row * c.columns, first, columns, vectors);
+    load_chunk(u, gu + row * c.columns + half, first, columns, vectors);
+#pragma unroll
+    for (int k = 0; k < kElements; ++k) v[k] = of(d[k], g[k], u[k], up);
+  }
+  __device__ __forceinline__ float at(int64_t row, int column, const Cut& c) const {
+    const int half = c.columns / 2, first = column % half;
+    const T* g = gu + row * c.columns + first;
+    return of(to_float(dy[row * half + first]), to_float(g[0]), to_float(g[half]), column >= half);
+  }
+  static __device__ __forceinline__ int tile(int number, int tiles) { return number / 2 + number % 2 * (tiles / 2); }
+
+ private:
+  static __device__ __forceinline__ float of(float dy, float gate, float up, bool of_up) {
+    const SwigluGradient gradient = swiglu_gradient(dy, gate, up);
+    return to_float(from_float<T>(of_up ? gradient.up : gradient.gate));
+  }
+};
+
 // Rows of this thread from the i-th on; 0 past the end.
 constexpr int kInFlight = 4;
-template <class T>
-__device__ __forceinline__ void load(float (&v)[kInFlight][kElements], const T* x, const Cut& c, const Place& at,
+template <class Source>
+__device__ __forceinline__ void load(float (&v)[kInFlight][kElements], const Source& x, const Cut& c, const Place& at,
                                      int i) {
 #pragma unroll
-  for (int r = 0; r < kInFlight; ++r) {
-    const bool inside = i + r < at.rows && at.column < c.columns;
-    const int columns = inside ? c.columns : 0;
-    load_chunk(v[r], x + (at.first + i + r) * c.columns, at.column, columns, c.vectors && inside);
-  }
+  for (int r = 0; r < kInFlight; ++r)
+    x.load(v[r], at.first + i + r, at.column, c, i + r < at.rows && at.column < c.columns);
 }
 __device__ __forceinline__ void keep(uint32_t* most, uint32_t value, bool shared) {
   if (shared) {
@@ -91,9 +134,9 @@ __device__ __forceinline__ void keep(uint32_t* most, uint32_t value, bool shared
 }
 
 // most[block] = the largest magnitude, as bits. Where blocks are shared it is 0 before. Nothing with a factor given.
-template <class T>
+template <class Source>
 __global__ void __launch_bounds__(kThreads)
-    find_most(uint32_t* most, const T* x, const Cut c, bool is_shared, const float* given) {
+    find_most(uint32_t* most, const Source x, const Cut c, bool is_shared, const float* given) {
   SHARED(uint32_t, room, [kWarps * kTileColumns]);
   if (given && *given > 0) return;
   const Place at(c);
@@ -140,15 +183,6 @@ __global__ void __launch_bounds__(kThreads)
   keep(most + row_of_blocks * c.across + (c.width ? at.column / c.width : 0), all, is_shared);
 }
 
-__device__ __forceinline__ void store_scale(void* scales, int64_t at, float scale, bool e8m0) {
-  if (e8m0) {
-    const uint32_t exponent = __float_as_uint(scale) >> 23;
-    static_cast<uint8_t*>(scales)[at] = static_cast<uint8_t>(exponent < 255 ? exponent : 255);
-  } else {
-    static_cast<float*>(scales)[at] = scale;
-  }
-}
-
 __device__ __forceinline__ void store_words(uint8_t* row, uint32_t low, uint32_t high, const Cut& c, int column) {
   if (c.vectors && column < c.columns) return st8(row + column, {low, high});
 #pragma unroll
@@ -158,11 +192,8 @@ __device__ __forceinline__ void store_words(uint8_t* row, uint32_t low, uint32_t
 }
 __device__ __forceinline__ void store_codes(uint8_t* row, const float (&v)[kElements], const Cut& c, int column,
                                             bool e5m2) {
-  uint32_t words[2];
-#pragma unroll
-  for (int k = 0; k < 2; ++k)
-    words[k] = code_pair(v[4 * k], v[4 * k + 1], e5m2) | code_pair(v[4 * k + 2], v[4 * k + 3], e5m2) << 16;
-  store_words(row, words[0], words[1], c, column);
+  const uint2 words = code_words(v, e5m2);
+  store_words(row, words.x, words.y, c, column);
 }
 
 // Codes, and the scales where their blocks begin. With a factor given also most[0], which was 0.
@@ -195,7 +226,7 @@ __global__ void __launch_bounds__(kThreads)
   }
   for (int i = 0; inside && i < at.rows; i += kInFlight) {
     float v[kInFlight][kElements];
-    load(v, x, c, at, i);
+    load(v, Matrix<T>{x}, c, at, i);
 #pragma unroll
     for (int r = 0; r < kInFlight; ++r) {
       const int64_t row = at.first + i + r;
@@ -252,25 +283,22 @@ __device__ __forceinline__ void transpose_4(uint32_t (&w)[4]) {
 // of 8 rows. turned [C, R], scales [C, blocks]; codes: null, or not transposed, with the same scale for all or scales
 // of their own. In shared memory 8 codes lie at a place that differs for each of the threads that write, or read,
 // together.
-template <class T>
+template <class Source>
 __global__ void __launch_bounds__(kThreads)
-    encode_turned(uint8_t* turned, uint8_t* codes, float* scales, uint32_t* most, const T* x, const Cut c,
+    encode_turned(uint8_t* turned, uint8_t* codes, float* scales, uint32_t* most, const Source x, const Cut c,
                   const Turning how, const Rule rule) {
   SHARED(uint2, tile, [kSide * kSquares]);
   SHARED(uint32_t, room, [kSquares * kRoom]);
   SHARED(float, of_column, [kSide]);
   const int tiles = (c.columns + kSide - 1) / kSide, thread = static_cast<int>(threadIdx.x);
   const int64_t band = blockIdx.x / tiles, bands = (c.rows + kSide - 1) / kSide;
-  const int first_column = static_cast<int>(blockIdx.x % tiles) * kSide;
+  const int first_column = Source::tile(static_cast<int>(blockIdx.x % tiles), tiles) * kSide;
   const int across = thread % kSquares, down = thread / kSquares, column = first_column + across * kElements;
   const int64_t row = band * kSide + down * kElements;
   const bool given = rule.given && *rule.given > 0;
   float v[kElements][kElements];
 #pragma unroll
-  for (int r = 0; r < kElements; ++r) {
-    const bool inside = row + r < c.rows && column < c.columns;
-    load_chunk(v[r], x + (row + r) * c.columns, column, inside ? c.columns : 0, c.vectors && inside);
-  }
+  for (int r = 0; r < kElements; ++r) x.load(v[r], row + r, column, c, row + r < c.rows && column < c.columns);
   float factors[kElements];
   if (how.of_columns) {
     if (how.of_tiles) {
@@ -453,9 +481,9 @@ __global__ void __launch_bounds__(kThreads)
 
 // ---- what became of the values
 
-template <class T>
+template <class Source>
 __global__ void __launch_bounds__(kThreads)
-    count_codes(QuantizeCounts* counts, const uint8_t* codes, const void* scales, const float* global, const T* x,
+    count_codes(QuantizeCounts* counts, const uint8_t* codes, const void* scales, const float* global, const Source x,
                 const Cut c, const Rule rule, double saturates, bool turned) {
   SHARED(unsigned, room, [kLanes]);
   const Place at(c);
@@ -464,7 +492,7 @@ __global__ void __launch_bounds__(kThreads)
   for (int i = 0; i < at.rows; ++i) {
     const int64_t row = at.first + i, row_of_blocks = at.block_row(c, row) * c.across;
     for (int k = 0; k < kElements && at.column + k < c.columns; ++k) {
-      const uint32_t m = magnitude(to_float(x[row * c.columns + at.column + k]));
+      const uint32_t m = magnitude(x.at(row, at.column + k, c));
       largest = Max{}(largest, m);
       const int64_t across = c.width ? (at.column + k) / c.width : 0;
       const int64_t block = turned ? across * bands + at.block_row(c, row) : row_of_blocks + across;
@@ -555,13 +583,70 @@ LaunchConfig tiles(const Cut& c, cudaStream_t stream) {
   return {dim3(grid_size(div_ceil<int64_t>(c.rows, c.band) * c.tiles)), dim3(kThreads), 0, stream};
 }
 // Adds to the op's statistics; counts are zeros before.
-template <class T>
-void count(const Quantize& op, QuantizeCounts* counts, const T* x, const Cut& c, const Rule& rule,
+template <class Source>
+void count(const Quantize& op, QuantizeCounts* counts, const Source& x, const Cut& c, const Rule& rule,
            cudaStream_t stream) {
-  CUDA_CHECK(launch(count_codes<T>, tiles(c, stream), counts, static_cast<const uint8_t*>(op.codes.data),
+  CUDA_CHECK(launch(count_codes<Source>, tiles(c, stream), counts, static_cast<const uint8_t*>(op.codes.data),
                     static_cast<const void*>(op.scales.data), data<const float>(op.global), x, c, rule,
                     saturates(op.codes.dtype), op.turn));
   add_counts(op.statistics, counts, stream);
+}
+template <class T, class Source>
+void run_from(const Quantize& op, const Source& x, const Rule& rule, QuantizeCounts* counts, uint32_t* most,
+              cudaStream_t stream) {
+  Cut c = cut_of(op);
+  const bool is_shared = shared(c), of_tiles = (op.turn && op.blocks.rows == kSide) || op.turned_scales;
+  const bool finds = is_shared && !op.largest;
+  const auto zeros = finds ? static_cast<size_t>(op.scales.numel()) * sizeof(uint32_t) : 0;
+  if (op.statistics || finds || op.two_levels()) CUDA_CHECK(cudaMemsetAsync(counts, 0, sizeof *counts + zeros, stream));
+  auto* codes = static_cast<uint8_t*>(op.codes.data);
+  c.vectors = rows_are_vectors(c.columns, data<const T>(op.x), data<const T>(op.dy)) && c.columns % kElements == 0 &&
+              reinterpret_cast<uintptr_t>(codes) % kElements == 0;
+  const LaunchConfig config = tiles(c, stream);
+  const uint32_t* magnitudes = most;
+  if (!of_tiles && !op.largest) CUDA_CHECK(launch(find_most<Source>, config, most, x, c, is_shared, rule.given));
+  if (op.turn || op.turned) {
+    auto* turned = static_cast<uint8_t*>(op.turn ? op.codes.data : op.turned.data);
+    const Turning how{.of_columns = of_tiles || op.blocks.cols == 1,
+                      .of_tiles = of_tiles,
+                      .vectors = c.rows % kElements == 0 && reinterpret_cast<uintptr_t>(turned) % kElements == 0,
+                      .scales = op.turned_scales ? data<float>(op.scales) : nullptr};
+    const int64_t squares = div_ceil<int64_t>(c.rows, kSide) * div_ceil<int64_t>(c.columns, kSide);
+    CUDA_CHECK(launch(encode_turned<Source>, {dim3(grid_size(squares)), dim3(kThreads), 0, stream}, turned,
+                      op.turn ? nullptr : codes, data<float>(op.turned_scales ? op.turned_scales : op.scales), most, x,
+                      c, how, rule));
+  } else if (op.two_levels()) {
+    const QuantizeCounts* found = counts;
+    CUDA_CHECK(launch(find_whole, threads(op.scales.numel(), stream), counts, magnitudes, op.scales.numel()));
+    CUDA_CHECK(launch(encode_e2m1<T>, config, codes, data<uint8_t>(op.scales), data<float>(op.global), found,
+                      magnitudes, data<const T>(op.x), c, Rounding{op.at_random, op.seed, op.stream}));
+  } else {
+    CUDA_CHECK(launch(encode<T>, config, codes, op.scales.data, most, data<const T>(op.x), c, rule));
+  }
+  if (op.factor || op.amax)
+    CUDA_CHECK(launch(finish_delayed, {dim3(1), dim3(1), 0, stream}, data<float>(op.scales), magnitudes, rule));
+  if (op.statistics) count(op, counts, x, c, rule, stream);
+  if (!op.turned_statistics) return;
+  CUDA_CHECK(cudaMemsetAsync(counts, 0, sizeof *counts, stream));
+  count(op.alone(), counts, x, cut_of(op.alone()), rule, stream);
+}
+
+// Along rows, and beside these along columns, whose largest magnitudes are found in the same reading where rows fit.
+void run_rows(const Quantize& op, const Rule& rule, QuantizeCounts* counts, uint32_t* most, cudaStream_t stream) {
+  Quantize rows = op, columns = op.turned ? op.alone() : Quantize{};
+  rows.turned = rows.turned_scales = rows.turned_statistics = {};
+  if (rows_fit(op)) {
+    const auto zeros = static_cast<size_t>(op.turned ? op.x.cols() : 0) * sizeof(uint32_t);
+    if (op.statistics || op.turned) CUDA_CHECK(cudaMemsetAsync(counts, 0, sizeof *counts + zeros, stream));
+    encode_rows(op, rule, op.turned ? most : nullptr, stream);
+    by_type(op.x.dtype, [&]<class T>() {
+      if (op.statistics) count(rows, counts, Matrix<T>{data<const T>(op.x)}, cut_of(rows), rule, stream);
+    });
+    columns.largest = {most, DType::f32, {op.x.cols()}};
+  } else {
+    run(rows, counts, stream);
+  }
+  if (op.turned) run(columns, counts, stream);
 }
 }  // namespace
 
@@ -590,43 +675,12 @@ void run(const Quantize& op, void* scratch, cudaStream_t stream) {
                   .e8m0 = op.scales.dtype == DType::f8_e8m0,
                   .given = data<const float>(op.factor),
                   .amax = data<float>(op.amax)};
-  Cut c = cut_of(op);
-  const bool is_shared = shared(c), of_tiles = (op.turn && op.blocks.rows == kSide) || op.turned_scales;
-  const bool finds = is_shared && !op.largest;
-  const auto zeros = finds ? static_cast<size_t>(op.scales.numel()) * sizeof(uint32_t) : 0;
-  if (op.statistics || finds || op.two_levels()) CUDA_CHECK(cudaMemsetAsync(counts, 0, sizeof *counts + zeros, stream));
+  if ((op.turned_scales && op.blocks.cols == 0) || rows_fit(op)) return run_rows(op, rule, counts, most, stream);
   by_type(op.x.dtype, [&]<class T>() {
     const T* x = data<const T>(op.x);
-    auto* codes = static_cast<uint8_t*>(op.codes.data);
-    c.vectors = rows_are_vectors(c.columns, x) && c.columns % kElements == 0 &&
-                reinterpret_cast<uintptr_t>(codes) % kElements == 0;
-    const LaunchConfig config = tiles(c, stream);
-    const uint32_t* magnitudes = most;
-    if (!of_tiles && !op.largest) CUDA_CHECK(launch(find_most<T>, config, most, x, c, is_shared, rule.given));
-    if (op.turn || op.turned) {
-      auto* turned = static_cast<uint8_t*>(op.turn ? op.codes.data : op.turned.data);
-      const Turning how{.of_columns = of_tiles || op.blocks.cols == 1,
-                        .of_tiles = of_tiles,
-                        .vectors = c.rows % kElements == 0 && reinterpret_cast<uintptr_t>(turned) % kElements == 0,
-                        .scales = op.turned_scales ? data<float>(op.scales) : nullptr};
-      const int64_t squares = div_ceil<int64_t>(c.rows, kSide) * div_ceil<int64_t>(c.columns, kSide);
-      CUDA_CHECK(launch(encode_turned<T>, {dim3(grid_size(squares)), dim3(kThreads), 0, stream}, turned,
-                        op.turn ? nullptr : codes, data<float>(op.turned_scales ? op.turned_scales : op.scales), most,
-                        x, c, how, rule));
-    } else if (op.two_levels()) {
-      const QuantizeCounts* found = counts;
-      CUDA_CHECK(launch(find_whole, threads(op.scales.numel(), stream), counts, magnitudes, op.scales.numel()));
-      CUDA_CHECK(launch(encode_e2m1<T>, config, codes, data<uint8_t>(op.scales), data<float>(op.global), found,
-                        magnitudes, x, c, Rounding{op.at_random, op.seed, op.stream}));
-    } else {
-      CUDA_CHECK(launch(encode<T>, config, codes, op.scales.data, most, x, c, rule));
-    }
-    if (op.factor || op.amax)
-      CUDA_CHECK(launch(finish_delayed, {dim3(1), dim3(1), 0, stream}, data<float>(op.scales), magnitudes, rule));
-    if (op.statistics) count(op, counts, x, c, rule, stream);
-    if (!op.turned_statistics) return;
-    CUDA_CHECK(cudaMemsetAsync(counts, 0, sizeof *counts, stream));
-    count(op.alone(), counts, x, cut_of(op.alone()), rule, stream);
+    if constexpr (sizeof(T) == 2)
+      if (op.dy) return run_from<T>(op, SwigluGradientOf<T>{data<const T>(op.dy), x}, rule, counts, most, stream);
+    run_from<T>(op, Matrix<T>{x}, rule, counts, most, stream);
   });
 }
 

@@ -95,7 +95,10 @@ struct QuantizeCounts {
   unsigned long long values, saturated, underflowed;
   unsigned largest, whole;  // magnitudes of statistics, and of the matrix where it has a scale beside those of blocks
 };
-inline int64_t transformed_at(const Quantize& op) { return round_up<int64_t>(op.scales.numel(), 4); }  // in words
+inline int64_t transformed_at(const Quantize& op) {  // in words
+  const int64_t scales = std::max(op.scales.numel(), op.turned_scales ? op.turned_scales.numel() : 0);
+  return round_up<int64_t>(scales, 4);
+}
 
 // How cuBLASLt can be given the scales of a factor; none: it cannot. Scales of 16 x 16 are repeated.
 // terms: the dimension of the factor, as it lies in memory, that the product sums over.

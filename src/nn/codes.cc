@@ -50,7 +50,8 @@ bool LayerCodes::both(Matrix matrix) const {
   const bool x = matrix == Matrix::x;
   const Operand along = x ? Operand::forward_x : Operand::input_dy, across = x ? Operand::weight_x : Operand::weight_dy;
   const Scaling scaling = rule(along).scaling;
-  return rule(along) == rule(across) && turned(across) && (scaling == Scaling::tensor || scaling == Scaling::block128);
+  return rule(along) == rule(across) && turned(across) &&
+         (scaling == Scaling::tensor || scaling == Scaling::row || scaling == Scaling::block128);
 }
 
 Codes LayerCodes::like(Operand operand, const Shape& matrix, bool both) const {
@@ -63,7 +64,7 @@ Codes LayerCodes::like(Operand operand, const Shape& matrix, bool both) const {
               .blocks = of_shape,
               .turned = turns};
   if (both) codes.beside = {nullptr, r.codes, turned_shape(matrix)};
-  if (both && r.scaling == Scaling::block128)
+  if (both && r.scaling != Scaling::tensor)
     codes.beside_scales = {nullptr, DType::f32, of_shape.grid(codes.beside.shape)};
   if (r.codes == DType::f4_e2m1) codes.global = {nullptr, DType::f32, {1}};
   return codes;

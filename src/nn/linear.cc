@@ -1,4 +1,5 @@
 #include <optional>
+#include <utility>
 
 #include "nn/products.h"
 
@@ -56,7 +57,7 @@ bool in_eight_bits(Net n, const Linear& layer) { return n.params.spec(layer.w).e
 
 Tensor wanted_largest(Net n, const Linear& layer, Matrix matrix) { return LayerCodes(n, layer).largest(n.c, matrix); }
 
-Factor factor(Net n, const Linear& layer, Operand operand, const Buffer& matrix, bool both) {
+Factor factor(Net n, const Linear& layer, Operand operand, const Buffer& matrix, bool both, Tensor dy) {
   const LayerCodes made(n, layer);
   if (!made.any(operand)) return {.data = matrix, .scales = {}};
   const Codes like = made.like(operand, matrix.t.shape, both && made.both(matrix_of(operand)));
@@ -69,8 +70,11 @@ Factor factor(Net n, const Linear& layer, Operand operand, const Buffer& matrix,
            .turned = like.turned,
            .beside = optional("codes, transposed", like.beside),
            .beside_scales = optional("scales, transposed", like.beside_scales)};
-  made.make(n.c, operand, matrix.t,
-            {f.data.t, f.scales.t, f.global.t, f.blocks, f.turned, f.beside.t, f.beside_scales.t}, matrix.amax);
+  Quantize op =
+      made.quantize(n.c, operand, matrix.t,
+                    {f.data.t, f.scales.t, f.global.t, f.blocks, f.turned, f.beside.t, f.beside_scales.t}, matrix.amax);
+  op.dy = dy;
+  n.c.run(op);
   return f;
 }
 
@@ -188,10 +192,10 @@ RowsOfAll input_rows_beside(Net n, const Linear& layer, const Buffer& own) {
 }
 
 Buffer run_gradients(Net n, const Linear& layer, std::string_view name, const Shape& in, const Buffer& dy, Factor x,
-                     RowsOfAll* later) {
+                     RowsOfAll* later, Tensor of_gated) {
   Ctx& c = n.c;
   if (!sums_beside(n, layer)) {
-    const Factor read_dy = run_weight_gradient(n, layer, dy, x);
+    const Factor read_dy = run_weight_gradient(n, layer, dy, x, of_gated);
     Buffer dx = c.alloc(name, in);
     x = {};
     run_input_gradient(n, layer, dx.t, read_dy);
@@ -209,11 +213,11 @@ Buffer run_gradients(Net n, const Linear& layer, std::string_view name, const Sh
 }
 
 // Sums for the bias are of dy itself, never of its codes.
-Factor run_weight_gradient(Net n, const Linear& layer, const Buffer& dy, const Factor& x) {
+Factor run_weight_gradient(Net n, const Linear& layer, const Buffer& dy, const Factor& x, Tensor of_gated) {
   Ctx& c = n.c;
   const LayerCodes made(n, layer);
   const bool same = made.same(Operand::weight_dy, Operand::input_dy), both = made.both(Matrix::dy);
-  Factor codes = factor(n, layer, both && !same ? Operand::input_dy : Operand::weight_dy, dy, true);
+  Factor codes = factor(n, layer, both && !same ? Operand::input_dy : Operand::weight_dy, dy, true, of_gated);
   Factor read_dy = transpose_of(codes);
   const Factor &a = out_in(layer) ? read_dy : x, &b = out_in(layer) ? x : read_dy;
   Product p{.op = {.d = n.params.grad(layer.w),
@@ -265,29 +269,30 @@ Factor SavedInput::get(Net n, const Linear& layer) const {
 
 namespace {
 
-// y = x W^T + b, of which `gated` is SwiGLU. None where that is not fused: the caller makes it of y.
-Buffer run_with_swiglu(Net n, const Linear& layer, Tensor y, const Factor& x, const Linear& reader) {
+// y = x W^T, and SwiGLU of that where both are fused; else the caller makes it of y.
+void run_with_swiglu(Net n, const Linear& layer, Tensor y, const Factor& x, Gated& gated) {
   Product p = linear_product(n, layer, y, x);
   p.op.epilogue = Epilogue::swiglu;
   if (!fuses(n.c.ops, p)) {
     p.op.epilogue = Epilogue::none;
-    run(n.c, p);
-    return {};
+    return run(n.c, p);
   }
-  Buffer gated = n.c.alloc("swiglu.y", {y.rows(), y.cols() / 2});
-  p.op.aux = gated.t;
-  if (x.is_codes()) gated.amax = p.amax = wanted_largest(n, reader, Matrix::x);
+  gated.y = n.c.alloc("swiglu.y", {y.rows(), y.cols() / 2});
+  p.op.aux = gated.y.t;
+  if (x.is_codes()) gated.y.amax = p.amax = wanted_largest(n, gated.reader, Matrix::x);
   run(n.c, p);
-  return gated;
 }
 
-}  // namespace
-
-Var linear(Net n, Var x, const Linear& layer, Var residual) {
-  return linear(n, std::move(x), layer, std::move(residual), nullptr, {});
+// Whether the gradient of a layer's output [gate | up] becomes codes in the launch that makes it, and is stored
+// nowhere.
+bool fuses_swiglu_gradient(Net n, const Linear& layer, const Tensor& gate_up) {
+  const LayerCodes made(n, layer);
+  if (layer.b || !made.both(Matrix::dy)) return false;
+  return n.c.ops.fuses(
+      made.quantize(n.c, Operand::input_dy, gate_up, made.like(Operand::input_dy, gate_up.shape, true)));
 }
 
-Var linear(Net n, Var x, const Linear& layer, Var residual, Buffer* gated, const Linear& reader) {
+Var linear(Net n, Var x, const Linear& layer, Var residual, Gated* gated) {
   Ctx& c = n.c;
   const Shape in = x.t().shape;
   Buffer all = input_rows(n, layer, x.keep());
@@ -297,26 +302,43 @@ Var linear(Net n, Var x, const Linear& layer, Var residual, Buffer* gated, const
   Factor read = factor(n, layer, Operand::forward_x, all, SavedInput::keeps_codes(n, layer, x));
   all = {};
   if (gated)
-    *gated = run_with_swiglu(n, layer, y.t, read, reader);
+    run_with_swiglu(n, layer, y.t, read, *gated);
   else
     run_with_residual(n, layer, y.t, read, residual ? residual.t() : Tensor{});
   SavedInput saved(n, layer, x, read);
   read = {};
   Var out = c.var(std::move(y));
   out.asks_largest(wanted_largest(n, layer, Matrix::dy));
-  c.record("linear", [&params = n.params, layer, in, saved = std::move(saved), sx = x.slot(),
-                      sr = residual ? residual.slot() : -1, s = out.slot()](Ctx& cc) {
+  Buffer gate_up = gated ? out.keep() : Buffer{};
+  c.record("linear", [&params = n.params, layer, in, saved = std::move(saved), gate_up = std::move(gate_up),
+                      asked = out.asked_largest(), sx = x.slot(), sr = residual ? residual.slot() : -1,
+                      s = out.slot()](Ctx& cc) mutable {
     const Net net{cc, params};
-    Buffer dy = cc.take(s);
+    Buffer dy = cc.take(s), of_gated;
+    if (gate_up && dy.t.shape != gate_up.t.shape) {  // the gradient of y
+      of_gated = std::exchange(dy, std::move(gate_up));
+      if (!fuses_swiglu_gradient(net, layer, dy.t)) {
+        dy.amax = asked;
+        cc.run(SwigluBwd{.dgu = dy.t, .dy = of_gated.t, .gu = dy.t, .amax = asked});  // in place: no later reader
+        of_gated = {};
+      }
+    }
     std::optional<RowsOfAll> later;
     if (sums_beside(net, layer)) later = input_rows_beside(net, layer, saved.own_rows(cc));
     Factor xf = later ? Factor{} : saved.get(net, layer);
     Buffer dx = run_gradients(net, layer, "linear.dx", in, gradient_rows(net, layer, dy), std::move(xf),
-                              later ? &*later : nullptr);
+                              later ? &*later : nullptr, of_gated.t);
     cc.put(sx, std::move(dx));
     if (sr >= 0) cc.put(sr, std::move(dy));  // d(residual) = dy
   });
   return out;
 }
+
+}  // namespace
+
+Var linear(Net n, Var x, const Linear& layer, Var residual) {
+  return linear(n, std::move(x), layer, std::move(residual), nullptr);
+}
+Var linear(Net n, Var x, const Linear& layer, Gated* gated) { return linear(n, std::move(x), layer, {}, gated); }
 
 }  // namespace athanor

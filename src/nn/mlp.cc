@@ -99,41 +99,30 @@ Var gelu_mlp(Net n, Var x, const Linear& up, const Linear& down, Var residual) {
 
 namespace {
 
-// gate_up = x W^T, y = silu(gate) up of gate_up = [gate | up], fused into the product where the backend may.
-struct Gated {
-  Var gate_up;
-  Buffer y;
-};
-Gated run_gated(Net n, Var x, const Linear& layer, const Linear& reader) {
-  Gated g;
-  g.gate_up = linear(n, std::move(x), layer, {}, &g.y, reader);
-  if (g.y) return g;
-  g.y = n.c.alloc("swiglu.y", {g.gate_up.t().rows(), g.gate_up.t().cols() / 2});
-  g.y.amax = wanted_largest(n, reader, Matrix::x);
-  n.c.run(SwigluFwd{.y = g.y.t, .gu = g.gate_up.t(), .amax = g.y.amax});
-  return g;
+// [gate | up] = x W^T; y of `gated` = silu(gate) up, fused into the product where the backend may.
+Var run_gated(Net n, Var x, const Linear& layer, Gated& gated) {
+  Var gate_up = linear(n, std::move(x), layer, &gated);
+  if (gated.y) return gate_up;
+  gated.y = n.c.alloc("swiglu.y", {gate_up.t().rows(), gate_up.t().cols() / 2});
+  gated.y.amax = wanted_largest(n, gated.reader, Matrix::x);
+  n.c.run(SwigluFwd{.y = gated.y.t, .gu = gate_up.t(), .amax = gated.y.amax});
+  return gate_up;
 }
 
-// y as a layer of its own. Backward keeps gate_up.
-Var swiglu(Net n, Gated g) {
+// y as a layer of its own. Its gradient goes to the product's backward, which keeps [gate | up].
+Var swiglu(Net n, const Var& gate_up, Gated gated) {
   Ctx& c = n.c;
-  Buffer kept = g.gate_up.keep();
   Remake remake;  // recomputes the output from the input, which backward keeps anyway
   if (c.recording() && c.selective)
-    remake = std::make_shared<UniqueFn<Buffer(Ctx&)>>([kept, half = g.y.t.shape, amax = g.y.amax](Ctx& cc) {
-      Buffer again = cc.alloc("swiglu.y again", half);
-      cc.run(SwigluFwd{.y = again.t, .gu = kept.t});
-      again.amax = amax;  // still that of y
-      return again;
-    });
-  Var out = c.var(std::move(g.y), std::move(remake));
-  c.record("swiglu", [kept = std::move(kept), asked = g.gate_up.asked_largest(), sx = g.gate_up.slot(),
-                      s = out.slot()](Ctx& cc) mutable {
-    Buffer dy = cc.take(s);
-    kept.amax = asked;
-    cc.run(SwigluBwd{.dgu = kept.t, .dy = dy.t, .gu = kept.t, .amax = asked});  // in place: no later reader
-    cc.put(sx, kept);
-  });
+    remake = std::make_shared<UniqueFn<Buffer(Ctx&)>>(
+        [kept = gate_up.keep(), half = gated.y.t.shape, amax = gated.y.amax](Ctx& cc) {
+          Buffer again = cc.alloc("swiglu.y again", half);
+          cc.run(SwigluFwd{.y = again.t, .gu = kept.t});
+          again.amax = amax;  // still that of y
+          return again;
+        });
+  Var out = c.var(std::move(gated.y), std::move(remake));
+  c.record("swiglu", [sx = gate_up.slot(), s = out.slot()](Ctx& cc) { cc.put(sx, cc.take(s)); });
   return out;
 }
 
@@ -157,14 +146,15 @@ bool fuses_gradient(Net n, const Linear& down, const Tensor& y) {
 // where its gradient has a product that makes it again, not even without recomputation.
 Var swiglu_mlp(Net n, Var x, const Linear& gate_up, const Linear& down, Var residual) {
   Ctx& c = n.c;
-  Gated g = run_gated(n, std::move(x), gate_up, down);
-  if (!fuses_gradient(n, down, g.y.t)) return linear(n, swiglu(n, std::move(g)), down, std::move(residual));
+  Gated g{.reader = down};
+  const Var gated = run_gated(n, std::move(x), gate_up, g);
+  if (!fuses_gradient(n, down, g.y.t)) return linear(n, swiglu(n, gated, std::move(g)), down, std::move(residual));
   Buffer out = c.alloc("mlp.out", residual.t().shape);
   const Shape half = g.y.t.shape;
   run_with_residual(n, down, out.t, {.data = std::move(g.y), .scales = {}}, residual.t());
   Var result = c.var(std::move(out));
-  c.record("swiglu_mlp", [&params = n.params, down, half, kept = g.gate_up.keep(), sg = g.gate_up.slot(),
-                          sr = residual.slot(), s = result.slot()](Ctx& cc) mutable {
+  c.record("swiglu_mlp", [&params = n.params, down, half, kept = gated.keep(), sg = gated.slot(), sr = residual.slot(),
+                          s = result.slot()](Ctx& cc) mutable {
     const Net net{cc, params};
     Buffer d = cc.take(s);
     const Buffer all_d = gradient_rows(net, down, d);

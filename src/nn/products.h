@@ -33,8 +33,8 @@ struct Factor {
   Buffer beside = {}, beside_scales = {};  // as of Codes
   bool is_codes() const { return bool(scales.t); }
 };
-// both: what the gradient of the weight reads is made beside, where LayerCodes::both() says so.
-Factor factor(Net, const Linear&, Operand, const Buffer& matrix, bool both = false);
+// both: what the gradient of the weight reads is made beside, where LayerCodes::both() says so. dy: Quantize::dy.
+Factor factor(Net, const Linear&, Operand, const Buffer& matrix, bool both = false, Tensor dy = {});
 
 // A product to be run, to which an epilogue may be given before.
 struct Product {
@@ -50,24 +50,29 @@ void run(Ctx&, const Product&);
 Product linear_product(Net, const Linear&, Tensor y, const Factor& x);
 // y = x W^T + b + residual; shared by inputs, summed over the ranks, and y and residual are of the residual stream
 void run_with_residual(Net, const Linear&, Tensor y, const Factor& x, Tensor residual);
-// linear() of layers.h whose output is [gate | up]: without a residual, and `gated` becomes silu(gate) up, which
-// `reader` reads, if the backend computes that in the product's launch, else none.
-Var linear(Net, Var x, const Linear&, Var residual, Buffer* gated, const Linear& reader);
+// SwiGLU behind a product.
+struct Gated {
+  const Linear& reader;  // of y
+  Buffer y = {};         // silu(gate) up, if the backend computes it in the product's launch, else none
+};
+// linear() of layers.h whose output is [gate | up], without a residual. Its gradient may be that of y instead.
+Var linear(Net, Var x, const Linear&, Gated*);
 // dx = dy W. Shared by outputs, dx is a rank's part of the sum.
 Product input_gradient(Net, const Linear&, Tensor dx, const Factor& dy);
 // The same; shared by outputs, summed over the ranks, and dx is of the residual stream.
 void run_input_gradient(Net, const Linear&, Tensor dx, const Factor& dy);
 // Whether sums of input gradients run beside the product of the weight's.
 bool sums_beside(Net, const Linear&);
-// dW += dy^T x, db += column sums of dy; gives back what input_gradient() reads of dy
-Factor run_weight_gradient(Net, const Linear&, const Buffer& dy, const Factor& x);
+// dW += dy^T x, db += column sums of dy; gives back what input_gradient() reads of dy. of_gated: none, or the gradient
+// of SwiGLU's output, where dy is [gate | up], whose gradient is meant: see fuses_swiglu_gradient().
+Factor run_weight_gradient(Net, const Linear&, const Buffer& dy, const Factor& x, Tensor of_gated = {});
 
 // The layer's input, of which backward has this rank's rows, on its way to run_gradients().
 RowsOfAll input_rows_beside(Net, const Linear&, const Buffer& own);
 // dW += dy^T x, and dx [in] = dy W as run_input_gradient() has it, called `name`. x is let go as soon as nobody reads
-// it; with sums_beside() it may come later.
+// it; with sums_beside() it may come later. of_gated: as above.
 Buffer run_gradients(Net, const Linear&, std::string_view name, const Shape& in, const Buffer& dy, Factor x,
-                     RowsOfAll* later = nullptr);
+                     RowsOfAll* later = nullptr, Tensor of_gated = {});
 
 // What the gradient of the weight reads of the layer's input, made while `forward`, which the output was made of, is
 // there.

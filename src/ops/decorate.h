@@ -11,10 +11,11 @@ template <class D, class Base, class... Op>
 struct EachOp : Base {
   bool fuses(const Gemm& op) const override { return asked(op); }
   bool fuses(const ScaledGemm& op) const override { return asked(op); }
+  bool fuses(const Quantize& op) const override { return asked(op); }
 
  private:
-  template <class Product>
-  bool asked(const Product& op) const {
+  template <class Asked>
+  bool asked(const Asked& op) const {
     const auto& inner = static_cast<const D*>(this)->inner();
     if constexpr (requires { inner.fuses(op); }) return inner.fuses(op);
     return false;

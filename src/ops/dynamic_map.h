@@ -4,6 +4,7 @@
 // midpoints of [0.1, 1] cut into 2^i equal parts for either sign, or into 2^(i + 1); besides, 0 and 1.
 #pragma once
 #include <bit>
+#include <cstddef>
 #include <cstdint>
 
 #include "base/host_device.h"

@@ -68,12 +68,15 @@ struct Quantize {
   // place of finding it. NaN is above all.
   Tensor largest = {};  // none, or [1] f32
   // Of one level of f32 scales: codes and scales of x are written transposed. Or the transpose is written beside the
-  // codes: theirs where all have one scale; where each 128 of a row have one, of codes with a scale for each 128 of a
-  // column, as alone() would write it.
+  // codes: theirs where all have one scale; where each row, or each 128 of a row, have one, of codes with a scale for
+  // each column, or each 128 of a column, as alone() would write it.
   bool turn = false;
   Tensor turned = {};             // none, or [C, R]
-  Tensor turned_scales = {};      // of blocks of {1, 128}: [C, ceil(R / 128)] f32
+  Tensor turned_scales = {};      // of blocks of {1, 0}: [C, 1] f32, of {1, 128}: [C, ceil(R / 128)] f32
   Tensor turned_statistics = {};  // likewise, and none without statistics
+  // None, or the gradient [R, C / 2] of SwiGLU's output: codes are made of the gradient of x = [gate | up], as
+  // SwigluBwd would store it, which is stored nowhere. Layers ask for it where Ops::fuses().
+  Tensor dy = {};
   static constexpr const char* kName = "quantize";
 
   bool powers() const { return power_of_two || scales.dtype == DType::f8_e8m0; }
@@ -83,10 +86,22 @@ struct Quantize {
     Quantize op = *this;
     op.turn = true, op.codes = turned, op.scales = turned_scales, op.statistics = turned_statistics;
     op.turned = op.turned_scales = op.turned_statistics = {};
-    op.blocks = {128, 1};
+    op.blocks = athanor::turned(blocks);
     return op;
   }
-  std::array<Field, 11> fields() {
+  // Whether a row stays on the chip between its largest magnitude and its codes, so that x is read once: a GPU keeps
+  // two rows of up to 75 KiB and as much for the columns in its shared memory (compute capabilities 9.0 and 10.0: 227
+  // KiB), which has room for the gate and up projections of Qwen 7B.
+  bool keeps_rows() const {
+    constexpr int64_t kMostColumns = 38400;
+    return blocks == Blocks{1, 0} && x.cols() <= kMostColumns && x.cols() % 8 == 0 && size_of(x.dtype) == 2;
+  }
+  // Whether `dy` may be given, by shapes: tiles of 128 by 128 are one reading for the codes and their transpose.
+  bool takes_dy() const {
+    return turned.shape.rank > 0 && (blocks == Blocks{1, 128} || factor) && size_of(x.dtype) == 2 &&
+           x.cols() % 256 == 0;
+  }
+  std::array<Field, 12> fields() {
     return {{{"codes", Io::out, &codes},
              {"scales", Io::out, &scales},
              {"global", Io::out, &global},
@@ -97,7 +112,8 @@ struct Quantize {
              {"statistics", Io::inout, &statistics},
              {"factor", Io::in, &factor},
              {"amax", Io::inout, &amax},
-             {"largest", Io::in, &largest}}};
+             {"largest", Io::in, &largest},
+             {"dy", Io::in, &dy}}};
   }
   void check() const {
     Expect e{kName};
@@ -117,27 +133,44 @@ struct Quantize {
         .is("scales", scales, scales.dtype, scale_grid());
     if (turn || turned) {
       const bool columns = turn && (blocks == Blocks{0, 1} || blocks == Blocks{128, 1});
-      const bool both = turned && turned_scales && blocks == Blocks{1, 128};
-      e.that(scales.dtype == DType::f32 && (columns || both || (blocks == Blocks{} && !turned_scales)) &&
-                 !(turn && turned) && bool(turned_statistics) == (both && statistics),
-             "to be transposed, f32 scales: one for all, of columns that are turned, or of each 128 both ways");
+      const bool both = turned && turned_scales && (blocks == Blocks{1, 128} || blocks == Blocks{1, 0});
+      e.that(
+          scales.dtype == DType::f32 && (columns || both || (blocks == Blocks{} && !turned_scales)) &&
+              !(turn && turned) && bool(turned_statistics) == (both && statistics),
+          "to be transposed, f32 scales: one for all, of columns that are turned, or of lines or each 128 both ways");
     }
-    if (turned_scales) e.is("turned_scales", turned_scales, DType::f32, Blocks{1, 128}.grid(turned_shape(x.shape)));
+    if (turned_scales) e.is("turned_scales", turned_scales, DType::f32, blocks.grid(turned_shape(x.shape)));
     if (turned_statistics) e.is("turned_statistics", turned_statistics, DType::f64, {QuantizeStatistics::kNumbers});
     if (turned) e.is("turned", turned, codes.dtype, turned_shape(x.shape));
     if (statistics) e.is("statistics", statistics, DType::f64, {QuantizeStatistics::kNumbers});
+    if (dy) e.that(takes_dy(), "codes of 16-bit gradients and their transpose, in whole tiles");
+    if (dy) e.is("dy", dy, x.dtype, {x.rows(), x.cols() / 2});
     if (factor || amax) e.that(blocks == Blocks{} && scales.dtype == DType::f32, "one f32 scale for all");
     if (factor) e.is("factor", factor, DType::f32, {1});
     if (amax) e.is("amax", amax, DType::f32, {1});
     if (largest) e.that(blocks == Blocks{} && !factor && !amax, "one scale for all, which follows from `largest`");
     e.largest("largest", largest);
   }
-  // x is read twice, but where its largest magnitude is known before, or found in a tile that is kept.
+  // x is read twice, but where its largest magnitude is known before, or found in a tile or row that is kept. Codes of
+  // columns beside those of rows are written in a reading of their own, from the largest magnitudes of columns, which
+  // are found while rows are kept.
   Cost cost() const {
-    const bool once = factor || largest || (turn && blocks.rows == 128) || turned_scales;
-    return {2.0 * double(x.numel()), traffic(*this) + (once ? 0 : double(x.bytes()))};
+    const bool lines = turned_scales && blocks.cols == 0;
+    const bool once = factor || largest || (turn && blocks.rows == 128) || (turned_scales && !lines) || keeps_rows();
+    const int readings = once ? 1 : 2;
+    const double gradient = dy ? SwigluBwd{.dgu = x, .dy = dy, .gu = x}.cost().flops : 0;
+    return {2.0 * double(x.numel()) + gradient, traffic(*this) + double(x.bytes()) * ((lines ? 2 : 1) * readings - 1)};
   }
 };
+
+// Defines `dy`: run() gets the op that stores the gradient in dgu [R, C], then the one that makes codes of that.
+template <class Run>
+void in_parts(const Quantize& op, const Tensor& dgu, Run&& run) {
+  run(SwigluBwd{.dgu = dgu, .dy = op.dy, .gu = op.x});
+  Quantize codes = op;
+  codes.x = dgu, codes.dy = {};
+  run(codes);
+}
 
 // Delayed scaling: the factors that the next step's Quantize takes, from the largest magnitudes of the last `length`
 // steps: largest code / largest / 2^margin, between 2^-126 and 2^126, and 0 as long as all magnitudes are 0. [NVIDIA,

@@ -99,6 +99,10 @@ Step two_levels(double amax, double global_factor) {
 }  // namespace
 
 void ReferenceOps::run(const Quantize& op, void*) {
+  if (op.dy) {
+    std::vector<uint8_t> dgu(op.x.bytes());
+    return in_parts(op, {dgu.data(), op.x.dtype, op.x.shape}, [&](const auto& part) { run(part, nullptr); });
+  }
   if (op.turned_scales) {
     Quantize rows = op;
     rows.turned = rows.turned_scales = rows.turned_statistics = {};

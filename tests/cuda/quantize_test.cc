@@ -172,26 +172,72 @@ TEST_F(QuantizeKernels, BlackwellMultipliesBlocksOf32And16) {
   EXPECT_TRUE(hopper.findings().empty()) << hopper.report();
 }
 
-TEST(QuantizeKernelsBudget, AccessesAreCoalesced) {
-  const AccessBudget budget;
-  const Tensor x = budget.tensor(DType::bf16, {256, 512}), codes = budget.tensor(DType::f8_e4m3, {256, 512});
-  const auto quantize = [&](const Blocks& blocks) {
-    return Quantize{
-        .codes = codes, .scales = budget.tensor(DType::f32, blocks.grid(x.shape)), .x = x, .blocks = blocks};
-  };
-  const ScaledGemm product{.product = {.d = budget.tensor(DType::f32, {512, 512}), .a = codes, .b = codes, .ta = true},
-                           .a_scales = budget.tensor(DType::f32, {1, 1}),
-                           .b_scales = budget.tensor(DType::f32, {1, 1})};
-  Quantize beside = quantize({}), columns = quantize({0, 1}), tiles = quantize({128, 1});
-  beside.turned = budget.tensor(DType::f8_e4m3, {512, 256});
-  for (Quantize* op : {&columns, &tiles}) {
-    op->turn = true;
-    op->codes = budget.tensor(DType::f8_e4m3, {512, 256});
-    op->scales = budget.tensor(DType::f32, op->scale_grid());
+// Ops on one matrix, by the scales that they have: along rows and, turned, along columns.
+struct QuantizeOps {
+  AccessBudget budget;
+  Tensor x = budget.tensor(DType::bf16, {256, 512}), codes = budget.tensor(DType::f8_e4m3, {256, 512}),
+         turned_codes = budget.tensor(DType::f8_e4m3, {512, 256});
+  Quantize alone(const Blocks& blocks) const {
+    return {.codes = codes, .scales = budget.tensor(DType::f32, blocks.grid(x.shape)), .x = x, .blocks = blocks};
   }
-  Quantize both = quantize({1, 128});
-  both.turned = beside.turned, both.turned_scales = tiles.scales;
-  EXPECT_EQ(budget.check(quantize({}), quantize({1, 128}), beside, both, columns, tiles, product), "");
+  Quantize turned(const Blocks& blocks) const {
+    Quantize op = alone(blocks);
+    op.turn = true, op.codes = turned_codes, op.scales = budget.tensor(DType::f32, op.scale_grid());
+    return op;
+  }
+  Quantize both(const Blocks& blocks) const {
+    Quantize op = alone(blocks);
+    op.turned = turned_codes;
+    if (blocks != Blocks{}) op.turned_scales = budget.tensor(DType::f32, blocks.grid(turned_codes.shape));
+    return op;
+  }
+  Quantize of_gradient() const {
+    Quantize op = both({1, 128});
+    op.dy = budget.tensor(DType::bf16, {256, 256});
+    return op;
+  }
+};
+
+TEST(QuantizeKernelsBudget, AccessesAreCoalesced) {
+  const QuantizeOps ops;
+  const ScaledGemm product{
+      .product = {.d = ops.budget.tensor(DType::f32, {512, 512}), .a = ops.codes, .b = ops.codes, .ta = true},
+      .a_scales = ops.budget.tensor(DType::f32, {1, 1}),
+      .b_scales = ops.budget.tensor(DType::f32, {1, 1})};
+  EXPECT_EQ(ops.budget.check(ops.alone({}), ops.alone({1, 0}), ops.alone({1, 128}), ops.both({}), ops.both({1, 0}),
+                             ops.both({1, 128}), ops.turned({0, 1}), ops.turned({128, 1}), ops.of_gradient(), product),
+            "");
+}
+
+// What cost() counts is what kernels read and write, but for maxima on their way.
+TEST(QuantizeKernelsBudget, BytesAreThoseOfTheCost) {
+  const QuantizeOps ops;
+  for (const Quantize& op : {ops.alone({}), ops.alone({1, 0}), ops.alone({1, 128}), ops.both({}), ops.both({1, 0}),
+                             ops.both({1, 128}), ops.turned({0, 1}), ops.turned({128, 1})}) {
+    ops.budget.check(op);
+    double bytes = 0;
+    for (const auto& [name, counters] : emu::kernel_counters()) bytes += 32.0 * double(counters.global_sectors);
+    EXPECT_NEAR(bytes / op.cost().bytes, 1, 0.15) << op.blocks.rows << "x" << op.blocks.cols << " " << bool(op.turned);
+  }
+}
+
+// Rows beyond what a block may have of this GPU's shared memory, with and without the maxima of columns.
+TEST_F(QuantizeKernels, RowsThatDoNotFit) {
+  emu::simulate({emu::gpu_rtx4090()});  // 99 KiB
+  Examiner examine(make_cuda_backend, {.threads = {2}});
+  for (const int64_t columns : {16000, 20000, 30000})
+    for (const bool both : {false, true}) {
+      const Shape s{3, columns};
+      Quantize op{.codes = tensor(DType::f8_e4m3, s),
+                  .scales = tensor(DType::f32, {3, 1}),
+                  .x = tensor(DType::bf16, s),
+                  .blocks = {1, 0}};
+      if (both)
+        op.turned = tensor(DType::f8_e4m3, turned_shape(s)), op.turned_scales = tensor(DType::f32, {columns, 1});
+      examine(OpCase<Quantize>{cat(columns, both ? " both" : ""), op, {}, true});
+    }
+  EXPECT_TRUE(examine.findings().empty()) << examine.report();
+  emu::simulate({emu::gpu_h200()});
 }
 #endif
 }  // namespace

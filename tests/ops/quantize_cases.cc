@@ -24,7 +24,7 @@ void quantize_cases_of(Examiner& examine) {
   for (const Blocks& blocks : kBlocks)
     for (const DType codes : kCodes) {
       const std::string name = cat("blocks ", blocks.rows, "x", blocks.cols, " ", codes);
-      for (const Shape& s : {Shape{1, 1}, Shape{3, 17}, Shape{37, 260}, Shape{140, 131}}) {
+      for (const Shape& s : {Shape{1, 1}, Shape{3, 17}, Shape{37, 260}, Shape{140, 131}, Shape{21, 272}}) {
         for (const DType of : {DType::f32, DType::bf16})
           examine(OpCase<Quantize>{cat(s, " ", name, " of ", of), quantize(s, codes, of, blocks), {}, true});
         Quantize power = quantize(s, codes, DType::bf16, blocks);
@@ -40,7 +40,9 @@ void quantize_cases_of(Examiner& examine) {
           examine(OpCase<Quantize>{cat("edges ", name, " ", scales), edges, {{"x", x}, counts}, true});
         }
     }
-  examine(OpCase<Quantize>{"of f16", quantize({40, 70}, DType::f8_e4m3, DType::f16, {1, 32}), {}, true});
+  for (const Blocks& blocks : {Blocks{1, 32}, Blocks{1, 0}})
+    examine(OpCase<Quantize>{
+        cat("of f16, columns ", blocks.cols), quantize({40, 72}, DType::f8_e4m3, DType::f16, blocks), {}, true});
 }
 
 // Two levels of scales: all of quantizing, with edges of every kind; blocks far below the largest value saturate and
@@ -126,15 +128,13 @@ void transposed_codes(Examiner& examine) {
   for (const Blocks& blocks : {Blocks{0, 0}, Blocks{0, 1}, Blocks{128, 1}})
     for (const bool turn : {true, false})
       for (const DType codes : kCodes)
-        for (const Shape& s : {Shape{1, 1}, Shape{37, 261}, Shape{136, 48}, Shape{140, 131}})
-          for (const auto& [of, x] : {std::pair{DType::bf16, normal()}, {DType::f32, bad}}) {
-            const bool both = !turn && blocks == Blocks{128, 1};  // and along rows
-            if (!turn && blocks != Blocks{} && !both) continue;
-            Quantize op = quantize(s, codes, of, both ? Blocks{1, 128} : blocks);
+        for (const Shape& s : {Shape{1, 1}, Shape{37, 261}, Shape{136, 48}, Shape{140, 131}, Shape{19, 1064}})
+          for (const auto& [of, x] : {std::pair{DType::bf16, normal()}, {DType::bf16, bad}, {DType::f32, bad}}) {
+            const bool both = !turn && blocks != Blocks{};  // and along rows
+            Quantize op = quantize(s, codes, of, both ? turned(blocks) : blocks);
             const Tensor counts = tensor(DType::f64, {QuantizeStatistics::kNumbers});
             if (both)
-              op.turned_scales = tensor(DType::f32, Blocks{1, 128}.grid(turned_shape(s))),
-              op.turned_statistics = counts;
+              op.turned_scales = tensor(DType::f32, op.blocks.grid(turned_shape(s))), op.turned_statistics = counts;
             op.turn = turn;
             if (turn) op.codes = tensor(codes, turned_shape(s)), op.scales = tensor(DType::f32, op.scale_grid());
             if (!turn) op.turned = tensor(codes, turned_shape(s));
@@ -154,6 +154,38 @@ void transposed_codes(Examiner& examine) {
                   op,
                   {{"x", x}, {"statistics", constant(0)}, {"factor", constant(factor)}, {"amax", constant(2)}},
                   true});
+          }
+}
+
+// Of SwiGLU's gradient. Gates are 0, or so large that silu is the gate in any precision: then results are exact.
+// Beside infinite gradients none is 0, whose product would be a NaN of any sign.
+void codes_of_gradients(Examiner& examine) {
+  constexpr double kInf = std::numeric_limits<double>::infinity();
+  const Init gates = listed({0, 40, 64, 0, 48, 40, 96}), above_zero = listed({40, 64, 48, 40, 96}),
+             normal_dy = normal(), bad = listed({1, 2, 3, 5, -6, kInf, 8, 1e-9, 0, 0.3, -1, 0.25, 7});
+  for (const bool delayed : {false, true})
+    for (const DType of : {DType::bf16, DType::f16})
+      for (const Shape& s : {Shape{1, 256}, Shape{140, 512}})
+        for (const auto& [dy, gate_up] : {std::pair{normal_dy, gates}, {bad, above_zero}})
+          for (const double factor : {0.0, 1e-2}) {
+            if (!delayed && factor > 0) continue;
+            Quantize op = quantize(s, DType::f8_e4m3, of, delayed ? Blocks{} : Blocks{1, 128});
+            op.dy = tensor(of, {s[0], s[1] / 2});
+            op.turned = tensor(op.codes.dtype, turned_shape(s));
+            op.statistics = tensor(DType::f64, {QuantizeStatistics::kNumbers});
+            if (delayed) op.factor = op.amax = tensor(DType::f32, {1});
+            if (!delayed)
+              op.turned_scales = tensor(DType::f32, op.blocks.grid(turned_shape(s))),
+              op.turned_statistics = op.statistics;
+            examine(OpCase<Quantize>{cat(s, " of SwiGLU's gradient, ", of, " factor ", factor),
+                                     op,
+                                     {{"x", gate_up},
+                                      {"dy", dy},
+                                      {"statistics", constant(0)},
+                                      {"turned_statistics", constant(0)},
+                                      {"factor", constant(factor)},
+                                      {"amax", constant(2)}},
+                                     true});
           }
 }
 
@@ -243,11 +275,15 @@ void quantize_cases(Examiner& examine) {
   given_factors(examine);
   given_largest(examine);
   transposed_codes(examine);
+  codes_of_gradients(examine);
   scaled_products(examine, false);
   delayed_cases(examine);
 }
 
-void transposed_cases(Examiner& examine) { transposed_codes(examine); }
+void transposed_cases(Examiner& examine) {
+  transposed_codes(examine);
+  codes_of_gradients(examine);
+}
 
 void fp4_cases(Examiner& examine) {
   fp4_codes(examine);

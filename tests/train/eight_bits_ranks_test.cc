@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "tests/sanitized.h"
 #include "tests/train/ranks_rig.h"
+#include "tests/train/turning_ops.h"
 
 namespace athanor::ranks {
 namespace {
@@ -68,6 +69,32 @@ TEST(EightBitsOnRanks, SharedRowsRecomputationAndGatheredCodesChangeNoBit) {
         expect_equal(want, train(s), s.name());
       }
     }
+  }
+}
+
+// A rank's part of SwiGLU's gradient becomes codes without being stored.
+TEST(EightBitsOnRanks, CodesOfSwigluGradientsChangeNoBit) {
+  for (const char* precision : {"fp8_blockwise", "fp8_delayed"}) {
+    Setting s = setting(precision, 2);
+    s.intermediate = 256, s.sequence = true;
+    std::vector<double> seen[2];
+    for (const bool fuses : {false, true})
+      run_ranks(2, [&](std::unique_ptr<Communicator> world) {
+        const CpuBackend cpu = make_cpu({.threads = 1});
+        ProcessMesh mesh(std::move(world), s.mesh());
+        testing::TurningOps ops(*cpu.ops, true, fuses);
+        Engine engine(tiny(s), options(s), {*cpu.device, ops, mesh});
+        engine.commit();
+        engine.init_weights();
+        for (int64_t step = 0; step < 2; ++step) {
+          accumulate(engine, step, s.masked);
+          const StepState state = engine.finish_step();
+          if (mesh.world().rank() == 0) seen[fuses].insert(seen[fuses].end(), {state.loss, double(state.grad_norm)});
+        }
+        EXPECT_EQ(ops.of_gradients > 0, fuses);
+        EXPECT_EQ(ops.gradients > 0, !fuses);
+      });
+    EXPECT_EQ(seen[0], seen[1]) << precision;
   }
 }
 

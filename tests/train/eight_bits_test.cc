@@ -220,9 +220,39 @@ TEST_P(EightBits, TransposedCodesChangeNoBit) {
         turned += ops.turned;
       }
       EXPECT_EQ(curves[0], curves[1]) << name_of(type) << " " << int(granularity);
-      EXPECT_EQ(launches[0] > launches[1], GetParam() == "fp8_blockwise") << "both blocks of 128 in one pass";
+      EXPECT_EQ(launches[0] > launches[1], GetParam() == "fp8_blockwise" || GetParam() == "fp8_rowwise")
+          << "both codes in one op";
       EXPECT_EQ(turned > 0, GetParam() != "mxfp8" && GetParam() != "nvfp4");
     }
+}
+
+// Codes of SwiGLU's gradient, which is then stored nowhere, and their counts: where tiles of 128 by 128 make both codes
+// in one reading.
+TEST_P(EightBits, CodesOfSwigluGradientsChangeNoBit) {
+  using G = Recompute::Granularity;
+  ModelConfig model = tiny(ModelType::llama);
+  model.intermediate_size = 128;
+  for (const Recompute r : {Recompute{G::none, 1}, Recompute{G::selective, 1}, Recompute{G::full, 1}}) {
+    std::vector<Curve> curves;
+    std::map<std::pair<int, Operand>, std::array<double, 4>> counts[2];
+    for (const bool fuses : {false, true}) {
+      Rig rig;
+      Backend backend = rig.backend();
+      testing::TurningOps ops(backend.ops, true, fuses);
+      Engine engine(model, options({.precision = GetParam(), .recompute = r, .quantized = true}),
+                    {backend.device, ops, backend.mesh});
+      curves.push_back(curve_of(rig, engine, 2, accumulate));
+      for (const QuantizedOperand& q : engine.take_quantized())
+        counts[fuses][{q.parameter.id, q.operand}] = {q.statistics.values, q.statistics.saturated,
+                                                      q.statistics.underflowed, q.statistics.largest};
+      const bool codes = fuses && (GetParam() == "fp8_blockwise" || GetParam() == "fp8_delayed");
+      EXPECT_EQ(codes ? ops.of_gradients : ops.gradients, 2 * 3) << "a step and layer";
+      EXPECT_EQ(codes ? ops.gradients : ops.of_gradients, 0);
+    }
+    curves[1].activations = curves[0].activations;  // the parts' scratch memory
+    EXPECT_EQ(curves[0], curves[1]) << to_text(r);
+    EXPECT_EQ(counts[0], counts[1]) << to_text(r);
+  }
 }
 
 TEST(EightBitWeights, AveragesAreEvaluatedInCodesOfTheirOwn) {

@@ -38,20 +38,24 @@ struct Outcome {
   bool operator==(const Outcome&) const = default;
 };
 
-// A backend for which layers leave ops apart.
+// A backend for which layers may leave ops apart.
 class Apart final : public Decorated<Apart> {
  public:
-  explicit Apart(Ops& ops) : ops_(ops) {}
+  Apart(Ops& ops, bool apart) : ops_(ops), apart_(apart) {}
   const Ops& inner() const { return ops_; }
   template <class Op>
   void on(const Op& op, void* scratch) {
+    if constexpr (std::is_same_v<Op, Quantize>) codes_of_gradients += bool(op.dy);
     ops_.run(op, scratch);
   }
-  bool fuses(const Gemm&) const override { return false; }
-  bool fuses(const ScaledGemm&) const override { return false; }
+  bool fuses(const Gemm& op) const override { return !apart_ && ops_.fuses(op); }
+  bool fuses(const ScaledGemm& op) const override { return !apart_ && ops_.fuses(op); }
+  bool fuses(const Quantize& op) const override { return !apart_ && ops_.fuses(op); }
+  int64_t codes_of_gradients = 0;  // launches that make codes of SwiGLU's gradient
 
  private:
   Ops& ops_;
+  bool apart_;
 };
 
 // A run with the choices of another, with those of a search (into `choices`), or with none.
@@ -59,15 +63,19 @@ enum class Choose : uint8_t { none, search, given };
 struct Tuned {
   Choose how = Choose::none;
   bool apart = false;
+  int64_t intermediate = 48;
   std::string choices, report;
+  int64_t codes_of_gradients = 0;
   bool asks = false;            // whether layers ask for SwiGLU's gradient as an epilogue
   std::string gated, gradient;  // the ways of products with SwiGLU and its gradient, after a search
 };
 
 Outcome train(ModelType type, const EngineOptions& o, Tuned& tuned) {
   Rig rig;
-  Apart apart(*rig.ops);
-  Engine engine(tiny(type), o, {*rig.device, tuned.apart ? apart : *rig.ops, *rig.mesh, rig.tuning});
+  Apart ops(*rig.ops, tuned.apart);
+  ModelConfig model = tiny(type);
+  model.intermediate_size = tuned.intermediate;
+  Engine engine(model, o, {*rig.device, ops, *rig.mesh, rig.tuning});
   engine.memory();
   tuned.asks = std::ranges::count(engine.tunable().products, Epilogue::swiglu_gradient, &Gemm::epilogue) > 0;
   if (tuned.how == Choose::search) {
@@ -92,6 +100,7 @@ Outcome train(ModelType type, const EngineOptions& o, Tuned& tuned) {
     out.losses.push_back(state.loss);
     out.norms.push_back(state.grad_norm);
   }
+  tuned.codes_of_gradients = ops.codes_of_gradients;
   for (const auto& unit : engine.model().params().units()) out.masters.push_back(rig.read<float>(unit->master));
   return out;
 }
@@ -145,6 +154,18 @@ TEST(SwigluGradient, AskedForAsAnEpilogueHasTheBitsOfOpsApart) {
     EXPECT_TRUE(fused.asks);
 #endif
   }
+}
+
+// Its gradient becomes codes in the launch that computes it, in whole tiles, and is stored nowhere.
+TEST(SwigluGradient, AskedForAsCodesHasTheBitsOfOpsApart) {
+  for (const char* precision : {"fp8_blockwise", "fp8_delayed"})
+    for (const G granularity : {G::none, G::selective, G::full}) {
+      Tuned fused{.intermediate = 128}, apart{.apart = true, .intermediate = 128};
+      const EngineOptions o = options(precision, granularity);
+      EXPECT_EQ(train(ModelType::llama, o, fused), train(ModelType::llama, o, apart)) << precision;
+      EXPECT_EQ(fused.codes_of_gradients, 2 * kSteps) << "a layer and step";
+      EXPECT_EQ(apart.codes_of_gradients, 0);
+    }
 }
 
 int64_t gated_of_codes(const EngineOptions& o) {

@@ -197,7 +197,8 @@ __global__ void collectives(int* out) {
       static_cast<int>(__reduce_xor_sync(all, 1u << l) ^ __reduce_and_sync(all, 12u) ^ __reduce_or_sync(all, 1u << l));
   o[15] = __reduce_min_sync(all, l - 40);
   o[16] = static_cast<int>(__brev(static_cast<unsigned>(t)));
-  o[17] = static_cast<int>(__byte_perm(0x33221100u, 0x77665544u, 0x7250u));
+  o[17] = static_cast<int>(__byte_perm(0x33221100u, 0x77665544u, 0x7250u) ^
+                           __vmaxu2(0x00058000u + static_cast<unsigned>(t), 0x80000007u));
   o[18] = static_cast<int>(static_cast<float>(__nv_fp8_e4m3(static_cast<float>(t) * 1.1f)) * 1024.f);
   o[19] = static_cast<int>(__umulhi(0x80000000u, static_cast<unsigned>(t)));
 }
@@ -231,7 +232,7 @@ int expected_collective(int t, int i) {
                             12,
                             -40,
                             static_cast<int>(reversed),
-                            0x77225500,
+                            0x77225500 ^ static_cast<int>(0x80008000u + static_cast<unsigned>(t)),
                             fp8,
                             t / 2};
   return expected[i];

@@ -1,0 +1,141 @@
+// Codes with a scale for each row of a matrix of 16-bit numbers whose rows stay on the chip (Quantize::keeps_rows()).
+// Layout: a block of threads has a range of rows, one after the other; cp.async brings the next row into shared memory
+// while one becomes codes. A thread copies and reads the same chunks of 8 elements of each row. The largest magnitudes
+// of columns, for codes with a scale for each column, are found beside, in shared memory too. Memory bound: x is read
+// once. Deterministic: a maximum does not depend on the order. Not timed on a GPU yet.
+#include <algorithm>
+
+#include "cuda/encode.h"
+#include "cuda/host_tools.h"
+#include "cuda/quantize.h"
+#include "cuda/reduce.h"
+
+namespace athanor::cuda {
+namespace {
+
+constexpr int kMostThreads = 1024, kChunks = 4;  // of a thread and a row, where a block has threads enough
+constexpr int kRing = 2;                         // rows in shared memory
+
+struct RowsOfCodes {
+  uint8_t* codes;           // [rows, columns]
+  void* scales;             // [rows]
+  uint32_t* of_columns;     // none, or [columns] that become at least the largest magnitudes, as bits
+  int64_t rows, rows_each;  // of a block of threads
+  int columns;
+  Rule rule;
+};
+
+// Of pairs of 16-bit floats. The order of magnitudes is that of their bits, with NaN above all.
+__device__ __forceinline__ void raise(uint32_t& most, uint32_t pair) { most = __vmaxu2(most, pair & 0x7fff7fffu); }
+__device__ __forceinline__ void raise(uint4& most, const uint4& v) {
+  raise(most.x, v.x), raise(most.y, v.y), raise(most.z, v.z), raise(most.w, v.w);
+}
+template <class T>
+__device__ __forceinline__ void values_of(float (&values)[kElements], const uint4& v) {
+  const uint32_t words[] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+  for (int k = 0; k < kElements; ++k) values[k] = element<T>(words, k);
+}
+
+template <class T>
+__global__ void __launch_bounds__(kMostThreads) encode_rows(const T* x, const RowsOfCodes op) {
+  DYN_SMEM(memory);
+  SHARED(uint32_t, room, [kRing * kLanes]);
+  const int chunks = op.columns / kElements, threads = static_cast<int>(blockDim.x);
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % kLanes, warp = thread / kLanes;
+  const int64_t first = blockIdx.x * op.rows_each;
+  const int64_t last = first + op.rows_each < op.rows ? first + op.rows_each : op.rows;
+  auto* ring = reinterpret_cast<uint4*>(memory);
+  uint4* of_columns = ring + kRing * chunks;
+  const auto copy = [&](int64_t row) {
+    uint4* to = ring + row % kRing * chunks;
+    for (int c = thread; row < last && c < chunks; c += threads)
+      ptx::cp_async16(to + c, x + row * op.columns + c * kElements);
+    ptx::cp_async_commit();
+  };
+  for (int c = thread; op.of_columns && c < chunks; c += threads) st16(of_columns + c, {0, 0, 0, 0});
+  copy(first);
+  for (int64_t row = first; row < last; ++row) {
+    copy(row + 1);
+    ptx::cp_async_wait<1>();
+    const uint4* held = ring + row % kRing * chunks;
+    uint4 pairs = {0, 0, 0, 0};
+    for (int c = thread; c < chunks; c += threads) {
+      const uint4 v = ld16(held + c);
+      raise(pairs, v);
+      if (!op.of_columns) continue;
+      uint4 most = ld16(of_columns + c);
+      raise(most, v);
+      st16(of_columns + c, most);
+    }
+    raise(pairs.x, pairs.y), raise(pairs.z, pairs.w), raise(pairs.x, pairs.z);
+    uint32_t most = Max{}(magnitude(element<T>(&pairs.x, 0)), magnitude(element<T>(&pairs.x, 1)));
+    most = warp_reduce(most, Max{});
+    uint32_t* of_warps = room + row % kRing * kLanes;  // the other half may still be read
+    if (lane == 0) of_warps[warp] = most;
+    __syncthreads();
+    most = warp_reduce(lane < threads / kLanes ? of_warps[lane] : 0u, Max{});
+    const Scaled s = scaled(most, op.rule);
+    if (thread == 0) store_scale(op.scales, row, s.scale, op.rule.e8m0);
+    for (int c = thread; c < chunks; c += threads) {
+      float v[kElements];
+      values_of<T>(v, ld16(held + c));
+#pragma unroll
+      for (float& value : v) value = __fmul_rn(value, s.factor);
+      st8(op.codes + row * op.columns + c * kElements, code_words(v, op.rule.e5m2));
+    }
+  }
+  ptx::cp_async_wait<0>();  // of the group without copies behind the last row
+  if (!op.of_columns) return;
+  __syncthreads();  // threads raise neighbouring maxima, not those that they found
+  for (int c = thread; c < op.columns; c += threads) {
+    const uint32_t pair = reinterpret_cast<const uint32_t*>(of_columns)[c / 2];
+    atomicMax(op.of_columns + c, magnitude(c % 2 ? element<T>(&pair, 1) : element<T>(&pair, 0)));
+  }
+}
+
+// How rows are shared out over the blocks that an H200 holds at once; a block has some, so that copies run ahead and
+// few blocks raise the maxima of columns.
+struct RowsCut {
+  static constexpr int64_t kMultiprocessors = 132, kMostBlocks = 32, kMostResident = 2048, kMinRows = 16;
+  static constexpr size_t kShared = size_t{227} << 10, kStatic = 1024;
+  unsigned threads;
+  size_t bytes;  // of shared memory
+  int64_t rows_each;
+  explicit RowsCut(const Quantize& op)
+      : threads(static_cast<unsigned>(std::min<int64_t>(
+            kMostThreads, round_up<int64_t>(div_ceil<int64_t>(op.x.cols(), kElements * kChunks), kLanes)))),
+        bytes(static_cast<size_t>(op.x.cols() * (kRing + (op.turned ? 1 : 0))) * sizeof(uint16_t)) {
+    const int64_t resident = std::min({kMostBlocks, kMostResident / threads,
+                                       static_cast<int64_t>(kShared / (bytes + kStatic))});
+    const int64_t all = kMultiprocessors * std::max<int64_t>(1, resident);
+    rows_each = std::max(kMinRows, div_ceil(op.x.rows(), all));
+  }
+};
+}  // namespace
+
+bool rows_fit(const Quantize& op) {
+  const auto aligned = [](const Tensor& t, size_t bytes) { return reinterpret_cast<uintptr_t>(t.data) % bytes == 0; };
+  if (!op.keeps_rows() || !aligned(op.x, 16) || !aligned(op.codes, kElements)) return false;
+  int device = 0, most = 0;
+  CUDA_CHECK(cudaGetDevice(&device));
+  CUDA_CHECK(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+  return RowsCut(op).bytes + RowsCut::kStatic <= static_cast<size_t>(most);
+}
+
+void encode_rows(const Quantize& op, const Rule& rule, uint32_t* of_columns, cudaStream_t stream) {
+  const RowsCut cut(op);
+  const RowsOfCodes rows{.codes = static_cast<uint8_t*>(op.codes.data),
+                         .scales = op.scales.data,
+                         .of_columns = of_columns,
+                         .rows = op.x.rows(),
+                         .rows_each = cut.rows_each,
+                         .columns = checked_columns(op.kName, op.x),
+                         .rule = rule};
+  const LaunchConfig config{dim3(grid_size(div_ceil(rows.rows, cut.rows_each))), dim3(cut.threads), cut.bytes, stream};
+  by_type(op.x.dtype, [&]<class T>() {
+    if constexpr (sizeof(T) == sizeof(uint16_t))
+      CUDA_CHECK(launch(encode_rows<T>, config, data<const T>(op.x), rows));
+  });
+}
+}  // namespace athanor::cuda
