@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "checkpoint/printable.h"
+#include "tests/checkpoint/faults.h"
 #include "tests/checkpoint/sample_run.h"
 #include "tests/checkpoint/scratch.h"
 
