@@ -6,13 +6,18 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
+#include <exception>
 #include <filesystem>
+#include <optional>
+#include <thread>
 #include <vector>
 
 #include "base/checksum.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/thread.h"
 #include "checkpoint/layout.h"
 #include "checkpoint/printable.h"
 #include "checkpoint/safetensors.h"
@@ -21,6 +26,7 @@ namespace athanor {
 namespace {
 
 constexpr size_t kReadBytes = size_t{1} << 20;
+constexpr size_t kMostThreads = 16;
 
 std::string hash_range(const Fd& file, int64_t begin, int64_t end, const std::string& path) {
   std::vector<std::byte> buffer(size_t(std::min(int64_t(kReadBytes), end - begin)));
@@ -90,26 +96,50 @@ void report(Verification& v, const std::string& file, const Damage& damage) {
                   damage.begin, " to ", damage.end, ": ", damage.reason);
 }
 
-// Checks one file; false after reporting its damage.
-bool check_file(Verification& v, const std::string& dir, const ManifestFile& f, Depth depth) {
+// The damage of one file, if it has any.
+std::optional<Damage> check_file(const Manifest& manifest, const std::string& dir, const ManifestFile& f, Depth depth) {
   const std::string path = cat(dir, "/", f.name);
   const Fd file = open_regular(path);
   const int64_t bytes = file_bytes(file, path);
-  if (bytes != f.bytes) {
-    report(v, f.name,
-           {.tensor = "",
-            .begin = std::min(bytes, f.bytes),
-            .end = std::max(bytes, f.bytes),
-            .reason = cat("it has ", bytes, " bytes, the manifest says ", f.bytes,
-                          bytes < f.bytes ? ": truncated" : ": it grew after it was saved")});
-    return false;
-  }
-  if (depth == Depth::sizes || hash_range(file, 0, bytes, path) == f.xxh3) return true;
-  const bool weights = f.name.ends_with(".safetensors");
-  report(v, f.name,
-         weights ? locate(v.manifest, f.name, path)
-                 : Damage{.tensor = "", .begin = 0, .end = bytes, .reason = "the content differs from what was saved"});
-  return false;
+  if (bytes != f.bytes)
+    return Damage{.tensor = "",
+                  .begin = std::min(bytes, f.bytes),
+                  .end = std::max(bytes, f.bytes),
+                  .reason = cat("it has ", bytes, " bytes, the manifest says ", f.bytes,
+                                bytes < f.bytes ? ": truncated" : ": it grew after it was saved")};
+  if (depth == Depth::sizes || hash_range(file, 0, bytes, path) == f.xxh3) return std::nullopt;
+  if (f.name.ends_with(".safetensors")) return locate(manifest, f.name, path);
+  return Damage{.tensor = "", .begin = 0, .end = bytes, .reason = "the content differs from what was saved"};
+}
+
+struct Checked {
+  std::optional<Damage> damage;
+  std::exception_ptr error;
+};
+
+// In threads, since one core hashes slower than many disks read. None is begun after the first that is not whole, but
+// all before it are checked.
+std::vector<Checked> check_files(const Manifest& manifest, const std::string& dir, Depth depth) {
+  std::vector<Checked> all(manifest.files.size());
+  std::atomic<size_t> next{0};
+  std::atomic<bool> stop{false};
+  const auto work = [&] {
+    for (size_t i = 0; !stop && (i = next++) < all.size();) {
+      try {
+        all[i].damage = check_file(manifest, dir, manifest.files[i], depth);
+      } catch (...) {
+        all[i].error = std::current_exception();
+      }
+      if (all[i].damage || all[i].error) stop = true;
+    }
+  };
+  const size_t most = depth == Depth::sizes ? 1 : std::min<size_t>(kMostThreads, std::thread::hardware_concurrency());
+  std::vector<std::jthread> threads;
+  for (size_t i = 1; i < std::min(most, all.size()); ++i)
+    threads.push_back(start_thread<std::jthread>("verifying a checkpoint", work));
+  work();
+  threads.clear();  // joins them
+  return all;
 }
 
 // `repeat` is set where something threw that may not happen again.
@@ -121,9 +151,13 @@ Verification verify_once(const std::string& dir, Depth depth, bool& repeat) {
     const auto named = parse_step_folder(std::filesystem::path(dir).filename().string());
     if (named && *named != v.manifest.step)
       throw Error(cat(dir, "/", kManifestName, ": is of step ", v.manifest.step, ", the folder's name says ", *named));
-    for (const ManifestFile& f : v.manifest.files) {
-      v.file = f.name;
-      if (!check_file(v, dir, f, depth)) return v;
+    const std::vector<Checked> checked = check_files(v.manifest, dir, depth);
+    for (size_t i = 0; i < checked.size(); ++i) {
+      v.file = v.manifest.files[i].name;
+      if (checked[i].error) std::rethrow_exception(checked[i].error);
+      if (!checked[i].damage) continue;
+      report(v, v.file, *checked[i].damage);
+      return v;
     }
     v.file.clear();
     v.ok = true;

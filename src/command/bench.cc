@@ -92,6 +92,9 @@ nlohmann::ordered_json source_json(const StepProfile& profile) {
   } else {
     json["idle"] = profile.occupied().idle();
     json["exposed_communication_ms"] = profile.occupied().exposed / double(profile.steps()) * 1e3;
+    json["exposed_communication_ms_by_kind"] = nlohmann::ordered_json::object();
+    for (const auto& [kind, seconds] : profile.occupied().exposed_by)
+      json["exposed_communication_ms_by_kind"][kind] = seconds / double(profile.steps()) * 1e3;
     json["lost_records"] = profile.lost();
   }
   return json;

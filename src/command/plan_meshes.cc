@@ -97,6 +97,29 @@ void print_memory(const std::vector<Found>& all) {
   std::printf("\n");
 }
 
+// What computing does not hide; of a block in one micro-batch beside what is sent there, embedding and head included.
+void print_waits(const std::vector<Found>& all, int64_t blocks) {
+  std::printf(
+      "\nms that a rank waits for what is sent: in a step; in a block of a micro-batch, of the ms that it takes\n");
+  std::printf("%7s %6s %7s %6s %10s %10s %10s %20s %20s\n", "copies", "shards", "context", "tensor", "to shards",
+              "context", "tensor", "context in a block", "tensor in a block");
+  for (const Found& found : all) {
+    const Prediction& p = found.p;
+    const Way& w = found.way;
+    const auto in_a_block = [&](double exposed, double sent) {
+      const double ms = 1e3 / double(blocks * p.micro_batches);
+      char text[64];
+      std::snprintf(text, sizeof text, "%.3f of %.3f", exposed * ms, sent * ms);
+      return std::string(sent > 0 ? text : "-");
+    };
+    const StepTraffic& t = p.traffic;
+    std::printf("%7d %6d %7d %6d %10.2f %10.2f %10.2f %20s %20s\n", w.copies, w.shards, w.context, w.tensor,
+                exposed_by_data(p) * 1e3, t.context_exposed * 1e3, t.tensor_exposed * 1e3,
+                in_a_block(t.context_exposed, t.context.seconds).c_str(),
+                in_a_block(t.tensor_exposed, t.tensor.seconds).c_str());
+  }
+}
+
 // What of a longer step of `other` is longer most.
 std::string difference(const Prediction& best, const Prediction& other) {
   struct Part {
@@ -140,6 +163,7 @@ void print_meshes(const Config& config, const GpuSpec& gpu, int ranks, int nodes
               nodes == 1 ? "node" : "nodes");
   print_table(all, double(config.global_batch_size * config.seq_length));
   if (!all.empty()) print_memory(all);
+  if (!all.empty()) print_waits(all, config.model.num_hidden_layers);
   std::printf("\n");
   for (const auto& [why, which] : refused)
     std::printf("not possible: %s%s: %s\n", to_text(which[0]).c_str(),

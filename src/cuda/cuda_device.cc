@@ -64,7 +64,9 @@ void* CudaDevice::allocate(size_t bytes, Mem kind) {
     std::fill_n(static_cast<char*>(memory), bytes, 0);
     return memory;
   }
-  const cudaError_t error = cudaMalloc(&memory, bytes);
+  if (source_.allocate) memory = source_.allocate(bytes);
+  if (memory) from_source_[memory] = source_.free;
+  const cudaError_t error = memory ? cudaSuccess : cudaMalloc(&memory, bytes);
   if (error == cudaErrorMemoryAllocation) {
     (void)cudaGetLastError();  // clears the error, so that the next launch does not report it
     size_t free = 0, total = 0;
@@ -83,8 +85,15 @@ void CudaDevice::release(void* memory, size_t bytes, Mem kind) {  // errors are 
     (void)cudaFreeHost(memory);
     return;
   }
-  (void)cudaFree(memory);
   allocated_ -= bytes;
+  const auto block = from_source_.find(memory);
+  if (block == from_source_.end()) {
+    (void)cudaFree(memory);
+    return;
+  }
+  if (source_.released) source_.released(memory);
+  block->second(memory);
+  from_source_.erase(block);
 }
 
 void CudaDevice::copy(void* to, const void* from, size_t bytes, Lane lane) {

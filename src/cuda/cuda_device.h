@@ -5,6 +5,7 @@
 
 #include <array>
 #include <functional>
+#include <map>
 #include <utility>
 
 #include "device/device.h"
@@ -20,6 +21,13 @@ class CudaDevice final : public Device {
   cudaStream_t stream(Lane lane) const { return streams_[static_cast<size_t>(lane)]; }
   // Called after every wait of the host, before CUDA's status is checked: throws if the run was aborted. May be null.
   void set_wait_check(std::function<void()> check) { wait_check_ = std::move(check); }
+  // Where device memory comes from instead of cudaMalloc(), which is asked where allocate() returns null. released() is
+  // told of a block before it goes to free(), which may be called when the source has been replaced.
+  struct MemorySource {
+    std::function<void*(size_t bytes)> allocate;
+    std::function<void(void*)> released, free;
+  };
+  void set_memory_source(MemorySource source) { source_ = std::move(source); }
 
   std::string description() const override { return description_; }
   int64_t dimension_multiple() const override { return 64; }  // a tile row of 128 bytes in 16-bit types
@@ -53,5 +61,7 @@ class CudaDevice final : public Device {
   int64_t host_waits_ = 0;
   void waited(cudaError_t);
   std::function<void()> wait_check_;
+  MemorySource source_;
+  std::map<void*, std::function<void(void*)>> from_source_;  // blocks, and what frees them
 };
 }  // namespace athanor::cuda

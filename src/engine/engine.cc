@@ -2,13 +2,26 @@
 
 #include <cstddef>
 #include <cstring>
+#include <limits>
 #include <numeric>
 #include <utility>
 
 #include "base/int.h"
+#include "nn/rows.h"
 
 namespace athanor {
+// As many as products may compute with; but not of codes, whose scales are of all rows.
+int Engine::row_pieces(int64_t least_piece) const {
+  const int64_t rows = part_.rows(), ranks = backend_.mesh.tensor().size();
+  if (!options_.sequence_parallel || ranks == 1 || options_.recipe.eight_bits()) return 1;
+  for (int pieces = kMostRowPieces; pieces > 1; pieces /= 2)
+    if (rows % (pieces * ranks) == 0 && rows / pieces * model_->config().hidden_size >= least_piece) return pieces;
+  return 1;
+}
+
 Ctx Engine::context(Ops& ops, Tape* tape) {
+  const bool lanes = !backend_.device.unified();
+  const int64_t least_piece = options_.least_piece.value_or(lanes ? kLeastPiece : std::numeric_limits<int64_t>::max());
   return {.ops = ops,
           .device = backend_.device,
           .arena = arena_,
@@ -16,8 +29,9 @@ Ctx Engine::context(Ops& ops, Tape* tape) {
           .recipe = options_.recipe,
           .tape = tape,
           .sequence_parallel = options_.sequence_parallel,
-          .sums_beside = options_.sums_beside.value_or(!backend_.device.unified()),
-          .least_half = options_.least_half,
+          .row_pieces = row_pieces(least_piece),
+          .sums_beside = options_.sums_beside.value_or(lanes),
+          .least_piece = least_piece,
           .seed = options_.seed,
           .quantization = codes_ ? codes_->read() : Quantization{}};
 }

@@ -27,7 +27,7 @@ namespace athanor {
 constexpr size_t kLogitsBudget = size_t{256} << 20;
 
 // Of a product: tiles of 128 x 256 for all multiprocessors of an H200, twice. Less would leave some without work.
-constexpr int64_t kLeastHalf = int64_t{2} * 132 * 128 * 256;
+constexpr int64_t kLeastPiece = int64_t{2} * 132 * 128 * 256;
 
 struct EngineOptions {
   Recipe recipe;
@@ -45,10 +45,12 @@ struct EngineOptions {
   bool graphs = true;                    // capture and replay graphs, where the device can
   int zero_stage = 0;                    // what ranks share out: see Sharding
   bool sequence_parallel = false;        // ranks that share products share the rows of the residual stream: nn/rows.h
-  // Sums of ranks that share products run beside other products; default: where the device has lanes of its own. Where
-  // half an output has as many numbers, it is computed and summed apart.
+  // What ranks that share products send runs beside products; default: where the device has lanes of its own. Where
+  // half an output, or with sequence_parallel a quarter, has as many numbers as least_piece, its pieces are computed
+  // apart, each as soon as its rows have come, and summed apart; default: kLeastPiece where the device has lanes of its
+  // own, else never.
   std::optional<bool> sums_beside = {};
-  int64_t least_half = kLeastHalf;
+  std::optional<int64_t> least_piece = {};
   ContextMethod context_method = ContextMethod::gather;  // of ranks that share sequences; with some, not automatic
   int64_t logical_shards = 0;  // leaves of the rank-invariant sums: see LogicalShards; 0: none
   uint64_t seed = 0;
@@ -218,6 +220,7 @@ class Engine {
   void require_context_parallel() const;
   void plan_inputs();
   Ctx context(Ops& ops, Tape* tape);
+  int row_pieces(int64_t least_piece) const;
   void record_phases();
   void run_micro_batch(Ctx, const PhaseRunner::Enter&, bool last);
   void mark(Phase phase) { marks_.push_back({phase, backend_.device.record(Lane::compute)}); }

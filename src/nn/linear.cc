@@ -41,16 +41,27 @@ Shared shared(const ParamStore& params, const Linear& layer) {
 }
 Shared shared(Net n, const Linear& layer) { return shared(n.params, layer); }
 
-Buffer input_rows(Net n, const Linear& layer, const Buffer& x) {
-  if (shared(n, layer) != Shared::by_outputs) return x;
-  const CollectiveSubject subject(n.params.spec(layer.w).name);
-  return all_rows(n.c, x);
+namespace {
+
+// Whether a piece of an output [all rows, columns] is worth a product of its own.
+bool computes_by_pieces(Net n, const Linear& layer, const Buffer& own, int64_t columns) {
+  const int64_t piece = own.t.rows() * n.c.mesh.tensor().size() / n.c.row_pieces * columns;
+  return n.c.sums_beside && n.c.row_pieces > 1 && piece >= n.c.least_piece && !in_eight_bits(n, layer);
 }
 
-Buffer gradient_rows(Net n, const Linear& layer, const Buffer& dy) {
-  if (shared(n, layer) != Shared::by_inputs) return dy;
+}  // namespace
+
+RowsOfAll input_rows(Net n, const Linear& layer, const Buffer& x) {
+  if (shared(n, layer) != Shared::by_outputs) return RowsOfAll(x);
   const CollectiveSubject subject(n.params.spec(layer.w).name);
-  return all_rows(n.c, dy);
+  return RowsOfAll(n.c, x, computes_by_pieces(n, layer, x, outputs_of(n, layer)));
+}
+
+RowsOfAll gradient_rows(Net n, const Linear& layer, const Buffer& dy) {
+  if (shared(n, layer) != Shared::by_inputs) return RowsOfAll(dy);
+  const CollectiveSubject subject(n.params.spec(layer.w).name);
+  const Shape& w = n.params.placement(layer.w).shape;
+  return RowsOfAll(n.c, dy, computes_by_pieces(n, layer, dy, w[out_in(layer) ? 1 : 0]));
 }
 
 bool in_eight_bits(Net n, const Linear& layer) { return n.params.spec(layer.w).eight_bits; }
@@ -96,11 +107,22 @@ bool fuses(const Ops& ops, const Product& p) { return p.a.is_codes() ? ops.fuses
 
 }  // namespace
 
+// A product with rows that are still on their way is one for each piece of them, as soon as it is there.
 void run(Ctx& c, const Product& p) {
-  if (p.a.is_codes())
+  if (p.a.coming && p.a.coming->coming() > 0) {
+    CHECK(!p.op.ta, "a sum over rows that have not come");
+    for (const int pieces = p.a.coming->coming(); p.a.coming->coming() > 0;) {
+      const int i = p.a.coming->wait(c);
+      Gemm part = p.op;
+      part.d = piece_of(p.op.d, pieces, i), part.a = piece_of(p.op.a, pieces, i);
+      if (p.op.aux) part.aux = piece_of(p.op.aux, pieces, i);
+      c.run(part);
+    }
+  } else if (p.a.is_codes()) {
     c.run(of_codes(p));
-  else
+  } else {
     c.run(p.op);
+  }
 }
 
 Product linear_product(Net n, const Linear& layer, Tensor y, const Factor& x) {
@@ -130,27 +152,31 @@ Product input_gradient(Net n, const Linear& layer, Tensor dx, const Factor& dy) 
 
 namespace {
 
-// The sum of one half of the rows beside the product of the other, and the sum of that beside the first half's residual
-// [Wang et al. 2024, "Domino: Eliminating Communication in LLM Training via Generic Tensor Slicing and Overlapping"].
-void run_in_halves(Net n, const Linear& layer, Tensor y, const Factor& x, Tensor residual) {
+// Pieces of rows in which an output that ranks add up is computed.
+int summed_pieces(const Ctx& c, const Tensor& y, const Factor& x) {
+  if (!c.sums_beside || x.is_codes()) return 1;
+  if (shares_rows(c)) return c.row_pieces;
+  return y.numel() / 2 >= c.least_piece && y.rows() > 1 ? 2 : 1;
+}
+
+// The sum of one piece of the rows beside the product of the next, and the last one beside residuals [Wang et al. 2024,
+// "Domino: Eliminating Communication in LLM Training via Generic Tensor Slicing and Overlapping"].
+void run_in_pieces(Net n, const Linear& layer, Tensor y, const Factor& x, Tensor residual, int pieces) {
   const CollectiveSubject subject(n.params.spec(layer.w).name);
   const Product whole = linear_product(n, layer, y, x);
-  const int64_t half = y.rows() / 2;
-  PartsOfRows parts[2];
-  const auto rows = [&](int i, const Tensor& t) { return i == 0 ? t.slice(0, half) : t.slice(half, y.rows()); };
-  const auto finish = [&](int i) {
-    parts[i].end(n.c);
-    if (residual) n.c.run(Add{.y = rows(i, y), .a = rows(i, y), .b = rows(i, residual)});
-  };
-  for (int i = 0; i < 2; ++i) {
+  std::array<PartsOfRows, kMostRowPieces> parts;
+  for (int i = 0; i < pieces; ++i) {
+    PartsOfRows& mine = parts[size_t(i)] = PartsOfRows(n.c, piece_of(y, pieces, i), 1);
     Product part = whole;
-    part.op.d = rows(i, y), part.op.a = rows(i, whole.op.a);
+    part.op.d = mine.t(), part.op.a = piece_of(whole.op.a, pieces, i);
     run(n.c, part);
-    parts[i] = PartsOfRows(n.c, part.op.d);
-    parts[i].begin(n.c);
+    mine.begin(n.c);
   }
-  finish(0);
-  finish(1);
+  for (int i = 0; i < pieces; ++i) {
+    parts[size_t(i)].end(n.c);
+    const Tensor sum = piece_of(y, pieces, i);
+    if (residual) n.c.run(Add{.y = sum, .a = sum, .b = piece_of(residual, pieces, i)});
+  }
 }
 
 }  // namespace
@@ -165,8 +191,7 @@ void run_with_residual(Net n, const Linear& layer, Tensor y, const Factor& x, Te
     }
     return run(n.c, product);
   }
-  if (n.c.sums_beside && y.numel() / 2 >= n.c.least_half && y.rows() > 1 && !shares_rows(n.c) && !x.is_codes())
-    return run_in_halves(n, layer, y, x, residual);
+  if (const int pieces = summed_pieces(n.c, y, x); pieces > 1) return run_in_pieces(n, layer, y, x, residual, pieces);
   PartsOfRows parts(n.c, y);
   run(n.c, linear_product(n, layer, parts.t(), x));
   const CollectiveSubject subject(n.params.spec(layer.w).name);
@@ -188,12 +213,19 @@ bool sums_beside(Net n, const Linear& layer) {
 
 RowsOfAll input_rows_beside(Net n, const Linear& layer, const Buffer& own) {
   const CollectiveSubject subject(n.params.spec(layer.w).name);
-  return RowsOfAll(n.c, own);
+  return RowsOfAll(n.c, own, true);
 }
 
-Buffer run_gradients(Net n, const Linear& layer, std::string_view name, const Shape& in, const Buffer& dy, Factor x,
+Buffer run_gradients(Net n, const Linear& layer, std::string_view name, const Shape& in, RowsOfAll rows, Factor x,
                      RowsOfAll* later, Tensor of_gated) {
   Ctx& c = n.c;
+  const Buffer dy = rows.take();
+  if (rows.coming() > 0) {
+    Buffer dx = c.alloc(name, in);
+    run(c, input_gradient(n, layer, dx.t, {.data = dy, .scales = {}, .coming = &rows}));
+    (void)run_weight_gradient(n, layer, dy, x);
+    return dx;
+  }
   if (!sums_beside(n, layer)) {
     const Factor read_dy = run_weight_gradient(n, layer, dy, x, of_gated);
     Buffer dx = c.alloc(name, in);
@@ -264,7 +296,7 @@ SavedInput::SavedInput(Net n, const Linear& layer, const Var& x, const Factor& f
 
 Factor SavedInput::get(Net n, const Linear& layer) const {
   if (codes_.is_codes()) return codes_;
-  return factor(n, layer, Operand::weight_x, input_rows(n, layer, matrix_.get(n.c)));
+  return factor(n, layer, Operand::weight_x, input_rows(n, layer, matrix_.get(n.c)).get(n.c));
 }
 
 namespace {
@@ -295,11 +327,13 @@ bool fuses_swiglu_gradient(Net n, const Linear& layer, const Tensor& gate_up) {
 Var linear(Net n, Var x, const Linear& layer, Var residual, Gated* gated) {
   Ctx& c = n.c;
   const Shape in = x.t().shape;
-  Buffer all = input_rows(n, layer, x.keep());
-  const int64_t rows = all.t.rows();
-  Buffer y = c.alloc("linear.y",
-                     {shared(n, layer) == Shared::by_inputs ? rows_of_stream(c, rows) : rows, outputs_of(n, layer)});
+  RowsOfAll coming = input_rows(n, layer, x.keep());
+  Buffer all = coming.take();
+  Buffer y = c.alloc(
+      "linear.y",
+      {shared(n, layer) == Shared::by_inputs ? rows_of_stream(c, all.t.rows()) : all.t.rows(), outputs_of(n, layer)});
   Factor read = factor(n, layer, Operand::forward_x, all, SavedInput::keeps_codes(n, layer, x));
+  if (coming.coming() > 0) read.coming = &coming;  // not of codes, which may be kept
   all = {};
   if (gated)
     run_with_swiglu(n, layer, y.t, read, *gated);
@@ -325,9 +359,10 @@ Var linear(Net n, Var x, const Linear& layer, Var residual, Gated* gated) {
     }
     std::optional<RowsOfAll> later;
     if (sums_beside(net, layer)) later = input_rows_beside(net, layer, saved.own_rows(cc));
+    RowsOfAll rows = gradient_rows(net, layer, dy);
     Factor xf = later ? Factor{} : saved.get(net, layer);
-    Buffer dx = run_gradients(net, layer, "linear.dx", in, gradient_rows(net, layer, dy), std::move(xf),
-                              later ? &*later : nullptr, of_gated.t);
+    Buffer dx = run_gradients(net, layer, "linear.dx", in, std::move(rows), std::move(xf), later ? &*later : nullptr,
+                              of_gated.t);
     cc.put(sx, std::move(dx));
     if (sr >= 0) cc.put(sr, std::move(dy));  // d(residual) = dy
   });

@@ -1,4 +1,6 @@
+#include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "nn/products.h"
 
@@ -19,13 +21,16 @@ void run_gelu_product(Net n, const Linear& up, const Linear& down, Buffer& y, Te
   run(n.c, p);
 }
 
-void run_gelu_again(Net n, const Linear& up, Tensor y, Tensor z, const Factor& x) {
+// By the pieces of rows of forward: products of other sizes may have other algorithms, and so other bits.
+void run_gelu_again(Net n, const Linear& up, Tensor y, Tensor z, const Factor& x, int pieces) {
   if (in_eight_bits(n, up)) return n.c.run(GeluFwd{.y = y, .x = z});
   Product p = linear_product(n, up, y, x);
   p.op.epilogue = Epilogue::gelu;
-  p.op.aux = z;
   p.op.recompute = true;
-  run(n.c, p);
+  for (int i = 0; i < pieces; ++i) {
+    p.op.d = piece_of(y, pieces, i), p.op.a = piece_of(x.data.t, pieces, i), p.op.aux = piece_of(z, pieces, i);
+    run(n.c, p);
+  }
 }
 
 // dz = (dy W_down) gelu'(z)
@@ -48,10 +53,13 @@ void run_gradient_through_gelu(Net n, const Linear& up, const Linear& down, Buff
 Var gelu_mlp(Net n, Var x, const Linear& up, const Linear& down, Var residual) {
   Ctx& c = n.c;
   const Shape in = x.t().shape;
-  Buffer all = input_rows(n, up, x.keep());
+  RowsOfAll coming = input_rows(n, up, x.keep());
+  const int pieces = std::max(1, coming.coming());
+  Buffer all = coming.take();
   const Shape inner{all.t.rows(), outputs_of(n, up)};  // [N, F]
   Buffer z = c.alloc("mlp.z", inner), y = c.alloc("mlp.gelu", inner);
   Factor read_x = factor(n, up, Operand::forward_x, all, SavedInput::keeps_codes(n, up, x));
+  if (coming.coming() > 0) read_x.coming = &coming;  // not of codes, which may be kept
   all = {};
   run_gelu_product(n, up, down, y, z.t, read_x);
   SavedInput saved(n, up, x, read_x);
@@ -68,29 +76,31 @@ Var gelu_mlp(Net n, Var x, const Linear& up, const Linear& down, Var residual) {
   y = {};
   Var result = c.var(std::move(out));
   result.asks_largest(wanted_largest(n, down, Matrix::dy));
-  c.record("gelu_mlp", [&params = n.params, up, down, in, saved = std::move(saved), z, kept, largest, sx = x.slot(),
-                        sr = residual.slot(), s = result.slot()](Ctx& cc) mutable {
+  c.record("gelu_mlp", [&params = n.params, up, down, in, pieces, saved = std::move(saved), z, kept, largest,
+                        sx = x.slot(), sr = residual.slot(), s = result.slot()](Ctx& cc) mutable {
     const Net net{cc, params};
     Buffer d = cc.take(s);
+    RowsOfAll rows = gradient_rows(net, down, d);
+    Buffer all_d = rows.take();
     const bool beside = sums_beside(net, up) && kept.data;
     Factor xf = beside ? Factor{} : saved.get(net, up);
     if (!kept.data) {
       Buffer again = cc.alloc("mlp.gelu again", z.t.shape);
-      run_gelu_again(net, up, again.t, z.t, xf);
+      run_gelu_again(net, up, again.t, z.t, xf, pieces);
       again.amax = largest;  // still that of y
       kept = factor(net, down, Operand::weight_x, again);
     }
-    Buffer all_d = gradient_rows(net, down, d);
     std::optional<RowsOfAll> later;
     if (beside) later = input_rows_beside(net, up, saved.own_rows(cc));
-    Factor read_d = run_weight_gradient(net, down, all_d, kept);
-    all_d = {};
-    kept = {};
+    Factor read_d{.data = all_d, .scales = {}, .coming = &rows};
+    const bool weight_last = rows.coming() > 0;
+    if (!weight_last) read_d = run_weight_gradient(net, down, std::exchange(all_d, {}), std::exchange(kept, {}));
     Buffer dz = cc.alloc("mlp.dz", z.t.shape);
     run_gradient_through_gelu(net, up, down, dz, z.t, read_d);
+    if (weight_last) (void)run_weight_gradient(net, down, std::exchange(all_d, {}), std::exchange(kept, {}));
     read_d = {};
     z = {};
-    Buffer dx = run_gradients(net, up, "mlp.dx", in, dz, std::move(xf), later ? &*later : nullptr);
+    Buffer dx = run_gradients(net, up, "mlp.dx", in, RowsOfAll(dz), std::move(xf), later ? &*later : nullptr);
     cc.put(sx, std::move(dx));
     cc.put(sr, std::move(d));  // d(residual) = d(out)
   });
@@ -127,8 +137,8 @@ Var swiglu(Net n, const Var& gate_up, Gated gated) {
 }
 
 // The product that gives the gradient of y, and with it that of gate_up: replaced in place, while y is made again.
-Product gradient_through_swiglu(Net n, const Linear& down, Tensor y, const Buffer& dy) {
-  Product p = input_gradient(n, down, y, {.data = dy, .scales = {}});
+Product gradient_through_swiglu(Net n, const Linear& down, Tensor y, const Factor& dy) {
+  Product p = input_gradient(n, down, y, dy);
   p.op.epilogue = Epilogue::swiglu_gradient;
   return p;
 }
@@ -137,7 +147,7 @@ bool fuses_gradient(Net n, const Linear& down, const Tensor& y) {
   if (in_eight_bits(n, down)) return false;
   Buffer dy;
   dy.t = {.data = nullptr, .dtype = y.dtype, .shape = {y.rows(), outputs_of(n, down)}};
-  return n.c.ops.fuses(gradient_through_swiglu(n, down, y, dy).op);
+  return n.c.ops.fuses(gradient_through_swiglu(n, down, y, {.data = dy, .scales = {}}).op);
 }
 
 }  // namespace
@@ -157,9 +167,10 @@ Var swiglu_mlp(Net n, Var x, const Linear& gate_up, const Linear& down, Var resi
                           s = result.slot()](Ctx& cc) mutable {
     const Net net{cc, params};
     Buffer d = cc.take(s);
-    const Buffer all_d = gradient_rows(net, down, d);
+    RowsOfAll rows = gradient_rows(net, down, d);
+    const Buffer all_d = rows.take();
     Buffer y = cc.alloc("swiglu.y again", half);
-    Product p = gradient_through_swiglu(net, down, y.t, all_d);
+    Product p = gradient_through_swiglu(net, down, y.t, {.data = all_d, .scales = {}, .coming = &rows});
     p.op.aux = kept.t;  // no later reader
     run(cc, p);
     (void)run_weight_gradient(net, down, all_d, {.data = std::move(y), .scales = {}});

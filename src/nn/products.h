@@ -14,9 +14,10 @@ enum class Shared : uint8_t { no, by_outputs, by_inputs };
 Shared shared(const ParamStore&, const Linear&);
 Shared shared(Net, const Linear&);
 // What products read of the layer's input x and of the gradient of its output: all rows (nn/rows.h) where x, or the
-// output, is of the residual stream; else the tensor itself.
-Buffer input_rows(Net, const Linear&, const Buffer& x);
-Buffer gradient_rows(Net, const Linear&, const Buffer& dy);
+// output, is of the residual stream; else the tensor itself. They are still on their way where a product with the rows
+// of the first piece hides those of the second.
+RowsOfAll input_rows(Net, const Linear&, const Buffer& x);
+RowsOfAll gradient_rows(Net, const Linear&, const Buffer& dy);
 bool in_eight_bits(Net, const Linear&);
 // Where the layer wants the largest magnitude of its input, or of the gradient of its output, left by whoever makes it,
 // [1] f32; none: it does not need it. Rows that are gathered from other ranks are another matrix, of which none is
@@ -31,6 +32,7 @@ struct Factor {
   Blocks blocks = {};  // of `data`
   bool turned = false;
   Buffer beside = {}, beside_scales = {};  // as of Codes
+  RowsOfAll* coming = nullptr;             // rows of `data` that are still on their way: run() waits for them
   bool is_codes() const { return bool(scales.t); }
 };
 // both: what the gradient of the weight reads is made beside, where LayerCodes::both() says so. dy: Quantize::dy.
@@ -71,7 +73,7 @@ Factor run_weight_gradient(Net, const Linear&, const Buffer& dy, const Factor& x
 RowsOfAll input_rows_beside(Net, const Linear&, const Buffer& own);
 // dW += dy^T x, and dx [in] = dy W as run_input_gradient() has it, called `name`. x is let go as soon as nobody reads
 // it; with sums_beside() it may come later. of_gated: as above.
-Buffer run_gradients(Net, const Linear&, std::string_view name, const Shape& in, const Buffer& dy, Factor x,
+Buffer run_gradients(Net, const Linear&, std::string_view name, const Shape& in, RowsOfAll dy, Factor x,
                      RowsOfAll* later = nullptr, Tensor of_gated = {});
 
 // What the gradient of the weight reads of the layer's input, made while `forward`, which the output was made of, is

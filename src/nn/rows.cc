@@ -1,52 +1,80 @@
 #include "nn/rows.h"
 
 namespace athanor {
+namespace {
+
+Buffer room_for_all(Ctx& c, const char* name, const Tensor& own) {
+  return c.alloc(name, own.dtype, {own.rows() * c.mesh.tensor().size(), own.cols()});
+}
+
+}  // namespace
 
 bool shares_rows(const Ctx& c) { return c.sequence_parallel && c.mesh.tensor().size() > 1; }
 
 int64_t rows_of_stream(const Ctx& c, int64_t all) {
   if (!shares_rows(c)) return all;
   const int ranks = c.mesh.tensor().size();
-  CHECK(all % ranks == 0, all, " rows on ", ranks, " ranks");
+  CHECK(all % (int64_t{ranks} * c.row_pieces) == 0, all, " rows in ", c.row_pieces, " pieces on ", ranks, " ranks");
   return all / ranks;
 }
 
-Buffer all_rows(Ctx& c, const Buffer& own) {
-  if (!shares_rows(c)) return own;
-  Buffer all = c.alloc("rows of all ranks", own.t.dtype, {own.t.rows() * c.mesh.tensor().size(), own.t.cols()});
-  c.tensor_gather(all.t, own.t);
-  return all;
+Tensor piece_of(const Tensor& t, int pieces, int i) {
+  return t.slice(t.rows() * i / pieces, t.rows() * (i + 1) / pieces);
 }
 
-RowsOfAll::RowsOfAll(Ctx& c, const Buffer& own) : own_(own) {
-  if (!shares_rows(c)) return;
-  all_ = c.alloc("rows of all ranks", own.t.dtype, {own.t.rows() * c.mesh.tensor().size(), own.t.cols()});
-  pass_ = c.begin_tensor_gather(all_.t, own.t);
+RowsOfAll::RowsOfAll(Ctx& c, const Buffer& own, bool beside) {
+  if (!shares_rows(c)) {
+    all_ = own;
+    return;
+  }
+  all_ = room_for_all(c, "rows of all ranks", own.t);
+  for (int i = 0; i < c.row_pieces; ++i) {
+    const Tensor all = piece_of(all_.t, c.row_pieces, i), mine = piece_of(own.t, c.row_pieces, i);
+    if (beside)
+      passes_[size_t(i)] = c.begin_tensor_gather(all, mine);
+    else
+      c.tensor_gather(all, mine);
+  }
+  if (!beside) return;
+  pieces_ = c.row_pieces;
+  own_ = own;
+}
+
+int RowsOfAll::wait(Ctx& c) {
+  CHECK(coming() > 0, "all rows have come");
+  c.end_pass(std::move(passes_[size_t(arrived_)]));
+  if (arrived_ + 1 == pieces_) own_ = {};
+  return arrived_++;
 }
 
 Buffer RowsOfAll::get(Ctx& c) {
-  if (all_) c.end_pass(std::move(pass_));
-  own_ = all_ ? all_ : own_;
-  return std::move(own_);
+  while (coming() > 0) wait(c);
+  return take();
 }
 
-PartsOfRows::PartsOfRows(Ctx& c, Tensor own) : own_(own) {
-  if (shares_rows(c))
-    room_ = c.alloc("parts of the rows of all ranks", own.dtype, {own.rows() * c.mesh.tensor().size(), own.cols()});
+Buffer all_rows(Ctx& c, const Buffer& own) { return RowsOfAll(c, own, false).get(c); }
+
+PartsOfRows::PartsOfRows(Ctx& c, Tensor own) : PartsOfRows(c, own, shares_rows(c) ? c.row_pieces : 1) {}
+
+PartsOfRows::PartsOfRows(Ctx& c, Tensor own, int pieces) : own_(own), pieces_(pieces) {
+  if (shares_rows(c)) room_ = room_for_all(c, "parts of the rows of all ranks", own);
 }
 
 void PartsOfRows::add_up(Ctx& c) {
-  if (room_)
-    c.tensor_scatter(own_, room_.t);
-  else
-    c.tensor_sum(own_);
+  for (int i = 0; room_ && i < pieces_; ++i)
+    c.tensor_scatter(piece_of(own_, pieces_, i), piece_of(room_.t, pieces_, i));
+  if (!room_) c.tensor_sum(own_);
   room_ = {};
 }
 
-void PartsOfRows::begin(Ctx& c) { pass_ = room_ ? c.begin_tensor_scatter(own_, room_.t) : c.begin_tensor_sum(own_); }
+void PartsOfRows::begin(Ctx& c) {
+  for (int i = 0; room_ && i < pieces_; ++i)
+    passes_[size_t(i)] = c.begin_tensor_scatter(piece_of(own_, pieces_, i), piece_of(room_.t, pieces_, i));
+  if (!room_) passes_[0] = c.begin_tensor_sum(own_);
+}
 
 void PartsOfRows::end(Ctx& c) {
-  c.end_pass(std::move(pass_));
+  for (int i = 0; i < pieces_; ++i) c.end_pass(std::move(passes_[size_t(i)]));
   room_ = {};
 }
 

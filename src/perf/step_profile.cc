@@ -16,15 +16,40 @@ constexpr int64_t kPreparing = 1, kPreparingGraphs = 2;  // libraries build plan
 
 bool communicates(const DeviceWork& a) { return a.name.rfind("nccl", 0) == 0; }  // NCCL's kernels: ncclDevKernel_...
 
-// Length of the union of intervals.
-double covered_seconds(std::vector<std::pair<int64_t, int64_t>> spans) {
+// AllReduce of ncclDevKernel_AllReduce_Sum_bf16_RING_LL(...).
+std::string kind_of(const std::string& kernel) {
+  const size_t from = kernel.find('_') + 1;  // 0: none
+  return kernel.substr(from, kernel.find_first_of("_(", from) - from);
+}
+
+using Spans = std::vector<std::pair<int64_t, int64_t>>;  // [begin, end) in ns
+
+// The union of intervals, in order.
+Spans united(Spans spans) {
   std::sort(spans.begin(), spans.end());
-  int64_t sum = 0, until = INT64_MIN;
-  for (const auto& [begin, end] : spans) {
-    sum += std::max<int64_t>(0, end - std::max(begin, until));
-    until = std::max(until, end);
-  }
+  Spans all;
+  for (const auto& [begin, end] : spans)
+    if (all.empty() || begin > all.back().second)
+      all.emplace_back(begin, end);
+    else
+      all.back().second = std::max(all.back().second, end);
+  return all;
+}
+
+double seconds_of(const Spans& disjoint) {
+  int64_t sum = 0;
+  for (const auto& [begin, end] : disjoint) sum += end - begin;
   return double(sum) * 1e-9;
+}
+
+// Of an interval what none of these covers.
+double uncovered_seconds(const DeviceWork& a, const Spans& disjoint) {
+  int64_t rest = a.end - a.begin;
+  auto at = std::upper_bound(disjoint.begin(), disjoint.end(), a.begin,
+                             [](int64_t t, const auto& span) { return t < span.second; });
+  for (; at != disjoint.end() && at->first < a.end; ++at)
+    rest -= std::min(a.end, at->second) - std::max(a.begin, at->first);
+  return double(rest) * 1e-9;
 }
 
 std::string row_of(const DeviceWork& a, const LabelOps& labels) {
@@ -35,7 +60,7 @@ std::string row_of(const DeviceWork& a, const LabelOps& labels) {
 
 Occupation occupation(std::span<const DeviceWork> activities) {
   if (activities.empty()) return {};
-  std::vector<std::pair<int64_t, int64_t>> all, computing;
+  Spans all, computing;
   int64_t first = INT64_MAX, last = INT64_MIN;
   for (const DeviceWork& a : activities) {
     first = std::min(first, a.begin);
@@ -43,8 +68,12 @@ Occupation occupation(std::span<const DeviceWork> activities) {
     all.emplace_back(a.begin, a.end);
     if (!communicates(a)) computing.emplace_back(a.begin, a.end);
   }
-  const double busy = covered_seconds(std::move(all));
-  return {.window = double(last - first) * 1e-9, .busy = busy, .exposed = busy - covered_seconds(std::move(computing))};
+  const double busy = seconds_of(united(std::move(all)));
+  computing = united(std::move(computing));
+  Occupation o{.window = double(last - first) * 1e-9, .busy = busy, .exposed = busy - seconds_of(computing)};
+  for (const DeviceWork& a : activities)
+    if (communicates(a)) o.exposed_by[kind_of(a.name)] += uncovered_seconds(a, computing);
+  return o;
 }
 
 StepProfile::StepProfile(Engine& engine, Backend backend, Options options)
@@ -120,6 +149,7 @@ void StepProfile::add(const DeviceLog& log) {
   occupied_.window += step.window;
   occupied_.busy += step.busy;
   occupied_.exposed += step.exposed;
+  for (const auto& [kind, seconds] : step.exposed_by) occupied_.exposed_by[kind] += seconds;
   lost_ += log.lost;
 }
 
@@ -149,6 +179,10 @@ std::string StepProfile::table(double step_seconds) const {
       "time; communication that no computing hid: %.4g ms\n",
       source_.c_str(), 100 * occupied_.idle(), occupied_.exposed / double(steps_) * 1e3);
   out += text;
+  for (const auto& [kind, seconds] : occupied_.exposed_by) {
+    std::snprintf(text, sizeof text, "of %s: %.4g ms\n", kind.c_str(), seconds / double(steps_) * 1e3);
+    out += text;
+  }
   if (lost_ > 0) out += cat(lost_, " records of activities were lost: times are too low\n");
   return out;
 }

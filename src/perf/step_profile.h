@@ -20,6 +20,8 @@ class TimedOps;
 struct Occupation {
   double window = 0, busy = 0;
   double exposed = 0;  // part of busy: only communication
+  // The same of each kind of NCCL's kernels, such as AllReduce. Of two at a time both count.
+  std::map<std::string, double> exposed_by = {};
   double idle() const { return window > 0 ? 1 - busy / window : 0; }
 };
 Occupation occupation(std::span<const DeviceWork>);

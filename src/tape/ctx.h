@@ -148,8 +148,9 @@ struct Ctx {
   ContextPasses* context_passes = nullptr;  // likewise
   UpdateSums* update_sums = nullptr;        // likewise
   bool sequence_parallel = false;           // see nn/rows.h
+  int row_pieces = 1;                       // likewise
   bool sums_beside = false;                 // ranks that share products send sums beside other products
-  int64_t least_half = 0;                   // numbers of half an output from which it is computed and summed apart
+  int64_t least_piece = 0;                  // numbers of a piece of an output to be computed and summed apart
   uint64_t seed = 0;                        // of rounding at random
   Tensor top_scores = {};                   // [L, H] f32: largest attention score of each head so far; none: not wanted
   Quantization quantization = {};           // of a recipe of 8 or 4 bits

@@ -82,19 +82,27 @@ void require_shape(const std::string& where, const std::string& name, const Shap
                     ": the folder is of another model"));
 }
 
-// Reads this rank's range of a piece into device memory, converting floats where dtypes differ.
+// Reads what this rank has of a piece, and no other bytes, into device memory, converting floats where dtypes differ.
 void load_piece(Device& device, const WeightFiles& files, const std::string& name, const ParamStore::Piece& piece,
                 const Target& to) {
   const Shape& shape = piece.slice->shape;
-  const auto [file, entry] = files.at(name);
-  const bool blocks = to.block() > 1;
-  require_shape(file->path(), name, entry->checked_shape(), blocks ? Shape{shape.numel() / to.block()} : shape);
-  const Range range = to.held(piece.offset, piece.offset + piece.part->numel);
-  if (range.begin == range.end) return;
-  std::vector<std::byte> bytes(size_t(entry->bytes));
-  file->read(*entry, bytes);
-  if (blocks) return load_run(device, to, piece.offset, bytes, entry->checked_dtype(), name);
-  load_elements(device, to, piece, 0, bytes, entry->checked_dtype());
+  const WeightFiles::Place in_file = files.at(name);
+  const int64_t block = to.block();
+  require_shape(in_file.file->path(), name, in_file.entry->checked_shape(),
+                block > 1 ? Shape{shape.numel() / block} : shape);
+  const DType dtype = in_file.entry->checked_dtype();
+  std::vector<std::byte> bytes;
+  const auto load = [&](int64_t at, int64_t part_at, int64_t length) {
+    const int64_t begin = piece.offset + part_at;
+    const Range mine = to.held(begin, begin + length);
+    if (mine.begin == mine.end) return;
+    const auto size = int64_t(size_of(dtype));
+    bytes.resize(size_t((mine.end - mine.begin) / block * size));
+    in_file.file->read_part(*in_file.entry, (at + mine.begin - begin) / block * size, bytes);
+    load_run(device, to, mine.begin, bytes, dtype, name);
+  };
+  if (block > 1) return load(0, 0, piece.part->numel);
+  for_each_run(piece.part->strips, 0, shape.numel(), load);
 }
 
 // A state that is replicated on all ranks.

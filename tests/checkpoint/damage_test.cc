@@ -80,6 +80,17 @@ TEST_F(Damage, EveryTruncationAndGrowthShowsInSizesAlready) {
   }
 }
 
+// Whichever thread is done first.
+TEST_F(Damage, OfSeveralTheFirstFileIsNamed) {
+  const std::vector<ManifestFile> all = deep().manifest.files;
+  for (size_t i = all.size(); i-- > 0;) {
+    std::string bytes = slurp(path(all[i].name));
+    bytes.back() = char(bytes.back() ^ 1);
+    spill(path(all[i].name), bytes);
+    for (int again = 0; again < 10; ++again) ASSERT_EQ(deep().file, all[i].name);
+  }
+}
+
 TEST_F(Damage, MissingAndForeignFilesAreNamed) {
   for (const std::string& file : files) {
     fs::rename(path(file), at("aside"));

@@ -11,6 +11,7 @@
 #include <climits>
 #include <cstdarg>
 #include <fstream>
+#include <mutex>
 #include <sstream>
 
 namespace athanor::test::faults {
@@ -31,6 +32,12 @@ State& state() {
   return s;
 }
 
+// Calls come from several threads where files are verified. A scope begins and ends while these do not run.
+std::mutex& calls_mutex() {
+  static std::mutex mutex;
+  return mutex;
+}
+
 std::string path_of(int fd) {
   char link[64], path[PATH_MAX];
   std::snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
@@ -42,6 +49,7 @@ std::string path_of(int fd) {
 bool enter(const char* name, const std::string& path, const std::string& to = "") {
   State& s = state();
   if (!s.active) return false;
+  const std::lock_guard lock(calls_mutex());
   const int number = int(s.calls.size());
   s.calls.push_back({name, path, to});
   if (number == s.plan.die_at) _exit(77);
@@ -58,7 +66,9 @@ bool enter(const char* name, const std::string& path, const std::string& to = ""
 // True for the read that is bad, whose result is set.
 bool bad_read(ssize_t& result) {
   State& s = state();
-  if (!s.active || s.reads++ != s.plan.bad_read) return false;
+  if (!s.active) return false;
+  const std::lock_guard lock(calls_mutex());
+  if (s.reads++ != s.plan.bad_read) return false;
   s.reached = true;
   errno = s.plan.error;
   result = s.plan.error == 0 ? 0 : -1;
@@ -69,6 +79,7 @@ bool bad_read(ssize_t& result) {
 bool hinder(size_t& bytes) {
   State& s = state();
   if (!s.active || !s.plan.short_writes) return false;
+  const std::lock_guard lock(calls_mutex());
   bytes = std::min<size_t>(bytes, 7);
   s.interrupt = !s.interrupt;
   errno = EINTR;

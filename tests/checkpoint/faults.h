@@ -23,7 +23,7 @@ struct Plan {
   std::string log;            // every call is appended to this file before it is made, for after a death
 };
 
-// From here to the end of scope, calls are recorded and the plan acts. One at a time, one thread.
+// From here to the end of scope, calls are recorded and the plan acts. One at a time.
 class Scope {
  public:
   explicit Scope(const Plan& plan);

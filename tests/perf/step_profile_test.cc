@@ -36,6 +36,16 @@ TEST(Occupation, CommunicationIsExposedWhereNothingElseRuns) {
   EXPECT_NEAR(occupation(all).busy, 200e-9, 1e-15);
   const std::vector<DeviceWork> hidden = {ran("gemm", 0, 200), ran("ncclDevKernel_AllReduce", 50, 180)};
   EXPECT_NEAR(occupation(hidden).exposed, 0, 1e-15);
+  const std::vector<DeviceWork> kinds = {ran("ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgs)", 50, 180),
+                                         ran("gemm", 0, 100),
+                                         ran("ncclDevKernel_AllReduce_Max_f32_RING_LL(ncclDevKernelArgs)", 190, 230),
+                                         ran("add", 150, 200),
+                                         ran("add", 120, 125),
+                                         ran("ncclDevKernel_SendRecv(ncclDevKernelArgs)", 240, 250)};
+  const auto by = occupation(kinds).exposed_by;
+  ASSERT_EQ(by.size(), 2U);
+  EXPECT_NEAR(by.at("AllReduce"), (20 + 25 + 30) * 1e-9, 1e-15);
+  EXPECT_NEAR(by.at("SendRecv"), 10e-9, 1e-15);
 }
 
 // Says of every launch that it took 1 us, one after the other, and of a collective in between.
@@ -118,7 +128,8 @@ TEST(StepProfile, KernelsAreThoseOfTheOpThatLaunchedThem) {
   EXPECT_NEAR(profile.occupied().idle(), 0, 1e-12);
   EXPECT_NEAR(profile.occupied().exposed, 1.5e-6, 1e-15);
   const std::string table = profile.table(0.5);
-  for (const char* part : {"gemm", "[ncclDevKernel_Sum]", "times: kernels, by script 1.0", "idle 0.0 %", "0.0005 ms"})
+  for (const char* part : {"gemm", "[ncclDevKernel_Sum]", "times: kernels, by script 1.0", "idle 0.0 %",
+                           "hid: 0.0005 ms", "of Sum: 0.0005 ms"})
     EXPECT_NE(table.find(part), std::string::npos) << part << "\n" << table;
   EXPECT_EQ(table.find("lost:"), std::string::npos);
 }

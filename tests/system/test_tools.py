@@ -457,6 +457,11 @@ class CommandTest(SystemTest):
         own = re.search(r"(?m)^ +8 +2 +(\d+ x \d+) +([\d.]+ GiB)", out)  # as configured, in the table before
         self.assertEqual(own.groups(), rows[ways.index((1, 8, 1, 1))][4:6])
         self.assertRegex(rest, r"(?m)^ +1 +8 +1 +1 +[\d.]+ [GM]iB +[\d.]+ [GM]iB")
+        waits = {tuple(int(n) for n in row[:4]): sum(float(ms) for ms in row[4:]) for row in re.findall(
+            rf"(?m)^ *(\d+) +(\d+) +(\d+) +(\d+) +{number} +{number} +{number} +(?:-|[\d.]+ of [\d.]+) +(?:-|[\d.]+ of [\d.]+)$",
+            rest)}
+        for way, row in zip(ways, rows):
+            self.assertAlmostEqual(waits[way], float(row[11]), delta=0.02, msg=str(way))
         best = "copies {}, shards {}, context {}, tensor {}".format(*ways[0])
         self.assertIn(f"best: {best}: a step computes for", rest)
         self.assertRegex(rest, r"(?m)^next: copies .*: .*[+-][\d.]+")

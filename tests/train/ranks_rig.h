@@ -52,7 +52,8 @@ struct Setting {
   double qk_clip = 0, update_clip = 0;
   int tensor = 1;
   bool sequence = false;  // sequence parallelism
-  bool beside = false;    // sums beside other products, and outputs in halves
+  bool beside = false;    // sums beside other products, and outputs in pieces
+  bool pieces = false;    // rows are shared in pieces without that, too
   int64_t kv_heads = 0;   // 0: the family's
   int64_t vocab = kVocab;
   double z_loss = 0;
@@ -69,8 +70,11 @@ struct Setting {
   std::string name() const {
     return cat(name_of(type), tied ? " tied " : " ", precision, " stage ", stage, " ranks ", replicas, "x", shards,
                " accumulation ", accumulation, " recompute ", int(recompute), " leaves ", leaves,
-               sequence ? " sequence " : " tensor ", tensor, beside ? " beside" : "", " vocabulary ", vocab,
-               " context ", context, ring ? " ring" : "", " length ", length, " window ", window,
+               sequence ? " sequence " : " tensor ", tensor,
+               beside   ? " beside"
+               : pieces ? " pieces"
+                        : "",
+               " vocabulary ", vocab, " context ", context, ring ? " ring" : "", " length ", length, " window ", window,
                documents ? " documents" : "");
   }
 };
@@ -95,7 +99,8 @@ inline EngineOptions options(const Setting& s) {
   o.global_batch_size = kSequences;
   o.zero_stage = s.stage;
   o.sequence_parallel = s.sequence;
-  if (s.beside) o.sums_beside = true, o.least_half = 1;
+  if (s.beside) o.sums_beside = true;
+  if (s.beside || s.pieces) o.least_piece = 1;
   o.context_method = s.ring ? ContextMethod::ring : ContextMethod::gather;
   o.logical_shards = s.leaves;
   o.seed = o.optimizer.seed = 5;

@@ -77,20 +77,22 @@ TEST(SequenceParallel, EveryRankPlansLess) {
 
 // Per block two gathers before and two sums behind products, backward two gathers of gradients, two of the inputs again
 // and two sums; blocks that are computed again gather and sum again. The embedding ends in a sum and its gradient is
-// gathered, the head the other way round.
+// gathered, the head the other way round. Rows that are shared in four pieces take four calls for each.
 TEST(SequenceParallel, SendsWhatTheTableSays) {
   for (const ModelType type : {ModelType::llama, ModelType::gpt2})
     for (const int tensor : {2, 4})
-      for (const auto recompute : {G::none, G::selective, G::full}) {
+      for (const auto& [recompute, pieces] :
+           {std::pair{G::none, false}, {G::selective, false}, {G::full, false}, {G::none, true}, {G::full, true}}) {
         const Setting s{.type = type,
                         .precision = "bf16",
                         .recompute = recompute,
                         .tensor = tensor,
                         .sequence = true,
+                        .pieces = pieces,
                         .kv_heads = 4};
         const WatchedCurve curve = train_watched(s, {}, 1);
         const int64_t rows = kSequences * kLength, calls = kLayers * (recompute == G::full ? 14 : 10) + 4;
-        EXPECT_EQ(curve.sent.row_calls, calls) << s.name();
+        EXPECT_EQ(curve.sent.row_calls, (pieces ? 4 : 1) * calls) << s.name();
         EXPECT_EQ(curve.sent.row_bytes, calls * rows * kHidden * 2) << s.name();
         EXPECT_EQ(curve.sent.calls, 2) << s.name();  // of the loss
         EXPECT_EQ(curve.sent.bytes, 3 * rows * 4) << s.name();
@@ -105,15 +107,17 @@ TEST(SequenceParallel, SendsWhatTheTableSays) {
 }
 
 TEST(SequenceParallel, MistakesAreNoticed) {
-  const Setting s{.type = ModelType::gpt2, .tensor = 2, .sequence = true};
-  const Curve want = train(alone(s));
-  const auto noticed = [&](const Watch& fault) {
-    const WatchedCurve got = train_watched(s, fault, 3);
-    return differs(want, got.losses, got.norms);
-  };
-  EXPECT_FALSE(noticed({}));
-  for (int64_t at = 0; at < 10 * kLayers + 6; ++at)
-    EXPECT_TRUE(noticed({.fault = Watch::Fault::missing, .at = at})) << "call " << at;
+  for (const bool beside : {false, true}) {
+    const Setting s{.type = ModelType::gpt2, .tensor = 2, .sequence = true, .beside = beside};
+    const Curve want = train(alone(s));
+    const auto noticed = [&](const Watch& fault) {
+      const WatchedCurve got = train_watched(s, fault, 3);
+      return differs(want, got.losses, got.norms);
+    };
+    EXPECT_FALSE(noticed({}));
+    for (int64_t at = 0; at < (beside ? 4 : 1) * (10 * kLayers + 4) + 2; ++at)
+      EXPECT_TRUE(noticed({.fault = Watch::Fault::missing, .at = at})) << "call " << at << " beside " << beside;
+  }
 }
 
 // Steps of SGD are the gradients: those of one norm hardly show in the loss or in the norm of all.

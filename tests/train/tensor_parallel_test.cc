@@ -4,6 +4,7 @@
 // a bias of every rank is noticed, as is what a rank does with tokens of another.
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <map>
 #include <mutex>
 
@@ -195,7 +196,7 @@ TEST(TensorParallel, SumsBesideProductsChangeNoBit) {
   for (const ModelType type : {ModelType::llama, ModelType::gpt2})
     for (const bool sequence : {false, true})
       for (const auto recompute : {G::none, G::selective, G::full}) {
-        Setting s{.type = type, .recompute = recompute, .tensor = 2, .sequence = sequence};
+        Setting s{.type = type, .recompute = recompute, .tensor = 2, .sequence = sequence, .pieces = sequence};
         const WatchedCurve want = train_watched(s, {}, 3);
         s.beside = true;
         const WatchedCurve got = train_watched(s, {}, 3);
@@ -209,18 +210,16 @@ TEST(TensorParallel, SumsBesideProductsChangeNoBit) {
         EXPECT_TRUE(want.planned.beside.empty()) << s.name();
         const int64_t forward = recompute == G::full ? 8 : 4;  // halves of the outputs of attention and MLP
         EXPECT_EQ(got.sent.calls, want.sent.calls + (sequence ? 0 : kLayers * forward / 2)) << s.name();
-        // Backward: the gradients of two inputs, in rows also the inputs; GPT-2's of the MLP comes at once if
-        // recomputed.
-        const bool at_once = type == ModelType::gpt2 && recompute == G::selective;
-        EXPECT_EQ(std::ssize(got.planned.beside), kLayers * (sequence ? (at_once ? 3 : 4) : forward + 2)) << s.name();
+        // Backward: the gradients of two inputs; with shared rows also these inputs and the gradients of two outputs,
+        // all in four pieces, as are inputs and outputs forward.
+        EXPECT_EQ(std::ssize(got.planned.beside), kLayers * (sequence ? 4 * forward + 24 : forward + 2)) << s.name();
       }
 }
 
 // Of these sums a plan counts what the launches beside them leave: of slow ones nothing but what runs beside nothing.
 TEST(TensorParallel, APlanCountsWhatProductsWaitFor) {
-  Setting s{.type = ModelType::llama, .tensor = 2};
-  for (const bool beside : {false, true}) {
-    s.beside = beside;
+  for (const auto& [beside, sequence] : {std::pair{false, false}, {true, false}, {false, true}, {true, true}}) {
+    const Setting s{.type = ModelType::llama, .tensor = 2, .sequence = sequence, .beside = beside, .pieces = true};
     run_ranks(s.ranks(), [&](std::unique_ptr<Communicator> world) {
       const CpuBackend cpu = make_cpu({.threads = 1});
       ProcessMesh mesh(std::move(world), s.mesh());
@@ -232,7 +231,8 @@ TEST(TensorParallel, APlanCountsWhatProductsWaitFor) {
       EXPECT_EQ(step_traffic(engine, mesh, network).tensor_exposed, counted.tensor.seconds);
       EXPECT_NEAR(step_traffic(engine, mesh, network, &fast).tensor_exposed / counted.tensor.seconds, 1, 1e-9);
       // Of 4 sums per block and 4 of embedding, loss and head, two are beside the gradients of weights, and the halves
-      // of two beside halves and residuals.
+      // of two beside halves and residuals. With shared rows, of 40 pieces per block and 18 of embedding, loss and head
+      // all but the first ones of four gathers are beside products.
       if (beside)
         EXPECT_LT(counted.tensor_exposed, 0.4 * counted.tensor.seconds);
       else
@@ -352,6 +352,46 @@ TEST(TensorParallel, CheckpointsKnowNothingOfGroups) {
         EXPECT_EQ(tensors_of(at(p + "half", 2)), tensors_of(at(name + "copy", 2))) << name;
       }
     }
+}
+
+// What this process has read so far, in bytes.
+int64_t bytes_read() {
+  std::ifstream io("/proc/self/io");
+  std::string word;
+  int64_t bytes = -1;
+  while (io >> word)
+    if (word == "rchar:") io >> bytes;
+  return bytes;
+}
+
+// Of a matrix, the rows or columns that it has, and of these its shard.
+TEST(TensorParallel, ARankReadsOnlyWhatItHas) {
+  const testing::TempDir dir;
+  const Setting one{.type = ModelType::gpt2, .kv_heads = 4, .vocab = 1024, .hidden = 64, .intermediate = 128};
+  run_part(one, "", 0, 1, cat(dir.path(), "/one"));
+  const std::string folder = cat(dir.path(), "/one/", step_folder(1));
+  int64_t files = 0;
+  for (const auto& [name, bytes] : tensors_of(folder)) files += int64_t(bytes.size());
+  for (const auto& [tensor, shards, stage] : {std::tuple{1, 1, 0}, {4, 1, 0}, {2, 2, 1}, {1, 4, 3}}) {
+    Setting s = one;
+    s.tensor = tensor, s.shards = shards, s.stage = stage;
+    int64_t read = 0;
+    run_ranks(s.ranks(), [&](std::unique_ptr<Communicator> world) {
+      const CpuBackend cpu = make_cpu({.threads = 1});
+      ProcessMesh mesh(std::move(world), s.mesh());
+      Engine engine(tiny(s), options(s), {*cpu.device, *cpu.ops, mesh});
+      engine.commit();
+      mesh.world().barrier();
+      if (mesh.world().rank() == 0) read = -bytes_read();
+      mesh.world().barrier();
+      load_checkpoint(engine, *cpu.device, folder);
+      mesh.world().barrier();
+      if (mesh.world().rank() == 0) read += bytes_read();
+    });
+    // Weights, a third of all, are read by every shard up to stage 2.
+    const double times = stage == 1 ? 4.0 / 3 : 1;
+    EXPECT_NEAR(double(read) / double(files), times, 0.2) << s.name();
+  }
 }
 
 TEST(TensorParallel, WeightsOfAnotherModelAreSharedOut) {

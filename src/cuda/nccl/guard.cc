@@ -29,10 +29,15 @@ NcclGuard::NcclGuard(const NcclTable& nccl, CudaDevice& device, NcclOptions opti
     const std::lock_guard lock(mutex_);
     throw_if_ended();
   });
+  if (nccl_.ncclMemAlloc && nccl_.ncclMemFree && nccl_.ncclCommRegister && nccl_.ncclCommDeregister)
+    device_.set_memory_source({.allocate = [this](size_t bytes) { return allocate(bytes); },
+                               .released = [this](void* memory) { released(memory); },
+                               .free = [free = nccl_.ncclMemFree](void* memory) { (void)free(memory); }});
 }
 
 NcclGuard::~NcclGuard() {
   device_.set_wait_check(nullptr);
+  device_.set_memory_source({});
   {
     const std::lock_guard lock(mutex_);
     leaving_ = true;
@@ -61,12 +66,47 @@ ncclComm_t NcclGuard::open(Communicator& control) {
   const ncclResult_t result = nccl_.ncclCommInitRankConfig(&comm, control.size(), id, control.rank(), &config);
   if (comm) open_.insert(comm);
   settle(lock, comm, result, what);
+  for (const auto& [memory, bytes] : memory_) enroll(comm, memory, bytes);
   return comm;
+}
+
+// NCCL rounds up to what its hardware can share, up to 512 MiB; where that is too much, cudaMalloc() may still do.
+void* NcclGuard::allocate(size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  void* memory = nullptr;
+  if (!ended_.empty() || nccl_.ncclMemAlloc(&memory, bytes) != ncclSuccess) {
+    (void)cudaGetLastError();  // clears the error, so that the next launch does not report it
+    return nullptr;
+  }
+  memory_[memory] = bytes;
+  for (ncclComm_t comm : open_) enroll(comm, memory, bytes);
+  return memory;
+}
+
+void NcclGuard::released(void* memory) {
+  const std::lock_guard lock(mutex_);
+  for (ncclComm_t comm : open_) withdraw(comm, memory);
+  memory_.erase(memory);
+}
+
+// Without it NCCL copies through buffers of its own: no reason to stop.
+void NcclGuard::enroll(ncclComm_t comm, void* memory, size_t bytes) {
+  void* handle = nullptr;
+  if (nccl_.ncclCommRegister(comm, memory, bytes, &handle) == ncclSuccess && handle)
+    registrations_[{comm, memory}] = handle;
+}
+
+void NcclGuard::withdraw(ncclComm_t comm, void* memory) {
+  const auto found = registrations_.find({comm, memory});
+  if (found == registrations_.end()) return;
+  (void)nccl_.ncclCommDeregister(comm, found->second);
+  registrations_.erase(found);
 }
 
 void NcclGuard::close(ncclComm_t comm) {
   std::unique_lock lock(mutex_);
   if (!ended_.empty()) return;  // watch() aborts it
+  for (const auto& [memory, bytes] : memory_) withdraw(comm, memory);
   if (std::uncaught_exceptions() > 0 || !finalize(lock, comm)) {
     if (ended_.empty()) end("NCCL: the run gave its communicators up");
     return;

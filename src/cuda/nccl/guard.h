@@ -1,7 +1,9 @@
 // NcclGuard: makes all NCCL calls of one rank; its thread watches for asynchronous errors, collectives that do not end,
 // and failures of other ranks. Any of these aborts all communicators of this rank, which unblocks the device and all
 // waiting threads, and ends the run with Error(peer_lost). Destroy captured graphs before the guard: NCCL does not free
-// communicators that graphs refer to.
+// communicators that graphs refer to. From 2.19 on the device's memory is NCCL's own and registered with every
+// communicator, so that NCCL may send from it and receive into it without copies [NCCL user guide, "User Buffer
+// Registration"].
 #pragma once
 #include <chrono>
 #include <condition_variable>
@@ -10,6 +12,7 @@
 #include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "comm/communicator.h"
@@ -48,7 +51,11 @@ class NcclGuard {
   uint32_t enter(const std::string& what);  // index of `what` in names_; throws if the run has ended
   void wait_for_last_lane(ncclComm_t, Lane);
   void watch();
+  void* allocate(size_t bytes);  // null: NCCL has no memory
+  void released(void* memory);
   // The following require mutex_.
+  void enroll(ncclComm_t, void* memory, size_t bytes);
+  void withdraw(ncclComm_t, void* memory);
   void look();
   void settle(std::unique_lock<std::mutex>&, ncclComm_t, ncclResult_t, const std::string& what);
   void fail(const std::string& why);  // reports a failure, unless another rank's is known
@@ -68,8 +75,10 @@ class NcclGuard {
   mutable std::mutex mutex_;  // held during every NCCL call; guards the members below
   std::condition_variable changed_;
   std::set<ncclComm_t> open_;
-  std::map<ncclComm_t, Lane> last_lane_;  // of each communicator's last collective
-  std::vector<std::string> names_;        // of collectives; index 0: none
+  std::map<void*, size_t> memory_;                               // NCCL's, in bytes
+  std::map<std::pair<ncclComm_t, void*>, void*> registrations_;  // of the memory's first byte
+  std::map<ncclComm_t, Lane> last_lane_;                         // of each communicator's last collective
+  std::vector<std::string> names_;                               // of collectives; index 0: none
   std::map<std::string, uint32_t> numbers_;
   std::string ended_;                  // the reason; empty: not ended
   const std::string* call_ = nullptr;  // NCCL call in progress

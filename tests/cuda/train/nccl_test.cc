@@ -116,6 +116,23 @@ TEST_F(Nccl, ShardsAreThoseOfThreads) {
   });
 }
 
+#ifdef ATHANOR_EMULATED_GPU
+// With communicators that were there before it, and that come later.
+TEST_F(Nccl, MemoryIsRegisteredWithEveryCommunicator) {
+  const int64_t before = fake().calls_outside_registered_memory();
+  run(4, [&](Rank& rank, Communicator& hosts) {
+    const auto bytes = contribution(hosts.rank(), 64, DType::f32);
+    const Tensor early = rank.upload(bytes, DType::f32);
+    const auto pair = rank.nccl->split(hosts.rank() / 2, hosts.rank());
+    const Tensor late = rank.upload(bytes, DType::f32);
+    for (Communicator* group : {rank.nccl.get(), pair.get()})
+      for (const Tensor& x : {early, late}) group->all_reduce(x, Reduce::sum, Lane::compute);
+    rank.cuda.device->sync();
+  });
+  EXPECT_EQ(fake().calls_outside_registered_memory(), before);
+}
+#endif
+
 TEST_F(Nccl, BroadcastAndMessages) {
   run(3, [&](Rank& rank, Communicator& hosts) {
     const int me = hosts.rank(), next = (me + 1) % 3, before = (me + 2) % 3;

@@ -193,6 +193,9 @@ ncclResult_t FakeNccl::destroy(ncclComm_t comm) {
   bool flush;
   {
     std::lock_guard lock(mutex_);
+    for (const auto& [handle, known] : registrations_) {
+      if (known.comm == comm) return refuse(ncclInvalidUsage, "ncclCommDestroy: memory is still registered with it");
+    }
     flush = comm->team && !comm->member().finalized && comm->member().error == ncclSuccess;
   }
   if (flush) {
@@ -259,6 +262,11 @@ ncclResult_t FakeNccl::reclaim(const char* function, ncclComm_t comm) {
     std::this_thread::sleep_for(kPoll);
   }
   std::lock_guard lock(mutex_);
+  std::erase_if(registrations_, [&](const auto& one) {  // of one that was aborted
+    if (one.second.comm != comm) return false;
+    delete static_cast<char*>(one.first);
+    return true;
+  });
   comms_.erase(comm);
   delete comm;
   return ncclSuccess;

@@ -37,6 +37,10 @@ class FakeNccl {
   // As NCCL 2.30 with NCCL_MULTI_RANK_GPU_ENABLE=1; otherwise two ranks on one device are "Duplicate GPU detected".
   void allow_ranks_to_share_a_device(bool allowed) { share_device_ = allowed; }
 
+  // Calls so far with a buffer that is not in memory registered with their communicator. One that only begins there is
+  // refused.
+  int64_t calls_outside_registered_memory() const;
+
   std::string last_refusal() const { return refusals_.last(); }
   std::vector<std::string> leaks() const;  // communicators, operators, registrations, memory
 
@@ -58,6 +62,11 @@ class FakeNccl {
     std::vector<PendingInit> inits;
     std::vector<PendingTask> tasks;
     std::vector<ncclComm_t> aborts;  // stopped, not freed yet
+  };
+  struct Registration {
+    ncclComm_t comm;
+    const char* begin;
+    size_t bytes;
   };
   struct Operator {
     ncclComm_t comm;
@@ -89,6 +98,7 @@ class FakeNccl {
   // Operations (operations.cc).
   ncclResult_t submit(const char* function, ncclComm_t comm, Task task, cudaStream_t stream);
   ncclResult_t check_task(const char* function, ncclComm_t comm, Task* task);
+  ncclResult_t check_memory(const char* function, ncclComm_t comm, const void* buffer, size_t bytes);
   ncclResult_t launch(ncclComm_t comm, std::vector<Task> tasks, cudaStream_t stream);
   ncclResult_t end_group();
   bool ready(Batch& batch);
@@ -102,7 +112,8 @@ class FakeNccl {
   std::set<ncclComm_t> comms_;
   std::map<std::thread::id, Group> groups_;
   std::map<int, Operator> operators_;
-  std::map<void*, ncclComm_t> registrations_;
+  std::map<void*, Registration> registrations_;  // by handle
+  int64_t outside_registered_ = 0;
   std::set<void*> memory_;
   std::vector<Plan> plans_;
   int next_operator_ = ncclNumOps;

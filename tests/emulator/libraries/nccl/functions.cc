@@ -144,7 +144,7 @@ struct NcclFunctions {
     }
     std::lock_guard lock(f.mutex_);
     *handle = new char;
-    f.registrations_[*handle] = comm;
+    f.registrations_[*handle] = {.comm = comm, .begin = static_cast<const char*>(buffer), .bytes = bytes};
     return ncclSuccess;
   }
   static ncclResult_t delist(const char* function, ncclComm_t comm, void* handle) {
@@ -153,7 +153,7 @@ struct NcclFunctions {
     if (result != ncclSuccess || handle == nullptr) return result;
     std::lock_guard lock(f.mutex_);
     auto found = f.registrations_.find(handle);
-    if (found == f.registrations_.end() || found->second != comm) {
+    if (found == f.registrations_.end() || found->second.comm != comm) {
       return f.refuse(ncclInvalidArgument, text(function, ": not registered with this communicator"));
     }
     delete static_cast<char*>(handle);
@@ -314,6 +314,11 @@ void FakeNccl::hang(int rank, int nth) {
 void FakeNccl::fail_asynchronously(int rank, int nth, ncclResult_t error) {
   std::lock_guard lock(mutex_);
   plans_.push_back({.rank = rank, .nth = nth, .error = error});
+}
+
+int64_t FakeNccl::calls_outside_registered_memory() const {
+  std::lock_guard lock(mutex_);
+  return outside_registered_;
 }
 
 std::vector<std::string> FakeNccl::leaks() const {

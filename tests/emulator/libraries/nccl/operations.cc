@@ -56,6 +56,20 @@ ncclResult_t FakeNccl::check_task(const char* function, ncclComm_t comm, Task* t
       (task->kind == TaskKind::kAllToAll || !in_place(*task, comm->rank))) {
     return refuse(ncclInvalidUsage, text(function, ": sendbuff and recvbuff overlap but are not in place"));
   }
+  ncclResult_t result = check_memory(function, comm, task->send, sent);
+  return result == ncclSuccess ? check_memory(function, comm, task->recv, received) : result;
+}
+
+ncclResult_t FakeNccl::check_memory(const char* function, ncclComm_t comm, const void* buffer, size_t bytes) {
+  if (bytes == 0) return ncclSuccess;
+  std::lock_guard lock(mutex_);
+  const char* begin = static_cast<const char*>(buffer);
+  for (const auto& [handle, known] : registrations_) {
+    if (known.comm != comm || !overlaps(known.begin, known.bytes, begin, bytes)) continue;
+    if (begin >= known.begin && begin + bytes <= known.begin + known.bytes) return ncclSuccess;
+    return refuse(ncclInvalidUsage, text(function, ": a buffer of ", bytes, " bytes is only partly registered"));
+  }
+  ++outside_registered_;
   return ncclSuccess;
 }
 

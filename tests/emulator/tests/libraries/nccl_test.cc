@@ -463,7 +463,12 @@ TEST_F(Nccl, MemoryAndRegistrations) {
   run([&](Rank& r) {
     void *memory = nullptr, *handle = nullptr;
     ASSERT_EQ(nccl.ncclMemAlloc(&memory, 8192), ncclSuccess);
-    EXPECT_EQ(nccl.ncclCommRegister(r.comm, memory, 8192, &handle), ncclSuccess);
+    EXPECT_EQ(nccl.ncclCommRegister(r.comm, memory, 4096, &handle), ncclSuccess);
+    float* p = static_cast<float*>(memory);
+    EXPECT_EQ(nccl.ncclAllReduce(p, p, 1024, ncclFloat32, ncclSum, r.comm, r.stream), ncclSuccess);
+    EXPECT_EQ(nccl.ncclAllReduce(p, p, 1025, ncclFloat32, ncclSum, r.comm, r.stream), ncclInvalidUsage);
+    finish(r);
+    EXPECT_EQ(nccl.ncclCommDestroy(r.comm), ncclInvalidUsage) << "memory is registered";
     EXPECT_EQ(nccl.ncclCommDeregister(r.comm, handle), ncclSuccess);
     ncclWindow_t window = nullptr;
     EXPECT_EQ(nccl.ncclCommWindowRegister(r.comm, memory, 8192, &window, NCCL_WIN_COLL_SYMMETRIC), ncclSuccess);
@@ -472,6 +477,24 @@ TEST_F(Nccl, MemoryAndRegistrations) {
     EXPECT_EQ(nccl.ncclMemFree(memory), ncclSuccess);
     EXPECT_EQ(nccl.ncclMemFree(memory), ncclInvalidArgument);
   });
+}
+
+TEST_F(Nccl, CallsOutsideOfRegisteredMemoryAreCounted) {
+  run([&](Rank& r) {
+    Values x = make(Element::kF32, 8, r.rank);
+    void* handle = nullptr;
+    ASSERT_EQ(nccl.ncclCommRegister(r.comm, x.data(), 32, &handle), ncclSuccess);
+    EXPECT_EQ(nccl.ncclAllReduce(x.data(), x.data(), 8, ncclFloat32, ncclSum, r.comm, r.stream), ncclSuccess);
+    finish(r);
+    EXPECT_EQ(nccl.ncclCommDeregister(r.comm, handle), ncclSuccess);
+  });
+  EXPECT_EQ(fake.calls_outside_registered_memory(), 0);
+  run([&](Rank& r) {
+    Values x = make(Element::kF32, 8, r.rank);
+    EXPECT_EQ(nccl.ncclAllReduce(x.data(), x.data(), 8, ncclFloat32, ncclSum, r.comm, r.stream), ncclSuccess);
+    finish(r);
+  });
+  EXPECT_EQ(fake.calls_outside_registered_memory(), 2 * kRanks);  // what is sent, and what is received
 }
 
 TEST_F(Nccl, PlannedFailures) {
