@@ -163,8 +163,7 @@ Fields run_group() {
           "gemm_search_seconds", &Config::gemm_search_seconds, at_least(0), free, "s",
           "time limit for trials of algorithms and fused epilogues of matrix products, and with attention auto of its "
           "kernels, at the start of a run on a GPU; 0 = the library's first answers, nothing fused, cuDNN's attention "
-          "of "
-          "whole sequences"),
+          "of whole sequences"),
       option("tuning_cache", &Config::tuning_cache, free,
              "folder for results of trials and cuDNN's plans, for later runs; auto = athanor in XDG_CACHE_HOME or "
              "~/.cache, none"),
