@@ -61,11 +61,11 @@ TINY = {"vocab_size": 257, "hidden_size": 64, "num_hidden_layers": 2, "num_atten
 EIGHT_BITS = ("fp8_tensorwise", "fp8_delayed", "fp8_rowwise", "fp8_rowwise_gw_hp", "fp8_blockwise")
 OF_ROWS = 0.4
 LIMITS = {
-    "llama-1b": (1.009e5, 1.015e5, 9.36e4, 8.93e4, 1.012e5),
-    "llama-8b": (2.02e4, 2.03e4, 1.92e4, 1.71e4, 2.02e4),
-    "qwen2.5-0.5b": (2.175e5, 2.192e5, 1.912e5, 1.947e5, 2.184e5),
-    "qwen2.5-1.5b": (9.39e4, 9.45e4, 8.34e4, 7.96e4, 9.42e4),
-    "qwen2.5-7b": (2.69e4, 2.7e4, 2.46e4, 2.16e4, 2.7e4),
+    "llama-1b": (1.028e5, 1.061e5, 1.005e5, 9.31e4, 1.058e5),
+    "llama-8b": (2.04e4, 2.09e4, 2.02e4, 1.76e4, 2.08e4),
+    "qwen2.5-0.5b": (2.256e5, 2.391e5, 2.162e5, 2.106e5, 2.381e5),
+    "qwen2.5-1.5b": (9.71e4, 1.024e5, 9.34e4, 8.52e4, 1.02e5),
+    "qwen2.5-7b": (2.74e4, 2.83e4, 2.62e4, 2.25e4, 2.83e4),
 }
 TINY_MODELS = {
     "tiny-gpt2": dict(seq=32, tokens=256, micro=4, goal=1e9, limit=2e9, seconds=5, model=TINY | {"model_type": "gpt2"},
