@@ -224,7 +224,7 @@ struct Size {
 
 void scaled_products(Examiner& examine, bool four_bits) {
   const Init scale = uniform(0.001, 0.01);
-  for (const Size& s : {Size{1, 1, 1}, Size{17, 33, 65}, Size{130, 70, 257}, Size{16, 300, 144}})
+  for (const Size& s : {Size{1, 1, 1}, Size{17, 34, 65}, Size{130, 70, 257}, Size{16, 300, 144}})
     for (int flags = 0; flags < 8; ++flags) {
       const bool ta = flags & 1, tb = flags & 2, accumulate = flags & 4;
       const Shape a = ta ? Shape{s.k, s.m} : Shape{s.m, s.k}, b = tb ? Shape{s.n, s.k} : Shape{s.k, s.n};
@@ -260,6 +260,17 @@ void scaled_products(Examiner& examine, bool four_bits) {
               {{"a_scales", block}, {"b_scales", block}, {"a_global", constant(3e-4)}, {"b_global", constant(0.7)}}});
         }
         if (accumulate || four_bits) continue;
+        if (s.n % 2 == 0) {  // sums are exact in any order, so that z is rounded alike and amax is comparable
+          ScaledGemm gated = op;
+          gated.product.epilogue = Epilogue::swiglu;
+          gated.product.aux = tensor(DType::bf16, {s.m, s.n / 2});
+          gated.amax = tensor(DType::f32, {1});
+          const Init small = listed({1, -0.5, 0, 1.5, -1, 0.5, 2});
+          const Values exact{{"a", small}, {"b", small}, {"a_scales", constant(0.5)}, {"b_scales", constant(0.25)}};
+          examine(OpCase<ScaledGemm>{cat(name, " swiglu"), gated, exact});
+          gated.amax = {};
+          examine(OpCase<ScaledGemm>{cat(name, " swiglu alone"), gated, exact});
+        }
         op.product.bias = tensor(DType::bf16, {s.n});
         op.product.epilogue = Epilogue::add;
         op.product.aux = op.product.d;
@@ -270,12 +281,13 @@ void scaled_products(Examiner& examine, bool four_bits) {
 
 }  // namespace
 
+// Those with tensors that few ops have come first: what is planted in one of these is found soon.
 void quantize_cases(Examiner& examine) {
-  quantize_cases_of(examine);
+  codes_of_gradients(examine);
+  transposed_codes(examine);
   given_factors(examine);
   given_largest(examine);
-  transposed_codes(examine);
-  codes_of_gradients(examine);
+  quantize_cases_of(examine);
   scaled_products(examine, false);
   delayed_cases(examine);
 }
