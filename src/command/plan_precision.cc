@@ -80,7 +80,7 @@ std::string precision_text(Engine& engine, Backend backend, const Roofline& limi
   const double best = seconds_without(engine, backend, limits, faster, faster.size() == kinds.size());
   std::string list;
   for (const std::string& pattern : faster) list += cat(list.empty() ? "" : ", ", '"', pattern, '"');
-  return text + line(faster.size() == 1 ? "that one" : "those that are shorter, together", "", best, chosen) +
+  return text + line("all that are shorter, together", "", best, chosen) +
          cat("  faster in bf16: \"fp8_exclude\": [", list, "]\n\n");
 }
 
