@@ -28,7 +28,7 @@ TAIL = 60  # lines of a failed group's log
 CORES = len(os.sched_getaffinity(0))
 AT_ONCE = min(CORES, 2)  # tests that run at the same time; many of them use several threads
 LONGEST = ("train", "cuda_emulated", "train_emulated", "ops", "test_gpu_scripts", "test_documents",
-           "test_tools")  # started first, so that none of them is left for the end
+           "test_plan", "test_tools")  # started first, so that none of them is left for the end
 
 # Tests that share state between threads; the thread sanitizer runs these.
 TSAN_PROGRAMS = {"cpu": "*", "data": "Loader*:Documents*:Tokenize*", "metrics": "*", "train": "Trainer*:Checkpointer*:SensorWatch*"}

@@ -1,0 +1,213 @@
+"""The verb plan: memory, limits and traffic of runs, on this machine and on GPUs that are only described."""
+import json
+import re
+import unittest
+
+from harness import ROOT, USAGE, SystemTest
+
+
+class PlanTest(SystemTest):
+    def test_plan_predicts_and_advises(self):
+        config = self.make_config(model={"intermediate_size": 100})
+        out = self.run_program("plan", config).out
+        self.assertIn("predicted step", out)
+        self.assertIn("model.intermediate_size 100 is not a multiple of 16: its products cost what 112 costs", out)
+        self.assertNotIn("intermediate_size", self.run_program("plan", self.make_config("round.json")).out)
+
+    def test_plan_has_the_limit_of_every_op(self):
+        out = self.run_program("plan", self.make_config()).out
+        rows = re.findall(r"^(gemm|attention_fwd|attention_bwd|adamw) +(\d+) ", out, re.M)
+        self.assertEqual({name for name, _ in rows}, {"gemm", "attention_fwd", "attention_bwd", "adamw"})
+        self.assertEqual(dict(rows)["attention_fwd"], "4", "two blocks, two micro-batches")
+        self.assertRegex(out, r"limit of the step: [\d.e-]+ ms")
+        shapes = self.run_program("plan", self.make_config(), "--shapes").out
+        self.assertIn("gemm 64x96x32", shapes, "tokens x (q, k, v) x hidden")
+
+    def plan_on(self, gpu, config, *sets):
+        flags = [word for s in sets for word in ("--set", s)]
+        out = self.run_program("plan", ROOT / "configs" / f"{config}.json", "--gpu", gpu, *flags).out
+        size = re.search(r"of (\d+) sequences of (\d+) tokens", out)
+        return (int(size.group(1)) * int(size.group(2)), re.search(r"recomputation +(\w+)", out).group(1),
+                float(re.search(r"predicted step +([\d.]+) ms", out).group(1)))
+
+    def test_mfu_of_a_plan_is_a_fraction_of_what_a_run_takes(self):
+        shares = []
+        for peak, shown in ((0, "989T"), (989.4, "989T"), (1978.8, "1.98P")):
+            out = self.run_program("plan", ROOT / "configs" / "gpt2-124m.json", "--gpu", "h200", "--set",
+                                   f"peak_tflops={peak}").out
+            share, of = re.search(r"(\d+) % MFU of (\S+) FLOP/s", out).groups()
+            self.assertEqual(of, shown)
+            shares.append(int(share))
+        self.assertEqual(shares[0], shares[1])
+        self.assertAlmostEqual(shares[2], shares[0] / 2, delta=1)
+
+    def test_plan_for_a_gpu_that_is_not_here(self):
+        tokens, recompute, ms = self.plan_on("h200", "gpt2-124m")
+        self.assertEqual((tokens, recompute), (131072, "none"))
+        self.assertGreater(ms, 524288 / 800e3 * 1e3, "beyond what an H200 can do")
+        self.assertLess(ms, 524288 / 500e3 * 1e3)
+        self.assertGreater(self.plan_on("a100", "gpt2-124m")[2], 2 * ms)
+        tokens, recompute, _ = self.plan_on("h200", "llama-8b", "master_weights=bf16", "seq_length=8192")
+        self.assertGreaterEqual(tokens, 8192)
+        done = self.run_program("plan", ROOT / "configs" / "llama-8b.json", "--gpu", "h100", "--set",
+                                "exp_avg_dtype=fp32", code=USAGE)
+        self.assertIn("smaller with exp_avg_dtype", done.err)
+        done = self.run_program("plan", self.make_config(), "--gpu", "h300", code=USAGE)
+        self.assertIn("known are b200, h200, h100, a100", done.err)
+
+    def test_plan_tells_which_layers_are_faster_in_bf16(self):
+        """With what it suggests for fp8_exclude the plan is the one it promised, and suggests nothing more."""
+        def plan(*sets):
+            flags = [word for s in ("micro_batch_size=32", "seq_length=1024", *sets) for word in ("--set", s)]
+            out = self.run_program("plan", ROOT / "configs" / "qwen2.5-0.5b.json", "--gpu", "h200", *flags).out
+            return out, float(re.search(r"limit of the step: ([\d.]+) ms", out).group(1))
+
+        def steps(out):
+            row = r"^  (\S+|all that .*?) {2,}(?:\d+ x \d+)? +([\d.]+) +[+-][\d.]+ %$"
+            return {name: float(ms) for name, ms in re.findall(row, out, re.M)}
+
+        out, ms = plan("precision=fp8_rowwise")
+        suggested = re.search(r'faster in bf16: "fp8_exclude": (\[.*\])', out).group(1)
+        found = steps(out)
+        self.assertEqual(len(found), 5, out)
+        best = found.pop("all that are shorter, together")
+        self.assertEqual({name for name, of in found.items() if of < ms}, set(json.loads(suggested)))
+        for name, of in found.items():
+            self.assertAlmostEqual(plan("precision=fp8_rowwise", f'fp8_exclude=["{name}"]')[1], of, delta=0.1, msg=name)
+        left, reached = plan("precision=fp8_rowwise", f"fp8_exclude={suggested}")
+        self.assertAlmostEqual(reached, best, delta=0.1)
+        self.assertIn("none of them is faster in bf16", left)
+        one = plan("precision=fp8_rowwise", "fp8_exclude=" + json.dumps([n for n in found if "gate" not in n]))[0]
+        (last,) = steps(one).values()
+        self.assertAlmostEqual(last, plan("precision=bf16")[1], delta=0.1, msg="without the only layer that is left")
+        self.assertNotIn("layers in 8 bits", plan("precision=mxfp8")[0], "emulated there")
+
+    def test_auto_takes_the_micro_batch_and_the_recomputation_that_fit(self):
+        """The smaller the memory, the longer the step; where it hardly suffices, all is recomputed."""
+        found = [self.plan_on("h200", "gpt2-1558m", f"memory_limit_gib={gib}") for gib in (140, 100, 60, 50, 40, 32)]
+        self.assertEqual([mode for _, mode, _ in found[:2]], ["none", "selective"], found)
+        self.assertIn("full", [mode for _, mode, _ in found])
+        times = [ms for _, _, ms in found]
+        self.assertEqual(times, sorted(times), found)
+        model = {"hidden_size": 64, "num_hidden_layers": 8, "max_position_embeddings": 256}
+        config = self.make_config(model=model, micro_batch_size="auto", global_batch_size=32, runtime_reserve_mib=0,
+                                  loss_chunk_rows=256)
+        for mib, expected in ((400, ("32", "none")), (9.2, ("1", "full"))):
+            out = self.run_program("plan", config, "--set", f"memory_limit_gib={mib / 1024}").out
+            size, mode = (re.search(what, out).group(1) for what in (r"of (\d+) sequences", r"recomputation +(\w+)"))
+            self.assertEqual((size, mode), expected)
+        done = self.run_program("plan", config, "--set", "memory_limit_gib=0.001", code=USAGE)
+        self.assertIn("smaller with", done.err)
+
+    def test_auto_is_near_the_best_of_a_sweep(self):
+        """By the model of the limit, on a GPU that is not here: what fits of every power of two, and of recomputation
+        more or less. The model with 7B parameters hardly fits: steps with larger micro-batches, for which much would
+        have to be recomputed, are slower than with small ones."""
+        modes = ("recompute_granularity=none", "recompute_granularity=selective", "recompute_granularity=full",
+                 "recompute_granularity=full recompute_num_layers=3")
+        for config, largest in (("gpt2-124m", 128), ("llama-1b", 64), ("qwen2.5-7b", 8)):
+            auto = self.plan_on("h200", config)[2]
+            swept = [self.plan_on("h200", config, f"micro_batch_size={2 ** i}", *mode.split())[2]
+                     for i in range(largest.bit_length()) for mode in modes]
+            self.assertLessEqual(auto, 1.02 * min(swept), (config, swept))
+
+    def test_auto_sends_less_over_a_slow_network(self):
+        """Weights travel with every micro-batch: between machines larger ones pay, at the price of recomputation."""
+        sizes = []
+        for nodes in (1, 16):
+            out = self.run_program("plan", ROOT / "configs" / "qwen2.5-7b.json", "--gpu", "h200", "--ranks", 16,
+                                   "--nodes", nodes, "--set", "zero_stage=3", "--set", "memory_limit_gib=30").out
+            sizes.append(int(re.search(r"^ +16 +\d+ +(\d+) x", out, re.M).group(1)))
+        self.assertEqual(sizes, [1, 8])
+
+    def test_plan_counts_the_sums_between_products_that_ranks_share(self):
+        path = ROOT / "configs" / "gpt2-124m.json"
+        config, layers, hidden = json.loads(path.read_text()), 12, 768
+        tokens = config["global_batch_size"] * config["seq_length"]
+        out = self.run_program("plan", path, "--gpu", "h200", "--ranks", 4, "--set", "tensor_parallel_size=4", "--set",
+                               "recompute_granularity=selective").out
+        self.assertIn("tensor_parallel_size 4, a step of", out)
+        sent = float(re.search(r"^ +4 +1 +\d+ x \d+ +[\d.]+ GiB +([\d.]+) GiB", out, re.M).group(1))
+        each = tokens * hidden * 2  # bytes, in bf16
+        of_loss = tokens * 12  # the largest logit, the sum of exponentials, the target's logit
+        self.assertAlmostEqual(sent, ((4 * layers + 2) * each + of_loss) * 2 * 3 / 4 / 2**30, delta=0.005 * sent)
+        share, whole = (float(re.search(r"activations +([\d.]+) MiB", self.run_program(
+            "plan", self.make_config("plan.json", precision="fp32", model={"hidden_size": 256, "intermediate_size": 1024,
+                                                                            "max_position_embeddings": 512}),
+            "--set", f"tensor_parallel_size={ranks}").out).group(1)) for ranks in (2, 1))
+        self.assertLess(share, 0.75 * whole)
+        none = self.run_program("plan", path, "--gpu", "h200", "--ranks", 1).out
+        self.assertRegex(none, r"(?m)^ +1 +1 +\d+ x \d+ +[\d.]+ GiB +0 ")
+
+    def test_plan_counts_the_keys_and_values_of_ranks_that_share_sequences(self):
+        path = ROOT / "configs" / "gpt2-124m.json"
+        config, layers, hidden = json.loads(path.read_text()), 12, 768
+        out = self.run_program("plan", path, "--gpu", "h200", "--set", "context_parallel_size=4").out
+        self.assertIn("4, as context_parallel_size says", out)
+        tokens = config["global_batch_size"] * config["seq_length"]
+        want = 3 * layers * tokens * 2 * hidden * 2 * 3 / 4 / 2**30  # two gathers and a sum, bf16, in GiB
+        sent = float(re.search(r"sent for context +([\d.]+) GiB", out).group(1))
+        self.assertAlmostEqual(sent, want, delta=0.005 * want)
+        self.assertRegex(out, r"keys and values +ring: per block .* in 9 hops, .*\n +instead of gather: .* in 3 collectives, ")
+        gather = self.run_program("plan", path, "--gpu", "h200", "--set", "context_parallel_size=4", "--set",
+                                  "context_parallel_method=gather").out
+        self.assertRegex(gather, r"keys and values +gather: .*\n +instead of ring: ")
+        self.assertAlmostEqual(float(re.search(r"sent for context +([\d.]+) GiB", gather).group(1)), want, delta=0.005 * want)
+        alone, many = (self.run_program("plan", path, "--gpu", "h200", "--ranks", 4, "--set",
+                                        f"context_parallel_size={size}").out for size in (1, 4))
+        self.assertIn("context_parallel_size 4, a step of", many)
+        total = lambda text, unit: float(re.search(rf"^ +4 +1 +\d+ x \d+ .* ([\d.]+) {unit}", text, re.M).group(1))
+        rest = total(alone, "MiB") / 1024  # of gradients and weights: the same, for all share out
+        self.assertAlmostEqual(total(many, "GiB"), sent + rest, delta=0.005 * sent)
+        one = self.run_program("plan", path, "--gpu", "h200", "--ranks", 4, "--set", "global_batch_size=1", "--set",
+                               "context_parallel_size=4").out  # fewer sequences than ranks
+        self.assertRegex(one, r"(?m)^ +4 +1 +1 x 1 ")
+
+    def test_plan_compares_the_ways_to_divide_ranks(self):
+        path = ROOT / "configs" / "gpt2-124m.json"
+        out = self.run_program("plan", path, "--gpu", "h200", "--ranks", 8, "--nodes", 2).out
+        table, rest = out.split("ways to divide 8 ranks on 2 nodes")[1].split("memory of a rank\n")
+        number, size = r"([\d.]+)", r"(0|[\d.]+ [KMG]iB|\d+ B)"
+        rows = re.findall(rf"(?m)^ *(\d+) +(\d+) +(\d+) +(\d+) +(\d+ x \d+) +{size} +{size} +{size} +{size} +{size} +{number}"
+                          rf" +{number} +{number} ", table)
+        ways = [tuple(int(n) for n in row[:4]) for row in rows]
+        self.assertEqual(set(ways), {(c, 8 // c // t // x, x, t) for t in (1, 2, 4) for x in (1, 2, 4, 8) for c in (1, 2)
+                                     if 8 % (c * t * x) == 0})
+        steps = [float(row[12]) for row in rows]
+        self.assertEqual(steps, sorted(steps))
+        for (copies, shards, context, tensor), row in zip(ways, rows):
+            sent = [not row[i].startswith("0") for i in (6, 7, 8, 9)]
+            self.assertEqual(sent, [copies > 1, shards * context * tensor > 1 and sent[1], context > 1, tensor > 1], row)
+        own = re.search(r"(?m)^ +8 +2 +(\d+ x \d+) +([\d.]+ GiB)", out)  # as configured, in the table before
+        self.assertEqual(own.groups(), rows[ways.index((1, 8, 1, 1))][4:6])
+        self.assertRegex(rest, r"(?m)^ +1 +8 +1 +1 +[\d.]+ [GM]iB +[\d.]+ [GM]iB")
+        waits = {tuple(int(n) for n in row[:4]): sum(float(ms) for ms in row[4:]) for row in re.findall(
+            rf"(?m)^ *(\d+) +(\d+) +(\d+) +(\d+) +{number} +{number} +{number} +(?:-|[\d.]+ of [\d.]+) +(?:-|[\d.]+ of [\d.]+)$",
+            rest)}
+        for way, row in zip(ways, rows):
+            self.assertAlmostEqual(waits[way], float(row[11]), delta=0.02, msg=str(way))
+        best = "copies {}, shards {}, context {}, tensor {}".format(*ways[0])
+        self.assertIn(f"best: {best}: a step computes for", rest)
+        self.assertRegex(rest, r"(?m)^next: copies .*: .*[+-][\d.]+")
+        small = self.run_program("plan", path, "--gpu", "h200", "--ranks", 8, "--set", "global_batch_size=2",
+                                 code=USAGE).out  # as configured; the others are listed
+        self.assertRegex(small, r"not possible: copies .* and \d+ more: global_batch_size: 2 sequences do not divide")
+        self.assertRegex(small, r"not possible: .*tensor 8: tensor_parallel_size: num_attention_heads 12")
+
+    def test_recomputation_for_want_of_memory_changes_no_bit(self):
+        model = {"hidden_size": 64, "num_hidden_layers": 8, "max_position_embeddings": 64}
+        common = dict(model=model, train_iters=3, lr_warmup_iters=0, runtime_reserve_mib=0, micro_batch_size=4)
+        plans = [self.run_program("plan", self.make_config("plan.json", **common, recompute_granularity=mode)).out
+                 for mode in ("none", "full")]
+        none, full = (float(re.search(r"total +([\d.]+) MiB", out).group(1)) for out in plans)
+        losses = []
+        for name, limit in (("wide", 0), ("narrow", (none + full) / 2048)):
+            config = self.make_config(f"{name}.json", **common, save=name, memory_limit_gib=limit)
+            done = self.run_program("train", config)
+            losses.append(self.losses(name))
+        self.assertEqual(losses[0], losses[1])
+        self.assertIn("more is recomputed than configured", done.err + done.out)
+
+
+if __name__ == "__main__":
+    unittest.main()
