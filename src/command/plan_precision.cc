@@ -15,8 +15,6 @@ namespace {
 struct Kind {
   std::string pattern;  // "*.self_attn.q_proj.weight": of the first of the layer's tensors in files
   Shape shape;
-  int64_t layers = 0;
-  double seconds = 0;  // of a step that has them in bf16
 };
 
 std::vector<Kind> kinds_in_codes(const ParamStore& params) {
@@ -25,17 +23,9 @@ std::vector<Kind> kinds_in_codes(const ParamStore& params) {
     if (spec.role != Role::matrix || !spec.eight_bits) continue;
     const std::string& name = spec.slices.front().name;
     const std::string pattern = "*" + name.substr(params.units()[size_t(spec.unit)]->name.size());
-    auto kind = std::find_if(kinds.begin(), kinds.end(), [&](const Kind& k) { return k.pattern == pattern; });
-    if (kind == kinds.end()) kind = kinds.insert(kind, {.pattern = pattern, .shape = spec.shape});
-    ++kind->layers;
+    if (std::ranges::find(kinds, pattern, &Kind::pattern) == kinds.end()) kinds.push_back({pattern, spec.shape});
   }
   return kinds;
-}
-
-bool multiplies_codes(const Engine& engine) {
-  return std::ranges::any_of(engine.micro_launches(), [](const Launch& launch) {
-    return launch.factors == Factors::codes || launch.factors == Factors::codes_of_4_bits;
-  });
 }
 
 double step_seconds(Engine& engine, const Roofline& limits) {
@@ -43,11 +33,11 @@ double step_seconds(Engine& engine, const Roofline& limits) {
   return least_sum(planned_rows(engine, limits));
 }
 
-// Of a step with these layers in bf16; `all`: no others are in codes.
+// Of a step with these layers in bf16; `all`: no others are in codes, and a head alone never is.
 double seconds_without(const Engine& engine, Backend backend, const Roofline& limits,
                        const std::vector<std::string>& patterns, bool all) {
   EngineOptions o = engine.options();
-  if (all && o.high_layers.head)
+  if (all)
     o.recipe = make_recipe("bf16", o.recipe.master);
   else
     o.high_layers.match.insert(o.high_layers.match.end(), patterns.begin(), patterns.end());
@@ -65,23 +55,25 @@ std::string line(const std::string& name, const std::string& size, double second
 }  // namespace
 
 std::string precision_text(Engine& engine, Backend backend, const Roofline& limits) {
+  if (!multiplies(engine, Factors::codes) && !multiplies(engine, Factors::codes_of_4_bits)) return {};
   const double chosen = step_seconds(engine, limits);
-  if (!engine.options().recipe.eight_bits() || !multiplies_codes(engine)) return {};
-  std::vector<Kind> kinds = kinds_in_codes(engine.model().params());
+  const std::vector<Kind> kinds = kinds_in_codes(engine.model().params());
   std::vector<std::string> faster;
   std::string text = cat("\nlayers in ", engine.options().recipe.four_bits() ? 4 : 8,
                          " bits                                 weight   in bf16: step ms   longer by\n");
-  for (Kind& kind : kinds) {
-    kind.seconds = seconds_without(engine, backend, limits, {kind.pattern}, kinds.size() == 1);
-    text += line(kind.pattern, cat(kind.shape[0], " x ", kind.shape[1]), kind.seconds, chosen);
-    if (kind.seconds < chosen) faster.push_back(kind.pattern);
+  for (const auto& [pattern, shape] : kinds) {
+    const double seconds = seconds_without(engine, backend, limits, {pattern}, kinds.size() == 1);
+    text += line(pattern, cat(shape[0], " x ", shape[1]), seconds, chosen);
+    if (seconds < chosen) faster.push_back(pattern);
   }
   if (faster.empty()) return text + "  none of them is faster in bf16\n\n";
-  const double best = seconds_without(engine, backend, limits, faster, faster.size() == kinds.size());
+  const bool all = faster.size() == kinds.size();
+  const double best = seconds_without(engine, backend, limits, faster, all);
   std::string list;
   for (const std::string& pattern : faster) list += cat(list.empty() ? "" : ", ", '"', pattern, '"');
-  return text + line("all that are shorter, together", "", best, chosen) +
-         cat("  faster in bf16: \"fp8_exclude\": [", list, "]\n\n");
+  text += line("all that are shorter, together", "", best, chosen);
+  if (all) return text + "  all of them are faster in bf16: \"precision\": \"bf16\"\n\n";
+  return text + cat("  faster in bf16: \"fp8_exclude\": [", list, "]\n\n");
 }
 
 }  // namespace athanor

@@ -56,16 +56,16 @@ Roofline Roofline::of(Factors factors) const {
   return own;
 }
 
+bool multiplies(const Engine& engine, Factors factors) {
+  return std::ranges::any_of(engine.micro_launches(), [&](const Launch& launch) { return launch.factors == factors; });
+}
+
 std::string rates_in_words(const Ceilings& most, const Engine& engine) {
   std::string out = cat("products ", format_count(most.flops), " FLOP/s");
-  const auto has = [&](Factors f) {
-    return std::any_of(engine.micro_launches().begin(), engine.micro_launches().end(),
-                       [&](const Launch& launch) { return launch.factors == f; });
-  };
   for (const auto& [factors, words] : {std::pair{Factors::codes, ", of codes "},
                                        {Factors::codes_of_4_bits, ", of codes of 4 bits "},
                                        {Factors::floats, ", of codes as f32 "}})
-    if (has(factors)) out += cat(words, format_count(most.flops_of(factors)), " FLOP/s");
+    if (multiplies(engine, factors)) out += cat(words, format_count(most.flops_of(factors)), " FLOP/s");
   return cat(out, ", copies ", format_count(most.bytes), " B/s");
 }
 

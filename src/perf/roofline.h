@@ -22,6 +22,9 @@ struct Roofline {
   Roofline of(Factors) const;  // with `most.flops` of these products
 };
 
+// Whether a micro-batch of a planned engine has products with such factors.
+bool multiplies(const Engine&, Factors);
+
 // "products 795T FLOP/s, of codes 1.59P FLOP/s, copies 4.3T B/s": of codes where the run has such products.
 std::string rates_in_words(const Ceilings&, const Engine&);
 

@@ -80,6 +80,9 @@ class PlanTest(SystemTest):
         one = plan("precision=fp8_rowwise", "fp8_exclude=" + json.dumps([n for n in found if "gate" not in n]))[0]
         (last,) = steps(one).values()
         self.assertAlmostEqual(last, plan("precision=bf16")[1], delta=0.1, msg="without the only layer that is left")
+        head = plan("precision=fp8_rowwise", "fp8_lm_head=true", "fp8_exclude=" + json.dumps([n for n in found if "gate" not in n]))[0]
+        (last,) = steps(head).values()
+        self.assertAlmostEqual(last, plan("precision=bf16")[1], delta=0.1, msg="a head alone is not in 8 bits either")
         self.assertNotIn("layers in 8 bits", plan("precision=mxfp8")[0], "emulated there")
 
     def test_auto_takes_the_micro_batch_and_the_recomputation_that_fit(self):
