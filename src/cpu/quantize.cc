@@ -374,11 +374,7 @@ size_t CpuOps::scratch(const Quantize& op) const {
     codes.dy = {};
     return op.x.bytes() + scratch(codes);
   }
-  if (op.turned_scales) {
-    Quantize rows = op;
-    rows.turned = rows.turned_scales = rows.turned_statistics = {};
-    return std::max(scratch(rows), scratch(op.alone()));
-  }
+  if (op.turned_scales) return std::max(scratch(op.without_turned()), scratch(op.alone()));
   const Quantizer q(op, nullptr);
   const auto most = size_t(q.bands * q.across) * sizeof(uint32_t);
   const size_t before = op.turn ? size_t(op.scales.numel()) * sizeof(float) + size_t(op.x.numel()) : 0;
@@ -416,9 +412,7 @@ void CpuOps::run(const Quantize& op, void* scratch) {
     return in_parts(op, {scratch, op.x.dtype, op.x.shape}, [&](const auto& part) { run(part, after); });
   }
   if (op.turned_scales) {
-    Quantize rows = op;
-    rows.turned = rows.turned_scales = rows.turned_statistics = {};
-    run(rows, scratch);
+    run(op.without_turned(), scratch);
     return run(op.alone(), scratch);
   }
   if (op.turn || op.turned) return run_turned(op, scratch);

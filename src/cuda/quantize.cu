@@ -633,8 +633,8 @@ void run_from(const Quantize& op, const Source& x, const Rule& rule, QuantizeCou
 
 // Along rows, and beside these along columns, whose largest magnitudes are found in the same reading where rows fit.
 void run_rows(const Quantize& op, const Rule& rule, QuantizeCounts* counts, uint32_t* most, cudaStream_t stream) {
-  Quantize rows = op, columns = op.turned ? op.alone() : Quantize{};
-  rows.turned = rows.turned_scales = rows.turned_statistics = {};
+  const Quantize rows = op.without_turned();
+  Quantize columns = op.turned ? op.alone() : Quantize{};
   if (rows_fit(op)) {
     const auto zeros = static_cast<size_t>(op.turned ? op.x.cols() : 0) * sizeof(uint32_t);
     if (op.statistics || op.turned) CUDA_CHECK(cudaMemsetAsync(counts, 0, sizeof *counts + zeros, stream));

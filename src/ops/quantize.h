@@ -82,10 +82,15 @@ struct Quantize {
   bool powers() const { return power_of_two || scales.dtype == DType::f8_e8m0; }
   bool two_levels() const { return codes.dtype == DType::f4_e2m1; }
   Shape scale_grid() const { return turn ? turned_shape(blocks.grid(x.shape)) : blocks.grid(x.shape); }
-  Quantize alone() const {
+  // The codes without their transpose beside them, and that alone.
+  Quantize without_turned() const {
     Quantize op = *this;
-    op.turn = true, op.codes = turned, op.scales = turned_scales, op.statistics = turned_statistics;
     op.turned = op.turned_scales = op.turned_statistics = {};
+    return op;
+  }
+  Quantize alone() const {
+    Quantize op = without_turned();
+    op.turn = true, op.codes = turned, op.scales = turned_scales, op.statistics = turned_statistics;
     op.blocks = athanor::turned(blocks);
     return op;
   }

@@ -104,9 +104,7 @@ void ReferenceOps::run(const Quantize& op, void*) {
     return in_parts(op, {dgu.data(), op.x.dtype, op.x.shape}, [&](const auto& part) { run(part, nullptr); });
   }
   if (op.turned_scales) {
-    Quantize rows = op;
-    rows.turned = rows.turned_scales = rows.turned_statistics = {};
-    run(rows, nullptr);
+    run(op.without_turned(), nullptr);
     return run(op.alone(), nullptr);
   }
   if (op.turn || op.turned) {

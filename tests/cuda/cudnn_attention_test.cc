@@ -177,6 +177,18 @@ struct DeviceMemory {
   void* data = nullptr;
 };
 
+// One launch as a graph, which the caller destroys.
+cudaGraphExec_t captured(CudnnAttention& attention, const AttentionFwd& op, void* scratch, cudaStream_t stream) {
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t exec = nullptr;
+  CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+  attention.run(op, scratch);
+  CUDA_CHECK(cudaStreamEndCapture(stream, &graph));
+  CUDA_CHECK(cudaGraphInstantiate(&exec, graph, 0));
+  CUDA_CHECK(cudaGraphDestroy(graph));
+  return exec;
+}
+
 // With queries of zeros every visible key counts alike: y is the mean of the values so far.
 TEST_F(CudnnAttentionTest, ACapturedLaunchRunsAtEachReplay) {
   constexpr int64_t kTokens = 16;
@@ -193,12 +205,7 @@ TEST_F(CudnnAttentionTest, ACapturedLaunchRunsAtEachReplay) {
     op.lse.data = lse.data;
     ASSERT_TRUE(attention.supports(op));
     const DeviceMemory scratch(attention.scratch(op));
-    cudaGraph_t graph = nullptr;
-    cudaGraphExec_t exec = nullptr;
-    CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
-    attention.run(op, scratch.data);
-    CUDA_CHECK(cudaStreamEndCapture(stream, &graph));
-    CUDA_CHECK(cudaGraphInstantiate(&exec, graph, 0));
+    const cudaGraphExec_t exec = captured(attention, op, scratch.data, stream);
     for (int replay = 0; replay < 2; ++replay) {
       std::vector<float> sums(kTokens, -1);
       CUDA_CHECK(cudaMemcpy(lse.data, sums.data(), op.lse.bytes(), cudaMemcpyHostToDevice));
@@ -209,7 +216,6 @@ TEST_F(CudnnAttentionTest, ACapturedLaunchRunsAtEachReplay) {
       for (size_t i = 0; i < sums.size(); ++i) EXPECT_NEAR(sums[i], std::log(double(i + 1)), 1e-5);
     }
     CUDA_CHECK(cudaGraphExecDestroy(exec));
-    CUDA_CHECK(cudaGraphDestroy(graph));
   }
   CUDA_CHECK(cudaStreamDestroy(stream));
 }
@@ -229,12 +235,7 @@ TEST_F(CudnnAttentionTest, ACapturedLaunchFollowsTheTableOfDocuments) {
     }
     ASSERT_TRUE(attention.supports(op));
     const DeviceMemory scratch(attention.scratch(op));
-    cudaGraph_t graph = nullptr;
-    cudaGraphExec_t exec = nullptr;
-    CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
-    attention.run(op, scratch.data);
-    CUDA_CHECK(cudaStreamEndCapture(stream, &graph));
-    CUDA_CHECK(cudaGraphInstantiate(&exec, graph, 0));
+    const cudaGraphExec_t exec = captured(attention, op, scratch.data, stream);
     for (const int32_t cut : {1, 7, 15}) {
       const std::vector<Span> spans = {
           {16, 15, 16, 15, 0, 0}, {0, cut, 0, cut, 0, 0}, {cut, 16 - cut, cut, 16 - cut, 0, 0}};
@@ -250,7 +251,6 @@ TEST_F(CudnnAttentionTest, ACapturedLaunchFollowsTheTableOfDocuments) {
       }
     }
     CUDA_CHECK(cudaGraphExecDestroy(exec));
-    CUDA_CHECK(cudaGraphDestroy(graph));
   }
   CUDA_CHECK(cudaStreamDestroy(stream));
 }
