@@ -39,6 +39,7 @@ struct Bench {
         engine(make_engine(config, machine.backend(), true)) {
     if (Tuning* tuning = machine.backend().tuning) search_products(config, *engine, *tuning);
     engine->commit();
+    attention = attention_words(*engine, machine.backend().tuning);
     engine->init_weights();
     const int64_t n = engine->options().micro_batch_size * config.seq_length;
     for (int64_t i = 0; i <= n; ++i)
@@ -54,6 +55,7 @@ struct Bench {
   Config config;
   Machine machine;
   std::unique_ptr<Engine> engine;
+  std::string attention;  // attention_words()
   std::vector<int32_t> tokens, targets;
   PhaseClock clock;
 };
@@ -159,6 +161,7 @@ Exit bench_step(const BenchArgs& args, bool by_shape) {
                                   {"micro_batch_size", b.engine->options().micro_batch_size},
                                   {"memory_bytes", b.engine->memory().total()},
                                   {"threads", b.machine.threads()},
+                                  {"attention", b.attention},
                                   {"host_cores", cpu_seconds / std::accumulate(seconds.begin(), seconds.end(), 0.0)}};
     for (const double s : seconds) out["step_ms"].push_back(s * 1e3);
     if (ops) {
@@ -172,11 +175,12 @@ Exit bench_step(const BenchArgs& args, bool by_shape) {
     std::printf("%s\n", out.dump().c_str());
   } else {
     std::printf(
-        "%s\nmedian of %lld steps: %.2f ms, %s tokens/s, %s FLOP/s (causal count)\nmeasured ceilings: %s FLOP/s "
+        "%s%s%s\nmedian of %lld steps: %.2f ms, %s tokens/s, %s FLOP/s (causal count)\nmeasured ceilings: %s FLOP/s "
         "(product), %s B/s (copy)\n\n%s%s",
-        b.machine.description().c_str(), static_cast<long long>(args.steps), mid * 1e3,
-        format_count(tokens / mid).c_str(), format_count(flops).c_str(), format_count(ops->limits.most.flops).c_str(),
-        format_count(ops->limits.most.bytes).c_str(), ops->profile.table(ops->profile.step_seconds()).c_str(),
+        b.machine.description().c_str(), b.attention.empty() ? "" : "\n", b.attention.c_str(),
+        static_cast<long long>(args.steps), mid * 1e3, format_count(tokens / mid).c_str(), format_count(flops).c_str(),
+        format_count(ops->limits.most.flops).c_str(), format_count(ops->limits.most.bytes).c_str(),
+        ops->profile.table(ops->profile.step_seconds()).c_str(),
         by_shape ? slow_products(*ops, b.machine.backend()).c_str() : "");
   }
   return Exit::done;

@@ -42,7 +42,9 @@ Exit check_backend(const CheckBackendArgs& args) {
     }
     engine->finish_step();
   }
-  std::printf("%s\n%s", machine.description().c_str(), check.report().c_str());
+  std::string attention = attention_words(*engine, machine.backend().tuning);
+  if (!attention.empty()) attention += "\n";
+  std::printf("%s\n%s%s", machine.description().c_str(), attention.c_str(), check.report().c_str());
   if (!check.passed()) throw Error("check-backend: an op is outside its tolerance; see the table");
   return Exit::done;
 }

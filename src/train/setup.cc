@@ -217,6 +217,11 @@ void search_products(const Config& c, Engine& engine, Tuning& tuning) {
   cache.store(tuning);
 }
 
+std::string attention_words(Engine& engine, Tuning* tuning) {
+  const std::string words = tuning ? tuning->describe_attention(engine.tunable()) : "";
+  return words.empty() ? "" : "attention: " + words;
+}
+
 FlopCount flops_per_token(Model& model, int64_t seq_length) {
   const ModelConfig& m = model.config();
   int64_t matmul = m.vocab_size * m.hidden_size;  // the head, tied or not

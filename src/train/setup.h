@@ -44,6 +44,8 @@ std::unique_ptr<Engine> make_engine(const Config&, Backend, bool training);
 // Before commit(): times algorithms and epilogues of the engine's products, and attention kernels, within the
 // configured time, skips those in the user's cache, and adds the results to it.
 void search_products(const Config&, Engine&, Tuning&);
+// "attention: " and whose kernels compute the engine's, and why; "" where there is no choice.
+std::string attention_words(Engine&, Tuning*);
 
 // Operations per token for MFU.
 FlopCount flops_per_token(Model&, int64_t seq_length);

@@ -367,10 +367,10 @@ void Trainer::tune(const std::optional<Resume>& resume) {
   const bool first = backend_.mesh.world().rank() == 0;
   if (first) choose_products(resume);
   if (backend_.control) share_choices(first);
-  const std::string attention = backend_.tuning->describe_attention(engine_->tunable());
+  const std::string attention = attention_words(*engine_, backend_.tuning);
   if (attention.empty()) return;
-  log::info("attention: ", attention);
-  options_.backend_description += "; attention: " + attention;  // for the first record
+  log::info(attention);
+  options_.backend_description += "; " + attention;  // for the first record
 }
 
 void Trainer::share_choices(bool first) {

@@ -104,7 +104,9 @@ class TrainingTest(CudaTest):
         first = self.run_program("bench", "step", config, "--steps", "1", "--warmup", "2", "--json")
         self.assertRegex(first.err, r"matrix products: \d+ different ones, [1-9]\d* tried")
         self.assertGreater(json.loads(first.out)["host_cores"], 0)
+        self.assertRegex(json.loads(first.out)["attention"], "^attention: ")
         again = self.run_program("check-backend", config, "--steps", "1")
+        self.assertIn("\nattention: ", again.out)
         self.assertRegex(again.err, r"matrix products: \d+ different ones, \d+ tried")
 
     def test_bench_products_lists_products_of_codes(self):
