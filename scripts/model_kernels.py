@@ -14,15 +14,16 @@ fewest instructions past all products and exponentials (nothing hidden, no rows 
                 codes of 8 bits twice as much, at most 1,590, as plans take it.
                 Backward is two kernels, which make scores twice, seven products where five are counted: one rate for both
     order       what is asynchronous (machine_code.py)
-A second table is of products with SwiGLU (gemm/wgmma_product.cu), for layers of some models and 131,072 tokens, and a
-third of those that give its gradient:
+A second table is of products with SwiGLU (gemm/wgmma_product.cu), for layers of some models and 131,072 tokens, a
+third of those that give its gradient, and others of those of queries, keys and values with RoPE, for heads of 64 and 128:
     loop, end   cycles of a tile of 128 x 256: its steps along k, and its end, from the code between two tiles' products:
-                sums into results, SwiGLU, and their way to memory. The model lets none of it run beside products
+                sums into results, SwiGLU or RoPE, and their way to memory. The model lets none of it run beside products
     own         microseconds: whole waves of such tiles, at the clock at which a large product has its 795 TFLOP/s (its
                 edges, last wave and pipeline taken out), at most 795 TFLOP/s, and not less than the bytes at 4.3 TB/s
-    product, swiglu     of the library's product, by the model of plans (src/perf/roofline.cc), and of SwiGLU apart, which
-                reads 4 bytes and writes 2 for each result at 4.3 TB/s; of its gradient, reads 6 and writes 4
-A fourth table is of products of codes (gemm/wgmma_codes.cu), the same layers' three products: microseconds of the own kernel
+    product, apart      of the library's product, by the model of plans (src/perf/roofline.cc), and of the op apart at
+                4.3 TB/s: SwiGLU reads 4 bytes and writes 2 for each result, its gradient reads 6 and writes 4, RoPE reads
+                and writes 2 of queries and keys
+The last table is of products of codes (gemm/wgmma_codes.cu), the same layers' three products: microseconds of the own kernel
 with one scale per matrix and with blocks of 128, likewise but from the shortest end of a tile (bf16, no bias), in whole
 waves of pairs of tiles of 256 x 128, and of the library by the model of plans.
 Nothing here is measured; the first run on a GPU is to be held against it. Assumptions, with their sources:
@@ -52,6 +53,7 @@ SUMS = ["fast", "promoted", "squares", "blocks"]  # of gemm/wgmma_codes.cu
 MULTIPROCESSORS, CLOCK, COPY = 132, 1.83e9, 4.3e12
 TOKENS = 131072
 LAYERS = [("qwen2.5-0.5b", 896, 4864), ("qwen2.5-1.5b", 1536, 8960), ("llama-1b", 2048, 8192), ("llama-8b", 4096, 14336)]
+HEADS = {"qwen2.5-0.5b": (14, 2, 64), "qwen2.5-1.5b": (12, 2, 128), "llama-1b": (32, 8, 64), "llama-8b": (32, 8, 128)}
 ARCHITECTURE, DEPENDENT = "sm_90a", 2.0
 UNITS = ("issue", "exp", "alu", "smem")
 HALF_RATE = ("FMNMX", "FSEL", "FSETP", "ISETP", "IMNMX", "VIMNMX", "SEL", "F2FP", "F2F", "SHF", "PRMT", "LEA", "I2F", "F2I",
@@ -263,21 +265,43 @@ def library_seconds(m, n, k):
     return 2 * m * n * k / (MOST * 1e12 * min(1, best / filling(8192, 8192, 8192, 128, 256)))
 
 
-def product_table(kernel, step, gradient=False):
+@dataclass
+class Fused:
+    """A product of which something is made in its launch, per token."""
+    layer: str
+    k: int
+    n: int          # columns of the product
+    moved: int      # numbers of 16 bits that are read and written beyond the factors
+    apart: int      # bytes that the op apart reads and writes
+
+
+def fused_products(kernel_name):
+    """What a kernel computes, layer by layer; nothing: another kernel."""
+    if kernel_name.startswith("product_wgmma<__nv_bfloat16"):
+        return [Fused(f"{name}, {k} to 2 x {f}", k, 2 * f, 3 * f, 6 * f) for name, k, f in LAYERS]
+    if kernel_name.startswith("gradient_wgmma<__nv_bfloat16"):
+        return [Fused(f"{name}, {k} to {f}", k, f, 5 * f, 10 * f) for name, k, f in LAYERS]
+    rope = re.match(r"rope_wgmma<__nv_bfloat16, (\d+)", kernel_name)
+    if not rope:
+        return []
+    layers = [(name, k, *HEADS[name]) for name, k, _ in LAYERS]
+    return [Fused(f"{name}, {k} to ({q} + 2 x {kv}) x {d}", k, (q + 2 * kv) * d, (q + 2 * kv) * d, 4 * (q + kv) * d)
+            for name, k, q, kv, d in layers if d == int(rope[1])]
+
+
+def product_table(kernel, step, products):
     """step: cycles of one turn of the loop, 64 of k."""
-    lines = [["model, layer", "loop", "end", "own us", "TFLOP/s", "product us", "swiglu us", "own / apart"], ["---"] * 8]
+    lines = [["model, layer", "loop", "end", "own us", "TFLOP/s", "product us", "apart us", "own / both"], ["---"] * 8]
     end, sustained = end_of_tile(kernel), MOST / filling(8192, 8192, 8192, 128, 256)
-    for name, k, f in LAYERS:
-        n, width, moved, apart = (f, 256, 5, 10) if gradient else (2 * f, 128, 3, 6)  # columns of z; of y in a tile
-        steps, tiles = -(-k // 64), TOKENS // 128 * -(-f // width)
-        flops, bytes_ = 2 * TOKENS * n * k, 2 * (TOKENS * k + n * k + moved * TOKENS * f)
+    for p in products:
+        steps, tiles = -(-p.k // 64), TOKENS // 128 * -(-p.n // 256)
+        flops, bytes_ = 2 * TOKENS * p.n * p.k, 2 * (TOKENS * p.k + p.n * p.k + TOKENS * p.moved)
         own = max(-(-tiles // MULTIPROCESSORS) * (steps * step + end) / CLOCK * PEAK / sustained, flops / (MOST * 1e12),
                   bytes_ / COPY)
-        product, swiglu = library_seconds(TOKENS, n, k), apart * TOKENS * f / COPY
-        lines.append([f"{name}, {k} to {f}" if gradient else f"{name}, {k} to 2 x {f}",
-                      f"{steps * step:.0f}", f"{end:.0f}", f"{own * 1e6:.0f}",
-                      f"{flops / own / 1e12:.0f}", f"{product * 1e6:.0f}", f"{swiglu * 1e6:.0f}",
-                      f"{100 * own / (product + swiglu):.0f} %"])
+        product, apart = library_seconds(TOKENS, p.n, p.k), TOKENS * p.apart / COPY
+        lines.append([p.layer, f"{steps * step:.0f}", f"{end:.0f}", f"{own * 1e6:.0f}",
+                      f"{flops / own / 1e12:.0f}", f"{product * 1e6:.0f}", f"{apart * 1e6:.0f}",
+                      f"{100 * own / (product + apart):.0f} %"])
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
@@ -350,12 +374,10 @@ def main():
         kernels = kernels_of(args.build_dir)
         models = [model(k) for k in kernels]
         print(table(models))
-        for kernel, m in zip(kernels, models):
-            if m.name.startswith("product_wgmma<__nv_bfloat16"):
-                print(f"\n{product_table(kernel, m.tile)}")
-        for kernel, m in zip(kernels, models):
-            if m.name.startswith("gradient_wgmma<__nv_bfloat16"):
-                print(f"\n{product_table(kernel, m.tile, gradient=True)}")
+        for start in ("product", "gradient", "rope"):
+            for kernel, m in zip(kernels, models):
+                if m.name.startswith(start) and (products := fused_products(m.name)):
+                    print(f"\n{product_table(kernel, m.tile, products)}")
         if any(m.name.startswith("codes_wgmma") for m in models):
             print(f"\n{codes_table(kernels, models)}")
     except machine_code.NotHere as why:

@@ -5,6 +5,7 @@
 #include "cuda/rope.h"
 
 #include "cuda/pack.h"
+#include "cuda/rotation.h"
 
 namespace athanor::cuda {
 namespace {
@@ -49,8 +50,8 @@ __global__ void __launch_bounds__(kFlatThreads) rope(Rotation<T> a) {
 #pragma unroll
     for (int i = 0; i < E; ++i) {
       const float sine = a.sign * sines[i];
-      u[i] = first[k][i] * cosines[i] - second[k][i] * sine;
-      v[i] = second[k][i] * cosines[i] + first[k][i] * sine;
+      const float2 turned = rotate(first[k][i], second[k][i], cosines[i], sine);
+      u[i] = turned.x, v[i] = turned.y;
     }
     T* to = x + static_cast<size_t>(head) * 2 * a.half;
     store_values(to, u);

@@ -140,16 +140,17 @@ struct NativeProduct {
   }
 };
 // A product with an epilogue that the program's own kernel computes in one launch on a GPU of such a compute capability
-// (gemm/wgmma_product.cu), and the library does not: SwiGLU, and its gradient, of 16-bit numbers, whose rows TMA can
-// copy. The weights are [N, K] forward and [K, N] backward.
+// (gemm/wgmma_product.cu), and the library does not: SwiGLU, its gradient, and RoPE of heads of 64 or 128, of 16-bit
+// numbers, whose rows TMA can copy. The weights are [N, K] forward and [K, N] backward.
 inline bool own_product_takes(const GemmProblem& p, int capability) {
   constexpr int64_t kMost = int64_t{1} << 30;  // coordinates of tiles are 32-bit numbers
   const auto whole = [](int64_t n) { return n > 0 && n < kMost && n % 8 == 0; };
   const bool forward = p.epilogue == Epilogue::swiglu && p.tb && p.n % 16 == 0;
   const bool backward = p.epilogue == Epilogue::swiglu_gradient && !p.tb;
-  return capability == 90 && (forward || backward) && (p.a == DType::bf16 || p.a == DType::f16) && p.b == p.a &&
-         p.d == p.a && !p.ta && !p.bias && p.scales_a == ScaleLayout::none && p.m > 0 && p.m < kMost && whole(p.n) &&
-         whole(p.k) && whole(p.stride_a) && whole(p.stride_b) && whole(p.stride_d) &&
+  const bool rotated = p.epilogue == Epilogue::rope && p.tb && (p.head_dim == 64 || p.head_dim == 128) && p.n > 128;
+  return capability == 90 && (forward || backward || rotated) && (p.a == DType::bf16 || p.a == DType::f16) &&
+         p.b == p.a && p.d == p.a && !p.ta && (rotated || !p.bias) && p.scales_a == ScaleLayout::none && p.m > 0 &&
+         p.m < kMost && whole(p.n) && whole(p.k) && whole(p.stride_a) && whole(p.stride_b) && whole(p.stride_d) &&
          div_ceil<int64_t>(p.m, 128) * div_ceil<int64_t>(p.n, 256) < kMost;
 }
 // Likewise of codes of 8 bits (gemm/wgmma_codes.cu), whose sums may become SwiGLU, of outputs alone: with sums in the

@@ -23,9 +23,13 @@ class Llama final : public Model {
     const Layer& w = layers_[size_t(l)];
     const AttentionShape shape = attention_shape();
     auto [h, x] = fork_norm(net(c), std::move(in), w.norm1, &w.qkv);  // [N, C]
-    x = linear(net(c), std::move(x), w.qkv);                          // [N, (H + 2K) D]
-    if (config_.qk_norm) x = qk_norm(net(c), std::move(x), w.q_norm, w.k_norm, shape, float(config_.norm_eps));
-    x = rope(net(c), std::move(x), batch, rope_table(), shape);
+    if (config_.qk_norm) {
+      x = linear(net(c), std::move(x), w.qkv);  // [N, (H + 2K) D]
+      x = qk_norm(net(c), std::move(x), w.q_norm, w.k_norm, shape, float(config_.norm_eps));
+      x = rope(net(c), std::move(x), batch, rope_table(), shape);
+    } else {
+      x = rotated_linear(net(c), std::move(x), w.qkv, batch, rope_table(), shape);
+    }
     x = attention(net(c), std::move(x), batch, shape, l);  // [N, H D]
     auto [h2, y] = fork_norm(net(c), linear(net(c), std::move(x), w.out, std::move(h)), w.norm2, &w.gate_up);
     return swiglu_mlp(net(c), std::move(y), w.gate_up, w.down, std::move(h2));  // [N, C]

@@ -14,6 +14,8 @@ struct Packed {
   }
 };
 
+}  // namespace
+
 Rope rotation(const Tensor& qkv, const Batch& batch, Tensor cos_sin, const AttentionShape& s, bool inverse) {
   const int64_t heads = s.heads + s.kv_heads;
   return {.x = qkv.columns(0, heads * s.head_dim),
@@ -23,8 +25,6 @@ Rope rotation(const Tensor& qkv, const Batch& batch, Tensor cos_sin, const Atten
           .head_dim = s.head_dim,
           .inverse = inverse};
 }
-
-}  // namespace
 
 Tensor top_scores(const Ctx& c, const AttentionShape& shape, int layer) {
   if (!c.top_scores) return {};

@@ -38,6 +38,8 @@ Var gelu_mlp(Net, Var x, const Linear& up, const Linear& down, Var residual);  /
 Var swiglu_mlp(Net n, Var x, const Linear& gate_up, const Linear& down, Var residual);  // likewise
 Var qk_norm(Net, Var qkv, Param wq, Param wk, AttentionShape, float eps);
 Var rope(Net, Var qkv, const Batch&, Tensor cos_sin, AttentionShape);  // rotates q and k in place
+// rope(linear(x)), in one launch where the backend can
+Var rotated_linear(Net, Var x, const Linear& qkv, const Batch&, Tensor cos_sin, AttentionShape);
 Var attention(Net, Var qkv, const Batch&, AttentionShape, int layer);  // [N, (H+2K)D] -> [N, H D]
 Tensor top_scores(const Ctx&, const AttentionShape&, int layer);       // [H] f32, or none: where attention raises them
 

@@ -115,7 +115,8 @@ void run(Ctx& c, const Product& p) {
       const int i = p.a.coming->wait(c);
       Gemm part = p.op;
       part.d = piece_of(p.op.d, pieces, i), part.a = piece_of(p.op.a, pieces, i);
-      if (p.op.aux) part.aux = piece_of(p.op.aux, pieces, i);
+      Tensor& of_rows = p.op.positions ? part.positions : part.aux;
+      if (of_rows) of_rows = piece_of(of_rows, pieces, i);
       c.run(part);
     }
   } else if (p.a.is_codes()) {
@@ -315,6 +316,26 @@ void run_with_swiglu(Net n, const Linear& layer, Tensor y, const Factor& x, Gate
   run(n.c, p);
 }
 
+struct Rotation {
+  Batch batch;
+  Tensor cos_sin;
+  AttentionShape shape;
+  Rope of(const Tensor& qkv, bool inverse) const { return rotation(qkv, batch, cos_sin, shape, inverse); }
+};
+
+// y = x W^T + b, with queries and keys turned, in one launch where both are fused.
+void run_with_rope(Net n, const Linear& layer, Tensor y, const Factor& x, const Rotation& rotation) {
+  const Rope turn = rotation.of(y, false);
+  const Product apart = linear_product(n, layer, y, x);
+  Product p = apart;
+  p.op.epilogue = Epilogue::rope;
+  p.op.aux = turn.cos_sin, p.op.positions = turn.positions;
+  p.op.rotated = turn.x.cols();
+  if (fuses(n.c.ops, p)) return run(n.c, p);
+  run(n.c, apart);
+  n.c.run(turn);
+}
+
 // Whether the gradient of a layer's output [gate | up] becomes codes in the launch that makes it, and is stored
 // nowhere.
 bool fuses_swiglu_gradient(Net n, const Linear& layer, const Tensor& gate_up) {
@@ -324,7 +345,7 @@ bool fuses_swiglu_gradient(Net n, const Linear& layer, const Tensor& gate_up) {
       made.quantize(n.c, Operand::input_dy, gate_up, made.like(Operand::input_dy, gate_up.shape, true)));
 }
 
-Var linear(Net n, Var x, const Linear& layer, Var residual, Gated* gated) {
+Var linear(Net n, Var x, const Linear& layer, Var residual, Gated* gated, std::optional<Rotation> rotation = {}) {
   Ctx& c = n.c;
   const Shape in = x.t().shape;
   RowsOfAll coming = input_rows(n, layer, x.keep());
@@ -337,6 +358,8 @@ Var linear(Net n, Var x, const Linear& layer, Var residual, Gated* gated) {
   all = {};
   if (gated)
     run_with_swiglu(n, layer, y.t, read, *gated);
+  else if (rotation)
+    run_with_rope(n, layer, y.t, read, *rotation);
   else
     run_with_residual(n, layer, y.t, read, residual ? residual.t() : Tensor{});
   SavedInput saved(n, layer, x, read);
@@ -345,8 +368,8 @@ Var linear(Net n, Var x, const Linear& layer, Var residual, Gated* gated) {
   out.asks_largest(wanted_largest(n, layer, Matrix::dy));
   Buffer gate_up = gated ? out.keep() : Buffer{};
   c.record("linear", [&params = n.params, layer, in, saved = std::move(saved), gate_up = std::move(gate_up),
-                      asked = out.asked_largest(), sx = x.slot(), sr = residual ? residual.slot() : -1,
-                      s = out.slot()](Ctx& cc) mutable {
+                      asked = out.asked_largest(), rotation = std::move(rotation), sx = x.slot(),
+                      sr = residual ? residual.slot() : -1, s = out.slot()](Ctx& cc) mutable {
     const Net net{cc, params};
     Buffer dy = cc.take(s), of_gated;
     if (gate_up && dy.t.shape != gate_up.t.shape) {  // the gradient of y
@@ -357,6 +380,7 @@ Var linear(Net n, Var x, const Linear& layer, Var residual, Gated* gated) {
         of_gated = {};
       }
     }
+    if (rotation) cc.run(rotation->of(dy.t, true));  // in place
     std::optional<RowsOfAll> later;
     if (sums_beside(net, layer)) later = input_rows_beside(net, layer, saved.own_rows(cc));
     RowsOfAll rows = gradient_rows(net, layer, dy);
@@ -375,5 +399,8 @@ Var linear(Net n, Var x, const Linear& layer, Var residual) {
   return linear(n, std::move(x), layer, std::move(residual), nullptr);
 }
 Var linear(Net n, Var x, const Linear& layer, Gated* gated) { return linear(n, std::move(x), layer, {}, gated); }
+Var rotated_linear(Net n, Var x, const Linear& qkv, const Batch& batch, Tensor cos_sin, AttentionShape shape) {
+  return linear(n, std::move(x), qkv, {}, nullptr, Rotation{batch, cos_sin, shape});
+}
 
 }  // namespace athanor

@@ -59,6 +59,8 @@ struct Gated {
 };
 // linear() of layers.h whose output is [gate | up], without a residual. Its gradient may be that of y instead.
 Var linear(Net, Var x, const Linear&, Gated*);
+// The op that turns q and k of packed [N, (H + 2K) D].
+Rope rotation(const Tensor& qkv, const Batch&, Tensor cos_sin, const AttentionShape&, bool inverse);
 // dx = dy W. Shared by outputs, dx is a rank's part of the sum.
 Product input_gradient(Net, const Linear&, Tensor dx, const Factor& dy);
 // The same; shared by outputs, summed over the ranks, and dx is of the residual stream.

@@ -1,6 +1,7 @@
 // Matrix product with fused bias, accumulation and epilogue. Row-major. Strided rank-2 views are allowed for d, a and
 // b.
 #pragma once
+#include "ops/attention.h"
 #include "ops/basic.h"
 #include "ops/mlp.h"
 #include "ops/op.h"
@@ -17,19 +18,22 @@ enum class Epilogue : uint8_t {
   sum_b,          // aux [N] f32 += sums of op(b) over k; without tb: likewise
   swiglu,         // d = z = [gate | up], aux = silu(gate) up of the rounded d; aux [M, N/2]
   // aux = [gate | up] [M, 2N] becomes its gradient where z, rounded, is that of silu(gate) up; d = silu(gate) up
-  swiglu_gradient
+  swiglu_gradient,
+  rope  // d = z with its first `rotated` columns turned (Rope), heads of aux [P, D] f32: the table of angles
 };
 
 // z = op(a) op(b) [+ bias] [+ d]; op transposes where ta/tb. Sums in f32; the result is rounded once to d's dtype. d is
 // z or the epilogue's result. in_parts() below defines epilogues; a backend may apply them to z before it is rounded,
 // if it does so every time (with `recompute`, or when the op runs a second time); but SwiGLU is of what d holds, so
-// that it can be made again from d, and its gradient is that of the rounded z.
+// that it can be made again from d, its gradient is that of the rounded z, and RoPE turns the rounded z.
 struct Gemm {
-  Tensor d;          // [M, N]; f32, bf16 or f16
-  Tensor a;          // [M, K], or [K, M] with ta
-  Tensor b;          // [K, N], or [N, K] with tb
-  Tensor bias = {};  // [N], optional; not together with accumulate
-  Tensor aux = {};   // of the epilogue; laid out like d if it is [M, N], and d is then contiguous
+  Tensor d;               // [M, N]; f32, bf16 or f16
+  Tensor a;               // [M, K], or [K, M] with ta
+  Tensor b;               // [K, N], or [N, K] with tb
+  Tensor bias = {};       // [N], optional; not together with accumulate
+  Tensor aux = {};        // of the epilogue; laid out like d if it is [M, N], and d is then contiguous
+  Tensor positions = {};  // rope only: [M] i32, each < P
+  int64_t rotated = 0;    // rope only: columns, whole heads
   Epilogue epilogue = Epilogue::none;
   bool ta = false, tb = false;
   bool accumulate = false;  // add to d
@@ -42,14 +46,15 @@ struct Gemm {
   int64_t n() const { return d.cols(); }
   int64_t k() const { return ta ? a.rows() : a.cols(); }
   bool sums() const { return epilogue == Epilogue::sum_a || epilogue == Epilogue::sum_b; }
-  std::array<Field, 5> fields() {
+  std::array<Field, 6> fields() {
     const bool writes = (epilogue == Epilogue::gelu && !recompute) || epilogue == Epilogue::swiglu;
     const Io io = sums() || epilogue == Epilogue::swiglu_gradient ? Io::inout : writes ? Io::out : Io::in;
     return {{{"d", accumulate ? Io::inout : Io::out, &d},
              {"a", Io::in, &a},
              {"b", Io::in, &b},
              {"bias", Io::in, &bias},
-             {"aux", io, &aux}}};
+             {"aux", io, &aux},
+             {"positions", Io::in, &positions}}};
   }
   void check() const {
     Expect e{kName};
@@ -72,9 +77,14 @@ struct Gemm {
   }
   void check_epilogue(const Expect& e) const {
     e.that(bool(aux) == (epilogue != Epilogue::none), "a tensor `aux` for an epilogue, and for nothing else")
-        .that(!recompute || epilogue == Epilogue::gelu, "only GELU to be computed again");
+        .that(!recompute || epilogue == Epilogue::gelu, "only GELU to be computed again")
+        .that(bool(positions) == (epilogue == Epilogue::rope), "positions for RoPE, and for nothing else");
     if (epilogue == Epilogue::none) return;
-    if (sums()) {
+    if (epilogue == Epilogue::rope) {
+      e.that(aux.cols() > 0 && rotated > 0 && rotated % aux.cols() == 0 && rotated <= n(), "whole heads to turn")
+          .that(!accumulate, "no such epilogue when accumulating");
+      rotation().check();
+    } else if (sums()) {
       const bool of_a = epilogue == Epilogue::sum_a;
       e.is("aux", aux, DType::f32, {of_a ? m() : n()})
           .contiguous(of_a ? "a" : "b", of_a ? a : b)
@@ -89,6 +99,13 @@ struct Gemm {
           .that(!accumulate, "no such epilogue when accumulating");
       e.that(!bias || (epilogue != Epilogue::gelu_gradient && !twice), "no bias in a gradient");
     }
+  }
+  Rope rotation() const {
+    return {.x = d.columns(0, rotated),
+            .cos_sin = aux,
+            .positions = positions,
+            .heads = rotated / aux.cols(),
+            .head_dim = aux.cols()};
   }
   Cost cost() const {
     if (recompute) return GeluFwd{.y = d, .x = aux}.cost();
@@ -114,7 +131,8 @@ template <class Run>
 void in_parts(const Gemm& op, Run&& run) {
   Gemm product = op;
   product.epilogue = Epilogue::none;
-  product.aux = {};
+  product.aux = product.positions = {};
+  product.rotated = 0;
   product.recompute = false;
   if (op.epilogue == Epilogue::gelu) product.d = op.aux;
   if (!op.recompute) run(product);
@@ -141,6 +159,9 @@ void in_parts(const Gemm& op, Run&& run) {
       break;
     case Epilogue::swiglu_gradient:
       run(SwigluBwd{.dgu = op.aux, .dy = op.d, .gu = op.aux, .y = op.d});
+      break;
+    case Epilogue::rope:
+      run(op.rotation());
       break;
   }
 }

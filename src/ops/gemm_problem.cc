@@ -32,6 +32,8 @@ const char* words_of(Epilogue epilogue) {
       return ", swiglu";
     case Epilogue::swiglu_gradient:
       return ", swiglu gradient";
+    case Epilogue::rope:
+      return ", rope";
   }
   return "";
 }
@@ -65,6 +67,7 @@ GemmProblem problem_of(const Gemm& op) {
   // There is no attribute for the alignment of the bias; it is read where d is written.
   if (op.bias) p.align_d = std::min(p.align_d, alignment(op.bias.data));
   if (op.aux && !op.sums()) p.align_d = std::min(p.align_d, alignment(op.aux.data));
+  if (op.epilogue == Epilogue::rope) p.rotated = op.rotated, p.head_dim = op.aux.cols();
   return p;
 }
 
@@ -80,6 +83,7 @@ std::ostream& operator<<(std::ostream& out, const GemmProblem& p) {
   matrix(p.b, p.k, p.n, p.tb);
   if (p.bias) out << " + bias";
   out << words_of(p.epilogue);
+  if (p.epilogue == Epilogue::rope) out << " of " << p.rotated << " columns in heads of " << p.head_dim;
   if (p.tf32) out << " in tf32";
   out << ", rows " << p.stride_d << ' ' << p.stride_a << ' ' << p.stride_b;
   out << ", aligned " << p.align_d << ' ' << p.align_a << ' ' << p.align_b;

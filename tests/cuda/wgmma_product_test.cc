@@ -20,7 +20,8 @@ namespace {
 constexpr int kCapability = 90;
 
 // Runs products with SwiGLU by the kernel, and looks whether y is what the separate op makes of the stored z. Of its
-// gradient: whether all is what the library's product and the separate op make, where sums have no rounding.
+// gradient, and with RoPE: whether all is what the library's product and the separate op make, where sums have no
+// rounding.
 class OwnProducts final : public Decorated<OwnProducts> {
  public:
   explicit OwnProducts(TestBackend backend) : backend_(std::move(backend)) {}
@@ -33,7 +34,10 @@ class OwnProducts final : public Decorated<OwnProducts> {
       const std::vector<std::byte> before = backward ? read(op.aux) : std::vector<std::byte>();
       next_schedule();
       cuda::run_by_wgmma(op, nullptr);
-      backward ? compare_gradient(op, before) : compare(op);
+      if (op.epilogue == Epilogue::rope)
+        compare_rotated(op);
+      else
+        backward ? compare_gradient(op, before) : compare(op);
     } else {
       backend_.ops->run(op, scratch);
     }
@@ -64,6 +68,16 @@ class OwnProducts final : public Decorated<OwnProducts> {
     const auto apart = read(again);
     release(again);
     if (read(op.aux) != apart) throw Error("y is not SwiGLU of the z that was stored, to the bit");
+  }
+  void compare_rotated(const Gemm& op) {
+    Gemm apart = op;
+    apart.d = like(op.d);
+    const Tensor scratch = tensor(DType::u8, {int64_t(backend_.ops->scratch(apart))});
+    const Tensor memory = like(scratch);
+    backend_.ops->run(apart, memory.data);
+    const bool same = read(op.d) == read(apart.d);
+    for (const Tensor& t : {apart.d, memory}) release(t);
+    if (!same) throw Error("heads are not turned as by the separate op, to the bit");
   }
   void compare_gradient(const Gemm& op, const std::vector<std::byte>& before) {
     Gemm apart = op;
@@ -111,6 +125,22 @@ OpCase<Gemm> gradient(const Size& s, DType dtype) {
           {{"a", in_steps}, {"b", in_steps}, {"aux", normal(0, 2)}}};
 }
 
+// s.f: columns, of which the last head or half is not turned.
+template <int HeadDim>
+OpCase<Gemm> rotated(const Size& s, DType dtype) {
+  constexpr int64_t kPositions = 11;
+  const auto factor = [&](int64_t rows) { return tensor(dtype, {rows, s.k}, s.gap ? s.k + s.gap : 0); };
+  Gemm op{.d = tensor(dtype, {s.m, s.f}), .a = factor(s.m), .b = factor(s.f), .tb = true};
+  op.epilogue = Epilogue::rope;
+  op.aux = tensor(DType::f32, {kPositions, HeadDim});
+  op.positions = tensor(DType::i32, {s.m});
+  op.rotated = (s.f - 1) / HeadDim * HeadDim;
+  if (s.m % 2) op.bias = tensor(dtype, {s.f});
+  return {cat("rope ", HeadDim, " ", s.m, "x", s.f, "x", s.k, s.gap ? " strided " : " ", dtype),
+          op,
+          {{"a", in_steps}, {"b", in_steps}, {"bias", in_steps}, {"positions", below(kPositions)}}};
+}
+
 class WgmmaProduct : public KernelTest {
  protected:
   using Make = OpCase<Gemm> (*)(const Size&, DType);
@@ -155,6 +185,13 @@ TEST_F(WgmmaProduct, GradientsAroundTiles) {
         gradient);
 }
 
+TEST_F(WgmmaProduct, HeadsAroundTiles) {
+  const std::vector<Size> sizes = {{1, 136, 8},     {17, 192, 64},  {64, 256, 72},   {127, 264, 40},
+                                   {128, 384, 256}, {145, 520, 72}, {33, 1152, 136}, {70, 200, 200, 8}};
+  agree(sizes, rotated<64>);
+  agree(sizes, rotated<128>);
+}
+
 #ifdef ATHANOR_EMULATED_GPU
 // Few multiprocessors: each block takes several tiles, in several bands.
 TEST_F(WgmmaProduct, MoreTilesThanBlocks) {
@@ -163,6 +200,7 @@ TEST_F(WgmmaProduct, MoreTilesThanBlocks) {
   emu::simulate({small});
   agree({{300, 264, 72}, {2100, 136, 8}});
   agree({{300, 520, 72}, {2100, 264, 8}}, gradient);
+  agree({{300, 520, 72}, {2100, 264, 8}}, rotated<64>);
   emu::simulate({emu::gpu_h200()});
 }
 #endif
@@ -195,6 +233,13 @@ TEST_F(WgmmaProduct, WhatItTakes) {
   EXPECT_FALSE(takes(gradient({64, 64, 60}, DType::bf16).op));
   no = backward, no.tb = true;
   EXPECT_FALSE(takes(no));
+  const Gemm turned = rotated<64>({65, 256, 64}, DType::bf16).op;
+  EXPECT_TRUE(takes(turned) && turned.bias);
+  for (const int other : {80, 89, 100, 120}) EXPECT_FALSE(takes(turned, other)) << other;
+  EXPECT_TRUE(takes(rotated<128>({65, 256, 64}, DType::f16).op));
+  EXPECT_FALSE(takes(rotated<96>({65, 256, 64}, DType::bf16).op));
+  EXPECT_FALSE(takes(rotated<64>({65, 128, 64}, DType::bf16).op));
+  EXPECT_FALSE(takes(rotated<64>({65, 256, 64}, DType::f32).op));
   no = op, no.a.data = op.a.at(1);  // known only when it runs
   EXPECT_TRUE(takes(no));
   EXPECT_FALSE(cuda::wgmma_takes(problem_of(no), kCapability));

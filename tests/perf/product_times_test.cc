@@ -63,11 +63,12 @@ TEST(ProductTimes, KnowWhatIsComputedAgain) {
 
 // Of a Llama of two layers on a described GPU: calls examine(engine).
 template <class F>
-auto planned(const char* gpu_name, const EngineOptions& o, F examine) {
+auto planned(const char* gpu_name, const EngineOptions& o, F examine, int64_t head_dim = 16) {
   DescribedBackend gpu = describe(find_gpu(gpu_name));
   ProcessMesh mesh(make_single(*gpu.device), {1, 1, 1, 1, 1, 1});
-  const ModelConfig model = testing::tiny_model(
+  ModelConfig model = testing::tiny_model(
       ModelType::llama, {.vocab = 200, .hidden = 32, .heads = 2, .intermediate = 96, .positions = 16});
+  model.head_dim = head_dim;
   Engine engine(model, o, {*gpu.device, *gpu.ops, mesh, gpu.tuning});
   engine.memory();
   return examine(engine);
@@ -85,6 +86,22 @@ TEST(ProductTimes, SwigluIsFusedWhereTheGpuHasItsKernel) {
   EXPECT_EQ(launches("a100", SwigluBwd::kName), 2);
   for (const char* op : {SwigluFwd::kName, SwigluBwd::kName}) EXPECT_EQ(launches("h200", op), 0) << op;
   EXPECT_EQ(launches("h200", Gemm::kName), launches("a100", Gemm::kName));
+}
+
+// Nor is RoPE forward, of heads that its kernel has; backward, and for all others, it is.
+TEST(ProductTimes, RopeIsFusedWhereTheGpuHasItsKernel) {
+  const auto launches = [](const char* gpu, int64_t head_dim) {
+    return planned(
+        gpu, options(),
+        [&](Engine& engine) {
+          return std::ranges::count_if(engine.micro_launches(),
+                                       [](const Launch& l) { return l.op == std::string(Rope::kName); });
+        },
+        head_dim);
+  };
+  EXPECT_EQ(launches("a100", 64), 4);
+  EXPECT_EQ(launches("h200", 16), 4);
+  EXPECT_EQ(launches("h200", 64), 2);
 }
 
 // There backward makes silu(gate) up again with the gradient, so that forward keeps none in any layer.

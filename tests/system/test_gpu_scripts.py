@@ -71,6 +71,8 @@ class VerifyTest(SystemTest):
             self.assertTrue(row["own"]["forward"]["repeated"] and row["own"]["backward"]["repeated"])
             self.assertNotIn("why_not", row["cudnn"], row)
         self.assertEqual(parts["bench_step"]["found"].keys(), {"gpt2-124m", "llama-8b"})
+        for found in parts["bench_step"]["found"].values():
+            self.assertRegex(found["attention"], "^attention: ")
         for part, test in (("attention", "Dense"), ("attention_packed", "Packed"), ("attention_packed", "Windows")):
             recorded = parts[part]["found"]["recorded"][f"AttentionPair.{test}"]
             self.assertGreater(int(recorded["compared"]), 0)
@@ -551,13 +553,18 @@ class MachineCodeTest(unittest.TestCase):
                               "UTMASTG.2D [UR4], [UR6]", "@P1 BRA TILE", "EXIT"])
         self.assertEqual(model.end_of_tile(kernel), 2 * 2 * 8, "of two warpgroups")
         self.assertAlmostEqual(model.library_seconds(8192, 8192, 8192), 2 * 8192**3 / 795e12)
-        rows = model.product_table(kernel, 1024).splitlines()[2:]
+        table = lambda name: model.product_table(kernel, 1024, model.fused_products(name)).splitlines()[2:]
+        rows = table("product_wgmma<__nv_bfloat16>")
         self.assertEqual(len(rows), len(model.LAYERS))
         self.assertTrue(all(" | 32 | " in row for row in rows), rows)
         name, k, f = model.LAYERS[-1]  # bound by products
-        row = model.product_table(kernel, 1024, gradient=True).splitlines()[-1]
+        row = table("gradient_wgmma<__nv_bfloat16>")[-1]
         self.assertIn(f"{name}, {k} to {f} | {k // 64 * 1024} | 32 | ", row)
         self.assertIn(f" | {10 * model.TOKENS * f / model.COPY * 1e6:.0f} | ", row, "reads 6 bytes of each, writes 4")
+        row = table("rope_wgmma<__nv_bfloat16, 128>")[-1]
+        self.assertIn(f"{name}, {k} to (32 + 2 x 8) x 128 | {k // 64 * 1024} | 32 | ", row)
+        self.assertIn(f" | {4 * 40 * 128 * model.TOKENS / model.COPY * 1e6:.0f} | ", row, "reads and writes 2 bytes of each")
+        self.assertEqual(len(table("rope_wgmma<__nv_bfloat16, 64>")) + len(table("rope_wgmma<__nv_bfloat16, 128>")), len(rows))
 
     def test_model_of_products_of_codes(self):
         """Twice the rate of 16 bits, and of a tile's end the way that takes the fewest instructions."""

@@ -7,6 +7,7 @@
 #include "cuda/column_sum.h"
 #include "cuda/gemm/own_product.h"
 #include "cuda/mlp.h"
+#include "cuda/rope.h"
 namespace athanor::cuda {
 namespace {
 
@@ -62,6 +63,7 @@ uint32_t epilogue_of(const GemmProblem& p) {
       return CUBLASLT_EPILOGUE_BGRADA;
     case Epilogue::swiglu:
     case Epilogue::swiglu_gradient:
+    case Epilogue::rope:
       break;
   }
   return CUBLASLT_EPILOGUE_DEFAULT;
@@ -144,6 +146,7 @@ bool can_fuse(const GemmProblem& p) {
       return p.d == DType::f32 && !p.tf32;
     case Epilogue::swiglu:
     case Epilogue::swiglu_gradient:
+    case Epilogue::rope:
       break;
   }
   return false;

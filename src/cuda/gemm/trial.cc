@@ -29,7 +29,8 @@ TrialMatrix::TrialMatrix(DType dtype, int64_t elements, int align)
     CUDA_CHECK(cudaMemcpy(data() + at, data(), std::min(at, bytes - at), cudaMemcpyDefault));
 }
 
-GemmTrial::GemmTrial(const LibraryProduct& product, size_t scratch_bytes) : product_(product), scratch_(scratch_bytes) {
+GemmTrial::GemmTrial(const LibraryProduct& product, size_t scratch_bytes)
+    : product_(product), scratch_(scratch_bytes), positions_(product.op.positions.bytes()) {
   const Gemm& op = product.op;
   int device = 0, cache = 0;
   CUDA_CHECK(cudaGetDevice(&device));
@@ -58,6 +59,11 @@ GemmTrial::GemmTrial(const LibraryProduct& product, size_t scratch_bytes) : prod
                        scales(product.a_layout, p.m, p.k),
                        scales(product.b_layout, p.n, p.k),
                        {DType::f32, product.a_layout == ScaleLayout::tiles16 ? 4 : 0, kMostAlign}});
+  if (op.positions) {
+    std::vector<int32_t> positions(static_cast<size_t>(p.m));
+    for (size_t i = 0; i < positions.size(); ++i) positions[i] = static_cast<int32_t>(i % size_t(op.aux.rows()));
+    CUDA_CHECK(cudaMemcpy(positions_.data(), positions.data(), op.positions.bytes(), cudaMemcpyDefault));
+  }
   CUDA_CHECK(cudaDeviceSynchronize());  // copies of pageable memory are not ordered before other streams
 }
 
@@ -70,6 +76,7 @@ LibraryProduct GemmTrial::next() {
   op.d.data = copy.d.data();
   if (op.bias) op.bias.data = copy.bias.data();
   if (op.aux) op.aux.data = copy.aux.data();
+  if (op.positions) op.positions.data = positions_.data();
   product.amax = nullptr;
   product.a_scales = copy.a_scales.data();
   product.b_scales = copy.b_scales.data();

@@ -29,7 +29,7 @@ class GemmTrial {
     TrialMatrix a, b, d, bias, aux, a_scales, b_scales, scalars;
   };
   LibraryProduct product_;
-  DeviceMemory scratch_;
+  DeviceMemory scratch_, positions_;
   std::vector<Copy> copies_;
   size_t turn_ = 0;
 };

@@ -5,9 +5,9 @@
 // some 14 bits of a sum of codes [DeepSeek-AI 2024, 3.3.2], so these 64 x 128 sums of 128 terms are added to others in
 // f32 (unless `fast`), times the scales of their blocks where there are such, while the other warpgroup's products run.
 // All sums are in registers, 128 and 64 of a thread. Each warp stores its rows by TMA through shared memory of its own,
-// in f32 added to d where asked, while the next tile's factors are copied. With SwiGLU a tile has 64 columns of gate and
-// the same 64 of up, so that a thread's registers hold both, and silu(gate) up is stored beside them. Compute bound.
-// Deterministic: a sum is over k in order, and is added to d once. No GPU has run it yet.
+// in f32 added to d where asked, while the next tile's factors are copied. With SwiGLU a tile has 64 columns of gate
+// and the same 64 of up, so that a thread's registers hold both, and silu(gate) up is stored beside them. Compute
+// bound. Deterministic: a sum is over k in order, and is added to d once. No GPU has run it yet.
 #include "cuda/gemm/wgmma_codes.h"
 
 #include "cuda/activation.h"
@@ -158,8 +158,8 @@ struct StepScales {
     if constexpr (S == Sums::squares) {
 #pragma unroll
       for (int i = 0; i < kSquares; ++i)
-        b[i] = job.b_scales[static_cast<int64_t>((min(at.column, job.n - 1) + i * job.n) / kColumns) * job.b_pitch +
-                            step];
+        b[i] =
+            job.b_scales[static_cast<int64_t>((min(at.column, job.n - 1) + i * job.n) / kColumns) * job.b_pitch + step];
     }
   }
 };
@@ -218,18 +218,6 @@ __device__ __forceinline__ void multiply(Piece (&sums)[kPieces], const Room& roo
 }
 
 // ---- from sums to d
-
-template <class T>
-__device__ __forceinline__ float2 two_of(const void* p, int64_t i) {  // i is even
-  const T* first = static_cast<const T*>(p) + i;
-  if constexpr (std::is_same_v<T, float>) {
-    const uint2 words = ld8(first);
-    return {__uint_as_float(words.x), __uint_as_float(words.y)};
-  } else {
-    const uint32_t word = ld4(first);
-    return {element<T>(&word, 0), element<T>(&word, 1)};
-  }
-}
 
 // values [n][h] of so many groups of 8 columns from `column` on, and of the rows of a piece.
 template <int N>
@@ -435,8 +423,8 @@ template <class A, class B, Sums S, class M>
 void launch_tiles(const CodesToMultiply& p, const M& maps, const Job& job, int64_t steps, cudaStream_t stream) {
   const Tiles tiles{static_cast<int>(div_ceil<int64_t>(p.op.m(), kBlockRows)),
                     static_cast<int>(div_ceil<int64_t>(job.n, kPair * M::kWidth)), static_cast<int>(steps)};
-  CUDA_CHECK(launch(codes_wgmma<A, B, S, M>, {grid_of(tiles), dim3(kThreads), sizeof(Room), stream, kPair}, maps, tiles,
-                    job));
+  CUDA_CHECK(
+      launch(codes_wgmma<A, B, S, M>, {grid_of(tiles), dim3(kThreads), sizeof(Room), stream, kPair}, maps, tiles, job));
 }
 
 template <Sums S>

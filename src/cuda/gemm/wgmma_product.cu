@@ -1,40 +1,56 @@
-// Products with SwiGLU by warpgroups (sm_90a). Forward: z = x W^T of gate and up, written as it is, and y = silu(gate)
-// up. Backward: z = dy W, of which [gate | up] becomes the gradient that z as y's stands for, and y made again.
-// Layout: persistent blocks take tiles of z in turn, of 128 rows and 256 columns; forward these are 128 of gate and the
-// same 128 of up, so that a thread's registers hold both. Two blocks of a cluster take tiles one above the other, so
-// that W comes from the L2 cache once for both. One warp copies 64 terms of x and W at a time into a ring by TMA, and
-// backward behind them gate and up, 64 columns at a time; two warpgroups multiply 64 rows each by wgmma, with the sums
-// in registers. Each warp then stores its 16 rows by TMA through shared memory of its own, while what comes next is
-// copied. Compute bound; backward also by memory with less than some 1,000 terms. Deterministic: a sum is over k in
-// order. Products of codes of 8 bits are a kernel of their own (wgmma_codes.cu). No GPU has run it yet.
+// Products with SwiGLU or RoPE by warpgroups (sm_90a). Forward: z = x W^T of gate and up, written as it is, and y =
+// silu(gate) up. Backward: z = dy W, of which [gate | up] becomes the gradient that z as y's stands for, and y made
+// again. RoPE: z = x W^T + bias, whose heads of queries and keys are turned before they are written.
+// Layout: persistent blocks take tiles of z in turn, of 128 rows and 256 columns; with SwiGLU forward these are 128 of
+// gate and the same 128 of up, so that a thread's registers hold both, as they hold both halves of a head. Two blocks
+// of a cluster take tiles one above the other, so that W comes from the L2 cache once for both. One warp copies 64
+// terms of x and W at a time into a ring by TMA, and backward behind them gate and up, 64 columns at a time; two
+// warpgroups multiply 64 rows each by wgmma, with the sums in registers. Each warp then stores its 16 rows by TMA
+// through shared memory of its own, while what comes next is copied. Compute bound; backward also by memory with less
+// than some 1,000 terms. Deterministic: a sum is over k in order. Products of codes of 8 bits are a kernel of their own
+// (wgmma_codes.cu). No GPU has run it yet.
 #include "cuda/gemm/wgmma_product.h"
 
 #include "cuda/activation.h"
 #include "cuda/gemm/wgmma_tiles.h"
 #include "cuda/host_tools.h"
+#include "cuda/rotation.h"
 #include "cuda/scratch.h"
 
 namespace athanor::cuda {
 namespace {
 
-constexpr int kColumns = 256;  // of a tile; forward half of them are gates
+constexpr int kColumns = 256;  // of a tile; with SwiGLU forward half of them are gates
 constexpr int kHalf = kColumns / 2;
 constexpr int kSlots = 4;   // of the ring: 48 KiB each
 constexpr int kTerms = 64;  // of a step
 
-struct Forward {                            // maps
-  static constexpr int kWidth = kHalf;      // columns of y in a tile
-  CUtensorMap x, gate_weights, up_weights;  // of the factors
-  CUtensorMap gate, up, y;                  // of the results
+struct Forward {                        // maps
+  static constexpr int kWidth = kHalf;  // columns of y in a tile
+  static constexpr bool kOutIn = true;  // W [N, K], not [K, N]
+  CUtensorMap x, weights[2];            // of the factors; of the rows of W for either half of a tile
+  CUtensorMap gate, up, y;              // of the results
 };
 struct Backward {
   static constexpr int kWidth = kColumns;
+  static constexpr bool kOutIn = false;
   CUtensorMap dy, weights, old_gate, old_up;  // of what is read
   CUtensorMap gate, up, y;                    // of the results; gate and up are where the old ones were
 };
+template <int HeadDim>
+struct Rotated {
+  static constexpr int kWidth = kColumns;
+  static constexpr bool kOutIn = true;
+  CUtensorMap x, weights[2];
+  CUtensorMap z;
+  const void* bias;      // [columns] of z's type; nullptr: none
+  const float* cos_sin;  // [P, HeadDim]
+  const int* positions;  // [rows]
+  int rows, columns, rotated;
+};
 
-// Terms of x, and of W: [256, 64] forward, four panels [64, 64] of its columns backward. Or of 64 columns, gate in x
-// and up in w.
+// Terms of x, and of W: its rows [256, 64], or four panels [64, 64] of its columns. Or of 64 columns of the old ones,
+// gate in x and up in w.
 template <class T>
 struct Slot {
   T x[kRows * kTerms], w[kColumns * kTerms];
@@ -57,14 +73,14 @@ __device__ __forceinline__ void for_blocks(const Tiles& tiles, F visit) {
   for_tiles(tiles, [&](int row, int column) { visit((row * kPair + pair_rank()) * kRows, column * Width); });
 }
 
-// Each block of a pair copies its own rows of x, and to both blocks one half of W: gates or ups.
+// Each block of a pair copies its own rows of x, and to both blocks one half of W's rows.
 constexpr uint16_t kBoth = (1 << kPair) - 1;
-template <class T>
-__device__ __forceinline__ void produce(Room<T>& room, PairRing& ring, const Forward& maps, const Tiles& tiles) {
+template <class T, class Maps>
+__device__ __forceinline__ void produce(Room<T>& room, PairRing& ring, const Maps& maps, const Tiles& tiles) {
   const int half = pair_rank();
-  const CUtensorMap* weights = half ? &maps.up_weights : &maps.gate_weights;
+  const CUtensorMap* weights = &maps.weights[half];
   Turn<kSlots> turn;
-  for_blocks<Forward::kWidth>(tiles, [&](int row, int column) {
+  for_blocks<Maps::kWidth>(tiles, [&](int row, int column) {
 #pragma unroll 1
     for (int step = 0; step < tiles.steps; ++step)
       ring.fill(turn, [&](int i) {
@@ -114,7 +130,6 @@ using Sums = float[kColumns / 2];
 template <class Maps, class T>
 __device__ __forceinline__ void multiply(Sums& sums, const Room<T>& room, PairRing& ring, Turn<kSlots>& turn, int group,
                                          uint32_t steps) {
-  constexpr bool kForward = std::is_same_v<Maps, Forward>;
   int last = 0;       // the slot of the step before
   uint32_t step = 0;  // pinned, for else the compiler makes the first step code of its own
   ptx::pin(step);
@@ -122,12 +137,12 @@ __device__ __forceinline__ void multiply(Sums& sums, const Room<T>& room, PairRi
   do {
     const int slot = ring.wait(turn);
     const uint64_t x = ptx::matrix_descriptor(room.slots[slot].x + group * kGroupRows * kTerms);
-    const uint64_t w = ptx::matrix_descriptor(room.slots[slot].w, {.leading = kForward ? 16 : kPanel * sizeof(T)});
+    const uint64_t w = ptx::matrix_descriptor(room.slots[slot].w, {.leading = Maps::kOutIn ? 16 : kPanel * sizeof(T)});
     ptx::wgmma_fence(sums);
 #pragma unroll
     for (int k = 0; k < kTerms / 16; ++k) {  // 32 bytes of each row of x; of W too, or 16 rows
       const bool adds = step > 0 || k > 0;
-      if constexpr (kForward)
+      if constexpr (Maps::kOutIn)
         ptx::wgmma<T>(sums, x + 2 * k, w + 2 * k, adds);
       else
         ptx::wgmma<T, T, ptx::Major::kK, ptx::Major::kRows>(sums, x + 2 * k, w + k * kRowBytes, adds);
@@ -210,6 +225,53 @@ __device__ __forceinline__ void finish(const Sums& sums, Room<T>& room, PairRing
   }
 }
 
+// Numbers that are turned together are half a head apart, hence in registers of one thread.
+template <class T, int HeadDim>
+__device__ __forceinline__ void finish(const Sums& sums, Room<T>& room, PairRing&, Turn<kSlots>&,
+                                       const Rotated<HeadDim>& maps, int warp, int column, int row) {
+  constexpr int kApart = HeadDim / 2 / 8;  // groups of 8 columns
+  const int lane = lane_id();
+  const float* table[2];
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const int at = min(row + 8 * h + lane / 4, maps.rows - 1);  // beyond it nothing is stored
+    table[h] = maps.cos_sin + static_cast<int64_t>(maps.positions[at]) * HeadDim + lane % 4 * 2;
+  }
+#pragma unroll
+  for (int head = 0; head < kColumns / HeadDim; ++head) {
+    const int first = column + head * HeadDim;
+    Words words[HeadDim / kBoxColumns];
+#pragma unroll
+    for (int n = 0; n < HeadDim / 8; ++n) {
+      const int i = (head * HeadDim / 8 + n) * 4;
+      float2 bias{};
+      if (maps.bias) bias = two_of<T>(maps.bias, min(first + 8 * n + lane % 4 * 2, maps.columns - 2));
+#pragma unroll
+      for (int h = 0; h < 2; ++h)
+        words[n / 8][n % 8][h] = word_of<T>(sums[i + 2 * h] + bias.x, sums[i + 2 * h + 1] + bias.y);
+    }
+    if (first < maps.rotated) {
+#pragma unroll
+      for (int n = 0; n < kApart; ++n) {
+        const int second = n + kApart;
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+          uint32_t &a = words[n / 8][n % 8][h], &b = words[second / 8][second % 8][h];
+          const float2 cosine = two_of<float>(table[h], 8 * n), sine = two_of<float>(table[h], 8 * second);
+          const float2 x = rotate(element<T>(&a, 0), element<T>(&b, 0), cosine.x, sine.x);
+          const float2 y = rotate(element<T>(&a, 1), element<T>(&b, 1), cosine.y, sine.y);
+          a = word_of<T>(x.x, y.x);
+          b = word_of<T>(x.y, y.y);
+        }
+      }
+    }
+#pragma unroll
+    for (int p = 0; p < HeadDim / kBoxColumns; ++p)
+      store_panel(maps.z, room.panels[warp][(head * (HeadDim / kBoxColumns) + p) % kPanels], words[p],
+                  first + p * kBoxColumns, row);
+  }
+}
+
 template <class T, class Maps>
 __device__ __forceinline__ void run_block(Room<T>& room, PairRing& ring, const Maps& maps, const Tiles& tiles) {
   if (threadIdx.x == 0) {
@@ -253,6 +315,15 @@ __global__ void __launch_bounds__(kImageThreads, 1)
   run_block(*reinterpret_cast<Room<T>*>(raw), ring, maps, tiles);
 #endif
 }
+template <class T, int HeadDim>
+__global__ void __launch_bounds__(kImageThreads, 1)
+    rope_wgmma(const __grid_constant__ Rotated<HeadDim> maps, const __grid_constant__ Tiles tiles) {
+#if PTX_SM90A
+  SHARED(PairRing, ring);
+  DYN_SMEM(raw);
+  run_block(*reinterpret_cast<Room<T>*>(raw), ring, maps, tiles);
+#endif
+}
 
 // ---- launchers
 
@@ -268,7 +339,7 @@ template <class T>
 void launch_product(const Gemm& op, cudaStream_t stream) {
   const int64_t m = op.m(), k = op.k();
   const bool forward = op.epilogue == Epilogue::swiglu;
-  const int64_t f = forward ? op.n() / 2 : op.n();  // columns of y
+  const int64_t f = forward ? op.n() / 2 : op.n();  // columns of y, or of z with RoPE
   const TensorMapEncoder encode = tensor_map_encoder();
   const auto factor = [&](const Tensor& t, int64_t first, int64_t rows, uint32_t box) {
     return tensor_map<T>(encode, {data<T>(t) + first * t.stride(), rows, k, t.stride(), box, kTerms});
@@ -276,9 +347,27 @@ void launch_product(const Gemm& op, cudaStream_t stream) {
   const auto result = [&](const Tensor& t, int64_t first, uint32_t box = kWarpRows) {
     return tensor_map<T>(encode, {data<T>(t) + first, m, f, t.stride(), box});
   };
-  if (forward) {
-    const Forward maps{factor(op.a, 0, m, kRows), factor(op.b, 0, f, kHalf), factor(op.b, f, f, kHalf),
-                       result(op.d, 0),           result(op.d, f),           result(op.aux, 0)};
+  const auto launch_rotated = [&]<int HeadDim>(std::integral_constant<int, HeadDim>) {
+    const Rotated<HeadDim> maps{.x = factor(op.a, 0, m, kRows),
+                                .weights = {factor(op.b, 0, f, kHalf), factor(op.b, kHalf, f - kHalf, kHalf)},
+                                .z = result(op.d, 0),
+                                .bias = op.bias.data,
+                                .cos_sin = data<float>(op.aux),
+                                .positions = data<int>(op.positions),
+                                .rows = static_cast<int>(m),
+                                .columns = static_cast<int>(f),
+                                .rotated = static_cast<int>(op.rotated)};
+    launch_tiles<T>(rope_wgmma<T, HeadDim>, op, f, maps, stream);
+  };
+  if (op.epilogue == Epilogue::rope) {
+    op.aux.cols() == 64 ? launch_rotated(std::integral_constant<int, 64>())
+                        : launch_rotated(std::integral_constant<int, 128>());
+  } else if (forward) {
+    const Forward maps{factor(op.a, 0, m, kRows),
+                       {factor(op.b, 0, f, kHalf), factor(op.b, f, f, kHalf)},
+                       result(op.d, 0),
+                       result(op.d, f),
+                       result(op.aux, 0)};
     launch_tiles<T>(product_wgmma<T>, op, f, maps, stream);
   } else {
     const Backward maps{factor(op.a, 0, m, kRows),
@@ -294,7 +383,8 @@ void launch_product(const Gemm& op, cudaStream_t stream) {
 
 template <class T>
 bool has_images() {
-  return has_image(product_wgmma<T>) && has_image(gradient_wgmma<T>);
+  return has_image(product_wgmma<T>) && has_image(gradient_wgmma<T>) && has_image(rope_wgmma<T, 64>) &&
+         has_image(rope_wgmma<T, 128>);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Products by the program's own kernels, for compute capability 9.0, where they fuse what cuBLASLt cannot: SwiGLU and
-// its gradient.
+// Products by the program's own kernels, for compute capability 9.0, where they fuse what cuBLASLt cannot: SwiGLU, its
+// gradient, and RoPE.
 #pragma once
 #include <cuda_runtime_api.h>
 

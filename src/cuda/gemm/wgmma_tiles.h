@@ -40,6 +40,18 @@ __device__ __forceinline__ void for_tiles(const Tiles& tiles, F visit) {
   }
 }
 
+template <class T>
+__device__ __forceinline__ float2 two_of(const void* p, int64_t i) {  // i is even
+  const T* first = static_cast<const T*>(p) + i;
+  if constexpr (std::is_same_v<T, float>) {
+    const uint2 words = ld8(first);
+    return {__uint_as_float(words.x), __uint_as_float(words.y)};
+  } else {
+    const uint32_t word = ld4(first);
+    return {element<T>(&word, 0), element<T>(&word, 1)};
+  }
+}
+
 // Called by a warp: write() fills a panel that no store reads any more, store() starts a copy from it by TMA.
 template <class Write, class Store>
 __device__ __forceinline__ void through_panel(Write write, Store store) {

@@ -63,11 +63,12 @@ enum class Choose : uint8_t { none, search, given };
 struct Tuned {
   Choose how = Choose::none;
   bool apart = false;
-  int64_t intermediate = 48;
+  int64_t intermediate = 48, head_dim = 16;
   std::string choices, report;
   int64_t codes_of_gradients = 0;
-  bool asks = false;            // whether layers ask for SwiGLU's gradient as an epilogue
-  std::string gated, gradient;  // the ways of products with SwiGLU and its gradient, after a search
+  bool asks = false;  // whether layers ask for SwiGLU's gradient as an epilogue
+  // The ways of products with SwiGLU, its gradient, and RoPE, after a search.
+  std::string gated, gradient, rotated;
 };
 
 Outcome train(ModelType type, const EngineOptions& o, Tuned& tuned) {
@@ -75,6 +76,7 @@ Outcome train(ModelType type, const EngineOptions& o, Tuned& tuned) {
   Apart ops(*rig.ops, tuned.apart);
   ModelConfig model = tiny(type);
   model.intermediate_size = tuned.intermediate;
+  model.head_dim = tuned.head_dim;
   Engine engine(model, o, {*rig.device, ops, *rig.mesh, rig.tuning});
   engine.memory();
   tuned.asks = std::ranges::count(engine.tunable().products, Epilogue::swiglu_gradient, &Gemm::epilogue) > 0;
@@ -87,6 +89,7 @@ Outcome train(ModelType type, const EngineOptions& o, Tuned& tuned) {
       return found == products.end() ? std::string() : rig.tuning->time(*found, false).method.words;
     };
     tuned.gated = way(Epilogue::swiglu), tuned.gradient = way(Epilogue::swiglu_gradient);
+    tuned.rotated = way(Epilogue::rope);
   }
   if (tuned.how == Choose::given) CHECK(rig.tuning->import_choices(tuned.choices).empty(), "other choices");
   engine.commit();
@@ -141,6 +144,22 @@ TEST_P(Fused, RecomputationChangesNoBit) {
   EXPECT_EQ(train(type, options(precision, G::none), tuned), none);
   EXPECT_EQ(train(type, options(precision, G::selective), tuned), none);
   EXPECT_EQ(train(type, options(precision, G::full), tuned), none);
+}
+
+// Queries and keys turned in the launch of their product, or apart: before a search; and by its choice with every
+// recomputation.
+TEST(RopeOfProducts, AskedForAsAnEpilogueHasTheBitsOfOpsApart) {
+  constexpr ModelType kType = ModelType::qwen2;  // with a bias
+  Tuned fused{.head_dim = 64}, apart{.apart = true, .head_dim = 64};
+  const EngineOptions o = options("bf16", G::selective);
+  EXPECT_EQ(train(kType, o, fused), train(kType, o, apart));
+  Tuned tuned{.how = Choose::search, .head_dim = 64};
+  const Outcome none = train(kType, options("bf16", G::none), tuned);
+#ifdef ATHANOR_EMULATED_GPU
+  EXPECT_EQ(tuned.rotated, "the program's own kernel, tile 128x256, stages 4");
+#endif
+  tuned.how = Choose::given;
+  EXPECT_EQ(train(kType, options("bf16", G::full), tuned), none);
 }
 
 // Products in parts, as before a search, and layers that never ask for an epilogue.
