@@ -77,6 +77,7 @@ std::string reason_of(const ProductRow& row, const Roofline& limits) {
        .cost = row.use.cost(),
        .seconds = row.time.seconds,
        .epilogue_seconds = row.time.seconds - row.time.product_seconds,
+       .epilogue_bytes = method.in_parts ? 0 : op.epilogue_bytes(),
        .codes = row.use.codes.has_value(),
        .tiling = {.rows = double(method.tile_rows), .cols = double(method.tile_cols), .cuts = double(method.cuts)}},
       limits.of(row.factors));

@@ -50,7 +50,8 @@ struct Launch {
   Shape shape;        // of the first tensor; for products [M, N]
   int64_t inner = 0;  // K of products
   Factors factors = Factors::matrices;
-  double moved = 0;  // see CodeProduct
+  double moved = 0;           // see CodeProduct
+  double epilogue_bytes = 0;  // of products
 };
 
 // ops: that run it.
@@ -58,10 +59,11 @@ template <class Op>
 Launch launch_of(const Op& op, const Ops& ops) {
   Op copy = op;
   Launch launch{.op = Op::kName, .cost = op.cost(), .shape = copy.fields()[0].t->shape};
-  if constexpr (std::is_same_v<Op, Gemm>) launch.inner = op.k();
+  if constexpr (std::is_same_v<Op, Gemm>) launch.inner = op.k(), launch.epilogue_bytes = op.epilogue_bytes();
   if constexpr (std::is_same_v<Op, ScaledGemm>) {
     const CodeProduct product = ops.code_product(op);
     launch.inner = op.product.k(), launch.factors = product.factors, launch.moved = product.moved;
+    launch.epilogue_bytes = op.product.epilogue_bytes();
   }
   return launch;
 }

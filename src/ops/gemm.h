@@ -107,6 +107,11 @@ struct Gemm {
             .heads = rotated / aux.cols(),
             .head_dim = aux.cols()};
   }
+  // That the epilogue reads and writes of matrices, beside d.
+  double epilogue_bytes() const {
+    if (epilogue == Epilogue::none || epilogue == Epilogue::rope || sums() || recompute) return 0;
+    return double(aux.bytes()) * (epilogue == Epilogue::swiglu_gradient ? 2 : 1);
+  }
   Cost cost() const {
     if (recompute) return GeluFwd{.y = d, .x = aux}.cost();
     return {2.0 * double(m()) * double(n()) * double(k()), traffic(*this)};

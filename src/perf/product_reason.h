@@ -14,6 +14,7 @@ struct ProductFacts {
   Cost cost;                    // of one launch
   double seconds = 0;           // of one launch
   double epilogue_seconds = 0;  // of that, in kernels of their own: of an epilogue, or that prepare codes
+  double epilogue_bytes = 0;    // Launch::epilogue_bytes
   bool codes = false;
   Tiling tiling = {};  // rows 0: unknown
 };

@@ -17,7 +17,7 @@ namespace {
 double tiled_seconds(const Launch& product, const Tiling& tiling, const Roofline& limits) {
   const auto m = double(product.shape[0]), n = double(product.shape[1]), k = double(product.inner);
   const double yardstick = filling({.rows = 128, .cols = 256}, 8192, 8192, 8192, limits).all();
-  const double share = std::min(1.0, filling(tiling, m, n, k, limits).all() / yardstick);
+  const double share = std::min(1.0, filling(tiling, m, n, k, limits, product.epilogue_bytes).all() / yardstick);
   return product.cost.flops / (limits.most.flops * share) + partial_sum_bytes(tiling, m, n) / limits.most.bytes;
 }
 
@@ -53,6 +53,7 @@ Roofline Roofline::of(Factors factors) const {
   Roofline own = *this;
   own.most = {most.flops_of(factors), most.bytes};
   own.pipeline *= own.most.flops / most.flops;
+  own.epilogue_byte *= own.most.flops / most.flops;
   return own;
 }
 
@@ -69,12 +70,12 @@ std::string rates_in_words(const Ceilings& most, const Engine& engine) {
   return cat(out, ", copies ", format_count(most.bytes), " B/s");
 }
 
-Filling filling(const Tiling& tiling, double m, double n, double k, const Roofline& limits) {
+Filling filling(const Tiling& tiling, double m, double n, double k, const Roofline& limits, double epilogue_bytes) {
   const auto sms = double(limits.multiprocessors);
   const double tiles = tiling.tiles(m, n), waves = std::ceil(tiles / sms), cut = k / tiling.cuts;
   return {.edges = m * n * tiling.cuts / (tiles * tiling.rows * tiling.cols),
           .wave = tiles / (sms * waves),
-          .pipeline = cut / (cut + limits.pipeline)};
+          .pipeline = cut / (cut + limits.pipeline + limits.epilogue_byte * epilogue_bytes / (m * n))};
 }
 
 double partial_sum_bytes(const Tiling& tiling, double m, double n) {

@@ -18,6 +18,7 @@ struct Roofline {
   double attention_forward = 0, attention_backward = 0;  // FLOP/s of causal attention, for the head size of the run
   int64_t multiprocessors = 0;                           // tiles of products are distributed over them
   double pipeline = 192;                                 // of K: what filling and draining a tile's pipeline costs
+  double epilogue_byte = 32;  // of K: likewise each byte per result that an epilogue reads or writes
 
   Roofline of(Factors) const;  // with `most.flops` of these products
 };
@@ -41,13 +42,15 @@ struct Tiling {
 
 // Shares of the multiprocessors' time that go into results, 1 at most: tiles reach over the edges of d, the last wave
 // of tiles takes as long as a full one, and a tile's pipeline fills and drains, which costs as much as 192 of K; of
-// products at another rate as long, so more of K. (192 and the tiles of best_tiling() are a fit to rates published for
-// cuBLASLt on Hopper, not measured by this program.)
+// products at another rate as long, so more of K; so does what an epilogue reads and writes, beside which nothing is
+// multiplied. (192 and the tiles of best_tiling() are a fit to rates published for cuBLASLt on Hopper. 32: 32 KiB for a
+// byte of each result of a tile, at 64 bytes a cycle, in which a tile is multiplied by 32 terms. Neither is measured by
+// this program.)
 struct Filling {
   double edges, wave, pipeline;
   double all() const { return edges * wave * pipeline; }
 };
-Filling filling(const Tiling&, double m, double n, double k, const Roofline&);
+Filling filling(const Tiling&, double m, double n, double k, const Roofline&, double epilogue_bytes = 0);
 double partial_sum_bytes(const Tiling&, double m, double n);  // written and read once, in f32
 
 // The fastest predicted tiling among tiles of 128 x 256 and 256 x 128 with up to 12 splits of K.

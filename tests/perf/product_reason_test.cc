@@ -55,6 +55,14 @@ TEST(ProductReason, Memory) {
   EXPECT_EQ(why, "bound by memory: 63.9 FLOP per byte, 200 are needed (32 %)");
 }
 
+TEST(ProductReason, WhatTheEpilogueMoves) {
+  ProductFacts f = facts(132 * 1280, 2560, 768, 0.7);
+  f.epilogue_bytes = 2 * f.m * f.n;
+  EXPECT_THAT(why_slow(f, kGpu), HasSubstr("; the epilogue reads or writes 2 more bytes for each result (94 %)"));
+  f.k = 8192;
+  EXPECT_THAT(why_slow(f, kGpu), Not(HasSubstr("epilogue")));
+}
+
 TEST(ProductReason, TheEpilogue) {
   ProductFacts f = facts(132 * 1280, 2560, 8192, 0.75);
   f.epilogue_seconds = 0.2 * f.seconds;

@@ -35,6 +35,20 @@ TEST(Limit, TilesNeverMakeAProductFasterThanItsRoofline) {
             1.1 * least_seconds(product(132 * 128, 256, 4096), tiled));
 }
 
+// GELU's 2 bytes more for each result, at the end of a tile: as 64 more of K.
+TEST(Limit, WhatAnEpilogueReadsAndWritesIsNotFree) {
+  const Roofline limits = limits_of(find_gpu("h200"), 64, 1024);
+  const DescribedBackend gpu = describe(find_gpu("h200"));
+  constexpr int64_t kRows = 131072, kColumns = 3072, kTerms = 768;
+  const auto tensor = [](int64_t rows, int64_t cols) { return Tensor{nullptr, DType::bf16, {rows, cols}}; };
+  Gemm op{.d = tensor(kRows, kColumns), .a = tensor(kRows, kTerms), .b = tensor(kColumns, kTerms), .tb = true};
+  const double alone = least_seconds(launch_of(op, *gpu.ops), limits);
+  op.epilogue = Epilogue::gelu, op.aux = tensor(kRows, kColumns);
+  EXPECT_NEAR(least_seconds(launch_of(op, *gpu.ops), limits) / alone, (kTerms + 192 + 64) / (kTerms + 192.), 1e-9);
+  op.recompute = true;
+  EXPECT_EQ(op.epilogue_bytes(), 0);
+}
+
 // Codes at the rate of 8 bits, what they stand for without tensor cores; what is moved beside a product adds up.
 TEST(Limit, ProductsOfCodesHaveRatesOfTheirOwn) {
   const Roofline limits = limits_of(find_gpu("h200"), 64, 1024);
