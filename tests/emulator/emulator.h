@@ -21,6 +21,8 @@ Report take_report();  // the first fault since the last call; also clears stick
 void seed(uint64_t value);
 // OS threads that share the blocks of one launch.
 void set_threads(int count);
+// How many blocks of a launch without cooperation run side by side on an OS thread, a cluster as one. At first 1.
+void set_resident_blocks(int count);
 
 // For an allocator that cuts up one big cudaMalloc: fresh and poisoned, or not to be touched.
 void mark_live(void* begin, size_t bytes);

@@ -17,6 +17,7 @@ std::mutex mutex;
 uint64_t seed_value = 1;
 uint64_t launches_since_seed = 0;  // the schedule of a launch depends on these two
 int os_threads = 1;
+int resident_blocks = 1;
 Statistics totals{};
 bool (*host_fault)(void*) = nullptr;
 constexpr size_t kRedzone = 128;
@@ -25,6 +26,8 @@ constexpr int kRegistersOfABlock = 65536;
 
 // What a kernel starts with is the compiler's affair; the most that a block of this size can have is assumed.
 int first_registers(uint32_t threads) { return std::min(248, kRegistersOfABlock / int(threads) / 8 * 8); }
+
+uint64_t div_up(uint64_t n, uint64_t by) { return (n + by - 1) / by; }
 
 uint64_t block_count(const dim3& grid) { return uint64_t{grid.x} * grid.y * grid.z; }
 
@@ -169,6 +172,7 @@ void set_schedule_seed(uint64_t value) {
 }
 uint64_t schedule_seed() { return seed_value; }
 void set_threads(int count) { os_threads = count; }
+void set_resident_blocks(int count) { resident_blocks = count; }
 void set_host_fault_handler(bool (*handler)(void* address)) {
   host_fault = handler;
   catch_segv();
@@ -184,8 +188,9 @@ bool run_grid(const GridLaunch& launch) {
   grid.launch = &launch;
   grid.accessible = uint64_t{1} << launch.operation.device | launch.operation.peers;
   const LaunchShape& s = launch.shape;
-  const uint64_t clusters = block_count(s.grid) / s.cluster, gang_clusters = s.cooperative ? clusters : 1;
-  std::vector<uint64_t> order(clusters / gang_clusters);
+  const uint64_t clusters = block_count(s.grid) / s.cluster;
+  const uint64_t gang_clusters = s.cooperative ? clusters : std::min<uint64_t>(clusters, uint64_t(resident_blocks));
+  std::vector<uint64_t> order(div_up(clusters, gang_clusters));
   std::iota(order.begin(), order.end(), uint64_t{0});
   ++launches_since_seed;
   Random random{seed_value * 31 + launches_since_seed * 1299709ull + 7};
@@ -194,10 +199,13 @@ bool run_grid(const GridLaunch& launch) {
   const auto work = [&](size_t worker) {
     catch_segv();
     for (uint64_t k = 0; !faulted() && (k = next++) < order.size();) {
-      run_gang(grid, order[k] * gang_clusters, gang_clusters, worker * gang_clusters * s.cluster);
+      const uint64_t first = order[k] * gang_clusters;
+      ++grid.running;
+      run_gang(grid, first, std::min(gang_clusters, clusters - first), worker * gang_clusters * s.cluster);
+      --grid.running;
     }
   };
-  const size_t workers = std::min<size_t>({size_t(os_threads), order.size(), kWindows / s.cluster});
+  const size_t workers = std::min<size_t>({size_t(os_threads), order.size(), kWindows / (gang_clusters * s.cluster)});
   std::vector<std::thread> threads;
   for (size_t w = 1; w < workers; ++w) threads.emplace_back(work, w);
   work(0);
@@ -314,9 +322,14 @@ void* cluster_pointer(void* p, uint32_t rank) {
 uint32_t load_acquire(const uint32_t* flag) {
   check_aligned(flag, 4, "ld.acquire", __builtin_return_address(0));
   note(flag, 4, kRead | kAtomic, __builtin_return_address(0));
-  atomic_order(flag);
   const uint32_t value = __atomic_load_n(flag, __ATOMIC_ACQUIRE);
+  atomic_order(flag);  // behind the load: another OS thread may have published and stored in between
   fence(false);
+  if (running()) {  // a block on another OS thread may have changed it
+    Fiber& f = fiber();
+    if (f.flag == flag && f.flag_value != value) made_progress(*f.block->gang);
+    f.flag = flag, f.flag_value = value;
+  }
   return value;
 }
 void store_release(uint32_t* flag, uint32_t value) {

@@ -2,8 +2,10 @@
 // of the gang that can go on. Asynchronous work of the gang completes at random moments in between.
 #include <sys/mman.h>
 
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <thread>
 
 #include "emulator/device/state.h"
 #include "emulator/device/switch.h"
@@ -87,6 +89,17 @@ Thread* pick(Gang& gang) {  // null: nobody can go on
   }
 }
 
+// Whether a gang that has spun for long may wait for blocks on another OS thread: one of them does not spin.
+bool others_run(Gang& gang) {
+  Grid& grid = *gang.grid;
+  if (!gang.spinning) ++grid.spinning;
+  gang.spinning = true;
+  if (grid.spinning >= grid.running) return false;
+  gang.idle_yields = gang.yields = 0;
+  std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  return true;
+}
+
 void thread_main() {
   {
     Block& b = block();
@@ -159,7 +172,11 @@ void yield() {
   Gang& gang = *block().gang;
   const uint64_t threads = gang.blocks.size() * gang.blocks[0]->size;
   if (++gang.idle_yields > kLeastIdleYields + kIdleYields * threads || ++gang.yields > kTotalYields) {
-    fail(Fault::kDeadlock, "spins without end; blocks wait for each other only in cooperative launches and clusters");
+    if (!others_run(gang)) {
+      fail(Fault::kDeadlock,
+           "spins without end; outside cooperative launches and clusters a block may wait only for one that has "
+           "started");
+    }
   }
   fiber().waiting = Wait::kReady;
   gang.ready.push_back(self());

@@ -1,6 +1,7 @@
 // The state of a running grid: gangs of resident blocks, their threads as fibers, and everything that blocks and
 // threads wait for. Private to the device half.
 #pragma once
+#include <atomic>
 #include <deque>
 #include <functional>
 #include <map>
@@ -76,6 +77,8 @@ struct FiberState {  // fresh for each launch
   uint64_t cluster_phase = 0;
   bool cluster_arrived = false;
   uint64_t wgmma_issued = 0, wgmma_finished = 0;
+  const uint32_t* flag = nullptr;  // that was loaded last, and its value
+  uint32_t flag_value = 0;
 };
 struct Fiber : FiberState {
   // order
@@ -187,9 +190,10 @@ struct Grid {
   uint64_t accessible;  // bit d: memory of device d
   std::mutex mutex;
   std::unordered_map<const void*, Others> published;  // by the address of an atomic
+  std::atomic<int> running{0}, spinning{0};           // gangs; of these, those that have spun for long
 };
 
-// Blocks that are resident together on one OS thread: one block, a cluster, or a whole cooperative grid.
+// Blocks that are resident together on one OS thread: some blocks or clusters, or a whole cooperative grid.
 struct Gang {
   Grid* grid;
   std::vector<std::unique_ptr<Block>> blocks;
@@ -197,7 +201,7 @@ struct Gang {
   std::vector<Thread*> ready;
   Random random;
   void* main_stack = nullptr;
-  bool failed = false;
+  bool failed = false, spinning = false;
   uint64_t idle_yields = 0, yields = 0;
   size_t async_open = 0;         // stages still to run, over all blocks
   uint32_t known_operation = 0;  // the last one found to be ordered before this launch
@@ -217,7 +221,12 @@ void enter_gang(Gang& gang);  // returns when no thread can go on
 void leave_gang();            // from a fiber, for good
 void park(Wait wait, const Reason& reason);
 void wake(Thread* thread);
-inline void made_progress(Gang& gang) { gang.idle_yields = 0; }
+inline void made_progress(Gang& gang) {
+  gang.idle_yields = 0;
+  if (!gang.spinning) return;
+  gang.spinning = false;
+  --gang.grid->spinning;
+}
 
 inline Fiber& fiber() { return *running()->fiber; }
 inline Block& block() { return *fiber().block; }
