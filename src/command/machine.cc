@@ -165,7 +165,7 @@ void Machine::open_gpu(const Config& config, const RankInfo& ranks, const Neighb
   if (rendezvous_) {
     options.index = claim_gpu(ranks.local_rank >= 0 ? ranks.local_rank : here.index);
     if (ranks.rank > 0) attention = rendezvous_->exchange("attention", "")[0];
-    if (ranks.rank > 0 && attention.empty()) options.attention = CudaAttention::builtin;
+    options.cudnn = ranks.rank == 0 || !attention.empty();
   }
   CudaBackend cuda = make_cuda(options);
   if (rendezvous_ && ranks.rank == 0) attention = rendezvous_->exchange("attention", cuda.attention)[0];

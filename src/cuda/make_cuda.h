@@ -18,9 +18,11 @@ namespace athanor {
 struct CudaOptions {
   int index = 0;  // CUDA's index among the visible GPUs
   // cudnn: cuDNN's attention wherever it supports the op; automatic: where its plan fits in memory, unless a trial
-  // finds the program's own kernels faster (Tuning). Both only for sequences of exactly `tokens` tokens; setting
-  // `tokens` promises that, and `documents` that other tables of spans are of documents within such sequences.
+  // finds the program's own kernels faster (Tuning), of which a trial may also choose those with five products. Both
+  // only for sequences of exactly `tokens` tokens; setting `tokens` promises that, and `documents` that other tables of
+  // spans are of documents within such sequences.
   CudaAttention attention = CudaAttention::automatic;
+  bool cudnn = true;   // false: as if it were not installed
   int64_t tokens = 0;  // 0: any lengths: only the program's own kernels
   bool documents = false;
   std::string plan_folder;  // stores cuDNN's plans for later runs; "": plans are built at each start

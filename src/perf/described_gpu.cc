@@ -69,7 +69,8 @@ struct Sizes {
     else
       own = cuda::scratch(op);
     if constexpr (std::is_same_v<Op, AttentionBwd>)
-      if (const size_t scores = of_scores(op); scores <= most) return std::max(own, scores);
+      for (const size_t choice : {of_scores(op), cuda::ordered_scratch(op, capability)})
+        if (choice <= most) own = std::max(own, choice);
     return own;
   }
   bool fuses(const Gemm& op) const { return cuda::own_product_takes(problem_of(op), capability); }
@@ -88,7 +89,8 @@ class DescribedOps final : public Decorated<DescribedOps>, public Tuning {
 
   size_t wanted_scratch(const Tunable& ops) override {
     size_t wanted = 0;
-    for (const AttentionBwd& op : ops.backward) wanted = std::max(wanted, sizes_.of_scores(op));
+    for (const AttentionBwd& op : ops.backward)
+      wanted = std::max({wanted, sizes_.of_scores(op), cuda::ordered_scratch(op, sizes_.capability)});
     return wanted > sizes_.most ? wanted : 0;
   }
   size_t allow_scratch(size_t bytes) override { return std::exchange(sizes_.most, bytes); }

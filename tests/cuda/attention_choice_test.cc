@@ -18,7 +18,7 @@ namespace {
 using cuda::CudaOps;
 using ::testing::HasSubstr;
 
-constexpr int64_t kTokens = 16, kHeads = 2, kDim = 8, kCols = kHeads * kDim;
+constexpr int64_t kTokens = 16, kHeads = 2, kDim = 8;
 constexpr double kFast = 0.1, kSlow = 1e5;  // microseconds of cuDNN's; the program's take some tens
 
 const CudnnTable& library() {
@@ -31,15 +31,16 @@ emu::fakes::FakeCudnn& fake() {
   return emu::fakes::Installed<emu::fakes::FakeCudnn>::get();
 }
 
-AttentionFwd forward(int64_t batch) {
-  const auto part = [&] { return tensor(DType::bf16, {batch * kTokens, kCols}, 3 * kCols); };
-  return {.y = tensor(DType::bf16, {batch * kTokens, kCols}),
+AttentionFwd forward(int64_t batch, int64_t dim = kDim) {
+  const int64_t cols = kHeads * dim;
+  const auto part = [&] { return tensor(DType::bf16, {batch * kTokens, cols}, 3 * cols); };
+  return {.y = tensor(DType::bf16, {batch * kTokens, cols}),
           .lse = tensor(DType::f32, {batch * kTokens, kHeads}),
           .q = part(),
           .k = part(),
           .v = part(),
           .spans = tensor(DType::i32, {batch, kSpanWords}),
-          .shape = {kHeads, kHeads, kDim, 0, 0.5F}};
+          .shape = {kHeads, kHeads, dim, 0, 0.5F}};
 }
 
 class AttentionChoice : public KernelTest {
@@ -176,7 +177,7 @@ TEST_F(AttentionChoice, TellsWhoseKernelsAndWhy) {
             "forward by the program's own kernels, faster in a trial; "
             "backward by the program's own kernels, faster in a trial");
   EXPECT_EQ(words(*make(false)), "forward by cuDNN's, as configured; backward by cuDNN's, as configured");
-  CudaOps without(nullptr, make_gemm_runner(), cuda::AttentionRunner("it is not there"));
+  CudaOps without(nullptr, make_gemm_runner(), cuda::AttentionRunner({.why = "it is not there"}));
   EXPECT_EQ(words(without),
             "forward by the program's own kernels: it is not there; "
             "backward by the program's own kernels: it is not there");
@@ -212,6 +213,49 @@ TEST_F(AttentionChoice, ComesBackFromItsText) {
   EXPECT_THAT(search(*second, kFast), HasSubstr("0 tried"));
 }
 
+// Seven and five products in backward are one choice with cuDNN's, and a choice without cuDNN.
+TEST_F(AttentionChoice, FiveProductsAreACandidate) {
+  forwards = {forward(1, 64)}, backwards = {backward_of(forwards[0])};
+  const Tunable all{.products = {}, .forward = {}, .backward = backwards};
+  const size_t bytes = cuda::OrderedScratch(kTokens, kHeads, 64).bytes;
+  const auto without_cudnn = [&](int64_t tokens) {
+    return CudaOps(nullptr, make_gemm_runner(), cuda::AttentionRunner({.why = "it is not there", .tokens = tokens}));
+  };
+  CudaOps untried = without_cudnn(0), alone = without_cudnn(kTokens);
+  EXPECT_THAT(search(untried, kFast), Not(HasSubstr("attention")));
+  EXPECT_THAT(search(alone, kFast), HasSubstr("attention: 1 problems, 1 tried, 1 of them for the program's own"));
+  EXPECT_LT(untried.scratch(backwards[0]), bytes);
+  EXPECT_EQ(alone.scratch(backwards[0]), bytes);
+  EXPECT_EQ(alone.allow_scratch(0), SIZE_MAX);
+  EXPECT_EQ(alone.scratch(backwards[0]), untried.scratch(backwards[0]));
+  EXPECT_EQ(alone.wanted_scratch(all), bytes);
+
+  // A choice of five products, beside a cuDNN that could compute it.
+  std::string text = alone.export_choices();
+  const auto replace = [&](const std::string& from, const std::string& to) {
+    ASSERT_NE(text.find(from), std::string::npos) << text;
+    text.replace(text.find(from), from.size(), to);
+  };
+  if (text.find("\"by\": \"ordered\"") == std::string::npos) replace("\"by\": \"builtin\"", "\"by\": \"ordered\"");
+  replace("\"cudnn\": 0", cat("\"cudnn\": ", library().cudnnGetVersion()));
+  const auto chosen = make();
+  EXPECT_EQ(chosen->describe_attention(all), "backward by cuDNN's, without a trial");
+  EXPECT_EQ(chosen->import_choices(text), "");
+  EXPECT_EQ(chosen->describe_attention(all),
+            "backward by the program's own kernels with five products, faster in a trial");
+  EXPECT_EQ(chosen->scratch(backwards[0]), make()->scratch(backwards[0]));
+  EXPECT_GE(chosen->scratch(backwards[0]), bytes);
+  emu::reset_kernel_counters();
+  emu::count_accesses(true);
+  EXPECT_FALSE(by_cudnn(*chosen, backwards[0]));
+  emu::count_accesses(false);
+  std::string kernels;
+  for (const auto& [kernel, counters] : emu::kernel_counters()) kernels += kernel;
+  EXPECT_THAT(kernels, HasSubstr("ordered_backward_wgmma<__nv_bfloat16, 64>"));
+  chosen->allow_scratch(0);  // the choice is not possible
+  EXPECT_EQ(chosen->describe_attention(all).find("five products"), std::string::npos);
+}
+
 TEST_F(AttentionChoice, TextOfAnotherCudnnOrDamaged) {
   const auto first = make();
   search(*first, kSlow);
@@ -235,7 +279,8 @@ TEST_F(AttentionChoice, TextOfAnotherCudnnOrDamaged) {
   const std::string version = cat(library().cudnnGetVersion());
   EXPECT_EQ(taken(replace("\"cudnn\": " + version, "\"cudnn\": 91200")), "cuDNN was 91200 and is " + version);
   EXPECT_EQ(taken(replace("\"cudnn\": " + version, "\"cudnn\": 0")), "cuDNN was not used and is " + version);
-  EXPECT_THAT(taken(replace("\"by\": \"builtin\"", "\"by\": \"magic\"")), HasSubstr("are 'magic', expected builtin"));
+  EXPECT_THAT(taken(replace("\"by\": \"builtin\"", "\"by\": \"magic\"")),
+              HasSubstr("are 'magic', expected builtin, ordered or cudnn"));
   EXPECT_THAT(taken(replace("\"by\": \"builtin\"", "\"by\": 3")), HasSubstr("not readable"));
   EXPECT_THAT(taken(replace("\"attention\": {", "\"attention\": 3, \"was\": {")), HasSubstr("delete the file"));
   EXPECT_THAT(taken(replace("\"cudnn\": ", "\"cudnn\": -")), HasSubstr("expected a whole number"));

@@ -3,6 +3,7 @@
 #include "tests/cuda/attention_setting.h"
 #ifdef ATHANOR_EMULATED_GPU
 #include "cuda/attention/wgmma_schedule.h"
+#include "emulator/emulator.h"
 #include "emulator/runtime/control.h"
 #endif
 
@@ -13,7 +14,10 @@ class AttentionWgmma : public KernelTest {
  protected:
   void SetUp() override {
     KernelTest::SetUp();
-    if (!IsSkipped()) examine_ = std::make_unique<Examiner>(make_cuda_backend, Examiner::Options{.threads = {2}});
+    if (!IsSkipped()) examine(make_cuda_backend);
+  }
+  void examine(const MakeBackend& make) {
+    examine_ = std::make_unique<Examiner>(make, Examiner::Options{.threads = {2}});
   }
   // Queries and keys are all rows of `rows`, seen as `spans` say.
   OpCase<AttentionFwd> forward(DType dtype, const AttentionShape& shape, int rows, const std::vector<Span>& spans) {
@@ -24,9 +28,10 @@ class AttentionWgmma : public KernelTest {
             {{"spans", listed(words_of(spans))}}};
   }
   void forward_agrees(const OpCase<AttentionFwd>& c) { (*examine_)(c); }
-  void agrees(const OpCase<AttentionFwd>& c) {
+  void backward_agrees(const OpCase<AttentionFwd>& c) { (*examine_)(backward_of(*examine_, c)); }
+  virtual void agrees(const OpCase<AttentionFwd>& c) {
     forward_agrees(c);
-    (*examine_)(backward_of(*examine_, c));
+    backward_agrees(c);
   }
   // mma.sync backward makes NaN of dk where a value that nobody sees is one: the registers for more do not suffice.
   void unseen_rows_may_be_nan(bool values_backward) {
@@ -38,7 +43,36 @@ class AttentionWgmma : public KernelTest {
         };
       forward_agrees(c);
       if (!values_backward) c.values["v"] = normal();
-      (*examine_)(backward_of(*examine_, c));
+      backward_agrees(c);
+    }
+  }
+  void lengths_and_groups() {
+    constexpr int64_t kGroups[] = {1, 2, 3};
+    int number = 0;
+    for (const int rows : {1, 63, 64, 65, 127, 129, 200, 257})
+      for (const int64_t dim : {64, 128}) {
+        const AttentionShape shape = heads(kGroups[number % 3], 1, dim);
+        agrees(forward(++number % 4 < 2 ? DType::bf16 : DType::f16, shape, rows, spans_of({rows})));
+      }
+    agrees(forward(DType::bf16, heads(4, 2, 64), 70, spans_of({70})));
+  }
+  void without_causality() {
+    for (const int rows : {5, 64, 130, 300})
+      agrees(forward(DType::bf16, heads(2, 1, rows % 4 ? 128 : 64), rows, {{0, rows, 0, rows, rows, 0}}));
+  }
+  void documents_and_windows() {
+    for (const int64_t dim : {64, 128}) {
+      agrees(forward(DType::bf16, heads(2, 1, dim), 261, spans_of({70, 1, 63, 127})));
+      agrees(forward(DType::f16, heads(1, 1, dim, 50), 330, spans_of({300, 30})));
+      agrees(forward(DType::bf16, heads(1, 1, dim), 150, {{3, 7, 2, 7, 0, 0}, {90, 40, 100, 40, 0, 0}}));
+      agrees(forward(DType::bf16, heads(2, 2, dim), 12, {{0, 0, 0, 0, 0, 0}, {4, 0, 4, 0, 0, 0}}));
+      agrees(forward(DType::bf16, heads(1, 1, dim), 140, {{0, 140, 0, 140, 0, 70}}));  // half of the queries see no key
+    }
+  }
+  void many_tiles() {
+    for (const int64_t dim : {64, 128}) {
+      agrees(forward(DType::f16, heads(3, 1, dim), 390, spans_of({390})));
+      agrees(forward(DType::bf16, heads(1, 1, dim), 500, {{0, 64, 64, 64, 64, 0}, {64, 436, 0, 64, 64, 0}}));
     }
   }
   void TearDown() override {
@@ -63,32 +97,12 @@ TEST_F(AttentionWgmma, RowsBehindTheLastKeyMayBeNan) { unseen_rows_may_be_nan(fa
 #endif
 
 // Around warps, warpgroups, blocks and tiles; groups of heads by turns.
-TEST_F(AttentionWgmma, LengthsAndGroups) {
-  constexpr int64_t kGroups[] = {1, 2, 3};
-  int number = 0;
-  for (const int rows : {1, 63, 64, 65, 127, 129, 200, 257})
-    for (const int64_t dim : {64, 128}) {
-      const AttentionShape shape = heads(kGroups[number % 3], 1, dim);
-      agrees(forward(++number % 4 < 2 ? DType::bf16 : DType::f16, shape, rows, spans_of({rows})));
-    }
-  agrees(forward(DType::bf16, heads(4, 2, 64), 70, spans_of({70})));
-}
+TEST_F(AttentionWgmma, LengthsAndGroups) { lengths_and_groups(); }
 
 // Queries behind all keys see every one of them.
-TEST_F(AttentionWgmma, WithoutCausality) {
-  for (const int rows : {5, 64, 130, 300})
-    agrees(forward(DType::bf16, heads(2, 1, rows % 4 ? 128 : 64), rows, {{0, rows, 0, rows, rows, 0}}));
-}
+TEST_F(AttentionWgmma, WithoutCausality) { without_causality(); }
 
-TEST_F(AttentionWgmma, DocumentsAndWindows) {
-  for (const int64_t dim : {64, 128}) {
-    agrees(forward(DType::bf16, heads(2, 1, dim), 261, spans_of({70, 1, 63, 127})));
-    agrees(forward(DType::f16, heads(1, 1, dim, 50), 330, spans_of({300, 30})));
-    agrees(forward(DType::bf16, heads(1, 1, dim), 150, {{3, 7, 2, 7, 0, 0}, {90, 40, 100, 40, 0, 0}}));
-    agrees(forward(DType::bf16, heads(2, 2, dim), 12, {{0, 0, 0, 0, 0, 0}, {4, 0, 4, 0, 0, 0}}));
-    agrees(forward(DType::bf16, heads(1, 1, dim), 140, {{0, 140, 0, 140, 0, 70}}));  // half of the queries see no key
-  }
-}
+TEST_F(AttentionWgmma, DocumentsAndWindows) { documents_and_windows(); }
 
 // One query each and many keys, as when text is sampled; more tiles than the ring has slots.
 TEST_F(AttentionWgmma, Caches) {
@@ -100,11 +114,38 @@ TEST_F(AttentionWgmma, Caches) {
 
 // More tiles than the ring has slots, those of several heads one after the other; blocks whose warpgroups see nothing
 // in common.
-TEST_F(AttentionWgmma, ManyTiles) {
-  for (const int64_t dim : {64, 128}) {
-    agrees(forward(DType::f16, heads(3, 1, dim), 390, spans_of({390})));
-    agrees(forward(DType::bf16, heads(1, 1, dim), 500, {{0, 64, 64, 64, 64, 0}, {64, 436, 0, 64, 64, 0}}));
+TEST_F(AttentionWgmma, ManyTiles) { many_tiles(); }
+
+// Backward with five products: blocks add dq in order. On the emulated GPU some are resident at a time.
+class AttentionFiveProducts : public AttentionWgmma {
+ protected:
+  void SetUp() override {
+    AttentionWgmma::SetUp();
+    if (!IsSkipped()) examine(make_ordered_backend);
+    reside(2);
   }
+  void agrees(const OpCase<AttentionFwd>& c) override { backward_agrees(c); }
+  void TearDown() override {
+    reside(1);
+    AttentionWgmma::TearDown();
+  }
+  static void reside(int blocks) {
+#ifdef ATHANOR_EMULATED_GPU
+    emu::set_resident_blocks(blocks);
+#else
+    (void)blocks;
+#endif
+  }
+};
+
+TEST_F(AttentionFiveProducts, LengthsAndGroups) { lengths_and_groups(); }
+TEST_F(AttentionFiveProducts, WithoutCausality) { without_causality(); }
+TEST_F(AttentionFiveProducts, DocumentsAndWindows) { documents_and_windows(); }
+TEST_F(AttentionFiveProducts, ManyTiles) { many_tiles(); }
+TEST_F(AttentionFiveProducts, RowsBehindTheLastKeyMayBeNan) { unseen_rows_may_be_nan(true); }
+// A tile of queries that sees tiles of keys on both sides of one that it does not see: this one adds nothing, in turn.
+TEST_F(AttentionFiveProducts, GapsBetweenKeys) {
+  agrees(forward(DType::bf16, heads(1, 1, 64), 700, {{0, 30, 0, 60, 60, 0}, {30, 40, 600, 100, 100, 0}}));
 }
 
 #ifdef ATHANOR_EMULATED_GPU
@@ -178,6 +219,12 @@ TEST(AttentionKernels, ByGpuAndHeadSize) {
   EXPECT_EQ(kernels_on(emu::gpu_h200(), usual),
             "attend_wgmma<__half, 64>; keys_backward_wgmma<__half, 64>; queries_backward_wgmma<__half, 64>; "
             "query_stats<__half>; ");
+  EXPECT_EQ(kernels_on(emu::gpu_h200(), usual, make_ordered_backend),
+            "attend_wgmma<__half, 64>; ordered_backward_wgmma<__half, 64>; prepare_sums<64>; query_stats<__half>; "
+            "round_sums<__half, 64>; ");
+  for (const Setting& other : {Setting{DType::f16, heads(2, 1, 80), {20}}, Setting{DType::f32, heads(2, 1, 64), {20}}})
+    EXPECT_EQ(kernels_on(emu::gpu_h200(), other, make_ordered_backend), kernels_on(emu::gpu_h200(), other));
+  EXPECT_EQ(kernels_on(emu::gpu_b200(), usual, make_ordered_backend), kernels_on(emu::gpu_b200(), usual));
   EXPECT_EQ(kernels_on(emu::gpu_h100(), {DType::bf16, heads(2, 1, 128), {20}}),
             "attend_wgmma<__nv_bfloat16, 128>; keys_backward_wgmma<__nv_bfloat16, 128>; "
             "queries_backward_wgmma<__nv_bfloat16, 128>; query_stats<__nv_bfloat16>; ");

@@ -72,8 +72,8 @@ class CudaTestDevice final : public Device {
 // The program's ops; on the emulated GPU every launch has a schedule of its own.
 class CudaTestOps final : public Decorated<CudaTestOps> {
  public:
-  CudaTestOps(int threads, std::unique_ptr<cuda::CudnnAttention> attention, bool search = false)
-      : ops_(nullptr, make_gemm_runner(), {std::move(attention), false}), threads_(threads), search_(search) {}
+  CudaTestOps(int threads, cuda::AttentionRunner attention, bool search = false)
+      : ops_(nullptr, make_gemm_runner(), std::move(attention)), threads_(threads), search_(search) {}
   const cuda::CudaOps& inner() const { return ops_; }
 
   template <class Op>
@@ -97,14 +97,22 @@ class CudaTestOps final : public Decorated<CudaTestOps> {
 };
 }  // namespace
 
-TestBackend make_cuda_backend(int threads) { return make_attention_backend(threads, nullptr); }
+TestBackend make_cuda_backend(int threads) {
+  return {std::make_shared<CudaTestDevice>(), std::make_shared<CudaTestOps>(threads, cuda::AttentionRunner())};
+}
 
 TestBackend make_searching_backend(int threads) {
-  return {std::make_shared<CudaTestDevice>(), std::make_shared<CudaTestOps>(threads, nullptr, true)};
+  return {std::make_shared<CudaTestDevice>(), std::make_shared<CudaTestOps>(threads, cuda::AttentionRunner(), true)};
+}
+
+TestBackend make_ordered_backend(int threads) {
+  cuda::AttentionRunner five({.kernels = cuda::AttentionKernels::ordered});
+  return {std::make_shared<CudaTestDevice>(), std::make_shared<CudaTestOps>(threads, std::move(five))};
 }
 
 TestBackend make_attention_backend(int threads, std::unique_ptr<cuda::CudnnAttention> attention) {
-  return {std::make_shared<CudaTestDevice>(), std::make_shared<CudaTestOps>(threads, std::move(attention))};
+  return {std::make_shared<CudaTestDevice>(),
+          std::make_shared<CudaTestOps>(threads, cuda::AttentionRunner(std::move(attention), false))};
 }
 
 std::unique_ptr<cuda::GemmRunner> make_gemm_runner() {

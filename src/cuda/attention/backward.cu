@@ -286,24 +286,49 @@ void find_stats(QueryStats* stats, const AttentionBwd& op, bool vectors, cudaStr
 }  // namespace
 }  // namespace attention
 
+namespace {
+template <class T>
+attention::Backward<T> backward_of(const AttentionBwd& op, void* scratch) {
+  return {attention::inputs_of<T>(op),
+          data<T>(op.dq),
+          data<T>(op.dk),
+          data<T>(op.dv),
+          op.dq.stride(),
+          op.dk.stride(),
+          op.dv.stride(),
+          data<T>(op.dy),
+          static_cast<QueryStats*>(scratch)};
+}
+}  // namespace
+
 void run(const AttentionBwd& op, void* scratch, cudaStream_t stream) {
-  auto* stats = static_cast<QueryStats*>(scratch);
   by_type(op.q.dtype, [&]<class T>() {
-    const attention::Backward<T> a{attention::inputs_of<T>(op),
-                                   data<T>(op.dq),
-                                   data<T>(op.dk),
-                                   data<T>(op.dv),
-                                   op.dq.stride(),
-                                   op.dk.stride(),
-                                   op.dv.stride(),
-                                   data<T>(op.dy),
-                                   stats};
-    attention::find_stats<T>(stats, op, a.in.vectors, stream);
+    const attention::Backward<T> a = backward_of<T>(op, scratch);
+    attention::find_stats<T>(static_cast<QueryStats*>(scratch), op, a.in.vectors, stream);
     if constexpr (sizeof(T) == 2) {
       if (warpgroups_take(a)) return attention::differentiate_by_warpgroups(a, stream);
       if (tensor_cores_take(a.in)) return attention::differentiate_on_tensor_cores(a, stream);
     }
     attention::differentiate_plainly(a, stream);
+  });
+}
+
+bool five_products_take(const AttentionBwd& op) {
+  bool taken = false;
+  by_type(op.q.dtype, [&]<class T>() {
+    if constexpr (sizeof(T) == 2) taken = warpgroups_take(backward_of<T>(op, nullptr));
+  });
+  return taken;
+}
+
+void run_five_products(const AttentionBwd& op, void* scratch, cudaStream_t stream) {
+  if (!five_products_take(op)) return run(op, scratch, stream);
+  by_type(op.q.dtype, [&]<class T>() {
+    if constexpr (sizeof(T) == 2) {
+      const attention::Backward<T> a = backward_of<T>(op, scratch);
+      attention::find_stats<T>(static_cast<QueryStats*>(scratch), op, a.in.vectors, stream);
+      attention::differentiate_in_order(a, scratch, stream);
+    }
   });
 }
 }  // namespace athanor::cuda

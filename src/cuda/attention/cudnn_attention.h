@@ -110,6 +110,7 @@ class CudnnAttention {
   // Scratch memory that a plan needs if only most_scratch prevents it; else 0.
   template <class Op>
   size_t wanted_scratch(const Op& op);
+  size_t most_scratch() const { return options_.most_scratch; }
   // Returns the previous limit.
   size_t allow_scratch(size_t most) { return std::exchange(options_.most_scratch, most); }
   template <class Op>

@@ -12,11 +12,11 @@
 namespace athanor::cuda {
 namespace {
 
-constexpr double kLeastGain = 0.01;  // required advantage of own kernels
+constexpr double kLeastGain = 0.01;  // required advantage of a candidate over those before it
 constexpr size_t kAlign = 256;
 
 // Unique per problem.
-std::string name_of(const AttentionProblem& p) {
+std::string text_of(const AttentionProblem& p) {
   std::string name = cat(p, ", rows ", p.stride_q, " ", p.stride_k, " ", p.stride_v);
   if (p.backward) name += cat(" ", p.stride_dq, " ", p.stride_dk, " ", p.stride_dv);
   return name;
@@ -82,55 +82,107 @@ class Trial {
   void* scratch_ = nullptr;
 };
 
+// Scratch memory of five products; 0: they do not compute it.
+size_t five_products_scratch(const AttentionFwd&) { return 0; }
+size_t five_products_scratch(const AttentionBwd& op) {
+  return five_products_take(op) ? OrderedScratch(op.q.rows(), op.shape.heads, op.shape.head_dim).bytes : 0;
+}
+
 }  // namespace
 
 AttentionRunner::AttentionRunner(std::unique_ptr<CudnnAttention> cudnn, bool by_trial)
-    : cudnn_(std::move(cudnn)), by_trial_(by_trial) {}
+    : cudnn_(std::move(cudnn)), own_{.tokens = cudnn_->tokens()}, by_trial_(by_trial) {}
 
 void AttentionRunner::take(const AttentionChoices& choices) {
   for (const auto& [problem, choice] : choices) choices_[problem] = choice;
 }
 
 template <class Op>
-bool AttentionRunner::by_cudnn(const Op& op) const {
-  return cudnn_ && cudnn_->supports(op) && is_chosen(cudnn_->problem_of(op));
+std::string AttentionRunner::name_of(const Op& op) const {
+  return text_of(problem_of(op, own_.tokens));
 }
 
-bool AttentionRunner::is_chosen(const AttentionProblem& p) const {
-  if (!by_trial_) return true;
-  const auto choice = choices_.find(name_of(p));
-  return choice == choices_.end() ? p.window == 0 && !p.documents : !choice->second.own;
+// Trials are of whole sequences.
+template <class Op>
+std::vector<AttentionKernels> AttentionRunner::candidates(const Op& op) const {
+  const bool cudnn = cudnn_ && cudnn_->supports(op);
+  const size_t bytes = five_products_scratch(op);
+  const bool five = own_.kernels == AttentionKernels::ordered && bytes > 0;
+  const AttentionKernels own = five ? AttentionKernels::ordered : AttentionKernels::builtin;
+  if (!by_trial_) return {cudnn ? AttentionKernels::cudnn : own};
+  std::vector<AttentionKernels> all;
+  if (cudnn) all.push_back(AttentionKernels::cudnn);
+  all.push_back(own);
+  const bool sequences = op.q.rows() == op.k.rows() && op.q.rows() > 0 && op.q.rows() % own_.tokens == 0;
+  if (bytes > 0 && bytes <= most_scratch() && sequences) all.push_back(AttentionKernels::ordered);
+  return all;
+}
+
+template <class Op>
+AttentionKernels AttentionRunner::chosen(const Op& op) const {
+  const std::vector<AttentionKernels> all = candidates(op);
+  if (all.size() == 1) return all[0];
+  const auto choice = choices_.find(name_of(op));
+  if (choice != choices_.end() && std::ranges::find(all, choice->second.by) != all.end()) return choice->second.by;
+  const AttentionProblem p = problem_of(op, own_.tokens);
+  return p.window == 0 && !p.documents ? all[0] : AttentionKernels::builtin;
+}
+
+template <class Op>
+size_t AttentionRunner::scratch_of(AttentionKernels by, const Op& op) const {
+  if (by == AttentionKernels::cudnn) return cudnn_->scratch(op);
+  return std::max(cuda::scratch(op), by == AttentionKernels::ordered ? five_products_scratch(op) : 0);
 }
 
 template <class Op>
 size_t AttentionRunner::scratch(const Op& op) const {
-  if (!cudnn_ || !cudnn_->supports(op)) return cuda::scratch(op);
-  return by_trial_ ? std::max(cudnn_->scratch(op), cuda::scratch(op)) : cudnn_->scratch(op);
+  size_t most = 0;
+  for (const AttentionKernels by : candidates(op)) most = std::max(most, scratch_of(by, op));
+  return most;
+}
+
+template <class Op>
+void AttentionRunner::run_by(AttentionKernels by, const Op& op, void* scratch, cudaStream_t stream) const {
+  if (by == AttentionKernels::cudnn) return cudnn_->run(op, scratch);
+  if constexpr (std::is_same_v<Op, AttentionBwd>)
+    if (by == AttentionKernels::ordered) return run_five_products(op, scratch, stream);
+  cuda::run(op, scratch, stream);
 }
 
 template <class Op>
 void AttentionRunner::run(const Op& op, void* scratch, cudaStream_t stream) const {
-  by_cudnn(op) ? cudnn_->run(op, scratch) : cuda::run(op, scratch, stream);
+  run_by(chosen(op), op, scratch, stream);
 }
 
 size_t AttentionRunner::wanted_scratch(const Tunable& ops) const {
   size_t most = 0;
-  if (!cudnn_) return most;
-  for (const AttentionFwd& op : ops.forward) most = std::max(most, cudnn_->wanted_scratch(op));
-  for (const AttentionBwd& op : ops.backward) most = std::max(most, cudnn_->wanted_scratch(op));
+  const auto add = [&](const auto& op) {
+    if (cudnn_) most = std::max(most, cudnn_->wanted_scratch(op));
+    if (by_trial_ && five_products_scratch(op) > most_scratch()) most = std::max(most, five_products_scratch(op));
+  };
+  for (const AttentionFwd& op : ops.forward) add(op);
+  for (const AttentionBwd& op : ops.backward) add(op);
   return most;
+}
+
+size_t AttentionRunner::allow_scratch(size_t bytes) {
+  return cudnn_ ? cudnn_->allow_scratch(bytes) : std::exchange(own_.most_scratch, bytes);
 }
 
 // Whose kernels are used, and why.
 template <class Op>
 std::string AttentionRunner::whose(const Op& op) const {
-  std::string why = why_own_;
-  if (!cudnn_ || !cudnn_->supports(op, &why)) return cat("the program's own kernels", why.empty() ? "" : ": ", why);
-  if (!by_trial_) return "cuDNN's, as configured";
-  const AttentionProblem p = cudnn_->problem_of(op);
-  const bool tried = choices_.contains(name_of(p));
-  if (!is_chosen(p)) return cat("the program's own kernels, ", tried ? "faster in a trial" : "without a trial");
-  return cat("cuDNN's, ", tried ? "by a trial" : "without a trial");
+  std::string why = own_.why;
+  const bool cudnn = cudnn_ && cudnn_->supports(op, &why), choice = candidates(op).size() > 1;
+  const bool tried = choice && choices_.contains(name_of(op));
+  const AttentionKernels by = chosen(op);
+  if (by == AttentionKernels::cudnn)
+    return cat("cuDNN's, ", tried ? "by a trial" : choice ? "without a trial" : "as configured");
+  const char* own =
+      by == AttentionKernels::ordered ? "the program's own kernels with five products" : "the program's own kernels";
+  if (tried) return cat(own, ", faster in a trial", cudnn || why.empty() ? "" : ": ", cudnn ? "" : why);
+  if (cudnn) return cat(own, ", without a trial");
+  return cat(own, why.empty() ? "" : ": ", why);
 }
 
 std::string AttentionRunner::describe(const Tunable& ops) const {
@@ -149,38 +201,40 @@ std::string AttentionRunner::describe(const Tunable& ops) const {
 }
 
 template <class Op>
-AttentionChoice AttentionRunner::time_both(const Op& like, double* cudnn_microseconds, cudaStream_t stream) const {
-  Trial<Op> trial(like, cudnn_->tokens(), scratch(like), stream);
-  const std::vector<double> best = best_in_turns(2, [&](size_t own, int launches) {
-    return trial.microseconds(launches, [&](const Op& op, void* scratch_memory) {
-      own ? cuda::run(op, scratch_memory, stream) : cudnn_->run(op, scratch_memory);
-    });
+AttentionChoice AttentionRunner::time_all(const Op& like, double* first_microseconds, cudaStream_t stream) const {
+  Trial<Op> trial(like, own_.tokens, scratch(like), stream);
+  const std::vector<AttentionKernels> all = candidates(like);
+  const std::vector<double> times = best_in_turns(all.size(), [&](size_t i, int launches) {
+    return trial.microseconds(launches, [&](const Op& op, void* memory) { run_by(all[i], op, memory, stream); });
   });
-  *cudnn_microseconds = best[false];
-  const bool own = best[true] < (1 - kLeastGain) * best[false];
-  return {.own = own, .microseconds = best[own]};
+  *first_microseconds = times[0];
+  size_t best = 0;
+  for (size_t i = 1; i < all.size(); ++i)
+    if (times[i] < (1 - kLeastGain) * times[best]) best = i;
+  return {.by = all[best], .microseconds = times[best]};
 }
 
 AttentionRunner::SearchReport AttentionRunner::search(const Tunable& ops, double seconds, cudaStream_t stream) {
   SearchReport report;
-  if (!cudnn_ || !by_trial_) return report;
+  if (!by_trial_) return report;
   const auto start = std::chrono::steady_clock::now();
   const auto search_ops = [&]<class Op>(std::span<const Op> all) {
     std::map<std::string, std::pair<Op, int>> distinct;  // with its number of launches
     for (const Op& op : all)
-      if (cudnn_->supports(op)) ++distinct.try_emplace(name_of(cudnn_->problem_of(op)), op, 0).first->second.second;
+      if (candidates(op).size() > 1) ++distinct.try_emplace(name_of(op), op, 0).first->second.second;
     report.problems += static_cast<int>(distinct.size());
     for (const auto& [problem, work] : distinct) {
       if (choices_.contains(problem)) continue;
       if (std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() >= seconds) return;
-      double cudnn = 0;
+      double first = 0;
       const Op& op = work.first;
       const AttentionChoice choice =
-          with_context(cat("choosing whose kernels compute ", problem), [&] { return time_both(op, &cudnn, stream); });
+          with_context(cat("choosing whose kernels compute ", problem), [&] { return time_all(op, &first, stream); });
       choices_[problem] = choice;
       ++report.timed;
-      report.own += choice.own;
-      report.first_microseconds += work.second * cudnn;
+      report.own += choice.by != AttentionKernels::cudnn;
+      report.ordered += choice.by == AttentionKernels::ordered;
+      report.first_microseconds += work.second * first;
       report.best_microseconds += work.second * choice.microseconds;
     }
   };

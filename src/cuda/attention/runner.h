@@ -1,10 +1,13 @@
-// Chooses between cuDNN's attention, where it has a plan, and the program's own kernels. A choice by trial is saved
-// with the run, since rounding depends on it. Before a trial cuDNN computes whole sequences, and the program's own
-// kernels documents and windows, for only they leave out all that is hidden.
+// Chooses between cuDNN's attention, where it has a plan, and the program's own kernels, with seven or with five
+// products in backward. A choice by trial is saved with the run, since rounding depends on it. Before a trial cuDNN
+// computes whole sequences, and the program's own kernels documents and windows, for only they leave out all that is
+// hidden; with seven products, as no GPU has run five yet.
 #pragma once
 #include <cuda_runtime_api.h>
 
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "cuda/attention/cudnn_attention.h"
 #include "cuda/gemm/choices.h"
@@ -13,27 +16,36 @@ namespace athanor::cuda {
 
 class AttentionRunner {
  public:
-  AttentionRunner() = default;  // the program's own
-  explicit AttentionRunner(std::string why_own) : why_own_(std::move(why_own)) {}
+  // Without cuDNN.
+  struct Own {
+    std::string why = "";  // there is no cuDNN
+    AttentionKernels kernels = AttentionKernels::builtin;
+    int64_t tokens = 0;  // of a sequence, as in CudnnAttention::Options: search() tries; 0: it does not
+    size_t most_scratch = SIZE_MAX;
+  };
+  AttentionRunner() = default;
+  explicit AttentionRunner(Own own) : own_(std::move(own)), by_trial_(own_.tokens > 0) {}
   // by_trial: use own kernels also where search() finds them faster.
   AttentionRunner(std::unique_ptr<CudnnAttention> cudnn, bool by_trial);
 
-  // Enough for either choice, so that the memory plan stays valid after a search.
+  // Enough for any choice, so that the memory plan stays valid after a search.
   template <class Op>
   size_t scratch(const Op& op) const;
   template <class Op>
   void run(const Op& op, void* scratch, cudaStream_t stream) const;
 
-  // Times both on random numbers for every distinct problem without a choice. Allocates memory for one at a time.
+  // Times all that can compute it, on random numbers, for every distinct problem without a choice. Allocates memory for
+  // one at a time.
   struct SearchReport {
-    int problems = 0, timed = 0, own = 0;                  // distinct; timed; of those, with own kernels chosen
-    double first_microseconds = 0, best_microseconds = 0;  // sums over all launches of timed ones: cuDNN, chosen
+    int problems = 0, timed = 0;                           // distinct; timed
+    int own = 0, ordered = 0;                              // of those, with own kernels chosen; with five products
+    double first_microseconds = 0, best_microseconds = 0;  // sums over all launches of timed ones: untried, chosen
   };
   SearchReport search(const Tunable& ops, double seconds, cudaStream_t stream);
 
   // As in Tuning.
   size_t wanted_scratch(const Tunable& ops) const;
-  size_t allow_scratch(size_t bytes) { return cudnn_ ? cudnn_->allow_scratch(bytes) : bytes; }
+  size_t allow_scratch(size_t bytes);
   std::string describe(const Tunable& ops) const;
 
   const AttentionChoices& choices() const { return choices_; }
@@ -42,16 +54,24 @@ class AttentionRunner {
 
  private:
   template <class Op>
-  bool by_cudnn(const Op& op) const;
-  bool is_chosen(const AttentionProblem& p) const;  // cuDNN, of a problem that it supports
+  std::string name_of(const Op& op) const;
+  // Those that can compute the op, the preferred one of equally fast ones first.
   template <class Op>
-  AttentionChoice time_both(const Op& like, double* cudnn_microseconds, cudaStream_t stream) const;
-
+  std::vector<AttentionKernels> candidates(const Op& op) const;
+  template <class Op>
+  AttentionKernels chosen(const Op& op) const;
+  template <class Op>
+  size_t scratch_of(AttentionKernels by, const Op& op) const;
+  template <class Op>
+  void run_by(AttentionKernels by, const Op& op, void* scratch, cudaStream_t stream) const;
+  template <class Op>
+  AttentionChoice time_all(const Op& like, double* first_microseconds, cudaStream_t stream) const;
   template <class Op>
   std::string whose(const Op& op) const;
+  size_t most_scratch() const { return cudnn_ ? cudnn_->most_scratch() : own_.most_scratch; }
 
   std::unique_ptr<CudnnAttention> cudnn_;
-  std::string why_own_;  // reason if cuDNN is not available
+  Own own_;  // without cuDNN
   bool by_trial_ = false;
   AttentionChoices choices_;
 };

@@ -5,8 +5,8 @@
 // Exponentials of one warpgroup run beside products of the other, and beside the next product of its own. Compute
 // bound. Deterministic: sums are over the other side's rows in order, head by head of the group. No GPU has run it yet.
 #include "cuda/attention/wgmma.h"
+#include "cuda/attention/wgmma_backward.h"
 #include "cuda/attention/wgmma_schedule.h"
-#include "cuda/attention/wgmma_tiles.h"
 
 namespace athanor::cuda::attention {
 namespace {
@@ -36,39 +36,10 @@ struct QueryMaps {
 };
 
 #if PTX_SM90A
-template <class Room>
-struct Shared {
-  Sight<kRows> sight;
-  Ring<Room::kSlots> ring;
-  Heads<Room::kPlaces> heads;
-
-  __device__ __forceinline__ void init() {  // followed by a barrier of the block
-    if (threadIdx.x != 0) return;
-    ring.init(kConsumers / 32);
-    heads.init();
-    ptx::fence_mbar_init();
-  }
-};
-
 struct Place {
   int head, end;  // the block's heads of its side: [head, end)
   int first;      // its first row
   int start;      // the first row of the other side that they see; kNone: none
-};
-
-// A warpgroup's rows of a head.
-template <class T>
-struct Own {
-  T *a, *b;           // its first rows
-  const Seen* group;  // what they see
-  const Seen* warp;   // what the warp's rows see
-
-  template <class R>
-  __device__ __forceinline__ Own(R& room, int place, const Sight<kRows>& sight) {
-    const int first = group_id() * kGroupRows;
-    a = room.a[place] + first * kBoxColumns, b = room.b[place] + first * kBoxColumns;
-    group = sight.seen + first, warp = sight.seen + warp_id() * 16;
-  }
 };
 
 // ---- keys: dk and dv
@@ -105,33 +76,9 @@ __device__ __forceinline__ void produce_queries(R& room, Shared<R>& shared, cons
   }
 }
 
-// p, then ds, for the thread's keys and queries. scale: times log2(e).
-template <int N>
-__device__ __forceinline__ void weigh_keys(Accumulators<1, N>& p, const QueryStats* stats, float scale) {
-#pragma unroll
-  for (int n = 0; n < N / 8; ++n) {
-    const uint4 two = ld16(stats + n * 8 + lane_id() % 4 * 2);
-    const float lse[2] = {__uint_as_float(two.x), __uint_as_float(two.z)};
-#pragma unroll
-    for (int i = 0; i < 4; ++i) p[0][n][i] = ptx::exp2_approx(fmaf(p[0][n][i], scale, -lse[i % 2]));
-  }
-}
-template <int N>
-__device__ __forceinline__ void differentiate_keys(Accumulators<1, N>& ds, const Accumulators<1, N>& p,
-                                                   const QueryStats* stats) {
-#pragma unroll
-  for (int n = 0; n < N / 8; ++n) {
-    const uint4 two = ld16(stats + n * 8 + lane_id() % 4 * 2);
-    const float dy_by_y[2] = {__uint_as_float(two.y), __uint_as_float(two.w)};
-#pragma unroll
-    for (int i = 0; i < 4; ++i) ds[0][n][i] = p[0][n][i] * (ds[0][n][i] - dy_by_y[i % 2]);
-  }
-}
-
 template <class T, int D, class R>
-__device__ __forceinline__ void meet_queries(Accumulators<1, D>& dk, Accumulators<1, D>& dv, R& room,
-                                             Shared<R>& shared, Turn<R::kSlots>& turn, const Own<T>& own, int start,
-                                             float scale) {
+__device__ __forceinline__ void meet_queries(Accumulators<1, D>& dk, Accumulators<1, D>& dv, R& room, Shared<R>& shared,
+                                             Turn<R::kSlots>& turn, const Own<T>& own, int start, float scale) {
   constexpr int N = R::N;
   auto& ring = shared.ring;
   Accumulators<1, N> p, ds;
@@ -222,9 +169,8 @@ __device__ __forceinline__ void produce_keys(R& room, Shared<R>& shared, const Q
     for (int start = at.start; start != kNone;) {
       const int next = next_seen<kRows>(shared.sight.seen, start + N);
       const auto push = [&](const CUtensorMap& map) {
-        ring.fill(turn, next, [&](int slot) {
-          copy_tile<N, D>(room.slots[slot], map, &ring.full[slot], head / group * D, start);
-        });
+        ring.fill(turn, next,
+                  [&](int slot) { copy_tile<N, D>(room.slots[slot], map, &ring.full[slot], head / group * D, start); });
       };
       push(maps.k);
       push(maps.v);
@@ -329,9 +275,8 @@ __global__ void __launch_bounds__(kImageThreads, 1)
     ptx::registers_decrease<kProducerRegisters>();
     if (warp_id() == kProducer) produce_keys<D>(room, shared, maps, at, in.group);
     if (warp_id() == kStorer)
-      shared.heads.store_all(at.head, at.end, [&](int place, int head) {
-        store_tile<D>(maps.dq, room.a[place], head * D, at.first);
-      });
+      shared.heads.store_all(at.head, at.end,
+                             [&](int place, int head) { store_tile<D>(maps.dq, room.a[place], head * D, at.first); });
     return;
   }
   ptx::registers_increase<kConsumerRegisters>();
@@ -353,8 +298,8 @@ __global__ void __launch_bounds__(kImageThreads, 1)
 // ---- launchers
 
 template <class Room, class Maps, class T>
-void launch_blocks(void (*kernel)(Inputs<T>, Maps, Schedule), int rows, int heads, const Inputs<T>& in, const Maps& maps,
-                   cudaStream_t stream) {
+void launch_blocks(void (*kernel)(Inputs<T>, Maps, Schedule), int rows, int heads, const Inputs<T>& in,
+                   const Maps& maps, cudaStream_t stream) {
   static_assert(sizeof(Room) <= 224 << 10, "a block has 227 KiB, with its Sight and its ring");
   const Schedule work = schedule(rows, kRows, heads);
   CUDA_CHECK(launch(kernel, {dim3(grid_size(work.blocks)), dim3(kThreads), sizeof(Room), stream}, in, maps, work));

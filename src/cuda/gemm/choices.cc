@@ -51,11 +51,15 @@ GemmChoice parse_choice(const std::string& problem, const Json& entry) {
   return choice;
 }
 
+// By AttentionKernels.
+constexpr const char* kKernels[] = {"cudnn", "builtin", "ordered"};
+
 AttentionChoice parse_attention(const std::string& problem, const Json& entry) {
   const auto by = entry.at("by").get<std::string>();
-  if (by != "builtin" && by != "cudnn")
-    throw Error(cat("the kernels of '", problem, "' are '", by, "', expected builtin or cudnn"));
-  return {.own = by == "builtin", .microseconds = parse_microseconds(problem, entry)};
+  const auto* found = std::ranges::find(kKernels, by);
+  if (found == std::end(kKernels))
+    throw Error(cat("the kernels of '", problem, "' are '", by, "', expected builtin, ordered or cudnn"));
+  return {.by = static_cast<AttentionKernels>(found - kKernels), .microseconds = parse_microseconds(problem, entry)};
 }
 
 // A number within 31 bits, enough for versions and workspaces; larger ones would be converted without an error.
@@ -109,7 +113,7 @@ std::string to_json(const GemmKey& key, const GemmChoices& choices, const Chosen
     file["cudnn"] = *attention.cudnn;
     Json& whose = file["attention"] = Json::object();
     for (const auto& [problem, choice] : attention.choices)
-      whose[problem] = {{"by", choice.own ? "builtin" : "cudnn"}, {"microseconds", choice.microseconds}};
+      whose[problem] = {{"by", kKernels[static_cast<size_t>(choice.by)]}, {"microseconds", choice.microseconds}};
   }
   return file.dump(1) + "\n";
 }

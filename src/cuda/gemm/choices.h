@@ -25,8 +25,10 @@ struct GemmChoice {
 };
 using GemmChoices = std::map<std::string, GemmChoice>;  // by the text of the problem
 
+// cuDNN's, the program's own, or its own with five products in backward.
+enum class AttentionKernels { cudnn, builtin, ordered };
 struct AttentionChoice {
-  bool own = false;         // the program's kernels, not cuDNN's
+  AttentionKernels by = AttentionKernels::cudnn;
   double microseconds = 0;  // as measured
 };
 using AttentionChoices = std::map<std::string, AttentionChoice>;  // by the text of the problem
