@@ -1,5 +1,6 @@
 // athanor bench attention: forward and backward of attention for several lengths, head sizes and kinds of masks, by the
-// program's own kernels and, on a GPU, by cuDNN's: rates, and whether the bits repeat.
+// program's own kernels and, on a GPU, by its own with five products backward and by cuDNN's: rates, and whether the
+// bits repeat.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -57,13 +58,14 @@ struct AttentionTime {
   bool repeated = false;  // a second run had the same bits
 };
 struct Side {
-  std::string why_not;  // empty: it was measured
-  AttentionTime forward, backward;
+  std::string why_not;                   // empty: it was measured
+  std::optional<AttentionTime> forward;  // none: it is that of another side
+  AttentionTime backward;
 };
 struct AttentionRow {
   Problem problem;
   Side own;
-  std::optional<Side> cudnn;  // on a GPU
+  std::optional<Side> five, cudnn;  // on a GPU: own with five products backward; cuDNN's
 };
 
 // The tensors of a forward and a backward op, as training has them: q, k and v side by side.
@@ -100,13 +102,23 @@ class AttentionBench {
     results_ = {forward_.y, forward_.lse};
     gradients_ = {dqkv};
   }
-  // Whose kernels run, where that may be asked: all of it or not by cuDNN.
-  std::string why_not_cudnn() const {
-    std::string words =
-        backend_.tuning->describe_attention({.products = {}, .forward = {&forward_, 1}, .backward = {&backward_, 1}});
-    return words.find("own kernels") == std::string::npos ? "" : words;
+  // On a GPU: whose kernels run instead of those that were asked for.
+  std::string why_not(CudaAttention asked) const {
+    const bool five = asked == CudaAttention::ordered;
+    std::string words = backend_.tuning->describe_attention(
+        {.products = {}, .forward = {&forward_, five ? 0U : 1U}, .backward = {&backward_, 1}});
+    const bool found = words.find(five ? "five products" : "own kernels") != std::string::npos;
+    return found == five ? "" : words;
   }
-  Side measure() { return {"", measure(forward_, results_), measure(backward_, gradients_)}; }
+  Side measure(bool backward_alone) {
+    Side side;
+    if (!backward_alone)
+      side.forward = measure(forward_, results_);
+    else
+      backend_.ops.run(forward_, scratch_.data);
+    side.backward = measure(backward_, gradients_);
+    return side;
+  }
 
  private:
   static Tensor part(const Tensor& whole, int64_t index) {
@@ -167,11 +179,11 @@ std::vector<Problem> problems_of(const BenchAttentionArgs& args) {
 }
 
 // A problem that fails costs itself: too little memory, or a kernel that does not run.
-Side measure(Backend backend, const Problem& p, bool by_cudnn) {
+Side measure(Backend backend, const Problem& p, CudaAttention asked) {
   try {
     AttentionBench bench(backend, p);
-    const std::string why = by_cudnn ? bench.why_not_cudnn() : "";
-    return why.empty() ? bench.measure() : Side{why, {}, {}};
+    const std::string why = asked == CudaAttention::builtin ? "" : bench.why_not(asked);
+    return why.empty() ? bench.measure(asked == CudaAttention::ordered) : Side{why, {}, {}};
   } catch (const Error& error) {
     return {error.what(), {}, {}};
   }
@@ -184,7 +196,8 @@ void add_cudnn(const BenchAttentionArgs& args, std::vector<AttentionRow>& rows) 
     const auto end = std::find_if(first, rows.end(), [&](const AttentionRow& r) { return r.problem.length != length; });
     try {
       Machine machine(config_for(args, CudaAttention::cudnn, length));
-      for (auto row = first; row != end; ++row) row->cudnn = measure(machine.backend(), row->problem, true);
+      for (auto row = first; row != end; ++row)
+        row->cudnn = measure(machine.backend(), row->problem, CudaAttention::cudnn);
     } catch (const Error& error) {
       for (auto row = first; row != end; ++row) row->cudnn = Side{error.what(), {}, {}};
     }
@@ -199,9 +212,9 @@ struct AttentionReport {
 
   bool ok() const {
     return std::all_of(rows.begin(), rows.end(), [](const AttentionRow& row) {
-      const auto repeated = [](const Side& s) { return s.forward.repeated && s.backward.repeated; };
-      return row.own.why_not.empty() && repeated(row.own) &&
-             (!row.cudnn || !row.cudnn->why_not.empty() || repeated(*row.cudnn));
+      const auto repeated = [](const Side& s) { return (!s.forward || s.forward->repeated) && s.backward.repeated; };
+      const auto holds = [&](const std::optional<Side>& s) { return !s || !s->why_not.empty() || repeated(*s); };
+      return row.own.why_not.empty() && repeated(row.own) && holds(row.five) && holds(row.cudnn);
     });
   }
 };
@@ -215,9 +228,16 @@ AttentionReport measure(const BenchAttentionArgs& args) {
     Machine machine(config_for(args, CudaAttention::builtin, problems.front().length));
     report.device = machine.description();
     gpu = !machine.backend().device.unified();
-    for (const Problem& p : problems) report.rows.push_back({p, measure(machine.backend(), p, false), {}});
+    for (const Problem& p : problems)
+      report.rows.push_back({p, measure(machine.backend(), p, CudaAttention::builtin), {}, {}});
   }
-  if (gpu) add_cudnn(args, report.rows);
+  if (gpu) {
+    {
+      Machine machine(config_for(args, CudaAttention::ordered, problems.front().length));
+      for (AttentionRow& row : report.rows) row.five = measure(machine.backend(), row.problem, CudaAttention::ordered);
+    }
+    add_cudnn(args, report.rows);
+  }
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return report;
 }
@@ -228,7 +248,10 @@ nlohmann::ordered_json to_json(const Problem& p, const Side& side) {
     return nlohmann::ordered_json{
         {"seconds", m.seconds}, {"flops", p.flops(backward) / m.seconds}, {"repeated", m.repeated}};
   };
-  return {{"forward", one(side.forward, false)}, {"backward", one(side.backward, true)}};
+  nlohmann::ordered_json out;
+  if (side.forward) out["forward"] = one(*side.forward, false);
+  out["backward"] = one(side.backward, true);
+  return out;
 }
 
 nlohmann::ordered_json to_json(const AttentionReport& report) {
@@ -239,6 +262,7 @@ nlohmann::ordered_json to_json(const AttentionReport& report) {
     nlohmann::ordered_json entry = {{"length", p.length},        {"sequences", p.sequences}, {"head_dim", p.head_dim},
                                     {"heads", p.heads},          {"mask", name_of(p.mask)},  {"window", p.window()},
                                     {"own", to_json(p, row.own)}};
+    if (row.five) entry["five"] = to_json(p, *row.five);
     if (row.cudnn) entry["cudnn"] = to_json(p, *row.cudnn);
     out["rows"].push_back(std::move(entry));
   }
@@ -251,9 +275,10 @@ void print_side(const char* name, const Problem& p, const Side& side) {
     return;
   }
   for (const bool backward : {false, true}) {
-    const AttentionTime& m = backward ? side.backward : side.forward;
-    std::printf("  %-6s %-8s %10.1f us %8sFLOP/s%s", backward ? "" : name, backward ? "backward" : "forward",
-                1e6 * m.seconds, format_count(p.flops(backward) / m.seconds).c_str(),
+    if (!backward && !side.forward) continue;
+    const AttentionTime& m = backward ? side.backward : *side.forward;
+    std::printf("  %-6s %-8s %10.1f us %8sFLOP/s%s", backward && side.forward ? "" : name,
+                backward ? "backward" : "forward", 1e6 * m.seconds, format_count(p.flops(backward) / m.seconds).c_str(),
                 m.repeated ? "" : ", OTHER BITS the second time");
   }
 }
@@ -267,9 +292,11 @@ void print_text(const AttentionReport& report) {
                 p.window() > 0 ? cat("a window of ", p.window()).c_str() : name_of(p.mask));
     print_side("own", p, row.own);
     std::printf("\n");
-    if (!row.cudnn) continue;
-    print_side("cuDNN", p, *row.cudnn);
-    std::printf("\n");
+    for (const auto& [name, side] : {std::pair("five", row.five), std::pair("cuDNN", row.cudnn)}) {
+      if (!side) continue;
+      print_side(name, p, *side);
+      std::printf("\n");
+    }
   }
 }
 
@@ -283,8 +310,9 @@ Exit bench_attention(const BenchAttentionArgs& args) {
 
 void add_bench_attention(Cli& cli, Verb bench) {
   auto args = std::make_shared<BenchAttentionArgs>();
-  Verb verb =
-      bench.add_verb("attention", "attention by the program's own kernels and by cuDNN's: rates, repeated bits");
+  Verb verb = bench.add_verb(
+      "attention",
+      "attention by the program's own kernels, with seven and five products, and by cuDNN's: rates, repeated bits");
   verb.add_option("--device", args->device, "where").check(one_of({"auto", "cpu", "cuda"})).show_default();
   verb.add_option("--precision", args->precision, "of queries, keys and values")
       .check(one_of({"bf16", "fp16"}))
