@@ -16,11 +16,15 @@ and of the second, by kernel and T:
     loop alone  TFLOP/s if the loop over tiles were all: the same tiles, full and cut by the diagonal, without begin and end
 Rates count the products that are seen: two forward, five backward, whose two kernels share a rate. All that are computed, scores
 made twice and tiles on the diagonal too, take at most 795 TFLOP/s, the power limit (model_kernels.py).
-A third table is of backward with five products instead of seven: a pass over keys that also sums dq in memory, of one tile of
-keys after the other. Its loop is the pass over keys with a fifth product, bound by tensor cores or shared memory, through
-which ds and dq in fp32 go; blocks start with the least work, so that none waits for a later one, and a wait for an
-earlier one costs nothing; dq is cleared before and rounded behind, 10 bytes for each element at 4.3 TB/s (dq apart: the
-share of the time). Nothing here is measured. Assumptions beside those of model_kernels.py, with their sources:
+A third table is of backward with seven products, as above, and with five (wgmma_ordered_backward.cu), by heads and T:
+    tile        cycles of a turn of its loop over tiles of 64 queries
+    five        TFLOP/s. Blocks start in the order of their numbers, as soon as a multiprocessor has none, heads one after the
+                other and a head's last keys first; a tile's dq is added when the block that adds before it has, and there
+                is room for one tile that waits
+    waits       the share of the blocks' time in which they wait to hand on dq
+    balance     as above
+    rounding    the share of the time for dq from fp32 to 16 bits, 6 bytes for each element at 4.3 TB/s
+Nothing here is measured. Assumptions beside those of model_kernels.py, with their sources:
   - a load takes 41 cycles from L1, 263 from L2, 479 from memory [Luo et al. 2024, arXiv 2402.13499, latency table, H100]. A
     block's table of spans is in L1, its own rows come from memory, the other side's from L2;
   - a copy by TMA begins to arrive 300 cycles later than a load would [assumed]; all multiprocessors together get 5120 bytes
@@ -31,10 +35,12 @@ share of the time). Nothing here is measured. Assumptions beside those of model_
   - between two waits warpgroups share units and tensor cores as in model_kernels.py, but both begin a block together, so that
     nothing runs beside the first products. Where shared memory has one place for a block's own rows (backward, heads of
     128), a head's rows are copied when the head before has been stored;
-  - blocks start in order, as soon as a multiprocessor has none.
+  - a reduction of a tile by TMA takes twice as long as a copy of it, and is complete 263 cycles after its last byte; the
+    counter takes 263 cycles more, and to see it one and a half loads from L2 [assumed]. Sums of a head stay in L2. A block of five
+    products takes its number by an atomic, two loads from L2, and one load for which tiles it adds to; what else begins
+    and ends a head is that of the pass over keys.
 """
 import argparse
-import copy
 import heapq
 import sys
 from dataclasses import dataclass
@@ -48,6 +54,7 @@ COPY, STORE, BLOCK, BARRIER = 300, 300, 500, 30
 L2_BYTES = 5120 / machine.MULTIPROCESSORS
 ROWS = 128
 OWN = {"attend": 1, "keys": 2, "queries": 2}        # tensors of a block's rows
+REDUCTION = 2                                       # by the time of a copy
 PRODUCTS = {"attend": 2, "keys": 4, "queries": 3}   # of a tile
 STEADY = 8                                           # tiles from which a head grows by whole turns
 
@@ -70,19 +77,21 @@ def shortest(code, stops):
     raise ValueError("there is no such way")
 
 
-def begin_of_block(code):
-    """Cycles until the producer's first copy: which rows see what, by two loops over spans between three barriers."""
+def begin_of_block(code, skipped=0):
+    """Cycles until the producer's first copy: which rows see what, by two loops over spans between three barriers, behind
+    `skipped` others."""
     blocks, _ = machine_code.blocks_of(code)
 
     def holding(test, beyond=0):
         return {b for b, (first, end) in enumerate(blocks) for i in code[first:end] if i.address > beyond and test(i)}
 
-    bars = [i.address for i in code if i.name.startswith("BAR.SYNC") and i.operands.startswith("0x0")]
+    all_bars = [i.address for i in code if i.name.startswith("BAR.SYNC") and i.operands.startswith("0x0")]
+    bars = all_bars[skipped:]
     spans = holding(lambda i: i.name.startswith("LDG") and i.address < bars[1], bars[0])
     rows = holding(lambda i: i.name.startswith("LDG") and "+0x10" in i.operands and i.address < bars[2], bars[1])
     way = shortest(code, [spans, rows, holding(lambda i: i.name.startswith("UTMALDG"))])
     loads = 3  # one after the other: a span's range, again, the rest of it
-    return BLOCK + machine.DEPENDENT * len(way) + loads * L1 + len(bars) * BARRIER
+    return BLOCK + machine.DEPENDENT * len(way) + loads * L1 + len(all_bars) * BARRIER
 
 
 @dataclass
@@ -186,12 +195,10 @@ def parts_of_heads(left, heads):
     return min(parts, heads)
 
 
-def seconds(kernel, length, tokens, heads, runs, shortest_first=False):
+def seconds(kernel, length, tokens, heads, runs):
     """(of a launch, not less than the power limit lets its products take; how busy the mean multiprocessor is until the last
     one ends)."""
     rows = kernel.tiles_of(length) * (tokens // length)
-    if shortest_first:
-        rows.reverse()
     busy = [0.0] * machine.MULTIPROCESSORS
     for n, tiles in enumerate(rows):
         parts = parts_of_heads(len(rows) - n, heads) if runs else heads
@@ -245,31 +252,53 @@ def rate_table(groups, lengths, tokens, width):
     return lines
 
 
-def five_products(keys, units):
-    """The pass over keys if it gave dq too: ds through shared memory, and dq in fp32 through it to ordered sums in L2."""
-    five = copy.copy(keys)
-    # ds written; both operands of dq's products read, by m64 k16 of half the columns each; dq written, and read by TMA
-    passes = 2 * keys.rows // 64 * ROWS // 16
-    more = keys.rows * ROWS * 2 + passes * (2048 + keys.dim // 2 * 32) + 2 * keys.rows * keys.dim * 4
-    tile = max(units["tensor"] * 5 / 4, units["smem"] + more / 128)
-    five.known = {"tile": tile}
-    five.cycles = lambda tiles: tuple(c + tiles * (tile - keys.tile) for c in keys.cycles(tiles))
-    five.least = lambda tiles: keys.least(tiles) * 5 / 4
-    return five
+class Ordered:
+    """Five products: a block of 128 keys of a head, which adds dq of tiles of 64 queries in turn."""
+    def __init__(self, kernel, keys):
+        self.dim, self.keys, self.rows = keys.dim, keys, 64
+        model = machine.model(kernel)
+        self.bytes = self.rows * self.dim * 4
+        self.tile = max(model.tile, model.units["smem"] + self.bytes / 128)  # TMA reads it from shared memory
+        self.block = begin_of_block(kernel.code, 1) + 3 * L2
+        self.first = MEMORY + COPY + (OWN["keys"] * ROWS + self.rows) * keys.row_bytes / L2_BYTES
+        self.around = max(0, keys.cycles(1)[0] - keys.tile)  # of a head
+        self.read = COPY + REDUCTION * self.bytes / L2_BYTES  # until the next tile may be handed over
+        self.added = self.read + L2 + 2.5 * L2                # until the next block knows
+
+    def launch(self, length, tokens, heads):
+        """(seconds, share of waits, balance)"""
+        tiles, end = length // ROWS, length // self.rows
+        busy, waited, spent = [0.0] * machine.MULTIPROCESSORS, 0.0, 0.0
+        for _ in range(heads * (tokens // length)):
+            added = [0.0] * end  # when a tile of queries has its latest sum
+            for own in reversed(range(tiles)):
+                begin = busy[0] + self.block + self.first
+                now, free = begin, 0.0
+                for tile in range(own * ROWS // self.rows, end):
+                    now = max(now + self.tile, free)
+                    turn = max(now, added[tile])
+                    free, added[tile] = turn + self.read, turn + self.added
+                over = max(now + self.around, free) + STORE
+                waited += now - begin - (end - own * ROWS // self.rows) * self.tile
+                spent += over - busy[0]
+                heapq.heapreplace(busy, over)
+        seen = heads * (tokens // length) * sum(end - own * ROWS // self.rows for own in range(tiles))
+        least = 5 * 2 * ROWS * self.rows * self.dim * seen / (machine.MOST * 1e12)
+        return max(max(busy) / machine.CLOCK, least), waited / spent, sum(busy) / len(busy) / max(busy)
 
 
-def five_table(kernels, models, lengths, tokens, width):
-    lines = [["heads of", "T", "seven", "five", "dq apart"], ["---"] * 5]
-    for keys in (k for k in kernels if k.kind == "keys"):
-        queries = next(k for k in kernels if k.kind == "queries" and k.dim == keys.dim)
-        model = next(m for m in models if m.name == keys.name)
-        five, heads = five_products(keys, {"tensor": model.tensor, **model.units}), width // keys.dim
+def five_table(kernels, ordered, lengths, tokens, width):
+    lines = [["heads of", "T", "seven", "five", "tile", "waits", "balance", "rounding"], ["---"] * 8]
+    for five in ordered:
+        queries = next(k for k in kernels if k.kind == "queries" and k.dim == five.dim)
+        heads = width // five.dim
         for length in lengths:
-            seven = sum(seconds(k, length, tokens, heads, True)[0] for k in (keys, queries))
-            apart = 10 * tokens * width / machine.COPY
-            time = seconds(five, length, tokens, heads, True, shortest_first=True)[0] + apart
-            lines.append([str(keys.dim), str(length), *(f"{rate(keys, length, tokens, heads, t):.0f}" for t in (seven, time)),
-                          f"{100 * apart / time:.0f} %"])
+            seven = sum(seconds(k, length, tokens, heads, True)[0] for k in (five.keys, queries))
+            rounding = 6 * tokens * width / machine.COPY
+            time, waits, balance = five.launch(length, tokens, heads)
+            rates = (rate(five.keys, length, tokens, heads, t) for t in (seven, time + rounding))
+            lines.append([str(five.dim), str(length), *(f"{r:.0f}" for r in rates), f"{five.tile:.0f}", f"{100 * abs(waits):.0f} %",
+                          f"{100 * balance:.0f} %", f"{100 * rounding / (time + rounding):.0f} %"])
     return lines
 
 
@@ -285,14 +314,15 @@ def main():
         found = machine.kernels_of(args.build_dir)
     except machine_code.NotHere as why:
         sys.exit(f"model_attention.py: {why}")
-    kernels = [Kernel(k) for k in found if "bfloat16" in k.name and any(f"{kind}_" in k.name for kind in OWN)
-               and "_wgmma" in k.name]
+    found = [k for k in found if "bfloat16" in k.name and "_wgmma" in k.name]
+    kernels = [Kernel(k) for k in found if any(f"{kind}_" in k.name for kind in OWN) and "ordered_" not in k.name]
     groups = [(f"forward, heads of {d}", [k for k in kernels if k.dim == d and k.kind == "attend"]) for d in (64, 128)]
     groups += [(f"backward, heads of {d}", [k for k in kernels if k.dim == d and k.kind != "attend"]) for d in (64, 128)]
     lengths = [int(n) for n in args.lengths.split(",")]
-    models = [machine.model(k) for k in found if "bfloat16" in k.name and "keys_backward_wgmma" in k.name]
+    ordered = [Ordered(k, next(n for n in kernels if n.kind == "keys" and machine.short_name(k).endswith(n.name[-6:])))
+               for k in found if "ordered_" in k.name]
     for lines in (head_table(kernels), rate_table(groups, lengths, args.tokens, args.width),
-                  five_table(kernels, models, lengths, args.tokens, args.width)):
+                  five_table(kernels, ordered, lengths, args.tokens, args.width)):
         print("\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n")
     return 0
 

@@ -218,7 +218,7 @@ def model(kernel):
 def rate(models, m):
     """TFLOP/s; of backward both kernels together, where its last one is."""
     of = {k.name: min(k.share * PEAK, MOST) * (2 if "fp8" in k.name else 1) for k in models}
-    if "_backward" not in m.name:
+    if "_backward" not in m.name or m.name.startswith("ordered"):
         return f"{of[m.name]:.0f}"
     keys = m.name.replace("queries", "keys")
     return f"{5 / (4 / of[keys] + 3 / of[m.name]):.0f}" if keys in of and keys != m.name else ""
