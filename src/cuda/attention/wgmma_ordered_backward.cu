@@ -1,11 +1,11 @@
 // Attention backward by warpgroups (sm_90a) with five products: one pass over tiles of 128 keys, which sums dk and dv
 // in registers and adds dq, tile by tile of queries, to fp32 sums in memory. Layout: a block takes the keys of one
 // head, with two warpgroups of 64 rows; ds goes through shared memory to the product that gives dq [Shah et al. 2024,
-// sec. 3.3], whose 32 KiB one warp adds to memory by bulk reduction while the next tile is computed. Compute bound.
-// Deterministic: the keys that a tile of queries sees are added from the last one to the first, each when a counter
-// says that the one before is in. Blocks take their keys in the same order, by a counter too, so that each waits only
-// for blocks that have started. Under a causal mask they also meet queries in such an order that hardly any waits. No
-// GPU has run it yet.
+// sec. 3.3], a tile of which, 32 KiB for heads of 128, one warp adds to memory by bulk reduction while the next tile is
+// computed. Compute bound. Deterministic: the keys that a tile of queries sees are added from the last one to the
+// first, each when a counter says that the one before is in. Blocks take their keys in the same order, by a counter
+// too, so that each waits only for blocks that have started. Under a causal mask they also meet queries in such an
+// order that hardly any waits. No GPU has run it yet.
 #include "cuda/attention/wgmma.h"
 #include "cuda/attention/wgmma_backward.h"
 namespace athanor::cuda::attention {
