@@ -76,7 +76,9 @@ void CpuOps::run(const AdamW8bit& op, void*) {
       uint8_t *m_codes = static_cast<uint8_t*>(p.m.data) + begin, *v_codes = static_cast<uint8_t*>(p.v.data) + begin;
       float& m_scale = flat<float>(p.m_scale)[begin / kCodeBlock];
       float& v_scale = flat<float>(p.v_scale)[begin / kCodeBlock];
-      float m[kCodeBlock], v[kCodeBlock], *grad = flat<float>(p.grad) + begin;
+      float m[kCodeBlock], v[kCodeBlock];
+      update::Room g_room;
+      float* grad = update::open_gradient(p.grad, begin, kCodeBlock, g_room);
       load_codes(m, m_shares, m_codes, m_scale);
       load_codes(v, v_shares, v_codes, v_scale);
       update::for_pieces(0, kCodeBlock, kCodeBlock, p.decayed - begin, scalars,
@@ -87,6 +89,7 @@ void CpuOps::run(const AdamW8bit& op, void*) {
                            const uint64_t place = first + uint64_t(begin + from);
                            update::close_master(weights, begin + from, n, w, {op.seed, p.stream, place});
                          });
+      update::close_gradient(p.grad, begin, kCodeBlock);
       if (fp8) {
         m_scale = scale_of(m), v_scale = scale_of(v);
         return simd::dispatch<StoreFp8>(m_codes, v_codes, m, v, m_scale, v_scale,

@@ -29,12 +29,14 @@ struct Sum {
 // *out = sum of x, or of x^2, in double: squares of small gradients would vanish in f32, those of large ones overflow.
 template <bool kSquare>
 struct BlockSum {
-  template <int L>
-  static ATHANOR_INLINE void run(double* out, const float* x, int64_t n) {
+  template <int L, class T>
+  static ATHANOR_INLINE void run(double* out, const T* x, int64_t n) {
     constexpr int kLanes = L / 2, kParts = int(simd::kWidth) / kLanes;
     using Double = typename simd::Hardware<kLanes, double>::type;
     Double sum[kParts] = {};
-    const auto add = [&](const float* p) ATHANOR_INLINE_LAMBDA {
+    const auto add = [&](const T* from) ATHANOR_INLINE_LAMBDA {
+      float p[simd::kWidth];
+      for (int64_t k = 0; k < simd::kWidth; ++k) p[k] = to_float(from[k]);
 #pragma GCC unroll 16
       for (int i = 0; i < kParts; ++i) {
         const auto v = __builtin_convertvector(simd::read<simd::Float<kLanes>>(p + i * kLanes), Double);
@@ -43,7 +45,7 @@ struct BlockSum {
     };
     int64_t i = 0;
     for (; i + simd::kWidth <= n; i += simd::kWidth) add(x + i);
-    float rest[simd::kWidth] = {};
+    T rest[simd::kWidth] = {};
     std::copy(x + i, x + n, rest);
     add(rest);
     double lanes[simd::kWidth];
@@ -60,9 +62,11 @@ size_t block_sum_bytes(const Tensor& x) { return size_t(div_ceil(x.numel(), kChu
 template <class Kernel>
 void add_block_sums(ThreadPool& pool, const Tensor& out, const Tensor& x, void* scratch) {
   double* sums = static_cast<double*>(scratch);
-  const float* data = flat<float>(x);
-  pool.parallel_ranges(x.numel(), kChunkElements, [&](int64_t begin, int64_t end) {
-    simd::dispatch<Kernel>(sums + begin / kChunkElements, data + begin, end - begin);
+  by_float(x.dtype, [&]<class T>() {
+    const T* data = flat<T>(x);
+    pool.parallel_ranges(x.numel(), kChunkElements, [&](int64_t begin, int64_t end) {
+      simd::dispatch<Kernel>(sums + begin / kChunkElements, data + begin, end - begin);
+    });
   });
   double total = 0;
   for (int64_t k = 0; k < div_ceil(x.numel(), kChunkElements); ++k) total += sums[k];

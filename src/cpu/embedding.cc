@@ -69,6 +69,46 @@ struct EmbeddingBackward {
   }
 };
 
+// Columns [begin, end) of a gradient in 16 bits. Rows of one index are added up in f32, in order, and rounded once.
+template <class T>
+struct SortedRows {
+  bf16* sums;
+  const T* dy;
+  const int32_t *index, *order;  // order: rows of dy by their index, then by their number
+  int64_t rows, cols;
+};
+struct SumSortedRows {
+  static constexpr int64_t kStrip = 1024;
+  template <int L, class T>
+  static ATHANOR_INLINE void run(const SortedRows<T>& a, int64_t begin, int64_t end) {
+    float sum[kStrip];
+    for (int64_t first = 0, last = 0; first < a.rows; first = last) {
+      const int64_t row = a.index[a.order[first]];
+      while (last < a.rows && a.index[a.order[last]] == row) ++last;
+      for (int64_t column = begin; column < end; column += kStrip) {
+        const int64_t n = std::min(kStrip, end - column);
+        bf16* out = a.sums + row * a.cols + column;
+        simd::for_columns<L, bf16>(n, [&](auto at) ATHANOR_INLINE_LAMBDA { at.store(&sum[0], at.load(out)); });
+        for (int64_t i = first; i < last; ++i)
+          EmbeddingBackward::accumulate<L>(&sum[0], a.dy + a.order[i] * a.cols + column, n);
+        simd::for_columns<L, bf16>(n, [&](auto at) ATHANOR_INLINE_LAMBDA { at.store(out, at.load(&sum[0])); });
+      }
+    }
+  }
+};
+
+// index: the row of `grad` that a row of dy is added to; negative: none.
+template <class T>
+void add_sorted(ThreadPool& pool, const Tensor& grad, const T* dy, const int32_t* index, int64_t rows, int64_t width) {
+  std::vector<int32_t> order;
+  for (int64_t i = 0; i < rows; ++i)
+    if (index[i] >= 0) order.push_back(int32_t(i));
+  std::ranges::stable_sort(order, {}, [&](int32_t i) { return index[i]; });
+  const SortedRows<T> a{flat<bf16>(grad), dy, index, order.data(), int64_t(order.size()), grad.cols()};
+  pool.parallel_ranges(grad.cols(), width,
+                       [&](int64_t begin, int64_t end) { simd::dispatch<SumSortedRows>(a, begin, end); });
+}
+
 }  // namespace
 
 void CpuOps::run(const EmbeddingFwd& op, void*) {
@@ -101,6 +141,15 @@ void CpuOps::run(const EmbeddingBwd& op, void*) {
   const int64_t rows = op.dy.rows(), cols = op.dy.cols();
   const int32_t* positions = op.dwpe ? checked_indices(op.kName, "positions", op.positions, op.dwpe.rows()) : nullptr;
   const int64_t width = round_up(div_ceil(cols, int64_t(pool_.size())), simd::kWidth);
+  if (op.dwte.dtype == DType::bf16) {
+    std::vector<int32_t> in_part;
+    if (op.part) in_part = rows_in_part(op.kName, op.tokens, op.part);
+    const int32_t* tokens = op.part ? in_part.data() : checked_indices(op.kName, "tokens", op.tokens, op.dwte.rows());
+    return by_float(op.dy.dtype, [&]<class T>() {
+      add_sorted(pool_, op.dwte, flat<T>(op.dy), tokens, rows, width);
+      if (op.dwpe) add_sorted(pool_, op.dwpe, flat<T>(op.dy), positions, rows, width);
+    });
+  }
   float *dwte = flat<float>(op.dwte), *dwpe = op.dwpe ? flat<float>(op.dwpe) : nullptr;
   by_float(op.dy.dtype, [&]<class T>() {
     const auto add = [&](const ScatterGrads<T>& grads) {

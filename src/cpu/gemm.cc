@@ -82,7 +82,6 @@ void CpuOps::run(const ColumnSum& op, void* scratch) {
   const int64_t rows = op.x.rows(), cols = op.x.cols();
   const int64_t row_blocks = div_ceil(rows, kSumRows), col_blocks = div_ceil(cols, kSumColumns);
   float* partial = static_cast<float*>(scratch);  // [row_blocks, C]
-  float* out = op.out.as<float>();
   by_float(op.x.dtype, [&]<class T>() {
     const T* x = op.x.as<T>();
     pool_.parallel_for(row_blocks * col_blocks, [&](int64_t chunk) {
@@ -91,12 +90,15 @@ void CpuOps::run(const ColumnSum& op, void* scratch) {
                   std::min(kSumColumns, cols - col));
     });
   });
-  pool_.parallel_ranges(cols, kSumColumns, [&](int64_t begin, int64_t end) {
-    for (int64_t c = begin; c < end; ++c) {
-      float sum = 0;
-      for (int64_t b = 0; b < row_blocks; ++b) sum += partial[b * cols + c];
-      out[c] += sum;
-    }
+  by_float(op.out.dtype, [&]<class T>() {
+    T* out = op.out.as<T>();
+    pool_.parallel_ranges(cols, kSumColumns, [&](int64_t begin, int64_t end) {
+      for (int64_t c = begin; c < end; ++c) {
+        float sum = 0;
+        for (int64_t b = 0; b < row_blocks; ++b) sum += partial[b * cols + c];
+        out[c] = from_float<T>(to_float(out[c]) + sum);
+      }
+    });
   });
 }
 

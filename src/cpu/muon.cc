@@ -116,18 +116,18 @@ void CpuOps::run(const Momentum& op, void*) {
                                 .from_gradient = op.nesterov ? float(1 - beta) : 0.f,
                                 .from_average = op.nesterov ? float(beta) : 1.f};
   for (const Momentum::Part& p : op.parts) {
-    float* grad = flat<float>(p.grad);
     const uint64_t first = (uint64_t(state.updates) << 40) + p.first;
     pool_.parallel_ranges(p.grad.numel(), kChunkElements, [&](int64_t from, int64_t to) {
       if (state.skip) {
-        std::memset(grad + from, 0, size_t(to - from) * sizeof(float));
+        std::memset(p.grad.at(from), 0, size_t(to - from) * size_of(p.grad.dtype));
         return;
       }
       for (int64_t begin = from; begin < to; begin += update::kPiece) {
         const int64_t n = std::min(update::kPiece, to - begin);
-        update::Room room;
-        float* m = update::open_state(p.m, begin, n, room);
-        simd::dispatch<MovingAverage>(m, grad + begin, n, scalars);
+        update::Room room, g_room;
+        float *m = update::open_state(p.m, begin, n, room), *grad = update::open_gradient(p.grad, begin, n, g_room);
+        simd::dispatch<MovingAverage>(m, grad, n, scalars);
+        update::replace_gradient(p.grad, begin, n, grad);
         update::close_state(p.m, begin, n, m, {op.seed, p.moment_stream, first + uint64_t(begin)}, update::Bits::upper);
       }
     });

@@ -143,8 +143,8 @@ struct NormBackward {
 
 // out[begin, end) += the same columns of `count` rows of partial sums, in order.
 struct AddPartials {
-  template <int L>
-  static ATHANOR_INLINE void run(float* out, const float* partials, int64_t count, int64_t stride, int64_t begin,
+  template <int L, class T>
+  static ATHANOR_INLINE void run(T* out, const float* partials, int64_t count, int64_t stride, int64_t begin,
                                  int64_t end) {
     simd::for_columns<L, float>(end - begin, [&](auto at) ATHANOR_INLINE_LAMBDA {
       Vec<L> sum = simd::broadcast<L>(0);
@@ -153,6 +153,11 @@ struct AddPartials {
     });
   }
 };
+
+void add_partials(const Tensor& out, const float* partials, int64_t count, int64_t stride, int64_t begin, int64_t end) {
+  by_float(out.dtype,
+           [&]<class T>() { simd::dispatch<AddPartials>(out.as<T>(), partials, count, stride, begin, end); });
+}
 
 // A per-feature vector as f32: in place when it is f32 already, else converted into `room`.
 const float* as_f32(const Tensor& w, float* room) {
@@ -225,8 +230,8 @@ void CpuOps::run(const NormBwd& op, void* scratch) {
     });
   });
   pool_.parallel_ranges(cols, 512, [&](int64_t begin, int64_t end) {
-    simd::dispatch<AddPartials>(op.dw.as<float>(), partials, blocks.count, stride, begin, end);
-    if (op.db) simd::dispatch<AddPartials>(op.db.as<float>(), partials + cols, blocks.count, stride, begin, end);
+    add_partials(op.dw, partials, blocks.count, stride, begin, end);
+    if (op.db) add_partials(op.db, partials + cols, blocks.count, stride, begin, end);
   });
 }
 
@@ -334,8 +339,8 @@ void CpuOps::run(const QkNormBwd& op, void* scratch) {
       simd::dispatch<QkNormBackward>(rows, partials + k * 2 * d, begin, std::min(n, begin + blocks.rows_per_block));
     });
   });
-  simd::dispatch<AddPartials>(op.dwq.as<float>(), partials, blocks.count, 2 * d, 0, d);
-  simd::dispatch<AddPartials>(op.dwk.as<float>(), partials + d, blocks.count, 2 * d, 0, d);
+  add_partials(op.dwq, partials, blocks.count, 2 * d, 0, d);
+  add_partials(op.dwk, partials + d, blocks.count, 2 * d, 0, d);
 }
 
 }  // namespace athanor

@@ -114,10 +114,21 @@ void close_master(const UpdatePart& p, int64_t begin, int64_t n, float* values, 
     settle(values, flat<bf16>(p.param) + begin, nullptr, n);
 }
 
+float* open_gradient(const Tensor& grad, int64_t begin, int64_t n, Room& room) {
+  return open_state(grad, begin, n, room);
+}
+
+void close_gradient(const Tensor& grad, int64_t begin, int64_t n) {
+  if (!in_place(grad)) std::memset(grad.at(begin), 0, size_t(n) * size_of(grad.dtype));
+}
+
+void replace_gradient(const Tensor& grad, int64_t begin, int64_t n, const float* values) {
+  if (!in_place(grad)) simd::dispatch<Narrow>(flat<bf16>(grad) + begin, values, n);
+}
+
 void skip_part(ThreadPool& pool, const UpdatePart& p) {
-  float* grad = flat<float>(p.grad);
   pool.parallel_ranges(p.grad.numel(), kChunkElements, [&](int64_t begin, int64_t end) {
-    std::memset(grad + begin, 0, size_t(end - begin) * sizeof(float));
+    std::memset(p.grad.at(begin), 0, size_t(end - begin) * size_of(p.grad.dtype));
     if (p.param && p.master.dtype == DType::f32)
       by_float(p.param.dtype, [&]<class P>() {
         simd::dispatch<Narrow>(flat<P>(p.param) + begin, static_cast<const float*>(flat<float>(p.master) + begin),

@@ -69,6 +69,12 @@ inline bool in_place(const UpdatePart& p) { return in_place(p.master) && !p.para
 // Weights that keep their values: the gradient is zeroed, and the compute copy written like any other output.
 void skip_part(ThreadPool& pool, const UpdatePart& p);
 
+// A gradient as f32, as open_state(); zeroed when it is closed, or by what worked on it in place.
+float* open_gradient(const Tensor& grad, int64_t begin, int64_t n, Room& room);
+void close_gradient(const Tensor& grad, int64_t begin, int64_t n);
+// Or closed with what takes its place, rounded to nearest.
+void replace_gradient(const Tensor& grad, int64_t begin, int64_t n, const float* values);
+
 // ---- the update
 
 // A weight after a step by u, and its decay.
@@ -121,15 +127,16 @@ void run(ThreadPool& pool, const Op& op, const StepState& state, const Scalars& 
       continue;
     }
     const uint64_t first = (uint64_t(state.updates) << 40) + p.first;
-    float* grad = flat<float>(p.grad);
-    const bool whole = in_place(p) && (!kHasM || in_place(p.m)) && (!kHasV || in_place(p.v));
+    const bool whole = in_place(p) && in_place(p.grad) && (!kHasM || in_place(p.m)) && (!kHasV || in_place(p.v));
     pool.parallel_ranges(p.master.numel(), kChunkElements, [&](int64_t from, int64_t to) {
       const auto step = [&](int64_t begin, int64_t n, const Scalars& a) {
-        Room w_room, m_room, v_room;
+        Room w_room, m_room, v_room, g_room;
+        float* grad = open_gradient(p.grad, begin, n, g_room);
         float* w = open_master(p, begin, n, w_room);
         float* m = kHasM ? open_state(p.m, begin, n, m_room) : nullptr;
         float* v = kHasV ? open_state(p.v, begin, n, v_room) : nullptr;
-        simd::dispatch<Kernel<Rule, kHasM, kHasV>>(w, grad + begin, m, v, n, a);
+        simd::dispatch<Kernel<Rule, kHasM, kHasV>>(w, grad, m, v, n, a);
+        close_gradient(p.grad, begin, n);
         const Noise noise{op.seed, p.moment_stream, first + uint64_t(begin)};
         if (kHasM) close_state(p.m, begin, n, m, noise, Bits::upper);
         if (kHasV) close_state(p.v, begin, n, v, noise, Bits::lower);

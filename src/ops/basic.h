@@ -56,7 +56,7 @@ struct ReduceSum {
 // double between blocks. Non-finite input gives a non-finite result.
 struct SquaredNorm {
   Tensor out;                                      // [1] f64, or as many as tensors
-  std::vector<Tensor> x = std::vector<Tensor>(1);  // [n] f32 each
+  std::vector<Tensor> x = std::vector<Tensor>(1);  // [n] each, all f32 or all bf16
   Tensor sum_of(size_t i) const { return out.numel() == 1 ? out : out.slice(int64_t(i), int64_t(i) + 1); }
   static constexpr const char* kName = "squared_norm";
   std::vector<Field> fields() {
@@ -67,7 +67,8 @@ struct SquaredNorm {
   void check() const {
     Expect e{kName};
     e.is("out", out, DType::f64, {out.numel() == 1 ? 1 : int64_t(x.size())});
-    for (const Tensor& t : x) e.is("x", t, DType::f32, t.shape);
+    if (!x.empty()) e.gradient("x", x.front(), x.front().shape);
+    for (const Tensor& t : x) e.is("x", t, x.front().dtype, t.shape);
   }
   Cost cost() const {
     int64_t n = 0;

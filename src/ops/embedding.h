@@ -34,9 +34,10 @@ struct EmbeddingFwd {
 };
 
 // dwte[tokens[i]] += dy[i], dwpe[positions[i]] += dy[i]; summed in order of i for any number of threads. With `part`,
-// dwte has the rows of these tokens; those of others are left out.
+// dwte has the rows of these tokens; those of others are left out. Sums are in f32; of bf16 a row is rounded when it is
+// stored: once, or on a GPU twice where its token is not within one of the blocks of 16 sorted rows.
 struct EmbeddingBwd {
-  Tensor dwte, dwpe;         // [V, C], [P, C] f32, accumulate; dwpe optional
+  Tensor dwte, dwpe;         // [V, C], [P, C] f32 or bf16, accumulate; dwpe optional
   Tensor dy;                 // [N, C]
   Tensor tokens, positions;  // [N] i32
   VocabPart part = {};
@@ -54,9 +55,9 @@ struct EmbeddingBwd {
         .matrix("dy", dy)
         .contiguous("dy", dy)
         .is("tokens", tokens, DType::i32, {dy.rows()})
-        .is("dwte", dwte, DType::f32, {dwte.rows(), dy.cols()});
+        .gradient("dwte", dwte, {dwte.rows(), dy.cols()});
     if (dwpe)
-      e.is("dwpe", dwpe, DType::f32, {dwpe.rows(), dy.cols()}).is("positions", positions, DType::i32, {dy.rows()});
+      e.is("dwpe", dwpe, dwte.dtype, {dwpe.rows(), dy.cols()}).is("positions", positions, DType::i32, {dy.rows()});
     e.that(part.count <= dwte.rows(), "dwte", "the rows of the part");
   }
   Cost cost() const { return {double(dy.numel()) * (dwpe ? 2 : 1), (dwpe ? 5.0 : 3.0) * double(dy.bytes())}; }

@@ -14,8 +14,8 @@ enum class Epilogue : uint8_t {
   add,            // d = z + aux (residual); aux [M, N]
   gelu,           // aux = z, d = gelu(aux); both [M, N]
   gelu_gradient,  // d = z gelu'(aux); aux [M, N]
-  sum_a,          // aux [M] f32 += sums of op(a) over k; with ta: the bias gradient in a weight gradient
-  sum_b,          // aux [N] f32 += sums of op(b) over k; without tb: likewise
+  sum_a,          // aux [M] f32 or bf16 += sums of op(a) over k; with ta: the bias gradient in a weight gradient
+  sum_b,          // aux [N] f32 or bf16 += sums of op(b) over k; without tb: likewise
   swiglu,         // d = z = [gate | up], aux = silu(gate) up of the rounded d; aux [M, N/2]
   // aux = [gate | up] [M, 2N] becomes its gradient where z, rounded, is that of silu(gate) up; d = silu(gate) up
   swiglu_gradient,
@@ -86,7 +86,7 @@ struct Gemm {
       rotation().check();
     } else if (sums()) {
       const bool of_a = epilogue == Epilogue::sum_a;
-      e.is("aux", aux, DType::f32, {of_a ? m() : n()})
+      e.gradient("aux", aux, {of_a ? m() : n()})
           .contiguous(of_a ? "a" : "b", of_a ? a : b)
           .that(of_a ? ta : !tb, "sums of columns")
           .that(!bias, "no bias beside sums");
@@ -120,12 +120,12 @@ struct Gemm {
 
 // out += column sums of x (bias gradient). Fixed summation order for any number of threads.
 struct ColumnSum {
-  Tensor out;  // [C] f32
+  Tensor out;  // [C] f32 or bf16
   Tensor x;    // [N, C]
   static constexpr const char* kName = "column_sum";
   std::array<Field, 2> fields() { return {{{"out", Io::inout, &out}, {"x", Io::in, &x}}}; }
   void check() const {
-    Expect{kName}.floating("x", x).matrix("x", x).contiguous("x", x).is("out", out, DType::f32, {x.cols()});
+    Expect{kName}.floating("x", x).matrix("x", x).contiguous("x", x).gradient("out", out, {x.cols()});
   }
   Cost cost() const { return {double(x.numel()), traffic(*this)}; }
 };

@@ -12,7 +12,7 @@ namespace athanor {
 struct Momentum {
   struct Part {
     Tensor m;     // [n] f32 or bf16
-    Tensor grad;  // [n] f32
+    Tensor grad;  // [n] f32 or bf16
     uint64_t moment_stream = 0, first = 0;
   };
   std::vector<Part> parts = std::vector<Part>(1);  // all of the same dtypes
@@ -31,7 +31,10 @@ struct Momentum {
     e.is("state", state, DType::u8, {int64_t(sizeof(StepState))}).that(!parts.empty(), "at least one part");
     const DType m = parts.front().m.dtype;
     e.that(m == DType::f32 || m == DType::bf16, "momentum.m of f32 or bf16");
-    for (const Part& p : parts) e.is("m", p.m, m, p.m.shape).is("grad", p.grad, DType::f32, p.m.shape);
+    for (const Part& p : parts) {
+      e.is("m", p.m, m, p.m.shape).gradient("grad", p.grad, p.m.shape);
+      e.dtype("grad", p.grad, parts.front().grad.dtype);
+    }
   }
   Cost cost() const {
     int64_t n = 0;

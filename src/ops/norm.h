@@ -68,12 +68,12 @@ struct NormApply {
   Cost cost() const { return {3.0 * double(h.numel()), traffic(*this)}; }
 };
 
-// dh: in = gradient of h through the residual stream; out = plus that through the norm. dw, db accumulate in f32, fixed
-// order.
+// dh: in = gradient of h through the residual stream; out = plus that through the norm. dw, db accumulate in a fixed
+// order, the sums of one launch in f32.
 struct NormBwd {
   NormKind kind;
   Tensor dh;          // [N, C]
-  Tensor dw, db;      // [C] f32; db absent for rms
+  Tensor dw, db;      // [C] f32 or bf16; db absent for rms
   Tensor dy, h;       // [N, C]
   Tensor mean, rstd;  // [N] f32
   Tensor w;           // [C]
@@ -94,9 +94,9 @@ struct NormBwd {
     const Shape row{h.cols()}, col{h.rows()};
     Expect e{kName};
     e.floating("h", h).contiguous("h", h).is("dh", dh, h.dtype, h.shape).is("dy", dy, h.dtype, h.shape);
-    e.is("dw", dw, DType::f32, row).floating("w", w).is("w", w, w.dtype, row).is("rstd", rstd, DType::f32, col);
+    e.gradient("dw", dw, row).floating("w", w).is("w", w, w.dtype, row).is("rstd", rstd, DType::f32, col);
     e.that((kind == NormKind::layer) == (bool(db) && bool(mean)), "db and mean exactly for layer norm");
-    if (db) e.is("db", db, DType::f32, row).is("mean", mean, DType::f32, col);
+    if (db) e.is("db", db, dw.dtype, row).is("mean", mean, DType::f32, col);
     e.largest("amax", amax);
   }
   Cost cost() const { return {12.0 * double(h.numel()), traffic(*this)}; }
@@ -130,7 +130,7 @@ struct QkNormFwd {
 
 struct QkNormBwd {
   Tensor dx;        // [N, (H + 2K) D]
-  Tensor dwq, dwk;  // [D] f32, accumulate
+  Tensor dwq, dwk;  // [D] f32 or bf16, accumulate
   Tensor dy, x;     // [N, (H + 2K) D]
   Tensor rstd;      // [N, H + K] f32
   Tensor wq, wk;    // [D]
@@ -150,7 +150,7 @@ struct QkNormBwd {
     const int64_t d = wq.shape[0];
     Expect e{kName};
     e.floating("x", x).is("x", x, x.dtype, {x.rows(), (heads + 2 * kv_heads) * d}).is("dy", dy, x.dtype, x.shape);
-    e.is("dx", dx, x.dtype, x.shape).is("dwq", dwq, DType::f32, {d}).is("dwk", dwk, DType::f32, {d});
+    e.is("dx", dx, x.dtype, x.shape).gradient("dwq", dwq, {d}).is("dwk", dwk, dwq.dtype, {d});
     e.is("rstd", rstd, DType::f32, {x.rows(), heads + kv_heads});
     e.floating("wq", wq).is("wq", wq, wq.dtype, {d}).is("wk", wk, wq.dtype, {d});
   }

@@ -64,6 +64,11 @@ struct Expect {
   const Expect& is(const char* name, const Tensor& t, DType d, const Shape& s) const {
     return view(name, t, d, s).contiguous(name, t);
   }
+  // What ops add a gradient to; of bf16 the sum is made in f32 and rounded to nearest when it is stored.
+  const Expect& gradient(const char* name, const Tensor& t, const Shape& s) const {
+    CHECK(t.dtype == DType::f32 || t.dtype == DType::bf16, op, ".", name, " is ", t.dtype, ", expected f32 or bf16");
+    return is(name, t, t.dtype, s);
+  }
   // As is(), but the rows may be strided.
   const Expect& view(const char* name, const Tensor& t, DType d, const Shape& s) const {
     return dtype(name, t, d).shape(name, t, s);

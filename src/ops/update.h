@@ -22,7 +22,7 @@ struct UpdatePart {
   Tensor master;  // [n] f32, bf16 or i16
   Tensor param;   // [n] compute copy, bf16 or f16, of f32 masters; bf16 with i16 masters; else absent
   Tensor m, v;    // [n] f32 or bf16; absent where the rule keeps none
-  Tensor grad;    // [n] f32
+  Tensor grad;    // [n] f32 or bf16
   int64_t decayed = std::numeric_limits<int64_t>::max();  // elements before this one have weight decay
   uint64_t stream = 0, moment_stream = 0, first = 0;
 };
@@ -59,7 +59,8 @@ void check_update(const Op& op) {
   const UpdatePart& like = op.parts.front();
   for (const UpdatePart& p : op.parts) {
     const Shape& n = p.master.shape;
-    e.is("master", p.master, like.master.dtype, n).is("grad", p.grad, DType::f32, n);
+    e.is("master", p.master, like.master.dtype, n).gradient("grad", p.grad, n);
+    e.dtype("grad", p.grad, like.grad.dtype);
     const auto state = [&](const char* name, const Tensor& t, const Tensor& first, Kept kept) {
       e.that(kept == Kept::optional || bool(t) == (kept == Kept::required), name, "where the rule keeps it")
           .that(bool(t) == bool(first), name, "in all parts or in none");
@@ -153,7 +154,8 @@ struct AdamW8bit {
     for (const Part& p : parts) {
       const Shape& n = p.master.shape;
       e.that(n.numel() % kCodeBlock == 0, "master", "whole blocks of 256");
-      e.is("master", p.master, like.master.dtype, n).is("grad", p.grad, DType::f32, n);
+      e.is("master", p.master, like.master.dtype, n).gradient("grad", p.grad, n);
+      e.dtype("grad", p.grad, like.grad.dtype);
       e.is("m", p.m, like.m.dtype, n).is("v", p.v, is_fp8() ? DType::f8_e5m2 : DType::u8, n);
       e.is("m_scale", p.m_scale, DType::f32, {n.numel() / kCodeBlock});
       e.is("v_scale", p.v_scale, DType::f32, {n.numel() / kCodeBlock});

@@ -24,10 +24,8 @@ int64_t token_row(const char* what, const Tensor& tokens, int64_t i, const Vocab
 
 Values row_of(const Tensor& t, int64_t i) { return load(t.slice(i, i + 1)); }
 
-void add_row(const Tensor& t, int64_t i, const Values& x) {
-  Values sum = row_of(t, i);
-  for (int64_t c = 0; c < sum.cols; ++c) sum[c] += x[c];
-  store(t.slice(i, i + 1), sum);
+void add_row(Values& table, int64_t i, const Values& x) {
+  for (int64_t c = 0; c < table.cols; ++c) table(i, c) = double(float(table(i, c) + x[c]));
 }
 
 // Rows move as bytes: no rounding, no NaN quieting.
@@ -52,12 +50,15 @@ void ReferenceOps::run(const EmbeddingFwd& op, void*) {
 
 // In f32 and in the order of i, as the header fixes it.
 void ReferenceOps::run(const EmbeddingBwd& op, void*) {
+  Values dwte = load(op.dwte), dwpe = op.dwpe ? load(op.dwpe) : dwte;
   for (int64_t i = 0; i < op.dy.rows(); ++i) {
     const Values dy = row_of(op.dy, i);
     const int64_t row = token_row("embedding_bwd.tokens", op.tokens, i, op.part, op.dwte);
-    if (row >= 0) add_row(op.dwte, row, dy);
-    if (op.dwpe) add_row(op.dwpe, row_index("embedding_bwd.positions", op.positions, i, op.dwpe), dy);
+    if (row >= 0) add_row(dwte, row, dy);
+    if (op.dwpe) add_row(dwpe, row_index("embedding_bwd.positions", op.positions, i, op.dwpe), dy);
   }
+  store(op.dwte, dwte);
+  if (op.dwpe) store(op.dwpe, dwpe);
 }
 
 void ReferenceOps::run(const GatherRows& op, void*) {

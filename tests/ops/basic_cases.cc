@@ -77,12 +77,15 @@ void sums(Examiner& examine) {
     examine(OpCase<ReduceSum>{cat(n), {.out = out, .x = tensor(DType::f32, {n})}});
     examine(OpCase<ReduceSum>{cat(n, " offset"), {.out = out, .x = tensor(DType::f32, {n})}, {{"x", normal(100)}}});
     examine(OpCase<ReduceSum>{cat(n, " doubles"), {.out = out, .x = tensor(DType::f64, {n})}});
-    examine(OpCase<SquaredNorm>{cat(n), {.out = out, .x = {tensor(DType::f32, {n})}}});
+    for (DType dt : {DType::f32, DType::bf16})
+      examine(OpCase<SquaredNorm>{cat(n, " ", dt), {.out = out, .x = {tensor(dt, {n})}}});
   }
   const Tensor some = tensor(DType::f32, {5000}), few = tensor(DType::f32, {3});
   examine(OpCase<SquaredNorm>{"list", {.out = out, .x = {some, few, tensor(DType::f32, {kLong}), some}}});
   const Tensor none{nullptr, DType::f32, {0}};
   examine(OpCase<SquaredNorm>{"sums apart", {.out = tensor(DType::f64, {4}), .x = {some, none, few, some}}});
+  const Tensor halves = tensor(DType::bf16, {4097});
+  examine(OpCase<SquaredNorm>{"list bf16", {.out = tensor(DType::f64, {2}), .x = {halves, tensor(DType::bf16, {3})}}});
   examine(OpCase<SquaredNorm>{"long list", {.out = out, .x = std::vector<Tensor>(300, few)}});
   for (double bad : {double(NAN), double(INFINITY), -double(INFINITY)})
     for (int64_t at : {0, 4999}) {

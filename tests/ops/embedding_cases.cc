@@ -28,6 +28,9 @@ void embedding(Examiner& examine, DType dt, const Size& s, bool positions) {
     if (positions) gradients.push_back({"wpe", "dwpe"});
     examine.gradient(fwd, bwd, {{"y", "dy"}}, gradients);
   }
+  bwd.name += " gradients bf16";
+  bwd.op.dwte.dtype = bwd.op.dwpe.dtype = DType::bf16;
+  examine(bwd);
 }
 
 void row_moves(Examiner& examine, DType dt, int64_t rows, int64_t picked, int64_t cols, int64_t gap) {

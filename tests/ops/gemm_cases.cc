@@ -111,6 +111,11 @@ void epilogues(Examiner& examine, DType dt) {
       examine(OpCase<Gemm>{cat(name, " sum a"), with(op, Epilogue::sum_a, tensor(DType::f32, {s.m}))});
       examine(OpCase<Gemm>{cat(name, " sum b"), with(op, Epilogue::sum_b, tensor(DType::f32, {s.n}))});
     }
+    Gemm narrow = product(s, {dt, dt, dt}, true, false);
+    narrow.accumulate = true;
+    const std::string name = cat(s.m, "x", s.n, "x", s.k, " accumulate ", dt, " bf16 sum");
+    examine(OpCase<Gemm>{cat(name, " a"), with(narrow, Epilogue::sum_a, tensor(DType::bf16, {s.m}))});
+    examine(OpCase<Gemm>{cat(name, " b"), with(narrow, Epilogue::sum_b, tensor(DType::bf16, {s.n}))});
   }
 }
 
@@ -178,7 +183,8 @@ void gemm_cases(Examiner& examine) {
     variants(examine, dt);
     epilogues(examine, dt);
     for (const Shape& s : {Shape{1, 1}, Shape{1, 17}, Shape{257, 3}, Shape{65, 130}, Shape{600, 33}, Shape{300, 600}})
-      examine(OpCase<ColumnSum>{cat(s, " ", dt), {.out = tensor(DType::f32, {s[1]}), .x = tensor(dt, s)}});
+      for (DType out : {DType::f32, DType::bf16})
+        examine(OpCase<ColumnSum>{cat(s, " ", dt, " to ", out), {.out = tensor(out, {s[1]}), .x = tensor(dt, s)}});
   }
   every_size(examine, {DType::f32, DType::bf16, DType::bf16});
   examine(OpCase<Gemm>{"mixed", product({17, 33, 65}, {DType::bf16, DType::f32, DType::f16}, false, true)});

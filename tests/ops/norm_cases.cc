@@ -68,7 +68,12 @@ void norm(Examiner& examine, const Setting& s) {
   if (!examine.wanted(NormApply::kName) && !examine.wanted(NormBwd::kName)) return;
   const Values values = stored(examine, fwd);
   examine(OpCase<NormApply>{s.name(), apply(s), values});
-  examine(OpCase<NormBwd>{s.name(), backward(s), values});
+  OpCase<NormBwd> bwd{s.name(), backward(s), values};
+  examine(bwd);
+  bwd.name += " gradients bf16";
+  bwd.op.dw = tensor(DType::bf16, {s.cols});
+  if (s.layer()) bwd.op.db = bwd.op.dw;
+  examine(bwd);
 }
 
 // A mean far above the deviation: one-pass variances cancel here.
@@ -149,6 +154,9 @@ void qk_norm(Examiner& examine, DType dt, DType wt, const Heads& h) {
   examine(bwd);
   if (dt == DType::f32 && h.rows == 3)
     examine.gradient(fwd, bwd, {{"y", "dy"}}, {{"x", "dx"}, {"wq", "dwq"}, {"wk", "dwk"}});
+  bwd.name += " gradients bf16";
+  bwd.op.dwq = bwd.op.dwk = tensor(DType::bf16, {h.dim});
+  examine(bwd);
 }
 
 }  // namespace

@@ -55,6 +55,14 @@ OpCase<AdamW> adamw(const std::string& name, std::vector<AdamW::Part> parts) {
   return c;
 }
 
+// A case again with gradients in bf16.
+template <class Op>
+void with_short_gradients(Examiner& examine, OpCase<Op> c) {
+  c.name += " gradients bf16";
+  for (auto& p : c.op.parts) p.grad.dtype = DType::bf16;
+  examine(c);
+}
+
 void adamw_cases(Examiner& examine) {
   for (int64_t n : {1, 3, 17, 257, 5000})
     for (const Kind& kind : kKinds)
@@ -70,8 +78,11 @@ void adamw_cases(Examiner& examine) {
   for (const Kind& kind : kKinds)
     for (DType m : {DType::f32, DType::bf16})
       for (DType v : {DType::f32, DType::bf16})
-        for (int64_t n : {9, 5000})
-          examine(adamw(cat(n, " ", kind.name(), " moments ", m, " ", v), {part(n, kind, m, v)}));
+        for (int64_t n : {9, 5000}) {
+          const OpCase<AdamW> c = adamw(cat(n, " ", kind.name(), " moments ", m, " ", v), {part(n, kind, m, v)});
+          examine(c);
+          with_short_gradients(examine, c);
+        }
   for (int64_t decayed : {0, 9, 3001}) {
     OpCase<AdamW> c = adamw(cat("decay of ", decayed), {part(5000, kKinds[decayed == 9 ? 3 : 0])});
     c.op.parts[0].decayed = decayed;
@@ -134,6 +145,7 @@ void adamw_8bit_cases(Examiner& examine, bool fp8) {
   for (const Kind& kind : kKinds) {
     for (const int64_t blocks : {1, 3, 9, 400})
       examine(adamw_8bit(cat(blocks, " ", kind.name()), {coded_part(blocks * kCodeBlock, kind, fp8)}));
+    with_short_gradients(examine, adamw_8bit(kind.name(), {coded_part(9 * kCodeBlock, kind, fp8)}));
     OpCase<AdamW8bit> list =
         adamw_8bit(cat("list ", kind.name()),
                    {coded_part(512, kind, fp8), coded_part(4096, kind, fp8), coded_part(256, kind, fp8)});
@@ -151,6 +163,7 @@ void adamw_8bit_cases(Examiner& examine, bool fp8) {
     list.values["state"] = bytes_of(s);
     list.values["grad"] = constant(INFINITY);
     examine(list);
+    with_short_gradients(examine, list);
   }
   // Gradients over twelve decades: second moments below the smallest code. And none at all: blocks of zeros.
   OpCase<AdamW8bit> wide = adamw_8bit("wide", {coded_part(5120, kKinds[0], fp8)});
@@ -198,6 +211,7 @@ void one_state_cases(Examiner& examine, std::initializer_list<std::optional<DTyp
         c.values["state"] = bytes_of(s);
         c.values["grad"] = constant(INFINITY);
         examine(c);
+        with_short_gradients(examine, c);
       }
 }
 
@@ -211,6 +225,7 @@ void sgd_cases(Examiner& examine) {
     c.op.direction = c.op.cautious = !kept;
     c.op.rate = 0.5;
     e(c);
+    with_short_gradients(e, c);
   });
 }
 
@@ -225,6 +240,7 @@ void lion_cases(Examiner& examine) {
     c.op.cautious = true;
     c.op.weight_decay = 20;
     e(c);
+    with_short_gradients(e, c);
   });
 }
 
@@ -298,6 +314,7 @@ void schedule_free_cases(Examiner& examine) {
               return double(int16_t(random_bits(kCaseSeed, seed, uint64_t(i))));
             };
           examine(c);
+          if (n > 1) with_short_gradients(examine, c);
         }
 }
 
@@ -449,6 +466,7 @@ void momentum_cases(Examiner& examine) {
           c.values = {{"state", bytes_of(s)}, {"m", normal(0, 0.3)}};
           if (skip) c.values["grad"] = constant(NAN);
           examine(c);
+          with_short_gradients(examine, c);
         }
 }
 
