@@ -11,6 +11,11 @@ thread_local std::string subject;
 
 }  // namespace
 
+void Communicator::sum(Tensor x, Tensor, Lane lane) { all_reduce(x, Reduce::sum, lane); }
+void Communicator::sum_scatter(Tensor shard, Tensor full, Tensor, Lane lane) {
+  reduce_scatter(shard, full, Reduce::sum, lane);
+}
+
 CollectiveSubject::CollectiveSubject(std::string what) : outer_(std::exchange(subject, std::move(what))) {}
 
 CollectiveSubject::~CollectiveSubject() { subject = std::move(outer_); }

@@ -5,6 +5,7 @@
 #include <span>
 #include <string>
 
+#include "base/int.h"
 #include "device/device.h"
 
 namespace athanor {
@@ -25,6 +26,11 @@ class Communicator {
   virtual void all_gather(Tensor full, Tensor shard, Lane) = 0;
   virtual void reduce_scatter(Tensor shard, Tensor full, Reduce,
                               Lane) = 0;  // inverse of all_gather; does not change full unless shard is a view of it
+  // all_reduce and reduce_scatter of sums that are made in f32, of the values of all ranks in their order, and rounded
+  // once to the dtype. `room`: as many elements as room_of_sum() says for x or full, which are overwritten.
+  virtual int64_t room_of_sum(DType, int64_t) const { return 0; }
+  virtual void sum(Tensor x, Tensor room, Lane);
+  virtual void sum_scatter(Tensor shard, Tensor full, Tensor room, Lane);
   virtual void send(Tensor x, int dst, Lane) = 0;
   virtual void recv(Tensor x, int src, Lane) = 0;
   // Sends `out` to peer and receives `in` from it concurrently; the peer makes the matching call.
@@ -35,6 +41,13 @@ class Communicator {
   virtual void broadcast(Tensor x, int root, Lane) = 0;
   virtual void barrier() = 0;
 };
+
+// Communicator::room_of_sum() of a transport whose own sums of bf16 are rounded at every hop, so that ranks send each
+// other pieces of whole vectors, padded.
+constexpr int64_t piece_of_sum(int64_t n, int ranks) { return round_up<int64_t>(div_ceil<int64_t>(n, ranks), 8); }
+constexpr int64_t room_of_bf16_sum(DType dtype, int64_t n, int ranks) {
+  return dtype == DType::bf16 && ranks > 1 ? ranks * piece_of_sum(n, ranks) : 0;
+}
 
 // Names the purpose of this thread's collectives in messages, e.g. "model.layers.3".
 class CollectiveSubject {

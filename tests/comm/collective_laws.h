@@ -102,6 +102,26 @@ inline void reduce_scatter_is_a_part_of_all_reduce(Communicator& c) {
       }
 }
 
+// Of all ranks' values, in f32 and in the order of ranks, rounded once; in bf16 and in f16 too.
+inline void sums_are_rounded_once(Communicator& c) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16})
+    for (const int64_t n : {1, 5, 300}) {
+      const int64_t all = n * c.size();
+      const auto want = expected_reduction(c.size(), all, dtype, Reduce::sum);
+      auto x = contribution(c.rank(), all, dtype), full = x;
+      std::vector<std::byte> room(size_t(c.room_of_sum(dtype, all)) * size_of(dtype));
+      const Tensor other{room.data(), dtype, {c.room_of_sum(dtype, all)}};
+      c.sum({x.data(), dtype, {all}}, other, Lane::compute);
+      EXPECT_EQ(x, want) << dtype << " " << n;
+      const auto part = std::ptrdiff_t(size_t(n) * size_of(dtype));
+      std::byte* shard = full.data() + part * c.rank();
+      c.sum_scatter({shard, dtype, {n}}, {full.data(), dtype, {all}}, other, Lane::compute);
+      EXPECT_EQ(std::vector(shard, shard + part),
+                std::vector(want.begin() + part * c.rank(), want.begin() + part * (c.rank() + 1)))
+          << dtype << " " << n;
+    }
+}
+
 inline void all_gather_is_all_shards_in_rank_order(Communicator& c) {
   for (const DType dtype : kAllTypes)
     for (const int64_t n : {1, 5, 3000})
@@ -209,6 +229,7 @@ inline void calls_do_not_mix(Communicator& c) {
 inline void every_law(Communicator& c) {
   all_reduce_is_the_reduction_in_rank_order(c);
   reduce_scatter_is_a_part_of_all_reduce(c);
+  sums_are_rounded_once(c);
   all_gather_is_all_shards_in_rank_order(c);
   broadcast_is_the_roots_value(c);
   messages_arrive_in_order(c);
