@@ -37,10 +37,13 @@ double step_seconds(Engine& engine, const Roofline& limits) {
 double seconds_without(const Engine& engine, Backend backend, const Roofline& limits,
                        const std::vector<std::string>& patterns, bool all) {
   EngineOptions o = engine.options();
-  if (all)
+  const DType gradients = o.recipe.gradients;
+  if (all) {
     o.recipe = make_recipe("bf16", o.recipe.master);
-  else
+    o.recipe.gradients = gradients;
+  } else {
     o.high_layers.match.insert(o.high_layers.match.end(), patterns.begin(), patterns.end());
+  }
   Engine other(engine.model().config(), o, backend);
   return step_seconds(other, limits);
 }

@@ -28,7 +28,7 @@ enum class Precision {
 constexpr bool eight_bits(Precision p) { return p >= Precision::fp8_tensorwise; }  // or four
 enum class AmaxComputeAlgo { max, most_recent };                                   // TransformerEngine's words
 enum class MasterWeights { fp32, split, bf16 };
-enum class MomentDtype { fp32, bf16 };
+enum class SumDtype { fp32, bf16 };  // of gradients and of averages of them
 enum class Transport { tcp, mpi };
 enum class EvalWeights { current, average, ema };  // ema: average
 enum class AsyncSave { automatic, on, off };
@@ -57,7 +57,7 @@ ChoiceNames choice_names(Precision);
 ChoiceNames choice_names(GradientCodes);
 ChoiceNames choice_names(AmaxComputeAlgo);
 ChoiceNames choice_names(MasterWeights);
-ChoiceNames choice_names(MomentDtype);
+ChoiceNames choice_names(SumDtype);
 ChoiceNames choice_names(DeterministicReduction);
 ChoiceNames choice_names(Transport);
 ChoiceNames choice_names(EvalWeights);

@@ -130,8 +130,9 @@ struct Config {
   int64_t num_layers_at_start_in_bf16 = 0;
   int64_t num_layers_at_end_in_bf16 = -1;  // -1 until validate(): 0; with nvfp4 15 % of the blocks
   MasterWeights master_weights = MasterWeights::fp32;
-  MomentDtype exp_avg_dtype = MomentDtype::fp32;
-  MomentDtype exp_avg_sq_dtype = MomentDtype::fp32;
+  SumDtype grad_dtype = SumDtype::fp32;
+  SumDtype exp_avg_dtype = SumDtype::fp32;
+  SumDtype exp_avg_sq_dtype = SumDtype::fp32;
   double loss_scale = 0.0;  // fp16 only; 0 = dynamic
   double initial_loss_scale = 65536.0;
   int64_t loss_scale_window = 1000;  // finite steps before the scale doubles

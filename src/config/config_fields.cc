@@ -248,6 +248,10 @@ Fields precision_group() {
           "weights that the optimizer updates. precision bf16: split = the weights and 16 more bits, with exactly the "
           "values of fp32 (a run may change between the two); bf16 = the weights themselves, rounded at random")
           .interchangeable({"fp32", "split"}),
+      choice<&Config::grad_dtype>("grad_dtype", notice,
+                                  "type in which gradients of weights are summed over micro-batches and sent to other "
+                                  "ranks; bf16 is rounded to nearest after each micro-batch and needs precision bf16 "
+                                  "or one of 8 or 4 bits: see docs/precision.md"),
       choice<&Config::exp_avg_dtype>("exp_avg_dtype", notice,
                                      "type of Adam's first moment; bf16 is rounded at random, without bias"),
       choice<&Config::exp_avg_sq_dtype>("exp_avg_sq_dtype", notice,

@@ -245,6 +245,32 @@ void validate_precision(Config& c) {
   only_with_eight_bits(c.log_quantization_interval == 0, "log_quantization_interval");
 }
 
+// Rules that put more than one gradient's rounding into the gradient's place.
+bool steps_in_gradient(RuleName o) {
+  return o == RuleName::lamb || o == RuleName::adafactor || o == RuleName::adam_mini;
+}
+
+void validate_gradients(const Config& c) {
+  if (c.grad_dtype == SumDtype::fp32) return;
+  require(c.precision == Precision::bf16 || eight_bits(c.precision),
+          "grad_dtype: bf16 needs products of bf16, which precision ", name_of(c.precision),
+          " does not have; set precision to bf16 or one of 8 bits, or grad_dtype to fp32");
+  require(c.deterministic_reduction != DeterministicReduction::rank_invariant,
+          "grad_dtype: bf16 with deterministic_reduction rank_invariant would round every sum of two leaves of the "
+          "batch to bf16; set grad_dtype to fp32, or deterministic_reduction to the default");
+  const auto refuse = [&](RuleName o, const std::string& where) {
+    require(!steps_in_gradient(o), "grad_dtype: optimizer ", name_of(o), where,
+            " makes its step in the gradient's place, where bf16 would round the step itself; set grad_dtype to fp32, "
+            "or take optimizer adamw");
+  };
+  refuse(c.optimizer, "");
+  for (size_t g = 0; g < c.param_groups.size(); ++g)
+    if (c.param_groups[g].optimizer) refuse(*c.param_groups[g].optimizer, cat(" of param_groups[", g, "]"));
+  require(c.update_clip_threshold == 0.0, "grad_dtype: update_clip_threshold ", c.update_clip_threshold,
+          " makes the step in the gradient's place, where bf16 would round the step itself; set grad_dtype to fp32, or "
+          "update_clip_threshold to 0");
+}
+
 void validate_memory(const Config& c) {
   require(c.recompute_granularity == RecomputeGranularity::full || c.recompute_num_layers == 1,
           "recompute_num_layers: ", c.recompute_num_layers, " has a meaning only with recompute_granularity full, not ",
@@ -445,6 +471,7 @@ void validate(Config& c) {
   validate_schedule_free(c);
   resolve_other_courses(c);
   validate_precision(c);
+  validate_gradients(c);
   validate_memory(c);
   validate_ranks(c);
   validate_sources(c.train_data, "train_data");

@@ -37,7 +37,8 @@ std::string MemoryPlan::knobs(MemoryKind kind) const {
       return cat(holds(MemoryKind::weights, DType::f16) ? "precision \"bf16\" with " : "",
                  "master_weights \"split\" or \"bf16\", or more ranks");
     case MemoryKind::gradients:
-      return "a smaller model, or zero_stage 2 or 3 over more ranks";
+      return cat("a smaller model, ", holds(kind, DType::f32) ? "grad_dtype \"bf16\", " : "",
+                 "or zero_stage 2 or 3 over more ranks");
     case MemoryKind::optimizer:
       return holds(kind, DType::f32) ? "exp_avg_dtype and exp_avg_sq_dtype \"bf16\", or sharding over more ranks"
                                      : "a smaller model, or sharding over more ranks";

@@ -242,7 +242,7 @@ void Engine::run_micro_norm(Ctx c) {
   for (const auto& unit : model_->params().units()) {
     const ParamStore::Range all{0, unit->layout.trained};
     const auto range = unit->is_shard(unit->grad) ? unit->owned(all.begin, all.end) : all;
-    norm.x.push_back(range.begin < range.end ? unit->part(unit->grad, range) : Tensor{nullptr, DType::f32, {0}});
+    norm.x.push_back(range.begin < range.end ? unit->part(unit->grad, range) : Tensor{nullptr, unit->grad.dtype, {0}});
   }
   c.run(norm);
 }

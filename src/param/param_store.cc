@@ -10,6 +10,17 @@
 namespace athanor {
 namespace {
 
+Buffer room_of_sum(Ctx& c, const Communicator& group, const Tensor& x) {
+  const int64_t elements = group.room_of_sum(x.dtype, x.numel());
+  return elements > 0 ? c.alloc("gradients of other ranks", x.dtype, {elements}) : Buffer{};
+}
+
+// On all ranks of the group.
+void add_up(Ctx& c, Communicator& group, const Tensor& x) {
+  const Buffer room = room_of_sum(c, group, x);
+  if (!c.arena.recording()) group.sum(x, room.t, Lane::compute);
+}
+
 constexpr int64_t kInitChunk = int64_t{1} << 24;  // split masters: elements that are f32 at a time
 
 // Common prefix of the names of a unit's parameters, up to a dot.
@@ -85,10 +96,10 @@ void ParamStore::plan(MemoryPlan& plan, const Recipe& recipe, bool training, std
       if (others > 0)
         plan.add(MemoryKind::weights, cat("weights without codes of unit ", u), recipe.compute, {others}, &unit.others);
     }
-    add(MemoryKind::gradients, "gradients", DType::f32, stage >= 2 && logical.count == 0, &unit.grad);
+    add(MemoryKind::gradients, "gradients", recipe.gradients, stage >= 2 && logical.count == 0, &unit.grad);
     unit.joined.resize(size_t(logical.levels()));
     for (size_t level = 0; level < unit.joined.size(); ++level)
-      add(MemoryKind::gradients, cat("joined gradients, level ", level), DType::f32, false, &unit.joined[level]);
+      add(MemoryKind::gradients, cat("joined gradients, level ", level), recipe.gradients, false, &unit.joined[level]);
     plan_states(plan, u, pieces[u]);
   }
 }
@@ -295,7 +306,7 @@ void ParamStore::reduce_gradients(Ctx& c) {
     if (sharding_.logical.count > 0)
       reduce_in_tree(c, *unit);
     else if (sharding_.stage >= 2)  // else they were reduced early
-      c.all_reduce(c.mesh.copies(), grad);
+      add_up(c, c.mesh.copies(), grad);
     if (sharding_.stage == 0 || unit->is_shard(grad)) continue;
     // The sum is for this rank's shard only; clear the gradients of the others' shards.
     if (unit->shard.begin > 0) c.run(Fill{.x = grad.slice(0, unit->shard.begin)});
@@ -311,7 +322,7 @@ void ParamStore::add_parts_of_gradients(Ctx& c) {
     const Unit& unit = *units_[size_t(specs_[id].unit)];
     const Range range = unit.owned(offsets_[id], offsets_[id] + specs_[id].shape.numel());
     const CollectiveSubject subject(specs_[id].name);
-    if (range.begin < range.end) c.all_reduce(c.mesh.tensor(), unit.part(unit.grad, range));
+    if (range.begin < range.end) add_up(c, c.mesh.tensor(), unit.part(unit.grad, range));
   }
   for (size_t id = 0; id < specs_.size(); ++id)
     if (specs_[id].trainable && placements_[id].repeats > 1) add_repeated_gradients(c, id);
@@ -326,11 +337,11 @@ void ParamStore::add_repeated_gradients(Ctx& c, size_t id) {
   const CollectiveSubject subject(specs_[id].name);
   const int64_t pieces = sharding_.tensor.ranks / p.repeats, mine = sharding_.tensor.rank / p.repeats;
   const Shape piece{1, range.end - range.begin};
-  const Buffer all = c.alloc("gradients of repeated heads", DType::f32, {pieces, piece[1]});
+  const Buffer all = c.alloc("gradients of repeated heads", unit.grad.dtype, {pieces, piece[1]});
   const Tensor own = all.t.slice(mine, mine + 1), grad = unit.part(unit.grad, range).view(piece);
   c.run(Fill{.x = all.t});
   c.run(Combine{.y = own, .a = grad});
-  c.all_reduce(c.mesh.tensor(), all.t);
+  add_up(c, c.mesh.tensor(), all.t);
   c.run(Combine{.y = grad, .a = own});
 }
 
@@ -471,7 +482,7 @@ void ParamStore::release(int u) {
 void ParamStore::begin_gradients(Ctx& c, int u) {
   Unit& unit = *units_[size_t(u)];
   if (!unit.is_shard(unit.grad)) return;
-  unit.whole_grad = c.alloc("gradients of a unit", DType::f32, {unit.layout.numel});
+  unit.whole_grad = c.alloc("gradients of a unit", unit.grad.dtype, {unit.layout.numel});
   c.run(Fill{.x = unit.whole_grad.t});
 }
 
@@ -482,10 +493,10 @@ void ParamStore::end_gradients(Ctx& c, int u) {
   if (--unit.uses == 0 && last_micro_batch_) reduce_early(c, unit);
   if (!unit.is_shard(unit.grad)) return;
   settle(c);
-  reducing_ = {&unit, std::move(unit.whole_grad), nullptr};
+  reducing_ = {&unit, std::move(unit.whole_grad), room_of_sum(c, c.mesh.shards(), unit.whole_grad.t), nullptr};
   unit.whole_grad = {};
   const Tensor whole = reducing_.whole.t, mine = unit.own(whole);
-  reducing_.ticket = c.beside([&](Lane lane) { c.mesh.shards().reduce_scatter(mine, whole, Reduce::sum, lane); });
+  reducing_.ticket = c.beside([&](Lane lane) { c.mesh.shards().sum_scatter(mine, whole, reducing_.room.t, lane); });
 }
 
 void ParamStore::settle(Ctx& c) {
@@ -493,7 +504,7 @@ void ParamStore::settle(Ctx& c) {
   c.wait(std::move(reducing_.ticket));
   const Unit& unit = *std::exchange(reducing_.unit, nullptr);
   c.run(Add{.y = unit.grad, .a = unit.grad, .b = unit.own(reducing_.whole.t)});
-  reducing_.whole = {};
+  reducing_.whole = reducing_.room = {};
 }
 
 bool ParamStore::reduces_early(const ProcessMesh& mesh) const {
@@ -503,16 +514,28 @@ bool ParamStore::reduces_early(const ProcessMesh& mesh) const {
 // Reduces whole gradients to which no later micro-batch of the step adds.
 void ParamStore::reduce_early(Ctx& c, const Unit& unit) {
   if (!reduces_early(c.mesh)) return;
-  c.beside([&](Lane lane) {
-    if (sharding_.stage == 0) return c.mesh.data_parallel().all_reduce(unit.grad, Reduce::sum, lane);
-    const Tensor mine = unit.own(unit.grad);
-    c.mesh.shards().reduce_scatter(mine, unit.grad, Reduce::sum, lane);
-    c.mesh.copies().all_reduce(mine, Reduce::sum, lane);
+  leave_early_room(c);
+  Communicator& all = sharding_.stage == 0 ? c.mesh.data_parallel() : c.mesh.shards();
+  const Tensor mine = unit.own(unit.grad);
+  early_.room = room_of_sum(c, all, unit.grad);
+  early_.of_copies = sharding_.stage == 0 ? Buffer{} : room_of_sum(c, c.mesh.copies(), mine);
+  early_.ticket = c.beside([&](Lane lane) {
+    if (sharding_.stage == 0) return all.sum(unit.grad, early_.room.t, lane);
+    all.sum_scatter(mine, unit.grad, early_.room.t, lane);
+    c.mesh.copies().sum(mine, early_.of_copies.t, lane);
   });
+}
+
+// The room of the last unit's sums is free again once they are made.
+void ParamStore::leave_early_room(Ctx& c) {
+  if (!early_.room && !early_.of_copies) return;
+  c.wait(std::move(early_.ticket));
+  early_ = {};
 }
 
 void ParamStore::join(Ctx& c) {
   settle(c);
+  leave_early_room(c);
   if (last_micro_batch_ && reduces_early(c.mesh)) c.wait(c.beside([](Lane) {}));
 }
 

@@ -95,7 +95,7 @@ class ParamStore {
     Tensor codes;                           // u8; absent elsewhere
     Tensor others;                          // of the type of the values
     std::vector<State::Segment> others_at;  // where the elements of `others` lie
-    Tensor grad;                            // f32; absent without training
+    Tensor grad;                            // f32 or bf16; absent without training
     std::vector<State> states;              // in the order of the StateSpecs
     std::vector<Tensor> joined;             // f32, whole: partial sums of 1, 2, 4, ... leaves
     // Whole, while the unit is in use: weights, or their codes, at stage 3; gradients at stages 2 and 3.
@@ -210,6 +210,7 @@ class ParamStore {
   void gather(Ctx&, int unit);
   void settle(Ctx&);
   void reduce_early(Ctx&, const Unit&);
+  void leave_early_room(Ctx&);
   void reduce_in_tree(Ctx&, const Unit&);
   void add_parts_of_gradients(Ctx&);
   void add_repeated_gradients(Ctx&, size_t id);
@@ -226,9 +227,14 @@ class ParamStore {
   // A unit's gradients that are being reduced.
   struct {
     Unit* unit = nullptr;
-    Buffer whole;
+    Buffer whole, room;  // room: Communicator::room_of_sum()
     Ctx::Ticket ticket;
   } reducing_;
+  // Those of a unit whose gradients are reduced while backward runs.
+  struct {
+    Buffer room, of_copies;
+    Ctx::Ticket ticket;
+  } early_;
 };
 
 }  // namespace athanor

@@ -80,7 +80,7 @@ void add_tensor_sums(StepTraffic& t, const Engine& engine, const Network& net, c
     const double pieces = placement.repeats > 1 ? double(ranks) / placement.repeats * double(repeated) : 0;
     const double summed = placement.sums_parts() ? double(placement.shape.numel()) : pieces;
     if (summed == 0) continue;
-    const double sent = sent_of * 4 * summed;
+    const double sent = sent_of * double(size_of(engine.options().recipe.gradients)) * summed;
     t.ends.add(sent, net.seconds(sent, ranks, 1), 1, false);
   }
 }
@@ -156,7 +156,8 @@ StepTraffic step_traffic(const Engine& engine, ProcessMesh& mesh, const Network&
   const auto& units = params.units();
   const int near = mesh.tensor().size();  // the distance of neighbouring shards
   const int stage = engine.options().zero_stage;
-  const double value = double(size_of(engine.options().recipe.compute)), grad = 4;
+  const double value = double(size_of(engine.options().recipe.compute));
+  const double grad = double(size_of(engine.options().recipe.gradients));
   const auto micros = double(engine.micro_batches());
   const auto share = [](int n) { return double(n - 1) / n; };
   StepTraffic t;

@@ -55,6 +55,7 @@ struct Recipe {
   DType master;               // what the optimizer updates, or of i16: the rests of f32 masters, halved (tensor/half.h)
   bool tf32 = false;          // round f32 products' inputs to TF32
   bool loss_scaling = false;  // fp16's narrow exponent
+  DType gradients = DType::f32;  // of weights: what micro-batches are added to, and what ranks send of it; or bf16
   std::array<OperandRule, kOperands> linear = {};  // of layers in 8 or 4 bits, by Operand
   bool power_of_two = false;                       // their scales
   DelayedScaling delayed = {};                     // of operands whose rules say so

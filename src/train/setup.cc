@@ -28,7 +28,7 @@ DType to_dtype(MasterWeights m) {
   return DType::f32;
 }
 
-DType to_dtype(MomentDtype m) { return m == MomentDtype::bf16 ? DType::bf16 : DType::f32; }
+DType to_dtype(SumDtype s) { return s == SumDtype::bf16 ? DType::bf16 : DType::f32; }
 
 std::optional<double> if_given(double x) { return x < 0 ? std::nullopt : std::optional(x); }
 
@@ -79,6 +79,7 @@ OptimizerOptions optimizer_options(const Config& c) {
 EngineOptions engine_options(const Config& c, bool training) {
   EngineOptions o;
   o.recipe = make_recipe(name_of(c.precision), to_dtype(c.master_weights), c.fp8_format);
+  o.recipe.gradients = to_dtype(c.grad_dtype);
   if (c.fp8_power_of_two_scales) o.recipe.power_of_two = true;
   const bool all = c.amax_compute_algo == AmaxComputeAlgo::max;
   o.recipe.delayed = {.history = all ? c.amax_history_len : 1, .margin = int(c.margin)};

@@ -69,5 +69,25 @@ TEST(PlanRanks, ARingWaitsForWhatAttentionDoesNotHide) {
   EXPECT_GT(slow.context.waits, 20 * fast.context.waits);
 }
 
+// Half the bytes of gradients, in memory and on links; those of weights stay. At stages 0 and 2 gradients alone travel,
+// or half of what does.
+TEST(PlanRanks, GradientsInBf16AreHalf) {
+  for (const int stage : {0, 1, 2, 3}) {
+    const auto with = [&](const char* dtype) {
+      const Config config = load_config("configs/llama-8b.json",
+                                        std::vector<std::string>{cat("grad_dtype=", dtype), cat("zero_stage=", stage),
+                                                                 "model.num_hidden_layers=4", "micro_batch_size=1"});
+      return predict(config, find_gpu("h200"), 8, 1);
+    };
+    const Prediction full = with("fp32"), half = with("bf16");
+    const auto gradients = [](const Prediction& p) { return p.memory_by_kind[size_t(MemoryKind::gradients)]; };
+    EXPECT_EQ(2 * gradients(half), gradients(full)) << stage;
+    EXPECT_DOUBLE_EQ(2 * half.traffic.early.bytes, full.traffic.early.bytes) << stage;
+    EXPECT_DOUBLE_EQ(2 * half.traffic.backward.bytes, full.traffic.backward.bytes) << stage;
+    EXPECT_GT(full.traffic.early.bytes + full.traffic.backward.bytes, 0) << stage;
+    EXPECT_DOUBLE_EQ(half.traffic.gathers.bytes, full.traffic.gathers.bytes) << stage;
+  }
+}
+
 }  // namespace
 }  // namespace athanor

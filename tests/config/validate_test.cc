@@ -267,6 +267,19 @@ TEST(Validate, PrecisionAndMemory) {
   expect_parts(error_with({"min_loss_scale=1e6"}), {"min_loss_scale", "65536"});
   expect_parts(error_with({"master_weights=bf16", "precision=fp32"}), {"master_weights: bf16", "fp32"});
   expect_parts(error_with({"master_weights=split", "precision=fp16"}), {"master_weights: split", "bf16", "fp16"});
+  EXPECT_EQ(error_with({"grad_dtype=bf16", "precision=bf16"}), "");
+  EXPECT_EQ(error_with({"grad_dtype=bf16", "precision=nvfp4", "optimizer=muon"}), "");
+  for (const char* precision : {"fp32", "tf32", "fp16"})
+    expect_parts(error_with({"grad_dtype=bf16", cat("precision=", precision)}),
+                 {"grad_dtype: bf16", precision, "fp32"});
+  expect_parts(
+      error_with({"grad_dtype=bf16", "precision=bf16", "deterministic_reduction=rank_invariant", "micro_batch_size=1"}),
+      {"grad_dtype: bf16", "deterministic_reduction rank_invariant", "fp32"});
+  for (const char* rule : {"lamb", "adafactor", "adam_mini"})
+    expect_parts(error_with({"grad_dtype=bf16", "precision=bf16", cat("optimizer=", rule)}),
+                 {"grad_dtype: optimizer ", rule, "fp32"});
+  expect_parts(error_with({"grad_dtype=bf16", "precision=bf16", "update_clip_threshold=1"}),
+               {"grad_dtype: update_clip_threshold 1", "fp32"});
   EXPECT_EQ(error_with({"master_weights=split", "exp_avg_dtype=bf16", "exp_avg_sq_dtype=bf16"}), "");
   EXPECT_EQ(error_with({"precision=fp8_blockwise", "master_weights=split", "fp8_format=hybrid", "fp8_min_size=8",
                         "fp8_power_of_two_scales=true", "fp8_exclude=[\"*.c_proj.*\"]", "num_layers_at_start_in_bf16=1",

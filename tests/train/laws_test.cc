@@ -33,11 +33,13 @@ struct Setting {
   int threads = 2;
   int64_t chunk_rows = 0;
   DType m = DType::f32, v = DType::f32;
+  DType gradients = DType::f32;
 };
 
 EngineOptions options(const Setting& s) {
   EngineOptions o;
   o.recipe = make_recipe(s.precision, s.master);
+  o.recipe.gradients = s.gradients;
   o.recompute = s.recompute;
   o.seq_length = 17;
   o.micro_batch_size = s.micro;
@@ -80,10 +82,16 @@ struct Case {
   ModelType type;
   const char* precision;
   DType master;
+  DType gradients = DType::f32;
 };
 class Laws : public ::testing::TestWithParam<Case> {
  protected:
-  Setting setting() const { return {.precision = GetParam().precision, .master = GetParam().master, .recompute = {}}; }
+  Setting setting() const {
+    return {.precision = GetParam().precision,
+            .master = GetParam().master,
+            .recompute = {},
+            .gradients = GetParam().gradients};
+  }
 };
 
 TEST_P(Laws, TrainsAndRepeats) {
@@ -132,9 +140,12 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{ModelType::llama, "bf16", DType::i16}, Case{ModelType::gpt2, "fp16", DType::f32},
                       Case{ModelType::llama, "fp32", DType::f32}, Case{ModelType::llama, "bf16", DType::f32},
                       Case{ModelType::qwen3, "bf16", DType::f32}, Case{ModelType::qwen2, "fp16", DType::f32},
-                      Case{ModelType::mistral, "fp32", DType::f32}),
+                      Case{ModelType::mistral, "fp32", DType::f32},
+                      Case{ModelType::gpt2, "bf16", DType::f32, DType::bf16},
+                      Case{ModelType::qwen3, "bf16", DType::i16, DType::bf16}),
     [](const auto& which) {
-      return std::string(name_of(which.param.type)) + "_" + which.param.precision + "_" + name_of(which.param.master);
+      return std::string(name_of(which.param.type)) + "_" + which.param.precision + "_" + name_of(which.param.master) +
+             (which.param.gradients == DType::bf16 ? "_gradients_bf16" : "");
     });
 
 // Every family, precision, micro-batch size, recomputation and number of threads together: the last two change no bit.
@@ -243,6 +254,28 @@ TEST(Precisions, MomentsInBf16FollowTheSameCurve) {
     for (size_t i = 0; i < kSteps; ++i)
       EXPECT_NEAR(rounded.losses[i], exact.losses[i], 2e-3 * exact.losses[i]) << "step " << i;
   }
+}
+
+// Gradients in bf16 take half the memory and leave the curve where it was; each micro-batch is rounded.
+TEST(Precisions, GradientsInBf16FollowTheSameCurve) {
+  constexpr int64_t kSteps = 8;
+  for (const ModelType type : {ModelType::gpt2, ModelType::qwen3})
+    for (const int64_t micro : {4, 1}) {
+      Setting s{.precision = "bf16", .recompute = {}, .micro = micro};
+      const Curve exact = train(type, s, kSteps);
+      s.gradients = DType::bf16;
+      const Curve rounded = train(type, s, kSteps);
+      EXPECT_NE(rounded.weights, exact.weights);
+      for (size_t i = 0; i < kSteps; ++i)
+        EXPECT_NEAR(rounded.losses[i], exact.losses[i], 3e-3 * exact.losses[i]) << "step " << i;
+      const auto gradients = [&](DType dtype) {
+        s.gradients = dtype;
+        Rig rig(1);
+        Engine engine(tiny(type), options(s), rig.backend());
+        return engine.memory().total(MemoryKind::gradients);
+      };
+      EXPECT_NEAR(2.0 * double(gradients(DType::bf16)) / double(gradients(DType::f32)), 1, 0.02);  // but for padding
+    }
 }
 
 TEST(Precisions, FollowTheSameCurve) {

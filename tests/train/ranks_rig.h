@@ -41,7 +41,7 @@ struct Setting {
   Recompute::Granularity recompute = Recompute::Granularity::none;
   std::vector<std::string> frozen = {};
   bool masked = false;  // targets are ignored: of every rank another number
-  DType moments = DType::f32;
+  DType moments = DType::f32, gradients = DType::f32;
   double clip = 0.5, lr = 3e-3;
   int64_t leaves = 0;         // rank-invariant sums; micro-batches are then two sequences
   int64_t step = kSequences;  // sequences of a step, of kSequences that are planned
@@ -92,6 +92,7 @@ inline ModelConfig tiny(const Setting& s) {
 inline EngineOptions options(const Setting& s) {
   EngineOptions o;
   o.recipe = make_recipe(s.precision, s.master);
+  o.recipe.gradients = s.gradients;
   o.recompute = {s.recompute, 1};
   o.seq_length = s.length;
   o.documents_per_sequence = s.documents ? kDocuments : 1;

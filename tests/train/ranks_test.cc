@@ -128,6 +128,71 @@ TEST(Ranks, MomentsInBf16DoNotDependOnTheShards) {
   EXPECT_GT(train(s).optimizer, 1.9 * want.optimizer);
 }
 
+// Ranks send bf16, and what they add up is rounded once; of one micro-batch, sums of all stages are the same bits.
+TEST(Ranks, GradientsInBf16) {
+  const Setting one{.precision = "bf16", .gradients = DType::bf16};
+  const Curve want = train(one, 10);
+  for (const auto& [replicas, shards] : {std::pair{1, 3}, {2, 2}})
+    for (const int stage : {0, 1, 2, 3})
+      for (const int64_t accumulation : {1, 4}) {
+        Setting s = one;
+        s.replicas = replicas, s.shards = shards, s.stage = stage, s.accumulation = accumulation;
+        expect_same(want, train(s, 10), 5e-3, s.name());
+      }
+  Setting s{.precision = "bf16", .shards = 3, .clip = 0};
+  const Curve full = train(s);
+  s.gradients = DType::bf16;
+  const Curve whole = train(s);
+  EXPECT_NE(full.masters, whole.masters);
+  EXPECT_NEAR(2.0 * double(whole.gradients) / double(full.gradients), 1, 0.02);  // but for padding
+  for (const int stage : {1, 2, 3}) {
+    s.stage = stage;
+    const Curve got = train(s);
+    EXPECT_EQ(whole.losses, got.losses) << s.name();
+    EXPECT_EQ(whole.masters, got.masters) << s.name();
+  }
+  expect_equal(train(s), train(s), "twice");
+  const testing::TempDir dir;
+  const std::string whole_run = dir.path() + "/whole", half = dir.path() + "/half", rest = dir.path() + "/rest";
+  const auto losses = run_part(s, "", 0, 4, whole_run), first = run_part(s, "", 0, 2, half);
+  const auto last = run_part(s, cat(half, "/", step_folder(2)), 2, 4, rest);
+  EXPECT_EQ(losses, (std::vector{first[0], first[1], last[0], last[1]}));
+  EXPECT_EQ(tensors_of(cat(whole_run, "/", step_folder(4))), tensors_of(cat(rest, "/", step_folder(4))));
+  for (const int context : {1, 2}) {  // beside ranks that share products, or sequences
+    Setting shared{.precision = "bf16", .gradients = DType::bf16, .length = 8};
+    const Curve alone = train(shared);
+    shared.tensor = context == 1 ? 2 : 1, shared.context = context, shared.shards = 2, shared.stage = 1;
+    expect_same(alone, train(shared), 5e-3, shared.name());
+  }
+}
+
+// Products of codes add to them, too.
+TEST(Ranks, GradientsInBf16OfCodes) {
+  for (const char* precision : {"fp8_tensorwise", "fp8_blockwise", "nvfp4"}) {
+    Setting s{.precision = precision, .accumulation = 2, .hidden = 32, .intermediate = 48};
+    const Curve full = train(s);
+    s.gradients = DType::bf16;
+    const Curve got = train(s);
+    EXPECT_NE(full.masters, got.masters) << precision;
+    expect_same(full, got, 5e-3, precision);
+  }
+}
+
+// Every rule that knows them: close to those of f32, and the same on any ranks but for the order of sums.
+TEST(Ranks, OptimizersTakeGradientsInBf16) {
+  for (const RuleName rule : {RuleName::adam, RuleName::sgd, RuleName::lion, RuleName::muon, RuleName::normuon,
+                              RuleName::adamw_8bit, RuleName::adamw_fp8, RuleName::schedule_free_adamw}) {
+    Setting s{.precision = "bf16", .lr = rule == RuleName::lion ? 1e-4 : 1e-3, .rule = rule};
+    const Curve full = train(s, 6);
+    s.gradients = DType::bf16;
+    const Curve got = train(s, 6);
+    EXPECT_NE(full.masters, got.masters) << kRuleNames[size_t(rule)];
+    expect_same(full, got, 5e-3, std::string(kRuleNames[size_t(rule)]));
+    s.shards = 2, s.stage = 3;
+    expect_same(got, train(s, 6), 5e-3, std::string(kRuleNames[size_t(rule)]) + " on two ranks");
+  }
+}
+
 TEST(Ranks, RecomputationChangesNoBit) {
   for (const int stage : {0, 2, 3}) {
     Setting s{.shards = 2, .stage = stage};
