@@ -490,7 +490,7 @@ void ParamStore::begin_gradients(Ctx& c, int u) {
 void ParamStore::end_gradients(Ctx& c, int u) {
   Unit& unit = *units_[size_t(u)];
   const CollectiveSubject subject(unit.name);
-  if (--unit.uses == 0 && last_micro_batch_) reduce_early(c, unit);
+  if (--unit.uses == 0) reduce_early(c, unit);
   if (!unit.is_shard(unit.grad)) return;
   settle(c);
   reducing_ = {&unit, std::move(unit.whole_grad), room_of_sum(c, c.mesh.shards(), unit.whole_grad.t), nullptr};
@@ -511,7 +511,8 @@ bool ParamStore::reduces_early(const ProcessMesh& mesh) const {
   return sharding_.stage < 2 && sharding_.logical.count == 0 && mesh.data_parallel().size() > 1;
 }
 
-// Reduces whole gradients to which no later micro-batch of the step adds.
+// Reduces whole gradients to which no later micro-batch of the step adds. Every micro-batch has the room for that,
+// since all are planned alike.
 void ParamStore::reduce_early(Ctx& c, const Unit& unit) {
   if (!reduces_early(c.mesh)) return;
   leave_early_room(c);
@@ -519,6 +520,7 @@ void ParamStore::reduce_early(Ctx& c, const Unit& unit) {
   const Tensor mine = unit.own(unit.grad);
   early_.room = room_of_sum(c, all, unit.grad);
   early_.of_copies = sharding_.stage == 0 ? Buffer{} : room_of_sum(c, c.mesh.copies(), mine);
+  if (!last_micro_batch_) return;
   early_.ticket = c.beside([&](Lane lane) {
     if (sharding_.stage == 0) return all.sum(unit.grad, early_.room.t, lane);
     all.sum_scatter(mine, unit.grad, early_.room.t, lane);
