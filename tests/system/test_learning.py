@@ -58,22 +58,27 @@ class CurvesBenchTest(SystemTest):
     def test_each_precision_is_held_against_bf16_with_the_same_seed(self):
         self.make_data()
         entry = "fp8_tensorwise:optimizer=adamw_fp8,min_8bit_size=1"
-        entries = ["fp8_tensorwise", "nvfp4", entry]
+        gradients = "bf16:grad_dtype=bf16,micro_batch_size=1"
+        entries = ["fp8_tensorwise", "nvfp4", entry, gradients]
         self.bench("--precisions", *entries, "--seeds", "7", "--out", "found.json", "--table", "found.md")
         found = json.loads((self.folder / "found.json").read_text())
         self.assertEqual(sorted(found["precisions"]), sorted(entries))
         with_options = found["precisions"].pop(entry)
         self.assertNotEqual(with_options["losses"], found["precisions"]["fp8_tensorwise"]["losses"])
         self.assertAlmostEqual(with_options["mean_gap"], with_options["losses"][0] / found["bf16"][0] - 1, msg="bf16 without them")
+        of_gradients = found["precisions"].pop(gradients)
+        self.assertNotEqual(of_gradients["losses"], found["bf16"])
+        self.assertAlmostEqual(of_gradients["mean_gap"], of_gradients["losses"][0] / found["bf16"][0] - 1)
+        self.assertNotEqual(of_gradients["training_gaps"], [0])
         for name, r in found["precisions"].items():
             self.assertNotEqual(r["losses"], found["bf16"], name)
             self.assertAlmostEqual(r["mean_gap"], r["losses"][0] / found["bf16"][0] - 1, msg=name)
             resolved = json.loads((self.folder / "kept" / "seed-7" / name / "config.resolved.json").read_text())
             self.assertEqual((resolved["precision"], resolved["seed"]), (name, 7))
-        self.assertEqual(len((self.folder / "found.md").read_text().splitlines()), 2 + 4)
+        self.assertEqual(len((self.folder / "found.md").read_text().splitlines()), 2 + 5)
         kept = sorted((self.folder / "kept").rglob("metrics.jsonl"))
         times = [path.stat().st_mtime_ns for path in kept]
-        self.assertEqual(len(times), 4)
+        self.assertEqual(len(times), 5)
         self.bench("--precisions", *entries, "--seeds", "7")
         self.assertEqual([path.stat().st_mtime_ns for path in kept], times, "finished runs are kept")
         self.assertIn("another comparison", self.bench("--rate", "0.1", code=1))
