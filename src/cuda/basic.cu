@@ -68,14 +68,14 @@ __global__ void __launch_bounds__(kTileThreads) add(T* y, const T* a, const U* b
 }
 
 struct Summed {
-  const float* x;
+  const void* x;
   Flat flat;
   int tiles;  // per block
   double* out;
 };
 
 // partials[block] = sum of x, or of x^2, over the tiles of the block.
-template <bool Square>
+template <bool Square, class T>
 __global__ void __launch_bounds__(kTileThreads)
     sum_ranges(double* partials, const __grid_constant__ Ranges<Summed> all) {
   SHARED(double, room, [32]);
@@ -87,7 +87,7 @@ __global__ void __launch_bounds__(kTileThreads)
   for (int t = 0; t < range.tiles; ++t) {
     on_tile<kElements, kRangeChunks>(range.flat, first_tile + t, [&](auto tile) {
       float v[kRangeChunks][kElements];
-      tile.load(v, range.x);
+      tile.load(v, static_cast<const T*>(range.x));
 #pragma unroll
       for (int c = 0; c < kRangeChunks; ++c) {
 #pragma unroll
@@ -152,12 +152,13 @@ void add_to(const SumOf& sum_of, const std::vector<Tensor>& x, void* scratch, cu
   const auto add = [&](Ranges<Summed>& table, const Tensor& t) {
     double* out = data<double>(sum_of(number++));
     const SumCut cut(t.numel());
-    if (cut.count > 0)
-      table.add({data<float>(t), flat(t, data<float>(t)), static_cast<int>(cut.tiles_each), out}, cut.count);
+    if (cut.count > 0) table.add({t.data, flat(t, data<char>(t)), static_cast<int>(cut.tiles_each), out}, cut.count);
   };
+  const auto kernel =
+      !x.empty() && x.front().dtype == DType::bf16 ? sum_ranges<Square, bf16> : sum_ranges<Square, float>;
   in_tables<Summed>(x, add, [&](const Ranges<Summed>& table) {
     const LaunchConfig config{dim3(table.blocks()), dim3(kTileThreads), 0, stream};
-    CUDA_CHECK(launch(sum_ranges<Square>, config, partials, table));
+    CUDA_CHECK(launch(kernel, config, partials, table));
     add_partials(table, partials, stream);
     partials += table.blocks();
   });

@@ -13,16 +13,16 @@ namespace {
 
 constexpr int kWarps = ColumnSumCut::kWarps, kRowsInFlight = ColumnSumCut::kRowsInFlight;
 
-template <class T>
+template <class T, class Out = float>
 struct Columns {
-  float* out;  // [C], added to, if there is one range of rows, else [ranges, C]
+  Out* out;  // [C], added to, if there is one range of rows, else [ranges, C]
   const T* x;
   int64_t rows, rows_per_range, stride;
   int columns;
 };
 
-template <class T, int E>
-__global__ void __launch_bounds__(32 * kWarps) column_sums(Columns<T> a) {
+template <class T, class Out, int E>
+__global__ void __launch_bounds__(32 * kWarps) column_sums(Columns<T, Out> a) {
   constexpr int kPitch = 32 + 32 / E;  // padding: a lane writes its E neighbouring columns to different banks
   SHARED(float, sums, [kWarps][E][kPitch]);
   const int lane = static_cast<int>(threadIdx.x), warp = static_cast<int>(threadIdx.y);
@@ -54,26 +54,33 @@ __global__ void __launch_bounds__(32 * kWarps) column_sums(Columns<T> a) {
 #pragma unroll
   for (int w = 0; w < kWarps; ++w) total += sums[w][thread % E][thread / E];
   if (gridDim.y == 1) {
-    a.out[tile + thread] += total;
+    a.out[tile + thread] = from_float<Out>(to_float(a.out[tile + thread]) + total);
   } else {
-    a.out[static_cast<size_t>(blockIdx.y) * static_cast<size_t>(a.columns) + tile + thread] = total;
+    a.out[static_cast<size_t>(blockIdx.y) * static_cast<size_t>(a.columns) + tile + thread] = from_float<Out>(total);
   }
 }
 
-template <class T, int E>
-void launch_sums(const Columns<T>& a, int64_t ranges, cudaStream_t stream) {
+template <int E, class T, class Out>
+void launch_sums(const Columns<T, Out>& a, int64_t ranges, cudaStream_t stream) {
   const dim3 grid(grid_size(div_ceil<int64_t>(a.columns, 32 * E)), grid_size(ranges));
-  CUDA_CHECK(launch(column_sums<T, E>, {grid, dim3(32, kWarps), 0, stream}, a));
+  CUDA_CHECK(launch(column_sums<T, Out, E>, {grid, dim3(32, kWarps), 0, stream}, a));
 }
 }  // namespace
 
 void add_partial_sums(const PartialSums& s, cudaStream_t stream) {
   if (s.rows == 0 || s.columns == 0) return;
-  const Columns<float> a{s.out, s.partials, s.rows, s.rows, s.stride, narrow<int>(s.columns)};
-  if (in_packs<float>(s.columns, s.stride) && aligned16(s.partials)) {
-    launch_sums<float, kVector<float>>(a, 1, stream);
+  const auto add = [&]<class Out>(Out* out) {
+    const Columns<float, Out> a{out, s.partials, s.rows, s.rows, s.stride, narrow<int>(s.columns)};
+    if (in_packs<float>(s.columns, s.stride) && aligned16(s.partials)) {
+      launch_sums<kVector<float>>(a, 1, stream);
+    } else {
+      launch_sums<1>(a, 1, stream);
+    }
+  };
+  if (s.out.dtype == DType::bf16) {
+    add(data<bf16>(s.out));
   } else {
-    launch_sums<float, 1>(a, 1, stream);
+    add(data<float>(s.out));
   }
 }
 
@@ -84,15 +91,16 @@ void run(const ColumnSum& op, void* scratch, cudaStream_t stream) {
   const bool direct = ranges.count == 1;
   const auto fits = [&]<class T>() { return in_packs<T>(columns) && aligned16(op.x.data); };
   by_pack(op.x.dtype, fits, [&]<class T, int E>() {
-    const Columns<T> a{direct ? data<float>(op.out) : static_cast<float*>(scratch),
-                       data<T>(op.x),
-                       op.x.rows(),
-                       ranges.rows_each,
-                       columns,
-                       columns};
-    launch_sums<T, E>(a, ranges.count, stream);
+    const auto sum = [&]<class Out>(Out* out) {
+      const Columns<T, Out> a{out, data<T>(op.x), op.x.rows(), ranges.rows_each, columns, columns};
+      launch_sums<E>(a, ranges.count, stream);
+    };
+    if (direct && op.out.dtype == DType::bf16) {
+      sum(data<bf16>(op.out));
+    } else {
+      sum(direct ? data<float>(op.out) : static_cast<float*>(scratch));
+    }
   });
-  if (!direct)
-    add_partial_sums({data<float>(op.out), static_cast<const float*>(scratch), ranges.count, columns, columns}, stream);
+  if (!direct) add_partial_sums({op.out, static_cast<const float*>(scratch), ranges.count, columns, columns}, stream);
 }
 }  // namespace athanor::cuda

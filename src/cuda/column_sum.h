@@ -10,7 +10,7 @@ void run(const ColumnSum& op, void* scratch, cudaStream_t stream);
 // out [columns] += the sums of the columns of partials [rows, columns], whose rows lie `stride` apart; in a fixed
 // order. For a few hundred rows at most: one block sums all rows of some columns.
 struct PartialSums {
-  float* out;
+  Tensor out;  // f32 or bf16
   const float* partials;
   int64_t rows, columns, stride;
 };

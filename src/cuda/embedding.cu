@@ -169,8 +169,9 @@ __global__ void __launch_bounds__(kFlatThreads) look_up_part(LookUp<T> a, int to
 constexpr int kRun = kEmbeddingRun;
 constexpr int kRowsInFlight = 8;
 
+template <class G>
 struct Runs {
-  float* grad;      // [V, C]
+  G* grad;          // [V, C]
   float* partials;  // [runs, C]: sums of a run's first rows if their token began in an earlier run
   SortedIndices sorted;
   int rows, columns;
@@ -183,8 +184,8 @@ struct Runs {
 };
 
 // A thread sums E columns: 4, so that neighbouring threads access whole lines of the gradient, or 1.
-template <class T, int E>
-__global__ void __launch_bounds__(kFlatThreads) sum_runs(Runs a, const T* dy) {
+template <class T, class G, int E>
+__global__ void __launch_bounds__(kFlatThreads) sum_runs(Runs<G> a, const T* dy) {
   const int run = static_cast<int>(blockIdx.x);
   const int column = static_cast<int>(blockIdx.y * blockDim.x + threadIdx.x) * E;
   if (column >= a.columns) return;
@@ -208,14 +209,15 @@ __global__ void __launch_bounds__(kFlatThreads) sum_runs(Runs a, const T* dy) {
       const int token = a.sorted.index[at];
       if (at + 1 < end && a.sorted.index[at + 1] == token) continue;
       if (token >= a.last) return;
-      float* to = continues ? a.partials + static_cast<int64_t>(run) * a.columns + column
-                            : a.grad + static_cast<int64_t>(token) * a.columns + column;
-      if (!continues) {
-        const Pack<float, E> before = load_pack<E>(to);
+      if (continues) {
+        store_values(a.partials + static_cast<int64_t>(run) * a.columns + column, sum);
+      } else {
+        G* to = a.grad + static_cast<int64_t>(token) * a.columns + column;
+        const Pack<G, E> before = load_pack<E>(to);
 #pragma unroll
         for (int i = 0; i < E; ++i) sum[i] += before[i];
+        store_values(to, sum);
       }
-      store_values(to, sum);
       continues = false;
 #pragma unroll
       for (int i = 0; i < E; ++i) sum[i] = 0;
@@ -224,15 +226,15 @@ __global__ void __launch_bounds__(kFlatThreads) sum_runs(Runs a, const T* dy) {
 }
 
 // One block per run; the first run that continues a token adds the partial sums of this run and the following ones.
-template <int E>
-__global__ void __launch_bounds__(kFlatThreads) add_continued(Runs a, int runs) {
+template <class G, int E>
+__global__ void __launch_bounds__(kFlatThreads) add_continued(Runs<G> a, int runs) {
   const int first = static_cast<int>(blockIdx.x), token = a.token(first);
   const int column = static_cast<int>(blockIdx.y * blockDim.x + threadIdx.x) * E;
   const bool is_first = a.continues(first) && !(a.token(first - 1) == token && a.continues(first - 1));
   if (!is_first || token >= a.last || column >= a.columns) return;
-  float* grad = a.grad + static_cast<int64_t>(token) * a.columns + column;
+  G* grad = a.grad + static_cast<int64_t>(token) * a.columns + column;
   float sum[E];
-  const Pack<float, E> before = load_pack<E>(grad);
+  const Pack<G, E> before = load_pack<E>(grad);
 #pragma unroll
   for (int i = 0; i < E; ++i) sum[i] = before[i];
   for (int run = first; run < runs && a.token(run) == token; run += kRowsInFlight) {
@@ -260,20 +262,27 @@ void add_rows(const Tensor& grad, const Tensor& dy, const Tensor& index, const V
   const int columns = checked_columns(EmbeddingBwd::kName, dy);
   const SortedIndices sorted = sort_indices({data<int>(index), rows, limit, part.first}, scratch, stream);
   float* partials = reinterpret_cast<float*>(static_cast<char*>(scratch) + sort_scratch(rows, limit));
-  const Runs a{data<float>(grad),      partials, sorted,
-               static_cast<int>(rows), columns,  static_cast<int>(part ? part.count : limit)};
-  const auto launch_sums = [&]<class T, int E>() {
+  const auto launch_sums = [&]<class T, class G, int E>() {
+    const Runs<G> a{data<G>(grad),          partials, sorted,
+                    static_cast<int>(rows), columns,  static_cast<int>(part ? part.count : limit)};
     const int64_t threads = std::min<int64_t>(kFlatThreads, round_up<int64_t>(div_ceil(columns, E), 32));
     const dim3 grid(grid_size(runs), grid_size(div_ceil<int64_t>(columns, threads * E)));
     const LaunchConfig config{grid, dim3(static_cast<unsigned>(threads)), 0, stream};
-    CUDA_CHECK(launch(sum_runs<T, E>, config, a, data<T>(dy)));
-    if (runs > 1) CUDA_CHECK(launch(add_continued<E>, config, a, static_cast<int>(runs)));
+    CUDA_CHECK(launch(sum_runs<T, G, E>, config, a, data<T>(dy)));
+    if (runs > 1) CUDA_CHECK(launch(add_continued<G, E>, config, a, static_cast<int>(runs)));
+  };
+  const auto by_columns = [&]<class T, class G>() {
+    if (columns % 4 == 0 && aligned16(grad.data, dy.data, partials)) {
+      launch_sums.template operator()<T, G, 4>();
+    } else {
+      launch_sums.template operator()<T, G, 1>();
+    }
   };
   by_type(dy.dtype, [&]<class T>() {
-    if (columns % 4 == 0 && aligned16(grad.data, dy.data, partials)) {
-      launch_sums.template operator()<T, 4>();
+    if (grad.dtype == DType::bf16) {
+      by_columns.template operator()<T, bf16>();
     } else {
-      launch_sums.template operator()<T, 1>();
+      by_columns.template operator()<T, float>();
     }
   });
 }

@@ -533,7 +533,7 @@ void run(const NormBwd& op, void* scratch, cudaStream_t stream) {
                             .amax = amax};
     by_wanted(amax, [&]<bool L>() { launch_backward<K, T, L>(a, stream); });
   });
-  add_partial_sums({data<float>(op.dw), partials, cut.blocks, columns, values}, stream);
-  if (op.db) add_partial_sums({data<float>(op.db), partials + columns, cut.blocks, columns, values}, stream);
+  add_partial_sums({op.dw, partials, cut.blocks, columns, values}, stream);
+  if (op.db) add_partial_sums({op.db, partials + columns, cut.blocks, columns, values}, stream);
 }
 }  // namespace athanor::cuda

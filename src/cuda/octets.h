@@ -104,6 +104,13 @@ struct Octet {
       st16(mine + 8, b);
     }
   }
+  __device__ __forceinline__ void clear(bf16* p) const {
+    if constexpr (Whole) {
+      st16(p + first, {0, 0, 0, 0});
+    } else {
+      for (int i = 0; i < count; ++i) p[first + i] = from_float<bf16>(0.f);
+    }
+  }
   __device__ __forceinline__ void clear(float* p) const {
     if constexpr (Whole) {
       auto* mine = const_cast<float*>(shared_half(p + first));
@@ -136,6 +143,33 @@ __device__ __forceinline__ void on_octet(const Extent& extent, int64_t number, W
   }
 }
 inline int64_t tiles_of(int64_t n) { return div_ceil(n, kTileElements); }
+
+// A gradient, of f32 or of bf16: one branch for all threads of a launch.
+struct Gradient {
+  void* data;
+  bool halved;
+  template <class Work>
+  __device__ __forceinline__ void by_type(Work work) const {
+    if (halved) {
+      work(static_cast<bf16*>(data));
+    } else {
+      work(static_cast<float*>(data));
+    }
+  }
+  template <class O>
+  __device__ __forceinline__ void load(const O& octet, float (&g)[kElements]) const {
+    by_type([&](auto* p) { octet.load(g, p); });
+  }
+  template <class O>
+  __device__ __forceinline__ void store(const O& octet, const float (&g)[kElements]) const {
+    by_type([&](auto* p) { octet.store(p, g); });
+  }
+  template <class O>
+  __device__ __forceinline__ void clear(const O& octet) const {
+    by_type([&](auto* p) { octet.clear(p); });
+  }
+};
+inline Gradient gradient_of(const Tensor& t) { return {t.data, t.dtype == DType::bf16}; }
 
 // ---- random bits
 

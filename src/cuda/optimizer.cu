@@ -93,7 +93,7 @@ __global__ void step_control(StepState* state, SpikeWindow* window, const float*
 // An UpdatePart.
 struct Part {
   void *master, *param, *m, *v;
-  float* grad;
+  Gradient grad;
   Extent extent;
   int64_t decayed;
   uint64_t stream, moment_stream, first;
@@ -182,7 +182,7 @@ __global__ void __launch_bounds__(kTileThreads, 3)
     Master<Kind>::load(octet, w, p);
     octet.load(m, static_cast<const M*>(p.m));
     octet.load(v, static_cast<const V*>(p.v));
-    octet.load(g, p.grad);
+    p.grad.load(octet, g);
     const AdamScalars scalars = adam_scalars(op, *op.state);
     const bool skip = op.state->skip;  // no branch: it would delay the loads until the state is loaded
     const uint64_t index = (static_cast<uint64_t>(op.state->updates) << 40) + p.first + octet.first;
@@ -205,7 +205,7 @@ __global__ void __launch_bounds__(kTileThreads, 3)
     Master<Kind>::store(octet, p, w);
     octet.store(static_cast<M*>(p.m), m);
     octet.store(static_cast<V*>(p.v), v);
-    octet.clear(p.grad);
+    p.grad.clear(octet);
   });
 }
 
@@ -228,7 +228,7 @@ __global__ void __launch_bounds__(kTileThreads, 3)
     Master<Kind>::load(octet, w, p);
     octet.load(m, static_cast<const float*>(p.m));
     octet.load(v, static_cast<const V*>(p.v));
-    octet.load(g, p.grad);
+    p.grad.load(octet, g);
     const ScheduleFreeScalars scalars = schedule_free_scalars(op, *op.state);
     const bool skip = op.state->skip;
     const uint64_t index = (static_cast<uint64_t>(op.state->updates) << 40) + p.first + octet.first;
@@ -250,7 +250,7 @@ __global__ void __launch_bounds__(kTileThreads, 3)
     Master<Kind>::store(octet, p, w);
     octet.store(static_cast<float*>(p.m), m);
     octet.store(static_cast<V*>(p.v), v);
-    octet.clear(p.grad);
+    p.grad.clear(octet);
   });
 }
 
@@ -319,7 +319,7 @@ __global__ void __launch_bounds__(kTileThreads)
     Master<Kind>::load(octet, w, p);
     m_codes.load(p.m, octet.first, p.extent.vectors);
     v_codes.load(p.v, octet.first, p.extent.vectors);
-    octet.load(g, p.grad);
+    p.grad.load(octet, g);
     float m_scale = coded.m_scale[block], v_scale = coded.v_scale[block];
     const AdamScalars scalars = adam_scalars(op, *op.state);
     const bool skip = op.state->skip;
@@ -340,7 +340,7 @@ __global__ void __launch_bounds__(kTileThreads)
       }
     }
     Master<Kind>::store(octet, p, w);
-    octet.clear(p.grad);
+    p.grad.clear(octet);
     if (skip) return;
     m_scale = scale_of(m);
     v_scale = scale_of(v);
@@ -382,7 +382,7 @@ __global__ void __launch_bounds__(kTileThreads, 3)
     float w[kElements], m[kElements] = {}, g[kElements];
     Master<Kind>::load(octet, w, p);
     if constexpr (kKept) octet.load(m, static_cast<const M*>(p.m));
-    octet.load(g, p.grad);
+    p.grad.load(octet, g);
     const auto scalars = op.scalars(), others = scalars.undecayed();
     const bool skip = op.state->skip;
     const uint64_t index = (static_cast<uint64_t>(op.state->updates) << 40) + p.first + octet.first;
@@ -403,7 +403,7 @@ __global__ void __launch_bounds__(kTileThreads, 3)
     }
     Master<Kind>::store(octet, p, w);
     if constexpr (kKept) octet.store(static_cast<M*>(p.m), m);
-    octet.clear(p.grad);
+    p.grad.clear(octet);
   });
 }
 
@@ -439,7 +439,7 @@ __global__ void __launch_bounds__(kTileThreads)
 
 struct MomentumPart {
   void* m;
-  float* grad;
+  Gradient grad;
   Extent extent;
   uint64_t moment_stream, first;
 };
@@ -458,7 +458,7 @@ __global__ void __launch_bounds__(kTileThreads)
   on_octet(p.extent, blockIdx.x - parts.first_block[number], [&](auto octet) {
     float m[kElements], g[kElements];
     octet.load(m, static_cast<const M*>(p.m));
-    octet.load(g, p.grad);
+    p.grad.load(octet, g);
     const bool skip = op.state->skip;
     const float scale = op.state->grad_scale;
     const double decay = momentum_now(op.beta, *op.state);
@@ -482,7 +482,7 @@ __global__ void __launch_bounds__(kTileThreads)
       }
     }
     octet.store(static_cast<M*>(p.m), m);
-    octet.store(p.grad, g);
+    p.grad.store(octet, g);
   });
 }
 
@@ -585,7 +585,7 @@ LaunchConfig tiles(const Extent& extent, cudaStream_t stream) {
 Part part_of(const UpdatePart& p) {
   const Extent whole = extent(p.master.numel(), data<char>(p.master), data<char>(p.param), data<char>(p.m),
                               data<char>(p.v), data<char>(p.grad));
-  return {p.master.data, p.param.data, p.m.data, p.v.data,        data<float>(p.grad),
+  return {p.master.data, p.param.data, p.m.data, p.v.data,        gradient_of(p.grad),
           whole,         p.decayed,    p.stream, p.moment_stream, p.first};
 }
 void add(Ranges<Part>& table, const UpdatePart& p) {
@@ -768,7 +768,7 @@ void run(const Momentum& op, void*, cudaStream_t stream) {
   const auto add_part = [](Ranges<MomentumPart>& table, const Momentum::Part& p) {
     if (p.m.numel() == 0) return;
     const Extent whole = extent(p.m.numel(), data<char>(p.m), data<char>(p.grad));
-    table.add({p.m.data, data<float>(p.grad), whole, p.moment_stream, p.first}, tiles_of(whole.n));
+    table.add({p.m.data, gradient_of(p.grad), whole, p.moment_stream, p.first}, tiles_of(whole.n));
   };
   const auto kernel = op.parts.front().m.dtype == DType::bf16 ? momentum_tiles<bf16> : momentum_tiles<float>;
   in_tables<MomentumPart>(op.parts, add_part, [&](const Ranges<MomentumPart>& table) {

@@ -44,6 +44,8 @@ __device__ __forceinline__ void store_pack(T* p, const Pack<T, E>& pack) {
     T x;
     memcpy(static_cast<void*>(&x), pack.words, sizeof x);
     *p = x;
+  } else if constexpr (sizeof pack == 8) {
+    st8(p, {pack.words[0], pack.words[1]});
   } else {
 #pragma unroll
     for (int i = 0; i < pack.kWords / 4; ++i) {

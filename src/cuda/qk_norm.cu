@@ -289,7 +289,7 @@ void run(const QkNormBwd& op, void* scratch, cudaStream_t stream) {
     const LaunchConfig config{dim3(grid_size(blocks)), dim3(kBackwardThreads<P>), shared_bytes, stream};
     CUDA_CHECK(launch(qk_norm_backward<T, E, P>, config, heads, b));
   });
-  add_partial_sums({data<float>(op.dwq), partials, blocks, dim, 2 * dim}, stream);
-  add_partial_sums({data<float>(op.dwk), partials + dim, blocks, dim, 2 * dim}, stream);
+  add_partial_sums({op.dwq, partials, blocks, dim, 2 * dim}, stream);
+  add_partial_sums({op.dwk, partials + dim, blocks, dim, 2 * dim}, stream);
 }
 }  // namespace athanor::cuda

@@ -238,7 +238,7 @@ cublasStatus_t GemmRunner::launch(const LibraryProduct& product, const Plan& pla
                               plan.b.get(), &scalars->beta, residual ? op.aux.data : op.d.data, plan.d.get(), op.d.data,
                               plan.d.get(), &plan.algorithm, scratch, options_.workspace_bytes, stream);
   if (status == CUBLAS_STATUS_SUCCESS && op.sums())
-    add_partial_sums({op.aux.as<float>(), sums, 1, op.aux.numel(), op.aux.numel()}, stream);
+    add_partial_sums({op.aux, sums, 1, op.aux.numel(), op.aux.numel()}, stream);
   return status;
 }
 

@@ -72,7 +72,10 @@ void GemmRunner::run(const ScaledGemm& op, void* scratch, cudaStream_t stream) {
   decode({decoded.a.as<float>(), g.a, op.a_scales, op.a_global, op.a_blocks}, stream);
   decode({decoded.b.as<float>(), g.b, op.b_scales, op.b_global, op.b_blocks}, stream);
   run(decoded, scratch, stream);
-  if (decoded.d.data != g.d.data) round_product(g.d, decoded.d.as<float>(), g.bias, stream);
+  if (decoded.d.data != g.d.data && g.accumulate)
+    cuda::run(Add{.y = g.d, .a = g.d, .b = decoded.d}, nullptr, stream);
+  else if (decoded.d.data != g.d.data)
+    round_product(g.d, decoded.d.as<float>(), g.bias, stream);
   if (g.epilogue == Epilogue::add) cuda::run(Add{.y = g.d, .a = g.d, .b = g.aux}, nullptr, stream);
 }
 
@@ -85,7 +88,7 @@ Gemm GemmRunner::decoded_product(const ScaledGemm& op, void* scratch) const {
   product.epilogue = Epilogue::none;
   product.aux = {};
   if (g.d.dtype != DType::f32) {
-    CHECK(!g.accumulate, "scaled_gemm: accumulates in f32 alone, not in ", g.d.dtype);
+    product.accumulate = false;
     product.d = {place(scratch, at.d), DType::f32, g.d.shape};
     product.bias = {};
   }

@@ -3,6 +3,7 @@
 #include "cuda/libraries/open.h"
 #include "cuda/libraries/specs.h"
 #include "cuda/nccl/guard.h"
+#include "cuda/nccl/sum_pieces.h"
 
 namespace athanor::cuda {
 namespace {
@@ -96,6 +97,32 @@ class Nccl final : public Communicator {
     });
   }
 
+  // NCCL's sums of bf16 are rounded at every hop, so ranks send each other pieces, and each adds up its own.
+  int64_t room_of_sum(DType dtype, int64_t n) const override { return room_of_bf16_sum(dtype, n, size()); }
+
+  void sum(Tensor x, Tensor room, Lane lane) override {
+    if (room_of_sum(x.dtype, x.numel()) == 0) return all_reduce(x, Reduce::sum, lane);
+    const int64_t n = x.numel(), piece = piece_of_sum(n, size());
+    std::vector<Tensor> pieces;  // of few numbers, the last ranks have none
+    for (int r = 0; r < size(); ++r) {
+      const int64_t begin = std::min(n, r * piece), end = std::min(n, begin + piece);
+      pieces.push_back(begin < end ? x.slice(begin, end) : Tensor{});
+    }
+    const Tensor mine = pieces[size_t(rank())];
+    add_pieces(mine, pieces, room, lane);
+    all_to_all(std::vector<Tensor>(pieces.size(), mine), pieces, lane);
+  }
+
+  void sum_scatter(Tensor shard, Tensor full, Tensor room, Lane lane) override {
+    if (room_of_sum(full.dtype, full.numel()) == 0) return reduce_scatter(shard, full, Reduce::sum, lane);
+    const int64_t n = shard.numel();
+    CHECK(full.numel() == n * size() && full.dtype == shard.dtype, "sum_scatter: ", full.shape, " ", full.dtype,
+          " into ", size(), " shards of ", shard.shape, " ", shard.dtype);
+    std::vector<Tensor> pieces;
+    for (int r = 0; r < size(); ++r) pieces.push_back(full.slice(r * n, (r + 1) * n));
+    add_pieces(shard, pieces, room, lane);
+  }
+
   void broadcast(Tensor x, int root, Lane lane) override {
     CHECK(root >= 0 && root < size(), "broadcast: root ", root, " of ", size());
     run("broadcast", x, lane, [&](ncclComm_t comm, cudaStream_t stream) {
@@ -148,6 +175,18 @@ class Nccl final : public Communicator {
   }
 
  private:
+  // out: the sum of all ranks' values of this rank's piece, if it has one.
+  void add_pieces(const Tensor& out, std::span<const Tensor> pieces, const Tensor& room, Lane lane) {
+    const auto me = size_t(rank());
+    const int64_t stride = piece_of_sum(pieces[0].numel(), 1);
+    CHECK(room.dtype == DType::bf16 && room.numel() >= stride * size(), "room for ", room.numel(), " ", room.dtype,
+          " of other ranks, expected ", stride * size(), " bf16");
+    std::vector<Tensor> sent(pieces.begin(), pieces.end()), received(pieces.size());
+    for (int r = 0; out && r < size(); ++r) received[size_t(r)] = room.slice(r * stride, r * stride + out.numel());
+    sent[me] = received[me] = {};
+    all_to_all(sent, received, lane);
+    if (out) sum_pieces({out, pieces[me], room, stride, size(), rank()}, handle_->guard()->device().stream(lane));
+  }
   static size_t count(const Tensor& x) { return size_t(x.numel()); }
   const NcclTable& nccl() const { return handle_->guard()->nccl(); }
   void check_peer(int peer) const {

@@ -116,6 +116,36 @@ TEST_F(Nccl, ShardsAreThoseOfThreads) {
   });
 }
 
+// NCCL's own sums of bf16 are rounded at every hop; these are made of all ranks' values in rank order and rounded once.
+TEST_F(Nccl, SumsOfBf16AreThoseOfThreadsToTheBit) {
+  for (const int ranks : {2, 3, 4})
+    run(ranks, [&](Rank& rank, Communicator& hosts) {
+      for (const int64_t n : {1, 7, 65, 5000})
+        for (const Lane lane : {Lane::compute, Lane::comm}) {
+          const int64_t all = n * ranks;
+          const auto want = testing::expected_reduction(ranks, all, DType::bf16, Reduce::sum);
+          const auto mine = contribution(hosts.rank(), all, DType::bf16);
+          const size_t part = size_t(n) * sizeof(bf16);
+          const auto own = want.begin() + std::ptrdiff_t(part) * hosts.rank();
+          const std::vector<std::byte> nothing(size_t(rank.nccl->room_of_sum(DType::bf16, all)) * sizeof(bf16));
+          const Tensor room = rank.upload(nothing, DType::bf16), x = rank.upload(mine, DType::bf16);
+          rank.nccl->sum(x, room, lane);
+          EXPECT_EQ(rank.read(x), want) << n << " on each of " << ranks << " ranks";
+          for (const bool in_place : {false, true}) {
+            const Tensor full = rank.upload(mine, DType::bf16);
+            const Tensor shard = in_place ? full.slice(hosts.rank() * n, (hosts.rank() + 1) * n)
+                                          : rank.upload(std::vector<std::byte>(part), DType::bf16);
+            rank.nccl->sum_scatter(shard, full, room, lane);
+            EXPECT_EQ(rank.read(shard), std::vector(own, own + std::ptrdiff_t(part))) << n << " of " << ranks;
+          }
+        }
+      const Tensor few = rank.upload(contribution(hosts.rank(), 3, DType::bf16), DType::bf16);  // some have no piece
+      const Tensor room = rank.upload(std::vector<std::byte>(size_t(64 * ranks)), DType::bf16);
+      rank.nccl->sum(few, room, Lane::compute);
+      EXPECT_EQ(rank.read(few), testing::expected_reduction(ranks, 3, DType::bf16, Reduce::sum));
+    });
+}
+
 #ifdef ATHANOR_EMULATED_GPU
 // With communicators that were there before it, and that come later.
 TEST_F(Nccl, MemoryIsRegisteredWithEveryCommunicator) {

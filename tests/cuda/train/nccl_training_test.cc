@@ -34,6 +34,7 @@ struct Setting {
   int64_t kv_heads = 1;    // of llama
   int64_t forgotten = -1;  // the call of a step that ranks which share products leave out
   bool keep_codes = true;
+  DType gradients = DType::f32;
   int ranks() const { return replicas * shards * context * tensor; }
   std::string name() const {
     return cat(name_of(type), " ", precision, " stage ", stage, " ranks ", replicas, "x", shards, "x", context, "x",
@@ -93,6 +94,7 @@ class Forgetful final : public Communicator {
 EngineOptions options(const Setting& s) {
   EngineOptions o;
   o.recipe = make_recipe(s.precision, DType::f32);
+  o.recipe.gradients = s.gradients;
   o.seq_length = s.length;
   o.sequence_parallel = s.sequence;
   o.sums_beside = s.beside;
@@ -368,6 +370,22 @@ TEST_F(NcclTraining, ManyStepsInBf16) {
   const Curve want = train({.precision = "bf16"}, kMany);
   for (const auto& [replicas, shards, stage] : layouts())
     expect_same_run(want, {.precision = "bf16", .replicas = replicas, .shards = shards, .stage = stage}, 5e-3, kMany);
+}
+
+// Gradients in bf16 travel as such, through room in the plan, and are added on the lane of collectives.
+TEST_F(NcclTraining, GradientsInBf16) {
+  const Curve want = train({.precision = "bf16", .gradients = DType::bf16});
+  for (const auto& [replicas, shards, stage] : layouts()) {
+    Setting s{.precision = "bf16", .replicas = replicas, .shards = shards, .stage = stage, .gradients = DType::bf16};
+    s.accumulation = stage == 2 ? 2 : 1;
+    expect_same_run(want, s, 5e-3);
+    const Curve captured = train(s);
+    s.graphs = false;
+    EXPECT_EQ(captured, train(s)) << s.name();
+  }
+  Setting parts{.precision = "bf16", .length = 8, .tensor = 2, .kv_heads = 2, .gradients = DType::bf16};
+  const Curve whole = train({.precision = "bf16", .length = 8, .kv_heads = 2, .gradients = DType::bf16});
+  expect_same_run(whole, parts, 5e-3);
 }
 
 // Others notice in the middle of captured steps; nothing of the engine waits for ever.
