@@ -21,10 +21,10 @@ LIMIT = 60  # seconds in which the others must have ended: 8 of silence, and a m
 class MomentsTest(RanksTest):
     """Runs that are hit at a random moment; save_interval 1 puts many of the moments into a save."""
 
-    def hit(self, how, run, stage, rng):
-        victim = rng.randrange(3)
-        processes = self.start_ranks(3, "--set", "train_iters=100000", "--set", "global_batch_size=6", "--set", "save_interval=2",
-                                     "--set", f"save={run}", "--set", f"zero_stage={stage}", "--set", "eval_interval=0")
+    def hit(self, how, run, rng, ranks, *options):
+        victim = rng.randrange(ranks)
+        changes = ("train_iters=100000", "global_batch_size=6", "save_interval=2", f"save={run}", "eval_interval=0", *options)
+        processes = self.start_ranks(ranks, *(word for change in changes for word in ("--set", change)))
         self.assertTrue(self.wait_for_step(processes[0], 4, run=run))
         time.sleep(rng.random() * 0.3)
         processes[victim].send_signal(how)
@@ -43,7 +43,7 @@ class MomentsTest(RanksTest):
             self.assertEqual(self.finish(processes[victim]).code, PEER_LOST)
         else:
             processes[victim].communicate()
-        self.assertEqual([p.poll() is None for p in processes], [False] * 3, "no orphan")
+        self.assertEqual([p.poll() is None for p in processes], [False] * ranks, "no orphan")
 
     def goes_on_exactly(self, run):
         """What is left resumes to the same losses as a run that nothing happened to."""
@@ -63,8 +63,18 @@ class MomentsTest(RanksTest):
             for how in (signal.SIGKILL, signal.SIGSTOP):
                 run = f"{how.name}-{turn}"
                 with self.subTest(run=run):
-                    self.hit(how, run, 1, rng)
+                    self.hit(how, run, rng, 3)
                     self.goes_on_exactly(run)
+
+    def test_ranks_that_share_products_and_sequences(self):
+        """In the mesh of both, the rank across from the one that is hit is in no group with it but that of all."""
+        rng = random.Random(SEED)
+        for tensor, context in ((2, 1), (1, 2), (2, 2)):
+            for how in (signal.SIGKILL, signal.SIGSTOP):
+                run = f"{how.name}-tensor{tensor}-context{context}"
+                with self.subTest(run=run):
+                    self.hit(how, run, rng, tensor * context, f"tensor_parallel_size={tensor}",
+                             f"context_parallel_size={context}", "heartbeat_timeout=4")
 
 
 class LimitsTest(RanksTest):
