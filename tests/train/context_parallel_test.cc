@@ -262,7 +262,8 @@ TEST(ContextParallel, MissingSumsAreNoticed) {
     const float rounding = off({});
     EXPECT_LT(rounding, 1e-6);
     for (int64_t at = 0; at < 3 * kLayers; ++at)  // gathers of both layers; then of each a gather and a sum
-      EXPECT_GT(off({.fault = Watch::Fault::missing, .at = at}), 20 * rounding) << name_of(type) << " call " << at;
+      for (const auto fault : {Watch::Fault::missing, Watch::Fault::reversed})
+        EXPECT_GT(off({.fault = fault, .at = at}), 20 * rounding) << name_of(type) << " call " << at << int(fault);
   }
 }
 

@@ -110,13 +110,27 @@ TEST(SequenceParallel, MistakesAreNoticed) {
   for (const bool beside : {false, true}) {
     const Setting s{.type = ModelType::gpt2, .tensor = 2, .sequence = true, .beside = beside};
     const Curve want = train(alone(s));
+    int64_t wrong = 0;
     const auto noticed = [&](const Watch& fault) {
       const WatchedCurve got = train_watched(s, fault, 3);
+      wrong += got.wrong;
       return differs(want, got.losses, got.norms);
     };
     EXPECT_FALSE(noticed({}));
-    for (int64_t at = 0; at < (beside ? 4 : 1) * (10 * kLayers + 4) + 2; ++at)
+    EXPECT_TRUE(noticed({.fault = Watch::Fault::bias_of_every_rank}));
+    const int64_t calls = (beside ? 4 : 1) * (10 * kLayers + 4) + 2;
+    for (int64_t at = 0; at < calls; ++at)
       EXPECT_TRUE(noticed({.fault = Watch::Fault::missing, .at = at})) << "call " << at << " beside " << beside;
+    // Gathers have no sums, what is summed in place has no order, and the largest of equal numbers is the same.
+    const int64_t largest = (beside ? 4 : 1) * (4 * kLayers + 2);
+    for (const auto fault : {Watch::Fault::twice, Watch::Fault::reversed})
+      for (int64_t at = 0; at < calls; at += beside ? 5 : 1) {
+        if (at == largest && fault == Watch::Fault::twice) continue;
+        const int64_t before = wrong;
+        const bool shows = noticed({.fault = fault, .at = at});
+        EXPECT_EQ(shows, wrong > before) << "call " << at << " fault " << int(fault) << " beside " << beside;
+      }
+    EXPECT_GT(wrong, calls + (beside ? 1 : 5) * kLayers) << beside;
   }
 }
 

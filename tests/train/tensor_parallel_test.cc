@@ -438,7 +438,7 @@ TEST(TensorParallel, SendsWhatTheTableSays) {
 }
 
 // Ops that do with tokens of other ranks what a careless implementation does.
-enum class Mistake : uint8_t { none, target_on_every_rank, row_of_another, gradient_twice };
+enum class Mistake : uint8_t { none, target_on_every_rank, row_of_another, gradient_twice, losses_count_twice };
 
 class Careless final : public Decorated<Careless> {
  public:
@@ -453,6 +453,8 @@ class Careless final : public Decorated<Careless> {
       if (mistake_ == Mistake::row_of_another) add_first_row(op);
     } else if constexpr (std::is_same_v<Op, EmbeddingBwd>) {
       if (mistake_ == Mistake::gradient_twice) inner_.run(Add{.y = op.dwte, .a = op.dwte, .b = op.dwte}, nullptr);
+    } else if constexpr (std::is_same_v<Op, ReduceSum>) {
+      if (mistake_ == Mistake::losses_count_twice && op.x.numel() > 1) inner_.run(op, scratch);
     }
   }
 
@@ -491,11 +493,35 @@ TEST(TensorParallel, MistakesAreNoticed) {
   EXPECT_TRUE(noticed({.fault = Watch::Fault::bias_of_every_rank}));
 }
 
+// A step of SGD is the gradients. What only some ranks have of a gradient: of key heads that are fewer than ranks, by
+// name the weights and biases of qkv, and of the norms of queries and keys.
+TEST(TensorParallel, GradientsOfSharedHeadsAreSummedOnce) {
+  using Fault = Watch::Fault;
+  struct Case {
+    ModelType type;
+    int64_t kv_heads;
+    int tensor;
+    int64_t sums;  // of a block
+  };
+  for (const auto& [type, kv_heads, tensor, sums] :
+       {Case{ModelType::llama, 1, 2, 1}, {ModelType::qwen2, 2, 4, 2}, {ModelType::qwen3, 4, 2, 2}}) {
+    const Setting s{.type = type, .clip = 0, .lr = 1, .rule = RuleName::sgd, .tensor = tensor, .kv_heads = kv_heads};
+    const Curve want = train(alone(s), 1);
+    const auto off = [&](const Watch& fault) { return furthest(want, train_watched(s, fault, 1)); };
+    const float rounding = off({});
+    EXPECT_LT(rounding, 1e-6) << name_of(type);
+    for (int64_t at = 0; at < sums * kLayers; ++at)
+      for (const Fault fault : {Fault::missing, Fault::averaged, Fault::twice})
+        EXPECT_GT(off({.fault = fault, .part = Watch::Part::update, .at = at}), 20 * rounding)
+            << name_of(type) << " sum " << at << " " << int(fault);
+  }
+}
+
 TEST(TensorParallel, TokensOfOtherRanksCountThere) {
   const Setting s{.type = ModelType::llama, .tied = true, .tensor = 2};
   const Curve want = train(alone(s));
-  for (const Mistake mistake :
-       {Mistake::none, Mistake::target_on_every_rank, Mistake::row_of_another, Mistake::gradient_twice}) {
+  for (const Mistake mistake : {Mistake::none, Mistake::target_on_every_rank, Mistake::row_of_another,
+                                Mistake::gradient_twice, Mistake::losses_count_twice}) {
     EXPECT_EQ(shows_with<Careless>(s, want, mistake), mistake != Mistake::none) << int(mistake);
   }
 }

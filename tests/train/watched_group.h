@@ -1,7 +1,9 @@
 // Runs of groups along one axis whose communicator counts what is sent, and may do one thing wrong.
 #pragma once
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <initializer_list>
 #include <map>
 #include <mutex>
 
@@ -42,12 +44,14 @@ inline void expect_same_curve(const Curve& want, const Curve& got, double tolera
 
 // What goes wrong in a group, and what was sent.
 struct Watch {
-  enum class Fault : uint8_t { none, missing, twice, averaged, bias_of_every_rank } fault = Fault::none;
+  // Reversed: the parts of a gather or a reduce-scatter lie in the opposite order of the ranks.
+  enum class Fault : uint8_t { none, missing, twice, averaged, reversed, bias_of_every_rank } fault = Fault::none;
   enum class Part : uint8_t { none, micro_batch, update } part = Part::micro_batch;  // of a step, where it goes wrong
   int64_t at = -1;                                                                   // the call that goes wrong
   Axis axis = Axis::tp;                                                              // whose groups are watched
   Part now = Part::none;
   int64_t number = 0;                  // of the next call in `now`
+  int64_t wrong = 0;                   // calls that went wrong: a fault is of some kinds of calls only
   TensorSums sent;                     // in the last micro-batch
   int64_t passes = 0, pass_bytes = 0;  // likewise: calls of all_to_all, and what this rank sent in them
   void begin(Part of_step) { now = of_step, number = 0; }
@@ -72,40 +76,47 @@ class Watched final : public Communicator {
   }
   void all_reduce(Tensor x, Reduce how, Lane lane) override {
     using Fault = Watch::Fault;
-    const bool wrong = goes_wrong();
+    const Fault fault = next({Fault::missing, Fault::twice, Fault::averaged});
     if (in_micro_batch()) ++watch_.sent.calls, watch_.sent.bytes += int64_t(x.bytes());
-    if (wrong && watch_.fault == Fault::missing) return;
-    inner_->all_reduce(x, wrong && watch_.fault == Fault::averaged ? Reduce::avg : how, lane);
-    if (wrong && watch_.fault == Fault::twice) inner_->all_reduce(x, how, lane);
+    if (fault == Fault::missing) return;
+    inner_->all_reduce(x, fault == Fault::averaged ? Reduce::avg : how, lane);
+    if (fault == Fault::twice) inner_->all_reduce(x, how, lane);
   }
   // Missing: of the other ranks' rows there is nothing.
   void all_gather(Tensor full, Tensor shard, Lane lane) override {
-    const bool wrong = goes_wrong();
+    using Fault = Watch::Fault;
+    const Fault fault = next({Fault::missing, Fault::reversed});
     count_rows(full);
     inner_->all_gather(full, shard, lane);
-    if (!wrong) return;
-    for (int rank = 0; rank < size(); ++rank)
+    if (fault == Fault::reversed) std::memcpy(full.data, reversed(full).data(), full.bytes());
+    for (int rank = 0; fault == Fault::missing && rank < size(); ++rank)
       if (rank != inner_->rank()) std::memset(full.at(shard.numel() * rank), 0, shard.bytes());
   }
-  // Missing: this rank's part alone.
+  // Missing: this rank's part alone. Twice: each rank sums what is a sum already.
   void reduce_scatter(Tensor shard, Tensor full, Reduce how, Lane lane) override {
-    const bool wrong = goes_wrong();
+    using Fault = Watch::Fault;
+    const Fault fault = next({Fault::missing, Fault::twice, Fault::reversed});
     count_rows(full);
+    std::vector<std::byte> other(full.bytes());
+    if (fault == Fault::twice) std::memcpy(other.data(), full.data, full.bytes());
+    if (fault == Fault::reversed) other = reversed(full);
+    if (fault == Fault::twice || fault == Fault::reversed) full.data = other.data();
+    if (fault == Fault::twice) inner_->all_reduce(full, how, lane);
     inner_->reduce_scatter(shard, full, how, lane);
-    if (wrong) std::memcpy(shard.data, full.at(shard.numel() * inner_->rank()), shard.bytes());
+    if (fault == Fault::missing) std::memcpy(shard.data, full.at(shard.numel() * inner_->rank()), shard.bytes());
   }
   void send(Tensor x, int dst, Lane lane) override { inner_->send(x, dst, lane); }
   void recv(Tensor x, int src, Lane lane) override { inner_->recv(x, src, lane); }
   void exchange(Tensor out, Tensor in, int peer, Lane lane) override { inner_->exchange(out, in, peer, lane); }
   void all_to_all(std::span<const Tensor> out, std::span<const Tensor> in, Lane lane) override {
-    const bool wrong = goes_wrong();
+    const bool missing = next({Watch::Fault::missing}) == Watch::Fault::missing;
     if (in_micro_batch()) {
       ++watch_.passes;
       for (const Tensor& t : out)
         if (t) watch_.pass_bytes += int64_t(t.bytes());
     }
     inner_->all_to_all(out, in, lane);
-    if (wrong)  // missing: nothing came
+    if (missing)  // nothing came
       for (const Tensor& t : in)
         if (t) std::memset(t.data, 0, t.bytes());
   }
@@ -115,7 +126,21 @@ class Watched final : public Communicator {
  private:
   bool is_group() const { return splits_ < 0; }
   bool in_micro_batch() const { return is_group() && watch_.now == Watch::Part::micro_batch; }
-  bool goes_wrong() { return is_group() && watch_.now == watch_.part && watch_.number++ == watch_.at; }
+  // The fault of the next call, if it is one of these.
+  Watch::Fault next(std::initializer_list<Watch::Fault> possible) {
+    using Fault = Watch::Fault;
+    const bool here = is_group() && watch_.now == watch_.part && watch_.number++ == watch_.at;
+    if (!here || std::ranges::find(possible, watch_.fault) == possible.end()) return Fault::none;
+    ++watch_.wrong;
+    return watch_.fault;
+  }
+  std::vector<std::byte> reversed(const Tensor& full) const {
+    std::vector<std::byte> out(full.bytes());
+    const size_t part = out.size() / size_t(size());
+    for (size_t at = 0; at < out.size(); at += part)
+      std::memcpy(&out[out.size() - part - at], static_cast<const std::byte*>(full.data) + at, part);
+    return out;
+  }
   void count_rows(const Tensor& full) {
     if (in_micro_batch()) ++watch_.sent.row_calls, watch_.sent.row_bytes += int64_t(full.bytes());
   }
@@ -130,6 +155,7 @@ struct WatchedCurve {
   std::vector<std::pair<int64_t, int64_t>> passes;  // in a micro-batch, of every rank: calls and bytes
   ContextPasses planned_passes;                     // of rank 0
   double traffic = 0;                               // bytes that a rank sends in a step, along the axis
+  int64_t wrong = 0;                                // calls that went wrong
   std::vector<float> masters;
 };
 
@@ -161,7 +187,7 @@ inline WatchedCurve train_watched(const Setting& s, const Watch& fault, int64_t 
     const bool context = fault.axis == Axis::cp;
     const StepTraffic traffic = step_traffic(engine, mesh, {1e9, 1e9, 8});
     curve.losses = losses, curve.norms = norms, curve.masters = masters;
-    curve.sent = watch.sent;
+    curve.sent = watch.sent, curve.wrong = watch.wrong;
     curve.planned = context ? engine.micro_context_sums() : engine.micro_tensor_sums();
     curve.planned_passes = engine.micro_context_passes();
     curve.traffic = context ? traffic.context.bytes : traffic.tensor.bytes;
