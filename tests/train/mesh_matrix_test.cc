@@ -3,6 +3,7 @@
 // the bit, losses and gradient norms of ten steps within rounding, and checkpoints that any other grid goes on from.
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <map>
 #include <set>
 
@@ -19,15 +20,19 @@ using G = Recompute::Granularity;
 constexpr int kMostRanks = 8;
 constexpr int64_t kSteps = 10;
 
-// Those of a batch of 96 sequences and a model of 4 heads.
+// Each with a model and a batch that its ranks can share.
 std::vector<Setting> all_grids() {
   std::vector<Setting> all;
-  for (const int tensor : {1, 2, 4})
+  for (int tensor = 1; tensor <= kMostRanks; ++tensor)
     for (int context = 1; context * tensor <= kMostRanks; ++context)
       for (int shards = 1; shards * context * tensor <= kMostRanks; ++shards)
-        for (int replicas = 1; replicas * shards * context * tensor <= kMostRanks; ++replicas)
-          if (kSequences % (replicas * shards) == 0)
-            all.push_back({.replicas = replicas, .shards = shards, .tensor = tensor, .context = context});
+        for (int replicas = 1; replicas * shards * context * tensor <= kMostRanks; ++replicas) {
+          Setting s{.replicas = replicas, .shards = shards, .tensor = tensor, .context = context};
+          s.heads = tensor * ((3 + tensor) / tensor);  // 4 at least
+          s.hidden = 4 * s.heads, s.intermediate = 6 * s.heads;
+          if (s.sequences % (replicas * shards) != 0) s.step = s.sequences = 70;
+          all.push_back(s);
+        }
   return all;
 }
 
@@ -54,14 +59,17 @@ std::vector<Choice> all_choices() {
 // Of the grid `s`. Two pieces of a sequence for each of its ranks; rings, sequence parallelism and sums beside products
 // take turns.
 Setting with(Setting s, const Choice& c, size_t turn) {
-  s.stage = s.shards > 1 ? c.stage : 0;
+  s.stage = s.shards * s.context > 1 ? c.stage : 0;
   s.recompute = c.recompute, s.type = c.type;
   if (c.bf16) s.precision = "bf16";
   s.tied = c.batch == Batch::tied, s.documents = c.batch == Batch::documents;
   s.window = c.batch == Batch::window ? 5 : 0;
-  s.length = 2 * s.context;
+  s.length = 2 * s.context * (std::has_single_bit(unsigned(s.tensor)) ? 1 : s.tensor);
   while (s.length < 10) s.length *= 2;
-  s.kv_heads = c.type == ModelType::llama ? int64_t(1) << turn % 3 : 4;  // ranks may have the same one
+  std::vector<int64_t> kv_heads;  // fewer than ranks: some have the same one
+  for (int64_t n = 1; n <= s.heads; ++n)
+    if (s.heads % n == 0 && (n % s.tensor == 0 || s.tensor % n == 0)) kv_heads.push_back(n);
+  s.kv_heads = c.type == ModelType::llama ? kv_heads[turn % kv_heads.size()] : s.heads;
   s.ring = turn % 2 == 1 && s.context > 1;
   s.sequence = turn / 2 % 2 == 1 && s.tensor > 1;
   s.beside = turn / 4 % 2 == 1 && s.tensor > 1;
@@ -72,8 +80,11 @@ struct Law {
   std::map<std::string, Curve> of_one;
   std::map<std::string, std::vector<float>> initial;
 
+  static std::string key_of(const Setting& s) {
+    return cat(alone(s).name(), " heads ", s.heads, " ", s.kv_heads, " sequences ", s.sequences);
+  }
   const Curve& one(const Setting& s) {
-    const std::string key = cat(alone(s).name(), " heads ", s.kv_heads);
+    const std::string key = key_of(s);
     if (!of_one.contains(key)) {
       initial[key] = train(alone(s), 0).masters;
       of_one[key] = train(alone(s), kSteps);
@@ -82,7 +93,7 @@ struct Law {
   }
   void holds_of(const Setting& s) {
     const Curve& want = one(s);
-    EXPECT_EQ(train(s, 0).masters, initial.at(cat(alone(s).name(), " heads ", s.kv_heads))) << s.name();
+    EXPECT_EQ(train(s, 0).masters, initial.at(key_of(s))) << s.name();
     expect_same_curve(want, train(s, kSteps), s.precision == std::string("fp32") ? 1e-5 : 1e-2, s.name());
   }
 };
@@ -104,34 +115,60 @@ TEST(MeshMatrix, EveryGridIsTheRunOfOneRank) {
   EXPECT_GT(seen.size(), kSanitized ? 3U : 40U);
 }
 
+// What the run of one rank says of a model and a batch.
+struct Reference {
+  std::vector<double> losses, then;
+  size_t tensors;  // in files
+};
+
 TEST(MeshMatrix, CheckpointsOfEveryGridGoOnOnOthers) {
-  constexpr int64_t kTokens = 48;
-  std::vector<Setting> grids = all_grids();
-  std::erase_if(grids, [](const Setting& s) { return kTokens % (2 * s.context) != 0; });
+  constexpr int64_t kTokens = 48;  // of a sequence, which most groups can share
+  const std::vector<Setting> grids = all_grids();
   const Choice choice{3, G::none, false, ModelType::llama, Batch::documents};
-  const auto of = [&](size_t i) {
-    Setting s = with(grids[i % grids.size()], choice, i);
-    s.length = kTokens, s.kv_heads = 2;
-    s.stage = s.shards > 1 ? int(1 + i % 3) : 0;
+  // The grid i with the model and the batch of another.
+  const auto of = [&](size_t i, size_t like) {
+    const Setting model = with(grids[like], choice, like);
+    Setting s = with(grids[i], choice, i);
+    s.heads = model.heads, s.hidden = model.hidden, s.intermediate = model.intermediate;
+    s.kv_heads = s.heads % 4 == 0 ? 2 : s.heads;
+    s.step = s.sequences = model.sequences;
+    s.length = kTokens % (2 * model.context) == 0 ? kTokens : model.length;
+    s.stage = s.shards * s.context > 1 ? int(1 + i % 3) : 0;
     s.sequence = false;
     return s;
   };
+  const auto fits = [](const Setting& s) {
+    return s.heads % s.tensor == 0 && s.length % (2 * s.context) == 0 && s.sequences % (s.replicas * s.shards) == 0;
+  };
   const testing::TempDir dir;
-  const std::vector<double> want = run_part(alone(of(0)), "", 0, 2, cat(dir.path(), "/one"));
-  const std::vector<double> then =
-      run_part(alone(of(0)), cat(dir.path(), "/one/", step_folder(2)), 2, 3, cat(dir.path(), "/then"));
-  const auto files = tensors_of(cat(dir.path(), "/one/", step_folder(2)));
+  std::map<std::string, Reference> references;
+  const auto reference = [&](const Setting& one) {
+    const std::string key = Law::key_of(one), folder = cat(dir.path(), "/one", references.size());
+    if (references.contains(key)) return references.at(key);
+    Reference& r = references[key];
+    r.losses = run_part(one, "", 0, 2, folder);
+    r.then = run_part(one, cat(folder, "/", step_folder(2)), 2, 3, folder + "-then");
+    r.tensors = tensors_of(cat(folder, "/", step_folder(2))).size();
+    return r;
+  };
   const size_t every = kSanitized ? 13 : size_t(testing::every_case(2));
   for (size_t i = 1; i < grids.size(); i += every) {
     const std::string folder = cat(dir.path(), "/", i);
-    const Setting s = of(i);
+    const Setting s = of(i, i);
+    const Reference want = reference(alone(s));
     const std::vector<double> got = run_part(s, "", 0, 2, folder);
-    for (size_t k = 0; k < want.size(); ++k) EXPECT_NEAR(got[k], want[k], 1e-5 * want[k]) << s.name();
-    EXPECT_EQ(tensors_of(cat(folder, "/", step_folder(2))).size(), files.size()) << s.name();
-    for (const size_t other : {i + 7, i + 19, i + 31}) {
-      const std::vector<double> on =
-          run_part(of(other), cat(folder, "/", step_folder(2)), 2, 3, cat(folder, "-", other));
-      EXPECT_NEAR(on[0], then[0], 1e-5 * then[0]) << s.name() << " goes on as " << of(other).name();
+    for (size_t k = 0; k < want.losses.size(); ++k)
+      EXPECT_NEAR(got[k], want.losses[k], 1e-5 * want.losses[k]) << s.name();
+    EXPECT_EQ(tensors_of(cat(folder, "/", step_folder(2))).size(), want.tensors) << s.name();
+    std::vector<Setting> others;
+    for (size_t other = 0; other < grids.size(); ++other)
+      if (other != i && fits(of(other, i))) others.push_back(of(other, i));
+    ASSERT_GE(others.size(), 3U) << s.name();
+    const size_t n = others.size();
+    for (const size_t pick : {i, i + n / 3, i + 2 * n / 3}) {
+      const Setting& other = others[pick % n];
+      const std::vector<double> on = run_part(other, cat(folder, "/", step_folder(2)), 2, 3, cat(folder, "-", pick));
+      EXPECT_NEAR(on[0], want.then[0], 1e-5 * want.then[0]) << s.name() << " goes on as " << other.name();
     }
   }
 }

@@ -43,8 +43,9 @@ struct Setting {
   bool masked = false;  // targets are ignored: of every rank another number
   DType moments = DType::f32, gradients = DType::f32;
   double clip = 0.5, lr = 3e-3;
-  int64_t leaves = 0;         // rank-invariant sums; micro-batches are then two sequences
-  int64_t step = kSequences;  // sequences of a step, of kSequences that are planned
+  int64_t leaves = 0;  // rank-invariant sums; micro-batches are then two sequences
+  int64_t sequences = kSequences;
+  int64_t step = sequences;  // sequences of a step, of those that are planned
   RuleName rule = RuleName::adamw;
   std::vector<ParamGroup> groups = {};  // before the default ones
   double ema = 0;                       // decay of the average of the weights, which is then what is evaluated
@@ -60,7 +61,7 @@ struct Setting {
   double softcap = 0;
   int context = 1;
   bool ring = false;  // keys of other ranks come one rank after the other
-  int64_t hidden = 16, intermediate = 24;
+  int64_t heads = 4, hidden = 16, intermediate = 24;
   bool keep_codes = true, high_head = true;
   int64_t length = kLength, window = 0;  // of sequences; 0: attention sees all
   bool documents = false;                // several in a sequence, and tokens that belong to none
@@ -81,6 +82,8 @@ struct Setting {
 
 inline ModelConfig tiny(const Setting& s) {
   ModelConfig m = tiny(s.type, s.tied, s.hidden, s.intermediate);
+  m.num_attention_heads = s.heads, m.head_dim = s.hidden / s.heads;
+  if (s.type == ModelType::gpt2) m.num_key_value_heads = s.heads;
   if (s.kv_heads > 0) m.num_key_value_heads = s.kv_heads;
   m.vocab_size = s.vocab;
   m.final_logit_softcapping = s.softcap;
@@ -96,8 +99,8 @@ inline EngineOptions options(const Setting& s) {
   o.recompute = {s.recompute, 1};
   o.seq_length = s.length;
   o.documents_per_sequence = s.documents ? kDocuments : 1;
-  o.micro_batch_size = s.leaves > 0 ? 2 : kSequences / (s.accumulation * s.replicas * s.shards);
-  o.global_batch_size = kSequences;
+  o.micro_batch_size = s.leaves > 0 ? 2 : s.sequences / (s.accumulation * s.replicas * s.shards);
+  o.global_batch_size = s.sequences;
   o.zero_stage = s.stage;
   o.sequence_parallel = s.sequence;
   if (s.beside) o.sums_beside = true;
@@ -300,7 +303,7 @@ inline std::vector<double> run_part(const Setting& s, const std::string& load, i
     }
     std::optional<RunLock> lock;
     if (mesh.world().rank() == 0) lock.emplace(save);
-    const RunState state{.step = to, .consumed_samples = to * kSequences, .micro_batch_size = 1, .device = last};
+    const RunState state{.step = to, .consumed_samples = to * s.sequences, .micro_batch_size = 1, .device = last};
     Checkpointer saves(engine, *cpu.device, {.root = save, .lock = lock ? &*lock : nullptr, .control = &mesh.world()});
     saves.begin(state, "", {}, {});
     saves.finish();
