@@ -50,27 +50,35 @@ ModelConfig model(const Setting& s) {
 }
 
 // A world whose groups along one axis leave out one call of each step: what it should have written stays as it was.
-// What is gathered may be there from forward, and so becomes twice as large instead.
+// The same rows may have been gathered there before, and so those of other ranks become zeros first.
 struct Forgotten {
   int64_t at = -1, next = 0;
+  std::vector<std::byte> nothing = std::vector<std::byte>(1 << 20);
+  const void* zeros(size_t bytes) const {
+    CHECK(bytes <= nothing.size(), bytes, " bytes of ", nothing.size());
+    return nothing.data();
+  }
 };
 class Forgetful final : public Communicator {
  public:
-  Forgetful(std::unique_ptr<Communicator> inner, Forgotten& what, int splits)
-      : inner_(std::move(inner)), what_(what), splits_(splits) {}
+  Forgetful(std::unique_ptr<Communicator> inner, Forgotten& what, Device& device, int splits)
+      : inner_(std::move(inner)), what_(what), device_(device), splits_(splits) {}
   int rank() const override { return inner_->rank(); }
   int size() const override { return inner_->size(); }
   std::unique_ptr<Communicator> split(int color, int key) override {
     std::unique_ptr<Communicator> part = inner_->split(color, key);
     if (splits_++ != int(Axis::tp)) return part;
-    return std::make_unique<Forgetful>(std::move(part), what_, -1);
+    return std::make_unique<Forgetful>(std::move(part), what_, device_, -1);
   }
   void all_reduce(Tensor x, Reduce how, Lane lane) override {
     if (!forgets()) inner_->all_reduce(x, how, lane);
   }
   void all_gather(Tensor full, Tensor shard, Lane lane) override {
-    inner_->all_gather(full, shard, lane);
-    if (forgets()) inner_->all_reduce(full, Reduce::sum, lane);
+    if (!forgets()) return inner_->all_gather(full, shard, lane);
+    for (int rank = 0; rank < size(); ++rank) {
+      const void* part = rank == inner_->rank() ? shard.data : what_.zeros(shard.bytes());
+      device_.copy(full.at(shard.numel() * rank), part, shard.bytes(), lane);
+    }
   }
   void reduce_scatter(Tensor shard, Tensor full, Reduce how, Lane lane) override {
     if (!forgets()) inner_->reduce_scatter(shard, full, how, lane);
@@ -88,6 +96,7 @@ class Forgetful final : public Communicator {
   bool forgets() { return splits_ < 0 && what_.next++ == what_.at; }
   std::unique_ptr<Communicator> inner_;
   Forgotten& what_;
+  Device& device_;
   int splits_;  // so far, in the order of the axes; -1: such a group
 };
 
@@ -145,7 +154,7 @@ class NcclTraining : public Nccl {
     run(s.ranks(), [&](Rank& rank, Communicator& hosts) {
       Forgotten forgotten{.at = s.forgotten};
       auto world = rank.nccl->split(0, rank.nccl->rank());
-      if (s.forgotten >= 0) world = std::make_unique<Forgetful>(std::move(world), forgotten, 0);
+      if (s.forgotten >= 0) world = std::make_unique<Forgetful>(std::move(world), forgotten, *rank.cuda.device, 0);
       ProcessMesh mesh(std::move(world), {1, s.replicas, s.shards, s.context, s.tensor, 1});
       Engine engine(model(s), options(s), {*rank.cuda.device, *rank.cuda.ops, mesh});
       engine.commit();
