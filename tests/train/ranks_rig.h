@@ -42,7 +42,7 @@ struct Setting {
   std::vector<std::string> frozen = {};
   bool masked = false;  // targets are ignored: of every rank another number
   DType moments = DType::f32, gradients = DType::f32;
-  double clip = 0.5, lr = 3e-3;
+  double clip = 0.5, lr = 3e-3, eps = 1e-8;
   int64_t leaves = 0;  // rank-invariant sums; micro-batches are then two sequences
   int64_t sequences = kSequences;
   int64_t step = sequences;  // sequences of a step, of those that are planned
@@ -110,6 +110,7 @@ inline EngineOptions options(const Setting& s) {
   o.seed = o.optimizer.seed = 5;
   o.optimizer.m = o.optimizer.v = s.moments;
   o.optimizer.rule = s.rule;
+  o.optimizer.eps = s.eps;
   o.optimizer.groups = s.groups;
   o.optimizer.ema_decay = s.ema;
   o.optimizer.update_clip_threshold = s.update_clip;

@@ -23,6 +23,7 @@ inline Setting alone(const Setting& s) {
           .masked = s.masked,
           .clip = s.clip,
           .lr = s.lr,
+          .eps = s.eps,
           .sequences = s.sequences,
           .rule = s.rule,
           .kv_heads = s.kv_heads,
