@@ -1,5 +1,7 @@
 #include "comm/mesh.h"
 
+#include "comm/observed.h"
+
 namespace athanor {
 
 ProcessMesh::ProcessMesh(std::unique_ptr<Communicator> world, std::array<int, kAxes> sizes) : world_(std::move(world)) {
@@ -30,6 +32,13 @@ std::vector<int> ProcessMesh::splits(const std::array<int, kAxes>& sizes) {
   all.push_back(sizes[size_t(Axis::dp_replicate)] * shards);
   if (context > 1) all.push_back(shards);
   return all;
+}
+
+std::string_view group_name(int split) {
+  constexpr std::array<std::string_view, kAxes + 2> kNames = {"pipeline", "copies",  "shards",        "context",
+                                                              "tensor",   "experts", "data_parallel", "shards"};
+  if (split < 0) return "world";
+  return split < int(kNames.size()) ? kNames[size_t(split)] : "other";
 }
 
 int ProcessMesh::size(Axes axes) const {

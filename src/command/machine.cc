@@ -218,7 +218,7 @@ Machine::Machine(const Config& config, const RankInfo& ranks, WithoutLibraries o
     if (rendezvous_) require_same_kind(*rendezvous_, gpu);
     gpu ? open_gpu(config, ranks, here) : open_cpu(config, here);
     auto world = !control_ ? make_single(*device_) : gpu ? connect_gpus(config, ranks) : control_->split(0, ranks.rank);
-    mesh_ = std::make_unique<ProcessMesh>(std::move(world), mesh);
+    mesh_ = std::make_unique<ProcessMesh>(observed(std::move(world), collectives_), mesh);
     network_ = gpu ? between_gpus() : kBetweenCpus;
     network_.per_machine = here.count;
   });

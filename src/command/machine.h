@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/observed.h"
 #include "comm/rank_info.h"
 #include "comm/rendezvous.h"
 #include "command/options.h"
@@ -38,6 +39,7 @@ class Machine {
   double most_flops() const { return most_flops_; }    // that it never exceeds; else 0: the GPU's data sheet has it
   Sensors* sensors() const { return sensors_.get(); }  // of the GPU; null: none
   FoundProfiler open_profiler() const;
+  CollectiveWatch& collectives() { return collectives_; }  // of the mesh
   const std::string& description() const { return description_; }
   // What this rank begins, for those that wait for it.
   void doing(Activity, int64_t step);
@@ -64,6 +66,7 @@ class Machine {
   int threads_ = 0;
   double most_flops_ = 0;
   std::string description_, roll_call_;
+  CollectiveWatch collectives_;
   std::unique_ptr<ProcessMesh> mesh_;
   Network network_;
 };

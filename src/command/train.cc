@@ -38,6 +38,7 @@ Exit train(TrainArgs args, const std::vector<std::string>& command_line) {
                                    .sensors = machine.sensors(),
                                    .profiler = found.profiler.get(),
                                    .why_no_profiler = found.why_none,
+                                   .collectives = &machine.collectives(),
                                    .allow_changed_data = args.allow_changed_data,
                                    .doing = [&](Activity activity, int64_t step) { machine.doing(activity, step); }});
     code = trainer->run();

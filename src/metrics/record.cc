@@ -121,6 +121,23 @@ constexpr std::array<RecordField<Q>, 9> kQuantizedFields = {{
     {"time", "s", "Unix time", "", false, &Q::time},
 }};
 
+using C = CommunicationMetrics;
+constexpr std::array<RecordField<C>, 8> kCommunicationFields = {{
+    {"step", "", "optimizer steps finished at the end of the profile", "", false, &C::step},
+    {"layer", "", "embedding, block or head; empty: of the whole step, or not known of which", "", false, &C::layer},
+    {"group", "",
+     "the ranks: tensor (share products), context (share sequences), shards (share what zero_stage says), copies, "
+     "data_parallel (all with other tokens); empty: not known",
+     "", false, &C::group},
+    {"collective", "", "all_reduce, all_gather, reduce_scatter, all_to_all, ...; empty: not known", "", false,
+     &C::collective},
+    {"calls", "", "per step; on a GPU kernels", "", false, &C::calls},
+    {"exposed_ms", "ms", "per step, while nothing was computed; CPU ranks send and compute in turns: all of it", "",
+     false, &C::exposed_ms},
+    {"ms", "ms", "per step, waiting for other ranks included", "", false, &C::ms},
+    {"time", "s", "Unix time", "", false, &C::time},
+}};
+
 using V = EventRecord;
 constexpr std::array<RecordField<V>, 18> kEventFields = {{
     {"step", "", "optimizer steps finished when it happened", "", false, &V::step},
@@ -171,6 +188,7 @@ std::optional<EventKind> event_kind(std::string_view name) {
 std::span<const RecordField<StepMetrics>> step_fields() { return kStepFields; }
 std::span<const RecordField<EvalMetrics>> eval_fields() { return kEvalFields; }
 std::span<const RecordField<QuantizedMetrics>> quantized_fields() { return kQuantizedFields; }
+std::span<const RecordField<CommunicationMetrics>> communication_fields() { return kCommunicationFields; }
 std::span<const RecordField<EventRecord>> event_fields() { return kEventFields; }
 
 std::string fields_markdown() {
@@ -180,6 +198,8 @@ std::string fields_markdown() {
   append_table<EvalMetrics>(out, "`\"event\": \"eval\"`", eval_fields());
   append_table<QuantizedMetrics>(out, "`\"event\": \"quantized\"`, with `log_quantization_interval`",
                                  quantized_fields());
+  append_table<CommunicationMetrics>(out, "`\"event\": \"communication\"`, at the end of a run with `--profile`",
+                                     communication_fields());
   append_table<EventRecord>(out, cat("every other event: ", names), event_fields());
   return out;
 }

@@ -86,6 +86,16 @@ struct QuantizedMetrics {
   double time = 0;          // Unix seconds; 0: MetricFanOut fills it
 };
 
+// What the ranks of a group sent for one unit of the model in the steps of a profile, as one kind of collective.
+struct CommunicationMetrics {
+  int64_t step = 0;
+  std::string layer;                         // the unit; "": the whole step
+  std::string group;                         // ProcessMesh's, such as "tensor"
+  std::string collective;                    // such as "all_gather"
+  double calls = 0, exposed_ms = 0, ms = 0;  // per step
+  double time = 0;                           // Unix seconds; 0: MetricFanOut fills it
+};
+
 enum class EventKind { start, checkpoint, resume, restart, branch, skip, signal, warn, error, end };
 std::string_view to_string(EventKind);
 std::optional<EventKind> event_kind(std::string_view name);
@@ -132,6 +142,7 @@ struct RecordField {
 std::span<const RecordField<StepMetrics>> step_fields();
 std::span<const RecordField<EvalMetrics>> eval_fields();
 std::span<const RecordField<QuantizedMetrics>> quantized_fields();
+std::span<const RecordField<CommunicationMetrics>> communication_fields();
 std::span<const RecordField<EventRecord>> event_fields();
 
 // The table of configs/LOGS.md, as Markdown.

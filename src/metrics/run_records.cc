@@ -113,6 +113,7 @@ bool parse_record(std::string_view line, RunRecords& into) {
     into.quantized.push_back(record_of<QuantizedMetrics>(json, quantized_fields()));
     return true;
   }
+  if (name == "communication") return true;  // no page shows them
   const auto kind = event_kind(name);
   if (!kind) return false;
   EventRecord& e = into.events.emplace_back(record_of<EventRecord>(json, event_fields()));

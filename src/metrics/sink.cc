@@ -61,6 +61,13 @@ void MetricFanOut::eval(const EvalMetrics& metrics) {
   each([&](MetricSink& sink) { sink.eval(m); });
 }
 
+void MetricFanOut::communication(const CommunicationMetrics& metrics) {
+  const std::lock_guard lock(mutex_);
+  CommunicationMetrics m = metrics;
+  m.time = now_or(m.time);
+  each([&](MetricSink& sink) { sink.communication(m); });
+}
+
 void MetricFanOut::quantized(const QuantizedMetrics& metrics) {
   const std::lock_guard lock(mutex_);
   QuantizedMetrics m = metrics;

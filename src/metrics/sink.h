@@ -17,7 +17,8 @@ class MetricSink {
   virtual ~MetricSink() = default;
   virtual void step(const StepMetrics&) = 0;
   virtual void eval(const EvalMetrics&) = 0;
-  virtual void quantized(const QuantizedMetrics&) {}  // many: metrics.jsonl alone has them
+  virtual void quantized(const QuantizedMetrics&) {}          // many: metrics.jsonl alone has them
+  virtual void communication(const CommunicationMetrics&) {}  // likewise
   virtual void event(const EventRecord&) = 0;
 };
 
@@ -31,6 +32,7 @@ class MetricFanOut : public MetricSink {
   void step(const StepMetrics&) override;
   void eval(const EvalMetrics&) override;
   void quantized(const QuantizedMetrics&) override;
+  void communication(const CommunicationMetrics&) override;
   void event(const EventRecord&) override;
 
  private:

@@ -85,6 +85,8 @@ std::vector<Span> ContextPart::cut(const std::vector<Span>& whole) const {
 Var attention_of_parts(Net n, Var qkv, const Batch& batch, AttentionShape shape, int layer) {
   Ctx& c = n.c;
   CHECK(!batch.cache, "a key/value cache is of whole sequences");
+  const std::string block = attention_subject(n, layer);
+  const CollectiveSubject subject(block);
   const int64_t rows = qkv.t().rows();
   Buffer y = c.alloc("attention.y", {rows, shape.heads * shape.head_dim});
   Buffer lse = c.alloc("attention.lse", DType::f32, {rows, shape.heads});
@@ -102,8 +104,9 @@ Var attention_of_parts(Net n, Var qkv, const Batch& batch, AttentionShape shape,
   }
   Var out = c.var(y);
   out.producer_keeps_it();
-  c.record("attention", [kept = qkv.keep(), y, lse, spans = batch.spans, order = batch.context_rows, shape,
+  c.record("attention", [kept = qkv.keep(), y, lse, spans = batch.spans, order = batch.context_rows, shape, block,
                          sx = qkv.slot(), s = out.slot()](Ctx& cc) {
+    const CollectiveSubject of_backward(block);
     const Buffer dy = cc.take(s), d = cc.alloc("attention.dqkv", kept.t.shape);
     std::array<Buffer, 2> dkv;
     {

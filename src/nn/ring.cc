@@ -260,6 +260,8 @@ struct RingBackward {
 // Parts are merged, and gradients added, in f32 and in the order of hops, and rounded once.
 Var attention_in_ring(Net n, Var qkv, const Batch& batch, AttentionShape shape, int layer) {
   Ctx& c = n.c;
+  const std::string block = attention_subject(n, layer);
+  const CollectiveSubject subject(block);
   const Communicator& group = c.mesh.context();
   const Ring ring{group.size(), group.rank(), batch.piece_length, shape.window};
   const int64_t rows = qkv.t().rows(), columns = shape.heads * shape.head_dim;
@@ -297,12 +299,13 @@ Var attention_in_ring(Net n, Var qkv, const Batch& batch, AttentionShape shape, 
   }
   Var out = c.var(y);
   out.producer_keeps_it();
-  c.record("attention",
-           [kept = qkv.keep(), y, lse, spans = batch.spans, shape, ring, sx = qkv.slot(), s = out.slot()](Ctx& cc) {
-             const Buffer dy = cc.take(s);
-             const RingBackward backward{kept.t, y.t, lse.t, spans, shape, ring};
-             cc.put(sx, backward.run(cc, dy.t));
-           });
+  c.record("attention", [kept = qkv.keep(), y, lse, spans = batch.spans, shape, ring, block, sx = qkv.slot(),
+                         s = out.slot()](Ctx& cc) {
+    const CollectiveSubject of_backward(block);
+    const Buffer dy = cc.take(s);
+    const RingBackward backward{kept.t, y.t, lse.t, spans, shape, ring};
+    cc.put(sx, backward.run(cc, dy.t));
+  });
   return out;
 }
 

@@ -56,6 +56,24 @@ std::string row_of(const DeviceWork& a, const LabelOps& labels) {
   return a.label > 0 ? labels.row_of(a.label) : cat("[", a.name, "]");
 }
 
+// Without kinds: those are in the log.
+std::string collective_table(const std::map<CollectiveKey, CollectiveRow>& rows, double steps) {
+  std::map<std::pair<std::string, std::string>, CollectiveRow> by_group;
+  for (const auto& [key, row] : rows) by_group[{key.subject, key.group}] += row;
+  std::string out;
+  char text[200];
+  for (const auto& [key, row] : by_group) {
+    std::snprintf(text, sizeof text, "%-24s %-14s %9.1f %11.4f %11.4f\n",
+                  key.first.empty() ? "whole step" : key.first.c_str(), key.second.empty() ? "?" : key.second.c_str(),
+                  double(row.calls) / steps, row.exposed / steps * 1e3, row.seconds / steps * 1e3);
+    out += text;
+  }
+  if (out.empty()) return out;
+  std::snprintf(text, sizeof text, "\n%-24s %-14s %9s %11s %11s\n", "collectives of", "group", "calls", "exposed ms",
+                "ms");
+  return text + out + "\n";
+}
+
 }  // namespace
 
 Occupation occupation(std::span<const DeviceWork> activities) {
@@ -71,8 +89,12 @@ Occupation occupation(std::span<const DeviceWork> activities) {
   const double busy = seconds_of(united(std::move(all)));
   computing = united(std::move(computing));
   Occupation o{.window = double(last - first) * 1e-9, .busy = busy, .exposed = busy - seconds_of(computing)};
-  for (const DeviceWork& a : activities)
-    if (communicates(a)) o.exposed_by[kind_of(a.name)] += uncovered_seconds(a, computing);
+  for (const DeviceWork& a : activities) {
+    if (!communicates(a)) continue;
+    const double seconds = uncovered_seconds(a, computing);
+    o.exposed_by[kind_of(a.name)] += seconds;
+    o.exposed_by_label[a.label] += seconds;
+  }
   return o;
 }
 
@@ -84,6 +106,7 @@ StepProfile::StepProfile(Engine& engine, Backend backend, Options options)
   }
   source_ = options_.profiler->description();
   labels_ = std::make_unique<LabelOps>(backend_.ops, *options_.profiler, options_.by_shape);
+  watch_collectives(options_.profiler);
   preparing_ = kPreparingGraphs;
   engine_.set_ops(*labels_, CaptureOps::yes);
 }
@@ -100,12 +123,19 @@ void StepProfile::use_events() {
       backend_.ops, backend_.device,
       TimedOps::Options{.limits = options_.limits, .by_shape = options_.by_shape, .trace = options_.trace});
   engine_.set_ops(*timed_);
+  watch_collectives(nullptr);
   labels_.reset();
   kernel_rows_.clear();
   occupied_ = {};
   lost_ = steps_ = 0;
   seconds_ = 0;
   preparing_ = kPreparing;
+}
+
+void StepProfile::watch_collectives(Profiler* profiler) {
+  collectives_.reset();  // before another one: the watch knows one observer
+  if (options_.collectives)
+    collectives_ = std::make_unique<CollectiveTimes>(*options_.collectives, profiler, backend_.device.unified());
 }
 
 void StepProfile::end_step(double seconds) {
@@ -120,6 +150,7 @@ void StepProfile::end_step(double seconds) {
 void StepProfile::skip() { settle(false); }
 
 void StepProfile::settle(bool count) {
+  if (collectives_) collectives_->settle(count);
   if (timed_) return timed_->settle(count);
   backend_.device.sync();
   const DeviceLog log = options_.profiler->take();
@@ -143,14 +174,40 @@ void StepProfile::add(const DeviceLog& log) {
   for (const DeviceWork& a : log.done) {
     OpRow& row = kernel_rows_[row_of(a, *labels_)];
     row.seconds += double(a.end - a.begin) * 1e-9;
-    if (a.label == 0) ++row.launches;
+    if (a.label <= 0) ++row.launches;
   }
   const Occupation step = occupation(log.done);
+  add_collectives(log, step);
   occupied_.window += step.window;
   occupied_.busy += step.busy;
   occupied_.exposed += step.exposed;
   for (const auto& [kind, seconds] : step.exposed_by) occupied_.exposed_by[kind] += seconds;
   lost_ += log.lost;
+}
+
+void StepProfile::add_collectives(const DeviceLog& log, const Occupation& step) {
+  if (!collectives_) return;
+  for (const auto& [label, exposed] : step.exposed_by_label) {
+    int64_t kernels = 0, ns = 0;
+    for (const DeviceWork& a : log.done)
+      if (communicates(a) && a.label == label) ++kernels, ns += a.end - a.begin;
+    collectives_->add(label, {.calls = kernels, .exposed = exposed, .seconds = double(ns) * 1e-9});
+  }
+}
+
+std::map<CollectiveKey, CollectiveRow> StepProfile::collectives() const {
+  std::map<CollectiveKey, CollectiveRow> all;
+  if (!collectives_) return all;
+  const auto unit_of = [&](const std::string& subject) -> std::string {
+    const ParamStore& params = engine_.model().params();
+    for (const ParamSpec& spec : params.specs())
+      if (spec.name == subject) return params.units()[size_t(spec.unit)]->name;
+    for (const auto& unit : params.units())
+      if (unit->name == subject) return subject;
+    return "";
+  };
+  for (const auto& [key, row] : collectives_->rows()) all[{unit_of(key.subject), key.group, key.kind}] += row;
+  return all;
 }
 
 void StepProfile::write_spans(const DeviceLog& log) {
@@ -166,7 +223,7 @@ const std::map<std::string, OpRow>& StepProfile::rows() const { return timed_ ? 
 
 std::string StepProfile::table(double step_seconds) const {
   if (steps_ == 0) return "profile: no step counted; the first ones prepare\n";
-  std::string out = op_table(rows(), double(steps_), step_seconds);
+  std::string out = op_table(rows(), double(steps_), step_seconds) + collective_table(collectives(), double(steps_));
   if (timed_ && options_.why_events.empty()) return out;
   if (timed_)
     return out +

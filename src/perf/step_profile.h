@@ -9,6 +9,7 @@
 #include "device/profiler.h"
 #include "engine/engine.h"
 #include "metrics/trace.h"
+#include "perf/collective_times.h"
 #include "perf/roofline.h"
 
 namespace athanor {
@@ -22,6 +23,7 @@ struct Occupation {
   double exposed = 0;  // part of busy: only communication
   // The same of each kind of NCCL's kernels, such as AllReduce. Of two at a time both count.
   std::map<std::string, double> exposed_by = {};
+  std::map<int64_t, double> exposed_by_label = {};  // likewise, of NCCL's kernels
   double idle() const { return window > 0 ? 1 - busy / window : 0; }
 };
 Occupation occupation(std::span<const DeviceWork>);
@@ -33,7 +35,8 @@ class StepProfile {
     std::string why_events;        // reason for having no profiler; "" if none is expected
     Roofline limits;
     bool by_shape = false;
-    TraceWriter* trace = nullptr;  // gets every kernel, or every op
+    TraceWriter* trace = nullptr;            // gets every kernel, or every op
+    CollectiveWatch* collectives = nullptr;  // of the engine's mesh; null: collectives are not told apart
   };
   // Attaches the profile to the engine. The device must be idle.
   StepProfile(Engine&, Backend, Options);
@@ -55,6 +58,9 @@ class StepProfile {
   const std::string& why_events() const { return options_.why_events; }
   const Occupation& occupied() const { return occupied_; }
   int64_t lost() const { return lost_; }  // number of missing activities
+  // By unit ("" for what is of the whole step), group and kind; sums over the counted steps. Empty where times of
+  // collectives are not known: one rank, or a GPU without a profiler.
+  std::map<CollectiveKey, CollectiveRow> collectives() const;
   // op_table() plus a line on the source of the times and, for kernels, the device's idle time between them.
   std::string table(double step_seconds) const;
 
@@ -62,6 +68,8 @@ class StepProfile {
   void use_events();
   void settle(bool count);
   void add(const DeviceLog&);
+  void add_collectives(const DeviceLog&, const Occupation&);
+  void watch_collectives(Profiler*);
   void write_spans(const DeviceLog&);
 
   Engine& engine_;
@@ -70,6 +78,7 @@ class StepProfile {
   std::string source_;
   std::unique_ptr<LabelOps> labels_;  // with a profiler
   std::unique_ptr<TimedOps> timed_;   // without one
+  std::unique_ptr<CollectiveTimes> collectives_;
   std::map<std::string, OpRow> kernel_rows_;
   Occupation occupied_;
   int64_t lost_ = 0, steps_ = 0, preparing_ = 0;

@@ -411,6 +411,19 @@ void Trainer::count_quantized() {
         q.statistics);
 }
 
+void Trainer::report_communication() {
+  if (!profile_ || profile_->steps() == 0) return;
+  const auto steps = double(profile_->steps());
+  for (const auto& [key, row] : profile_->collectives())
+    metrics_.communication({.step = state_.step,
+                            .layer = key.subject,
+                            .group = key.group,
+                            .collective = key.kind,
+                            .calls = double(row.calls) / steps,
+                            .exposed_ms = row.exposed / steps * 1e3,
+                            .ms = row.seconds / steps * 1e3});
+}
+
 void Trainer::report_quantized() {
   count_quantized();
   const Recipe& recipe = engine_->options().recipe;
@@ -559,6 +572,7 @@ Exit Trainer::finish(Exit code) {
                 std::isnan(first_step_seconds_) ? "" : cat(", ", first_step_seconds_, " s to the first step"));
   EventRecord end{.kind = EventKind::end, .step = state_.step, .text = text, .seconds = seconds, .tokens = tokens};
   if (!std::isnan(first_step_seconds_)) end.first_step_seconds = first_step_seconds_;
+  report_communication();
   metrics_.event(end);
   if (const std::string table = table_.report(); !table.empty() && backend_.mesh.world().rank() == 0)
     std::fputs(table.c_str(), stdout);

@@ -34,7 +34,8 @@ struct TrainerOptions {
   Sensors* sensors = nullptr;       // of the device; null: it has none
   Profiler* profiler = nullptr;     // for config.profile; null: ops are timed by events
   std::string why_no_profiler;      // "": the device has none
-  bool allow_changed_data = false;  // resume although the data's fingerprint differs
+  CollectiveWatch* collectives = nullptr;                  // of the mesh, for config.profile
+  bool allow_changed_data = false;                         // resume although the data's fingerprint differs
   std::function<bool(const StepMetrics&)> on_step = {};    // on every rank with the same result; false ends the run
   double first_step_seconds = 30;                          // between progress messages during the first step
   std::function<void(Activity, int64_t step)> doing = {};  // called when an activity begins, for ranks that wait
@@ -94,6 +95,7 @@ class Trainer {
   void report_spike(const StepMetrics&, const StepState&);
   void count_quantized();
   void report_quantized();
+  void report_communication();  // of the profile
   std::optional<double> noise_scale(const StepState&, double tokens);
   void read_sensors(StepMetrics&);
   void after_step();

@@ -345,7 +345,8 @@ void Trainer::start(const std::optional<Resume>& resume) {
                                              StepProfile::Options{.profiler = options_.profiler,
                                                                   .why_events = options_.why_no_profiler,
                                                                   .limits = limits,
-                                                                  .trace = trace_.get()});
+                                                                  .trace = trace_.get(),
+                                                                  .collectives = options_.collectives});
   }
   each_alone_ = of_any(backend_.device.unified() || profile_);  // rank 0 alone has a profile
 }

@@ -27,6 +27,7 @@ TEST(Record, NamesAndTagsAreUniqueAndExplained) {
   expect_sound(step_fields());
   expect_sound(eval_fields());
   expect_sound(quantized_fields());
+  expect_sound(communication_fields());
   expect_sound(event_fields());
 }
 
@@ -51,6 +52,7 @@ TEST(Record, EventNamesReadBack) {
   EXPECT_FALSE(event_kind("step")) << "the name of step records must stay free";
   EXPECT_FALSE(event_kind("eval"));
   EXPECT_FALSE(event_kind("quantized"));
+  EXPECT_FALSE(event_kind("communication"));
   EXPECT_FALSE(event_kind(""));
 }
 

@@ -53,7 +53,11 @@ class ScriptedProfiler final : public Profiler {
  public:
   std::string description() const override { return "script 1.0"; }
   void begin(int64_t label) override {
-    log.done.push_back({.name = "k", .label = label, .stream = 3, .begin = time, .end = time + 1000});
+    log.done.push_back({.name = label < 0 ? "ncclDevKernel_AllReduce" : "k",
+                        .label = label,
+                        .stream = 3,
+                        .begin = time,
+                        .end = time + 1000});
     time += 1000;
   }
   void end() override { ++ended; }
@@ -132,6 +136,41 @@ TEST(StepProfile, KernelsAreThoseOfTheOpThatLaunchedThem) {
                            "hid: 0.0005 ms", "of Sum: 0.0005 ms"})
     EXPECT_NE(table.find(part), std::string::npos) << part << "\n" << table;
   EXPECT_EQ(table.find("lost:"), std::string::npos);
+}
+
+// Labels of collectives are those of their units, by weights or by the units' own names.
+TEST(StepProfile, CollectivesAreThoseOfTheirUnits) {
+  Steps s;
+  ScriptedProfiler profiler;
+  CollectiveWatch watch;
+  {
+    StepProfile profile(s.engine, s.rig.backend(), {.profiler = &profiler, .limits = s.limits, .collectives = &watch});
+    const auto& params = s.engine.model().params();
+    const std::string block = params.units()[1]->name,
+                      weight = params.specs()[size_t(params.units()[1]->params[0])].name;
+    while (profile.steps() < 2) {
+      for (const std::string& what : {block, weight, std::string("?")}) {
+        const CollectiveSubject subject(what);
+        watch.observer->begins("all_reduce", "tensor");
+        watch.observer->ends();
+      }
+      s.step();
+      profile.end_step();
+      watch.observer->begins("all_reduce", "tensor");  // between steps
+      watch.observer->ends();
+      profile.skip();
+    }
+    const auto rows = profile.collectives();
+    ASSERT_EQ(rows.size(), 3U);
+    const CollectiveRow& of_block = rows.at({block, "tensor", "all_reduce"});
+    EXPECT_EQ(of_block.calls, 4);
+    EXPECT_NEAR(of_block.exposed, 4e-6, 1e-15);
+    EXPECT_NEAR(of_block.seconds, 4e-6, 1e-15);
+    EXPECT_EQ(rows.at({"", "tensor", "all_reduce"}).calls, 2);
+    EXPECT_EQ(rows.at({"", "", ""}).calls, 2) << "the profiler's own, without a label";
+    EXPECT_NE(profile.table(0.5).find(block), std::string::npos);
+  }
+  EXPECT_EQ(watch.observer, nullptr);
 }
 
 TEST(StepProfile, OtherWorkBetweenStepsDoesNotCount) {

@@ -292,6 +292,25 @@ class ToolsTest(RanksTest):
         self.assertIn("several ranks", self.run_program("bench", "comm", code=USAGE).err)
 
     # A step of Muon and NorMuon takes at most 1.05 times AdamW's, by the plan; 524,288 tokens.
+    def test_a_profile_says_what_each_block_waits_for(self):
+        parallel = ("--set", "tensor_parallel_size=2", "--set", "context_parallel_size=2", "--set", "eval_interval=0")
+        done = self.launch(4, *parallel, "--profile", "profile.json")
+        found = {(r["layer"], r["group"], r["collective"]): r for r in self.records() if r["event"] == "communication"}
+        for block in ("transformer.h.0", "transformer.h.1"):
+            # Of each of four micro-batches: sums of two products forward and two backward; keys and values forward and
+            # backward, and their gradients.
+            self.assertEqual(found[block, "tensor", "all_reduce"]["calls"], 4 * 4)
+            self.assertEqual(found[block, "context", "all_gather"]["calls"], 2 * 4)
+            self.assertEqual(found[block, "context", "reduce_scatter"]["calls"], 4)
+            self.assertIn(block, done.out)
+        for record in found.values():
+            self.assertGreater(record["exposed_ms"], 0)
+            self.assertEqual(record["exposed_ms"], record["ms"], "CPU ranks send and compute in turns")
+        steps = [r["step_ms"] for r in self.records() if r["event"] == "step"][1:]
+        self.assertLess(sum(r["ms"] for r in found.values()), 1.01 * sum(steps) / len(steps))
+        self.launch(2, "--set", "save=without")
+        self.assertFalse(any(r["event"] == "communication" for r in self.records("without")))
+
     def test_plan_of_many_gpus(self):
         config = self.make_config("many.json", global_batch_size=2048, micro_batch_size=1, precision="bf16", device="cpu")
         table = {}

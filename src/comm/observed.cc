@@ -1,0 +1,76 @@
+#include "comm/observed.h"
+
+namespace athanor {
+namespace {
+
+class Observed final : public Communicator {
+ public:
+  Observed(std::unique_ptr<Communicator> inner, const CollectiveWatch& watch, int split)
+      : inner_(std::move(inner)), watch_(watch), split_(split) {}
+  int rank() const override { return inner_->rank(); }
+  int size() const override { return inner_->size(); }
+  std::unique_ptr<Communicator> split(int color, int key) override {
+    constexpr int kOther = 1000;  // no group of a mesh
+    const int number = split_ < 0 ? splits_++ : kOther;
+    return std::make_unique<Observed>(inner_->split(color, key), watch_, number);
+  }
+  void all_reduce(Tensor x, Reduce how, Lane lane) override {
+    const Call call(*this, "all_reduce");
+    inner_->all_reduce(x, how, lane);
+  }
+  void all_gather(Tensor full, Tensor shard, Lane lane) override {
+    const Call call(*this, "all_gather");
+    inner_->all_gather(full, shard, lane);
+  }
+  void reduce_scatter(Tensor shard, Tensor full, Reduce how, Lane lane) override {
+    const Call call(*this, "reduce_scatter");
+    inner_->reduce_scatter(shard, full, how, lane);
+  }
+  void send(Tensor x, int dst, Lane lane) override {
+    const Call call(*this, "send");
+    inner_->send(x, dst, lane);
+  }
+  void recv(Tensor x, int src, Lane lane) override {
+    const Call call(*this, "recv");
+    inner_->recv(x, src, lane);
+  }
+  void exchange(Tensor out, Tensor in, int peer, Lane lane) override {
+    const Call call(*this, "exchange");
+    inner_->exchange(out, in, peer, lane);
+  }
+  void all_to_all(std::span<const Tensor> out, std::span<const Tensor> in, Lane lane) override {
+    const Call call(*this, "all_to_all");
+    inner_->all_to_all(out, in, lane);
+  }
+  void broadcast(Tensor x, int root, Lane lane) override {
+    const Call call(*this, "broadcast");
+    inner_->broadcast(x, root, lane);
+  }
+  void barrier() override { inner_->barrier(); }
+
+ private:
+  // A group of one sends nothing.
+  struct Call {
+    Call(const Observed& o, std::string_view kind) : observer(o.size() > 1 ? o.watch_.observer : nullptr) {
+      if (observer) observer->begins(kind, group_name(o.split_));
+    }
+    ~Call() {
+      if (observer) observer->ends();
+    }
+    Call(const Call&) = delete;
+    Call& operator=(const Call&) = delete;
+    CollectiveObserver* observer;
+  };
+  std::unique_ptr<Communicator> inner_;
+  const CollectiveWatch& watch_;
+  int split_;       // its number among the groups of the world; -1: the world
+  int splits_ = 0;  // of the world, so far
+};
+
+}  // namespace
+
+std::unique_ptr<Communicator> observed(std::unique_ptr<Communicator> world, const CollectiveWatch& watch) {
+  return std::make_unique<Observed>(std::move(world), watch, -1);
+}
+
+}  // namespace athanor

@@ -1,0 +1,31 @@
+// A communicator that says when collectives are called and when the calls return, its own and those of the groups that
+// a ProcessMesh splits from it. On devices whose lanes run synchronously a call takes as long as the collective.
+#pragma once
+#include <memory>
+#include <string_view>
+
+#include "comm/communicator.h"
+
+namespace athanor {
+
+class CollectiveObserver {
+ public:
+  virtual ~CollectiveObserver() = default;
+  // kind: "all_reduce", ...; group: what its ranks have in common or share out, such as "tensor". CollectiveSubject has
+  // the purpose.
+  virtual void begins(std::string_view kind, std::string_view group) = 0;
+  virtual void ends() = 0;
+};
+
+// Who is told; null: nobody.
+struct CollectiveWatch {
+  CollectiveObserver* observer = nullptr;
+};
+
+// `watch` must outlive the communicator and all groups of it.
+std::unique_ptr<Communicator> observed(std::unique_ptr<Communicator> world, const CollectiveWatch& watch);
+
+// Of the group that a ProcessMesh splits off as number `split` (comm/mesh.cc); "world" for -1, else "other".
+std::string_view group_name(int split);
+
+}  // namespace athanor

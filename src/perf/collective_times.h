@@ -1,0 +1,63 @@
+// CollectiveTimes: how long the collectives of a step took and how much of that nothing hid, by what they were for, the
+// group and the kind. With a profiler, of NCCL's kernels; without one, of calls, where lanes run synchronously and so
+// nothing hides them. Elsewhere there are no times.
+#pragma once
+#include <chrono>
+#include <compare>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "comm/observed.h"
+#include "device/profiler.h"
+
+namespace athanor {
+
+struct CollectiveKey {
+  std::string subject;  // CollectiveSubject: a unit or a weight, or ""
+  std::string group, kind;
+  auto operator<=>(const CollectiveKey&) const = default;
+};
+
+// Summed over steps.
+struct CollectiveRow {
+  int64_t calls = 0;
+  double exposed = 0, seconds = 0;
+  CollectiveRow& operator+=(const CollectiveRow& r) {
+    calls += r.calls, exposed += r.exposed, seconds += r.seconds;
+    return *this;
+  }
+};
+
+class CollectiveTimes final : public CollectiveObserver {
+ public:
+  // Tells `watch` of itself for as long as it lives. profiler: null if there is none; else it gets negative labels.
+  CollectiveTimes(CollectiveWatch& watch, Profiler* profiler, bool synchronous)
+      : watch_(watch), profiler_(profiler), synchronous_(synchronous) {
+    watch_.observer = this;
+  }
+  ~CollectiveTimes() override { watch_.observer = nullptr; }
+  CollectiveTimes(const CollectiveTimes&) = delete;
+  CollectiveTimes& operator=(const CollectiveTimes&) = delete;
+
+  void begins(std::string_view kind, std::string_view group) override;
+  void ends() override;
+  // Kernels with the label of a collective; 0: it is not known of which.
+  void add(int64_t label, const CollectiveRow& kernels);
+  // The calls since the last one count or do not.
+  void settle(bool count);
+  const std::map<CollectiveKey, CollectiveRow>& rows() const { return rows_; }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  CollectiveWatch& watch_;
+  Profiler* profiler_;
+  bool synchronous_;
+  Clock::time_point since_;
+  CollectiveKey now_;
+  std::map<CollectiveKey, CollectiveRow> rows_, pending_;
+  std::map<CollectiveKey, int64_t> labels_;
+  std::vector<CollectiveKey> keys_;  // of label -1 - i
+};
+
+}  // namespace athanor
