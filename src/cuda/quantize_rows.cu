@@ -86,9 +86,8 @@ __global__ void __launch_bounds__(kMostThreads) encode_rows(const T* x, const Ro
     }
   }
   ptx::cp_async_wait<0>();  // of the group without copies behind the last row
-  if (!op.of_columns) return;
-  __syncthreads();  // threads raise neighbouring maxima, not those that they found
-  for (int c = thread; c < op.columns; c += threads) {
+  // Threads raise neighbouring maxima, not those that they found, which lie before the last row's barrier.
+  for (int c = thread; op.of_columns && c < op.columns; c += threads) {
     const uint32_t pair = reinterpret_cast<const uint32_t*>(of_columns)[c / 2];
     atomicMax(op.of_columns + c, magnitude(c % 2 ? element<T>(&pair, 1) : element<T>(&pair, 0)));
   }
@@ -106,8 +105,8 @@ struct RowsCut {
       : threads(static_cast<unsigned>(std::min<int64_t>(
             kMostThreads, round_up<int64_t>(div_ceil<int64_t>(op.x.cols(), kElements * kChunks), kLanes)))),
         bytes(static_cast<size_t>(op.x.cols() * (kRing + (op.turned ? 1 : 0))) * sizeof(uint16_t)) {
-    const int64_t resident = std::min({kMostBlocks, kMostResident / threads,
-                                       static_cast<int64_t>(kShared / (bytes + kStatic))});
+    const int64_t resident =
+        std::min({kMostBlocks, kMostResident / threads, static_cast<int64_t>(kShared / (bytes + kStatic))});
     const int64_t all = kMultiprocessors * std::max<int64_t>(1, resident);
     rows_each = std::max(kMinRows, div_ceil(op.x.rows(), all));
   }
@@ -134,8 +133,7 @@ void encode_rows(const Quantize& op, const Rule& rule, uint32_t* of_columns, cud
                          .rule = rule};
   const LaunchConfig config{dim3(grid_size(div_ceil(rows.rows, cut.rows_each))), dim3(cut.threads), cut.bytes, stream};
   by_type(op.x.dtype, [&]<class T>() {
-    if constexpr (sizeof(T) == sizeof(uint16_t))
-      CUDA_CHECK(launch(encode_rows<T>, config, data<const T>(op.x), rows));
+    if constexpr (sizeof(T) == sizeof(uint16_t)) CUDA_CHECK(launch(encode_rows<T>, config, data<const T>(op.x), rows));
   });
 }
 }  // namespace athanor::cuda
