@@ -369,10 +369,10 @@ void Largest::add(const Tensor& of, int64_t begin, int64_t end) const {
 }
 
 size_t CpuOps::scratch(const Quantize& op) const {
-  if (op.dy) {
-    Quantize codes = op;
-    codes.dy = {};
-    return op.x.bytes() + scratch(codes);
+  if (op.follows()) {
+    size_t most = 0;  // of the parts
+    in_parts(op, op.x, [&](const auto& part) { most = std::max(most, scratch(part)); });
+    return round_up(op.x.bytes(), sizeof(float)) + most;
   }
   if (op.turned_scales) return std::max(scratch(op.without_turned()), scratch(op.alone()));
   const Quantizer q(op, nullptr);
@@ -407,8 +407,8 @@ void CpuOps::run_turned(const Quantize& op, void* scratch) {
 }
 
 void CpuOps::run(const Quantize& op, void* scratch) {
-  if (op.dy) {
-    void* after = static_cast<char*>(scratch) + op.x.bytes();
+  if (op.follows()) {
+    void* after = static_cast<char*>(scratch) + round_up(op.x.bytes(), sizeof(float));
     return in_parts(op, {scratch, op.x.dtype, op.x.shape}, [&](const auto& part) { run(part, after); });
   }
   if (op.turned_scales) {

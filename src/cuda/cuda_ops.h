@@ -54,7 +54,7 @@ class CudaOps final : public Decorated<CudaOps>, public Tuning {
     }
     bool fuses(const Gemm& op) const { return gemm->fuses(op); }
     bool fuses(const ScaledGemm& op) const { return gemm->fuses(op); }
-    bool fuses(const Quantize& op) const { return op.takes_dy(); }
+    bool fuses(const Quantize& op) const { return op.may_follow(); }
   };
   const Sizes& inner() const { return sizes_; }
 

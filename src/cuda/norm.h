@@ -5,6 +5,11 @@
 #include "ops/norm.h"
 namespace athanor::cuda {
 
+// The only place that computes y, so that its bits are the same everywhere.
+__device__ __forceinline__ float normalised(float h, float mean, float rstd, float w, float b) {
+  return fmaf((h - mean) * rstd, w, b);
+}
+
 void run(const NormFwd& op, void* scratch, cudaStream_t stream);
 void run(const NormApply& op, void* scratch, cudaStream_t stream);
 void run(const NormBwd& op, void* scratch, cudaStream_t stream);

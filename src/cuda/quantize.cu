@@ -14,6 +14,8 @@
 #include "cuda/activation.h"
 #include "cuda/encode.h"
 #include "cuda/host_tools.h"
+#include "cuda/norm.h"
+#include "cuda/pack.h"
 #include "cuda/reduce.h"
 #include "cuda/scratch.h"
 #include "cuda/vectors.h"
@@ -113,6 +115,47 @@ struct SwigluGradientOf {
   static __device__ __forceinline__ float of(float dy, float gate, float up, bool of_up) {
     const SwigluGradient gradient = swiglu_gradient(dy, gate, up);
     return to_float(from_float<T>(of_up ? gradient.up : gradient.gate));
+  }
+};
+// Or the norm of the rows of h, rounded as NormApply stores it.
+template <class T>
+struct NormOf {
+  const T* h;                // [rows, columns]
+  const float *mean, *rstd;  // [rows]; mean null for rms
+  Weights w, b;              // [columns]; b null for rms
+  __device__ __forceinline__ void load(float (&v)[kElements], int64_t row, int column, const Cut& c,
+                                       bool inside) const {
+    load_chunk(v, h + row * c.columns, column, inside ? c.columns : 0, c.vectors && inside);
+    if (!inside) return;
+    float weight[kElements], bias[kElements];
+    load_factors(weight, w, column, c.vectors, 1.f);
+    load_factors(bias, b, column, c.vectors, 0.f);
+    const float shift = mean ? mean[row] : 0.f, scale = rstd[row];
+#pragma unroll
+    for (int k = 0; k < kElements; ++k) v[k] = of(v[k], shift, scale, weight[k], bias[k]);
+  }
+  __device__ __forceinline__ float at(int64_t row, int column, const Cut& c) const {
+    float weight[1], bias[1] = {};
+    load_weights(weight, w, column);
+    if (b.data) load_weights(bias, b, column);
+    return of(to_float(h[row * c.columns + column]), mean ? mean[row] : 0.f, rstd[row], weight[0], bias[0]);
+  }
+  static __device__ __forceinline__ int tile(int number, int) { return number; }
+
+ private:
+  static __device__ __forceinline__ float of(float h, float mean, float rstd, float w, float b) {
+    return to_float(from_float<T>(normalised(h, mean, rstd, w, b)));
+  }
+  // Columns are whole tiles.
+  static __device__ __forceinline__ void load_factors(float (&v)[kElements], const Weights& from, int column,
+                                                      bool vectors, float none) {
+    if (from.data && vectors) return load_weights(v, from, column);
+#pragma unroll
+    for (int k = 0; k < kElements; ++k) {
+      float one[1] = {none};
+      if (from.data) load_weights(one, from, column + k);
+      v[k] = one[0];
+    }
   }
 };
 
@@ -601,7 +644,7 @@ void run_from(const Quantize& op, const Source& x, const Rule& rule, QuantizeCou
   if (op.statistics || finds || op.two_levels()) CUDA_CHECK(cudaMemsetAsync(counts, 0, sizeof *counts + zeros, stream));
   auto* codes = static_cast<uint8_t*>(op.codes.data);
   c.vectors = rows_are_vectors(c.columns, data<const T>(op.x), data<const T>(op.dy)) && c.columns % kElements == 0 &&
-              reinterpret_cast<uintptr_t>(codes) % kElements == 0;
+              aligned16(op.norm.w.data, op.norm.b.data) && reinterpret_cast<uintptr_t>(codes) % kElements == 0;
   const LaunchConfig config = tiles(c, stream);
   const uint32_t* magnitudes = most;
   if (!of_tiles && !op.largest) CUDA_CHECK(launch(find_most<Source>, config, most, x, c, is_shared, rule.given));
@@ -678,8 +721,17 @@ void run(const Quantize& op, void* scratch, cudaStream_t stream) {
   if ((op.turned_scales && op.blocks.cols == 0) || rows_fit(op)) return run_rows(op, rule, counts, most, stream);
   by_type(op.x.dtype, [&]<class T>() {
     const T* x = data<const T>(op.x);
-    if constexpr (sizeof(T) == 2)
+    if constexpr (sizeof(T) == 2) {
       if (op.dy) return run_from<T>(op, SwigluGradientOf<T>{data<const T>(op.dy), x}, rule, counts, most, stream);
+      if (op.norm)
+        return run_from<T>(op,
+                           NormOf<T>{.h = x,
+                                     .mean = data<const float>(op.norm.mean),
+                                     .rstd = data<const float>(op.norm.rstd),
+                                     .w = {op.norm.w.data, op.norm.w.dtype},
+                                     .b = {op.norm.b.data, op.norm.w.dtype}},
+                           rule, counts, most, stream);
+    }
     run_from<T>(op, Matrix<T>{x}, rule, counts, most, stream);
   });
 }

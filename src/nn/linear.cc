@@ -68,7 +68,8 @@ bool in_eight_bits(Net n, const Linear& layer) { return n.params.spec(layer.w).e
 
 Tensor wanted_largest(Net n, const Linear& layer, Matrix matrix) { return LayerCodes(n, layer).largest(n.c, matrix); }
 
-Factor factor(Net n, const Linear& layer, Operand operand, const Buffer& matrix, bool both, Tensor dy) {
+Factor factor(Net n, const Linear& layer, Operand operand, const Buffer& matrix, bool both, Tensor dy,
+              const NormOfRows& norm) {
   const LayerCodes made(n, layer);
   if (!made.any(operand)) return {.data = matrix, .scales = {}};
   const Codes like = made.like(operand, matrix.t.shape, both && made.both(matrix_of(operand)));
@@ -84,9 +85,26 @@ Factor factor(Net n, const Linear& layer, Operand operand, const Buffer& matrix,
   Quantize op =
       made.quantize(n.c, operand, matrix.t,
                     {f.data.t, f.scales.t, f.global.t, f.blocks, f.turned, f.beside.t, f.beside_scales.t}, matrix.amax);
-  op.dy = dy;
+  op.dy = dy, op.norm = norm;
   n.c.run(op);
   return f;
+}
+
+Factor input_factor(Net n, const Linear& layer, const Var& x, const Buffer& all) {
+  const bool both = SavedInput::keeps_codes(n, layer, x);
+  const Normed* from = x.normed();
+  if (!from) return factor(n, layer, Operand::forward_x, all, both);
+  const NormOfRows norm{.mean = from->mean.t, .rstd = from->rstd.t, .w = from->w, .b = from->b};
+  return factor(n, layer, Operand::forward_x, from->h, both, {}, norm);
+}
+
+bool reads_codes_of_norms(Net n, const Linear& layer, const Tensor& h) {
+  const LayerCodes made(n, layer);
+  const bool whole = shared(n, layer) != Shared::by_outputs || !shares_rows(n.c);
+  if (!n.c.recording() || n.c.selective || !whole || !made.both(Matrix::x)) return false;
+  Quantize op = made.quantize(n.c, Operand::forward_x, h, made.like(Operand::forward_x, h.shape, true));
+  op.norm.rstd.shape = {h.rows()};
+  return n.c.ops.fuses(op);
 }
 
 namespace {
@@ -353,7 +371,7 @@ Var linear(Net n, Var x, const Linear& layer, Var residual, Gated* gated, std::o
   Buffer y = c.alloc(
       "linear.y",
       {shared(n, layer) == Shared::by_inputs ? rows_of_stream(c, all.t.rows()) : all.t.rows(), outputs_of(n, layer)});
-  Factor read = factor(n, layer, Operand::forward_x, all, SavedInput::keeps_codes(n, layer, x));
+  Factor read = input_factor(n, layer, x, all);
   if (coming.coming() > 0) read.coming = &coming;  // not of codes, which may be kept
   all = {};
   if (gated)

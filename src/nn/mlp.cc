@@ -58,7 +58,7 @@ Var gelu_mlp(Net n, Var x, const Linear& up, const Linear& down, Var residual) {
   Buffer all = coming.take();
   const Shape inner{all.t.rows(), outputs_of(n, up)};  // [N, F]
   Buffer z = c.alloc("mlp.z", inner), y = c.alloc("mlp.gelu", inner);
-  Factor read_x = factor(n, up, Operand::forward_x, all, SavedInput::keeps_codes(n, up, x));
+  Factor read_x = input_factor(n, up, x, all);
   if (coming.coming() > 0) read_x.coming = &coming;  // not of codes, which may be kept
   all = {};
   run_gelu_product(n, up, down, y, z.t, read_x);

@@ -35,8 +35,15 @@ struct Factor {
   RowsOfAll* coming = nullptr;             // rows of `data` that are still on their way: run() waits for them
   bool is_codes() const { return bool(scales.t); }
 };
-// both: what the gradient of the weight reads is made beside, where LayerCodes::both() says so. dy: Quantize::dy.
-Factor factor(Net, const Linear&, Operand, const Buffer& matrix, bool both = false, Tensor dy = {});
+// both: what the gradient of the weight reads is made beside, where LayerCodes::both() says so. dy, norm: Quantize::dy
+// and Quantize::norm.
+Factor factor(Net, const Linear&, Operand, const Buffer& matrix, bool both = false, Tensor dy = {},
+              const NormOfRows& norm = {});
+// Of the layer's input: all rows of x, or of what x follows from.
+Factor input_factor(Net, const Linear&, const Var& x, const Buffer& all);
+// Whether the layer may be given the norm of h as what it follows from (Var::normed()), where it is its only reader:
+// backward too reads nothing but codes that are made now.
+bool reads_codes_of_norms(Net, const Linear&, const Tensor& h);
 
 // A product to be run, to which an epilogue may be given before.
 struct Product {

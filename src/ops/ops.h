@@ -43,7 +43,7 @@ struct OpsOf : Runs<Op>... {
   // types only. Layers then ask for SwiGLU as an epilogue.
   virtual bool fuses(const Gemm&) const { return false; }
   virtual bool fuses(const ScaledGemm&) const { return false; }
-  virtual bool fuses(const Quantize&) const { return false; }  // with `dy`
+  virtual bool fuses(const Quantize&) const { return false; }  // Quantize::may_follow()
   virtual ~OpsOf() = default;
   virtual CodeProduct code_product(const ScaledGemm&) const { return {}; }
   // Whether products of codes read factors with the terms of the sums in their rows, so that Quantize is best asked for

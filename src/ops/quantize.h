@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "ops/gemm.h"
+#include "ops/norm.h"
 #include "ops/optimizer.h"
 
 namespace athanor {
@@ -47,6 +48,13 @@ struct QuantizeStatistics {
   }
 };
 
+// What NormApply reads beside h; mean and b of a layer norm alone.
+struct NormOfRows {
+  Tensor mean = {}, rstd = {};  // [R] f32
+  Tensor w = {}, b = {};        // [C]
+  explicit operator bool() const { return bool(rstd); }
+};
+
 // codes = x * factor, rounded to nearest even, and scales = 1 / factor, by code_scale() of each block; of f4_e2m1 by
 // global_scale() and block_scale() (tensor/float8.h).
 struct Quantize {
@@ -77,6 +85,8 @@ struct Quantize {
   // None, or the gradient [R, C / 2] of SwiGLU's output: codes are made of the gradient of x = [gate | up], as
   // SwigluBwd would store it, which is stored nowhere. Layers ask for it where Ops::fuses().
   Tensor dy = {};
+  // Likewise the norm of the rows of x, as NormApply would store it.
+  NormOfRows norm = {};
   static constexpr const char* kName = "quantize";
 
   bool powers() const { return power_of_two || scales.dtype == DType::f8_e8m0; }
@@ -101,12 +111,29 @@ struct Quantize {
     constexpr int64_t kMostColumns = 38400;
     return blocks == Blocks{1, 0} && x.cols() <= kMostColumns && x.cols() % 8 == 0 && size_of(x.dtype) == 2;
   }
-  // Whether `dy` may be given, by shapes: tiles of 128 by 128 are one reading for the codes and their transpose.
-  bool takes_dy() const {
+  // Whether codes are of what follows from x, and whether that may be asked for, by shapes (`norm` if that has the
+  // shape of rstd, else `dy`): tiles of 128 by 128 are one reading for the codes and their transpose.
+  bool follows() const { return dy || norm; }
+  bool may_follow() const {
+    const int64_t whole = norm.rstd.shape.rank > 0 ? 128 : 256;
     return turned.shape.rank > 0 && (blocks == Blocks{1, 128} || factor) && size_of(x.dtype) == 2 &&
-           x.cols() % 256 == 0;
+           x.cols() % whole == 0;
   }
-  std::array<Field, 12> fields() {
+  Quantize of_stored(const Tensor& stored) const {
+    Quantize op = *this;
+    op.x = stored, op.dy = {}, op.norm = {};
+    return op;
+  }
+  NormApply normalised(const Tensor& y) const {
+    return {.kind = norm.b ? NormKind::layer : NormKind::rms,
+            .y = y,
+            .h = x,
+            .mean = norm.mean,
+            .rstd = norm.rstd,
+            .w = norm.w,
+            .b = norm.b};
+  }
+  std::array<Field, 16> fields() {
     return {{{"codes", Io::out, &codes},
              {"scales", Io::out, &scales},
              {"global", Io::out, &global},
@@ -118,7 +145,11 @@ struct Quantize {
              {"factor", Io::in, &factor},
              {"amax", Io::inout, &amax},
              {"largest", Io::in, &largest},
-             {"dy", Io::in, &dy}}};
+             {"dy", Io::in, &dy},
+             {"mean", Io::in, &norm.mean},
+             {"rstd", Io::in, &norm.rstd},
+             {"w", Io::in, &norm.w},
+             {"b", Io::in, &norm.b}}};
   }
   void check() const {
     Expect e{kName};
@@ -148,7 +179,15 @@ struct Quantize {
     if (turned_statistics) e.is("turned_statistics", turned_statistics, DType::f64, {QuantizeStatistics::kNumbers});
     if (turned) e.is("turned", turned, codes.dtype, turned_shape(x.shape));
     if (statistics) e.is("statistics", statistics, DType::f64, {QuantizeStatistics::kNumbers});
-    if (dy) e.that(takes_dy(), "codes of 16-bit gradients and their transpose, in whole tiles");
+    if (follows()) {
+      e.that(may_follow() && !(dy && norm),
+             "codes and their transpose, of 16 bits in whole tiles: of `dy` or of `rstd`");
+    }
+    if (norm) {
+      e.is("rstd", norm.rstd, DType::f32, {x.rows()}).floating("w", norm.w).is("w", norm.w, norm.w.dtype, {x.cols()});
+      e.that(bool(norm.mean) == bool(norm.b), "mean and b together");
+    }
+    if (norm.b) e.is("mean", norm.mean, DType::f32, {x.rows()}).is("b", norm.b, norm.w.dtype, {x.cols()});
     if (dy) e.is("dy", dy, x.dtype, {x.rows(), x.cols() / 2});
     if (factor || amax) e.that(blocks == Blocks{} && scales.dtype == DType::f32, "one f32 scale for all");
     if (factor) e.is("factor", factor, DType::f32, {1});
@@ -163,18 +202,22 @@ struct Quantize {
     const bool lines = turned_scales && blocks.cols == 0;
     const bool once = factor || largest || (turn && blocks.rows == 128) || (turned_scales && !lines) || keeps_rows();
     const int readings = once ? 1 : 2;
-    const double gradient = dy ? SwigluBwd{.dgu = x, .dy = dy, .gu = x}.cost().flops : 0;
-    return {2.0 * double(x.numel()) + gradient, traffic(*this) + double(x.bytes()) * ((lines ? 2 : 1) * readings - 1)};
+    const double before = dy     ? SwigluBwd{.dgu = x, .dy = dy, .gu = x}.cost().flops
+                          : norm ? normalised(x).cost().flops
+                                 : 0;
+    return {2.0 * double(x.numel()) + before, traffic(*this) + double(x.bytes()) * ((lines ? 2 : 1) * readings - 1)};
   }
 };
 
-// Defines `dy`: run() gets the op that stores the gradient in dgu [R, C], then the one that makes codes of that.
+// Defines `dy` and `norm`: run() gets the op that stores the gradient, or the norm, in `stored` [R, C], then the one
+// that makes codes of that.
 template <class Run>
-void in_parts(const Quantize& op, const Tensor& dgu, Run&& run) {
-  run(SwigluBwd{.dgu = dgu, .dy = op.dy, .gu = op.x});
-  Quantize codes = op;
-  codes.x = dgu, codes.dy = {};
-  run(codes);
+void in_parts(const Quantize& op, const Tensor& stored, Run&& run) {
+  if (op.dy)
+    run(SwigluBwd{.dgu = stored, .dy = op.dy, .gu = op.x});
+  else
+    run(op.normalised(stored));
+  run(op.of_stored(stored));
 }
 
 // Delayed scaling: the factors that the next step's Quantize takes, from the largest magnitudes of the last `length`

@@ -99,9 +99,9 @@ Step two_levels(double amax, double global_factor) {
 }  // namespace
 
 void ReferenceOps::run(const Quantize& op, void*) {
-  if (op.dy) {
-    std::vector<uint8_t> dgu(op.x.bytes());
-    return in_parts(op, {dgu.data(), op.x.dtype, op.x.shape}, [&](const auto& part) { run(part, nullptr); });
+  if (op.follows()) {
+    std::vector<uint8_t> stored(op.x.bytes());
+    return in_parts(op, {stored.data(), op.x.dtype, op.x.shape}, [&](const auto& part) { run(part, nullptr); });
   }
   if (op.turned_scales) {
     run(op.without_turned(), nullptr);

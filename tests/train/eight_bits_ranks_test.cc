@@ -72,11 +72,12 @@ TEST(EightBitsOnRanks, SharedRowsRecomputationAndGatheredCodesChangeNoBit) {
   }
 }
 
-// A rank's part of SwiGLU's gradient becomes codes without being stored.
-TEST(EightBitsOnRanks, CodesOfSwigluGradientsChangeNoBit) {
-  for (const char* precision : {"fp8_blockwise", "fp8_delayed"}) {
+// A rank's part of SwiGLU's gradient becomes codes without being stored; so do norms whose rows it has all.
+TEST(EightBitsOnRanks, CodesOfGradientsAndNormsChangeNoBit) {
+  for (const auto& [precision, sequence] :
+       {std::pair{"fp8_blockwise", true}, {"fp8_delayed", true}, {"fp8_blockwise", false}, {"fp8_delayed", false}}) {
     Setting s = setting(precision, 2);
-    s.intermediate = 256, s.sequence = true;
+    s.hidden = 128, s.intermediate = 256, s.sequence = sequence;
     std::vector<double> seen[2];
     for (const bool fuses : {false, true})
       run_ranks(2, [&](std::unique_ptr<Communicator> world) {
@@ -93,6 +94,7 @@ TEST(EightBitsOnRanks, CodesOfSwigluGradientsChangeNoBit) {
         }
         EXPECT_EQ(ops.of_gradients > 0, fuses);
         EXPECT_EQ(ops.gradients > 0, !fuses);
+        EXPECT_EQ(ops.of_norms > 0, fuses && !s.sequence);
       });
     EXPECT_EQ(seen[0], seen[1]) << precision;
   }

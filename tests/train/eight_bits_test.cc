@@ -255,6 +255,36 @@ TEST_P(EightBits, CodesOfSwigluGradientsChangeNoBit) {
   }
 }
 
+// Likewise of norms: where backward keeps but codes, and not where it makes the norms again.
+TEST_P(EightBits, CodesOfNormsChangeNoBit) {
+  using G = Recompute::Granularity;
+  for (const ModelType type : {ModelType::gpt2, ModelType::llama})
+    for (const Recompute r : {Recompute{G::none, 1}, Recompute{G::selective, 1}, Recompute{G::full, 1}}) {
+      ModelConfig model = tiny(type);
+      model.hidden_size = 128, model.head_dim = 128 / model.num_attention_heads;
+      std::vector<Curve> curves;
+      std::map<std::pair<int, Operand>, std::array<double, 4>> counts[2];
+      for (const bool fuses : {false, true}) {
+        Rig rig;
+        Backend backend = rig.backend();
+        testing::TurningOps ops(backend.ops, true, fuses);
+        Engine engine(model, options({.precision = GetParam(), .recompute = r, .quantized = true}),
+                      {backend.device, ops, backend.mesh});
+        curves.push_back(curve_of(rig, engine, 2, accumulate));
+        for (const QuantizedOperand& q : engine.take_quantized())
+          counts[fuses][{q.parameter.id, q.operand}] = {q.statistics.values, q.statistics.saturated,
+                                                        q.statistics.underflowed, q.statistics.largest};
+        const bool codes =
+            fuses && r.granularity != G::selective && (GetParam() == "fp8_blockwise" || GetParam() == "fp8_delayed");
+        EXPECT_EQ(ops.of_norms, codes ? 2 * 2 * 3 : 0) << "two of a layer, by steps and micro-batches";
+        EXPECT_EQ(ops.statistics_alone, ops.of_norms);
+      }
+      curves[1].activations = curves[0].activations;  // the parts' scratch memory
+      EXPECT_EQ(curves[0], curves[1]) << name_of(type) << " " << to_text(r);
+      EXPECT_EQ(counts[0], counts[1]) << name_of(type) << " " << to_text(r);
+    }
+}
+
 TEST(EightBitWeights, AveragesAreEvaluatedInCodesOfTheirOwn) {
   std::vector<double> losses[2];
   for (const bool keep : {false, true}) {

@@ -45,13 +45,13 @@ class Apart final : public Decorated<Apart> {
   const Ops& inner() const { return ops_; }
   template <class Op>
   void on(const Op& op, void* scratch) {
-    if constexpr (std::is_same_v<Op, Quantize>) codes_of_gradients += bool(op.dy);
+    if constexpr (std::is_same_v<Op, Quantize>) codes_of_gradients += bool(op.dy), codes_of_norms += bool(op.norm);
     ops_.run(op, scratch);
   }
   bool fuses(const Gemm& op) const override { return !apart_ && ops_.fuses(op); }
   bool fuses(const ScaledGemm& op) const override { return !apart_ && ops_.fuses(op); }
   bool fuses(const Quantize& op) const override { return !apart_ && ops_.fuses(op); }
-  int64_t codes_of_gradients = 0;  // launches that make codes of SwiGLU's gradient
+  int64_t codes_of_gradients = 0, codes_of_norms = 0;  // launches that make codes of SwiGLU's gradient, of norms
 
  private:
   Ops& ops_;
@@ -63,9 +63,9 @@ enum class Choose : uint8_t { none, search, given };
 struct Tuned {
   Choose how = Choose::none;
   bool apart = false;
-  int64_t intermediate = 48, head_dim = 16;
+  int64_t hidden = 0, intermediate = 48, head_dim = 0;  // 0: tiny()'s, and as many as heads share hidden
   std::string choices, report;
-  int64_t codes_of_gradients = 0;
+  int64_t codes_of_gradients = 0, codes_of_norms = 0;
   bool asks = false;  // whether layers ask for SwiGLU's gradient as an epilogue
   // The ways of products with SwiGLU, its gradient, and RoPE, after a search.
   std::string gated, gradient, rotated;
@@ -76,7 +76,8 @@ Outcome train(ModelType type, const EngineOptions& o, Tuned& tuned) {
   Apart ops(*rig.ops, tuned.apart);
   ModelConfig model = tiny(type);
   model.intermediate_size = tuned.intermediate;
-  model.head_dim = tuned.head_dim;
+  if (tuned.hidden) model.hidden_size = tuned.hidden, model.head_dim = tuned.hidden / model.num_attention_heads;
+  if (tuned.head_dim) model.head_dim = tuned.head_dim;
   Engine engine(model, o, {*rig.device, ops, *rig.mesh, rig.tuning});
   engine.memory();
   tuned.asks = std::ranges::count(engine.tunable().products, Epilogue::swiglu_gradient, &Gemm::epilogue) > 0;
@@ -103,7 +104,7 @@ Outcome train(ModelType type, const EngineOptions& o, Tuned& tuned) {
     out.losses.push_back(state.loss);
     out.norms.push_back(state.grad_norm);
   }
-  tuned.codes_of_gradients = ops.codes_of_gradients;
+  tuned.codes_of_gradients = ops.codes_of_gradients, tuned.codes_of_norms = ops.codes_of_norms;
   for (const auto& unit : engine.model().params().units()) out.masters.push_back(rig.read<float>(unit->master));
   return out;
 }
@@ -184,6 +185,18 @@ TEST(SwigluGradient, AskedForAsCodesHasTheBitsOfOpsApart) {
       EXPECT_EQ(train(ModelType::llama, o, fused), train(ModelType::llama, o, apart)) << precision;
       EXPECT_EQ(fused.codes_of_gradients, 2 * kSteps) << "a layer and step";
       EXPECT_EQ(apart.codes_of_gradients, 0);
+    }
+}
+
+// Norms that only products of codes read are stored nowhere, unless backward makes them again.
+TEST(CodesOfNorms, HaveTheBitsOfOpsApart) {
+  for (const char* precision : {"fp8_blockwise", "fp8_delayed"})
+    for (const auto& [type, granularity] : {std::pair{ModelType::gpt2, G::none}, {ModelType::llama, G::full}}) {
+      Tuned fused{.hidden = 128}, apart{.apart = true, .hidden = 128};
+      const EngineOptions o = options(precision, granularity);
+      EXPECT_EQ(train(type, o, fused), train(type, o, apart)) << precision;
+      EXPECT_EQ(fused.codes_of_norms, 2 * 2 * kSteps) << "two of a layer and step";
+      EXPECT_EQ(apart.codes_of_norms, 0);
     }
 }
 
