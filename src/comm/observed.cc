@@ -26,6 +26,15 @@ class Observed final : public Communicator {
     const Call call(*this, "reduce_scatter");
     inner_->reduce_scatter(shard, full, how, lane);
   }
+  int64_t room_of_sum(DType dtype, int64_t n) const override { return inner_->room_of_sum(dtype, n); }
+  void sum(Tensor x, Tensor room, Lane lane) override {
+    const Call call(*this, "all_reduce");
+    inner_->sum(x, room, lane);
+  }
+  void sum_scatter(Tensor shard, Tensor full, Tensor room, Lane lane) override {
+    const Call call(*this, "reduce_scatter");
+    inner_->sum_scatter(shard, full, room, lane);
+  }
   void send(Tensor x, int dst, Lane lane) override {
     const Call call(*this, "send");
     inner_->send(x, dst, lane);

@@ -25,7 +25,7 @@ struct GemmProblem {
   Epilogue epilogue = Epilogue::none;
   int align_d = 0, align_a = 0, align_b = 0;  // bytes; kMostAlign at most. d: also of what is read or written with it
   ScaleLayout scales_a{}, scales_b{};
-  bool fast = false;  // ScaledGemm::fast
+  bool fast = false;                  // ScaledGemm::fast
   int64_t rotated = 0, head_dim = 0;  // of Epilogue::rope
 
   auto operator<=>(const GemmProblem&) const = default;  // NOLINT(modernize-use-nullptr): a false alarm

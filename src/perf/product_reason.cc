@@ -42,8 +42,9 @@ void add_tile_losses(std::vector<Loss>& losses, const ProductFacts& f, const Roo
   const double usual = filling({.rows = 128, .cols = 256}, 8192, 8192, 8192, limits).pipeline;
   losses.push_back(
       {std::min(1.0, share.pipeline / usual), text("K of %.0f is short for a tile's pipeline", f.k / t.cuts)});
-  losses.push_back({filling(t, f.m, f.n, f.k, limits, f.epilogue_bytes).pipeline / share.pipeline,
-                    text("the epilogue reads or writes %.0f more bytes for each result", f.epilogue_bytes / f.m / f.n)});
+  losses.push_back(
+      {filling(t, f.m, f.n, f.k, limits, f.epilogue_bytes).pipeline / share.pipeline,
+       text("the epilogue reads or writes %.0f more bytes for each result", f.epilogue_bytes / f.m / f.n)});
   const double computing = f.cost.flops / limits.most.flops;
   const double adding = partial_sum_bytes(t, f.m, f.n) / limits.most.bytes;
   losses.push_back({computing / (computing + adding), text("%.0f cuts of K are added up in memory", t.cuts)});
