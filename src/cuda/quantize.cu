@@ -74,9 +74,11 @@ struct Place {
   }
 };
 
-// What becomes codes: a matrix in memory. load(): 8 elements of a row, 0 where they are not `inside`.
+// What becomes codes: a matrix in memory. load(): 8 elements of a row, 0 where they are not `inside`. kBlocks: that a
+// multiprocessor must hold at once with tiles in registers.
 template <class T>
 struct Matrix {
+  static constexpr int kBlocks = 1;
   const T* x;  // [rows, columns]
   __device__ __forceinline__ void load(float (&v)[kElements], int64_t row, int column, const Cut& c,
                                        bool inside) const {
@@ -91,6 +93,7 @@ struct Matrix {
 // numbers, so that tiles of them are neighbours: the second reads from L2.
 template <class T>
 struct SwigluGradientOf {
+  static constexpr int kBlocks = 1;
   const T *dy, *gu;  // [rows, columns / 2], [rows, columns]
   __device__ __forceinline__ void load(float (&v)[kElements], int64_t row, int column, const Cut& c,
                                        bool inside) const {
@@ -120,9 +123,10 @@ struct SwigluGradientOf {
 // Or the norm of the rows of h, rounded as NormApply stores it.
 template <class T>
 struct NormOf {
-  const T* h;                // [rows, columns]
-  const float *mean, *rstd;  // [rows]; mean null for rms
-  Weights w, b;              // [columns]; b null for rms
+  static constexpr int kBlocks = 2;  // else registers for factors are too many for that
+  const T* h;                        // [rows, columns]
+  const float *mean, *rstd;          // [rows]; mean null for rms
+  Weights w, b;                      // [columns]; b null for rms
   __device__ __forceinline__ void load(float (&v)[kElements], int64_t row, int column, const Cut& c,
                                        bool inside) const {
     load_chunk(v, h + row * c.columns, column, inside ? c.columns : 0, c.vectors && inside);
@@ -327,7 +331,7 @@ __device__ __forceinline__ void transpose_4(uint32_t (&w)[4]) {
 // of their own. In shared memory 8 codes lie at a place that differs for each of the threads that write, or read,
 // together.
 template <class Source>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, Source::kBlocks)
     encode_turned(uint8_t* turned, uint8_t* codes, float* scales, uint32_t* most, const Source x, const Cut c,
                   const Turning how, const Rule rule) {
   SHARED(uint2, tile, [kSide * kSquares]);

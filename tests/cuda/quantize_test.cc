@@ -196,10 +196,9 @@ struct QuantizeOps {
     op.dy = budget.tensor(DType::bf16, {256, 256});
     return op;
   }
-  Quantize of_norm(const Blocks& blocks) const {
-    Quantize op = both(blocks);
+  Quantize of_norm() const {
+    Quantize op = both({1, 128});
     op.norm.rstd = budget.tensor(DType::f32, {256}), op.norm.w = budget.tensor(DType::bf16, {512});
-    if (blocks == Blocks{}) op.factor = op.amax = budget.tensor(DType::f32, {1});
     return op;
   }
 };
@@ -212,7 +211,7 @@ TEST(QuantizeKernelsBudget, AccessesAreCoalesced) {
       .b_scales = ops.budget.tensor(DType::f32, {1, 1})};
   EXPECT_EQ(ops.budget.check(ops.alone({}), ops.alone({1, 0}), ops.alone({1, 128}), ops.both({}), ops.both({1, 0}),
                              ops.both({1, 128}), ops.turned({0, 1}), ops.turned({128, 1}), ops.of_gradient(),
-                             ops.of_norm({1, 128}), product),
+                             ops.of_norm(), product),
             "");
 }
 

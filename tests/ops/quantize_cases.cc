@@ -194,34 +194,33 @@ void codes_of_norms(Examiner& examine) {
   constexpr double kInf = std::numeric_limits<double>::infinity();
   const Init usual = listed({1, -2, 3, 5, 0, -6, 8, 0.25, 7}), bad = listed({1, -2, 3, kInf, 5, 0, 8, 9});
   for (const bool delayed : {false, true})
-    for (const bool layer : {false, true})
-      for (const DType of : {DType::bf16, DType::f16})
-        for (const Shape& s : {Shape{1, 128}, Shape{140, 384}})
-          for (const Init& x : {usual, bad})
-            for (const double factor : {0.0, 8.0}) {
-              if (!delayed && factor > 0) continue;
-              Quantize op = quantize(s, DType::f8_e4m3, of, delayed ? Blocks{} : Blocks{1, 128});
-              op.norm.rstd = tensor(DType::f32, {s[0]}), op.norm.w = tensor(s[0] == 1 ? DType::f32 : of, {s[1]});
-              if (layer) op.norm.mean = op.norm.rstd, op.norm.b = op.norm.w;
-              op.turned = tensor(op.codes.dtype, turned_shape(s));
-              op.statistics = tensor(DType::f64, {QuantizeStatistics::kNumbers});
-              if (delayed) op.factor = op.amax = tensor(DType::f32, {1});
-              if (!delayed)
-                op.turned_scales = tensor(DType::f32, op.blocks.grid(turned_shape(s))),
-                op.turned_statistics = op.statistics;
-              examine(OpCase<Quantize>{cat(s, layer ? " of layer norms, " : " of RMSNorms, ", of, " factor ", factor),
-                                       op,
-                                       {{"x", x},
-                                        {"mean", listed({0, 0.5, -2})},
-                                        {"rstd", listed({0.5, 2, 0.25, 1})},
-                                        {"w", listed({1, 0.5, -2, 1.5})},
-                                        {"b", listed({0, 0.25, -1})},
-                                        {"statistics", constant(0)},
-                                        {"turned_statistics", constant(0)},
-                                        {"factor", constant(factor)},
-                                        {"amax", constant(2)}},
-                                       true});
-            }
+    for (const auto& [layer, of] : {std::pair{false, DType::bf16}, {true, DType::f16}})
+      for (const Shape& s : {Shape{1, 128}, Shape{140, 256}})
+        for (const Init& x : {usual, bad})
+          for (const double factor : {0.0, 8.0}) {
+            if (!delayed && factor > 0) continue;
+            Quantize op = quantize(s, DType::f8_e4m3, of, delayed ? Blocks{} : Blocks{1, 128});
+            op.norm.rstd = tensor(DType::f32, {s[0]}), op.norm.w = tensor(s[0] == 1 ? DType::f32 : of, {s[1]});
+            if (layer) op.norm.mean = op.norm.rstd, op.norm.b = op.norm.w;
+            op.turned = tensor(op.codes.dtype, turned_shape(s));
+            op.statistics = tensor(DType::f64, {QuantizeStatistics::kNumbers});
+            if (delayed) op.factor = op.amax = tensor(DType::f32, {1});
+            if (!delayed)
+              op.turned_scales = tensor(DType::f32, op.blocks.grid(turned_shape(s))),
+              op.turned_statistics = op.statistics;
+            examine(OpCase<Quantize>{cat(s, layer ? " of layer norms, " : " of RMSNorms, ", of, " factor ", factor),
+                                     op,
+                                     {{"x", x},
+                                      {"mean", listed({0, 0.5, -2})},
+                                      {"rstd", listed({0.5, 2, 0.25, 1})},
+                                      {"w", listed({1, 0.5, -2, 1.5})},
+                                      {"b", listed({0, 0.25, -1})},
+                                      {"statistics", constant(0)},
+                                      {"turned_statistics", constant(0)},
+                                      {"factor", constant(factor)},
+                                      {"amax", constant(2)}},
+                                     true});
+          }
 }
 
 void delayed_cases(Examiner& examine) {
