@@ -3,9 +3,9 @@
 // nothing hides them. Elsewhere there are no times.
 #pragma once
 #include <chrono>
-#include <compare>
 #include <map>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "comm/observed.h"
@@ -16,7 +16,9 @@ namespace athanor {
 struct CollectiveKey {
   std::string subject;  // CollectiveSubject: a unit or a weight, or ""
   std::string group, kind;
-  auto operator<=>(const CollectiveKey&) const = default;
+  friend bool operator<(const CollectiveKey& a, const CollectiveKey& b) {
+    return std::tie(a.subject, a.group, a.kind) < std::tie(b.subject, b.group, b.kind);
+  }
 };
 
 // Summed over steps.
