@@ -60,27 +60,29 @@ __global__ void __launch_bounds__(32 * kWarps) column_sums(Columns<T, Out> a) {
   }
 }
 
-template <int E, class T, class Out>
+template <class T, class Out, int E>
 void launch_sums(const Columns<T, Out>& a, int64_t ranges, cudaStream_t stream) {
   const dim3 grid(grid_size(div_ceil<int64_t>(a.columns, 32 * E)), grid_size(ranges));
   CUDA_CHECK(launch(column_sums<T, Out, E>, {grid, dim3(32, kWarps), 0, stream}, a));
+}
+
+template <class Out>
+void add_partials(const PartialSums& s, cudaStream_t stream) {
+  const Columns<float, Out> a{data<Out>(s.out), s.partials, s.rows, s.rows, s.stride, narrow<int>(s.columns)};
+  if (in_packs<float>(s.columns, s.stride) && aligned16(s.partials)) {
+    launch_sums<float, Out, kVector<float>>(a, 1, stream);
+  } else {
+    launch_sums<float, Out, 1>(a, 1, stream);
+  }
 }
 }  // namespace
 
 void add_partial_sums(const PartialSums& s, cudaStream_t stream) {
   if (s.rows == 0 || s.columns == 0) return;
-  const auto add = [&]<class Out>(Out* out) {
-    const Columns<float, Out> a{out, s.partials, s.rows, s.rows, s.stride, narrow<int>(s.columns)};
-    if (in_packs<float>(s.columns, s.stride) && aligned16(s.partials)) {
-      launch_sums<kVector<float>>(a, 1, stream);
-    } else {
-      launch_sums<1>(a, 1, stream);
-    }
-  };
   if (s.out.dtype == DType::bf16) {
-    add(data<bf16>(s.out));
+    add_partials<bf16>(s, stream);
   } else {
-    add(data<float>(s.out));
+    add_partials<float>(s, stream);
   }
 }
 
@@ -93,7 +95,7 @@ void run(const ColumnSum& op, void* scratch, cudaStream_t stream) {
   by_pack(op.x.dtype, fits, [&]<class T, int E>() {
     const auto sum = [&]<class Out>(Out* out) {
       const Columns<T, Out> a{out, data<T>(op.x), op.x.rows(), ranges.rows_each, columns, columns};
-      launch_sums<E>(a, ranges.count, stream);
+      launch_sums<T, Out, E>(a, ranges.count, stream);
     };
     if (direct && op.out.dtype == DType::bf16) {
       sum(data<bf16>(op.out));

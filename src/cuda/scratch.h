@@ -273,7 +273,7 @@ inline size_t scratch(const Gemm& op, size_t workspace = kWorkspaceBytes) {
   in_parts(op, [&]<class Part>(const Part& part) {
     if constexpr (std::is_same_v<Part, ColumnSum>) column_sum = scratch(part);
   });
-  return std::max(workspace + op.aux.bytes(), column_sum);
+  return std::max(workspace + static_cast<size_t>(op.aux.numel()) * sizeof(float), column_sum);
 }
 
 inline size_t scratch(const QuantizePart& op) { return op.statistics ? sizeof(QuantizeCounts) : 0; }
