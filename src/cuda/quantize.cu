@@ -78,7 +78,7 @@ struct Place {
 // multiprocessor must hold at once with tiles in registers.
 template <class T>
 struct Matrix {
-  static constexpr int kBlocks = 1;
+  static constexpr int kBlocks = sizeof(T) == 2 ? 2 : 1;
   const T* x;  // [rows, columns]
   __device__ __forceinline__ void load(float (&v)[kElements], int64_t row, int column, const Cut& c,
                                        bool inside) const {
@@ -93,7 +93,7 @@ struct Matrix {
 // numbers, so that tiles of them are neighbours: the second reads from L2.
 template <class T>
 struct SwigluGradientOf {
-  static constexpr int kBlocks = 1;
+  static constexpr int kBlocks = 2;
   const T *dy, *gu;  // [rows, columns / 2], [rows, columns]
   __device__ __forceinline__ void load(float (&v)[kElements], int64_t row, int column, const Cut& c,
                                        bool inside) const {
@@ -123,10 +123,10 @@ struct SwigluGradientOf {
 // Or the norm of the rows of h, rounded as NormApply stores it.
 template <class T>
 struct NormOf {
-  static constexpr int kBlocks = 2;  // else registers for factors are too many for that
-  const T* h;                        // [rows, columns]
-  const float *mean, *rstd;          // [rows]; mean null for rms
-  Weights w, b;                      // [columns]; b null for rms
+  static constexpr int kBlocks = 2;
+  const T* h;                // [rows, columns]
+  const float *mean, *rstd;  // [rows]; mean null for rms
+  Weights w, b;              // [columns]; b null for rms
   __device__ __forceinline__ void load(float (&v)[kElements], int64_t row, int column, const Cut& c,
                                        bool inside) const {
     load_chunk(v, h + row * c.columns, column, inside ? c.columns : 0, c.vectors && inside);
