@@ -265,7 +265,7 @@ void scaled_products(Examiner& examine, bool four_bits) {
       for (const Blocks& blocks : kBlocks) {
         const Blocks other = blocks == Blocks{1, 128} ? Blocks{128, 128} : blocks;
         const DType type = blocks.cols == 32 || blocks.rows == 32 ? DType::f8_e8m0 : DType::f32;
-        const DType d = accumulate ? DType::f32 : DType::bf16;
+        const DType d = accumulate && flags != 7 ? DType::f32 : DType::bf16;
         ScaledGemm op{.product = {.d = tensor(d, {s.m, s.n}),
                                   .a = tensor(flags & 1 ? DType::f8_e5m2 : DType::f8_e4m3, a),
                                   .b = tensor(DType::f8_e4m3, b),
@@ -277,7 +277,7 @@ void scaled_products(Examiner& examine, bool four_bits) {
                       .a_blocks = blocks,
                       .b_blocks = other};
         const std::string name = cat(s.m, "x", s.n, "x", s.k, ta ? " ta" : "", tb ? " tb" : "",
-                                     accumulate ? " accumulate" : "", " blocks ", blocks.rows, "x", blocks.cols);
+                                     accumulate ? " accumulate " : " ", d, " blocks ", blocks.rows, "x", blocks.cols);
         const Values scales{{"a_scales", scale}, {"b_scales", scale}};
         if (!four_bits) examine(OpCase<ScaledGemm>{name, op, scales});
         if (four_bits && blocks == Blocks{0, 0}) {
