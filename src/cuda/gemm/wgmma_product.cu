@@ -27,20 +27,17 @@ constexpr int kTerms = 64;  // of a step
 
 struct Forward {                        // maps
   static constexpr int kWidth = kHalf;  // columns of y in a tile
-  static constexpr bool kOutIn = true;  // W [N, K], not [K, N]
   CUtensorMap x, weights[2];            // of the factors; of the rows of W for either half of a tile
   CUtensorMap gate, up, y;              // of the results
 };
 struct Backward {
   static constexpr int kWidth = kColumns;
-  static constexpr bool kOutIn = false;
   CUtensorMap dy, weights, old_gate, old_up;  // of what is read
   CUtensorMap gate, up, y;                    // of the results; gate and up are where the old ones were
 };
 template <int HeadDim>
 struct Rotated {
   static constexpr int kWidth = kColumns;
-  static constexpr bool kOutIn = true;
   CUtensorMap x, weights[2];
   CUtensorMap z;
   const void* bias;      // [columns] of z's type; nullptr: none
@@ -130,19 +127,20 @@ using Sums = float[kColumns / 2];
 template <class Maps, class T>
 __device__ __forceinline__ void multiply(Sums& sums, const Room<T>& room, PairRing& ring, Turn<kSlots>& turn, int group,
                                          uint32_t steps) {
-  int last = 0;       // the slot of the step before
+  constexpr bool kOutIn = !std::is_same_v<Maps, Backward>;  // W [N, K], not [K, N]
+  int last = 0;                                             // the slot of the step before
   uint32_t step = 0;  // pinned, for else the compiler makes the first step code of its own
   ptx::pin(step);
 #pragma unroll 1
   do {
     const int slot = ring.wait(turn);
     const uint64_t x = ptx::matrix_descriptor(room.slots[slot].x + group * kGroupRows * kTerms);
-    const uint64_t w = ptx::matrix_descriptor(room.slots[slot].w, {.leading = Maps::kOutIn ? 16 : kPanel * sizeof(T)});
+    const uint64_t w = ptx::matrix_descriptor(room.slots[slot].w, {.leading = kOutIn ? 16 : kPanel * sizeof(T)});
     ptx::wgmma_fence(sums);
 #pragma unroll
     for (int k = 0; k < kTerms / 16; ++k) {  // 32 bytes of each row of x; of W too, or 16 rows
       const bool adds = step > 0 || k > 0;
-      if constexpr (Maps::kOutIn)
+      if constexpr (kOutIn)
         ptx::wgmma<T>(sums, x + 2 * k, w + 2 * k, adds);
       else
         ptx::wgmma<T, T, ptx::Major::kK, ptx::Major::kRows>(sums, x + 2 * k, w + k * kRowBytes, adds);
