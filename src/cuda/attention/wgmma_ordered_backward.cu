@@ -166,6 +166,16 @@ __device__ __forceinline__ void produce(R& room, OrderedShared<R>& shared, const
     }
 }
 
+// Waits until so many tiles of keys are added. Several seconds would be a mistake: an error then ends the launch, which
+// would else never end.
+__device__ __forceinline__ void wait_for_turn(const uint32_t* added, uint32_t before) {
+  constexpr uint32_t kMostTries = 1U << 28;
+  for (uint32_t tries = 0; ptx::load_acquire(added) != before; ++tries) {
+    if (tries == kMostTries) __trap();
+    __nanosleep(20);
+  }
+}
+
 // Adds a block's dq to memory: the first one of a tile of queries stores it.
 template <class R>
 __device__ __forceinline__ void add_all(R& room, OrderedShared<R>& shared, const Sums& sums, const Adds& adds, int kv,
@@ -178,7 +188,7 @@ __device__ __forceinline__ void add_all(R& room, OrderedShared<R>& shared, const
         float* to = sums.dq + at * static_cast<int64_t>(sizeof room.sums / sizeof(float));
         const uint32_t before = ld8(adds.keys + tile).y - static_cast<uint32_t>(adds.own);
         ptx::mbar_wait(&shared.full, parity);
-        while (before != 0 && ptx::load_acquire(sums.added + at) != before) __nanosleep(20);
+        if (before != 0) wait_for_turn(sums.added + at, before);
         ptx::fence_proxy_async_global();
         if (before == 0)
           ptx::bulk_store(to, room.sums, sizeof room.sums);
