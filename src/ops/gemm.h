@@ -81,9 +81,11 @@ struct Gemm {
         .that(bool(positions) == (epilogue == Epilogue::rope), "positions for RoPE, and for nothing else");
     if (epilogue == Epilogue::none) return;
     if (epilogue == Epilogue::rope) {
-      e.that(aux.cols() > 0 && rotated > 0 && rotated % aux.cols() == 0 && rotated <= n(), "whole heads to turn")
+      const auto heads = [&](int64_t dim) { return dim > 0 && dim % 2 == 0 && rotated > 0 && rotated % dim == 0; };
+      e.dtype("aux", aux, DType::f32).matrix("aux", aux).contiguous("aux", aux);
+      e.that(heads(aux.cols()) && rotated <= n(), "aux", "angles of whole heads of an even size")
+          .is("positions", positions, DType::i32, {m()})
           .that(!accumulate, "no such epilogue when accumulating");
-      rotation().check();
     } else if (sums()) {
       const bool of_a = epilogue == Epilogue::sum_a;
       e.gradient("aux", aux, {of_a ? m() : n()})
