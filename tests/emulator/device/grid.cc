@@ -202,6 +202,7 @@ bool run_grid(const GridLaunch& launch) {
       const uint64_t first = order[k] * gang_clusters;
       ++grid.running;
       run_gang(grid, first, std::min(gang_clusters, clusters - first), worker * gang_clusters * s.cluster);
+      ++grid.changes;
       --grid.running;
     }
   };

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <thread>
+#include <utility>
 
 #include "emulator/device/state.h"
 #include "emulator/device/switch.h"
@@ -89,14 +90,17 @@ Thread* pick(Gang& gang) {  // null: nobody can go on
   }
 }
 
-// Whether a gang that has spun for long may wait for blocks on another OS thread: one of them does not spin.
-bool others_run(Gang& gang) {
+// Whether a gang that has spun for long may go on: blocks on another OS thread do not spin, or one of them has done
+// something since, which this gang has yet to look at. `changes` is read last, as it is written first.
+bool may_go_on(Gang& gang) {
   Grid& grid = *gang.grid;
   if (!gang.spinning) ++grid.spinning;
   gang.spinning = true;
-  if (grid.spinning >= grid.running) return false;
+  const bool alone = grid.spinning >= grid.running;
+  const uint64_t changes = grid.changes, seen = std::exchange(gang.seen_changes, changes);
+  if (alone && seen == changes) return false;
   gang.idle_yields = gang.yields = 0;
-  std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  if (!alone) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   return true;
 }
 
@@ -172,7 +176,7 @@ void yield() {
   Gang& gang = *block().gang;
   const uint64_t threads = gang.blocks.size() * gang.blocks[0]->size;
   if (++gang.idle_yields > kLeastIdleYields + kIdleYields * threads || ++gang.yields > kTotalYields) {
-    if (!others_run(gang)) {
+    if (!may_go_on(gang)) {
       fail(Fault::kDeadlock,
            "spins without end; outside cooperative launches and clusters a block may wait only for one that has "
            "started");
