@@ -32,6 +32,7 @@ struct Setting {
   bool sequence = false;   // and rows between them
   bool beside = true;      // their sums, beside other products
   int64_t kv_heads = 1;    // of llama
+  int64_t head_dim = 0;    // 0: as many as heads share the hidden size
   int64_t forgotten = -1;  // the call of a step that ranks which share products leave out
   bool keep_codes = true;
   DType gradients = DType::f32;
@@ -46,6 +47,7 @@ struct Setting {
 ModelConfig model(const Setting& s) {
   ModelConfig m = tiny(s.type);
   if (s.type == ModelType::llama) m.num_key_value_heads = s.kv_heads;
+  if (s.head_dim > 0) m.head_dim = s.head_dim;
   return m;
 }
 
@@ -278,11 +280,12 @@ TEST_F(NcclTraining, RanksThatShareProducts) {
   }
 }
 
-// Sums beside other products and after them, too.
+// Sums beside other products and after them, too. Heads that products may turn, of rows that come in pieces, or not.
 TEST_F(NcclTraining, SharedProductsRepeatTheirBits) {
   for (const bool sequence : {false, true}) {
     Setting s{.precision = "bf16", .shards = 2, .stage = sequence ? 3 : 1, .length = 8};
     s.tensor = s.kv_heads = 2, s.sequence = sequence;
+    if (sequence) s.head_dim = 64;
     const Curve captured = train(s);
     EXPECT_EQ(captured, train(s)) << s.name();
     s.graphs = s.beside = false;
