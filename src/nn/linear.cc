@@ -386,8 +386,8 @@ Var linear(Net n, Var x, const Linear& layer, Var residual, Gated* gated, std::o
   out.asks_largest(wanted_largest(n, layer, Matrix::dy));
   Buffer gate_up = gated ? out.keep() : Buffer{};
   c.record("linear", [&params = n.params, layer, in, saved = std::move(saved), gate_up = std::move(gate_up),
-                      asked = out.asked_largest(), rotation = std::move(rotation), sx = x.slot(),
-                      sr = residual ? residual.slot() : -1, s = out.slot()](Ctx& cc) mutable {
+                      asked = out.asked_largest(), rotation, sx = x.slot(), sr = residual ? residual.slot() : -1,
+                      s = out.slot()](Ctx& cc) mutable {
     const Net net{cc, params};
     Buffer dy = cc.take(s), of_gated;
     if (gate_up && dy.t.shape != gate_up.t.shape) {  // the gradient of y

@@ -90,17 +90,23 @@ Thread* pick(Gang& gang) {  // null: nobody can go on
   }
 }
 
-// Whether a gang that has spun for long may go on: blocks on another OS thread do not spin, or one of them has done
-// something since, which this gang has yet to look at. `changes` is read last, as it is written first.
+// Whether a gang that has spun for long may go on: since the grid last changed it has not spun for that long, or blocks
+// on another OS thread have not.
 bool may_go_on(Gang& gang) {
   Grid& grid = *gang.grid;
-  if (!gang.spinning) ++grid.spinning;
-  gang.spinning = true;
-  const bool alone = grid.spinning >= grid.running;
-  const uint64_t changes = grid.changes, seen = std::exchange(gang.seen_changes, changes);
-  if (alone && seen == changes) return false;
   gang.idle_yields = gang.yields = 0;
-  if (!alone) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  const int running = grid.running;  // read first, since it is written last
+  const uint64_t now = grid.changes;
+  if (std::exchange(gang.looks_since, now) != now) return true;
+  gang.spinning = true;
+  {
+    const std::lock_guard lock(grid.stuck_mutex);
+    if (grid.changes != now) return true;
+    if (std::exchange(grid.stuck_since, now) != now) grid.stuck = 0;
+    if (std::exchange(gang.stuck_since, now) != now) ++grid.stuck;
+    if (grid.stuck >= running) return false;
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(1));
   return true;
 }
 

@@ -190,8 +190,11 @@ struct Grid {
   uint64_t accessible;  // bit d: memory of device d
   std::mutex mutex;
   std::unordered_map<const void*, Others> published;  // by the address of an atomic
-  std::atomic<int> running{0}, spinning{0};           // gangs; of these, those that have spun for long
-  std::atomic<uint64_t> changes{0};                   // gangs that ended or spin no more: others may go on
+  std::atomic<int> running{0};                        // gangs
+  std::atomic<uint64_t> changes{0};                   // gangs that ended, or spin no more: others may go on
+  std::mutex stuck_mutex;
+  uint64_t stuck_since = UINT64_MAX;  // of `changes`:
+  int stuck = 0;                      // so many gangs have spun for long since
 };
 
 // Blocks that are resident together on one OS thread: some blocks or clusters, or a whole cooperative grid.
@@ -203,7 +206,7 @@ struct Gang {
   Random random;
   void* main_stack = nullptr;
   bool failed = false, spinning = false;
-  uint64_t seen_changes = UINT64_MAX;  // of the grid, when it last spun for long
+  uint64_t looks_since = UINT64_MAX, stuck_since = UINT64_MAX;  // of the grid's `changes`
   uint64_t idle_yields = 0, yields = 0;
   size_t async_open = 0;         // stages still to run, over all blocks
   uint32_t known_operation = 0;  // the last one found to be ordered before this launch
@@ -228,7 +231,6 @@ inline void made_progress(Gang& gang) {
   if (!gang.spinning) return;
   gang.spinning = false;
   ++gang.grid->changes;
-  --gang.grid->spinning;
 }
 
 inline Fiber& fiber() { return *running()->fiber; }
