@@ -147,8 +147,7 @@ __global__ void __launch_bounds__(kFlatThreads) look_up_part(LookUp<T> a, int to
     const int wanted = a.tokens[row] - token_first;
     here[k] = static_cast<unsigned>(wanted) < token_count;
     if (here[k]) token[k] = load_pack<E>(a.wte + (static_cast<int64_t>(wanted) * a.row_packs + column) * E);
-    if (a.wpe)
-      position[k] = load_pack<E>(a.wpe + (static_cast<int64_t>(a.positions[row]) * a.row_packs + column) * E);
+    if (a.wpe) position[k] = load_pack<E>(a.wpe + (static_cast<int64_t>(a.positions[row]) * a.row_packs + column) * E);
   }
 #pragma unroll
   for (int k = 0; k < kSums; ++k) {
@@ -209,13 +208,17 @@ __global__ void __launch_bounds__(kFlatThreads) sum_runs(Runs<G> a, const T* dy)
       const int token = a.sorted.index[at];
       if (at + 1 < end && a.sorted.index[at + 1] == token) continue;
       if (token >= a.last) return;
-      if (continues) {
-        store_values(a.partials + static_cast<int64_t>(run) * a.columns + column, sum);
-      } else {
-        G* to = a.grad + static_cast<int64_t>(token) * a.columns + column;
+      G* to = a.grad + static_cast<int64_t>(token) * a.columns + column;
+      if (!continues) {
         const Pack<G, E> before = load_pack<E>(to);
 #pragma unroll
         for (int i = 0; i < E; ++i) sum[i] += before[i];
+      }
+      if constexpr (std::is_same_v<G, float>) {
+        store_values(continues ? a.partials + static_cast<int64_t>(run) * a.columns + column : to, sum);
+      } else if (continues) {
+        store_values(a.partials + static_cast<int64_t>(run) * a.columns + column, sum);
+      } else {
         store_values(to, sum);
       }
       continues = false;
