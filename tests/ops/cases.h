@@ -27,6 +27,17 @@ void leaves_largest(Examiner& examine, OpCase<Op> c, const char* output) {
     examine.note({Fault::wrong_value, Op::kName, "amax", cat(c.name, ": ", got, ", stored ", want)});
 }
 
+// Of a step in the middle of a run.
+inline StepState running_state() {
+  StepState s;
+  s.updates = 37;
+  s.grad_scale = 0.25f;
+  s.lr = 0.01f;
+  s.corrections[0] = float(1 - std::pow(0.9, 37));
+  s.corrections[1] = float(1 - std::pow(0.95, 37));
+  return s;
+}
+
 void gemm_cases(Examiner&);
 void norm_cases(Examiner&);
 void attention_cases(Examiner&);
@@ -41,6 +52,7 @@ void transposed_cases(Examiner&);  // of these
 void fp4_cases(Examiner&);
 void quantize_part_cases(Examiner&);
 void optimizer_cases(Examiner&);
+void step_control_cases(Examiner&);  // of these
 void qk_clip_cases(Examiner&);
 
 struct Family {

@@ -157,6 +157,20 @@ void transposed_codes(Examiner& examine) {
           }
 }
 
+// Codes and their transpose, with counts: of one scale that is given, or of one for 128 terms.
+Quantize with_transpose(const Shape& s, DType of, bool delayed) {
+  Quantize op = quantize(s, DType::f8_e4m3, of, delayed ? Blocks{} : Blocks{1, 128});
+  op.turned = tensor(op.codes.dtype, turned_shape(s));
+  op.statistics = tensor(DType::f64, {QuantizeStatistics::kNumbers});
+  if (delayed) {
+    op.factor = op.amax = tensor(DType::f32, {1});
+  } else {
+    op.turned_scales = tensor(DType::f32, op.blocks.grid(turned_shape(s)));
+    op.turned_statistics = op.statistics;
+  }
+  return op;
+}
+
 // Of SwiGLU's gradient. Gates are 0, or so large that silu is the gate in any precision: then results are exact.
 // Beside infinite gradients none is 0, whose product would be a NaN of any sign.
 void codes_of_gradients(Examiner& examine) {
@@ -169,14 +183,8 @@ void codes_of_gradients(Examiner& examine) {
         for (const auto& [dy, gate_up] : {std::pair{normal_dy, gates}, {bad, above_zero}})
           for (const double factor : {0.0, 1e-2}) {
             if (!delayed && factor > 0) continue;
-            Quantize op = quantize(s, DType::f8_e4m3, of, delayed ? Blocks{} : Blocks{1, 128});
+            Quantize op = with_transpose(s, of, delayed);
             op.dy = tensor(of, {s[0], s[1] / 2});
-            op.turned = tensor(op.codes.dtype, turned_shape(s));
-            op.statistics = tensor(DType::f64, {QuantizeStatistics::kNumbers});
-            if (delayed) op.factor = op.amax = tensor(DType::f32, {1});
-            if (!delayed)
-              op.turned_scales = tensor(DType::f32, op.blocks.grid(turned_shape(s))),
-              op.turned_statistics = op.statistics;
             examine(OpCase<Quantize>{cat(s, " of SwiGLU's gradient, ", of, " factor ", factor),
                                      op,
                                      {{"x", gate_up},
@@ -200,15 +208,9 @@ void codes_of_norms(Examiner& examine) {
         for (const Init& x : {usual, bad})
           for (const double factor : {0.0, 8.0}) {
             if (!delayed && factor > 0) continue;
-            Quantize op = quantize(s, DType::f8_e4m3, of, delayed ? Blocks{} : Blocks{1, 128});
+            Quantize op = with_transpose(s, of, delayed);
             op.norm.rstd = tensor(DType::f32, {s[0]}), op.norm.w = tensor(s[0] == 1 ? DType::f32 : of, {s[1]});
             if (layer) op.norm.mean = op.norm.rstd, op.norm.b = op.norm.w;
-            op.turned = tensor(op.codes.dtype, turned_shape(s));
-            op.statistics = tensor(DType::f64, {QuantizeStatistics::kNumbers});
-            if (delayed) op.factor = op.amax = tensor(DType::f32, {1});
-            if (!delayed)
-              op.turned_scales = tensor(DType::f32, op.blocks.grid(turned_shape(s))),
-              op.turned_statistics = op.statistics;
             examine(OpCase<Quantize>{cat(s, layer ? " of layer norms, " : " of RMSNorms, ", of, " factor ", factor),
                                      op,
                                      {{"x", x},

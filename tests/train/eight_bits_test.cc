@@ -226,6 +226,15 @@ TEST_P(EightBits, TransposedCodesChangeNoBit) {
     }
 }
 
+using Counts = std::map<std::pair<int, Operand>, std::array<double, 4>>;
+Counts counts_of(Engine& engine) {
+  Counts counts;
+  for (const QuantizedOperand& q : engine.take_quantized())
+    counts[{q.parameter.id, q.operand}] = {q.statistics.values, q.statistics.saturated, q.statistics.underflowed,
+                                           q.statistics.largest};
+  return counts;
+}
+
 // Codes of SwiGLU's gradient, which is then stored nowhere, and their counts: where tiles of 128 by 128 make both codes
 // in one reading.
 TEST_P(EightBits, CodesOfSwigluGradientsChangeNoBit) {
@@ -234,7 +243,7 @@ TEST_P(EightBits, CodesOfSwigluGradientsChangeNoBit) {
   model.intermediate_size = 128;
   for (const Recompute r : {Recompute{G::none, 1}, Recompute{G::selective, 1}, Recompute{G::full, 1}}) {
     std::vector<Curve> curves;
-    std::map<std::pair<int, Operand>, std::array<double, 4>> counts[2];
+    Counts counts[2];
     for (const bool fuses : {false, true}) {
       Rig rig;
       Backend backend = rig.backend();
@@ -242,9 +251,7 @@ TEST_P(EightBits, CodesOfSwigluGradientsChangeNoBit) {
       Engine engine(model, options({.precision = GetParam(), .recompute = r, .quantized = true}),
                     {backend.device, ops, backend.mesh});
       curves.push_back(curve_of(rig, engine, 2, accumulate));
-      for (const QuantizedOperand& q : engine.take_quantized())
-        counts[fuses][{q.parameter.id, q.operand}] = {q.statistics.values, q.statistics.saturated,
-                                                      q.statistics.underflowed, q.statistics.largest};
+      counts[fuses] = counts_of(engine);
       const bool codes = fuses && (GetParam() == "fp8_blockwise" || GetParam() == "fp8_delayed");
       EXPECT_EQ(codes ? ops.of_gradients : ops.gradients, 2 * 3) << "a step and layer";
       EXPECT_EQ(codes ? ops.gradients : ops.of_gradients, 0);
@@ -263,7 +270,7 @@ TEST_P(EightBits, CodesOfNormsChangeNoBit) {
       ModelConfig model = tiny(type);
       model.hidden_size = 128, model.head_dim = 128 / model.num_attention_heads;
       std::vector<Curve> curves;
-      std::map<std::pair<int, Operand>, std::array<double, 4>> counts[2];
+      Counts counts[2];
       for (const bool fuses : {false, true}) {
         Rig rig;
         Backend backend = rig.backend();
@@ -271,9 +278,7 @@ TEST_P(EightBits, CodesOfNormsChangeNoBit) {
         Engine engine(model, options({.precision = GetParam(), .recompute = r, .quantized = true}),
                       {backend.device, ops, backend.mesh});
         curves.push_back(curve_of(rig, engine, 2, accumulate));
-        for (const QuantizedOperand& q : engine.take_quantized())
-          counts[fuses][{q.parameter.id, q.operand}] = {q.statistics.values, q.statistics.saturated,
-                                                        q.statistics.underflowed, q.statistics.largest};
+        counts[fuses] = counts_of(engine);
         const bool codes =
             fuses && r.granularity != G::selective && (GetParam() == "fp8_blockwise" || GetParam() == "fp8_delayed");
         EXPECT_EQ(ops.of_norms, codes ? 2 * 2 * 3 : 0) << "two of a layer, by steps and micro-batches";
@@ -469,7 +474,6 @@ TEST(EightBitRanks, ShareOutTheSameMicroBatches) {
 
 // Weights, which all ranks have alike, count once; what they multiply is of each rank's own micro-batches.
 TEST(EightBitRanks, StatisticsAreOfAllRanks) {
-  using Counts = std::map<std::pair<int, Operand>, std::array<double, 4>>;
   std::map<int, Counts> by_ranks;
   for (const int count : {1, 2, 4}) {
     const ranks::Setting s{.precision = "fp8_tensorwise", .replicas = count, .accumulation = 4 / count};
@@ -483,10 +487,7 @@ TEST(EightBitRanks, StatisticsAreOfAllRanks) {
       engine.commit();
       engine.init_weights();
       ranks::accumulate(engine, 0);
-      Counts mine;
-      for (const QuantizedOperand& q : engine.take_quantized())
-        mine[{q.parameter.id, q.operand}] = {q.statistics.values, q.statistics.saturated, q.statistics.underflowed,
-                                             q.statistics.largest};
+      const Counts mine = counts_of(engine);
       EXPECT_FALSE(mine.empty());
       engine.finish_step();
       for (const QuantizedOperand& q : engine.take_quantized()) {
