@@ -40,7 +40,7 @@ struct OpsOf : Runs<Op>... {
   using Runs<Op>::run...;
   using Runs<Op>::scratch...;
   // Whether the op may run in one launch with its epilogue, where that is not a matter of trial alone; of sizes and
-  // types only. Layers then ask for SwiGLU as an epilogue.
+  // types only. Layers then ask for SwiGLU or RoPE as an epilogue.
   virtual bool fuses(const Gemm&) const { return false; }
   virtual bool fuses(const ScaledGemm&) const { return false; }
   virtual bool fuses(const Quantize&) const { return false; }  // Quantize::may_follow()
