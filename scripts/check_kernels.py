@@ -12,7 +12,8 @@ copies by TMA, B barriers of threads, M waits for a barrier in shared memory, A 
 Kernels in no line are off the hot path. Every line must match a kernel. All kernels with wgmma or TMA are held to three
 rules more: products wait in groups, not one by one, which ptxas arranges where it finds their registers in use and does not
 count as a warning; exponentials in a loop with products run while some of these do, since ptxas may move a wait above them;
-and static shared memory ends on a boundary of 1024 bytes, where swizzled tiles begin. --update sets registers, stack and
+and static shared memory ends on a boundary of 1024 bytes, where swizzled tiles begin. On sm_90 and later every kernel waits for
+those before it (griddepcontrol.wait) before it touches global memory, since its launch may be programmatic. --update sets registers, stack and
 order of the lines to what is there; --list prints all kernels with their resources, and with their order where they have one.
 """
 import argparse
@@ -21,7 +22,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from machine_code import (NotHere, exponentials, orders, product_loops, read_instructions, read_kernels, tool_folder)
+from machine_code import (NotHere, exponentials, orders, product_loops, read_instructions, read_kernels, tool_folder,
+                          touched_before_wait)
 
 ROOT = Path(__file__).resolve().parent.parent
 BUDGET = ROOT / "tests" / "cuda" / "kernel_budget.txt"
@@ -75,8 +77,16 @@ def asynchronous_problems(kernel):
         yield f"{kernel.name}: dynamic shared memory begins after {kernel.shared} static bytes, expected a multiple of 1024"
 
 
+def start_problems(kernel):
+    if int(re.search(r"\d+", kernel.architecture)[0]) < 90:
+        return
+    if early := touched_before_wait(kernel.code):
+        yield (f"{kernel.name}: {early[0].name} at {early[0].address:#x} comes before griddepcontrol.wait, expected "
+               "ptx::wait_for_earlier_kernels() before all that reads or writes global memory")
+
+
 def problems_of(kernels, lines, budget):
-    out = [problem for kernel in kernels for problem in asynchronous_problems(kernel)]
+    out = [problem for kernel in kernels for find in (asynchronous_problems, start_problems) for problem in find(kernel)]
     for line in lines:
         where, matching = f"{budget.name}:{line.number}", [k for k in kernels if line.matches(k)]
         if not matching:

@@ -133,6 +133,27 @@ def blocks_of(code):
     return blocks, after
 
 
+# Of global memory; what has no state space may be.
+TOUCHES_GLOBAL = re.compile(r"(LD|ST|LDG|STG|LDGSTS|ATOM|ATOMG|RED|REDG|UTMALDG|UTMASTG|UTMAREDG|UBLKCP|UBLKRED)(\.|$)")
+
+
+def touched_before_wait(code):
+    """Instructions that touch global memory on a way from the start without griddepcontrol.wait (ACQBULK)."""
+    blocks, after = blocks_of(code) if code else ([], [])
+    found, seen, ahead = [], set(), [0] if blocks else []
+    while ahead:
+        b = ahead.pop()
+        if b in seen:
+            continue
+        seen.add(b)
+        instructions = code[slice(*blocks[b])]
+        waits = [n for n, i in enumerate(instructions) if i.name == "ACQBULK" and not i.predicate]
+        found += [i for i in instructions[:waits[0] if waits else None] if TOUCHES_GLOBAL.match(i.name)]
+        if not waits:
+            ahead += after[b]
+    return found
+
+
 def loops_of(code):
     """[instructions by address] of each natural loop; code behind a loop that only waits and jumps back belongs to it."""
     if not code:

@@ -168,13 +168,13 @@ def laws(call):
 
 @part(seconds=90)
 def resume(call):
-    """A stopped and resumed run, a repeated one, one without graphs and two that recompute end with the same bits."""
+    """A stopped and resumed run, a repeated one, two that launch in other ways and two that recompute end with the same bits."""
     program, found = call.program("athanor"), {}
     ways = {"whole": [], "again": [], "stopped": [], "eager": ["cuda_graph=false"],
-            "selective": ["recompute_granularity=selective"], "full": ["recompute_granularity=full"]}
+            "waiting": ["programmatic_launch=false"], "selective": ["recompute_granularity=selective"], "full": ["recompute_granularity=full"]}
     search = {}
     if call.device == "emulated":  # it takes seconds for each, and a search that runs out of time may choose differently
-        ways = {name: ways[name] for name in ("whole", "stopped", "eager")}
+        ways = {name: ways[name] for name in ("whole", "stopped", "eager", "waiting")}
         search = {"gemm_search_seconds": 0}
     for family in ("gpt2", "llama") if call.device != "emulated" else ("gpt2",):
         weights = {}

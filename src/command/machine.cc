@@ -160,6 +160,7 @@ void Machine::open_gpu(const Config& config, const RankInfo& ranks, const Neighb
   CudaOptions options{.attention = config.attention,
                       .tokens = config.seq_length,
                       .documents = config.context_parallel_size == 1,  // else queries see keys of other pieces
+                      .programmatic_launch = config.programmatic_launch,
                       .plan_folder = tuning_folder(config.tuning_cache)};
   std::string attention;  // of rank 0: all take the same, for they round differently
   if (rendezvous_) {

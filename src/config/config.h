@@ -61,6 +61,7 @@ struct Config {
   int64_t threads = 0;  // 0 = all cores this process may use
   CpuGemm cpu_gemm = CpuGemm::builtin;
   bool cuda_graph = true;
+  bool programmatic_launch = true;
   CudaAttention attention = CudaAttention::automatic;
   double gemm_search_seconds = 10;
   std::string tuning_cache = "auto";  // folder; "auto" = ~/.cache/athanor, "none"

@@ -155,6 +155,9 @@ Fields run_group() {
                                 "CPU GEMM implementation; onednn needs its plug-in beside the program"),
       option("cuda_graph", &Config::cuda_graph, free,
              "capture micro-batch and optimizer as CUDA graphs and replay them: the same kernels, fewer launches"),
+      option("programmatic_launch", &Config::programmatic_launch, free,
+             "let the program's kernels start on a GPU of compute capability 9.0 or later before the one ahead has "
+             "ended; they set up and wait there"),
       choice<&Config::attention>("attention", notice,
                                  "attention kernels on a GPU: auto = cuDNN's where they support the case, memory "
                                  "suffices and no trial finds others faster (of documents and windows: where a trial "

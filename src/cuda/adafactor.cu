@@ -22,6 +22,7 @@ struct FactoredRule {
 
 __global__ void __launch_bounds__(kTileThreads)
     factored_moments(const __grid_constant__ Ranges<FactoredPart> parts, const FactoredRule op) {
+  ptx::wait_for_earlier_kernels();
   SHARED(double, room, [32]);
   const FactoredPart& p = parts.range[parts.find(blockIdx.x)];
   const FactoredScalars a = factored_scalars(op, *op.state);
@@ -53,6 +54,7 @@ struct ClippedPart {
 
 __global__ void __launch_bounds__(kTileThreads)
     clip_factors(const __grid_constant__ Ranges<ClippedPart> parts, double limit) {
+  ptx::wait_for_earlier_kernels();
   SHARED(double, room, [32]);
   const ClippedPart& p = parts.range[parts.find(blockIdx.x)];
   const int64_t first = threadIdx.x;

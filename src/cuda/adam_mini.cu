@@ -23,6 +23,7 @@ struct SquaresPart {
 // Rows: block k of a part has its rows k kWarps and following. Columns: it has columns k kLanes and following, of which
 // each warp adds every kWarps-th row.
 __global__ void __launch_bounds__(kTileThreads) output_squares(const __grid_constant__ Ranges<SquaresPart> parts) {
+  ptx::wait_for_earlier_kernels();
   SHARED(double, room, [kTileThreads]);
   const int number = parts.find(blockIdx.x);
   const SquaresPart& p = parts.range[number];
@@ -68,6 +69,7 @@ struct MomentsRule {
 
 __global__ void __launch_bounds__(kTileThreads)
     block_moments(const __grid_constant__ Ranges<MomentsPart> parts, const MomentsRule op) {
+  ptx::wait_for_earlier_kernels();
   const int number = parts.find(blockIdx.x);
   const MomentsPart& p = parts.range[number];
   const int64_t b = int64_t{blockIdx.x - parts.first_block[number]} * kTileThreads + threadIdx.x;
@@ -89,6 +91,7 @@ struct ScaledPart {
 };
 
 __global__ void __launch_bounds__(kTileThreads) scale_outputs(const __grid_constant__ Ranges<ScaledPart> parts) {
+  ptx::wait_for_earlier_kernels();
   const int number = parts.find(blockIdx.x);
   const ScaledPart& p = parts.range[number];
   on_octet(p.extent, blockIdx.x - parts.first_block[number], [&](auto octet) {

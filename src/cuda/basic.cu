@@ -22,6 +22,7 @@ static_assert(kTile<kVector<float>, kRangeChunks> == SumCut::kTile);
 
 template <class T>
 __global__ void __launch_bounds__(kTileThreads) fill(T* x, T value, Flat flat) {
+  ptx::wait_for_earlier_kernels();
   constexpr int kElements = kVector<T>;
   T elements[kElements];
 #pragma unroll
@@ -43,6 +44,7 @@ __global__ void __launch_bounds__(kTileThreads) fill(T* x, T value, Flat flat) {
 
 template <class To, class From>
 __global__ void __launch_bounds__(kTileThreads) cast(To* y, const From* x, Flat flat) {
+  ptx::wait_for_earlier_kernels();
   constexpr int kElements = kChunk<To, From>;
   on_tile<kElements, kChunks>(flat, blockIdx.x, [&](auto tile) {
     float v[kChunks][kElements];
@@ -53,6 +55,7 @@ __global__ void __launch_bounds__(kTileThreads) cast(To* y, const From* x, Flat 
 
 template <class T, class U>
 __global__ void __launch_bounds__(kTileThreads) add(T* y, const T* a, const U* b, Flat flat) {
+  ptx::wait_for_earlier_kernels();
   constexpr int kElements = kChunk<T, U>, kPairs = kChunks / 2;
   on_tile<kElements, kPairs>(flat, blockIdx.x, [&](auto tile) {
     float v[kPairs][kElements], w[kPairs][kElements];
@@ -78,6 +81,7 @@ struct Summed {
 template <bool Square, class T>
 __global__ void __launch_bounds__(kTileThreads)
     sum_ranges(double* partials, const __grid_constant__ Ranges<Summed> all) {
+  ptx::wait_for_earlier_kernels();
   SHARED(double, room, [32]);
   constexpr int kElements = kVector<float>;
   const int number = all.find(blockIdx.x);
@@ -105,6 +109,7 @@ __global__ void __launch_bounds__(kTileThreads)
 // One block adds the partial sums of each range, in order, to its `out`.
 __global__ void __launch_bounds__(kMaxRanges)
     add_sums(const double* partials, const __grid_constant__ Ranges<Summed> all) {
+  ptx::wait_for_earlier_kernels();
   SHARED(double, room, [32]);
   for (int r = 0; r < all.count; ++r) {
     double sum = 0;
@@ -120,6 +125,7 @@ struct Normal {
 };
 template <class T>
 __global__ void __launch_bounds__(kTileThreads) fill_normal(T* x, Normal a, Flat flat) {
+  ptx::wait_for_earlier_kernels();
   constexpr int kElements = kVector<float>;
   const int64_t start = (static_cast<int64_t>(blockIdx.x) * kTileThreads + static_cast<int>(threadIdx.x)) * kElements;
   float v[1][kElements];

@@ -27,6 +27,7 @@ __device__ __forceinline__ uint32_t packed(uint32_t first, uint32_t second) {
 template <bool kPack>
 __global__ void __launch_bounds__(kThreads)
     transpose_bytes(uint8_t* out, const uint8_t* in, int64_t rows, int64_t columns, int tiles) {
+  ptx::wait_for_earlier_kernels();
   SHARED(uint32_t, tile, [kTileSide * kStride]);
   const int line = static_cast<int>(threadIdx.x) / kPieces, piece = static_cast<int>(threadIdx.x) % kPieces;
   const int64_t row = int64_t{blockIdx.x / tiles} * kTileSide, column = int64_t{blockIdx.x % tiles} * kTileSide;
@@ -52,6 +53,7 @@ __global__ void __launch_bounds__(kThreads)
 
 // 16 codes of 4 bits for each thread.
 __global__ void __launch_bounds__(kThreads) pack_rows(uint8_t* out, const uint8_t* in, int64_t pieces) {
+  ptx::wait_for_earlier_kernels();
   const int64_t at = int64_t{blockIdx.x} * kThreads + static_cast<int>(threadIdx.x);
   if (at >= pieces) return;
   const uint4 v = ld16(in + at * kPiece);
@@ -59,6 +61,7 @@ __global__ void __launch_bounds__(kThreads) pack_rows(uint8_t* out, const uint8_
 }
 
 __global__ void multiply_two(ProductScalars* out, const float* a, const float* b, float beta) {
+  ptx::wait_for_earlier_kernels();
   *out = {__fmul_rn(*a, *b), beta};
 }
 
@@ -69,6 +72,7 @@ struct Tiling {
   int64_t rows, blocks, step_row, step_block, repeat;
 };
 __global__ void __launch_bounds__(kThreads) arrange_in_tiles(uint8_t* out, const uint8_t* in, const Tiling t, int64_t count) {
+  ptx::wait_for_earlier_kernels();
   const int64_t at = int64_t{blockIdx.x} * kThreads + static_cast<int>(threadIdx.x);
   if (at >= count) return;
   const int64_t across = (t.blocks + kTileBlocks - 1) / kTileBlocks, tile = at / (kTileRows * kTileBlocks);
@@ -83,6 +87,7 @@ struct Arrangement {
   int64_t rows, columns, stride, step_i, step_j;
 };
 __global__ void __launch_bounds__(kThreads) arrange(float* out, const float* in, const Arrangement a) {
+  ptx::wait_for_earlier_kernels();
   const int64_t at = int64_t{blockIdx.x} * kThreads + static_cast<int>(threadIdx.x);
   if (at >= a.rows * a.stride) return;
   const int64_t i = at / a.stride, j = at % a.stride;
@@ -110,6 +115,7 @@ struct ScaleGrid {
 template <class Code>
 __global__ void __launch_bounds__(kThreads)
     decode_codes(float* out, const Code* codes, const ScaleGrid g, int64_t count, int64_t columns) {
+  ptx::wait_for_earlier_kernels();
   const int64_t at = int64_t{blockIdx.x} * kThreads + static_cast<int>(threadIdx.x);
   if (at >= count) return;
   const int64_t block = at / columns / g.height * g.across + at % columns / g.width;
@@ -128,6 +134,7 @@ __global__ void __launch_bounds__(kThreads)
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     round_rows(T* d, const float* z, const T* bias, int64_t count, int64_t columns, int64_t stride) {
+  ptx::wait_for_earlier_kernels();
   const int64_t at = int64_t{blockIdx.x} * kThreads + static_cast<int>(threadIdx.x);
   if (at >= count) return;
   const int64_t row = at / columns, column = at % columns;

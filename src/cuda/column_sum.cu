@@ -23,6 +23,7 @@ struct Columns {
 
 template <class T, class Out, int E>
 __global__ void __launch_bounds__(32 * kWarps) column_sums(Columns<T, Out> a) {
+  ptx::wait_for_earlier_kernels();
   constexpr int kPitch = 32 + 32 / E;  // padding: a lane writes its E neighbouring columns to different banks
   SHARED(float, sums, [kWarps][E][kPitch]);
   const int lane = static_cast<int>(threadIdx.x), warp = static_cast<int>(threadIdx.y);

@@ -1,6 +1,7 @@
 #include "cuda/cuda_device.h"
 
 #include "cuda/check.h"
+#include "cuda/launch.h"
 #include "device/gpu_specs.h"
 
 namespace athanor::cuda {
@@ -38,9 +39,10 @@ double memory_rate(int index) {
   return 2e3 * khz * bits / 8;  // two transfers per clock
 }
 
-CudaDevice::CudaDevice(int index) : index_(index) {
+CudaDevice::CudaDevice(int index, bool programmatic_launch) : index_(index) {
   CUDA_CHECK(cudaSetDevice(index));
   CUDA_CHECK(cudaGetDeviceProperties(&properties_, index));
+  programmatic_launches() = programmatic_launch && properties_.major >= 9;
   description_ = cat("cuda:", index, " ", properties_.name, ", sm_", properties_.major, properties_.minor, ", ",
                      properties_.multiProcessorCount, " multiprocessors");
   int least = 0, greatest = 0;
@@ -54,6 +56,7 @@ CudaDevice::CudaDevice(int index) : index_(index) {
 }
 
 CudaDevice::~CudaDevice() {
+  programmatic_launches() = false;
   for (cudaStream_t stream : streams_) (void)cudaStreamDestroy(stream);
 }
 

@@ -16,7 +16,8 @@ double memory_rate(int index);
 
 class CudaDevice final : public Device {
  public:
-  explicit CudaDevice(int index);
+  // programmatic_launch: kernels may start before those ahead of them have ended, where the GPU can do that.
+  explicit CudaDevice(int index, bool programmatic_launch = true);
   ~CudaDevice() override;
   cudaStream_t stream(Lane lane) const { return streams_[static_cast<size_t>(lane)]; }
   // Called after every wait of the host, before CUDA's status is checked: throws if the run was aborted. May be null.

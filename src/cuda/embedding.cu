@@ -44,6 +44,7 @@ struct Moves {
 
 template <class U>
 __global__ void __launch_bounds__(kFlatThreads) move_rows(Moves<U> a) {
+  ptx::wait_for_earlier_kernels();
   const unsigned first = first_pack<kMoves>();
   U unit[kMoves];
   int64_t to[kMoves];
@@ -112,6 +113,7 @@ struct LookUp {
 
 template <class T, int E>
 __global__ void __launch_bounds__(kFlatThreads) add_embeddings(LookUp<T> a) {
+  ptx::wait_for_earlier_kernels();
   const unsigned first = first_pack<kSums>();
   Pack<T, E> token[kSums], position[kSums];
 #pragma unroll
@@ -136,6 +138,7 @@ __global__ void __launch_bounds__(kFlatThreads) add_embeddings(LookUp<T> a) {
 // Tokens [first, first + count) of the vocabulary are the rows of wte; others count as zeros. wpe: null for none.
 template <class T, int E>
 __global__ void __launch_bounds__(kFlatThreads) look_up_part(LookUp<T> a, int token_first, unsigned token_count) {
+  ptx::wait_for_earlier_kernels();
   const unsigned first = first_pack<kSums>();
   Pack<T, E> token[kSums], position[kSums];
   bool here[kSums];
@@ -185,6 +188,7 @@ struct Runs {
 // A thread sums E columns: 4, so that neighbouring threads access whole lines of the gradient, or 1.
 template <class T, class G, int E>
 __global__ void __launch_bounds__(kFlatThreads) sum_runs(Runs<G> a, const T* dy) {
+  ptx::wait_for_earlier_kernels();
   const int run = static_cast<int>(blockIdx.x);
   const int column = static_cast<int>(blockIdx.y * blockDim.x + threadIdx.x) * E;
   if (column >= a.columns) return;
@@ -231,6 +235,7 @@ __global__ void __launch_bounds__(kFlatThreads) sum_runs(Runs<G> a, const T* dy)
 // One block per run; the first run that continues a token adds the partial sums of this run and the following ones.
 template <class G, int E>
 __global__ void __launch_bounds__(kFlatThreads) add_continued(Runs<G> a, int runs) {
+  ptx::wait_for_earlier_kernels();
   const int first = static_cast<int>(blockIdx.x), token = a.token(first);
   const int column = static_cast<int>(blockIdx.y * blockDim.x + threadIdx.x) * E;
   const bool is_first = a.continues(first) && !(a.token(first - 1) == token && a.continues(first - 1));

@@ -63,6 +63,7 @@ __device__ __forceinline__ Ranks rank_rows(const Pass& a, int* counters) {
 }
 
 __global__ void __launch_bounds__(kThreads) count_digits(Pass a) {
+  ptx::wait_for_earlier_kernels();
   DYN_SMEM(raw);
   int* counters = reinterpret_cast<int*>(raw);
   (void)rank_rows(a, counters);
@@ -77,6 +78,7 @@ __global__ void __launch_bounds__(kThreads) count_digits(Pass a) {
 
 // Exclusive prefix sum in place; one block, `each` consecutive values per thread.
 __global__ void __launch_bounds__(1024) sums_before(int* values, int count, int each) {
+  ptx::wait_for_earlier_kernels();
   SHARED(int, warp_sums, [32]);
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
   const int begin = min(thread * each, count), end = min(begin + each, count);
@@ -100,6 +102,7 @@ __global__ void __launch_bounds__(1024) sums_before(int* values, int count, int 
 }
 
 __global__ void __launch_bounds__(kThreads) place_rows(Pass a) {
+  ptx::wait_for_earlier_kernels();
   DYN_SMEM(raw);
   int* counters = reinterpret_cast<int*>(raw);
   const Ranks ranks = rank_rows(a, counters);

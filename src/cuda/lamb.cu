@@ -28,6 +28,7 @@ struct DirectionRule {
 template <class M, class V>
 __global__ void __launch_bounds__(kTileThreads)
     adam_directions(const __grid_constant__ Ranges<DirectionPart> parts, const DirectionRule op) {
+  ptx::wait_for_earlier_kernels();
   constexpr bool kRandomM = sizeof(M) == 2, kRandomV = sizeof(V) == 2;
   const int number = parts.find(blockIdx.x);
   const DirectionPart& p = parts.range[number];
@@ -75,6 +76,7 @@ struct ScaledPart {
 };
 
 __global__ void __launch_bounds__(kTileThreads) scale_by_trust_ratio(const __grid_constant__ Ranges<ScaledPart> parts) {
+  ptx::wait_for_earlier_kernels();
   const int number = parts.find(blockIdx.x);
   const ScaledPart& p = parts.range[number];
   on_octet(p.extent, blockIdx.x - parts.first_block[number], [&](auto octet) {

@@ -23,13 +23,21 @@
 
 namespace athanor::cuda {
 
+// Whether kernels that this thread launches may start while the one before them in the stream still runs (programmatic
+// dependent launch). Set with the thread's current device, by CudaDevice.
+inline bool& programmatic_launches() {
+  thread_local bool allowed = false;
+  return allowed;
+}
+
+// With `programmatic` a kernel reads and writes global memory only after ptx::wait_for_earlier_kernels().
 struct LaunchConfig {
   dim3 grid, block;
   size_t shared_bytes = 0;  // dynamic shared memory
   cudaStream_t stream = nullptr;
-  unsigned cluster = 1;       // blocks along x in a cluster; sm_90 and later
-  bool programmatic = false;  // may start before its predecessor ends (griddepcontrol); sm_90 and later
-  bool cooperative = false;   // all blocks are resident, so they may wait for each other
+  unsigned cluster = 1;                         // blocks along x in a cluster; sm_90 and later
+  bool programmatic = programmatic_launches();  // sm_90 and later
+  bool cooperative = false;                     // all blocks are resident, so they may wait for each other
 };
 
 // Dynamic shared memory above 48 KiB minus the static part (small here) must be requested; the limit is the GPU's

@@ -169,6 +169,7 @@ __device__ __forceinline__ Softmax gradient_of(const Logits<T>& a, float base, f
 
 template <class T, bool kCapped>
 __global__ void __launch_bounds__(kMaxThreads, 2) cross_entropy(Logits<T> a) {
+  ptx::wait_for_earlier_kernels();
   SHARED(float, room, [32]);
   DYN_SMEM(raw);
   constexpr int kElements = kVector<T>;
@@ -227,6 +228,7 @@ __device__ __forceinline__ float base_of(float max, float softcap) {
 
 template <class T>
 __global__ void __launch_bounds__(kMaxThreads, 2) row_max(Logits<T> a, float* max) {
+  ptx::wait_for_earlier_kernels();
   SHARED(float, room, [32]);
   constexpr int kElements = kVector<T>;
   const T* row = a.logits + static_cast<size_t>(blockIdx.x) * static_cast<size_t>(a.columns);
@@ -264,6 +266,7 @@ __global__ void __launch_bounds__(kMaxThreads, 2) row_max(Logits<T> a, float* ma
 // A target outside the whole vocabulary makes the target's logit NaN, and so the loss.
 template <class T, bool kCapped>
 __global__ void __launch_bounds__(kMaxThreads, 2) logit_sums(Logits<T> a, const float* max, int first, int total) {
+  ptx::wait_for_earlier_kernels();
   SHARED(float, room, [32]);
   constexpr int kElements = kVector<T>;
   const T* row = a.logits + static_cast<size_t>(blockIdx.x) * static_cast<size_t>(a.columns);
@@ -290,6 +293,7 @@ __global__ void __launch_bounds__(kMaxThreads, 2) logit_sums(Logits<T> a, const 
 
 template <class T, bool kCapped>
 __global__ void __launch_bounds__(kMaxThreads, 2) cross_entropy_of_part(Logits<T> a, PartSums all) {
+  ptx::wait_for_earlier_kernels();
   T* row = a.logits + static_cast<size_t>(blockIdx.x) * static_cast<size_t>(a.columns);
   const int target = a.targets[blockIdx.x];
   if (target < 0) {  // ignored

@@ -25,7 +25,8 @@ struct CudaOptions {
   bool cudnn = true;   // false: as if it were not installed
   int64_t tokens = 0;  // 0: any lengths: only the program's own kernels
   bool documents = false;
-  std::string plan_folder;  // stores cuDNN's plans for later runs; "": plans are built at each start
+  bool programmatic_launch = true;  // kernels may start before those ahead of them have ended; changes no bit
+  std::string plan_folder;          // stores cuDNN's plans for later runs; "": plans are built at each start
 };
 
 struct CudaBackend {

@@ -33,6 +33,7 @@ constexpr int kForward = 4, kBackward = 2;  // packs in flight per thread and te
 
 template <class T, int E, bool L>
 __global__ void __launch_bounds__(kFlatThreads) gelu_forward(T* y, const T* x, unsigned packs, uint32_t* amax) {
+  ptx::wait_for_earlier_kernels();
   const unsigned first = first_pack<kForward>();
   Pack<T, E> v[kForward];
 #pragma unroll
@@ -57,6 +58,7 @@ __global__ void __launch_bounds__(kFlatThreads) gelu_forward(T* y, const T* x, u
 template <class T, int E, bool L>
 __global__ void __launch_bounds__(kFlatThreads)
     gelu_backward(T* dx, const T* dy, const T* x, unsigned packs, uint32_t* amax) {
+  ptx::wait_for_earlier_kernels();
   const unsigned first = first_pack<kBackward>();
   Pack<T, E> v[kBackward], d[kBackward];
 #pragma unroll
@@ -89,6 +91,7 @@ __device__ __forceinline__ size_t gate_of(unsigned at, unsigned row_packs) {
 template <class T, int E, bool L>
 __global__ void __launch_bounds__(kFlatThreads)
     swiglu_forward(T* y, const T* gu, unsigned packs, unsigned row_packs, uint32_t* amax) {
+  ptx::wait_for_earlier_kernels();
   const unsigned first = first_pack<kBackward>();
   const T* up = gu + static_cast<size_t>(row_packs) * E;
   Pack<T, E> g[kBackward], u[kBackward];
@@ -118,6 +121,7 @@ __global__ void __launch_bounds__(kFlatThreads)
 template <class T, int E, bool L, bool Y>
 __global__ void __launch_bounds__(kFlatThreads)
     swiglu_backward(T* dgu, T* y, const T* dy, const T* gu, unsigned packs, unsigned row_packs, uint32_t* amax) {
+  ptx::wait_for_earlier_kernels();
   const unsigned first = first_pack<kBackward>();
   const size_t to_up = static_cast<size_t>(row_packs) * E;
   Pack<T, E> d[kBackward], g[kBackward], u[kBackward];

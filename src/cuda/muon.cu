@@ -30,6 +30,7 @@ Rows<T> rows(const Tensor& t) {
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     combine(Rows<T> y, Rows<const T> a, Rows<const T> b, float alpha, float beta, int columns, bool whole) {
+  ptx::wait_for_earlier_kernels();
   const int64_t row = blockIdx.x;
   const int column = static_cast<int>(blockIdx.y) * kPiece + static_cast<int>(threadIdx.x) * kElements;
   if (column >= columns) return;
@@ -48,6 +49,7 @@ __global__ void __launch_bounds__(kThreads)
 // sums[row] = sum of squares of a row.
 template <class T>
 __global__ void __launch_bounds__(kThreads) square_rows(double* sums, Rows<const T> x, int columns, bool whole) {
+  ptx::wait_for_earlier_kernels();
   SHARED(double, room, [32]);
   const T* row = x.data + blockIdx.x * x.stride;
   double sum = 0;
@@ -63,6 +65,7 @@ __global__ void __launch_bounds__(kThreads) square_rows(double* sums, Rows<const
 
 // sums[rows] = the factor of the matrix, 1 / (margin norm + eps).
 __global__ void __launch_bounds__(kThreads) inverse_norm(double* sums, int64_t rows, double margin, double eps) {
+  ptx::wait_for_earlier_kernels();
   SHARED(double, room, [32]);
   double sum = 0;
   for (int64_t r = threadIdx.x; r < rows; r += kThreads) sum += sums[r];
@@ -73,6 +76,7 @@ __global__ void __launch_bounds__(kThreads) inverse_norm(double* sums, int64_t r
 template <class To, class From>
 __global__ void __launch_bounds__(kThreads)
     scale_rows(To* y, Rows<const From> x, const double* factor, int columns, bool whole) {
+  ptx::wait_for_earlier_kernels();
   const int64_t row = blockIdx.x;
   const int column = static_cast<int>(blockIdx.y) * kPiece + static_cast<int>(threadIdx.x) * kElements;
   if (column >= columns) return;
@@ -90,6 +94,7 @@ __global__ void __launch_bounds__(kThreads)
 constexpr int kLanes = 32, kWarps = kThreads / kLanes;
 template <class T>
 __global__ void __launch_bounds__(kThreads) square_columns(double* sums, const T* x, int64_t rows, int columns) {
+  ptx::wait_for_earlier_kernels();
   SHARED(double, room, [kThreads]);
   const int lane = static_cast<int>(threadIdx.x) % kLanes, warp = static_cast<int>(threadIdx.x) / kLanes;
   const int column = static_cast<int>(blockIdx.x) * kLanes + lane;
@@ -113,6 +118,7 @@ struct NeuronRule {
 };
 __global__ void __launch_bounds__(kThreads)
     neuron_factors(float* factors, float* v, const double* squares, const NeuronRule op) {
+  ptx::wait_for_earlier_kernels();
   SHARED(double, room, [32]);
   const bool skip = op.state->skip;
   double before = 0, after = 0;
@@ -132,6 +138,7 @@ __global__ void __launch_bounds__(kThreads)
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     scale_neurons(T* x, const float* factors, int columns, bool by_column, bool whole) {
+  ptx::wait_for_earlier_kernels();
   const int64_t row = blockIdx.x;
   const int column = static_cast<int>(blockIdx.y) * kPiece + static_cast<int>(threadIdx.x) * kElements;
   if (column >= columns) return;

@@ -78,6 +78,7 @@ __device__ __forceinline__ void store_normalised(const Rows<T>& a, T* y, const P
 
 template <NormKind K, class T, bool L>
 __global__ void __launch_bounds__(kMaxThreads) norm_forward(Rows<T> a) {
+  ptx::wait_for_earlier_kernels();
   SHARED(float, room, [32]);
   constexpr int kElements = kVector<T>;
   const int64_t row = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
@@ -122,6 +123,7 @@ __global__ void __launch_bounds__(kMaxThreads) norm_forward(Rows<T> a) {
 
 template <NormKind K, class T>
 __global__ void __launch_bounds__(kMaxThreads) norm_apply(Rows<T> a) {
+  ptx::wait_for_earlier_kernels();
   constexpr int kElements = kVector<T>;
   const int64_t row = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
   if (row >= a.rows) return;
@@ -140,6 +142,7 @@ __global__ void __launch_bounds__(kMaxThreads) norm_apply(Rows<T> a) {
 
 template <NormKind K, class T, bool L>
 __global__ void __launch_bounds__(kMaxThreads) norm_forward_any(Rows<T> a) {
+  ptx::wait_for_earlier_kernels();
   SHARED(float, room, [32]);
   const int64_t start = static_cast<int64_t>(blockIdx.x) * a.columns;
   const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
@@ -174,6 +177,7 @@ __global__ void __launch_bounds__(kMaxThreads) norm_forward_any(Rows<T> a) {
 
 template <NormKind K, class T>
 __global__ void __launch_bounds__(kMaxThreads) norm_apply_any(Rows<T> a) {
+  ptx::wait_for_earlier_kernels();
   const int64_t start = static_cast<int64_t>(blockIdx.x) * a.columns;
   const float mean = K == NormKind::layer ? a.mean[blockIdx.x] : 0.f, rstd = a.rstd[blockIdx.x];
   for (int c = static_cast<int>(threadIdx.x); c < a.columns; c += static_cast<int>(blockDim.x)) {
@@ -317,6 +321,7 @@ constexpr int kShortResident = K == NormKind::rms && sizeof(T) == 2 ? 3 : 2;
 template <NormKind K, class T, int Threads, bool L>
 __global__ void __launch_bounds__(Threads, Threads == kShortBlock ? kShortResident<K, T> : 1)
     norm_backward(BackwardRows<T> a) {
+  ptx::wait_for_earlier_kernels();
   SHARED(float2, room, [2][kMaxThreads / 32]);
   constexpr bool kLayer = K == NormKind::layer;
   using Row = BackwardRow<T>;
@@ -362,6 +367,7 @@ __global__ void __launch_bounds__(Threads, Threads == kShortBlock ? kShortReside
 
 template <NormKind K, class T, bool L>
 __global__ void __launch_bounds__(kMaxThreads) norm_backward_any(BackwardRows<T> a) {
+  ptx::wait_for_earlier_kernels();
   SHARED(float, room, [32]);
   DYN_SMEM(raw);
   float* const sums = reinterpret_cast<float*>(raw);  // [dw | db]

@@ -81,6 +81,7 @@ __device__ __forceinline__ float joined(float rounding, float rest) {
 // One warp: its first thread closes the step, all of them look for the largest of the scores.
 __global__ void step_control(StepState* state, SpikeWindow* window, const float* scores, int64_t count,
                              StepControl op) {
+  ptx::wait_for_earlier_kernels();
   float top_score = scores ? -INFINITY : 0;
   for (int64_t i = threadIdx.x; i < count; i += 32) top_score = fmaxf(top_score, scores[i]);
   top_score = warp_reduce(top_score, Max{});
@@ -174,6 +175,7 @@ struct Master {
 template <class Kind, class M, class V>
 __global__ void __launch_bounds__(kTileThreads, 3)
     adamw_tiles(const __grid_constant__ Ranges<Part> parts, const AdamRule op) {
+  ptx::wait_for_earlier_kernels();
   constexpr bool kRandomMaster = std::is_same_v<Kind, Rounded>, kRandomM = sizeof(M) == 2, kRandomV = sizeof(V) == 2;
   const int number = parts.find(blockIdx.x);
   const Part& p = parts.range[number];
@@ -220,6 +222,7 @@ struct ScheduleFreeRule {
 template <class Kind, class V>
 __global__ void __launch_bounds__(kTileThreads, 3)
     schedule_free_tiles(const __grid_constant__ Ranges<Part> parts, const ScheduleFreeRule op) {
+  ptx::wait_for_earlier_kernels();
   constexpr bool kRandomMaster = std::is_same_v<Kind, Rounded>, kRandomV = sizeof(V) == 2;
   const int number = parts.find(blockIdx.x);
   const Part& p = parts.range[number];
@@ -299,6 +302,7 @@ __device__ __forceinline__ float scale_of(const float (&x)[kElements]) {
 template <class Kind, class Map>
 __global__ void __launch_bounds__(kTileThreads)
     adamw_8bit_tiles(const __grid_constant__ Ranges<CodedPart> parts, const AdamRule op) {
+  ptx::wait_for_earlier_kernels();
   constexpr bool kRandomMaster = std::is_same_v<Kind, Rounded>, kFp8 = std::is_same_v<Map, Fp8Shares>;
   SHARED(Map, maps, [2]);
   constexpr int kNumbers = 2 * sizeof(Map) / sizeof(float);
@@ -374,6 +378,7 @@ __global__ void __launch_bounds__(kTileThreads)
 template <class Kind, class M, class Rule>
 __global__ void __launch_bounds__(kTileThreads, 3)
     update_tiles(const __grid_constant__ Ranges<Part> parts, const Rule op) {
+  ptx::wait_for_earlier_kernels();
   constexpr bool kRandomMaster = std::is_same_v<Kind, Rounded>, kKept = !std::is_same_v<M, None>,
                  kRandomM = kKept && sizeof(M) == 2;
   const int number = parts.find(blockIdx.x);
@@ -420,6 +425,7 @@ struct EmaRule {
 template <class Kind>
 __global__ void __launch_bounds__(kTileThreads)
     ema_tiles(const __grid_constant__ Ranges<EmaPart> parts, const EmaRule op) {
+  ptx::wait_for_earlier_kernels();
   const int number = parts.find(blockIdx.x);
   const EmaPart& p = parts.range[number];
   on_octet(p.masters.extent, blockIdx.x - parts.first_block[number], [&](auto octet) {
@@ -453,6 +459,7 @@ struct MomentumRule {
 template <class M>
 __global__ void __launch_bounds__(kTileThreads)
     momentum_tiles(const __grid_constant__ Ranges<MomentumPart> parts, const MomentumRule op) {
+  ptx::wait_for_earlier_kernels();
   const int number = parts.find(blockIdx.x);
   const MomentumPart& p = parts.range[number];
   on_octet(p.extent, blockIdx.x - parts.first_block[number], [&](auto octet) {
@@ -504,6 +511,7 @@ struct ClipRule {
 template <class Kind>
 __global__ void __launch_bounds__(kTileThreads)
     clip_tiles(const __grid_constant__ Ranges<ClipPart> parts, const ClipRule op) {
+  ptx::wait_for_earlier_kernels();
   const int number = parts.find(blockIdx.x);
   const ClipPart& clip = parts.range[number];
   const Part& p = clip.part;
@@ -553,6 +561,7 @@ __global__ void __launch_bounds__(kTileThreads)
 }
 
 __global__ void __launch_bounds__(kTileThreads) split_master(bf16* param, int16_t* rest, float* master, Extent extent) {
+  ptx::wait_for_earlier_kernels();
   on_octet(extent, blockIdx.x, [&](auto octet) {
     float w[kElements];
     octet.load(w, master);
@@ -566,6 +575,7 @@ __global__ void __launch_bounds__(kTileThreads) split_master(bf16* param, int16_
 
 __global__ void __launch_bounds__(kTileThreads)
     join_master(float* master, const bf16* param, const int16_t* rest, Extent extent) {
+  ptx::wait_for_earlier_kernels();
   on_octet(extent, blockIdx.x, [&](auto octet) {
     float w[kElements], lower[kElements];
     octet.load(w, param);

@@ -57,6 +57,7 @@ __device__ __forceinline__ float team_sum(float value, int team) {
 
 template <class T, int E, int P>
 __global__ void __launch_bounds__(kForwardThreads) qk_norm_forward(Heads a, T* y, float* rstd, const T* x, float eps) {
+  ptx::wait_for_earlier_kernels();
   constexpr int kHeads = kForwardHeads<P>;
   const unsigned teams = kForwardThreads >> a.team_bits, team = threadIdx.x >> a.team_bits;
   const int lane = static_cast<int>(threadIdx.x) & (a.team() - 1);
@@ -162,6 +163,7 @@ __host__ __device__ constexpr int pitch(int dim) {
 
 template <class T, int E, int P>
 __global__ void __launch_bounds__(kBackwardThreads<P>) qk_norm_backward(Heads a, Backward<T> b) {
+  ptx::wait_for_earlier_kernels();
   DYN_SMEM(raw);
   float* sums = reinterpret_cast<float*>(raw);  // [warps, E, pitch]
   constexpr int kHeads = kBackwardHeads<P>, kThreads = kBackwardThreads<P>, kWarps = kThreads / 32;

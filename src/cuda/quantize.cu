@@ -184,6 +184,7 @@ __device__ __forceinline__ void keep(uint32_t* most, uint32_t value, bool shared
 template <class Source>
 __global__ void __launch_bounds__(kThreads)
     find_most(uint32_t* most, const Source x, const Cut c, bool is_shared, const float* given) {
+  ptx::wait_for_earlier_kernels();
   SHARED(uint32_t, room, [kWarps * kTileColumns]);
   if (given && *given > 0) return;
   const Place at(c);
@@ -247,6 +248,7 @@ __device__ __forceinline__ void store_codes(uint8_t* row, const float (&v)[kElem
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     encode(uint8_t* codes, void* scales, uint32_t* most, const T* x, const Cut c, const Rule rule) {
+  ptx::wait_for_earlier_kernels();
   const Place at(c);
   const bool given = rule.given && *rule.given > 0, inside = at.column < c.columns;
   const bool first = c.width <= 1 ? at.column == 0 : at.column % c.width == 0;
@@ -294,6 +296,7 @@ __global__ void __launch_bounds__(kThreads)
 
 // The scale beside a given factor, and the largest magnitude of several matrices.
 __global__ void finish_delayed(float* scale, const uint32_t* most, const Rule rule) {
+  ptx::wait_for_earlier_kernels();
   const bool given = rule.given && *rule.given > 0, finite = *most < kInfinity;
   if (!given) {
     *scale = scaled(*most, rule).scale;
@@ -334,6 +337,7 @@ template <class Source>
 __global__ void __launch_bounds__(kThreads, Source::kBlocks)
     encode_turned(uint8_t* turned, uint8_t* codes, float* scales, uint32_t* most, const Source x, const Cut c,
                   const Turning how, const Rule rule) {
+  ptx::wait_for_earlier_kernels();
   SHARED(uint2, tile, [kSide * kSquares]);
   SHARED(uint32_t, room, [kSquares * kRoom]);
   SHARED(float, of_column, [kSide]);
@@ -445,6 +449,7 @@ __global__ void __launch_bounds__(kThreads, Source::kBlocks)
 
 // counts->whole = the largest of all blocks.
 __global__ void __launch_bounds__(kThreads) find_whole(QuantizeCounts* counts, const uint32_t* most, int64_t blocks) {
+  ptx::wait_for_earlier_kernels();
   const int64_t at = int64_t{blockIdx.x} * kThreads + static_cast<int>(threadIdx.x);
   const uint32_t all = warp_reduce(at < blocks ? most[at] : 0u, Max{});
   if (threadIdx.x % kLanes == 0) atomicMax(&counts->whole, all);
@@ -468,6 +473,7 @@ template <class T>
 __global__ void __launch_bounds__(kThreads)
     encode_e2m1(uint8_t* codes, uint8_t* scales, float* global, const QuantizeCounts* counts, const uint32_t* most,
                 const T* x, const Cut c, const Rounding rounding) {
+  ptx::wait_for_earlier_kernels();
   const Place at(c);
   const Scaled whole = whole_scale(counts->whole);
   if (blockIdx.x == 0 && threadIdx.x == 0) *global = whole.scale;
@@ -501,6 +507,7 @@ __global__ void __launch_bounds__(kThreads)
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     hadamard(float* y, const T* x, int64_t groups, int64_t columns, bool along) {
+  ptx::wait_for_earlier_kernels();
   constexpr int kCount = static_cast<int>(kHadamard);
   const int64_t group = int64_t{blockIdx.x} * kThreads + static_cast<int>(threadIdx.x);
   if (group >= groups) return;
@@ -532,6 +539,7 @@ template <class Source>
 __global__ void __launch_bounds__(kThreads)
     count_codes(QuantizeCounts* counts, const uint8_t* codes, const void* scales, const float* global, const Source x,
                 const Cut c, const Rule rule, double saturates, bool turned) {
+  ptx::wait_for_earlier_kernels();
   SHARED(unsigned, room, [kLanes]);
   const Place at(c);
   unsigned values = 0, saturated = 0, underflowed = 0, largest = 0;
@@ -572,6 +580,7 @@ __global__ void __launch_bounds__(kThreads)
 
 // QuantizeStatistics::add().
 __global__ void add(double* statistics, const QuantizeCounts* counts) {
+  ptx::wait_for_earlier_kernels();
   statistics[0] += static_cast<double>(counts->values);
   statistics[1] += static_cast<double>(counts->saturated);
   statistics[2] += static_cast<double>(counts->underflowed);
@@ -595,6 +604,7 @@ struct DelayedRule {
 };
 // A block for each element of amax.
 __global__ void __launch_bounds__(kThreads) delay(const Histories table, int64_t first_row, const DelayedRule op) {
+  ptx::wait_for_earlier_kernels();
   SHARED(float, room, [kLanes]);
   const int row = static_cast<int>(blockIdx.x) / op.columns, column = static_cast<int>(blockIdx.x) % op.columns;
   const int64_t element = (first_row + row) * op.columns + column;

@@ -73,6 +73,7 @@ struct Place {
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     find_largest_of_part(uint32_t* largest, uint32_t* of_all, const T* x, const Cut c) {
+  ptx::wait_for_earlier_kernels();
   const Place at(c);
   uint32_t most = 0;
   at.each(c, x, [&](const float (&v)[kElements], int64_t) {
@@ -98,6 +99,7 @@ struct PartRule {
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     encode_part(uint8_t* codes, QuantizeCounts* counts, const T* x, const Cut c, const PartRule op) {
+  ptx::wait_for_earlier_kernels();
   SHARED(unsigned, room, [kLanes]);
   const Place at(c);
   float factor = 0, scale = 0;  // NaN where something of the block is not finite

@@ -39,6 +39,7 @@ __device__ __forceinline__ void values_of(float (&values)[kElements], const uint
 
 template <class T>
 __global__ void __launch_bounds__(kMostThreads) encode_rows(const T* x, const RowsOfCodes op) {
+  ptx::wait_for_earlier_kernels();
   DYN_SMEM(memory);
   SHARED(uint32_t, room, [kRing * kLanes]);
   const int chunks = op.columns / kElements, threads = static_cast<int>(blockDim.x);

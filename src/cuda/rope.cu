@@ -26,6 +26,7 @@ struct Rotation {
 
 template <class T, int E>
 __global__ void __launch_bounds__(kFlatThreads) rope(Rotation<T> a) {
+  ptx::wait_for_earlier_kernels();
   const unsigned number = first_pack<1>(), packs = a.half / E;
   if (number >= a.threads) return;
   const unsigned rest = number / packs, column = number % packs * E;

@@ -10,7 +10,7 @@ namespace athanor {
 struct DeviceWork {
   std::string name;            // kernel name, "copy" or "fill"
   int64_t label = 0;           // the label of begin() when the host launched or captured it; 0: none
-  int64_t stream = 0;          // activities of one stream do not overlap
+  int64_t stream = 0;          // activities of one stream overlap only where a kernel waits for the one before it
   int64_t begin = 0, end = 0;  // ns on the profiler's clock
 };
 

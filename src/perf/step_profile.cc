@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <map>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "base/log.h"
@@ -98,6 +100,19 @@ Occupation occupation(std::span<const DeviceWork> activities) {
   return o;
 }
 
+std::vector<DeviceWork> without_waits(std::vector<DeviceWork> activities) {
+  std::stable_sort(activities.begin(), activities.end(),
+                   [](const DeviceWork& a, const DeviceWork& b) { return a.begin < b.begin; });
+  std::map<int64_t, int64_t> ended;  // by stream
+  for (DeviceWork& a : activities) {
+    if (communicates(a) || a.name == "copy" || a.name == "fill") continue;
+    int64_t& before = ended.try_emplace(a.stream, a.begin).first->second;
+    a.begin = std::min(std::max(a.begin, before), a.end);
+    before = std::max(before, a.end);
+  }
+  return activities;
+}
+
 StepProfile::StepProfile(Engine& engine, Backend backend, Options options)
     : engine_(engine), backend_(backend), options_(std::move(options)) {
   if (!options_.profiler) {
@@ -153,7 +168,8 @@ void StepProfile::settle(bool count) {
   if (collectives_) collectives_->settle(count);
   if (timed_) return timed_->settle(count);
   backend_.device.sync();
-  const DeviceLog log = options_.profiler->take();
+  DeviceLog log = options_.profiler->take();
+  log.done = without_waits(std::move(log.done));
   if (!log.problem.empty()) {
     options_.why_events = log.problem;
     return use_events();

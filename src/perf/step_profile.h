@@ -5,6 +5,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "device/profiler.h"
 #include "engine/engine.h"
@@ -27,6 +28,10 @@ struct Occupation {
   double idle() const { return window > 0 ? 1 - busy / window : 0; }
 };
 Occupation occupation(std::span<const DeviceWork>);
+
+// A kernel of a programmatic launch starts early and waits for the one before it on its stream: each that computes
+// begins when the one before has ended. In the order of begin.
+std::vector<DeviceWork> without_waits(std::vector<DeviceWork>);
 
 class StepProfile {
  public:

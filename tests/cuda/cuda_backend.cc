@@ -6,6 +6,7 @@
 
 #include "cuda/check.h"
 #include "cuda/cuda_ops.h"
+#include "cuda/launch.h"
 #include "cuda/libraries/open.h"
 #include "cuda/libraries/specs.h"
 #ifdef ATHANOR_EMULATED_GPU
@@ -80,6 +81,7 @@ class CudaTestOps final : public Decorated<CudaTestOps> {
   void on(const Op& op, void* scratch) {
     op.check();
     next_schedule(threads_);
+    cuda::programmatic_launches() = ops_.gemm().capability() >= 90;  // as CudaDevice has it
     try {
       if constexpr (std::is_same_v<Op, Gemm>)
         if (search_ && op.epilogue != Epilogue::none) ops_.search({.products = {&op, 1}}, 600);

@@ -4,6 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include <utility>
+#include <vector>
+
 #include "base/file.h"
 #include "tests/tiny_model.h"
 #include "tests/train/harness.h"
@@ -27,6 +30,22 @@ TEST(Occupation, IsOfTheTimeBetweenTheFirstAndTheLast) {
   EXPECT_NEAR(occupation(overlapping).idle(), 0, 1e-12);
   const std::vector<DeviceWork> empty = {ran("a", 100, 100)};
   EXPECT_EQ(occupation(empty).idle(), 0);
+}
+
+TEST(Occupation, AKernelThatStartsEarlyIsCountedFromTheEndOfTheOneBefore) {
+  const auto on = [](int64_t stream, DeviceWork work) {
+    work.stream = stream;
+    return work;
+  };
+  const auto spans = without_waits({on(7, ran("b", 90, 250)), on(7, ran("a", 0, 200)), on(7, ran("copy", 150, 240)),
+                                    on(7, ran("ncclDevKernel_AllReduce", 100, 300)), on(8, ran("c", 120, 260)),
+                                    on(7, ran("short", 240, 245)), on(7, ran("d", 300, 310))});
+  std::vector<std::pair<int64_t, int64_t>> found;
+  for (const DeviceWork& a : spans) found.emplace_back(a.begin, a.end);
+  // a, b, the collective, c, the copy, short: not below zero, d
+  const std::vector<std::pair<int64_t, int64_t>> expected = {{0, 200},   {200, 250}, {100, 300}, {120, 260},
+                                                             {150, 240}, {245, 245}, {300, 310}};
+  EXPECT_EQ(found, expected);
 }
 
 TEST(Occupation, CommunicationIsExposedWhereNothingElseRuns) {

@@ -505,6 +505,19 @@ class MachineCodeTest(unittest.TestCase):
         problem, = self.check.asynchronous_problems(self.kernel(lines))
         self.assertIn("4 of 4 wgmma end a group", problem)
 
+    def test_global_memory_is_touched_only_behind_the_wait(self):
+        """On every way from the start; shared memory, and descriptors of tensors, before it."""
+        start = ["STS R1, R2", "@P0 BRA FETCH", "ACQBULK", "LDG.E.128 R4, R2", "EXIT"]
+        self.assertEqual(list(self.check.start_problems(self.kernel([*start, "FETCH: UTMACCTL.PF [UR4]", "ACQBULK", "BRA END",
+                                                                     "END: UTMASTG.2D [UR4], [UR6]", "EXIT"]))), [])
+        problem, = self.check.start_problems(self.kernel([*start, "FETCH: MOV R1, R2", "BRA END", "END: RED.E.ADD R4, R2", "EXIT"]))
+        self.assertIn("loop: RED.E.ADD at 0x70 comes before griddepcontrol.wait", problem)
+        problem, = self.check.start_problems(self.kernel(["@P0 ACQBULK", "LDG.E.128 R4, R2", "FETCH: EXIT"]))
+        self.assertIn("LDG.E.128 at 0x10", problem, "not all threads wait")
+        older = self.kernel(["LDG.E.128 R4, R2", "EXIT"])
+        older.architecture = "sm_80"
+        self.assertEqual(list(self.check.start_problems(older)), [])
+
     def test_model_of_a_loop(self):
         model = module(ROOT / "scripts" / "model_kernels.py")
         loop, = self.machine_code.product_loops(self.kernel(self.OVERLAP).code)

@@ -53,6 +53,7 @@ constexpr int kStatsThreads = 256, kStatsLanes = 8;
 
 template <class T>
 __global__ void __launch_bounds__(kStatsThreads) query_stats(StatsRows<T> a) {
+  ptx::wait_for_earlier_kernels();
   constexpr int E = kVector<T>;
   const int64_t item = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) / kStatsLanes;
   const bool exists = item < a.rows * a.heads;
@@ -123,6 +124,7 @@ __device__ __forceinline__ void meet_queries(Accumulators<Tile::R, Tile::D>& dk,
 
 template <bool Dk, bool Dv, class T, class Tile>
 __global__ void __launch_bounds__(Tile::kThreads) keys_backward(Backward<T> a) {
+  ptx::wait_for_earlier_kernels();
   constexpr int D = Tile::D, R = Tile::R, N = Tile::N, kRows = Tile::kRows;
   SHARED(Sight<kRows>, sight);
   DYN_SMEM(raw);
@@ -200,6 +202,7 @@ __device__ __forceinline__ void load_keys(Stage<T, Tile>& stage, const Inputs<T>
 
 template <class T, class Tile>
 __global__ void __launch_bounds__(Tile::kThreads) queries_backward(Backward<T> a) {
+  ptx::wait_for_earlier_kernels();
   constexpr int D = Tile::D, R = Tile::R, N = Tile::N, kRows = Tile::kRows;
   SHARED(Sight<kRows>, sight);
   DYN_SMEM(raw);

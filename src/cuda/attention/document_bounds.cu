@@ -20,6 +20,7 @@ struct Table {
 };
 
 __global__ void __launch_bounds__(kThreads) document_bounds(Table t) {
+  ptx::wait_for_earlier_kernels();
   const int begin = static_cast<int>(blockIdx.x) * kRows, end = min(begin + kRows, t.rows);
   const auto bound = [&](int first, int size) { return first % t.tokens + (t.ends ? size : 0); };
   for (int row = begin + static_cast<int>(threadIdx.x); row < end; row += kThreads) t.bounds[row] = bound(row, 1);

@@ -23,6 +23,7 @@ struct Tiles {
 
 template <class T, int D>
 __global__ void __launch_bounds__(Tiles<D>::kThreads) attend(Forward<T> a) {
+  ptx::wait_for_earlier_kernels();
   using Tile = Tiles<D>;
   constexpr int R = Tile::R, N = Tile::N;
   SHARED(Sight<Tile::kRows>, sight);

@@ -21,6 +21,7 @@ struct Merge {
 
 template <class T, int E>
 __global__ void __launch_bounds__(kWarps * 32) merge(Merge<T> a) {
+  ptx::wait_for_earlier_kernels();
   const int64_t number = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
   const int lane = static_cast<int>(threadIdx.x % 32);
   if (number >= a.count) return;

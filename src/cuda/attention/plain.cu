@@ -111,6 +111,7 @@ __device__ __forceinline__ bool sees(const Seen& s, int row) { return row >= s.f
 
 template <class T>
 __global__ void __launch_bounds__(kThreads) attend(Forward<T> a) {
+  ptx::wait_for_earlier_kernels();
   SHARED(Sight<kRows>, sight);
   SHARED(float, weights, [kRows * kPitch]);
   const Inputs<T>& in = a.in;
@@ -214,6 +215,7 @@ struct Operands {
 
 template <Gradient G, class T>
 __global__ void __launch_bounds__(kThreads) differentiate(Backward<T> a) {
+  ptx::wait_for_earlier_kernels();
   constexpr Side kOwn = G == Gradient::kQueries ? Side::kQueries : Side::kKeys;
   SHARED(Sight<kRows>, sight);
   SHARED(float, weights, [kRows * kPitch]);

@@ -123,6 +123,7 @@ __global__ void __launch_bounds__(kImageThreads, 1)
   DYN_SMEM(raw);
   auto& room = *reinterpret_cast<R*>(raw);
   shared.init();
+  ptx::wait_for_earlier_kernels();
   // Longest work first: earlier keys are seen by more queries.
   const Schedule::Run run = schedule.run(static_cast<int>(blockIdx.x));
   Place at{run.head, run.end, run.tile * kRows, kNone};
@@ -266,6 +267,7 @@ __global__ void __launch_bounds__(kImageThreads, 1)
   DYN_SMEM(raw);
   auto& room = *reinterpret_cast<R*>(raw);
   shared.init();
+  ptx::wait_for_earlier_kernels();
   // Longest work first: later queries see more keys.
   const Schedule::Run run = schedule.run(static_cast<int>(blockIdx.x));
   Place at{run.head, run.end, (schedule.tiles - 1 - run.tile) * kRows, kNone};

@@ -182,6 +182,7 @@ __global__ void __launch_bounds__(kImageThreads, 1)
     shared.heads.init();
     ptx::fence_mbar_init();
   }
+  ptx::wait_for_earlier_kernels();
   // Longest work first: later queries see more keys.
   const Schedule::Run run = schedule.run(static_cast<int>(blockIdx.x));
   Place at{run.head, run.end, (schedule.tiles - 1 - run.tile) * kRows, kNone};

@@ -37,6 +37,7 @@ struct OrderedMaps {
 // Which keys each tile of queries sees, and counters of 0.
 template <int N>
 __global__ void __launch_bounds__(N) prepare_sums(SpanTable spans, Sums sums, int heads) {
+  ptx::wait_for_earlier_kernels();
   SHARED(Sight<N>, sight);
   const int tile = static_cast<int>(blockIdx.x), thread = static_cast<int>(threadIdx.x);
   look<Side::kQueries>(sight, spans, tile * N);
@@ -58,6 +59,7 @@ __device__ __forceinline__ int sums_place(int t, int n) {
 // dq of a tile of queries of a head, from its sums. factor: the scale of the scores.
 template <class T, int D>
 __global__ void __launch_bounds__(kConsumers) round_sums(T* dq, int64_t stride, int queries, Sums sums, float factor) {
+  ptx::wait_for_earlier_kernels();
   constexpr int N = kOrderedRows, kPitch = D + 8;  // so that the 8 rows of a store are in different banks
   SHARED(T, rows, [N * kPitch]);
   const int tile = static_cast<int>(blockIdx.x), head = static_cast<int>(blockIdx.y);
@@ -330,6 +332,7 @@ __device__ __forceinline__ void meet_queries(Accumulators<1, D>& dk, Accumulator
 template <class T, int D>
 __global__ void __launch_bounds__(kImageThreads, 1)
     ordered_backward_wgmma(Inputs<T> in, const __grid_constant__ OrderedMaps maps, Sums sums) {
+  ptx::wait_for_earlier_kernels();
 #if PTX_SM90A
   using R = OrderedRoom<T, D>;
   SHARED(OrderedShared<R>, shared);

@@ -356,6 +356,7 @@ __device__ __forceinline__ void run_block(Room& room, PairRing& ring, const M& m
     ptx::fence_mbar_init();
   }
   ptx::cluster_sync();
+  ptx::wait_for_earlier_kernels();
   if (threadIdx.x >= kConsumers) {
     ptx::registers_decrease<kProducerRegisters>();
     if (warp_id() == kWarps) produce<S>(room, ring, maps, tiles);

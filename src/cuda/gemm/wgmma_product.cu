@@ -277,6 +277,7 @@ __device__ __forceinline__ void run_block(Room<T>& room, PairRing& ring, const M
     ptx::fence_mbar_init();
   }
   ptx::cluster_sync();
+  ptx::wait_for_earlier_kernels();
   if (threadIdx.x >= kConsumers) {
     ptx::registers_decrease<kProducerRegisters>();
     if (warp_id() == kWarps) produce(room, ring, maps, tiles);

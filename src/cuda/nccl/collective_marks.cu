@@ -10,6 +10,7 @@ namespace athanor::cuda {
 namespace {
 
 __global__ void tell(uint32_t* passed, uint64_t* visible, uint32_t what) {
+  ptx::wait_for_earlier_kernels();
   const uint32_t now = ld4(passed) + 1;
   st4(passed, now);
   ptx::store_for_host(visible, uint64_t{now} << 32 | what);
@@ -30,7 +31,9 @@ CollectiveMarks::~CollectiveMarks() {
 
 void CollectiveMarks::mark(Lane lane, uint32_t what) {
   const auto l = static_cast<size_t>(lane);
-  CUDA_CHECK(launch(tell, {.grid = 1, .block = 1, .stream = device_.stream(lane)}, passed_ + l, visible_ + l, what));
+  // Not before the collective has ended: a mark that waits beside it would look like work that hides it.
+  const LaunchConfig config{.grid = 1, .block = 1, .stream = device_.stream(lane), .programmatic = false};
+  CUDA_CHECK(launch(tell, config, passed_ + l, visible_ + l, what));
 }
 
 void CollectiveMarks::begin(Lane lane, uint32_t what) { mark(lane, what); }

@@ -16,6 +16,7 @@ struct Pieces {
 };
 
 __global__ void __launch_bounds__(kTileThreads) add_pieces(const Pieces a) {
+  ptx::wait_for_earlier_kernels();
   on_octet(a.extent, blockIdx.x, [&](auto octet) {
     float sum[kElements];
     for (int r = 0; r < a.ranks; ++r) {
@@ -41,7 +42,8 @@ void sum_pieces(const SumOfPieces& sum, cudaStream_t stream) {
                       sum.stride,
                       sum.ranks,
                       sum.rank};
-  const LaunchConfig config{dim3(grid_size(tiles_of(n))), dim3(kTileThreads), 0, stream};
+  LaunchConfig config{dim3(grid_size(tiles_of(n))), dim3(kTileThreads), 0, stream};
+  config.programmatic = false;  // as marks of collectives: nothing of the program runs beside a collective in its stream
   CUDA_CHECK(launch(add_pieces, config, pieces));
 }
 }  // namespace athanor::cuda

@@ -191,6 +191,13 @@ T* cluster_pointer(T* p, uint32_t rank) {
   return static_cast<T*>(emu::ptx::cluster_pointer(p, rank));
 }
 #endif
+// Every kernel calls this before it reads or writes global memory: a programmatic launch starts it while kernels before
+// it in the stream still run. Waits until these have ended and what they wrote is visible. From then on the next kernel
+// may start beside this one, and waits here for its end; so each has waited for all before it.
+PTX_FUNCTION void wait_for_earlier_kernels() {
+  griddep_wait();
+  griddep_launch();
+}
 #if PTX_SM90
 PTX_FUNCTION void cluster_sync() {
   cluster_arrive();
