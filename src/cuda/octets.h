@@ -45,6 +45,16 @@ __device__ __forceinline__ T narrowed(float x) {
   }
 }
 
+// As in tensor/half.h, of f32 values.
+__device__ __forceinline__ float settled(float x) {
+  unsigned bits = __float_as_uint(x);
+  settle_word(bits);
+  return __uint_as_float(bits);
+}
+__device__ __forceinline__ float joined(float rounding, float rest) {
+  return __uint_as_float(__float_as_uint(rounding) + __float_as_uint(rest));
+}
+
 // Eight floats are two 16-byte accesses of a thread. To fill whole sectors, two neighbouring threads access their first
 // halves together, then their second halves, and exchange them by shuffles.
 __device__ __forceinline__ bool is_odd() { return threadIdx.x % 2 == 1; }

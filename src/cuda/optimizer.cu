@@ -1,8 +1,8 @@
 // The end of a step: StepControl in one warp; update rules over all flat buffers in one launch, a block per tile of
-// 2048 elements (ranges.h); splitting and joining of masters. Every operation of the rules (ops/update.h) is rounded as
-// in torch.optim, without fused multiply-add, so the bits are those of the CPU backend. Memory bound, each byte moves
-// once: all f32, 16 bytes of loads and 18 of stores per element; with split masters and bf16 moments 12 and 12. A
-// skipped step writes back what it read. Not timed on a GPU yet.
+// 2048 elements (ranges.h). Every operation of the rules (ops/update.h) is rounded as in torch.optim, without fused
+// multiply-add, so the bits are those of the CPU backend. Memory bound, each byte moves once: all f32, 16 bytes of loads
+// and 18 of stores per element; with split masters and bf16 moments 12 and 12. A skipped step writes back what it read.
+// Not timed on a GPU yet.
 #include "cuda/optimizer.h"
 
 #include "cuda/muon.h"
@@ -65,16 +65,6 @@ struct Signs {
     m = __fadd_rn(__fmul_rn(a.beta2, m), __fmul_rn(a.one_minus_beta2, g));
   }
 };
-
-// As in tensor/half.h, of f32 values.
-__device__ __forceinline__ float settled(float x) {
-  unsigned bits = __float_as_uint(x);
-  settle_word(bits);
-  return __uint_as_float(bits);
-}
-__device__ __forceinline__ float joined(float rounding, float rest) {
-  return __uint_as_float(__float_as_uint(rounding) + __float_as_uint(rest));
-}
 
 // ---- kernels
 
@@ -560,37 +550,7 @@ __global__ void __launch_bounds__(kTileThreads)
   });
 }
 
-__global__ void __launch_bounds__(kTileThreads) split_master(bf16* param, int16_t* rest, float* master, Extent extent) {
-  ptx::wait_for_earlier_kernels();
-  on_octet(extent, blockIdx.x, [&](auto octet) {
-    float w[kElements];
-    octet.load(w, master);
-#pragma unroll
-    for (int i = 0; i < kElements; ++i) w[i] = settled(w[i]);
-    octet.store(master, w);
-    octet.store(param, w);
-    if (rest) octet.store(rest, w);
-  });
-}
-
-__global__ void __launch_bounds__(kTileThreads)
-    join_master(float* master, const bf16* param, const int16_t* rest, Extent extent) {
-  ptx::wait_for_earlier_kernels();
-  on_octet(extent, blockIdx.x, [&](auto octet) {
-    float w[kElements], lower[kElements];
-    octet.load(w, param);
-    octet.load(lower, rest);
-#pragma unroll
-    for (int i = 0; i < kElements; ++i) w[i] = joined(w[i], lower[i]);
-    octet.store(master, w);
-  });
-}
-
 // ---- launchers
-
-LaunchConfig tiles(const Extent& extent, cudaStream_t stream) {
-  return {dim3(grid_size(tiles_of(extent.n))), dim3(kTileThreads), 0, stream};
-}
 
 Part part_of(const UpdatePart& p) {
   const Extent whole = extent(p.master.numel(), data<char>(p.master), data<char>(p.param), data<char>(p.m),
@@ -785,19 +745,5 @@ void run(const Momentum& op, void*, cudaStream_t stream) {
     const LaunchConfig config{dim3(table.blocks()), dim3(kTileThreads), 0, stream};
     CUDA_CHECK(launch(kernel, config, table, rule));
   });
-}
-
-void run(const SplitMaster& op, void*, cudaStream_t stream) {
-  if (op.master.numel() == 0) return;
-  const Extent whole = extent(op.master.numel(), data<char>(op.param), data<char>(op.rest), data<char>(op.master));
-  CUDA_CHECK(launch(split_master, tiles(whole, stream), data<bf16>(op.param), data<int16_t>(op.rest),
-                    data<float>(op.master), whole));
-}
-
-void run(const JoinMaster& op, void*, cudaStream_t stream) {
-  if (op.master.numel() == 0) return;
-  const Extent whole = extent(op.master.numel(), data<char>(op.master), data<char>(op.param), data<char>(op.rest));
-  CUDA_CHECK(launch(join_master, tiles(whole, stream), data<float>(op.master), data<bf16>(op.param),
-                    data<int16_t>(op.rest), whole));
 }
 }  // namespace athanor::cuda
