@@ -1,7 +1,7 @@
 #include "cuda/cuda_device.h"
 
 #include "cuda/check.h"
-#include "cuda/launch.h"
+#include "cuda/programmatic.h"
 #include "device/gpu_specs.h"
 
 namespace athanor::cuda {

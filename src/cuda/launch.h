@@ -9,6 +9,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "cuda/programmatic.h"
 #ifndef __CUDACC__
 #include "cuda/host/language.h"
 #include "cuda/host/launch_raw.h"
@@ -22,13 +23,6 @@
 #endif
 
 namespace athanor::cuda {
-
-// Whether kernels that this thread launches may start while the one before them in the stream still runs (programmatic
-// dependent launch). Set with the thread's current device, by CudaDevice.
-inline bool& programmatic_launches() {
-  thread_local bool allowed = false;
-  return allowed;
-}
 
 // With `programmatic` a kernel reads and writes global memory only after ptx::wait_for_earlier_kernels().
 struct LaunchConfig {

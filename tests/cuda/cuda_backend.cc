@@ -6,9 +6,9 @@
 
 #include "cuda/check.h"
 #include "cuda/cuda_ops.h"
-#include "cuda/launch.h"
 #include "cuda/libraries/open.h"
 #include "cuda/libraries/specs.h"
+#include "cuda/programmatic.h"
 #ifdef ATHANOR_EMULATED_GPU
 #include "emulator/emulator.h"
 #endif

@@ -3,8 +3,8 @@
 #ifdef ATHANOR_EMULATED_GPU
 #include "cuda/basic.h"
 #include "cuda/cuda_device.h"
-#include "cuda/launch.h"
 #include "cuda/nccl/collective_marks.h"
+#include "cuda/programmatic.h"
 #include "emulator/runtime/control.h"
 #include "tests/cuda/kernel_test.h"
 
