@@ -4,6 +4,7 @@ import json
 import platform
 import re
 import shutil
+import statistics
 import sys
 import time
 
@@ -325,6 +326,21 @@ def bench_step(call):
     """Whole steps of gpt2-124m and llama-8b, and what every op takes beside its limit, those that lose most first."""
     steps = ["--steps", "3" if call.device == "cuda" else "1", "--warmup", "2", "--ops"]
     return of_models(call, "step", ("gpt2-124m", "llama-8b"), [*steps, *rates_given(call)])
+
+
+@part(seconds=60)
+def early_starts(call):
+    """Steps of gpt2-124m with kernels that start before the one ahead has ended, and with those that wait, in turns."""
+    config, steps = bench_config(call, "gpt2-124m", compare.MODELS["gpt2-124m"]), ("5" if call.device == "cuda" else "1")
+    times = {"true": [], "false": []}
+    for turn in range(2):
+        for early in times:
+            found = call.run_json(f"early_{early}_{turn}", [
+                call.program("athanor"), "bench", "step", config, "--json", "--steps", steps, "--warmup", "2",
+                *rates_given(call), "--set", f"programmatic_launch={early}"])
+            times[early] += found["step_ms"]
+    early, waiting = (statistics.median(times[way]) for way in ("true", "false"))
+    return {"early_ms": times["true"], "waiting_ms": times["false"], "waiting_over_early": waiting / early}
 
 
 @part(seconds=60)

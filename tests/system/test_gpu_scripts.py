@@ -40,11 +40,12 @@ class VerifyTest(SystemTest):
         return json.loads(self.report.read_text())["parts"], done.stdout
 
     def test_parts_for_any_device_pass_on_the_cpu(self):
-        names = ["environment", "backend", "resume", "memory"]
+        names = ["environment", "backend", "resume", "memory", "early_starts"]
         parts, table = self.verify("--device", "cpu", "--parts", ",".join(names), code=0)
         self.assertEqual({p: e["status"] for p, e in parts.items()}, dict.fromkeys(names, "passed"))
         self.assertIn("passed", table)
         self.assertIn("not measured here", parts["memory"]["found"]["remark"])
+        self.assertGreater(parts["early_starts"]["found"]["waiting_over_early"], 0)
 
     @unittest.skipUnless((ROOT / "build" / "tests" / "test_train").exists(), "the tests' programs are not built")
     def test_programs_of_the_tests_stand_in_on_the_cpu(self):
