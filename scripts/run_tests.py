@@ -219,7 +219,8 @@ class Runner:
         return self.build_with("", "--tests", "--build-dir", self.build, *kernels)
 
     def unit(self):
-        result = self.run_programs(self.build, "unit", timeout=1800, env={"ATHANOR_FULL": "1"} if self.args.all else None)
+        named = {"timeout": 3 * 3600, "env": {"ATHANOR_FULL": "1"}} if self.args.all else {"timeout": 1800}
+        result = self.run_programs(self.build, "unit", **named)
         if not list((self.build / "tests").glob("test_emulator_*")):
             why = "the build found no headers of CUDA, cuDNN and NCCL" if self.everything else "--ci builds and runs them"
             result.skips.append(["unit: kernels on the emulated GPU", why])

@@ -104,20 +104,36 @@ struct Law {
 
 // Each grid with one choice, so that neighbours of a factor's values meet; with ATHANOR_FULL=1 (scripts/test.sh --all)
 // with all of them.
-TEST(MeshMatrix, EveryGridIsTheRunOfOneRank) {
+std::vector<Setting> all_meshes() {
   const std::vector<Setting> grids = all_grids();
   const std::vector<Choice> choices = all_choices();
   const bool all = testing::every_case(2) == 1;
-  Law law;
+  std::vector<Setting> meshes;
   std::set<std::string> seen;
   constexpr size_t kStride = 37;  // divides none of the numbers of choices
   for (size_t i = 0; i < grids.size(); i += kSanitized ? 9 : 1)
     for (size_t c = 0; c < (all ? choices.size() : 1); ++c) {
       const Setting s = with(grids[i], choices[(i * kStride + c) % choices.size()], i + c);
-      if (s.ranks() > 1 && seen.insert(s.name()).second) law.holds_of(s);
+      if (s.ranks() > 1 && seen.insert(s.name()).second) meshes.push_back(s);
     }
-  EXPECT_GT(seen.size(), kSanitized ? 3U : 40U);
+  return meshes;
 }
+
+// Part i has the meshes i, i + kParts, ... All of them take about an hour on two cores; GoogleTest's shards divide them
+// among machines, or over evenings: GTEST_TOTAL_SHARDS=5 GTEST_SHARD_INDEX=0, 1, ... 4.
+constexpr int kParts = kSanitized ? 5 : 20;
+
+class EveryGrid : public ::testing::TestWithParam<int> {
+ protected:
+  inline static Law law;  // parts share runs of one rank
+};
+
+TEST_P(EveryGrid, IsTheRunOfOneRank) {
+  const std::vector<Setting> meshes = all_meshes();
+  ASSERT_GT(meshes.size(), kSanitized ? 5U : 40U);
+  for (size_t i = size_t(GetParam()); i < meshes.size(); i += kParts) law.holds_of(meshes[i]);
+}
+INSTANTIATE_TEST_SUITE_P(MeshMatrix, EveryGrid, ::testing::Range(0, kParts));
 
 // What the run of one rank says of a model and a batch.
 struct Reference {
