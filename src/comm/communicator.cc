@@ -20,6 +20,8 @@ CollectiveSubject::CollectiveSubject(std::string what) : outer_(std::exchange(su
 
 CollectiveSubject::~CollectiveSubject() { subject = std::move(outer_); }
 
+const std::string& CollectiveSubject::name() { return subject; }
+
 std::string CollectiveSubject::words() { return subject.empty() ? "" : cat(" for ", subject); }
 
 }  // namespace athanor

@@ -56,7 +56,8 @@ class CollectiveSubject {
   ~CollectiveSubject();
   CollectiveSubject(const CollectiveSubject&) = delete;
   CollectiveSubject& operator=(const CollectiveSubject&) = delete;
-  static std::string words();  // " for model.layers.3", or "" if none is set
+  static const std::string& name();  // "model.layers.3", or "" if none is set
+  static std::string words();        // " for model.layers.3", or ""
 
  private:
   std::string outer_;

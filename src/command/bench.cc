@@ -8,7 +8,6 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <numeric>
-#include <optional>
 
 #include "base/rng.h"
 #include "command/command.h"
@@ -29,41 +28,51 @@ struct BenchArgs {
   int64_t steps = 10, warmup = 2;
   bool json = false, ops = false;
   std::vector<double> rates;
+  RankFlags ranks;
 };
 
 // An engine with weights and one micro-batch of random tokens: timing needs no data.
 struct Bench {
-  explicit Bench(const BenchArgs& args)
-      : config(load_config_logged(args.config, args.overrides)),
-        machine(config),
-        engine(make_engine(config, machine.backend(), true)) {
-    if (Tuning* tuning = machine.backend().tuning) search_products(config, *engine, *tuning);
+  Bench(const Config& c, Machine& m) : config(c), machine(m), engine(make_engine(config, machine.backend(), true)) {
+    const Backend backend = machine.backend();
+    if (backend.tuning && is_first()) search_products(config, *engine, *backend.tuning);
+    share_choices(backend);
     engine->commit();
-    attention = attention_words(*engine, machine.backend().tuning);
+    attention = attention_words(*engine, backend.tuning);
     engine->init_weights();
-    const int64_t n = engine->options().micro_batch_size * config.seq_length;
+    const int64_t n = engine->options().micro_batch_size * config.seq_length, from = engine->rank() * n;
     for (int64_t i = 0; i <= n; ++i)
       tokens.push_back(
-          int32_t(random_bits(0, stream_of("bench tokens"), uint64_t(i)) % uint64_t(config.model.vocab_size)));
+          int32_t(random_bits(0, stream_of("bench tokens"), uint64_t(from + i)) % uint64_t(config.model.vocab_size)));
     targets.assign(tokens.begin() + 1, tokens.end());
     tokens.pop_back();
   }
   void step() {
+    machine.doing(Activity::step, ++steps);
     for (int64_t m = 0; m < engine->micro_batches(); ++m) engine->micro_batch(tokens, targets, clock);
     engine->finish_step();
   }
+  bool is_first() const { return machine.backend().mesh.world().rank() == 0; }
+  // The largest value of all ranks, on all of them.
+  double most_of_ranks(double value) const {
+    Communicator* ranks = machine.backend().control;
+    if (ranks) ranks->all_reduce({&value, DType::f64, {1}}, Reduce::max, Lane::compute);
+    return value;
+  }
   Config config;
-  Machine machine;
+  Machine& machine;
   std::unique_ptr<Engine> engine;
   std::string attention;  // attention_words()
   std::vector<int32_t> tokens, targets;
   PhaseClock clock;
+  int64_t steps = 0;  // begun
 };
 
+// Of the slowest rank.
 double seconds_of_step(Bench& b) {
   const auto begin = Clock::now();
   b.step();
-  return seconds_since(begin);
+  return b.most_of_ranks(seconds_since(begin));
 }
 
 std::vector<double> time_steps(Bench& b, int64_t steps) {
@@ -72,20 +81,32 @@ std::vector<double> time_steps(Bench& b, int64_t steps) {
   return seconds;
 }
 
-// Steps in which every op is timed.
+// What every op takes, and of several ranks every collective.
 struct OpTimes {
   OpTimes(Bench& b, const BenchArgs& args, bool by_shape)
       : limits{.most = given_or_measured(args.rates, b.machine.backend(), b.engine->options().recipe)},
         found(b.machine.open_profiler()),
-        profile(
-            *b.engine, b.machine.backend(),
-            {.profiler = found.profiler.get(), .why_events = found.why_none, .limits = limits, .by_shape = by_shape}) {
-    while (profile.steps() < args.steps) profile.end_step(seconds_of_step(b));
-  }
+        profile(*b.engine, b.machine.backend(),
+                {.profiler = found.profiler.get(),
+                 .why_events = found.why_none,
+                 .limits = limits,
+                 .by_shape = by_shape,
+                 .collectives = &b.machine.collectives()}) {}
   Roofline limits;
   FoundProfiler found;
   StepProfile profile;
 };
+
+// Steps in which rank 0 times every op; null on the others.
+std::unique_ptr<OpTimes> time_ops(Bench& b, const BenchArgs& args, bool by_shape) {
+  b.machine.doing(Activity::startup, 0);
+  auto ops = b.is_first() ? std::make_unique<OpTimes>(b, args, by_shape) : nullptr;
+  while (b.most_of_ranks(ops && ops->profile.steps() < args.steps ? 1 : 0) > 0) {
+    const double seconds = seconds_of_step(b);
+    if (ops) ops->profile.end_step(seconds);
+  }
+  return ops;
+}
 
 nlohmann::ordered_json source_json(const StepProfile& profile) {
   nlohmann::ordered_json json = {{"source", profile.source()}};
@@ -115,6 +136,18 @@ nlohmann::ordered_json ops_json(const StepProfile& profile) {
   return ops;
 }
 
+nlohmann::ordered_json communication_json(const StepProfile& profile) {
+  nlohmann::ordered_json rows = nlohmann::ordered_json::array();
+  for (const CommunicationRow& row : profile.communication())  // not known or not modelled: null
+    rows.push_back({{"layer", row.of.layer},
+                    {"group", row.of.group},
+                    {"calls", row.calls},
+                    {"exposed_ms", row.exposed * 1e3},
+                    {"modelled_exposed_ms", row.modelled * 1e3},
+                    {"ms", row.seconds * 1e3}});
+  return rows;
+}
+
 // A line for each shape of products that is below the rate of a large one; its tiles are those of the model.
 std::string slow_products(const OpTimes& ops, const Backend& backend) {
   Roofline limits = ops.limits;
@@ -142,47 +175,84 @@ std::string slow_products(const OpTimes& ops, const Backend& backend) {
   return out.empty() ? "" : out + "\n";
 }
 
-Exit bench_step(const BenchArgs& args, bool by_shape) {
-  Bench b(args);
-  time_steps(b, args.warmup);
+struct StepTimes {
+  std::vector<double> seconds;  // of each step
+  double cpu = 0;               // seconds of this process' threads in all of them
+  double median() const { return athanor::median(seconds); }
+};
+
+StepTimes time_steps_and_cpu(Bench& b, int64_t steps) {
   const std::clock_t cpu = std::clock();
-  const std::vector<double> seconds = time_steps(b, args.steps);
-  const double cpu_seconds = double(std::clock() - cpu) / CLOCKS_PER_SEC;
-  const double tokens = double(b.config.global_batch_size * b.config.seq_length), mid = median(seconds);
-  const double flops = flops_per_token(b.engine->model(), b.config.seq_length).causal * tokens / mid;
-  std::optional<OpTimes> ops;
-  if (!args.json || args.ops) ops.emplace(b, args, by_shape);
-  if (args.json) {
-    nlohmann::ordered_json out = {{"tokens_per_step", tokens},
-                                  {"median_ms", mid * 1e3},
-                                  {"tokens_per_second", tokens / mid},
-                                  {"flops", flops},
-                                  {"parameters", b.engine->model().params().parameter_count()},
-                                  {"micro_batch_size", b.engine->options().micro_batch_size},
-                                  {"memory_bytes", b.engine->memory().total()},
-                                  {"threads", b.machine.threads()},
-                                  {"attention", b.attention},
-                                  {"host_cores", cpu_seconds / std::accumulate(seconds.begin(), seconds.end(), 0.0)}};
-    for (const double s : seconds) out["step_ms"].push_back(s * 1e3);
-    if (ops) {
-      out["ceilings"] = {{"flops", ops->limits.most.flops}, {"bytes", ops->limits.most.bytes}};
-      // Of the steps whose ops were timed; others may have met a busier machine.
-      out["profiled_ms"] = ops->profile.step_seconds() * 1e3;
-      out["explained"] = measured_sum(ops->profile.rows()) / double(args.steps) / ops->profile.step_seconds();
-      out["times"] = source_json(ops->profile);
-      out["ops"] = ops_json(ops->profile);
-    }
-    std::printf("%s\n", out.dump().c_str());
-  } else {
-    std::printf(
-        "%s%s%s\nmedian of %lld steps: %.2f ms, %s tokens/s, %s FLOP/s (causal count)\nmeasured ceilings: %s FLOP/s "
-        "(product), %s B/s (copy)\n\n%s%s",
-        b.machine.description().c_str(), b.attention.empty() ? "" : "\n", b.attention.c_str(),
-        static_cast<long long>(args.steps), mid * 1e3, format_count(tokens / mid).c_str(), format_count(flops).c_str(),
-        format_count(ops->limits.most.flops).c_str(), format_count(ops->limits.most.bytes).c_str(),
-        ops->profile.table(ops->profile.step_seconds()).c_str(),
-        by_shape ? slow_products(*ops, b.machine.backend()).c_str() : "");
+  StepTimes times{time_steps(b, steps)};
+  times.cpu = double(std::clock() - cpu) / CLOCKS_PER_SEC;
+  return times;
+}
+
+double tokens_of_step(const Bench& b) { return double(b.config.global_batch_size * b.config.seq_length); }
+
+// Per second and rank.
+double flops_of_rank(const Bench& b, const StepTimes& times) {
+  return flops_per_token(b.engine->model(), b.config.seq_length).causal * tokens_of_step(b) / times.median() /
+         double(b.engine->devices());
+}
+
+std::string to_json(const Bench& b, const StepTimes& times, const OpTimes* ops) {
+  const double sum = std::accumulate(times.seconds.begin(), times.seconds.end(), 0.0);
+  nlohmann::ordered_json out = {{"tokens_per_step", tokens_of_step(b)},
+                                {"median_ms", times.median() * 1e3},
+                                {"tokens_per_second", tokens_of_step(b) / times.median()},
+                                {"flops", flops_of_rank(b, times)},
+                                {"parameters", b.engine->model().params().parameter_count()},
+                                {"micro_batch_size", b.engine->options().micro_batch_size},
+                                {"memory_bytes", b.engine->memory().total()},
+                                {"threads", b.machine.threads()},
+                                {"attention", b.attention},
+                                {"host_cores", times.cpu / sum}};
+  const bool several = b.engine->devices() > 1;
+  if (several) out["ranks"] = b.engine->devices();
+  for (const double s : times.seconds) out["step_ms"].push_back(s * 1e3);
+  if (ops) {
+    const StepProfile& profile = ops->profile;
+    out["ceilings"] = {{"flops", ops->limits.most.flops}, {"bytes", ops->limits.most.bytes}};
+    // Of the steps whose ops were timed; others may have met a busier machine.
+    out["profiled_ms"] = profile.step_seconds() * 1e3;
+    out["explained"] = measured_sum(profile.rows()) / double(profile.steps()) / profile.step_seconds();
+    out["times"] = source_json(profile);
+    out["ops"] = ops_json(profile);
+    if (several) out["communication"] = communication_json(profile);
   }
+  return out.dump() + "\n";
+}
+
+std::string to_text(const Bench& b, const StepTimes& times, const OpTimes& ops, bool by_shape) {
+  char text[400];
+  const int ranks = b.engine->devices();
+  std::snprintf(
+      text, sizeof text,
+      "\nmedian of %zu steps%s: %.2f ms, %s tokens/s, %s FLOP/s%s (causal count)\nmeasured ceilings: %s FLOP/s "
+      "(product), %s B/s (copy)\n\n",
+      times.seconds.size(), ranks > 1 ? cat(" of ", ranks, " ranks").c_str() : "", times.median() * 1e3,
+      format_count(tokens_of_step(b) / times.median()).c_str(), format_count(flops_of_rank(b, times)).c_str(),
+      ranks > 1 ? " of each" : "", format_count(ops.limits.most.flops).c_str(),
+      format_count(ops.limits.most.bytes).c_str());
+  return cat(b.machine.description(), b.attention.empty() ? "" : "\n", b.attention, text,
+             ops.profile.table(ops.profile.step_seconds()), by_shape ? slow_products(ops, b.machine.backend()) : "");
+}
+
+Exit bench_step(const BenchArgs& args, bool by_shape) {
+  const RankInfo ranks = find_ranks(args.ranks, process_environment());
+  const Config config = load_config_logged(args.config, args.overrides, ranks.rank);
+  Machine machine(config, ranks);
+  machine.run([&] {
+    Bench b(config, machine);
+    time_steps(b, args.warmup);
+    const StepTimes times = time_steps_and_cpu(b, args.steps);
+    const auto ops = !args.json || args.ops ? time_ops(b, args, by_shape) : nullptr;
+    if (b.is_first())
+      std::fputs((args.json ? to_json(b, times, ops.get()) : to_text(b, times, *ops, by_shape)).c_str(), stdout);
+    std::fflush(stdout);
+    if (Communicator* all = machine.backend().control) all->barrier();  // nobody leaves while rank 0 is busy
+  });
   return Exit::done;
 }
 
@@ -218,8 +288,9 @@ void add_bench_verb(Cli& cli, Verb parent, const char* name, const char* help, E
   }
   if (run != bench_data) {
     verb.add_flag("--json", args->json, "one JSON object");
-    verb.add_flag("--ops", args->ops, "with --json: the table of ops too");
+    verb.add_flag("--ops", args->ops, "with --json: the table of ops too, and of several ranks that of collectives");
     add_rates(verb, args->rates);
+    add_rank_flags(verb, args->ranks);
   }
   verb.on_chosen([&cli, args, run] { cli.action = [args, run] { return run(*args); }; });
 }

@@ -260,6 +260,17 @@ DeviceChoice device_of(const std::string& word) {
   return word == "cpu" ? DeviceChoice::cpu : word == "cuda" ? DeviceChoice::cuda : DeviceChoice::automatic;
 }
 
+void add_rank_flags(Verb verb, RankFlags& ranks) {
+  constexpr const char* kHeading = "Ranks (docs/distributed.md)";
+  verb.add_option("--rank", ranks.rank, "rank of this process; default: the launcher's variables")
+      .group(kHeading)
+      .check(non_negative());
+  verb.add_option("--world-size", ranks.world, "number of processes of the job").group(kHeading).check(positive());
+  verb.add_option("--rendezvous", ranks.rendezvous,
+                  "HOST:PORT where rank 0 listens; default: MASTER_ADDR and MASTER_PORT")
+      .group(kHeading);
+}
+
 void add_rates(Verb verb, std::vector<double>& given) {
   verb.add_option("--rates", given, "FLOP/s of products and B/s of copies to compare with; default: measured")
       .values(2)

@@ -77,6 +77,9 @@ Config load_config_logged(const std::string& path, const std::vector<std::string
 // What --device says; shared by benchmarks that have no config.
 DeviceChoice device_of(const std::string& word);
 
+// --rank, --world-size, --rendezvous: what launchers' variables say.
+void add_rank_flags(Verb, RankFlags&);
+
 // --rates: FLOP/s of products and B/s of copies to compare with. The machine's own are measured where `given` is empty.
 void add_rates(Verb, std::vector<double>& given);
 Ceilings given_or_measured(const std::vector<double>& given, Backend, const Recipe&);

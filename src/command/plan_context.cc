@@ -30,11 +30,11 @@ ContextFigures context_figures(Engine& engine, const StepTraffic& traffic, doubl
   const auto blocks = double(engine.model().config().num_hidden_layers);
   const bool ring = engine.options().context_method == ContextMethod::ring;
   const int64_t calls =
-      ring ? int64_t(engine.micro_context_passes().all.size()) : engine.micro_context_sums().row_calls;
+      ring ? int64_t(engine.micro_context_passes().all.size()) : engine.micro_context_sums().all().row_calls;
   return {.method = engine.options().context_method,
           .bytes = traffic.context.bytes / blocks / double(engine.micro_batches()),
           .calls = double(calls) / blocks,
-          .waits = traffic.context_exposed,
+          .waits = traffic.context.waits,
           .step = step,
           .memory = engine.memory().total()};
 }

@@ -64,7 +64,7 @@ bool is_configured(const Config& c, const Way& w) {
 }
 
 // Seconds that the step gets longer by for what is sent to ranks that share parameters.
-double exposed_by_data(const Prediction& p) { return p.exposed - p.traffic.tensor_exposed - p.traffic.context_exposed; }
+double exposed_by_data(const Prediction& p) { return p.exposed - p.traffic.tensor.waits - p.traffic.context.waits; }
 
 void print_table(const std::vector<Found>& all, double tokens) {
   std::printf("%7s %6s %7s %6s %11s %9s %10s %10s %10s %10s %10s %10s %10s %9s  %s\n", "copies", "shards", "context",
@@ -114,9 +114,9 @@ void print_waits(const std::vector<Found>& all, int64_t blocks) {
     };
     const StepTraffic& t = p.traffic;
     std::printf("%7d %6d %7d %6d %10.2f %10.2f %10.2f %20s %20s\n", w.copies, w.shards, w.context, w.tensor,
-                exposed_by_data(p) * 1e3, t.context_exposed * 1e3, t.tensor_exposed * 1e3,
-                in_a_block(t.context_exposed, t.context.seconds).c_str(),
-                in_a_block(t.tensor_exposed, t.tensor.seconds).c_str());
+                exposed_by_data(p) * 1e3, t.context.waits * 1e3, t.tensor.waits * 1e3,
+                in_a_block(t.context.waits, t.context.seconds).c_str(),
+                in_a_block(t.tensor.waits, t.tensor.seconds).c_str());
   }
 }
 
@@ -129,8 +129,8 @@ std::string difference(const Prediction& best, const Prediction& other) {
   const Part parts[] = {
       {other.compute - best.compute, "computing"},
       {exposed_by_data(other) - exposed_by_data(best), "sending gradients and weights that nothing hides"},
-      {other.traffic.context_exposed - best.traffic.context_exposed, "sending keys and values"},
-      {other.traffic.tensor_exposed - best.traffic.tensor_exposed, "sums between products"}};
+      {other.traffic.context.waits - best.traffic.context.waits, "sending keys and values"},
+      {other.traffic.tensor.waits - best.traffic.tensor.waits, "sums between products"}};
   std::string text;
   for (const Part& part : parts)
     if (std::abs(part.seconds) * 1e3 >= 0.005)
@@ -174,7 +174,7 @@ void print_meshes(const Config& config, const GpuSpec& gpu, int ranks, int nodes
       "best: %s: a step computes for %.2f ms, and waits for %.2f ms: %.2f for gradients and weights, %.2f for keys and "
       "values, %.2f for sums between products\n",
       to_text(all[0].way).c_str(), best.compute * 1e3, best.exposed * 1e3, exposed_by_data(best) * 1e3,
-      best.traffic.context_exposed * 1e3, best.traffic.tensor_exposed * 1e3);
+      best.traffic.context.waits * 1e3, best.traffic.tensor.waits * 1e3);
   if (all[0].way.context > 1)
     std::printf("%s", context_text(best.context, [&](ContextMethod other) {
                         Config c = divided(config, all[0].way);

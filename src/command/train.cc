@@ -64,15 +64,7 @@ void add_train(Cli& cli) {
       "else of ops timed one by one, which is slower");
   verb.add_flag("--allow-changed-data", args->allow_changed_data,
                 "resume although the training data differs from the checkpoint's");
-  verb.add_option("--rank", args->ranks.rank, "rank of this process; default: the launcher's variables")
-      .group("Ranks (docs/distributed.md)")
-      .check(non_negative());
-  verb.add_option("--world-size", args->ranks.world, "number of processes of the job")
-      .group("Ranks (docs/distributed.md)")
-      .check(positive());
-  verb.add_option("--rendezvous", args->ranks.rendezvous,
-                  "HOST:PORT where rank 0 listens; default: MASTER_ADDR and MASTER_PORT")
-      .group("Ranks (docs/distributed.md)");
+  add_rank_flags(verb, args->ranks);
   verb.on_chosen([&cli, args] { cli.action = [args, line = cli.command_line] { return train(*args, line); }; });
 }
 

@@ -3,18 +3,9 @@
 #include <utility>
 
 namespace athanor {
-namespace {
-
-std::string subject() {
-  constexpr std::string_view kFor = " for ";
-  const std::string words = CollectiveSubject::words();
-  return words.empty() ? "" : words.substr(kFor.size());
-}
-
-}  // namespace
 
 void CollectiveTimes::begins(std::string_view kind, std::string_view group) {
-  now_ = {subject(), std::string(group), std::string(kind)};
+  now_ = {CollectiveSubject::name(), std::string(group), std::string(kind)};
   if (!profiler_) {
     since_ = Clock::now();
     return;

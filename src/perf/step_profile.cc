@@ -1,13 +1,14 @@
 #include "perf/step_profile.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <map>
-#include <set>
 #include <utility>
 #include <vector>
 
 #include "base/log.h"
+#include "metrics/record.h"
 #include "perf/label_ops.h"
 #include "perf/timed_ops.h"
 
@@ -58,22 +59,33 @@ std::string row_of(const DeviceWork& a, const LabelOps& labels) {
   return a.label > 0 ? labels.row_of(a.label) : cat("[", a.name, "]");
 }
 
+std::string number(double x, int digits) {
+  if (std::isnan(x)) return "-";
+  char text[32];
+  std::snprintf(text, sizeof text, "%.*f", digits, x);
+  return text;
+}
+
 // Without kinds: those are in the log.
-std::string collective_table(const std::map<CollectiveKey, CollectiveRow>& rows, double steps) {
-  std::map<std::pair<std::string, std::string>, CollectiveRow> by_group;
-  for (const auto& [key, row] : rows) by_group[{key.subject, key.group}] += row;
-  std::string out;
-  char text[200];
-  for (const auto& [key, row] : by_group) {
-    std::snprintf(text, sizeof text, "%-24s %-14s %9.1f %11.4f %11.4f\n",
-                  key.first.empty() ? "whole step" : key.first.c_str(), key.second.empty() ? "?" : key.second.c_str(),
-                  double(row.calls) / steps, row.exposed / steps * 1e3, row.seconds / steps * 1e3);
+std::string communication_table(const std::vector<CommunicationRow>& rows, const Network& network) {
+  if (rows.empty()) return "";
+  char text[240];
+  std::snprintf(text, sizeof text, "\n%-24s %-14s %9s %11s %11s %11s\n", "collectives of", "group", "calls",
+                "exposed ms", "modelled ms", "ms");
+  std::string out = text;
+  for (const CommunicationRow& row : rows) {
+    std::snprintf(text, sizeof text, "%-24s %-14s %9s %11s %11s %11s\n",
+                  row.of.layer.empty() ? "whole step" : row.of.layer.c_str(),
+                  row.of.group.empty() ? "?" : row.of.group.c_str(), number(row.calls, 1).c_str(),
+                  number(row.exposed * 1e3, 4).c_str(), number(row.modelled * 1e3, 4).c_str(),
+                  number(row.seconds * 1e3, 4).c_str());
     out += text;
   }
-  if (out.empty()) return out;
-  std::snprintf(text, sizeof text, "\n%-24s %-14s %9s %11s %11s\n", "collectives of", "group", "calls", "exposed ms",
-                "ms");
-  return text + out + "\n";
+  std::snprintf(text, sizeof text,
+                "modelled: exposed by the model of docs/distributed.md, at %.4g GB/s to ranks of the same machine and "
+                "%.4g GB/s to others\n\n",
+                network.link_bytes / 1e9, network.network_bytes / 1e9);
+  return out + text;
 }
 
 }  // namespace
@@ -214,16 +226,42 @@ void StepProfile::add_collectives(const DeviceLog& log, const Occupation& step) 
 std::map<CollectiveKey, CollectiveRow> StepProfile::collectives() const {
   std::map<CollectiveKey, CollectiveRow> all;
   if (!collectives_) return all;
-  const auto unit_of = [&](const std::string& subject) -> std::string {
-    const ParamStore& params = engine_.model().params();
-    for (const ParamSpec& spec : params.specs())
-      if (spec.name == subject) return params.units()[size_t(spec.unit)]->name;
-    for (const auto& unit : params.units())
-      if (unit->name == subject) return subject;
-    return "";
-  };
-  for (const auto& [key, row] : collectives_->rows()) all[{unit_of(key.subject), key.group, key.kind}] += row;
+  const ParamStore& params = engine_.model().params();
+  for (const auto& [key, row] : collectives_->rows()) all[{layer_of(params, key.subject), key.group, key.kind}] += row;
   return all;
+}
+
+// Processors send and compute in turns.
+std::map<LayerGroup, double> StepProfile::modelled_communication() const {
+  const Roofline& limits = options_.limits;
+  const bool turns = backend_.device.unified();
+  const double compute = turns ? 0 : least_sum(planned_rows(engine_, limits));
+  const double products = turns ? 0 : least_update_product_seconds(engine_, limits);
+  return step_traffic(engine_, backend_.mesh, backend_.network, turns ? nullptr : &limits)
+      .exposed_by_layer(compute, double(engine_.micro_batches()), products);
+}
+
+std::vector<CommunicationRow> StepProfile::communication() const {
+  std::map<LayerGroup, CollectiveRow> measured;
+  for (const auto& [key, row] : collectives()) measured[{key.subject, key.group}] += row;
+  const std::map<LayerGroup, double> modelled = modelled_communication();
+  std::map<LayerGroup, CommunicationRow> all;
+  const double none = measured.empty() ? kUnknown : 0;
+  for (const auto& [of, seconds] : modelled) all[of] = {of, none, none, none, seconds};
+  for (const auto& [of, row] : measured) {
+    const auto found = modelled.find(of);
+    const auto steps = double(steps_);
+    all[of] = {of, double(row.calls) / steps, row.exposed / steps, row.seconds / steps,
+               found == modelled.end() ? kUnknown : found->second};
+  }
+  std::vector<CommunicationRow> rows;
+  const auto add = [&](const std::string& layer) {
+    for (const auto& [of, row] : all)
+      if (of.layer == layer) rows.push_back(row);
+  };
+  for (const auto& unit : engine_.model().params().units()) add(unit->name);
+  add("");
+  return rows;
 }
 
 void StepProfile::write_spans(const DeviceLog& log) {
@@ -239,7 +277,8 @@ const std::map<std::string, OpRow>& StepProfile::rows() const { return timed_ ? 
 
 std::string StepProfile::table(double step_seconds) const {
   if (steps_ == 0) return "profile: no step counted; the first ones prepare\n";
-  std::string out = op_table(rows(), double(steps_), step_seconds) + collective_table(collectives(), double(steps_));
+  std::string out =
+      op_table(rows(), double(steps_), step_seconds) + communication_table(communication(), backend_.network);
   if (timed_ && options_.why_events.empty()) return out;
   if (timed_)
     return out +

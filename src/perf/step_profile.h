@@ -12,6 +12,7 @@
 #include "metrics/trace.h"
 #include "perf/collective_times.h"
 #include "perf/roofline.h"
+#include "perf/traffic.h"
 
 namespace athanor {
 
@@ -32,6 +33,13 @@ Occupation occupation(std::span<const DeviceWork>);
 // A kernel of a programmatic launch starts early and waits for the one before it on its stream: each that computes
 // begins when the one before has ended. In the order of begin.
 std::vector<DeviceWork> without_waits(std::vector<DeviceWork>);
+
+// Of one step. NaN: not known, or not modelled.
+struct CommunicationRow {
+  LayerGroup of;
+  double calls, exposed, seconds;  // as CollectiveRow
+  double modelled;                 // what is exposed by the model of perf/traffic.h
+};
 
 class StepProfile {
  public:
@@ -66,7 +74,10 @@ class StepProfile {
   // By unit ("" for what is of the whole step), group and kind; sums over the counted steps. Empty where times of
   // collectives are not known: one rank, or a GPU without a profiler.
   std::map<CollectiveKey, CollectiveRow> collectives() const;
-  // op_table() plus a line on the source of the times and, for kernels, the device's idle time between them.
+  // The same without kinds, in the order of units, beside the model. Empty with one rank.
+  std::vector<CommunicationRow> communication() const;
+  // op_table() and communication() plus a line on the source of the times and, for kernels, the device's idle time
+  // between them.
   std::string table(double step_seconds) const;
 
  private:
@@ -76,6 +87,7 @@ class StepProfile {
   void add_collectives(const DeviceLog&, const Occupation&);
   void watch_collectives(Profiler*);
   void write_spans(const DeviceLog&);
+  std::map<LayerGroup, double> modelled_communication() const;
 
   Engine& engine_;
   Backend backend_;

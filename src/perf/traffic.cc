@@ -1,6 +1,7 @@
 #include "perf/traffic.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "comm/network.h"
 #include "engine/engine.h"
@@ -33,13 +34,14 @@ class Beside {
   double left_ = 0;      // seconds of these that are still free
 };
 
-// Likewise of keys, values and their gradients; neighbours are `near` ranks apart.
+// Gathers and reduce-scatters of keys, values and their gradients; neighbours are `near` ranks apart.
 void add_context_sums(StepTraffic& t, const Engine& engine, const Network& net, int ranks, int near) {
-  const TensorSums& sums = engine.micro_context_sums();
-  if (sums.row_calls == 0) return;
-  const double each = double(ranks - 1) / ranks * double(sums.row_bytes) / double(sums.row_calls);
-  t.context.add(each, net.seconds(each, ranks, near), double(sums.row_calls) * double(engine.micro_batches()), false);
-  t.context_exposed += t.context.seconds;
+  for (const auto& [subject, sums] : engine.micro_context_sums().by_subject) {
+    const double each = double(ranks - 1) / ranks * double(sums.row_bytes) / double(sums.row_calls);
+    const double seconds = net.seconds(each, ranks, near);
+    const double calls = double(sums.row_calls) * double(engine.micro_batches());
+    t.context.add({layer_of(engine.model().params(), subject), "context"}, each, seconds, calls, seconds * calls);
+  }
 }
 
 // In a ring. Gradients on their way home share the network with the next keys, so passes are one after the other.
@@ -51,8 +53,8 @@ void add_context_passes(StepTraffic& t, const Engine& engine, const Network& net
   for (const ContextPasses::Pass& pass : engine.micro_context_passes().all) {
     const auto bytes = double(pass.bytes);
     const double seconds = within ? net.seconds_to_all(bytes, 0, 2) : net.seconds_to_all(0, bytes, 2);
-    t.context.add(bytes, seconds, micros, false);
-    t.context_exposed += launches.exposed(pass.from, pass.to, seconds) * micros;
+    t.context.add({layer_of(engine.model().params(), pass.subject), "context"}, bytes, seconds, micros,
+                  launches.exposed(pass.from, pass.to, seconds) * micros);
   }
 }
 
@@ -61,19 +63,24 @@ void add_context_passes(StepTraffic& t, const Engine& engine, const Network& net
 void add_tensor_sums(StepTraffic& t, const Engine& engine, const Network& net, const Roofline* limits, int ranks) {
   if (ranks == 1) return;
   const double sent_of = 2.0 * (ranks - 1) / ranks;  // bytes sent, of those summed
+  const auto micros = double(engine.micro_batches());
+  const ParamStore& params = engine.model().params();
+  const auto add = [&](const std::string& subject, int64_t calls, double sent) {
+    const double each = sent / double(std::max<int64_t>(1, calls)), seconds = net.seconds(each, ranks, 1);
+    const double times = double(calls) * micros;
+    t.tensor.add({layer_of(params, subject), "tensor"}, each, seconds, times, seconds * times);
+  };
   const TensorSums& sums = engine.micro_tensor_sums();
-  const double calls = double(sums.calls) * double(engine.micro_batches());
-  const double each = sent_of * double(sums.bytes) / double(std::max<int64_t>(1, sums.calls));
-  t.tensor.add(each, net.seconds(each, ranks, 1), calls, false);
-  const double rows = double(ranks - 1) / ranks * double(sums.row_bytes) / double(std::max<int64_t>(1, sums.row_calls));
-  t.tensor.add(rows, net.seconds(rows, ranks, 1), double(sums.row_calls) * double(engine.micro_batches()), false);
-  t.tensor_exposed = t.tensor.seconds;
+  for (const auto& [subject, sent] : sums.by_subject) {
+    add(subject, sent.calls, sent_of * double(sent.bytes));
+    add(subject, sent.row_calls, sent_of / 2 * double(sent.row_bytes));
+  }
   Beside launches(engine.micro_launches(), limits);
   for (const TensorSums::Beside& b : sums.beside) {
     const double seconds = net.seconds((b.rows ? 0.5 : 1) * sent_of * double(b.bytes), ranks, 1);
-    t.tensor_exposed -= (seconds - launches.exposed(b.from, b.to, seconds)) * double(engine.micro_batches());
+    const double hidden = seconds - launches.exposed(b.from, b.to, seconds);
+    t.tensor.add({layer_of(params, b.subject), "tensor"}, 0, 0, 0, -hidden * micros);
   }
-  const ParamStore& params = engine.model().params();
   for (int id = 0; id < int(params.specs().size()); ++id) {
     const Placement& placement = params.placement({id});
     const int64_t repeated = placement.shape.numel() - placement.repeated_from;
@@ -81,28 +88,25 @@ void add_tensor_sums(StepTraffic& t, const Engine& engine, const Network& net, c
     const double summed = placement.sums_parts() ? double(placement.shape.numel()) : pieces;
     if (summed == 0) continue;
     const double sent = sent_of * double(size_of(engine.options().recipe.gradients)) * summed;
-    t.ends.add(sent, net.seconds(sent, ranks, 1), 1, false);
+    t.ends.add({layer_of(params, params.spec({id}).name), "tensor"}, sent, net.seconds(sent, ranks, 1), 1, 0);
   }
 }
 
 // Of rules that need sums of whole tensors, and of QK-clip.
 void add_update_sums(StepTraffic& t, const Engine& engine, ProcessMesh& mesh, const Network& net, int near) {
-  const auto sent_of = [](int n) { return 2.0 * (n - 1) / n; };
   const int shards = mesh.shards().size(), all = mesh.data_parallel().size();
-  const UpdateSums& sums = engine.update_sums();
-  const double each = sent_of(shards) * double(sums.bytes) / double(std::max<int64_t>(1, sums.calls));
-  t.ends.add(each, net.seconds(each, shards, near), double(sums.calls), false);
-  const double numbers = sent_of(all) * double(sums.numbers_bytes) / double(std::max<int64_t>(1, sums.numbers_calls));
-  t.ends.add(numbers, net.seconds(numbers, all, near), double(sums.numbers_calls), false);
-  const auto once = [&](size_t bytes, int ranks, int apart) {
-    const double sent = sent_of(ranks) * double(bytes);
-    if (sent > 0) t.ends.add(sent, net.seconds(sent, ranks, apart), 1, false);
+  const auto add = [&](const char* group, double bytes, int64_t calls, int ranks, int apart) {
+    const double each = 2.0 * (ranks - 1) / ranks * bytes / double(std::max<int64_t>(1, calls));
+    if (each > 0) t.ends.add({"", group}, each, net.seconds(each, ranks, apart), double(calls), 0);
   };
-  once(engine.score_bytes(), all, near);
+  const UpdateSums& sums = engine.update_sums();
+  add("shards", double(sums.bytes), sums.calls, shards, near);
+  add("data_parallel", double(sums.numbers_bytes), sums.numbers_calls, all, near);
+  add("data_parallel", double(engine.score_bytes()), 1, all, near);
   if (!engine.codes()) return;
-  once(engine.codes()->largest_of_shards(), shards, near);
-  once(engine.codes()->largest_of_all(), all, near);
-  once(engine.codes()->largest_of_all(), mesh.tensor().size(), 1);
+  add("shards", double(engine.codes()->largest_of_shards()), 1, shards, near);
+  add("data_parallel", double(engine.codes()->largest_of_all()), 1, all, near);
+  add("tensor", double(engine.codes()->largest_of_all()), 1, mesh.tensor().size(), 1);
 }
 
 // Whole matrices on their way to owners and back. A call takes as long as the rank with most to send or to receive;
@@ -124,18 +128,33 @@ void add_matrices(StepTraffic& t, const Engine& engine, ProcessMesh& mesh, const
     for (const std::vector<Load>& loads : {sent, received})
       for (const Load& load : loads) seconds = std::max(seconds, net.seconds_to_all(load.link, load.network, ranks));
     const double most = std::ranges::max(sent, {}, &Load::all).all();
-    t.matrices.add(most, seconds, 1, exchange.exposed);
+    t.matrices.add({"", "data_parallel"}, most, seconds, 1, exchange.exposed ? seconds : 0);
   }
 }
 
 }  // namespace
 
-void Traffic::add(double sent, double time, double times, bool end) {
-  bytes += sent * times, seconds += time * times;
-  if (end) ends += time;
+std::string layer_of(const ParamStore& params, const std::string& subject) {
+  for (const ParamSpec& spec : params.specs())
+    if (spec.name == subject) return params.units()[size_t(spec.unit)]->name;
+  for (const auto& unit : params.units())
+    if (unit->name == subject) return subject;
+  return "";
 }
 
-double Traffic::exposed(double room) const { return ends + std::max(0.0, seconds - ends - room); }
+void Traffic::add(const LayerGroup& of, double sent, double time, double times, double waits_for) {
+  if (time * times == 0 && waits_for == 0) return;
+  bytes += sent * times, seconds += time * times, waits += waits_for;
+  Part& part = parts[of];
+  part.seconds += time * times, part.waits += waits_for;
+}
+
+double Traffic::exposed(double room) const { return waits + std::max(0.0, seconds - waits - room); }
+
+void Traffic::add_exposed(std::map<LayerGroup, double>& all, double room) const {
+  const double hideable = seconds - waits, left = hideable > 0 ? std::max(0.0, hideable - room) / hideable : 0;
+  for (const auto& [of, part] : parts) all[of] += part.waits + (part.seconds - part.waits) * left;
+}
 
 double StepTraffic::bytes() const {
   return early.bytes + backward.bytes + gathers.bytes + ends.bytes + tensor.bytes + context.bytes + matrices.bytes;
@@ -144,11 +163,31 @@ double StepTraffic::seconds() const {
   return early.seconds + backward.seconds + gathers.seconds + ends.seconds + tensor.seconds + context.seconds +
          matrices.seconds;
 }
-double StepTraffic::exposed(double compute, double micro_batches, double products) const {
-  const double micros = compute - products;
 
-  return early.exposed(micros * kBackward / micro_batches) + backward.exposed(micros * kBackward) +
-         gathers.exposed(micros) + matrices.exposed(products) + ends.seconds + tensor_exposed + context_exposed;
+std::vector<std::pair<const Traffic*, double>> StepTraffic::beside(double compute, double micro_batches,
+                                                                   double products) const {
+  constexpr double kAll = std::numeric_limits<double>::infinity();
+  const double micros = compute - products, micro = micros / micro_batches;
+  return {{&early, micro * kBackward},
+          {&backward, micros * kBackward},
+          {&gathers, micros},
+          {&matrices, products},
+          {&ends, 0},
+          {&tensor, kAll},
+          {&context, kAll}};
+}
+
+double StepTraffic::exposed(double compute, double micro_batches, double products) const {
+  double sum = 0;
+  for (const auto& [traffic, room] : beside(compute, micro_batches, products)) sum += traffic->exposed(room);
+  return sum;
+}
+
+std::map<LayerGroup, double> StepTraffic::exposed_by_layer(double compute, double micro_batches,
+                                                           double products) const {
+  std::map<LayerGroup, double> all;
+  for (const auto& [traffic, room] : beside(compute, micro_batches, products)) traffic->add_exposed(all, room);
+  return all;
 }
 
 StepTraffic step_traffic(const Engine& engine, ProcessMesh& mesh, const Network& net, const Roofline* limits) {
@@ -172,14 +211,19 @@ StepTraffic step_traffic(const Engine& engine, ProcessMesh& mesh, const Network&
     const double gather_s = net.seconds(gather, shards, near), scatter_s = net.seconds(scatter, shards, near);
     const double copied = 2 * share(copies) * n / shards * grad, copied_s = net.seconds(copied, copies, shards * near);
     t.between_copies += copied;
-    (stage < 2 ? t.early : t.ends).add(copied, copied_s, 1, first);
-    if (stage == 1) t.early.add(scatter, scatter_s, 1, first);
-    if (stage >= 2) t.backward.add(scatter, scatter_s, micros, first);
-    if (stage == 3) t.gathers.add(gather, gather_s, 2 * micros, first || last);
-    if (stage == 1 || stage == 2) t.ends.add(gather, gather_s, 1, false);
+    // at_end: nothing hides the last of them, or the first.
+    const auto of_shards = [&](Traffic& kind, double sent, double seconds, double calls, bool at_end) {
+      kind.add({units[u]->name, "shards"}, sent, seconds, calls, at_end ? seconds : 0);
+    };
+    (stage < 2 ? t.early : t.ends)
+        .add({units[u]->name, stage == 0 ? "data_parallel" : "copies"}, copied, copied_s, 1, first ? copied_s : 0);
+    if (stage == 1) of_shards(t.early, scatter, scatter_s, 1, first);
+    if (stage >= 2) of_shards(t.backward, scatter, scatter_s, micros, first);
+    if (stage == 3) of_shards(t.gathers, gather, gather_s, 2 * micros, first || last);
+    if (stage == 1 || stage == 2) of_shards(t.ends, gather, gather_s, 1, false);
     if (!units[u]->others) continue;
     const double others = share(shards) * double(units[u]->others.bytes());
-    t.ends.add(others, net.seconds(others, shards, near), 1, false);
+    of_shards(t.ends, others, net.seconds(others, shards, near), 1, false);
   }
   add_tensor_sums(t, engine, net, limits, near);
   add_update_sums(t, engine, mesh, net, near);

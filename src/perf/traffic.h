@@ -1,21 +1,44 @@
 // Model of the communication between ranks in a step and the time it adds: docs/distributed.md, "The model of plan
-// --ranks". Used to compare plans; measures nothing.
+// --ranks". Used to compare plans, and to stand beside what a profile measures; measures nothing.
 #pragma once
+#include <compare>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
 #include "perf/roofline.h"
 
 namespace athanor {
 
 class Engine;
+class ParamStore;
 class ProcessMesh;
 struct Network;
 
+// What collectives are for, in the words of a profile: a unit, "" for what is of the whole step, and a group of ranks
+// (group_name() of comm/observed.h).
+struct LayerGroup {
+  std::string layer, group;
+  auto operator<=>(const LayerGroup&) const = default;
+};
+// The unit of that name or with a weight of that name, as CollectiveSubject says it; "": none.
+std::string layer_of(const ParamStore&, const std::string& subject);
+
 // Collectives of one kind in a step: bytes sent by a rank, and their time.
 struct Traffic {
-  double bytes = 0, seconds = 0, ends = 0;
-  // `end`: this one cannot overlap with computation.
-  void add(double sent, double time, double times, bool end);
+  struct Part {
+    double seconds = 0, waits = 0;
+  };
+  double bytes = 0, seconds = 0;
+  double waits = 0;  // of these, seconds that nothing can hide
+  std::map<LayerGroup, Part> parts = {};
+  // So many that send `sent` bytes in `time` seconds each; of all their seconds, `waits_for` that nothing can hide.
+  void add(const LayerGroup&, double sent, double time, double times, double waits_for);
   // Seconds not hidden by `room` seconds of concurrent computation.
   double exposed(double room) const;
+  // The same of each part: what the room hides, it hides of all alike.
+  void add_exposed(std::map<LayerGroup, double>&, double room) const;
 };
 
 // Follows the communication of ParamStore and of layers whose products or sequences ranks share.
@@ -24,13 +47,10 @@ struct StepTraffic {
   Traffic backward;  // overlaps with every micro-batch's backward
   Traffic gathers;   // overlaps with forward and backward
   Traffic ends;      // before or after the optimizer, not overlapped
-  Traffic tensor;    // sums between the products that ranks share
   Traffic matrices;  // whole matrices to those that update them, and back; overlaps with the products of an update
-  Traffic context;   // keys and values of ranks that share sequences, and their gradients
-  double tensor_exposed =
-      0;  // of tensor, seconds that products wait: what a sum takes longer than the launches beside it
-  double context_exposed = 0;  // of these, seconds that attention waits: all if they are gathered, else what each hop
-                               // takes longer than the launches beside it
+  // These wait for what they take longer than the launches beside them, if there are any.
+  Traffic tensor;   // sums between the products that ranks share
+  Traffic context;  // keys and values of ranks that share sequences, and their gradients
 
   double between_copies = 0;  // bytes of all these that go between copies of the shards
 
@@ -38,6 +58,11 @@ struct StepTraffic {
   double seconds() const;
   // Seconds added to a step that computes for `compute` seconds in total, `products` of them in products of the update.
   double exposed(double compute, double micro_batches, double products) const;
+  std::map<LayerGroup, double> exposed_by_layer(double compute, double micro_batches, double products) const;
+
+ private:
+  // With the seconds of computation beside each.
+  std::vector<std::pair<const Traffic*, double>> beside(double compute, double micro_batches, double products) const;
 };
 
 // Roofline: how long launches take beside hops of a ring and sums of products; without it these hide nothing.

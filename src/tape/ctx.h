@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "base/unique_fn.h"
@@ -86,16 +87,28 @@ class Tape {
 // activations and their gradients: all-reduces; gathers and reduce-scatters of rows, whose bytes are those of all
 // ranks' rows.
 struct TensorSums {
-  int64_t calls = 0, bytes = 0;
-  int64_t row_calls = 0, row_bytes = 0;
+  struct Sent {
+    int64_t calls = 0, bytes = 0;
+    int64_t row_calls = 0, row_bytes = 0;
+  };
   // Of these, those that run beside launches [from, to).
   struct Beside {
     int64_t bytes;
     bool rows;
     int64_t from, to = 0;
+    std::string subject = {};
   };
+  std::map<std::string, Sent> by_subject = {};  // CollectiveSubject
   std::vector<Beside> beside = {};
   const std::vector<Launch>* launches = nullptr;  // so far, while a dry run counts them
+  Sent all() const {
+    Sent sum;
+    for (const auto& [subject, s] : by_subject) {
+      sum.calls += s.calls, sum.bytes += s.bytes;
+      sum.row_calls += s.row_calls, sum.row_bytes += s.row_bytes;
+    }
+    return sum;
+  }
 };
 
 // A sum or gather that is under way.
@@ -110,6 +123,7 @@ struct ContextPasses {
   struct Pass {
     int64_t bytes;         // sent by the rank that sends most
     int64_t from, to = 0;  // numbers of launches: [from, to) run meanwhile
+    std::string subject = {};
   };
   std::vector<Pass> all = {};
   const std::vector<Launch>* launches = nullptr;  // so far, while a dry run counts passes
@@ -195,7 +209,7 @@ struct Ctx {
   void tensor_sum(Tensor x, Reduce how = Reduce::sum) {
     Communicator& group = mesh.tensor();
     if (group.size() == 1) return;
-    if (tensor_sums) ++tensor_sums->calls, tensor_sums->bytes += int64_t(x.bytes());
+    count_sum(x);
     all_reduce(group, x, how);
   }
 
@@ -211,7 +225,7 @@ struct Ctx {
 
   // The same beside what is launched until end_pass(). Nobody writes what is sent meanwhile.
   TensorPass begin_tensor_sum(Tensor x) {
-    if (tensor_sums) ++tensor_sums->calls, tensor_sums->bytes += int64_t(x.bytes());
+    count_sum(x);
     return begin_tensor_pass(x, false, [&](Lane lane) { mesh.tensor().all_reduce(x, Reduce::sum, lane); });
   }
   TensorPass begin_tensor_gather(Tensor all, Tensor own) {
@@ -255,7 +269,8 @@ struct Ctx {
   // nn/ring.h. `most`: bytes that the rank with most to send sends.
   ContextPass begin_pass(std::span<const Tensor> out, std::span<const Tensor> in, int64_t most) {
     if (!context_passes) return {beside([&](Lane lane) { mesh.context().all_to_all(out, in, lane); })};
-    context_passes->all.push_back({most, int64_t(context_passes->launches->size())});
+    context_passes->all.push_back(
+        {.bytes = most, .from = int64_t(context_passes->launches->size()), .subject = CollectiveSubject::name()});
     return {nullptr, context_passes->all.size() - 1};
   }
   void end_pass(ContextPass pass) {
@@ -279,11 +294,21 @@ struct Ctx {
   template <class Call>
   TensorPass begin_tensor_pass(const Tensor& x, bool rows, Call&& call) {
     if (!tensor_sums) return {beside(std::forward<Call>(call))};
-    tensor_sums->beside.push_back({int64_t(x.bytes()), rows, int64_t(tensor_sums->launches->size())});
+    tensor_sums->beside.push_back({.bytes = int64_t(x.bytes()),
+                                   .rows = rows,
+                                   .from = int64_t(tensor_sums->launches->size()),
+                                   .subject = CollectiveSubject::name()});
     return {nullptr, tensor_sums->beside.size() - 1};
   }
+  void count_sum(const Tensor& x) {
+    if (!tensor_sums) return;
+    TensorSums::Sent& sent = tensor_sums->by_subject[CollectiveSubject::name()];
+    ++sent.calls, sent.bytes += int64_t(x.bytes());
+  }
   static void count_rows(TensorSums* sums, const Tensor& all) {
-    if (sums) ++sums->row_calls, sums->row_bytes += int64_t(all.bytes());
+    if (!sums) return;
+    TensorSums::Sent& sent = sums->by_subject[CollectiveSubject::name()];
+    ++sent.row_calls, sent.row_bytes += int64_t(all.bytes());
   }
 };
 

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "base/log.h"
+#include "comm/texts.h"
 #include "infer/multiple_choice.h"
 #include "metrics/flops.h"
 #include "metrics/format.h"
@@ -216,6 +217,15 @@ void search_products(const Config& c, Engine& engine, Tuning& tuning) {
   cache.load(tuning);
   log::info(tuning.search(engine.tunable(), c.gemm_search_seconds));
   cache.store(tuning);
+}
+
+void share_choices(const Backend& backend) {
+  if (!backend.tuning || !backend.control) return;
+  const int rank = backend.mesh.world().rank();
+  const std::string choices = share_text(*backend.control, rank == 0 ? backend.tuning->export_choices() : "");
+  const std::string why = rank == 0 ? "" : backend.tuning->import_choices(choices);
+  if (!why.empty())
+    log::warn("rank ", rank, " takes its own choices for matrix products and attention, not rank 0's: ", why);
 }
 
 std::string attention_words(Engine& engine, Tuning* tuning) {

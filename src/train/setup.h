@@ -44,6 +44,8 @@ std::unique_ptr<Engine> make_engine(const Config&, Backend, bool training);
 // Before commit(): times algorithms and epilogues of the engine's products, and attention kernels, within the
 // configured time, skips those in the user's cache, and adds the results to it.
 void search_products(const Config&, Engine&, Tuning&);
+// All ranks take the choices of rank 0, so that their products round alike.
+void share_choices(const Backend&);
 // "attention: " and whose kernels compute the engine's, and why; "" where there is no choice.
 std::string attention_words(Engine&, Tuning*);
 

@@ -66,8 +66,7 @@ class Trainer {
   void check_resume(Resume&);
   void warn_of_rate(const Resume&, const std::vector<ConfigChange>&) const;  // if the rate rises
   void tune(const std::optional<Resume>&);                                   // products: rank 0's choices, on all ranks
-  void share_choices(bool first);
-  void choose_products(const std::optional<Resume>&);  // of the resumed run, or new ones
+  void choose_products(const std::optional<Resume>&);                        // of the resumed run, or new ones
   void start(const std::optional<Resume>&);
   std::string choose_peak();                           // of MFU; returns why it changed, or ""
   void tell_what_is_ahead() const;                     // estimated times, before the first step

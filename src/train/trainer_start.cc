@@ -362,24 +362,14 @@ std::string Trainer::choose_peak() {
   return told;
 }
 
-// Rank 0 searches and all ranks use its choices, so that their products round alike.
 void Trainer::tune(const std::optional<Resume>& resume) {
   if (!backend_.tuning) return;
-  const bool first = backend_.mesh.world().rank() == 0;
-  if (first) choose_products(resume);
-  if (backend_.control) share_choices(first);
+  if (backend_.mesh.world().rank() == 0) choose_products(resume);
+  share_choices(backend_);
   const std::string attention = attention_words(*engine_, backend_.tuning);
   if (attention.empty()) return;
   log::info(attention);
   options_.backend_description += "; " + attention;  // for the first record
-}
-
-void Trainer::share_choices(bool first) {
-  const std::string choices = shared(first ? backend_.tuning->export_choices() : "");
-  const std::string why = first ? "" : backend_.tuning->import_choices(choices);
-  if (!why.empty())
-    log::warn("rank ", backend_.mesh.world().rank(),
-              " takes its own choices for matrix products and attention, not rank 0's: ", why);
 }
 
 void Trainer::choose_products(const std::optional<Resume>& resume) {

@@ -96,10 +96,10 @@ TEST(SequenceParallel, SendsWhatTheTableSays) {
         EXPECT_EQ(curve.sent.row_bytes, calls * rows * kHidden * 2) << s.name();
         EXPECT_EQ(curve.sent.calls, 2) << s.name();  // of the loss
         EXPECT_EQ(curve.sent.bytes, 3 * rows * 4) << s.name();
-        EXPECT_EQ(curve.planned.row_calls, curve.sent.row_calls) << s.name();
-        EXPECT_EQ(curve.planned.row_bytes, curve.sent.row_bytes) << s.name();
-        EXPECT_EQ(curve.planned.calls, curve.sent.calls) << s.name();
-        EXPECT_EQ(curve.planned.bytes, curve.sent.bytes) << s.name();
+        EXPECT_EQ(curve.planned.all().row_calls, curve.sent.row_calls) << s.name();
+        EXPECT_EQ(curve.planned.all().row_bytes, curve.sent.row_bytes) << s.name();
+        EXPECT_EQ(curve.planned.all().calls, curve.sent.calls) << s.name();
+        EXPECT_EQ(curve.planned.all().bytes, curve.sent.bytes) << s.name();
         EXPECT_DOUBLE_EQ(curve.traffic,
                          double(tensor - 1) / tensor * double(curve.sent.row_bytes + 2 * curve.sent.bytes))
             << s.name();

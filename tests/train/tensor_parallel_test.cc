@@ -205,8 +205,8 @@ TEST(TensorParallel, SumsBesideProductsChangeNoBit) {
         EXPECT_EQ(got.masters, want.masters) << s.name();
         EXPECT_EQ(got.sent.bytes, want.sent.bytes) << s.name();
         EXPECT_EQ(got.sent.row_bytes, want.sent.row_bytes) << s.name();
-        EXPECT_EQ(got.planned.calls, got.sent.calls) << s.name();
-        EXPECT_EQ(got.planned.row_calls, got.sent.row_calls) << s.name();
+        EXPECT_EQ(got.planned.all().calls, got.sent.calls) << s.name();
+        EXPECT_EQ(got.planned.all().row_calls, got.sent.row_calls) << s.name();
         EXPECT_TRUE(want.planned.beside.empty()) << s.name();
         const int64_t forward = recompute == G::full ? 8 : 4;  // halves of the outputs of attention and MLP
         EXPECT_EQ(got.sent.calls, want.sent.calls + (sequence ? 0 : kLayers * forward / 2)) << s.name();
@@ -228,15 +228,15 @@ TEST(TensorParallel, APlanCountsWhatProductsWaitFor) {
       const Network network{1e9, 1e9, 8};
       const Roofline slow{.most = {1e3, 1e3}}, fast{.most = {1e30, 1e30}};
       const StepTraffic counted = step_traffic(engine, mesh, network, &slow);
-      EXPECT_EQ(step_traffic(engine, mesh, network).tensor_exposed, counted.tensor.seconds);
-      EXPECT_NEAR(step_traffic(engine, mesh, network, &fast).tensor_exposed / counted.tensor.seconds, 1, 1e-9);
+      EXPECT_EQ(step_traffic(engine, mesh, network).tensor.waits, counted.tensor.seconds);
+      EXPECT_NEAR(step_traffic(engine, mesh, network, &fast).tensor.waits / counted.tensor.seconds, 1, 1e-9);
       // Of 4 sums per block and 4 of embedding, loss and head, two are beside the gradients of weights, and the halves
       // of two beside halves and residuals. With shared rows, of 40 pieces per block and 18 of embedding, loss and head
       // all but the first ones of four gathers are beside products.
       if (beside)
-        EXPECT_LT(counted.tensor_exposed, 0.4 * counted.tensor.seconds);
+        EXPECT_LT(counted.tensor.waits, 0.4 * counted.tensor.seconds);
       else
-        EXPECT_EQ(counted.tensor_exposed, counted.tensor.seconds);
+        EXPECT_EQ(counted.tensor.waits, counted.tensor.seconds);
     });
   }
 }
@@ -431,8 +431,8 @@ TEST(TensorParallel, SendsWhatTheTableSays) {
           const int64_t rows = kSequences * kLength, size = s.precision == std::string("fp32") ? 4 : 2;
           EXPECT_EQ(curve.sent.calls, activations + 2) << s.name();
           EXPECT_EQ(curve.sent.bytes, activations * rows * kHidden * size + 3 * rows * 4) << s.name();
-          EXPECT_EQ(curve.planned.calls, curve.sent.calls) << s.name();
-          EXPECT_EQ(curve.planned.bytes, curve.sent.bytes) << s.name();
+          EXPECT_EQ(curve.planned.all().calls, curve.sent.calls) << s.name();
+          EXPECT_EQ(curve.planned.all().bytes, curve.sent.bytes) << s.name();
           EXPECT_DOUBLE_EQ(curve.traffic, 2.0 * (tensor - 1) / tensor * double(curve.sent.bytes)) << s.name();
         }
 }

@@ -57,7 +57,7 @@ struct Watch {
   Part now = Part::none;
   int64_t number = 0;                  // of the next call in `now`
   int64_t wrong = 0;                   // calls that went wrong: a fault is of some kinds of calls only
-  TensorSums sent;                     // in the last micro-batch
+  TensorSums::Sent sent;               // in the last micro-batch
   int64_t passes = 0, pass_bytes = 0;  // likewise: calls of all_to_all, and what this rank sent in them
   void begin(Part of_step) { now = of_step, number = 0; }
 };
@@ -156,7 +156,8 @@ class Watched final : public Communicator {
 
 struct WatchedCurve {
   std::vector<double> losses, norms;
-  TensorSums sent, planned;                         // in a micro-batch
+  TensorSums::Sent sent;                            // in a micro-batch
+  TensorSums planned;                               // likewise
   std::vector<std::pair<int64_t, int64_t>> passes;  // in a micro-batch, of every rank: calls and bytes
   ContextPasses planned_passes;                     // of rank 0
   double traffic = 0;                               // bytes that a rank sends in a step, along the axis

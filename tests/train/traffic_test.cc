@@ -1,0 +1,103 @@
+// The model of what ranks send, by unit and group: it expects of each what the collectives of a step are for, and its
+// parts are the whole.
+#include "perf/traffic.h"
+
+#include <set>
+
+#include "comm/network.h"
+#include "comm/observed.h"
+#include "tests/train/ranks_rig.h"
+
+namespace athanor {
+namespace {
+
+using namespace ranks;
+
+TEST(Traffic, WhatIsHiddenIsHiddenOfAllAlike) {
+  Traffic t;
+  t.add({"a", "shards"}, 100, 1, 3, 1);  // of 3 s one that nothing hides
+  t.add({"b", "shards"}, 50, 1, 1, 0);
+  std::map<LayerGroup, double> all;
+  t.add_exposed(all, 1);
+  EXPECT_DOUBLE_EQ(all.at({"a", "shards"}), 1 + 2 * 2.0 / 3);
+  EXPECT_DOUBLE_EQ(all.at({"b", "shards"}), 2.0 / 3);
+  EXPECT_DOUBLE_EQ(t.exposed(1), 3);
+  EXPECT_EQ(t.bytes, 350);
+  t.add_exposed(all, 100);
+  EXPECT_DOUBLE_EQ(all.at({"a", "shards"}), 2 + 2 * 2.0 / 3);
+  EXPECT_DOUBLE_EQ(all.at({"b", "shards"}), 2.0 / 3);
+}
+
+// What the collectives of this thread were for.
+class Purposes final : public CollectiveObserver {
+ public:
+  explicit Purposes(const ParamStore& params) : params_(params) {}
+  void begins(std::string_view, std::string_view group) override {
+    seen.insert({layer_of(params_, CollectiveSubject::name()), std::string(group)});
+  }
+  void ends() override {}
+  std::set<LayerGroup> seen;
+
+ private:
+  const ParamStore& params_;
+};
+
+std::vector<Setting> all_settings() {
+  std::vector<Setting> all;
+  for (const int stage : {0, 1, 2, 3}) {
+    all.push_back({.shards = 2, .stage = stage});
+    all.push_back({.type = ModelType::gpt2, .tied = true, .replicas = 2, .shards = 2, .stage = stage});
+    for (const bool ring : {false, true})
+      all.push_back({.shards = 2, .stage = stage, .accumulation = 2, .context = 2, .ring = ring, .length = 8});
+  }
+  for (const ModelType type : {ModelType::llama, ModelType::gpt2})
+    for (const auto& [sequence, beside] : {std::pair{false, false}, {true, false}, {false, true}, {true, true}})
+      all.push_back({.type = type, .shards = 2, .stage = 3, .tensor = 2, .sequence = sequence, .beside = beside});
+  all.push_back({.shards = 2, .stage = 1, .rule = RuleName::normuon});
+  return all;
+}
+
+TEST(Traffic, IsExpectedOfTheLayersThatSend) {
+  for (const Setting& s : all_settings())
+    run_ranks(s.ranks(), [&](std::unique_ptr<Communicator> world) {
+      const CpuBackend cpu = make_cpu({.threads = 1});
+      CollectiveWatch watch;
+      ProcessMesh mesh(observed(std::move(world), watch), s.mesh());
+      Engine engine(tiny(s), options(s), {*cpu.device, *cpu.ops, mesh});
+      engine.commit();
+      engine.init_weights();
+      Purposes purposes(engine.model().params());
+      watch.observer = &purposes;
+      accumulate(engine, 0);
+      engine.finish_step();
+      watch.observer = nullptr;
+      if (mesh.world().rank() != 0) return;
+      const StepTraffic traffic = step_traffic(engine, mesh, {1e9, 1e9, 8});
+      const auto micros = double(engine.micro_batches());
+      const std::map<LayerGroup, double> bare = traffic.exposed_by_layer(0, micros, 0);
+      std::set<LayerGroup> expected;
+      for (const auto& [of, seconds] : bare) {
+        EXPECT_GT(seconds, 0) << s.name() << ": " << of.layer << " " << of.group;
+        expected.insert(of);
+      }
+      std::set<LayerGroup> sent = purposes.seen;
+      for (std::set<LayerGroup>* set : {&expected, &sent})  // of the whole step not all is modelled
+        std::erase_if(*set, [](const LayerGroup& of) { return of.layer.empty(); });
+      EXPECT_FALSE(sent.empty());
+      const auto in_words = [](const std::set<LayerGroup>& set) {
+        std::string words;
+        for (const LayerGroup& of : set) words += cat(of.layer, " ", of.group, "\n");
+        return words;
+      };
+      EXPECT_EQ(in_words(expected), in_words(sent)) << s.name();
+      for (const auto& [compute, products] : {std::pair{0.0, 0.0}, {1e-4, 1e-5}, {1e-3, 1e-4}, {1.0, 0.5}}) {
+        double sum = 0;
+        for (const auto& [of, seconds] : traffic.exposed_by_layer(compute, micros, products)) sum += seconds;
+        const double whole = traffic.exposed(compute, micros, products);
+        EXPECT_NEAR(sum / whole, 1, 1e-12) << s.name();
+      }
+    });
+}
+
+}  // namespace
+}  // namespace athanor
