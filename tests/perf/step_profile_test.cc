@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <utility>
 #include <vector>
 
@@ -188,6 +189,12 @@ TEST(StepProfile, CollectivesAreThoseOfTheirUnits) {
     EXPECT_EQ(rows.at({"", "tensor", "all_reduce"}).calls, 2);
     EXPECT_EQ(rows.at({"", "", ""}).calls, 2) << "the profiler's own, without a label";
     EXPECT_NE(profile.table(0.5).find(block), std::string::npos);
+    const auto beside = profile.communication();  // per step, that of the whole step last
+    ASSERT_EQ(beside.size(), 3U);
+    EXPECT_EQ(beside[0].of, (LayerGroup{block, "tensor"}));
+    EXPECT_EQ(beside[0].calls, 2);
+    EXPECT_NEAR(beside[0].exposed, 2e-6, 1e-15);
+    for (const CommunicationRow& row : beside) EXPECT_TRUE(std::isnan(row.modelled)) << "one rank sends nothing";
   }
   EXPECT_EQ(watch.observer, nullptr);
 }

@@ -6,6 +6,7 @@
 
 #include "comm/network.h"
 #include "comm/observed.h"
+#include "perf/step_profile.h"
 #include "tests/train/ranks_rig.h"
 
 namespace athanor {
@@ -97,6 +98,38 @@ TEST(Traffic, IsExpectedOfTheLayersThatSend) {
         EXPECT_NEAR(sum / whole, 1, 1e-12) << s.name();
       }
     });
+}
+
+// Where collectives are not timed, a profile has the model alone. CPU ranks send and compute in turns.
+TEST(Traffic, StandsInAProfileWithoutTimes) {
+  const Setting s{.shards = 2, .stage = 3};
+  run_ranks(s.ranks(), [&](std::unique_ptr<Communicator> world) {
+    const CpuBackend cpu = make_cpu({.threads = 1});
+    ProcessMesh mesh(std::move(world), s.mesh());
+    const Backend backend{*cpu.device, *cpu.ops, mesh, nullptr, nullptr, {1e9, 1e9, 2}};
+    Engine engine(tiny(s), options(s), backend);
+    engine.commit();
+    engine.init_weights();
+    StepProfile profile(engine, backend, {.limits = {.most = {1e9, 1e9}}});
+    for (int64_t step = 0; profile.steps() < 1; ++step) {
+      accumulate(engine, step);
+      engine.finish_step();
+      profile.end_step(1);
+    }
+    const auto expected =
+        step_traffic(engine, mesh, backend.network).exposed_by_layer(0, double(engine.micro_batches()), 0);
+    const auto& units = engine.model().params().units();
+    const std::vector<CommunicationRow> rows = profile.communication();
+    ASSERT_EQ(rows.size(), units.size());
+    for (size_t u = 0; u < units.size(); ++u) {
+      EXPECT_EQ(rows[u].of, (LayerGroup{units[u]->name, "shards"}));
+      EXPECT_TRUE(std::isnan(rows[u].calls) && std::isnan(rows[u].exposed) && std::isnan(rows[u].seconds));
+      EXPECT_EQ(rows[u].modelled, expected.at(rows[u].of));
+    }
+    const std::string table = profile.table(1);
+    EXPECT_NE(table.find(" - "), std::string::npos) << table;
+    EXPECT_NE(table.find("at 1 GB/s to ranks of the same machine"), std::string::npos) << table;
+  });
 }
 
 }  // namespace
