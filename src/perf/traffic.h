@@ -20,7 +20,7 @@ struct Network;
 // (group_name() of comm/observed.h).
 struct LayerGroup {
   std::string layer, group;
-  auto operator<=>(const LayerGroup&) const = default;
+  auto operator<=>(const LayerGroup&) const = default;  // NOLINT(modernize-use-nullptr): a false alarm
 };
 // The unit of that name or with a weight of that name, as CollectiveSubject says it; "": none.
 std::string layer_of(const ParamStore&, const std::string& subject);
