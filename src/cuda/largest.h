@@ -8,6 +8,13 @@ namespace athanor::cuda {
 
 __device__ __forceinline__ uint32_t magnitude(float x) { return __float_as_uint(x) & 0x7fffffffu; }
 
+// Raises amax to the largest of a warp's threads, which is rounded to T; all of them must call it.
+template <class T>
+__device__ __forceinline__ void raise_by_warp(uint32_t* amax, uint32_t bits) {
+  bits = warp_reduce(bits, Max{});
+  if (threadIdx.x % 32 == 0) atomicMax(amax, magnitude(to_float(from_float<T>(__uint_as_float(bits)))));
+}
+
 // Of one thread, before the values are rounded to T: rounding keeps their order, so that the largest alone is rounded.
 // wanted: else there is no code of it.
 template <bool wanted>

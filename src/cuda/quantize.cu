@@ -707,6 +707,19 @@ void run_rows(const Quantize& op, const Rule& rule, QuantizeCounts* counts, uint
 }
 }  // namespace
 
+void find_largest(const Tensor& amax, const Tensor& matrix, cudaStream_t stream) {
+  uint32_t* most = zeroed(amax, stream);
+  if (!amax || matrix.numel() == 0) return;
+  by_type(matrix.dtype, [&]<class T>() {
+    Quantize whole{};
+    whole.x = matrix;
+    Cut c = cut_of(whole);
+    const Matrix<T> x{data<const T>(matrix)};
+    c.vectors = rows_are_vectors(c.columns, x.x) && c.columns % kElements == 0;
+    CUDA_CHECK(launch(find_most<Matrix<T>>, tiles(c, stream), most, x, c, true, static_cast<const float*>(nullptr)));
+  });
+}
+
 void add_counts(const Tensor& statistics, const QuantizeCounts* counts, cudaStream_t stream) {
   CUDA_CHECK(launch(add, {dim3(1), dim3(1), 0, stream}, data<double>(statistics), counts));
 }

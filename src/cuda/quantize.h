@@ -18,6 +18,9 @@ bool rows_fit(const Quantize& op);
 struct Rule;
 void encode_rows(const Quantize& op, const Rule& rule, uint32_t* of_columns, cudaStream_t stream);
 
+// amax = the largest magnitude of a matrix, as ops leave it that find it on their way (NormFwd::amax); none: nothing.
+void find_largest(const Tensor& amax, const Tensor& matrix, cudaStream_t stream);
+
 // A QuantizeStatistics that grows by what was counted; statistics: [4] f64.
 void add_counts(const Tensor& statistics, const QuantizeCounts* counts, cudaStream_t stream);
 }  // namespace athanor::cuda

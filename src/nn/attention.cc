@@ -1,4 +1,5 @@
 #include "nn/context.h"
+#include "nn/products.h"
 
 namespace athanor {
 namespace {
@@ -43,7 +44,8 @@ Var rope(Net n, Var qkv, const Batch& batch, Tensor cos_sin, AttentionShape shap
   return out;
 }
 
-Var attention(Net n, Var qkv, const Batch& batch, AttentionShape shape, int layer) {
+// Where ranks share sequences, y comes from several launches, and nobody leaves its largest magnitude.
+Var attention(Net n, Var qkv, const Batch& batch, AttentionShape shape, int layer, const Linear& reader) {
   Ctx& c = n.c;
   if (batch.piece_length > 0) return attention_in_ring(n, std::move(qkv), batch, shape, layer);
   if (batch.context_rows) return attention_of_parts(n, std::move(qkv), batch, shape, layer);
@@ -59,6 +61,7 @@ Var attention(Net n, Var qkv, const Batch& batch, AttentionShape shape, int laye
   const int64_t rows = qkv.t().rows();
   Buffer y = c.alloc("attention.y", {rows, shape.heads * shape.head_dim});
   Buffer lse = c.alloc("attention.lse", DType::f32, {rows, shape.heads});
+  y.amax = wanted_largest(n, reader, Matrix::x);
   c.run(AttentionFwd{.y = y.t,
                      .lse = lse.t,
                      .q = in.q,
@@ -66,7 +69,8 @@ Var attention(Net n, Var qkv, const Batch& batch, AttentionShape shape, int laye
                      .v = in.v,
                      .spans = batch.spans,
                      .shape = shape,
-                     .top = top_scores(c, shape, layer)});
+                     .top = top_scores(c, shape, layer),
+                     .amax = y.amax});
   Var out = c.var(y);
   out.producer_keeps_it();
   c.record("attention",

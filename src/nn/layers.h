@@ -40,8 +40,9 @@ Var qk_norm(Net, Var qkv, Param wq, Param wk, AttentionShape, float eps);
 Var rope(Net, Var qkv, const Batch&, Tensor cos_sin, AttentionShape);  // rotates q and k in place
 // rope(linear(x)), in one launch where the backend can
 Var rotated_linear(Net, Var x, const Linear& qkv, const Batch&, Tensor cos_sin, AttentionShape);
-Var attention(Net, Var qkv, const Batch&, AttentionShape, int layer);  // [N, (H+2K)D] -> [N, H D]
-Tensor top_scores(const Ctx&, const AttentionShape&, int layer);       // [H] f32, or none: where attention raises them
+// [N, (H+2K)D] -> [N, H D]. reader: the layer that alone reads it.
+Var attention(Net, Var qkv, const Batch&, AttentionShape, int layer, const Linear& reader);
+Tensor top_scores(const Ctx&, const AttentionShape&, int layer);  // [H] f32, or none: where attention raises them
 
 // LM head and loss in one: computes logits for chunk_rows rows at a time and replaces them in place by their gradient,
 // so that [N, V] never exists. Writes losses [N]; with a recording tape also computes the head's gradients. Ranks that

@@ -31,15 +31,17 @@ struct AttentionFwd {
   // [H] f32, may be absent: becomes the largest of itself and of the head's visible scores scale q·k. A NaN is ignored.
   Tensor top = {};
   double seen = 0.5;  // for cost(): the share of a span's pairs of a query and a key that are visible
+  Tensor amax = {};   // none, or [1] f32: of y, as in ops/norm.h
   static constexpr const char* kName = "attention_fwd";
-  std::array<Field, 7> fields() {
+  std::array<Field, 8> fields() {
     return {{{"y", Io::out, &y},
              {"lse", Io::out, &lse},
              {"q", Io::in, &q},
              {"k", Io::in, &k},
              {"v", Io::in, &v},
              {"spans", Io::in, &spans},
-             {"top", Io::inout, &top}}};
+             {"top", Io::inout, &top},
+             {"amax", Io::out, &amax}}};
   }
   void check() const {
     Expect e{kName};
@@ -52,6 +54,7 @@ struct AttentionFwd {
     e.is("y", y, q.dtype, {q.rows(), qc}).is("lse", lse, DType::f32, {q.rows(), shape.heads});
     e.is("spans", spans, DType::i32, {spans.rows(), kSpanWords});
     if (top) e.is("top", top, DType::f32, {shape.heads});
+    e.largest("amax", amax);
   }
   // Upper bound: as if each span had its part of all keys.
   Cost cost() const {

@@ -1,7 +1,7 @@
 // RMSNorm and LayerNorm of the residual stream, and RMSNorm of queries and keys. Residual additions are epilogues of
 // the preceding product (Epilogue::add).
-// Where an op here or in ops/mlp.h has `amax`, it leaves there the largest magnitude of its output as stored, 0 of
-// none; NaN is above all. Quantize then need not find it (Quantize::largest).
+// Where an op here, in ops/mlp.h or ops/attention.h has `amax`, it leaves there the largest magnitude of its output as
+// stored, 0 of none; NaN is above all. Quantize then need not find it (Quantize::largest).
 #pragma once
 #include "ops/op.h"
 

@@ -67,6 +67,7 @@ void ReferenceOps::run(const AttentionFwd& op, void*) {
   store(op.y, y);
   store(op.lse, lse);
   if (op.top) store(op.top, top);
+  store_largest(op.amax, op.y);
 }
 
 // dv_j = sum_i p_ij dy_i,  ds_ij = p_ij (dy_i·v_j - dy_i·y_i),  dq_i = scale sum_j ds_ij k_j,

@@ -54,6 +54,7 @@ class DeviceOp {
       : op(forward_op(s)), backend_(make(2)) {
     uint32_t seed = 0;
     for (const Field& f : op.fields()) {
+      if (f.t->shape.rank == 0) continue;  // absent
       const int64_t elements = f.t->shape.rank > 1 ? f.t->rows() * f.t->stride() : f.t->numel();
       f.t->data = backend_.device->allocate(size_t(elements) * size_of(f.t->dtype), Mem::device);
       std::vector<uint16_t> bits(size_t(elements) * size_of(f.t->dtype) / 2);

@@ -193,12 +193,14 @@ TEST_F(AttentionWgmma, RunsOfHeads) {
 }
 
 // The kernels that an op and its backward op run on a GPU.
-std::string kernels_on(const emu::GpuModel& gpu, const Setting& s, const MakeBackend& make = make_cuda_backend) {
+std::string kernels_on(const emu::GpuModel& gpu, const Setting& s, const MakeBackend& make = make_cuda_backend,
+                       bool largest = false) {
   emu::simulate({gpu});
   std::string names;
   {
-    const DeviceOp x(s, make);
+    DeviceOp x(s, make);
     x.set_spans(spans_of(s.documents));
+    if (largest) x.op.amax = {x.backend().device->allocate(sizeof(float), Mem::device), DType::f32, {1}};
     AttentionBwd backward = backward_of(x.op);
     const auto& [device, ops] = x.backend();
     emu::reset_kernel_counters();
@@ -248,6 +250,14 @@ TEST(AttentionKernels, ByGpuAndHeadSize) {
   };
   EXPECT_EQ(kernels_on(emu::gpu_h200(), {DType::f32, heads(2, 1, 64), {20}}), plain("float"));
   EXPECT_EQ(kernels_on(emu::gpu_h200(), usual, make_misaligned_backend), plain("__half"));
+}
+
+// With its values a kernel for 16 bits leaves the largest magnitude, too.
+TEST(AttentionKernels, TheLargestMagnitudeNeedsNoOtherKernel) {
+  const Setting usual{DType::f16, heads(2, 1, 64), {20}}, plain{DType::f32, heads(2, 1, 64), {20}};
+  for (const auto& gpu : {emu::gpu_h200(), emu::gpu_a100()})
+    EXPECT_EQ(kernels_on(gpu, usual, make_cuda_backend, true), kernels_on(gpu, usual)) << gpu.name;
+  EXPECT_NE(kernels_on(emu::gpu_h200(), plain, make_cuda_backend, true), kernels_on(emu::gpu_h200(), plain));
 }
 #endif
 }  // namespace

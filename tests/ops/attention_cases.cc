@@ -96,6 +96,29 @@ void large_scores(Examiner& examine) {
   }
 }
 
+// The largest magnitude of what is stored: of rows that see keys or none, in blocks of rows that end anywhere.
+void largest_of_outputs(Examiner& examine) {
+  for (const Setting& s :
+       {Setting{"one", {{0, 1, 0, 1, 0, 0}}, 1, 1, heads(1, 1, 1)},
+        Setting{"rows outside spans", {{3, 7, 2, 7, 0, 0}, {15, 4, 20, 4, 0, 0}}, 21, 26, heads(2, 1, 40)},
+        Setting{"group", {{0, 140, 0, 140, 0, 0}}, 140, 140, heads(3, 1, 64)},
+        Setting{"documents", {{0, 70, 0, 70, 0, 0}, {70, 130, 70, 130, 0, 0}}, 200, 200, heads(2, 1, 128, 50)},
+        Setting{"no key is seen", {{0, 6, 0, 6, 0, 4}}, 6, 6, heads(2, 1, 64)},
+        Setting{"no row", {{0, 0, 0, 0, 0, 0}}, 0, 6, heads(2, 1, 64)}})
+    for (const DType dt : kFloats) {
+      auto fwd = forward(s, dt, dt == DType::f16 ? 24 : 0);
+      if (dt == DType::f32 && s.queries > 0) {
+        fwd.op.amax = tensor(DType::f32, {1});
+        examine(fwd);
+        fwd.op.amax = {};
+      }
+      for (const Init& v : {normal(), constant(0), listed({1, -2, 3e4, 0, -INFINITY}), listed({-1, 2, std::nan("")})}) {
+        fwd.values["v"] = v;
+        leaves_largest(examine, fwd, "y");
+      }
+    }
+}
+
 void merge_cases(Examiner& examine) {
   const Init some = listed({-0.4, 0.9, -INFINITY, 2.5, -30, 0.1, -INFINITY});
   for (const auto& [rows, heads, dim] :
@@ -128,6 +151,7 @@ void attention_cases(Examiner& examine) {
   const Setting shared{"shared keys", {{0, 3, 0, 9, 2, 0}, {3, 4, 0, 9, 5, 0}}, 7, 9, heads(4, 2, 8)};
   examine(forward(shared, DType::f32, 0));
   large_scores(examine);
+  largest_of_outputs(examine);
   gradients(examine);
   merge_cases(examine);
 }

@@ -7,6 +7,7 @@
 #include "cuda/attention/plain.h"
 #include "cuda/attention/softmax.h"
 #include "cuda/attention/wgmma.h"
+#include "cuda/quantize.h"
 
 namespace athanor::cuda {
 namespace attention {
@@ -69,6 +70,11 @@ __global__ void __launch_bounds__(Tiles<D>::kThreads) attend(Forward<T> a) {
   ptx::cp_async_wait<0>();
   float factor[R][2];
   finish<R>(factor, softmax, a, first + own, head);
+  if (a.amax) {
+    uint32_t largest = 0;
+    add_largest<R, D>(largest, o, factor);
+    raise_by_warp<T>(a.amax, largest);
+  }
   const int64_t width = static_cast<int64_t>(in.heads) * in.dim, row = first + own;
   store_rows<D, R>(a.y + row * width + head * in.dim, width, in.spans.queries - first - own, in.dim,
                    q + own * kPitch<D>, o, factor);
@@ -88,15 +94,17 @@ void attend_on_tensor_cores(const Forward<T>& a, cudaStream_t stream) {
 }  // namespace attention
 
 void run(const AttentionFwd& op, void*, cudaStream_t stream) {
+  uint32_t* amax = zeroed(op.amax, stream);
   if (op.q.rows() == 0) return;
   by_type(op.q.dtype, [&]<class T>() {
-    const attention::Forward<T> a{attention::inputs_of<T>(op), data<T>(op.y), data<float>(op.lse),
-                                   data<float>(op.top)};
+    const attention::Forward<T> a{attention::inputs_of<T>(op), data<T>(op.y), data<float>(op.lse), data<float>(op.top),
+                                  amax};
     if constexpr (sizeof(T) == 2) {
       if (warpgroups_take(a)) return attention::attend_by_warpgroups(a, stream);
       if (tensor_cores_take(a.in)) return attention::attend_on_tensor_cores(a, stream);
     }
     attention::attend_plainly(a, stream);
+    find_largest(op.amax, op.y, stream);
   });
 }
 }  // namespace athanor::cuda

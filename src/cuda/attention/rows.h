@@ -29,9 +29,10 @@ struct Inputs {
 template <class T>
 struct Forward {
   Inputs<T> in;
-  T* y;        // [Nq, H D]
-  float* lse;  // [Nq, H]
-  float* top;  // [H]; null: not wanted
+  T* y;            // [Nq, H D]
+  float* lse;      // [Nq, H]
+  float* top;      // [H]; null: not wanted
+  uint32_t* amax;  // bits of the largest |y|; null: not wanted
 };
 template <class T>
 struct Backward {

@@ -143,7 +143,11 @@ size_t AttentionRunner::scratch(const Op& op) const {
 
 template <class Op>
 void AttentionRunner::run_by(AttentionKernels by, const Op& op, void* scratch, cudaStream_t stream) const {
-  if (by == AttentionKernels::cudnn) return cudnn_->run(op, scratch);
+  if (by == AttentionKernels::cudnn) {
+    cudnn_->run(op, scratch);
+    if constexpr (std::is_same_v<Op, AttentionFwd>) find_largest(op.amax, op.y, stream);
+    return;
+  }
   if constexpr (std::is_same_v<Op, AttentionBwd>)
     if (by == AttentionKernels::ordered) return run_five_products(op, scratch, stream);
   cuda::run(op, scratch, stream);

@@ -1,6 +1,7 @@
 // The running softmax of attention forward [Dao et al. 2022, alg. 1], over accumulators in the layout of tiles.h.
 #pragma once
 #include "cuda/attention/tiles.h"
+#include "cuda/largest.h"
 namespace athanor::cuda::attention {
 
 // For the rows of a warp: top, the maximum of q·k so far, and sum, that of exp2(scale (q·k - top)).
@@ -44,6 +45,26 @@ struct Softmax {
 template <int R, int D>
 __device__ __forceinline__ void multiply_by_row(Accumulators<R, D>& o, const float (&factor)[R][2]) {
   for_elements<R, D>(o, [&](float& x, int r, int h, int) { x *= factor[r][h]; });
+}
+
+// Raises `largest` to the bits of the largest magnitude of y = o times factor in the warp's rows, before y is rounded.
+// Rows that do not exist see no key: 0, or NaN where values are not finite, as then in all rows of their tile.
+template <int R, int D>
+__device__ __forceinline__ void add_largest(uint32_t& largest, const Accumulators<R, D>& o,
+                                            const float (&factor)[R][2]) {
+#pragma unroll
+  for (int r = 0; r < R; ++r) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      uint32_t of_row = 0;  // without its factor, which keeps their order
+#pragma unroll
+      for (int n = 0; n < D / 8; ++n) {
+#pragma unroll
+        for (int i = 2 * h; i < 2 * h + 2; ++i) of_row = Max{}(of_row, magnitude(o[r][n][i]));
+      }
+      largest = Max{}(largest, magnitude(__uint_as_float(of_row) * factor[r][h]));
+    }
+  }
 }
 
 // Writes lse of the warp's rows, starting at `row`, and raises the head's largest score. factor: 1 / sum of weights, 0

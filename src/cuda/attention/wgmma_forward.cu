@@ -85,6 +85,7 @@ struct Consumer {
   Accumulators<1, D> o = {};
   Accumulators<1, N> s = {};
   uint32_t weights[N / 16][4] = {};
+  uint32_t largest = 0;  // bits of |y| so far, where that is wanted
 
   __device__ __forceinline__ T* rows(int of) { return room.rows[of] + group_id() * kGroupRows * kBoxColumns; }
 
@@ -141,6 +142,7 @@ __device__ __forceinline__ void attend_group(Room<T, D>& room, Shared& shared, c
   const auto end_head = [&](int head, int place) {
     float factor[1][2];
     finish<1>(factor, c.softmax, a, at.first + warp_id() * 16, head);
+    if (a.amax) add_largest<1, D>(c.largest, c.o, factor);
     write_rows<D>(c.rows(place), c.o, factor);
     shared.heads.publish(place);
   };
@@ -167,6 +169,7 @@ __device__ __forceinline__ void attend_group(Room<T, D>& room, Shared& shared, c
     c.softmax = {};
   }
   end_head(head, c.place);
+  if (a.amax) raise_by_warp<T>(a.amax, c.largest);
 }
 #endif
 

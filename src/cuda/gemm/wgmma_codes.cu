@@ -383,11 +383,8 @@ __device__ __forceinline__ void run_block(Room& room, PairRing& ring, const M& m
           store<bf16, kScales>(sums[piece], room.panels[warp], maps, job, at, piece);
       }
     });
-    if constexpr (kGated<M>) {
-      largest = warp_reduce(largest, Max{});
-      if (lane_id() == 0 && maps.amax)
-        atomicMax(maps.amax, magnitude(to_float(from_float<bf16>(__uint_as_float(largest)))));
-    }
+    if constexpr (kGated<M>)
+      if (maps.amax) raise_by_warp<bf16>(maps.amax, largest);
     if (lane_id() == 0) ptx::bulk_wait_read<0>();  // shared memory ends with the block
   }
   ptx::cluster_sync();  // the other block may still write here, and arrive at barriers

@@ -5,6 +5,7 @@
 #include <regex>
 
 #include "cpu/make_cpu.h"
+#include "cuda/make_cuda.h"
 #include "tests/cuda/train/tiny_model.h"
 #include "tests/train/harness.h"
 #include "tests/train/turning_ops.h"
@@ -160,6 +161,46 @@ TEST(EightBitsOnGpus, OwnProductsAgree) {
         << run.report;
     expect_near(run.outcome, on_cpu(ModelType::llama, options(precision)));
   }
+}
+
+// Of a GPU: Quantize finds the largest magnitude itself, or takes it where it was left.
+class FindingOps final : public Decorated<FindingOps> {
+ public:
+  FindingOps(Ops& inner, bool finds) : inner_(inner), finds_(finds) {}
+  const Ops& inner() const { return inner_; }
+  bool turns_codes() const override { return inner_.turns_codes(); }
+  template <class Op>
+  void on(Op op, void* scratch) {
+    if constexpr (std::is_same_v<Op, Quantize>) {
+      taken += bool(op.largest);
+      if (finds_) op.largest = {};
+    }
+    if constexpr (std::is_same_v<Op, AttentionFwd>) left += bool(op.amax);
+    inner_.run(op, scratch);
+  }
+  int64_t taken = 0, left = 0;  // launches, which a graph may repeat; left: by attention
+
+ private:
+  Ops& inner_;
+  bool finds_;
+};
+
+// By all who leave it, attention by cuDNN's kernels and by the program's own.
+TEST(EightBitsOnGpus, LargestMagnitudesChangeNoBit) {
+  for (const CudaAttention attention : {CudaAttention::cudnn, CudaAttention::builtin})
+    for (const ModelType type : {ModelType::gpt2, ModelType::llama}) {
+      Outcome outcomes[2];
+      for (const bool finds : {false, true}) {
+        CudaBackend cuda = make_cuda({.attention = attention, .tokens = kSeq});
+        ProcessMesh mesh(make_single(*cuda.device), {1, 1, 1, 1, 1, 1});
+        FindingOps ops(*cuda.ops, finds);
+        Engine engine(tiny(type), options("fp8_tensorwise"), {*cuda.device, ops, mesh});
+        outcomes[finds] = train(engine);
+        EXPECT_GT(ops.left, 0);
+        EXPECT_EQ(ops.taken, 8 * ops.left) << "of a block 4 inputs, attention's twice, and 3 gradients";
+      }
+      EXPECT_EQ(outcomes[0], outcomes[1]) << int(attention) << " " << name_of(type);
+    }
 }
 #endif
 
