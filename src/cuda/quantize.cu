@@ -1,4 +1,4 @@
-// Codes of 8 and 4 bits with scales (Quantize), and the factors of delayed scaling.
+// Codes of 8 and 4 bits with scales (Quantize).
 // Layout: x row-major and contiguous; a block of threads has 256 columns and a band of rows: as many as share scales,
 // else 64. A lane has 8 columns, a warp every eighth part of the band. Where codes are written transposed too, tiles of
 // 128 by 128. Rows with a scale each: quantize_rows.cu, where they fit. Memory bound: x is read twice, the second time
@@ -7,18 +7,12 @@
 // on a GPU yet.
 #include "cuda/quantize.h"
 
-#include <algorithm>
 #include <bit>
 
 #include "base/rng.h"
-#include "cuda/activation.h"
-#include "cuda/encode.h"
-#include "cuda/host_tools.h"
-#include "cuda/norm.h"
-#include "cuda/pack.h"
+#include "cuda/quantize_source.h"
 #include "cuda/reduce.h"
 #include "cuda/scratch.h"
-#include "cuda/vectors.h"
 
 namespace athanor::cuda {
 namespace {
@@ -27,14 +21,6 @@ constexpr int kWarps = 8, kThreads = kWarps * kLanes;
 constexpr int kTileColumns = kLanes * kElements;
 constexpr int kBandRows = 64;  // where no fewer or more rows share scales
 
-// A matrix in blocks of `height` by `width`, and how it is cut: see the head of the file.
-struct Cut {
-  int64_t rows;
-  int columns, height, width;  // of blocks; 0: all
-  int across;                  // blocks of a row
-  int band, tiles;             // rows of a band; tiles of 256 columns
-  bool vectors;
-};
 Cut cut_of(const Quantize& op) {
   Cut c{.rows = op.x.rows(),
         .columns = checked_columns(op.kName, op.x),
@@ -71,95 +57,6 @@ struct Place {
   }
   __device__ __forceinline__ int64_t block_row(const Cut& c, int64_t row) const {
     return c.height == 0 ? 0 : c.height == 1 ? row : band;
-  }
-};
-
-// What becomes codes: a matrix in memory. load(): 8 elements of a row, 0 where they are not `inside`. kBlocks: that a
-// multiprocessor must hold at once with tiles in registers.
-template <class T>
-struct Matrix {
-  static constexpr int kBlocks = sizeof(T) == 2 ? 2 : 1;
-  const T* x;  // [rows, columns]
-  __device__ __forceinline__ void load(float (&v)[kElements], int64_t row, int column, const Cut& c,
-                                       bool inside) const {
-    load_chunk(v, x + row * c.columns, column, inside ? c.columns : 0, c.vectors && inside);
-  }
-  __device__ __forceinline__ float at(int64_t row, int column, const Cut& c) const {
-    return to_float(x[row * c.columns + column]);
-  }
-  static __device__ __forceinline__ int tile(int number, int) { return number; }
-};
-// Or the gradient of [gate | up] through SwiGLU, rounded as SwigluBwd stores it. Both halves are made of the same
-// numbers, so that tiles of them are neighbours: the second reads from L2.
-template <class T>
-struct SwigluGradientOf {
-  static constexpr int kBlocks = 2;
-  const T *dy, *gu;  // [rows, columns / 2], [rows, columns]
-  __device__ __forceinline__ void load(float (&v)[kElements], int64_t row, int column, const Cut& c,
-                                       bool inside) const {
-    const int half = c.columns / 2, columns = inside ? half : 0;
-    const bool up = column >= half, vectors = c.vectors && inside;
-    const int first = up ? column - half : column;
-    float d[kElements], g[kElements], u[kElements];
-    load_chunk(d, dy + row * half, first, columns, vectors);
-    load_chunk(g, gu + row * c.columns, first, columns, vectors);
-    load_chunk(u, gu + row * c.columns + half, first, columns, vectors);
-#pragma unroll
-    for (int k = 0; k < kElements; ++k) v[k] = of(d[k], g[k], u[k], up);
-  }
-  __device__ __forceinline__ float at(int64_t row, int column, const Cut& c) const {
-    const int half = c.columns / 2, first = column % half;
-    const T* g = gu + row * c.columns + first;
-    return of(to_float(dy[row * half + first]), to_float(g[0]), to_float(g[half]), column >= half);
-  }
-  static __device__ __forceinline__ int tile(int number, int tiles) { return number / 2 + number % 2 * (tiles / 2); }
-
- private:
-  static __device__ __forceinline__ float of(float dy, float gate, float up, bool of_up) {
-    const SwigluGradient gradient = swiglu_gradient(dy, gate, up);
-    return to_float(from_float<T>(of_up ? gradient.up : gradient.gate));
-  }
-};
-// Or the norm of the rows of h, rounded as NormApply stores it.
-template <class T>
-struct NormOf {
-  static constexpr int kBlocks = 2;
-  const T* h;                // [rows, columns]
-  const float *mean, *rstd;  // [rows]; mean null for rms
-  Weights w, b;              // [columns]; b null for rms
-  __device__ __forceinline__ void load(float (&v)[kElements], int64_t row, int column, const Cut& c,
-                                       bool inside) const {
-    load_chunk(v, h + row * c.columns, column, inside ? c.columns : 0, c.vectors && inside);
-    if (!inside) return;
-    float weight[kElements], bias[kElements];
-    load_factors(weight, w, column, c.vectors, 1.f);
-    load_factors(bias, b, column, c.vectors, 0.f);
-    const float shift = mean ? mean[row] : 0.f, scale = rstd[row];
-#pragma unroll
-    for (int k = 0; k < kElements; ++k) v[k] = of(v[k], shift, scale, weight[k], bias[k]);
-  }
-  __device__ __forceinline__ float at(int64_t row, int column, const Cut& c) const {
-    float weight[1], bias[1] = {};
-    load_weights(weight, w, column);
-    if (b.data) load_weights(bias, b, column);
-    return of(to_float(h[row * c.columns + column]), mean ? mean[row] : 0.f, rstd[row], weight[0], bias[0]);
-  }
-  static __device__ __forceinline__ int tile(int number, int) { return number; }
-
- private:
-  static __device__ __forceinline__ float of(float h, float mean, float rstd, float w, float b) {
-    return to_float(from_float<T>(normalised(h, mean, rstd, w, b)));
-  }
-  // Columns are whole tiles.
-  static __device__ __forceinline__ void load_factors(float (&v)[kElements], const Weights& from, int column,
-                                                      bool vectors, float none) {
-    if (from.data && vectors) return load_weights(v, from, column);
-#pragma unroll
-    for (int k = 0; k < kElements; ++k) {
-      float one[1] = {none};
-      if (from.data) load_weights(one, from, column + k);
-      v[k] = one[0];
-    }
   }
 };
 
@@ -275,7 +172,7 @@ __global__ void __launch_bounds__(kThreads)
   }
   for (int i = 0; inside && i < at.rows; i += kInFlight) {
     float v[kInFlight][kElements];
-    load(v, Matrix<T>{x}, c, at, i);
+    load(v, Stored<T>{x}, c, at, i);
 #pragma unroll
     for (int r = 0; r < kInFlight; ++r) {
       const int64_t row = at.first + i + r;
@@ -588,51 +485,6 @@ __global__ void add(double* statistics, const QuantizeCounts* counts) {
   if (counts->largest > kInfinity || now > before) statistics[3] = now;  // and NaN remains
 }
 
-// ---- delayed scaling
-
-constexpr int kMostColumns = 8, kMostHistories = 128;
-struct Histories {
-  float* of_row[kMostHistories];
-};
-struct DelayedRule {
-  float most_code[kMostColumns];
-  float *amax, *factors;  // [rows, columns]
-  const StepState* state;
-  int64_t length;
-  int columns, margin;
-  bool power_of_two;
-};
-// A block for each element of amax.
-__global__ void __launch_bounds__(kThreads) delay(const Histories table, int64_t first_row, const DelayedRule op) {
-  ptx::wait_for_earlier_kernels();
-  SHARED(float, room, [kLanes]);
-  const int row = static_cast<int>(blockIdx.x) / op.columns, column = static_cast<int>(blockIdx.x) % op.columns;
-  const int64_t element = (first_row + row) * op.columns + column;
-  const float now = op.amax[element];
-  float* history = table.of_row[row] ? table.of_row[row] + column * op.length : nullptr;
-  const bool enters = op.state && op.state->skip == 0 && magnitude(now) < kInfinity;
-  float largest = 0;
-  for (int64_t chunk = history ? (op.length - 1) / kThreads : -1; chunk >= 0; --chunk) {  // from the end: it moves up
-    const int64_t i = chunk * kThreads + static_cast<int>(threadIdx.x);
-    float value = 0;
-    if (i < op.length) value = !enters ? history[i] : i == 0 ? now : history[i - 1];
-    __syncthreads();
-    if (enters && i < op.length) history[i] = value;
-    __syncthreads();
-    largest = Max{}(largest, value);
-  }
-  largest = block_reduce(largest, room, Max{});
-  if (threadIdx.x != 0) return;
-  op.amax[element] = 0;
-  float factor = 0;
-  if (largest != 0) {
-    const Rule rule{.most_code = op.most_code[column], .power_of_two = op.power_of_two};
-    factor = ldexpf(scaled(__float_as_uint(largest), rule).factor, -op.margin);
-    factor = factor > 0x1p-126f ? factor : 0x1p-126f;
-  }
-  op.factors[element] = factor;
-}
-
 LaunchConfig threads(int64_t count, cudaStream_t stream) {
   return {dim3(grid_size(div_ceil<int64_t>(count, kThreads))), dim3(kThreads), 0, stream};
 }
@@ -648,9 +500,10 @@ void count(const Quantize& op, QuantizeCounts* counts, const Source& x, const Cu
                     saturates(op.codes.dtype), op.turn));
   add_counts(op.statistics, counts, stream);
 }
-template <class T, class Source>
+template <class Source>
 void run_from(const Quantize& op, const Source& x, const Rule& rule, QuantizeCounts* counts, uint32_t* most,
               cudaStream_t stream) {
+  using T = typename Source::Element;
   Cut c = cut_of(op);
   const bool is_shared = shared(c), of_tiles = (op.turn && op.blocks.rows == kSide) || op.turned_scales;
   const bool finds = is_shared && !op.largest;
@@ -697,7 +550,7 @@ void run_rows(const Quantize& op, const Rule& rule, QuantizeCounts* counts, uint
     if (op.statistics || op.turned) CUDA_CHECK(cudaMemsetAsync(counts, 0, sizeof *counts + zeros, stream));
     encode_rows(op, rule, op.turned ? most : nullptr, stream);
     by_type(op.x.dtype, [&]<class T>() {
-      if (op.statistics) count(rows, counts, Matrix<T>{data<const T>(op.x)}, cut_of(rows), rule, stream);
+      if (op.statistics) count(rows, counts, Stored<T>{data<const T>(op.x)}, cut_of(rows), rule, stream);
     });
     columns.largest = {most, DType::f32, {op.x.cols()}};
   } else {
@@ -746,43 +599,6 @@ void run(const Quantize& op, void* scratch, cudaStream_t stream) {
                   .given = data<const float>(op.factor),
                   .amax = data<float>(op.amax)};
   if ((op.turned_scales && op.blocks.cols == 0) || rows_fit(op)) return run_rows(op, rule, counts, most, stream);
-  by_type(op.x.dtype, [&]<class T>() {
-    const T* x = data<const T>(op.x);
-    if constexpr (sizeof(T) == 2) {
-      if (op.dy) return run_from<T>(op, SwigluGradientOf<T>{data<const T>(op.dy), x}, rule, counts, most, stream);
-      if (op.norm)
-        return run_from<T>(op,
-                           NormOf<T>{.h = x,
-                                     .mean = data<const float>(op.norm.mean),
-                                     .rstd = data<const float>(op.norm.rstd),
-                                     .w = {op.norm.w.data, op.norm.w.dtype},
-                                     .b = {op.norm.b.data, op.norm.w.dtype}},
-                           rule, counts, most, stream);
-    }
-    run_from<T>(op, Matrix<T>{x}, rule, counts, most, stream);
-  });
-}
-
-void run(const DelayedScales& op, void*, cudaStream_t stream) {
-  CHECK(op.columns() <= kMostColumns, "delayed_scales: ", op.columns(), " columns; the kernel has room for 8");
-  DelayedRule rule{.most_code = {},
-                   .amax = data<float>(op.amax),
-                   .factors = data<float>(op.factors),
-                   .state = data<const StepState>(op.state),
-                   .length = op.length,
-                   .columns = static_cast<int>(op.columns()),
-                   .margin = op.margin,
-                   .power_of_two = op.power_of_two};
-  for (int c = 0; c < rule.columns; ++c) rule.most_code[c] = largest_code(op.codes[static_cast<size_t>(c)]);
-  const auto rows = static_cast<int64_t>(op.histories.size());
-  for (int64_t first = 0; first < rows && rule.columns > 0; first += kMostHistories) {
-    const int64_t count = std::min<int64_t>(kMostHistories, rows - first);
-    Histories table{};
-    for (int64_t i = 0; i < count; ++i) {
-      const Tensor& history = op.histories[static_cast<size_t>(first + i)];
-      table.of_row[i] = history.numel() ? data<float>(history) : nullptr;
-    }
-    CUDA_CHECK(launch(delay, {dim3(grid_size(count * rule.columns)), dim3(kThreads), 0, stream}, table, first, rule));
-  }
+  by_source(op, [&](const auto& x) { run_from(op, x, rule, counts, most, stream); });
 }
 }  // namespace athanor::cuda

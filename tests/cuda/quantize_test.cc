@@ -1,5 +1,6 @@
-// The kernels of cuda/quantize.cu, quantize_part.cu and codes.cu run the op cases of codes: codes and scales have the
-// reference's bits. Products of codes: by the library in every layout of scales that it has, else emulated.
+// The kernels of cuda/quantize.cu, quantize_delayed.cu, quantize_part.cu, quantize_rows.cu and codes.cu run the op
+// cases of codes: codes and scales have the reference's bits. Products of codes: by the library in every layout of
+// scales that it has, else emulated.
 #include "cuda/scratch.h"
 #include "tests/cuda/kernel_test.h"
 #ifdef ATHANOR_EMULATED_GPU
