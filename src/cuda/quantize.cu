@@ -142,9 +142,9 @@ __device__ __forceinline__ void store_codes(uint8_t* row, const float (&v)[kElem
 }
 
 // Codes, and the scales where their blocks begin. With a factor given also most[0], which was 0.
-template <class T>
+template <class Source>
 __global__ void __launch_bounds__(kThreads)
-    encode(uint8_t* codes, void* scales, uint32_t* most, const T* x, const Cut c, const Rule rule) {
+    encode(uint8_t* codes, void* scales, uint32_t* most, const Source x, const Cut c, const Rule rule) {
   ptx::wait_for_earlier_kernels();
   const Place at(c);
   const bool given = rule.given && *rule.given > 0, inside = at.column < c.columns;
@@ -172,7 +172,7 @@ __global__ void __launch_bounds__(kThreads)
   }
   for (int i = 0; inside && i < at.rows; i += kInFlight) {
     float v[kInFlight][kElements];
-    load(v, Stored<T>{x}, c, at, i);
+    load(v, x, c, at, i);
 #pragma unroll
     for (int r = 0; r < kInFlight; ++r) {
       const int64_t row = at.first + i + r;
@@ -531,7 +531,7 @@ void run_from(const Quantize& op, const Source& x, const Rule& rule, QuantizeCou
     CUDA_CHECK(launch(encode_e2m1<T>, config, codes, data<uint8_t>(op.scales), data<float>(op.global), found,
                       magnitudes, data<const T>(op.x), c, Rounding{op.at_random, op.seed, op.stream}));
   } else {
-    CUDA_CHECK(launch(encode<T>, config, codes, op.scales.data, most, data<const T>(op.x), c, rule));
+    CUDA_CHECK(launch(encode<Source>, config, codes, op.scales.data, most, x, c, rule));
   }
   if (op.factor || op.amax)
     CUDA_CHECK(launch(finish_delayed, {dim3(1), dim3(1), 0, stream}, data<float>(op.scales), magnitudes, rule));
@@ -549,9 +549,8 @@ void run_rows(const Quantize& op, const Rule& rule, QuantizeCounts* counts, uint
     const auto zeros = static_cast<size_t>(op.turned ? op.x.cols() : 0) * sizeof(uint32_t);
     if (op.statistics || op.turned) CUDA_CHECK(cudaMemsetAsync(counts, 0, sizeof *counts + zeros, stream));
     encode_rows(op, rule, op.turned ? most : nullptr, stream);
-    by_type(op.x.dtype, [&]<class T>() {
-      if (op.statistics) count(rows, counts, Stored<T>{data<const T>(op.x)}, cut_of(rows), rule, stream);
-    });
+    if (op.statistics)
+      by_source(rows, [&](const auto& x) { count(rows, counts, x, cut_of(rows), rule, stream); });
     columns.largest = {most, DType::f32, {op.x.cols()}};
   } else {
     run(rows, counts, stream);
@@ -567,9 +566,9 @@ void find_largest(const Tensor& amax, const Tensor& matrix, cudaStream_t stream)
     Quantize whole{};
     whole.x = matrix;
     Cut c = cut_of(whole);
-    const Matrix<T> x{data<const T>(matrix)};
+    const Stored<T> x{data<const T>(matrix)};
     c.vectors = rows_are_vectors(c.columns, x.x) && c.columns % kElements == 0;
-    CUDA_CHECK(launch(find_most<Matrix<T>>, tiles(c, stream), most, x, c, true, static_cast<const float*>(nullptr)));
+    CUDA_CHECK(launch(find_most<Stored<T>>, tiles(c, stream), most, x, c, true, static_cast<const float*>(nullptr)));
   });
 }
 

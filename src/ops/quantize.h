@@ -112,11 +112,12 @@ struct Quantize {
     return blocks == Blocks{1, 0} && x.cols() <= kMostColumns && x.cols() % 8 == 0 && size_of(x.dtype) == 2;
   }
   // Whether codes are of what follows from x, and whether that may be asked for, by shapes (`norm` if that has the
-  // shape of rstd, else `dy`): tiles of 128 by 128 are one reading for the codes and their transpose.
+  // shape of rstd, else `dy`): tiles of 128 by 128, or rows on the chip, are one reading for the codes and their
+  // transpose, or its largest magnitudes.
   bool follows() const { return dy || norm; }
   bool may_follow() const {
     const int64_t whole = norm.rstd.shape.rank > 0 ? 128 : 256;
-    return turned.shape.rank > 0 && (blocks == Blocks{1, 128} || factor) && size_of(x.dtype) == 2 &&
+    return turned.shape.rank > 0 && (blocks == Blocks{1, 128} || factor || keeps_rows()) && size_of(x.dtype) == 2 &&
            x.cols() % whole == 0;
   }
   Quantize of_stored(const Tensor& stored) const {
@@ -201,11 +202,12 @@ struct Quantize {
   Cost cost() const {
     const bool lines = turned_scales && blocks.cols == 0;
     const bool once = factor || largest || (turn && blocks.rows == 128) || (turned_scales && !lines) || keeps_rows();
-    const int readings = once ? 1 : 2;
+    const int passes = lines ? 2 : 1, readings = once ? 1 : 2;
     const double before = dy     ? SwigluBwd{.dgu = x, .dy = dy, .gu = x}.cost().flops
                           : norm ? normalised(x).cost().flops
                                  : 0;
-    return {2.0 * double(x.numel()) + before, traffic(*this) + double(x.bytes()) * ((lines ? 2 : 1) * readings - 1)};
+    const double read = double(x.bytes()) + (dy ? double(dy.bytes()) : 0);
+    return {2.0 * double(x.numel()) + passes * before, traffic(*this) + read * (passes * readings - 1)};
   }
 };
 

@@ -157,12 +157,13 @@ void transposed_codes(Examiner& examine) {
           }
 }
 
-// Codes and their transpose, with counts: of one scale that is given, or of one for 128 terms.
-Quantize with_transpose(const Shape& s, DType of, bool delayed) {
-  Quantize op = quantize(s, DType::f8_e4m3, of, delayed ? Blocks{} : Blocks{1, 128});
+// Codes and their transpose, with counts: of one scale that is given, or of one for a row or 128 terms.
+constexpr Blocks kWithTranspose[] = {{}, {1, 128}, {1, 0}};
+Quantize with_transpose(const Shape& s, DType of, const Blocks& blocks) {
+  Quantize op = quantize(s, DType::f8_e4m3, of, blocks);
   op.turned = tensor(op.codes.dtype, turned_shape(s));
   op.statistics = tensor(DType::f64, {QuantizeStatistics::kNumbers});
-  if (delayed) {
+  if (blocks == Blocks{}) {
     op.factor = op.amax = tensor(DType::f32, {1});
   } else {
     op.turned_scales = tensor(DType::f32, op.blocks.grid(turned_shape(s)));
@@ -177,23 +178,24 @@ void codes_of_gradients(Examiner& examine) {
   constexpr double kInf = std::numeric_limits<double>::infinity();
   const Init gates = listed({0, 40, 64, 0, 48, 40, 96}), above_zero = listed({40, 64, 48, 40, 96}),
              normal_dy = normal(), bad = listed({1, 2, 3, 5, -6, kInf, 8, 1e-9, 0, 0.3, -1, 0.25, 7});
-  for (const bool delayed : {false, true})
+  for (const Blocks& blocks : kWithTranspose)
     for (const DType of : {DType::bf16, DType::f16})
-      for (const Shape& s : {Shape{1, 256}, Shape{140, 512}})
+      for (const Shape& s : {Shape{1, 256}, Shape{140, 512}, Shape{19, 1280}})
         for (const auto& [dy, gate_up] : {std::pair{normal_dy, gates}, {bad, above_zero}})
           for (const double factor : {0.0, 1e-2}) {
-            if (!delayed && factor > 0) continue;
-            Quantize op = with_transpose(s, of, delayed);
+            if (blocks != Blocks{} && factor > 0) continue;
+            Quantize op = with_transpose(s, of, blocks);
             op.dy = tensor(of, {s[0], s[1] / 2});
-            examine(OpCase<Quantize>{cat(s, " of SwiGLU's gradient, ", of, " factor ", factor),
-                                     op,
-                                     {{"x", gate_up},
-                                      {"dy", dy},
-                                      {"statistics", constant(0)},
-                                      {"turned_statistics", constant(0)},
-                                      {"factor", constant(factor)},
-                                      {"amax", constant(2)}},
-                                     true});
+            examine(OpCase<Quantize>{
+                cat(s, " of SwiGLU's gradient, ", of, " blocks ", blocks.rows, "x", blocks.cols, " factor ", factor),
+                op,
+                {{"x", gate_up},
+                 {"dy", dy},
+                 {"statistics", constant(0)},
+                 {"turned_statistics", constant(0)},
+                 {"factor", constant(factor)},
+                 {"amax", constant(2)}},
+                true});
           }
 }
 
@@ -202,16 +204,17 @@ void codes_of_gradients(Examiner& examine) {
 void codes_of_norms(Examiner& examine) {
   constexpr double kInf = std::numeric_limits<double>::infinity();
   const Init usual = listed({1, -2, 3, 5, 4, -6, 7, 0.25, 6.5}), bad = listed({1, -2, 3, kInf, 5, 4, 8, 9});
-  for (const bool delayed : {false, true})
+  for (const Blocks& blocks : kWithTranspose)
     for (const auto& [layer, of] : {std::pair{false, DType::bf16}, {true, DType::f16}})
-      for (const Shape& s : {Shape{1, 128}, Shape{140, 256}})
+      for (const Shape& s : {Shape{1, 128}, Shape{140, 256}, Shape{19, 1280}})
         for (const Init& x : {usual, bad})
           for (const double factor : {0.0, 8.0}) {
-            if (!delayed && factor > 0) continue;
-            Quantize op = with_transpose(s, of, delayed);
+            if (blocks != Blocks{} && factor > 0) continue;
+            Quantize op = with_transpose(s, of, blocks);
             op.norm.rstd = tensor(DType::f32, {s[0]}), op.norm.w = tensor(s[0] == 1 ? DType::f32 : of, {s[1]});
             if (layer) op.norm.mean = op.norm.rstd, op.norm.b = op.norm.w;
-            examine(OpCase<Quantize>{cat(s, layer ? " of layer norms, " : " of RMSNorms, ", of, " factor ", factor),
+            examine(OpCase<Quantize>{cat(s, layer ? " of layer norms, " : " of RMSNorms, ", of, " blocks ", blocks.rows,
+                                         "x", blocks.cols, " factor ", factor),
                                      op,
                                      {{"x", x},
                                       {"mean", listed({0, 0.5, -2})},

@@ -74,8 +74,12 @@ TEST(EightBitsOnRanks, SharedRowsRecomputationAndGatheredCodesChangeNoBit) {
 
 // A rank's part of SwiGLU's gradient becomes codes without being stored; so do norms whose rows it has all.
 TEST(EightBitsOnRanks, CodesOfGradientsAndNormsChangeNoBit) {
-  for (const auto& [precision, sequence] :
-       {std::pair{"fp8_blockwise", true}, {"fp8_delayed", true}, {"fp8_blockwise", false}, {"fp8_delayed", false}}) {
+  for (const auto& [precision, sequence] : {std::pair{"fp8_blockwise", true},
+                                            {"fp8_delayed", true},
+                                            {"fp8_rowwise", true},
+                                            {"fp8_blockwise", false},
+                                            {"fp8_delayed", false},
+                                            {"fp8_rowwise", false}}) {
     Setting s = setting(precision, 2);
     s.hidden = 128, s.intermediate = 256, s.sequence = sequence;
     std::vector<double> seen[2];

@@ -235,8 +235,13 @@ Counts counts_of(Engine& engine) {
   return counts;
 }
 
-// Codes of SwiGLU's gradient, which is then stored nowhere, and their counts: where tiles of 128 by 128 make both codes
-// in one reading.
+// Whether codes and those transposed come from tiles of 128 by 128, or their scales from rows that are kept: of what is
+// then stored nowhere.
+bool makes_codes_at_once(const std::string& precision) {
+  return precision == "fp8_blockwise" || precision == "fp8_delayed" || precision == "fp8_rowwise";
+}
+
+// Codes of SwiGLU's gradient, and their counts.
 TEST_P(EightBits, CodesOfSwigluGradientsChangeNoBit) {
   using G = Recompute::Granularity;
   ModelConfig model = tiny(ModelType::llama);
@@ -252,7 +257,7 @@ TEST_P(EightBits, CodesOfSwigluGradientsChangeNoBit) {
                     {backend.device, ops, backend.mesh});
       curves.push_back(curve_of(rig, engine, 2, accumulate));
       counts[fuses] = counts_of(engine);
-      const bool codes = fuses && (GetParam() == "fp8_blockwise" || GetParam() == "fp8_delayed");
+      const bool codes = fuses && makes_codes_at_once(GetParam());
       EXPECT_EQ(codes ? ops.of_gradients : ops.gradients, 2 * 3) << "a step and layer";
       EXPECT_EQ(codes ? ops.gradients : ops.of_gradients, 0);
     }
@@ -279,8 +284,7 @@ TEST_P(EightBits, CodesOfNormsChangeNoBit) {
                       {backend.device, ops, backend.mesh});
         curves.push_back(curve_of(rig, engine, 2, accumulate));
         counts[fuses] = counts_of(engine);
-        const bool codes =
-            fuses && r.granularity != G::selective && (GetParam() == "fp8_blockwise" || GetParam() == "fp8_delayed");
+        const bool codes = fuses && r.granularity != G::selective && makes_codes_at_once(GetParam());
         EXPECT_EQ(ops.of_norms, codes ? 2 * 2 * 3 : 0) << "two of a layer, by steps and micro-batches";
         EXPECT_EQ(ops.statistics_alone, ops.of_norms);
       }

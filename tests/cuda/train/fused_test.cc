@@ -178,7 +178,7 @@ TEST(SwigluGradient, AskedForAsAnEpilogueHasTheBitsOfOpsApart) {
 
 // Its gradient becomes codes in the launch that computes it, in whole tiles, and is stored nowhere.
 TEST(SwigluGradient, AskedForAsCodesHasTheBitsOfOpsApart) {
-  for (const char* precision : {"fp8_blockwise", "fp8_delayed"})
+  for (const char* precision : {"fp8_blockwise", "fp8_delayed", "fp8_rowwise"})
     for (const G granularity : {G::none, G::selective, G::full}) {
       Tuned fused{.intermediate = 128}, apart{.apart = true, .intermediate = 128};
       const EngineOptions o = options(precision, granularity);
@@ -190,7 +190,7 @@ TEST(SwigluGradient, AskedForAsCodesHasTheBitsOfOpsApart) {
 
 // Norms that only products of codes read are stored nowhere, unless backward makes them again.
 TEST(CodesOfNorms, HaveTheBitsOfOpsApart) {
-  for (const char* precision : {"fp8_blockwise", "fp8_delayed"})
+  for (const char* precision : {"fp8_blockwise", "fp8_delayed", "fp8_rowwise"})
     for (const auto& [type, granularity] : {std::pair{ModelType::gpt2, G::none}, {ModelType::llama, G::full}}) {
       Tuned fused{.hidden = 128}, apart{.apart = true, .hidden = 128};
       const EngineOptions o = options(precision, granularity);
