@@ -23,7 +23,7 @@ struct BenchAttentionArgs {
   std::string device = "auto", precision = "bf16";
   std::vector<double> lengths = {1024, 4096, 8192, 32768}, head_dims = {64, 128};
   int64_t tokens = 32768, hidden = 2048;
-  bool json = false;
+  bool rope = false, json = false;
 };
 
 enum class Mask { causal, documents, window };
@@ -34,6 +34,7 @@ struct Problem {
   Mask mask;
   int64_t sequences, heads;
   DType dtype;
+  bool rope;  // backward turns gradients of queries and keys back
 
   int64_t rows() const { return sequences * length; }
   int64_t window() const { return mask == Mask::window ? std::max<int64_t>(1, length / 8) : 0; }
@@ -81,6 +82,10 @@ class AttentionBench {
     plan_.add(MemoryKind::inputs, "dy", p.dtype, {n, cols}, &backward_.dy);
     plan_.add(MemoryKind::inputs, "lse", DType::f32, {n, p.heads}, &forward_.lse);
     plan_.add(MemoryKind::inputs, "spans", DType::i32, {int64_t(spans.size()), kSpanWords}, &forward_.spans);
+    if (p.rope) {
+      plan_.add(MemoryKind::inputs, "cos_sin", DType::f32, {p.length, p.head_dim}, &backward_.cos_sin);
+      plan_.add(MemoryKind::inputs, "positions", DType::i32, {n}, &backward_.positions);
+    }
     const auto connect = [&] {
       forward_.q = part(qkv, 0), forward_.k = part(qkv, 1), forward_.v = part(qkv, 2);
       backward_.dq = part(dqkv, 0), backward_.dk = part(dqkv, 1), backward_.dv = part(dqkv, 2);
@@ -96,9 +101,15 @@ class AttentionBench {
     plan_.commit(backend_.device);
     connect();
     uint64_t stream = 0;
-    for (const Tensor& t : {qkv, backward_.dy})
-      backend_.ops.run(RandomNormal{.x = t.view({t.numel()}), .stream = ++stream, .std = 1}, nullptr);
+    for (const Tensor& t : {qkv, backward_.dy, backward_.cos_sin})
+      if (t) backend_.ops.run(RandomNormal{.x = t.view({t.numel()}), .stream = ++stream, .std = 1}, nullptr);
     backend_.device.copy(forward_.spans.data, spans.data(), forward_.spans.bytes(), Lane::compute);
+    if (p.rope) {
+      std::vector<int32_t> positions;
+      for (int64_t i = 0; i < n; ++i) positions.push_back(int32_t(i % p.length));
+      backend_.device.copy(backward_.positions.data, positions.data(), backward_.positions.bytes(), Lane::compute);
+      backend_.device.sync();
+    }
     results_ = {forward_.y, forward_.lse};
     gradients_ = {dqkv};
   }
@@ -169,11 +180,13 @@ std::vector<Problem> problems_of(const BenchAttentionArgs& args) {
         if (length < 1 || args.tokens % length != 0)
           throw Error(cat("bench attention: --tokens ", args.tokens, " is not a multiple of the length ", length),
                       Exit::usage);
+        if (args.rope && head_dim % 2 != 0)
+          throw Error(cat("bench attention: --rope turns heads of an even size, not of ", head_dim), Exit::usage);
         if (head_dim < 1 || args.hidden % head_dim != 0)
           throw Error(cat("bench attention: --hidden ", args.hidden, " is not a multiple of the head size ", head_dim),
                       Exit::usage);
         all.push_back({length, head_dim, mask, args.tokens / length, args.hidden / head_dim,
-                       args.precision == "fp16" ? DType::f16 : DType::bf16});
+                       args.precision == "fp16" ? DType::f16 : DType::bf16, args.rope});
       }
   return all;
 }
@@ -259,9 +272,9 @@ nlohmann::ordered_json to_json(const AttentionReport& report) {
   out["rows"] = nlohmann::ordered_json::array();
   for (const AttentionRow& row : report.rows) {
     const Problem& p = row.problem;
-    nlohmann::ordered_json entry = {{"length", p.length},        {"sequences", p.sequences}, {"head_dim", p.head_dim},
-                                    {"heads", p.heads},          {"mask", name_of(p.mask)},  {"window", p.window()},
-                                    {"own", to_json(p, row.own)}};
+    nlohmann::ordered_json entry = {{"length", p.length}, {"sequences", p.sequences},  {"head_dim", p.head_dim},
+                                    {"heads", p.heads},   {"mask", name_of(p.mask)},   {"window", p.window()},
+                                    {"rope", p.rope},     {"own", to_json(p, row.own)}};
     if (row.five) entry["five"] = to_json(p, *row.five);
     if (row.cudnn) entry["cudnn"] = to_json(p, *row.cudnn);
     out["rows"].push_back(std::move(entry));
@@ -287,9 +300,10 @@ void print_text(const AttentionReport& report) {
   std::printf("%s\nFLOPs of what is seen: two products forward, five backward\n\n", report.device.c_str());
   for (const AttentionRow& row : report.rows) {
     const Problem& p = row.problem;
-    std::printf("%lld x %lld tokens, %lld heads of %lld, %s\n", static_cast<long long>(p.sequences),
+    std::printf("%lld x %lld tokens, %lld heads of %lld, %s%s\n", static_cast<long long>(p.sequences),
                 static_cast<long long>(p.length), static_cast<long long>(p.heads), static_cast<long long>(p.head_dim),
-                p.window() > 0 ? cat("a window of ", p.window()).c_str() : name_of(p.mask));
+                p.window() > 0 ? cat("a window of ", p.window()).c_str() : name_of(p.mask),
+                p.rope ? ", gradients turned back" : "");
     print_side("own", p, row.own);
     std::printf("\n");
     for (const auto& [name, side] : {std::pair("five", row.five), std::pair("cuDNN", row.cudnn)}) {
@@ -321,6 +335,8 @@ void add_bench_attention(Cli& cli, Verb bench) {
   verb.add_option("--heads", args->head_dims, "sizes of a head").check(positive()).show_default();
   verb.add_option("--tokens", args->tokens, "of all sequences together").check(positive()).show_default();
   verb.add_option("--hidden", args->hidden, "width of all heads together").check(positive()).show_default();
+  verb.add_flag("--rope", args->rope,
+                "backward turns gradients of queries and keys back, in a launch more where need be");
   verb.add_flag("--json", args->json, "one JSON object");
   verb.on_chosen([&cli, args] { cli.action = [args] { return bench_attention(*args); }; });
 }

@@ -326,6 +326,7 @@ size_t CpuOps::scratch(const AttentionBwd& op) const {
 }
 
 void CpuOps::run(const AttentionBwd& op, void* scratch) {
+  if (op.cos_sin) return in_parts(op, [&](const auto& part) { run(part, scratch); });
   check_spans(op.kName, op.spans, op.q.rows(), op.k.rows(), true);
   zero_rows(op.dq, uncovered_rows(op.spans, SpanSide::queries, op.q.rows()), pool_);
   const std::vector<RowRange> gaps = uncovered_rows(op.spans, SpanSide::keys, op.k.rows());

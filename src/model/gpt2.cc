@@ -34,8 +34,8 @@ class Gpt2 final : public Model {
 
   Var block(Ctx& c, int l, Var in, const Batch& batch) override {
     const Layer& w = layers_[size_t(l)];
-    auto [h, x] = fork_norm(net(c), std::move(in), w.norm1, &w.qkv);                                 // [N, C]
-    x = attention(net(c), linear(net(c), std::move(x), w.qkv), batch, attention_shape(), l, w.out);  // [N, C]
+    auto [h, x] = fork_norm(net(c), std::move(in), w.norm1, &w.qkv);
+    x = attention(net(c), linear(net(c), std::move(x), w.qkv), batch, {}, attention_shape(), l, w.out);
     auto [h2, y] = fork_norm(net(c), linear(net(c), std::move(x), w.out, std::move(h)), w.norm2, &w.up);
     return gelu_mlp(net(c), std::move(y), w.up, w.down, std::move(h2));
   }

@@ -30,7 +30,7 @@ class Llama final : public Model {
     } else {
       x = rotated_linear(net(c), std::move(x), w.qkv, batch, rope_table(), shape);
     }
-    x = attention(net(c), std::move(x), batch, shape, l, w.out);  // [N, H D]
+    x = attention(net(c), std::move(x), batch, rope_table(), shape, l, w.out);  // [N, H D]
     auto [h2, y] = fork_norm(net(c), linear(net(c), std::move(x), w.out, std::move(h)), w.norm2, &w.gate_up);
     return swiglu_mlp(net(c), std::move(y), w.gate_up, w.down, std::move(h2));  // [N, C]
   }

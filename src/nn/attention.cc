@@ -33,22 +33,40 @@ Tensor top_scores(const Ctx& c, const AttentionShape& shape, int layer) {
 }
 
 Var rope(Net n, Var qkv, const Batch& batch, Tensor cos_sin, AttentionShape shape) {
-  Ctx& c = n.c;
-  c.run(rotation(qkv.t(), batch, cos_sin, shape, false));  // in place: producers save their inputs, not this output
-  Var out = c.var(qkv.keep());
-  c.record("rope", [batch, cos_sin, shape, sx = qkv.slot(), s = out.slot()](Ctx& cc) {
-    Buffer d = cc.take(s);
-    cc.run(rotation(d.t, batch, cos_sin, shape, true));
-    cc.put(sx, std::move(d));
+  n.c.run(rotation(qkv.t(), batch, cos_sin, shape, false));  // in place: producers save their inputs, not this output
+  return qkv;
+}
+
+namespace {
+
+// Whose gradients are turned back in a launch of its own.
+Var turned(Net n, Var qkv, const Batch& batch, Tensor cos_sin, AttentionShape shape) {
+  if (!cos_sin) return qkv;
+  Var out = n.c.var(qkv.keep());
+  n.c.record("rope", [batch, cos_sin, shape, sx = qkv.slot(), s = out.slot()](Ctx& c) {
+    Buffer d = c.take(s);
+    c.run(rotation(d.t, batch, cos_sin, shape, true));
+    c.put(sx, std::move(d));
   });
   return out;
 }
 
+void run(Ctx& c, const AttentionBwd& op) {
+  if (!op.cos_sin || c.ops.fuses(op)) return c.run(op);
+  in_parts(op, [&](const auto& part) { c.run(part); });
+}
+
+}  // namespace
+
 // Where ranks share sequences, y comes from several launches, and nobody leaves its largest magnitude.
-Var attention(Net n, Var qkv, const Batch& batch, AttentionShape shape, int layer, const Linear& reader) {
+Var attention(Net n, Var qkv, const Batch& batch, Tensor cos_sin, AttentionShape shape, int layer,
+              const Linear& reader) {
   Ctx& c = n.c;
-  if (batch.piece_length > 0) return attention_in_ring(n, std::move(qkv), batch, shape, layer);
-  if (batch.context_rows) return attention_of_parts(n, std::move(qkv), batch, shape, layer);
+  if (batch.piece_length > 0 || batch.context_rows) {
+    qkv = turned(n, std::move(qkv), batch, cos_sin, shape);
+    return batch.piece_length > 0 ? attention_in_ring(n, std::move(qkv), batch, shape, layer)
+                                  : attention_of_parts(n, std::move(qkv), batch, shape, layer);
+  }
   Packed in(qkv.t(), shape);
   if (batch.cache) {
     CHECK(!c.recording(), "a key/value cache is for sampling, not for training");
@@ -73,23 +91,25 @@ Var attention(Net n, Var qkv, const Batch& batch, AttentionShape shape, int laye
                      .amax = y.amax});
   Var out = c.var(y);
   out.producer_keeps_it();
-  c.record("attention",
-           [kept = qkv.keep(), y, lse, spans = batch.spans, shape, sx = qkv.slot(), s = out.slot()](Ctx& cc) {
-             Buffer dy = cc.take(s), d = cc.alloc("attention.dqkv", kept.t.shape);
-             const Packed x(kept.t, shape), dx(d.t, shape);
-             cc.run(AttentionBwd{.dq = dx.q,
-                                 .dk = dx.k,
-                                 .dv = dx.v,
-                                 .dy = dy.t,
-                                 .y = y.t,
-                                 .lse = lse.t,
-                                 .q = x.q,
-                                 .k = x.k,
-                                 .v = x.v,
-                                 .spans = spans,
-                                 .shape = shape});
-             cc.put(sx, std::move(d));
-           });
+  c.record("attention", [kept = qkv.keep(), y, lse, spans = batch.spans, shape, cos_sin,
+                         positions = cos_sin ? batch.positions : Tensor{}, sx = qkv.slot(), s = out.slot()](Ctx& cc) {
+    Buffer dy = cc.take(s), d = cc.alloc("attention.dqkv", kept.t.shape);
+    const Packed x(kept.t, shape), dx(d.t, shape);
+    run(cc, AttentionBwd{.dq = dx.q,
+                         .dk = dx.k,
+                         .dv = dx.v,
+                         .dy = dy.t,
+                         .y = y.t,
+                         .lse = lse.t,
+                         .q = x.q,
+                         .k = x.k,
+                         .v = x.v,
+                         .spans = spans,
+                         .shape = shape,
+                         .cos_sin = cos_sin,
+                         .positions = positions});
+    cc.put(sx, std::move(d));
+  });
   return out;
 }
 

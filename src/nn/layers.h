@@ -37,11 +37,13 @@ std::pair<Var, Var> fork_norm(Net, Var h, const Norm&, const Linear* reader = nu
 Var gelu_mlp(Net, Var x, const Linear& up, const Linear& down, Var residual);  // [N, C] -> [N, C], added to residual
 Var swiglu_mlp(Net n, Var x, const Linear& gate_up, const Linear& down, Var residual);  // likewise
 Var qk_norm(Net, Var qkv, Param wq, Param wk, AttentionShape, float eps);
-Var rope(Net, Var qkv, const Batch&, Tensor cos_sin, AttentionShape);  // rotates q and k in place
+// Rotates q and k in place. Its backward is that of attention() by the same angles, which alone may follow.
+Var rope(Net, Var qkv, const Batch&, Tensor cos_sin, AttentionShape);
 // rope(linear(x)), in one launch where the backend can
 Var rotated_linear(Net, Var x, const Linear& qkv, const Batch&, Tensor cos_sin, AttentionShape);
-// [N, (H+2K)D] -> [N, H D]. reader: the layer that alone reads it.
-Var attention(Net, Var qkv, const Batch&, AttentionShape, int layer, const Linear& reader);
+// [N, (H+2K)D] -> [N, H D]. cos_sin: of rope(), whose backward this includes; none: q and k are not rotated. reader:
+// the layer that alone reads the result.
+Var attention(Net, Var qkv, const Batch&, Tensor cos_sin, AttentionShape, int layer, const Linear& reader);
 Tensor top_scores(const Ctx&, const AttentionShape&, int layer);  // [H] f32, or none: where attention raises them
 
 // LM head and loss in one: computes logits for chunk_rows rows at a time and replaces them in place by their gradient,

@@ -335,15 +335,14 @@ void run_with_swiglu(Net n, const Linear& layer, Tensor y, const Factor& x, Gate
 }
 
 struct Rotation {
-  Batch batch;
+  const Batch& batch;
   Tensor cos_sin;
   AttentionShape shape;
-  Rope of(const Tensor& qkv, bool inverse) const { return rotation(qkv, batch, cos_sin, shape, inverse); }
 };
 
 // y = x W^T + b, with queries and keys turned, in one launch where both are fused.
-void run_with_rope(Net n, const Linear& layer, Tensor y, const Factor& x, const Rotation& rotation) {
-  const Rope turn = rotation.of(y, false);
+void run_with_rope(Net n, const Linear& layer, Tensor y, const Factor& x, const Rotation& by) {
+  const Rope turn = rotation(y, by.batch, by.cos_sin, by.shape, false);
   const Product apart = linear_product(n, layer, y, x);
   Product p = apart;
   p.op.epilogue = Epilogue::rope;
@@ -386,7 +385,7 @@ Var linear(Net n, Var x, const Linear& layer, Var residual, Gated* gated, std::o
   out.asks_largest(wanted_largest(n, layer, Matrix::dy));
   Buffer gate_up = gated ? out.keep() : Buffer{};
   c.record("linear", [&params = n.params, layer, in, saved = std::move(saved), gate_up = std::move(gate_up),
-                      asked = out.asked_largest(), rotation, sx = x.slot(), sr = residual ? residual.slot() : -1,
+                      asked = out.asked_largest(), sx = x.slot(), sr = residual ? residual.slot() : -1,
                       s = out.slot()](Ctx& cc) mutable {
     const Net net{cc, params};
     Buffer dy = cc.take(s), of_gated;
@@ -398,7 +397,6 @@ Var linear(Net n, Var x, const Linear& layer, Var residual, Gated* gated, std::o
         of_gated = {};
       }
     }
-    if (rotation) cc.run(rotation->of(dy.t, true));  // in place
     std::optional<RowsOfAll> later;
     if (sums_beside(net, layer)) later = input_rows_beside(net, layer, saved.own_rows(cc));
     RowsOfAll rows = gradient_rows(net, layer, dy);

@@ -64,7 +64,7 @@ struct AttentionFwd {
 };
 
 // Rows of dq, dk, dv outside every span are written as zeros. Spans must not share key rows (in forward they may).
-// Deterministic.
+// Deterministic. With angles dq and dk are those of what RoPE turned into q and k: in_parts() below defines it.
 struct AttentionBwd {
   Tensor dq, dk, dv;  // like q, k, v; rows may be strided
   Tensor dy, y;       // [Nq, H D]
@@ -72,9 +72,11 @@ struct AttentionBwd {
   Tensor q, k, v;     // as forward
   Tensor spans;       // [S, 6] i32
   AttentionShape shape;
-  double seen = 0.5;  // as forward
+  Tensor cos_sin = {};    // [P, D] f32, as Rope has it; absent: dq and dk are those of q and k
+  Tensor positions = {};  // with cos_sin: [Nq] i32, each < P; of keys too, and Nk = Nq
+  double seen = 0.5;      // as forward
   static constexpr const char* kName = "attention_bwd";
-  std::array<Field, 10> fields() {
+  std::array<Field, 12> fields() {
     return {{{"dq", Io::out, &dq},
              {"dk", Io::out, &dk},
              {"dv", Io::out, &dv},
@@ -84,7 +86,9 @@ struct AttentionBwd {
              {"q", Io::in, &q},
              {"k", Io::in, &k},
              {"v", Io::in, &v},
-             {"spans", Io::in, &spans}}};
+             {"spans", Io::in, &spans},
+             {"cos_sin", Io::in, &cos_sin},
+             {"positions", Io::in, &positions}}};
   }
   void check() const {
     Expect e{kName};
@@ -97,6 +101,11 @@ struct AttentionBwd {
     e.view("dq", dq, q.dtype, q.shape).view("dk", dk, k.dtype, k.shape).view("dv", dv, v.dtype, v.shape);
     e.is("dy", dy, q.dtype, q.shape).is("y", y, q.dtype, q.shape).is("lse", lse, DType::f32, {q.rows(), shape.heads});
     e.is("spans", spans, DType::i32, {spans.rows(), kSpanWords});
+    e.that(bool(positions) == bool(cos_sin), "positions for angles, and for nothing else");
+    if (!cos_sin) return;
+    e.is("cos_sin", cos_sin, DType::f32, {cos_sin.rows(), shape.head_dim})
+        .is("positions", positions, DType::i32, {q.rows()})
+        .that(k.rows() == q.rows() && shape.head_dim % 2 == 0, "angles", "as many keys as queries, an even head_dim");
   }
   Cost cost() const {
     const double pairs = double(q.numel()) * double(k.rows()) / double(spans.rows() ? spans.rows() : 1);
@@ -144,5 +153,28 @@ struct Rope {
   }
   Cost cost() const { return {3.0 * double(x.numel()), traffic(*this)}; }
 };
+
+// Defines AttentionBwd with angles: run() gets the op without them, then Rope back, which reads the rounded dq and dk;
+// one of both where the columns of dk follow those of dq.
+template <class Run>
+void in_parts(const AttentionBwd& op, Run&& run) {
+  AttentionBwd plain = op;
+  plain.cos_sin = plain.positions = {};
+  run(plain);
+  if (!op.cos_sin) return;
+  const auto turn_back = [&](Tensor x, int64_t heads) {
+    x.shape.dim[1] = heads * op.shape.head_dim;
+    run(Rope{.x = x,
+             .cos_sin = op.cos_sin,
+             .positions = op.positions,
+             .heads = heads,
+             .head_dim = op.shape.head_dim,
+             .inverse = true});
+  };
+  if (op.dk.data == op.dq.at(op.dq.cols()) && op.dk.stride() == op.dq.stride())
+    return turn_back(op.dq, op.shape.heads + op.shape.kv_heads);
+  turn_back(op.dq, op.shape.heads);
+  turn_back(op.dk, op.shape.kv_heads);
+}
 
 }  // namespace athanor

@@ -12,6 +12,7 @@ struct EachOp : Base {
   bool fuses(const Gemm& op) const override { return asked(op); }
   bool fuses(const ScaledGemm& op) const override { return asked(op); }
   bool fuses(const Quantize& op) const override { return asked(op); }
+  bool fuses(const AttentionBwd& op) const override { return asked(op); }
 
  private:
   template <class Asked>

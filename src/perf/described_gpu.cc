@@ -50,7 +50,7 @@ class DescribedDevice final : public Device {
 };
 
 // Scratch memory is that of the CUDA backend, but for cuDNN's attention, whose plans only the library knows: an
-// estimate.
+// estimate. Attention, whose rates are cuDNN's, turns no gradients back.
 struct Sizes {
   int capability;
   int64_t tokens;  // as describe()

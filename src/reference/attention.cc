@@ -73,6 +73,7 @@ void ReferenceOps::run(const AttentionFwd& op, void*) {
 // dv_j = sum_i p_ij dy_i,  ds_ij = p_ij (dy_i·v_j - dy_i·y_i),  dq_i = scale sum_j ds_ij k_j,
 // dk_j = scale sum_i ds_ij q_i, with p from the stored lse. [Dao et al. 2022, app. B.4]
 void ReferenceOps::run(const AttentionBwd& op, void*) {
+  if (op.cos_sin) return in_parts(op, [&](const auto& part) { run(part, nullptr); });
   const AttentionShape& a = op.shape;
   const int64_t dim = a.head_dim, group = a.heads / a.kv_heads;
   const Values dy = load(op.dy), y = load(op.y), lse = load(op.lse), q = load(op.q), k = load(op.k), v = load(op.v);

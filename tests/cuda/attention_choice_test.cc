@@ -213,6 +213,32 @@ TEST_F(AttentionChoice, TellsWhoseKernelsAndWhy) {
   EXPECT_THAT(words(*make()), Not(HasSubstr("backward")));
 }
 
+// Behind cuDNN's kernels gradients are turned back by a launch more, which is timed with them: a problem of its own.
+TEST_F(AttentionChoice, GradientsTurnedBackAreTriedWithTheirLaunch) {
+  const auto turned = [](int64_t dim) {
+    AttentionBwd op = backward_of(forward(1, dim));
+    op.cos_sin = tensor(DType::f32, {5, dim});
+    op.positions = tensor(DType::i32, {kTokens});
+    return op;
+  };
+  forwards = {};
+  backwards = {backward_of(forward(1, 64)), turned(64)};
+  const auto slow = make(), fast = make(), by_name = make(false);
+  search(*slow, kSlow);
+  emu::reset_kernel_counters();
+  emu::count_accesses(true);
+  EXPECT_THAT(search(*fast, kFast), HasSubstr("2 problems, 2 tried, 0 of them for the program's own kernels"));
+  emu::count_accesses(false);
+  std::string kernels;
+  for (const auto& [kernel, counters] : emu::kernel_counters()) kernels += kernel + "; ";
+  EXPECT_THAT(kernels, HasSubstr("rope<"));
+  for (const auto& [ops, cudnn] : {std::pair{&slow, false}, {&fast, true}, {&by_name, true}}) {
+    EXPECT_EQ(by_cudnn(**ops, turned(64)), cudnn);
+    EXPECT_EQ((*ops)->fuses(turned(64)), ops != &by_name) << "as before a search";
+    EXPECT_FALSE((*ops)->fuses(turned(kDim)));
+  }
+}
+
 // Backward keeps two bytes for each score.
 TEST_F(AttentionChoice, ScratchMemoryIsWantedAndAllowed) {
   const auto ops = make();

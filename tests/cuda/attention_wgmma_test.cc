@@ -29,6 +29,7 @@ class AttentionWgmma : public KernelTest {
   }
   void forward_agrees(const OpCase<AttentionFwd>& c) { (*examine_)(c); }
   void backward_agrees(const OpCase<AttentionFwd>& c) { (*examine_)(backward_of(*examine_, c)); }
+  void turns_back(const OpCase<AttentionFwd>& c) { athanor::turns_back(*examine_, backward_of(*examine_, c)); }
   virtual void agrees(const OpCase<AttentionFwd>& c) {
     forward_agrees(c);
     backward_agrees(c);
@@ -75,6 +76,16 @@ class AttentionWgmma : public KernelTest {
       agrees(forward(DType::bf16, heads(1, 1, dim), 500, {{0, 64, 64, 64, 64, 0}, {64, 436, 0, 64, 64, 0}}));
     }
   }
+  // Rows that end within tiles and between them, groups of heads, and rows that nobody sees.
+  void gradients_turned_back() {
+    for (const int64_t dim : {64, 128}) {
+      turns_back(forward(DType::bf16, heads(2, 1, dim), 150, spans_of({150})));
+      turns_back(forward(DType::f16, heads(3, 1, dim), 261, spans_of({70, 1, 190})));
+      turns_back(forward(DType::bf16, heads(2, 2, dim), 128, spans_of({128})));
+      turns_back(forward(DType::bf16, heads(1, 1, dim, 50), 270, {{3, 150, 2, 160, 0, 0}}));
+    }
+    turns_back(forward(DType::bf16, heads(2, 1, 80), 33, spans_of({33})));  // by other kernels
+  }
   void TearDown() override {
     if (!examine_) return;
     EXPECT_TRUE(examine_->findings().empty()) << examine_->report();
@@ -103,6 +114,8 @@ TEST_F(AttentionWgmma, LengthsAndGroups) { lengths_and_groups(); }
 TEST_F(AttentionWgmma, WithoutCausality) { without_causality(); }
 
 TEST_F(AttentionWgmma, DocumentsAndWindows) { documents_and_windows(); }
+
+TEST_F(AttentionWgmma, GradientsTurnedBack) { gradients_turned_back(); }
 
 // One query each and many keys, as when text is sampled; more tiles than the ring has slots.
 TEST_F(AttentionWgmma, Caches) {
@@ -142,6 +155,7 @@ TEST_F(AttentionFiveProducts, LengthsAndGroups) { lengths_and_groups(); }
 TEST_F(AttentionFiveProducts, WithoutCausality) { without_causality(); }
 TEST_F(AttentionFiveProducts, DocumentsAndWindows) { documents_and_windows(); }
 TEST_F(AttentionFiveProducts, ManyTiles) { many_tiles(); }
+TEST_F(AttentionFiveProducts, GradientsTurnedBack) { gradients_turned_back(); }
 // A tile of queries that sees tiles of keys on both sides of one that it does not see: this one adds nothing, in turn.
 TEST_F(AttentionFiveProducts, GapsBetweenKeys) {
   agrees(forward(DType::bf16, heads(1, 1, 64), 700, {{0, 30, 0, 60, 60, 0}, {30, 40, 600, 100, 100, 0}}));
@@ -189,12 +203,13 @@ TEST_F(AttentionWgmma, RunsOfHeads) {
   agrees(forward(DType::bf16, heads(4, 2, 64), 260, spans_of({260})));
   agrees(forward(DType::f16, heads(3, 3, 128), 260, spans_of({260})));
   agrees(forward(DType::bf16, heads(3, 3, 64), 270, {{0, 5, 0, 5, 0, 0}, {140, 20, 10, 150, 0, 0}}));
+  turns_back(forward(DType::bf16, heads(4, 2, 64), 260, spans_of({260})));
   emu::simulate({emu::gpu_h200()});
 }
 
 // The kernels that an op and its backward op run on a GPU.
 std::string kernels_on(const emu::GpuModel& gpu, const Setting& s, const MakeBackend& make = make_cuda_backend,
-                       bool largest = false) {
+                       bool largest = false, bool turned_back = false) {
   emu::simulate({gpu});
   std::string names;
   {
@@ -203,6 +218,15 @@ std::string kernels_on(const emu::GpuModel& gpu, const Setting& s, const MakeBac
     if (largest) x.op.amax = {x.backend().device->allocate(sizeof(float), Mem::device), DType::f32, {1}};
     AttentionBwd backward = backward_of(x.op);
     const auto& [device, ops] = x.backend();
+    if (turned_back) {
+      backward.cos_sin = tensor(DType::f32, {1, s.shape.head_dim});
+      backward.positions = tensor(DType::i32, {x.op.q.rows()});
+      for (Tensor* t : {&backward.cos_sin, &backward.positions}) {
+        const std::vector<char> zeros(t->bytes());
+        t->data = device->allocate(t->bytes(), Mem::device);
+        device->copy(t->data, zeros.data(), t->bytes(), Lane::compute);
+      }
+    }
     emu::reset_kernel_counters();
     emu::count_accesses(true);
     x.run();
@@ -258,6 +282,16 @@ TEST(AttentionKernels, TheLargestMagnitudeNeedsNoOtherKernel) {
   for (const auto& gpu : {emu::gpu_h200(), emu::gpu_a100()})
     EXPECT_EQ(kernels_on(gpu, usual, make_cuda_backend, true), kernels_on(gpu, usual)) << gpu.name;
   EXPECT_NE(kernels_on(emu::gpu_h200(), plain, make_cuda_backend, true), kernels_on(emu::gpu_h200(), plain));
+}
+
+// Other kernels than warpgroups' turn nothing back: a launch behind them does.
+TEST(AttentionKernels, GradientsTurnedBack) {
+  const Setting usual{DType::f16, heads(2, 1, 64), {20}}, other{DType::f16, heads(2, 1, 80), {20}};
+  for (const auto make : {make_cuda_backend, make_ordered_backend}) {
+    EXPECT_EQ(kernels_on(emu::gpu_h200(), usual, make, false, true), kernels_on(emu::gpu_h200(), usual, make));
+    EXPECT_EQ(kernels_on(emu::gpu_h200(), other, make, false, true),
+              "athanor::cuda::(anonymous namespace)::rope<__half, 8>; " + kernels_on(emu::gpu_h200(), other, make));
+  }
 }
 #endif
 }  // namespace

@@ -1,6 +1,8 @@
 // The backward op of a forward one, for tests: tensors like those of the forward op, each gradient like what it is of;
-// and the case of one: y and lse are the reference's.
+// and the case of one: y and lse are the reference's; and of one with angles.
 #pragma once
+#include <cmath>
+
 #include "ops/attention.h"
 #include "tests/ops/cases.h"
 
@@ -32,6 +34,47 @@ inline OpCase<AttentionBwd> backward_of(Examiner& examine, const OpCase<Attentio
   // gives them one.
   if (f.shape.window == 1 || f.k.rows() == 1) bwd.values["y"] = normal();
   return bwd;
+}
+
+// A table of RoPE's for heads of `dim`.
+inline Init cosines_and_sines(int64_t dim) {
+  return [=, half = dim / 2](uint64_t, int64_t i) {
+    const double angle = double(i / dim) * std::pow(10000.0, -double(i % half) / double(half));
+    return i % dim < half ? std::cos(angle) : std::sin(angle);
+  };
+}
+
+// A case with angles of those without, which agrees with the reference and has the bits of its parts.
+inline void turns_back(Examiner& examine, const OpCase<AttentionBwd>& plain) {
+  constexpr int64_t kTable = 40;
+  const AttentionShape& s = plain.op.shape;
+  OpCase<AttentionBwd> c = plain;
+  c.name += ", turned back";
+  c.op.cos_sin = tensor(DType::f32, {kTable, s.head_dim});
+  c.op.positions = tensor(DType::i32, {c.op.q.rows()});
+  c.values["cos_sin"] = cosines_and_sines(s.head_dim);
+  c.values["positions"] = below(kTable);
+  examine(c);
+  if (examine.lists() || !examine.wanted(AttentionBwd::kName)) return;
+  const auto whole = examine.backend_results(c), parts = examine.backend_results(plain);
+  const auto same_bits = [&](const char* name, const std::vector<std::byte>& want) {
+    if (result(whole, name).after != want)
+      examine.note({Fault::wrong_value, AttentionBwd::kName, name, cat(c.name, ": not the bits of the two parts")});
+  };
+  for (const auto& [name, heads] : {std::pair{"dq", s.heads}, {"dk", s.kv_heads}}) {
+    const Result& d = result(parts, name);
+    OpCase<Rope> back{c.name,
+                      {.x = tensor(d.like.dtype, d.like.shape),
+                       .cos_sin = c.op.cos_sin,
+                       .positions = c.op.positions,
+                       .heads = heads,
+                       .head_dim = s.head_dim,
+                       .inverse = true},
+                      c.values};
+    back.values["x"] = listed(decoded(d.like.dtype, d.after));
+    same_bits(name, result(examine.backend_results(back), "x").after);
+  }
+  same_bits("dv", result(parts, "dv").after);
 }
 
 }  // namespace athanor

@@ -87,6 +87,14 @@ void gradients(Examiner& examine) {
   }
 }
 
+void turned_back_cases(Examiner& examine) {
+  if (!examine.wanted(AttentionBwd::kName)) return;
+  for (const Setting& s : settings())
+    for (DType dt : kFloats)
+      if (s.queries == s.keys && s.shape.head_dim % 2 == 0)
+        turns_back(examine, backward_of(examine, forward(s, dt, 24)));
+}
+
 // Scores of some hundreds: a softmax without its maximum overflows.
 void large_scores(Examiner& examine) {
   for (double std : {0.0, 12.0}) {
@@ -153,6 +161,7 @@ void attention_cases(Examiner& examine) {
   large_scores(examine);
   largest_of_outputs(examine);
   gradients(examine);
+  turned_back_cases(examine);
   merge_cases(examine);
 }
 
@@ -162,7 +171,6 @@ void rope_cases(Examiner& examine) {
     for (bool inverse : {false, true})
       for (const auto& [rows, heads, dim, gap] :
            {std::array<int64_t, 4>{1, 1, 2, 0}, {3, 3, 8, 0}, {17, 2, 34, 5}, {257, 4, 16, 32}, {65, 5, 64, 0}}) {
-        const int64_t half = dim / 2;
         OpCase<Rope> c{cat(rows, "x", heads, "x", dim, " ", dt, gap ? " strided" : "", inverse ? " inverse" : ""),
                        {.x = tensor(dt, {rows, heads * dim}, gap ? heads * dim + gap : 0),
                         .cos_sin = tensor(DType::f32, {kTable, dim}),
@@ -171,10 +179,7 @@ void rope_cases(Examiner& examine) {
                         .head_dim = dim,
                         .inverse = inverse}};
         c.values["positions"] = below(kTable);
-        c.values["cos_sin"] = [dim = dim, half](uint64_t, int64_t i) {
-          const double angle = double(i / dim) * std::pow(10000.0, -double(i % half) / double(half));
-          return i % dim < half ? std::cos(angle) : std::sin(angle);
-        };
+        c.values["cos_sin"] = cosines_and_sines(dim);
         examine(c);
         if (rows == 3 && dt == DType::f32) {
           OpCase<Rope> back = c;

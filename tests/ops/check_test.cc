@@ -5,6 +5,7 @@
 
 #include "ops/decorate.h"
 #include "reference/reference_ops.h"
+#include "tests/ops/attention_backward.h"
 #include "tests/ops/cases.h"
 #include "tests/ops/host_device.h"
 #include "tests/sanitized.h"
@@ -60,7 +61,8 @@ class Mutator final : public Decorated<Mutator> {
 };
 
 // The freedoms of the ops: table sizes, padding, tensors that are just elements, rows that may be strided.
-const std::set<std::string> kAllowed = {"attention_bwd.dk stride",
+const std::set<std::string> kAllowed = {"attention_bwd.cos_sin dimension 0",
+                                        "attention_bwd.dk stride",
                                         "attention_bwd.dq stride",
                                         "attention_bwd.dv stride",
                                         "attention_bwd.k stride",
@@ -230,6 +232,51 @@ TEST(Check, RefusesContradictions) {
   EXPECT_EQ(refusal(attention), "");
   attention.shape.kv_heads = 3;
   EXPECT_NE(refusal(attention).find("attention_fwd: expected heads to be a multiple of kv_heads"), std::string::npos);
+  attention.shape.kv_heads = 2;
+
+  AttentionBwd backward = backward_of(attention);
+  backward.cos_sin = tensor(DType::f32, {9, 2});
+  EXPECT_NE(refusal(backward).find("attention_bwd: expected positions for angles"), std::string::npos);
+  backward.positions = tensor(DType::i32, {4});
+  EXPECT_EQ(refusal(backward), "");
+  backward.k = backward.v = backward.dk = backward.dv = tensor(DType::f32, {5, 4});
+  EXPECT_NE(refusal(backward).find("attention_bwd.positions: expected as many keys as queries"), std::string::npos);
+  backward = backward_of(attention);
+  backward.positions = tensor(DType::i32, {4});
+  EXPECT_NE(refusal(backward).find("attention_bwd: expected positions for angles"), std::string::npos);
+}
+
+// Gradients of queries and keys are turned back in one launch where they lie side by side, else in one each.
+TEST(InParts, GradientsSideBySideAreTurnedBackTogether) {
+  const Tensor packed = tensor(DType::bf16, {4, 12});
+  AttentionBwd op{.dq = packed.columns(0, 4),
+                  .dk = packed.columns(4, 8),
+                  .dv = packed.columns(8, 12),
+                  .shape = {.heads = 2, .kv_heads = 2, .head_dim = 2},
+                  .cos_sin = tensor(DType::f32, {9, 2}),
+                  .positions = tensor(DType::i32, {4})};
+  const auto turned = [&] {
+    std::string heads;
+    in_parts(op, [&](const auto& part) {
+      if constexpr (std::is_same_v<std::decay_t<decltype(part)>, Rope>) {
+        part.check();
+        EXPECT_TRUE(part.inverse);
+        heads += cat(part.x.shape, " from ", static_cast<char*>(part.x.data) - static_cast<char*>(packed.data), "; ");
+      } else {
+        EXPECT_FALSE(part.cos_sin || part.positions);
+        heads += "plain; ";
+      }
+    });
+    return heads;
+  };
+  EXPECT_EQ(turned(), "plain; [4, 8] from 0; ");
+  op.dk = op.dv;
+  EXPECT_EQ(turned(), "plain; [4, 4] from 0; [4, 4] from 16; ");
+  op.dk = packed.columns(4, 8), op.dk.row_stride = 4;
+  EXPECT_EQ(turned(), "plain; [4, 4] from 0; [4, 4] from 8; ");
+  op.cos_sin = {};
+  op.positions = {};
+  EXPECT_EQ(turned(), "plain; ");
 }
 
 }  // namespace

@@ -109,5 +109,30 @@ TEST(DescribedGpu, UnknownNamesAreRefusedAndNothingRuns) {
   EXPECT_THROW(gpu.ops->run(Fill{}, nullptr), Error);
 }
 
+// Its rates of attention are those of cuDNN, which turns no gradients back, so that plans keep that pass.
+TEST(DescribedGpu, RopeIsFusedForwardAlone) {
+  const DescribedBackend gpu = describe(find_gpu("h200"));
+  constexpr int64_t kRows = 128, kDim = 64;
+  const auto tensor = [](DType dtype, int64_t rows, int64_t columns) -> Tensor {
+    return {nullptr, dtype, {rows, columns}};
+  };
+  const Tensor cos_sin = tensor(DType::f32, kRows, kDim), positions{nullptr, DType::i32, {kRows}};
+  EXPECT_TRUE(gpu.ops->fuses(Gemm{.d = tensor(DType::bf16, kRows, 3 * kDim),
+                                  .a = tensor(DType::bf16, kRows, 256),
+                                  .b = tensor(DType::bf16, 3 * kDim, 256),
+                                  .aux = cos_sin,
+                                  .positions = positions,
+                                  .rotated = 2 * kDim,
+                                  .epilogue = Epilogue::rope,
+                                  .tb = true}));
+  const Tensor of_heads = tensor(DType::bf16, kRows, kDim);
+  AttentionBwd backward{
+      .shape = {.heads = 1, .kv_heads = 1, .head_dim = kDim}, .cos_sin = cos_sin, .positions = positions};
+  for (Tensor* t :
+       {&backward.dq, &backward.dk, &backward.dv, &backward.dy, &backward.y, &backward.q, &backward.k, &backward.v})
+    *t = of_heads;
+  EXPECT_FALSE(gpu.ops->fuses(backward));
+}
+
 }  // namespace
 }  // namespace athanor

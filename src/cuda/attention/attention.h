@@ -7,9 +7,10 @@ namespace athanor::cuda {
 
 void run(const AttentionFwd& op, void* scratch, cudaStream_t stream);
 void run(const AttentionBwd& op, void* scratch, cudaStream_t stream);
-// With five products instead of seven, and more scratch memory (OrderedScratch); what five_products_take() refuses, for
+// With five products instead of seven, and more scratch memory (OrderedScratch); what warpgroups_take() refuses, for
 // its addresses too, with seven.
 void run_five_products(const AttentionBwd& op, void* scratch, cudaStream_t stream);
-bool five_products_take(const AttentionBwd& op);  // on the current GPU
+// On the current GPU, with five products or seven. They alone turn gradients back; behind others that is a launch more.
+bool warpgroups_take(const AttentionBwd& op);
 void run(const MergeAttention& op, void* scratch, cudaStream_t stream);
 }  // namespace athanor::cuda

@@ -9,6 +9,7 @@
 #include "cuda/attention/plain.h"
 #include "cuda/attention/tiles.h"
 #include "cuda/attention/wgmma.h"
+#include "cuda/rope.h"
 #include "cuda/vectors.h"
 
 namespace athanor::cuda {
@@ -300,11 +301,13 @@ attention::Backward<T> backward_of(const AttentionBwd& op, void* scratch) {
           op.dk.stride(),
           op.dv.stride(),
           data<T>(op.dy),
-          static_cast<QueryStats*>(scratch)};
+          static_cast<QueryStats*>(scratch),
+          {data<float>(op.cos_sin), data<int>(op.positions)}};
 }
 }  // namespace
 
 void run(const AttentionBwd& op, void* scratch, cudaStream_t stream) {
+  if (op.cos_sin && !warpgroups_take(op)) return in_parts(op, [&](const auto& part) { run(part, scratch, stream); });
   by_type(op.q.dtype, [&]<class T>() {
     const attention::Backward<T> a = backward_of<T>(op, scratch);
     attention::find_stats<T>(static_cast<QueryStats*>(scratch), op, a.in.vectors, stream);
@@ -316,7 +319,7 @@ void run(const AttentionBwd& op, void* scratch, cudaStream_t stream) {
   });
 }
 
-bool five_products_take(const AttentionBwd& op) {
+bool warpgroups_take(const AttentionBwd& op) {
   bool taken = false;
   by_type(op.q.dtype, [&]<class T>() {
     if constexpr (sizeof(T) == 2) taken = warpgroups_take(backward_of<T>(op, nullptr));
@@ -325,7 +328,7 @@ bool five_products_take(const AttentionBwd& op) {
 }
 
 void run_five_products(const AttentionBwd& op, void* scratch, cudaStream_t stream) {
-  if (!five_products_take(op)) return run(op, scratch, stream);
+  if (!warpgroups_take(op)) return run(op, scratch, stream);
   by_type(op.q.dtype, [&]<class T>() {
     if constexpr (sizeof(T) == 2) {
       const attention::Backward<T> a = backward_of<T>(op, scratch);

@@ -34,6 +34,11 @@ struct Forward {
   float* top;      // [H]; null: not wanted
   uint32_t* amax;  // bits of the largest |y|; null: not wanted
 };
+// By which dq and dk, rounded, are turned back (AttentionBwd::cos_sin). Null: they are not.
+struct Angles {
+  const float* cos_sin;  // [P, D]
+  const int* positions;  // [Nq] = [Nk]
+};
 template <class T>
 struct Backward {
   Inputs<T> in;
@@ -41,6 +46,7 @@ struct Backward {
   int64_t dq_stride, dk_stride, dv_stride;
   const T* dy;              // [Nq, H D]
   const QueryStats* stats;  // [H, stats_rows(Nq)]
+  Angles angles;
 };
 
 template <class Op>

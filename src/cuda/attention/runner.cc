@@ -41,11 +41,13 @@ class Trial {
     }
     scratch_ = at;
     write_spans(tokens);
-    if constexpr (std::is_same_v<Op, AttentionBwd>)
+    if constexpr (std::is_same_v<Op, AttentionBwd>) {
+      if (op_.cos_sin) write_positions(tokens);
       cuda::run(
           AttentionFwd{
               .y = op_.y, .lse = op_.lse, .q = op_.q, .k = op_.k, .v = op_.v, .spans = op_.spans, .shape = op_.shape},
           nullptr, stream);
+    }
   }
   // Per launch.
   template <class Launch>
@@ -57,7 +59,7 @@ class Trial {
   }
 
  private:
-  static int64_t elements(const Tensor& t) { return t.rows() * t.stride(); }
+  static int64_t elements(const Tensor& t) { return t.shape.rank > 1 ? t.rows() * t.stride() : t.numel(); }
   static size_t room_of(const Tensor& t) {
     if (!t) return 0;
     return round_up(static_cast<size_t>(elements(t)) * size_of(t.dtype), kAlign);
@@ -71,7 +73,16 @@ class Trial {
     const int64_t rows = op_.spans.rows(), sequences = op_.q.rows() / tokens;
     std::vector<Span> spans = documents_to_measure(sequences, tokens, rows / sequences);
     spans.resize(static_cast<size_t>(rows));
-    CUDA_CHECK(cudaMemcpyAsync(op_.spans.data, spans.data(), op_.spans.bytes(), cudaMemcpyHostToDevice, stream_));
+    write(op_.spans, spans.data());
+  }
+  void write_positions(int64_t tokens) {
+    std::vector<int32_t> positions(static_cast<size_t>(op_.positions.numel()));
+    for (size_t i = 0; i < positions.size(); ++i)
+      positions[i] = narrow<int32_t>(static_cast<int64_t>(i) % std::min(tokens, op_.cos_sin.rows()));
+    write(op_.positions, positions.data());
+  }
+  void write(const Tensor& t, const void* values) {
+    CUDA_CHECK(cudaMemcpyAsync(t.data, values, t.bytes(), cudaMemcpyHostToDevice, stream_));
     CUDA_CHECK(cudaStreamSynchronize(stream_));
   }
 
@@ -85,7 +96,7 @@ class Trial {
 // Scratch memory of five products; 0: they do not compute it.
 size_t five_products_scratch(const AttentionFwd&) { return 0; }
 size_t five_products_scratch(const AttentionBwd& op) {
-  return five_products_take(op) ? OrderedScratch(op.q.rows(), op.shape.heads, op.shape.head_dim).bytes : 0;
+  return warpgroups_take(op) ? OrderedScratch(op.q.rows(), op.shape.heads, op.shape.head_dim).bytes : 0;
 }
 
 }  // namespace
@@ -99,7 +110,10 @@ void AttentionRunner::take(const AttentionChoices& choices) {
 
 template <class Op>
 std::string AttentionRunner::name_of(const Op& op) const {
-  return text_of(problem_of(op, own_.tokens));
+  std::string name = text_of(problem_of(op, own_.tokens));
+  if constexpr (std::is_same_v<Op, AttentionBwd>)
+    if (op.cos_sin) name += ", turned back";
+  return name;
 }
 
 // Trials are of whole sequences.
@@ -141,16 +155,30 @@ size_t AttentionRunner::scratch(const Op& op) const {
   return most;
 }
 
+void AttentionRunner::run_cudnn(const AttentionFwd& op, void* scratch, cudaStream_t) const { cudnn_->run(op, scratch); }
+void AttentionRunner::run_cudnn(const AttentionBwd& op, void* scratch, cudaStream_t stream) const {
+  in_parts(op, [&]<class Part>(const Part& part) {
+    if constexpr (std::is_same_v<Part, AttentionBwd>)
+      cudnn_->run(part, scratch);
+    else
+      cuda::run(part, nullptr, stream);
+  });
+}
+
 template <class Op>
 void AttentionRunner::run_by(AttentionKernels by, const Op& op, void* scratch, cudaStream_t stream) const {
   if (by == AttentionKernels::cudnn) {
-    cudnn_->run(op, scratch);
+    run_cudnn(op, scratch, stream);
     if constexpr (std::is_same_v<Op, AttentionFwd>) find_largest(op.amax, op.y, stream);
     return;
   }
   if constexpr (std::is_same_v<Op, AttentionBwd>)
     if (by == AttentionKernels::ordered) return run_five_products(op, scratch, stream);
   cuda::run(op, scratch, stream);
+}
+
+bool AttentionRunner::fuses(const AttentionBwd& op) const {
+  return warpgroups_take(op) && candidates(op) != std::vector{AttentionKernels::cudnn};
 }
 
 template <class Op>

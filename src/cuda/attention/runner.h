@@ -33,6 +33,8 @@ class AttentionRunner {
   size_t scratch(const Op& op) const;
   template <class Op>
   void run(const Op& op, void* scratch, cudaStream_t stream) const;
+  // Whether kernels that turn gradients back may compute it. cuDNN's do not.
+  bool fuses(const AttentionBwd& op) const;
 
   // Times all that can compute it, on random numbers, for every distinct problem without a choice. Allocates memory for
   // one at a time.
@@ -62,6 +64,8 @@ class AttentionRunner {
   AttentionKernels chosen(const Op& op) const;
   template <class Op>
   size_t scratch_of(AttentionKernels by, const Op& op) const;
+  void run_cudnn(const AttentionFwd& op, void* scratch, cudaStream_t stream) const;
+  void run_cudnn(const AttentionBwd& op, void* scratch, cudaStream_t stream) const;
   template <class Op>
   void run_by(AttentionKernels by, const Op& op, void* scratch, cudaStream_t stream) const;
   template <class Op>

@@ -7,6 +7,7 @@
 #include "cuda/attention/wgmma.h"
 #include "cuda/attention/wgmma_backward.h"
 #include "cuda/attention/wgmma_schedule.h"
+#include "cuda/pack.h"
 
 namespace athanor::cuda::attention {
 namespace {
@@ -116,7 +117,8 @@ __device__ __forceinline__ void meet_queries(Accumulators<1, D>& dk, Accumulator
 
 template <class T, int D>
 __global__ void __launch_bounds__(kImageThreads, 1)
-    keys_backward_wgmma(Inputs<T> in, const __grid_constant__ KeyMaps maps, const __grid_constant__ Schedule schedule) {
+    keys_backward_wgmma(Inputs<T> in, Angles angles, const __grid_constant__ KeyMaps maps,
+                        const __grid_constant__ Schedule schedule) {
 #if PTX_SM90A
   using R = KeyRoom<T, D>;
   SHARED(Shared<R>, shared);
@@ -147,9 +149,9 @@ __global__ void __launch_bounds__(kImageThreads, 1)
     const Own<T> own(room, place, shared.sight);
     Accumulators<1, D> dk = {}, dv = {};
     if (at.start != kNone) meet_queries<T, D>(dk, dv, room, shared, turn, own, at.start, in.scale * kLog2e);
-    const float scale[1][2] = {{in.scale, in.scale}}, one[1][2] = {{1, 1}};
+    const float one[1][2] = {{1, 1}};
     write_rows<D>(own.b, dv, one);
-    write_rows<D>(own.a, dk, scale);
+    write_turned<D>(own.a, dk, angles, in.scale, at.first, in.spans.keys);
     shared.heads.publish(place);
   }
 #endif
@@ -259,7 +261,7 @@ __device__ __forceinline__ void meet_keys(Accumulators<1, D>& dq, R& room, Share
 
 template <class T, int D>
 __global__ void __launch_bounds__(kImageThreads, 1)
-    queries_backward_wgmma(Inputs<T> in, const __grid_constant__ QueryMaps maps,
+    queries_backward_wgmma(Inputs<T> in, Angles angles, const __grid_constant__ QueryMaps maps,
                            const __grid_constant__ Schedule schedule) {
 #if PTX_SM90A
   using R = QueryRoom<T, D>;
@@ -290,8 +292,7 @@ __global__ void __launch_bounds__(kImageThreads, 1)
     const QueryStats* stats = room.stats[place] + warp_id() * 16 + lane_id() / 4;
     Accumulators<1, D> dq = {};
     if (at.start != kNone) meet_keys<T, D>(dq, room, shared, turn, own, stats, at.start, in.scale * kLog2e);
-    const float scale[1][2] = {{in.scale, in.scale}};
-    write_rows<D>(own.a, dq, scale);
+    write_turned<D>(own.a, dq, angles, in.scale, at.first, in.spans.queries);
     shared.heads.publish(place);
   }
 #endif
@@ -300,11 +301,12 @@ __global__ void __launch_bounds__(kImageThreads, 1)
 // ---- launchers
 
 template <class Room, class Maps, class T>
-void launch_blocks(void (*kernel)(Inputs<T>, Maps, Schedule), int rows, int heads, const Inputs<T>& in,
+void launch_blocks(void (*kernel)(Inputs<T>, Angles, Maps, Schedule), int rows, int heads, const Backward<T>& a,
                    const Maps& maps, cudaStream_t stream) {
   static_assert(sizeof(Room) <= 224 << 10, "a block has 227 KiB, with its Sight and its ring");
   const Schedule work = schedule(rows, kRows, heads);
-  CUDA_CHECK(launch(kernel, {dim3(grid_size(work.blocks)), dim3(kThreads), sizeof(Room), stream}, in, maps, work));
+  CUDA_CHECK(
+      launch(kernel, {dim3(grid_size(work.blocks)), dim3(kThreads), sizeof(Room), stream}, a.in, a.angles, maps, work));
 }
 
 template <class T, int D>
@@ -331,14 +333,14 @@ void launch_both(const Backward<T>& a, cudaStream_t stream) {
                          of_stats(Keys::N),
                          of_keys(a.dk, a.dk_stride, kRows),
                          of_keys(a.dv, a.dv_stride, kRows)};
-  launch_blocks<Keys>(keys_backward_wgmma<T, D>, in.spans.keys, kv_heads, in, key_maps, stream);
+  launch_blocks<Keys>(keys_backward_wgmma<T, D>, in.spans.keys, kv_heads, a, key_maps, stream);
   const QueryMaps query_maps{of_queries(in.q, in.q_stride, kRows),
                              of_queries(a.dy, width, kRows),
                              of_stats(kRows),
                              of_keys(in.k, in.k_stride, Queries::N),
                              of_keys(in.v, in.v_stride, Queries::N),
                              of_queries(a.dq, a.dq_stride, kRows)};
-  launch_blocks<Queries>(queries_backward_wgmma<T, D>, in.spans.queries, in.heads, in, query_maps, stream);
+  launch_blocks<Queries>(queries_backward_wgmma<T, D>, in.spans.queries, in.heads, a, query_maps, stream);
 }
 
 template <class T, int D>
@@ -351,6 +353,7 @@ template <class T>
 bool warpgroups_take(const Backward<T>& a) {
   const Inputs<T>& in = a.in;
   if (!in.vectors || in.scale <= 0 || in.spans.queries == 0 || in.spans.keys == 0) return false;
+  if (!aligned16(a.angles.cos_sin)) return false;
   return (in.dim == 64 && has_images<T, 64>()) || (in.dim == 128 && has_images<T, 128>());
 }
 

@@ -1,7 +1,9 @@
 // What attention backward by warpgroups shares between seven products (wgmma_backward.cu) and five
-// (wgmma_ordered_backward.cu): a block's rings, a warpgroup's rows, and p and ds of its keys.
+// (wgmma_ordered_backward.cu): a block's rings, a warpgroup's rows, p and ds of its keys, and how gradients are
+// written.
 #pragma once
 #include "cuda/attention/wgmma_tiles.h"
+#include "cuda/rotation.h"
 namespace athanor::cuda::attention {
 
 #if PTX_SM90A
@@ -55,6 +57,45 @@ __device__ __forceinline__ void differentiate_keys(Accumulators<1, N>& ds, const
 #pragma unroll
     for (int i = 0; i < 4; ++i) ds[0][n][i] = p[0][n][i] * (ds[0][n][i] - dy_by_y[i % 2]);
   }
+}
+
+// Turns a warpgroup's gradients of a head, times `scale` and rounded, back by the angles of their rows. Columns that
+// are half a head apart are in registers of one thread. first: the block's first row, of `rows`.
+template <class T, int D>
+__device__ __forceinline__ void turn_back(Accumulators<1, D>& d, const Angles& angles, float scale, int first,
+                                          int rows) {
+  constexpr int kApart = D / 16;
+  uint32_t thread = threadIdx.x;
+  ptx::pin(thread);  // else what follows from it keeps registers over all tiles, which then do not suffice
+  const int own = first + static_cast<int>(thread / 32 * 16 + thread % 32 / 4);
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const int row = min(own + h * 8, rows - 1);  // beyond it nothing is stored
+    const float* table = angles.cos_sin + int64_t{angles.positions[row]} * D + thread % 4 * 2;
+#pragma unroll
+    for (int n = 0; n < kApart; ++n) {
+      const uint2 cosines = ld8(table + 8 * n), sines = ld8(table + 8 * (n + kApart));
+      const float cosine[2] = {__uint_as_float(cosines.x), __uint_as_float(cosines.y)};
+      const float sine[2] = {-__uint_as_float(sines.x), -__uint_as_float(sines.y)};
+      float *a = d[0][n] + 2 * h, *b = d[0][n + kApart] + 2 * h;
+      const uint32_t left = word_of<T>(a[0] * scale, a[1] * scale), right = word_of<T>(b[0] * scale, b[1] * scale);
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const float2 turned = rotate(element<T>(&left, e), element<T>(&right, e), cosine[e], sine[e]);
+        a[e] = turned.x, b[e] = turned.y;
+      }
+    }
+  }
+}
+
+// Writes a warpgroup's gradients of a head, times `scale`, and turned back if there are angles, as write_rows().
+template <int D, class T>
+__device__ __forceinline__ void write_turned(T* tile, Accumulators<1, D>& d, const Angles& angles, float scale,
+                                             int first, int rows) {
+  if (angles.cos_sin) turn_back<T, D>(d, angles, scale, first, rows);
+  const float left = angles.cos_sin ? 1.f : scale;
+  const float factor[1][2] = {{left, left}};
+  write_rows<D>(tile, d, factor);
 }
 #endif
 }  // namespace athanor::cuda::attention

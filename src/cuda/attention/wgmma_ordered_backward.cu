@@ -8,6 +8,7 @@
 // order that hardly any waits. No GPU has run it yet.
 #include "cuda/attention/wgmma.h"
 #include "cuda/attention/wgmma_backward.h"
+#include "cuda/pack.h"
 namespace athanor::cuda::attention {
 namespace {
 
@@ -56,9 +57,26 @@ __device__ __forceinline__ int sums_place(int t, int n) {
   return (t / kGroupThreads * (D / 16) + n) * kGroupThreads * 4 + t % kGroupThreads * 4;
 }
 
-// dq of a tile of queries of a head, from its sums. factor: the scale of the scores.
+// Stores columns that are half a head apart, turned back by the angles of their row. table: of the columns of `left`.
+template <int D, class T>
+__device__ __forceinline__ void store_turned(T* to, const Pack<T, 8>& left, const Pack<T, 8>& right,
+                                             const float* table) {
+  const Pack<float, 8> cosines = load_pack<8>(table), sines = load_pack<8>(table + D / 2);
+  float a[8], b[8];
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    const float2 turned = rotate(left[i], right[i], cosines[i], -sines[i]);
+    a[i] = turned.x, b[i] = turned.y;
+  }
+  store_values(to, a);
+  store_values(to + D / 2, b);
+}
+
+// dq of a tile of queries of a head, from its sums, and turned back if there are angles. factor: the scale of the
+// scores.
 template <class T, int D>
-__global__ void __launch_bounds__(kConsumers) round_sums(T* dq, int64_t stride, int queries, Sums sums, float factor) {
+__global__ void __launch_bounds__(kConsumers)
+    round_sums(T* dq, int64_t stride, int queries, Sums sums, float factor, Angles angles) {
   ptx::wait_for_earlier_kernels();
   constexpr int N = kOrderedRows, kPitch = D + 8;  // so that the 8 rows of a store are in different banks
   SHARED(T, rows, [N * kPitch]);
@@ -78,10 +96,18 @@ __global__ void __launch_bounds__(kConsumers) round_sums(T* dq, int64_t stride, 
     }
   }
   __syncthreads();
-  for (int i = thread; i < N * D / 8; i += kConsumers) {
-    const int row = i / (D / 8), column = i % (D / 8) * 8;
-    if (tile * N + row < queries)
-      st16(dq + int64_t{tile * N + row} * stride + head * D + column, ld16(rows + row * kPitch + column));
+  for (int i = thread; i < N * D / 16; i += kConsumers) {
+    const int row = i / (D / 16), column = i % (D / 16) * 8, query = tile * N + row;
+    if (query >= queries) continue;
+    const Pack<T, 8> left = load_pack<8>(rows + row * kPitch + column);
+    const Pack<T, 8> right = load_pack<8>(rows + row * kPitch + column + D / 2);
+    T* to = dq + int64_t{query} * stride + head * D + column;
+    if (angles.cos_sin) {
+      store_turned<D>(to, left, right, angles.cos_sin + int64_t{angles.positions[query]} * D + column);
+    } else {
+      store_pack(to, left);
+      store_pack(to + D / 2, right);
+    }
   }
 }
 
@@ -331,7 +357,7 @@ __device__ __forceinline__ void meet_queries(Accumulators<1, D>& dk, Accumulator
 
 template <class T, int D>
 __global__ void __launch_bounds__(kImageThreads, 1)
-    ordered_backward_wgmma(Inputs<T> in, const __grid_constant__ OrderedMaps maps, Sums sums) {
+    ordered_backward_wgmma(Inputs<T> in, Angles angles, const __grid_constant__ OrderedMaps maps, Sums sums) {
   ptx::wait_for_earlier_kernels();
 #if PTX_SM90A
   using R = OrderedRoom<T, D>;
@@ -368,10 +394,10 @@ __global__ void __launch_bounds__(kImageThreads, 1)
     publish_rows();
     meet_queries<T, D>(dk, dv, room, shared, own, adds.first * R::N, in.scale * kLog2e);
   }
-  const float scale[1][2] = {{in.scale, in.scale}}, one[1][2] = {{1, 1}};
+  const float one[1][2] = {{1, 1}};
   ptx::bar_sync(kChangesBarrier, kConsumers);  // products of both warpgroups have read all keys
   write_rows<D>(own.b, dv, one);
-  write_rows<D>(own.a, dk, scale);
+  write_turned<D>(own.a, dk, angles, in.scale, own_tile * kRows, in.spans.keys);
   shared.heads.publish(0);
 #endif
 }
@@ -402,10 +428,11 @@ void launch_all(const Backward<T>& a, const Sums& sums, cudaStream_t stream) {
   const unsigned tiles = static_cast<unsigned>(sums.tiles);
   CUDA_CHECK(launch(prepare_sums<Room::N>, {dim3(tiles), dim3(Room::N), 0, stream}, in.spans, sums, in.heads));
   const dim3 blocks(grid_size(div_ceil<int64_t>(keys, kRows) * (in.heads / in.group)));
-  CUDA_CHECK(launch(ordered_backward_wgmma<T, D>, {blocks, dim3(kThreads), sizeof(Room), stream}, in, maps, sums));
+  CUDA_CHECK(
+      launch(ordered_backward_wgmma<T, D>, {blocks, dim3(kThreads), sizeof(Room), stream}, in, a.angles, maps, sums));
   const dim3 of_heads(tiles, static_cast<unsigned>(in.heads));
   CUDA_CHECK(launch(round_sums<T, D>, {of_heads, dim3(kConsumers), 0, stream}, a.dq, a.dq_stride, in.spans.queries,
-                    sums, in.scale));
+                    sums, in.scale, a.angles));
 }
 }  // namespace
 

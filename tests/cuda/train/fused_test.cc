@@ -46,12 +46,16 @@ class Apart final : public Decorated<Apart> {
   template <class Op>
   void on(const Op& op, void* scratch) {
     if constexpr (std::is_same_v<Op, Quantize>) codes_of_gradients += bool(op.dy), codes_of_norms += bool(op.norm);
+    if constexpr (std::is_same_v<Op, AttentionBwd>) turned_back += bool(op.cos_sin);
+    if constexpr (std::is_same_v<Op, Rope>) turned_behind += op.inverse;
     ops_.run(op, scratch);
   }
   bool fuses(const Gemm& op) const override { return !apart_ && ops_.fuses(op); }
   bool fuses(const ScaledGemm& op) const override { return !apart_ && ops_.fuses(op); }
   bool fuses(const Quantize& op) const override { return !apart_ && ops_.fuses(op); }
+  bool fuses(const AttentionBwd& op) const override { return !apart_ && ops_.fuses(op); }
   int64_t codes_of_gradients = 0, codes_of_norms = 0;  // launches that make codes of SwiGLU's gradient, of norms
+  int64_t turned_back = 0, turned_behind = 0;          // gradients of q and k, by attention, and by a launch behind it
 
  private:
   Ops& ops_;
@@ -65,7 +69,7 @@ struct Tuned {
   bool apart = false;
   int64_t hidden = 0, intermediate = 48, head_dim = 0;  // 0: tiny()'s, and as many as heads share hidden
   std::string choices, report;
-  int64_t codes_of_gradients = 0, codes_of_norms = 0;
+  int64_t codes_of_gradients = 0, codes_of_norms = 0, turned_back = 0, turned_behind = 0;
   bool asks = false;  // whether layers ask for SwiGLU's gradient as an epilogue
   // The ways of products with SwiGLU, its gradient, and RoPE, after a search.
   std::string gated, gradient, rotated;
@@ -105,6 +109,7 @@ Outcome train(ModelType type, const EngineOptions& o, Tuned& tuned) {
     out.norms.push_back(state.grad_norm);
   }
   tuned.codes_of_gradients = ops.codes_of_gradients, tuned.codes_of_norms = ops.codes_of_norms;
+  tuned.turned_back = ops.turned_back, tuned.turned_behind = ops.turned_behind;
   for (const auto& unit : engine.model().params().units()) out.masters.push_back(rig.read<float>(unit->master));
   return out;
 }
@@ -161,6 +166,23 @@ TEST(RopeOfProducts, AskedForAsAnEpilogueHasTheBitsOfOpsApart) {
 #endif
   tuned.how = Choose::given;
   EXPECT_EQ(train(kType, options("bf16", G::full), tuned), none);
+}
+
+// Gradients of queries and keys turned back by attention, or by a launch behind it; RoPE comes from a product, or
+// behind a norm of queries and keys.
+TEST(RopeOfAttention, TurnedBackHasTheBitsOfOpsApart) {
+  for (const ModelType type : {ModelType::llama, ModelType::qwen3})
+    for (const G granularity : {G::none, G::selective, G::full}) {
+      Tuned fused{.head_dim = 64}, apart{.apart = true, .head_dim = 64};
+      const EngineOptions o = options("bf16", granularity);
+      EXPECT_EQ(train(type, o, fused), train(type, o, apart));
+      EXPECT_EQ(apart.turned_back, 0);
+      EXPECT_EQ(apart.turned_behind, 2 * kSteps) << "a layer and step";
+#ifdef ATHANOR_EMULATED_GPU
+      EXPECT_EQ(fused.turned_back, 2 * kSteps);
+      EXPECT_EQ(fused.turned_behind, 0);
+#endif
+    }
 }
 
 // Products in parts, as before a search, and layers that never ask for an epilogue.
