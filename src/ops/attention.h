@@ -105,7 +105,8 @@ struct AttentionBwd {
     if (!cos_sin) return;
     e.is("cos_sin", cos_sin, DType::f32, {cos_sin.rows(), shape.head_dim})
         .is("positions", positions, DType::i32, {q.rows()})
-        .that(k.rows() == q.rows() && shape.head_dim % 2 == 0, "angles", "as many keys as queries, an even head_dim");
+        .that(k.rows() == q.rows() && shape.head_dim % 2 == 0, "positions",
+              "as many keys as queries, an even head_dim");
   }
   Cost cost() const {
     const double pairs = double(q.numel()) * double(k.rows()) / double(spans.rows() ? spans.rows() : 1);
