@@ -81,6 +81,8 @@ class AttentionChoice : public KernelTest {
     std::vector<Span> spans = documents_to_measure(sequences, kTokens, op.spans.rows() / sequences);
     spans.resize(size_t(op.spans.rows()));
     CUDA_CHECK(cudaMemcpy(op.spans.data, spans.data(), op.spans.bytes(), cudaMemcpyHostToDevice));
+    if constexpr (std::is_same_v<Op, AttentionBwd>)
+      if (op.positions) CUDA_CHECK(cudaMemset(op.positions.data, 0, op.positions.bytes()));
     const uint64_t before = fake().executions();
     ops.run(op, at);
     CUDA_CHECK(cudaDeviceSynchronize());

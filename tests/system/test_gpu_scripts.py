@@ -96,7 +96,7 @@ class VerifyTest(SystemTest):
             self.assertEqual(parts[part]["status"], "not run")
             self.assertTrue(parts[part]["why"])
         self.assertIn("needs a GPU", table)
-        self.assertIn("0 passed, 0 FAILED, 18 not run of 18 parts on cpu", table)
+        self.assertIn("0 passed, 0 FAILED, 19 not run of 19 parts on cpu", table)
 
     def test_a_call_that_lacks_time_leaves_the_rest_to_the_next(self):
         parts, _ = self.verify("--device", "cpu", "--parts", "environment", code=0)

@@ -66,21 +66,21 @@ class PlanTest(SystemTest):
             row = r"^  (\S+|all that .*?) {2,}(?:\d+ x \d+)? +([\d.]+) +[+-][\d.]+ %$"
             return {name: float(ms) for name, ms in re.findall(row, out, re.M)}
 
-        out, ms = plan("precision=fp8_rowwise")
+        out, ms = plan("precision=fp8_rowwise_gw_hp")
         suggested = re.search(r'faster in bf16: "fp8_exclude": (\[.*\])', out).group(1)
         found = steps(out)
         self.assertEqual(len(found), 5, out)
         best = found.pop("all that are shorter, together")
         self.assertEqual({name for name, of in found.items() if of < ms}, set(json.loads(suggested)))
         for name, of in found.items():
-            self.assertAlmostEqual(plan("precision=fp8_rowwise", f'fp8_exclude=["{name}"]')[1], of, delta=0.1, msg=name)
-        left, reached = plan("precision=fp8_rowwise", f"fp8_exclude={suggested}")
+            self.assertAlmostEqual(plan("precision=fp8_rowwise_gw_hp", f'fp8_exclude=["{name}"]')[1], of, delta=0.1, msg=name)
+        left, reached = plan("precision=fp8_rowwise_gw_hp", f"fp8_exclude={suggested}")
         self.assertAlmostEqual(reached, best, delta=0.1)
         self.assertIn("none of them is faster in bf16", left)
-        one = plan("precision=fp8_rowwise", "fp8_exclude=" + json.dumps([n for n in found if "gate" not in n]))[0]
+        one = plan("precision=fp8_rowwise_gw_hp", "fp8_exclude=" + json.dumps([n for n in found if "gate" not in n]))[0]
         (last,) = steps(one).values()
         self.assertAlmostEqual(last, plan("precision=bf16")[1], delta=0.1, msg="without the only layer that is left")
-        head = plan("precision=fp8_rowwise", "fp8_lm_head=true", "fp8_exclude=" + json.dumps([n for n in found if "gate" not in n]))[0]
+        head = plan("precision=fp8_rowwise_gw_hp", "fp8_lm_head=true", "fp8_exclude=" + json.dumps([n for n in found if "gate" not in n]))[0]
         (last,) = steps(head).values()
         self.assertAlmostEqual(last, plan("precision=bf16")[1], delta=0.1, msg="a head alone is not in 8 bits either")
         self.assertNotIn("layers in 8 bits", plan("precision=mxfp8")[0], "emulated there")
