@@ -39,10 +39,19 @@ double memory_rate(int index) {
   return 2e3 * khz * bits / 8;  // two transfers per clock
 }
 
+void allow_programmatic_launches(bool allowed) {
+  int index = 0, major = 0;
+  if (allowed) {
+    CUDA_CHECK(cudaGetDevice(&index));
+    CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, index));
+  }
+  programmatic_launches() = major >= 9;
+}
+
 CudaDevice::CudaDevice(int index, bool programmatic_launch) : index_(index) {
   CUDA_CHECK(cudaSetDevice(index));
   CUDA_CHECK(cudaGetDeviceProperties(&properties_, index));
-  programmatic_launches() = programmatic_launch && properties_.major >= 9;
+  allow_programmatic_launches(programmatic_launch);
   description_ = cat("cuda:", index, " ", properties_.name, ", sm_", properties_.major, properties_.minor, ", ",
                      properties_.multiProcessorCount, " multiprocessors");
   int least = 0, greatest = 0;

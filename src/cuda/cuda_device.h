@@ -14,6 +14,9 @@ namespace athanor::cuda {
 // Memory bandwidth of a GPU in bytes per second, from its data rate.
 double memory_rate(int index);
 
+// Whether this thread's kernels may start before those ahead of them have ended, where the current GPU can do that.
+void allow_programmatic_launches(bool allowed);
+
 class CudaDevice final : public Device {
  public:
   // programmatic_launch: kernels may start before those ahead of them have ended, where the GPU can do that.

@@ -5,10 +5,10 @@
 #include <map>
 
 #include "cuda/check.h"
+#include "cuda/cuda_device.h"
 #include "cuda/cuda_ops.h"
 #include "cuda/libraries/open.h"
 #include "cuda/libraries/specs.h"
-#include "cuda/programmatic.h"
 #ifdef ATHANOR_EMULATED_GPU
 #include "emulator/emulator.h"
 #endif
@@ -81,9 +81,7 @@ class CudaTestOps final : public Decorated<CudaTestOps> {
   void on(const Op& op, void* scratch) {
     op.check();
     next_schedule(threads_);
-    int major = 0;  // of the GPU that is simulated now
-    CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0));
-    cuda::programmatic_launches() = major >= 9;  // as CudaDevice has it
+    cuda::allow_programmatic_launches(true);  // of the GPU that is simulated now
     try {
       if constexpr (std::is_same_v<Op, Gemm>)
         if (search_ && op.epilogue != Epilogue::none) ops_.search({.products = {&op, 1}}, 600);

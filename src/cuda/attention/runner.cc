@@ -155,7 +155,10 @@ size_t AttentionRunner::scratch(const Op& op) const {
   return most;
 }
 
-void AttentionRunner::run_cudnn(const AttentionFwd& op, void* scratch, cudaStream_t) const { cudnn_->run(op, scratch); }
+void AttentionRunner::run_cudnn(const AttentionFwd& op, void* scratch, cudaStream_t stream) const {
+  cudnn_->run(op, scratch);
+  find_largest(op.amax, op.y, stream);
+}
 void AttentionRunner::run_cudnn(const AttentionBwd& op, void* scratch, cudaStream_t stream) const {
   in_parts(op, [&]<class Part>(const Part& part) {
     if constexpr (std::is_same_v<Part, AttentionBwd>)
@@ -167,11 +170,7 @@ void AttentionRunner::run_cudnn(const AttentionBwd& op, void* scratch, cudaStrea
 
 template <class Op>
 void AttentionRunner::run_by(AttentionKernels by, const Op& op, void* scratch, cudaStream_t stream) const {
-  if (by == AttentionKernels::cudnn) {
-    run_cudnn(op, scratch, stream);
-    if constexpr (std::is_same_v<Op, AttentionFwd>) find_largest(op.amax, op.y, stream);
-    return;
-  }
+  if (by == AttentionKernels::cudnn) return run_cudnn(op, scratch, stream);
   if constexpr (std::is_same_v<Op, AttentionBwd>)
     if (by == AttentionKernels::ordered) return run_five_products(op, scratch, stream);
   cuda::run(op, scratch, stream);
