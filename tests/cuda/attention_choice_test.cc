@@ -50,13 +50,12 @@ class AttentionChoice : public KernelTest {
     const emu::Report report = emu::take_report();
     EXPECT_EQ(report.fault, emu::Fault::kNone) << report.text;
   }
-  static std::unique_ptr<CudaOps> make(bool by_trial = true) {
+  static std::unique_ptr<CudaOps> make(bool by_trial = true, const CudnnTable& cudnn = library()) {
     return std::make_unique<CudaOps>(
         nullptr, make_gemm_runner(),
-        cuda::AttentionRunner(
-            std::make_unique<cuda::CudnnAttention>(library(), nullptr,
-                                                   cuda::CudnnAttention::Options{.tokens = kTokens, .documents = true}),
-            by_trial));
+        cuda::AttentionRunner(std::make_unique<cuda::CudnnAttention>(
+                                  cudnn, nullptr, cuda::CudnnAttention::Options{.tokens = kTokens, .documents = true}),
+                              by_trial));
   }
   std::string search(CudaOps& ops, double cudnn_microseconds, double seconds = 600) const {
     fake().set_microseconds(cudnn_microseconds);
@@ -111,6 +110,24 @@ TEST_F(AttentionChoice, TheFasterComputes) {
   EXPECT_EQ(slow->scratch(backwards[0]), make()->scratch(backwards[0]));  // as planned before the search
   EXPECT_THAT(search(*slow, kFast), HasSubstr("3 problems, 0 tried"));    // a choice stays
   EXPECT_FALSE(by_cudnn(*slow, forwards[0]));
+}
+
+// However fast it is.
+TEST_F(AttentionChoice, WhoeverGivesOtherResultsIsNotUsed) {
+  static CudnnTable forgetful = library();
+  static int executions;
+  executions = 0;
+  forgetful.cudnnBackendExecute = [](auto... all) {  // five are timed, the sixth is compared
+    return ++executions % 6 == 0 ? CUDNN_STATUS_SUCCESS : library().cudnnBackendExecute(all...);
+  };
+  const auto ops = make(true, forgetful);
+  testing::internal::CaptureStderr();
+  EXPECT_THAT(search(*ops, kSlow), HasSubstr("3 tried, 0 of them for the program's own kernels, 3 for cuDNN's; "));
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(said, HasSubstr("attention: the program's own kernels were faster in a trial of "));
+  EXPECT_THAT(said, HasSubstr(" and are not used, since their results are not those of cuDNN's: y has values that "));
+  EXPECT_THAT(said, HasSubstr("cuDNN's: dq has values that are no numbers"));
+  for (const AttentionFwd& op : forwards) EXPECT_TRUE(by_cudnn(*ops, op));
 }
 
 TEST_F(AttentionChoice, LargestScoresAreGivenByTheProgramsOwn) {

@@ -6,7 +6,9 @@
 #include <vector>
 
 #include "base/int.h"
+#include "base/log.h"
 #include "cuda/check.h"
+#include "cuda/compare.h"
 #include "cuda/kernels.h"
 #include "cuda/trial.h"
 namespace athanor::cuda {
@@ -57,6 +59,11 @@ class Trial {
     };
     return watch_.microseconds(all) / launches;
   }
+  template <class Launch>
+  std::string difference(Launch&& expected, Launch&& candidate) {  // cuda/compare.h
+    return cuda::difference(
+        op_, stream_, [&] { expected(op_, scratch_); }, [&] { candidate(op_, scratch_); });
+  }
 
  private:
   static int64_t elements(const Tensor& t) { return t.shape.rank > 1 ? t.rows() * t.stride() : t.numel(); }
@@ -92,6 +99,17 @@ class Trial {
   Stopwatch watch_;
   void* scratch_ = nullptr;
 };
+
+const char* words_of(AttentionKernels by) {
+  switch (by) {
+    case AttentionKernels::cudnn:
+      return "cuDNN's";
+    case AttentionKernels::ordered:
+      return "the program's own kernels with five products";
+    default:
+      return "the program's own kernels";
+  }
+}
 
 // Scratch memory of five products; 0: they do not compute it.
 size_t five_products_scratch(const AttentionFwd&) { return 0; }
@@ -208,9 +226,8 @@ std::string AttentionRunner::whose(const Op& op) const {
   const bool tried = choice && choices_.contains(name_of(op));
   const AttentionKernels by = chosen(op);
   if (by == AttentionKernels::cudnn)
-    return cat("cuDNN's, ", tried ? "by a trial" : choice ? "without a trial" : "as configured");
-  const char* own =
-      by == AttentionKernels::ordered ? "the program's own kernels with five products" : "the program's own kernels";
+    return cat(words_of(by), ", ", tried ? "by a trial" : choice ? "without a trial" : "as configured");
+  const char* own = words_of(by);
   if (tried) return cat(own, ", faster in a trial", cudnn || why.empty() ? "" : ": ", cudnn ? "" : why);
   if (cudnn) return cat(own, ", without a trial");
   return cat(own, why.empty() ? "" : ": ", why);
@@ -235,13 +252,23 @@ template <class Op>
 AttentionChoice AttentionRunner::time_all(const Op& like, double* first_microseconds, cudaStream_t stream) const {
   Trial<Op> trial(like, own_.tokens, scratch(like), stream);
   const std::vector<AttentionKernels> all = candidates(like);
-  const std::vector<double> times = best_in_turns(all.size(), [&](size_t i, int launches) {
-    return trial.microseconds(launches, [&](const Op& op, void* memory) { run_by(all[i], op, memory, stream); });
-  });
+  const auto launch_of = [&](AttentionKernels by) {
+    return [this, by, stream](const Op& op, void* memory) { run_by(by, op, memory, stream); };
+  };
+  const std::vector<double> times = best_in_turns(
+      all.size(), [&](size_t i, int launches) { return trial.microseconds(launches, launch_of(all[i])); });
   *first_microseconds = times[0];
+  const auto agrees = [&](size_t i) {
+    const std::string why = trial.difference(launch_of(all[0]), launch_of(all[i]));
+    if (!why.empty())
+      log::warn("attention: ", words_of(all[i]), " were faster in a trial of ", name_of(like),
+                " and are not used, since their results are not those of ", words_of(all[0]), ": ", why,
+                "; please report it");
+    return why.empty();
+  };
   size_t best = 0;
   for (size_t i = 1; i < all.size(); ++i)
-    if (times[i] < (1 - kLeastGain) * times[best]) best = i;
+    if (times[i] < (1 - kLeastGain) * times[best] && agrees(i)) best = i;
   return {.by = all[best], .microseconds = times[best]};
 }
 

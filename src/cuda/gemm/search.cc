@@ -1,8 +1,10 @@
-// GemmRunner::search(): times the library's answers for a problem on random numbers.
+// GemmRunner::search(): times the library's answers for a problem on random numbers. A candidate whose results are not
+// those of the first one is not used.
 #include <algorithm>
 #include <chrono>
 #include <vector>
 
+#include "base/log.h"
 #include "cuda/gemm/own_product.h"
 #include "cuda/gemm/timer.h"
 namespace athanor::cuda {
@@ -27,11 +29,17 @@ GemmRunner::Timed GemmRunner::time_candidates(const LibraryProduct& product, boo
   if (can_fuse(p))
     for (const auto& answer : ask(p, timer.plan(), kCandidates)) candidates.push_back({.algorithm = answer.algo});
   if (own_takes(p, capability_)) candidates.push_back({.own = true});
-  const std::vector<double> best = timer.in_turns(candidates);
+  std::vector<double> best = timer.in_turns(candidates);
   if (p.epilogue == Epilogue::none) require(timer.refusal(), "a trial failed", p);
-  size_t chosen = static_cast<size_t>(std::min_element(best.begin(), best.end()) - best.begin());
-  if (best[chosen] > (1 - kLeastGain) * best[0]) chosen = 0;
-  return {candidates[chosen], best[0], best[chosen]};
+  for (;;) {
+    const size_t chosen = static_cast<size_t>(std::min_element(best.begin(), best.end()) - best.begin());
+    if (chosen == 0 || best[chosen] > (1 - kLeastGain) * best[0]) return {candidates[0], best[0], best[0]};
+    const std::string why = timer.difference(candidates[0], candidates[chosen]);
+    if (why.empty()) return {candidates[chosen], best[0], best[chosen]};
+    log::warn("matrix products: ", method_of(p, candidates[chosen]).words, " was the fastest in a trial of ", p,
+              " and is not used, since its results are not those of the first candidate: ", why, "; please report it");
+    best[chosen] = Timer::kNever;
+  }
 }
 
 // Of the given ops: those of codes that the library computes, and what else it multiplies.

@@ -1,4 +1,6 @@
 #include "cuda/gemm/timer.h"
+
+#include "cuda/compare.h"
 namespace athanor::cuda {
 GemmRunner::Timer::Timer(GemmRunner& runner, const LibraryProduct& product, bool recompute, cudaStream_t stream)
     : runner_(runner),
@@ -36,6 +38,13 @@ double GemmRunner::Timer::microseconds(const Candidate& candidate, int launches)
 std::vector<double> GemmRunner::Timer::in_turns(std::span<const Candidate> candidates) {
   return best_in_turns(candidates.size(),
                        [&](size_t i, int launches) { return microseconds(candidates[i], launches); });
+}
+
+std::string GemmRunner::Timer::difference(const Candidate& expected, const Candidate& candidate) {
+  const LibraryProduct product = trial_.fresh();
+  const auto run_by = [&](const Candidate& one) { runner_.require(run(product, one), "a trial failed", problem_); };
+  return cuda::difference(
+      product.op, stream_, [&] { run_by(expected); }, [&] { run_by(candidate); });
 }
 
 }  // namespace athanor::cuda

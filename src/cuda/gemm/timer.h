@@ -2,6 +2,7 @@
 #pragma once
 #include <limits>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "cuda/gemm/gemm.h"
@@ -20,6 +21,7 @@ class GemmRunner::Timer {
   double microseconds(const Candidate&, int launches);       // per launch
   cublasStatus_t refusal() const { return refusal_; }        // the last one; CUBLAS_STATUS_SUCCESS: none
   std::vector<double> in_turns(std::span<const Candidate>);  // best_in_turns()
+  std::string difference(const Candidate& expected, const Candidate& candidate);  // cuda/compare.h
 
  private:
   cublasStatus_t run(const LibraryProduct& product, const Candidate& candidate);

@@ -14,19 +14,25 @@ constexpr int64_t kMostCopies = 8;
 }  // namespace
 
 TrialMatrix::TrialMatrix(DType dtype, int64_t elements, int align)
-    : memory_(static_cast<size_t>(elements) * size_of(dtype) + kMostAlign), offset_(align % kMostAlign) {
-  const size_t bytes = static_cast<size_t>(elements) * size_of(dtype);
-  std::vector<std::byte> block(std::min(bytes, kRandomBytes));
+    : dtype_(dtype),
+      bytes_(static_cast<size_t>(elements) * size_of(dtype)),
+      memory_(bytes_ + kMostAlign),
+      offset_(align % kMostAlign) {
+  fill();
+}
+
+void TrialMatrix::fill() {
+  std::vector<std::byte> block(std::min(bytes_, kRandomBytes));
   const auto fill = [&]<class T>() {
     T* numbers = reinterpret_cast<T*>(block.data());
     for (size_t i = 0; i < block.size() / sizeof(T); ++i)
       numbers[i] = from_float<T>(2 * random_uniform(0, stream_of("gemm search"), i) - 1);
   };
-  is_code(dtype) ? by_code(dtype, fill) : by_float(dtype, fill);
-  if (bytes == 0) return;
+  is_code(dtype_) ? by_code(dtype_, fill) : by_float(dtype_, fill);
+  if (bytes_ == 0) return;
   CUDA_CHECK(cudaMemcpy(data(), block.data(), block.size(), cudaMemcpyDefault));
-  for (size_t at = block.size(); at < bytes; at *= 2)  // each copy doubles what is filled
-    CUDA_CHECK(cudaMemcpy(data() + at, data(), std::min(at, bytes - at), cudaMemcpyDefault));
+  for (size_t at = block.size(); at < bytes_; at *= 2)  // each copy doubles what is filled
+    CUDA_CHECK(cudaMemcpy(data() + at, data(), std::min(at, bytes_ - at), cudaMemcpyDefault));
 }
 
 GemmTrial::GemmTrial(const LibraryProduct& product, size_t scratch_bytes)
@@ -67,8 +73,16 @@ GemmTrial::GemmTrial(const LibraryProduct& product, size_t scratch_bytes)
   CUDA_CHECK(cudaDeviceSynchronize());  // copies of pageable memory are not ordered before other streams
 }
 
-LibraryProduct GemmTrial::next() {
-  const Copy& copy = copies_[turn_++ % copies_.size()];
+LibraryProduct GemmTrial::next() { return on(copies_[turn_++ % copies_.size()]); }
+
+LibraryProduct GemmTrial::fresh() {
+  Copy& copy = copies_.front();
+  copy.d.fill(), copy.aux.fill();
+  CUDA_CHECK(cudaDeviceSynchronize());
+  return on(copy);
+}
+
+LibraryProduct GemmTrial::on(const Copy& copy) const {
   LibraryProduct product = product_;
   Gemm& op = product.op;
   op.a.data = copy.a.data();

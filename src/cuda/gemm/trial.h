@@ -11,8 +11,11 @@ class TrialMatrix {
  public:
   TrialMatrix(DType dtype, int64_t elements, int align);
   char* data() const { return memory_.data() + offset_; }
+  void fill();
 
  private:
+  DType dtype_;
+  size_t bytes_;
   DeviceMemory memory_;
   int offset_;
 };
@@ -21,10 +24,13 @@ class TrialMatrix {
 class GemmTrial {
  public:
   GemmTrial(const LibraryProduct& product, size_t scratch_bytes);
-  LibraryProduct next();  // on the next copy of its operands
+  LibraryProduct next();   // on the next copy of its operands
+  LibraryProduct fresh();  // on a copy to which no product was added yet
   void* scratch() const { return scratch_.data(); }
 
  private:
+  struct Copy;
+  LibraryProduct on(const Copy&) const;
   struct Copy {
     TrialMatrix a, b, d, bias, aux, a_scales, b_scales, scalars;
   };

@@ -69,15 +69,7 @@ GpuRun on_gpu(ModelType type, const EngineOptions& o, bool search = false) {
   Engine engine(tiny(type), o, rig.backend());
   GpuRun run;
   run.planned = engine.memory().total();
-  if (search) {
-#ifdef ATHANOR_EMULATED_GPU
-    emu::tell_launches([](const std::string&, const auto&) {});  // times are the virtual clock's: nothing need run
-#endif
-    run.report = rig.tuning->search(engine.tunable(), 600);
-#ifdef ATHANOR_EMULATED_GPU
-    emu::tell_launches({});
-#endif
-  }
+  if (search) run.report = rig.tuning->search(engine.tunable(), 600);
   run.how = rig.tuning->describe_codes(engine.tunable());
   const size_t before = rig.device->allocated();
   run.outcome = train(engine);

@@ -1,0 +1,61 @@
+// Compares what two kernels give for the same op, for trials: a wrong kernel may be the fastest.
+#pragma once
+#include <cuda_runtime_api.h>
+
+#include <cmath>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cuda/check.h"
+#include "cuda/trial.h"
+#include "ops/op.h"
+namespace athanor::cuda {
+
+// Largest relative distance |x - expected| / |expected|, in root mean squares, of 64 rows in turn: rounding to bf16
+// gives up to 0.006, a tile that is wrong 0.1 or more. 0 where both are 0; NaN where a number is none. x and expected:
+// one shape and float type; rows may be strided. Waits for the stream.
+double largest_distance(const Tensor& x, const Tensor& expected, cudaStream_t stream);
+constexpr double kMostDistance = 0.02;  // of results that are the same but for rounding
+
+// Copies of tensors that an op writes.
+class WrittenCopies {
+ public:
+  WrittenCopies(const std::vector<Tensor>& tensors, cudaStream_t stream);
+  void restore(const std::vector<Tensor>& tensors, cudaStream_t stream) const;
+  Tensor copy(size_t i) const { return copies_[i]; }
+
+ private:
+  std::vector<DeviceMemory> memory_;
+  std::vector<Tensor> copies_;
+};
+void fill_with_nan(const std::vector<Tensor>& tensors, cudaStream_t stream);
+
+// Runs expected() and then candidate(), which compute `op` on its tensors, from the same contents. Returns the output
+// that is further from the expected one than rounding explains, and how far; empty if none is.
+template <class Op, class Expected, class Candidate>
+std::string difference(Op op, cudaStream_t stream, Expected&& expected, Candidate&& candidate) {
+  std::vector<Tensor> outputs, kept, written;
+  std::vector<std::string> names;
+  for (const Field& field : op.fields()) {
+    if (!*field.t || field.io == Io::in) continue;
+    (field.io == Io::inout ? kept : outputs).push_back(*field.t);
+    written.push_back(*field.t);
+    names.emplace_back(field.name);
+  }
+  const WrittenCopies before(kept, stream);
+  fill_with_nan(outputs, stream);  // shows what is not written
+  expected();
+  const WrittenCopies results(written, stream);
+  before.restore(kept, stream);
+  fill_with_nan(outputs, stream);
+  candidate();
+  for (size_t i = 0; i < written.size(); ++i) {
+    const double distance = largest_distance(written[i], results.copy(i), stream);
+    if (std::isnan(distance)) return cat(names[i], " has values that are no numbers or were not written");
+    if (distance > kMostDistance)
+      return cat(names[i], " differs by ", distance, " of its size, by more than ", kMostDistance);
+  }
+  return "";
+}
+}  // namespace athanor::cuda
