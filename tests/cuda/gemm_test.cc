@@ -440,10 +440,10 @@ TEST_F(GemmTest, WhoeverGivesOtherResultsIsNotUsed) {
     GemmRunner runner = make(table);
     testing::internal::CaptureStderr();
     const auto report = runner.search({&one, 1}, 600, stream_);
-    EXPECT_THAT(
-        testing::internal::GetCapturedStderr(),
-        testing::ContainsRegex("algorithm .*3 cuts of K was the fastest in a trial of .*f32.*is not used.* d differs by "
-                               "0\\.[0-9]+ of its size"));
+    EXPECT_THAT(testing::internal::GetCapturedStderr(),
+                testing::ContainsRegex(
+                    "algorithm .*3 cuts of K was the fastest in a trial of .*f32.*is not used.* d differs by "
+                    "0\\.[0-9]+ of its size"));
     EXPECT_NEAR(report.best_microseconds, 20, 5);
   }
 }
