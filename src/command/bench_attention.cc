@@ -105,8 +105,7 @@ class AttentionBench {
       if (t) backend_.ops.run(RandomNormal{.x = t.view({t.numel()}), .stream = ++stream, .std = 1}, nullptr);
     backend_.device.copy(forward_.spans.data, spans.data(), forward_.spans.bytes(), Lane::compute);
     if (p.rope) {
-      std::vector<int32_t> positions;
-      for (int64_t i = 0; i < n; ++i) positions.push_back(int32_t(i % p.length));
+      const std::vector<int32_t> positions = positions_to_measure(n, p.length);
       backend_.device.copy(backward_.positions.data, positions.data(), backward_.positions.bytes(), Lane::compute);
       backend_.device.sync();
     }

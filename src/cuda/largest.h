@@ -8,11 +8,17 @@ namespace athanor::cuda {
 
 __device__ __forceinline__ uint32_t magnitude(float x) { return __float_as_uint(x) & 0x7fffffffu; }
 
-// Raises amax to the largest of a warp's threads, which is rounded to T; all of them must call it.
+// Raises amax to a magnitude, rounded to T.
+template <class T>
+__device__ __forceinline__ void raise_to(uint32_t* amax, uint32_t bits) {
+  atomicMax(amax, magnitude(to_float(from_float<T>(__uint_as_float(bits)))));
+}
+
+// To the largest of a warp's threads; all of them must call it.
 template <class T>
 __device__ __forceinline__ void raise_by_warp(uint32_t* amax, uint32_t bits) {
   bits = warp_reduce(bits, Max{});
-  if (threadIdx.x % 32 == 0) atomicMax(amax, magnitude(to_float(from_float<T>(__uint_as_float(bits)))));
+  if (threadIdx.x % 32 == 0) raise_to<T>(amax, bits);
 }
 
 // Of one thread, before the values are rounded to T: rounding keeps their order, so that the largest alone is rounded.
@@ -40,7 +46,7 @@ struct Largest {
       if (thread != 0) return;
       uint32_t all = room[0];
       for (unsigned w = 1; w < warps; ++w) all = Max{}(all, room[w]);
-      atomicMax(amax, magnitude(to_float(from_float<T>(__uint_as_float(all)))));
+      raise_to<T>(amax, all);
     }
   }
 };

@@ -36,6 +36,13 @@ inline std::vector<Span> documents_to_measure(int64_t sequences, int64_t tokens,
   return all;
 }
 
+// Positions for measurements, of sequences of so many tokens one after the other.
+inline std::vector<int32_t> positions_to_measure(int64_t count, int64_t tokens) {
+  std::vector<int32_t> all;
+  for (int64_t i = 0; i < count; ++i) all.push_back(narrow<int32_t>(i % tokens));
+  return all;
+}
+
 // The algorithm of a product, as far as the library reports it.
 struct ProductMethod {
   bool in_parts = false;                 // a product, and a kernel for its epilogue; the rest is of the product

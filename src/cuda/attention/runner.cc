@@ -44,7 +44,8 @@ class Trial {
     scratch_ = at;
     write_spans(tokens);
     if constexpr (std::is_same_v<Op, AttentionBwd>) {
-      if (op_.cos_sin) write_positions(tokens);
+      if (op_.cos_sin)
+        write(op_.positions, positions_to_measure(op_.positions.numel(), std::min(tokens, op_.cos_sin.rows())).data());
       cuda::run(
           AttentionFwd{
               .y = op_.y, .lse = op_.lse, .q = op_.q, .k = op_.k, .v = op_.v, .spans = op_.spans, .shape = op_.shape},
@@ -81,12 +82,6 @@ class Trial {
     std::vector<Span> spans = documents_to_measure(sequences, tokens, rows / sequences);
     spans.resize(static_cast<size_t>(rows));
     write(op_.spans, spans.data());
-  }
-  void write_positions(int64_t tokens) {
-    std::vector<int32_t> positions(static_cast<size_t>(op_.positions.numel()));
-    for (size_t i = 0; i < positions.size(); ++i)
-      positions[i] = narrow<int32_t>(static_cast<int64_t>(i) % std::min(tokens, op_.cos_sin.rows()));
-    write(op_.positions, positions.data());
   }
   void write(const Tensor& t, const void* values) {
     CUDA_CHECK(cudaMemcpyAsync(t.data, values, t.bytes(), cudaMemcpyHostToDevice, stream_));

@@ -66,8 +66,7 @@ GemmTrial::GemmTrial(const LibraryProduct& product, size_t scratch_bytes)
                        scales(product.b_layout, p.n, p.k),
                        {DType::f32, product.a_layout == ScaleLayout::tiles16 ? 4 : 0, kMostAlign}});
   if (op.positions) {
-    std::vector<int32_t> positions(static_cast<size_t>(p.m));
-    for (size_t i = 0; i < positions.size(); ++i) positions[i] = static_cast<int32_t>(i % size_t(op.aux.rows()));
+    const std::vector<int32_t> positions = positions_to_measure(p.m, op.aux.rows());
     CUDA_CHECK(cudaMemcpy(positions_.data(), positions.data(), op.positions.bytes(), cudaMemcpyDefault));
   }
   CUDA_CHECK(cudaDeviceSynchronize());  // copies of pageable memory are not ordered before other streams
