@@ -10,14 +10,9 @@
 namespace athanor {
 namespace {
 
-Buffer room_of_sum(Ctx& c, const Communicator& group, const Tensor& x) {
-  const int64_t elements = group.room_of_sum(x.dtype, x.numel());
-  return elements > 0 ? c.alloc("gradients of other ranks", x.dtype, {elements}) : Buffer{};
-}
-
 // On all ranks of the group.
 void add_up(Ctx& c, Communicator& group, const Tensor& x) {
-  const Buffer room = room_of_sum(c, group, x);
+  const Buffer room = c.room_of_sum(group, x);
   if (!c.arena.recording()) group.sum(x, room.t, Lane::compute);
 }
 
@@ -493,7 +488,7 @@ void ParamStore::end_gradients(Ctx& c, int u) {
   if (--unit.uses == 0) reduce_early(c, unit);
   if (!unit.is_shard(unit.grad)) return;
   settle(c);
-  reducing_ = {&unit, std::move(unit.whole_grad), room_of_sum(c, c.mesh.shards(), unit.whole_grad.t), nullptr};
+  reducing_ = {&unit, std::move(unit.whole_grad), c.room_of_sum(c.mesh.shards(), unit.whole_grad.t), nullptr};
   unit.whole_grad = {};
   const Tensor whole = reducing_.whole.t, mine = unit.own(whole);
   reducing_.ticket = c.beside([&](Lane lane) { c.mesh.shards().sum_scatter(mine, whole, reducing_.room.t, lane); });
@@ -518,8 +513,8 @@ void ParamStore::reduce_early(Ctx& c, const Unit& unit) {
   leave_early_room(c);
   Communicator& all = sharding_.stage == 0 ? c.mesh.data_parallel() : c.mesh.shards();
   const Tensor mine = unit.own(unit.grad);
-  early_.room = room_of_sum(c, all, unit.grad);
-  early_.of_copies = sharding_.stage == 0 ? Buffer{} : room_of_sum(c, c.mesh.copies(), mine);
+  early_.room = c.room_of_sum(all, unit.grad);
+  early_.of_copies = sharding_.stage == 0 ? Buffer{} : c.room_of_sum(c.mesh.copies(), mine);
   if (!last_micro_batch_) return;
   early_.ticket = c.beside([&](Lane lane) {
     if (sharding_.stage == 0) return all.sum(unit.grad, early_.room.t, lane);

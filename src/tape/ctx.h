@@ -204,6 +204,11 @@ struct Ctx {
   void exchange(Communicator& group, Tensor out, Tensor in, int peer) {
     if (!arena.recording()) group.exchange(out, in, peer, Lane::compute);
   }
+  // That Communicator::sum() and sum_scatter() of x overwrite; empty where they need none.
+  Buffer room_of_sum(const Communicator& group, const Tensor& x) {
+    const int64_t elements = group.room_of_sum(x.dtype, x.numel());
+    return elements > 0 ? alloc("gradients of other ranks", x.dtype, {elements}) : Buffer{};
+  }
 
   // Adds up what each rank that shares a layer's products has of x, or takes the largest.
   void tensor_sum(Tensor x, Reduce how = Reduce::sum) {
@@ -246,9 +251,11 @@ struct Ctx {
     count_rows(context_sums, all);
     all_gather(mesh.context(), all, own);
   }
-  void context_scatter(Tensor own, Tensor all) {
+  void context_scatter(Tensor own, Tensor all) {  // in f32, rounded once
     count_rows(context_sums, all);
-    reduce_scatter(mesh.context(), own, all);
+    const Buffer room = room_of_sum(mesh.context(), all);
+    if (!arena.recording())
+      mesh.context().sum_scatter(own.view({own.numel()}), all.view({all.numel()}), room.t, Lane::compute);
   }
 
   // Runs call(Lane::comm) concurrently with the compute lane, after the work submitted so far. Use its result, or free

@@ -46,8 +46,10 @@ class MpirunTest(RanksTest):
     @unittest.skipUnless(PLUGIN.exists(), "libathanor_mpi.so was not built: no MPI")
     def test_mpi_is_the_same_run_to_the_bit(self):
         self.one()
-        for ranks, stage, precision in ((2, 1, "fp32"), (4, 3, "fp32"), (2, 2, "bf16")):
-            both = ("--set", f"zero_stage={stage}", "--set", f"precision={precision}")
+        # Parts of products and a ring of keys too, with sums of gradients in bf16.
+        shared = ("tensor_parallel_size=2", "context_parallel_size=2", "context_parallel_method=ring", "grad_dtype=bf16")
+        for ranks, stage, precision, more in ((2, 1, "fp32", ()), (4, 3, "fp32", ()), (2, 2, "bf16", ()), (4, 1, "bf16", shared)):
+            both = [word for key in (f"zero_stage={stage}", f"precision={precision}", *more) for word in ("--set", key)]
             for transport in ("tcp", "mpi"):
                 done = self.mpirun(ranks, *both, "--set", f"transport={transport}", "--set", f"save={transport}")
                 self.assertEqual("tensors travel by Open MPI" in done.err, transport == "mpi", done.err)

@@ -194,6 +194,7 @@ TEST(ContextParallel, SendsWhatTheTableSays) {
           EXPECT_EQ(curve.sent.row_calls, micros * calls) << s.name();
           EXPECT_EQ(curve.sent.row_bytes, micros * bytes) << s.name();
           EXPECT_EQ(curve.sent.calls, 0) << s.name();
+          EXPECT_EQ(curve.scatters_in_f32, micros * kLayers) << s.name();
           EXPECT_EQ(curve.planned.all().row_calls, calls) << s.name();
           EXPECT_EQ(curve.planned.all().row_bytes, bytes) << s.name();
           EXPECT_DOUBLE_EQ(curve.traffic, double(context - 1) / context * double(micros * bytes)) << s.name();

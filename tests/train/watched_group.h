@@ -59,6 +59,7 @@ struct Watch {
   int64_t wrong = 0;                   // calls that went wrong: a fault is of some kinds of calls only
   TensorSums::Sent sent;               // in the last micro-batch
   int64_t passes = 0, pass_bytes = 0;  // likewise: calls of all_to_all, and what this rank sent in them
+  int64_t scatters_in_f32 = 0;         // likewise: of `sent`, with the room for that
   void begin(Part of_step) { now = of_step, number = 0; }
 };
 
@@ -109,6 +110,13 @@ class Watched final : public Communicator {
     if (fault == Fault::twice) inner_->all_reduce(full, how, lane);
     inner_->reduce_scatter(shard, full, how, lane);
     if (fault == Fault::missing) std::memcpy(shard.data, full.at(shard.numel() * inner_->rank()), shard.bytes());
+  }
+  // As a transport whose own sums are rounded at every hop.
+  int64_t room_of_sum(DType dtype, int64_t n) const override { return room_of_bf16_sum(dtype, n, size()); }
+  void sum_scatter(Tensor shard, Tensor full, Tensor room, Lane lane) override {
+    const int64_t needed = room_of_sum(full.dtype, full.numel());
+    if (in_micro_batch()) watch_.scatters_in_f32 += needed == 0 || (room && room.numel() == needed);
+    reduce_scatter(shard, full, Reduce::sum, lane);
   }
   void send(Tensor x, int dst, Lane lane) override { inner_->send(x, dst, lane); }
   void recv(Tensor x, int src, Lane lane) override { inner_->recv(x, src, lane); }
@@ -162,6 +170,7 @@ struct WatchedCurve {
   ContextPasses planned_passes;                     // of rank 0
   double traffic = 0;                               // bytes that a rank sends in a step, along the axis
   int64_t wrong = 0;                                // calls that went wrong
+  int64_t scatters_in_f32 = 0;                      // in a micro-batch
   std::vector<float> masters;
 };
 
@@ -178,7 +187,7 @@ inline WatchedCurve train_watched(const Setting& s, const Watch& fault, int64_t 
     engine.init_weights();
     std::vector<double> losses, norms;
     for (int64_t step = 0; step < steps; ++step) {
-      watch.sent = {}, watch.passes = watch.pass_bytes = 0;
+      watch.sent = {}, watch.passes = watch.pass_bytes = watch.scatters_in_f32 = 0;
       watch.begin(Watch::Part::micro_batch);
       accumulate(engine, step);
       watch.begin(Watch::Part::update);
@@ -193,7 +202,7 @@ inline WatchedCurve train_watched(const Setting& s, const Watch& fault, int64_t 
     const bool context = fault.axis == Axis::cp;
     const StepTraffic traffic = step_traffic(engine, mesh, {1e9, 1e9, 8});
     curve.losses = losses, curve.norms = norms, curve.masters = masters;
-    curve.sent = watch.sent, curve.wrong = watch.wrong;
+    curve.sent = watch.sent, curve.wrong = watch.wrong, curve.scatters_in_f32 = watch.scatters_in_f32;
     curve.planned = context ? engine.micro_context_sums() : engine.micro_tensor_sums();
     curve.planned_passes = engine.micro_context_passes();
     curve.traffic = context ? traffic.context.bytes : traffic.tensor.bytes;
