@@ -209,7 +209,7 @@ void Engine::add_norms(Ctx& c) {
           params.counted(backend_.mesh, *unit, {part * size, std::min((part + 1) * size, unit->layout.trained)});
       for (const auto& range : ranges) norm.x.push_back(unit->part(unit->grad, range));
       any = any || !ranges.empty();
-      if (ranges.empty()) norm.x.push_back({nullptr, DType::f32, {0}});
+      if (ranges.empty()) norm.x.push_back({nullptr, unit->grad.dtype, {0}});
     }
   }
   if (any) c.run(norm);

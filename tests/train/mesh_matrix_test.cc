@@ -78,6 +78,7 @@ Setting with(Setting s, const Choice& c, size_t turn) {
   s.ring = turn % 2 == 1 && s.context > 1;
   s.sequence = turn / 2 % 2 == 1 && s.tensor > 1;
   s.beside = turn / 4 % 2 == 1 && s.tensor > 1;
+  if (c.bf16 && turn / 8 % 2 == 1) s.gradients = DType::bf16;
   return s;
 }
 

@@ -76,7 +76,7 @@ struct Setting {
                : pieces ? " pieces"
                         : "",
                " vocabulary ", vocab, " context ", context, ring ? " ring" : "", " length ", length, " window ", window,
-               documents ? " documents" : "");
+               documents ? " documents" : "", gradients == DType::bf16 ? " gradients bf16" : "");
   }
 };
 

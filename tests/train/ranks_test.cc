@@ -158,12 +158,14 @@ TEST(Ranks, GradientsInBf16) {
   const auto last = run_part(s, cat(half, "/", step_folder(2)), 2, 4, rest);
   EXPECT_EQ(losses, (std::vector{first[0], first[1], last[0], last[1]}));
   EXPECT_EQ(tensors_of(cat(whole_run, "/", step_folder(4))), tensors_of(cat(rest, "/", step_folder(4))));
-  for (const int context : {1, 2}) {  // beside ranks that share products, or sequences
-    Setting shared{.precision = "bf16", .gradients = DType::bf16, .length = 8};
-    const Curve alone = train(shared);
-    shared.tensor = context == 1 ? 2 : 1, shared.context = context, shared.shards = 2, shared.stage = 1;
-    expect_same(alone, train(shared), 5e-3, shared.name());
-  }
+  // Beside ranks that share products, or sequences. With a tied head, there are ranks that count none of a unit's.
+  for (const bool tied : {false, true})
+    for (const int context : {1, 2}) {
+      Setting shared{.tied = tied, .precision = "bf16", .gradients = DType::bf16, .length = 8};
+      const Curve alone = train(shared);
+      shared.tensor = context == 1 ? 2 : 1, shared.context = context, shared.shards = 2, shared.stage = 1;
+      expect_same(alone, train(shared), 5e-3, shared.name());
+    }
 }
 
 // Products of codes add to them, too.
