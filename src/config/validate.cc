@@ -306,8 +306,10 @@ void validate_tensor_parallel(const Config& c) {
           "sequence_parallel: there is nothing to share with tensor_parallel_size 1; set it to false, or "
           "tensor_parallel_size to more");
   if (ranks == 1) return;
+  const int64_t context = c.context_parallel_size;
   require(!c.sequence_parallel || c.seq_length % ranks == 0, "sequence_parallel: seq_length ", c.seq_length,
-          " does not divide among ", ranks, " ranks of tensor_parallel_size; take a multiple of ", ranks);
+          " does not divide among ", ranks, " ranks of tensor_parallel_size; take a multiple of ",
+          context > 1 ? std::lcm(2 * context, context * ranks) : ranks);
   const ModelConfig& m = c.model;
   const auto divides = [&](const char* what, int64_t size, bool does) {
     require(does, "tensor_parallel_size: ", what, " ", size, " does not divide among ", ranks,

@@ -195,23 +195,28 @@ class Fitting {
   std::unique_ptr<Engine> too_large_;   // the last plan that did not fit
 };
 
-void require_division(const Config& c, int64_t ranks, bool training) {
+// Ranks that share products or sequences read the same ones.
+void require_division(const Config& c, int64_t groups, bool training) {
   const int64_t logical = engine_options(c, training).logical_shards;
-  if (logical > 0 && logical % ranks != 0)
-    throw Error(cat("logical_shards: ", logical, " do not divide among ", ranks,
-                    " ranks; start a power of two of them, or set deterministic_reduction to fixed_order"),
+  const int64_t together = c.tensor_parallel_size * c.context_parallel_size;
+  const std::string among = together == 1 ? cat(groups, " ranks")
+                                          : cat(groups, groups == 1 ? " group" : " groups", " of ", together,
+                                                " ranks (tensor_parallel_size times context_parallel_size)");
+  if (logical > 0 && logical % groups != 0)
+    throw Error(cat("logical_shards: ", logical, " do not divide among ", among,
+                    "; start a power of two of them, or set deterministic_reduction to fixed_order"),
                 Exit::usage);
-  const int64_t once = std::max<int64_t>(1, c.micro_batch_size) * ranks;
+  const int64_t once = std::max<int64_t>(1, c.micro_batch_size) * groups;
   if (c.rampup_batch_size.start > 0 && common_batch_size(c) % once != 0)
     throw Error(cat("rampup_batch_size: start ", c.rampup_batch_size.start, " and increment ",
-                    c.rampup_batch_size.increment, " do not divide among ", ranks, " ranks",
+                    c.rampup_batch_size.increment, " do not divide among ", among,
                     c.micro_batch_size > 0 ? cat(" with micro-batches of ", c.micro_batch_size) : "",
-                    "; change one of the numbers"),
+                    "; take multiples of ", once),
                 Exit::usage);
   if (c.global_batch_size % once != 0)
-    throw Error(cat("global_batch_size: ", c.global_batch_size, " sequences do not divide among ", ranks, " ranks",
+    throw Error(cat("global_batch_size: ", c.global_batch_size, " sequences do not divide among ", among,
                     c.micro_batch_size > 0 ? cat(" with micro-batches of ", c.micro_batch_size) : "",
-                    "; change one of the numbers"),
+                    "; take a multiple of ", once, ", or start another number of ranks"),
                 Exit::usage);
 }
 

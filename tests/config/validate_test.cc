@@ -120,6 +120,8 @@ TEST(Validate, ContextParallelism) {
                {"context_parallel_size", "seq_length 16", "3 ranks", "a multiple of 6", "1, 2, 4, 8"});
   expect_parts(with({"context_parallel_size=2", "tensor_parallel_size=4", "sequence_parallel=true", "seq_length=12"}),
                {"sequence_parallel", "6 tokens", "4 ranks", "a multiple of 8"});
+  expect_parts(with({"context_parallel_size=3", "tensor_parallel_size=4", "sequence_parallel=true", "seq_length=30"}),
+               {"sequence_parallel", "seq_length 30", "4 ranks", "a multiple of 12"});
   EXPECT_EQ(with({"context_parallel_size=2", "seq_length=16", "precision=mxfp8"}), "");
   expect_parts(with({"context_parallel_size=2", "seq_length=16", "deterministic_reduction=rank_invariant",
                      "micro_batch_size=1"}),

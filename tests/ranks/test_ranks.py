@@ -44,6 +44,11 @@ class SameRunTest(RanksTest):
         error = self.launch(3, *invariant, "--set", "save=three", code=USAGE).err
         self.assertIn("logical_shards: 4 do not divide among 3 ranks", error)
 
+    def test_a_batch_that_groups_of_ranks_cannot_share(self):
+        error = self.launch(4, "--set", "tensor_parallel_size=2", "--set", "global_batch_size=3", code=USAGE).err
+        self.assertIn("global_batch_size: 3 sequences do not divide among 2 groups of 2 ranks", error)
+        self.assertIn("take a multiple of 2", error)
+
     def test_ranks_write_their_parts_and_consolidate_joins_them(self):
         self.run_program("train", self.config, "--set", "save=one", "--set", "async_save=on")
         self.launch(2, "--set", "save=two", "--set", "async_save=on")
