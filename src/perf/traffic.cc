@@ -193,6 +193,7 @@ std::map<LayerGroup, double> StepTraffic::exposed_by_layer(double compute, doubl
 StepTraffic step_traffic(const Engine& engine, ProcessMesh& mesh, const Network& net, const Roofline* limits) {
   const ParamStore& params = engine.model().params();
   const auto& units = params.units();
+  const int head = params.spec(engine.model().head()).unit;
   const int near = mesh.tensor().size();  // the distance of neighbouring shards
   const int stage = engine.options().zero_stage;
   const double value = double(size_of(engine.options().recipe.compute));
@@ -218,8 +219,11 @@ StepTraffic step_traffic(const Engine& engine, ProcessMesh& mesh, const Network&
     (stage < 2 ? t.early : t.ends)
         .add({units[u]->name, stage == 0 ? "data_parallel" : "copies"}, copied, copied_s, 1, first ? copied_s : 0);
     if (stage == 1) of_shards(t.early, scatter, scatter_s, 1, first);
-    if (stage >= 2) of_shards(t.backward, scatter, scatter_s, micros, first);
-    if (stage == 3) of_shards(t.gathers, gather, gather_s, 2 * micros, first || last);
+    // What the head uses is not let go between forward and backward: the last unit, and an embedding that is its
+    // weight.
+    const bool shared = int(u) == head && !last;
+    if (stage >= 2) of_shards(t.backward, scatter, scatter_s, (shared ? 2 : 1) * micros, first);
+    if (stage == 3) of_shards(t.gathers, gather, gather_s, (last ? 1 : shared ? 3 : 2) * micros, first || last);
     if (stage == 1 || stage == 2) of_shards(t.ends, gather, gather_s, 1, false);
     if (!units[u]->others) continue;
     const double others = share(shards) * double(units[u]->others.bytes());

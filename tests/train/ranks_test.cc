@@ -6,13 +6,14 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <numeric>
 
 #include "base/file.h"
 #include "base/rng.h"
 #include "comm/threads.h"
 #include "config/config.h"
 #include "cpu/make_cpu.h"
-#include "tests/train/ranks_rig.h"
+#include "tests/train/watched_group.h"
 #include "train/checkpointer.h"
 
 namespace athanor {
@@ -166,6 +167,30 @@ TEST(Ranks, GradientsInBf16) {
       shared.tensor = context == 1 ? 2 : 1, shared.context = context, shared.shards = 2, shared.stage = 1;
       expect_same(alone, train(shared), 5e-3, shared.name());
     }
+}
+
+// Of weights and gradients that ranks share out, in the micro-batches of a step. Units are gathered twice, but the last
+// one once, since the head keeps it for backward; an embedding that is the head's weight three times, and its gradients
+// are sent twice.
+TEST(Ranks, ShardsSendWhatTheTableSays) {
+  for (const ModelType type : {ModelType::llama, ModelType::gpt2})
+    for (const bool tied : {false, true})
+      for (const char* precision : {"fp32", "bf16"})
+        for (const auto recompute : {Recompute::Granularity::none, Recompute::Granularity::full})
+          for (const int stage : {2, 3}) {
+            Setting s{.type = type, .tied = tied, .precision = precision, .shards = 3, .stage = stage};
+            s.accumulation = 2, s.recompute = recompute;
+            const WatchedCurve curve = train_watched(s, {.axis = Axis::dp_shard}, 1);
+            const int64_t size = s.precision == std::string("fp32") ? 4 : 2, units = int64_t(curve.units.size());
+            const int64_t all = std::accumulate(curve.units.begin(), curve.units.end(), int64_t{0});
+            const int64_t again = tied ? curve.units.front() : 0;
+            const int64_t gathered = stage == 3 ? 2 * all - curve.units.back() + again : 0;
+            const int64_t gathers = stage == 3 ? 2 * units - 1 + tied : 0;
+            EXPECT_EQ(curve.sent.row_calls, s.accumulation * (gathers + units + tied)) << s.name();
+            EXPECT_EQ(curve.sent.row_bytes, s.accumulation * (gathered * size + (all + again) * 4)) << s.name();
+            EXPECT_EQ(curve.sent.calls, 0) << s.name();
+            EXPECT_DOUBLE_EQ(curve.traffic, 2.0 / 3 * double(curve.sent.row_bytes)) << s.name();
+          }
 }
 
 // Products of codes add to them, too.

@@ -171,6 +171,7 @@ struct WatchedCurve {
   double traffic = 0;                               // bytes that a rank sends in a step, along the axis
   int64_t wrong = 0;                                // calls that went wrong
   int64_t scatters_in_f32 = 0;                      // in a micro-batch
+  std::vector<int64_t> units;                       // elements of each unit of weights
   std::vector<float> masters;
 };
 
@@ -199,13 +200,16 @@ inline WatchedCurve train_watched(const Setting& s, const Watch& fault, int64_t 
     const std::lock_guard lock(mutex);
     curve.passes[size_t(mesh.world().rank())] = {watch.passes, watch.pass_bytes};
     if (mesh.world().rank() != 0) return;
-    const bool context = fault.axis == Axis::cp;
+    const bool context = fault.axis == Axis::cp, shards = fault.axis == Axis::dp_shard;
+    for (const auto& unit : engine.model().params().units()) curve.units.push_back(unit->layout.numel);
     const StepTraffic traffic = step_traffic(engine, mesh, {1e9, 1e9, 8});
     curve.losses = losses, curve.norms = norms, curve.masters = masters;
     curve.sent = watch.sent, curve.wrong = watch.wrong, curve.scatters_in_f32 = watch.scatters_in_f32;
     curve.planned = context ? engine.micro_context_sums() : engine.micro_tensor_sums();
     curve.planned_passes = engine.micro_context_passes();
-    curve.traffic = context ? traffic.context.bytes : traffic.tensor.bytes;
+    curve.traffic = shards    ? traffic.gathers.bytes + traffic.backward.bytes
+                    : context ? traffic.context.bytes
+                              : traffic.tensor.bytes;
   });
   return curve;
 }
