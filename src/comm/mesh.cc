@@ -4,15 +4,15 @@
 
 namespace athanor {
 
-ProcessMesh::ProcessMesh(std::unique_ptr<Communicator> world, std::array<int, kAxes> sizes) : world_(std::move(world)) {
-  int product = 1;
-  for (int s : sizes) product *= s;
+ProcessMesh::ProcessMesh(std::unique_ptr<Communicator> world, const MeshSizes& sizes) : world_(std::move(world)) {
+  const std::array<int, kAxes> by_axis = sizes.by_axis();
+  const int product = sizes.ranks();
   CHECK(product == world_->size(), "mesh of ", product, " ranks over a world of ", world_->size());
   // The ranks that differ from this one along these axes alone, the last axis fastest.
   const auto group = [&](Axes axes) {
     int stride = product, key = 0, offset = 0;
     for (int a = 0; a < kAxes; ++a) {
-      const int n = sizes[size_t(a)];
+      const int n = by_axis[size_t(a)];
       stride /= n;
       if (!axes.has(Axis(a))) continue;
       const int coord = world_->rank() / stride % n;
@@ -23,20 +23,21 @@ ProcessMesh::ProcessMesh(std::unique_ptr<Communicator> world, std::array<int, kA
   };
   for (int a = 0; a < kAxes; ++a) axes_[size_t(a)] = group({Axis(a)});
   data_parallel_ = group(kDataParallel);
-  if (sizes[size_t(Axis::cp)] > 1) shards_ = group({Axis::dp_shard, Axis::cp});
+  if (sizes.context > 1) shards_ = group({Axis::dp_shard, Axis::cp});
 }
 
-std::vector<int> ProcessMesh::splits(const std::array<int, kAxes>& sizes) {
-  std::vector<int> all(sizes.begin(), sizes.end());
-  const int context = sizes[size_t(Axis::cp)], shards = sizes[size_t(Axis::dp_shard)] * context;
-  all.push_back(sizes[size_t(Axis::dp_replicate)] * shards);
-  if (context > 1) all.push_back(shards);
+std::vector<int> ProcessMesh::splits(const MeshSizes& sizes) {
+  const std::array<int, kAxes> by_axis = sizes.by_axis();
+  std::vector<int> all(by_axis.begin(), by_axis.end());
+  const int shards = sizes.shards * sizes.context;
+  all.push_back(sizes.copies * shards);
+  if (sizes.context > 1) all.push_back(shards);
   return all;
 }
 
 std::string_view group_name(int split) {
-  constexpr std::array<std::string_view, kAxes + 2> kNames = {"pipeline", "copies",  "shards",        "context",
-                                                              "tensor",   "experts", "data_parallel", "shards"};
+  constexpr std::array<std::string_view, kAxes + 2> kNames = {"pipeline", "copies",        "shards", "context",
+                                                              "tensor",   "data_parallel", "shards"};
   if (split < 0) return "world";
   return split < int(kNames.size()) ? kNames[size_t(split)] : "other";
 }

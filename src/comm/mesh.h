@@ -11,8 +11,16 @@
 
 namespace athanor {
 
-enum class Axis : uint8_t { pp, dp_replicate, dp_shard, cp, tp, ep };
-constexpr int kAxes = 6;
+enum class Axis : uint8_t { pp, dp_replicate, dp_shard, cp, tp };
+constexpr int kAxes = 5;
+
+// The ranks along each axis, in the order of the axes: a world is a grid whose last axis varies fastest.
+struct MeshSizes {
+  int stages = 1, copies = 1, shards = 1, context = 1, tensor = 1;
+  int ranks() const { return stages * copies * shards * context * tensor; }
+  std::array<int, kAxes> by_axis() const { return {stages, copies, shards, context, tensor}; }
+  bool operator==(const MeshSizes&) const = default;
+};
 
 // A set of axes.
 class Axes {
@@ -39,8 +47,8 @@ constexpr Axes kDataParallel = kBatchAxes | Axes{Axis::cp};
 
 class ProcessMesh {
  public:
-  // Splits world into a grid whose last axis varies fastest; the product of the sizes must equal world's size.
-  ProcessMesh(std::unique_ptr<Communicator> world, std::array<int, kAxes> sizes);
+  // sizes.ranks() must equal world's size.
+  ProcessMesh(std::unique_ptr<Communicator> world, const MeshSizes& sizes);
   Communicator& world() { return *world_; }
   Communicator& operator[](Axis axis) { return *axes_[static_cast<size_t>(axis)]; }
   int coord(Axis axis) const { return axes_[static_cast<size_t>(axis)]->rank(); }
@@ -57,7 +65,7 @@ class ProcessMesh {
   // Whether this rank is the first of those that differ in other coordinates than `axes`.
   bool is_first_except(Axes axes) const;
   // Sizes of the groups for which it splits a world, in this order.
-  static std::vector<int> splits(const std::array<int, kAxes>& sizes);
+  static std::vector<int> splits(const MeshSizes& sizes);
 
  private:
   Communicator& group(Axis axis) const { return *axes_[static_cast<size_t>(axis)]; }

@@ -87,10 +87,8 @@ Prediction predict(const Config& c, const GpuSpec& gpu, int ranks, int nodes) {
   return p;
 }
 
-ProcessMesh absent_mesh(const std::array<int, kAxes>& sizes) {
-  int world = 1;
-  for (const int s : sizes) world *= s;
-  return {std::make_unique<Absent>(world, ProcessMesh::splits(sizes)), sizes};
+ProcessMesh absent_mesh(const MeshSizes& sizes) {
+  return {std::make_unique<Absent>(sizes.ranks(), ProcessMesh::splits(sizes)), sizes};
 }
 
 void print_many_ranks(const Config& config, const std::string& name, const ManyRanks& many) {

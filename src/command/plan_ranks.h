@@ -35,7 +35,7 @@ struct Prediction {
 };
 
 // Of rank 0 of ranks that are not there: for plans, which record collectives and make none.
-ProcessMesh absent_mesh(const std::array<int, kAxes>& sizes);
+ProcessMesh absent_mesh(const MeshSizes& sizes);
 
 // Throws Error where the ranks cannot be divided so, or a rank does not fit in memory.
 Prediction predict(const Config&, const GpuSpec&, int ranks, int nodes);

@@ -139,7 +139,7 @@ int zero_stage(const Config& c) {
                                                                                                   : int(c.zero_stage);
 }
 
-std::array<int, kAxes> mesh_sizes(const Config& c, int ranks) {
+MeshSizes mesh_sizes(const Config& c, int ranks) {
   const auto tensor = int(c.tensor_parallel_size), context = int(c.context_parallel_size), together = tensor * context;
   const auto stages = int(c.pipeline_parallel_size);  // 1: validate()
   if (ranks % together != 0 && context > 1)
@@ -153,7 +153,7 @@ std::array<int, kAxes> mesh_sizes(const Config& c, int ranks) {
                     " started, expected a multiple of ", tensor, "; start another number, or set it to 1"),
                 Exit::usage);
   const int groups = ranks / together;
-  if (zero_stage(c) == 0) return {stages, groups, 1, context, tensor, 1};
+  if (zero_stage(c) == 0) return {.stages = stages, .copies = groups, .context = context, .tensor = tensor};
   const int64_t replicas = c.data_parallel_replicate_size;
   const int64_t shards = c.data_parallel_shard_size > 0 ? c.data_parallel_shard_size : groups / replicas;
   if (replicas * shards != groups)
@@ -162,7 +162,7 @@ std::array<int, kAxes> mesh_sizes(const Config& c, int ranks) {
                     context > 1 ? cat(", times context_parallel_size ", context, ",") : "", " do not make the ", ranks,
                     " ranks that were started; change one of them, or leave data_parallel_shard_size out"),
                 Exit::usage);
-  return {stages, int(replicas), int(shards), context, tensor, 1};
+  return {.stages = stages, .copies = int(replicas), .shards = int(shards), .context = context, .tensor = tensor};
 }
 
 Dataset open_dataset(const std::vector<DataSource>& sources, const Config& c) {

@@ -18,7 +18,7 @@ EngineOptions engine_options(const Config&, bool training);
 // every update from its owner instead of a share of them, and all gradients.
 int zero_stage(const Config&);
 // The mesh for this many ranks. Throws Error(usage) if they are not divisible as configured.
-std::array<int, kAxes> mesh_sizes(const Config&, int ranks);
+MeshSizes mesh_sizes(const Config&, int ranks);
 
 // Opens and checks all shards of a list of sources.
 Dataset open_dataset(const std::vector<DataSource>&, const Config&);

@@ -65,7 +65,7 @@ TEST(ProductTimes, KnowWhatIsComputedAgain) {
 template <class F>
 auto planned(const char* gpu_name, const EngineOptions& o, F examine, int64_t head_dim = 16) {
   DescribedBackend gpu = describe(find_gpu(gpu_name));
-  ProcessMesh mesh(make_single(*gpu.device), {1, 1, 1, 1, 1, 1});
+  ProcessMesh mesh(make_single(*gpu.device), {});
   ModelConfig model = testing::tiny_model(
       ModelType::llama, {.vocab = 200, .hidden = 32, .heads = 2, .intermediate = 96, .positions = 16});
   model.head_dim = head_dim;

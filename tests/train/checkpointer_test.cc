@@ -46,7 +46,7 @@ class CheckpointerTest : public ::testing::Test {
   void run(int ranks, int stage, bool background, const std::string& save, const Body& body, int64_t keep = 0) {
     run_ranks(ranks, [&](std::unique_ptr<Communicator> world) {
       const CpuBackend cpu = make_cpu({.threads = 1});
-      ProcessMesh mesh(std::move(world), {1, 1, ranks, 1, 1, 1});
+      ProcessMesh mesh(std::move(world), {.shards = ranks});
       Engine engine(tiny(), options(ranks, stage), {*cpu.device, *cpu.ops, mesh});
       engine.commit();
       engine.init_weights();
@@ -188,7 +188,7 @@ TEST_F(CheckpointerTest, ASpoiledStepChangesNoWeight) {
   for (const int64_t leaves : {0, 2})
     run_ranks(2, [&](std::unique_ptr<Communicator> world) {
       const CpuBackend cpu = make_cpu({.threads = 1});
-      ProcessMesh mesh(std::move(world), {1, 1, 2, 1, 1, 1});
+      ProcessMesh mesh(std::move(world), {.shards = 2});
       EngineOptions o = options(2, 1);
       o.logical_shards = leaves;
       Engine engine(tiny(), o, {*cpu.device, *cpu.ops, mesh});

@@ -447,7 +447,7 @@ TEST(EightBitOptions, AGpuMultipliesCodesOrEmulates) {
     ModelConfig model = tiny(ModelType::llama);
     model.intermediate_size = intermediate;
     DescribedBackend gpu = describe(find_gpu(name));
-    ProcessMesh mesh(make_single(*gpu.device), {1, 1, 1, 1, 1, 1});
+    ProcessMesh mesh(make_single(*gpu.device), {});
     Engine engine(model, options({.precision = precision}), {*gpu.device, *gpu.ops, mesh, gpu.tuning});
     engine.memory();
     return gpu.tuning->describe_codes(engine.tunable());

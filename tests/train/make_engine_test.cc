@@ -14,7 +14,7 @@ struct Plan {
   explicit Plan(const Config& config) : backend(describe(gpu())), mesh(one_rank()) {
     engine = make_engine(config, {*backend.device, *backend.ops, mesh, backend.tuning}, true);
   }
-  ProcessMesh one_rank() { return ProcessMesh(make_single(*backend.device), {1, 1, 1, 1, 1, 1}); }
+  ProcessMesh one_rank() { return ProcessMesh(make_single(*backend.device), {}); }
   double seconds() const { return least_sum(planned_rows(*engine, limits_of(gpu(), 64, 1024))); }
   size_t bytes() const { return engine->memory().total(); }
   const EngineOptions& options() const { return engine->options(); }

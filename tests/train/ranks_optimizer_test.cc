@@ -214,7 +214,7 @@ TEST(Ranks, NormsOfFirstMicroBatchesAreSummedOverThoseThatDiffer) {
                            Want{{.shards = 2, .accumulation = 1}, 0, {2 * quarter, 2}}}) {
     run_ranks(2, [&](std::unique_ptr<Communicator> world) {
       const CpuBackend cpu = make_cpu({.threads = 1});
-      ProcessMesh mesh(std::move(world), {1, want.s.replicas, want.s.shards, 1, 1, 1});
+      ProcessMesh mesh(std::move(world), {.copies = want.s.replicas, .shards = want.s.shards});
       EngineOptions o = options(want.s);
       o.noise_scale = true;
       Engine engine(tiny(want.s.type, want.s.tied), o, {*cpu.device, *cpu.ops, mesh});
@@ -240,7 +240,7 @@ TEST(Ranks, SpikesAreSkippedByAllRanksAlike) {
     std::vector<SpikeWindow> windows;
     run_ranks(2, [&](std::unique_ptr<Communicator> world) {
       const CpuBackend cpu = make_cpu({.threads = 1});
-      ProcessMesh mesh(std::move(world), {1, s.replicas, s.shards, 1, 1, 1});
+      ProcessMesh mesh(std::move(world), {.copies = s.replicas, .shards = s.shards});
       EngineOptions o = options(s);
       o.spikes = {.deviations = 5, .most_in_row = 2};
       Engine engine(tiny(s.type, s.tied), o, {*cpu.device, *cpu.ops, mesh});

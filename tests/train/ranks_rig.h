@@ -66,7 +66,7 @@ struct Setting {
   int64_t length = kLength, window = 0;  // of sequences; 0: attention sees all
   bool documents = false;                // several in a sequence, and tokens that belong to none
   int ranks() const { return replicas * shards * context * tensor; }
-  std::array<int, kAxes> mesh() const { return {1, replicas, shards, context, tensor, 1}; }
+  MeshSizes mesh() const { return {.copies = replicas, .shards = shards, .context = context, .tensor = tensor}; }
 
   std::string name() const {
     return cat(name_of(type), tied ? " tied " : " ", precision, " stage ", stage, " ranks ", replicas, "x", shards,

@@ -318,7 +318,7 @@ TEST(Ranks, WeightsOfAnotherModelAreSharedOut) {
     std::mutex mutex;
     run_ranks(ranks, [&](std::unique_ptr<Communicator> world) {
       const CpuBackend cpu = make_cpu({.threads = 1});
-      ProcessMesh mesh(std::move(world), {1, 1, ranks, 1, 1, 1});
+      ProcessMesh mesh(std::move(world), {.shards = ranks});
       const Setting s{.shards = ranks, .stage = stage};
       Engine engine(load_model_config(folder + "/config.json"), options(s), {*cpu.device, *cpu.ops, mesh});
       engine.commit();
@@ -395,7 +395,7 @@ TEST(Ranks, ARankThatFailsEndsTheRunOfAll) {
                          [&](std::unique_ptr<Communicator> world) {
                            const int rank = world->rank();
                            const CpuBackend cpu = make_cpu({.threads = 1});
-                           ProcessMesh mesh(std::move(world), {1, 1, 3, 1, 1, 1});
+                           ProcessMesh mesh(std::move(world), {.shards = 3});
                            Setting s{.shards = 3, .stage = 3};
                            Engine engine(tiny(s.type, s.tied), options(s), {*cpu.device, *cpu.ops, mesh});
                            engine.commit();

@@ -10,7 +10,7 @@ Rig::Rig(int threads) {
   CpuBackend cpu = make_cpu({.threads = threads});
   device = std::move(cpu.device);
   ops = std::move(cpu.ops);
-  mesh = std::make_unique<ProcessMesh>(make_single(*device), std::array<int, kAxes>{1, 1, 1, 1, 1, 1});
+  mesh = std::make_unique<ProcessMesh>(make_single(*device), MeshSizes{});
 }
 
 }  // namespace athanor::testing

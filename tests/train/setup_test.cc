@@ -19,14 +19,13 @@ TEST(EngineOptions, LossScaleIsDynamicUnlessGiven) {
 }
 
 TEST(MeshSizes, RanksDivideAsConfigured) {
-  using Sizes = std::array<int, kAxes>;
   Config config;
-  EXPECT_EQ(mesh_sizes(config, 1), (Sizes{1, 1, 1, 1, 1, 1}));
-  EXPECT_EQ(mesh_sizes(config, 6), (Sizes{1, 1, 6, 1, 1, 1}));
+  EXPECT_EQ(mesh_sizes(config, 1), (MeshSizes{}));
+  EXPECT_EQ(mesh_sizes(config, 6), (MeshSizes{.shards = 6}));
   config.data_parallel_replicate_size = 2;
-  EXPECT_EQ(mesh_sizes(config, 6), (Sizes{1, 2, 3, 1, 1, 1}));
+  EXPECT_EQ(mesh_sizes(config, 6), (MeshSizes{.copies = 2, .shards = 3}));
   config.data_parallel_shard_size = 4;
-  EXPECT_EQ(mesh_sizes(config, 8), (Sizes{1, 2, 4, 1, 1, 1}));
+  EXPECT_EQ(mesh_sizes(config, 8), (MeshSizes{.copies = 2, .shards = 4}));
   try {
     mesh_sizes(config, 6);
     ADD_FAILURE() << "no error";
@@ -35,22 +34,21 @@ TEST(MeshSizes, RanksDivideAsConfigured) {
     EXPECT_NE(std::string(e.what()).find("do not make the 6 ranks"), std::string::npos) << e.what();
   }
   config.zero_stage = 0;  // every rank is a copy
-  EXPECT_EQ(mesh_sizes(config, 6), (Sizes{1, 6, 1, 1, 1, 1}));
+  EXPECT_EQ(mesh_sizes(config, 6), (MeshSizes{.copies = 6}));
   EXPECT_EQ(engine_options(config, true).zero_stage, 0);
   config.data_parallel_replicate_size = 1, config.data_parallel_shard_size = 0;
   config.param_groups = {{.optimizer = RuleName::normuon}};  // but ranks share out updates of whole matrices
-  EXPECT_EQ(mesh_sizes(config, 6), (Sizes{1, 1, 6, 1, 1, 1}));
+  EXPECT_EQ(mesh_sizes(config, 6), (MeshSizes{.shards = 6}));
   EXPECT_EQ(engine_options(config, true).zero_stage, 1);
 }
 
 TEST(MeshSizes, TensorParallelGroupsAreWhatTheRestCounts) {
-  using Sizes = std::array<int, kAxes>;
   Config config;
   config.tensor_parallel_size = 2;
-  EXPECT_EQ(mesh_sizes(config, 2), (Sizes{1, 1, 1, 1, 2, 1}));
-  EXPECT_EQ(mesh_sizes(config, 6), (Sizes{1, 1, 3, 1, 2, 1}));
+  EXPECT_EQ(mesh_sizes(config, 2), (MeshSizes{.tensor = 2}));
+  EXPECT_EQ(mesh_sizes(config, 6), (MeshSizes{.shards = 3, .tensor = 2}));
   config.data_parallel_replicate_size = 2;
-  EXPECT_EQ(mesh_sizes(config, 8), (Sizes{1, 2, 2, 1, 2, 1}));
+  EXPECT_EQ(mesh_sizes(config, 8), (MeshSizes{.copies = 2, .shards = 2, .tensor = 2}));
   const auto error = [&](int ranks) -> std::string {
     try {
       mesh_sizes(config, ranks);
@@ -64,18 +62,17 @@ TEST(MeshSizes, TensorParallelGroupsAreWhatTheRestCounts) {
   EXPECT_NE(error(1).find("tensor_parallel_size: 1 rank was started"), std::string::npos);
   EXPECT_NE(error(6).find("times tensor_parallel_size 2, do not make the 6 ranks"), std::string::npos) << error(6);
   config.zero_stage = 0;
-  EXPECT_EQ(mesh_sizes(config, 6), (Sizes{1, 3, 1, 1, 2, 1}));
+  EXPECT_EQ(mesh_sizes(config, 6), (MeshSizes{.copies = 3, .tensor = 2}));
 }
 
 TEST(MeshSizes, RanksOfASequenceAreWhatTheRestCounts) {
-  using Sizes = std::array<int, kAxes>;
   Config config;
   config.context_parallel_size = 2;
-  EXPECT_EQ(mesh_sizes(config, 2), (Sizes{1, 1, 1, 2, 1, 1}));
-  EXPECT_EQ(mesh_sizes(config, 6), (Sizes{1, 1, 3, 2, 1, 1}));
+  EXPECT_EQ(mesh_sizes(config, 2), (MeshSizes{.context = 2}));
+  EXPECT_EQ(mesh_sizes(config, 6), (MeshSizes{.shards = 3, .context = 2}));
   config.tensor_parallel_size = 2;
   config.data_parallel_replicate_size = 2;
-  EXPECT_EQ(mesh_sizes(config, 16), (Sizes{1, 2, 2, 2, 2, 1}));
+  EXPECT_EQ(mesh_sizes(config, 16), (MeshSizes{.copies = 2, .shards = 2, .context = 2, .tensor = 2}));
   const auto error = [&](int ranks) -> std::string {
     try {
       mesh_sizes(config, ranks);
@@ -95,7 +92,7 @@ TEST(MeshSizes, RanksOfASequenceAreWhatTheRestCounts) {
 TEST(Mesh, RanksOfASequenceAreDataParallelOnes) {
   run_ranks(8, [](std::unique_ptr<Communicator> world) {
     const int me = world->rank();
-    ProcessMesh mesh(std::move(world), {1, 1, 2, 2, 2, 1});
+    ProcessMesh mesh(std::move(world), {.shards = 2, .context = 2, .tensor = 2});
     EXPECT_EQ(mesh.coord(Axis::cp), me / 2 % 2);
     EXPECT_EQ(mesh.data_parallel().size(), 4);
     EXPECT_EQ(mesh.data_parallel().rank(), me / 2);
@@ -103,7 +100,7 @@ TEST(Mesh, RanksOfASequenceAreDataParallelOnes) {
   });
   run_ranks(8, [](std::unique_ptr<Communicator> world) {
     const int me = world->rank();
-    ProcessMesh mesh(std::move(world), {1, 2, 2, 2, 1, 1});
+    ProcessMesh mesh(std::move(world), {.copies = 2, .shards = 2, .context = 2});
     EXPECT_EQ(mesh.shards().size(), 4);
     EXPECT_EQ(mesh.shards().rank(), me % 4);
     EXPECT_EQ(mesh.data_parallel().rank(), me);
@@ -114,7 +111,7 @@ TEST(Mesh, RanksOfASequenceAreDataParallelOnes) {
 TEST(Mesh, TensorParallelRanksAreNeighbours) {
   run_ranks(8, [](std::unique_ptr<Communicator> world) {
     const int me = world->rank();
-    ProcessMesh mesh(std::move(world), {1, 2, 2, 1, 2, 1});
+    ProcessMesh mesh(std::move(world), {.copies = 2, .shards = 2, .tensor = 2});
     EXPECT_EQ(mesh.coord(Axis::tp), me % 2);
     EXPECT_EQ(mesh.coord(Axis::dp_shard), me / 2 % 2);
     EXPECT_EQ(mesh.coord(Axis::dp_replicate), me / 4);

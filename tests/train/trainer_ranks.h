@@ -145,7 +145,7 @@ class TrainerRanks : public ::testing::Test, protected RunFolder {
     std::atomic<int64_t> said{0};
     Observed control(all, &said);
     ProcessMesh mesh(std::make_unique<Observed>(all, nullptr, ranks.sums ? ranks.sums(rank) : Observed::Sums{}),
-                     {1, 1, ranks.count, 1, 1, 1});
+                     {.shards = ranks.count});
     QuietSteps quiet;
     const auto doing = [&](Activity activity, int64_t step) {
       quiet.doing(activity, said);

@@ -22,7 +22,7 @@ std::vector<double> train(CudaAttention attention, double cudnn_microseconds, st
                           std::vector<Span> documents = {}) {
   CudaBackend cuda = make_cuda({.attention = attention, .tokens = kSeq, .documents = true});
   emu::fakes::Installed<emu::fakes::FakeCudnn>::get().set_microseconds(cudnn_microseconds);
-  ProcessMesh mesh(make_single(*cuda.device), {1, 1, 1, 1, 1, 1});
+  ProcessMesh mesh(make_single(*cuda.device), {});
   EngineOptions o;
   o.recipe = make_recipe("bf16", DType::f32);
   o.seq_length = kSeq;

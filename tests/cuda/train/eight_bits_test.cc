@@ -79,7 +79,7 @@ GpuRun on_gpu(ModelType type, const EngineOptions& o, bool search = false) {
 
 Outcome on_cpu(ModelType type, const EngineOptions& o) {
   const CpuBackend cpu = make_cpu({.threads = 1});
-  ProcessMesh mesh(make_single(*cpu.device), {1, 1, 1, 1, 1, 1});
+  ProcessMesh mesh(make_single(*cpu.device), {});
   Engine engine(tiny(type), o, {*cpu.device, *cpu.ops, mesh, nullptr});
   return train(engine);
 }
@@ -184,7 +184,7 @@ TEST(EightBitsOnGpus, LargestMagnitudesChangeNoBit) {
       Outcome outcomes[2];
       for (const bool finds : {false, true}) {
         CudaBackend cuda = make_cuda({.attention = attention, .tokens = kSeq});
-        ProcessMesh mesh(make_single(*cuda.device), {1, 1, 1, 1, 1, 1});
+        ProcessMesh mesh(make_single(*cuda.device), {});
         FindingOps ops(*cuda.ops, finds);
         Engine engine(tiny(type), options("fp8_tensorwise"), {*cuda.device, ops, mesh});
         outcomes[finds] = train(engine);

@@ -43,7 +43,7 @@ class NcclDecisions : public Nccl, protected RunFolder {
              const Doing& doing, const std::function<void()>& before) {
     const int me = hosts.rank();
     Observed control(hosts.split(0, me), &said);
-    ProcessMesh mesh(rank.nccl->split(0, me), {1, 1, kRanks, 1, 1, 1});
+    ProcessMesh mesh(rank.nccl->split(0, me), {.shards = kRanks});
     QuietSteps quiet;
     const TrainerOptions options{.program = {.version = "test", .command = {}, .libraries = {}},
                                  .doing =

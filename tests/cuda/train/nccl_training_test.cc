@@ -157,7 +157,8 @@ class NcclTraining : public Nccl {
       Forgotten forgotten{.at = s.forgotten};
       auto world = rank.nccl->split(0, rank.nccl->rank());
       if (s.forgotten >= 0) world = std::make_unique<Forgetful>(std::move(world), forgotten, *rank.cuda.device, 0);
-      ProcessMesh mesh(std::move(world), {1, s.replicas, s.shards, s.context, s.tensor, 1});
+      ProcessMesh mesh(std::move(world),
+                       {.copies = s.replicas, .shards = s.shards, .context = s.context, .tensor = s.tensor});
       Engine engine(model(s), options(s), {*rank.cuda.device, *rank.cuda.ops, mesh});
       engine.commit();
       hosts.barrier();
@@ -329,7 +330,7 @@ TEST_F(NcclTraining, ARankWithoutDataSpoilsTheStepOfItsGroup) {
   run(4, [&](Rank& rank, Communicator& hosts) {
     Setting s{.shards = 2, .stage = 1, .length = 8};
     s.tensor = s.kv_heads = 2;
-    ProcessMesh mesh(rank.nccl->split(0, rank.nccl->rank()), {1, 1, 2, 1, 2, 1});
+    ProcessMesh mesh(rank.nccl->split(0, rank.nccl->rank()), {.shards = 2, .tensor = 2});
     Engine engine(model(s), options(s), {*rank.cuda.device, *rank.cuda.ops, mesh});
     engine.commit();
     hosts.barrier();
@@ -406,7 +407,7 @@ TEST_F(NcclTraining, ARankThatFailsEndsTheRunOfAll) {
   EXPECT_THROW(run(3,
                    [&](Rank& rank, Communicator&) {
                      const int me = rank.nccl->rank();
-                     ProcessMesh mesh(rank.nccl->split(0, me), {1, 1, 3, 1, 1, 1});
+                     ProcessMesh mesh(rank.nccl->split(0, me), {.shards = 3});
                      const Setting s{.shards = 3, .stage = 3};
                      Engine engine(tiny(s.type), options(s), {*rank.cuda.device, *rank.cuda.ops, mesh});
                      engine.commit();

@@ -22,7 +22,7 @@ Rig::Rig([[maybe_unused]] int threads) {
   device = std::move(cuda.device);
   ops = std::move(cuda.ops);
   tuning = cuda.tuning;
-  mesh = std::make_unique<ProcessMesh>(make_single(*device), std::array<int, kAxes>{1, 1, 1, 1, 1, 1});
+  mesh = std::make_unique<ProcessMesh>(make_single(*device), MeshSizes{});
 }
 
 }  // namespace athanor::testing
