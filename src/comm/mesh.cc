@@ -26,6 +26,15 @@ ProcessMesh::ProcessMesh(std::unique_ptr<Communicator> world, const MeshSizes& s
   if (sizes.context > 1) shards_ = group({Axis::dp_shard, Axis::cp});
 }
 
+Communicator& ProcessMesh::weights() const {
+  const int tensors = tensor().size();
+  if (tensors == 1) return *data_parallel_;
+  CHECK(world_->size() == data_parallel_->size() * tensors &&
+            world_->rank() == data_parallel_->rank() * tensors + tensor().rank(),
+        "rank ", world_->rank(), " of ", world_->size(), ": others than those that share a batch or products");
+  return *world_;
+}
+
 std::vector<int> ProcessMesh::splits(const MeshSizes& sizes) {
   const std::array<int, kAxes> by_axis = sizes.by_axis();
   std::vector<int> all(by_axis.begin(), by_axis.end());

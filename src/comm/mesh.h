@@ -58,7 +58,10 @@ class ProcessMesh {
   int batches() const { return size(kBatchAxes); }                    // ranks, or groups of them, with other sequences
   // All of kDataParallel together: the ranks that share a batch, or its sequences.
   Communicator& data_parallel() const { return *data_parallel_; }
-  // Those of them that share out what the ZeRO stage says: dp_shard and cp together.
+  // All that have parts of the weights: those and tensor() together. Rank number data_parallel().rank() *
+  // tensor().size() + tensor().rank().
+  Communicator& weights() const;
+  // Those of data_parallel() that share out what the ZeRO stage says: dp_shard and cp together.
   Communicator& shards() const { return shards_ ? *shards_ : group(Axis::dp_shard); }
   // Ranks that differ in these coordinates alone.
   int size(Axes axes) const;

@@ -295,9 +295,12 @@ std::string tensor_sizes(const ModelConfig& m) {
   return text;
 }
 
-bool is_elementwise(RuleName o) {
-  return o == RuleName::adamw || o == RuleName::adam || o == RuleName::sgd || o == RuleName::lion ||
-         o == RuleName::schedule_free_adamw;
+// Why ranks that have parts of matrices cannot update by this rule; null: they can.
+const char* needs_more_than_parts(RuleName o) {
+  if (o == RuleName::adamw_8bit || o == RuleName::adamw_fp8)
+    return "keeps a scale for each block of moments of all of it, which parts would divide";
+  if (o == RuleName::lamb || o == RuleName::adam_mini || o == RuleName::adafactor) return "needs sums over all of it";
+  return nullptr;
 }
 
 void validate_tensor_parallel(const Config& c) {
@@ -324,15 +327,15 @@ void validate_tensor_parallel(const Config& c) {
           m.num_key_value_heads);
   require(m.vocab_size >= ranks, "tensor_parallel_size: vocab_size ", m.vocab_size,
           " is less than a token for each of ", ranks, " ranks; take at most ", m.vocab_size);
-  require(is_elementwise(c.optimizer), "tensor_parallel_size: ", ranks, " ranks have parts of a matrix, and optimizer ",
-          name_of(c.optimizer),
-          " needs all of it; use adamw, adam, sgd, lion or schedule_free_adamw, or tensor_parallel_size 1");
+  const auto works_on_parts = [&](RuleName rule, const std::string& where) {
+    const char* why_not = needs_more_than_parts(rule);
+    require(!why_not, "tensor_parallel_size: ", ranks, " ranks have parts of a matrix, and optimizer ", name_of(rule),
+            where, " ", why_not ? why_not : "",
+            "; use adamw, adam, sgd, lion, muon, normuon or schedule_free_adamw, or tensor_parallel_size 1");
+  };
+  works_on_parts(c.optimizer, "");
   for (const ParamGroupConfig& group : c.param_groups)
-    if (group.optimizer)
-      require(is_elementwise(*group.optimizer), "tensor_parallel_size: ", ranks,
-              " ranks have parts of a matrix, and optimizer ", name_of(*group.optimizer), " of param_groups \"",
-              group.match,
-              "\" needs all of it; use adamw, adam, sgd, lion or schedule_free_adamw, or tensor_parallel_size 1");
+    if (group.optimizer) works_on_parts(*group.optimizer, cat(" of param_groups \"", group.match, "\""));
   require(c.update_clip_threshold == 0.0, "update_clip_threshold: ", ranks,
           " ranks of tensor_parallel_size have parts of a tensor, and its limit is for all of it; set it to 0, or "
           "tensor_parallel_size to 1");

@@ -118,9 +118,6 @@ void Engine::plan_inputs() {
 // What the validation of a configuration refuses by name.
 void Engine::require_tensor_parallel() const {
   CHECK(options_.logical_shards == 0, "the tree of sums has no leaves for parts of a gradient");
-  if (!optimizer_) return;
-  const std::vector<bool> exchanges = optimizer_->exchanges(model_->params());
-  CHECK(std::ranges::count(exchanges, true) == 0, "an update of whole matrices with parts of them");
 }
 
 void Engine::require_context_parallel() const {

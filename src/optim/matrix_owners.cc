@@ -21,6 +21,25 @@ std::vector<WholeMatrix> matrices_of(const ParamSpec& spec, const Shape& shape, 
   return all;
 }
 
+// What each of the ranks that share products has of a tensor.
+void set_parts(MatrixTensor& tensor, const ParamStore& params, const ParamStore::Piece& piece) {
+  const ParamSpec& spec = params.specs()[size_t(piece.param)];
+  const auto number = size_t(piece.slice - spec.slices.data());
+  int64_t at = 0;
+  for (TensorRank rank{params.tensor().ranks, 0}; rank.rank < rank.ranks; ++rank.rank) {
+    const Placement::Slice slice = place(spec, rank, 0).slices[number];  // the same with any sharding
+    const int64_t begin = params.offset({piece.param}) + slice.offset;
+    const auto same = std::ranges::find(tensor.parts, slice.strips, &MatrixTensor::Part::strips);
+    const bool is_first = same == tensor.parts.end();
+    tensor.parts.push_back(
+        {{begin, begin + slice.numel}, is_first ? at : same->at, is_first ? rank.rank : same->first, slice.strips});
+    if (!is_first) continue;
+    for (const Strips& s : slice.strips) tensor.in_order = tensor.in_order && s.count == 1 && s.at == at + s.part_at;
+    at += slice.numel;
+  }
+  CHECK(at == tensor.numel, piece.slice->name, ": parts have ", at, " elements of ", tensor.numel);
+}
+
 // Each tensor goes to the owner with the least to do so far, the most expensive first. The owner with the most is the
 // first one: the plan of rank 0 is that of the slowest.
 std::vector<std::vector<const MatrixTensor*>> deal_out(const std::vector<MatrixTensor>& tensors, int ranks) {
@@ -59,25 +78,33 @@ double MatrixTensor::cost() const {
 }
 
 MatrixOwners::MatrixOwners(const ParamStore& params, const Placed& placed, int ranks, int numbers_state)
-    : params_(params), ranks_(ranks), shards_(params.shards()) {
-  CHECK(ranks_ % shards_ == 0, ranks_, " ranks in copies of ", shards_);
+    : params_(params), ranks_(ranks), shards_(params.shards()), tensor_(params.tensor().ranks), gathers_(shards_ > 1) {
+  CHECK(ranks_ % (shards_ * tensor_) == 0, ranks_, " ranks in copies of ", shards_, " times ", tensor_);
   const auto pieces = params.pieces();
   for (const UpdateRange& r : placed.ranges) {
     const ParamStore::Piece& piece = pieces[r.piece];
     const Shape& shape = piece.slice->shape;
     const int64_t numbers =
         numbers_state < 0 ? 0 : params.units()[r.unit]->states[size_t(numbers_state)].first_of(r.piece);
-    tensors_.push_back({r.unit,
-                        {piece.offset, piece.offset + shape.numel()},
-                        matrices_of(params.specs()[size_t(piece.param)], shape, numbers)});
+    MatrixTensor& tensor = tensors_.emplace_back(
+        MatrixTensor{r.unit, shape.numel(), matrices_of(params.specs()[size_t(piece.param)], shape, numbers)});
+    set_parts(tensor, params, piece);
+    gathers_ = gathers_ || std::ranges::any_of(tensor.parts, [](const auto& part) { return part.first > 0; });
   }
   rounds_ = deal_out(tensors_, ranks);
 }
 
-ParamStore::Range MatrixOwners::held(const MatrixTensor& t, int k) const {
-  const int64_t share = params_.units()[t.unit]->layout.numel / shards_, first = share * (k % shards_);
-  const int64_t begin = std::max(t.range.begin, first);
-  return {begin, std::max(begin, std::min(t.range.end, first + share))};
+MatrixOwners::Held MatrixOwners::held(const MatrixTensor& t, int k) const {
+  const MatrixTensor::Part& part = t.parts[size_t(k % tensor_)];
+  const int64_t share = params_.units()[t.unit]->layout.numel / shards_, first = share * (k / tensor_ % shards_);
+  const int64_t begin = std::max(part.range.begin, first);
+  const int64_t end = std::max(begin, std::min(part.range.end, first + share));
+  return {{begin, end}, part.at + begin - part.range.begin};
+}
+
+bool MatrixOwners::gives(const MatrixTensor& t, int owner, int k) const {
+  const int mine = k % tensor_, of_owner = owner % tensor_, first = t.parts[size_t(mine)].first;
+  return copy_of(k) == copy_of(owner) && mine == (t.parts[size_t(of_owner)].first == first ? of_owner : first);
 }
 
 std::vector<MatrixExchange> MatrixOwners::exchanges(size_t size) const {
@@ -88,10 +115,9 @@ std::vector<MatrixExchange> MatrixOwners::exchanges(size_t size) const {
     for (int owner = 0; owner < ranks_; ++owner) {
       const MatrixTensor* t = rounds_[j][size_t(owner)];
       for (int k = 0; t && k < ranks_; ++k) {
-        const ParamStore::Range range = held(*t, k);
-        const int64_t bytes = (range.end - range.begin) * int64_t(size);
+        const int64_t bytes = held(*t, k).size() * int64_t(size);
         if (k == owner || bytes == 0) continue;
-        if (copy_of(k) == copy_of(owner)) averages.parts.push_back({k, owner, bytes});
+        if (gives(*t, owner, k)) averages.parts.push_back({k, owner, bytes});
         updates.parts.push_back({owner, k, bytes});
       }
     }

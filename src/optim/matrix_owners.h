@@ -1,7 +1,7 @@
 // Which rank makes which matrix orthogonal, and what ranks send each other for it. Every tensor of matrices has one
-// owner among all data-parallel ranks, copies included; owners have equal costs as far as tensors can be dealt out, the
-// longest first. In a round every owner works at one of its tensors: what the next round needs and what the last one
-// has made are sent meanwhile.
+// owner among all ranks that have parts of the weights (ProcessMesh::weights()), copies included; owners have equal
+// costs as far as tensors can be dealt out, the longest first. In a round every owner works at one of its tensors: what
+// the next round needs and what the last one has made are sent meanwhile.
 #pragma once
 #include <vector>
 
@@ -24,37 +24,54 @@ struct WholeMatrix {
 // A tensor of the files, without the padding after it, and its matrices: several where one holds queries, keys and
 // values side by side.
 struct MatrixTensor {
+  // What one of the ranks that share products has of it. Tensors are sent as parts, one after the other.
+  struct Part {
+    ParamStore::Range range;     // elements of the rank's unit
+    int64_t at = 0;              // where it lies among the parts
+    int first = 0;               // the first rank that has this part
+    std::vector<Strips> strips;  // where its elements lie in the tensor
+  };
   size_t unit;
-  ParamStore::Range range;  // elements of the unit
+  int64_t numel;
   std::vector<WholeMatrix> matrices = {};
-  int64_t numel() const { return range.end - range.begin; }
+  std::vector<Part> parts = {};  // by rank; those of several ranks that have the same are one among the parts
+  bool in_order = true;          // the parts, one after the other, are the tensor
   double cost() const;
 };
 
 class MatrixOwners {
  public:
-  // `ranks`: all that share a batch. Without states of outputs `numbers_state` is -1.
+  // `ranks`: all that have parts of the weights. Without states of outputs `numbers_state` is -1.
   MatrixOwners(const ParamStore&, const Placed&, int ranks, int numbers_state);
 
   size_t rounds() const { return rounds_.size(); }
   // By rank: the tensor that it owns in a round, or null.
   const std::vector<const MatrixTensor*>& round(size_t j) const { return rounds_[j]; }
   int ranks() const { return ranks_; }
-  int shards() const { return shards_; }
-  // Rank number k of all; ranks of a copy have consecutive numbers.
-  int copy_of(int k) const { return k / shards_; }
-  // What rank k updates of a tensor; of its unit's elements, empty where begin is end.
-  ParamStore::Range held(const MatrixTensor&, int k) const;
+  // What rank number k of all updates of a tensor: a range of its unit's elements, and where that lies among the parts.
+  struct Held {
+    ParamStore::Range range;
+    int64_t at;
+    int64_t size() const { return range.end - range.begin; }
+    Tensor of(const Tensor& parts) const { return parts.slice(at, at + size()); }
+  };
+  Held held(const MatrixTensor&, int k) const;
+  // Whether rank k sends the owner what it holds (or keeps it there, as the owner): it is of the owner's copy, and of
+  // ranks that share products and have the same it is the one in the owner's place among them, else the first.
+  bool gives(const MatrixTensor&, int owner, int k) const;
 
   // What ranks send in the order of the calls, with elements of `size` bytes: of each round the averages, then the
   // updates; those of the first and the last have no products beside them.
   std::vector<MatrixExchange> exchanges(size_t size) const;
   // Whether averages are on several ranks.
-  bool gathers() const { return shards_ > 1; }
+  bool gathers() const { return gathers_; }
 
  private:
+  // Ranks that share products are neighbours, then come those that share out one copy.
+  int copy_of(int k) const { return k / (shards_ * tensor_); }
   const ParamStore& params_;
-  int ranks_, shards_;
+  int ranks_, shards_, tensor_;
+  bool gathers_;
   std::vector<MatrixTensor> tensors_;
   std::vector<std::vector<const MatrixTensor*>> rounds_;
 };

@@ -2,7 +2,7 @@
 // matrix by Newton-Schulz iterations; NorMuon [Li et al. 2025] then equalizes the size of its outputs. Queries, keys
 // and values, stored as one tensor, are separate matrices. No matrix is orthogonalized twice: each has an owner among
 // all ranks (matrix_owners.h), to which momenta are sent before and from which updates come after, beside other
-// products.
+// products. Of a matrix that ranks have in parts, the owner puts these together, and cuts the update into such parts.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -51,12 +51,11 @@ class MuonRule final : public UpdateRule {
     if (normalizes()) kept.push_back({"v_neuron", DType::f32, outputs_of});
     return kept;
   }
-  bool exchanges() const override { return true; }
 
   void step(Ctx& c, ParamStore& params, const Placed& placed, Tensor step_state) override {
     Sgd move = move_along(o_, params, placed, step_state);
     average(c, move.parts, step_state);
-    Communicator& group = c.mesh.data_parallel();
+    Communicator& group = c.mesh.weights();
     if (!owners_) owners_.emplace(params, placed, group.size(), normalizes() ? int(placed.states[1]) : -1);
     if (c.update_sums)
       std::ranges::move(owners_->exchanges(size_of(product_type(c))), std::back_inserter(c.update_sums->exchanges));
@@ -66,7 +65,11 @@ class MuonRule final : public UpdateRule {
       if (j + 1 < owners_->rounds()) next = collect(c, params, j + 1);
       c.wait(std::move(now.ticket));
       const MatrixTensor* mine = owners_->round(j)[size_t(group.rank())];
-      Buffer updates = mine ? updates_of(c, params, placed, *mine, now, step_state) : Buffer{};
+      Buffer updates;
+      if (mine) {
+        updates = updates_of(c, params, placed, *mine, put_together(c, *mine, std::move(now.in)), step_state);
+        updates = cut_in_parts(c, *mine, std::move(updates));
+      }
       now = {};
       Sent spreading = spread(c, params, j, std::move(updates));
       take(c, std::exchange(back, std::move(spreading)));
@@ -105,12 +108,38 @@ class MuonRule final : public UpdateRule {
   // Products are in bf16, or in f32 if all products of the run are.
   static DType product_type(const Ctx& c) { return c.recipe.compute == DType::f32 ? DType::f32 : DType::bf16; }
 
-  static Tensor slice_of(const Tensor& whole, const MatrixTensor& t, ParamStore::Range range) {
-    return whole.view({t.numel()}).slice(range.begin - t.range.begin, range.end - t.range.begin);
-  }
   static Ctx::Ticket exchange(Ctx& c, const std::vector<Tensor>& out, const std::vector<Tensor>& in) {
     const CollectiveSubject subject("whole matrices");
-    return c.beside([&](Lane lane) { c.mesh.data_parallel().all_to_all(out, in, lane); });
+    return c.beside([&](Lane lane) { c.mesh.weights().all_to_all(out, in, lane); });
+  }
+
+  // Calls fn(strips of a tensor, the same strips of its parts).
+  template <class Fn>
+  static void for_strips(const MatrixTensor& t, const Tensor& whole, const Tensor& parts, const Fn& fn) {
+    for (size_t rank = 0; rank < t.parts.size(); ++rank) {
+      const MatrixTensor::Part& part = t.parts[rank];
+      if (part.first != int(rank)) continue;
+      for (const Strips& s : part.strips) {
+        const Shape shape{s.count, s.length};
+        fn(Tensor{whole.at(s.at), whole.dtype, shape, s.step},
+           Tensor{parts.at(part.at + s.part_at), parts.dtype, shape, s.part_step});
+      }
+    }
+  }
+  // A tensor from its parts, one after the other, and back.
+  static Buffer put_together(Ctx& c, const MatrixTensor& t, Buffer parts) {
+    if (t.in_order) return parts;
+    Buffer all = c.alloc("averages in their places", parts.t.dtype, {t.numel});
+    for_strips(t, all.t, parts.t,
+               [&](Tensor in_whole, Tensor in_part) { c.run(Combine{.y = in_whole, .a = in_part}); });
+    return all;
+  }
+  static Buffer cut_in_parts(Ctx& c, const MatrixTensor& t, Buffer whole) {
+    if (t.in_order) return whole;
+    Buffer parts = c.alloc("updates in parts", whole.t.dtype, {t.numel});
+    for_strips(t, whole.t, parts.t,
+               [&](Tensor in_whole, Tensor in_part) { c.run(Combine{.y = in_part, .a = in_whole}); });
+    return parts;
   }
 
   // Averages of the tensors of a round on their way to the owners within this copy of the weights. Rounded before they
@@ -118,48 +147,44 @@ class MuonRule final : public UpdateRule {
   Sent collect(Ctx& c, const ParamStore& params, size_t j) const {
     const MatrixOwners& owners = *owners_;
     const auto& round = owners.round(j);
-    const int me = c.mesh.data_parallel().rank(), first = owners.copy_of(me) * owners.shards();
+    const int me = c.mesh.weights().rank();
     std::vector<Tensor> out(round.size()), in(round.size());
     Sent sent;
     int64_t count = 0;
-    for (int owner = first; owner < first + owners.shards(); ++owner)
-      if (const MatrixTensor* t = round[size_t(owner)]; t && owner != me) {
-        const ParamStore::Range range = owners.held(*t, me);
-        count += range.end - range.begin;
-      }
+    for (int owner = 0; owner < owners.ranks(); ++owner)
+      if (const MatrixTensor* t = round[size_t(owner)]; t && owner != me && owners.gives(*t, owner, me))
+        count += owners.held(*t, me).size();
     if (count > 0) sent.out = c.alloc("averages of others' matrices", product_type(c), {count});
     const MatrixTensor* mine = round[size_t(me)];
-    if (mine) sent.in = c.alloc("averages of a matrix", product_type(c), {mine->numel()});
+    if (mine) sent.in = c.alloc("averages of a matrix", product_type(c), {mine->numel});
     int64_t at = 0;
-    for (int k = first; k < first + owners.shards(); ++k) {
-      if (const MatrixTensor* t = round[size_t(k)]) {
-        const ParamStore::Range range = owners.held(*t, me);
-        const int64_t size = range.end - range.begin;
+    for (int k = 0; k < owners.ranks(); ++k) {
+      if (const MatrixTensor* t = round[size_t(k)]; t && owners.gives(*t, k, me)) {
+        const MatrixOwners::Held held = owners.held(*t, me);
         const ParamStore::Unit& unit = *params.units()[t->unit];
-        if (size > 0) {
-          const Tensor part = k == me ? slice_of(sent.in.t, *t, range) : sent.out.t.slice(at, at + size);
-          c.run(Cast{.y = part, .x = unit.part(unit.grad, range)});
+        if (const int64_t size = held.size(); size > 0) {
+          const Tensor part = k == me ? held.of(sent.in.t) : sent.out.t.slice(at, at + size);
+          c.run(Cast{.y = part, .x = unit.part(unit.grad, held.range)});
           if (k != me) out[size_t(k)] = part, at += size;
         }
       }
-      if (!mine || k == me) continue;
-      if (const ParamStore::Range range = owners.held(*mine, k); range.begin < range.end)
-        in[size_t(k)] = slice_of(sent.in.t, *mine, range);
+      if (!mine || k == me || !owners.gives(*mine, me, k)) continue;
+      if (const MatrixOwners::Held held = owners.held(*mine, k); held.size() > 0) in[size_t(k)] = held.of(sent.in.t);
     }
     if (owners.gathers()) sent.ticket = exchange(c, out, in);
     return sent;
   }
 
-  // Of this rank's tensor of a round, from its averages.
+  // Of this rank's tensor of a round, from its averages [numel].
   Buffer updates_of(Ctx& c, const ParamStore& params, const Placed& placed, const MatrixTensor& tensor,
-                    const Sent& averages, Tensor step_state) const {
+                    const Buffer& averages, Tensor step_state) const {
     const double margin = o_.coefficients == MuonCoefficients::polar_express ? 1.02 : 1;
     const DType type = product_type(c);
     Buffer all;
-    if (tensor.matrices.size() > 1) all = c.alloc("updates of a tensor", type, {tensor.numel()});
+    if (tensor.matrices.size() > 1) all = c.alloc("updates of a tensor", type, {tensor.numel});
     for (const WholeMatrix& matrix : tensor.matrices) {
       Buffer x = c.alloc("matrix", type, {matrix.rows, matrix.cols});
-      c.run(NormalizeMatrix{.y = x.t, .x = matrix.in(averages.in.t), .margin = margin});
+      c.run(NormalizeMatrix{.y = x.t, .x = matrix.in(averages.t), .margin = margin});
       x = orthogonal(c, std::move(x), matrix);
       if (normalizes()) {
         const Tensor v =
@@ -177,31 +202,29 @@ class MuonRule final : public UpdateRule {
   Sent spread(Ctx& c, const ParamStore& params, size_t j, Buffer updates) const {
     const MatrixOwners& owners = *owners_;
     const auto& round = owners.round(j);
-    const int me = c.mesh.data_parallel().rank();
+    const int me = c.mesh.weights().rank();
     std::vector<Tensor> out(round.size()), in(round.size());
     Sent sent;
     sent.out = std::move(updates);
+    const Tensor mine = round[size_t(me)] ? sent.out.t.view({round[size_t(me)]->numel}) : Tensor{};
     int64_t count = 0;
     for (int k = 0; k < owners.ranks(); ++k)
-      if (const MatrixTensor* t = round[size_t(k)]; t && k != me) {
-        const ParamStore::Range range = owners.held(*t, me);
-        count += range.end - range.begin;
-      }
+      if (const MatrixTensor* t = round[size_t(k)]; t && k != me) count += owners.held(*t, me).size();
     if (count > 0) sent.in = c.alloc("updates of others' matrices", product_type(c), {count});
     int64_t at = 0;
     for (int k = 0; k < owners.ranks(); ++k) {
-      if (const MatrixTensor* mine = round[size_t(me)]; mine && k != me)
-        if (const ParamStore::Range range = owners.held(*mine, k); range.begin < range.end)
-          out[size_t(k)] = slice_of(sent.out.t, *mine, range);
+      if (mine && k != me)
+        if (const MatrixOwners::Held held = owners.held(*round[size_t(me)], k); held.size() > 0)
+          out[size_t(k)] = held.of(mine);
       const MatrixTensor* t = round[size_t(k)];
       if (!t) continue;
-      const ParamStore::Range range = owners.held(*t, me);
-      const int64_t size = range.end - range.begin;
+      const MatrixOwners::Held held = owners.held(*t, me);
+      const int64_t size = held.size();
       if (size == 0) continue;
-      const Tensor part = k == me ? slice_of(sent.out.t, *t, range) : sent.in.t.slice(at, at + size);
+      const Tensor part = k == me ? held.of(mine) : sent.in.t.slice(at, at + size);
       if (k != me) in[size_t(k)] = part, at += size;
       const ParamStore::Unit& unit = *params.units()[t->unit];
-      sent.parts.push_back({unit.part(unit.grad, range), part});
+      sent.parts.push_back({unit.part(unit.grad, held.range), part});
     }
     if (owners.ranks() > 1) sent.ticket = exchange(c, out, in);
     return sent;
@@ -223,7 +246,7 @@ class MuonRule final : public UpdateRule {
     };
     std::vector<Numbers> all;
     int64_t count = 0;
-    const auto me = size_t(c.mesh.data_parallel().rank());
+    const auto me = size_t(c.mesh.weights().rank());
     for (size_t j = 0; j < owners_->rounds(); ++j)
       for (size_t k = 0; k < owners_->round(j).size(); ++k) {
         const MatrixTensor* t = owners_->round(j)[k];
@@ -247,7 +270,7 @@ class MuonRule final : public UpdateRule {
     });
     const CollectiveSubject subject("numbers of outputs");
     if (c.update_sums) ++c.update_sums->numbers_calls, c.update_sums->numbers_bytes += int64_t(sums.t.bytes());
-    c.all_reduce(c.mesh.data_parallel(), sums.t);
+    c.all_reduce(c.mesh.weights(), sums.t);
     for_each([&](const Numbers& n, const Tensor& place) {
       if (!n.mine) c.run(Cast{.y = n.of_matrix, .x = place});
     });

@@ -113,15 +113,6 @@ Optimizer::Optimizer(const OptimizerOptions& options, ParamStore& params) {
     if (std::ranges::count(state.pieces, false) == 0) state.pieces.clear();
 }
 
-std::vector<bool> Optimizer::exchanges(const ParamStore& params) const {
-  const auto pieces = params.pieces();
-  std::vector<bool> units(params.units().size());
-  for (const Bundle& bundle : bundles_)
-    if (bundle.rule->exchanges())
-      for (const auto& [piece, decays] : bundle.pieces) units[size_t(pieces[piece].unit)] = true;
-  return units;
-}
-
 // From the plan: the same in every step.
 void Optimizer::find_ranges(const ParamStore& params) {
   const auto pieces = params.pieces();

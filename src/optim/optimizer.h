@@ -13,7 +13,6 @@ class Optimizer {
   Optimizer(const OptimizerOptions&, ParamStore&);
   std::vector<StateSpec> states() const { return states_; }
   const std::vector<Average>& averages() const { return averages_; }  // at most kMostAverages
-  std::vector<bool> exchanges(const ParamStore&) const;               // indexed by unit: see UpdateRule
   // One step over this rank's shard of all units, after StepControl; zeroes the shard's gradients.
   void step(Ctx&, ParamStore&, Tensor step_state);
 

@@ -47,8 +47,6 @@ class UpdateRule {
   virtual ~UpdateRule() = default;
   virtual std::vector<KeptState> states() const = 0;
   virtual std::vector<Average> averages() const { return {}; }
-  // Whether it needs whole matrices, which ranks then send to their owners, and updates back (Ctx::update_sums).
-  virtual bool exchanges() const { return false; }
   // One step, after StepControl has decided about it; zeroes the gradients.
   virtual void step(Ctx&, ParamStore&, const Placed&, Tensor step_state) = 0;
 };

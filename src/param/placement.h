@@ -22,6 +22,7 @@ struct Strips {
   int64_t count = 1, length = 0;
   int64_t at = 0, step = 0;
   int64_t part_at = 0, part_step = 0;
+  bool operator==(const Strips&) const = default;
 };
 
 struct Placement {

@@ -92,16 +92,19 @@ void add_tensor_sums(StepTraffic& t, const Engine& engine, const Network& net, c
   }
 }
 
+// The group ProcessMesh::weights().
+const char* of_weights(const ProcessMesh& mesh) { return mesh.tensor().size() > 1 ? "world" : "data_parallel"; }
+
 // Of rules that need sums of whole tensors, and of QK-clip.
 void add_update_sums(StepTraffic& t, const Engine& engine, ProcessMesh& mesh, const Network& net, int near) {
-  const int shards = mesh.shards().size(), all = mesh.data_parallel().size();
+  const int shards = mesh.shards().size(), all = mesh.data_parallel().size(), weights = mesh.weights().size();
   const auto add = [&](const char* group, double bytes, int64_t calls, int ranks, int apart) {
     const double each = 2.0 * (ranks - 1) / ranks * bytes / double(std::max<int64_t>(1, calls));
     if (each > 0) t.ends.add({"", group}, each, net.seconds(each, ranks, apart), double(calls), 0);
   };
   const UpdateSums& sums = engine.update_sums();
   add("shards", double(sums.bytes), sums.calls, shards, near);
-  add("data_parallel", double(sums.numbers_bytes), sums.numbers_calls, all, near);
+  add(of_weights(mesh), double(sums.numbers_bytes), sums.numbers_calls, weights, 1);
   add("data_parallel", double(engine.score_bytes()), 1, all, near);
   if (!engine.codes()) return;
   add("shards", double(engine.codes()->largest_of_shards()), 1, shards, near);
@@ -109,15 +112,14 @@ void add_update_sums(StepTraffic& t, const Engine& engine, ProcessMesh& mesh, co
   add("tensor", double(engine.codes()->largest_of_all()), 1, mesh.tensor().size(), 1);
 }
 
-// Whole matrices on their way to owners and back. A call takes as long as the rank with most to send or to receive;
-// `near` ranks are numbered as one.
-void add_matrices(StepTraffic& t, const Engine& engine, ProcessMesh& mesh, const Network& net, int near) {
+// Whole matrices on their way to owners and back. A call takes as long as the rank with most to send or to receive.
+void add_matrices(StepTraffic& t, const Engine& engine, ProcessMesh& mesh, const Network& net) {
   struct Load {
     double link = 0, network = 0;
     double all() const { return link + network; }
   };
-  const int ranks = mesh.data_parallel().size();
-  const auto machine = [&](int rank) { return rank * near / std::max(1, net.per_machine); };
+  const int ranks = mesh.weights().size();
+  const auto machine = [&](int rank) { return rank / std::max(1, net.per_machine); };
   for (const MatrixExchange& exchange : engine.update_sums().exchanges) {
     std::vector<Load> sent(static_cast<size_t>(ranks)), received(sent.size());
     for (const auto& [from, to, bytes] : exchange.parts) {
@@ -128,7 +130,7 @@ void add_matrices(StepTraffic& t, const Engine& engine, ProcessMesh& mesh, const
     for (const std::vector<Load>& loads : {sent, received})
       for (const Load& load : loads) seconds = std::max(seconds, net.seconds_to_all(load.link, load.network, ranks));
     const double most = std::ranges::max(sent, {}, &Load::all).all();
-    t.matrices.add({"", "data_parallel"}, most, seconds, 1, exchange.exposed ? seconds : 0);
+    t.matrices.add({"", of_weights(mesh)}, most, seconds, 1, exchange.exposed ? seconds : 0);
   }
 }
 
@@ -231,7 +233,7 @@ StepTraffic step_traffic(const Engine& engine, ProcessMesh& mesh, const Network&
   }
   add_tensor_sums(t, engine, net, limits, near);
   add_update_sums(t, engine, mesh, net, near);
-  add_matrices(t, engine, mesh, net, near);
+  add_matrices(t, engine, mesh, net);
   add_context_sums(t, engine, net, mesh.context().size(), near);
   add_context_passes(t, engine, net, limits, mesh.context().size(), near);
   return t;

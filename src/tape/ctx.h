@@ -135,7 +135,7 @@ struct ContextPasses {
 };
 
 // What ranks send each other in one all_to_all so that whole matrices are where they are updated; ranks are numbers in
-// ProcessMesh::data_parallel().
+// ProcessMesh::weights().
 struct MatrixExchange {
   struct Part {
     int from, to;
@@ -146,7 +146,8 @@ struct MatrixExchange {
 };
 
 // What ranks send each other for an update. Those that share out the weights (ProcessMesh::shards()) add up squares of
-// tensors, rows, columns; all data-parallel ranks exchange whole matrices, and add up NorMuon's numbers of outputs.
+// tensors, rows, columns; all that have parts of the weights exchange whole matrices, and add up NorMuon's numbers of
+// outputs.
 struct UpdateSums {
   int64_t calls = 0, bytes = 0;
   int64_t numbers_calls = 0, numbers_bytes = 0;

@@ -96,12 +96,21 @@ TEST(Validate, TensorParallelism) {
                {"sequence_parallel", "seq_length 15", "2 ranks", "a multiple of 2"});
   expect_parts(with({"tensor_parallel_size=2", "model.vocab_size=1"}),
                {"tensor_parallel_size", "vocab_size 1", "2 ranks", "at most 1"});
-  for (const char* optimizer : {"muon", "normuon", "adamw_8bit", "lamb", "adam_mini", "adamw_fp8", "adafactor"})
+  for (const char* optimizer : {"adamw", "adam", "sgd", "lion", "schedule_free_adamw", "muon", "normuon"})
+    EXPECT_EQ(with({"tensor_parallel_size=2", cat("optimizer=", optimizer), "lr_decay_style=constant"}), "");
+  for (const char* optimizer : {"lamb", "adam_mini", "adafactor"})
     expect_parts(with({"tensor_parallel_size=2", cat("optimizer=", optimizer)}),
-                 {"tensor_parallel_size: 2", cat("optimizer ", optimizer), "needs all of it", "adamw"});
-  expect_parts(
-      with({"tensor_parallel_size=2", R"(param_groups=[{"match":"*.h.0.*","role":"matrix","optimizer":"muon"}])"}),
-      {"tensor_parallel_size: 2", "optimizer muon", "*.h.0.*"});
+                 {"tensor_parallel_size: 2", cat("optimizer ", optimizer), "needs sums over all of it", "adamw"});
+  for (const char* optimizer : {"adamw_8bit", "adamw_fp8"})
+    expect_parts(with({"tensor_parallel_size=2", cat("optimizer=", optimizer)}),
+                 {"tensor_parallel_size: 2", cat("optimizer ", optimizer), "a scale for each block", "adamw"});
+  const auto grouped_matrices = [&](const char* optimizer) {
+    return with({"tensor_parallel_size=2",
+                 cat(R"(param_groups=[{"match":"*.h.0.*","role":"matrix","optimizer":")", optimizer, R"("}])")});
+  };
+  EXPECT_EQ(grouped_matrices("muon"), "");
+  EXPECT_EQ(grouped_matrices("normuon"), "");
+  expect_parts(grouped_matrices("lamb"), {"tensor_parallel_size: 2", "optimizer lamb", "*.h.0.*"});
   EXPECT_EQ(with({"tensor_parallel_size=2", "precision=mxfp8"}), "");
   expect_parts(with({"tensor_parallel_size=2", "deterministic_reduction=rank_invariant", "micro_batch_size=1"}),
                {"tensor_parallel_size: 2", "fixed_order"});

@@ -19,7 +19,7 @@ using namespace ranks;
 
 enum class Fault : uint8_t { none, lost, late, shifted };
 
-// What all data-parallel ranks together call, and a mistake in one call.
+// What all ranks that have parts of the weights (ProcessMesh::weights()) together call, and a mistake in one call.
 struct Watch {
   Fault fault = Fault::none;
   int64_t at = -1;                              // the all_to_all that goes wrong
@@ -30,14 +30,16 @@ struct Watch {
 
 class Watched final : public Communicator {
  public:
-  Watched(std::unique_ptr<Communicator> inner, Watch& watch, bool world)
-      : inner_(std::move(inner)), watch_(watch), splits_(world ? 0 : kAxes + 1) {}
+  // The group itself, or the world of which it is a part.
+  enum class Of : uint8_t { group, world };
+  Watched(std::unique_ptr<Communicator> inner, Watch& watch, Of of)
+      : inner_(std::move(inner)), watch_(watch), splits_(of == Of::world ? 0 : kAxes + 1) {}
   int rank() const override { return inner_->rank(); }
   int size() const override { return inner_->size(); }
   // After the axes the mesh asks for all data-parallel ranks.
   std::unique_ptr<Communicator> split(int color, int key) override {
     auto part = inner_->split(color, key);
-    return splits_++ == kAxes ? std::make_unique<Watched>(std::move(part), watch_, false) : std::move(part);
+    return splits_++ == kAxes ? std::make_unique<Watched>(std::move(part), watch_, Of::group) : std::move(part);
   }
   void all_reduce(Tensor x, Reduce how, Lane lane) override {
     watch_.summed.push_back(int64_t(x.bytes()));
@@ -99,7 +101,8 @@ Outcome run(const Setting& s, const Watch& fault = {}, int64_t steps = 2) {
     const CpuBackend cpu = make_cpu({.threads = 1});
     Watch watch = fault;
     const int rank = world->rank();
-    ProcessMesh mesh(std::make_unique<Watched>(std::move(world), watch, true), s.mesh());
+    const auto of = s.tensor > 1 ? Watched::Of::group : Watched::Of::world;
+    ProcessMesh mesh(std::make_unique<Watched>(std::move(world), watch, of), s.mesh());
     Engine engine(tiny(s), options(s), {*cpu.device, *cpu.ops, mesh});
     engine.commit();
     engine.init_weights();
@@ -129,6 +132,16 @@ std::vector<Setting> all_grids(RuleName rule) {
        {std::array{1, 2, 0}, {1, 4, 0}, {1, 4, 1}, {2, 2, 1}, {2, 2, 2}, {1, 3, 3}, {2, 2, 3}, {4, 1, 1}})
     for (const ModelType type : {ModelType::llama, ModelType::gpt2})
       all.push_back({.type = type, .replicas = replicas, .shards = shards, .stage = stage, .rule = rule});
+  for (const auto& [replicas, shards, stage, tensor] :
+       {std::array{1, 1, 0, 2}, {1, 1, 0, 4}, {2, 1, 0, 2}, {1, 2, 1, 2}, {1, 3, 3, 2}, {2, 1, 1, 2}})
+    for (const int64_t kv_heads : {4, 2})
+      all.push_back({.type = kv_heads == 4 ? ModelType::gpt2 : ModelType::llama,
+                     .replicas = replicas,
+                     .shards = shards,
+                     .stage = stage,
+                     .rule = rule,
+                     .tensor = tensor,
+                     .kv_heads = kv_heads});
   return all;
 }
 
@@ -167,8 +180,9 @@ TEST(MatrixOwners, RanksSendWhatThePlanSays) {
           want.insert(row);
         }
         EXPECT_EQ(sent, want) << s.name() << " rank " << rank;
-        int64_t numbers = -int64_t(sizeof(double)) * (1 + kWishSums);                           // targets and wishes
+        int64_t numbers = 0;
         for (const int64_t bytes : got.watches[rank].summed) numbers += bytes > 8 ? bytes : 0;  // loss, norm: 8
+        if (s.tensor == 1) numbers -= int64_t(sizeof(double)) * (1 + kWishSums);                // targets and wishes
         EXPECT_EQ(numbers, got.planned[rank].numbers_bytes) << s.name();
       }
       EXPECT_EQ(got.traffic, most) << s.name();
@@ -180,6 +194,7 @@ TEST(MatrixOwners, RanksSendWhatThePlanSays) {
 TEST(MatrixOwners, MistakesShow) {
   for (const Setting& s : {Setting{.replicas = 2, .shards = 2, .stage = 1, .rule = RuleName::muon},
                            Setting{.shards = 2, .stage = 0, .rule = RuleName::normuon},
+                           Setting{.shards = 2, .stage = 2, .rule = RuleName::normuon, .tensor = 2, .kv_heads = 1},
                            Setting{.type = ModelType::gpt2, .shards = 3, .stage = 3, .rule = RuleName::muon}}) {
     const Outcome right = run(s, {}, 1);
     const auto calls = int64_t(right.planned[0].exchanges.size());

@@ -100,6 +100,40 @@ TEST(Traffic, IsExpectedOfTheLayersThatSend) {
     });
 }
 
+// Of ranks that share products, too: the group that sends whole matrices is the one that the model names.
+TEST(Traffic, NamesTheGroupOfMatrices) {
+  for (const int tensor : {1, 2})
+    run_ranks(2 * tensor, [&](std::unique_ptr<Communicator> world) {
+      const Setting s{.shards = 2, .stage = 1, .rule = RuleName::normuon, .tensor = tensor};
+      const CpuBackend cpu = make_cpu({.threads = 1});
+      CollectiveWatch watch;
+      ProcessMesh mesh(observed(std::move(world), watch), s.mesh());
+      Engine engine(tiny(s), options(s), {*cpu.device, *cpu.ops, mesh});
+      engine.commit();
+      engine.init_weights();
+      struct Groups final : CollectiveObserver {
+        void begins(std::string_view, std::string_view group) override {
+          const std::string& subject = CollectiveSubject::name();
+          if (subject == "whole matrices" || subject == "numbers of outputs") seen.insert({"", std::string(group)});
+        }
+        void ends() override {}
+        std::set<LayerGroup> seen = {};
+      } groups;
+      watch.observer = &groups;
+      accumulate(engine, 0);
+      engine.finish_step();
+      watch.observer = nullptr;
+      if (mesh.world().rank() != 0) return;
+      const StepTraffic traffic = step_traffic(engine, mesh, {1e9, 1e9, 8});
+      ASSERT_EQ(groups.seen.size(), 1U);
+      const LayerGroup& group = *groups.seen.begin();
+      EXPECT_EQ(group.group, tensor == 1 ? "data_parallel" : "world");
+      EXPECT_EQ(traffic.matrices.parts.size(), 1U);
+      EXPECT_TRUE(traffic.matrices.parts.contains(group));
+      EXPECT_TRUE(traffic.ends.parts.contains(group)) << "of NorMuon's numbers";
+    });
+}
+
 // Where collectives are not timed, a profile has the model alone. CPU ranks send and compute in turns.
 TEST(Traffic, StandsInAProfileWithoutTimes) {
   const Setting s{.shards = 2, .stage = 3};
