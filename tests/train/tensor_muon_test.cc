@@ -1,0 +1,295 @@
+// Muon and NorMuon with tensor parallelism: each matrix is put together on its owner from the parts of the ranks that
+// share products, so steps are those of one rank, checkpoints go on from any ranks on any others, and parts that lie in
+// another order are noticed.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <mutex>
+
+#include "ops/muon.h"
+#include "tests/sanitized.h"
+#include "tests/train/watched_group.h"
+
+namespace athanor {
+namespace {
+
+using namespace ranks;
+
+constexpr int64_t kEvenLength = 8;  // ranks that share rows or sequences divide it
+
+struct Grid {
+  int replicas, shards, stage, tensor;
+  bool sequence = false;
+  int context = 1;
+  bool ring = false;
+};
+
+Setting on(Setting s, const Grid& g) {
+  s.replicas = g.replicas, s.shards = g.shards, s.stage = g.stage, s.tensor = g.tensor, s.sequence = g.sequence;
+  s.context = g.context, s.ring = g.ring;
+  return s;
+}
+
+// Every stage, with and without shared rows and sequences; ranks of a group have the same key head where there are
+// fewer.
+std::vector<Grid> all_grids() {
+  return {{1, 1, 0, 2},
+          {1, 1, 0, 4, true},
+          {2, 1, 0, 2},
+          {1, 2, 1, 2, true},
+          {1, 2, 2, 4},
+          {1, 3, 3, 2, true},
+          {2, 2, 1, 2},
+          {2, 2, 3, 2, true},
+          {1, 1, 0, 2, false, 2},
+          {1, 2, 2, 2, true, 2, true},
+          {1, 1, 3, 2, true, 2, true},
+          {2, 1, 1, 4}};
+}
+
+// Of all weights together.
+double distance(const std::vector<float>& a, const std::vector<float>& b) {
+  CHECK(a.size() == b.size(), a.size(), " weights and ", b.size());
+  double difference = 0, size = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    difference += std::pow(double(a[i]) - double(b[i]), 2);
+    size += std::pow(double(a[i]), 2);
+  }
+  return std::sqrt(difference / size);
+}
+
+TEST(TensorMuon, StepsAreThoseOfOneRank) {
+  const std::vector<Grid> grids = all_grids();
+  size_t turn = 0;  // so that each grid has each rule, and with it half of the models
+  for (const auto& [type, tied, kv_heads] : {std::tuple{ModelType::llama, false, 1},
+                                             {ModelType::llama, true, 2},
+                                             {ModelType::gpt2, true, 4},
+                                             {ModelType::qwen3, false, 4}}) {
+    for (const RuleName rule : {RuleName::muon, RuleName::normuon}) {
+      Setting s{.type = type, .tied = tied, .eps = 1e-5, .rule = rule, .kv_heads = kv_heads, .length = kEvenLength};
+      if (rule == RuleName::normuon) s.groups = {{.match = "*.0.*mlp.*weight", .lr_factor = 0.5}};
+      const Curve want = train(s, 4);
+      for (size_t i = turn++ % 2; i < grids.size(); i += kSanitized ? 8 : 2) {
+        const Setting many = on(s, grids[i]);
+        expect_same(want, train(many, 4), 1e-5, cat(kRuleNames[size_t(rule)], " ", many.name()));
+      }
+    }
+    ++turn;
+  }
+}
+
+// Averages are rounded to bf16 before they are sent, masters and moments at random.
+TEST(TensorMuon, EveryPrecision) {
+  for (const auto& [precision, master, moments, gradients] : {std::tuple{"bf16", DType::f32, DType::f32, DType::f32},
+                                                              {"bf16", DType::i16, DType::bf16, DType::bf16},
+                                                              {"bf16", DType::bf16, DType::f32, DType::f32},
+                                                              {"fp8_blockwise", DType::f32, DType::f32, DType::f32},
+                                                              {"tf32", DType::f32, DType::f32, DType::f32}})
+    for (const int stage : {0, 2}) {
+      Setting s{.type = ModelType::gpt2,
+                .precision = precision,
+                .master = master,
+                .moments = moments,
+                .gradients = gradients,
+                .rule = RuleName::normuon,
+                .hidden = 64,
+                .intermediate = 64,
+                .length = kEvenLength};
+      const Curve want = train(s, 3);
+      s.shards = stage > 0 ? 2 : 1, s.stage = stage, s.tensor = 2, s.sequence = stage > 0;
+      expect_same_curve(want, train(s, 3), precision == std::string("tf32") ? 1e-4 : 2e-2, s.name());
+    }
+}
+
+// Files hold whole tensors, NorMuon's numbers of outputs among them.
+TEST(TensorMuon, CheckpointsKnowNothingOfGroups) {
+  const testing::TempDir dir;
+  const auto at = [&](const std::string& run, int64_t step) {
+    return cat(dir.path(), "/", run, "/", step_folder(step));
+  };
+  for (const auto& [type, rule] : {std::pair{ModelType::llama, RuleName::normuon},
+                                   {ModelType::gpt2, RuleName::normuon},
+                                   {ModelType::llama, RuleName::muon}}) {
+    const std::string p = cat(name_of(type), kRuleNames[size_t(rule)]);
+    const Setting one{.type = type, .rule = rule, .kv_heads = type == ModelType::llama ? 1 : 0, .length = kEvenLength};
+    const auto whole = run_part(one, "", 0, 4, cat(dir.path(), "/", p, "whole"));
+    const std::vector<Grid> grids = {{1, 1, 0, 1}, {1, 1, 0, 2}, {1, 2, 1, 2, true},
+                                     {1, 2, 3, 4}, {2, 2, 2, 1}, {1, 1, 3, 2, true, 2}};
+    for (size_t i = 0; i < grids.size(); ++i) {
+      if (kSanitized && i % 2 == 1) continue;
+      const std::string half = cat(p, "half", i);
+      const auto first = run_part(on(one, grids[i]), "", 0, 2, cat(dir.path(), "/", half));
+      EXPECT_NEAR(first[1], whole[1], 1e-5 * whole[1]) << half;
+      const auto saved = tensors_of(at(half, 2));
+      EXPECT_EQ(saved.contains("optimizer v_neuron.model.layers.0.self_attn.k_proj.weight"),
+                type == ModelType::llama && rule == RuleName::normuon);
+      const Setting next = on(one, grids[(i + 1) % grids.size()]);
+      const auto rest = run_part(next, at(half, 2), 2, 4, cat(dir.path(), "/", half, "then"));
+      for (size_t k = 0; k < 2; ++k) EXPECT_NEAR(rest[k], whole[k + 2], 1e-5 * whole[k + 2]) << half;
+      run_part(next, at(half, 2), 2, 2, cat(dir.path(), "/", half, "copy"));
+      EXPECT_EQ(tensors_of(at(half + "copy", 2)), saved) << half;
+    }
+  }
+}
+
+// Strips of tensors in the opposite order: of averages that are put together, and of updates that are cut.
+enum class Mistake : uint8_t { none, averages, updates };
+
+class Careless final : public Decorated<Careless> {
+ public:
+  Careless(Ops& inner, Mistake mistake) : inner_(inner), mistake_(mistake) {}
+  const Ops& inner() const { return inner_; }
+  template <class Op>
+  void on(const Op& op, void* scratch) {
+    if constexpr (std::is_same_v<Op, Combine>) {
+      // Nothing else has a wider step in one of both: the tensor's rows, and not those of queries, keys and values.
+      const bool puts = op.y.stride() > op.a.stride(), cuts = op.y.stride() < op.a.stride();
+      if (!op.b && op.y.rows() > 1 &&
+          ((mistake_ == Mistake::averages && puts) || (mistake_ == Mistake::updates && cuts)))
+        return in_reverse(op, scratch);
+    }
+    inner_.run(op, scratch);
+  }
+
+ private:
+  void in_reverse(const Combine& op, void* scratch) {
+    for (int64_t row = 0; row < op.y.rows(); ++row)
+      inner_.run(Combine{.y = op.y.slice(row, row + 1), .a = op.a.slice(op.a.rows() - 1 - row, op.a.rows() - row)},
+                 scratch);
+  }
+  Ops& inner_;
+  Mistake mistake_;
+};
+
+// Puts what ranks sent into each other's places, where these are equally large.
+class Swapped final : public Communicator {
+ public:
+  Swapped(std::unique_ptr<Communicator> inner, bool swaps) : inner_(std::move(inner)), swaps_(swaps) {}
+  int rank() const override { return inner_->rank(); }
+  int size() const override { return inner_->size(); }
+  std::unique_ptr<Communicator> split(int color, int key) override { return inner_->split(color, key); }
+  void all_to_all(std::span<const Tensor> out, std::span<const Tensor> in, Lane lane) override {
+    std::vector<Tensor> turned(in.begin(), in.end());
+    Tensor* last = nullptr;
+    for (Tensor& t : turned) {
+      if (!swaps_ || !t) continue;
+      if (last && last->bytes() == t.bytes()) std::swap(*last, t), ++swapped;
+      last = &t;
+    }
+    inner_->all_to_all(out, turned, lane);
+  }
+  void all_reduce(Tensor x, Reduce how, Lane lane) override { inner_->all_reduce(x, how, lane); }
+  void all_gather(Tensor full, Tensor shard, Lane lane) override { inner_->all_gather(full, shard, lane); }
+  void reduce_scatter(Tensor shard, Tensor full, Reduce how, Lane lane) override {
+    inner_->reduce_scatter(shard, full, how, lane);
+  }
+  void send(Tensor x, int dst, Lane lane) override { inner_->send(x, dst, lane); }
+  void recv(Tensor x, int src, Lane lane) override { inner_->recv(x, src, lane); }
+  void exchange(Tensor out, Tensor in, int peer, Lane lane) override { inner_->exchange(out, in, peer, lane); }
+  void broadcast(Tensor x, int root, Lane lane) override { inner_->broadcast(x, root, lane); }
+  void barrier() override { inner_->barrier(); }
+  int swapped = 0;
+
+ private:
+  std::unique_ptr<Communicator> inner_;
+  bool swaps_;
+};
+
+// The weights after a step.
+std::vector<float> after_a_step(const Setting& s, Mistake mistake, bool swaps = false) {
+  std::vector<float> masters;
+  int swapped = 0;
+  std::mutex mutex;
+  run_ranks(s.ranks(), [&](std::unique_ptr<Communicator> world) {
+    const CpuBackend cpu = make_cpu({.threads = 1});
+    Careless ops(*cpu.ops, mistake);
+    auto watched = std::make_unique<Swapped>(std::move(world), swaps);
+    Swapped& all = *watched;
+    ProcessMesh mesh(std::move(watched), s.mesh());
+    Engine engine(tiny(s), options(s), {*cpu.device, *cpu.ops, mesh});
+    engine.commit();
+    engine.init_weights();
+    engine.set_ops(ops);
+    accumulate(engine, 0);
+    engine.finish_step();
+    engine.set_ops(*cpu.ops);
+    auto found = all_masters(engine);
+    const std::lock_guard lock(mutex);
+    swapped += all.swapped;
+    if (mesh.world().rank() == 0) masters = std::move(found);
+  });
+  EXPECT_EQ(swapped > 0, swaps);
+  return masters;
+}
+
+TEST(TensorMuon, PartsInAnotherOrderAreNoticed) {
+  for (const ModelType type : {ModelType::llama, ModelType::gpt2}) {
+    const Setting one{.type = type, .rule = RuleName::muon, .kv_heads = type == ModelType::llama ? 4 : 0};
+    const std::vector<float> want = train(one, 1).masters;
+    for (const Grid& grid : {Grid{1, 1, 0, 2}, {1, 2, 1, 2}}) {
+      const Setting s = on(one, grid);
+      const double rounding = distance(want, after_a_step(s, Mistake::none));
+      EXPECT_LT(rounding, 1e-5) << s.name();
+      for (const Mistake mistake : {Mistake::averages, Mistake::updates})
+        EXPECT_GT(distance(want, after_a_step(s, mistake)), 100 * rounding) << s.name() << " mistake " << int(mistake);
+      if (s.ranks() == 2) continue;  // each gets from one
+      EXPECT_GT(distance(want, after_a_step(s, Mistake::none, true)), 100 * rounding) << s.name();
+    }
+  }
+}
+
+// What an owner has itself is not sent, and what others have alike one of them sends; each gets the update of its part.
+TEST(TensorMuon, OfTheSameHeadsOneIsSent) {
+  for (const auto& [kv_heads, tensor] : {std::pair{1, 2}, {2, 4}}) {
+    const Setting s{.rule = RuleName::muon, .tensor = tensor, .kv_heads = kv_heads};
+    double heads = 0, rest = 0;  // bytes of the matrices of key and value heads, and of the others
+    std::array<double, 2> sent = {};
+    std::mutex mutex;
+    run_ranks(tensor, [&](std::unique_ptr<Communicator> world) {
+      const CpuBackend cpu = make_cpu({.threads = 1});
+      ProcessMesh mesh(std::move(world), s.mesh());
+      Engine engine(tiny(s), options(s), {*cpu.device, *cpu.ops, mesh});
+      engine.commit();
+      if (mesh.world().rank() != 0) return;
+      const ParamStore& params = engine.model().params();
+      for (const auto& piece : params.pieces()) {
+        if (params.specs()[size_t(piece.param)].role != Role::matrix) continue;
+        const std::string& name = piece.slice->name;
+        (name.find("k_proj") + 1 || name.find("v_proj") + 1 ? heads : rest) += 4 * double(piece.slice->shape.numel());
+      }
+      const auto& exchanges = engine.update_sums().exchanges;
+      for (size_t i = 0; i < exchanges.size(); ++i)
+        for (const auto& part : exchanges[i].parts) sent[i % 2] += double(part.bytes);
+    });
+    ASSERT_GT(heads, 0);
+    EXPECT_EQ(sent[0], rest * (tensor - 1) / tensor + heads * (kv_heads - 1) / kv_heads);
+    EXPECT_EQ(sent[1], rest * (tensor - 1) / tensor + heads * (tensor - 1) / kv_heads);
+  }
+}
+
+// Where parts in the order of the ranks are the matrix, nothing is copied: queries, keys, values, gate and up of llama.
+TEST(TensorMuon, CopiesOnlyWhatLiesInStrips) {
+  const auto copies = [](ModelType type, int tensor) {
+    const Setting s{.type = type, .rule = RuleName::muon, .tensor = tensor};
+    int64_t combines = 0;
+    std::mutex mutex;
+    run_ranks(tensor, [&](std::unique_ptr<Communicator> world) {
+      const CpuBackend cpu = make_cpu({.threads = 1});
+      ProcessMesh mesh(std::move(world), s.mesh());
+      Engine engine(tiny(s), options(s), {*cpu.device, *cpu.ops, mesh});
+      engine.commit();
+      const std::lock_guard lock(mutex);
+      for (const Launch& launch : engine.update_launches()) combines += launch.op == std::string(Combine::kName);
+    });
+    return combines;
+  };
+  // Per block, to and fro: o and down in two strips of columns. Of GPT-2 the columns of two parts of c_attn, three
+  // strips each, and of c_fc; its outputs' rows are in order.
+  EXPECT_EQ(copies(ModelType::llama, 2) - copies(ModelType::llama, 1), kLayers * 2 * (2 + 2));
+  EXPECT_EQ(copies(ModelType::gpt2, 2) - copies(ModelType::gpt2, 1), kLayers * 2 * (6 + 2));
+}
+
+}  // namespace
+}  // namespace athanor
