@@ -40,6 +40,7 @@ Buffer zeros(Ctx& c, const char* name, DType dtype, Shape shape) {
 // One tensor to one rank and one from another.
 ContextPass pass(Ctx& c, const Ring& ring, std::pair<int64_t, Tensor> out, std::pair<int64_t, Tensor> in,
                  int64_t most) {
+  if (c.arena.recording()) return c.begin_pass({}, {}, most);  // sends nothing
   std::vector<Tensor> to(size_t(ring.ranks)), from(to.size());
   if (out.second.numel() > 0) to[size_t(out.first)] = out.second;
   if (in.second.numel() > 0) from[size_t(in.first)] = in.second;
@@ -144,10 +145,13 @@ Ring::Halves Ring::seen(int64_t queries_of, int64_t keys_of) const {
   return all.size() > 0 ? all : Halves{};
 }
 
+// The maximum of seen(after(hop), rank).size() over all ranks, without a loop over them. Keys go `hop` ranks up, where
+// queries are `hop` pieces behind the first one and see nothing of the second; or `ranks - hop` down, where they are as
+// many pieces behind the second one, and from rank ranks - 1 one more behind the first.
 int64_t Ring::most_halves(int64_t hop) const {
-  int64_t most = 0;
-  for (int64_t r = 0; r < ranks; ++r) most = std::max(most, seen((r + hop) % ranks, r).size());
-  return most;
+  const auto reaches = [&](int64_t pieces) { return window == 0 || (pieces - 1) * piece_length + 1 < window; };
+  if (reaches(ranks - hop + 1)) return 2;
+  return reaches(ranks - hop) || reaches(hop) ? 1 : 0;
 }
 
 std::vector<int64_t> Ring::hops() const {

@@ -113,11 +113,13 @@ class Fitting {
     return engine;
   }
 
-  // For each way of sharing keys, each budget of logits and each recomputation mode the largest micro-batch that fits,
-  // if larger than with less recomputation; of these the one with the fastest steps. Throws Error(usage) if none fits.
+  // For each way of sharing keys (of many ranks the first that fits), each budget of logits and each recomputation mode
+  // the largest micro-batch that fits, if larger than with less recomputation; of these the one with the fastest steps.
+  // Throws Error(usage) if none fits.
   std::unique_ptr<Engine> fastest() {
     std::vector<std::unique_ptr<Engine>> found;
     for (const ContextMethod method : methods()) {
+      if (!found.empty() && backend_.mesh.context().size() > kMostInRing) break;
       options_.context_method = method;
       for (const size_t budget : logits_budgets_) {
         options_.logits_budget = budget;

@@ -39,6 +39,8 @@ bool saves_in_background(const Config&, const Device&);
 // time (perf/roofline.h). A given size gets the least recomputation that fits. Recomputation changes no bit. The choice
 // depends on config, device and ranks only. (make_engine.cc; the limit for GPUs has not been measured yet.)
 constexpr int64_t kAutoTokens = 8192, kAutoTokensOnGpu = 131072;
+// With more ranks in a ring a dry run takes seconds, and hops wait for their latency: they gather keys if that fits.
+constexpr int kMostInRing = 512;
 std::unique_ptr<Engine> make_engine(const Config&, Backend, bool training);
 
 // Before commit(): times algorithms and epilogues of the engine's products, and attention kernels, within the

@@ -2,6 +2,7 @@
 // what docs/distributed.md says, none holds all keys, and parts that are left out or merged wrongly are noticed.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <set>
 
@@ -159,6 +160,21 @@ TEST(ContextParallelRing, EveryPairIsSeenOnce) {
         EXPECT_EQ(got, want) << ranks << " ranks, window " << window;
         EXPECT_TRUE(window > 0 || whole.size() > sequences.size() || shares.size() == 1);
       }
+}
+
+TEST(ContextParallelRing, MostHalvesAreThoseOfSomeRank) {
+  for (const int64_t ranks : {2, 3, 4, 7, 16})
+    for (const int64_t piece : {1, 3, 8})
+      for (int64_t window = 0; window <= (2 * ranks + 1) * piece; ++window)
+        for (int64_t hop = 1; hop < ranks; ++hop) {
+          int64_t most = 0;
+          for (int64_t rank = 0; rank < ranks; ++rank) {
+            const Ring ring{ranks, rank, piece, window};
+            most = std::max(most, ring.seen(ring.after(hop), rank).size());
+          }
+          EXPECT_EQ((Ring{ranks, 0, piece, window}.most_halves(hop)), most)
+              << ranks << " ranks, pieces of " << piece << ", window " << window << ", hop " << hop;
+        }
 }
 
 // Per layer and micro-batch, of the keys and values of a rank's tokens: each hop in forward, again where forward runs
