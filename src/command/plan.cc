@@ -117,7 +117,7 @@ void print_context(const Config& config, const Backend& backend, Engine& engine,
   };
   std::printf("sent for context  %s in a rank's step: keys, values and their gradients\n",
               format_bytes(uint64_t(traffic_of(engine).context.bytes)).c_str());
-  std::printf("%s", context_text(figures(engine), [&](ContextMethod other) {
+  std::printf("%s", context_text(figures(engine), config.context_parallel_size, [&](ContextMethod other) {
                       Config c = config;
                       c.context_parallel_method = other;
                       return figures(*make_engine(c, backend, true));
@@ -180,7 +180,8 @@ void add_plan(Cli& cli) {
                   "predict memory, traffic and time of this many ranks with such GPUs; 0: a table of 1 to 1024")
       .check(in_range(0, 65536))
       .needs("--gpu");
-  verb.add_option("--nodes", args->many.nodes, "number of machines; default: 8 GPUs per machine")
+  verb.add_option("--nodes", args->many.nodes,
+                  "number of machines; default: as few as divide the ranks, with up to 8 GPUs each")
       .check(in_range(1, 65536))
       .needs("--ranks");
   verb.add_option("--link", args->many.link,
@@ -190,6 +191,17 @@ void add_plan(Cli& cli) {
   verb.add_option("--network", args->many.network,
                   "GB/s of a GPU in one direction to other machines; default: one network card per GPU")
       .check(in_range(0.001, 1e6))
+      .needs("--ranks");
+  verb.add_option("--bandwidth-share", args->many.bandwidth_share,
+                  "fraction of these bandwidths that collectives reach; default: 0.8")
+      .check(in_range(0.001, 1.0))
+      .needs("--ranks");
+  verb.add_option("--latency", args->many.latency, "microseconds of a collective of no bytes; default: 20")
+      .check(in_range(0.0, 1e6))
+      .needs("--ranks");
+  verb.add_option("--doubling-latency", args->many.doubling_latency,
+                  "microseconds more for each doubling of its ranks; default: 5")
+      .check(in_range(0.0, 1e6))
       .needs("--ranks");
   verb.on_chosen([&cli, args] {
     cli.action = [args] {

@@ -7,6 +7,7 @@
 #include "engine/engine.h"
 #include "metrics/format.h"
 #include "perf/traffic.h"
+#include "train/setup.h"
 
 namespace athanor {
 namespace {
@@ -39,9 +40,12 @@ ContextFigures context_figures(Engine& engine, const StepTraffic& traffic, doubl
           .memory = engine.memory().total()};
 }
 
-std::string context_text(const ContextFigures& chosen, const std::function<ContextFigures(ContextMethod)>& other) {
+std::string context_text(const ContextFigures& chosen, int64_t ranks,
+                         const std::function<ContextFigures(ContextMethod)>& other) {
   const ContextMethod method = chosen.method == ContextMethod::ring ? ContextMethod::gather : ContextMethod::ring;
   std::string text = cat("keys and values   ", to_text(chosen), "\n                  instead of ");
+  if (method == ContextMethod::ring && ranks > kMostInRing)
+    return text + cat("ring: not compared with more than ", kMostInRing, " ranks\n");
   try {
     return text + to_text(other(method)) + "\n";
   } catch (const Error& e) {

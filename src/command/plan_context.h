@@ -1,6 +1,7 @@
 // How ranks that share sequences get at each other's keys and values, in the words of a plan: which way was chosen,
 // what it sends and how long attention waits for it, and what the other way would take.
 #pragma once
+#include <cstdint>
 #include <functional>
 #include <string>
 
@@ -19,7 +20,9 @@ struct ContextFigures {
 };
 ContextFigures context_figures(Engine&, const StepTraffic&, double step);
 
-// Two lines: of the chosen way, and of the other, whose figures `other` gives, or throws Error if that does not fit.
-std::string context_text(const ContextFigures& chosen, const std::function<ContextFigures(ContextMethod)>& other);
+// Two lines: of the way that so many ranks chose, and of the other, whose figures `other` gives, or throws Error if
+// that does not fit.
+std::string context_text(const ContextFigures& chosen, int64_t ranks,
+                         const std::function<ContextFigures(ContextMethod)>& other);
 
 }  // namespace athanor

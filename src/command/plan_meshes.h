@@ -1,11 +1,13 @@
-// plan --ranks N: the ways to divide N ranks among copies, shards, context and tensor parallelism, by the model of
-// docs/distributed.md: what each takes, which does not fit and why, and why the best is the best.
+// plan --ranks N: the ways to divide N ranks among copies, shards, context and tensor parallelism, the latter with and
+// without sequence parallelism, by the model of docs/distributed.md: what each takes, which does not fit and why, and
+// why the best is the best.
 #pragma once
 #include "config/config.h"
-#include "device/gpu_specs.h"
 
 namespace athanor {
 
-void print_meshes(const Config&, const GpuSpec&, int ranks, int nodes);
+struct Cluster;
+
+void print_meshes(const Config&, const Cluster&);
 
 }  // namespace athanor

@@ -42,47 +42,88 @@ class Absent final : public Communicator {
   size_t next_ = 0;
 };
 
-void print_row(const Config& config, const GpuSpec& gpu, const ManyRanks& many, int ranks) {
-  Config c = config;
-  if (many.ranks == 0 &&
-      ranks % (c.data_parallel_replicate_size * c.tensor_parallel_size * c.context_parallel_size) != 0)
-    return;
-  if (many.ranks == 0) c.data_parallel_shard_size = 0;
-  const Prediction p = predict(c, gpu, ranks, many.on_nodes(ranks));
+void print_row(const Config& c, const Cluster& on) {
+  const Prediction p = predict(c, on);
   const double tokens = double(c.global_batch_size * c.seq_length);
-  std::printf("%6d %5d %4lld x %-4lld %11s %12s %11.2f %11.2f %11.2f %11.2f %11s\n", ranks, many.on_nodes(ranks),
+  std::printf("%6d %5d %4lld x %-4lld %11s %12s %11.2f %11.2f %11.2f %11.2f %11s\n", on.ranks, on.nodes,
               static_cast<long long>(p.micro_batch_size), static_cast<long long>(p.micro_batches),
               format_bytes(p.memory).c_str(), format_bytes(uint64_t(p.traffic.bytes())).c_str(), p.compute * 1e3,
               p.update * 1e3, p.traffic.seconds() * 1e3, p.exposed * 1e3, format_count(tokens / p.step()).c_str());
 }
 
-void print_links(const GpuSpec& gpu) {
+// 1, 2, 4 ... times the ranks that share a sequence's products, as far as the batch divides among them and nodes.
+void print_table(const Config& config, const GpuSpec& gpu, const ManyRanks& many) {
+  Config c = config;
+  c.data_parallel_shard_size = 0;
+  const auto together = int(c.tensor_parallel_size * c.context_parallel_size);
+  for (int ranks = together; ranks <= kMostRanks; ranks *= 2) {
+    const int64_t once = ranks / together * std::max<int64_t>(1, c.micro_batch_size);
+    if (c.global_batch_size % once != 0) break;
+    if (ranks % (together * c.data_parallel_replicate_size) != 0 || (many.nodes > 0 && ranks % many.nodes != 0))
+      continue;
+    const Cluster on = many.cluster(gpu, ranks);
+    try {
+      print_row(c, on);
+    } catch (const Error& e) {
+      const std::string why = e.what();
+      std::printf("%6d %5d  does not fit: %s\n", on.ranks, on.nodes, why.substr(0, why.find('\n')).c_str());
+    }
+  }
+}
+
+// What the model takes of a GPU.
+void print_rates(const Config& c, const Cluster& on) {
+  const Roofline limits = limits_of(on.gpu, c.model.head_dim, c.seq_length);
+  const auto memory = [&](size_t bytes) { return format_bytes(bytes); };
+  const bool codes = engine_options(c, true).recipe.eight_bits() && limits.most.codes > 0;
   std::printf(
-      "\nlinks of a GPU: %.4g GB/s to others of its node, %.4g GB/s to other nodes, of which %.0f %% are reached; for "
-      "each collective %.0f us, and %.0f us more per doubling of its ranks\n",
-      gpu.link_bytes / 1e9, gpu.network_bytes / 1e9, 100 * Network::kBandwidthShare, 1e6 * Network::kStart,
-      1e6 * Network::kHop);
+      "of a GPU: products %s FLOP/s%s, attention %s forward and %s backward, copies %s B/s; %s of memory may be "
+      "used, %s of it by runtime_reserve_mib\n",
+      format_count(limits.most.flops).c_str(),
+      codes ? cat(" and of codes ", format_count(limits.most.codes)).c_str() : "",
+      format_count(limits.attention_forward).c_str(), format_count(limits.attention_backward).c_str(),
+      format_count(limits.most.bytes).c_str(), memory(memory_capacity(c, *describe(on.gpu).device)).c_str(),
+      memory(runtime_reserve(c)).c_str());
+  const Network& net = on.network;
+  std::printf(
+      "its links: %.4g GB/s to others of its node, %.4g GB/s to other nodes, of which %.4g %% are reached; for each "
+      "collective %.4g us, and %.4g us more per doubling of its ranks\n",
+      net.link_bytes / 1e9, net.network_bytes / 1e9, 100 * net.bandwidth_share, 1e6 * net.start, 1e6 * net.hop);
 }
 
 }  // namespace
 
-int ManyRanks::on_nodes(int count) const { return nodes > 0 ? nodes : (count + kGpusPerNode - 1) / kGpusPerNode; }
+// Without a number of nodes: as few as are filled evenly.
+Cluster ManyRanks::cluster(const GpuSpec& gpu, int count) const {
+  int on = nodes > 0 ? nodes : (count + kGpusPerNode - 1) / kGpusPerNode;
+  while (nodes == 0 && count % on != 0) ++on;
+  if (count % on != 0) throw Error(cat("plan: ", count, " ranks do not divide among ", on, " nodes"), Exit::usage);
+  Network net{.link_bytes = link > 0 ? link * 1e9 : gpu.link_bytes,
+              .network_bytes = network > 0 ? network * 1e9 : gpu.network_bytes,
+              .per_machine = count / on};
+  if (bandwidth_share > 0) net.bandwidth_share = bandwidth_share;
+  if (latency >= 0) net.start = latency * 1e-6;
+  if (doubling_latency >= 0) net.hop = doubling_latency * 1e-6;
+  return {gpu, count, on, net};
+}
 
-Prediction predict(const Config& c, const GpuSpec& gpu, int ranks, int nodes) {
-  ProcessMesh mesh = absent_mesh(mesh_sizes(c, ranks));
-  const DescribedBackend described = describe(gpu, c.context_parallel_size == 1 ? c.seq_length : 0);
-  const Network network{gpu.link_bytes, gpu.network_bytes, std::max(1, ranks / nodes)};
+Prediction predict(const Config& c, const Cluster& on) {
+  ProcessMesh mesh = absent_mesh(mesh_sizes(c, on.ranks));
+  const DescribedBackend described = describe(on.gpu, c.context_parallel_size == 1 ? c.seq_length : 0);
   const auto engine =
-      make_engine(c, {*described.device, *described.ops, mesh, described.tuning, nullptr, network}, true);
-  const Roofline limits = limits_of(gpu, c.model.head_dim, c.seq_length);
+      make_engine(c, {*described.device, *described.ops, mesh, described.tuning, nullptr, on.network}, true);
+  const Roofline limits = limits_of(on.gpu, c.model.head_dim, c.seq_length);
   Prediction p{.micro_batch_size = engine->options().micro_batch_size,
                .micro_batches = engine->micro_batches(),
                .memory = engine->memory().total(),
-               .traffic = step_traffic(*engine, mesh, network, &limits),
+               .traffic = step_traffic(*engine, mesh, on.network, &limits),
                .compute = least_sum(planned_rows(*engine, limits)),
                .update = least_update_seconds(*engine, limits)};
   for (int k = 0; k < kMemoryKinds; ++k) p.memory_by_kind[size_t(k)] = engine->memory().total(MemoryKind(k));
-  p.exposed = p.traffic.exposed(p.compute, double(p.micro_batches), least_update_product_seconds(*engine, limits));
+  const double products = least_update_product_seconds(*engine, limits);
+  p.exposed = p.traffic.exposed(p.compute, double(p.micro_batches), products);
+  for (const auto& [of, seconds] : p.traffic.exposed_by_layer(p.compute, double(p.micro_batches), products))
+    (of.group == "tensor" ? p.waits.tensor : of.group == "context" ? p.waits.context : p.waits.data) += seconds;
   p.context = context_figures(*engine, p.traffic, p.step());
   return p;
 }
@@ -92,38 +133,28 @@ ProcessMesh absent_mesh(const MeshSizes& sizes) {
 }
 
 void print_many_ranks(const Config& config, const std::string& name, const ManyRanks& many) {
-  GpuSpec gpu = find_gpu(name);
-  if (many.link > 0) gpu.link_bytes = many.link * 1e9;
-  if (many.network > 0) gpu.network_bytes = many.network * 1e9;
-  if (many.nodes > 0 && many.ranks > 0 && many.ranks % many.nodes != 0)
-    throw Error(cat("plan: ", many.ranks, " ranks do not divide among ", many.nodes, " nodes"), Exit::usage);
+  const GpuSpec& gpu = find_gpu(name);
+  const Cluster on = many.cluster(gpu, many.ranks > 0 ? many.ranks : std::max(1, many.nodes));
   const std::string groups =
       cat(config.tensor_parallel_size > 1 ? cat("tensor_parallel_size ", config.tensor_parallel_size, ", ") : "",
-          config.context_parallel_size > 1 ? cat("context_parallel_size ", config.context_parallel_size, ", ") : "");
+          config.context_parallel_size > 1 ? cat("context_parallel_size ", config.context_parallel_size, ", ") : "",
+          config.sequence_parallel ? "sequence_parallel, " : "");
   std::printf("%s, zero_stage %d, %sa step of %lld sequences; at best, by the model of docs/distributed.md\n",
               gpu.title, zero_stage(config), groups.c_str(), static_cast<long long>(config.global_batch_size));
+  print_rates(config, on);
   std::printf("%6s %5s %11s %11s %12s %11s %11s %11s %11s %11s\n", "ranks", "nodes", "micro", "memory", "sent/step",
               "compute ms", "update ms", "sending ms", "exposed ms", "tokens/s");
-  if (many.ranks > 0) {
-    const auto others = [&] {
-      if (many.ranks == 1) return;
-      print_links(gpu);
-      print_meshes(config, gpu, many.ranks, many.on_nodes(many.ranks));
-    };
-    try {
-      print_row(config, gpu, many, many.ranks);
-    } catch (const Error&) {  // not as configured: what would fit is below
-      others();
-      throw;
-    }
-    return others();
+  if (many.ranks == 0) return print_table(config, gpu, many);
+  const auto others = [&] {
+    if (on.ranks > 1) print_meshes(config, on);
+  };
+  try {
+    print_row(config, on);
+  } catch (const Error&) {  // not as configured: what would fit is below
+    others();
+    throw;
   }
-  const auto together = int(config.tensor_parallel_size * config.context_parallel_size);
-  for (int ranks = together; ranks <= kMostRanks; ranks *= 2) {
-    const int64_t once = ranks / together * std::max<int64_t>(1, config.micro_batch_size);
-    if (config.global_batch_size % once != 0) break;
-    print_row(config, gpu, many, ranks);
-  }
+  others();
 }
 
 }  // namespace athanor

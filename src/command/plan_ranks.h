@@ -6,6 +6,7 @@
 #include <string>
 
 #include "comm/mesh.h"
+#include "comm/network.h"
 #include "command/plan_context.h"
 #include "config/config.h"
 #include "device/gpu_specs.h"
@@ -16,11 +17,21 @@ namespace athanor {
 
 constexpr int kGpusPerNode = 8;
 
+// Ranks, each with such a GPU; as many on every node.
+struct Cluster {
+  GpuSpec gpu;
+  int ranks = 1, nodes = 1;
+  Network network;  // its rates are those of the GPU's links
+};
+
 struct ManyRanks {
   int ranks = -1;                // 0: a table of 1, 2, 4 ... 1024; negative: not asked for
-  int nodes = 0;                 // 0: as few as 8 GPUs per node allow
+  int nodes = 0;                 // 0: as few as divide the ranks, with up to 8 GPUs per node
   double link = 0, network = 0;  // GB/s of a GPU in one direction, within a node and between nodes; 0: its data sheet's
-  int on_nodes(int ranks) const;
+  // Of bandwidth, the fraction that is reached; latency in microseconds. 0, or negative: those of Network.
+  double bandwidth_share = 0, latency = -1, doubling_latency = -1;
+  // Throws Error(usage) where the ranks do not divide among the nodes.
+  Cluster cluster(const GpuSpec&, int ranks) const;
 };
 
 // Of one rank and step.
@@ -30,7 +41,12 @@ struct Prediction {
   std::array<size_t, kMemoryKinds> memory_by_kind{};  // bytes
   StepTraffic traffic;
   double compute = 0, update = 0, exposed = 0;  // seconds; compute includes update
-  ContextFigures context;                       // with context_parallel_size above 1
+  // What `exposed` is the sum of, by the ranks that are waited for: those with other sequences, with the same sequences
+  // and with the same products. The first includes sums of gradients over all but the last.
+  struct Waits {
+    double data = 0, context = 0, tensor = 0;
+  } waits;
+  ContextFigures context;  // with context_parallel_size above 1
   double step() const { return compute + exposed; }
 };
 
@@ -38,7 +54,7 @@ struct Prediction {
 ProcessMesh absent_mesh(const MeshSizes& sizes);
 
 // Throws Error where the ranks cannot be divided so, or a rank does not fit in memory.
-Prediction predict(const Config&, const GpuSpec&, int ranks, int nodes);
+Prediction predict(const Config&, const Cluster&);
 
 void print_many_ranks(const Config&, const std::string& gpu, const ManyRanks&);
 

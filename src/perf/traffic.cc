@@ -47,7 +47,7 @@ void add_context_sums(StepTraffic& t, const Engine& engine, const Network& net, 
 // In a ring. Gradients on their way home share the network with the next keys, so passes are one after the other.
 void add_context_passes(StepTraffic& t, const Engine& engine, const Network& net, const Roofline* limits, int ranks,
                         int near) {
-  const bool within = int64_t{ranks} * near <= net.per_machine;
+  const bool within = net.within_machines(ranks, near);
   Beside launches(engine.micro_launches(), limits);
   const auto micros = double(engine.micro_batches());
   for (const ContextPasses::Pass& pass : engine.micro_context_passes().all) {
@@ -148,7 +148,7 @@ void Traffic::add(const LayerGroup& of, double sent, double time, double times, 
   if (time * times == 0 && waits_for == 0) return;
   bytes += sent * times, seconds += time * times, waits += waits_for;
   Part& part = parts[of];
-  part.seconds += time * times, part.waits += waits_for;
+  part.bytes += sent * times, part.seconds += time * times, part.waits += waits_for;
 }
 
 double Traffic::exposed(double room) const { return waits + std::max(0.0, seconds - waits - room); }
@@ -160,6 +160,13 @@ void Traffic::add_exposed(std::map<LayerGroup, double>& all, double room) const 
 
 double StepTraffic::bytes() const {
   return early.bytes + backward.bytes + gathers.bytes + ends.bytes + tensor.bytes + context.bytes + matrices.bytes;
+}
+double StepTraffic::bytes_of(std::string_view group) const {
+  double sum = 0;
+  for (const Traffic* all : {&early, &backward, &gathers, &ends, &tensor, &context, &matrices})
+    for (const auto& [of, part] : all->parts)
+      if (of.group == group) sum += part.bytes;
+  return sum;
 }
 double StepTraffic::seconds() const {
   return early.seconds + backward.seconds + gathers.seconds + ends.seconds + tensor.seconds + context.seconds +
@@ -192,7 +199,9 @@ std::map<LayerGroup, double> StepTraffic::exposed_by_layer(double compute, doubl
   return all;
 }
 
-StepTraffic step_traffic(const Engine& engine, ProcessMesh& mesh, const Network& net, const Roofline* limits) {
+StepTraffic step_traffic(const Engine& engine, ProcessMesh& mesh, const Network& links, const Roofline* limits) {
+  Network net = links;
+  net.per_machine = std::min(net.per_machine, mesh.world().size());
   const ParamStore& params = engine.model().params();
   const auto& units = params.units();
   const int head = params.spec(engine.model().head()).unit;
@@ -213,7 +222,6 @@ StepTraffic step_traffic(const Engine& engine, ProcessMesh& mesh, const Network&
     const double gather = share(shards) * n * (units[u]->codes ? 1 : value), scatter = share(shards) * n * grad;
     const double gather_s = net.seconds(gather, shards, near), scatter_s = net.seconds(scatter, shards, near);
     const double copied = 2 * share(copies) * n / shards * grad, copied_s = net.seconds(copied, copies, shards * near);
-    t.between_copies += copied;
     // at_end: nothing hides the last of them, or the first.
     const auto of_shards = [&](Traffic& kind, double sent, double seconds, double calls, bool at_end) {
       kind.add({units[u]->name, "shards"}, sent, seconds, calls, at_end ? seconds : 0);

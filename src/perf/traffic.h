@@ -4,6 +4,7 @@
 #include <compare>
 #include <map>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -28,7 +29,7 @@ std::string layer_of(const ParamStore&, const std::string& subject);
 // Collectives of one kind in a step: bytes sent by a rank, and their time.
 struct Traffic {
   struct Part {
-    double seconds = 0, waits = 0;
+    double bytes = 0, seconds = 0, waits = 0;
   };
   double bytes = 0, seconds = 0;
   double waits = 0;  // of these, seconds that nothing can hide
@@ -52,16 +53,15 @@ struct StepTraffic {
   Traffic tensor;   // sums between the products that ranks share
   Traffic context;  // keys and values of ranks that share sequences, and their gradients
 
-  double between_copies = 0;  // bytes of all these that go between copies of the shards
-
   double bytes() const;
+  double bytes_of(std::string_view group) const;  // of these, what is sent within groups of that name
   double seconds() const;
   // Seconds added to a step that computes for `compute` seconds in total, `products` of them in products of the update.
   double exposed(double compute, double micro_batches, double products) const;
   std::map<LayerGroup, double> exposed_by_layer(double compute, double micro_batches, double products) const;
 
  private:
-  // With the seconds of computation beside each.
+  // With the seconds of computation beside each. Each is taken to have them for itself.
   std::vector<std::pair<const Traffic*, double>> beside(double compute, double micro_batches, double products) const;
 };
 

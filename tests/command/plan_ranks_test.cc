@@ -21,7 +21,7 @@ double step_seconds(const Case& c, const char* optimizer) {
                                     std::vector<std::string>{cat("optimizer=", optimizer), cat("zero_stage=", c.stage),
                                                              cat("global_batch_size=", c.sequences)});
   const ManyRanks many;
-  return predict(config, find_gpu("h200"), c.ranks, many.on_nodes(c.ranks)).step();
+  return predict(config, many.cluster(find_gpu("h200"), c.ranks)).step();
 }
 
 TEST(PlanRanks, MuonCostsLittleMoreThanAdamW) {
@@ -42,9 +42,7 @@ Prediction shared_sequences(const char* method, int64_t length, double link_byte
       std::vector<std::string>{"model.num_hidden_layers=4", "context_parallel_size=8", "global_batch_size=1",
                                "micro_batch_size=1", cat("model.max_position_embeddings=", length),
                                cat("seq_length=", length), cat("context_parallel_method=", method)});
-  GpuSpec gpu = find_gpu("h200");
-  gpu.link_bytes = link_bytes;
-  return predict(config, gpu, 8, 1);
+  return predict(config, ManyRanks{.link = link_bytes / 1e9}.cluster(find_gpu("h200"), 8));
 }
 
 // Hops hide behind attention, which grows with the square of the length, and the less the slower the links; gathers
@@ -77,7 +75,7 @@ TEST(PlanRanks, GradientsInBf16AreHalf) {
       const Config config = load_config("configs/llama-8b.json",
                                         std::vector<std::string>{cat("grad_dtype=", dtype), cat("zero_stage=", stage),
                                                                  "model.num_hidden_layers=4", "micro_batch_size=1"});
-      return predict(config, find_gpu("h200"), 8, 1);
+      return predict(config, ManyRanks{}.cluster(find_gpu("h200"), 8));
     };
     const Prediction full = with("fp32"), half = with("bf16");
     const auto gradients = [](const Prediction& p) { return p.memory_by_kind[size_t(MemoryKind::gradients)]; };

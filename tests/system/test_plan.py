@@ -3,7 +3,7 @@ import json
 import re
 import unittest
 
-from harness import ROOT, USAGE, SystemTest
+from harness import DONE, ROOT, USAGE, SystemTest
 
 
 class PlanTest(SystemTest):
@@ -166,36 +166,158 @@ class PlanTest(SystemTest):
                                "context_parallel_size=4").out  # fewer sequences than ranks
         self.assertRegex(one, r"(?m)^ +4 +1 +1 x 1 ")
 
+    NUMBER, SIZE = r"([\d.]+)", r"(?:0|[\d.]+ [KMGT]iB|\d+ B)"
+
+    def ways_of(self, out):
+        """The rows of the table of ways: (copies, shards, context, tensor, sequence) -> what stands behind them, the sizes
+        in bytes; in the order of the table."""
+        cells = [r"\d+ x \d+", *[self.SIZE] * 5, *[self.NUMBER[1:-1]] * 3]
+        rows = re.findall(r"(?m)^ *(\d+) +(\d+) +(\d+) +(\d+) +(-|yes|no) +" + " +".join(f"({c})" for c in cells) + " ",
+                          out.split("ways to divide")[1].split("memory of a rank")[0])
+        names = ["micro", "memory", "copies", "shards", "context", "tensor", "compute", "exposed", "step"]
+        scale = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+        sent = lambda text: float(text.split()[0]) * scale[(text + " B").split()[1]]
+        return {(*map(int, row[:4]), row[4]): {name: cell if name in ("micro", "memory") else
+                                               float(cell) if name in ("compute", "exposed", "step") else sent(cell)
+                                               for name, cell in zip(names, row[5:])} for row in rows}
+
     def test_plan_compares_the_ways_to_divide_ranks(self):
         path = ROOT / "configs" / "gpt2-124m.json"
         out = self.run_program("plan", path, "--gpu", "h200", "--ranks", 8, "--nodes", 2).out
-        table, rest = out.split("ways to divide 8 ranks on 2 nodes")[1].split("memory of a rank\n")
-        number, size = r"([\d.]+)", r"(0|[\d.]+ [KMG]iB|\d+ B)"
-        rows = re.findall(rf"(?m)^ *(\d+) +(\d+) +(\d+) +(\d+) +(\d+ x \d+) +{size} +{size} +{size} +{size} +{size} +{number}"
-                          rf" +{number} +{number} ", table)
-        ways = [tuple(int(n) for n in row[:4]) for row in rows]
-        self.assertEqual(set(ways), {(c, 8 // c // t // x, x, t) for t in (1, 2, 4) for x in (1, 2, 4, 8) for c in (1, 2)
-                                     if 8 % (c * t * x) == 0})
-        steps = [float(row[12]) for row in rows]
+        ways, rest = self.ways_of(out), out.split("memory of a rank\n")[1]
+        self.assertEqual(set(ways), {(c, 8 // c // t // x, x, t, s) for t in (1, 2, 4) for x in (1, 2, 4, 8) for c in (1, 2)
+                                     for s in (("yes", "no") if t > 1 else "-") if 8 % (c * t * x) == 0})
+        steps = [row["step"] for row in ways.values()]
         self.assertEqual(steps, sorted(steps))
-        for (copies, shards, context, tensor), row in zip(ways, rows):
-            sent = [not row[i].startswith("0") for i in (6, 7, 8, 9)]
-            self.assertEqual(sent, [copies > 1, shards * context * tensor > 1 and sent[1], context > 1, tensor > 1], row)
+        for way, row in ways.items():
+            copies, shards, context, tensor, _ = way
+            cut = 12 * 12 * 768**2 + 50257 * 768 + 12 * 7 * 768  # parameters of GPT-2 that tensor parallelism cuts,
+            held = cut / tensor + 1024 * 768 + (12 * 6 + 2) * 768  # positions, norms, biases of outputs
+            n = shards * context
+            self.assertAlmostEqual(row["shards"], (n - 1) / n * held * (4 + 2), delta=0.01 * row["shards"], msg=str(way))
+            want = 2 * (copies - 1) / copies * held / n * 4
+            self.assertAlmostEqual(row["copies"], want, delta=0.01 * want, msg=str(way))
+            self.assertEqual((row["context"] > 0, row["tensor"] > 0), (context > 1, tensor > 1), way)
         own = re.search(r"(?m)^ +8 +2 +(\d+ x \d+) +([\d.]+ GiB)", out)  # as configured, in the table before
-        self.assertEqual(own.groups(), rows[ways.index((1, 8, 1, 1))][4:6])
-        self.assertRegex(rest, r"(?m)^ +1 +8 +1 +1 +[\d.]+ [GM]iB +[\d.]+ [GM]iB")
-        waits = {tuple(int(n) for n in row[:4]): sum(float(ms) for ms in row[4:]) for row in re.findall(
-            rf"(?m)^ *(\d+) +(\d+) +(\d+) +(\d+) +{number} +{number} +{number} +(?:-|[\d.]+ of [\d.]+) +(?:-|[\d.]+ of [\d.]+)$",
-            rest)}
-        for way, row in zip(ways, rows):
-            self.assertAlmostEqual(waits[way], float(row[11]), delta=0.02, msg=str(way))
-        best = "copies {}, shards {}, context {}, tensor {}".format(*ways[0])
+        configured = ways[1, 8, 1, 1, "-"]
+        self.assertEqual(own.groups(), (configured["micro"], configured["memory"]))
+        self.assertRegex(rest, r"(?m)^ +1 +8 +1 +1 +- +[\d.]+ [GM]iB +[\d.]+ [GM]iB")
+        waits = {(*map(int, row[:4]), row[4]): [float(ms) for ms in row[5:]] for row in re.findall(
+            rf"(?m)^ *(\d+) +(\d+) +(\d+) +(\d+) +(-|yes|no) +{self.NUMBER} +{self.NUMBER} +{self.NUMBER} +(?:-|[\d.]+ of [\d.]+)"
+            r" +(?:-|[\d.]+ of [\d.]+)$", rest)}
+        self.assertEqual(set(waits), set(ways))
+        for way, row in ways.items():
+            self.assertAlmostEqual(sum(waits[way]), row["exposed"], delta=0.02, msg=str(way))
+        copies, shards, context, tensor, sequence = next(iter(ways))
+        best = f"copies {copies}, shards {shards}, context {context}, tensor {tensor}"
+        best += " with sequence_parallel" if sequence == "yes" else ""
         self.assertIn(f"best: {best}: a step computes for", rest)
         self.assertRegex(rest, r"(?m)^next: copies .*: .*[+-][\d.]+")
         small = self.run_program("plan", path, "--gpu", "h200", "--ranks", 8, "--set", "global_batch_size=2",
                                  code=USAGE).out  # as configured; the others are listed
         self.assertRegex(small, r"not possible: copies .* and \d+ more: global_batch_size: 2 sequences do not divide")
-        self.assertRegex(small, r"not possible: .*tensor 8: tensor_parallel_size: num_attention_heads 12")
+        self.assertRegex(small, r"not possible: .*tensor 8 and 1 more: tensor_parallel_size: num_attention_heads 12")
+
+    def test_plan_counts_sums_of_ranks_that_share_products_as_theirs(self):
+        """Of qwen2.5-1.5b four ranks have two key heads twice, and parts of the gradients of norms: both are summed once per
+        step, among ranks that share products. Nothing goes to other shards, for there are none."""
+        done = self.run_program("plan", ROOT / "configs" / "qwen2.5-1.5b.json", "--gpu", "h200", "--ranks", 4, "--set",
+                                "recompute_granularity=selective")
+        ways, hidden, layers = self.ways_of(done.out), 1536, 28
+        tokens, passes = 256 * 4096, (4 * layers + 2) * hidden * 2  # bytes in bf16 of a token, in all passes
+        loss, heads = 12 * tokens, layers * 2 * 128 * (hidden + 1) * 2 * 4  # of a token's loss; repeated key heads, fp32
+        for sequence, gathers, norms in (("no", 0, 0), ("yes", layers, (2 * layers + 1) * hidden * 4)):
+            row = ways[1, 1, 1, 4, sequence]
+            again = gathers * 2 * hidden * 2 / 2  # of a token, gathered once more by backward, two for each block
+            want = (tokens * (passes + again) + loss + heads + norms) * 2 * 3 / 4
+            self.assertEqual((row["copies"], row["shards"]), (0, 0))
+            self.assertAlmostEqual(row["tensor"], want, delta=0.005 * want)
+            self.assertRegex(done.out, rf"(?m)^ +1 +1 +1 +4 +{sequence} +0.00 +0.00 +[1-9]")
+
+    def test_plan_tries_sequence_parallel_and_finds_it_best(self):
+        """For little memory: half of the parameters on a rank fit with half of the rows between products alone."""
+        sets = ("seq_length=65536", "model.max_position_embeddings=65536", "global_batch_size=8", "micro_batch_size=1",
+                "recompute_granularity=full", "model.num_hidden_layers=4", "memory_limit_gib=14")
+        flags = [word for s in sets for word in ("--set", s)]
+        plan = lambda *more, code=DONE: self.run_program("plan", ROOT / "configs" / "llama-8b.json", "--gpu", "h100", "--ranks",
+                                                         8, *flags, *more, code=code).out
+        found = plan(code=USAGE)  # not as configured
+        self.assertIn("best: copies 1, shards 4, context 1, tensor 2 with sequence_parallel: ", found)
+        self.assertIn("not possible: copies 1, shards 4, context 1, tensor 2: memory: ", found)
+        own = plan("--set", "tensor_parallel_size=2", "--set", "sequence_parallel=true")
+        self.assertEqual(self.ways_of(own), self.ways_of(found))
+
+    def test_plan_tells_links_within_nodes_from_those_between(self):
+        path = ROOT / "configs" / "gpt2-124m.json"
+
+        def ways(*arguments):
+            return self.ways_of(self.run_program("plan", path, "--gpu", "h200", *arguments, "--set", "global_batch_size=480",
+                                                 "--set", "micro_batch_size=1", "--set", "context_parallel_method=gather").out)
+
+        whole = ways("--ranks", 24, "--nodes", 4, "--network", 1)  # 6 ranks on a node
+        self.assertEqual({way[3] for way in whole}, {1, 2, 3, 6})
+        cut = ways("--ranks", 24, "--nodes", 3, "--network", 1)  # 8, so that every third group of three is on two
+        self.assertEqual({way[3] for way in cut}, {1, 2, 4})
+        asked = ways("--ranks", 24, "--nodes", 3, "--network", 1, "--set", "tensor_parallel_size=3")
+        slow = asked[1, 8, 1, 3, "no"]["exposed"]
+        self.assertEqual(set(asked) - set(cut), {(1, 8, 1, 3, "no")}, "what is configured, and nothing else across nodes")
+        self.assertGreater(slow, 20 * whole[1, 8, 1, 3, "no"]["exposed"])
+        out = self.run_program("plan", path, "--gpu", "h200", "--ranks", 20, "--set", "global_batch_size=480").out
+        self.assertIn("ways to divide 20 ranks on 4 nodes", out, "of five ranks, since three have not as many each")
+        done = self.run_program("plan", path, "--gpu", "h200", "--ranks", 20, "--nodes", 3, code=USAGE)
+        self.assertIn("20 ranks do not divide among 3 nodes", done.err)
+
+    def test_plan_says_what_it_takes_of_links_and_what_it_was_told(self):
+        path = ROOT / "configs" / "gpt2-124m.json"
+
+        def plan(*arguments):
+            out = self.run_program("plan", path, "--gpu", "h200", "--ranks", 8, "--set", "memory_limit_gib=100", *arguments).out
+            return out, self.ways_of(out)[1, 8, 1, 1, "-"]
+
+        out, usual = plan()
+        self.assertRegex(out, r"of a GPU: products [\d.]+T FLOP/s, attention .*, copies [\d.]+T B/s; 100 GiB of memory may be used")
+        self.assertIn("450 GB/s to others of its node, 50 GB/s to other nodes, of which 80 % are reached; for each collective 20 us,"
+                      " and 5 us more per doubling", out)
+        self.assertIn("tried: tensor_parallel_size with all ranks of a group on one node, without and with sequence_parallel; "
+                      "context_parallel_size up to 64; one copy", out)
+        # Stage 1 waits for the first of 14 sums (embedding, blocks, last norm), and for 14 gathers.
+        for flags, more in ((("--latency", 120), 15 * 0.1), (("--doubling-latency", 105), 15 * 3 * 0.1)):
+            self.assertAlmostEqual(plan(*flags)[1]["exposed"] - usual["exposed"], more, delta=0.02)
+        bytes_alone = ("--latency", 0, "--doubling-latency", 0)
+        half, all_of_it = (plan(*bytes_alone, "--bandwidth-share", share)[1]["exposed"] for share in (0.5, 1))
+        self.assertAlmostEqual(half, 2 * all_of_it, delta=0.02)
+
+    def test_plan_considers_what_is_configured(self):
+        path = ROOT / "configs" / "gpt2-124m.json"
+        across = self.run_program("plan", path, "--gpu", "h200", "--ranks", 16, "--nodes", 8, "--set",
+                                  "tensor_parallel_size=4").out
+        self.assertIn((1, 4, 1, 4, "no"), self.ways_of(across), "beyond a node")
+        self.assertIn("as configured: copies 1, shards 4, context 1, tensor 4: ", across)
+        long = self.run_program("plan", path, "--gpu", "h200", "--ranks", 128, "--set", "context_parallel_size=128").out
+        self.assertIn((1, 1, 128, 1, "-"), self.ways_of(long), "more than are tried")
+        refused = self.run_program("plan", path, "--gpu", "h200", "--ranks", 16, "--set", "data_parallel_shard_size=8",
+                                   code=USAGE)
+        self.assertNotIn("as configured", refused.out)
+        self.assertIn("1 copies in shards over 8 ranks do not make the 16 ranks", refused.err)
+
+    def test_the_log_tells_of_the_configured_way_alone(self):
+        sets = ("context_parallel_size=2", "global_batch_size=1", "optimizer=muon", "seq_length=16384",
+                "model.max_position_embeddings=16384", "memory_limit_gib=2.5")
+        flags = [word for s in sets for word in ("--set", s)]
+        done = self.run_program("plan", ROOT / "configs" / "gpt2-124m.json", "--gpu", "h200", "--ranks", 2, *flags)
+        self.assertRegex(done.out, "instead of (ring|gather): per block")
+        self.assertEqual(done.err.count("more is recomputed than configured"), 1, done.err)
+
+    def test_a_table_of_ranks_goes_on_after_those_that_do_not_fit(self):
+        out = self.run_program("plan", ROOT / "configs" / "llama-8b.json", "--gpu", "h100", "--ranks", 0, "--set",
+                               "micro_batch_size=1", "--set", "global_batch_size=16").out
+        self.assertRegex(out, r"(?m)^ +1 +1  does not fit: memory: the run needs [\d.]+ MiB .* may be used")
+        self.assertRegex(out, r"(?m)^ +16 +2 +1 x 1 +[\d.]+ GiB ")
+
+    def test_more_ranks_than_a_dry_run_takes_seconds_for_are_no_ring(self):
+        out = self.run_program("plan", ROOT / "configs" / "gpt2-124m.json", "--gpu", "h200", "--set", "context_parallel_size=4096",
+                               "--set", "seq_length=8192", "--set", "model.max_position_embeddings=8192").out
+        self.assertRegex(out, r"keys and values +gather: .*\n +instead of ring: not compared with more than 512 ranks")
 
     def test_recomputation_for_want_of_memory_changes_no_bit(self):
         model = {"hidden_size": 64, "num_hidden_layers": 8, "max_position_embeddings": 64}

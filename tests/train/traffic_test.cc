@@ -74,6 +74,10 @@ TEST(Traffic, IsExpectedOfTheLayersThatSend) {
       watch.observer = nullptr;
       if (mesh.world().rank() != 0) return;
       const StepTraffic traffic = step_traffic(engine, mesh, {1e9, 1e9, 8});
+      double by_group = 0;
+      for (const char* group : {"shards", "copies", "data_parallel", "context", "tensor"})
+        by_group += traffic.bytes_of(group);
+      EXPECT_NEAR(by_group / traffic.bytes(), 1, 1e-12) << s.name();
       const auto micros = double(engine.micro_batches());
       const std::map<LayerGroup, double> bare = traffic.exposed_by_layer(0, micros, 0);
       std::set<LayerGroup> expected;
