@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <numeric>
 
 #include "command/plan_meshes.h"
 #include "metrics/format.h"
@@ -51,17 +52,20 @@ void print_row(const Config& c, const Cluster& on) {
               p.update * 1e3, p.traffic.seconds() * 1e3, p.exposed * 1e3, format_count(tokens / p.step()).c_str());
 }
 
-// 1, 2, 4 ... times the ranks that share a sequence's products, as far as the batch divides among them and nodes.
+// 1, 2, 4 ... times the ranks that share a sequence's products, or the fewest of these that fill all nodes, as far as
+// the batch divides among them.
 void print_table(const Config& config, const GpuSpec& gpu, const ManyRanks& many) {
   Config c = config;
   c.data_parallel_shard_size = 0;
   const auto together = int(c.tensor_parallel_size * c.context_parallel_size);
-  for (int ranks = together; ranks <= kMostRanks; ranks *= 2) {
+  const int fewest = std::lcm(together, std::max(1, many.nodes));
+  int rows = 0;
+  for (int ranks = fewest; ranks <= kMostRanks; ranks *= 2) {
     const int64_t once = ranks / together * std::max<int64_t>(1, c.micro_batch_size);
     if (c.global_batch_size % once != 0) break;
-    if (ranks % (together * c.data_parallel_replicate_size) != 0 || (many.nodes > 0 && ranks % many.nodes != 0))
-      continue;
+    if (ranks % (together * c.data_parallel_replicate_size) != 0) continue;
     const Cluster on = many.cluster(gpu, ranks);
+    ++rows;
     try {
       print_row(c, on);
     } catch (const Error& e) {
@@ -69,6 +73,11 @@ void print_table(const Config& config, const GpuSpec& gpu, const ManyRanks& many
       std::printf("%6d %5d  does not fit: %s\n", on.ranks, on.nodes, why.substr(0, why.find('\n')).c_str());
     }
   }
+  if (rows == 0)
+    throw Error(
+        cat("plan: global_batch_size ", c.global_batch_size, " divides among none of ", fewest, ", ", 2 * fewest, ", ",
+            4 * fewest, " ... ranks up to ", kMostRanks, "; change it, or say how many with --ranks"),
+        Exit::usage);
 }
 
 // What the model takes of a GPU.

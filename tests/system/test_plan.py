@@ -313,6 +313,11 @@ class PlanTest(SystemTest):
                                "micro_batch_size=1", "--set", "global_batch_size=16").out
         self.assertRegex(out, r"(?m)^ +1 +1  does not fit: memory: the run needs [\d.]+ MiB .* may be used")
         self.assertRegex(out, r"(?m)^ +16 +2 +1 x 1 +[\d.]+ GiB ")
+        path = ROOT / "configs" / "gpt2-124m.json"
+        out = self.run_program("plan", path, "--gpu", "h200", "--ranks", 0, "--nodes", 3, "--set", "global_batch_size=12").out
+        self.assertEqual(re.findall(r"(?m)^ +(\d+) +3 +\d+ x \d+ ", out), ["3", "6", "12"])
+        done = self.run_program("plan", path, "--gpu", "h200", "--ranks", 0, "--nodes", 3, code=USAGE)
+        self.assertIn("global_batch_size 512 divides among none of 3, 6, 12 ... ranks", done.err)
 
     def test_more_ranks_than_a_dry_run_takes_seconds_for_are_no_ring(self):
         out = self.run_program("plan", ROOT / "configs" / "gpt2-124m.json", "--gpu", "h200", "--set", "context_parallel_size=4096",
