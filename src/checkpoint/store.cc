@@ -210,11 +210,11 @@ void require_folder(const std::string& folder) {
 }
 
 std::optional<CheckpointInfo> newest_valid(const std::string& root, std::vector<std::string>* why_skipped,
-                                           Depth depth) {
+                                           const Verify& verify) {
   std::vector<CheckpointInfo> list = list_checkpoints(root);
   std::reverse(list.begin(), list.end());
   for (const CheckpointInfo& info : list) {
-    const Verification v = verify_checkpoint(info.path, depth);
+    const Verification v = verify(info.path);
     if (v.ok) return info;
     if (v.unreadable)
       throw Error(cat(info.path, ": cannot be read, so that nothing says whether it is whole: ", v.problem,

@@ -118,7 +118,7 @@ void require_folder(const std::string& folder);
 // The newest step that passes verification; why_skipped gets the reasons for skipping newer ones. Throws an Error if a
 // newer step is unreadable: it may be complete and must not be skipped.
 std::optional<CheckpointInfo> newest_valid(const std::string& root, std::vector<std::string>* why_skipped = nullptr,
-                                           Depth depth = Depth::checksums);
+                                           const Verify& verify = verify_checksums);
 
 // Removes all diverged states but the newest.
 void prune_diverged(const RunLock& lock);

@@ -1,6 +1,7 @@
 // Verifies a checkpoint folder, locates damage in it, and prints its contents.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "checkpoint/manifest.h"
@@ -26,6 +27,11 @@ struct Verification {
 
 // Damage is reported, not thrown; throws only if nothing can be determined (out of memory).
 Verification verify_checkpoint(const std::string& dir, Depth depth);
+
+// How a folder is verified, by whoever looks for a checkpoint.
+using Verify = std::function<Verification(const std::string& dir)>;
+inline Verification verify_checksums(const std::string& dir) { return verify_checkpoint(dir, Depth::checksums); }
+inline Verification verify_sizes(const std::string& dir) { return verify_checkpoint(dir, Depth::sizes); }
 
 // A table of files, tensors (dtype, shape, placement, size) and the keys of JSON state files.
 std::string inspect_checkpoint(const std::string& dir);

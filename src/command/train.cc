@@ -21,9 +21,12 @@ struct TrainArgs {
 
 Exit train(TrainArgs args, const std::vector<std::string>& command_line) {
   if (!args.load.empty()) args.overrides.push_back("load=" + args.load);
-  if (!args.init_from.empty()) args.overrides.push_back("init_from=" + newest_model(args.init_from));
   if (!args.profile.empty()) args.overrides.push_back("profile=" + args.profile);
   const RankInfo ranks = find_ranks(args.ranks, process_environment());
+  if (!args.init_from.empty()) {  // whose config.json may be the model; several ranks verify it once they have met
+    const Verify verify = ranks.world == 1 ? verify_checksums : verify_sizes;
+    args.overrides.push_back("init_from=" + newest_model(args.init_from, verify));
+  }
   const Config config = load_config_logged(args.config, args.overrides, ranks.rank);
   Machine machine(config, ranks);
   const FoundProfiler found = config.profile.empty() || ranks.rank != 0 ? FoundProfiler{} : machine.open_profiler();

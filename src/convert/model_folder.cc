@@ -49,11 +49,11 @@ void for_each_rows(const ModelFolder::Weight& w, Fn&& rows) {
 
 }  // namespace
 
-std::string newest_model(const std::string& folder) {
+std::string newest_model(const std::string& folder, const Verify& verify) {
   require_folder(folder);
   if (list_checkpoints(folder).empty()) return folder;
   std::vector<std::string> skipped;
-  const auto newest = newest_valid(folder, &skipped);
+  const auto newest = newest_valid(folder, &skipped, verify);
   for (const std::string& why : skipped) log::warn(folder, ": checkpoint skipped: ", why);
   if (newest) log::info("checkpoint: ", newest->path);
   if (!newest)
@@ -61,15 +61,19 @@ std::string newest_model(const std::string& folder) {
   return newest->path;
 }
 
-// What newest_model() chose among several it has verified.
-ModelFolder::ModelFolder(const std::string& path, bool averages)
-    : ModelFolder(newest_model(path), averages, !list_checkpoints(path).empty()) {}
+VerifiedModel verified_model(const std::string& path, const Verify& verify) {
+  const std::string folder = newest_model(path, verify);  // verified, if it is one of several
+  if (folder != path || !exists(cat(folder, "/", kManifestName))) return {folder};
+  const Verification whole = verify(folder);
+  if (!whole.ok) throw Error(cat(folder, whole.unreadable ? " cannot be read: " : " is damaged: ", whole.problem));
+  return {folder};
+}
 
-ModelFolder::ModelFolder(const std::string& path, bool averages, bool verified)
-    : path_(path), averages_(averages), config_(read_config(path_)) {
+ModelFolder::ModelFolder(const std::string& path, bool averages) : ModelFolder(verified_model(path), averages) {}
+
+ModelFolder::ModelFolder(const VerifiedModel& model, bool averages)
+    : path_(model.folder), averages_(averages), config_(read_config(path_)) {
   if (exists(cat(path_, "/", kManifestName))) {
-    const Verification whole = verified ? Verification{.ok = true} : verify_checkpoint(path_, Depth::checksums);
-    if (!whole.ok) throw Error(cat(path_, whole.unreadable ? " cannot be read: " : " is damaged: ", whole.problem));
     checkpoint_ = std::make_unique<CheckpointReader>(path_);
   } else if (exists(cat(path_, "/state.json"))) {  // no other program writes one
     throw Error(cat(path_, ": is a checkpoint without its ", kManifestName,

@@ -10,20 +10,28 @@
 
 #include "base/choices.h"
 #include "checkpoint/reader.h"
+#include "checkpoint/verify.h"
 #include "checkpoint/weights.h"
 #include "config/model_config.h"
 #include "convert/eight_bits.h"
 
 namespace athanor {
 
+// A folder of which every byte has been verified, if it has a manifest.
+struct VerifiedModel {
+  std::string folder;
+};
+// The folder itself, or of a run's folder the newest whole checkpoint. An Error if it is damaged.
+VerifiedModel verified_model(const std::string& path, const Verify& verify = verify_checksums);
+
 class ModelFolder {
  public:
-  // path: the folder; of a run's folder the newest whole checkpoint. With a manifest every byte is verified first, and
-  // a checkpoint that lacks its manifest is refused.
+  // path: as for verified_model(). A checkpoint that lacks its manifest is refused.
   // With `averages` the weights are a checkpoint's averages of them (ema_decay, tail_average_start); frozen ones have
   // none and are as they are. An Error(usage) if there are none. Averages of schedule_free_adamw are what its weights
   // are in any case.
   explicit ModelFolder(const std::string& path, bool averages = false);
+  explicit ModelFolder(const VerifiedModel&, bool averages = false);
 
   const std::string& path() const { return path_; }
   const ModelConfig& config() const { return config_; }
@@ -64,7 +72,6 @@ class ModelFolder {
   void read_sum(const std::string& name, int64_t begin, int64_t end, std::vector<std::byte>& out) const;
   [[noreturn]] void refuse_non_finite() const;
 
-  ModelFolder(const std::string& path, bool averages, bool verified);
   void require_averages() const;
   std::string stored_name(const std::string& name) const;
   bool has_average_minus_weight(const std::string& name) const;
@@ -79,7 +86,7 @@ class ModelFolder {
 };
 
 // The folder itself, or of a run's folder the newest whole checkpoint; the log names it, and why newer ones are not.
-std::string newest_model(const std::string& folder);
+std::string newest_model(const std::string& folder, const Verify& verify = verify_checksums);
 
 // What a run with this shape cannot take over from weights of that shape is an Error(usage) naming the keys; what it
 // may change (the context and how positions reach it) is a line of the log.

@@ -256,7 +256,8 @@ void Trainer::start(const std::optional<Resume>& resume) {
     config_.micro_batch_size = resume->state.micro_batch_size;
   std::optional<ModelFolder> from;
   if (!resume && !config_.init_from.empty()) {
-    from.emplace(config_.init_from);
+    const bool finds = backend_.mesh.world().rank() == 0;
+    from.emplace(VerifiedModel{shared(finds ? verified_model(config_.init_from).folder : "")});
     require_same_model(*from, config_.model);
   }
   engine_ = make_engine(config_, backend_, true);

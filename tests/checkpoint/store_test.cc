@@ -116,7 +116,7 @@ TEST_F(Store, NewestValidSkipsDamageAndSaysWhy) {
   EXPECT_NE(why[0].find("step-00000004"), std::string::npos);
   EXPECT_NE(why[0].find("state.json"), std::string::npos);
   EXPECT_NE(why[1].find("step-00000003: optim.safetensors, tensor 'embed.weight.m'"), std::string::npos) << why[1];
-  EXPECT_EQ(newest_valid(root, nullptr, Depth::sizes)->step, 3);  // sizes alone cannot see a flipped bit
+  EXPECT_EQ(newest_valid(root, nullptr, verify_sizes)->step, 3);  // sizes alone cannot see a flipped bit
 }
 
 // What cannot be read is not damaged: a run that took an older step for the newest would replace it.
@@ -145,7 +145,7 @@ TEST_F(Store, AReadThatFailsOnceIsNoDamage) {
     for (bool reached = true; reached; ++reads) {
       std::vector<std::string> why;
       const faults::Scope scope({.error = error, .bad_read = reads});
-      const auto newest = newest_valid(root, &why, Depth::checksums);
+      const auto newest = newest_valid(root, &why);
       reached = faults::fault_reached();
       ASSERT_TRUE(newest);
       EXPECT_EQ(newest->step, 2) << "read " << reads << ", errno " << error << ": " << (why.empty() ? "" : why[0]);

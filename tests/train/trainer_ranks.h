@@ -53,9 +53,9 @@ class AheadDevice final : public Device {
 // other things than the others is told so, in place of waiting; and that counts its calls or changes their sums.
 class Observed final : public Communicator {
  public:
-  using Sums = std::function<void(const Tensor& x)>;  // called after an all_reduce
-  Observed(std::shared_ptr<Communicator> inner, std::atomic<int64_t>* calls, Sums sums = {})
-      : inner_(std::move(inner)), calls_(calls), sums_(std::move(sums)) {}
+  using Sums = std::function<void(const Tensor& x)>;  // called after an all_reduce; likewise after a broadcast
+  Observed(std::shared_ptr<Communicator> inner, std::atomic<int64_t>* calls, Sums sums = {}, Sums told = {})
+      : inner_(std::move(inner)), calls_(calls), sums_(std::move(sums)), told_(std::move(told)) {}
   int rank() const override { return inner_->rank(); }
   int size() const override { return inner_->size(); }
   std::unique_ptr<Communicator> split(int color, int key) override {
@@ -76,7 +76,10 @@ class Observed final : public Communicator {
   void all_to_all(std::span<const Tensor> out, std::span<const Tensor> in, Lane lane) override {
     count(), inner_->all_to_all(out, in, lane);
   }
-  void broadcast(Tensor x, int root, Lane lane) override { count(), inner_->broadcast(x, root, lane); }
+  void broadcast(Tensor x, int root, Lane lane) override {
+    count(), inner_->broadcast(x, root, lane);
+    if (told_) told_(x);
+  }
   void barrier() override { count(), inner_->barrier(); }
 
  private:
@@ -85,7 +88,7 @@ class Observed final : public Communicator {
   }
   std::shared_ptr<Communicator> inner_;
   std::atomic<int64_t>* calls_;
-  Sums sums_;
+  Sums sums_, told_;
 };
 
 // Counts the steps during which no message was counted, from what a run says that it is doing.
@@ -119,6 +122,7 @@ class TrainerRanks : public ::testing::Test, protected RunFolder {
     int count = 2;
     std::function<void(int rank, Activity, int64_t step, Asked&)> doing = {};
     std::function<Observed::Sums(int rank)> sums = {};  // what happens to sums of the device
+    std::function<Observed::Sums(int rank)> told = {};  // after hosts have been told something
     std::function<void(int rank)> before = {};          // each rank's start, one rank after the other
   };
 
@@ -143,7 +147,7 @@ class TrainerRanks : public ::testing::Test, protected RunFolder {
     const CpuBackend cpu = make_cpu({.threads = 1});
     AheadDevice ahead(*cpu.device);
     std::atomic<int64_t> said{0};
-    Observed control(all, &said);
+    Observed control(all, &said, {}, ranks.told ? ranks.told(rank) : Observed::Sums{});
     ProcessMesh mesh(std::make_unique<Observed>(all, nullptr, ranks.sums ? ranks.sums(rank) : Observed::Sums{}),
                      {.shards = ranks.count});
     QuietSteps quiet;

@@ -152,6 +152,32 @@ TEST_F(Decisions, SavesByTheClockAreOfAllRanksAndChangeNothing) {
   }
 }
 
+// The run whose weights are taken still saves: whatever rank 1 would find there, it takes what rank 0 has found.
+TEST_F(Decisions, AllStartWithTheWeightsThatRank0Found) {
+  ASSERT_EQ(run_all(of_ranks("source", {"save_interval=4", "keep_latest_k=0"}), {})[0].code, Exit::done);
+  const std::string source = dir_.path() + "/source", newer = cat(source, "/", step_folder(8)), aside = source + "-8";
+  const auto first_loss = [&](const std::string& name, const std::string& from, const Ranks& ranks = {}) {
+    const std::vector<Ended> ended =
+        run_all(of_ranks(name, {"init_from=" + from, "zero_stage=1", "train_iters=1", "lr_warmup_iters=0"}), ranks);
+    EXPECT_EQ(ended[0].code, Exit::done) << ended[0].error;
+    return history(name).steps[0].loss;
+  };
+  const double of_older = first_loss("older", cat(source, "/", step_folder(4))), of_newer = first_loss("newer", newer);
+  ASSERT_NE(of_older, of_newer);
+  fs::rename(newer, aside);
+  // That there is nothing to resume is told in no bytes; then rank 1 is late, and the newer checkpoint comes.
+  const auto late = [&](int rank) {
+    return [&, rank](const Tensor& x) {
+      if (rank != 1 || x.bytes() > 0 || !fs::exists(aside)) return;
+      std::this_thread::sleep_for(std::chrono::milliseconds(300));
+      fs::rename(aside, newer);
+    };
+  };
+  const double loss = first_loss("late", source, {.told = late});
+  EXPECT_TRUE(fs::exists(newer));
+  EXPECT_TRUE(loss == of_older || loss == of_newer) << loss << ": " << of_older << " or " << of_newer;
+}
+
 // On one rank alone the time has come, and only once.
 TEST_F(Decisions, ASaveThatIsWishedOnceIsMadeOnce) {
   for (const bool ahead : {false, true}) {
