@@ -340,14 +340,15 @@ double Rendezvous::limit() {
   if (activity_ == Activity::evaluation) return timeouts.evaluation;
   if (activity_ == Activity::saving) return timeouts.saving;
   if (activity_ == Activity::step && timeouts.step > 0) return timeouts.step;
-  if (activity_ == Activity::startup || step_seconds_.size() < kStepsToKnow) return timeouts.startup;
+  const bool loads = activity_ == Activity::startup || activity_ == Activity::loading;
+  if (loads || step_seconds_.size() < kStepsToKnow) return timeouts.startup;
   std::vector<double> sorted(step_seconds_.begin(), step_seconds_.end());
   std::sort(sorted.begin(), sorted.end());
   return std::max(kLeastStepLimit, 3 * sorted[sorted.size() * 99 / 100]);
 }
 
 std::string Rendezvous::at() const {
-  const char* what[] = {"start-up", "step ", "evaluation after step ", "saving step "};
+  const char* what[] = {"start-up", "step ", "evaluation after step ", "saving step ", "rollback after step "};
   return activity_ == Activity::startup ? what[0] : cat(what[size_t(activity_)], step_);
 }
 

@@ -23,7 +23,7 @@ class Relay;
 class RendezvousServer;
 
 // A rank's current activity; each has its own limit of how long others wait for that rank.
-enum class Activity : uint8_t { startup, step, evaluation, saving };
+enum class Activity : uint8_t { startup, step, evaluation, saving, loading };  // loading: as long as startup
 
 struct Timeouts {                                                  // seconds
   double startup = 600, step = 0, evaluation = 600, saving = 600;  // step 0: kLeastStepLimit, or 3 x the p99 of steps

@@ -533,6 +533,7 @@ std::string Trainer::newest_before_trouble() const {
 bool Trainer::roll_back() {
   if (!config_.rollback || state_.rollbacks > 0) return false;
   settle_save();
+  doing(Activity::loading);
   const std::string folder = shared(backend_.mesh.world().rank() == 0 ? newest_before_trouble() : "");
   if (folder.empty()) return false;
   const RunState failed = state_;

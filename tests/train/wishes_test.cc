@@ -2,6 +2,8 @@
 #include "train/wishes.h"
 
 #include <algorithm>
+#include <array>
+#include <limits>
 #include <thread>
 
 #include "tests/sanitized.h"
@@ -176,6 +178,34 @@ TEST_F(Decisions, AllStartWithTheWeightsThatRank0Found) {
   const double loss = first_loss("late", source, {.told = late});
   EXPECT_TRUE(fs::exists(newer));
   EXPECT_TRUE(loss == of_older || loss == of_newer) << loss << ": " << of_older << " or " << of_newer;
+}
+
+// Rank 0 hashes whole checkpoints and all read one: the limit of a step would end the run.
+TEST_F(Decisions, ARollbackIsNotPartOfAStep) {
+  std::array<int64_t, 2> step{};
+  std::array<std::vector<Activity>, 2> rest;  // what each rank says that it does from the second bad step on
+  const auto follow = [&](int rank, Activity activity, int64_t at, Asked&) {
+    if (activity == Activity::step) step[size_t(rank)] = at;
+    if (step[size_t(rank)] >= 6) rest[size_t(rank)].push_back(activity);
+  };
+  const auto break_steps = [&](int rank) {
+    return [&, rank, left = 2](const Tensor& x) mutable {
+      if (x.dtype != DType::f32 || x.numel() < 100 || step[size_t(rank)] < 5 || left == 0) return;
+      *x.as<float>() = std::numeric_limits<float>::infinity();
+      left = int(6 - step[size_t(rank)]);
+    };
+  };
+  const std::vector<std::string> set = {"save_interval=4", "eval_interval=0", "max_skipped_steps=2", "rollback=true"};
+  for (const Ended& e : run_all(of_ranks("back", set), {.doing = follow, .sums = break_steps}))
+    EXPECT_EQ(e.code, Exit::done) << e.error;
+  const auto back = events("back", EventKind::resume);
+  ASSERT_EQ(back.size(), 1U);
+  EXPECT_EQ(back[0].step, 4);
+  for (const auto& activities : rest) {
+    ASSERT_GE(activities.size(), 4U);
+    EXPECT_EQ(std::vector(activities.begin(), activities.begin() + 4),
+              (std::vector{Activity::step, Activity::loading, Activity::saving, Activity::step}));
+  }
 }
 
 // On one rank alone the time has come, and only once.
