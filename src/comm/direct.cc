@@ -1,6 +1,6 @@
 // Communicator calls over a wire. Reductions are in rank order. Tensors are exchanged directly, every rank with every
 // other; broadcasts, barriers and what is small go through a tree (tree.h), so that the decisions of a thousand ranks
-// take each of them a few messages.
+// take each of them a few messages. What hosts tell each other goes through it whatever its size.
 #include <algorithm>
 #include <cstring>
 
@@ -13,13 +13,15 @@ namespace athanor {
 namespace {
 
 constexpr int64_t kBlockBytes = 1 << 18;  // per rank's contribution and block: bounds the memory of reductions
-// Bytes that go through the tree: of a rank, and what rank 0 receives where all send it theirs.
+// Bytes that go through the tree at once: of a rank, and what rank 0 receives where all send it theirs.
 constexpr size_t kMostOfRank = 1 << 16, kMostInTree = 1 << 26;
 
 class Direct final : public Communicator {
  public:
-  Direct(std::shared_ptr<Wire> wire, std::vector<int> members, int rank, uint64_t group, int fan_out)
-      : wire_(std::move(wire)),
+  enum class Of : uint8_t { hosts, tensors };
+  Direct(std::shared_ptr<Wire> wire, std::vector<int> members, int rank, uint64_t group, int fan_out, Of of)
+      : of_(of),
+        wire_(std::move(wire)),
         members_(std::move(members)),
         rank_(rank),
         group_(group),
@@ -41,11 +43,15 @@ class Direct final : public Communicator {
     const int rank = int(std::find(group.begin(), group.end(), rank_) - group.begin());
     for (int& r : group) r = members_[size_t(r)];
     return std::make_unique<Direct>(wire_, std::move(group), rank, stream_of(cat(group_, " ", call_, " ", color)),
-                                    tree_.fan_out);
+                                    tree_.fan_out, Of::tensors);
   }
 
   void all_reduce(Tensor x, Reduce how, Lane) override {
-    if (in_tree(x.bytes())) return reduce_in_tree(x, how);
+    if (const int64_t slice = slice_in_tree(x)) {
+      for (int64_t lo = 0; lo < x.numel(); lo += slice)
+        reduce_in_tree(x.view({x.numel()}).slice(lo, std::min(x.numel(), lo + slice)), how);
+      return;
+    }
     const int64_t block = std::max<int64_t>(1, kBlockBytes / int64_t(size_of(x.dtype))) * size();
     for (int64_t lo = 0; lo < x.numel(); lo += block)
       reduce_block(x.view({x.numel()}).slice(lo, std::min(x.numel(), lo + block)), how);
@@ -68,11 +74,7 @@ class Direct final : public Communicator {
           full.shape);
     void* own = full.at(rank_ * shard.numel());
     if (own != shard.data && shard.bytes()) std::memmove(own, shard.data, shard.bytes());
-    if (in_tree(shard.bytes())) {
-      const Header h = header(Collective::all_gather, shard.dtype, 0);
-      climb(h, {own, shard.bytes()}, full.data);
-      return descend(h, {full.data, full.bytes()}, 0);
-    }
+    if (const int64_t slice = slice_in_tree(shard)) return gather_in_tree(full, shard.numel(), slice);
     std::vector<Part> parts;
     for (int r = 0; r < size(); ++r) parts.push_back({full.at(r * shard.numel()), shard.numel()});
     gather(Collective::all_gather, parts, shard.dtype);
@@ -119,7 +121,7 @@ class Direct final : public Communicator {
     wire_->run(sends, receives);
   }
   void barrier() override {
-    if (!in_tree(0)) return gather(Collective::barrier, std::vector<Part>(members_.size()), DType::u8);
+    if (tree_.is_flat()) return gather(Collective::barrier, std::vector<Part>(members_.size()), DType::u8);
     const Header h = header(Collective::barrier, DType::u8, 0);
     climb(h, {}, nullptr);
     descend(h, {}, 0);
@@ -145,9 +147,12 @@ class Direct final : public Communicator {
     return transfer(peer(with), x.data, {group_, 0, x.bytes(), uint32_t(Collective::message), uint32_t(x.dtype)});
   }
 
-  // Whether a call to which every rank contributes so much goes through the tree; all ranks find the same.
-  bool in_tree(size_t bytes) const {
-    return !tree_.is_flat() && bytes <= kMostOfRank && bytes * members_.size() <= kMostInTree;
+  // How many elements go through the tree at once where every rank contributes `x`; 0: it is exchanged directly. All
+  // ranks find the same.
+  int64_t slice_in_tree(const Tensor& x) const {
+    const size_t most = std::min(kMostOfRank, kMostInTree / members_.size());
+    if (tree_.is_flat() || (of_ == Of::tensors && x.bytes() > most)) return 0;
+    return std::max<int64_t>(1, int64_t(most / size_of(x.dtype)));
   }
 
   struct Bytes {
@@ -199,6 +204,22 @@ class Direct final : public Communicator {
     descend(h, {x.data, bytes}, 0);
   }
 
+  // Every rank's n elements of `full`, this rank's of which are there already.
+  void gather_in_tree(const Tensor& full, int64_t n, int64_t slice) {
+    std::vector<std::byte> of_all;
+    for (int64_t lo = 0; lo < n; lo += slice) {
+      const int64_t count = std::min(slice, n - lo);
+      const size_t bytes = size_t(count) * size_of(full.dtype);
+      if (count < n) of_all.resize(bytes * members_.size());
+      void* all = count < n ? of_all.data() : full.data;
+      const Header h = header(Collective::all_gather, full.dtype, 0);
+      climb(h, {full.at(rank_ * n + lo), bytes}, all);
+      descend(h, {all, bytes * members_.size()}, 0);
+      for (int r = 0; count < n && r < size(); ++r)
+        std::memcpy(full.at(r * n + lo), of_all.data() + bytes * size_t(r), bytes);
+    }
+  }
+
   // Sends this rank's slice to every other rank and receives theirs.
   void gather(Collective op, const std::vector<Part>& parts, DType dtype) {
     Header h = header(op, dtype, 0);
@@ -244,6 +265,7 @@ class Direct final : public Communicator {
     gather(Collective::all_reduce, parts, x.dtype);
   }
 
+  const Of of_;
   std::shared_ptr<Wire> wire_;
   std::vector<int> members_;  // ranks of the world
   int rank_;
@@ -271,7 +293,7 @@ void require_same_call(const Transfer& t, int rank) {
 std::unique_ptr<Communicator> make_direct(std::shared_ptr<Wire> wire, int rank, RankTree tree) {
   std::vector<int> members;
   for (int r = 0; r < tree.ranks; ++r) members.push_back(r);
-  return std::make_unique<Direct>(std::move(wire), std::move(members), rank, 0, tree.fan_out);
+  return std::make_unique<Direct>(std::move(wire), std::move(members), rank, 0, tree.fan_out, Direct::Of::hosts);
 }
 
 }  // namespace athanor

@@ -1,5 +1,6 @@
-// Ranks over TCP, for tensors in host memory: a rank has a connection to each other that it has exchanged something
-// with, so to all after a reduction of tensors among all. Reductions are in rank order.
+// Ranks over TCP, for tensors in host memory and what hosts tell each other (wire.h): a rank has a connection to each
+// other that it has exchanged something with, so to all after a reduction of tensors among all. Reductions are in rank
+// order.
 #pragma once
 #include <memory>
 

@@ -53,7 +53,8 @@ class Calls {
   uint64_t group_ = 0, call_ = ~uint64_t{0};
 };
 
-// All ranks of a wire. Small collectives, barriers and broadcasts go through the tree.
+// All ranks of a wire, for what hosts tell each other: everything goes through the tree, what is large in slices.
+// Groups split from it are for tensors: of these only small ones, barriers and broadcasts go through the tree.
 std::unique_ptr<Communicator> make_direct(std::shared_ptr<Wire>, int rank, RankTree);
 
 }  // namespace athanor

@@ -94,7 +94,8 @@ Exit bench_comm(const BenchCommArgs& args, const RankFlags& flags) {
   log::configure({.level = ranks.rank == 0 ? log::Level::info : log::Level::warn, .rank = ranks.rank});
   Machine machine(config, ranks);
   machine.run([&] {
-    Communicator& c = *machine.backend().control;
+    const auto group = machine.backend().control->split(0, ranks.rank);  // for tensors
+    Communicator& c = *group;
     std::vector<CommRow> rows;
     for (const CommCase& which : kCommCases)
       for (int64_t bytes = args.least; bytes <= args.most; bytes *= 4)

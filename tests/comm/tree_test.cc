@@ -10,9 +10,12 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
 #include <numeric>
+#include <set>
 
 #include "comm/tcp.h"
+#include "comm/texts.h"
 #include "comm/wire.h"
 #include "tests/comm/collective_laws.h"
 #include "tests/comm/rig.h"
@@ -46,8 +49,11 @@ TEST(Tree, HasEveryRankOnceAndIsAsDeepAsItMustBe) {
 }
 
 TEST(Tree, KeepsEveryLawOfTransports) {
-  expect_none(
-      run({.ranks = kSanitized ? 4 : 7, .fan_out = 2}, [](Rendezvous& r) { testing::every_law(*make_tcp(r, "")); }));
+  expect_none(run({.ranks = kSanitized ? 4 : 7, .fan_out = 2}, [](Rendezvous& r) {
+    const auto hosts = make_tcp(r, "");
+    testing::every_law(*hosts);
+    testing::every_law(*hosts->split(0, r.rank()));
+  }));
 }
 
 // Ranks as threads, but one that is a process of its own and can be killed or stopped like one.
@@ -242,6 +248,41 @@ TEST(Tree, ADecisionTakesOneMessageUpAndOneDownPerRank) {
     EXPECT_LE(wire->peers.size(), size_t(kFanOut + 1)) << "of rank " << rank;
   }
   EXPECT_EQ(messages, 2 * (ranks - 1));
+}
+
+// The sums of an evaluation of 10,240 windows, and long texts; groups for tensors exchange as much directly.
+TEST(Tree, HostsStayInTheTreeWhateverTheySay) {
+  const int ranks = 200;
+  for (const int rank : {0, 1, 20, 199}) {
+    const auto wire = std::make_shared<Counting>();
+    const auto hosts = make_direct(wire, rank, {.ranks = ranks});
+    const auto peers = [&](const std::function<void()>& act) {
+      wire->peers.clear();
+      act();
+      return std::set<int>(wire->peers.begin(), wire->peers.end()).size();
+    };
+    std::vector<double> sums(size_t(3 * 10241));
+    std::vector<char> text(100001), texts(text.size() * size_t(ranks));
+    const Tensor one{text.data(), DType::u8, {int64_t(text.size())}};
+    const Tensor all{texts.data(), DType::u8, {int64_t(texts.size())}};
+    EXPECT_LE(peers([&] { hosts->all_reduce(tensor_of(sums), Reduce::sum, Lane::compute); }), size_t(kFanOut + 1));
+    EXPECT_LE(peers([&] { hosts->all_gather(all, one, Lane::compute); }), size_t(kFanOut + 1));
+    const auto group = make_direct(wire, rank, {.ranks = ranks})->split(0, rank);
+    EXPECT_EQ(group->size(), ranks);
+    EXPECT_EQ(peers([&] { group->all_reduce(tensor_of(sums), Reduce::sum, Lane::compute); }), size_t(ranks - 1));
+  }
+}
+
+TEST(Tree, WhatHostsSayInSlicesIsWhatTheySaid) {
+  expect_none(run({.ranks = 5, .fan_out = 2}, [](Rendezvous& r) {
+    const auto hosts = make_tcp(r, "");
+    const int64_t n = 40001;
+    auto x = testing::contribution(r.rank(), n, DType::f64);
+    hosts->all_reduce({x.data(), DType::f64, {n}}, Reduce::sum, Lane::compute);
+    EXPECT_EQ(x, testing::expected_reduction(5, n, DType::f64, Reduce::sum));
+    const auto texts = gather_texts(*hosts, std::string(size_t(100001 + r.rank()), char('a' + r.rank())));
+    for (int k = 0; k < 5; ++k) EXPECT_EQ(texts[size_t(k)], std::string(size_t(100001 + k), char('a' + k))) << k;
+  }));
 }
 
 }  // namespace
