@@ -147,6 +147,24 @@ void CheckpointReader::read(std::string_view name, std::span<std::byte> out) con
   read(name, begin, at(name).shape, out);
 }
 
+// As at most three boxes: the rest of a row, whole rows, and the beginning of one.
+void CheckpointReader::read_run(std::string_view name, int64_t begin, int64_t end, std::span<std::byte> out) const {
+  const Info& info = at(name);
+  CHECK(info.shape.rank <= 2, name, " has shape ", info.shape);
+  const int64_t size = int64_t(size_of(info.dtype)), cols = info.shape.rank == 2 ? info.shape[1] : 1;
+  while (begin < end) {
+    const int64_t row = begin / cols, col = begin % cols, rows = (end - begin) / cols;
+    const bool whole = col == 0 && rows > 0;
+    const int64_t count = whole ? rows * cols : std::min(cols - col, end - begin);
+    Shape from = info.shape, to = info.shape;
+    if (info.shape.rank > 0) from.dim[0] = row, to.dim[0] = whole ? row + rows : row + 1;
+    if (info.shape.rank == 2) from.dim[1] = col, to.dim[1] = col + (whole ? cols : count);
+    read(name, from, to, out.first(size_t(count * size)));
+    out = out.subspan(size_t(count * size));
+    begin += count;
+  }
+}
+
 std::string CheckpointReader::text(const std::string& file, int64_t max_bytes) const {
   if (!manifest_.find_file(file)) throw Error(cat(dir_, ": has no file ", printable(file)));
   const std::string path = cat(dir_, "/", file);

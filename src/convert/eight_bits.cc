@@ -115,13 +115,12 @@ void decode(std::span<const std::byte> codes, int64_t first, const Shape& matrix
             std::span<const float> scales, std::vector<std::byte>& out) {
   const Grid grid(matrix, blocks);
   out.resize(codes.size() * sizeof(float));
-  int64_t row = first;
-  for (size_t i = 0; i < codes.size(); i += size_t(grid.cols), ++row)
-    for (int64_t col = 0; col < grid.cols; ++col) {
-      const size_t at = i + size_t(col);
-      const float value = to_float(f8_e4m3{uint8_t(codes[at])}) * scales[grid.at(row, col)];
-      std::memcpy(out.data() + at * sizeof value, &value, sizeof value);
-    }
+  int64_t row = first / grid.cols, col = first % grid.cols;
+  for (size_t i = 0; i < codes.size(); ++i) {
+    const float value = to_float(f8_e4m3{uint8_t(codes[i])}) * scales[grid.at(row, col)];
+    std::memcpy(out.data() + i * sizeof value, &value, sizeof value);
+    if (++col == grid.cols) col = 0, ++row;
+  }
 }
 
 }  // namespace athanor

@@ -34,7 +34,7 @@ struct CodedMatrix {
 };
 CodedMatrix coded_matrix(const ModelFolder&, const std::string& weight, CodeBlocks);
 
-// Rows [first, ...) of a matrix of that shape: codes -> out, f32.
+// Elements [first, ...) of a matrix of that shape, counted row by row: codes -> out, f32.
 void decode(std::span<const std::byte> codes, int64_t first, const Shape& matrix, CodeBlocks,
             std::span<const float> scales, std::vector<std::byte>& out);
 

@@ -38,13 +38,14 @@ ModelConfig read_config(const std::string& folder) {
 }
 
 int64_t rows_of(const Shape& shape) { return shape.rank == 0 ? 1 : shape.dim[0]; }
+int64_t row_of(const Shape& shape) { return shape.numel() / rows_of(shape); }  // elements of a row
 
-// rows(begin, end) for all rows in order, in blocks of about kBlockBytes.
+// run(begin, end) for all elements in order, in blocks of whole rows of about kBlockBytes.
 template <class Fn>
-void for_each_rows(const ModelFolder::Weight& w, Fn&& rows) {
-  const int64_t count = rows_of(w.shape), row_bytes = w.shape.numel() / count * int64_t(size_of(w.dtype));
-  const int64_t step = std::max<int64_t>(1, ModelFolder::kBlockBytes / row_bytes);
-  for (int64_t row = 0; row < count; row += step) rows(row, std::min(row + step, count));
+void for_each_rows(const ModelFolder::Weight& w, Fn&& run) {
+  const int64_t row = row_of(w.shape), all = w.shape.numel();
+  const int64_t step = std::max<int64_t>(1, ModelFolder::kBlockBytes / (row * int64_t(size_of(w.dtype)))) * row;
+  for (int64_t at = 0; at < all; at += step) run(at, std::min(at + step, all));
 }
 
 }  // namespace
@@ -84,7 +85,7 @@ ModelFolder::ModelFolder(const VerifiedModel& model, bool averages)
     for (const std::string& file : files_->paths()) require_in_folder(path_, base_name(file), path_behind(file));
   }
   if (averages_) require_averages();
-  check_weights();
+  check_weights(!model.elsewhere);
 }
 
 void ModelFolder::require_averages() const {
@@ -130,7 +131,8 @@ std::vector<std::string> ModelFolder::names() const {
   return all;
 }
 
-void ModelFolder::check_weights() {
+// heads: compares the head of a tied model, which is stored once more, with the embedding.
+void ModelFolder::check_weights(bool heads) {
   const auto model = make_model(config_);
   for (const ParamSpec& spec : model->params().specs())
     for (const HfSlice& slice : spec.slices) {
@@ -155,7 +157,7 @@ void ModelFolder::check_weights() {
     if (name != "lm_head.weight")
       throw Error(cat(path_, ": the tensor ", printable(name), " is no part of the ", name_of(config_.model_type),
                       " model that config.json describes"));
-    check_tied_head(weights_.front());
+    if (heads) check_tied_head(weights_.front());
   }
 }
 
@@ -169,7 +171,7 @@ ModelFolder::Weight ModelFolder::with_scales(const std::string& name, const Shap
     if (!one && found.shape != scale_shape(shape, codes)) continue;
     check_float({scales, found.dtype, found.shape});
     std::vector<std::byte> bytes;
-    read_stored(scales, found, 0, rows_of(found.shape), bytes);
+    read_stored(scales, found, 0, found.shape.numel(), bytes);
     to_floats(bytes, found.dtype, scales_[name]);
     return {name, DType::f32, shape, codes};
   }
@@ -188,13 +190,13 @@ void ModelFolder::check_tied_head(const Weight& table) {
   const Stored head = stored("lm_head.weight");
   bool same = head.dtype == table.dtype && head.shape == table.shape;
   std::vector<std::byte> a, b;
-  const int64_t step = std::max<int64_t>(1, kBlockBytes / int64_t(table.shape[1] * int64_t(size_of(table.dtype))));
-  for (int64_t row = 0; same && row < table.shape[0]; row += step) {
-    const int64_t end = std::min(row + step, table.shape[0]);
-    read_unchecked(table, row, end, a);
-    read_unchecked({"lm_head.weight", head.dtype, head.shape}, row, end, b);
-    same = a == b;
-  }
+  if (same)
+    for_each_rows(table, [&](int64_t begin, int64_t end) {
+      if (!same) return;
+      read_unchecked(table, begin, end, a);
+      read_unchecked({"lm_head.weight", head.dtype, head.shape}, begin, end, b);
+      same = a == b;
+    });
   if (!same)
     throw Error(cat(path_, ": config.json says tie_word_embeddings true, but lm_head.weight is not ", table.name,
                     "; set it to false there"));
@@ -209,6 +211,10 @@ const ModelFolder::Weight& ModelFolder::at(const std::string& name) const {
 }
 
 void ModelFolder::read(const Weight& w, int64_t begin, int64_t end, std::vector<std::byte>& out) const {
+  read_run(w, begin * row_of(w.shape), end * row_of(w.shape), out);
+}
+
+void ModelFolder::read_run(const Weight& w, int64_t begin, int64_t end, std::vector<std::byte>& out) const {
   read_unchecked(w, begin, end, out);
   if (count_non_finite(out, w.dtype) > 0) refuse_non_finite();
 }
@@ -238,17 +244,11 @@ void ModelFolder::read_unchecked(const Weight& w, int64_t begin, int64_t end, st
 
 void ModelFolder::read_stored(const std::string& name, const Stored& stored, int64_t begin, int64_t end,
                               std::vector<std::byte>& out) const {
-  const int64_t row_bytes = stored.shape.numel() / rows_of(stored.shape) * int64_t(size_of(stored.dtype));
-  out.resize(size_t((end - begin) * row_bytes));
-  if (checkpoint_) {
-    Shape from = stored.shape, to = stored.shape;
-    from.dim.fill(0);
-    from.dim[0] = begin, to.dim[0] = end;
-    checkpoint_->read(stored_name(name), from, to, out);
-  } else {
-    const auto [file, entry] = files_->at(name);
-    file->read_part(*entry, begin * row_bytes, out);
-  }
+  const auto size = int64_t(size_of(stored.dtype));
+  out.resize(size_t((end - begin) * size));
+  if (checkpoint_) return checkpoint_->read_run(stored_name(name), begin, end, out);
+  const auto [file, entry] = files_->at(name);
+  file->read_part(*entry, begin * size, out);
 }
 
 void ModelFolder::refuse_non_finite() const {
@@ -274,7 +274,7 @@ void ModelFolder::refuse_non_finite() const {
 void ModelFolder::for_each_block(const Weight& w, const Block& block) const {
   std::vector<std::byte> bytes;
   for_each_rows(w, [&](int64_t begin, int64_t end) {
-    read(w, begin, end, bytes);
+    read_run(w, begin, end, bytes);
     block(bytes);
   });
 }

@@ -20,6 +20,7 @@ namespace athanor {
 // A folder of which every byte has been verified, if it has a manifest.
 struct VerifiedModel {
   std::string folder;
+  bool elsewhere = false;  // by another rank, which opens it too
 };
 // The folder itself, or of a run's folder the newest whole checkpoint. An Error if it is damaged.
 VerifiedModel verified_model(const std::string& path, const Verify& verify = verify_checksums);
@@ -49,6 +50,8 @@ class ModelFolder {
   // Rows [begin, end) of the first dimension; of a vector, its elements. Values that are NaN or infinite are an Error
   // that names all tensors with such values.
   void read(const Weight&, int64_t begin, int64_t end, std::vector<std::byte>& out) const;
+  // The same of elements [begin, end), counted row by row.
+  void read_run(const Weight&, int64_t begin, int64_t end, std::vector<std::byte>& out) const;
   // All rows in order, in blocks of whole rows of about kBlockBytes.
   static constexpr int64_t kBlockBytes = 4 << 20;
   using Block = std::function<void(std::span<const std::byte>)>;
@@ -62,10 +65,11 @@ class ModelFolder {
   Stored stored(const std::string& name) const;
   bool has(const std::string& name) const;
   std::vector<std::string> names() const;
-  void check_weights();
+  void check_weights(bool heads);
   Weight with_scales(const std::string& name, const Shape&);
   void check_tied_head(const Weight& table);
   void check_float(const Weight&) const;
+  // Elements [begin, end):
   void read_unchecked(const Weight&, int64_t begin, int64_t end, std::vector<std::byte>& out) const;
   void read_stored(const std::string& name, const Stored&, int64_t begin, int64_t end,
                    std::vector<std::byte>& out) const;

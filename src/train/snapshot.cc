@@ -1,5 +1,6 @@
 #include "train/snapshot.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -66,14 +67,17 @@ void load_run(Device& device, const Target& to, int64_t begin, std::span<const s
   copy_to(device, to.part(range), converted.data() + skip * size_of(to.flat.dtype));
 }
 
-// Copies what this rank has of a tensor's elements from `first` on.
-void load_elements(Device& device, const Target& to, const ParamStore::Piece& piece, int64_t first,
-                   std::span<const std::byte> bytes, DType dtype) {
-  const auto size = int64_t(size_of(dtype)), end = first + int64_t(bytes.size()) / size;
-  for_each_run(piece.part->strips, first, end, [&](int64_t at, int64_t part_at, int64_t length) {
-    load_run(device, to, piece.offset + part_at, bytes.subspan(size_t((at - first) * size), size_t(length * size)),
-             dtype, piece.slice->name);
-  });
+// fn(at, range) for each run of a tensor's elements that this rank has: the first one's place in the tensor of the
+// file, and where they are in the unit.
+template <class Fn>
+void for_each_held(const ParamStore::Piece& piece, const Target& to, Fn&& fn) {
+  const auto held = [&](int64_t at, int64_t part_at, int64_t length) {
+    const int64_t begin = piece.offset + part_at;
+    const Range mine = to.held(begin, begin + length);
+    if (mine.begin < mine.end) fn(at + mine.begin - begin, mine);
+  };
+  if (to.block() > 1) return held(0, 0, piece.part->numel);
+  for_each_run(piece.part->strips, 0, piece.slice->shape.numel(), held);
 }
 
 void require_shape(const std::string& where, const std::string& name, const Shape& has, const Shape& needed) {
@@ -92,17 +96,12 @@ void load_piece(Device& device, const WeightFiles& files, const std::string& nam
                 block > 1 ? Shape{shape.numel() / block} : shape);
   const DType dtype = in_file.entry->checked_dtype();
   std::vector<std::byte> bytes;
-  const auto load = [&](int64_t at, int64_t part_at, int64_t length) {
-    const int64_t begin = piece.offset + part_at;
-    const Range mine = to.held(begin, begin + length);
-    if (mine.begin == mine.end) return;
+  for_each_held(piece, to, [&](int64_t at, Range mine) {
     const auto size = int64_t(size_of(dtype));
     bytes.resize(size_t((mine.end - mine.begin) / block * size));
-    in_file.file->read_part(*in_file.entry, (at + mine.begin - begin) / block * size, bytes);
+    in_file.file->read_part(*in_file.entry, at / block * size, bytes);
     load_run(device, to, mine.begin, bytes, dtype, name);
-  };
-  if (block > 1) return load(0, 0, piece.part->numel);
-  for_each_run(piece.part->strips, 0, shape.numel(), load);
+  });
 }
 
 // A state that is replicated on all ranks.
@@ -238,10 +237,14 @@ void load_weights(const ParamStore& params, Device& device, const ModelFolder& f
     const ParamStore::Unit& unit = *params.units()[size_t(piece.unit)];
     const ModelFolder::Weight& weight = folder.at(piece.slice->name);
     require_shape(folder.path(), weight.name, weight.shape, piece.slice->shape);
-    int64_t at = 0;
-    folder.for_each_block(weight, [&](std::span<const std::byte> block) {
-      load_elements(device, Target::weights(unit), piece, at, block, weight.dtype);
-      at += int64_t(block.size() / size_of(weight.dtype));
+    const Target to = Target::weights(unit);
+    const int64_t most = ModelFolder::kBlockBytes / int64_t(size_of(weight.dtype));
+    std::vector<std::byte> bytes;
+    for_each_held(piece, to, [&](int64_t at, Range mine) {
+      for (int64_t done = 0, all = mine.end - mine.begin; done < all; done += most) {
+        folder.read_run(weight, at + done, at + std::min(done + most, all), bytes);
+        load_run(device, to, mine.begin + done, bytes, weight.dtype, weight.name);
+      }
     });
   }
 }

@@ -48,7 +48,8 @@ struct SaveExtras {
 };
 
 // Only weights, from another program's model or a checkpoint, converted to the engine's dtypes; names are those of
-// transformers. Read block by block, each rank reads its shard.
+// transformers. Each rank reads what it has of each tensor,
+// block by block, and nothing else.
 void load_weights(Engine&, Device&, const ModelFolder&);
 // The same without masters, for sampling.
 void load_weights(const ParamStore&, Device&, const ModelFolder&);

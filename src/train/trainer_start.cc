@@ -257,7 +257,7 @@ void Trainer::start(const std::optional<Resume>& resume) {
   std::optional<ModelFolder> from;
   if (!resume && !config_.init_from.empty()) {
     const bool finds = backend_.mesh.world().rank() == 0;
-    from.emplace(VerifiedModel{shared(finds ? verified_model(config_.init_from).folder : "")});
+    from.emplace(VerifiedModel{shared(finds ? verified_model(config_.init_from).folder : ""), !finds});
     require_same_model(*from, config_.model);
   }
   engine_ = make_engine(config_, backend_, true);

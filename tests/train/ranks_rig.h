@@ -306,7 +306,7 @@ inline std::vector<double> run_part(const Setting& s, const std::string& load, i
     if (mesh.world().rank() == 0) lock.emplace(save);
     const RunState state{.step = to, .consumed_samples = to * s.sequences, .micro_batch_size = 1, .device = last};
     Checkpointer saves(engine, *cpu.device, {.root = save, .lock = lock ? &*lock : nullptr, .control = &mesh.world()});
-    saves.begin(state, "", {}, {});
+    saves.begin(state, "", {.hf_config = hf_config_json(tiny(s), "float32")}, {});
     saves.finish();
     const std::lock_guard hold(mutex);
     losses = mine;

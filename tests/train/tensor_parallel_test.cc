@@ -370,12 +370,15 @@ TEST(TensorParallel, ARankReadsOnlyWhatItHas) {
   const Setting one{.type = ModelType::gpt2, .kv_heads = 4, .vocab = 1024, .hidden = 64, .intermediate = 128};
   run_part(one, "", 0, 1, cat(dir.path(), "/one"));
   const std::string folder = cat(dir.path(), "/one/", step_folder(1));
-  int64_t files = 0;
-  for (const auto& [name, bytes] : tensors_of(folder)) files += int64_t(bytes.size());
+  int64_t files = 0, weights = 0;
+  for (const auto& [name, bytes] : tensors_of(folder)) {
+    files += int64_t(bytes.size());
+    if (name.starts_with("model ")) weights += int64_t(bytes.size());
+  }
   for (const auto& [tensor, shards, stage] : {std::tuple{1, 1, 0}, {4, 1, 0}, {2, 2, 1}, {1, 4, 3}}) {
     Setting s = one;
     s.tensor = tensor, s.shards = shards, s.stage = stage;
-    int64_t read = 0;
+    int64_t read = 0, read_of_weights = 0;
     run_ranks(s.ranks(), [&](std::unique_ptr<Communicator> world) {
       const CpuBackend cpu = make_cpu({.threads = 1});
       ProcessMesh mesh(std::move(world), s.mesh());
@@ -386,11 +389,16 @@ TEST(TensorParallel, ARankReadsOnlyWhatItHas) {
       mesh.world().barrier();
       load_checkpoint(engine, *cpu.device, folder);
       mesh.world().barrier();
-      if (mesh.world().rank() == 0) read += bytes_read();
+      if (mesh.world().rank() == 0) read += bytes_read(), read_of_weights = -bytes_read();
+      mesh.world().barrier();
+      load_weights(engine, *cpu.device, ModelFolder(VerifiedModel{folder, true}));  // init_from
+      mesh.world().barrier();
+      if (mesh.world().rank() == 0) read_of_weights += bytes_read();
     });
     // Weights, a third of all, are read by every shard up to stage 2.
     const double times = stage == 1 ? 4.0 / 3 : 1;
     EXPECT_NEAR(double(read) / double(files), times, 0.2) << s.name();
+    EXPECT_NEAR(double(read_of_weights) / double(weights), stage == 1 ? 2 : 1, 0.3) << s.name();
   }
 }
 
