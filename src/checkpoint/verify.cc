@@ -119,12 +119,12 @@ struct Checked {
 
 // In threads, since one core hashes slower than many disks read. None is begun after the first that is not whole, but
 // all before it are checked.
-std::vector<Checked> check_files(const Manifest& manifest, const std::string& dir, Depth depth) {
+std::vector<Checked> check_files(const Manifest& manifest, const std::string& dir, Depth depth, ShareOfFiles share) {
   std::vector<Checked> all(manifest.files.size());
-  std::atomic<size_t> next{0};
+  std::atomic<size_t> next{0};  // of the share
   std::atomic<bool> stop{false};
   const auto work = [&] {
-    for (size_t i = 0; !stop && (i = next++) < all.size();) {
+    for (size_t i = 0; !stop && (i = share.first + share.every * next++) < all.size();) {
       try {
         all[i].damage = check_file(manifest, dir, manifest.files[i], depth);
       } catch (...) {
@@ -143,7 +143,7 @@ std::vector<Checked> check_files(const Manifest& manifest, const std::string& di
 }
 
 // `repeat` is set where something threw that may not happen again.
-Verification verify_once(const std::string& dir, Depth depth, bool& repeat) {
+Verification verify_once(const std::string& dir, Depth depth, ShareOfFiles share, bool& repeat) {
   Verification v;
   v.file = kManifestName;
   try {
@@ -151,7 +151,7 @@ Verification verify_once(const std::string& dir, Depth depth, bool& repeat) {
     const auto named = parse_step_folder(std::filesystem::path(dir).filename().string());
     if (named && *named != v.manifest.step)
       throw Error(cat(dir, "/", kManifestName, ": is of step ", v.manifest.step, ", the folder's name says ", *named));
-    const std::vector<Checked> checked = check_files(v.manifest, dir, depth);
+    const std::vector<Checked> checked = check_files(v.manifest, dir, depth, share);
     for (size_t i = 0; i < checked.size(); ++i) {
       v.file = v.manifest.files[i].name;
       if (checked[i].error) std::rethrow_exception(checked[i].error);
@@ -173,10 +173,10 @@ Verification verify_once(const std::string& dir, Depth depth, bool& repeat) {
 
 // A read that failed and now succeeds says nothing about what it was to read: only a failure that repeats itself is
 // damage.
-Verification verify_checkpoint(const std::string& dir, Depth depth) {
+Verification verify_checkpoint(const std::string& dir, Depth depth, ShareOfFiles share) {
   bool repeat = false;
-  Verification v = verify_once(dir, depth, repeat);
-  return repeat ? verify_once(dir, depth, repeat) : v;
+  Verification v = verify_once(dir, depth, share, repeat);
+  return repeat ? verify_once(dir, depth, share, repeat) : v;
 }
 
 }  // namespace athanor

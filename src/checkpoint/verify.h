@@ -1,5 +1,6 @@
 // Verifies a checkpoint folder, locates damage in it, and prints its contents.
 #pragma once
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -25,8 +26,13 @@ struct Verification {
   int64_t begin = 0, end = 0;  // bytes of the file within which the damage lies
 };
 
+// Which files: number `first` of the manifest, and from there on every so-manyth.
+struct ShareOfFiles {
+  size_t first = 0, every = 1;
+};
+
 // Damage is reported, not thrown; throws only if nothing can be determined (out of memory).
-Verification verify_checkpoint(const std::string& dir, Depth depth);
+Verification verify_checkpoint(const std::string& dir, Depth depth, ShareOfFiles share = {});
 
 // How a folder is verified, by whoever looks for a checkpoint.
 using Verify = std::function<Verification(const std::string& dir)>;

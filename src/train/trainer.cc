@@ -12,6 +12,7 @@
 #include "metrics/jsonl.h"
 #include "metrics/process_memory.h"
 #include "ops/step_control.h"
+#include "train/find_together.h"
 
 namespace athanor {
 namespace {
@@ -519,10 +520,10 @@ bool Trainer::reached_stop() const {
   return config_.stop_at_loss > 0 && state_.reached_loss && *state_.reached_loss <= config_.stop_at_loss;
 }
 
-std::string Trainer::newest_before_trouble() const {
+std::string Trainer::newest_before_trouble(const Verify& verify) const {
   std::vector<CheckpointInfo> all = list_checkpoints(config_.save);
   for (auto c = all.rbegin(); c != all.rend(); ++c) {
-    if (c->step > state_.step || !verify_checkpoint(c->path, Depth::checksums).ok) continue;
+    if (c->step > state_.step || !verify(c->path).ok) continue;
     const StepState then = read_run_state(c->path).device;
     if (then.skipped_in_row == 0 && then.spikes_in_row == 0) return c->path;
   }
@@ -534,7 +535,8 @@ bool Trainer::roll_back() {
   if (!config_.rollback || state_.rollbacks > 0) return false;
   settle_save();
   doing(Activity::loading);
-  const std::string folder = shared(backend_.mesh.world().rank() == 0 ? newest_before_trouble() : "");
+  const std::string folder =
+      find_together(backend_.control, [this](const Verify& verify) { return newest_before_trouble(verify); });
   if (folder.empty()) return false;
   const RunState failed = state_;
   state_ = load_checkpoint(*engine_, backend_.device, folder);

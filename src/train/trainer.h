@@ -59,10 +59,10 @@ class Trainer {
     int64_t sequences;
   };
   void doing(Activity) const;
-  void require_common_start();          // several ranks: same program, configuration and data
-  void open_run();                      // run folder, lock, sinks, start records
-  std::optional<Resume> find_resume();  // and checks that the config is compatible
-  std::string resume_folder() const;    // "": start from scratch
+  void require_common_start();                     // several ranks: same program, configuration and data
+  void open_run();                                 // run folder, lock, sinks, start records
+  std::optional<Resume> find_resume();             // and checks that the config is compatible
+  std::string resume_folder(const Verify&) const;  // on rank 0; "": start from scratch
   void check_resume(Resume&);
   void warn_of_rate(const Resume&, const std::vector<ConfigChange>&) const;  // if the rate rises
   void tune(const std::optional<Resume>&);                                   // products: rank 0's choices, on all ranks
@@ -122,8 +122,8 @@ class Trainer {
   bool wants_to_save() const;  // by this rank's clock
   bool time_is_up() const;
   bool reached_stop() const;
-  std::string newest_before_trouble() const;  // checkpoint folder; "": none
-  bool roll_back();                           // if configured and not done before
+  std::string newest_before_trouble(const Verify&) const;  // on rank 0; checkpoint folder, "": none
+  bool roll_back();                                        // if configured and not done before
   Exit finish(Exit);
 
   Config config_;

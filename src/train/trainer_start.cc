@@ -16,6 +16,7 @@
 #include "ops/step_control.h"
 #include "tokenizer/load.h"
 #include "train/advice.h"
+#include "train/find_together.h"
 #include "train/trainer.h"
 
 namespace athanor {
@@ -39,8 +40,8 @@ EventRecord with_plan(EventRecord event, const MemoryPlan& plan, double peak_flo
 }
 
 // Returns `folder` after verifying every byte of it; else throws.
-std::string whole_checkpoint(const std::string& folder) {
-  const Verification whole = verify_checkpoint(folder, Depth::checksums);
+std::string whole_checkpoint(const std::string& folder, const Verify& verify) {
+  const Verification whole = verify(folder);
   if (!whole.ok)
     throw Error(cat("load: ", folder, " is not a whole checkpoint: ", whole.problem, "; `athanor checkpoint list ",
                     parent_dir(folder), "` shows what there is"));
@@ -141,23 +142,24 @@ void Trainer::open_run() {
 }
 
 std::optional<Trainer::Resume> Trainer::find_resume() {
-  const std::string folder = shared(backend_.mesh.world().rank() == 0 ? resume_folder() : "");
+  const std::string folder =
+      find_together(backend_.control, [this](const Verify& verify) { return resume_folder(verify); });
   if (folder.empty()) return std::nullopt;
   Resume resume{folder, read_run_state(folder), std::nullopt};
   check_resume(resume);
   return resume;
 }
 
-std::string Trainer::resume_folder() const {
+std::string Trainer::resume_folder(const Verify& verify) const {
   if (config_.load == "none") return "";
   if (config_.load == "auto" && config_.load_step >= 0)
-    return whole_checkpoint(cat(config_.save, "/", step_folder(config_.load_step)));
+    return whole_checkpoint(cat(config_.save, "/", step_folder(config_.load_step)), verify);
   if (config_.load != "auto")
-    return whole_checkpoint(config_.load_step >= 0 ? cat(config_.load, "/", step_folder(config_.load_step))
-                                                   : config_.load);
+    return whole_checkpoint(
+        config_.load_step >= 0 ? cat(config_.load, "/", step_folder(config_.load_step)) : config_.load, verify);
   if (config_.save.empty()) return "";
   std::vector<std::string> skipped;
-  const auto newest = newest_valid(config_.save, &skipped);
+  const auto newest = newest_valid(config_.save, &skipped, verify);
   for (const std::string& why : skipped) log::warn("checkpoint skipped: ", why);
   return newest ? newest->path : "";
 }
@@ -256,8 +258,9 @@ void Trainer::start(const std::optional<Resume>& resume) {
     config_.micro_batch_size = resume->state.micro_batch_size;
   std::optional<ModelFolder> from;
   if (!resume && !config_.init_from.empty()) {
-    const bool finds = backend_.mesh.world().rank() == 0;
-    from.emplace(VerifiedModel{shared(finds ? verified_model(config_.init_from).folder : ""), !finds});
+    const auto find = [this](const Verify& verify) { return verified_model(config_.init_from, verify).folder; };
+    const bool elsewhere = backend_.mesh.world().rank() > 0;
+    from.emplace(VerifiedModel{.folder = find_together(backend_.control, find), .elsewhere = elsewhere});
     require_same_model(*from, config_.model);
   }
   engine_ = make_engine(config_, backend_, true);

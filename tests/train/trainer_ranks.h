@@ -51,7 +51,7 @@ class AheadDevice final : public Device {
 
 // A communicator that shares its group with those of all its ranks that are split from it, so that a rank which does
 // other things than the others is told so, in place of waiting; and that counts its calls or changes their sums.
-class Observed final : public Communicator {
+class Observed : public Communicator {
  public:
   using Sums = std::function<void(const Tensor& x)>;  // called after an all_reduce; likewise after a broadcast
   Observed(std::shared_ptr<Communicator> inner, std::atomic<int64_t>* calls, Sums sums = {}, Sums told = {})

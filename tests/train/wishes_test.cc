@@ -167,10 +167,11 @@ TEST_F(Decisions, AllStartWithTheWeightsThatRank0Found) {
   const double of_older = first_loss("older", cat(source, "/", step_folder(4))), of_newer = first_loss("newer", newer);
   ASSERT_NE(of_older, of_newer);
   fs::rename(newer, aside);
-  // That there is nothing to resume is told in no bytes; then rank 1 is late, and the newer checkpoint comes.
+  // That there is nothing to verify and nothing to resume is told in no bytes each; then rank 1 is late, and the newer
+  // checkpoint comes.
   const auto late = [&](int rank) {
-    return [&, rank](const Tensor& x) {
-      if (rank != 1 || x.bytes() > 0 || !fs::exists(aside)) return;
+    return [&, rank, told = 0](const Tensor& x) mutable {
+      if (rank != 1 || x.bytes() > 0 || ++told != 2) return;
       std::this_thread::sleep_for(std::chrono::milliseconds(300));
       fs::rename(aside, newer);
     };
