@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <charconv>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string_view>
 
+#include "base/checksum.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json.h"
@@ -78,6 +80,22 @@ Question question_of(const std::string& line, const Tokenizer& tokenizer, Questi
 }
 
 }  // namespace
+
+std::string fingerprint(const std::vector<Question>& questions) {
+  Xxh3 hash;
+  const auto add = [&hash]<class T>(const std::vector<T>& list) {
+    const auto count = int64_t(list.size());
+    hash.update(&count, sizeof count);
+    hash.update(std::as_bytes(std::span(list)));
+  };
+  for (const Question& q : questions) {
+    add(q.context);
+    for (const auto& choice : q.choices) add(choice);
+    add(q.characters);
+    hash.update(&q.label, sizeof q.label);
+  }
+  return hash.hex();
+}
 
 std::vector<Question> read_questions(const std::string& path, const Tokenizer& tokenizer, QuestionLimits limits) {
   const std::string text = read_file(path, kMaxFile);

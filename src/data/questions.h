@@ -21,6 +21,9 @@ struct QuestionLimits {
   int64_t vocab_size = 0;  // of the model
 };
 
+// Of all that they are: equal for the same questions.
+std::string fingerprint(const std::vector<Question>&);
+
 // Throws Error(usage) with file and line for an invalid question.
 std::vector<Question> read_questions(const std::string& path, const Tokenizer& tokenizer, QuestionLimits limits);
 

@@ -121,6 +121,7 @@ void Trainer::require_common_start() {
   require("configurations", common_keys(config_));
   require("train_data", train_.fingerprint());
   if (valid_) require("valid_data", valid_->fingerprint());
+  if (!config_.choice_data.empty()) require("choice_data", fingerprint(questions_));
   if (backend_.control) backend_.control->barrier();  // rank 0 writes only after all ranks have checked
 }
 

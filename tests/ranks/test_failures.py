@@ -128,16 +128,34 @@ class DisagreementTest(RanksTest):
                                 env=self.rank_variables(rank, 2, port)) for rank in range(2)]
         self.assertEqual([self.finish(p).code for p in processes], [DONE, DONE])
 
-    def test_other_data_under_the_same_name(self):
+    def rank_1_elsewhere(self, *copied):
+        """A folder with these of the test's, where rank 1 works from now on, as on a machine with other files."""
         elsewhere = self.folder / "elsewhere"
-        (elsewhere / "data").mkdir(parents=True)
-        shutil.copy(self.folder / "data" / "text_val_000000.bin", elsewhere / "data")
-        write_shard(elsewhere / "data" / "text_train_000000.bin", random_tokens(4000, seed=7))
-        wrapper = self.folder / "there"  # rank 1 works in another folder, as on a machine with other files
+        elsewhere.mkdir()
+        for name in copied:
+            shutil.copytree(self.folder / name, elsewhere / name)
+        wrapper = self.folder / "there"
         wrapper.write_text(f'#!/bin/sh\n[ "$RANK" = 1 ] && cd {elsewhere}\nexec {self.program} "$@"\n')
         wrapper.chmod(0o755)
         self.program = wrapper
+        return elsewhere
+
+    def test_other_data_under_the_same_name(self):
+        elsewhere = self.rank_1_elsewhere("data")
+        write_shard(elsewhere / "data" / "text_train_000000.bin", random_tokens(4000, seed=7))
         self.assertIn("different train_data", self.both((self.config,)))
+
+    def test_other_questions_under_the_same_name(self):
+        lines = [json.dumps({"text": "word " * (i % 9 + 1)}) + "\n" for i in range(60)]
+        (self.folder / "a.jsonl").write_text("".join(lines))
+        self.run_program("tokenize", "--input", "a.jsonl", "--output-prefix", "words/a", "--valid-every", "5")
+        self.config = self.make_config(train_data="words/a_train_*.bin", valid_data="words/a_val_*.bin",
+                                       choice_data="choices.jsonl", device="cpu")
+        elsewhere = self.rank_1_elsewhere("words")
+        for folder, label in ((self.folder, 0), (elsewhere, 1)):
+            (folder / "choices.jsonl").write_text(
+                json.dumps({"context": "word word", "choices": [" word", " zzzz"], "label": label}) + "\n")
+        self.assertIn("different choice_data", self.both((self.config,)))
 
 
 class StartTest(RanksTest):
