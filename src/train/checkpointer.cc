@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "comm/rank_info.h"
 #include "comm/texts.h"
 
 namespace athanor {
@@ -193,7 +194,7 @@ void Checkpointer::begin(const RunState& state, std::string why, SaveExtras extr
     if (room_.bytes > 0 && !room_.memory) room_.memory = device_.allocate(room_.bytes, room_.kind);
     if (options_.lock) writer_ = std::make_unique<CheckpointWriter>(*options_.lock, state.step, options);
   });
-  if (const std::string failure = of_any_rank(mine); !failure.empty()) return fail(failure, !mine.empty());
+  if (const std::string failure = of_any_rank(named(mine)); !failure.empty()) return fail(failure, !mine.empty());
   std::vector<Tensors> held = snapshot();
   const std::string folder = cat(options_.root, "/", tmp_folder(state.step));
   part_ = begin_work(options_.background, [this, folder, held = std::move(held), options = std::move(options)] {
@@ -209,7 +210,7 @@ void Checkpointer::collect() {
   const Stopwatch stall(save_.stall_seconds);
   std::vector<WrittenFile> mine;
   const std::string mine_failed = failure_of([&] { mine = part_.get(); });
-  if (const std::string failure = of_any_rank(mine_failed); !failure.empty())
+  if (const std::string failure = of_any_rank(named(mine_failed)); !failure.empty())
     return fail(failure, !mine_failed.empty());
   std::vector<std::vector<WrittenFile>> parts;
   if (options_.control) {
@@ -261,7 +262,7 @@ std::optional<SavedCheckpoint> Checkpointer::take_saved() {
 void Checkpointer::settle() {
   Committed done;
   const std::string failure = failure_of([&] { done = commit_.get(); });
-  if (!failure.empty()) return fail(failure, true);
+  if (!failure.empty()) return fail(named(failure), true);
   save_.folder = done.folder;
   save_.seconds = seconds_between(begin_, done.time);
   save_.bytes = done.bytes;
@@ -271,6 +272,10 @@ void Checkpointer::settle() {
 void Checkpointer::fail(const std::string& why, bool here) {
   writer_.reset();  // removes the files written so far
   failed_ = FailedSave{save_.step, why, seconds_between(begin_, Clock::now()), here};
+}
+
+std::string Checkpointer::named(const std::string& why) const {
+  return why.empty() || !options_.control ? why : cat("rank ", rank_, " (", host_name(), "): ", why);
 }
 
 std::string Checkpointer::of_any_rank(const std::string& why) const {

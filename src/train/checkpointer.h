@@ -36,7 +36,7 @@ struct SavedCheckpoint {
 
 struct FailedSave {
   int64_t step = 0;
-  std::string why;     // reason, from the first rank that failed
+  std::string why;     // reason, from the first rank that failed, which it names
   double seconds = 0;  // duration of the attempt
   bool here = true;    // this rank is one that failed
 };
@@ -104,6 +104,7 @@ class Checkpointer {
   void remove_older() const;
   void settle();
   void fail(const std::string& why, bool here);
+  std::string named(const std::string& why) const;  // with this rank, one of several, and its machine
   std::string of_any_rank(const std::string& why) const;
 
   Engine& engine_;

@@ -13,6 +13,7 @@
 #include "metrics/process_memory.h"
 #include "ops/step_control.h"
 #include "train/find_together.h"
+#include "train/shared_folder.h"
 
 namespace athanor {
 namespace {
@@ -46,6 +47,7 @@ Exit Trainer::run_from_start() {
     });
     require_common_start();
     open_run();
+    if (backend_.control && !config_.save.empty()) require_shared_folder(*backend_.control, config_.save);
     resume = find_resume();
     start(resume);
     running_ = true;

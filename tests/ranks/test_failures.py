@@ -157,6 +157,16 @@ class DisagreementTest(RanksTest):
                 json.dumps({"context": "word word", "choices": [" word", " zzzz"], "label": label}) + "\n")
         self.assertIn("different choice_data", self.both((self.config,)))
 
+    def test_a_save_folder_that_ranks_do_not_share(self):
+        self.rank_1_elsewhere("data")
+        port = free_port()
+        for rank, process in enumerate([self.start("train", self.config, env=self.rank_variables(rank, 2, port))
+                                        for rank in range(2)]):
+            done = self.finish(process)
+            self.assertIn(done.code, (USAGE, PEER_LOST), str(done))  # the second to end repeats what the first said
+            self.assertRegex(done.err, r"save: rank 1 \(\S+\) does not see what rank 0 \(\S+\) has just written in run;")
+        self.assertEqual(self.checkpoints(), [])
+
 
 class StartTest(RanksTest):
     def test_missing_ranks_are_named_on_all_that_came(self):

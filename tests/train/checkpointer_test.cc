@@ -7,6 +7,7 @@
 #include <mutex>
 #include <semaphore>
 
+#include "comm/rank_info.h"
 #include "comm/threads.h"
 #include "cpu/make_cpu.h"
 #include "tests/tiny_model.h"
@@ -142,7 +143,7 @@ TEST_F(CheckpointerTest, APartThatFailsLeavesTheOneBefore) {
       saves.finish();
       const auto failed = saves.take_failed();
       ASSERT_TRUE(failed) << "all ranks know";
-      EXPECT_EQ(failed->why, "the disk is full");
+      EXPECT_EQ(failed->why, cat("rank 1 (", host_name(), "): the disk is full"));
       EXPECT_EQ(failed->step, 2);
       EXPECT_EQ(failed->here, engine.rank() == 1);
       EXPECT_FALSE(saves.take_failed());
@@ -171,7 +172,7 @@ TEST_F(CheckpointerTest, ACommitThatFailsIsKnownToAllAndTheNextOneIsWritten) {
       saves.finish();
       const auto failed = saves.take_failed();
       ASSERT_TRUE(failed);
-      EXPECT_EQ(failed->why, "no room for the manifest");
+      EXPECT_EQ(failed->why, cat("rank 0 (", host_name(), "): no room for the manifest"));
       saves.begin(at(1), "", {}, {});
       saves.finish();
       EXPECT_FALSE(saves.take_failed());
