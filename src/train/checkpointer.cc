@@ -71,6 +71,21 @@ int64_t bytes_of(const ParamStore& params, size_t piece, const ParamStore::Piece
   return bytes;
 }
 
+// The rank that writes each tensor: consecutive ones, about as many elements for each rank.
+std::vector<int> writers_of(const std::vector<ParamStore::Piece>& pieces, int ranks) {
+  const int64_t total =
+      std::accumulate(pieces.begin(), pieces.end(), int64_t{1},
+                      [](int64_t sum, const ParamStore::Piece& p) { return sum + p.slice->shape.numel(); });
+  int64_t before = 0;
+  std::vector<int> writers;
+  for (const ParamStore::Piece& piece : pieces) {
+    const int64_t elements = piece.slice->shape.numel();
+    writers.push_back(int((before + elements / 2) * ranks / total));
+    before += elements;
+  }
+  return writers;
+}
+
 // Runs fn on a thread; without `background`, or if no thread can be started, when the result is requested.
 template <class Fn>
 auto begin_work(bool background, const Fn& fn) {
@@ -85,10 +100,11 @@ auto begin_work(bool background, const Fn& fn) {
 }  // namespace
 
 size_t snapshot_bytes(const ParamStore& params, int ranks) {
-  int64_t bytes = 0;
   const std::vector<ParamStore::Piece> pieces = params.pieces();
-  for (size_t i = 0; i < pieces.size(); ++i) bytes += bytes_of(params, i, pieces[i]);
-  return size_t(bytes / ranks);
+  const std::vector<int> writers = writers_of(pieces, ranks);
+  std::vector<int64_t> bytes(size_t(ranks), 0);
+  for (size_t i = 0; i < pieces.size(); ++i) bytes[size_t(writers[i])] += bytes_of(params, i, pieces[i]);
+  return size_t(*std::ranges::max_element(bytes));
 }
 
 Checkpointer::Checkpointer(Engine& engine, Device& device, CheckpointerOptions options)
@@ -101,14 +117,9 @@ Checkpointer::Checkpointer(Engine& engine, Device& device, CheckpointerOptions o
       files_{{"model", {}}, {"optimizer", {}}},
       room_{device, device.unified() ? Mem::host : Mem::pinned} {
   const ParamStore& params = engine_.model().params();
-  const int64_t total =
-      std::accumulate(pieces_.begin(), pieces_.end(), int64_t{1},
-                      [](int64_t sum, const ParamStore::Piece& p) { return sum + p.slice->shape.numel(); });
-  int64_t before = 0;  // assigns consecutive tensors to ranks, balanced by bytes
+  const std::vector<int> writers = writers_of(pieces_, ranks_);
   for (size_t i = 0; i < pieces_.size(); ++i) {
-    const int64_t elements = pieces_[i].slice->shape.numel();
-    const int writer = int((before + elements / 2) * ranks_ / total);
-    before += elements;
+    const int writer = writers[i];
     files_[0].items.push_back({i, -1, writer});
     for (size_t s = 0; s < params.state_specs().size(); ++s)
       if (params.keeps(s, i)) files_[1].items.push_back({i, int(s), writer});

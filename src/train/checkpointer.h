@@ -41,7 +41,8 @@ struct FailedSave {
   bool here = true;    // this rank is one that failed
 };
 
-// Approximate host memory, in bytes, that a background save takes on each of `ranks`.
+// Approximate host memory, in bytes, that a background save takes on the one of `ranks` that writes most: parts are
+// whole tensors.
 size_t snapshot_bytes(const ParamStore&, int ranks);
 
 // Every rank makes the same calls in the same order.

@@ -104,6 +104,31 @@ TEST_F(CheckpointerTest, InTheBackgroundAndByRanksItIsTheMomentOfBegin) {
   EXPECT_EQ(sums("2-1", 1), sums("3-3b", 1)) << "initial weights, whoever writes them";
 }
 
+// Tensors are not divided: on many ranks the largest one is most of what its writer holds.
+TEST_F(CheckpointerTest, AsMuchIsReservedAsTheRankThatWritesMostHolds) {
+  for (const int ranks : {2, 12}) {
+    const std::string save = cat("reserved", ranks);
+    size_t reserved = 0;
+    run(ranks, 0, true, save, [&](Engine& engine, Checkpointer& saves) {
+      saves.begin(at(1), "", {}, {});
+      saves.finish();
+      if (engine.rank() == 0) reserved = snapshot_bytes(engine.model().params(), ranks);
+    });
+    std::map<std::string, size_t> written;  // by the number of the part
+    size_t all = 0;
+    for (const ManifestTensor& t : manifest(save, 1).tensors) {
+      const size_t bytes = size_t(t.piece_shape().numel()) * size_of(t.dtype);
+      written[t.file.substr(t.file.find('-'))] += bytes, all += bytes;
+    }
+    size_t most = 0;
+    for (const auto& [part, bytes] : written) most = std::max(most, bytes);
+    EXPECT_EQ(reserved, most) << ranks;
+    if (ranks == 12) {
+      EXPECT_GT(reserved, 3 * all / size_t(2 * ranks)) << "the mean is far from it";
+    }
+  }
+}
+
 TEST_F(CheckpointerTest, EachSaveIsReportedOnceWithItsTimes) {
   run(2, 1, true, "run", [&](Engine& engine, Checkpointer& saves) {
     EXPECT_FALSE(saves.take_saved());
