@@ -61,8 +61,9 @@ std::vector<Choice> all_choices() {
 // 1e-4.
 constexpr double kEps = 1e-5;
 
-// Of the grid `s`. Two pieces of a sequence for each of its ranks; rings, sequence parallelism, sums beside products
-// and numbers of key heads take turns, each `turn` with every kind of batch.
+// Of the grid `s`. Two pieces of a sequence for each of its ranks; rings, sequence parallelism, sums beside products,
+// updates of whole matrices, gradients in bf16 and numbers of key heads take turns, each `turn` with every kind of
+// batch.
 Setting with(Setting s, const Choice& c, size_t turn) {
   s.stage = s.shards * s.context > 1 ? c.stage : 0;
   s.recompute = c.recompute, s.type = c.type, s.eps = kEps;
@@ -78,7 +79,8 @@ Setting with(Setting s, const Choice& c, size_t turn) {
   s.ring = turn % 2 == 1 && s.context > 1;
   s.sequence = turn / 2 % 2 == 1 && s.tensor > 1;
   s.beside = turn / 4 % 2 == 1 && s.tensor > 1;
-  if (c.bf16 && turn / 8 % 2 == 1) s.gradients = DType::bf16;
+  if (c.bf16 && turn % 3 == 1) s.gradients = DType::bf16;
+  if (turn / 8 % 2 == 1) s.rule = turn % 2 == 1 ? RuleName::normuon : RuleName::muon;
   return s;
 }
 
@@ -87,7 +89,8 @@ struct Law {
   std::map<std::string, std::vector<float>> initial;
 
   static std::string key_of(const Setting& s) {
-    return cat(alone(s).name(), " heads ", s.heads, " ", s.kv_heads, " sequences ", s.sequences);
+    return cat(alone(s).name(), " heads ", s.heads, " ", s.kv_heads, " sequences ", s.sequences, " ",
+               kRuleNames[size_t(s.rule)]);
   }
   const Curve& one(const Setting& s) {
     const std::string key = key_of(s);
@@ -151,6 +154,7 @@ TEST(MeshMatrix, CheckpointsOfEveryGridGoOnOnOthers) {
   const auto of = [&](size_t i, size_t like) {
     const Setting model = with(grids[like], choice, like / 2);
     Setting s = with(grids[i], choice, i / 2);
+    s.rule = model.rule;
     s.heads = model.heads, s.hidden = model.hidden, s.intermediate = model.intermediate;
     s.kv_heads = s.heads % 4 == 0 ? 2 : s.heads;
     s.step = s.sequences = model.sequences;

@@ -297,7 +297,7 @@ TEST_F(NcclTraining, SharedProductsRepeatTheirBits) {
 #ifdef ATHANOR_EMULATED_GPU
 // With the communicators of all groups.
 TEST_F(NcclTraining, WhatIsSentIsInRegisteredMemory) {
-  Setting s{.precision = "bf16", .shards = 2, .stage = 3, .length = 8};
+  Setting s{.precision = "bf16", .shards = 2, .stage = 3, .rule = RuleName::normuon, .length = 8};
   s.tensor = s.kv_heads = 2, s.sequence = true;
   const int64_t before = fake().calls_outside_registered_memory();
   (void)train(s, 1);
@@ -372,6 +372,17 @@ TEST_F(NcclTraining, WholeMatricesAreTheSameBitsOnAnyRanks) {
     s.graphs = replicas == 1;
     EXPECT_EQ(want, train(s, 2)) << s.name();
   }
+}
+
+// Parts of a matrix, from ranks that share products too, over the communicator of all ranks.
+TEST_F(NcclTraining, WholeMatricesFromPartsOfProducts) {
+  Setting s{.rule = RuleName::normuon, .length = 8};
+  const Curve want = train(s, 3);
+  s.shards = s.tensor = 2, s.stage = 3, s.sequence = true;  // and the one key head on both
+  expect_same_run(want, s, 1e-5, 3);
+  const Curve captured = train(s, 3);
+  s.graphs = false;
+  EXPECT_EQ(captured, train(s, 3)) << s.name();
 }
 
 TEST_F(NcclTraining, ManyStepsInBf16) {
