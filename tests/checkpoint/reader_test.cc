@@ -111,6 +111,22 @@ TEST_F(Reader, AnyBoxOfAnyCuttingIsTheSame) {
     }
 }
 
+TEST_F(Reader, ARunIsTheElementsOfItsRows) {
+  save_pieces(at("run"), {piece_of("t", {5, 7}, {0, 0}, {5, 3}), piece_of("t", {5, 7}, {0, 3}, {5, 7})});
+  save_pieces(at("vector"), {piece_of("t", {35}, {0}, {35})});
+  for (const char* run : {"run", "vector"}) {
+    const CheckpointReader r(at(cat(run, "/step-00000001")));
+    std::vector<std::byte> all(35 * 4);
+    r.read("t", all);
+    for (int64_t begin = 0; begin <= 35; ++begin)
+      for (int64_t end = begin; end <= 35; ++end) {
+        std::vector<std::byte> some(size_t(end - begin) * 4);
+        r.read_run("t", begin, end, some);
+        EXPECT_EQ(some, std::vector(all.begin() + begin * 4, all.begin() + end * 4)) << begin << " to " << end;
+      }
+  }
+}
+
 TEST_F(Reader, PiecesMustTile) {
   save_pieces(at("hole"), {piece_of("t", {4, 4}, {0, 0}, {2, 4}), piece_of("t", {4, 4}, {3, 0}, {4, 4})});
   EXPECT_ERROR(CheckpointReader{at("hole/step-00000001")}, "'t'", "hold 12 of 16 elements");

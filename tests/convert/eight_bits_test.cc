@@ -29,6 +29,13 @@ class EightBits : public ModelScratch {
     const auto& weight = model.at(name);
     model.read(weight, 0, weight.shape[0], bytes);
     to_floats(bytes, weight.dtype, out);
+    // From the middle of one row to that of another.
+    std::vector<float> run;
+    const auto all = int64_t(out.size());
+    const int64_t cols = all / weight.shape[0], begin = std::min(all, cols + 3), end = std::min(all, 131 * cols + 130);
+    model.read_run(weight, begin, end, bytes);
+    to_floats(bytes, weight.dtype, run);
+    EXPECT_EQ(run, std::vector(out.begin() + begin, out.begin() + end)) << name;
     return out;
   }
   std::vector<float> floats(const WeightFiles& files, const std::string& name) {

@@ -391,9 +391,13 @@ TEST(TensorParallel, ARankReadsOnlyWhatItHas) {
       mesh.world().barrier();
       if (mesh.world().rank() == 0) read += bytes_read(), read_of_weights = -bytes_read();
       mesh.world().barrier();
+      engine.init_weights();
       load_weights(engine, *cpu.device, ModelFolder(VerifiedModel{folder, true}));  // init_from
       mesh.world().barrier();
       if (mesh.world().rank() == 0) read_of_weights += bytes_read();
+      const std::vector<float> masters = all_masters(engine);
+      load_checkpoint(engine, *cpu.device, folder);
+      EXPECT_EQ(all_masters(engine), masters) << s.name();
     });
     // Weights, a third of all, are read by every shard up to stage 2.
     const double times = stage == 1 ? 4.0 / 3 : 1;
