@@ -103,6 +103,18 @@ TEST(TensorMuon, EveryPrecision) {
     }
 }
 
+// NorMuon's numbers of outputs in a checkpoint, in the order of the names.
+std::vector<float> numbers_in(const std::map<std::string, std::vector<std::byte>>& files) {
+  std::vector<float> all;
+  for (const auto& [name, bytes] : files) {
+    if (name.find(" v_neuron.") == std::string::npos) continue;
+    const size_t before = all.size();
+    all.resize(before + bytes.size() / sizeof(float));
+    std::memcpy(&all[before], bytes.data(), bytes.size());
+  }
+  return all;
+}
+
 // Files hold whole tensors, NorMuon's numbers of outputs among them.
 TEST(TensorMuon, CheckpointsKnowNothingOfGroups) {
   const testing::TempDir dir;
@@ -117,6 +129,7 @@ TEST(TensorMuon, CheckpointsKnowNothingOfGroups) {
     const auto whole = run_part(one, "", 0, 4, cat(dir.path(), "/", p, "whole"));
     const std::vector<Grid> grids = {{1, 1, 0, 1}, {1, 1, 0, 2}, {1, 2, 1, 2, true},
                                      {1, 2, 3, 4}, {2, 2, 2, 1}, {1, 1, 3, 2, true, 2}};
+    std::vector<float> numbers;  // of the first grid, one rank
     for (size_t i = 0; i < grids.size(); ++i) {
       if (kSanitized && i % 2 == 1) continue;
       const std::string half = cat(p, "half", i);
@@ -125,6 +138,11 @@ TEST(TensorMuon, CheckpointsKnowNothingOfGroups) {
       const auto saved = tensors_of(at(half, 2));
       EXPECT_EQ(saved.contains("optimizer v_neuron.model.layers.0.self_attn.k_proj.weight"),
                 type == ModelType::llama && rule == RuleName::normuon);
+      if (i == 0) numbers = numbers_in(saved);
+      EXPECT_EQ(numbers.empty(), rule == RuleName::muon);
+      if (!numbers.empty()) {
+        EXPECT_LT(distance(numbers, numbers_in(saved)), 1e-3) << half;
+      }
       const Setting next = on(one, grids[(i + 1) % grids.size()]);
       const auto rest = run_part(next, at(half, 2), 2, 4, cat(dir.path(), "/", half, "then"));
       for (size_t k = 0; k < 2; ++k) EXPECT_NEAR(rest[k], whole[k + 2], 1e-5 * whole[k + 2]) << half;
@@ -240,14 +258,15 @@ TEST(TensorMuon, PartsInAnotherOrderAreNoticed) {
   }
 }
 
-// What an owner has itself is not sent, and what others have alike one of them sends; each gets the update of its part.
+// What an owner has itself is not sent, and what others of its copy have alike one of them sends; each rank of all
+// copies gets the update of its part.
 TEST(TensorMuon, OfTheSameHeadsOneIsSent) {
-  for (const auto& [kv_heads, tensor] : {std::pair{1, 2}, {2, 4}}) {
-    const Setting s{.rule = RuleName::muon, .tensor = tensor, .kv_heads = kv_heads};
+  for (const auto& [replicas, kv_heads, tensor] : {std::tuple{1, 1, 2}, {1, 2, 4}, {2, 1, 2}, {2, 2, 4}}) {
+    const Setting s{.replicas = replicas, .rule = RuleName::muon, .tensor = tensor, .kv_heads = kv_heads};
     double heads = 0, rest = 0;  // bytes of the matrices of key and value heads, and of the others
     std::array<double, 2> sent = {};
     std::mutex mutex;
-    run_ranks(tensor, [&](std::unique_ptr<Communicator> world) {
+    run_ranks(s.ranks(), [&](std::unique_ptr<Communicator> world) {
       const CpuBackend cpu = make_cpu({.threads = 1});
       ProcessMesh mesh(std::move(world), s.mesh());
       Engine engine(tiny(s), options(s), {*cpu.device, *cpu.ops, mesh});
@@ -265,7 +284,7 @@ TEST(TensorMuon, OfTheSameHeadsOneIsSent) {
     });
     ASSERT_GT(heads, 0);
     EXPECT_EQ(sent[0], rest * (tensor - 1) / tensor + heads * (kv_heads - 1) / kv_heads);
-    EXPECT_EQ(sent[1], rest * (tensor - 1) / tensor + heads * (tensor - 1) / kv_heads);
+    EXPECT_EQ(sent[1], rest * (s.ranks() - 1) / tensor + heads * (s.ranks() - 1) / kv_heads);
   }
 }
 
