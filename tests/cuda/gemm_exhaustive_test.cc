@@ -1,5 +1,6 @@
 // Everything that cuBLASLt can be configured to: that the list is whole and holds nothing that must not run, that the
-// fastest is found wherever it hides, and that failures cost a candidate, not the search.
+// fastest is found wherever it hides, that failures cost a candidate, not the search, and that training's search takes
+// nothing that gives other results.
 #include <gmock/gmock.h>
 
 #include "cuda/gemm/algorithms.h"
@@ -15,6 +16,7 @@
 
 namespace athanor::cuda {
 namespace {
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -56,6 +58,8 @@ T config(const cublasLtMatmulAlgo_t& algorithm, cublasLtMatmulAlgoConfigAttribut
   library().cublasLtMatmulAlgoConfigGetAttribute(&algorithm, name, &value, sizeof value, nullptr);
   return value;
 }
+
+cudaStream_t stream_of(void*, size_t, cudaStream_t stream) { return stream; }  // the last arguments of cublasLtMatmul()
 
 class GemmExhaustiveTest : public KernelTest {
  protected:
@@ -119,6 +123,35 @@ TEST_F(GemmExhaustiveTest, AlignmentOfAddressesAndRowsDecidesWhatIsListed) {
   EXPECT_EQ(ids(product(64, 96, 32)), (std::vector<int32_t>{66, 67, 24}));
   EXPECT_EQ(ids(product(64, 96, 32, 4)), (std::vector<int32_t>{67, 24}));
   EXPECT_EQ(ids(product(64, 95, 32)), std::vector<int32_t>{24});
+}
+
+// An algorithm that leaves part of a product out is the fastest, and is not used.
+TEST_F(GemmExhaustiveTest, WhoeverGivesOtherResultsIsNotUsed) {
+  const Gemm op = product(32, 32, 512);
+  fake().set_time([&](const cublasLtMatmulAlgo_t& algorithm, uint32_t) {
+    const int parts = config<int32_t>(algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM);
+    return parts == 3 ? 5.0 : parts == 2 ? 20.0 : 50.0;
+  });
+  for (const bool adds : {false, true}) {
+    CublasLtTable table = library();
+    table.cublasLtMatmul = [](auto handle, auto desc, auto alpha, auto a, auto a_layout, auto b, auto b_layout,
+                              auto beta, auto c, auto c_layout, auto d, auto d_layout, auto algorithm, auto... rest) {
+      const auto status = library().cublasLtMatmul(handle, desc, alpha, a, a_layout, b, b_layout, beta, c, c_layout, d,
+                                                   d_layout, algorithm, rest...);
+      if (config<int32_t>(*algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM) == 3)
+        CUDA_CHECK(cudaMemsetAsync(d, 0, 4 * 32 * sizeof(bf16), stream_of(rest...)));
+      return status;
+    };
+    Gemm one = op;
+    one.accumulate = adds;
+    GemmRunner runner = make(table);
+    testing::internal::CaptureStderr();
+    const auto report = runner.search({&one, 1}, 600, stream_);
+    EXPECT_THAT(testing::internal::GetCapturedStderr(),
+                ContainsRegex("algorithm .*3 cuts of K was the fastest in a trial of bf16.*is not used.* d differs by "
+                              "0\\.[0-9]+ of its size"));
+    EXPECT_NEAR(report.best_microseconds, 20, 5);
+  }
 }
 
 TEST_F(GemmExhaustiveTest, FindsWhatTheLibraryDoesNotOffer) {
