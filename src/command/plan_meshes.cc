@@ -97,7 +97,8 @@ const char* sequence_word(const Way& w) { return w.tensor == 1 ? "-" : w.sequenc
 // Bytes that a rank sends in a step to those with the same shards, and to those with other shards. Ranks that share
 // nothing out are copies of all of it.
 std::pair<double, double> sent_for_data(const StepTraffic& t, bool shards) {
-  const double all = t.bytes_of("data_parallel"), copies = t.bytes_of("copies") + (shards ? 0 : all);
+  const double all = t.bytes_of("data_parallel") + t.bytes_of("world"),
+               copies = t.bytes_of("copies") + (shards ? 0 : all);
   return {copies, t.bytes_of("shards") + (shards ? all : 0)};
 }
 

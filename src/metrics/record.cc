@@ -127,7 +127,7 @@ constexpr std::array<RecordField<C>, 8> kCommunicationFields = {{
     {"layer", "", "embedding, block or head; empty: of the whole step, or not known of which", "", false, &C::layer},
     {"group", "",
      "the ranks: tensor (share products), context (share sequences), shards (share what zero_stage says), copies, "
-     "data_parallel (all with other tokens); empty: not known",
+     "data_parallel (all with other tokens), world (all); empty: not known",
      "", false, &C::group},
     {"collective", "", "all_reduce, all_gather, reduce_scatter, all_to_all, ...; empty: not known", "", false,
      &C::collective},

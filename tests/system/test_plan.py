@@ -209,6 +209,10 @@ class PlanTest(SystemTest):
         self.assertEqual(set(waits), set(ways))
         for way, row in ways.items():
             self.assertAlmostEqual(sum(waits[way]), row["exposed"], delta=0.02, msg=str(way))
+        muon = self.ways_of(self.run_program("plan", path, "--gpu", "h200", "--ranks", 2, "--set", "optimizer=muon").out)
+        for sequence in ("yes", "no"):  # half of each matrix to its owner, and half of its update back, in bf16
+            sent = muon[1, 1, 1, 2, sequence]["copies"]
+            self.assertAlmostEqual(sent, 12 * 12 * 768**2 * 2 / 2, delta=0.1 * sent)
         copies, shards, context, tensor, sequence = next(iter(ways))
         best = f"copies {copies}, shards {shards}, context {context}, tensor {tensor}"
         best += " with sequence_parallel" if sequence == "yes" else ""
