@@ -306,8 +306,8 @@ class PlanTest(SystemTest):
         self.assertIn("1 copies in shards over 8 ranks do not make the 16 ranks", refused.err)
 
     def test_the_log_tells_of_the_configured_way_alone(self):
-        sets = ("context_parallel_size=2", "global_batch_size=1", "optimizer=muon", "seq_length=16384",
-                "model.max_position_embeddings=16384", "memory_limit_gib=2.5")
+        sets = ("context_parallel_size=2", "global_batch_size=1", "optimizer=lamb", "seq_length=16384",
+                "model.max_position_embeddings=16384", "memory_limit_gib=2.65")
         flags = [word for s in sets for word in ("--set", s)]
         done = self.run_program("plan", ROOT / "configs" / "gpt2-124m.json", "--gpu", "h200", "--ranks", 2, *flags)
         self.assertRegex(done.out, "instead of (ring|gather): per block")
