@@ -236,7 +236,7 @@ class Runner:
         build = self.variant("asan")
         result = self.build_with("asan", "--asan", "--tests", "--target", "tests", "--build-dir", build)
         if not result.failures:
-            result.merge(self.run_programs(build, "asan", timeout=1200, env=ASAN_ENVIRONMENT))
+            result.merge(self.run_programs(build, "asan", timeout=1800, env=ASAN_ENVIRONMENT))
         if self.args.all and not result.failures:
             result.merge(self.build_with("asan program", "--asan", "--build-dir", build))
             result.merge(self.run_system("system-asan", build / "athanor", 1, env=ASAN_ENVIRONMENT))
@@ -247,7 +247,7 @@ class Runner:
         targets = [part for name in TSAN_PROGRAMS for part in ("--target", f"test_{name}")]
         result = self.build_with("tsan", "--tsan", "--tests", "--build-dir", build, *targets)
         if not result.failures:
-            result.merge(self.run_programs(build, "tsan", TSAN_PROGRAMS, timeout=1200,
+            result.merge(self.run_programs(build, "tsan", TSAN_PROGRAMS, timeout=1800,
                                            env={"TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1"}))
         return result
 
