@@ -47,9 +47,8 @@ std::string to_text(const Way& w) {
 // Null where the ranks do not divide as configured.
 std::optional<Way> configured(const Config& c, int ranks) {
   try {
-    const ProcessMesh mesh = absent_mesh(mesh_sizes(c, ranks));
-    const int copies = mesh.copies().size();
-    return Way{copies, mesh.batches() / copies, mesh.context().size(), mesh.tensor().size(), c.sequence_parallel};
+    const MeshSizes sizes = mesh_sizes(c, ranks);
+    return Way{sizes.copies, sizes.shards, sizes.context, sizes.tensor, c.sequence_parallel};
   } catch (const Error&) {
     return std::nullopt;  // which is the error that the plan ends with
   }

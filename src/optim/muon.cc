@@ -67,8 +67,8 @@ class MuonRule final : public UpdateRule {
       const MatrixTensor* mine = owners_->round(j)[size_t(group.rank())];
       Buffer updates;
       if (mine) {
-        updates = updates_of(c, params, placed, *mine, put_together(c, *mine, std::move(now.in)), step_state);
-        updates = cut_in_parts(c, *mine, std::move(updates));
+        updates = updates_of(c, params, placed, *mine, rearranged(c, *mine, std::move(now.in), false), step_state);
+        updates = rearranged(c, *mine, std::move(updates), true);
       }
       now = {};
       Sent spreading = spread(c, params, j, std::move(updates));
@@ -113,33 +113,22 @@ class MuonRule final : public UpdateRule {
     return c.beside([&](Lane lane) { c.mesh.weights().all_to_all(out, in, lane); });
   }
 
-  // Calls fn(strips of a tensor, the same strips of its parts).
-  template <class Fn>
-  static void for_strips(const MatrixTensor& t, const Tensor& whole, const Tensor& parts, const Fn& fn) {
+  // A tensor from its parts, one after the other; or, with `cut`, back.
+  static Buffer rearranged(Ctx& c, const MatrixTensor& t, Buffer from, bool cut) {
+    if (t.in_order) return from;
+    Buffer to = c.alloc(cut ? "updates in parts" : "averages in their places", from.t.dtype, {t.numel});
+    const Tensor &whole = cut ? from.t : to.t, &parts = cut ? to.t : from.t;
     for (size_t rank = 0; rank < t.parts.size(); ++rank) {
       const MatrixTensor::Part& part = t.parts[rank];
       if (part.first != int(rank)) continue;
       for (const Strips& s : part.strips) {
         const Shape shape{s.count, s.length};
-        fn(Tensor{whole.at(s.at), whole.dtype, shape, s.step},
-           Tensor{parts.at(part.at + s.part_at), parts.dtype, shape, s.part_step});
+        const Tensor in_whole{whole.at(s.at), whole.dtype, shape, s.step};
+        const Tensor in_part{parts.at(part.at + s.part_at), parts.dtype, shape, s.part_step};
+        c.run(Combine{.y = cut ? in_part : in_whole, .a = cut ? in_whole : in_part});
       }
     }
-  }
-  // A tensor from its parts, one after the other, and back.
-  static Buffer put_together(Ctx& c, const MatrixTensor& t, Buffer parts) {
-    if (t.in_order) return parts;
-    Buffer all = c.alloc("averages in their places", parts.t.dtype, {t.numel});
-    for_strips(t, all.t, parts.t,
-               [&](Tensor in_whole, Tensor in_part) { c.run(Combine{.y = in_whole, .a = in_part}); });
-    return all;
-  }
-  static Buffer cut_in_parts(Ctx& c, const MatrixTensor& t, Buffer whole) {
-    if (t.in_order) return whole;
-    Buffer parts = c.alloc("updates in parts", whole.t.dtype, {t.numel});
-    for_strips(t, whole.t, parts.t,
-               [&](Tensor in_whole, Tensor in_part) { c.run(Combine{.y = in_part, .a = in_whole}); });
-    return parts;
+    return to;
   }
 
   // Averages of the tensors of a round on their way to the owners within this copy of the weights. Rounded before they

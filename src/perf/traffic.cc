@@ -93,7 +93,9 @@ void add_tensor_sums(StepTraffic& t, const Engine& engine, const Network& net, c
 }
 
 // The group ProcessMesh::weights().
-const char* of_weights(const ProcessMesh& mesh) { return mesh.tensor().size() > 1 ? "world" : "data_parallel"; }
+const char* of_weights(const ProcessMesh& mesh) {
+  return &mesh.weights() == &mesh.data_parallel() ? "data_parallel" : "world";
+}
 
 // Of rules that need sums of whole tensors, and of QK-clip.
 void add_update_sums(StepTraffic& t, const Engine& engine, ProcessMesh& mesh, const Network& net, int near) {

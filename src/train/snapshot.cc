@@ -51,20 +51,16 @@ void load_split(Device& device, const ParamStore::Unit& unit, Range range, const
   copy_to(device, unit.part(unit.master, range), rests.data());
 }
 
-// Copies the values of a unit's elements from `begin` on, as far as this rank holds them; converts floats of another
-// dtype.
-void load_run(Device& device, const Target& to, int64_t begin, std::span<const std::byte> bytes, DType dtype,
+// Copies the values of elements that this rank holds; converts floats of another dtype.
+void load_run(Device& device, const Target& to, Range range, std::span<const std::byte> bytes, DType dtype,
               const std::string& name) {
-  const Range range = to.held(begin, begin + int64_t(bytes.size() / size_of(dtype)) * to.block());
-  if (range.begin == range.end) return;
-  const auto skip = size_t((range.begin - begin) / to.block());
-  if (dtype == to.flat.dtype) return copy_to(device, to.part(range), bytes.data() + skip * size_of(dtype));
+  if (dtype == to.flat.dtype) return copy_to(device, to.part(range), bytes.data());
   std::vector<float> values;
   to_floats(bytes, dtype, values);
-  if (to.flat.dtype == DType::i16) return load_split(device, to.unit, range, values.data() + skip);
+  if (to.flat.dtype == DType::i16) return load_split(device, to.unit, range, values.data());
   std::vector<std::byte> converted;
   from_floats(values, to.flat.dtype, name, converted);
-  copy_to(device, to.part(range), converted.data() + skip * size_of(to.flat.dtype));
+  copy_to(device, to.part(range), converted.data());
 }
 
 // fn(at, range) for each run of a tensor's elements that this rank has: the first one's place in the tensor of the
@@ -100,7 +96,7 @@ void load_piece(Device& device, const WeightFiles& files, const std::string& nam
     const auto size = int64_t(size_of(dtype));
     bytes.resize(size_t((mine.end - mine.begin) / block * size));
     in_file.file->read_part(*in_file.entry, at / block * size, bytes);
-    load_run(device, to, mine.begin, bytes, dtype, name);
+    load_run(device, to, mine, bytes, dtype, name);
   });
 }
 
@@ -241,9 +237,10 @@ void load_weights(const ParamStore& params, Device& device, const ModelFolder& f
     const int64_t most = ModelFolder::kBlockBytes / int64_t(size_of(weight.dtype));
     std::vector<std::byte> bytes;
     for_each_held(piece, to, [&](int64_t at, Range mine) {
-      for (int64_t done = 0, all = mine.end - mine.begin; done < all; done += most) {
-        folder.read_run(weight, at + done, at + std::min(done + most, all), bytes);
-        load_run(device, to, mine.begin + done, bytes, weight.dtype, weight.name);
+      for (Range block{mine.begin, mine.begin}; block.begin < mine.end; block.begin = block.end) {
+        block.end = std::min(mine.end, block.begin + most);
+        folder.read_run(weight, at + block.begin - mine.begin, at + block.end - mine.begin, bytes);
+        load_run(device, to, block, bytes, weight.dtype, weight.name);
       }
     });
   }

@@ -23,12 +23,12 @@ TrialMatrix::TrialMatrix(DType dtype, int64_t elements, int align)
 
 void TrialMatrix::fill() {
   std::vector<std::byte> block(std::min(bytes_, kRandomBytes));
-  const auto fill = [&]<class T>() {
+  const auto draw = [&]<class T>() {
     T* numbers = reinterpret_cast<T*>(block.data());
     for (size_t i = 0; i < block.size() / sizeof(T); ++i)
       numbers[i] = from_float<T>(2 * random_uniform(0, stream_of("gemm search"), i) - 1);
   };
-  is_code(dtype_) ? by_code(dtype_, fill) : by_float(dtype_, fill);
+  is_code(dtype_) ? by_code(dtype_, draw) : by_float(dtype_, draw);
   if (bytes_ == 0) return;
   CUDA_CHECK(cudaMemcpy(data(), block.data(), block.size(), cudaMemcpyDefault));
   for (size_t at = block.size(); at < bytes_; at *= 2)  // each copy doubles what is filled
