@@ -7,6 +7,7 @@
 
 #include "base/file.h"
 #include "perf/traffic.h"
+#include "tests/comm/forwarding.h"
 #include "tests/sanitized.h"
 #include "tests/train/ranks_rig.h"
 
@@ -103,36 +104,24 @@ TEST(GatheredCodes, OtherRecipesAndSmallSharesGather16Bits) {
 struct Sent {
   int64_t gathered = 0, others = 0;
 };
-class Counted final : public Communicator {
+class Counted final : public Forwarding {
  public:
-  Counted(std::unique_ptr<Communicator> inner, Sent& sent) : inner_(std::move(inner)), sent_(sent) {}
-  int rank() const override { return inner_->rank(); }
-  int size() const override { return inner_->size(); }
+  Counted(std::unique_ptr<Communicator> inner, Sent& sent) : Forwarding(std::move(inner)), sent_(sent) {}
   std::unique_ptr<Communicator> split(int color, int key) override {
     return std::make_unique<Counted>(inner_->split(color, key), sent_);
   }
-  void all_reduce(Tensor x, Reduce how, Lane lane) override { inner_->all_reduce(x, how, lane); }
   void all_gather(Tensor full, Tensor shard, Lane lane) override {
     if (of_block()) sent_.gathered += int64_t(full.bytes() - shard.bytes());
     inner_->all_gather(full, shard, lane);
   }
-  void reduce_scatter(Tensor shard, Tensor full, Reduce how, Lane lane) override {
-    inner_->reduce_scatter(shard, full, how, lane);
-  }
-  void send(Tensor x, int to, Lane lane) override { inner_->send(x, to, lane); }
-  void recv(Tensor x, int from, Lane lane) override { inner_->recv(x, from, lane); }
-  void exchange(Tensor out, Tensor in, int peer, Lane lane) override { inner_->exchange(out, in, peer, lane); }
   void all_to_all(std::span<const Tensor> out, std::span<const Tensor> in, Lane lane) override {
     for (const Tensor& t : in)
       if (t && of_block()) sent_.others += int64_t(t.bytes());
     inner_->all_to_all(out, in, lane);
   }
-  void broadcast(Tensor x, int root, Lane lane) override { inner_->broadcast(x, root, lane); }
-  void barrier() override { inner_->barrier(); }
 
  private:
   static bool of_block() { return CollectiveSubject::words().find("layers.") != std::string::npos; }
-  std::unique_ptr<Communicator> inner_;
   Sent& sent_;
 };
 

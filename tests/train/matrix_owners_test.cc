@@ -9,6 +9,7 @@
 #include <set>
 
 #include "perf/traffic.h"
+#include "tests/comm/forwarding.h"
 #include "tests/sanitized.h"
 #include "tests/train/ranks_rig.h"
 
@@ -28,14 +29,12 @@ struct Watch {
   std::vector<int64_t> summed = {};             // bytes of each all_reduce
 };
 
-class Watched final : public Communicator {
+class Watched final : public Forwarding {
  public:
   // The group itself, or the world of which it is a part.
   enum class Of : uint8_t { group, world };
   Watched(std::unique_ptr<Communicator> inner, Watch& watch, Of of)
-      : inner_(std::move(inner)), watch_(watch), splits_(of == Of::world ? 0 : kAxes + 1) {}
-  int rank() const override { return inner_->rank(); }
-  int size() const override { return inner_->size(); }
+      : Forwarding(std::move(inner)), watch_(watch), splits_(of == Of::world ? 0 : kAxes + 1) {}
   // After the axes the mesh asks for all data-parallel ranks.
   std::unique_ptr<Communicator> split(int color, int key) override {
     auto part = inner_->split(color, key);
@@ -56,15 +55,6 @@ class Watched final : public Communicator {
     inner_->all_to_all(out, in, lane);
     if (watch_.calls++ == watch_.at) spoil(in, before);
   }
-  void all_gather(Tensor full, Tensor shard, Lane lane) override { inner_->all_gather(full, shard, lane); }
-  void reduce_scatter(Tensor shard, Tensor full, Reduce how, Lane lane) override {
-    inner_->reduce_scatter(shard, full, how, lane);
-  }
-  void send(Tensor x, int dst, Lane lane) override { inner_->send(x, dst, lane); }
-  void recv(Tensor x, int src, Lane lane) override { inner_->recv(x, src, lane); }
-  void exchange(Tensor out, Tensor in, int peer, Lane lane) override { inner_->exchange(out, in, peer, lane); }
-  void broadcast(Tensor x, int root, Lane lane) override { inner_->broadcast(x, root, lane); }
-  void barrier() override { inner_->barrier(); }
 
  private:
   // Of what came from others: there is nothing, or what was there before, or it is an element further on.
@@ -78,7 +68,6 @@ class Watched final : public Communicator {
       if (watch_.fault == Fault::shifted) std::rotate(bytes, bytes + size_of(in[r].dtype), bytes + size);
     }
   }
-  std::unique_ptr<Communicator> inner_;
   Watch& watch_;
   int splits_;
 };

@@ -9,6 +9,7 @@
 #include <mutex>
 
 #include "ops/muon.h"
+#include "tests/comm/forwarding.h"
 #include "tests/sanitized.h"
 #include "tests/train/watched_group.h"
 
@@ -182,12 +183,9 @@ class Careless final : public Decorated<Careless> {
 };
 
 // Puts what ranks sent into each other's places, where these are equally large.
-class Swapped final : public Communicator {
+class Swapped final : public Forwarding {
  public:
-  Swapped(std::unique_ptr<Communicator> inner, bool swaps) : inner_(std::move(inner)), swaps_(swaps) {}
-  int rank() const override { return inner_->rank(); }
-  int size() const override { return inner_->size(); }
-  std::unique_ptr<Communicator> split(int color, int key) override { return inner_->split(color, key); }
+  Swapped(std::unique_ptr<Communicator> inner, bool swaps) : Forwarding(std::move(inner)), swaps_(swaps) {}
   void all_to_all(std::span<const Tensor> out, std::span<const Tensor> in, Lane lane) override {
     std::vector<Tensor> turned(in.begin(), in.end());
     Tensor* last = nullptr;
@@ -198,20 +196,9 @@ class Swapped final : public Communicator {
     }
     inner_->all_to_all(out, turned, lane);
   }
-  void all_reduce(Tensor x, Reduce how, Lane lane) override { inner_->all_reduce(x, how, lane); }
-  void all_gather(Tensor full, Tensor shard, Lane lane) override { inner_->all_gather(full, shard, lane); }
-  void reduce_scatter(Tensor shard, Tensor full, Reduce how, Lane lane) override {
-    inner_->reduce_scatter(shard, full, how, lane);
-  }
-  void send(Tensor x, int dst, Lane lane) override { inner_->send(x, dst, lane); }
-  void recv(Tensor x, int src, Lane lane) override { inner_->recv(x, src, lane); }
-  void exchange(Tensor out, Tensor in, int peer, Lane lane) override { inner_->exchange(out, in, peer, lane); }
-  void broadcast(Tensor x, int root, Lane lane) override { inner_->broadcast(x, root, lane); }
-  void barrier() override { inner_->barrier(); }
   int swapped = 0;
 
  private:
-  std::unique_ptr<Communicator> inner_;
   bool swaps_;
 };
 

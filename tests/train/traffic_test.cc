@@ -58,21 +58,28 @@ std::vector<Setting> all_settings() {
   return all;
 }
 
+// Calls look(engine, mesh, observer) on rank 0 after a step of all ranks, each with an Observer(params) of its own.
+template <class Observer, class Look>
+void observe_a_step(const Setting& s, Look&& look) {
+  run_ranks(s.ranks(), [&](std::unique_ptr<Communicator> world) {
+    const CpuBackend cpu = make_cpu({.threads = 1});
+    CollectiveWatch watch;
+    ProcessMesh mesh(observed(std::move(world), watch), s.mesh());
+    Engine engine(tiny(s), options(s), {*cpu.device, *cpu.ops, mesh});
+    engine.commit();
+    engine.init_weights();
+    Observer observer(engine.model().params());
+    watch.observer = &observer;
+    accumulate(engine, 0);
+    engine.finish_step();
+    watch.observer = nullptr;
+    if (mesh.world().rank() == 0) look(engine, mesh, observer);
+  });
+}
+
 TEST(Traffic, IsExpectedOfTheLayersThatSend) {
   for (const Setting& s : all_settings())
-    run_ranks(s.ranks(), [&](std::unique_ptr<Communicator> world) {
-      const CpuBackend cpu = make_cpu({.threads = 1});
-      CollectiveWatch watch;
-      ProcessMesh mesh(observed(std::move(world), watch), s.mesh());
-      Engine engine(tiny(s), options(s), {*cpu.device, *cpu.ops, mesh});
-      engine.commit();
-      engine.init_weights();
-      Purposes purposes(engine.model().params());
-      watch.observer = &purposes;
-      accumulate(engine, 0);
-      engine.finish_step();
-      watch.observer = nullptr;
-      if (mesh.world().rank() != 0) return;
+    observe_a_step<Purposes>(s, [&](Engine& engine, ProcessMesh& mesh, const Purposes& purposes) {
       const StepTraffic traffic = step_traffic(engine, mesh, {1e9, 1e9, 8});
       double by_group = 0;
       for (const char* group : {"shards", "copies", "data_parallel", "context", "tensor"})
@@ -104,30 +111,23 @@ TEST(Traffic, IsExpectedOfTheLayersThatSend) {
     });
 }
 
+// The groups that whole matrices and NorMuon's numbers are sent in.
+class GroupsOfMatrices final : public CollectiveObserver {
+ public:
+  explicit GroupsOfMatrices(const ParamStore&) {}
+  void begins(std::string_view, std::string_view group) override {
+    const std::string& subject = CollectiveSubject::name();
+    if (subject == "whole matrices" || subject == "numbers of outputs") seen.insert({"", std::string(group)});
+  }
+  void ends() override {}
+  std::set<LayerGroup> seen;
+};
+
 // Of ranks that share products, too: the group that sends whole matrices is the one that the model names.
 TEST(Traffic, NamesTheGroupOfMatrices) {
-  for (const int tensor : {1, 2})
-    run_ranks(2 * tensor, [&](std::unique_ptr<Communicator> world) {
-      const Setting s{.shards = 2, .stage = 1, .rule = RuleName::normuon, .tensor = tensor};
-      const CpuBackend cpu = make_cpu({.threads = 1});
-      CollectiveWatch watch;
-      ProcessMesh mesh(observed(std::move(world), watch), s.mesh());
-      Engine engine(tiny(s), options(s), {*cpu.device, *cpu.ops, mesh});
-      engine.commit();
-      engine.init_weights();
-      struct Groups final : CollectiveObserver {
-        void begins(std::string_view, std::string_view group) override {
-          const std::string& subject = CollectiveSubject::name();
-          if (subject == "whole matrices" || subject == "numbers of outputs") seen.insert({"", std::string(group)});
-        }
-        void ends() override {}
-        std::set<LayerGroup> seen = {};
-      } groups;
-      watch.observer = &groups;
-      accumulate(engine, 0);
-      engine.finish_step();
-      watch.observer = nullptr;
-      if (mesh.world().rank() != 0) return;
+  for (const int tensor : {1, 2}) {
+    const Setting s{.shards = 2, .stage = 1, .rule = RuleName::normuon, .tensor = tensor};
+    observe_a_step<GroupsOfMatrices>(s, [&](Engine& engine, ProcessMesh& mesh, const GroupsOfMatrices& groups) {
       const StepTraffic traffic = step_traffic(engine, mesh, {1e9, 1e9, 8});
       ASSERT_EQ(groups.seen.size(), 1U);
       const LayerGroup& group = *groups.seen.begin();
@@ -136,6 +136,7 @@ TEST(Traffic, NamesTheGroupOfMatrices) {
       EXPECT_TRUE(traffic.matrices.parts.contains(group));
       EXPECT_TRUE(traffic.ends.parts.contains(group)) << "of NorMuon's numbers";
     });
+  }
 }
 
 // Where collectives are not timed, a profile has the model alone. CPU ranks send and compute in turns.

@@ -8,6 +8,7 @@
 #include <mutex>
 
 #include "perf/traffic.h"
+#include "tests/comm/forwarding.h"
 #include "tests/train/ranks_rig.h"
 
 namespace athanor::ranks {
@@ -64,17 +65,16 @@ struct Watch {
 };
 
 // The communicator of such a group with a fault.
-class Watched final : public Communicator {
+class Watched final : public Forwarding {
  public:
   Watched(std::unique_ptr<Communicator> inner, Watch& watch, int splits)
-      : inner_(std::move(inner)), watch_(watch), splits_(splits) {}
+      : Forwarding(std::move(inner)), watch_(watch), splits_(splits) {}
   // Who thinks that it is the first adds biases and positions.
   int rank() const override {
     const bool lies =
         watch_.now == Watch::Part::micro_batch && watch_.fault == Watch::Fault::bias_of_every_rank && is_group();
     return lies ? 0 : inner_->rank();
   }
-  int size() const override { return inner_->size(); }
   std::unique_ptr<Communicator> split(int color, int key) override {
     std::unique_ptr<Communicator> part = inner_->split(color, key);
     if (splits_++ != int(watch_.axis)) return part;
@@ -118,9 +118,6 @@ class Watched final : public Communicator {
     if (in_micro_batch()) watch_.scatters_in_f32 += needed == 0 || (room && room.numel() == needed);
     reduce_scatter(shard, full, Reduce::sum, lane);
   }
-  void send(Tensor x, int dst, Lane lane) override { inner_->send(x, dst, lane); }
-  void recv(Tensor x, int src, Lane lane) override { inner_->recv(x, src, lane); }
-  void exchange(Tensor out, Tensor in, int peer, Lane lane) override { inner_->exchange(out, in, peer, lane); }
   void all_to_all(std::span<const Tensor> out, std::span<const Tensor> in, Lane lane) override {
     const bool missing = next({Watch::Fault::missing}) == Watch::Fault::missing;
     if (in_micro_batch()) {
@@ -133,8 +130,6 @@ class Watched final : public Communicator {
       for (const Tensor& t : in)
         if (t) std::memset(t.data, 0, t.bytes());
   }
-  void broadcast(Tensor x, int root, Lane lane) override { inner_->broadcast(x, root, lane); }
-  void barrier() override { inner_->barrier(); }
 
  private:
   bool is_group() const { return splits_ < 0; }
@@ -157,7 +152,6 @@ class Watched final : public Communicator {
   void count_rows(const Tensor& full) {
     if (in_micro_batch()) ++watch_.sent.row_calls, watch_.sent.row_bytes += int64_t(full.bytes());
   }
-  std::unique_ptr<Communicator> inner_;
   Watch& watch_;
   int splits_;  // so far, in the order of the axes; -1: the group itself
 };

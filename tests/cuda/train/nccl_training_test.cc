@@ -4,6 +4,7 @@
 
 #include "base/rng.h"
 #include "engine/engine.h"
+#include "tests/comm/forwarding.h"
 #include "tests/cuda/train/nccl_rig.h"
 #include "tests/cuda/train/tiny_model.h"
 
@@ -61,12 +62,10 @@ struct Forgotten {
     return nothing.data();
   }
 };
-class Forgetful final : public Communicator {
+class Forgetful final : public Forwarding {
  public:
   Forgetful(std::unique_ptr<Communicator> inner, Forgotten& what, Device& device, int splits)
-      : inner_(std::move(inner)), what_(what), device_(device), splits_(splits) {}
-  int rank() const override { return inner_->rank(); }
-  int size() const override { return inner_->size(); }
+      : Forwarding(std::move(inner)), what_(what), device_(device), splits_(splits) {}
   std::unique_ptr<Communicator> split(int color, int key) override {
     std::unique_ptr<Communicator> part = inner_->split(color, key);
     if (splits_++ != int(Axis::tp)) return part;
@@ -85,18 +84,9 @@ class Forgetful final : public Communicator {
   void reduce_scatter(Tensor shard, Tensor full, Reduce how, Lane lane) override {
     if (!forgets()) inner_->reduce_scatter(shard, full, how, lane);
   }
-  void send(Tensor x, int dst, Lane lane) override { inner_->send(x, dst, lane); }
-  void recv(Tensor x, int src, Lane lane) override { inner_->recv(x, src, lane); }
-  void exchange(Tensor out, Tensor in, int peer, Lane lane) override { inner_->exchange(out, in, peer, lane); }
-  void all_to_all(std::span<const Tensor> out, std::span<const Tensor> in, Lane lane) override {
-    inner_->all_to_all(out, in, lane);
-  }
-  void broadcast(Tensor x, int root, Lane lane) override { inner_->broadcast(x, root, lane); }
-  void barrier() override { inner_->barrier(); }
 
  private:
   bool forgets() { return splits_ < 0 && what_.next++ == what_.at; }
-  std::unique_ptr<Communicator> inner_;
   Forgotten& what_;
   Device& device_;
   int splits_;  // so far, in the order of the axes; -1: such a group
