@@ -5,8 +5,11 @@
 #include "cuda/host/access.h"
 namespace emu {
 
-void atomic_order(const void* address);  // for the checker: applies the ordering of earlier fences
-void atomic_changed();                   // wakes threads that wait for this value
+// For the checker: what a release fence before an atomic publishes by it, and what an acquire fence after it may take.
+// In this order around the atomic: a value that is read has published.
+void atomic_publishes(const void* address);
+void atomic_collects(const void* address);
+void atomic_changed();  // wakes threads that wait for this value
 
 template <class T>
 constexpr bool kAtomicType =
@@ -23,12 +26,13 @@ EMU_UNINSTRUMENTED T read_modify_write(T* address, F change) {
   const void* caller = __builtin_return_address(0);
   check_aligned(address, sizeof(T), "atomic", caller);
   note(address, sizeof(T), kWrite | kAtomic, caller);
-  atomic_order(address);
+  atomic_publishes(address);
   T old, desired;
   __atomic_load(address, &old, __ATOMIC_ACQUIRE);
   do {
     desired = change(old);
   } while (!__atomic_compare_exchange(address, &old, &desired, true, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE));
+  atomic_collects(address);
   // Compares bits, as the hardware does. NOLINTNEXTLINE(bugprone-suspicious-memory-comparison)
   if (memcmp(&old, &desired, sizeof old) != 0) atomic_changed();
   return old;

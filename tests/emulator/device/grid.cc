@@ -324,8 +324,7 @@ uint32_t load_acquire(const uint32_t* flag) {
   check_aligned(flag, 4, "ld.acquire", __builtin_return_address(0));
   note(flag, 4, kRead | kAtomic, __builtin_return_address(0));
   const uint32_t value = __atomic_load_n(flag, __ATOMIC_ACQUIRE);
-  atomic_order(flag);  // behind the load: another OS thread may have published and stored in between
-  fence(false);
+  acquire(flag);    // behind the load: another OS thread may have published and stored in between
   if (running()) {  // a block on another OS thread may have changed it
     Fiber& f = fiber();
     if (f.flag == flag && f.flag_value != value) made_progress(*f.block->gang);
@@ -336,8 +335,7 @@ uint32_t load_acquire(const uint32_t* flag) {
 void store_release(uint32_t* flag, uint32_t value) {
   check_aligned(flag, 4, "st.release", __builtin_return_address(0));
   note(flag, 4, kWrite | kAtomic, __builtin_return_address(0));
-  fence(false);
-  atomic_order(flag);
+  release(flag);
   if (__atomic_exchange_n(flag, value, __ATOMIC_ACQ_REL) != value) atomic_changed();
 }
 void store_for_host(uint64_t* to, uint64_t value) {
@@ -350,8 +348,7 @@ void store_for_host(uint64_t* to, uint64_t value) {
 uint32_t add_release(uint32_t* flag, uint32_t value) {
   check_aligned(flag, 4, "red.release", __builtin_return_address(0));
   note(flag, 4, kWrite | kAtomic, __builtin_return_address(0));
-  fence(false);
-  atomic_order(flag);
+  release(flag);
   atomic_changed();
   return __atomic_fetch_add(flag, value, __ATOMIC_ACQ_REL);
 }

@@ -93,14 +93,35 @@ void fence(bool block_only) {
 }
 
 // A release is a fence before the atomic, an acquire a fence after it.
-void atomic_order(const void* address) {
-  if (!kCheck || !running()) return;
-  Fiber& f = fiber();
-  Grid& grid = *f.block->gang->grid;
+void atomic_publishes(const void* address) {
+  if (!kCheck || !running() || !fiber().released) return;
+  Grid& grid = *block().gang->grid;
   const std::lock_guard lock(grid.mutex);
-  Others& published = grid.published[address];
-  join(f.collected, published);
-  join(published, f.released);
+  join(grid.published[address], fiber().released);
+}
+
+void atomic_collects(const void* address) {
+  if (!kCheck || !running()) return;
+  Grid& grid = *block().gang->grid;
+  const std::lock_guard lock(grid.mutex);
+  const auto published = grid.published.find(address);
+  if (published != grid.published.end()) join(fiber().collected, published->second);
+}
+
+void acquire(const void* address) {
+  if (!kCheck || !running()) return;
+  Grid& grid = *block().gang->grid;
+  const std::lock_guard lock(grid.mutex);
+  const auto published = grid.published.find(address);
+  if (published != grid.published.end()) join(fiber().others, published->second);
+}
+
+void release(const void* address) {
+  if (!kCheck || !running()) return;
+  const Others known = snapshot();
+  Grid& grid = *block().gang->grid;
+  const std::lock_guard lock(grid.mutex);
+  join(grid.published[address], known);
 }
 
 void atomic_changed() {

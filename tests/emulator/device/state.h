@@ -244,7 +244,9 @@ bool happened_before(uint64_t stamp);
 void release_to(Clock& clock, Block& owner);  // the running thread arrives at an object of block `owner`
 void acquire_from(const Clock& clock, Block& owner, bool cluster_scope);
 void check_visits(const Block& leaving);  // others may touch shared memory only until its block exits
-Others snapshot();                        // all that the running thread knows, its own block included
+Others snapshot();                        // all that the running thread knows, its own block included; takes a tick
+void acquire(const void* address);        // a load of the running thread; takes no tick, so a wait may be of any length
+void release(const void* address);        // a store of the running thread
 
 // ---- memory.cc
 uint8_t* window_base(size_t index);

@@ -8,7 +8,7 @@ namespace {
 
 enum Bug {
   kSound,
-  kSlowFirst,  // sound: the others wait long for the first block
+  kSlowFirst,  // sound: the others look more often for the first block than a clock has ticks
   kNoWait,
   kRelaxedFlag,
   kLaterBlock,
@@ -28,7 +28,7 @@ __global__ void ordered_sum(float* sum, const float* x, uint32_t* ticket, uint32
   if constexpr (B == kSlowFirst) {
     float busy = 1;
     if (place == 0)
-      for (int i = 0; i < 30'000'000; ++i) busy = busy * 0.5f + 1;
+      for (int i = 0; i < 200'000'000; ++i) busy = busy * 0.5f + 1;
     if (busy == 0) *sum = busy;
   }
   if constexpr (B != kNoWait)
