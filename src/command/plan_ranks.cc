@@ -52,18 +52,23 @@ void print_row(const Config& c, const Cluster& on) {
               p.update * 1e3, p.traffic.seconds() * 1e3, p.exposed * 1e3, format_count(tokens / p.step()).c_str());
 }
 
-// 1, 2, 4 ... times the ranks that share a sequence's products, or the fewest of these that fill all nodes, as far as
-// the batch divides among them.
+// 1, 2, 4 ... times the fewest ranks that make whole groups of tensor and context parallelism, whole copies and full
+// nodes, as far as the batch divides among them.
 void print_table(const Config& config, const GpuSpec& gpu, const ManyRanks& many) {
   Config c = config;
   c.data_parallel_shard_size = 0;
-  const auto together = int(c.tensor_parallel_size * c.context_parallel_size);
-  const int fewest = std::lcm(together, std::max(1, many.nodes));
+  const int64_t together = c.tensor_parallel_size * c.context_parallel_size;
+  const int64_t fewest = std::lcm(together * c.data_parallel_replicate_size, int64_t{std::max(1, many.nodes)});
+  if (fewest > kMostRanks)
+    throw Error(cat("plan: the table ends at ", kMostRanks, " ranks, and ", fewest,
+                    " are the fewest that divide among the nodes, in groups of tensor_parallel_size times "
+                    "context_parallel_size times data_parallel_replicate_size ",
+                    together * c.data_parallel_replicate_size, "; take fewer, or say how many with --ranks"),
+                Exit::usage);
   int rows = 0;
-  for (int ranks = fewest; ranks <= kMostRanks; ranks *= 2) {
+  for (auto ranks = int(fewest); ranks <= kMostRanks; ranks *= 2) {
     const int64_t once = ranks / together * std::max<int64_t>(1, c.micro_batch_size);
     if (c.global_batch_size % once != 0) break;
-    if (ranks % (together * c.data_parallel_replicate_size) != 0) continue;
     const Cluster on = many.cluster(gpu, ranks);
     ++rows;
     try {

@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "base/version.h"
+#include "checkpoint/store.h"
 #include "command/command.h"
 #include "command/machine.h"
 #include "convert/model_folder.h"
@@ -19,15 +20,24 @@ struct TrainArgs {
   RankFlags ranks;
 };
 
+// Several ranks find and verify weights together, once they have met; until then the newest checkpoint with the sizes
+// of a whole one says what model it is.
+std::string folder_with_shape(const std::string& init_from) {
+  require_folder(init_from);
+  const auto newest = newest_valid(init_from, nullptr, verify_sizes);
+  return newest ? newest->path : init_from;
+}
+
 Exit train(TrainArgs args, const std::vector<std::string>& command_line) {
   if (!args.load.empty()) args.overrides.push_back("load=" + args.load);
   if (!args.profile.empty()) args.overrides.push_back("profile=" + args.profile);
   const RankInfo ranks = find_ranks(args.ranks, process_environment());
-  if (!args.init_from.empty()) {  // whose config.json may be the model; several ranks verify it once they have met
-    const Verify verify = ranks.world == 1 ? verify_checksums : verify_sizes;
-    args.overrides.push_back("init_from=" + newest_model(args.init_from, verify));
-  }
-  const Config config = load_config_logged(args.config, args.overrides, ranks.rank);
+  const bool several = ranks.world > 1;
+  if (!args.init_from.empty())
+    args.overrides.push_back("init_from=" +
+                             (several ? folder_with_shape(args.init_from) : newest_model(args.init_from)));
+  Config config = load_config_logged(args.config, args.overrides, ranks.rank);
+  if (several && !args.init_from.empty()) config.init_from = args.init_from;
   Machine machine(config, ranks);
   const FoundProfiler found = config.profile.empty() || ranks.rank != 0 ? FoundProfiler{} : machine.open_profiler();
   std::optional<Trainer> trainer;

@@ -143,6 +143,17 @@ class SameRunTest(RanksTest):
                 self.assertEqual(mine["accuracy"], want["accuracy"])
                 self.assertAlmostEqual(mine["loss"], want["loss"], delta=1e-4 * want["loss"])
 
+    def test_a_damaged_checkpoint_of_another_run_is_skipped_by_all(self):
+        """However many ranks look for the weights that a run starts with, and however it is told of them."""
+        self.run_program("train", self.config, "--set", "save=source")
+        weights = self.folder / "source" / "step-00000012" / "model.safetensors"
+        weights.write_bytes(weights.read_bytes()[:-1] + b"?")
+        self.run_program("train", self.config, "--init-from", "source", "--set", "save=one")
+        for run, how in (("flag", ("--init-from", "source")), ("key", ("--set", "init_from=source"))):
+            done = self.launch(2, *how, "--set", f"save={run}")
+            self.assertEqual(done.err.count("checkpoint skipped: step-00000012"), 1, done.err)
+            self.assert_same_losses(run, "one")
+
     def test_ranks_started_by_hand_meet(self):
         for rank, process in enumerate(self.start_ranks(2, "--set", "save=hand")):
             done = self.finish(process)

@@ -323,6 +323,11 @@ class PlanTest(SystemTest):
         self.assertEqual(re.findall(r"(?m)^ +(\d+) +3 +\d+ x \d+ ", out), ["3", "6", "12"])
         done = self.run_program("plan", path, "--gpu", "h200", "--ranks", 0, "--nodes", 3, code=USAGE)
         self.assertIn("global_batch_size 512 divides among none of 3, 6, 12 ... ranks", done.err)
+        done = self.run_program("plan", path, "--gpu", "h200", "--ranks", 0, "--set", "data_parallel_replicate_size=3", code=USAGE)
+        self.assertIn("global_batch_size 512 divides among none of 3, 6, 12 ... ranks", done.err)
+        done = self.run_program("plan", path, "--gpu", "h200", "--ranks", 0, "--nodes", 65535, "--set", "seq_length=131072",
+                                "--set", "model.max_position_embeddings=131072", "--set", "context_parallel_size=65536", code=USAGE)
+        self.assertIn("the table ends at 1024 ranks, and 4294901760 are the fewest", done.err)
 
     def test_more_ranks_than_a_dry_run_takes_seconds_for_are_no_ring(self):
         out = self.run_program("plan", ROOT / "configs" / "gpt2-124m.json", "--gpu", "h200", "--set", "context_parallel_size=4096",
