@@ -93,12 +93,19 @@ Config divided(const Config& config, const Way& w) {
 
 const char* sequence_word(const Way& w) { return w.tensor == 1 ? "-" : w.sequence_parallel ? "yes" : "no"; }
 
-// Bytes that a rank sends in a step to those with the same shards, and to those with other shards. Ranks that share
-// nothing out are copies of all of it.
-std::pair<double, double> sent_for_data(const StepTraffic& t, bool shards) {
-  const double all = t.bytes_of("data_parallel") + t.bytes_of("world"),
-               copies = t.bytes_of("copies") + (shards ? 0 : all);
-  return {copies, t.bytes_of("shards") + (shards ? all : 0)};
+// Bytes that a rank sends in a step.
+struct Sent {
+  double copies, shards, context, tensor;
+};
+
+// To each of these ranks. Ranks that share nothing out are copies of all of it.
+Sent sent_to(const StepTraffic& t, const Way& w, bool share_out) {
+  Sent sent{t.bytes_of("copies"), t.bytes_of("shards"), t.bytes_of("context"), t.bytes_of("tensor")};
+  const int data = w.copies * w.shards * w.context;  // 1: all others have the same sequences
+  (data == 1                               ? sent.tensor
+   : share_out && w.shards * w.context > 1 ? sent.shards
+                                           : sent.copies) += t.bytes_of("data_parallel") + t.bytes_of("world");
+  return sent;
 }
 
 void print_table(const std::vector<Found>& all, const Config& c) {
@@ -108,13 +115,12 @@ void print_table(const std::vector<Found>& all, const Config& c) {
               "compute ms", "exposed ms", "step ms", "tokens/s", "keys");
   for (const auto& [w, p] : all) {
     const auto bytes = [](double n) { return format_bytes(uint64_t(n)); };
-    const auto [to_copies, to_shards] = sent_for_data(p.traffic, zero_stage(c) > 0 && w.shards * w.context > 1);
+    const Sent sent = sent_to(p.traffic, w, zero_stage(c) > 0);
     std::printf("%7d %6d %7d %6d %8s %5lld x %-4lld %8s %10s %10s %10s %10s %10.2f %10.2f %10.2f %9s  %s\n", w.copies,
                 w.shards, w.context, w.tensor, sequence_word(w), static_cast<long long>(p.micro_batch_size),
-                static_cast<long long>(p.micro_batches), format_bytes(p.memory).c_str(), bytes(to_copies).c_str(),
-                bytes(to_shards).c_str(), bytes(p.traffic.bytes_of("context")).c_str(),
-                bytes(p.traffic.bytes_of("tensor")).c_str(), p.compute * 1e3, p.exposed * 1e3, p.step() * 1e3,
-                format_count(tokens / p.step()).c_str(),
+                static_cast<long long>(p.micro_batches), format_bytes(p.memory).c_str(), bytes(sent.copies).c_str(),
+                bytes(sent.shards).c_str(), bytes(sent.context).c_str(), bytes(sent.tensor).c_str(), p.compute * 1e3,
+                p.exposed * 1e3, p.step() * 1e3, format_count(tokens / p.step()).c_str(),
                 w.context == 1 ? "-" : std::string(name_of(p.context.method)).c_str());
   }
 }

@@ -136,8 +136,11 @@ Prediction predict(const Config& c, const Cluster& on) {
   for (int k = 0; k < kMemoryKinds; ++k) p.memory_by_kind[size_t(k)] = engine->memory().total(MemoryKind(k));
   const double products = least_update_product_seconds(*engine, limits);
   p.exposed = p.traffic.exposed(p.compute, double(p.micro_batches), products);
+  const bool alone = mesh.data_parallel().size() == 1;  // all others share products
   for (const auto& [of, seconds] : p.traffic.exposed_by_layer(p.compute, double(p.micro_batches), products))
-    (of.group == "tensor" ? p.waits.tensor : of.group == "context" ? p.waits.context : p.waits.data) += seconds;
+    (of.group == "tensor" || (of.group == "world" && alone) ? p.waits.tensor
+     : of.group == "context"                                ? p.waits.context
+                                                            : p.waits.data) += seconds;
   p.context = context_figures(*engine, p.traffic, p.step());
   return p;
 }

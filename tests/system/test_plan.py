@@ -209,9 +209,13 @@ class PlanTest(SystemTest):
         self.assertEqual(set(waits), set(ways))
         for way, row in ways.items():
             self.assertAlmostEqual(sum(waits[way]), row["exposed"], delta=0.02, msg=str(way))
-        muon = self.ways_of(self.run_program("plan", path, "--gpu", "h200", "--ranks", 2, "--set", "optimizer=muon").out)
+        two, muon = (self.ways_of(self.run_program("plan", path, "--gpu", "h200", "--ranks", 2, "--set", "global_batch_size=2",
+                                                   "--set", "seq_length=64", "--set", f"optimizer={o}").out)
+                     for o in ("adamw", "muon"))
         for sequence in ("yes", "no"):  # half of each matrix to its owner, and half of its update back, in bf16
-            sent = muon[1, 1, 1, 2, sequence]["copies"]
+            way = 1, 1, 1, 2, sequence
+            self.assertEqual((muon[way]["copies"], muon[way]["shards"]), (0, 0), "both ranks share products")
+            sent = muon[way]["tensor"] - two[way]["tensor"]
             self.assertAlmostEqual(sent, 12 * 12 * 768**2 * 2 / 2, delta=0.1 * sent)
         copies, shards, context, tensor, sequence = next(iter(ways))
         best = f"copies {copies}, shards {shards}, context {context}, tensor {tensor}"
