@@ -367,7 +367,8 @@ int64_t bytes_read() {
 // Of a matrix, the rows or columns that it has, and of these its shard.
 TEST(TensorParallel, ARankReadsOnlyWhatItHas) {
   const testing::TempDir dir;
-  const Setting one{.type = ModelType::gpt2, .kv_heads = 4, .vocab = 1024, .hidden = 64, .intermediate = 128};
+  // A table of more than one ModelFolder::kBlockBytes.
+  const Setting one{.type = ModelType::gpt2, .kv_heads = 4, .vocab = 17000, .hidden = 64, .intermediate = 128};
   run_part(one, "", 0, 1, cat(dir.path(), "/one"));
   const std::string folder = cat(dir.path(), "/one/", step_folder(1));
   int64_t files = 0, weights = 0;
