@@ -131,6 +131,8 @@ class Fitting {
     const Pace pace(backend_, options_.recipe);
     std::vector<double> seconds;
     for (const auto& engine : found) seconds.push_back(pace.step_seconds(*engine));
+    if (backend_.control)  // ranks compute different parts, and wait for the one that takes longest
+      backend_.control->all_reduce({seconds.data(), DType::f64, {int64_t(seconds.size())}}, Reduce::max, Lane::compute);
     return std::move(found[size_t(std::min_element(seconds.begin(), seconds.end()) - seconds.begin())]);
   }
 

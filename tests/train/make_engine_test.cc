@@ -2,6 +2,10 @@
 // given is kept.
 #include <gtest/gtest.h>
 
+#include <array>
+#include <map>
+
+#include "comm/threads.h"
 #include "perf/described_gpu.h"
 #include "train/setup.h"
 
@@ -54,6 +58,28 @@ TEST(MakeEngine, NoPlanThatFitsHasShorterSteps) {
       }
   }
   EXPECT_THROW(Plan(config({limit(least / 2)})), Error);
+}
+
+// By itself the rank with the slow network would pass keys on in a ring, of which a window needs few, and the other one
+// gather them in fewer calls.
+TEST(MakeEngine, AllRanksChooseThePlanOfTheSlowest) {
+  std::array<std::map<bool, ContextMethod>, 2> chosen;  // by rank; with others, and alone
+  run_ranks(2, [&](std::unique_ptr<Communicator> world) {
+    const int rank = world->rank();
+    const DescribedBackend backend = describe(gpu());
+    ProcessMesh mesh(std::move(world), {.context = 2});
+    const double rate = rank == 0 ? 1e7 : 1e14;
+    for (const bool together : {false, true}) {
+      const auto engine =
+          make_engine(config({"model.model_type=mistral", "model.sliding_window=64", "context_parallel_size=2"}),
+                      {*backend.device, *backend.ops, mesh, backend.tuning, together ? &mesh.world() : nullptr,
+                       Network{.link_bytes = rate, .network_bytes = rate, .per_machine = 2}},
+                      true);
+      chosen[size_t(rank)][together] = engine->options().context_method;
+    }
+  });
+  EXPECT_NE(chosen[0][false], chosen[1][false]);
+  EXPECT_EQ(chosen[0][true], chosen[1][true]);
 }
 
 TEST(MakeEngine, GivenSizesGetTheLeastRecomputationThatFits) {
