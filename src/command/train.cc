@@ -23,9 +23,8 @@ struct TrainArgs {
 // Several ranks find and verify weights together, once they have met; until then the newest checkpoint with the sizes
 // of a whole one says what model it is.
 std::string folder_with_shape(const std::string& init_from) {
-  require_folder(init_from);
   const auto newest = newest_valid(init_from, nullptr, verify_sizes);
-  return newest ? newest->path : init_from;
+  return newest ? newest->path : newest_model(init_from, verify_sizes);  // the folder itself, or an Error
 }
 
 Exit train(TrainArgs args, const std::vector<std::string>& command_line) {
