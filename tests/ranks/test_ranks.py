@@ -147,7 +147,8 @@ class SameRunTest(RanksTest):
         """However many ranks look for the weights that a run starts with, and however it is told of them."""
         self.run_program("train", self.config, "--set", "save=source")
         weights = self.folder / "source" / "step-00000012" / "model.safetensors"
-        weights.write_bytes(weights.read_bytes()[:-1] + b"?")
+        saved = weights.read_bytes()
+        weights.write_bytes(saved[:-1] + bytes([saved[-1] ^ 1]))
         self.run_program("train", self.config, "--init-from", "source", "--set", "save=one")
         for run, how in (("flag", ("--init-from", "source")), ("key", ("--set", "init_from=source"))):
             done = self.launch(2, *how, "--set", f"save={run}")
