@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "metrics/format.h"
 #include "perf/roofline.h"
 #include "perf/traffic.h"
 #include "train/checkpointer.h"
@@ -126,7 +127,12 @@ class Fitting {
         add_fitting(found);
       }
     }
-    if (found.empty()) too_large_->memory().require_fits(capacity_, rest_);  // throws, listing the largest kinds
+    if (found.empty()) {
+      too_large_->memory().require_fits(capacity_, rest_);  // throws, listing the largest kinds
+      throw Error(cat("memory: another rank needs more than the ", format_bytes(capacity_),
+                      " that may be used; its message lists the largest parts"),
+                  Exit::usage);
+    }
     if (found.size() == 1) return std::move(found.front());
     const Pace pace(backend_, options_.recipe);
     std::vector<double> seconds;

@@ -2,6 +2,7 @@
 // given is kept.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <map>
 
@@ -80,6 +81,33 @@ TEST(MakeEngine, AllRanksChooseThePlanOfTheSlowest) {
   });
   EXPECT_NE(chosen[0][false], chosen[1][false]);
   EXPECT_EQ(chosen[0][true], chosen[1][true]);
+}
+
+// The rank with the larger matrices needs more memory for their updates.
+TEST(MakeEngine, NoRankTakesAPlanThatDoesNotFitAnother) {
+  std::array<size_t, 2> bytes{};
+  std::array<std::string, 2> refused;
+  const auto plan = [&](const std::string& memory) {
+    run_ranks(2, [&](std::unique_ptr<Communicator> world) {
+      const auto rank = size_t(world->rank());
+      const DescribedBackend backend = describe(gpu());
+      ProcessMesh mesh(std::move(world), {.shards = 2});
+      try {
+        const auto engine = make_engine(config({"optimizer=muon", "model.vocab_size=64", "model.num_hidden_layers=1",
+                                                "seq_length=16", "micro_batch_size=1", memory}),
+                                        {*backend.device, *backend.ops, mesh, backend.tuning, &mesh.world()}, true);
+        bytes[rank] = engine->memory().total();
+      } catch (const Error& e) {
+        refused[rank] = e.what();
+      }
+    });
+  };
+  plan("memory_limit_gib=1");
+  const auto [less, more] = std::minmax(bytes[0], bytes[1]);
+  ASSERT_LT(less, more);
+  plan(limit((less + more) / 2 + (size_t{256} << 20)));
+  EXPECT_NE(refused[bytes[0] < bytes[1]].find("memory: the run needs "), std::string::npos) << refused[0];
+  EXPECT_NE(refused[bytes[0] > bytes[1]].find("memory: another rank needs more "), std::string::npos) << refused[1];
 }
 
 TEST(MakeEngine, GivenSizesGetTheLeastRecomputationThatFits) {
