@@ -27,13 +27,21 @@ void Arena::record(std::string phase) {
 void Arena::finish_recording() {
   CHECK(mode_ == Mode::recording);
   CHECK(live_blocks_ == 0, live_blocks_, " buffers outlive phase ", phase_->name);
-  phase_->packed_bytes = pack(phase_->blocks);
   mode_ = Mode::idle;
 }
 
-size_t Arena::bytes() const {
+size_t Arena::least_bytes() const {
   size_t most = 0;
-  for (const ArenaPhase& p : phases_) most = std::max(most, p.packed_bytes);
+  for (const ArenaPhase& p : phases_) most = std::max(most, p.peak_live);
+  return most;
+}
+
+size_t Arena::bytes() {
+  size_t most = 0;
+  for (ArenaPhase& p : phases_) {
+    if (p.packed_bytes == 0) p.packed_bytes = pack(p.blocks);
+    most = std::max(most, p.packed_bytes);
+  }
   return most;
 }
 

@@ -47,7 +47,7 @@ class Buffer {
 struct ArenaPhase {
   std::string name;
   std::vector<PlannedBlock> blocks;
-  size_t packed_bytes = 0;  // needed with the chosen offsets
+  size_t packed_bytes = 0;  // needed with the chosen offsets, once bytes() has chosen them
   size_t peak_live = 0;     // lower bound: most bytes alive at once
 };
 
@@ -58,8 +58,9 @@ class Arena {
   Arena& operator=(const Arena&) = delete;
 
   void record(std::string phase);      // start recording a new phase (fake addresses: do not dereference)
-  void finish_recording();             // every buffer must be dead; packs the phase
-  size_t bytes() const;                // largest phase
+  void finish_recording();             // every buffer must be dead
+  size_t least_bytes() const;          // the largest phase takes at least this: most bytes alive at once
+  size_t bytes();                      // largest phase; packs those that have not been packed yet
   void commit(void* memory);           // from now on phases run in this memory of bytes()
   void begin(std::string_view phase);  // start running a recorded phase
   void end();                          // every buffer must be dead and every planned block used

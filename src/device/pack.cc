@@ -41,7 +41,7 @@ class Taken {
   std::vector<R> ranges_;  // ascending
 };
 
-// Allocated ranges over time: a segment tree over the moments. A node stores the ranges allocated at some moment of its
+// Allocated ranges over time: a segment tree over moments. A node stores the ranges allocated at some moment of its
 // span, and those allocated during all of it.
 class TakenOverTime {
  public:
@@ -93,21 +93,33 @@ class TakenOverTime {
   std::vector<const Taken*> found_;
 };
 
+// When a block has just been allocated and the next thing that happens is that one is freed. Blocks that are ever alive
+// at once are so at such a moment.
+std::vector<int64_t> fullest_moments(const std::vector<PlannedBlock>& blocks) {
+  std::vector<int64_t> births, deaths, moments;
+  for (const PlannedBlock& b : blocks) births.push_back(b.born), deaths.push_back(b.died);
+  std::sort(births.begin(), births.end());
+  std::sort(deaths.begin(), deaths.end());
+  for (auto born = births.begin(); born != births.end();) {
+    const auto death = std::upper_bound(deaths.begin(), deaths.end(), *born);
+    if (death == deaths.end()) break;
+    born = std::lower_bound(born, births.end(), *death);
+    moments.push_back(born[-1]);
+  }
+  return moments;
+}
+
 }  // namespace
 
 size_t pack(std::vector<PlannedBlock>& blocks) {
-  std::vector<int64_t> times;  // at which a block is allocated or freed
-  for (const PlannedBlock& b : blocks) times.insert(times.end(), {b.born, b.died});
-  std::sort(times.begin(), times.end());
-  times.erase(std::unique(times.begin(), times.end()), times.end());
+  const std::vector<int64_t> moments = fullest_moments(blocks);
   const auto moment = [&](int64_t time) {
-    return size_t(std::lower_bound(times.begin(), times.end(), time) - times.begin());
+    return size_t(std::lower_bound(moments.begin(), moments.end(), time) - moments.begin());
   };
-
   std::vector<size_t> order(blocks.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return blocks[a].bytes > blocks[b].bytes; });
-  TakenOverTime taken(times.size());
+  TakenOverTime taken(moments.size());
   size_t total = 0;
   for (size_t i : order) {
     PlannedBlock& b = blocks[i];

@@ -109,6 +109,9 @@ class Engine {
     return eight_bits_;
   }                            // which layers are in 8 bits; empty: the recipe has none
   const MemoryPlan& memory();  // records the dry runs on first use
+  // memory().total() is this or more: what is planned, and most that a micro-batch has alive at once. Takes far less
+  // time, since only a micro-batch is run and no offsets are chosen.
+  size_t least_memory();
   const Arena& arena() const { return arena_; }
   Model& model() { return *model_; }
   const Model& model() const { return *model_; }
@@ -125,10 +128,14 @@ class Engine {
   int devices() const { return backend_.mesh.world().size(); }
   // One rank of those that compute the same losses from the same samples.
   bool reports_losses() const { return backend_.mesh.tensor().rank() == 0 && part_.rank == 0; }
-  std::span<const Gemm> products() const { return products_; }  // of a micro-batch and an evaluation, once planned
-  Tunable tunable() const { return {products_, attention_forward_, attention_backward_, of_codes_}; }  // of the same
+  std::span<const Gemm> products() const { return plan_.products; }  // of a micro-batch and an evaluation, once planned
+  Tunable tunable() const {                                          // of the same
+    return {plan_.products, plan_.attention_forward, plan_.attention_backward, plan_.of_codes};
+  }
   std::span<const Gemm> micro_products() const { return products().first(micro_products_); }  // of a micro-batch
-  std::span<const ScaledGemm> micro_products_of_codes() const { return std::span(of_codes_).first(micro_of_codes_); }
+  std::span<const ScaledGemm> micro_products_of_codes() const {
+    return std::span(plan_.of_codes).first(micro_of_codes_);
+  }
   std::span<const Launch> micro_launches() const { return micro_launches_; }    // of a micro-batch, once planned
   const TensorSums& micro_tensor_sums() const { return micro_tensor_sums_; }    // of a micro-batch, once planned
   const UpdateSums& update_sums() const { return update_sums_; }                // of the end of a step, once planned
@@ -221,7 +228,8 @@ class Engine {
   void plan_inputs();
   Ctx context(Ops& ops, Tape* tape);
   int row_pieces(int64_t least_piece) const;
-  void record_phases();
+  void record_micro_batch();
+  void record_other_phases();
   void run_micro_batch(Ctx, const PhaseRunner::Enter&, bool last);
   void mark(Phase phase) { marks_.push_back({phase, backend_.device.record(Lane::compute)}); }
   PhaseTimes device_times(const ClosedStep&) const;
@@ -265,7 +273,7 @@ class Engine {
   Tensor eval_sum_;    // [1] f64
   Tensor leaf_sums_;   // [leaves, 1 + units] f64: per leaf its loss sum, then each unit's squared gradient norm
   Tensor logit_rows_;  // [N] i32: 0, 1, 2, ...
-  bool want_logits_ = false, recorded_ = false;
+  bool want_logits_ = false, recorded_micro_batch_ = false, recorded_ = false;
   PhaseRunner micro_batch_runner_, last_micro_batch_runner_, optimizer_runner_, evaluation_runner_;
   std::vector<Span> documents_;  // of the following micro-batches, if they changed
   std::vector<int32_t> positions_;
@@ -281,11 +289,8 @@ class Engine {
   TensorSums micro_tensor_sums_, micro_context_sums_;
   ContextPasses micro_context_passes_;
   UpdateSums update_sums_;
-  std::vector<Gemm> products_;
-  std::vector<ScaledGemm> of_codes_;
-  std::vector<AttentionFwd> attention_forward_;
-  std::vector<AttentionBwd> attention_backward_;
-  size_t micro_products_ = 0, micro_of_codes_ = 0;  // the first ones in products_ and of_codes_
+  PlanOps plan_;                                    // of the dry runs
+  size_t micro_products_ = 0, micro_of_codes_ = 0;  // the first ones in plan_
   MemoryPlan memory_;
 };
 

@@ -28,7 +28,7 @@ Span whole_sequence(int64_t s, int64_t t) {
 }  // namespace
 
 Engine::Engine(const ModelConfig& config, const EngineOptions& options, Backend backend)
-    : options_(options), backend_(backend), ops_(&backend.ops), model_(make_model(config)) {
+    : options_(options), backend_(backend), ops_(&backend.ops), model_(make_model(config)), plan_(backend.ops) {
   options_.recipe.turns_codes = backend.ops.turns_codes();
   const int64_t sequences = options_.micro_batch_size;
   const Communicator& context = backend_.mesh.context();
@@ -128,49 +128,52 @@ void Engine::require_context_parallel() const {
   CHECK(!options_.noise_scale, "gradients of parts of sequences have no noise scale");
 }
 
-// Runs each phase once on a backend that launches nothing.
-void Engine::record_phases() {
-  recorded_ = true;
-  PlanOps plan(*ops_);
+// Each phase is run once on a backend that launches nothing.
+void Engine::record_micro_batch() {
+  if (std::exchange(recorded_micro_batch_, true) || !options_.training) return;
+  arena_.record("micro-batch");
+  Tape tape;
+  Ctx c = context(plan_, &tape);
+  plan_.launches = &micro_launches_;
+  micro_tensor_sums_.launches = &micro_launches_;
+  c.tensor_sums = &micro_tensor_sums_;
+  c.context_sums = &micro_context_sums_;
+  micro_context_passes_.launches = &micro_launches_;
+  c.context_passes = &micro_context_passes_;
+  run_micro_batch(
+      c, [](Phase) {}, false);
+  arena_.finish_recording();
+  micro_tensor_sums_.launches = micro_context_passes_.launches = nullptr;
+  micro_products_ = plan_.products.size();
+  micro_of_codes_ = plan_.of_codes.size();
+}
+
+void Engine::record_other_phases() {
   if (options_.training) {
-    arena_.record("micro-batch");
-    Tape tape;
-    Ctx c = context(plan, &tape);
-    micro_tensor_sums_.launches = &plan.launches;
-    c.tensor_sums = &micro_tensor_sums_;
-    c.context_sums = &micro_context_sums_;
-    micro_context_passes_.launches = &plan.launches;
-    c.context_passes = &micro_context_passes_;
-    run_micro_batch(
-        c, [](Phase) {}, false);
-    arena_.finish_recording();
-    micro_launches_ = std::exchange(plan.launches, {});
-    micro_tensor_sums_.launches = micro_context_passes_.launches = nullptr;
-    micro_products_ = plan.products.size();
-    micro_of_codes_ = plan.of_codes.size();
+    plan_.launches = &update_launches_;
     arena_.record("optimizer");
-    Ctx update = context(plan, nullptr);
+    Ctx update = context(plan_, nullptr);
     update.update_sums = &update_sums_;
     run_optimizer(update, [](Phase) {});
     arena_.finish_recording();
     if (options_.noise_scale) {
       arena_.record("norm of a micro-batch");
-      run_micro_norm(context(plan, nullptr));
+      run_micro_norm(context(plan_, nullptr));
       arena_.finish_recording();
     }
-    update_launches_ = std::exchange(plan.launches, {});
+    plan_.launches = nullptr;
     arena_.record("initial weights");
-    Ctx initial = context(plan, nullptr);
+    Ctx initial = context(plan_, nullptr);
     model_->params().init(initial, options_.seed);
     arena_.finish_recording();
   }
   arena_.record("refresh");
-  Ctx refreshing = context(plan, nullptr);
+  Ctx refreshing = context(plan_, nullptr);
   model_->params().refresh_values(refreshing);
   arena_.finish_recording();
   if (averages_) {
     arena_.record("averages in");
-    Ctx c = context(plan, nullptr);
+    Ctx c = context(plan_, nullptr);
     averages_->put_in(c);
     arena_.finish_recording();
     arena_.record("averages out");
@@ -179,32 +182,34 @@ void Engine::record_phases() {
   }
   if (codes_) {
     arena_.record("codes of weights");
-    Ctx c = context(plan, nullptr);
+    Ctx c = context(plan_, nullptr);
     codes_->begin_step(c);
     arena_.finish_recording();
   }
   arena_.record("evaluation");
-  run_evaluation(context(plan, nullptr));
+  run_evaluation(context(plan_, nullptr));
   arena_.finish_recording();
   if (!saves_in_place()) {
     arena_.record("whole tensors");
-    visit_whole(context(plan, nullptr), [](size_t, int, const Tensor&) {});
+    visit_whole(context(plan_, nullptr), [](size_t, int, const Tensor&) {});
     arena_.finish_recording();
   }
   if (want_logits_) {
     arena_.record("logits");
-    run_logits(context(plan, nullptr), nullptr);
+    run_logits(context(plan_, nullptr), nullptr);
     arena_.finish_recording();
   }
-  products_ = std::move(plan.products);
-  of_codes_ = std::move(plan.of_codes);
-  attention_forward_ = std::move(plan.attention_forward);
-  attention_backward_ = std::move(plan.attention_backward);
   memory_.add(arena_);
 }
 
+size_t Engine::least_memory() {
+  record_micro_batch();
+  return memory_.total() + (recorded_ ? 0 : arena_.least_bytes());
+}
+
 const MemoryPlan& Engine::memory() {
-  if (!recorded_) record_phases();
+  record_micro_batch();
+  if (!std::exchange(recorded_, true)) record_other_phases();
   return memory_;
 }
 

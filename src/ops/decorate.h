@@ -69,21 +69,21 @@ Launch launch_of(const Op& op, const Ops& ops) {
   return launch;
 }
 
-// The backend of a dry run: launches nothing; lists every launch and what a backend may tune. Scratch sizes are those
-// of the real backend.
+// The backend of a dry run: launches nothing; lists what a backend may tune and, where asked to, every launch. Scratch
+// sizes are those of the real backend.
 class PlanOps final : public Decorated<PlanOps> {
  public:
   explicit PlanOps(const Ops& real) : real_(real) {}
   template <class Op>
   void on(const Op& op, void*) {
-    launches.push_back(launch_of(op, real_));
+    if (launches) launches->push_back(launch_of(op, real_));
     if constexpr (std::is_same_v<Op, Gemm>) products.push_back(op);
     if constexpr (std::is_same_v<Op, ScaledGemm>) of_codes.push_back(op);
     if constexpr (std::is_same_v<Op, AttentionFwd>) attention_forward.push_back(op);
     if constexpr (std::is_same_v<Op, AttentionBwd>) attention_backward.push_back(op);
   }
   const Ops& inner() const { return real_; }
-  std::vector<Launch> launches;
+  std::vector<Launch>* launches = nullptr;  // where they are listed
   std::vector<Gemm> products;
   std::vector<ScaledGemm> of_codes;
   std::vector<AttentionFwd> attention_forward;

@@ -165,7 +165,8 @@ class Fitting {
 
   bool fits(Engine& engine) {
     rest_ = runtime_reserve(config_) + save_reserve(config_, backend_, engine, training_);
-    return most_of_ranks(engine.memory().total() + rest_) <= capacity_;
+    return most_of_ranks(engine.least_memory() + rest_) <= capacity_ &&
+           most_of_ranks(engine.memory().total() + rest_) <= capacity_;
   }
 
   // Null if no size fits; leaves in `sizes` those that do not fit.

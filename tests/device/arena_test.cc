@@ -193,6 +193,7 @@ TEST(Arena, ValuesLiveUntilTheirBufferDies) {
     const ArenaPhase& phase = arena.phases().at(0);
     EXPECT_EQ(arena.bytes(), phase.packed_bytes);
     EXPECT_EQ(phase.peak_live, peak(phase.blocks));
+    EXPECT_EQ(arena.least_bytes(), phase.peak_live);
     expect_sound(phase.blocks, phase.packed_bytes);
     std::vector<uint8_t> memory(arena.bytes());
     arena.commit(memory.data());
