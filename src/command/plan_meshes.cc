@@ -4,10 +4,12 @@
 #include <cstdio>
 #include <map>
 #include <optional>
+#include <variant>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "command/plan_ranks.h"
+#include "cpu/thread_pool.h"
 #include "metrics/format.h"
 #include "train/setup.h"
 
@@ -213,17 +215,24 @@ void explain(const std::vector<Found>& all, const Config& config, const Cluster&
 
 void print_meshes(const Config& config, const Cluster& on) {
   const QuietLog quiet(config.log_level);
+  const std::vector<Way> tried = ways(config, on);
+  std::vector<std::variant<Prediction, std::string>> answers(tried.size());  // or why it is not possible
+  ThreadPool().parallel_for(int64_t(tried.size()), [&](int64_t i) {
+    try {
+      Config c = divided(config, tried[size_t(i)]);
+      validate(c);
+      answers[size_t(i)] = predict(c, on);
+    } catch (const Error& e) {
+      answers[size_t(i)] = e.what();
+    }
+  });
   std::vector<Found> all;
   std::map<std::string, std::vector<Way>> refused;  // by the reason
-  for (const Way& w : ways(config, on)) {
-    try {
-      Config c = divided(config, w);
-      validate(c);
-      all.push_back({w, predict(c, on)});
-    } catch (const Error& e) {
-      refused[e.what()].push_back(w);
-    }
-  }
+  for (size_t i = 0; i < tried.size(); ++i)
+    if (auto* p = std::get_if<Prediction>(&answers[i]))
+      all.push_back({tried[i], std::move(*p)});
+    else
+      refused[std::get<std::string>(answers[i])].push_back(tried[i]);
   std::stable_sort(all.begin(), all.end(), [](const Found& a, const Found& b) {
     return a.p.step() != b.p.step() ? a.p.step() < b.p.step() : a.p.memory < b.p.memory;
   });
