@@ -74,7 +74,7 @@ TEST(Attack, ARelayOnTheFirstPortPassesOnNothingOfTheJob) {
   const Setting s{.ranks = 2, .port = port_of(*port)};
   std::atomic<size_t> connections{0}, most{0};
   std::vector<std::string> errors;
-  {
+  for (int turn = 0; turn < 3 && connections == 0; ++turn) {  // once the attacker was late: rank 1 had moved on
     const Attacker attacker([&](const std::atomic<bool>& stop) {
       while (!stop) {
         if (!readable(*port, 20)) continue;
@@ -304,11 +304,8 @@ TEST(Attack, AStrangerThatGreetsAndIsSilentHoldsARankForSecondsOnly) {
     }
   });
   patiently({4, 40}, [&](double limit) {  // a quarter of which is spent on the stranger
-    const auto errors =
-        run({.ranks = 2, .port = port_of(*port), .timeout = limit}, [](Rendezvous& r) { r.barrier("here"); });
-    if (errors[0].starts_with("4 rank 1 of 2 did not come")) return false;
-    expect_none(errors);
-    return true;
+    return all_well(
+        run({.ranks = 2, .port = port_of(*port), .timeout = limit}, [](Rendezvous& r) { r.barrier("here"); }));
   });
 }
 
@@ -395,22 +392,23 @@ TEST(Doorkeeper, AGuestThatHasGoneIsNotTakenIn) {
 }
 
 TEST(Rendezvous, DifferentSecretsAreToldOnBothSides) {
-  const Setting s{.ranks = 2, .timeout = 0.5};
-  std::vector<std::string> errors(2);
-  std::vector<std::thread> ranks;
-  for (int r = 0; r < 2; ++r)
-    ranks.emplace_back([&, r] {
-      RendezvousOptions o = options(s, r);
-      if (r == 1) o.key = [] { return JobKey{"another secret of 29 letters.", 0}; };
-      try {
-        const Rendezvous rendezvous(o);
-      } catch (const Error& e) {
-        errors[size_t(r)] = e.what();
-      }
-    });
-  for (auto& t : ranks) t.join();
-  EXPECT_NE(errors[0].find("came with another secret"), std::string::npos) << errors[0];
-  EXPECT_NE(errors[1].find("the secrets of the job differ"), std::string::npos) << errors[1];
+  patiently({0.5, 5, 50}, [](double limit) {
+    const Setting s{.ranks = 2, .timeout = limit};
+    std::vector<std::string> errors(2);
+    std::vector<std::thread> ranks;
+    for (int r = 0; r < 2; ++r)
+      ranks.emplace_back([&, r] {
+        RendezvousOptions o = options(s, r);
+        if (r == 1) o.key = [] { return JobKey{"another secret of 29 letters.", 0}; };
+        try {
+          const Rendezvous rendezvous(o);
+        } catch (const Error& e) {
+          errors[size_t(r)] = e.what();
+        }
+      });
+    for (auto& t : ranks) t.join();
+    return all_say(errors, "came with another secret", 1) && all_say(errors, "the secrets of the job differ", 0);
+  });
 }
 
 TEST(Rendezvous, MeetsOnEveryLoopbackAddress) {

@@ -2,14 +2,15 @@
 #pragma once
 #include <gtest/gtest.h>
 
+#include <cstdio>
 #include <functional>
-#include <initializer_list>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "base/sha256.h"
 #include "comm/rendezvous.h"
+#include "tests/patiently.h"
 
 namespace athanor::testing {
 
@@ -68,12 +69,21 @@ inline void expect_all(const std::vector<std::string>& errors, const std::string
     }
 }
 
-// For what depends on a limit that a machine with other work may not keep either: again with larger ones, until
-// attempt() accepts what it has seen.
-inline void patiently(std::initializer_list<double> limits, const std::function<bool(double limit)>& attempt) {
-  for (const double limit : limits)
-    if (attempt(limit)) return;
-  ADD_FAILURE() << "not even with a limit of " << std::data(limits)[limits.size() - 1] << " s";
+// For attempts that patiently() repeats: whether all say it. What is said instead is printed.
+inline bool all_say(const std::vector<std::string>& errors, const std::string& part, int except = -1) {
+  for (int r = 0; r < int(errors.size()); ++r) {
+    if (r == except || errors[size_t(r)].find(part) != std::string::npos) continue;
+    std::printf("rank %d does not say \"%s\": %s\n", r, part.c_str(), errors[size_t(r)].c_str());
+    return false;
+  }
+  return true;
+}
+
+// Likewise: whether nobody failed.
+inline bool all_well(const std::vector<std::string>& errors) {
+  for (size_t r = 0; r < errors.size(); ++r)
+    if (!errors[r].empty()) std::printf("rank %zu says: %s\n", r, errors[r].c_str());
+  return errors == std::vector<std::string>(errors.size());
 }
 
 inline void expect_none(const std::vector<std::string>& errors) {

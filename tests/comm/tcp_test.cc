@@ -56,9 +56,7 @@ TEST(Rendezvous, ExchangesByNameInRankOrder) {
 TEST(Rendezvous, NamesTheRanksThatDoNotCome) {
   patiently({0.5, 5, 50}, [](double limit) {
     const auto errors = run({.ranks = 3, .timeout = limit, .absent = 1}, [](Rendezvous&) {});
-    if (errors[0].starts_with("4 ranks 1 and 2 of 3 did not come")) return false;  // rank 2 was late as well
-    expect_all(errors, cat("4 rank 1 of 3 did not come to the rendezvous within ", limit, " s"), 1);
-    return true;
+    return all_say(errors, cat("4 rank 1 of 3 did not come to the rendezvous within ", limit, " s"), 1);
   });
   const auto alone = run({.ranks = 2, .timeout = 0.3, .absent = 0}, [](Rendezvous&) {});
   EXPECT_NE(alone[1].find("rank 1 of 2 could not join rank 0 at 127.0.0.1"), std::string::npos) << alone[1];
@@ -67,11 +65,8 @@ TEST(Rendezvous, NamesTheRanksThatDoNotCome) {
 TEST(Rendezvous, APortThatIsTakenIsPassedOver) {
   const auto stranger = listen_on("127.0.0.1", 0);  // never answers
   patiently({4, 40}, [&](double limit) {            // a quarter of which is spent on the stranger
-    const auto errors =
-        run({.ranks = 2, .port = port_of(*stranger), .timeout = limit}, [](Rendezvous& r) { r.barrier("here"); });
-    if (errors[0].starts_with("4 rank 1 of 2 did not come")) return false;
-    expect_none(errors);
-    return true;
+    return all_well(
+        run({.ranks = 2, .port = port_of(*stranger), .timeout = limit}, [](Rendezvous& r) { r.barrier("here"); }));
   });
 }
 
@@ -189,47 +184,50 @@ void hang(Rendezvous& r) {
   r.throw_if_failed();
 }
 
+// The others must have come to their collective within the limit: what they said before may still be that they wait.
 TEST(Failure, ARankThatHangsIsNamedWithinItsLimit) {
-  Arrivals connected{3};
-  const Setting s{.ranks = 3, .hasty = 2, .of_hasty = {.startup = kAmple, .step = 0.6, .silence = kAmple}};
-  const auto errors = run(s, [&](Rendezvous& r) {
-    const auto c = make_tcp(r, "");
-    connected.wait(r);
-    if (r.rank() == 2) {  // busy elsewhere
-      r.doing(Activity::step, 1);
-      hang(r);
-    }
-    std::vector<float> x(10);
-    const CollectiveSubject subject("layers.3");
-    for (;;) c->all_reduce(tensor_of(x), Reduce::sum, Lane::compute);
+  patiently({0.6, 6, 30}, [](double limit) {
+    Arrivals connected{3};
+    const Setting s{.ranks = 3, .hasty = 2, .of_hasty = {.startup = kAmple, .step = limit, .silence = kAmple}};
+    const auto errors = run(s, [&](Rendezvous& r) {
+      const auto c = make_tcp(r, "");
+      connected.wait(r);
+      if (r.rank() == 2) {  // busy elsewhere
+        r.doing(Activity::step, 1);
+        hang(r);
+      }
+      std::vector<float> x(10);
+      const CollectiveSubject subject("layers.3");
+      for (;;) c->all_reduce(tensor_of(x), Reduce::sum, Lane::compute);
+    });
+    return all_say(errors, ": all_reduce for layers.3", 2) && all_say(errors, "4 rank 2 (") &&
+           all_say(errors, cat(" hangs: no progress while others waited for ", limit, " s, since step 1"));
   });
-  expect_all(errors, ": all_reduce for layers.3", 2);
-  expect_all(errors, " hangs: no progress while others waited for 0.6 s, since step 1");
-  expect_all(errors, "4 rank 2 (");
 }
 
 TEST(Failure, EachActivityHasItsOwnLimit) {
   for (const auto& [activity, words] : {std::pair{Activity::step, "since step 7"},
                                         {Activity::evaluation, "since evaluation after step 7"},
-                                        {Activity::saving, "since saving step 7"}}) {
-    Setting s{.ranks = 2, .hasty = 1, .of_hasty = {kAmple, kAmple, kAmple, kAmple, kAmple}};
-    limit_of(s.of_hasty, activity) = 0.4;
-    Arrivals waiting{2};
-    const auto errors = run(s, [&, activity = activity](Rendezvous& r) {
-      const auto c = make_tcp(r, "");
-      if (r.rank() == 0) r.doing(Activity::step, 7);
-      c->barrier();
-      waiting.wait(r);  // rank 0 has nothing but its second barrier before it
-      if (r.rank() == 1) {
-        r.doing(activity, 7);
-        hang(r);
-      }
-      c->barrier();
+                                        {Activity::saving, "since saving step 7"}})
+    patiently({0.4, 4, 40}, [&, activity = activity, words = words](double limit) {
+      Setting s{.ranks = 2, .hasty = 1, .of_hasty = {kAmple, kAmple, kAmple, kAmple, kAmple}};
+      limit_of(s.of_hasty, activity) = limit;
+      Arrivals waiting{2};
+      const auto errors = run(s, [&](Rendezvous& r) {
+        const auto c = make_tcp(r, "");
+        if (r.rank() == 0) r.doing(Activity::step, 7);
+        c->barrier();
+        waiting.wait(r);  // rank 0 has nothing but its second barrier before it
+        if (r.rank() == 1) {
+          r.doing(activity, 7);
+          hang(r);
+        }
+        c->barrier();
+      });
+      expect_all(errors, "4 rank 1 (");
+      expect_all(errors, cat("hangs: no progress while others waited for ", limit, " s, ", words));
+      return all_say(errors, "was at step 7, collective 2 of it: barrier", 1);  // to which rank 0 came in time
     });
-    expect_all(errors, "4 rank 1 (");
-    expect_all(errors, cat("hangs: no progress while others waited for 0.4 s, ", words));
-    EXPECT_NE(errors[0].find("was at step 7, collective 2 of it: barrier"), std::string::npos) << errors[0];
-  }
 }
 
 // Rank 1 lets rank 0 wait for longer than the limits of all other activities.
@@ -238,33 +236,34 @@ TEST(Failure, NoActivityHasTheLimitOfAnother) {
     patiently({0.2, 2, 20}, [&](double limit) {
       Setting s{.ranks = 2, .hasty = 1, .of_hasty = {limit, limit, limit, limit, kAmple}};
       limit_of(s.of_hasty, activity) = kAmple;
-      return run(s, [&](Rendezvous& r) {
-               r.doing(activity, 7);
-               r.barrier("at it");
-               if (r.rank() == 1) std::this_thread::sleep_for(std::chrono::duration<double>(3 * limit));
-               r.barrier("end");
-             }) == std::vector<std::string>(2);
+      return all_well(run(s, [&](Rendezvous& r) {
+        r.doing(activity, 7);
+        r.barrier("at it");
+        if (r.rank() == 1) std::this_thread::sleep_for(std::chrono::duration<double>(3 * limit));
+        r.barrier("end");
+      }));
     });
 }
 
 TEST(Failure, ALongestStepOfTheUsualPaceIsNoHang) {
-  patiently({0.2, 0.5, 1}, [](double startup) {
+  patiently({0.2, 0.5, 1, 1.5, 1.5, 1.5}, [](double startup) {
     const Setting s{.ranks = 2, .hasty = 1, .of_hasty = {.startup = startup, .step = 0, .silence = kAmple}};
-    return run(s, [&](Rendezvous& r) {
-             for (int step = 1; step < 20; ++step) r.doing(Activity::step, step);
-             r.barrier("steps are known");
-             if (r.rank() == 1)
-               std::this_thread::sleep_for(std::chrono::duration<double>(4 * startup));  // kLeastStepLimit holds
-             r.barrier("end");
-           }) == std::vector<std::string>(2);
+    return all_well(run(s, [&](Rendezvous& r) {
+      for (int step = 1; step < 20; ++step) r.doing(Activity::step, step);
+      r.barrier("steps are known");
+      if (r.rank() == 1)
+        std::this_thread::sleep_for(std::chrono::duration<double>(4 * startup));  // kLeastStepLimit holds
+      r.barrier("end");
+    }));
   });
 }
 
 // Who looks at others and comes late does not blame them for that.
 TEST(Rendezvous, TimeInWhichAThreadWasHeldUpIsKnown) {
-  Deadline looked = Clock::now() - std::chrono::seconds(10);
+  const Deadline begin = Clock::now();
+  Deadline looked = begin - std::chrono::seconds(10);
   EXPECT_GE(held_up(&looked), std::chrono::seconds(8));
-  EXPECT_LT(Clock::now() - looked, std::chrono::seconds(8)) << "it has looked now";
+  EXPECT_GE(looked, begin) << "it has looked now";
   looked = Clock::now() + std::chrono::hours(1);
   EXPECT_EQ(held_up(&looked), Clock::duration::zero());
 }
@@ -286,13 +285,13 @@ TEST(Rendezvous, WaitingCostsNothing) {
 TEST(Failure, SlowIsNotHanging) {
   patiently({0.6, 6, 30}, [](double limit) {
     const Setting s{.ranks = 2, .hasty = 1, .of_hasty = {.startup = limit, .silence = kAmple}};
-    return run(s, [&](Rendezvous& r) {
-             const auto c = make_tcp(r, "");
-             for (int k = 0; k < 4; ++k) {
-               if (r.rank() == 1) std::this_thread::sleep_for(std::chrono::duration<double>(limit / 3));
-               c->barrier();
-             }
-           }) == std::vector<std::string>(2);
+    return all_well(run(s, [&](Rendezvous& r) {
+      const auto c = make_tcp(r, "");
+      for (int k = 0; k < 4; ++k) {
+        if (r.rank() == 1) std::this_thread::sleep_for(std::chrono::duration<double>(limit / 3));
+        c->barrier();
+      }
+    }));
   });
 }
 

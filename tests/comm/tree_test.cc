@@ -126,12 +126,7 @@ TEST(Tree, WhoDiesOrStopsAnywhereIsNamedToAll) {
         const Seen seen = hit(s, {.rank = rank, .signal = signal}, 3);
         const std::string words = cat("4 rank ", rank, " (", host_name(), ") ",
                                       signal == SIGKILL ? "is gone: " : "gave no sign of life for ");
-        for (int r = 0; r < s.ranks; ++r)
-          if (r != rank && !seen.errors[size_t(r)].starts_with(words)) {
-            std::printf("rank %d says: %s\n", r, seen.errors[size_t(r)].c_str());
-            return false;
-          }
-        return true;
+        return all_say(seen.errors, words, rank);
       });
 }
 
@@ -144,9 +139,7 @@ TEST(Tree, ARankInTheMiddleThatFailsOrNeverComesIsNamed) {
   expect_all(failed, cat("4 rank 4 (", host_name(), ") failed: the disk is full"), 4);
   patiently({1, 10, 60}, [](double limit) {
     const auto missing = run({.ranks = 12, .timeout = limit, .absent = 4, .fan_out = 2}, [](Rendezvous&) {});
-    if (missing[0].find("rank 4 of 12 did not come") == std::string::npos) return false;
-    expect_all(missing, cat("4 rank 4 of 12 did not come to the rendezvous within ", limit, " s"), 4);
-    return true;
+    return all_say(missing, cat("4 rank 4 of 12 did not come to the rendezvous within ", limit, " s"), 4);
   });
 }
 
