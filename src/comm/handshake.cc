@@ -16,7 +16,7 @@ constexpr std::string_view kMagic = "athanor2";
 constexpr size_t kNonce = 32, kMac = 32, kDialled = 64;  // "[IPv6]:port" has at most 54 characters
 constexpr size_t kAnswer = kNonce + 3 * 8 + kDialled, kVerdict = 1 + kMac;
 constexpr size_t kMaxApplicants = 64;
-constexpr double kSecondsToAnswer = 10, kSecondsToAnswerWhenCrowded = 0.05;
+constexpr double kSecondsToAnswerWhenCrowded = 0.05;
 constexpr double kSecondsToEnter = 5;
 constexpr double kSecondsWithoutDescriptors = 0.1;  // before checking for free descriptors again
 constexpr int kKeptForFiles = 64;                   // descriptors reserved for files
@@ -91,8 +91,12 @@ Entrance enter(const Endpoint& to, const std::string& secret, const Card& card, 
   return e;
 }
 
-Doorkeeper::Doorkeeper(Fd listener, std::string secret, Purpose purpose)
-    : listener_(std::move(listener)), port_(port_of(listener_)), secret_(std::move(secret)), purpose_(purpose) {
+Doorkeeper::Doorkeeper(Fd listener, std::string secret, Purpose purpose, double seconds_to_answer)
+    : listener_(std::move(listener)),
+      port_(port_of(listener_)),
+      secret_(std::move(secret)),
+      purpose_(purpose),
+      seconds_to_answer_(seconds_to_answer) {
   CHECK(!secret_.empty(), "a job without a secret");
 }
 
@@ -170,9 +174,9 @@ Doorkeeper::Stage Doorkeeper::advance(Applicant& a) {
     return same_bytes(a.pipe.received(), mac(secret_, "guest stays", a.nonce, a.answer)) ? Stage::inside
                                                                                          : Stage::refused;
   }
-  const std::chrono::duration<double> patience(crowded_ && a.answer.empty() ? kSecondsToAnswerWhenCrowded
-                                                                            : kSecondsToAnswer);
-  return open && Clock::now() - a.came < patience ? Stage::waiting : Stage::refused;
+  // Who knows the secret has no limit: its last message lets it in, and may be on its way.
+  const std::chrono::duration<double> patience(crowded_ ? kSecondsToAnswerWhenCrowded : seconds_to_answer_);
+  return open && (!a.answer.empty() || Clock::now() - a.came < patience) ? Stage::waiting : Stage::refused;
 }
 
 std::vector<Guest> Doorkeeper::admit() {

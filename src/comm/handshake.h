@@ -44,10 +44,12 @@ struct Entrance {
 // proof.
 Entrance enter(const Endpoint&, const std::string& secret, const Card&, Deadline);
 
+constexpr double kSecondsToAnswer = 10;  // for who has not proved yet that it knows the secret
+
 // The listener's side, for event loops: silent or slow peers never block the listener and use few resources.
 class Doorkeeper {
  public:
-  Doorkeeper(Fd listener, std::string secret, Purpose purpose);
+  Doorkeeper(Fd listener, std::string secret, Purpose purpose, double seconds_to_answer = kSecondsToAnswer);
   int port() const { return port_; }
   void add_to(std::vector<pollfd>&) const;
   bool is_idle() const { return applicants_.empty() && Clock::now() > pause_; }  // poll() needs no time limit
@@ -72,6 +74,7 @@ class Doorkeeper {
   int port_;
   std::string secret_;
   Purpose purpose_;
+  double seconds_to_answer_;
   std::list<Applicant> applicants_;
   bool crowded_ = false;  // more connections are pending: applicants must answer without delay
   Deadline pause_ = {};   // no descriptors: accept nobody until then

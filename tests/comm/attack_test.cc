@@ -391,6 +391,37 @@ TEST(Doorkeeper, AGuestThatHasGoneIsNotTakenIn) {
   for (int k = 0; k < 5; ++k) EXPECT_TRUE(turn().empty());
 }
 
+// A rank that was stopped on its way in and goes on believes that its last message lets it in.
+TEST(Doorkeeper, AGuestThatKnowsTheSecretHasAllTimeToConfirm) {
+  const std::string secret = "a secret of the test";
+  Doorkeeper door(*listen_on("127.0.0.1", 0), secret, Purpose::data, 0.02);
+  const auto turn = [&] {
+    std::vector<pollfd> fds;
+    door.add_to(fds);
+    poll(fds.data(), nfds_t(fds.size()), 100);
+    return door.admit().size();
+  };
+  const Fd silent = dial(door.port()), guest = dial(door.port());
+  EXPECT_EQ(turn(), 0u);  // both are greeted
+  std::string hello(40, '\0'), answer(32, 'n'), verdict(33, '\0');
+  ASSERT_TRUE(recv_all(guest, hello.data(), hello.size(), after(kAmple)));
+  for (const uint64_t field : {uint64_t(Purpose::data), uint64_t{1}, uint64_t{2}}) put_u64(answer, field);
+  answer += remote_endpoint(guest);
+  answer.resize(32 + 24 + 64);
+  const auto proof = [&](std::string_view who) { return derive(secret, who, hello.substr(8) + answer); };
+  const std::string message = cat(answer, as_text(proof("guest"))), last(as_text(proof("guest stays")));
+  ASSERT_TRUE(send_all(guest, message.data(), message.size(), after(kAmple)));
+  EXPECT_EQ(turn(), 0u);
+  ASSERT_TRUE(recv_all(guest, verdict.data(), verdict.size(), after(kAmple)));
+  EXPECT_EQ(verdict[0], 'w');
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  EXPECT_EQ(turn(), 0u);
+  EXPECT_TRUE(recv_all(silent, hello.data(), hello.size(), after(kAmple)));
+  EXPECT_FALSE(recv_all(silent, hello.data(), 1, after(kAmple))) << "who says nothing is sent away";
+  ASSERT_TRUE(send_all(guest, last.data(), last.size(), after(kAmple)));
+  EXPECT_EQ(turn(), 1u);
+}
+
 TEST(Rendezvous, DifferentSecretsAreToldOnBothSides) {
   patiently({0.5, 5, 50}, [](double limit) {
     const Setting s{.ranks = 2, .timeout = limit};
