@@ -6,7 +6,7 @@ import signal
 import time
 from pathlib import Path
 
-from harness import DONE, ERROR, REQUEUE, SLOWNESS, USAGE
+from harness import DONE, ERROR, REQUEUE, USAGE
 from ranks import PEER_LOST, RanksTest, free_port
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
@@ -197,10 +197,11 @@ class StopTest(RanksTest):
 
 
 class FailureTest(RanksTest):
-    def expect_lost(self, process, victim):
+    def expect_lost(self, process, victim, *says):
         done = self.finish(process)
         self.assertEqual(done.code, PEER_LOST, str(done))
-        self.assertIn(f"rank {victim}", done.err)
+        for part in (f"rank {victim}", *says):
+            self.assertIn(part, done.err)
 
     def test_a_rank_that_is_killed_ends_the_others(self):
         for victim in (0, 1):
@@ -214,14 +215,19 @@ class FailureTest(RanksTest):
                     self.expect_lost(process, victim)
 
     def test_a_rank_that_freezes_is_named_within_the_timeout(self):
-        processes = self.start_ranks(2, "--set", "train_iters=100000", "--set", "heartbeat_timeout=3")
-        self.assertTrue(self.wait_for_step(processes[0], 2))
-        processes[1].send_signal(signal.SIGSTOP)
-        begin = time.monotonic()
-        self.expect_lost(processes[0], 1)
-        self.assertLess(time.monotonic() - begin, 7 * SLOWNESS)
-        processes[1].kill()
-        processes[1].communicate()
+        def freeze(turn):
+            run = f"frozen{turn}"
+            processes = self.start_ranks(2, "--set", "train_iters=100000", "--set", "heartbeat_timeout=3", "--set", f"save={run}")
+            self.assertTrue(self.wait_for_step(processes[0], 2, run=run))
+            processes[1].send_signal(signal.SIGSTOP)
+            begin = time.monotonic()
+            self.expect_lost(processes[0], 1, "gave no sign of life for 3 s")
+            took = time.monotonic() - begin
+            processes[1].kill()
+            processes[1].communicate()
+            return took
+
+        self.assert_soon(freeze, 7)
 
     def test_the_launcher_ends_a_frozen_rank_and_says_that_one_was_lost(self):
         process = self.start("launch", "--ranks", 2, "train", self.config, "--set", "train_iters=100000", "--set",
@@ -229,9 +235,7 @@ class FailureTest(RanksTest):
         self.assertTrue(self.wait_for_step(process, 2))
         ranks = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
         os.kill(int(ranks[1]), signal.SIGSTOP)
-        begin = time.monotonic()
-        self.expect_lost(process, 1)
-        self.assertLess(time.monotonic() - begin, 20)
+        self.expect_lost(process, 1, "rank 1 is stopped (SIGSTOP)")  # else it has 20 s to end by itself
 
     def test_a_rank_that_dies_before_it_joins_ends_the_launcher(self):
         """The others wait for it: the launcher ends them long before distributed_timeout."""
@@ -239,20 +243,18 @@ class FailureTest(RanksTest):
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
         while process.poll() is None and len(children.read_text().split()) < 2:
             time.sleep(0.001)
-        begin = time.monotonic()
-        os.kill(int(children.read_text().split()[1]), signal.SIGUSR1)  # no handler yet
+        os.kill(int(children.read_text().split()[1]), signal.SIGKILL)  # for which it can have no handler yet
         done = self.finish(process)
-        self.assertEqual(done.code, 128 + signal.SIGUSR1, str(done))
-        self.assertIn("rank 1 was ended by signal 10", done.err)
-        self.assertLess(time.monotonic() - begin, 10 * SLOWNESS)
+        self.assertEqual(done.code, 128 + signal.SIGKILL, str(done))
+        self.assertIn("rank 1 was ended by signal 9", done.err)
+        self.assertNotIn("has not ended by itself", done.err)
 
     def test_too_few_file_descriptors_are_named(self):
         limit = lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (8, 8))
-        begin = time.monotonic()
         done = self.run_program("launch", "--ranks", 2, "train", self.config, code=ERROR, preexec=limit)
         self.assertIn("this process may have 8 in all", done.err)
         self.assertIn("ulimit -n", done.err)
-        self.assertLess(time.monotonic() - begin, 10 * SLOWNESS)
+        self.assertNotIn("has not ended by itself", done.err)
 
     def test_the_error_of_one_rank_is_known_to_all(self):
         processes = self.start_ranks(1, "--set", "save=locked", "--set", "train_iters=100000")
@@ -266,12 +268,15 @@ class FailureTest(RanksTest):
         processes[0].communicate()
 
     def test_missing_ranks_are_named(self):
-        process = self.start("train", self.config, "--rank", 0, "--world-size", 2, "--rendezvous",
-                             f"127.0.0.1:{free_port()}", "--set", "distributed_timeout=1",
-                             env={"XDG_RUNTIME_DIR": str(self.folder)})
-        done = self.finish(process)
-        self.assertEqual(done.code, PEER_LOST, str(done))
-        self.assertIn("rank 1 of 2 did not come", done.err)
+        for limit in (1, 10, 60):  # within which rank 0 may be late as well on a machine with other work
+            process = self.start("train", self.config, "--rank", 0, "--world-size", 2, "--rendezvous",
+                                 f"127.0.0.1:{free_port()}", "--set", f"distributed_timeout={limit}",
+                                 env={"XDG_RUNTIME_DIR": str(self.folder)})
+            done = self.finish(process)
+            self.assertEqual(done.code, PEER_LOST, str(done))
+            if f"rank 1 of 2 did not come to the rendezvous within {limit} s" in done.err:
+                return
+        self.fail(str(done))
 
     def test_the_launcher_reports_the_rank_that_failed(self):
         self.launch(3, code=USAGE)  # a batch of 4 for 3 ranks

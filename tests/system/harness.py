@@ -171,6 +171,15 @@ class SystemTest(unittest.TestCase):
                 return done
         self.fail(f"{arguments}: not within {limit:.1f} s\n{done}")
 
+    def assert_soon(self, act, seconds):
+        """act(turn) gives how long something took: on an idle machine at most so many seconds."""
+        for turn in range(4):
+            limit = seconds * (measure_slowness() if turn else SLOWNESS)  # other work may have come meanwhile
+            took = act(turn)
+            if took < limit:
+                return
+        self.fail(f"took {took:.1f} s, expected at most {limit:.1f} s")
+
     def wait_for_step(self, process, step, run="run", timeout=TIMEOUT):
         """Until metrics.jsonl has this step or the process ends; returns whether the step was seen."""
         path = self.folder / run / "metrics.jsonl"
