@@ -159,7 +159,7 @@ class Runner:
     def test_programs(self, build):
         return sorted(p for p in (build / "tests").glob("test_*") if os.access(p, os.X_OK) and p.is_file())
 
-    def run_googletest(self, program, label, filter="*", timeout=600, env=None):
+    def run_googletest(self, program, label, filter="*", timeout=1800, env=None):
         result, report = Result(), self.temporary / f"{label}-{program.name}.json"
         command = [program, f"--gtest_output=json:{report}", f"--gtest_filter={filter}"]
         ok = self.call(f"{label}-{program.name}", command, timeout, env)
@@ -268,10 +268,10 @@ class Runner:
                     (corpus / name).write_bytes(seed.read_bytes()[:FUZZ_SEED_BYTES])
             found = ROOT / ".cache" / "fuzz-findings"
             found.mkdir(parents=True, exist_ok=True)
-            tasks.append(functools.partial(self.one, target.name, [target, f"-max_total_time={seconds}", "-timeout=20",
+            tasks.append(functools.partial(self.one, target.name, [target, f"-max_total_time={seconds}", "-timeout=120",
                                                                    "-rss_limit_mb=2048",
                                                                    f"-artifact_prefix={found}/{target.name}-", corpus],
-                                           timeout=seconds + 300))
+                                           timeout=seconds + 1200))
         result.merge(self.together(tasks))
         return result
 

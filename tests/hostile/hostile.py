@@ -92,9 +92,9 @@ class Play:
         print(f"\nVIOLATION of \"{first.rule}\" by scenario {number} of seed {self.args.seed} ({scenario['player']})",
               flush=True)
         breaks = self.breaks(first.rule)
+        again = breaks(scenario)
         if first.rule == "hang":  # is known by now to last; each look at a simpler one costs as much
             self.program.patience = max(5, self.args.patience / 6)
-        again = breaks(scenario)
         short = shrink(scenario, breaks, self.args.shrink_seconds) if again else scenario
         if again:
             found = self.seen_again(short, first)

@@ -149,6 +149,6 @@ KillWait=5
 SchedulerParameters=sched_interval=1,batch_sched_delay=0,sched_min_interval=0
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
-{nodes}PartitionName=low Nodes=ALL Default=YES MaxTime=60 State=UP PriorityTier=1 GraceTime=20 OverSubscribe=EXCLUSIVE
+{nodes}PartitionName=low Nodes=ALL Default=YES MaxTime=60 State=UP PriorityTier=1 GraceTime=100 OverSubscribe=EXCLUSIVE
 PartitionName=high Nodes=ALL MaxTime=60 State=UP PriorityTier=10 PreemptMode=OFF OverSubscribe=EXCLUSIVE
 """

@@ -93,7 +93,7 @@ class SlurmTest(RanksTest):
         os.kill(self.pid_of(job, rank=2), signal.SIGKILL)
         begin = time.monotonic()
         end = self.wait_end(job)
-        self.assertLess(time.monotonic() - begin, 60, self.log(job))
+        self.assertLess(time.monotonic() - begin, 200, self.log(job))
         self.assertEqual(end["JobState"], "FAILED", self.log(job))
         self.assertRegex(self.log(job), r"rank 2 \(\S+\) is gone")
         self.assertEqual(self.pids(), [], "no orphan")

@@ -352,7 +352,7 @@ class ManyRanksTest(CudaTest):
             self.assertTrue(self.wait_for_step(processes[0], 3, run=run))
             processes[victim].kill()
             processes[victim].communicate()
-            done = self.finish(processes[1 - victim], timeout=60)
+            done = self.finish(processes[1 - victim])
             self.assertEqual(done.code, PEER_LOST, str(done))
             self.assertRegex(
                 done.err, rf"rank {victim} \(\S+\) is gone.*; rank {1 - victim} \(\S+\) (was )?at step \d+, ")
@@ -361,7 +361,7 @@ class ManyRanksTest(CudaTest):
         processes = self.start_ranks()
         self.assertTrue(self.wait_for_step(processes[0], 3))
         processes[1].send_signal(signal.SIGSTOP)
-        done = self.finish(processes[0], timeout=60)
+        done = self.finish(processes[0])
         processes[1].kill()
         processes[1].communicate()
         self.assertEqual(done.code, PEER_LOST, str(done))

@@ -11,7 +11,7 @@ import re
 import subprocess
 import unittest
 
-from harness import PROGRAM, ROOT, SystemTest
+from harness import PROGRAM, ROOT, TIMEOUT, SystemTest
 
 DOCUMENTS = ["README.md", "docs/your-data.md", "docs/training.md", "docs/models.md", "docs/commands.md", "docs/install.md",
              "docs/speed.md", "docs/measurements.md", "docs/distributed.md", "docs/gpu.md", "docs/optimizers.md",
@@ -117,7 +117,7 @@ class Documents(SystemTest):
 
     def shell(self, command):
         done = subprocess.run(["bash", "-euo", "pipefail", "-c", command], cwd=self.folder, capture_output=True, text=True,
-                              errors="replace", stdin=subprocess.DEVNULL, timeout=120,
+                              errors="replace", stdin=subprocess.DEVNULL, timeout=TIMEOUT,
                               env=dict(os.environ, PATH=f"{self.folder}/build:{os.environ['PATH']}", HOME=str(self.folder)))
         self.assertEqual(done.returncode, 0, f"{command}\n{done.stdout[-1500:]}\n{done.stderr[-1500:]}")
 

@@ -12,13 +12,18 @@ import unittest
 import unittest.mock
 from pathlib import Path
 
-from harness import PROGRAM, ROOT, SystemTest
+from harness import PROGRAM, ROOT, TIMEOUT, SystemTest
 from test_gpu_scripts import HAS_TORCH, PARTS, PYTHON, VERIFY, module
 
 parts, verify, programs = module(PARTS), module(VERIFY), module(ROOT / "scripts" / "gpu" / "programs.py")
 
 
-def outlives(pid, seconds=20):
+# Time of a script that says something and then hangs: more, where a machine with other work has not even started it.
+MINUTES = (0.01, 0.1, 1)
+ATTEMPTS = 5
+
+
+def outlives(pid, seconds=60):
     """Still runs after that long, and does not merely wait for its parent to ask how it ended."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -81,9 +86,13 @@ exec "$program" "$@"'''
         self.run_part("backend", "kill -9 $$", "FAILED", "ended by SIGKILL")
 
     def test_one_that_hangs_ends_with_all_it_started(self):
-        script = f"sleep 1000 & echo $! >{self.folder}/pid\nwait"
-        self.run_part("backend", script, "FAILED", "did not end in time", minutes=0.03)
-        self.assertFalse(outlives((self.folder / "pid").read_text().strip()))
+        pid = self.folder / "pid"
+        script = f"sleep 1000 & echo $! >{pid}\nwait"
+        for minutes in MINUTES:
+            self.run_part("backend", script, "FAILED", "did not end in time", minutes=minutes)
+            if pid.exists() and pid.read_text().strip():
+                break
+        self.assertFalse(outlives(pid.read_text().strip()))
 
     def test_a_part_that_the_end_of_the_call_cuts_short(self):
         with unittest.mock.patch.dict(verify.ESTIMATES, {"backend": 0}):
@@ -213,9 +222,13 @@ class SanitizerFaults(Planted):
 
     def test_what_is_too_slow_is_not_run(self):
         text = "[       OK ] A.one (1 ms)"
-        self.assertEqual(self.sanitize(text, 0, "sleep 1000", 0.01),
-                         ("not run", "1 tests were clean, then its time was up"))
-        self.assertEqual(self.sanitize(text + "\n=========     at kernel", 0, "sleep 1000", 0.01)[0], "FAILED")
+        for said, result in ((text, ("not run", "1 tests were clean, then its time was up")),
+                             (text + "\n=========     at kernel", ("FAILED",))):
+            for minutes in MINUTES:
+                found = self.sanitize(said, 0, "sleep 1000", minutes)
+                if found[:len(result)] == result:
+                    break
+            self.assertEqual(found[:len(result)], result)
 
     def test_one_check_that_did_not_run_is_not_hidden_by_the_others(self):
         found = dict.fromkeys(parts.SANITIZER_CHECKS, ("passed", "9 tests"))
@@ -240,7 +253,7 @@ class CallFaults(SystemTest):
 
     def verify(self, *arguments, code):
         process = self.start(*arguments)
-        text, _ = process.communicate(timeout=300)
+        text, _ = process.communicate(timeout=TIMEOUT)
         self.assertEqual(process.returncode, code, text)
         return json.loads((self.folder / "out" / "verify.json").read_text())["parts"], text
 
@@ -248,15 +261,16 @@ class CallFaults(SystemTest):
         (self.folder / "out").mkdir()
         report = {"commit": verify.commit(), "device": "cpu", "parts": {
             "backend": {"status": "passed", "seconds": 1.0}, "ops": {"status": "passed", "seconds": 1.0}}}
-        (self.folder / "out" / "verify.json").write_text(json.dumps(report))
-        process = self.start("--parts", "backend")
-        self.assertEqual(process.stdout.readline(), "backend ...\n")
-        deadline = time.monotonic() + 60
-        while not (running := self.children(process.pid)) and time.monotonic() < deadline:
-            time.sleep(0.02)
-        self.assertTrue(running)
-        process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=60)
+        for _ in range(ATTEMPTS):
+            (self.folder / "out" / "verify.json").write_text(json.dumps(report))
+            process = self.start("--parts", "backend")
+            self.assertEqual(process.stdout.readline(), "backend ...\n")
+            while not (running := self.children(process.pid)) and process.poll() is None:
+                time.sleep(0.02)
+            process.send_signal(signal.SIGTERM)
+            process.communicate(timeout=TIMEOUT)
+            if process.returncode != 0:
+                break  # else the part was over before the signal came
         self.assertEqual(process.returncode, 143)
         self.assertFalse([pid for pid in running if outlives(pid)])
         self.assertEqual(list(self.folder.glob("athanor-verify-*")), [])

@@ -5,7 +5,7 @@ import subprocess
 import sys
 import unittest
 
-from harness import PROGRAM, ROOT, SystemTest
+from harness import PROGRAM, ROOT, TIMEOUT, SystemTest
 
 HOSTILE = ROOT / "tests" / "hostile" / "hostile.py"
 
@@ -17,9 +17,10 @@ class PlantedTest(SystemTest):
         program.write_text(f"#!/bin/sh\n{mistake}\nexec {PROGRAM} \"$@\"\n")
         program.chmod(0o755)
         report = self.folder / "found.json"
-        done = subprocess.run([sys.executable, str(HOSTILE), "--program", str(program), "--seconds", "60", "--seed", "1", "--only",
-                               only, "--most", "1", "--attempts", "1", "--shrink-seconds", "20", "--folder", str(self.folder),
-                               "--json", str(report), *flags], capture_output=True, text=True, timeout=300)
+        done = subprocess.run([sys.executable, str(HOSTILE), "--program", str(program), "--seconds", "600", "--scenarios", "40",
+                               "--seed", "1", "--only", only, "--most", "1", "--attempts", "1", "--shrink-seconds", "200",
+                               "--folder", str(self.folder), "--json", str(report), *flags], capture_output=True, text=True,
+                              timeout=1200)
         self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
         self.assertIn("again: ", done.stdout)
         return json.loads(report.read_text())["violations"][0]
@@ -30,7 +31,7 @@ class PlantedTest(SystemTest):
         self.assertEqual([a["do"] for a in found["scenario"]["actions"]], ["run"])
         again = subprocess.run([sys.executable, str(HOSTILE), "--program", str(self.folder / "planted"), "--folder",
                                 str(self.folder), "--replay", json.dumps(found["scenario"])], capture_output=True, text=True,
-                               timeout=300)
+                               timeout=TIMEOUT)
         self.assertEqual(again.returncode, 1, again.stdout + again.stderr)
         self.assertTrue(re.search("VIOLATION of \"ended by SIGSEGV\"", again.stdout), again.stdout)
 
