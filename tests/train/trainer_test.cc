@@ -411,7 +411,7 @@ TEST(StopAtStart, EndsTheProcessWhateverItIsAt) {
     const StopSignals signals;
     const StopAtStart quick(signals, [](int signal) { std::fprintf(stderr, "last words of %d", signal); });
     std::raise(SIGTERM);
-    std::this_thread::sleep_for(std::chrono::seconds(20));
+    std::this_thread::sleep_for(std::chrono::seconds(300));
   };
   EXPECT_EXIT(start(), ::testing::ExitedWithCode(85), cat("last words of ", SIGTERM));
 }
