@@ -201,6 +201,7 @@ bool run_grid(const GridLaunch& launch) {
     for (uint64_t k = 0; !faulted() && (k = next++) < order.size();) {
       const uint64_t first = order[k] * gang_clusters;
       ++grid.running;
+      ++grid.changes;
       run_gang(grid, first, std::min(gang_clusters, clusters - first), worker * gang_clusters * s.cluster);
       ++grid.changes;
       --grid.running;

@@ -91,7 +91,8 @@ Thread* pick(Gang& gang) {  // null: nobody can go on
 }
 
 // Whether a gang that has spun for long may go on: since the grid last changed it has not spun for that long, or blocks
-// on another OS thread have not.
+// on another OS thread have not. Those that spun while others still went on may not have been scheduled since: once all
+// do, each spins for as long again.
 bool may_go_on(Gang& gang) {
   Grid& grid = *gang.grid;
   gang.idle_yields = gang.yields = 0;
@@ -102,9 +103,10 @@ bool may_go_on(Gang& gang) {
   {
     const std::lock_guard lock(grid.stuck_mutex);
     if (grid.changes != now) return true;
-    if (std::exchange(grid.stuck_since, now) != now) grid.stuck = 0;
-    if (std::exchange(gang.stuck_since, now) != now) ++grid.stuck;
-    if (grid.stuck >= running) return false;
+    if (std::exchange(grid.stuck_since, now) != now) grid.stuck = grid.surely_stuck = 0;
+    if (std::exchange(gang.stuck_since, now) != now) ++grid.stuck, gang.looks_since_all = 0;
+    if (grid.stuck >= running && ++gang.looks_since_all == 2) ++grid.surely_stuck;
+    if (running == 1 || grid.surely_stuck >= running) return false;
   }
   std::this_thread::sleep_for(std::chrono::milliseconds(1));
   return true;

@@ -191,10 +191,11 @@ struct Grid {
   std::mutex mutex;
   std::unordered_map<const void*, Others> published;  // by the address of an atomic
   std::atomic<int> running{0};                        // gangs
-  std::atomic<uint64_t> changes{0};                   // gangs that ended, or spin no more: others may go on
+  std::atomic<uint64_t> changes{0};                   // gangs that started, ended, or spin no more: others may go on
   std::mutex stuck_mutex;
   uint64_t stuck_since = UINT64_MAX;  // of `changes`:
   int stuck = 0;                      // so many gangs have spun for long since
+  int surely_stuck = 0;               // and so many for long since all did
 };
 
 // Blocks that are resident together on one OS thread: some blocks or clusters, or a whole cooperative grid.
@@ -207,6 +208,7 @@ struct Gang {
   void* main_stack = nullptr;
   bool failed = false, spinning = false;
   uint64_t looks_since = UINT64_MAX, stuck_since = UINT64_MAX;  // of the grid's `changes`
+  int looks_since_all = 0;                                      // while all gangs have spun for long
   uint64_t idle_yields = 0, yields = 0;
   size_t async_open = 0;         // stages still to run, over all blocks
   uint32_t known_operation = 0;  // the last one found to be ordered before this launch

@@ -1,5 +1,7 @@
 // Blocks that wait for others in a launch that is not cooperative: each takes a number from a counter when it starts
 // and waits only for smaller numbers, whose blocks have started. A wait for any other block is a deadlock.
+#include <unistd.h>
+
 #include "cuda/ptx/ptx.h"
 #include "emulator/tests/support.h"
 
@@ -40,6 +42,27 @@ __global__ void ordered_sum(float* sum, const float* x, uint32_t* ticket, uint32
     ptx::store_release(added, place + 1);
   }
 }
+
+#ifndef __CUDACC__
+// Two blocks wait for each other by turns. The second looks in vain for so long that it counts as stuck, and then its
+// OS thread is not scheduled for a while, in which the first goes on and waits for it.
+__global__ void wait_for_each_other(uint32_t* ticket, uint32_t* first, uint32_t* second) {
+  if (atomicAdd(ticket, 1u) == 0) {
+    while (atomicAdd(ticket, 0u) < 2) {
+    }
+    float busy = 1;
+    for (int i = 0; i < 200'000'000; ++i) busy = busy * 0.5f + 1;
+    ptx::store_release(first, busy > 0 ? 1u : 0u);
+    while (ptx::load_acquire(second) == 0) __nanosleep(20);
+  } else {
+    for (int looks = 0; ptx::load_acquire(first) == 0; ++looks) {
+      if (looks == 250'000) usleep(1'000'000);
+      __nanosleep(20);
+    }
+    ptx::store_release(second, 1u);
+  }
+}
+#endif
 
 template <int B>
 void run_ordered_sum(Error& error) {
@@ -85,6 +108,18 @@ TEST(TicketKernel, SumsInOrder) {
 TEST(TicketKernel, MayWaitLongForAnotherOsThread) {
   const Residents residents(2, 1);
   expect_sound([](Error& e) { run_ordered_sum<kSlowFirst>(e); }, 1);
+}
+TEST(TicketKernel, MayWaitForOneThatIsNotScheduledForLong) {
+  const Residents residents(2, 1);
+  expect_sound(
+      [](Error& error) {
+        DeviceBuffer<uint32_t> counters(3);
+        counters.fill(0);
+        uint32_t* c = counters.get();
+        (void)launch(wait_for_each_other, {dim3(2), dim3(1)}, c, c + 1, c + 2);
+        error.add(float(counters.read()[2]), 1, 1e-30, 0);
+      },
+      1);
 }
 TEST(PlantedBug, SumThatDoesNotWaitForItsTurn) {
   const Residents residents(1, 3);
