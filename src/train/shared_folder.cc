@@ -18,11 +18,12 @@ namespace {
 bool appears(const std::string& path, double seconds) {
   using Clock = std::chrono::steady_clock;
   const auto end = Clock::now() + std::chrono::duration<double>(seconds);
-  for (struct stat info; stat(path.c_str(), &info) != 0;) {
-    if (Clock::now() >= end) return false;
+  for (struct stat info;;) {
+    const bool last = Clock::now() >= end;
+    if (stat(path.c_str(), &info) == 0) return true;
+    if (last) return false;
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
   }
-  return true;
 }
 
 }  // namespace
