@@ -92,36 +92,34 @@ void fence(bool block_only) {
   f.released = snapshot();
 }
 
-// A release is a fence before the atomic, an acquire a fence after it.
-void atomic_publishes(const void* address) {
-  if (!kCheck || !running() || !fiber().released) return;
-  Grid& grid = *block().gang->grid;
-  const std::lock_guard lock(grid.mutex);
-  join(grid.published[address], fiber().released);
-}
-
-void atomic_collects(const void* address) {
-  if (!kCheck || !running()) return;
-  Grid& grid = *block().gang->grid;
-  const std::lock_guard lock(grid.mutex);
-  const auto published = grid.published.find(address);
-  if (published != grid.published.end()) join(fiber().collected, published->second);
-}
-
-void acquire(const void* address) {
-  if (!kCheck || !running()) return;
-  Grid& grid = *block().gang->grid;
-  const std::lock_guard lock(grid.mutex);
-  const auto published = grid.published.find(address);
-  if (published != grid.published.end()) join(fiber().others, published->second);
-}
-
-void release(const void* address) {
-  if (!kCheck || !running()) return;
-  const Others known = snapshot();
+namespace {
+void publish(const void* address, const Others& known) {
   Grid& grid = *block().gang->grid;
   const std::lock_guard lock(grid.mutex);
   join(grid.published[address], known);
+}
+
+void collect(const void* address, Others& into) {
+  Grid& grid = *block().gang->grid;
+  const std::lock_guard lock(grid.mutex);
+  const auto published = grid.published.find(address);
+  if (published != grid.published.end()) join(into, published->second);
+}
+}  // namespace
+
+// A release is a fence before the atomic, an acquire a fence after it.
+void atomic_publishes(const void* address) {
+  if (kCheck && running() && fiber().released) publish(address, fiber().released);
+}
+void atomic_collects(const void* address) {
+  if (kCheck && running()) collect(address, fiber().collected);
+}
+
+void release(const void* address) {
+  if (kCheck && running()) publish(address, snapshot());
+}
+void acquire(const void* address) {
+  if (kCheck && running()) collect(address, fiber().others);
 }
 
 void atomic_changed() {
