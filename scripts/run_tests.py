@@ -219,7 +219,7 @@ class Runner:
         return self.build_with("", "--tests", "--build-dir", self.build, *kernels)
 
     def unit(self):
-        named = {"timeout": 3 * 3600, "env": {"ATHANOR_FULL": "1"}} if self.args.all else {"timeout": 1800}
+        named = {"timeout": 3 * 3600, "env": {"ATHANOR_FULL": "1"}} if self.args.all else {}
         result = self.run_programs(self.build, "unit", **named)
         if not list((self.build / "tests").glob("test_emulator_*")):
             why = "the build found no headers of CUDA, cuDNN and NCCL" if self.everything else "--ci builds and runs them"
@@ -236,7 +236,7 @@ class Runner:
         build = self.variant("asan")
         result = self.build_with("asan", "--asan", "--tests", "--target", "tests", "--build-dir", build)
         if not result.failures:
-            result.merge(self.run_programs(build, "asan", timeout=1800, env=ASAN_ENVIRONMENT))
+            result.merge(self.run_programs(build, "asan", env=ASAN_ENVIRONMENT))
         if self.args.all and not result.failures:
             result.merge(self.build_with("asan program", "--asan", "--build-dir", build))
             result.merge(self.run_system("system-asan", build / "athanor", 1, env=ASAN_ENVIRONMENT))
@@ -247,7 +247,7 @@ class Runner:
         targets = [part for name in TSAN_PROGRAMS for part in ("--target", f"test_{name}")]
         result = self.build_with("tsan", "--tsan", "--tests", "--build-dir", build, *targets)
         if not result.failures:
-            result.merge(self.run_programs(build, "tsan", TSAN_PROGRAMS, timeout=1800,
+            result.merge(self.run_programs(build, "tsan", TSAN_PROGRAMS,
                                            env={"TSAN_OPTIONS": "halt_on_error=1:second_deadlock_stack=1"}))
         return result
 
