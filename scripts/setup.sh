@@ -22,7 +22,7 @@ for argument in "$@"; do
 done
 
 packages=(build-essential cmake ninja-build ccache git python3
-  nlohmann-json3-dev libcli11-dev libspdlog-dev libfmt-dev libgtest-dev libxxhash-dev
+  nlohmann-json3-dev libcli11-dev libspdlog-dev libfmt-dev libgtest-dev libxxhash-dev libssl-dev
   libpcre2-dev zlib1g-dev libzstd-dev)
 [ -z "$quickstart" ] || packages+=(bible-kjv bible-kjv-text fortunes fortune-mod)
 

@@ -17,7 +17,7 @@ struct Frame {
 
 class Channel {
  public:
-  Channel(Fd fd, Session session) : pipe_(std::move(fd)), session_(session) {}
+  Channel(Fd fd, Session session) : pipe_(std::move(fd)), session_(std::move(session)) {}
   pollfd poll_entry() const { return {pipe_.fd().get(), pipe_.wanted(), 0}; }
   void write(const Frame&);
   bool flushed() const { return pipe_.flushed(); }

@@ -32,7 +32,8 @@ std::string mac(const std::string& secret, std::string_view who, const std::stri
 Session session_of(const std::string& secret, const std::string& nonce, const std::string& answer, bool listener) {
   Seal from_listener(derive(secret, "from listener", cat(nonce, answer)));
   Seal from_guest(derive(secret, "from guest", cat(nonce, answer)));
-  return listener ? Session{.out = from_listener, .in = from_guest} : Session{.out = from_guest, .in = from_listener};
+  if (!listener) std::swap(from_listener, from_guest);
+  return {.out = std::move(from_listener), .in = std::move(from_guest)};
 }
 
 std::string meaning(char verdict, const std::string& dialled) {

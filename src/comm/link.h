@@ -10,7 +10,7 @@ namespace athanor {
 class Link {
  public:
   enum class Outcome { moved, waiting, closed };
-  Link(Fd fd, Session session) : fd_(std::move(fd)), session_(session) {}
+  Link(Fd fd, Session session) : fd_(std::move(fd)), session_(std::move(session)) {}
   const Fd& fd() const { return fd_; }
   // Transfer as much as possible without blocking. At most one transfer per direction at a time.
   Outcome push(Transfer&);

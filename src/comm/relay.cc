@@ -157,7 +157,7 @@ void Relay::join(Guest guest) {
                     tree_.parent(guest.rank) == rank_ && !child(guest.rank).came;
   if (!mine) return;  // rank 0 has let it in before, and told it where to go: none of our ranks comes here
   Child& c = child(guest.rank);
-  c.channel.emplace(std::move(guest.fd), guest.session);
+  c.channel.emplace(std::move(guest.fd), std::move(guest.session));
   c.came = true;
   c.beat = Clock::now();
   if (abort_) c.channel->write(*abort_);

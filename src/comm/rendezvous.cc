@@ -91,7 +91,7 @@ void Rendezvous::join() {
         if (!server_) address_ = local_address(e.fd);
         server_address_ = remote_address(e.fd);
         secret_ = key.secret;
-        channel_ = std::make_unique<Channel>(std::move(e.fd), e.session);
+        channel_ = std::make_unique<Channel>(std::move(e.fd), std::move(e.session));
         above_ = cat("rank 0 (", me.host, ")");
         return enter_tree(deadline);
       }
@@ -155,7 +155,7 @@ void Rendezvous::go_to_parent(Deadline deadline) {
       if (e.fd) {
         channel_->write({'d', ""});
         channel_->advance();
-        channel_ = std::make_unique<Channel>(std::move(e.fd), e.session);
+        channel_ = std::make_unique<Channel>(std::move(e.fd), std::move(e.session));
         above_ = cat("rank ", parent, " (", host, ")");
         return;
       }

@@ -82,7 +82,7 @@ void RendezvousServer::join(Guest guest) {
   const int world = int(members_.size());
   const auto refuse = [&](const std::string& why) {  // tell the guest too
     fail(why);
-    Channel channel(std::move(guest.fd), guest.session);
+    Channel channel(std::move(guest.fd), std::move(guest.session));
     channel.write({'a', why});
     channel.advance();
   };
@@ -93,7 +93,7 @@ void RendezvousServer::join(Guest guest) {
   if (m.joined)
     return refuse(
         cat("rank ", guest.rank, " came twice: two jobs use one rendezvous address; give each its own MASTER_PORT"));
-  m.channel.emplace(std::move(guest.fd), guest.session);
+  m.channel.emplace(std::move(guest.fd), std::move(guest.session));
   m.joined = true;
   m.visiting = guest.rank > 0 && tree_.parent(guest.rank) != 0;
   m.in_place = !m.visiting;

@@ -5,20 +5,20 @@
 namespace athanor {
 
 void Seal::add(const void* data, size_t bytes) {
-  if (!message_) {
+  if (!begun_) {
     std::string number;
     for (int shift = 0; shift < 64; shift += 8) number += char(count_ >> shift);
-    message_.emplace(derive(as_text(key_), "message", number));
+    message_.begin(derive(as_text(key_), "message", number));
+    begun_ = true;
   }
-  message_->add(data, bytes);
+  message_.add(data, bytes);
 }
 
 Tag Seal::end() {
-  CHECK(message_, "a message without bytes");
-  const Tag tag = message_->tag();
-  message_.reset();
+  CHECK(begun_, "a message without bytes");
+  begun_ = false;
   ++count_;
-  return tag;
+  return message_.tag();
 }
 
 Digest derive(std::string_view key, std::string_view purpose, std::string_view context) {

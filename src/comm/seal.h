@@ -3,11 +3,10 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <string_view>
 
-#include "base/poly1305.h"
+#include "base/crypto.h"
 
 namespace athanor {
 
@@ -22,7 +21,8 @@ class Seal {
  private:
   Digest key_ = {};
   uint64_t count_ = 0;
-  std::optional<Poly1305> message_;
+  Poly1305 message_;
+  bool begun_ = false;
 };
 
 // Both directions, from one end's point of view. Keys are derived in the handshake.

@@ -7,10 +7,10 @@
 #include <cerrno>
 #include <charconv>
 
+#include "base/crypto.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/rng.h"
-#include "base/sha256.h"
 
 namespace athanor {
 namespace {

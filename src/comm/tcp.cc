@@ -7,7 +7,7 @@
 #include <optional>
 #include <thread>
 
-#include "base/sha256.h"
+#include "base/crypto.h"
 #include "base/thread.h"
 #include "comm/link.h"
 #include "comm/seal.h"
@@ -132,7 +132,7 @@ void Connections::dial(int peer) {
   while (!peers_[size_t(peer)]) {
     Entrance e = enter(to, secret_, {Purpose::data, me.rank, me.world}, of_attempt(deadline, patience));
     if (e.fd) {
-      peers_[size_t(peer)].emplace(std::move(e.fd), e.session);
+      peers_[size_t(peer)].emplace(std::move(e.fd), std::move(e.session));
       return;
     }
     rendezvous_.throw_if_failed();
@@ -163,7 +163,8 @@ void Connections::connect(const std::vector<Transfer>& some, const std::vector<T
 }
 
 void Connections::add_guests() {
-  for (Guest& guest : entry_->guests()) peers_[size_t(guest.rank)].emplace(std::move(guest.fd), guest.session);
+  for (Guest& guest : entry_->guests())
+    peers_[size_t(guest.rank)].emplace(std::move(guest.fd), std::move(guest.session));
 }
 
 bool Connections::moved(const Transfer& t, Link::Outcome outcome) {

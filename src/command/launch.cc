@@ -11,8 +11,8 @@
 #include <memory>
 #include <optional>
 
+#include "base/crypto.h"
 #include "base/log.h"
-#include "base/sha256.h"
 #include "comm/socket.h"
 #include "command/command.h"
 

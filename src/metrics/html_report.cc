@@ -9,8 +9,8 @@
 #include <set>
 #include <utility>
 
+#include "base/crypto.h"
 #include "base/error.h"
-#include "base/sha256.h"
 #include "metrics/chart.h"
 #include "metrics/format.h"
 #include "metrics/range_test.h"

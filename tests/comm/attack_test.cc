@@ -114,7 +114,7 @@ struct Line {
   }
   void inject(const std::string& bytes) const { send_all(injected, bytes.data(), bytes.size(), after(1)); }
   Fd from, tapped, injected, to;
-  Seal seal{sha256("a key")};
+  Digest key = sha256("a key");
 };
 
 std::string flipped(std::string bytes, size_t at) {
@@ -125,8 +125,8 @@ std::string flipped(std::string bytes, size_t at) {
 // What arrives if these bytes are what the attacker lets through: the payloads, or "refused".
 std::string arriving(const std::function<std::string(const std::vector<std::string>&)>& attack) {
   Line line;
-  Channel sender(std::move(line.from), {.out = line.seal, .in = {}});
-  Channel receiver(std::move(line.to), {.out = {}, .in = line.seal});
+  Channel sender(std::move(line.from), {.out = Seal(line.key), .in = {}});
+  Channel receiver(std::move(line.to), {.out = {}, .in = Seal(line.key)});
   std::vector<std::string> frames;
   for (const char* text : {"one", "two", "three"}) {
     sender.write({'e', text});
@@ -159,8 +159,8 @@ TEST(Attack, TensorsThatWereChangedOrRepeatedAreRefused) {
   const size_t bytes = 100, all = sizeof(Header) + bytes + sizeof(Tag);
   const auto arrive = [&](const std::function<std::string(const std::string&)>& attack, int transfers) {
     Line line;
-    Link sender(std::move(line.from), {.out = line.seal, .in = {}});
-    Link receiver(std::move(line.to), {.out = {}, .in = line.seal});
+    Link sender(std::move(line.from), {.out = Seal(line.key), .in = {}});
+    Link receiver(std::move(line.to), {.out = {}, .in = Seal(line.key)});
     std::vector<std::byte> source(bytes, std::byte{7}), target(bytes);
     const Header header{.group = 1, .call = 2, .bytes = bytes, .op = 0, .dtype = 0};
     Transfer sent{.peer = 1, .data = source.data(), .header = header};

@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "base/sha256.h"
+#include "base/crypto.h"
 #include "comm/rendezvous.h"
 #include "tests/patiently.h"
 

@@ -9,7 +9,7 @@
 #include <ctime>
 #include <thread>
 
-#include "base/sha256.h"
+#include "base/crypto.h"
 #include "comm/rendezvous_server.h"
 #include "comm/secret.h"
 #include "comm/threads.h"

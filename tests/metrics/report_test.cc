@@ -4,7 +4,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "base/sha256.h"
+#include "base/crypto.h"
 #include "metrics/chart.h"
 #include "metrics/html_report.h"
 #include "metrics/jsonl.h"
