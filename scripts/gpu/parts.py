@@ -176,7 +176,7 @@ def resume(call):
     search = {}
     if call.device == "emulated":  # it takes seconds for each, and a search that runs out of time may choose differently
         ways = {name: ways[name] for name in ("whole", "stopped", "eager", "waiting")}
-        search = {"gemm_search_seconds": 0}
+        search = {"autotune_seconds": 0}
     for family in ("gpt2", "llama") if call.device != "emulated" else ("gpt2",):
         weights = {}
         for name, settings in ways.items():

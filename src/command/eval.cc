@@ -50,9 +50,9 @@ Config config_of(const EvalArgs& args, const std::string& folder) {
   }
   if (!args.data.empty() || !args.choices.empty()) config.valid_data.clear();
   for (const std::string& path : args.data) config.valid_data.push_back({.path = path});
-  if (!args.choices.empty()) config.choice_data = args.choices;
-  if (config.valid_data.empty() && config.choice_data.empty())
-    throw Error("eval: nothing to do: give --data or --choices, or valid_data or choice_data in the config",
+  if (!args.choices.empty()) config.multiple_choice_data = args.choices;
+  if (config.valid_data.empty() && config.multiple_choice_data.empty())
+    throw Error("eval: nothing to do: give --data or --choices, or valid_data or multiple_choice_data in the config",
                 Exit::usage);
   return config;
 }
@@ -64,9 +64,10 @@ std::unique_ptr<Tokenizer> tokenizer_of(const EvalArgs& args, const std::string&
   for (const char* name : {"tokenizer.athanor.json", "tokenizer.json", "vocab.json"})
     if (is_there(cat(folder, "/", name))) return load_tokenizer(folder);
   auto beside = data ? find_tokenizer(data->first_shard()) : nullptr;
-  if (!beside && !config.choice_data.empty())
-    throw Error(cat("eval: ", config.choice_data, " needs a tokenizer, and ", folder, " has none: give --tokenizer"),
-                Exit::usage);
+  if (!beside && !config.multiple_choice_data.empty())
+    throw Error(
+        cat("eval: ", config.multiple_choice_data, " needs a tokenizer, and ", folder, " has none: give --tokenizer"),
+        Exit::usage);
   return beside;
 }
 
@@ -153,8 +154,8 @@ Exit eval(const EvalArgs& args) {
   if (!config.valid_data.empty()) data = open_dataset(config.valid_data, config);
   const auto tokenizer = tokenizer_of(args, from.path(), config, data);
   std::vector<Question> questions;
-  if (!config.choice_data.empty())
-    questions = read_questions(config.choice_data, *tokenizer,
+  if (!config.multiple_choice_data.empty())
+    questions = read_questions(config.multiple_choice_data, *tokenizer,
                                {.seq_length = config.seq_length, .vocab_size = config.model.vocab_size});
   const auto engine = make_engine(config, machine.backend(), false);
   engine->commit();

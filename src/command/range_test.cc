@@ -30,7 +30,7 @@ std::vector<std::string> as_range_test(const RangeTestArgs& args) {
              {"save=", "load=none", "lr_decay_style=exponential", cat("lr_warmup_init=", args.from),
               cat("learning_rate=", args.to), "min_lr=0", "lr_warmup_iters=0", "lr_wsd_decay_iters=0", "train_tokens=0",
               cat("train_iters=", args.steps), cat("lr_decay_iters=", args.steps), "momentum_warmup_iters=0",
-              "eval_interval=0", "stop_at_loss=0", "spike_deviations=0", "rollback=false", "profile="});
+              "eval_interval=0", "stop_at_loss=0", "loss_spike_zscore=0", "rollback=false", "profile="});
   return all;
 }
 

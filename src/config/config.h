@@ -63,7 +63,7 @@ struct Config {
   bool cuda_graph = true;
   bool programmatic_launch = true;
   CudaAttention attention = CudaAttention::automatic;
-  double gemm_search_seconds = 10;
+  double autotune_seconds = 10;
   std::string tuning_cache = "auto";  // folder; "auto" = ~/.cache/athanor, "none"
   log::Level log_level = log::Level::info;
   // train
@@ -115,16 +115,16 @@ struct Config {
   double z_loss = 0.0;
   double clip_grad = 1.0;          // largest global gradient norm; 0 = off
   int64_t max_skipped_steps = 20;  // consecutive non-finite steps before the run stops
-  double spike_deviations = 0.0;   // 0 = off
-  int64_t max_spikes_in_row = 3;
+  double loss_spike_zscore = 0.0;  // 0 = off
+  int64_t max_consecutive_spikes = 3;
   bool rollback = false;
   // precision
   Precision precision = Precision::bf16;
   GradientCodes fp8_format = GradientCodes::automatic;
   bool fp8_power_of_two_scales = false;
-  int64_t amax_history_len = 1024;
-  AmaxComputeAlgo amax_compute_algo = AmaxComputeAlgo::max;
-  int64_t margin = 0;
+  int64_t fp8_amax_history_len = 1024;
+  AmaxComputeAlgo fp8_amax_compute_algo = AmaxComputeAlgo::max;
+  int64_t fp8_margin = 0;
   std::vector<std::string> fp8_exclude = {};  // patterns of names in files
   int64_t fp8_min_size = 0;
   bool fp8_lm_head = false;
@@ -175,8 +175,8 @@ struct Config {
   int64_t eval_interval = 250;  // steps; 0 = never
   int64_t eval_iters = 20;      // global batches per evaluation
   EvalWeights eval_weights = EvalWeights::current;
-  double stop_at_loss = 0.0;  // 0 = off
-  std::string choice_data;    // multiple-choice questions, JSON lines; "" = none
+  double stop_at_loss = 0.0;         // 0 = off
+  std::string multiple_choice_data;  // multiple-choice questions, JSON lines; "" = none
   // checkpoints and limits
   int64_t save_interval = 1000;  // steps; 0 = only at the end
   AsyncSave async_save = AsyncSave::automatic;
@@ -233,8 +233,9 @@ int64_t common_batch_size(const Config&);
 // Every key with its value in force; parse_config of it gives the same Config.
 std::string dump_resolved(const Config&);
 std::string json_schema();
-std::string defaults();          // a JSON object of all defaults; null where a value must be given
-std::string config_reference();  // configs/README.md
+std::string defaults();             // a JSON object of all defaults; null where a value must be given
+std::string config_reference();     // configs/README.md
+std::string developer_reference();  // docs/contributing.md: options that the schema and configs/README.md leave out
 
 struct ConfigChange {
   std::string key;

@@ -12,6 +12,7 @@ template <class T>
 Json defaults_of(const std::vector<Field<T>>& fields) {
   Json out = Json::object();
   for (const auto& field : fields) {
+    if (field.is_developer) continue;
     const bool none = field.is_required || !field.word_for_default.empty();
     out.set(std::string(field.key), none ? Json() : write_field(field, T{}));
   }
@@ -49,8 +50,19 @@ std::string json_schema() {
   Json schema = Json::object();
   schema.set("$schema", Json::of("https://json-schema.org/draft/2020-12/schema"));
   schema.set("title", Json::of("athanor configuration"));
-  const Json body = schema_of(config_fields());
-  for (size_t i = 0; i < body.keys.size(); ++i) schema.set(body.keys[i], body.items[i]);
+  schema.set("type", Json::of("object"));
+  // One subschema per section, so that an editor can show the section's title; each allows the keys of the others.
+  Json sections = Json::array();
+  const auto fields = config_fields();
+  for (size_t from = 0, to = 0; from < fields.size(); from = to) {
+    while (to < fields.size() && fields[to].group == fields[from].group) ++to;
+    Json section = schema_of(std::vector<Field<Config>>(fields.begin() + int64_t(from), fields.begin() + int64_t(to)));
+    section.erase("additionalProperties"), section.erase("type");
+    section.set("title", Json::of(fields[from].group));
+    sections.items.push_back(std::move(section));
+  }
+  schema.set("allOf", std::move(sections));
+  schema.set("unevaluatedProperties", Json::of(false));
   return to_pretty(schema);
 }
 
@@ -58,6 +70,13 @@ std::string defaults() {
   Json out = defaults_of(config_fields());
   out.set("model", defaults_of(model_fields()));
   return to_pretty(out);
+}
+
+std::string developer_reference() {
+  std::string text = head(true);
+  for (const auto& field : config_fields())
+    if (field.is_developer) text += row(describe(field), true);
+  return text;
 }
 
 std::string config_reference() {
@@ -68,6 +87,7 @@ std::string config_reference() {
       "it would not be the same run.\n";
   std::string_view group;
   for (const auto& field : config_fields()) {
+    if (field.is_developer) continue;
     if (field.group != group) text += cat("\n### ", field.group, "\n\n", head(true));
     group = field.group;
     text += row(describe(field), true);

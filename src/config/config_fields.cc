@@ -154,23 +154,27 @@ Fields run_group() {
       choice<&Config::cpu_gemm>("cpu_gemm", notice,
                                 "CPU GEMM implementation; onednn needs its plug-in beside the program"),
       option("cuda_graph", &Config::cuda_graph, free,
-             "capture micro-batch and optimizer as CUDA graphs and replay them: the same kernels, fewer launches"),
+             "capture micro-batch and optimizer as CUDA graphs and replay them: the same kernels, fewer launches")
+          .developer(),
       option("programmatic_launch", &Config::programmatic_launch, free,
              "let the program's kernels start on a GPU of compute capability 9.0 or later before the one ahead has "
-             "ended; they set up and wait there"),
+             "ended; they set up and wait there")
+          .developer(),
       choice<&Config::attention>("attention", notice,
                                  "attention kernels on a GPU: auto = cuDNN's where they support the case, memory "
                                  "suffices and no trial finds others faster (of documents and windows: where a trial "
                                  "finds them faster), else the program's own; ordered = the program's own, with five "
                                  "products backward where it has them"),
       number(
-          "gemm_search_seconds", &Config::gemm_search_seconds, at_least(0), free, "s",
+          "autotune_seconds", &Config::autotune_seconds, at_least(0), free, "s",
           "time limit for trials of algorithms and fused epilogues of matrix products, and with attention auto of its "
           "kernels, at the start of a run on a GPU; 0 = the library's first answers, nothing fused, cuDNN's attention "
-          "of whole sequences"),
+          "of whole sequences")
+          .alias({"gemm_search_seconds"}),
       option("tuning_cache", &Config::tuning_cache, free,
              "folder for results of trials and cuDNN's plans, for later runs; auto = athanor in XDG_CACHE_HOME or "
-             "~/.cache, none"),
+             "~/.cache, none")
+          .developer(),
       choice<&Config::log_level>("log_level", free, "least severe messages that are shown"),
   };
 }
@@ -198,7 +202,8 @@ Fields train_group() {
           .or_word("auto", 0)
           .alias({"batch_size", "train_micro_batch_size_per_gpu"}),
       number("gradient_accumulation_steps", &Config::gradient_accumulation_steps, between(0, kMaxCount), free, "",
-             "follows from the batch sizes; if given it must agree with them; 0 = not given"),
+             "follows from the batch sizes; if given it must agree with them; 0 = not given")
+          .developer(),
       number("seq_length", &Config::seq_length, between(0, kMaxCount), refused, "tokens",
              "tokens of one sequence; 0 = max_position_embeddings of the model")
           .alias({"block_size", "sequence_length", "max_seq_length", "max_seq_len"}),
@@ -209,7 +214,8 @@ Fields train_group() {
       number("min_difficulty", &Config::min_difficulty, between(1, kMaxCount), notice, "tokens",
              "total_curriculum_step: length of the first chunks"),
       number("difficulty_step", &Config::difficulty_step, between(1, kMaxCount), notice, "tokens",
-             "total_curriculum_step: lengths are multiples of this, 8 for speed"),
+             "total_curriculum_step: lengths are multiples of this, 8 for speed")
+          .developer(),
   };
 }
 
@@ -224,21 +230,28 @@ Fields precision_group() {
                                   "8 bits: type of gradients in products; hybrid = E5M2, e4m3 = E4M3 as everything "
                                   "else, auto = hybrid for fp8_tensorwise and fp8_delayed, else e4m3"),
       option("fp8_power_of_two_scales", &Config::fp8_power_of_two_scales, refused,
-             "8 bits: scales are powers of two, as those of mxfp8 always are"),
-      number("amax_history_len", &Config::amax_history_len, between(1, 65536), refused, "steps",
-             "fp8_delayed: a scale follows from the largest magnitude of so many steps before"),
-      choice<&Config::amax_compute_algo>("amax_compute_algo", refused,
-                                         "fp8_delayed: max = the largest of amax_history_len steps, most_recent = of "
-                                         "the last step alone"),
+             "8 bits: scales are powers of two, as those of mxfp8 always are")
+          .developer(),
+      number("fp8_amax_history_len", &Config::fp8_amax_history_len, between(1, 65536), refused, "steps",
+             "fp8_delayed: a scale follows from the largest magnitude of so many steps before")
+          .alias({"amax_history_len"}),
+      choice<&Config::fp8_amax_compute_algo>(
+          "fp8_amax_compute_algo", refused,
+          "fp8_delayed: max = the largest of fp8_amax_history_len steps, most_recent = of "
+          "the last step alone")
+          .alias({"amax_compute_algo"})
+          .developer(),
       number(
-          "margin", &Config::margin, between(0, 16), refused, "bits",
+          "fp8_margin", &Config::fp8_margin, between(0, 16), refused, "bits",
           "fp8_delayed: the largest magnitude becomes the largest code divided by 2 to this power, which leaves room "
-          "for tensors that grow"),
+          "for tensors that grow")
+          .alias({"margin"}),
       custom("fp8_exclude", Custom<Config>{read_excluded, write_excluded, excluded_schema, "list of patterns"}, refused,
              "8 bits: linear layers that stay in bf16: patterns (* and ?) of names in files, such as "
              "*.mlp.down_proj.weight"),
       number("fp8_min_size", &Config::fp8_min_size, at_least(0), refused, "",
-             "8 bits: linear layers with fewer inputs or outputs stay in bf16"),
+             "8 bits: linear layers with fewer inputs or outputs stay in bf16")
+          .developer(),
       option("fp8_lm_head", &Config::fp8_lm_head, refused,
              "8 bits: the product that gives logits, and its gradients, read codes, too"),
       number("num_layers_at_start_in_bf16", &Config::num_layers_at_start_in_bf16, between(0, kMaxCount), refused,
@@ -261,12 +274,15 @@ Fields precision_group() {
                                         "type of Adam's second moment; bf16 is rounded at random, without bias: its "
                                         "noise is some 1 % with adam_beta2 0.95, 5 % with 0.999"),
       number("loss_scale", &Config::loss_scale, at_least(0), notice, "", "fp16: constant loss scale; 0 = dynamic"),
-      number("initial_loss_scale", &Config::initial_loss_scale, above(0), notice, "", "fp16: first dynamic loss scale"),
+      number("initial_loss_scale", &Config::initial_loss_scale, above(0), notice, "", "fp16: first dynamic loss scale")
+          .developer(),
       number("loss_scale_window", &Config::loss_scale_window, at_least(1), notice, "steps",
-             "fp16: finite steps after which the scale doubles"),
-      number("hysteresis", &Config::hysteresis, at_least(1), notice, "steps",
-             "fp16: overflows before the scale halves"),
-      number("min_loss_scale", &Config::min_loss_scale, above(0), notice, "", "fp16: the scale never falls below"),
+             "fp16: finite steps after which the scale doubles")
+          .developer(),
+      number("hysteresis", &Config::hysteresis, at_least(1), notice, "steps", "fp16: overflows before the scale halves")
+          .developer(),
+      number("min_loss_scale", &Config::min_loss_scale, above(0), notice, "", "fp16: the scale never falls below")
+          .developer(),
   };
 }
 
@@ -281,9 +297,11 @@ Fields memory_group() {
       number("memory_limit_gib", &Config::memory_limit_gib, at_least(0), free, "GiB",
              "memory that the run may use on one device; 0 = what the device or the control group has"),
       number("runtime_reserve_mib", &Config::runtime_reserve_mib, at_least(0), free, "MiB",
-             "part of the limit that the plan leaves to libraries and the system"),
+             "part of the limit that the plan leaves to libraries and the system")
+          .developer(),
       number("loss_chunk_rows", &Config::loss_chunk_rows, at_least(0), free, "rows",
-             "rows of logits held at once; 0 = up to 8192, fewer where memory is short"),
+             "rows of logits held at once; 0 = up to 8192, fewer where memory is short")
+          .developer(),
   };
 }
 
@@ -294,6 +312,7 @@ Fields ranks_group() {
              "also weights; see docs/distributed.md"),
       number("data_parallel_shard_size", &Config::data_parallel_shard_size, between(0, 65536), free, "ranks",
              "ranks that share out one copy; 0 = all, divided by data_parallel_replicate_size")
+          .developer()
           .alias({"data_parallel_shard_degree"}),
       number("data_parallel_replicate_size", &Config::data_parallel_replicate_size, between(1, 65536), free, "ranks",
              "copies of the sharded state, such as one per machine")
@@ -315,30 +334,35 @@ Fields ranks_group() {
       choice<&Config::context_parallel_method>(
           "context_parallel_method", free,
           "context_parallel_size: ranks get each other's keys and values all at once (gather), or those of one rank "
-          "after the other, beside attention (ring); auto = by the modelled step: see docs/distributed.md"),
+          "after the other, beside attention (ring); auto = by the modelled step: see docs/distributed.md")
+          .developer(),
       choice<&Config::deterministic_reduction>(
           "deterministic_reduction", notice,
           "sums over ranks: fixed_order = the same bits for the same ranks; rank_invariant = the same bits for any "
           "number of ranks that divides logical_shards, for more memory: see docs/distributed.md"),
       number("logical_shards", &Config::logical_shards, between(1, 65536), notice, "",
              "rank_invariant: a power of two; the parts of a step whose gradients are added in a fixed tree. As many "
-             "ranks as this at most"),
+             "ranks as this at most")
+          .developer(),
       choice<&Config::transport>(
           "transport", free,
           "transport of tensors between CPU ranks: tcp, or mpi, a plug-in that is built where MPI is installed "
           "and needs mpirun or srun --mpi to start the ranks"),
       number("distributed_timeout", &Config::distributed_timeout, above(0), free, "s",
-             "all ranks must connect within this time"),
+             "all ranks must connect within this time")
+          .developer(),
       number("startup_timeout", &Config::startup_timeout, above(0), free, "s",
              "a rank that others wait for must continue within this time before the first steps: loading, planning, "
              "search for algorithms"),
       number(
           "step_timeout", &Config::step_timeout, at_least(0), free, "s",
           "the same, in a step; 0 = 9 s, or three times the 99th percentile of the latest steps, whichever is longer"),
-      number("eval_timeout", &Config::eval_timeout, above(0), free, "s", "the same, in an evaluation"),
-      number("save_timeout", &Config::save_timeout, above(0), free, "s", "the same, while a checkpoint is written"),
+      number("eval_timeout", &Config::eval_timeout, above(0), free, "s", "the same, in an evaluation").developer(),
+      number("save_timeout", &Config::save_timeout, above(0), free, "s", "the same, while a checkpoint is written")
+          .developer(),
       number("heartbeat_timeout", &Config::heartbeat_timeout, above(0), free, "s",
-             "a process without a heartbeat for this time is lost (stopped or disconnected), whatever it is doing"),
+             "a process without a heartbeat for this time is lost (stopped or disconnected), whatever it is doing")
+          .developer(),
   };
 }
 
@@ -358,7 +382,8 @@ Fields data_group() {
              "token that ends a document, where no index says it; -1 = that of the tokenizer beside train_data"),
       number("max_documents_per_sequence", &Config::max_documents_per_sequence, between(0, kMaxCount), refused, "",
              "reset_attention_mask: documents of a sequence that are kept apart; what lies beyond is not predicted; "
-             "0 = one for every 16 tokens"),
+             "0 = one for every 16 tokens")
+          .developer(),
   };
 }
 
@@ -373,8 +398,9 @@ Fields report_group() {
                                     "tail_average_start their average; ema = average"),
       number("stop_at_loss", &Config::stop_at_loss, at_least(0), free, "nats",
              "the run ends with the first evaluation whose loss on valid_data is this or less; 0 = off"),
-      option("choice_data", &Config::choice_data, free,
-             "JSON lines of multiple-choice questions (data/README.md) to answer at every evaluation; empty = none"),
+      option("multiple_choice_data", &Config::multiple_choice_data, free,
+             "JSON lines of multiple-choice questions (data/README.md) to answer at every evaluation; empty = none")
+          .alias({"choice_data"}),
       number("log_interval", &Config::log_interval, at_least(1), free, "steps", "steps between log lines")
           .alias({"log_freq", "steps_per_print"}),
       option("log_noise_scale", &Config::log_noise_scale, free,
@@ -384,12 +410,14 @@ Fields report_group() {
              "8 bits: steps between records in metrics.jsonl of what each linear layer lost by rounding to codes: "
              "values that saturate or underflow, the largest; changes no bit of the run; 0 = never"),
       option("tensorboard", &Config::tensorboard, free, "write TensorBoard event files to the run folder"),
-      option("log_jsonl", &Config::log_jsonl, free, "write metrics.jsonl, one record a step, to the run folder"),
+      option("log_jsonl", &Config::log_jsonl, free, "write metrics.jsonl, one record a step, to the run folder")
+          .developer(),
       choice<&Config::progress>("progress", free, "progress line; auto = on a terminal"),
       number(
           "peak_tflops", &Config::peak_tflops, at_least(0), free, "TFLOP/s",
           "peak of one device, which MFU is a fraction of; 0 = the data sheet's, on CPUs what their number of cores, "
-          "clock and vector width allow, else measured at the start of a run"),
+          "clock and vector width allow, else measured at the start of a run")
+          .developer(),
       option("profile", &Config::profile, free,
              "path of a Chrome trace of every op, of kernels on a GPU, and a table of ops at the end; empty = off"),
   };
@@ -411,7 +439,8 @@ Fields checkpoint_group() {
              "older checkpoints are deleted; 0 = all are kept")
           .alias({"most_recent_k", "save_num_checkpoints_to_keep"}),
       number("exit_signal_budget", &Config::exit_signal_budget, above(0), free, "s",
-             "time from a stop signal to the end of the last checkpoint"),
+             "time from a stop signal to the end of the last checkpoint")
+          .developer(),
       number("exit_duration_in_mins", &Config::exit_duration_in_mins, at_least(0), free, "min",
              "save and stop after this time; 0 = no limit"),
   };

@@ -68,12 +68,14 @@ struct Field {
   std::string_view help;
   std::string_view group;
   bool is_required = false;
+  bool is_developer = false;  // accepted and resumed as any other, but left out of schema and reference
   Word word;
   std::string_view word_for_default;       // in the documentation, where the initialiser only means "not given"
   std::vector<std::string_view> aliases;   // read with a notice
   std::vector<std::string_view> synonyms;  // read without one
   std::vector<std::string_view> same;      // words that are the same run: free on resume among each other
 
+  Field developer() && { return is_developer = true, std::move(*this); }
   Field required() && { return is_required = true, std::move(*this); }
   Field or_word(std::string_view text, int64_t value) && { return word = {text, value}, std::move(*this); }
   Field unset_is(std::string_view text) && { return word_for_default = text, std::move(*this); }

@@ -110,10 +110,16 @@ Json write_field(const Field<T>& field, const T& in) {
                     field.member);
 }
 
+// Every option with its value; developer options only where they are not at their defaults.
 template <class T>
 Json write_fields(const std::vector<Field<T>>& fields, const T& in) {
+  const T blank{};
   Json object = Json::object();
-  for (const auto& field : fields) object.set(std::string(field.key), write_field(field, in));
+  for (const auto& field : fields) {
+    Json value = write_field(field, in);
+    if (field.is_developer && to_line(value) == to_line(write_field(field, blank))) continue;
+    object.set(std::string(field.key), std::move(value));
+  }
   return object;
 }
 
@@ -155,6 +161,7 @@ template <class T>
 Json schema_of(const std::vector<Field<T>>& fields) {
   Json properties = Json::object(), required = Json::array(), object = Json::object();
   for (const auto& field : fields) {
+    if (field.is_developer) continue;
     FieldDoc doc = describe(field);
     doc.schema.set("description", Json::of(std::string_view(doc.help)));
     for (const auto& name : doc.aliases) {

@@ -90,11 +90,12 @@ std::vector<Field<Config>> optimizer_fields() {
       option("cautious_weight_decay", &Config::cautious_weight_decay, notice,
              "a weight decays only in steps that do not move it away from zero otherwise; not with adam and sgd"),
       number("sgd_momentum", &Config::sgd_momentum, below(0, 1), notice, "", "sgd: momentum; 0 = none, and no state"),
-      option("sgd_nesterov", &Config::sgd_nesterov, notice, "sgd: Nesterov momentum"),
-      number("lion_beta1", &Config::lion_beta1, below(0, 1), notice, "", "lion: share of the average in the update"),
-      number("lion_beta2", &Config::lion_beta2, below(0, 1), notice, "", "lion: decay of the average"),
+      option("sgd_nesterov", &Config::sgd_nesterov, notice, "sgd: Nesterov momentum").developer(),
+      number("lion_beta1", &Config::lion_beta1, below(0, 1), notice, "", "lion: share of the average in the update")
+          .developer(),
+      number("lion_beta2", &Config::lion_beta2, below(0, 1), notice, "", "lion: decay of the average").developer(),
       number("muon_momentum", &Config::muon_momentum, below(0, 1), notice, "", "muon: decay of the average"),
-      option("muon_nesterov", &Config::muon_nesterov, notice, "muon: Nesterov momentum"),
+      option("muon_nesterov", &Config::muon_nesterov, notice, "muon: Nesterov momentum").developer(),
       choice<&Config::muon_scale>(
           "muon_scale", notice,
           "muon: factor of an [out, in] matrix's update: match_rms = 0.2 sqrt(max(out, in)), with learning rate and "
@@ -102,11 +103,14 @@ std::vector<Field<Config>> optimizer_fields() {
           "in)"),
       choice<&Config::muon_coefficients>(
           "muon_coefficients", notice,
-          "muon: polynomials of its five iterations; polar_express comes nearer to orthogonal"),
+          "muon: polynomials of its five iterations; polar_express comes nearer to orthogonal")
+          .developer(),
       number("normuon_beta2", &Config::normuon_beta2, below(0, 1), notice, "",
-             "normuon: decay of the mean square of each output; the rest are muon's options"),
+             "normuon: decay of the mean square of each output; the rest are muon's options")
+          .developer(),
       number("min_8bit_size", &Config::min_8bit_size, at_least(1), refused, "elements",
-             "adamw_8bit, adamw_fp8: matrices smaller than this have the moments of adamw"),
+             "adamw_8bit, adamw_fp8: matrices smaller than this have the moments of adamw")
+          .developer(),
       number("update_clip_threshold", &Config::update_clip_threshold, at_least(0), notice, "",
              "adamw: update clipping: a tensor's update, before learning rate and decay, is scaled down to this root "
              "mean square (docs/optimizers.md); 1 is usual; 0 = off"),
@@ -139,16 +143,20 @@ std::vector<Field<Config>> optimizer_fields() {
              "largest global gradient norm; larger gradients are scaled down; 0 = off")
           .alias({"gradient_clipping", "max_norm", "grad_clip"}),
       number("max_skipped_steps", &Config::max_skipped_steps, at_least(1), free, "steps",
-             "consecutive steps with a non-finite gradient, each skipped, after which the run stops"),
+             "consecutive steps with a non-finite gradient, each skipped, after which the run stops")
+          .developer(),
       number(
-          "spike_deviations", &Config::spike_deviations, at_least(0), notice, "",
+          "loss_spike_zscore", &Config::loss_spike_zscore, at_least(0), notice, "",
           "a step whose loss or gradient norm lies more than this many standard deviations above the mean of the last "
-          "128 steps is skipped; 6 is usual; 0 = off"),
-      option("rollback", &Config::rollback, notice,
-             "after max_spikes_in_row spikes or max_skipped_steps non-finite steps in a row, go back to the newest "
-             "checkpoint from before them and leave out the data since; once in a run, then it stops"),
-      number("max_spikes_in_row", &Config::max_spikes_in_row, between(1, kMaxCount), notice, "steps",
-             "spike_deviations: maximum number of steps skipped in a row; the next one is always taken"),
+          "128 steps is skipped; 6 is usual; 0 = off")
+          .alias({"spike_deviations"}),
+      option(
+          "rollback", &Config::rollback, notice,
+          "after max_consecutive_spikes spikes or max_skipped_steps non-finite steps in a row, go back to the newest "
+          "checkpoint from before them and leave out the data since; once in a run, then it stops"),
+      number("max_consecutive_spikes", &Config::max_consecutive_spikes, between(1, kMaxCount), notice, "steps",
+             "loss_spike_zscore: maximum number of steps skipped in a row; the next one is always taken")
+          .alias({"max_spikes_in_row"}),
   };
 }
 

@@ -22,13 +22,14 @@ bool same(const Json& a, const Json& b) {
   return true;
 }
 
-// A key that the stored configuration lacks did not exist then: it had its default. A default that follows from other
-// keys is not compared: what it was is not known here.
+// A key that the stored configuration lacks under all its names did not exist then: it had its default. A default that
+// follows from other keys is not compared: what it was is not known here.
 template <class T>
 void compare(const std::vector<Field<T>>& fields, const std::string& prefix, const Json& old, const T& now,
              const T& blank, std::vector<ConfigChange>& changes) {
   for (const auto& field : fields) {
     const Json* stored = old.find(field.key);
+    for (size_t i = 0; !stored && i < field.aliases.size(); ++i) stored = old.find(field.aliases[i]);
     if (!stored && !field.word_for_default.empty()) continue;
     const Json before = stored ? *stored : write_field(field, blank);
     const Json after = write_field(field, now);

@@ -53,8 +53,8 @@ std::vector<std::string> keys_without_effect(const Config& c) {
   unused.key("hysteresis", &Config::hysteresis, dynamic, of_scale);
   unused.key("min_loss_scale", &Config::min_loss_scale, dynamic, of_scale);
 
-  unused.key("amax_history_len", &Config::amax_history_len, c.amax_compute_algo == AmaxComputeAlgo::max,
-             "amax_compute_algo max");
+  unused.key("fp8_amax_history_len", &Config::fp8_amax_history_len, c.fp8_amax_compute_algo == AmaxComputeAlgo::max,
+             "fp8_amax_compute_algo max");
 
   unused.key("context_parallel_method", &Config::context_parallel_method, c.context_parallel_size > 1,
              "context_parallel_size above 1");
@@ -95,7 +95,8 @@ std::vector<std::string> keys_without_effect(const Config& c) {
   unused.key("lr_wsd_decay_style", &Config::lr_wsd_decay_style, wsd, "lr_decay_style WSD");
   const bool momentum_moves = c.momentum_warmup_iters > 0 || c.lr_decay_style == DecayStyle::one_cycle;
   unused.key("low_momentum", &Config::low_momentum, momentum_moves, "momentum_warmup_iters or lr_decay_style 1cycle");
-  unused.key("max_spikes_in_row", &Config::max_spikes_in_row, c.spike_deviations > 0, "spike_deviations above 0");
+  unused.key("max_consecutive_spikes", &Config::max_consecutive_spikes, c.loss_spike_zscore > 0,
+             "loss_spike_zscore above 0");
   return std::move(unused.remarks);
 }
 

@@ -234,9 +234,9 @@ void validate_precision(Config& c) {
     require(is_default || c.precision == Precision::fp8_delayed, key,
             ": has a meaning only with precision fp8_delayed, not ", name_of(c.precision));
   };
-  only_delayed(c.amax_history_len == 1024, "amax_history_len");
-  only_delayed(c.amax_compute_algo == AmaxComputeAlgo::max, "amax_compute_algo");
-  only_delayed(c.margin == 0, "margin");
+  only_delayed(c.fp8_amax_history_len == 1024, "fp8_amax_history_len");
+  only_delayed(c.fp8_amax_compute_algo == AmaxComputeAlgo::max, "fp8_amax_compute_algo");
+  only_delayed(c.fp8_margin == 0, "fp8_margin");
   only_with_eight_bits(c.fp8_exclude.empty(), "fp8_exclude");
   only_with_eight_bits(c.fp8_min_size == 0, "fp8_min_size");
   only_with_eight_bits(!c.fp8_lm_head, "fp8_lm_head");

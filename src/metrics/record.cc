@@ -62,7 +62,7 @@ constexpr std::array<RecordField<S>, 40> kStepFields = {{
      "what holds the clocks down, NVML's clocks event reasons: 1 idle, 2 set clocks, 4 power limit, 8 hardware, 32 and "
      "64 heat, 128 power brake; absent without sensors",
      "gpu/throttle", false, &S::gpu_throttle},
-    {"spikes", "", "steps skipped by spike_deviations since the start of the run; absent without it", "train/spikes",
+    {"spikes", "", "steps skipped by loss_spike_zscore since the start of the run; absent without it", "train/spikes",
      false, &S::spikes},
     {"momentum", "", "decay of the first moment in this step; absent where it is constant", "train/momentum", false,
      &S::momentum},

@@ -45,7 +45,7 @@ constexpr Matrix matrix_of(Operand operand) {
 
 // Scales of a step from the largest magnitudes that a matrix had in steps before it: see DelayedScales.
 struct DelayedScaling {
-  int64_t history = 1024;  // steps, as TransformerEngine's amax_history_len
+  int64_t history = 1024;  // steps, as TransformerEngine's fp8_amax_history_len
   int margin = 0;          // the largest magnitude becomes the largest code / 2^margin
 };
 

@@ -82,8 +82,8 @@ EngineOptions engine_options(const Config& c, bool training) {
   o.recipe = make_recipe(name_of(c.precision), to_dtype(c.master_weights), c.fp8_format);
   o.recipe.gradients = to_dtype(c.grad_dtype);
   if (c.fp8_power_of_two_scales) o.recipe.power_of_two = true;
-  const bool all = c.amax_compute_algo == AmaxComputeAlgo::max;
-  o.recipe.delayed = {.history = all ? c.amax_history_len : 1, .margin = int(c.margin)};
+  const bool all = c.fp8_amax_compute_algo == AmaxComputeAlgo::max;
+  o.recipe.delayed = {.history = all ? c.fp8_amax_history_len : 1, .margin = int(c.fp8_margin)};
   o.high_layers = {.head = !c.fp8_lm_head,
                    .first = c.num_layers_at_start_in_bf16,
                    .last = c.num_layers_at_end_in_bf16,
@@ -96,7 +96,7 @@ EngineOptions engine_options(const Config& c, bool training) {
   o.loss_chunk_rows = c.loss_chunk_rows;
   o.documents_per_sequence =
       std::max<int64_t>(std::max<int64_t>(c.max_documents_per_sequence, 1) + (training ? max_chunks(c) - 1 : 0),
-                        c.choice_data.empty() ? 1 : kChoicesPerSequence);
+                        c.multiple_choice_data.empty() ? 1 : kChoicesPerSequence);
   o.sequence_parallel = c.sequence_parallel;
   o.context_method = c.context_parallel_method;
   o.training = training;
@@ -117,7 +117,7 @@ EngineOptions engine_options(const Config& c, bool training) {
                 .end_weight_decay = c.weight_decay > 0 ? c.end_weight_decay / c.weight_decay : 1};
   o.quantized = c.log_quantization_interval > 0;
   o.noise_scale = c.log_noise_scale;
-  o.spikes = {.deviations = c.spike_deviations, .most_in_row = c.max_spikes_in_row};
+  o.spikes = {.deviations = c.loss_spike_zscore, .most_in_row = c.max_consecutive_spikes};
   o.z_loss = c.z_loss;
   if (o.recipe.loss_scaling) {
     o.scaling = {.dynamic = c.loss_scale == 0,
@@ -211,11 +211,11 @@ bool saves_in_background(const Config& c, const Device& device) {
 }
 
 void search_products(const Config& c, Engine& engine, Tuning& tuning) {
-  if (c.gemm_search_seconds <= 0) return;
+  if (c.autotune_seconds <= 0) return;
   engine.memory();  // the dry run lists the ops
   const TuningCache cache(tuning_folder(c.tuning_cache), tuning.key());
   cache.load(tuning);
-  log::info(tuning.search(engine.tunable(), c.gemm_search_seconds));
+  log::info(tuning.search(engine.tunable(), c.autotune_seconds));
   cache.store(tuning);
 }
 

@@ -103,8 +103,8 @@ Exit Trainer::loop() {
         log::error("diverged: ", state_.device.skipped_in_row,
                    " steps in a row had a non-finite loss or gradient; weights are those of the last good step");
       else
-        log::error("diverged: ", config_.max_spikes_in_row,
-                   " steps in a row stood out by spike_deviations, and no rollback is left");
+        log::error("diverged: ", config_.max_consecutive_spikes,
+                   " steps in a row stood out by loss_spike_zscore, and no rollback is left");
       save("diverged", Wait::durable, Health::diverged);
       return Exit::diverged;
     }
@@ -280,7 +280,7 @@ void Trainer::collect_step() {
   const float loss_scale = std::exchange(state_.device, done.state).loss_scale;  // of this step; done has the next
   if (!std::isfinite(done.state.loss)) ++state_.nan_steps;
   if (std::isnan(first_step_seconds_)) first_step_seconds_ = Seconds(PhaseClock::Clock::now() - started_).count();
-  spiking_ = spiking_ || (config_.rollback && done.state.spikes_in_row >= config_.max_spikes_in_row);
+  spiking_ = spiking_ || (config_.rollback && done.state.spikes_in_row >= config_.max_consecutive_spikes);
   report(done, launched, loss_scale);
 }
 
@@ -356,9 +356,9 @@ void Trainer::report_spike(const StepMetrics& m, const StepState& done) {
        .step = m.step,
        .text = cat("loss ", m.loss, " lies ", done.loss_deviations, " and gradient norm ", m.grad_norm, " lies ",
                    done.norm_deviations, " standard deviations above the last ", SpikeWindow::kSteps,
-                   done.spike == 1
-                       ? cat(" steps: the step was skipped, ", done.spikes_in_row, " in a row")
-                       : cat(" steps: the step was taken, after ", config_.max_spikes_in_row, " skipped in a row"))});
+                   done.spike == 1 ? cat(" steps: the step was skipped, ", done.spikes_in_row, " in a row")
+                                   : cat(" steps: the step was taken, after ", config_.max_consecutive_spikes,
+                                         " skipped in a row"))});
 }
 
 void Trainer::read_sensors(StepMetrics& m) {

@@ -92,12 +92,12 @@ Trainer::Trainer(Config config, Backend backend, TrainerOptions options)
   if (const std::string both = tells ? train_.first_shared_shard(*valid_) : ""; !both.empty())
     log::warn("valid_data: ", both, " is in train_data too: the validation loss says nothing about unseen text");
   if (!config_.save.empty()) tokenizer_ = tokenizer_files_beside(train_.first_shard());
-  if (!config_.choice_data.empty()) {
+  if (!config_.multiple_choice_data.empty()) {
     const auto tokenizer = find_tokenizer(train_.first_shard());
     if (!tokenizer)
-      throw Error(cat("choice_data: expected a tokenizer beside ", train_.first_shard(), ", which has none"),
+      throw Error(cat("multiple_choice_data: expected a tokenizer beside ", train_.first_shard(), ", which has none"),
                   Exit::usage);
-    questions_ = read_questions(config_.choice_data, *tokenizer,
+    questions_ = read_questions(config_.multiple_choice_data, *tokenizer,
                                 {.seq_length = config_.seq_length, .vocab_size = config_.model.vocab_size});
   }
 }
@@ -121,7 +121,7 @@ void Trainer::require_common_start() {
   require("configurations", common_keys(config_));
   require("train_data", train_.fingerprint());
   if (valid_) require("valid_data", valid_->fingerprint());
-  if (!config_.choice_data.empty()) require("choice_data", fingerprint(questions_));
+  if (!config_.multiple_choice_data.empty()) require("multiple_choice_data", fingerprint(questions_));
   if (backend_.control) backend_.control->barrier();  // rank 0 writes only after all ranks have checked
 }
 

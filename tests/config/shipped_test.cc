@@ -54,33 +54,65 @@ TEST(Shipped, ResolvedDumpReadsBackTheSame) {
   }
 }
 
-TEST(Reference, CommittedFileIsTheGeneratedOne) {
-  const std::string marker = "<!-- Generated from the option tables from here on. -->\n";
-  const std::string path = "configs/README.md", text = file_text(path);
+void expect_generated(const std::string& path, const std::string& reference) {
+  const std::string marker = "<!-- Generated from the option tables from here on. -->\n", text = file_text(path);
   const size_t at = text.find(marker);
-  ASSERT_NE(at, std::string::npos);
-  const std::string expected = text.substr(0, at + marker.size()) + config_reference();
+  ASSERT_NE(at, std::string::npos) << path;
+  const std::string expected = text.substr(0, at + marker.size()) + reference;
   if (std::getenv("ATHANOR_UPDATE_REFERENCE")) std::ofstream(path) << expected;
   EXPECT_TRUE(text == expected) << path << " is stale: run test_config with ATHANOR_UPDATE_REFERENCE=1 set";
+}
+
+TEST(Reference, CommittedFilesAreTheGeneratedOnes) {
+  expect_generated("configs/README.md", config_reference());
+  expect_generated("docs/contributing.md", developer_reference());
+}
+
+// The keys of all sections.
+json properties_of(const json& schema) {
+  json all = json::object();
+  for (const json& section : schema["allOf"]) {
+    EXPECT_FALSE(section["title"].get<std::string>().empty());
+    all.update(section["properties"]);
+  }
+  return all;
 }
 
 TEST(Reference, SchemaAndDefaultsCoverTheSameKeys) {
   const json schema = json::parse(json_schema()), values = json::parse(defaults());
   const json resolved = json::parse(dump_resolved(parse(small_config())));
-  EXPECT_EQ(schema["additionalProperties"], false);
+  const json properties = properties_of(schema);
+  EXPECT_EQ(schema["unevaluatedProperties"], false);
   for (const auto& [key, value] : resolved.items()) {
     EXPECT_TRUE(values.contains(key)) << key;
-    ASSERT_TRUE(schema["properties"].contains(key)) << key;
-    EXPECT_FALSE(schema["properties"][key]["description"].get<std::string>().empty()) << key;
+    ASSERT_TRUE(properties.contains(key)) << key;
+    EXPECT_FALSE(properties[key]["description"].get<std::string>().empty()) << key;
   }
   EXPECT_EQ(values.size(), resolved.size());
   for (const auto& [key, value] : values["model"].items()) EXPECT_TRUE(resolved["model"].contains(key)) << key;
   EXPECT_TRUE(values["learning_rate"].is_null());
   EXPECT_EQ(values["seed"], 1234);
-  EXPECT_EQ(schema["properties"]["seed"]["minimum"], 0);
-  EXPECT_EQ(schema["properties"]["adam_beta1"]["exclusiveMaximum"], 1.0);
-  EXPECT_EQ(schema["properties"]["precision"]["enum"].size(), 11u);
-  EXPECT_TRUE(schema["properties"].contains("lr"));
+  EXPECT_EQ(properties["seed"]["minimum"], 0);
+  EXPECT_EQ(properties["adam_beta1"]["exclusiveMaximum"], 1.0);
+  EXPECT_EQ(properties["precision"]["enum"].size(), 11u);
+  EXPECT_TRUE(properties.contains("lr"));
+}
+
+TEST(Reference, DeveloperOptionsAreAcceptedAndKeptButNotListed) {
+  const json schema = json::parse(json_schema());
+  EXPECT_FALSE(properties_of(schema).contains("loss_chunk_rows"));
+  EXPECT_FALSE(json::parse(dump_resolved(parse(small_config()))).contains("loss_chunk_rows"));
+  const std::string set = dump_resolved(parse(small_config(), {"loss_chunk_rows=64"}));
+  EXPECT_EQ(json::parse(set)["loss_chunk_rows"], 64);
+  EXPECT_EQ(parse(set).loss_chunk_rows, 64);
+  EXPECT_EQ(resume_changes(set, parse(small_config())).at(0).key, "loss_chunk_rows");
+}
+
+TEST(Resume, StoredKeysOfOlderVersionsAreFoundByTheirAliases) {
+  json old = json::parse(dump_resolved(parse(small_config(), {"loss_spike_zscore=6", "max_consecutive_spikes=9"})));
+  old["spike_deviations"] = old["loss_spike_zscore"], old.erase("loss_spike_zscore");
+  old["max_spikes_in_row"] = old["max_consecutive_spikes"], old.erase("max_consecutive_spikes");
+  EXPECT_TRUE(resume_changes(old.dump(), parse(old.dump())).empty());
 }
 
 TEST(Reference, EveryDefaultIsAccepted) {

@@ -46,8 +46,8 @@ TEST(Validate, KeysWithoutEffectAreNamed) {
   EXPECT_EQ(told({"tail_average_start=9", "train_iters=10"}), Lines{});
   EXPECT_EQ(told({"tail_average_start=10", "train_iters=10"}),
             Lines{"tail_average_start has no effect: it is for runs of more train_iters"});
-  EXPECT_EQ(told({"max_spikes_in_row=5"}).size(), 1u);
-  EXPECT_EQ(told({"max_spikes_in_row=5", "spike_deviations=6"}), Lines{});
+  EXPECT_EQ(told({"max_consecutive_spikes=5"}).size(), 1u);
+  EXPECT_EQ(told({"max_consecutive_spikes=5", "loss_spike_zscore=6"}), Lines{});
 }
 
 TEST(Validate, Ranks) {
@@ -300,9 +300,9 @@ TEST(Validate, PrecisionAndMemory) {
        {"fp8_format=e4m3", "fp8_min_size=8", "fp8_lm_head=true", "fp8_power_of_two_scales=true", "fp8_exclude=[\"*\"]",
         "num_layers_at_start_in_bf16=1", "num_layers_at_end_in_bf16=1", "log_quantization_interval=1"})
     expect_parts(error_with({option}), {std::string(option, std::strcspn(option, "=")), "8 bits", "not bf16"});
-  EXPECT_EQ(error_with({"precision=fp8_delayed", "amax_history_len=16", "margin=1", "fp8_format=hybrid"}), "");
-  EXPECT_EQ(error_with({"precision=fp8_delayed", "amax_compute_algo=most_recent"}), "");
-  for (const char* set : {"amax_history_len=16", "amax_compute_algo=most_recent", "margin=1"})
+  EXPECT_EQ(error_with({"precision=fp8_delayed", "fp8_amax_history_len=16", "fp8_margin=1", "fp8_format=hybrid"}), "");
+  EXPECT_EQ(error_with({"precision=fp8_delayed", "fp8_amax_compute_algo=most_recent"}), "");
+  for (const char* set : {"fp8_amax_history_len=16", "fp8_amax_compute_algo=most_recent", "fp8_margin=1"})
     expect_parts(error_with({"precision=fp8_tensorwise", set}),
                  {"only with precision fp8_delayed, not fp8_tensorwise"});
   expect_parts(error_with({"precision=nvfp4", "fp8_format=e4m3"}), {"fp8_format: e4m3", "nvfp4"});

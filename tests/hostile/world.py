@@ -180,7 +180,7 @@ class World:
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return  # the file is no such object any more
         self.taints.add("paths" if action["key"] in ("save", "load", "init_from", "train_data", "valid_data", "profile",
-                                                     "choice_data", "tuning_cache") else "config")
+                                                     "multiple_choice_data", "tuning_cache") else "config")
 
     def do_fresh(self, action):
         shutil.rmtree(self.folder / "run", ignore_errors=True)

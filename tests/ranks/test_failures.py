@@ -150,12 +150,12 @@ class DisagreementTest(RanksTest):
         (self.folder / "a.jsonl").write_text("".join(lines))
         self.run_program("tokenize", "--input", "a.jsonl", "--output-prefix", "words/a", "--valid-every", "5")
         self.config = self.make_config(train_data="words/a_train_*.bin", valid_data="words/a_val_*.bin",
-                                       choice_data="choices.jsonl", device="cpu")
+                                       multiple_choice_data="choices.jsonl", device="cpu")
         elsewhere = self.rank_1_elsewhere("words")
         for folder, label in ((self.folder, 0), (elsewhere, 1)):
             (folder / "choices.jsonl").write_text(
                 json.dumps({"context": "word word", "choices": [" word", " zzzz"], "label": label}) + "\n")
-        self.assertIn("different choice_data", self.both((self.config,)))
+        self.assertIn("different multiple_choice_data", self.both((self.config,)))
 
     def test_a_save_folder_that_ranks_do_not_share(self):
         self.rank_1_elsewhere("data")

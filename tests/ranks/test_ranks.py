@@ -131,7 +131,7 @@ class SameRunTest(RanksTest):
         config = self.make_config(
             train_data="words/a_train_*.bin", valid_data="words/a_val_*.bin", train_iters=12, eval_interval=6,
             eval_iters=3, micro_batch_size=1, device="cpu", reset_attention_mask=True, reset_position_ids=True,
-            eod_mask_loss=True, max_documents_per_sequence=4, choice_data="choices.jsonl", init_from="source")
+            eod_mask_loss=True, max_documents_per_sequence=4, multiple_choice_data="choices.jsonl", init_from="source")
         self.run_program("train", config, "--set", "save=one")
         choices = lambda run: [r for r in self.records(run) if r["event"] == "eval" and r["name"] == "choices"]
         for run, option in (("stage0", "zero_stage=0"), ("stage3", "zero_stage=3"),

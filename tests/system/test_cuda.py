@@ -26,7 +26,7 @@ class CudaTest(SystemTest):
 
     def config(self, name="tiny.json", **changes):
         base = {"train_iters": 6, "lr_warmup_iters": 2, "lr_decay_iters": 6, "save_interval": 3, "device": "cuda",
-                "gemm_search_seconds": 0, "tuning_cache": "none"}
+                "autotune_seconds": 0, "tuning_cache": "none"}
         return self.make_config(name, **{**base, **changes})
 
     def curve(self, save, **changes):
@@ -82,7 +82,7 @@ class TrainingTest(CudaTest):
                 self.assertIn("bytes asked", failed.err)
 
     def test_choices_are_kept_and_come_back(self):
-        tried = {"precision": "bf16", "gemm_search_seconds": 600, "tuning_cache": "cache",
+        tried = {"precision": "bf16", "autotune_seconds": 600, "tuning_cache": "cache",
                  "model": {"hidden_size": 64, "max_position_embeddings": 32}}
         first = self.run_program("train", self.config("one.json", save="one", **tried))
         self.assertRegex(first.err, "matrix products: .* attention: 2 problems, 2 tried")
@@ -99,7 +99,7 @@ class TrainingTest(CudaTest):
         self.assertIn("is not used", damaged.err)
 
     def test_benches_and_checks_run_the_products_that_training_runs(self):
-        config = self.config(precision="bf16", gemm_search_seconds=1, tuning_cache="cache", global_batch_size=2,
+        config = self.config(precision="bf16", autotune_seconds=1, tuning_cache="cache", global_batch_size=2,
                              attention="builtin")
         first = self.run_program("bench", "step", config, "--steps", "1", "--warmup", "2", "--json")
         self.assertRegex(first.err, r"matrix products: \d+ different ones, [1-9]\d* tried")
@@ -110,7 +110,7 @@ class TrainingTest(CudaTest):
         self.assertRegex(again.err, r"matrix products: \d+ different ones, \d+ tried")
 
     def test_bench_products_lists_products_of_codes(self):
-        config = self.config(precision="fp8_blockwise", global_batch_size=2, gemm_search_seconds=0)
+        config = self.config(precision="fp8_blockwise", global_batch_size=2, autotune_seconds=0)
         found = json.loads(self.run_program("bench", "products", config, "--json", "--rates", "8e14", "4e12").out)
         self.assertEqual((found["rates"]["codes"], found["rates"]["floats"]), (16e14, 8e14 / 15), "by ratio")
         kinds = {p["factors"] for p in found["products"]}
@@ -123,7 +123,7 @@ class TrainingTest(CudaTest):
         self.assertIn(", of codes as f32 53.3T", text)
 
     def test_bench_products_tells_what_a_search_of_the_whole_library_gains(self):
-        config = self.config(precision="bf16", global_batch_size=2, gemm_search_seconds=0)
+        config = self.config(precision="bf16", global_batch_size=2, autotune_seconds=0)
         found = json.loads(self.run_program("bench", "products", config, "--exhaustive", "--seconds", "0.05", "--json",
                                             "--rates", "8e14", "4e12").out)
         self.assertGreater(found["multiprocessors"], 0)
@@ -314,7 +314,7 @@ class ManyRanksTest(CudaTest):
         want = self.losses("one")
         for stage in range(4):
             self.launch(self.config(save=f"stage{stage}", zero_stage=stage, eval_interval=3, eval_iters=2,
-                                    gemm_search_seconds=600 * stage, cuda_graph=stage != 1))
+                                    autotune_seconds=600 * stage, cuda_graph=stage != 1))
             got = self.losses(f"stage{stage}")
             self.assertEqual(list(got), list(want))
             for step, loss in want.items():

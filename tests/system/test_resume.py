@@ -175,7 +175,7 @@ class PackedResumeTest(SystemTest):
         config = self.make_config(
             train_data=[{"path": "data/a_train_*.bin", "weight": 2}, "data/b_train_*.bin"],
             valid_data="data/a_train_*.bin", reset_attention_mask=True, reset_position_ids=True, eod_mask_loss=True,
-            max_documents_per_sequence=4, choice_data="choices.jsonl", eval_interval=20, lr_decay_iters=60)
+            max_documents_per_sequence=4, multiple_choice_data="choices.jsonl", eval_interval=20, lr_decay_iters=60)
         self.run_program("train", config, "--set", "save=whole")
         for last in (17, 38, 60):
             self.run_program("train", config, "--set", f"train_iters={last}")

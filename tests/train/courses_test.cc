@@ -15,7 +15,7 @@ namespace {
 TEST_F(TrainerTest, CoursesResumeToTheBit) {
   const std::vector<std::string> set = {
       "lr_decay_style=1cycle", "weight_decay_style=linear", "end_weight_decay=0.5",     "z_loss=0.01",
-      "spike_deviations=6",    "lr_decay_iters=8",          "rampup_batch_size=[2,2,8]"};
+      "loss_spike_zscore=6",   "lr_decay_iters=8",          "rampup_batch_size=[2,2,8]"};
   const auto with = [&](const std::string& name, int64_t steps) {
     auto all = set;
     all.push_back(cat("train_iters=", steps));
@@ -215,7 +215,7 @@ TEST_F(TrainerTest, AnotherHorizonIsABranch) {
 
 TEST_F(TrainerTest, SpikesAreSkippedAndTold) {
   write_dull_shard("data.bin", {900, 901, 902});
-  ASSERT_EQ(run(config("r", {"train_iters=280", "spike_deviations=6", "eval_interval=0"})), Exit::done);
+  ASSERT_EQ(run(config("r", {"train_iters=280", "loss_spike_zscore=6", "eval_interval=0"})), Exit::done);
   const auto log = history("r");
   const auto skips = events("r", EventKind::skip);
   ASSERT_FALSE(skips.empty());
@@ -229,8 +229,8 @@ TEST_F(TrainerTest, SpikesAreSkippedAndTold) {
 
 TEST_F(TrainerTest, RollbackLeavesOutTheDataOnceAndThenStops) {
   write_dull_shard("data.bin", {900, 901, 902});
-  const std::vector<std::string> set = {"train_iters=370",     "spike_deviations=6", "eval_interval=0",
-                                        "max_spikes_in_row=1", "rollback=true",      "save_interval=50"};
+  const std::vector<std::string> set = {"train_iters=370",          "loss_spike_zscore=6", "eval_interval=0",
+                                        "max_consecutive_spikes=1", "rollback=true",       "save_interval=50"};
   const Exit code = run(config("r", set));
   const auto log = history("r");
   const auto skips = events("r", EventKind::skip);

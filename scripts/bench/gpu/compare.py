@@ -123,7 +123,7 @@ def make_config(name, model, args, folder):
                "lr_warmup_iters": 10, "learning_rate": 3e-4, "device": args.device,
                "micro_batch_size": "auto", "precision": model.get("precision", "fp32" if args.device == "cpu" else "bf16")}
     if args.device == "cuda":  # one search for all turns, in the first
-        config |= {"gemm_search_seconds": 60, "tuning_cache": str(folder / "tuning")}
+        config |= {"autotune_seconds": 60, "tuning_cache": str(folder / "tuning")}
     if model.get("state") == "bf16":
         config["master_weights"] = "bf16"
     if args.threads:
