@@ -64,33 +64,37 @@ steps_done() {
   printf '%s' "${count:-0}"
 }
 
+# Median of some steps in this precision, in milliseconds.
+step_ms() { # PRECISION
+  timeout 120 "$program" bench step $config "${overrides[@]}" --set "precision=$1" --steps 5 --warmup 2 --json |
+    field median_ms
+}
+
 # A run that has begun keeps its length and precision; a new one is as long as the time allows, and no longer than the
-# config says, in the precision that the program finds fastest here.
+# config says, in the precision whose steps are shorter here.
 first_start=1
 if [ -s "$run/config.resolved.json" ]; then
   first_start=''
   steps=$(field train_iters <"$run/config.resolved.json")
   overrides+=(--set "precision=$(field precision <"$run/config.resolved.json")")
 else
-  precision=$("$program" devices --json | field fastest_precision)
-  overrides+=(--set "precision=$precision")
-  if [ "$precision" = bf16 ]; then
-    say "products are of bf16, which this machine multiplies faster than fp32"
-  else
-    say "products are of fp32: nothing here multiplies bf16 faster"
-  fi
   wanted=$("$program" config validate $config "${overrides[@]}" | field train_iters)
   [ -z "$short" ] || wanted=60
   say "${bold}measuring this machine${reset}"
-  measured=$(timeout 120 "$program" bench step $config "${overrides[@]}" --steps 5 --warmup 2 --json | field median_ms) ||
-    fail "seven steps took more than two minutes: this machine is too slow for the quick start, or busy"
+  too_slow="seven steps took more than two minutes: this machine is too slow for the quick start, or busy"
+  bf16=$(step_ms bf16) || fail "$too_slow"
+  fp32=$(step_ms fp32) || fail "$too_slow"
+  read -r precision measured < <(python3 -c 'import sys; bf16, fp32 = map(float, sys.argv[1:])
+print(*("bf16", bf16) if bf16 <= fp32 else ("fp32", fp32))' "$bf16" "$fp32")
+  overrides+=(--set "precision=$precision")
+  say "  a step takes $(printf '%.0f' "$bf16") ms in bf16 and $(printf '%.0f' "$fp32") ms in fp32: training in $precision"
   # A fiftieth of the time is left for validation and checkpoints.
   steps=$(python3 -c 'import sys; ms, minutes, wanted = map(float, sys.argv[1:]);
 print(int(max(20, min(wanted, minutes * 60e3 * 0.98 / ms))))' "$measured" "$minutes" "$wanted")
-  say "  a step takes $(printf '%.0f' "$measured") ms: $steps steps in about $(python3 -c \
+  say "  $steps steps take about $(python3 -c \
     'import sys; print("%.1f" % (float(sys.argv[1]) * int(sys.argv[2]) / 60e3))' "$measured" "$steps") minutes"
   if [ "$steps" -lt "$wanted" ]; then
-    say "  that is less than the $wanted steps of $config: this machine is slower, and the result will be worse"
+    say "  that is less than the $wanted steps of $config: the model will be as good as that many steps make it"
   fi
 fi
 train=("$program" train $config "${overrides[@]}" --set "train_iters=$steps")

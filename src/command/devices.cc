@@ -1,5 +1,4 @@
 // athanor devices: the GPUs, the CPU and NVIDIA's libraries that this program finds, and why something is not usable.
-#include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
@@ -19,13 +18,6 @@ struct Found {
   std::vector<LibraryReport> libraries = probe_libraries(search_places(library_specs()));
 };
 
-// Of the types for products, the one that takes the least time where a run would compute: bf16 on every GPU that is
-// usable and on CPUs with instructions for it, else fp32.
-const char* fastest_precision(const Found& found) {
-  const bool gpu = std::ranges::any_of(found.gpus, [](const GpuReport& g) { return g.problem.empty(); });
-  return gpu || found.cpu.fast_bf16 ? "bf16" : "fp32";
-}
-
 std::string rate(double per_second, const char* unit) {
   return per_second > 0 ? cat(format_count(per_second), unit) : std::string("rate not known");
 }
@@ -39,8 +31,7 @@ void print(const Found& found) {
                 g.minor, g.multiprocessors, format_bytes(g.memory_bytes).c_str(), rate(g.peak_flops, "FLOP/s").c_str(),
                 rate(g.copy_bytes, "B/s").c_str(), g.problem.empty() ? "usable" : g.problem.c_str());
   }
-  std::printf("CPU\n  cpu        %s\nfastest precision  %s\nLibraries\n", found.cpu.description.c_str(),
-              fastest_precision(found));
+  std::printf("CPU\n  cpu        %s\nLibraries\n", found.cpu.description.c_str());
   for (const LibraryReport& l : found.libraries) {
     if (l.problem.empty())
       std::printf("  %-12s%s  %s\n", l.name.c_str(), l.version == Version{} ? "-" : cat(l.version).c_str(),
@@ -64,11 +55,8 @@ std::string to_json(const Found& found) {
                     {"problem", g.problem}});
   for (const LibraryReport& l : found.libraries)
     libraries.push_back({{"name", l.name}, {"version", cat(l.version)}, {"path", l.path}, {"problem", l.problem}});
-  return Json{{"gpus", gpus},
-              {"why_no_gpu", found.why_no_gpu},
-              {"cpu", found.cpu.description},
-              {"fastest_precision", fastest_precision(found)},
-              {"libraries", libraries}}
+  return Json{
+      {"gpus", gpus}, {"why_no_gpu", found.why_no_gpu}, {"cpu", found.cpu.description}, {"libraries", libraries}}
       .dump(2);
 }
 

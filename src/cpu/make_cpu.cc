@@ -22,8 +22,7 @@ CpuBackend make_cpu(const CpuOptions& options) {
   auto ops = std::make_unique<CpuOps>(device->pool(), plugin);
   std::string description = cat(device->description(), ", GEMM ", plugin ? plugin->description : "builtin");
   const int threads = device->pool().size();
-  const bool fast_bf16 = !plugin && kernels().by_row_pairs;
-  return {std::move(device), std::move(ops), threads, fast_bf16, std::move(description)};
+  return {std::move(device), std::move(ops), threads, std::move(description)};
 }
 
 }  // namespace athanor

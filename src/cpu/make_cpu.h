@@ -18,7 +18,6 @@ struct CpuBackend {
   std::unique_ptr<Device> device;
   std::unique_ptr<Ops> ops;  // must not outlive device
   int threads = 0;           // in use
-  bool fast_bf16 = false;    // products of bf16 take less time than of f32
   std::string description;   // cores, instruction set and GEMM, for the log
 };
 
