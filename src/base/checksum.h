@@ -18,7 +18,7 @@ class Xxh3 {
   Xxh3();
   void update(std::span<const std::byte> bytes);
   void update(const void* data, size_t bytes) { update({static_cast<const std::byte*>(data), bytes}); }
-  std::string hex() const;  // of all bytes so far; more may be added
+  std::string hex() const;  // checksum of all bytes so far; more may be added
 
  private:
   alignas(64) std::byte state_[576];  // XXH3_state_t; checksum.cc asserts size and alignment

@@ -5,7 +5,7 @@
 
 namespace athanor {
 
-// Of the learning rate; see ops/schedule.h.
+// Schedule of the learning rate; see ops/schedule.h.
 enum class DecayStyle : uint8_t { constant, linear, cosine, wsd, inverse_sqrt, one_cycle, exponential };
 enum class WsdDecay : uint8_t { linear, cosine, minus_sqrt, exponential };
 enum class WeightDecayStyle : uint8_t { constant, linear, cosine };
@@ -29,7 +29,7 @@ enum class MuonScale : uint8_t { original, match_rms, spectral };
 enum class MuonCoefficients : uint8_t { quintic, polar_express };
 enum class Role : uint8_t { matrix, embedding, vector };
 
-// Of gradients in 8 bits: as the recipe has them, E5M2 or E4M3.
+// FP8 format of gradients: automatic = as the recipe says.
 enum class GradientCodes : uint8_t { automatic, e5m2, e4m3 };
 
 enum class RecomputeGranularity : uint8_t { none, selective, full };

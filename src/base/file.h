@@ -38,7 +38,7 @@ Fd open_file(const std::string& path, int flags);
 // besides O_CREAT. Creates missing subfolders. Follows no symbolic link below `folder` and blocks on no pipe, so that
 // others who can write to the folder cannot redirect our writes to another file. Throws Error.
 Fd create_below(const std::string& folder, const std::string& name, int flags);
-// The same in the folder of `path`, always a new file: removes an existing entry first, even a link.
+// Creates a new file at `path`: removes an existing entry first, even a link.
 Fd create_anew(const std::string& path, int flags);
 // Opens a regular file for reading; a folder, pipe or device is an error and never blocks.
 Fd open_regular(const std::string& path);
@@ -46,7 +46,7 @@ int64_t file_bytes(const Fd& file, const std::string& path);
 
 // Raises the limit of open files to the hard limit; a soft limit of 1024 is common while the hard one is far higher.
 void raise_file_limit();
-// The same; throws Error naming the limit if fewer than `more` files can be opened besides those that are open now.
+// Raises the limit likewise; throws Error naming it if fewer than `more` files can be opened besides the open ones.
 // what: whose they are, for the message.
 void require_file_descriptors(int64_t more, std::string_view what);
 

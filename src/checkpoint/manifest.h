@@ -23,9 +23,9 @@ struct ManifestFile {
 struct ManifestTensor {
   std::string file, name;
   DType dtype = DType::f32;
-  Shape shape;       // of the whole logical tensor
+  Shape shape;       // shape of the whole logical tensor
   Shape begin, end;  // same rank
-  std::string xxh3;  // of the piece's bytes
+  std::string xxh3;  // checksum of the piece's bytes
 
   Shape piece_shape() const;
 };

@@ -24,7 +24,7 @@ class CheckpointReader {
 
   struct Info {
     DType dtype = DType::f32;
-    Shape shape;  // of the whole tensor
+    Shape shape;  // shape of the whole tensor
   };
   const std::map<std::string, Info, std::less<>>& tensors() const { return infos_; }
   const Info& at(std::string_view name) const;  // Error if the checkpoint lacks it

@@ -103,7 +103,7 @@ class HeaderHandler : public nlohmann::json_sax<nlohmann::json> {
 
   const std::string& where_;
   At at_ = At::start;
-  std::string name_;  // of the tensor or metadata key being read
+  std::string name_;  // the tensor or metadata key being read
   bool has_metadata_ = false;
   unsigned seen_ = 0;  // fields of the current tensor: 1 dtype, 2 shape, 4 data_offsets
   std::vector<uint64_t> offsets_;

@@ -27,7 +27,7 @@ struct TensorEntry {
   std::string name;
   std::string dtype;  // as in the file, always a known name
   std::vector<int64_t> shape;
-  int64_t offset = 0;  // of the first byte in the file
+  int64_t offset = 0;  // offset of the first byte in the file
   int64_t bytes = 0;
 
   // Error naming the tensor if this program has no such DType, or no Shape of that rank.

@@ -32,8 +32,8 @@ TensorData tensor_data(std::string name, const Tensor& tensor);  // contiguous o
 inline const TextMap kPlainMetadata = {{"format", "pt"}};
 
 struct SafetensorsSummary {
-  int64_t bytes = 0;                     // of the whole file
-  std::string xxh3;                      // of the whole file
+  int64_t bytes = 0;                     // size of the whole file
+  std::string xxh3;                      // checksum of the whole file
   std::vector<std::string> tensor_xxh3;  // in the order of the input
 };
 

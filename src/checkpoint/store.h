@@ -50,7 +50,7 @@ struct WrittenFile {
 struct CheckpointOptions {
   std::string program_version, program_commit, config_hash, data_fingerprint;
   bool diverged = false;              // committed as diverged_folder(step), replaces no step
-  TextMap metadata = kPlainMetadata;  // of every safetensors file
+  TextMap metadata = kPlainMetadata;  // metadata of every safetensors file
   // Called with the name of each point that the save passes (kSavePoints); tests kill the process there.
   std::function<void(std::string_view point)> at_point;
 };
@@ -74,7 +74,7 @@ class CheckpointWriter {
   // For ranks that write their own files: each calls write_part on the writer's folder; rank 0 adopts the results.
   const std::string& folder() const { return tmp_.path; }
   void adopt(WrittenFile part);
-  int64_t bytes() const;  // of all its files so far
+  int64_t bytes() const;  // size of all its files so far
 
   // Durable on return; returns the checkpoint's folder. Replaces an existing step atomically: a crash at any time
   // leaves the old or the new one.
@@ -109,7 +109,7 @@ struct CheckpointInfo {
 // Sorted by step; opens no files. Empty if root does not exist.
 std::vector<CheckpointInfo> list_checkpoints(const std::string& root);
 
-// The same of states that diverged (diverged_folder).
+// The states that diverged (diverged_folder).
 std::vector<CheckpointInfo> list_diverged(const std::string& root);
 
 // Throws Error(usage) if the folder does not exist, listing the checkpoints in its parent folder.

@@ -48,7 +48,7 @@ class StrictHandler : public nlohmann::json_sax<nlohmann::json> {
 
   const std::string& where_;
   int max_depth_;
-  std::vector<std::set<std::string>> keys_;  // of every open object, outermost first; empty for arrays
+  std::vector<std::set<std::string>> keys_;  // keys of every open object, outermost first; empty for arrays
 };
 
 }  // namespace

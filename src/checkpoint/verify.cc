@@ -121,7 +121,7 @@ struct Checked {
 // all before it are checked.
 std::vector<Checked> check_files(const Manifest& manifest, const std::string& dir, Depth depth, ShareOfFiles share) {
   std::vector<Checked> all(manifest.files.size());
-  std::atomic<size_t> next{0};  // of the share
+  std::atomic<size_t> next{0};  // next file of the share
   std::atomic<bool> stop{false};
   const auto work = [&] {
     for (size_t i = 0; !stop && (i = share.first + share.every * next++) < all.size();) {

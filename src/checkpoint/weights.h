@@ -30,7 +30,7 @@ class WeightFiles {
   };
   const std::string& path() const { return path_; }
   const std::map<std::string, Place, std::less<>>& tensors() const { return tensors_; }
-  std::vector<std::string> paths() const;  // of the files
+  std::vector<std::string> paths() const;  // paths of the files
   Place at(std::string_view name) const;   // Error if there is no such tensor
 
  private:

@@ -20,7 +20,7 @@ class Link {
  private:
   Fd fd_;
   Session session_;
-  Tag sent_ = {}, received_ = {};  // of the current transfers
+  Tag sent_ = {}, received_ = {};  // tags of the current transfers
 };
 
 bool ended(const Transfer&);

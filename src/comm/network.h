@@ -15,7 +15,7 @@ struct Network {
   bool within_machines(int ranks, int stride) const;
   // Seconds of a collective over `ranks` ranks at distance `stride` in which each rank sends `bytes`.
   double seconds(double bytes, int ranks, int stride) const;
-  // Of one in which the busiest rank sends or receives `link` bytes within its machine and `network` bytes beyond.
+  // Seconds if the busiest rank sends or receives `link` bytes within its machine and `network` bytes beyond.
   double seconds_to_all(double link, double network, int ranks) const;
 };
 

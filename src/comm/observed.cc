@@ -73,7 +73,7 @@ class Observed final : public Communicator {
   std::unique_ptr<Communicator> inner_;
   const CollectiveWatch& watch_;
   int split_;       // its number among the groups of the world; -1: the world
-  int splits_ = 0;  // of the world, so far
+  int splits_ = 0;  // groups split off the world so far
 };
 
 }  // namespace

@@ -25,7 +25,7 @@ struct CollectiveWatch {
 // `watch` must outlive the communicator and all groups of it.
 std::unique_ptr<Communicator> observed(std::unique_ptr<Communicator> world, const CollectiveWatch& watch);
 
-// Of the group that a ProcessMesh splits off as number `split` (comm/mesh.cc); "world" for -1, else "other".
+// Name of the group that a ProcessMesh splits off as number `split` (comm/mesh.cc); "world" for -1, else "other".
 std::string_view group_name(int split);
 
 }  // namespace athanor

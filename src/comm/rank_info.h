@@ -44,6 +44,6 @@ Endpoint parse_endpoint(const std::string& text);  // HOST:PORT or [IPV6]:PORT
 std::string loopback_address(const std::string& host);
 bool is_loopback(const std::string& host);
 
-std::string host_name();  // of this machine
+std::string host_name();  // name of this machine
 
 }  // namespace athanor

@@ -67,7 +67,7 @@ class Relay {
   Deadline now_, next_beat_, next_beats_up_;
   std::optional<Frame> abort_;
   Fd wake_;
-  std::mutex mutex_;           // of what follows
+  std::mutex mutex_;           // guards what follows
   std::vector<Frame> outbox_;  // to the ranks below
   std::optional<Deadline> stop_;
   std::thread thread_;

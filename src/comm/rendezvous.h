@@ -43,7 +43,7 @@ struct RendezvousOptions {
   double grace_seconds = 10;
   std::string interfaces =
       {};                 // on which a rank listens for those below it, as in NCCL_SOCKET_IFNAME; "": see address()
-  int fan_out = kFanOut;  // of the tree of ranks, the same for all; less in tests
+  int fan_out = kFanOut;  // fan-out of the tree of ranks, the same for all; less in tests
 };
 
 class Rendezvous {
@@ -62,7 +62,7 @@ class Rendezvous {
   // This machine's address as seen by rank 0; on rank 0 its listening address, "" for all.
   const std::string& address() const { return address_; }
   const std::string& server_address() const { return server_address_; }  // rank 0's address, as reached from here
-  const std::string& secret() const { return secret_; }                  // of the job
+  const std::string& secret() const { return secret_; }                  // the job's secret
 
   // The values of all ranks under this name, in rank order; blocks until all have called it. Use a name only once.
   std::vector<std::string> exchange(const std::string& name, const std::string& value);
@@ -70,16 +70,16 @@ class Rendezvous {
 
   // Reports that this rank begins a step (counted from 1), or an activity between two steps.
   void doing(Activity, int64_t step);
-  // The same for a device: number of collectives begun, and whether it is inside one.
+  // Reports what the device does: number of collectives begun, and whether it is inside one.
   void device_waits(uint64_t begun, bool inside) { device_entered_ = begun, device_waiting_ = inside; }
 
   // Tells all other ranks that this rank fails, and why; everybody reports the first failure of the job.
   void fail(const std::string& why);
-  // The same for an error that ends this rank. Returns the error to report: its own if that was the job's first, else
+  // Reports an error that ends this rank. Returns the error to report: its own if that was the job's first, else
   // the first one of another rank, which may have caused it.
   Error first_error(const Error& mine);
   void throw_if_failed();
-  std::string where();                                         // of this rank: "rank 3 (node-7) at step 17"
+  std::string where();                                         // "rank 3 (node-7) at step 17" for this rank
   std::string failure();                                       // the job's first failure, as all report it; "": none
   [[noreturn]] void throw_lost(const std::string& otherwise);  // with the server's reason if it comes within `silence`
   int failure_fd() const { return failed_.get(); }             // readable once a rank has failed
@@ -114,8 +114,8 @@ class Rendezvous {
   std::string with_place(const std::string& failure);
 
   RendezvousOptions options_;
-  std::unique_ptr<RendezvousServer> server_;  // of rank 0
-  std::unique_ptr<Relay> relay_;              // of other ranks that have some below them
+  std::unique_ptr<RendezvousServer> server_;  // on rank 0 only
+  std::unique_ptr<Relay> relay_;              // on other ranks with some below them
   std::unique_ptr<Channel> channel_;          // upwards; used by the monitor thread only
   std::string above_;                         // the rank at its end: "rank 0 (node-1)"
   std::string address_, server_address_, secret_;

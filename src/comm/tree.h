@@ -11,7 +11,7 @@ constexpr int kFanOut = 16;  // up to 17 ranks all are directly below rank 0
 struct RankTree {
   int ranks = 1, fan_out = kFanOut;
 
-  int parent(int rank) const { return (rank - 1) / fan_out; }  // of a rank > 0
+  int parent(int rank) const { return (rank - 1) / fan_out; }  // rank > 0
   int first_child(int rank) const { return std::min(ranks, rank * fan_out + 1); }
   int end_child(int rank) const { return std::min(ranks, rank * fan_out + 1 + fan_out); }
   bool is_leaf(int rank) const { return first_child(rank) == ranks; }

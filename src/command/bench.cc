@@ -68,7 +68,7 @@ struct Bench {
   int64_t steps = 0;  // begun
 };
 
-// Of the slowest rank.
+// Seconds of one step on the slowest rank.
 double seconds_of_step(Bench& b) {
   const auto begin = Clock::now();
   b.step();
@@ -176,7 +176,7 @@ std::string slow_products(const OpTimes& ops, const Backend& backend) {
 }
 
 struct StepTimes {
-  std::vector<double> seconds;  // of each step
+  std::vector<double> seconds;  // time of each step
   double cpu = 0;               // seconds of this process' threads in all of them
   double median() const { return athanor::median(seconds); }
 };
@@ -214,7 +214,7 @@ std::string to_json(const Bench& b, const StepTimes& times, const OpTimes* ops) 
   if (ops) {
     const StepProfile& profile = ops->profile;
     out["ceilings"] = {{"flops", ops->limits.most.flops}, {"bytes", ops->limits.most.bytes}};
-    // Of the steps whose ops were timed; others may have met a busier machine.
+    // Only the steps whose ops were timed; others may have met a busier machine.
     out["profiled_ms"] = profile.step_seconds() * 1e3;
     out["explained"] = measured_sum(profile.rows()) / double(profile.steps()) / profile.step_seconds();
     out["times"] = source_json(profile);

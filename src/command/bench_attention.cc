@@ -50,7 +50,7 @@ struct Problem {
     }
     return sum;
   }
-  // Of two products forward and five backward; what backward computes again is not counted twice.
+  // FLOPs of two GEMMs forward or five backward; recomputation in backward is not counted twice.
   double flops(bool backward) const { return (backward ? 10 : 4) * pairs() * double(heads * head_dim); }
 };
 

@@ -14,14 +14,14 @@ namespace {
 
 struct BenchCommArgs {
   int64_t least = 1 << 10, most = 16 << 20;  // bytes
-  double seconds = 0.2;                      // of each measurement
+  double seconds = 0.2;                      // time of each measurement
   std::string transport = "tcp";
   bool json = false;
 };
 
 struct CommRow {
   const char* collective;
-  int64_t bytes;  // of the whole tensor, on every rank
+  int64_t bytes;  // size of the whole tensor, on every rank
   double seconds, bus;
 };
 
@@ -50,7 +50,7 @@ double timed(Communicator& c, const CommCase& which, Tensor full, Tensor part, i
   const auto begin = Clock::now();
   for (int64_t i = 0; i < calls; ++i) which.run(c, full, part);
   double seconds = seconds_since(begin) / double(calls);
-  c.all_reduce({&seconds, DType::f64, {1}}, Reduce::max, Lane::compute);  // the same on all ranks
+  c.all_reduce({&seconds, DType::f64, {1}}, Reduce::max, Lane::compute);  // all ranks use the slowest time
   return seconds;
 }
 

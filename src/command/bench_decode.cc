@@ -59,7 +59,7 @@ class StreamReader {
 };
 
 struct DecodeTimes {
-  int64_t bytes = 0;                   // of the weights
+  int64_t bytes = 0;                   // size of the weights
   double token_seconds, read_seconds;  // medians
   double share;                        // median of the rounds' read_seconds / token_seconds
 };

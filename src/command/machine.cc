@@ -27,7 +27,7 @@
 namespace athanor {
 namespace {
 
-constexpr double kSecondsToExplain = 3;  // of the rendezvous, which beats once a second
+constexpr double kSecondsToExplain = 3;  // for the rendezvous to name a lost rank; it beats once a second
 
 // Usual ones, since nothing is measured: those of an H200; memory and 10 Gbit/s.
 Network between_gpus() {
@@ -65,7 +65,7 @@ bool wants_gpu(DeviceChoice choice, WithoutLibraries otherwise) {
   return why.empty();
 }
 
-// The same for all processes that share this machine's cores and memory: containers may share a host name, and several
+// Equal for all processes that share this machine's cores and memory: containers may share a host name, and several
 // containers of one machine their boot id.
 std::string machine_identity() {
   const std::string host = host_name();
@@ -92,7 +92,7 @@ bool may_share_gpus() {
   return setting && std::string(setting) == "1";
 }
 
-// Of what runs in tests on an emulated GPU alone, and what to compare it with.
+// Warns about features that only the emulated GPU has run, and says what to compare them with.
 void warn_of_shared_steps(const Config& config) {
   for (const auto& [key, size, what] :
        {std::tuple{"tensor_parallel_size", config.tensor_parallel_size, "share the products of a layer"},
@@ -162,7 +162,7 @@ void Machine::open_gpu(const Config& config, const RankInfo& ranks, const Neighb
                       .documents = config.context_parallel_size == 1,  // else queries see keys of other pieces
                       .programmatic_launch = config.programmatic_launch,
                       .plan_folder = tuning_folder(config.tuning_cache)};
-  std::string attention;  // of rank 0: all take the same, for they round differently
+  std::string attention;  // rank 0's choice: all take the same kernels, since kernels round differently
   if (rendezvous_) {
     options.index = claim_gpu(ranks.local_rank >= 0 ? ranks.local_rank : here.index);
     if (ranks.rank > 0) attention = rendezvous_->exchange("attention", "")[0];

@@ -35,11 +35,13 @@ class Machine {
   explicit Machine(const Config&, const RankInfo& = {}, WithoutLibraries = WithoutLibraries::refuse);
   ~Machine();
   Backend backend() { return {*device_, *ops_, *mesh_, tuning_, control_.get(), network_}; }
-  int threads() const { return threads_; }             // of the CPU backend; else 0
-  double most_flops() const { return most_flops_; }    // that it never exceeds; else 0: the GPU's data sheet has it
-  Sensors* sensors() const { return sensors_.get(); }  // of the GPU; null: none
+  int threads() const { return threads_; }  // threads of the CPU backend; else 0
+  double most_flops() const {
+    return most_flops_;
+  }  // FLOP/s that the CPU never exceeds; 0 on a GPU, whose data sheet says it
+  Sensors* sensors() const { return sensors_.get(); }  // sensors of the GPU; null: none
   FoundProfiler open_profiler() const;
-  CollectiveWatch& collectives() { return collectives_; }  // of the mesh
+  CollectiveWatch& collectives() { return collectives_; }  // watch of the mesh's collectives
   const std::string& description() const { return description_; }
   // What this rank begins, for those that wait for it.
   void doing(Activity, int64_t step);

@@ -41,7 +41,7 @@ class Option {
   Option needs(const Option& other);
   Option needs(const std::string& flag);
   Option excludes(const Option& other);
-  Option group(const std::string& heading);  // of the help
+  Option group(const std::string& heading);  // heading in the help
 
  private:
   CLI::Option* option_;

@@ -72,12 +72,12 @@ struct Place {
   std::unique_ptr<Machine> machine;
   DescribedBackend described;
   std::unique_ptr<ProcessMesh> mesh;  // null: the machine's
-  Roofline limits;                    // of a described GPU
-  Network network;                    // likewise
+  Roofline limits;                    // limits of a described GPU
+  Network network;                    // network of a described GPU
   double most_flops = 0;              // that is never exceeded, for MFU
 };
 
-// Of a run: operations of a rank and tokens of all in a step, and what MFU is a fraction of.
+// What a step demands: FLOPs of one rank, tokens of all ranks, and the peak that MFU is a fraction of.
 struct Demand {
   double flops, tokens, peak;
   int64_t steps;

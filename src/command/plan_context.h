@@ -14,7 +14,7 @@ struct StepTraffic;
 
 struct ContextFigures {
   ContextMethod method = ContextMethod::gather;
-  double bytes = 0, calls = 0;  // of a rank, per block and micro-batch
+  double bytes = 0, calls = 0;  // sent by a rank, per block and micro-batch
   double waits = 0, step = 0;   // seconds: that nothing hides in a step, and of all of it
   size_t memory = 0;            // bytes of a rank
 };

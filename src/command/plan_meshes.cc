@@ -29,7 +29,7 @@ struct Found {
   Prediction p;
 };
 
-// Of what plans decide, the log tells for the configured way alone.
+// Silences the log while candidates are planned; only the configured mesh is logged.
 class QuietLog {
  public:
   explicit QuietLog(log::Level level) : level_(level) { log::configure({.level = std::max(level, log::Level::warn)}); }

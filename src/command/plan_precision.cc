@@ -33,7 +33,7 @@ double step_seconds(Engine& engine, const Roofline& limits) {
   return least_sum(planned_rows(engine, limits));
 }
 
-// Of a step with these layers in bf16; `all`: no others are in codes, and a head alone never is.
+// Seconds of a step with these layers in bf16; `all`: no others are in FP8, and a head alone never is.
 double seconds_without(const Engine& engine, Backend backend, const Roofline& limits,
                        const std::vector<std::string>& patterns, bool all) {
   EngineOptions o = engine.options();

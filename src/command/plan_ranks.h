@@ -28,13 +28,13 @@ struct ManyRanks {
   int ranks = -1;                // 0: a table of 1, 2, 4 ... 1024; negative: not asked for
   int nodes = 0;                 // 0: as few as divide the ranks, with up to 8 GPUs per node
   double link = 0, network = 0;  // GB/s of a GPU in one direction, within a node and between nodes; 0: its data sheet's
-  // Of bandwidth, the fraction that is reached; latency in microseconds. 0, or negative: those of Network.
+  // Reached fraction of the bandwidth, and latencies in microseconds. 0, or negative: Network's defaults.
   double bandwidth_share = 0, latency = -1, doubling_latency = -1;
   // Throws Error(usage) where the ranks do not divide among the nodes.
   Cluster cluster(const GpuSpec&, int ranks) const;
 };
 
-// Of one rank and step.
+// Predicted step of one rank.
 struct Prediction {
   int64_t micro_batch_size = 0, micro_batches = 0;
   size_t memory = 0;                                  // bytes
@@ -50,7 +50,7 @@ struct Prediction {
   double step() const { return compute + exposed; }
 };
 
-// Of rank 0 of ranks that are not there: for plans, which record collectives and make none.
+// Mesh of rank 0 of absent ranks: for plans, which record collectives and run none.
 ProcessMesh absent_mesh(const MeshSizes& sizes);
 
 // Throws Error where the ranks cannot be divided so, or a rank does not fit in memory.

@@ -5,7 +5,7 @@
 
 namespace athanor {
 
-// Of those that this process sees: its only one (the launcher chose), else the one of its number on the machine.
+// GPU of this process: the only visible one (the launcher chose), else the one with its local rank's number.
 // share: ranks may take turns at too few. Throws Error(usage) where there is none.
 int choose_gpu(int visible, int local_rank, bool share);
 

@@ -131,7 +131,7 @@ void make_short(const SweepArgs& args, std::vector<SweepRun>& runs) {
                                                "momentum_warmup_iters=0", "eval_interval=0", "stop_at_loss=0"});
 }
 
-// Of a finished run, in fp32, on the first samples of its data.
+// Activation sizes of a finished run, in fp32, on the first samples of its data.
 std::vector<ActivationSize> sizes_of(const SweepArgs& args, const SweepRun& run) {
   constexpr int64_t kMostSequences = 8;
   const ModelFolder folder(folder_of(args, run));

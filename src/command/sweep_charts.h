@@ -25,7 +25,7 @@ Chart chart_of_losses(std::span<const RunLoss>);
 struct WidthGroup {
   std::string others;                              // the group's other values: "learning_rate=1e-3", or ""
   std::vector<std::string> widths;                 // ascending
-  std::vector<std::vector<ActivationSize>> sizes;  // of each width
+  std::vector<std::vector<ActivationSize>> sizes;  // one list per width
 };
 std::string coordinate_table(const WidthGroup&);
 Chart chart_of_sizes(const WidthGroup&);  // those with the largest ratios

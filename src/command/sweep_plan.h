@@ -13,8 +13,8 @@ struct SweptValue {
   bool operator==(const SweptValue&) const = default;
 };
 struct SweepRun {
-  std::string name;                    // of its folder: "000-learning_rate=1e-3"
-  std::vector<SweptValue> values;      // of each list, in their order; "width" comes first
+  std::string name;                    // name of its folder: "000-learning_rate=1e-3"
+  std::vector<SweptValue> values;      // one value per list, in their order; "width" comes first
   std::vector<std::string> overrides;  // "key=value"
 };
 

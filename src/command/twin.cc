@@ -38,7 +38,7 @@ std::vector<std::string> of_reference(const TwinArgs& args) {
 }
 
 std::vector<std::string> of_run(const TwinArgs& args, const Config& config) {
-  constexpr int64_t kRecords = 100;  // of each matrix, unless the configuration has an interval
+  constexpr int64_t kRecords = 100;  // records of each matrix, unless the configuration has an interval
   std::vector<std::string> all = of_both(args, std::string(name_of(config.precision)));
   if (config.log_quantization_interval == 0)
     all.push_back(cat("log_quantization_interval=", std::max<int64_t>(1, config.train_iters / kRecords)));

@@ -24,7 +24,7 @@ struct DataSource {
 
 // One entry of param_groups. What is not given is the run's own.
 struct ParamGroupConfig {
-  std::string match = "*";  // of names in files: * and ?
+  std::string match = "*";  // pattern of names in files: * and ?
   std::optional<Role> role;
   std::optional<RuleName> optimizer;
   double lr_factor = 1.0;
@@ -106,7 +106,7 @@ struct Config {
   int64_t min_8bit_size = 4096;
   double update_clip_threshold = 0.0;  // adamw: largest root mean square of a tensor's update; 0 = off
   double qk_clip_threshold = 0.0;      // largest attention score that is not scaled down; 0 = off
-  double ema_decay = 0.0;              // of the moving average of the weights; 0 = off
+  double ema_decay = 0.0;              // decay of the moving average of the weights; 0 = off
   int64_t tail_average_start = 0;      // steps before those of an equal-weight average of the weights; 0 = off
   int64_t mup_base_width = 0;          // 0 = off
   std::vector<ParamGroupConfig> param_groups = default_param_groups({});
@@ -155,7 +155,7 @@ struct Config {
   int64_t context_parallel_size = 1;
   ContextMethod context_parallel_method = ContextMethod::automatic;
   DeterministicReduction deterministic_reduction = DeterministicReduction::fixed_order;
-  int64_t logical_shards = 8;  // of rank_invariant
+  int64_t logical_shards = 8;  // used by rank_invariant
   Transport transport = Transport::tcp;
   double distributed_timeout = 600.0;  // seconds, as all that follow
   double startup_timeout = 600.0;
@@ -191,7 +191,7 @@ struct Config {
   bool tensorboard = true;
   bool log_jsonl = true;
   Progress progress = Progress::automatic;
-  double peak_tflops = 0.0;  // of the device, for MFU; 0 = known or measured
+  double peak_tflops = 0.0;  // peak of the device, for MFU; 0 = known or measured
   std::string profile;       // path of a Chrome trace of all ops; "" = off
 };
 
@@ -206,7 +206,7 @@ Config parse_config(std::string_view text, const std::string& name, const std::s
 
 // A model shape alone, from the text of a config.json.
 ModelConfig parse_model_config(std::string_view text, const std::string& name);
-// Of another program's file, dropout is left out with a notice: it is not part of the shape.
+// Reads another program's file: dropout is left out with a notice, since it is not part of the shape.
 ModelConfig load_model_config(const std::string& path, std::vector<std::string>* notices = nullptr);
 
 // Refuses combinations that cannot work and fills what follows from other keys (min_lr, lr_decay_iters, ...).

@@ -7,7 +7,8 @@
 
 namespace athanor {
 
-// Of the k-th step of N, from 1: min + floor(k / N (seq_length - min)), rounded down to a multiple of difficulty_step.
+// Chunk length in step k of N, from 1: min + floor(k / N (seq_length - min)), rounded down to a multiple of
+// difficulty_step.
 int64_t chunk_length_at(const Config& c, int64_t sample) {
   const int64_t step = c.total_curriculum_step > 0 ? steps_for(c, sample + 1) : 0;
   if (step >= c.total_curriculum_step) return c.seq_length;

@@ -16,7 +16,7 @@ namespace {
 
 constexpr size_t kMaxDepth = 32;         // the deepest valid configuration has 4
 constexpr size_t kMaxMembers = 4096;     // in one object; bounds the search for duplicates
-constexpr size_t kMaxMessageText = 160;  // of the input, quoted in messages
+constexpr size_t kMaxMessageText = 160;  // bytes of the input quoted in messages
 
 // Where the parser is. Lines are counted only when somebody asks.
 class Cursor {

@@ -17,9 +17,9 @@ struct Json {
   bool boolean = false;
   int64_t integer = 0;
   double real = 0.0;              // also set for integers
-  std::string text;               // of a string: its value; of a number: as it was written
-  std::vector<std::string> keys;  // of an object, one per item, in the order of the text
-  std::vector<Json> items;        // of an array or object
+  std::string text;               // value of a string, or a number as it was written
+  std::vector<std::string> keys;  // keys of an object, one per item, in the order of the text
+  std::vector<Json> items;        // items of an array or object
   std::string where;              // "file:line", or the override that set it
 
   static Json of(bool);

@@ -422,7 +422,8 @@ void validate_documents(Config& c) {
           " has a meaning only with reset_attention_mask");
   require(c.max_documents_per_sequence <= c.seq_length, "max_documents_per_sequence: ", c.max_documents_per_sequence,
           " is more than the ", c.seq_length, " tokens of a sequence");
-  constexpr int64_t kTokensPerDocument = 16;  // of ordinary text fewer sequences have shorter ones than matter
+  constexpr int64_t kTokensPerDocument =
+      16;  // in ordinary text, sequences with shorter documents are too rare to matter
   if (c.reset_attention_mask && c.max_documents_per_sequence == 0)
     c.max_documents_per_sequence = div_ceil(c.seq_length, kTokensPerDocument);
 }

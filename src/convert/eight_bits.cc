@@ -25,7 +25,7 @@ struct Grid {
 
   Blocks blocks;
   int64_t cols;
-  Shape shape;  // of the scales
+  Shape shape;  // shape of the scales
 };
 
 // The quantization of every block of a matrix.

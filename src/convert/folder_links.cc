@@ -36,7 +36,7 @@ void require_in_folder(const std::string& folder, const std::string& name, const
 std::string read_file_in(const std::string& folder, const std::string& name, int64_t max_bytes) {
   const std::string path = cat(folder, "/", name);
   const Fd file = open_regular(path);
-  // Of the open file, so that nobody can change the link in between.
+  // The path of the open file is checked, so that nobody can change the link in between.
   require_in_folder(folder, name, path_behind(cat("/proc/self/fd/", file.get())));
   return read_all(file, max_bytes, path);
 }

@@ -123,7 +123,7 @@ bool ModelFolder::has(const std::string& name) const {
   return checkpoint_ ? checkpoint_->tensors().contains(name) : files_->tensors().contains(name);
 }
 
-// Of a checkpoint, the tensors of optimizers and others with a prefix of their own are not the model's.
+// The model's tensors: a checkpoint also has tensors of optimizers and others, with prefixes of their own.
 std::vector<std::string> ModelFolder::names() const {
   std::vector<std::string> all;
   if (files_)

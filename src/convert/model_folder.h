@@ -50,7 +50,7 @@ class ModelFolder {
   // Rows [begin, end) of the first dimension; of a vector, its elements. Values that are NaN or infinite are an Error
   // that names all tensors with such values.
   void read(const Weight&, int64_t begin, int64_t end, std::vector<std::byte>& out) const;
-  // The same of elements [begin, end), counted row by row.
+  // Reads elements [begin, end), counted row by row.
   void read_run(const Weight&, int64_t begin, int64_t end, std::vector<std::byte>& out) const;
   // All rows in order, in blocks of whole rows of about kBlockBytes.
   static constexpr int64_t kBlockBytes = 4 << 20;
@@ -86,7 +86,7 @@ class ModelFolder {
   std::unique_ptr<CheckpointReader> checkpoint_;  // one of the two
   std::unique_ptr<WeightFiles> files_;
   std::vector<Weight> weights_;
-  std::map<std::string, std::vector<float>> scales_;  // of weights in FP8
+  std::map<std::string, std::vector<float>> scales_;  // scales of FP8 weights
 };
 
 // The folder itself, or of a run's folder the newest whole checkpoint; the log names it, and why newer ones are not.

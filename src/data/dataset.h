@@ -39,7 +39,7 @@ class Dataset {
   int64_t sources() const { return int64_t(sources_.size()); }
   int64_t windows(int64_t source) const { return sources_[size_t(source)].windows(); }
   double share(int64_t source) const { return double(blend_.shares()[size_t(source)]) / double(blend_.period()); }
-  int64_t tokens() const { return tokens_; }  // of all shards
+  int64_t tokens() const { return tokens_; }  // tokens of all shards
 
   // Sample number n >= 0, unbounded: a source starts its next epoch after all its windows.
   Sample locate(const SampleOrder& order, int64_t n) const;

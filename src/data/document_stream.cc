@@ -12,8 +12,8 @@ constexpr size_t kJob = 1 << 20;      // approximate bytes of text per job
 constexpr size_t kHead = 64 << 10;    // bytes of a document that are hashed to hold it out
 constexpr size_t kAhead = 2 * kHead;  // lookahead: the last document's head, separators, special tokens
 // Memory use is about 8 times this: a few hundred kilobytes of gzip may contain a line of gigabytes.
-constexpr size_t kMostLine = 64 << 20;   // of JSON lines
-constexpr size_t kMostText = 256 << 20;  // without a place to cut
+constexpr size_t kMostLine = 64 << 20;   // longest JSON line
+constexpr size_t kMostText = 256 << 20;  // longest text without a place to cut
 
 bool is_lines_name(std::string_view name) {
   for (const std::string_view packed : {".gz", ".zst"})

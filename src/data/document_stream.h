@@ -32,8 +32,8 @@ struct StreamPosition {
   int64_t input = 0;
   int64_t offset = 0;       // in the text of that input
   int64_t total = 0;        // bytes of text before this input's text
-  int64_t block_end = 0;    // of the open block, as an offset in all text
-  int64_t part = kTrain;    // of the open block or document
+  int64_t block_end = 0;    // end of the open block, as an offset in all text
+  int64_t part = kTrain;    // part of the open block or document
   int64_t in_document = 0;  // bit p: the open document has text in part p; 0: none is open
 };
 
@@ -50,7 +50,7 @@ struct Job {
   bool is_lines = false;  // JSON lines; else the segments
   std::vector<Segment> segments;
   std::string where;   // the input
-  int64_t offset = 0;  // of the text in it
+  int64_t offset = 0;  // offset of the segments' text in that input
   StreamPosition after;
 };
 

@@ -15,10 +15,10 @@ struct Header {
   TokenType type;
   int64_t sequences, boundaries;
   int64_t lengths() const { return kIndexHeader; }                   // offset of int32 [sequences], tokens
-  int64_t pointers() const { return kIndexHeader + 4 * sequences; }  // of int64 [sequences], bytes
+  int64_t pointers() const { return kIndexHeader + 4 * sequences; }  // offset of int64 [sequences], bytes
   int64_t documents() const {
     return kIndexHeader + 12 * sequences;
-  }  // of int64 [boundaries], sequences; the first is 0
+  }  // offset of int64 [boundaries], sequences; the first is 0
 };
 
 TokenType type_of_code(uint8_t code, const std::string& path) {

@@ -9,7 +9,7 @@
 namespace athanor {
 namespace {
 
-constexpr int kDepth = 512;  // of nested values; deeper nesting is malicious
+constexpr int kDepth = 512;  // levels of nesting; more is malicious
 
 class Scanner {
  public:

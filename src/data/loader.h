@@ -34,7 +34,7 @@ struct LoaderOptions {
   int64_t turn = 1;          // consecutive micro-batches of a rank before the next rank's
   int depth = 4;             // micro-batches prepared ahead
   PackingOptions packing = {};
-  std::function<int64_t(int64_t)> chunk_length = {};  // of a sample, in place of packing's; empty: packing's
+  std::function<int64_t(int64_t)> chunk_length = {};  // chunk length of a sample, overrides packing's; empty: packing's
 };
 
 class Loader {

@@ -100,11 +100,11 @@ class OrderedPool {
   }
 
   const size_t capacity_;
-  size_t pending_ = 0;  // of the thread that puts and takes
+  size_t pending_ = 0;  // used by the thread that puts and takes only
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Slot> slots_;
-  size_t begun_ = 0;  // of slots_, from the front
+  size_t begun_ = 0;  // slots begun, from the front
   bool stopping_ = false;
   std::vector<std::thread> threads_;
 };

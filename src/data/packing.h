@@ -14,8 +14,8 @@ struct PackingOptions {
   bool reset_position_ids = false;    // positions restart in every document
   bool eod_mask_loss = false;         // the token after a document's end is not predicted
   int64_t eod_id = -1;                // ends a document, for sources without an index
-  int64_t max_documents = 1;          // of a sequence
-  int64_t max_chunks = 1;             // of a sequence; 1: none is ever cut
+  int64_t max_documents = 1;          // documents of a sequence that are kept apart
+  int64_t max_chunks = 1;             // chunks of a sequence; 1: none is ever cut
   int64_t chunk_length = 0;           // tokens of a chunk, but of the last one; 0: the whole sequence
 
   bool needs_documents() const { return reset_attention_mask || reset_position_ids || eod_mask_loss; }

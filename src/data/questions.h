@@ -12,16 +12,16 @@ namespace athanor {
 struct Question {
   std::vector<int32_t> context;               // at least one token
   std::vector<std::vector<int32_t>> choices;  // each at least one token
-  std::vector<int64_t> characters;            // of each choice's text, for scores per character
+  std::vector<int64_t> characters;            // characters of each choice's text, for scores per character
   int64_t label = 0;                          // index of the correct choice
 };
 
 struct QuestionLimits {
   int64_t seq_length = 0;  // a context is truncated on the left so that it fits with each choice
-  int64_t vocab_size = 0;  // of the model
+  int64_t vocab_size = 0;  // vocabulary of the model
 };
 
-// Of all that they are: equal for the same questions.
+// Fingerprint of all questions: equal for the same questions.
 std::string fingerprint(const std::vector<Question>&);
 
 // Throws Error(usage) with file and line for an invalid question.

@@ -20,7 +20,7 @@ namespace {
 
 constexpr int64_t kChunk = 1 << 18;            // tokens read at a time
 constexpr int64_t kSampleTokens = 32'000'000;  // read by info
-constexpr int64_t kNgramTokens = 8'000'000;    // of training and of validation at most
+constexpr int64_t kNgramTokens = 8'000'000;    // at most, of training and of validation text each
 constexpr int64_t kExcerptTokens = 240;
 constexpr int kTopTokens = 10, kMaxRanges = 20;
 

@@ -8,7 +8,7 @@ namespace athanor {
 
 struct ShardReportOptions {
   std::vector<std::string> path_globs;  // files or patterns
-  std::string dtype = "auto";           // of all of them: see TokenFile::open
+  std::string dtype = "auto";           // token type of all files: see TokenFile::open
   std::string tokenizer;                // file or folder; "": from the descriptor beside the shards, if any
   int64_t vocab_size = 0;               // 0: the tokenizer's
   int64_t eod_id = -1;                  // info: end of document, if there is no index; -1: the tokenizer's

@@ -211,7 +211,7 @@ std::vector<std::string> ShardWriter::finish() {
       remove_tree(old);
       remove_tree(index_path(old));
     } else if (options_.format == ShardFormat::llmc) {
-      remove_tree(index_path(old));  // of the Megatron shard with this name
+      remove_tree(index_path(old));  // index of an earlier Megatron shard with this name
     }
   fsync_dir(parent_dir(options_.prefix));
   finished_ = true;

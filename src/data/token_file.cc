@@ -17,7 +17,7 @@ static_assert(std::endian::native == std::endian::little, "shards are little-end
 // How to recognize a format: all non-empty fields must match.
 struct Format {
   std::string_view magic;   // first bytes of the file
-  std::string_view suffix;  // of its name
+  std::string_view suffix;  // suffix of the file name
   std::string_view beside;  // required file beside it: same name, this extension
   TokenLayout (*read)(const Probe&);
 };

@@ -28,7 +28,7 @@ class TokenFile {
   // file and token number), the file's size has changed since open, or the read fails.
   void read(int64_t at, std::span<int32_t> out) const;
 
-  // The same without the vocabulary check; invalid values are negative. For reports on bad files.
+  // Reads without the vocabulary check; invalid values are negative. For reports on bad files.
   void read_unchecked(int64_t at, std::span<int32_t> out) const;
   std::string item_text(int64_t at) const;  // token number `at` as stored, for such reports
 

@@ -12,9 +12,10 @@
 namespace athanor {
 
 struct TokenizeProgress {
-  int64_t read_bytes = 0, file_bytes = 0;  // of the input files, before decompression; file_bytes 0: standard input
-  int64_t text_bytes = 0, tokens = 0;      // so far
-  double seconds = 0;                      // of this process
+  int64_t read_bytes = 0,
+          file_bytes = 0;              // bytes of the input files, before decompression; file_bytes 0: standard input
+  int64_t text_bytes = 0, tokens = 0;  // so far
+  double seconds = 0;                  // run time of this process
   int64_t seconds_text_bytes = 0, seconds_read_bytes = 0;  // done in these seconds
 };
 

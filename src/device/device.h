@@ -47,9 +47,9 @@ class Device {
   virtual void sync() {}                                             // the host waits for all lanes
   // Peak rate of matrix products with inputs of this type, the denominator of MFU; 0: unknown, measure it.
   virtual double peak_flops(DType) const { return 0; }
-  virtual double peak_plain_flops() const { return 0; }  // of f32 products without tensor cores
+  virtual double peak_plain_flops() const { return 0; }  // peak rate of f32 GEMMs without tensor cores
   virtual double peak_bytes() const { return 0; }        // bytes per second of device memory; 0: unknown
-  virtual int64_t multiprocessors() const { return 0; }  // of a GPU
+  virtual int64_t multiprocessors() const { return 0; }  // SMs of a GPU; 0 on a CPU
 
   // Capture: between begin_capture and end_capture the compute lane records work without executing it.
   virtual bool can_capture() const { return false; }

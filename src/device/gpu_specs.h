@@ -12,7 +12,7 @@ namespace athanor {
 struct GpuSpec {
   const char* name;           // substring of the driver's name for the GPU
   double half_flops;          // dense products per second with f32 accumulation: bf16 and fp16 inputs
-  double tf32_flops;          // likewise
+  double tf32_flops;          // the same for TF32 inputs
   const char* key = nullptr;  // the name that --gpu takes; null: the fields below are not known
   const char* title = nullptr;
   size_t memory_bytes = 0;  // as drivers report it
@@ -21,7 +21,7 @@ struct GpuSpec {
   // Bytes per second in one direction: NVLink; one network card of 200 or 400 Gbit/s per GPU.
   double link_bytes = 0, network_bytes = 0;
   int capability = 0;  // compute capability: 90 for 9.0
-  // Of data sheets: dense products of 8-bit codes, 0 without any; of f32 without tensor cores.
+  // Dense rates of the data sheet: FP8 GEMMs (0: no FP8), and f32 GEMMs without tensor cores.
   double codes_flops = 0, f32_flops = 0;
 
   double peak_flops(DType inputs) const {

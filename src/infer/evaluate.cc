@@ -35,7 +35,7 @@ struct Found {
 // Per source: the mean over tokens, with windows as clusters [Cochran 1977, "Sampling Techniques", eq. 6.13, without
 // finite-population correction: the error is that of the loss on such text].
 struct Mean {
-  double loss = 0, variance = 0, bytes = 0;  // of a token
+  double loss = 0, variance = 0, bytes = 0;  // per token
   double tokens = 0;
 };
 
@@ -52,7 +52,7 @@ Mean mean_of(std::span<const Found> windows) {
   mean.loss /= mean.tokens;
   mean.bytes /= mean.tokens;
   for (const Found& w : windows) mean.variance += std::pow((w.loss - mean.loss * w.tokens) / mean.tokens, 2);
-  mean.variance *= counted / (counted - 1);  // of one window: 0 / 0
+  mean.variance *= counted / (counted - 1);  // with one window: 0 / 0
   return mean;
 }
 

@@ -16,7 +16,7 @@ struct EvalResult {
   double loss = 0;                       // mean per predicted token, nats; several sources are weighted
   double loss_error = 0;                 // standard error of loss, from its spread over windows; NaN: too few
   int64_t tokens = 0;                    // predicted
-  double bytes = 0;                      // of text in the predicted tokens, if `token_bytes` is given
+  double bytes = 0;                      // bytes of text in the predicted tokens, if `token_bytes` is given
   int64_t windows = 0, windows_all = 0;  // evaluated; available
   bool stopped = false;                  // by EvalOptions::stop: no result
   std::string failure;                   // reason why data could not be read on some rank: no result; engine unchanged

@@ -18,9 +18,9 @@ constexpr int64_t kChoicesPerSequence = 16;  // more gain little
 
 struct ChoiceResult {
   int64_t questions = 0, tokens = 0;  // tokens: of the right choices
-  double loss = 0;                    // of the right choices, nats per token
+  double loss = 0;                    // loss of the right choices, nats per token
   double accuracy = 0;                // the likeliest choice is correct
-  double accuracy_per_token = 0;      // the same by log probability per token (llm.c's acc_norm)
+  double accuracy_per_token = 0;      // accuracy by log probability per token (llm.c's acc_norm)
   double accuracy_per_character = 0;  // or per character of the choice (lm-evaluation-harness' acc_norm)
 };
 ChoiceResult grade(const std::vector<Question>&, const ChoiceScores&);

@@ -32,7 +32,7 @@ int32_t choose_token(std::span<const float> logits, const SamplingOptions& optio
     sum += std::exp((double(logits[size_t(order[i])]) - double(*largest)) / options.temperature);
     cumulative[i] = sum;
   }
-  size_t last = keep - 1;  // of the candidates
+  size_t last = keep - 1;  // last candidate that is kept
   if (options.top_p < 1)
     last = size_t(std::lower_bound(cumulative.begin(), cumulative.end(), options.top_p * sum) - cumulative.begin());
   last = std::min(last, keep - 1);

@@ -30,7 +30,7 @@ class AppendFile {
 
   std::string path_;
   Fd file_;
-  int64_t size_ = 0;   // of whole records
+  int64_t size_ = 0;   // bytes of complete records
   bool torn_ = false;  // part of a record follows the first size_ bytes
   bool warned_ = false;
 };

@@ -31,9 +31,9 @@ struct Chart {
   std::vector<ChartLine> lines;
   std::vector<ChartMark> marks;
   bool from_zero = false;
-  std::string (*format)(double) = nullptr;  // of the labels beside the y axis; none: four digits
+  std::string (*format)(double) = nullptr;  // formats the labels of the y axis; null: four digits
   std::string x_name = "step";
-  std::string (*x_format)(double) = nullptr;  // of the labels below the x axis; none: as they are
+  std::string (*x_format)(double) = nullptr;  // formats the labels of the x axis; null: as they are
 };
 
 // "" if no line has a finite point.

@@ -15,7 +15,7 @@ struct LibraryVersion {
 
 // What the caller knows; the rest is detected.
 struct ProgramInfo {
-  std::string version;                    // of the program, with its source revision
+  std::string version;                    // program version with its source revision
   std::vector<std::string> command;       // the command line
   std::vector<LibraryVersion> libraries;  // those in use, with the versions found at run time
 };

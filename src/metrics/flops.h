@@ -34,7 +34,7 @@ FlopCount attention_training_flops_per_token(const ModelSize&);
 struct Speed {
   double tokens_per_second = 0;  // over all devices
   int64_t devices = 1;
-  double peak_flops = 0;  // of one device, per second; 0: not known
+  double peak_flops = 0;  // peak of one device, per second; 0: unknown
 };
 
 struct Utilization {

@@ -12,7 +12,7 @@ namespace athanor {
 struct ReportOptions {
   std::string title;               // "": the names of the runs
   int refresh_seconds = 0;         // reload interval of the page; 0: never
-  size_t most_events = 200;        // of each run, the newest
+  size_t most_events = 200;        // newest events shown per run
   std::vector<Chart> charts = {};  // before those of the runs
 };
 

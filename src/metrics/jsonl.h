@@ -22,7 +22,7 @@ std::string json_line(const EventRecord&);
 // The end of an existing file.
 struct JsonlTail {
   int64_t size = -1;       // up to and including its last newline; negative: leave the file as it is
-  int64_t last_step = -1;  // of its effective series
+  int64_t last_step = -1;  // last step of its effective series
 };
 
 class JsonlSink : public MetricSink {

@@ -10,7 +10,7 @@ namespace athanor {
 
 struct BatchGradient {
   double tokens;
-  double norm_sq;  // of the mean gradient
+  double norm_sq;  // squared norm of the mean gradient
 };
 
 class NoiseScale {

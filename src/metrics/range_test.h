@@ -8,8 +8,9 @@ namespace athanor {
 
 class RangeTest {
  public:
-  static constexpr double kSmoothing = 0.98;  // of the loss; this and the next as PyTorch Lightning's lr_find
-  static constexpr double kDiverged = 4;      // smoothed losses above this multiple of the best end the test
+  static constexpr double kSmoothing =
+      0.98;                               // decay of the loss average; this and the next as PyTorch Lightning's lr_find
+  static constexpr double kDiverged = 4;  // smoothed losses above this multiple of the best end the test
   static constexpr size_t kSkippedFirst = 10, kSkippedLast = 1;  // points ignored for the suggestion
 
   // Adds a step's rate and loss; false: the loss has diverged and the test is over.

@@ -16,7 +16,7 @@ inline constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
 // One optimizer step. Times are host wall-clock; data + forward + backward + optimizer + other = step.
 struct StepMetrics {
   int64_t step = 0;               // steps finished, this one included: the first is 1
-  int64_t total_steps = 0;        // of the whole run
+  int64_t total_steps = 0;        // steps of the whole run
   int64_t consumed_samples = 0;   // since step 0 of the run
   int64_t consumed_tokens = 0;    // since step 0 of the run
   int64_t global_batch_size = 0;  // sequences in this step
@@ -37,7 +37,7 @@ struct StepMetrics {
   double tokens_per_second = 0;
   double tflops = 0;           // per device, causal count
   double mfu = kUnknown;       // share of the peak, causal count (flops.h); above 1 where the peak was measured too low
-  double mfu_full = kUnknown;  // the same, full count
+  double mfu_full = kUnknown;  // mfu by the full count
   uint64_t memory_planned = 0;  // bytes
   uint64_t memory_used = 0;     // bytes resident
   double eta_seconds = kUnknown;
@@ -80,8 +80,8 @@ struct QuantizedMetrics {
   std::string operand;      // name_of(Operand)
   std::string codes;        // their type
   int64_t values = 0;       // that are not zero
-  int64_t saturated = 0;    // of these
-  int64_t underflowed = 0;  // of these
+  int64_t saturated = 0;    // values that saturated
+  int64_t underflowed = 0;  // values that became zero
   double largest = 0;       // magnitude
   double time = 0;          // Unix seconds; 0: MetricFanOut fills it
 };

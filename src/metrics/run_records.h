@@ -10,7 +10,7 @@
 namespace athanor {
 
 struct RunRecords {
-  std::string name;                         // of the folder
+  std::string name;                         // name of the run folder
   std::vector<StepMetrics> steps;           // ascending; superseded ones left out
   std::vector<EvalMetrics> evals;           // in the order of the file, superseded ones left out
   std::vector<QuantizedMetrics> quantized;  // in the order of the file, superseded ones left out

@@ -18,7 +18,7 @@ class MetricSink {
   virtual void step(const StepMetrics&) = 0;
   virtual void eval(const EvalMetrics&) = 0;
   virtual void quantized(const QuantizedMetrics&) {}          // many: metrics.jsonl alone has them
-  virtual void communication(const CommunicationMetrics&) {}  // likewise
+  virtual void communication(const CommunicationMetrics&) {}  // metrics.jsonl alone has them
   virtual void event(const EventRecord&) = 0;
 };
 

@@ -18,7 +18,7 @@ class TraceWriter {
 
   struct Options {
     int64_t pid = 0;                         // the rank
-    uint64_t max_bytes = uint64_t(1) << 30;  // of the file; later events are dropped and counted
+    uint64_t max_bytes = uint64_t(1) << 30;  // size limit of the file; later events are dropped and counted
     size_t buffer_bytes = size_t(1) << 16;   // held in memory between writes
   };
 

@@ -27,7 +27,7 @@ class Model {
   ParamStore& params() { return params_; }
   const ParamStore& params() const { return params_; }
   Param head() const { return head_; }
-  AttentionShape attention_shape() const;  // of this rank's heads, once planned
+  AttentionShape attention_shape() const;  // attention of this rank's heads, once planned
 
  protected:
   Net net(Ctx& c) { return {c, params_}; }
@@ -40,9 +40,9 @@ class Model {
   // Rows of the vocabulary, padded, which ranks may share; or as many as there are positions.
   Param vocab_table(const std::string& name, int unit, const std::string& file_name);
   Param position_table(const std::string& name, int unit, const std::string& file_name);
-  // Of matrices: 0.02 for most; output projections of residual branches divided by sqrt(2 L) [Radford et al. 2019,
-  // sec. 2.3]. With muP [Yang et al. 2022] by the square root of the width, and the final norm's gain by the width: it
-  // stands for the scale of the logits.
+  // Standard deviation of initial matrices: 0.02 for most; output projections of residual branches divided by sqrt(2 L)
+  // [Radford et al. 2019, sec. 2.3]. With muP [Yang et al. 2022] by the square root of the width, and the final norm's
+  // gain by the width: it stands for the scale of the logits.
   float init_std() const;
   float output_init_std() const;
   float final_gain() const { return float(1 / config_.mup_width); }

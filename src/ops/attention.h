@@ -31,7 +31,7 @@ struct AttentionFwd {
   // [H] f32, may be absent: becomes the largest of itself and of the head's visible scores scale q·k. A NaN is ignored.
   Tensor top = {};
   double seen = 0.5;  // for cost(): the share of a span's pairs of a query and a key that are visible
-  Tensor amax = {};   // none, or [1] f32: of y, as in ops/norm.h
+  Tensor amax = {};   // optional [1] f32: amax of y, as in ops/norm.h
   static constexpr const char* kName = "attention_fwd";
   std::array<Field, 8> fields() {
     return {{{"y", Io::out, &y},

@@ -55,7 +55,7 @@ Difference compare_as(const Tensor& got, const Tensor& want) {
 double rounding(DType dtype) {
   switch (dtype) {
     case DType::f32:
-      return 8 * 0x1p-24;  // of 8 operations; AdamW's v has 6: g = grad scale counts twice in g^2, (1 - b2) and its
+      return 8 * 0x1p-24;  // allows 8 roundings; AdamW's v has 6: g = grad scale counts twice in g^2, (1 - b2) and its
                            // product, b2 v, the sum
     case DType::f16:
       return 0x1p-10;  // f32 results on either side of a tie become neighbours

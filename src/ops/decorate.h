@@ -48,11 +48,11 @@ struct Decorated : EachOp<D, Ops, ATHANOR_ALL_OPS> {
 struct Launch {
   const char* op;
   Cost cost;
-  Shape shape;        // of the first tensor; for products [M, N]
-  int64_t inner = 0;  // K of products
+  Shape shape;        // shape of the first tensor; for GEMMs [M, N]
+  int64_t inner = 0;  // K of GEMMs
   Factors factors = Factors::matrices;
   double moved = 0;           // see CodeProduct
-  double epilogue_bytes = 0;  // of products
+  double epilogue_bytes = 0;  // memory traffic of a GEMM's epilogue
 };
 
 // ops: that run it.

@@ -31,7 +31,7 @@ struct Gemm {
   Tensor a;               // [M, K], or [K, M] with ta
   Tensor b;               // [K, N], or [N, K] with tb
   Tensor bias = {};       // [N], optional; not together with accumulate
-  Tensor aux = {};        // of the epilogue; laid out like d if it is [M, N], and d is then contiguous
+  Tensor aux = {};        // second tensor of the epilogue; laid out like d if it is [M, N], and d is then contiguous
   Tensor positions = {};  // rope only: [M] i32, each < P
   int64_t rotated = 0;    // rope only: columns, whole heads
   Epilogue epilogue = Epilogue::none;

@@ -126,7 +126,7 @@ std::vector<ProductUse> distinct_products(std::span<const Gemm> ops, std::span<c
   std::vector<ProductUse> order;
   for (const auto& [problem, use] : distinct)
     if (use.op.d) order.push_back(use);
-  std::map<std::string, size_t> known;  // of codes: their place
+  std::map<std::string, size_t> known;  // scaled GEMMs already listed, and where
   for (const ScaledGemm& op : of_codes) {
     if (op.product.d.numel() == 0 || op.product.k() == 0) continue;
     const ProductUse use{.op = op.product, .codes = op};

@@ -26,7 +26,7 @@ struct GemmProblem {
   int align_d = 0, align_a = 0, align_b = 0;  // bytes; kMostAlign at most. d: also of what is read or written with it
   ScaleLayout scales_a{}, scales_b{};
   bool fast = false;                  // ScaledGemm::fast
-  int64_t rotated = 0, head_dim = 0;  // of Epilogue::rope
+  int64_t rotated = 0, head_dim = 0;  // Epilogue::rope only
 
   auto operator<=>(const GemmProblem&) const = default;  // NOLINT(modernize-use-nullptr): a false alarm
 };
@@ -42,11 +42,11 @@ std::ostream& operator<<(std::ostream& out, const GemmProblem& p);
 
 // One of the distinct problems among products.
 struct ProductUse {
-  Gemm op;                               // one of its ops
-  int64_t launches = 0;                  // of the op itself
-  int64_t within = 0;                    // as the product of an epilogue op that may run in two steps
+  Gemm op;                               // representative op
+  int64_t launches = 0;                  // launches of the op itself
+  int64_t within = 0;                    // launches as the GEMM of an epilogue op that may run as two kernels
   bool recompute = false;                // also computed again (Gemm::recompute)
-  std::optional<ScaledGemm> codes = {};  // of which `op` is the product
+  std::optional<ScaledGemm> codes = {};  // the scaled GEMM whose `product` is `op`
   Cost cost() const { return codes ? codes->cost() : op.cost(); }
   double flops() const { return double(launches + within) * op.cost().flops; }
 };

@@ -78,7 +78,7 @@ struct LogitSums {
   Tensor max;      // [n] f32
   Tensor targets;  // [n] i32; negative: ignored
   VocabPart part = {};
-  float softcap = 0;  // of CrossEntropy
+  float softcap = 0;  // as CrossEntropy::softcap
   static constexpr const char* kName = "logit_sums";
   std::array<Field, 4> fields() {
     return {

@@ -7,7 +7,7 @@ namespace athanor {
 // y = 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))   [Hendrycks & Gimpel 2016, sec. 2; tanh form]
 struct GeluFwd {
   Tensor y, x;       // [N, F]
-  Tensor amax = {};  // none, or [1] f32: of y; see ops/norm.h
+  Tensor amax = {};  // optional [1] f32: amax of y; see ops/norm.h
   static constexpr const char* kName = "gelu_fwd";
   std::array<Field, 3> fields() { return {{{"y", Io::out, &y}, {"x", Io::in, &x}, {"amax", Io::out, &amax}}}; }
   void check() const {
@@ -18,7 +18,7 @@ struct GeluFwd {
 
 struct GeluBwd {
   Tensor dx, dy, x;  // [N, F]; dx may be dy's memory
-  Tensor amax = {};  // none, or [1] f32: of dx
+  Tensor amax = {};  // optional [1] f32: amax of dx
   static constexpr const char* kName = "gelu_bwd";
   std::array<Field, 4> fields() {
     return {{{"dx", Io::out, &dx}, {"dy", Io::in, &dy}, {"x", Io::in, &x}, {"amax", Io::out, &amax}}};
@@ -34,7 +34,7 @@ struct GeluBwd {
 struct SwigluFwd {
   Tensor y;          // [N, F]
   Tensor gu;         // [N, 2F]
-  Tensor amax = {};  // none, or [1] f32: of y
+  Tensor amax = {};  // optional [1] f32: amax of y
   static constexpr const char* kName = "swiglu_fwd";
   std::array<Field, 3> fields() { return {{{"y", Io::out, &y}, {"gu", Io::in, &gu}, {"amax", Io::out, &amax}}}; }
   void check() const {
@@ -51,8 +51,8 @@ struct SwigluBwd {
   Tensor dgu;        // [N, 2F]; may be gu's memory
   Tensor dy;         // [N, F]
   Tensor gu;         // [N, 2F]
-  Tensor amax = {};  // none, or [1] f32: of dgu
-  Tensor y = {};     // none, or [N, F]: that of SwigluFwd again, to the bit; may be dy's memory
+  Tensor amax = {};  // optional [1] f32: amax of dgu
+  Tensor y = {};     // optional [N, F]: recomputed output of SwigluFwd, to the bit; may be dy's memory
   static constexpr const char* kName = "swiglu_bwd";
   std::array<Field, 5> fields() {
     return {{{"dgu", Io::out, &dgu},

@@ -18,7 +18,7 @@ struct NormFwd {
   Tensor h;           // [N, C]
   Tensor w, b;        // [C]; b absent for rms
   float eps;
-  Tensor amax = {};  // none, or [1] f32: of y
+  Tensor amax = {};  // optional [1] f32: amax of y
   static constexpr const char* kName = "norm_fwd";
   std::array<Field, 7> fields() {
     return {{{"y", Io::out, &y},
@@ -78,7 +78,7 @@ struct NormBwd {
   Tensor dy, h;       // [N, C]
   Tensor mean, rstd;  // [N] f32
   Tensor w;           // [C]
-  Tensor amax = {};   // none, or [1] f32: of dh
+  Tensor amax = {};   // optional [1] f32: amax of dh
   static constexpr const char* kName = "norm_bwd";
   std::array<Field, 9> fields() {
     return {{{"dh", Io::inout, &dh},

@@ -33,7 +33,7 @@ struct StepState {
   // What ranks ask of all in this step (engine/wishes.h); after `targets`, with which it is added up over the ranks.
   double wishes[kWishSums] = {};
   double norm_sq = 0;          // sum of squared (scaled) gradients
-  double micro_norm_sq = 0;    // the same after a step's first micro-batch; summed over ranks that differ
+  double micro_norm_sq = 0;    // norm_sq after a step's first micro-batch; summed over ranks that differ
   int64_t updates = 0;         // optimizer steps done: the schedule's time
   int64_t skipped = 0;         // steps skipped in all
   int64_t skipped_in_row = 0;  // consecutive steps skipped so far
@@ -44,25 +44,25 @@ struct StepState {
   int32_t skip = 0;      // 1: weights and moments stay unchanged
   float grad_scale = 1;  // multiplies gradients: 1 / loss_scale, times the clip factor
   float lr = 0;
-  // Of each of StepControl's averages 1 - decay^updates; of one without decay the sum of its steps' weights over that
+  // Bias corrections of StepControl's averages: 1 - decay^updates; without decay the sum of the step weights over that
   // of the newest, at least 1: one over the share of the newest.
   float corrections[kMostAverages] = {};
   float grad_norm = 0;      // unscaled, before clipping
   double loss = 0;          // loss_sum of the finished step
   double loss_targets = 0;  // its targets
   double micro_norm = 0;    // square root of micro_norm_sq, scaled as grad_norm
-  // Of the schedule, for the optimizer ops of this step:
+  // Schedule values for the optimizer ops of this step:
   double momentum_low = 0;  // interpolates from an optimizer's own momentum (0) to low_momentum (1)
   double low_momentum = 0;
   double weight_decay_factor = 1;  // multiplies an optimizer's own
-  // Of an average weighted by the squared learning rate:
+  // State of an average weighted by the squared learning rate:
   double peak_lr = 0;         // the largest of all updates
   double squared_lr_sum = 0;  // sum of peak_lr^2 over all updates
-  // Of SpikeRule:
+  // State of SpikeRule:
   int64_t spikes = 0;         // steps skipped as spikes
   int64_t spikes_in_row = 0;  // since the last step that was not
   int32_t spike = 0;          // this step: 0 no spike, 1 spike, skipped, 2 spike, taken
-  float loss_deviations = 0;  // of this step: standard deviations above the window's mean; 0: unknown
+  float loss_deviations = 0;  // z-scores of this step against the window; 0: unknown
   float norm_deviations = 0;
   float top_score = 0;  // the largest attention score of the step, where it is wanted
 };

@@ -46,14 +46,14 @@ inline std::vector<int32_t> positions_to_measure(int64_t count, int64_t tokens) 
 // The algorithm of a product, as far as the library reports it.
 struct ProductMethod {
   bool in_parts = false;                 // a product, and a kernel for its epilogue; the rest is of the product
-  int64_t tile_rows = 0, tile_cols = 0;  // of d; 0: not known
-  int64_t cuts = 1;                      // of K, computed side by side and added up
-  double waves = 0;                      // of tiles over all multiprocessors; 0: not known
+  int64_t tile_rows = 0, tile_cols = 0;  // tile of d; 0: unknown
+  int64_t cuts = 1;                      // split-K factor
+  double waves = 0;                      // waves of tiles over all SMs; 0: unknown
   std::string words;                     // "algorithm 66, tile 128x256, stages 36, 2 cuts of K"
 };
 
 struct ProductTime {
-  double seconds = 0;          // of one launch
+  double seconds = 0;          // time of one launch
   double product_seconds = 0;  // of that, without the epilogue's own kernel, and without those that prepare codes
   ProductMethod method;
 };

@@ -11,12 +11,12 @@
 namespace athanor {
 
 struct ActivationSize {
-  std::string name;  // of the weight that the product reads; "attention 0" and so on
+  std::string name;  // the weight that the GEMM reads; or "attention 0" and so on
   double rms = 0;    // root mean square
 };
 
-// Of the results of an evaluation's products and attentions, in order. Tokens and targets as in Engine::evaluate(); the
-// recipe has no 8-bit products. The engine's captured graphs are dropped.
+// RMS of the outputs of all GEMMs and attentions of an evaluation, in order. Tokens and targets as in
+// Engine::evaluate(); the recipe has no 8-bit products. The engine's captured graphs are dropped.
 std::vector<ActivationSize> activation_sizes(Engine&, const Backend&, std::span<const int32_t> tokens,
                                              std::span<const int32_t> targets);
 

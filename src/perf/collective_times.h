@@ -59,7 +59,7 @@ class CollectiveTimes final : public CollectiveObserver {
   CollectiveKey now_;
   std::map<CollectiveKey, CollectiveRow> rows_, pending_;
   std::map<CollectiveKey, int64_t> labels_;
-  std::vector<CollectiveKey> keys_;  // of label -1 - i
+  std::vector<CollectiveKey> keys_;  // keys_[i] belongs to label -1 - i
 };
 
 }  // namespace athanor

@@ -8,7 +8,7 @@
 
 namespace athanor {
 
-// Of a training engine, with counts for a whole step and planned addresses, most work first.
+// GEMMs of a training step with their launch counts and planned addresses, most work first.
 std::vector<ProductUse> products_of_step(Engine&);
 
 // With the backend's chosen algorithm; without Tuning on random operands, which may stay in its caches.

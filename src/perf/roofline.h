@@ -17,8 +17,8 @@ struct Roofline {
   // Known for described GPUs; 0: only `most` bounds the ops.
   double attention_forward = 0, attention_backward = 0;  // FLOP/s of causal attention, for the head size of the run
   int64_t multiprocessors = 0;                           // tiles of products are distributed over them
-  double pipeline = 192;                                 // of K: what filling and draining a tile's pipeline costs
-  double epilogue_byte = 32;  // of K: likewise each byte per result that an epilogue reads or writes
+  double pipeline = 192;      // cost of filling and draining a tile's pipeline, in elements of K
+  double epilogue_byte = 32;  // cost of each byte per result that an epilogue reads or writes, in elements of K
 
   Roofline of(Factors) const;  // with `most.flops` of these products
 };
@@ -35,7 +35,7 @@ double least_seconds(const Launch&, const Roofline&);
 
 // How a product is tiled: d into tiles, K into splits that are computed concurrently and summed.
 struct Tiling {
-  double rows = 0, cols = 0;  // of a tile; 0: not known
+  double rows = 0, cols = 0;  // size of a tile; 0: unknown
   double cuts = 1;
   double tiles(double m, double n) const { return std::ceil(m / rows) * std::ceil(n / cols) * cuts; }
 };
@@ -59,8 +59,8 @@ Tiling best_tiling(const Launch& product, const Roofline&);
 // Launches of one op, or of one op with one shape.
 struct OpRow {
   int64_t launches = 0;
-  Shape shape = {};   // of the launch added last
-  int64_t inner = 0;  // likewise: K of a product
+  Shape shape = {};   // shape of the launch added last
+  int64_t inner = 0;  // K of that launch, if it is a GEMM
   Factors factors = Factors::matrices;
   Cost cost;
   double least = 0;    // seconds
@@ -71,15 +71,15 @@ struct OpRow {
 
 std::string row_name(const Launch&, bool by_shape);
 
-// Of one optimizer step of a planned engine; no measurement.
+// Rows of one optimizer step of a planned engine; nothing is measured.
 std::map<std::string, OpRow> planned_rows(const Engine&, const Roofline&, bool by_shape = false);
 
 // Most lost time first; for planned rows, longest first.
 std::vector<std::pair<std::string, OpRow>> ordered(const std::map<std::string, OpRow>&);
 
-// Of these, seconds of the end of a step: norm, clipping and the optimizer.
+// Seconds of the end of a step within planned_rows(): norm, clipping and the optimizer.
 double least_update_seconds(const Engine&, const Roofline&);
-// Of these, seconds of products.
+// Seconds of GEMMs within least_update_seconds().
 double least_update_product_seconds(const Engine&, const Roofline&);
 
 double least_sum(const std::map<std::string, OpRow>&);

@@ -45,7 +45,7 @@ double seconds_of(const Spans& disjoint) {
   return double(sum) * 1e-9;
 }
 
-// Of an interval what none of these covers.
+// Seconds of interval `a` that none of the disjoint spans covers.
 double uncovered_seconds(const DeviceWork& a, const Spans& disjoint) {
   int64_t rest = a.end - a.begin;
   auto at = std::upper_bound(disjoint.begin(), disjoint.end(), a.begin,

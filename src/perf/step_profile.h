@@ -23,9 +23,9 @@ class TimedOps;
 struct Occupation {
   double window = 0, busy = 0;
   double exposed = 0;  // part of busy: only communication
-  // The same of each kind of NCCL's kernels, such as AllReduce. Of two at a time both count.
+  // `exposed` by kind of NCCL kernel, such as AllReduce; concurrent kernels both count.
   std::map<std::string, double> exposed_by = {};
-  std::map<int64_t, double> exposed_by_label = {};  // likewise, of NCCL's kernels
+  std::map<int64_t, double> exposed_by_label = {};  // `exposed` by label of the NCCL kernel
   double idle() const { return window > 0 ? 1 - busy / window : 0; }
 };
 Occupation occupation(std::span<const DeviceWork>);
@@ -34,7 +34,7 @@ Occupation occupation(std::span<const DeviceWork>);
 // begins when the one before has ended. In the order of begin.
 std::vector<DeviceWork> without_waits(std::vector<DeviceWork>);
 
-// Of one step. NaN: not known, or not modelled.
+// Communication of one layer group in one step. NaN: unknown, or not modelled.
 struct CommunicationRow {
   LayerGroup of;
   double calls, exposed, seconds;  // as CollectiveRow
@@ -49,7 +49,7 @@ class StepProfile {
     Roofline limits;
     bool by_shape = false;
     TraceWriter* trace = nullptr;            // gets every kernel, or every op
-    CollectiveWatch* collectives = nullptr;  // of the engine's mesh; null: collectives are not told apart
+    CollectiveWatch* collectives = nullptr;  // watch of the engine's mesh; null: collectives are not told apart
   };
   // Attaches the profile to the engine. The device must be idle.
   StepProfile(Engine&, Backend, Options);
@@ -67,14 +67,14 @@ class StepProfile {
   double step_seconds() const {
     return steps_ > 0 ? seconds_ / double(steps_) : 0;
   }                                                      // mean of the values passed to end_step()
-  const std::string& source() const { return source_; }  // of the times: the profiler, or "events"
+  const std::string& source() const { return source_; }  // source of the times: the profiler, or "events"
   const std::string& why_events() const { return options_.why_events; }
   const Occupation& occupied() const { return occupied_; }
   int64_t lost() const { return lost_; }  // number of missing activities
   // By unit ("" for what is of the whole step), group and kind; sums over the counted steps. Empty where times of
   // collectives are not known: one rank, or a GPU without a profiler.
   std::map<CollectiveKey, CollectiveRow> collectives() const;
-  // The same without kinds, in the order of units, beside the model. Empty with one rank.
+  // collectives() summed over kinds, in the order of units, with the modelled times. Empty with one rank.
   std::vector<CommunicationRow> communication() const;
   // op_table() and communication() plus a line on the source of the times and, for kernels, the device's idle time
   // between them.

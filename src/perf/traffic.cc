@@ -16,7 +16,7 @@ constexpr double kBackward = 2.0 / 3;  // fraction of a micro-batch's time
 class Beside {
  public:
   Beside(std::span<const Launch> launches, const Roofline* limits) : launches_(launches), limits_(limits) {}
-  // Of a collective that takes so long beside launches [from, to): the seconds that these do not hide.
+  // Exposed seconds of a collective of `seconds` that runs concurrently with launches [from, to).
   double exposed(int64_t from, int64_t to, double seconds) {
     if (from >= used_to_) left_ = 0;
     for (int64_t i = std::max(from, used_to_); limits_ && i < to; ++i)
@@ -97,7 +97,7 @@ const char* of_weights(const ProcessMesh& mesh) {
   return &mesh.weights() == &mesh.data_parallel() ? "data_parallel" : "world";
 }
 
-// Of rules that need sums of whole tensors, and of QK-clip.
+// Adds the all-reduces of optimizers that need sums over whole tensors, and of QK-clip.
 void add_update_sums(StepTraffic& t, const Engine& engine, ProcessMesh& mesh, const Network& net, int near) {
   const int shards = mesh.shards().size(), all = mesh.data_parallel().size(), weights = mesh.weights().size();
   const auto add = [&](const char* group, double bytes, int64_t calls, int ranks, int apart) {
@@ -216,7 +216,7 @@ StepTraffic step_traffic(const Engine& engine, ProcessMesh& mesh, const Network&
   StepTraffic t;
   for (size_t u = 0; u < units.size(); ++u) {
     const Placement& placement =
-        params.placement({units[u]->params.front()});  // of all in the unit, but for how they are cut
+        params.placement({units[u]->params.front()});  // the same for all of the unit, except how they are cut
     const int shards = mesh.size(placement.shards);
     const int copies = placement.copies(mesh);
     const auto n = double(units[u]->layout.numel);

@@ -32,13 +32,13 @@ struct Traffic {
     double bytes = 0, seconds = 0, waits = 0;
   };
   double bytes = 0, seconds = 0;
-  double waits = 0;  // of these, seconds that nothing can hide
+  double waits = 0;  // part of `seconds` that nothing can hide
   std::map<LayerGroup, Part> parts = {};
   // So many that send `sent` bytes in `time` seconds each; of all their seconds, `waits_for` that nothing can hide.
   void add(const LayerGroup&, double sent, double time, double times, double waits_for);
   // Seconds not hidden by `room` seconds of concurrent computation.
   double exposed(double room) const;
-  // The same of each part: what the room hides, it hides of all alike.
+  // exposed() by part: `room` hides the same share of every part.
   void add_exposed(std::map<LayerGroup, double>&, double room) const;
 };
 
@@ -54,7 +54,7 @@ struct StepTraffic {
   Traffic context;  // keys and values of ranks that share sequences, and their gradients
 
   double bytes() const;
-  double bytes_of(std::string_view group) const;  // of these, what is sent within groups of that name
+  double bytes_of(std::string_view group) const;  // bytes sent within process groups of that name
   double seconds() const;
   // Seconds added to a step that computes for `compute` seconds in total, `products` of them in products of the update.
   double exposed(double compute, double micro_batches, double products) const;

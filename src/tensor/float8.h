@@ -85,7 +85,12 @@ ATHANOR_INLINE f4_e2m1 round_at_random(float x, uint32_t random) {
   const float magnitude = std::fabs(x);
   const bool finite = magnitude < f4_e2m1::kMost;  // not NaN either
   const float a = finite ? magnitude : 0.0f;
-  const float gap = a < 2 ? 0.5f : a < 4 ? 1.0f : 2.0f, per_gap = a < 2 ? 2.0f : a < 4 ? 1.0f : 0.5f;  // of codes
+  const float gap = a < 2   ? 0.5f
+                    : a < 4 ? 1.0f
+                            : 2.0f,
+              per_gap = a < 2   ? 2.0f
+                        : a < 4 ? 1.0f
+                                : 0.5f;  // distance of FP4 values here
   const auto below = float(int32_t(a * per_gap)), rest = a * per_gap - below;
   const float up = float(int32_t(random >> 8)) * 0x1p-24f < rest ? 1.0f : 0.0f;
   const float rounded = finite ? (below + up) * gap : magnitude;

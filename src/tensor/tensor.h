@@ -52,7 +52,7 @@ struct Tensor {
   bool contiguous() const { return row_stride == 0 || row_stride == shape.dim[1]; }
   int64_t rows() const { return shape[0]; }
   int64_t cols() const { return shape[1]; }
-  int64_t stride() const { return row_stride ? row_stride : shape[1]; }  // of a rank-2 view
+  int64_t stride() const { return row_stride ? row_stride : shape[1]; }  // row stride of a rank-2 view
 
   template <class T>
   T* as() const {

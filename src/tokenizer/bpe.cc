@@ -80,7 +80,7 @@ namespace {
 constexpr size_t kCached = 24;          // bytes of a piece that is remembered, at most
 constexpr size_t kCachedIds = 9;        // and its tokens: together one cache line
 constexpr size_t kWays = 2;             // cache lines in which a piece may be
-constexpr size_t kCacheSets = 1 << 15;  // of so many lines: 4 MiB a thread
+constexpr size_t kCacheSets = 1 << 15;  // sets of kWays lines: 4 MiB a thread
 constexpr size_t kShort = 48;           // bytes up to which looking at every neighbour beats the queue
 constexpr uint32_t kNone = UINT32_MAX;
 
@@ -114,7 +114,7 @@ struct BpeEncoder::Key {
 };
 
 struct alignas(64) BpeEncoder::CacheLine {
-  std::array<uint64_t, kCached / 8> words;  // of the Key
+  std::array<uint64_t, kCached / 8> words;  // bytes of the Key
   uint8_t bytes = 0;                        // 0: empty
   uint8_t count = 0;
   std::array<int32_t, kCachedIds> ids;
@@ -128,7 +128,7 @@ struct BpeEncoder::Pieces {
   struct Node {
     int32_t token;
     uint32_t next, previous;
-    uint32_t rank;   // of the pair (this, next); kNever: there is none, or the node is gone
+    uint32_t rank;   // rank of the pair (this, next); kNever: no pair, or the node is gone
     int32_t merged;  // what that pair becomes
   };
   const Bpe& bpe;
@@ -293,7 +293,7 @@ void BpeEncoder::merge(std::string_view piece, std::vector<int32_t>& out) {
 
 void BpeEncoder::merge_short(std::string_view piece, std::vector<int32_t>& out) {
   std::array<int32_t, kShort> tokens;
-  std::array<uint8_t, kShort + 1> begins;  // of the tokens in the piece, and the piece's end
+  std::array<uint8_t, kShort + 1> begins;  // offsets of the tokens in the piece, and the piece's end
   std::array<Bpe::Rule, kShort> rules;     // rules[i]: of tokens[i] and tokens[i + 1]
   size_t count = piece.size();
   for (size_t i = 0; i < count; ++i) tokens[i] = bpe_.token_of_byte(uint8_t(piece[i]));

@@ -40,7 +40,7 @@ class Bpe {
     uint32_t rank = kNever;
     int32_t merged = -1;
   };
-  // Of two neighbours, whose bytes are `both`.
+  // Merge rule of two neighbouring tokens whose bytes together are `both`.
   Rule rule(int32_t first, int32_t second, std::string_view both) const {
     return by_ranks_ ? rule_of_rank(both) : rule_of_table(first, second);
   }

@@ -17,7 +17,7 @@ struct Descriptor {
   int64_t vocab_size = 0;
   int32_t eod_id = -1;
   std::vector<std::string> files;                 // names beside the descriptor; none for "byte"
-  std::string fingerprint;                        // of their bytes
+  std::string fingerprint;                        // checksum of their bytes
   std::string split;                              // tiktoken: the file does not say
   std::map<std::string, int32_t> special_tokens;  // tiktoken: the file does not say
   bool allow_special = false;                     // special tokens in a text are themselves, not ordinary text

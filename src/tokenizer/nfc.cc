@@ -93,7 +93,7 @@ void Nfc::append_segment(std::string_view text, std::string& out) const {
   }
   std::vector<uint32_t> composed;
   size_t starter = SIZE_MAX;
-  uint8_t last_class = 0;  // of what stands between the starter and here
+  uint8_t last_class = 0;  // combining class of the last character since the starter
   for (size_t i = 0; i < codes.size(); ++i) {
     const bool blocked = starter == SIZE_MAX || (starter + 1 < composed.size() && last_class >= classes[i]);
     const uint32_t both = blocked ? 0 : compose(composed[starter], codes[i]);

@@ -63,7 +63,7 @@ size_t contraction(Text text, size_t at) {
   return (a == 'r' && b == 'e') || (a == 'v' && b == 'e') || (a == 'l' && b == 'l') ? 3 : 0;
 }
 
-// The same without regard to case. The long s (U+017F) folds to s [Unicode CaseFolding.txt]; no other letter does.
+// Case-insensitive contraction. The long s (U+017F) folds to s [Unicode CaseFolding.txt]; no other letter does.
 size_t contraction_any_case(Text text, size_t at) {
   if (at + 1 >= text.size()) return 0;
   const auto lower = [&](size_t i) { return i < text.size() ? char(text[i] | 0x20) : '\0'; };

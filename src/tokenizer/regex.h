@@ -20,7 +20,7 @@ class Regex {
   // The ends of the pieces that text falls into: the matches, and what lies between them. Bytes that are no UTF-8
   // match nothing.
   virtual void split(std::string_view text, std::vector<size_t>& ends) const = 0;
-  virtual std::string unicode_version() const = 0;  // of the tables behind classes of characters
+  virtual std::string unicode_version() const = 0;  // Unicode version of the tables of character classes
   // How many characters of all texts so far these tables do not have, but for letters, marks and numbers: those are
   // added.
   virtual int64_t unknown_characters() const = 0;

@@ -337,7 +337,7 @@ class Translator {
                           onig() && !in_set_ ? kMoreWord : ""),
             .further = {}};
   }
-  std::string newer_of(std::string_view text) const {  // of a row of kProperties
+  std::string newer_of(std::string_view text) const {  // newer characters of a row of kProperties
     if (text == "\\p{L}") return newer_in("L");
     if (text == "\\p{Lu}" || text == "\\p{Uppercase}") return newer_.upper;
     if (text == "\\p{Ll}" || text == "\\p{Lowercase}") return newer_.lower;
