@@ -1,14 +1,10 @@
 #include "convert/gguf_file.h"
 
 #include <algorithm>
-#include <cmath>
-#include <cstring>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "base/int.h"
-#include "convert/floats.h"
-#include "tensor/half.h"
 
 namespace athanor {
 namespace {
@@ -29,44 +25,7 @@ void put_key(std::string& out, std::string_view key, PairType type) {
   put(out, type);
 }
 
-void append_q8(std::span<const float> values, std::vector<std::byte>& out) {
-  CHECK(int64_t(values.size()) % kQ8Block == 0, values.size(), " values in blocks of ", kQ8Block);
-  for (size_t at = 0; at < values.size(); at += size_t(kQ8Block)) {
-    float largest = 0;
-    for (size_t i = 0; i < size_t(kQ8Block); ++i) largest = std::max(largest, std::fabs(values[at + i]));
-    const float unit = largest / 127, inverse = unit == 0 ? 0 : 1 / unit;
-    const f16 stored = from_float<f16>(unit);
-    const auto* bytes = reinterpret_cast<const std::byte*>(&stored);
-    out.insert(out.end(), bytes, bytes + sizeof stored);
-    for (size_t i = 0; i < size_t(kQ8Block); ++i)
-      out.push_back(std::byte(uint8_t(int8_t(std::round(values[at + i] * inverse)))));
-  }
-}
-
 }  // namespace
-
-int64_t ggml_row_bytes(GgmlType type, int64_t columns) {
-  switch (type) {
-    case GgmlType::f32:
-      return 4 * columns;
-    case GgmlType::f16:
-    case GgmlType::bf16:
-      return 2 * columns;
-    case GgmlType::q8_0:
-      return columns / kQ8Block * (kQ8Block + 2);
-  }
-  return 0;
-}
-
-void append_ggml(GgmlType type, std::span<const float> values, std::string_view what, std::vector<std::byte>& out) {
-  for (const float value : values)
-    if (!std::isfinite(value)) throw Error(cat(what, ": holds the value ", value, "; a model must be finite"));
-  if (type == GgmlType::q8_0) return append_q8(values, out);
-  std::vector<std::byte> bytes;
-  const DType dtype = type == GgmlType::f32 ? DType::f32 : type == GgmlType::f16 ? DType::f16 : DType::bf16;
-  from_floats(values, dtype, what, bytes);
-  out.insert(out.end(), bytes.begin(), bytes.end());
-}
 
 void GgufFile::set(std::string_view key, uint32_t value) {
   put_key(pairs_, key, PairType::u32);
@@ -112,6 +71,16 @@ int64_t GgufFile::GgufTensor::bytes() const {
   int64_t rows = 1;
   for (size_t i = 0; i + 1 < shape.size(); ++i) rows *= shape[i];
   return rows * ggml_row_bytes(type, shape.back());
+}
+
+void GgufFile::sort_tensors() {
+  const auto layer = [](const std::string& name) {
+    constexpr std::string_view prefix = "blk.";
+    return name.starts_with(prefix) ? std::stoll(name.substr(prefix.size())) : -1;
+  };
+  std::ranges::sort(tensors_, [&](const GgufTensor& a, const GgufTensor& b) {
+    return std::pair(layer(a.name), std::string_view(a.name)) < std::pair(layer(b.name), std::string_view(b.name));
+  });
 }
 
 int64_t GgufFile::write(const std::string& path) const {

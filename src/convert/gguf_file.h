@@ -7,19 +7,9 @@
 #include <vector>
 
 #include "checkpoint/safetensors_writer.h"
+#include "convert/ggml_type.h"
 
 namespace athanor {
-
-// Numbers of ggml's types.
-enum class GgmlType : uint32_t { f32 = 0, f16 = 1, q8_0 = 8, bf16 = 30 };
-
-// A row of `columns` elements; q8_0 rows are whole blocks of kQ8Block.
-constexpr int64_t kQ8Block = 32;
-int64_t ggml_row_bytes(GgmlType type, int64_t columns);
-
-// Appends rows of floats in a type. q8_0 rounds half away from zero, as ggml does: a block is its largest magnitude
-// over 127 as f16, and 32 signed bytes.
-void append_ggml(GgmlType type, std::span<const float> values, std::string_view what, std::vector<std::byte>& out);
 
 class GgufFile {
  public:
@@ -41,6 +31,8 @@ class GgufFile {
   };
   void add(GgufTensor tensor) { tensors_.push_back(std::move(tensor)); }
 
+  // Orders tensors as llama.cpp's quantizer does: by layer, those outside of layers first, then by name.
+  void sort_tensors();
   // Atomically; returns the bytes of the file.
   int64_t write(const std::string& path) const;
 

@@ -93,16 +93,19 @@ std::vector<float> transposed(const std::vector<float>& in, int64_t rows, int64_
 
 class GgufModelWriter {
  public:
-  GgufModelWriter(const ModelFolder& model, GgmlType type)
-      : model_(model), m_(model.config()), arch_(architecture(m_.model_type)), type_(type) {}
+  GgufModelWriter(const ModelFolder& model, const GgufOptions& options)
+      : model_(model), m_(model.config()), arch_(architecture(m_.model_type)), options_(options) {}
 
   int64_t write(const std::string& path) {
     refuse_what_differs();
     add_metadata();
     add_rope();
     add_gguf_tokenizer(file_, model_);
+    add_file_type();
     if (m_.rope_scaling.rope_type == RopeType::llama3) add_rope_factors();
     for (const auto& weight : model_.weights()) add(weight);
+    require_blocks();
+    file_.sort_tensors();
     return file_.write(path);
   }
 
@@ -127,10 +130,6 @@ class GgufModelWriter {
     const bool gpt2 = m_.model_type == ModelType::gpt2;
     file_.set("general.architecture", arch_);
     file_.set("general.name", std::filesystem::absolute(model_.path()).lexically_normal().filename().string());
-    const std::map<GgmlType, uint32_t> file_types = {
-        {GgmlType::f32, 0}, {GgmlType::f16, 1}, {GgmlType::q8_0, 7}, {GgmlType::bf16, 32}};
-    file_.set("general.file_type", file_types.at(type_));
-    if (type_ == GgmlType::q8_0) file_.set("general.quantization_version", uint32_t{2});
     file_.set(key("block_count"), uint32_t(m_.num_hidden_layers));
     file_.set(key("context_length"), uint32_t(context_length()));
     file_.set(key("embedding_length"), uint32_t(m_.hidden_size));
@@ -142,6 +141,12 @@ class GgufModelWriter {
     file_.set(key("attention.head_count_kv"), uint32_t(m_.num_key_value_heads));
     file_.set(key("attention.key_length"), uint32_t(m_.head_dim));
     file_.set(key("attention.value_length"), uint32_t(m_.head_dim));
+  }
+
+  // Last, where llama.cpp's quantizer leaves them.
+  void add_file_type() {
+    if (ggml_info(options_.mixture.type).quantize) file_.set("general.quantization_version", uint32_t{2});
+    file_.set("general.file_type", options_.mixture.file_type);
   }
 
   // llama.cpp has no sliding window for these architectures: within the window, full attention is the same.
@@ -185,28 +190,47 @@ class GgufModelWriter {
         std::string_view(arch_) == "llama" && (w.name.ends_with("q_proj.weight") || w.name.ends_with("k_proj.weight"));
     std::vector<int64_t> shape(w.shape.dim.begin(), w.shape.dim.begin() + w.shape.rank);
     if (conv1d) std::swap(shape[0], shape[1]);
-    const bool exact = shape.size() == 1 || w.name == "transformer.wpe.weight";
-    GgmlType type = exact ? GgmlType::f32 : type_;
-    if (type == GgmlType::q8_0 && shape.back() % kQ8Block != 0) {
-      type = GgmlType::f16;
-      log::info("gguf: ", w.name, " has rows of ", shape.back(), " values, no multiple of ", kQ8Block, ": f16");
-    }
-    const auto emit = [type, name = w.name](const std::vector<float>& values, const ByteSink& sink) {
+    const std::string name = gguf_name(w.name);
+    const GgmlType type = type_of(w, name, shape);
+    const auto emit = [=, this, &w](const std::vector<float>& values, const ByteSink& sink) {
       std::vector<std::byte> bytes;
-      append_ggml(type, values, name, bytes);
+      append_ggml(type, {.values = values, .columns = shape.back(), .what = w.name}, options_.pool, bytes);
       sink(bytes);
     };
-    file_.add({.name = gguf_name(w.name), .type = type, .shape = shape, .make = [=, this, &w](const ByteSink& sink) {
+    file_.add({.name = name, .type = type, .shape = shape, .make = [=, this, &w](const ByteSink& sink) {
                  if (conv1d) return emit(transposed(floats(w, 0, w.shape[0]), w.shape[0], w.shape[1]), sink);
                  const int64_t rows = w.shape.dim[0];
                  const int64_t columns = w.shape.numel() / rows;
-                 const int64_t step = halves ? m_.head_dim : std::max<int64_t>(kQ8Block, (1 << 20) / columns);
+                 const int64_t step = halves ? m_.head_dim : std::max<int64_t>(1, (1 << 20) / columns);
                  for (int64_t row = 0; row < rows; row += step) {
                    std::vector<float> values = floats(w, row, std::min(row + step, rows));
                    if (halves) interleave_halves(values, step);
                    emit(values, sink);
                  }
                }});
+  }
+
+  GgmlType type_of(const ModelFolder::Weight& w, const std::string& name, const std::vector<int64_t>& shape) {
+    if (shape.size() == 1 || w.name == "transformer.wpe.weight") return GgmlType::f32;
+    const GgufMixture& mix = options_.mixture;
+    const int64_t block = ggml_info(mix.type).block;
+    const GgmlType type = matrix_type(mix, m_, name, shape.back(), false);
+    if (shape.back() % block == 0)
+      ++whole_blocks_;
+    else
+      log::info("gguf: ", w.name, " has rows of ", shape.back(), " values, no multiple of ", block, ": ",
+                ggml_info(type).name);
+    return type;
+  }
+
+  // A mixture of which no matrix has a type would be one in name only.
+  void require_blocks() const {
+    const GgmlTypeInfo& most = ggml_info(options_.mixture.type);
+    if (whole_blocks_ > 0) return;
+    refuse(options_.mixture.name,
+           cat("its type ", most.name, " has blocks of ", most.block, " values, and no matrix has rows of a multiple: ",
+               "hidden_size ", m_.hidden_size, ", intermediate_size ", m_.intermediate_size, "; take ",
+               most.block > 32 && m_.hidden_size % 32 == 0 ? "q5_0, q5_1 or q8_0" : "f16 or bf16"));
   }
 
   std::vector<float> floats(const ModelFolder::Weight& w, int64_t begin, int64_t end) const {
@@ -220,16 +244,17 @@ class GgufModelWriter {
   const ModelFolder& model_;
   const ModelConfig& m_;
   const char* arch_;
-  GgmlType type_;
+  const GgufOptions& options_;
   GgufFile file_;
+  int64_t whole_blocks_ = 0;  // matrices whose rows are whole blocks of the mixture's type
 };
 
 }  // namespace
 
-int64_t write_gguf(const ModelFolder& model, const std::string& path, GgmlType type) {
+int64_t write_gguf(const ModelFolder& model, const std::string& path, const GgufOptions& options) {
   if (std::filesystem::exists(std::filesystem::symlink_status(path)))
     throw Error(cat(path, ": exists already; give a new file"), Exit::usage);
-  return GgufModelWriter(model, type).write(path);
+  return GgufModelWriter(model, options).write(path);
 }
 
 }  // namespace athanor

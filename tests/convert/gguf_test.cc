@@ -1,7 +1,6 @@
 // The GGUF writer byte by byte on what can be computed by hand; that llama.cpp's own reader agrees is a system test.
 #include "convert/gguf_model.h"
 
-#include <cmath>
 #include <cstring>
 
 #include "tests/convert/model_scratch.h"
@@ -47,50 +46,111 @@ TEST_F(Gguf, LayoutIsThatOfTheFormat) {
   EXPECT_EQ(at_byte<float>(bytes, bytes.size() - 32 + 20), 6);
 }
 
-TEST_F(Gguf, BlocksOfEightBits) {
-  std::vector<float> values(64, 0.0f);
-  for (size_t i = 0; i < 32; ++i) values[i] = float(i) - 15.5f;
-  values[0] = -254;  // the unit becomes 2
-  std::vector<std::byte> out;
-  append_ggml(GgmlType::q8_0, values, "t", out);
-  ASSERT_EQ(out.size(), 68u);
-  EXPECT_EQ(int(out[0]) | int(out[1]) << 8, 0x4000) << "2 as f16";
-  EXPECT_EQ(int8_t(out[2]), -127);
-  EXPECT_EQ(int8_t(out[3]), -7) << "-14.5 / 2 = -7.25";
-  EXPECT_EQ(int8_t(out[2 + 18]), 1) << "2.5 / 2 = 1.25";
-  EXPECT_EQ(int8_t(out[2 + 16]), 0) << "0.5 / 2 = 0.25";
-  for (size_t i = 34; i < 68; ++i) EXPECT_EQ(int(out[i]), 0) << "a block of zeros";
-  values[5] = NAN;
-  EXPECT_ERROR(append_ggml(GgmlType::q8_0, values, "the tensor", out), "the tensor", "nan");
-}
+GgufOptions floats(GgmlType type) { return {.mixture = mixture_of_floats(type)}; }
 
 TEST_F(Gguf, EveryFamilyIsWritten) {
   for (const ModelType family :
        {ModelType::gpt2, ModelType::llama, ModelType::mistral, ModelType::qwen2, ModelType::qwen3})
-    for (const GgmlType type : {GgmlType::f32, GgmlType::f16, GgmlType::bf16, GgmlType::q8_0}) {
+    for (const GgmlType type : {GgmlType::f32, GgmlType::f16, GgmlType::bf16}) {
       fill(shape(family), DType::bf16);
       const std::string name = cat(name_of(family), int(type));
-      write_gguf(ModelFolder(write(name)), at(name + ".gguf"), type);
+      write_gguf(ModelFolder(write(name)), at(name + ".gguf"), floats(type));
       const std::string bytes = slurp(at(name + ".gguf"));
       EXPECT_EQ(at_byte<uint64_t>(bytes, 8), tensors.size()) << name;
       EXPECT_NE(bytes.find("blk.1.ffn_down.weight"), bytes.npos) << name;
     }
-  EXPECT_ERROR(write_gguf(ModelFolder(at("gpt20")), at("gpt20.gguf"), GgmlType::f32), "exists already");
+  EXPECT_ERROR(write_gguf(ModelFolder(at("gpt20")), at("gpt20.gguf"), floats(GgmlType::f32)), "exists already");
+}
+
+TEST_F(Gguf, TensorsAreSortedByLayerThenName) {
+  GgufFile file;
+  for (const char* name : {"blk.10.a", "token_embd.weight", "blk.2.b", "output.weight", "blk.2.a"})
+    file.add({.name = name, .type = GgmlType::f32, .shape = {1}, .make = [](const ByteSink& sink) {
+                const float one = 1;
+                sink(std::as_bytes(std::span(&one, 1)));
+              }});
+  file.sort_tensors();
+  file.write(at("f.gguf"));
+  const std::string bytes = slurp(at("f.gguf"));
+  size_t last = 0;
+  for (const char* name : {"output.weight", "token_embd.weight", "blk.2.a", "blk.2.b", "blk.10.a"}) {
+    EXPECT_GT(bytes.find(name), last) << name;
+    last = bytes.find(name);
+  }
+}
+
+// llama.cpp's own rules, by hand: eighths and thirds of 16 layers.
+TEST(GgufMixture, GivesMoreBitsWhereLlamaCppDoes) {
+  ModelConfig m = model_defaults(ModelType::llama);
+  m.num_hidden_layers = 16, m.tie_word_embeddings = false;
+  const auto type = [&m](const char* mixture, const std::string& name, int64_t columns = 256, bool importance = false) {
+    return std::string(ggml_info(matrix_type(*mixture_named(mixture), m, name, columns, importance)).name);
+  };
+  std::string down, values;
+  for (int layer = 0; layer < 16; ++layer) {
+    down += type("q4_K_M", cat("blk.", layer, ".ffn_down.weight"))[1];
+    values += type("q4_K_S", cat("blk.", layer, ".attn_v.weight"))[1];
+  }
+  EXPECT_EQ(down, "6644644644644666") << "eighths: 0, 1, 14, 15; thirds between them: 4, 7, 10, 13";
+  EXPECT_EQ(values, "5555444444444444");
+  EXPECT_EQ(type("q4_K_M", "blk.3.attn_q.weight"), "q4_K");
+  EXPECT_EQ(type("q5_K_M", "blk.0.attn_qkv.weight"), "q6_K") << "fused queries, keys and values are values";
+  EXPECT_EQ(type("q4_K_S", "blk.1.ffn_down.weight"), "q5_K");
+  EXPECT_EQ(type("q4_K_S", "blk.2.ffn_down.weight"), "q4_K");
+  EXPECT_EQ(type("q4_0", "blk.0.ffn_down.weight"), "q4_0");
+  EXPECT_EQ(type("q4_0", "blk.0.ffn_down.weight", 256, true), "q4_1");
+  EXPECT_EQ(type("q5_0", "blk.0.ffn_down.weight", 256, true), "q5_1");
+  EXPECT_EQ(type("q4_0", "output.weight"), "q6_K");
+  EXPECT_EQ(type("q8_0", "output.weight"), "q8_0");
+  EXPECT_EQ(type("q4_0", "token_embd.weight"), "q4_0");
+  m.tie_word_embeddings = true;
+  EXPECT_EQ(type("q4_0", "token_embd.weight"), "q6_K") << "it is the head, too";
+  EXPECT_EQ(type("q4_K", "token_embd.weight", 320), "q8_0");
+  m.num_hidden_layers = 80;
+  EXPECT_EQ(type("q4_K_M", "blk.11.attn_v.weight"), m.num_attention_heads == m.num_key_value_heads ? "q4_K" : "q5_K");
+}
+
+TEST(GgufMixture, RowsThatAreNoWholeBlocksGetSmallerBlocks) {
+  ModelConfig m = model_defaults(ModelType::llama);
+  const auto type = [&m](const char* mixture, int64_t columns) {
+    return std::string(ggml_info(matrix_type(*mixture_named(mixture), m, "blk.3.attn_q.weight", columns, false)).name);
+  };
+  EXPECT_EQ(type("q4_K_M", 288), "q5_0");
+  EXPECT_EQ(type("q5_K_M", 288), "q5_1");
+  EXPECT_EQ(type("q6_K", 288), "q8_0");
+  EXPECT_EQ(type("q4_K_M", 300), "f16");
+  EXPECT_EQ(type("q8_0", 300), "f16");
+  EXPECT_EQ(type("q8_0", 288), "q8_0");
+}
+
+TEST_F(Gguf, AMixtureThatFitsNoMatrixIsRefused) {
+  fill(shape(ModelType::llama), DType::f32);  // rows of 12 and 20
+  const ModelFolder tiny(write("tiny"));
+  EXPECT_ERROR(write_gguf(tiny, at("a.gguf"), {.mixture = *mixture_named("q8_0")}), "q8_0", "32", "hidden_size 12",
+               "intermediate_size 20", "f16");
+  ModelConfig m = shape(ModelType::llama);
+  m.hidden_size = 64, m.head_dim = 32, m.intermediate_size = 96;
+  fill(m, DType::f32);
+  const ModelFolder small(write("small"));
+  EXPECT_ERROR(write_gguf(small, at("a.gguf"), {.mixture = *mixture_named("q4_K_M")}), "q4_K_M", "256",
+               "hidden_size 64", "take q5_0");
+  EXPECT_FALSE(std::filesystem::exists(at("a.gguf")));
+  write_gguf(small, at("a.gguf"), {.mixture = *mixture_named("q5_0")});
 }
 
 TEST_F(Gguf, WhatLlamaCppCannotComputeIsRefused) {
   ModelConfig m = shape(ModelType::qwen2);
   m.rope_scaling = {.rope_type = RopeType::llama3, .factor = 2, .original_max_position_embeddings = 8};
   fill(m, DType::f32);
-  EXPECT_ERROR(write_gguf(ModelFolder(write("a")), at("a.gguf"), GgmlType::f32), "llama3", "qwen2");
+  EXPECT_ERROR(write_gguf(ModelFolder(write("a")), at("a.gguf"), floats(GgmlType::f32)), "llama3", "qwen2");
   m.rope_scaling = {
       .rope_type = RopeType::yarn, .factor = 2, .original_max_position_embeddings = 8, .attention_factor = 1.5};
   fill(m, DType::f32);
-  EXPECT_ERROR(write_gguf(ModelFolder(write("b")), at("b.gguf"), GgmlType::f32), "attention_factor");
+  EXPECT_ERROR(write_gguf(ModelFolder(write("b")), at("b.gguf"), floats(GgmlType::f32)), "attention_factor");
   m.rope_scaling.attention_factor = 0;
   m.rope_scaling.truncate = false;
   fill(m, DType::f32);
-  EXPECT_ERROR(write_gguf(ModelFolder(write("c")), at("c.gguf"), GgmlType::f32), "truncate");
+  EXPECT_ERROR(write_gguf(ModelFolder(write("c")), at("c.gguf"), floats(GgmlType::f32)), "truncate");
   EXPECT_FALSE(std::filesystem::exists(at("c.gguf")));
 }
 

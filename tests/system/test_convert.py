@@ -82,6 +82,10 @@ class FolderTest(SystemTest):
             self.assertIn("quantization_config", json.loads((self.folder / form / "config.json").read_text()))
             self.run_program("logits", form, f"{form}.safetensors", "--batch", 1, "--seq-length", 8)
         self.refused("export", "in", "x", "--dtype", "fp8_block", "--format", "gguf", code=USAGE, says=["fp8_block", "q8_0"])
+        self.refused("export", "in", "x", "--dtype", "q4_K_M", code=USAGE, says=["q4_K_M", "gguf"])
+        self.refused("export", "in", "x", "--dtype", "q4_Q", code=USAGE, says=["q4_Q", "q4_K_M"])
+        self.refused("export", GOLDEN / "llama", "x", "--dtype", "q4_K_M", "--format", "gguf", code=USAGE,
+                     says=["q4_K_M", "256", "hidden_size"])
         self.run_program("import", GOLDEN / "gpt2", "gpt2")
         self.refused("export", "gpt2", "x", "--dtype", "fp8_block", code=USAGE, says=["gpt2", "FP8"])
 
@@ -186,9 +190,10 @@ json.dump({"fields": fields, "tensors": tensors}, sys.stdout, default=str)
 QUANTIZE = """
 import json, sys
 import numpy as np
-from gguf import quantize, dequantize, GGMLQuantizationType as T
+from gguf import quantize, dequantize, GGMLQuantizationType
+kind = GGMLQuantizationType[sys.argv[1]]
 x = np.array(json.load(sys.stdin), dtype=np.float32)
-print(json.dumps(dequantize(quantize(x, T.Q8_0), T.Q8_0).reshape(-1).tolist()))
+print(json.dumps(dequantize(quantize(x, kind), kind).reshape(-1).tolist()))
 """
 
 
@@ -271,13 +276,17 @@ class GgufTest(SystemTest):
             for a, b in zip(got["token_embd.weight"]["values"], self.golden("gpt2")["transformer.wte.weight"][1]):
                 self.assertLessEqual(abs(a - b), tolerance * abs(b) + 1e-7)
 
-    def test_eight_bits_as_ggml_has_them(self):
-        tensors = self.export("qwen3", "--dtype", "q8_0")["tensors"]  # rows of 32, and of 36
-        self.assertEqual(tensors["blk.0.ffn_up.weight"]["type"], "Q8_0")
-        self.assertEqual(tensors["blk.0.ffn_down.weight"]["type"], "F16", "36 is no multiple of 32")
+    def test_blocks_have_the_values_of_the_gguf_package(self):
         shape, values = self.golden("qwen3")["model.layers.0.mlp.up_proj.weight"]
-        rows = [values[r * shape[1]:(r + 1) * shape[1]] for r in range(shape[0])]
-        self.assertEqual(tensors["blk.0.ffn_up.weight"]["values"], self.python(QUANTIZE, text=json.dumps(rows)))
+        rows = json.dumps([values[r * shape[1]:(r + 1) * shape[1]] for r in range(shape[0])])
+        for dtype in ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0"):
+            (self.folder / "qwen3.gguf").unlink(missing_ok=True)
+            got = self.export("qwen3", "--dtype", dtype)  # rows of 32, and of 36
+            tensors = got["tensors"]
+            self.assertEqual(got["fields"]["general.quantization_version"], 2)
+            self.assertEqual(tensors["blk.0.ffn_up.weight"]["type"], dtype.upper())
+            self.assertEqual(tensors["blk.0.ffn_down.weight"]["type"], "F16", "36 is no multiple of 32")
+            self.assertEqual(tensors["blk.0.ffn_up.weight"]["values"], self.python(QUANTIZE, dtype.upper(), text=rows), dtype)
 
     def test_tokenizers(self):
         for name, pre in (("llama3.json", "llama-bpe"), ("gpt2.json", "gpt-2"), ("qwen2.json", "qwen2")):

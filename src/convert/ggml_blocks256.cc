@@ -1,0 +1,214 @@
+// Blocks of 256 values with scales of sub-blocks in 6 or 8 bits. Sub-blocks of 32 (q4_K, q5_K): f16 d, f16 dmin, 8
+// pairs of a scale and a minimum in 12 bytes, for 5 bits one bit of all codes, then their low 4 bits;
+// x ~ d scale q - dmin min. Sub-blocks of 16 (q6_K): low 4 bits, high 2 bits, 16 int8 scales, f16 d; x ~ d scale (q -
+// 32).
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "convert/ggml_blocks.h"
+#include "convert/ggml_search.h"
+
+namespace athanor {
+namespace {
+
+constexpr size_t kSub32 = 8, kSub16 = 16;  // sub-blocks of a block
+constexpr size_t kScaleBytes = 12;
+using Codes = std::array<uint8_t, kBlock256>;
+using SubCodes = std::array<uint8_t, kSub32>;  // of scales or minima, 6 bits each
+
+// The first four pairs have a byte per number; the other four have their low 4 bits in a byte of their own and their
+// high 2 bits on top of the first eight.
+void put_scales(const SubCodes& scales, const SubCodes& mins, std::byte* out) {
+  for (size_t j = 0; j < 4; ++j) {
+    out[j] = std::byte(scales[j] | (scales[j + 4] >> 4) << 6);
+    out[j + 4] = std::byte(mins[j] | (mins[j + 4] >> 4) << 6);
+    out[j + 8] = std::byte((scales[j + 4] & 15) | (mins[j + 4] & 15) << 4);
+  }
+}
+void get_scales(const std::byte* from, SubCodes& scales, SubCodes& mins) {
+  const auto byte = [from](size_t i) { return uint8_t(from[i]); };
+  for (size_t j = 0; j < 4; ++j) {
+    scales[j] = byte(j) & 63;
+    mins[j] = byte(j + 4) & 63;
+    scales[j + 4] = uint8_t((byte(j + 8) & 15) | (byte(j) >> 6) << 4);
+    mins[j + 4] = uint8_t(byte(j + 8) >> 4 | (byte(j + 4) >> 6) << 4);
+  }
+}
+
+// Values l and l + 32 of each 64 share a byte; bit 2n and 2n + 1 of byte l are the fifth bits of the n-th such pair.
+template <int kBits>
+void put_codes(const Codes& q, std::byte* out) {
+  if constexpr (kBits == 5) {
+    for (size_t l = 0; l < 32; ++l) {
+      int high = 0;
+      for (size_t n = 0; n < kSub32; ++n) high |= (q[32 * n + l] >> 4) << n;
+      out[l] = std::byte(high);
+    }
+    out += 32;
+  }
+  for (size_t n = 0; n < size_t(kBlock256); n += 64, out += 32)
+    for (size_t l = 0; l < 32; ++l) out[l] = std::byte((q[n + l] & 15) | (q[n + l + 32] & 15) << 4);
+}
+
+struct Affine {
+  std::array<float, kSub32> scales, mins;
+  SubCodes scale_codes, min_codes;
+  float d, dmin;
+};
+
+// Every column alike: weights of a sub-block are its root mean square + |x|, and the largest scale becomes 63.
+template <int kBits>
+void search_plain(std::span<const float> x, Codes& q, Affine& found) {
+  constexpr AffineTrials trials = kBits == 4 ? AffineTrials{.first = -1.0f, .step = 0.1f, .trials = 21}
+                                             : AffineTrials{.first = -0.5f, .step = 0.1f, .trials = 16};
+  float max_scale = 0, max_min = 0;
+  for (size_t j = 0; j < kSub32; ++j) {
+    const auto sub = x.subspan(32 * j, 32);
+    float squares = 0;
+    for (const float value : sub) squares += value * value;
+    const float rms = std::sqrt(squares / 32);
+    std::array<float, 32> weights;
+    for (size_t l = 0; l < 32; ++l) weights[l] = rms + std::fabs(sub[l]);
+    const AffineScale a = search_affine(sub, weights, (1 << kBits) - 1, trials, q.data() + 32 * j);
+    found.scales[j] = a.scale;
+    found.mins[j] = a.min;
+    max_scale = std::max(max_scale, a.scale);
+    max_min = std::max(max_min, a.min);
+  }
+  const float inverse_scale = max_scale > 0 ? 63.0f / max_scale : 0.0f;
+  const float inverse_min = max_min > 0 ? 63.0f / max_min : 0.0f;
+  for (size_t j = 0; j < kSub32; ++j) {
+    found.scale_codes[j] = std::min<uint8_t>(63, uint8_t(nearest_int(inverse_scale * found.scales[j])));
+    found.min_codes[j] = std::min<uint8_t>(63, uint8_t(nearest_int(inverse_min * found.mins[j])));
+  }
+  found.d = max_scale / 63.0f;
+  found.dmin = max_min / 63.0f;
+}
+
+// Weights are importance sqrt(2 mean square of the block + x^2), and scales are themselves quantized with the sums of
+// the weights of their sub-blocks.
+template <int kBits>
+void search_weighted(std::span<const float> x, std::span<const float> importance, Codes& q, Affine& found) {
+  constexpr AffineTrials trials = {.first = -0.9f, .step = 0.05f, .trials = 37};
+  float squares = 0;
+  for (const float value : x) squares += value * value;
+  const float spread = 2 * squares / float(kBlock256);
+  std::array<float, kSub32> sums;
+  for (size_t j = 0; j < kSub32; ++j) {
+    const auto sub = x.subspan(32 * j, 32);
+    std::array<float, 32> weights;
+    sums[j] = 0;
+    for (size_t l = 0; l < 32; ++l) {
+      weights[l] = importance[32 * j + l] * std::sqrt(spread + sub[l] * sub[l]);
+      sums[j] += weights[l];
+    }
+    const AffineScale a = search_affine(sub, weights, (1 << kBits) - 1, trials, q.data() + 32 * j);
+    found.scales[j] = a.scale;
+    found.mins[j] = a.min;
+  }
+  found.d = search_positive(found.scales, sums, 63, found.scale_codes.data());
+  found.dmin = search_positive(found.mins, sums, 63, found.min_codes.data());
+}
+
+template <int kBits>
+void quantize_affine(std::span<const float> row, std::span<const float> importance, std::byte* out) {
+  constexpr int levels = (1 << kBits) - 1;
+  Codes q;
+  Affine found;
+  for (size_t at = 0; at < row.size(); at += q.size()) {
+    const auto x = row.subspan(at, q.size());
+    if (importance.empty())
+      search_plain<kBits>(x, q, found);
+    else
+      search_weighted<kBits>(x, importance.subspan(at, q.size()), q, found);
+    const float d = put_half(found.d, out), dmin = put_half(found.dmin, out + 2);
+    put_scales(found.scale_codes, found.min_codes, out + 4);
+    for (size_t j = 0; j < kSub32; ++j) {  // once more, by the scales that readers have
+      const float scale = d * float(found.scale_codes[j]), min = dmin * float(found.min_codes[j]);
+      if (scale == 0) continue;
+      for (size_t i = 32 * j; i < 32 * (j + 1); ++i)
+        q[i] = uint8_t(std::clamp(nearest_int((x[i] + min) / scale), 0, levels));
+    }
+    put_codes<kBits>(q, out + 4 + kScaleBytes);
+    out += 4 + kScaleBytes + kBlock256 * kBits / 8;
+  }
+}
+
+template <int kBits>
+void dequantize_affine(const std::byte* block, float* out) {
+  const float d = get_half(block), dmin = get_half(block + 2);
+  SubCodes scales, mins;
+  get_scales(block + 4, scales, mins);
+  const std::byte* high = block + 4 + kScaleBytes;
+  const std::byte* low = kBits == 5 ? high + 32 : high;
+  for (size_t j = 0; j < kSub32; ++j) {
+    const float scale = d * float(scales[j]), min = dmin * float(mins[j]);
+    for (size_t l = 0; l < 32; ++l) {
+      uint32_t q = uint32_t(low[j / 2 * 32 + l]) >> (j % 2 * 4) & 15;
+      if (kBits == 5) q |= (uint32_t(high[l]) >> j & 1) << 4;
+      out[32 * j + l] = scale * float(q) - min;
+    }
+  }
+}
+
+}  // namespace
+
+void quantize_q4_k(std::span<const float> row, std::span<const float> importance, std::byte* out) {
+  quantize_affine<4>(row, importance, out);
+}
+void quantize_q5_k(std::span<const float> row, std::span<const float> importance, std::byte* out) {
+  quantize_affine<5>(row, importance, out);
+}
+void dequantize_q4_k(const std::byte* block, float* out) { dequantize_affine<4>(block, out); }
+void dequantize_q5_k(const std::byte* block, float* out) { dequantize_affine<5>(block, out); }
+
+void quantize_q6_k(std::span<const float> row, std::span<const float> importance, std::byte* out) {
+  constexpr size_t bytes = 210, high = 128, scale_at = 192, d_at = 208;
+  Codes q;
+  for (size_t at = 0; at < row.size(); at += q.size(), out += bytes) {
+    const auto x = row.subspan(at, q.size());
+    std::array<float, kSub16> scales;
+    float extreme = 0;
+    for (size_t j = 0; j < kSub16; ++j) {
+      const auto weights = importance.empty() ? importance : importance.subspan(at + 16 * j, 16);
+      scales[j] = search_symmetric(x.subspan(16 * j, 16), weights, 32, q.data() + 16 * j);
+      if (std::fabs(scales[j]) > std::fabs(extreme)) extreme = scales[j];
+    }
+    if (std::fabs(extreme) < kAllZero) {
+      std::fill_n(out, bytes, std::byte{0});
+      continue;
+    }
+    const float inverse = -128.0f / extreme, d = put_half(1 / inverse, out + d_at);
+    for (size_t j = 0; j < kSub16; ++j) {
+      const auto code = int8_t(std::min(127, nearest_int(inverse * scales[j])));
+      out[scale_at + j] = std::byte(uint8_t(code));
+      const float scale = d * float(code);
+      if (scale == 0) continue;
+      for (size_t i = 16 * j; i < 16 * (j + 1); ++i)
+        q[i] = uint8_t(std::clamp(nearest_int(x[i] / scale), -32, 31) + 32);
+    }
+    for (size_t n = 0; n < 2; ++n)
+      for (size_t l = 0; l < 32; ++l) {
+        const uint8_t* v = q.data() + 128 * n + l;
+        out[64 * n + l] = std::byte((v[0] & 15) | (v[64] & 15) << 4);
+        out[64 * n + l + 32] = std::byte((v[32] & 15) | (v[96] & 15) << 4);
+        out[high + 32 * n + l] = std::byte(v[0] >> 4 | (v[32] >> 4) << 2 | (v[64] >> 4) << 4 | (v[96] >> 4) << 6);
+      }
+  }
+}
+
+void dequantize_q6_k(const std::byte* block, float* out) {
+  constexpr size_t high = 128, scale_at = 192, d_at = 208;
+  const float d = get_half(block + d_at);
+  for (size_t n = 0; n < 2; ++n)
+    for (size_t part = 0; part < 4; ++part)
+      for (size_t l = 0; l < 32; ++l) {
+        const uint32_t low = uint32_t(block[64 * n + part % 2 * 32 + l]) >> (part / 2 * 4) & 15;
+        const uint32_t top = uint32_t(block[high + 32 * n + l]) >> (2 * part) & 3;
+        const auto scale = int8_t(block[scale_at + 8 * n + 2 * part + l / 16]);
+        out[128 * n + 32 * part + l] = d * float(scale) * float(int(low | top << 4) - 32);
+      }
+}
+
+}  // namespace athanor

@@ -1,0 +1,174 @@
+// Blocks of 32 values. q4_0 and q5_0: f16 scale; q4_1 and q5_1: f16 scale and f16 minimum; then for 5 bits the high
+// bits of all codes in one word, and the low 4 bits, value j and value j + 16 in one byte. q8_0: f16 scale and 32 int8.
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "convert/ggml_blocks.h"
+#include "convert/ggml_search.h"
+
+namespace athanor {
+namespace {
+
+using Codes = std::array<uint8_t, kBlock32>;
+using Weights = std::array<float, kBlock32>;
+constexpr AffineTrials kTrials = {.first = -0.9f, .step = 0.05f, .trials = 37};  // with importance
+
+// Bytes per block of such codes.
+constexpr size_t bytes_of(int bits, bool has_min) { return (has_min ? 4 : 2) + (bits == 5 ? 4 : 0) + kBlock32 / 2; }
+
+template <int kBits>
+void put_codes(const Codes& q, std::byte* out) {
+  constexpr size_t half = kBlock32 / 2;
+  if constexpr (kBits == 5) {
+    uint32_t high = 0;
+    for (size_t j = 0; j < size_t(kBlock32); ++j) high |= uint32_t(q[j] >> 4 & 1) << j;
+    std::memcpy(out, &high, sizeof high);
+    out += sizeof high;
+  }
+  for (size_t j = 0; j < half; ++j) out[j] = std::byte((q[j] & 15) | (q[j + half] & 15) << 4);
+}
+
+template <int kBits>
+Codes get_codes(const std::byte* from) {
+  constexpr size_t half = kBlock32 / 2;
+  uint32_t high = 0;
+  if constexpr (kBits == 5) {
+    std::memcpy(&high, from, sizeof high);
+    from += sizeof high;
+  }
+  Codes q;
+  for (size_t j = 0; j < half; ++j) {
+    q[j] = uint8_t(uint32_t(from[j] & std::byte{15}) | (high >> j & 1) << 4);
+    q[j + half] = uint8_t(uint32_t(from[j] >> 4) | (high >> (j + half) & 1) << 4);
+  }
+  return q;
+}
+
+// The importance of a block's columns times the size of its values: sqrt(mean square of the row + x^2).
+Weights weights_of(std::span<const float> x, std::span<const float> importance, float mean_square) {
+  Weights w;
+  for (size_t j = 0; j < w.size(); ++j) w[j] = importance[j] * std::sqrt(mean_square + x[j] * x[j]);
+  return w;
+}
+
+float mean_square_of(std::span<const float> row) {
+  float sum = 0;
+  for (const float x : row) sum += x * x;
+  return sum / float(row.size());
+}
+
+// x ~ scale (q - limit), by the value of largest magnitude alone, which becomes code 0.
+template <int kBits>
+float by_extreme(std::span<const float> x, Codes& q) {
+  constexpr int limit = 1 << (kBits - 1);
+  float largest = 0, extreme = 0;
+  for (const float value : x)
+    if (largest < std::fabs(value)) largest = std::fabs(value), extreme = value;
+  const float scale = extreme / -float(limit), inverse = scale != 0 ? 1.0f / scale : 0.0f;
+  for (size_t j = 0; j < q.size(); ++j)
+    q[j] = uint8_t(std::min(2 * limit - 1, truncated(x[j] * inverse + (float(limit) + 0.5f))));
+  return scale;
+}
+
+struct ScaleAndMin {
+  float scale, min;
+};
+
+// x ~ scale q + min, by the smallest and the largest value alone.
+template <int kBits>
+ScaleAndMin by_range(std::span<const float> x, Codes& q) {
+  constexpr int levels = (1 << kBits) - 1;
+  const auto [min, max] = std::ranges::minmax(x);
+  const float scale = (max - min) / float(levels), inverse = scale != 0 ? 1.0f / scale : 0.0f;
+  for (size_t j = 0; j < q.size(); ++j) q[j] = uint8_t(std::min(levels, truncated((x[j] - min) * inverse + 0.5f)));
+  return {scale, min};
+}
+
+template <int kBits>
+void quantize_symmetric(std::span<const float> row, std::span<const float> importance, std::byte* out) {
+  const float mean_square = importance.empty() ? 0.0f : mean_square_of(row);
+  Codes q;
+  for (size_t at = 0; at < row.size(); at += q.size(), out += bytes_of(kBits, false)) {
+    const auto x = row.subspan(at, q.size());
+    float scale;
+    if (importance.empty()) {
+      scale = by_extreme<kBits>(x, q);
+    } else {
+      const Weights w = weights_of(x, importance.subspan(at, q.size()), mean_square);
+      scale = search_symmetric(x, w, 1 << (kBits - 1), q.data());
+    }
+    put_half(scale, out);
+    put_codes<kBits>(q, out + 2);
+  }
+}
+
+template <int kBits>
+void quantize_affine(std::span<const float> row, std::span<const float> importance, std::byte* out) {
+  const float mean_square = importance.empty() ? 0.0f : mean_square_of(row);
+  Codes q;
+  for (size_t at = 0; at < row.size(); at += q.size(), out += bytes_of(kBits, true)) {
+    const auto x = row.subspan(at, q.size());
+    ScaleAndMin found;
+    if (importance.empty()) {
+      found = by_range<kBits>(x, q);
+    } else {
+      const Weights w = weights_of(x, importance.subspan(at, q.size()), mean_square);
+      const AffineScale a = search_affine(x, w, (1 << kBits) - 1, kTrials, q.data());
+      found = {a.scale, -a.min};
+    }
+    put_half(found.scale, out);
+    put_half(found.min, out + 2);
+    put_codes<kBits>(q, out + 4);
+  }
+}
+
+template <int kBits>
+void dequantize_symmetric(const std::byte* block, float* out) {
+  const float scale = get_half(block);
+  const Codes q = get_codes<kBits>(block + 2);
+  for (size_t j = 0; j < q.size(); ++j) out[j] = float(int(q[j]) - (1 << (kBits - 1))) * scale;
+}
+
+template <int kBits>
+void dequantize_affine(const std::byte* block, float* out) {
+  const float scale = get_half(block), min = get_half(block + 2);
+  const Codes q = get_codes<kBits>(block + 4);
+  for (size_t j = 0; j < q.size(); ++j) out[j] = float(q[j]) * scale + min;
+}
+
+}  // namespace
+
+void quantize_q4_0(std::span<const float> row, std::span<const float> importance, std::byte* out) {
+  quantize_symmetric<4>(row, importance, out);
+}
+void quantize_q5_0(std::span<const float> row, std::span<const float> importance, std::byte* out) {
+  quantize_symmetric<5>(row, importance, out);
+}
+void quantize_q4_1(std::span<const float> row, std::span<const float> importance, std::byte* out) {
+  quantize_affine<4>(row, importance, out);
+}
+void quantize_q5_1(std::span<const float> row, std::span<const float> importance, std::byte* out) {
+  quantize_affine<5>(row, importance, out);
+}
+void quantize_q8_0(std::span<const float> row, std::span<const float> /*importance*/, std::byte* out) {
+  for (size_t at = 0; at < row.size(); at += size_t(kBlock32), out += kBlock32 + 2) {
+    float largest = 0;
+    for (size_t j = 0; j < size_t(kBlock32); ++j) largest = std::max(largest, std::fabs(row[at + j]));
+    const float scale = largest / 127, inverse = scale != 0 ? 1.0f / scale : 0.0f;
+    put_half(scale, out);
+    for (size_t j = 0; j < size_t(kBlock32); ++j)
+      out[2 + j] = std::byte(uint8_t(int8_t(truncated(std::round(row[at + j] * inverse)))));
+  }
+}
+
+void dequantize_q4_0(const std::byte* block, float* out) { dequantize_symmetric<4>(block, out); }
+void dequantize_q5_0(const std::byte* block, float* out) { dequantize_symmetric<5>(block, out); }
+void dequantize_q4_1(const std::byte* block, float* out) { dequantize_affine<4>(block, out); }
+void dequantize_q5_1(const std::byte* block, float* out) { dequantize_affine<5>(block, out); }
+void dequantize_q8_0(const std::byte* block, float* out) {
+  const float scale = get_half(block);
+  for (size_t j = 0; j < size_t(kBlock32); ++j) out[j] = float(int8_t(block[2 + j])) * scale;
+}
+
+}  // namespace athanor

@@ -1,0 +1,113 @@
+#include "convert/gguf_mixture.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+
+#include "base/error.h"
+
+namespace athanor {
+namespace {
+
+constexpr std::array<GgufMixture, 3> kFloats = {{
+    {"f32", 0, GgmlType::f32},
+    {"f16", 1, GgmlType::f16},
+    {"bf16", 32, GgmlType::bf16},
+}};
+constexpr std::array<GgufMixture, 10> kMixtures = {{
+    {"q4_0", 2, GgmlType::q4_0},
+    {"q4_1", 3, GgmlType::q4_1},
+    {"q5_0", 8, GgmlType::q5_0},
+    {"q5_1", 9, GgmlType::q5_1},
+    {"q8_0", 7, GgmlType::q8_0},
+    {"q4_K_S", 14, GgmlType::q4_k},
+    {"q4_K_M", 15, GgmlType::q4_k, true},
+    {"q5_K_S", 16, GgmlType::q5_k},
+    {"q5_K_M", 17, GgmlType::q5_k, true},
+    {"q6_K", 18, GgmlType::q6_k},
+}};
+
+// Layer of "blk.7.ffn_down.weight": 7; -1 outside blocks.
+int64_t layer_of(std::string_view name) {
+  constexpr std::string_view prefix = "blk.";
+  int64_t layer = -1;
+  if (name.starts_with(prefix)) std::from_chars(name.data() + prefix.size(), name.data() + name.size(), layer);
+  return layer;
+}
+
+// The first and the last eighth of the layers, and every third between them.
+bool has_more_bits(int64_t layer, int64_t layers) {
+  return layer < layers / 8 || layer >= 7 * layers / 8 || (layer - layers / 8) % 3 == 2;
+}
+
+// What the quantizer takes for Llama 70B, whose value heads serve 8 query heads each: few bytes, read often.
+bool is_70b(const ModelConfig& m) {
+  if (m.num_hidden_layers != 80 || m.model_type == ModelType::gpt2 || m.model_type == ModelType::qwen3) return false;
+  return m.model_type == ModelType::qwen2 || m.num_attention_heads != m.num_key_value_heads;
+}
+
+GgmlType for_values(const GgufMixture& mix, const ModelConfig& m, int64_t layer) {
+  GgmlType type = mix.type;
+  if (mix.more && has_more_bits(layer, m.num_hidden_layers)) type = GgmlType::q6_k;
+  if (type == GgmlType::q4_k && !mix.more && layer < 4) type = GgmlType::q5_k;
+  if (type == GgmlType::q4_k && is_70b(m)) type = GgmlType::q5_k;
+  return type;
+}
+
+GgmlType for_down(const GgufMixture& mix, const ModelConfig& m, int64_t layer, bool importance) {
+  const bool first_eighth = layer < m.num_hidden_layers / 8;
+  if (mix.more) return has_more_bits(layer, m.num_hidden_layers) ? GgmlType::q6_k : mix.type;
+  if (!first_eighth) return mix.type;
+  if (mix.type == GgmlType::q4_k) return GgmlType::q5_k;
+  if (importance && mix.type == GgmlType::q4_0) return GgmlType::q4_1;
+  if (importance && mix.type == GgmlType::q5_0) return GgmlType::q5_1;
+  return mix.type;
+}
+
+// A type whose blocks fill the rows.
+GgmlType fitting(GgmlType type, int64_t columns) {
+  if (columns % ggml_info(type).block == 0) return type;
+  const GgmlType smaller = type == GgmlType::q4_k   ? GgmlType::q5_0
+                           : type == GgmlType::q5_k ? GgmlType::q5_1
+                           : type == GgmlType::q6_k ? GgmlType::q8_0
+                                                    : GgmlType::f16;
+  return columns % ggml_info(smaller).block == 0 ? smaller : GgmlType::f16;
+}
+
+}  // namespace
+
+std::optional<GgufMixture> mixture_named(std::string_view name) {
+  if (name == "q4_K" || name == "q5_K") return mixture_named(std::string(name) + "_M");
+  const auto it = std::ranges::find_if(kMixtures, [name](const GgufMixture& mix) { return mix.name == name; });
+  return it == kMixtures.end() ? std::nullopt : std::optional(*it);
+}
+
+std::vector<std::string> mixture_names() {
+  std::vector<std::string> names = {"q4_K", "q5_K"};
+  for (const GgufMixture& mix : kMixtures) names.emplace_back(mix.name);
+  std::ranges::sort(names);
+  return names;
+}
+
+const GgufMixture& mixture_of_floats(GgmlType type) {
+  const auto it = std::ranges::find(kFloats, type, &GgufMixture::type);
+  CHECK(it != kFloats.end(), "not a float: ", int(type));
+  return *it;
+}
+
+GgmlType matrix_type(const GgufMixture& mix, const ModelConfig& m, const std::string& name, int64_t columns,
+                     bool importance) {
+  const GgmlTypeInfo& most = ggml_info(mix.type);
+  if (!most.quantize) return mix.type;
+  GgmlType type = mix.type;
+  const int64_t layer = layer_of(name);
+  if (name == (m.tie_word_embeddings ? "token_embd.weight" : "output.weight"))
+    type = mix.type == GgmlType::q8_0 || columns % most.block != 0 ? GgmlType::q8_0 : GgmlType::q6_k;
+  else if (name.ends_with("attn_v.weight") || name.ends_with("attn_qkv.weight"))
+    type = for_values(mix, m, layer);
+  else if (name.ends_with("ffn_down.weight"))
+    type = for_down(mix, m, layer, importance);
+  return fitting(type, columns);
+}
+
+}  // namespace athanor
