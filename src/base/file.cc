@@ -2,6 +2,7 @@
 #include "base/file.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -15,6 +16,7 @@
 #include <system_error>
 
 #include "base/error.h"
+#include "base/log.h"
 
 namespace athanor {
 namespace {
@@ -25,9 +27,8 @@ constexpr size_t kMaxTransfer = size_t{1} << 30;
 constexpr int64_t kFlushBytes = int64_t{64} << 20;
 
 std::string space_left(const std::string& path) {
-  struct statvfs fs;
-  if (statvfs(parent_dir(path).c_str(), &fs) != 0) return "";
-  return cat(", ", int64_t(fs.f_bavail) * int64_t(fs.f_frsize), " bytes are free");
+  const auto free = free_bytes(parent_dir(path));
+  return free ? cat(", ", *free, " bytes are free") : "";
 }
 
 std::string remedy(int error, const std::string& path, int64_t bytes_needed) {
@@ -203,6 +204,22 @@ int64_t file_bytes(const Fd& file, const std::string& path) {
 void write_all(const Fd& file, std::span<const std::byte> bytes, const std::string& path) {
   int64_t written = 0;
   write_counted(file, bytes, path, {.written = written, .total = int64_t(bytes.size())});
+}
+
+std::optional<int64_t> free_bytes(const std::string& folder) {
+  struct statvfs fs;
+  if (statvfs(folder.c_str(), &fs) != 0 || fs.f_blocks == 0) return std::nullopt;
+  return int64_t(fs.f_bavail) * int64_t(fs.f_frsize);
+}
+
+bool lock_file(const Fd& file, const std::string& path, std::string_view what) {
+  if (retry([&] { return ::flock(file.get(), LOCK_EX | LOCK_NB); }) == 0) return true;
+  if (errno == EWOULDBLOCK) return false;
+  if (errno != ENOSYS && errno != ENOLCK && errno != EOPNOTSUPP) throw_io("locking", path, errno);
+  log::warn("locking ", path, ": ", std::generic_category().message(errno),
+            ": this file system has no locks, so nothing prevents ", what,
+            ": make sure yourself that only one is there");
+  return true;
 }
 
 void pread_all(const Fd& file, std::span<std::byte> bytes, int64_t offset, const std::string& path) {

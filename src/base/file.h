@@ -3,6 +3,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -43,6 +44,12 @@ Fd create_anew(const std::string& path, int flags);
 // Opens a regular file for reading; a folder, pipe or device is an error and never blocks.
 Fd open_regular(const std::string& path);
 int64_t file_bytes(const Fd& file, const std::string& path);
+// Bytes that this user may still write in a folder; nothing where the file system does not say. Quotas do not show.
+std::optional<int64_t> free_bytes(const std::string& folder);
+// Locks an open file exclusively until it is closed (flock); false if another process holds the lock. Where the file
+// system has no locks (Lustre without -o flock, some NFS and FUSE), warns that `what` is not protected and returns
+// true.
+bool lock_file(const Fd& file, const std::string& path, std::string_view what);
 
 // Raises the limit of open files to the hard limit; a soft limit of 1024 is common while the hard one is far higher.
 void raise_file_limit();

@@ -1,6 +1,5 @@
 // RunLock: one run per save folder, and the cleanup that only the lock's holder may do.
 #include <fcntl.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -55,9 +54,7 @@ RunLock::RunLock(std::string root) : root_(std::move(root)) {
   make_dirs(root_);
   const std::string path = cat(root_, "/", kLockName);
   file_ = create_below(root_, std::string(kLockName), O_RDWR);
-  while (flock(file_.get(), LOCK_EX | LOCK_NB) != 0) {
-    if (errno == EINTR) continue;
-    if (errno != EWOULDBLOCK) throw_io("locking", path, errno);
+  if (!lock_file(file_, path, cat("two runs in ", root_))) {
     const std::string holder = read_all(file_, 4096, path);
     throw Error(cat("save folder ", root_, " is in use by another run (",
                     holder.empty() ? "unknown holder" : printable(holder.substr(0, holder.find('\n'))),

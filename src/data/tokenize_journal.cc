@@ -1,7 +1,6 @@
 #include "data/tokenize_journal.h"
 
 #include <fcntl.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -54,13 +53,10 @@ TokenizeLock::TokenizeLock(const std::string& prefix) : path_(prefix + ".lock") 
   make_dirs(parent_dir(prefix));
   do {
     file_ = create_below(parent_dir(path_), base_name(path_), O_RDWR);
-    while (::flock(file_.get(), LOCK_EX | LOCK_NB) != 0) {
-      if (errno == EINTR) continue;
-      if (errno != EWOULDBLOCK) throw_io("locking", path_, errno);
+    if (!lock_file(file_, path_, cat("two `athanor tokenize` with the prefix ", prefix)))
       throw Error(cat(path_, ": another `athanor tokenize` is writing shards of this output prefix",
                       ": wait for it, stop it, or choose another prefix"),
                   Exit::usage);
-    }
   } while (!is_at(file_, path_));
 }
 

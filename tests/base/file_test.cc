@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -18,6 +19,18 @@
 
 #include "base/error.h"
 #include "base/rng.h"
+
+namespace {
+int no_locks = 0;  // errno of flock() on a file system without locks; 0: it has some
+}
+
+// Linked in the place of libc's function; the name in C++ differs from that of libc's struct.
+extern "C" int fake_flock(int fd, int operation) noexcept __asm__("flock");
+extern "C" int fake_flock(int fd, int operation) noexcept {
+  if (no_locks == 0) return int(syscall(SYS_flock, fd, operation));
+  errno = no_locks;
+  return -1;
+}
 
 namespace athanor {
 namespace {
@@ -53,6 +66,28 @@ class File : public testing::Test {
   std::string at(std::string_view name) const { return cat(dir, "/", name); }
   int count() const { return int(std::distance(fs::directory_iterator(dir), fs::directory_iterator())); }
 };
+
+TEST_F(File, LocksAreExclusive) {
+  const Fd first = create_below(dir, "lock", O_RDWR), second = create_below(dir, "lock", O_RDWR);
+  EXPECT_TRUE(lock_file(first, at("lock"), "two runs"));
+  EXPECT_FALSE(lock_file(second, at("lock"), "two runs"));
+}
+
+// Lustre without -o flock, NFS without its lock service, some FUSE.
+TEST_F(File, AFileSystemWithoutLocksIsAWarning) {
+  const Fd file = create_below(dir, "lock", O_RDWR);
+  for (const int error : {ENOSYS, ENOLCK, EOPNOTSUPP, EIO}) {
+    no_locks = error;
+    testing::internal::CaptureStderr();
+    if (error == EIO)
+      EXPECT_ERROR((void)lock_file(file, at("lock"), "two runs"), "locking", "lock", "Input/output error");
+    else
+      EXPECT_TRUE(lock_file(file, at("lock"), "two runs")) << error;
+    no_locks = 0;
+    const std::string said = testing::internal::GetCapturedStderr();
+    EXPECT_EQ(said.find("has no locks") != said.npos && said.find("two runs") != said.npos, error != EIO) << said;
+  }
+}
 
 // Who may write into a folder must not lead our writing elsewhere.
 TEST_F(File, PlantedLinksAreNotFollowed) {
