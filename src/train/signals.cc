@@ -25,15 +25,17 @@ bool installed = false;
 // Neither repetition is a second request.
 bool comes_repeatedly(int signal) { return signal == SIGHUP || signal == SIGXCPU; }
 
+int64_t nanoseconds(const timespec& time) { return int64_t(time.tv_sec) * 1'000'000'000 + time.tv_nsec; }
+
 // Async-signal-safe: lock-free atomics, clock_gettime and _exit only.
 void on_signal(int signal) {
   timespec now{};
   clock_gettime(CLOCK_MONOTONIC, &now);
   if (stop_signal.load() != 0) {
-    if (comes_repeatedly(signal)) return;
+    if (comes_repeatedly(signal) || nanoseconds(now) - stop_time.load() < kOneRequest.count()) return;
     _exit(128 + signal);
   }
-  stop_time.store(int64_t(now.tv_sec) * 1'000'000'000 + now.tv_nsec);
+  stop_time.store(nanoseconds(now));
   stop_signal.store(signal);
 }
 

@@ -1,6 +1,6 @@
 // Stop signals: SIGTERM, SIGUSR1, SIGINT, SIGHUP (unless ignored, as under nohup) and SIGXCPU stop the run after a
-// checkpoint; a second one of the first three exits at once. The only process-wide state of the program, because signal
-// handlers cannot reach anything else.
+// checkpoint; a second one of the first three, if it comes after kOneRequest, exits at once. The only process-wide
+// state of the program, because signal handlers cannot reach anything else.
 #pragma once
 #include <array>
 #include <chrono>
@@ -12,6 +12,10 @@
 namespace athanor {
 
 inline constexpr std::array kStopSignals = {SIGTERM, SIGUSR1, SIGINT, SIGHUP, SIGXCPU};
+
+// Signals within this time after the first are one request: `timeout`, mpirun and Slurm signal a process and then its
+// process group.
+inline constexpr std::chrono::nanoseconds kOneRequest = std::chrono::seconds(1);
 
 // Where a run learns that it is to stop.
 class StopRequests {

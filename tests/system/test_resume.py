@@ -98,15 +98,17 @@ class StopSignalTest(ResumeTest):
         self.stop_and_resume(signal.SIGINT, "Interrupt")
 
     def test_second_signal_exits_at_once(self):
-        # A step of this model takes long enough that the second signal surely meets the first one's step.
-        config = self.make_config("slow.json", train_iters=1000, global_batch_size=512, seq_length=32, save="slow",
+        # A step of this model takes long enough that the second signal surely meets the first one's step, although it
+        # comes more than a second later: earlier it would be part of the first request.
+        config = self.make_config("slow.json", train_iters=1000, global_batch_size=2048, seq_length=32, save="slow",
+                                  exit_signal_budget=600,
                                   model={"hidden_size": 128, "num_hidden_layers": 4})
         for turn in range(ATTEMPTS):
             run = f"slow-{turn}"
             process = self.start("train", config, "--set", f"save={run}")
             self.assertTrue(self.wait_for_step(process, 1, run=run))
             process.send_signal(signal.SIGTERM)
-            time.sleep(0.02)
+            time.sleep(1.1)
             seen = len(self.losses(run))
             process.send_signal(signal.SIGTERM)
             done = self.finish(process)
@@ -115,6 +117,19 @@ class StopSignalTest(ResumeTest):
         self.assertEqual(done.code, 128 + signal.SIGTERM, str(done))
         self.assertEqual(len(self.losses(run)), seen, "the step in progress is not finished")
         self.assertEqual(self.checkpoints(run), [])
+
+    def test_a_signal_to_the_process_and_its_group_is_one_request(self):
+        """As coreutils' timeout and mpirun send it: to the process, then to its group."""
+        for command, run in ((("train",), "twice"), (("launch", "-n", "2", "train"), "twice-2")):
+            process = self.start(*command, self.config, "--set", f"save={run}", "--set", "train_iters=100000")
+            self.assertTrue(self.wait_for_step(process, 3, run=run))
+            for _ in range(2):
+                process.send_signal(signal.SIGTERM)
+                time.sleep(0.01)
+            done = self.finish(process)
+            self.assertEqual(done.code, REQUEUE, str(done))
+            saved = [r["step"] for r in self.records(run) if r["event"] == "checkpoint" and "stop signal" in r["text"]]
+            self.assertEqual(saved, [max(self.losses(run))], str(done))
 
     def test_time_limit_checkpoints_and_asks_to_start_again(self):
         done = self.run_program("train", self.config, "--set", "exit_duration_in_mins=0.0001", code=REQUEUE)

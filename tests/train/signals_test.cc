@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <csignal>
+#include <thread>
 
 namespace athanor {
 namespace {
@@ -44,10 +46,23 @@ TEST_F(StopSignalsTest, ASecondRequestExitsAtOnce) {
       {
         const StopSignals signals;
         std::raise(SIGHUP);
+        std::this_thread::sleep_for(kOneRequest + std::chrono::milliseconds(10));
         std::raise(SIGTERM);
         _exit(0);
       },
       ::testing::ExitedWithCode(128 + SIGTERM), "");
+}
+
+// `timeout` signals the process and its group, Slurm the step and the batch script's group.
+TEST_F(StopSignalsTest, ASignalSentTwiceIsOneRequest) {
+  for (const int signal : {SIGTERM, SIGUSR1, SIGINT}) {
+    const StopSignals signals;
+    std::raise(signal);
+    std::raise(SIGTERM);
+    std::raise(signal);
+    ASSERT_TRUE(signals.received());
+    EXPECT_EQ(signals.received()->signal, signal) << "the first one counts";
+  }
 }
 
 TEST_F(StopSignalsTest, NohupStaysInForce) {
