@@ -2,7 +2,7 @@
 
 #include <fcntl.h>
 #include <signal.h>
-#include <spawn.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -14,6 +14,8 @@
 
 namespace athanor {
 namespace {
+
+constexpr int kNotStarted = 127;  // as a shell's code for a program that it cannot start
 
 // Blocks signals for its lifetime, so that they can be waited for instead of handled.
 class BlockedSignals {
@@ -38,30 +40,36 @@ class BlockedSignals {
   sigset_t waited_{}, before_{};
 };
 
+// What the child does between fork and exec: async-signal-safe calls only, since other threads may hold locks.
+[[noreturn]] void become(char* const* arguments, const Fd& output, pid_t parent, const sigset_t& mask) {
+  setpgid(0, 0);
+  end_with_parent(parent);
+  const int nothing = open("/dev/null", O_RDONLY);
+  if (nothing >= 0 && dup2(nothing, STDIN_FILENO) >= 0 && dup2(output.get(), STDOUT_FILENO) >= 0 &&
+      dup2(output.get(), STDERR_FILENO) >= 0) {
+    pthread_sigmask(SIG_SETMASK, &mask, nullptr);
+    execv(arguments[0], arguments);
+  }
+  _exit(kNotStarted);
+}
+
 pid_t spawn(const std::vector<std::string>& command, const std::string& log, const sigset_t& mask) {
   const Fd output = create_below(parent_dir(log), base_name(log), O_WRONLY | O_APPEND);
   std::vector<char*> arguments;
   for (const std::string& argument : command) arguments.push_back(const_cast<char*>(argument.c_str()));
   arguments.push_back(nullptr);
-  posix_spawn_file_actions_t files;
-  posix_spawn_file_actions_init(&files);
-  posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-  posix_spawn_file_actions_adddup2(&files, output.get(), STDOUT_FILENO);
-  posix_spawn_file_actions_adddup2(&files, STDOUT_FILENO, STDERR_FILENO);
-  posix_spawnattr_t attributes;
-  posix_spawnattr_init(&attributes);
-  posix_spawnattr_setsigmask(&attributes, &mask);
-  posix_spawnattr_setpgroup(&attributes, 0);
-  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETPGROUP);
-  pid_t child = -1;
-  const int problem = posix_spawn(&child, command[0].c_str(), &files, &attributes, arguments.data(), environ);
-  posix_spawnattr_destroy(&attributes);
-  posix_spawn_file_actions_destroy(&files);
-  if (problem != 0) throw_io(cat("starting ", command[0], " with its output in"), log, problem);
+  const pid_t parent = getpid(), child = fork();
+  if (child == 0) become(arguments.data(), output, parent, mask);
+  if (child < 0) throw_io(cat("starting ", command[0], " with its output in"), log, errno);
   return child;
 }
 
 }  // namespace
+
+void end_with_parent(pid_t parent) {
+  prctl(PR_SET_PDEATHSIG, SIGTERM);
+  if (getppid() != parent) _exit(kNotStarted);  // it ended before
+}
 
 std::string own_program() { return std::filesystem::read_symlink("/proc/self/exe").string(); }
 

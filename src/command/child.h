@@ -1,5 +1,7 @@
 // Runs this program once more, in the foreground, and passes stop signals on to it.
 #pragma once
+#include <sys/types.h>
+
 #include <string>
 #include <vector>
 
@@ -12,6 +14,10 @@ struct ChildEnd {
 
 // The path of this program's file.
 std::string own_program();
+
+// Called by a forked child: when its parent ends, also by SIGKILL, the kernel sends it SIGTERM, so that no run outlives
+// the command that supervises it.
+void end_with_parent(pid_t parent);
 
 // Output of both kinds is appended to `log`. The child has a process group of its own, so that a signal from the
 // terminal reaches it once, through us.

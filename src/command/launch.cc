@@ -1,5 +1,4 @@
 // athanor launch --ranks N train CONFIG.json ...: N ranks of a command on this machine.
-#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -14,6 +13,7 @@
 #include "base/crypto.h"
 #include "base/log.h"
 #include "comm/socket.h"
+#include "command/child.h"
 #include "command/command.h"
 
 namespace athanor {
@@ -40,7 +40,7 @@ struct Child {
 void set_variable(const char* name, const std::string& value) { setenv(name, value.c_str(), 1); }
 
 // Rank 0 is given the listener: nobody can take its port before it does.
-[[noreturn]] void become_rank(int rank, std::vector<std::string>& command, const Fd& listener) {
+[[noreturn]] void become_rank(int rank, pid_t launcher, std::vector<std::string>& command, const Fd& listener) {
   set_variable("RANK", cat(rank));
   set_variable("LOCAL_RANK", cat(rank));
   if (rank == 0) {
@@ -50,9 +50,8 @@ void set_variable(const char* name, const std::string& value) { setenv(name, val
   std::vector<char*> argv;
   for (std::string& word : command) argv.push_back(word.data());
   argv.push_back(nullptr);
-  setpgid(0,
-          0);  // Ctrl-C reaches the launcher alone, which passes it on once: a second one would end the ranks at once
-  prctl(PR_SET_PDEATHSIG, SIGTERM);  // ranks do not outlive it
+  setpgid(0, 0);  // Ctrl-C reaches the launcher alone, which passes it on
+  end_with_parent(launcher);
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
@@ -125,9 +124,10 @@ Exit launch(LaunchArgs args) {
   for (const int s : kForwarded) sigaddset(&signals, s);
   sigprocmask(SIG_BLOCK, &signals, nullptr);
   std::vector<Child> children;
+  const pid_t launcher = getpid();
   for (int r = 0; r < args.ranks; ++r) {
     const pid_t pid = ::fork();
-    if (pid == 0) become_rank(r, args.command, *listener);
+    if (pid == 0) become_rank(r, launcher, args.command, *listener);
     if (pid < 0) {
       const std::string why = std::strerror(errno);
       for (const Child& c : children) kill(c.pid, SIGKILL);

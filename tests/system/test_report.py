@@ -146,6 +146,19 @@ class SweepTest(SystemTest):
                         "the run has saved before it ended")
         self.assertEqual(len(self.runs()), 1)
 
+    def test_a_killed_sweep_leaves_no_run_behind(self):
+        values = ("sweep", self.config, "--set", "train_iters=100000,3", "--set", "eval_interval=0", "-o", "sw")
+        sweep = self.start(*values)
+        first = "sw/000-train_iters=100000-eval_interval=0"
+        self.assertTrue(self.wait_for_step(sweep, 3, run=first))
+        sweep.kill()
+        sweep.wait()
+        end = time.monotonic() + TIMEOUT
+        while self.records(first)[-1]["event"] != "end" and time.monotonic() < end:
+            time.sleep(0.05)
+        self.assertEqual(self.records(first)[-1]["event"], "end", "its run has stopped, as by SIGTERM")
+        self.assertGreater(len(self.checkpoints(first)), 0)
+
     def test_losses_are_drawn_by_rate_and_width(self):
         self.run_program("sweep", self.config, "--widths", "16,32", "--set", "learning_rate=1e-3,3e-3", "-o", "sw")
         self.assertEqual(self.runs(), ["000-width=16-learning_rate=1e-3", "001-width=16-learning_rate=3e-3",
