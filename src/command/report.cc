@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/file.h"
+#include "base/log.h"
 #include "command/command.h"
 #include "metrics/html_report.h"
 
@@ -22,20 +23,34 @@ struct ReportArgs {
   int every = 5;
 };
 
+std::string log_of(const std::string& run) { return run + "/metrics.jsonl"; }
+
 // Sizes of the files that the page is made from; a change means new records.
 std::vector<int64_t> sizes(const std::vector<std::string>& runs) {
   std::vector<int64_t> all;
   for (const std::string& run : runs) {
     struct stat info {};
-    all.push_back(stat((run + "/metrics.jsonl").c_str(), &info) == 0 ? info.st_size : -1);
+    all.push_back(stat(log_of(run).c_str(), &info) == 0 ? info.st_size : -1);
   }
   return all;
+}
+
+// Waits for runs that have not begun: folder or log may be missing, such as those of a queued job.
+void await_logs(const ReportArgs& args) {
+  for (const std::string& run : args.runs) {
+    struct stat info {};
+    for (bool told = false; stat(log_of(run).c_str(), &info) != 0;) {
+      if (!std::exchange(told, true)) log::info("report: waiting for ", log_of(run), ", which is not there yet");
+      std::this_thread::sleep_for(std::chrono::seconds(args.every));
+    }
+  }
 }
 
 Exit report(const ReportArgs& args) {
   const std::string output = !args.output.empty()    ? args.output
                              : args.runs.size() == 1 ? args.runs[0] + "/report.html"
                                                      : "report.html";
+  if (args.watch) await_logs(args);
   bool shown = false;
   std::vector<int64_t> told(args.runs.size(), 0);  // unreadable lines
   for (;;) {
@@ -67,8 +82,10 @@ void add_report(Cli& cli) {
       "report", "one HTML page of runs: curves, step times, memory, events, configuration; several side by side");
   verb.add_option("runs", args->runs, "run folders (`save` of their configs)").required();
   verb.add_option("-o,--output", args->output, "file to write; default RUN/report.html, of several runs report.html");
-  verb.add_flag("--watch", args->watch,
-                "rewrite it on new records, until all runs have ended; the page reloads itself");
+  verb.add_flag(
+      "--watch", args->watch,
+      "rewrite it on new records, until all runs have ended; waits for runs that have not begun; the page reloads "
+      "itself");
   verb.add_option("--every", args->every, "seconds between checks with --watch")
       .show_default()
       .check(in_range(1, 86400));

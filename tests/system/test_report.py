@@ -69,6 +69,22 @@ class ReportTest(SystemTest):
         self.assertNotIn('http-equiv="refresh"', page.read_text())
 
 
+    def test_watch_waits_for_a_run_that_has_not_begun(self):
+        watch = self.start("report", "run", "--watch", "--every", "1")
+        end = time.monotonic() + TIMEOUT
+        while "waiting for run/metrics.jsonl" not in self.said(watch) and time.monotonic() < end:
+            time.sleep(0.02)
+        self.assertIsNone(watch.poll())
+        self.run_program("train", self.make_config(train_iters=10))
+        self.assertEqual(self.finish(watch).code, DONE)
+        self.assertTrue((self.folder / "run" / "report.html").exists())
+
+    def said(self, process):
+        """What it has written to stderr until now."""
+        size = os.fstat(process.printed[1].fileno()).st_size
+        return os.pread(process.printed[1].fileno(), size, 0).decode()
+
+
 class ScalingTest(SystemTest):
     def test_budget_parameters_and_config(self):
         out = self.run_program("scaling", "--flops", "5.76e23", "--rate", "1e18").out
