@@ -1,14 +1,16 @@
 #include "base/log.h"
 
-#include <spdlog/sinks/stdout_color_sinks.h>
+#include <spdlog/sinks/base_sink.h>
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
 #include <cstdlib>
+#include <memory>
 #include <mutex>
 #include <utility>
 
 #include "base/escape.h"
+#include "base/output.h"
 
 namespace athanor::log {
 namespace {
@@ -29,14 +31,53 @@ spdlog::level::level_enum to_spdlog(Level level) {
   return spdlog::level::info;
 }
 
-spdlog::logger& logger() {
-  static const auto instance = [] {
-    auto made = spdlog::stderr_color_mt("athanor");
-    made->set_pattern("%Y-%m-%d %H:%M:%S.%e %^%l%$ %v");
-    return made;
-  }();
-  return *instance;
+const char* color_of(spdlog::level::level_enum level) {
+  switch (level) {
+    case spdlog::level::debug:
+      return "\x1b[36m";  // cyan
+    case spdlog::level::warn:
+      return "\x1b[33m\x1b[1m";  // yellow
+    case spdlog::level::err:
+      return "\x1b[31m\x1b[1m";  // red
+    default:
+      return "\x1b[32m";  // green
+  }
 }
+
+// Standard error, without ever waiting for its reader. The guard's mutex lets one line through at a time.
+class StderrSink final : public spdlog::sinks::base_sink<spdlog::details::null_mutex> {
+ public:
+  void set_color(bool color) { color_ = color; }
+
+ protected:
+  void sink_it_(const spdlog::details::log_msg& message) override {
+    spdlog::memory_buf_t formatted;
+    formatter_->format(message, formatted);
+    std::string line(formatted.data(), formatted.size());
+    if (color_ && message.color_range_end > message.color_range_start) {
+      line.insert(message.color_range_end, "\x1b[m");
+      line.insert(message.color_range_start, color_of(message.level));
+    }
+    output_.write(line);
+  }
+  void flush_() override {}
+
+ private:
+  bool color_ = isatty(STDERR_FILENO) != 0;
+  Output output_{STDERR_FILENO};
+};
+
+struct Logger {
+  std::shared_ptr<StderrSink> sink = std::make_shared<StderrSink>();
+  spdlog::logger lines{"athanor", sink};
+  Logger() { lines.set_pattern("%Y-%m-%d %H:%M:%S.%e %^%l%$ %v"); }
+};
+
+Logger& shared_logger() {
+  static Logger instance;
+  return instance;
+}
+spdlog::logger& logger() { return shared_logger().lines; }
 
 struct Guard {
   std::mutex mutex;
@@ -52,10 +93,7 @@ Guard& guard() {
 
 void configure(const Options& options) {
   auto& l = logger();
-  const bool color = options.color && isatty(STDERR_FILENO) && !std::getenv("NO_COLOR");
-  for (auto& sink : l.sinks())
-    if (auto* s = dynamic_cast<spdlog::sinks::stderr_color_sink_mt*>(sink.get()))
-      s->set_color_mode(color ? spdlog::color_mode::always : spdlog::color_mode::never);
+  shared_logger().sink->set_color(options.color && isatty(STDERR_FILENO) && !std::getenv("NO_COLOR"));
   l.set_level(to_spdlog(options.level));
   if (options.rank > 0) l.set_pattern(cat("%Y-%m-%d %H:%M:%S.%e %^%l%$ [rank ", options.rank, "] %v"));
 }

@@ -1,12 +1,12 @@
 #include "metrics/console.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <cinttypes>
 #include <cmath>
 #include <cstdarg>
 #include <cstring>
 #include <ctime>
+#include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -87,7 +87,7 @@ std::string LogInterval::line() const {
   return out;
 }
 
-ConsoleSink::ConsoleSink(const ConsoleOptions& options) : options_(options) {
+ConsoleSink::ConsoleSink(const ConsoleOptions& options) : options_(options), out_(options.out_fd) {
   if (options_.log_interval < 1)
     throw Error(cat("log interval: expected at least 1 step, got ", options_.log_interval), Exit::usage);
   if (wants_bar(options_.progress, options_.bar_fd)) bar_ = std::make_unique<ProgressBar>(options_.bar_fd);
@@ -110,7 +110,7 @@ void ConsoleSink::step(const StepMetrics& m) {
   }
   if (m.step % options_.log_interval != 0 && m.step != m.total_steps && interval_.milliseconds() < kLongest * 1e3)
     return;
-  print(interval_.line());
+  print(interval_.line() + "\n");
   interval_ = {};
 }
 
@@ -126,7 +126,7 @@ void ConsoleSink::eval(const EvalMetrics& m) {
   }
   if (!std::isnan(m.accuracy)) append(line, "accuracy: %.4f | by characters: %.4f | ", m.accuracy, m.accuracy_norm);
   const std::string ruler(line.size() + 1, '-');
-  print(cat(ruler, "\n", line, "\n", ruler));
+  print(cat(ruler, "\n", line, "\n", ruler, "\n"));
 }
 
 void ConsoleSink::event(const EventRecord& e) {
@@ -140,18 +140,16 @@ void ConsoleSink::event(const EventRecord& e) {
   if (e.seconds > 0) line += cat(" | ", format_duration(e.seconds));
   if (e.stall_seconds > 0 && e.stall_seconds < 0.9 * e.seconds)
     line += cat(", in the background but for ", format_duration(e.stall_seconds));
-  print(line);
+  print(line + "\n");
 }
 
-void ConsoleSink::print(const std::string& line) {
+void ConsoleSink::table(const std::string& text) { print(text); }
+
+void ConsoleSink::print(const std::string& text) {
   if (bar_) bar_->hide();
-  errno = 0;
-  const bool written = std::fputs(line.c_str(), options_.out) >= 0 && std::fputc('\n', options_.out) != EOF &&
-                       std::fflush(options_.out) == 0;
-  const int error = errno;
+  const int error = out_.write(text);
   if (bar_) bar_->show();
-  if (written || broken_) return;
-  broken_ = true;
+  if (error == 0 || std::exchange(broken_, true)) return;
   log::warn("metrics: standard output cannot be written: ", std::strerror(error), ": training goes on without it");
 }
 

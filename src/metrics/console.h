@@ -1,12 +1,12 @@
 // Prints a run's log lines on stdout, in Megatron-LM's format so that its parsers work, and the progress bar on stderr.
-// Reports one process: create it on rank 0 only.
+// Never waits for whoever reads them (base/output.h). Reports one process: create it on rank 0 only.
 #pragma once
 #include <cstdint>
-#include <cstdio>
 #include <memory>
 #include <optional>
 #include <string>
 
+#include "base/output.h"
 #include "metrics/progress.h"
 #include "metrics/sink.h"
 
@@ -15,8 +15,8 @@ namespace athanor {
 struct ConsoleOptions {
   int64_t log_interval = 10;  // steps per line
   Progress progress = Progress::automatic;
-  std::FILE* out = stdout;  // the lines
-  int bar_fd = 2;           // the bar
+  int out_fd = 1;  // the lines
+  int bar_fd = 2;  // the bar
 };
 
 // Averages over the steps of one log line: times per step, rates per time, the loss over steps that were not skipped.
@@ -45,12 +45,14 @@ class ConsoleSink : public MetricSink {
   static constexpr double kLongest = 60;  // seconds
   void step(const StepMetrics&) override;
   void eval(const EvalMetrics&) override;
+  void table(const std::string& text) override;
   void event(const EventRecord&) override;  // `warn` through base/log.h, the others as a line
 
  private:
-  void print(const std::string& line);
+  void print(const std::string& text);
 
   ConsoleOptions options_;
+  Output out_;
   LogInterval interval_;
   std::unique_ptr<ProgressBar> bar_;  // null: no bar
   BarState bar_state_;

@@ -38,15 +38,6 @@ int terminal_columns(int fd) {
   return size.ws_col;
 }
 
-// Ignores errors: a progress bar must never stop the run or print a message.
-void write_quietly(int fd, std::string_view text) {
-  while (!text.empty()) {
-    const ssize_t n = ::write(fd, text.data(), text.size());
-    if (n <= 0) return;
-    text.remove_prefix(size_t(n));
-  }
-}
-
 // Text whose width on the terminal is known.
 struct Cells {
   std::string text;
@@ -126,7 +117,7 @@ std::string render_bar(const BarState& state, int columns, bool unicode) {
   return line;
 }
 
-ProgressBar::ProgressBar(int fd) : fd_(fd), unicode_(utf8_locale()) {
+ProgressBar::ProgressBar(int fd) : fd_(fd), output_(fd), unicode_(utf8_locale()) {
   log::set_guard([this](bool begin) { begin ? hide() : show(); });
 }
 
@@ -160,12 +151,12 @@ void ProgressBar::show() {
 // Draws from the first column and erases the rest of a longer previous bar. Leaves the last column free: writing there
 // makes some terminals wrap.
 void ProgressBar::draw() {
-  write_quietly(fd_, cat("\r", render_bar(state_, terminal_columns(fd_) - 1, unicode_), "\x1b[K"));
+  output_.offer(cat("\r", render_bar(state_, terminal_columns(fd_) - 1, unicode_), "\x1b[K"));
   drawn_ = true;
 }
 
 void ProgressBar::erase() {
-  if (drawn_) write_quietly(fd_, "\r\x1b[K");
+  if (drawn_) output_.offer("\r\x1b[K");
   drawn_ = false;
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/choices.h"
+#include "base/output.h"
 
 namespace athanor {
 
@@ -42,6 +43,7 @@ class ProgressBar {
 
   std::mutex mutex_;
   int fd_;
+  Output output_;
   bool unicode_;
   int hidden_ = 0;
   bool drawn_ = false;  // the bar is on the screen

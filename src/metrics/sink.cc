@@ -75,6 +75,11 @@ void MetricFanOut::quantized(const QuantizedMetrics& metrics) {
   each([&](MetricSink& sink) { sink.quantized(m); });
 }
 
+void MetricFanOut::table(const std::string& text) {
+  const std::lock_guard lock(mutex_);
+  each([&](MetricSink& sink) { sink.table(text); });
+}
+
 void MetricFanOut::event(const EventRecord& record) {
   const std::lock_guard lock(mutex_);
   send(record);

@@ -580,9 +580,8 @@ Exit Trainer::finish(Exit code) {
   report_communication();
   metrics_.event(end);
   if (const std::string table = table_.report(); !table.empty() && backend_.mesh.world().rank() == 0)
-    std::fputs(table.c_str(), stdout);
-  if (profile_) std::fputs(profile_->table(profile_->step_seconds()).c_str(), stdout);
-  std::fflush(stdout);
+    metrics_.table(table);
+  if (profile_) metrics_.table(profile_->table(profile_->step_seconds()));
   const uint64_t used = backend_.device.unified() ? process_memory().anonymous : backend_.device.in_use();
   const uint64_t planned = engine_->memory().total() + runtime_reserve(config_);
   if (used > planned)

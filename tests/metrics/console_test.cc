@@ -1,7 +1,9 @@
 // The log line (Megatron-LM's prefix to the letter, our figures behind) and the progress bar on a real pseudo-terminal.
 #include "metrics/console.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <termios.h>
 
 #include <chrono>
 #include <cmath>
@@ -102,12 +104,11 @@ TEST(LogLine, NonFiniteAndUnknownFiguresAreShown) {
 
 std::string output_of(int64_t interval, const std::function<void(ConsoleSink&)>& run) {
   const TempDir dir;
-  std::FILE* file = std::fopen((dir / "out").c_str(), "w");
   {
-    ConsoleSink sink({.log_interval = interval, .progress = Progress::off, .out = file});
+    const Fd file(::open((dir / "out").c_str(), O_CREAT | O_WRONLY, 0600));
+    ConsoleSink sink({.log_interval = interval, .progress = Progress::off, .out_fd = file.get()});
     run(sink);
   }
-  std::fclose(file);
   return contents(dir / "out");
 }
 
@@ -183,14 +184,34 @@ TEST(Console, AnIntervalBelowOneIsRefused) {
 }
 
 TEST(Console, AFullDiskBehindStdoutWarnsOnceAndTrainingGoesOn) {
-  std::FILE* full = std::fopen("/dev/full", "w");
-  ASSERT_NE(full, nullptr);
+  const Fd full(::open("/dev/full", O_WRONLY));
+  ASSERT_TRUE(full);
   const std::string log = stderr_of([&] {
-    ConsoleSink sink({.log_interval = 1, .progress = Progress::off, .out = full});
+    ConsoleSink sink({.log_interval = 1, .progress = Progress::off, .out_fd = full.get()});
     for (int64_t s = 1; s <= 4; ++s) EXPECT_NO_THROW(sink.step(example(s)));
   });
-  std::fclose(full);
   EXPECT_EQ(count_of(log, "standard output cannot be written: No space left on device"), 1) << log;
+}
+
+// Ctrl-S: the terminal takes nothing until Ctrl-Q.
+TEST(Console, ATerminalThatIsHeldDoesNotStopTraining) {
+  Terminal terminal(200);
+  const StderrTo redirect(terminal.fd());
+  ASSERT_EQ(::tcflow(terminal.fd(), TCOOFF), 0);
+  const auto begin = std::chrono::steady_clock::now();
+  {
+    ConsoleSink sink({.log_interval = 1, .progress = Progress::on, .out_fd = terminal.fd(), .bar_fd = terminal.fd()});
+    for (int64_t s = 1; s <= 1000; ++s) sink.step(example(s));
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, 5 * Output::kWait);
+    ASSERT_EQ(::tcflow(terminal.fd(), TCOON), 0);
+    for (int64_t s = 1001; s <= 1300; ++s) {
+      terminal.drain();
+      sink.step(example(s));
+    }
+  }
+  terminal.drain();
+  EXPECT_NE(terminal.raw().find(" iteration        1/"), std::string::npos) << "text that waited is not lost";
+  EXPECT_NE(terminal.raw().find(" iteration     1300/"), std::string::npos);
 }
 
 // ---- the bar ----
@@ -274,10 +295,9 @@ TEST(Bar, FollowsTheWidthOfTheTerminal) {
 // Lines of the run on stdout, lines of the log on stderr and the bar, all on one terminal: every line comes out whole.
 TEST(Bar, LinesAndBarDoNotGarbleEachOther) {
   Terminal terminal(500);
-  std::FILE* out = ::fdopen(::dup(terminal.fd()), "w");
   {
     const StderrTo redirect(terminal.fd());
-    ConsoleSink sink({.log_interval = 2, .progress = Progress::on, .out = out, .bar_fd = terminal.fd()});
+    ConsoleSink sink({.log_interval = 2, .progress = Progress::on, .out_fd = terminal.fd(), .bar_fd = terminal.fd()});
     for (int64_t s = 1; s <= 6; ++s) {
       sink.step(example(s));
       terminal.drain();
@@ -286,7 +306,6 @@ TEST(Bar, LinesAndBarDoNotGarbleEachOther) {
           << "the bar is back: " << terminal.screen().back();
     }
   }
-  std::fclose(out);
   const auto lines = terminal.screen();
   ASSERT_EQ(lines.size(), 6u + 3 + 1);
   int run = 0, logged = 0;
