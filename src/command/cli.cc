@@ -1,8 +1,15 @@
+#include <poll.h>
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cerrno>
+#include <csignal>
 #include <cstdio>
+#include <cstring>
 #include <deque>
 #include <exception>
+#include <iostream>
 #include <new>
 #include <string_view>
 #include <vector>
@@ -42,6 +49,23 @@ Exit guarded(const Action& action) {
     log::error("unexpected: ", e.what());
     return Exit::error;
   }
+}
+
+// A result that could not be written to standard output is an error. If its reader went away (`athanor config | head`)
+// the code is that of other programs, which SIGPIPE ends.
+int judge_output(int code) {
+  std::cout.flush();
+  const bool flushed = std::fflush(stdout) == 0;
+  int error = flushed ? 0 : errno;
+  if (flushed && std::ferror(stdout) == 0) return code;
+  pollfd reader{STDOUT_FILENO, POLLOUT, 0};
+  if (error == 0 && poll(&reader, 1, 0) > 0 && (reader.revents & POLLERR) != 0) error = EPIPE;
+  std::clearerr(stdout);
+  if (code != 0) return code;
+  if (error == EPIPE) return 128 + SIGPIPE;
+  log::error("standard output cannot be written", error == 0 ? "" : cat(": ", std::strerror(error)),
+             ": the result is not complete; free space, or send it to a place that can be written");
+  return int(Exit::error);
 }
 
 std::vector<std::string_view> names_of(const CLI::App& app, std::deque<std::string>& kept) {
@@ -128,8 +152,8 @@ std::optional<int> refuse_words(const std::vector<std::string>& words) {
 
 int run_cli(int argc, char** argv) {
   Action action;
-  if (const std::optional<int> code = read_words({argv, argv + argc}, action)) return *code;
-  return int(guarded(action));
+  if (const std::optional<int> code = read_words({argv, argv + argc}, action)) return judge_output(*code);
+  return judge_output(int(guarded(action)));
 }
 
 }  // namespace athanor
