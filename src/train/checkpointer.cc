@@ -107,6 +107,13 @@ size_t snapshot_bytes(const ParamStore& params, int ranks) {
   return size_t(*std::ranges::max_element(bytes));
 }
 
+int64_t tensor_bytes(const ParamStore& params) {
+  const std::vector<ParamStore::Piece> pieces = params.pieces();
+  int64_t bytes = 0;
+  for (size_t i = 0; i < pieces.size(); ++i) bytes += bytes_of(params, i, pieces[i]);
+  return bytes;
+}
+
 Checkpointer::Checkpointer(Engine& engine, Device& device, CheckpointerOptions options)
     : engine_(engine),
       device_(device),
@@ -203,6 +210,7 @@ void Checkpointer::begin(const RunState& state, std::string why, SaveExtras extr
   prune_ = prune, diverged_ = options.diverged;
   const std::string mine = failure_of([&] {
     if (room_.bytes > 0 && !room_.memory) room_.memory = device_.allocate(room_.bytes, room_.kind);
+    if (options_.lock) make_room();
     if (options_.lock) writer_ = std::make_unique<CheckpointWriter>(*options_.lock, state.step, options);
   });
   if (const std::string failure = of_any_rank(named(mine)); !failure.empty()) return fail(failure, !mine.empty());
@@ -255,6 +263,24 @@ Checkpointer::Committed Checkpointer::commit() {
   return done;
 }
 
+// Where the new checkpoint does not fit beside the older ones, or a save has failed (a quota shows only then), those
+// that are removed after a save otherwise go before it; and one more if that is not enough. A whole one always stays.
+void Checkpointer::make_room() const {
+  constexpr int64_t kBesides = 1 << 16, kPerTensor = 512;  // manifest and headers, generously
+  if (options_.keep_latest == 0 || !prune_ || diverged_) return;
+  int64_t need = tensor_bytes(engine_.model().params()) + kBesides + kPerTensor * int64_t(pieces_.size()) +
+                 int64_t(extras_.hf_config.size() + extras_.resolved_config.size() + extras_.tuning.size());
+  for (const TokenizerFile& file : extras_.tokenizer) need += int64_t(file.content.size());
+  const auto lacks = [&] { return free_bytes(options_.root).value_or(need) < need; };
+  const auto remove = [&](int64_t keep) {
+    for (const int64_t step : prune(*options_.lock, keep, save_.step))
+      log::info("step ", step, " was removed before step ", save_.step, " is saved, to make room (keep_latest_k ",
+                options_.keep_latest, ")");
+  };
+  if (failed_before_ || lacks()) remove(options_.keep_latest);
+  if (options_.keep_latest > 1 && lacks()) remove(options_.keep_latest - 1);
+}
+
 // The save is already durable, so a failed removal must not fail it.
 void Checkpointer::remove_older() const {
   try {
@@ -274,6 +300,7 @@ void Checkpointer::settle() {
   Committed done;
   const std::string failure = failure_of([&] { done = commit_.get(); });
   if (!failure.empty()) return fail(named(failure), true);
+  failed_before_ = false;
   save_.folder = done.folder;
   save_.seconds = seconds_between(begin_, done.time);
   save_.bytes = done.bytes;
@@ -282,6 +309,7 @@ void Checkpointer::settle() {
 
 void Checkpointer::fail(const std::string& why, bool here) {
   writer_.reset();  // removes the files written so far
+  failed_before_ = true;
   failed_ = FailedSave{save_.step, why, seconds_between(begin_, Clock::now()), here};
 }
 

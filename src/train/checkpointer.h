@@ -45,6 +45,9 @@ struct FailedSave {
 // whole tensors.
 size_t snapshot_bytes(const ParamStore&, int ranks);
 
+// Bytes of a checkpoint's tensors, of all ranks together.
+int64_t tensor_bytes(const ParamStore&);
+
 // Every rank makes the same calls in the same order.
 class Checkpointer {
  public:
@@ -102,6 +105,7 @@ class Checkpointer {
   std::vector<WeightShard> shards(const File&) const;  // one file per rank with tensors
   std::vector<WrittenFile> write(const std::string& folder, const std::vector<Tensors>&, CheckpointOptions) const;
   Committed commit();
+  void make_room() const;
   void remove_older() const;
   void settle();
   void fail(const std::string& why, bool here);
@@ -118,7 +122,7 @@ class Checkpointer {
   std::atomic<bool> give_up_ = false;
   // The current save:
   SavedCheckpoint save_;
-  bool prune_ = true, diverged_ = false;
+  bool prune_ = true, diverged_ = false, failed_before_ = false;
   Clock::time_point begin_;
   SaveExtras extras_;
   std::string state_;

@@ -16,6 +16,7 @@
 #include "ops/step_control.h"
 #include "tokenizer/load.h"
 #include "train/advice.h"
+#include "train/disk_need.h"
 #include "train/find_together.h"
 #include "train/trainer.h"
 
@@ -253,6 +254,16 @@ void Trainer::tell_what_is_ahead() const {
       : log::info(text);
 }
 
+void Trainer::warn_of_full_disk() const {
+  const auto free = lock_ ? free_bytes(config_.save) : std::nullopt;
+  if (!free) return;
+  const std::string lack = lack_of_disk(config_, {.step = state_.step,
+                                                  .checkpoint_bytes = tensor_bytes(engine_->model().params()),
+                                                  .existing = int64_t(list_checkpoints(config_.save).size()),
+                                                  .free_bytes = *free});
+  if (!lack.empty()) log::warn(lack);
+}
+
 void Trainer::start(const std::optional<Resume>& resume) {
   if (resume && config_.micro_batch_size == 0 &&
       common_batch_size(config_) % (resume->state.micro_batch_size * backend_.mesh.batches()) == 0)
@@ -341,6 +352,7 @@ void Trainer::start(const std::optional<Resume>& resume) {
   last_tokens_.assign(tokens, 0), last_targets_.assign(tokens, -1);
   flops_ = flops_per_token(engine_->model(), config_.seq_length);
   if (backend_.mesh.world().rank() == 0) tell_what_is_ahead();
+  warn_of_full_disk();
   if (lock_) write_file(config_.save + "/config.resolved.json", dump_resolved(config_));
   if (options_.sensors && backend_.mesh.world().rank() == 0)
     sensors_ = std::make_unique<SensorWatch>(*options_.sensors);

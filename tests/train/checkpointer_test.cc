@@ -1,8 +1,12 @@
 // Saves in the background and by several ranks: what is saved is the moment of begin(), whole or not at all.
 #include "train/checkpointer.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <filesystem>
 #include <mutex>
 #include <semaphore>
@@ -12,6 +16,20 @@
 #include "cpu/make_cpu.h"
 #include "tests/tiny_model.h"
 #include "tests/train/harness.h"
+
+namespace {
+std::atomic<int64_t> bytes_free{-1};  // that statvfs() reports; -1: the disk's
+}
+
+// Linked in the place of libc's function; the name in C++ differs from that of libc's struct.
+extern "C" int fake_statvfs(const char* path, struct statvfs* fs) noexcept __asm__("statvfs");
+extern "C" int fake_statvfs(const char* path, struct statvfs* fs) noexcept {
+  const int fd = ::open(path, O_PATH | O_CLOEXEC);
+  const int result = ::fstatvfs(fd, fs);
+  ::close(fd);
+  if (bytes_free >= 0) fs->f_frsize = 1, fs->f_bavail = fsblkcnt_t(bytes_free);
+  return result;
+}
 
 namespace athanor {
 namespace {
@@ -258,6 +276,45 @@ TEST_F(CheckpointerTest, OldOnesGoOnceTheNewOneIsDurable) {
   std::vector<int64_t> steps;
   for (const CheckpointInfo& c : list_checkpoints(root("run"))) steps.push_back(c.step);
   EXPECT_EQ(steps, (std::vector<int64_t>{3, 4}));
+}
+
+TEST_F(CheckpointerTest, OlderOnesGoBeforeASaveThatDoesNotFitBesideThem) {
+  using Steps = std::vector<int64_t>;
+  struct Case {
+    int64_t keep, free;
+    Steps while_writing;
+  };
+  const std::vector<Case> cases = {{.keep = 3, .free = -1, .while_writing = {1, 2, 3, 4}},
+                                   {.keep = 3, .free = 0, .while_writing = {3, 4}},
+                                   {.keep = 1, .free = 0, .while_writing = {4}}};
+  for (size_t i = 0; i < cases.size(); ++i) {
+    const std::string save = cat("run", i);
+    const auto steps = [&] {
+      Steps all;
+      for (const CheckpointInfo& c : list_checkpoints(root(save))) all.push_back(c.step);
+      return all;
+    };
+    const auto write = [](Checkpointer& saves, int64_t step, CheckpointOptions options) {
+      saves.begin(at(step), "", {}, std::move(options));
+      saves.finish();
+      EXPECT_FALSE(saves.take_failed());
+    };
+    run(1, 0, false, save, [&](Engine&, Checkpointer& saves) {
+      for (int64_t step = 1; step <= 4; ++step) write(saves, step, {});
+    });
+    run(
+        1, 0, false, save,
+        [&](Engine&, Checkpointer& saves) {
+          Steps seen;
+          bytes_free = cases[i].free;
+          write(saves, 5, {.at_point = [&](std::string_view point) {
+                  if (point == "begin") seen = steps();
+                }});
+          bytes_free = -1;
+          EXPECT_EQ(seen, cases[i].while_writing);
+        },
+        cases[i].keep);
+  }
 }
 
 }  // namespace
