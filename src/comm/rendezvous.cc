@@ -33,6 +33,35 @@ Fd take_port(const RankInfo& ranks, const std::string& address) {
                   " are all taken on this machine; set MASTER_PORT to a free one"));
 }
 
+// Says once what a rank that has not reached rank 0 waits for, even while a look-up of a name blocks it.
+class LateNotice {
+ public:
+  LateNotice(std::string prefix, std::string suffix, double seconds)
+      : prefix_(std::move(prefix)), suffix_(std::move(suffix)) {
+    watch_ = start_thread<std::jthread>("the notice of a late rank 0", [this, seconds](const std::stop_token& over) {
+      std::unique_lock lock(mutex_);
+      changed_.wait_for(lock, over, std::chrono::duration<double>(seconds), [] { return false; });
+      if (!over.stop_requested()) log::warn(prefix_, why_, suffix_);
+    });
+  }
+  void set_reason(const std::string& why) {
+    const std::lock_guard lock(mutex_);
+    why_ = why;
+  }
+
+ private:
+  std::string prefix_, suffix_;
+  std::mutex mutex_;
+  std::condition_variable_any changed_;
+  std::string why_ = "neither the look-up of its name nor its port has answered";
+  std::jthread watch_;  // last: it uses the others
+};
+
+std::string why_no_key(const std::string& awaited_file) {
+  return cat("rank 0 has not put the secret of the job into ", awaited_file,
+             " yet, or this rank does not see it: name a folder that all machines share, or set ATHANOR_SECRET_FILE");
+}
+
 }  // namespace
 
 Rendezvous::Rendezvous(RendezvousOptions options) : options_(std::move(options)) {
@@ -76,10 +105,12 @@ Rendezvous::Rendezvous(RendezvousOptions options) : options_(std::move(options))
 void Rendezvous::join() {
   const Deadline deadline = after(options_.timeout);
   const RankInfo& me = options_.ranks;
+  LateNotice late(cat("rendezvous: rank ", me.rank, " of ", me.world, " has not reached rank 0 at ", me.host, ": "),
+                  cat("; trying on for ", options_.timeout, " s"), options_.notice_seconds);
   std::string why, told;  // told: reported by another rank, more specific than a later missing answer
   for (;;) {
     const JobKey key = server_ ? JobKey{secret_, server_->port()} : options_.key();
-    if (key.secret.empty()) why = "rank 0 has not made the secret of the job yet";
+    if (key.secret.empty()) why = why_no_key(options_.awaited_file);
     // A stranger on the first port gives another reason than no answer on the last.
     std::string reason;
     for (int k = 0; k < (key.secret.empty() ? 0 : key.port ? 1 : kPorts); ++k) {
@@ -102,6 +133,7 @@ void Rendezvous::join() {
       log::warn("rendezvous: rank 0 at ", me.host, " ", told, "; trying on for ", options_.timeout, " s");
     }
     if (!reason.empty()) why = reason;
+    late.set_reason(why);
     if (Clock::now() > deadline)
       throw Error(cat("rendezvous: rank ", me.rank, " of ", me.world, " could not join rank 0 at ", me.host, " port ",
                       key.port ? key.port : me.port, " within ", options_.timeout, " s: ", told.empty() ? why : told),

@@ -35,6 +35,7 @@ struct RendezvousOptions {
   RankInfo ranks;
   std::function<JobKey()> key;         // called at every attempt: rank 0 may not have written the key yet
   std::function<void(int)> listening;  // on rank 0: receives the chosen port; may be empty
+  std::string awaited_file = {};       // where rank 0 is to write the key; "": the key is known
   double timeout = 600;                // seconds for all ranks to connect
   Timeouts timeouts = {};
   // Called on a separate thread if another rank has failed and this one has not exited within grace_seconds, because it
@@ -42,8 +43,9 @@ struct RendezvousOptions {
   std::function<void(const std::string&)> last_resort;
   double grace_seconds = 10;
   std::string interfaces =
-      {};                 // on which a rank listens for those below it, as in NCCL_SOCKET_IFNAME; "": see address()
-  int fan_out = kFanOut;  // fan-out of the tree of ranks, the same for all; less in tests
+      {};                     // on which a rank listens for those below it, as in NCCL_SOCKET_IFNAME; "": see address()
+  double notice_seconds = 5;  // after which a rank that has not reached rank 0 says what it waits for; less in tests
+  int fan_out = kFanOut;      // fan-out of the tree of ranks, the same for all; less in tests
 };
 
 class Rendezvous {

@@ -6,6 +6,7 @@
 
 #include <cerrno>
 #include <charconv>
+#include <utility>
 
 #include "base/crypto.h"
 #include "base/error.h"
@@ -63,9 +64,16 @@ std::string private_folder(const EnvironmentVariables& environment) {
               Exit::usage);
 }
 
+// A network file system remembers that a name was absent, until the folder is seen to have changed: opening the folder
+// makes it look.
+Fd open_to_read(const std::string& path) {
+  const Fd folder(open(parent_dir(path).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  return Fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+}
+
 // "" if it does not exist.
 std::string read_private(const std::string& path) {
-  const Fd file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  const Fd file = open_to_read(path);
   if (!file && errno == ENOENT) return "";
   if (!file) throw_io("opening", path, errno);
   struct stat s {};
@@ -77,7 +85,7 @@ std::string read_private(const std::string& path) {
 
 }  // namespace
 
-JobSecret::JobSecret(const RankInfo& ranks, const EnvironmentVariables& environment)
+JobSecret::JobSecret(const RankInfo& ranks, const EnvironmentVariables& environment, const std::string& save_folder)
     : value_(value_of(environment, "ATHANOR_SECRET")) {
   if (!value_.empty()) {
     value_ = checked(value_, "ATHANOR_SECRET");
@@ -90,14 +98,23 @@ JobSecret::JobSecret(const RankInfo& ranks, const EnvironmentVariables& environm
     value_ = checked(read_private(path_), path_);
     return;
   }
-  if (!is_loopback(ranks.host))
+  const bool one_machine = is_loopback(ranks.host);
+  if (!one_machine && save_folder.empty())
     throw Error(
         cat("ranks on several machines (they meet at ", ranks.host,
-            ") need a secret by which they know each other: put one into a file of mode 0600 that all of them can "
-            "read, `head -c 32 /dev/urandom | base64 > FILE`, and set ATHANOR_SECRET_FILE to it"),
+            ") need a secret by which they know each other: rank 0 puts one into the `save` folder, but this run has "
+            "none; put one into a file of mode 0600 that all ranks can read, `head -c 32 /dev/urandom | base64 > "
+            "FILE`, "
+            "and set ATHANOR_SECRET_FILE to it"),
         Exit::usage);
-  path_ = cat(private_folder(environment), "/job-", ranks.port, "-", to_hex(cat(stream_of(ranks.job))));
-  if (ranks.rank != 0) return;
+  if (!one_machine && ranks.rank == 0) make_dirs(save_folder);
+  // Hidden, since the folder is that of a run.
+  path_ = cat(one_machine ? private_folder(environment) + "/" : save_folder + "/.", "job-", ranks.port, "-",
+              to_hex(cat(stream_of(ranks.job))));
+  if (ranks.rank != 0) {
+    awaited_ = path_;
+    return;
+  }
   value_ = to_hex(random_bytes(32));
   ours_ = true;
 }
@@ -113,14 +130,24 @@ void JobSecret::publish(int port) {
     write_all(file, std::as_bytes(std::span(text)), fresh);
   }
   rename_path(fresh, path_);
+  try {
+    (void)read_private(path_);
+  } catch (const Error& e) {  // a file system that keeps neither mode nor owner
+    unlink(path_.c_str());
+    throw Error(cat(e.what(), "; where the file system of `save` cannot keep a secret, set ATHANOR_SECRET_FILE"),
+                Exit::usage);
+  }
 }
 
-JobSecret::~JobSecret() {
+void JobSecret::remove() {
   try {
-    if (ours_ && read_private(path_).starts_with(value_)) unlink(path_.c_str());  // else it is another job's
+    // Without the prefix it is another job's.
+    if (std::exchange(ours_, false) && read_private(path_).starts_with(value_)) unlink(path_.c_str());
   } catch (const Error&) {  // NOLINT(bugprone-empty-catch): the file is no longer ours
   }
 }
+
+JobSecret::~JobSecret() { remove(); }
 
 JobKey JobSecret::read() const {
   if (!value_.empty()) return {value_, 0};

@@ -1,5 +1,6 @@
-// The secret with which the ranks of a job authenticate: from the environment, from a private file, or, when all ranks
-// are on one machine, from a private file that rank 0 writes. Never derived from the job's number, which is public.
+// The secret with which the ranks of a job authenticate: from the environment, from a private file, or from a private
+// file that rank 0 writes, in a private folder if all ranks are on one machine, else in the save folder that they
+// share. Never derived from the job's number, which is public.
 #pragma once
 #include <string>
 
@@ -15,9 +16,10 @@ struct JobKey {
 class JobSecret {
  public:
   // ATHANOR_SECRET, else the file named by ATHANOR_SECRET_FILE (mode 0600, owned by this user). Without either: a file
-  // per job in a private folder, if the ranks meet on the loopback address; otherwise Error(usage).
-  JobSecret(const RankInfo&, const EnvironmentVariables&);
-  ~JobSecret();  // rank 0 removes the file it wrote
+  // per job in a private folder, if the ranks meet on the loopback address, else in `save_folder`; Error(usage) without
+  // one ("").
+  JobSecret(const RankInfo&, const EnvironmentVariables&, const std::string& save_folder = "");
+  ~JobSecret();  // as remove()
   JobSecret(const JobSecret&) = delete;
   JobSecret& operator=(const JobSecret&) = delete;
 
@@ -26,9 +28,13 @@ class JobSecret {
   // Called on rank 0 when it listens on that port. The key file contains the port, so ranks that can read it try no
   // other.
   void publish(int port);
+  // On rank 0, once all ranks have met: removes the file that it wrote.
+  void remove();
+  // Where rank 0 is to put the secret, for messages; "": it is given.
+  const std::string& awaited_file() const { return awaited_; }
 
  private:
-  std::string value_, path_;
+  std::string value_, path_, awaited_;
   bool ours_ = false;  // rank 0 wrote path_
 };
 

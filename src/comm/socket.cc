@@ -15,11 +15,14 @@
 #include <memory>
 
 #include "base/error.h"
+#include "base/log.h"
 
 namespace athanor {
 namespace {
 
 constexpr int kBacklog = 1024;
+constexpr std::string_view kNameRemedy =
+    "set MASTER_ADDR to a name or address of rank 0's machine that all machines know";
 
 union Address {
   sockaddr any;
@@ -136,7 +139,11 @@ std::string listening_address(const std::string& host) {
   if (is_loopback(host)) return loopback_address(host);
   addrinfo hints{}, *found = nullptr;
   hints.ai_socktype = SOCK_STREAM;
-  if (getaddrinfo(host.c_str(), nullptr, &hints, &found) != 0) return "";
+  if (const int error = getaddrinfo(host.c_str(), nullptr, &hints, &found)) {
+    log::warn("rendezvous: ", host, ", the name of this machine, cannot be resolved here: ", gai_strerror(error), "; ",
+              kNameRemedy);
+    return "";
+  }
   const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> all(found, freeaddrinfo);
   ifaddrs* interfaces = nullptr;
   CHECK(getifaddrs(&interfaces) == 0, std::strerror(errno));
@@ -178,7 +185,7 @@ Fd connect_to(const Endpoint& to, Deadline deadline, std::string* why) {
   if (!loopback.empty()) hints.ai_flags = AI_NUMERICSERV;  // AI_ADDRCONFIG does not count loopback addresses
   const std::string& host = loopback.empty() ? to.host : loopback;
   if (const int error = getaddrinfo(host.c_str(), std::to_string(to.port).c_str(), &hints, &found)) {
-    *why = cat("the name cannot be resolved: ", gai_strerror(error));
+    *why = cat("the name cannot be resolved: ", gai_strerror(error), "; ", kNameRemedy);
     return {};
   }
   const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> all(found, freeaddrinfo);

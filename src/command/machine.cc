@@ -114,13 +114,14 @@ Machine::Neighbours Machine::meet(const Config& config, const RankInfo& ranks) {
   const EnvironmentVariables environment = process_environment();
   log::info("rank ", ranks.rank, " of ", ranks.world, " (", ranks.launcher, "): meeting the others at ", ranks.host,
             " port ", ranks.port);
-  secret_ = std::make_unique<JobSecret>(ranks, environment);
+  secret_ = std::make_unique<JobSecret>(ranks, environment, config.save);
   const auto found = environment.find("ATHANOR_SOCKET_IFNAME");
   const std::string interfaces = found == environment.end() ? "" : found->second;
   rendezvous_ =
       std::make_unique<Rendezvous>(RendezvousOptions{.ranks = ranks,
                                                      .key = [this] { return secret_->read(); },
                                                      .listening = [this](int port) { secret_->publish(port); },
+                                                     .awaited_file = secret_->awaited_file(),
                                                      .timeout = config.distributed_timeout,
                                                      .timeouts = {.startup = config.startup_timeout,
                                                                   .step = config.step_timeout,
@@ -129,6 +130,7 @@ Machine::Neighbours Machine::meet(const Config& config, const RankInfo& ranks) {
                                                                   .silence = config.heartbeat_timeout},
                                                      .last_resort = end_process,
                                                      .interfaces = interfaces});
+  secret_->remove();  // all are there
   control_ = config.transport == Transport::mpi ? make_mpi(*rendezvous_) : make_tcp(*rendezvous_, interfaces);
   Neighbours here{.index = 0, .count = 0};
   const std::string me = machine_identity();

@@ -96,10 +96,55 @@ TEST_F(Secret, AFolderThatOthersCanEnterIsPassedOver) {
   EXPECT_FALSE(std::filesystem::is_empty(folder_ / "athanor-2"));
 }
 
-TEST_F(Secret, SeveralMachinesNeedOneOfTheUser) {
+TEST_F(Secret, SeveralMachinesWithoutASaveFolderNeedOneOfTheUser) {
   RankInfo far = here_;
   far.host = "node-1";
   EXPECT_NE(error_of(far, {{"SLURM_JOB_ID", "7"}}).find("ATHANOR_SECRET_FILE"), std::string::npos);
+}
+
+class SaveFolderSecret : public Secret {
+ protected:
+  std::string only_file() const {
+    for (const auto& entry : std::filesystem::directory_iterator(save_)) return entry.path();
+    return "";
+  }
+  const std::string save_ = folder_ / "runs/one";  // rank 0 makes it
+  RankInfo zero_{.rank = 0, .world = 2, .host = "node-1", .port = 29500, .job = "7.0"},
+      other_{.rank = 1, .world = 2, .host = "node-1", .port = 29500, .job = "7.0"};
+};
+
+TEST_F(SaveFolderSecret, RankZeroSharesOneUntilAllHaveMet) {
+  JobSecret other(other_, {}, save_);
+  EXPECT_EQ(other.read().secret, "") << "the folder is not there yet";
+  EXPECT_TRUE(other.awaited_file().starts_with(save_));
+  JobSecret zero(zero_, {}, save_);
+  EXPECT_EQ(other.read().secret, "");
+  zero.publish(29501);
+  EXPECT_EQ(other.read().secret, zero.read().secret);
+  EXPECT_EQ(other.read().port, 29501);
+  struct stat s {};
+  ASSERT_EQ(stat(only_file().c_str(), &s), 0);
+  EXPECT_EQ(s.st_mode & 0777, 0600u);
+  zero.remove();
+  EXPECT_EQ(only_file(), "");
+  EXPECT_EQ(other.read().secret, "");
+}
+
+TEST_F(SaveFolderSecret, AFileThatOthersCanReadIsRefused) {
+  JobSecret zero(zero_, {}, save_), other(other_, {}, save_);
+  zero.publish(29500);
+  chmod(only_file().c_str(), 0644);
+  try {
+    (void)other.read();
+    FAIL() << "taken";
+  } catch (const Error& e) {
+    EXPECT_NE(std::string(e.what()).find("others may read"), std::string::npos) << e.what();
+  }
+}
+
+TEST_F(SaveFolderSecret, WhatTheUserGivesComesFirst) {
+  EXPECT_EQ(JobSecret(zero_, {{"ATHANOR_SECRET", "0123456789abcdef"}}, save_).read().secret, "0123456789abcdef");
+  EXPECT_FALSE(std::filesystem::exists(save_));
 }
 
 }  // namespace

@@ -62,6 +62,23 @@ TEST(Rendezvous, NamesTheRanksThatDoNotCome) {
   EXPECT_NE(alone[1].find("rank 1 of 2 could not join rank 0 at 127.0.0.1"), std::string::npos) << alone[1];
 }
 
+TEST(Rendezvous, ALateRankZeroIsSaidSoonAndWhy) {
+  const auto said = [](std::string host, std::string awaited_file) {
+    RendezvousOptions late = options({.ranks = 2, .timeout = 0.6, .host = std::move(host)}, 1);
+    late.notice_seconds = 0.1;
+    late.awaited_file = std::move(awaited_file);
+    if (!late.awaited_file.empty()) late.key = [] { return JobKey{}; };
+    ::testing::internal::CaptureStderr();
+    EXPECT_THROW(Rendezvous{late}, Error);
+    return ::testing::internal::GetCapturedStderr();
+  };
+  for (const auto& [text, parts] : std::vector<std::pair<std::string, std::vector<std::string>>>{
+           {said("not..a.name", ""), {"rank 1 of 2", "not..a.name", "cannot be resolved", "MASTER_ADDR"}},
+           {said("127.0.0.1", "runs/one/.job"), {"runs/one/.job", "ATHANOR_SECRET_FILE"}},
+           {said("127.0.0.1", ""), {"127.0.0.1", "Connection refused"}}})
+    for (const std::string& part : parts) EXPECT_NE(text.find(part), std::string::npos) << text << "lacks " << part;
+}
+
 TEST(Rendezvous, APortThatIsTakenIsPassedOver) {
   const auto stranger = listen_on("127.0.0.1", 0);  // never answers
   patiently({4, 40}, [&](double limit) {            // a quarter of which is spent on the stranger

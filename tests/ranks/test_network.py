@@ -22,8 +22,8 @@ class NetworkTest(RanksTest):
         self.addCleanup(self.network.stop)
 
     def start_on_hosts(self, *arguments, **more):
-        environment = dict(os.environ, WORLD_SIZE="2", MASTER_ADDR=ADDRESSES[0], MASTER_PORT="29600",
-                           ATHANOR_SECRET="0123456789abcdef0123456789abcdef", **more)
+        """Without a secret: rank 0 puts one into the save folder, which both hosts see."""
+        environment = dict(os.environ, WORLD_SIZE="2", MASTER_ADDR=ADDRESSES[0], MASTER_PORT="29600", **more)
         return [self.start_command([*self.network.inside(r), str(self.program), "train", str(self.config), *arguments],
                                    env=dict(environment, RANK=str(r))) for r in range(2)]
 
@@ -33,6 +33,7 @@ class NetworkTest(RanksTest):
             done = self.finish(process)
             self.assertEqual(done.code, DONE, str(done))
         self.assert_same_losses("two", "one")
+        self.assertEqual(list((self.folder / "two").glob(".job-*")), [], "the secret has been removed")
 
     def test_a_cut_cable_ends_both_sides(self):
         processes = self.start_on_hosts("--set", "train_iters=100000", "--set", "lr_decay_iters=12",

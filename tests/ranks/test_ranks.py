@@ -288,8 +288,8 @@ class FailureTest(RanksTest):
 
 class RefusalTest(RanksTest):
     def test_without_a_common_secret_machines_do_not_meet(self):
-        self.refused("train", self.config, "--rank", 0, "--world-size", 2, "--rendezvous", "node-1:29500", code=USAGE,
-                     says=["ATHANOR_SECRET_FILE"])
+        self.refused("train", self.config, "--rank", 0, "--world-size", 2, "--rendezvous", "node-1:29500", "--set", "save=",
+                     code=USAGE, says=["ATHANOR_SECRET_FILE", "save"])
 
     def test_half_an_environment(self):
         process = self.start("train", self.config, env={"RANK": "0"})
