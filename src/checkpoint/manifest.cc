@@ -49,6 +49,7 @@ class Fields {
     return v.get<std::string>();
   }
   int64_t count(const char* key) const { return to_count(field(key), key); }
+  int64_t count_or(const char* key, int64_t otherwise) const { return object_.contains(key) ? count(key) : otherwise; }
   const Json& list(const char* key) const {
     const Json& v = field(key);
     if (!v.is_array()) throw Error(cat(where_, ": \"", key, "\": expected a list, found ", v.type_name()));
@@ -169,6 +170,7 @@ std::string manifest_json(const Manifest& m) {
                                  {"program_version", m.program_version},
                                  {"program_commit", m.program_commit},
                                  {"step", m.step},
+                                 {"serial", m.serial},
                                  {"created", m.created},
                                  {"config_hash", m.config_hash},
                                  {"data_fingerprint", m.data_fingerprint},
@@ -209,6 +211,7 @@ Manifest parse_manifest(std::string_view text, const std::string& where) {
   m.program_version = f.text("program_version");
   m.program_commit = f.text("program_commit");
   m.step = f.count("step");
+  m.serial = f.count_or("serial", 0);
   m.created = f.text("created");
   m.config_hash = f.text("config_hash");
   m.data_fingerprint = f.text("data_fingerprint");

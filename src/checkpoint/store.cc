@@ -67,6 +67,50 @@ void remove_step(const std::string& root, const CheckpointInfo& info) {
   remove_tree(hidden);
 }
 
+// Whether a folder, not a link, holds a manifest. What does not is no checkpoint and is never removed or replaced.
+bool is_checkpoint(const std::string& path) {
+  std::error_code none;
+  namespace fs = std::filesystem;
+  return fs::is_directory(fs::symlink_status(path, none)) &&
+         fs::exists(fs::symlink_status(cat(path, "/", kManifestName), none));
+}
+
+// Renames what is in the way of a checkpoint and is none.
+void move_out_of_the_way(const std::string& path) {
+  std::error_code none;
+  for (int i = 1;; ++i) {
+    const std::string free = cat(path, ".moved-", i);
+    if (std::filesystem::exists(std::filesystem::symlink_status(free, none))) continue;
+    rename_path(path, free);
+    return log::warn("checkpoint: ", path, " was there and is no checkpoint (it has no ", kManifestName,
+                     "): it is now ", free);
+  }
+}
+
+// The checkpoint is already durable, so failing to write the hint must not fail its save.
+void name_latest(const std::string& root, int64_t step) {
+  try {
+    write_file(cat(root, "/", kLatestName), cat(step_folder(step), "\n"));
+  } catch (const Error& e) {
+    log::warn("step ", step, " is saved, but not named as the latest: ", e.what());
+  }
+}
+
+// One more than the largest of the folder.
+int64_t next_serial(const std::string& root) {
+  int64_t largest = 0;
+  for (const CheckpointInfo& info : list_checkpoints(root)) largest = std::max(largest, info.serial);
+  return largest + 1;
+}
+
+int64_t serial_of(const std::string& folder) {
+  for (int attempt = 0; attempt < 2; ++attempt) try {  // a disk or network that fails once must not change the order
+      return read_manifest(folder).serial;
+    } catch (const Error&) {  // NOLINT(bugprone-empty-catch): verifying it says why
+    }
+  return -1;
+}
+
 }  // namespace
 
 WrittenFile write_part(const std::string& folder, const std::string& name, std::span<const CheckpointTensor> tensors,
@@ -135,6 +179,7 @@ std::string CheckpointWriter::commit() {
   manifest_.config_hash = options_.config_hash;
   manifest_.data_fingerprint = options_.data_fingerprint;
   manifest_.step = step_;
+  manifest_.serial = next_serial(root_);
   manifest_.created = utc_now();
   OutputFile out(cat(folder(), "/", kManifestName));
   out.write(manifest_json(manifest_));
@@ -146,7 +191,8 @@ std::string CheckpointWriter::commit() {
   const std::string target = cat(root_, "/", options_.diverged ? diverged_folder(step_) : step_folder(step_));
   if (options_.diverged) remove_tree(target);  // nothing depends on the old one
   std::error_code none;
-  const bool replaces = std::filesystem::exists(std::filesystem::symlink_status(target, none));
+  bool replaces = std::filesystem::exists(std::filesystem::symlink_status(target, none));
+  if (replaces && !is_checkpoint(target)) move_out_of_the_way(target), replaces = false;
   const std::string old_path = replaces ? swap_in(target) : "";
   if (!replaces) rename_path(folder(), target);
   tmp_.kept = true;
@@ -157,18 +203,10 @@ std::string CheckpointWriter::commit() {
     remove_tree(old_path);
     pass(options_, "old_removed");
   }
-  if (!options_.diverged) write_latest();
-  return target;
-}
-
-// The step is already durable, so failing to write the hint must not fail the save.
-void CheckpointWriter::write_latest() const {
-  try {
-    write_file(cat(root_, "/", kLatestName), cat(step_folder(step_), "\n"));
-  } catch (const Error& e) {
-    log::warn("step ", step_, " is saved, but not named as the latest: ", e.what());
-  }
+  if (options_.diverged) return target;
+  name_latest(root_, step_);
   pass(options_, "latest_replaced");
+  return target;
 }
 
 // Replaces the old folder by the new one and returns the path where the old one is now.
@@ -192,9 +230,51 @@ std::vector<CheckpointInfo> list_checkpoints(const std::string& root) {
     if (const auto aside = parse_aside_folder(name)) steps[*aside] = name;
     if (const auto step = parse_step_folder(name)) steps[*step] = name;
   }
-  std::vector<CheckpointInfo> list;
-  for (const auto& [step, name] : steps) list.push_back({.step = step, .path = cat(root, "/", name)});
+  std::vector<CheckpointInfo> list, unknown;
+  for (const auto& [step, name] : steps) {
+    CheckpointInfo info{.step = step, .path = cat(root, "/", name), .serial = serial_of(cat(root, "/", name))};
+    (info.serial < 0 ? unknown : list).push_back(std::move(info));
+  }
+  std::ranges::stable_sort(list, {}, &CheckpointInfo::serial);
+  for (CheckpointInfo& info : unknown) {
+    const auto below =
+        std::find_if(list.rbegin(), list.rend(), [&](const auto& other) { return other.step < info.step; });
+    list.insert(below.base(), std::move(info));
+  }
+  int64_t smallest = INT64_MAX;  // step of what was written later
+  for (auto info = list.rbegin(); info != list.rend(); ++info) {
+    info->given_up = info->step >= smallest;
+    smallest = std::min(smallest, info->step);
+  }
   return list;
+}
+
+void make_newest(const RunLock& lock, const CheckpointInfo& info) {
+  Manifest manifest = read_manifest(info.path);
+  manifest.serial = next_serial(lock.root());
+  write_file(cat(info.path, "/", kManifestName), manifest_json(manifest));
+  name_latest(lock.root(), info.step);
+}
+
+std::string checkpoint_at(const std::string& path, const Verify& verify) {
+  namespace fs = std::filesystem;
+  std::error_code none;
+  const bool names_latest = fs::path(path).filename() == kLatestName && fs::is_regular_file(path, none);
+  const std::string folder = names_latest ? parent_dir(path) : path;
+  require_folder(folder);
+  if (is_checkpoint(folder) || list_checkpoints(folder).empty()) {
+    const Verification whole = verify(folder);
+    if (whole.ok) return folder;
+    throw Error(cat("load: ", folder, " is not a whole checkpoint: ", whole.problem, "; `athanor checkpoint list ",
+                    parent_dir(folder), "` shows what there is"));
+  }
+  std::vector<std::string> skipped;
+  const auto newest = newest_valid(folder, &skipped, verify);
+  for (const std::string& why : skipped) log::warn("checkpoint skipped: ", why);
+  if (!newest)
+    throw Error(cat("load: ", folder, ": none of its checkpoints is whole; `athanor checkpoint list ", folder,
+                    "` says what is wrong with them"));
+  return newest->path;
 }
 
 void require_folder(const std::string& folder) {
@@ -237,10 +317,10 @@ void prune_diverged(const RunLock& lock) {
   for (size_t i = 0; i + 1 < all.size(); ++i) remove_step(lock.root(), all[i]);
 }
 
-std::vector<int64_t> prune(const RunLock& lock, int64_t keep_latest, int64_t up_to) {
+std::vector<int64_t> prune(const RunLock& lock, int64_t keep_latest) {
   CHECK(keep_latest >= 1, "keep ", keep_latest, " checkpoints");
   std::vector<CheckpointInfo> list = list_checkpoints(lock.root());
-  std::erase_if(list, [&](const CheckpointInfo& info) { return info.step > up_to; });
+  std::erase_if(list, [&](const CheckpointInfo& info) { return !is_checkpoint(info.path); });
   size_t first_kept = list.size();
   for (int64_t whole = 0; whole < keep_latest; whole += verify_checkpoint(list[first_kept].path, Depth::sizes).ok) {
     if (first_kept == 0) return {};  // fewer than keep_latest complete steps: keep everything

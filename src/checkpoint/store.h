@@ -1,6 +1,7 @@
 // The folder of a run's checkpoints. A step is written to .step-N.tmp/, synced and renamed to step-N/, so it is saved
-// atomically. `latest` is informational only; resume scans for the newest valid step. Does not know what is saved: the
-// trainer passes tensors and texts.
+// atomically. `latest` is informational only. The newest checkpoint is the one written last, which a serial number in
+// its manifest tells: a run that went back to an earlier step goes on from there, not from a larger step of the branch
+// that it gave up. Does not know what is saved: the trainer passes tensors and texts.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -88,7 +89,6 @@ class CheckpointWriter {
     ~Unfinished();
   };
   std::string swap_in(const std::string& target) const;
-  void write_latest() const;
 
   std::string root_;
   Unfinished tmp_;
@@ -104,10 +104,20 @@ WrittenFile write_part(const std::string& folder, const std::string& name, std::
 struct CheckpointInfo {
   int64_t step = 0;
   std::string path;
+  int64_t serial = 0;     // Manifest::serial; -1: the manifest cannot be read
+  bool given_up = false;  // a checkpoint of the same or a smaller step was written later
 };
 
-// Sorted by step; opens no files. Empty if root does not exist.
+// In the order of writing, the newest last. Those of one serial number (0: made by older versions) are in the order of
+// steps, and one whose manifest cannot be read comes behind those of smaller steps. Empty if root does not exist.
 std::vector<CheckpointInfo> list_checkpoints(const std::string& root);
+
+// Makes a checkpoint of the lock's folder its newest, durably, by a new serial number: a run goes back to it.
+void make_newest(const RunLock& lock, const CheckpointInfo& info);
+
+// The checkpoint that `path` means: itself; for the folder of a run, or the file `latest` in it, the newest checkpoint.
+// Throws Error(usage) that says what to give if there is none.
+std::string checkpoint_at(const std::string& path, const Verify& verify);
 
 // The states that diverged (diverged_folder).
 std::vector<CheckpointInfo> list_diverged(const std::string& root);
@@ -115,18 +125,17 @@ std::vector<CheckpointInfo> list_diverged(const std::string& root);
 // Throws Error(usage) if the folder does not exist, listing the checkpoints in its parent folder.
 void require_folder(const std::string& folder);
 
-// The newest step that passes verification; why_skipped gets the reasons for skipping newer ones. Throws an Error if a
-// newer step is unreadable: it may be complete and must not be skipped.
+// The newest checkpoint that passes verification; why_skipped gets the reasons for skipping newer ones. Throws an Error
+// if a newer step is unreadable: it may be complete and must not be skipped.
 std::optional<CheckpointInfo> newest_valid(const std::string& root, std::vector<std::string>* why_skipped = nullptr,
                                            const Verify& verify = verify_checksums);
 
 // Removes all diverged states but the newest.
 void prune_diverged(const RunLock& lock);
 
-// Removes old steps except the newest keep_latest complete ones, and returns the removed steps. Removes nothing before
-// the checksums of a kept step have been verified; if none verifies, also keeps the newest older one that does. Steps
-// above up_to are neither counted nor removed: after a rollback, new saves must not be pruned in favour of abandoned
-// ones.
-std::vector<int64_t> prune(const RunLock& lock, int64_t keep_latest, int64_t up_to = INT64_MAX);
+// Removes all checkpoints except the newest keep_latest complete ones, and returns the removed steps. Removes nothing
+// before the checksums of a kept one have been verified; if none verifies, also keeps the newest older one that does.
+// Folders without a manifest are no checkpoints and stay.
+std::vector<int64_t> prune(const RunLock& lock, int64_t keep_latest);
 
 }  // namespace athanor

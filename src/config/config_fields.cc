@@ -135,9 +135,9 @@ Fields run_group() {
       option("save", &Config::save, free,
              "run folder for checkpoints, logs and the resolved configuration; empty = nothing is written")
           .alias({"out_dir", "save_folder"}),
-      option(
-          "load", &Config::load, free,
-          "what to go on from: auto = the newest valid checkpoint in `save`, none = start anew, or a checkpoint folder")
+      option("load", &Config::load, free,
+             "what to go on from: auto = the newest valid checkpoint in `save`, none = start anew, or the folder of a "
+             "checkpoint or of a run")
           .alias({"resume"}),
       number("load_step", &Config::load_step, at_least(-1), free, "step", "go on from this step; -1 = the newest")
           .alias({"ckpt_step"}),

@@ -273,7 +273,7 @@ void Checkpointer::make_room() const {
   for (const TokenizerFile& file : extras_.tokenizer) need += int64_t(file.content.size());
   const auto lacks = [&] { return free_bytes(options_.root).value_or(need) < need; };
   const auto remove = [&](int64_t keep) {
-    for (const int64_t step : prune(*options_.lock, keep, save_.step))
+    for (const int64_t step : prune(*options_.lock, keep))
       log::info("step ", step, " was removed before step ", save_.step, " is saved, to make room (keep_latest_k ",
                 options_.keep_latest, ")");
   };
@@ -285,7 +285,7 @@ void Checkpointer::make_room() const {
 void Checkpointer::remove_older() const {
   try {
     if (diverged_) prune_diverged(*options_.lock);
-    if (prune_ && !diverged_) prune(*options_.lock, options_.keep_latest, save_.step);
+    if (prune_ && !diverged_) prune(*options_.lock, options_.keep_latest);
   } catch (const Error& e) {
     log::warn("step ", save_.step, " is saved, but older checkpoints could not be removed: ", e.what());
   }

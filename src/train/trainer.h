@@ -59,10 +59,12 @@ class Trainer {
     int64_t sequences;
   };
   void doing(Activity) const;
-  void require_common_start();                     // several ranks: same program, configuration and data
-  void open_run();                                 // run folder, lock, sinks, start records
-  std::optional<Resume> find_resume();             // and checks that the config is compatible
-  std::string resume_folder(const Verify&) const;  // on rank 0; "": start from scratch
+  void require_common_start();                            // several ranks: same program, configuration and data
+  void open_run();                                        // run folder, lock, sinks, start records
+  std::optional<Resume> find_resume();                    // and checks that the config is compatible
+  std::string resume_folder(const Verify&) const;         // on rank 0; "": start from scratch
+  bool was_done_before(const std::string& folder) const;  // `load` and `load_step`, by the run that wrote `folder`
+  void leave_other_branch(const std::optional<Resume>&) const;  // on rank 0
   void check_resume(Resume&);
   void warn_of_rate(const Resume&, const std::vector<ConfigChange>&) const;  // if the rate rises
   void tune(const std::optional<Resume>&);                                   // products: rank 0's choices, on all ranks

@@ -40,15 +40,6 @@ EventRecord with_plan(EventRecord event, const MemoryPlan& plan, double peak_flo
   return event;
 }
 
-// Returns `folder` after verifying every byte of it; else throws.
-std::string whole_checkpoint(const std::string& folder, const Verify& verify) {
-  const Verification whole = verify(folder);
-  if (!whole.ok)
-    throw Error(cat("load: ", folder, " is not a whole checkpoint: ", whole.problem, "; `athanor checkpoint list ",
-                    parent_dir(folder), "` shows what there is"));
-  return folder;
-}
-
 // The resolved configuration without the keys that may differ between ranks.
 std::string common_keys(const Config& config) {
   std::istringstream lines(dump_resolved(config));
@@ -153,17 +144,63 @@ std::optional<Trainer::Resume> Trainer::find_resume() {
 }
 
 std::string Trainer::resume_folder(const Verify& verify) const {
+  if (config_.load == "auto" && config_.load_step < 0) {
+    if (config_.save.empty()) return "";
+    std::vector<std::string> skipped;
+    const auto newest = newest_valid(config_.save, &skipped, verify);
+    for (const std::string& why : skipped) log::warn("checkpoint skipped: ", why);
+    return newest ? newest->path : "";
+  }
+  const auto newest = config_.save.empty() ? std::nullopt : newest_valid(config_.save, nullptr, verify_sizes);
+  if (newest && was_done_before(newest->path)) {
+    log::info(
+        "load: an earlier start of this run did what `load` and `load_step` say; going on from its newest "
+        "checkpoint, ",
+        newest->path);
+    return checkpoint_at(newest->path, verify);
+  }
   if (config_.load == "none") return "";
-  if (config_.load == "auto" && config_.load_step >= 0)
-    return whole_checkpoint(cat(config_.save, "/", step_folder(config_.load_step)), verify);
-  if (config_.load != "auto")
-    return whole_checkpoint(
-        config_.load_step >= 0 ? cat(config_.load, "/", step_folder(config_.load_step)) : config_.load, verify);
-  if (config_.save.empty()) return "";
-  std::vector<std::string> skipped;
-  const auto newest = newest_valid(config_.save, &skipped, verify);
-  for (const std::string& why : skipped) log::warn("checkpoint skipped: ", why);
-  return newest ? newest->path : "";
+  const std::string& from = config_.load == "auto" ? config_.save : config_.load;
+  return checkpoint_at(config_.load_step >= 0 ? cat(from, "/", step_folder(config_.load_step)) : from, verify);
+}
+
+// The same command started again (after exit code 85, by a batch system, by hand) must not go back once more. A run is
+// determined by its configuration, so going back again would only repeat what is saved. `load` none means what it says,
+// unless Slurm has requeued the job.
+bool Trainer::was_done_before(const std::string& folder) const {
+  const char* restarts = std::getenv("SLURM_RESTART_COUNT");
+  const bool requeued = restarts && std::string_view(restarts) != "0" && *restarts;
+  if (config_.load == "none" && !requeued) return false;
+  try {
+    const auto changes = resume_changes(read_file(folder + "/config.resolved.json", kMaxConfigBytes), config_);
+    return std::ranges::none_of(changes, [](const ConfigChange& c) {
+      return c.rule != OnResume::free || c.key == "load" || c.key == "load_step";
+    });
+  } catch (const Error&) {
+    return false;  // not written by a run of this program
+  }
+}
+
+// From here on the save folder's newest checkpoint is this run's: what it goes back to at once, else what it saves
+// first.
+void Trainer::leave_other_branch(const std::optional<Resume>& resume) const {
+  if (!lock_ || (config_.load == "auto" && config_.load_step < 0)) return;
+  const std::vector<CheckpointInfo> all = list_checkpoints(config_.save);
+  const auto is_resumed = [&](const CheckpointInfo& info) {
+    std::error_code none;
+    return resume && std::filesystem::equivalent(info.path, resume->folder, none);
+  };
+  if (all.empty() || is_resumed(all.back())) return;
+  const auto here = std::ranges::find_if(all, is_resumed);
+  if (here == all.end())
+    return log::warn("save: ", config_.save, " holds checkpoints of an earlier run, the newest of them ",
+                     all.back().path,
+                     "; once this run has saved, the folder goes on from its checkpoints. Another "
+                     "`save` keeps the two apart");
+  make_newest(*lock_, *here);
+  log::warn("load: the run goes back from ", all.back().path, " to ", here->path,
+            " and continues from there; what it gives up stays until keep_latest_k removes it, and --load with its "
+            "folder takes it up again");
 }
 
 void Trainer::check_resume(Resume& resume) {
@@ -346,6 +383,7 @@ void Trainer::start(const std::optional<Resume>& resume) {
          .text = cat("log_noise_scale has no effect: a step is one micro-batch of ", config_.micro_batch_size,
                      " sequences on each rank, which leaves nothing to compare; set a smaller "
                      "micro_batch_size")});
+  leave_other_branch(resume);
   state_.micro_batch_size = config_.micro_batch_size;
   last_saved_step_ = resume ? state_.step : -1;
   const auto tokens = size_t(config_.micro_batch_size * config_.seq_length);

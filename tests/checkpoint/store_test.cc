@@ -64,14 +64,14 @@ TEST_F(Store, ACommittedStepIsListedValidAndLoads) {
   EXPECT_EQ(m.tensors.size(), 6u);
 }
 
-TEST_F(Store, ListIsAscendingAndIgnoresForeignNames) {
+TEST_F(Store, ListIsInTheOrderOfWritingWithoutForeignNames) {
   const RunLock lock(root);
   for (int64_t n : {123456789, 5, 0, 99999999}) save_sample(lock, n);
   for (const char* name :
        {"step-1", "step-000000010", "step--0000001", "step-0000000x", "step-00000007.bak", "steps", "wandb"})
     make_dirs(cat(root, "/", name));
-  EXPECT_EQ(steps(), (Steps{0, 5, 99999999, 123456789}));
-  EXPECT_EQ(newest_valid(root)->step, 123456789);
+  EXPECT_EQ(steps(), (Steps{123456789, 5, 0, 99999999}));
+  EXPECT_EQ(newest_valid(root)->step, 99999999);
   EXPECT_ERROR(step_folder(-1), "step -1");
 }
 
@@ -281,14 +281,58 @@ TEST_F(Store, PruneNeverRemovesTheLastGoodStep) {
   EXPECT_EQ(steps(), (Steps{3, 4, 5}));
 }
 
-TEST_F(Store, PruneAfterGoingBackKeepsWhatIsSavedNow) {
+TEST_F(Store, TheNewestIsTheOneWrittenLast) {
   const RunLock lock(root);
-  for (int64_t n : {1, 2, 3, 8, 9}) save_sample(lock, n);  // the run went back to 1 and has just saved 3
-  EXPECT_EQ(prune(lock, 2, 3), Steps{1});
-  EXPECT_EQ(steps(), (Steps{2, 3, 8, 9}));
-  EXPECT_EQ(prune(lock, 1, 3), Steps{2});
-  EXPECT_EQ(prune(lock, 1, 0), Steps{});
-  EXPECT_EQ(steps(), (Steps{3, 8, 9}));
+  for (int64_t n : {1, 2, 8, 9}) save_sample(lock, n);
+  make_newest(lock, list_checkpoints(root).front());  // the run goes back to 1
+  EXPECT_EQ(newest_valid(root)->step, 1);
+  EXPECT_EQ(slurp(root + "/latest"), "step-00000001\n");
+  EXPECT_TRUE(verify_checkpoint(step(1), Depth::checksums).ok);
+  save_sample(lock, 2), save_sample(lock, 3);
+  EXPECT_EQ(steps(), (Steps{8, 9, 1, 2, 3}));
+  EXPECT_EQ(newest_valid(root)->step, 3);
+  for (const CheckpointInfo& info : list_checkpoints(root)) EXPECT_EQ(info.given_up, info.step > 3) << info.step;
+  damage(3);
+  EXPECT_EQ(newest_valid(root)->step, 2);
+  EXPECT_EQ(prune(lock, 2), (Steps{8, 9, 1}));
+}
+
+TEST_F(Store, CheckpointsOfOlderVersionsAreInTheOrderOfSteps) {
+  const RunLock lock(root);
+  for (int64_t n : {9, 8}) {
+    save_sample(lock, n);
+    Manifest m = read_manifest(step(n));
+    m.serial = 0;
+    spill(step(n) + "/manifest.json", manifest_json(m));
+  }
+  EXPECT_EQ(steps(), (Steps{8, 9}));
+  save_sample(lock, 5);
+  EXPECT_EQ(steps(), (Steps{8, 9, 5}));
+  spill(step(8) + "/manifest.json", "damaged");
+  EXPECT_EQ(steps(), (Steps{9, 5, 8}));  // tried first, so that a message says what is wrong with it
+}
+
+TEST_F(Store, APathMeansACheckpointARunOrItsLatest) {
+  const RunLock lock(root);
+  for (int64_t n : {1, 2}) save_sample(lock, n);
+  EXPECT_EQ(checkpoint_at(step(1), verify_checksums), step(1));
+  EXPECT_EQ(checkpoint_at(root, verify_checksums), step(2));
+  EXPECT_EQ(checkpoint_at(root + "/latest", verify_checksums), step(2));
+  EXPECT_ERROR(checkpoint_at(step(3), verify_checksums), "there is no such folder", "step-00000002");
+  damage(1);
+  EXPECT_ERROR(checkpoint_at(step(1), verify_checksums), "not a whole checkpoint", "checkpoint list");
+}
+
+TEST_F(Store, WhatIsNoCheckpointIsNeitherRemovedNorReplaced) {
+  const RunLock lock(root);
+  make_dirs(step(2));
+  spill(step(2) + "/notes.txt", "mine");
+  for (int64_t n : {1, 3, 4}) save_sample(lock, n);
+  EXPECT_EQ(prune(lock, 1), (Steps{1, 3}));
+  EXPECT_EQ(slurp(step(2) + "/notes.txt"), "mine");
+  save_sample(lock, 2);
+  EXPECT_EQ(newest_valid(root)->step, 2);
+  EXPECT_EQ(slurp(step(2) + ".moved-1/notes.txt"), "mine");
 }
 
 TEST_F(Store, StepsThatAreVisiblyTornDoNotCountAsKept) {
@@ -296,9 +340,9 @@ TEST_F(Store, StepsThatAreVisiblyTornDoNotCountAsKept) {
   for (int64_t n = 1; n <= 4; ++n) save_sample(lock, n);
   fs::remove(step(4) + "/model.safetensors");
   fs::remove(step(2) + "/manifest.json");
-  EXPECT_EQ(prune(lock, 3), Steps{});  // only 1 and 3 are whole
-  EXPECT_EQ(prune(lock, 1), (Steps{1, 2}));
-  EXPECT_EQ(steps(), (Steps{3, 4}));
+  EXPECT_EQ(prune(lock, 3), Steps{});   // only 1 and 3 are whole
+  EXPECT_EQ(prune(lock, 1), Steps{1});  // 2 has no manifest and stays
+  EXPECT_EQ(steps(), (Steps{2, 3, 4}));
 }
 
 TEST_F(Store, RanksWriteTheirOwnFilesAndOneCommits) {

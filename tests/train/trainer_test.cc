@@ -424,6 +424,39 @@ TEST_F(TrainerTest, LoadStepChoosesAnEarlierCheckpoint) {
   EXPECT_THROW(run(config("r", {"load_step=3"})), Error);
 }
 
+// A run goes back to step 2, and from then on the folder means the branch that begins there.
+TEST_F(TrainerTest, ARunThatWentBackContinuesItsNewBranch) {
+  const auto resumed_from = [&](std::vector<std::string> set, int64_t train_iters) {
+    set.insert(set.end(), {"save_interval=2", "lr_decay_iters=8", cat("train_iters=", train_iters)});
+    EXPECT_EQ(run(config("r", set)), Exit::done);
+    const auto resumes = events("r", EventKind::resume);
+    return resumes.empty() ? -1 : resumes.back().step;
+  };
+  const std::string rate = "learning_rate=0.02";
+  EXPECT_EQ(resumed_from({}, 6), -1);
+  EXPECT_EQ(resumed_from({rate, "load_step=2"}, 3), 2);
+  EXPECT_EQ(resumed_from({rate, "load_step=2"}, 4), 3);  // the same command again does not go back once more
+  EXPECT_EQ(resumed_from({rate}, 5), 4);
+  EXPECT_EQ(resumed_from({"learning_rate=0.03", "load_step=2"}, 3), 2);  // another command does
+  EXPECT_EQ(steps("r").back(), 3);
+  EXPECT_EQ(resumed_from({"learning_rate=0.03", "load=" + dir_.path() + "/r/latest"}, 4), 3);
+}
+
+// `load none` starts anew each time, but not in a job that the batch system starts again.
+TEST_F(TrainerTest, ARequeuedJobThatStartedAnewContinues) {
+  const auto begun_at = [&] { return events("r", EventKind::resume).back().step; };
+  const auto anew = [&](int64_t train_iters) {
+    return config("r", {"load=none", "lr_decay_iters=8", cat("train_iters=", train_iters)});
+  };
+  ASSERT_EQ(run(anew(2)), Exit::done);
+  ASSERT_EQ(run(anew(3)), Exit::done);
+  EXPECT_EQ(begun_at(), 0);
+  ::setenv("SLURM_RESTART_COUNT", "1", 1);
+  ASSERT_EQ(run(anew(4)), Exit::done);
+  ::unsetenv("SLURM_RESTART_COUNT");
+  EXPECT_EQ(begun_at(), 3);
+}
+
 TEST_F(TrainerTest, AccumulationStepsMustAgree) {
   EXPECT_EQ(run(config("", {"train_iters=1", "lr_warmup_iters=0", "gradient_accumulation_steps=2"})), Exit::done);
   EXPECT_NE(error_of(config("", {"gradient_accumulation_steps=1"})).find("2 micro-batches"), std::string::npos);
