@@ -4,6 +4,7 @@ signal, requeue and resume; preemption; a rank that dies.
 import os
 import re
 import signal
+import socket
 import time
 import unittest
 
@@ -59,6 +60,30 @@ class SlurmTest(RanksTest):
             self.assertEqual(self.wait_end(job)["JobState"], "COMPLETED", self.log(job))
             self.assertIn(f"all {nodes * tasks} ranks are there", self.log(job))
             self.assert_same_losses(script, "one")
+
+    def srun(self, *arguments, env=None):
+        """The README's command: srun alone, without a batch file and a secret."""
+        return self.slurm.run("srun", "--nodes=2", "--ntasks-per-node=1", "--time", "10", str(PROGRAM), "train",
+                              str(self.config), *arguments, cwd=self.folder, env=env or {}, check=False, timeout=SECONDS)
+
+    def test_srun_alone_needs_no_secret(self):
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
+            try:
+                s.connect(("192.0.2.1", 9))  # sends nothing, but chooses an address of this machine
+            except OSError:
+                self.skipTest("this machine has no address but the loopback one")
+            address = s.getsockname()[0]
+        self.run_program("train", self.config, "--set", "save=one")
+        done = self.srun("--set", "save=two", env={"MASTER_ADDR": address})
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assert_same_losses("two", "one")
+        self.assertEqual(list((self.folder / "two").glob(".job-*")), [], "the secret has been removed")
+
+    def test_a_name_that_does_not_resolve_is_said_soon(self):
+        done = self.srun("--set", "distributed_timeout=12")  # the virtual nodes have no names that resolve
+        self.assertNotEqual(done.returncode, 0)
+        said = done.stderr + done.stdout
+        self.assertRegex(said, r"has not reached rank 0 at n\d: the name cannot be resolved: .*set MASTER_ADDR.*trying on")
 
     def test_signal_requeue_and_resume(self):
         """What --signal=USR1@300 does before the limit, done by hand."""
