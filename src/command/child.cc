@@ -7,15 +7,21 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <filesystem>
+#include <thread>
+#include <utility>
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/log.h"
+#include "checkpoint/layout.h"
 
 namespace athanor {
 namespace {
 
-constexpr int kNotStarted = 127;  // as a shell's code for a program that it cannot start
+constexpr int kNotStarted = 127;    // as a shell's code for a program that it cannot start
+constexpr int kSecondsToStop = 30;  // exit_signal_budget, and what a step in progress takes
 
 // Blocks signals for its lifetime, so that they can be waited for instead of handled.
 class BlockedSignals {
@@ -72,6 +78,16 @@ void end_with_parent(pid_t parent) {
 }
 
 std::string own_program() { return std::filesystem::read_symlink("/proc/self/exe").string(); }
+
+void await_free_run(const std::string& folder) {
+  const std::string name(kLockName), path = cat(folder, "/", name);
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(kSecondsToStop);
+  for (bool told = false; access(path.c_str(), F_OK) == 0 && std::chrono::steady_clock::now() < end;) {
+    if (lock_file(create_below(folder, name, O_RDWR), path, cat("two runs in ", folder))) return;
+    if (!std::exchange(told, true)) log::info("waiting for the process that still writes to ", folder);
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  }
+}
 
 ChildEnd run_child(const std::vector<std::string>& command, const std::string& log) {
   const BlockedSignals signals;

@@ -19,6 +19,10 @@ std::string own_program();
 // the command that supervises it.
 void end_with_parent(pid_t parent);
 
+// Waits, for up to kSecondsToStop, until no other process writes to a run's folder: the run of an earlier command that
+// was killed may still be saving its last step.
+void await_free_run(const std::string& folder);
+
 // Output of both kinds is appended to `log`. The child has a process group of its own, so that a signal from the
 // terminal reaches it once, through us.
 ChildEnd run_child(const std::vector<std::string>& command, const std::string& log);

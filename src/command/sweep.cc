@@ -195,6 +195,7 @@ Exit run_all(const SweepArgs& args, std::vector<Outcome>& all) {
     std::vector<std::string> command = {own_program(), "train", args.config, "--set",
                                         cat("save=", folder_of(args, *o.run))};
     for (const std::string& text : o.run->overrides) command.insert(command.end(), {"--set", text});
+    await_free_run(folder_of(args, *o.run));
     const ChildEnd end = run_child(command, log_of(args, *o.run));
     look(args, o);
     if (end.stopped) {

@@ -51,6 +51,7 @@ Exit train(const TwinArgs& args, const std::string& name, const std::vector<std:
   log::info("twin: ", name, ", with its output in ", log);
   std::vector<std::string> command = {own_program(), "train", args.config};
   for (const std::string& text : overrides) command.insert(command.end(), {"--set", text});
+  await_free_run(cat(args.folder, "/", name));
   const ChildEnd end = run_child(command, log);
   if (end.stopped || end.code == int(Exit::requeue)) {
     log::info("twin: stopped in ", name, "; the same command goes on");

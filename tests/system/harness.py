@@ -134,6 +134,11 @@ class SystemTest(unittest.TestCase):
         self.addCleanup(end_for_sure, process)
         return process
 
+    def said(self, process):
+        """What a process that was started has written to stderr until now."""
+        err = process.printed[1].fileno()
+        return os.pread(err, os.fstat(err).st_size, 0).decode(errors="replace")
+
     def finish(self, process, begin=None, timeout=TIMEOUT):
         begin = begin or time.monotonic()
         with contextlib.suppress(subprocess.TimeoutExpired):

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import time
 import unittest
+from pathlib import Path
 from xml.etree import ElementTree
 
 from harness import DONE, ERROR, REQUEUE, ROOT, TIMEOUT, USAGE, SystemTest
@@ -78,11 +79,6 @@ class ReportTest(SystemTest):
         self.run_program("train", self.make_config(train_iters=10))
         self.assertEqual(self.finish(watch).code, DONE)
         self.assertTrue((self.folder / "run" / "report.html").exists())
-
-    def said(self, process):
-        """What it has written to stderr until now."""
-        size = os.fstat(process.printed[1].fileno()).st_size
-        return os.pread(process.printed[1].fileno(), size, 0).decode()
 
 
 class ScalingTest(SystemTest):
@@ -162,18 +158,29 @@ class SweepTest(SystemTest):
                         "the run has saved before it ended")
         self.assertEqual(len(self.runs()), 1)
 
-    def test_a_killed_sweep_leaves_no_run_behind(self):
+    def test_a_killed_sweep_leaves_no_run_behind_and_starts_again(self):
         values = ("sweep", self.config, "--set", "train_iters=100000,3", "--set", "eval_interval=0", "-o", "sw")
         sweep = self.start(*values)
         first = "sw/000-train_iters=100000-eval_interval=0"
         self.assertTrue(self.wait_for_step(sweep, 3, run=first))
+        [child] = map(int, Path(f"/proc/{sweep.pid}/task/{sweep.pid}/children").read_text().split())
+        os.kill(child, signal.SIGSTOP)  # so that it cannot stop before the same command comes again
         sweep.kill()
         sweep.wait()
+        again = self.start(*values)
+        self.wait(lambda: "waiting for the process" in self.said(again))
+        os.kill(child, signal.SIGCONT)
+        self.wait(lambda: self.records(first)[-1]["event"] == "step" and
+                  any(r["event"] == "resume" for r in self.records(first)))
+        self.assertIn("signal", [r["event"] for r in self.records(first)], "the first run has stopped as by SIGTERM")
+        again.send_signal(signal.SIGTERM)
+        self.assertEqual(self.finish(again).code, REQUEUE)
+
+    def wait(self, reached):
         end = time.monotonic() + TIMEOUT
-        while self.records(first)[-1]["event"] != "end" and time.monotonic() < end:
-            time.sleep(0.05)
-        self.assertEqual(self.records(first)[-1]["event"], "end", "its run has stopped, as by SIGTERM")
-        self.assertGreater(len(self.checkpoints(first)), 0)
+        while not reached():
+            self.assertLess(time.monotonic(), end)
+            time.sleep(0.02)
 
     def test_losses_are_drawn_by_rate_and_width(self):
         self.run_program("sweep", self.config, "--widths", "16,32", "--set", "learning_rate=1e-3,3e-3", "-o", "sw")
