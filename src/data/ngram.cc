@@ -5,7 +5,6 @@
 #include <cmath>
 #include <iomanip>
 #include <sstream>
-#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -55,10 +54,14 @@ class CountTable {
   size_t used_ = 0;
 };
 
+using Run = std::span<const int32_t>;  // consecutive tokens of a stream
+
 class Counts {
  public:
-  Counts(std::span<const int32_t> tokens, int64_t vocab_size)
-      : vocab_(uint64_t(vocab_size)), total_(double(tokens.size())), single_(vocab_) {
+  explicit Counts(int64_t vocab_size) : vocab_(uint64_t(vocab_size)), single_(vocab_) {}
+  // Counts the n-grams within the run.
+  void add(Run tokens) {
+    total_ += double(tokens.size());
     for (size_t i = 0; i < tokens.size(); ++i) {
       const uint64_t c = uint64_t(tokens[i]);
       ++single_[c];
@@ -78,14 +81,14 @@ class Counts {
 
  private:
   uint64_t vocab_;
-  double total_;
+  double total_ = 0;
   std::vector<int64_t> single_;
   CountTable pair_, triple_;
 };
 
-// Calls fn with the probabilities of every token that has two predecessors.
+// Calls fn with the probabilities of every token of a run that has two predecessors there.
 template <class Fn>
-void each(const Counts& counts, std::span<const int32_t> tokens, Fn&& fn) {
+void each(const Counts& counts, Run tokens, Fn&& fn) {
   for (size_t i = 2; i < tokens.size(); ++i)
     fn(counts(uint64_t(tokens[i - 2]), uint64_t(tokens[i - 1]), uint64_t(tokens[i])));
 }
@@ -95,7 +98,7 @@ using Weights = std::array<double, kOrders>;
 double mix(const Weights& w, const std::array<double, kOrders>& p) { return w[0] * p[0] + w[1] * p[1] + w[2] * p[2]; }
 
 // Expectation maximization of the mixture weights; orders above `orders` get weight 0.
-Weights fit(const Counts& counts, std::span<const int32_t> held_out, int orders) {
+Weights fit(const Counts& counts, std::span<const Run> held_out, int orders) {
   constexpr int kSteps = 12;       // the loss changes by less than 1e-3 long before
   constexpr double kFloor = 1e-3;  // minimum weight of the unigram, which is never 0
   Weights w{};
@@ -103,11 +106,12 @@ Weights fit(const Counts& counts, std::span<const int32_t> held_out, int orders)
   for (int step = 0; step < kSteps; ++step) {
     Weights share{};
     double seen = 0;
-    each(counts, held_out, [&](const std::array<double, kOrders>& p) {
-      const double total = mix(w, p);
-      for (size_t i = 0; i < kOrders; ++i) share[i] += w[i] * p[i] / total;
-      ++seen;
-    });
+    for (const Run& run : held_out)
+      each(counts, run, [&](const std::array<double, kOrders>& p) {
+        const double total = mix(w, p);
+        for (size_t i = 0; i < kOrders; ++i) share[i] += w[i] * p[i] / total;
+        ++seen;
+      });
     if (seen == 0) break;
     for (size_t i = 0; i < kOrders; ++i) w[i] = share[i] / seen;
     if (w[0] < kFloor) {
@@ -118,11 +122,20 @@ Weights fit(const Counts& counts, std::span<const int32_t> held_out, int orders)
   return w;
 }
 
-// A twentieth of the tokens, in runs from everywhere: the end of a corpus is rarely representative.
-std::pair<std::vector<int32_t>, std::vector<int32_t>> hold_out(std::span<const int32_t> tokens) {
+// A twentieth of the tokens, in runs from everywhere: the end of a corpus is rarely representative. No n-gram reaches
+// over the gap that a run leaves, and a held-out run begins with the two tokens before it, so that each of its own has
+// the context that it has in the corpus.
+struct Division {
+  std::vector<Run> kept, held_out;
+};
+Division hold_out(Run tokens) {
   const size_t run = std::clamp<size_t>(tokens.size() / 2000, 3, 1000);
-  std::pair<std::vector<int32_t>, std::vector<int32_t>> parts;
-  for (size_t i = 0; i < tokens.size(); ++i) (i / run % 20 == 19 ? parts.second : parts.first).push_back(tokens[i]);
+  Division parts;
+  for (size_t begin = 0; begin < tokens.size(); begin += 20 * run) {
+    const size_t held = std::min(begin + 19 * run, tokens.size()), end = std::min(held + run, tokens.size());
+    parts.kept.push_back(tokens.subspan(begin, held - begin));
+    if (held < end) parts.held_out.push_back(tokens.subspan(held - 2, end - held + 2));
+  }
   return parts;
 }
 
@@ -143,12 +156,14 @@ NgramBaselines ngram_baselines(std::span<const int32_t> train, std::span<const i
 
   Weights bigram, trigram;
   {
-    const auto [kept, held_out] = hold_out(train);
-    const Counts counts(kept, vocab_size);
-    bigram = fit(counts, held_out, 2);
-    trigram = fit(counts, held_out, 3);
+    const Division parts = hold_out(train);
+    Counts counts(vocab_size);
+    for (const Run& run : parts.kept) counts.add(run);
+    bigram = fit(counts, parts.held_out, 2);
+    trigram = fit(counts, parts.held_out, 3);
   }
-  const Counts counts(train, vocab_size);
+  Counts counts(vocab_size);
+  counts.add(train);
   NgramBaselines b{.uniform = std::log(double(vocab_size)),
                    .train_tokens = int64_t(train.size()),
                    .valid_tokens = int64_t(valid.size())};

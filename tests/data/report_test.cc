@@ -1,8 +1,10 @@
 // The n-gram losses against theory, and the reports of `data info` and `data verify` on good and bad shards.
 #include "data/report.h"
 
+#include <array>
 #include <cmath>
 #include <filesystem>
+#include <map>
 
 #include "base/rng.h"
 #include "data/ngram.h"
@@ -38,6 +40,51 @@ TEST(Ngram, SecondOrderDependenceIsSeenByTheTrigramAlone) {
   EXPECT_NEAR(b.unigram, std::log(5.0), 0.02);
   EXPECT_NEAR(b.bigram, std::log(5.0), 0.02);
   EXPECT_NEAR(b.trigram, -0.92 * std::log(0.92) - 0.08 * std::log(0.02), 0.03);
+}
+
+// The loss with the best weights that a search on the validation tokens themselves finds, with counts by std::map.
+double best_trigram(const std::vector<int32_t>& train, const std::vector<int32_t>& valid, int64_t vocab) {
+  std::map<std::vector<int32_t>, double> count;
+  const auto gram = [](const std::vector<int32_t>& tokens, size_t end, size_t n) {
+    return std::vector<int32_t>(tokens.begin() + int64_t(end - n), tokens.begin() + int64_t(end));
+  };
+  for (size_t end = 1; end <= train.size(); ++end)
+    for (size_t n = 1; n <= std::min<size_t>(3, end); ++n) ++count[gram(train, end, n)];
+  std::vector<std::array<double, 3>> p;
+  for (size_t i = 2; i < valid.size(); ++i) {
+    std::array<double, 3>& at = p.emplace_back();
+    at[0] = (count[gram(valid, i + 1, 1)] + 1) / double(int64_t(train.size()) + vocab);
+    for (size_t n = 1; n <= 2; ++n) {
+      const double context = count[gram(valid, i, n)];
+      at[n] = context > 0 ? count[gram(valid, i + 1, n + 1)] / context : at[n - 1];
+    }
+  }
+  double best = INFINITY;
+  for (double one = 0.01; one < 1; one += 0.02)
+    for (double two = 0; one + two < 1; two += 0.02) {
+      double loss = 0;
+      for (const auto& at : p) loss -= std::log(one * at[0] + two * at[1] + (1 - one - two) * at[2]);
+      best = std::min(best, loss / double(p.size()));
+    }
+  return best;
+}
+
+// Some 64 tokens that repeat, sometimes interrupted: contexts say nearly everything.
+TEST(Ngram, InterpolationOfASmallCorpusIsNearlyTheBest) {
+  for (const size_t size : {size_t{1000}, size_t{5000}, size_t{20'000}}) {
+    std::vector<int32_t> tokens;
+    const auto drawn = [&](int64_t of) { return int32_t(random_bits(7, 8, tokens.size()) % uint64_t(of)); };
+    while (tokens.size() < size + 5000)
+      if (random_bits(9, 10, tokens.size()) % 10 < 6)
+        for (int i = 0; i < 64; ++i) tokens.push_back(int32_t(random_bits(1, 2, uint64_t(i)) % 256));
+      else
+        for (int i = 0; i < 16; ++i) tokens.push_back(drawn(256));
+    const std::vector<int32_t> train(tokens.begin(), tokens.begin() + int64_t(size));
+    const std::vector<int32_t> valid(tokens.begin() + int64_t(size), tokens.begin() + int64_t(size) + 5000);
+    const double got = ngram_baselines(train, valid, 257).trigram, best = best_trigram(train, valid, 257);
+    EXPECT_GT(got, best - 1e-3) << size;
+    EXPECT_LT(got, 1.03 * best) << size;
+  }
 }
 
 TEST(Ngram, TokensNeverSeenCostFinitely) {
