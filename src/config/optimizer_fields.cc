@@ -61,7 +61,8 @@ std::vector<Field<Config>> optimizer_fields() {
       choice<&Config::lr_decay_style>(
           "lr_decay_style", notice,
           "course of the learning rate after the warm-up; WSD = constant, then a decay at the end; inverse_sqrt = "
-          "learning_rate * sqrt(lr_warmup_iters / step), not below min_lr; 1cycle = half a cosine up during the "
+          "learning_rate * sqrt(lr_warmup_iters / finished steps), not below min_lr; 1cycle = half a cosine up during "
+          "the "
           "warm-up, "
           "then one down, while momentum goes down to low_momentum and up again; exponential = from lr_warmup_init to "
           "learning_rate by one factor each step, as `athanor range-test` does"),
