@@ -27,8 +27,7 @@ struct ColumnSumCut {
   static constexpr int kWarps = 8;            // of a block
   static constexpr int kRowsInFlight = 4;     // of a warp
   static constexpr int64_t kMaxRanges = 256;  // so that the second launch is short
-  static constexpr int64_t kWave =
-      int64_t{5} * 132;  // blocks that an H200 holds at once, by their registers (scripts/occupancy.py)
+  static constexpr int64_t kWave = int64_t{5} * 132;  // blocks that an H200 holds at once, by their registers
   int64_t rows_each, count;
   ColumnSumCut(int64_t rows, int64_t columns) {
     const int64_t tiles = std::max<int64_t>(1, div_ceil<int64_t>(columns, 256));

@@ -34,7 +34,6 @@ NOT_RUN = [
     (r"^scripts/bench/|^scripts/make_references\.py", "minutes, or needs PyTorch"),
     (r"bench decode configs/gpt2-124m\.json", "minutes"),
     (r"--ranks 4 bench comm", "as long as it likes on few cores; docs/commands.md has one with small tensors"),
-    (r"^scripts/model_attention\.py", "needs kernels that nvcc compiled, and takes most of a minute"),
     (r"^scripts/corpus\.py", "needs the texts of Debian packages; the quick start runs it"),
     (r"^tensorboard ", "needs TensorBoard, and does not end"),
 ]

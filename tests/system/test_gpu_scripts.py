@@ -398,59 +398,5 @@ class ChoicesTest(SystemTest):
         self.assertEqual((found["best"], found["auto_of_best"], found["met"]), (8, 1, True))
 
 
-class OccupancyTest(unittest.TestCase):
-    """What scripts/occupancy.py computes of registers, shared memory and blocks."""
-
-    def setUp(self):
-        self.occupancy = module(ROOT / "scripts" / "occupancy.py")
-
-    def of(self, threads, registers, shared, blocks):
-        o = self.occupancy.occupancy(threads, registers, shared, blocks)
-        return o.blocks, o.share, o.bound, round(o.waves, 3), round(o.filled, 3)
-
-    def test_what_is_scarcest_bounds_the_blocks(self):
-        self.assertEqual(self.of(256, 32, 0, 132 * 8), (8, 1, "threads", 1, 1))
-        self.assertEqual(self.of(384, 168, 0, 132), (1, 384 / 2048, "registers", 1, 1))
-        self.assertEqual(self.of(256, 33, 0, 132 * 6), (6, 0.75, "registers", 1, 1), "40 of 33 are given out")
-        self.assertEqual(self.of(128, 32, 100 << 10, 132), (2, 256 / 2048, "shared memory", 0.5, 1))
-        self.assertEqual(self.of(32, 32, 0, 132 * 32), (32, 0.5, "blocks", 1, 1))
-
-    def test_the_last_wave_is_idle_where_it_is_not_full(self):
-        self.assertEqual(self.of(384, 168, 0, 133)[3:], (1.008, 0.504))
-        self.assertEqual(self.of(384, 168, 0, 66)[3:], (0.5, 0.5))
-
-    def test_a_block_that_fits_nowhere_is_refused(self):
-        with self.assertRaisesRegex(ValueError, "no block fits on a multiprocessor: shared memory"):
-            self.of(128, 32, 228 << 10, 1)
-
-    def test_names_of_both_compilers_agree(self):
-        name = "a::(anonymous namespace)::k<(a::Kind)1, b<int> >"
-        self.assertEqual(self.occupancy.bare(f"void {name}(float*, int (*)[2])"), name)
-        self.assertEqual(self.occupancy.bare("a::k(a::(anonymous namespace)::T)"), "a::k")
-
-    def compiled(self):
-        """nvcc's kernels, or none where it or the tools that look into objects are missing."""
-        try:
-            return self.occupancy.compiled(ROOT / "build")
-        except self.occupancy.machine_code.NotHere:
-            return {}
-
-    @unittest.skipUnless((ROOT / "build" / "tests" / "kernel_launches").exists(), "the emulated GPU is not built")
-    def test_launches_of_every_model_keep_the_limits_of_the_gpu_and_fill_it(self):
-        kernels = self.compiled()
-        for model in self.occupancy.MODELS:
-            head, launches = self.occupancy.launches(ROOT / "build" / "tests" / "kernel_launches", model, [])
-            for _, blocks, threads, dynamic, name in launches if kernels else []:
-                k = kernels[name]
-                found = self.occupancy.occupancy(threads, k.registers, k.shared + dynamic, blocks)
-                if blocks >= self.occupancy.MULTIPROCESSORS:  # fewer: small work
-                    self.assertGreater(found.filled, 0.8, f"{model}: {name}, {blocks} blocks: {found}")
-            self.assertIn("micro-batches of", head)
-            self.assertGreater(sum(times for times, *_ in launches), 100, model)
-            names = [name for *_, name in launches]
-            self.assertTrue(any("attend_wgmma" in name for name in names), model)
-            self.assertTrue(any("adamw_tiles" in name for name in names), model)
-
-
 if __name__ == "__main__":
     unittest.main()
