@@ -4,7 +4,7 @@
 usage: check_layers.py [REPOSITORY]
 - A file of src/<folder>/ includes only from its folder and from those that the folder's athanor_library(...) line names,
   directly or through others.
-- Third-party headers are included by .cc files only; MPI, NCCL and CUDA headers only where the table below says.
+- Third-party headers are included by .cc files only; NCCL and CUDA headers only where the table below says.
 - Axes of the process mesh are named where the table below says; all others ask Placement and the mesh's groups.
 - Files stay below 600 lines (.cu: 800) and open with a comment or an include; a header has #pragma once.
 """
@@ -19,7 +19,6 @@ THIRD_PARTY = ("nlohmann/", "CLI/", "spdlog/", "fmt/", "xxhash.h", "pcre2.h", "z
                "gtest/", "gmock/")
 # Headers that belong to one place: pattern of the header -> pattern of the files that may include it, from src/.
 PLACES = {
-    r"mpi\.h|mpi/.*": r"comm/plugin/.*",
     r"nccl\.h": r"comm/nccl.*|cuda/libraries/.*",
     r"(cuda[_.]|cublas|cudnn|cupti|nvml|nvtx3/|curand|nvrtc|cutlass/|cute/).*": r"cuda/.*|comm/nccl.*",
     r"cuda/(?!make_cuda\.h|scratch\.h|libraries/specs\.h|libraries/library\.h).*": r"cuda/.*|comm/nccl.*",

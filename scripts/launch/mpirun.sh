@@ -2,8 +2,7 @@
 # Starts ranks by mpirun; with HOSTS, on several machines that ssh reaches without a password.
 #   mpirun.sh RANKS CONFIG.json [flags of `athanor train`]
 #   HOSTS=node1:8,node2:8 mpirun.sh 16 CONFIG.json
-# mpirun only starts the ranks; tensors go through MPI with `--set transport=mpi` alone. To stop a run send SIGUSR1 to mpirun,
-# which passes it on: after SIGTERM it gives the ranks about a second, which need not suffice for a checkpoint.
+# mpirun only starts the ranks, which talk over TCP. To stop a run send SIGUSR1 to mpirun, which passes it on: after SIGTERM it gives the ranks about a second, which need not suffice for a checkpoint.
 set -u
 athanor=${ATHANOR:-athanor}
 ranks=${1:?number of ranks}

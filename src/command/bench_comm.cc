@@ -15,7 +15,6 @@ namespace {
 struct BenchCommArgs {
   int64_t least = 1 << 10, most = 16 << 20;  // bytes
   double seconds = 0.2;                      // time of each measurement
-  std::string transport = "tcp";
   bool json = false;
 };
 
@@ -70,12 +69,11 @@ void print(const std::vector<CommRow>& rows, const BenchCommArgs& args, int rank
     for (const CommRow& r : rows)
       list.push_back(
           {{"collective", r.collective}, {"bytes", r.bytes}, {"seconds", r.seconds}, {"bus_bytes_per_second", r.bus}});
-    const nlohmann::ordered_json j = {{"ranks", ranks}, {"transport", args.transport}, {"rows", list}};
+    const nlohmann::ordered_json j = {{"ranks", ranks}, {"transport", "tcp"}, {"rows", list}};
     std::printf("%s\n", j.dump().c_str());
     return;
   }
-  std::printf("%d ranks over %s\n%-16s %12s %12s %14s\n", ranks, args.transport.c_str(), "collective", "size",
-              "time (us)", "bus bandwidth");
+  std::printf("%d ranks over TCP\n%-16s %12s %12s %14s\n", ranks, "collective", "size", "time (us)", "bus bandwidth");
   for (const CommRow& r : rows)
     std::printf("%-16s %12s %12.1f %12sB/s\n", r.collective, format_bytes(uint64_t(r.bytes)).c_str(), r.seconds * 1e6,
                 format_count(r.bus).c_str());
@@ -90,7 +88,6 @@ Exit bench_comm(const BenchCommArgs& args, const RankFlags& flags) {
         Exit::usage);
   Config config;
   config.device = DeviceChoice::cpu;
-  config.transport = args.transport == "mpi" ? Transport::mpi : Transport::tcp;
   log::configure({.level = ranks.rank == 0 ? log::Level::info : log::Level::warn, .rank = ranks.rank});
   Machine machine(config, ranks);
   machine.run([&] {
@@ -117,7 +114,6 @@ void add_bench_comm(Cli& cli, Verb bench) {
       .show_default()
       .check(in_range(4.0, 1e12));
   verb.add_option("--seconds", args->seconds, "time for each measurement").show_default().check(positive());
-  verb.add_option("--transport", args->transport, "tcp or mpi").show_default().check(one_of({"tcp", "mpi"}));
   verb.add_flag("--json", args->json, "one JSON object");
   verb.on_chosen([&cli, args] { cli.action = [args] { return bench_comm(*args, {}); }; });
 }

@@ -10,7 +10,6 @@
 
 #include "base/log.h"
 #include "base/version.h"
-#include "comm/mpi.h"
 #include "comm/rendezvous.h"
 #include "comm/secret.h"
 #include "comm/tcp.h"
@@ -131,7 +130,7 @@ Machine::Neighbours Machine::meet(const Config& config, const RankInfo& ranks) {
                                                      .last_resort = end_process,
                                                      .interfaces = interfaces});
   secret_->remove();  // all are there
-  control_ = config.transport == Transport::mpi ? make_mpi(*rendezvous_) : make_tcp(*rendezvous_, interfaces);
+  control_ = make_tcp(*rendezvous_, interfaces);
   Neighbours here{.index = 0, .count = 0};
   const std::string me = machine_identity();
   const auto all = rendezvous_->exchange("machine", me);

@@ -29,7 +29,6 @@ constexpr bool eight_bits(Precision p) { return p >= Precision::fp8_tensorwise; 
 enum class AmaxComputeAlgo { max, most_recent };                                   // TransformerEngine's words
 enum class MasterWeights { fp32, split, bf16 };
 enum class SumDtype { fp32, bf16 };  // type of gradients and of moments
-enum class Transport { tcp, mpi };
 enum class EvalWeights { current, average, ema };  // ema: average
 enum class AsyncSave { automatic, on, off };
 enum class DeterministicReduction { fixed_order, rank_invariant };
@@ -59,7 +58,6 @@ ChoiceNames choice_names(AmaxComputeAlgo);
 ChoiceNames choice_names(MasterWeights);
 ChoiceNames choice_names(SumDtype);
 ChoiceNames choice_names(DeterministicReduction);
-ChoiceNames choice_names(Transport);
 ChoiceNames choice_names(EvalWeights);
 ChoiceNames choice_names(AsyncSave);
 ChoiceNames choice_names(RecomputeGranularity);

@@ -156,7 +156,6 @@ struct Config {
   ContextMethod context_parallel_method = ContextMethod::automatic;
   DeterministicReduction deterministic_reduction = DeterministicReduction::fixed_order;
   int64_t logical_shards = 8;  // used by rank_invariant
-  Transport transport = Transport::tcp;
   double distributed_timeout = 600.0;  // seconds, as all that follow
   double startup_timeout = 600.0;
   double step_timeout = 0.0;  // 0 = from the times of steps

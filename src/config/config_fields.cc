@@ -344,10 +344,6 @@ Fields ranks_group() {
              "rank_invariant: a power of two; the parts of a step whose gradients are added in a fixed tree. As many "
              "ranks as this at most")
           .developer(),
-      choice<&Config::transport>(
-          "transport", free,
-          "transport of tensors between CPU ranks: tcp, or mpi, a plug-in that is built where MPI is installed "
-          "and needs mpirun or srun --mpi to start the ranks"),
       number("distributed_timeout", &Config::distributed_timeout, above(0), free, "s",
              "all ranks must connect within this time")
           .developer(),

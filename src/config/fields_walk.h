@@ -72,6 +72,7 @@ void read_fields(const std::vector<Field<T>>& fields, const Json& object, const 
   for (size_t i = 0; i < object.keys.size(); ++i) {
     const std::string& key = object.keys[i];
     const Field<T>* field = find_field(fields, key);
+    if (!field && skips_removed_key(object.items[i], prefix, key, notices)) continue;
     if (!field) unknown_key(object.items[i], prefix, key, known_keys(fields));
     std::string_view& before = given[size_t(field - fields.data())];
     const std::string path = dotted(prefix, key);

@@ -113,6 +113,15 @@ TEST(Parse, AliasesAreReadWithANotice) {
   expect_parts(error_in(small_config("\"lr\": 1,\n")), {"learning_rate and lr are one option", "keep learning_rate"});
 }
 
+TEST(Parse, RemovedKeysAreRefusedUnlessTheySayWhatIsLeft) {
+  std::vector<std::string> notices;
+  parse(small_config("\"transport\": \"tcp\",\n"), {}, &notices);
+  EXPECT_EQ(notices, (std::vector<std::string>{"run.json:2: transport was removed and has no effect"}));
+  expect_parts(error_in(small_config("\"transport\": \"mpi\",\n")),
+               {"run.json:2: transport: \"mpi\" was removed", "TCP alone; delete the key"});
+  expect_parts(error_in(small_config(), {"transport=mpi"}), {"--set transport: ", "was removed", "TCP alone"});
+}
+
 TEST(Parse, SyntaxErrorsNameLineAndColumn) {
   expect_parts(error_in("{\n  \"seed\": 1,\n  oops\n}"), {"run.json:3:3: not valid JSON"});
   expect_parts(error_in("{\"seed\": 1"), {"run.json:1:", "not valid JSON"});

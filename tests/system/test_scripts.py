@@ -65,11 +65,9 @@ class CheckLayersTest(SystemTest):
         self.write("config/json.h", "// JSON.\n#pragma once\n#include <nlohmann/json.hpp>\n")
         self.check("src/config/json.h:3: third-party header <nlohmann/json.hpp>")
 
-    def test_mpi_and_cuda_outside_their_place(self):
-        self.write("comm/plugin/mpi.cc", "#include <mpi.h>\n")
-        self.check()
-        self.write("engine/engine.cc", "#include <mpi.h>\n#include <cuda_runtime.h>\n")
-        self.check("src/engine/engine.cc:1: <mpi.h>", "src/engine/engine.cc:2: <cuda_runtime.h>")
+    def test_cuda_outside_its_place(self):
+        self.write("engine/engine.cc", "#include <nccl.h>\n#include <cuda_runtime.h>\n")
+        self.check("src/engine/engine.cc:1: <nccl.h>", "src/engine/engine.cc:2: <cuda_runtime.h>")
 
     def test_long_file_bare_opening_and_missing_guard(self):
         self.write("nn/long.cc", "// Long.\n" * 600)
