@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Writes tests/ops/optimizer_references.h: weights after 20 steps of each optimizer by optax, in float64; of Adam-mini by
-pytorch_optimizer, in float32; of schedule-free AdamW by schedulefree and of Adafactor by torch.optim, in float64.
+"""Writes tests/ops/optimizer_references.h: weights after 20 steps of each optimizer by optax, in float64; of schedule-free
+AdamW by schedulefree and of Adafactor by torch.optim, in float64.
 
-Needs optax, jax, pytorch_optimizer and schedulefree. Weights and gradients are those of start() and gradient(), which the test computes too.
+Needs optax, jax and schedulefree. Weights and gradients are those of start() and gradient(), which the test computes too.
 
 usage: make_optimizer_references.py [--out tests/ops/optimizer_references.h]
 """
@@ -12,7 +12,6 @@ import math
 import pathlib
 
 import jax
-import pytorch_optimizer
 import schedulefree
 import torch
 
@@ -76,20 +75,6 @@ def weights(rule, shape, average=False):
     return [float(x) for x in (out.T if shape else out).reshape(-1)]
 
 
-def adam_mini():
-    """Of a matrix, a second moment for each row: for the library these are heads of queries."""
-    model = torch.nn.Module()
-    model.register_module("q_proj", torch.nn.Linear(COLUMNS, ROWS, bias=False))
-    weight = model.q_proj.weight
-    weight.data = torch.tensor([start(i) for i in range(ROWS * COLUMNS)]).reshape(ROWS, COLUMNS)
-    rule = pytorch_optimizer.AdamMini(model, lr=RATE, betas=(0.9, 0.95), weight_decay=DECAY, num_embeds=COLUMNS,
-                                      num_heads=COLUMNS)
-    for step in range(STEPS):
-        weight.grad = torch.tensor([gradient(i, step) for i in range(ROWS * COLUMNS)]).reshape(ROWS, COLUMNS)
-        rule.step()
-    return [float(x) for x in weight.detach().reshape(-1)]
-
-
 def schedule_free():
     """With a warm-up of 8 steps: the weights that gradients are taken at, and their average."""
     def place(x):
@@ -131,7 +116,7 @@ def main():
         "",
     ]
     found = {name: weights(*RULES[AVERAGES.get(name, name)], name in AVERAGES) for name in [*RULES, *AVERAGES]}
-    for name, numbers in {**found, "kAdamMini": adam_mini(), **schedule_free(), "kAdafactor": adafactor(COLUMNS),
+    for name, numbers in {**found, **schedule_free(), "kAdafactor": adafactor(COLUMNS),
                           "kAdafactorVector": adafactor(0)}.items():
         lines.append(f"constexpr double {name}[] = {{")
         values = [f"{x:.12g}," for x in numbers]

@@ -20,9 +20,7 @@ enum class RuleName : uint8_t {
   normuon,
   adamw_8bit,
   lamb,
-  adam_mini,
   schedule_free_adamw,
-  adamw_fp8,
   adafactor
 };
 enum class MuonScale : uint8_t { original, match_rms, spectral };

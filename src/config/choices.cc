@@ -12,21 +12,10 @@ constexpr std::string_view kDevices[] = {"auto", "cpu", "cuda"};
 constexpr std::string_view kCpuGemms[] = {"builtin", "onednn"};
 constexpr std::string_view kAttentions[] = {"auto", "builtin", "ordered", "cudnn"};
 constexpr std::string_view kContextMethods[] = {"auto", "gather", "ring"};
-constexpr std::string_view kOptimizers[] = {"adamw",     "adam",       "sgd",  "lion",      "muon",
-                                            "normuon",   "adamw_8bit", "lamb", "adam_mini", "schedule_free_adamw",
-                                            "adamw_fp8", "adafactor"};
-constexpr std::string_view kGroupOptimizers[] = {"inherit",
-                                                 "adamw",
-                                                 "adam",
-                                                 "sgd",
-                                                 "lion",
-                                                 "muon",
-                                                 "normuon",
-                                                 "adamw_8bit",
-                                                 "lamb",
-                                                 "adam_mini",
-                                                 "schedule_free_adamw",
-                                                 "adamw_fp8",
+constexpr std::string_view kOptimizers[] = {
+    "adamw", "adam", "sgd", "lion", "muon", "normuon", "adamw_8bit", "lamb", "schedule_free_adamw", "adafactor"};
+constexpr std::string_view kGroupOptimizers[] = {"inherit",  "adamw",   "adam",       "sgd",  "lion",
+                                                 "muon",     "normuon", "adamw_8bit", "lamb", "schedule_free_adamw",
                                                  "adafactor"};
 constexpr std::string_view kGroupRoles[] = {"any", "matrix", "embedding", "vector"};
 constexpr std::string_view kMuonScales[] = {"original", "match_rms", "spectral"};

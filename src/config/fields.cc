@@ -115,6 +115,7 @@ int read_choice(const Json& value, const std::string& path, std::span<const std:
   for (size_t i = 0; i < names.size() && value.is(Json::Kind::string); ++i) {
     if (names[i] == value.text) return int(i);
   }
+  refuse_removed_value(value, path);
   const std::string expected = cat(names.size() > 1 ? "one of " : "", joined(names, ", "));
   const std::string near = value.is(Json::Kind::string) ? nearest(value.text, names) : "";
   if (near.empty()) bad_value(value, path, expected);

@@ -172,8 +172,10 @@ std::string nearest(std::string_view word, std::span<const std::string_view> can
 std::string joined(std::span<const std::string_view> words, std::string_view separator);
 std::string dotted(const std::string& prefix, std::string_view key);
 
-// Whether an earlier version had the key, here with the value that does what runs now do without it (removed.cc). Throws
-// Error(usage) with what to use instead of any other value.
+// Whether an earlier version had the key, here with the value that does what runs now do without it (removed.cc).
+// Throws Error(usage) with what to use instead of any other value.
 bool skips_removed_key(const Json& value, const std::string& prefix, std::string_view key, Notices);
+// Throws Error(usage) with what to use instead of a word that only an earlier version had.
+void refuse_removed_value(const Json& value, const std::string& path);
 
 }  // namespace athanor

@@ -44,11 +44,9 @@ std::vector<Field<Config>> optimizer_fields() {
           "optimizer", refused,
           "update rule: adamw; adam = with coupled decay (L2); sgd; lion; muon for the matrices "
           "of hidden layers, with adamw for embeddings, head and vectors; normuon = muon with "
-          "outputs of one size; adamw_8bit = adamw with 8-bit moments of matrices; adamw_fp8 = with "
-          "moments in FP8; lamb = "
-          "steps of adamw scaled to the norm of each matrix and embedding; adam_mini = adamw with one "
-          "second moment for each head of queries and keys, output or token; both with adamw for "
-          "vectors; schedule_free_adamw = adamw with an average of the weights, which evaluations "
+          "outputs of one size; adamw_8bit = adamw with 8-bit moments of matrices; lamb = "
+          "steps of adamw scaled to the norm of each matrix and embedding, with adamw for vectors; schedule_free_adamw "
+          "= adamw with an average of the weights, which evaluations "
           "read, in place of a decay of the learning rate; adafactor = factored second moments alone, updates clipped "
           "to "
           "a root mean square of 1"),
@@ -110,7 +108,7 @@ std::vector<Field<Config>> optimizer_fields() {
              "normuon: decay of the mean square of each output; the rest are muon's options")
           .developer(),
       number("min_8bit_size", &Config::min_8bit_size, at_least(1), refused, "elements",
-             "adamw_8bit, adamw_fp8: matrices smaller than this have the moments of adamw")
+             "adamw_8bit: matrices smaller than this have the moments of adamw")
           .developer(),
       number("update_clip_threshold", &Config::update_clip_threshold, at_least(0), notice, "",
              "adamw: update clipping: a tensor's update, before learning rate and decay, is scaled down to this root "
@@ -131,7 +129,7 @@ std::vector<Field<Config>> optimizer_fields() {
       custom("param_groups", Custom<Config>{read_groups, write_groups, groups_schema, "list of groups"}, refused,
              "weights that are updated differently: the first group that fits a weight's name and role has it; behind "
              "those given, vectors do not decay, with muon and normuon embeddings and vectors have adamw, and with "
-             "lamb and adam_mini vectors do"),
+             "lamb vectors do"),
       choice<&Config::weight_decay_style>("weight_decay_style", notice,
                                           "course of weight_decay to end_weight_decay over lr_decay_iters"),
       number("end_weight_decay", &Config::end_weight_decay, at_least(0), notice, "",
@@ -170,14 +168,12 @@ std::vector<Field<ParamGroupConfig>> param_group_fields() {
       choice<&G::optimizer>("optimizer", refused, "update rule; inherit = the run's, with its options"),
       number("lr_factor", &G::lr_factor, at_least(0), refused, "", "times the learning rate of the run"),
       number("weight_decay", &G::weight_decay, at_least(0), refused, "", "decay").unset_is(kOwn),
-      number("beta1", &G::beta1, below(0, 1), refused, "",
-             "of adamw, adam, adam_mini, lamb, schedule_free_adamw and lion")
+      number("beta1", &G::beta1, below(0, 1), refused, "", "of adamw, adam, lamb, schedule_free_adamw and lion")
           .unset_is(kOwn),
       number("beta2", &G::beta2, below(0, 1), refused, "",
-             "of adamw, adam, adam_mini, lamb, schedule_free_adamw, lion and normuon")
+             "of adamw, adam, lamb, schedule_free_adamw, lion and normuon")
           .unset_is(kOwn),
-      number("eps", &G::eps, above(0), refused, "", "of adamw, adam, adam_mini, lamb and schedule_free_adamw")
-          .unset_is(kOwn),
+      number("eps", &G::eps, above(0), refused, "", "of adamw, adam, lamb and schedule_free_adamw").unset_is(kOwn),
       number("momentum", &G::momentum, below(0, 1), refused, "", "of sgd, muon and normuon").unset_is(kOwn),
       option("frozen", &G::frozen, refused, "these weights stay what they are"),
   };

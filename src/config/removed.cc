@@ -1,5 +1,5 @@
-// Keys that earlier versions had. A configuration, or a checkpoint's, that has one is refused with what to use instead,
-// unless the key has the value that is left.
+// Keys and values that earlier versions had. A configuration, or a checkpoint's, that has one is refused with what to
+// use instead; a removed key may have the value that is left.
 #include "base/error.h"
 #include "config/fields.h"
 
@@ -10,7 +10,16 @@ struct RemovedKey {
   std::string_view key, left, instead;  // left: the value that does what runs now do without the key
 };
 constexpr RemovedKey kKeys[] = {
-    {"transport", "tcp", "tensors of CPU ranks travel over TCP alone; delete the key, mpirun starts such ranks as well"},
+    {"transport", "tcp",
+     "tensors of CPU ranks travel over TCP alone; delete the key, mpirun starts such ranks as well"},
+};
+
+struct RemovedValue {
+  std::string_view key, value, instead;
+};
+constexpr RemovedValue kValues[] = {
+    {"optimizer", "adam_mini", "use adamw_8bit or adafactor, which need less memory and learn better"},
+    {"optimizer", "adamw_fp8", "use adamw_8bit, which keeps as many bytes and learns as well"},
 };
 
 }  // namespace
@@ -24,6 +33,15 @@ bool skips_removed_key(const Json& value, const std::string& prefix, std::string
     return true;
   }
   return false;
+}
+
+void refuse_removed_value(const Json& value, const std::string& path) {
+  const size_t dot = path.rfind('.');
+  const std::string_view key = std::string_view(path).substr(dot == std::string::npos ? 0 : dot + 1);
+  for (const RemovedValue& removed : kValues)
+    if (removed.key == key && value.is(Json::Kind::string) && value.text == removed.value)
+      throw Error(cat(value.where, ": ", path, ": \"", removed.value, "\" was removed: ", removed.instead),
+                  Exit::usage);
 }
 
 }  // namespace athanor

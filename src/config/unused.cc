@@ -82,8 +82,8 @@ std::vector<std::string> keys_without_effect(const Config& c) {
   unused.key("muon_scale", &Config::muon_scale, muon, "optimizer muon or normuon");
   unused.key("muon_coefficients", &Config::muon_coefficients, muon, "optimizer muon or normuon");
   unused.key("normuon_beta2", &Config::normuon_beta2, normuon, "optimizer normuon");
-  const bool coded = updates_by(c, RuleName::adamw_8bit) || updates_by(c, RuleName::adamw_fp8);
-  unused.key("min_8bit_size", &Config::min_8bit_size, coded, "optimizer adamw_8bit or adamw_fp8");
+  const bool coded = updates_by(c, RuleName::adamw_8bit);
+  unused.key("min_8bit_size", &Config::min_8bit_size, coded, "optimizer adamw_8bit");
   const bool decays = c.weight_decay > 0 || std::any_of(c.param_groups.begin(), c.param_groups.end(),
                                                         [](const ParamGroupConfig& g) { return g.weight_decay > 0; });
   unused.key("cautious_weight_decay", &Config::cautious_weight_decay, decays, "a weight_decay above 0");

@@ -246,9 +246,7 @@ void validate_precision(Config& c) {
 }
 
 // Rules that put more than one gradient's rounding into the gradient's place.
-bool steps_in_gradient(RuleName o) {
-  return o == RuleName::lamb || o == RuleName::adafactor || o == RuleName::adam_mini;
-}
+bool steps_in_gradient(RuleName o) { return o == RuleName::lamb || o == RuleName::adafactor; }
 
 void validate_gradients(const Config& c) {
   if (c.grad_dtype == SumDtype::fp32) return;
@@ -297,9 +295,9 @@ std::string tensor_sizes(const ModelConfig& m) {
 
 // Why ranks that have parts of matrices cannot update by this rule; null: they can.
 const char* needs_more_than_parts(RuleName o) {
-  if (o == RuleName::adamw_8bit || o == RuleName::adamw_fp8)
+  if (o == RuleName::adamw_8bit)
     return "keeps a scale for each block of moments of all of it, which parts would divide";
-  if (o == RuleName::lamb || o == RuleName::adam_mini || o == RuleName::adafactor) return "needs sums over all of it";
+  if (o == RuleName::lamb || o == RuleName::adafactor) return "needs sums over all of it";
   return nullptr;
 }
 
@@ -446,7 +444,7 @@ void validate_run(const Config& c) {
 
 std::vector<ParamGroupConfig> default_param_groups(const GroupDefaults& of) {
   const bool muon = of.optimizer == RuleName::muon || of.optimizer == RuleName::normuon;
-  const bool own_vectors = !muon && of.optimizer != RuleName::lamb && of.optimizer != RuleName::adam_mini;
+  const bool own_vectors = !muon && of.optimizer != RuleName::lamb;
   const auto rest = own_vectors ? std::nullopt : std::optional(RuleName::adamw);
   std::vector<ParamGroupConfig> groups;
   if (of.mup_width != 1) {

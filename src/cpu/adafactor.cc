@@ -1,5 +1,5 @@
 // Adafactor: second moments of rows and columns, and the clipping of updates. The passes over gradients are those of
-// adam_mini.cc.
+// output_scaling.cc.
 #include "ops/adafactor.h"
 
 #include <cmath>

@@ -32,39 +32,18 @@ using Kernel = update::Kernel<Moments<kCoupled>, true, true>;
 void load_codes(float* x, const float* shares, const uint8_t* codes, float scale) {
   for (int64_t i = 0; i < kCodeBlock; ++i) x[i] = shares[codes[i]] * scale;
 }
-float scale_of(const float* x) {
-  float scale = 0;
-  for (int64_t i = 0; i < kCodeBlock; ++i) scale = std::max(scale, std::abs(x[i]));
-  return scale;
-}
 template <class CodeOf>
 void store_codes(uint8_t* codes, float& scale, const DynamicMap& map, const float* x, const CodeOf& code_of) {
-  scale = scale_of(x);
+  scale = 0;
+  for (int64_t i = 0; i < kCodeBlock; ++i) scale = std::max(scale, std::abs(x[i]));
   for (int64_t i = 0; i < kCodeBlock; ++i) codes[i] = code_of(map.bound, x[i], scale);
 }
-struct StoreFp8 {
-  template <int L>
-  static ATHANOR_INLINE void run(uint8_t* m_codes, uint8_t* v_codes, const float* m, const float* v, float m_scale,
-                                 float v_scale, const Noise& noise) {
-    static_assert(kCodeBlock + 3 <= 4 * update::kBlocks);
-    update::Random random;
-    random.fill(noise);
-    const uint32_t* bits = random.bits + random.skip;
-#pragma omp simd
-    for (int64_t i = 0; i < kCodeBlock; ++i) m_codes[i] = fp8_of_m(m[i], m_scale, bits[i]);
-#pragma omp simd
-    for (int64_t i = 0; i < kCodeBlock; ++i) v_codes[i] = fp8_of_v(v[i], v_scale, bits[i]);
-  }
-};
 
 }  // namespace
 
 void CpuOps::run(const AdamW8bit& op, void*) {
   const StepState& state = update::state_of(op.state);
   const AdamScalars scalars = adam_scalars(op, state);
-  const bool fp8 = op.is_fp8();
-  const float *m_shares = fp8 ? kE4m3Shares.value : kSignedMap.value,
-              *v_shares = fp8 ? kE5m2Shares.value : kUnsignedMap.value;
   for (const AdamW8bit::Part& p : op.parts) {
     const UpdatePart weights = p.weights();
     if (state.skip) {
@@ -79,8 +58,8 @@ void CpuOps::run(const AdamW8bit& op, void*) {
       float m[kCodeBlock], v[kCodeBlock];
       update::Room g_room;
       float* grad = update::open_gradient(p.grad, begin, kCodeBlock, g_room);
-      load_codes(m, m_shares, m_codes, m_scale);
-      load_codes(v, v_shares, v_codes, v_scale);
+      load_codes(m, kSignedMap.value, m_codes, m_scale);
+      load_codes(v, kUnsignedMap.value, v_codes, v_scale);
       update::for_pieces(0, kCodeBlock, kCodeBlock, p.decayed - begin, scalars,
                          [&](int64_t from, int64_t n, const AdamScalars& a) {
                            update::Room room;
@@ -90,11 +69,6 @@ void CpuOps::run(const AdamW8bit& op, void*) {
                            update::close_master(weights, begin + from, n, w, {op.seed, p.stream, place});
                          });
       update::close_gradient(p.grad, begin, kCodeBlock);
-      if (fp8) {
-        m_scale = scale_of(m), v_scale = scale_of(v);
-        return simd::dispatch<StoreFp8>(m_codes, v_codes, m, v, m_scale, v_scale,
-                                        Noise{op.seed, p.moment_stream, first + uint64_t(begin)});
-      }
       store_codes(m_codes, m_scale, kSignedMap, m, code_of_m);
       store_codes(v_codes, v_scale, kUnsignedMap, v, code_of_v);
     };

@@ -71,9 +71,8 @@ class CpuOps final : public Ops {
   // lamb.cc
   void run(const AdamDirection&, void* scratch) override;
   void run(const ScaleByTrustRatio&, void* scratch) override;
-  // adam_mini.cc
+  // output_scaling.cc
   void run(const OutputSquares&, void* scratch) override;
-  void run(const BlockMoments&, void* scratch) override;
   void run(const ScaleOutputs&, void* scratch) override;
   void run(const QkClip&, void* scratch) override;
   // adafactor.cc

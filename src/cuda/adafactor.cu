@@ -1,5 +1,5 @@
 // Adafactor's kernels: second moments of the rows and columns of matrices, and the clipping of their factors, a block
-// for each matrix. They read some numbers for each row and column; the passes over gradients are those of adam_mini.cu.
+// for each matrix. They read some numbers for each row and column; the passes over gradients are those of output_scaling.cu.
 // Deterministic: each sum is one block's. Not timed on a GPU yet.
 #include "cuda/adafactor.h"
 

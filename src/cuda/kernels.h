@@ -2,7 +2,6 @@
 // bytes (scratch.h). Products are computed by cuBLASLt, attention also by cuDNN; see cuda_ops.h.
 #pragma once
 #include "cuda/adafactor.h"
-#include "cuda/adam_mini.h"
 #include "cuda/attention/attention.h"
 #include "cuda/basic.h"
 #include "cuda/column_sum.h"
@@ -13,6 +12,7 @@
 #include "cuda/muon.h"
 #include "cuda/norm.h"
 #include "cuda/optimizer.h"
+#include "cuda/output_scaling.h"
 #include "cuda/qk_norm.h"
 #include "cuda/quantize.h"
 #include "cuda/rope.h"

@@ -251,7 +251,6 @@ __global__ void __launch_bounds__(kTileThreads, 3)
 
 static_assert(kCodeBlock == 32 * kElements);
 __device__ const DynamicMap code_maps[2] = {kSignedMap, kUnsignedMap};
-__device__ const Fp8Shares fp8_maps[2] = {kE4m3Shares, kE5m2Shares};
 
 struct CodedPart {
   Part part;  // m, v: codes
@@ -289,19 +288,18 @@ __device__ __forceinline__ float scale_of(const float (&x)[kElements]) {
   return warp_reduce(most, Max{});
 }
 
-template <class Kind, class Map>
+template <class Kind>
 __global__ void __launch_bounds__(kTileThreads)
     adamw_8bit_tiles(const __grid_constant__ Ranges<CodedPart> parts, const AdamRule op) {
   ptx::wait_for_earlier_kernels();
-  constexpr bool kRandomMaster = std::is_same_v<Kind, Rounded>, kFp8 = std::is_same_v<Map, Fp8Shares>;
-  SHARED(Map, maps, [2]);
-  constexpr int kNumbers = 2 * sizeof(Map) / sizeof(float);
+  constexpr bool kRandomMaster = std::is_same_v<Kind, Rounded>;
+  SHARED(DynamicMap, maps, [2]);
+  constexpr int kNumbers = 2 * sizeof(DynamicMap) / sizeof(float);
   const auto* from = reinterpret_cast<const float*>(code_maps);
-  if constexpr (kFp8) from = reinterpret_cast<const float*>(fp8_maps);
   for (int i = static_cast<int>(threadIdx.x); i < kNumbers; i += kTileThreads)
     reinterpret_cast<float*>(maps)[i] = from[i];
   __syncthreads();
-  const Map &m_map = maps[0], &v_map = maps[1];
+  const DynamicMap &m_map = maps[0], &v_map = maps[1];
   const int number = parts.find(blockIdx.x);
   const CodedPart& coded = parts.range[number];
   const Part& p = coded.part;
@@ -339,20 +337,9 @@ __global__ void __launch_bounds__(kTileThreads)
     m_scale = scale_of(m);
     v_scale = scale_of(v);
 #pragma unroll
-    for (int four = 0; four < kElements; four += 4) {
-      [[maybe_unused]] uint32_t bits[4] = {};
-      if constexpr (kFp8) random_words(bits, op.seed, p.moment_stream, index + four);
-#pragma unroll
-      for (int k = 0; k < 4; ++k) {
-        const int i = four + k;
-        if constexpr (kFp8) {
-          m_codes.code[i] = fp8_of_m(m[i], m_scale, bits[k]);
-          v_codes.code[i] = fp8_of_v(v[i], v_scale, bits[k]);
-        } else {
-          m_codes.code[i] = code_of_m(m_map.bound, m[i], m_scale);
-          v_codes.code[i] = code_of_v(v_map.bound, v[i], v_scale);
-        }
-      }
+    for (int i = 0; i < kElements; ++i) {
+      m_codes.code[i] = code_of_m(m_map.bound, m[i], m_scale);
+      v_codes.code[i] = code_of_v(v_map.bound, v[i], v_scale);
     }
     m_codes.store(p.m, octet.first, p.extent.vectors);
     v_codes.store(p.v, octet.first, p.extent.vectors);
@@ -579,15 +566,13 @@ AdamRule adam_rule(const Op& op) {
 template <class Kind>
 void launch_update(const AdamW8bit& op, const Ranges<CodedPart>& table, cudaStream_t stream) {
   const LaunchConfig config{dim3(table.blocks()), dim3(kTileThreads), 0, stream};
-  const auto kernel = op.is_fp8() ? adamw_8bit_tiles<Kind, Fp8Shares> : adamw_8bit_tiles<Kind, DynamicMap>;
-  CUDA_CHECK(launch(kernel, config, table, adam_rule(op)));
+  CUDA_CHECK(launch(adamw_8bit_tiles<Kind>, config, table, adam_rule(op)));
 }
 void add(Ranges<CodedPart>& table, const AdamW8bit::Part& p) {
   if (p.master.numel() == 0) return;
   UpdatePart part = p.weights();
   part.m = p.m;
   part.v = p.v;
-  part.moment_stream = p.moment_stream;
   table.add({part_of(part), data<float>(p.m_scale), data<float>(p.v_scale)}, tiles_of(p.master.numel()));
 }
 

@@ -24,9 +24,9 @@ constexpr size_t kMostAutomaticScratch = size_t{2} << 30;
 
 // Rows of ColumnSum: into as many ranges as one wave has blocks, or a little fewer.
 struct ColumnSumCut {
-  static constexpr int kWarps = 8;            // of a block
-  static constexpr int kRowsInFlight = 4;     // of a warp
-  static constexpr int64_t kMaxRanges = 256;  // so that the second launch is short
+  static constexpr int kWarps = 8;                    // of a block
+  static constexpr int kRowsInFlight = 4;             // of a warp
+  static constexpr int64_t kMaxRanges = 256;          // so that the second launch is short
   static constexpr int64_t kWave = int64_t{5} * 132;  // blocks that an H200 holds at once, by their registers
   int64_t rows_each, count;
   ColumnSumCut(int64_t rows, int64_t columns) {
@@ -256,8 +256,8 @@ template <class Op>
 requires kIsOneOf<Op, NormFwd, NormApply, QkNormFwd, AttentionFwd, MergeAttention, Rope, GeluFwd, GeluBwd, SwigluFwd,
                   SwigluBwd, EmbeddingFwd, GatherRows, ScatterRows, CrossEntropy, RowMax, LogitSums, Fill, Cast, Add,
                   RandomNormal, StepControl, AdamW, AdamW8bit, ScheduleFreeAdamW, Sgd, Lion, Ema, AdamDirection,
-                  ScaleByTrustRatio, OutputSquares, BlockMoments, ScaleOutputs, FactoredMoments, ClipFactors, Momentum,
-                  Combine, SplitMaster, JoinMaster, QkClip, LargestOfPart, DelayedScales>
+                  ScaleByTrustRatio, OutputSquares, ScaleOutputs, FactoredMoments, ClipFactors, Momentum, Combine,
+                  SplitMaster, JoinMaster, QkClip, LargestOfPart, DelayedScales>
 constexpr size_t scratch(const Op&) { return 0; }
 
 inline size_t scratch(const ColumnSum& op) {

@@ -1,7 +1,6 @@
 // THE LIST of ops. A backend derives from Ops and implements run() for every one; missing one does not compile.
 #pragma once
 #include "ops/adafactor.h"
-#include "ops/adam_mini.h"
 #include "ops/attention.h"
 #include "ops/basic.h"
 #include "ops/embedding.h"
@@ -12,6 +11,7 @@
 #include "ops/muon.h"
 #include "ops/norm.h"
 #include "ops/optimizer.h"
+#include "ops/output_scaling.h"
 #include "ops/qk_clip.h"
 #include "ops/quantize_part.h"
 #include "ops/update.h"
@@ -22,7 +22,7 @@ namespace athanor {
   Gemm, ColumnSum, NormFwd, NormApply, NormBwd, QkNormFwd, QkNormBwd, AttentionFwd, AttentionBwd, MergeAttention,      \
       Rope, GeluFwd, GeluBwd, SwigluFwd, SwigluBwd, EmbeddingFwd, EmbeddingBwd, GatherRows, ScatterRows, CrossEntropy, \
       RowMax, LogitSums, Fill, Cast, Add, ReduceSum, SquaredNorm, RandomNormal, StepControl, AdamW, AdamW8bit,         \
-      ScheduleFreeAdamW, Sgd, Lion, Ema, AdamDirection, ScaleByTrustRatio, OutputSquares, BlockMoments, ScaleOutputs,  \
+      ScheduleFreeAdamW, Sgd, Lion, Ema, AdamDirection, ScaleByTrustRatio, OutputSquares, ScaleOutputs,                \
       FactoredMoments, ClipFactors, Momentum, NormalizeMatrix, Combine, NormalizeNeurons, SplitMaster, JoinMaster,     \
       QkClip, Quantize, LargestOfPart, QuantizePart, ScaledGemm, DelayedScales
 

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <vector>
 
-#include "ops/adam_mini.h"
+#include "ops/output_scaling.h"
 #include "ops/update.h"
 
 namespace athanor {

@@ -7,7 +7,6 @@
 
 #include "base/host_device.h"
 #include "ops/dynamic_map.h"
-#include "ops/fp8_moments.h"
 #include "ops/optimizer.h"
 
 namespace athanor {
@@ -110,16 +109,16 @@ struct AdamW {
 };
 
 // AdamW with both moments in codes of 8 bits [Dettmers et al. 2022, "8-bit Optimizers via Block-wise Quantization"]: of
-// each kCodeBlock neighbours the largest absolute value, in f32, and for each a share of it: u8 the nearest of 256
-// (ops/dynamic_map.h), f8_e4m3 and f8_e5m2 one of FP8 by random bits (ops/fp8_moments.h), those of an UpdatePart's bf16
-// moments. A step computes with f32 moments, rounded after every operation as AdamW's, and then rounds what is kept.
+// each kCodeBlock neighbours the largest absolute value, in f32, and for each a share of it: the nearest of 256
+// (ops/dynamic_map.h). A step computes with f32 moments, rounded after every operation as AdamW's, and then rounds what
+// is kept.
 struct AdamW8bit {
   struct Part {
     Tensor master, param, grad;  // as those of an UpdatePart
-    Tensor m, v;                 // [n] u8; or m f8_e4m3 and v f8_e5m2; n a multiple of kCodeBlock
+    Tensor m, v;                 // [n] u8; n a multiple of kCodeBlock
     Tensor m_scale, v_scale;     // [n / kCodeBlock] f32
     int64_t decayed = std::numeric_limits<int64_t>::max();
-    uint64_t stream = 0, moment_stream = 0, first = 0;
+    uint64_t stream = 0, first = 0;
     UpdatePart weights() const {
       return {.master = master, .param = param, .grad = grad, .decayed = decayed, .stream = stream, .first = first};
     }
@@ -133,7 +132,6 @@ struct AdamW8bit {
   bool cautious = false;
   static constexpr bool coupled = false;
   static constexpr const char* kName = "adamw_8bit";
-  bool is_fp8() const { return parts.front().m.dtype == DType::f8_e4m3; }
   std::vector<Field> fields() {
     std::vector<Field> all{{"state", Io::in, &state}};
     for (Part& p : parts)
@@ -150,13 +148,12 @@ struct AdamW8bit {
     Expect e{kName};
     e.is("state", state, DType::u8, {int64_t(sizeof(StepState))}).that(!parts.empty(), "at least one part");
     const Part& like = parts.front();
-    e.that(like.m.dtype == DType::u8 || is_fp8(), "m", "u8 or f8_e4m3");
     for (const Part& p : parts) {
       const Shape& n = p.master.shape;
       e.that(n.numel() % kCodeBlock == 0, "master", "whole blocks of 256");
       e.is("master", p.master, like.master.dtype, n).gradient("grad", p.grad, n);
       e.dtype("grad", p.grad, like.grad.dtype);
-      e.is("m", p.m, like.m.dtype, n).is("v", p.v, is_fp8() ? DType::f8_e5m2 : DType::u8, n);
+      e.is("m", p.m, DType::u8, n).is("v", p.v, DType::u8, n);
       e.is("m_scale", p.m_scale, DType::f32, {n.numel() / kCodeBlock});
       e.is("v_scale", p.v_scale, DType::f32, {n.numel() / kCodeBlock});
       if (p.param) e.is("param", p.param, like.param.dtype, n);

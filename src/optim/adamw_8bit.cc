@@ -1,4 +1,4 @@
-// AdamW with moments of 8 bits, of the dynamic map or FP8: codes and, for each block of them, a scale. Blocks start
+// AdamW with moments of 8 bits, of the dynamic map: codes and, for each block of them, a scale. Blocks start
 // with the tensor and no rank's shard cuts one, so that codes do not depend on the number of ranks.
 #include "optim/rule.h"
 
@@ -9,9 +9,8 @@ class AdamW8bitRule final : public UpdateRule {
  public:
   explicit AdamW8bitRule(const RuleOptions& options) : o_(options) {}
   std::vector<KeptState> states() const override {
-    const bool fp8 = o_.rule == RuleName::adamw_fp8;
-    return {{fp8 ? "m_fp8" : "m_8bit", fp8 ? DType::f8_e4m3 : DType::u8},
-            {fp8 ? "v_fp8" : "v_8bit", fp8 ? DType::f8_e5m2 : DType::u8},
+    return {{"m_8bit", DType::u8},
+            {"v_8bit", DType::u8},
             {"m_absmax", DType::f32, nullptr, kCodeBlock},
             {"v_absmax", DType::f32, nullptr, kCodeBlock}};
   }
@@ -33,7 +32,6 @@ class AdamW8bitRule final : public UpdateRule {
                           .v_scale = scale(3),
                           .decayed = p.decayed,
                           .stream = p.stream,
-                          .moment_stream = p.moment_stream,
                           .first = p.first});
     }
     if (!op.parts.empty()) c.run(op);

@@ -81,8 +81,7 @@ std::string without_numbers(const std::string& name) {
 }  // namespace
 
 std::vector<ParamGroup> default_groups(RuleName rule) {
-  if (rule == RuleName::lamb || rule == RuleName::adam_mini)
-    return {{.role = Role::vector, .rule = RuleName::adamw, .weight_decay = 0.0}};
+  if (rule == RuleName::lamb) return {{.role = Role::vector, .rule = RuleName::adamw, .weight_decay = 0.0}};
   if (!takes_matrices(rule)) return {{.role = Role::vector, .weight_decay = 0.0}};
   return {{.role = Role::embedding, .rule = RuleName::adamw},
           {.role = Role::vector, .rule = RuleName::adamw, .weight_decay = 0.0}};

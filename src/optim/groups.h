@@ -9,10 +9,9 @@
 
 namespace athanor {
 
-constexpr const char* kRuleNames[] = {"adamw",     "adam",       "sgd",  "lion",      "muon",
-                                      "normuon",   "adamw_8bit", "lamb", "adam_mini", "schedule_free_adamw",
-                                      "adamw_fp8", "adafactor"};
-constexpr bool has_codes(RuleName rule) { return rule == RuleName::adamw_8bit || rule == RuleName::adamw_fp8; }
+constexpr const char* kRuleNames[] = {
+    "adamw", "adam", "sgd", "lion", "muon", "normuon", "adamw_8bit", "lamb", "schedule_free_adamw", "adafactor"};
+constexpr bool has_codes(RuleName rule) { return rule == RuleName::adamw_8bit; }
 constexpr bool takes_matrices(RuleName rule) { return rule == RuleName::muon || rule == RuleName::normuon; }
 
 // A group's update rule with all its hyperparameters.
@@ -45,7 +44,7 @@ std::vector<ParamGroup> default_groups(RuleName);
 
 struct OptimizerOptions {
   RuleName rule = RuleName::adamw;
-  double beta1 = 0.9, beta2 = 0.95, eps = 1e-8;  // adamw, adam, adam_mini, lamb, schedule_free_adamw
+  double beta1 = 0.9, beta2 = 0.95, eps = 1e-8;  // adamw, adam, lamb, schedule_free_adamw
   double weight_decay = 0.1;
   bool cautious_weight_decay = false;
   DType m = DType::f32, v = DType::f32;

@@ -9,9 +9,10 @@ namespace {
 
 // In the order of RuleName.
 constexpr std::unique_ptr<UpdateRule> (*kRules[])(const RuleOptions&) = {
-    make_adamw,      make_adamw,      make_sgd,  make_lion,      make_muon,
-    make_muon,       make_adamw_8bit, make_lamb, make_adam_mini, make_schedule_free_adamw,
-    make_adamw_8bit, make_adafactor};
+    make_adamw,      make_adamw, make_sgd,
+    make_lion,       make_muon,  make_muon,
+    make_adamw_8bit, make_lamb,  make_schedule_free_adamw,
+    make_adafactor};
 static_assert(std::size(kRules) == std::size(kRuleNames));
 
 template <class T, class Same>

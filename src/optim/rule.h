@@ -51,11 +51,10 @@ class UpdateRule {
   virtual void step(Ctx&, ParamStore&, const Placed&, Tensor step_state) = 0;
 };
 
-std::unique_ptr<UpdateRule> make_adamw(const RuleOptions&);       // and adam
-std::unique_ptr<UpdateRule> make_adamw_8bit(const RuleOptions&);  // and adamw_fp8
+std::unique_ptr<UpdateRule> make_adamw(const RuleOptions&);  // and adam
+std::unique_ptr<UpdateRule> make_adamw_8bit(const RuleOptions&);
 std::unique_ptr<UpdateRule> make_adafactor(const RuleOptions&);
 std::unique_ptr<UpdateRule> make_sgd(const RuleOptions&);
-std::unique_ptr<UpdateRule> make_adam_mini(const RuleOptions&);
 std::unique_ptr<UpdateRule> make_lamb(const RuleOptions&);
 std::unique_ptr<UpdateRule> make_lion(const RuleOptions&);
 std::unique_ptr<UpdateRule> make_schedule_free_adamw(const RuleOptions&);

@@ -84,28 +84,6 @@ void store_codes(const DynamicMap& map, const Values& x, const Tensor& codes, co
   }
 }
 
-// FP8: of the two codes around each share the upper one with probability in proportion to the distance from the lower,
-// in steps of 2^-16. random(i): 16 bits.
-template <class Code, class Random>
-void store_fp8(const Values& x, const Tensor& codes, const Tensor& scales, bool keeps_above_0, const Random& random) {
-  for (int64_t i = 0; i < x.size(); ++i) {
-    float& most = scales.as<float>()[i / kCodeBlock];
-    if (i % kCodeBlock == 0) {
-      most = 0;
-      for (int64_t k = i; k < i + kCodeBlock; ++k) most = std::max(most, float(std::abs(x[k])));
-    }
-    const auto share = most > 0 ? float(std::abs(x[i]) / double(most)) : 0.f;
-    const auto number = double(share * Code::kMost);
-    uint8_t code = 0;
-    while (to_float(Code{code}) < Code::kMost && to_float(Code{uint8_t(code + 1)}) <= number) ++code;
-    const double below = to_float(Code{code});
-    const double above = below < Code::kMost ? double(to_float(Code{uint8_t(code + 1)})) : 2 * below;
-    if (std::floor((number - below) / (above - below) * 65536) + random(i) >= 65536) ++code;
-    if (keeps_above_0 && code == 0 && x[i] > 0) code = 1;
-    codes.as<Code>()[i] = {uint8_t(code | (std::signbit(x[i]) ? 0x80 : 0))};
-  }
-}
-
 // rule(state) gives what update_part() takes.
 template <class Op, class Rule>
 void update(const Op& op, const Rule& rule) {
@@ -153,13 +131,6 @@ void ReferenceOps::run(const AdamW8bit& op, void*) {
   const double beta1 = momentum_now(op.beta1, s);
   // Rounded to f32; of one operation on numbers of f32 that is the result of f32.
   const auto f = [](double x) { return double(float(x)); };
-  const bool fp8 = op.is_fp8();
-  const auto share_of_m = [&](const AdamW8bit::Part& p, int64_t i) {
-    return fp8 ? f(double(to_float(p.m.as<f8_e4m3>()[i])) / 448) : double(kSignedMap.value[p.m.as<uint8_t>()[i]]);
-  };
-  const auto share_of_v = [&](const AdamW8bit::Part& p, int64_t i) {
-    return fp8 ? f(double(to_float(p.v.as<f8_e5m2>()[i])) / 57344) : double(kUnsignedMap.value[p.v.as<uint8_t>()[i]]);
-  };
   for (const AdamW8bit::Part& p : op.parts) {
     const UpdatePart weights = p.weights();
     const Values grad = load(p.grad);
@@ -171,8 +142,8 @@ void ReferenceOps::run(const AdamW8bit& op, void*) {
     Values w = load_master(weights), m = Values(1, w.size()), v = Values(1, w.size());  // [n]
     for (int64_t i = 0; i < w.size(); ++i) {
       const int64_t block = i / kCodeBlock;
-      m[i] = f(share_of_m(p, i) * double(p.m_scale.as<float>()[block]));
-      v[i] = f(share_of_v(p, i) * double(p.v_scale.as<float>()[block]));
+      m[i] = f(double(kSignedMap.value[p.m.as<uint8_t>()[i]]) * double(p.m_scale.as<float>()[block]));
+      v[i] = f(double(kUnsignedMap.value[p.v.as<uint8_t>()[i]]) * double(p.v_scale.as<float>()[block]));
       const double g = f(grad[i] * double(s.grad_scale));
       m[i] = f(f(f(beta1) * m[i]) + f(f(1 - beta1) * g));
       v[i] = f(f(f(op.beta2) * v[i]) + f(f(f(1 - op.beta2) * g) * g));
@@ -183,11 +154,6 @@ void ReferenceOps::run(const AdamW8bit& op, void*) {
       return random_bits(op.seed, stream, (uint64_t(s.updates) << 40) + p.first + uint64_t(i));
     };
     store_master(weights, kept(w, p.master.dtype, [&](int64_t i) { return random(p.stream, i); }));
-    if (fp8) {
-      store_fp8<f8_e4m3>(m, p.m, p.m_scale, false, [&](int64_t i) { return random(p.moment_stream, i) >> 16; });
-      store_fp8<f8_e5m2>(v, p.v, p.v_scale, true, [&](int64_t i) { return random(p.moment_stream, i) & 0xffff; });
-      continue;
-    }
     store_codes(kSignedMap, m, p.m, p.m_scale);
     store_codes(kUnsignedMap, v, p.v, p.v_scale);
   }

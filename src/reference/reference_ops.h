@@ -47,7 +47,6 @@ class ReferenceOps final : public Ops {
   void run(const AdamDirection&, void*) override;
   void run(const ScaleByTrustRatio&, void*) override;
   void run(const OutputSquares&, void*) override;
-  void run(const BlockMoments&, void*) override;
   void run(const ScaleOutputs&, void*) override;
   void run(const QkClip&, void*) override;
   void run(const FactoredMoments&, void*) override;

@@ -122,6 +122,14 @@ TEST(Parse, RemovedKeysAreRefusedUnlessTheySayWhatIsLeft) {
   expect_parts(error_in(small_config(), {"transport=mpi"}), {"--set transport: ", "was removed", "TCP alone"});
 }
 
+TEST(Parse, RemovedValuesSayWhatToUseInstead) {
+  expect_parts(error_in(small_config("\"optimizer\": \"adam_mini\",\n")),
+               {"run.json:2: optimizer: \"adam_mini\" was removed: use adamw_8bit or adafactor"});
+  expect_parts(error_in(small_config(), {"optimizer=adamw_fp8"}), {"--set optimizer: ", "use adamw_8bit"});
+  expect_parts(error_in(small_config(R"("param_groups": [{"match": "*", "optimizer": "adamw_fp8"}],)")),
+               {"param_groups[0].optimizer: \"adamw_fp8\" was removed"});
+}
+
 TEST(Parse, SyntaxErrorsNameLineAndColumn) {
   expect_parts(error_in("{\n  \"seed\": 1,\n  oops\n}"), {"run.json:3:3: not valid JSON"});
   expect_parts(error_in("{\"seed\": 1"), {"run.json:1:", "not valid JSON"});

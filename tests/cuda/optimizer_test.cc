@@ -16,7 +16,7 @@ namespace {
 class Optimizer : public KernelTest {};
 
 TEST_F(Optimizer, AdamW) { agrees_with_the_reference(AdamW::kName, optimizer_cases, 100); }
-TEST_F(Optimizer, AdamW8bit) { agrees_with_the_reference(AdamW8bit::kName, optimizer_cases, 74); }
+TEST_F(Optimizer, AdamW8bit) { agrees_with_the_reference(AdamW8bit::kName, optimizer_cases, 37); }
 TEST_F(Optimizer, ScheduleFreeAdamW) { agrees_with_the_reference(ScheduleFreeAdamW::kName, optimizer_cases, 90); }
 TEST_F(Optimizer, Sgd) { agrees_with_the_reference(Sgd::kName, optimizer_cases, 100); }
 TEST_F(Optimizer, Ema) { agrees_with_the_reference(Ema::kName, optimizer_cases, 20); }
@@ -24,7 +24,6 @@ TEST_F(Optimizer, Lion) { agrees_with_the_reference(Lion::kName, optimizer_cases
 TEST_F(Optimizer, AdamDirection) { agrees_with_the_reference(AdamDirection::kName, optimizer_cases, 32); }
 TEST_F(Optimizer, ScaleByTrustRatio) { agrees_with_the_reference(ScaleByTrustRatio::kName, optimizer_cases, 6); }
 TEST_F(Optimizer, OutputSquares) { agrees_with_the_reference(OutputSquares::kName, optimizer_cases, 12); }
-TEST_F(Optimizer, BlockMoments) { agrees_with_the_reference(BlockMoments::kName, optimizer_cases, 8); }
 TEST_F(Optimizer, ScaleOutputs) { agrees_with_the_reference(ScaleOutputs::kName, optimizer_cases, 12); }
 TEST_F(Optimizer, QkClip) { agrees_with_the_reference(QkClip::kName, qk_clip_cases, 70); }
 TEST_F(Optimizer, FactoredMoments) { agrees_with_the_reference(FactoredMoments::kName, optimizer_cases, 30); }
@@ -241,7 +240,7 @@ TEST(OptimizerBudget, ScheduleFreeStepsAreCoalescedToo) {
   EXPECT_EQ(budget.check(op(DType::f32, {}, DType::f32), op(DType::i16, DType::bf16, DType::bf16)), "");
 }
 
-// A step of LAMB, and one of Adam-mini in both orders of a matrix.
+// A step of LAMB, and sums and scaling of outputs in both orders of a matrix.
 TEST(OptimizerBudget, DirectionsAreCoalescedToo) {
   const AccessBudget budget;
   const Tensor state = budget.tensor(DType::u8, {int64_t(sizeof(StepState))});

@@ -99,31 +99,29 @@ void adamw_cases(Examiner& examine) {
   examine(adamw("long list", std::vector<AdamW::Part>(300, part(5, kKinds[0]))));
 }
 
-AdamW8bit::Part coded_part(int64_t n, const Kind& kind, bool fp8) {
+AdamW8bit::Part coded_part(int64_t n, const Kind& kind) {
   const Tensor scales = tensor(DType::f32, {n / kCodeBlock});
   AdamW8bit::Part p{.master = tensor(kind.master, {n}),
                     .grad = tensor(DType::f32, {n}),
-                    .m = tensor(fp8 ? DType::f8_e4m3 : DType::u8, {n}),
-                    .v = tensor(fp8 ? DType::f8_e5m2 : DType::u8, {n}),
+                    .m = tensor(DType::u8, {n}),
+                    .v = tensor(DType::u8, {n}),
                     .m_scale = scales,
                     .v_scale = scales,
                     .stream = 6,
-                    .moment_stream = 7,
                     .first = 1000003};
   if (kind.copy) p.param = tensor(*kind.copy, {n});
   return p;
 }
 
 OpCase<AdamW8bit> adamw_8bit(const std::string& name, std::vector<AdamW8bit::Part> parts) {
-  const bool fp8 = parts.front().m.dtype != DType::u8;
-  OpCase<AdamW8bit> c{name + (fp8 ? " fp8" : ""),
+  OpCase<AdamW8bit> c{name,
                       {.parts = std::move(parts),
                        .state = tensor(DType::u8, {int64_t(sizeof(StepState))}),
                        .weight_decay = 0.1,
                        .seed = 5}};
   c.values = {{"state", bytes_of(running_state())},
-              {"m", fp8 ? uniform(-448, 448) : below(256)},
-              {"v", fp8 ? uniform(0, 57344) : below(256)},
+              {"m", below(256)},
+              {"v", below(256)},
               {"m_scale", uniform(0.01, 1)},
               {"v_scale", uniform(0.001, 0.1)}};
   if (c.op.parts.front().master.dtype == DType::i16)
@@ -131,14 +129,13 @@ OpCase<AdamW8bit> adamw_8bit(const std::string& name, std::vector<AdamW8bit::Par
   return c;
 }
 
-void adamw_8bit_cases(Examiner& examine, bool fp8) {
+void adamw_8bit_cases(Examiner& examine) {
   for (const Kind& kind : kKinds) {
     for (const int64_t blocks : {1, 3, 9, 400})
-      examine(adamw_8bit(cat(blocks, " ", kind.name()), {coded_part(blocks * kCodeBlock, kind, fp8)}));
-    with_short_gradients(examine, adamw_8bit(kind.name(), {coded_part(9 * kCodeBlock, kind, fp8)}));
+      examine(adamw_8bit(cat(blocks, " ", kind.name()), {coded_part(blocks * kCodeBlock, kind)}));
+    with_short_gradients(examine, adamw_8bit(kind.name(), {coded_part(9 * kCodeBlock, kind)}));
     OpCase<AdamW8bit> list =
-        adamw_8bit(cat("list ", kind.name()),
-                   {coded_part(512, kind, fp8), coded_part(4096, kind, fp8), coded_part(256, kind, fp8)});
+        adamw_8bit(cat("list ", kind.name()), {coded_part(512, kind), coded_part(4096, kind), coded_part(256, kind)});
     for (AdamW8bit::Part& p : list.op.parts) p.stream += uint64_t(p.master.numel()), p.decayed = 300;
     list.op.weight_decay = 20;
     list.op.rate = 0.5;
@@ -156,7 +153,7 @@ void adamw_8bit_cases(Examiner& examine, bool fp8) {
     with_short_gradients(examine, list);
   }
   // Gradients over twelve decades: second moments below the smallest code. And none at all: blocks of zeros.
-  OpCase<AdamW8bit> wide = adamw_8bit("wide", {coded_part(5120, kKinds[0], fp8)});
+  OpCase<AdamW8bit> wide = adamw_8bit("wide", {coded_part(5120, kKinds[0])});
   wide.values["grad"] = [](uint64_t s, int64_t i) { return std::pow(10, uniform(-12, 0)(s, i)); };
   wide.values["v_scale"] = wide.values["m_scale"] = constant(0);
   examine(wide);
@@ -353,7 +350,7 @@ void lamb_cases(Examiner& examine) {
       }
 }
 
-void adam_mini_cases(Examiner& examine) {
+void output_cases(Examiner& examine) {
   struct Range {
     int64_t rows, cols, begin, end;
   };
@@ -373,26 +370,6 @@ void adam_mini_cases(Examiner& examine) {
       }
       examine(squares);
       examine(scale);
-    }
-  struct Blocks {
-    int64_t outputs, grouped, group, sums;
-  };
-  for (const Blocks& b :
-       {Blocks{1, 0, 1, 1}, Blocks{9, 6, 3, 1}, Blocks{300, 256, 64, 4}, Blocks{1000, 0, 1, 2}, Blocks{64, 64, 64, 1}})
-    for (const int skip : {0, 1}) {
-      OpCase<BlockMoments> c{cat(b.outputs, " outputs, ", b.grouped, " by ", b.group, skip ? " skip" : ""),
-                             {.parts = {}, .state = tensor(DType::u8, {int64_t(sizeof(StepState))})}};
-      for (const int64_t inputs : b.outputs > 1 ? std::vector<int64_t>{1, 70} : std::vector<int64_t>{1})
-        c.op.parts.push_back({.v = tensor(DType::f32, {b.grouped / b.group + b.outputs - b.grouped}),
-                              .factors = tensor(DType::f32, {b.outputs}),
-                              .sums = tensor(DType::f64, {b.sums, b.outputs}),
-                              .inputs = inputs,
-                              .grouped = b.grouped,
-                              .group = b.group});
-      StepState s = running_state();
-      s.skip = skip;
-      c.values = {{"state", bytes_of(s)}, {"v", uniform(0.1, 1)}, {"sums", uniform(1, 100)}};
-      examine(c);
     }
 }
 
@@ -531,8 +508,7 @@ void master_cases(Examiner& examine) {
 
 void optimizer_cases(Examiner& examine) {
   adamw_cases(examine);
-  adamw_8bit_cases(examine, false);
-  adamw_8bit_cases(examine, true);
+  adamw_8bit_cases(examine);
   cautious_cases(examine);
   coupled_cases(examine);
   sgd_cases(examine);
@@ -540,7 +516,7 @@ void optimizer_cases(Examiner& examine) {
   ema_cases(examine);
   schedule_free_cases(examine);
   lamb_cases(examine);
-  adam_mini_cases(examine);
+  output_cases(examine);
   adafactor_cases(examine);
   momentum_cases(examine);
   matrix_cases(examine);

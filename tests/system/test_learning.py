@@ -57,7 +57,7 @@ class CurvesBenchTest(SystemTest):
 
     def test_each_precision_is_held_against_bf16_with_the_same_seed(self):
         self.make_data()
-        entry = "fp8_tensorwise:optimizer=adamw_fp8,min_8bit_size=1"
+        entry = "fp8_tensorwise:optimizer=adamw_8bit,min_8bit_size=1"
         gradients = "bf16:grad_dtype=bf16,micro_batch_size=1"
         entries = ["fp8_tensorwise", "nvfp4", entry, gradients]
         self.bench("--precisions", *entries, "--seeds", "7", "--out", "found.json", "--table", "found.md")

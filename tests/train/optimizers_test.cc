@@ -27,8 +27,6 @@ TEST(Optimizers, AreThoseOfAnIndependentImplementation) {
   expect_near(after_20_steps(nesterov), r::kSgdNesterov, 1e-6, "sgd with Nesterov momentum");
   expect_near(after_20_steps(with(RuleName::lion)), r::kLion, 1e-6, "lion");
   expect_near(after_20_steps(with(RuleName::lamb)), r::kLamb, 1e-6, "lamb");
-  expect_near(after_20_steps(with(RuleName::adam_mini)), r::kAdamMini, 1e-6, "adam_mini");
-  expect_near(after_20_steps(with(RuleName::adam_mini), true), r::kAdamMini, 1e-6, "adam_mini of inputs in rows");
   expect_near(after_20_steps(original), r::kMuonOriginal, 1e-4, "muon");
   expect_near(after_20_steps(match_rms), r::kMuonMatchRms, 1e-4, "muon, match_rms");
 }
@@ -219,8 +217,8 @@ TEST(NorMuon, IsThatOfThePaperAndMistakesShow) {
 
 // A weight decays where the rest of its step does not move it away from zero, to the bit.
 TEST(Optimizers, CautiousDecaySparesWeightsThatGrow) {
-  for (const RuleName rule : {RuleName::adamw, RuleName::lion, RuleName::muon, RuleName::normuon, RuleName::adam_mini,
-                              RuleName::schedule_free_adamw}) {
+  for (const RuleName rule :
+       {RuleName::adamw, RuleName::lion, RuleName::muon, RuleName::normuon, RuleName::schedule_free_adamw}) {
     const auto before = values(start, kRows, kColumns, false);
     const auto after = [&](double decay, bool cautious) {
       OptimizerOptions o = with(rule);
@@ -246,7 +244,7 @@ TEST(Optimizers, CautiousDecaySparesWeightsThatGrow) {
 
 TEST(Optimizers, ASkippedStepChangesNothing) {
   for (const RuleName rule : {RuleName::adam, RuleName::sgd, RuleName::lion, RuleName::muon, RuleName::normuon,
-                              RuleName::lamb, RuleName::adam_mini, RuleName::schedule_free_adamw, RuleName::adamw}) {
+                              RuleName::lamb, RuleName::schedule_free_adamw, RuleName::adamw}) {
     OptimizerOptions o = with(rule);
     if (rule == RuleName::adamw) o.update_clip_threshold = 0.6;  // without it as adam
     Trained t({matrix("w", {kRows, kColumns})}, o);

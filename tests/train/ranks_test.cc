@@ -98,7 +98,7 @@ TEST(Ranks, SplitMastersAreThoseOfF32) {
     int replicas, shards;
     RuleName rule = RuleName::adamw;
   };
-  for (const Case& c : {Case{1, 1}, {1, 3}, {2, 2}, {1, 2, RuleName::lamb}, {1, 2, RuleName::adamw_fp8}})
+  for (const Case& c : {Case{1, 1}, {1, 3}, {2, 2}, {1, 2, RuleName::lamb}, {1, 2, RuleName::adamw_8bit}})
     for (const int stage : {0, 1, 2, 3}) {
       Setting s{.precision = "bf16", .replicas = c.replicas, .shards = c.shards, .stage = stage, .rule = c.rule};
       const Curve whole = train(s);
@@ -208,7 +208,7 @@ TEST(Ranks, GradientsInBf16OfCodes) {
 // Every rule that knows them: close to those of f32, and the same on any ranks but for the order of sums.
 TEST(Ranks, OptimizersTakeGradientsInBf16) {
   for (const RuleName rule : {RuleName::adam, RuleName::sgd, RuleName::lion, RuleName::muon, RuleName::normuon,
-                              RuleName::adamw_8bit, RuleName::adamw_fp8, RuleName::schedule_free_adamw}) {
+                              RuleName::adamw_8bit, RuleName::schedule_free_adamw}) {
     Setting s{.precision = "bf16", .lr = rule == RuleName::lion ? 1e-4 : 1e-3, .rule = rule};
     const Curve full = train(s, 6);
     s.gradients = DType::bf16;
@@ -364,9 +364,8 @@ TEST(Ranks, CheckpointsKnowNothingOfRanks) {
   for (const auto& [precision, rule] : {std::pair{"fp32", RuleName::adamw},
                                         {"bf16", RuleName::adamw},
                                         {"fp32", RuleName::normuon},
-                                        {"fp32", RuleName::adam_mini},
                                         {"fp32", RuleName::adafactor},
-                                        {"bf16", RuleName::adamw_fp8}}) {
+                                        {"bf16", RuleName::adamw_8bit}}) {
     const std::string p = cat(precision, kRuleNames[size_t(rule)]);
     const Setting one{.precision = precision, .rule = rule};
     const Setting two{.precision = precision, .shards = 2, .stage = 3, .rule = rule};

@@ -1,9 +1,9 @@
-// Adam-mini: sums of squares by output, second moments of blocks, and a pass over the gradient.
+// Sums of squares of each output, and scaling of each output.
 #include <cmath>
 
 #include "cpu/cpu_ops.h"
 #include "cpu/update.h"
-#include "ops/adam_mini.h"
+#include "ops/output_scaling.h"
 
 namespace athanor {
 namespace {
@@ -70,21 +70,6 @@ void CpuOps::run(const OutputSquares& op, void*) {
           sums[row] += row_squares(x + at, to - from);
         });
       });
-  }
-}
-
-void CpuOps::run(const BlockMoments& op, void*) {
-  const StepState& state = update::state_of(op.state);
-  for (const BlockMoments::Part& p : op.parts) {
-    float *v = flat<float>(p.v), *factors = flat<float>(p.factors);
-    const int64_t outputs = p.factors.numel();
-    for (int64_t b = 0; b < p.v.numel(); ++b) {
-      const OutputBlock block = block_of(b, p.grouped, p.group);
-      if (!state.skip)
-        v[b] = block_moment(op, state, v[b], flat<double>(p.sums), p.sums.rows(), outputs, block, p.inputs);
-      const float factor = state.skip ? 0 : block_factor(op, state, v[b]);
-      std::fill(factors + block.begin, factors + block.end, factor);
-    }
   }
 }
 

@@ -1,8 +1,7 @@
-// Adam-mini's kernels: sums of squares by output, a warp for each row or lanes for columns; second moments, a thread
-// for each block of weights; and the scaling of what the first moments are, a block per tile of 2048 elements
-// (ranges.h). Memory bound: 8 bytes of loads and 4 of stores for each element. Deterministic: each sum is one warp's or
+// Sums of squares of each output, a warp for each row or lanes for columns; and the scaling of each output, a block per
+// tile of 2048 elements (ranges.h). Memory bound: 8 bytes of loads and 4 of stores for each element. Deterministic: each sum is one warp's or
 // thread block's. Not timed on a GPU yet.
-#include "cuda/adam_mini.h"
+#include "cuda/output_scaling.h"
 
 #include "cuda/octets.h"
 #include "cuda/ranges.h"
@@ -56,33 +55,6 @@ __global__ void __launch_bounds__(kTileThreads) output_squares(const __grid_cons
   p.sums[column] += sum;
 }
 
-struct MomentsPart {
-  float *v, *factors;
-  const double* sums;
-  int64_t blocks, outputs, count, inputs, grouped, group;
-};
-struct MomentsRule {
-  const StepState* state;
-  double beta2, eps;
-  int average1, average2;
-};
-
-__global__ void __launch_bounds__(kTileThreads)
-    block_moments(const __grid_constant__ Ranges<MomentsPart> parts, const MomentsRule op) {
-  ptx::wait_for_earlier_kernels();
-  const int number = parts.find(blockIdx.x);
-  const MomentsPart& p = parts.range[number];
-  const int64_t b = int64_t{blockIdx.x - parts.first_block[number]} * kTileThreads + threadIdx.x;
-  if (b >= p.blocks) return;
-  const OutputBlock block = block_of(b, p.grouped, p.group);
-  const bool skip = op.state->skip;
-  float v = p.v[b];
-  if (!skip) v = block_moment(op, *op.state, v, p.sums, p.count, p.outputs, block, p.inputs);
-  p.v[b] = v;
-  const float factor = skip ? 0.f : block_factor(op, *op.state, v);
-  for (int64_t o = block.begin; o < block.end; ++o) p.factors[o] = factor;
-}
-
 struct ScaledPart {
   float* x;
   const float* factors;
@@ -123,24 +95,6 @@ void run(const OutputSquares& op, void*, cudaStream_t stream) {
   };
   in_tables<SquaresPart>(op.parts, add_part, [&](const Ranges<SquaresPart>& table) {
     CUDA_CHECK(launch(output_squares, {dim3(table.blocks()), dim3(kTileThreads), 0, stream}, table));
-  });
-}
-
-void run(const BlockMoments& op, void*, cudaStream_t stream) {
-  const MomentsRule rule{.state = data<StepState>(op.state),
-                         .beta2 = op.beta2,
-                         .eps = op.eps,
-                         .average1 = op.average1,
-                         .average2 = op.average2};
-  const auto add_part = [](Ranges<MomentsPart>& table, const BlockMoments::Part& p) {
-    const int64_t blocks = p.v.numel();
-    if (blocks > 0)
-      table.add({data<float>(p.v), data<float>(p.factors), data<double>(p.sums), blocks, p.factors.numel(),
-                 p.sums.rows(), p.inputs, p.grouped, p.group},
-                div_ceil<int64_t>(blocks, kTileThreads));
-  };
-  in_tables<MomentsPart>(op.parts, add_part, [&](const Ranges<MomentsPart>& table) {
-    CUDA_CHECK(launch(block_moments, {dim3(table.blocks()), dim3(kTileThreads), 0, stream}, table, rule));
   });
 }
 

@@ -1,0 +1,80 @@
+// Ops on the outputs of matrices: sums of squares of each output's elements, and scaling of each output.
+#pragma once
+#include <vector>
+
+#include "ops/optimizer.h"
+
+namespace athanor {
+
+// Elements [first, first + n) of a matrix whose rows, of `cols` elements, are outputs; or its columns are.
+struct OutputRange {
+  int64_t first = 0, cols = 1;
+  bool columns = false;
+  ATHANOR_HOST_DEVICE int64_t output(int64_t i) const { return columns ? (first + i) % cols : (first + i) / cols; }
+};
+
+// sums[o] += the squares of those elements of x that belong to output o. In double, in an order that shapes fix.
+struct OutputSquares {
+  struct Part {
+    Tensor sums;  // [O] f64; of no other part
+    Tensor x;     // [n] f32
+    OutputRange range;
+  };
+  std::vector<Part> parts = std::vector<Part>(1);
+  static constexpr const char* kName = "output_squares";
+  std::vector<Field> fields() {
+    std::vector<Field> all;
+    for (Part& p : parts) all.insert(all.end(), {{"sums", Io::inout, &p.sums}, {"x", Io::in, &p.x}});
+    return all;
+  }
+  void check() const {
+    Expect e{kName};
+    e.that(!parts.empty(), "at least one part");
+    for (const Part& p : parts) {
+      e.is("sums", p.sums, DType::f64, p.sums.shape).is("x", p.x, DType::f32, p.x.shape);
+      const OutputRange& r = p.range;
+      e.that(r.first >= 0 && r.cols > 0, "range", "at or behind the start of rows");
+      const int64_t most = p.x.numel() == 0 ? 0 : r.columns ? r.cols : r.output(p.x.numel() - 1) + 1;
+      e.that(most <= p.sums.numel(), "sums", "one for each output");
+    }
+  }
+  Cost cost() const {
+    int64_t n = 0;
+    for (const Part& p : parts) n += p.x.numel();
+    return {2.0 * double(n), traffic(*this)};
+  }
+};
+
+// x *= the factor of its output.
+struct ScaleOutputs {
+  struct Part {
+    Tensor x;        // [n] f32
+    Tensor factors;  // [O] f32
+    OutputRange range;
+  };
+  std::vector<Part> parts = std::vector<Part>(1);
+  static constexpr const char* kName = "scale_outputs";
+  std::vector<Field> fields() {
+    std::vector<Field> all;
+    for (Part& p : parts) all.insert(all.end(), {{"x", Io::inout, &p.x}, {"factors", Io::in, &p.factors}});
+    return all;
+  }
+  void check() const {
+    Expect e{kName};
+    e.that(!parts.empty(), "at least one part");
+    for (const Part& p : parts) {
+      e.is("x", p.x, DType::f32, p.x.shape).is("factors", p.factors, DType::f32, p.factors.shape);
+      const OutputRange& r = p.range;
+      e.that(r.first >= 0 && r.cols > 0, "range", "at or behind the start of rows");
+      const int64_t most = p.x.numel() == 0 ? 0 : r.columns ? r.cols : r.output(p.x.numel() - 1) + 1;
+      e.that(most <= p.factors.numel(), "factors", "one for each output");
+    }
+  }
+  Cost cost() const {
+    int64_t n = 0;
+    for (const Part& p : parts) n += p.x.numel();
+    return {double(n), traffic(*this)};
+  }
+};
+
+}  // namespace athanor
