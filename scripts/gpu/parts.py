@@ -345,7 +345,7 @@ def early_starts(call):
 
 @part(seconds=60)
 def bench_products(call):
-    """Every matrix product of a step of gpt2-124m and llama-8b: its rate, and why it is not higher."""
+    """Every matrix product of a step of gpt2-124m and llama-8b: its time, rate and algorithm."""
     return of_models(call, "products", ("gpt2-124m", "llama-8b"), rates_given(call))
 
 

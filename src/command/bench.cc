@@ -14,7 +14,6 @@
 #include "command/machine.h"
 #include "data/loader.h"
 #include "metrics/format.h"
-#include "perf/product_reason.h"
 #include "perf/step_profile.h"
 #include "perf/timing.h"
 #include "train/setup.h"
@@ -148,33 +147,6 @@ nlohmann::ordered_json communication_json(const StepProfile& profile) {
   return rows;
 }
 
-// A line for each shape of products that is below the rate of a large one; its tiles are those of the model.
-std::string slow_products(const OpTimes& ops, const Backend& backend) {
-  Roofline limits = ops.limits;
-  limits.multiprocessors = backend.device.multiprocessors();
-  std::string out;
-  for (const auto& [name, row] : ordered(ops.profile.rows())) {
-    const Roofline own = limits.of(row.factors);
-    if (row.inner == 0 || row.seconds <= 0 || row.cost.flops >= kFastEnough * own.most.flops * row.seconds) continue;
-    const double launches = double(row.launches);
-    const Launch one{.op = Gemm::kName,
-                     .cost = {row.cost.flops / launches, row.cost.bytes / launches},
-                     .shape = row.shape,
-                     .inner = row.inner,
-                     .factors = row.factors};
-    const std::string why = why_slow({.m = double(one.shape[0]),
-                                      .n = double(one.shape[1]),
-                                      .k = double(one.inner),
-                                      .cost = one.cost,
-                                      .seconds = row.seconds / launches,
-                                      .tiling = limits.multiprocessors > 0 ? best_tiling(one, limits) : Tiling{}},
-                                     own);
-    out += cat("\n", name, ": ", std::lround(100 * row.cost.flops / row.seconds / own.most.flops),
-               " % of the rate of a large product: ", why);
-  }
-  return out.empty() ? "" : out + "\n";
-}
-
 struct StepTimes {
   std::vector<double> seconds;  // time of each step
   double cpu = 0;               // seconds of this process' threads in all of them
@@ -224,7 +196,7 @@ std::string to_json(const Bench& b, const StepTimes& times, const OpTimes* ops) 
   return out.dump() + "\n";
 }
 
-std::string to_text(const Bench& b, const StepTimes& times, const OpTimes& ops, bool by_shape) {
+std::string to_text(const Bench& b, const StepTimes& times, const OpTimes& ops) {
   char text[400];
   const int ranks = b.engine->devices();
   std::snprintf(
@@ -236,7 +208,7 @@ std::string to_text(const Bench& b, const StepTimes& times, const OpTimes& ops, 
       ranks > 1 ? " of each" : "", format_count(ops.limits.most.flops).c_str(),
       format_count(ops.limits.most.bytes).c_str());
   return cat(b.machine.description(), b.attention.empty() ? "" : "\n", b.attention, text,
-             ops.profile.table(ops.profile.step_seconds()), by_shape ? slow_products(ops, b.machine.backend()) : "");
+             ops.profile.table(ops.profile.step_seconds()));
 }
 
 Exit bench_step(const BenchArgs& args, bool by_shape) {
@@ -248,8 +220,7 @@ Exit bench_step(const BenchArgs& args, bool by_shape) {
     time_steps(b, args.warmup);
     const StepTimes times = time_steps_and_cpu(b, args.steps);
     const auto ops = !args.json || args.ops ? time_ops(b, args, by_shape) : nullptr;
-    if (b.is_first())
-      std::fputs((args.json ? to_json(b, times, ops.get()) : to_text(b, times, *ops, by_shape)).c_str(), stdout);
+    if (b.is_first()) std::fputs((args.json ? to_json(b, times, ops.get()) : to_text(b, times, *ops)).c_str(), stdout);
     std::fflush(stdout);
     if (Communicator* all = machine.backend().control) all->barrier();  // nobody leaves while rank 0 is busy
   });

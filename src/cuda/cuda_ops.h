@@ -22,12 +22,6 @@ class CudaOps final : public Decorated<CudaOps>, public Tuning {
   std::string import_choices(const std::string& text) override;
   ProductTime time(const Gemm& product, bool recompute) override { return gemm().time(product, recompute, stream_); }
   ProductTime time(const ScaledGemm& product) override { return gemm().time(product, stream_); }
-  ProductTrial try_all(const Gemm& product, bool recompute, double seconds) override {
-    return gemm().try_all(product, recompute, seconds, stream_);
-  }
-  ProductTrial try_all(const ScaledGemm& product, double seconds) override {
-    return gemm().try_all(product, seconds, stream_);
-  }
   size_t wanted_scratch(const Tunable& ops) override { return sizes_.attention.wanted_scratch(ops); }
   size_t allow_scratch(size_t bytes) override { return sizes_.attention.allow_scratch(bytes); }
   std::string describe_attention(const Tunable& ops) override { return sizes_.attention.describe(ops); }

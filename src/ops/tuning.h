@@ -43,27 +43,15 @@ inline std::vector<int32_t> positions_to_measure(int64_t count, int64_t tokens) 
   return all;
 }
 
-// The algorithm of a product, as far as the library reports it.
+// How a product is computed.
 struct ProductMethod {
-  bool in_parts = false;                 // a product, and a kernel for its epilogue; the rest is of the product
-  int64_t tile_rows = 0, tile_cols = 0;  // tile of d; 0: unknown
-  int64_t cuts = 1;                      // split-K factor
-  double waves = 0;                      // waves of tiles over all SMs; 0: unknown
-  std::string words;                     // "algorithm 66, tile 128x256, stages 36, 2 cuts of K"
+  bool in_parts = false;  // by a product, which the words describe, and a kernel for its epilogue
+  std::string words;      // "algorithm 66, tile 128x256, stages 36, 2 cuts of K"
 };
 
 struct ProductTime {
-  double seconds = 0;          // time of one launch
-  double product_seconds = 0;  // of that, without the epilogue's own kernel, and without those that prepare codes
+  double seconds = 0;  // time of one launch
   ProductMethod method;
-};
-
-// The way that is chosen beside the fastest of all that were tried, measured in turns.
-struct ProductTrial {
-  ProductTime chosen, best;
-  int64_t tried = 0;      // ways that ran
-  int64_t failed = 0;     // that the library offered and then refused, or that failed
-  bool complete = false;  // none was left out for lack of time
 };
 
 class Tuning {
@@ -80,9 +68,6 @@ class Tuning {
   virtual ProductTime time(const Gemm& product, bool recompute) = 0;
   // Of codes: of the product alone, as the library computes it, without what makes its factors.
   virtual ProductTime time(const ScaledGemm& product) = 0;
-  // Tries everything that the library can be configured to, for about so many seconds. Choices stay as they are.
-  virtual ProductTrial try_all(const Gemm& product, bool recompute, double seconds) = 0;
-  virtual ProductTrial try_all(const ScaledGemm& product, double seconds) = 0;
   // Scratch memory that makes faster kernels possible where less will do: how much the ops want beyond what is allowed,
   // for the one that wants most, or 0; and to allow so much, before anything is planned. Returns what was allowed.
   virtual size_t wanted_scratch(const Tunable&) { return 0; }

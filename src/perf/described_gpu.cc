@@ -99,8 +99,6 @@ class DescribedOps final : public Decorated<DescribedOps>, public Tuning {
   std::string import_choices(const std::string&) override { return "a described GPU chooses nothing"; }
   ProductTime time(const Gemm&, bool) override { refuse("a product"); }
   ProductTime time(const ScaledGemm&) override { refuse("a product"); }
-  ProductTrial try_all(const Gemm&, bool, double) override { refuse("a product"); }
-  ProductTrial try_all(const ScaledGemm&, double) override { refuse("a product"); }
   std::string describe_codes(const Tunable& ops) override {
     return cuda::describe_codes(ops.of_codes, sizes_.capability);
   }

@@ -1,7 +1,5 @@
 #include "perf/product_times.h"
 
-#include <algorithm>
-
 #include "perf/best_seconds.h"
 
 namespace athanor {
@@ -69,7 +67,6 @@ ProductTime time_product_of_codes(Backend backend, ScaledGemm op) {
     operands.add(*t);
   operands.commit(backend);
   time.seconds = seconds_of(backend, op);
-  time.product_seconds = backend.tuning ? std::min(time.product_seconds, time.seconds) : time.seconds;
   return time;
 }
 
@@ -82,8 +79,7 @@ ProductTime time_product(Backend backend, const ProductUse& use) {
   Operands operands;
   for (Tensor* t : {&op.d, &op.a, &op.b, &op.bias, &op.aux}) operands.add(*t);
   operands.commit(backend);
-  const double seconds = seconds_of(backend, op);
-  return {.seconds = seconds, .product_seconds = seconds, .method = {.words = "the backend's own"}};
+  return {.seconds = seconds_of(backend, op), .method = {.words = "the backend's own"}};
 }
 
 }  // namespace athanor

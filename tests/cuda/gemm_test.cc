@@ -11,6 +11,7 @@
 #include "tests/cuda/kernel_test.h"
 #ifdef ATHANOR_EMULATED_GPU
 #include "emulator/libraries/cublaslt/fake_cublaslt.h"
+#include "emulator/libraries/cublaslt/functions.h"
 #include "emulator/runtime/control.h"
 #endif
 
@@ -361,8 +362,7 @@ TEST_F(GemmTest, AnswersThatAreNotDeterministicAreNotTaken) {
       const auto status =
           library().cublasLtMatmulAlgoGetHeuristic(handle, desc, a, b, c, d, preference, most, answers, count);
       for (int i = 0; i < *count; ++i)
-        library().cublasLtMatmulAlgoConfigSetAttribute(&answers[i].algo, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &forced,
-                                                       sizeof forced);
+        emu::fakes::lt::set_config(&answers[i].algo, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &forced, sizeof forced);
       return status;
     };
     GemmRunner runner = make(table);

@@ -212,7 +212,7 @@ def words_at_random(rng):
     for _ in range(rng.choice([0, 1, 1, 2, 4])):
         if FLAGS[verb]:
             flag = rng.choice(FLAGS[verb])
-            if flag in ("--watch", "--exhaustive"):
+            if flag in ("--watch",):
                 continue
             value = rng.choice(odd)
             if flag in ("--output", "-o", "--scores", "--profile", "--output-prefix"):

@@ -122,22 +122,12 @@ class TrainingTest(CudaTest):
         text = self.run_program("bench", "products", config, "--set", "precision=mxfp8", "--rates", "8e14", "4e12").out
         self.assertIn(", of codes as f32 53.3T", text)
 
-    def test_bench_products_tells_what_a_search_of_the_whole_library_gains(self):
+    def test_bench_products_lists_products_within_epilogues(self):
         config = self.config(precision="bf16", global_batch_size=2, autotune_seconds=0)
-        found = json.loads(self.run_program("bench", "products", config, "--exhaustive", "--seconds", "0.05", "--json",
-                                            "--rates", "8e14", "4e12").out)
-        self.assertGreater(found["multiprocessors"], 0)
-        self.assertEqual(found["searched"], len(found["products"]))
-        self.assertEqual(found["below_best"], sum(p["exhaustive"]["of_best"] < 0.97 for p in found["products"]))
+        found = json.loads(self.run_program("bench", "products", config, "--json", "--rates", "8e14", "4e12").out)
         for p in found["products"]:
-            self.assertGreater(p["exhaustive"]["tried"], 0)
-            self.assertLessEqual(p["exhaustive"]["of_best"], 1)
-            self.assertTrue(p["reason"], "tiny ones are slow")
             self.assertRegex(p["method"]["words"], r"algorithm \d+")
         self.assertTrue(any(p["within"] for p in found["products"] if not p["launches"]), "epilogues in parts")
-        text = self.run_program("bench", "products", config, "--exhaustive", "--seconds", "0", "--rates", "8e14",
-                                "4e12").out
-        self.assertRegex(text, r"below 97 % of the best that was found: \d+ of \d+ products")
 
     def test_the_first_record_tells_whose_attention_and_why(self):
         model = {"hidden_size": 64, "max_position_embeddings": 32}

@@ -30,7 +30,7 @@ NOT_RUN = [
     (r"mpirun", "needs MPI; tests/ranks runs it"),
     (r"HOST:PORT", "needs other machines"),
     (r"\.tiktoken", "needs a downloaded tokenizer"),
-    (r"^scripts/gpu/|^scripts/bench/gpu/|--exhaustive", "needs a GPU or PyTorch"),
+    (r"^scripts/gpu/|^scripts/bench/gpu/", "needs a GPU or PyTorch"),
     (r"^scripts/bench/|^scripts/make_references\.py", "minutes, or needs PyTorch"),
     (r"bench decode configs/gpt2-124m\.json", "minutes"),
     (r"--ranks 4 bench comm", "as long as it likes on few cores; docs/commands.md has one with small tensors"),

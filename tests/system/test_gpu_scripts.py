@@ -353,41 +353,31 @@ class ChoicesTest(SystemTest):
         path = self.folder / "choices.json"
         return json.loads(path.read_text())["models"] if path.exists() else {}, done.stdout + done.stderr
 
-    def test_both_are_recorded_for_a_model(self):
-        models, printed = self.choices("all", "--device", "cpu", "--models", "tiny-gpt2", "--minutes", "120")
-        found = models["tiny-gpt2"]["micro_batch"]
+    def test_sizes_are_recorded_for_a_model(self):
+        models, printed = self.choices("--device", "cpu", "--models", "tiny-gpt2", "--minutes", "120")
+        found = models["tiny-gpt2"]
         self.assertEqual((found["status"], found["auto"], found["left_out"]), ("measured", 8, {}))
         self.assertEqual(list(found["tokens_per_second"]), ["auto", "1", "2", "4"])
         self.assertLessEqual(found["auto_of_best"], 1)
         self.assertEqual(found["met"], found["auto_of_best"] >= 0.98)
-        found = models["tiny-gpt2"]["products"]
-        self.assertEqual(found["status"], "measured")
-        self.assertGreater(len(found["products"]), 5)
-        self.assertNotIn("met", found, "the CPU has nothing to search")
-        self.assertRegex(printed, r"tiny-gpt2 +products +\d+ products, \d+ below 85 %")
         self.assertIn("auto takes 8", printed)
 
     def test_without_time_nothing_runs_and_later_calls_add_it(self):
-        models, _ = self.choices("all", "--device", "cpu", "--minutes", "0.001")
-        self.assertEqual({row[kind]["status"] for row in models.values() for kind in ("products", "micro_batch")},
-                         {"not run"})
-        models, _ = self.choices("products", "--device", "cpu", "--models", "tiny-llama", "--minutes", "120")
-        self.assertEqual([row["products"]["status"] for row in models.values()], ["not run", "measured"])
+        models, _ = self.choices("--device", "cpu", "--minutes", "0.001")
+        self.assertEqual({row["status"] for row in models.values()}, {"not run"})
+        models, _ = self.choices("--device", "cpu", "--models", "tiny-llama", "--minutes", "120")
+        self.assertEqual([row["status"] for row in models.values()], ["not run", "measured"])
 
     def test_the_model_of_a_gpu_needs_none(self):
-        models, printed = self.choices("micro_batch", "--gpu", "h200", "--models", "gpt2-124m,llama-1b")
-        for row in models.values():
-            found = row["micro_batch"]
+        models, printed = self.choices("--gpu", "h200", "--models", "gpt2-124m,llama-1b")
+        for found in models.values():
             self.assertEqual((found["status"], found["modelled_for"]), ("modelled", "h200"))
             self.assertGreater(len(found["tokens_per_second"]), 3)
             self.assertTrue(found["met"], found)
         self.assertEqual(printed.count(": met"), 2)
 
-    def test_what_cannot_be_asked_is_refused(self):
-        for arguments, words in ((("products", "--gpu", "h200"), "products have to run"),
-                                 (("nothing",), "invalid choice")):
-            self.assertIn(words, self.choices(*arguments, code=2)[1])
-        self.assertIn("unknown model none", self.choices("products", "--device", "cpu", "--models", "none", code=1)[1])
+    def test_unknown_models_are_refused(self):
+        self.assertIn("unknown model none", self.choices("--device", "cpu", "--models", "none", code=1)[1])
 
     def test_sizes_by_hand_divide_the_batch_and_turns_are_compared_by_round(self):
         choices = module(ROOT / "scripts" / "bench" / "gpu" / "choices.py")

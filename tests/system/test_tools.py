@@ -344,23 +344,14 @@ class CommandTest(SystemTest):
     def test_bench_ops_and_data(self):
         config = self.make_config()
         text = self.run_program("bench", "ops", config, "--steps", "2").out
-        units = {"": 1, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
-        number = lambda digits, unit: float(digits) * units[unit]
-        rate = number(*re.search(r"ceilings: ([\d.]+)(\w?) ?FLOP/s", text).groups())
-        told = dict(re.findall(r"^(gemm \d+x\d+x\d+): (\d+ % of the rate of a large product: \S.*)", text, re.M))
         rows = re.findall(r"^(gemm \d+x\d+x\d+) .*% +([\d.]+)(\w?) +[\d.]+\w? +[\d.]+%", text, re.M)
         self.assertGreater(len(rows), 8)
-        for name, *flops in rows:
-            share = number(*flops) / rate
-            if abs(share - 0.85) > 0.02:  # of the numbers as printed
-                self.assertEqual(name in told, share < 0.85, text)
         self.assertIn("tokens/s", self.run_program("bench", "data", config).out)
 
-    def test_bench_products_times_each_once_and_says_why(self):
+    def test_bench_products_times_each_once(self):
         config = self.make_config()
         found = json.loads(self.run_program("bench", "products", config, "--json").out)
         self.assertGreater(found["rates"]["flops"], 1e6)
-        self.assertEqual(found["multiprocessors"], 0)
         names = [p["product"] for p in found["products"]]
         self.assertEqual(len(names), len(set(names)))
         self.assertGreater(len(names), 8)
@@ -369,21 +360,14 @@ class CommandTest(SystemTest):
             m, n, k = p["shape"]
             self.assertAlmostEqual(p["flops"], 2 * m * n * k / (p["us"] * 1e-6), delta=1e-6 * p["flops"])
             self.assertEqual(p["launches"] % 2, 0, "two micro-batches")
-            self.assertEqual("reason" in p and p["reason"] != "", p["of_rate"] < 0.85, p)
-            self.assertNotIn("exhaustive", p)
+            self.assertEqual(p["method"], {"words": "the backend's own", "in_parts": False})
         text = self.run_program("bench", "products", config, "--rates", "1e18", "1e15").out
         self.assertIn("rate of a large product ", text)
-        self.assertIn("it lasts", text, "tiny products")
         self.assertIn("products of a step: ", text)
 
-    def test_bench_products_refuses_what_it_cannot_do(self):
-        config = self.make_config()
-        done = self.run_program("bench", "products", config, "--exhaustive", "--set", "device=cpu", code=USAGE)
-        self.assertIn("--exhaustive needs a GPU", done.err)
-        self.assertIn("--exhaustive", self.run_program("bench", "products", config, "--seconds", "3", code=USAGE).err)
-        for flags in (["--exhaustive", "--seconds", "-1"], ["--rates", "1"], ["--rates", "0", "1"]):
-            self.run_program("bench", "products", config, *flags, code=USAGE)
-        self.assertIn("cuBLASLt", self.run_program("bench", "products", "--help").out)
+    def test_bench_products_refuses_rates_that_are_none(self):
+        for flags in (["--rates", "1"], ["--rates", "0", "1"]):
+            self.run_program("bench", "products", self.make_config(), *flags, code=USAGE)
 
     def test_the_program_has_full_relro(self):
         self.assertTrue(is_fully_relro(PROGRAM))

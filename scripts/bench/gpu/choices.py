@@ -1,15 +1,12 @@
 #!/usr/bin/env python3
-"""Compares athanor's automatic choices with an exhaustive search, for every model of compare.py.
+"""Compares micro_batch_size "auto" with each size around it, for every model of compare.py.
 
-products: every matrix product of a step by the algorithm that training's search chose, beside the fastest of all that
-cuBLASLt can be configured to (`athanor bench products --exhaustive`). Goal: 97 % of the best.
-micro_batch: steps with micro_batch_size "auto" beside steps with each size around it, in turns. Goal: 98 % of the best
-tokens/s. With --gpu the limits that `athanor plan` models for that GPU take the place of times.
+Steps are timed in turns, or with --gpu modelled by `athanor plan` for that GPU. Goal: 98 % of the best tokens/s.
 
 Results go to DIR/choices.json. A call ends after --minutes; a later call of the same commit on the same device adds
 what is missing.
 
-usage: choices.py products|micro_batch|all [--models A,B] [--minutes 9] [--device cuda|cpu] [--gpu h200] [--out DIR]
+usage: choices.py [--models A,B] [--minutes 9] [--device cuda|cpu] [--gpu h200] [--out DIR]
 """
 import argparse
 import json
@@ -24,23 +21,7 @@ from pathlib import Path
 import compare
 import sides
 
-PRODUCTS_GOAL, MICRO_BATCH_GOAL = 0.97, 0.98
-MOST_PRODUCTS = 24  # different ones that a model is thought to have
-
-
-def products(name, model, args, folder, deadline):
-    config = compare.make_config(name, model, args, folder)
-    exhaustive = ["--exhaustive", "--seconds", args.seconds] if args.device == "cuda" else []
-    needed = compare.START + compare.SEARCH + MOST_PRODUCTS * args.seconds if exhaustive else 0
-    if deadline.left() < needed * args.patience:
-        raise sides.NotRun(f"{deadline.left():.0f} s were left, up to {needed:.0f} are needed")
-    out = sides.run([args.athanor, "bench", "products", config, "--json", *exhaustive], deadline)
-    found = json.loads(out.strip().splitlines()[-1])
-    if exhaustive:
-        shares = [p["exhaustive"]["of_best"] for p in found["products"] if "of_best" in p.get("exhaustive", {})]
-        found |= {"worst_of_best": min(shares, default=None), "goal": PRODUCTS_GOAL,
-                  "met": len(shares) == len(found["products"]) and min(shares) >= PRODUCTS_GOAL}
-    return found
+GOAL = 0.98
 
 
 def divisors(number):
@@ -65,7 +46,7 @@ def verdict(speeds, auto, left_out):
     share = statistics.median(a / b for a, b in zip(speeds["auto"], speeds[best]))
     return {"auto": auto, "best": auto if best == "auto" else best, "auto_of_best": round(share, 4),
             "tokens_per_second": {str(size): round(speed, 1) for size, speed in median.items()},
-            "left_out": left_out, "goal": MICRO_BATCH_GOAL, "met": share >= MICRO_BATCH_GOAL}
+            "left_out": left_out, "goal": GOAL, "met": share >= GOAL}
 
 
 def micro_batch(name, model, args, folder, deadline):
@@ -121,35 +102,25 @@ def modelled_micro_batch(name, model, args, folder, _):
     return verdict(speeds, auto, left_out) | {"modelled_for": args.gpu}
 
 
-def line(kind, found):
-    if kind == "micro_batch":
-        return (f"auto takes {found['auto']}, {100 * found['auto_of_best']:.1f} % of the tokens/s of {found['best']}, "
-                f"the best of {len(found['tokens_per_second'])} sizes: {'met' if found['met'] else 'MISSED'}")
-    slow = sum("reason" in p for p in found["products"])
-    text = f"{len(found['products'])} products, {slow} below 85 % of the rate of a large one"
-    if "met" in found:
-        text += f", {found['below_best']} below 97 % of the best found: {'met' if found['met'] else 'MISSED'}"
-    return text
+def line(found):
+    return (f"auto takes {found['auto']}, {100 * found['auto_of_best']:.1f} % of the tokens/s of {found['best']}, "
+            f"the best of {len(found['tokens_per_second'])} sizes: {'met' if found['met'] else 'MISSED'}")
 
 
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("products", "micro_batch", "all"))
     parser.add_argument("--models", help="comma separated; default: all, " + ", ".join(compare.MODELS))
     parser.add_argument("--minutes", type=float, default=9.0)
     parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", "choices-out")))
     parser.add_argument("--earlier", type=Path, help="choices.json of earlier calls, where --out is another folder")
     parser.add_argument("--athanor", type=Path, help="the program; default: beside scripts/, or build/athanor")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: tiny models, to try the script")
-    parser.add_argument("--gpu", help="micro_batch: by the modelled limits of h200, h100, a100 or b200; runs nothing")
-    parser.add_argument("--seconds", type=float, default=3, help="of the search for each product")
+    parser.add_argument("--gpu", help="by the modelled limits of h200, h100, a100 or b200; runs nothing")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--steps", type=int, default=3, help="timed in a turn")
     parser.add_argument("--threads", type=int, default=0, help="of the CPU")
     parser.add_argument("--patience", type=float, default=1.0, help="factor of what a model is thought to need")
     args = parser.parse_args()
-    if args.gpu and args.what != "micro_batch":
-        parser.error("--gpu models micro_batch alone: products have to run")
     args.athanor = (args.athanor or compare.find_program()).resolve()
     return args
 
@@ -164,21 +135,22 @@ def main():
     args.out.mkdir(parents=True, exist_ok=True)
     path = args.out / "choices.json"
     report = compare.load_report(path, args, {"device": "model", "hardware": args.gpu} if args.gpu else None)
-    work = {"products": products, "micro_batch": modelled_micro_batch if args.gpu else micro_batch}
+    compare_sizes = modelled_micro_batch if args.gpu else micro_batch
     with tempfile.TemporaryDirectory() as folder:
-        for kind in work if args.what == "all" else [args.what]:
-            for name in names:
-                row = report["models"].setdefault(name, {})
-                if row.get(kind, {}).get("status") == "measured" and not args.models:
-                    continue  # by an earlier call
-                try:
-                    found = work[kind](name, known[name], args, Path(folder), deadline)
-                    row[kind] = {"status": "modelled" if args.gpu else "measured"} | found
-                    print(f"{name:14} {kind:12} {line(kind, found)}", flush=True)
-                except sides.NotRun as why:
-                    row.setdefault(kind, {"status": "not run", "why": str(why)})
-                    print(f"{name:14} {kind:12} not run: {why}", flush=True)
-                path.write_text(json.dumps(report, indent=1) + "\n")
+        for name in names:
+            row = report["models"].setdefault(name, {})
+            if row.get("status") == "measured" and not args.models:
+                continue  # by an earlier call
+            try:
+                found = compare_sizes(name, known[name], args, Path(folder), deadline)
+                row |= {"status": "modelled" if args.gpu else "measured"} | found
+                row.pop("why", None)
+                print(f"{name:14} {line(found)}", flush=True)
+            except sides.NotRun as why:
+                if not row:
+                    row |= {"status": "not run", "why": str(why)}
+                print(f"{name:14} not run: {why}", flush=True)
+            path.write_text(json.dumps(report, indent=1) + "\n")
     return 0
 
 

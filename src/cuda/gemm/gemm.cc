@@ -354,7 +354,6 @@ GemmRunner::Verdict GemmRunner::check(const Plan& plan, const cublasLtMatmulAlgo
   Verdict verdict{.status = lt_.cublasLtMatmulAlgoCheck(handle_.get(), plan.desc.get(), plan.a.get(), plan.b.get(),
                                                         plan.d.get(), plan.d.get(), &algorithm, &result)};
   if (verdict.status != CUBLAS_STATUS_SUCCESS) return verdict;
-  verdict.waves = static_cast<double>(result.wavesCount);
   verdict.usable = result.workspaceSize <= options_.workspace_bytes && deterministic(algorithm);
   return verdict;
 }

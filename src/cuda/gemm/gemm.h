@@ -78,12 +78,6 @@ class GemmRunner {
     return time(LibraryProduct(op), recompute, stream);
   }
   ProductTime time(const ScaledGemm& op, cudaStream_t stream);
-  ProductTrial try_all(const Gemm& op, bool recompute, double seconds, cudaStream_t stream) {
-    return try_all(LibraryProduct(op), recompute, seconds, stream);
-  }
-  ProductTrial try_all(const ScaledGemm& op, double seconds, cudaStream_t stream) {
-    return try_all(multiplied(op), false, seconds, stream);
-  }
 
   // All choices so far, including imported ones.
   std::string export_choices() const { return to_json(key_, choices_); }
@@ -116,7 +110,6 @@ class GemmRunner {
   // The library's check of an algorithm; usable: supported, within the workspace, and deterministic.
   struct Verdict {
     cublasStatus_t status = CUBLAS_STATUS_NOT_SUPPORTED;
-    double waves = 0;
     bool usable = false;
   };
   Verdict check(const Plan& plan, const cublasLtMatmulAlgo_t& algorithm) const;
@@ -127,7 +120,6 @@ class GemmRunner {
   cublasStatus_t launch(const LibraryProduct& product, const Plan& plan, void* scratch, cudaStream_t stream) const;
   LibraryProduct native_product(const ScaledGemm& op, void* scratch) const;
   Gemm decoded_product(const ScaledGemm& op, void* scratch) const;
-  LibraryProduct multiplied(const ScaledGemm& op) const;  // what the library gets, without scratch
   void require(cublasStatus_t status, const char* what, const GemmProblem& p) const;
 
   // A candidate for a problem: an algorithm of the library, the program's own kernel, or product and epilogue
@@ -136,8 +128,7 @@ class GemmRunner {
     bool in_parts = false, own = false;
     cublasLtMatmulAlgo_t algorithm{};
   };
-  class Timer;             // gemm/timer.h
-  class ExhaustiveSearch;  // gemm/exhaustive.cc
+  class Timer;  // gemm/timer.h
   struct Timed;
   struct Searched {
     LibraryProduct product;
@@ -145,7 +136,6 @@ class GemmRunner {
   };
   std::vector<Searched> to_search(std::span<const Gemm> ops, std::span<const ScaledGemm> of_codes) const;
   ProductTime time(const LibraryProduct& product, bool recompute, cudaStream_t stream);
-  ProductTrial try_all(const LibraryProduct& product, bool recompute, double seconds, cudaStream_t stream);
   Timed time_candidates(const LibraryProduct& product, bool recompute, cudaStream_t stream);
   Candidate choice_of(const GemmProblem& p);
   ProductMethod method_of(const GemmProblem& p, const Candidate& candidate) const;

@@ -1,10 +1,11 @@
-// GemmRunner::search(): times the library's answers for a problem on random numbers. A candidate whose results are not
-// those of the first one is not used.
+// GemmRunner::search() times the library's answers for a problem on random numbers. A candidate whose results are not
+// those of the first one is not used. GemmRunner::time() times the chosen one.
 #include <algorithm>
 #include <chrono>
 #include <vector>
 
 #include "base/log.h"
+#include "cuda/gemm/algorithms.h"
 #include "cuda/gemm/own_product.h"
 #include "cuda/gemm/timer.h"
 namespace athanor::cuda {
@@ -19,6 +20,45 @@ struct GemmRunner::Timed {
   Candidate chosen;
   double first = 0, best = 0;  // microseconds of the first candidate and of the chosen one
 };
+
+GemmRunner::Candidate GemmRunner::choice_of(const GemmProblem& p) {
+  const Plan& plan = plan_of(p);
+  return {.in_parts = plan.in_parts, .own = plan.own, .algorithm = plan.algorithm};
+}
+
+ProductMethod GemmRunner::method_of(const GemmProblem& p, const Candidate& candidate) const {
+  return candidate.own ? own_method(p) : ProductMethod{.words = describe_algorithm(lt_, candidate.algorithm)};
+}
+
+ProductTime GemmRunner::time(const ScaledGemm& op, cudaStream_t stream) {
+  const bool native = NativeProduct(op, capability_).possible;
+  return time(native ? native_product(op, nullptr) : LibraryProduct(decoded_product(op, nullptr)), false, stream);
+}
+
+ProductTime GemmRunner::time(const LibraryProduct& product, bool recompute, cudaStream_t stream) {
+  const GemmProblem p = problem_of(product);
+  const Candidate choice = choice_of(p);
+  ProductTime time;
+  {
+    Timer timer(*this, product, recompute, stream);
+    time.seconds = 1e-6 * timer.in_turns({&choice, 1}).front();
+    require(timer.refusal(), "a trial failed", p);
+  }
+  if (!choice.in_parts) {
+    time.method = method_of(p, choice);
+    return time;
+  }
+  in_parts(product.op, [&]<class Part>(const Part& part) {
+    if constexpr (std::is_same_v<Part, Gemm>) {
+      LibraryProduct alone = product;
+      alone.op = part;
+      const GemmProblem inner = problem_of(alone);
+      time.method = method_of(inner, choice_of(inner));
+    }
+  });
+  time.method.in_parts = true;
+  return time;
+}
 
 // recompute: the op is also recomputed, which is cheap only with a separate epilogue.
 GemmRunner::Timed GemmRunner::time_candidates(const LibraryProduct& product, bool recompute, cudaStream_t stream) {

@@ -495,9 +495,7 @@ void multiply_codes_by_wgmma(const CodesToMultiply& p, cudaStream_t stream) {
 }
 
 ProductMethod wgmma_codes_method() {
-  return {.tile_rows = kBlockRows,
-          .tile_cols = kColumns,
-          .words = cat("the program's own kernel, tile ", kBlockRows, "x", kColumns, ", stages ", kSlots)};
+  return {.words = cat("the program's own kernel, tile ", kBlockRows, "x", kColumns, ", stages ", kSlots)};
 }
 
 }  // namespace athanor::cuda

@@ -398,9 +398,7 @@ void run_by_wgmma(const Gemm& op, cudaStream_t stream) {
 }
 
 ProductMethod wgmma_method() {
-  return {.tile_rows = kRows,
-          .tile_cols = kColumns,
-          .words = cat("the program's own kernel, tile ", kRows, "x", kColumns, ", stages ", kSlots)};
+  return {.words = cat("the program's own kernel, tile ", kRows, "x", kColumns, ", stages ", kSlots)};
 }
 
 }  // namespace athanor::cuda

@@ -25,11 +25,7 @@
   F(cublasLtMatmulPreferenceSetAttribute) \
   F(cublasLtMatmulPreferenceGetAttribute) \
   F(cublasLtMatmulAlgoGetHeuristic)       \
-  F(cublasLtMatmulAlgoGetIds)             \
-  F(cublasLtMatmulAlgoInit)               \
   F(cublasLtMatmulAlgoCheck)              \
-  F(cublasLtMatmulAlgoCapGetAttribute)    \
-  F(cublasLtMatmulAlgoConfigSetAttribute) \
   F(cublasLtMatmulAlgoConfigGetAttribute)
 
 namespace athanor {

@@ -196,11 +196,7 @@ athanor::CublasLtTable FakeCublasLt::table() const {
           .cublasLtMatmulPreferenceSetAttribute = lt::set_preference,
           .cublasLtMatmulPreferenceGetAttribute = lt::get_preference,
           .cublasLtMatmulAlgoGetHeuristic = lt::heuristic,
-          .cublasLtMatmulAlgoGetIds = lt::algorithm_ids,
-          .cublasLtMatmulAlgoInit = lt::init_algorithm,
           .cublasLtMatmulAlgoCheck = lt::check,
-          .cublasLtMatmulAlgoCapGetAttribute = lt::capability,
-          .cublasLtMatmulAlgoConfigSetAttribute = lt::set_config,
           .cublasLtMatmulAlgoConfigGetAttribute = lt::get_config};
 }
 

@@ -24,17 +24,6 @@ Roofline read_limits(cublasLtMatmulPreference_t preference) {
           .implementations = a.get<uint64_t>(CUBLASLT_MATMUL_PREF_IMPL_MASK)};
 }
 
-Verdict check_type_codes(cublasComputeType_t compute, cudaDataType_t scale, const cudaDataType_t (&types)[4]) {
-  Element elements[4];
-  for (int i = 0; i < 4; ++i) elements[i] = element_of(types[i]);
-  Verdict verdict = check_types(compute, elements[0], elements[1], elements[2], elements[3]);
-  if (!verdict.ok()) return verdict;
-  if (scale != (elements[3] == Element::kF64 ? CUDA_R_64F : CUDA_R_32F)) {
-    return {CUBLAS_STATUS_NOT_SUPPORTED, text("scale type ", int(scale))};
-  }
-  return {};
-}
-
 // Copies one value or a list out, with the rules that all Get functions share.
 cublasStatus_t copy_out(const char* function, const void* value, size_t size, bool list, void* buffer, size_t bytes,
                         size_t* written) {
@@ -79,51 +68,6 @@ Field config_field(Algorithm* algorithm, int name) {
     default:
       return {};
   }
-}
-
-uint32_t epilogue_mask(const Kernel& kernel) {
-  uint32_t simple =
-      CUBLASLT_EPILOGUE_DEFAULT | CUBLASLT_EPILOGUE_RELU | CUBLASLT_EPILOGUE_BIAS | CUBLASLT_EPILOGUE_GELU;
-  return kernel.alignment == 0 ? simple
-                               : simple | 128 | 8 | 16 | 64 | CUBLASLT_EPILOGUE_BGRADA | CUBLASLT_EPILOGUE_BGRADB;
-}
-
-// Capabilities that are one 32-bit number; false: another attribute.
-bool number_capability(const Kernel& kernel, int name, uint32_t* value) {
-  switch (name) {
-    case CUBLASLT_ALGO_CAP_SPLITK_SUPPORT:
-      *value = kernel.reductions != 0;
-      return true;
-    case CUBLASLT_ALGO_CAP_REDUCTION_SCHEME_MASK:
-      *value = kernel.reductions;
-      return true;
-    case CUBLASLT_ALGO_CAP_CTA_SWIZZLING_SUPPORT:
-    case CUBLASLT_ALGO_CAP_STRIDED_BATCH_SUPPORT:
-    case CUBLASLT_ALGO_CAP_OUT_OF_PLACE_RESULT_SUPPORT:
-      *value = 1;
-      return true;
-    case CUBLASLT_ALGO_CAP_UPLO_SUPPORT:
-    case CUBLASLT_ALGO_CAP_CUSTOM_OPTION_MAX:
-    case CUBLASLT_ALGO_CAP_CUSTOM_MEMORY_ORDER:
-    case CUBLASLT_ALGO_CAP_LD_NEGATIVE:
-    case CUBLASLT_ALGO_CAP_POINTER_ARRAY_BATCH_SUPPORT:
-    case CUBLASLT_ALGO_CAP_FLOATING_POINT_EMULATION_SUPPORT:
-      *value = 0;
-      return true;
-    case CUBLASLT_ALGO_CAP_POINTER_MODE_MASK:
-      *value = CUBLASLT_POINTER_MODE_MASK_HOST | CUBLASLT_POINTER_MODE_MASK_DEVICE;
-      return true;
-    case CUBLASLT_ALGO_CAP_EPILOGUE_MASK:
-      *value = epilogue_mask(kernel);
-      return true;
-    default:
-      return false;
-  }
-}
-
-// The element type that the algorithm was made for, from Algorithm::types (A, B, C, D: four bits each).
-Element type_of(const Algorithm& algorithm, int position) {
-  return static_cast<Element>(algorithm.types >> (4 * (3 - position)) & 15);
 }
 
 }  // namespace
@@ -179,45 +123,6 @@ cublasStatus_t heuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, cub
   return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t algorithm_ids(cublasLtHandle_t handle, cublasComputeType_t compute, cudaDataType_t scale,
-                             cudaDataType_t a, cudaDataType_t b, cudaDataType_t c, cudaDataType_t d, int requested,
-                             int* ids, int* returned) {
-  const char* name = "cublasLtMatmulAlgoGetIds";
-  if (!fake().lives(handle, kHandle))
-    return refuse(name, {CUBLAS_STATUS_NOT_INITIALIZED, "the handle is not a live one"});
-  if (requested <= 0 || ids == nullptr) return refuse(name, {CUBLAS_STATUS_INVALID_VALUE, "no ids are requested"});
-  int count = 0;
-  bool codes = is_fp8(element_of(a)) || is_fp8(element_of(b)) || element_of(a) == Element::kE2m1;
-  if (check_type_codes(compute, scale, {a, b, c, d}).ok()) {
-    for (const Kernel& kernel : kernels()) {
-      if (count < requested && !(codes && kernel.alignment < 16)) ids[count++] = kernel.id;
-    }
-  }
-  if (returned) *returned = count;
-  return CUBLAS_STATUS_SUCCESS;
-}
-
-cublasStatus_t init_algorithm(cublasLtHandle_t handle, cublasComputeType_t compute, cudaDataType_t scale,
-                              cudaDataType_t a, cudaDataType_t b, cudaDataType_t c, cudaDataType_t d, int id,
-                              cublasLtMatmulAlgo_t* algorithm) {
-  const char* name = "cublasLtMatmulAlgoInit";
-  if (!fake().lives(handle, kHandle))
-    return refuse(name, {CUBLAS_STATUS_NOT_INITIALIZED, "the handle is not a live one"});
-  if (algorithm == nullptr) return refuse(name, {CUBLAS_STATUS_INVALID_VALUE, "algo is NULL"});
-  const Kernel* kernel = find_kernel(id);
-  if (kernel == nullptr) return refuse(name, {CUBLAS_STATUS_INVALID_VALUE, text("no algorithm ", id)});
-  Verdict verdict = check_type_codes(compute, scale, {a, b, c, d});
-  if (!verdict.ok()) return refuse(name, verdict);
-  Product types;
-  types.compute = compute;
-  types.a.type = element_of(a);
-  types.b.type = element_of(b);
-  types.c.type = element_of(c);
-  types.d.type = element_of(d);
-  *algorithm = pack({.id = id, .types = types.type_key()});
-  return CUBLAS_STATUS_SUCCESS;
-}
-
 cublasStatus_t check(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t a,
                      cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
                      const cublasLtMatmulAlgo_t* packed, cublasLtMatmulHeuristicResult_t* result) {
@@ -237,38 +142,6 @@ cublasStatus_t check(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, cublasL
   result->wavesCount = waves(algorithm, product, device);
   result->state = CUBLAS_STATUS_SUCCESS;
   return CUBLAS_STATUS_SUCCESS;
-}
-
-cublasStatus_t capability(const cublasLtMatmulAlgo_t* packed, cublasLtMatmulAlgoCapAttributes_t attribute, void* buffer,
-                          size_t bytes, size_t* written) {
-  const char* name = "cublasLtMatmulAlgoCapGetAttribute";
-  Algorithm algorithm;
-  if (packed == nullptr || !unpack(*packed, &algorithm)) {
-    return refuse(name, {CUBLAS_STATUS_INVALID_VALUE, "algo is NULL or damaged"});
-  }
-  const Kernel& kernel = *find_kernel(algorithm.id);
-  uint32_t number = 0;
-  if (number_capability(kernel, attribute, &number)) return copy_out(name, &number, 4, false, buffer, bytes, written);
-  switch (attribute) {
-    case CUBLASLT_ALGO_CAP_TILE_IDS:
-      return copy_out(name, kernel.tiles.data(), kernel.tiles.size() * 4, true, buffer, bytes, written);
-    case CUBLASLT_ALGO_CAP_STAGES_IDS:
-      return copy_out(name, kernel.stages.data(), kernel.stages.size() * 4, true, buffer, bytes, written);
-    case CUBLASLT_ALGO_CAP_NUMERICAL_IMPL_FLAGS: {
-      Product types;
-      types.a.type = type_of(algorithm, 0);
-      types.compute = static_cast<cublasComputeType_t>(algorithm.types >> 16);
-      uint64_t flags = implementation_flags(types);
-      return copy_out(name, &flags, 8, false, buffer, bytes, written);
-    }
-    default:
-      break;
-  }
-  int matrix = attribute - CUBLASLT_ALGO_CAP_MIN_ALIGNMENT_A_BYTES;
-  if (matrix < 0 || matrix > 3)
-    return refuse(name, {CUBLAS_STATUS_INVALID_VALUE, text("no capability ", int(attribute))});
-  number = kernel_alignment(kernel, type_of(algorithm, matrix));
-  return copy_out(name, &number, 4, false, buffer, bytes, written);
 }
 
 cublasStatus_t set_config(cublasLtMatmulAlgo_t* packed, cublasLtMatmulAlgoConfigAttributes_t attribute,

@@ -189,30 +189,15 @@ TEST_F(CublasLt, AnAlgorithmSurvivesBeingStored) {
 
 TEST_F(CublasLt, AlgorithmsCanBeMadeByHand) {
   LtBench bench(machine, lt, {.m = 64, .n = 64, .k = 64});
-  int ids[8], count = 0;
-  ASSERT_EQ(lt.cublasLtMatmulAlgoGetIds(bench.handle, CUBLAS_COMPUTE_32F, CUDA_R_32F, CUDA_R_16BF, CUDA_R_16BF,
-                                        CUDA_R_16BF, CUDA_R_16BF, 8, ids, &count),
-            CUBLAS_STATUS_SUCCESS);
-  ASSERT_GE(count, 2);
-  cublasLtMatmulAlgo_t algorithm;
-  ASSERT_EQ(lt.cublasLtMatmulAlgoInit(bench.handle, CUBLAS_COMPUTE_32F, CUDA_R_32F, CUDA_R_16BF, CUDA_R_16BF,
-                                      CUDA_R_16BF, CUDA_R_16BF, ids[0], &algorithm),
-            CUBLAS_STATUS_SUCCESS);
-  uint32_t tiles[64], stages[64];
-  size_t bytes = 0;
-  ASSERT_EQ(lt.cublasLtMatmulAlgoCapGetAttribute(&algorithm, CUBLASLT_ALGO_CAP_TILE_IDS, tiles, sizeof tiles, &bytes),
-            CUBLAS_STATUS_SUCCESS);
-  ASSERT_GE(bytes, 4u);
-  lt.cublasLtMatmulAlgoCapGetAttribute(&algorithm, CUBLASLT_ALGO_CAP_STAGES_IDS, stages, sizeof stages, &bytes);
+  cublasLtMatmulAlgo_t algorithm = bench.heuristic().front().algo;
   cublasLtMatmulHeuristicResult_t result{};
-  EXPECT_EQ(bench.check(algorithm, &result), CUBLAS_STATUS_NOT_SUPPORTED);  // no tile chosen yet
-  lt.cublasLtMatmulAlgoConfigSetAttribute(&algorithm, CUBLASLT_ALGO_CONFIG_TILE_ID, tiles, 4);
-  lt.cublasLtMatmulAlgoConfigSetAttribute(&algorithm, CUBLASLT_ALGO_CONFIG_STAGES_ID, stages, 4);
-  int32_t parts = 3;
-  uint32_t scheme = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
-  lt.cublasLtMatmulAlgoConfigSetAttribute(&algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM, &parts, 4);
+  const auto set = [&](cublasLtMatmulAlgoConfigAttributes_t name, auto value) {
+    ASSERT_EQ(lt::set_config(&algorithm, name, &value, sizeof value), CUBLAS_STATUS_SUCCESS);
+  };
+  set(CUBLASLT_ALGO_CONFIG_SPLITK_NUM, int32_t{3});
+  set(CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, uint32_t{CUBLASLT_REDUCTION_SCHEME_NONE});
   EXPECT_EQ(bench.check(algorithm, &result), CUBLAS_STATUS_NOT_SUPPORTED);  // parts without a reduction scheme
-  lt.cublasLtMatmulAlgoConfigSetAttribute(&algorithm, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &scheme, 4);
+  set(CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
   ASSERT_EQ(bench.check(algorithm, &result), CUBLAS_STATUS_SUCCESS) << fake.last_refusal();
   EXPECT_EQ(result.workspaceSize, 3u * 64 * 64 * 4);
   ASSERT_EQ(bench.run(&algorithm), CUBLAS_STATUS_SUCCESS);
