@@ -284,7 +284,7 @@ def wrong_rows(found):
     """What failed in the rows of bench attention, each with its op and shape; random numbers have one seed."""
     for row in found["rows"]:
         shape = ", ".join(f"{k} {row[k]}" for k in ("length", "sequences", "heads", "head_dim", "mask", "window"))
-        for side in ("own", "five", "cudnn"):
+        for side in ("own", "cudnn"):
             one = row.get(side, {})
             if side == "own" and "why_not" in one:
                 yield f"attention, {side}, {shape}: {one['why_not']}"

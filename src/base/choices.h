@@ -37,9 +37,8 @@ enum class RecomputeGranularity : uint8_t { none, selective, full };
 enum class ContextMethod : uint8_t { automatic, gather, ring };
 
 // cudnn: its attention wherever it can; automatic: where a plan has memory for it, unless the program's own is found to
-// be faster (Tuning), and for documents and windows only where it is found to be the faster one. ordered: the program's
-// own, with five products in backward, whose sums blocks add in order, instead of seven where it has kernels for them.
-enum class CudaAttention : uint8_t { automatic, builtin, ordered, cudnn };
+// be faster (Tuning), and for documents and windows only where it is found to be the faster one.
+enum class CudaAttention : uint8_t { automatic, builtin, cudnn };
 
 enum class Progress : uint8_t {
   automatic,  // on a terminal, unless NO_COLOR or CI is set or TERM is "dumb"

@@ -1,6 +1,5 @@
 // athanor bench attention: forward and backward of attention for several lengths, head sizes and kinds of masks, by the
-// program's own kernels and, on a GPU, by its own with five products backward and by cuDNN's: rates, and whether the
-// bits repeat.
+// program's own kernels and, on a GPU, by cuDNN's: rates, and whether the bits repeat.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -59,14 +58,13 @@ struct AttentionTime {
   bool repeated = false;  // a second run had the same bits
 };
 struct Side {
-  std::string why_not;                   // empty: it was measured
-  std::optional<AttentionTime> forward;  // none: it is that of another side
-  AttentionTime backward;
+  std::string why_not;  // empty: it was measured
+  AttentionTime forward, backward;
 };
 struct AttentionRow {
   Problem problem;
   Side own;
-  std::optional<Side> five, cudnn;  // on a GPU: own with five products backward; cuDNN's
+  std::optional<Side> cudnn;  // on a GPU
 };
 
 // The tensors of a forward and a backward op, as training has them: q, k and v side by side.
@@ -112,20 +110,15 @@ class AttentionBench {
     results_ = {forward_.y, forward_.lse};
     gradients_ = {dqkv};
   }
-  // On a GPU: whose kernels run instead of those that were asked for.
-  std::string why_not(CudaAttention asked) const {
-    const bool five = asked == CudaAttention::ordered;
-    std::string words = backend_.tuning->describe_attention(
-        {.products = {}, .forward = {&forward_, five ? 0U : 1U}, .backward = {&backward_, 1}});
-    const bool found = words.find(five ? "five products" : "own kernels") != std::string::npos;
-    return found == five ? "" : words;
+  // On a GPU: why the program's own kernels run instead of cuDNN's.
+  std::string why_not_cudnn() const {
+    std::string words =
+        backend_.tuning->describe_attention({.products = {}, .forward = {&forward_, 1}, .backward = {&backward_, 1}});
+    return words.find("own kernels") == std::string::npos ? "" : words;
   }
-  Side measure(bool backward_alone) {
+  Side measure() {
     Side side;
-    if (!backward_alone)
-      side.forward = measure(forward_, results_);
-    else
-      backend_.ops.run(forward_, scratch_.data);
+    side.forward = measure(forward_, results_);
     side.backward = measure(backward_, gradients_);
     return side;
   }
@@ -194,8 +187,8 @@ std::vector<Problem> problems_of(const BenchAttentionArgs& args) {
 Side measure(Backend backend, const Problem& p, CudaAttention asked) {
   try {
     AttentionBench bench(backend, p);
-    const std::string why = asked == CudaAttention::builtin ? "" : bench.why_not(asked);
-    return why.empty() ? bench.measure(asked == CudaAttention::ordered) : Side{why, {}, {}};
+    const std::string why = asked == CudaAttention::cudnn ? bench.why_not_cudnn() : "";
+    return why.empty() ? bench.measure() : Side{why, {}, {}};
   } catch (const Error& error) {
     return {error.what(), {}, {}};
   }
@@ -224,9 +217,9 @@ struct AttentionReport {
 
   bool ok() const {
     return std::all_of(rows.begin(), rows.end(), [](const AttentionRow& row) {
-      const auto repeated = [](const Side& s) { return (!s.forward || s.forward->repeated) && s.backward.repeated; };
+      const auto repeated = [](const Side& s) { return s.forward.repeated && s.backward.repeated; };
       const auto holds = [&](const std::optional<Side>& s) { return !s || !s->why_not.empty() || repeated(*s); };
-      return row.own.why_not.empty() && repeated(row.own) && holds(row.five) && holds(row.cudnn);
+      return row.own.why_not.empty() && repeated(row.own) && holds(row.cudnn);
     });
   }
 };
@@ -241,15 +234,9 @@ AttentionReport measure(const BenchAttentionArgs& args) {
     report.device = machine.description();
     gpu = !machine.backend().device.unified();
     for (const Problem& p : problems)
-      report.rows.push_back({p, measure(machine.backend(), p, CudaAttention::builtin), {}, {}});
+      report.rows.push_back({p, measure(machine.backend(), p, CudaAttention::builtin), {}});
   }
-  if (gpu) {
-    {
-      Machine machine(config_for(args, CudaAttention::ordered, problems.front().length));
-      for (AttentionRow& row : report.rows) row.five = measure(machine.backend(), row.problem, CudaAttention::ordered);
-    }
-    add_cudnn(args, report.rows);
-  }
+  if (gpu) add_cudnn(args, report.rows);
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return report;
 }
@@ -260,10 +247,7 @@ nlohmann::ordered_json to_json(const Problem& p, const Side& side) {
     return nlohmann::ordered_json{
         {"seconds", m.seconds}, {"flops", p.flops(backward) / m.seconds}, {"repeated", m.repeated}};
   };
-  nlohmann::ordered_json out;
-  if (side.forward) out["forward"] = one(*side.forward, false);
-  out["backward"] = one(side.backward, true);
-  return out;
+  return {{"forward", one(side.forward, false)}, {"backward", one(side.backward, true)}};
 }
 
 nlohmann::ordered_json to_json(const AttentionReport& report) {
@@ -274,7 +258,6 @@ nlohmann::ordered_json to_json(const AttentionReport& report) {
     nlohmann::ordered_json entry = {{"length", p.length}, {"sequences", p.sequences},  {"head_dim", p.head_dim},
                                     {"heads", p.heads},   {"mask", name_of(p.mask)},   {"window", p.window()},
                                     {"rope", p.rope},     {"own", to_json(p, row.own)}};
-    if (row.five) entry["five"] = to_json(p, *row.five);
     if (row.cudnn) entry["cudnn"] = to_json(p, *row.cudnn);
     out["rows"].push_back(std::move(entry));
   }
@@ -287,10 +270,9 @@ void print_side(const char* name, const Problem& p, const Side& side) {
     return;
   }
   for (const bool backward : {false, true}) {
-    if (!backward && !side.forward) continue;
-    const AttentionTime& m = backward ? side.backward : *side.forward;
-    std::printf("  %-6s %-8s %10.1f us %8sFLOP/s%s", backward && side.forward ? "" : name,
-                backward ? "backward" : "forward", 1e6 * m.seconds, format_count(p.flops(backward) / m.seconds).c_str(),
+    const AttentionTime& m = backward ? side.backward : side.forward;
+    std::printf("  %-6s %-8s %10.1f us %8sFLOP/s%s", backward ? "" : name, backward ? "backward" : "forward",
+                1e6 * m.seconds, format_count(p.flops(backward) / m.seconds).c_str(),
                 m.repeated ? "" : ", OTHER BITS the second time");
   }
 }
@@ -305,11 +287,9 @@ void print_text(const AttentionReport& report) {
                 p.rope ? ", gradients turned back" : "");
     print_side("own", p, row.own);
     std::printf("\n");
-    for (const auto& [name, side] : {std::pair("five", row.five), std::pair("cuDNN", row.cudnn)}) {
-      if (!side) continue;
-      print_side(name, p, *side);
-      std::printf("\n");
-    }
+    if (!row.cudnn) continue;
+    print_side("cuDNN", p, *row.cudnn);
+    std::printf("\n");
   }
 }
 
@@ -323,9 +303,8 @@ Exit bench_attention(const BenchAttentionArgs& args) {
 
 void add_bench_attention(Cli& cli, Verb bench) {
   auto args = std::make_shared<BenchAttentionArgs>();
-  Verb verb = bench.add_verb(
-      "attention",
-      "attention by the program's own kernels, with seven and five products, and by cuDNN's: rates, repeated bits");
+  Verb verb =
+      bench.add_verb("attention", "attention by the program's own kernels and by cuDNN's: rates, repeated bits");
   verb.add_option("--device", args->device, "where").check(one_of({"auto", "cpu", "cuda"})).show_default();
   verb.add_option("--precision", args->precision, "of queries, keys and values")
       .check(one_of({"bf16", "fp16"}))

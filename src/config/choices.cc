@@ -10,7 +10,7 @@ constexpr std::string_view kModelTypes[] = {"gpt2", "llama", "qwen2", "qwen3", "
 constexpr std::string_view kRopeTypes[] = {"none", "linear", "llama3", "yarn"};
 constexpr std::string_view kDevices[] = {"auto", "cpu", "cuda"};
 constexpr std::string_view kCpuGemms[] = {"builtin", "onednn"};
-constexpr std::string_view kAttentions[] = {"auto", "builtin", "ordered", "cudnn"};
+constexpr std::string_view kAttentions[] = {"auto", "builtin", "cudnn"};
 constexpr std::string_view kContextMethods[] = {"auto", "gather", "ring"};
 constexpr std::string_view kOptimizers[] = {
     "adamw", "adam", "sgd", "lion", "muon", "normuon", "adamw_8bit", "lamb", "schedule_free_adamw", "adafactor"};

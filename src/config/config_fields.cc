@@ -163,8 +163,7 @@ Fields run_group() {
       choice<&Config::attention>("attention", notice,
                                  "attention kernels on a GPU: auto = cuDNN's where they support the case, memory "
                                  "suffices and no trial finds others faster (of documents and windows: where a trial "
-                                 "finds them faster), else the program's own; ordered = the program's own, with five "
-                                 "products backward where it has them"),
+                                 "finds them faster), else the program's own"),
       number(
           "autotune_seconds", &Config::autotune_seconds, at_least(0), free, "s",
           "time limit for trials of algorithms and fused epilogues of matrix products, and with attention auto of its "

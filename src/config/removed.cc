@@ -18,6 +18,7 @@ struct RemovedValue {
   std::string_view key, value, instead;
 };
 constexpr RemovedValue kValues[] = {
+    {"attention", "ordered", "use builtin, the program's own kernels with the same results but for rounding"},
     {"optimizer", "adam_mini", "use adamw_8bit or adafactor, which need less memory and learn better"},
     {"optimizer", "adamw_fp8", "use adamw_8bit, which keeps as many bytes and learns as well"},
 };

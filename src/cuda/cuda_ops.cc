@@ -31,10 +31,9 @@ std::string CudaOps::search(const Tunable& ops, double seconds) {
       r.codes ? cat(", ", r.own_codes, " of ", r.codes, " of codes for the program's own kernel") : "";
   std::string text =
       cat("matrix products: ", r.problems, " different ones, ", r.timed, " tried", fused, codes, gain(r));
-  const std::string five = a.ordered ? cat(" (", a.ordered, " with five products)") : "";
   if (a.problems > 0)
     text += cat("; attention: ", a.problems, " problems, ", a.timed, " tried, ", a.own,
-                " of them for the program's own kernels", five, ", ", a.timed - a.own, " for cuDNN's", gain(a));
+                " of them for the program's own kernels, ", a.timed - a.own, " for cuDNN's", gain(a));
   return text;
 }
 

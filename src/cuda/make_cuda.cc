@@ -52,8 +52,7 @@ struct FoundCudnn {
 };
 
 FoundCudnn cudnn_attention(const CudaOptions& options, const SearchPlaces& places, cudaStream_t stream) {
-  if (options.attention == CudaAttention::builtin || options.attention == CudaAttention::ordered)
-    return {nullptr, "", "as configured"};
+  if (options.attention == CudaAttention::builtin) return {nullptr, "", "as configured"};
   if (!options.cudnn) return {nullptr, "", "rank 0 has no cuDNN"};
   if (options.tokens == 0) return {nullptr, "", "cuDNN is asked for sequences of one length only"};
   const bool automatic = options.attention == CudaAttention::automatic;
@@ -119,14 +118,9 @@ CudaBackend make_cuda(const CudaOptions& options) {
   FoundCudnn cudnn = cudnn_attention(options, places, device->stream(Lane::compute));
   if (cudnn.attention) description += ", " + cudnn.name;
   const bool by_trial = options.attention == CudaAttention::automatic;
-  const cuda::AttentionRunner::Own own{.why = cudnn.why_not,
-                                       .kernels = options.attention == CudaAttention::ordered
-                                                      ? cuda::AttentionKernels::ordered
-                                                      : cuda::AttentionKernels::builtin,
-                                       .tokens = by_trial ? options.tokens : 0,
-                                       .most_scratch = by_trial ? cuda::kMostAutomaticScratch : SIZE_MAX};
-  cuda::AttentionRunner attention =
-      cudnn.attention ? cuda::AttentionRunner(std::move(cudnn.attention), by_trial) : cuda::AttentionRunner(own);
+  cuda::AttentionRunner attention = cudnn.attention
+                                        ? cuda::AttentionRunner(std::move(cudnn.attention), by_trial)
+                                        : cuda::AttentionRunner(cuda::AttentionRunner::Own{.why = cudnn.why_not});
   auto ops = std::make_unique<cuda::CudaOps>(device->stream(Lane::compute),
                                              std::make_unique<cuda::GemmRunner>(cublaslt.call), std::move(attention));
   cuda::CudaOps* tuning = ops.get();

@@ -89,22 +89,6 @@ struct QueryStats {
 };
 ATHANOR_HOST_DEVICE constexpr int64_t stats_rows(int64_t queries) { return queries + queries % 2; }
 
-// Of AttentionBwd with five products (attention/wgmma_ordered_backward.cu), in bytes: the statistics; which keys each
-// tile of queries sees, how many are added for each head, the next block's number, and dq in fp32, in whole tiles.
-constexpr int kOrderedRows = 64;  // of a tile of queries
-struct OrderedScratch {
-  int64_t tiles;
-  size_t keys, added, ticket, dq, bytes;
-  OrderedScratch(int64_t queries, int64_t heads, int64_t head_dim) : tiles(div_ceil<int64_t>(queries, kOrderedRows)) {
-    const auto behind = [](size_t at, int64_t size) { return round_up(at + static_cast<size_t>(size), size_t{256}); };
-    keys = behind(0, stats_rows(queries) * heads * int64_t{sizeof(QueryStats)});
-    added = behind(keys, tiles * 2 * int64_t{sizeof(int32_t)});
-    ticket = behind(added, heads * tiles * int64_t{sizeof(uint32_t)});
-    dq = behind(ticket, sizeof(uint32_t));
-    bytes = behind(dq, heads * tiles * kOrderedRows * head_dim * int64_t{sizeof(float)});
-  }
-};
-
 // Of Quantize; then the largest magnitude of each block, as 32 bits, and a transformed matrix as f32.
 struct QuantizeCounts {
   unsigned long long values, saturated, underflowed;
@@ -337,13 +321,6 @@ inline size_t scratch(const EmbeddingBwd& op) {
 // Of the program's own kernels; cuDNN's plans have their own sizes.
 inline size_t scratch(const AttentionBwd& op) {
   return static_cast<size_t>(stats_rows(op.q.rows()) * op.shape.heads) * sizeof(QueryStats);
-}
-
-// Of backward with five products, which a trial may choose; 0: its GPU, type or heads are others.
-inline size_t ordered_scratch(const AttentionBwd& op, int capability) {
-  const bool takes = capability == 90 && (op.q.dtype == DType::bf16 || op.q.dtype == DType::f16) &&
-                     (op.shape.head_dim == 64 || op.shape.head_dim == 128);
-  return takes ? OrderedScratch(op.q.rows(), op.shape.heads, op.shape.head_dim).bytes : 0;
 }
 
 inline size_t scratch(const NormalizeMatrix& op) { return static_cast<size_t>(op.x.rows() + 1) * sizeof(double); }

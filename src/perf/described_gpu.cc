@@ -69,8 +69,7 @@ struct Sizes {
     else
       own = cuda::scratch(op);
     if constexpr (std::is_same_v<Op, AttentionBwd>)
-      for (const size_t choice : {of_scores(op), cuda::ordered_scratch(op, capability)})
-        if (choice <= most) own = std::max(own, choice);
+      if (of_scores(op) <= most) own = std::max(own, of_scores(op));
     return own;
   }
   bool fuses(const Gemm& op) const { return cuda::own_product_takes(problem_of(op), capability); }
@@ -89,8 +88,7 @@ class DescribedOps final : public Decorated<DescribedOps>, public Tuning {
 
   size_t wanted_scratch(const Tunable& ops) override {
     size_t wanted = 0;
-    for (const AttentionBwd& op : ops.backward)
-      wanted = std::max({wanted, sizes_.of_scores(op), cuda::ordered_scratch(op, sizes_.capability)});
+    for (const AttentionBwd& op : ops.backward) wanted = std::max(wanted, sizes_.of_scores(op));
     return wanted > sizes_.most ? wanted : 0;
   }
   size_t allow_scratch(size_t bytes) override { return std::exchange(sizes_.most, bytes); }

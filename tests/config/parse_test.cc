@@ -125,6 +125,8 @@ TEST(Parse, RemovedKeysAreRefusedUnlessTheySayWhatIsLeft) {
 TEST(Parse, RemovedValuesSayWhatToUseInstead) {
   expect_parts(error_in(small_config("\"optimizer\": \"adam_mini\",\n")),
                {"run.json:2: optimizer: \"adam_mini\" was removed: use adamw_8bit or adafactor"});
+  expect_parts(error_in(small_config(), {"attention=ordered"}),
+               {"--set attention: attention: \"ordered\" was removed: use builtin"});
   expect_parts(error_in(small_config(), {"optimizer=adamw_fp8"}), {"--set optimizer: ", "use adamw_8bit"});
   expect_parts(error_in(small_config(R"("param_groups": [{"match": "*", "optimizer": "adamw_fp8"}],)")),
                {"param_groups[0].optimizer: \"adamw_fp8\" was removed"});

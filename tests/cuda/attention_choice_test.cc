@@ -283,49 +283,6 @@ TEST_F(AttentionChoice, ComesBackFromItsText) {
   EXPECT_THAT(search(*second, kFast), HasSubstr("0 tried"));
 }
 
-// Seven and five products in backward are one choice with cuDNN's, and a choice without cuDNN.
-TEST_F(AttentionChoice, FiveProductsAreACandidate) {
-  forwards = {forward(1, 64)}, backwards = {backward_of(forwards[0])};
-  const Tunable all{.products = {}, .forward = {}, .backward = backwards};
-  const size_t bytes = cuda::OrderedScratch(kTokens, kHeads, 64).bytes;
-  const auto without_cudnn = [&](int64_t tokens) {
-    return CudaOps(nullptr, make_gemm_runner(), cuda::AttentionRunner({.why = "it is not there", .tokens = tokens}));
-  };
-  CudaOps untried = without_cudnn(0), alone = without_cudnn(kTokens);
-  EXPECT_THAT(search(untried, kFast), Not(HasSubstr("attention")));
-  EXPECT_THAT(search(alone, kFast), HasSubstr("attention: 1 problems, 1 tried, 1 of them for the program's own"));
-  EXPECT_LT(untried.scratch(backwards[0]), bytes);
-  EXPECT_EQ(alone.scratch(backwards[0]), bytes);
-  EXPECT_EQ(alone.allow_scratch(0), SIZE_MAX);
-  EXPECT_EQ(alone.scratch(backwards[0]), untried.scratch(backwards[0]));
-  EXPECT_EQ(alone.wanted_scratch(all), bytes);
-
-  // A choice of five products, beside a cuDNN that could compute it.
-  std::string text = alone.export_choices();
-  const auto replace = [&](const std::string& from, const std::string& to) {
-    ASSERT_NE(text.find(from), std::string::npos) << text;
-    text.replace(text.find(from), from.size(), to);
-  };
-  if (text.find("\"by\": \"ordered\"") == std::string::npos) replace("\"by\": \"builtin\"", "\"by\": \"ordered\"");
-  replace("\"cudnn\": 0", cat("\"cudnn\": ", library().cudnnGetVersion()));
-  const auto chosen = make();
-  EXPECT_EQ(chosen->describe_attention(all), "backward by cuDNN's, without a trial");
-  EXPECT_EQ(chosen->import_choices(text), "");
-  EXPECT_EQ(chosen->describe_attention(all),
-            "backward by the program's own kernels with five products, faster in a trial");
-  EXPECT_EQ(chosen->scratch(backwards[0]), make()->scratch(backwards[0]));
-  EXPECT_GE(chosen->scratch(backwards[0]), bytes);
-  emu::reset_kernel_counters();
-  emu::count_accesses(true);
-  EXPECT_FALSE(by_cudnn(*chosen, backwards[0]));
-  emu::count_accesses(false);
-  std::string kernels;
-  for (const auto& [kernel, counters] : emu::kernel_counters()) kernels += kernel;
-  EXPECT_THAT(kernels, HasSubstr("ordered_backward_wgmma<__nv_bfloat16, 64>"));
-  chosen->allow_scratch(0);  // the choice is not possible
-  EXPECT_EQ(chosen->describe_attention(all).find("five products"), std::string::npos);
-}
-
 TEST_F(AttentionChoice, TextOfAnotherCudnnOrDamaged) {
   const auto first = make();
   search(*first, kSlow);
@@ -350,7 +307,10 @@ TEST_F(AttentionChoice, TextOfAnotherCudnnOrDamaged) {
   EXPECT_EQ(taken(replace("\"cudnn\": " + version, "\"cudnn\": 91200")), "cuDNN was 91200 and is " + version);
   EXPECT_EQ(taken(replace("\"cudnn\": " + version, "\"cudnn\": 0")), "cuDNN was not used and is " + version);
   EXPECT_THAT(taken(replace("\"by\": \"builtin\"", "\"by\": \"magic\"")),
-              HasSubstr("are 'magic', expected builtin, ordered or cudnn"));
+              HasSubstr("are 'magic', expected builtin or cudnn"));
+  EXPECT_THAT(
+      taken(replace("\"by\": \"builtin\"", "\"by\": \"ordered\"")),
+      HasSubstr("are 'ordered', expected builtin or cudnn; delete the file to have the algorithms chosen anew"));
   EXPECT_THAT(taken(replace("\"by\": \"builtin\"", "\"by\": 3")), HasSubstr("not readable"));
   EXPECT_THAT(taken(replace("\"attention\": {", "\"attention\": 3, \"was\": {")), HasSubstr("delete the file"));
   EXPECT_THAT(taken(replace("\"cudnn\": ", "\"cudnn\": -")), HasSubstr("expected a whole number"));

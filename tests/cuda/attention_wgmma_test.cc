@@ -14,10 +14,7 @@ class AttentionWgmma : public KernelTest {
  protected:
   void SetUp() override {
     KernelTest::SetUp();
-    if (!IsSkipped()) examine(make_cuda_backend);
-  }
-  void examine(const MakeBackend& make) {
-    examine_ = std::make_unique<Examiner>(make, Examiner::Options{.threads = {2}});
+    if (!IsSkipped()) examine_ = std::make_unique<Examiner>(make_cuda_backend, Examiner::Options{.threads = {2}});
   }
   // Queries and keys are all rows of `rows`, seen as `spans` say.
   OpCase<AttentionFwd> forward(DType dtype, const AttentionShape& shape, int rows, const std::vector<Span>& spans) {
@@ -30,7 +27,7 @@ class AttentionWgmma : public KernelTest {
   void forward_agrees(const OpCase<AttentionFwd>& c) { (*examine_)(c); }
   void backward_agrees(const OpCase<AttentionFwd>& c) { (*examine_)(backward_of(*examine_, c)); }
   void turns_back(const OpCase<AttentionFwd>& c) { athanor::turns_back(*examine_, backward_of(*examine_, c)); }
-  virtual void agrees(const OpCase<AttentionFwd>& c) {
+  void agrees(const OpCase<AttentionFwd>& c) {
     forward_agrees(c);
     backward_agrees(c);
   }
@@ -129,41 +126,7 @@ TEST_F(AttentionWgmma, Caches) {
 // in common.
 TEST_F(AttentionWgmma, ManyTiles) { many_tiles(); }
 
-// Backward with five products: blocks add dq in order. On the emulated GPU some are resident at a time.
-class AttentionFiveProducts : public AttentionWgmma {
- protected:
-  void SetUp() override {
-    AttentionWgmma::SetUp();
-    if (!IsSkipped()) examine(make_ordered_backend);
-    reside(2);
-  }
-  void agrees(const OpCase<AttentionFwd>& c) override { backward_agrees(c); }
-  void TearDown() override {
-    reside(1);
-    AttentionWgmma::TearDown();
-  }
-  static void reside(int blocks) {
 #ifdef ATHANOR_EMULATED_GPU
-    emu::set_resident_blocks(blocks);
-#else
-    (void)blocks;
-#endif
-  }
-};
-
-TEST_F(AttentionFiveProducts, LengthsAndGroups) { lengths_and_groups(); }
-TEST_F(AttentionFiveProducts, WithoutCausality) { without_causality(); }
-TEST_F(AttentionFiveProducts, DocumentsAndWindows) { documents_and_windows(); }
-TEST_F(AttentionFiveProducts, ManyTiles) { many_tiles(); }
-TEST_F(AttentionFiveProducts, GradientsTurnedBack) { gradients_turned_back(); }
-// A tile of queries that sees tiles of keys on both sides of one that it does not see: this one adds nothing, in turn.
-TEST_F(AttentionFiveProducts, GapsBetweenKeys) {
-  agrees(forward(DType::bf16, heads(1, 1, 64), 700, {{0, 30, 0, 60, 60, 0}, {30, 40, 600, 100, 100, 0}}));
-}
-
-#ifdef ATHANOR_EMULATED_GPU
-TEST_F(AttentionFiveProducts, RowsBehindTheLastKeyMayBeNan) { unseen_rows_may_be_nan(true); }
-
 // Every head of every tile once, tiles in order; a tile's heads are shared by as many blocks as make two for each
 // multiprocessor of what is left.
 TEST(AttentionSchedule, CoversHeadsAndBecomesFiner) {
@@ -246,12 +209,6 @@ TEST(AttentionKernels, ByGpuAndHeadSize) {
   EXPECT_EQ(kernels_on(emu::gpu_h200(), usual),
             "attend_wgmma<__half, 64>; keys_backward_wgmma<__half, 64>; queries_backward_wgmma<__half, 64>; "
             "query_stats<__half>; ");
-  EXPECT_EQ(kernels_on(emu::gpu_h200(), usual, make_ordered_backend),
-            "attend_wgmma<__half, 64>; ordered_backward_wgmma<__half, 64>; prepare_sums<64>; query_stats<__half>; "
-            "round_sums<__half, 64>; ");
-  for (const Setting& other : {Setting{DType::f16, heads(2, 1, 80), {20}}, Setting{DType::f32, heads(2, 1, 64), {20}}})
-    EXPECT_EQ(kernels_on(emu::gpu_h200(), other, make_ordered_backend), kernels_on(emu::gpu_h200(), other));
-  EXPECT_EQ(kernels_on(emu::gpu_b200(), usual, make_ordered_backend), kernels_on(emu::gpu_b200(), usual));
   EXPECT_EQ(kernels_on(emu::gpu_h100(), {DType::bf16, heads(2, 1, 128), {20}}),
             "attend_wgmma<__nv_bfloat16, 128>; keys_backward_wgmma<__nv_bfloat16, 128>; "
             "queries_backward_wgmma<__nv_bfloat16, 128>; query_stats<__nv_bfloat16>; ");
@@ -287,11 +244,9 @@ TEST(AttentionKernels, TheLargestMagnitudeNeedsNoOtherKernel) {
 // Other kernels than warpgroups' turn nothing back: a launch behind them does.
 TEST(AttentionKernels, GradientsTurnedBack) {
   const Setting usual{DType::f16, heads(2, 1, 64), {20}}, other{DType::f16, heads(2, 1, 80), {20}};
-  for (const auto make : {make_cuda_backend, make_ordered_backend}) {
-    EXPECT_EQ(kernels_on(emu::gpu_h200(), usual, make, false, true), kernels_on(emu::gpu_h200(), usual, make));
-    EXPECT_EQ(kernels_on(emu::gpu_h200(), other, make, false, true),
-              "athanor::cuda::(anonymous namespace)::rope<__half, 8>; " + kernels_on(emu::gpu_h200(), other, make));
-  }
+  EXPECT_EQ(kernels_on(emu::gpu_h200(), usual, make_cuda_backend, false, true), kernels_on(emu::gpu_h200(), usual));
+  EXPECT_EQ(kernels_on(emu::gpu_h200(), other, make_cuda_backend, false, true),
+            "athanor::cuda::(anonymous namespace)::rope<__half, 8>; " + kernels_on(emu::gpu_h200(), other));
 }
 #endif
 }  // namespace

@@ -107,11 +107,6 @@ TestBackend make_searching_backend(int threads) {
   return {std::make_shared<CudaTestDevice>(), std::make_shared<CudaTestOps>(threads, cuda::AttentionRunner(), true)};
 }
 
-TestBackend make_ordered_backend(int threads) {
-  cuda::AttentionRunner five({.kernels = cuda::AttentionKernels::ordered});
-  return {std::make_shared<CudaTestDevice>(), std::make_shared<CudaTestOps>(threads, std::move(five))};
-}
-
 TestBackend make_attention_backend(int threads, std::unique_ptr<cuda::CudnnAttention> attention) {
   return {std::make_shared<CudaTestDevice>(),
           std::make_shared<CudaTestOps>(threads, cuda::AttentionRunner(std::move(attention), false))};

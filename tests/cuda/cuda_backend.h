@@ -13,8 +13,6 @@ namespace athanor {
 TestBackend make_cuda_backend(int threads);
 // Products with an epilogue are searched for first, so that they run fused where that is faster.
 TestBackend make_searching_backend(int threads);
-// Backward of attention has five products where it can.
-TestBackend make_ordered_backend(int threads);
 TestBackend make_attention_backend(int threads, std::unique_ptr<cuda::CudnnAttention> attention);
 
 // With NVIDIA's library, or the fake one on the emulated GPU; its workspace is small, so that tests are quick.

@@ -71,7 +71,6 @@ class VerifyTest(SystemTest):
         for row in rows:
             self.assertTrue(row["own"]["forward"]["repeated"] and row["own"]["backward"]["repeated"])
             self.assertNotIn("why_not", row["cudnn"], row)
-            self.assertTrue(row["five"]["backward"]["repeated"], row)
         self.assertEqual(parts["bench_step"]["found"].keys(), {"gpt2-124m", "llama-8b"})
         for found in parts["bench_step"]["found"].values():
             self.assertRegex(found["attention"], "^attention: ")

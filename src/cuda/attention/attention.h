@@ -7,10 +7,7 @@ namespace athanor::cuda {
 
 void run(const AttentionFwd& op, void* scratch, cudaStream_t stream);
 void run(const AttentionBwd& op, void* scratch, cudaStream_t stream);
-// With five products instead of seven, and more scratch memory (OrderedScratch); what warpgroups_take() refuses, for
-// its addresses too, with seven.
-void run_five_products(const AttentionBwd& op, void* scratch, cudaStream_t stream);
-// On the current GPU, with five products or seven. They alone turn gradients back; behind others that is a launch more.
+// On the current GPU. They alone turn gradients back; behind others that is a launch more.
 bool warpgroups_take(const AttentionBwd& op);
 void run(const MergeAttention& op, void* scratch, cudaStream_t stream);
 }  // namespace athanor::cuda

@@ -327,14 +327,4 @@ bool warpgroups_take(const AttentionBwd& op) {
   return taken;
 }
 
-void run_five_products(const AttentionBwd& op, void* scratch, cudaStream_t stream) {
-  if (!warpgroups_take(op)) return run(op, scratch, stream);
-  by_type(op.q.dtype, [&]<class T>() {
-    if constexpr (sizeof(T) == 2) {
-      const attention::Backward<T> a = backward_of<T>(op, scratch);
-      attention::find_stats<T>(static_cast<QueryStats*>(scratch), op, a.in.vectors, stream);
-      attention::differentiate_in_order(a, scratch, stream);
-    }
-  });
-}
 }  // namespace athanor::cuda

@@ -96,26 +96,13 @@ class Trial {
 };
 
 const char* words_of(AttentionKernels by) {
-  switch (by) {
-    case AttentionKernels::cudnn:
-      return "cuDNN's";
-    case AttentionKernels::ordered:
-      return "the program's own kernels with five products";
-    default:
-      return "the program's own kernels";
-  }
-}
-
-// Scratch memory of five products; 0: they do not compute it.
-size_t five_products_scratch(const AttentionFwd&) { return 0; }
-size_t five_products_scratch(const AttentionBwd& op) {
-  return warpgroups_take(op) ? OrderedScratch(op.q.rows(), op.shape.heads, op.shape.head_dim).bytes : 0;
+  return by == AttentionKernels::cudnn ? "cuDNN's" : "the program's own kernels";
 }
 
 }  // namespace
 
 AttentionRunner::AttentionRunner(std::unique_ptr<CudnnAttention> cudnn, bool by_trial)
-    : cudnn_(std::move(cudnn)), own_{.tokens = cudnn_->tokens()}, by_trial_(by_trial) {}
+    : cudnn_(std::move(cudnn)), by_trial_(by_trial) {}
 
 void AttentionRunner::take(const AttentionChoices& choices) {
   for (const auto& [problem, choice] : choices) choices_[problem] = choice;
@@ -123,26 +110,17 @@ void AttentionRunner::take(const AttentionChoices& choices) {
 
 template <class Op>
 std::string AttentionRunner::name_of(const Op& op) const {
-  std::string name = text_of(problem_of(op, own_.tokens));
+  std::string name = text_of(problem_of(op, tokens()));
   if constexpr (std::is_same_v<Op, AttentionBwd>)
     if (op.cos_sin) name += ", turned back";
   return name;
 }
 
-// Trials are of whole sequences.
 template <class Op>
 std::vector<AttentionKernels> AttentionRunner::candidates(const Op& op) const {
-  const bool cudnn = cudnn_ && cudnn_->supports(op);
-  const size_t bytes = five_products_scratch(op);
-  const bool five = own_.kernels == AttentionKernels::ordered && bytes > 0;
-  const AttentionKernels own = five ? AttentionKernels::ordered : AttentionKernels::builtin;
-  if (!by_trial_) return {cudnn ? AttentionKernels::cudnn : own};
-  std::vector<AttentionKernels> all;
-  if (cudnn) all.push_back(AttentionKernels::cudnn);
-  all.push_back(own);
-  const bool sequences = op.q.rows() == op.k.rows() && op.q.rows() > 0 && op.q.rows() % own_.tokens == 0;
-  if (bytes > 0 && bytes <= most_scratch() && sequences) all.push_back(AttentionKernels::ordered);
-  return all;
+  if (!cudnn_ || !cudnn_->supports(op)) return {AttentionKernels::builtin};
+  if (!by_trial_) return {AttentionKernels::cudnn};
+  return {AttentionKernels::cudnn, AttentionKernels::builtin};
 }
 
 template <class Op>
@@ -151,14 +129,13 @@ AttentionKernels AttentionRunner::chosen(const Op& op) const {
   if (all.size() == 1) return all[0];
   const auto choice = choices_.find(name_of(op));
   if (choice != choices_.end() && std::ranges::find(all, choice->second.by) != all.end()) return choice->second.by;
-  const AttentionProblem p = problem_of(op, own_.tokens);
+  const AttentionProblem p = problem_of(op, tokens());
   return p.window == 0 && !p.documents ? all[0] : AttentionKernels::builtin;
 }
 
 template <class Op>
 size_t AttentionRunner::scratch_of(AttentionKernels by, const Op& op) const {
-  if (by == AttentionKernels::cudnn) return cudnn_->scratch(op);
-  return std::max(cuda::scratch(op), by == AttentionKernels::ordered ? five_products_scratch(op) : 0);
+  return by == AttentionKernels::cudnn ? cudnn_->scratch(op) : cuda::scratch(op);
 }
 
 template <class Op>
@@ -184,8 +161,6 @@ void AttentionRunner::run_cudnn(const AttentionBwd& op, void* scratch, cudaStrea
 template <class Op>
 void AttentionRunner::run_by(AttentionKernels by, const Op& op, void* scratch, cudaStream_t stream) const {
   if (by == AttentionKernels::cudnn) return run_cudnn(op, scratch, stream);
-  if constexpr (std::is_same_v<Op, AttentionBwd>)
-    if (by == AttentionKernels::ordered) return run_five_products(op, scratch, stream);
   cuda::run(op, scratch, stream);
 }
 
@@ -202,16 +177,13 @@ size_t AttentionRunner::wanted_scratch(const Tunable& ops) const {
   size_t most = 0;
   const auto add = [&](const auto& op) {
     if (cudnn_) most = std::max(most, cudnn_->wanted_scratch(op));
-    if (by_trial_ && five_products_scratch(op) > most_scratch()) most = std::max(most, five_products_scratch(op));
   };
   for (const AttentionFwd& op : ops.forward) add(op);
   for (const AttentionBwd& op : ops.backward) add(op);
   return most;
 }
 
-size_t AttentionRunner::allow_scratch(size_t bytes) {
-  return cudnn_ ? cudnn_->allow_scratch(bytes) : std::exchange(own_.most_scratch, bytes);
-}
+size_t AttentionRunner::allow_scratch(size_t bytes) { return cudnn_ ? cudnn_->allow_scratch(bytes) : bytes; }
 
 // Whose kernels are used, and why.
 template <class Op>
@@ -245,7 +217,7 @@ std::string AttentionRunner::describe(const Tunable& ops) const {
 
 template <class Op>
 AttentionChoice AttentionRunner::time_all(const Op& like, double* first_microseconds, cudaStream_t stream) const {
-  Trial<Op> trial(like, own_.tokens, scratch(like), stream);
+  Trial<Op> trial(like, tokens(), scratch(like), stream);
   const std::vector<AttentionKernels> all = candidates(like);
   const auto launch_of = [&](AttentionKernels by) {
     return [this, by, stream](const Op& op, void* memory) { run_by(by, op, memory, stream); };
@@ -286,7 +258,6 @@ AttentionRunner::SearchReport AttentionRunner::search(const Tunable& ops, double
       choices_[problem] = choice;
       ++report.timed;
       report.own += choice.by != AttentionKernels::cudnn;
-      report.ordered += choice.by == AttentionKernels::ordered;
       report.first_microseconds += work.second * first;
       report.best_microseconds += work.second * choice.microseconds;
     }

@@ -1,7 +1,6 @@
-// Chooses between cuDNN's attention, where it has a plan, and the program's own kernels, with seven or with five
-// products in backward. A choice by trial is saved with the run, since rounding depends on it. Before a trial cuDNN
-// computes whole sequences, and the program's own kernels documents and windows, for only they leave out all that is
-// hidden; with seven products, as no GPU has run five yet.
+// Chooses between cuDNN's attention, where it has a plan, and the program's own kernels. A choice by trial is saved
+// with the run, since rounding depends on it. Before a trial cuDNN computes whole sequences, and the program's own
+// kernels documents and windows, for only they leave out all that is hidden.
 #pragma once
 #include <cuda_runtime_api.h>
 
@@ -19,12 +18,9 @@ class AttentionRunner {
   // Without cuDNN.
   struct Own {
     std::string why = "";  // there is no cuDNN
-    AttentionKernels kernels = AttentionKernels::builtin;
-    int64_t tokens = 0;  // of a sequence, as in CudnnAttention::Options: search() tries; 0: it does not
-    size_t most_scratch = SIZE_MAX;
   };
   AttentionRunner() = default;
-  explicit AttentionRunner(Own own) : own_(std::move(own)), by_trial_(own_.tokens > 0) {}
+  explicit AttentionRunner(Own own) : own_(std::move(own)) {}
   // by_trial: use own kernels also where search() finds them faster.
   AttentionRunner(std::unique_ptr<CudnnAttention> cudnn, bool by_trial);
 
@@ -40,7 +36,7 @@ class AttentionRunner {
   // one at a time.
   struct SearchReport {
     int problems = 0, timed = 0;                           // distinct; timed
-    int own = 0, ordered = 0;                              // of those, with own kernels chosen; with five products
+    int own = 0;                                           // of those, with own kernels chosen
     double first_microseconds = 0, best_microseconds = 0;  // sums over all launches of timed ones: untried, chosen
   };
   SearchReport search(const Tunable& ops, double seconds, cudaStream_t stream);
@@ -72,7 +68,7 @@ class AttentionRunner {
   AttentionChoice time_all(const Op& like, double* first_microseconds, cudaStream_t stream) const;
   template <class Op>
   std::string whose(const Op& op) const;
-  size_t most_scratch() const { return cudnn_ ? cudnn_->most_scratch() : own_.most_scratch; }
+  int64_t tokens() const { return cudnn_ ? cudnn_->tokens() : 0; }  // of a sequence
 
   std::unique_ptr<CudnnAttention> cudnn_;
   Own own_;  // without cuDNN

@@ -10,10 +10,6 @@ template <class T>
 void attend_by_warpgroups(const Forward<T>& a, cudaStream_t stream);
 template <class T>
 bool warpgroups_take(const Backward<T>& a);
-// Seven products.
 template <class T>
 void differentiate_by_warpgroups(const Backward<T>& a, cudaStream_t stream);
-// Five, of what warpgroups_take(). scratch: of OrderedScratch, with the statistics in front.
-template <class T>
-void differentiate_in_order(const Backward<T>& a, void* scratch, cudaStream_t stream);
 }  // namespace athanor::cuda::attention

@@ -1,6 +1,5 @@
-// What attention backward by warpgroups shares between seven products (wgmma_backward.cu) and five
-// (wgmma_ordered_backward.cu): a block's rings, a warpgroup's rows, p and ds of its keys, and how gradients are
-// written.
+// Parts of attention backward by warpgroups (wgmma_backward.cu): a block's rings, a warpgroup's rows, p and ds of its
+// keys, and how gradients are written.
 #pragma once
 #include "cuda/attention/wgmma_tiles.h"
 #include "cuda/rotation.h"

@@ -52,13 +52,13 @@ GemmChoice parse_choice(const std::string& problem, const Json& entry) {
 }
 
 // By AttentionKernels.
-constexpr const char* kKernels[] = {"cudnn", "builtin", "ordered"};
+constexpr const char* kKernels[] = {"cudnn", "builtin"};
 
 AttentionChoice parse_attention(const std::string& problem, const Json& entry) {
   const auto by = entry.at("by").get<std::string>();
   const auto* found = std::ranges::find(kKernels, by);
   if (found == std::end(kKernels))
-    throw Error(cat("the kernels of '", problem, "' are '", by, "', expected builtin, ordered or cudnn"));
+    throw Error(cat("the kernels of '", problem, "' are '", by, "', expected builtin or cudnn"));
   return {.by = static_cast<AttentionKernels>(found - kKernels), .microseconds = parse_microseconds(problem, entry)};
 }
 

@@ -25,8 +25,7 @@ struct GemmChoice {
 };
 using GemmChoices = std::map<std::string, GemmChoice>;  // by the text of the problem
 
-// cuDNN's, the program's own, or its own with five products in backward.
-enum class AttentionKernels { cudnn, builtin, ordered };
+enum class AttentionKernels { cudnn, builtin };  // builtin: the program's own
 struct AttentionChoice {
   AttentionKernels by = AttentionKernels::cudnn;
   double microseconds = 0;  // as measured
