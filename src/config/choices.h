@@ -28,7 +28,7 @@ enum class Precision {
 constexpr bool eight_bits(Precision p) { return p >= Precision::fp8_tensorwise; }  // or four
 enum class AmaxComputeAlgo { max, most_recent };                                   // TransformerEngine's words
 enum class MasterWeights { fp32, split, bf16 };
-enum class SumDtype { fp32, bf16 };  // type of gradients and of moments
+enum class SumDtype { fp32, bf16 };                // type of gradients and of moments
 enum class EvalWeights { current, average, ema };  // ema: average
 enum class AsyncSave { automatic, on, off };
 enum class DeterministicReduction { fixed_order, rank_invariant };

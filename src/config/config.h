@@ -155,7 +155,7 @@ struct Config {
   int64_t context_parallel_size = 1;
   ContextMethod context_parallel_method = ContextMethod::automatic;
   DeterministicReduction deterministic_reduction = DeterministicReduction::fixed_order;
-  int64_t logical_shards = 8;  // used by rank_invariant
+  int64_t logical_shards = 8;          // used by rank_invariant
   double distributed_timeout = 600.0;  // seconds, as all that follow
   double startup_timeout = 600.0;
   double step_timeout = 0.0;  // 0 = from the times of steps

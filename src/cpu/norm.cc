@@ -63,7 +63,7 @@ struct NormForward {
       const RowStats s = row_stats<L>(h, a.cols, a.eps, a.b != nullptr);
       a.rstd[i] = s.rstd;
       if (a.mean) a.mean[i] = s.mean;
-      if (a.y) apply_row<L>(a.y + i * a.cols, h, s, a.w, a.b, a.cols);
+      apply_row<L>(a.y + i * a.cols, h, s, a.w, a.b, a.cols);
     }
   }
 };
@@ -185,11 +185,11 @@ void CpuOps::run(const NormFwd& op, void* scratch) {
   const float *w = as_f32(op.w, room), *b = as_f32(op.b, room + cols);
   const Largest largest(op.amax);
   by_float(op.h.dtype, [&]<class T>() {
-    const NormRows<T> rows{
-        data_or_null<T>(op.y), data_or_null<float>(op.mean), flat<float>(op.rstd), flat<T>(op.h), w, b, cols, op.eps};
+    const NormRows<T> rows{flat<T>(op.y), data_or_null<float>(op.mean), flat<float>(op.rstd), flat<T>(op.h), w, b, cols,
+                           op.eps};
     pool_.parallel_ranges(op.h.rows(), row_grain(cols), [&](int64_t begin, int64_t end) {
       simd::dispatch<NormForward>(rows, begin, end);
-      if (op.y) largest.add_rows(op.y, begin, end);
+      largest.add_rows(op.y, begin, end);
     });
   });
 }

@@ -369,11 +369,6 @@ void Largest::add(const Tensor& of, int64_t begin, int64_t end) const {
 }
 
 size_t CpuOps::scratch(const Quantize& op) const {
-  if (op.follows()) {
-    size_t most = 0;  // of the parts
-    in_parts(op, op.x, [&](const auto& part) { most = std::max(most, scratch(part)); });
-    return round_up(op.x.bytes(), sizeof(float)) + most;
-  }
   if (op.turned_scales) return std::max(scratch(op.without_turned()), scratch(op.alone()));
   const Quantizer q(op, nullptr);
   const auto most = size_t(q.bands * q.across) * sizeof(uint32_t);
@@ -407,10 +402,6 @@ void CpuOps::run_turned(const Quantize& op, void* scratch) {
 }
 
 void CpuOps::run(const Quantize& op, void* scratch) {
-  if (op.follows()) {
-    void* after = static_cast<char*>(scratch) + round_up(op.x.bytes(), sizeof(float));
-    return in_parts(op, {scratch, op.x.dtype, op.x.shape}, [&](const auto& part) { run(part, after); });
-  }
   if (op.turned_scales) {
     run(op.without_turned(), scratch);
     return run(op.alone(), scratch);
@@ -539,7 +530,6 @@ size_t CpuOps::scratch(const ScaledGemm& op) const {
 }
 
 void CpuOps::run(const ScaledGemm& op, void* scratch) {
-  if (op.product.epilogue == Epilogue::swiglu) return in_parts(op, [&](const auto& part) { run(part, scratch); });
   auto* memory = static_cast<float*>(scratch);
   const Decoded decoded(op, memory);
   decode(pool_, decoded.product.a, op.product.a, op.a_scales, op.a_global, op.a_blocks);

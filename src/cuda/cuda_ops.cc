@@ -27,10 +27,7 @@ std::string CudaOps::search(const Tunable& ops, double seconds) {
   const GemmRunner::SearchReport r = gemm().search(ops.products, seconds - spent.count(), stream_, ops.of_codes);
   const std::string own = r.own ? cat(" (", r.own, " by the program's own kernel)") : "";
   const std::string fused = r.epilogues ? cat(", ", r.fused, " of ", r.epilogues, " epilogues fused", own) : "";
-  const std::string codes =
-      r.codes ? cat(", ", r.own_codes, " of ", r.codes, " of codes for the program's own kernel") : "";
-  std::string text =
-      cat("matrix products: ", r.problems, " different ones, ", r.timed, " tried", fused, codes, gain(r));
+  std::string text = cat("matrix products: ", r.problems, " different ones, ", r.timed, " tried", fused, gain(r));
   if (a.problems > 0)
     text += cat("; attention: ", a.problems, " problems, ", a.timed, " tried, ", a.own,
                 " of them for the program's own kernels, ", a.timed - a.own, " for cuDNN's", gain(a));

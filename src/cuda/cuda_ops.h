@@ -47,8 +47,6 @@ class CudaOps final : public Decorated<CudaOps>, public Tuning {
       }
     }
     bool fuses(const Gemm& op) const { return gemm->fuses(op); }
-    bool fuses(const ScaledGemm& op) const { return gemm->fuses(op); }
-    bool fuses(const Quantize& op) const { return op.may_follow(); }
     bool fuses(const AttentionBwd& op) const { return attention.fuses(op); }
   };
   const Sizes& inner() const { return sizes_; }

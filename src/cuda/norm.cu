@@ -29,7 +29,7 @@ constexpr int kBackwardPacks = 16 / kVector<T>;  // 16 elements, whose sums also
 
 template <class T>
 struct Rows {
-  T* y;  // or null
+  T* y;
   float *mean, *rstd;
   const T* h;
   Weights w, b;
@@ -60,7 +60,6 @@ template <NormKind K, class T, int P, bool L>
 __device__ __forceinline__ void store_normalised(const Rows<T>& a, T* y, const Pack<T, kVector<T>> (&h)[P], int columns,
                                                  float mean, float rstd, Largest<L>& largest) {
   constexpr int kElements = kVector<T>;
-  if (!a.y) return;
 #pragma unroll
   for (int p = 0; p < P; ++p) {
     const int column = static_cast<int>(p * blockDim.x + threadIdx.x) * kElements;
@@ -165,7 +164,7 @@ __global__ void __launch_bounds__(kMaxThreads) norm_forward_any(Rows<T> a) {
     if constexpr (K == NormKind::layer) a.mean[blockIdx.x] = mean;
   }
   Largest<L> largest;
-  for (int c = thread; a.y && c < a.columns; c += threads) {
+  for (int c = thread; c < a.columns; c += threads) {
     float w[1], b[1];
     load_weight_and_bias<K>(w, b, a.w, a.b, c);
     const float y[1] = {normalised(to_float(h[c]), mean, rstd, w[0], b[0])};

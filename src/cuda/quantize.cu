@@ -10,7 +10,7 @@
 #include <bit>
 
 #include "base/rng.h"
-#include "cuda/quantize_source.h"
+#include "cuda/quantize_cut.h"
 #include "cuda/reduce.h"
 #include "cuda/scratch.h"
 
@@ -62,8 +62,8 @@ struct Place {
 
 // Rows of this thread from the i-th on; 0 past the end.
 constexpr int kInFlight = 4;
-template <class Source>
-__device__ __forceinline__ void load(float (&v)[kInFlight][kElements], const Source& x, const Cut& c, const Place& at,
+template <class T>
+__device__ __forceinline__ void load(float (&v)[kInFlight][kElements], const Matrix<T>& x, const Cut& c, const Place& at,
                                      int i) {
 #pragma unroll
   for (int r = 0; r < kInFlight; ++r)
@@ -78,9 +78,9 @@ __device__ __forceinline__ void keep(uint32_t* most, uint32_t value, bool shared
 }
 
 // most[block] = the largest magnitude, as bits. Where blocks are shared it is 0 before. Nothing with a factor given.
-template <class Source>
+template <class T>
 __global__ void __launch_bounds__(kThreads)
-    find_most(uint32_t* most, const Source x, const Cut c, bool is_shared, const float* given) {
+    find_most(uint32_t* most, const Matrix<T> x, const Cut c, bool is_shared, const float* given) {
   ptx::wait_for_earlier_kernels();
   SHARED(uint32_t, room, [kWarps * kTileColumns]);
   if (given && *given > 0) return;
@@ -142,9 +142,9 @@ __device__ __forceinline__ void store_codes(uint8_t* row, const float (&v)[kElem
 }
 
 // Codes, and the scales where their blocks begin. With a factor given also most[0], which was 0.
-template <class Source>
+template <class T>
 __global__ void __launch_bounds__(kThreads)
-    encode(uint8_t* codes, void* scales, uint32_t* most, const Source x, const Cut c, const Rule rule) {
+    encode(uint8_t* codes, void* scales, uint32_t* most, const Matrix<T> x, const Cut c, const Rule rule) {
   ptx::wait_for_earlier_kernels();
   const Place at(c);
   const bool given = rule.given && *rule.given > 0, inside = at.column < c.columns;
@@ -230,9 +230,9 @@ __device__ __forceinline__ void transpose_4(uint32_t (&w)[4]) {
 // of 8 rows. turned [C, R], scales [C, blocks]; codes: null, or not transposed, with the same scale for all or scales
 // of their own. In shared memory 8 codes lie at a place that differs for each of the threads that write, or read,
 // together.
-template <class Source>
-__global__ void __launch_bounds__(kThreads, Source::kBlocks)
-    encode_turned(uint8_t* turned, uint8_t* codes, float* scales, uint32_t* most, const Source x, const Cut c,
+template <class T>
+__global__ void __launch_bounds__(kThreads, sizeof(T) == 2 ? 2 : 1)
+    encode_turned(uint8_t* turned, uint8_t* codes, float* scales, uint32_t* most, const Matrix<T> x, const Cut c,
                   const Turning how, const Rule rule) {
   ptx::wait_for_earlier_kernels();
   SHARED(uint2, tile, [kSide * kSquares]);
@@ -240,7 +240,7 @@ __global__ void __launch_bounds__(kThreads, Source::kBlocks)
   SHARED(float, of_column, [kSide]);
   const int tiles = (c.columns + kSide - 1) / kSide, thread = static_cast<int>(threadIdx.x);
   const int64_t band = blockIdx.x / tiles, bands = (c.rows + kSide - 1) / kSide;
-  const int first_column = Source::tile(static_cast<int>(blockIdx.x % tiles), tiles) * kSide;
+  const int first_column = static_cast<int>(blockIdx.x % tiles) * kSide;
   const int across = thread % kSquares, down = thread / kSquares, column = first_column + across * kElements;
   const int64_t row = band * kSide + down * kElements;
   const bool given = rule.given && *rule.given > 0;
@@ -432,9 +432,9 @@ __global__ void __launch_bounds__(kThreads)
 
 // ---- what became of the values
 
-template <class Source>
+template <class T>
 __global__ void __launch_bounds__(kThreads)
-    count_codes(QuantizeCounts* counts, const uint8_t* codes, const void* scales, const float* global, const Source x,
+    count_codes(QuantizeCounts* counts, const uint8_t* codes, const void* scales, const float* global, const Matrix<T> x,
                 const Cut c, const Rule rule, double saturates, bool turned) {
   ptx::wait_for_earlier_kernels();
   SHARED(unsigned, room, [kLanes]);
@@ -492,29 +492,28 @@ LaunchConfig tiles(const Cut& c, cudaStream_t stream) {
   return {dim3(grid_size(div_ceil<int64_t>(c.rows, c.band) * c.tiles)), dim3(kThreads), 0, stream};
 }
 // Adds to the op's statistics; counts are zeros before.
-template <class Source>
-void count(const Quantize& op, QuantizeCounts* counts, const Source& x, const Cut& c, const Rule& rule,
+template <class T>
+void count(const Quantize& op, QuantizeCounts* counts, const Matrix<T>& x, const Cut& c, const Rule& rule,
            cudaStream_t stream) {
-  CUDA_CHECK(launch(count_codes<Source>, tiles(c, stream), counts, static_cast<const uint8_t*>(op.codes.data),
+  CUDA_CHECK(launch(count_codes<T>, tiles(c, stream), counts, static_cast<const uint8_t*>(op.codes.data),
                     static_cast<const void*>(op.scales.data), data<const float>(op.global), x, c, rule,
                     saturates(op.codes.dtype), op.turn));
   add_counts(op.statistics, counts, stream);
 }
-template <class Source>
-void run_from(const Quantize& op, const Source& x, const Rule& rule, QuantizeCounts* counts, uint32_t* most,
+template <class T>
+void run_from(const Quantize& op, const Matrix<T>& x, const Rule& rule, QuantizeCounts* counts, uint32_t* most,
               cudaStream_t stream) {
-  using T = typename Source::Element;
   Cut c = cut_of(op);
   const bool is_shared = shared(c), of_tiles = (op.turn && op.blocks.rows == kSide) || op.turned_scales;
   const bool finds = is_shared && !op.largest;
   const auto zeros = finds ? static_cast<size_t>(op.scales.numel()) * sizeof(uint32_t) : 0;
   if (op.statistics || finds || op.two_levels()) CUDA_CHECK(cudaMemsetAsync(counts, 0, sizeof *counts + zeros, stream));
   auto* codes = static_cast<uint8_t*>(op.codes.data);
-  c.vectors = rows_are_vectors(c.columns, data<const T>(op.x), data<const T>(op.dy)) && c.columns % kElements == 0 &&
-              aligned16(op.norm.w.data, op.norm.b.data) && reinterpret_cast<uintptr_t>(codes) % kElements == 0;
+  c.vectors = rows_are_vectors(c.columns, x.x) && c.columns % kElements == 0 &&
+              reinterpret_cast<uintptr_t>(codes) % kElements == 0;
   const LaunchConfig config = tiles(c, stream);
   const uint32_t* magnitudes = most;
-  if (!of_tiles && !op.largest) CUDA_CHECK(launch(find_most<Source>, config, most, x, c, is_shared, rule.given));
+  if (!of_tiles && !op.largest) CUDA_CHECK(launch(find_most<T>, config, most, x, c, is_shared, rule.given));
   if (op.turn || op.turned) {
     auto* turned = static_cast<uint8_t*>(op.turn ? op.codes.data : op.turned.data);
     const Turning how{.of_columns = of_tiles || op.blocks.cols == 1,
@@ -522,16 +521,16 @@ void run_from(const Quantize& op, const Source& x, const Rule& rule, QuantizeCou
                       .vectors = c.rows % kElements == 0 && reinterpret_cast<uintptr_t>(turned) % kElements == 0,
                       .scales = op.turned_scales ? data<float>(op.scales) : nullptr};
     const int64_t squares = div_ceil<int64_t>(c.rows, kSide) * div_ceil<int64_t>(c.columns, kSide);
-    CUDA_CHECK(launch(encode_turned<Source>, {dim3(grid_size(squares)), dim3(kThreads), 0, stream}, turned,
+    CUDA_CHECK(launch(encode_turned<T>, {dim3(grid_size(squares)), dim3(kThreads), 0, stream}, turned,
                       op.turn ? nullptr : codes, data<float>(op.turned_scales ? op.turned_scales : op.scales), most, x,
                       c, how, rule));
   } else if (op.two_levels()) {
     const QuantizeCounts* found = counts;
     CUDA_CHECK(launch(find_whole, threads(op.scales.numel(), stream), counts, magnitudes, op.scales.numel()));
     CUDA_CHECK(launch(encode_e2m1<T>, config, codes, data<uint8_t>(op.scales), data<float>(op.global), found,
-                      magnitudes, data<const T>(op.x), c, Rounding{op.at_random, op.seed, op.stream}));
+                      magnitudes, x.x, c, Rounding{op.at_random, op.seed, op.stream}));
   } else {
-    CUDA_CHECK(launch(encode<Source>, config, codes, op.scales.data, most, x, c, rule));
+    CUDA_CHECK(launch(encode<T>, config, codes, op.scales.data, most, x, c, rule));
   }
   if (op.factor || op.amax)
     CUDA_CHECK(launch(finish_delayed, {dim3(1), dim3(1), 0, stream}, data<float>(op.scales), magnitudes, rule));
@@ -550,7 +549,8 @@ void run_rows(const Quantize& op, const Rule& rule, QuantizeCounts* counts, uint
     if (op.statistics || op.turned) CUDA_CHECK(cudaMemsetAsync(counts, 0, sizeof *counts + zeros, stream));
     encode_rows(op, rule, op.turned ? most : nullptr, stream);
     if (op.statistics)
-      by_source(rows, [&](const auto& x) { count(rows, counts, x, cut_of(rows), rule, stream); });
+      by_type(op.x.dtype,
+              [&]<class T>() { count(rows, counts, Matrix<T>{data<const T>(op.x)}, cut_of(rows), rule, stream); });
     columns.largest = {most, DType::f32, {op.x.cols()}};
   } else {
     run(rows, counts, stream);
@@ -566,9 +566,9 @@ void find_largest(const Tensor& amax, const Tensor& matrix, cudaStream_t stream)
     Quantize whole{};
     whole.x = matrix;
     Cut c = cut_of(whole);
-    const Stored<T> x{data<const T>(matrix)};
+    const Matrix<T> x{data<const T>(matrix)};
     c.vectors = rows_are_vectors(c.columns, x.x) && c.columns % kElements == 0;
-    CUDA_CHECK(launch(find_most<Stored<T>>, tiles(c, stream), most, x, c, true, static_cast<const float*>(nullptr)));
+    CUDA_CHECK(launch(find_most<T>, tiles(c, stream), most, x, c, true, static_cast<const float*>(nullptr)));
   });
 }
 
@@ -598,6 +598,7 @@ void run(const Quantize& op, void* scratch, cudaStream_t stream) {
                   .given = data<const float>(op.factor),
                   .amax = data<float>(op.amax)};
   if ((op.turned_scales && op.blocks.cols == 0) || rows_fit(op)) return run_rows(op, rule, counts, most, stream);
-  by_source(op, [&](const auto& x) { run_from(op, x, rule, counts, most, stream); });
+  by_type(op.x.dtype,
+          [&]<class T>() { run_from(op, Matrix<T>{data<const T>(op.x)}, rule, counts, most, stream); });
 }
 }  // namespace athanor::cuda

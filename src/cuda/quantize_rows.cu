@@ -1,13 +1,12 @@
 // Codes with a scale for each row of a matrix of 16-bit numbers whose rows stay on the chip (Quantize::keeps_rows()).
 // Layout: a block of threads has a range of rows, one after the other; cp.async brings the next row into shared memory
-// while one becomes codes. A thread copies and reads the same chunks of 8 elements of each row. What follows from x and
-// is stored nowhere takes its place there. The largest magnitudes of columns, for codes with a scale for each column,
-// are found beside, in shared memory too. Memory bound: x is read once. Deterministic: a maximum does not depend on the
+// while one becomes codes. A thread copies and reads the same chunks of 8 elements of each row. The largest magnitudes
+// of columns, for codes with a scale for each column, are found beside, in shared memory too. Memory bound: x is read once. Deterministic: a maximum does not depend on the
 // order. Not timed on a GPU yet.
 #include <algorithm>
 
 #include "cuda/quantize.h"
-#include "cuda/quantize_source.h"
+#include "cuda/quantize_cut.h"
 #include "cuda/reduce.h"
 
 namespace athanor::cuda {
@@ -38,70 +37,39 @@ __device__ __forceinline__ void values_of(float (&values)[kElements], const uint
 }
 
 template <class T>
-__device__ __forceinline__ uint4 chunk_of(const float (&v)[kElements]) {
-  return {word_of<T>(v[0], v[1]), word_of<T>(v[2], v[3]), word_of<T>(v[4], v[5]), word_of<T>(v[6], v[7])};
-}
-
-// The chunk at `column` of each part of a row: what follows from it takes its place, and raises `pairs` and, where these
-// are not null, the maxima of its columns.
-template <class Source>
-__device__ __forceinline__ void take(uint4& pairs, const Source& x, const typename Source::Row& of_row, uint4* held,
-                                     uint4* of_columns, int column, int apart) {
-  using T = typename Source::Element;
-  constexpr int kParts = Source::kParts;
-  float values[kParts][kElements];
-  uint4 v[kParts];
-#pragma unroll
-  for (int part = 0; part < kParts; ++part) {
-    v[part] = ld16(held + part * apart);
-    values_of<T>(values[part], v[part]);
-  }
-  const bool follows = x.follow(values, of_row, column);
-#pragma unroll
-  for (int part = 0; part < kParts; ++part) {
-    if (follows) st16(held + part * apart, v[part] = chunk_of<T>(values[part]));
-    raise(pairs, v[part]);
-    if (!of_columns) continue;
-    uint4 most = ld16(of_columns + part * apart);
-    raise(most, v[part]);
-    st16(of_columns + part * apart, most);
-  }
-}
-
-template <class Source>
-__global__ void __launch_bounds__(kMostThreads) encode_rows(const Source x, const RowsOfCodes op) {
+__global__ void __launch_bounds__(kMostThreads) encode_rows(const T* x, const RowsOfCodes op) {
   ptx::wait_for_earlier_kernels();
-  using T = typename Source::Element;
-  constexpr int kParts = Source::kParts;
   DYN_SMEM(memory);
   SHARED(uint32_t, room, [kRing * kLanes]);
-  const int chunks = op.columns / kElements, apart = chunks / kParts, threads = static_cast<int>(blockDim.x);
+  const int chunks = op.columns / kElements, threads = static_cast<int>(blockDim.x);
   const int thread = static_cast<int>(threadIdx.x), lane = thread % kLanes, warp = thread / kLanes;
   const int64_t first = blockIdx.x * op.rows_each;
   const int64_t last = first + op.rows_each < op.rows ? first + op.rows_each : op.rows;
   auto* ring = reinterpret_cast<uint4*>(memory);
   uint4* of_columns = ring + kRing * chunks;
   const auto each_chunk = [&](auto f) {  // of this thread
-    for (int c = thread; c < apart; c += threads) {
-#pragma unroll
-      for (int part = 0; part < kParts; ++part) f(c + part * apart);
-    }
+    for (int c = thread; c < chunks; c += threads) f(c);
   };
   const auto copy = [&](int64_t row) {
     uint4* to = ring + row % kRing * chunks;
-    if (row < last) each_chunk([&](int c) { ptx::cp_async16(to + c, x.x + row * op.columns + c * kElements); });
+    if (row < last) each_chunk([&](int c) { ptx::cp_async16(to + c, x + row * op.columns + c * kElements); });
     ptx::cp_async_commit();
   };
   if (op.of_columns) each_chunk([&](int c) { st16(of_columns + c, {0, 0, 0, 0}); });
   copy(first);
   for (int64_t row = first; row < last; ++row) {
     copy(row + 1);
-    const auto of_row = x.row(row, op.columns);
     ptx::cp_async_wait<1>();
     uint4* held = ring + row % kRing * chunks;
     uint4 pairs = {0, 0, 0, 0};
-    for (int c = thread; c < apart; c += threads)
-      take(pairs, x, of_row, held + c, op.of_columns ? of_columns + c : nullptr, c * kElements, apart);
+    each_chunk([&](int c) {
+      const uint4 v = ld16(held + c);
+      raise(pairs, v);
+      if (!op.of_columns) return;
+      uint4 most_of_columns = ld16(of_columns + c);
+      raise(most_of_columns, v);
+      st16(of_columns + c, most_of_columns);
+    });
     raise(pairs.x, pairs.y), raise(pairs.z, pairs.w), raise(pairs.x, pairs.z);
     uint32_t most = Max{}(magnitude(element<T>(&pairs.x, 0)), magnitude(element<T>(&pairs.x, 1)));
     most = warp_reduce(most, Max{});
@@ -131,8 +99,7 @@ __global__ void __launch_bounds__(kMostThreads) encode_rows(const Source x, cons
 // few blocks raise the maxima of columns.
 struct RowsCut {
   static constexpr int64_t kMultiprocessors = 132, kMostBlocks = 32, kMinRows = 16;
-  // Threads, by registers (tests/cuda/kernel_budget.txt): 32 of x itself, 52 of its norm, given out by 8.
-  static constexpr int64_t kMostResident = 2048, kMostThatFollow = 1152;
+  static constexpr int64_t kMostResident = 2048;  // threads, by their registers (tests/cuda/kernel_budget.txt)
   static constexpr size_t kShared = size_t{227} << 10, kStatic = 1024;
   unsigned threads;
   size_t bytes;  // of shared memory
@@ -141,8 +108,7 @@ struct RowsCut {
       : threads(static_cast<unsigned>(std::min<int64_t>(
             kMostThreads, round_up<int64_t>(div_ceil<int64_t>(op.x.cols(), kElements * kChunks), kLanes)))),
         bytes(static_cast<size_t>(op.x.cols() * (kRing + (op.turned ? 1 : 0))) * sizeof(uint16_t)) {
-    const int64_t most = op.follows() ? kMostThatFollow : kMostResident;
-    const int64_t resident = std::min({kMostBlocks, most / threads, static_cast<int64_t>(kShared / (bytes + kStatic))});
+    const int64_t resident = std::min({kMostBlocks, kMostResident / threads, static_cast<int64_t>(kShared / (bytes + kStatic))});
     const int64_t all = kMultiprocessors * std::max<int64_t>(1, resident);
     rows_each = std::max(kMinRows, div_ceil(op.x.rows(), all));
   }
@@ -150,8 +116,7 @@ struct RowsCut {
 }  // namespace
 
 bool rows_fit(const Quantize& op) {
-  const bool vectors = aligned16(op.x.data, op.dy.data, op.norm.w.data, op.norm.b.data);
-  if (!op.keeps_rows() || !vectors || reinterpret_cast<uintptr_t>(op.codes.data) % kElements != 0) return false;
+  if (!op.keeps_rows() || !aligned16(op.x.data) || reinterpret_cast<uintptr_t>(op.codes.data) % kElements != 0) return false;
   int device = 0, most = 0;
   CUDA_CHECK(cudaGetDevice(&device));
   CUDA_CHECK(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
@@ -168,9 +133,8 @@ void encode_rows(const Quantize& op, const Rule& rule, uint32_t* of_columns, cud
                          .columns = checked_columns(op.kName, op.x),
                          .rule = rule};
   const LaunchConfig config{dim3(grid_size(div_ceil(rows.rows, cut.rows_each))), dim3(cut.threads), cut.bytes, stream};
-  by_source(op, [&]<class Source>(const Source& x) {
-    if constexpr (sizeof(typename Source::Element) == sizeof(uint16_t))
-      CUDA_CHECK(launch(encode_rows<Source>, config, x, rows));
+  by_type(op.x.dtype, [&]<class T>() {
+    if constexpr (sizeof(T) == sizeof(uint16_t)) CUDA_CHECK(launch(encode_rows<T>, config, data<const T>(op.x), rows));
   });
 }
 }  // namespace athanor::cuda

@@ -152,36 +152,6 @@ inline bool own_product_takes(const GemmProblem& p, int capability) {
          p.m < kMost && whole(p.n) && whole(p.k) && whole(p.stride_a) && whole(p.stride_b) && whole(p.stride_d) &&
          div_ceil<int64_t>(p.m, 128) * div_ceil<int64_t>(p.n, 256) < kMost;
 }
-// Likewise of codes of 8 bits (gemm/wgmma_codes.cu), whose sums may become SwiGLU, of outputs alone: with sums in the
-// tensor cores and one scale for all or for each row, or with scales per 128 terms of a and per square of 128 of b. A
-// tile has 64 columns of gate and the same of up, which then lie in one square each.
-inline bool own_codes_take(const GemmProblem& p, int capability) {
-  constexpr int64_t kMost = int64_t{1} << 30;  // coordinates of tiles are 32-bit numbers
-  const auto whole = [](int64_t n) { return n > 0 && n < kMost && n % 16 == 0; };
-  const auto outer = [](ScaleLayout s) { return s == ScaleLayout::matrix || s == ScaleLayout::rows; };
-  const bool sums_of_all = outer(p.scales_a) && outer(p.scales_b);
-  const bool squares = p.scales_a == ScaleLayout::blocks && p.scales_b == ScaleLayout::squares;
-  const bool blocks = p.scales_a == ScaleLayout::blocks && p.scales_b == ScaleLayout::blocks;
-  const auto eight = [](DType t) { return t == DType::f8_e4m3 || t == DType::f8_e5m2; };
-  const bool types = eight(p.a) && eight(p.b) && (p.a == DType::f8_e4m3 || p.b == DType::f8_e4m3);
-  const bool result = p.d == DType::bf16 ? !p.accumulate : p.d == DType::f32 && !p.bias;
-  const bool gated = p.epilogue == Epilogue::swiglu && p.d == DType::bf16 && p.a == DType::f8_e4m3 && p.b == p.a &&
-                     !p.bias && ((sums_of_all && p.fast && p.n % 32 == 0) || (squares && p.n % 128 == 0));
-  const bool epilogue = p.epilogue == Epilogue::none || p.epilogue == Epilogue::add || gated;
-  return capability == 90 && (sums_of_all || squares || blocks) && types && result && epilogue && p.tb && !p.ta &&
-         whole(p.m) && whole(p.n) && whole(p.k) && whole(p.stride_a) && whole(p.stride_b) && whole(p.stride_d) &&
-         div_ceil<int64_t>(p.m, 256) * div_ceil<int64_t>(p.n, 256) < kMost;
-}
-// Whether products of codes may have SwiGLU in one launch.
-inline bool own_codes_fuse(const ScaledGemm& op, int capability) {
-  const NativeProduct native(op, capability);
-  if (!native.possible || op.product.epilogue != Epilogue::swiglu) return false;
-  GemmProblem p = problem_of(op.product);
-  p.ta = false, p.tb = true;
-  p.stride_a = p.stride_b = p.k;
-  p.scales_a = native.a, p.scales_b = native.b, p.fast = op.fast;
-  return own_codes_take(p, capability);
-}
 inline bool turns_codes(int capability) { return capability >= 89; }  // which have such products
 // The scales that it arranges are too few to count.
 inline CodeProduct code_product(const ScaledGemm& op, int capability) {

@@ -68,8 +68,7 @@ bool in_eight_bits(Net n, const Linear& layer) { return n.params.spec(layer.w).e
 
 Tensor wanted_largest(Net n, const Linear& layer, Matrix matrix) { return LayerCodes(n, layer).largest(n.c, matrix); }
 
-Factor factor(Net n, const Linear& layer, Operand operand, const Buffer& matrix, bool both, Tensor dy,
-              const NormOfRows& norm) {
+Factor factor(Net n, const Linear& layer, Operand operand, const Buffer& matrix, bool both) {
   const LayerCodes made(n, layer);
   if (!made.any(operand)) return {.data = matrix, .scales = {}};
   const Codes like = made.like(operand, matrix.t.shape, both && made.both(matrix_of(operand)));
@@ -82,29 +81,13 @@ Factor factor(Net n, const Linear& layer, Operand operand, const Buffer& matrix,
            .turned = like.turned,
            .beside = optional("codes, transposed", like.beside),
            .beside_scales = optional("scales, transposed", like.beside_scales)};
-  Quantize op =
-      made.quantize(n.c, operand, matrix.t,
-                    {f.data.t, f.scales.t, f.global.t, f.blocks, f.turned, f.beside.t, f.beside_scales.t}, matrix.amax);
-  op.dy = dy, op.norm = norm;
-  n.c.run(op);
+  made.make(n.c, operand, matrix.t,
+            {f.data.t, f.scales.t, f.global.t, f.blocks, f.turned, f.beside.t, f.beside_scales.t}, matrix.amax);
   return f;
 }
 
 Factor input_factor(Net n, const Linear& layer, const Var& x, const Buffer& all) {
-  const bool both = SavedInput::keeps_codes(n, layer, x);
-  const Normed* from = x.normed();
-  if (!from) return factor(n, layer, Operand::forward_x, all, both);
-  const NormOfRows norm{.mean = from->mean.t, .rstd = from->rstd.t, .w = from->w, .b = from->b};
-  return factor(n, layer, Operand::forward_x, from->h, both, {}, norm);
-}
-
-bool reads_codes_of_norms(Net n, const Linear& layer, const Tensor& h) {
-  const LayerCodes made(n, layer);
-  const bool whole = shared(n, layer) != Shared::by_outputs || !shares_rows(n.c);
-  if (!n.c.recording() || n.c.selective || !whole || !made.both(Matrix::x)) return false;
-  Quantize op = made.quantize(n.c, Operand::forward_x, h, made.like(Operand::forward_x, h.shape, true));
-  op.norm.rstd.shape = {h.rows()};
-  return n.c.ops.fuses(op);
+  return factor(n, layer, Operand::forward_x, all, SavedInput::keeps_codes(n, layer, x));
 }
 
 namespace {
@@ -117,11 +100,10 @@ ScaledGemm of_codes(const Product& p) {
           .b_global = p.b.global.t,
           .a_blocks = p.a.blocks,
           .b_blocks = p.b.blocks,
-          .fast = p.fast,
-          .amax = p.amax};
+          .fast = p.fast};
 }
 
-bool fuses(const Ops& ops, const Product& p) { return p.a.is_codes() ? ops.fuses(of_codes(p)) : ops.fuses(p.op); }
+bool fuses(const Ops& ops, const Product& p) { return !p.a.is_codes() && ops.fuses(p.op); }
 
 }  // namespace
 
@@ -236,7 +218,7 @@ RowsOfAll input_rows_beside(Net n, const Linear& layer, const Buffer& own) {
 }
 
 Buffer run_gradients(Net n, const Linear& layer, std::string_view name, const Shape& in, RowsOfAll rows, Factor x,
-                     RowsOfAll* later, Tensor of_gated) {
+                     RowsOfAll* later) {
   Ctx& c = n.c;
   const Buffer dy = rows.take();
   if (rows.coming() > 0) {
@@ -246,7 +228,7 @@ Buffer run_gradients(Net n, const Linear& layer, std::string_view name, const Sh
     return dx;
   }
   if (!sums_beside(n, layer)) {
-    const Factor read_dy = run_weight_gradient(n, layer, dy, x, of_gated);
+    const Factor read_dy = run_weight_gradient(n, layer, dy, x);
     Buffer dx = c.alloc(name, in);
     x = {};
     run_input_gradient(n, layer, dx.t, read_dy);
@@ -264,11 +246,11 @@ Buffer run_gradients(Net n, const Linear& layer, std::string_view name, const Sh
 }
 
 // Sums for the bias are of dy itself, never of its codes.
-Factor run_weight_gradient(Net n, const Linear& layer, const Buffer& dy, const Factor& x, Tensor of_gated) {
+Factor run_weight_gradient(Net n, const Linear& layer, const Buffer& dy, const Factor& x) {
   Ctx& c = n.c;
   const LayerCodes made(n, layer);
   const bool same = made.same(Operand::weight_dy, Operand::input_dy), both = made.both(Matrix::dy);
-  Factor codes = factor(n, layer, both && !same ? Operand::input_dy : Operand::weight_dy, dy, true, of_gated);
+  Factor codes = factor(n, layer, both && !same ? Operand::input_dy : Operand::weight_dy, dy, true);
   Factor read_dy = transpose_of(codes);
   const Factor &a = out_in(layer) ? read_dy : x, &b = out_in(layer) ? x : read_dy;
   Product p{.op = {.d = n.params.grad(layer.w),
@@ -330,7 +312,6 @@ void run_with_swiglu(Net n, const Linear& layer, Tensor y, const Factor& x, Gate
   }
   gated.y = n.c.alloc("swiglu.y", {y.rows(), y.cols() / 2});
   p.op.aux = gated.y.t;
-  if (x.is_codes()) gated.y.amax = p.amax = wanted_largest(n, gated.reader, Matrix::x);
   run(n.c, p);
 }
 
@@ -351,15 +332,6 @@ void run_with_rope(Net n, const Linear& layer, Tensor y, const Factor& x, const 
   if (fuses(n.c.ops, p)) return run(n.c, p);
   run(n.c, apart);
   n.c.run(turn);
-}
-
-// Whether the gradient of a layer's output [gate | up] becomes codes in the launch that makes it, and is stored
-// nowhere.
-bool fuses_swiglu_gradient(Net n, const Linear& layer, const Tensor& gate_up) {
-  const LayerCodes made(n, layer);
-  if (layer.b || !made.both(Matrix::dy)) return false;
-  return n.c.ops.fuses(
-      made.quantize(n.c, Operand::input_dy, gate_up, made.like(Operand::input_dy, gate_up.shape, true)));
 }
 
 Var linear(Net n, Var x, const Linear& layer, Var residual, Gated* gated, std::optional<Rotation> rotation = {}) {
@@ -388,21 +360,17 @@ Var linear(Net n, Var x, const Linear& layer, Var residual, Gated* gated, std::o
                       asked = out.asked_largest(), sx = x.slot(), sr = residual ? residual.slot() : -1,
                       s = out.slot()](Ctx& cc) mutable {
     const Net net{cc, params};
-    Buffer dy = cc.take(s), of_gated;
+    Buffer dy = cc.take(s);
     if (gate_up && dy.t.shape != gate_up.t.shape) {  // the gradient of y
-      of_gated = std::exchange(dy, std::move(gate_up));
-      if (!fuses_swiglu_gradient(net, layer, dy.t)) {
-        dy.amax = asked;
-        cc.run(SwigluBwd{.dgu = dy.t, .dy = of_gated.t, .gu = dy.t, .amax = asked});  // in place: no later reader
-        of_gated = {};
-      }
+      const Buffer of_gated = std::exchange(dy, std::move(gate_up));
+      dy.amax = asked;
+      cc.run(SwigluBwd{.dgu = dy.t, .dy = of_gated.t, .gu = dy.t, .amax = asked});  // in place: no later reader
     }
     std::optional<RowsOfAll> later;
     if (sums_beside(net, layer)) later = input_rows_beside(net, layer, saved.own_rows(cc));
     RowsOfAll rows = gradient_rows(net, layer, dy);
     Factor xf = later ? Factor{} : saved.get(net, layer);
-    Buffer dx = run_gradients(net, layer, "linear.dx", in, std::move(rows), std::move(xf), later ? &*later : nullptr,
-                              of_gated.t);
+    Buffer dx = run_gradients(net, layer, "linear.dx", in, std::move(rows), std::move(xf), later ? &*later : nullptr);
     cc.put(sx, std::move(dx));
     if (sr >= 0) cc.put(sr, std::move(dy));  // d(residual) = dy
   });

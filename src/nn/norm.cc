@@ -6,11 +6,10 @@ std::pair<Var, Var> fork_norm(Net n, Var x, const Norm& norm, const Linear* read
   Ctx& c = n.c;
   const bool layer = norm.kind == NormKind::layer;
   const Shape full = x.t().shape, column{full[0]};
-  const bool codes = reader && reads_codes_of_norms(n, *reader, x.t());
-  Buffer h = x.keep(), y = codes ? Buffer{} : c.alloc("norm.y", full);
+  Buffer h = x.keep(), y = c.alloc("norm.y", full);
   Buffer mean = layer ? c.alloc("norm.mean", DType::f32, column) : Buffer{};
   Buffer rstd = c.alloc("norm.rstd", DType::f32, column);
-  y.amax = reader && !codes ? wanted_largest(n, *reader, Matrix::x) : Tensor{};
+  y.amax = reader ? wanted_largest(n, *reader, Matrix::x) : Tensor{};
   c.run(NormFwd{.kind = norm.kind,
                 .y = y.t,
                 .mean = mean.t,
@@ -35,14 +34,7 @@ std::pair<Var, Var> fork_norm(Net n, Var x, const Norm& norm, const Linear* read
                            .b = layer ? params.value(norm.b) : Tensor{}});
           return again;
         });
-  if (codes) y.t = {nullptr, h.t.dtype, full};
   Var vh = c.var(h), vy = c.var(std::move(y), std::move(remake));
-  if (codes)
-    vy.follows_from({.h = h,
-                     .mean = mean,
-                     .rstd = rstd,
-                     .w = n.params.value(norm.w),
-                     .b = layer ? n.params.value(norm.b) : Tensor{}});
   c.record("norm", [&params = n.params, norm, layer, h, mean, rstd, asked = x.asked_largest(), sh = vh.slot(),
                     sy = vy.slot(), sx = x.slot()](Ctx& cc) {
     Buffer dy = cc.take(sy), dh = cc.take(sh);

@@ -35,22 +35,16 @@ struct Factor {
   RowsOfAll* coming = nullptr;             // rows of `data` that are still on their way: run() waits for them
   bool is_codes() const { return bool(scales.t); }
 };
-// both: what the gradient of the weight reads is made beside, where LayerCodes::both() says so. dy, norm: Quantize::dy
-// and Quantize::norm.
-Factor factor(Net, const Linear&, Operand, const Buffer& matrix, bool both = false, Tensor dy = {},
-              const NormOfRows& norm = {});
-// Of the layer's input: all rows of x, or of what x follows from.
+// both: what the gradient of the weight reads is made beside, where LayerCodes::both() says so.
+Factor factor(Net, const Linear&, Operand, const Buffer& matrix, bool both = false);
+// Of the layer's input: all rows of x.
 Factor input_factor(Net, const Linear&, const Var& x, const Buffer& all);
-// Whether the layer may be given the norm of h as what it follows from (Var::normed()), where it is its only reader:
-// backward too reads nothing but codes that are made now.
-bool reads_codes_of_norms(Net, const Linear&, const Tensor& h);
 
 // A product to be run, to which an epilogue may be given before.
 struct Product {
   Gemm op;
   Factor a, b;
   bool fast = false;  // ScaledGemm::fast
-  Tensor amax = {};   // ScaledGemm::amax
 };
 void run(Ctx&, const Product&);
 
@@ -74,16 +68,15 @@ Product input_gradient(Net, const Linear&, Tensor dx, const Factor& dy);
 void run_input_gradient(Net, const Linear&, Tensor dx, const Factor& dy);
 // Whether sums of input gradients run beside the product of the weight's.
 bool sums_beside(Net, const Linear&);
-// dW += dy^T x, db += column sums of dy; gives back what input_gradient() reads of dy. of_gated: none, or the gradient
-// of SwiGLU's output, where dy is [gate | up], whose gradient is meant: see fuses_swiglu_gradient().
-Factor run_weight_gradient(Net, const Linear&, const Buffer& dy, const Factor& x, Tensor of_gated = {});
+// dW += dy^T x, db += column sums of dy; gives back what input_gradient() reads of dy.
+Factor run_weight_gradient(Net, const Linear&, const Buffer& dy, const Factor& x);
 
 // The layer's input, of which backward has this rank's rows, on its way to run_gradients().
 RowsOfAll input_rows_beside(Net, const Linear&, const Buffer& own);
 // dW += dy^T x, and dx [in] = dy W as run_input_gradient() has it, called `name`. x is let go as soon as nobody reads
-// it; with sums_beside() it may come later. of_gated: as above.
+// it; with sums_beside() it may come later.
 Buffer run_gradients(Net, const Linear&, std::string_view name, const Shape& in, RowsOfAll dy, Factor x,
-                     RowsOfAll* later = nullptr, Tensor of_gated = {});
+                     RowsOfAll* later = nullptr);
 
 // What the gradient of the weight reads of the layer's input, made while `forward`, which the output was made of, is
 // there.

@@ -10,8 +10,6 @@ namespace athanor {
 template <class D, class Base, class... Op>
 struct EachOp : Base {
   bool fuses(const Gemm& op) const override { return asked(op); }
-  bool fuses(const ScaledGemm& op) const override { return asked(op); }
-  bool fuses(const Quantize& op) const override { return asked(op); }
   bool fuses(const AttentionBwd& op) const override { return asked(op); }
 
  private:

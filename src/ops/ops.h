@@ -42,8 +42,6 @@ struct OpsOf : Runs<Op>... {
   // Whether the op may run in one launch with its epilogue, where that is not a matter of trial alone; of sizes and
   // types only. Layers then ask for SwiGLU or RoPE as an epilogue, and for gradients of attention that are turned back.
   virtual bool fuses(const Gemm&) const { return false; }
-  virtual bool fuses(const ScaledGemm&) const { return false; }
-  virtual bool fuses(const Quantize&) const { return false; }      // Quantize::may_follow()
   virtual bool fuses(const AttentionBwd&) const { return false; }  // with angles
   virtual ~OpsOf() = default;
   virtual CodeProduct code_product(const ScaledGemm&) const { return {}; }

@@ -4,7 +4,6 @@
 #include <limits>
 
 #include "ops/gemm.h"
-#include "ops/norm.h"
 #include "ops/optimizer.h"
 
 namespace athanor {
@@ -48,13 +47,6 @@ struct QuantizeStatistics {
   }
 };
 
-// What NormApply reads beside h; mean and b of a layer norm alone.
-struct NormOfRows {
-  Tensor mean = {}, rstd = {};  // [R] f32
-  Tensor w = {}, b = {};        // [C]
-  explicit operator bool() const { return bool(rstd); }
-};
-
 // codes = x * factor, rounded to nearest even, and scales = 1 / factor, by code_scale() of each block; of f4_e2m1 by
 // global_scale() and block_scale() (tensor/float8.h).
 struct Quantize {
@@ -82,11 +74,6 @@ struct Quantize {
   Tensor turned = {};             // none, or [C, R]
   Tensor turned_scales = {};      // of blocks of {1, 0}: [C, 1] f32, of {1, 128}: [C, ceil(R / 128)] f32
   Tensor turned_statistics = {};  // likewise, and none without statistics
-  // None, or the gradient [R, C / 2] of SwiGLU's output: codes are made of the gradient of x = [gate | up], as
-  // SwigluBwd would store it, which is stored nowhere. Layers ask for it where Ops::fuses().
-  Tensor dy = {};
-  // Likewise the norm of the rows of x, as NormApply would store it.
-  NormOfRows norm = {};
   static constexpr const char* kName = "quantize";
 
   bool powers() const { return power_of_two || scales.dtype == DType::f8_e8m0; }
@@ -111,30 +98,7 @@ struct Quantize {
     constexpr int64_t kMostColumns = 38400;
     return blocks == Blocks{1, 0} && x.cols() <= kMostColumns && x.cols() % 8 == 0 && size_of(x.dtype) == 2;
   }
-  // Whether codes are of what follows from x, and whether that may be asked for, by shapes (`norm` if that has the
-  // shape of rstd, else `dy`): tiles of 128 by 128, or rows on the chip, are one reading for the codes and their
-  // transpose, or its largest magnitudes.
-  bool follows() const { return dy || norm; }
-  bool may_follow() const {
-    const int64_t whole = norm.rstd.shape.rank > 0 ? 128 : 256;
-    return turned.shape.rank > 0 && (blocks == Blocks{1, 128} || factor || keeps_rows()) && size_of(x.dtype) == 2 &&
-           x.cols() % whole == 0;
-  }
-  Quantize of_stored(const Tensor& stored) const {
-    Quantize op = *this;
-    op.x = stored, op.dy = {}, op.norm = {};
-    return op;
-  }
-  NormApply normalised(const Tensor& y) const {
-    return {.kind = norm.b ? NormKind::layer : NormKind::rms,
-            .y = y,
-            .h = x,
-            .mean = norm.mean,
-            .rstd = norm.rstd,
-            .w = norm.w,
-            .b = norm.b};
-  }
-  std::array<Field, 16> fields() {
+  std::array<Field, 11> fields() {
     return {{{"codes", Io::out, &codes},
              {"scales", Io::out, &scales},
              {"global", Io::out, &global},
@@ -145,12 +109,7 @@ struct Quantize {
              {"statistics", Io::inout, &statistics},
              {"factor", Io::in, &factor},
              {"amax", Io::inout, &amax},
-             {"largest", Io::in, &largest},
-             {"dy", Io::in, &dy},
-             {"mean", Io::in, &norm.mean},
-             {"rstd", Io::in, &norm.rstd},
-             {"w", Io::in, &norm.w},
-             {"b", Io::in, &norm.b}}};
+             {"largest", Io::in, &largest}}};
   }
   void check() const {
     Expect e{kName};
@@ -180,16 +139,6 @@ struct Quantize {
     if (turned_statistics) e.is("turned_statistics", turned_statistics, DType::f64, {QuantizeStatistics::kNumbers});
     if (turned) e.is("turned", turned, codes.dtype, turned_shape(x.shape));
     if (statistics) e.is("statistics", statistics, DType::f64, {QuantizeStatistics::kNumbers});
-    if (follows()) {
-      e.that(may_follow() && !(dy && norm),
-             "codes and their transpose, of 16 bits in whole tiles: of `dy` or of `rstd`");
-    }
-    if (norm) {
-      e.is("rstd", norm.rstd, DType::f32, {x.rows()}).floating("w", norm.w).is("w", norm.w, norm.w.dtype, {x.cols()});
-      e.that(bool(norm.mean) == bool(norm.b), "mean and b together");
-    }
-    if (norm.b) e.is("mean", norm.mean, DType::f32, {x.rows()}).is("b", norm.b, norm.w.dtype, {x.cols()});
-    if (dy) e.is("dy", dy, x.dtype, {x.rows(), x.cols() / 2});
     if (factor || amax) e.that(blocks == Blocks{} && scales.dtype == DType::f32, "one f32 scale for all");
     if (factor) e.is("factor", factor, DType::f32, {1});
     if (amax) e.is("amax", amax, DType::f32, {1});
@@ -203,24 +152,9 @@ struct Quantize {
     const bool lines = turned_scales && blocks.cols == 0;
     const bool once = factor || largest || (turn && blocks.rows == 128) || (turned_scales && !lines) || keeps_rows();
     const int passes = lines ? 2 : 1, readings = once ? 1 : 2;
-    const double before = dy     ? SwigluBwd{.dgu = x, .dy = dy, .gu = x}.cost().flops
-                          : norm ? normalised(x).cost().flops
-                                 : 0;
-    const double read = double(x.bytes()) + (dy ? double(dy.bytes()) : 0);
-    return {2.0 * double(x.numel()) + passes * before, traffic(*this) + read * (passes * readings - 1)};
+    return {2.0 * double(x.numel()), traffic(*this) + double(x.bytes()) * (passes * readings - 1)};
   }
 };
-
-// Defines `dy` and `norm`: run() gets the op that stores the gradient, or the norm, in `stored` [R, C], then the one
-// that makes codes of that.
-template <class Run>
-void in_parts(const Quantize& op, const Tensor& stored, Run&& run) {
-  if (op.dy)
-    run(SwigluBwd{.dgu = stored, .dy = op.dy, .gu = op.x});
-  else
-    run(op.normalised(stored));
-  run(op.of_stored(stored));
-}
 
 // Delayed scaling: the factors that the next step's Quantize takes, from the largest magnitudes of the last `length`
 // steps: largest code / largest / 2^margin, between 2^-126 and 2^126, and 0 as long as all magnitudes are 0. [NVIDIA,
@@ -255,17 +189,16 @@ struct DelayedScales {
   Cost cost() const { return {2.0 * double(histories.size()), traffic(*this)}; }
 };
 
-// A product whose a and b are codes: each stands for its code times the scale of its block. Epilogues: add and swiglu.
+// A product whose a and b are codes: each stands for its code times the scale of its block. The only epilogue is add.
 struct ScaledGemm {
   Gemm product;
   Tensor a_scales, b_scales;  // the blocks' grids
   Tensor a_global, b_global;  // of f4_e2m1: [1] f32
   Blocks a_blocks, b_blocks;  // of a and b as they lie in memory
   bool fast = false;          // sums may be kept in fewer bits than f32 has, some 14, as GPUs do where that is faster
-  Tensor amax = {};           // of swiglu: none, or [1] f32: that of SwigluFwd
   static constexpr const char* kName = "scaled_gemm";
 
-  std::array<Field, 10> fields() {
+  std::array<Field, 9> fields() {
     const auto f = product.fields();
     return {{f[0],
              f[1],
@@ -275,8 +208,7 @@ struct ScaledGemm {
              {"a_scales", Io::in, &a_scales},
              {"b_scales", Io::in, &b_scales},
              {"a_global", Io::in, &a_global},
-             {"b_global", Io::in, &b_global},
-             {"amax", Io::out, &amax}}};
+             {"b_global", Io::in, &b_global}}};
   }
   void check() const {
     Expect e{kName};
@@ -293,25 +225,12 @@ struct ScaledGemm {
     e.contiguous("a", a).contiguous("b", b);
     e.is("a_scales", a_scales, a_scales.dtype, a_blocks.grid(a.shape));
     e.is("b_scales", b_scales, b_scales.dtype, b_blocks.grid(b.shape));
-    const bool gated = product.epilogue == Epilogue::swiglu;
-    e.that(gated || product.epilogue == Epilogue::none || product.epilogue == Epilogue::add,
-           "no epilogue but add and swiglu");
-    e.that(gated || !amax, "amax", "a result of swiglu").largest("amax", amax);
+    e.that(product.epilogue == Epilogue::none || product.epilogue == Epilogue::add, "no epilogue but add");
     product.check_result(e);
   }
   Cost cost() const { return {product.cost().flops, traffic(*this)}; }
   bool four_bits() const { return product.a.dtype == DType::f4_e2m1; }
 };
-
-// Defines SwiGLU as an epilogue: run() gets the product alone, then the op that makes y of what the product stored.
-template <class Run>
-void in_parts(const ScaledGemm& op, Run&& run) {
-  ScaledGemm alone = op;
-  alone.product.epilogue = Epilogue::none;
-  alone.product.aux = alone.amax = {};
-  run(alone);
-  run(SwigluFwd{.y = op.product.aux, .gu = op.product.d, .amax = op.amax});
-}
 
 // How a backend computes a ScaledGemm.
 struct CodeProduct {

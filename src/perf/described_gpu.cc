@@ -73,8 +73,6 @@ struct Sizes {
     return own;
   }
   bool fuses(const Gemm& op) const { return cuda::own_product_takes(problem_of(op), capability); }
-  bool fuses(const ScaledGemm& op) const { return cuda::own_codes_fuse(op, capability); }
-  bool fuses(const Quantize& op) const { return op.may_follow(); }
 };
 
 class DescribedOps final : public Decorated<DescribedOps>, public Tuning {

@@ -99,10 +99,6 @@ Step two_levels(double amax, double global_factor) {
 }  // namespace
 
 void ReferenceOps::run(const Quantize& op, void*) {
-  if (op.follows()) {
-    std::vector<uint8_t> stored(op.x.bytes());
-    return in_parts(op, {stored.data(), op.x.dtype, op.x.shape}, [&](const auto& part) { run(part, nullptr); });
-  }
   if (op.turned_scales) {
     run(op.without_turned(), nullptr);
     return run(op.alone(), nullptr);
@@ -239,7 +235,6 @@ void ReferenceOps::run(const DelayedScales& op, void*) {
 
 // The product of what the codes stand for, which doubles hold.
 void ReferenceOps::run(const ScaledGemm& op, void*) {
-  if (op.product.epilogue == Epilogue::swiglu) return in_parts(op, [&](const auto& part) { run(part, nullptr); });
   const auto decoded = [](const Tensor& codes, const Tensor& scales, const Tensor& global, const Blocks& blocks) {
     Values v = load(codes), s = load(scales);
     for (int64_t i = 0; global && i < s.size(); ++i) s[i] *= double(*global.as<float>());

@@ -21,12 +21,6 @@ struct Ctx;
 // Recomputes a value, bitwise identical, from values that are kept anyway (selective recomputation).
 using Remake = std::shared_ptr<UniqueFn<Buffer(Ctx&)>>;
 
-// The norm of the rows of h, stored nowhere, of which a reader makes codes (Quantize::norm).
-struct Normed {
-  Buffer h, mean, rstd;
-  Tensor w, b;
-};
-
 // Move-only: a value is consumed once, and fan-out is an explicit fork(). So ownership is the liveness analysis, and
 // gradients are never accumulated implicitly.
 class Var {
@@ -46,9 +40,6 @@ class Var {
   // the gradient need not heed it: Buffer::amax says whether it was left.
   void asks_largest(Tensor of_gradient) { asked_ = of_gradient; }
   Tensor asked_largest() const { return asked_; }
-  // What the value follows from, where t() has its type and shape but no memory; else none.
-  const Normed* normed() const { return normed_.get(); }
-  void follows_from(Normed norm) { normed_ = std::make_shared<const Normed>(std::move(norm)); }
 
  private:
   friend struct Ctx;
@@ -57,7 +48,6 @@ class Var {
   Remake remake_;
   bool kept_ = false;  // for the backward of whoever made it
   Tensor asked_ = {};
-  std::shared_ptr<const Normed> normed_ = nullptr;
 };
 
 // A value saved for backward: its buffer, or a function that recomputes it.

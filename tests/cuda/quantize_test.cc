@@ -192,16 +192,6 @@ struct QuantizeOps {
     if (blocks != Blocks{}) op.turned_scales = budget.tensor(DType::f32, blocks.grid(turned_codes.shape));
     return op;
   }
-  Quantize of_gradient(const Blocks& blocks) const {
-    Quantize op = both(blocks);
-    op.dy = budget.tensor(DType::bf16, {256, 256});
-    return op;
-  }
-  Quantize of_norm(const Blocks& blocks) const {
-    Quantize op = both(blocks);
-    op.norm.rstd = budget.tensor(DType::f32, {256}), op.norm.w = budget.tensor(DType::bf16, {512});
-    return op;
-  }
 };
 
 TEST(QuantizeKernelsBudget, AccessesAreCoalesced) {
@@ -211,8 +201,7 @@ TEST(QuantizeKernelsBudget, AccessesAreCoalesced) {
       .a_scales = ops.budget.tensor(DType::f32, {1, 1}),
       .b_scales = ops.budget.tensor(DType::f32, {1, 1})};
   EXPECT_EQ(ops.budget.check(ops.alone({}), ops.alone({1, 0}), ops.alone({1, 128}), ops.both({}), ops.both({1, 0}),
-                             ops.both({1, 128}), ops.turned({0, 1}), ops.turned({128, 1}), ops.of_gradient({1, 128}),
-                             ops.of_norm({1, 128}), ops.of_gradient({1, 0}), ops.of_norm({1, 0}), product),
+                             ops.both({1, 128}), ops.turned({0, 1}), ops.turned({128, 1}), product),
             "");
 }
 
@@ -226,33 +215,22 @@ TEST(QuantizeKernelsBudget, BytesAreThoseOfTheCost) {
     for (const auto& [name, counters] : emu::kernel_counters()) bytes += 32.0 * double(counters.global_sectors);
     EXPECT_NEAR(bytes / op.cost().bytes, 1, 0.15) << op.blocks.rows << "x" << op.blocks.cols << " " << bool(op.turned);
   }
-  // What tiles and rows read again from caches is counted here, and not in costs.
-  const Quantize rows = ops.of_gradient({1, 0}), tiles = ops.of_gradient({1, 128});
-  const auto more = [](const Quantize& op, const Quantize& stored) { return op.cost().bytes - stored.cost().bytes; };
-  EXPECT_EQ(more(rows, ops.both({1, 0})), 2 * double(rows.dy.bytes())) << "for codes along rows, and along columns";
-  EXPECT_EQ(more(tiles, ops.both({1, 128})), double(tiles.dy.bytes()));
 }
 
-// Rows beyond what a block may have of this GPU's shared memory, with and without the maxima of columns; and of what
-// follows from x.
+// Rows beyond what a block may have of this GPU's shared memory, with and without the maxima of columns.
 TEST_F(QuantizeKernels, RowsThatDoNotFit) {
   emu::simulate({emu::gpu_rtx4090()});  // 99 KiB
   Examiner examine(make_cuda_backend, {.threads = {2}});
   for (const int64_t columns : {16128, 20224, 30208})
-    for (const char* written : {"", "both", "of norms", "of gradients"}) {
+    for (const bool both : {false, true}) {
       const Shape s{3, columns};
       Quantize op{.codes = tensor(DType::f8_e4m3, s),
                   .scales = tensor(DType::f32, {3, 1}),
                   .x = tensor(DType::bf16, s),
                   .blocks = {1, 0}};
-      if (*written)
+      if (both)
         op.turned = tensor(DType::f8_e4m3, turned_shape(s)), op.turned_scales = tensor(DType::f32, {columns, 1});
-      Values values{{"rstd", constant(2)}};
-      if (written == std::string("of norms"))
-        op.norm.rstd = tensor(DType::f32, {3}), op.norm.w = tensor(DType::bf16, {columns});
-      if (written == std::string("of gradients"))
-        op.dy = tensor(DType::bf16, {3, columns / 2}), values.emplace("x", listed({40, 64, 48, 40, 96}));
-      examine(OpCase<Quantize>{cat(columns, " ", written), op, values, true});
+      examine(OpCase<Quantize>{cat(columns, both ? " both" : ""), op, {}, true});
     }
   EXPECT_TRUE(examine.findings().empty()) << examine.report();
   emu::simulate({emu::gpu_h200()});

@@ -76,13 +76,6 @@ void norm(Examiner& examine, const Setting& s) {
   examine(bwd);
 }
 
-// Without y; of rows in registers, and others.
-void statistics_alone(Examiner& examine, const Setting& s) {
-  OpCase<NormFwd> fwd{cat(s.name(), " statistics alone"), forward(s)};
-  fwd.op.y = {};
-  examine(fwd);
-}
-
 // A mean far above the deviation: one-pass variances cancel here.
 void offset_mean(Examiner& examine) {
   OpCase<NormFwd> fwd{"mean 30", forward({NormKind::layer, DType::f32, DType::f32, 5, 257})};
@@ -182,9 +175,6 @@ void norm_cases(Examiner& examine) {
     norm(examine, {NormKind::layer, dt, DType::f32, 700, 150});
     qk_norm(examine, dt, dt, {300, 4, 2, 48});
   }
-  for (const NormKind kind : {NormKind::rms, NormKind::layer})
-    for (const int64_t columns : {65, 128, 1024})
-      statistics_alone(examine, {kind, DType::bf16, DType::f32, 9, columns});
   offset_mean(examine);
   gradients(examine);
   for (NormKind kind : {NormKind::rms, NormKind::layer})

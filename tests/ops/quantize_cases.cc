@@ -157,78 +157,6 @@ void transposed_codes(Examiner& examine) {
           }
 }
 
-// Codes and their transpose, with counts: of one scale that is given, or of one for a row or 128 terms.
-constexpr Blocks kWithTranspose[] = {{}, {1, 128}, {1, 0}};
-Quantize with_transpose(const Shape& s, DType of, const Blocks& blocks) {
-  Quantize op = quantize(s, DType::f8_e4m3, of, blocks);
-  op.turned = tensor(op.codes.dtype, turned_shape(s));
-  op.statistics = tensor(DType::f64, {QuantizeStatistics::kNumbers});
-  if (blocks == Blocks{}) {
-    op.factor = op.amax = tensor(DType::f32, {1});
-  } else {
-    op.turned_scales = tensor(DType::f32, op.blocks.grid(turned_shape(s)));
-    op.turned_statistics = op.statistics;
-  }
-  return op;
-}
-
-// Of SwiGLU's gradient. Gates are 0, or so large that silu is the gate in any precision: then results are exact.
-// Beside infinite gradients none is 0, whose product would be a NaN of any sign.
-void codes_of_gradients(Examiner& examine) {
-  constexpr double kInf = std::numeric_limits<double>::infinity();
-  const Init gates = listed({0, 40, 64, 0, 48, 40, 96}), above_zero = listed({40, 64, 48, 40, 96}),
-             normal_dy = normal(), bad = listed({1, 2, 3, 5, -6, kInf, 8, 1e-9, 0, 0.3, -1, 0.25, 7});
-  for (const Blocks& blocks : kWithTranspose)
-    for (const DType of : {DType::bf16, DType::f16})
-      for (const Shape& s : {Shape{1, 256}, Shape{140, 512}, Shape{19, 1280}})
-        for (const auto& [dy, gate_up] : {std::pair{normal_dy, gates}, {bad, above_zero}})
-          for (const double factor : {0.0, 1e-2}) {
-            if (blocks != Blocks{} && factor > 0) continue;
-            Quantize op = with_transpose(s, of, blocks);
-            op.dy = tensor(of, {s[0], s[1] / 2});
-            examine(OpCase<Quantize>{
-                cat(s, " of SwiGLU's gradient, ", of, " blocks ", blocks.rows, "x", blocks.cols, " factor ", factor),
-                op,
-                {{"x", gate_up},
-                 {"dy", dy},
-                 {"statistics", constant(0)},
-                 {"turned_statistics", constant(0)},
-                 {"factor", constant(factor)},
-                 {"amax", constant(2)}},
-                true});
-          }
-}
-
-// Of norms, by statistics and weights with which all results are exact before they are rounded to 16 bits, and none is
-// a zero, which may have either sign.
-void codes_of_norms(Examiner& examine) {
-  constexpr double kInf = std::numeric_limits<double>::infinity();
-  const Init usual = listed({1, -2, 3, 5, 4, -6, 7, 0.25, 6.5}), bad = listed({1, -2, 3, kInf, 5, 4, 8, 9});
-  for (const Blocks& blocks : kWithTranspose)
-    for (const auto& [layer, of] : {std::pair{false, DType::bf16}, {true, DType::f16}})
-      for (const Shape& s : {Shape{1, 128}, Shape{140, 256}, Shape{19, 1280}})
-        for (const Init& x : {usual, bad})
-          for (const double factor : {0.0, 8.0}) {
-            if (blocks != Blocks{} && factor > 0) continue;
-            Quantize op = with_transpose(s, of, blocks);
-            op.norm.rstd = tensor(DType::f32, {s[0]}), op.norm.w = tensor(s[0] == 1 ? DType::f32 : of, {s[1]});
-            if (layer) op.norm.mean = op.norm.rstd, op.norm.b = op.norm.w;
-            examine(OpCase<Quantize>{cat(s, layer ? " of layer norms, " : " of RMSNorms, ", of, " blocks ", blocks.rows,
-                                         "x", blocks.cols, " factor ", factor),
-                                     op,
-                                     {{"x", x},
-                                      {"mean", listed({0, 0.5, -2})},
-                                      {"rstd", listed({0.5, 2, 0.25, 1})},
-                                      {"w", listed({1.0078125, 0.50390625, -2.015625, 1.5078125})},
-                                      {"b", listed({0, 0.25, -1})},
-                                      {"statistics", constant(0)},
-                                      {"turned_statistics", constant(0)},
-                                      {"factor", constant(factor)},
-                                      {"amax", constant(2)}},
-                                     true});
-          }
-}
-
 void delayed_cases(Examiner& examine) {
   const Init values = listed({3, 0, 1e-9, 2, 40, std::numeric_limits<double>::infinity(), 0, 2e5, 1e-40, 3e38, 7});
   const Init past = listed({1, 0, 2.5, 1e-6, 0, 300, 0, 1e-3, 4e4, 1e-41, 3e38, 0.1, 0, 5});
@@ -300,17 +228,6 @@ void scaled_products(Examiner& examine, bool four_bits) {
               {{"a_scales", block}, {"b_scales", block}, {"a_global", constant(3e-4)}, {"b_global", constant(0.7)}}});
         }
         if (accumulate || four_bits) continue;
-        if (s.n % 2 == 0) {  // sums are exact in any order, so that z is rounded alike and amax is comparable
-          ScaledGemm gated = op;
-          gated.product.epilogue = Epilogue::swiglu;
-          gated.product.aux = tensor(DType::bf16, {s.m, s.n / 2});
-          gated.amax = tensor(DType::f32, {1});
-          const Init small = listed({1, -0.5, 0, 1.5, -1, 0.5, 2});
-          const Values exact{{"a", small}, {"b", small}, {"a_scales", constant(0.5)}, {"b_scales", constant(0.25)}};
-          examine(OpCase<ScaledGemm>{cat(name, " swiglu"), gated, exact});
-          gated.amax = {};
-          examine(OpCase<ScaledGemm>{cat(name, " swiglu alone"), gated, exact});
-        }
         op.product.bias = tensor(DType::bf16, {s.n});
         op.product.epilogue = Epilogue::add;
         op.product.aux = op.product.d;
@@ -323,8 +240,6 @@ void scaled_products(Examiner& examine, bool four_bits) {
 
 // Those with tensors that few ops have come first: what is planted in one of these is found soon.
 void quantize_cases(Examiner& examine) {
-  codes_of_gradients(examine);
-  codes_of_norms(examine);
   transposed_codes(examine);
   given_factors(examine);
   given_largest(examine);
@@ -333,11 +248,7 @@ void quantize_cases(Examiner& examine) {
   delayed_cases(examine);
 }
 
-void transposed_cases(Examiner& examine) {
-  transposed_codes(examine);
-  codes_of_gradients(examine);
-  codes_of_norms(examine);
-}
+void transposed_cases(Examiner& examine) { transposed_codes(examine); }
 
 void fp4_cases(Examiner& examine) {
   fp4_codes(examine);

@@ -9,7 +9,6 @@
 #include "base/file.h"
 #include "tests/sanitized.h"
 #include "tests/train/ranks_rig.h"
-#include "tests/train/turning_ops.h"
 
 namespace athanor::ranks {
 namespace {
@@ -69,38 +68,6 @@ TEST(EightBitsOnRanks, SharedRowsRecomputationAndGatheredCodesChangeNoBit) {
         expect_equal(want, train(s), s.name());
       }
     }
-  }
-}
-
-// A rank's part of SwiGLU's gradient becomes codes without being stored; so do norms whose rows it has all.
-TEST(EightBitsOnRanks, CodesOfGradientsAndNormsChangeNoBit) {
-  for (const auto& [precision, sequence] : {std::pair{"fp8_blockwise", true},
-                                            {"fp8_delayed", true},
-                                            {"fp8_rowwise", true},
-                                            {"fp8_blockwise", false},
-                                            {"fp8_delayed", false},
-                                            {"fp8_rowwise", false}}) {
-    Setting s = setting(precision, 2);
-    s.hidden = 128, s.intermediate = 256, s.sequence = sequence;
-    std::vector<double> seen[2];
-    for (const bool fuses : {false, true})
-      run_ranks(2, [&](std::unique_ptr<Communicator> world) {
-        const CpuBackend cpu = make_cpu({.threads = 1});
-        ProcessMesh mesh(std::move(world), s.mesh());
-        testing::TurningOps ops(*cpu.ops, true, fuses);
-        Engine engine(tiny(s), options(s), {*cpu.device, ops, mesh});
-        engine.commit();
-        engine.init_weights();
-        for (int64_t step = 0; step < 2; ++step) {
-          accumulate(engine, step, s.masked);
-          const StepState state = engine.finish_step();
-          if (mesh.world().rank() == 0) seen[fuses].insert(seen[fuses].end(), {state.loss, double(state.grad_norm)});
-        }
-        EXPECT_EQ(ops.of_gradients > 0, fuses);
-        EXPECT_EQ(ops.gradients > 0, !fuses);
-        EXPECT_EQ(ops.of_norms > 0, fuses && !s.sequence);
-      });
-    EXPECT_EQ(seen[0], seen[1]) << precision;
   }
 }
 

@@ -199,7 +199,6 @@ TEST_P(EightBits, KeptCodesOfWeightsAreThoseMadeAtEachUse) {
   }
 }
 
-// Codes of averages while evaluations read them, and of the weights again afterwards.
 // Codes that quantizing writes transposed are those that products would have transposed: only where f32 scales go with
 // one factor each.
 TEST_P(EightBits, TransposedCodesChangeNoBit) {
@@ -235,65 +234,7 @@ Counts counts_of(Engine& engine) {
   return counts;
 }
 
-// Whether codes and those transposed come from tiles of 128 by 128, or their scales from rows that are kept: of what is
-// then stored nowhere.
-bool makes_codes_at_once(const std::string& precision) {
-  return precision == "fp8_blockwise" || precision == "fp8_delayed" || precision == "fp8_rowwise";
-}
-
-// Codes of SwiGLU's gradient, and their counts.
-TEST_P(EightBits, CodesOfSwigluGradientsChangeNoBit) {
-  using G = Recompute::Granularity;
-  ModelConfig model = tiny(ModelType::llama);
-  model.intermediate_size = 128;
-  for (const Recompute r : {Recompute{G::none, 1}, Recompute{G::selective, 1}, Recompute{G::full, 1}}) {
-    std::vector<Curve> curves;
-    Counts counts[2];
-    for (const bool fuses : {false, true}) {
-      Rig rig;
-      Backend backend = rig.backend();
-      testing::TurningOps ops(backend.ops, true, fuses);
-      Engine engine(model, options({.precision = GetParam(), .recompute = r, .quantized = true}),
-                    {backend.device, ops, backend.mesh});
-      curves.push_back(curve_of(rig, engine, 2, accumulate));
-      counts[fuses] = counts_of(engine);
-      const bool codes = fuses && makes_codes_at_once(GetParam());
-      EXPECT_EQ(codes ? ops.of_gradients : ops.gradients, 2 * 3) << "a step and layer";
-      EXPECT_EQ(codes ? ops.gradients : ops.of_gradients, 0);
-    }
-    curves[1].activations = curves[0].activations;  // the parts' scratch memory
-    EXPECT_EQ(curves[0], curves[1]) << to_text(r);
-    EXPECT_EQ(counts[0], counts[1]) << to_text(r);
-  }
-}
-
-// Likewise of norms: where backward keeps but codes, and not where it makes the norms again.
-TEST_P(EightBits, CodesOfNormsChangeNoBit) {
-  using G = Recompute::Granularity;
-  for (const ModelType type : {ModelType::gpt2, ModelType::llama})
-    for (const Recompute r : {Recompute{G::none, 1}, Recompute{G::selective, 1}, Recompute{G::full, 1}}) {
-      ModelConfig model = tiny(type);
-      model.hidden_size = 128, model.head_dim = 128 / model.num_attention_heads;
-      std::vector<Curve> curves;
-      Counts counts[2];
-      for (const bool fuses : {false, true}) {
-        Rig rig;
-        Backend backend = rig.backend();
-        testing::TurningOps ops(backend.ops, true, fuses);
-        Engine engine(model, options({.precision = GetParam(), .recompute = r, .quantized = true}),
-                      {backend.device, ops, backend.mesh});
-        curves.push_back(curve_of(rig, engine, 2, accumulate));
-        counts[fuses] = counts_of(engine);
-        const bool codes = fuses && r.granularity != G::selective && makes_codes_at_once(GetParam());
-        EXPECT_EQ(ops.of_norms, codes ? 2 * 2 * 3 : 0) << "two of a layer, by steps and micro-batches";
-        EXPECT_EQ(ops.statistics_alone, ops.of_norms);
-      }
-      curves[1].activations = curves[0].activations;  // the parts' scratch memory
-      EXPECT_EQ(curves[0], curves[1]) << name_of(type) << " " << to_text(r);
-      EXPECT_EQ(counts[0], counts[1]) << name_of(type) << " " << to_text(r);
-    }
-}
-
+// Codes of averages while evaluations read them, and of the weights again afterwards.
 TEST(EightBitWeights, AveragesAreEvaluatedInCodesOfTheirOwn) {
   std::vector<double> losses[2];
   for (const bool keep : {false, true}) {

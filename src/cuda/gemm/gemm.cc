@@ -5,7 +5,7 @@
 #include "cuda/basic.h"
 #include "cuda/check.h"
 #include "cuda/column_sum.h"
-#include "cuda/gemm/own_product.h"
+#include "cuda/gemm/wgmma_product.h"
 #include "cuda/mlp.h"
 #include "cuda/rope.h"
 namespace athanor::cuda {
@@ -188,10 +188,6 @@ void GemmRunner::run_in_parts(const LibraryProduct& product, void* scratch, cuda
       LibraryProduct alone = product;
       alone.op = part;
       run(alone, scratch, stream);
-    } else if constexpr (std::is_same_v<Part, SwigluFwd>) {
-      SwigluFwd op = part;
-      if (product.amax) op.amax = {product.amax, DType::f32, {1}};
-      cuda::run(op, scratch, stream);
     } else {
       cuda::run(part, scratch, stream);
     }
@@ -213,7 +209,7 @@ cublasStatus_t GemmRunner::launch(const LibraryProduct& product, const Plan& pla
                                   cudaStream_t stream) const {
   const Gemm& op = product.op;
   if (plan.own) {
-    run_own(product, stream);
+    run_by_wgmma(op, stream);
     return CUBLAS_STATUS_SUCCESS;
   }
   float* sums = reinterpret_cast<float*>(static_cast<char*>(scratch) + options_.workspace_bytes);
@@ -361,7 +357,7 @@ GemmRunner::Verdict GemmRunner::check(const Plan& plan, const cublasLtMatmulAlgo
 // The algorithm is from a file, so it is checked.
 void GemmRunner::check_imported(const GemmProblem& p, const Plan& plan) const {
   if (plan.in_parts && p.epilogue != Epilogue::none) return;
-  if (plan.own && own_takes(p, capability_)) return;
+  if (plan.own && wgmma_takes(p, capability_)) return;
   const Verdict verdict = !plan.in_parts && !plan.own && can_fuse(p) ? check(plan, plan.algorithm) : Verdict{};
   if (!verdict.usable)
     throw Error(cat("choices of matrix products: the algorithm stored for ", p, " is not usable (",

@@ -1,4 +1,4 @@
-// Matrix products on a GPU through cuBLASLt, or by the program's own kernels (own_product.h). The library is
+// Matrix products on a GPU through cuBLASLt, or by the program's own kernel (wgmma_product.h). The library is
 // column-major, so d = a b is computed as d^T = b^T a^T, without copies. Each problem keeps its algorithm, and partial
 // sums over k are f32 in a fixed order, so a run repeats its bits. Epilogues are fused where a search found that
 // faster, else run as separate kernels. Launches allocate and synchronize nothing, so they may be captured.
@@ -36,7 +36,6 @@ struct LibraryProduct {
   const float *a_global = nullptr, *b_global = nullptr;  // of codes of 4 bits: the scales of matrices
   ProductScalars* scalars = nullptr;                     // of these: memory for what the library reads
   bool fast = false;
-  uint32_t* amax = nullptr;  // ScaledGemm::amax, as bits
   LibraryProduct(const Gemm& product) : op(product) {}
   bool codes() const { return a_layout != ScaleLayout::none; }
 };
@@ -58,7 +57,6 @@ class GemmRunner {
   void run(const ScaledGemm& op, void* scratch, cudaStream_t stream);
   int capability() const { return capability_; }  // of the GPU: 90 for 9.0
   bool fuses(const Gemm& op) const { return own_product_takes(problem_of(op), capability_); }
-  bool fuses(const ScaledGemm& op) const { return own_codes_fuse(op, capability_); }
 
   // Times the library's best answers for every distinct problem of the ops without a measured choice, those with the
   // most work first, and keeps the fastest; for epilogues also the separate kernels. Uses only the alignment of the
@@ -67,7 +65,6 @@ class GemmRunner {
   struct SearchReport {
     int problems = 0, timed = 0;                           // distinct ones; those timed within the limit
     int epilogues = 0, fused = 0, own = 0;                 // of the timed ones; by the program's own kernel
-    int codes = 0, own_codes = 0;                          // products of codes, likewise
     double first_microseconds = 0, best_microseconds = 0;  // of all launches of the timed problems
   };
   SearchReport search(std::span<const Gemm> ops, double seconds, cudaStream_t stream,
@@ -138,7 +135,7 @@ class GemmRunner {
   ProductTime time(const LibraryProduct& product, bool recompute, cudaStream_t stream);
   Timed time_candidates(const LibraryProduct& product, bool recompute, cudaStream_t stream);
   Candidate choice_of(const GemmProblem& p);
-  ProductMethod method_of(const GemmProblem& p, const Candidate& candidate) const;
+  ProductMethod method_of(const Candidate& candidate) const;
 
   CublasLtTable lt_;
   Options options_;

@@ -33,7 +33,6 @@ LibraryProduct GemmRunner::native_product(const ScaledGemm& op, void* scratch) c
     product.a_global = op.a_global.as<float>(), product.b_global = op.b_global.as<float>();
   }
   product.fast = op.fast;
-  product.amax = static_cast<uint32_t*>(op.amax.data);
   return product;
 }
 
@@ -41,13 +40,6 @@ void GemmRunner::run(const ScaledGemm& op, void* scratch, cudaStream_t stream) {
   const Gemm& g = op.product;
   if (g.d.numel() == 0 || g.k() == 0) return run(g, scratch, stream);
   const NativeProduct native(op, capability_);
-  if (!native.possible && g.epilogue == Epilogue::swiglu)
-    return in_parts(op, [&]<class Part>(const Part& part) {
-      if constexpr (std::is_same_v<Part, ScaledGemm>)
-        run(part, scratch, stream);
-      else
-        cuda::run(part, scratch, stream);
-    });
   if (native.possible) {
     const LibraryProduct product = native_product(op, scratch);
     const auto arrange_codes = [&](const Tensor& out, const Tensor& codes, bool turn) {

@@ -6,8 +6,8 @@
 
 #include "base/log.h"
 #include "cuda/gemm/algorithms.h"
-#include "cuda/gemm/own_product.h"
 #include "cuda/gemm/timer.h"
+#include "cuda/gemm/wgmma_product.h"
 namespace athanor::cuda {
 namespace {
 
@@ -26,8 +26,8 @@ GemmRunner::Candidate GemmRunner::choice_of(const GemmProblem& p) {
   return {.in_parts = plan.in_parts, .own = plan.own, .algorithm = plan.algorithm};
 }
 
-ProductMethod GemmRunner::method_of(const GemmProblem& p, const Candidate& candidate) const {
-  return candidate.own ? own_method(p) : ProductMethod{.words = describe_algorithm(lt_, candidate.algorithm)};
+ProductMethod GemmRunner::method_of(const Candidate& candidate) const {
+  return {.words = candidate.own ? wgmma_method() : describe_algorithm(lt_, candidate.algorithm)};
 }
 
 ProductTime GemmRunner::time(const ScaledGemm& op, cudaStream_t stream) {
@@ -45,15 +45,14 @@ ProductTime GemmRunner::time(const LibraryProduct& product, bool recompute, cuda
     require(timer.refusal(), "a trial failed", p);
   }
   if (!choice.in_parts) {
-    time.method = method_of(p, choice);
+    time.method = method_of(choice);
     return time;
   }
   in_parts(product.op, [&]<class Part>(const Part& part) {
     if constexpr (std::is_same_v<Part, Gemm>) {
       LibraryProduct alone = product;
       alone.op = part;
-      const GemmProblem inner = problem_of(alone);
-      time.method = method_of(inner, choice_of(inner));
+      time.method = method_of(choice_of(problem_of(alone)));
     }
   });
   time.method.in_parts = true;
@@ -68,7 +67,7 @@ GemmRunner::Timed GemmRunner::time_candidates(const LibraryProduct& product, boo
   if (p.epilogue != Epilogue::none) candidates.push_back({.in_parts = true});
   if (can_fuse(p))
     for (const auto& answer : ask(p, timer.plan(), kCandidates)) candidates.push_back({.algorithm = answer.algo});
-  if (own_takes(p, capability_)) candidates.push_back({.own = true});
+  if (wgmma_takes(p, capability_)) candidates.push_back({.own = true});
   std::vector<double> best = timer.in_turns(candidates);
   if (p.epilogue == Epilogue::none) require(timer.refusal(), "a trial failed", p);
   for (;;) {
@@ -76,7 +75,7 @@ GemmRunner::Timed GemmRunner::time_candidates(const LibraryProduct& product, boo
     if (chosen == 0 || best[chosen] > (1 - kLeastGain) * best[0]) return {candidates[0], best[0], best[0]};
     const std::string why = timer.difference(candidates[0], candidates[chosen]);
     if (why.empty()) return {candidates[chosen], best[0], best[chosen]};
-    log::warn("matrix products: ", method_of(p, candidates[chosen]).words, " was the fastest in a trial of ", p,
+    log::warn("matrix products: ", method_of(candidates[chosen]).words, " was the fastest in a trial of ", p,
               " and is not used, since its results are not those of the first candidate: ", why, "; please report it");
     best[chosen] = Timer::kNever;
   }
@@ -135,9 +134,7 @@ GemmRunner::SearchReport GemmRunner::search(std::span<const Gemm> ops, double se
     ++report.timed;
     report.epilogues += p.epilogue != Epilogue::none;
     report.fused += p.epilogue != Epilogue::none && !chosen.in_parts;
-    report.own += chosen.own && p.scales_a == ScaleLayout::none;
-    report.codes += p.scales_a != ScaleLayout::none;
-    report.own_codes += chosen.own && p.scales_a != ScaleLayout::none;
+    report.own += chosen.own;
     report.first_microseconds += double(use.launches) * timed.first + double(use.within) * (timed.first - timed.best);
     report.best_microseconds += double(use.launches) * timed.best;
   }

@@ -90,7 +90,6 @@ LibraryProduct GemmTrial::on(const Copy& copy) const {
   if (op.bias) op.bias.data = copy.bias.data();
   if (op.aux) op.aux.data = copy.aux.data();
   if (op.positions) op.positions.data = positions_.data();
-  product.amax = nullptr;
   product.a_scales = copy.a_scales.data();
   product.b_scales = copy.b_scales.data();
   if (product.a_layout == ScaleLayout::tiles16) {

@@ -7,8 +7,7 @@
 // terms of x and W at a time into a ring by TMA, and backward behind them gate and up, 64 columns at a time; two
 // warpgroups multiply 64 rows each by wgmma, with the sums in registers. Each warp then stores its 16 rows by TMA
 // through shared memory of its own, while what comes next is copied. Compute bound; backward also by memory with less
-// than some 1,000 terms. Deterministic: a sum is over k in order. Products of codes of 8 bits are a kernel of their own
-// (wgmma_codes.cu). No GPU has run it yet.
+// than some 1,000 terms. Deterministic: a sum is over k in order. No GPU has run it yet.
 #include "cuda/gemm/wgmma_product.h"
 
 #include "cuda/activation.h"
@@ -397,8 +396,8 @@ void run_by_wgmma(const Gemm& op, cudaStream_t stream) {
   op.a.dtype == DType::bf16 ? launch_product<bf16>(op, stream) : launch_product<fp16>(op, stream);
 }
 
-ProductMethod wgmma_method() {
-  return {.words = cat("the program's own kernel, tile ", kRows, "x", kColumns, ", stages ", kSlots)};
+std::string wgmma_method() {
+  return cat("the program's own kernel, tile ", kRows, "x", kColumns, ", stages ", kSlots);
 }
 
 }  // namespace athanor::cuda

@@ -45,17 +45,13 @@ class Apart final : public Decorated<Apart> {
   const Ops& inner() const { return ops_; }
   template <class Op>
   void on(const Op& op, void* scratch) {
-    if constexpr (std::is_same_v<Op, Quantize>) codes_of_gradients += bool(op.dy), codes_of_norms += bool(op.norm);
     if constexpr (std::is_same_v<Op, AttentionBwd>) turned_back += bool(op.cos_sin);
     if constexpr (std::is_same_v<Op, Rope>) turned_behind += op.inverse;
     ops_.run(op, scratch);
   }
   bool fuses(const Gemm& op) const override { return !apart_ && ops_.fuses(op); }
-  bool fuses(const ScaledGemm& op) const override { return !apart_ && ops_.fuses(op); }
-  bool fuses(const Quantize& op) const override { return !apart_ && ops_.fuses(op); }
   bool fuses(const AttentionBwd& op) const override { return !apart_ && ops_.fuses(op); }
-  int64_t codes_of_gradients = 0, codes_of_norms = 0;  // launches that make codes of SwiGLU's gradient, of norms
-  int64_t turned_back = 0, turned_behind = 0;          // gradients of q and k, by attention, and by a launch behind it
+  int64_t turned_back = 0, turned_behind = 0;  // gradients of q and k, by attention, and by a launch behind it
 
  private:
   Ops& ops_;
@@ -67,9 +63,9 @@ enum class Choose : uint8_t { none, search, given };
 struct Tuned {
   Choose how = Choose::none;
   bool apart = false;
-  int64_t hidden = 0, intermediate = 48, head_dim = 0;  // 0: tiny()'s, and as many as heads share hidden
+  int64_t head_dim = 0;  // 0: tiny()'s
   std::string choices, report;
-  int64_t codes_of_gradients = 0, codes_of_norms = 0, turned_back = 0, turned_behind = 0;
+  int64_t turned_back = 0, turned_behind = 0;
   bool asks = false;  // whether layers ask for SwiGLU's gradient as an epilogue
   // The ways of products with SwiGLU, its gradient, and RoPE, after a search.
   std::string gated, gradient, rotated;
@@ -79,8 +75,7 @@ Outcome train(ModelType type, const EngineOptions& o, Tuned& tuned) {
   Rig rig;
   Apart ops(*rig.ops, tuned.apart);
   ModelConfig model = tiny(type);
-  model.intermediate_size = tuned.intermediate;
-  if (tuned.hidden) model.hidden_size = tuned.hidden, model.head_dim = tuned.hidden / model.num_attention_heads;
+  model.intermediate_size = 48;
   if (tuned.head_dim) model.head_dim = tuned.head_dim;
   Engine engine(model, o, {*rig.device, ops, *rig.mesh, rig.tuning});
   engine.memory();
@@ -108,7 +103,6 @@ Outcome train(ModelType type, const EngineOptions& o, Tuned& tuned) {
     out.losses.push_back(state.loss);
     out.norms.push_back(state.grad_norm);
   }
-  tuned.codes_of_gradients = ops.codes_of_gradients, tuned.codes_of_norms = ops.codes_of_norms;
   tuned.turned_back = ops.turned_back, tuned.turned_behind = ops.turned_behind;
   for (const auto& unit : engine.model().params().units()) out.masters.push_back(rig.read<float>(unit->master));
   return out;
@@ -197,74 +191,6 @@ TEST(SwigluGradient, AskedForAsAnEpilogueHasTheBitsOfOpsApart) {
 #endif
   }
 }
-
-// Its gradient becomes codes in the launch that computes it, in whole tiles, and is stored nowhere.
-TEST(SwigluGradient, AskedForAsCodesHasTheBitsOfOpsApart) {
-  for (const char* precision : {"fp8_blockwise", "fp8_delayed", "fp8_rowwise"})
-    for (const G granularity : {G::none, G::selective, G::full}) {
-      Tuned fused{.intermediate = 128}, apart{.apart = true, .intermediate = 128};
-      const EngineOptions o = options(precision, granularity);
-      EXPECT_EQ(train(ModelType::llama, o, fused), train(ModelType::llama, o, apart)) << precision;
-      EXPECT_EQ(fused.codes_of_gradients, 2 * kSteps) << "a layer and step";
-      EXPECT_EQ(apart.codes_of_gradients, 0);
-    }
-}
-
-// Norms that only products of codes read are stored nowhere, unless backward makes them again.
-TEST(CodesOfNorms, HaveTheBitsOfOpsApart) {
-  for (const char* precision : {"fp8_blockwise", "fp8_delayed", "fp8_rowwise"})
-    for (const auto& [type, granularity] : {std::pair{ModelType::gpt2, G::none}, {ModelType::llama, G::full}}) {
-      Tuned fused{.hidden = 128}, apart{.apart = true, .hidden = 128};
-      const EngineOptions o = options(precision, granularity);
-      EXPECT_EQ(train(type, o, fused), train(type, o, apart)) << precision;
-      EXPECT_EQ(fused.codes_of_norms, 2 * 2 * kSteps) << "two of a layer and step";
-      EXPECT_EQ(apart.codes_of_norms, 0);
-    }
-}
-
-int64_t gated_of_codes(const EngineOptions& o) {
-  Rig rig;
-  Engine engine(tiny(ModelType::llama), o, rig.backend());
-  engine.memory();
-  return std::ranges::count_if(engine.tunable().of_codes,
-                               [](const ScaledGemm& op) { return op.product.epilogue == Epilogue::swiglu; });
-}
-
-// Likewise of codes. The ups of a tile would lie in two squares of fp8_blockwise's scales.
-TEST(SwigluOfCodes, AskedForAsAnEpilogueHasTheBitsOfOpsApart) {
-  for (const auto& [precision, granularity] : {std::pair{"fp8_tensorwise", G::none},
-                                               {"fp8_tensorwise", G::selective},
-                                               {"fp8_delayed", G::full},
-                                               {"fp8_rowwise", G::none}}) {
-    Tuned fused, apart{.apart = true};
-    const EngineOptions o = options(precision, granularity);
-    EXPECT_EQ(train(ModelType::llama, o, fused), train(ModelType::llama, o, apart)) << precision;
-#ifdef ATHANOR_EMULATED_GPU
-    EXPECT_GT(gated_of_codes(o), 0) << precision;
-#endif
-  }
-  EXPECT_EQ(gated_of_codes(options("fp8_blockwise", G::none)), 0);
-}
-
-#ifdef ATHANOR_EMULATED_GPU
-// Where the library takes long, all products of codes are the program's own kernel's.
-TEST(SwigluOfCodes, ByTheProgramsOwnKernelRecomputationChangesNoBit) {
-  { Rig opens_the_library; }
-  auto& fake = emu::fakes::Installed<emu::fakes::FakeCublasLt>::get();
-  fake.set_time([](const cublasLtMatmulAlgo_t&, uint32_t) { return 1e6; });
-  Tuned own{.how = Choose::search};
-  const Outcome none = train(ModelType::llama, options("fp8_tensorwise", G::none), own);
-  fake.set_time(nullptr);
-  EXPECT_TRUE(std::regex_search(own.choices, std::regex("swiglu[^}]*\"own\": true"))) << own.choices;
-  own.how = Choose::given;
-  for (const G granularity : {G::none, G::full})
-    EXPECT_EQ(train(ModelType::llama, options("fp8_tensorwise", granularity), own), none);
-  Tuned library;
-  const Outcome other = train(ModelType::llama, options("fp8_tensorwise", G::none), library);
-  for (size_t i = 0; i < none.losses.size(); ++i)
-    EXPECT_NEAR(none.losses[i], other.losses[i], 5e-4 * other.losses[i]) << i;
-}
-#endif
 
 INSTANTIATE_TEST_SUITE_P(Families, Fused,
                          ::testing::Values(std::pair{ModelType::gpt2, "bf16"}, std::pair{ModelType::gpt2, "fp16"},
