@@ -1,6 +1,7 @@
 """Runs programs for verify.py: within a part's time limit, including child processes, and records their output.
 
-Reads GoogleTest results test by test, so a crash fails only the test that crashed, not those after it.
+Reads GoogleTest results test by test: a crash, a hang, or an error after which the GPU is of no use costs the test that
+caused it, not those after it.
 """
 import json
 import os
@@ -17,7 +18,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 KEPT = 64 << 10  # characters of what one program prints: all of them together come back from the machine
-ROUNDS = 8  # of a test program in which tests fail: a GPU that one of them spoiled fails all after it
+QUIET = 25  # seconds without a new line after which a test on a GPU hangs
 MESSAGE = 1000  # characters of a failed test's message
 
 # What stands in for a program of the bundle on each device that is no GPU: programs of the build folder's tests.
@@ -33,12 +34,20 @@ FEW = {("cpu", "ops"): "Family/Cpu*", ("emulated", "ops"): "*Rope*", ("emulated"
        ("emulated", "ranks"): "Nccl.*:NcclTraining.InvariantSumsAreTheSameBitsOnAnyRanks"}
 
 
-class NotRun(Exception):
+class WithFindings(Exception):
+    """found: what a part found until then, for the report."""
+
+    def __init__(self, message, found=None):
+        super().__init__(message)
+        self.found = found
+
+
+class NotRun(WithFindings):
     """Why a part could not run."""
 
 
-class Failed(Exception):
-    """What a part found."""
+class Failed(WithFindings):
+    """What a part found to be wrong."""
 
 
 def end_group(process):
@@ -48,6 +57,26 @@ def end_group(process):
     except ProcessLookupError:
         pass
     process.wait()
+
+
+LATE = "did not end in time"
+
+
+def wait_for(process, log, seconds, quiet):
+    """Empty once the process has ended; LATE after so many seconds; or that it hangs, if it wrote nothing for `quiet`."""
+    end, size, written = time.monotonic() + seconds, -1, time.monotonic()
+    while True:
+        try:
+            process.wait(max(0.01, min(end - time.monotonic(), 0.5 if quiet < seconds else seconds)))
+            return ""
+        except subprocess.TimeoutExpired:
+            now = time.monotonic()
+            if log.stat().st_size != size:
+                size, written = log.stat().st_size, now
+            if now >= end:
+                return LATE
+            if now - written >= quiet:
+                return f"hangs: no new line for {quiet:.0f} s"
 
 
 class Call:
@@ -61,6 +90,8 @@ class Call:
         self.out.mkdir(parents=True, exist_ok=True)
         self.call_end = time.monotonic() + 60 * args.call_minutes
         self.hurried = bool(getattr(args, "call", None))  # parts begin although they may not end
+        self.quiet = QUIET if self.device == "cuda" else float("inf")  # other devices may be busy for long
+        self.progress = lambda found: None  # takes what the part has found so far
         self.begin_part()
         self.gpu = self.first_gpu() if self.device == "cuda" else None
 
@@ -78,19 +109,18 @@ class Call:
     def left(self):
         return max(0.01, self.end - time.monotonic())
 
-    def run(self, name, command, env=None):
-        """Returns the output, whose end also goes to OUT/verify.log. A timeout or nonzero exit status is a failure."""
-        command, log, late = [str(c) for c in command], self.work / f"{name}.log", False
+    def run(self, name, command, env=None, quiet=float("inf")):
+        """Returns the output, whose end also goes to OUT/verify.log. A timeout or nonzero exit status is a failure, and so are
+        `quiet` seconds without output."""
+        command, log, why = [str(c) for c in command], self.work / f"{name}.log", ""
         with log.open("w") as out:
             process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=out, start_new_session=True,
                                        stderr=subprocess.STDOUT, env=dict(os.environ, **(env or {})))
             try:
-                process.wait(self.left())
-            except subprocess.TimeoutExpired:
-                late = True
+                why = wait_for(process, log, self.left(), quiet)
             finally:
                 end_group(process)
-        why = "did not end in time" if late else how_it_ended(process.returncode)
+        late, why = why == LATE, why or how_it_ended(process.returncode)
         text = log.read_text(errors="replace")
         with (self.out / "verify.log").open("a") as kept:
             kept.write(f"==== {name}: {shlex.join(command)}\n{text[-KEPT:]}\n==== {name}: {why or 'done'}\n\n")
@@ -146,18 +176,25 @@ class Call:
         Returns {tests, passed, skipped: [[name, why]], recorded: {name: values}}.
         """
         tests = GoogleTests(self, part, self.program(name), FEW.get((self.device, part), filter_), env)
-        tests.run()
+        cut = None
+        try:
+            tests.run()
+        except (Failed, NotRun) as why:  # the time is up
+            cut = why
+        found = tests.found()
         if tests.failed:
-            raise Failed(f"{len(tests.failed)} of {len(tests.names)} tests failed\n" +
-                         "\n".join(f"{test}: {why}" for test, why in tests.failed.items()))
+            end = f"\n{len(tests.left())} have no result: {cut}" if cut else ""
+            raise Failed(f"{len(tests.failed)} of {len(tests.names)} tests failed, {len(tests.passed)} passed\n" +
+                         "\n".join(f"{test}: {why}" for test, why in tests.failed.items()) + end, found)
+        if cut:
+            raise type(cut)(f"{len(tests.passed)} of {len(tests.names)} tests passed, then: {cut}", found)
         missed = [test for test, why in tests.skipped.items() if not (may_skip and re.search(may_skip, why))]
         if not tests.passed:
             missed = list(tests.skipped)
         if missed:
             why = tests.skipped[missed[0]]
-            raise NotRun(f"{len(missed)} of {len(tests.names)} tests of {name} were skipped: {why} ({missed[0]})")
-        return {"tests": tests.filter, "passed": len(tests.passed), "skipped": [list(s) for s in tests.skipped.items()],
-                "recorded": tests.recorded}
+            raise NotRun(f"{len(missed)} of {len(tests.names)} tests of {name} were skipped: {why} ({missed[0]})", found)
+        return found
 
     def config(self, name, **changes):
         path = self.work / f"{name}.json"
@@ -172,11 +209,11 @@ def how_it_ended(status):
 
 
 class GoogleTests:
-    """The tests of one program that match a filter, each with a result in the end."""
+    """The tests of one program that match a filter, each with a result in the end. Each suite has a process of its own."""
 
     def __init__(self, call, part, program, filter_, env):
         self.call, self.part, self.program, self.filter, self.env = call, part, program, filter_, env
-        self.passed, self.failed, self.skipped, self.recorded = set(), {}, {}, {}
+        self.passed, self.failed, self.skipped, self.recorded, self.runs = set(), {}, {}, {}, 0
         self.names = self.listed()
 
     def listed(self):
@@ -193,35 +230,46 @@ class GoogleTests:
             raise NotRun(f"no test of {self.program.name} matches {self.filter}")
         return names
 
-    def run(self):
-        """Runs until every test has a result. The first failure counts; tests that failed after it are retried once."""
-        left, filter_ = self.names, self.filter
-        for round_ in range(ROUNDS):
-            failed = self.run_once(f"{self.part}{round_ or ''}", left, filter_, round_ == ROUNDS - 1)
-            done = self.passed | self.skipped.keys() | self.failed.keys()
-            left = [name for name in left if name not in done]
-            if not left or not failed:
-                break
-            filter_ = ":".join(left)
-        for name in left:
-            self.failed[name] = "it has no result"
+    def left(self):
+        done = self.passed | self.skipped.keys() | self.failed.keys()
+        return [name for name in self.names if name not in done]
 
-    def run_once(self, name, left, filter_, last):
-        """Returns whether a test failed; in the last round all that fail have failed."""
-        report, problem = self.call.work / f"{name}.xml", None
+    def found(self):
+        """For the report."""
+        return {"tests": self.filter, "passed": len(self.passed), "failed": self.failed,
+                "skipped": [list(s) for s in self.skipped.items()], "recorded": self.recorded, "left": len(self.left())}
+
+    def run(self):
+        """Runs until every test has a result. Of those that fail in one process the first one counts, since it may have left
+        the GPU unusable; the others are tried again."""
+        for suite in dict.fromkeys(name.rpartition(".")[0] for name in self.names):
+            own = [name for name in self.names if name.rpartition(".")[0] == suite]
+            while left := [name for name in own if name in self.left()]:
+                self.run_once(left)
+                if not set(left) - set(self.left()):
+                    self.failed[left[0]] = "it has no result"
+            self.call.progress(self.found())
+
+    def run_once(self, left):
+        self.runs += 1
+        name, problem = f"{self.part}{self.runs}", None
+        report, log = self.call.work / f"{name}.xml", self.call.work / f"{name}.log"
+        command = [self.program, f"--gtest_filter={':'.join(left)}", f"--gtest_output=xml:{report}"]
         try:
-            self.call.run(name, [self.program, f"--gtest_filter={filter_}", f"--gtest_output=xml:{report}"], self.env)
-        except Failed as why:
+            self.call.run(name, command, self.env, self.call.quiet)
+        except (Failed, NotRun) as why:
             problem = str(why)
+            if LATE in problem or isinstance(why, NotRun):
+                self.read_log(log.read_text(errors="replace"), left, None)
+                raise
         if not report.exists():  # it is written at the end
-            return self.read_log((self.call.work / f"{name}.log").read_text(errors="replace"), left, problem)
+            return self.read_log(log.read_text(errors="replace"), left, problem or "the program ended without a report")
         failed = self.read_report(ElementTree.parse(report).getroot())
         if problem and not failed:
             failed = {left[-1]: f"all tests ended well, but the program: {problem}"}
             self.passed.discard(left[-1])
-        for test, why in list(failed.items())[:None if last else 1]:
+        for test, why in list(failed.items())[:1]:
             self.failed[test] = why
-        return bool(failed)
 
     def read_report(self, root):
         failed = {}
@@ -239,15 +287,18 @@ class GoogleTests:
         return failed
 
     def read_log(self, text, left, problem):
-        """For a program that crashed or hangs: its current test has failed, those before it are done."""
-        problem = problem or "the program ended without a report"
+        """For a program that crashed, hangs or found the GPU unusable (tests/cuda/gpu_main.cc): its current test has failed,
+        those before it are done. Without a problem the time was up, and the current test has no result."""
         begun = re.findall(r"^\[ RUN      \] (\S+)$", text, re.M)
         ended = {test: word for word, test in
                  re.findall(r"^\[ +(OK|FAILED|SKIPPED) +\] ([\w/.]+),? .*\(\d+ ms\)$", text, re.M)}
+        sticky = dict(re.findall(r"^\[  STICKY  \] (\S+): (.*)$", text, re.M))
         self.passed |= {test for test, word in ended.items() if word == "OK"}
         self.skipped |= {test: "see the log" for test, word in ended.items() if word == "SKIPPED"}
         self.failed |= {test: "see the log" for test, word in ended.items() if word == "FAILED"}
+        if not problem:
+            return
         culprits = [test for test in begun if test not in ended] or left  # none began: no other try is worth it
-        self.failed |= {test: problem for test in culprits}
+        self.failed |= {test: f"left the GPU unusable: {sticky[test]}\n{problem}" if test in sticky else problem
+                        for test in culprits}
         self.passed -= self.failed.keys()
-        return True

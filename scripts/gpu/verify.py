@@ -98,10 +98,9 @@ def run_part(name, call):
         return entry | {"status": "not run", "seconds": 0.0, "why": why}
     try:
         entry |= {"status": "passed", "found": PARTS[name](call)}
-    except NotRun as why:
-        entry |= {"status": "not run", "why": str(why)}
-    except Failed as why:
-        entry |= {"status": "FAILED", "why": str(why)}
+    except (NotRun, Failed) as why:
+        entry |= {"status": "not run" if isinstance(why, NotRun) else "FAILED", "why": str(why)}
+        entry |= {"found": why.found} if why.found else {}
     except Exception as error:  # of this script or of what a program wrote; the other parts go on
         entry |= {"status": "FAILED", "why": f"{type(error).__name__}: {error}"}
     entry["seconds"] = round(time.monotonic() - begin, 1)
@@ -112,7 +111,9 @@ def run_parts(names, call, report, path):
     for name in names:
         print(f"{name} ...", flush=True)
         begun = {"device": call.device, "status": "not run", "seconds": 0.0, "why": "begun, but the call was ended"}
-        write_report(path, report | {"parts": report["parts"] | {name: begun}})
+        call.progress = lambda found, name=name, begun=begun: write_report(
+            path, report | {"parts": report["parts"] | {name: begun | ({"found": found} if found else {})}})
+        call.progress(None)
         keep(report, name, run_part(name, call))
         write_report(path, report)
 

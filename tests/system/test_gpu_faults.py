@@ -1,6 +1,7 @@
 """Planted faults: whatever goes wrong under verify.py, in a program or a call, is red or `not run`, never green."""
 import argparse
 import json
+import math
 import os
 import shutil
 import signal
@@ -133,7 +134,7 @@ echo "athanor 1.0 commit %s"'''
 
 
 GTEST = '''exec {python} - "$@" <<'END'
-import os, sys
+import os, sys, time
 filter_ = [a.split("=", 1)[1] for a in sys.argv if a.startswith("--gtest_filter=")][0]
 names = ["A.one", "A.two", "A.three"] if filter_ == "-*Parity*:*Packed*:Nccl*" else filter_.split(":")
 if "--gtest_list_tests" in sys.argv:
@@ -144,6 +145,11 @@ for n in names:
     does = {does}.get(n, "passes")
     if does == "crashes":
         os.abort()
+    if does == "hangs":
+        time.sleep(1000)
+    if does == "sticky":
+        print("[  STICKY  ]", n + ": an illegal memory access", flush=True)
+        sys.exit(86)
     spoiled = spoiled or does == "spoils"
     body = '<failure message="wrong"/>' if spoiled or does == "fails" else ""
     body = '<skipped message="a.cc:1&#10;no GPU for each"/>' if does == "skips" else body
@@ -159,10 +165,22 @@ END'''
 class TestFaults(Planted):
     """Results of GoogleTest programs."""
 
-    def laws(self, status, says, does, exits=0):
-        script = GTEST.format(python=sys.executable, does=does, status=exits)
-        with unittest.mock.patch.dict(programs.FEW, {("cpu", "laws"): "-*Parity*:*Packed*:Nccl*"}):
-            return self.run_part("laws", script, status, says)["why"]
+    def setUp(self):
+        super().setUp()
+        few = unittest.mock.patch.dict(programs.FEW, {("cpu", "laws"): "-*Parity*:*Packed*:Nccl*"})
+        few.start()
+        self.addCleanup(few.stop)
+
+    def made(self, does, exits=0, **more):
+        return self.call(GTEST.format(python=sys.executable, does=does, status=exits), **more)
+
+    def laws(self, status, says, does, exits=0, quiet=math.inf):
+        call = self.made(does, exits)
+        call.quiet = quiet
+        entry = verify.run_part("laws", call)
+        self.assertEqual(entry["status"], status, entry)
+        self.assertIn(says, entry["why"])
+        return entry["why"]
 
     @unittest.skipUnless((ROOT / "build" / "tests" / "test_train").exists(), "the tests' programs are not built")
     def test_a_gradient_that_is_off_by_a_hundredth(self):
@@ -176,11 +194,38 @@ class TestFaults(Planted):
 
     def test_a_crash_costs_its_test_alone(self):
         why = self.laws("FAILED", "1 of 3 tests failed", {"A.one": "crashes"})
-        self.assertIn("A.one: laws: ended by SIGABRT", why)
+        self.assertIn("A.one: laws1: ended by SIGABRT", why)
 
     def test_what_a_spoiled_gpu_fails_is_tried_again(self):
         why = self.laws("FAILED", "2 of 3 tests failed", {"A.one": "spoils", "A.three": "fails"})
         self.assertEqual(why.splitlines()[1:], ["A.one: wrong", "A.three: wrong"])
+
+    def test_a_hang_costs_its_test_alone_and_not_the_time_of_the_part(self):
+        why = self.laws("FAILED", "1 of 3 tests failed, 2 passed", {"A.two": "hangs"}, quiet=3)
+        self.assertIn("A.two: laws1: hangs: no new line for 3 s", why)
+
+    def test_an_error_that_leaves_the_gpu_unusable_costs_its_test_alone(self):
+        why = self.laws("FAILED", "1 of 3 tests failed, 2 passed", {"A.one": "sticky"})
+        self.assertIn("A.one: left the GPU unusable: an illegal memory access", why)
+
+    def test_results_until_the_time_is_up_are_in_the_report(self):
+        for minutes in MINUTES:
+            entry = verify.run_part("laws", self.made({"A.three": "hangs"}, minutes=minutes))
+            if entry["found"]["passed"] == 2:
+                break
+        self.assertEqual(entry["status"], "FAILED")
+        self.assertIn("2 of 3 tests passed, then: laws1: did not end in time", entry["why"])
+        self.assertEqual((entry["found"]["passed"], entry["found"]["left"]), (2, 1))
+
+    @unittest.skipUnless((ROOT / "build" / "tests" / "test_unusable_gpu").exists(), "the emulated GPU is not built")
+    def test_a_program_ends_itself_when_a_test_left_the_gpu_unusable(self):
+        call = self.call(f'exec {ROOT}/build/tests/test_unusable_gpu "$@"')
+        call.quiet = 2
+        tests = programs.GoogleTests(call, "made", call.program(""), "*", {"HANG": "1"})
+        tests.run()
+        self.assertEqual(tests.passed, {"Unusable.Before", "Unusable.After", "Hanging.After"})
+        self.assertIn("left the GPU unusable: an illegal memory access", tests.failed["Unusable.Planted"])
+        self.assertIn("hangs: no new line for 2 s", tests.failed["Hanging.IfAsked"])
 
     def test_a_failure_beside_good_tests(self):
         self.laws("FAILED", "A.two: wrong", {"A.two": "fails"})
@@ -189,7 +234,7 @@ class TestFaults(Planted):
         self.laws("not run", "no GPU for each (A.two)", {"A.two": "skips"})
 
     def test_a_bad_end_after_good_tests(self):
-        self.laws("FAILED", "all tests ended well, but the program: laws: exit status 3", {}, exits=3)
+        self.laws("FAILED", "all tests ended well, but the program: laws1: exit status 3", {}, exits=3)
 
     def test_no_test_at_all(self):
         self.run_part("laws", "echo main", "not run", "no test of fake matches")
