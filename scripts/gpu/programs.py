@@ -28,6 +28,7 @@ STAND_INS = {"cpu": {"athanor": "athanor", "gpu_test_cuda": "test_ops", "gpu_tes
 # Their tests that a try of the script runs.
 FEW = {("cpu", "ops"): "Family/Cpu*", ("emulated", "ops"): "*Rope*", ("emulated", "kernels"): "MatrixKernel.*",
        ("cpu", "parity"): "*Parity*", ("emulated", "parity"): "*Parity*/gpt2*",
+       ("cpu", "smoke"): "Family/Cpu.*", ("emulated", "smoke"): "Chain.*:Basic.Fill",
        ("cpu", "laws"): "Engine.*:Precisions.*",
        ("emulated", "laws"): "Step.*:*Laws.RecomputationChangesNoBit/gpt2_bf16_f32",
        ("cpu", "ranks"): "Ranks.ReplicasOfShardsAreTheSameRun:Ranks.TwiceIsTheSameBits",
@@ -92,6 +93,7 @@ class Call:
         self.hurried = bool(getattr(args, "call", None))  # parts begin although they may not end
         self.quiet = QUIET if self.device == "cuda" else float("inf")  # other devices may be busy for long
         self.progress = lambda found: None  # takes what the part has found so far
+        self.red = set()  # suites of tests that failed before: they run last
         self.begin_part()
         self.gpu = self.first_gpu() if self.device == "cuda" else None
 
@@ -109,7 +111,7 @@ class Call:
     def left(self):
         return max(0.01, self.end - time.monotonic())
 
-    def run(self, name, command, env=None, quiet=float("inf")):
+    def run(self, name, command, env=None, quiet=float("inf"), most_seconds=float("inf")):
         """Returns the output, whose end also goes to OUT/verify.log. A timeout or nonzero exit status is a failure, and so are
         `quiet` seconds without output."""
         command, log, why = [str(c) for c in command], self.work / f"{name}.log", ""
@@ -117,10 +119,10 @@ class Call:
             process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=out, start_new_session=True,
                                        stderr=subprocess.STDOUT, env=dict(os.environ, **(env or {})))
             try:
-                why = wait_for(process, log, self.left(), quiet)
+                why = wait_for(process, log, min(self.left(), most_seconds), quiet)
             finally:
                 end_group(process)
-        late, why = why == LATE, why or how_it_ended(process.returncode)
+        late, why = why == LATE and self.left() < 1, why or how_it_ended(process.returncode)
         text = log.read_text(errors="replace")
         with (self.out / "verify.log").open("a") as kept:
             kept.write(f"==== {name}: {shlex.join(command)}\n{text[-KEPT:]}\n==== {name}: {why or 'done'}\n\n")
@@ -170,12 +172,14 @@ class Call:
                 continue
             yield python, version.splitlines()[-1]
 
-    def google_tests(self, part, name, filter_="*", env=None, may_skip=""):
-        """Runs a GoogleTest program, off a GPU a few of its tests. may_skip: in reasons that are none to worry.
+    def google_tests(self, part, name, filter_="*", env=None, may_skip="", alone=False, test_seconds=None):
+        """Runs a GoogleTest program, off a GPU a few of its tests. may_skip: in reasons that are none to worry. alone: each
+        test in a process of its own; test_seconds: its time on a GPU.
 
         Returns {tests, passed, skipped: [[name, why]], recorded: {name: values}}.
         """
-        tests = GoogleTests(self, part, self.program(name), FEW.get((self.device, part), filter_), env)
+        tests = GoogleTests(self, part, self.program(name), FEW.get((self.device, part), filter_), env, alone)
+        tests.seconds = test_seconds if self.device == "cuda" and test_seconds else float("inf")
         cut = None
         try:
             tests.run()
@@ -208,12 +212,18 @@ def how_it_ended(status):
     return f"exit status {status}" if status else ""
 
 
-class GoogleTests:
-    """The tests of one program that match a filter, each with a result in the end. Each suite has a process of its own."""
+def suite_of(test):
+    return test.rpartition(".")[0]
 
-    def __init__(self, call, part, program, filter_, env):
-        self.call, self.part, self.program, self.filter, self.env = call, part, program, filter_, env
+
+class GoogleTests:
+    """The tests of one program that match a filter, each with a result in the end. Each suite, or each test, has a process of
+    its own; suites that failed before come last."""
+
+    def __init__(self, call, part, program, filter_, env, alone=False):
+        self.call, self.part, self.program, self.filter, self.env, self.alone = call, part, program, filter_, env, alone
         self.passed, self.failed, self.skipped, self.recorded, self.runs = set(), {}, {}, {}, 0
+        self.seconds = float("inf")  # of a process
         self.names = self.listed()
 
     def listed(self):
@@ -242,8 +252,9 @@ class GoogleTests:
     def run(self):
         """Runs until every test has a result. Of those that fail in one process the first one counts, since it may have left
         the GPU unusable; the others are tried again."""
-        for suite in dict.fromkeys(name.rpartition(".")[0] for name in self.names):
-            own = [name for name in self.names if name.rpartition(".")[0] == suite]
+        group = (lambda name: name) if self.alone else suite_of
+        for one in sorted(dict.fromkeys(map(group, self.names)), key=lambda one: one in self.call.red):
+            own = [name for name in self.names if group(name) == one]
             while left := [name for name in own if name in self.left()]:
                 self.run_once(left)
                 if not set(left) - set(self.left()):
@@ -256,10 +267,10 @@ class GoogleTests:
         report, log = self.call.work / f"{name}.xml", self.call.work / f"{name}.log"
         command = [self.program, f"--gtest_filter={':'.join(left)}", f"--gtest_output=xml:{report}"]
         try:
-            self.call.run(name, command, self.env, self.call.quiet)
+            self.call.run(name, command, self.env, min(self.call.quiet, self.seconds), self.seconds)
         except (Failed, NotRun) as why:
             problem = str(why)
-            if LATE in problem or isinstance(why, NotRun):
+            if self.call.left() < 1 or isinstance(why, NotRun):
                 self.read_log(log.read_text(errors="replace"), left, None)
                 raise
         if not report.exists():  # it is written at the end

@@ -33,7 +33,7 @@ import time
 from pathlib import Path
 
 from parts import CALLS, ESTIMATES, PARTS
-from programs import ROOT, Call, Failed, NotRun
+from programs import ROOT, Call, Failed, NotRun, suite_of
 
 sys.path.insert(0, str(ROOT / "scripts" / "bench" / "gpu"))
 from compare import commit  # noqa: E402
@@ -107,6 +107,11 @@ def run_part(name, call):
     return entry
 
 
+def failed_tests(entry):
+    found = entry.get("found")
+    return found.get("failed") or [] if isinstance(found, dict) else []
+
+
 def run_parts(names, call, report, path):
     for name in names:
         print(f"{name} ...", flush=True)
@@ -114,6 +119,7 @@ def run_parts(names, call, report, path):
         call.progress = lambda found, name=name, begun=begun: write_report(
             path, report | {"parts": report["parts"] | {name: begun | ({"found": found} if found else {})}})
         call.progress(None)
+        call.red = {suite_of(test) for entry in report["parts"].values() for test in failed_tests(entry)}
         keep(report, name, run_part(name, call))
         write_report(path, report)
 

@@ -67,7 +67,8 @@ struct DecodeTimes {
 DecodeTimes measure(const BenchDecodeArgs& args, const Config& config, Machine& machine) {
   const int64_t context = std::min(args.context, config.model.max_position_embeddings);
   Sampler sampler(config.model, make_recipe(name_of(config.precision), DType::f32), machine.backend(), context);
-  sampler.memory().require_fits(memory_capacity(config, machine.backend().device), runtime_reserve(config));
+  sampler.memory().require_fits(memory_capacity(config, machine.backend().device),
+                                runtime_reserve(config, machine.backend().device));
   sampler.commit();
   DecodeTimes m;
   auto random_token = [&, drawn = uint64_t{0}]() mutable {

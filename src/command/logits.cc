@@ -30,7 +30,7 @@ Exit write_logits(const LogitsArgs& args) {
   const Backend backend = machine.backend();
   Engine engine(config.model, engine_options(config, false), backend);
   engine.want_logits();
-  engine.memory().require_fits(memory_capacity(config, backend.device), runtime_reserve(config));
+  engine.memory().require_fits(memory_capacity(config, backend.device), runtime_reserve(config, backend.device));
   engine.commit();
   load_weights(engine, backend.device, folder);
 

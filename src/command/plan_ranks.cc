@@ -97,7 +97,7 @@ void print_rates(const Config& c, const Cluster& on) {
       codes ? cat(" and of codes ", format_count(limits.most.codes)).c_str() : "",
       format_count(limits.attention_forward).c_str(), format_count(limits.attention_backward).c_str(),
       format_count(limits.most.bytes).c_str(), memory(memory_capacity(c, *describe(on.gpu).device)).c_str(),
-      memory(runtime_reserve(c)).c_str());
+      memory(runtime_reserve(c, *describe(on.gpu).device)).c_str());
   const Network& net = on.network;
   std::printf(
       "its links: %.4g GB/s to others of its node, %.4g GB/s to other nodes, of which %.4g %% are reached; for each "

@@ -209,7 +209,8 @@ Exit sample(const SampleArgs& args) {
   config.threads = args.threads;
   Machine machine(config, {}, WithoutLibraries::use_cpu);
   Sampler sampler(model, make_recipe(args.precision, DType::f32), machine.backend(), capacity);
-  sampler.memory().require_fits(memory_capacity(config, machine.backend().device), runtime_reserve(config));
+  sampler.memory().require_fits(memory_capacity(config, machine.backend().device),
+                                runtime_reserve(config, machine.backend().device));
   sampler.commit();
   load_weights(sampler.model().params(), machine.backend().device, from);
   Writer writer(args, *tokenizer, sampler);

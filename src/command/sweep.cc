@@ -146,7 +146,7 @@ std::vector<ActivationSize> sizes_of(const SweepArgs& args, const SweepRun& run)
   Machine machine(config);
   const Backend backend = machine.backend();
   Engine engine(config.model, engine_options(config, false), backend);
-  engine.memory().require_fits(memory_capacity(config, backend.device), runtime_reserve(config));
+  engine.memory().require_fits(memory_capacity(config, backend.device), runtime_reserve(config, backend.device));
   engine.commit();
   load_weights(engine, backend.device, folder);
   const HostBatch& batch = loader.next();

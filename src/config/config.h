@@ -141,10 +141,10 @@ struct Config {
   double min_loss_scale = 1.0;
   // memory
   RecomputeGranularity recompute_granularity = RecomputeGranularity::none;
-  int64_t recompute_num_layers = 1;   // every k-th block is recomputed
-  double memory_limit_gib = 0.0;      // 0 = what the machine or its control group has
-  int64_t runtime_reserve_mib = 256;  // kept free of the plan for libraries and the system
-  int64_t loss_chunk_rows = 0;        // rows of logits held at once; 0 = chosen by the plan
+  int64_t recompute_num_layers = 1;  // every k-th block is recomputed
+  double memory_limit_gib = 0.0;     // 0 = what the machine or its control group has
+  int64_t runtime_reserve_mib = -1;  // kept free of the plan for libraries and the system; -1: auto
+  int64_t loss_chunk_rows = 0;       // rows of logits held at once; 0 = chosen by the plan
   // ranks
   int64_t data_parallel_replicate_size = 1;
   int64_t data_parallel_shard_size = 0;  // 0 = the ranks that are left

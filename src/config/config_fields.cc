@@ -296,7 +296,8 @@ Fields memory_group() {
       number("memory_limit_gib", &Config::memory_limit_gib, at_least(0), free, "GiB",
              "memory that the run may use on one device; 0 = what the device or the control group has"),
       number("runtime_reserve_mib", &Config::runtime_reserve_mib, at_least(0), free, "MiB",
-             "part of the limit that the plan leaves to libraries and the system")
+             "part of the limit that the plan leaves to libraries and the system; auto = 256, on a GPU 1024")
+          .or_word("auto", -1)
           .developer(),
       number("loss_chunk_rows", &Config::loss_chunk_rows, at_least(0), free, "rows",
              "rows of logits held at once; 0 = up to 8192, fewer where memory is short")

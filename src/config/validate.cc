@@ -269,6 +269,8 @@ void validate_gradients(const Config& c) {
           "update_clip_threshold to 0");
 }
 
+constexpr int64_t kLeastReserveMib = 256;  // of runtime_reserve_mib auto, on a CPU
+
 void validate_memory(const Config& c) {
   require(c.recompute_granularity == RecomputeGranularity::full || c.recompute_num_layers == 1,
           "recompute_num_layers: ", c.recompute_num_layers, " has a meaning only with recompute_granularity full, not ",
@@ -276,7 +278,8 @@ void validate_memory(const Config& c) {
   require(c.recompute_num_layers <= c.model.num_hidden_layers, "recompute_num_layers: every ", c.recompute_num_layers,
           "th block of ", c.model.num_hidden_layers, " is none");
   const double limit_mib = c.memory_limit_gib * 1024.0;
-  require(limit_mib == 0.0 || limit_mib > double(c.runtime_reserve_mib), "runtime_reserve_mib: ", c.runtime_reserve_mib,
+  const int64_t reserve = c.runtime_reserve_mib >= 0 ? c.runtime_reserve_mib : kLeastReserveMib;
+  require(limit_mib == 0.0 || limit_mib > double(reserve), "runtime_reserve_mib: ", reserve,
           " leaves nothing of memory_limit_gib ", c.memory_limit_gib);
 }
 

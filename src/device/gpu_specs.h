@@ -15,7 +15,7 @@ struct GpuSpec {
   double tf32_flops;          // the same for TF32 inputs
   const char* key = nullptr;  // the name that --gpu takes; null: the fields below are not known
   const char* title = nullptr;
-  size_t memory_bytes = 0;  // as drivers report it
+  size_t memory_bytes = 0;  // as a process sees it (cudaMemGetInfo), which is less than nvidia-smi shows
   int64_t multiprocessors = 0;
   double product_flops = 0, copy_bytes = 0;  // sustained rates per second: bf16 products; copies
   // Bytes per second in one direction: NVLink; one network card of 200 or 400 Gbit/s per GPU.

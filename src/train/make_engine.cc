@@ -164,7 +164,7 @@ class Fitting {
   size_t most_of_ranks(size_t bytes) const { return size_t(-least_of_ranks(backend_, -int64_t(bytes))); }
 
   bool fits(Engine& engine) {
-    rest_ = runtime_reserve(config_) + save_reserve(config_, backend_, engine, training_);
+    rest_ = runtime_reserve(config_, backend_.device) + save_reserve(config_, backend_, engine, training_);
     return most_of_ranks(engine.least_memory() + rest_) <= capacity_ &&
            most_of_ranks(engine.memory().total() + rest_) <= capacity_;
   }

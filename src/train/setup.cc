@@ -204,7 +204,13 @@ std::string memory_of_others(const Config& c, const Device& device) {
              " that are left, and may be others than on a free GPU; memory_limit_gib makes that the same everywhere");
 }
 
-size_t runtime_reserve(const Config& c) { return size_t(c.runtime_reserve_mib) << 20; }
+// On a GPU: code of kernels and libraries, their handles and workspaces, NCCL's buffers. 1 GiB is an assumption until a
+// GPU has been measured (the part `memory` of scripts/gpu/verify.py does so).
+size_t runtime_reserve(const Config& c, const Device& device) {
+  constexpr int64_t kOnCpu = 256, kOnGpu = 1024;
+  const int64_t mib = c.runtime_reserve_mib >= 0 ? c.runtime_reserve_mib : device.unified() ? kOnCpu : kOnGpu;
+  return size_t(mib) << 20;
+}
 
 bool saves_in_background(const Config& c, const Device& device) {
   return c.async_save == AsyncSave::on || (c.async_save == AsyncSave::automatic && !device.unified());

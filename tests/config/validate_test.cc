@@ -322,6 +322,8 @@ TEST(Validate, PrecisionAndMemory) {
   expect_parts(error_with({"recompute_num_layers=2", "recompute_granularity=selective"}), {"full, not selective"});
   expect_parts(error_with({"recompute_num_layers=3", "recompute_granularity=full"}), {"of 2"});
   expect_parts(error_with({"memory_limit_gib=0.1"}), {"runtime_reserve_mib: 256", "0.1"});
+  expect_parts(error_with({"memory_limit_gib=0.3", "runtime_reserve_mib=400"}), {"runtime_reserve_mib: 400", "0.3"});
+  EXPECT_EQ(error_with({"memory_limit_gib=0.3", "runtime_reserve_mib=auto"}), "");
 }
 
 TEST(Validate, DataAndRun) {

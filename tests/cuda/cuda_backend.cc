@@ -2,6 +2,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstdlib>
 #include <map>
 
 #include "cuda/check.h"
@@ -81,7 +82,7 @@ class CudaTestOps final : public Decorated<CudaTestOps> {
   void on(const Op& op, void* scratch) {
     op.check();
     next_schedule(threads_);
-    cuda::allow_programmatic_launches(true);  // of the GPU that is simulated now
+    cuda::allow_programmatic_launches(early_starts_in_tests());  // of the GPU that is simulated now
     try {
       if constexpr (std::is_same_v<Op, Gemm>)
         if (search_ && op.epilogue != Epilogue::none) ops_.search({.products = {&op, 1}}, 600);
@@ -115,6 +116,11 @@ TestBackend make_attention_backend(int threads, std::unique_ptr<cuda::CudnnAtten
 std::unique_ptr<cuda::GemmRunner> make_gemm_runner() {
   static const CublasLtTable table = open_cublaslt(search_places(library_specs())).call;
   return std::make_unique<cuda::GemmRunner>(table, cuda::GemmRunner::Options{.workspace_bytes = 32 << 10});
+}
+
+bool early_starts_in_tests() {
+  const char* value = std::getenv("ATHANOR_TEST_EARLY_STARTS");
+  return !value || std::string_view(value) != "0";
 }
 
 std::string why_no_gpu() {

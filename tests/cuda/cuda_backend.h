@@ -18,6 +18,9 @@ TestBackend make_attention_backend(int threads, std::unique_ptr<cuda::CudnnAtten
 // With NVIDIA's library, or the fake one on the emulated GPU; its workspace is small, so that tests are quick.
 std::unique_ptr<cuda::GemmRunner> make_gemm_runner();
 
+// Whether kernels of tests may start early (programmatic launch): yes, unless ATHANOR_TEST_EARLY_STARTS is 0.
+bool early_starts_in_tests();
+
 // Empty, or why no GPU can be used.
 std::string why_no_gpu();
 }  // namespace athanor

@@ -133,6 +133,12 @@ echo "athanor 1.0 commit %s"'''
             self.run_part("memory", script, "not run", "no nvidia-smi", device="cuda")
 
 
+    def test_a_model_that_a_gpu_has_no_memory_for_is_not_run_and_the_others_are_kept(self):
+        script = """case $3 in *8b*) echo "error memory: the run needs more" >&2; exit 2;; esac; echo '{"median_ms": 1}'"""
+        entry = self.run_part("bench_step", script, "not run", "needs more memory than this GPU has")
+        self.assertEqual(entry["found"], {"gpt2-124m": {"median_ms": 1}})
+
+
 GTEST = '''exec {python} - "$@" <<'END'
 import os, sys, time
 filter_ = [a.split("=", 1)[1] for a in sys.argv if a.startswith("--gtest_filter=")][0]

@@ -95,7 +95,7 @@ class VerifyTest(SystemTest):
             self.assertEqual(parts[part]["status"], "not run")
             self.assertTrue(parts[part]["why"])
         self.assertIn("needs a GPU", table)
-        self.assertIn("0 passed, 0 FAILED, 19 not run of 19 parts on cpu", table)
+        self.assertIn("0 passed, 0 FAILED, 20 not run of 20 parts on cpu", table)
 
     def test_a_call_that_lacks_time_leaves_the_rest_to_the_next(self):
         parts, _ = self.verify("--device", "cpu", "--parts", "environment", code=0)
@@ -194,11 +194,14 @@ class JudgeTest(unittest.TestCase):
         self.assertEqual(entry["status"], "FAILED")
         self.assertIn("KeyError", entry["why"])
 
-    def test_memory_beyond_plan_and_reserve_is_found(self):
-        found = {"planned": 10 << 30, "reserve": 256 << 20, "before": 1 << 30}
-        self.parts.judge_memory(found | {"used": (11 << 30) + (256 << 20)})
-        for used in ((11 << 30) + (512 << 20), 11 << 30):
-            with self.assertRaises(self.parts.Failed):
+    def test_memory_beyond_plan_context_and_reserve_is_found(self):
+        context, mib = self.parts.CONTEXT, 1 << 20
+        found = {"planned": 10 << 30, "reserve": 1 << 30, "before": 1 << 30}
+        self.assertEqual(self.parts.judge_memory(found | {"used": (11 << 30) + context + 700 * mib}), 700 * mib)
+        self.assertEqual(self.parts.judge_memory(found | {"used": (11 << 30) + context // 2}), 0, "a smaller context")
+        for used, says in (((12 << 30) + context + mib, "libraries took 1074790400 bytes"),
+                           ((11 << 30) - mib, "1048576 bytes less for this run than its plan")):
+            with self.assertRaisesRegex(self.parts.Failed, says):
                 self.parts.judge_memory(found | {"used": used})
 
 
