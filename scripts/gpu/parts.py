@@ -423,7 +423,9 @@ def ranks(call):
     On the CPU: ranks of one process that meet in its memory.
     """
     # Ranks of one process: those of several would take turns on the GPU, under collectives that wait for each other.
-    shared = {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_NVLS_ENABLE": "0", "NCCL_MAX_CTAS": "2"}
+    # NCCL's advice for ranks that share a GPU: a queue for each stream, and no module loaded while others wait.
+    shared = {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_NVLS_ENABLE": "0", "NCCL_MAX_CTAS": "2",
+              "CUDA_DEVICE_MAX_CONNECTIONS": "32", "CUDA_MODULE_LOADING": "EAGER"}
     return call.google_tests("ranks", "gpu_test_train", "Nccl*", env=shared)
 
 

@@ -82,7 +82,9 @@ class Nccl : public ::testing::Test {
   static constexpr int kMostRanks = 4;
   static constexpr double kAmple = 120;  // seconds, for whatever is expected to go well
 
-  void SetUp() override {
+  void SetUp() override { prepare(kMostRanks); }
+  // Skips the test where there is no GPU, or NCCL does not let so many ranks run.
+  void prepare(int ranks) {
 #ifdef ATHANOR_EMULATED_GPU
     (void)emu::take_report();
     emu::simulate(std::vector<emu::GpuModel>(kMostRanks, emu::gpu_h200()));
@@ -91,11 +93,11 @@ class Nccl : public ::testing::Test {
     int count = 0;
     if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0) GTEST_SKIP() << "no GPU";
     const char* shared = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");
-    if (count < kMostRanks && (!shared || std::string(shared) != "1"))
+    if (count < ranks && (!shared || std::string(shared) != "1"))
       GTEST_SKIP() << count << " GPUs, and NCCL_MULTI_RANK_GPU_ENABLE is not 1";
     try {
       const auto nccl = open_nccl(search_places(library_specs()));
-      if (count < kMostRanks && nccl.library.version < Version{2, 30, 0})
+      if (count < ranks && nccl.library.version < Version{2, 30, 0})
         GTEST_SKIP() << "NCCL " << nccl.library.version << " wants a GPU for each rank; 2.30 may share one";
     } catch (const Error& e) {
       GTEST_SKIP() << e.what();

@@ -4,6 +4,8 @@
 #include <chrono>
 #include <thread>
 
+#include "cuda/cuda_device.h"
+#include "cuda/nccl/guard.h"
 #include "tests/comm/collective_laws.h"
 #include "tests/cuda/train/nccl_rig.h"
 
@@ -263,6 +265,59 @@ TEST_F(Nccl, LanesAndGraphsKeepTheOrder) {
     auto want = mine;
     hosts.all_reduce({want.data(), DType::f32, {40}}, Reduce::sum, Lane::compute);
     expect_same(rank.read(y), want, DType::f32, "replayed");
+  });
+}
+
+// What can be learnt of the library on any machine with a GPU: start, registered memory, calls eager and captured, and
+// the end of a communicator that a graph still refers to.
+class NcclAlone : public Nccl {
+ protected:
+  void SetUp() override { prepare(1); }
+};
+
+TEST_F(NcclAlone, FromStartToAbort) {
+  board_.failure.clear();
+  run_ranks(1, [&](std::unique_ptr<Communicator> hosts) {
+    Rank rank{make_cuda({.index = 0}), nullptr, {}};
+    Device& device = *rank.cuda.device;
+    const NcclTable nccl = open_nccl(search_places(library_specs())).call;
+    cuda::NcclGuard guard(nccl, dynamic_cast<cuda::CudaDevice&>(device), board_.options(0, [] { return kAmple; }));
+    ncclComm_t comm = guard.open(*hosts);
+    constexpr size_t kCount = 64;
+    const auto bytes = contribution(0, kCount, DType::f32), zeros = std::vector<std::byte>(bytes.size());
+    const Tensor x = rank.upload(bytes, DType::f32), y = rank.upload(zeros, DType::f32);
+    const Tensor z = rank.upload(zeros, DType::f32);
+    const auto call = [&](const char* what, auto launch) { guard.run(comm, Lane::compute, what, launch); };
+    const auto work = [&] {
+      call("all_reduce",
+           [&](cudaStream_t s) { return nccl.ncclAllReduce(x.data, x.data, kCount, ncclFloat32, ncclSum, comm, s); });
+      call("all_gather",
+           [&](cudaStream_t s) { return nccl.ncclAllGather(x.data, y.data, kCount, ncclFloat32, comm, s); });
+      call("send to itself", [&](cudaStream_t s) {
+        (void)nccl.ncclGroupStart();
+        (void)nccl.ncclSend(y.data, kCount, ncclFloat32, 0, comm, s);
+        (void)nccl.ncclRecv(z.data, kCount, ncclFloat32, 0, comm, s);
+        return nccl.ncclGroupEnd();
+      });
+    };
+    work();
+    EXPECT_EQ(rank.read(z), bytes) << "eager";
+    device.begin_capture();
+    work();
+    auto graph = device.end_capture();
+    device.copy(z.data, zeros.data(), zeros.size(), Lane::compute);
+    for (int turn = 0; turn < 3; ++turn) device.launch(*graph);
+    EXPECT_EQ(rank.read(z), bytes) << "captured";
+    board_.tell("rank 7 is gone");
+    const auto begin = std::chrono::steady_clock::now();
+    try {
+      while (std::chrono::steady_clock::now() - begin < std::chrono::seconds(30)) work();
+      ADD_FAILURE() << "no error";
+    } catch (const Error& e) {
+      EXPECT_EQ(e.code(), Exit::peer_lost) << e.what();
+    }
+    graph.reset();
+    rank.free_blocks();
   });
 }
 
