@@ -64,10 +64,7 @@ struct Ring {
   template <class F>
   __device__ __forceinline__ void fill(Turn<Slots>& turn, F copy) {
     if (lane_id() == 0) {
-      if constexpr (Blocks == 1)
-        ptx::mbar_wait(&empty[turn.slot], turn.parity ^ 1);  // does not wait the first time
-      else
-        ptx::mbar_wait_cluster(&empty[turn.slot], turn.parity ^ 1);
+      ptx::mbar_wait_to_copy(&empty[turn.slot], turn.parity ^ 1);  // does not wait the first time
       copy(turn.slot);
     }
     turn.advance();

@@ -19,7 +19,7 @@ using emu::ptx::mbar_test;
 
 inline void mbar_arrive_remote_after_reads(uint32_t cluster_address) { mbar_arrive_remote(cluster_address); }
 inline void mbar_wait(uint64_t* barrier, uint32_t parity) { emu::ptx::mbar_wait(barrier, parity, false); }
-inline void mbar_wait_cluster(uint64_t* barrier, uint32_t parity) { emu::ptx::mbar_wait(barrier, parity, true); }
+inline void mbar_wait_to_copy(uint64_t* barrier, uint32_t parity) { emu::ptx::mbar_wait(barrier, parity, true); }
 template <int GroupsLeft>
 void bulk_wait_read() {
   emu::ptx::bulk_wait(GroupsLeft, true);
@@ -84,14 +84,10 @@ PTX_FUNCTION void mbar_wait(uint64_t* b, uint32_t parity) {
       "r"(parity)
       : "memory");
 }
-// Acquires what other blocks of the cluster wrote before their remote arrivals.
-PTX_FUNCTION void mbar_wait_cluster(uint64_t* b, uint32_t parity) {
-  asm volatile(
-      "{\n.reg .pred p;\nAGAIN_%=: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%0], %1;\n"
-      "@!p bra AGAIN_%=;\n}" ::"r"(shared_address(b)),
-      "r"(parity)
-      : "memory");
-}
+// Of a thread that then copies into memory which other blocks of the cluster have read before their remote arrivals.
+// The asynchronous proxy needs no acquire at cluster scope, which would empty L1; CUTLASS's ClusterBarrier waits so as
+// well.
+PTX_FUNCTION void mbar_wait_to_copy(uint64_t* b, uint32_t parity) { mbar_wait(b, parity); }
 PTX_FUNCTION bool mbar_test(uint64_t* b, uint32_t parity) {
   uint32_t done;
   asm volatile("{.reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p;}"

@@ -73,7 +73,7 @@ __global__ void multicast(const __grid_constant__ CUtensorMap map, float* out, i
   ptx::cluster_sync();
   for (int r = 0; r < rounds; ++r) {
     if (threadIdx.x == 0) {
-      if (B != kNoEmptyWait && r > 0) ptx::mbar_wait_cluster(empty, static_cast<uint32_t>(r - 1) & 1);
+      if (B != kNoEmptyWait && r > 0) ptx::mbar_wait_to_copy(empty, static_cast<uint32_t>(r - 1) & 1);
       ptx::mbar_expect_bytes(full, 4096);
       ptx::tma_load_multicast(tile + rank * 2048, &map, full, uint16_t{3}, 0, r * 32 + static_cast<int>(rank) * 16);
     }
