@@ -29,13 +29,14 @@ float CheckOps::largest_magnitude(const Tensor& t) {
   return most;
 }
 
-void CheckOps::note(const char* op, const char* tensor, const Tensor& got, const Tensor& want) {
+void CheckOps::note(const char* op, const char* tensor, const Tensor& got, const Tensor& want,
+                    const Tolerance& tolerance) {
   auto w = std::find_if(worst_.begin(), worst_.end(),
                         [&](const Worst& x) { return x.op == op && x.tensor == tensor && x.dtype == want.dtype; });
   if (w == worst_.end()) w = worst_.insert(w, {.op = op, .tensor = tensor, .dtype = want.dtype});
   const Difference d = compare(got, want);
   ++w->launches;
-  if (!d.within(tolerance_of(want.dtype))) ++w->failures;
+  if (!d.within(tolerance)) ++w->failures;
   if (d.nmse > w->nmse.nmse) w->nmse = d;
   if (d.peak > w->peak.peak || w->launches == 1) {
     w->peak = d;

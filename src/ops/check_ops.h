@@ -20,7 +20,7 @@ class CheckOps final : public Decorated<CheckOps> {
   struct Worst {
     std::string op, tensor;
     DType dtype;
-    int64_t launches = 0, failures = 0;  // failures: beyond tolerance_of(dtype)
+    int64_t launches = 0, failures = 0;  // failures: beyond tolerance_of(op, dtype)
     Difference nmse, peak;               // the launches with the largest of each
     int64_t peak_launch = 0;             // counted over all ops from 1
     Shape peak_shape;
@@ -48,7 +48,8 @@ class CheckOps final : public Decorated<CheckOps> {
     for (size_t i = 0; i < got.size(); ++i)
       if (*got[i].t && leaves_largest(got[i])) *want[i].t->template as<float>() = largest_magnitude(*got[0].t);
     for (size_t i = 0; i < got.size(); ++i)
-      if (*got[i].t && got[i].io != Io::in) note(Op::kName, got[i].name, *got[i].t, *want[i].t);
+      if (*got[i].t && got[i].io != Io::in)
+        note(Op::kName, got[i].name, *got[i].t, *want[i].t, tolerance_of(twin, want[i].t->dtype));
   }
 
   const std::vector<Worst>& worst() const { return worst_; }
@@ -62,7 +63,7 @@ class CheckOps final : public Decorated<CheckOps> {
   static float largest_magnitude(const Tensor&);
   static size_t blocks(size_t bytes) { return bytes / sizeof(std::max_align_t) + 1; }
   Tensor copy_of(const Tensor&, std::vector<std::max_align_t>& memory);  // on the host, with the same strides
-  void note(const char* op, const char* tensor, const Tensor& got, const Tensor& want);
+  void note(const char* op, const char* tensor, const Tensor& got, const Tensor& want, const Tolerance&);
 
   Ops& work_;
   Device& device_;

@@ -18,6 +18,16 @@ double rounding(DType);
 // f32 instead of double, or by rounding 16-bit intermediates. Integers and bytes must be equal.
 Tolerance tolerance_of(DType);
 
+// That of the dtype, unless the op knows better: `Tolerance tolerance(DType) const`.
+template <class Op>
+Tolerance tolerance_of(const Op& op, DType dtype) {
+  if constexpr (requires { op.tolerance(dtype); }) {
+    return op.tolerance(dtype);
+  } else {
+    return tolerance_of(dtype);
+  }
+}
+
 struct Difference {
   double nmse = 0, peak = 0;  // infinite if one side is NaN or infinite and the other differs
   int64_t at = 0;             // element (row-major) of the peak; its values:

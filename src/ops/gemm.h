@@ -3,6 +3,7 @@
 #pragma once
 #include "ops/attention.h"
 #include "ops/basic.h"
+#include "ops/compare.h"
 #include "ops/mlp.h"
 #include "ops/op.h"
 
@@ -55,6 +56,15 @@ struct Gemm {
              {"bias", Io::in, &bias},
              {"aux", io, &aux},
              {"positions", Io::in, &positions}}};
+  }
+  // Of f32 results. TF32: a library may round or truncate factors, or take them as they are. 16-bit factors: tensor
+  // cores cut the terms of each step of 16 to the unit of the sum.
+  Tolerance tolerance(DType result) const {
+    const Tolerance t = tolerance_of(result);
+    if (result != DType::f32) return t;
+    if (a.dtype == DType::f32) return tf32 ? Tolerance{1e-6, 1e-2} : t;
+    const double cut = double(k()) / 16 * 0x1p-24;
+    return {std::max(t.nmse, cut * cut), std::max(t.peak, 8 * cut)};
   }
   void check() const {
     Expect e{kName};

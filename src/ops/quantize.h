@@ -229,6 +229,11 @@ struct ScaledGemm {
     product.check_result(e);
   }
   Cost cost() const { return {product.cost().flops, traffic(*this)}; }
+  // Hopper keeps some 14 bits of sums of 8-bit numbers and of their addends.
+  Tolerance tolerance(DType result) const {
+    if (result != DType::f32 || four_bits()) return tolerance_of(result);
+    return fast ? Tolerance{1e-6, 1e-2} : Tolerance{2e-7, 5e-3};
+  }
   bool four_bits() const { return product.a.dtype == DType::f4_e2m1; }
 };
 

@@ -163,13 +163,13 @@ Examiner::Outcome Examiner::run_guarded(const char* op, std::span<const Field> f
 namespace {
 
 // The first element that is further off than a tolerance allows; all of them are near where only their sum is not.
-std::string first_wrong(const Result& got, const Result& want, bool exact) {
+std::string first_wrong(const Result& got, const Result& want, bool exact, const Tolerance& tolerance) {
   const DType dtype = want.like.dtype;
   if (dtype != DType::f32 && dtype != DType::bf16 && dtype != DType::f16) return "an element is wrong";
   const std::vector<double> a = decoded(dtype, got.after), b = decoded(dtype, want.after);
   double power = 0;
   for (const double x : b) power += std::isfinite(x) ? x * x : 0;
-  const double most = exact ? 0 : tolerance_of(dtype).peak * std::sqrt(power / double(b.size()));
+  const double most = exact ? 0 : tolerance.peak * std::sqrt(power / double(b.size()));
   for (size_t i = 0; i < b.size(); ++i)
     if (a[i] != b[i] && !(std::abs(a[i] - b[i]) <= most + (exact ? 0 : rounding(dtype) * std::abs(b[i]))) &&
         !(std::isnan(a[i]) && std::isnan(b[i])))
@@ -179,7 +179,8 @@ std::string first_wrong(const Result& got, const Result& want, bool exact) {
 
 }  // namespace
 
-void Examiner::judge(const std::string& name, bool exact, const Outcome& got, const Outcome& want) {
+void Examiner::judge(const std::string& name, bool exact, const Outcome& got, const Outcome& want,
+                     const Tolerances& tolerances) {
   for (Finding f : got.faults) {
     f.detail = cat(name, ": ", f.detail);
     note(f);
@@ -188,10 +189,11 @@ void Examiner::judge(const std::string& name, bool exact, const Outcome& got, co
     if (w.io == Io::in) continue;
     const Result& g = result(got.results, w.name);
     const Difference d = compare(as_tensor(w, g.after), as_tensor(w, w.after));
-    if (exact ? g.after != w.after : !d.within(tolerance_of(w.like.dtype)))
+    const Tolerance tolerance = tolerances(w.like.dtype);
+    if (exact ? g.after != w.after : !d.within(tolerance))
       note({Fault::wrong_value, got.op, w.name,
-            cat(name, ", seed ", kCaseSeed, ": ", first_wrong(g, w, exact), "; worst is element ", d.at, ": ", d.got,
-                ", reference ", d.want, " (nmse ", d.nmse, ", peak ", d.peak, ")")});
+            cat(name, ", seed ", kCaseSeed, ": ", first_wrong(g, w, exact, tolerance), "; worst is element ", d.at,
+                ": ", d.got, ", reference ", d.want, " (nmse ", d.nmse, ", peak ", d.peak, ")")});
   }
 }
 

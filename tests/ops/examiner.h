@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "device/device.h"
+#include "ops/compare.h"
 #include "tests/ops/op_case.h"
 
 namespace athanor {
@@ -54,7 +55,7 @@ class Examiner {
     guard(Op::kName, c.name, [&] {
       const Outcome want = execute(c, reference_, 0);
       const Outcome first = execute(c, backends_[0], 1);
-      judge(c.name, c.exact, first, want);
+      judge(c.name, c.exact, first, want, [&](DType t) { return tolerance_of(c.op, t); });
       judge_same(Fault::irreproducible, c.name, first, execute(c, backends_[0], 2));
       for (size_t i = 1; i < backends_.size(); ++i)
         judge_same(Fault::thread_dependent, cat(c.name, ", ", options_.threads[i], " threads"), first,
@@ -153,7 +154,8 @@ class Examiner {
     return true;
   }
   void guard(const char* op, const std::string& name, const std::function<void()>& body);
-  void judge(const std::string& name, bool exact, const Outcome& got, const Outcome& want);
+  using Tolerances = std::function<Tolerance(DType)>;
+  void judge(const std::string& name, bool exact, const Outcome& got, const Outcome& want, const Tolerances&);
   void judge_same(Fault, const std::string& name, const Outcome& a, const Outcome& b);
   void judge_gradient(const char* op, const std::string& name, const std::string& tensor,
                       const std::function<double(const std::vector<double>&)>& loss, const std::vector<double>& x,

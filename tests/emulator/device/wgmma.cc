@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "cuda/host/instructions.h"
+#include "emulator/device/code_sum.h"
 #include "emulator/device/formats.h"
 #include "emulator/device/wgmma_work.h"
 namespace emu {
@@ -119,9 +120,13 @@ void execute(Block& b, unsigned group, WgmmaWork& w) {
     };
     float line[256];
     for (uint32_t column = 0; column < columns; ++column) line[column] = w.op.accumulate ? sum_at(column) : 0.f;
-    for (uint32_t k = 0; k < depth; ++k)
-      for (uint32_t column = 0; column < columns; ++column)
-        line[column] += a[row * depth + k] * across[k * columns + column];
+    const auto term = [&](uint32_t k, size_t column) { return a[row * depth + k] * across[k * columns + column]; };
+    if (bits < 24) {
+      add_cut(line, columns, depth, bits, term);
+    } else {
+      for (uint32_t k = 0; k < depth; ++k)
+        for (uint32_t column = 0; column < columns; ++column) line[column] += term(k, column);
+    }
     for (uint32_t column = 0; column < columns; ++column)
       sum_at(column) = std::isnan(line[column]) ? line[column] : shortened(line[column], bits);
   }

@@ -22,6 +22,7 @@ Machine emulated_machine() {
                 cudaDeviceGetAttribute(&description.major, cudaDevAttrComputeCapabilityMajor, device);
                 cudaDeviceGetAttribute(&description.minor, cudaDevAttrComputeCapabilityMinor, device);
                 cudaDeviceGetAttribute(&description.multiprocessors, cudaDevAttrMultiProcessorCount, device);
+                if (description.major == 9) description.code_sum_bits = 14;
                 return description;
               },
           .planned_failure = [](const char* function, int* code) { return planned_failure(function, code); },

@@ -24,7 +24,7 @@ struct GpuModel {
   int copy_engines = 0;
   bool peer_access = false;  // GeForce cards have none
   bool error_correction = false;
-  int code_sum_bits = 24;  // that wgmma keeps of sums of 8-bit numbers; of some 14 bits on Hopper [DeepSeek-AI 2024]
+  int code_sum_bits = 24;  // that wgmma keeps of sums of 8-bit numbers and of their addends; 14 on Hopper
 };
 GpuModel gpu_a100();
 GpuModel gpu_rtx4090();

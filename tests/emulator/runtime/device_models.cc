@@ -41,13 +41,14 @@ GpuModel gpu_rtx4090() {
 }
 
 // H100 SXM data sheet: 80 GB, 3.35 TB/s; "NVIDIA H100 Tensor Core GPU Architecture" (2022): 132 SMs, 50 MB L2, 5120
-// bits.
+// bits. Sums of 8-bit numbers: DeepSeek-AI 2024, section 3.3.2.
 GpuModel gpu_h100() {
   GpuModel gpu;
   gpu.name = "NVIDIA H100 80GB HBM3";
   gpu.major = 9, gpu.minor = 0;
   gpu.multiprocessors = 132;
   gpu.memory_bytes = 81079 * kMib;
+  gpu.code_sum_bits = 14;
   gpu.l2_bytes = 50 * kMib;
   gpu.clock_khz = 1980000, gpu.memory_clock_khz = 2619000, gpu.memory_bus_bits = 5120;
   gpu.threads_per_multiprocessor = 2048, gpu.blocks_per_multiprocessor = 32;

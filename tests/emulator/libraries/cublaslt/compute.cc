@@ -4,7 +4,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <type_traits>
 #include <vector>
+
+#include "../../device/code_sum.h"
 
 namespace emu::fakes {
 namespace {
@@ -12,12 +15,13 @@ namespace {
 int64_t round_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
 
 // The type that the multiplier takes: fast compute types round fp32 inputs.
-double as_input(cublasComputeType_t compute, Element type, double value) {
+double as_input(const Product& product, Element type, double value) {
   if (type != Element::kF32) return value;
   auto single = static_cast<float>(value);
-  switch (compute) {
+  switch (product.compute) {
     case CUBLAS_COMPUTE_32F_FAST_TF32:
-      return round_to_tf32(single);
+      if (product.tf32 == Tf32::kFull) return value;
+      return product.tf32 == Tf32::kTruncate ? truncate_to_tf32(single) : round_to_tf32(single);
     case CUBLAS_COMPUTE_32F_FAST_16F:
       return round_to(Element::kF16, single);
     case CUBLAS_COMPUTE_32F_FAST_16BF:
@@ -56,7 +60,7 @@ Inputs<T> load(const Product& product, const Operands& operands, int64_t batch) 
   for (int64_t p = 0; p < product.k; ++p) {
     for (int64_t i = 0; i < product.m; ++i) {
       int64_t index = product.transpose_a ? product.a.index(p, i, batch) : product.a.index(i, p, batch);
-      double value = as_input(product.compute, product.a.type, read_double(product.a.type, operands.a, index));
+      double value = as_input(product, product.a.type, read_double(product.a.type, operands.a, index));
       in.a[static_cast<size_t>(p * product.m + i)] =
           static_cast<T>(value * block_scale(product.scale_a, i, product.m, p, product.k));
     }
@@ -64,7 +68,7 @@ Inputs<T> load(const Product& product, const Operands& operands, int64_t batch) 
   for (int64_t j = 0; j < product.n; ++j) {
     for (int64_t p = 0; p < product.k; ++p) {
       int64_t index = product.transpose_b ? product.b.index(j, p, batch) : product.b.index(p, j, batch);
-      double value = as_input(product.compute, product.b.type, read_double(product.b.type, operands.b, index));
+      double value = as_input(product, product.b.type, read_double(product.b.type, operands.b, index));
       in.b[static_cast<size_t>(j * product.k + p)] =
           static_cast<T>(value * block_scale(product.scale_b, j, product.n, p, product.k));
     }
@@ -72,10 +76,38 @@ Inputs<T> load(const Product& product, const Operands& operands, int64_t batch) 
   return in;
 }
 
+// As multiply(), of FP8 numbers where the GPU keeps few bits of their sums: 32 terms at a time.
+void multiply_codes(const Inputs<float>& in, const Product& product, int64_t from, int64_t to, float* out) {
+  const auto m = static_cast<size_t>(product.m);
+  std::vector<float> few(m);
+  for (int64_t j = 0; j < product.n; ++j) {
+    float* column = out + j * product.m;
+    const auto promote = [&] {
+      for (size_t i = 0; i < m; ++i) column[i] += few[i];
+      std::fill(few.begin(), few.end(), 0.f);
+    };
+    for (int64_t p = from; p < to; p += 32) {
+      add_cut(few.data(), m, static_cast<uint32_t>(std::min<int64_t>(32, to - p)), product.code_sum_bits,
+              [&](uint32_t term, size_t i) {
+                const auto at = static_cast<size_t>(p + term);
+                return in.b[static_cast<size_t>(j * product.k) + at] * in.a[at * m + i];
+              });
+      if (product.promotes && (p + 32 - from) % 128 == 0) promote();
+    }
+    promote();
+  }
+}
+
 // sum over [from, to) of k, column by column: out [n][m].
 template <class T>
 std::vector<T> multiply(const Inputs<T>& in, const Product& product, int64_t from, int64_t to) {
   std::vector<T> out(static_cast<size_t>(product.m * product.n), T(0));
+  if constexpr (std::is_same_v<T, float>) {
+    if (product.fp8() && product.code_sum_bits < 24) {
+      multiply_codes(in, product, from, to, out.data());
+      return out;
+    }
+  }
   for (int64_t j = 0; j < product.n; ++j) {
     T* column = out.data() + j * product.m;
     for (int64_t p = from; p < to; ++p) {

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "../element.h"
 #include "../fake_library.h"
 #include "cuda/libraries/cublaslt_table.h"
 
@@ -28,6 +29,8 @@ class FakeCublasLt {
   using Time = std::function<double(const cublasLtMatmulAlgo_t&, uint32_t epilogue)>;
   void set_time(Time time) { time_ = std::move(time); }
   const Time& time() const { return time_; }
+  void set_tf32(Tf32 tf32) { tf32_ = tf32; }
+  Tf32 tf32() const { return tf32_; }
   // Handles and descriptors that were made and never destroyed.
   std::vector<std::string> leaks() const;
 
@@ -42,6 +45,7 @@ class FakeCublasLt {
   Machine machine_;
   Refusals refusals_;
   Time time_;
+  Tf32 tf32_ = Tf32::kRound;
   mutable std::mutex mutex_;
   std::map<const void*, std::string_view> objects_;
   Installed<FakeCublasLt> installed_;

@@ -327,6 +327,8 @@ Verdict describe_product(cublasLtMatmulDesc_t desc_pointer, const Layouts& layou
   p->compute = static_cast<cublasComputeType_t>(desc.get<int32_t>(CUBLASLT_MATMUL_DESC_COMPUTE_TYPE));
   p->pointer_mode = desc.get<int32_t>(CUBLASLT_MATMUL_DESC_POINTER_MODE);
   p->multiprocessors = desc.get<int32_t>(CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET);
+  p->code_sum_bits = device.code_sum_bits;
+  p->promotes = !desc.get<int8_t>(CUBLASLT_MATMUL_DESC_FAST_ACCUM);
   Verdict verdict = read_layout("A", layouts.a, &p->a);
   if (verdict.ok()) verdict = read_layout("B", layouts.b, &p->b);
   if (verdict.ok()) verdict = read_layout("C", layouts.c, &p->c);

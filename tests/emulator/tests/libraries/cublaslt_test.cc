@@ -145,6 +145,33 @@ TEST_F(CublasLt, FastTf32RoundsItsInputs) {
   bench.b_values.set(0, 1 + 0x1p-10);
   ASSERT_EQ(bench.run(), CUBLAS_STATUS_SUCCESS) << fake.last_refusal();
   EXPECT_EQ(bench.d_values[0], 1 + 0x1p-10);
+  for (const auto& [mode, want] : {std::pair(Tf32::kTruncate, 1.), std::pair(Tf32::kFull, 1 + 0x1.8p-11)}) {
+    fake.set_tf32(mode);
+    bench.a_values.set(0, 1);
+    bench.b_values.set(0, 1 + 0x1.8p-11);  // rounds to 1 + 2^-10
+    ASSERT_EQ(bench.run(), CUBLAS_STATUS_SUCCESS) << fake.last_refusal();
+    EXPECT_EQ(bench.d_values[0], want);
+  }
+}
+
+// A large first term, then small ones that 14 bits of the sum cannot hold.
+TEST_F(CublasLt, SumsOfFp8KeepFewBitsOnHopper) {
+  const auto sum = [&](int bits, bool fast) {
+    machine.describe_devices({.code_sum_bits = bits});
+    LtBench bench(machine, lt,
+                  {.m = 16, .n = 16, .k = 512, .ab = Element::kE4m3, .d = Element::kF32, .transpose_a = true});
+    for (int64_t p = 0; p < 512; ++p) {
+      bench.a_values.set(p, p ? 0.0625 : 16);
+      bench.b_values.set(p, p ? 0.0625 : 16);
+    }
+    bench.set(CUBLASLT_MATMUL_DESC_FAST_ACCUM, int8_t{fast});
+    EXPECT_EQ(bench.run(), CUBLAS_STATUS_SUCCESS) << fake.last_refusal();
+    return bench.d_values[0];
+  };
+  constexpr double kSmall = 0.0625 * 0.0625;  // of 256: 2^-16
+  EXPECT_EQ(sum(24, false), 256 + 511 * kSmall);
+  EXPECT_EQ(sum(14, false), 256 + 384 * kSmall);  // but for the first 128 terms
+  EXPECT_EQ(sum(14, true), 256);
 }
 
 TEST_F(CublasLt, TheHeuristicOffersDifferentAlgorithmsAndAllAreRight) {
