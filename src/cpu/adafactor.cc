@@ -32,7 +32,8 @@ void CpuOps::run(const FactoredMoments& op, void*) {
     moments(c, columns, p.column_sums, rows, a, state.skip);
     float *of_rows = flat<float>(p.row_factors), *of_columns = flat<float>(p.column_factors);
     for (int64_t i = 0; i < rows; ++i) of_rows[i] = state.skip ? 0 : float(std::sqrt(mean / double(r[i])));
-    for (int64_t i = 0; i < columns; ++i) of_columns[i] = state.skip ? 0 : float(1 / std::sqrt(double(c[i])));
+    const double scale = std::sqrt(a.scale_sq);
+    for (int64_t i = 0; i < columns; ++i) of_columns[i] = state.skip ? 0 : float(scale / std::sqrt(double(c[i])));
   }
 }
 

@@ -38,11 +38,12 @@ __global__ void __launch_bounds__(kTileThreads)
   const double mean = block_reduce(total, room, Plus{}) / static_cast<double>(p.rows);
   for (int64_t i = first; i < p.rows; i += kTileThreads)
     p.row_factors[i] = skip ? 0.f : static_cast<float>(sqrt(mean / static_cast<double>(p.r[i])));
+  const double scale = sqrt(a.scale_sq);
   for (int64_t i = first; i < p.columns; i += kTileThreads) {
     float c = p.c[i];
     if (!skip) c = factored_moment(a, c, added(p.column_sums, p.count, p.columns, i), p.rows);
     p.c[i] = c;
-    p.column_factors[i] = skip ? 0.f : static_cast<float>(1 / sqrt(static_cast<double>(c)));
+    p.column_factors[i] = skip ? 0.f : static_cast<float>(scale / sqrt(static_cast<double>(c)));
   }
 }
 

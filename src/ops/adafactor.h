@@ -10,8 +10,8 @@ namespace athanor {
 
 // Factored second moments of an [R, C] matrix, with g = gradient * state.grad_scale, in step t:
 //   b = 1 - t^-decay;  r = b r + (1 - b) (mean(g^2) + 1e-30) of each row;  c the same of each column
-// and the factors whose product is 1 / sqrt(r c / mean(r)): of a row 1 / sqrt(r / mean(r)), of a column 1 / sqrt(c). In
-// double, rounded once. In a skipped step r and c are unchanged and the factors are 0.
+// and the factors of the stored gradient in u = g / sqrt(r c / mean(r)): of a row 1 / sqrt(r / mean(r)), of a column
+// state.grad_scale / sqrt(c). In double, rounded once. In a skipped step r and c are unchanged and the factors are 0.
 struct FactoredMoments {
   struct Part {
     Tensor r, c;                         // [R], [C] f32

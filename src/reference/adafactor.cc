@@ -1,4 +1,5 @@
-// The ops of ops/adafactor.h, element by element.
+// The ops of ops/adafactor.h, element by element, from the paper [Shazeer & Stern 2018, alg. 4]: its G is the gradient
+// that the optimizer gets, which is the stored one times grad_scale.
 #include <cmath>
 #include <cstring>
 
@@ -11,16 +12,15 @@ namespace athanor {
 void ReferenceOps::run(const FactoredMoments& op, void*) {
   StepState s;
   std::memcpy(&s, op.state.data, sizeof s);
-  const double beta2 = 1 - std::pow(double(s.updates), -op.decay);
+  const double beta2 = 1 - std::pow(double(s.updates), -op.decay), scale = double(s.grad_scale);
   for (const FactoredMoments::Part& p : op.parts) {
     const auto average = [&](const Tensor& moments, const Tensor& sums, int64_t others) {
       Values m = load(moments);
-      const Values squares = load(sums);  // [S, rows or columns]
+      const Values stored = load(sums);  // [S, rows or columns]: squares of stored gradients
       for (int64_t i = 0; i < m.size() && !s.skip; ++i) {
-        double mean = 0;
-        for (int64_t k = 0; k < squares.rows; ++k)
-          mean += squares(k, i) * std::pow(double(s.grad_scale), 2) / double(others);
-        m[i] = float(beta2 * m[i] + (1 - beta2) * (mean + 1e-30));
+        double squares = 0;  // of G
+        for (int64_t k = 0; k < stored.rows; ++k) squares += stored(k, i) * scale * scale;
+        m[i] = float(beta2 * m[i] + (1 - beta2) * (squares / double(others) + 1e-30));
       }
       store(moments, m);
       return m;
@@ -28,9 +28,11 @@ void ReferenceOps::run(const FactoredMoments& op, void*) {
     const Values r = average(p.r, p.row_sums, p.c.numel()), c = average(p.c, p.column_sums, p.r.numel());
     double mean = 0;
     for (const double x : r.v) mean += x / double(r.size());
+    // U = G / sqrt(V) with V = r c / mean(r): one factor for each row, and one for each column, which makes G of the
+    // stored gradient.
     Values rows(1, r.size()), columns(1, c.size());
     for (int64_t i = 0; i < r.size() && !s.skip; ++i) rows[i] = std::sqrt(mean / r[i]);
-    for (int64_t i = 0; i < c.size() && !s.skip; ++i) columns[i] = 1 / std::sqrt(c[i]);
+    for (int64_t i = 0; i < c.size() && !s.skip; ++i) columns[i] = scale / std::sqrt(c[i]);
     store(p.row_factors, rows);
     store(p.column_factors, columns);
   }

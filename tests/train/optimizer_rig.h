@@ -47,10 +47,13 @@ struct Trained {
   Tensor state, top_scores;  // the latter with QK-clip: [64], of layer 0
   MemoryPlan plan;
   Schedule schedule{.lr = kRate, .min_lr = kRate};
+  double clip_grad = 0;  // of the next step, and the scale of its gradients
+  float loss_scale = 1;
 
   Trained(std::vector<ParamSpec> specs, const OptimizerOptions& options, const char* precision = "fp32",
-          DType master = DType::f32)
+          DType master = DType::f32, std::unique_ptr<Ops> ops = nullptr)  // ops: in place of the rig's
       : recipe(make_recipe(precision, master)) {
+    if (ops) rig.ops = std::move(ops);
     for (ParamSpec& spec : specs) params.declare(std::move(spec));
     optimizer = std::make_unique<Optimizer>(options, params);
     params.plan(plan, recipe, true, optimizer->states());
@@ -93,10 +96,11 @@ struct Trained {
     rig.device->copy(&s, state.data, sizeof s, Lane::compute);
     rig.device->sync();
     s.norm_sq = norm_sq;
+    s.loss_scale = loss_scale;
     write(s);
     arena.begin("step");
     Ctx c = context(*rig.ops);
-    StepControl control{.state = state, .schedule = schedule};
+    StepControl control{.state = state, .schedule = schedule, .clip_grad = clip_grad};
     std::ranges::copy(optimizer->averages(), control.averages);
     c.run(control);
     optimizer->step(c, params, state);
