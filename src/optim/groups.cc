@@ -184,4 +184,31 @@ std::vector<std::string> describe_groups(const OptimizerOptions& options, ParamS
   return lines;
 }
 
+std::string why_no_8bit_moments(const OptimizerOptions& options, ParamStore& params) {
+  const std::vector<int> groups = assign_groups(options, params);
+  const auto pieces = params.pieces();
+  const HfSlice* largest = nullptr;  // of the matrices that their group would give 8-bit moments
+  std::optional<RuleName> rule;
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    const ParamSpec& spec = params.specs()[size_t(pieces[i].param)];
+    const HfSlice& slice = *pieces[i].slice;
+    const RuleName of_group = rule_options(options, groups[i]).rule;
+    if (!spec.trainable || !has_codes(of_group)) continue;
+    if (has_codes(rule_of(options, groups[i], spec, slice).rule)) return "";
+    rule = of_group;
+    if (spec.role == Role::matrix && (!largest || slice.shape.numel() > largest->shape.numel())) largest = &slice;
+  }
+  if (!rule) return "";
+  const std::string reason = !largest ? "and none of its weights is one"
+                             : largest->shape.numel() < options.min_8bit_size
+                                 ? cat("and the largest, ", largest->name, " ", largest->shape, ", has ",
+                                       largest->shape.numel(), " elements; lower min_8bit_size")
+                                 : cat("and the largest, ", largest->name, " ", largest->shape,
+                                       ", is not; choose sizes that are multiples of ", kCodeBlock);
+  return cat("optimizer ", kRuleNames[size_t(*rule)],
+             ": no weight has 8-bit moments, so it updates all of them as adamw does, with moments of ", options.m,
+             " and ", options.v, "; it keeps 8-bit moments of hidden layers' matrices of at least ",
+             options.min_8bit_size, " elements (min_8bit_size) that are whole blocks of ", kCodeBlock, ", ", reason);
+}
+
 }  // namespace athanor

@@ -73,5 +73,7 @@ RuleOptions rule_options(const OptimizerOptions&, int group);
 RuleOptions rule_of(const OptimizerOptions&, int group, const ParamSpec& spec, const HfSlice& slice);
 // One line per group that has weights: their names, with * for layer numbers, and how they are updated.
 std::vector<std::string> describe_groups(const OptimizerOptions&, ParamStore&);
+// Says why no weight has 8-bit moments where an optimizer keeps such moments; else empty.
+std::string why_no_8bit_moments(const OptimizerOptions&, ParamStore&);
 
 }  // namespace athanor

@@ -242,6 +242,9 @@ std::unique_ptr<Engine> make_engine(const Config& c, Backend backend, bool train
     log::info("recompute_granularity: more is recomputed than configured (", to_text(engine->options().recompute),
               "), so that micro-batches of ", engine->options().micro_batch_size,
               " sequences fit in memory; no bit changes");
+  if (const std::string why = why_no_8bit_moments(engine->options().optimizer, engine->model().params());
+      training && !why.empty())
+    log::warn(why);
   if (!engine->eight_bits().empty())
     log::info(engine->eight_bits(), "; ",
               backend.tuning ? backend.tuning->describe_codes(engine->tunable())

@@ -290,6 +290,32 @@ TEST(Groups, FirstMatchWins) {
   EXPECT_EQ(lines[1], "param_groups[1]: frozen, 24 parameters: h.*.mlp.weight");
 }
 
+TEST(Groups, SayWhyNoWeightHas8BitMoments) {
+  const auto why = [](std::vector<ParamSpec> specs, const OptimizerOptions& o) {
+    Trained t(std::move(specs), o);
+    return why_no_8bit_moments(o, t.params);
+  };
+  const OptimizerOptions coded = with(RuleName::adamw_8bit);
+  const ParamSpec table{
+      .name = "table", .shape = {64, 64}, .role = Role::embedding, .slices = {{"table", {64, 64}, 0}}};
+  EXPECT_EQ(why({matrix("small", {4, 6})}, with(RuleName::adamw)), "");
+  EXPECT_EQ(why({matrix("small", {4, 6}), matrix("large", {64, 64})}, coded), "");
+  const std::string first =
+      "optimizer adamw_8bit: no weight has 8-bit moments, so it updates all of them as adamw does, with moments of f32 "
+      "and f32; it keeps 8-bit moments of hidden layers' matrices of at least 4096 elements (min_8bit_size) that are "
+      "whole blocks of 256, ";
+  EXPECT_EQ(why({matrix("less", {4, 6}), matrix("small", {32, 64})}, coded),
+            first + "and the largest, small.weight [32, 64], has 2048 elements; lower min_8bit_size");
+  EXPECT_EQ(why({matrix("ragged", {65, 65})}, coded),
+            first + "and the largest, ragged.weight [65, 65], is not; choose sizes that are multiples of 256");
+  EXPECT_EQ(why({table}, coded), first + "and none of its weights is one");
+  OptimizerOptions grouped = with(RuleName::adamw);
+  grouped.groups.insert(grouped.groups.begin(), {.match = "small*", .rule = RuleName::adamw_8bit});
+  EXPECT_NE(why({matrix("small", {4, 6}), matrix("large", {64, 64})}, grouped), "");
+  grouped.groups.front().frozen = true;
+  EXPECT_EQ(why({matrix("small", {4, 6}), matrix("large", {64, 64})}, grouped), "");
+}
+
 std::string refusal(const OptimizerOptions& o) {
   try {
     Trained t(three(), o);
