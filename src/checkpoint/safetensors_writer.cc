@@ -26,16 +26,6 @@ int order_of(DType t) {
 
 int64_t bytes_of(const TensorData& t) { return t.shape.numel() * int64_t(size_of(t.dtype)); }
 
-std::vector<size_t> file_order(std::span<const TensorData> tensors) {
-  std::vector<size_t> order(tensors.size());
-  std::iota(order.begin(), order.end(), size_t{0});
-  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) {
-    const int ta = order_of(tensors[a].dtype), tb = order_of(tensors[b].dtype);
-    return ta != tb ? ta < tb : tensors[a].name < tensors[b].name;
-  });
-  return order;
-}
-
 void check_tensors(std::span<const TensorData> tensors) {
   std::vector<std::string_view> names;
   for (const TensorData& t : tensors) {
@@ -139,6 +129,16 @@ void write_made(HashedOutput& hashed, const TensorData& t) {
 
 }  // namespace
 
+std::vector<size_t> safetensors_order(std::span<const TensorData> tensors) {
+  std::vector<size_t> order(tensors.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+    const int ta = order_of(tensors[a].dtype), tb = order_of(tensors[b].dtype);
+    return ta != tb ? ta < tb : tensors[a].name < tensors[b].name;
+  });
+  return order;
+}
+
 TensorData tensor_data(std::string name, const Tensor& tensor) {
   TensorData t{.name = std::move(name), .dtype = tensor.dtype, .shape = tensor.shape, .pieces = {}};
   const auto* first = static_cast<const std::byte*>(tensor.data);
@@ -155,7 +155,7 @@ TensorData tensor_data(std::string name, const Tensor& tensor) {
 SafetensorsSummary write_safetensors(OutputFile& out, std::span<const TensorData> tensors,
                                      const SafetensorsWriteOptions& options) {
   check_tensors(tensors);
-  const std::vector<size_t> order = file_order(tensors);
+  const std::vector<size_t> order = safetensors_order(tensors);
   const std::string header = header_bytes(tensors, order, options.metadata);
   int64_t total = int64_t(header.size());
   for (const TensorData& t : tensors) total += bytes_of(t);

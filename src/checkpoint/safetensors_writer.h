@@ -28,6 +28,9 @@ struct TensorData {
 };
 TensorData tensor_data(std::string name, const Tensor& tensor);  // contiguous or strided rows; refers to its memory
 
+// Numbers of the tensors in the order in which write_safetensors() writes them.
+std::vector<size_t> safetensors_order(std::span<const TensorData> tensors);
+
 // Transformers refuses a file whose "format" it does not know.
 inline const TextMap kPlainMetadata = {{"format", "pt"}};
 

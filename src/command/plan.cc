@@ -34,6 +34,9 @@ void print_memory(const Config& config, Engine& engine, const Device& device) {
   std::printf("  %-12s %12s            one allocation, exact\n", "total", format_bytes(plan.total()).c_str());
   std::printf("  %-12s %12s            runtime_reserve_mib: code, libraries, buffers of the system\n", "reserve",
               format_bytes(runtime_reserve(config, device)).c_str());
+  if (const size_t copy = save_copy_bytes(config, device, engine); copy > 0)
+    std::printf("  %-12s %12s            async_save: %scopy of weights and states that is written; none with off\n",
+                "saving", format_bytes(copy).c_str(), device.unified() ? "" : "host memory, ");
   std::printf("  %-12s %12s            memory_limit_gib, or what this machine has\n", "may be used",
               format_bytes(memory_capacity(config, device)).c_str());
   std::printf("\nphase             buffers   bytes packed   least possible\n");

@@ -10,6 +10,7 @@
 
 #include "comm/network.h"
 #include "engine/averaged_weights.h"
+#include "engine/block_gather.h"
 #include "engine/code_state.h"
 #include "engine/host_ring.h"
 #include "engine/phase_runner.h"
@@ -54,6 +55,7 @@ struct EngineOptions {
   ContextMethod context_method = ContextMethod::gather;  // of ranks that share sequences; with some, not automatic
   int64_t logical_shards = 0;  // leaves of the rank-invariant sums: see LogicalShards; 0: none
   uint64_t seed = 0;
+  int64_t save_block_bytes = BlockGather::kBytes;
   OptimizerOptions optimizer;
   bool eval_averages = false;  // use_averages() will be called; needs optimizer.ema_decay or tail_average_start
   Schedule schedule;
@@ -180,15 +182,9 @@ class Engine {
   void use_weights();
   std::vector<float> losses();  // per token of the last evaluated micro-batch
 
-  // For checkpoints: visits the whole masters (state -1) and optimizer states of every unit, one at a time; a tensor is
-  // valid until take() returns. All ranks call it together.
-  using TakeTensor = std::function<void(size_t unit, int state, const Tensor& whole)>;
-  void visit_whole(const TakeTensor&);
-  // Whether masters and states are whole in their planned memory, so that they can be saved without a copy.
-  bool saves_in_place() const {
-    const ParamStore& params = model_->params();
-    return !params.sharded() && params.tensor().ranks == 1 && !params.split() && params.keeps_everything();
-  }
+  // For checkpoints: gathers masters and optimizer states. All ranks make and use it together; while it exists, nothing
+  // else runs.
+  std::unique_ptr<BlockGather> gather_blocks();
 
   StepState read_state();
   void write_state(const StepState&);
@@ -244,7 +240,6 @@ class Engine {
   void refresh_codes(CodesOf);
   void agree_in_tensor_group(Ctx&);
   void run_logits(Ctx, std::vector<float>* out);
-  void visit_whole(Ctx, const TakeTensor&);
   void load(std::span<const int32_t> tokens, std::span<const int32_t> targets, int64_t slot);
   Classifier head() const;
   Tensor scalar(size_t offset, DType dtype) const;

@@ -13,39 +13,9 @@ void Engine::want_logits() {
   memory_.add(MemoryKind::inputs, "logit rows", DType::i32, batch_.tokens.shape, &logit_rows_);
 }
 
-void Engine::visit_whole(Ctx c, const TakeTensor& take) {
-  ParamStore& params = model_->params();
-  const auto& units = params.units();
-  for (size_t u = 0; u < units.size(); ++u) {
-    const ParamStore::Unit& unit = *units[u];
-    const auto visit_part = [&](int state, const Tensor& part) {
-      if (params.tensor().ranks == 1) return take(u, state, part);
-      take(u, state, params.assemble(c, int(u), part).t);
-    };
-    const auto visit = [&](int state, const Tensor& t) {
-      if (!unit.is_shard(t)) return visit_part(state, t);
-      visit_part(state, params.whole(c, int(u), t).t);
-    };
-    if (unit.is_split())
-      visit_part(-1, params.whole_master(c, int(u)).t);
-    else
-      visit(-1, unit.master);
-    for (size_t s = 0; s < unit.states.size(); ++s) {
-      if (params.has_sizes(s)) {
-        if (unit.states[s].t) take(u, int(s), unit.states[s].t);
-      } else if (unit.states[s].everything)
-        visit(int(s), unit.states[s].t);
-      else if (unit.states[s].of_any)
-        visit_part(int(s), params.whole_state(c, int(u), s).t);
-    }
-  }
-}
-
-void Engine::visit_whole(const TakeTensor& take) {
+std::unique_ptr<BlockGather> Engine::gather_blocks() {
   CHECK(!reads_averages_, "masters may be averages; use_weights() comes first");
-  if (!saves_in_place()) arena_.begin("whole tensors");
-  visit_whole(context(*ops_, nullptr), take);
-  if (!saves_in_place()) arena_.end();
+  return std::make_unique<BlockGather>(context(*ops_, nullptr), model_->params(), options_.save_block_bytes);
 }
 
 void Engine::run_logits(Ctx c, std::vector<float>* out) {

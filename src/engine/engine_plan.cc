@@ -189,9 +189,9 @@ void Engine::record_other_phases() {
   arena_.record("evaluation");
   run_evaluation(context(plan_, nullptr));
   arena_.finish_recording();
-  if (!saves_in_place()) {
-    arena_.record("whole tensors");
-    visit_whole(context(plan_, nullptr), [](size_t, int, const Tensor&) {});
+  if (options_.training) {
+    arena_.record(BlockGather::kPhase);
+    { const BlockGather blocks(context(plan_, nullptr), model_->params(), options_.save_block_bytes); }
     arena_.finish_recording();
   }
   if (want_logits_) {

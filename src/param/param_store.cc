@@ -36,7 +36,6 @@ Param ParamStore::declare(ParamSpec spec) {
   units_[size_t(spec.unit)]->params.push_back(id);
   specs_.push_back(std::move(spec));
   offsets_.push_back(-1);
-  whole_offsets_.push_back(-1);
   return {id};
 }
 
@@ -104,13 +103,9 @@ void ParamStore::lay_out(Unit& unit) {
   std::vector<ParamSpec> specs;
   for (int id : unit.params) specs.push_back(specs_[size_t(id)]);
   unit.name = common_name(specs);
-  unit.of_wholes = FlatLayout::make(specs, 1, align_);
   for (size_t i = 0; i < specs.size(); ++i) specs[i].shape = placements_[size_t(unit.params[i])].shape;
   unit.layout = FlatLayout::make(specs, std::max(sharding_.shards, int(sharding_.logical.count)), align_);
-  for (size_t i = 0; i < unit.params.size(); ++i) {
-    offsets_[size_t(unit.params[i])] = unit.layout.offset[i];
-    whole_offsets_[size_t(unit.params[i])] = unit.of_wholes.offset[i];
-  }
+  for (size_t i = 0; i < unit.params.size(); ++i) offsets_[size_t(unit.params[i])] = unit.layout.offset[i];
   const int64_t share = unit.layout.numel / sharding_.shards;
   unit.shard = {share * sharding_.index, share * (sharding_.index + 1)};
 }
@@ -138,7 +133,6 @@ void ParamStore::plan_states(MemoryPlan& plan, size_t u, const std::vector<OwnPi
     std::vector<Range> ranges;
     for (const OwnPiece& piece : pieces) {
       if (!keeps(s, piece.number)) continue;
-      state.of_any = true;
       const Range range{std::max(piece.extent.begin, held.begin), std::min(piece.extent.end, held.end)};
       if (range.begin < range.end) ranges.push_back(range);
     }
@@ -153,7 +147,6 @@ void ParamStore::plan_states(MemoryPlan& plan, size_t u, const std::vector<OwnPi
       }
       size += range.end - range.begin;
     }
-    state.everything = size == held.end - held.begin && state.block == 1;
     if (size == 0) continue;
     plan.add(MemoryKind::optimizer, cat(states_[s].name, " of unit ", u), states_[s].dtype, {size / state.block},
              &state.t);
@@ -165,7 +158,6 @@ void ParamStore::plan_sizes(MemoryPlan& plan, size_t u, size_t s, const std::vec
   int64_t size = 0;
   for (const OwnPiece& piece : pieces) {
     if (!keeps(s, piece.number)) continue;
-    state.of_any = true;
     state.firsts.emplace_back(piece.number, size);
     size += round_up(states_[s].sizes[piece.number], kAlign);
   }
@@ -191,13 +183,6 @@ Tensor ParamStore::State::part(Range range) const {
 
 bool ParamStore::keeps(size_t state, size_t piece) const {
   return states_[state].pieces.empty() || states_[state].pieces[piece];
-}
-
-bool ParamStore::keeps_everything() const {
-  for (const auto& unit : units_)
-    for (const State& state : unit->states)
-      if (!state.everything) return false;
-  return true;
 }
 
 std::vector<ParamStore::Range> ParamStore::extents() const {
@@ -365,60 +350,6 @@ std::vector<ParamStore::Range> ParamStore::counted(const ProcessMesh& mesh, cons
   return ranges;
 }
 
-Buffer ParamStore::whole(Ctx& c, int unit, const Tensor& shard) {
-  const CollectiveSubject subject(units_[size_t(unit)]->name);
-  Buffer whole = c.alloc("whole tensor of a unit", shard.dtype, {shard.numel() * sharding_.shards});
-  c.all_gather(c.mesh.shards(), whole.t, shard);
-  return whole;
-}
-
-Buffer ParamStore::whole_state(Ctx& c, int u, size_t s) {
-  const Unit& unit = *units_[size_t(u)];
-  const State& state = unit.states[s];
-  const Range held = sharding_.stage >= 1 ? unit.shard : Range{0, unit.layout.numel};
-  const Buffer spread = c.alloc("a state in its places", states_[s].dtype, {(held.end - held.begin) / state.block});
-  c.run(Fill{.x = spread.t});
-  for (const State::Segment& segment : state.segments) {
-    const Tensor from = state.part({segment.begin, segment.end});
-    if (!c.arena.recording())
-      c.device.copy(spread.t.at((segment.begin - held.begin) / state.block), from.data, from.bytes(), Lane::compute);
-  }
-  return sharding_.stage >= 1 ? whole(c, u, spread.t) : spread;
-}
-
-Buffer ParamStore::whole_master(Ctx& c, int u) {
-  const Unit& unit = *units_[size_t(u)];
-  const bool shard = unit.is_shard(unit.master);
-  Buffer joined = c.alloc("joined masters", DType::f32, unit.master.shape);
-  c.run(JoinMaster{.master = joined.t, .param = shard ? unit.own(unit.value) : unit.value, .rest = unit.master});
-  return shard ? whole(c, u, joined.t) : joined;
-}
-
-Buffer ParamStore::assemble(Ctx& c, int u, const Tensor& part) {
-  const Unit& unit = *units_[size_t(u)];
-  const CollectiveSubject subject(unit.name);
-  const int ranks = sharding_.tensor.ranks;
-  const Buffer parts = c.alloc("parts of a unit", part.dtype, {ranks * unit.layout.numel});
-  c.all_gather(c.mesh.tensor(), parts.t, part);
-  Buffer whole = c.alloc("whole parameters of a unit", part.dtype, {unit.of_wholes.numel});
-  for (const int id : unit.params) {
-    const ParamSpec& spec = specs_[size_t(id)];
-    const bool is_cut = placements_[size_t(id)].is_cut();
-    for (int rank = 0; rank < (is_cut ? ranks : 1); ++rank) {
-      const Placement of_rank = place(spec, {ranks, rank}, sharding_.stage);
-      for (size_t s = 0; s < spec.slices.size(); ++s)
-        for (const Strips& strips : of_rank.slices[s].strips) {
-          const int64_t from = offsets_[size_t(id)] + of_rank.slices[s].offset + strips.part_at;
-          const int64_t to = whole_offsets_[size_t(id)] + spec.slices[s].offset + strips.at;
-          const Shape shape{strips.count, strips.length};
-          c.run(Combine{.y = {whole.t.at(to), part.dtype, shape, strips.step},
-                        .a = {parts.t.at(rank * unit.layout.numel + from), part.dtype, shape, strips.part_step}});
-        }
-    }
-  }
-  return whole;
-}
-
 Tensor ParamStore::view(const Tensor& flat, Param p) const {
   return {flat.at(offsets_[size_t(p.id)]), flat.dtype, placements_[size_t(p.id)].shape};
 }
@@ -582,7 +513,6 @@ std::vector<ParamStore::Piece> ParamStore::pieces() const {
                      .unit = specs_[id].unit,
                      .offset = offsets_[id] + (part ? part->offset : slice.offset),
                      .param = int(id),
-                     .of_wholes = whole_offsets_[id] + slice.offset,
                      .part = part});
     }
   return all;

@@ -74,8 +74,6 @@ class ParamStore {
     Tensor t;
     int64_t block = 1;  // elements that share a value
     std::vector<Segment> segments;
-    bool everything = true;                               // covers the whole unit or this rank's whole shard
-    bool of_any = false;                                  // some rank keeps it for a piece of the unit
     std::vector<std::pair<size_t, int64_t>> firsts = {};  // with sizes: pieces, and where their values begin
     Tensor part(Range range) const;
     int64_t first_of(size_t piece) const;
@@ -84,7 +82,6 @@ class ParamStore {
     std::vector<int> params;  // ids, in the order of layout.offset
     std::string name;         // common prefix of their names: "model.layers.3"
     FlatLayout layout;        // of this rank's parts of the parameters
-    FlatLayout of_wholes;     // of the whole parameters: the same where no parameter is cut
     Range shard;              // the elements that this rank updates
     // Each is whole [numel] or this rank's shard, depending on the stage.
     Tensor master;  // of i16: the rests of masters whose upper halves are the values (tensor/half.h)
@@ -152,12 +149,6 @@ class ParamStore {
   void reduce_gradients(Ctx&);
   void gather_weights(Ctx&);
   void gather_codes(Ctx&);  // after those of all weights were made
-  // Gathers one tensor of a unit from all ranks' shards, for checkpoints. [numel]
-  Buffer whole(Ctx&, int unit, const Tensor& shard);
-  // The whole parameters, in the order of Unit::of_wholes, of all ranks' parts of them.
-  Buffer assemble(Ctx&, int unit, const Tensor& part);
-  Buffer whole_state(Ctx&, int unit, size_t state);  // a state kept for some weights only is 0 elsewhere
-  Buffer whole_master(Ctx&, int unit);               // of split masters. [numel] f32
   bool sharded() const { return sharding_.stage > 0; }
   int shards() const { return sharding_.shards; }  // of every unit; 1: each rank has all of it
   // Equal parts of every unit, whose sums are added in order: with rank-invariant sums as many as leaves, else one.
@@ -169,7 +160,6 @@ class ParamStore {
   // Elements of a unit within `of` that this rank adds to the squared gradient norm: every gradient counts on one rank.
   std::vector<Range> counted(const ProcessMesh&, const Unit&, Range of) const;
   bool split() const { return units_.front()->is_split(); }
-  bool keeps_everything() const;  // no state is kept for some weights only
 
   const std::vector<ParamSpec>& specs() const { return specs_; }
   const ParamSpec& spec(Param p) const { return specs_[size_t(p.id)]; }
@@ -183,7 +173,6 @@ class ParamStore {
     int unit;
     int64_t offset;  // elements
     int param;
-    int64_t of_wholes;                       // of the whole tensor, in Unit::of_wholes
     const Placement::Slice* part = nullptr;  // of a planned store: which elements of the tensor this rank has
   };
   std::vector<Piece> pieces() const;
@@ -217,8 +206,8 @@ class ParamStore {
   void begin_gradients(Ctx&, int unit);
   void end_gradients(Ctx&, int unit);
   std::vector<ParamSpec> specs_;
-  std::vector<int64_t> offsets_, whole_offsets_;  // of each param in its unit: its layout, and that of whole parameters
-  std::vector<Placement> placements_;             // of each param
+  std::vector<int64_t> offsets_;       // of each param in its unit
+  std::vector<Placement> placements_;  // of each param
   std::vector<std::unique_ptr<Unit>> units_;
   std::vector<StateSpec> states_;
   Sharding sharding_;

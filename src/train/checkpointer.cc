@@ -1,6 +1,7 @@
 #include "train/checkpointer.h"
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 #include <system_error>
 #include <utility>
@@ -114,6 +115,47 @@ int64_t tensor_bytes(const ParamStore& params) {
   return bytes;
 }
 
+// All ranks make the same rounds, whatever happens to what they write.
+class Checkpointer::Rounds {
+ public:
+  explicit Rounds(Checkpointer& save) : save_(save), blocks_(save.engine_.gather_blocks()), next_(save.order_.size()) {}
+
+  // This rank's next block.
+  Tensor next() {
+    std::vector<SavedBlock> wanted(next_.size());
+    for (size_t r = 0; r < next_.size(); ++r) {
+      const std::vector<Item>& items = save_.order_[r];
+      auto& [number, begin] = next_[r];
+      if (number == items.size()) continue;
+      const auto& [piece, state, rank] = items[number];
+      wanted[r] = {piece, state, begin, blocks_->block_end(piece, state, begin)};
+      begin = wanted[r].end;
+      if (begin == blocks_->values(piece, state)) ++number, begin = 0;
+    }
+    return blocks_->next(wanted);
+  }
+  // The rounds in which other ranks still get blocks.
+  void finish() {
+    for (size_t r = 0; r < next_.size(); ++r)
+      while (next_[r].item < save_.order_[r].size()) next();
+  }
+  size_t block_bytes() const { return blocks_->block_bytes(); }
+
+ private:
+  struct Next {
+    size_t item = 0;
+    int64_t begin = 0;
+  };
+  Checkpointer& save_;
+  std::unique_ptr<BlockGather> blocks_;
+  std::vector<Next> next_;  // by rank
+};
+
+void Checkpointer::HostMemory::allocate(size_t size) {
+  bytes = size;
+  if (bytes > 0) memory = device.allocate(bytes, kind);
+}
+
 Checkpointer::Checkpointer(Engine& engine, Device& device, CheckpointerOptions options)
     : engine_(engine),
       device_(device),
@@ -122,21 +164,34 @@ Checkpointer::Checkpointer(Engine& engine, Device& device, CheckpointerOptions o
       ranks_(options_.control ? options_.control->size() : 1),
       pieces_(engine.model().params().pieces()),
       files_{{"model", {}}, {"optimizer", {}}},
-      room_{device, device.unified() ? Mem::host : Mem::pinned} {
+      order_(size_t(ranks_)),
+      host_{device, device.unified() ? Mem::host : Mem::pinned} {
   const ParamStore& params = engine_.model().params();
   const std::vector<int> writers = writers_of(pieces_, ranks_);
+  size_t all = 0;
   for (size_t i = 0; i < pieces_.size(); ++i) {
     const int writer = writers[i];
     files_[0].items.push_back({i, -1, writer});
     for (size_t s = 0; s < params.state_specs().size(); ++s)
       if (params.keeps(s, i)) files_[1].items.push_back({i, int(s), writer});
-    if (writer == rank_ && !in_place()) room_.bytes += size_t(bytes_of(params, i, pieces_[i]));
+    if (writer == rank_) all += size_t(bytes_of(params, i, pieces_[i]));
   }
+  for (const File& file : files_)
+    for (const WeightShard& shard : shards(file)) {
+      std::vector<TensorData> tensors;
+      for (const size_t i : shard.tensors) tensors.push_back(described(file.items[i]));
+      for (const size_t i : safetensors_order(tensors)) {
+        const Item& item = file.items[shard.tensors[i]];
+        order_[size_t(item.rank)].push_back(item);
+      }
+    }
+  with_context("async_save: host memory for a copy of the weights and optimizer states; off writes them without one",
+               [&] {
+                 if (options_.background) host_.allocate(all);
+               });
 }
 
 Checkpointer::~Checkpointer() { give_up_ = true; }  // the futures wait for running work
-
-bool Checkpointer::in_place() const { return device_.unified() && !options_.background && engine_.saves_in_place(); }
 
 TensorData Checkpointer::described(const Item& item) const {
   const ParamStore& params = engine_.model().params();
@@ -159,30 +214,69 @@ std::vector<WeightShard> Checkpointer::shards(const File& file) const {
   return shards;
 }
 
+// Copies all that this rank writes.
 std::vector<Checkpointer::Tensors> Checkpointer::snapshot() {
-  auto* next = static_cast<std::byte*>(room_.memory);
-  std::vector<Tensors> held(files_.size());
-  engine_.visit_whole([&](size_t unit, int state, const Tensor& whole) {
-    for (size_t f = 0; f < files_.size(); ++f)
-      for (const Item& item : files_[f].items) {
-        const ParamStore::Piece& piece = pieces_[item.piece];
-        if (item.rank != rank_ || item.state != state || size_t(piece.unit) != unit) continue;
-        const TensorData saved = described(item);
-        const ParamStore& params = engine_.model().params();
-        const bool sized = state >= 0 && params.has_sizes(size_t(state));
-        const int64_t block = state >= 0 ? params.state_specs()[size_t(state)].block : 1;
-        const int64_t first =
-            sized ? params.units()[unit]->states[size_t(state)].first_of(item.piece) : piece.of_wholes / block;
-        Tensor t = {whole.at(first), whole.dtype, saved.shape};
-        if (!in_place()) {
-          device_.copy(next, t.data, t.bytes(), Lane::compute);
-          t.data = std::exchange(next, next + t.bytes());
-        }
-        held[f].push_back({tensor_data(saved.name, t), std::nullopt});
-      }
-  });
+  auto* next = static_cast<std::byte*>(host_.memory);
+  std::map<std::pair<size_t, int>, std::byte*> copies;
+  Rounds rounds(*this);
+  for (const Item& item : order_[size_t(rank_)]) {
+    copies[{item.piece, item.state}] = next;
+    const TensorData tensor = described(item);
+    for (auto* end = next + tensor.shape.numel() * int64_t(size_of(tensor.dtype)); next < end;) {
+      const Tensor block = rounds.next();
+      device_.copy(next, block.data, block.bytes(), Lane::compute);
+      next += block.bytes();
+    }
+  }
+  rounds.finish();
   device_.sync();
+  std::vector<Tensors> held(files_.size());
+  for (size_t f = 0; f < files_.size(); ++f)
+    for (const Item& item : files_[f].items)
+      if (item.rank == rank_) {
+        const TensorData saved = described(item);
+        const Tensor copy{copies.at({item.piece, item.state}), saved.dtype, saved.shape};
+        held[f].push_back({tensor_data(saved.name, copy), std::nullopt});
+      }
   return held;
+}
+
+std::span<const std::byte> Checkpointer::on_host(const Tensor& block) {
+  const void* from = block.data;
+  if (!device_.unified()) {
+    device_.copy(host_.memory, block.data, block.bytes(), Lane::compute);
+    from = host_.memory;
+  }
+  device_.sync();
+  return {static_cast<const std::byte*>(from), block.bytes()};
+}
+
+// Writes what this rank writes, block by block, while training waits.
+std::vector<WrittenFile> Checkpointer::write_blocks(const std::string& folder, CheckpointOptions options) {
+  Rounds rounds(*this);
+  std::vector<Tensors> made(files_.size());
+  for (size_t f = 0; f < files_.size(); ++f)
+    for (const Item& item : files_[f].items)
+      if (item.rank == rank_) {
+        TensorData tensor = described(item);
+        const int64_t bytes = tensor.shape.numel() * int64_t(size_of(tensor.dtype));
+        tensor.make = [this, &rounds, bytes](const ByteSink& sink) {
+          for (int64_t left = bytes; left > 0;) {
+            const std::span<const std::byte> block = on_host(rounds.next());
+            sink(block);
+            left -= int64_t(block.size());
+          }
+        };
+        made[f].push_back({std::move(tensor), std::nullopt});
+      }
+  std::vector<WrittenFile> part;
+  const std::string failure = failure_of([&] {
+    if (!device_.unified() && !host_.memory) host_.allocate(rounds.block_bytes());
+    part = write(folder, made, std::move(options));
+  });
+  rounds.finish();
+  if (!failure.empty()) throw Error(failure);
+  return part;
 }
 
 std::vector<WrittenFile> Checkpointer::write(const std::string& folder, const std::vector<Tensors>& held,
@@ -209,14 +303,17 @@ void Checkpointer::begin(const RunState& state, std::string why, SaveExtras extr
   state_ = state_json(state);
   prune_ = prune, diverged_ = options.diverged;
   const std::string mine = failure_of([&] {
-    if (room_.bytes > 0 && !room_.memory) room_.memory = device_.allocate(room_.bytes, room_.kind);
     if (options_.lock) make_room();
     if (options_.lock) writer_ = std::make_unique<CheckpointWriter>(*options_.lock, state.step, options);
   });
   if (const std::string failure = of_any_rank(named(mine)); !failure.empty()) return fail(failure, !mine.empty());
-  std::vector<Tensors> held = snapshot();
   const std::string folder = cat(options_.root, "/", tmp_folder(state.step));
-  part_ = begin_work(options_.background, [this, folder, held = std::move(held), options = std::move(options)] {
+  if (!options_.background) {
+    part_ = begin_work(false, [this, folder, options = std::move(options)] { return write_blocks(folder, options); });
+    return;
+  }
+  std::vector<Tensors> held = snapshot();
+  part_ = begin_work(true, [this, folder, held = std::move(held), options = std::move(options)] {
     return write(folder, held, options);
   });
 }

@@ -1,7 +1,7 @@
-// Checkpointer: the saves of a run. The tensors are divided among the ranks; each copies its own to host memory, which
-// is all that training waits for, and writes them in the background. When all files are durable, rank 0 commits them
-// under one manifest; until then the previous checkpoints stay valid. A save that fails on any rank is aborted by all,
-// and training continues.
+// Checkpointer: the saves of a run. The tensors are divided among the ranks; each gets its own in blocks, and either
+// writes them as they come, or copies all to host memory, which is then all that training waits for, and writes them in
+// the background. When all files are durable, rank 0 commits them under one manifest; until then the previous
+// checkpoints stay valid. A save that fails on any rank is aborted by all, and training continues.
 #pragma once
 #include <atomic>
 #include <chrono>
@@ -22,7 +22,7 @@ struct CheckpointerOptions {
   std::string root;                 // the save folder, at the same path on all ranks
   const RunLock* lock = nullptr;    // of rank 0
   Communicator* control = nullptr;  // all ranks, host memory; null: one rank
-  bool background = false;          // if there is host memory for snapshot_bytes()
+  bool background = false;          // takes host memory of snapshot_bytes()
   int64_t keep_latest = 0;          // checkpoints; 0: all
 };
 
@@ -41,8 +41,7 @@ struct FailedSave {
   bool here = true;    // this rank is one that failed
 };
 
-// Approximate host memory, in bytes, that a background save takes on the one of `ranks` that writes most: parts are
-// whole tensors.
+// Host memory, in bytes, that background saves take on the one of `ranks` that writes most: whole tensors.
 size_t snapshot_bytes(const ParamStore&, int ranks);
 
 // Bytes of a checkpoint's tensors, of all ranks together.
@@ -79,6 +78,8 @@ class Checkpointer {
     int state;  // -1: master
     int rank;   // writes the tensor
   };
+  // Blocks of all tensors, in rounds, each on the rank that writes it.
+  class Rounds;
   struct File {
     std::string stem;
     std::vector<Item> items;
@@ -88,19 +89,22 @@ class Checkpointer {
     Clock::time_point time;
     int64_t bytes = 0;
   };
-  // Memory for the copies, kept from the first save to the end of the run.
-  struct Room {
+  // Host memory: of background saves for a copy of all that this rank writes, taken at the start, so that a run that
+  // could never save ends there; else for a block, where the host cannot read the device's.
+  struct HostMemory {
     Device& device;
     Mem kind;
     size_t bytes = 0;
     void* memory = nullptr;
-    ~Room() {
+    void allocate(size_t size);
+    ~HostMemory() {
       if (memory) device.release(memory, bytes, kind);
     }
   };
 
-  bool in_place() const;
   std::vector<Tensors> snapshot();
+  std::vector<WrittenFile> write_blocks(const std::string& folder, CheckpointOptions);
+  std::span<const std::byte> on_host(const Tensor& block);
   TensorData described(const Item&) const;
   std::vector<WeightShard> shards(const File&) const;  // one file per rank with tensors
   std::vector<WrittenFile> write(const std::string& folder, const std::vector<Tensors>&, CheckpointOptions) const;
@@ -118,7 +122,8 @@ class Checkpointer {
   const int rank_, ranks_;
   const std::vector<ParamStore::Piece> pieces_;
   std::vector<File> files_;
-  Room room_;
+  std::vector<std::vector<Item>> order_;  // by rank: what it writes, in the order of its files
+  HostMemory host_;
   std::atomic<bool> give_up_ = false;
   // The current save:
   SavedCheckpoint save_;

@@ -7,7 +7,6 @@
 #include "metrics/format.h"
 #include "perf/roofline.h"
 #include "perf/traffic.h"
-#include "train/checkpointer.h"
 #include "train/setup.h"
 
 namespace athanor {
@@ -20,12 +19,6 @@ int64_t least_of_ranks(Backend backend, int64_t value) {
   int64_t negative = -value;
   if (backend.control) backend.control->all_reduce({&negative, DType::i64, {1}}, Reduce::max, Lane::compute);
   return -negative;
-}
-
-// Host memory for snapshots, where host memory is what the plan uses.
-size_t save_reserve(const Config& c, Backend backend, const Engine& engine, bool training) {
-  const bool counts = training && !c.save.empty() && backend.device.unified() && saves_in_background(c, backend.device);
-  return counts ? snapshot_bytes(engine.model().params(), engine.devices()) : 0;
 }
 
 // Recomputation modes from the configured one on, cheapest first: they change no bit, so the plan may use more.
@@ -127,12 +120,7 @@ class Fitting {
         add_fitting(found);
       }
     }
-    if (found.empty()) {
-      too_large_->memory().require_fits(capacity_, rest_);  // throws, listing the largest kinds
-      throw Error(cat("memory: another rank needs more than the ", format_bytes(capacity_),
-                      " that may be used; its message lists the largest parts"),
-                  Exit::usage);
-    }
+    if (found.empty()) refuse(*too_large_);
     if (found.size() == 1) return std::move(found.front());
     const Pace pace(backend_, options_.recipe);
     std::vector<double> seconds;
@@ -160,13 +148,29 @@ class Fitting {
     }
   }
 
+  [[noreturn]] void refuse(Engine& engine) const {
+    const MemoryPlan& plan = engine.memory();
+    const size_t beside = memory_beside_plan(config_, backend_.device, engine),
+                 reserve = runtime_reserve(config_, backend_.device);
+    plan.require_fits(capacity_, reserve);  // throws, listing the largest kinds
+    if (plan.total() + beside > capacity_)
+      throw Error(cat("memory: async_save: a save copies ", format_bytes(beside - reserve),
+                      " of weights and optimizer states before it writes them, beside ", format_bytes(plan.total()),
+                      " of the run and ", format_bytes(reserve), " reserve, but ", format_bytes(capacity_),
+                      " may be used; set async_save to \"off\", which needs no copy"),
+                  Exit::usage);
+    throw Error(cat("memory: another rank needs more than the ", format_bytes(capacity_),
+                    " that may be used; its message lists the largest parts"),
+                Exit::usage);
+  }
+
   // Ranks may need different amounts: states of some weights only, and the matrices that each orthogonalizes.
   size_t most_of_ranks(size_t bytes) const { return size_t(-least_of_ranks(backend_, -int64_t(bytes))); }
 
   bool fits(Engine& engine) {
-    rest_ = runtime_reserve(config_, backend_.device) + save_reserve(config_, backend_, engine, training_);
-    return most_of_ranks(engine.least_memory() + rest_) <= capacity_ &&
-           most_of_ranks(engine.memory().total() + rest_) <= capacity_;
+    const size_t rest = memory_beside_plan(config_, backend_.device, engine);
+    return most_of_ranks(engine.least_memory() + rest) <= capacity_ &&
+           most_of_ranks(engine.memory().total() + rest) <= capacity_;
   }
 
   // Null if no size fits; leaves in `sizes` those that do not fit.
@@ -202,7 +206,6 @@ class Fitting {
   Recompute recompute_;  // as configured
   size_t capacity_;
   std::vector<size_t> logits_budgets_;  // sizes of chunks of logits to try, largest first
-  size_t rest_ = 0;                     // memory a run needs besides the plan
   std::unique_ptr<Engine> too_large_;   // the last plan that did not fit
 };
 

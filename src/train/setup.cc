@@ -216,6 +216,15 @@ bool saves_in_background(const Config& c, const Device& device) {
   return c.async_save == AsyncSave::on || (c.async_save == AsyncSave::automatic && !device.unified());
 }
 
+size_t save_copy_bytes(const Config& c, const Device& device, const Engine& engine) {
+  const bool copies = engine.options().training && !c.save.empty() && saves_in_background(c, device);
+  return copies ? snapshot_bytes(engine.model().params(), engine.devices()) : 0;
+}
+
+size_t memory_beside_plan(const Config& c, const Device& device, const Engine& engine) {
+  return runtime_reserve(c, device) + (device.unified() ? save_copy_bytes(c, device, engine) : 0);
+}
+
 void search_products(const Config& c, Engine& engine, Tuning& tuning) {
   if (c.autotune_seconds <= 0) return;
   engine.memory();  // the dry run lists the ops

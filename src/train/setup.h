@@ -33,6 +33,10 @@ size_t runtime_reserve(const Config&, const Device&);
 // Micro-batch, recomputation and kernels are chosen by what is left, and bits follow from these choices.
 std::string memory_of_others(const Config&, const Device&);
 bool saves_in_background(const Config&, const Device&);
+// Host memory that a training run takes, besides the plan, for the copy that saves in the background write.
+size_t save_copy_bytes(const Config&, const Device&, const Engine&);
+// What a run takes of memory_capacity() besides the plan: the reserve, and that copy where it is in the same memory.
+size_t memory_beside_plan(const Config&, const Device&, const Engine&);
 
 // An engine whose plan fits in memory, not yet committed. micro_batch_size 0: chosen among the divisors of the global
 // batch up to a token limit, together with the recomputation mode, at least the configured one, by the modelled step

@@ -583,7 +583,7 @@ Exit Trainer::finish(Exit code) {
     metrics_.table(table);
   if (profile_) metrics_.table(profile_->table(profile_->step_seconds()));
   const uint64_t used = backend_.device.unified() ? process_memory().anonymous : backend_.device.in_use();
-  const uint64_t planned = engine_->memory().total() + runtime_reserve(config_, backend_.device);
+  const uint64_t planned = engine_->memory().total() + memory_beside_plan(config_, backend_.device, *engine_);
   if (used > planned)
     log::warn("memory: this run holds ", format_bytes(used), ", more than plan and reserve (", format_bytes(planned),
               "); raise runtime_reserve_mib");

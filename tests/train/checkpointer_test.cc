@@ -46,6 +46,7 @@ EngineOptions options(int ranks, int stage) {
   o.micro_batch_size = 12 / ranks;
   o.global_batch_size = 12;
   o.zero_stage = stage;
+  o.save_block_bytes = 1000;  // tensors are several blocks
   o.seed = 3;
   o.schedule = {.style = DecayStyle::constant, .lr = 1e-2, .min_lr = 1e-2};
   return o;

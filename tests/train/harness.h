@@ -10,6 +10,24 @@
 
 namespace athanor::testing {
 
+// All masters, in the order of the files; on every rank. All ranks call it together.
+inline std::vector<float> all_masters(Engine& engine, Device& device) {
+  std::vector<float> all;
+  const auto blocks = engine.gather_blocks();
+  for (size_t p = 0; p < engine.model().params().pieces().size(); ++p)
+    for (SavedBlock block{.piece = p}; block.begin < blocks->values(p, -1); block.begin = block.end) {
+      block.end = blocks->block_end(p, -1, block.begin);
+      const Tensor t = blocks->next(std::vector<SavedBlock>(size_t(engine.devices()), block));
+      std::vector<std::byte> bytes(t.bytes());
+      device.copy(bytes.data(), t.data, bytes.size(), Lane::compute);
+      device.sync();
+      by_float(t.dtype, [&]<class T>() {
+        for (int64_t i = 0; i < t.numel(); ++i) all.push_back(to_float(reinterpret_cast<const T*>(bytes.data())[i]));
+      });
+    }
+  return all;
+}
+
 // Numbers of threads that must give the bits of one thread, and how few of the law's whole matrix a quick run takes.
 extern const std::vector<int> kThreadCounts;
 extern const int kMatrixEvery;

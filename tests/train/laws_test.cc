@@ -187,16 +187,6 @@ TEST(Precisions, MastersAreWhatWasAskedFor) {
   EXPECT_NEAR(double(bytes_of_masters(DType::f32)) / double(bytes_of_masters(DType::bf16)), 2.0, 0.05);
 }
 
-std::vector<float> masters_of(Engine& engine, Rig& rig) {
-  std::vector<float> all;
-  engine.visit_whole([&](size_t, int state, const Tensor& whole) {
-    if (state >= 0) return;
-    const auto values = rig.read<float>(whole);
-    all.insert(all.end(), values.begin(), values.end());
-  });
-  return all;
-}
-
 // Split masters are f32 ones in another place: the same losses, norms, weights and masters, to the bit, at half the
 // memory.
 TEST(Precisions, SplitMastersAreThoseOfF32) {
@@ -210,13 +200,13 @@ TEST(Precisions, SplitMastersAreThoseOfF32) {
     Engine engine(tiny(ModelType::llama), o, rig.backend());
     engine.commit();
     engine.init_weights();
-    masters.push_back(masters_of(engine, rig));
+    masters.push_back(testing::all_masters(engine, *rig.device));
     for (int64_t step = 0; step < 8; ++step) {
       accumulate(engine, step);
       const StepState state = engine.finish_step();
       losses.push_back({state.loss, state.grad_norm});
     }
-    masters.push_back(masters_of(engine, rig));
+    masters.push_back(testing::all_masters(engine, *rig.device));
     for (const auto& unit : engine.model().params().units())
       for (const uint16_t w : rig.read<uint16_t>(unit->value)) masters.back().push_back(float(w));
     bytes.push_back(engine.memory().total(MemoryKind::masters));

@@ -102,7 +102,7 @@ Outcome run(const Setting& s, const Watch& fault = {}, int64_t steps = 2) {
       const StepState state = engine.finish_step();
       losses.push_back(state.loss / state.loss_targets);
     }
-    auto masters = all_masters(engine);
+    auto masters = testing::all_masters(engine, *cpu.device);
     const std::lock_guard lock(mutex);
     for (const Launch& launch : engine.update_launches())
       if (launch.inner > 0) run.product_flops[size_t(rank)] += launch.cost.flops;

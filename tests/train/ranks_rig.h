@@ -102,6 +102,7 @@ inline EngineOptions options(const Setting& s) {
   o.micro_batch_size = s.leaves > 0 ? 2 : s.sequences / (s.accumulation * s.replicas * s.shards);
   o.global_batch_size = s.sequences;
   o.zero_stage = s.stage;
+  o.save_block_bytes = 1000;  // tensors are several blocks
   o.sequence_parallel = s.sequence;
   if (s.beside) o.sums_beside = true;
   if (s.beside || s.pieces) o.least_piece = 1;
@@ -190,23 +191,6 @@ struct Curve {
   size_t weights = 0, gradients = 0, optimizer = 0;  // of rank 0's plan
 };
 
-inline std::vector<float> all_masters(Engine& engine) {
-  std::vector<std::vector<float>> units;
-  engine.visit_whole([&](size_t, int state, const Tensor& whole) {
-    if (state >= 0) return;
-    by_float(whole.dtype, [&]<class T>() {
-      auto& out = units.emplace_back();
-      for (int64_t i = 0; i < whole.numel(); ++i) out.push_back(to_float(whole.as<T>()[i]));
-    });
-  });
-  std::vector<float> all;
-  for (const auto& piece : engine.model().params().pieces()) {
-    const auto begin = units[size_t(piece.unit)].begin() + piece.of_wholes;
-    all.insert(all.end(), begin, begin + piece.slice->shape.numel());
-  }
-  return all;
-}
-
 inline Curve train(const Setting& s, int64_t steps = 3) {
   Curve curve;
   std::mutex mutex;
@@ -233,7 +217,7 @@ inline Curve train(const Setting& s, int64_t steps = 3) {
     if (engine.has_averages()) engine.use_averages();
     const double evaluation = engine.evaluate(tokens, targets);
     if (engine.has_averages()) engine.use_weights();
-    const auto masters = all_masters(engine);
+    const auto masters = testing::all_masters(engine, *cpu.device);
     const std::lock_guard lock(mutex);
     if (curve.losses.empty()) {
       curve.losses = losses, curve.norms = norms, curve.scores = scores, curve.masters = masters,

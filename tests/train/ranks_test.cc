@@ -323,7 +323,7 @@ TEST(Ranks, WeightsOfAnotherModelAreSharedOut) {
       Engine engine(load_model_config(folder + "/config.json"), options(s), {*cpu.device, *cpu.ops, mesh});
       engine.commit();
       load_weights(engine, *cpu.device, ModelFolder(folder));
-      const auto masters = all_masters(engine);
+      const auto masters = testing::all_masters(engine, *cpu.device);
       const std::lock_guard lock(mutex);
       if (want.empty()) want = masters;
       EXPECT_EQ(masters, want) << s.name();

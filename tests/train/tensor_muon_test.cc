@@ -220,7 +220,7 @@ std::vector<float> after_a_step(const Setting& s, Mistake mistake, bool swaps = 
     accumulate(engine, 0);
     engine.finish_step();
     engine.set_ops(*cpu.ops);
-    auto found = all_masters(engine);
+    auto found = testing::all_masters(engine, *cpu.device);
     const std::lock_guard lock(mutex);
     swapped += all.swapped;
     if (mesh.world().rank() == 0) masters = std::move(found);

@@ -396,9 +396,9 @@ TEST(TensorParallel, ARankReadsOnlyWhatItHas) {
       load_weights(engine, *cpu.device, ModelFolder(VerifiedModel{folder, true}));  // init_from
       mesh.world().barrier();
       if (mesh.world().rank() == 0) read_of_weights += bytes_read();
-      const std::vector<float> masters = all_masters(engine);
+      const std::vector<float> masters = testing::all_masters(engine, *cpu.device);
       load_checkpoint(engine, *cpu.device, folder);
-      EXPECT_EQ(all_masters(engine), masters) << s.name();
+      EXPECT_EQ(testing::all_masters(engine, *cpu.device), masters) << s.name();
     });
     // Weights, a third of all, are read by every shard up to stage 2.
     const double times = stage == 1 ? 4.0 / 3 : 1;
@@ -420,7 +420,7 @@ TEST(TensorParallel, WeightsOfAnotherModelAreSharedOut) {
         Engine engine(load_model_config(folder + "/config.json"), options(s), {*cpu.device, *cpu.ops, mesh});
         engine.commit();
         load_weights(engine, *cpu.device, ModelFolder(folder));
-        const auto masters = all_masters(engine);
+        const auto masters = testing::all_masters(engine, *cpu.device);
         const std::lock_guard lock(mutex);
         if (want.empty()) want = masters;
         EXPECT_EQ(masters, want) << name << " " << s.name();

@@ -190,7 +190,7 @@ inline WatchedCurve train_watched(const Setting& s, const Watch& fault, int64_t 
       watch.begin(Watch::Part::none);
       losses.push_back(state.loss / state.loss_targets), norms.push_back(state.grad_norm);
     }
-    const auto masters = all_masters(engine);
+    const auto masters = testing::all_masters(engine, *cpu.device);
     const std::lock_guard lock(mutex);
     curve.passes[size_t(mesh.world().rank())] = {watch.passes, watch.pass_bytes};
     if (mesh.world().rank() != 0) return;

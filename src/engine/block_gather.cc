@@ -1,0 +1,211 @@
+#include "engine/block_gather.h"
+
+#include <algorithm>
+
+#include "base/int.h"
+
+namespace athanor {
+namespace {
+
+Tensor bytes_of(const Tensor& t) { return {t.data, DType::u8, {int64_t(t.bytes())}}; }
+
+}  // namespace
+
+BlockGather::BlockGather(const Ctx& c, const ParamStore& params, int64_t bytes)
+    : c_(c),
+      params_(params),
+      units_(params.units()),
+      pieces_(params.pieces()),
+      ranks_(c.mesh.weights().size()),
+      rank_(c.mesh.weights().rank()),
+      shards_(params.shards()),
+      tensor_(params.tensor().ranks),
+      most_bytes_(bytes) {
+  CHECK(ranks_ % (shards_ * tensor_) == 0, ranks_, " ranks in copies of ", shards_, " times ", tensor_);
+  for (const ParamStore::Piece& piece : pieces_) {
+    const ParamSpec& spec = params_.specs()[size_t(piece.param)];
+    const auto number = size_t(piece.slice - spec.slices.data());
+    std::vector<Part>& parts = parts_.emplace_back();
+    for (int t = 0; t < tensor_; ++t) {
+      Placement::Slice slice = place(spec, {tensor_, t}, 0).slices[number];  // the same with any sharding
+      const auto same = std::ranges::find(parts, slice.strips, &Part::strips);
+      parts.push_back({params_.offset({piece.param}) + slice.offset, slice.strips,
+                       same == parts.end() ? t : int(same - parts.begin())});
+    }
+  }
+  bool any_split = false;
+  for (size_t p = 0; p < pieces_.size(); ++p) {
+    any_columns_ = any_columns_ || is_cut_by_columns(p);
+    any_split = any_split || units_[size_t(pieces_[p].unit)]->is_split();
+    for (int s = -1; s < int(params_.state_specs().size()); ++s)
+      if (s < 0 || params_.keeps(size_t(s), p))
+        block_bytes_ = std::max(block_bytes_, size_t(std::min(values(p, s), most_values(p, s))) * size_of(dtype(p, s)));
+  }
+  const bool elsewhere = shards_ * tensor_ > 1;  // blocks may consist of what other ranks have
+  const auto block_bytes = int64_t(block_bytes_);
+  if (!c_.arena.recording()) c_.arena.begin(kPhase);
+  if (elsewhere || any_split) block_ = c_.alloc("block", DType::u8, {block_bytes});
+  if (any_columns_) parts_of_block_ = c_.alloc("parts of a block", DType::u8, {block_bytes});
+  if (any_split)
+    halves_ =
+        c_.alloc("halves of a block of masters", DType::u8, {2 * round_up<int64_t>(block_bytes / 2, kArenaAlign)});
+}
+
+BlockGather::~BlockGather() {
+  block_ = parts_of_block_ = halves_ = {};
+  if (!c_.arena.recording()) c_.arena.end();
+}
+
+int64_t BlockGather::values(size_t piece, int state) const {
+  const Shape& whole = pieces_[piece].slice->shape;
+  return state < 0 ? whole.numel() : params_.state_specs()[size_t(state)].shape_of(piece, whole).numel();
+}
+
+DType BlockGather::dtype(size_t piece, int state) const {
+  return state < 0 ? units_[size_t(pieces_[piece].unit)]->saved_dtype() : params_.state_specs()[size_t(state)].dtype;
+}
+
+int64_t BlockGather::elements_of_value(int state) const {
+  return state < 0 ? 1 : params_.state_specs()[size_t(state)].block;
+}
+
+bool BlockGather::is_cut_by_columns(size_t piece) const {
+  return std::ranges::any_of(parts_[piece].front().strips, [](const Strips& s) { return s.count > 1; });
+}
+
+int64_t BlockGather::most_values(size_t piece, int state) const {
+  const int64_t most = std::max<int64_t>(1, most_bytes_ / int64_t(size_of(dtype(piece, state))));
+  if (!is_cut_by_columns(piece)) return most;
+  const int64_t row = parts_[piece].front().strips.front().step;
+  return std::max<int64_t>(1, most / row) * row;
+}
+
+// A block ends within no strip of rows of any rank, so that a rank has one range of it.
+int64_t BlockGather::block_end(size_t piece, int state, int64_t begin) const {
+  int64_t end = std::min(values(piece, state), begin + most_values(piece, state));
+  if (tensor_ == 1 || elements_of_value(state) > 1 || is_cut_by_columns(piece)) return end;
+  for (const Part& part : parts_[piece])
+    for (const Strips& s : part.strips)
+      for (const int64_t edge : {s.at, s.at + s.length})
+        if (begin < edge) end = std::min(end, edge);
+  return end;
+}
+
+// A range of a tensor that this rank has; of split masters the values or the rests.
+Tensor BlockGather::view(const SavedBlock& b, ParamStore::Range range, bool rests) const {
+  const ParamStore::Unit& unit = unit_of(b);
+  if (b.state >= 0) return unit.states[size_t(b.state)].part(range);
+  return unit.part(unit.is_split() && !rests ? unit.value : unit.master, range);
+}
+
+// What the block consists of, in the order of parts; of a copy that the writer belongs to.
+std::vector<BlockGather::Transfer> BlockGather::transfers(const SavedBlock& b, int writer) const {
+  const ParamStore::Unit& unit = unit_of(b);
+  const int64_t per_value = elements_of_value(b.state), share = unit.layout.numel / shards_;
+  const int copy = writer / (shards_ * tensor_) * (shards_ * tensor_), of_writer = writer % tensor_;
+  const bool is_shard = b.state >= 0 ? params_.sharded() : unit.is_shard(unit.master);
+  const std::vector<Part>& parts = parts_[b.piece];
+  std::vector<Transfer> all;
+  int64_t at = 0;
+  for (int t = 0; t < tensor_; ++t) {
+    if (parts[size_t(t)].first != t) continue;
+    int64_t first = INT64_MAX, last = 0, count = 0;  // elements of the part
+    for_each_run(parts[size_t(t)].strips, b.begin * per_value, b.end * per_value,
+                 [&](int64_t, int64_t part_at, int64_t length) {
+                   first = std::min(first, part_at), last = std::max(last, part_at + length), count += length;
+                 });
+    if (count == 0) continue;
+    CHECK(count == last - first, pieces_[b.piece].slice->name, ": values ", b.begin, " to ", b.end, " are ", count,
+          " elements within ", last - first, " of a rank's part");
+    const int tensor = parts[size_t(of_writer)].first == t ? of_writer : t;
+    const int64_t begin = parts[size_t(t)].begin + first, end = begin + count;
+    const int own = writer / tensor_ % shards_;
+    for (int64_t s = is_shard ? begin / share : own; s <= (is_shard ? (end - 1) / share : own); ++s) {
+      const ParamStore::Range range =
+          is_shard ? ParamStore::Range{std::max(begin, s * share), std::min(end, (s + 1) * share)}
+                   : ParamStore::Range{begin, end};
+      all.push_back({copy + int(s) * tensor_ + tensor, range, at + range.begin - begin});
+    }
+    at += count;
+  }
+  CHECK(at == (b.end - b.begin) * per_value, pieces_[b.piece].slice->name, ": ranks have ", at, " elements of ",
+        b.end - b.begin, " values");
+  return all;
+}
+
+// This rank's block as a view of what it has, if it has all of it in the order of the file.
+Tensor BlockGather::in_place(const SavedBlock& b) const {
+  if (has_sizes(b)) {
+    const ParamStore::State& state = unit_of(b).states[size_t(b.state)];
+    const int64_t first = state.first_of(b.piece);
+    return state.t.slice(first + b.begin, first + b.end);
+  }
+  if (is_split(b) || is_cut_by_columns(b.piece)) return {};
+  const std::vector<Transfer> all = transfers(b, rank_);
+  return all.size() == 1 && all.front().from == rank_ ? view(b, all.front().range, false) : Tensor{};
+}
+
+// Sends what others want and this rank has, and receives this rank's block, in the order of parts.
+void BlockGather::exchange(std::span<const SavedBlock> wanted, const Tensor& to, bool rests) {
+  std::vector<Tensor> out(wanted.size()), in(wanted.size());
+  for (int w = 0; w < ranks_; ++w) {
+    const SavedBlock& b = wanted[size_t(w)];
+    if (b.empty() || has_sizes(b) || (rests && !is_split(b)) || (w == rank_ && !to)) continue;
+    const int64_t per_value = elements_of_value(b.state);
+    for (const Transfer& t : transfers(b, w)) {
+      const int64_t at = t.at / per_value, count = (t.range.end - t.range.begin) / per_value;
+      if (t.from == rank_ && w == rank_) {
+        const Tensor mine = view(b, t.range, rests);
+        c_.device.copy(to.at(at), mine.data, mine.bytes(), Lane::compute);
+      } else if (t.from == rank_) {
+        out[size_t(w)] = bytes_of(view(b, t.range, rests));
+      } else if (w == rank_) {
+        in[size_t(t.from)] = bytes_of(to.slice(at, at + count));
+      }
+    }
+  }
+  if (shards_ * tensor_ > 1) c_.mesh.weights().all_to_all(out, in, Lane::compute);
+}
+
+Tensor BlockGather::next(std::span<const SavedBlock> wanted) {
+  CHECK(int(wanted.size()) == ranks_, wanted.size(), " blocks for ", ranks_, " ranks");
+  const CollectiveSubject subject("a checkpoint");
+  const SavedBlock& mine = wanted[size_t(rank_)];
+  const Tensor direct = mine.empty() ? Tensor{} : in_place(mine);
+  const bool gathers = !mine.empty() && !direct, split = gathers && is_split(mine);
+  const int64_t n = mine.end - mine.begin;
+  const auto as = [n](const Buffer& buffer, DType type, size_t offset = 0) {
+    return Tensor{buffer.t.at(int64_t(offset)), type, {n}};
+  };
+  const bool columns = gathers && is_cut_by_columns(mine.piece);
+  Tensor parts;  // of the block
+  if (gathers) parts = as(columns ? parts_of_block_ : block_, dtype(mine.piece, mine.state));
+  Tensor values = parts, rests;
+  if (split) values = as(halves_, DType::bf16), rests = as(halves_, DType::i16, halves_.t.bytes() / 2);
+  exchange(wanted, values, false);
+  if (params_.split()) exchange(wanted, rests, true);
+  if (split) c_.run(JoinMaster{.master = parts, .param = values, .rest = rests});
+  return columns ? in_order(mine, parts) : gathers ? parts : direct;
+}
+
+// The parts of whole rows that ranks have as columns, in their places.
+Tensor BlockGather::in_order(const SavedBlock& b, const Tensor& parts) {
+  const Tensor block{block_.t.data, parts.dtype, parts.shape};
+  int64_t at = 0;
+  for (size_t t = 0; t < parts_[b.piece].size(); ++t) {
+    const Part& part = parts_[b.piece][t];
+    if (part.first != int(t)) continue;
+    int64_t count = 0;
+    for (const Strips& s : part.strips) {
+      const int64_t rows = (b.end - b.begin) / s.step;
+      const Shape shape{rows, s.length};
+      c_.run(Combine{.y = {block.at(s.at), block.dtype, shape, s.step},
+                     .a = {parts.at(at + s.part_at), block.dtype, shape, s.part_step}});
+      count += rows * s.length;
+    }
+    at += count;
+  }
+  return block;
+}
+
+}  // namespace athanor

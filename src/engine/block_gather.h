@@ -1,0 +1,79 @@
+// BlockGather: brings the tensors of a checkpoint, block by block, to the ranks that write them, one block for each
+// rank in a round. So a save needs memory for a few blocks, whatever the size of the model; which rank writes what, and
+// in which order, is the caller's choice.
+#pragma once
+#include <span>
+#include <vector>
+
+#include "param/param_store.h"
+
+namespace athanor {
+
+// Values [begin, end) of a tensor of a checkpoint, in the order of the file: the master of a piece (state -1), or one
+// of its optimizer states.
+struct SavedBlock {
+  size_t piece = 0;
+  int state = -1;
+  int64_t begin = 0, end = 0;
+  bool empty() const { return begin == end; }
+};
+
+class BlockGather {
+ public:
+  static constexpr int64_t kBytes = 4 << 20;
+  static constexpr const char* kPhase = "blocks of a checkpoint";
+
+  // Records the memory that it needs, in a dry run, or begins the recorded phase of the arena, which ends with it.
+  // bytes: of a block, at most; columns that ranks share are gathered by whole rows, at least one.
+  BlockGather(const Ctx&, const ParamStore&, int64_t bytes);
+  ~BlockGather();
+  BlockGather(const BlockGather&) = delete;
+  BlockGather& operator=(const BlockGather&) = delete;
+
+  int64_t values(size_t piece, int state) const;
+  DType dtype(size_t piece, int state) const;
+  size_t block_bytes() const { return block_bytes_; }  // of the largest block
+  // Where the block ends that begins at `begin`.
+  int64_t block_end(size_t piece, int state, int64_t begin) const;
+  // Collective. wanted: the block that each rank gets, by its number in ProcessMesh::weights(); empty: none. Returns
+  // this rank's, [values], in device memory; valid until the next call.
+  Tensor next(std::span<const SavedBlock> wanted);
+
+ private:
+  // What one of the ranks that share products has of a piece.
+  struct Part {
+    int64_t begin;  // in its unit
+    std::vector<Strips> strips;
+    int first;  // the first of these ranks that has the same
+  };
+  // A range of a part, of one rank.
+  struct Transfer {
+    int from;
+    ParamStore::Range range;  // elements of the unit
+    int64_t at;               // place of the first one, in elements, among all that the block consists of
+  };
+  const ParamStore::Unit& unit_of(const SavedBlock& b) const { return *units_[size_t(pieces_[b.piece].unit)]; }
+  bool has_sizes(const SavedBlock& b) const { return b.state >= 0 && params_.has_sizes(size_t(b.state)); }
+  bool is_split(const SavedBlock& b) const { return b.state < 0 && unit_of(b).is_split(); }
+  int64_t elements_of_value(int state) const;
+  int64_t most_values(size_t piece, int state) const;  // of a block
+  bool is_cut_by_columns(size_t piece) const;
+  Tensor view(const SavedBlock&, ParamStore::Range, bool rests) const;
+  std::vector<Transfer> transfers(const SavedBlock&, int writer) const;
+  Tensor in_place(const SavedBlock&) const;
+  void exchange(std::span<const SavedBlock> wanted, const Tensor& to, bool rests);
+  Tensor in_order(const SavedBlock&, const Tensor& parts);
+
+  Ctx c_;
+  const ParamStore& params_;
+  const std::vector<std::unique_ptr<ParamStore::Unit>>& units_;
+  const std::vector<ParamStore::Piece> pieces_;
+  const int ranks_, rank_, shards_, tensor_;
+  std::vector<std::vector<Part>> parts_;  // of each piece
+  bool any_columns_ = false;
+  const int64_t most_bytes_;
+  size_t block_bytes_ = 0;
+  Buffer block_, parts_of_block_, halves_;
+};
+
+}  // namespace athanor
