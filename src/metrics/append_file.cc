@@ -27,18 +27,32 @@ int write_all(int fd, std::string_view data) {
 
 }  // namespace
 
-AppendFile::AppendFile(const std::string& folder, const std::string& name, int64_t size)
-    : path_(cat(folder, "/", name)) {
+AppendFile::AppendFile(std::string folder, std::string name, AppendOptions options)
+    : folder_(std::move(folder)),
+      name_(std::move(name)),
+      path_(cat(folder_, "/", name_)),
+      head_(std::move(options.head)) {
+  if (!open()) return;
+  if (options.size < 0) return;
+  if (::ftruncate(file_.get(), options.size) == 0)
+    size_ = options.size;
+  else
+    warn("cannot be cut", std::strerror(errno));
+}
+
+bool AppendFile::open() {
   try {
-    make_dirs(folder);
-    file_ = create_below(folder, name, O_WRONLY | O_APPEND);
+    make_dirs(folder_);
+    file_ = create_below(folder_, name_, O_WRONLY | O_APPEND);
   } catch (const Error& e) {
     warn("cannot be opened", e.what());
-    return;
+    return false;
   }
-  if (size >= 0 && ::ftruncate(file_.get(), size) != 0) warn("cannot be cut", std::strerror(errno));
   struct stat info {};
-  if (::fstat(file_.get(), &info) == 0 && S_ISREG(info.st_mode)) size_ = info.st_size;
+  regular_ = ::fstat(file_.get(), &info) == 0 && S_ISREG(info.st_mode);
+  size_ = regular_ ? info.st_size : 0;
+  torn_ = false;
+  return true;
 }
 
 AppendFile::~AppendFile() {
@@ -47,7 +61,34 @@ AppendFile::~AppendFile() {
 }
 
 bool AppendFile::append(std::string_view record) {
-  if (!file_) return false;
+  if (!file_ || (regular_ && is_lost() && !make_again())) return false;
+  return write(record);
+}
+
+// Whether the path names another file than the open one, or none. An error of the system's tells neither.
+bool AppendFile::is_lost() const {
+  struct stat mine {};
+  struct stat there {};
+  if (::fstat(file_.get(), &mine) != 0) return false;
+  if (::stat(path_.c_str(), &there) != 0) return errno == ENOENT || errno == ENOTDIR;
+  return mine.st_dev != there.st_dev || mine.st_ino != there.st_ino;
+}
+
+bool AppendFile::make_again() {
+  if (!head_) {
+    warn("was deleted or renamed", "its further records are lost");
+    return false;
+  }
+  if (!open()) return false;
+  if (is_lost())
+    regular_ = false;  // a file system whose inode numbers say nothing
+  else
+    log::warn("metrics: ", path_, " was deleted or renamed while this run writes it: it is made again, with the ",
+              "records from here on");
+  return size_ > 0 || head_->empty() || write(*head_);
+}
+
+bool AppendFile::write(std::string_view record) {
   if (torn_ && ::ftruncate(file_.get(), size_) != 0) return false;
   torn_ = false;
   if (const int error = write_all(file_.get(), record)) {

@@ -119,7 +119,7 @@ std::string json_line(const QuantizedMetrics& m) { return line_of("quantized", m
 std::string json_line(const CommunicationMetrics& m) { return line_of("communication", m, communication_fields()); }
 std::string json_line(const EventRecord& e) { return line_of(to_string(e.kind), e, event_fields()); }
 
-JsonlSink::JsonlSink(const std::string& path) : tail_(find_tail(path)), file_(path, tail_.size) {}
+JsonlSink::JsonlSink(const std::string& path) : tail_(find_tail(path)), file_(path, {.size = tail_.size}) {}
 
 void JsonlSink::write(std::string line) {
   line += '\n';

@@ -127,10 +127,17 @@ std::string tfrecord(std::string_view data) {
   return out;
 }
 
+namespace {
+
+// Says which version of the format the file has.
+std::string first_record() { return tfrecord(event_record(now(), 0, 3, "brain.Event:2")); }
+
+}  // namespace
+
 TensorboardSink::TensorboardSink(const std::string& folder, int64_t interval)
-    : file_(parent_dir(folder), cat(base_name(folder), "/", new_name(folder)), -1),
+    : file_(parent_dir(folder), cat(base_name(folder), "/", new_name(folder)), {.head = first_record()}),
       interval_(std::max<int64_t>(1, interval)) {
-  file_.append(tfrecord(event_record(now(), 0, 3, "brain.Event:2")));
+  file_.append(first_record());
 }
 
 void TensorboardSink::start_at(int64_t step, double time) {

@@ -18,7 +18,7 @@ void append_field(std::string& out, std::string_view key, double value) {
 TraceWriter::TraceWriter(const std::string& path) : TraceWriter(path, Options{}) {}
 
 TraceWriter::TraceWriter(const std::string& path, const Options& options)
-    : file_(path, 0), options_(options), closed_(!file_.append("[\n")) {}
+    : file_(path, {.size = 0, .head = std::nullopt}), options_(options), closed_(!file_.append("[\n")) {}
 
 TraceWriter::~TraceWriter() { close(); }
 

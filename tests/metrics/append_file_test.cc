@@ -35,7 +35,7 @@ TEST(AppendFile, ARecordThatDoesNotFitLeavesNoPart) {
 TEST(AppendFile, AGivenSizeCutsWhatLiesBehind) {
   const TempDir dir;
   put(dir / "log", "one\ntorn");
-  EXPECT_TRUE(AppendFile(dir / "log", 4).append("two\n"));
+  EXPECT_TRUE(AppendFile(dir / "log", {.size = 4}).append("two\n"));
   EXPECT_EQ(contents(dir / "log"), "one\ntwo\n");
 }
 
@@ -46,7 +46,7 @@ TEST(AppendFile, APlantedLinkIsNotFollowed) {
   std::filesystem::create_symlink(dir / "", dir / "folder");
   const std::string log = stderr_of([&] {
     EXPECT_FALSE(AppendFile(dir / "log").append("text\n"));
-    EXPECT_FALSE(AppendFile(dir / "", "folder/other", -1).append("text\n"));
+    EXPECT_FALSE(AppendFile(dir / "", "folder/other", {}).append("text\n"));
   });
   EXPECT_EQ(count_of(log, "symbolic link"), 2) << log;
   EXPECT_EQ(contents(dir / "victim"), "precious");
@@ -58,6 +58,48 @@ TEST(AppendFile, WithoutASizeTheFileIsKept) {
   put(dir / "log", "one\n");
   EXPECT_TRUE(AppendFile(dir / "log").append("two\n"));
   EXPECT_EQ(contents(dir / "log"), "one\ntwo\n");
+}
+
+TEST(AppendFile, IsMadeAgainWhenDeletedOrRenamed) {
+  const TempDir dir;
+  AppendFile file(dir / "run/log", {.head = "head\n"});
+  EXPECT_TRUE(file.append("one\n"));
+  const std::string log = stderr_of([&] {
+    std::filesystem::remove_all(dir / "run");
+    EXPECT_TRUE(file.append("two\n"));
+    EXPECT_TRUE(file.append("three\n"));
+    EXPECT_EQ(contents(dir / "run/log"), "head\ntwo\nthree\n");
+    std::filesystem::rename(dir / "run/log", dir / "run/log.1");
+    put(dir / "run/log", "of another program\n");
+    EXPECT_TRUE(file.append("four\n"));
+  });
+  EXPECT_EQ(contents(dir / "run/log"), "of another program\nfour\n");
+  EXPECT_EQ(contents(dir / "run/log.1"), "head\ntwo\nthree\n");
+  EXPECT_EQ(count_of(log, "was deleted or renamed"), 2) << log;
+}
+
+TEST(AppendFile, RetriesWhatCannotBeMadeAgainAndWarnsOnce) {
+  const TempDir dir;
+  AppendFile file(dir / "run/log");
+  std::filesystem::remove_all(dir / "run");
+  put(dir / "run", "in the way");
+  const std::string log = stderr_of([&] {
+    EXPECT_FALSE(file.append("one\n"));
+    EXPECT_FALSE(file.append("two\n"));
+    std::filesystem::remove(dir / "run");
+    EXPECT_TRUE(file.append("three\n"));
+  });
+  EXPECT_EQ(contents(dir / "run/log"), "three\n");
+  EXPECT_EQ(count_of(log, "cannot be opened"), 1) << log;
+}
+
+TEST(AppendFile, WithoutAHeadIsNotMadeAgain) {
+  const TempDir dir;
+  AppendFile file(dir / "log", {.head = std::nullopt});
+  std::filesystem::remove(dir / "log");
+  const std::string log = stderr_of([&] { EXPECT_FALSE(file.append("one\n")); });
+  EXPECT_FALSE(std::filesystem::exists(dir / "log"));
+  EXPECT_EQ(count_of(log, "further records are lost"), 1) << log;
 }
 
 }  // namespace

@@ -141,6 +141,16 @@ TEST(Tensorboard, TheFirstRecordIsTheFileVersion) {
   EXPECT_EQ(records[0].size(), 26u);
 }
 
+TEST(Tensorboard, AFileMadeAgainBeginsWithItsVersion) {
+  const TempDir dir;
+  TensorboardSink sink(dir.path());
+  std::filesystem::remove(sink.path());
+  sink.step(at(1, 2.5));
+  const auto events = read_events(sink.path());
+  ASSERT_GE(events.size(), 2u);
+  EXPECT_EQ(events[0].version, "brain.Event:2");
+}
+
 // From the format's documentation: length 38 has this checksum.
 TEST(Tensorboard, FramesHaveTheKnownMaskedChecksum) {
   const std::string frame = tfrecord(std::string(38, 'x'));
