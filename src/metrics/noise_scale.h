@@ -15,6 +15,10 @@ struct BatchGradient {
 
 class NoiseScale {
  public:
+  NoiseScale() = default;
+  NoiseScale(double signal, double noise) : signal_(signal), noise_(noise) {}  // goes on from earlier averages
+  double signal() const { return signal_; }
+  double noise() const { return noise_; }
   void add(BatchGradient small, BatchGradient large) {
     const double signal = (large.tokens * large.norm_sq - small.tokens * small.norm_sq) / (large.tokens - small.tokens);
     const double noise = (small.norm_sq - large.norm_sq) / (1 / small.tokens - 1 / large.tokens);

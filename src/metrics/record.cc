@@ -70,7 +70,7 @@ constexpr std::array<RecordField<S>, 40> kStepFields = {{
      &S::weight_decay},
     {"noise_scale", "tokens",
      "gradient noise scale: the batch size above which larger batches save few steps, from averages over about 100 "
-     "steps; absent without log_noise_scale and until the estimate is positive",
+     "steps, which checkpoints hold; absent without log_noise_scale and until the estimate is positive",
      "train/noise_scale", false, &S::noise_scale},
     {"max_attention_logit", "",
      "largest attention score of the step, before the softmax, over all heads; absent without qk_clip_threshold",

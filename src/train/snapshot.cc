@@ -172,6 +172,8 @@ std::string state_json(const RunState& s) {
     j["squared_lr_sum"] = d.squared_lr_sum;
   }
   if (s.peak.flops > 0) j["mfu_peak"] = {{"flops", s.peak.flops}, {"of", s.peak.of}};
+  if (s.noise_scale.noise() != 0)
+    j["noise_scale"] = {{"signal", s.noise_scale.signal()}, {"noise", s.noise_scale.noise()}};
   if (s.rollbacks > 0) j["rollbacks"] = s.rollbacks;
   if (s.reached_loss) j["reached_loss"] = *s.reached_loss;
   for (const RunBranch& b : s.branches)
@@ -205,6 +207,8 @@ RunState parse_state(const std::string& text, const std::string& where) {
     s.device.squared_lr_sum = j.value("squared_lr_sum", 0.0);
     s.device.spikes = j.value("spikes", int64_t{0});  // absent in checkpoints of older versions
     s.device.spikes_in_row = j.value("spikes_in_row", int64_t{0});
+    if (const auto scale = j.find("noise_scale"); scale != j.end())
+      s.noise_scale = {scale->at("signal").get<double>(), scale->at("noise").get<double>()};
     s.rollbacks = j.value("rollbacks", int64_t{0});
     if (j.contains("reached_loss")) s.reached_loss = j.at("reached_loss").get<double>();
     for (const auto& b : j.value("branches", nlohmann::json::array()))

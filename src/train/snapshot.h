@@ -9,6 +9,7 @@
 
 #include "convert/model_folder.h"
 #include "engine/engine.h"
+#include "metrics/noise_scale.h"
 #include "perf/mfu_peak.h"
 #include "tokenizer/tokenizer.h"
 
@@ -31,6 +32,7 @@ struct RunState {
   MfuPeak peak;                                       // unless configured
   StepState device;                                   // the part that persists between steps
   std::optional<SpikeWindow> window = std::nullopt;   // if spikes are detected
+  NoiseScale noise_scale = {};                        // averages; zeros without log_noise_scale
   int64_t rollbacks = 0;                              // number of rollbacks due to spikes
   std::optional<double> reached_loss = std::nullopt;  // validation loss that ended the run by stop_at_loss
   std::vector<RunBranch> branches = {};               // changes of the horizon, the latest last

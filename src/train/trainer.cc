@@ -341,13 +341,13 @@ void Trainer::report(const StepResult& result, const LaunchedStep& launched, flo
   if (done.spike != 0) report_spike(m, done);
 }
 
-// Of the steps so far; tokens: of this step.
+// Gradient noise scale by the averages up to this step; tokens: of this step.
 std::optional<double> Trainer::noise_scale(const StepState& done, double tokens) {
   const MicroGradients micro = engine_->micro_gradients();
   const double small = double(micro.sequences * config_.seq_length);
   const double norm = done.micro_norm * tokens / small;  // was divided by the tokens of the step
-  noise_scale_.add({small, norm * norm / double(micro.count)}, {tokens, double(done.grad_norm) * done.grad_norm});
-  return noise_scale_.tokens();
+  state_.noise_scale.add({small, norm * norm / double(micro.count)}, {tokens, double(done.grad_norm) * done.grad_norm});
+  return state_.noise_scale.tokens();
 }
 
 void Trainer::report_spike(const StepMetrics& m, const StepState& done) {

@@ -13,7 +13,6 @@
 #include "infer/evaluate.h"
 #include "infer/multiple_choice.h"
 #include "metrics/environment.h"
-#include "metrics/noise_scale.h"
 #include "metrics/sink.h"
 #include "metrics/trace.h"
 #include "perf/step_profile.h"
@@ -161,8 +160,7 @@ class Trainer {
   int64_t launched_samples_ = 0;       // of all launched steps: the loader's position
   int64_t step_sequences_ = 0;         // of steps launched now
   bool ended_ = false;                 // by on_step
-  NoiseScale noise_scale_;
-  bool spiking_ = false;  // the last collected steps are as many spikes as trigger a rollback
+  bool spiking_ = false;               // the last collected steps are as many spikes as trigger a rollback
   StepTable table_;
   PhaseClock::Clock::time_point started_, last_save_;
   int64_t last_saved_step_ = -1;

@@ -350,6 +350,7 @@ void Trainer::start(const std::optional<Resume>& resume) {
     const RunState loaded = load_checkpoint(*engine_, backend_.device, resume->folder);
     state_ = loaded;
     if (config_.log_quantization_interval == 0) state_.quantized.clear();
+    if (!config_.log_noise_scale) state_.noise_scale = {};
     if (resume->branch) state_.branches.push_back(*resume->branch);
     const std::string peak = choose_peak();
     metrics_.event(with_plan({.kind = EventKind::resume,

@@ -175,6 +175,20 @@ TEST_F(TrainerTest, TheNoiseScaleIsLoggedAndChangesNothing) {
   EXPECT_NE(events("one", EventKind::warn).at(0).text.find("log_noise_scale"), std::string::npos);
 }
 
+TEST_F(TrainerTest, TheNoiseScaleOfAResumedRunIsThatOfAWholeOne) {
+  const std::vector<std::string> set = {"micro_batch_size=1", "log_noise_scale=true", "lr_decay_iters=8"};
+  ASSERT_EQ(run(config("whole", set)), Exit::done);
+  for (const char* steps : {"train_iters=3", "train_iters=8"})
+    ASSERT_EQ(run(config("parts", {set[0], set[1], set[2], steps})), Exit::done);
+  EXPECT_EQ(bytes("whole", 8, "state.json"), bytes("parts", 8, "state.json"));
+  const auto whole = history("whole").steps, parts = history("parts").steps;
+  ASSERT_EQ(parts.size(), 8u);
+  for (size_t i = 0; i < 8; ++i) EXPECT_EQ(whole[i].noise_scale, parts[i].noise_scale) << i;
+  EXPECT_NE(read_run_state(cat(dir_.path(), "/whole/", step_folder(8))).noise_scale.noise(), 0);
+  ASSERT_EQ(run(config("parts", {set[0], set[2], "train_iters=9"})), Exit::done);
+  EXPECT_EQ(read_run_state(cat(dir_.path(), "/parts/", step_folder(9))).noise_scale.noise(), 0) << "was switched off";
+}
+
 TEST_F(TrainerTest, ScoresAreLoggedAndClipped) {
   const auto scores = [&](const char* run) {
     std::vector<double> all;
