@@ -1,8 +1,11 @@
 // RunLock: one run per save folder, and the cleanup that only the lock's holder may do.
 #include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -48,22 +51,65 @@ void clear_leftovers(const std::string& root) {
   }
 }
 
+// Whether the path names the open file. An error of the system's, other than that there is none, tells neither.
+bool names(const std::string& path, const Fd& file) {
+  struct stat held {};
+  struct stat there {};
+  if (!file || fstat(file.get(), &held) != 0) return false;
+  if (stat(path.c_str(), &there) != 0) return errno != ENOENT && errno != ENOTDIR;
+  return held.st_dev == there.st_dev && held.st_ino == there.st_ino;
+}
+
 }  // namespace
 
-RunLock::RunLock(std::string root) : root_(std::move(root)) {
+RunLock::RunLock(std::string root)
+    : root_(std::move(root)), holder_(cat("host ", host_name(), ", process ", getpid())) {
   make_dirs(root_);
-  const std::string path = cat(root_, "/", kLockName);
-  file_ = create_below(root_, std::string(kLockName), O_RDWR);
-  if (!lock_file(file_, path, cat("two runs in ", root_))) {
-    const std::string holder = read_all(file_, 4096, path);
-    throw Error(cat("save folder ", root_, " is in use by another run (",
-                    holder.empty() ? "unknown holder" : printable(holder.substr(0, holder.find('\n'))),
+  if (const std::string other = take(); !other.empty())
+    throw Error(cat("save folder ", root_, " is in use by another run (", other,
                     "): wait for it, stop it, or choose another save folder"));
-  }
-  if (ftruncate(file_.get(), 0) != 0) throw_io("writing", path, errno);
-  const std::string holder = cat("host ", host_name(), ", process ", getpid(), "\n");
-  write_all(file_, std::as_bytes(std::span(holder)), path);
   clear_leftovers(root_);
+}
+
+std::string RunLock::take() {
+  const std::string path = cat(root_, "/", kLockName);
+  Fd file = create_below(root_, std::string(kLockName), O_RDWR);
+  if (!lock_file(file, path, cat("two runs in ", root_))) {
+    const std::string text = read_all(file, 4096, path);
+    const std::string other = text.substr(0, text.find('\n'));
+    return other.empty() ? "unknown holder" : printable(other);
+  }
+  if (!names(root_, folder_)) {  // network file systems refuse to lock folders
+    Fd folder(::open(root_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (folder && ::flock(folder.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
+      return cat("unknown holder: it locks the folder itself, as a run does whose ", kLockName, " was removed");
+    folder_ = std::move(folder);
+  }
+  if (ftruncate(file.get(), 0) != 0) throw_io("writing", path, errno);
+  const std::string line = cat(holder_, "\n");
+  write_all(file, std::as_bytes(std::span(line)), path);
+  file_ = std::move(file);
+  return "";
+}
+
+void RunLock::keep() {
+  if (names(cat(root_, "/", kLockName), file_)) return;
+  std::string other;
+  try {
+    make_dirs(root_);
+    other = take();
+    if (other.empty())
+      log::warn("save folder ", root_, ": ", kLockName,
+                " was removed while this run uses the folder: it is made again");
+  } catch (const Error& e) {  // training needs the folder only when it saves
+    if (!std::exchange(told_, true))
+      log::warn("save folder ", root_, ": ", kLockName, " was removed and cannot be made again: ", e.what());
+    return;
+  }
+  if (!other.empty() && other != printable(holder_))
+    throw Error(cat("save folder ", root_, " is in use by another run (", other, ") since its ", kLockName,
+                    " was removed: this run ends and saves nothing more there; to run both, give one of "
+                    "them another save folder"));
 }
 
 }  // namespace athanor

@@ -20,16 +20,22 @@
 
 namespace athanor {
 
-// Exclusive write access to a save folder (flock on ROOT/.lock, released by the kernel when the process ends). Taking
-// the lock creates the folder and removes incomplete steps that killed runs left.
+// Exclusive write access to a save folder: locks ROOT/.lock and, where the file system can, the folder itself, so that
+// a removed `.lock` lets no second run in. The kernel frees both when the process ends. Taking the lock creates the
+// folder and removes incomplete steps that killed runs left.
 class RunLock {
  public:
   explicit RunLock(std::string root);  // throws an Error naming the host and process that hold it
   const std::string& root() const { return root_; }
+  // Makes `.lock` again if somebody removed it, with a warning. Throws an Error if another run has the folder since.
+  void keep();
 
  private:
-  std::string root_;
-  Fd file_;
+  std::string take();  // locks; "": done, else who holds the lock
+
+  std::string root_, holder_;
+  Fd file_, folder_;
+  bool told_ = false;
 };
 
 // Position of a rank's piece in the logical tensor; the piece's own shape is its extent.

@@ -303,8 +303,10 @@ void Checkpointer::begin(const RunState& state, std::string why, SaveExtras extr
   state_ = state_json(state);
   prune_ = prune, diverged_ = options.diverged;
   const std::string mine = failure_of([&] {
-    if (options_.lock) make_room();
-    if (options_.lock) writer_ = std::make_unique<CheckpointWriter>(*options_.lock, state.step, options);
+    if (!options_.lock) return;
+    options_.lock->keep();
+    make_room();
+    writer_ = std::make_unique<CheckpointWriter>(*options_.lock, state.step, options);
   });
   if (const std::string failure = of_any_rank(named(mine)); !failure.empty()) return fail(failure, !mine.empty());
   const std::string folder = cat(options_.root, "/", tmp_folder(state.step));

@@ -20,7 +20,7 @@ namespace athanor {
 
 struct CheckpointerOptions {
   std::string root;                 // the save folder, at the same path on all ranks
-  const RunLock* lock = nullptr;    // of rank 0
+  RunLock* lock = nullptr;          // of rank 0
   Communicator* control = nullptr;  // all ranks, host memory; null: one rank
   bool background = false;          // takes host memory of snapshot_bytes()
   int64_t keep_latest = 0;          // checkpoints; 0: all

@@ -217,6 +217,7 @@ bool Trainer::launch_step() {
     clock_.enter(Phase::data);
     const HostBatch* next = nullptr;
     try {
+      if (!failure_ && lock_ && m == 0) lock_->keep();
       if (!failure_) next = &loader_->next();
     } catch (const Error& e) {
       failure_ = e;

@@ -7,6 +7,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <filesystem>
+#include <fstream>
+#include <memory>
+
 #include "checkpoint/printable.h"
 #include "tests/checkpoint/faults.h"
 #include "tests/checkpoint/sample_run.h"
@@ -192,6 +196,30 @@ TEST_F(Store, TheLockHasOneHolderAndSaysWho) {
                  "choose another save folder");
   }
   const RunLock again(root);  // freed by the destructor
+}
+
+TEST_F(Store, ARemovedLockFileLetsNoSecondRunIn) {
+  RunLock lock(root);
+  const std::string file = root + "/.lock";
+  fs::remove(file);
+  EXPECT_ERROR(RunLock{root}, "in use by another run", ".lock was removed");
+  fs::remove(file);
+  log::configure({});
+  ::testing::internal::CaptureStderr();
+  lock.keep();
+  lock.keep();
+  const std::string log = ::testing::internal::GetCapturedStderr();
+  EXPECT_NE(log.find("it is made again"), std::string::npos) << log;
+  EXPECT_EQ(log.find("it is made again"), log.rfind("it is made again")) << log;
+  EXPECT_ERROR(RunLock{root}, "in use by another run", cat("process ", getpid()));
+}
+
+TEST_F(Store, ALockEndsWhenItsFolderIsOfAnotherRun) {
+  RunLock lock(root);
+  fs::rename(root, root + ".away");
+  const auto other = std::make_unique<RunLock>(root);
+  std::ofstream(root + "/.lock") << "host elsewhere, process 1\n";
+  EXPECT_ERROR(lock.keep(), "in use by another run", "host elsewhere, process 1", ".lock was removed");
 }
 
 TEST_F(Store, AKilledHolderFreesTheLock) {

@@ -495,5 +495,28 @@ TEST_F(TrainerTest, TwoRunsCannotShareAFolder) {
   EXPECT_THROW(run(config("r")), Error);
 }
 
+TEST_F(TrainerTest, ARunFolderDeletedInMidRunIsMadeAgain) {
+  const std::string folder = dir_.path() + "/r";
+  EXPECT_EQ(run(config("r"), false, at(Activity::step, 6, [&] { fs::remove_all(folder); })), Exit::done);
+  const RunRecords log = history("r");
+  ASSERT_FALSE(log.steps.empty());
+  EXPECT_EQ(log.steps.back().step, 8);
+  EXPECT_EQ(steps("r"), std::vector<int64_t>{8});
+  EXPECT_TRUE(fs::exists(folder + "/.lock"));
+}
+
+TEST_F(TrainerTest, ARunWhoseFolderAnotherRunHasTakenEnds) {
+  const std::string folder = dir_.path() + "/r";
+  std::optional<RunLock> other;
+  const auto take = [&] {
+    fs::remove_all(folder);
+    other.emplace(folder);
+    std::ofstream(folder + "/.lock") << "host elsewhere, process 1\n";
+  };
+  const std::string error = failure_of(config("r"), at(Activity::step, 6, take));
+  EXPECT_NE(error.find("host elsewhere, process 1"), std::string::npos) << error;
+  EXPECT_TRUE(steps("r").empty()) << "nothing is saved there";
+}
+
 }  // namespace
 }  // namespace athanor
