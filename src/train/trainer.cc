@@ -9,7 +9,6 @@
 
 #include "data/loader.h"
 #include "metrics/format.h"
-#include "metrics/jsonl.h"
 #include "metrics/process_memory.h"
 #include "ops/step_control.h"
 #include "train/find_together.h"
@@ -84,7 +83,7 @@ Exit Trainer::loop() {
   open_loader();
   bool discarded = false;
   told_ = PhaseClock::Clock::now();
-  while (!discarded && !ended_ && !reached_stop() && state_.step + engine_->uncollected() < config_.train_iters) {
+  while (!discarded && !ended_ && !owed_.any() && !reached_stop() && steps_left() > 0) {
     doing(Activity::step);
     discarded = !launch_step();
     while (engine_->uncollected() > 1) collect_step();
@@ -113,8 +112,9 @@ Exit Trainer::loop() {
       if (failed_) end_with_failure();
     }
     if (stop_signal() != 0) break;
-    if (backend_.control ? wishes_.end : time_is_up()) {
+    if (steps_left() > 0 && !reached_stop() && (backend_.control ? wishes_.end : time_is_up())) {
       collect_steps();
+      warn_of_short_limit();
       save("time limit", Wait::durable);
       return Exit::requeue;
     }
@@ -123,8 +123,9 @@ Exit Trainer::loop() {
   if (const int signal = stop_signal()) {
     metrics_.event({.kind = EventKind::signal, .step = state_.step, .text = ::strsignal(signal)});
     const bool healthy = save("stop signal", Wait::durable);
-    if (state_.step < config_.train_iters) return Exit::requeue;
-    return healthy ? Exit::done : Exit::diverged;
+    if (steps_left() > 0) return Exit::requeue;
+    if (!healthy) return Exit::diverged;
+    return owed_.any() ? Exit::requeue : Exit::done;  // a requeued run makes the evaluation up
   }
   return save(reached_stop() ? "stop_at_loss" : "end of training", Wait::durable) ? Exit::done : Exit::diverged;
 }
@@ -133,6 +134,18 @@ Exit Trainer::loop() {
 void Trainer::drop_spoiled_steps() {
   while (engine_->uncollected() > 0) engine_->collect();
   launched_.clear();
+}
+
+int64_t Trainer::steps_left() const { return config_.train_iters - state_.step - engine_->uncollected(); }
+
+void Trainer::warn_of_short_limit() {
+  if (steps_done_ > 1) return;
+  metrics_.event({.kind = EventKind::warn,
+                  .step = state_.step,
+                  .text = cat("exit_duration_in_mins ", config_.exit_duration_in_mins, " is shorter than the ",
+                              format_duration(Seconds(PhaseClock::Clock::now() - started_).count()),
+                              " that the start of the program, one step and its evaluation take, so that each "
+                              "start makes one step: raise it, or lower eval_iters")});
 }
 
 // Saves the last complete step, then reports the failure of this rank, or of the one that failed.
@@ -274,7 +287,7 @@ void Trainer::collect_step() {
     end_with_failure();
   }
   if (profile_) profile_->end_step(double(done.times.total()) * 1e-9);
-  ++state_.step;
+  ++state_.step, ++steps_done_;
   const LaunchedStep launched = launched_.front();
   launched_.pop_front();
   state_.consumed_samples += launched.sequences;
@@ -377,11 +390,6 @@ void Trainer::read_sensors(StepMetrics& m) {
   throttle_alarms_ = alarms;
 }
 
-bool Trainer::eval_due(int64_t step) const {
-  return (valid_ || !questions_.empty()) && config_.eval_interval > 0 &&
-         (step == config_.train_iters || step % config_.eval_interval == 0);
-}
-
 bool Trainer::save_due(int64_t step) const {
   if (config_.save_interval > 0 && step % config_.save_interval == 0) return true;
   return save_put_off_ || (backend_.control ? wishes_.save : wants_to_save());
@@ -451,72 +459,12 @@ void Trainer::report_quantized() {
 void Trainer::after_step() {
   if (quantized_due(state_.step)) report_quantized();
   if (save_due(state_.step)) save("interval", Wait::no);
-  if (eval_due(state_.step) && stop_signal() == 0) evaluate({});
+  if (eval_due(state_.step)) {
+    owed_ = {.valid = valid_.has_value(), .choices = !questions_.empty()};
+    if (stop_signal() == 0) evaluate();
+  }
   if (profile_) profile_->skip();
   table_.add(clock_.lap(), 0);
-}
-
-// Runs the evaluation of a run that was stopped between a step and its evaluation.
-void Trainer::make_up_evaluation(const Resume& resume) {
-  if (state_.step == 0 || !eval_due(state_.step) || !resume.folder.starts_with(config_.save + "/")) return;
-  const bool looks = backend_.mesh.world().rank() == 0;
-  const auto made = looks ? evaluations_after(config_.save + "/metrics.jsonl", state_.step) : std::set<std::string>{};
-  const auto missing = [&](const char* set) { return of_any(looks && !made.contains(set)); };
-  const EvalSets sets = {.valid = valid_ && missing("valid"), .choices = !questions_.empty() && missing("choices")};
-  if (!sets.valid && !sets.choices) return;
-  if (looks) log::info("the evaluation after step ", state_.step, " is made up for");
-  evaluate(sets);
-  if (failed_) end_with_failure();
-}
-
-void Trainer::evaluate(EvalSets sets) {
-  const PhaseScope phase(clock_, Phase::eval);
-  doing(Activity::evaluation);
-  const bool averages = engine_->has_averages();
-  if (averages) engine_->use_averages();
-  evaluate_weights(sets);
-  if (averages) engine_->use_weights();
-}
-
-void Trainer::evaluate_weights(EvalSets sets) {
-  if (valid_ && sets.valid) {
-    const auto begin = PhaseClock::Clock::now();
-    const EvalResult result = athanor::evaluate(*engine_, *valid_,
-                                                {.samples = config_.eval_iters * config_.global_batch_size,
-                                                 .packing = packing_,
-                                                 .token_bytes = {},
-                                                 .stop = [this] { return asked_to_stop(); }},
-                                                backend_.control);
-    failed_ = !result.failure.empty();
-    if (result.failed_here) failure_.emplace(cat("evaluation: ", result.failure));
-    if (result.stopped || failed_) return;  // a resumed run repeats it
-    if (result.loss <= config_.stop_at_loss) {
-      state_.reached_loss = result.loss;
-      last_saved_step_ = -1;  // a checkpoint of this step was written earlier
-    }
-    metrics_.eval({.step = state_.step,
-                   .loss = result.loss,
-                   .loss_error = result.loss_error,
-                   .tokens = result.tokens,
-                   .windows = result.windows,
-                   .windows_all = result.windows_all,
-                   .seconds = Seconds(PhaseClock::Clock::now() - begin).count()});
-  }
-  if (!questions_.empty() && sets.choices) answer_questions();
-}
-
-void Trainer::answer_questions() {
-  const auto begin = PhaseClock::Clock::now();
-  const ChoiceScores scores = score(*engine_, questions_, [this] { return asked_to_stop(); });
-  if (scores.empty()) return;
-  const ChoiceResult result = grade(questions_, scores);
-  metrics_.eval({.step = state_.step,
-                 .name = "choices",
-                 .loss = result.loss,
-                 .accuracy = result.accuracy,
-                 .accuracy_norm = result.accuracy_per_character,
-                 .tokens = result.tokens,
-                 .seconds = Seconds(PhaseClock::Clock::now() - begin).count()});
 }
 
 bool Trainer::reached_stop() const {

@@ -101,12 +101,16 @@ class Trainer {
   void read_sensors(StepMetrics&);
   void after_step();
   struct EvalSets {
-    bool valid = true, choices = true;
+    bool valid = false, choices = false;
+    bool any() const { return valid || choices; }
   };
-  void evaluate(EvalSets);
-  void evaluate_weights(EvalSets);
+  void evaluate();  // the sets that are owed
+  void evaluate_weights();
+  void evaluate_windows();
   void answer_questions();
   void make_up_evaluation(const Resume&);
+  int64_t steps_left() const;  // not launched yet
+  void warn_of_short_limit();  // if this start made one step or none
   enum class Wait { no, durable };
   enum class Health { unknown, diverged };
   // Saves the state after the last step unless it is saved already. Wait::no: a failure is reported and retried later.
@@ -160,6 +164,9 @@ class Trainer {
   int64_t launched_samples_ = 0;       // of all launched steps: the loader's position
   int64_t step_sequences_ = 0;         // of steps launched now
   bool ended_ = false;                 // by on_step
+  int64_t steps_done_ = 0;             // in this process
+  EvalSets owed_;                      // evaluations due after the last step and not whole; the same on all ranks
+  bool making_up_ = false;             // an earlier start owed them
   bool spiking_ = false;               // the last collected steps are as many spikes as trigger a rollback
   StepTable table_;
   PhaseClock::Clock::time_point started_, last_save_;

@@ -1,0 +1,113 @@
+// Evaluations of a run: when they are due, and how an interrupted one is made up. An evaluation that is due is owed
+// until it is whole: a run that is stopped before then ends with Exit::requeue, and the next start evaluates first.
+#include <chrono>
+#include <filesystem>
+#include <set>
+#include <string>
+
+#include "base/log.h"
+#include "metrics/format.h"
+#include "metrics/jsonl.h"
+#include "train/trainer.h"
+
+namespace athanor {
+namespace {
+
+using Seconds = std::chrono::duration<double>;
+namespace fs = std::filesystem;
+
+// Whether the folder of a checkpoint lies in the folder of the run, however the two paths are written.
+bool lies_in(const std::string& checkpoint, const std::string& run) {
+  std::error_code none;
+  fs::path path = fs::absolute(checkpoint, none).lexically_normal();
+  if (!path.has_filename()) path = path.parent_path();  // ended with a slash
+  return fs::equivalent(path.parent_path(), run, none);
+}
+
+}  // namespace
+
+bool Trainer::eval_due(int64_t step) const {
+  return (valid_ || !questions_.empty()) && config_.eval_interval > 0 &&
+         (step == config_.train_iters || step % config_.eval_interval == 0);
+}
+
+// Runs the evaluation of a run that was stopped between a step and the end of its evaluation.
+void Trainer::make_up_evaluation(const Resume& resume) {
+  if (state_.step == 0 || !eval_due(state_.step)) return;
+  const bool looks = backend_.mesh.world().rank() == 0 && lies_in(resume.folder, config_.save);
+  const auto made = looks ? evaluations_after(config_.save + "/metrics.jsonl", state_.step) : std::set<std::string>{};
+  const auto missing = [&](const char* set) { return of_any(looks && !made.contains(set)); };
+  owed_ = {.valid = valid_ && missing("valid"), .choices = !questions_.empty() && missing("choices")};
+  if (!owed_.any()) return;
+  if (looks) log::info("the evaluation after step ", state_.step, " is made up for");
+  making_up_ = true;
+  evaluate();
+  making_up_ = false;
+  if (failed_) end_with_failure();
+}
+
+void Trainer::evaluate() {
+  const PhaseScope phase(clock_, Phase::eval);
+  const auto begin = PhaseClock::Clock::now();
+  doing(Activity::evaluation);
+  const bool averages = engine_->has_averages();
+  if (averages) engine_->use_averages();
+  evaluate_weights();
+  if (averages) engine_->use_weights();
+  if (!owed_.any() || failed_) return;
+  const double seconds = Seconds(PhaseClock::Clock::now() - begin).count();
+  const std::string again = making_up_ ? ". An earlier start owed it already: if no start has the time for it, the run "
+                                         "makes no progress: give a start more time, or lower eval_iters"
+                                       : "";
+  metrics_.event({.kind = EventKind::warn,
+                  .step = state_.step,
+                  .text = cat("the evaluation after step ", state_.step, " was interrupted after ",
+                              format_duration(seconds), "; the next start makes it up", again)});
+}
+
+void Trainer::evaluate_weights() {
+  if (owed_.valid) evaluate_windows();
+  if (!owed_.valid && owed_.choices) answer_questions();
+}
+
+void Trainer::evaluate_windows() {
+  const auto begin = PhaseClock::Clock::now();
+  const EvalResult result = athanor::evaluate(*engine_, *valid_,
+                                              {.samples = config_.eval_iters * config_.global_batch_size,
+                                               .packing = packing_,
+                                               .token_bytes = {},
+                                               .stop = [this] { return asked_to_stop(); }},
+                                              backend_.control);
+  failed_ = !result.failure.empty();
+  if (result.failed_here) failure_.emplace(cat("evaluation: ", result.failure));
+  if (result.stopped || failed_) return;
+  owed_.valid = false;
+  if (result.loss <= config_.stop_at_loss) {
+    state_.reached_loss = result.loss;
+    last_saved_step_ = -1;  // a checkpoint of this step was written earlier
+  }
+  metrics_.eval({.step = state_.step,
+                 .loss = result.loss,
+                 .loss_error = result.loss_error,
+                 .tokens = result.tokens,
+                 .windows = result.windows,
+                 .windows_all = result.windows_all,
+                 .seconds = Seconds(PhaseClock::Clock::now() - begin).count()});
+}
+
+void Trainer::answer_questions() {
+  const auto begin = PhaseClock::Clock::now();
+  const ChoiceScores scores = score(*engine_, questions_, [this] { return asked_to_stop(); });
+  if (scores.empty()) return;
+  owed_.choices = false;
+  const ChoiceResult result = grade(questions_, scores);
+  metrics_.eval({.step = state_.step,
+                 .name = "choices",
+                 .loss = result.loss,
+                 .accuracy = result.accuracy,
+                 .accuracy_norm = result.accuracy_per_character,
+                 .tokens = result.tokens,
+                 .seconds = Seconds(PhaseClock::Clock::now() - begin).count()});
+}
+
+}  // namespace athanor

@@ -1,0 +1,67 @@
+// Evaluations of whole runs that are stopped: owed until they are whole, by any path to the checkpoint, on all ranks.
+#include <csignal>
+
+#include "tests/train/trainer_ranks.h"
+
+namespace athanor {
+namespace {
+
+using Ranked = testing::TrainerRanks;
+
+std::vector<int64_t> steps_of(const std::vector<EvalMetrics>& evals) {
+  std::vector<int64_t> steps;
+  for (const EvalMetrics& e : evals) steps.push_back(e.step);
+  return steps;
+}
+
+void stop() { std::raise(SIGTERM); }
+
+TEST_F(TrainerTest, AnInterruptedEvaluationIsOwedUntilItIsWhole) {
+  for (int start = 0; start < 3; ++start) {
+    EXPECT_EQ(run(config("r"), false, at(Activity::evaluation, 4, stop)), Exit::requeue);
+    EXPECT_EQ(history("r").steps.size(), 4u) << "a start that was stopped in it goes no further";
+  }
+  EXPECT_NE(events("r", EventKind::warn).back().text.find("makes no progress"), std::string::npos);
+  EXPECT_EQ(run(config("r")), Exit::done);
+  EXPECT_EQ(steps_of(history("r").evals), (std::vector<int64_t>{4, 8}));
+}
+
+TEST_F(TrainerTest, AStopInTheLastEvaluationIsMadeUpByARequeue) {
+  EXPECT_EQ(run(config("r"), false, at(Activity::evaluation, 8, stop)), Exit::requeue);
+  EXPECT_EQ(steps_of(history("r").evals), std::vector<int64_t>{4});
+  EXPECT_EQ(run(config("r")), Exit::done);
+  EXPECT_EQ(steps_of(history("r").evals), (std::vector<int64_t>{4, 8}));
+}
+
+TEST_F(Ranked, AStopOfOneRankInTheLastEvaluationIsMadeUpByARequeue) {
+  const auto ask = [](int rank, Activity activity, int64_t step, testing::Asked& asked) {
+    if (rank == 1 && activity == Activity::evaluation && step == 8) asked.ask(SIGTERM);
+  };
+  for (const testing::Ended& ended : run_all(config("r"), {.doing = ask})) EXPECT_EQ(ended.code, Exit::requeue);
+  for (const testing::Ended& ended : run_all(config("r"), {})) EXPECT_EQ(ended.code, Exit::done);
+  EXPECT_EQ(steps_of(history("r").evals), (std::vector<int64_t>{4, 8}));
+}
+
+TEST_F(TrainerTest, AnEvaluationIsMadeUpHoweverTheCheckpointIsNamed) {
+  EXPECT_EQ(run(config("r"), false, at(Activity::evaluation, 4, stop)), Exit::requeue);
+  const std::string step = cat("r/", step_folder(4));
+  ASSERT_EQ(run(config("other", {cat("load=", dir_.path(), "/", step)})), Exit::done);
+  EXPECT_EQ(steps_of(history("other").evals), std::vector<int64_t>{8}) << "what another run owes";
+  const std::string relative = fs::relative(dir_.path() + "/" + step).string();
+  ASSERT_EQ(run(config("r", {cat("load=", relative, "/")})), Exit::done);
+  EXPECT_EQ(steps_of(history("r").evals), (std::vector<int64_t>{4, 8}));
+}
+
+TEST_F(TrainerTest, EveryStartBelowATimeLimitMakesAStepAndSaysThatTheLimitIsShort) {
+  const Config c = config("r", {"train_iters=3", "eval_interval=1", "exit_duration_in_mins=1e-9"});
+  for (int64_t step = 1; step < 3; ++step) {
+    EXPECT_EQ(run(c), Exit::requeue);
+    EXPECT_EQ(steps("r").back(), step);
+    EXPECT_NE(events("r", EventKind::warn).back().text.find("exit_duration_in_mins"), std::string::npos);
+  }
+  EXPECT_EQ(run(c), Exit::done) << "nothing is left to train";
+  EXPECT_EQ(steps_of(history("r").evals), (std::vector<int64_t>{1, 2, 3}));
+}
+
+}  // namespace
+}  // namespace athanor
