@@ -266,6 +266,12 @@ void make_new_dir(const std::string& path) {
 void make_dirs(const std::string& path) {
   struct stat info;
   if (stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode)) return;
+  // Such a path comes from where no shell has read it, and nobody wants a folder of that name.
+  if (path == "~" || path.starts_with("~/"))
+    throw Error(
+        cat("creating the folder ", path, ": no shell has replaced the ~ (as in --option=~/x); write $HOME, or ./",
+            path, " for a folder of that name"),
+        Exit::usage);
   const std::string clean = path.size() > 1 && path.back() == '/' ? path.substr(0, path.size() - 1) : path;
   const std::string parent = parent_dir(clean);
   if (parent != clean) make_dirs(parent);

@@ -46,7 +46,7 @@ std::string read_file(const std::string& path) {
 void load_model(Json& root, const std::string& base_dir, Notices notices) {
   Json* model = root.find("model");
   if (!model || !model->is(Json::Kind::string)) return;
-  const std::string given = read_string(*model, "model");
+  const std::string given = read_path(*model, "model");
   const bool from_command_line = model->where.starts_with("--set");
   fs::path path = from_command_line ? fs::path(given) : fs::path(base_dir) / given;
   std::error_code error;

@@ -84,7 +84,7 @@ std::string config_reference() {
       "A key that is not listed here is an error. *On resume* says what happens when a run goes on from a checkpoint\n"
       "that was written with another value: *free* = nothing, *notice* = it is logged, *refused* = the run stops, "
       "because\n"
-      "it would not be the same run.\n";
+      "it would not be the same run. In paths, `~/` is the home folder.\n";
   std::string_view group;
   for (const auto& field : config_fields()) {
     if (field.is_developer) continue;

@@ -12,7 +12,7 @@ using Fields = std::vector<Field<Config>>;
 
 void read_source(DataSource& out, const Json& value, const std::string& path, Notices notices) {
   if (value.is(Json::Kind::string)) {
-    out.path = read_string(value, path);
+    out.path = read_path(value, path);
   } else {
     read_fields(data_source_fields(), value, path, out, notices);
   }
@@ -134,16 +134,19 @@ Fields run_group() {
   return {
       option("save", &Config::save, free,
              "run folder for checkpoints, logs and the resolved configuration; empty = nothing is written")
+          .path()
           .alias({"out_dir", "save_folder"}),
       option("load", &Config::load, free,
              "what to go on from: auto = the newest valid checkpoint in `save`, none = start anew, or the folder of a "
              "checkpoint or of a run")
+          .path()
           .alias({"resume"}),
       number("load_step", &Config::load_step, at_least(-1), free, "step", "go on from this step; -1 = the newest")
           .alias({"ckpt_step"}),
       option("init_from", &Config::init_from, free,
              "folder of a model (config.json and safetensors, as Hugging Face has them) whose weights a new run starts "
              "with; empty = random ones. Its shape is the run's unless `model` is given")
+          .path()
           .alias({"init_weights"}),
       number("seed", &Config::seed, at_least(0), refused, "", "initial weights and data order follow from it")
           .alias({"global_seed"}),
@@ -173,6 +176,7 @@ Fields run_group() {
       option("tuning_cache", &Config::tuning_cache, free,
              "folder for results of trials and cuDNN's plans, for later runs; auto = athanor in XDG_CACHE_HOME or "
              "~/.cache, none")
+          .path()
           .developer(),
       choice<&Config::log_level>("log_level", free, "least severe messages that are shown"),
   };
@@ -396,6 +400,7 @@ Fields report_group() {
              "the run ends with the first evaluation whose loss on valid_data is this or less; 0 = off"),
       option("multiple_choice_data", &Config::multiple_choice_data, free,
              "JSON lines of multiple-choice questions (data/README.md) to answer at every evaluation; empty = none")
+          .path()
           .alias({"choice_data"}),
       number("log_interval", &Config::log_interval, at_least(1), free, "steps", "steps between log lines")
           .alias({"log_freq", "steps_per_print"}),
@@ -415,7 +420,8 @@ Fields report_group() {
           "clock and vector width allow, else measured at the start of a run")
           .developer(),
       option("profile", &Config::profile, free,
-             "path of a Chrome trace of every op, of kernels on a GPU, and a table of ops at the end; empty = off"),
+             "path of a Chrome trace of every op, of kernels on a GPU, and a table of ops at the end; empty = off")
+          .path(),
   };
 }
 
@@ -468,7 +474,9 @@ std::vector<Field<Config>> config_fields() {
 
 std::vector<Field<DataSource>> data_source_fields() {
   return {
-      option("path", &DataSource::path, refused, "shard, or glob of shards that are read as one stream").required(),
+      option("path", &DataSource::path, refused, "shard, or glob of shards that are read as one stream")
+          .path()
+          .required(),
       number("weight", &DataSource::weight, above(0), refused, "", "share of the blend, relative to the other entries"),
       choice<&DataSource::dtype>("dtype", refused, "type of a token in files without a header; auto = by file"),
   };

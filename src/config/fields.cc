@@ -6,6 +6,7 @@
 
 #include "base/edit_distance.h"
 #include "base/error.h"
+#include "base/home.h"
 #include "config/fields_walk.h"
 
 namespace athanor {
@@ -40,8 +41,17 @@ std::string plain(double v) {  // bounds: 2147483648, not 2147483648.0
   return text;
 }
 
-std::string expectation(std::string_view what, const Range& range, const Word& word) {
-  std::string text = cat(what, to_text(range).empty() ? "" : " ", to_text(range));
+// The bound that every integer has is not worth a word, unless it is the one that is exceeded.
+std::string bounds_for(const Range& range, const Json& value) {
+  std::string text = to_text(range);
+  if (range.high == kMaxInteger && value.is_number() && value.real > range.high)
+    text += cat(text.empty() ? "<= " : " and <= ", plain(range.high));
+  return text;
+}
+
+std::string expectation(std::string_view what, const Range& range, const Word& word, const Json& value) {
+  const std::string bounds = bounds_for(range, value);
+  std::string text = cat(what, bounds.empty() ? "" : " ", bounds);
   if (word.text == "null") return text + " or null";
   if (!word.text.empty()) text += cat(" or \"", word.text, "\"");
   return text;
@@ -95,10 +105,14 @@ std::string read_string(const Json& value, const std::string& path) {
   return value.text;
 }
 
+std::string read_path(const Json& value, const std::string& path) {
+  return with_context(cat(value.where, ": ", path), [&] { return expand_home(read_string(value, path)); });
+}
+
 int64_t read_integer(const Json& value, const std::string& path, const Range& range, const Word& word) {
   if (is_word(value, word.text)) return word.value;
   if (!value.is(Json::Kind::integer) || !in_range(value.real, range)) {
-    bad_value(value, path, expectation("an integer", range, word));
+    bad_value(value, path, expectation("an integer", range, word, value));
   }
   return value.integer;
 }
@@ -106,7 +120,7 @@ int64_t read_integer(const Json& value, const std::string& path, const Range& ra
 double read_real(const Json& value, const std::string& path, const Range& range, const Word& word) {
   if (is_word(value, word.text)) return double(word.value);
   if (!value.is_number() || !in_range(value.real, range)) {
-    bad_value(value, path, expectation("a number", range, word));
+    bad_value(value, path, expectation("a number", range, word, value));
   }
   return value.real;
 }

@@ -68,6 +68,7 @@ struct Field {
   std::string_view help;
   std::string_view group;
   bool is_required = false;
+  bool is_path = false;       // a string in which ~/ stands for the home folder
   bool is_developer = false;  // accepted and resumed as any other, but left out of schema and reference
   Word word;
   std::string_view word_for_default;       // in the documentation, where the initialiser only means "not given"
@@ -75,6 +76,7 @@ struct Field {
   std::vector<std::string_view> synonyms;  // read without one
   std::vector<std::string_view> same;      // words that are the same run: free on resume among each other
 
+  Field path() && { return is_path = true, std::move(*this); }
   Field developer() && { return is_developer = true, std::move(*this); }
   Field required() && { return is_required = true, std::move(*this); }
   Field or_word(std::string_view text, int64_t value) && { return word = {text, value}, std::move(*this); }
@@ -161,6 +163,7 @@ Json model_schema();
 [[noreturn]] void bad_value(const Json& value, const std::string& path, const std::string& expected);
 bool read_bool(const Json&, const std::string& path);
 std::string read_string(const Json&, const std::string& path);
+std::string read_path(const Json&, const std::string& path);  // with ~/ expanded
 int64_t read_integer(const Json&, const std::string& path, const Range&, const Word& = {});
 double read_real(const Json&, const std::string& path, const Range&, const Word& = {});
 int read_choice(const Json&, const std::string& path, std::span<const std::string_view> names);

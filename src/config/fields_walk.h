@@ -56,7 +56,7 @@ void read_field(const Field<T>& field, const Json& value, const std::string& pat
                  [&](bool T::*m) { out.*m = read_bool(value, path); },
                  [&](int64_t T::*m) { out.*m = read_integer(value, path, field.range, field.word); },
                  [&](double T::*m) { out.*m = read_real(value, path, field.range, field.word); },
-                 [&](std::string T::*m) { out.*m = read_string(value, path); },
+                 [&](std::string T::*m) { out.*m = field.is_path ? read_path(value, path) : read_string(value, path); },
                  [&](const Choice<T>& c) { c.set(out, read_choice(value, path, c.names)); },
                  [&](const Custom<T>& c) { c.read(out, value, path, notices); },
              },

@@ -18,6 +18,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "base/home.h"
 #include "base/rng.h"
 
 namespace {
@@ -303,6 +304,24 @@ TEST_F(File, MakeDirsIsIdempotentAndNested) {
   EXPECT_TRUE(fs::is_directory(at("a/b/c")) && fs::is_directory(at("a/d")));
   make_dirs("/");
   EXPECT_ERROR(make_dirs(""), "creating the folder");
+}
+
+TEST(ExpandHome, TakesOnlyTheOwnHome) {
+  const char* before = std::getenv("HOME");
+  const std::string kept = before ? before : "";
+  setenv("HOME", "/home/me", 1);
+  EXPECT_EQ(expand_home("~/runs/a"), "/home/me/runs/a");
+  EXPECT_EQ(expand_home("~"), "/home/me");
+  for (const char* path : {"", "runs/~/a", "./~/a", "/x", "~backup.bin"}) EXPECT_EQ(expand_home(path), path);
+  expect_error([] { expand_home("~other/a"); }, {"~other/a", "only ~/"});
+  unsetenv("HOME");
+  expect_error([] { expand_home("~/a"); }, {"~/a", "HOME is not set"});
+  if (before) setenv("HOME", kept.c_str(), 1);
+}
+
+TEST(MakeDirs, NeverMakesAFolderNamedTilde) {
+  for (const char* path : {"~", "~/a/b"}) expect_error([&] { make_dirs(path); }, {path, "no shell"});
+  EXPECT_FALSE(std::filesystem::exists("~"));
 }
 
 TEST_F(File, RemoveTreeDoesNotFollowLinks) {

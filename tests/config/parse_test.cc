@@ -82,6 +82,29 @@ TEST(Parse, RangesAreEnforced) {
   expect_parts(wrong("\"weight_decay\": NaN"), {"run.json:2:", "not valid JSON"});
 }
 
+// A bound is said where it is exceeded.
+TEST(Parse, NumbersAboveTheBoundOfAllNameIt) {
+  for (const char* text : {"1e18", "1000000000000000000", "99999999999999999999"})
+    expect_parts(error_in(small_config(cat("\"seed\": ", text, ",\n"))),
+                 {"seed: expected an integer >= 0 and <= 9007199254740991", text});
+  expect_parts(error_in(small_config("\"weight_decay\": 1e18,\n")), {"weight_decay", "<= 9007199254740991", "1e18"});
+  EXPECT_EQ(error_in(small_config("\"seed\": -1,\n")).find("9007199254740991"), std::string::npos);
+}
+
+TEST(Parse, PathsMayBeginWithTheHomeFolder) {
+  const std::string home = std::getenv("HOME") ? std::getenv("HOME") : "";
+  if (home.empty()) GTEST_SKIP() << "HOME is not set";
+  const Config c = parse(small_config("\"save\": \"~/runs/a\", \"load\": \"~/b\", \"profile\": \"./~\",\n"),
+                         {"train_data=[\"~/x.bin\", {\"path\": \"~/y*.bin\"}]", "init_from=", "valid_data=~/v.bin"});
+  EXPECT_EQ(c.save, home + "/runs/a");
+  EXPECT_EQ(c.load, home + "/b");
+  EXPECT_EQ(c.profile, "./~");
+  EXPECT_EQ(c.train_data[0].path, home + "/x.bin");
+  EXPECT_EQ(c.train_data[1].path, home + "/y*.bin");
+  EXPECT_EQ(c.valid_data[0].path, home + "/v.bin");
+  expect_parts(error_in(small_config("\"save\": \"~other/a\",\n")), {"run.json:2: save", "~other/a", "only ~/"});
+}
+
 TEST(Parse, MissingKeysAreNamed) {
   expect_parts(error_in("{}"), {"run.json:1: model is required"});
   expect_parts(error_in(small_config("", R"({"model_type": "gpt2"})")), {"model.vocab_size is required"});

@@ -1,0 +1,22 @@
+#include "base/home.h"
+
+#include <cstdlib>
+
+#include "base/error.h"
+
+namespace athanor {
+
+std::string expand_home(const std::string& path) {
+  if (!path.starts_with('~')) return path;
+  const size_t slash = path.find('/');
+  if (slash == std::string::npos && path.size() > 1) return path;  // the name of a file
+  const char* home = std::getenv("HOME");
+  if (slash > 1 && path.size() > 1)
+    throw Error(cat(path, ": only ~/ is read as a home folder, other users' are not; write the folder out, or ./", path,
+                    " for a folder of that name"),
+                Exit::usage);
+  if (!home || !*home) throw Error(cat(path, ": ~ is the folder that HOME names, and HOME is not set"), Exit::usage);
+  return home + path.substr(1);
+}
+
+}  // namespace athanor
