@@ -55,7 +55,7 @@ void load_model(Json& root, const std::string& base_dir, Notices notices) {
     throw Error(cat(model->where, ": model: there is no file ", path.string()), Exit::usage);
   }
   *model = parse_json(read_file(path.string()), path.string());
-  forget_dropout(*model, "model", notices);
+  adopt_published(*model, "model", notices);
 }
 
 // A run that starts from the weights of a folder has its shape too, unless it is told another.
@@ -186,7 +186,7 @@ ModelConfig parse_model_config(std::string_view text, const std::string& name) {
 
 ModelConfig load_model_config(const std::string& path, std::vector<std::string>* notices) {
   Json model = parse_json(read_file(path), path);
-  forget_dropout(model, "model", notices);
+  adopt_published(model, "model", notices);
   return read_model(model, "model", notices);
 }
 

@@ -203,9 +203,9 @@ Config load_config(const std::string& path, std::span<const std::string> overrid
 Config parse_config(std::string_view text, const std::string& name, const std::string& base_dir,
                     std::span<const std::string> overrides = {}, std::vector<std::string>* notices = nullptr);
 
-// A model shape alone, from the text of a config.json.
+// A model shape alone, from the text of a "model" object.
 ModelConfig parse_model_config(std::string_view text, const std::string& name);
-// Reads another program's file: dropout is left out with a notice, since it is not part of the shape.
+// Reads a published file: missing keys are those of transformers' classes, dropout is left out; notices say so.
 ModelConfig load_model_config(const std::string& path, std::vector<std::string>* notices = nullptr);
 
 // Refuses combinations that cannot work and fills what follows from other keys (min_lr, lr_decay_iters, ...).

@@ -98,8 +98,13 @@ std::string config_reference() {
               table(param_group_fields()));
   text += cat(
       "\n### Keys of model\n\nThe names of Hugging Face's config.json. All are *refused* on resume. Its keys without\n"
-      "meaning for training are skipped; keys with one supported value (dropout, `hidden_act`, `mlp_bias`, ...) must\n"
-      "have it.\n\n",
+      "meaning for the weights are skipped; keys with one supported value (dropout, `hidden_act`, `mlp_bias`, ...) "
+      "must\n"
+      "have it. Where a *file* of its own leaves a key out, the default is that of transformers' configuration class, "
+      "with\n"
+      "a note: `rms_norm_eps` 1e-6, Mistral's `sliding_window` 4096, Qwen3's `head_dim` 128, and the windows of Qwen2 "
+      "and\n"
+      "Qwen3 are off unless `use_sliding_window` is true. A `model` object has the defaults of this table.\n\n",
       table(model_fields()));
   text += cat("\n### Keys of model.rope_scaling\n\n`\"type\"` is read as `rope_type`, `\"default\"` as `none`.\n\n",
               table(rope_scaling_fields()));

@@ -152,8 +152,12 @@ std::vector<Field<RopeScaling>> rope_scaling_fields();
 
 // Model shapes have a reader of their own for what Hugging Face files contain besides.
 ModelConfig read_model(const Json& object, const std::string& path, Notices);
-// Takes dropout out of a shape that another program's file says: it is a matter of how that program trained.
-void forget_dropout(Json& model, const std::string& path, Notices);
+// Completes a shape that a file of its own says, as published config.json files are meant: with the defaults of
+// transformers' configuration classes, and without dropout. Each change is a notice.
+void adopt_published(Json& model, const std::string& path, Notices);
+// Takes the keys out of `object` that only Hugging Face needs, and describes them in a schema's properties.
+void drop_foreign_keys(Json& object, const std::string& path, ModelType, Notices);
+void describe_foreign_keys(Json& properties);
 Json write_model(const ModelConfig&);
 // Rewrites rope_parameters, if present, as the rope_theta and rope_scaling of the same object.
 void merge_rope_keys(Json& model, const std::string& path);

@@ -1,5 +1,5 @@
-// The options of a model shape, one row each, and the reader that also accepts what Hugging Face's config.json files
-// hold besides: keys without meaning here are skipped, keys with one supported value must have it.
+// The options of a model shape, one row each, and the reader of one. Keys of Hugging Face's config.json files that are
+// no options are those of published_model.cc.
 #include <algorithm>
 
 #include "base/error.h"
@@ -12,110 +12,6 @@ namespace {
 using enum OnResume;
 
 constexpr double kMaxTokenId = 2147483647.0;  // 2^31 - 1
-
-// Keys of config.json that do not change the trained function.
-constexpr std::string_view kIgnored[] = {"_name_or_path",
-                                         "architectures",
-                                         "torch_dtype",
-                                         "dtype",
-                                         "transformers_version",
-                                         "use_cache",
-                                         "pad_token_id",
-                                         "pretraining_tp",
-                                         "task_specific_params",
-                                         "is_decoder",
-                                         "is_encoder_decoder",
-                                         "output_attentions",
-                                         "output_hidden_states",
-                                         "return_dict",
-                                         "chunk_size_feed_forward",
-                                         "id2label",
-                                         "label2id",
-                                         "problem_type",
-                                         "summary_type",
-                                         "summary_use_proj",
-                                         "summary_activation",
-                                         "summary_proj_to_labels",
-                                         "summary_first_dropout",
-                                         "output_past",
-                                         "gradient_checkpointing",
-                                         "_attn_implementation_autoset"};
-
-// Keys that say something this program cannot do unless they have one of these values.
-enum class Of : uint8_t { all, gpt2, others };
-struct OnlyValues {
-  std::string_view key, values, meaning;  // values: JSON, separated by spaces
-  Of family = Of::all;
-  bool applies_to(ModelType type) const {
-    return family == Of::all || (family == Of::gpt2) == (type == ModelType::gpt2);
-  }
-};
-constexpr OnlyValues kOnly[] = {
-    {"attn_pdrop", "0", "dropout is not supported"},
-    {"embd_pdrop", "0", "dropout is not supported"},
-    {"resid_pdrop", "0", "dropout is not supported"},
-    {"attention_dropout", "0", "dropout is not supported"},
-    {"hidden_dropout", "0", "dropout is not supported"},
-    {"num_local_experts", "0 null", "there is no mixture of experts"},
-    {"num_experts", "0 null", "there is no mixture of experts"},
-    {"n_routed_experts", "0 null", "there is no mixture of experts"},
-    {"activation_function", "\"gelu_new\" \"gelu_pytorch_tanh\"", "gpt2 has the tanh form of GELU", Of::gpt2},
-    {"hidden_act", "\"gelu_new\" \"gelu_pytorch_tanh\"", "gpt2 has the tanh form of GELU", Of::gpt2},
-    {"mlp_bias", "true", "gpt2 has biases in feed-forward layers", Of::gpt2},
-    {"activation_function", "\"silu\"", "all families but gpt2 have SwiGLU", Of::others},
-    {"hidden_act", "\"silu\"", "all families but gpt2 have SwiGLU", Of::others},
-    {"mlp_bias", "false", "feed-forward layers have no bias, but gpt2's", Of::others},
-    {"scale_attn_weights", "true", "scores are divided by the root of head_dim"},
-    {"scale_attn_by_inverse_layer_idx", "false", "scores are not scaled by layer"},
-    {"reorder_and_upcast_attn", "false", "attention has one order of operations"},
-    {"add_cross_attention", "false", "there is no cross attention"},
-    {"partial_rotary_factor", "1", "RoPE turns whole heads"},
-    {"use_mrope", "false", "positions have one dimension"},
-};
-
-bool has_value(const Json& value, std::string_view allowed) {
-  if (value.is_number())
-    return (allowed.starts_with("0") && value.real == 0.0) || (allowed == "1" && value.real == 1.0);
-  const std::string text = to_line(value);
-  for (size_t from = 0; from < allowed.size();) {
-    const size_t end = std::min(allowed.find(' ', from), allowed.size());
-    if (allowed.substr(from, end - from) == text) return true;
-    from = end + 1;
-  }
-  return false;
-}
-
-// FP8 as `athanor export` writes it; the weights themselves say which are in FP8 (convert/eight_bits.h).
-void drop_quantization(Json& object, const std::string& path) {
-  const Json* value = object.find("quantization_config");
-  if (!value) return;
-  const auto says = [value](const char* key, std::string_view text) {
-    const Json* at = value->find(key);
-    return at && at->is(Json::Kind::string) && at->text == text;
-  };
-  const bool fp8 =
-      says("quant_method", "fp8") || (says("quant_method", "compressed-tensors") && says("format", "float-quantized"));
-  if (!value->is(Json::Kind::null) && !fp8)
-    bad_value(*value, dotted(path, "quantization_config"),
-              "null, \"quant_method\": \"fp8\", or compressed-tensors with \"format\": \"float-quantized\" (other "
-              "weights are "
-              "plain floats: take the model from which this one was quantized)");
-  object.erase("quantization_config");
-}
-
-// Takes the keys out of `object` that only Hugging Face needs.
-void drop_foreign_keys(Json& object, const std::string& path, ModelType type) {
-  for (auto key : kIgnored) object.erase(key);
-  drop_quantization(object, path);
-  for (const auto& only : kOnly) {
-    const Json* value = object.find(only.key);
-    if (!value || !only.applies_to(type)) continue;
-    if (!has_value(*value, only.values)) {
-      bad_value(*value, dotted(path, only.key), cat(only.values, " (", only.meaning, ")"));
-    }
-    object.erase(only.key);
-  }
-}
 
 // Instruction-tuned models list all tokens that end an answer; a document ends with the first.
 void take_first_id(Json& object, const std::string& key, const std::string& path, Notices notices) {
@@ -170,24 +66,37 @@ Dependent take_dependent(Json& object) {
   return out;
 }
 
-void apply_dependent(const Dependent& keys, const std::string& path, ModelConfig& m) {
-  if (!keys.use_sliding_window.is(Json::Kind::null)) {
-    const bool used = read_bool(keys.use_sliding_window, path + ".use_sliding_window");
-    if (!used) m.sliding_window = 0;
-    const Json& from = keys.max_window_layers;
-    if (used && !(from.is(Json::Kind::integer) && from.integer == 0)) {
+// The window of qwen2 and qwen3: a switch, the first layer that has it, or a list of all layers, which comes before
+// that.
+void apply_window(const Dependent& keys, const std::string& path, ModelConfig& m) {
+  const bool has_switch = !keys.use_sliding_window.is(Json::Kind::null);
+  const bool has_list = !keys.layer_types.is(Json::Kind::null);
+  if (has_switch && !read_bool(keys.use_sliding_window, path + ".use_sliding_window")) m.sliding_window = 0;
+  if (has_switch && !has_list && m.sliding_window > 0) {
+    const Json& first = keys.max_window_layers;
+    const bool counted = first.is(Json::Kind::integer);
+    if (counted && first.integer >= m.num_hidden_layers) {
+      m.sliding_window = 0;
+    } else if (!counted || first.integer != 0) {
       bad_value(keys.use_sliding_window, path + ".use_sliding_window",
-                "max_window_layers 0 beside true (the window is the same in all layers)");
+                cat("max_window_layers 0 beside true, or at least num_hidden_layers ", m.num_hidden_layers,
+                    " (the window is the same in all layers)"));
     }
   }
-  if (!keys.layer_types.is(Json::Kind::null)) {
-    const std::string all = m.sliding_window > 0 ? "sliding_attention" : "full_attention";
-    const auto fits = [&all](const Json& type) { return type.is(Json::Kind::string) && type.text == all; };
-    const auto& types = keys.layer_types.items;
-    if (!keys.layer_types.is(Json::Kind::array) || !std::all_of(types.begin(), types.end(), fits)) {
-      bad_value(keys.layer_types, path + ".layer_types", cat("a list of \"", all, "\" alone (all layers are alike)"));
-    }
-  }
+  if (!has_list) return;
+  const std::vector<Json>& types = keys.layer_types.items;
+  const auto all_are = [&types](std::string_view word) {
+    return std::ranges::all_of(types, [word](const Json& t) { return t.is(Json::Kind::string) && t.text == word; });
+  };
+  const bool list = keys.layer_types.is(Json::Kind::array);
+  if (has_switch && list && all_are("full_attention")) m.sliding_window = 0;
+  const std::string all = m.sliding_window > 0 ? "sliding_attention" : "full_attention";
+  if (!list || !all_are(all))
+    bad_value(keys.layer_types, path + ".layer_types", cat("a list of \"", all, "\" alone (all layers are alike)"));
+}
+
+void apply_dependent(const Dependent& keys, const std::string& path, ModelConfig& m) {
+  apply_window(keys, path, m);
   if (!keys.n_ctx.is(Json::Kind::null)) {
     const double positions = double(m.max_position_embeddings);
     read_integer(keys.n_ctx, path + ".n_ctx", between(positions, positions));
@@ -326,17 +235,6 @@ void merge_rope_keys(Json& model, const std::string& path) {
   model.set("rope_scaling", mine);
 }
 
-void forget_dropout(Json& model, const std::string& path, Notices notices) {
-  for (const auto& only : kOnly) {
-    const Json* value = model.is(Json::Kind::object) ? model.find(only.key) : nullptr;
-    if (!value || !only.meaning.starts_with("dropout") || !value->is_number() || value->real == 0) continue;
-    if (notices)
-      notices->push_back(
-          cat(value->where, ": ", dotted(path, only.key), " ", to_line(*value), " is left out: there is no dropout"));
-    model.erase(only.key);
-  }
-}
-
 ModelConfig read_model(const Json& object, const std::string& path, Notices notices) {
   require_object(object, path);
   Json own = object;
@@ -344,7 +242,7 @@ ModelConfig read_model(const Json& object, const std::string& path, Notices noti
   if (const Json* type = own.find("model_type")) {
     m = model_defaults(ModelType(read_choice(*type, dotted(path, "model_type"), choice_names(ModelType{}))));
   }
-  drop_foreign_keys(own, path, m.model_type);
+  drop_foreign_keys(own, path, m.model_type, notices);
   for (auto key : {"bos_token_id", "eos_token_id"}) take_first_id(own, key, path, notices);
   merge_rope_keys(own, path);
   const Dependent dependent = take_dependent(own);
@@ -365,14 +263,7 @@ Json write_model(const ModelConfig& m) { return write_fields(model_fields(), m);
 Json model_schema() {
   Json schema = schema_of(model_fields());
   Json& properties = *schema.find("properties");
-  for (auto key : kIgnored) properties.set(std::string(key), Json::object());
-  for (const auto& only : kOnly) {
-    const Json* other = properties.find(only.key);  // the key's row of other families
-    const std::string before = other ? other->find("description")->text + "; " : "";
-    Json note = Json::object();
-    note.set("description", Json::of(cat(before, "only ", only.values, ": ", only.meaning)));
-    properties.set(std::string(only.key), std::move(note));
-  }
+  describe_foreign_keys(properties);
   for (auto key : {"use_sliding_window", "max_window_layers", "layer_types", "n_ctx", "rope_parameters"}) {
     properties.set(key, Json::object());
   }

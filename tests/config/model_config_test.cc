@@ -195,6 +195,151 @@ TEST(ModelConfig, PublishedFilesAreRead) {
   std::remove(folder.c_str());
 }
 
+// A config.json of its own, as another program publishes it.
+struct Published {
+  ModelConfig model;
+  std::vector<std::string> notices;
+};
+Published read_published(const json& j) {
+  const std::string path = ::testing::TempDir() + "athanor_default_config.json";
+  std::ofstream(path) << j.dump();
+  Published p;
+  try {
+    p.model = load_model_config(path, &p.notices);
+  } catch (...) {
+    std::remove(path.c_str());
+    throw;
+  }
+  std::remove(path.c_str());
+  return p;
+}
+
+// Each key of each family alone is left out: the value is that of the family's class in transformers.
+TEST(ModelConfig, PublishedDefaultsAreThoseOfTheConfigurationClasses) {
+  const json llama = {{"vocab_size", 32000},
+                      {"hidden_size", 4096},
+                      {"intermediate_size", 11008},
+                      {"num_hidden_layers", 32},
+                      {"num_attention_heads", 32},
+                      {"num_key_value_heads", 32},
+                      {"head_dim", 128},
+                      {"max_position_embeddings", 2048},
+                      {"norm_eps", 1e-6},
+                      {"rope_theta", 1e4},
+                      {"initializer_range", 0.02},
+                      {"tie_word_embeddings", false},
+                      {"bos_token_id", 1},
+                      {"eos_token_id", 2},
+                      {"sliding_window", 0},
+                      {"attention_bias", false}};
+  json mistral = llama, qwen2 = llama;
+  mistral.update({{"intermediate_size", 14336},
+                  {"num_key_value_heads", 8},
+                  {"max_position_embeddings", 131072},
+                  {"sliding_window", 4096}});
+  qwen2.update({{"vocab_size", 151936},
+                {"intermediate_size", 22016},
+                {"max_position_embeddings", 32768},
+                {"bos_token_id", nullptr},
+                {"eos_token_id", nullptr},
+                {"attention_bias", true}});
+  json qwen3 = with(qwen2, "attention_bias", false);
+  const json gpt2 = {{"vocab_size", 50257},
+                     {"hidden_size", 768},
+                     {"intermediate_size", 3072},
+                     {"num_hidden_layers", 12},
+                     {"num_attention_heads", 12},
+                     {"num_key_value_heads", 12},
+                     {"head_dim", 64},
+                     {"max_position_embeddings", 1024},
+                     {"norm_eps", 1e-5},
+                     {"initializer_range", 0.02},
+                     {"tie_word_embeddings", true},
+                     {"bos_token_id", 50256},
+                     {"eos_token_id", 50256},
+                     {"sliding_window", 0},
+                     {"attention_bias", true}};
+  for (const auto& [family, values] :
+       {std::pair{"llama", llama}, {"mistral", mistral}, {"qwen2", qwen2}, {"qwen3", qwen3}, {"gpt2", gpt2}}) {
+    const json whole = with(values, "model_type", family);
+    const std::string want = text_of(parse_model_config(whole.dump(), "whole"));
+    EXPECT_EQ(text_of(read_published(whole).model), want) << family;
+    EXPECT_EQ(text_of(read_published({{"model_type", family}}).model), want) << family;
+    for (const auto& [key, value] : values.items()) {
+      json without = whole;
+      without.erase(key);
+      EXPECT_EQ(text_of(read_published(without).model), want) << family << " without " << key;
+    }
+  }
+  // Qwen3's head_dim does not follow from the other sizes; a smaller vocabulary has no token 50256.
+  EXPECT_EQ(read_published({{"model_type", "qwen3"}, {"hidden_size", 64}}).model.head_dim, 128);
+  const Published small = read_published({{"model_type", "gpt2"}, {"vocab_size", 99}});
+  EXPECT_EQ(small.model.eos_token_id, -1);
+  ASSERT_EQ(small.notices.size(), 1u);
+  expect_parts(small.notices[0], {"transformers' gpt2", "hidden_size 768, num_hidden_layers 12"});
+}
+
+TEST(ModelConfig, QwenWindowsNeedTheirSwitch) {
+  for (const char* family : {"qwen2", "qwen3"}) {
+    json j = with(with(llama_json(), "model_type", family), "sliding_window", 8);
+    j.update({{"rms_norm_eps", 1e-6}, {"head_dim", 16}});
+    const Published silent = read_published(j);
+    EXPECT_EQ(silent.model.sliding_window, 0) << family;
+    ASSERT_EQ(silent.notices.size(), 1u) << family;
+    expect_parts(silent.notices[0], {"sliding_window 8 is not used", "use_sliding_window"});
+    EXPECT_EQ(read_published(with(j, "use_sliding_window", nullptr)).model.sliding_window, 0);
+    j["use_sliding_window"] = true;
+    // max_window_layers is 28 by default, and these two layers are below: none has the window.
+    EXPECT_EQ(read_published(j).model.sliding_window, 0);
+    EXPECT_EQ(read_published(with(j, "max_window_layers", 0)).model.sliding_window, 8);
+    EXPECT_EQ(read_published(with(j, "layer_types", {"sliding_attention", "sliding_attention"})).model.sliding_window,
+              8);
+    EXPECT_EQ(read_published(with(j, "layer_types", {"full_attention", "full_attention"})).model.sliding_window, 0);
+    expect_parts(error_of([&] { read_published(with(j, "max_window_layers", 1)); }), {"max_window_layers 0"});
+    json without = with(j, "max_window_layers", 0);
+    without.erase("sliding_window");
+    EXPECT_EQ(read_published(without).model.sliding_window, 4096);
+  }
+  // In a configuration of ours the option means what it says.
+  EXPECT_EQ(read(with(with(llama_json(), "model_type", "qwen2"), "sliding_window", 8)).sliding_window, 8);
+}
+
+TEST(ModelConfig, PublishedScalingHasNoDefaultsOfOurOwn) {
+  json j = with(llama_json(), "rms_norm_eps", 1e-6);
+  j["rope_scaling"] = {{"type", "yarn"}, {"factor", 4.0}};
+  EXPECT_EQ(read_published(j).model.rope_scaling.original_max_position_embeddings, 256);
+  j["rope_scaling"] = {{"rope_type", "linear"}};
+  expect_parts(error_of([&] { read_published(j); }), {"rope_scaling.factor is required"});
+  j["rope_scaling"] = {{"rope_type", "llama3"}, {"factor", 8.0}, {"low_freq_factor", 1.0}};
+  expect_parts(error_of([&] { read_published(j); }), {"rope_scaling.high_freq_factor is required"});
+}
+
+TEST(ModelConfig, KeysWithoutMeaningForTheWeightsAreSkippedWithOneNote) {
+  json j = llama_json();
+  j.update({{"rms_norm_eps", 1e-6}, {"bos_token_id", 1}, {"eos_token_id", 2}});
+  const std::string want = text_of(read_published(j).model);
+  j.update({{"is_llama_config", true},
+            {"rope_interleaved", false},
+            {"unsloth_fixed", true},
+            {"do_sample", true},
+            {"temperature", 0.6},
+            {"top_p", 0.9},
+            {"max_length", 4096},
+            {"tokenizer_class", "LlamaTokenizer"},
+            {"transformers.js_config", {{"dtype", "q4"}}}});
+  const Published p = read_published(j);
+  EXPECT_EQ(text_of(p.model), want);
+  ASSERT_EQ(p.notices.size(), 1u);
+  expect_parts(p.notices[0],
+               {"is_llama_config", "unsloth_fixed", "do_sample", "temperature", "transformers.js_config"});
+  for (const auto& [key, value] : std::vector<std::pair<const char*, json>>{{"rope_interleaved", true},
+                                                                            {"auto_map", {{"AutoModel", "m.X"}}},
+                                                                            {"quantization", {{"bits", 4}}},
+                                                                            {"pruned_heads", {{"0", {1}}}},
+                                                                            {"residual_multiplier", 0.22}})
+    expect_parts(error_of([&] { read_published(with(j, key, value)); }), {key});
+}
+
 TEST(ModelConfig, ImpossibleSizes) {
   expect_parts(error_with(with(llama_json(), "num_attention_heads", 5)), {"head_dim", "64", "5"});
   expect_parts(error_with(with(llama_json(), "num_key_value_heads", 3)), {"num_key_value_heads", "4", "3"});

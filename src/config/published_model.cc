@@ -1,0 +1,304 @@
+// What Hugging Face's config.json files hold besides a model shape, and what they leave out: keys without meaning here
+// are skipped, keys with one supported value must have it, and missing ones have the defaults of the published
+// configuration classes. A "model" object in a configuration of this program has this program's own defaults instead.
+#include <algorithm>
+
+#include "base/error.h"
+#include "config/fields.h"
+#include "config/fields_walk.h"
+
+namespace athanor {
+namespace {
+
+// Keys that transformers itself writes, or once wrote, which do not change the trained function: skipped in silence.
+constexpr std::string_view kWritten[] = {"_name_or_path",
+                                         "architectures",
+                                         "torch_dtype",
+                                         "dtype",
+                                         "transformers_version",
+                                         "use_cache",
+                                         "pad_token_id",
+                                         "pretraining_tp",
+                                         "task_specific_params",
+                                         "is_decoder",
+                                         "is_encoder_decoder",
+                                         "output_attentions",
+                                         "output_hidden_states",
+                                         "return_dict",
+                                         "chunk_size_feed_forward",
+                                         "id2label",
+                                         "label2id",
+                                         "problem_type",
+                                         "summary_type",
+                                         "summary_use_proj",
+                                         "summary_activation",
+                                         "summary_proj_to_labels",
+                                         "summary_first_dropout",
+                                         "output_past",
+                                         "gradient_checkpointing",
+                                         "_attn_implementation_autoset"};
+
+// Keys of published files that other programs read, or nobody: skipped with one note.
+constexpr std::string_view kSkipped[] = {
+    // settings of text generation, which older saves of transformers keep beside the shape
+    "max_length", "max_new_tokens", "min_length", "min_new_tokens", "do_sample", "early_stopping", "num_beams",
+    "num_beam_groups", "diversity_penalty", "temperature", "top_k", "top_p", "min_p", "typical_p", "epsilon_cutoff",
+    "eta_cutoff", "repetition_penalty", "encoder_repetition_penalty", "length_penalty", "no_repeat_ngram_size",
+    "encoder_no_repeat_ngram_size", "bad_words_ids", "num_return_sequences", "output_scores", "output_logits",
+    "return_dict_in_generate", "forced_bos_token_id", "forced_eos_token_id", "remove_invalid_values",
+    "exponential_decay_length_penalty", "suppress_tokens", "begin_suppress_tokens", "cache_implementation",
+    "generation_config", "penalty_alpha", "renormalize_logits", "num_assistant_tokens", "num_assistant_tokens_schedule",
+    "assistant_confidence_threshold", "assistant_lookbehind", "target_lookbehind",
+    // tokenizers, classifiers and kinds of models that these are not
+    "tokenizer_class", "tokenizer_model_max_length", "tokenizer_padding_side", "model_max_length",
+    "max_sequence_length", "vocab_file", "prefix", "unk_token_id", "sep_token_id", "cls_token_id", "mask_token_id",
+    "decoder_start_token_id", "num_labels", "finetuning_task", "classifier_dropout", "tie_encoder_decoder",
+    "cross_attention_hidden_size", "keys_to_ignore_at_inference", "n_special", "predict_special_tokens",
+    // how a program computes, or which one wrote the file
+    "torchscript", "use_bfloat16", "tf_legacy_loss", "xla_device", "_commit_hash", "name_or_path", "model_name",
+    "attn_implementation", "_attn_implementation", "_flash_attn_2_enabled", "use_flash_attention_2", "use_flash_attn",
+    "is_llama_config", "unsloth_fixed", "unsloth_version", "neftune_noise_alpha", "gradient_checkpointing_kwargs",
+    "transformers.js_config"};
+
+// Keys that say something this program cannot do unless they have one of these values.
+enum class Of : uint8_t { all, gpt2, others };
+struct OnlyValues {
+  std::string_view key, values, meaning;  // values: JSON, separated by spaces
+  Of family = Of::all;
+  bool applies_to(ModelType type) const {
+    return family == Of::all || (family == Of::gpt2) == (type == ModelType::gpt2);
+  }
+};
+constexpr OnlyValues kOnly[] = {
+    {"attn_pdrop", "0", "dropout is not supported"},
+    {"embd_pdrop", "0", "dropout is not supported"},
+    {"resid_pdrop", "0", "dropout is not supported"},
+    {"attention_dropout", "0", "dropout is not supported"},
+    {"hidden_dropout", "0", "dropout is not supported"},
+    {"num_local_experts", "0 null", "there is no mixture of experts"},
+    {"num_experts", "0 null", "there is no mixture of experts"},
+    {"n_routed_experts", "0 null", "there is no mixture of experts"},
+    {"activation_function", "\"gelu_new\" \"gelu_pytorch_tanh\"", "gpt2 has the tanh form of GELU", Of::gpt2},
+    {"hidden_act", "\"gelu_new\" \"gelu_pytorch_tanh\"", "gpt2 has the tanh form of GELU", Of::gpt2},
+    {"mlp_bias", "true", "gpt2 has biases in feed-forward layers", Of::gpt2},
+    {"activation_function", "\"silu\"", "all families but gpt2 have SwiGLU", Of::others},
+    {"hidden_act", "\"silu\"", "all families but gpt2 have SwiGLU", Of::others},
+    {"mlp_bias", "false", "feed-forward layers have no bias, but gpt2's", Of::others},
+    {"scale_attn_weights", "true", "scores are divided by the root of head_dim"},
+    {"scale_attn_by_inverse_layer_idx", "false", "scores are not scaled by layer"},
+    {"reorder_and_upcast_attn", "false", "attention has one order of operations"},
+    {"add_cross_attention", "false", "there is no cross attention"},
+    {"partial_rotary_factor", "1", "RoPE turns whole heads"},
+    {"use_mrope", "false", "positions have one dimension"},
+    {"rope_interleaved", "false", "RoPE turns the two halves of a head"},
+    {"auto_map", "null {}", "code beside the weights is not run"},
+    {"quantization", "null {}", "weights are plain floats or FP8"},
+    {"pruned_heads", "null {}", "all layers have all heads"},
+    {"is_causal", "true", "attention is causal"},
+};
+
+bool has_value(const Json& value, std::string_view allowed) {
+  if (value.is_number())
+    return (allowed.starts_with("0") && value.real == 0.0) || (allowed == "1" && value.real == 1.0);
+  const std::string text = to_line(value);
+  for (size_t from = 0; from < allowed.size();) {
+    const size_t end = std::min(allowed.find(' ', from), allowed.size());
+    if (allowed.substr(from, end - from) == text) return true;
+    from = end + 1;
+  }
+  return false;
+}
+
+// FP8 as `athanor export` writes it; the weights themselves say which are in FP8 (convert/eight_bits.h).
+void drop_quantization(Json& object, const std::string& path) {
+  const Json* value = object.find("quantization_config");
+  if (!value) return;
+  const auto says = [value](const char* key, std::string_view text) {
+    const Json* at = value->find(key);
+    return at && at->is(Json::Kind::string) && at->text == text;
+  };
+  const bool fp8 =
+      says("quant_method", "fp8") || (says("quant_method", "compressed-tensors") && says("format", "float-quantized"));
+  if (!value->is(Json::Kind::null) && !fp8)
+    bad_value(*value, dotted(path, "quantization_config"),
+              "null, \"quant_method\": \"fp8\", or compressed-tensors with \"format\": \"float-quantized\" (other "
+              "weights are "
+              "plain floats: take the model from which this one was quantized)");
+  object.erase("quantization_config");
+}
+
+// What the published configuration class of a family reads where the file is silent, and this program's own default is
+// another [transformers 4 and 5, configuration_*.py].
+struct PublishedDefault {
+  ModelType family;
+  std::string_view key, value;  // value: JSON
+};
+using enum ModelType;
+constexpr PublishedDefault kDefaults[] = {
+    {gpt2, "vocab_size", "50257"},
+    {gpt2, "hidden_size", "768"},
+    {gpt2, "num_hidden_layers", "12"},
+    {gpt2, "num_attention_heads", "12"},
+    {gpt2, "max_position_embeddings", "1024"},
+    {gpt2, "bos_token_id", "50256"},
+    {gpt2, "eos_token_id", "50256"},
+    {llama, "vocab_size", "32000"},
+    {llama, "hidden_size", "4096"},
+    {llama, "intermediate_size", "11008"},
+    {llama, "num_hidden_layers", "32"},
+    {llama, "num_attention_heads", "32"},
+    {llama, "max_position_embeddings", "2048"},
+    {llama, "norm_eps", "1e-06"},
+    {llama, "bos_token_id", "1"},
+    {llama, "eos_token_id", "2"},
+    {mistral, "vocab_size", "32000"},
+    {mistral, "hidden_size", "4096"},
+    {mistral, "intermediate_size", "14336"},
+    {mistral, "num_hidden_layers", "32"},
+    {mistral, "num_attention_heads", "32"},
+    {mistral, "num_key_value_heads", "8"},
+    {mistral, "max_position_embeddings", "131072"},
+    {mistral, "norm_eps", "1e-06"},
+    {mistral, "bos_token_id", "1"},
+    {mistral, "eos_token_id", "2"},
+    {mistral, "sliding_window", "4096"},
+    {qwen2, "vocab_size", "151936"},
+    {qwen2, "hidden_size", "4096"},
+    {qwen2, "intermediate_size", "22016"},
+    {qwen2, "num_hidden_layers", "32"},
+    {qwen2, "num_attention_heads", "32"},
+    {qwen2, "num_key_value_heads", "32"},
+    {qwen2, "max_position_embeddings", "32768"},
+    {qwen2, "norm_eps", "1e-06"},
+    {qwen3, "vocab_size", "151936"},
+    {qwen3, "hidden_size", "4096"},
+    {qwen3, "intermediate_size", "22016"},
+    {qwen3, "num_hidden_layers", "32"},
+    {qwen3, "num_attention_heads", "32"},
+    {qwen3, "num_key_value_heads", "32"},
+    {qwen3, "head_dim", "128"},
+    {qwen3, "max_position_embeddings", "32768"},
+    {qwen3, "norm_eps", "1e-06"},
+};
+constexpr int64_t kWindowOfQwen = 4096, kFirstLayerWithWindow = 28;  // defaults where the switch is true
+
+// Whether a key of the object, by any of its names, is the option `key`.
+bool gives(const Json& model, const std::vector<Field<ModelConfig>>& fields, std::string_view key) {
+  const Field<ModelConfig>* option = find_field(fields, key);
+  return std::ranges::any_of(model.keys, [&](const std::string& k) { return find_field(fields, k) == option; });
+}
+
+// Published files of qwen2 and qwen3 name a window that only their switch turns on.
+void default_window(Json& model, const std::string& path, Notices notices) {
+  const Json* window = model.find("sliding_window");
+  const Json* on = model.find("use_sliding_window");
+  const bool silent = !on || on->is(Json::Kind::null);
+  if (silent && notices && window && window->is_number() && window->real > 0)
+    notices->push_back(cat(window->where, ": ", dotted(path, "sliding_window"), " ", to_line(*window),
+                           " is not used: use_sliding_window is not given, and false by default"));
+  if (silent) model.set("use_sliding_window", Json::of(false));
+  if (silent || !on->boolean) return;
+  if (!window) model.set("sliding_window", Json::of(kWindowOfQwen));
+  if (!model.find("max_window_layers")) model.set("max_window_layers", Json::of(kFirstLayerWithWindow));
+}
+
+// [transformers 5, modeling_rope_utils.py]: a missing original context is max_position_embeddings; what only has a
+// default in this program must be given.
+void default_scaling(Json& model, const std::string& path) {
+  Json* scaling = model.find("rope_scaling");
+  const Json* type = scaling && scaling->is(Json::Kind::object) ? scaling->find("rope_type") : nullptr;
+  if (!type || type->text == "none") return;
+  const bool is_llama3 = type->text == "llama3";
+  const auto require = [&](std::string_view key) {
+    if (!scaling->find(key))
+      throw Error(
+          cat(scaling->where, ": ", path, ".rope_scaling.", key, " is required in a published file for ", type->text),
+          Exit::usage);
+  };
+  require("factor");
+  if (is_llama3) require("low_freq_factor"), require("high_freq_factor");
+  const Json* longest = model.find("max_position_embeddings");
+  if ((is_llama3 || type->text == "yarn") && longest && !scaling->find("original_max_position_embeddings")) {
+    const Json copy = *longest;
+    scaling->set("original_max_position_embeddings", copy);
+  }
+}
+
+// Takes dropout out: it is a matter of how another program trained.
+void forget_dropout(Json& model, const std::string& path, Notices notices) {
+  for (const auto& only : kOnly) {
+    const Json* value = model.find(only.key);
+    if (!value || !only.meaning.starts_with("dropout") || !value->is_number() || value->real == 0) continue;
+    if (notices)
+      notices->push_back(
+          cat(value->where, ": ", dotted(path, only.key), " ", to_line(*value), " is left out: there is no dropout"));
+    model.erase(only.key);
+  }
+}
+
+// The value of a vocabulary that is smaller than a published one has no such token.
+bool is_beyond(const Json& model, std::string_view key, const Json& value) {
+  const Json* vocabulary = model.find("vocab_size");
+  return key.ends_with("_token_id") && vocabulary && vocabulary->is_number() && value.real >= vocabulary->real;
+}
+
+}  // namespace
+
+void drop_foreign_keys(Json& object, const std::string& path, ModelType type, Notices notices) {
+  for (auto key : kWritten) object.erase(key);
+  std::string skipped;
+  for (auto key : kSkipped) {
+    if (!object.find(key)) continue;
+    skipped += cat(skipped.empty() ? "" : ", ", key);
+    object.erase(key);
+  }
+  if (!skipped.empty() && notices)
+    notices->push_back(
+        cat(object.where, ": ", path, ": keys that say nothing about the weights are skipped: ", skipped));
+  drop_quantization(object, path);
+  for (const auto& only : kOnly) {
+    const Json* value = object.find(only.key);
+    if (!value || !only.applies_to(type)) continue;
+    if (!has_value(*value, only.values)) {
+      bad_value(*value, dotted(path, only.key), cat(only.values, " (", only.meaning, ")"));
+    }
+    object.erase(only.key);
+  }
+}
+
+void describe_foreign_keys(Json& properties) {
+  for (auto key : kWritten) properties.set(std::string(key), Json::object());
+  for (auto key : kSkipped) properties.set(std::string(key), Json::object());
+  for (const auto& only : kOnly) {
+    const Json* other = properties.find(only.key);  // the key's row of other families
+    const std::string before = other ? other->find("description")->text + "; " : "";
+    Json note = Json::object();
+    note.set("description", Json::of(cat(before, "only ", only.values, ": ", only.meaning)));
+    properties.set(std::string(only.key), std::move(note));
+  }
+}
+
+void adopt_published(Json& model, const std::string& path, Notices notices) {
+  if (!model.is(Json::Kind::object)) return;  // refused by read_model
+  forget_dropout(model, path, notices);
+  const Json* type = model.find("model_type");
+  if (!type) return;
+  const auto family = ModelType(read_choice(*type, dotted(path, "model_type"), choice_names(ModelType{})));
+  const auto fields = model_fields();
+  merge_rope_keys(model, path);
+  std::string filled;
+  for (const PublishedDefault& d : kDefaults) {
+    if (d.family != family || gives(model, fields, d.key)) continue;
+    Json value = parse_json(d.value, "published default");
+    if (is_beyond(model, d.key, value)) continue;
+    model.set(std::string(d.key), std::move(value)).where = model.where;
+    filled += cat(filled.empty() ? "" : ", ", d.key, " ", d.value);
+  }
+  if (!filled.empty() && notices)
+    notices->push_back(cat(model.where, ": ", path, ": what the file does not give is that of transformers' ",
+                           name_of(family), ": ", filled));
+  if (family == qwen2 || family == qwen3) default_window(model, path, notices);
+  default_scaling(model, path);
+}
+
+}  // namespace athanor
