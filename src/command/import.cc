@@ -14,10 +14,11 @@ namespace {
 
 struct ImportArgs {
   std::string from, to, dtype = "same";
+  bool follow_links = false;
 };
 
 Exit import_model(const ImportArgs& args) {
-  const ModelFolder model(args.from);
+  const ModelFolder model(args.from, false, args.follow_links ? Links::anywhere : Links::inside);
   const ProgramVersion program = program_version();
   const HfFolderOptions options{.dtype = float_named(args.dtype),
                                 .manifest = true,
@@ -43,6 +44,9 @@ void add_import(Cli& cli) {
   verb.add_option("--dtype", args->dtype, "same: as in the files; or f32, bf16, f16")
       .show_default()
       .check(one_of(float_names()));
+  verb.add_flag(
+      "--follow-links", args->follow_links,
+      "also read files that are links out of the folder, as of git-annex or dvc: only if you trust the folder");
   verb.on_chosen([&cli, args] { cli.action = [args] { return import_model(*args); }; });
 }
 

@@ -29,15 +29,16 @@ void require_in_folder(const std::string& folder, const std::string& name, const
   const fs::path model = real.parent_path().parent_path();  // models--OWNER--NAME of the hub's cache
   if (real.parent_path().filename() == "snapshots" && is_below(opened, model / "blobs")) return;
   throw Error(cat(folder, "/", name, ": leads out of the folder, to ", opened,
-                  "; expected files of the folder itself: put a copy of that file there if you trust it"),
+                  "; expected files of the folder itself: if you trust it, put a copy of that file there, or take the "
+                  "model over with `athanor import --follow-links`"),
               Exit::usage);
 }
 
-std::string read_file_in(const std::string& folder, const std::string& name, int64_t max_bytes) {
+std::string read_file_in(const std::string& folder, const std::string& name, int64_t max_bytes, Links links) {
   const std::string path = cat(folder, "/", name);
   const Fd file = open_regular(path);
   // The path of the open file is checked, so that nobody can change the link in between.
-  require_in_folder(folder, name, path_behind(cat("/proc/self/fd/", file.get())));
+  if (links == Links::inside) require_in_folder(folder, name, path_behind(cat("/proc/self/fd/", file.get())));
   return read_all(file, max_bytes, path);
 }
 

@@ -33,13 +33,13 @@ constexpr const char* kCarried[] = {kTokenizerFile,
                                     "special_tokens_map.json",
                                     "generation_config.json"};
 
-std::vector<std::string> carried_files(const std::string& folder) {
+std::vector<std::string> carried_files(const std::string& folder, Links links) {
   std::vector<std::string> names(std::begin(kCarried), std::end(kCarried));
   std::error_code ignored;
   const fs::path descriptor = fs::path(folder) / kTokenizerFile;
   if (fs::is_regular_file(descriptor, ignored))
     for (const std::string& name :
-         parse_descriptor(read_file_in(folder, kTokenizerFile, kMaxTextBytes), descriptor.string()).files)
+         parse_descriptor(read_file_in(folder, kTokenizerFile, kMaxTextBytes, links), descriptor.string()).files)
       names.push_back(name);
   std::sort(names.begin(), names.end());
   names.erase(std::unique(names.begin(), names.end()), names.end());
@@ -135,8 +135,9 @@ int64_t write_hf_folder(const ModelFolder& model, const std::string& out, const 
   // The dtype of the token embedding stands for all.
   writer.text("config.json", hf_config_json(model.config(), torch_name(tensors.front().dtype),
                                             options.codes ? quantization_config_json(*options.codes) : ""));
-  const std::vector<std::string> carried = carried_files(model.path());
-  for (const std::string& name : carried) writer.text(name, read_file_in(model.path(), name, kMaxTextBytes));
+  const std::vector<std::string> carried = carried_files(model.path(), model.links());
+  for (const std::string& name : carried)
+    writer.text(name, read_file_in(model.path(), name, kMaxTextBytes, model.links()));
   if (carried.empty()) log::info(model.path(), ": no tokenizer beside the weights, none is written");
   if (options.manifest) writer.manifest();
   folder.commit();

@@ -23,14 +23,14 @@ bool exists(const std::string& path) {
   return stat(path.c_str(), &info) == 0;
 }
 
-ModelConfig read_config(const std::string& folder) {
+ModelConfig read_config(const std::string& folder, Links links) {
   const std::string path = folder + "/config.json";
   struct stat info;
   if (stat(folder.c_str(), &info) != 0) throw_io("looking for a model in", folder, errno);
   if (!S_ISDIR(info.st_mode))
     throw Error(cat(folder, ": expected a folder with config.json and weights, found a file"), Exit::usage);
   if (!exists(path)) throw Error(cat(folder, ": holds no model: there is no config.json in it"), Exit::usage);
-  require_in_folder(folder, "config.json", path_behind(path));
+  if (links == Links::inside) require_in_folder(folder, "config.json", path_behind(path));
   std::vector<std::string> notices;
   ModelConfig config = load_model_config(path, &notices);
   for (const std::string& notice : notices) log::info(notice);
@@ -70,10 +70,11 @@ VerifiedModel verified_model(const std::string& path, const Verify& verify) {
   return {folder};
 }
 
-ModelFolder::ModelFolder(const std::string& path, bool averages) : ModelFolder(verified_model(path), averages) {}
+ModelFolder::ModelFolder(const std::string& path, bool averages, Links links)
+    : ModelFolder(verified_model(path), averages, links) {}
 
-ModelFolder::ModelFolder(const VerifiedModel& model, bool averages)
-    : path_(model.folder), averages_(averages), config_(read_config(path_)) {
+ModelFolder::ModelFolder(const VerifiedModel& model, bool averages, Links links)
+    : path_(model.folder), averages_(averages), links_(links), config_(read_config(path_, links)) {
   if (exists(cat(path_, "/", kManifestName))) {
     checkpoint_ = std::make_unique<CheckpointReader>(path_);
   } else if (exists(cat(path_, "/state.json"))) {  // no other program writes one
@@ -82,7 +83,8 @@ ModelFolder::ModelFolder(const VerifiedModel& model, bool averages)
                     "model*.safetensors and the tokenizer to a folder of their own to use them as they are"));
   } else {
     files_ = std::make_unique<WeightFiles>(path_);
-    for (const std::string& file : files_->paths()) require_in_folder(path_, base_name(file), path_behind(file));
+    for (const std::string& file : files_->paths())
+      if (links == Links::inside) require_in_folder(path_, base_name(file), path_behind(file));
   }
   if (averages_) require_averages();
   check_weights(!model.elsewhere);

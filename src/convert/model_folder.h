@@ -14,6 +14,7 @@
 #include "checkpoint/weights.h"
 #include "config/model_config.h"
 #include "convert/eight_bits.h"
+#include "convert/folder_links.h"
 
 namespace athanor {
 
@@ -31,10 +32,11 @@ class ModelFolder {
   // With `averages` the weights are a checkpoint's averages of them (ema_decay, tail_average_start); frozen ones have
   // none and are as they are. An Error(usage) if there are none. Averages of schedule_free_adamw are what its weights
   // are in any case.
-  explicit ModelFolder(const std::string& path, bool averages = false);
-  explicit ModelFolder(const VerifiedModel&, bool averages = false);
+  explicit ModelFolder(const std::string& path, bool averages = false, Links links = Links::inside);
+  explicit ModelFolder(const VerifiedModel&, bool averages = false, Links links = Links::inside);
 
   const std::string& path() const { return path_; }
+  Links links() const { return links_; }
   const ModelConfig& config() const { return config_; }
 
   struct Weight {
@@ -82,6 +84,7 @@ class ModelFolder {
 
   std::string path_;
   bool averages_;
+  Links links_;
   ModelConfig config_;
   std::unique_ptr<CheckpointReader> checkpoint_;  // one of the two
   std::unique_ptr<WeightFiles> files_;

@@ -115,6 +115,20 @@ TEST_F(HfFolder, LinksMustNotLeaveTheFolder) {
   expect_same_tensors(at("from-hub"));
 }
 
+TEST_F(HfFolder, LinksAreFollowedWhereTheUserTrustsThem) {
+  namespace fs = std::filesystem;
+  fill(shape(ModelType::llama), DType::f32);
+  write("in");
+  spill(at("in/tokenizer_config.json"), "{}");
+  fs::create_directories(at("linked"));
+  for (const auto& entry : fs::directory_iterator(at("in")))
+    fs::create_symlink(entry.path(), at("linked/") + entry.path().filename().string());
+  EXPECT_ERROR(ModelFolder(at("linked")), "leads out", "import --follow-links");
+  write_hf_folder(ModelFolder(at("linked"), false, Links::anywhere), at("out"), {});
+  expect_same_tensors(at("out"));
+  EXPECT_TRUE(fs::is_regular_file(fs::symlink_status(at("out/tokenizer_config.json"))));
+}
+
 TEST_F(HfFolder, OnlyRegularFilesAreRead) {
   fill(shape(ModelType::llama), DType::f32);
   write("in");
