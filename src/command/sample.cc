@@ -244,6 +244,10 @@ void add_drawing(Verb verb, SamplingOptions& sampling) {
   verb.add_option("--top-p", sampling.top_p, "sample from the fewest tokens with this total probability")
       .show_default()
       .check(in_range(0.0, 1.0));
+  verb.add_option("--min-p", sampling.min_p,
+                  "sample from tokens with at least this share of the most likely one's probability; 0: all")
+      .show_default()
+      .check(in_range(0.0, 1.0));
   verb.add_option("--seed", sampling.seed, "same seed, same text; the second prompt of a file has the next seed, ...")
       .show_default();
 }

@@ -18,7 +18,7 @@ void require_finite_logits(std::span<const float> logits, int64_t vocab_size) {
 int32_t choose_token(std::span<const float> logits, const SamplingOptions& options, uint64_t draw) {
   const auto largest = std::max_element(logits.begin(), logits.end());
   if (options.temperature <= 0) return int32_t(largest - logits.begin());
-  const bool all = options.top_k <= 0 && options.top_p >= 1;  // then order is irrelevant
+  const bool all = options.top_k <= 0 && options.top_p >= 1 && options.min_p <= 0;  // then order is irrelevant
   const size_t keep = options.top_k > 0 ? std::min(size_t(options.top_k), logits.size()) : logits.size();
   std::vector<int32_t> order(logits.size());
   std::iota(order.begin(), order.end(), 0);
@@ -36,6 +36,10 @@ int32_t choose_token(std::span<const float> logits, const SamplingOptions& optio
   if (options.top_p < 1)
     last = size_t(std::lower_bound(cumulative.begin(), cumulative.end(), options.top_p * sum) - cumulative.begin());
   last = std::min(last, keep - 1);
+  if (options.min_p > 0) {
+    const double least = double(*largest) + options.temperature * std::log(options.min_p);
+    while (last > 0 && double(logits[size_t(order[last])]) < least) --last;
+  }
   const double u = double(random_uniform(options.seed, stream_of("sample"), draw)) * cumulative[last];
   const auto it = std::upper_bound(cumulative.begin(), cumulative.begin() + std::ptrdiff_t(last) + 1, u);
   return order[std::min(size_t(it - cumulative.begin()), last)];

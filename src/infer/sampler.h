@@ -13,6 +13,7 @@ struct SamplingOptions {
   double temperature = 1;  // 0: greedy
   int64_t top_k = 0;       // only the k likeliest; 0 = all
   double top_p = 1;        // smallest set of tokens with this probability [Holtzman et al. 2020]
+  double min_p = 0;  // only tokens with this share of the likeliest one's probability [Nguyen et al. 2024]; 0 = all
   uint64_t seed = 0;
 };
 

@@ -176,6 +176,23 @@ TEST(ChooseToken, TopKAndTopPKeepTheLikeliest) {
   EXPECT_FALSE(seen[1][2]);
 }
 
+TEST(ChooseToken, MinPKeepsAShareOfTheLikeliest) {
+  const std::vector<float> logits = {0.0f, 1.0f, -1.0f, 2.0f, 2.0f};  // .135 .368 .050 1 1 of the likeliest
+  const auto drawn = [&](const SamplingOptions& options) {
+    std::string ids;
+    bool seen[5] = {};
+    for (uint64_t d = 0; d < 2000; ++d) seen[choose_token(logits, options, d)] = true;
+    for (int i = 0; i < 5; ++i)
+      if (seen[i]) ids += char('0' + i);
+    return ids;
+  };
+  EXPECT_EQ(drawn({.min_p = 0.3, .seed = 1}), "134");
+  EXPECT_EQ(drawn({.min_p = 0.1, .seed = 1}), "0134");
+  EXPECT_EQ(drawn({.min_p = 1, .seed = 1}), "34");                        // equally likely ones stay
+  EXPECT_EQ(drawn({.temperature = 2, .min_p = 0.3, .seed = 1}), "0134");  // of the tempered distribution
+  EXPECT_EQ(drawn({.top_k = 1, .min_p = 0.1, .seed = 1}), "3");
+}
+
 TEST(ChooseToken, SameSeedSameText) {
   const std::vector<float> logits(50, 0.0f);
   for (uint64_t d = 0; d < 20; ++d)
