@@ -16,6 +16,10 @@ std::string number(double value, const char* format = "%.6g") {
   return text;
 }
 
+// Sums and differences of any such values are finite; what is beyond is drawn as if it were at the end.
+constexpr double kFarthest = 1e290;
+double near(double v) { return std::clamp(v, -kFarthest, kFarthest); }
+
 struct Range {
   double low = std::numeric_limits<double>::infinity(), high = -low;
   void include(double v) { low = std::min(low, v), high = std::max(high, v); }
@@ -35,8 +39,8 @@ class Drawing {
     for (const ChartLine& line : chart.lines)
       for (size_t i = 0; i < line.x.size(); ++i)
         if (std::isfinite(line.x[i]) && std::isfinite(line.y[i])) {
-          x_.include(line.x[i]);
-          all_y_.push_back(line.y[i]);
+          x_.include(near(line.x[i]));
+          all_y_.push_back(near(line.y[i]));
         }
   }
   bool empty() const { return all_y_.empty(); }
@@ -99,16 +103,24 @@ class Drawing {
   static std::string point(double x, double y) { return cat(number(x, "%.1f"), " ", number(y, "%.1f")); }
 
   std::string line_svg(const ChartLine& line) const {
+    if (line.mean_over <= 1) return curve_svg(line, "line");
+    ChartLine mean = line;
+    mean.y = running_mean(line.y, line.mean_over);
+    return curve_svg(line, "raw") + curve_svg(mean, "line");
+  }
+
+  // The class "line" is what the page's script reads values from.
+  std::string curve_svg(const ChartLine& line, const char* kind) const {
     std::vector<Column> columns(Chart::kColumns + 1);
     size_t filled = 0, points = 0;
     for (size_t i = 0; i < line.x.size(); ++i) {
       if (!std::isfinite(line.x[i]) || !std::isfinite(line.y[i])) continue;
-      Column& c = columns[size_t(std::lround(at_x(line.x[i])))];
+      Column& c = columns[size_t(std::lround(at_x(near(line.x[i]))))];
       filled += c.count == 0;
       ++points;
       ++c.count;
-      c.sum += line.y[i];
-      c.range.include(line.y[i]);
+      c.sum += near(line.y[i]);
+      c.range.include(near(line.y[i]));
     }
     std::string upper, lower, mean, dots;
     for (size_t i = 0; i < columns.size(); ++i) {
@@ -122,10 +134,12 @@ class Drawing {
     }
     const std::string color = cat("c", line.color);
     std::string out;
-    if (points > 2 * filled) out += cat("<path class=\"band ", color, "\" d=\"", upper, lower, "Z\"/>");
-    out += cat("<path class=\"line ", color, line.dashed ? " dashed" : "", "\" data-label=\"", html_text(line.label),
-               "\" d=\"", mean, "\"/>");
-    if (line.dots || filled == 1) out += cat("<path class=\"dots ", color, "\" d=\"", dots, "\"/>");
+    const bool is_line = std::string_view(kind) == "line";
+    if (points > 2 * filled && (line.mean_over <= 1 || !is_line))
+      out += cat("<path class=\"band ", color, "\" d=\"", upper, lower, "Z\"/>");
+    const std::string label = is_line ? cat(" data-label=\"", html_text(line.label), "\"") : "";
+    out += cat("<path class=\"", kind, " ", color, line.dashed ? " dashed" : "", "\"", label, " d=\"", mean, "\"/>");
+    if (line.dots || (filled == 1 && is_line)) out += cat("<path class=\"dots ", color, "\" d=\"", dots, "\"/>");
     return mean.empty() ? "" : out;
   }
 
@@ -154,6 +168,31 @@ std::string html_text(std::string_view text) {
     }
   }
   return out;
+}
+
+// Sums from the first and to the last point of blocks of `width` points make up every window, whatever the width, and
+// no large value is subtracted again.
+std::vector<double> running_mean(const std::vector<double>& y, size_t width) {
+  struct Sum {
+    double value = 0, count = 0;
+    Sum operator+(const Sum& other) const { return {value + other.value, count + other.count}; }
+  };
+  CHECK(width % 2 == 1, "a running mean over ", width, " points");
+  const size_t n = y.size(), half = width / 2;
+  std::vector<Sum> from_first(n), to_last(n);
+  const auto at = [&](size_t i) { return std::isfinite(y[i]) ? Sum{near(y[i]), 1} : Sum{}; };
+  for (size_t i = 0; i < n; ++i) from_first[i] = i % width == 0 ? at(i) : from_first[i - 1] + at(i);
+  for (size_t i = n; i-- > 0;) to_last[i] = i + 1 == n || (i + 1) % width == 0 ? at(i) : at(i) + to_last[i + 1];
+  std::vector<double> mean(n, std::numeric_limits<double>::quiet_NaN());
+  for (size_t i = 0; i < n; ++i) {
+    if (!std::isfinite(y[i])) continue;
+    const size_t first = i - std::min(i, half), last = std::min(n - 1, i + half);
+    const Sum sum = first / width != last / width ? to_last[first] + from_first[last]
+                    : first % width == 0          ? from_first[last]
+                                                  : to_last[first];
+    mean[i] = sum.value / sum.count;
+  }
+  return mean;
 }
 
 std::vector<double> ticks(double low, double high, int most) {

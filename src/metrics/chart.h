@@ -15,8 +15,13 @@ struct ChartLine {
   int color = 0;  // class c0, c1, ... of the page's style
   std::vector<double> x, y;
   bool dashed = false;
-  bool dots = false;  // few points, each drawn as a dot
+  bool dots = false;     // few points, each drawn as a dot
+  size_t mean_over = 1;  // points under a running mean, an odd number: then the points themselves are drawn pale
 };
+
+// Means over the `width` points around each one, an odd number, fewer at the ends; points that are not finite are left
+// out.
+std::vector<double> running_mean(const std::vector<double>& y, size_t width);
 
 // A vertical line that marks an event.
 struct ChartMark {

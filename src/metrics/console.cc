@@ -5,12 +5,12 @@
 #include <cmath>
 #include <cstdarg>
 #include <cstring>
-#include <ctime>
 #include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "metrics/format.h"
+#include "metrics/format_time.h"
 
 namespace athanor {
 namespace {
@@ -27,14 +27,7 @@ __attribute__((format(printf, 2, 3))) void append(std::string& out, const char* 
 }
 
 // " [2026-08-21 09:12:45]", local time as in Megatron-LM.
-std::string stamp(double time) {
-  const std::time_t seconds = std::time_t(time);
-  std::tm local{};
-  localtime_r(&seconds, &local);
-  char text[32];
-  std::strftime(text, sizeof(text), " [%Y-%m-%d %H:%M:%S]", &local);
-  return text;
-}
+std::string stamp(double time) { return cat(" [", format_time(time, TimeZone::local), "]"); }
 
 std::string z_score(double z) {
   if (!std::isfinite(z)) return "-";

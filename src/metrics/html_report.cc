@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <ctime>
 #include <map>
 #include <optional>
 #include <set>
@@ -13,6 +12,7 @@
 #include "base/error.h"
 #include "metrics/chart.h"
 #include "metrics/format.h"
+#include "metrics/format_time.h"
 #include "metrics/range_test.h"
 #include "metrics/twin.h"
 
@@ -28,15 +28,7 @@ std::string text_of(double value, const char* format = "%.4g") {
   return text;
 }
 
-std::string utc(double seconds) {
-  if (!(seconds > 0)) return "-";
-  const std::time_t t = std::time_t(seconds);
-  std::tm parts{};
-  gmtime_r(&t, &parts);
-  char text[40];
-  std::strftime(text, sizeof text, "%Y-%m-%d %H:%M:%S", &parts);
-  return text;
-}
+std::string utc(double seconds) { return seconds == 0 ? "-" : format_time(seconds, TimeZone::utc); }
 
 double median(std::vector<double> values) {
   std::erase_if(values, [](double v) { return !std::isfinite(v); });
@@ -89,6 +81,9 @@ std::string placements(std::string_view html) {
   return rules;
 }
 
+// Records under a running mean: a fortieth of the curve, so that its shape stays; few records are shown as they are.
+size_t mean_width(size_t records) { return records < 100 ? 1 : std::max<size_t>(5, records / 40) | 1; }
+
 // A quantity plotted per step.
 struct Curve {
   const char* title;
@@ -96,6 +91,7 @@ struct Curve {
   double (*value)(const StepMetrics&);
   bool from_zero;
   std::string (*format)(double);
+  bool noisy = false;  // drawn with a running mean
 };
 
 class Page {
@@ -201,15 +197,15 @@ class Page {
     const auto loss = [](const StepMetrics& m) { return m.loss; };
     const Curve others[] = {
         {"Learning rate", "", [](const StepMetrics& m) { return m.learning_rate; }, true, nullptr},
-        {"Gradient norm", "before clipping", [](const StepMetrics& m) { return m.grad_norm; }, true, nullptr},
-        {"Throughput", "tokens/s", [](const StepMetrics& m) { return m.tokens_per_second; }, true, format_count},
+        {"Gradient norm", "before clipping", [](const StepMetrics& m) { return m.grad_norm; }, true, nullptr, true},
+        {"Throughput", "tokens/s", [](const StepMetrics& m) { return m.tokens_per_second; }, true, format_count, true},
         {"MFU", "of the peak, causal count", [](const StepMetrics& m) { return m.mfu; }, true, format_percent},
     };
     out_ += "<div class=\"grid2\">\n";
-    curve({"Training loss", "nats", loss, false, nullptr}, 0, true);
+    curve({"Training loss", "nats", loss, false, nullptr, true}, 0, true);
     validation();
     range_tests();
-    curve({"Training loss, later part", "nats, after the first quarter", loss, false, nullptr}, 0.25, true);
+    curve({"Training loss, later part", "nats, after the first quarter", loss, false, nullptr, true}, 0.25, true);
     for (const Curve& c : others) curve(c, 0, false);
     memory();
     const Curve optional[] = {
@@ -269,6 +265,8 @@ class Page {
         line.x.push_back(double(steps[k].step));
         line.y.push_back(c.value(steps[k]));
       }
+      line.mean_over = c.noisy ? mean_width(line.x.size()) : 1;
+      if (line.mean_over > 1) chart.note = "Pale: every record; line: running mean.";
       chart.lines.push_back(std::move(line));
     }
     if (marks) add_marks(chart);
@@ -285,7 +283,8 @@ class Page {
           chart.marks.push_back(
               {double(e->step), std::string(to_string(e->kind)), cat(to_string(e->kind), ": ", e->text)});
     if (!chart.marks.empty())
-      chart.note = "Vertical lines: resumes and branches; in red, alarms, errors and skipped steps.";
+      chart.note += cat(chart.note.empty() ? "" : " ",
+                        "Vertical lines: resumes and branches; in red, alarms, errors and skipped steps.");
   }
 
   void validation() {
@@ -442,7 +441,7 @@ class Page {
       for (size_t k = run.events.size() - shown; k < run.events.size(); ++k) {
         const EventRecord& e = run.events[k];
         const bool bad = e.kind == EventKind::skip || e.kind == EventKind::warn || e.kind == EventKind::error;
-        out_ += cat("<tr><td>", utc(e.time), "</td><td>", e.step, "</td><td", bad ? " class=\"bad\"" : "", ">",
+        out_ += cat("<tr><td>", utc(e.time), "</td><td>", e.step, "</td><td class=\"kind", bad ? " bad" : "", "\">",
                     to_string(e.kind), "</td><td>", html_text(e.text),
                     e.seconds > 0 ? cat(" (", format_duration(e.seconds), ")") : "", "</td></tr>\n");
       }

@@ -35,6 +35,7 @@ figcaption output { margin-left: auto; font-weight: 400; font-size: .85rem; colo
 path { fill: none; vector-effect: non-scaling-stroke; }
 .grid { stroke: var(--rule); }
 .line { stroke-width: 1.8; stroke-linejoin: round; }
+.raw { stroke-width: 1; opacity: .35; }
 .dashed { stroke-dasharray: 5 4; }
 .dots { stroke-width: 6; stroke-linecap: round; }
 .band { stroke: none; opacity: .2; }
@@ -43,7 +44,7 @@ path { fill: none; vector-effect: non-scaling-stroke; }
 .cursor { stroke: var(--soft); }
 .c0 { --c: var(--c0); } .c1 { --c: var(--c1); } .c2 { --c: var(--c2); } .c3 { --c: var(--c3); }
 .c4 { --c: var(--c4); } .c5 { --c: var(--c5); } .c6 { --c: var(--c6); } .c7 { --c: var(--c7); }
-.line, .dots { stroke: var(--c); } .band { fill: var(--c); }
+.line, .raw, .dots { stroke: var(--c); } .band { fill: var(--c); }
 .chip { display: inline-block; width: .7em; height: .7em; border-radius: 2px; background: var(--c); margin-right: 6px; }
 .key { display: inline-block; margin: 0 16px 4px 0; font-size: .85rem; color: var(--soft); }
 .scroll { overflow-x: auto; }
@@ -55,6 +56,7 @@ thead th { color: var(--soft); font-weight: 500; }
 td { overflow-wrap: anywhere; min-width: 5em; }
 .short td { white-space: nowrap; }
 .short td:last-child { white-space: normal; min-width: 11em; }
+.kind { white-space: nowrap; }
 td.bad { color: var(--bad); }
 .bar { display: flex; height: 22px; border-radius: 4px; overflow: hidden; margin: 4px 0 10px; background: var(--rule); }
 .bar i { background: var(--c); }

@@ -1,5 +1,6 @@
 // Numbers for people, at the borders between units and for numbers that are none.
 #include "metrics/format.h"
+#include "metrics/format_time.h"
 
 #include <gtest/gtest.h>
 
@@ -22,6 +23,17 @@ TEST(Format, Bytes) {
   EXPECT_EQ(format_bytes(1536ull << 20), "1.50 GiB");
   EXPECT_EQ(format_bytes(1023ull << 30), "1.00 TiB") << "never four digits";
   EXPECT_EQ(format_bytes(UINT64_MAX), "16.0 EiB");
+}
+
+TEST(Format, TimesOfAnyClock) {
+  EXPECT_EQ(format_time(0, TimeZone::utc), "1970-01-01 00:00:00");
+  EXPECT_EQ(format_time(0.9, TimeZone::utc), "1970-01-01 00:00:00");
+  EXPECT_EQ(format_time(-0.5, TimeZone::utc), "1969-12-31 23:59:59");
+  EXPECT_EQ(format_time(1.7e9, TimeZone::utc), "2023-11-14 22:13:20");
+  for (const double none : {kNan, kInf, -kInf, 1e18, -1e18, 1e300}) {
+    EXPECT_EQ(format_time(none, TimeZone::utc), "-") << none;
+    EXPECT_EQ(format_time(none, TimeZone::local), "-") << none;
+  }
 }
 
 TEST(Format, Counts) {

@@ -253,6 +253,37 @@ TEST(Report, ManyStepsStaySmallAndKeepTheirExtremes) {
   EXPECT_NE(html.find("data-y1=\"2."), html.npos) << "one step in a hundred thousand is seen: " << html.substr(0, 400);
 }
 
+TEST(Report, NoisyCurvesHaveARunningMean) {
+  const auto page_of = [](int64_t steps) { return html_report(std::vector{sample("run", steps)}); };
+  const std::string many = page_of(400), few = page_of(99);
+  EXPECT_NE(many.find("class=\"raw c0\""), many.npos);
+  EXPECT_NE(many.find("running mean"), many.npos);
+  EXPECT_EQ(few.find("class=\"raw"), few.npos) << "few steps are shown as they are";
+  EXPECT_EQ(few.find("running mean"), few.npos);
+}
+
+TEST(RunningMean, AveragesNeighboursThatAreFinite) {
+  EXPECT_EQ(running_mean({1, 2, 6, 4}, 3), (std::vector<double>{1.5, 3, 4, 5}));
+  const std::vector<double> gap = running_mean({1, NAN, 3, INFINITY}, 3);
+  EXPECT_EQ(gap[0], 1);
+  EXPECT_TRUE(std::isnan(gap[1]) && std::isnan(gap[3]));
+  EXPECT_EQ(gap[2], 3);
+  EXPECT_EQ(running_mean({5, 7}, 1), (std::vector<double>{5, 7}));
+  EXPECT_TRUE(std::isfinite(running_mean(std::vector<double>(9, 1e308), 9)[4]));
+  // Every window of every width, by its definition.
+  std::vector<double> y;
+  for (int i = 0; i < 23; ++i) y.push_back(i * i % 17);
+  for (size_t width = 1; width < 60; width += 2) {
+    const std::vector<double> mean = running_mean(y, width);
+    for (size_t i = 0; i < y.size(); ++i) {
+      double sum = 0, count = 0;
+      for (size_t k = 0; k < y.size(); ++k)
+        if (k <= i + width / 2 && i <= k + width / 2) sum += y[k], ++count;
+      EXPECT_NEAR(mean[i], sum / count, 1e-12) << i << " of width " << width;
+    }
+  }
+}
+
 TEST(Report, StrangeSeriesAreDrawnOrLeftOut) {
   const auto draw = [](std::vector<double> y) {
     Chart chart{.title = "t", .unit = {}, .note = {}, .lines = {{.label = "l", .color = 0, .x = {}, .y = y}}};
@@ -261,12 +292,20 @@ TEST(Report, StrangeSeriesAreDrawnOrLeftOut) {
   };
   EXPECT_EQ(draw({}), "");
   EXPECT_EQ(draw({NAN, INFINITY}), "");
-  for (const auto& y : std::vector<std::vector<double>>{
-           {1}, {0, 0, 0}, {1, NAN, 3}, {-1e300, 1e300}, {5e-324, 1e-320}, {1, 1, INFINITY, 1}}) {
+  for (const auto& y : std::vector<std::vector<double>>{{1},
+                                                        {0, 0, 0},
+                                                        {1, NAN, 3},
+                                                        {-1e300, 1e300},
+                                                        {5e-324, 1e-320},
+                                                        {1, 1, INFINITY, 1},
+                                                        {1e308},
+                                                        {1e308, 1.7e308},
+                                                        {-1e308, 1e308},
+                                                        std::vector<double>(5000, 1e308)}) {
     const std::string html = draw(y);
     EXPECT_NE(html.find("class=\"line"), html.npos);
     EXPECT_EQ(html.find("nan"), html.npos) << html;
-    EXPECT_EQ(html.find("inf\""), html.npos) << html;
+    EXPECT_EQ(html.find("inf"), html.npos) << html;
   }
   RunRecords empty;
   empty.name = "nothing yet";
