@@ -144,15 +144,19 @@ class Translator {
 
   // ---- alternatives and sequences
 
-  std::string alternatives(Mode mode) {
+  // before: the literal character in front of a group without alternatives belongs to the same text as its first.
+  std::string alternatives(Mode mode, uint32_t before = 0) {
     if (++depth_ > kMostGroups) refuse("nesting deeper than ", kMostGroups, " groups");
     options(mode);
     std::string out;
-    for (;;) {
+    bool several = false;
+    for (;; several = true) {
+      literal_ = several ? 0 : before;
       out += sequence(mode);
       if (!take("|")) break;
       out += "|";
     }
+    if (several) literal_ = 0;
     --depth_;
     return out;
   }
@@ -190,7 +194,6 @@ class Translator {
 
   std::string sequence(Mode mode) {
     std::string out;
-    literal_ = 0;
     while (!ended() && peek() != '|' && peek() != ')') out += quantified(atom(mode));
     return out;
   }
@@ -198,7 +201,7 @@ class Translator {
   std::string atom(Mode mode) {
     const uint32_t before = std::exchange(literal_, 0);
     const char c = peek();
-    if (c == '(') return group(mode);
+    if (c == '(') return group(mode, before);
     if (c == '[') {
       if (mode.any_case) return any_case_set();
       ++at_;
@@ -224,11 +227,14 @@ class Translator {
     return cat("(?i:", code_text(code), ")");
   }
 
-  std::string group(Mode mode) {
+  // Oniguruma joins the characters of (?:s)s to one text, but not those of other groups.
+  std::string group(Mode mode, uint32_t before) {
     take("(");
     std::string open = "(?:";
+    bool joined = false;
     if (take("?")) {
       if (take(":")) {
+        joined = true;
       } else if (take("=") || take("!") || take(">")) {
         open = cat("(?", pattern_[at_ - 1]);
       } else if (take("<=") || take("<!")) {
@@ -241,9 +247,9 @@ class Translator {
         if (!take(":")) refuse("an option in the middle of a group");
       }
     }
-    const std::string inner = alternatives(mode);
+    const std::string inner = alternatives(mode, joined ? before : 0);
     if (!take(")")) refuse("\"(\" without \")\"");
-    literal_ = 0;
+    if (!joined) literal_ = 0;
     return open + inner + ")";
   }
 
@@ -532,7 +538,9 @@ class Translator {
     const OneOf found = set();
     const std::string_view text = pattern_.substr(begin, at_ - begin);
     const bool ascii = std::all_of(text.begin(), text.end(), [](char c) { return uint8_t(c) < 0x80; });
-    if (!ascii || !found.further.empty() || text.find('\\') != text.npos || text.starts_with("[^"))
+    // Of a class such as [:upper:] Oniguruma takes the other case too, beyond ASCII.
+    const bool has_class = text.find('\\') != text.npos || text.find("[:") != text.npos;
+    if (!ascii || has_class || !found.further.empty() || text.starts_with("[^"))
       refuse("the set ", text, " without regard to case");
     return cat("(?i:", found.text(), ")");
   }
