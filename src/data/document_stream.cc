@@ -3,7 +3,9 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/rng.h"
+#include "data/text_encoding.h"
 
 namespace athanor {
 namespace {
@@ -37,8 +39,24 @@ bool DocumentStream::open() {
   input_ = std::make_unique<TextInput>(path);
   is_lines_ = options_.format == "auto" ? is_lines_name(path) : options_.format == "jsonl";
   ended_ = false;
-  if (at_.offset > 0) input_->skip(at_.offset);
+  if (at_.offset > 0) {
+    input_->skip(at_.offset);
+  } else {
+    judge_encoding(path);
+  }
   return true;
+}
+
+// Texts that are not UTF-8 would become tokens of meaningless bytes; JSON lines could not be read.
+void DocumentStream::judge_encoding(const std::string& path) {
+  constexpr size_t kLookedAt = 4096;
+  fill(kLookedAt);
+  const std::string_view encoding = wide_encoding(std::string_view(buffer_).substr(0, kLookedAt));
+  if (encoding.empty()) return;
+  const std::string text =
+      cat(path, ": looks like ", encoding, ", expected UTF-8; convert it first: iconv -f ", encoding, " -t UTF-8");
+  if (is_lines_) throw Error(text, Exit::usage);
+  log::warn(text, " (its bytes are taken as they are)");
 }
 
 void DocumentStream::close() {

@@ -63,6 +63,7 @@ class DocumentStream {
 
  private:
   bool open();
+  void judge_encoding(const std::string& path);
   void close();
   void fill(size_t bytes);
   bool in_blocks() const { return options_.separator.empty() && options_.block > 0 && options_.valid_every > 0; }

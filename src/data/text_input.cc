@@ -10,6 +10,19 @@
 #include "base/error.h"
 
 namespace athanor {
+namespace {
+
+constexpr std::string_view kGzip = "\x1f\x8b";          // [RFC 1952]
+constexpr std::string_view kZstd = "\x28\xb5\x2f\xfd";  // [RFC 8878, 3.1.1]
+
+bool is_gzip(std::string_view start) { return start.starts_with(kGzip); }
+// Skippable frames begin with 0x184D2A50 to 0x184D2A5F [RFC 8878, 3.1.2]; pzstd and the seekable format write them.
+bool is_zstd(std::string_view start) {
+  return start == kZstd ||
+         (start.size() == 4 && (uint8_t(start[0]) & 0xf0) == 0x50 && start.substr(1) == "\x2a\x4d\x18");
+}
+
+}  // namespace
 
 TextInput::TextInput(const std::string& path) : path_(path == "-" ? "standard input" : path) {
   if (path == "-") {
@@ -32,24 +45,28 @@ TextInput::TextInput(const std::string& path) : path_(path == "-" ? "standard in
     start_used_ += count;
     return count;
   };
-  if (start_.starts_with("\x1f\x8b"))  // [RFC 1952]
+  if (is_gzip(start_))
     read_ = read_gzip(raw, path_);
-  else if (start_ == "\x28\xb5\x2f\xfd")  // [RFC 8878]
+  else if (is_zstd(start_))
     read_ = read_zstd(raw, path_);
   else
     read_ = raw;
   require_text();
-  plain_file_ = file_ && !start_.starts_with("\x1f\x8b") && start_ != "\x28\xb5\x2f\xfd";
+  plain_file_ = file_ && !is_gzip(start_) && !is_zstd(start_);
 }
 
 // Rejects archives, whose bytes would otherwise be taken for text.
 void TextInput::require_text() const {
   const auto refuse = [this](auto... what) { throw Error(cat(path_, ": ", what...), Exit::usage); };
   if (start_ == "PAR1") refuse("a parquet file: turn it into JSON lines with scripts/parquet_to_jsonl.py");
-  for (const auto& [magic, kind] : {std::pair{"\xfd\x37zX", "an xz"}, {"PK\x03\x04", "a zip"}, {"7z\xbc\xaf", "a 7z"}})
+  constexpr std::pair<const char*, const char*> kOthers[] = {
+      {"\xfd\x37zX", "an xz"}, {"PK\x03\x04", "a zip"}, {"7z\xbc\xaf", "a 7z"}, {"\x04\x22M\x18", "an lz4"}};
+  const bool bzip2 = start_.starts_with("BZh") && start_.size() == 4 && start_[3] >= '1' && start_[3] <= '9';
+  if (bzip2) refuse("a bzip2 file: only gzip and zstd are read; unpack it, or pipe its text into --input -");
+  for (const auto& [magic, kind] : kOthers)
     if (start_ == magic) refuse(kind, " file: only gzip and zstd are read; unpack it, or pipe its text into --input -");
-  for (const auto& [end, magic, kind] : {std::tuple{".gz", "\x1f\x8b", "gzip"}, {".zst", "\x28\xb5\x2f\xfd", "zstd"}})
-    if (path_.ends_with(end) && !start_.starts_with(magic))
+  for (const auto& [end, found, kind] : {std::tuple{".gz", is_gzip(start_), "gzip"}, {".zst", is_zstd(start_), "zstd"}})
+    if (path_.ends_with(end) && !found)
       refuse("expected ", kind, " by its name, got something else: rename it if it is plain text");
 }
 

@@ -20,6 +20,7 @@
 #include "data/json_line.h"
 #include "data/ordered_pool.h"
 #include "data/shard_writer.h"
+#include "data/text_encoding.h"
 #include "data/tokenize_journal.h"
 #include "tokenizer/descriptor.h"
 
@@ -77,7 +78,7 @@ std::string identity_of(const TokenizeOptions& o, const Tokenizer& tokenizer, in
 
 struct Encoded {
   std::array<std::vector<int32_t>, 2> ids;  // [Part]
-  int64_t documents = 0, text_bytes = 0;
+  int64_t documents = 0, text_bytes = 0, outside_utf8 = 0;
   StreamPosition after;
 };
 
@@ -91,6 +92,7 @@ class JobEncoder {
     Encoded out;
     out.after = job.after;
     out.text_bytes = int64_t(job.text.size());
+    out.outside_utf8 = bytes_outside_utf8(job.text);
     if (job.is_lines) {
       lines(job, out);
       return out;
@@ -107,7 +109,8 @@ class JobEncoder {
  private:
   void lines(const Job& job, Encoded& out) {
     const std::string_view text = job.text;
-    for (size_t begin = 0; begin < text.size();) {
+    constexpr std::string_view kMark = "\xef\xbb\xbf";  // the byte order mark of files made on Windows
+    for (size_t begin = job.offset == 0 && text.starts_with(kMark) ? kMark.size() : 0; begin < text.size();) {
       const size_t end = std::min(text.find('\n', begin), text.size());
       const std::string_view line = text.substr(begin, end - begin);
       if (line.find_first_not_of(" \t\r") != line.npos) {
@@ -170,6 +173,7 @@ class Run {
     result.train_shards = writers_[kTrain]->finish();
     journal_.remove();
     result.summary = summarise(result);
+    result.warning = encoding_warning();
     return result;
   }
 
@@ -270,6 +274,8 @@ class Run {
     for (const Part part : {kTrain, kValid}) writers_[part]->append(done.ids[part]);
     state_.position = done.after;
     state_.documents += done.documents;
+    if (state_.outside_utf8 == 0) state_.outside_utf8_input = done.after.input;
+    state_.outside_utf8 += done.outside_utf8;
     progress_.text_bytes += done.text_bytes;
     progress_.tokens = writers_[kTrain]->tokens() + writers_[kValid]->tokens();
   }
@@ -278,6 +284,16 @@ class Run {
     for (const Part part : {kTrain, kValid}) state_.parts[part] = writers_[part]->save();
     journal_.save(state_);
     for (auto& writer : writers_) writer->keep();  // from now on another run can continue with them
+  }
+
+  std::string encoding_warning() const {
+    if (state_.outside_utf8 == 0) return "";
+    const auto& inputs = options_.documents.inputs;
+    const size_t first = std::min(size_t(state_.outside_utf8_input), inputs.size() - 1);
+    return cat("tokenize: ", state_.outside_utf8, " bytes of the text are no UTF-8, the first of them in ",
+               inputs[first],
+               "; they became tokens as they are. Text in another encoding, such as Latin-1, is to be converted first: "
+               "iconv -f LATIN1 -t UTF-8");
   }
 
   std::string summarise(const TokenizeResult& r) const {
@@ -316,6 +332,7 @@ TokenizeResult tokenize(const TokenizeOptions& options) {
   if (!tokenizer->cuts() && d.separator.empty() && d.block > 0 && d.valid_every > 0 && d.format != "jsonl")
     log::warn("this tokenizer's split pattern cannot be cut at blocks; give --block 0 to hold out whole files");
   TokenizeResult result = Run(options, *tokenizer).go();
+  if (!result.warning.empty()) log::warn(result.warning);
   if (const std::string caveat = tokenizer->caveat(); !caveat.empty()) log::warn(caveat);
   return result;
 }

@@ -36,6 +36,7 @@ struct TokenizeResult {
   int64_t input_bytes = 0, documents = 0, train_tokens = 0, valid_tokens = 0;
   std::vector<std::string> train_shards, valid_shards;
   std::string summary;  // a few lines of text
+  std::string warning;  // about text that is no UTF-8; empty: there is none
 };
 
 // A document ends with the end-of-document token in every split that contains some of it. No file gets its final name

@@ -30,7 +30,8 @@ ShardState shards_of(const nlohmann::json& json) {
 
 bool is_sane(const TokenizeState& s) {
   const StreamPosition& p = s.position;
-  for (const int64_t number : {p.input, p.offset, p.total, p.block_end, s.documents})
+  for (const int64_t number :
+       {p.input, p.offset, p.total, p.block_end, s.documents, s.outside_utf8, s.outside_utf8_input})
     if (number < 0) return false;
   for (const ShardState& part : s.parts)
     if (part.tokens < 0 || part.shards < 0 || part.shard_tokens < 0 || part.shard_tokens > part.tokens ||
@@ -83,6 +84,8 @@ std::optional<TokenizeState> TokenizeJournal::load() const {
                   .in_document = p.at("in_document").get<int64_t>()};
     s.parts = {shards_of(json.at("train")), shards_of(json.at("valid"))};
     s.documents = json.at("documents").get<int64_t>();
+    s.outside_utf8 = json.value("outside_utf8", int64_t{0});  // added later than the others
+    s.outside_utf8_input = json.value("outside_utf8_input", int64_t{0});
   } catch (const nlohmann::json::exception& e) {
     throw Error(cat(path_, ": damaged: ", json_problem(e.what()), "; start anew with --overwrite"), Exit::usage);
   }
@@ -102,7 +105,9 @@ void TokenizeJournal::save(const TokenizeState& s) const {
                                          {"in_document", p.in_document}}},
                                        {"train", to_json(s.parts[kTrain])},
                                        {"valid", to_json(s.parts[kValid])},
-                                       {"documents", s.documents}};
+                                       {"documents", s.documents},
+                                       {"outside_utf8", s.outside_utf8},
+                                       {"outside_utf8_input", s.outside_utf8_input}};
   write_file(path_, json.dump() + "\n");
 }
 

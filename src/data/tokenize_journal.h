@@ -29,6 +29,7 @@ struct TokenizeState {
   StreamPosition position;
   std::array<ShardState, 2> parts;  // [Part]
   int64_t documents = 0;
+  int64_t outside_utf8 = 0, outside_utf8_input = 0;  // bytes that are no UTF-8, and the first input with one
 };
 
 class TokenizeJournal {

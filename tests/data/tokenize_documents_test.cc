@@ -12,6 +12,7 @@
 #include "data/glob.h"
 #include "data/json_line.h"
 #include "data/shard_writer.h"
+#include "data/text_encoding.h"
 #include "data/token_file.h"
 #include "data/tokenize.h"
 #include "data_testing.h"
@@ -402,6 +403,83 @@ TEST_F(DocumentsTest, CompressedTextIsItsText) {
   }
 }
 
+// pzstd and the seekable format begin with a skippable frame; tapes and object stores pad with zeros.
+TEST_F(DocumentsTest, CompressedTextMayBeFramedAndPadded) {
+  input("plain.txt", "hello there");
+  options.documents.valid_every = 0;
+  const auto expected = tokens_of(tokenize(options).train_shards);
+  const std::string frame("\x5e\x2a\x4d\x18\x04\0\0\0abcd", 12), zeros(512, '\0');
+  for (const auto& [name, command] : {std::pair{"gz", "gzip -c"}, std::pair{"zst", "zstd -qc"}}) {
+    const std::string packed = dir / cat("packed.", name);
+    if (std::system(cat(command, " ", options.documents.inputs.front(), " > ", packed, " 2>/dev/null").c_str()) != 0)
+      GTEST_SKIP() << "no program " << command;
+    const std::string bytes = read_bytes(packed);
+    write_bytes(packed, name == std::string("zst") ? frame + bytes + frame : bytes + zeros);
+    TokenizeOptions other = options;
+    other.documents.inputs = {packed};
+    other.output_prefix = dir / cat(name, "/d");
+    try {
+      EXPECT_EQ(tokens_of(tokenize(other).train_shards), expected) << name;
+    } catch (const Error& e) {
+      expect_parts(e.what(), {"built without", "-dev"});
+      continue;
+    }
+    write_bytes(packed, bytes + std::string(100, '\0') + "garbage");
+    other.overwrite = true;
+    EXPECT_NE(error_of([&] { tokenize(other); }), "") << name;
+  }
+}
+
+TEST_F(DocumentsTest, JsonLinesMayBeginWithAByteOrderMark) {
+  const std::string lines = "{\"text\":\"ab\"}\n{\"text\":\"cd\"}\n";
+  input("a.jsonl", "\xef\xbb\xbf" + lines);
+  input("b.jsonl", "\xef\xbb\xbf" + lines);
+  options.documents.valid_every = 0;
+  const TokenizeResult result = tokenize(options);
+  EXPECT_EQ(documents(result)[0], (std::vector<std::string>{"ab", "cd", "ab", "cd"}));
+  EXPECT_EQ(result.warning, "");
+}
+
+TEST_F(DocumentsTest, TextThatIsNoUtf8IsCounted) {
+  input("good.txt", "na\xc3\xafve \xf0\x9f\x98\x80");
+  input("latin.txt", "caf\xe9 caf\xe9 ");
+  options.documents.valid_every = 0;
+  expect_parts(tokenize(options).warning, {"2 bytes", "no UTF-8", "latin.txt", "iconv"});
+}
+
+TEST_F(DocumentsTest, JsonLinesInUtf16AreNamed) {
+  input("a.jsonl", std::string("\xff\xfe{\0\"\0t\0", 8));
+  expect_parts(error_of([&] { tokenize(options); }), {"a.jsonl", "UTF-16", "iconv -f UTF-16 -t UTF-8"});
+}
+
+TEST(TextEncoding, WideEncodingsAreRecognized) {
+  using namespace std::string_view_literals;
+  EXPECT_EQ(wide_encoding("\xff\xfeh\0"sv), "UTF-16");
+  EXPECT_EQ(wide_encoding("\xfe\xff\0h"sv), "UTF-16");
+  EXPECT_EQ(wide_encoding("\xff\xfe\0\0h\0\0\0"sv), "UTF-32");
+  EXPECT_EQ(wide_encoding("h\0e\0l\0l\0o\0 \0w\0o\0r\0l\0d\0"sv), "UTF-16");
+  for (const std::string_view text :
+       {""sv, "plain text"sv, "\xef\xbb\xbfmarked"sv, "\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0"sv})
+    EXPECT_EQ(wide_encoding(text), "") << text;
+}
+
+TEST(TextEncoding, OnlyBytesOfNoCharacterAreCounted) {
+  const std::pair<const char*, int64_t> cases[] = {{"", 0},
+                                                   {"plain ascii text", 0},
+                                                   {"\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80", 0},
+                                                   {"a\xe9 b", 1},
+                                                   {"\xc0\xaf.", 2},          // a longer form than needed
+                                                   {"\xed\xa0\x80.", 3},      // a surrogate
+                                                   {"\xf4\x90\x80\x80.", 4},  // beyond U+10FFFF
+                                                   {"\xff\xfe.", 2},
+                                                   {"\x82\xac cut at the start", 0},
+                                                   {"cut at the end \xe2\x82", 0},
+                                                   {"12345678\xe9"
+                                                    "12345678",
+                                                    1}};
+  for (const auto& [text, want] : cases) EXPECT_EQ(bytes_outside_utf8(text), want) << text;
+}
+
 TEST_F(DocumentsTest, ParquetIsRefusedWithTheRemedy) {
   input(".parquet", "PAR1xxxx");
   expect_parts(error_of([&] { tokenize(options); }), {".parquet", "parquet_to_jsonl.py"});
@@ -411,7 +489,9 @@ TEST_F(DocumentsTest, WhatIsNotWhatItsNameSaysIsNoText) {
   for (const auto& [name, content, says] : {std::tuple{"a.gz", "plain text", "expected gzip"},
                                             {"b.jsonl.zst", "{\"text\": \"a\"}\n", "expected zstd"},
                                             {"c.txt", "PK\x03\x04rest", "a zip file"},
-                                            {"d.txt.xz", "\xfd\x37zXZ", "an xz file"}}) {
+                                            {"d.txt.xz", "\xfd\x37zXZ", "an xz file"},
+                                            {"d.txt.bz2", "BZh91AY&SY", "a bzip2 file"},
+                                            {"d.txt.lz4", "\x04\x22M\x18rest", "an lz4 file"}}) {
     options.documents.inputs.clear();
     input(name, content);
     expect_parts(error_of([&] { tokenize(options); }), {name, says});

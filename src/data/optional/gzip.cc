@@ -29,6 +29,11 @@ class Gunzip {
         if (in_member_) throw Error(cat(path_, ": ends in the middle of compressed data, at byte ", taken_));
         return 0;
       }
+      if (!in_member_ && *z_.next_in == 0) {  // tapes and object stores fill up the last block
+        ++z_.next_in;
+        --z_.avail_in;
+        continue;
+      }
       if (!in_member_) {  // another member, as in `cat a.gz b.gz`
         inflateReset(&z_);
         in_member_ = true;

@@ -1,0 +1,65 @@
+#include "data/text_encoding.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace athanor {
+namespace {
+
+bool is_continuation(char c) { return (uint8_t(c) & 0xc0) == 0x80; }
+
+// Bytes of a character that begins with this one; 0: none does.
+size_t length_of(uint8_t first) {
+  return first < 0x80 ? 1 : first < 0xc2 ? 0 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : first < 0xf5 ? 4 : 0;
+}
+
+// Whether `c` may follow `first`: neither a longer form than needed, nor a surrogate, nor beyond U+10FFFF.
+bool may_follow(uint8_t first, uint8_t c) {
+  const uint8_t low = first == 0xe0 ? 0xa0 : first == 0xf0 ? 0x90 : 0x80;
+  const uint8_t high = first == 0xed ? 0x9f : first == 0xf4 ? 0x8f : 0xbf;
+  return c >= low && c <= high;
+}
+
+bool is_ascii(const char* eight) {
+  uint64_t word = 0;
+  std::memcpy(&word, eight, sizeof word);
+  return (word & 0x8080808080808080u) == 0;
+}
+
+}  // namespace
+
+std::string_view wide_encoding(std::string_view start) {
+  using namespace std::string_view_literals;
+  if (start.starts_with("\xff\xfe\0\0"sv) || start.starts_with("\0\0\xfe\xff"sv)) return "UTF-32";
+  if (start.starts_with("\xff\xfe"sv) || start.starts_with("\xfe\xff"sv)) return "UTF-16";
+  constexpr size_t kEnough = 16;
+  if (start.size() < kEnough) return "";
+  size_t zeros[2] = {};  // at even and odd places
+  for (size_t i = 0; i < start.size(); ++i) zeros[i % 2] += start[i] == '\0';
+  const auto [few, many] = std::minmax(zeros[0], zeros[1]);
+  return few == 0 && many > start.size() / 4 ? "UTF-16" : "";
+}
+
+int64_t bytes_outside_utf8(std::string_view text) {
+  int64_t outside = 0;
+  size_t at = 0;
+  while (at < std::min<size_t>(text.size(), 3) && is_continuation(text[at])) ++at;  // the end of a cut character
+  while (at < text.size()) {
+    if (at + 8 <= text.size() && is_ascii(text.data() + at)) {
+      at += 8;
+      continue;
+    }
+    const auto first = uint8_t(text[at]);
+    const size_t length = length_of(first);
+    size_t have = 1;
+    while (have < length && at + have < text.size() && is_continuation(text[at + have]) &&
+           (have > 1 || may_follow(first, uint8_t(text[at + have]))))
+      ++have;
+    if (length > 0 && at + have == text.size()) break;  // whole, or cut by the end
+    outside += have < length || length == 0;
+    at += have == length ? length : 1;
+  }
+  return outside;
+}
+
+}  // namespace athanor
