@@ -18,10 +18,13 @@ constexpr int64_t kMaskTokens = 1 << 20;  // tokens per read
 constexpr int64_t kMaxSeqLength = int64_t{1} << 30;
 
 // A wrong dtype, a wrong tokenizer or padding with invalid ids shows at a shard's ends, before training reads it.
-void check_ends(const TokenFile& shard) {
+// Returns what is wrong with the type of the tokens; "": nothing.
+std::string check_ends(const TokenFile& shard) {
   std::vector<int32_t> tokens(size_t(std::min(shard.count(), kEndBytes / item_size(shard.layout().type))));
   shard.read(0, tokens);
+  std::string doubt = doubt_of_type(shard.layout(), tokens);
   shard.read(shard.count() - int64_t(tokens.size()), tokens);
+  return doubt;
 }
 
 void add(Xxh3& hash, int64_t value) { hash.update(&value, sizeof value); }
@@ -42,13 +45,17 @@ void add_ends(Xxh3& hash, const StableFile& file) {
 }  // namespace
 
 Dataset::Source Dataset::open_source(const ShardSource& source, int64_t seq_length, int64_t vocab_size) {
-  Source opened{source.path_glob, {}, {0}};
+  Source opened{.path_glob = source.path_glob, .shards = {}, .first_window = {0}, .doubt = ""};
   int64_t tokens = 0;
   for (const std::string& path : expand_glob(source.path_glob)) {
     TokenFile shard = TokenFile::open(path, source.dtype, vocab_size);
-    check_ends(shard);
+    const std::string doubt = check_ends(shard);
+    if (!doubt.empty() && opened.doubt.empty()) opened.doubt = cat(path, ": ", doubt);
     tokens += shard.count();
-    opened.first_window.push_back(opened.windows() + std::max<int64_t>(0, shard.count() - 1) / seq_length);
+    const int64_t windows = std::max<int64_t>(0, shard.count() - 1) / seq_length;
+    opened.short_shards += windows == 0;
+    opened.unread += windows == 0 ? shard.count() : shard.count() - 1 - windows * seq_length;
+    opened.first_window.push_back(opened.windows() + windows);
     opened.shards.push_back(std::move(shard));
   }
   if (opened.windows() == 0)
@@ -177,6 +184,23 @@ std::string Dataset::compute_fingerprint() const {
     }
   }
   return hash.hex();
+}
+
+std::vector<std::string> Dataset::doubts() const {
+  constexpr double kMuch = 0.1;  // of a source's tokens
+  std::vector<std::string> all;
+  for (const Source& s : sources_) {
+    if (!s.doubt.empty()) all.push_back(s.doubt);
+    int64_t tokens = 0;
+    for (const TokenFile& shard : s.shards) tokens += shard.count();
+    if (s.short_shards == 0 && double(s.unread) <= kMuch * double(tokens)) continue;
+    const std::string why =
+        s.short_shards > 0 ? cat(s.short_shards, " of its ", s.shards.size(), " shard(s) are shorter than that") : "";
+    all.push_back(cat(s.path_glob, ": ", s.unread, " of ", tokens, " tokens are never read, because windows of ",
+                      seq_length_ + 1, " tokens (seq_length + 1) lie within one shard", why.empty() ? "" : "; ", why,
+                      ": join shards, or shorten seq_length"));
+  }
+  return all;
 }
 
 std::string Dataset::describe() const {

@@ -56,6 +56,8 @@ class Dataset {
   // 32 hex digits over shard base names, sizes, first and last 64 KiB, dtypes, weights and T. Stored in checkpoints, to
   // detect a resume with other data.
   const std::string& fingerprint() const { return fingerprint_; }
+  // Warnings: tokens that no window reaches, headerless files that are probably read with the wrong type.
+  std::vector<std::string> doubts() const;
   // One line per source, for logs.
   const std::string& description() const { return description_; }
 
@@ -64,6 +66,9 @@ class Dataset {
     std::string path_glob;
     std::vector<TokenFile> shards;
     std::vector<int64_t> first_window;  // [shards + 1], ascending: shard s has windows [first[s], first[s + 1])
+    int64_t unread = 0;                 // tokens that no window reaches
+    int64_t short_shards = 0;           // shards without a window
+    std::string doubt;                  // about the type of the tokens
     int64_t windows() const { return first_window.back(); }
   };
 

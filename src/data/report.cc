@@ -229,6 +229,12 @@ std::string ngram_report(const ShardReportOptions& options, const std::vector<To
   return cat("n-grams: ", to_string(ngram_baselines(train, valid, vocab_size)), "\n");
 }
 
+std::string doubt_at_start(const TokenFile& shard) {
+  std::vector<int32_t> tokens(size_t(std::min(shard.count(), kChunk)));
+  shard.read_unchecked(0, tokens);
+  return doubt_of_type(shard.layout(), tokens);
+}
+
 // The shards that could be opened, and a line about each.
 struct Opened {
   std::vector<TokenFile> shards;
@@ -245,6 +251,8 @@ void open_all(const ShardReportOptions& options, Opened& opened) {
                    << (layout.documents ? cat(", ", layout.documents->count(), " documents") : "")
                    << (layout.mask ? ", loss mask" : "") << "\n";
       opened.tokens += layout.count;
+      if (const std::string doubt = doubt_at_start(shard); !doubt.empty())
+        opened.problems << "problem: " << path << ": " << doubt << "\n";
       opened.shards.push_back(std::move(shard));
     } catch (const Error& e) {
       opened.problems << "problem: " << e.what() << "\n";
@@ -347,6 +355,7 @@ std::string data_verify(const ShardReportOptions& options) {
       each_chunk(shard, 0, shard.count(), [&](int64_t at, auto chunk) { ranges.add(at, chunk); });
       tokens += shard.count();
       bad << ranges.report(path);
+      if (const std::string doubt = doubt_at_start(shard); !doubt.empty()) bad << "\n  " << path << ": " << doubt;
     } catch (const Error& e) {
       bad << "\n  " << e.what();
     }

@@ -53,6 +53,29 @@ void Probe::require_dtype(TokenType found) const {
                 Exit::usage);
 }
 
+std::string doubt_of_type(const TokenLayout& layout, std::span<const int32_t> tokens) {
+  constexpr size_t kEnough = 64;
+  constexpr int32_t kHighHalf = 15;  // of ids below 2^20, the largest vocabularies
+  const bool says_type = !layout.format.starts_with("raw-") && !layout.format.starts_with("nanotron-");
+  if (says_type || tokens.size() < kEnough || item_size(layout.type) > 4) return "";
+  size_t small[2] = {}, zeros[2] = {};  // at even and odd places
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    small[i % 2] += uint32_t(tokens[i]) <= uint32_t(kHighHalf);
+    zeros[i % 2] += tokens[i] == 0;
+  }
+  for (const size_t high : {1, 0}) {
+    const size_t highs = (tokens.size() + 1 - high) / 2, lows = tokens.size() - highs;
+    if (small[high] < highs || 2 * zeros[high] < highs || 2 * small[1 - high] > lows) continue;
+    return cat("every second token is ", zeros[high] == highs ? "0" : cat("at most ", kHighHalf),
+               ", so these are probably ",
+               item_size(layout.type) == 1   ? "uint16"
+               : item_size(layout.type) == 2 ? "uint32"
+                                             : "uint64",
+               " tokens, not ", name_of(layout.type), ": set dtype accordingly");
+  }
+  return "";
+}
+
 bool file_exists(const std::string& path) { return ::access(path.c_str(), F_OK) == 0; }
 
 std::string with_extension(const std::string& path, std::string_view extension) {

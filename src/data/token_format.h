@@ -3,6 +3,7 @@
 #pragma once
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -45,6 +46,10 @@ struct Probe {
   // Throws Error(usage) if the user named another type than the file has.
   void require_dtype(TokenType found) const;
 };
+
+// Headerless tokens of twice the width, read with the type of `layout`, have a small number at every second place. Says
+// so, or returns "". `tokens`: some that are consecutive.
+std::string doubt_of_type(const TokenLayout& layout, std::span<const int32_t> tokens);
 
 bool file_exists(const std::string& path);
 // Replaces the extension: "a/b.bin", ".idx" -> "a/b.idx".

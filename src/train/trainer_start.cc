@@ -80,8 +80,12 @@ Trainer::Trainer(Config config, Backend backend, TrainerOptions options)
       last_save_(started_) {
   if (!config_.valid_data.empty())
     valid_ = with_context("valid_data", [&] { return open_dataset(config_.valid_data, config_); });
-  const bool tells = valid_ && backend_.mesh.world().rank() == 0;
-  if (const std::string both = tells ? train_.first_shared_shard(*valid_) : ""; !both.empty())
+  const bool first = backend_.mesh.world().rank() == 0;
+  for (const std::string& doubt : first ? train_.doubts() : std::vector<std::string>())
+    log::warn("train_data: ", doubt);
+  for (const std::string& doubt : first&& valid_ ? valid_->doubts() : std::vector<std::string>())
+    log::warn("valid_data: ", doubt);
+  if (const std::string both = first && valid_ ? train_.first_shared_shard(*valid_) : ""; !both.empty())
     log::warn("valid_data: ", both, " is in train_data too: the validation loss says nothing about unseen text");
   if (!config_.save.empty()) tokenizer_ = tokenizer_files_beside(train_.first_shard());
   if (!config_.multiple_choice_data.empty()) {

@@ -230,6 +230,36 @@ TEST_F(DatasetTest, FingerprintDoesNotDependOnTheFolder) {
   EXPECT_EQ(Dataset::open({{dir / "moved/a_*.bin"}}, kT, 0).fingerprint(), here);
 }
 
+TEST_F(DatasetTest, DoubtsCountTokensThatNoWindowReaches) {
+  const auto doubts = open_a().doubts();
+  ASSERT_EQ(doubts.size(), 1u);
+  // 8 of the short shard, 100 - 1 - 12 * 8 and 50 - 1 - 6 * 8 at the ends of the others
+  expect_parts(doubts[0], {"a_*.bin: 12 of 158 tokens are never read", "windows of 9 tokens", "1 of its 3 shard(s)"});
+  EXPECT_TRUE(Dataset::open({{dir / "b.bin", 1, "uint16"}}, kT, 0).doubts().empty());
+  write_bytes(dir / "c.bin", llmc(counting(1080)));
+  EXPECT_TRUE(Dataset::open({{dir / "c.bin"}}, 99, 0).doubts().empty()) << "89 of 1080 are few";
+  expect_parts(Dataset::open({{dir / "c.bin"}}, 600, 0).doubts()[0], {"c.bin: 479 of 1080"});
+}
+
+// Data of the other width pass every check of the vocabulary.
+TEST_F(DatasetTest, DoubtsNameHeaderlessTokensOfTwiceTheWidth) {
+  const auto doubt = [&](const std::string& bytes, const char* dtype) {
+    write_bytes(dir / "wide.bin", bytes);
+    const auto doubts = Dataset::open({{dir / "wide.bin", 1, dtype}}, kT, 0).doubts();
+    return doubts.empty() ? "" : doubts[0];
+  };
+  std::vector<uint32_t> small, large;
+  for (uint32_t i = 0; i < 401; ++i) small.push_back(20 + i * 7 % 200), large.push_back(20 + i * 331 % 128000);
+  expect_parts(doubt(raw(small), "uint16"),
+               {"wide.bin: every second token is 0", "probably uint32 tokens, not uint16"});
+  expect_parts(doubt(raw(large), "uint16"), {"every second token is at most 15", "uint32"});
+  EXPECT_EQ(doubt(raw(small), "uint32"), "");
+  EXPECT_EQ(doubt(raw(large), "uint32"), "");
+  EXPECT_EQ(doubt(raw(counting(401)), "uint16"), "");
+  EXPECT_EQ(doubt(raw(std::vector<uint16_t>(401, 0)), "uint16"), "") << "all tokens alike";
+  expect_parts(doubt(raw(counting(401, 100, 256)), "uint8"), {"every second token is 0", "uint16 tokens, not uint8"});
+}
+
 TEST_F(DatasetTest, DescriptionNamesWhatThereIs) {
   expect_parts(open_ab(3).description(), {"a_*.bin", "3 shard(s)", "llm.c-v1", "158 tokens", "18 windows of 8", "1/4",
                                           "b.bin", "raw-uint16", "3/4"});

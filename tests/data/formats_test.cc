@@ -4,6 +4,7 @@
 #include <random>
 
 #include "data/dataset.h"
+#include "data/glob.h"
 #include "data/loader.h"
 #include "data/token_file.h"
 #include "data_testing.h"
@@ -136,6 +137,16 @@ TEST_F(FormatsTest, MegatronDamageIsNamed) {
 TEST_F(FormatsTest, MegatronsModesAreAccepted) {
   put("set.idx", MegatronIndex{8, {2, 1}, {0, 2}}.text() + std::string(2, '\1'));
   EXPECT_EQ(TokenFile::open(put("set.bin", raw(std::vector<uint16_t>{1, 2, 3}))).count(), 3);
+}
+
+// Megatron-LM's --data-path has neither extension.
+TEST_F(FormatsTest, AMegatronPrefixNamesItsBin) {
+  put("set_document.idx", MegatronIndex{8, {2, 1}, {0, 2}}.text());
+  const std::string bin = put("set_document.bin", raw(std::vector<uint16_t>{1, 2, 3}));
+  const std::string prefix = bin.substr(0, bin.size() - 4);
+  EXPECT_EQ(expand_glob(prefix), std::vector<std::string>{bin});
+  std::filesystem::remove(prefix + ".idx");
+  expect_parts(error_of([&] { expand_glob(prefix); }), {"no file matches", prefix});
 }
 
 TEST_F(FormatsTest, AMegatronBinWithoutItsIndexAsksForIt) {

@@ -182,6 +182,19 @@ TEST_F(ReportTest, InfoListsProblemsWithoutThrowing) {
                                 "id 300 is outside", "2 shard(s), 5 tokens"});
 }
 
+TEST_F(ReportTest, InfoAndVerifyDoubtTheWidthOfHeaderlessTokens) {
+  std::vector<uint32_t> tokens;
+  for (uint32_t i = 0; i < 200; ++i) tokens.push_back(30 + i);
+  write_bytes(dir / "a.bin", raw(tokens));
+  ShardReportOptions options = all();
+  options.dtype = "uint16";
+  options.vocab_size = 257;
+  expect_parts(info_of(options), {"problem: ", "a.bin: every second token is 0"});
+  expect_parts(error_of([&] { data_verify(options); }), {"a.bin: every second token is 0"});
+  options.dtype = "uint32";
+  EXPECT_EQ(info_of(options).find("problem"), std::string::npos);
+}
+
 TEST_F(ReportTest, InfoOfShardsThatAreAllBadOrEmpty) {
   write_bytes(dir / "a.bin", "nonsense, not tokens");
   expect_parts(info_of(all()), {"0 shard(s), 0 tokens", "problem:", "a.bin"});
