@@ -84,7 +84,7 @@ class Nccl : public ::testing::Test {
 
   void SetUp() override { prepare(kMostRanks); }
   // Skips the test where there is no GPU, or NCCL does not let so many ranks run.
-  void prepare(int ranks) {
+  void prepare([[maybe_unused]] int ranks) {
 #ifdef ATHANOR_EMULATED_GPU
     (void)emu::take_report();
     emu::simulate(std::vector<emu::GpuModel>(kMostRanks, emu::gpu_h200()));

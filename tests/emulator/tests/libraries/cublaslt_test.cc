@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "cublaslt_bench.h"
+#include "libraries/cublaslt/functions.h"
 
 namespace emu::fakes {
 namespace {
@@ -219,7 +220,7 @@ TEST_F(CublasLt, AlgorithmsCanBeMadeByHand) {
   cublasLtMatmulAlgo_t algorithm = bench.heuristic().front().algo;
   cublasLtMatmulHeuristicResult_t result{};
   const auto set = [&](cublasLtMatmulAlgoConfigAttributes_t name, auto value) {
-    ASSERT_EQ(lt::set_config(&algorithm, name, &value, sizeof value), CUBLAS_STATUS_SUCCESS);
+    ASSERT_EQ(fakes::lt::set_config(&algorithm, name, &value, sizeof value), CUBLAS_STATUS_SUCCESS);
   };
   set(CUBLASLT_ALGO_CONFIG_SPLITK_NUM, int32_t{3});
   set(CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, uint32_t{CUBLASLT_REDUCTION_SCHEME_NONE});
