@@ -189,7 +189,7 @@ std::string CheckpointWriter::commit() {
   pass(options_, "folder_synced");
 
   const std::string target = cat(root_, "/", options_.diverged ? diverged_folder(step_) : step_folder(step_));
-  if (options_.diverged) remove_tree(target);  // nothing depends on the old one
+  if (options_.diverged && is_checkpoint(target)) remove_tree(target);  // nothing depends on the old one
   std::error_code none;
   bool replaces = std::filesystem::exists(std::filesystem::symlink_status(target, none));
   if (replaces && !is_checkpoint(target)) move_out_of_the_way(target), replaces = false;
@@ -313,7 +313,8 @@ std::vector<CheckpointInfo> list_diverged(const std::string& root) {
 }
 
 void prune_diverged(const RunLock& lock) {
-  const std::vector<CheckpointInfo> all = list_diverged(lock.root());
+  std::vector<CheckpointInfo> all = list_diverged(lock.root());
+  std::erase_if(all, [&](const CheckpointInfo& info) { return !is_checkpoint(info.path); });
   for (size_t i = 0; i + 1 < all.size(); ++i) remove_step(lock.root(), all[i]);
 }
 

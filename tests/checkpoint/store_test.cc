@@ -363,6 +363,24 @@ TEST_F(Store, WhatIsNoCheckpointIsNeitherRemovedNorReplaced) {
   EXPECT_EQ(slurp(step(2) + ".moved-1/notes.txt"), "mine");
 }
 
+TEST_F(Store, WhatIsNoDivergedStateIsNeitherRemovedNorReplaced) {
+  const RunLock lock(root);
+  const auto diverged = [&](int64_t n) { return cat(root, "/", diverged_folder(n)); };
+  for (int64_t n : {1, 2}) {
+    make_dirs(diverged(n));
+    spill(diverged(n) + "/notes.txt", "mine");
+  }
+  CheckpointOptions options = sample_options();
+  options.diverged = true;
+  CheckpointWriter w(lock, 2, options);
+  add_sample(w, 2, 7);
+  EXPECT_EQ(w.commit(), diverged(2));
+  prune_diverged(lock);
+  EXPECT_EQ(slurp(diverged(1) + "/notes.txt"), "mine");
+  EXPECT_EQ(slurp(diverged(2) + ".moved-1/notes.txt"), "mine");
+  EXPECT_TRUE(verify_checkpoint(diverged(2), Depth::checksums).ok);
+}
+
 TEST_F(Store, StepsThatAreVisiblyTornDoNotCountAsKept) {
   const RunLock lock(root);
   for (int64_t n = 1; n <= 4; ++n) save_sample(lock, n);
