@@ -18,8 +18,6 @@ Size first_step_of(RuleName rule) {
     case RuleName::adamw:                // m^ / sqrt(v^) = g / |g| [Kingma & Ba 2015, sec. 2.1]
     case RuleName::adam:                 // the same
     case RuleName::adamw_8bit:           // codes follow the step [Dettmers et al. 2022, sec. 2]
-    case RuleName::adamw_fp8:            // the same
-    case RuleName::adam_mini:            // m^ / sqrt(mean(g^2)) [Zhang et al. 2024, alg. 1]
     case RuleName::schedule_free_adamw:  // g / sqrt(v^) [Defazio et al. 2024, alg. 1]
     case RuleName::lamb:                 // Adam's step, of the weights' norm [You et al. 2020, alg. 2]
     case RuleName::adafactor:            // g / sqrt(R C / mean(R)), before the clipping [Shazeer & Stern 2018, alg. 4]
