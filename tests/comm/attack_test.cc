@@ -337,7 +337,7 @@ TEST(Attack, NobodyIsAskedInWithoutASecret) {
     const Rendezvous r(o);
     ADD_FAILURE() << "nobody was there";
   } catch (const Error& e) {
-    EXPECT_NE(std::string(e.what()).find("has not made the secret"), std::string::npos) << e.what();
+    EXPECT_NE(std::string(e.what()).find("has not put the secret"), std::string::npos) << e.what();
   }
   EXPECT_FALSE(readable(*port, 0));
 }

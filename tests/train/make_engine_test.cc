@@ -34,6 +34,7 @@ Config config(const std::vector<std::string>& set = {}) {
       "num_hidden_layers": 8, "num_attention_heads": 8, "num_key_value_heads": 8, "intermediate_size": 1536,
       "max_position_embeddings": 1024}, "seq_length": 1024, "global_batch_size": 64, "train_iters": 8,
       "learning_rate": 0.01, "precision": "bf16", "micro_batch_size": "auto", "save": "",
+      "runtime_reserve_mib": 256,
       "train_data": "data/*.bin"})",
                       "test", "", set);
 }

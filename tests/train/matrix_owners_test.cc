@@ -102,11 +102,12 @@ Outcome run(const Setting& s, const Watch& fault = {}, int64_t steps = 2) {
       const StepState state = engine.finish_step();
       losses.push_back(state.loss / state.loss_targets);
     }
-    auto masters = testing::all_masters(engine, *cpu.device);
+    const Watch seen = watch;
+    auto masters = testing::all_masters(engine, *cpu.device);  // sends, too
     const std::lock_guard lock(mutex);
     for (const Launch& launch : engine.update_launches())
       if (launch.inner > 0) run.product_flops[size_t(rank)] += launch.cost.flops;
-    run.watches[size_t(rank)] = watch;
+    run.watches[size_t(rank)] = seen;
     run.planned[size_t(rank)] = engine.update_sums();
     if (rank != 0) return;
     run.masters = std::move(masters), run.losses = losses;

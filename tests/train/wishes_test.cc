@@ -128,15 +128,17 @@ TEST_F(Decisions, AStopOfOneRankStopsAllAfterTheSameStep) {
     }
 }
 
-// A request in the last step, or before it, finds the run done.
-TEST_F(Decisions, AStopInTheLastStepsEndsTheRun) {
+// A request in the last step, or before it, finds all steps done; the evaluation that is still owed is made up.
+TEST_F(Decisions, AStopInTheLastStepsOwesTheEvaluation) {
   for (const bool ahead : {false, true})
     for (const int64_t at : {7, 8}) {
       const std::string name = cat("last", ahead, at);
-      const bool done = at == 8 || ahead;
+      const bool all_steps = at == 8 || ahead;
       for (const Ended& e : run_all(of_ranks(name), {.ahead = ahead, .doing = asks(1, at)}))
-        EXPECT_EQ(e.code, done ? Exit::done : Exit::requeue) << e.error;
-      EXPECT_EQ(steps(name), std::vector<int64_t>{done ? 8 : 7});
+        EXPECT_EQ(e.code, Exit::requeue) << e.error;
+      EXPECT_EQ(steps(name), std::vector<int64_t>{all_steps ? 8 : 7});
+      for (const Ended& e : run_all(of_ranks(name), {.ahead = ahead})) EXPECT_EQ(e.code, Exit::done) << e.error;
+      EXPECT_EQ(history(name).evals.back().step, 8);
     }
 }
 
