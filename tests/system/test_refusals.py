@@ -148,7 +148,7 @@ class ResumeTest(SystemTest):
         self.assertIn("0.002", done.err)
 
     def test_checkpoint_folder_that_is_not_there(self):
-        self.refused("train", self.config, "--load", "run/step-00000015", code=ERROR, says=["run/step-00000015"])
+        self.refused("train", self.config, "--load", "run/step-00000015", code=USAGE, says=["run/step-00000015"])
 
 
 class OverrideTest(SystemTest):
