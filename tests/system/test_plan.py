@@ -109,8 +109,9 @@ class PlanTest(SystemTest):
         modes = ("recompute_granularity=none", "recompute_granularity=selective", "recompute_granularity=full",
                  "recompute_granularity=full recompute_num_layers=3")
         for config, largest in (("gpt2-124m", 128), ("llama-1b", 64), ("qwen2.5-7b", 8)):
-            auto = self.plan_on("h200", config)[2]
-            swept = [self.plan_on("h200", config, f"micro_batch_size={2 ** i}", *mode.split())[2]
+            reserve = "runtime_reserve_mib=256"
+            auto = self.plan_on("h200", config, reserve)[2]
+            swept = [self.plan_on("h200", config, reserve, f"micro_batch_size={2 ** i}", *mode.split())[2]
                      for i in range(largest.bit_length()) for mode in modes]
             self.assertLessEqual(auto, 1.02 * min(swept), (config, swept))
 
@@ -311,7 +312,8 @@ class PlanTest(SystemTest):
 
     def test_the_log_tells_of_the_configured_way_alone(self):
         sets = ("context_parallel_size=2", "global_batch_size=1", "optimizer=lamb", "seq_length=16384",
-                "model.max_position_embeddings=16384", "memory_limit_gib=2.65")
+                "model.max_position_embeddings=16384", "memory_limit_gib=2.65",
+                "runtime_reserve_mib=256")
         flags = [word for s in sets for word in ("--set", s)]
         done = self.run_program("plan", ROOT / "configs" / "gpt2-124m.json", "--gpu", "h200", "--ranks", 2, *flags)
         self.assertRegex(done.out, "instead of (ring|gather): per block")
