@@ -15,15 +15,15 @@ namespace athanor {
 namespace {
 using cuda::largest_distance;
 
-constexpr int64_t kRows = 150, kColumns = 40, kStride = 48;  // three times 64 rows, the last ones not whole
+constexpr int64_t kComparedRows = 150, kColumns = 40, kStride = 48;  // three times 64 rows, the last ones not whole
 
 class Compare : public KernelTest {
  protected:
   // Normally distributed numbers of a seed, rounded to T; between rows, NaN.
   template <class T>
   std::vector<T> numbers(uint64_t seed = 1) const {
-    std::vector<T> all(size_t(kRows * kStride), from_float<T>(std::numeric_limits<float>::quiet_NaN()));
-    for (int64_t i = 0; i < kRows; ++i)
+    std::vector<T> all(size_t(kComparedRows * kStride), from_float<T>(std::numeric_limits<float>::quiet_NaN()));
+    for (int64_t i = 0; i < kComparedRows; ++i)
       for (int64_t j = 0; j < kColumns; ++j)
         all[size_t(i * kStride + j)] = from_float<T>(random_normal(seed, 0, uint64_t(i * kColumns + j)));
     return all;
@@ -33,7 +33,7 @@ class Compare : public KernelTest {
     const cuda::DeviceMemory& memory = memory_.emplace_back(values.size() * sizeof(T));
     CUDA_CHECK(cudaMemcpy(memory.data(), values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice));
     CUDA_CHECK(cudaDeviceSynchronize());
-    return Tensor{memory.data(), DTypeOf<T>::value, {kRows, kStride}}.columns(0, kColumns);
+    return Tensor{memory.data(), DTypeOf<T>::value, {kComparedRows, kStride}}.columns(0, kColumns);
   }
   void* scratch_of(const ColumnSum& op) { return memory_.emplace_back(cuda::scratch(op)).data(); }
 
@@ -47,7 +47,7 @@ TEST_F(Compare, EqualResultsAreNoDistanceApart) {
     EXPECT_EQ(largest_distance(x, y, nullptr), 0);
   };
   same.operator()<float>(), same.operator()<bf16>(), same.operator()<f16>();
-  const Tensor zeros = matrix(std::vector<float>(size_t(kRows * kStride)));
+  const Tensor zeros = matrix(std::vector<float>(size_t(kComparedRows * kStride)));
   EXPECT_EQ(largest_distance(zeros, zeros, nullptr), 0);
   EXPECT_EQ(largest_distance(matrix(numbers<float>()), zeros, nullptr), std::numeric_limits<double>::infinity());
 }
@@ -62,11 +62,11 @@ TEST_F(Compare, RoundingIsNear) {
 
 // Of the 64 rows in which it is: the others do not make it smaller.
 TEST_F(Compare, AWrongTileIsFarAway) {
-  for (const int64_t first : {int64_t{0}, int64_t{64}, kRows - 8}) {
+  for (const int64_t first : {int64_t{0}, int64_t{64}, kComparedRows - 8}) {
     auto wrong = numbers<float>();
     const auto other = numbers<float>(2);
     double apart = 0, all = 0;
-    for (int64_t i = first / 64 * 64; i < std::min(kRows, first / 64 * 64 + 64); ++i)
+    for (int64_t i = first / 64 * 64; i < std::min(kComparedRows, first / 64 * 64 + 64); ++i)
       for (int64_t j = 0; j < kColumns; ++j) {
         const size_t at = size_t(i * kStride + j);
         all += double(wrong[at]) * double(wrong[at]);
@@ -93,12 +93,12 @@ TEST_F(Compare, WhatIsNoNumberIsSeen) {
 
 // Both start from the same contents; what a candidate does not write, or adds twice, is named.
 TEST_F(Compare, CandidatesAreComparedApart) {
-  const std::vector<float> halves(size_t(kRows * kStride), 0.5F);
+  const std::vector<float> halves(size_t(kComparedRows * kStride), 0.5F);
   const auto whole = [&](int64_t rows) { return Tensor{matrix(halves).data, DType::f32, {rows, kStride}}; };
-  const Add op{.y = whole(kRows), .a = whole(kRows), .b = whole(kRows)};
+  const Add op{.y = whole(kComparedRows), .a = whole(kComparedRows), .b = whole(kComparedRows)};
   const auto add = [&] { cuda::run(op, nullptr, nullptr); };
   const auto add_some = [&] {
-    const int64_t rows = kRows - 1;
+    const int64_t rows = kComparedRows - 1;
     cuda::run(Add{.y = op.y.slice(0, rows), .a = op.a.slice(0, rows), .b = op.b.slice(0, rows)}, nullptr, nullptr);
   };
   EXPECT_EQ(cuda::difference(op, nullptr, add, add), "");
