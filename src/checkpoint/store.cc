@@ -96,7 +96,7 @@ void name_latest(const std::string& root, int64_t step) {
   }
 }
 
-// One more than the largest of the folder.
+// Serial number for the next checkpoint of the folder: one more than its largest.
 int64_t next_serial(const std::string& root) {
   int64_t largest = 0;
   for (const CheckpointInfo& info : list_checkpoints(root)) largest = std::max(largest, info.serial);
