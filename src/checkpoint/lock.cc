@@ -51,7 +51,7 @@ void clear_leftovers(const std::string& root) {
   }
 }
 
-// Whether `path` still leads to the open file. A stat() error other than a missing path counts as yes: it proves nothing.
+// Whether `path` still leads to the open file. A stat() error other than a missing path counts as yes.
 bool names(const std::string& path, const Fd& file) {
   struct stat held {};
   struct stat there {};
