@@ -18,7 +18,7 @@ namespace {
 
 std::atomic<int> stop_signal{0};
 std::atomic<int64_t> stop_time{0};  // nanoseconds of the steady clock
-std::array<struct sigaction, kStopSignals.size()> previous;
+std::array<struct sigaction, kStopSignals.size()> previous_actions;
 bool installed = false;
 
 // A closing terminal and its shell both send SIGHUP; above its CPU time limit a process gets SIGXCPU every second.
@@ -50,8 +50,8 @@ StopSignals::StopSignals() {
   action.sa_flags = SA_RESTART;
   sigemptyset(&action.sa_mask);
   for (size_t i = 0; i < kStopSignals.size(); ++i) {
-    sigaction(kStopSignals[i], nullptr, &previous[i]);
-    if (kStopSignals[i] == SIGHUP && previous[i].sa_handler == SIG_IGN) continue;  // nohup: must not stop
+    sigaction(kStopSignals[i], nullptr, &previous_actions[i]);
+    if (kStopSignals[i] == SIGHUP && previous_actions[i].sa_handler == SIG_IGN) continue;  // nohup: must not stop
     sigaction(kStopSignals[i], &action, nullptr);
   }
 }
@@ -59,7 +59,7 @@ StopSignals::StopSignals() {
 StopSignals::~StopSignals() {
   installed = false;
   if (leaving_) return;
-  for (size_t i = 0; i < kStopSignals.size(); ++i) sigaction(kStopSignals[i], &previous[i], nullptr);
+  for (size_t i = 0; i < kStopSignals.size(); ++i) sigaction(kStopSignals[i], &previous_actions[i], nullptr);
 }
 
 void StopSignals::leave() {

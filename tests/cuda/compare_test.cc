@@ -15,17 +15,19 @@ namespace athanor {
 namespace {
 using cuda::largest_distance;
 
-constexpr int64_t kComparedRows = 150, kColumns = 40, kStride = 48;  // three times 64 rows, the last ones not whole
+constexpr int64_t kComparedRows = 150, kComparedColumns = 40,
+                  kComparedStride = 48;  // three times 64 rows, the last ones not whole
 
 class Compare : public KernelTest {
  protected:
   // Normally distributed numbers of a seed, rounded to T; between rows, NaN.
   template <class T>
   std::vector<T> numbers(uint64_t seed = 1) const {
-    std::vector<T> all(size_t(kComparedRows * kStride), from_float<T>(std::numeric_limits<float>::quiet_NaN()));
+    std::vector<T> all(size_t(kComparedRows * kComparedStride), from_float<T>(std::numeric_limits<float>::quiet_NaN()));
     for (int64_t i = 0; i < kComparedRows; ++i)
-      for (int64_t j = 0; j < kColumns; ++j)
-        all[size_t(i * kStride + j)] = from_float<T>(random_normal(seed, 0, uint64_t(i * kColumns + j)));
+      for (int64_t j = 0; j < kComparedColumns; ++j)
+        all[size_t(i * kComparedStride + j)] =
+            from_float<T>(random_normal(seed, 0, uint64_t(i * kComparedColumns + j)));
     return all;
   }
   template <class T>
@@ -33,7 +35,7 @@ class Compare : public KernelTest {
     const cuda::DeviceMemory& memory = memory_.emplace_back(values.size() * sizeof(T));
     CUDA_CHECK(cudaMemcpy(memory.data(), values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice));
     CUDA_CHECK(cudaDeviceSynchronize());
-    return Tensor{memory.data(), DTypeOf<T>::value, {kComparedRows, kStride}}.columns(0, kColumns);
+    return Tensor{memory.data(), DTypeOf<T>::value, {kComparedRows, kComparedStride}}.columns(0, kComparedColumns);
   }
   void* scratch_of(const ColumnSum& op) { return memory_.emplace_back(cuda::scratch(op)).data(); }
 
@@ -47,7 +49,7 @@ TEST_F(Compare, EqualResultsAreNoDistanceApart) {
     EXPECT_EQ(largest_distance(x, y, nullptr), 0);
   };
   same.operator()<float>(), same.operator()<bf16>(), same.operator()<f16>();
-  const Tensor zeros = matrix(std::vector<float>(size_t(kComparedRows * kStride)));
+  const Tensor zeros = matrix(std::vector<float>(size_t(kComparedRows * kComparedStride)));
   EXPECT_EQ(largest_distance(zeros, zeros, nullptr), 0);
   EXPECT_EQ(largest_distance(matrix(numbers<float>()), zeros, nullptr), std::numeric_limits<double>::infinity());
 }
@@ -67,8 +69,8 @@ TEST_F(Compare, AWrongTileIsFarAway) {
     const auto other = numbers<float>(2);
     double apart = 0, all = 0;
     for (int64_t i = first / 64 * 64; i < std::min(kComparedRows, first / 64 * 64 + 64); ++i)
-      for (int64_t j = 0; j < kColumns; ++j) {
-        const size_t at = size_t(i * kStride + j);
+      for (int64_t j = 0; j < kComparedColumns; ++j) {
+        const size_t at = size_t(i * kComparedStride + j);
         all += double(wrong[at]) * double(wrong[at]);
         if (i < first || i >= first + 8 || j >= 8) continue;
         apart += std::pow(double(other[at]) - double(wrong[at]), 2);
@@ -83,7 +85,7 @@ TEST_F(Compare, AWrongTileIsFarAway) {
 TEST_F(Compare, WhatIsNoNumberIsSeen) {
   for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
     auto wrong = numbers<bf16>();
-    wrong[size_t(100 * kStride + 3)] = from_float<bf16>(bad);
+    wrong[size_t(100 * kComparedStride + 3)] = from_float<bf16>(bad);
     const Tensor x = matrix(wrong), y = matrix(numbers<bf16>());
     EXPECT_FALSE(largest_distance(x, y, nullptr) <= cuda::kMostDistance);
     EXPECT_FALSE(largest_distance(y, x, nullptr) <= cuda::kMostDistance);
@@ -93,8 +95,8 @@ TEST_F(Compare, WhatIsNoNumberIsSeen) {
 
 // Both start from the same contents; what a candidate does not write, or adds twice, is named.
 TEST_F(Compare, CandidatesAreComparedApart) {
-  const std::vector<float> halves(size_t(kComparedRows * kStride), 0.5F);
-  const auto whole = [&](int64_t rows) { return Tensor{matrix(halves).data, DType::f32, {rows, kStride}}; };
+  const std::vector<float> halves(size_t(kComparedRows * kComparedStride), 0.5F);
+  const auto whole = [&](int64_t rows) { return Tensor{matrix(halves).data, DType::f32, {rows, kComparedStride}}; };
   const Add op{.y = whole(kComparedRows), .a = whole(kComparedRows), .b = whole(kComparedRows)};
   const auto add = [&] { cuda::run(op, nullptr, nullptr); };
   const auto add_some = [&] {
@@ -104,7 +106,7 @@ TEST_F(Compare, CandidatesAreComparedApart) {
   EXPECT_EQ(cuda::difference(op, nullptr, add, add), "");
   EXPECT_EQ(cuda::difference(op, nullptr, add, add_some), "y has values that are no numbers or were not written");
 
-  const ColumnSum sums{.out = {whole(1).data, DType::f32, {kStride}}, .x = whole(4)};  // adds 2
+  const ColumnSum sums{.out = {whole(1).data, DType::f32, {kComparedStride}}, .x = whole(4)};  // adds 2
   const auto sum = [&] { cuda::run(sums, scratch_of(sums), nullptr); };
   const auto twice = [&] { sum(), sum(); };
   EXPECT_EQ(cuda::difference(sums, nullptr, sum, twice), "out differs by 0.8 of its size, by more than 0.02");

@@ -223,9 +223,9 @@ class TestFaults(Planted):
         self.assertIn("2 of 3 tests passed, then: laws1: did not end in time", entry["why"])
         self.assertEqual((entry["found"]["passed"], entry["found"]["left"]), (2, 1))
 
-    @unittest.skipUnless((ROOT / "build" / "tests" / "test_unusable_gpu").exists(), "the emulated GPU is not built")
+    @unittest.skipUnless((ROOT / "build" / "tests" / "unusable_gpu").exists(), "the emulated GPU is not built")
     def test_a_program_ends_itself_when_a_test_left_the_gpu_unusable(self):
-        call = self.call(f'exec {ROOT}/build/tests/test_unusable_gpu "$@"')
+        call = self.call(f'exec {ROOT}/build/tests/unusable_gpu "$@"')
         call.quiet = 2
         tests = programs.GoogleTests(call, "made", call.program(""), "*", {"HANG": "1"})
         tests.run()
