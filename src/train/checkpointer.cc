@@ -30,11 +30,15 @@ class Stopwatch {
   std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
 };
 
-// Runs fn and returns its error message, or "".
+// Runs fn and returns its error message, or "". A lost rank is thrown: the ranks that are left cannot agree on
+// anything.
 template <class Fn>
 std::string failure_of(Fn&& fn) {
   try {
     fn();
+  } catch (const Error& e) {
+    if (e.code() == Exit::peer_lost) throw;
+    return e.what();
   } catch (const std::exception& e) {
     return e.what();
   }

@@ -14,6 +14,7 @@
 #include "comm/rank_info.h"
 #include "comm/threads.h"
 #include "cpu/make_cpu.h"
+#include "tests/comm/forwarding.h"
 #include "tests/tiny_model.h"
 #include "tests/train/harness.h"
 
@@ -246,6 +247,49 @@ TEST_F(CheckpointerTest, ASpoiledStepChangesNoWeight) {
       const StepState state = engine.finish_step();
       EXPECT_EQ(state.skip, 1);
       EXPECT_EQ(state.updates, 0);
+    });
+}
+
+// The first exchange of parts of tensors finds a rank lost.
+class LosesARank final : public Forwarding {
+ public:
+  using Forwarding::Forwarding;
+  std::unique_ptr<Communicator> split(int color, int key) override {
+    return std::make_unique<LosesARank>(inner_->split(color, key));
+  }
+  void all_to_all(std::span<const Tensor> out, std::span<const Tensor> in, Lane lane) override {
+    if (!std::exchange(lost_, true)) throw Error("rank 7 is lost", Exit::peer_lost);
+    inner_->all_to_all(out, in, lane);
+  }
+
+ private:
+  bool lost_ = false;
+};
+
+// What is left does not try to agree on anything: the others may be elsewhere.
+TEST_F(CheckpointerTest, ALostRankEndsTheSave) {
+  for (const bool background : {false, true})
+    run_ranks(2, [&](std::unique_ptr<Communicator> threads) {
+      const CpuBackend cpu = make_cpu({.threads = 1});
+      ProcessMesh mesh(std::make_unique<LosesARank>(std::move(threads)), {.shards = 2});
+      Engine engine(tiny(), options(2, 1), {*cpu.device, *cpu.ops, mesh});
+      engine.commit();
+      engine.init_weights();
+      std::optional<RunLock> lock;
+      if (engine.rank() == 0) lock.emplace(root(cat("lost-", background)));
+      Checkpointer saves(engine, *cpu.device,
+                         {.root = root(cat("lost-", background)),
+                          .lock = lock ? &*lock : nullptr,
+                          .control = &mesh.world(),
+                          .background = background});
+      try {
+        saves.begin(at(1), "", {}, {});
+        saves.finish();
+        ADD_FAILURE() << "saved";
+      } catch (const Error& e) {
+        EXPECT_EQ(e.code(), Exit::peer_lost) << e.what();
+        EXPECT_STREQ(e.what(), "rank 7 is lost");
+      }
     });
 }
 
