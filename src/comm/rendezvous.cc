@@ -341,14 +341,18 @@ std::vector<std::string> Rendezvous::exchange(const std::string& name, const std
   return values;
 }
 
+// The mutex is free while the thread is woken: a training thread that stands still in that call must not keep the
+// heartbeats, from which the others see that it does not go on.
 void Rendezvous::doing(Activity activity, int64_t step) {
-  const std::lock_guard lock(mutex_);
-  const Deadline now = Clock::now();
-  if (activity_ == Activity::step) step_seconds_.push_back(std::chrono::duration<double>(now - since_).count());
-  if (step_seconds_.size() > kStepsRemembered) step_seconds_.pop_front();
-  activity_ = activity, step_ = step, since_ = now;
-  in_step_ = 0;
-  moved_ = true;
+  {
+    const std::lock_guard lock(mutex_);
+    const Deadline now = Clock::now();
+    if (activity_ == Activity::step) step_seconds_.push_back(std::chrono::duration<double>(now - since_).count());
+    if (step_seconds_.size() > kStepsRemembered) step_seconds_.pop_front();
+    activity_ = activity, step_ = step, since_ = now;
+    in_step_ = 0;
+    moved_ = true;
+  }
   eventfd_write(wake_.get(), 1);
 }
 
