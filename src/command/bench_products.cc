@@ -36,8 +36,54 @@ struct ProductRow {
   double flops() const { return use.op.cost().flops / time.seconds; }
 };
 
+// A kind of GEMM of quantized operands, and whether the device multiplies them as they are.
+struct QuantizedPair {
+  std::string operands, scales, result;
+  bool native = false;
+};
+
+// All kinds that recipes use, of 1024 x 1024 x 1024. Empty on the CPU.
+std::vector<QuantizedPair> quantized_pairs(const Backend& backend) {
+  constexpr int64_t n = 1024;
+  struct Scales {
+    const char* name;
+    DType type;
+    Blocks a, b;
+  };
+  const Scales eight[] = {{"per tensor", DType::f32, {}, {}},
+                          {"per row and column", DType::f32, {1, 0}, {1, 0}},
+                          {"per 1x128 and 128x128", DType::f32, {1, 128}, {128, 128}},
+                          {"per 1x128 and 1x128", DType::f32, {1, 128}, {1, 128}},
+                          {"per 1x32, E8M0", DType::f8_e8m0, {1, 32}, {1, 32}}},
+               four[] = {{"per 1x16, E4M3", DType::f8_e4m3, {1, 16}, {1, 16}}};
+  std::vector<QuantizedPair> pairs;
+  const auto add = [&](DType a, DType b, const Scales& s) {
+    for (const DType d : {DType::bf16, DType::f32}) {
+      const Shape shape = {n, n};
+      ScaledGemm op{.product = {.d = {nullptr, d, shape},
+                                .a = {nullptr, a, shape},
+                                .b = {nullptr, b, shape},
+                                .tb = true,
+                                .accumulate = d == DType::f32},
+                    .a_scales = {nullptr, s.type, s.a.grid(shape)},
+                    .b_scales = {nullptr, s.type, s.b.grid(shape)},
+                    .a_blocks = s.a,
+                    .b_blocks = s.b};
+      const Factors factors = backend.ops.code_product(op).factors;
+      pairs.push_back({cat(a, " x ", b), s.name, cat(d, op.product.accumulate ? ", accumulated" : ""),
+                       factors == Factors::codes || factors == Factors::codes_of_4_bits});
+    }
+  };
+  if (backend.device.unified()) return pairs;
+  for (const Scales& s : eight)
+    for (const DType a : {DType::f8_e4m3, DType::f8_e5m2}) add(a, DType::f8_e4m3, s);
+  for (const Scales& s : four) add(DType::f4_e2m1, DType::f4_e2m1, s);
+  return pairs;
+}
+
 struct ProductReport {
   std::string device;
+  std::vector<QuantizedPair> pairs;
   Ceilings most;
   std::vector<ProductRow> rows;
 
@@ -74,6 +120,7 @@ ProductReport measure(const BenchProductsArgs& args) {
   const auto engine = make_engine(config, backend, true);
   if (backend.tuning) search_products(config, *engine, *backend.tuning);
   ProductReport report{.device = machine.description(),
+                       .pairs = quantized_pairs(backend),
                        .most = given_or_measured(args.rates, backend, engine->options().recipe),
                        .rows = {}};
   for (const ProductUse& use : products_of_step(*engine))
@@ -85,7 +132,17 @@ ProductReport measure(const BenchProductsArgs& args) {
   return report;
 }
 
+void print_pairs(const std::vector<QuantizedPair>& pairs) {
+  if (pairs.empty()) return;
+  std::printf("GEMMs of quantized operands that run as they are; others run in fp32 on decoded operands\n");
+  for (const QuantizedPair& pair : pairs)
+    std::printf("  %-19s %-22s %-17s %s\n", pair.operands.c_str(), pair.scales.c_str(), pair.result.c_str(),
+                pair.native ? "yes" : "no");
+  std::printf("\n");
+}
+
 void print_text(const ProductReport& report) {
+  print_pairs(report.pairs);
   std::string of_codes;
   for (const auto& [factors, words] : kRates)
     if (report.has(factors)) of_codes += cat(words, format_count(report.most.flops_of(factors)), "FLOP/s");
@@ -129,7 +186,11 @@ void print_json(const ProductReport& report) {
                 {"codes", report.most.flops_of(Factors::codes)},
                 {"floats", report.most.flops_of(Factors::floats)}}},
               {"step_ms", 1e3 * report.step_seconds()},
+              {"quantized_pairs", Json::array()},
               {"products", Json::array()}};
+  for (const QuantizedPair& pair : report.pairs)
+    out["quantized_pairs"].push_back(
+        {{"operands", pair.operands}, {"scales", pair.scales}, {"result", pair.result}, {"native", pair.native}});
   for (const ProductRow& row : report.rows) out["products"].push_back(row_json(row));
   std::printf("%s\n", out.dump().c_str());
 }

@@ -26,9 +26,10 @@ class CudaOps final : public Decorated<CudaOps>, public Tuning {
   size_t allow_scratch(size_t bytes) override { return sizes_.attention.allow_scratch(bytes); }
   std::string describe_attention(const Tunable& ops) override { return sizes_.attention.describe(ops); }
   std::string describe_codes(const Tunable& ops) override {
-    return cuda::describe_codes(ops.of_codes, gemm().capability());
+    const auto native = [&](const ScaledGemm& op) { return gemm().native(op).possible; };
+    return cuda::describe_codes(ops.of_codes, std::ranges::count_if(ops.of_codes, native), gemm().capability());
   }
-  CodeProduct code_product(const ScaledGemm& op) const override { return cuda::code_product(op, gemm().capability()); }
+  CodeProduct code_product(const ScaledGemm& op) const override { return cuda::code_product(op, gemm().native(op)); }
   bool turns_codes() const override { return cuda::turns_codes(gemm().capability()); }
   std::string key() const override;
 

@@ -154,24 +154,25 @@ inline bool own_product_takes(const GemmProblem& p, int capability) {
 }
 inline bool turns_codes(int capability) { return capability >= 89; }  // which have such products
 // The scales that it arranges are too few to count.
-inline CodeProduct code_product(const ScaledGemm& op, int capability) {
+inline CodeProduct code_product(const ScaledGemm& op, const NativeProduct& native) {
   const Gemm& g = op.product;
   const auto a = double(g.a.numel()), b = double(g.b.numel());
-  if (NativeProduct(op, capability).possible)
+  if (native.possible)
     return op.four_bits() ? CodeProduct{.factors = Factors::codes_of_4_bits, .moved = 1.5 * (a + b)}
                           : CodeProduct{.factors = Factors::codes, .moved = 2 * ((g.ta ? a : 0) + (g.tb ? 0 : b))};
   return {.factors = Factors::floats,
           .moved = 5 * (a + b) + (g.d.dtype == DType::f32 ? 0 : 4 * double(g.d.numel()))};  // to f32, and from it
 }
-// How a GPU computes them, for the log; "" for none.
-inline std::string describe_codes(std::span<const ScaledGemm> ops, int capability) {
-  int64_t native = 0;
-  for (const ScaledGemm& op : ops) native += NativeProduct(op, capability).possible;
+// How a GPU computes them, for the log; "" for none. native: how many of them it multiplies as they are.
+inline std::string describe_codes(std::span<const ScaledGemm> ops, int64_t native, int capability) {
   const int64_t emulated = std::ssize(ops) - native;
   if (ops.empty()) return "";
   if (emulated == 0) return "the GPU multiplies the codes";
-  return cat(native ? cat(emulated, " of ", ops.size(), " products ") : "", "emulated: a GPU of compute capability ",
-             capability / 10, ".", capability % 10, " has no such products", native ? " of their sizes" : "",
+  int64_t of_gpu = 0;
+  for (const ScaledGemm& op : ops) of_gpu += NativeProduct(op, capability).possible;
+  return cat(native ? cat(emulated, " of ", ops.size(), " products ") : "",
+             "emulated: ", of_gpu > native ? "cuBLASLt, or " : "", "a GPU of compute capability ", capability / 10, ".",
+             capability % 10, of_gpu > native ? "," : "", " has no such products", native ? " of their sizes" : "",
              ", so what the codes stand for is multiplied as fp32");
 }
 
@@ -259,8 +260,8 @@ struct ScaledScratch {
     bytes = at;
   }
 };
-inline size_t scratch(const ScaledGemm& op, int capability, size_t workspace = kWorkspaceBytes) {
-  return ScaledScratch(op, NativeProduct(op, capability), workspace).bytes;
+inline size_t scratch(const ScaledGemm& op, const NativeProduct& native, size_t workspace = kWorkspaceBytes) {
+  return ScaledScratch(op, native, workspace).bytes;
 }
 
 inline size_t scratch(const SquaredNorm& op) {

@@ -68,7 +68,7 @@ struct Sizes {
   size_t scratch(const Op& op) const {
     size_t own = 0;
     if constexpr (std::is_same_v<Op, ScaledGemm>)
-      own = cuda::scratch(op, capability);
+      own = cuda::scratch(op, cuda::NativeProduct(op, capability));
     else
       own = cuda::scratch(op);
     if constexpr (std::is_same_v<Op, AttentionBwd>)
@@ -99,9 +99,12 @@ class DescribedOps final : public Decorated<DescribedOps>, public Tuning {
   ProductTime time(const Gemm&, bool) override { refuse("a product"); }
   ProductTime time(const ScaledGemm&) override { refuse("a product"); }
   std::string describe_codes(const Tunable& ops) override {
-    return cuda::describe_codes(ops.of_codes, sizes_.capability);
+    const auto native = [&](const ScaledGemm& op) { return cuda::NativeProduct(op, sizes_.capability).possible; };
+    return cuda::describe_codes(ops.of_codes, std::ranges::count_if(ops.of_codes, native), sizes_.capability);
   }
-  CodeProduct code_product(const ScaledGemm& op) const override { return cuda::code_product(op, sizes_.capability); }
+  CodeProduct code_product(const ScaledGemm& op) const override {
+    return cuda::code_product(op, cuda::NativeProduct(op, sizes_.capability));
+  }
   bool turns_codes() const override { return cuda::turns_codes(sizes_.capability); }
   std::string key() const override { return "described"; }
 

@@ -7,6 +7,9 @@ namespace athanor::cuda {
 
 void run(const AttentionFwd& op, void* scratch, cudaStream_t stream);
 void run(const AttentionBwd& op, void* scratch, cudaStream_t stream);
+// As run(), never by the wgmma kernels: what the faster kernels, cuDNN's too, are compared with.
+void run_without_wgmma(const AttentionFwd& op, void* scratch, cudaStream_t stream);
+void run_without_wgmma(const AttentionBwd& op, void* scratch, cudaStream_t stream);
 // On the current GPU. They alone turn gradients back; behind others that is a launch more.
 bool warpgroups_take(const AttentionBwd& op);
 void run(const MergeAttention& op, void* scratch, cudaStream_t stream);

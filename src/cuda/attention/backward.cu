@@ -306,17 +306,31 @@ attention::Backward<T> backward_of(const AttentionBwd& op, void* scratch) {
 }
 }  // namespace
 
-void run(const AttentionBwd& op, void* scratch, cudaStream_t stream) {
-  if (op.cos_sin && !warpgroups_take(op)) return in_parts(op, [&](const auto& part) { run(part, scratch, stream); });
+namespace {
+void differentiate(const AttentionBwd& op, bool wgmma, void* scratch, cudaStream_t stream) {
+  if (op.cos_sin && !(wgmma && warpgroups_take(op))) {
+    return in_parts(op, [&]<class Part>(const Part& part) {
+      if constexpr (std::is_same_v<Part, AttentionBwd>)
+        differentiate(part, wgmma, scratch, stream);
+      else
+        run(part, scratch, stream);
+    });
+  }
   by_type(op.q.dtype, [&]<class T>() {
     const attention::Backward<T> a = backward_of<T>(op, scratch);
     attention::find_stats<T>(static_cast<QueryStats*>(scratch), op, a.in.vectors, stream);
     if constexpr (sizeof(T) == 2) {
-      if (warpgroups_take(a)) return attention::differentiate_by_warpgroups(a, stream);
+      if (wgmma && warpgroups_take(a)) return attention::differentiate_by_warpgroups(a, stream);
       if (tensor_cores_take(a.in)) return attention::differentiate_on_tensor_cores(a, stream);
     }
     attention::differentiate_plainly(a, stream);
   });
+}
+}  // namespace
+
+void run(const AttentionBwd& op, void* scratch, cudaStream_t stream) { differentiate(op, true, scratch, stream); }
+void run_without_wgmma(const AttentionBwd& op, void* scratch, cudaStream_t stream) {
+  differentiate(op, false, scratch, stream);
 }
 
 bool warpgroups_take(const AttentionBwd& op) {

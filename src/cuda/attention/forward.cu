@@ -91,20 +91,23 @@ void attend_on_tensor_cores(const Forward<T>& a, cudaStream_t stream) {
   });
 }
 }  // namespace
-}  // namespace attention
 
-void run(const AttentionFwd& op, void*, cudaStream_t stream) {
+void attend(const AttentionFwd& op, bool wgmma, cudaStream_t stream) {
   uint32_t* amax = zeroed(op.amax, stream);
   if (op.q.rows() == 0) return;
   by_type(op.q.dtype, [&]<class T>() {
-    const attention::Forward<T> a{attention::inputs_of<T>(op), data<T>(op.y), data<float>(op.lse), data<float>(op.top),
+    const Forward<T> a{inputs_of<T>(op), data<T>(op.y), data<float>(op.lse), data<float>(op.top),
                                   amax};
     if constexpr (sizeof(T) == 2) {
-      if (warpgroups_take(a)) return attention::attend_by_warpgroups(a, stream);
-      if (tensor_cores_take(a.in)) return attention::attend_on_tensor_cores(a, stream);
+      if (wgmma && warpgroups_take(a)) return attend_by_warpgroups(a, stream);
+      if (tensor_cores_take(a.in)) return attend_on_tensor_cores(a, stream);
     }
-    attention::attend_plainly(a, stream);
+    attend_plainly(a, stream);
     find_largest(op.amax, op.y, stream);
   });
 }
+}  // namespace attention
+
+void run(const AttentionFwd& op, void*, cudaStream_t stream) { attention::attend(op, true, stream); }
+void run_without_wgmma(const AttentionFwd& op, void*, cudaStream_t stream) { attention::attend(op, false, stream); }
 }  // namespace athanor::cuda

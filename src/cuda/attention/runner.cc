@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <map>
+#include <optional>
 #include <vector>
 
 #include "base/int.h"
@@ -60,8 +61,8 @@ class Trial {
     };
     return watch_.microseconds(all) / launches;
   }
-  template <class Launch>
-  std::string difference(Launch&& expected, Launch&& candidate) {  // cuda/compare.h
+  template <class Expected, class Candidate>
+  std::string difference(Expected&& expected, Candidate&& candidate) {  // cuda/compare.h
     return cuda::difference(
         op_, stream_, [&] { expected(op_, scratch_); }, [&] { candidate(op_, scratch_); });
   }
@@ -225,18 +226,24 @@ AttentionChoice AttentionRunner::time_all(const Op& like, double* first_microsec
   const std::vector<double> times = best_in_turns(
       all.size(), [&](size_t i, int launches) { return trial.microseconds(launches, launch_of(all[i])); });
   *first_microseconds = times[0];
-  const auto agrees = [&](size_t i) {
-    const std::string why = trial.difference(launch_of(all[0]), launch_of(all[i]));
-    if (!why.empty())
-      log::warn("attention: ", words_of(all[i]), " were faster in a trial of ", name_of(like),
-                " and are not used, since their results are not those of ", words_of(all[0]), ": ", why,
-                "; please report it");
-    return why.empty();
-  };
-  size_t best = 0;
-  for (size_t i = 1; i < all.size(); ++i)
-    if (times[i] < (1 - kLeastGain) * times[best] && agrees(i)) best = i;
-  return {.by = all[best], .microseconds = times[best]};
+  const auto expected = [stream](const Op& op, void* memory) { cuda::run_without_wgmma(op, memory, stream); };
+  std::optional<size_t> best;
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (best && times[i] >= (1 - kLeastGain) * times[*best]) continue;
+    const std::string why = trial.difference(expected, launch_of(all[i]));
+    if (why.empty()) {
+      best = i;
+      continue;
+    }
+    log::warn("attention: ", words_of(all[i]), " are not used for ", name_of(like),
+              ", since their results in a trial are not those of the program's kernels without wgmma: ", why,
+              "; please report it");
+  }
+  if (!best)
+    throw Error(
+        cat("no kernels of attention agree with the program's without wgmma; set attention to builtin or cudnn, "
+            "and please report it"));
+  return {.by = all[*best], .microseconds = times[*best]};
 }
 
 AttentionRunner::SearchReport AttentionRunner::search(const Tunable& ops, double seconds, cudaStream_t stream) {

@@ -294,9 +294,9 @@ bool GemmRunner::deterministic(const cublasLtMatmulAlgo_t& algorithm) const {
   return (reduction & ~uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE}) == 0;
 }
 
-// The library's usable answers, in order of its expected speed. Empty if it cannot compute the epilogue; throws if it
-// cannot compute a product without one.
-GemmRunner::Answers GemmRunner::ask(const GemmProblem& p, const Plan& plan, int most) const {
+// The library's usable answers, in order of its expected speed.
+std::pair<GemmRunner::Answers, cublasStatus_t> GemmRunner::answers(const GemmProblem& p, const Plan& plan,
+                                                                   int most) const {
   const char* what = "no algorithm can be chosen";
   cublasLtMatmulPreference_t made = nullptr;
   require(lt_.cublasLtMatmulPreferenceCreate(&made), what, p);
@@ -315,16 +315,22 @@ GemmRunner::Answers GemmRunner::ask(const GemmProblem& p, const Plan& plan, int 
   const cublasStatus_t status =
       lt_.cublasLtMatmulAlgoGetHeuristic(handle_.get(), plan.desc.get(), plan.a.get(), plan.b.get(), plan.d.get(),
                                          plan.d.get(), made, most, answers.data(), &count);
-  if (p.epilogue != Epilogue::none && status != CUBLAS_STATUS_SUCCESS) return {};
-  require(status, what, p);
+  if (status != CUBLAS_STATUS_SUCCESS) return {Answers{}, status};
   answers.resize(static_cast<size_t>(count));
   std::erase_if(answers, [&](const cublasLtMatmulHeuristicResult_t& answer) {
     return answer.state != CUBLAS_STATUS_SUCCESS || answer.workspaceSize > options_.workspace_bytes ||
            !deterministic(answer.algo);
   });
-  if (answers.empty() && p.epilogue == Epilogue::none)
-    require(CUBLAS_STATUS_NOT_SUPPORTED, "no deterministic algorithm is offered", p);
-  return answers;
+  return {std::move(answers), status};
+}
+
+// Empty if the library cannot compute the epilogue; throws if it cannot compute a product without one.
+GemmRunner::Answers GemmRunner::ask(const GemmProblem& p, const Plan& plan, int most) const {
+  auto [answers, status] = this->answers(p, plan, most);
+  if (p.epilogue != Epilogue::none) return std::move(answers);
+  require(status, "no algorithm can be chosen", p);
+  if (answers.empty()) require(CUBLAS_STATUS_NOT_SUPPORTED, "no deterministic algorithm is offered", p);
+  return std::move(answers);
 }
 
 const GemmRunner::Plan& GemmRunner::plan_of(const GemmProblem& p) {

@@ -8,6 +8,7 @@
 
 #include <map>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <type_traits>
@@ -53,8 +54,10 @@ class GemmRunner {
   void run(const Gemm& op, void* scratch, cudaStream_t stream) { run(LibraryProduct(op), scratch, stream); }
 
   // Products of codes: by the library where it has them, else of what the codes stand for, as f32 (gemm/scaled.cc).
-  size_t scratch(const ScaledGemm& op) const { return cuda::scratch(op, capability_, options_.workspace_bytes); }
+  size_t scratch(const ScaledGemm& op) { return cuda::scratch(op, native(op), options_.workspace_bytes); }
   void run(const ScaledGemm& op, void* scratch, cudaStream_t stream);
+  // Not possible, too, where the library has no algorithm; a warning says so once for each kind of product.
+  NativeProduct native(const ScaledGemm& op);
   int capability() const { return capability_; }  // of the GPU: 90 for 9.0
   bool fuses(const Gemm& op) const { return own_product_takes(problem_of(op), capability_); }
 
@@ -103,6 +106,9 @@ class GemmRunner {
   const Plan& plan_of(const GemmProblem& p);
   Plan describe(const GemmProblem& p) const;
   Answers ask(const GemmProblem& p, const Plan& plan, int most) const;
+  // As ask(), with the library's status instead of an error.
+  std::pair<Answers, cublasStatus_t> answers(const GemmProblem& p, const Plan& plan, int most) const;
+  bool offers(const GemmProblem& p) const;
   bool deterministic(const cublasLtMatmulAlgo_t& algorithm) const;
   // The library's check of an algorithm; usable: supported, within the workspace, and deterministic.
   struct Verdict {
@@ -115,8 +121,8 @@ class GemmRunner {
   bool fused(const LibraryProduct& product);
   void run_in_parts(const LibraryProduct& product, void* scratch, cudaStream_t stream);
   cublasStatus_t launch(const LibraryProduct& product, const Plan& plan, void* scratch, cudaStream_t stream) const;
-  LibraryProduct native_product(const ScaledGemm& op, void* scratch) const;
-  Gemm decoded_product(const ScaledGemm& op, void* scratch) const;
+  LibraryProduct native_product(const ScaledGemm& op, const NativeProduct& native, void* scratch) const;
+  Gemm decoded_product(const ScaledGemm& op, const NativeProduct& native, void* scratch) const;
   void require(cublasStatus_t status, const char* what, const GemmProblem& p) const;
 
   // A candidate for a problem: an algorithm of the library, the program's own kernel, or product and epilogue
@@ -131,7 +137,7 @@ class GemmRunner {
     LibraryProduct product;
     ProductUse use;
   };
-  std::vector<Searched> to_search(std::span<const Gemm> ops, std::span<const ScaledGemm> of_codes) const;
+  std::vector<Searched> to_search(std::span<const Gemm> ops, std::span<const ScaledGemm> of_codes);
   ProductTime time(const LibraryProduct& product, bool recompute, cudaStream_t stream);
   Timed time_candidates(const LibraryProduct& product, bool recompute, cudaStream_t stream);
   Candidate choice_of(const GemmProblem& p);
@@ -143,6 +149,8 @@ class GemmRunner {
   GemmKey key_;
   int capability_ = 0;
   std::map<GemmProblem, Plan> plans_;
+  std::map<GemmProblem, bool> offered_;  // products of codes: whether the library has an algorithm
+  std::set<std::string> told_;           // kinds of products that it lacks
   GemmChoices choices_;
 };
 }  // namespace athanor::cuda

@@ -1,7 +1,8 @@
-// Products of codes. On a GPU that multiplies them, cuBLASLt does, if it can be given their scales (NativeProduct): it
+// Products of codes. On a GPU that multiplies them, cuBLASLt does, if it can be given their scales (native()): it
 // reads both factors with the terms of the sums in their rows, so what lies otherwise is transposed first, byte by
 // byte, and codes of 4 bits become two in a byte. Else codes times scales as f32, and the product of these, which is
 // slow and shows what a recipe does to a curve.
+#include "base/log.h"
 #include "cuda/basic.h"
 #include "cuda/codes.h"
 #include "cuda/gemm/gemm.h"
@@ -13,9 +14,36 @@ char* place(void* scratch, size_t offset) { return static_cast<char*>(scratch) +
 
 }  // namespace
 
+bool GemmRunner::offers(const GemmProblem& p) const {
+  try {
+    return !answers(p, describe(p), 1).first.empty();
+  } catch (const Error&) {
+    return false;  // an older library does not know the scales at all
+  }
+}
+
+// The manual's tables have gaps, and libraries differ: the library is asked, once for each problem, without an
+// epilogue, which can run by itself, and for aligned addresses, as those of the arena are.
+NativeProduct GemmRunner::native(const ScaledGemm& op) {
+  NativeProduct native(op, capability_);
+  if (!native.possible || op.product.d.numel() == 0 || op.product.k() == 0) return native;
+  GemmProblem p = problem_of(native_product(op, native, nullptr));
+  p.epilogue = Epilogue::none;
+  p.align_d = p.align_a = p.align_b = kMostAlign;
+  auto [known, is_new] = offered_.try_emplace(p, false);
+  if (is_new) known->second = offers(p);
+  native.possible = known->second;
+  if (native.possible) return native;
+  GemmProblem kind = p;
+  kind.m = kind.n = kind.k = kind.stride_d = kind.stride_a = kind.stride_b = 0;
+  if (told_.insert(cat(kind)).second)
+    log::warn("cuBLASLt ", key_.cublaslt, " has no algorithm for the product ", p,
+              ": such products are computed in fp32 from decoded operands, which is slower");
+  return native;
+}
+
 // Without scratch: for a search, which has operands and scales of its own.
-LibraryProduct GemmRunner::native_product(const ScaledGemm& op, void* scratch) const {
-  const NativeProduct native(op, capability_);
+LibraryProduct GemmRunner::native_product(const ScaledGemm& op, const NativeProduct& native, void* scratch) const {
   const ScaledScratch at(op, native, options_.workspace_bytes);
   LibraryProduct product(op.product);
   Gemm& g = product.op;
@@ -39,9 +67,9 @@ LibraryProduct GemmRunner::native_product(const ScaledGemm& op, void* scratch) c
 void GemmRunner::run(const ScaledGemm& op, void* scratch, cudaStream_t stream) {
   const Gemm& g = op.product;
   if (g.d.numel() == 0 || g.k() == 0) return run(g, scratch, stream);
-  const NativeProduct native(op, capability_);
+  const NativeProduct native = this->native(op);
   if (native.possible) {
-    const LibraryProduct product = native_product(op, scratch);
+    const LibraryProduct product = native_product(op, native, scratch);
     const auto arrange_codes = [&](const Tensor& out, const Tensor& codes, bool turn) {
       if (op.four_bits())
         pack_codes(out.data, codes, turn, stream);
@@ -59,8 +87,7 @@ void GemmRunner::run(const ScaledGemm& op, void* scratch, cudaStream_t stream) {
     arrange(native.b, product.b_scales, op.b_scales, op.b_blocks, g.b, g.tb ? 1 : 0);
     return run(product, scratch, stream);
   }
-  const ScaledScratch at(op, native, options_.workspace_bytes);
-  Gemm decoded = decoded_product(op, scratch);
+  Gemm decoded = decoded_product(op, native, scratch);
   decode({decoded.a.as<float>(), g.a, op.a_scales, op.a_global, op.a_blocks}, stream);
   decode({decoded.b.as<float>(), g.b, op.b_scales, op.b_global, op.b_blocks}, stream);
   run(decoded, scratch, stream);
@@ -71,8 +98,8 @@ void GemmRunner::run(const ScaledGemm& op, void* scratch, cudaStream_t stream) {
   if (g.epilogue == Epilogue::add) cuda::run(Add{.y = g.d, .a = g.d, .b = g.aux}, nullptr, stream);
 }
 
-Gemm GemmRunner::decoded_product(const ScaledGemm& op, void* scratch) const {
-  const ScaledScratch at(op, NativeProduct(op, capability_), options_.workspace_bytes);
+Gemm GemmRunner::decoded_product(const ScaledGemm& op, const NativeProduct& native, void* scratch) const {
+  const ScaledScratch at(op, native, options_.workspace_bytes);
   const Gemm& g = op.product;
   Gemm product = g;
   product.a = {place(scratch, at.a), DType::f32, g.a.shape};

@@ -31,8 +31,10 @@ ProductMethod GemmRunner::method_of(const Candidate& candidate) const {
 }
 
 ProductTime GemmRunner::time(const ScaledGemm& op, cudaStream_t stream) {
-  const bool native = NativeProduct(op, capability_).possible;
-  return time(native ? native_product(op, nullptr) : LibraryProduct(decoded_product(op, nullptr)), false, stream);
+  const NativeProduct native = this->native(op);
+  return time(
+      native.possible ? native_product(op, native, nullptr) : LibraryProduct(decoded_product(op, native, nullptr)),
+      false, stream);
 }
 
 ProductTime GemmRunner::time(const LibraryProduct& product, bool recompute, cudaStream_t stream) {
@@ -83,7 +85,7 @@ GemmRunner::Timed GemmRunner::time_candidates(const LibraryProduct& product, boo
 
 // Of the given ops: those of codes that the library computes, and what else it multiplies.
 std::vector<GemmRunner::Searched> GemmRunner::to_search(std::span<const Gemm> ops,
-                                                        std::span<const ScaledGemm> of_codes) const {
+                                                        std::span<const ScaledGemm> of_codes) {
   std::vector<Gemm> plain(ops.begin(), ops.end());
   std::map<GemmProblem, Searched> natives;
   const auto add = [&](const LibraryProduct& product, int64_t ProductUse::*count) {
@@ -94,11 +96,12 @@ std::vector<GemmRunner::Searched> GemmRunner::to_search(std::span<const Gemm> op
   };
   for (const ScaledGemm& op : of_codes) {
     if (op.product.d.numel() == 0 || op.product.k() == 0) continue;
-    if (!NativeProduct(op, capability_).possible) {
-      plain.push_back(decoded_product(op, nullptr));
+    const NativeProduct native = this->native(op);
+    if (!native.possible) {
+      plain.push_back(decoded_product(op, native, nullptr));
       continue;
     }
-    LibraryProduct product = native_product(op, nullptr);
+    LibraryProduct product = native_product(op, native, nullptr);
     add(product, &ProductUse::launches);
     if (product.op.epilogue == Epilogue::none) continue;
     product.op.epilogue = Epilogue::none;

@@ -8,6 +8,8 @@
 #include "tests/train/harness.h"
 #include "tests/train/turning_ops.h"
 #ifdef ATHANOR_EMULATED_GPU
+#include "emulator/libraries/cublaslt/fake_cublaslt.h"
+#include "emulator/libraries/cublaslt/problem.h"
 #include "emulator/runtime/control.h"
 #endif
 
@@ -216,6 +218,23 @@ TEST(EightBitsOnGpus, WhatTheGpuLacksIsEmulated) {
   EXPECT_EQ(old.how.find("emulated: a GPU of compute capability 8.0"), 0U) << old.how;
   EXPECT_EQ(old.planned, old.allocated);
   expect_near(old.outcome, on_cpu(ModelType::llama, o));
+}
+
+// A library without scales of rows for results in f32, which gradients of weights are.
+TEST(EightBitsOnGpus, WhatTheLibraryLacksIsEmulated) {
+  { Rig opens_the_library; }
+  auto& fake = emu::fakes::Installed<emu::fakes::FakeCublasLt>::get();
+  fake.set_lacks([](const emu::fakes::Product& p) -> std::string {
+    const bool rows = p.scale_a.mode == emu::fakes::ScaleMode::kOuterVector;
+    return rows && p.d.type == emu::fakes::Element::kF32 ? "no such kernel" : "";
+  });
+  const EngineOptions o = options("fp8_rowwise");
+  const GpuRun gpu = on_gpu(ModelType::llama, o, true);
+  fake.set_lacks(nullptr);
+  EXPECT_TRUE(gpu.how.find(" products emulated: cuBLASLt, or a GPU of compute capability 9.0,") != std::string::npos)
+      << gpu.how;
+  EXPECT_EQ(gpu.planned, gpu.allocated);
+  expect_near(gpu.outcome, on_cpu(ModelType::llama, o));
 }
 
 TEST(EightBitsOnGpus, BlackwellMultipliesBlocksOf32And16) {

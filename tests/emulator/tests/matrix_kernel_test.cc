@@ -181,18 +181,23 @@ __host__ __device__ int place(int row, int k, ptx::Major major, ptx::Swizzle swi
   return layout;
 }
 
+// inside: the operands begin so many times 32 bytes within the rows of their tiles. Of an A across its rows: at 0.
 template <class A, class B, int N, Form F, ptx::Major AMajor, ptx::Major BMajor>
-__global__ void __launch_bounds__(128) multiply_group(const A* a, const B* b, float* d, ptx::Swizzle swizzle) {
+__global__ void __launch_bounds__(128)
+    multiply_group(const A* a, const B* b, float* d, ptx::Swizzle swizzle, int inside) {
 #if PTX_SM90A
   DYN_SMEM(raw);
   constexpr int kDepth = 32 / sizeof(A);
   unsigned char *sa = raw, *sb = raw + 16384;
+  const int inside_a = AMajor == ptx::Major::kK ? inside : 0;
+  const int k_of_a = inside_a * kDepth, k_of_b = BMajor == ptx::Major::kK ? inside * kDepth : 0;
+  const int row_of_b = BMajor == ptx::Major::kK ? 0 : inside * 32 / static_cast<int>(sizeof(B));
   const int thread = static_cast<int>(threadIdx.x), g = thread % 32 / 4, t = thread % 4;
   for (int i = thread; i < 64 * kDepth; i += 128) {
-    *reinterpret_cast<A*>(sa + place<A>(i / kDepth, i % kDepth, AMajor, swizzle, 64)) = a[i];
+    *reinterpret_cast<A*>(sa + place<A>(i / kDepth, k_of_a + i % kDepth, AMajor, swizzle, 64)) = a[i];
   }
   for (int i = thread; i < N * kDepth; i += 128) {
-    *reinterpret_cast<B*>(sb + place<B>(i / kDepth, i % kDepth, BMajor, swizzle, N)) = b[i];
+    *reinterpret_cast<B*>(sb + place<B>(row_of_b + i / kDepth, k_of_b + i % kDepth, BMajor, swizzle, N)) = b[i];
   }
   uint32_t ra[4];
   for (int r = 0; r < 4; ++r) {
@@ -201,8 +206,8 @@ __global__ void __launch_bounds__(128) multiply_group(const A* a, const B* b, fl
   }
   ptx::fence_proxy_async();
   __syncthreads();
-  const uint64_t da = ptx::matrix_descriptor(sa, layout_of(AMajor, swizzle, 64));
-  const uint64_t db = ptx::matrix_descriptor(sb, layout_of(BMajor, swizzle, N));
+  const uint64_t da = ptx::matrix_descriptor(sa, layout_of(AMajor, swizzle, 64)) + 2 * inside_a;  // 16 bytes
+  const uint64_t db = ptx::matrix_descriptor(sb, layout_of(BMajor, swizzle, N)) + 2 * inside;
   float c[N / 2];
   ptx::wgmma_fence(c, ra);
   for (int i = 0; i < 2; ++i) {
@@ -223,11 +228,11 @@ __global__ void __launch_bounds__(128) multiply_group(const A* a, const B* b, fl
 
 template <class A, class B, int N, Form F = kShared, ptx::Major AMajor = ptx::Major::kK,
           ptx::Major BMajor = ptx::Major::kK>
-void group_product(ptx::Swizzle swizzle = ptx::Swizzle::k128) {
+void group_product(ptx::Swizzle swizzle = ptx::Swizzle::k128, int inside = 0) {
   SCOPED_TRACE(::testing::Message() << "n " << N << " bytes " << sizeof(A) << " form " << F << " swizzle "
                                     << static_cast<int>(swizzle) << " majors " << static_cast<int>(AMajor)
                                     << static_cast<int>(BMajor));
-  const auto run = [swizzle](Error& error) {
+  const auto run = [swizzle, inside](Error& error) {
     constexpr int kDepth = 32 / sizeof(A);
     Values values;
     const auto a = elements<A>(values, 64 * kDepth);
@@ -236,7 +241,7 @@ void group_product(ptx::Swizzle swizzle = ptx::Swizzle::k128) {
     DeviceBuffer<B> db(b);
     DeviceBuffer<float> dd(64 * N);
     constexpr auto kKernel = multiply_group<A, B, N, F, AMajor, BMajor>;
-    ok(launch(kKernel, {dim3(1), dim3(128), 65536}, da.get(), db.get(), dd.get(), swizzle));
+    ok(launch(kKernel, {dim3(1), dim3(128), 65536}, da.get(), db.get(), dd.get(), swizzle, inside));
     const auto d = dd.read();
     for (int i = 0; i < 64; ++i) {
       for (int j = 0; j < N; ++j) {
@@ -288,6 +293,13 @@ TEST(MatrixKernel, GroupProductsOfEveryLayout) {
     group_product<bf16, bf16, 128, kShared, Major::kRows, Major::kRows>(swizzle);
     group_product<fp16, fp16, 128, kRegisters, Major::kK, Major::kRows>(swizzle);
   }
+}
+
+// As the kernels of attention and of SwiGLU step along k, and to the second half of the columns of a tile.
+TEST(MatrixKernel, GroupProductsOfOperandsThatBeginInsideARow) {
+  if (!has_capability(9)) GTEST_SKIP() << "wgmma needs compute capability 9.0";
+  for (const int inside : {1, 2, 3}) group_product<bf16, bf16, 64>(Swizzle::k128, inside);
+  group_product<bf16, bf16, 32, kShared, Major::kK, Major::kRows>(Swizzle::k128, 2);
 }
 }  // namespace
 }  // namespace athanor::cuda::testing

@@ -80,7 +80,10 @@ Verdict read_call(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const Layo
     if (!fake().lives(layout, kLayout)) return {CUBLAS_STATUS_INVALID_VALUE, "a matrix layout is not a live one"};
   }
   *device = fake().machine().describe(reinterpret_cast<const Handle*>(handle)->device);
-  return describe_product(desc, layouts, *device, product);
+  Verdict verdict = describe_product(desc, layouts, *device, product);
+  if (!verdict.ok() || !fake().lacks()) return verdict;
+  const std::string why = fake().lacks()(*product);
+  return why.empty() ? verdict : Verdict{CUBLAS_STATUS_NOT_SUPPORTED, why};
 }
 
 namespace lt {
