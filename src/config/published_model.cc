@@ -109,7 +109,8 @@ bool has_value(const Json& value, std::string_view allowed) {
   return false;
 }
 
-// FP8 as `athanor export` writes it; the weights themselves say which are in FP8 (convert/eight_bits.h).
+// FP8 and packed integers as `athanor export` writes them; the weights themselves say which are stored so
+// (convert/eight_bits.h, convert/int_weights.h).
 void drop_quantization(Json& object, const std::string& path) {
   const Json* value = object.find("quantization_config");
   if (!value) return;
@@ -117,13 +118,14 @@ void drop_quantization(Json& object, const std::string& path) {
     const Json* at = value->find(key);
     return at && at->is(Json::Kind::string) && at->text == text;
   };
-  const bool fp8 =
-      says("quant_method", "fp8") || (says("quant_method", "compressed-tensors") && says("format", "float-quantized"));
-  if (!value->is(Json::Kind::null) && !fp8)
+  const bool known =
+      says("quant_method", "fp8") || (says("quant_method", "compressed-tensors") &&
+                                      (says("format", "float-quantized") || says("format", "pack-quantized")));
+  if (!value->is(Json::Kind::null) && !known)
     bad_value(*value, dotted(path, "quantization_config"),
-              "null, \"quant_method\": \"fp8\", or compressed-tensors with \"format\": \"float-quantized\" (other "
-              "weights are "
-              "plain floats: take the model from which this one was quantized)");
+              "null, \"quant_method\": \"fp8\", \"gptq\" with \"checkpoint_format\": \"gptq\", or compressed-tensors "
+              "with \"format\": \"float-quantized\" or "
+              "\"pack-quantized\" (other weights are plain floats: take the model from which this one was quantized)");
   object.erase("quantization_config");
 }
 

@@ -51,6 +51,10 @@ const GgmlTypeInfo& ggml_info(GgmlType type) {
   return *it;
 }
 
+bool is_ggml_type(uint32_t number) {
+  return std::ranges::find(kTypes, GgmlType(number), &GgmlTypeInfo::type) != kTypes.end();
+}
+
 int64_t ggml_row_bytes(GgmlType type, int64_t columns) {
   const GgmlTypeInfo& info = ggml_info(type);
   CHECK(columns % info.block == 0, "rows of ", columns, " values in blocks of ", info.block);

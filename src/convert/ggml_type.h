@@ -40,6 +40,7 @@ struct GgmlTypeInfo {
   DequantizeBlock dequantize;
 };
 const GgmlTypeInfo& ggml_info(GgmlType type);
+bool is_ggml_type(uint32_t number);  // one of those above
 
 int64_t ggml_row_bytes(GgmlType type, int64_t columns);
 

@@ -2,74 +2,16 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <map>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "config/choices.h"
 #include "convert/floats.h"
+#include "convert/gguf_names.h"
 #include "model/model.h"
 
 namespace athanor {
 namespace {
-
-// The architecture that computes a family: llama turns neighbouring elements of a head, the others its two halves.
-const char* architecture(ModelType type) {
-  switch (type) {
-    case ModelType::gpt2:
-      return "gpt2";
-    case ModelType::llama:
-    case ModelType::mistral:
-      return "llama";
-    case ModelType::qwen2:
-      return "qwen2";
-    case ModelType::qwen3:
-      return "qwen3";
-  }
-  return "";
-}
-
-// Last parts of tensor names, theirs and ours.
-const std::map<std::string, std::string>& block_names() {
-  static const std::map<std::string, std::string> names = {
-      {"ln_1", "attn_norm"},
-      {"attn.c_attn", "attn_qkv"},
-      {"attn.c_proj", "attn_output"},
-      {"ln_2", "ffn_norm"},
-      {"mlp.c_fc", "ffn_up"},
-      {"mlp.c_proj", "ffn_down"},
-      {"input_layernorm", "attn_norm"},
-      {"self_attn.q_proj", "attn_q"},
-      {"self_attn.k_proj", "attn_k"},
-      {"self_attn.v_proj", "attn_v"},
-      {"self_attn.q_norm", "attn_q_norm"},
-      {"self_attn.k_norm", "attn_k_norm"},
-      {"self_attn.o_proj", "attn_output"},
-      {"post_attention_layernorm", "ffn_norm"},
-      {"mlp.gate_proj", "ffn_gate"},
-      {"mlp.up_proj", "ffn_up"},
-      {"mlp.down_proj", "ffn_down"},
-  };
-  return names;
-}
-
-std::string gguf_name(const std::string& name) {
-  static const std::map<std::string, std::string> outside = {
-      {"transformer.wte", "token_embd"},    {"transformer.wpe", "position_embd"}, {"transformer.ln_f", "output_norm"},
-      {"model.embed_tokens", "token_embd"}, {"model.norm", "output_norm"},        {"lm_head", "output"},
-  };
-  const size_t dot = name.rfind('.');
-  const std::string module = name.substr(0, dot), kind = name.substr(dot);  // ".weight" or ".bias"
-  if (const auto it = outside.find(module); it != outside.end()) return it->second + kind;
-  for (const std::string prefix : {"transformer.h.", "model.layers."}) {
-    if (!module.starts_with(prefix)) continue;
-    const size_t end = module.find('.', prefix.size());
-    const auto it = block_names().find(module.substr(end + 1));
-    if (it != block_names().end())
-      return cat("blk.", module.substr(prefix.size(), end - prefix.size()), ".", it->second, kind);
-  }
-  CHECK(false, "the tensor ", name, " has no name in GGUF");
-}
 
 // Rows of one head from halves to neighbours: row i of the first half and row i of the second come together.
 void interleave_halves(std::vector<float>& head, int64_t rows) {
@@ -94,7 +36,7 @@ std::vector<float> transposed(const std::vector<float>& in, int64_t rows, int64_
 class GgufModelWriter {
  public:
   GgufModelWriter(const ModelFolder& model, const GgufOptions& options)
-      : model_(model), m_(model.config()), arch_(architecture(m_.model_type)), options_(options) {}
+      : model_(model), m_(model.config()), arch_(gguf_architecture(m_.model_type)), options_(options) {}
 
   int64_t write(const std::string& path) {
     refuse_what_differs();
@@ -185,42 +127,47 @@ class GgufModelWriter {
   }
 
   void add(const ModelFolder::Weight& w) {
-    const bool conv1d = w.shape.rank == 2 && w.name.starts_with("transformer.h.");  // [in, out] in its files
-    const bool halves =
-        std::string_view(arch_) == "llama" && (w.name.ends_with("q_proj.weight") || w.name.ends_with("k_proj.weight"));
-    std::vector<int64_t> shape(w.shape.dim.begin(), w.shape.dim.begin() + w.shape.rank);
-    if (conv1d) std::swap(shape[0], shape[1]);
+    const GgufLayout layout = gguf_layout(m_, w);
     const std::string name = gguf_name(w.name);
-    const GgmlType type = type_of(w, name, shape);
-    const auto emit = [=, this, &w](const std::vector<float>& values, const ByteSink& sink) {
+    const std::vector<float> importance = importance_of(w.name);
+    const GgmlType type = type_of(w, name, layout.shape);
+    const int64_t columns = layout.shape.back();
+    const auto emit = [type, columns, importance, this, &w](const std::vector<float>& values, const ByteSink& sink) {
       std::vector<std::byte> bytes;
-      append_ggml(type, {.values = values, .columns = shape.back(), .what = w.name}, options_.pool, bytes);
+      append_ggml(type, {.values = values, .columns = columns, .importance = importance, .what = w.name}, options_.pool,
+                  bytes);
       sink(bytes);
     };
-    file_.add({.name = name, .type = type, .shape = shape, .make = [=, this, &w](const ByteSink& sink) {
-                 if (conv1d) return emit(transposed(floats(w, 0, w.shape[0]), w.shape[0], w.shape[1]), sink);
-                 const int64_t rows = w.shape.dim[0];
-                 const int64_t columns = w.shape.numel() / rows;
-                 const int64_t step = halves ? m_.head_dim : std::max<int64_t>(1, (1 << 20) / columns);
-                 for (int64_t row = 0; row < rows; row += step) {
-                   std::vector<float> values = floats(w, row, std::min(row + step, rows));
-                   if (halves) interleave_halves(values, step);
-                   emit(values, sink);
-                 }
-               }});
+    file_.add(
+        {.name = name, .type = type, .shape = layout.shape, .make = [emit, layout, this, &w](const ByteSink& sink) {
+           if (layout.transposed) return emit(transposed(floats(w, 0, w.shape[0]), w.shape[0], w.shape[1]), sink);
+           const int64_t rows = w.shape.dim[0];
+           const int64_t step =
+               layout.interleaved ? m_.head_dim : std::max<int64_t>(1, (1 << 20) / (w.shape.numel() / rows));
+           for (int64_t row = 0; row < rows; row += step) {
+             std::vector<float> values = floats(w, row, std::min(row + step, rows));
+             if (layout.interleaved) interleave_halves(values, step);
+             emit(values, sink);
+           }
+         }});
   }
 
   GgmlType type_of(const ModelFolder::Weight& w, const std::string& name, const std::vector<int64_t>& shape) {
     if (shape.size() == 1 || w.name == "transformer.wpe.weight") return GgmlType::f32;
     const GgufMixture& mix = options_.mixture;
     const int64_t block = ggml_info(mix.type).block;
-    const GgmlType type = matrix_type(mix, m_, name, shape.back(), false);
+    const GgmlType type = matrix_type(mix, m_, name, shape.back(), !options_.importance.empty());
     if (shape.back() % block == 0)
       ++whole_blocks_;
     else
       log::info("gguf: ", w.name, " has rows of ", shape.back(), " values, no multiple of ", block, ": ",
                 ggml_info(type).name);
     return type;
+  }
+
+  std::vector<float> importance_of(const std::string& name) const {
+    const auto it = options_.importance.find(name);
+    return it == options_.importance.end() ? std::vector<float>() : it->second.means();
   }
 
   // A mixture of which no matrix has a type would be one in name only.

@@ -5,11 +5,13 @@
 #include "convert/gguf_file.h"
 #include "convert/gguf_mixture.h"
 #include "convert/model_folder.h"
+#include "model/importance.h"
 
 namespace athanor {
 
 struct GgufOptions {
   GgufMixture mixture;
+  Importance importance = {};  // of columns, for quantizing; empty: all alike
   ThreadPool* pool = nullptr;  // quantizes; null: this thread
 };
 

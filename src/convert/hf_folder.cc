@@ -68,13 +68,21 @@ TensorData converted(const ModelFolder& model, const ModelFolder::Weight& weight
 }
 
 std::vector<TensorData> tensors_of(const ModelFolder& model, const HfFolderOptions& options) {
-  if (options.codes && model.config().model_type == ModelType::gpt2)
-    throw Error(
-        "export: gpt2 has no form in FP8: its matrices are [in, out], which readers of FP8 weights do not "
-        "know; take f32, bf16 or f16",
-        Exit::usage);
+  if ((options.codes || options.ints || options.gptq) && model.config().model_type == ModelType::gpt2)
+    throw Error(cat("export: gpt2 has no form in ",
+                    options.codes  ? "FP8"
+                    : options.gptq ? "GPTQ's format"
+                                   : "packed integers",
+                    ": its matrices are [in, out], which readers of such weights do not know; take f32, bf16 or f16"),
+                Exit::usage);
   std::vector<TensorData> tensors;
   for (const auto& weight : model.weights()) {
+    if ((options.ints || options.gptq) && weight.role == Role::matrix) {
+      for (TensorData& part : options.gptq ? gptq_matrix(model, weight.name, *options.gptq)
+                                           : packed_matrix(model, weight.name, *options.ints))
+        tensors.push_back(std::move(part));
+      continue;
+    }
     if (!options.codes || weight.role != Role::matrix) {
       tensors.push_back(converted(model, weight, options.dtype.value_or(weight.dtype)));
       continue;
@@ -134,7 +142,10 @@ int64_t write_hf_folder(const ModelFolder& model, const std::string& out, const 
   if (shards.size() > 1) writer.text("model.safetensors.index.json", weight_index_json(shards, tensors));
   // The dtype of the token embedding stands for all.
   writer.text("config.json", hf_config_json(model.config(), torch_name(tensors.front().dtype),
-                                            options.codes ? quantization_config_json(*options.codes) : ""));
+                                            options.gptq    ? quantization_config_json(options.gptq->options)
+                                            : options.ints  ? quantization_config_json(*options.ints)
+                                            : options.codes ? quantization_config_json(*options.codes)
+                                                            : ""));
   const std::vector<std::string> carried = carried_files(model.path(), model.links());
   for (const std::string& name : carried)
     writer.text(name, read_file_in(model.path(), name, kMaxTextBytes, model.links()));

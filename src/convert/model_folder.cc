@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -13,6 +14,8 @@
 #include "config/config.h"
 #include "convert/floats.h"
 #include "convert/folder_links.h"
+#include "convert/gguf_weights.h"
+#include "convert/gptq_file.h"
 #include "model/model.h"
 
 namespace athanor {
@@ -36,6 +39,8 @@ ModelConfig read_config(const std::string& folder, Links links) {
   for (const std::string& notice : notices) log::info(notice);
   return config;
 }
+
+constexpr GptqTensor kGptqTensors[] = {GptqTensor::qweight, GptqTensor::qzeros, GptqTensor::scales, GptqTensor::g_idx};
 
 int64_t rows_of(const Shape& shape) { return shape.rank == 0 ? 1 : shape.dim[0]; }
 int64_t row_of(const Shape& shape) { return shape.numel() / rows_of(shape); }  // elements of a row
@@ -63,6 +68,7 @@ std::string newest_model(const std::string& folder, const Verify& verify) {
 }
 
 VerifiedModel verified_model(const std::string& path, const Verify& verify) {
+  if (is_gguf_file(path)) return {path};
   const std::string folder = newest_model(path, verify);  // verified, if it is one of several
   if (folder != path || !exists(cat(folder, "/", kManifestName))) return {folder};
   const Verification whole = verify(folder);
@@ -73,8 +79,31 @@ VerifiedModel verified_model(const std::string& path, const Verify& verify) {
 ModelFolder::ModelFolder(const std::string& path, bool averages, Links links)
     : ModelFolder(verified_model(path), averages, links) {}
 
+ModelFolder::~ModelFolder() = default;
+
+ModelFolder::ModelFolder(const std::string& gguf, const ModelConfig& config)
+    : path_(gguf),
+      averages_(false),
+      links_(Links::inside),
+      config_(config),
+      gguf_(std::make_unique<GgufWeights>(gguf)) {
+  check_weights(true);
+}
+
 ModelFolder::ModelFolder(const VerifiedModel& model, bool averages, Links links)
-    : path_(model.folder), averages_(averages), links_(links), config_(read_config(path_, links)) {
+    : path_(model.folder), averages_(averages), links_(links) {
+  if (is_gguf_file(path_)) {
+    gguf_ = std::make_unique<GgufWeights>(path_);
+    config_ = gguf_config(gguf_->file());
+  } else {
+    config_ = read_config(path_, links);
+    open_folder();
+  }
+  if (averages_) require_averages();
+  check_weights(!model.elsewhere);
+}
+
+void ModelFolder::open_folder() {
   if (exists(cat(path_, "/", kManifestName))) {
     checkpoint_ = std::make_unique<CheckpointReader>(path_);
   } else if (exists(cat(path_, "/state.json"))) {  // no other program writes one
@@ -84,10 +113,8 @@ ModelFolder::ModelFolder(const VerifiedModel& model, bool averages, Links links)
   } else {
     files_ = std::make_unique<WeightFiles>(path_);
     for (const std::string& file : files_->paths())
-      if (links == Links::inside) require_in_folder(path_, base_name(file), path_behind(file));
+      if (links_ == Links::inside) require_in_folder(path_, base_name(file), path_behind(file));
   }
-  if (averages_) require_averages();
-  check_weights(!model.elsewhere);
 }
 
 void ModelFolder::require_averages() const {
@@ -112,6 +139,7 @@ bool ModelFolder::has_average_minus_weight(const std::string& name) const {
 }
 
 ModelFolder::Stored ModelFolder::stored(const std::string& name) const {
+  if (gguf_) return {DType::f32, gguf_->shape_of(name)};
   if (has_average_minus_weight(name)) return {DType::f32, checkpoint_->at(name).shape};
   if (checkpoint_) {
     const CheckpointReader::Info& info = checkpoint_->at(stored_name(name));
@@ -122,6 +150,7 @@ ModelFolder::Stored ModelFolder::stored(const std::string& name) const {
 }
 
 bool ModelFolder::has(const std::string& name) const {
+  if (gguf_) return gguf_->has(name);
   return checkpoint_ ? checkpoint_->tensors().contains(name) : files_->tensors().contains(name);
 }
 
@@ -138,21 +167,16 @@ void ModelFolder::check_weights(bool heads) {
   const auto model = make_model(config_);
   for (const ParamSpec& spec : model->params().specs())
     for (const HfSlice& slice : spec.slices) {
-      if (!has(slice.name))
-        throw Error(cat(path_, ": has no tensor ", slice.name, ", which its config.json needs (",
-                        name_of(config_.model_type), ", ", config_.num_hidden_layers, " layers, tie_word_embeddings ",
-                        config_.tie_word_embeddings ? "true" : "false", ")"));
-      const Stored found = stored(slice.name);
-      if (found.shape != slice.shape)
-        throw Error(
-            cat(path_, ": tensor ", slice.name, " has shape ", found.shape, ", its config.json needs ", slice.shape));
-      weights_.push_back(found.dtype == DType::f8_e4m3 ? with_scales(slice.name, found.shape)
-                                                       : Weight{slice.name, found.dtype, found.shape});
+      weights_.push_back(find_weight(slice.name, slice.shape));
       weights_.back().role = spec.role;
       check_float(weights_.back());
     }
   for (const std::string& name : names()) {
     const auto same = [&name](const Weight& w) {
+      if (w.gptq_bits > 0)
+        return std::ranges::any_of(kGptqTensors, [&](GptqTensor t) { return gptq_name(w.name, t) == name; });
+      if (w.ints)
+        return packed_name(w.name) == name || packed_scale_name(w.name) == name || packed_shape_name(w.name) == name;
       return w.name == name || (w.codes && scale_name(w.name, *w.codes) == name);
     };
     if (std::any_of(weights_.begin(), weights_.end(), same)) continue;
@@ -161,6 +185,100 @@ void ModelFolder::check_weights(bool heads) {
                       " model that config.json describes"));
     if (heads) check_tied_head(weights_.front());
   }
+  if (gguf_) gguf_->require_no_others(weights_);
+}
+
+ModelFolder::Weight ModelFolder::find_weight(const std::string& name, const Shape& shape) {
+  if (files_ && !has(name) && has(packed_name(name))) return packed(name, shape);
+  if (files_ && !has(name) && has(gptq_name(name, GptqTensor::qweight))) return gptq(name, shape);
+  if (!has(name))
+    throw Error(cat(path_, ": has no tensor ", name, ", which its config.json needs (", name_of(config_.model_type),
+                    ", ", config_.num_hidden_layers, " layers, tie_word_embeddings ",
+                    config_.tie_word_embeddings ? "true" : "false", ")"));
+  const Stored found = stored(name);
+  if (found.shape != shape)
+    throw Error(cat(path_, ": tensor ", name, " has shape ", found.shape, ", its config.json needs ", shape));
+  return found.dtype == DType::f8_e4m3 ? with_scales(name, found.shape) : Weight{name, found.dtype, found.shape};
+}
+
+ModelFolder::Weight ModelFolder::gptq(const std::string& name, const Shape& shape) {
+  std::string found;
+  for (const GptqTensor t : kGptqTensors) {
+    const std::string part = gptq_name(name, t);
+    found += cat(" ", part, " ", has(part) ? cat(stored(part).dtype, " ", stored(part).shape) : "missing");
+  }
+  const auto is = [&](GptqTensor t, DType dtype, const Shape& of) {
+    const std::string part = gptq_name(name, t);
+    return has(part) && stored(part).dtype == dtype && stored(part).shape == of;
+  };
+  for (const int bits : {4, 8}) {
+    if (shape.rank != 2 || !has(gptq_name(name, GptqTensor::scales))) break;
+    const int64_t in_word = 32 / bits, groups = rows_of(stored(gptq_name(name, GptqTensor::scales)).shape);
+    if (is(GptqTensor::qweight, DType::i32, {shape[1] / in_word, shape[0]}) && shape[1] % in_word == 0 &&
+        is(GptqTensor::qzeros, DType::i32, {groups, shape[0] / in_word}) && shape[0] % in_word == 0 &&
+        is(GptqTensor::scales, DType::f16, {groups, shape[0]}) && is(GptqTensor::g_idx, DType::i32, {shape[1]}))
+      return {.name = name, .dtype = DType::f32, .shape = shape, .gptq_bits = bits};
+  }
+  throw Error(cat(path_, ": a matrix ", name, " ", shape, " of 4 or 8 bits cannot be made of", found));
+}
+
+const std::vector<float>& ModelFolder::gptq_matrix_values(const Weight& w) const {
+  if (unpacked_name_ == w.name) return unpacked_;
+  GptqStored parts{.matrix = w.shape, .bits = w.gptq_bits};
+  std::vector<std::byte> bytes;
+  const auto read = [&](GptqTensor t) {
+    const std::string part = gptq_name(w.name, t);
+    const Stored found = stored(part);
+    read_stored(part, found, 0, found.shape.numel(), bytes);
+    return found.shape[0];
+  };
+  const auto integers = [&](GptqTensor t) {
+    read(t);
+    std::vector<int32_t> out(bytes.size() / sizeof(int32_t));
+    std::memcpy(out.data(), bytes.data(), bytes.size());
+    return out;
+  };
+  parts.qweight = integers(GptqTensor::qweight);
+  parts.qzeros = integers(GptqTensor::qzeros);
+  parts.g_idx = integers(GptqTensor::g_idx);
+  const int64_t groups = read(GptqTensor::scales);
+  to_floats(bytes, DType::f16, parts.scales);
+  for (const int32_t group : parts.g_idx)
+    if (group < 0 || group >= groups)
+      throw Error(cat(path_, ": ", gptq_name(w.name, GptqTensor::g_idx), " names group ", group, " of ", groups));
+  unpacked_ = gptq_values(parts);
+  unpacked_name_ = w.name;
+  return unpacked_;
+}
+
+// A matrix in packed integers. Its scales are few and are read at once.
+ModelFolder::Weight ModelFolder::packed(const std::string& name, const Shape& shape) {
+  const std::string scales = packed_scale_name(name), codes = packed_name(name);
+  const Stored found = stored(codes), scale = has(scales) ? stored(scales) : Stored{DType::f32, {}};
+  const auto ints = shape.rank == 2 ? packed_groups(shape, found.shape, scale.shape) : std::nullopt;
+  if (!ints || found.dtype != DType::i32)
+    throw Error(cat(path_, ": tensors ", codes, " ", found.shape, " and ", scales, " ", scale.shape,
+                    " do not make a matrix ", shape,
+                    "; expected i32 codes of 4 or 8 bits and one scale per group of a "
+                    "row, without zero points or reordered columns"));
+  check_float({scales, scale.dtype, scale.shape});
+  std::vector<std::byte> bytes;
+  read_stored(scales, scale, 0, scale.shape.numel(), bytes);
+  to_floats(bytes, scale.dtype, scales_[name]);
+  return {.name = name, .dtype = DType::f32, .shape = shape, .ints = ints};
+}
+
+void ModelFolder::read_packed(const Weight& w, int64_t begin, int64_t end, std::vector<std::byte>& out) const {
+  const int64_t columns = w.shape[1], first = begin / columns, last = (end + columns - 1) / columns;
+  const Shape codes = packed_shape(w.shape, *w.ints);
+  const int64_t groups = packed_scale_shape(w.shape, *w.ints)[1];
+  std::vector<std::byte> bytes;
+  std::vector<float> values;
+  read_stored(packed_name(w.name), {DType::i32, codes}, first * codes[1], last * codes[1], bytes);
+  unpack_rows(bytes, std::span(scales_.at(w.name)).subspan(size_t(first * groups)), columns, *w.ints, values);
+  const auto part =
+      std::as_bytes(std::span(values).subspan(size_t(begin - first * columns), static_cast<size_t>(end - begin)));
+  out.assign(part.begin(), part.end());
 }
 
 // A matrix in FP8. Its scales are few and are read at once.
@@ -237,6 +355,12 @@ void ModelFolder::read_sum(const std::string& name, int64_t begin, int64_t end, 
 }
 
 void ModelFolder::read_unchecked(const Weight& w, int64_t begin, int64_t end, std::vector<std::byte>& out) const {
+  if (gguf_) return gguf_->read_run(config_, w, begin, end, out);
+  if (w.gptq_bits > 0) {
+    const auto part = std::as_bytes(std::span(gptq_matrix_values(w)).subspan(size_t(begin), size_t(end - begin)));
+    return out.assign(part.begin(), part.end());
+  }
+  if (w.ints) return read_packed(w, begin, end, out);
   if (has_average_minus_weight(w.name)) return read_sum(w.name, begin, end, out);
   if (!w.codes) return read_stored(w.name, {w.dtype, w.shape}, begin, end, out);
   std::vector<std::byte> codes;

@@ -1,6 +1,6 @@
-// A folder that holds a model: config.json and weights, as Hugging Face has them, or a checkpoint of ours. Opening it
-// proves that weights and shape belong together: every tensor of the model is there once with its shape, and nothing
-// else. Weights are read in blocks; no second model lies in memory.
+// A folder that holds a model: config.json and weights, as Hugging Face has them, or a checkpoint of ours; or a GGUF
+// file. Opening it proves that weights and shape belong together: every tensor of the model is there once with its
+// shape, and nothing else. Weights are read in blocks; no second model lies in memory.
 #pragma once
 #include <functional>
 #include <map>
@@ -15,8 +15,11 @@
 #include "config/model_config.h"
 #include "convert/eight_bits.h"
 #include "convert/folder_links.h"
+#include "convert/int_weights.h"
 
 namespace athanor {
+
+class GgufWeights;
 
 // A folder of which every byte has been verified, if it has a manifest.
 struct VerifiedModel {
@@ -34,6 +37,9 @@ class ModelFolder {
   // are in any case.
   explicit ModelFolder(const std::string& path, bool averages = false, Links links = Links::inside);
   explicit ModelFolder(const VerifiedModel&, bool averages = false, Links links = Links::inside);
+  // A GGUF file of a model of known shape: its keys are not read.
+  ModelFolder(const std::string& gguf, const ModelConfig& config);
+  ~ModelFolder();
 
   const std::string& path() const { return path_; }
   Links links() const { return links_; }
@@ -44,6 +50,8 @@ class ModelFolder {
     DType dtype;       // f32, bf16 or f16
     Shape shape;
     std::optional<CodeBlocks> codes = {};  // stored in FP8 with such scales; read as f32
+    std::optional<IntGroups> ints = {};    // stored as packed integers; read as f32
+    int gptq_bits = 0;                     // stored as in GPTQ's files, in so many bits; read as f32
     Role role = Role::matrix;
   };
   const std::vector<Weight>& weights() const { return weights_; }  // in the order of the model; no tied head
@@ -68,7 +76,12 @@ class ModelFolder {
   bool has(const std::string& name) const;
   std::vector<std::string> names() const;
   void check_weights(bool heads);
+  Weight find_weight(const std::string& name, const Shape&);
   Weight with_scales(const std::string& name, const Shape&);
+  Weight packed(const std::string& name, const Shape&);
+  Weight gptq(const std::string& name, const Shape&);
+  const std::vector<float>& gptq_matrix_values(const Weight&) const;
+  void read_packed(const Weight&, int64_t begin, int64_t end, std::vector<std::byte>& out) const;
   void check_tied_head(const Weight& table);
   void check_float(const Weight&) const;
   // Elements [begin, end):
@@ -78,6 +91,7 @@ class ModelFolder {
   void read_sum(const std::string& name, int64_t begin, int64_t end, std::vector<std::byte>& out) const;
   [[noreturn]] void refuse_non_finite() const;
 
+  void open_folder();  // checkpoint_ or files_
   void require_averages() const;
   std::string stored_name(const std::string& name) const;
   bool has_average_minus_weight(const std::string& name) const;
@@ -86,10 +100,14 @@ class ModelFolder {
   bool averages_;
   Links links_;
   ModelConfig config_;
-  std::unique_ptr<CheckpointReader> checkpoint_;  // one of the two
+  std::unique_ptr<CheckpointReader> checkpoint_;  // one of the three
   std::unique_ptr<WeightFiles> files_;
+  std::unique_ptr<GgufWeights> gguf_;
   std::vector<Weight> weights_;
-  std::map<std::string, std::vector<float>> scales_;  // scales of FP8 weights
+  std::map<std::string, std::vector<float>> scales_;  // of weights in FP8 and in packed integers
+  // The GPTQ matrix that is held whole, since its codes are transposed in files.
+  mutable std::string unpacked_name_;
+  mutable std::vector<float> unpacked_;
 };
 
 // The folder itself, or of a run's folder the newest whole checkpoint; the log names it, and why newer ones are not.

@@ -95,9 +95,11 @@ TEST(ModelConfig, UnsupportedValuesAreNamed) {
   expect_parts(error_with(with(llama_json(), "sliding_window", 8)), {"sliding_window", "llama has none"});
   expect_parts(error_with(with(llama_json(), "quantization_config", json::object())),
                {"quantization_config", "plain floats"});
-  const json other = {{"quant_method", "compressed-tensors"}, {"format", "pack-quantized"}};
+  const json other = {{"quant_method", "compressed-tensors"}, {"format", "int-quantized"}};
   expect_parts(error_with(with(llama_json(), "quantization_config", other)),
-               {"quantization_config", "float-quantized"});
+               {"quantization_config", "float-quantized", "pack-quantized"});
+  const json ints = {{"quant_method", "compressed-tensors"}, {"format", "pack-quantized"}};
+  EXPECT_EQ(read(with(llama_json(), "quantization_config", ints)).hidden_size, 64);
   EXPECT_EQ(read(with(llama_json(), "quantization_config", {{"quant_method", "fp8"}})).hidden_size, 64);
   expect_parts(error_with(with(llama_json(), "num_local_experts", 8)), {"num_local_experts", "mixture of experts"});
   EXPECT_EQ(read(with(llama_json(), "num_experts", 0)).hidden_size, 64);

@@ -1,8 +1,10 @@
 // The GGUF writer byte by byte on what can be computed by hand; that llama.cpp's own reader agrees is a system test.
 #include "convert/gguf_model.h"
 
+#include <cmath>
 #include <cstring>
 
+#include "convert/floats.h"
 #include "tests/convert/model_scratch.h"
 
 namespace athanor::test {
@@ -136,6 +138,75 @@ TEST_F(Gguf, AMixtureThatFitsNoMatrixIsRefused) {
                "hidden_size 64", "take q5_0");
   EXPECT_FALSE(std::filesystem::exists(at("a.gguf")));
   write_gguf(small, at("a.gguf"), {.mixture = *mixture_named("q5_0")});
+}
+
+TEST_F(Gguf, FilesAreReadAsTheModelsThatWereWritten) {
+  for (const ModelType family : {ModelType::gpt2, ModelType::llama, ModelType::qwen2, ModelType::qwen3}) {
+    ModelConfig m = shape(family);
+    m.tie_word_embeddings = family == ModelType::qwen3 || family == ModelType::gpt2;
+    fill(m, DType::f32);
+    const std::string name(name_of(family)), file = at(name + ".gguf");
+    const ModelFolder original(write(name));
+    write_gguf(original, file, floats(GgmlType::f32));
+    const ModelFolder read(file);
+    EXPECT_EQ(read.config().hidden_size, 12);
+    EXPECT_EQ(read.config().head_dim, original.config().head_dim);
+    EXPECT_EQ(read.config().tie_word_embeddings, original.config().tie_word_embeddings);
+    ASSERT_EQ(read.weights().size(), original.weights().size()) << name;
+    std::vector<std::byte> a, b;
+    for (const auto& w : original.weights()) {
+      original.read(w, 0, w.shape[0], a);
+      read.read(read.at(w.name), 0, w.shape[0], b);
+      EXPECT_TRUE(a == b) << w.name;
+      const int64_t third = w.shape.numel() / 3;
+      original.read_run(w, third, 2 * third + 1, a);
+      read.read_run(read.at(w.name), third, 2 * third + 1, b);
+      EXPECT_TRUE(a == b) << "a part of " << w.name;
+    }
+  }
+}
+
+TEST_F(Gguf, QuantizedFilesAreReadAsTheValuesOfTheirBlocks) {
+  ModelConfig m = shape(ModelType::llama);
+  m.hidden_size = 256, m.head_dim = 128, m.intermediate_size = 256;
+  fill(m, DType::f32);
+  const ModelFolder original(write("model"));
+  write_gguf(original, at("q.gguf"), {.mixture = *mixture_named("q6_K")});
+  const ModelFolder read(at("q.gguf"));
+  for (const char* name : {"model.layers.1.self_attn.q_proj.weight", "model.layers.0.mlp.down_proj.weight"}) {
+    const auto& w = original.at(name);
+    std::vector<std::byte> bytes;
+    std::vector<float> a, b;
+    original.read(w, 0, w.shape[0], bytes);
+    to_floats(bytes, DType::f32, a);
+    read.read(read.at(name), 0, w.shape[0], bytes);
+    to_floats(bytes, DType::f32, b);
+    double error = 0, size = 0;
+    for (size_t i = 0; i < a.size(); ++i) error += std::pow(a[i] - b[i], 2), size += std::pow(a[i], 2);
+    EXPECT_LT(std::sqrt(error / size), 0.02) << name;
+    EXPECT_GT(error, 0) << name;
+  }
+}
+
+TEST_F(Gguf, DamagedFilesAreErrors) {
+  fill(shape(ModelType::llama), DType::f32);
+  write_gguf(ModelFolder(write("model")), at("a.gguf"), floats(GgmlType::f32));
+  const std::string whole = slurp(at("a.gguf"));
+  for (size_t size = 0; size < whole.size(); size += 1 + size / 20) {
+    spill(at("cut.gguf"), whole.substr(0, size));
+    EXPECT_ERROR(ModelFolder(at("cut.gguf")), "cut.gguf");
+  }
+  for (size_t i = 0; i < 1500; ++i) {  // any byte of the header may be any other
+    std::string damaged = whole;
+    damaged[i] = char(damaged[i] ^ 0x80);
+    spill(at("bit.gguf"), damaged);
+    try {
+      const ModelFolder read(at("bit.gguf"));
+      EXPECT_EQ(read.weights().size(), tensors.size());
+    } catch (const Error& e) {
+      EXPECT_NE(std::string(e.what()).find("bit.gguf"), std::string::npos) << e.what();
+    }
+  }
 }
 
 TEST_F(Gguf, WhatLlamaCppCannotComputeIsRefused) {

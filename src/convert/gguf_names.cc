@@ -1,0 +1,79 @@
+#include "convert/gguf_names.h"
+
+#include <map>
+#include <string_view>
+
+#include "base/error.h"
+
+namespace athanor {
+namespace {
+
+// Last parts of tensor names, theirs and ours.
+const std::map<std::string, std::string>& block_names() {
+  static const std::map<std::string, std::string> names = {
+      {"ln_1", "attn_norm"},
+      {"attn.c_attn", "attn_qkv"},
+      {"attn.c_proj", "attn_output"},
+      {"ln_2", "ffn_norm"},
+      {"mlp.c_fc", "ffn_up"},
+      {"mlp.c_proj", "ffn_down"},
+      {"input_layernorm", "attn_norm"},
+      {"self_attn.q_proj", "attn_q"},
+      {"self_attn.k_proj", "attn_k"},
+      {"self_attn.v_proj", "attn_v"},
+      {"self_attn.q_norm", "attn_q_norm"},
+      {"self_attn.k_norm", "attn_k_norm"},
+      {"self_attn.o_proj", "attn_output"},
+      {"post_attention_layernorm", "ffn_norm"},
+      {"mlp.gate_proj", "ffn_gate"},
+      {"mlp.up_proj", "ffn_up"},
+      {"mlp.down_proj", "ffn_down"},
+  };
+  return names;
+}
+
+}  // namespace
+
+const char* gguf_architecture(ModelType type) {
+  switch (type) {
+    case ModelType::gpt2:
+      return "gpt2";
+    case ModelType::llama:
+    case ModelType::mistral:
+      return "llama";
+    case ModelType::qwen2:
+      return "qwen2";
+    case ModelType::qwen3:
+      return "qwen3";
+  }
+  return "";
+}
+
+std::string gguf_name(const std::string& name) {
+  static const std::map<std::string, std::string> outside = {
+      {"transformer.wte", "token_embd"},    {"transformer.wpe", "position_embd"}, {"transformer.ln_f", "output_norm"},
+      {"model.embed_tokens", "token_embd"}, {"model.norm", "output_norm"},        {"lm_head", "output"},
+  };
+  const size_t dot = name.rfind('.');
+  const std::string module = name.substr(0, dot), kind = name.substr(dot);  // ".weight" or ".bias"
+  if (const auto it = outside.find(module); it != outside.end()) return it->second + kind;
+  for (const std::string prefix : {"transformer.h.", "model.layers."}) {
+    if (!module.starts_with(prefix)) continue;
+    const size_t end = module.find('.', prefix.size());
+    const auto it = block_names().find(module.substr(end + 1));
+    if (it != block_names().end())
+      return cat("blk.", module.substr(prefix.size(), end - prefix.size()), ".", it->second, kind);
+  }
+  CHECK(false, "the tensor ", name, " has no name in GGUF");
+}
+
+GgufLayout gguf_layout(const ModelConfig& m, const ModelFolder::Weight& w) {
+  GgufLayout layout{.shape = {w.shape.dim.begin(), w.shape.dim.begin() + w.shape.rank}};
+  layout.transposed = w.shape.rank == 2 && w.name.starts_with("transformer.h.");
+  layout.interleaved = std::string_view(gguf_architecture(m.model_type)) == "llama" &&
+                       (w.name.ends_with("q_proj.weight") || w.name.ends_with("k_proj.weight"));
+  if (layout.transposed) std::swap(layout.shape[0], layout.shape[1]);
+  return layout;
+}
+
+}  // namespace athanor

@@ -1,0 +1,139 @@
+#include "convert/gguf_weights.h"
+
+#include <algorithm>
+#include <set>
+
+#include "base/error.h"
+#include "checkpoint/printable.h"
+#include "config/choices.h"
+
+namespace athanor {
+namespace {
+
+constexpr const char* kRopeFactors = "rope_freqs.weight";
+
+class ConfigReader {
+ public:
+  explicit ConfigReader(const GgufReader& file) : file_(file) {
+    arch_ = file_.text("general.architecture").value_or("");
+    if (arch_ == "gpt2")
+      m_ = model_defaults(ModelType::gpt2);
+    else if (arch_ == "llama")
+      m_ = model_defaults(ModelType::llama);
+    else if (arch_ == "qwen2")
+      m_ = model_defaults(ModelType::qwen2);
+    else if (arch_ == "qwen3")
+      m_ = model_defaults(ModelType::qwen3);
+    else
+      refuse(cat("general.architecture is ", printable(arch_), "; known are gpt2, llama, qwen2 and qwen3"));
+  }
+
+  ModelConfig config() {
+    const bool gpt2 = m_.model_type == ModelType::gpt2;
+    m_.num_hidden_layers = size("block_count");
+    m_.max_position_embeddings = size("context_length");
+    m_.hidden_size = size("embedding_length");
+    m_.intermediate_size = size("feed_forward_length");
+    m_.num_attention_heads = size("attention.head_count");
+    const auto embedding = file_.tensors().find("token_embd.weight");
+    if (embedding == file_.tensors().end()) refuse("has no tensor token_embd.weight");
+    m_.vocab_size = embedding->second.rows();
+    m_.norm_eps = number(gpt2 ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon");
+    m_.tie_word_embeddings = !file_.tensors().contains("output.weight");
+    if (const auto id = file_.number("tokenizer.ggml.bos_token_id")) m_.bos_token_id = int64_t(*id);
+    if (const auto id = file_.number("tokenizer.ggml.eos_token_id")) m_.eos_token_id = int64_t(*id);
+    if (!gpt2) add_rope();
+    complete(m_);
+    validate(m_, file_.path());
+    return m_;
+  }
+
+ private:
+  [[noreturn]] void refuse(const std::string& why) const { throw Error(cat(file_.path(), ": ", why), Exit::usage); }
+  std::optional<double> find(const char* name) const { return file_.number(cat(arch_, ".", name)); }
+  double number(const char* name) const {
+    const auto value = find(name);
+    if (!value) refuse(cat("has no key ", arch_, ".", name));
+    return *value;
+  }
+  int64_t size(const char* name) const {
+    const double value = number(name);
+    if (!(value >= 1 && value < 1e9)) refuse(cat(arch_, ".", name, " is ", value));
+    return int64_t(value);
+  }
+
+  void add_rope() {
+    m_.num_key_value_heads = find("attention.head_count_kv") ? size("attention.head_count_kv") : m_.num_attention_heads;
+    if (find("attention.key_length")) m_.head_dim = size("attention.key_length");
+    m_.rope_theta = find("rope.freq_base").value_or(10000.0);
+    if (find("expert_count").value_or(0) > 0) refuse(cat(arch_, ".expert_count: mixtures of experts are not read"));
+    if (file_.tensors().contains(kRopeFactors))
+      refuse(cat(kRopeFactors, " stretches RoPE by factors, which are not read; take the model's folder"));
+    const auto type = file_.text(cat(arch_, ".rope.scaling.type")).value_or("none");
+    if (type == "none") return;
+    if (type != "linear" && type != "yarn") refuse(cat(arch_, ".rope.scaling.type is ", printable(type)));
+    m_.rope_scaling.rope_type = type == "linear" ? RopeType::linear : RopeType::yarn;
+    m_.rope_scaling.factor = number("rope.scaling.factor");
+    if (type == "linear") return;
+    m_.rope_scaling.original_max_position_embeddings = size("rope.scaling.original_context_length");
+    m_.rope_scaling.beta_fast = find("rope.scaling.yarn_beta_fast").value_or(32.0);
+    m_.rope_scaling.beta_slow = find("rope.scaling.yarn_beta_slow").value_or(1.0);
+  }
+
+  const GgufReader& file_;
+  std::string arch_;
+  ModelConfig m_;
+};
+
+}  // namespace
+
+ModelConfig gguf_config(const GgufReader& file) { return ConfigReader(file).config(); }
+
+Shape GgufWeights::shape_of(const std::string& name) const {
+  const GgufReader::Stored& stored = file_.tensors().at(gguf_name(name));
+  if (stored.shape.size() == 1) return {stored.shape[0]};
+  const Shape shape{stored.rows(), stored.columns()};
+  return gguf_layout({}, {name, DType::f32, shape}).transposed ? Shape{shape[1], shape[0]} : shape;
+}
+
+void GgufWeights::require_no_others(const std::vector<ModelFolder::Weight>& weights) const {
+  std::set<std::string> known = {kRopeFactors};
+  for (const auto& w : weights) known.insert(gguf_name(w.name));
+  for (const auto& [name, tensor] : file_.tensors())
+    if (!known.contains(name))
+      throw Error(
+          cat(file_.path(), ": the tensor ", printable(name), " is no part of the model that its keys describe"));
+}
+
+void GgufWeights::read_run(const ModelConfig& m, const ModelFolder::Weight& w, int64_t begin, int64_t end,
+                           std::vector<std::byte>& out) const {
+  const GgufReader::Stored& stored = file_.tensors().at(gguf_name(w.name));
+  const GgufLayout layout = gguf_layout(m, w);
+  const int64_t columns = stored.columns();
+  std::vector<float> values, row;
+  if (layout.transposed) {
+    if (transposed_name_ != w.name) {
+      file_.read_rows(stored, 0, stored.rows(), row);
+      transposed_.resize(row.size());
+      for (int64_t r = 0; r < stored.rows(); ++r)
+        for (int64_t c = 0; c < columns; ++c) transposed_[size_t(c * stored.rows() + r)] = row[size_t(r * columns + c)];
+      transposed_name_ = w.name;
+    }
+    values.assign(transposed_.begin() + begin, transposed_.begin() + end);
+  } else if (layout.interleaved) {
+    for (int64_t r = begin / columns; r * columns < end; ++r) {
+      const int64_t from = interleaved_row(r, m.head_dim);
+      file_.read_rows(stored, from, from + 1, row);
+      values.insert(values.end(), row.begin() + std::max<int64_t>(0, begin - r * columns),
+                    row.begin() + std::min(columns, end - r * columns));
+    }
+  } else {
+    const int64_t first = begin / columns;
+    file_.read_rows(stored, first, (end + columns - 1) / columns, row);
+    values.assign(row.begin() + (begin - first * columns), row.begin() + (end - first * columns));
+  }
+  const auto bytes = std::as_bytes(std::span(values));
+  out.assign(bytes.begin(), bytes.end());
+}
+
+}  // namespace athanor

@@ -1,0 +1,16 @@
+// Importance matrices as files of llama.cpp's imatrix tool, for its quantizer.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "model/importance.h"
+
+namespace athanor {
+
+struct ImatrixSource {
+  std::vector<std::string> datasets;
+  int64_t windows, window_tokens;
+};
+void write_imatrix(const Importance&, const ImatrixSource&, const std::string& path);
+
+}  // namespace athanor
