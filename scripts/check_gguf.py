@@ -3,11 +3,11 @@
 
 Models of every family with random weights (outliers, zeros and subnormal numbers among them) are exported in f32 or bf16 by
 athanor; llama.cpp's library quantizes that file, athanor exports the model once more in the same quantized type, and the
-two files must be the same.
+two files must be the same. Then both do so with an importance matrix that athanor measures (--calibrate, --imatrix).
 
 usage: check_gguf.py [--program build/athanor] [--library FOLDER] [--only NAME...]
 --library: the folder with llama.cpp's libllama.so; default: the package llama_cpp_py_sync of this Python
-(`pip install --no-deps llama-cpp-py-sync`, last run with 0.11739). Needs numpy, safetensors. Exit status 1 if a file differs.
+(`pip install --no-deps llama-cpp-py-sync`, last run with 0.11739). Needs numpy, safetensors, gguf. Exit status 1 if a file differs.
 """
 
 import argparse
@@ -20,6 +20,7 @@ import sys
 import tempfile
 
 import numpy
+from gguf import GGUFReader
 from safetensors.numpy import save_file
 
 FILE_TYPES = {"q4_0": 2, "q4_1": 3, "q8_0": 7, "q5_0": 8, "q5_1": 9, "q4_K_S": 14, "q4_K_M": 15, "q5_K_S": 16, "q5_K_M": 17,
@@ -34,6 +35,22 @@ class Parameters(ctypes.Structure):
                 ("keep_split", ctypes.c_bool), ("dry_run", ctypes.c_bool), ("imatrix", ctypes.c_void_p),
                 ("kv_overrides", ctypes.c_void_p), ("tt_overrides", ctypes.c_void_p), ("prune_layers", ctypes.c_void_p),
                 ("max_buf_size", ctypes.c_size_t)]
+
+
+class Importance(ctypes.Structure):
+    """llama_model_imatrix_data: one weight; a list ends with a null name."""
+    _fields_ = [("name", ctypes.c_char_p), ("data", ctypes.POINTER(ctypes.c_float)), ("size", ctypes.c_size_t)]
+
+
+def read_imatrix(path):
+    """What llama.cpp's tool makes of such a file: mean squares by weight."""
+    tensors = {t.name: t.data.astype(numpy.float32).reshape(-1) for t in GGUFReader(path).tensors}
+    means = {}
+    for name, sums in tensors.items():
+        if name.endswith(".in_sum2"):
+            weight = name.removesuffix(".in_sum2")
+            means[weight] = numpy.ascontiguousarray(sums / tensors[weight + ".counts"][0])
+    return means
 
 
 class Quantizer:
@@ -53,9 +70,15 @@ class Quantizer:
         self.log = log(lambda level, text, data: self.messages.append(text.decode(errors="replace")))
         self.llama.llama_log_set(self.log, None)
 
-    def __call__(self, source, target, file_type):
+    def __call__(self, source, target, file_type, importance=None):
         parameters = self.llama.llama_model_quantize_default_params()
         parameters.nthread, parameters.ftype = 2, file_type
+        if importance:
+            entries = (Importance * (len(importance) + 1))()
+            for entry, (name, values) in zip(entries, importance.items()):
+                entry.name, entry.size = name.encode(), len(values)
+                entry.data = values.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
+            parameters.imatrix = ctypes.addressof(entries)
         self.messages.clear()
         if self.llama.llama_model_quantize(str(source).encode(), str(target).encode(), ctypes.byref(parameters)) != 0:
             raise RuntimeError("".join(self.messages[-3:]))
@@ -157,31 +180,35 @@ def main():
             if done.returncode != 0:
                 raise RuntimeError(done.stderr)
 
+        (folder / "text.txt").write_text("".join(f"{n} is {n * n % 97}, then {n * 7 % 31}.\n" for n in range(300)))
+        subprocess.run([args.program, "tokenize", "--input", folder / "text.txt", "--output-prefix", folder / "text"],
+                       check=True, capture_output=True)
+        data = folder / "text_*.bin"
         for seed, name in enumerate(CASES):
             if name not in args.only:
                 continue
             model(folder / name, seed=seed, **CASES[name])
             export(name, folder / f"{name}.gguf", "f32")
             for dtype, file_type in FILE_TYPES.items():
-                ours, theirs = folder / "ours.gguf", folder / "theirs.gguf"
-                ours.unlink(missing_ok=True)
-                export(name, ours, dtype)
-                quantize(folder / f"{name}.gguf", theirs, file_type)
-                files += 1
-                if ours.read_bytes() != theirs.read_bytes():
-                    failed += 1
-                    print(f"{name} {dtype}: {ours.stat().st_size} and {theirs.stat().st_size} bytes, which differ")
-                    differences(ours, theirs)
+                for weighted in (False, True):
+                    if weighted and CASES[name].get("vocabulary"):
+                        continue  # smaller than that of the text
+                    ours, theirs, matrix = folder / "ours.gguf", folder / "theirs.gguf", folder / "matrix.gguf"
+                    ours.unlink(missing_ok=True)
+                    matrix.unlink(missing_ok=True)
+                    export(name, ours, dtype, *(["--calibrate", data, "--imatrix", matrix] if weighted else []))
+                    quantize(folder / f"{name}.gguf", theirs, file_type, read_imatrix(matrix) if weighted else None)
+                    files += 1
+                    if ours.read_bytes() != theirs.read_bytes():
+                        failed += 1
+                        print(f"{name} {dtype}{' with importance' if weighted else ''}: the files differ")
+                        differences(ours, theirs)
     print(f"{files} files, {failed} differ: {'FAILED' if failed else 'OK'}")
     return 1 if failed or files == 0 else 0
 
 
 def differences(ours, theirs):
-    """What differs, where gguf is installed to read the files."""
-    try:
-        from gguf import GGUFReader
-    except ImportError:
-        return
+    """What differs."""
     a, b = GGUFReader(ours), GGUFReader(theirs)
     if list(a.fields) != list(b.fields):
         print("  keys:", [k for k in a.fields if k not in b.fields], [k for k in b.fields if k not in a.fields])

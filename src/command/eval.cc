@@ -9,6 +9,8 @@
 #include "base/file.h"
 #include "command/command.h"
 #include "command/machine.h"
+#include "config/config.h"
+#include "convert/gguf_reader.h"
 #include "convert/model_folder.h"
 #include "infer/evaluate.h"
 #include "infer/multiple_choice.h"
@@ -32,7 +34,8 @@ bool is_there(const std::string& path) {
 }
 
 // The run's own config; of a folder that is only a model, one that evaluates it in fp32 at its full length.
-Config config_of(const EvalArgs& args, const std::string& folder) {
+Config config_of(const EvalArgs& args, const ModelFolder& from) {
+  const std::string& folder = from.path();
   const std::string resolved = folder + "/config.resolved.json";
   std::vector<std::string> overrides = args.overrides;
   overrides.push_back("load=none");
@@ -46,7 +49,8 @@ Config config_of(const EvalArgs& args, const std::string& folder) {
   } else {
     constexpr const char* kRest =
         R"("train_iters": 1, "global_batch_size": 8, "learning_rate": 1, "precision": "fp32", "train_data": []})";
-    config = parse_config(cat(R"({"model": "config.json", )", kRest), folder, folder, overrides);
+    const std::string model = is_gguf_file(folder) ? hf_config_json(from.config(), "float32") : R"("config.json")";
+    config = parse_config(cat(R"({"model": )", model, ", ", kRest), folder, folder, overrides);
   }
   if (!args.data.empty() || !args.choices.empty()) config.valid_data.clear();
   for (const std::string& path : args.data) config.valid_data.push_back({.path = path});
@@ -148,7 +152,7 @@ void report(const ChoiceResult& r, nlohmann::ordered_json& json, std::string& te
 
 Exit eval(const EvalArgs& args) {
   const ModelFolder from(args.checkpoint, args.averages);
-  const Config config = config_of(args, from.path());
+  const Config config = config_of(args, from);
   Machine machine(config, {}, WithoutLibraries::use_cpu);
   std::optional<Dataset> data;
   if (!config.valid_data.empty()) data = open_dataset(config.valid_data, config);
@@ -188,7 +192,7 @@ void add_eval(Cli& cli) {
   auto args = std::make_shared<EvalArgs>();
   Verb verb = cli.app.add_verb("eval", "loss of a checkpoint on held-out data; multiple-choice questions");
   verb.add_option("checkpoint", args->checkpoint,
-                  "checkpoint, run folder (newest checkpoint), or a model's folder with config.json")
+                  "checkpoint, run folder (newest checkpoint), a model's folder with config.json, or a GGUF file")
       .required();
   verb.add_option("--data", args->data, "token shards or patterns; default: valid_data of the run");
   verb.add_option("--samples", args->samples, "maximum number of windows, spread over the data; 0: all").show_default();

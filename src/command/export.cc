@@ -1,8 +1,13 @@
 // athanor export CHECKPOINT OUT: a model for other programs.
+#include <unistd.h>
+
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 
+#include "base/file.h"
 #include "command/command.h"
+#include "command/export_check.h"
 #include "command/float_names.h"
 #include "config/choices.h"
 #include "convert/gguf_model.h"
@@ -10,14 +15,24 @@
 #include "metrics/format.h"
 
 namespace athanor {
+namespace fs = std::filesystem;
 namespace {
 
 struct ExportArgs {
   std::string from, to, format = "hf", dtype = "same";
-  bool averages = false;
-  int64_t threads = 0;
+  bool averages = false, act_order = false;
+  int64_t threads = 0, group_size = 128;
+  CalibrationArgs calibration;
+  CheckArgs check;
   uint64_t max_shard_bytes = 5'000'000'000;
 };
+
+std::vector<std::string> dtype_names() {
+  std::vector<std::string> names = float_names();
+  for (const std::string& name : mixture_names()) names.push_back(name);
+  for (const char* name : {"fp8_tensor", "fp8_channel", "fp8_block", "w4a16", "w8a16"}) names.emplace_back(name);
+  return names;
+}
 
 // "same" is the type of the token embedding.
 GgufMixture mixture_of(const ExportArgs& args, const ModelFolder& model) {
@@ -35,23 +50,112 @@ void require_known_elsewhere(const ModelConfig& m) {
               Exit::usage);
 }
 
+// Which types each format has, besides floats for hf and gguf.
+bool has_type(const std::string& format, const std::string& dtype) {
+  const bool plain = dtype == "same" || float_named(dtype), fp8 = code_blocks_named(dtype).has_value();
+  if (format == "gguf") return plain || mixture_named(dtype);
+  if (format == "hf") return plain || fp8;
+  const bool ints = int_bits_named(dtype).has_value();
+  return ints || (format == "compressed-tensors" && fp8 && dtype != "fp8_block");
+}
+
+// What can be refused without a look at the model.
+void require_sense(const ExportArgs& args) {
+  const auto refuse = [](const auto&... why) { throw Error(cat("export: ", why...), Exit::usage); };
+  if (!has_type(args.format, args.dtype)) {
+    std::string have;
+    for (const std::string& dtype : dtype_names())
+      if (has_type(args.format, dtype)) have += (have.empty() ? "" : ", ") + dtype;
+    refuse("--format ", args.format, " has no --dtype ", args.dtype, "; it has ", have);
+  }
+  const bool mixture = args.format == "gguf" && mixture_named(args.dtype), gptq = args.format == "gptq";
+  const CalibrationArgs& text = args.calibration;
+  if (!text.data.empty() && !mixture && !gptq)
+    refuse("--calibrate is for --format gptq and for quantized types of gguf, such as q4_K_M; this is ", args.format,
+           " ", args.dtype);
+  if (text.data.empty() && gptq) refuse("--format gptq rounds by the inputs of each layer: give text by --calibrate");
+  if (!text.imatrix.empty() && (text.data.empty() || !mixture))
+    refuse("--imatrix writes what --calibrate measures for gguf; give it the text");
+  if (args.act_order && !gptq) refuse("--act-order is for --format gptq");
+  if (args.check.force && args.check.data.empty()) refuse("--force is for limits, which need text: give --check");
+  std::error_code ignored;
+  if (fs::exists(fs::symlink_status(args.to, ignored))) refuse(args.to, ": exists already; give a new name");
+}
+
+int64_t write(const ModelFolder& model, const ExportArgs& args, const std::string& to) {
+  ThreadPool pool(int(args.threads));
+  if (args.format == "gguf")
+    return write_gguf(model, to,
+                      {.mixture = mixture_of(args, model),
+                       .importance = calibrate(model, args.calibration, args.threads),
+                       .pool = &pool});
+  HfFolderOptions options{.max_shard_bytes = int64_t(args.max_shard_bytes)};
+  options.codes = code_blocks_named(args.dtype);
+  const std::optional<int> bits = int_bits_named(args.dtype);
+  options.dtype = options.codes || bits ? DType::bf16 : float_named(args.dtype);
+  if (bits && args.format != "gptq") options.ints = {.bits = *bits, .group = args.group_size};
+  std::unique_ptr<HessianSource> hessians;
+  if (args.format == "gptq") {
+    hessians = std::make_unique<HessianSource>(model, args.calibration, args.threads);
+    options.dtype = DType::f16;
+    options.gptq = {.options = {.bits = *bits, .group = args.group_size, .act_order = args.act_order},
+                    .hessian = [&hessians](const std::string& weight) { return (*hessians)(weight); },
+                    .pool = &pool};
+  }
+  return write_hf_folder(model, to, options);
+}
+
+// Under a hidden name beside the final one; what is beyond the limits never gets that.
+int64_t write_checked(const ModelFolder& model, const ExportArgs& args) {
+  const std::string hidden = cat(parent_dir(args.to), "/.", base_name(args.to), ".", getpid(), ".checked");
+  int64_t bytes = 0;
+  try {
+    bytes = write(model, args, hidden);
+    const ModelFolder written = args.format == "gguf" ? ModelFolder(hidden, model.config()) : ModelFolder(hidden);
+    check_export(model, written, bytes, args.check, args.threads);
+    rename_path(hidden, args.to);
+  } catch (const Error&) {
+    std::error_code ignored;
+    fs::remove_all(hidden, ignored);
+    throw;
+  }
+  return bytes;
+}
+
 Exit export_model(const ExportArgs& args) {
-  const bool gguf = args.format == "gguf";
-  if (mixture_named(args.dtype) && !gguf)
-    throw Error(cat("export: --dtype ", args.dtype, " is for --format gguf"), Exit::usage);
-  const std::optional<CodeBlocks> codes = code_blocks_named(args.dtype);
-  if (codes && gguf)
-    throw Error(cat("export: --dtype ", args.dtype, " is for --format hf; for gguf take q8_0"), Exit::usage);
+  require_sense(args);
   const ModelFolder model(args.from, args.averages);
   require_known_elsewhere(model.config());
-  ThreadPool pool(int(args.threads));
-  const int64_t bytes = gguf ? write_gguf(model, args.to, {.mixture = mixture_of(args, model), .pool = &pool})
-                             : write_hf_folder(model, args.to,
-                                               {.dtype = codes ? DType::bf16 : float_named(args.dtype),
-                                                .codes = codes,
-                                                .max_shard_bytes = int64_t(args.max_shard_bytes)});
+  const int64_t bytes = args.check.data.empty() ? write(model, args, args.to) : write_checked(model, args);
+  if (args.check.json) return Exit::done;  // the only line of the output is the table's
   std::printf("%s -> %s: %s of weights\n", model.path().c_str(), args.to.c_str(), format_bytes(size_t(bytes)).c_str());
   return Exit::done;
+}
+
+void add_text_options(Verb& verb, ExportArgs& args) {
+  verb.add_option(
+      "--calibrate", args.calibration.data,
+      "token shards from which gptq learns its layers' inputs, and quantized gguf which columns of a weight matter "
+      "(an importance matrix)");
+  verb.add_option("--calibrate-samples", args.calibration.samples,
+                  "maximum number of windows of 512 tokens, spread over the data; 0: all")
+      .show_default()
+      .check(non_negative());
+  verb.add_option("--imatrix", args.calibration.imatrix,
+                  "file for the importance matrix, as llama.cpp's quantizer reads it");
+  verb.add_option(
+      "--check", args.check.data,
+      "token shards of held-out text: print size, loss, KL and agreement with the original, and write nothing "
+      "that is beyond a limit");
+  verb.add_option("--check-samples", args.check.samples, "maximum number of windows of 512 tokens; 0: all")
+      .show_default()
+      .check(non_negative());
+  verb.add_option("--max-kl", args.check.max_kl, "limit of KL(original || written), nats per token").show_default();
+  verb.add_option("--min-same-top", args.check.min_same_top, "least share of tokens with the same likeliest prediction")
+      .show_default();
+  verb.add_option("--max-loss-increase", args.check.max_loss_increase, "limit, nats per token").show_default();
+  verb.add_flag("--force", args.check.force, "write what is beyond a limit, too");
+  verb.add_flag("--json", args.check.json, "print the table of --check as one JSON object");
 }
 
 }  // namespace
@@ -63,20 +167,20 @@ void add_export(Cli& cli) {
   verb.add_option("out", args->to, "new folder (hf) or file (gguf)").required();
   verb.add_option(
           "--format", args->format,
-          "hf: a folder that transformers opens; gguf: a file for llama.cpp (gpt2, llama, mistral, qwen2, qwen3)")
+          "hf: a folder that transformers opens; gguf: a file for llama.cpp (gpt2, llama, mistral, qwen2, qwen3); "
+          "compressed-tensors, gptq: folders with quantized linear layers for vLLM and transformers (not gpt2)")
       .show_default()
-      .check(one_of({"hf", "gguf"}));
+      .check(one_of({"hf", "gguf", "compressed-tensors", "gptq"}));
   verb.add_flag("--average,--ema", args->averages,
                 "the averages of a checkpoint's weights (ema_decay, tail_average_start) instead of the weights");
-  std::vector<std::string> dtypes = float_names();
-  for (const std::string& name : mixture_names()) dtypes.push_back(name);
-  for (const char* name : {"fp8_tensor", "fp8_channel", "fp8_block"}) dtypes.emplace_back(name);
   verb.add_option(
           "--dtype", args->dtype,
           "same: as stored; or f32, bf16, f16; for gguf also llama.cpp's quantized types and mixtures, such as q8_0 or "
-          "q4_K_M; for hf also FP8 with one scale per tensor, channel or 128 x 128 block, the rest in bf16")
+          "q4_K_M; for hf also FP8 with one scale per tensor, channel or 128 x 128 block, and integers of 4 or 8 bits "
+          "with "
+          "a scale per group of a row (w4a16, w8a16: compressed-tensors), the rest in bf16")
       .show_default()
-      .check(one_of(dtypes));
+      .check(one_of(dtype_names()));
   verb.add_option("--max-shard-size", args->max_shard_bytes,
                   "hf: largest weight file, in bytes or with a unit (5GB, 500MiB)")
       .show_default()
@@ -85,6 +189,11 @@ void add_export(Cli& cli) {
   verb.add_option("--threads", args->threads, "that quantize; 0: all cores this process may use")
       .show_default()
       .check(non_negative());
+  verb.add_option("--group-size", args->group_size, "w4a16, w8a16: values of a row that share a scale; 0: the row")
+      .show_default()
+      .check(non_negative());
+  verb.add_flag("--act-order", args->act_order, "gptq: round the columns with the largest inputs first");
+  add_text_options(verb, *args);
   verb.on_chosen([&cli, args] { cli.action = [args] { return export_model(*args); }; });
 }
 

@@ -82,7 +82,7 @@ class FolderTest(SystemTest):
             self.assertIn("quantization_config", json.loads((self.folder / form / "config.json").read_text()))
             self.run_program("logits", form, f"{form}.safetensors", "--batch", 1, "--seq-length", 8)
         self.refused("export", "in", "x", "--dtype", "fp8_block", "--format", "gguf", code=USAGE, says=["fp8_block", "q8_0"])
-        self.refused("export", "in", "x", "--dtype", "q4_K_M", code=USAGE, says=["q4_K_M", "gguf"])
+        self.refused("export", "in", "x", "--dtype", "q4_K_M", code=USAGE, says=["q4_K_M", "bf16"])
         self.refused("export", "in", "x", "--dtype", "q4_Q", code=USAGE, says=["q4_Q", "q4_K_M"])
         self.refused("export", GOLDEN / "llama", "x", "--dtype", "q4_K_M", "--format", "gguf", code=USAGE,
                      says=["q4_K_M", "256", "hidden_size"])
@@ -287,6 +287,49 @@ class GgufTest(SystemTest):
             self.assertEqual(tensors["blk.0.ffn_up.weight"]["type"], dtype.upper())
             self.assertEqual(tensors["blk.0.ffn_down.weight"]["type"], "F16", "36 is no multiple of 32")
             self.assertEqual(tensors["blk.0.ffn_up.weight"]["values"], self.python(QUANTIZE, dtype.upper(), text=rows), dtype)
+
+    def test_quantized_models_are_compared_with_the_original(self):
+        (self.folder / "text.txt").write_text("".join(f"{n} is {n * n % 97}, then {n * 7 % 31}.\n" for n in range(9000)))
+        self.run_program("tokenize", "--input", "text.txt", "--output-prefix", "data/text")
+        shape = {"model_type": "llama", "vocab_size": 257, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
+                 "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64}
+        self.run_program("train", self.make_config(train_iters=40, lr_warmup_iters=2, model=shape))
+        text = ["--check", "data/*.bin", "--check-samples", "8", "--json"]
+        calibrate = ["--calibrate", "data/*.bin", "--calibrate-samples", "16"]
+        kl = {}
+        for form, dtype, more in (("gguf", "q8_0", []), ("gguf", "q4_0", []), ("gguf", "q4_1", calibrate),
+                                  ("compressed-tensors", "w8a16", ["--group-size", "32"]),
+                                  ("compressed-tensors", "w4a16", ["--group-size", "32"]),
+                                  ("gptq", "w4a16", ["--group-size", "32", *calibrate]),
+                                  ("gptq", "w4a16", ["--group-size", "32", "--act-order", *calibrate])):
+            name = f"{form}-{dtype}{'-act' if '--act-order' in more else ''}" + (".gguf" if form == "gguf" else "")
+            table = json.loads(self.run_program("export", "run", name, "--format", form, "--dtype", dtype, *more, *text).out)
+            kl[name] = table["kl"]
+            self.assertGreater(table["same_top"], 0.9)
+            self.assertLess(table["bits_per_weight"], 12)
+            done = json.loads(self.run_program("eval", name, "--data", "data/*.bin", "--samples", "8", "--json").out)
+            self.assertAlmostEqual(done["loss"], table["loss"], places=4, msg=name)
+        self.assertLess(kl["gguf-q8_0.gguf"], 2e-3)
+        self.assertLess(kl["gguf-q8_0.gguf"], kl["gguf-q4_0.gguf"])
+        self.assertLess(kl["compressed-tensors-w8a16"], kl["compressed-tensors-w4a16"])
+        self.assertLess(kl["gptq-w4a16"], kl["compressed-tensors-w4a16"], "GPTQ is better than rounding to nearest")
+        self.assertLess(kl["gptq-w4a16-act"], kl["compressed-tensors-w4a16"])
+        limits = ["export", "run", "no.gguf", "--format", "gguf", "--dtype", "q4_0", *text, "--max-kl", "1e-9"]
+        self.refused(*limits, code=USAGE, says=["nothing is written", "--max-kl", "--force"])
+        self.assertFalse((self.folder / "no.gguf").exists())
+        self.assertEqual(list(self.folder.glob(".*checked")), [])
+        self.run_program(*limits, "--force")
+        self.assertTrue((self.folder / "no.gguf").exists())
+
+    def test_options_without_effect_are_refused(self):
+        llama = GOLDEN / "llama"
+        for more, says in ((["--calibrate", "x.bin"], ["--calibrate", "gptq"]),
+                           (["--format", "gptq", "--dtype", "w4a16"], ["--calibrate"]),
+                           (["--format", "gptq", "--dtype", "q4_0"], ["gptq", "w4a16"]),
+                           (["--format", "compressed-tensors"], ["compressed-tensors", "w4a16", "fp8_channel"]),
+                           (["--act-order"], ["--act-order", "gptq"]), (["--force"], ["--force", "--check"]),
+                           (["--imatrix", "m.gguf"], ["--imatrix", "--calibrate"])):
+            self.refused("export", llama, "x", *more, code=USAGE, says=says)
 
     def test_tokenizers(self):
         for name, pre in (("llama3.json", "llama-bpe"), ("gpt2.json", "gpt-2"), ("qwen2.json", "qwen2")):
