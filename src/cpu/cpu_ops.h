@@ -98,6 +98,16 @@ class CpuOps final : public Ops {
   void run(const DelayedScales&, void* scratch) override;
   size_t scratch(const Quantize&) const override;
   size_t scratch(const ScaledGemm&) const override;
+  // moe.cc, grouped_gemm.cc
+  void run(const RouteFwd&, void* scratch) override;
+  void run(const RouteBwd&, void* scratch) override;
+  void run(const SortByExpert&, void* scratch) override;
+  void run(const SumRows&, void* scratch) override;
+  void run(const WeightedSwigluFwd&, void* scratch) override;
+  void run(const WeightedSwigluBwd&, void* scratch) override;
+  void run(const GroupedGemm&, void* scratch) override;
+  size_t scratch(const RouteBwd&) const override;
+  size_t scratch(const GroupedGemm&) const override;
 
  private:
   ThreadPool& pool_;

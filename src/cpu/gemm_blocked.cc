@@ -49,7 +49,7 @@ void cut_tiles(GemmBlocking& g, int64_t m, int64_t mr, int64_t nr) {
 
 }  // namespace
 
-GemmBlocking gemm_blocking(const Gemm& op, const Kernels& kern) {
+GemmBlocking gemm_blocking(const Gemm& op, const Kernels& kern, int64_t most_lanes) {
   const int64_t m = op.m(), n = op.n(), k = op.k();
   GemmBlocking g{};
   g.pairs = kern.by_row_pairs && op.a.dtype == DType::bf16 && op.b.dtype == DType::bf16;
@@ -62,7 +62,7 @@ GemmBlocking gemm_blocking(const Gemm& op, const Kernels& kern) {
   g.b_panels = g.nb / kern.nr;
   cut_tiles(g, m, kern.mr, kern.nr);
   const int64_t tiles = div_ceil(m, g.tile_m) * div_ceil(g.nb, g.tile_n);
-  g.lanes = std::clamp<int64_t>(std::min(kWantedTiles / tiles, k / kLaneDepth), 1, g.kcs);
+  g.lanes = std::clamp<int64_t>(std::min({kWantedTiles / tiles, k / kLaneDepth, most_lanes}), 1, g.kcs);
   const int64_t lane_kcs = div_ceil(g.kcs, g.lanes), floats = g.lanes * g.units * g.nb;  // of one inner block per lane
   g.steps = div_ceil(lane_kcs, std::clamp<int64_t>(kPackedFloats / floats, 1, lane_kcs));
   g.step_kcs = div_ceil(lane_kcs, g.steps);
@@ -316,12 +316,38 @@ size_t gemm_blocked_scratch(const Gemm& op, const Kernels& kern, int threads) {
   return size_t(Layout(op, gemm_blocking(op, kern), kern.nr, threads).total) * sizeof(float);
 }
 
-void gemm_blocked(const Gemm& op, const Kernels& kern, ThreadPool& pool, void* scratch) {
-  const GemmBlocking g = gemm_blocking(op, kern);
+namespace {
+
+void run_blocks(const Gemm& op, const Kernels& kern, const GemmBlocking& g, ThreadPool& pool, void* scratch) {
   const Layout layout(op, g, kern.nr, pool.size());
   Block block(op, kern, g, layout, static_cast<float*>(scratch));
   for (int64_t col = 0; col < op.n(); col += g.nb) block.run(pool, col);
   if (op.symmetric) by_float(op.d.dtype, [&]<class T>() { copy_triangle(pool, op.d.as<T>(), op.n(), op.d.stride()); });
+}
+
+}  // namespace
+
+void gemm_blocked(const Gemm& op, const Kernels& kern, ThreadPool& pool, void* scratch) {
+  run_blocks(op, kern, gemm_blocking(op, kern), pool, scratch);
+}
+
+// Upper bounds of what Layout has of any product of the group: tiles are no larger than the largest, and as much of b
+// is packed at a time as all terms, or a step's.
+size_t gemm_grouped_scratch(const Gemm& largest, const Kernels& kern, int threads) {
+  const GemmBlocking g = gemm_blocking(largest, kern, 1);
+  const int64_t columns = g.b_panels * kern.nr, tile_m = kTileRowPanels * kern.mr, unit = kUnits + 8;
+  const int64_t terms = largest.k() + 8 * div_ceil(largest.k(), kUnits) + 8;  // in blocks that are multiples of 8
+  const int64_t packed = std::min(terms * columns, std::max(kPackedFloats, unit * columns));
+  const int64_t of_a = std::max(kGroupFloats, tile_m * unit), tile = tile_m * (kTileWidth + kern.nr);
+  // Whether d is collected in f32 follows from k, which only differs with ta.
+  const bool staged = largest.ta ? largest.d.dtype != DType::f32 : g.staged;
+  constexpr int64_t kLine = 64;
+  return size_t(packed + (staged ? largest.m() * columns : 0) + threads * (of_a + tile + kLine) + 2 * kLine) *
+         sizeof(float);
+}
+
+void gemm_grouped(const Gemm& op, const Kernels& kern, ThreadPool& pool, void* scratch) {
+  run_blocks(op, kern, gemm_blocking(op, kern, 1), pool, scratch);
 }
 
 }  // namespace athanor

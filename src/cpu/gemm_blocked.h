@@ -2,6 +2,8 @@
 // micro-kernels, which read op(a) in place or packed into a buffer of the worker's own. Every cut depends on shapes
 // (and the instruction set) alone, so d has the same bits for any number of threads.
 #pragma once
+#include <limits>
+
 #include "cpu/kernel.h"
 #include "cpu/thread_pool.h"
 #include "ops/gemm.h"
@@ -22,9 +24,15 @@ struct GemmBlocking {
   int64_t units;            // of an inner block: kc, or half of it for pairs
   int64_t b_panels;         // panels per outer block
 };
-GemmBlocking gemm_blocking(const Gemm&, const Kernels&);
+// most_lanes: where more lanes than this would fill the threads, they are not cut.
+GemmBlocking gemm_blocking(const Gemm&, const Kernels&, int64_t most_lanes = std::numeric_limits<int64_t>::max());
 
 size_t gemm_blocked_scratch(const Gemm&, const Kernels&, int threads);  // bytes
 void gemm_blocked(const Gemm&, const Kernels&, ThreadPool&, void* scratch);
+
+// One of a group of products that use the same scratch memory after each other. They differ from `largest` in having
+// fewer rows of d or, with ta, fewer terms of its sums; k is not cut in lanes.
+size_t gemm_grouped_scratch(const Gemm& largest, const Kernels&, int threads);  // bytes
+void gemm_grouped(const Gemm&, const Kernels&, ThreadPool&, void* scratch);
 
 }  // namespace athanor

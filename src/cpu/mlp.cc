@@ -2,30 +2,13 @@
 #include "cpu/chunks.h"
 #include "cpu/cpu_ops.h"
 #include "cpu/largest.h"
+#include "cpu/logistic.h"
 #include "cpu/vec.h"
 
 namespace athanor {
 namespace {
 
 using simd::Vec;
-
-// The logistic function 1 / (1 + e^-x) of x and of -x, each with full relative precision.
-template <int L>
-struct Logistic {
-  Vec<L> of, of_minus;
-};
-// Both are 1 / (1 + e) or e / (1 + e) with e = e^-|x|; the sign of x says which is which.
-template <int L>
-ATHANOR_INLINE Logistic<L> logistic(const Vec<L>& x) {
-  using Bits = simd::Word<L>;
-  const Vec<L> e = simd::exp_nonpositive(
-      simd::each_part<L>([&](int i) ATHANOR_INLINE_LAMBDA { return (simd::Float<L>)((Bits)x.part[i] | 0x80000000u); }));
-  const Vec<L> t = 1.0f / (1.0f + e), et = e * t;
-  const auto pick = [&](const Vec<L>& a, const Vec<L>& b) ATHANOR_INLINE_LAMBDA {
-    return simd::each_part<L>([&](int i) ATHANOR_INLINE_LAMBDA { return x.part[i] < 0.0f ? a.part[i] : b.part[i]; });
-  };
-  return {pick(et, t), pick(t, et)};
-}
 
 // 0.5 (1 + tanh(u)) = logistic(2u), so gelu(x) = x logistic(x (k1 + k3 x^2)).
 constexpr float kGelu1 = 1.5957691216057308f;    // 2 sqrt(2/pi)

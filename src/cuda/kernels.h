@@ -9,6 +9,7 @@
 #include "cuda/lamb.h"
 #include "cuda/loss.h"
 #include "cuda/mlp.h"
+#include "cuda/moe.h"
 #include "cuda/muon.h"
 #include "cuda/norm.h"
 #include "cuda/optimizer.h"

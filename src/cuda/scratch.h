@@ -212,7 +212,8 @@ requires kIsOneOf<Op, NormFwd, NormApply, QkNormFwd, AttentionFwd, MergeAttentio
                   SwigluBwd, EmbeddingFwd, GatherRows, ScatterRows, CrossEntropy, RowMax, LogitSums, Fill, Cast, Add,
                   RandomNormal, StepControl, AdamW, AdamW8bit, ScheduleFreeAdamW, Sgd, Lion, Ema, AdamDirection,
                   ScaleByTrustRatio, OutputSquares, ScaleOutputs, FactoredMoments, ClipFactors, Momentum, Combine,
-                  SplitMaster, JoinMaster, QkClip, LargestOfPart, DelayedScales>
+                  SplitMaster, JoinMaster, QkClip, LargestOfPart, DelayedScales, RouteFwd, SumRows, WeightedSwigluFwd,
+                  WeightedSwigluBwd, GroupedGemm>
 constexpr size_t scratch(const Op&) { return 0; }
 
 inline size_t scratch(const ColumnSum& op) {
@@ -280,6 +281,13 @@ inline size_t scratch(const NormBwd& op) {
 // Enough for any way to cut the heads.
 inline size_t scratch(const QkNormBwd& op) {
   return static_cast<size_t>(kMostQkNormBlocks * 2 * op.wq.numel()) * sizeof(float);
+}
+
+inline size_t scratch(const SortByExpert& op) { return sort_scratch(op.experts.numel(), op.expert_count()); }
+// Rows of each sequence at each expert, and what each token adds to the statistics.
+inline size_t scratch(const RouteBwd& op) {
+  const int64_t counts = op.sequences() * op.logits.cols(), sums = RouterStatistics::kSums * op.logits.rows();
+  return static_cast<size_t>(counts * int64_t{sizeof(int)} + sums * int64_t{sizeof(float)});
 }
 
 inline size_t scratch(const EmbeddingBwd& op) {

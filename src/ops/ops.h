@@ -8,6 +8,7 @@
 #include "ops/lamb.h"
 #include "ops/loss.h"
 #include "ops/mlp.h"
+#include "ops/moe.h"
 #include "ops/muon.h"
 #include "ops/norm.h"
 #include "ops/optimizer.h"
@@ -24,7 +25,8 @@ namespace athanor {
       RowMax, LogitSums, Fill, Cast, Add, ReduceSum, SquaredNorm, RandomNormal, StepControl, AdamW, AdamW8bit,         \
       ScheduleFreeAdamW, Sgd, Lion, Ema, AdamDirection, ScaleByTrustRatio, OutputSquares, ScaleOutputs,                \
       FactoredMoments, ClipFactors, Momentum, NormalizeMatrix, Combine, NormalizeNeurons, SplitMaster, JoinMaster,     \
-      QkClip, Quantize, LargestOfPart, QuantizePart, ScaledGemm, DelayedScales
+      QkClip, Quantize, LargestOfPart, QuantizePart, ScaledGemm, DelayedScales, RouteFwd, RouteBwd, SortByExpert,      \
+      SumRows, WeightedSwigluFwd, WeightedSwigluBwd, GroupedGemm
 
 // run() launches on the compute lane; scratch() is the temporary memory it needs (bytes), a pure function of the op.
 template <class Op>

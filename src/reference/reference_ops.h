@@ -62,6 +62,13 @@ class ReferenceOps final : public Ops {
   void run(const QuantizePart&, void*) override;
   void run(const DelayedScales&, void*) override;
   void run(const ScaledGemm&, void*) override;
+  void run(const RouteFwd&, void*) override;
+  void run(const RouteBwd&, void*) override;
+  void run(const SortByExpert&, void*) override;
+  void run(const SumRows&, void*) override;
+  void run(const WeightedSwigluFwd&, void*) override;
+  void run(const WeightedSwigluBwd&, void*) override;
+  void run(const GroupedGemm&, void*) override;
 };
 
 std::unique_ptr<Ops> make_reference();

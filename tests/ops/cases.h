@@ -54,6 +54,7 @@ void quantize_part_cases(Examiner&);
 void optimizer_cases(Examiner&);
 void step_control_cases(Examiner&);  // of these
 void qk_clip_cases(Examiner&);
+void moe_cases(Examiner&);
 
 struct Family {
   const char* name;
@@ -72,6 +73,7 @@ constexpr Family kFamilies[] = {{"gemm", gemm_cases},
                                 {"quantize", quantize_cases},
                                 {"fp4", fp4_cases},
                                 {"quantize_part", quantize_part_cases},
-                                {"vocab_part", vocab_part_cases}};
+                                {"vocab_part", vocab_part_cases},
+                                {"moe", moe_cases}};
 
 }  // namespace athanor

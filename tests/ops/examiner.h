@@ -95,15 +95,16 @@ class Examiner {
     });
   }
 
-  // The backend's `tensor` after bwd must be the derivative of `loss` with respect to the tensor's value before.
+  // The backend's `tensor` after bwd must be the derivative of `loss` with respect to the value that `of` had before,
+  // which is the tensor itself where nothing is said.
   template <class Bwd>
   void gradient_of(const OpCase<Bwd>& bwd, const char* tensor,
-                   const std::function<double(const std::vector<double>&)>& loss) {
+                   const std::function<double(const std::vector<double>&)>& loss, const char* of = nullptr) {
     if (!take(Bwd::kName, true)) return;
     guard(Bwd::kName, bwd.name, [&] {
       const auto results = backend_results(bwd);
-      const Result& r = result(results, tensor);
-      judge_gradient(Bwd::kName, bwd.name, tensor, loss, decoded(r.like.dtype, r.before),
+      const Result &r = result(results, tensor), &x = result(results, of ? of : tensor);
+      judge_gradient(Bwd::kName, bwd.name, tensor, loss, decoded(x.like.dtype, x.before),
                      decoded(r.like.dtype, r.after));
     });
   }

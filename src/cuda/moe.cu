@@ -1,0 +1,420 @@
+// Mixtures of experts: the router, the order of rows, sums of a token's rows, and SwiGLU with a weight for each row.
+// Layout: a warp per token in the router, whose lanes take experts 32 apart; packs of 16 bytes in sums and SwiGLU, whose
+// gradient has a warp per row, since it sums over the row. Deterministic: sums have an order by shapes alone, and rows
+// are sorted by a stable sort. Plain kernels, not tuned and not timed on a GPU yet.
+#include "cuda/moe.h"
+
+#include <limits>
+
+#include "cuda/activation.h"
+#include "cuda/index_sort.h"
+#include "cuda/pack.h"
+#include "cuda/ptx/ptx.h"
+#include "cuda/reduce.h"
+#include "cuda/scratch.h"
+
+namespace athanor::cuda {
+namespace {
+
+constexpr int kWarps = 4, kThreads = 32 * kWarps;
+constexpr float kInf = std::numeric_limits<float>::infinity();
+
+__device__ __forceinline__ int lane_number() { return static_cast<int>(threadIdx.x) % 32; }
+__device__ __forceinline__ int warp_number() {
+  return static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / 32;
+}
+LaunchConfig warps(int64_t count, cudaStream_t stream) {
+  return {dim3(grid_size(div_ceil<int64_t>(count, kWarps))), dim3(kThreads), 0, stream};
+}
+
+// ---- router
+
+struct RowSums {
+  float most, sum;  // the largest logit, and the sum of exp(logit - most)
+  __device__ __forceinline__ float probability(float logit) const { return expf(logit - most) / sum; }
+  __device__ __forceinline__ float log_sum() const { return most + logf(sum); }
+};
+__device__ __forceinline__ RowSums row_sums(const float* logits, int experts) {
+  RowSums s{-kInf, 0};
+  for (int i = lane_number(); i < experts; i += 32) s.most = fmaxf(s.most, logits[i]);
+  s.most = warp_reduce(s.most, Max{});
+  for (int i = lane_number(); i < experts; i += 32) s.sum += expf(logits[i] - s.most);
+  s.sum = warp_reduce(s.sum, Plus{});
+  return s;
+}
+
+// Numbers that order experts: by logit, NaN below all, then by their number, the lower one being larger.
+__device__ __forceinline__ unsigned long long order_of(float logit, int expert) {
+  const float x = logit + 0.f;  // -0 is 0
+  const uint32_t bits = __float_as_uint(x), flipped = bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+  const uint32_t high = x == x ? flipped : 0u;
+  return static_cast<unsigned long long>(high) << 32 | ~static_cast<uint32_t>(expert);
+}
+
+struct Routed {
+  float* weights;
+  int* experts;
+  const float* logits;
+  int tokens, count, chosen;  // count: of experts
+  bool normalize;
+};
+
+__global__ void __launch_bounds__(kThreads) route_forward(Routed a) {
+  ptx::wait_for_earlier_kernels();
+  const int token = warp_number();
+  if (token >= a.tokens) return;
+  const float* logits = a.logits + static_cast<int64_t>(token) * a.count;
+  float* weights = a.weights + static_cast<int64_t>(token) * a.chosen;
+  const RowSums sums = row_sums(logits, a.count);
+  unsigned long long last = ~0ull;
+  float all = 0;
+  for (int j = 0; j < a.chosen; ++j) {
+    unsigned long long best = 0;
+    for (int i = lane_number(); i < a.count; i += 32) {
+      const unsigned long long order = order_of(logits[i], i);
+      if (order < last && order > best) best = order;
+    }
+    last = best = warp_reduce(best, Max{});
+    const int expert = static_cast<int>(~static_cast<uint32_t>(best));
+    const float p = sums.probability(logits[expert]);
+    all += p;
+    if (lane_number() == 0) {
+      a.experts[static_cast<int64_t>(token) * a.chosen + j] = expert;
+      weights[j] = p;
+    }
+  }
+  if (!a.normalize || lane_number() != 0) return;
+  for (int j = 0; j < a.chosen; ++j) weights[j] /= all;
+}
+
+// counts [sequences, E]: a block per sequence. Whole numbers: exact in any order.
+__global__ void __launch_bounds__(kThreads) count_rows(int* counts, const int* experts, int slots, int count) {
+  ptx::wait_for_earlier_kernels();
+  DYN_SMEM(room);
+  int* own = reinterpret_cast<int*>(room);
+  for (int i = static_cast<int>(threadIdx.x); i < count; i += kThreads) own[i] = 0;
+  __syncthreads();
+  const int* mine = experts + static_cast<int64_t>(blockIdx.x) * slots;
+  for (int i = static_cast<int>(threadIdx.x); i < slots; i += kThreads) atomicAdd(own + mine[i], 1);
+  __syncthreads();
+  for (int i = static_cast<int>(threadIdx.x); i < count; i += kThreads)
+    counts[static_cast<int64_t>(blockIdx.x) * count + i] = own[i];
+}
+
+template <class T>
+struct RouteGradient {
+  T* dlogits;
+  float* sums;  // [3, N]: what each token adds to the statistics
+  const int* counts;
+  const float *dweights, *logits, *scale;
+  const int* experts;
+  int tokens, count, chosen, sequence;
+  float inv_count, balance, z, share;
+  bool normalize;
+};
+
+template <class T>
+__global__ void __launch_bounds__(kThreads) route_backward(RouteGradient<T> a) {
+  ptx::wait_for_earlier_kernels();
+  const int token = warp_number();
+  if (token >= a.tokens) return;
+  const int64_t first = static_cast<int64_t>(token) * a.chosen;
+  const float* logits = a.logits + static_cast<int64_t>(token) * a.count;
+  const int* counts = a.counts + static_cast<int64_t>(token / a.sequence) * a.count;
+  const RowSums row = row_sums(logits, a.count);
+  const float scale = *a.scale * a.inv_count, lse = row.log_sum();
+  float sum = 1, weighted = 0;
+  if (a.normalize) {
+    sum = 0;
+    for (int j = 0; j < a.chosen; ++j) {
+      const float p = row.probability(logits[a.experts[first + j]]);
+      sum += p;
+      weighted += p * a.dweights[first + j];
+    }
+    weighted /= sum;
+  }
+  const auto gradient = [&](int i) {  // of the probability of expert i
+    float dp = scale * a.balance * a.share * static_cast<float>(counts[i]);
+    for (int j = 0; j < a.chosen; ++j)
+      if (a.experts[first + j] == i) dp += (a.dweights[first + j] - weighted) / sum;
+    return dp;
+  };
+  float inner = 0, entropy = 0, balance = 0;
+  for (int i = lane_number(); i < a.count; i += 32) {
+    const float p = row.probability(logits[i]);
+    inner += p * gradient(i);
+    entropy += p * (lse - logits[i]);
+    balance += p * static_cast<float>(counts[i]);
+  }
+  inner = warp_reduce(inner, Plus{});
+  entropy = warp_reduce(entropy, Plus{});
+  balance = warp_reduce(balance, Plus{});
+  if (lane_number() == 0) {
+    a.sums[token] = entropy;
+    a.sums[a.tokens + token] = a.share * balance;
+    a.sums[2 * a.tokens + token] = lse * lse;
+  }
+  const float common = scale * a.z * 2 * lse - inner;
+  for (int i = lane_number(); i < a.count; i += 32)
+    a.dlogits[static_cast<int64_t>(token) * a.count + i] =
+        from_float<T>(row.probability(logits[i]) * (gradient(i) + common));
+}
+
+// A block for each of the three sums, and one for the counts of all sequences.
+__global__ void __launch_bounds__(kThreads)
+    add_statistics(double* statistics, const int* counts, const float* sums, int tokens, int sequences, int count) {
+  ptx::wait_for_earlier_kernels();
+  const int which = static_cast<int>(blockIdx.x), thread = static_cast<int>(threadIdx.x);
+  if (which == RouterStatistics::kSums) {
+    for (int i = thread; i < count; i += kThreads) {
+      int64_t all = 0;
+      for (int s = 0; s < sequences; ++s) all += counts[static_cast<int64_t>(s) * count + i];
+      statistics[i] += static_cast<double>(all);
+    }
+    return;
+  }
+  SHARED(double, room, [32]);
+  double sum = 0;
+  for (int t = thread; t < tokens; t += kThreads) sum += static_cast<double>(sums[which * tokens + t]);
+  sum = block_reduce(sum, room, Plus{});
+  if (thread == 0) statistics[count + which] += sum;
+}
+
+// ---- order of rows
+
+struct Sorted {
+  int *offsets, *tokens, *slots, *rows;
+  SortedIndices by_expert;
+  int count, chosen, experts;  // count: of rows
+};
+
+__global__ void __launch_bounds__(kFlatThreads) write_order(Sorted a) {
+  ptx::wait_for_earlier_kernels();
+  const int row = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
+  if (row >= a.count) return;
+  const int slot = a.by_expert.row[row], expert = a.by_expert.index[row];
+  a.slots[row] = slot;
+  a.tokens[row] = slot / a.chosen;
+  a.rows[slot] = row;
+  const int before = row > 0 ? a.by_expert.index[row - 1] : -1;
+  for (int e = before + 1; e <= expert; ++e) a.offsets[e] = row;
+  if (row + 1 < a.count) return;
+  for (int e = expert + 1; e <= a.experts; ++e) a.offsets[e] = a.count;
+}
+
+// ---- sums of a token's rows
+
+template <class T>
+struct SummedRows {
+  T* y;
+  const T *x, *add;  // add: null for none
+  const int* rows;
+  unsigned row_packs, packs;
+  int chosen;
+};
+
+template <class T, int E>
+__global__ void __launch_bounds__(kFlatThreads) sum_rows(SummedRows<T> a) {
+  ptx::wait_for_earlier_kernels();
+  const unsigned at = first_pack<1>();
+  if (at >= a.packs) return;
+  const unsigned token = at / a.row_packs, column = at % a.row_packs;
+  float sum[E] = {};
+  for (int j = 0; j < a.chosen; ++j) {
+    const int64_t row = a.rows[static_cast<int64_t>(token) * a.chosen + j];
+    const Pack<T, E> x = load_pack<E>(a.x + (row * a.row_packs + column) * E);
+#pragma unroll
+    for (int i = 0; i < E; ++i) sum[i] += x[i];
+  }
+  if (a.add) {
+    const Pack<T, E> add = load_pack<E>(a.add + static_cast<size_t>(at) * E);
+#pragma unroll
+    for (int i = 0; i < E; ++i) sum[i] += add[i];
+  }
+  store_values(a.y + static_cast<size_t>(at) * E, sum);
+}
+
+// ---- SwiGLU
+
+template <class T>
+struct WeightedRows {
+  T *dgu, *y;
+  const T *dy, *gu;
+  float* dweights;
+  const float* weights;
+  const int* slots;
+  unsigned row_packs, rows;
+};
+
+template <class T, int E>
+__global__ void __launch_bounds__(kFlatThreads) weighted_forward(WeightedRows<T> a) {
+  ptx::wait_for_earlier_kernels();
+  const unsigned at = first_pack<1>();
+  if (at >= a.rows * a.row_packs) return;
+  const unsigned row = at / a.row_packs;
+  const float weight = a.weights[a.slots[row]];
+  const size_t gate = (static_cast<size_t>(row) * a.row_packs + at) * E;
+  const Pack<T, E> g = load_pack<E>(a.gu + gate);
+  const Pack<T, E> u = load_pack<E>(a.gu + gate + static_cast<size_t>(a.row_packs) * E);
+  float y[E];
+#pragma unroll
+  for (int i = 0; i < E; ++i) y[i] = swiglu(g[i], u[i]) * weight;
+  store_values(a.y + static_cast<size_t>(at) * E, y);
+}
+
+// All of a pack is read before it is written, as outputs may be inputs.
+template <class T, int E>
+__global__ void __launch_bounds__(kThreads) weighted_backward(WeightedRows<T> a) {
+  ptx::wait_for_earlier_kernels();
+  const auto row = static_cast<unsigned>(warp_number());
+  if (row >= a.rows) return;
+  const int slot = a.slots[row];
+  const float weight = a.weights[slot];
+  const size_t half = static_cast<size_t>(a.row_packs) * E;
+  float sum = 0;
+  for (unsigned column = static_cast<unsigned>(lane_number()); column < a.row_packs; column += 32) {
+    const size_t at = row * half + static_cast<size_t>(column) * E, gate = at + row * half;
+    const Pack<T, E> g = load_pack<E>(a.gu + gate), u = load_pack<E>(a.gu + gate + half), d = load_pack<E>(a.dy + at);
+    float y[E], dgate[E], dup[E];
+#pragma unroll
+    for (int i = 0; i < E; ++i) {
+      const float made = swiglu(g[i], u[i]);
+      const SwigluGradient gradient = swiglu_gradient(d[i] * weight, g[i], u[i]);
+      sum += d[i] * made;
+      y[i] = made * weight;
+      dgate[i] = gradient.gate, dup[i] = gradient.up;
+    }
+    store_values(a.y + at, y);
+    store_values(a.dgu + gate, dgate);
+    store_values(a.dgu + gate + half, dup);
+  }
+  sum = warp_reduce(sum, Plus{});
+  if (lane_number() == 0) a.dweights[slot] = sum;
+}
+}  // namespace
+
+// ---- launchers
+
+void run(const RouteFwd& op, void*, cudaStream_t stream) {
+  if (op.logits.rows() == 0) return;
+  const Routed a{data<float>(op.weights),
+                 data<int>(op.experts),
+                 data<float>(op.logits),
+                 static_cast<int>(op.logits.rows()),
+                 checked_columns(op.kName, op.logits),
+                 checked_columns(op.kName, op.weights),
+                 op.normalize};
+  CUDA_CHECK(launch(route_forward, warps(a.tokens, stream), a));
+}
+
+void run(const RouteBwd& op, void* scratch, cudaStream_t stream) {
+  if (op.logits.rows() == 0) return;
+  const int tokens = static_cast<int>(op.logits.rows()), experts = checked_columns(op.kName, op.logits);
+  const int chosen = checked_columns(op.kName, op.dweights), sequences = static_cast<int>(op.sequences());
+  int* counts = static_cast<int*>(scratch);
+  float* sums = static_cast<float*>(scratch) + static_cast<int64_t>(sequences) * experts;
+  const auto sequence = static_cast<int>(op.sequence);
+  const LaunchConfig counting{dim3(grid_size(sequences)), dim3(kThreads), static_cast<size_t>(experts) * sizeof(int),
+                              stream};
+  CUDA_CHECK(launch(count_rows, counting, counts, data<int>(op.experts), sequence * chosen, experts));
+  by_type(op.dlogits.dtype, [&]<class T>() {
+    const RouteGradient<T> a{
+        data<T>(op.dlogits),
+        sums,
+        counts,
+        data<float>(op.dweights),
+        data<float>(op.logits),
+        data<float>(op.scale),
+        data<int>(op.experts),
+        tokens,
+        experts,
+        chosen,
+        sequence,
+        op.inv_count,
+        op.balance,
+        op.z,
+        static_cast<float>(static_cast<double>(experts) / (static_cast<double>(chosen) * static_cast<double>(sequence))),
+        op.normalize};
+    CUDA_CHECK(launch(route_backward<T>, warps(tokens, stream), a));
+  });
+  if (!op.statistics) return;
+  const LaunchConfig adding{dim3(RouterStatistics::kSums + 1), dim3(kThreads), 0, stream};
+  CUDA_CHECK(launch(add_statistics, adding, data<double>(op.statistics), counts, sums, tokens, sequences, experts));
+}
+
+void run(const SortByExpert& op, void* scratch, cudaStream_t stream) {
+  const int64_t rows = op.experts.numel();
+  if (rows == 0) {
+    CUDA_CHECK(cudaMemsetAsync(op.offsets.data, 0, op.offsets.bytes(), stream));
+    return;
+  }
+  CHECK(rows < int64_t{1} << 31, op.kName, ": ", rows, " rows are beyond 32-bit indices");
+  const SortedIndices sorted =
+      sort_indices({.of_row = data<int>(op.experts), .rows = rows, .limit = op.expert_count()}, scratch, stream);
+  const Sorted a{data<int>(op.offsets),
+                 data<int>(op.tokens),
+                 data<int>(op.slots),
+                 data<int>(op.rows),
+                 sorted,
+                 static_cast<int>(rows),
+                 checked_columns(op.kName, op.experts),
+                 static_cast<int>(op.expert_count())};
+  CUDA_CHECK(launch(write_order, flat_launch<1>(op.kName, rows, stream), a));
+}
+
+void run(const SumRows& op, void*, cudaStream_t stream) {
+  const int64_t n = op.y.numel(), columns = op.y.cols();
+  if (n == 0) return;
+  const auto fits = [&]<class T>() {
+    return in_packs<T>(columns) && aligned16(op.y.data, op.x.data, op.add ? op.add.data : op.x.data);
+  };
+  by_pack(op.y.dtype, fits, [&]<class T, int E>() {
+    const SummedRows<T> a{data<T>(op.y),
+                          data<T>(op.x),
+                          data<T>(op.add),
+                          data<int>(op.rows),
+                          static_cast<unsigned>(columns / E),
+                          static_cast<unsigned>(n / E),
+                          checked_columns(op.kName, op.rows)};
+    CUDA_CHECK(launch(sum_rows<T, E>, flat_launch<1>(op.kName, n / E, stream), a));
+  });
+}
+
+void run(const WeightedSwigluFwd& op, void*, cudaStream_t stream) {
+  const int64_t n = op.y.numel(), columns = op.y.cols();
+  if (n == 0) return;
+  const auto fits = [&]<class T>() { return in_packs<T>(columns) && aligned16(op.y.data, op.gu.data); };
+  by_pack(op.y.dtype, fits, [&]<class T, int E>() {
+    const WeightedRows<T> a{nullptr,
+                            data<T>(op.y),
+                            nullptr,
+                            data<T>(op.gu),
+                            nullptr,
+                            data<float>(op.weights),
+                            data<int>(op.slots),
+                            static_cast<unsigned>(columns / E),
+                            static_cast<unsigned>(op.y.rows())};
+    CUDA_CHECK(launch(weighted_forward<T, E>, flat_launch<1>(op.kName, n / E, stream), a));
+  });
+}
+
+void run(const WeightedSwigluBwd& op, void*, cudaStream_t stream) {
+  const int64_t columns = op.dy.cols();
+  if (op.dy.rows() == 0) return;
+  const auto fits = [&]<class T>() {
+    return in_packs<T>(columns) && aligned16(op.dgu.data, op.dy.data, op.gu.data, op.y.data);
+  };
+  by_pack(op.dy.dtype, fits, [&]<class T, int E>() {
+    const WeightedRows<T> a{data<T>(op.dgu),
+                            data<T>(op.y),
+                            data<T>(op.dy),
+                            data<T>(op.gu),
+                            data<float>(op.dweights),
+                            data<float>(op.weights),
+                            data<int>(op.slots),
+                            static_cast<unsigned>(columns / E),
+                            static_cast<unsigned>(op.dy.rows())};
+    CUDA_CHECK(launch(weighted_backward<T, E>, warps(op.dy.rows(), stream), a));
+  });
+}
+}  // namespace athanor::cuda

@@ -1,0 +1,167 @@
+// Mixture of experts, from the definitions: router, order of rows, and products of rows with their expert's matrix.
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "reference/reference_ops.h"
+#include "reference/values.h"
+
+namespace athanor {
+namespace {
+
+const int32_t* ints(const Tensor& t) { return t.as<int32_t>(); }
+
+int32_t checked(const char* what, int32_t index, int64_t limit) {
+  CHECK(index >= 0 && index < limit, what, ": ", index, " is not below ", limit);
+  return index;
+}
+
+struct Softmax {
+  std::vector<double> p;
+  double lse = 0;
+};
+Softmax softmax(const Values& logits, int64_t t) {
+  double most = logits(t, 0), sum = 0;
+  for (int64_t i = 0; i < logits.cols; ++i) most = std::max(most, logits(t, i));
+  Softmax s{.p = std::vector<double>(size_t(logits.cols))};
+  for (int64_t i = 0; i < logits.cols; ++i) sum += s.p[size_t(i)] = std::exp(logits(t, i) - most);
+  for (double& p : s.p) p /= sum;
+  s.lse = most + std::log(sum);
+  return s;
+}
+
+// Largest first; of equal ones the one that comes first.
+std::vector<int32_t> largest(const Values& logits, int64_t t, int64_t k) {
+  std::vector<int32_t> order(size_t(logits.cols));
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return logits(t, a) > logits(t, b); });
+  order.resize(size_t(k));
+  return order;
+}
+
+double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
+
+}  // namespace
+
+void ReferenceOps::run(const RouteFwd& op, void*) {
+  const Values logits = load(op.logits);  // [N, E]
+  Values weights = zeros_like(op.weights);
+  for (int64_t t = 0; t < logits.rows; ++t) {
+    const std::vector<double> p = softmax(logits, t).p;
+    const std::vector<int32_t> chosen = largest(logits, t, weights.cols);
+    double sum = 0;
+    for (int64_t j = 0; j < weights.cols; ++j) {
+      op.experts.as<int32_t>()[t * weights.cols + j] = chosen[size_t(j)];
+      sum += weights(t, j) = p[size_t(chosen[size_t(j)])];
+    }
+    for (int64_t j = 0; op.normalize && j < weights.cols; ++j) weights(t, j) /= sum;
+  }
+  store(op.weights, weights);
+}
+
+void ReferenceOps::run(const RouteBwd& op, void*) {
+  const Values logits = load(op.logits), dweights = load(op.dweights);
+  const int64_t e = logits.cols, k = dweights.cols;
+  const double scale = double(*op.scale.as<float>()) * double(op.inv_count);
+  const RouterStatistics at{e};
+  std::vector<double> gained(size_t(at.size()));
+  Values dlogits = zeros_like(op.dlogits);
+  for (int64_t s = 0; s < op.sequences(); ++s) {
+    std::vector<double> counts(static_cast<size_t>(e));
+    const int64_t first = s * op.sequence;
+    for (int64_t slot = first * k; slot < (first + op.sequence) * k; ++slot)
+      ++counts[size_t(checked("route_bwd.experts", ints(op.experts)[slot], e))];
+    for (int64_t i = 0; i < e; ++i) gained[size_t(i)] += counts[size_t(i)];
+    const double share = double(e) / (double(k) * double(op.sequence));  // of a count and a probability in the loss
+    for (int64_t t = first; t < first + op.sequence; ++t) {
+      const auto [p, lse] = softmax(logits, t);
+      std::vector<double> dp(static_cast<size_t>(e));
+      double sum = 0, weighted = 0, inner = 0;
+      for (int64_t j = 0; j < k; ++j) {
+        const double chosen = p[size_t(ints(op.experts)[t * k + j])];
+        sum += chosen, weighted += chosen * dweights(t, j);
+      }
+      for (int64_t j = 0; j < k; ++j)
+        dp[size_t(ints(op.experts)[t * k + j])] =
+            op.normalize ? (dweights(t, j) - weighted / sum) / sum : dweights(t, j);
+      for (size_t i = 0; i < p.size(); ++i) {
+        dp[i] += scale * double(op.balance) * share * counts[i];
+        inner += p[i] * dp[i];
+        if (p[i] > 0) gained[size_t(at.entropy())] -= p[i] * std::log(p[i]);
+        gained[size_t(at.balance())] += share * counts[i] * p[i];
+      }
+      gained[size_t(at.squares())] += lse * lse;
+      for (size_t i = 0; i < p.size(); ++i)
+        dlogits(t, int64_t(i)) = p[i] * (dp[i] - inner + scale * double(op.z) * 2 * lse);
+    }
+  }
+  store(op.dlogits, dlogits);
+  if (!op.statistics) return;
+  for (size_t i = 0; i < gained.size(); ++i) op.statistics.as<double>()[i] += gained[i];
+}
+
+void ReferenceOps::run(const SortByExpert& op, void*) {
+  const int64_t k = op.experts.cols();
+  int32_t row = 0;
+  for (int64_t e = 0; e < op.expert_count(); ++e) {
+    op.offsets.as<int32_t>()[e] = row;
+    for (int64_t slot = 0; slot < op.experts.numel(); ++slot) {
+      if (checked("sort_by_expert.experts", ints(op.experts)[slot], op.expert_count()) != e) continue;
+      op.tokens.as<int32_t>()[row] = int32_t(slot / k);
+      op.slots.as<int32_t>()[row] = int32_t(slot);
+      op.rows.as<int32_t>()[slot] = row++;
+    }
+  }
+  op.offsets.as<int32_t>()[op.expert_count()] = row;
+}
+
+void ReferenceOps::run(const SumRows& op, void*) {
+  const Values x = load(op.x);  // [R, C]
+  Values y = op.add ? load(op.add) : zeros_like(op.y);
+  for (int64_t t = 0; t < y.rows; ++t)
+    for (int64_t j = 0; j < op.rows.cols(); ++j) {
+      const int32_t row = checked("sum_rows.rows", ints(op.rows)[t * op.rows.cols() + j], x.rows);
+      for (int64_t c = 0; c < y.cols; ++c) y(t, c) += x(row, c);
+    }
+  store(op.y, y);
+}
+
+void ReferenceOps::run(const WeightedSwigluFwd& op, void*) {
+  const Values gu = load(op.gu), weights = load(op.weights);
+  Values y = zeros_like(op.y);
+  for (int64_t r = 0; r < y.rows; ++r) {
+    const double weight = weights[checked("weighted_swiglu_fwd.slots", ints(op.slots)[r], weights.size())];
+    for (int64_t c = 0; c < y.cols; ++c) y(r, c) = weight * gu(r, c) * sigmoid(gu(r, c)) * gu(r, y.cols + c);
+  }
+  store(op.y, y);
+}
+
+void ReferenceOps::run(const WeightedSwigluBwd& op, void*) {
+  const Values dy = load(op.dy), gu = load(op.gu), weights = load(op.weights);
+  Values dgu = zeros_like(op.dgu), dweights = zeros_like(op.dweights), y = zeros_like(op.y);
+  for (int64_t r = 0; r < dy.rows; ++r) {
+    const int32_t slot = checked("weighted_swiglu_bwd.slots", ints(op.slots)[r], weights.size());
+    for (int64_t c = 0; c < dy.cols; ++c) {
+      const double gate = gu(r, c), up = gu(r, dy.cols + c), s = sigmoid(gate), d = weights[slot] * dy(r, c);
+      y(r, c) = weights[slot] * gate * s * up;
+      dweights[slot] += dy(r, c) * gate * s * up;
+      dgu(r, c) = d * up * s * (1 + gate * (1 - s));
+      dgu(r, dy.cols + c) = d * gate * s;
+    }
+  }
+  store(op.y, y);
+  store(op.dgu, dgu);
+  store(op.dweights, dweights);
+}
+
+void ReferenceOps::run(const GroupedGemm& op, void*) {
+  const int32_t* offsets = ints(op.offsets);
+  CHECK(offsets[0] == 0 && offsets[op.experts()] == op.rows(), "grouped_gemm.offsets: from ", offsets[0], " to ",
+        offsets[op.experts()], ", expected 0 to ", op.rows());
+  for (int64_t e = 0; e < op.experts(); ++e) {
+    CHECK(offsets[e] <= offsets[e + 1], "grouped_gemm.offsets: falling at expert ", e);
+    if (offsets[e] < offsets[e + 1]) run(op.of_expert(e, offsets[e], offsets[e + 1]), nullptr);
+  }
+}
+
+}  // namespace athanor

@@ -1,0 +1,239 @@
+// Cases of mixtures of experts: ties, experts without rows and with all of them, one token, sequences, and gradients.
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <numeric>
+
+#include "tests/ops/cases.h"
+
+namespace athanor {
+namespace {
+
+struct Sizes {
+  int64_t tokens, experts, chosen;
+};
+constexpr Sizes kSizes[] = {{1, 1, 1}, {1, 5, 2}, {6, 4, 4}, {33, 8, 2}, {70, 17, 3}, {130, 64, 8}};
+
+// The experts of each slot: all choices of a token differ. skewed: the first experts have nearly all rows.
+double expert_of(const Sizes& s, bool skewed, int64_t slot) {
+  const int64_t token = slot / s.chosen, choice = slot % s.chosen;
+  const int64_t first = skewed ? 0 : int64_t(random_bits(kCaseSeed, 5, uint64_t(token)) % uint64_t(s.experts));
+  return double((first + choice) % s.experts);
+}
+Init experts_of(const Sizes& s, bool skewed) {
+  return [=](uint64_t, int64_t i) { return expert_of(s, skewed, i); };
+}
+
+Init offsets_of(const Sizes& s, bool skewed) {
+  std::vector<double> rows(size_t(s.experts) + 1);
+  for (int64_t slot = 0; slot < s.tokens * s.chosen; ++slot) ++rows[size_t(expert_of(s, skewed, slot)) + 1];
+  std::partial_sum(rows.begin(), rows.end(), rows.begin());
+  return listed(rows);
+}
+
+// Numbers below n in another order; 7 and 11 divide no size of these cases.
+Init permuted(int64_t n) {
+  const int64_t step = n % 7 ? 7 : 11;
+  return [=](uint64_t, int64_t i) { return double((i * step + 3) % n); };
+}
+
+std::string name_of(const Sizes& s) { return cat(s.tokens, " tokens, ", s.chosen, " of ", s.experts); }
+
+RouteFwd route(const Sizes& s, bool normalize) {
+  return {.weights = tensor(DType::f32, {s.tokens, s.chosen}),
+          .experts = tensor(DType::i32, {s.tokens, s.chosen}),
+          .logits = tensor(DType::f32, {s.tokens, s.experts}),
+          .normalize = normalize};
+}
+
+RouteBwd route_gradient(const Sizes& s, bool normalize, DType dtype) {
+  return {.dlogits = tensor(dtype, {s.tokens, s.experts}),
+          .statistics = tensor(DType::f64, {RouterStatistics{s.experts}.size()}),
+          .dweights = tensor(DType::f32, {s.tokens, s.chosen}),
+          .logits = tensor(DType::f32, {s.tokens, s.experts}),
+          .experts = tensor(DType::i32, {s.tokens, s.chosen}),
+          .scale = tensor(DType::f32, {1}),
+          .sequence = s.tokens % 3 == 0 ? s.tokens / 3 : s.tokens,
+          .inv_count = 0.25f,
+          .balance = 0.3f,
+          .z = 0.2f,
+          .normalize = normalize};
+}
+
+void router(Examiner& examine) {
+  const Init ties = listed({1, 0.5, 1, 1, -2, 0.5, 3, 3, -30});
+  for (const Sizes& s : kSizes)
+    for (const bool normalize : {false, true}) {
+      const std::string name = cat(name_of(s), normalize ? " normalized" : "");
+      examine(OpCase<RouteFwd>{name, route(s, normalize)});
+      examine(OpCase<RouteFwd>{cat(name, " ties"), route(s, normalize), {{"logits", ties}}});
+      for (const DType dtype : kFloats)
+        for (const bool skewed : {false, true})
+          examine(OpCase<RouteBwd>{cat(name, " ", dtype, skewed ? " skewed" : ""),
+                                   route_gradient(s, normalize, dtype),
+                                   {{"experts", experts_of(s, skewed)}, {"scale", constant(0.5)}}});
+      RouteBwd uncounted = route_gradient(s, normalize, DType::f32);
+      uncounted.statistics = {};
+      uncounted.balance = uncounted.z = 0;
+      examine(OpCase<RouteBwd>{cat(name, " alone"), uncounted, {{"experts", experts_of(s, false)}}});
+    }
+}
+
+// Far from ties, so that moved logits choose the same experts. The losses of the router are of the logits alone.
+void router_gradients(Examiner& examine) {
+  constexpr Sizes kSmall{6, 5, 2};
+  const Init logits = [](uint64_t, int64_t i) { return 0.7 * double((i * 7 + i / 5 * 3) % 5) - 1; };
+  for (const bool normalize : {false, true}) {
+    OpCase<RouteFwd> fwd{"gradient", route(kSmall, normalize), {{"logits", logits}}};
+    std::vector<double> chosen;
+    for (int64_t t = 0; t < kSmall.tokens; ++t) {
+      std::vector<double> order(size_t(kSmall.experts));
+      std::iota(order.begin(), order.end(), 0);
+      std::ranges::stable_sort(order, std::greater{},
+                               [&](double e) { return logits(0, t * kSmall.experts + int64_t(e)); });
+      chosen.insert(chosen.end(), order.begin(), order.begin() + kSmall.chosen);
+    }
+    RouteBwd alone = route_gradient(kSmall, normalize, DType::f32);
+    alone.balance = alone.z = 0, alone.inv_count = 1;
+    examine.gradient(fwd, OpCase<RouteBwd>{"gradient", alone, {{"experts", listed(chosen)}, {"scale", constant(1)}}},
+                     {{"weights", "dweights"}}, {{"logits", "dlogits"}});
+    const RouteBwd losses = route_gradient(kSmall, normalize, DType::f32);
+    const OpCase<RouteBwd> bwd{
+        "losses",
+        losses,
+        {{"logits", logits}, {"experts", listed(chosen)}, {"scale", constant(2)}, {"dweights", constant(0)}}};
+    const auto loss = [&](const std::vector<double>& x) {
+      OpCase<RouteBwd> moved = bwd;
+      moved.values["logits"] = listed(x);
+      const auto results = examine.reference_results(moved);
+      const Result& r = result(results, "statistics");
+      std::vector<double> before(r.before.size() / sizeof(double)), after(before.size());
+      std::memcpy(before.data(), r.before.data(), r.before.size());
+      std::memcpy(after.data(), r.after.data(), r.after.size());
+      const RouterStatistics at{kSmall.experts};
+      const auto gained = [&](int64_t i) { return after[size_t(i)] - before[size_t(i)]; };
+      return 2 * double(losses.inv_count) *
+             (double(losses.balance) * gained(at.balance()) + double(losses.z) * gained(at.squares()));
+    };
+    examine.gradient_of(bwd, "dlogits", loss, "logits");
+  }
+}
+
+void rows_of_experts(Examiner& examine) {
+  for (const Sizes& s : kSizes)
+    for (const bool skewed : {false, true}) {
+      const int64_t rows = s.tokens * s.chosen;
+      const std::string name = cat(name_of(s), skewed ? " skewed" : "");
+      examine(OpCase<SortByExpert>{name,
+                                   {.offsets = tensor(DType::i32, {s.experts + 1}),
+                                    .tokens = tensor(DType::i32, {rows}),
+                                    .slots = tensor(DType::i32, {rows}),
+                                    .rows = tensor(DType::i32, {s.tokens, s.chosen}),
+                                    .experts = tensor(DType::i32, {s.tokens, s.chosen})},
+                                   {{"experts", experts_of(s, skewed)}},
+                                   true});
+      for (const DType dt : kFloats)
+        for (const int64_t cols : {1, 17, 80}) {
+          SumRows sum{.y = tensor(dt, {s.tokens, cols}),
+                      .x = tensor(dt, {rows, cols}),
+                      .rows = tensor(DType::i32, {s.tokens, s.chosen})};
+          const Values values{{"rows", permuted(rows)}};
+          if (!skewed) examine(OpCase<SumRows>{cat(name, " ", cols, " ", dt), sum, values});
+          sum.add = sum.y;
+          if (skewed) examine(OpCase<SumRows>{cat(name, " ", cols, " ", dt, " add"), sum, values});
+        }
+    }
+}
+
+void activations(Examiner& examine) {
+  for (const DType dt : kFloats)
+    for (const Sizes& s : {kSizes[0], kSizes[2], kSizes[3], kSizes[4]})
+      for (const int64_t f : {1, 17, 96}) {
+        const int64_t rows = s.tokens * s.chosen;
+        const Tensor y = tensor(dt, {rows, f}), gu = tensor(dt, {rows, 2 * f});
+        const Tensor weights = tensor(DType::f32, {s.tokens, s.chosen}), slots = tensor(DType::i32, {rows});
+        const WeightedSwigluFwd fwd{.y = y, .gu = gu, .weights = weights, .slots = slots};
+        const WeightedSwigluBwd bwd{
+            .dgu = gu, .dweights = weights, .y = y, .dy = y, .gu = gu, .weights = weights, .slots = slots};
+        const Values values{{"gu", normal(0, 2)}, {"slots", permuted(rows)}};
+        const std::string name = cat(name_of(s), " ", f, " ", dt);
+        examine(OpCase<WeightedSwigluFwd>{name, fwd, values});
+        examine(OpCase<WeightedSwigluBwd>{name, bwd, values});
+        examine(OpCase<WeightedSwigluBwd>{cat(name, " in place"), bwd, values, false, {{"dgu", "gu"}, {"y", "dy"}}});
+        if (dt == DType::f32 && s.tokens == 33 && f == 17)
+          examine.gradient(OpCase<WeightedSwigluFwd>{"gradient", fwd, values},
+                           OpCase<WeightedSwigluBwd>{"gradient", bwd, values}, {{"y", "dy"}},
+                           {{"gu", "dgu"}, {"weights", "dweights"}});
+      }
+}
+
+struct Layer {
+  int64_t outputs, inputs;
+};
+
+GroupedGemm product(const Sizes& s, const Layer& l, Grouped kind, DType dt, DType d) {
+  const int64_t rows = s.tokens * s.chosen;
+  const Tensor w = tensor(dt, {s.experts * l.outputs, l.inputs}), in = tensor(dt, {rows, l.inputs});
+  const Tensor out = tensor(dt, {rows, l.outputs}), offsets = tensor(DType::i32, {s.experts + 1});
+  GroupedGemm op{.d = {}, .a = {}, .b = {}, .offsets = offsets, .product = kind};
+  if (kind == Grouped::forward) op.d = out, op.a = in, op.b = w;
+  if (kind == Grouped::input_gradient) op.d = in, op.a = out, op.b = w;
+  if (kind == Grouped::weight_gradient) op.d = w, op.a = out, op.b = in;
+  op.d.dtype = d;
+  return op;
+}
+
+void products(Examiner& examine) {
+  constexpr const char* kNames[] = {"forward", "input gradient", "weight gradient"};
+  for (const Layer& l : {Layer{1, 1}, Layer{17, 40}, Layer{70, 130}})
+    for (const Sizes& s : {kSizes[1], kSizes[3], kSizes[4]})
+      for (const bool skewed : {false, true})
+        for (const Grouped kind : {Grouped::forward, Grouped::input_gradient, Grouped::weight_gradient})
+          for (const DType dt : {DType::f32, DType::bf16}) {
+            const std::string name = cat(kNames[int(kind)], " ", name_of(s), " ", l.outputs, "x", l.inputs, " ", dt,
+                                         skewed ? " skewed" : "");
+            const Values values{{"offsets", offsets_of(s, skewed)}};
+            const bool sums = kind == Grouped::weight_gradient;
+            examine(OpCase<GroupedGemm>{name, product(s, l, kind, dt, sums ? DType::f32 : dt), values});
+            if (sums && dt == DType::bf16)
+              examine(OpCase<GroupedGemm>{cat(name, " in bf16"), product(s, l, kind, dt, dt), values});
+            if (dt == DType::f32 && !sums) {
+              GroupedGemm rounded = product(s, l, kind, dt, dt);
+              rounded.tf32 = true;
+              examine(OpCase<GroupedGemm>{cat(name, " tf32"), rounded, values});
+            }
+          }
+  // Terms of sums and columns beyond the blocks of any cache.
+  for (const Grouped kind : {Grouped::forward, Grouped::input_gradient, Grouped::weight_gradient}) {
+    constexpr Sizes kWide{150, 3, 2};
+    const Values values{{"offsets", listed({0, 11, 11, 300})}};
+    const bool sums = kind == Grouped::weight_gradient;
+    for (const Layer& l : {Layer{40, 1300}, Layer{2100, 24}})
+      examine(OpCase<GroupedGemm>{cat(kNames[int(kind)], " wide ", l.outputs),
+                                  product(kWide, l, kind, DType::bf16, sums ? DType::f32 : DType::bf16), values});
+  }
+  constexpr Sizes kSmall{5, 3, 2};
+  const Layer layer{4, 3};
+  const Values values{{"offsets", listed({0, 4, 4, 10})}};
+  const OpCase<GroupedGemm> fwd{"gradient", product(kSmall, layer, Grouped::forward, DType::f32, DType::f32), values};
+  examine.gradient(fwd,
+                   OpCase<GroupedGemm>{"gradient of a",
+                                       product(kSmall, layer, Grouped::input_gradient, DType::f32, DType::f32), values},
+                   {{"d", "a"}}, {{"a", "d"}});
+  OpCase<GroupedGemm> of_weight{"gradient of b",
+                                product(kSmall, layer, Grouped::weight_gradient, DType::f32, DType::f32), values};
+  of_weight.values["b"] = [](uint64_t, int64_t i) { return normal()(stream_of("a"), i); };  // a of the forward product
+  examine.gradient(fwd, of_weight, {{"d", "a"}}, {{"b", "d"}});
+}
+
+}  // namespace
+
+void moe_cases(Examiner& examine) {
+  router(examine);
+  router_gradients(examine);
+  rows_of_experts(examine);
+  activations(examine);
+  products(examine);
+}
+
+}  // namespace athanor
