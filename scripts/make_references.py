@@ -33,9 +33,11 @@ BETAS = (0.9, 0.95)
 EPS = 1e-8
 WEIGHT_DECAY = 0.1  # matrices and embeddings; vectors have none
 CLIP_GRAD = 1.0
+ROUTER_GAP = 0.015
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
-# batch, time: shape of one step. norm_gain: factor of the weights of the last norm; it sets the sharpness of the loss, so
+# seed: of models with experts one with which the logits of every token's last chosen expert and of the next are ROUTER_GAP
+# apart in the first step, so that bf16 chooses the same experts. batch, time: shape of one step. norm_gain: factor of the weights of the last norm; it sets the sharpness of the loss, so
 # that some models are clipped at every step and others at none or some. packed: lengths of the documents of each row.
 CASES = {
     "gpt2": dict(
@@ -81,6 +83,28 @@ CASES = {
             vocab_size=71, hidden_size=32, intermediate_size=60, num_hidden_layers=3, num_attention_heads=4,
             num_key_value_heads=2, head_dim=8, max_position_embeddings=64, rms_norm_eps=1e-3, sliding_window=7,
             bos_token_id=1, eos_token_id=2, tie_word_embeddings=False)),
+    "mixtral": dict(
+        seed=123, batch=3, time=18, norm_gain=0.3,
+        config=transformers.MixtralConfig(
+            vocab_size=83, hidden_size=28, intermediate_size=22, num_hidden_layers=2, num_attention_heads=4,
+            num_key_value_heads=2, head_dim=8, max_position_embeddings=64, rms_norm_eps=1e-5, sliding_window=None,
+            num_local_experts=4, num_experts_per_tok=2, router_aux_loss_coef=0.0, bos_token_id=1, eos_token_id=2,
+            tie_word_embeddings=False)),
+    "qwen3_moe": dict(
+        seed=153, batch=3, time=20, norm_gain=0.25,
+        config=transformers.Qwen3MoeConfig(
+            vocab_size=79, hidden_size=32, intermediate_size=40, moe_intermediate_size=18, num_hidden_layers=2,
+            num_attention_heads=4, num_key_value_heads=2, head_dim=10, max_position_embeddings=64, rms_norm_eps=1e-6,
+            num_experts=7, num_experts_per_tok=3, norm_topk_prob=True, router_aux_loss_coef=0.0, bos_token_id=1,
+            eos_token_id=2, tie_word_embeddings=True,
+            rope_parameters=dict(rope_type="default", rope_theta=1000000.0))),
+    "olmoe": dict(
+        seed=381, batch=3, time=17, norm_gain=0.3,
+        config=transformers.OlmoeConfig(
+            vocab_size=73, hidden_size=24, intermediate_size=20, num_hidden_layers=2, num_attention_heads=3,
+            num_key_value_heads=3, max_position_embeddings=64, rms_norm_eps=1e-5, num_experts=5,
+            num_experts_per_tok=2, norm_topk_prob=False, router_aux_loss_coef=0.0, bos_token_id=1, eos_token_id=2,
+            pad_token_id=None, tie_word_embeddings=False)),
 }
 
 
@@ -94,6 +118,36 @@ def rotary_angles(self, x, position_ids):
     return angles.cos() * self.attention_scaling, angles.sin() * self.attention_scaling
 
 
+def route(self, x):
+    logits = F.linear(x.reshape(-1, self.hidden_dim), self.weight)
+    ordered = logits.detach().sort(descending=True).values
+    self.gap = (ordered[:, self.top_k - 1] - ordered[:, self.top_k]).min().item()
+    weights, chosen = torch.topk(torch.softmax(logits, dim=-1), self.top_k, dim=-1)
+    if getattr(self, "norm_topk_prob", True):  # Mixtral always divides
+        weights = weights / weights.sum(dim=-1, keepdim=True)
+    return logits, weights, chosen
+
+
+def as_stored(config, tensors):
+    """Tensors under the names of files, where each expert has tensors of its own."""
+    mixtral = config.model_type == "mixtral"
+    out = {}
+    for name, t in tensors.items():
+        if mixtral:
+            name = name.replace(".mlp.", ".block_sparse_moe.")
+        if name.endswith(".experts.gate_up_proj"):
+            for i, expert in enumerate(t):
+                gate, up = expert.chunk(2)
+                for kind, part in (("w1", gate), ("w3", up)) if mixtral else (("gate_proj", gate), ("up_proj", up)):
+                    out[name.replace("gate_up_proj", f"{i}.{kind}.weight")] = part
+        elif name.endswith(".experts.down_proj"):
+            for i, expert in enumerate(t):
+                out[name.replace("down_proj", f"{i}.{'w2' if mixtral else 'down_proj'}.weight")] = expert
+        else:
+            out[name] = t
+    return out
+
+
 def in_float64(model):
     """Turns a transformers model into one that computes in float64 throughout."""
     model = model.double()
@@ -102,13 +156,16 @@ def in_float64(model):
             module.forward = types.MethodType(rms_norm, module)
         elif hasattr(module, "inv_freq"):
             module.forward = types.MethodType(rotary_angles, module)
+        elif type(module).__name__.endswith("TopKRouter"):
+            module.forward = types.MethodType(route, module)
     return model
 
 
 def make_model(case):
     """A float32 model with random weights: none is 0 or 1, and attention is far from uniform."""
     torch.manual_seed(case["seed"])
-    model = transformers.AutoModelForCausalLM.from_config(case["config"], attn_implementation="sdpa").eval()
+    model = transformers.AutoModelForCausalLM.from_config(
+        case["config"], attn_implementation="sdpa", experts_implementation="eager").eval()
     generator = torch.Generator().manual_seed(case["seed"])
     last_norm = {id(p) for name, p in model.named_parameters() if name.split(".")[-2] in ("norm", "ln_f")}
     with torch.no_grad():
@@ -179,7 +236,14 @@ def make_optimizer(model):
 
 
 def gradients(model, prefix):
-    return {prefix + name: p.grad.clone() for name, p in model.named_parameters()}
+    stored = as_stored(model.config, {name: p.grad.clone() for name, p in model.named_parameters()})
+    return {prefix + name: grad for name, grad in stored.items()}
+
+
+def require_router_gap(model):
+    gap = min((module.gap for module in model.modules() if hasattr(module, "gap")), default=1)
+    if gap < ROUTER_GAP:
+        raise SystemExit(f"{model.config.model_type}: logits of experts are {gap:.4f} apart < {ROUTER_GAP}: take another seed")
 
 
 def train(model, case, tokens, targets):
@@ -192,6 +256,7 @@ def train(model, case, tokens, targets):
         logits, loss = forward(model, tokens[step], targets[step], document, position)
         loss.backward()
         if step == 0:
+            require_router_gap(model)
             out["logits"] = logits.detach()
             out.update(gradients(model, "grad."))
         losses.append(loss.detach())
@@ -199,7 +264,8 @@ def train(model, case, tokens, targets):
         optimizer.step()
     out["losses"] = torch.stack(losses)
     out["grad_norms"] = torch.stack(norms)
-    out.update({"final." + name: p.detach().clone() for name, p in model.named_parameters()})
+    final = as_stored(model.config, {name: p.detach().clone() for name, p in model.named_parameters()})
+    out.update({"final." + name: p for name, p in final.items()})
     return out
 
 
@@ -227,7 +293,8 @@ def self_check(folder, case, tokens, targets, reference):
     """Compares the stored files with untouched transformers models in float32; returns the largest differences."""
     def fresh():
         return transformers.AutoModelForCausalLM.from_pretrained(
-            folder, attn_implementation="eager", dtype=torch.float32, local_files_only=True).eval()
+            folder, attn_implementation="eager", experts_implementation="eager", dtype=torch.float32,
+            local_files_only=True).eval()
 
     model = fresh()
     logits = model(input_ids=tokens[0], use_cache=False).logits
@@ -240,14 +307,15 @@ def self_check(folder, case, tokens, targets, reference):
         loss = F.cross_entropy(logits.flatten(0, 1), targets[step].flatten())
         loss.backward()
         if step == 0:
-            worst["grad"] = max((p.grad - reference["grad." + name]).abs().max().item()
-                                for name, p in model.named_parameters())
+            worst["grad"] = max((grad - reference["grad." + name]).abs().max().item()
+                                for name, grad in gradients(model, "").items())
         losses.append(loss.detach())
         torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP_GRAD)
         optimizer.step()
     worst["losses"] = (torch.stack(losses) - reference["losses"]).abs().max().item()
-    worst["final"] = max((p.detach() - reference["final." + name])[determined(name, p)].abs().max().item()
-                         for name, p in model.named_parameters())
+    final = as_stored(model.config, {name: p.detach() for name, p in model.named_parameters()})
+    worst["final"] = max((p - reference["final." + name])[determined(name, p)].abs().max().item()
+                         for name, p in final.items())
     if "packed" in case:
         model, flat = fresh(), reference["packed.logits"].flatten(0, 1)
         worst["packed.logits"] = max(
