@@ -78,6 +78,12 @@ CASES = {
     "qwen3-untied-yarn": (wide(QWEN3, head_dim=22, tie_word_embeddings=False,
                                rope_parameters=yarn(mscale=1.1, mscale_all_dim=0.7)), torch.float32, "25KB"),
     "mistral-window": (wide(MISTRAL, sliding_window=7, tie_word_embeddings=False, head_dim=8), torch.bfloat16, "1GB"),
+    "mixtral-shards": (wide(transformers.MixtralConfig, sliding_window=None, tie_word_embeddings=False, head_dim=12,
+                            num_local_experts=4, num_experts_per_tok=2), torch.float32, "30KB"),
+    "qwen3-moe": (wide(transformers.Qwen3MoeConfig, head_dim=14, moe_intermediate_size=20, num_experts=6,
+                       num_experts_per_tok=3, norm_topk_prob=True), torch.bfloat16, "1GB"),
+    "olmoe": (wide(transformers.OlmoeConfig, num_key_value_heads=4, num_experts=5, num_experts_per_tok=2,
+                   tie_word_embeddings=False), torch.float16, "1GB"),
     "mistral-full": (wide(MISTRAL, sliding_window=None, tie_word_embeddings=False, head_dim=12), torch.float16, "1GB"),
 }
 

@@ -20,6 +20,11 @@ inline ModelConfig tiny_model(ModelType type, const TinySizes& s) {
   m.head_dim = s.hidden / s.heads;
   m.intermediate_size = s.intermediate;
   m.max_position_embeddings = s.positions;
+  if (!has_experts(type)) return m;
+  m.num_experts = 5, m.num_experts_per_tok = 2;
+  m.moe_intermediate_size = s.intermediate;
+  m.router_z_loss_coef = 0.01;
+  if (type == ModelType::olmoe) m.num_key_value_heads = s.heads;
   return m;
 }
 

@@ -167,8 +167,8 @@ void add_export(Cli& cli) {
   verb.add_option("out", args->to, "new folder (hf) or file (gguf)").required();
   verb.add_option(
           "--format", args->format,
-          "hf: a folder that transformers opens; gguf: a file for llama.cpp (gpt2, llama, mistral, qwen2, qwen3); "
-          "compressed-tensors, gptq: folders with quantized linear layers for vLLM and transformers (not gpt2)")
+          "hf: a folder that transformers opens; gguf: a file for llama.cpp; compressed-tensors, gptq: folders with "
+          "quantized linear layers for vLLM and transformers (not gpt2, nor models with experts)")
       .show_default()
       .check(one_of({"hf", "gguf", "compressed-tensors", "gptq"}));
   verb.add_flag("--average,--ema", args->averages,

@@ -4,8 +4,10 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "base/error.h"
 #include "base/log.h"
 #include "command/machine.h"
+#include "config/choices.h"
 #include "infer/calibrate.h"
 #include "infer/compare_models.h"
 #include "metrics/format.h"
@@ -82,6 +84,10 @@ void print_table(const ModelDifference& d, int64_t bytes, const ModelFolder& ori
 
 Importance calibrate(const ModelFolder& model, const CalibrationArgs& args, int64_t threads) {
   if (args.data.empty()) return {};
+  if (has_experts(model.config().model_type))
+    throw Error(cat("export: --calibrate does not see what experts read, which ", name_of(model.config().model_type),
+                    " has; leave it out"),
+                Exit::usage);
   const Config config = config_for(model, args.data, threads);
   const Dataset data = open_dataset(config.valid_data, config);
   Machine machine(config);

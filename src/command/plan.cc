@@ -138,6 +138,12 @@ Exit plan(const PlanArgs& args) {
   std::printf("%s\n", place.title().c_str());
   std::printf("parameters        %s (%lld)\n", format_count(double(params.parameter_count())).c_str(),
               static_cast<long long>(params.parameter_count()));
+  if (config.model.num_experts > 0)
+    std::printf("active parameters %s (%lld): a token meets %lld of %lld experts\n",
+                format_count(double(active_parameter_count(config.model))).c_str(),
+                static_cast<long long>(active_parameter_count(config.model)),
+                static_cast<long long>(config.model.num_experts_per_tok),
+                static_cast<long long>(config.model.num_experts));
   std::printf("FLOP per token    %s causal, %s full count\n", format_count(flops.causal).c_str(),
               format_count(flops.full).c_str());
   std::printf("FLOP per step     %s over %s tokens\n", format_count(flops.causal * tokens).c_str(),

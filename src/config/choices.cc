@@ -6,7 +6,8 @@
 namespace athanor {
 namespace {
 
-constexpr std::string_view kModelTypes[] = {"gpt2", "llama", "qwen2", "qwen3", "mistral"};
+constexpr std::string_view kModelTypes[] = {"gpt2",    "llama",   "qwen2",     "qwen3",
+                                            "mistral", "mixtral", "qwen3_moe", "olmoe"};
 constexpr std::string_view kRopeTypes[] = {"none", "linear", "llama3", "yarn"};
 constexpr std::string_view kDevices[] = {"auto", "cpu", "cuda"};
 constexpr std::string_view kCpuGemms[] = {"builtin", "onednn"};

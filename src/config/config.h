@@ -187,6 +187,7 @@ struct Config {
   int64_t log_interval = 10;  // steps
   bool log_noise_scale = false;
   int64_t log_quantization_interval = 0;  // steps; 0 = never
+  int64_t log_routing_interval = 100;     // steps; 0 = never
   bool tensorboard = true;
   bool log_jsonl = true;
   Progress progress = Progress::automatic;

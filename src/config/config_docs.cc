@@ -102,9 +102,11 @@ std::string config_reference() {
       "must\n"
       "have it. Where a *file* of its own leaves a key out, the default is that of transformers' configuration class, "
       "with\n"
-      "a note: `rms_norm_eps` 1e-6, Mistral's `sliding_window` 4096, Qwen3's `head_dim` 128, and the windows of Qwen2 "
-      "and\n"
-      "Qwen3 are off unless `use_sliding_window` is true. A `model` object has the defaults of this table.\n\n",
+      "a note: `rms_norm_eps` 1e-6, Mistral's `sliding_window` 4096, Qwen3's `head_dim` 128, Mixtral's `rope_theta` "
+      "1e6, "
+      "and the windows of Qwen2,\nQwen3 and Qwen3-MoE are off unless `use_sliding_window` is true. A `model` object "
+      "has the defaults of "
+      "this table.\n\n",
       table(model_fields()));
   text += cat("\n### Keys of model.rope_scaling\n\n`\"type\"` is read as `rope_type`, `\"default\"` as `none`.\n\n",
               table(rope_scaling_fields()));

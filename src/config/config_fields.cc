@@ -410,6 +410,9 @@ Fields report_group() {
       number("log_quantization_interval", &Config::log_quantization_interval, at_least(0), free, "steps",
              "8 bits: steps between records in metrics.jsonl of what each linear layer lost by rounding to codes: "
              "values that saturate or underflow, the largest; changes no bit of the run; 0 = never"),
+      number("log_routing_interval", &Config::log_routing_interval, at_least(0), free, "steps",
+             "experts: steps between records in metrics.jsonl of each layer's router: shares of the most and the least "
+             "chosen expert, experts that no token chose, entropy; changes no bit of the run; 0 = never"),
       option("tensorboard", &Config::tensorboard, free, "write TensorBoard event files to the run folder"),
       option("log_jsonl", &Config::log_jsonl, free, "write metrics.jsonl, one record a step, to the run folder")
           .developer(),

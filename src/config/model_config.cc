@@ -13,8 +13,9 @@ namespace {
 
 constexpr double kMaxParameters = 1125899906842624.0;  // 2^50: offsets in bytes stay far from 2^63
 
+// experts: of each layer, that count.
 template <class N>
-N count_parameters(const ModelConfig& m) {
+N count_parameters(const ModelConfig& m, int64_t experts) {
   const N vocab = N(m.vocab_size), hidden = N(m.hidden_size), ffn = N(m.intermediate_size);
   const N queries = N(m.num_attention_heads) * N(m.head_dim), keys = N(m.num_key_value_heads) * N(m.head_dim);
   const bool gpt2 = m.model_type == ModelType::gpt2;
@@ -23,10 +24,13 @@ N count_parameters(const ModelConfig& m) {
   if (gpt2) embeddings += N(m.max_position_embeddings) * hidden;
   N block = hidden * (queries + keys + keys) + queries * hidden;
   if (m.attention_bias) block += queries + keys + keys;
-  if (m.qk_norm) block += N(m.head_dim) + N(m.head_dim);
+  if (m.qk_norm) block += m.model_type == ModelType::olmoe ? queries + keys : N(m.head_dim) + N(m.head_dim);
   const N norm = gpt2 ? hidden + hidden : hidden;  // gpt2's LayerNorm has a bias
   block += norm + norm;
-  block += gpt2 ? hidden * ffn + ffn + ffn * hidden + hidden : hidden * ffn + hidden * ffn + ffn * hidden;
+  if (has_experts(m.model_type))
+    block += N(m.num_experts) * hidden + N(experts) * (N(3) * hidden * N(m.moe_intermediate_size));
+  else
+    block += gpt2 ? hidden * ffn + ffn + ffn * hidden + hidden : hidden * ffn + hidden * ffn + ffn * hidden;
   if (gpt2) block += hidden;  // bias of the attention's output
   return embeddings + N(m.num_hidden_layers) * block + norm;
 }
@@ -66,12 +70,40 @@ void validate_family(const ModelConfig& m, std::string_view where) {
   };
   fixed("attention_bias", m.attention_bias, family.attention_bias);
   fixed("qk_norm", m.qk_norm, family.qk_norm);
-  const bool windows = m.model_type != ModelType::gpt2 && m.model_type != ModelType::llama;
+  const bool windows =
+      m.model_type != ModelType::gpt2 && m.model_type != ModelType::llama && m.model_type != ModelType::olmoe;
   require(windows || m.sliding_window == 0, where, "sliding_window", name_of(m.model_type), " has none, got ",
-          m.sliding_window, "; mistral, qwen2 and qwen3 have one");
+          m.sliding_window, "; mistral, mixtral, qwen2, qwen3 and qwen3_moe have one");
   if (m.model_type != ModelType::gpt2) return;
   require(m.rope_theta == family.rope_theta, where, "rope_theta", "gpt2 has no rotary embeddings");
   require(m.rope_scaling.rope_type == RopeType::none, where, "rope_scaling", "gpt2 has no rotary embeddings");
+}
+
+void validate_experts(const ModelConfig& m, std::string_view where) {
+  if (!has_experts(m.model_type)) {
+    require(m.num_experts == 0, where, "num_experts", name_of(m.model_type), " has no experts, got ", m.num_experts,
+            "; mixtral, qwen3_moe and olmoe have some");
+    for (const auto& [key, value] : {std::pair{"num_experts_per_tok", double(m.num_experts_per_tok)},
+                                     {"moe_intermediate_size", double(m.moe_intermediate_size)},
+                                     {"router_aux_loss_coef", m.router_aux_loss_coef},
+                                     {"router_z_loss_coef", m.router_z_loss_coef}})
+      require(value == 0, where, key, name_of(m.model_type), " has no experts, got ", value, "; leave it out");
+    require(!m.norm_topk_prob, where, "norm_topk_prob", name_of(m.model_type), " has no experts, got true");
+    return;
+  }
+  require(m.num_experts > 0, where, "num_experts", "is required for ", name_of(m.model_type),
+          " (also accepted as num_local_experts)");
+  require(m.num_experts_per_tok > 0 && m.num_experts_per_tok <= m.num_experts, where, "num_experts_per_tok",
+          "expected 1 to num_experts, ", m.num_experts, ", got ", m.num_experts_per_tok);
+  require(m.model_type != ModelType::mixtral || m.norm_topk_prob, where, "norm_topk_prob",
+          "mixtral has true, got false; choose another model_type");
+  const bool own_width = m.model_type == ModelType::qwen3_moe;
+  require(own_width || m.moe_intermediate_size == m.intermediate_size, where, "moe_intermediate_size",
+          name_of(m.model_type), " has experts of intermediate_size ", m.intermediate_size, ", got ",
+          m.moe_intermediate_size, "; leave it out");
+  require(m.model_type != ModelType::olmoe || m.num_key_value_heads == m.num_attention_heads, where,
+          "num_key_value_heads", "olmoe has as many as num_attention_heads, ", m.num_attention_heads, ", got ",
+          m.num_key_value_heads);
 }
 
 void validate_scaling(const ModelConfig& m, std::string_view where) {
@@ -127,6 +159,20 @@ void add_gpt2_keys(const ModelConfig& m, Json& out) {
   for (auto key : {"attn_pdrop", "embd_pdrop", "resid_pdrop"}) out.set(key, Json::of(0.0));
 }
 
+void add_expert_keys(const ModelConfig& m, Json& out) {
+  const bool mixtral = m.model_type == ModelType::mixtral;
+  out.set(mixtral ? "num_local_experts" : "num_experts", Json::of(m.num_experts));
+  out.set("num_experts_per_tok", Json::of(m.num_experts_per_tok));
+  if (!mixtral) out.set("norm_topk_prob", Json::of(m.norm_topk_prob));
+  out.set("router_aux_loss_coef", Json::of(m.router_aux_loss_coef));
+  if (m.router_z_loss_coef > 0) out.set("router_z_loss_coef", Json::of(m.router_z_loss_coef));
+  out.set("output_router_logits", Json::of(false));
+  if (m.model_type != ModelType::qwen3_moe) return;
+  out.set("moe_intermediate_size", Json::of(m.moe_intermediate_size));
+  out.set("decoder_sparse_step", Json::of(int64_t{1}));
+  out.set("mlp_only_layers", Json::array());
+}
+
 void add_llama_keys(const ModelConfig& m, Json& out) {
   out.set("hidden_size", Json::of(m.hidden_size));
   out.set("intermediate_size", Json::of(m.intermediate_size));
@@ -142,12 +188,13 @@ void add_llama_keys(const ModelConfig& m, Json& out) {
   out.set("rope_scaling", m.rope_scaling.rope_type == RopeType::none ? Json() : scaling_json(m, false));
   out.set("rope_parameters", scaling_json(m, true));
   out.set("attention_dropout", Json::of(0.0));
-  const bool qwen = m.model_type == ModelType::qwen2 || m.model_type == ModelType::qwen3;
-  if (m.model_type == ModelType::llama || m.model_type == ModelType::qwen3) {
+  const ModelType type = m.model_type;
+  const bool qwen = type == ModelType::qwen2 || type == ModelType::qwen3 || type == ModelType::qwen3_moe;
+  if (type != ModelType::qwen2 && type != ModelType::mistral && type != ModelType::mixtral)
     out.set("attention_bias", Json::of(m.attention_bias));
-  }
-  if (m.model_type == ModelType::llama) out.set("mlp_bias", Json::of(false));
-  if (m.model_type == ModelType::llama) return;
+  if (has_experts(type)) add_expert_keys(m, out);
+  if (type == ModelType::llama) out.set("mlp_bias", Json::of(false));
+  if (type == ModelType::llama || type == ModelType::olmoe) return;
   out.set("sliding_window", m.sliding_window > 0 ? Json::of(m.sliding_window) : Json());
   if (!qwen) return;
   out.set("use_sliding_window", Json::of(m.sliding_window > 0));
@@ -166,17 +213,30 @@ std::string_view architecture(ModelType type) {
       return "Qwen3ForCausalLM";
     case ModelType::mistral:
       return "MistralForCausalLM";
+    case ModelType::mixtral:
+      return "MixtralForCausalLM";
+    case ModelType::qwen3_moe:
+      return "Qwen3MoeForCausalLM";
+    case ModelType::olmoe:
+      return "OlmoeForCausalLM";
   }
   return "";
 }
 
 }  // namespace
 
+bool has_experts(ModelType type) {
+  return type == ModelType::mixtral || type == ModelType::qwen3_moe || type == ModelType::olmoe;
+}
+
 ModelConfig model_defaults(ModelType type) {
   ModelConfig m;
   m.model_type = type;
   m.attention_bias = type == ModelType::gpt2 || type == ModelType::qwen2;
-  m.qk_norm = type == ModelType::qwen3;
+  m.qk_norm = type == ModelType::qwen3 || type == ModelType::qwen3_moe || type == ModelType::olmoe;
+  m.norm_topk_prob = type == ModelType::mixtral;
+  // transformers' defaults
+  if (has_experts(type)) m.router_aux_loss_coef = type == ModelType::olmoe ? 0.01 : 0.001;
   m.tie_word_embeddings = type == ModelType::gpt2;
   return m;
 }
@@ -187,6 +247,11 @@ void complete(ModelConfig& m) {
     m.head_dim = m.hidden_size / m.num_attention_heads;
   }
   if (m.intermediate_size == 0 && m.model_type == ModelType::gpt2) m.intermediate_size = 4 * m.hidden_size;
+  if (!has_experts(m.model_type)) return;
+  if (m.moe_intermediate_size == 0 && m.model_type != ModelType::qwen3_moe)
+    m.moe_intermediate_size = m.intermediate_size;
+  // Of layers without experts, which this program's qwen3_moe has none of.
+  if (m.intermediate_size == 0) m.intermediate_size = m.moe_intermediate_size;
 }
 
 void validate(const ModelConfig& m, std::string_view where) {
@@ -197,20 +262,25 @@ void validate(const ModelConfig& m, std::string_view where) {
   require_size(where, "num_key_value_heads", m.num_key_value_heads);
   require(m.head_dim > 0, where, "head_dim", "hidden_size ", m.hidden_size,
           " is not a multiple of num_attention_heads ", m.num_attention_heads, "; change one of them or give head_dim");
-  require(m.intermediate_size > 0, where, "intermediate_size", "is required for ", name_of(m.model_type));
+  require(m.intermediate_size > 0, where,
+          m.model_type == ModelType::qwen3_moe ? "moe_intermediate_size" : "intermediate_size", "is required for ",
+          name_of(m.model_type));
+  require(m.model_type != ModelType::qwen3_moe || m.moe_intermediate_size > 0, where, "moe_intermediate_size",
+          "is required for qwen3_moe");
   require_size(where, "max_position_embeddings", m.max_position_embeddings);
   require(m.norm_eps > 0.0 && m.rope_theta > 1.0 && m.initializer_range > 0.0, where, "norm_eps", "norm_eps ",
           m.norm_eps, ", rope_theta ", m.rope_theta, " and initializer_range ", m.initializer_range,
           " must be positive");
   validate_heads(m, where);
   validate_family(m, where);
+  validate_experts(m, where);
   validate_scaling(m, where);
   require(m.sliding_window >= 0, where, "sliding_window", "expected 0 or more, got ", m.sliding_window);
   require(m.bos_token_id < m.vocab_size, where, "bos_token_id", m.bos_token_id, " is not below vocab_size ",
           m.vocab_size);
   require(m.eos_token_id < m.vocab_size, where, "eos_token_id", m.eos_token_id, " is not below vocab_size ",
           m.vocab_size);
-  const double parameters = count_parameters<double>(m);
+  const double parameters = count_parameters<double>(m, m.num_experts);
   require(parameters <= kMaxParameters, where, "hidden_size", "these sizes make ", parameters,
           " parameters; the limit is ", kMaxParameters);
 }
@@ -223,7 +293,8 @@ double attention_factor(const RopeScaling& r) {
   return r.mscale > 0 && r.mscale_all_dim > 0 ? scale(r.mscale) / scale(r.mscale_all_dim) : scale(1);
 }
 
-int64_t parameter_count(const ModelConfig& m) { return count_parameters<int64_t>(m); }
+int64_t parameter_count(const ModelConfig& m) { return count_parameters<int64_t>(m, m.num_experts); }
+int64_t active_parameter_count(const ModelConfig& m) { return count_parameters<int64_t>(m, m.num_experts_per_tok); }
 
 std::string hf_config_json(const ModelConfig& m, const char* torch_dtype, const std::string& quantization) {
   Json out = Json::object(), architectures = Json::array();

@@ -7,7 +7,7 @@
 
 namespace athanor {
 
-enum class ModelType { gpt2, llama, qwen2, qwen3, mistral };
+enum class ModelType { gpt2, llama, qwen2, qwen3, mistral, mixtral, qwen3_moe, olmoe };
 enum class RopeType { none, linear, llama3, yarn };
 
 // Stretching of rotary embeddings to longer contexts.
@@ -48,6 +48,12 @@ struct ModelConfig {
   bool tie_word_embeddings = false;    // the output head is the token embedding
   double final_logit_softcapping = 0;  // logits become this * tanh(logits / this) [Gemma 2, 2024]; 0 = off
   double initializer_range = 0.02;     // standard deviation of initial weights
+  int64_t num_experts = 0;             // E: feed-forward layers beside each other; 0: one, without a router
+  int64_t num_experts_per_tok = 0;     // k: experts that each token passes
+  int64_t moe_intermediate_size = 0;   // F of an expert; 0 until complete(): intermediate_size
+  bool norm_topk_prob = false;         // the weights of a token's experts are divided by their sum
+  double router_aux_loss_coef = 0;     // factor of the balance loss (ops/moe.h)
+  double router_z_loss_coef = 0;       // factor of the router's z-loss
   double mup_width = 1;                // hidden_size / Config::mup_base_width; initial weights follow it
   int64_t bos_token_id = -1;           // -1 = none
   int64_t eos_token_id = -1;           // -1 = none
@@ -55,6 +61,9 @@ struct ModelConfig {
 
 // An empty shape with the family's own values set: attention_bias, qk_norm, tie_word_embeddings.
 ModelConfig model_defaults(ModelType);
+
+// Whether the family has experts.
+bool has_experts(ModelType);
 
 // Fills num_key_value_heads, head_dim and intermediate_size where they are 0.
 void complete(ModelConfig&);
@@ -64,6 +73,8 @@ void validate(const ModelConfig&, std::string_view where = "model");
 
 // Trained values, a tied head counted once.
 int64_t parameter_count(const ModelConfig&);
+// Those that a token meets: of experts the chosen ones alone.
+int64_t active_parameter_count(const ModelConfig&);
 
 // A config.json that transformers 4 and 5 open. torch_dtype: "float32", "bfloat16" or "float16".
 // quantization: "quantization_config", a JSON object; empty: none.

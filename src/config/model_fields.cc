@@ -160,12 +160,14 @@ std::vector<Field<ModelConfig>> model_fields() {
              "stretching of rotary embeddings; also accepted as rope_parameters")
           .unset_is("null"),
       number("sliding_window", &M::sliding_window, between(0, kMaxTokenId), refused, "tokens",
-             "tokens that a position sees, itself included (mistral, qwen2, qwen3); null or 0 = all before it")
+             "tokens that a position sees, itself included (mistral, mixtral, qwen2, qwen3, qwen3_moe); null or 0 = "
+             "all before it")
           .or_word("null", 0),
       option("attention_bias", &M::attention_bias, refused, "bias on Q, K and V; each family has one value")
           .unset_is("gpt2, qwen2: true"),
-      option("qk_norm", &M::qk_norm, refused, "RMSNorm on each head's Q and K; each family has one value")
-          .unset_is("qwen3: true"),
+      option("qk_norm", &M::qk_norm, refused,
+             "RMSNorm on each head's Q and K, of olmoe on all heads together; each family has one value")
+          .unset_is("qwen3, qwen3_moe, olmoe: true"),
       option("tie_word_embeddings", &M::tie_word_embeddings, refused, "the output head is the token embedding")
           .unset_is("gpt2: true; others: false"),
       number("final_logit_softcapping", &M::final_logit_softcapping, between(0, 1e6), refused, "",
@@ -173,6 +175,26 @@ std::vector<Field<ModelConfig>> model_fields() {
           .or_word("null", 0),
       number("initializer_range", &M::initializer_range, Range{.low = 0, .high = 100, .open_low = true}, refused, "",
              "standard deviation of initial weights"),
+      number("num_experts", &M::num_experts, between(0, 4096), refused, "",
+             "mixtral, qwen3_moe, olmoe: feed-forward layers beside each other in each block; null or 0 = no experts")
+          .or_word("null", 0)
+          .synonym({"num_local_experts"}),
+      number("num_experts_per_tok", &M::num_experts_per_tok, between(0, 4096), refused, "",
+             "experts that each token passes, those with the largest logits of the router")
+          .or_word("null", 0),
+      number("moe_intermediate_size", &M::moe_intermediate_size, between(0, 1 << 24), refused, "", "width of an expert")
+          .or_word("null", 0)
+          .unset_is("qwen3_moe: required; mixtral, olmoe: intermediate_size"),
+      option("norm_topk_prob", &M::norm_topk_prob, refused,
+             "the weights of a token's experts are divided by their sum; mixtral always")
+          .unset_is("mixtral: true; others: false"),
+      number("router_aux_loss_coef", &M::router_aux_loss_coef, between(0, 1e3), refused, "",
+             "factor of the loss that balances experts: E / (k T^2) sum_i c_i sum_t p_ti over each sequence and layer, "
+             "1 where all experts have equal shares; 0 = off")
+          .unset_is("olmoe: 0.01; mixtral, qwen3_moe: 0.001"),
+      number("router_z_loss_coef", &M::router_z_loss_coef, between(0, 1e3), refused, "",
+             "factor of the squared logarithm of the sum of the router's exponentials, mean over tokens, of each "
+             "layer; 0 = off"),
       number("bos_token_id", &M::bos_token_id, between(-1, kMaxTokenId), refused, "token",
              "begins a text; null or -1 = none")
           .or_word("null", -1),

@@ -36,6 +36,7 @@ constexpr std::string_view kWritten[] = {"_name_or_path",
                                          "summary_first_dropout",
                                          "output_past",
                                          "gradient_checkpointing",
+                                         "output_router_logits",
                                          "_attn_implementation_autoset"};
 
 // Keys of published files that other programs read, or nobody: skipped with one note.
@@ -75,9 +76,11 @@ constexpr OnlyValues kOnly[] = {
     {"resid_pdrop", "0", "dropout is not supported"},
     {"attention_dropout", "0", "dropout is not supported"},
     {"hidden_dropout", "0", "dropout is not supported"},
-    {"num_local_experts", "0 null", "there is no mixture of experts"},
-    {"num_experts", "0 null", "there is no mixture of experts"},
-    {"n_routed_experts", "0 null", "there is no mixture of experts"},
+    {"n_routed_experts", "0 null", "the families with experts are mixtral, qwen3_moe and olmoe"},
+    {"decoder_sparse_step", "1", "all layers have experts"},
+    {"mlp_only_layers", "[] null", "all layers have experts"},
+    {"router_jitter_noise", "0", "the router adds no noise"},
+    {"clip_qkv", "null", "queries, keys and values are not clipped"},
     {"activation_function", "\"gelu_new\" \"gelu_pytorch_tanh\"", "gpt2 has the tanh form of GELU", Of::gpt2},
     {"hidden_act", "\"gelu_new\" \"gelu_pytorch_tanh\"", "gpt2 has the tanh form of GELU", Of::gpt2},
     {"mlp_bias", "true", "gpt2 has biases in feed-forward layers", Of::gpt2},
@@ -181,6 +184,38 @@ constexpr PublishedDefault kDefaults[] = {
     {qwen3, "head_dim", "128"},
     {qwen3, "max_position_embeddings", "32768"},
     {qwen3, "norm_eps", "1e-06"},
+    {mixtral, "vocab_size", "32000"},
+    {mixtral, "hidden_size", "4096"},
+    {mixtral, "intermediate_size", "14336"},
+    {mixtral, "num_hidden_layers", "32"},
+    {mixtral, "num_attention_heads", "32"},
+    {mixtral, "num_key_value_heads", "8"},
+    {mixtral, "max_position_embeddings", "131072"},
+    {mixtral, "rope_theta", "1000000.0"},
+    {mixtral, "bos_token_id", "1"},
+    {mixtral, "eos_token_id", "2"},
+    {mixtral, "num_experts", "8"},
+    {mixtral, "num_experts_per_tok", "2"},
+    {qwen3_moe, "vocab_size", "151936"},
+    {qwen3_moe, "hidden_size", "2048"},
+    {qwen3_moe, "intermediate_size", "6144"},
+    {qwen3_moe, "num_hidden_layers", "24"},
+    {qwen3_moe, "num_attention_heads", "32"},
+    {qwen3_moe, "num_key_value_heads", "4"},
+    {qwen3_moe, "max_position_embeddings", "32768"},
+    {qwen3_moe, "norm_eps", "1e-06"},
+    {qwen3_moe, "num_experts", "128"},
+    {qwen3_moe, "num_experts_per_tok", "8"},
+    {qwen3_moe, "moe_intermediate_size", "768"},
+    {olmoe, "vocab_size", "50304"},
+    {olmoe, "hidden_size", "2048"},
+    {olmoe, "intermediate_size", "2048"},
+    {olmoe, "num_hidden_layers", "16"},
+    {olmoe, "num_attention_heads", "16"},
+    {olmoe, "max_position_embeddings", "4096"},
+    {olmoe, "eos_token_id", "50279"},
+    {olmoe, "num_experts", "64"},
+    {olmoe, "num_experts_per_tok", "8"},
 };
 constexpr int64_t kWindowOfQwen = 4096, kFirstLayerWithWindow = 28;  // defaults where the switch is true
 
@@ -190,8 +225,9 @@ bool gives(const Json& model, const std::vector<Field<ModelConfig>>& fields, std
   return std::ranges::any_of(model.keys, [&](const std::string& k) { return find_field(fields, k) == option; });
 }
 
-// Published files of qwen2 and qwen3 name a window that only their switch turns on.
-void default_window(Json& model, const std::string& path, Notices notices) {
+// Published files of qwen2, qwen3 and qwen3_moe name a window that only their switch turns on. Versions of qwen3_moe's
+// class differ in which layers have it: there a file must say so.
+void default_window(Json& model, const std::string& path, ModelType family, Notices notices) {
   const Json* window = model.find("sliding_window");
   const Json* on = model.find("use_sliding_window");
   const bool silent = !on || on->is(Json::Kind::null);
@@ -201,7 +237,8 @@ void default_window(Json& model, const std::string& path, Notices notices) {
   if (silent) model.set("use_sliding_window", Json::of(false));
   if (silent || !on->boolean) return;
   if (!window) model.set("sliding_window", Json::of(kWindowOfQwen));
-  if (!model.find("max_window_layers")) model.set("max_window_layers", Json::of(kFirstLayerWithWindow));
+  if (family != qwen3_moe && !model.find("max_window_layers"))
+    model.set("max_window_layers", Json::of(kFirstLayerWithWindow));
 }
 
 // [transformers 5, modeling_rope_utils.py]: a missing original context is max_position_embeddings; what only has a
@@ -299,7 +336,7 @@ void adopt_published(Json& model, const std::string& path, Notices notices) {
   if (!filled.empty() && notices)
     notices->push_back(cat(model.where, ": ", path, ": what the file does not give is that of transformers' ",
                            name_of(family), ": ", filled));
-  if (family == qwen2 || family == qwen3) default_window(model, path, notices);
+  if (family == qwen2 || family == qwen3 || family == qwen3_moe) default_window(model, path, family, notices);
   default_scaling(model, path);
 }
 

@@ -304,6 +304,23 @@ const char* needs_more_than_parts(RuleName o) {
   return nullptr;
 }
 
+// The program divides no experts among ranks yet, and has products of all experts in floats alone.
+void validate_experts(const Config& c) {
+  const ModelConfig& m = c.model;
+  if (m.num_experts == 0) return;
+  require(c.tensor_parallel_size == 1, "tensor_parallel_size: ", c.tensor_parallel_size,
+          " ranks cannot share experts, and model.num_experts is ", m.num_experts,
+          "; set it to 1, and share the model by zero_stage");
+  require(!eight_bits(c.precision), "precision: ", name_of(c.precision),
+          " is not for products of experts, and model.num_experts is ", m.num_experts, "; use bf16, fp16 or fp32");
+  require(c.context_parallel_size == 1 || m.router_aux_loss_coef == 0,
+          "context_parallel_size: ", c.context_parallel_size,
+          " ranks see parts of a sequence, and model.router_aux_loss_coef ", m.router_aux_loss_coef,
+          " balances whole ones; set one to 1, or the other to 0");
+  require(c.mup_base_width == 0, "mup_base_width: there are no rules for routers, and model.num_experts is ",
+          m.num_experts, "; set it to 0");
+}
+
 void validate_tensor_parallel(const Config& c) {
   const int64_t ranks = c.tensor_parallel_size;
   require(ranks > 1 || !c.sequence_parallel,
@@ -385,6 +402,7 @@ void validate_pipeline_parallel(const Config& c) {
 
 void validate_ranks(const Config& c) {
   validate_pipeline_parallel(c);
+  validate_experts(c);
   validate_tensor_parallel(c);
   validate_context_parallel(c);
   require(c.zero_stage > 0 || c.data_parallel_shard_size <= 1, "data_parallel_shard_size: ", c.data_parallel_shard_size,

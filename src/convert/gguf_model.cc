@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -45,7 +46,20 @@ class GgufModelWriter {
     add_gguf_tokenizer(file_, model_);
     add_file_type();
     if (m_.rope_scaling.rope_type == RopeType::llama3) add_rope_factors();
-    for (const auto& weight : model_.weights()) add(weight);
+    std::map<std::string, std::map<int64_t, const ModelFolder::Weight*>> experts;  // by name and number
+    for (const auto& weight : model_.weights()) {
+      if (const auto expert = expert_name(weight.name))
+        experts[expert->merged][expert->number] = &weight;
+      else
+        add(weight);
+    }
+    for (const auto& [name, of_number] : experts) {
+      std::vector<const ModelFolder::Weight*> all;
+      for (const auto& [number, weight] : of_number) all.push_back(weight);
+      GgufLayout layout = gguf_layout(m_, *all.front());
+      layout.shape.insert(layout.shape.begin(), int64_t(all.size()));
+      add_rows(name, all, layout);
+    }
     require_blocks();
     file_.sort_tensors();
     return file_.write(path);
@@ -59,6 +73,12 @@ class GgufModelWriter {
   }
 
   void refuse_what_differs() const {
+    if (has_experts(m_.model_type) && m_.norm_topk_prob != (m_.model_type != ModelType::olmoe))
+      refuse("norm_topk_prob", cat("llama.cpp ", m_.norm_topk_prob ? "does not divide" : "divides",
+                                   " the weights of a token's experts by their sum for ", arch_));
+    if (has_experts(m_.model_type) && ggml_info(options_.mixture.type).quantize &&
+        options_.mixture.type != GgmlType::q8_0)
+      refuse(options_.mixture.name, "of models with experts, files are f32, f16, bf16 or q8_0");
     const RopeScaling &r = m_.rope_scaling, usual{.rope_type = r.rope_type, .factor = r.factor};
     if (r.rope_type == RopeType::llama3 && std::string_view(arch_) != "llama")
       refuse("rope_scaling llama3", cat("llama.cpp has it for llama, not for ", arch_));
@@ -80,6 +100,11 @@ class GgufModelWriter {
     file_.set(key("vocab_size"), uint32_t(m_.vocab_size));
     file_.set(key(gpt2 ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon"), float(m_.norm_eps));
     if (gpt2) return;
+    if (has_experts(m_.model_type)) {
+      file_.set(key("expert_count"), uint32_t(m_.num_experts));
+      file_.set(key("expert_used_count"), uint32_t(m_.num_experts_per_tok));
+      file_.set(key("expert_feed_forward_length"), uint32_t(m_.moe_intermediate_size));
+    }
     file_.set(key("attention.head_count_kv"), uint32_t(m_.num_key_value_heads));
     file_.set(key("attention.key_length"), uint32_t(m_.head_dim));
     file_.set(key("attention.value_length"), uint32_t(m_.head_dim));
@@ -128,32 +153,43 @@ class GgufModelWriter {
 
   void add(const ModelFolder::Weight& w) {
     const GgufLayout layout = gguf_layout(m_, w);
+    if (!layout.transposed) return add_rows(gguf_name(w.name), {&w}, layout);
     const std::string name = gguf_name(w.name);
-    const std::vector<float> importance = importance_of(w.name);
     const GgmlType type = type_of(w, name, layout.shape);
-    const int64_t columns = layout.shape.back();
-    const auto emit = [type, columns, importance, this, &w](const std::vector<float>& values, const ByteSink& sink) {
-      std::vector<std::byte> bytes;
-      append_ggml(type, {.values = values, .columns = columns, .importance = importance, .what = w.name}, options_.pool,
-                  bytes);
-      sink(bytes);
-    };
-    file_.add(
-        {.name = name, .type = type, .shape = layout.shape, .make = [emit, layout, this, &w](const ByteSink& sink) {
-           if (layout.transposed) return emit(transposed(floats(w, 0, w.shape[0]), w.shape[0], w.shape[1]), sink);
-           const int64_t rows = w.shape.dim[0];
-           const int64_t step =
-               layout.interleaved ? m_.head_dim : std::max<int64_t>(1, (1 << 20) / (w.shape.numel() / rows));
-           for (int64_t row = 0; row < rows; row += step) {
-             std::vector<float> values = floats(w, row, std::min(row + step, rows));
-             if (layout.interleaved) interleave_halves(values, step);
-             emit(values, sink);
-           }
-         }});
+    file_.add({.name = name, .type = type, .shape = layout.shape, .make = [=, this, &w](const ByteSink& sink) {
+                 emit(type, w, layout.shape.back(), transposed(floats(w, 0, w.shape[0]), w.shape[0], w.shape[1]), sink);
+               }});
+  }
+
+  void emit(GgmlType type, const ModelFolder::Weight& w, int64_t columns, const std::vector<float>& values,
+            const ByteSink& sink) const {
+    const std::vector<float> importance = importance_of(w.name);
+    std::vector<std::byte> bytes;
+    append_ggml(type, {.values = values, .columns = columns, .importance = importance, .what = w.name}, options_.pool,
+                bytes);
+    sink(bytes);
+  }
+
+  // One tensor of one weight; or of several experts' weights of the same shape, one after the other.
+  void add_rows(const std::string& name, const std::vector<const ModelFolder::Weight*>& weights,
+                const GgufLayout& layout) {
+    const Shape& each = weights.front()->shape;
+    const GgmlType type = type_of(*weights.front(), name, layout.shape);
+    const int64_t rows = each.dim[0];
+    const int64_t step = layout.interleaved ? m_.head_dim : std::max<int64_t>(1, (1 << 20) / (each.numel() / rows));
+    file_.add({.name = name, .type = type, .shape = layout.shape, .make = [=, this](const ByteSink& sink) {
+                 for (const ModelFolder::Weight* w : weights)
+                   for (int64_t row = 0; row < rows; row += step) {
+                     std::vector<float> values = floats(*w, row, std::min(row + step, rows));
+                     if (layout.interleaved) interleave_halves(values, step);
+                     emit(type, *w, layout.shape.back(), values, sink);
+                   }
+               }});
   }
 
   GgmlType type_of(const ModelFolder::Weight& w, const std::string& name, const std::vector<int64_t>& shape) {
-    if (shape.size() == 1 || w.name == "transformer.wpe.weight") return GgmlType::f32;
+    const bool router = name.ends_with("ffn_gate_inp.weight");
+    if (shape.size() == 1 || router || w.name == "transformer.wpe.weight") return GgmlType::f32;
     const GgufMixture& mix = options_.mixture;
     const int64_t block = ggml_info(mix.type).block;
     const GgmlType type = matrix_type(mix, m_, name, shape.back(), !options_.importance.empty());

@@ -28,6 +28,8 @@ const std::map<std::string, std::string>& block_names() {
       {"mlp.gate_proj", "ffn_gate"},
       {"mlp.up_proj", "ffn_up"},
       {"mlp.down_proj", "ffn_down"},
+      {"mlp.gate", "ffn_gate_inp"},
+      {"block_sparse_moe.gate", "ffn_gate_inp"},
   };
   return names;
 }
@@ -40,11 +42,16 @@ const char* gguf_architecture(ModelType type) {
       return "gpt2";
     case ModelType::llama:
     case ModelType::mistral:
+    case ModelType::mixtral:
       return "llama";
     case ModelType::qwen2:
       return "qwen2";
     case ModelType::qwen3:
       return "qwen3";
+    case ModelType::qwen3_moe:
+      return "qwen3moe";
+    case ModelType::olmoe:
+      return "olmoe";
   }
   return "";
 }
@@ -65,6 +72,21 @@ std::string gguf_name(const std::string& name) {
       return cat("blk.", module.substr(prefix.size(), end - prefix.size()), ".", it->second, kind);
   }
   CHECK(false, "the tensor ", name, " has no name in GGUF");
+}
+
+std::optional<ExpertName> expert_name(const std::string& name) {
+  static const std::map<std::string, std::string> kinds = {
+      {"gate_proj", "ffn_gate_exps"}, {"up_proj", "ffn_up_exps"}, {"down_proj", "ffn_down_exps"},
+      {"w1", "ffn_gate_exps"},        {"w3", "ffn_up_exps"},      {"w2", "ffn_down_exps"},
+  };
+  const std::string before = "model.layers.", middle = ".experts.";
+  const size_t experts = name.find(middle);
+  if (!name.starts_with(before) || experts == std::string::npos) return {};
+  const size_t number = experts + middle.size(), kind = name.find('.', number) + 1, end = name.find('.', kind);
+  const auto it = kinds.find(name.substr(kind, end - kind));
+  CHECK(it != kinds.end(), "the tensor ", name, " has no name in GGUF");
+  const std::string layer = name.substr(before.size(), name.find('.', before.size()) - before.size());
+  return ExpertName{cat("blk.", layer, ".", it->second, name.substr(end)), std::stoll(name.substr(number))};
 }
 
 GgufLayout gguf_layout(const ModelConfig& m, const ModelFolder::Weight& w) {

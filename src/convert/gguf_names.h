@@ -1,6 +1,7 @@
 // Names and layouts of weights in GGUF files, beside those of Hugging Face's files.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,7 +12,14 @@ namespace athanor {
 
 // The architecture that computes a family: llama turns neighbouring elements of a head, the others its two halves.
 const char* gguf_architecture(ModelType type);
-std::string gguf_name(const std::string& name);  // of the tensor that Hugging Face calls `name`
+std::string gguf_name(const std::string& name);  // of the tensor that Hugging Face calls `name`, where it is one
+
+// One of the matrices of a layer's experts, which are one tensor in GGUF: [experts, rows, columns].
+struct ExpertName {
+  std::string merged;
+  int64_t number;
+};
+std::optional<ExpertName> expert_name(const std::string& name);  // none: a tensor of its own
 
 // How a weight is stored there.
 struct GgufLayout {

@@ -1,7 +1,7 @@
 #include "convert/gguf_weights.h"
 
 #include <algorithm>
-#include <set>
+#include <map>
 
 #include "base/error.h"
 #include "checkpoint/printable.h"
@@ -19,13 +19,18 @@ class ConfigReader {
     if (arch_ == "gpt2")
       m_ = model_defaults(ModelType::gpt2);
     else if (arch_ == "llama")
-      m_ = model_defaults(ModelType::llama);
+      m_ = model_defaults(find("expert_count").value_or(0) > 0 ? ModelType::mixtral : ModelType::llama);
     else if (arch_ == "qwen2")
       m_ = model_defaults(ModelType::qwen2);
     else if (arch_ == "qwen3")
       m_ = model_defaults(ModelType::qwen3);
+    else if (arch_ == "qwen3moe")
+      m_ = model_defaults(ModelType::qwen3_moe);
+    else if (arch_ == "olmoe")
+      m_ = model_defaults(ModelType::olmoe);
     else
-      refuse(cat("general.architecture is ", printable(arch_), "; known are gpt2, llama, qwen2 and qwen3"));
+      refuse(cat("general.architecture is ", printable(arch_),
+                 "; known are gpt2, llama, qwen2, qwen3, qwen3moe and olmoe"));
   }
 
   ModelConfig config() {
@@ -43,6 +48,7 @@ class ConfigReader {
     if (const auto id = file_.number("tokenizer.ggml.bos_token_id")) m_.bos_token_id = int64_t(*id);
     if (const auto id = file_.number("tokenizer.ggml.eos_token_id")) m_.eos_token_id = int64_t(*id);
     if (!gpt2) add_rope();
+    add_experts();
     complete(m_);
     validate(m_, file_.path());
     return m_;
@@ -66,7 +72,6 @@ class ConfigReader {
     m_.num_key_value_heads = find("attention.head_count_kv") ? size("attention.head_count_kv") : m_.num_attention_heads;
     if (find("attention.key_length")) m_.head_dim = size("attention.key_length");
     m_.rope_theta = find("rope.freq_base").value_or(10000.0);
-    if (find("expert_count").value_or(0) > 0) refuse(cat(arch_, ".expert_count: mixtures of experts are not read"));
     if (file_.tensors().contains(kRopeFactors))
       refuse(cat(kRopeFactors, " stretches RoPE by factors, which are not read; take the model's folder"));
     const auto type = file_.text(cat(arch_, ".rope.scaling.type")).value_or("none");
@@ -80,6 +85,17 @@ class ConfigReader {
     m_.rope_scaling.beta_slow = find("rope.scaling.yarn_beta_slow").value_or(1.0);
   }
 
+  void add_experts() {
+    if (!has_experts(m_.model_type)) {
+      if (find("expert_count").value_or(0) > 0) refuse(cat(arch_, ".expert_count: ", arch_, " has no experts"));
+      return;
+    }
+    m_.num_experts = size("expert_count");
+    m_.num_experts_per_tok = size("expert_used_count");
+    m_.norm_topk_prob = m_.model_type != ModelType::olmoe;  // as llama.cpp computes it
+    if (m_.model_type == ModelType::qwen3_moe) m_.moe_intermediate_size = size("expert_feed_forward_length");
+  }
+
   const GgufReader& file_;
   std::string arch_;
   ModelConfig m_;
@@ -89,25 +105,39 @@ class ConfigReader {
 
 ModelConfig gguf_config(const GgufReader& file) { return ConfigReader(file).config(); }
 
+GgufWeights::Place GgufWeights::place_of(const std::string& name) const {
+  const auto expert = expert_name(name);
+  const auto it = file_.tensors().find(expert ? expert->merged : gguf_name(name));
+  if (it == file_.tensors().end()) return {};
+  const GgufReader::Stored& stored = it->second;
+  if (!expert) return {&stored, 0, stored.rows()};
+  if (stored.shape.size() != 3 || expert->number >= stored.shape[0]) return {};
+  return {&stored, expert->number * stored.shape[1], stored.shape[1]};
+}
+
 Shape GgufWeights::shape_of(const std::string& name) const {
-  const GgufReader::Stored& stored = file_.tensors().at(gguf_name(name));
-  if (stored.shape.size() == 1) return {stored.shape[0]};
-  const Shape shape{stored.rows(), stored.columns()};
+  const Place place = place_of(name);
+  if (place.stored->shape.size() == 1) return {place.stored->shape[0]};
+  const Shape shape{place.rows, place.stored->columns()};
   return gguf_layout({}, {name, DType::f32, shape}).transposed ? Shape{shape[1], shape[0]} : shape;
 }
 
 void GgufWeights::require_no_others(const std::vector<ModelFolder::Weight>& weights) const {
-  std::set<std::string> known = {kRopeFactors};
-  for (const auto& w : weights) known.insert(gguf_name(w.name));
+  std::map<const GgufReader::Stored*, int64_t> rows;  // that are parts of the model
+  for (const auto& w : weights) {
+    const Place place = place_of(w.name);
+    rows[place.stored] += place.rows;
+  }
   for (const auto& [name, tensor] : file_.tensors())
-    if (!known.contains(name))
-      throw Error(
-          cat(file_.path(), ": the tensor ", printable(name), " is no part of the model that its keys describe"));
+    if (name != kRopeFactors && rows[&tensor] != tensor.rows())
+      throw Error(cat(file_.path(), ": the tensor ", printable(name), " is no part of the model that its keys describe",
+                      rows[&tensor] > 0 ? ", or has more experts" : ""));
 }
 
 void GgufWeights::read_run(const ModelConfig& m, const ModelFolder::Weight& w, int64_t begin, int64_t end,
                            std::vector<std::byte>& out) const {
-  const GgufReader::Stored& stored = file_.tensors().at(gguf_name(w.name));
+  const Place place = place_of(w.name);
+  const GgufReader::Stored& stored = *place.stored;
   const GgufLayout layout = gguf_layout(m, w);
   const int64_t columns = stored.columns();
   std::vector<float> values, row;
@@ -129,7 +159,7 @@ void GgufWeights::read_run(const ModelConfig& m, const ModelFolder::Weight& w, i
     }
   } else {
     const int64_t first = begin / columns;
-    file_.read_rows(stored, first, (end + columns - 1) / columns, row);
+    file_.read_rows(stored, place.first + first, place.first + (end + columns - 1) / columns, row);
     values.assign(row.begin() + (begin - first * columns), row.begin() + (end - first * columns));
   }
   const auto bytes = std::as_bytes(std::span(values));

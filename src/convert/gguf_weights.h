@@ -17,7 +17,7 @@ class GgufWeights {
  public:
   explicit GgufWeights(const std::string& path) : file_(path) {}
   const GgufReader& file() const { return file_; }
-  bool has(const std::string& name) const { return file_.tensors().contains(gguf_name(name)); }
+  bool has(const std::string& name) const { return place_of(name).stored != nullptr; }
   // The shape of a tensor in Hugging Face's order.
   Shape shape_of(const std::string& name) const;
   // An Error if there are tensors besides those of the model.
@@ -27,6 +27,12 @@ class GgufWeights {
                 std::vector<std::byte>& out) const;
 
  private:
+  struct Place {
+    const GgufReader::Stored* stored = nullptr;  // null: there is no such tensor
+    int64_t first = 0, rows = 0;                 // rows of it, those of one expert where it has all
+  };
+  Place place_of(const std::string& name) const;
+
   GgufReader file_;
   mutable std::string transposed_name_;  // of the matrix that is held, since runs of it need all rows
   mutable std::vector<float> transposed_;

@@ -68,12 +68,16 @@ TensorData converted(const ModelFolder& model, const ModelFolder::Weight& weight
 }
 
 std::vector<TensorData> tensors_of(const ModelFolder& model, const HfFolderOptions& options) {
-  if ((options.codes || options.ints || options.gptq) && model.config().model_type == ModelType::gpt2)
-    throw Error(cat("export: gpt2 has no form in ",
+  const ModelType family = model.config().model_type;
+  if ((options.codes || options.ints || options.gptq) && (family == ModelType::gpt2 || has_experts(family)))
+    throw Error(cat("export: ", name_of(family), " has no form in ",
                     options.codes  ? "FP8"
                     : options.gptq ? "GPTQ's format"
                                    : "packed integers",
-                    ": its matrices are [in, out], which readers of such weights do not know; take f32, bf16 or f16"),
+                    family == ModelType::gpt2
+                        ? ": its matrices are [in, out], which readers of such weights do not know"
+                        : ": it has experts, whose router stays as it is, which no tensor of such a folder says",
+                    "; take f32, bf16 or f16"),
                 Exit::usage);
   std::vector<TensorData> tensors;
   for (const auto& weight : model.weights()) {

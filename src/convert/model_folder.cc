@@ -419,6 +419,10 @@ void require_same_model(const ModelFolder& from, const ModelConfig& run) {
   same("num_key_value_heads", have.num_key_value_heads, run.num_key_value_heads);
   same("head_dim", have.head_dim, run.head_dim);
   same("intermediate_size", have.intermediate_size, run.intermediate_size);
+  same("num_experts", have.num_experts, run.num_experts);
+  same("num_experts_per_tok", have.num_experts_per_tok, run.num_experts_per_tok);
+  same("moe_intermediate_size", have.moe_intermediate_size, run.moe_intermediate_size);
+  same("norm_topk_prob", have.norm_topk_prob, run.norm_topk_prob);
   same("norm_eps", have.norm_eps, run.norm_eps);
   same("tie_word_embeddings", have.tie_word_embeddings, run.tie_word_embeddings);
   if (have.model_type == ModelType::gpt2)

@@ -73,6 +73,7 @@ void Engine::commit() {
   write_state(state);
   if (window_) write_window({});
   if (top_scores_) ops_->run(no_scores(), nullptr);
+  if (routing_) ops_->run(Fill{.x = routing_}, nullptr);
 }
 
 void Engine::init_weights() {
@@ -161,6 +162,10 @@ void Engine::run_micro_batch(Ctx c, const PhaseRunner::Enter& enter, bool last) 
   params.begin_micro_batch(last);
   c.top_scores = top_scores_;
   if (codes_) c.quantization = codes_->collect();
+  c.routing = {.statistics = routing_,
+               .loss_scale = head().loss_scale,
+               .inv_count = head().inv_count,
+               .sequence = part_.rows() / part_.sequences};
   enter(Phase::forward);
   Var x = forward(*model_, c, batch_, options_.recompute);
   classifier({c, params}, std::move(x), batch_, head(), losses_);

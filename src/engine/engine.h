@@ -195,6 +195,9 @@ class Engine {
   // Of the micro-batches of all ranks since the last call, if options().quantized; those that were counted. Weights,
   // which all ranks have alike, count once. All ranks call it together.
   std::vector<QuantizedOperand> take_quantized();
+  // Of the micro-batches of all ranks since the last call: RouterStatistics of each layer with experts, one after the
+  // other; empty: there are none. All ranks call it together.
+  std::vector<double> take_routing();
   SpikeWindow read_window();
   void write_window(const SpikeWindow&);
   // Logits [N, V] of a micro-batch's tokens on the host, for comparisons. Call want_logits() before memory().
@@ -265,6 +268,7 @@ class Engine {
   Tensor state_;       // StepState
   Tensor window_;      // SpikeWindow, if spikes are detected
   Tensor top_scores_;  // as Ctx::top_scores, with QK-clip: of the accumulating step
+  Tensor routing_;     // [L, E + 3] f64: RouterStatistics since they were last taken, of a model with experts
   Tensor eval_sum_;    // [1] f64
   Tensor leaf_sums_;   // [leaves, 1 + units] f64: per leaf its loss sum, then each unit's squared gradient norm
   Tensor logit_rows_;  // [N] i32: 0, 1, 2, ...

@@ -69,6 +69,26 @@ void Engine::write_state(const StepState& state) { write(state_, state); }
 SpikeWindow Engine::read_window() { return read<SpikeWindow>(window_); }
 void Engine::write_window(const SpikeWindow& window) { write(window_, window); }
 
+std::vector<double> Engine::take_routing() {
+  if (!routing_) return {};
+  std::vector<double> sums(size_t(routing_.numel()));
+  last_end_ = nullptr;
+  backend_.device.copy(sums.data(), routing_.data, routing_.bytes(), Lane::compute);
+  ops_->run(Fill{.x = routing_}, nullptr);
+  backend_.device.sync();
+  if (!backend_.control) return sums;
+  const std::string mine(reinterpret_cast<const char*>(sums.data()), routing_.bytes());
+  const std::vector<std::string> all = gather_texts(*backend_.control, mine);
+  sums.assign(sums.size(), 0);
+  for (const std::string& of_rank : all) {
+    std::vector<double> part(sums.size());
+    CHECK(of_rank.size() == mine.size(), "a rank counts other layers");
+    std::memcpy(part.data(), of_rank.data(), of_rank.size());
+    for (size_t i = 0; i < sums.size(); ++i) sums[i] += part[i];
+  }
+  return sums;
+}
+
 std::vector<QuantizedOperand> Engine::take_quantized() {
   if (!codes_ || !codes_->statistics()) return {};
   const Tensor& counted = codes_->statistics();

@@ -110,6 +110,9 @@ void Engine::plan_inputs() {
   if (options_.training && options_.optimizer.qk_clip_threshold > 0)
     input("largest attention scores", DType::f32, {model_->config().num_hidden_layers, model_->attention_shape().heads},
           &top_scores_);
+  if (const int64_t experts = model_->config().num_experts; options_.training && experts > 0)
+    input("statistics of routers", DType::f64, {model_->config().num_hidden_layers, RouterStatistics{experts}.size()},
+          &routing_);
   input("evaluation sum", DType::f64, {1}, &eval_sum_);
   if (leaves > 0)
     input("sums of leaves", DType::f64, {leaves * int64_t(1 + model_->params().units().size())}, &leaf_sums_);

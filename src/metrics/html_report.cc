@@ -126,6 +126,7 @@ class Page {
     breakdown();
     memory_plan();
     rounding();
+    experts();
     events();
     configuration("Configuration", &RunRecords::config);
     configuration("Hardware and software", &RunRecords::environment);
@@ -425,6 +426,27 @@ class Page {
           out_ += cat("<td>", html_text(cell), "</td>");
         out_ += "</tr>\n";
       }
+    if (before.empty()) out_ += "</tbody></table></div>\n";
+  }
+
+  // Of runs with experts: each layer's newest record.
+  void experts() {
+    std::string before =
+        "<h2>Experts</h2>\n<div class=\"card scroll\"><table><thead><tr><th></th><th>step</th><th>layer</th>"
+        "<th>share of the most chosen expert</th><th>of the least chosen</th><th>never chosen</th><th>entropy</th>"
+        "<th>balance loss</th></tr></thead><tbody>\n";
+    for (size_t i = 0; i < runs_.size(); ++i) {
+      std::map<int64_t, const RoutingMetrics*> newest;  // by layer
+      for (const RoutingMetrics& m : runs_[i].routing) newest[m.layer] = &m;
+      for (const auto& [layer, m] : newest) {
+        out_ += cat(std::exchange(before, ""), "<tr><th>", chip(i), html_text(runs_[i].name), "</th>");
+        for (const std::string& cell :
+             {cat(m->step), cat(layer), text_of(100 * m->largest_share) + "%", text_of(100 * m->smallest_share) + "%",
+              cat(m->dead_experts), text_of(m->entropy), text_of(m->balance_loss)})
+          out_ += cat("<td>", cell, "</td>");
+        out_ += "</tr>\n";
+      }
+    }
     if (before.empty()) out_ += "</tbody></table></div>\n";
   }
 

@@ -16,6 +16,7 @@ namespace athanor {
 std::string json_line(const StepMetrics&);
 std::string json_line(const EvalMetrics&);
 std::string json_line(const QuantizedMetrics&);
+std::string json_line(const RoutingMetrics&);
 std::string json_line(const CommunicationMetrics&);
 std::string json_line(const EventRecord&);
 
@@ -34,6 +35,7 @@ class JsonlSink : public MetricSink {
   void step(const StepMetrics&) override;
   void eval(const EvalMetrics&) override;
   void quantized(const QuantizedMetrics&) override;
+  void routing(const RoutingMetrics&) override;
   void communication(const CommunicationMetrics&) override;
   void event(const EventRecord&) override;  // `resume` gains supersedes_from when later steps are in the file
 

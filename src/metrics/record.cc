@@ -121,6 +121,22 @@ constexpr std::array<RecordField<Q>, 9> kQuantizedFields = {{
     {"time", "s", "Unix time", "", false, &Q::time},
 }};
 
+using R = RoutingMetrics;
+constexpr std::array<RecordField<R>, 10> kRoutingFields = {{
+    {"step", "", "optimizer steps finished; the counts are of the steps since the record before", "", false, &R::step},
+    {"layer", "", "number of the block, from 0", "", false, &R::layer},
+    {"tokens", "tokens", "routed in training, of all ranks", "", false, &R::tokens},
+    {"largest_share", "0..1", "of the tokens: how many chose the most chosen expert; equal shares are k / E", "", false,
+     &R::largest_share},
+    {"smallest_share", "0..1", "of the tokens: how many chose the least chosen expert", "", false, &R::smallest_share},
+    {"dead_experts", "", "that no token chose", "", false, &R::dead_experts},
+    {"entropy", "0..1", "of the router's probabilities, mean over tokens, divided by log(E)", "", false, &R::entropy},
+    {"balance_loss", "", "mean over tokens, without router_aux_loss_coef; 1 where all shares are equal", "", false,
+     &R::balance_loss},
+    {"z_loss", "", "mean over tokens, without router_z_loss_coef", "", false, &R::z_loss},
+    {"time", "s", "Unix time", "", false, &R::time},
+}};
+
 using C = CommunicationMetrics;
 constexpr std::array<RecordField<C>, 8> kCommunicationFields = {{
     {"step", "", "optimizer steps finished at the end of the profile", "", false, &C::step},
@@ -188,6 +204,7 @@ std::optional<EventKind> event_kind(std::string_view name) {
 std::span<const RecordField<StepMetrics>> step_fields() { return kStepFields; }
 std::span<const RecordField<EvalMetrics>> eval_fields() { return kEvalFields; }
 std::span<const RecordField<QuantizedMetrics>> quantized_fields() { return kQuantizedFields; }
+std::span<const RecordField<RoutingMetrics>> routing_fields() { return kRoutingFields; }
 std::span<const RecordField<CommunicationMetrics>> communication_fields() { return kCommunicationFields; }
 std::span<const RecordField<EventRecord>> event_fields() { return kEventFields; }
 
@@ -198,6 +215,8 @@ std::string fields_markdown() {
   append_table<EvalMetrics>(out, "`\"event\": \"eval\"`", eval_fields());
   append_table<QuantizedMetrics>(out, "`\"event\": \"quantized\"`, with `log_quantization_interval`",
                                  quantized_fields());
+  append_table<RoutingMetrics>(out, "`\"event\": \"routing\"`, of each layer with experts, by `log_routing_interval`",
+                               routing_fields());
   append_table<CommunicationMetrics>(out, "`\"event\": \"communication\"`, at the end of a run with `--profile`",
                                      communication_fields());
   append_table<EventRecord>(out, cat("every other event: ", names), event_fields());

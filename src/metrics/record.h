@@ -86,6 +86,20 @@ struct QuantizedMetrics {
   double time = 0;          // Unix seconds; 0: MetricFanOut fills it
 };
 
+// What the router of one layer with experts did, over the steps since the record before, on all ranks.
+struct RoutingMetrics {
+  int64_t step = 0;
+  int64_t layer = 0;
+  int64_t tokens = 0;
+  double largest_share = 0;   // of the tokens, that chose the most chosen expert
+  double smallest_share = 0;  // likewise the least chosen one
+  int64_t dead_experts = 0;   // that no token chose
+  double entropy = 0;         // mean of the router's probabilities, over the largest possible one
+  double balance_loss = 0;    // mean over tokens, without its factor
+  double z_loss = 0;          // likewise
+  double time = 0;            // Unix seconds; 0: MetricFanOut fills it
+};
+
 // What the ranks of a group sent for one unit of the model in the steps of a profile, as one kind of collective.
 struct CommunicationMetrics {
   int64_t step = 0;
@@ -142,6 +156,7 @@ struct RecordField {
 std::span<const RecordField<StepMetrics>> step_fields();
 std::span<const RecordField<EvalMetrics>> eval_fields();
 std::span<const RecordField<QuantizedMetrics>> quantized_fields();
+std::span<const RecordField<RoutingMetrics>> routing_fields();
 std::span<const RecordField<CommunicationMetrics>> communication_fields();
 std::span<const RecordField<EventRecord>> event_fields();
 

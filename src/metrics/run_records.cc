@@ -67,6 +67,7 @@ void drop_superseded(RunRecords& run, int64_t from) {
   std::erase_if(run.steps, [&](const StepMetrics& m) { return m.step >= from; });
   std::erase_if(run.evals, [&](const EvalMetrics& m) { return m.step >= from; });
   std::erase_if(run.quantized, [&](const QuantizedMetrics& m) { return m.step >= from; });
+  std::erase_if(run.routing, [&](const RoutingMetrics& m) { return m.step >= from; });
 }
 
 void flatten(const Json& value, const std::string& path, std::vector<std::pair<std::string, std::string>>& out) {
@@ -111,6 +112,10 @@ bool parse_record(std::string_view line, RunRecords& into) {
   }
   if (name == "quantized") {
     into.quantized.push_back(record_of<QuantizedMetrics>(json, quantized_fields()));
+    return true;
+  }
+  if (name == "routing") {
+    into.routing.push_back(record_of<RoutingMetrics>(json, routing_fields()));
     return true;
   }
   if (name == "communication") return true;  // no page shows them

@@ -68,6 +68,13 @@ void MetricFanOut::communication(const CommunicationMetrics& metrics) {
   each([&](MetricSink& sink) { sink.communication(m); });
 }
 
+void MetricFanOut::routing(const RoutingMetrics& metrics) {
+  const std::lock_guard lock(mutex_);
+  RoutingMetrics m = metrics;
+  m.time = now_or(m.time);
+  each([&](MetricSink& sink) { sink.routing(m); });
+}
+
 void MetricFanOut::quantized(const QuantizedMetrics& metrics) {
   const std::lock_guard lock(mutex_);
   QuantizedMetrics m = metrics;

@@ -1,5 +1,6 @@
 // Llama and its relatives [Grattafiori et al. 2024, sec. 3.2]: RMSNorm, rotary positions, SwiGLU, grouped queries.
-// Qwen2 adds a QKV bias, Qwen3 a norm of queries and keys, Mistral a sliding window: all from the config.
+// Qwen2 adds a QKV bias, Qwen3 a norm of queries and keys, Mistral a sliding window: all from the config. Mixtral
+// [Jiang et al. 2024], Qwen3-MoE and OLMoE [Muennighoff et al. 2024] have experts in place of the feed-forward layer.
 #include "model/families.h"
 
 namespace athanor {
@@ -25,13 +26,18 @@ class Llama final : public Model {
     auto [h, x] = fork_norm(net(c), std::move(in), w.norm1, &w.qkv);  // [N, C]
     if (config_.qk_norm) {
       x = linear(net(c), std::move(x), w.qkv);  // [N, (H + 2K) D]
-      x = qk_norm(net(c), std::move(x), w.q_norm, w.k_norm, shape, float(config_.norm_eps));
+      x = qk_norm(net(c), std::move(x), w.q_norm, w.k_norm, normed_shape(), float(config_.norm_eps));
       x = rope(net(c), std::move(x), batch, rope_table(), shape);
     } else {
       x = rotated_linear(net(c), std::move(x), w.qkv, batch, rope_table(), shape);
     }
     x = attention(net(c), std::move(x), batch, rope_table(), shape, l, w.out);  // [N, H D]
-    auto [h2, y] = fork_norm(net(c), linear(net(c), std::move(x), w.out, std::move(h)), w.norm2, &w.gate_up);
+    Var after = linear(net(c), std::move(x), w.out, std::move(h));
+    if (w.experts.router) {
+      auto [h2, y] = fork_norm(net(c), std::move(after), w.norm2);
+      return moe(net(c), std::move(y), w.experts, l, std::move(h2));  // [N, C]
+    }
+    auto [h2, y] = fork_norm(net(c), std::move(after), w.norm2, &w.gate_up);
     return swiglu_mlp(net(c), std::move(y), w.gate_up, w.down, std::move(h2));  // [N, C]
   }
 
@@ -44,8 +50,17 @@ class Llama final : public Model {
     Param q_norm, k_norm;
     Linear out;
     Norm norm2;
-    Linear gate_up, down;
+    Linear gate_up, down;  // or
+    Moe experts;
   };
+
+  bool norms_all_heads() const { return config_.model_type == ModelType::olmoe; }
+  // OLMoE's norm takes all heads of queries together, and all of keys, of which there are as many.
+  AttentionShape normed_shape() const {
+    AttentionShape shape = attention_shape();
+    if (norms_all_heads()) shape.head_dim *= shape.heads, shape.heads = shape.kv_heads = 1;
+    return shape;
+  }
 
   Layer declare_layer(int l) {
     const ModelConfig& m = config_;
@@ -64,17 +79,47 @@ class Llama final : public Model {
     params_.feeds_attention(w.qkv.w, l);
     if (w.qkv.b) params_.feeds_attention(w.qkv.b, l);
     if (m.qk_norm) {
-      w.q_norm = vector(a + "q_norm", u, {{a + "q_norm.weight", d}}, 1, {}, PartialGradient::of_heads);
-      w.k_norm = vector(a + "k_norm", u, {{a + "k_norm.weight", d}}, 1, {}, PartialGradient::of_heads);
+      const int64_t size = norms_all_heads() ? q : d;
+      w.q_norm = vector(a + "q_norm", u, {{a + "q_norm.weight", size}}, 1, {}, PartialGradient::of_heads);
+      w.k_norm = vector(a + "k_norm", u, {{a + "k_norm.weight", size}}, 1, {}, PartialGradient::of_heads);
     }
     w.out.w = matrix(a + "o_proj", u, {{a + "o_proj.weight", {c, q}}}, output_init_std(),
                      {.axis = 1, .parts = {q}, .whole = d});
     w.norm2 = norm(p + "post_attention_layernorm", u);
+    if (has_experts(m.model_type)) {
+      w.experts = declare_experts(p, u);
+      return w;
+    }
     w.gate_up.w = matrix(mlp + "gate_up", u, {{mlp + "gate_proj.weight", {f, c}}, {mlp + "up_proj.weight", {f, c}}},
                          init_std(), {.axis = 0, .parts = {f, f}});
     w.down.w =
         matrix(mlp + "down", u, {{mlp + "down_proj.weight", {c, f}}}, output_init_std(), {.axis = 1, .parts = {f}});
     return w;
+  }
+
+  Moe declare_experts(const std::string& block, int unit) {
+    const ModelConfig& m = config_;
+    const bool mixtral = m.model_type == ModelType::mixtral;
+    const int64_t c = m.hidden_size, f = m.moe_intermediate_size, e = m.num_experts;
+    const std::string p = block + (mixtral ? "block_sparse_moe." : "mlp.");
+    std::vector<std::pair<std::string, Shape>> gates_and_ups, downs;
+    for (int64_t i = 0; i < e; ++i) {
+      const std::string expert = cat(p, "experts.", i, ".");
+      gates_and_ups.push_back({expert + (mixtral ? "w1.weight" : "gate_proj.weight"), {f, c}});
+      gates_and_ups.push_back({expert + (mixtral ? "w3.weight" : "up_proj.weight"), {f, c}});
+      downs.push_back({expert + (mixtral ? "w2.weight" : "down_proj.weight"), {c, f}});
+    }
+    Moe layer{.router = matrix(p + "gate", unit, {{p + "gate.weight", {e, c}}}, init_std(), {}),
+              .gate_up = matrix(p + "experts.gate_up", unit, gates_and_ups, init_std(), {}),
+              .down = matrix(p + "experts.down", unit, downs, output_init_std(), {}),
+              .experts = e,
+              .chosen = m.num_experts_per_tok,
+              .normalize = m.norm_topk_prob,
+              .balance = float(m.router_aux_loss_coef),
+              .z = float(m.router_z_loss_coef)};
+    params_.belongs_to_experts(layer.gate_up, layer.experts, layer.chosen);
+    params_.belongs_to_experts(layer.down, layer.experts, layer.chosen);
+    return layer;
   }
 
   Norm norm(const std::string& name, int unit, float gain = 1) {

@@ -13,6 +13,9 @@ std::unique_ptr<Model> make_model(const ModelConfig& config) {
     case ModelType::qwen2:
     case ModelType::qwen3:
     case ModelType::mistral:
+    case ModelType::mixtral:
+    case ModelType::qwen3_moe:
+    case ModelType::olmoe:
       model = make_llama(config);
       break;
   }

@@ -36,6 +36,17 @@ Var linear(Net, Var x, const Linear&, Var residual = {});  // [N, in] -> [N, out
 std::pair<Var, Var> fork_norm(Net, Var h, const Norm&, const Linear* reader = nullptr);
 Var gelu_mlp(Net, Var x, const Linear& up, const Linear& down, Var residual);  // [N, C] -> [N, C], added to residual
 Var swiglu_mlp(Net n, Var x, const Linear& gate_up, const Linear& down, Var residual);  // likewise
+// Experts: feed-forward layers of the form of swiglu_mlp(), of which each token passes the few that a router chooses.
+struct Moe {
+  Param router;   // [E, C]
+  Param gate_up;  // [E 2F, C]: of each expert gate and up
+  Param down;     // [E C, F]
+  int64_t experts;
+  int64_t chosen;            // for each token
+  bool normalize;            // weights of a token's experts are divided by their sum
+  float balance = 0, z = 0;  // factors of the router's own losses (RouteBwd)
+};
+Var moe(Net, Var x, const Moe&, int layer, Var residual);  // [N, C] -> [N, C], added to residual
 Var qk_norm(Net, Var qkv, Param wq, Param wk, AttentionShape, float eps);
 // Rotates q and k in place. Its backward is that of attention() by the same angles, which alone may follow.
 Var rope(Net, Var qkv, const Batch&, Tensor cos_sin, AttentionShape);

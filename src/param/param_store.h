@@ -119,6 +119,9 @@ class ParamStore {
   void read_in_eight_bits(Param p) { specs_[size_t(p.id)].eight_bits = true; }
   // Where ranks shard it, and the unit's other parameters are few. Before plan(); has_codes() tells afterwards.
   void gather_as_codes(Param p) { specs_[size_t(p.id)].as_codes = true; }
+  void belongs_to_experts(Param p, int64_t experts, int64_t chosen) {
+    specs_[size_t(p.id)].experts = experts, specs_[size_t(p.id)].chosen = chosen;
+  }
   void feeds_attention(Param p, int layer) { specs_[size_t(p.id)].attention = layer; }
   // Adds all buffers to the plan. Without training there are only weights (as values).
   void plan(MemoryPlan&, const Recipe&, bool training, std::vector<StateSpec> states, const Sharding& = {});

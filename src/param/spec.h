@@ -52,7 +52,9 @@ struct ParamSpec {
   bool read_by_rows = false;  // look-ups read its values, whatever products read
   bool eight_bits = false;    // products read codes of it and of what they multiply it with
   bool as_codes = false;      // ranks that shard it gather codes of it in place of its values: ParamStore::Unit::codes
-  bool trainable = true;      // false: stays what it was; optimizers and the gradient norm leave it out
+  // Its rows are those of `experts` equal matrices, of which a token meets `chosen`.
+  int64_t experts = 1, chosen = 1;
+  bool trainable = true;  // false: stays what it was; optimizers and the gradient norm leave it out
 };
 
 }  // namespace athanor

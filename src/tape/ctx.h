@@ -150,6 +150,14 @@ struct ContextPass {
   size_t number = 0;
 };
 
+// What the routers of a mixture of experts need to know of the step, in training.
+struct Routing {
+  Tensor statistics = {};  // [L, E + 3] f64: RouterStatistics of each layer
+  Tensor loss_scale = {};  // [1] f32
+  float inv_count = 0;     // 1 / targets in the global batch
+  int64_t sequence = 1;    // tokens of a sequence
+};
+
 struct Ctx {
   Ops& ops;
   Device& device;
@@ -169,6 +177,7 @@ struct Ctx {
   uint64_t seed = 0;                        // of rounding at random
   Tensor top_scores = {};                   // [L, H] f32: largest attention score of each head so far; none: not wanted
   Quantization quantization = {};           // of a recipe of 8 or 4 bits
+  Routing routing = {};                     // of a mixture of experts
 
   Buffer alloc(std::string_view name, DType dtype, Shape shape) { return arena.alloc(name, dtype, shape); }
   Buffer alloc(std::string_view name, Shape shape) { return arena.alloc(name, recipe.compute, shape); }

@@ -20,7 +20,9 @@ struct Work {
 Work work_of(const ModelConfig& m, int64_t seq_length) {
   const double projections = double(m.hidden_size * m.head_dim * 2 * (m.num_attention_heads + m.num_key_value_heads));
   const double matrices = m.model_type == ModelType::gpt2 ? 2 : 3;  // up, down; gate, up, down
-  const double mlp = matrices * double(m.hidden_size * m.intermediate_size);
+  const bool experts = m.num_experts > 0;
+  const double widths = experts ? double(m.num_experts_per_tok * m.moe_intermediate_size) : double(m.intermediate_size);
+  const double mlp = matrices * double(m.hidden_size) * widths;
   const auto layers = double(m.num_hidden_layers);
   Work w;
   w.mlp = 6 * layers * mlp;
@@ -48,7 +50,10 @@ std::vector<DimensionAdvice> dimension_advice(const ModelConfig& m, int64_t seq_
   };
   consider("hidden_size", m.hidden_size, work.width);
   consider("head_dim", m.head_dim, work.attention);
-  consider("intermediate_size", m.intermediate_size, work.mlp);
+  if (m.model_type == ModelType::qwen3_moe)
+    consider("moe_intermediate_size", m.moe_intermediate_size, work.mlp);
+  else
+    consider("intermediate_size", m.intermediate_size, work.mlp);
   return advice;
 }
 

@@ -252,7 +252,7 @@ FlopCount flops_per_token(Model& model, int64_t seq_length) {
   const ModelConfig& m = model.config();
   int64_t matmul = m.vocab_size * m.hidden_size;  // the head, tied or not
   for (const ParamSpec& spec : model.params().specs())
-    if (spec.role == Role::matrix) matmul += spec.shape.numel();
+    if (spec.role == Role::matrix) matmul += spec.shape.numel() / spec.experts * spec.chosen;
   return training_flops_per_token({.matmul_parameters = matmul,
                                    .layers = m.num_hidden_layers,
                                    .heads = m.num_attention_heads,

@@ -408,7 +408,7 @@ bool Trainer::time_is_up() const {
 
 bool Trainer::pause_due(int64_t step) const {
   return each_alone_ || step == config_.train_iters || eval_due(step) || save_due(step) || quantized_due(step) ||
-         stop_signal() != 0;
+         routing_.due(config_, step) || stop_signal() != 0;
 }
 
 bool Trainer::quantized_due(int64_t step) const {
@@ -458,6 +458,7 @@ void Trainer::report_quantized() {
 
 void Trainer::after_step() {
   if (quantized_due(state_.step)) report_quantized();
+  if (routing_.due(config_, state_.step)) routing_.report(*engine_, metrics_, state_.step);
   if (save_due(state_.step)) save("interval", Wait::no);
   if (eval_due(state_.step)) {
     owed_ = {.valid = valid_.has_value(), .choices = !questions_.empty()};
@@ -501,6 +502,7 @@ bool Trainer::roll_back() {
   state_.device.spikes = failed.device.spikes;
   engine_->write_state(state_.device);
   engine_->take_quantized();
+  engine_->take_routing();
   spiking_ = false;
   last_saved_step_ = -1;
   open_loader();

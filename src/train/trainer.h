@@ -18,6 +18,7 @@
 #include "perf/step_profile.h"
 #include "tokenizer/tokenizer.h"
 #include "train/checkpointer.h"
+#include "train/routing_report.h"
 #include "train/sensor_watch.h"
 #include "train/setup.h"
 #include "train/signals.h"
@@ -167,7 +168,8 @@ class Trainer {
   int64_t steps_done_ = 0;             // in this process
   EvalSets owed_;                      // evaluations due after the last step and not whole; the same on all ranks
   bool making_up_ = false;             // an earlier start owed them
-  bool spiking_ = false;               // the last collected steps are as many spikes as trigger a rollback
+  RoutingReport routing_;
+  bool spiking_ = false;  // the last collected steps are as many spikes as trigger a rollback
   StepTable table_;
   PhaseClock::Clock::time_point started_, last_save_;
   int64_t last_saved_step_ = -1;

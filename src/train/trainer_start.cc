@@ -346,6 +346,9 @@ void Trainer::start(const std::optional<Resume>& resume) {
         " bytes, planned ", plan.total());
   const std::string size = cat(
       format_count(double(engine_->model().params().parameter_count())), " parameters, ",
+      config_.model.num_experts > 0
+          ? cat(format_count(double(active_parameter_count(config_.model))), " of them for each token, ")
+          : "",
       engine_->devices() > 1 ? cat(engine_->devices(), " ranks, zero_stage ", zero_stage(config_), ", ") : "",
       config_.tensor_parallel_size > 1 ? cat("tensor_parallel_size ", config_.tensor_parallel_size, ", ") : "",
       config_.context_parallel_size > 1 ? cat("context_parallel_size ", config_.context_parallel_size, ", ") : "",

@@ -101,7 +101,8 @@ TEST(ModelConfig, UnsupportedValuesAreNamed) {
   const json ints = {{"quant_method", "compressed-tensors"}, {"format", "pack-quantized"}};
   EXPECT_EQ(read(with(llama_json(), "quantization_config", ints)).hidden_size, 64);
   EXPECT_EQ(read(with(llama_json(), "quantization_config", {{"quant_method", "fp8"}})).hidden_size, 64);
-  expect_parts(error_with(with(llama_json(), "num_local_experts", 8)), {"num_local_experts", "mixture of experts"});
+  expect_parts(error_with(with(llama_json(), "num_local_experts", 8)), {"num_experts", "llama has no experts"});
+  expect_parts(error_with(with(llama_json(), "n_routed_experts", 8)), {"n_routed_experts", "mixtral, qwen3_moe"});
   EXPECT_EQ(read(with(llama_json(), "num_experts", 0)).hidden_size, 64);
   expect_parts(error_with(with(llama_json(), "model_type", "lama")), {"gpt2, llama", "did you mean \"llama\"?"});
   json qwen = with(with(llama_json(), "model_type", "qwen2"), "sliding_window", 8);
@@ -261,8 +262,44 @@ TEST(ModelConfig, PublishedDefaultsAreThoseOfTheConfigurationClasses) {
                      {"eos_token_id", 50256},
                      {"sliding_window", 0},
                      {"attention_bias", true}};
-  for (const auto& [family, values] :
-       {std::pair{"llama", llama}, {"mistral", mistral}, {"qwen2", qwen2}, {"qwen3", qwen3}, {"gpt2", gpt2}}) {
+  json mixtral = with(mistral, "sliding_window", 0), qwen3_moe = qwen3, olmoe = llama;
+  mixtral.update({{"norm_eps", 1e-5},
+                  {"rope_theta", 1e6},
+                  {"num_experts", 8},
+                  {"num_experts_per_tok", 2},
+                  {"router_aux_loss_coef", 0.001}});
+  qwen3_moe.update({{"hidden_size", 2048},
+                    {"intermediate_size", 6144},
+                    {"num_hidden_layers", 24},
+                    {"num_key_value_heads", 4},
+                    {"head_dim", 64},
+                    {"num_experts", 128},
+                    {"num_experts_per_tok", 8},
+                    {"moe_intermediate_size", 768},
+                    {"norm_topk_prob", false},
+                    {"router_aux_loss_coef", 0.001}});
+  olmoe.update({{"vocab_size", 50304},
+                {"hidden_size", 2048},
+                {"intermediate_size", 2048},
+                {"num_hidden_layers", 16},
+                {"num_attention_heads", 16},
+                {"num_key_value_heads", 16},
+                {"max_position_embeddings", 4096},
+                {"norm_eps", 1e-5},
+                {"bos_token_id", nullptr},
+                {"eos_token_id", 50279},
+                {"num_experts", 64},
+                {"num_experts_per_tok", 8},
+                {"norm_topk_prob", false},
+                {"router_aux_loss_coef", 0.01}});
+  for (const auto& [family, values] : {std::pair{"llama", llama},
+                                       {"mistral", mistral},
+                                       {"qwen2", qwen2},
+                                       {"qwen3", qwen3},
+                                       {"gpt2", gpt2},
+                                       {"mixtral", mixtral},
+                                       {"qwen3_moe", qwen3_moe},
+                                       {"olmoe", olmoe}}) {
     const json whole = with(values, "model_type", family);
     const std::string want = text_of(parse_model_config(whole.dump(), "whole"));
     EXPECT_EQ(text_of(read_published(whole).model), want) << family;
@@ -376,9 +413,48 @@ TEST(ModelConfig, SmallCountByHand) {
             2 * 1000 * 64 + 2 * (block + 64 + 32 + 32) + 64);
 }
 
+json experts_json(const char* family) {
+  json j = with(with(llama_json(), "model_type", family), "num_experts_per_tok", 2);
+  j["num_local_experts"] = 6;
+  if (family == std::string("olmoe")) j["num_key_value_heads"] = 4;
+  if (family != std::string("qwen3_moe")) return j;
+  j["moe_intermediate_size"] = 48;
+  j["norm_topk_prob"] = true;
+  return j;
+}
+
+TEST(ModelConfig, ExpertsCountAndActiveOnesApart) {
+  const int64_t rest = 2 * 64 + 64 * 64 + 2 * 64 * 32 + 64 * 64 + 2 * 16;
+  const ModelConfig m = read(experts_json("qwen3_moe"));
+  for (const auto& [experts, count] : {std::pair{6, parameter_count(m)}, {2, active_parameter_count(m)}})
+    EXPECT_EQ(count, 2 * 1000 * 64 + 2 * (rest + 6 * 64 + experts * 3 * 64 * 48) + 64);
+  EXPECT_EQ(active_parameter_count(read(llama_json())), parameter_count(read(llama_json())));
+}
+
+TEST(ModelConfig, ExpertsOfEachFamily) {
+  EXPECT_TRUE(read(experts_json("mixtral")).norm_topk_prob);
+  EXPECT_FALSE(read(experts_json("olmoe")).norm_topk_prob);
+  EXPECT_EQ(read(experts_json("mixtral")).moe_intermediate_size, 128);
+  EXPECT_EQ(read(with(experts_json("qwen3_moe"), "intermediate_size", nullptr)).moe_intermediate_size, 48);
+  EXPECT_EQ(read(experts_json("olmoe")).router_aux_loss_coef, 0.01);
+  for (auto family : {"mixtral", "qwen3_moe", "olmoe"}) {
+    json none = experts_json(family);
+    none.erase("num_local_experts");
+    expect_parts(error_with(none), {"num_experts", "required", family});
+    expect_parts(error_with(with(experts_json(family), "num_experts_per_tok", 7)), {"num_experts_per_tok", "6, got 7"});
+    expect_parts(error_with(with(experts_json(family), "mlp_only_layers", {0})), {"mlp_only_layers", "all layers"});
+  }
+  expect_parts(error_with(with(experts_json("mixtral"), "norm_topk_prob", false)), {"norm_topk_prob", "mixtral"});
+  expect_parts(error_with(with(experts_json("olmoe"), "moe_intermediate_size", 4)), {"moe_intermediate_size", "128"});
+  expect_parts(error_with(with(experts_json("olmoe"), "num_key_value_heads", 2)), {"num_key_value_heads", "olmoe"});
+  expect_parts(error_with(with(llama_json(), "num_experts_per_tok", 2)), {"num_experts_per_tok", "llama"});
+}
+
 TEST(ModelConfig, ExportedFileReadsBackTheSame) {
-  for (auto family : {"gpt2", "llama", "qwen2", "qwen3", "mistral"}) {
+  for (auto family : {"gpt2", "llama", "qwen2", "qwen3", "mistral", "mixtral", "qwen3_moe", "olmoe"}) {
     json j = with(llama_json(), "model_type", family);
+    for (auto with_experts : {"mixtral", "qwen3_moe", "olmoe"})
+      if (family == std::string(with_experts)) j = experts_json(family);
     j["bos_token_id"] = 1;
     if (family == std::string("mistral")) j["final_logit_softcapping"] = 30;
     if (family == std::string("gpt2")) j["num_key_value_heads"] = 4;

@@ -21,9 +21,11 @@ std::string file_text(const fs::path& path) {
 
 // Published sizes: the checkpoints of these names, tied heads counted once.
 const std::map<std::string, int64_t> kParameters = {
-    {"gpt2-124m", 124439808},    {"gpt2-350m", 354823168},     {"gpt2-774m", 774030080},   {"gpt2-1558m", 1557611200},
-    {"gpt3-125m", 125226240},    {"llama-1b", 1235814400},     {"llama-3b", 3212749824},   {"llama-8b", 8030261248},
-    {"qwen2.5-0.5b", 494032768}, {"qwen2.5-1.5b", 1543714304}, {"qwen2.5-7b", 7615616512}, {"quickstart", 3476480}};
+    {"gpt2-124m", 124439808},     {"gpt2-350m", 354823168},      {"gpt2-774m", 774030080},
+    {"gpt2-1558m", 1557611200},   {"gpt3-125m", 125226240},      {"llama-1b", 1235814400},
+    {"llama-3b", 3212749824},     {"llama-8b", 8030261248},      {"qwen2.5-0.5b", 494032768},
+    {"qwen2.5-1.5b", 1543714304}, {"qwen2.5-7b", 7615616512},    {"quickstart", 3476480},
+    {"moe-small", 10562560},      {"mixtral-8x7b", 46702792704}, {"qwen3-30b-a3b", 30532122624}};
 
 TEST(Shipped, EveryFileIsValidAndOfPublishedSize) {
   size_t seen = 0;

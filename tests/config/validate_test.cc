@@ -118,6 +118,22 @@ TEST(Validate, TensorParallelism) {
                {"log_noise_scale", "tensor_parallel_size to 1"});
 }
 
+TEST(Validate, WhatDoesNotGoWithExpertsIsNamed) {
+  const auto with = [](std::vector<std::string> more) {
+    std::vector<std::string> all = {"model.model_type=mixtral", "model.num_experts=4", "model.num_experts_per_tok=2",
+                                    "model.intermediate_size=64"};
+    all.insert(all.end(), more.begin(), more.end());
+    return error_with(all);
+  };
+  EXPECT_EQ(with({}), "");
+  EXPECT_EQ(with({"zero_stage=3", "optimizer=muon", "precision=bf16"}), "");
+  expect_parts(with({"tensor_parallel_size=2"}), {"tensor_parallel_size: 2", "model.num_experts is 4"});
+  expect_parts(with({"precision=fp8_tensorwise"}), {"precision: fp8_tensorwise", "model.num_experts is 4"});
+  expect_parts(with({"mup_base_width=32"}), {"mup_base_width", "model.num_experts is 4"});
+  expect_parts(with({"context_parallel_size=2"}), {"context_parallel_size: 2", "model.router_aux_loss_coef 0.001"});
+  EXPECT_EQ(with({"context_parallel_size=2", "model.router_aux_loss_coef=0"}), "");
+}
+
 TEST(Validate, ContextParallelism) {
   const auto with = [](std::vector<std::string> more) { return error_with(std::move(more)); };
   EXPECT_EQ(with({"context_parallel_size=2", "seq_length=16"}), "");

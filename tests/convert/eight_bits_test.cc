@@ -131,6 +131,9 @@ TEST_F(EightBits, WhatCannotBeReadOrWrittenIsNamed) {
   fill(shape(ModelType::gpt2), DType::f32);
   const ModelFolder gpt2(write("gpt2"));
   EXPECT_ERROR(write_hf_folder(gpt2, at("out"), {.codes = CodeBlocks::block}), "gpt2", "FP8");
+  fill(shape(ModelType::olmoe), DType::bf16);
+  const ModelFolder experts(write("olmoe"));
+  EXPECT_ERROR(write_hf_folder(experts, at("out"), {.codes = CodeBlocks::block}), "experts", "bf16");
   EXPECT_FALSE(std::filesystem::exists(at("out")));
 
   fill(shape(ModelType::llama), DType::f32);

@@ -51,17 +51,25 @@ TEST_F(Gguf, LayoutIsThatOfTheFormat) {
 GgufOptions floats(GgmlType type) { return {.mixture = mixture_of_floats(type)}; }
 
 TEST_F(Gguf, EveryFamilyIsWritten) {
-  for (const ModelType family :
-       {ModelType::gpt2, ModelType::llama, ModelType::mistral, ModelType::qwen2, ModelType::qwen3})
+  for (const ModelType family : {ModelType::gpt2, ModelType::llama, ModelType::mistral, ModelType::qwen2,
+                                 ModelType::qwen3, ModelType::mixtral, ModelType::qwen3_moe, ModelType::olmoe})
     for (const GgmlType type : {GgmlType::f32, GgmlType::f16, GgmlType::bf16}) {
       fill(shape(family), DType::bf16);
       const std::string name = cat(name_of(family), int(type));
       write_gguf(ModelFolder(write(name)), at(name + ".gguf"), floats(type));
       const std::string bytes = slurp(at(name + ".gguf"));
-      EXPECT_EQ(at_byte<uint64_t>(bytes, 8), tensors.size()) << name;
-      EXPECT_NE(bytes.find("blk.1.ffn_down.weight"), bytes.npos) << name;
+      const bool experts = has_experts(family);  // three experts of three matrices in two layers are merged
+      EXPECT_EQ(at_byte<uint64_t>(bytes, 8), tensors.size() - (experts ? 2 * 3 * 2 : 0)) << name;
+      EXPECT_NE(bytes.find(experts ? "blk.1.ffn_down_exps.weight" : "blk.1.ffn_down.weight"), bytes.npos) << name;
     }
   EXPECT_ERROR(write_gguf(ModelFolder(at("gpt20")), at("gpt20.gguf"), floats(GgmlType::f32)), "exists already");
+}
+
+// llama.cpp has rules of its own for the mixtures of such models.
+TEST_F(Gguf, ExpertsAreNotWrittenInMixtures) {
+  fill(shape(ModelType::mixtral), DType::bf16);
+  const ModelFolder model(write("mixtral"));
+  EXPECT_ERROR(write_gguf(model, at("m.gguf"), {.mixture = *mixture_named("q4_K_M")}), "q4_K_M", "q8_0");
 }
 
 TEST_F(Gguf, TensorsAreSortedByLayerThenName) {
@@ -141,7 +149,8 @@ TEST_F(Gguf, AMixtureThatFitsNoMatrixIsRefused) {
 }
 
 TEST_F(Gguf, FilesAreReadAsTheModelsThatWereWritten) {
-  for (const ModelType family : {ModelType::gpt2, ModelType::llama, ModelType::qwen2, ModelType::qwen3}) {
+  for (const ModelType family : {ModelType::gpt2, ModelType::llama, ModelType::qwen2, ModelType::qwen3,
+                                 ModelType::mixtral, ModelType::qwen3_moe, ModelType::olmoe}) {
     ModelConfig m = shape(family);
     m.tie_word_embeddings = family == ModelType::qwen3 || family == ModelType::gpt2;
     fill(m, DType::f32);
@@ -149,7 +158,10 @@ TEST_F(Gguf, FilesAreReadAsTheModelsThatWereWritten) {
     const ModelFolder original(write(name));
     write_gguf(original, file, floats(GgmlType::f32));
     const ModelFolder read(file);
+    EXPECT_EQ(read.config().model_type, family);
     EXPECT_EQ(read.config().hidden_size, 12);
+    EXPECT_EQ(read.config().num_experts_per_tok, original.config().num_experts_per_tok);
+    EXPECT_EQ(read.config().norm_topk_prob, original.config().norm_topk_prob);
     EXPECT_EQ(read.config().head_dim, original.config().head_dim);
     EXPECT_EQ(read.config().tie_word_embeddings, original.config().tie_word_embeddings);
     ASSERT_EQ(read.weights().size(), original.weights().size()) << name;

@@ -12,8 +12,8 @@
 namespace athanor::test {
 namespace {
 
-constexpr ModelType kFamilies[] = {ModelType::gpt2, ModelType::llama, ModelType::qwen2, ModelType::qwen3,
-                                   ModelType::mistral};
+constexpr ModelType kFamilies[] = {ModelType::gpt2,    ModelType::llama,   ModelType::qwen2,     ModelType::qwen3,
+                                   ModelType::mistral, ModelType::mixtral, ModelType::qwen3_moe, ModelType::olmoe};
 
 class HfFolder : public ModelScratch {
  protected:

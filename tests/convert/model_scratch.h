@@ -19,6 +19,9 @@ class ModelScratch : public Scratch {
     m.vocab_size = 35, m.hidden_size = 12, m.num_hidden_layers = 2, m.num_attention_heads = 2;
     m.intermediate_size = 20, m.max_position_embeddings = 16;
     if (type != ModelType::gpt2) m.num_key_value_heads = 1;
+    if (has_experts(type)) m.num_experts = 3, m.num_experts_per_tok = 2;
+    if (type == ModelType::olmoe) m.num_key_value_heads = 2;
+    if (type == ModelType::qwen3_moe) m.moe_intermediate_size = 8, m.norm_topk_prob = true;
     complete(m);
     validate(m);
     return m;

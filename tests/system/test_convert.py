@@ -38,7 +38,7 @@ def tensors_of(folder):
 
 class FolderTest(SystemTest):
     def test_import_and_export_are_bit_exact(self):
-        for name in ("gpt2", "llama", "llama3", "qwen2", "qwen3", "mistral"):
+        for name in ("gpt2", "llama", "llama3", "qwen2", "qwen3", "mistral", "mixtral", "qwen3_moe", "olmoe"):
             self.run_program("import", GOLDEN / name, f"{name}-in")
             self.run_program("checkpoint", "verify", f"{name}-in")
             self.run_program("export", f"{name}-in", f"{name}-out", "--max-shard-size", "20KB")
@@ -139,8 +139,8 @@ class FolderTest(SystemTest):
             self.refused("import", "model", "out", code=USAGE, says=["model/config.json", *says])
             self.assertFalse((self.folder / "out").exists())
 
-        refused("model_type", "mixtral", model_type="mixtral")
-        refused("num_local_experts", "mixture of experts", num_local_experts=8)
+        refused("model_type", "deepseek_v3", model_type="deepseek_v3")
+        refused("num_experts", "llama has no experts", num_local_experts=8)
         refused("quantization_config", quantization_config={"quant_method": "gptq"})
         refused("hidden_act", "gelu", hidden_act="gelu")
         refused("rope_type", "dynamic", rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4})
@@ -223,7 +223,8 @@ class GgufTest(SystemTest):
 
     def test_values_of_every_family(self):
         for name, arch in (("gpt2", "gpt2"), ("llama", "llama"), ("llama3", "llama"), ("mistral", "llama"),
-                           ("qwen2", "qwen2"), ("qwen3", "qwen3")):
+                           ("qwen2", "qwen2"), ("qwen3", "qwen3"), ("mixtral", "llama"), ("qwen3_moe", "qwen3moe"),
+                           ("olmoe", "olmoe")):
             got = self.export(name)
             fields, tensors = got["fields"], got["tensors"]
             config = json.loads((GOLDEN / name / "config.json").read_text())
@@ -234,6 +235,10 @@ class GgufTest(SystemTest):
             embedding = "transformer.wte.weight" if name == "gpt2" else "model.embed_tokens.weight"
             self.assertEqual(tuple(tensors["token_embd.weight"]["values"]), theirs[embedding][1])
             self.assertEqual(tensors["token_embd.weight"]["shape"], theirs[embedding][0])
+            if f"{arch}.expert_count" in fields:
+                self.check_experts(tensors, theirs, config, fields[f"{arch}.expert_count"])
+                self.check_rows_of_heads(tensors, theirs, config, arch)
+                continue
             down = tensors["blk.1.ffn_down.weight"]
             if name == "gpt2":  # stored the other way round
                 shape, values = theirs["transformer.h.1.mlp.c_proj.weight"]
@@ -246,7 +251,21 @@ class GgufTest(SystemTest):
                 self.assertEqual(tuple(down["values"]), theirs["model.layers.1.mlp.down_proj.weight"][1])
                 self.check_rows_of_heads(tensors, theirs, config, arch)
             self.assertEqual(len(tensors), len(theirs) + (name == "llama3"))
-        self.assertEqual(fields["qwen3.attention.key_length"], 14)
+            if name == "qwen3":
+                self.assertEqual(fields["qwen3.attention.key_length"], 14)
+
+    def check_experts(self, tensors, theirs, config, experts):
+        """The matrices of a layer's experts follow each other in one tensor; the router is exact."""
+        mixtral = config["model_type"] == "mixtral"
+        self.assertEqual(experts, config.get("num_local_experts", config.get("num_experts")))
+        block = "model.layers.1." + ("block_sparse_moe" if mixtral else "mlp")
+        self.assertEqual(tuple(tensors["blk.1.ffn_gate_inp.weight"]["values"]), theirs[f"{block}.gate.weight"][1])
+        for kind, own in (("gate", "w1" if mixtral else "gate_proj"), ("up", "w3" if mixtral else "up_proj"),
+                          ("down", "w2" if mixtral else "down_proj")):
+            merged = tensors[f"blk.1.ffn_{kind}_exps.weight"]
+            each = [theirs[f"{block}.experts.{i}.{own}.weight"] for i in range(experts)]
+            self.assertEqual(merged["shape"], [experts, *each[0][0]])
+            self.assertEqual(tuple(merged["values"]), sum((values for _, values in each), ()))
 
     def check_rows_of_heads(self, tensors, theirs, config, arch):
         """llama.cpp turns neighbours of a head for llama, and its halves for the others."""

@@ -140,7 +140,8 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{ModelType::llama, "bf16", DType::i16}, Case{ModelType::gpt2, "fp16", DType::f32},
                       Case{ModelType::llama, "fp32", DType::f32}, Case{ModelType::llama, "bf16", DType::f32},
                       Case{ModelType::qwen3, "bf16", DType::f32}, Case{ModelType::qwen2, "fp16", DType::f32},
-                      Case{ModelType::mistral, "fp32", DType::f32},
+                      Case{ModelType::mistral, "fp32", DType::f32}, Case{ModelType::mixtral, "fp32", DType::f32},
+                      Case{ModelType::qwen3_moe, "bf16", DType::i16}, Case{ModelType::olmoe, "fp16", DType::f32},
                       Case{ModelType::gpt2, "bf16", DType::f32, DType::bf16},
                       Case{ModelType::qwen3, "bf16", DType::i16, DType::bf16}),
     [](const auto& which) {
@@ -160,8 +161,8 @@ TEST(Matrix, RecomputationAndThreadsChangeNoBit) {
                              {ModelType::gpt2, "fp16", DType::f32}};
   const Recompute modes[] = {{}, {G::selective, 1}, {G::full, 1}, {G::full, 2}, {G::full, 3}};
   int at = 0;
-  for (const ModelType type :
-       {ModelType::gpt2, ModelType::llama, ModelType::qwen2, ModelType::qwen3, ModelType::mistral})
+  for (const ModelType type : {ModelType::gpt2, ModelType::llama, ModelType::qwen2, ModelType::qwen3,
+                               ModelType::mistral, ModelType::qwen3_moe})
     for (const Case& p : precisions)
       for (const int64_t micro : {1, 2, 4})
         for (const Recompute& mode : modes)

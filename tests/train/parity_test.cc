@@ -223,7 +223,9 @@ TEST_P(Parity, TenSteps) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Golden, Parity, ::testing::Values("gpt2", "llama", "llama3", "qwen2", "qwen3", "mistral"),
+INSTANTIATE_TEST_SUITE_P(Golden, Parity,
+                         ::testing::Values("gpt2", "llama", "llama3", "qwen2", "qwen3", "mistral", "mixtral",
+                                           "qwen3_moe", "olmoe"),
                          [](const auto& test) { return std::string(test.param); });
 
 }  // namespace

@@ -92,6 +92,17 @@ TEST(Ranks, EveryPrecisionAndFamily) {
     }
 }
 
+// Routers choose by logits that are the same to the bit as long as the weights are; sums over ranks alone differ.
+TEST(Ranks, ExpertsAreTheSameRun) {
+  for (const RuleName rule : {RuleName::adamw, RuleName::muon}) {
+    const Curve want = train({.type = ModelType::qwen3_moe, .rule = rule});
+    for (const int stage : {0, 3}) {
+      const Setting s{.type = ModelType::qwen3_moe, .shards = 2, .stage = stage, .accumulation = 2, .rule = rule};
+      expect_same(want, train(s), 1e-5, s.name());
+    }
+  }
+}
+
 // In every sharding the halves of masters are those of f32, and moments in bf16 are rounded by the place in the unit.
 TEST(Ranks, SplitMastersAreThoseOfF32) {
   struct Case {

@@ -1,0 +1,135 @@
+#include <utility>
+
+#include "nn/layers.h"
+
+namespace athanor {
+namespace {
+
+// Which rows belong to which expert. Small beside the rows: kept from forward to backward.
+struct Routes {
+  Buffer logits;                        // [N, E] f32
+  Buffer weights;                       // [N, k] f32
+  Buffer experts;                       // [N, k] i32
+  Buffer offsets, tokens, slots, rows;  // of SortByExpert
+};
+
+Routes route(Net n, const Tensor& x, const Moe& layer) {
+  Ctx& c = n.c;
+  const int64_t tokens = x.rows(), k = layer.chosen, rows = tokens * k;
+  Routes r{.logits = c.alloc("moe.logits", DType::f32, {tokens, layer.experts}),
+           .weights = c.alloc("moe.weights", DType::f32, {tokens, k}),
+           .experts = c.alloc("moe.experts", DType::i32, {tokens, k}),
+           .offsets = c.alloc("moe.offsets", DType::i32, {layer.experts + 1}),
+           .tokens = c.alloc("moe.tokens", DType::i32, {rows}),
+           .slots = c.alloc("moe.slots", DType::i32, {rows}),
+           .rows = c.alloc("moe.rows", DType::i32, {tokens, k})};
+  c.run(Gemm{.d = r.logits.t, .a = x, .b = n.params.value(layer.router), .tb = true, .tf32 = c.recipe.tf32});
+  c.run(RouteFwd{.weights = r.weights.t, .experts = r.experts.t, .logits = r.logits.t, .normalize = layer.normalize});
+  c.run(SortByExpert{
+      .offsets = r.offsets.t, .tokens = r.tokens.t, .slots = r.slots.t, .rows = r.rows.t, .experts = r.experts.t});
+  return r;
+}
+
+// Rows of x in the order of their experts.
+Buffer sorted_rows(Ctx& c, const Routes& r, const Tensor& x, std::string_view name) {
+  Buffer rows = c.alloc(name, {r.tokens.t.numel(), x.cols()});
+  c.run(GatherRows{.y = rows.t, .x = x, .rows = r.tokens.t});
+  return rows;
+}
+
+GroupedGemm product(Net n, const Routes& r, Grouped kind, Tensor d, Tensor a, Tensor b) {
+  return {.d = d, .a = a, .b = b, .offsets = r.offsets.t, .product = kind, .tf32 = n.c.recipe.tf32};
+}
+
+// The gradient of the router's weights, and dx += that of its input.
+void run_router_gradients(Net n, const Moe& layer, int number, const Routes& r, Tensor dx, Tensor x, Tensor dweights) {
+  Ctx& c = n.c;
+  const Routing& step = c.routing;
+  const Buffer dlogits = c.alloc("moe.dlogits", r.logits.t.shape);
+  const RouterStatistics counted{layer.experts};
+  Tensor statistics = step.statistics.slice(number, number + 1);
+  c.run(RouteBwd{.dlogits = dlogits.t,
+                 .statistics = statistics.view({counted.size()}),
+                 .dweights = dweights,
+                 .logits = r.logits.t,
+                 .experts = r.experts.t,
+                 .scale = step.loss_scale,
+                 .sequence = step.sequence,
+                 .inv_count = step.inv_count,
+                 .balance = layer.balance,
+                 .z = layer.z,
+                 .normalize = layer.normalize});
+  const bool tf32 = c.recipe.tf32;
+  c.run(Gemm{.d = n.params.grad(layer.router), .a = dlogits.t, .b = x, .ta = true, .accumulate = true, .tf32 = tf32});
+  c.run(Gemm{.d = dx, .a = dlogits.t, .b = n.params.value(layer.router), .accumulate = true, .tf32 = tf32});
+}
+
+// Gradients of the experts' weights and of the layer's input, from the gradient d of its output. gate_up is replaced.
+Buffer run_moe_gradients(Net n, const Moe& layer, int number, Routes r, Buffer gate_up, const Tensor& d,
+                         const Buffer& x) {
+  Ctx& c = n.c;
+  const Buffer dweights = c.alloc("moe.dweights", DType::f32, r.weights.t.shape);
+  {
+    const Buffer dy = sorted_rows(c, r, d, "moe.dy");
+    Buffer hidden = c.alloc("moe.dh", {gate_up.t.rows(), gate_up.t.cols() / 2});
+    c.run(product(n, r, Grouped::input_gradient, hidden.t, dy.t, n.params.value(layer.down)));
+    c.run(WeightedSwigluBwd{.dgu = gate_up.t,
+                            .dweights = dweights.t,
+                            .y = hidden.t,
+                            .dy = hidden.t,
+                            .gu = gate_up.t,
+                            .weights = r.weights.t,
+                            .slots = r.slots.t});
+    c.run(product(n, r, Grouped::weight_gradient, n.params.grad(layer.down), dy.t, hidden.t));
+  }
+  {
+    const Buffer rows = sorted_rows(c, r, x.t, "moe.x again");
+    c.run(product(n, r, Grouped::weight_gradient, n.params.grad(layer.gate_up), gate_up.t, rows.t));
+  }
+  Buffer dx = c.alloc("moe.dx", x.t.shape);
+  {
+    const Buffer rows = c.alloc("moe.dx of rows", {gate_up.t.rows(), x.t.cols()});
+    c.run(product(n, r, Grouped::input_gradient, rows.t, gate_up.t, n.params.value(layer.gate_up)));
+    gate_up = {};
+    c.run(SumRows{.y = dx.t, .x = rows.t, .rows = r.rows.t});
+  }
+  run_router_gradients(n, layer, number, r, dx.t, x.t, dweights.t);
+  return dx;
+}
+
+}  // namespace
+
+// Token t with experts e_j and weights p_j: out = residual + sum_j W_down,e_j (p_j silu(gate) up), [gate | up] =
+// W_gate_up,e_j x. The weight acts on the activation, not on the output, which backward then need not keep. Backward
+// keeps x, [gate | up] and the routes, and makes the rest again.
+Var moe(Net n, Var x, const Moe& layer, int number, Var residual) {
+  Ctx& c = n.c;
+  Routes r = route(n, x.t(), layer);
+  const int64_t rows = r.tokens.t.numel(), f = n.params.placement(layer.down).shape[1];
+  Buffer gate_up = c.alloc("moe.gate_up", {rows, 2 * f});
+  {
+    const Buffer sorted = sorted_rows(c, r, x.t(), "moe.x");
+    c.run(product(n, r, Grouped::forward, gate_up.t, sorted.t, n.params.value(layer.gate_up)));
+  }
+  Buffer y = c.alloc("moe.y", {rows, x.t().cols()});
+  {
+    const Buffer hidden = c.alloc("moe.h", {rows, f});
+    c.run(WeightedSwigluFwd{.y = hidden.t, .gu = gate_up.t, .weights = r.weights.t, .slots = r.slots.t});
+    c.run(product(n, r, Grouped::forward, y.t, hidden.t, n.params.value(layer.down)));
+  }
+  if (!c.recording()) gate_up = {};
+  Buffer out = c.alloc("moe.out", residual.t().shape);
+  c.run(SumRows{.y = out.t, .x = y.t, .rows = r.rows.t, .add = residual.t()});
+  y = {};
+  Var result = c.var(std::move(out));
+  c.record("moe", [&params = n.params, layer, number, r = std::move(r), gate_up = std::move(gate_up), saved = c.save(x),
+                   sx = x.slot(), sr = residual.slot(), s = result.slot()](Ctx& cc) mutable {
+    Buffer d = cc.take(s);
+    Buffer dx = run_moe_gradients({cc, params}, layer, number, std::move(r), std::move(gate_up), d.t, saved.get(cc));
+    cc.put(sx, std::move(dx));
+    cc.put(sr, std::move(d));  // d(residual) = d(out)
+  });
+  return result;
+}
+
+}  // namespace athanor

@@ -1,0 +1,72 @@
+#include "train/routing_report.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+namespace athanor {
+
+std::vector<RoutingMetrics> routing_records(Engine& engine, int64_t step) {
+  const std::vector<double> sums = engine.take_routing();
+  const ModelConfig& m = engine.model().config();
+  const RouterStatistics at{m.num_experts};
+  std::vector<RoutingMetrics> records;
+  for (size_t layer = 0; (layer + 1) * size_t(at.size()) <= sums.size(); ++layer) {
+    const std::span<const double> mine = std::span(sums).subspan(layer * size_t(at.size()), size_t(at.size()));
+    const auto counts = mine.first(size_t(m.num_experts));
+    double rows = 0;
+    for (const double count : counts) rows += count;
+    const double tokens = rows / double(m.num_experts_per_tok);
+    if (tokens == 0) continue;
+    const auto [least, most] = std::ranges::minmax(counts);
+    records.push_back(
+        {.step = step,
+         .layer = int64_t(layer),
+         .tokens = int64_t(tokens),
+         .largest_share = most / tokens,
+         .smallest_share = least / tokens,
+         .dead_experts = std::ranges::count(counts, 0.0),
+         .entropy = mine[size_t(at.entropy())] / tokens / std::log(double(std::max<int64_t>(2, m.num_experts))),
+         .balance_loss = mine[size_t(at.balance())] / tokens,
+         .z_loss = mine[size_t(at.squares())] / tokens});
+  }
+  return records;
+}
+
+// With fewer rows per expert some may get none by chance: of 30, one in e^30.
+constexpr double kEnoughRows = 30;
+// Of the tokens, for one expert; by itself no alarm where equal shares are near it.
+constexpr double kMostShare = 0.9;
+
+std::string routing_alarm(std::span<const RoutingMetrics> layers, int64_t experts, int64_t chosen) {
+  std::string dead, full;
+  const double equal = double(chosen) / double(experts);
+  for (const RoutingMetrics& m : layers) {
+    if (m.dead_experts > 0 && double(m.tokens) * equal >= kEnoughRows)
+      dead += cat(dead.empty() ? "" : ", ", m.layer, " (", m.dead_experts, " of ", experts, ")");
+    if (m.largest_share > kMostShare && equal < kMostShare / 2)
+      full += cat(full.empty() ? "" : ", ", m.layer, " (", std::round(100 * m.largest_share), " %)");
+  }
+  std::string text;
+  if (!dead.empty()) text += cat("experts that no token chose, by layer: ", dead);
+  if (!full.empty())
+    text += cat(text.empty() ? "" : "; ", "one expert is chosen by nearly all tokens, by layer: ", full);
+  return text.empty() ? text : cat("routing: ", text, "; raise model.router_aux_loss_coef, or lower learning_rate");
+}
+
+bool RoutingReport::due(const Config& c, int64_t step) const {
+  const int64_t interval = c.log_routing_interval;
+  return c.model.num_experts > 0 && interval > 0 && (step == c.train_iters || step % interval == 0);
+}
+
+void RoutingReport::report(Engine& engine, MetricSink& metrics, int64_t step) {
+  const std::vector<RoutingMetrics> layers = routing_records(engine, step);
+  for (const RoutingMetrics& layer : layers) metrics.routing(layer);
+  const ModelConfig& m = engine.model().config();
+  const std::string alarm = routing_alarm(layers, m.num_experts, m.num_experts_per_tok);
+  if (!alarm.empty() && !std::exchange(alarmed_, true))
+    metrics.event({.kind = EventKind::warn, .step = step, .text = alarm});
+  if (alarm.empty()) alarmed_ = false;
+}
+
+}  // namespace athanor

@@ -1,0 +1,160 @@
+// Mixtures of experts in whole steps: what routers count, experts that stand for a dense layer, and the router's
+// losses.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+
+#include "base/rng.h"
+#include "tests/tiny_model.h"
+#include "tests/train/harness.h"
+#include "train/routing_report.h"
+
+namespace athanor {
+namespace {
+
+using testing::Rig;
+
+constexpr int64_t kMoeLength = 12, kMoeBatch = 4, kMoeVocab = 61;
+
+ModelConfig tiny(ModelType type) {
+  return testing::tiny_model(
+      type, {.vocab = kMoeVocab, .hidden = 16, .heads = 4, .kv_heads = 2, .intermediate = 24, .positions = kMoeLength});
+}
+
+EngineOptions options(int64_t micro, Recompute recompute = {}) {
+  EngineOptions o;
+  o.recipe = make_recipe("fp32", DType::f32);
+  o.recompute = recompute;
+  o.seq_length = kMoeLength;
+  o.micro_batch_size = micro;
+  o.global_batch_size = kMoeBatch;
+  o.seed = 5;
+  o.schedule = {.style = DecayStyle::constant, .lr = 1e-2, .min_lr = 1e-2};
+  return o;
+}
+
+std::vector<int32_t> tokens_of(const char* name) {
+  std::vector<int32_t> t(size_t(kMoeBatch * kMoeLength));
+  for (size_t i = 0; i < t.size(); ++i) t[i] = int32_t(random_bits(2, stream_of(name), i) % uint64_t(kMoeVocab));
+  return t;
+}
+
+void accumulate(Engine& engine) {
+  const auto tokens = tokens_of("tokens"), targets = tokens_of("targets");
+  const auto each = size_t(engine.options().micro_batch_size * kMoeLength);
+  PhaseClock clock;
+  for (size_t at = 0; at < tokens.size(); at += each)
+    engine.micro_batch(std::span(tokens).subspan(at, each), std::span(targets).subspan(at, each), clock);
+}
+
+struct Started {
+  Started(const ModelConfig& config, const EngineOptions& o) : engine(config, o, rig.backend()) {
+    engine.commit();
+    engine.init_weights();
+  }
+  Rig rig;
+  Engine engine;
+};
+
+TEST(Moe, EveryTrainedTokenIsCountedOnce) {
+  using Kind = Recompute::Granularity;
+  std::vector<double> want;
+  const ModelConfig m = tiny(ModelType::qwen3_moe);
+  const RouterStatistics at{m.num_experts};
+  for (const int64_t micro : {4, 1})
+    for (const Recompute recompute : {Recompute{}, Recompute{Kind::selective, 1}, Recompute{Kind::full, 1}}) {
+      Started s(m, options(micro, recompute));
+      accumulate(s.engine);
+      s.engine.finish_step();
+      const auto each = size_t(micro * kMoeLength);
+      const auto other = tokens_of("other"), targets = tokens_of("targets");
+      s.engine.evaluate(std::span(other).first(each), std::span(targets).first(each));
+      const std::vector<double> got = s.engine.take_routing();
+      ASSERT_EQ(int64_t(got.size()), m.num_hidden_layers * at.size());
+      for (int64_t layer = 0; layer < m.num_hidden_layers; ++layer) {
+        double rows = 0;
+        for (int64_t e = 0; e < m.num_experts; ++e) rows += got[size_t(layer * at.size() + e)];
+        EXPECT_EQ(rows, double(kMoeBatch * kMoeLength * m.num_experts_per_tok)) << "micro-batches of " << micro;
+      }
+      if (want.empty()) want = got;
+      for (size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], want[i], 1e-5 * std::abs(want[i])) << i;
+      for (const double sum : s.engine.take_routing()) EXPECT_EQ(sum, 0) << "taken twice";
+    }
+}
+
+TEST(Moe, ModelsWithoutExpertsCountNothing) {
+  Started s(tiny(ModelType::qwen3), options(4));
+  accumulate(s.engine);
+  s.engine.finish_step();
+  EXPECT_TRUE(s.engine.take_routing().empty());
+}
+
+// Weights that add up to 1 make of equal experts the layer that each of them is.
+TEST(Moe, EqualExpertsAreTheDenseLayer) {
+  ModelConfig m = tiny(ModelType::qwen3_moe);
+  m.norm_topk_prob = true;
+  Started dense(tiny(ModelType::qwen3), options(4)), experts(m, options(4));
+  std::map<std::string, Tensor> weights;
+  const auto master = [](Engine& engine, const ParamStore::Piece& piece) {
+    const Tensor& all = engine.model().params().units()[size_t(piece.unit)]->master;
+    return all.slice(piece.offset, piece.offset + piece.slice->shape.numel());
+  };
+  for (const auto& piece : dense.engine.model().params().pieces())
+    weights[piece.slice->name] = master(dense.engine, piece);
+  for (const auto& piece : experts.engine.model().params().pieces()) {
+    std::string name = piece.slice->name;
+    if (name.ends_with("mlp.gate.weight")) continue;
+    if (const size_t at = name.find("experts."); at != std::string::npos)
+      name.erase(at, name.find('.', at + 8) + 1 - at);
+    const Tensor to = master(experts.engine, piece), from = weights.at(name);
+    experts.rig.device->copy(to.data, from.data, to.bytes(), Lane::compute);
+  }
+  experts.rig.device->sync();
+  experts.engine.refresh_values();
+  const auto tokens = tokens_of("tokens"), targets = tokens_of("targets");
+  dense.engine.evaluate(tokens, targets);
+  experts.engine.evaluate(tokens, targets);
+  const auto want = dense.engine.losses(), got = experts.engine.losses();
+  for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(got[i], want[i], 2e-6 * want[i]) << i;
+}
+
+// Of steps that follow the router's losses alone nothing else can raise entropy, or bring log-sums towards 0.
+TEST(Moe, RouterLossesBalanceShares) {
+  const auto after = [](double balance, double z) {
+    ModelConfig m = tiny(ModelType::qwen3_moe);
+    m.initializer_range = 0.5;  // shares are unequal at first
+    m.router_aux_loss_coef = balance, m.router_z_loss_coef = z;
+    Started s(m, options(4));
+    for (int step = 0; step < 40; ++step) {
+      s.engine.take_routing();
+      accumulate(s.engine);
+      s.engine.finish_step();
+    }
+    return routing_records(s.engine, 40);
+  };
+  const auto plain = after(0, 0), balanced = after(10, 0), small = after(0, 1);
+  ASSERT_EQ(plain.size(), 2u);
+  for (size_t layer = 0; layer < plain.size(); ++layer) {
+    EXPECT_GT(plain[layer].balance_loss, 1.02) << layer;
+    EXPECT_LT(balanced[layer].balance_loss - 1, (plain[layer].balance_loss - 1) / 2) << layer;
+    EXPECT_LT(small[layer].z_loss, plain[layer].z_loss / 2) << layer;
+  }
+}
+
+TEST(RoutingAlarm, NamesLayersWithDeadOrOverfullExperts) {
+  const RoutingMetrics healthy{.layer = 0, .tokens = 1000, .largest_share = 0.4, .smallest_share = 0.1};
+  EXPECT_EQ(routing_alarm(std::vector{healthy}, 8, 2), "");
+  RoutingMetrics dead = healthy, full = healthy;
+  dead.layer = 3, dead.dead_experts = 2;
+  full.layer = 5, full.largest_share = 0.97;
+  const std::string text = routing_alarm(std::vector{healthy, dead, full}, 8, 2);
+  EXPECT_NE(text.find("no token chose, by layer: 3 (2 of 8)"), text.npos) << text;
+  EXPECT_NE(text.find("nearly all tokens, by layer: 5 (97 %)"), text.npos) << text;
+  dead.tokens = 100;  // 25 rows for each expert: too few to tell
+  EXPECT_EQ(routing_alarm(std::vector{dead}, 8, 2), "");
+  EXPECT_EQ(routing_alarm(std::vector{full}, 2, 2), "") << "every token passes both";
+}
+
+}  // namespace
+}  // namespace athanor
