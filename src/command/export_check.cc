@@ -37,7 +37,7 @@ enum class Logits : uint8_t { none, wanted };
 std::unique_ptr<Engine> open_engine(const Config& config, const ModelFolder& weights, Backend backend, Logits logits) {
   auto engine = std::make_unique<Engine>(config.model, engine_options(config, false), backend);
   if (logits == Logits::wanted) engine->want_logits();
-  engine->memory().require_fits(memory_capacity(config, backend.device), runtime_reserve(config));
+  engine->memory().require_fits(memory_capacity(config, backend.device), runtime_reserve(config, backend.device));
   engine->commit();
   load_weights(*engine, backend.device, weights);
   return engine;
