@@ -14,13 +14,19 @@
 namespace athanor {
 namespace {
 
-constexpr int64_t kMaxHeader = int64_t{256} << 20, kMaxTensors = 1 << 20, kMaxDimensions = 4;
+constexpr int64_t kMaxHeader = int64_t{256} << 20, kMaxDimensions = 4;
+constexpr int64_t kMaxAlignment = 1 << 20;
+// Smallest sizes in the header: a key's length, kind and value; a tensor's name length, rank, one dimension, type and
+// offset.
+constexpr int64_t kPairBytes = 8 + 4 + 1, kTensorBytes = 8 + 4 + 8 + 4 + 8;
+constexpr int64_t kValuesPerByte = 2;  // at most, of the types here
 
 // Bytes of the kinds of values, by their numbers; 0: a string or an array.
 constexpr std::array<int64_t, 13> kKindBytes = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
 constexpr uint32_t kString = 8, kArray = 9;
 
-// Reads the header from the front; an end that comes too early is an Error.
+// Reads the header from the front. What is announced beyond the file's end is an Error naming the field, the value and
+// the bound, before memory is allocated for it.
 class Cursor {
  public:
   Cursor(const Fd& file, const std::string& path) : path_(path), size_(file_bytes(file, path)) {
@@ -30,67 +36,77 @@ class Cursor {
   int64_t at() const { return int64_t(at_); }
   int64_t size() const { return size_; }
 
-  std::span<const std::byte> take(uint64_t count) {
-    if (count > bytes_.size() - at_)
-      throw Error(cat(path_, ": is cut off or damaged: byte ", at_, " of its header announces ", count,
-                      " bytes, and there are ", bytes_.size() - at_));
+  std::span<const std::byte> take(uint64_t count, std::string_view what) {
+    require_bytes(count, 1, what, "bytes");
     at_ += count;
     return std::span(bytes_).subspan(at_ - count, count);
   }
   template <class T>
-  T number() {
+  T number(std::string_view what) {
     T value;
-    std::memcpy(&value, take(sizeof value).data(), sizeof value);
+    std::memcpy(&value, take(sizeof value, what).data(), sizeof value);
     return value;
   }
-  std::string text() {
-    const auto bytes = take(number<uint64_t>());
+  std::string text(std::string_view what) {
+    const auto bytes = take(number<uint64_t>(what), what);
     return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
   }
-  uint32_t kind() {
-    const auto kind = number<uint32_t>();
-    if (kind >= kKindBytes.size()) throw Error(cat(path_, ": a key has the unknown kind ", kind));
+  // A number of things, each of which takes `each` bytes or more of what follows.
+  uint64_t count(int64_t each, std::string_view what, std::string_view things) {
+    const auto count = number<uint64_t>(what);
+    require_bytes(count, each, what, things);
+    return count;
+  }
+  uint32_t kind(const std::string& key) {
+    const auto kind = number<uint32_t>(key);
+    if (kind >= kKindBytes.size())
+      throw Error(cat(path_, ": ", printable(key), " has the kind ", kind, "; expected 0 to ", kKindBytes.size() - 1));
     return kind;
   }
-  double scalar(uint32_t kind) {
+  double scalar(uint32_t kind, const std::string& key) {
     switch (kind) {
       case 0:
-        return number<uint8_t>();
+        return number<uint8_t>(key);
       case 1:
-        return number<int8_t>();
+        return number<int8_t>(key);
       case 2:
-        return number<uint16_t>();
+        return number<uint16_t>(key);
       case 3:
-        return number<int16_t>();
+        return number<int16_t>(key);
       case 4:
-        return number<uint32_t>();
+        return number<uint32_t>(key);
       case 5:
-        return number<int32_t>();
+        return number<int32_t>(key);
       case 6:
-        return double(number<float>());
+        return double(number<float>(key));
       case 7:
-        return number<uint8_t>() != 0;
+        return number<uint8_t>(key) != 0;
       case 10:
-        return double(number<uint64_t>());
+        return double(number<uint64_t>(key));
       case 11:
-        return double(number<int64_t>());
+        return double(number<int64_t>(key));
       default:
-        return number<double>();
+        return number<double>(key);
     }
   }
-  void skip_array() {
-    const uint32_t of = kind();
-    const auto count = number<uint64_t>();
-    if (of == kArray) throw Error(cat(path_, ": holds an array of arrays, which the format does not allow"));
-    if (of != kString) {
-      if (count > bytes_.size()) throw Error(cat(path_, ": announces an array of ", count, " values"));
-      take(count * uint64_t(kKindBytes[of]));
-      return;
-    }
-    for (uint64_t i = 0; i < count; ++i) text();
+  void skip_array(const std::string& key) {
+    const uint32_t of = kind(key);
+    if (of == kArray)
+      throw Error(cat(path_, ": ", printable(key), " is an array of arrays, which the format does not allow"));
+    const int64_t each = of == kString ? int64_t{sizeof(uint64_t)} : kKindBytes[of];
+    const uint64_t values = count(each, key, "values");
+    if (of != kString) take(values * uint64_t(each), key);
+    for (uint64_t i = 0; of == kString && i < values; ++i) text(key);
   }
 
  private:
+  void require_bytes(uint64_t count, int64_t each, std::string_view what, std::string_view things) const {
+    const uint64_t left = bytes_.size() - at_;
+    if (count > left / uint64_t(each))
+      throw Error(cat(path_, ": is cut off or damaged: ", printable(what), ", at byte ", at_, ", has ", count, " ",
+                      things, ", and ", left, " bytes follow"));
+  }
+
   const std::string& path_;
   int64_t size_;
   std::vector<std::byte> bytes_;
@@ -100,23 +116,26 @@ class Cursor {
 GgufReader::Stored tensor_info(Cursor& in, const std::string& path, const std::string& name) {
   const auto refuse = [&](const auto&... why) { throw Error(cat(path, ": tensor ", printable(name), ": ", why...)); };
   GgufReader::Stored tensor{};
-  const auto rank = in.number<uint32_t>();
+  const auto rank = in.number<uint32_t>(name);
   if (rank == 0 || rank > kMaxDimensions) refuse("has ", rank, " dimensions; expected 1 to ", kMaxDimensions);
+  const int64_t most = in.size() * kValuesPerByte;
   int64_t values = 1;
   for (uint32_t i = 0; i < rank; ++i) {
-    const auto size = in.number<uint64_t>();
-    if (size == 0 || size > uint64_t(in.size()) * 2 || values > (int64_t{1} << 50) / int64_t(size))
-      refuse("has a dimension of ", size, ", more than the file can hold");
+    const auto size = in.number<uint64_t>(name);
+    if (size == 0 || size > uint64_t(most / values))
+      refuse("dimension ", i, " is ", size, "; expected 1 to ", most / values, ", for which the file has bytes");
     values *= int64_t(size);
     tensor.shape.insert(tensor.shape.begin(), int64_t(size));
   }
-  const auto type = in.number<uint32_t>();
+  const auto type = in.number<uint32_t>(name);
   if (!is_ggml_type(type))
     refuse("has the type number ", type, " of ggml; known are f32, f16, bf16, q4_0 to q8_0, q4_K, q5_K and q6_K");
   tensor.type = GgmlType(type);
   if (tensor.columns() % ggml_info(tensor.type).block != 0)
     refuse("has rows of ", tensor.columns(), " values, no multiple of the block of ", ggml_info(tensor.type).block);
-  tensor.offset = narrow<int64_t>(in.number<uint64_t>());
+  const auto offset = in.number<uint64_t>(name);
+  if (offset > uint64_t(in.size())) refuse("begins at byte ", offset, " of the data; the file has ", in.size());
+  tensor.offset = int64_t(offset);
   return tensor;
 }
 
@@ -135,36 +154,35 @@ bool is_gguf_file(const std::string& path) {
 
 GgufReader::GgufReader(const std::string& path) : path_(path), file_(open_regular(path)) {
   Cursor in(file_, path_);
-  if (std::memcmp(in.take(4).data(), "GGUF", 4) != 0) throw Error(cat(path_, ": is no GGUF file"), Exit::usage);
-  const auto version = in.number<uint32_t>();
+  if (std::memcmp(in.take(4, "magic").data(), "GGUF", 4) != 0)
+    throw Error(cat(path_, ": is no GGUF file"), Exit::usage);
+  const auto version = in.number<uint32_t>("version");
   if (version != 2 && version != 3)
     throw Error(cat(path_, ": has version ", version, " of GGUF; expected 2 or 3"), Exit::usage);
-  const auto tensors = in.number<uint64_t>(), pairs = in.number<uint64_t>();
-  if (tensors > kMaxTensors || pairs > kMaxTensors)
-    throw Error(
-        cat(path_, ": announces ", tensors, " tensors and ", pairs, " keys; at most ", kMaxTensors, " are read"));
-  int64_t alignment = 32;  // the format's default
+  const uint64_t tensors = in.count(kTensorBytes, "tensor_count", "tensors");
+  const uint64_t pairs = in.count(kPairBytes, "metadata_kv_count", "keys");
   for (uint64_t i = 0; i < pairs; ++i) {
-    const std::string key = in.text();
-    const uint32_t kind = in.kind();
+    const std::string key = in.text("a key");
+    const uint32_t kind = in.kind(key);
     if (kind == kArray)
-      in.skip_array();
+      in.skip_array(key);
     else if (kind == kString)
-      pairs_[key] = in.text();
+      pairs_[key] = in.text(key);
     else
-      pairs_[key] = in.scalar(kind);
+      pairs_[key] = in.scalar(kind, key);
   }
-  if (const auto given = number("general.alignment")) alignment = int64_t(*given);
-  if (alignment < 1 || alignment > (1 << 20)) throw Error(cat(path_, ": general.alignment is ", alignment));
+  const double alignment = number("general.alignment").value_or(32);  // the format's default
+  if (!(alignment >= 1 && alignment <= kMaxAlignment))
+    throw Error(cat(path_, ": general.alignment is ", alignment, "; expected 1 to ", kMaxAlignment));
   for (uint64_t i = 0; i < tensors; ++i) {
-    const std::string name = in.text();
+    const std::string name = in.text("a tensor's name");
     if (!tensors_.emplace(name, tensor_info(in, path_, name)).second)
       throw Error(cat(path_, ": tensor ", printable(name), " is there twice"));
   }
-  const int64_t data = round_up(in.at(), alignment);
+  const int64_t data = round_up(in.at(), int64_t(alignment));
   for (auto& [name, tensor] : tensors_) {
     const int64_t bytes = tensor.rows() * ggml_row_bytes(tensor.type, tensor.columns());
-    if (tensor.offset < 0 || tensor.offset > in.size() || data + tensor.offset + bytes > in.size())
+    if (data + tensor.offset + bytes > in.size())
       throw Error(cat(path_, ": tensor ", printable(name), " ends at byte ", data + tensor.offset + bytes,
                       ", the file has ", in.size(), ": it is cut off or damaged"));
     tensor.offset += data;

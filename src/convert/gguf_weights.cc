@@ -36,6 +36,9 @@ class ConfigReader {
   ModelConfig config() {
     const bool gpt2 = m_.model_type == ModelType::gpt2;
     m_.num_hidden_layers = size("block_count");
+    if (m_.num_hidden_layers > int64_t(file_.tensors().size()))
+      refuse(cat(arch_, ".block_count is ", m_.num_hidden_layers, "; the file has ", file_.tensors().size(),
+                 " tensors, fewer than one a block"));
     m_.max_position_embeddings = size("context_length");
     m_.hidden_size = size("embedding_length");
     m_.intermediate_size = size("feed_forward_length");
@@ -45,8 +48,8 @@ class ConfigReader {
     m_.vocab_size = embedding->second.rows();
     m_.norm_eps = number(gpt2 ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon");
     m_.tie_word_embeddings = !file_.tensors().contains("output.weight");
-    if (const auto id = file_.number("tokenizer.ggml.bos_token_id")) m_.bos_token_id = int64_t(*id);
-    if (const auto id = file_.number("tokenizer.ggml.eos_token_id")) m_.eos_token_id = int64_t(*id);
+    m_.bos_token_id = token("tokenizer.ggml.bos_token_id");
+    m_.eos_token_id = token("tokenizer.ggml.eos_token_id");
     if (!gpt2) add_rope();
     add_experts();
     complete(m_);
@@ -64,8 +67,14 @@ class ConfigReader {
   }
   int64_t size(const char* name) const {
     const double value = number(name);
-    if (!(value >= 1 && value < 1e9)) refuse(cat(arch_, ".", name, " is ", value));
+    if (!(value >= 1 && value < 1e9)) refuse(cat(arch_, ".", name, " is ", value, "; expected 1 to 1e9"));
     return int64_t(value);
+  }
+  int64_t token(const char* key) const {
+    const double id = file_.number(key).value_or(-1);
+    if (!(id >= -1 && id < double(m_.vocab_size)))
+      refuse(cat(key, " is ", id, "; expected 0 to ", m_.vocab_size - 1, ", rows of token_embd.weight"));
+    return int64_t(id);
   }
 
   void add_rope() {
@@ -94,6 +103,13 @@ class ConfigReader {
     m_.num_experts_per_tok = size("expert_used_count");
     m_.norm_topk_prob = m_.model_type != ModelType::olmoe;  // as llama.cpp computes it
     if (m_.model_type == ModelType::qwen3_moe) m_.moe_intermediate_size = size("expert_feed_forward_length");
+    for (int64_t layer = 0; layer < m_.num_hidden_layers; ++layer) {
+      const std::string name = cat("blk.", layer, ".ffn_gate_exps.weight");
+      const auto it = file_.tensors().find(name);
+      const int64_t stored = it == file_.tensors().end() ? 0 : it->second.shape.front();
+      if (stored != m_.num_experts)
+        refuse(cat(arch_, ".expert_count is ", m_.num_experts, "; the tensor ", name, " has ", stored));
+    }
   }
 
   const GgufReader& file_;

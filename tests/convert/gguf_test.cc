@@ -200,6 +200,36 @@ TEST_F(Gguf, QuantizedFilesAreReadAsTheValuesOfTheirBlocks) {
   }
 }
 
+// Before memory is allocated for it.
+TEST_F(Gguf, WhatIsBeyondTheFileIsNamed) {
+  fill(shape(ModelType::mixtral), DType::f32);
+  write_gguf(ModelFolder(write("model")), at("a.gguf"), floats(GgmlType::f32));
+  const std::string whole = slurp(at("a.gguf"));
+  const auto error_with = [&](auto value, size_t place) {
+    std::string damaged = whole;
+    std::memcpy(damaged.data() + place, &value, sizeof value);
+    spill(at("b.gguf"), damaged);
+    return message_of([&] { ModelFolder read(at("b.gguf")); });
+  };
+  const auto after = [&](const std::string& name) { return whole.find(name) + name.size() + sizeof(uint32_t); };
+  constexpr uint32_t kMany = 1 << 23;
+  constexpr uint64_t kHuge = uint64_t{1} << 40;
+  const std::string tensors_named = cat("the file has ", at_byte<uint64_t>(whole, 8), " tensors");
+  for (const auto& [text, parts] : std::vector<std::pair<std::string, std::vector<std::string>>>{
+           {error_with(kHuge, 8), {"'tensor_count'", "1099511627776 tensors", "bytes follow"}},
+           {error_with(kHuge, 16), {"'metadata_kv_count'", "1099511627776 keys", "bytes follow"}},
+           {error_with(kHuge, 24), {"'a key'", "1099511627776 bytes", "bytes follow"}},
+           {error_with(kMany, after("llama.block_count")), {"llama.block_count is 8388608", tensors_named}},
+           {error_with(kMany, after("llama.expert_count")),
+            {"llama.expert_count is 8388608", "ffn_gate_exps.weight has 3"}},
+           {error_with(kHuge, after("output.weight")),
+            {"'output.weight'", "dimension 0 is 1099511627776", "expected 1 to"}},
+           {error_with(kHuge, after("output.weight") + 20), {"'output.weight'", "byte 1099511627776"}}}) {
+    EXPECT_NE(text.find("b.gguf"), text.npos) << text;
+    for (const std::string& part : parts) EXPECT_NE(text.find(part), text.npos) << text << "\nlacks: " << part;
+  }
+}
+
 TEST_F(Gguf, DamagedFilesAreErrors) {
   fill(shape(ModelType::llama), DType::f32);
   write_gguf(ModelFolder(write("model")), at("a.gguf"), floats(GgmlType::f32));
