@@ -122,13 +122,15 @@ void drop_quantization(Json& object, const std::string& path) {
     return at && at->is(Json::Kind::string) && at->text == text;
   };
   const bool known =
-      says("quant_method", "fp8") || (says("quant_method", "compressed-tensors") &&
-                                      (says("format", "float-quantized") || says("format", "pack-quantized")));
+      says("quant_method", "fp8") ||
+      (says("quant_method", "compressed-tensors") &&
+       (says("format", "float-quantized") || says("format", "pack-quantized"))) ||
+      (says("quant_method", "gptq") && (says("checkpoint_format", "gptq") || !value->find("checkpoint_format")));
   if (!value->is(Json::Kind::null) && !known)
     bad_value(*value, dotted(path, "quantization_config"),
               "null, \"quant_method\": \"fp8\", \"gptq\" with \"checkpoint_format\": \"gptq\", or compressed-tensors "
-              "with \"format\": \"float-quantized\" or "
-              "\"pack-quantized\" (other weights are plain floats: take the model from which this one was quantized)");
+              "with \"format\": \"float-quantized\" or \"pack-quantized\" (other weights are plain floats: take the "
+              "model from which this one was quantized)");
   object.erase("quantization_config");
 }
 

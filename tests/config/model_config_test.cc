@@ -100,6 +100,10 @@ TEST(ModelConfig, UnsupportedValuesAreNamed) {
                {"quantization_config", "float-quantized", "pack-quantized"});
   const json ints = {{"quant_method", "compressed-tensors"}, {"format", "pack-quantized"}};
   EXPECT_EQ(read(with(llama_json(), "quantization_config", ints)).hidden_size, 64);
+  json gptq = {{"quant_method", "gptq"}, {"checkpoint_format", "gptq"}};
+  EXPECT_EQ(read(with(llama_json(), "quantization_config", gptq)).hidden_size, 64);
+  gptq["checkpoint_format"] = "gptq_v2";
+  expect_parts(error_with(with(llama_json(), "quantization_config", gptq)), {"quantization_config", "gptq"});
   EXPECT_EQ(read(with(llama_json(), "quantization_config", {{"quant_method", "fp8"}})).hidden_size, 64);
   expect_parts(error_with(with(llama_json(), "num_local_experts", 8)), {"num_experts", "llama has no experts"});
   expect_parts(error_with(with(llama_json(), "n_routed_experts", 8)), {"n_routed_experts", "mixtral, qwen3_moe"});

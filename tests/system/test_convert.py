@@ -141,7 +141,7 @@ class FolderTest(SystemTest):
 
         refused("model_type", "deepseek_v3", model_type="deepseek_v3")
         refused("num_experts", "llama has no experts", num_local_experts=8)
-        refused("quantization_config", quantization_config={"quant_method": "gptq"})
+        refused("quantization_config", quantization_config={"quant_method": "awq"})
         refused("hidden_act", "gelu", hidden_act="gelu")
         refused("rope_type", "dynamic", rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4})
         refused("moe_layers", moe_layers=3)
