@@ -2,17 +2,32 @@
 
 #include <algorithm>
 #include <cmath>
-#include <utility>
+
+#include "base/error.h"
+#include "ops/moe.h"
 
 namespace athanor {
 
-std::vector<RoutingMetrics> routing_records(Engine& engine, int64_t step) {
-  const std::vector<double> sums = engine.take_routing();
-  const ModelConfig& m = engine.model().config();
+bool routing_due(const Config& c, int64_t step) {
+  const int64_t interval = c.log_routing_interval;
+  return c.model.num_experts > 0 && interval > 0 && (step == c.train_iters || step % interval == 0);
+}
+
+int64_t routing_size(const ModelConfig& m) {
+  return m.num_experts > 0 ? m.num_hidden_layers * RouterStatistics{m.num_experts}.size() : 0;
+}
+
+void add_routing(std::vector<double>& sums, std::span<const double> more) {
+  if (sums.empty()) sums.resize(more.size());
+  CHECK(sums.size() == more.size(), "statistics of ", more.size(), " are added to ", sums.size());
+  for (size_t i = 0; i < more.size(); ++i) sums[i] += more[i];
+}
+
+std::vector<RoutingMetrics> routing_records(const ModelConfig& m, std::span<const double> sums, int64_t step) {
   const RouterStatistics at{m.num_experts};
   std::vector<RoutingMetrics> records;
   for (size_t layer = 0; (layer + 1) * size_t(at.size()) <= sums.size(); ++layer) {
-    const std::span<const double> mine = std::span(sums).subspan(layer * size_t(at.size()), size_t(at.size()));
+    const std::span<const double> mine = sums.subspan(layer * size_t(at.size()), size_t(at.size()));
     const auto counts = mine.first(size_t(m.num_experts));
     double rows = 0;
     for (const double count : counts) rows += count;
@@ -52,21 +67,6 @@ std::string routing_alarm(std::span<const RoutingMetrics> layers, int64_t expert
   if (!full.empty())
     text += cat(text.empty() ? "" : "; ", "one expert is chosen by nearly all tokens, by layer: ", full);
   return text.empty() ? text : cat("routing: ", text, "; raise model.router_aux_loss_coef, or lower learning_rate");
-}
-
-bool RoutingReport::due(const Config& c, int64_t step) const {
-  const int64_t interval = c.log_routing_interval;
-  return c.model.num_experts > 0 && interval > 0 && (step == c.train_iters || step % interval == 0);
-}
-
-void RoutingReport::report(Engine& engine, MetricSink& metrics, int64_t step) {
-  const std::vector<RoutingMetrics> layers = routing_records(engine, step);
-  for (const RoutingMetrics& layer : layers) metrics.routing(layer);
-  const ModelConfig& m = engine.model().config();
-  const std::string alarm = routing_alarm(layers, m.num_experts, m.num_experts_per_tok);
-  if (!alarm.empty() && !std::exchange(alarmed_, true))
-    metrics.event({.kind = EventKind::warn, .step = step, .text = alarm});
-  if (alarm.empty()) alarmed_ = false;
 }
 
 }  // namespace athanor

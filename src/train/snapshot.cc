@@ -8,6 +8,7 @@
 #include "base/json.h"
 #include "checkpoint/weights.h"
 #include "convert/floats.h"
+#include "train/routing_report.h"
 
 namespace athanor {
 namespace {
@@ -184,6 +185,10 @@ std::string state_json(const RunState& s) {
   if (s.window) j["latest_steps"] = {{"count", s.window->count}, {"loss", s.window->loss}, {"norm", s.window->norm}};
   for (const auto& [name, q] : s.quantized)
     j["quantized"][name.first][name.second] = {q.values, q.saturated, q.underflowed, magnitude_json(q.largest)};
+  std::vector<nlohmann::json> routing;
+  for (const double sum : s.routing) routing.push_back(magnitude_json(sum));
+  if (!routing.empty()) j["routing"] = routing;
+  if (s.routing_alarm) j["routing_alarm"] = true;
   return j.dump(2) + "\n";
 }
 
@@ -223,6 +228,8 @@ RunState parse_state(const std::string& text, const std::string& where) {
       for (const auto& [operand, q] : operands.items())
         s.quantized[{layer, operand}] = {q.at(0).get<double>(), q.at(1).get<double>(), q.at(2).get<double>(),
                                          parse_magnitude(q.at(3))};
+    for (const auto& sum : j.value("routing", nlohmann::json::array())) s.routing.push_back(parse_magnitude(sum));
+    s.routing_alarm = j.value("routing_alarm", false);
     if (s.step < 0 || s.device.spikes < 0 || s.device.spikes_in_row < 0 || (s.window && s.window->count < 0) ||
         s.consumed_samples < 0 || s.device.updates < 0 || s.micro_batch_size <= 0 || !(s.device.loss_scale > 0))
       throw Error(cat(where, ": numbers out of range; the checkpoint is damaged"));
@@ -263,6 +270,10 @@ RunState load_checkpoint(Engine& engine, Device& device, const std::string& fold
   load_states(params, device, folder);
   engine.refresh_values();
   const RunState state = read_run_state(folder);
+  const auto sums = size_t(routing_size(engine.model().config()));
+  if (!state.routing.empty() && state.routing.size() != sums)
+    throw Error(cat(folder, "/state.json: routing has ", state.routing.size(), " sums, expected ", sums,
+                    "; the checkpoint is damaged"));
   engine.write_state(state.device);
   if (engine.looks_for_spikes()) engine.write_window(state.window.value_or(SpikeWindow{}));
   return state;

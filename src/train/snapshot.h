@@ -38,6 +38,8 @@ struct RunState {
   std::vector<RunBranch> branches = {};               // changes of the horizon, the latest last
   // What quantizing did since the last records, by the layer's name and name_of(Operand); empty without such records.
   std::map<std::pair<std::string, std::string>, QuantizeStatistics> quantized = {};
+  std::vector<double> routing = {};  // RouterStatistics of all layers since the last records; empty: no such records
+  bool routing_alarm = false;        // the last records of routers were an alarm
 };
 std::string state_json(const RunState&);
 RunState parse_state(const std::string& text, const std::string& where);

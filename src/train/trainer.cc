@@ -12,6 +12,7 @@
 #include "metrics/process_memory.h"
 #include "ops/step_control.h"
 #include "train/find_together.h"
+#include "train/routing_report.h"
 #include "train/shared_folder.h"
 
 namespace athanor {
@@ -408,7 +409,7 @@ bool Trainer::time_is_up() const {
 
 bool Trainer::pause_due(int64_t step) const {
   return each_alone_ || step == config_.train_iters || eval_due(step) || save_due(step) || quantized_due(step) ||
-         routing_.due(config_, step) || stop_signal() != 0;
+         routing_due(config_, step) || stop_signal() != 0;
 }
 
 bool Trainer::quantized_due(int64_t step) const {
@@ -456,9 +457,25 @@ void Trainer::report_quantized() {
   state_.quantized.clear();
 }
 
+void Trainer::count_routing() {
+  if (config_.log_routing_interval > 0) add_routing(state_.routing, engine_->take_routing());
+}
+
+void Trainer::report_routing() {
+  count_routing();
+  const ModelConfig& m = config_.model;
+  const std::vector<RoutingMetrics> layers = routing_records(m, state_.routing, state_.step);
+  state_.routing.clear();
+  for (const RoutingMetrics& layer : layers) metrics_.routing(layer);
+  const std::string alarm = routing_alarm(layers, m.num_experts, m.num_experts_per_tok);
+  if (!alarm.empty() && !std::exchange(state_.routing_alarm, true))
+    metrics_.event({.kind = EventKind::warn, .step = state_.step, .text = alarm});
+  if (alarm.empty()) state_.routing_alarm = false;
+}
+
 void Trainer::after_step() {
   if (quantized_due(state_.step)) report_quantized();
-  if (routing_.due(config_, state_.step)) routing_.report(*engine_, metrics_, state_.step);
+  if (routing_due(config_, state_.step)) report_routing();
   if (save_due(state_.step)) save("interval", Wait::no);
   if (eval_due(state_.step)) {
     owed_ = {.valid = valid_.has_value(), .choices = !questions_.empty()};

@@ -18,7 +18,6 @@
 #include "perf/step_profile.h"
 #include "tokenizer/tokenizer.h"
 #include "train/checkpointer.h"
-#include "train/routing_report.h"
 #include "train/sensor_watch.h"
 #include "train/setup.h"
 #include "train/signals.h"
@@ -97,6 +96,8 @@ class Trainer {
   void report_spike(const StepMetrics&, const StepState&);
   void count_quantized();
   void report_quantized();
+  void count_routing();
+  void report_routing();        // warns once while something is wrong
   void report_communication();  // of the profile
   std::optional<double> noise_scale(const StepState&, double tokens);
   void read_sensors(StepMetrics&);
@@ -168,8 +169,7 @@ class Trainer {
   int64_t steps_done_ = 0;             // in this process
   EvalSets owed_;                      // evaluations due after the last step and not whole; the same on all ranks
   bool making_up_ = false;             // an earlier start owed them
-  RoutingReport routing_;
-  bool spiking_ = false;  // the last collected steps are as many spikes as trigger a rollback
+  bool spiking_ = false;               // the last collected steps are as many spikes as trigger a rollback
   StepTable table_;
   PhaseClock::Clock::time_point started_, last_save_;
   int64_t last_saved_step_ = -1;

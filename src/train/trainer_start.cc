@@ -357,6 +357,7 @@ void Trainer::start(const std::optional<Resume>& resume) {
     const RunState loaded = load_checkpoint(*engine_, backend_.device, resume->folder);
     state_ = loaded;
     if (config_.log_quantization_interval == 0) state_.quantized.clear();
+    if (config_.log_routing_interval == 0) state_.routing.clear(), state_.routing_alarm = false;
     if (!config_.log_noise_scale) state_.noise_scale = {};
     if (resume->branch) state_.branches.push_back(*resume->branch);
     const std::string peak = choose_peak();
@@ -478,6 +479,7 @@ void Trainer::begin_save(const char* why, bool diverged) {
                diverged_folder(state_.step), ", and a run goes on from the checkpoint before");
   if (engine_->looks_for_spikes()) state_.window = engine_->read_window();
   count_quantized();
+  count_routing();
   const std::string resolved = dump_resolved(config_);
   CheckpointOptions options;
   options.program_version = options_.program.version;

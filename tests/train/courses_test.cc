@@ -147,6 +147,48 @@ TEST_F(TrainerTest, RoundingIsCountedAcrossAResume) {
   EXPECT_EQ(bytes("silent", 6, "state.json").find("quantized"), std::string::npos);
 }
 
+// Resumed between two records, with an alarm before it.
+TEST_F(TrainerTest, RoutingIsCountedAcrossAResume) {
+  const std::vector<std::string> set = {"model.model_type=olmoe",      "model.num_key_value_heads=2",
+                                        "model.num_experts=5",         "model.num_experts_per_tok=1",
+                                        "model.initializer_range=0.5", "eval_interval=0",
+                                        "log_routing_interval=2",      "save_interval=3"};
+  ASSERT_EQ(run(config("whole", set)), Exit::done);
+  auto resumed = set;
+  resumed.push_back(cat("load=", dir_.path(), "/whole/", step_folder(3)));
+  ASSERT_EQ(run(config("parts", resumed)), Exit::done);
+  const auto records = [&](const char* name) {
+    std::vector<std::tuple<int64_t, int64_t, int64_t, double, double, double, double>> all;
+    for (const RoutingMetrics& m : history(name).routing)
+      if (m.step > 3) all.emplace_back(m.step, m.layer, m.tokens, m.largest_share, m.entropy, m.balance_loss, m.z_loss);
+    return all;
+  };
+  ASSERT_FALSE(records("whole").empty());
+  EXPECT_EQ(std::get<2>(records("whole").front()), 2 * 4 * 16) << "tokens of two steps";
+  EXPECT_EQ(records("parts"), records("whole"));
+  for (const int64_t step : {6, 8}) EXPECT_EQ(bytes("parts", step, "state.json"), bytes("whole", step, "state.json"));
+
+  auto silent = resumed;
+  silent.push_back("log_routing_interval=0");
+  ASSERT_EQ(run(config("silent", silent)), Exit::done);
+  EXPECT_EQ(bytes("silent", 6, "state.json").find("routing"), std::string::npos);
+}
+
+TEST_F(TrainerTest, RoutingOfAnotherModelIsADamagedCheckpoint) {
+  ASSERT_EQ(run(config("r", {"train_iters=2"})), Exit::done);
+  const std::string file = cat(dir_.path(), "/r/", step_folder(2), "/state.json");
+  RunState state = read_run_state(cat(dir_.path(), "/r/", step_folder(2)));
+  state.routing = {1, 2, 3};
+  EXPECT_EQ(parse_state(state_json(state), file).routing, state.routing);
+  std::ofstream(file) << state_json(state);
+  Rig rig;
+  const Config c = config("r");
+  Engine engine(c.model, {.recipe = make_recipe("fp32", DType::f32), .seq_length = 16, .micro_batch_size = 1},
+                rig.backend());
+  engine.commit();
+  EXPECT_THROW(load_checkpoint(engine, *rig.device, fs::path(file).parent_path().string()), Error);
+}
+
 TEST(RunState, HoldsMagnitudesThatAreNotFinite) {
   RunState state{.micro_batch_size = 1};
   state.device.loss_scale = 1;

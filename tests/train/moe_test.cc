@@ -131,7 +131,7 @@ TEST(Moe, RouterLossesBalanceShares) {
       accumulate(s.engine);
       s.engine.finish_step();
     }
-    return routing_records(s.engine, 40);
+    return routing_records(m, s.engine.take_routing(), 40);
   };
   const auto plain = after(0, 0), balanced = after(10, 0), small = after(0, 1);
   ASSERT_EQ(plain.size(), 2u);
