@@ -132,6 +132,11 @@ TEST(Validate, WhatDoesNotGoWithExpertsIsNamed) {
   expect_parts(with({"mup_base_width=32"}), {"mup_base_width", "model.num_experts is 4"});
   expect_parts(with({"context_parallel_size=2"}), {"context_parallel_size: 2", "model.router_aux_loss_coef 0.001"});
   EXPECT_EQ(with({"context_parallel_size=2", "model.router_aux_loss_coef=0"}), "");
+  for (const char* name : {"expert_parallel_size", "expert_model_parallel_size", "expert_parallel_degree"}) {
+    EXPECT_EQ(with({cat(name, "=1")}), "");
+    expect_parts(with({cat(name, "=2")}), {cat(name, ": 2 is not supported"), "set it to 1", "zero_stage 3"});
+    expect_parts(with({cat(name, "=all")}), {cat(name, ": \"all\" is not supported")});
+  }
 }
 
 TEST(Validate, ContextParallelism) {
