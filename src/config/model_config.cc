@@ -13,6 +13,10 @@ namespace {
 
 constexpr double kMaxParameters = 1125899906842624.0;  // 2^50: offsets in bytes stay far from 2^63
 
+// In all layers: far beyond any published model. Each has tensors of its own in files, so that a damaged number of them
+// would fill the memory with names.
+constexpr int64_t kMaxExperts = 1 << 18;
+
 // experts: of each layer, that count.
 template <class N>
 N count_parameters(const ModelConfig& m, int64_t experts) {
@@ -93,6 +97,8 @@ void validate_experts(const ModelConfig& m, std::string_view where) {
   }
   require(m.num_experts > 0, where, "num_experts", "is required for ", name_of(m.model_type),
           " (also accepted as num_local_experts)");
+  require(m.num_experts <= kMaxExperts / m.num_hidden_layers, where, "num_experts", m.num_experts, " in each of ",
+          m.num_hidden_layers, " layers; at most ", kMaxExperts, " in all layers are read");
   require(m.num_experts_per_tok > 0 && m.num_experts_per_tok <= m.num_experts, where, "num_experts_per_tok",
           "expected 1 to num_experts, ", m.num_experts, ", got ", m.num_experts_per_tok);
   require(m.model_type != ModelType::mixtral || m.norm_topk_prob, where, "norm_topk_prob",

@@ -435,6 +435,13 @@ TEST(ModelConfig, ExpertsCountAndActiveOnesApart) {
   EXPECT_EQ(active_parameter_count(read(llama_json())), parameter_count(read(llama_json())));
 }
 
+TEST(ModelConfig, ExpertsOfAllLayersAreBounded) {
+  json many = with(with(experts_json("mixtral"), "num_hidden_layers", 1 << 16), "num_local_experts", 4096);
+  expect_parts(error_with(many), {"num_experts", "4096 in each of 65536 layers", "at most 262144"});
+  many["num_local_experts"] = 4;
+  EXPECT_EQ(read(many).num_experts, 4);
+}
+
 TEST(ModelConfig, ExpertsOfEachFamily) {
   EXPECT_TRUE(read(experts_json("mixtral")).norm_topk_prob);
   EXPECT_FALSE(read(experts_json("olmoe")).norm_topk_prob);
