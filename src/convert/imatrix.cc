@@ -12,7 +12,7 @@ void write_imatrix(const Importance& importance, const ImatrixSource& source, co
   file.set("imatrix.datasets", source.datasets);
   file.set("imatrix.chunk_count", narrow<uint32_t>(source.windows));
   file.set("imatrix.chunk_size", narrow<uint32_t>(source.window_tokens));
-  const auto add = [&file](const std::string& name, std::vector<float> values) {
+  const auto add = [&file](const std::string& name, const std::vector<float>& values) {
     const auto columns = int64_t(values.size());
     file.add({.name = name, .type = GgmlType::f32, .shape = {1, columns}, .make = [values](const ByteSink& sink) {
                 sink(std::as_bytes(std::span(values)));

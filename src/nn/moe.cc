@@ -65,7 +65,7 @@ void run_router_gradients(Net n, const Moe& layer, int number, const Routes& r, 
 }
 
 // Gradients of the experts' weights and of the layer's input, from the gradient d of its output. gate_up is replaced.
-Buffer run_moe_gradients(Net n, const Moe& layer, int number, Routes r, Buffer gate_up, const Tensor& d,
+Buffer run_moe_gradients(Net n, const Moe& layer, int number, const Routes& r, Buffer gate_up, const Tensor& d,
                          const Buffer& x) {
   Ctx& c = n.c;
   const Buffer dweights = c.alloc("moe.dweights", DType::f32, r.weights.t.shape);
@@ -125,7 +125,7 @@ Var moe(Net n, Var x, const Moe& layer, int number, Var residual) {
   c.record("moe", [&params = n.params, layer, number, r = std::move(r), gate_up = std::move(gate_up), saved = c.save(x),
                    sx = x.slot(), sr = residual.slot(), s = result.slot()](Ctx& cc) mutable {
     Buffer d = cc.take(s);
-    Buffer dx = run_moe_gradients({cc, params}, layer, number, std::move(r), std::move(gate_up), d.t, saved.get(cc));
+    Buffer dx = run_moe_gradients({cc, params}, layer, number, r, std::move(gate_up), d.t, saved.get(cc));
     cc.put(sx, std::move(dx));
     cc.put(sr, std::move(d));  // d(residual) = d(out)
   });
