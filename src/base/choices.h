@@ -36,6 +36,9 @@ enum class RecomputeGranularity : uint8_t { none, selective, full };
 // the other; automatic: whichever has the shorter modelled step.
 enum class ContextMethod : uint8_t { automatic, gather, ring };
 
+// In which order a pipeline stage runs its micro-batches: pipeline/program.h.
+enum class PipelineSchedule : uint8_t { one_f_one_b, interleaved, gpipe };
+
 // cudnn: its attention wherever it can; automatic: where a plan has memory for it, unless the program's own is found to
 // be faster (Tuning), and for documents and windows only where it is found to be the faster one.
 enum class CudaAttention : uint8_t { automatic, builtin, cudnn };

@@ -1,0 +1,38 @@
+// A step's program run without a model: does it end, how long does it take, what does each stage have under way.
+#pragma once
+#include <string>
+
+#include "pipeline/program.h"
+
+namespace athanor {
+
+// Of a micro-batch on a whole stage; a chunk takes its part of them.
+struct PassTimes {
+  double forward = 1, backward = 2;
+  double transfer = 0;  // from one stage to another, while both compute
+};
+
+struct TimedAction {
+  StageAction action;
+  double begin = 0, end = 0;
+};
+
+struct Simulation {
+  std::vector<std::vector<TimedAction>> stages;
+  double seconds = 0;  // of the step
+  double useful = 0;   // of the stage that computes longest
+  double bubble() const { return seconds - useful; }
+  // Forwards of a whole stage that each stage has under way at most: begun, and backward has not ended.
+  std::vector<double> in_flight;
+};
+
+// Whether every stage comes to the end of its list.
+bool ends(const StepProgram&);
+// Throws an Error that names the stages and actions that wait for each other, or transfers that do not match.
+Simulation simulate(const StepProgram&, const PassTimes&);
+
+// One line per stage, a column per unit of time: "f3" and "b3" are forward and backward of micro-batch 3, with several
+// chunks "f3.1" of its chunk 1; dots where the stage waits.
+std::string schedule_text(const StepProgram&, const Simulation&, double unit);
+
+}  // namespace athanor

@@ -1,0 +1,139 @@
+// Step programs: every schedule ends, its bubble and what it has under way are the published formulas, and frames are
+// as many as the simulation has under way.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <sstream>
+
+#include "base/error.h"
+#include "pipeline/simulate.h"
+
+namespace athanor {
+namespace {
+
+using Kind = StageAction::Kind;
+using S = PipelineSchedule;
+
+std::string text_of(const Actions& list, bool transfers) {
+  std::string text;
+  for (const StageAction& a : list) {
+    if (!transfers && !computes(a)) continue;
+    constexpr const char* kLetters[] = {"<", "f", ">", "(", "b", ")"};
+    text += cat(text.empty() ? "" : " ", kLetters[size_t(a.kind)], a.micro_batch, a.chunk ? cat(".", a.chunk) : "");
+  }
+  return text;
+}
+
+Simulation of(S schedule, PipelineShape shape, PassTimes times = {}) {
+  return simulate(make_program(schedule, shape), times);
+}
+
+TEST(StepProgram, OneStageRunsEachMicroBatchForwardAndBackward) {
+  for (const S schedule : {S::one_f_one_b, S::interleaved})
+    EXPECT_EQ(text_of(make_program(schedule, {1, 1, 3}).stages[0], true), "f0 b0 f1 b1 f2 b2");
+}
+
+TEST(StepProgram, OrdersAreThePublishedOnes) {
+  const StepProgram one = make_program(S::one_f_one_b, {4, 1, 6});
+  EXPECT_EQ(text_of(one.stages[0], false), "f0 f1 f2 f3 b0 f4 b1 f5 b2 b3 b4 b5");
+  EXPECT_EQ(text_of(one.stages[2], false), "f0 f1 b0 f2 b1 f3 b2 f4 b3 f5 b4 b5");
+  EXPECT_EQ(text_of(one.stages[3], true), "<0 f0 b0 )0 <1 f1 b1 )1 <2 f2 b2 )2 <3 f3 b3 )3 <4 f4 b4 )4 <5 f5 b5 )5");
+  EXPECT_EQ(text_of(make_program(S::gpipe, {2, 1, 3}).stages[0], true), "f0 >0 f1 >1 f2 >2 (0 b0 (1 b1 (2 b2");
+  const StepProgram inter = make_program(S::interleaved, {2, 2, 4});
+  EXPECT_EQ(text_of(inter.stages[0], false), "f0 f1 f0.1 f1.1 f2 b0.1 f3 b1.1 f2.1 b0 f3.1 b1 b2.1 b3.1 b2 b3");
+  EXPECT_EQ(text_of(inter.stages[1], false), "f0 f1 f0.1 b0.1 f1.1 b1.1 f2 b0 f3 b1 f2.1 b2.1 f3.1 b3.1 b2 b3");
+}
+
+// Fewer micro-batches than stages, and numbers that the stages do not divide, too: nobody waits for ever, every
+// transfer is matched, and every micro-batch runs once through every chunk.
+TEST(StepProgram, EveryProgramEnds) {
+  for (const S schedule : {S::one_f_one_b, S::interleaved, S::gpipe})
+    for (int stages = 1; stages <= 8; ++stages)
+      for (const int chunks : {1, 2, 3, 4, 8, 12})
+        for (int64_t m = 1; m <= 17; ++m) {
+          if (chunks > 1 && (schedule != S::interleaved || stages == 1)) continue;
+          const StepProgram program = make_program(schedule, {stages, chunks, m});
+          const Simulation s = simulate(program, {.transfer = 0.1});
+          ASSERT_LE(program.sends_ahead, chunks == 1 || m % stages == 0 || m < stages ? 2 : stages + 1)
+              << stages << " stages, " << chunks << " chunks, " << m << " micro-batches";
+          ASSERT_GE(s.bubble(), -1e-9) << stages << " stages, " << chunks << " chunks, " << m << " micro-batches";
+          for (const Actions& list : program.stages)
+            for (const Kind kind : {Kind::forward, Kind::backward})
+              for (int c = 0; c < chunks; ++c)
+                for (int64_t i = 0; i < m; ++i) ASSERT_EQ(std::ranges::count(list, StageAction{kind, c, i}), 1);
+        }
+}
+
+// [Narayanan et al. 2021, section 2.2], in forwards: (p - 1) (F + B) / v.
+TEST(StepProgram, BubblesAreThoseOfTheFormula) {
+  for (const S schedule : {S::one_f_one_b, S::gpipe})
+    for (const int p : {2, 3, 4, 8})
+      for (const int64_t m : {1, 4, 7, 32}) EXPECT_DOUBLE_EQ(of(schedule, {p, 1, m}).bubble(), 3.0 * (p - 1)) << p << m;
+  for (const int p : {2, 4})
+    for (const int v : {2, 4, 12})
+      for (const int64_t m : {p, 4 * p})
+        EXPECT_NEAR(of(S::interleaved, {p, v, m}).bubble(), 3.0 * (p - 1) / v, 1e-9) << p << " " << v << " " << m;
+  EXPECT_DOUBLE_EQ(of(S::one_f_one_b, {4, 1, 8}).seconds, 33);
+  EXPECT_DOUBLE_EQ(of(S::one_f_one_b, {8, 1, 32}).seconds, 117);
+}
+
+TEST(StepProgram, WhatIsUnderWayIsThatOfTheTables) {
+  using V = std::vector<double>;
+  EXPECT_EQ(of(S::gpipe, {4, 1, 8}).in_flight, (V{8, 8, 8, 8}));
+  EXPECT_EQ(of(S::one_f_one_b, {4, 1, 8}).in_flight, (V{4, 3, 2, 1}));
+  EXPECT_EQ(of(S::one_f_one_b, {4, 1, 2}).in_flight, (V{2, 2, 2, 1}));
+  const V chunks = of(S::interleaved, {4, 12, 16}).in_flight;  // 2 (p - r - 1) + (v - 1) p, and one
+  for (int r = 0; r < 4; ++r) EXPECT_DOUBLE_EQ(chunks[size_t(r)] * 12, 2 * (4 - r - 1) + 44 + 1);
+}
+
+TEST(StepProgram, FramesAreThoseUnderWay) {
+  const StepProgram program = make_program(S::one_f_one_b, {4, 1, 9});
+  for (int r = 0; r < 4; ++r) {
+    const Frames frames = assign_frames(program.stages[size_t(r)], 1);
+    EXPECT_EQ(frames.frames, std::vector<int>{4 - r});
+    EXPECT_EQ(frames.most, 4 - r);
+    EXPECT_EQ(frames.slots, 4 - r);
+  }
+  // No two micro-batches that are under way share a frame of a chunk, or the slot of their inputs.
+  for (const int64_t m : {3, 8, 10}) {
+    const StepProgram inter = make_program(S::interleaved, {3, 2, m});
+    for (const Actions& list : inter.stages) {
+      const Frames frames = assign_frames(list, 2);
+      for (size_t i = 0; i < list.size(); ++i)
+        for (size_t j = i + 1; j < list.size(); ++j)
+          for (size_t k = j + 1; k < list.size(); ++k) {
+            if (list[i].micro_batch != list[k].micro_batch || list[j].micro_batch == list[i].micro_batch) continue;
+            ASSERT_NE(frames.slot[i], frames.slot[j]);
+            if (list[i].chunk == list[k].chunk && list[j].chunk == list[i].chunk) {
+              ASSERT_NE(frames.frame[i], frames.frame[j]);
+            }
+          }
+    }
+  }
+}
+
+TEST(Simulate, NamesWhoWaitsForWhom) {
+  StepProgram program = make_program(S::one_f_one_b, {2, 1, 2});
+  program.stages[0] = {{Kind::receive_gradient, 0, 0}};
+  try {
+    simulate(program, {});
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_STREQ(e.what(),
+                 "pipeline: the stages wait for each other: stage 0 waits at receiving the gradient of micro-batch 0, "
+                 "chunk 0; stage 1 waits at receiving the activations of micro-batch 0, chunk 0");
+  }
+  program = make_program(S::one_f_one_b, {2, 1, 2});
+  std::swap(program.stages[1][0], program.stages[1][4]);
+  EXPECT_THROW(simulate(program, {}), Error);
+}
+
+TEST(Simulate, DrawsAStep) {
+  const StepProgram program = make_program(S::one_f_one_b, {2, 1, 2});
+  EXPECT_EQ(schedule_text(program, simulate(program, {}), 1),
+            "stage 0  f0 f1 .  .  b0 -  .  b1 -\n"
+            "stage 1  .  f0 b0 -  f1 b1 -  .  .\n");
+}
+
+}  // namespace
+}  // namespace athanor
