@@ -33,6 +33,12 @@ class Communicator {
   virtual void sum_scatter(Tensor shard, Tensor full, Tensor room, Lane);
   virtual void send(Tensor x, int dst, Lane) = 0;
   virtual void recv(Tensor x, int src, Lane) = 0;
+  // A send that other calls of this rank do not wait for: recv() of the other rank takes it, in the order of the sends.
+  // x stays as it is until finish_sends(dst, n), which returns when at most n sends to dst are under way. A rank gets
+  // on with them while it waits in other calls, of any group; two ranks make all their calls with each other in one
+  // order. Hosts only: tensors of a device are sent by its lanes.
+  virtual void start_send(Tensor x, int dst, Lane lane) { send(x, dst, lane); }
+  virtual void finish_sends(int /*dst*/, int64_t /*under_way*/) {}
   // Sends `out` to peer and receives `in` from it concurrently; the peer makes the matching call.
   virtual void exchange(Tensor out, Tensor in, int peer, Lane) = 0;
   // One tensor per rank, in rank order, of any sizes: out[r] arrives as in[this rank] of rank r, which must be as

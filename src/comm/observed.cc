@@ -39,6 +39,14 @@ class Observed final : public Communicator {
     const Call call(*this, "send");
     inner_->send(x, dst, lane);
   }
+  void start_send(Tensor x, int dst, Lane lane) override {
+    const Call call(*this, "send");
+    inner_->start_send(x, dst, lane);
+  }
+  void finish_sends(int dst, int64_t under_way) override {
+    const Call call(*this, "send");
+    inner_->finish_sends(dst, under_way);
+  }
   void recv(Tensor x, int src, Lane lane) override {
     const Call call(*this, "recv");
     inner_->recv(x, src, lane);

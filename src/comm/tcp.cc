@@ -86,8 +86,16 @@ class Connections final : public Wire {
  public:
   Connections(Rendezvous& rendezvous, const std::string& interfaces);
   void run(std::vector<Transfer>& sends, std::vector<Transfer>& receives) override;
+  void start(Transfer send) override;
+  void finish(int peer, int64_t under_way) override;
 
  private:
+  template <class Done>
+  void move_until(std::vector<Transfer>& sends, std::vector<Transfer>& receives, Done done);
+  void move_started();
+  void move_all(std::vector<Transfer>& sends, std::vector<Transfer>& receives);
+  Link* link_to(const Transfer& t) { return peers_[size_t(t.peer)] ? &*peers_[size_t(t.peer)] : nullptr; }
+  int64_t under_way(int peer) const { return std::ranges::count(started_, peer, &Transfer::peer); }
   void connect(const std::vector<Transfer>& some, const std::vector<Transfer>& others);
   void dial(int peer);
   void add_guests();
@@ -96,6 +104,7 @@ class Connections final : public Wire {
   std::vector<std::string> endpoints_;  // by rank
   std::string secret_;
   std::vector<std::optional<Link>> peers_;  // by rank
+  std::vector<Transfer> started_;           // sends that nobody waits for, in their order
   Calls calls_;
   std::optional<Entry> entry_;
 };
@@ -178,27 +187,62 @@ void Connections::run(std::vector<Transfer>& sends, std::vector<Transfer>& recei
   if (!first) return;
   const Rendezvous::Waiting waiting(rendezvous_, name_of(Collective(first->header.op)), calls_.begins(first->header));
   connect(sends, receives);
+  move_until(sends, receives,
+             [&] { return std::ranges::all_of(sends, ended) && std::ranges::all_of(receives, ended); });
+}
+
+void Connections::start(Transfer send) {
+  std::vector<Transfer> none;
+  connect({send}, none);
+  started_.push_back(send);
+  add_guests();
+  move_started();
+}
+
+void Connections::finish(int peer, int64_t most) {
+  if (under_way(peer) <= most) return;
+  const Rendezvous::Waiting waiting(rendezvous_, name_of(Collective::message), true);
+  std::vector<Transfer> sends, receives;
+  move_until(sends, receives, [&] { return under_way(peer) <= most; });
+}
+
+// What was started comes before other sends to the same peer.
+void Connections::move_started() {
+  std::vector<int> waiting;  // peers whose connection takes no more now
+  for (Transfer& t : started_) {
+    if (std::ranges::find(waiting, t.peer) != waiting.end()) continue;
+    while (!ended(t) && link_to(t) && moved(t, link_to(t)->push(t))) {
+    }
+    if (!ended(t)) waiting.push_back(t.peer);
+  }
+  std::erase_if(started_, ended);
+}
+
+void Connections::move_all(std::vector<Transfer>& sends, std::vector<Transfer>& receives) {
+  add_guests();
+  move_started();
+  for (Transfer& t : sends)
+    while (!ended(t) && under_way(t.peer) == 0 && link_to(t) && moved(t, link_to(t)->push(t))) {
+    }
+  for (Transfer& t : receives)
+    while (!ended(t) && link_to(t) && moved(t, link_to(t)->pull(t, rendezvous_.rank()))) {
+    }
+}
+
+template <class Done>
+void Connections::move_until(std::vector<Transfer>& sends, std::vector<Transfer>& receives, Done done) {
   std::vector<pollfd> fds;
   for (bool failed = false;;) {
-    add_guests();
-    const auto link = [&](const Transfer& t) { return peers_[size_t(t.peer)] ? &*peers_[size_t(t.peer)] : nullptr; };
-    for (Transfer& t : sends)
-      while (!ended(t) && link(t) && moved(t, link(t)->push(t))) {
-      }
-    for (Transfer& t : receives)
-      while (!ended(t) && link(t) && moved(t, link(t)->pull(t, rendezvous_.rank()))) {
-      }
+    move_all(sends, receives);
+    if (done()) return;
+    if (failed) rendezvous_.throw_if_failed();  // after a last poll: a call that all ranks made may be complete
     fds.assign({{rendezvous_.failure_fd(), POLLIN, 0}, {entry_->arrived_fd(), POLLIN, 0}});
-    bool all_ended = true;
     const auto add = [&](const Transfer& t, short events) {
-      if (ended(t)) return;
-      all_ended = false;
-      if (link(t)) fds.push_back({link(t)->fd().get(), events, 0});
+      if (!ended(t) && link_to(t)) fds.push_back({link_to(t)->fd().get(), events, 0});
     };
+    for (const Transfer& t : started_) add(t, POLLOUT);
     for (const Transfer& t : sends) add(t, POLLOUT);
     for (const Transfer& t : receives) add(t, POLLIN);
-    if (all_ended) return;
-    if (failed) rendezvous_.throw_if_failed();  // after a last poll: a call that all ranks made may be complete
     poll(fds.data(), nfds_t(fds.size()), -1);
     failed = fds[0].revents != 0;
   }

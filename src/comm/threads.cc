@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <condition_variable>
 #include <cstring>
+#include <deque>
 #include <map>
 #include <mutex>
 #include <thread>
@@ -95,30 +96,41 @@ class Hub {
   }
 
   void send(int from, int to, Tensor x) {
-    std::unique_lock lock(job_.mutex);
-    const auto key = std::pair(from, to);
-    wait(
-        lock, "send", [&] { return !mail_.contains(key); }, [&](int r) { return r == to; });
-    mail_[key] = x;
-    job_.changed.notify_all();
+    start_send(from, to, x);
     try {
-      wait(
-          lock, "send", [&] { return !mail_.contains(key); }, [&](int r) { return r == to; });
+      finish_sends(from, to, 0);
     } catch (const Error&) {
-      mail_.erase(key);  // it points into the caller's memory
+      const std::lock_guard lock(job_.mutex);
+      mail_[{from, to}].clear();  // nobody takes a message of a send that failed
       throw;
     }
+  }
+  // Copied: a rank that fails frees its memory before its messages are taken.
+  void start_send(int from, int to, Tensor x) {
+    const std::lock_guard lock(job_.mutex);
+    const auto* bytes = static_cast<const std::byte*>(x.data);
+    mail_[{from, to}].emplace_back(bytes, bytes + x.bytes());
+    job_.changed.notify_all();
+  }
+  void finish_sends(int from, int to, int64_t under_way) {
+    std::unique_lock lock(job_.mutex);
+    wait(
+        lock, "send",
+        [&] {
+          return int64_t(mail_[{from, to}].size()) <= under_way;
+        },
+        [&](int r) { return r == to; });
   }
   void recv(int from, int to, Tensor x) {
     std::unique_lock lock(job_.mutex);
     const auto key = std::pair(from, to);
     wait(
-        lock, "recv", [&] { return mail_.contains(key); }, [&](int r) { return r == from; });
-    const Tensor sent = mail_[key];
-    CHECK(sent.bytes() == x.bytes(), "rank ", world_rank(from), " sends ", sent.bytes(), " bytes, rank ",
-          world_rank(to), " receives ", x.bytes());
-    std::memcpy(x.data, sent.data, x.bytes());
-    mail_.erase(key);
+        lock, "recv", [&] { return !mail_[key].empty(); }, [&](int r) { return r == from; });
+    const std::vector<std::byte>& sent = mail_[key].front();
+    CHECK(sent.size() == x.bytes(), "rank ", world_rank(from), " sends ", sent.size(), " bytes, rank ", world_rank(to),
+          " receives ", x.bytes());
+    std::memcpy(x.data, sent.data(), sent.size());
+    mail_[key].pop_front();
     job_.changed.notify_all();
   }
 
@@ -142,7 +154,7 @@ class Hub {
   std::vector<Call> calls_;
   std::vector<bool> arrived_;
   uint64_t generation_ = 0;
-  std::map<std::pair<int, int>, Tensor> mail_;  // by sender and receiver
+  std::map<std::pair<int, int>, std::deque<std::vector<std::byte>>> mail_;  // by sender and receiver
 };
 
 void move(const Tensor& to, const Tensor& from) {
@@ -228,6 +240,8 @@ class Threads final : public Communicator {
   }
 
   void send(Tensor x, int dst, Lane) override { hub_->send(rank_, peer(dst), x); }
+  void start_send(Tensor x, int dst, Lane) override { hub_->start_send(rank_, peer(dst), x); }
+  void finish_sends(int dst, int64_t under_way) override { hub_->finish_sends(rank_, peer(dst), under_way); }
   void recv(Tensor x, int src, Lane) override { hub_->recv(peer(src), rank_, x); }
   void exchange(Tensor out, Tensor in, int with, Lane lane) override {
     if (rank_ < with) send(out, with, lane);

@@ -166,6 +166,28 @@ inline void messages_arrive_in_order(Communicator& c) {
   }
 }
 
+// Every rank starts to send to both neighbours before any receives, and larger messages than the system has room for.
+inline void started_sends_need_no_receiver(Communicator& c) {
+  if (c.size() == 1) return;
+  constexpr size_t kLarge = 3 << 20;
+  const int next = (c.rank() + 1) % c.size(), before = (c.rank() + c.size() - 1) % c.size();
+  const auto value = [](int from, int to, int32_t message) { return from * 1000 + to * 10 + message; };
+  std::vector<std::vector<int32_t>> out;
+  for (int32_t message = 0; message < 3; ++message)
+    for (const int to : {next, before}) out.emplace_back(kLarge / 4, value(c.rank(), to, message));
+  for (size_t i = 0; i < out.size(); ++i) c.start_send(tensor_of(out[i]), i % 2 == 0 ? next : before, Lane::compute);
+  std::vector<int32_t> in(kLarge / 4);
+
+  for (int32_t message = 0; message < 3; ++message)
+    for (const int from : {before, next}) {
+      c.recv(tensor_of(in), from, Lane::compute);
+      EXPECT_EQ(in, std::vector<int32_t>(in.size(), value(from, c.rank(), message)));
+    }
+  c.finish_sends(next, 1);
+  c.finish_sends(next, 0);
+  c.finish_sends(before, 0);
+}
+
 // Every rank with every other, in the same rounds: both directions at once.
 inline void exchanges_cross(Communicator& c) {
   for (int distance = 1; distance < c.size(); distance *= 2) {
@@ -233,6 +255,7 @@ inline void every_law(Communicator& c) {
   all_gather_is_all_shards_in_rank_order(c);
   broadcast_is_the_roots_value(c);
   messages_arrive_in_order(c);
+  started_sends_need_no_receiver(c);
   exchanges_cross(c);
   all_to_all_gives_each_rank_its_part(c);
   groups_are_ordered_by_key_and_work_alone(c);

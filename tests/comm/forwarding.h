@@ -20,6 +20,8 @@ class Forwarding : public Communicator {
     inner_->reduce_scatter(shard, full, how, lane);
   }
   void send(Tensor x, int dst, Lane lane) override { inner_->send(x, dst, lane); }
+  void start_send(Tensor x, int dst, Lane lane) override { inner_->start_send(x, dst, lane); }
+  void finish_sends(int dst, int64_t under_way) override { inner_->finish_sends(dst, under_way); }
   void recv(Tensor x, int src, Lane lane) override { inner_->recv(x, src, lane); }
   void exchange(Tensor out, Tensor in, int peer, Lane lane) override { inner_->exchange(out, in, peer, lane); }
   void all_to_all(std::span<const Tensor> out, std::span<const Tensor> in, Lane lane) override {
