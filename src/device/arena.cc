@@ -8,41 +8,60 @@ namespace athanor {
 
 struct Buffer::Lease {
   Arena* arena;
+  Arena::Run* run;
   size_t block;
-  Lease(Arena* a, size_t b) : arena(a), block(b) {}
+  Lease(Arena* a, Arena::Run* r, size_t b) : arena(a), run(r), block(b) {}
   Lease(const Lease&) = delete;
   Lease& operator=(const Lease&) = delete;
-  ~Lease() { arena->release(block); }
+  ~Lease() { arena->release(*run, block); }
 };
 
-void Arena::record(std::string phase) {
+bool ArenaPhase::holds(const PlannedBlock& b) const {
+  return std::ranges::any_of(pauses, [&](int64_t at) { return b.born < at && b.died >= at; });
+}
+
+void Arena::record(std::string phase, int frames) {
   CHECK(mode_ == Mode::idle && memory_ == nullptr, "recording starts before commit");
   for (const ArenaPhase& p : phases_) CHECK(p.name != phase, "phase ", phase, " is recorded twice");
-  phases_.push_back({.name = std::move(phase), .blocks = {}});
-  phase_ = &phases_.back();
+  phases_.push_back({.name = std::move(phase), .blocks = {}, .frames = frames});
+  run_ = &(runs_[{phases_.size() - 1, 0}] = {.phase = phases_.size() - 1});
   mode_ = Mode::recording;
-  next_ = clock_ = live_bytes_ = 0;
 }
 
 void Arena::finish_recording() {
   CHECK(mode_ == Mode::recording);
-  CHECK(live_blocks_ == 0, live_blocks_, " buffers outlive phase ", phase_->name);
+  CHECK(run_->live_blocks == 0, run_->live_blocks, " buffers outlive phase ", phase_of(*run_).name);
   mode_ = Mode::idle;
 }
 
 size_t Arena::least_bytes() const {
-  size_t most = 0;
-  for (const ArenaPhase& p : phases_) most = std::max(most, p.peak_live);
-  return most;
+  size_t most = 0, held = 0;
+  for (const ArenaPhase& p : phases_) most = std::max(most, p.peak_live), held += size_t(p.frames) * p.held_live;
+  return std::max(most, held);
 }
 
 size_t Arena::bytes() {
-  size_t most = 0;
+  size_t most = 0, scratch = 0, frames = 0;
   for (ArenaPhase& p : phases_) {
-    if (p.packed_bytes == 0) p.packed_bytes = pack(p.blocks);
-    most = std::max(most, p.packed_bytes);
+    if (p.packed_bytes == 0 && p.frame_bytes == 0) pack(p);
+    size_t& bytes = p.frames > 0 ? scratch : most;
+    bytes = std::max(bytes, p.packed_bytes);
   }
-  return most;
+  for (ArenaPhase& p : phases_) {
+    p.frames_at = scratch + frames;
+    frames += size_t(p.frames) * p.frame_bytes;
+  }
+  return std::max(most, scratch + frames);
+}
+
+// What lives at a pause apart from the rest.
+void Arena::pack(ArenaPhase& p) {
+  std::vector<PlannedBlock> held, rest;
+  for (const PlannedBlock& b : p.blocks) (p.holds(b) ? held : rest).push_back(b);
+  p.frame_bytes = held.empty() ? 0 : athanor::pack(held);
+  p.packed_bytes = athanor::pack(rest);
+  size_t h = 0, r = 0;
+  for (PlannedBlock& b : p.blocks) b.offset = p.holds(b) ? held[h++].offset : rest[r++].offset;
 }
 
 void Arena::commit(void* memory) {
@@ -50,60 +69,98 @@ void Arena::commit(void* memory) {
   memory_ = static_cast<char*>(memory);
 }
 
-void Arena::begin(std::string_view phase) {
+size_t Arena::find(std::string_view phase) const {
+  const auto at = std::ranges::find(phases_, phase, &ArenaPhase::name);
+  CHECK(at != phases_.end(), "phase ", phase, " was never recorded");
+  return size_t(at - phases_.begin());
+}
+
+void Arena::begin(std::string_view phase, int frame) {
   CHECK(mode_ == Mode::idle && (memory_ != nullptr || bytes() == 0), "begin(", phase,
         ") before commit or inside a phase");
-  for (ArenaPhase& p : phases_)
-    if (p.name == phase) {
-      phase_ = &p;
-      mode_ = Mode::running;
-      next_ = clock_ = live_bytes_ = 0;
-      return;
-    }
-  CHECK(false, "phase ", phase, " was never recorded");
+  const size_t number = find(phase);
+  const int frames = phases_[number].frames;
+  CHECK(frame < std::max(1, frames), "frame ", frame, " of phase ", phase, ", planned for ", frames);
+  for (const auto& [key, other] : runs_)
+    CHECK(frames > 0 || other.live_blocks == 0, "phase ", phase, " begins while phase ", phase_of(other).name,
+          " is under way");
+  Run& run = runs_[{number, frame}];
+  CHECK(run.live_blocks == 0, "phase ", phase, " begins where another run of it has not ended");
+  run = {.phase = number, .frame = frame};
+  run_ = &run;
+  mode_ = Mode::running;
 }
 
 void Arena::end() {
   CHECK(mode_ == Mode::running);
   mode_ = Mode::idle;
-  CHECK(live_blocks_ == 0, live_blocks_, " buffers outlive phase ", phase_->name);
-  CHECK(next_ == phase_->blocks.size(), "phase ", phase_->name, " used ", next_, " of ", phase_->blocks.size(),
+  const ArenaPhase& phase = phase_of(*run_);
+  CHECK(run_->live_blocks == 0, run_->live_blocks, " buffers outlive phase ", phase.name);
+  CHECK(run_->next == phase.blocks.size(), "phase ", phase.name, " used ", run_->next, " of ", phase.blocks.size(),
         " planned buffers");
+}
+
+void Arena::pause() {
+  CHECK(mode_ != Mode::idle, "pause outside a phase");
+  ArenaPhase& phase = phase_of(*run_);
+  if (mode_ == Mode::recording) {
+    phase.pauses.push_back(run_->clock);
+    phase.held_live = std::max(phase.held_live, run_->live_bytes);
+    return;
+  }
+  CHECK(std::ranges::find(phase.pauses, run_->clock) != phase.pauses.end(), "phase ", phase.name, " is left at ",
+        run_->clock, ", where the recording was not");
+  mode_ = Mode::idle;
+}
+
+void Arena::resume(std::string_view phase, int frame) {
+  if (mode_ == Mode::recording) return;
+  CHECK(mode_ == Mode::idle, "phase ", phase, " is entered inside another one");
+  run_ = &runs_.at({find(phase), frame});
+  mode_ = Mode::running;
+}
+
+char* Arena::address(const Run& run, const PlannedBlock& block) const {
+  const ArenaPhase& phase = phases_[run.phase];
+  const size_t frame = phase.holds(block) ? phase.frames_at + size_t(run.frame) * phase.frame_bytes : 0;
+  return memory_ + frame + block.offset;
 }
 
 Buffer Arena::alloc(std::string_view name, DType dtype, Shape shape) {
   CHECK(mode_ != Mode::idle, "buffer ", name, " allocated outside a phase");
+  Run& run = *run_;
+  ArenaPhase& phase = phase_of(run);
   Buffer b;
   b.t = {nullptr, dtype, shape};
   const size_t bytes = round_up(std::max<size_t>(b.t.bytes(), 1), kArenaAlign);
-  const size_t id = next_++;
+  const size_t id = run.next++;
   if (mode_ == Mode::recording) {
-    phase_->blocks.push_back({.name = std::string(name), .bytes = bytes, .born = clock_++});
+    phase.blocks.push_back({.name = std::string(name), .bytes = bytes, .born = run.clock++});
     b.t.data = planned_address();  // a recording launches nothing
   } else {
-    CHECK(id < phase_->blocks.size(), "phase ", phase_->name, " allocates '", name, "' beyond its plan");
-    const PlannedBlock& planned = phase_->blocks[id];
-    CHECK(planned.name == name && planned.bytes == bytes, "phase ", phase_->name, " diverged from its plan at buffer ",
+    CHECK(id < phase.blocks.size(), "phase ", phase.name, " allocates '", name, "' beyond its plan");
+    const PlannedBlock& planned = phase.blocks[id];
+    CHECK(planned.name == name && planned.bytes == bytes, "phase ", phase.name, " diverged from its plan at buffer ",
           id, ": planned '", planned.name, "' of ", planned.bytes, " bytes, got '", name, "' of ", bytes);
     // A buffer held longer than in the recording may share memory with this one.
-    CHECK(planned.born == clock_, "phase ", phase_->name, " diverged from its plan at buffer ", id, ", '", name,
-          "': ", clock_ - int64_t(id), " buffers were released, planned ", planned.born - int64_t(id));
-    ++clock_;
-    b.t.data = memory_ + planned.offset;
+    CHECK(planned.born == run.clock, "phase ", phase.name, " diverged from its plan at buffer ", id, ", '", name,
+          "': ", run.clock - int64_t(id), " buffers were released, planned ", planned.born - int64_t(id));
+    ++run.clock;
+    b.t.data = address(run, planned);
   }
-  ++live_blocks_;
-  live_bytes_ += bytes;
-  phase_->peak_live = std::max(phase_->peak_live, live_bytes_);
-  b.lease_ = std::make_shared<Buffer::Lease>(this, id);
+  ++run.live_blocks;
+  run.live_bytes += bytes;
+  phase.peak_live = std::max(phase.peak_live, run.live_bytes);
+  b.lease_ = std::make_shared<Buffer::Lease>(this, &run, id);
   return b;
 }
 
-void Arena::release(size_t block) {
-  PlannedBlock& b = phase_->blocks[block];
-  if (mode_ == Mode::recording) b.died = clock_;
-  ++clock_;
-  --live_blocks_;
-  live_bytes_ -= b.bytes;
+void Arena::release(Run& run, size_t block) {
+  PlannedBlock& b = phase_of(run).blocks[block];
+  if (mode_ == Mode::recording) b.died = run.clock;
+  ++run.clock;
+  --run.live_blocks;
+  run.live_bytes -= b.bytes;
 }
 
 }  // namespace athanor

@@ -1,7 +1,13 @@
 // Arena: activation memory, planned by a recorded dry run of the same code that runs later. Recording returns fake
 // addresses and notes when each block is allocated and freed; pack() assigns offsets; at run time block k of a phase
 // gets the offset planned for block k. Any divergence from the recording is an error that names the block.
+//
+// A phase may be left and entered again between two allocations, as forward and backward of a micro-batch are while
+// other micro-batches run in between. Of the blocks of such a phase, those that live while it is left are a frame, of
+// which there are as many as runs of the phase that are under way at once; all others share one scratch memory. A phase
+// without frames runs alone: while no other one is under way.
 #pragma once
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -47,8 +53,14 @@ class Buffer {
 struct ArenaPhase {
   std::string name;
   std::vector<PlannedBlock> blocks;
-  size_t packed_bytes = 0;  // needed with the chosen offsets, once bytes() has chosen them
-  size_t peak_live = 0;     // lower bound: most bytes alive at once
+  size_t packed_bytes = 0;           // needed with the chosen offsets, once bytes() has chosen them; without frames
+  size_t peak_live = 0;              // lower bound: most bytes alive at once
+  int frames = 0;                    // runs under way at once, also beside those of other phases; 0: it runs alone
+  std::vector<int64_t> pauses = {};  // when it is left, on the clock of born and died
+  size_t held_live = 0;              // most bytes alive at a pause
+  size_t frame_bytes = 0;            // once bytes() has chosen offsets: of one frame; 0 where it is never left
+  size_t frames_at = 0;              // where the first one begins
+  bool holds(const PlannedBlock&) const;  // alive at a pause
 };
 
 class Arena {
@@ -57,13 +69,18 @@ class Arena {
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
-  void record(std::string phase);      // start recording a new phase (fake addresses: do not dereference)
-  void finish_recording();             // every buffer must be dead
-  size_t least_bytes() const;          // the largest phase takes at least this: most bytes alive at once
-  size_t bytes();                      // largest phase; packs those that have not been packed yet
-  void commit(void* memory);           // from now on phases run in this memory of bytes()
-  void begin(std::string_view phase);  // start running a recorded phase
-  void end();                          // every buffer must be dead and every planned block used
+  // Starts recording a new phase (fake addresses: do not dereference). frames: see ArenaPhase.
+  void record(std::string phase, int frames = 0);
+  void finish_recording();     // every buffer must be dead
+  size_t least_bytes() const;  // bytes() is this or more: most bytes alive at once
+  // Of the largest phase that runs alone, or of the largest scratch memory and all frames; packs phases that have not
+  // been packed yet.
+  size_t bytes();
+  void commit(void* memory);                          // from now on phases run in this memory of bytes()
+  void begin(std::string_view phase, int frame = 0);  // start running a recorded phase
+  void end();                                         // every buffer must be dead and every planned block used
+  void pause();                                       // leave the phase, only where the recording did; or record that
+  void resume(std::string_view phase, int frame);     // enter again what was begun and left; nothing while recording
 
   Buffer alloc(std::string_view name, DType, Shape);
 
@@ -73,13 +90,23 @@ class Arena {
  private:
   friend struct Buffer::Lease;
   enum class Mode { idle, recording, running };
-  void release(size_t block);
+  // A run of a phase, from begin() to end().
+  struct Run {
+    size_t phase = 0;  // number
+    int frame = 0;
+    size_t next = 0, live_blocks = 0, live_bytes = 0;
+    int64_t clock = 0;
+  };
+  size_t find(std::string_view phase) const;
+  static void pack(ArenaPhase&);
+  ArenaPhase& phase_of(const Run& run) { return phases_[run.phase]; }
+  void release(Run&, size_t block);
+  char* address(const Run&, const PlannedBlock&) const;
 
   Mode mode_ = Mode::idle;
   std::vector<ArenaPhase> phases_;
-  ArenaPhase* phase_ = nullptr;
-  size_t next_ = 0, live_blocks_ = 0, live_bytes_ = 0;
-  int64_t clock_ = 0;
+  std::map<std::pair<size_t, int>, Run> runs_;  // the last one of each phase and frame
+  Run* run_ = nullptr;                          // that is recorded or runs
   char* memory_ = nullptr;
 };
 

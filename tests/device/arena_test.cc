@@ -234,6 +234,93 @@ TEST(Arena, HandsOutThePlannedOffsetsAligned) {
   for (const PlannedBlock& b : blocks) EXPECT_EQ(b.offset % kArenaAlign, 0u);
 }
 
+// What a run leaves alive while others run is its frame's; the rest is shared by all.
+TEST(Arena, RunsThatAreUnderWayTogetherHaveAFrameEach) {
+  Arena arena;
+  struct Run {
+    Buffer kept;
+    void forward(Arena& a) {
+      (void)a.alloc("scratch", DType::u8, {3000});
+      kept = a.alloc("kept", DType::u8, {1000});
+      (void)a.alloc("scratch", DType::u8, {2000});
+    }
+    void backward(Arena& a) {
+      (void)a.alloc("scratch", DType::u8, {3000});
+      kept = {};
+    }
+  };
+  Run recorded;
+  arena.record("p", 3);
+  recorded.forward(arena);
+  arena.pause();
+  recorded.backward(arena);
+  arena.finish_recording();
+  arena.record("other");
+  (void)arena.alloc("x", DType::u8, {4000});
+  arena.finish_recording();
+  EXPECT_EQ(arena.phases()[0].frame_bytes, 0u) << "not chosen yet";
+  EXPECT_EQ(arena.bytes(), 3072u + 3 * 1024u);
+  EXPECT_EQ(arena.phases()[0].frame_bytes, 1024u);
+  EXPECT_LE(arena.least_bytes(), arena.bytes());
+  std::vector<char> memory(arena.bytes());
+  arena.commit(memory.data());
+  Run runs[3];
+  const void* first = nullptr;
+  for (int step = 0; step < 2; ++step) {
+    for (int i = 0; i < 3; ++i) {
+      arena.begin("p", i);
+      runs[i].forward(arena);
+      EXPECT_EQ(runs[i].kept.t.data, memory.data() + 3072 + i * 1024);
+      arena.pause();
+    }
+    if (!first) first = runs[0].kept.t.data;
+    EXPECT_EQ(runs[0].kept.t.data, first);
+    for (const int i : {1, 2, 0}) {
+      arena.resume("p", i);
+      runs[i].backward(arena);
+      arena.end();
+    }
+    arena.begin("other");
+    (void)arena.alloc("x", DType::u8, {4000});
+    arena.end();
+  }
+  arena.begin("p", 1);
+  EXPECT_TRUE(has(message([&] { arena.pause(); }), "where the recording was not"));
+  runs[0].forward(arena), runs[0].backward(arena);
+  arena.end();
+  EXPECT_TRUE(has(message([&] { arena.begin("p", 3); }), "frame 3 of phase p, planned for 3"));
+}
+
+// As a stage's last chunk does, whose backward follows its forward, while micro-batches of other chunks are under way.
+TEST(Arena, APhaseThatIsNeverLeftLeavesOthersFramesAlone) {
+  Arena arena;
+  Buffer kept;
+  arena.record("left", 1);
+  kept = arena.alloc("kept", DType::u8, {1000});
+  arena.pause();
+  kept = {};
+  arena.finish_recording();
+  arena.record("never left", 1);
+  (void)arena.alloc("x", DType::u8, {4000});
+  arena.finish_recording();
+  arena.record("alone");
+  (void)arena.alloc("x", DType::u8, {3000});
+  arena.finish_recording();
+  EXPECT_EQ(arena.bytes(), 4096u + 1024u);
+  std::vector<char> memory(arena.bytes());
+  arena.commit(memory.data());
+  arena.begin("left");
+  kept = arena.alloc("kept", DType::u8, {1000});
+  arena.pause();
+  arena.begin("never left");
+  EXPECT_LE(static_cast<char*>(arena.alloc("x", DType::u8, {4000}).t.data) + 4000, kept.t.data);
+  arena.end();
+  EXPECT_TRUE(has(message([&] { arena.begin("alone"); }), "phase alone begins while phase left is under way"));
+  arena.resume("left", 0);
+  kept = {};
+  arena.end();
+}
+
 TEST(Arena, ABlockDiesWithItsLastBuffer) {
   Arena arena;
   arena.record("p");
