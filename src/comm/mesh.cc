@@ -23,12 +23,15 @@ ProcessMesh::ProcessMesh(std::unique_ptr<Communicator> world, const MeshSizes& s
   };
   for (int a = 0; a < kAxes; ++a) axes_[size_t(a)] = group({Axis(a)});
   data_parallel_ = group(kDataParallel);
-  if (sizes.context > 1) shards_ = group({Axis::dp_shard, Axis::cp});
+  const bool weights = sizes.stages > 1 && sizes.tensor > 1;
+  if (sizes.context > 1 || weights) shards_ = group({Axis::dp_shard, Axis::cp});
+  if (weights) weights_ = group(kDataParallel | Axes{Axis::tp});
 }
 
 Communicator& ProcessMesh::weights() const {
   const int tensors = tensor().size();
   if (tensors == 1) return *data_parallel_;
+  if (weights_) return *weights_;
   CHECK(world_->size() == data_parallel_->size() * tensors &&
             world_->rank() == data_parallel_->rank() * tensors + tensor().rank(),
         "rank ", world_->rank(), " of ", world_->size(), ": others than those that share a batch or products");
@@ -40,13 +43,15 @@ std::vector<int> ProcessMesh::splits(const MeshSizes& sizes) {
   std::vector<int> all(by_axis.begin(), by_axis.end());
   const int shards = sizes.shards * sizes.context;
   all.push_back(sizes.copies * shards);
-  if (sizes.context > 1) all.push_back(shards);
+  const bool weights = sizes.stages > 1 && sizes.tensor > 1;
+  if (sizes.context > 1 || weights) all.push_back(shards);
+  if (weights) all.push_back(sizes.copies * shards * sizes.tensor);
   return all;
 }
 
 std::string_view group_name(int split) {
-  constexpr std::array<std::string_view, kAxes + 2> kNames = {"pipeline", "copies",        "shards", "context",
-                                                              "tensor",   "data_parallel", "shards"};
+  constexpr std::array<std::string_view, kAxes + 3> kNames = {
+      "pipeline", "copies", "shards", "context", "tensor", "data_parallel", "shards", "weights"};
   if (split < 0) return "world";
   return split < int(kNames.size()) ? kNames[size_t(split)] : "other";
 }

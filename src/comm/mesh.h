@@ -52,13 +52,14 @@ class ProcessMesh {
   Communicator& world() { return *world_; }
   Communicator& operator[](Axis axis) { return *axes_[static_cast<size_t>(axis)]; }
   int coord(Axis axis) const { return axes_[static_cast<size_t>(axis)]->rank(); }
+  Communicator& stages() const { return group(Axis::pp); }            // those that have other blocks of the same model
   Communicator& tensor() const { return group(Axis::tp); }            // those that share the products of a layer
   Communicator& context() const { return group(Axis::cp); }           // those that share sequences
   Communicator& copies() const { return group(Axis::dp_replicate); }  // those that have the same shards
   int batches() const { return size(kBatchAxes); }                    // ranks, or groups of them, with other sequences
   // All of kDataParallel together: the ranks that share a batch, or its sequences.
   Communicator& data_parallel() const { return *data_parallel_; }
-  // All that have parts of the weights: those and tensor() together. Rank number data_parallel().rank() *
+  // All that have parts of a stage's weights: those and tensor() together. Rank number data_parallel().rank() *
   // tensor().size() + tensor().rank().
   Communicator& weights() const;
   // Those of data_parallel() that share out what the ZeRO stage says: dp_shard and cp together.
@@ -74,7 +75,8 @@ class ProcessMesh {
   Communicator& group(Axis axis) const { return *axes_[static_cast<size_t>(axis)]; }
   std::unique_ptr<Communicator> world_;
   std::array<std::unique_ptr<Communicator>, kAxes> axes_;
-  std::unique_ptr<Communicator> data_parallel_, shards_;  // shards_: null where cp has one rank
+  std::unique_ptr<Communicator> data_parallel_, shards_;  // shards_: null where dp_shard's is the same
+  std::unique_ptr<Communicator> weights_;                 // null but where pp and tp have several ranks
 };
 
 }  // namespace athanor

@@ -9,7 +9,7 @@ const Tensor& weights_of(const ParamStore::Unit& unit) { return unit.value ? uni
 
 }  // namespace
 
-bool AveragedWeights::set_aside() const { return !params_.units().front()->value || params_.split(); }
+bool AveragedWeights::set_aside() const { return !params_.has_values() || params_.split(); }
 
 void AveragedWeights::plan(MemoryPlan& plan) {
   const auto& states = params_.state_specs();

@@ -33,13 +33,13 @@ BlockGather::BlockGather(const Ctx& c, const ParamStore& params, int64_t bytes)
                        same == parts.end() ? t : int(same - parts.begin())});
     }
   }
-  bool any_split = false;
+  const bool any_split = params_.split();
   for (size_t p = 0; p < pieces_.size(); ++p) {
+    if (!params_.here(size_t(pieces_[p].unit))) continue;
     any_columns_ = any_columns_ || is_cut_by_columns(p);
-    any_split = any_split || units_[size_t(pieces_[p].unit)]->is_split();
     for (int s = -1; s < int(params_.state_specs().size()); ++s)
       if (s < 0 || params_.keeps(size_t(s), p))
-        block_bytes_ = std::max(block_bytes_, size_t(std::min(values(p, s), most_values(p, s))) * size_of(dtype(p, s)));
+        block_bytes_ = std::max(block_bytes_, size_t(std::min(values(p, s), most_values(p, s))) * size_of(dtype(s)));
   }
   const bool elsewhere = shards_ * tensor_ > 1;  // blocks may consist of what other ranks have
   const auto block_bytes = int64_t(block_bytes_);
@@ -61,8 +61,8 @@ int64_t BlockGather::values(size_t piece, int state) const {
   return state < 0 ? whole.numel() : params_.state_specs()[size_t(state)].shape_of(piece, whole).numel();
 }
 
-DType BlockGather::dtype(size_t piece, int state) const {
-  return state < 0 ? units_[size_t(pieces_[piece].unit)]->saved_dtype() : params_.state_specs()[size_t(state)].dtype;
+DType BlockGather::dtype(int state) const {
+  return state < 0 ? params_.saved_dtype() : params_.state_specs()[size_t(state)].dtype;
 }
 
 int64_t BlockGather::elements_of_value(int state) const {
@@ -74,7 +74,7 @@ bool BlockGather::is_cut_by_columns(size_t piece) const {
 }
 
 int64_t BlockGather::most_values(size_t piece, int state) const {
-  const int64_t most = std::max<int64_t>(1, most_bytes_ / int64_t(size_of(dtype(piece, state))));
+  const int64_t most = std::max<int64_t>(1, most_bytes_ / int64_t(size_of(dtype(state))));
   if (!is_cut_by_columns(piece)) return most;
   const int64_t row = parts_[piece].front().strips.front().step;
   return std::max<int64_t>(1, most / row) * row;
@@ -179,7 +179,7 @@ Tensor BlockGather::next(std::span<const SavedBlock> wanted) {
   };
   const bool columns = gathers && is_cut_by_columns(mine.piece);
   Tensor parts;  // of the block
-  if (gathers) parts = as(columns ? parts_of_block_ : block_, dtype(mine.piece, mine.state));
+  if (gathers) parts = as(columns ? parts_of_block_ : block_, dtype(mine.state));
   Tensor values = parts, rests;
   if (split) values = as(halves_, DType::bf16), rests = as(halves_, DType::i16, halves_.t.bytes() / 2);
   exchange(wanted, values, false);

@@ -31,12 +31,12 @@ class BlockGather {
   BlockGather& operator=(const BlockGather&) = delete;
 
   int64_t values(size_t piece, int state) const;
-  DType dtype(size_t piece, int state) const;
+  DType dtype(int state) const;
   size_t block_bytes() const { return block_bytes_; }  // of the largest block
   // Where the block ends that begins at `begin`.
   int64_t block_end(size_t piece, int state, int64_t begin) const;
-  // Collective. wanted: the block that each rank gets, by its number in ProcessMesh::weights(); empty: none. Returns
-  // this rank's, [values], in device memory; valid until the next call.
+  // Collective among ProcessMesh::weights(). wanted: the block that each of these ranks gets, of units that they have;
+  // empty: none. Returns this rank's, [values], in device memory; valid until the next call.
   Tensor next(std::span<const SavedBlock> wanted);
 
  private:

@@ -43,6 +43,7 @@ void Engine::set_step_sequences(int64_t sequences) {
   CHECK(sequences > 0 && sequences <= options_.global_batch_size && sequences % once == 0, "a step of ", sequences,
         " sequences for ", ranks(), " ranks and micro-batches of ", options_.micro_batch_size);
   step_micro_batches_ = sequences / once;
+  if (step_micro_batches_ != stage_.program().shape.micro_batches) stage_.set_micro_batches(step_micro_batches_);
   const int64_t leaves = options_.logical_shards;
   CHECK(leaves == 0 || step_micro_batches_ * ranks() % leaves == 0, leaves, " logical shards for a step of ", sequences,
         " sequences");
@@ -53,18 +54,20 @@ void Engine::commit() {
   Device& device = backend_.device;
   memory_.commit(device);
   model_->init_constants(device);
+  const MicroInputs& in = micro_inputs_.front();
   if (!device.unified())
     inputs_ = std::make_unique<HostRing>(
-        device, 2 * batch_.tokens.bytes() + targets_.bytes() + batch_.positions.bytes() + batch_.spans.bytes(),
+        device, 2 * in.batch.tokens.bytes() + in.targets.bytes() + in.batch.positions.bytes() + in.batch.spans.bytes(),
         options_.training ? kStepsAhead * micro_batches() : 1);
   states_ = std::make_unique<HostRing>(device, sizeof(StepState), kStepsAhead);
   if (part_.ranks > 1) {
     part_rows_ = part_.rows_of_ranks();
-    if (batch_.context_rows)
-      device.copy(batch_.context_rows.data, part_rows_.data(), batch_.context_rows.bytes(), Lane::compute);
+    for (const MicroInputs& each : micro_inputs_)
+      if (const Tensor& rows = each.batch.context_rows)
+        device.copy(rows.data, part_rows_.data(), rows.bytes(), Lane::compute);
   }
   set_documents({}, {});
-  std::vector<int32_t> rows(size_t(batch_.tokens.numel()));
+  std::vector<int32_t> rows(size_t(in.batch.tokens.numel()));
   std::iota(rows.begin(), rows.end(), 0);
   if (want_logits_) device.copy(logit_rows_.data, rows.data(), logit_rows_.bytes(), Lane::compute);
   StepState state;
@@ -116,10 +119,10 @@ void Engine::set_documents(std::vector<Span> documents, std::vector<int32_t> pos
         positions.size(), " positions, planned for ", options_.documents.size(), " and ", n);
   documents_ = part_rows_.empty() ? std::move(documents) : in_ring() ? ring().cut(documents) : part_.cut(documents);
   positions_ = part_rows_.empty() ? std::move(positions) : part_.cut(part_rows_, positions.data());
-  documents_changed_ = true;
+  for (MicroInputs& in : micro_inputs_) in.documents_changed = true;
 }
 
-void Engine::load(std::span<const int32_t> tokens, std::span<const int32_t> targets, int64_t slot) {
+void Engine::load(std::span<const int32_t> tokens, std::span<const int32_t> targets, MicroInputs& in, int64_t slot) {
   CHECK(int64_t(tokens.size()) == part_.all_rows() && targets.size() == tokens.size(), "a micro-batch has ",
         part_.all_rows(), " tokens, got ", tokens.size());
   if (!part_rows_.empty()) {
@@ -137,12 +140,12 @@ void Engine::load(std::span<const int32_t> tokens, std::span<const int32_t> targ
     backend_.device.copy(to.data, from, to.bytes(), Lane::compute);
   };
   const auto count = float(std::count_if(targets.begin(), targets.end(), [](int32_t t) { return t >= 0; }));
-  upload(batch_.tokens, tokens.data());
-  upload(batch_.targets, targets.data());
-  upload(targets_, &count);
-  if (!std::exchange(documents_changed_, false)) return;
-  upload(batch_.positions, positions_.data());
-  upload(batch_.spans, documents_.data());
+  upload(in.batch.tokens, tokens.data());
+  upload(in.batch.targets, targets.data());
+  upload(in.targets, &count);
+  if (!std::exchange(in.documents_changed, false)) return;
+  upload(in.batch.positions, positions_.data());
+  upload(in.batch.spans, documents_.data());
 }
 
 Tensor Engine::scalar(size_t offset, DType dtype) const { return {state_.at(int64_t(offset)), dtype, {1}}; }
@@ -157,28 +160,6 @@ Classifier Engine::head() const {
           .softcap = float(model_->config().final_logit_softcapping)};
 }
 
-void Engine::run_micro_batch(Ctx c, const PhaseRunner::Enter& enter, bool last) {
-  ParamStore& params = model_->params();
-  params.begin_micro_batch(last);
-  c.top_scores = top_scores_;
-  if (codes_) c.quantization = codes_->collect();
-  c.routing = {.statistics = routing_,
-               .loss_scale = head().loss_scale,
-               .inv_count = head().inv_count,
-               .sequence = part_.rows() / part_.sequences};
-  enter(Phase::forward);
-  Var x = forward(*model_, c, batch_, options_.recompute);
-  classifier({c, params}, std::move(x), batch_, head(), losses_);
-  enter(Phase::backward);
-  c.backward();
-  // A graph cannot end before its lanes have joined: with graphs this wait counts as backward.
-  if (last && !(options_.graphs && c.device.can_capture())) enter(Phase::communication);
-  params.join(c);
-  CHECK(c.tape->grads.empty(), c.tape->grads.size(), " gradients were never taken");
-  c.run(ReduceSum{.out = scalar(offsetof(StepState, loss_sum), DType::f64), .x = losses_});
-  c.run(ReduceSum{.out = scalar(offsetof(StepState, targets), DType::f64), .x = targets_});
-}
-
 // Keeps the loss of each leaf separate; the end of the step adds all of them in order.
 void Engine::run_end_of_leaf(Ctx c, int64_t leaf) {
   const Tensor loss = scalar(offsetof(StepState, loss_sum), DType::f64);
@@ -188,15 +169,21 @@ void Engine::run_end_of_leaf(Ctx c, int64_t leaf) {
   model_->params().end_leaf(c, leaf);
 }
 
-void Engine::run_evaluation(Ctx c) {
-  Var x = forward(*model_, c, batch_, {});
-  classifier({c, model_->params()}, std::move(x), batch_, head(), losses_);
+// Of a pipeline, stages that are done with a micro-batch go on with the next one.
+void Engine::run_evaluation(Ctx c, int chunk) {
+  const MicroInputs& inputs = micro_inputs_.front();
+  const ModelPart& part = stage_.part(chunk);
+  Var in =
+      part.embeds ? Var{} : c.var(receive(c, {StageAction::Kind::receive_activation, chunk}, "received activations"));
+  Var x = forward_part(*model_, c, inputs.batch, {}, part, std::move(in));
+  if (!part.ends) return send_to_stage({StageAction::Kind::send_activation, chunk}, x.t());
+  classifier({c, model_->params()}, std::move(x), inputs.batch, head(), inputs.losses);
   release_head(*model_, c);
   c.run(Fill{.x = eval_sum_});
-  c.run(ReduceSum{.out = eval_sum_, .x = losses_});
+  c.run(ReduceSum{.out = eval_sum_, .x = inputs.losses});
   if (part_.ranks == 1) return;
   c.all_reduce(backend_.mesh.context(), eval_sum_);
-  c.all_gather(backend_.mesh.context(), all_losses_, losses_);
+  c.all_gather(backend_.mesh.context(), inputs.all_losses, inputs.losses);
 }
 
 // With leaves, a unit has one slice per leaf, each with its own sum.
@@ -208,6 +195,7 @@ void Engine::add_norms(Ctx& c) {
                    .x = {}};
   bool any = false;
   for (const auto& unit : params.units()) {
+    if (unit->layout.numel == 0) continue;  // of another stage
     const int64_t size = unit->layout.numel / parts;
     for (int64_t part = 0; part < parts; ++part) {
       const auto ranges =
@@ -284,6 +272,7 @@ void Engine::run_optimizer(Ctx c, const PhaseRunner::Enter& enter) {
   }
   if (options_.noise_scale) c.all_reduce(all, scalar(offsetof(StepState, micro_norm_sq), DType::f64));
   if (params.tensor().ranks > 1) agree_in_tensor_group(c);
+  if (stage_.stages() > 1) agree_among_stages(c);
   c.top_scores = top_scores_;
   if (top_scores_) c.all_reduce(all, top_scores_, Reduce::max);
   StepControl control{.state = state_,
@@ -308,18 +297,13 @@ void Engine::run_optimizer(Ctx c, const PhaseRunner::Enter& enter) {
 void Engine::micro_batch(std::span<const int32_t> tokens, std::span<const int32_t> targets, PhaseClock& clock) {
   CHECK(uncollected() < kStepsAhead, uncollected(), " steps wait for collect(); the slots of their inputs are in use");
   CHECK(!reads_averages_, "training reads the averages of the weights; use_weights() comes first");
-  load(tokens, targets, step_slot_ * micro_batches() + micro_slot_++);
-  const bool last = micro_slot_ == step_micro_batches_ && model_->params().reduces_early(backend_.mesh);
-  const auto body = [&](const PhaseRunner::Enter& enter) {
-    arena_.begin("micro-batch");
-    Tape tape;
-    run_micro_batch(context(*ops_, &tape), enter, last);
-    arena_.end();
-  };
-  (last ? last_micro_batch_runner_ : micro_batch_runner_).run(backend_.device, options_.graphs, body, [&](Phase phase) {
-    clock.enter(phase);
-    mark(phase);
-  });
+  if (devices() == 1 && micro_slot_ >= stage_.program().shape.micro_batches) stage_.set_micro_batches(micro_slot_ + 1);
+  const Actions& actions = stage_.actions();
+  CHECK(next_action_ < actions.size(), "more micro-batches than the ", step_micro_batches_, " of a step");
+  const auto slot = size_t(stage_.frames().slot[next_action_]);  // the next action is the micro-batch's first
+  load(tokens, targets, micro_inputs_[slot], step_slot_ * micro_batches() + micro_slot_++);
+  while (next_action_ < actions.size() && actions[next_action_].micro_batch < micro_slot_)
+    next_action_ = run_actions(next_action_, clock);
   if (options_.noise_scale && micro_slot_ == 1 && step_micro_batches_ > 1) {
     arena_.begin("norm of a micro-batch");
     run_micro_norm(context(*ops_, nullptr));
@@ -333,26 +317,25 @@ void Engine::micro_batch(std::span<const int32_t> tokens, std::span<const int32_
 }
 
 void Engine::close_step(PhaseClock& clock, WishBits wishes) {
-  CHECK(backend_.mesh.data_parallel().size() == 1 || micro_slot_ == step_micro_batches_, "a step of ", micro_slot_,
-        " micro-batches, ", step_micro_batches_, " are to be summed over the ranks");
+  CHECK(devices() == 1 || micro_slot_ == step_micro_batches_, "a step of ", micro_slot_, " micro-batches, ",
+        step_micro_batches_, " are to be summed over the ranks");
   Device& device = backend_.device;
   auto* result = static_cast<StepState*>(states_->slot(step_slot_));
   write_wishes(wishes, result->wishes);
   device.copy(state_.at(int64_t(offsetof(StepState, wishes))), result->wishes, sizeof result->wishes, Lane::compute);
-  const auto body = [&](const PhaseRunner::Enter& enter) {
+  for (auto& [stage, box] : outboxes_) backend_.mesh.stages().finish_sends(stage, 0);
+  const auto body = [&](const PhaseRunner::Enter& on) {
     arena_.begin("optimizer");
-    run_optimizer(context(*ops_, nullptr), enter);
+    run_optimizer(context(*ops_, nullptr), on);
     arena_.end();
   };
-  optimizer_runner_.run(device, options_.graphs, body, [&](Phase phase) {
-    clock.enter(phase);
-    mark(phase);
-  });
+  optimizer_runner_.run(device, options_.graphs, body, [&](Phase phase) { enter(phase, clock); });
   clock.enter(Phase::other);
   device.copy(result, state_.data, sizeof(StepState), Lane::compute);
   closed_.push_back({step_slot_, std::exchange(marks_, {}), device.record(Lane::compute)});
   step_slot_ = (step_slot_ + 1) % kStepsAhead;
   micro_slot_ = 0;
+  next_action_ = 0;
 }
 
 PhaseTimes Engine::device_times(const ClosedStep& step) const {
@@ -389,7 +372,8 @@ StepState Engine::finish_step() {
 
 void Engine::discard_step() {
   CHECK(uncollected() == 0, "a step cannot be discarded while ", uncollected(), " before it wait to be collected");
-  for (const auto& unit : model_->params().units()) ops_->run(Fill{.x = unit->grad}, nullptr);
+  for (const auto& unit : model_->params().units())
+    if (unit->grad) ops_->run(Fill{.x = unit->grad}, nullptr);
   if (leaf_sums_) ops_->run(Fill{.x = leaf_sums_}, nullptr);
   if (top_scores_) ops_->run(no_scores(), nullptr);
   StepState state = read_state();
@@ -398,6 +382,7 @@ void Engine::discard_step() {
   refresh_codes(CodesOf::step);
   marks_.clear();
   micro_slot_ = 0;
+  next_action_ = 0;
 }
 
 void Engine::spoil_step() {
@@ -409,16 +394,19 @@ void Engine::spoil_step() {
 
 double Engine::evaluate(std::span<const int32_t> tokens, std::span<const int32_t> targets) {
   CHECK(uncollected() == 0 && micro_slot_ == 0, "evaluation in the middle of a step");
-  load(tokens, targets, 0);
-  const auto body = [&](const PhaseRunner::Enter& enter) {
-    enter(Phase::eval);
-    arena_.begin("evaluation");
-    run_evaluation(context(*ops_, nullptr));
-    arena_.end();
-  };
-  evaluation_runner_.run(backend_.device, options_.graphs, body, [](Phase) {});
+  load(tokens, targets, micro_inputs_.front(), 0);
+  evaluation_runners_.resize(size_t(stage_.chunks()));
+  for (int chunk = 0; chunk < stage_.chunks(); ++chunk) {
+    const auto body = [&](const PhaseRunner::Enter& on) {
+      on(Phase::eval);
+      arena_.begin(stage_.phase("evaluation", chunk));
+      run_evaluation(context(*ops_, nullptr), chunk);
+      arena_.end();
+    };
+    evaluation_runners_[size_t(chunk)].run(backend_.device, options_.graphs, body, [](Phase) {});
+  }
   double sum = 0;
-  backend_.device.copy(&sum, eval_sum_.data, sizeof sum, Lane::compute);
+  if (stage_.is_last()) backend_.device.copy(&sum, eval_sum_.data, sizeof sum, Lane::compute);
   backend_.device.sync();
   last_end_ = nullptr;
   return sum;
@@ -448,8 +436,9 @@ void Engine::use_weights() {
 void Engine::set_ops(Ops& ops, CaptureOps capture) {
   ops_ = &ops;
   if (capture == CaptureOps::no) options_.graphs = false;
-  for (PhaseRunner* runner : {&micro_batch_runner_, &last_micro_batch_runner_, &optimizer_runner_, &evaluation_runner_})
-    runner->forget();
+  optimizer_runner_.forget();
+  evaluation_runners_.clear();
+  micro_runners_.clear();
 }
 
 }  // namespace athanor

@@ -4,9 +4,11 @@
 #include <deque>
 #include <functional>
 #include <limits>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
+#include <tuple>
 
 #include "comm/network.h"
 #include "engine/averaged_weights.h"
@@ -14,6 +16,7 @@
 #include "engine/code_state.h"
 #include "engine/host_ring.h"
 #include "engine/phase_runner.h"
+#include "engine/stage.h"
 #include "engine/wishes.h"
 #include "metrics/step_table.h"
 #include "model/eight_bits.h"
@@ -45,6 +48,7 @@ struct EngineOptions {
   bool training = true;                  // false: weights and evaluation only
   bool graphs = true;                    // capture and replay graphs, where the device can
   int zero_stage = 0;                    // what ranks share out: see Sharding
+  PipelineOptions pipeline = {};         // of ProcessMesh::stages()
   bool sequence_parallel = false;        // ranks that share products share the rows of the residual stream: nn/rows.h
   // What ranks that share products send runs beside products; default: where the device has lanes of its own. Where
   // half an output, or with sequence_parallel a quarter, has as many numbers as least_piece, its pieces are computed
@@ -128,8 +132,9 @@ class Engine {
   int ranks() const { return backend_.mesh.batches(); }
   int rank() const { return backend_.mesh.data_parallel().rank() / int(part_.ranks); }
   int devices() const { return backend_.mesh.world().size(); }
-  // One rank of those that compute the same losses from the same samples.
-  bool reports_losses() const { return backend_.mesh.tensor().rank() == 0 && part_.rank == 0; }
+  // One rank of those that compute the same losses from the same samples: on the last stage, which alone has losses.
+  bool reports_losses() const { return stage_.is_last() && backend_.mesh.tensor().rank() == 0 && part_.rank == 0; }
+  const Stage& stage() const { return stage_; }
   std::span<const Gemm> products() const { return plan_.products; }  // of a micro-batch and an evaluation, once planned
   Tunable tunable() const {                                          // of the same
     return {plan_.products, plan_.attention_forward, plan_.attention_backward, plan_.of_codes};
@@ -172,7 +177,7 @@ class Engine {
   // others wait in the collectives.
   void spoil_step();
   // Sum of the token losses of one micro-batch of this rank, and of those that share its sequences; changes no state.
-  // All ranks call it together.
+  // All ranks call it together. 0 on all stages but the last.
   double evaluate(std::span<const int32_t> tokens, std::span<const int32_t> targets);
   // Evaluations from here on read the averages of the weights, or the weights again. Between the two no step and no
   // checkpoint. Before the first update there are no averages: then the weights stay. Averages of schedule_free_adamw
@@ -180,7 +185,9 @@ class Engine {
   bool has_averages() const { return averages_.has_value(); }
   void use_averages();
   void use_weights();
-  std::vector<float> losses();  // per token of the last evaluated micro-batch
+  // Per token of the last evaluated micro-batch: on the last stage, or on all, which then call it together.
+  std::vector<float> losses();
+  std::vector<float> shared_losses();
 
   // For checkpoints: gathers masters and optimizer states. All ranks make and use it together; while it exists, nothing
   // else runs.
@@ -224,15 +231,53 @@ class Engine {
   void write(const Tensor& to, const Record&);
   void require_tensor_parallel() const;
   void require_context_parallel() const;
+  void require_pipeline() const;
   void plan_inputs();
   Ctx context(Ops& ops, Tape* tape);
   int row_pieces(int64_t least_piece) const;
   void record_micro_batch();
   void record_other_phases();
-  void run_micro_batch(Ctx, const PhaseRunner::Enter&, bool last);
+  // Inputs of a micro-batch that is under way, and its results.
+  struct MicroInputs {
+    Batch batch;
+    Tensor losses;      // [N] f32
+    Tensor all_losses;  // [all rows] f32: those of all ranks that share sequences, in their order
+    Tensor targets;     // [1] f32: number of targets of the micro-batch that are not ignored
+    bool documents_changed = true;
+  };
+  void plan_inputs(MicroInputs&, size_t slot);
+  void plan_outboxes();
+  // Of a chunk and a micro-batch, what the program's actions leave for each other.
+  struct MicroFrame {
+    Tape tape;
+    Buffer in, out;            // activations that were received, or are sent
+    Buffer in_grad, out_grad;  // their gradients
+    int in_slot = -1, out_slot = -1;
+    bool open = false, entered = false;  // as the arena has it
+  };
+  // Forward, backward or both of a chunk for a micro-batch.
+  struct Passes {
+    int chunk;
+    MicroFrame& frame;
+    const MicroInputs& inputs;
+    bool forward, backward, last;  // last: of the step's micro-batches, and its gradients are reduced meanwhile
+  };
+  void run_passes(Ctx, const Passes&, const PhaseRunner::Enter&);
+  void run_forward(Ctx&, const Passes&);
+  void run_backward(Ctx&, const Passes&, const PhaseRunner::Enter&);
+  size_t run_actions(size_t first, PhaseClock&);  // returns the number of the next one
+  void run_transfer(Ctx, const StageAction&, MicroFrame&);
+  void send_to_stage(const StageAction&, const Tensor&);
+  Buffer receive(Ctx&, const StageAction&, const char* name);
+  void record_chunk(int chunk);
+  void agree_among_stages(Ctx&);
+  void enter(Phase phase, PhaseClock& clock) {
+    clock.enter(phase);
+    mark(phase);
+  }
   void mark(Phase phase) { marks_.push_back({phase, backend_.device.record(Lane::compute)}); }
   PhaseTimes device_times(const ClosedStep&) const;
-  void run_evaluation(Ctx);
+  void run_evaluation(Ctx, int chunk);
   void run_optimizer(Ctx, const PhaseRunner::Enter&);
   void run_end_of_leaf(Ctx, int64_t leaf);
   void add_norms(Ctx&);
@@ -243,7 +288,7 @@ class Engine {
   void refresh_codes(CodesOf);
   void agree_in_tensor_group(Ctx&);
   void run_logits(Ctx, std::vector<float>* out);
-  void load(std::span<const int32_t> tokens, std::span<const int32_t> targets, int64_t slot);
+  void load(std::span<const int32_t> tokens, std::span<const int32_t> targets, MicroInputs&, int64_t slot);
   Classifier head() const;
   Tensor scalar(size_t offset, DType dtype) const;
 
@@ -261,10 +306,17 @@ class Engine {
   Ring ring() const { return {part_.ranks, part_.rank, part_.piece_length(), model_->attention_shape().window}; }
   ContextPart part_;                // the rows of a micro-batch that this rank has
   std::vector<int32_t> part_rows_;  // of all ranks that share sequences; empty: this rank has all
-  Batch batch_;
-  Tensor losses_;      // [N] f32
-  Tensor all_losses_;  // [all rows] f32: those of all ranks that share sequences, in their order
-  Tensor targets_;     // [1] f32: number of targets of the micro-batch that are not ignored
+  Stage stage_;
+  std::vector<MicroInputs> micro_inputs_;        // of the micro-batches under way
+  std::vector<std::vector<MicroFrame>> frames_;  // of each chunk
+  size_t next_action_ = 0;                       // of the accumulating step
+  // What is on its way to another stage: as many as may be, in turns.
+  struct Outbox {
+    std::vector<Tensor> slots;
+    size_t sent = 0;
+  };
+  std::map<int, Outbox> outboxes_;  // by stage
+
   Tensor state_;       // StepState
   Tensor window_;      // SpikeWindow, if spikes are detected
   Tensor top_scores_;  // as Ctx::top_scores, with QK-clip: of the accumulating step
@@ -273,12 +325,13 @@ class Engine {
   Tensor leaf_sums_;   // [leaves, 1 + units] f64: per leaf its loss sum, then each unit's squared gradient norm
   Tensor logit_rows_;  // [N] i32: 0, 1, 2, ...
   bool want_logits_ = false, recorded_micro_batch_ = false, recorded_ = false;
-  PhaseRunner micro_batch_runner_, last_micro_batch_runner_, optimizer_runner_, evaluation_runner_;
-  std::vector<Span> documents_;  // of the following micro-batches, if they changed
+  std::map<std::tuple<int, int, int, bool, bool, bool>, PhaseRunner> micro_runners_;  // by what run_passes() runs
+  PhaseRunner optimizer_runner_;
+  std::vector<PhaseRunner> evaluation_runners_;  // of each chunk
+  std::vector<Span> documents_;                  // of the following micro-batches, if they changed
   std::vector<int32_t> positions_;
   std::vector<int32_t> own_tokens_, own_targets_;  // of this rank, if others have the rest of its sequences
-  bool documents_changed_ = true;
-  std::unique_ptr<HostRing> inputs_, states_;  // pinned: what load() copies per micro-batch; StepState per step
+  std::unique_ptr<HostRing> inputs_, states_;      // pinned: what load() copies per micro-batch; StepState per step
   int64_t step_micro_batches_ = 0;
   int64_t step_slot_ = 0, micro_slot_ = 0;  // of the accumulating step; of its next micro-batch
   std::vector<Mark> marks_;                 // of the accumulating step

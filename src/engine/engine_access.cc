@@ -8,9 +8,10 @@ namespace athanor {
 
 void Engine::want_logits() {
   CHECK(!recorded_, "want_logits() comes after the plan was recorded");
+  CHECK(stage_.stages() == 1, "logits of a model on several stages");
   CHECK(part_.ranks == 1, "logits of whole sequences on ranks that share them");
   want_logits_ = true;
-  memory_.add(MemoryKind::inputs, "logit rows", DType::i32, batch_.tokens.shape, &logit_rows_);
+  memory_.add(MemoryKind::inputs, "logit rows", DType::i32, micro_inputs_.front().batch.tokens.shape, &logit_rows_);
 }
 
 std::unique_ptr<BlockGather> Engine::gather_blocks() {
@@ -19,7 +20,7 @@ std::unique_ptr<BlockGather> Engine::gather_blocks() {
 }
 
 void Engine::run_logits(Ctx c, std::vector<float>* out) {
-  Var x = forward(*model_, c, batch_, {});
+  Var x = forward(*model_, c, micro_inputs_.front().batch, {});
   Buffer z = athanor::logits({c, model_->params()}, std::move(x), logit_rows_, model_->head());
   release_head(*model_, c);
   if (!out) return;
@@ -29,7 +30,7 @@ void Engine::run_logits(Ctx c, std::vector<float>* out) {
 }
 
 std::vector<float> Engine::logits(std::span<const int32_t> tokens) {
-  load(tokens, std::vector<int32_t>(tokens.size(), -1), 0);
+  load(tokens, std::vector<int32_t>(tokens.size(), -1), micro_inputs_.front(), 0);
   arena_.begin("logits");
   std::vector<float> out;
   run_logits(context(*ops_, nullptr), &out);
@@ -38,7 +39,8 @@ std::vector<float> Engine::logits(std::span<const int32_t> tokens) {
 }
 
 std::vector<float> Engine::losses() {
-  const Tensor& from = all_losses_ ? all_losses_ : losses_;
+  const MicroInputs& in = micro_inputs_.front();
+  const Tensor& from = in.all_losses ? in.all_losses : in.losses;
   std::vector<float> out(size_t(from.numel()));
   backend_.device.copy(out.data(), from.data, from.bytes(), Lane::compute);
   backend_.device.sync();
@@ -46,6 +48,13 @@ std::vector<float> Engine::losses() {
   std::vector<float> in_order(out.size());
   for (size_t i = 0; i < out.size(); ++i) in_order[size_t(part_rows_[i])] = out[i];
   return in_order;
+}
+
+std::vector<float> Engine::shared_losses() {
+  Communicator& stages = backend_.mesh.stages();
+  const MicroInputs& in = micro_inputs_.front();
+  if (stages.size() > 1) stages.broadcast(in.all_losses ? in.all_losses : in.losses, stages.size() - 1, Lane::compute);
+  return losses();
 }
 
 // The record that a tensor of device memory holds.

@@ -44,16 +44,21 @@ Engine::Engine(const ModelConfig& config, const EngineOptions& options, Backend 
                              .sequence_parallel = options_.sequence_parallel};
   if (options_.recipe.eight_bits())
     eight_bits_ = choose_eight_bits(*model_, options_.recipe, options_.high_layers, n, tensor);
+  Communicator& stages = backend_.mesh.stages();
+  stage_ = Stage(options_.pipeline, stages.size(), stages.rank(), *model_, options_.seq_length);
   if (options_.training) optimizer_ = std::make_unique<Optimizer>(options_.optimizer, model_->params());
   if (tensor.ranks > 1) require_tensor_parallel();
   if (part_.ranks > 1) require_context_parallel();
+  if (stage_.stages() > 1) require_pipeline();
   CHECK(options_.global_batch_size % (options_.micro_batch_size * ranks()) == 0, "a global batch of ",
         options_.global_batch_size, " for ", ranks(), " ranks and micro-batches of ", options_.micro_batch_size);
-  CHECK(backend_.mesh.data_parallel().size() * backend_.mesh.tensor().size() == devices(), devices(),
-        " ranks, of which ", backend_.mesh.data_parallel().size(), " share a batch and ", backend_.mesh.tensor().size(),
+  CHECK(stages.size() * backend_.mesh.data_parallel().size() * backend_.mesh.tensor().size() == devices(), devices(),
+        " ranks, of which ", stages.size(), " are stages, ", backend_.mesh.data_parallel().size(),
+        " share a batch and ", backend_.mesh.tensor().size(),
         " products: the others would know nothing of a step's wishes");
   CHECK(devices() < kWishRadix, devices(), " ranks are more than are counted");
   step_micro_batches_ = micro_batches();
+  stage_.set_micro_batches(step_micro_batches_);
   const int64_t leaves = options_.logical_shards;
   CHECK(leaves == 0 || (std::has_single_bit(uint64_t(leaves)) && leaves % ranks() == 0 &&
                         options_.global_batch_size % (options_.micro_batch_size * leaves) == 0),
@@ -70,7 +75,8 @@ Engine::Engine(const ModelConfig& config, const EngineOptions& options, Backend 
                 .shards = shards.size(),
                 .index = shards.rank(),
                 .logical = {.count = leaves, .mine = leaves / ranks()},
-                .tensor = tensor});
+                .tensor = tensor,
+                .stages = stage_.units(*model_)});
   if (codes_ && model_->params().sharded()) eight_bits_ += cat("; ", codes_->how_gathered());
   if (options_.loss_chunk_rows == 0) {
     const int64_t columns = model_->params().placement(model_->head()).shape[0];  // of this rank's logits
@@ -86,23 +92,38 @@ Engine::Engine(const ModelConfig& config, const EngineOptions& options, Backend 
   plan_inputs();
 }
 
-void Engine::plan_inputs() {
-  const int64_t n = part_.rows(), leaves = options_.logical_shards;
+// Of micro-batch number `slot` of those that are under way.
+void Engine::plan_inputs(MicroInputs& in, size_t slot) {
+  const int64_t n = part_.rows();
   const int64_t tables = in_ring() ? ring().tables() : part_.ranks > 1 ? 2 : 1;
+  const auto input = [&](const char* name, DType dtype, Shape shape, Tensor* t) {
+    memory_.add(MemoryKind::inputs, slot == 0 ? name : cat(name, " of micro-batch ", slot, " under way"), dtype, shape,
+                t);
+  };
+  Batch& batch = in.batch;
+  input("tokens", DType::i32, {n}, &batch.tokens);
+  input("targets", DType::i32, {n}, &batch.targets);
+  input("positions", DType::i32, {n}, &batch.positions);
+  input("spans", DType::i32, {tables * int64_t(options_.documents.size()), kSpanWords}, &batch.spans);
+  if (in_ring()) batch.piece_length = part_.piece_length();
+  if (part_.ranks > 1) {
+    if (!in_ring()) input("rows of ranks that share sequences", DType::i32, {part_.all_rows()}, &batch.context_rows);
+    input("losses of ranks that share sequences", DType::f32, {part_.all_rows()}, &in.all_losses);
+  }
+  input("losses", DType::f32, {n}, &in.losses);
+  input("target count", DType::f32, {1}, &in.targets);
+}
+
+void Engine::plan_inputs() {
+  const int64_t leaves = options_.logical_shards;
   const auto input = [&](const char* name, DType dtype, Shape shape, Tensor* t) {
     memory_.add(MemoryKind::inputs, name, dtype, shape, t);
   };
-  input("tokens", DType::i32, {n}, &batch_.tokens);
-  input("targets", DType::i32, {n}, &batch_.targets);
-  input("positions", DType::i32, {n}, &batch_.positions);
-  input("spans", DType::i32, {tables * int64_t(options_.documents.size()), kSpanWords}, &batch_.spans);
-  if (in_ring()) batch_.piece_length = part_.piece_length();
-  if (part_.ranks > 1) {
-    if (!in_ring()) input("rows of ranks that share sequences", DType::i32, {part_.all_rows()}, &batch_.context_rows);
-    input("losses of ranks that share sequences", DType::f32, {part_.all_rows()}, &all_losses_);
-  }
-  input("losses", DType::f32, {n}, &losses_);
-  input("target count", DType::f32, {1}, &targets_);
+  micro_inputs_.resize(options_.training ? size_t(stage_.frames().slots) : 1);
+  for (size_t slot = 0; slot < micro_inputs_.size(); ++slot) plan_inputs(micro_inputs_[slot], slot);
+  for (int chunk = 0; chunk < stage_.chunks(); ++chunk)
+    frames_.emplace_back(size_t(stage_.frames().frames[size_t(chunk)]));
+  plan_outboxes();
   input("step state", DType::u8, {int64_t(sizeof(StepState))}, &state_);
   if (options_.training && options_.spikes.deviations > 0)
     input("latest losses and norms", DType::u8, {int64_t(sizeof(SpikeWindow))}, &window_);
@@ -131,21 +152,20 @@ void Engine::require_context_parallel() const {
   CHECK(!options_.noise_scale, "gradients of parts of sequences have no noise scale");
 }
 
+void Engine::require_pipeline() const {
+  CHECK(options_.zero_stage < 2, "stages of a pipeline need their gradients whole");
+  CHECK(options_.logical_shards == 0, "the tree of sums has no leaves for micro-batches of a pipeline");
+  CHECK(!options_.recipe.eight_bits() && !options_.noise_scale && options_.optimizer.qk_clip_threshold == 0,
+        "a pipeline of stages with 8 bits, a noise scale or QK-clip");
+  CHECK(backend_.device.unified(), "a pipeline of stages on GPUs");
+}
+
 // Each phase is run once on a backend that launches nothing.
 void Engine::record_micro_batch() {
   if (std::exchange(recorded_micro_batch_, true) || !options_.training) return;
-  arena_.record("micro-batch");
-  Tape tape;
-  Ctx c = context(plan_, &tape);
   plan_.launches = &micro_launches_;
-  micro_tensor_sums_.launches = &micro_launches_;
-  c.tensor_sums = &micro_tensor_sums_;
-  c.context_sums = &micro_context_sums_;
-  micro_context_passes_.launches = &micro_launches_;
-  c.context_passes = &micro_context_passes_;
-  run_micro_batch(
-      c, [](Phase) {}, false);
-  arena_.finish_recording();
+  micro_tensor_sums_.launches = micro_context_passes_.launches = &micro_launches_;
+  for (int chunk = 0; chunk < stage_.chunks(); ++chunk) record_chunk(chunk);
   micro_tensor_sums_.launches = micro_context_passes_.launches = nullptr;
   micro_products_ = plan_.products.size();
   micro_of_codes_ = plan_.of_codes.size();
@@ -189,9 +209,11 @@ void Engine::record_other_phases() {
     codes_->begin_step(c);
     arena_.finish_recording();
   }
-  arena_.record("evaluation");
-  run_evaluation(context(plan_, nullptr));
-  arena_.finish_recording();
+  for (int chunk = 0; chunk < stage_.chunks(); ++chunk) {
+    arena_.record(stage_.phase("evaluation", chunk));
+    run_evaluation(context(plan_, nullptr), chunk);
+    arena_.finish_recording();
+  }
   if (options_.training) {
     arena_.record(BlockGather::kPhase);
     { const BlockGather blocks(context(plan_, nullptr), model_->params(), options_.save_block_bytes); }

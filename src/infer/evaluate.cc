@@ -124,8 +124,9 @@ EvalResult evaluate(Engine& engine, const Dataset& data, const EvalOptions& opti
     }
     set_documents(engine, batch);
     engine.evaluate(batch.tokens, batch.targets);
+    if (!engine.reports_losses()) continue;
     const std::vector<float> losses = engine.losses();
-    for (int64_t r = 0; r < here && engine.reports_losses(); ++r)
+    for (int64_t r = 0; r < here; ++r)
       found[size_t(first + r)] = found_in_row(batch, losses, options.token_bytes, r, data.seq_length());
   }
   if (control) {

@@ -48,7 +48,7 @@ class Packer {
     if (!waiting_.empty() && !stopped_) {
       set_documents(engine_, batch_);
       engine_.evaluate(batch_.tokens, batch_.targets);
-      const std::vector<float> losses = engine_.losses();
+      const std::vector<float> losses = engine_.shared_losses();
       for (const Waiting& w : waiting_)
         for (int64_t i = w.begin; i < w.begin + w.count; ++i)
           scores_[w.question][w.choice] -= double(losses[size_t(i)]);

@@ -111,25 +111,32 @@ std::string to_text(const Recompute& recompute) {
 }
 
 Var forward(Model& model, Ctx& c, const Batch& batch, const Recompute& recompute) {
+  return forward_part(model, c, batch, recompute, ModelPart::whole(model), {});
+}
+
+Var forward_part(Model& model, Ctx& c, const Batch& batch, const Recompute& recompute, const ModelPart& part, Var in) {
   ParamStore& params = model.params();
   const bool full = recompute.granularity == Recompute::Granularity::full;
   const bool selective = recompute.granularity != Recompute::Granularity::none;
   c.selective = selective;
-  params.use(c, 0);
-  Var h = model.embed(c, batch);
-  params.done(c, 0);
-  const int layers = int(model.config().num_hidden_layers);
-  for (int l = 0; l < layers; ++l) {
+  Var h = std::move(in);
+  if (part.embeds) {
+    params.use(c, 0);
+    h = model.embed(c, batch);
+    params.done(c, 0);
+  }
+  for (int l = part.first; l < part.end; ++l) {
     params.use(c, l + 1);
     const bool whole = full && l % recompute.every == 0;
-    Block block = [&model, &batch, l, keep = whole || !selective](Ctx& cc, Var in) {
+    Block block = [&model, &batch, l, keep = whole || !selective](Ctx& cc, Var x) {
       cc.selective = !keep;
-      return model.block(cc, l, std::move(in), batch);
+      return model.block(cc, l, std::move(x), batch);
     };
     h = whole ? checkpoint(c, std::move(block), std::move(h)) : block(c, std::move(h));
     params.done(c, l + 1);
   }
   c.selective = selective;
+  if (!part.ends) return h;
   for (const int unit : head_units(model)) params.use_last(c, unit);
   return model.final_norm(c, std::move(h));
 }

@@ -69,6 +69,18 @@ struct Recompute {
 };
 std::string to_text(const Recompute&);  // "full in 1 block of 4, else selective"
 
+// Consecutive blocks [first, end) of a model; the first part begins with the embedding, the last one ends with the
+// final norm and the head.
+struct ModelPart {
+  int first = 0, end = 0;
+  bool embeds = true, ends = true;
+  static ModelPart whole(const Model& model) { return {0, int(model.config().num_hidden_layers), true, true}; }
+};
+
+// A part of the model: from tokens, or from `in`, the output of the part before, to the residual stream, or at the end
+// the normed one.
+Var forward_part(Model&, Ctx&, const Batch&, const Recompute&, const ModelPart&, Var in);
+
 // Embedding, all blocks and the final norm: [N] tokens -> [N, C]. The head's weights stay in use: of backward if the
 // tape records, else until release_head().
 Var forward(Model&, Ctx&, const Batch&, const Recompute&);

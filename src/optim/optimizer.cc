@@ -122,6 +122,7 @@ void Optimizer::find_ranges(const ParamStore& params) {
     std::vector<UpdateRange>& ranges = bundle.placed.ranges;
     for (const auto& [piece, decays] : bundle.pieces) {
       const auto unit = size_t(pieces[piece].unit);
+      if (!params.here(unit)) continue;
       const int64_t end = std::min(extents[piece].end, params.units()[unit]->layout.trained);
       ranges.push_back({piece, unit, {extents[piece].begin, end}, decays});
     }
@@ -133,7 +134,8 @@ void Optimizer::find_ranges(const ParamStore& params) {
 
 void Optimizer::step(Ctx& c, ParamStore& params, Tensor step_state) {
   if (!ranges_known_) find_ranges(params);
-  for (Bundle& bundle : bundles_) bundle.rule->step(c, params, bundle.placed, step_state);
+  for (Bundle& bundle : bundles_)
+    if (!bundle.placed.ranges.empty()) bundle.rule->step(c, params, bundle.placed, step_state);
 }
 
 }  // namespace athanor

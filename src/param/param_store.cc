@@ -62,10 +62,14 @@ Tensor ParamStore::Unit::part(const Tensor& t, Range range) const {
 void ParamStore::plan(MemoryPlan& plan, const Recipe& recipe, bool training, std::vector<StateSpec> states,
                       const Sharding& sharding) {
   states_ = training ? std::move(states) : std::vector<StateSpec>{};
-  sharding_ = training ? sharding : Sharding{.tensor = sharding.tensor};
+  sharding_ = training ? sharding : Sharding{.tensor = sharding.tensor, .stages = sharding.stages};
   if (sharding_.stage == 0 || sharding_.shards == 1) sharding_.stage = sharding_.index = 0, sharding_.shards = 1;
   placements_.clear();
-  for (const ParamSpec& spec : specs_) placements_.push_back(place(spec, sharding_.tensor, sharding_.stage));
+  for (const ParamSpec& spec : specs_)
+    placements_.push_back(
+        place(spec, sharding_.tensor, sharding_.stage, sharding_.stages.on_one_stage(size_t(spec.unit))));
+  has_values_ = !training || recipe.separate_params(), split_ = training && recipe.master == DType::i16;
+  saved_dtype_ = training && !split_ ? recipe.master : DType::f32;
   align_ = kAlign;
   for (const StateSpec& state : states_) align_ = std::max(align_, state.block);
   for (const auto& unit : units_) lay_out(*unit);
@@ -74,7 +78,12 @@ void ParamStore::plan(MemoryPlan& plan, const Recipe& recipe, bool training, std
   const LogicalShards& logical = sharding_.logical;
   for (size_t u = 0; u < units_.size(); ++u) {
     Unit& unit = *units_[u];
-    const bool separate = !training || recipe.separate_params();
+    unit.states.resize(states_.size());
+    if (!here(u)) {
+      unit.layout.numel = unit.layout.trained = 0, unit.shard = {};
+      continue;
+    }
+    const bool separate = has_values_;
     const bool codes = stage >= 1 && lay_out_codes(unit);
     const auto add = [&](MemoryKind kind, const std::string& name, DType dtype, bool sharded, Tensor* t) {
       plan.add(kind, cat(name, " of unit ", u), dtype,
@@ -121,7 +130,6 @@ std::vector<std::vector<ParamStore::OwnPiece>> ParamStore::pieces_by_unit() cons
 // Each segment starts on a cache line, as parameters do.
 void ParamStore::plan_states(MemoryPlan& plan, size_t u, const std::vector<OwnPiece>& pieces) {
   Unit& unit = *units_[u];
-  unit.states.resize(states_.size());
   const Range held = sharding_.stage >= 1 ? unit.shard : Range{0, unit.layout.numel};
   for (size_t s = 0; s < states_.size(); ++s) {
     if (has_sizes(s)) {
@@ -215,6 +223,7 @@ void ParamStore::init(Ctx& c, uint64_t seed) {
 // As far as this rank has elements of the tensor; each is drawn by its place in the whole one.
 void ParamStore::init_piece(Ctx& c, const Piece& piece, RandomNormal values) {
   const Unit& unit = *units_[size_t(piece.unit)];
+  if (!here(size_t(piece.unit))) return;
   const Tensor& flat = unit.master ? unit.master : unit.value;
   const auto fill = [&](const Tensor& x, Range range) {  // elements of the unit
     for_each_run(piece.part->strips, 0, piece.slice->shape.numel(), [&](int64_t at, int64_t part_at, int64_t length) {
@@ -254,6 +263,7 @@ void ParamStore::refresh_values(Ctx& c) {
 // Stages 1 and 2: every rank holds all weights, or their codes, and has updated one shard of them.
 void ParamStore::gather_weights(Ctx& c) {
   for (const auto& unit : units_) {
+    if (unit->layout.numel == 0) continue;
     const CollectiveSubject subject(unit->name);
     if (unit->codes)
       gather_others(c, *unit);
@@ -281,6 +291,7 @@ void ParamStore::reduce_in_tree(Ctx& c, const Unit& unit) {
 
 void ParamStore::reduce_gradients(Ctx& c) {
   for (const auto& unit : units_) {
+    if (unit->layout.numel == 0) continue;
     const CollectiveSubject subject(unit->name);
     const Tensor& grad = unit->grad;
     if (sharding_.logical.count > 0)
@@ -293,19 +304,21 @@ void ParamStore::reduce_gradients(Ctx& c) {
     if (unit->shard.end < unit->layout.numel) c.run(Fill{.x = grad.slice(unit->shard.end, unit->layout.numel)});
   }
   if (sharding_.tensor.ranks > 1) add_parts_of_gradients(c);
+  add_tied_gradients(c);
 }
 
 // Of weights that every rank of a tensor-parallel group has whole, but uses for its heads or its rows alone.
 void ParamStore::add_parts_of_gradients(Ctx& c) {
   for (size_t id = 0; id < specs_.size(); ++id) {
-    if (!specs_[id].trainable || !placements_[id].sums_parts()) continue;
+    if (!specs_[id].trainable || !placements_[id].sums_parts() || !here(size_t(specs_[id].unit))) continue;
     const Unit& unit = *units_[size_t(specs_[id].unit)];
     const Range range = unit.owned(offsets_[id], offsets_[id] + specs_[id].shape.numel());
     const CollectiveSubject subject(specs_[id].name);
     if (range.begin < range.end) add_up(c, c.mesh.tensor(), unit.part(unit.grad, range));
   }
   for (size_t id = 0; id < specs_.size(); ++id)
-    if (specs_[id].trainable && placements_[id].repeats > 1) add_repeated_gradients(c, id);
+    if (specs_[id].trainable && placements_[id].repeats > 1 && here(size_t(specs_[id].unit)))
+      add_repeated_gradients(c, id);
 }
 
 // Of elements that some neighbours have alike. All ranks of the group are in one sum, each at the place of its piece.
@@ -323,31 +336,6 @@ void ParamStore::add_repeated_gradients(Ctx& c, size_t id) {
   c.run(Combine{.y = own, .a = grad});
   add_up(c, c.mesh.tensor(), all.t);
   c.run(Combine{.y = grad, .a = own});
-}
-
-// A parameter and the padding after it count on the first of the ranks that have the same gradients.
-std::vector<ParamStore::Range> ParamStore::counted(const ProcessMesh& mesh, const Unit& unit, Range of) const {
-  std::vector<std::pair<int64_t, bool>> starts;  // in the order of the layout, and whether it counts here
-  for (const int id : unit.params) {
-    const Placement& p = placements_[size_t(id)];
-    const bool first = mesh.is_first_except(p.cuts | p.shards);
-    starts.emplace_back(offsets_[size_t(id)], first);
-    if (p.repeats > 1)
-      starts.emplace_back(offsets_[size_t(id)] + p.repeated_from, first && sharding_.tensor.rank % p.repeats == 0);
-  }
-  std::ranges::sort(starts);
-  std::vector<Range> ranges;
-  for (size_t i = 0; i < starts.size(); ++i) {
-    if (!starts[i].second) continue;
-    const Range range = unit.owned(std::max(starts[i].first, of.begin),
-                                   std::min(i + 1 < starts.size() ? starts[i + 1].first : of.end, of.end));
-    if (range.begin >= range.end) continue;
-    if (!ranges.empty() && ranges.back().end == range.begin)
-      ranges.back().end = range.end;
-    else
-      ranges.push_back(range);
-  }
-  return ranges;
 }
 
 Tensor ParamStore::view(const Tensor& flat, Param p) const {
@@ -416,7 +404,7 @@ void ParamStore::begin_gradients(Ctx& c, int u) {
 void ParamStore::end_gradients(Ctx& c, int u) {
   Unit& unit = *units_[size_t(u)];
   const CollectiveSubject subject(unit.name);
-  if (--unit.uses == 0) reduce_early(c, unit);
+  if (--c.tape->uses[u] == 0) reduce_early(c, unit);
   if (!unit.is_shard(unit.grad)) return;
   settle(c);
   reducing_ = {&unit, std::move(unit.whole_grad), c.room_of_sum(c.mesh.shards(), unit.whole_grad.t), nullptr};
@@ -469,7 +457,7 @@ void ParamStore::join(Ctx& c) {
 
 void ParamStore::begin_use(Ctx& c, int unit) {
   gather(c, unit);
-  if (c.recording()) ++units_[size_t(unit)]->uses;
+  if (c.recording()) ++c.tape->uses[unit];
   c.record("use", [this, unit](Ctx& cc) {
     end_gradients(cc, unit);
     release(unit);

@@ -50,13 +50,25 @@ struct LogicalShards {
   int levels() const { return count > 0 ? std::countr_zero(uint64_t(mine)) : 0; }  // of the tree within a rank
 };
 
+// This rank among the stages of a pipeline, and which stage has each unit; none: this rank has all.
+struct StageUnits {
+  int stages = 1, stage = 0;
+  std::vector<int> stage_of = {};
+  int tied = -1;  // a unit that the last stage has too: the embedding, where it is the head's weight
+  bool here(size_t unit) const {
+    return stages == 1 || stage_of[unit] == stage || (int(unit) == tied && stage == stages - 1);
+  }
+  bool on_one_stage(size_t unit) const { return int(unit) != tied || stages == 1; }
+};
+
 // What is sharded over ProcessMesh::shards() [Rajbhandari et al. 2020, "ZeRO"]: stage 1 optimizer states and masters, 2
 // also gradients, 3 also weights.
 struct Sharding {
   int stage = 0;
   int shards = 1, index = 0;
   LogicalShards logical = {};
-  TensorRank tensor = {};  // also without training
+  TensorRank tensor = {};  // these also without training
+  StageUnits stages = {};
 };
 
 class ParamStore {
@@ -98,11 +110,9 @@ class ParamStore {
     // Whole, while the unit is in use: weights, or their codes, at stage 3; gradients at stages 2 and 3.
     Buffer gathered, whole_grad;
     Ctx::Ticket gathering;  // set until compute has waited for `gathered`
-    int uses = 0;           // in forward, with the backward still to come
 
     bool is_shard(const Tensor& t) const { return t.numel() != layout.numel; }
     bool is_split() const { return master.dtype == DType::i16; }
-    DType saved_dtype() const { return is_split() ? DType::f32 : master.dtype; }  // of masters in files
     // The intersection of [begin, end) with this rank's shard.
     Range owned(int64_t begin, int64_t end) const;
     // A range within the shard, as a view of any of the tensors above.
@@ -162,7 +172,12 @@ class ParamStore {
   VocabPart vocab_part(Param) const;
   // Elements of a unit within `of` that this rank adds to the squared gradient norm: every gradient counts on one rank.
   std::vector<Range> counted(const ProcessMesh&, const Unit&, Range of) const;
-  bool split() const { return units_.front()->is_split(); }
+  bool split() const { return split_; }
+  bool has_values() const { return has_values_; }     // apart from the masters
+  DType saved_dtype() const { return saved_dtype_; }  // of masters in files
+  // Of a pipeline: units of other stages are declared, but have no memory here.
+  bool here(size_t unit) const { return sharding_.stages.here(unit); }
+  const StageUnits& stages() const { return sharding_.stages; }
 
   const std::vector<ParamSpec>& specs() const { return specs_; }
   const ParamSpec& spec(Param p) const { return specs_[size_t(p.id)]; }
@@ -204,6 +219,7 @@ class ParamStore {
   void reduce_early(Ctx&, const Unit&);
   void leave_early_room(Ctx&);
   void reduce_in_tree(Ctx&, const Unit&);
+  void add_tied_gradients(Ctx&);
   void add_parts_of_gradients(Ctx&);
   void add_repeated_gradients(Ctx&, size_t id);
   void begin_gradients(Ctx&, int unit);
@@ -215,6 +231,8 @@ class ParamStore {
   std::vector<StateSpec> states_;
   Sharding sharding_;
   int64_t align_ = kAlign;
+  bool split_ = false, has_values_ = false;
+  DType saved_dtype_ = DType::f32;
   bool last_micro_batch_ = false;
   // A unit's gradients that are being reduced.
   struct {

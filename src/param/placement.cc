@@ -40,8 +40,9 @@ Placement::Slice some_columns(const HfSlice& slice, const std::vector<AxisRange>
 
 }  // namespace
 
-Placement place(const ParamSpec& spec, const TensorRank& tensor, int zero_stage) {
-  Placement p{.shape = spec.shape, .slices = {}, .cuts = {}, .shards = {}, .sums = kDataParallel};
+Placement place(const ParamSpec& spec, const TensorRank& tensor, int zero_stage, bool on_one_stage) {
+  Placement p{.shape = spec.shape, .slices = {}, .cuts = {}, .shards = {}, .sums = kDataParallel, .stages = {}};
+  if (on_one_stage) p.stages = {Axis::pp};
   if (zero_stage > 0) p.shards = {Axis::dp_shard, Axis::cp};
   if (tensor.ranks == 1 || spec.cut.axis < 0) {
     for (const HfSlice& slice : spec.slices) p.slices.push_back(whole_slice(slice));

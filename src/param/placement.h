@@ -36,6 +36,7 @@ struct Placement {
   Axes cuts;                  // along these every rank has another part
   Axes shards;                // these divide the part's flat buffers among them, by the ZeRO stage
   Axes sums;                  // over these the gradient is summed
+  Axes stages;                // along these the others have none of it: it is on one pipeline stage
   // The elements of the part from this one on are the same on so many neighbours of those that share a layer, each of
   // which has a part of their gradient's sum.
   int64_t repeated_from = 0;
@@ -48,7 +49,7 @@ struct Placement {
 };
 
 // Throws an Error naming the parameter where it cannot be cut.
-Placement place(const ParamSpec&, const TensorRank&, int zero_stage);
+Placement place(const ParamSpec&, const TensorRank&, int zero_stage, bool on_one_stage = false);
 
 // Calls fn(at, part_at, length) for the runs, or what of them lies in elements [begin, end) of the file's tensor.
 template <class Fn>

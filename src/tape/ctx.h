@@ -69,6 +69,7 @@ class Tape {
   };
   std::vector<Entry> entries;
   std::map<int, Buffer> grads;  // by slot
+  std::map<int, int> uses;      // by unit: in forward, with the backward still to come
   bool recording = true;
   int next_slot = 0;
 };

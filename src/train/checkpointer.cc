@@ -68,7 +68,7 @@ std::vector<WrittenFile> parse_part(const std::string& json, int rank) {
 
 // Saved bytes of a piece.
 int64_t bytes_of(const ParamStore& params, size_t piece, const ParamStore::Piece& p) {
-  int64_t bytes = p.slice->shape.numel() * int64_t(size_of(params.units()[size_t(p.unit)]->saved_dtype()));
+  int64_t bytes = p.slice->shape.numel() * int64_t(size_of(params.saved_dtype()));
   for (size_t s = 0; s < params.state_specs().size(); ++s)
     if (params.keeps(s, piece))
       bytes += params.state_specs()[s].shape_of(piece, p.slice->shape).numel() *
@@ -76,17 +76,22 @@ int64_t bytes_of(const ParamStore& params, size_t piece, const ParamStore::Piece
   return bytes;
 }
 
-// The rank that writes each tensor: consecutive ones, about as many elements for each rank.
-std::vector<int> writers_of(const std::vector<ParamStore::Piece>& pieces, int ranks) {
-  const int64_t total =
-      std::accumulate(pieces.begin(), pieces.end(), int64_t{1},
-                      [](int64_t sum, const ParamStore::Piece& p) { return sum + p.slice->shape.numel(); });
-  int64_t before = 0;
+// The rank that writes each tensor: of the ranks of the stage that has it consecutive ones, about as many elements for
+// each rank.
+std::vector<int> writers_of(const ParamStore& params, const std::vector<ParamStore::Piece>& pieces, int all_ranks) {
+  const StageUnits& stages = params.stages();
+  const int ranks = all_ranks / stages.stages;  // those of a stage have consecutive numbers
+  const auto stage_of = [&](const ParamStore::Piece& p) {
+    return size_t(stages.stages == 1 ? 0 : stages.stage_of[size_t(p.unit)]);
+  };
+  std::vector<int64_t> total(size_t(stages.stages), 1), before(total.size(), 0);
+  for (const ParamStore::Piece& piece : pieces) total[stage_of(piece)] += piece.slice->shape.numel();
   std::vector<int> writers;
   for (const ParamStore::Piece& piece : pieces) {
+    const size_t stage = stage_of(piece);
     const int64_t elements = piece.slice->shape.numel();
-    writers.push_back(int((before + elements / 2) * ranks / total));
-    before += elements;
+    writers.push_back(int(stage) * ranks + int((before[stage] + elements / 2) * ranks / total[stage]));
+    before[stage] += elements;
   }
   return writers;
 }
@@ -106,7 +111,7 @@ auto begin_work(bool background, const Fn& fn) {
 
 size_t snapshot_bytes(const ParamStore& params, int ranks) {
   const std::vector<ParamStore::Piece> pieces = params.pieces();
-  const std::vector<int> writers = writers_of(pieces, ranks);
+  const std::vector<int> writers = writers_of(params, pieces, ranks);
   std::vector<int64_t> bytes(size_t(ranks), 0);
   for (size_t i = 0; i < pieces.size(); ++i) bytes[size_t(writers[i])] += bytes_of(params, i, pieces[i]);
   return size_t(*std::ranges::max_element(bytes));
@@ -119,16 +124,21 @@ int64_t tensor_bytes(const ParamStore& params) {
   return bytes;
 }
 
-// All ranks make the same rounds, whatever happens to what they write.
+// All ranks of a pipeline stage make the same rounds, whatever happens to what they write.
 class Checkpointer::Rounds {
  public:
-  explicit Rounds(Checkpointer& save) : save_(save), blocks_(save.engine_.gather_blocks()), next_(save.order_.size()) {}
+  explicit Rounds(Checkpointer& save) : blocks_(save.engine_.gather_blocks()) {
+    const StageUnits& stages = save.engine_.model().params().stages();
+    const size_t ranks = save.order_.size() / size_t(stages.stages);
+    order_ = std::span(save.order_).subspan(size_t(stages.stage) * ranks, ranks);
+    next_.resize(ranks);
+  }
 
   // This rank's next block.
   Tensor next() {
     std::vector<SavedBlock> wanted(next_.size());
     for (size_t r = 0; r < next_.size(); ++r) {
-      const std::vector<Item>& items = save_.order_[r];
+      const std::vector<Item>& items = order_[r];
       auto& [number, begin] = next_[r];
       if (number == items.size()) continue;
       const auto& [piece, state, rank] = items[number];
@@ -141,7 +151,7 @@ class Checkpointer::Rounds {
   // The rounds in which other ranks still get blocks.
   void finish() {
     for (size_t r = 0; r < next_.size(); ++r)
-      while (next_[r].item < save_.order_[r].size()) next();
+      while (next_[r].item < order_[r].size()) next();
   }
   size_t block_bytes() const { return blocks_->block_bytes(); }
 
@@ -150,9 +160,9 @@ class Checkpointer::Rounds {
     size_t item = 0;
     int64_t begin = 0;
   };
-  Checkpointer& save_;
   std::unique_ptr<BlockGather> blocks_;
-  std::vector<Next> next_;  // by rank
+  std::span<const std::vector<Item>> order_;  // by rank of the stage
+  std::vector<Next> next_;
 };
 
 void Checkpointer::HostMemory::allocate(size_t size) {
@@ -171,7 +181,7 @@ Checkpointer::Checkpointer(Engine& engine, Device& device, CheckpointerOptions o
       order_(size_t(ranks_)),
       host_{device, device.unified() ? Mem::host : Mem::pinned} {
   const ParamStore& params = engine_.model().params();
-  const std::vector<int> writers = writers_of(pieces_, ranks_);
+  const std::vector<int> writers = writers_of(params, pieces_, ranks_);
   size_t all = 0;
   for (size_t i = 0; i < pieces_.size(); ++i) {
     const int writer = writers[i];
@@ -180,6 +190,7 @@ Checkpointer::Checkpointer(Engine& engine, Device& device, CheckpointerOptions o
       if (params.keeps(s, i)) files_[1].items.push_back({i, int(s), writer});
     if (writer == rank_) all += size_t(bytes_of(params, i, pieces_[i]));
   }
+  for (File& file : files_) std::ranges::stable_sort(file.items, {}, &Item::rank);  // a rank's tensors are one shard
   for (const File& file : files_)
     for (const WeightShard& shard : shards(file)) {
       std::vector<TensorData> tensors;
@@ -200,8 +211,7 @@ Checkpointer::~Checkpointer() { give_up_ = true; }  // the futures wait for runn
 TensorData Checkpointer::described(const Item& item) const {
   const ParamStore& params = engine_.model().params();
   const ParamStore::Piece& piece = pieces_[item.piece];
-  const ParamStore::Unit& unit = *params.units()[size_t(piece.unit)];
-  const DType dtype = item.state < 0 ? unit.saved_dtype() : params.state_specs()[size_t(item.state)].dtype;
+  const DType dtype = item.state < 0 ? params.saved_dtype() : params.state_specs()[size_t(item.state)].dtype;
   const std::string prefix = item.state < 0 ? "" : params.state_specs()[size_t(item.state)].name + ".";
   const Shape& whole = piece.slice->shape;
   const Shape shape = item.state < 0 ? whole : params.state_specs()[size_t(item.state)].shape_of(item.piece, whole);

@@ -108,7 +108,7 @@ class Fitting {
   }
 
   // For each way of sharing keys (of many ranks the first that fits), each budget of logits and each recomputation mode
-  // the largest micro-batch that fits, if larger than with less recomputation; of these the one with the fastest steps.
+  // what add_fitting() finds; of these the one with the fastest steps.
   // Throws Error(usage) if none fits.
   std::unique_ptr<Engine> fastest() {
     std::vector<std::unique_ptr<Engine>> found;
@@ -137,12 +137,19 @@ class Fitting {
     return {ContextMethod::gather, ContextMethod::ring};
   }
 
-  // The largest micro-batch for each recomputation.
+  // The largest micro-batch that fits with each recomputation, if larger than with less. With pipeline stages also smaller ones: of more micro-batches they
+  // wait less.
   void add_fitting(std::vector<std::unique_ptr<Engine>>& found) {
     const std::vector<int64_t> all = micro_batches_to_try(config_, backend_);
     std::span<const int64_t> sizes = all;
     for (const Recompute& recompute : from_cheapest(recompute_, config_.model.num_hidden_layers)) {
       options_.recompute = recompute;
+      while (backend_.mesh.stages().size() > 1 && sizes.size() > 1) {
+        auto engine = fitting(sizes.front());
+        if (!engine) break;
+        found.push_back(std::move(engine));
+        sizes = sizes.subspan(1);
+      }
       if (auto engine = largest(sizes)) found.push_back(std::move(engine));
       if (sizes.empty() || !training_) break;
     }

@@ -119,6 +119,7 @@ void load_states(const ParamStore& params, Device& device, const std::string& fo
   const WeightFiles files(folder, "optimizer");
   const std::vector<ParamStore::Piece> pieces = params.pieces();
   for (size_t i = 0; i < pieces.size(); ++i) {
+    if (!params.here(size_t(pieces[i].unit))) continue;
     const ParamStore::Unit& unit = *params.units()[size_t(pieces[i].unit)];
     for (size_t s = 0; s < params.state_specs().size(); ++s) {
       if (!params.keeps(s, i)) continue;
@@ -241,6 +242,7 @@ RunState parse_state(const std::string& text, const std::string& where) {
 
 void load_weights(const ParamStore& params, Device& device, const ModelFolder& folder) {
   for (const auto& piece : params.pieces()) {
+    if (!params.here(size_t(piece.unit))) continue;
     const ParamStore::Unit& unit = *params.units()[size_t(piece.unit)];
     const ModelFolder::Weight& weight = folder.at(piece.slice->name);
     require_shape(folder.path(), weight.name, weight.shape, piece.slice->shape);
@@ -266,7 +268,8 @@ RunState load_checkpoint(Engine& engine, Device& device, const std::string& fold
   const ParamStore& params = engine.model().params();
   const WeightFiles weights(folder);
   for (const auto& piece : params.pieces())
-    load_piece(device, weights, piece.slice->name, piece, Target::weights(*params.units()[size_t(piece.unit)]));
+    if (params.here(size_t(piece.unit)))
+      load_piece(device, weights, piece.slice->name, piece, Target::weights(*params.units()[size_t(piece.unit)]));
   load_states(params, device, folder);
   engine.refresh_values();
   const RunState state = read_run_state(folder);

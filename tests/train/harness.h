@@ -1,7 +1,9 @@
 // What the tests of this folder share: a backend of one rank, values of device memory, temporary folders. The backend
 // is chosen by the program that links them: the CPU's (rig.cc), or a GPU's (tests/cuda/train_rig.cc).
 #pragma once
+#include <algorithm>
 #include <cstdlib>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -10,21 +12,36 @@
 
 namespace athanor::testing {
 
-// All masters, in the order of the files; on every rank. All ranks call it together.
-inline std::vector<float> all_masters(Engine& engine, Device& device) {
-  std::vector<float> all;
+// Masters of this rank's pipeline stage, by their names in files; on each of its ranks, which call it together.
+inline std::map<std::string, std::vector<float>> masters_by_name(Engine& engine, Device& device) {
+  const ParamStore& params = engine.model().params();
+  const std::vector<ParamStore::Piece> pieces = params.pieces();
+  const size_t ranks = size_t(engine.devices() / params.stages().stages);
+  std::map<std::string, std::vector<float>> masters;
   const auto blocks = engine.gather_blocks();
-  for (size_t p = 0; p < engine.model().params().pieces().size(); ++p)
+  for (size_t p = 0; p < pieces.size(); ++p) {
+    if (!params.here(size_t(pieces[p].unit))) continue;
+    std::vector<float>& master = masters[pieces[p].slice->name];
     for (SavedBlock block{.piece = p}; block.begin < blocks->values(p, -1); block.begin = block.end) {
       block.end = blocks->block_end(p, -1, block.begin);
-      const Tensor t = blocks->next(std::vector<SavedBlock>(size_t(engine.devices()), block));
+      const Tensor t = blocks->next(std::vector<SavedBlock>(ranks, block));
       std::vector<std::byte> bytes(t.bytes());
       device.copy(bytes.data(), t.data, bytes.size(), Lane::compute);
       device.sync();
       by_float(t.dtype, [&]<class T>() {
-        for (int64_t i = 0; i < t.numel(); ++i) all.push_back(to_float(reinterpret_cast<const T*>(bytes.data())[i]));
+        for (int64_t i = 0; i < t.numel(); ++i) master.push_back(to_float(reinterpret_cast<const T*>(bytes.data())[i]));
       });
     }
+  }
+  return masters;
+}
+
+// All masters, in the order of the files; on every rank. All ranks call it together.
+inline std::vector<float> all_masters(Engine& engine, Device& device) {
+  const auto masters = masters_by_name(engine, device);
+  std::vector<float> all;
+  for (const ParamStore::Piece& piece : engine.model().params().pieces())
+    std::ranges::copy(masters.at(piece.slice->name), std::back_inserter(all));
   return all;
 }
 

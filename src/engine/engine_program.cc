@@ -1,0 +1,198 @@
+// The interpreter of a step's program: forward and backward of each micro-batch in the order of the stage's list, and
+// what stages send each other. Without a pipeline the list is forward and backward of each micro-batch in turn.
+#include <algorithm>
+#include <cstddef>
+
+#include "engine/engine.h"
+#include "nn/rows.h"
+
+namespace athanor {
+namespace {
+
+using Kind = StageAction::Kind;
+
+constexpr Kind kKinds[] = {Kind::receive_activation, Kind::forward,  Kind::send_activation,
+                           Kind::receive_gradient,   Kind::backward, Kind::send_gradient};
+
+}  // namespace
+
+void Engine::run_passes(Ctx c, const Passes& p, const PhaseRunner::Enter& on) {
+  model_->params().begin_micro_batch(p.last);
+  c.top_scores = top_scores_;
+  if (codes_) c.quantization = codes_->collect();
+  c.routing = {.statistics = routing_,
+               .loss_scale = head().loss_scale,
+               .inv_count = head().inv_count,
+               .sequence = part_.rows() / part_.sequences};
+  if (p.forward) {
+    on(Phase::forward);
+    run_forward(c, p);
+  }
+  if (!p.backward) return;
+  on(Phase::backward);
+  run_backward(c, p, on);
+}
+
+void Engine::run_forward(Ctx& c, const Passes& p) {
+  const ModelPart& part = stage_.part(p.chunk);
+  Var in;
+  if (!part.embeds) {
+    in = c.var(std::move(p.frame.in));
+    p.frame.in_slot = in.slot();
+  }
+  Var x = forward_part(*model_, c, p.inputs.batch, options_.recompute, part, std::move(in));
+  if (part.ends) return classifier({c, model_->params()}, std::move(x), p.inputs.batch, head(), p.inputs.losses);
+  p.frame.out_slot = x.slot();
+  p.frame.out = x.keep();
+}
+
+void Engine::run_backward(Ctx& c, const Passes& p, const PhaseRunner::Enter& on) {
+  const ModelPart& part = stage_.part(p.chunk);
+  c.selective = options_.recompute.granularity != Recompute::Granularity::none;
+  if (!part.ends) c.put(p.frame.out_slot, std::move(p.frame.out_grad));
+  c.backward();
+  // A graph cannot end before its lanes have joined: with graphs this wait counts as backward.
+  if (p.last && !(options_.graphs && c.device.can_capture())) on(Phase::communication);
+  model_->params().join(c);
+  if (!part.embeds) p.frame.in_grad = c.take(p.frame.in_slot);
+  CHECK(c.tape->grads.empty(), c.tape->grads.size(), " gradients were never taken");
+  if (!part.ends) return;
+  c.run(ReduceSum{.out = scalar(offsetof(StepState, loss_sum), DType::f64), .x = p.inputs.losses});
+  c.run(ReduceSum{.out = scalar(offsetof(StepState, targets), DType::f64), .x = p.inputs.targets});
+}
+
+// One action, or forward and backward of a micro-batch where nothing lies between them.
+size_t Engine::run_actions(size_t first, PhaseClock& clock) {
+  const Actions& list = stage_.actions();
+  const StageAction& a = list[first];
+  const int number = stage_.frames().frame[first];
+  MicroFrame& frame = frames_[size_t(a.chunk)][size_t(number)];
+  const std::string phase = stage_.phase("micro-batch", a.chunk);
+  const bool both = a.kind == Kind::forward && first + 1 < list.size() &&
+                    list[first + 1] == StageAction{Kind::backward, a.chunk, a.micro_batch};
+  const size_t last = first + (both ? 1 : 0);
+  const auto in_frame = [&](auto&& run) {
+    if (!frame.open)
+      arena_.begin(phase, number);
+    else if (!frame.entered)
+      arena_.resume(phase, number);
+    frame.open = frame.entered = true;
+    run();
+    if (stage_.frames().ends[last]) {
+      frame = {};
+      arena_.end();
+    } else if (stage_.leaves(last)) {
+      frame.entered = false;
+      arena_.pause();
+    }
+  };
+  if (!computes(a)) {
+    enter(Phase::communication, clock);
+    in_frame([&] { run_transfer(context(*ops_, &frame.tape), a, frame); });
+    return last + 1;
+  }
+  const bool backward = both || a.kind == Kind::backward;
+  const Passes passes{
+      .chunk = a.chunk,
+      .frame = frame,
+      .inputs = micro_inputs_[size_t(stage_.frames().slot[first])],
+      .forward = a.kind == Kind::forward,
+      .backward = backward,
+      .last = backward && a.micro_batch + 1 == step_micro_batches_ && model_->params().reduces_early(backend_.mesh)};
+  PhaseRunner& runner =
+      micro_runners_[{a.chunk, number, stage_.frames().slot[first], passes.forward, passes.backward, passes.last}];
+  const auto body = [&](const PhaseRunner::Enter& on) {
+    in_frame([&] { run_passes(context(*ops_, &frame.tape), passes, on); });
+  };
+  runner.run(backend_.device, options_.graphs, body, [&](Phase p) { enter(p, clock); });
+  return last + 1;
+}
+
+// What outlives a run of launches that repeats belongs to the frame, so transfers lie between them.
+void Engine::run_transfer(Ctx c, const StageAction& a, MicroFrame& frame) {
+  switch (a.kind) {
+    case Kind::receive_activation:
+      frame.in = receive(c, a, "received activations");
+      return;
+    case Kind::receive_gradient:
+      frame.out_grad = receive(c, a, "received gradients");
+      return;
+    case Kind::send_activation:
+      send_to_stage(a, frame.out.t);
+      frame.out = {};
+      return;
+    case Kind::send_gradient:
+      send_to_stage(a, frame.in_grad.t);
+      frame.in_grad = {};
+      return;
+    default:
+      CHECK(false, a, " is no transfer");
+  }
+}
+
+Buffer Engine::receive(Ctx& c, const StageAction& a, const char* name) {
+  Buffer x = c.alloc(name, {rows_of_stream(c, part_.rows()), model_->config().hidden_size});
+  if (c.arena.recording()) return x;
+  const CollectiveSubject subject(cat(a));
+  backend_.mesh.stages().recv(x.t, peer_of(stage_.program().shape, stage_.number(), a), Lane::compute);
+  return x;
+}
+
+void Engine::send_to_stage(const StageAction& a, const Tensor& x) {
+  if (arena_.recording()) return;
+  const CollectiveSubject subject(cat(a));
+  const int peer = peer_of(stage_.program().shape, stage_.number(), a);
+  Outbox& box = outboxes_.at(peer);
+  Communicator& group = backend_.mesh.stages();
+  group.finish_sends(peer, int64_t(box.slots.size()) - 1);
+  Tensor slot = box.slots[box.sent++ % box.slots.size()];
+  CHECK(slot.bytes() == x.bytes(), a, ": ", x.shape, ", planned ", slot.shape);
+  backend_.device.copy(slot.data, x.data, x.bytes(), Lane::compute);
+  group.start_send(slot, peer, Lane::compute);
+}
+
+void Engine::plan_outboxes() {
+  std::vector<int> peers;
+  for (const StageAction& a : stage_.actions())
+    if (!computes(a) && !receives(a)) peers.push_back(peer_of(stage_.program().shape, stage_.number(), a));
+  for (const int peer : peers) outboxes_[peer].slots.resize(size_t(stage_.program().sends_ahead));
+  const int64_t rows = part_.rows() / (options_.sequence_parallel ? backend_.mesh.tensor().size() : 1);
+  for (auto& [peer, box] : outboxes_)
+    for (size_t i = 0; i < box.slots.size(); ++i)
+      memory_.add(MemoryKind::inputs, cat("message ", i, " to stage ", peer), options_.recipe.compute,
+                  {rows, model_->config().hidden_size}, &box.slots[i]);
+}
+
+// The actions of one micro-batch on a chunk.
+void Engine::record_chunk(int chunk) {
+  arena_.record(stage_.phase("micro-batch", chunk), stage_.frames().frames[size_t(chunk)]);
+  MicroFrame frame;
+  Ctx c = context(plan_, &frame.tape);
+  c.tensor_sums = &micro_tensor_sums_;
+  c.context_sums = &micro_context_sums_;
+  c.context_passes = &micro_context_passes_;
+  for (const Kind kind : kKinds) {
+    const StageAction a{kind, chunk, 0};
+    if (std::ranges::find(stage_.actions(), a) == stage_.actions().end()) continue;
+    if (computes(a))
+      run_passes(c, {chunk, frame, micro_inputs_.front(), kind == Kind::forward, kind == Kind::backward, false},
+                 [](Phase) {});
+    else
+      run_transfer(c, a, frame);
+    if (stage_.ever_leaves(chunk, kind)) arena_.pause();
+  }
+  arena_.finish_recording();
+}
+
+// Each stage has counted the gradients of its blocks, and wishes of its ranks; the last one alone has losses.
+void Engine::agree_among_stages(Ctx& c) {
+  Communicator& stages = backend_.mesh.stages();
+  Tensor sums = scalar(offsetof(StepState, loss_sum), DType::f64);
+  static_assert(offsetof(StepState, targets) == offsetof(StepState, loss_sum) + sizeof(double));
+  static_assert(offsetof(StepState, wishes) == offsetof(StepState, targets) + sizeof(double));
+  sums.shape = {2 + kWishSums};
+  c.all_reduce(stages, sums);
+  c.all_reduce(stages, scalar(offsetof(StepState, norm_sq), DType::f64));
+}
+
+}  // namespace athanor

@@ -1,0 +1,156 @@
+// Pipelines: stages that have some of the blocks each are the run of one rank, in whatever order they run micro-batches
+// and whatever else the ranks share.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "tests/pipeline/rig.h"
+#include "tests/sanitized.h"
+
+namespace athanor {
+namespace {
+
+using namespace pipeline;
+using S = PipelineSchedule;
+using G = Recompute::Granularity;
+
+constexpr int64_t kBatch = 56;  // divides among 1, 2, 4 and 7 micro-batches of two ranks
+
+Setting small(int stages, int64_t micro_batches, S schedule = S::one_f_one_b) {
+  Setting s{.stages = stages, .schedule = schedule};
+  s.of.accumulation = micro_batches;
+  s.of.sequences = s.of.step = kBatch;
+  if (schedule == S::interleaved) s.chunks = 2;
+  return s;
+}
+
+TEST(Pipeline, LossesAreThoseOfOneRank) {
+  const Curve want = train(small(1, 1));
+  for (const S schedule : {S::one_f_one_b, S::interleaved, S::gpipe})
+    for (const int stages : {2, 3, 4})
+      for (const int64_t micro_batches : {1, 2, 4, 7})
+        for (const int copies : {1, 2}) {
+          Setting s = small(stages, micro_batches, schedule);
+          s.of.replicas = copies;
+          expect_same(want, train(s), 1e-5, s.name());
+        }
+}
+
+TEST(Pipeline, RepeatsToTheBitAndInitialWeightsAreThoseOfOneRank) {
+  for (const S schedule : {S::one_f_one_b, S::interleaved, S::gpipe}) {
+    Setting s = small(3, 7, schedule);
+    s.of.replicas = 2;
+    expect_equal(train(s), train(s), s.name());
+    EXPECT_EQ(train(s, 0).masters, train(s.alone(), 0).masters) << s.name();
+  }
+}
+
+// Every stage sums a micro-batch's gradients after the one before, as one rank does: bits are the same but for the
+// table that two stages have.
+TEST(Pipeline, BitsOfOneStageAreThoseOfManyWhereTheTableIsNotTied) {
+  for (const S schedule : {S::one_f_one_b, S::gpipe}) {
+    Setting s = small(4, 4, schedule), one = s;
+    one.stages = 1, one.schedule = S::one_f_one_b;
+    const Curve want = train(one), got = train(s);
+    EXPECT_EQ(got.losses[0], want.losses[0]) << s.name();
+    expect_same(want, got, 1e-6, s.name());
+  }
+}
+
+TEST(Pipeline, TiedTablesMasksAndFamilies) {
+  for (const ModelType type : {ModelType::gpt2, ModelType::llama, ModelType::qwen3})
+    for (const bool tied : {true, false}) {
+      Setting s = small(4, 4);
+      s.of.type = type, s.of.tied = tied, s.of.masked = true, s.of.z_loss = 0.1, s.of.vocab = 131;
+      s.of.softcap = tied ? 0.5 : 0;
+      const Curve want = train(s.alone());
+      expect_same(want, train(s), 1e-5, s.name());
+      s.schedule = S::interleaved, s.stages = s.chunks = 2, s.of.replicas = 2;
+      expect_same(want, train(s), 1e-5, s.name());
+    }
+}
+
+TEST(Pipeline, DocumentsOfEachMicroBatchAreItsOwn) {
+  for (const S schedule : {S::one_f_one_b, S::interleaved, S::gpipe}) {
+    Setting s = small(2, 7, schedule);
+    s.of.documents = true;
+    Setting one = s.alone();
+    one.of.accumulation = 7;
+    expect_same(train(one), train(s), 1e-5, s.name());
+  }
+}
+
+TEST(Pipeline, RecomputationChangesNoBit) {
+  Setting s = small(3, 4, S::interleaved);
+  const Curve none = train(s);
+  for (const G recompute : {G::selective, G::full}) {
+    s.of.recompute = recompute;
+    expect_equal(none, train(s), s.name());
+  }
+}
+
+// Matrices are whole on their stage. Averages of the weights, and layouts that are given, too.
+TEST(Pipeline, OptimizersShardsAndLayouts) {
+  for (const RuleName rule : {RuleName::muon, RuleName::normuon, RuleName::adafactor, RuleName::lamb}) {
+    Setting s = small(2, 4);
+    s.of.rule = rule, s.of.shards = 2, s.of.stage = 1, s.of.tied = true;
+    s.layout = {5, 3};
+    expect_same(train(s.alone()), train(s), 2e-5, cat(s.name(), " rule ", int(rule)));
+  }
+  Setting s = small(3, 4);
+  s.of.ema = 0.7, s.of.lr = 0.05;
+  s.layout = {1, 6, 1};
+  Setting one = s.alone();
+  one.of.accumulation = s.of.accumulation;  // the same micro-batch is evaluated
+  const Curve want = train(one), got = train(s);
+  expect_same(want, got, 1e-5, s.name());
+  EXPECT_NEAR(got.evaluation, want.evaluation, 1e-5 * want.evaluation);
+}
+
+TEST(Pipeline, EvaluationsAreThoseOfOneRank) {
+  const double want = train(small(1, 1), 1).evaluation;
+  for (const S schedule : {S::one_f_one_b, S::interleaved}) {
+    const Setting s = small(4, 1, schedule);
+    EXPECT_NEAR(train(s, 1).evaluation, want, 1e-5 * want) << s.name();
+  }
+}
+
+TEST(Pipeline, OtherAxes) {
+  for (const bool sequence : {false, true}) {
+    Setting s = small(2, 4);
+    s.of.tensor = 2, s.of.sequence = sequence, s.of.length = 8, s.of.tied = true;
+    expect_same(train(s.alone()), train(s), 1e-5, s.name());
+    s.of.rule = RuleName::muon, s.of.shards = 2, s.of.stage = 1;
+    expect_same(train(s.alone()), train(s), 1e-5, s.name());
+  }
+  for (const bool ring : {false, true}) {
+    Setting s = small(2, 4, S::interleaved);
+    s.of.context = 2, s.of.ring = ring, s.of.length = 8;
+    expect_same(train(s.alone()), train(s), 1e-5, s.name());
+  }
+}
+
+// A stage's plan is what it allocates; a frame of activations for each micro-batch under way, and no other stage's
+// weights.
+TEST(Pipeline, PlansHoldFramesOfTheMicroBatchesUnderWay) {
+  const auto activations = [](S schedule, int64_t micro_batches) {
+    Setting s = small(4, micro_batches, schedule);
+    s.of.sequences = s.of.step = 7 * micro_batches;  // micro-batches of one size
+    s.layout = schedule == S::interleaved ? std::vector{1, 1, 1, 1, 1, 1, 1, 1} : std::vector{2, 2, 2, 2};
+    return train(s, 1).activations;
+  };
+  const auto few = activations(S::one_f_one_b, 4), many = activations(S::one_f_one_b, 8);
+  EXPECT_EQ(few, many) << "as many are under way";
+  EXPECT_GT(few[1], few[2]);
+  const size_t frame = few[1] - few[2];  // of two blocks between others
+  EXPECT_GT(frame, 0u);
+  const auto all = activations(S::gpipe, 4), twice = activations(S::gpipe, 8);
+  EXPECT_EQ(all[1], few[1] + frame) << "4 frames, and 3";
+  EXPECT_EQ(twice[1], all[1] + 4 * frame);
+  Setting s = small(4, 4);
+  const Curve pipe = train(s, 1), one = train(s.alone(), 1);
+  for (const size_t planned : pipe.planned) EXPECT_LT(planned, one.planned[0]);
+}
+
+}  // namespace
+}  // namespace athanor

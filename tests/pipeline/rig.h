@@ -1,0 +1,107 @@
+// A tiny model whose blocks are shared out among stages that are threads, trained for some steps.
+#pragma once
+#include <map>
+
+#include "tests/train/ranks_rig.h"
+
+namespace athanor::pipeline {
+
+struct Setting {
+  ranks::Setting of = {};  // its accumulation: micro-batches of a rank's step
+  int stages = 1, chunks = 1;
+  PipelineSchedule schedule = PipelineSchedule::one_f_one_b;
+  std::vector<int> layout = {};
+  int64_t layers = 8;
+  int ranks() const { return stages * of.ranks(); }
+  std::string name() const {
+    return cat("schedule ", int(schedule), " stages ", stages, " chunks ", chunks, ": ", of.name());
+  }
+  Setting alone() const {
+    Setting one = *this;
+    one.stages = one.chunks = one.of.accumulation = one.of.replicas = one.of.shards = one.of.tensor = one.of.context =
+        1;
+    one.schedule = PipelineSchedule::one_f_one_b;
+    one.layout.clear();
+    one.of.sequence = one.of.ring = false;
+    one.of.stage = 0;
+    return one;
+  }
+};
+
+inline ModelConfig model_of(const Setting& s) {
+  ModelConfig m = ranks::tiny(s.of);
+  m.num_hidden_layers = s.layers;
+  return m;
+}
+
+inline EngineOptions options_of(const Setting& s) {
+  EngineOptions o = ranks::options(s.of);
+  o.pipeline = {.schedule = s.schedule, .chunks = s.chunks, .layout = s.layout};
+  return o;
+}
+
+inline MeshSizes mesh_of(const Setting& s) {
+  MeshSizes sizes = s.of.mesh();
+  sizes.stages = s.stages;
+  return sizes;
+}
+
+struct Curve {
+  std::vector<double> losses, norms;
+  double evaluation = 0;
+  std::map<std::string, std::vector<float>> masters;  // by the name in files
+  std::vector<size_t> planned, activations;           // bytes, by rank
+};
+
+inline Curve train(const Setting& s, int64_t steps = 3) {
+  Curve curve;
+  std::mutex mutex;
+  curve.planned.resize(size_t(s.ranks()));
+  curve.activations.resize(size_t(s.ranks()));
+  run_ranks(s.ranks(), [&](std::unique_ptr<Communicator> world) {
+    const CpuBackend cpu = make_cpu({.threads = 1});
+    ProcessMesh mesh(std::move(world), mesh_of(s));
+    Engine engine(model_of(s), options_of(s), {*cpu.device, *cpu.ops, mesh});
+    engine.commit();
+    engine.init_weights();
+    std::vector<double> losses, norms;
+    for (int64_t step = 0; step < steps; ++step) {
+      ranks::accumulate(engine, step, s.of.masked);
+      const StepState state = engine.finish_step();
+      losses.push_back(state.loss / state.loss_targets), norms.push_back(state.grad_norm);
+    }
+    std::vector<int32_t> tokens, targets;
+    for (int64_t row = 0; row < engine.options().micro_batch_size; ++row)
+      ranks::append_sample(row, tokens, targets, false, s.of.vocab, s.of.length);
+    if (engine.has_averages()) engine.use_averages();
+    const double evaluation = engine.evaluate(tokens, targets);
+    if (engine.has_averages()) engine.use_weights();
+    const auto masters = testing::masters_by_name(engine, *cpu.device);
+    const std::lock_guard lock(mutex);
+    if (curve.losses.empty()) curve.losses = losses, curve.norms = norms;
+    if (engine.stage().is_last()) curve.evaluation = evaluation / double(engine.options().micro_batch_size);
+    EXPECT_EQ(curve.losses, losses) << "all ranks report one loss";
+    EXPECT_EQ(curve.norms, norms);
+    curve.planned[size_t(mesh.world().rank())] = engine.memory().total();
+    curve.activations[size_t(mesh.world().rank())] = engine.memory().total(MemoryKind::activations);
+    for (const auto& [name, values] : masters)
+      EXPECT_EQ(curve.masters.emplace(name, values).first->second, values) << name << ": of another rank";
+  });
+  return curve;
+}
+
+inline void expect_same(const Curve& want, const Curve& got, double tolerance, const std::string& what) {
+  ASSERT_EQ(want.losses.size(), got.losses.size());
+  for (size_t i = 0; i < want.losses.size(); ++i) {
+    EXPECT_NEAR(got.losses[i], want.losses[i], tolerance * want.losses[i]) << what << " step " << i;
+    EXPECT_NEAR(got.norms[i], want.norms[i], 20 * tolerance * want.norms[i]) << what << " step " << i;
+  }
+}
+
+inline void expect_equal(const Curve& want, const Curve& got, const std::string& what) {
+  EXPECT_EQ(want.losses, got.losses) << what;
+  EXPECT_EQ(want.norms, got.norms) << what;
+  EXPECT_EQ(want.masters, got.masters) << what;
+}
+
+}  // namespace athanor::pipeline

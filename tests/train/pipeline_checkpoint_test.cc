@@ -1,0 +1,75 @@
+// Checkpoints of pipelines: any division of ranks continues from any other's, and files are those of one rank.
+#include <gtest/gtest.h>
+
+#include "checkpoint/layout.h"
+#include "tests/pipeline/rig.h"
+#include "tests/temp_dir.h"
+
+namespace athanor::pipeline {
+namespace {
+
+// Steps [from, to) from the initial weights or the checkpoint `load`, saved at the end in `save`. Losses.
+std::vector<double> run_part(const Setting& s, const std::string& load, int64_t from, int64_t to,
+                             const std::string& save) {
+  std::vector<double> losses;
+  std::mutex mutex;
+  run_ranks(s.ranks(), [&](std::unique_ptr<Communicator> world) {
+    const CpuBackend cpu = make_cpu({.threads = 1});
+    ProcessMesh mesh(std::move(world), mesh_of(s));
+    Engine engine(model_of(s), options_of(s), {*cpu.device, *cpu.ops, mesh});
+    engine.commit();
+    if (load.empty())
+      engine.init_weights();
+    else
+      load_checkpoint(engine, *cpu.device, load);
+    std::vector<double> mine;
+    StepState last = engine.read_state();
+    for (int64_t step = from; step < to; ++step) {
+      ranks::accumulate(engine, step);
+      last = engine.finish_step();
+      mine.push_back(last.loss);
+    }
+    std::optional<RunLock> lock;
+    if (mesh.world().rank() == 0) lock.emplace(save);
+    const RunState state{.step = to, .consumed_samples = to * s.of.sequences, .micro_batch_size = 1, .device = last};
+    Checkpointer saves(engine, *cpu.device, {.root = save, .lock = lock ? &*lock : nullptr, .control = &mesh.world()});
+    saves.begin(state, "", {.hf_config = hf_config_json(model_of(s), "float32")}, {});
+    saves.finish();
+    const std::lock_guard hold(mutex);
+    losses = mine;
+  });
+  return losses;
+}
+
+Setting grid(int stages, int shards, PipelineSchedule schedule = PipelineSchedule::one_f_one_b) {
+  Setting s{.stages = stages, .schedule = schedule};
+  if (schedule == PipelineSchedule::interleaved) s.chunks = 2;
+  s.of.sequences = s.of.step = 16;
+  s.of.accumulation = 4 / shards;
+  s.of.shards = shards, s.of.stage = shards > 1 ? 1 : 0;
+  s.of.tied = true;
+  return s;
+}
+
+TEST(PipelineCheckpoint, AnyGridContinuesFromAnyOther) {
+  const std::vector<Setting> grids = {grid(1, 1), grid(2, 1), grid(2, 2, PipelineSchedule::interleaved),
+                                      grid(4, 1, PipelineSchedule::gpipe), grid(1, 2)};
+  const testing::TempDir dir;
+  const std::vector<double> want = run_part(grids[0], "", 0, 4, dir / "whole");
+  const auto files = [&](const std::string& run) { return ranks::tensors_of(cat(dir / run, "/", step_folder(2))); };
+  for (size_t from = 0; from < grids.size(); ++from) {
+    const std::string first = cat("from", from);
+    run_part(grids[from], "", 0, 2, dir / first);
+    std::vector<std::string> names;
+    for (const auto& [name, bytes] : files(first)) names.push_back(name);
+    std::vector<std::string> names_of_one;
+    for (const auto& [name, bytes] : files("from0")) names_of_one.push_back(name);
+    EXPECT_EQ(names, names_of_one);
+    const Setting& to = grids[(from + 1) % grids.size()];
+    const std::vector<double> got = run_part(to, cat(dir / first, "/", step_folder(2)), 2, 4, dir / cat("then", from));
+    for (size_t i = 0; i < 2; ++i) EXPECT_NEAR(got[i], want[2 + i], 1e-5 * want[2 + i]) << to.name();
+  }
+}
+
+}  // namespace
+}  // namespace athanor::pipeline
