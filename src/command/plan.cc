@@ -5,6 +5,7 @@
 
 #include "command/command.h"
 #include "command/machine.h"
+#include "command/plan_pipeline.h"
 #include "command/plan_precision.h"
 #include "command/plan_ranks.h"
 #include "metrics/format.h"
@@ -18,7 +19,7 @@ namespace {
 struct PlanArgs {
   std::string config, gpu;
   std::vector<std::string> overrides;
-  bool by_shape = false;
+  bool by_shape = false, schedule = false;
   ManyRanks many;
 };
 
@@ -48,11 +49,11 @@ void print_memory(const Config& config, Engine& engine, const Device& device) {
 // What the plan is made for: this machine, or a GPU of which a description is known.
 struct Place {
   Place(const Config& config, const std::string& gpu) {
-    const auto ranks = int(config.tensor_parallel_size * config.context_parallel_size);  // the fewest of a run
-    if (ranks > 1) mesh = std::make_unique<ProcessMesh>(absent_mesh(mesh_sizes(config, ranks)));
+    const MeshSizes sizes = first_mesh_sizes(config);
+    if (sizes.ranks() > 1) mesh = std::make_unique<ProcessMesh>(absent_mesh(sizes));
     if (gpu.empty()) {
       Config alone = config;
-      alone.tensor_parallel_size = alone.context_parallel_size = 1;
+      alone.pipeline_parallel_size = alone.tensor_parallel_size = alone.context_parallel_size = 1;
       alone.sequence_parallel = false;
       machine = std::make_unique<Machine>(alone, RankInfo{}, WithoutLibraries::use_cpu);
       most_flops = machine->most_flops();
@@ -102,6 +103,7 @@ void print_limit(const Engine& engine, const Roofline& limits, const Demand& run
 
 // Which keys ask for the ranks of a plan.
 const char* sizes_of(const Config& c) {
+  if (c.pipeline_parallel_size > 1) return "pipeline_parallel_size and the other sizes of groups say";
   if (c.context_parallel_size == 1) return "tensor_parallel_size says";
   return c.tensor_parallel_size == 1 ? "context_parallel_size says"
                                      : "tensor_parallel_size and context_parallel_size say";
@@ -129,6 +131,9 @@ void print_context(const Config& config, const Backend& backend, Engine& engine,
 
 Exit plan(const PlanArgs& args) {
   const Config config = load_config_logged(args.config, args.overrides);
+  if (args.schedule && config.pipeline_parallel_size == 1)
+    throw Error("--schedule: draws the stages of a pipeline; pipeline_parallel_size is 1, set it to 2 or more",
+                Exit::usage);
   const Place place(config, args.gpu);
   const Backend backend = place.backend();
   const auto engine = make_engine(config, backend, true);
@@ -160,6 +165,7 @@ Exit plan(const PlanArgs& args) {
   if (engine->devices() > 1)
     std::printf("ranks             %d, as %s; memory, operations and launches are of one\n", engine->devices(),
                 sizes_of(config));
+  if (config.pipeline_parallel_size > 1) print_pipeline(config, backend, *engine, args.schedule);
   const Recipe& recipe = engine->options().recipe;
   const Roofline limits =
       place.machine ? Roofline{.most = ceilings(backend, recipe.compute, recipe.eight_bits())} : place.limits;
@@ -185,6 +191,9 @@ void add_plan(Cli& cli) {
   verb.add_option("--set", args->overrides, "override a key: a.b=value (may repeat)").one_value();
   verb.add_option("--gpu", args->gpu, "plan for this GPU, which need not be installed: h200, h100, a100 or b200");
   verb.add_flag("--shapes", args->by_shape, "operations by shape");
+  verb.add_flag(
+      "--schedule", args->schedule,
+      "pipeline_parallel_size: draw which micro-batch each stage runs when, backward twice as long as forward");
   verb.add_option("--ranks", args->many.ranks,
                   "predict memory, traffic and time of this many ranks with such GPUs; 0: a table of 1 to 1024")
       .check(in_range(0, 65536))

@@ -18,12 +18,14 @@ constexpr int kMostRanks = 1024;
 // Rank 0 of ranks that are not there: for plans, which record calls and make none.
 class Absent final : public Communicator {
  public:
-  Absent(int size, std::vector<int> splits) : size_(size), splits_(std::move(splits)) {}
-  int rank() const override { return 0; }
+  Absent(int size, int rank, std::vector<int> splits, int stage = 0)
+      : size_(size), rank_(rank), splits_(std::move(splits)), stage_(stage) {}
+  int rank() const override { return rank_; }
   int size() const override { return size_; }
   std::unique_ptr<Communicator> split(int, int) override {
     CHECK(next_ < splits_.size(), "split ", next_, " of ", splits_.size());
-    return std::make_unique<Absent>(splits_[next_++], std::vector<int>{});
+    const int rank = next_ == 0 ? stage_ : 0;  // the first group is that of the stages
+    return std::make_unique<Absent>(splits_[next_++], rank, std::vector<int>{});
   }
   void all_reduce(Tensor, Reduce, Lane) override { refuse(); }
   void all_gather(Tensor, Tensor, Lane) override { refuse(); }
@@ -38,8 +40,9 @@ class Absent final : public Communicator {
 
  private:
   [[noreturn]] static void refuse() { check_failed(__FILE__, __LINE__, "plan", "a plan talks to no rank"); }
-  int size_;
+  int size_, rank_;
   std::vector<int> splits_;  // sizes of the groups, in the order in which ProcessMesh asks for them
+  int stage_;
   size_t next_ = 0;
 };
 
@@ -145,8 +148,13 @@ Prediction predict(const Config& c, const Cluster& on) {
   return p;
 }
 
-ProcessMesh absent_mesh(const MeshSizes& sizes) {
-  return {std::make_unique<Absent>(sizes.ranks(), ProcessMesh::splits(sizes)), sizes};
+ProcessMesh absent_mesh(const MeshSizes& sizes, int stage) {
+  const int of_stage = sizes.ranks() / sizes.stages;
+  return {std::make_unique<Absent>(sizes.ranks(), stage * of_stage, ProcessMesh::splits(sizes), stage), sizes};
+}
+
+MeshSizes first_mesh_sizes(const Config& c) {
+  return mesh_sizes(c, int(c.pipeline_parallel_size * c.tensor_parallel_size * c.context_parallel_size));
 }
 
 void print_many_ranks(const Config& config, const std::string& name, const ManyRanks& many) {

@@ -50,8 +50,10 @@ struct Prediction {
   double step() const { return compute + exposed; }
 };
 
-// Mesh of rank 0 of absent ranks: for plans, which record collectives and run none.
-ProcessMesh absent_mesh(const MeshSizes& sizes);
+// Mesh of the first rank of a pipeline stage, of absent ranks: for plans, which record collectives and run none.
+ProcessMesh absent_mesh(const MeshSizes& sizes, int stage = 0);
+// Of the fewest ranks that a configuration can run on.
+MeshSizes first_mesh_sizes(const Config&);
 
 // Throws Error where the ranks cannot be divided so, or a rank does not fit in memory.
 Prediction predict(const Config&, const Cluster&);

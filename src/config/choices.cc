@@ -13,6 +13,7 @@ constexpr std::string_view kDevices[] = {"auto", "cpu", "cuda"};
 constexpr std::string_view kCpuGemms[] = {"builtin", "onednn"};
 constexpr std::string_view kAttentions[] = {"auto", "builtin", "cudnn"};
 constexpr std::string_view kContextMethods[] = {"auto", "gather", "ring"};
+constexpr std::string_view kPipelineSchedules[] = {"1f1b", "interleaved", "gpipe"};
 constexpr std::string_view kOptimizers[] = {
     "adamw", "adam", "sgd", "lion", "muon", "normuon", "adamw_8bit", "lamb", "schedule_free_adamw", "adafactor"};
 constexpr std::string_view kGroupOptimizers[] = {"inherit",  "adamw",   "adam",       "sgd",  "lion",
@@ -50,6 +51,7 @@ ChoiceNames choice_names(DeviceChoice) { return kDevices; }
 ChoiceNames choice_names(CpuGemm) { return kCpuGemms; }
 ChoiceNames choice_names(CudaAttention) { return kAttentions; }
 ChoiceNames choice_names(ContextMethod) { return kContextMethods; }
+ChoiceNames choice_names(PipelineSchedule) { return kPipelineSchedules; }
 ChoiceNames choice_names(RuleName) { return kOptimizers; }
 ChoiceNames choice_names(std::optional<RuleName>) { return kGroupOptimizers; }
 ChoiceNames choice_names(std::optional<Role>) { return kGroupRoles; }

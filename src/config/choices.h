@@ -44,6 +44,7 @@ ChoiceNames choice_names(DeviceChoice);
 ChoiceNames choice_names(CpuGemm);
 ChoiceNames choice_names(CudaAttention);
 ChoiceNames choice_names(ContextMethod);
+ChoiceNames choice_names(PipelineSchedule);
 ChoiceNames choice_names(RuleName);
 ChoiceNames choice_names(std::optional<RuleName>);
 ChoiceNames choice_names(std::optional<Role>);

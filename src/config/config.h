@@ -149,7 +149,10 @@ struct Config {
   int64_t data_parallel_replicate_size = 1;
   int64_t data_parallel_shard_size = 0;  // 0 = the ranks that are left
   int64_t zero_stage = 1;                // 0 = nothing is sharded
-  int64_t pipeline_parallel_size = 1;    // after validate() always 1: there are no pipelines yet
+  int64_t pipeline_parallel_size = 1;
+  PipelineSchedule pipeline_schedule = PipelineSchedule::one_f_one_b;
+  int64_t virtual_pipeline_size = 0;          // parts of the model on each stage; 0 = by the schedule, until validate()
+  std::vector<int64_t> pipeline_layout = {};  // blocks of each part; none = balanced
   int64_t tensor_parallel_size = 1;
   bool sequence_parallel = false;
   int64_t context_parallel_size = 1;
@@ -211,6 +214,7 @@ ModelConfig load_model_config(const std::string& path, std::vector<std::string>*
 
 // Refuses combinations that cannot work and fills what follows from other keys (min_lr, lr_decay_iters, ...).
 void validate(Config&);
+void validate_pipeline(Config&);  // what validate() asks of its keys
 
 // A line for each key that was changed from its default and has no effect with the other keys, of a validated config.
 std::vector<std::string> keys_without_effect(const Config&);

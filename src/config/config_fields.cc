@@ -72,6 +72,32 @@ Json write_ramp(const Config& in) {
   return list;
 }
 
+void read_layout(Config& out, const Json& value, const std::string& path, Notices) {
+  out.pipeline_layout.clear();
+  if (value.is(Json::Kind::null)) return;
+  if (!value.is(Json::Kind::array) || value.items.empty())
+    bad_value(value, path, "null, or a list with the number of blocks of each part, each at least 1");
+  for (size_t i = 0; i < value.items.size(); ++i)
+    out.pipeline_layout.push_back(read_integer(value.items[i], cat(path, "[", i, "]"), at_least(1)));
+}
+
+Json write_layout(const Config& in) {
+  if (in.pipeline_layout.empty()) return {};
+  Json list = Json::array();
+  for (const int64_t blocks : in.pipeline_layout) list.items.push_back(Json::of(blocks));
+  return list;
+}
+
+Json layout_schema() {
+  Json schema = Json::object(), types = Json::array(), number = Json::object();
+  types.items = {Json::of("array"), Json::of("null")};
+  schema.set("type", std::move(types));
+  number.set("type", Json::of("integer"));
+  number.set("minimum", Json::of(int64_t{1}));
+  schema.set("items", std::move(number));
+  return schema;
+}
+
 Json ramp_schema() {
   Json schema = Json::object(), types = Json::array(), number = Json::object();
   types.items = {Json::of("array"), Json::of("null")};
@@ -321,9 +347,24 @@ Fields ranks_group() {
       number("data_parallel_replicate_size", &Config::data_parallel_replicate_size, between(1, 65536), free, "ranks",
              "copies of the sharded state, such as one per machine")
           .alias({"data_parallel_replicate_degree"}),
-      number("pipeline_parallel_size", &Config::pipeline_parallel_size, between(1, 65536), free, "ranks",
-             "ranks that each have some of the blocks; 1 only, for there are no pipelines yet")
+      number(
+          "pipeline_parallel_size", &Config::pipeline_parallel_size, between(1, 65536), free, "ranks",
+          "stages of a pipeline: ranks that each have some of the blocks, and pass micro-batches on to each other: see "
+          "docs/distributed.md")
           .alias({"pipeline_model_parallel_size", "pipeline_parallel_degree"}),
+      choice<&Config::pipeline_schedule>(
+          "pipeline_schedule", free,
+          "pipeline_parallel_size: in which order a stage runs its micro-batches. 1f1b = forward and backward in turn; "
+          "interleaved = the same with several parts of the model on each stage, which wait less and send more; gpipe "
+          "= all forward, then all backward, which keeps most in memory"),
+      number("virtual_pipeline_size", &Config::virtual_pipeline_size, between(0, 1024), free, "",
+             "pipeline_schedule interleaved: parts of the model on each stage; 0 = 2 with interleaved, else 1")
+          .alias({"virtual_pipeline_model_parallel_size"}),
+      custom(
+          "pipeline_layout", Custom<Config>{read_layout, write_layout, layout_schema, "null, or list of integers"},
+          free,
+          "pipeline_parallel_size: blocks of each part of the model, from the first one on; part p is on stage p mod "
+          "pipeline_parallel_size; null = balanced, with the head counted as its products cost"),
       number("tensor_parallel_size", &Config::tensor_parallel_size, between(1, 65536), free, "ranks",
              "ranks that share the heads and the inner columns of every block and the vocabulary, and read the same "
              "samples: see docs/distributed.md")

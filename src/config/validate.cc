@@ -391,17 +391,7 @@ void validate_context_parallel(const Config& c) {
           "fixed_order, or context_parallel_size 1");
 }
 
-void validate_pipeline_parallel(const Config& c) {
-  const ModelConfig& m = c.model;
-  require(
-      c.pipeline_parallel_size == 1, "pipeline_parallel_size: ", c.pipeline_parallel_size,
-      " stages, but there are no pipelines yet; set it to 1. These share a model out instead: zero_stage 3 over any "
-      "number of ranks; tensor_parallel_size ",
-      tensor_sizes(m), "; context_parallel_size ", context_sizes(c.seq_length));
-}
-
 void validate_ranks(const Config& c) {
-  validate_pipeline_parallel(c);
   validate_experts(c);
   validate_tensor_parallel(c);
   validate_context_parallel(c);
@@ -499,6 +489,7 @@ void validate(Config& c) {
   validate_gradients(c);
   validate_memory(c);
   validate_ranks(c);
+  validate_pipeline(c);
   validate_sources(c.train_data, "train_data");
   validate_sources(c.valid_data, "valid_data");
   validate_documents(c);

@@ -7,6 +7,7 @@
 #include "metrics/format.h"
 #include "perf/roofline.h"
 #include "perf/traffic.h"
+#include "pipeline/simulate.h"
 #include "train/setup.h"
 
 namespace athanor {
@@ -65,8 +66,10 @@ class Pace {
   }
   double step_seconds(const Engine& engine) const {
     const auto micro_batches = double(engine.micro_batches());
+    const PipelineShape& shape = engine.stage().program().shape;
     const double compute =
-        least_sum(planned_rows(engine, limits_)) + kLaunch * micro_batches * double(engine.micro_launches().size());
+        (least_sum(planned_rows(engine, limits_)) + kLaunch * micro_batches * double(engine.micro_launches().size())) *
+        simulate(engine.stage().program(), {}).seconds / double(3 * shape.micro_batches);  // with the wait for others
     // Processors send and compute in turns.
     const Roofline* beside = backend_.device.unified() ? nullptr : &limits_;
     return compute + step_traffic(engine, backend_.mesh, backend_.network, beside)
@@ -219,10 +222,11 @@ class Fitting {
 // Ranks that share products or sequences read the same ones.
 void require_division(const Config& c, int64_t groups, bool training) {
   const int64_t logical = engine_options(c, training).logical_shards;
-  const int64_t together = c.tensor_parallel_size * c.context_parallel_size;
+  const int64_t together = c.pipeline_parallel_size * c.tensor_parallel_size * c.context_parallel_size;
   const std::string among = together == 1 ? cat(groups, " ranks")
                                           : cat(groups, groups == 1 ? " group" : " groups", " of ", together,
-                                                " ranks (tensor_parallel_size times context_parallel_size)");
+                                                " ranks (pipeline_parallel_size times tensor_parallel_size times "
+                                                "context_parallel_size)");
   if (logical > 0 && logical % groups != 0)
     throw Error(cat("logical_shards: ", logical, " do not divide among ", among,
                     "; start a power of two of them, or set deterministic_reduction to fixed_order"),
@@ -245,6 +249,10 @@ void require_division(const Config& c, int64_t groups, bool training) {
 
 std::unique_ptr<Engine> make_engine(const Config& c, Backend backend, bool training) {
   require_division(c, backend.mesh.batches(), training);
+  if (c.pipeline_parallel_size > 1 && !backend.device.unified())
+    throw Error(cat("pipeline_parallel_size: ", c.pipeline_parallel_size,
+                    " stages are not supported on GPUs (device cuda); set it to 1, or device to cpu"),
+                Exit::usage);
   if (const std::string line = memory_of_others(c, backend.device); !line.empty()) log::warn(line);
   Fitting fitting(c, backend, training);
   auto engine = fitting.with_more_scratch(fitting.fastest());

@@ -129,6 +129,9 @@ EngineOptions engine_options(const Config& c, bool training) {
   o.clip_grad = c.clip_grad;
   o.graphs = c.cuda_graph;
   o.zero_stage = zero_stage(c);
+  o.pipeline = {
+      .schedule = c.pipeline_schedule, .chunks = int(std::max<int64_t>(1, c.virtual_pipeline_size)), .layout = {}};
+  for (const int64_t blocks : c.pipeline_layout) o.pipeline.layout.push_back(int(blocks));
   o.logical_shards =
       training && c.deterministic_reduction == DeterministicReduction::rank_invariant ? c.logical_shards : 0;
   return o;
@@ -140,8 +143,16 @@ int zero_stage(const Config& c) {
 }
 
 MeshSizes mesh_sizes(const Config& c, int ranks) {
-  const auto tensor = int(c.tensor_parallel_size), context = int(c.context_parallel_size), together = tensor * context;
-  const auto stages = int(c.pipeline_parallel_size);  // 1: validate()
+  const auto tensor = int(c.tensor_parallel_size), context = int(c.context_parallel_size);
+  const auto stages = int(c.pipeline_parallel_size), together = stages * tensor * context;
+  if (ranks % together != 0 && stages > 1)
+    throw Error(cat("pipeline_parallel_size: ", ranks, ranks == 1 ? " rank was" : " ranks were",
+                    " started, expected a multiple of ", together,
+                    tensor * context > 1 ? cat(" (", stages, " times tensor_parallel_size ", tensor,
+                                               " times context_parallel_size ", context, ")")
+                                         : "",
+                    "; start another number, or set it to 1"),
+                Exit::usage);
   if (ranks % together != 0 && context > 1)
     throw Error(cat("context_parallel_size: ", ranks, ranks == 1 ? " rank was" : " ranks were",
                     " started, expected a multiple of ", together,
@@ -158,6 +169,7 @@ MeshSizes mesh_sizes(const Config& c, int ranks) {
   const int64_t shards = c.data_parallel_shard_size > 0 ? c.data_parallel_shard_size : groups / replicas;
   if (replicas * shards != groups)
     throw Error(cat("data_parallel_replicate_size: ", replicas, " copies in shards over ", shards, " ranks",
+                    stages > 1 ? cat(", times pipeline_parallel_size ", stages, ",") : "",
                     tensor > 1 ? cat(", times tensor_parallel_size ", tensor, ",") : "",
                     context > 1 ? cat(", times context_parallel_size ", context, ",") : "", " do not make the ", ranks,
                     " ranks that were started; change one of them, or leave data_parallel_shard_size out"),

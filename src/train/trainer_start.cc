@@ -350,6 +350,7 @@ void Trainer::start(const std::optional<Resume>& resume) {
           ? cat(format_count(double(active_parameter_count(config_.model))), " of them for each token, ")
           : "",
       engine_->devices() > 1 ? cat(engine_->devices(), " ranks, zero_stage ", zero_stage(config_), ", ") : "",
+      config_.pipeline_parallel_size > 1 ? cat("pipeline_parallel_size ", config_.pipeline_parallel_size, ", ") : "",
       config_.tensor_parallel_size > 1 ? cat("tensor_parallel_size ", config_.tensor_parallel_size, ", ") : "",
       config_.context_parallel_size > 1 ? cat("context_parallel_size ", config_.context_parallel_size, ", ") : "",
       "micro-batch ", config_.micro_batch_size, " x ", engine_->micro_batches(), ", plan ", format_bytes(plan.total()));

@@ -59,14 +59,47 @@ TEST(Validate, Ranks) {
   expect_parts(error_with({"distributed_timeout=0"}), {"distributed_timeout"});
 }
 
-TEST(Validate, PipelinesAreRefusedWithWhatWouldFit) {
-  EXPECT_EQ(error_with({"pipeline_parallel_size=1"}), "");
-  EXPECT_EQ(error_with({"pipeline_model_parallel_size=1"}), "");
-  for (const char* name : {"pipeline_parallel_size", "pipeline_parallel_degree"})
-    expect_parts(
-        error_with({cat(name, "=4"), "seq_length=16", "model.n_head=6", "model.n_embd=48", "model.n_inner=64"}),
-        {"pipeline_parallel_size: 4 stages", "no pipelines yet", "set it to 1", "zero_stage 3",
-         "tensor_parallel_size 1, 2;", "context_parallel_size 1, 2, 4, 8"});
+TEST(Validate, Pipelines) {
+  const auto with = [](std::vector<std::string> more, int layers = 8) {
+    more.insert(more.begin(), cat("model.n_layer=", layers));
+    return error_with(more);
+  };
+  EXPECT_EQ(with({"pipeline_parallel_size=1"}), "");
+  EXPECT_EQ(with({"pipeline_model_parallel_size=4", "pipeline_schedule=gpipe"}), "");
+  EXPECT_EQ(with({"pipeline_parallel_degree=4", "pipeline_schedule=interleaved"}), "");
+  EXPECT_EQ(with({"pipeline_parallel_size=2", "pipeline_schedule=interleaved", "virtual_pipeline_size=4"}), "");
+  EXPECT_EQ(with({"pipeline_parallel_size=2", "pipeline_layout=[5,3]"}), "");
+  expect_parts(with({"pipeline_parallel_size=4"}, 3),
+               {"pipeline_parallel_size: the model's 3 blocks", "4 parts", "at most 3"});
+  expect_parts(with({"pipeline_parallel_size=4", "pipeline_schedule=interleaved", "virtual_pipeline_size=3"}),
+               {"8 blocks", "12 parts", "virtual_pipeline_size 3"});
+  expect_parts(with({"pipeline_parallel_size=2", "virtual_pipeline_size=2"}),
+               {"virtual_pipeline_size: 2", "pipeline_schedule 1f1b", "interleaved"});
+  expect_parts(with({"pipeline_parallel_size=2", "virtual_pipeline_size=1", "pipeline_schedule=interleaved"}),
+               {"virtual_pipeline_size: 1", "pipeline_schedule interleaved"});
+  expect_parts(with({"virtual_pipeline_size=2"}), {"virtual_pipeline_size: 2", "pipeline_parallel_size"});
+  expect_parts(with({"pipeline_layout=[8]"}), {"pipeline_layout", "pipeline_parallel_size 1"});
+  expect_parts(with({"pipeline_parallel_size=2", "pipeline_layout=[5,2,1]"}),
+               {"pipeline_layout: 3 numbers", "2 parts"});
+  expect_parts(with({"pipeline_parallel_size=2", "pipeline_layout=[5,4]"}),
+               {"pipeline_layout", "add up to 9", "num_hidden_layers 8"});
+  expect_parts(with({"pipeline_parallel_size=2", "pipeline_layout=[8,0]"}), {"pipeline_layout[1]", "0"});
+}
+
+// Each names both keys.
+TEST(Validate, WhatPipelinesDoNotSupportIsRefused) {
+  for (const auto& [setting, key] : {std::pair{"zero_stage=2", "zero_stage: 2"},
+                                     {"zero_stage=3", "zero_stage: 3"},
+                                     {"precision=fp8_tensorwise", "precision: fp8_tensorwise"},
+                                     {"log_noise_scale=true", "log_noise_scale"},
+                                     {"qk_clip_threshold=100", "qk_clip_threshold: 100"},
+                                     {"device=cuda", "device: cuda"},
+                                     {"rampup_batch_size=[4,4,100]", "rampup_batch_size"}})
+    expect_parts(error_with({"model.n_layer=8", "pipeline_parallel_size=2", setting}),
+                 {key, "2 stages", "pipeline_parallel_size"});
+  expect_parts(error_with({"model.n_layer=8", "pipeline_parallel_size=2", "deterministic_reduction=rank_invariant",
+                           "micro_batch_size=1", "logical_shards=1"}),
+               {"deterministic_reduction: rank_invariant", "2 stages", "pipeline_parallel_size"});
 }
 
 TEST(Validate, TensorParallelism) {

@@ -119,6 +119,30 @@ class SameRunTest(RanksTest):
         error = self.launch(3, *two, "save=three", code=USAGE).err
         self.assertIn("context_parallel_size: 3 ranks were started, expected a multiple of 2", error)
 
+    def test_stages_of_a_pipeline_are_the_run_of_one_process(self):
+        config = json.loads(self.config.read_text())
+        config["model"]["num_hidden_layers"] = 4
+        self.config.write_text(json.dumps(config))
+        self.run_program("train", self.config, "--set", "save=one")
+        two = ("--set", "pipeline_parallel_size=2", "--set")
+        for ranks, schedule in ((2, "1f1b"), (4, "interleaved")):
+            run = f"ranks{ranks}-{schedule}"
+            self.launch(ranks, *two, f"pipeline_schedule={schedule}", "--set", f"save={run}")
+            self.assert_same_losses(run, "one")
+        parts = ("--set", "save=parts", "--set", "lr_decay_iters=12", "--set")
+        self.launch(2, *two[:2], *parts, "train_iters=4")
+        self.run_program("train", self.config, *parts, "train_iters=8")
+        self.launch(4, "--set", "pipeline_parallel_size=4", *parts, "train_iters=12")
+        self.assert_same_losses("parts", "one")
+        found = json.loads(self.run_program("eval", "ranks4-interleaved/step-00000012", "--json").out)
+        last = [r["loss"] for r in self.records("one") if r["event"] == "eval"][-1]
+        self.assertAlmostEqual(found["loss"], last, delta=1e-2 * last)  # of all windows, not of eval_iters
+        error = self.launch(3, *two, "save=three", code=USAGE).err
+        self.assertIn("pipeline_parallel_size: 3 ranks were started, expected a multiple of 2", error)
+        plan = self.run_program("plan", self.config, *two[:2], "--schedule").out
+        self.assertRegex(plan, r"pipeline +2 stages, 1f1b: blocks of the parts ([13], [13]|2, 2);")
+        self.assertRegex(plan, r"stage 1 +\. +f0")
+
     def test_documents_masks_questions_and_weights_of_another_run(self):
         """What a run may have besides tokens is the same on several ranks."""
         lines = [json.dumps({"text": "word " * (i % 9 + 1)}) + "\n" for i in range(60)]

@@ -1,0 +1,43 @@
+#include "command/plan_pipeline.h"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "command/plan_ranks.h"
+#include "metrics/format.h"
+#include "pipeline/simulate.h"
+#include "train/setup.h"
+
+namespace athanor {
+namespace {
+
+std::string layout_text(const Stage& stage) {
+  std::string text;
+  for (const ModelPart& part : stage.parts()) text += cat(text.empty() ? "" : ", ", part.end - part.first);
+  return text;
+}
+
+}  // namespace
+
+void print_pipeline(const Config& config, const Backend& backend, const Engine& first, bool draws) {
+  const Stage& stage = first.stage();
+  const StepProgram& program = stage.program();
+  const PassTimes times;  // backward takes twice as long as forward
+  const Simulation step = simulate(program, times);
+  std::printf("pipeline          %d stages, %s: blocks of the parts %s; stages wait %.1f %% of a step\n",
+              stage.stages(), std::string(name_of(config.pipeline_schedule)).c_str(), layout_text(stage).c_str(),
+              100 * step.bubble() / step.seconds);
+  for (int s = 0; s < stage.stages(); ++s) {
+    ProcessMesh mesh = absent_mesh(first_mesh_sizes(config), s);
+    Engine engine(config.model, first.options(), {backend.device, backend.ops, mesh, backend.tuning});
+    const Frames& frames = engine.stage().frames();
+    std::printf("stage %-3d         %s, of which activations %s; %d micro-batches under way at most\n", s,
+                format_bytes(engine.memory().total()).c_str(),
+                format_bytes(engine.memory().total(MemoryKind::activations)).c_str(), frames.slots);
+  }
+  if (!draws) return;
+  const double unit = 1.0 / stage.chunks();  // a forward pass of one part
+  std::printf("\n%s\n", schedule_text(program, step, unit).c_str());
+}
+
+}  // namespace athanor
