@@ -50,8 +50,8 @@ std::vector<int> ProcessMesh::splits(const MeshSizes& sizes) {
 }
 
 std::string_view group_name(int split) {
-  constexpr std::array<std::string_view, kAxes + 3> kNames = {
-      "pipeline", "copies", "shards", "context", "tensor", "data_parallel", "shards", "weights"};
+  constexpr std::array<std::string_view, kAxes + 3> kNames = {"pipeline", "copies",        "shards", "context",
+                                                              "tensor",   "data_parallel", "shards", "weights"};
   if (split < 0) return "world";
   return split < int(kNames.size()) ? kNames[size_t(split)] : "other";
 }

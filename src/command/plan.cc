@@ -1,5 +1,6 @@
 // athanor plan CONFIG.json: memory, parameters, operations and the limit of a run, without running it; --gpu: on a GPU
 // that is only described.
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 
@@ -10,6 +11,7 @@
 #include "command/plan_ranks.h"
 #include "metrics/format.h"
 #include "perf/described_gpu.h"
+#include "pipeline/simulate.h"
 #include "train/advice.h"
 #include "train/setup.h"
 
@@ -19,7 +21,8 @@ namespace {
 struct PlanArgs {
   std::string config, gpu;
   std::vector<std::string> overrides;
-  bool by_shape = false, schedule = false;
+  bool by_shape = false;
+  PipelineDrawing drawing = {};
   ManyRanks many;
 };
 
@@ -42,8 +45,9 @@ void print_memory(const Config& config, Engine& engine, const Device& device) {
               format_bytes(memory_capacity(config, device)).c_str());
   std::printf("\nphase             buffers   bytes packed   least possible\n");
   for (const ArenaPhase& p : engine.arena().phases())
-    std::printf("  %-15s %7zu   %12s   %12s\n", p.name.c_str(), p.blocks.size(), format_bytes(p.packed_bytes).c_str(),
-                format_bytes(p.peak_live).c_str());
+    std::printf("  %-15s %7zu   %12s   %12s\n", p.name.c_str(), p.blocks.size(),
+                format_bytes(p.packed_bytes + size_t(p.frames) * p.frame_bytes).c_str(),
+                format_bytes(std::max(p.peak_live, size_t(p.frames) * p.held_live)).c_str());
 }
 
 // What the plan is made for: this machine, or a GPU of which a description is known.
@@ -88,13 +92,13 @@ struct Demand {
 };
 
 void print_limit(const Engine& engine, const Roofline& limits, const Demand& run) {
-  const double least = least_sum(planned_rows(engine, limits));
+  const double own = least_sum(planned_rows(engine, limits)), update = least_update_seconds(engine, limits);
+  const double least = own + (own - update) * (with_waits(engine.stage().program()) - 1);
   const std::string words = least >= 10 ? cat(" (", format_duration(least), ")") : "";
   std::printf("predicted step    %.*f ms%s or more, %s tokens/s and %.0f %% MFU of %s FLOP/s at most (%s)\n",
               least >= 1 ? 0 : 3, least * 1e3, words.c_str(), format_count(run.tokens / least).c_str(),
               100 * run.flops / least / run.peak, format_count(run.peak).c_str(),
               rates_in_words(limits.most, engine).c_str());
-  const double update = least_update_seconds(engine, limits);
   std::printf("of which the end  %.3f ms, %.1f %%: norm, clipping and the optimizer\n", update * 1e3,
               100 * update / least);
   std::printf("predicted run     %s or more for all %lld steps, without evaluation and checkpoints\n",
@@ -131,8 +135,9 @@ void print_context(const Config& config, const Backend& backend, Engine& engine,
 
 Exit plan(const PlanArgs& args) {
   const Config config = load_config_logged(args.config, args.overrides);
-  if (args.schedule && config.pipeline_parallel_size == 1)
-    throw Error("--schedule: draws the stages of a pipeline; pipeline_parallel_size is 1, set it to 2 or more",
+  if ((args.drawing.text || !args.drawing.svg.empty()) && config.pipeline_parallel_size == 1)
+    throw Error(cat(args.drawing.text ? "--schedule" : "--schedule-svg",
+                    ": draws the stages of a pipeline; pipeline_parallel_size is 1, set it to 2 or more"),
                 Exit::usage);
   const Place place(config, args.gpu);
   const Backend backend = place.backend();
@@ -165,7 +170,7 @@ Exit plan(const PlanArgs& args) {
   if (engine->devices() > 1)
     std::printf("ranks             %d, as %s; memory, operations and launches are of one\n", engine->devices(),
                 sizes_of(config));
-  if (config.pipeline_parallel_size > 1) print_pipeline(config, backend, *engine, args.schedule);
+  if (config.pipeline_parallel_size > 1) print_pipeline(config, backend, *engine, args.drawing);
   const Recipe& recipe = engine->options().recipe;
   const Roofline limits =
       place.machine ? Roofline{.most = ceilings(backend, recipe.compute, recipe.eight_bits())} : place.limits;
@@ -192,8 +197,9 @@ void add_plan(Cli& cli) {
   verb.add_option("--gpu", args->gpu, "plan for this GPU, which need not be installed: h200, h100, a100 or b200");
   verb.add_flag("--shapes", args->by_shape, "operations by shape");
   verb.add_flag(
-      "--schedule", args->schedule,
+      "--schedule", args->drawing.text,
       "pipeline_parallel_size: draw which micro-batch each stage runs when, backward twice as long as forward");
+  verb.add_option("--schedule-svg", args->drawing.svg, "the same as a picture in this file");
   verb.add_option("--ranks", args->many.ranks,
                   "predict memory, traffic and time of this many ranks with such GPUs; 0: a table of 1 to 1024")
       .check(in_range(0, 65536))

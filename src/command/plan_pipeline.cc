@@ -3,9 +3,10 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "base/file.h"
 #include "command/plan_ranks.h"
 #include "metrics/format.h"
-#include "pipeline/simulate.h"
+#include "pipeline/draw.h"
 #include "train/setup.h"
 
 namespace athanor {
@@ -19,7 +20,7 @@ std::string layout_text(const Stage& stage) {
 
 }  // namespace
 
-void print_pipeline(const Config& config, const Backend& backend, const Engine& first, bool draws) {
+void print_pipeline(const Config& config, const Backend& backend, const Engine& first, const PipelineDrawing& drawing) {
   const Stage& stage = first.stage();
   const StepProgram& program = stage.program();
   const PassTimes times;  // backward takes twice as long as forward
@@ -31,11 +32,13 @@ void print_pipeline(const Config& config, const Backend& backend, const Engine& 
     ProcessMesh mesh = absent_mesh(first_mesh_sizes(config), s);
     Engine engine(config.model, first.options(), {backend.device, backend.ops, mesh, backend.tuning});
     const Frames& frames = engine.stage().frames();
-    std::printf("stage %-3d         %s, of which activations %s; %d micro-batches under way at most\n", s,
+    std::printf("stage %-3d         %s, of which activations %s; %d micro-batch%s under way at most\n", s,
                 format_bytes(engine.memory().total()).c_str(),
-                format_bytes(engine.memory().total(MemoryKind::activations)).c_str(), frames.slots);
+                format_bytes(engine.memory().total(MemoryKind::activations)).c_str(), frames.slots,
+                frames.slots == 1 ? "" : "es");
   }
-  if (!draws) return;
+  if (!drawing.svg.empty()) write_file(drawing.svg, schedule_svg(program, step));
+  if (!drawing.text) return;
   const double unit = 1.0 / stage.chunks();  // a forward pass of one part
   std::printf("\n%s\n", schedule_text(program, step, unit).c_str());
 }

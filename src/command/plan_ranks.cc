@@ -158,6 +158,10 @@ MeshSizes first_mesh_sizes(const Config& c) {
 }
 
 void print_many_ranks(const Config& config, const std::string& name, const ManyRanks& many) {
+  if (config.pipeline_parallel_size > 1)
+    throw Error(cat("--ranks: says nothing of pipelines yet; set pipeline_parallel_size to 1, it is ",
+                    config.pipeline_parallel_size, ", or leave --ranks and --gpu out to plan each stage"),
+                Exit::usage);
   const GpuSpec& gpu = find_gpu(name);
   const Cluster on = many.cluster(gpu, many.ranks > 0 ? many.ranks : std::max(1, many.nodes));
   const std::string groups =

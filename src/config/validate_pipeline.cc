@@ -13,13 +13,13 @@ void require(bool ok, const A&... parts) {
   if (!ok) throw Error(cat(parts...), Exit::usage);
 }
 
-constexpr const char* kOneStage = ", or pipeline_parallel_size to 1";
+constexpr const char* kOneStage = ", or set pipeline_parallel_size to 1";
 
 // What does not work with several stages yet.
 void refuse_others(const Config& c) {
   const auto stages = cat(" with the ", c.pipeline_parallel_size, " stages of pipeline_parallel_size");
-  require(c.zero_stage < 2, "zero_stage: ", c.zero_stage, " shares out gradients after every micro-batch, of which",
-          stages, " several are under way; set it to 0 or 1", kOneStage);
+  require(c.zero_stage < 2, "zero_stage: ", c.zero_stage, stages, " is not supported, for ranks would share out the ",
+          "gradients of each micro-batch; set it to 0 or 1", kOneStage);
   require(!eight_bits(c.precision), "precision: ", name_of(c.precision), stages,
           " is not supported; set it to bf16, fp16 or fp32", kOneStage);
   require(c.deterministic_reduction != DeterministicReduction::rank_invariant,
@@ -29,7 +29,7 @@ void refuse_others(const Config& c) {
   require(c.qk_clip_threshold == 0, "qk_clip_threshold: ", c.qk_clip_threshold, stages,
           " is not supported; set it to 0", kOneStage);
   require(c.rampup_batch_size.start == 0, "rampup_batch_size:", stages,
-          " the number of micro-batches of a step stays what it is; leave it out", kOneStage);
+          " the number of micro-batches cannot change; leave it out", kOneStage);
   require(c.device != DeviceChoice::cuda, "device: cuda", stages, " is not supported; set it to cpu", kOneStage);
 }
 

@@ -133,14 +133,14 @@ void Engine::run_transfer(Ctx c, const StageAction& a, MicroFrame& frame) {
 Buffer Engine::receive(Ctx& c, const StageAction& a, const char* name) {
   Buffer x = c.alloc(name, {rows_of_stream(c, part_.rows()), model_->config().hidden_size});
   if (c.arena.recording()) return x;
-  const CollectiveSubject subject(cat(a));
+  const CollectiveSubject subject(cat(a, " on stage ", stage_.number()));
   backend_.mesh.stages().recv(x.t, peer_of(stage_.program().shape, stage_.number(), a), Lane::compute);
   return x;
 }
 
 void Engine::send_to_stage(const StageAction& a, const Tensor& x) {
   if (arena_.recording()) return;
-  const CollectiveSubject subject(cat(a));
+  const CollectiveSubject subject(cat(a, " on stage ", stage_.number()));
   const int peer = peer_of(stage_.program().shape, stage_.number(), a);
   Outbox& box = outboxes_.at(peer);
   Communicator& group = backend_.mesh.stages();

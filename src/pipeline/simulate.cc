@@ -1,7 +1,6 @@
 #include "pipeline/simulate.h"
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 
 #include "base/error.h"
@@ -134,31 +133,10 @@ class Run {
 
 bool ends(const StepProgram& program) { return Run(program, {}).ends(); }
 Simulation simulate(const StepProgram& program, const PassTimes& times) { return Run(program, times).run(); }
-
-std::string schedule_text(const StepProgram& program, const Simulation& simulation, double unit) {
-  const auto name = [&](const StageAction& a) {
-    return cat(a.kind == Kind::forward ? "f" : "b", a.micro_batch,
-               program.shape.chunks > 1 ? cat(".", a.chunk) : std::string());
-  };
-  size_t width = 0;
-  for (const auto& stage : simulation.stages)
-    for (const TimedAction& t : stage)
-      if (computes(t.action)) width = std::max(width, name(t.action).size() + 1);
-  const auto columns = size_t(std::lround(simulation.seconds / unit));
-  std::string text;
-  for (size_t stage = 0; stage < simulation.stages.size(); ++stage) {
-    std::vector<std::string> cells(columns, ".");
-    for (const TimedAction& t : simulation.stages[stage]) {
-      if (!computes(t.action)) continue;
-      const auto begin = size_t(std::lround(t.begin / unit)), end = size_t(std::lround(t.end / unit));
-      for (size_t i = begin; i < std::min(end, columns); ++i) cells[i] = i == begin ? name(t.action) : "-";
-    }
-    std::string line = cat("stage ", stage, stage < 10 ? "  " : " ");
-    for (const std::string& cell : cells) line += cell + std::string(width - cell.size(), ' ');
-    line.resize(line.find_last_not_of(' ') + 1);
-    text += line + "\n";
-  }
-  return text;
+double with_waits(const StepProgram& program) {
+  if (program.shape.stages == 1) return 1;
+  const Simulation step = simulate(program, {});
+  return step.seconds / step.useful;
 }
 
 }  // namespace athanor

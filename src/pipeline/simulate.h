@@ -1,6 +1,6 @@
 // A step's program run without a model: does it end, how long does it take, what does each stage have under way.
 #pragma once
-#include <string>
+#include <vector>
 
 #include "pipeline/program.h"
 
@@ -31,8 +31,7 @@ bool ends(const StepProgram&);
 // Throws an Error that names the stages and actions that wait for each other, or transfers that do not match.
 Simulation simulate(const StepProgram&, const PassTimes&);
 
-// One line per stage, a column per unit of time: "f3" and "b3" are forward and backward of micro-batch 3, with several
-// chunks "f3.1" of its chunk 1; dots where the stage waits.
-std::string schedule_text(const StepProgram&, const Simulation&, double unit);
+// Time of a step over that of a stage's own passes, where backward takes twice as long as forward: 1 or more.
+double with_waits(const StepProgram&);
 
 }  // namespace athanor

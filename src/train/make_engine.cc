@@ -66,10 +66,9 @@ class Pace {
   }
   double step_seconds(const Engine& engine) const {
     const auto micro_batches = double(engine.micro_batches());
-    const PipelineShape& shape = engine.stage().program().shape;
     const double compute =
         (least_sum(planned_rows(engine, limits_)) + kLaunch * micro_batches * double(engine.micro_launches().size())) *
-        simulate(engine.stage().program(), {}).seconds / double(3 * shape.micro_batches);  // with the wait for others
+        with_waits(engine.stage().program());
     // Processors send and compute in turns.
     const Roofline* beside = backend_.device.unified() ? nullptr : &limits_;
     return compute + step_traffic(engine, backend_.mesh, backend_.network, beside)
@@ -140,8 +139,8 @@ class Fitting {
     return {ContextMethod::gather, ContextMethod::ring};
   }
 
-  // The largest micro-batch that fits with each recomputation, if larger than with less. With pipeline stages also smaller ones: of more micro-batches they
-  // wait less.
+  // The largest micro-batch that fits with each recomputation, if larger than with less. With pipeline stages also
+  // smaller ones: of more micro-batches they wait less.
   void add_fitting(std::vector<std::unique_ptr<Engine>>& found) {
     const std::vector<int64_t> all = micro_batches_to_try(config_, backend_);
     std::span<const int64_t> sizes = all;

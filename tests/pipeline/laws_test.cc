@@ -3,7 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
+#include <set>
+#include <thread>
 
+#include "tests/comm/forwarding.h"
 #include "tests/pipeline/rig.h"
 #include "tests/sanitized.h"
 
@@ -54,6 +58,51 @@ TEST(Pipeline, BitsOfOneStageAreThoseOfManyWhereTheTableIsNotTied) {
     const Curve want = train(one), got = train(s);
     EXPECT_EQ(got.losses[0], want.losses[0]) << s.name();
     expect_same(want, got, 1e-6, s.name());
+  }
+}
+
+// Notes the names of transfers; one in three takes longer.
+class Slow final : public Forwarding {
+ public:
+  using Forwarding::Forwarding;
+  static std::unique_ptr<Communicator> wrap(std::unique_ptr<Communicator> inner) {
+    return std::make_unique<Slow>(std::move(inner));
+  }
+  std::unique_ptr<Communicator> split(int color, int key) override { return wrap(inner_->split(color, key)); }
+  void start_send(Tensor x, int dst, Lane lane) override {
+    note();
+    inner_->start_send(x, dst, lane);
+  }
+  void recv(Tensor x, int src, Lane lane) override {
+    note();
+    inner_->recv(x, src, lane);
+  }
+  static std::set<std::string> take_names() {
+    const std::lock_guard lock(mutex_);
+    return std::exchange(names_, {});
+  }
+
+ private:
+  void note() {
+    {
+      const std::lock_guard lock(mutex_);
+      names_.insert(CollectiveSubject::name());
+    }
+    if (rank() == 1 && ++calls_ % 3 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  int calls_ = 0;
+  static inline std::mutex mutex_;
+  static inline std::set<std::string> names_;
+};
+
+TEST(Pipeline, DelaysChangeNoBitAndTransfersAreNamed) {
+  for (const S schedule : {S::one_f_one_b, S::interleaved, S::gpipe}) {
+    const Setting s = small(3, 4, schedule);
+    expect_equal(train(s), train(s, 3, Slow::wrap), s.name());
+    const std::set<std::string> names = Slow::take_names();
+    for (const char* name : {"receiving the activations of micro-batch 3, chunk 0 on stage 1",
+                             "sending the gradient of micro-batch 0, chunk 0 on stage 2"})
+      EXPECT_TRUE(names.contains(name)) << s.name();
   }
 }
 

@@ -6,7 +6,7 @@
 #include <sstream>
 
 #include "base/error.h"
-#include "pipeline/simulate.h"
+#include "pipeline/draw.h"
 
 namespace athanor {
 namespace {
@@ -133,6 +133,16 @@ TEST(Simulate, DrawsAStep) {
   EXPECT_EQ(schedule_text(program, simulate(program, {}), 1),
             "stage 0  f0 f1 .  .  b0 -  .  b1 -\n"
             "stage 1  .  f0 b0 -  f1 b1 -  .  .\n");
+  const std::string svg = schedule_svg(program, simulate(program, {}));
+  const auto count = [&](const char* text) {
+    int n = 0;
+    for (size_t at = svg.find(text); at != svg.npos; at = svg.find(text, at + 1)) ++n;
+    return n;
+  };
+  EXPECT_EQ(count("<rect x="), 8) << "passes";
+  EXPECT_EQ(count("hsl(210"), 4) << "forward";
+  EXPECT_EQ(count("width=\"48\""), 4) << "backward takes twice as long";
+  EXPECT_NE(svg.find("stages wait 33 % of the step"), svg.npos);
 }
 
 }  // namespace

@@ -53,13 +53,16 @@ struct Curve {
   std::vector<size_t> planned, activations;           // bytes, by rank
 };
 
-inline Curve train(const Setting& s, int64_t steps = 3) {
+using Wrap = std::unique_ptr<Communicator> (*)(std::unique_ptr<Communicator>);
+
+inline Curve train(const Setting& s, int64_t steps = 3, Wrap wrap = nullptr) {
   Curve curve;
   std::mutex mutex;
   curve.planned.resize(size_t(s.ranks()));
   curve.activations.resize(size_t(s.ranks()));
   run_ranks(s.ranks(), [&](std::unique_ptr<Communicator> world) {
     const CpuBackend cpu = make_cpu({.threads = 1});
+    if (wrap) world = wrap(std::move(world));
     ProcessMesh mesh(std::move(world), mesh_of(s));
     Engine engine(model_of(s), options_of(s), {*cpu.device, *cpu.ops, mesh});
     engine.commit();
