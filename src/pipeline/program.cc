@@ -94,10 +94,21 @@ void add_transfers(StepProgram& program) {
   const PipelineShape& shape = program.shape;
   const auto n = size_t(shape.stages);
   std::vector<std::vector<Actions>> arrivals(n, std::vector<Actions>(n));  // by receiver and sender
+  std::vector<std::vector<size_t>> places(n);  // of a receiver's arrivals among those of their senders
+  const auto number = [&](const StageAction& a) {
+    const int half = a.kind == Kind::receive_gradient ? shape.chunks : 0;
+    return size_t((half + a.chunk) * shape.micro_batches + a.micro_batch);
+  };
+  for (auto& of_stage : places) of_stage.resize(size_t(2 * shape.chunks * shape.micro_batches));
   for (int stage = 0; stage < shape.stages; ++stage)
     for (const StageAction& a : program.stages[size_t(stage)])
-      if (const auto sent = sent_by(shape, stage, a))
-        arrivals[size_t(peer_of(shape, stage, *sent))][size_t(stage)].push_back(arrival_of(shape, stage, *sent));
+      if (const auto sent = sent_by(shape, stage, a)) {
+        const auto to = size_t(peer_of(shape, stage, *sent));
+        Actions& coming = arrivals[to][size_t(stage)];
+        const StageAction arrival = arrival_of(shape, stage, *sent);
+        places[to][number(arrival)] = coming.size();
+        coming.push_back(arrival);
+      }
   for (int stage = 0; stage < shape.stages; ++stage) {
     std::vector<size_t> arrived(n, 0);
     Actions list;
@@ -105,8 +116,8 @@ void add_transfers(StepProgram& program) {
       if (const auto needed = needed_by(shape, stage, a)) {
         const auto from = size_t(peer_of(shape, stage, *needed));
         const Actions& coming = arrivals[size_t(stage)][from];
-        const auto end = size_t(std::ranges::find(coming, *needed) - coming.begin()) + 1;
-        for (; arrived[from] < end; ++arrived[from]) list.push_back(coming[arrived[from]]);
+        for (const size_t last = places[size_t(stage)][number(*needed)]; arrived[from] <= last; ++arrived[from])
+          list.push_back(coming[arrived[from]]);
       }
       list.push_back(a);
       if (const auto sent = sent_by(shape, stage, a)) list.push_back(*sent);

@@ -9,7 +9,6 @@
 
 #include "tests/comm/forwarding.h"
 #include "tests/pipeline/rig.h"
-#include "tests/sanitized.h"
 
 namespace athanor {
 namespace {

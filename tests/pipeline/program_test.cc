@@ -3,10 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <ctime>
 #include <sstream>
 
 #include "base/error.h"
 #include "pipeline/draw.h"
+#include "tests/sanitized.h"
 
 namespace athanor {
 namespace {
@@ -65,6 +67,14 @@ TEST(StepProgram, EveryProgramEnds) {
 }
 
 // [Narayanan et al. 2021, section 2.2], in forwards: (p - 1) (F + B) / v.
+// A plan tries some ten micro-batch sizes and recomputations, each with a program.
+TEST(StepProgram, TimeToMakeALongOneGrowsWithItsLength) {
+  const std::clock_t begin = std::clock();
+  const StepProgram program = make_program(S::interleaved, {8, 8, 4096});
+  EXPECT_EQ(program.stages[1].size(), size_t{6 * 8 * 4096});
+  EXPECT_LT(double(std::clock() - begin) / CLOCKS_PER_SEC, kSanitized ? 60 : 6);
+}
+
 TEST(StepProgram, BubblesAreThoseOfTheFormula) {
   for (const S schedule : {S::one_f_one_b, S::gpipe})
     for (const int p : {2, 3, 4, 8})
