@@ -7,6 +7,7 @@
 #include <map>
 
 #include "comm/threads.h"
+#include "cpu/make_cpu.h"
 #include "perf/described_gpu.h"
 #include "train/setup.h"
 
@@ -109,6 +110,21 @@ TEST(MakeEngine, NoRankTakesAPlanThatDoesNotFitAnother) {
   plan(limit((less + more) / 2 + (size_t{256} << 20)));
   EXPECT_NE(refused[bytes[0] < bytes[1]].find("memory: the run needs "), std::string::npos) << refused[0];
   EXPECT_NE(refused[bytes[0] > bytes[1]].find("memory: another rank needs more "), std::string::npos) << refused[1];
+}
+
+// One micro-batch of all sequences fits, but leaves each stage waiting for the other.
+TEST(MakeEngine, StagesTakeSmallerMicroBatchesThatWaitLess) {
+  std::array<int64_t, 2> micro_batches{};
+  run_ranks(2, [&](std::unique_ptr<Communicator> world) {
+    const auto rank = size_t(world->rank());
+    const CpuBackend cpu = make_cpu({.threads = 1});
+    ProcessMesh mesh(std::move(world), {.stages = 2});
+    const auto engine = make_engine(config({"pipeline_parallel_size=2", "global_batch_size=8"}),
+                                    {*cpu.device, *cpu.ops, mesh, nullptr, &mesh.world()}, true);
+    micro_batches[rank] = engine->micro_batches();
+  });
+  EXPECT_GT(micro_batches[0], 2);
+  EXPECT_EQ(micro_batches[0], micro_batches[1]);
 }
 
 TEST(MakeEngine, GivenSizesGetTheLeastRecomputationThatFits) {
