@@ -1,7 +1,7 @@
 // Products of rows with their expert's matrix, and the gradients of these matrices.
 //   forward: d = a W_e^T;  input gradient: d = a W_e;  weight gradient: d_e += a_e^T b_e
-// Layout: a block computes a tile of 32 x 32 of d from tiles of both factors in shared memory, in f32. Of rows there are
-// as many tiles as all experts together may have, R / 32 + E; a block finds its expert and rows from the offsets in
+// Layout: a block computes a tile of 32 x 32 of d from tiles of both factors in shared memory, in f32. Of rows there
+// are as many tiles as all experts together may have, R / 32 + E; a block finds its expert and rows from the offsets in
 // device memory, and the last blocks find none. Sums run over the terms in order. A plain kernel for any size and type,
 // without tensor cores: not tuned and not timed on a GPU yet.
 #include "cuda/host_tools.h"

@@ -1,7 +1,7 @@
 // Mixtures of experts: the router, the order of rows, sums of a token's rows, and SwiGLU with a weight for each row.
-// Layout: a warp per token in the router, whose lanes take experts 32 apart; packs of 16 bytes in sums and SwiGLU, whose
-// gradient has a warp per row, since it sums over the row. Deterministic: sums have an order by shapes alone, and rows
-// are sorted by a stable sort. Plain kernels, not tuned and not timed on a GPU yet.
+// Layout: a warp per token in the router, whose lanes take experts 32 apart; packs of 16 bytes in sums and SwiGLU,
+// whose gradient has a warp per row, since it sums over the row. Deterministic: sums have an order by shapes alone, and
+// rows are sorted by a stable sort. Plain kernels, not tuned and not timed on a GPU yet.
 #include "cuda/moe.h"
 
 #include <limits>
@@ -318,23 +318,23 @@ void run(const RouteBwd& op, void* scratch, cudaStream_t stream) {
                               stream};
   CUDA_CHECK(launch(count_rows, counting, counts, data<int>(op.experts), sequence * chosen, experts));
   by_type(op.dlogits.dtype, [&]<class T>() {
-    const RouteGradient<T> a{
-        data<T>(op.dlogits),
-        sums,
-        counts,
-        data<float>(op.dweights),
-        data<float>(op.logits),
-        data<float>(op.scale),
-        data<int>(op.experts),
-        tokens,
-        experts,
-        chosen,
-        sequence,
-        op.inv_count,
-        op.balance,
-        op.z,
-        static_cast<float>(static_cast<double>(experts) / (static_cast<double>(chosen) * static_cast<double>(sequence))),
-        op.normalize};
+    const RouteGradient<T> a{data<T>(op.dlogits),
+                             sums,
+                             counts,
+                             data<float>(op.dweights),
+                             data<float>(op.logits),
+                             data<float>(op.scale),
+                             data<int>(op.experts),
+                             tokens,
+                             experts,
+                             chosen,
+                             sequence,
+                             op.inv_count,
+                             op.balance,
+                             op.z,
+                             static_cast<float>(static_cast<double>(experts) /
+                                                (static_cast<double>(chosen) * static_cast<double>(sequence))),
+                             op.normalize};
     CUDA_CHECK(launch(route_backward<T>, warps(tokens, stream), a));
   });
   if (!op.statistics) return;
