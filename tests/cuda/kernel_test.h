@@ -44,9 +44,14 @@ class KernelTest : public testing::Test {
   void SetUp() override {
     if (const std::string why = why_no_gpu(); !why.empty()) GTEST_SKIP() << why;
   }
-  // All cases of one op of a family; at least `least` of them.
-  static void agrees_with_the_reference(const char* op, void (*family)(Examiner&), int least = 1) {
-    Examiner examine(make_cuda_backend, {.threads = {1, 2}, .only = op});
+  // All cases of one op of a family, or one in so many on the emulated GPU; at least `least` of them.
+  static void agrees_with_the_reference(const char* op, void (*family)(Examiner&), int least = 1,
+                                        [[maybe_unused]] int every_emulated = 1) {
+    Examiner::Options options{.threads = {1, 2}, .only = op};
+#ifdef ATHANOR_EMULATED_GPU
+    options.every = every_emulated;
+#endif
+    Examiner examine(make_cuda_backend, options);
     family(examine);
     const auto& seen = examine.seen();
     EXPECT_TRUE(seen.contains(op) && seen.at(op) >= least) << "few cases of " << op;
