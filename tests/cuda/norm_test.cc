@@ -12,7 +12,7 @@ TEST_F(Norms, Apply) { agrees_with_the_reference(NormApply::kName, norm_cases, 1
 TEST_F(Norms, Backward) { agrees_with_the_reference(NormBwd::kName, norm_cases, 10); }
 
 TEST_F(Norms, AnyAlignment) {
-  for (const char* op : {NormFwd::kName, NormApply::kName, NormBwd::kName}) needs_no_alignment(op, norm_cases, 12);
+  for (const char* op : {NormFwd::kName, NormApply::kName, NormBwd::kName}) needs_no_alignment(op, norm_cases, 36);
 }
 
 // Rows that no block of the GPU has the shared memory for.

@@ -110,6 +110,7 @@ const std::set<std::string> kAllowed = {"attention_bwd.cos_sin dimension 0",
                                         "reduce_sum.x rank",
                                         "rope.cos_sin dimension 0",
                                         "rope.x stride",
+                                        "route_fwd.logits dimension 1",
                                         "row_max.x dimension 1",
                                         "scale_by_trust_ratio.grad dimension 0",
                                         "scale_by_trust_ratio.grad rank",
@@ -122,10 +123,14 @@ const std::set<std::string> kAllowed = {"attention_bwd.cos_sin dimension 0",
                                         "scatter_rows.x stride",
                                         "scatter_rows.y dimension 0",
                                         "scatter_rows.y stride",
+                                        "sort_by_expert.offsets dimension 0",
                                         "squared_norm.x dimension 0",
                                         "squared_norm.x rank",
                                         "step_control.scores dimension 0",
-                                        "step_control.scores dimension 1"};
+                                        "step_control.scores dimension 1",
+                                        "sum_rows.rows dimension 1",
+                                        "sum_rows.x dimension 0",
+                                        "weighted_swiglu_fwd.weights rank"};
 
 std::string joined(const std::set<std::string>& lines) {
   std::string text;

@@ -185,24 +185,28 @@ GroupedGemm product(const Sizes& s, const Layer& l, Grouped kind, DType dt, DTyp
 
 void products(Examiner& examine) {
   constexpr const char* kNames[] = {"forward", "input gradient", "weight gradient"};
-  for (const Layer& l : {Layer{1, 1}, Layer{17, 40}, Layer{70, 130}})
-    for (const Sizes& s : {kSizes[1], kSizes[3], kSizes[4]})
-      for (const bool skewed : {false, true})
-        for (const Grouped kind : {Grouped::forward, Grouped::input_gradient, Grouped::weight_gradient})
-          for (const DType dt : {DType::f32, DType::bf16}) {
-            const std::string name = cat(kNames[int(kind)], " ", name_of(s), " ", l.outputs, "x", l.inputs, " ", dt,
-                                         skewed ? " skewed" : "");
-            const Values values{{"offsets", offsets_of(s, skewed)}};
-            const bool sums = kind == Grouped::weight_gradient;
-            examine(OpCase<GroupedGemm>{name, product(s, l, kind, dt, sums ? DType::f32 : dt), values});
-            if (sums && dt == DType::bf16)
-              examine(OpCase<GroupedGemm>{cat(name, " in bf16"), product(s, l, kind, dt, dt), values});
-            if (dt == DType::f32 && !sums) {
-              GroupedGemm rounded = product(s, l, kind, dt, dt);
-              rounded.tf32 = true;
-              examine(OpCase<GroupedGemm>{cat(name, " tf32"), rounded, values});
-            }
-          }
+  struct Group {
+    Layer l;
+    Sizes s;
+    bool skewed;
+  };
+  for (const auto& [l, s, skewed] : {Group{{1, 1}, kSizes[1], false}, Group{{17, 40}, kSizes[3], false},
+                                     Group{{17, 40}, kSizes[3], true}, Group{{70, 130}, kSizes[4], true}})
+    for (const Grouped kind : {Grouped::forward, Grouped::input_gradient, Grouped::weight_gradient})
+      for (const DType dt : {DType::f32, DType::bf16}) {
+        const std::string name =
+            cat(kNames[int(kind)], " ", name_of(s), " ", l.outputs, "x", l.inputs, " ", dt, skewed ? " skewed" : "");
+        const Values values{{"offsets", offsets_of(s, skewed)}};
+        const bool sums = kind == Grouped::weight_gradient;
+        examine(OpCase<GroupedGemm>{name, product(s, l, kind, dt, sums ? DType::f32 : dt), values});
+        if (sums && dt == DType::bf16)
+          examine(OpCase<GroupedGemm>{cat(name, " in bf16"), product(s, l, kind, dt, dt), values});
+        if (dt == DType::f32 && !sums) {
+          GroupedGemm rounded = product(s, l, kind, dt, dt);
+          rounded.tf32 = true;
+          examine(OpCase<GroupedGemm>{cat(name, " tf32"), rounded, values});
+        }
+      }
   // Terms of sums and columns beyond the blocks of any cache.
   for (const Grouped kind : {Grouped::forward, Grouped::input_gradient, Grouped::weight_gradient}) {
     constexpr Sizes kWide{150, 3, 2};
