@@ -88,7 +88,8 @@ Json write_layout(const Config& in) {
   return list;
 }
 
-Json layout_schema() {
+// A list of whole numbers above 0, or null.
+Json counts_schema() {
   Json schema = Json::object(), types = Json::array(), number = Json::object();
   types.items = {Json::of("array"), Json::of("null")};
   schema.set("type", std::move(types));
@@ -99,12 +100,7 @@ Json layout_schema() {
 }
 
 Json ramp_schema() {
-  Json schema = Json::object(), types = Json::array(), number = Json::object();
-  types.items = {Json::of("array"), Json::of("null")};
-  schema.set("type", std::move(types));
-  number.set("type", Json::of("integer"));
-  number.set("minimum", Json::of(int64_t{1}));
-  schema.set("items", std::move(number));
+  Json schema = counts_schema();
   schema.set("minItems", Json::of(int64_t{3}));
   schema.set("maxItems", Json::of(int64_t{3}));
   return schema;
@@ -361,7 +357,7 @@ Fields ranks_group() {
              "pipeline_schedule interleaved: parts of the model on each stage; 0 = 2 with interleaved, else 1")
           .alias({"virtual_pipeline_model_parallel_size"}),
       custom(
-          "pipeline_layout", Custom<Config>{read_layout, write_layout, layout_schema, "null, or list of integers"},
+          "pipeline_layout", Custom<Config>{read_layout, write_layout, counts_schema, "null, or list of integers"},
           free,
           "pipeline_parallel_size: blocks of each part of the model, from the first one on; part p is on stage p mod "
           "pipeline_parallel_size; null = balanced, with the head counted as its products cost"),
