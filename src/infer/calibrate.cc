@@ -1,7 +1,8 @@
 #include "infer/calibrate.h"
 
 #include <algorithm>
-#include <cstring>
+#include <functional>
+#include <utility>
 
 #include "base/error.h"
 #include "data/held_out.h"
@@ -38,86 +39,52 @@ class Weights {
   std::map<const std::byte*, Place> found_;
 };
 
-class SquaringOps final : public Decorated<SquaringOps> {
+// Shows each product with a weight, and the weight's parameter, to a function.
+class WatchedProducts final : public Decorated<WatchedProducts> {
  public:
-  SquaringOps(Ops& inner, const ParamStore& params) : inner_(inner), weights_(params) {}
+  using Watch = std::function<void(const Gemm&, const ParamSpec&)>;
+  WatchedProducts(Ops& inner, const ParamStore& params, Watch watch)
+      : inner_(inner), weights_(params), watch_(std::move(watch)) {}
   template <class Op>
   void on(const Op& op, void* scratch) {
     inner_.run(op, scratch);
-    if constexpr (std::is_same_v<Op, Gemm>) add(op);
+    if constexpr (std::is_same_v<Op, Gemm>) {
+      const ParamSpec* spec = weights_.at(op.b.data);
+      if (!spec) return;
+      CHECK(op.a.dtype == DType::f32 && !op.ta, "calibration reads products of f32");
+      watch_(op, *spec);
+    }
   }
   Ops& inner() { return inner_; }
   const Ops& inner() const { return inner_; }
-  Importance take() {
-    Importance named;
-    for (const auto& [spec, squares] : sums_)
-      for (const HfSlice& slice : spec->slices) named[slice.name] = squares;
-    return named;
-  }
 
  private:
-  void add(const Gemm& op) {
-    const ParamSpec* spec = weights_.at(op.b.data);
-    if (!spec) return;
-    CHECK(op.a.dtype == DType::f32 && !op.ta, "calibration reads products of f32");
-    InputSquares& squares = sums_[spec];
-    const int64_t rows = op.a.rows(), columns = op.a.cols();
-    squares.sums.resize(size_t(columns));
-    for (int64_t r = 0; r < rows; ++r) {
-      const auto* x = reinterpret_cast<const float*>(static_cast<const std::byte*>(op.a.data)) + r * op.a.stride();
-      for (int64_t c = 0; c < columns; ++c) squares.sums[size_t(c)] += double(x[c]) * double(x[c]);
-    }
-    squares.tokens += rows;
-  }
-
   Ops& inner_;
   Weights weights_;
-  std::map<const ParamSpec*, InputSquares> sums_;
+  Watch watch_;
 };
 
-class HessianOps final : public Decorated<HessianOps> {
- public:
-  HessianOps(Ops& inner, const ParamStore& params, const std::set<std::string>& weights)
-      : inner_(inner), weights_(params), wanted_(weights) {}
-  template <class Op>
-  void on(const Op& op, void* scratch) {
-    inner_.run(op, scratch);
-    if constexpr (std::is_same_v<Op, Gemm>) add(op);
+// squares += the squares of each column of x.
+void add_squares(InputSquares& squares, const Tensor& x) {
+  squares.sums.resize(size_t(x.cols()));
+  for (int64_t r = 0; r < x.rows(); ++r) {
+    const float* row = x.as<float>() + r * x.stride();
+    for (size_t c = 0; c < squares.sums.size(); ++c) squares.sums[c] += double(row[c]) * double(row[c]);
   }
-  Ops& inner() { return inner_; }
-  const Ops& inner() const { return inner_; }
-  Hessians take() {
-    Hessians named;
-    for (auto& [spec, sum] : sums_) {
-      const auto shared = std::make_shared<const std::vector<float>>(std::move(sum));
-      for (const HfSlice& slice : spec->slices)
-        if (wanted_.contains(slice.name)) named[slice.name] = shared;
-    }
-    return named;
-  }
+  squares.tokens += x.rows();
+}
 
- private:
-  void add(const Gemm& op) {
-    const ParamSpec* spec = weights_.at(op.b.data);
-    if (!spec || std::ranges::none_of(spec->slices, [&](const auto& s) { return wanted_.contains(s.name); })) return;
-    CHECK(op.a.dtype == DType::f32 && !op.ta, "calibration reads products of f32");
-    const int64_t size = op.a.cols();
-    std::vector<float>& sum = sums_[spec];
-    sum.resize(size_t(size * size));
-    const Gemm product{
-        .d = {sum.data(), DType::f32, {size, size}}, .a = op.a, .b = op.a, .ta = true, .accumulate = true};
-    std::vector<std::byte> scratch(inner_.scratch(product) + 64);
-    void* aligned = scratch.data();
-    size_t space = scratch.size();
-    std::align(64, inner_.scratch(product), aligned, space);
-    inner_.run(product, aligned);
-  }
-
-  Ops& inner_;
-  Weights weights_;
-  const std::set<std::string>& wanted_;
-  std::map<const ParamSpec*, std::vector<float>> sums_;
-};
+// sum += x^T x.
+void add_outer_products(std::vector<float>& sum, const Tensor& x, Ops& ops) {
+  const int64_t size = x.cols();
+  sum.resize(size_t(size * size));
+  const Gemm product{.d = {sum.data(), DType::f32, {size, size}}, .a = x, .b = x, .ta = true, .accumulate = true};
+  std::vector<std::byte> scratch(ops.scratch(product) + 64);
+  void* aligned = scratch.data();
+  size_t space = scratch.size();
+  std::align(64, ops.scratch(product), aligned, space);
+  ops.run(product, aligned);
+}
 
 // Evaluates whole micro-batches of the chosen windows, so that every row counts.
 void run_windows(Engine& engine, Ops& observed, Ops& ops, const Dataset& data, int64_t samples) {
@@ -138,16 +105,31 @@ void run_windows(Engine& engine, Ops& observed, Ops& ops, const Dataset& data, i
 }  // namespace
 
 Importance measure_importance(Engine& engine, Ops& ops, const Dataset& data, int64_t samples) {
-  SquaringOps squaring(ops, engine.model().params());
-  run_windows(engine, squaring, ops, data, samples);
-  return squaring.take();
+  std::map<const ParamSpec*, InputSquares> sums;
+  WatchedProducts watched(ops, engine.model().params(),
+                          [&](const Gemm& op, const ParamSpec& spec) { add_squares(sums[&spec], op.a); });
+  run_windows(engine, watched, ops, data, samples);
+  Importance named;
+  for (const auto& [spec, squares] : sums)
+    for (const HfSlice& slice : spec->slices) named[slice.name] = squares;
+  return named;
 }
 
 Hessians measure_hessians(Engine& engine, Ops& ops, const Dataset& data, int64_t samples,
                           const std::set<std::string>& weights) {
-  HessianOps observed(ops, engine.model().params(), weights);
-  run_windows(engine, observed, ops, data, samples);
-  return observed.take();
+  const auto is_wanted = [&](const HfSlice& slice) { return weights.contains(slice.name); };
+  std::map<const ParamSpec*, std::vector<float>> sums;
+  WatchedProducts watched(ops, engine.model().params(), [&](const Gemm& op, const ParamSpec& spec) {
+    if (std::ranges::any_of(spec.slices, is_wanted)) add_outer_products(sums[&spec], op.a, ops);
+  });
+  run_windows(engine, watched, ops, data, samples);
+  Hessians named;
+  for (auto& [spec, sum] : sums) {
+    const auto shared = std::make_shared<const std::vector<float>>(std::move(sum));
+    for (const HfSlice& slice : spec->slices)
+      if (is_wanted(slice)) named[slice.name] = shared;
+  }
+  return named;
 }
 
 }  // namespace athanor
