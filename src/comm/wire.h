@@ -35,8 +35,8 @@ class Wire {
   // Runs all transfers, both directions concurrently; those between two ranks in order. Throws Error(peer_lost) if a
   // rank is lost meanwhile.
   virtual void run(std::vector<Transfer>& sends, std::vector<Transfer>& receives) = 0;
-  // A send that run() does not wait for: it gets on with it beside its own transfers. Later sends to the same peer come
-  // after it. finish() returns when at most `under_way` of those to a peer have not ended.
+  // Starts an asynchronous send: run() makes progress on it, but does not wait for it. Later sends to the same peer are
+  // ordered after it. finish() returns when at most `under_way` asynchronous sends to the peer have not ended.
   virtual void start(Transfer send) = 0;
   virtual void finish(int peer, int64_t under_way) = 0;
 };

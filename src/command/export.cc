@@ -105,7 +105,7 @@ int64_t write(const ModelFolder& model, const ExportArgs& args, const std::strin
   return write_hf_folder(model, to, options);
 }
 
-// Under a hidden name beside the final one; what is beyond the limits never gets that.
+// Writes the model under a hidden name, checks it, and renames it to args.to only if it is within the limits.
 int64_t write_checked(const ModelFolder& model, const ExportArgs& args) {
   const std::string hidden = cat(parent_dir(args.to), "/.", base_name(args.to), ".", getpid(), ".checked");
   int64_t bytes = 0;

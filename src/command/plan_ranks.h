@@ -52,7 +52,7 @@ struct Prediction {
 
 // Mesh of the first rank of a pipeline stage, of absent ranks: for plans, which record collectives and run none.
 ProcessMesh absent_mesh(const MeshSizes& sizes, int stage = 0);
-// Of the fewest ranks that a configuration can run on.
+// The mesh of the fewest ranks that a configuration can run on.
 MeshSizes first_mesh_sizes(const Config&);
 
 // Throws Error where the ranks cannot be divided so, or a rank does not fit in memory.

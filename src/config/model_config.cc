@@ -256,7 +256,7 @@ void complete(ModelConfig& m) {
   if (!has_experts(m.model_type)) return;
   if (m.moe_intermediate_size == 0 && m.model_type != ModelType::qwen3_moe)
     m.moe_intermediate_size = m.intermediate_size;
-  // Of layers without experts, which this program's qwen3_moe has none of.
+  // intermediate_size is that of layers without experts; the supported qwen3_moe models have no such layers.
   if (m.intermediate_size == 0) m.intermediate_size = m.moe_intermediate_size;
 }
 

@@ -48,8 +48,8 @@ struct ModelConfig {
   bool tie_word_embeddings = false;    // the output head is the token embedding
   double final_logit_softcapping = 0;  // logits become this * tanh(logits / this) [Gemma 2, 2024]; 0 = off
   double initializer_range = 0.02;     // standard deviation of initial weights
-  int64_t num_experts = 0;             // E: feed-forward layers beside each other; 0: one, without a router
-  int64_t num_experts_per_tok = 0;     // k: experts that each token passes
+  int64_t num_experts = 0;             // E: expert MLPs in a block; 0: a dense MLP without a router
+  int64_t num_experts_per_tok = 0;     // k: experts that a token is routed to
   int64_t moe_intermediate_size = 0;   // F of an expert; 0 until complete(): intermediate_size
   bool norm_topk_prob = false;         // the weights of a token's experts are divided by their sum
   double router_aux_loss_coef = 0;     // factor of the balance loss (ops/moe.h)

@@ -304,7 +304,7 @@ const char* needs_more_than_parts(RuleName o) {
   return nullptr;
 }
 
-// The program divides no experts among ranks yet, and has products of all experts in floats alone.
+// Expert parallelism and FP8 GEMMs of experts do not exist yet.
 void validate_experts(const Config& c) {
   const ModelConfig& m = c.model;
   if (m.num_experts == 0) return;

@@ -1,4 +1,4 @@
-// Names and layouts of weights in GGUF files, beside those of Hugging Face's files.
+// Maps weight names and layouts of Hugging Face's files to those of GGUF files.
 #pragma once
 #include <cstdint>
 #include <optional>

@@ -34,7 +34,7 @@ std::string quantization_config_json(const GptqOptions&);
 // Error(usage) where the sizes do not fit.
 std::vector<TensorData> gptq_matrix(const ModelFolder&, const std::string& weight, const GptqExport&);
 
-// The same tensors as a file holds them, and back: values [out, in].
+// The tensors of one linear layer as the file stores them, packed; the weight is [out, in].
 struct GptqStored {
   std::vector<int32_t> qweight, qzeros, g_idx;
   std::vector<float> scales;

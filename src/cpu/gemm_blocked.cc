@@ -331,8 +331,8 @@ void gemm_blocked(const Gemm& op, const Kernels& kern, ThreadPool& pool, void* s
   run_blocks(op, kern, gemm_blocking(op, kern), pool, scratch);
 }
 
-// Upper bounds of what Layout has of any product of the group: tiles are no larger than the largest, and as much of b
-// is packed at a time as all terms, or a step's.
+// An upper bound of Layout's scratch memory for any GEMM of the group: its tiles are no larger than those of `largest`,
+// and the packed part of b covers all of K or one step of it.
 size_t gemm_grouped_scratch(const Gemm& largest, const Kernels& kern, int threads) {
   const GemmBlocking g = gemm_blocking(largest, kern, 1);
   const int64_t columns = g.b_panels * kern.nr, tile_m = kTileRowPanels * kern.mr, unit = kUnits + 8;

@@ -1,5 +1,5 @@
-// Mixture of experts: the router, the order of rows, and the activation of rows with a weight each. The router works on
-// few numbers beside the experts' products, so only its exponentials are vectorised.
+// Mixture of experts: the router, the order of rows, and the activation of rows with a weight each. The router costs
+// little compared with the GEMMs of the experts, so only its exponentials are vectorised.
 #include <cmath>
 #include <vector>
 
