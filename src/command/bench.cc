@@ -164,7 +164,7 @@ double tokens_of_step(const Bench& b) { return double(b.config.global_batch_size
 
 // Per second and rank.
 double flops_of_rank(const Bench& b, const StepTimes& times) {
-  return flops_per_token(b.engine->model(), b.config.seq_length).causal * tokens_of_step(b) / times.median() /
+  return flops_per_token(*b.engine, b.config.seq_length).causal * tokens_of_step(b) / times.median() /
          double(b.engine->devices());
 }
 

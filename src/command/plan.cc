@@ -143,7 +143,7 @@ Exit plan(const PlanArgs& args) {
   const Backend backend = place.backend();
   const auto engine = make_engine(config, backend, true);
   const ParamStore& params = engine->model().params();
-  const FlopCount flops = flops_per_token(engine->model(), config.seq_length);
+  const FlopCount flops = flops_per_token(*engine, config.seq_length);
   const double tokens = double(config.global_batch_size * config.seq_length);
   std::printf("%s\n", place.title().c_str());
   std::printf("parameters        %s (%lld)\n", format_count(double(params.parameter_count())).c_str(),
@@ -154,6 +154,10 @@ Exit plan(const PlanArgs& args) {
                 static_cast<long long>(active_parameter_count(config.model)),
                 static_cast<long long>(config.model.num_experts_per_tok),
                 static_cast<long long>(config.model.num_experts));
+  if (Model* teacher = engine->teacher())
+    std::printf("teacher           %s parameters on each rank, in %s\n",
+                format_count(double(teacher->params().parameter_count())).c_str(),
+                name_of(engine->options().recipe.compute));
   std::printf("FLOP per token    %s causal, %s full count\n", format_count(flops.causal).c_str(),
               format_count(flops.full).c_str());
   std::printf("FLOP per step     %s over %s tokens\n", format_count(flops.causal * tokens).c_str(),

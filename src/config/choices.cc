@@ -21,6 +21,9 @@ constexpr std::string_view kGroupOptimizers[] = {"inherit",  "adamw",   "adam", 
                                                  "adafactor"};
 constexpr std::string_view kGroupRoles[] = {"any", "matrix", "embedding", "vector"};
 constexpr std::string_view kMuonScales[] = {"original", "match_rms", "spectral"};
+constexpr std::string_view kDistillLosses[] = {"kl", "reverse_kl"};
+constexpr std::string_view kPrunePatterns[] = {"unstructured", "2:4"};
+constexpr std::string_view kPruneScopes[] = {"layer", "global"};
 constexpr std::string_view kMuonCoefficients[] = {"quintic", "polar_express"};
 constexpr std::string_view kDecayStyles[] = {"constant",     "linear", "cosine",     "WSD",
                                              "inverse_sqrt", "1cycle", "exponential"};
@@ -56,6 +59,9 @@ ChoiceNames choice_names(RuleName) { return kOptimizers; }
 ChoiceNames choice_names(std::optional<RuleName>) { return kGroupOptimizers; }
 ChoiceNames choice_names(std::optional<Role>) { return kGroupRoles; }
 ChoiceNames choice_names(MuonScale) { return kMuonScales; }
+ChoiceNames choice_names(DistillLoss) { return kDistillLosses; }
+ChoiceNames choice_names(PrunePattern) { return kPrunePatterns; }
+ChoiceNames choice_names(PruneScope) { return kPruneScopes; }
 ChoiceNames choice_names(MuonCoefficients) { return kMuonCoefficients; }
 ChoiceNames choice_names(DecayStyle) { return kDecayStyles; }
 ChoiceNames choice_names(WsdDecay) { return kWsdDecays; }

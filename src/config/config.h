@@ -56,6 +56,16 @@ struct Config {
   std::string load = "auto";  // "auto" = newest valid checkpoint in save, "none", or a folder
   int64_t load_step = -1;     // -1 = newest
   std::string init_from;      // folder of a model whose weights a new run starts with; "" = random ones
+  std::string teacher;        // folder of a model whose distribution the run's learns from; "" = none
+  DistillLoss distill_loss = DistillLoss::kl;
+  double distill_temperature = 1.0;
+  double distill_ce_weight = 1.0;  // of the cross-entropy beside the teacher's loss
+  double prune_sparsity = 0.0;     // share of each pruned matrix that is zero in the end; 0 = off
+  PrunePattern prune_pattern = PrunePattern::unstructured;
+  PruneScope prune_scope = PruneScope::layer;
+  int64_t prune_start = 0, prune_interval = 100;  // steps
+  int64_t prune_end = -1;                         // -1 until validate(): prune_start
+  std::vector<std::string> prune_exclude = {};    // patterns of names in files
   int64_t seed = 1234;
   DeviceChoice device = DeviceChoice::automatic;
   int64_t threads = 0;  // 0 = all cores this process may use
@@ -215,6 +225,11 @@ ModelConfig load_model_config(const std::string& path, std::vector<std::string>*
 // Refuses combinations that cannot work and fills what follows from other keys (min_lr, lr_decay_iters, ...).
 void validate(Config&);
 void validate_pipeline(Config&);  // what validate() asks of its keys
+void validate_pruning(Config&);   // likewise
+
+// Whether weights are pruned after this many steps, and the share of them that is zero after the last time.
+bool prunes_after(const Config&, int64_t steps);
+double sparsity_after(const Config&, int64_t steps);
 
 // A line for each key that was changed from its default and has no effect with the other keys, of a validated config.
 std::vector<std::string> keys_without_effect(const Config&);

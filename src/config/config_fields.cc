@@ -106,28 +106,36 @@ Json ramp_schema() {
   return schema;
 }
 
-void read_excluded(Config& out, const Json& value, const std::string& path, Notices) {
+template <std::vector<std::string> Config::*Member>
+void read_patterns(Config& out, const Json& value, const std::string& path, Notices) {
   const std::string expected = "a list of patterns of names, such as [\"*.mlp.down_proj.weight\"]";
   if (!value.is(Json::Kind::array)) bad_value(value, path, expected);
-  out.fp8_exclude.clear();
+  (out.*Member).clear();
   for (size_t i = 0; i < value.items.size(); ++i) {
     if (!value.items[i].is(Json::Kind::string)) bad_value(value.items[i], cat(path, "[", i, "]"), "a pattern of names");
-    out.fp8_exclude.push_back(value.items[i].text);
+    (out.*Member).push_back(value.items[i].text);
   }
 }
 
-Json write_excluded(const Config& in) {
+template <std::vector<std::string> Config::*Member>
+Json write_patterns(const Config& in) {
   Json list = Json::array();
-  for (const std::string& pattern : in.fp8_exclude) list.items.push_back(Json::of(pattern));
+  for (const std::string& pattern : in.*Member) list.items.push_back(Json::of(pattern));
   return list;
 }
 
-Json excluded_schema() {
+Json patterns_schema() {
   Json schema = Json::object(), pattern = Json::object();
   schema.set("type", Json::of("array"));
   pattern.set("type", Json::of("string"));
   schema.set("items", std::move(pattern));
   return schema;
+}
+
+template <std::vector<std::string> Config::*Member>
+Field<Config> patterns(std::string_view key, OnResume rule, std::string_view help) {
+  return custom(key, Custom<Config>{read_patterns<Member>, write_patterns<Member>, patterns_schema, "list of patterns"},
+                rule, help);
 }
 
 void read_model_member(Config& out, const Json& value, const std::string& path, Notices notices) {
@@ -204,6 +212,46 @@ Fields run_group() {
   };
 }
 
+Fields distillation_group() {
+  return {
+      option(
+          "teacher", &Config::teacher, notice,
+          "folder of a frozen model with the same vocabulary (config.json and safetensors, or a checkpoint or run of "
+          "this program) whose distribution over the next token is learned too; empty = none")
+          .path(),
+      choice<&Config::distill_loss>(
+          "distill_loss", notice,
+          "teacher: kl = KL(teacher, student), reverse_kl = KL(student, teacher), times the square of the temperature"),
+      number("distill_temperature", &Config::distill_temperature, above(0), notice, "",
+             "teacher: both models' logits are divided by this before they are compared"),
+      number("distill_ce_weight", &Config::distill_ce_weight, at_least(0), notice, "",
+             "teacher: factor of the cross-entropy with the text beside distill_loss; 0 = the teacher alone"),
+  };
+}
+
+Fields pruning_group() {
+  return {
+      number("prune_sparsity", &Config::prune_sparsity, below(0, 1), refused, "",
+             "share of each pruned matrix that is set to zero in the end, and stays zero; 0 = off"),
+      choice<&Config::prune_pattern>(
+          "prune_pattern", notice,
+          "unstructured = the smallest weights; 2:4 = the two smallest of every four inputs of an output, with "
+          "prune_sparsity 0.5"),
+      choice<&Config::prune_scope>("prune_scope", notice,
+                                   "smallest among the weights of a layer's matrix, or of all pruned matrices"),
+      number("prune_start", &Config::prune_start, at_least(0), notice, "steps", "pruning begins after this step"),
+      number("prune_end", &Config::prune_end, at_least(0), notice, "steps",
+             "after this step prune_sparsity is reached; before, zeros grow with the cube of the steps that are left "
+             "[Zhu & Gupta 2017]")
+          .unset_is("prune_start"),
+      number("prune_interval", &Config::prune_interval, at_least(1), notice, "steps",
+             "from prune_start to prune_end weights are pruned anew after so many"),
+      patterns<&Config::prune_exclude>(
+          "prune_exclude", refused,
+          "names in files of matrices that are not pruned, with * and ?; embeddings, head, norms and biases never are"),
+  };
+}
+
 Fields train_group() {
   return {
       number("train_iters", &Config::train_iters, at_least(0), free, "steps",
@@ -271,9 +319,10 @@ Fields precision_group() {
           "fp8_delayed: the largest magnitude becomes the largest code divided by 2 to this power, which leaves room "
           "for tensors that grow")
           .alias({"margin"}),
-      custom("fp8_exclude", Custom<Config>{read_excluded, write_excluded, excluded_schema, "list of patterns"}, refused,
-             "8 bits: linear layers that stay in bf16: patterns (* and ?) of names in files, such as "
-             "*.mlp.down_proj.weight"),
+      patterns<&Config::fp8_exclude>(
+          "fp8_exclude", refused,
+          "8 bits: linear layers that stay in bf16: patterns (* and ?) of names in files, such as "
+          "*.mlp.down_proj.weight"),
       number("fp8_min_size", &Config::fp8_min_size, at_least(0), refused, "",
              "8 bits: linear layers with fewer inputs or outputs stay in bf16")
           .developer(),
@@ -503,6 +552,8 @@ std::vector<Field<Config>> config_fields() {
   append(all, "Run", run_group());
   append(all, "Training", train_group());
   append(all, "Optimizer", optimizer_fields());
+  append(all, "Distillation", distillation_group());
+  append(all, "Pruning", pruning_group());
   append(all, "Precision", precision_group());
   append(all, "Memory", memory_group());
   append(all, "Ranks", ranks_group());

@@ -56,6 +56,19 @@ std::vector<std::string> keys_without_effect(const Config& c) {
   unused.key("fp8_amax_history_len", &Config::fp8_amax_history_len, c.fp8_amax_compute_algo == AmaxComputeAlgo::max,
              "fp8_amax_compute_algo max");
 
+  const bool distills = !c.teacher.empty();
+  unused.key("distill_loss", &Config::distill_loss, distills, "runs with a teacher");
+  unused.key("distill_temperature", &Config::distill_temperature, distills, "runs with a teacher");
+  unused.key("distill_ce_weight", &Config::distill_ce_weight, distills, "runs with a teacher");
+
+  const bool prunes = c.prune_sparsity > 0;
+  unused.key("prune_pattern", &Config::prune_pattern, prunes, "prune_sparsity above 0");
+  unused.key("prune_scope", &Config::prune_scope, prunes, "prune_sparsity above 0");
+  unused.key("prune_start", &Config::prune_start, prunes, "prune_sparsity above 0");
+  unused.key("prune_exclude", &Config::prune_exclude, prunes, "prune_sparsity above 0");
+  unused.key("prune_interval", &Config::prune_interval, prunes && c.prune_end > c.prune_start,
+             "prune_end after prune_start");
+
   unused.key("context_parallel_method", &Config::context_parallel_method, c.context_parallel_size > 1,
              "context_parallel_size above 1");
 

@@ -126,6 +126,19 @@ void CpuOps::run(const Cast& op, void*) {
   });
 }
 
+void CpuOps::run(const MaskedFill& op, void*) {
+  const auto fill = [&]<class T>(T* x) {
+    const uint8_t* mask = flat<uint8_t>(op.mask);
+    pool_.parallel_ranges(op.x.numel(), kChunkElements, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) x[i] = mask[i] != 0 ? T{0} : x[i];
+    });
+  };
+  if (size_of(op.x.dtype) == 4)
+    fill(static_cast<uint32_t*>(op.x.data));
+  else
+    fill(static_cast<uint16_t*>(op.x.data));
+}
+
 void CpuOps::run(const Add& op, void*) {
   by_float(op.y.dtype, [&]<class T>() {
     by_float(op.b.dtype, [&]<class U>() {

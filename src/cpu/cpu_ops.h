@@ -50,11 +50,13 @@ class CpuOps final : public Ops {
   size_t scratch(const EmbeddingBwd&) const override;
   // loss.cc
   void run(const CrossEntropy&, void* scratch) override;
+  void run(const DistilledCrossEntropy&, void* scratch) override;
   void run(const RowMax&, void* scratch) override;
   void run(const LogitSums&, void* scratch) override;
   // basic.cc, random_normal.cc
   void run(const Fill&, void* scratch) override;
   void run(const Cast&, void* scratch) override;
+  void run(const MaskedFill&, void* scratch) override;
   void run(const Add&, void* scratch) override;
   void run(const ReduceSum&, void* scratch) override;
   void run(const SquaredNorm&, void* scratch) override;

@@ -209,11 +209,11 @@ template <class Op, class... Listed>
 constexpr bool kIsOneOf = (std::is_same_v<Op, Listed> || ...);
 template <class Op>
 requires kIsOneOf<Op, NormFwd, NormApply, QkNormFwd, AttentionFwd, MergeAttention, Rope, GeluFwd, GeluBwd, SwigluFwd,
-                  SwigluBwd, EmbeddingFwd, GatherRows, ScatterRows, CrossEntropy, RowMax, LogitSums, Fill, Cast, Add,
-                  RandomNormal, StepControl, AdamW, AdamW8bit, ScheduleFreeAdamW, Sgd, Lion, Ema, AdamDirection,
-                  ScaleByTrustRatio, OutputSquares, ScaleOutputs, FactoredMoments, ClipFactors, Momentum, Combine,
-                  SplitMaster, JoinMaster, QkClip, LargestOfPart, DelayedScales, RouteFwd, SumRows, WeightedSwigluFwd,
-                  WeightedSwigluBwd, GroupedGemm>
+                  SwigluBwd, EmbeddingFwd, GatherRows, ScatterRows, CrossEntropy, DistilledCrossEntropy, RowMax,
+                  LogitSums, Fill, MaskedFill, Cast, Add, RandomNormal, StepControl, AdamW, AdamW8bit,
+                  ScheduleFreeAdamW, Sgd, Lion, Ema, AdamDirection, ScaleByTrustRatio, OutputSquares, ScaleOutputs,
+                  FactoredMoments, ClipFactors, Momentum, Combine, SplitMaster, JoinMaster, QkClip, LargestOfPart,
+                  DelayedScales, RouteFwd, SumRows, WeightedSwigluFwd, WeightedSwigluBwd, GroupedGemm>
 constexpr size_t scratch(const Op&) { return 0; }
 
 inline size_t scratch(const ColumnSum& op) {

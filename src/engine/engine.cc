@@ -54,6 +54,7 @@ void Engine::commit() {
   Device& device = backend_.device;
   memory_.commit(device);
   model_->init_constants(device);
+  if (teacher_) teacher_->init_constants(device);
   const MicroInputs& in = micro_inputs_.front();
   if (!device.unified())
     inputs_ = std::make_unique<HostRing>(
@@ -271,6 +272,7 @@ void Engine::run_optimizer(Ctx c, const PhaseRunner::Enter& enter) {
     c.all_reduce(all, norm);
   }
   if (options_.noise_scale) c.all_reduce(all, scalar(offsetof(StepState, micro_norm_sq), DType::f64));
+  if (teacher_) c.all_reduce(all, scalar(offsetof(StepState, distill_sum), DType::f64));
   if (params.tensor().ranks > 1) agree_in_tensor_group(c);
   if (stage_.stages() > 1) agree_among_stages(c);
   c.top_scores = top_scores_;
@@ -286,6 +288,7 @@ void Engine::run_optimizer(Ctx c, const PhaseRunner::Enter& enter) {
   std::ranges::copy(optimizer_->averages(), control.averages);
   c.run(control);
   optimizer_->step(c, params, state_);
+  if (pruned_) pruned_->apply(c);
   if (top_scores_) end_scores(c);
   if (backend_.mesh.data_parallel().size() > 1) enter(Phase::communication);
   params.gather_weights(c);
@@ -377,7 +380,7 @@ void Engine::discard_step() {
   if (leaf_sums_) ops_->run(Fill{.x = leaf_sums_}, nullptr);
   if (top_scores_) ops_->run(no_scores(), nullptr);
   StepState state = read_state();
-  state.loss_sum = state.targets = state.micro_norm_sq = 0;
+  state.loss_sum = state.targets = state.micro_norm_sq = state.distill_sum = 0;
   write_state(state);
   refresh_codes(CodesOf::step);
   marks_.clear();
@@ -410,6 +413,19 @@ double Engine::evaluate(std::span<const int32_t> tokens, std::span<const int32_t
   backend_.device.sync();
   last_end_ = nullptr;
   return sum;
+}
+
+void Engine::prune(double sparsity) {
+  CHECK(pruned_, "pruning that was not planned");
+  CHECK(uncollected() == 0 && micro_slot_ == 0, "pruning in the middle of a step");
+  CHECK(!reads_averages_, "masters may be averages; use_weights() comes first");
+  pruned_->choose(backend_.device, backend_.mesh, backend_.control, sparsity);
+  arena_.begin("pruning");
+  Ctx c = context(*ops_, nullptr);
+  pruned_->apply(c);
+  arena_.end();
+  refresh_values();
+  last_end_ = nullptr;
 }
 
 void Engine::use_averages() {

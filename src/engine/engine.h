@@ -16,6 +16,7 @@
 #include "engine/code_state.h"
 #include "engine/host_ring.h"
 #include "engine/phase_runner.h"
+#include "engine/pruned_weights.h"
 #include "engine/stage.h"
 #include "engine/wishes.h"
 #include "metrics/step_table.h"
@@ -32,6 +33,13 @@ constexpr size_t kLogitsBudget = size_t{256} << 20;
 
 // Of a product: tiles of 128 x 256 for all multiprocessors of an H200, twice. Less would leave some without work.
 constexpr int64_t kLeastPiece = int64_t{2} * 132 * 128 * 256;
+
+// A model whose distribution the engine's learns from.
+struct TeacherOptions {
+  ModelConfig model;
+  DistillLoss loss = DistillLoss::kl;
+  double temperature = 1, ce_weight = 1;
+};
 
 struct EngineOptions {
   Recipe recipe;
@@ -68,6 +76,8 @@ struct EngineOptions {
   double clip_grad = 0;
   SpikeRule spikes = {};  // deviations 0: no step is skipped
   double z_loss = 0;
+  std::optional<TeacherOptions> teacher = {};
+  std::optional<PruningOptions> pruning = {};
   bool quantized = false;    // also statistics of what becomes codes of 8 bits: take_quantized()
   bool keep_codes = true;    // of weights, from step to step; false: made at each use, of weights in 16 bits
   bool noise_scale = false;  // also the norm of a step's first micro-batch: StepState::micro_norm
@@ -121,6 +131,7 @@ class Engine {
   const Arena& arena() const { return arena_; }
   Model& model() { return *model_; }
   const Model& model() const { return *model_; }
+  Model* teacher() { return teacher_.get(); }                      // null: none; its weights are loaded after commit()
   const Optimizer* optimizer() const { return optimizer_.get(); }  // null without training
   // Of this rank, in a step of global_batch_size.
   int64_t micro_batches() const { return options_.global_batch_size / (options_.micro_batch_size * ranks()); }
@@ -189,6 +200,10 @@ class Engine {
   std::vector<float> losses();
   std::vector<float> shared_losses();
 
+  // Sets the smallest weights of the pruned matrices to zero, such that this share of them is zero; these stay zero
+  // until the next call. Between steps; all ranks call it together. Needs EngineOptions::pruning.
+  void prune(double sparsity);
+
   // For checkpoints: gathers masters and optimizer states. All ranks make and use it together; while it exists, nothing
   // else runs.
   std::unique_ptr<BlockGather> gather_blocks();
@@ -232,6 +247,7 @@ class Engine {
   void require_tensor_parallel() const;
   void require_context_parallel() const;
   void require_pipeline() const;
+  void plan_teacher();
   void plan_inputs();
   Ctx context(Ops& ops, Tape* tape);
   int row_pieces(int64_t least_piece) const;
@@ -240,9 +256,10 @@ class Engine {
   // Inputs of a micro-batch that is under way, and its results.
   struct MicroInputs {
     Batch batch;
-    Tensor losses;      // [N] f32
-    Tensor all_losses;  // [all rows] f32: those of all ranks that share sequences, in their order
-    Tensor targets;     // [1] f32: number of targets of the micro-batch that are not ignored
+    Tensor losses;       // [N] f32
+    Tensor divergences;  // [N] f32: losses against the teacher, if there is one
+    Tensor all_losses;   // [all rows] f32: those of all ranks that share sequences, in their order
+    Tensor targets;      // [1] f32: number of targets of the micro-batch that are not ignored
     bool documents_changed = true;
   };
   void plan_inputs(MicroInputs&, size_t slot);
@@ -298,9 +315,11 @@ class Engine {
   Ops* ops_;
   Arena arena_;
   std::unique_ptr<Model> model_;
+  std::unique_ptr<Model> teacher_;
   std::unique_ptr<Optimizer> optimizer_;
   std::optional<AveragedWeights> averages_;  // if evaluations may read them
-  std::optional<CodeState> codes_;           // of a recipe of 8 or 4 bits, in training
+  std::optional<PrunedWeights> pruned_;
+  std::optional<CodeState> codes_;  // of a recipe of 8 or 4 bits, in training
   bool reads_averages_ = false;
   bool in_ring() const { return part_.ranks > 1 && options_.context_method == ContextMethod::ring; }
   Ring ring() const { return {part_.ranks, part_.rank, part_.piece_length(), model_->attention_shape().window}; }

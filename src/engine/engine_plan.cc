@@ -70,6 +70,8 @@ Engine::Engine(const ModelConfig& config, const EngineOptions& options, Backend 
   if (codes_ && options_.keep_codes) codes_->gather_codes();
   if (codes_)
     if (auto history = codes_->history()) states.push_back(std::move(*history));
+  if (options_.training && options_.pruning)
+    states.push_back(pruned_.emplace(model_->params(), *options_.pruning).state());
   model_->plan(memory_, options_.recipe, options_.training, std::move(states),
                {.stage = options_.zero_stage,
                 .shards = shards.size(),
@@ -77,6 +79,8 @@ Engine::Engine(const ModelConfig& config, const EngineOptions& options, Backend 
                 .logical = {.count = leaves, .mine = leaves / ranks()},
                 .tensor = tensor,
                 .stages = stage_.units(*model_)});
+  if (pruned_) pruned_->planned();
+  if (options_.training && options_.teacher) plan_teacher();
   if (codes_ && model_->params().sharded()) eight_bits_ += cat("; ", codes_->how_gathered());
   if (options_.loss_chunk_rows == 0) {
     const int64_t columns = model_->params().placement(model_->head()).shape[0];  // of this rank's logits
@@ -90,6 +94,17 @@ Engine::Engine(const ModelConfig& config, const EngineOptions& options, Backend 
       (options_.eval_averages || std::ranges::any_of(model_->params().state_specs(), averaged_by_its_rule)))
     averages_.emplace(model_->params()).plan(memory_);
   plan_inputs();
+}
+
+// Every rank has the whole teacher.
+void Engine::plan_teacher() {
+  const ModelConfig& mine = model_->config();
+  const ModelConfig& config = options_.teacher->model;
+  CHECK(config.vocab_size == mine.vocab_size, "a teacher of ", config.vocab_size, " tokens for a model of ",
+        mine.vocab_size);
+  CHECK(backend_.mesh.tensor().size() == 1 && stage_.stages() == 1, "a teacher beside parts of a model");
+  teacher_ = make_model(config);
+  teacher_->plan(memory_, options_.recipe, false, {});
 }
 
 // Of micro-batch number `slot` of those that are under way.
@@ -111,6 +126,7 @@ void Engine::plan_inputs(MicroInputs& in, size_t slot) {
     input("losses of ranks that share sequences", DType::f32, {part_.all_rows()}, &in.all_losses);
   }
   input("losses", DType::f32, {n}, &in.losses);
+  if (teacher_) input("losses against the teacher", DType::f32, {n}, &in.divergences);
   input("target count", DType::f32, {1}, &in.targets);
 }
 
@@ -201,6 +217,12 @@ void Engine::record_other_phases() {
     arena_.finish_recording();
     arena_.record("averages out");
     averages_->take_out(c);
+    arena_.finish_recording();
+  }
+  if (pruned_) {
+    arena_.record("pruning");
+    Ctx c = context(plan_, nullptr);
+    pruned_->apply(c);
     arena_.finish_recording();
   }
   if (codes_) {

@@ -11,7 +11,7 @@ constexpr std::array<std::string_view, 10> kEventNames = {"start", "checkpoint",
                                                           "skip",  "signal",     "warn",   "error",   "end"};
 
 using S = StepMetrics;
-constexpr std::array<RecordField<S>, 40> kStepFields = {{
+constexpr std::array<RecordField<S>, 42> kStepFields = {{
     {"step", "", "optimizer steps finished, this one included", "", false, &S::step},
     {"total_steps", "", "steps of the whole run", "", false, &S::total_steps},
     {"consumed_samples", "sequences", "seen since the start of the run", "data/consumed_samples", false,
@@ -75,6 +75,13 @@ constexpr std::array<RecordField<S>, 40> kStepFields = {{
     {"max_attention_logit", "",
      "largest attention score of the step, before the softmax, over all heads; absent without qk_clip_threshold",
      "train/max_attention_logit", false, &S::top_score},
+    {"distill_loss", "nats",
+     "mean over the predicted tokens of the step of distill_loss against the teacher, times the square of "
+     "distill_temperature; absent without a teacher",
+     "train/distill_loss", false, &S::distill_loss},
+    {"sparsity", "share",
+     "of the weights of pruned matrices that were zero in this step; absent without prune_sparsity", "train/sparsity",
+     false, &S::sparsity},
     {"curriculum_seqlen", "tokens", "length of the sequences in this step; absent without total_curriculum_step",
      "data/curriculum_seqlen", false, &S::chunk_length},
     {"loss_z", "", "z-score of loss in the last 128 steps; null until there are 128", "train/loss_z", true, &S::loss_z},

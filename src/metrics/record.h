@@ -52,6 +52,8 @@ struct StepMetrics {
   std::optional<double> weight_decay = std::nullopt;   // if it has a schedule
   std::optional<double> noise_scale = std::nullopt;    // tokens; with log_noise_scale
   std::optional<double> top_score = std::nullopt;      // with qk_clip_threshold
+  std::optional<double> distill_loss = std::nullopt;   // mean over the predicted tokens; with a teacher
+  std::optional<double> sparsity = std::nullopt;       // share of the pruned matrices that is zero; with prune_sparsity
   std::optional<int64_t> chunk_length = std::nullopt;  // tokens; with total_curriculum_step
   double loss_z = kUnknown;                            // filled by MetricFanOut
   double grad_norm_z = kUnknown;                       // filled by MetricFanOut

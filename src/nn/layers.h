@@ -69,7 +69,17 @@ struct Classifier {
   float z_loss = 0;   // see CrossEntropy
   float softcap = 0;  // likewise
 };
-void classifier(Net, Var x, const Batch&, const Classifier&, Tensor losses);
+// A frozen model of the same vocabulary whose distribution a classifier in training learns from.
+struct Teacher {
+  ParamStore& params;
+  Param w;           // its head
+  Buffer x;          // [N, C of the teacher]: its final norm
+  float softcap;     // of its logits
+  DistillLoss kind;  // see DistilledCrossEntropy
+  float temperature, ce_weight;
+  Tensor divergences;  // [N] f32
+};
+void classifier(Net, Var x, const Batch&, const Classifier&, Tensor losses, const Teacher* teacher = nullptr);
 // Logits [n, Vp] f32 of chosen rows of x, before any soft-cap; no gradient. The head must be whole on this rank.
 Buffer logits(Net, Var x, Tensor rows, Param w);
 // The first columns of such logits on the host, soft-capped as in CrossEntropy: out [n, V].

@@ -34,6 +34,7 @@ struct StepState {
   double wishes[kWishSums] = {};
   double norm_sq = 0;          // sum of squared (scaled) gradients
   double micro_norm_sq = 0;    // norm_sq after a step's first micro-batch; summed over ranks that differ
+  double distill_sum = 0;      // sum of the tokens' losses against a teacher
   int64_t updates = 0;         // optimizer steps done: the schedule's time
   int64_t skipped = 0;         // steps skipped in all
   int64_t skipped_in_row = 0;  // consecutive steps skipped so far
@@ -50,6 +51,7 @@ struct StepState {
   float grad_norm = 0;      // unscaled, before clipping
   double loss = 0;          // loss_sum of the finished step
   double loss_targets = 0;  // its targets
+  double distill = 0;       // distill_sum of the finished step
   double micro_norm = 0;    // square root of micro_norm_sq, scaled as grad_norm
   // Schedule values for the optimizer ops of this step:
   double momentum_low = 0;  // interpolates from an optimizer's own momentum (0) to low_momentum (1)

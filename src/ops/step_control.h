@@ -84,11 +84,12 @@ ATHANOR_HOST_DEVICE inline void close_step(StepState& s, const StepControl& c, S
   const bool finite = std::isfinite(norm) && std::isfinite(s.loss_sum);
   s.loss = s.loss_sum;
   s.loss_targets = s.targets;
+  s.distill = s.distill_sum;
   s.grad_norm = float(norm);
   s.micro_norm = std::sqrt(s.micro_norm_sq) * inv_scale;
   s.loss_sum = 0;
   s.targets = 0;
-  s.norm_sq = s.micro_norm_sq = 0;
+  s.norm_sq = s.micro_norm_sq = s.distill_sum = 0;
   s.spike = 0;
   s.loss_deviations = s.norm_deviations = 0;
   if (window && finite && std::isfinite(s.grad_norm) && s.loss_targets > 0)

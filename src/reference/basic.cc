@@ -31,6 +31,13 @@ void ReferenceOps::run(const Fill& op, void*) {
 
 void ReferenceOps::run(const Cast& op, void*) { store(op.y, load(op.x)); }
 
+void ReferenceOps::run(const MaskedFill& op, void*) {
+  const auto size = int64_t(size_of(op.x.dtype));
+  auto* bytes = static_cast<std::byte*>(op.x.data);
+  for (int64_t i = 0; i < op.x.numel(); ++i)
+    if (op.mask.as<uint8_t>()[i] != 0) std::fill_n(bytes + i * size, size, std::byte{0});
+}
+
 void ReferenceOps::run(const Add& op, void*) {
   Values y = load(op.a);
   const Values b = load(op.b);

@@ -29,10 +29,12 @@ class ReferenceOps final : public Ops {
   void run(const GatherRows&, void*) override;
   void run(const ScatterRows&, void*) override;
   void run(const CrossEntropy&, void*) override;
+  void run(const DistilledCrossEntropy&, void*) override;
   void run(const RowMax&, void*) override;
   void run(const LogitSums&, void*) override;
   void run(const Fill&, void*) override;
   void run(const Cast&, void*) override;
+  void run(const MaskedFill&, void*) override;
   void run(const Add&, void*) override;
   void run(const ReduceSum&, void*) override;
   void run(const SquaredNorm&, void*) override;

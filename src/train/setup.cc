@@ -119,6 +119,8 @@ EngineOptions engine_options(const Config& c, bool training) {
   o.noise_scale = c.log_noise_scale;
   o.spikes = {.deviations = c.loss_spike_zscore, .most_in_row = c.max_consecutive_spikes};
   o.z_loss = c.z_loss;
+  if (c.prune_sparsity > 0)
+    o.pruning = PruningOptions{.pattern = c.prune_pattern, .scope = c.prune_scope, .exclude = c.prune_exclude};
   if (o.recipe.loss_scaling) {
     o.scaling = {.dynamic = c.loss_scale == 0,
                  .window = int32_t(c.loss_scale_window),
@@ -271,6 +273,15 @@ FlopCount flops_per_token(Model& model, int64_t seq_length) {
                                    .head_dim = m.head_dim,
                                    .seq_length = seq_length,
                                    .window = m.sliding_window});
+}
+
+FlopCount flops_per_token(Engine& engine, int64_t seq_length) {
+  FlopCount flops = flops_per_token(engine.model(), seq_length);
+  if (Model* teacher = engine.teacher()) {
+    const FlopCount of_teacher = flops_per_token(*teacher, seq_length);
+    flops.causal += of_teacher.causal / 3, flops.full += of_teacher.full / 3;  // backward counts twice
+  }
+  return flops;
 }
 
 namespace {

@@ -17,6 +17,7 @@
 #include "tokenizer/load.h"
 #include "train/advice.h"
 #include "train/disk_need.h"
+#include "train/distillation.h"
 #include "train/find_together.h"
 #include "train/trainer.h"
 
@@ -317,6 +318,8 @@ void Trainer::start(const std::optional<Resume>& resume) {
     require_same_model(*from, config_.model);
   }
   engine_ = make_engine(config_, backend_, true);
+  std::optional<ModelFolder> teacher;
+  if (engine_->teacher()) teacher.emplace(find_teacher(config_, backend_));
   const int64_t multiple = backend_.device.dimension_multiple();
   for (const DimensionAdvice& advice : dimension_advice(config_.model, config_.seq_length, multiple))
     log::info(to_text(advice, multiple));
@@ -344,11 +347,15 @@ void Trainer::start(const std::optional<Resume>& resume) {
   engine_->commit();
   CHECK(backend_.device.allocated() - before == plan.total(), "allocated ", backend_.device.allocated() - before,
         " bytes, planned ", plan.total());
+  if (teacher) load_weights(engine_->teacher()->params(), backend_.device, *teacher);
   const std::string size = cat(
       format_count(double(engine_->model().params().parameter_count())), " parameters, ",
       config_.model.num_experts > 0
           ? cat(format_count(double(active_parameter_count(config_.model))), " of them for each token, ")
           : "",
+      teacher ? cat("teacher ", teacher->path(), " of ",
+                    format_count(double(engine_->teacher()->params().parameter_count())), ", ")
+              : "",
       engine_->devices() > 1 ? cat(engine_->devices(), " ranks, zero_stage ", zero_stage(config_), ", ") : "",
       config_.pipeline_parallel_size > 1 ? cat("pipeline_parallel_size ", config_.pipeline_parallel_size, ", ") : "",
       config_.tensor_parallel_size > 1 ? cat("tensor_parallel_size ", config_.tensor_parallel_size, ", ") : "",
@@ -379,6 +386,7 @@ void Trainer::start(const std::optional<Resume>& resume) {
     } else {
       engine_->init_weights();
     }
+    if (prunes_after(config_, 0)) engine_->prune(sparsity_after(config_, 0));
     state_.device = engine_->read_state();
     choose_peak();
     const std::string origin = from ? cat("weights of ", from->path(), "; ") : "";
@@ -398,7 +406,7 @@ void Trainer::start(const std::optional<Resume>& resume) {
   last_saved_step_ = resume ? state_.step : -1;
   const auto tokens = size_t(config_.micro_batch_size * config_.seq_length);
   last_tokens_.assign(tokens, 0), last_targets_.assign(tokens, -1);
-  flops_ = flops_per_token(engine_->model(), config_.seq_length);
+  flops_ = flops_per_token(*engine_, config_.seq_length);
   if (backend_.mesh.world().rank() == 0) tell_what_is_ahead();
   warn_of_full_disk();
   if (lock_) write_file(config_.save + "/config.resolved.json", dump_resolved(config_));

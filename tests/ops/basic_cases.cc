@@ -71,6 +71,14 @@ void element_wise(Examiner& examine) {
     }
 }
 
+void masks(Examiner& examine) {
+  const Init every_third = [](uint64_t, int64_t i) { return i % 3 == 1 ? 1.0 + double(i % 7) : 0.0; };
+  for (DType dt : {DType::f32, DType::bf16, DType::f16, DType::i16})
+    for (int64_t n : {int64_t{1}, int64_t{3}, int64_t{257}, kLong})
+      examine(OpCase<MaskedFill>{
+          cat(n, " ", dt), {.x = tensor(dt, {n}), .mask = tensor(DType::u8, {n})}, {{"mask", every_third}}, true});
+}
+
 void sums(Examiner& examine) {
   const Tensor out = tensor(DType::f64, {1});
   for (int64_t n : {1, 3, 17, 257, 5000, int(kLong)}) {
@@ -130,6 +138,7 @@ void sharded_random_values(Examiner& examine) {
 void basic_cases(Examiner& examine) {
   fills(examine);
   element_wise(examine);
+  masks(examine);
   sums(examine);
   random_values(examine);
   sharded_random_values(examine);

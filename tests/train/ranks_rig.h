@@ -12,6 +12,7 @@
 #include "base/rng.h"
 #include "comm/threads.h"
 #include "config/config.h"
+#include "convert/floats.h"
 #include "cpu/make_cpu.h"
 #include "tests/tiny_model.h"
 #include "tests/train/harness.h"
@@ -65,6 +66,7 @@ struct Setting {
   bool keep_codes = true, high_head = true;
   int64_t length = kLength, window = 0;  // of sequences; 0: attention sees all
   bool documents = false;                // several in a sequence, and tokens that belong to none
+  bool teacher = false;                  // of another size
   int ranks() const { return replicas * shards * context * tensor; }
   MeshSizes mesh() const { return {.copies = replicas, .shards = shards, .context = context, .tensor = tensor}; }
 
@@ -76,7 +78,8 @@ struct Setting {
                : pieces ? " pieces"
                         : "",
                " vocabulary ", vocab, " context ", context, ring ? " ring" : "", " length ", length, " window ", window,
-               documents ? " documents" : "", gradients == DType::bf16 ? " gradients bf16" : "");
+               documents ? " documents" : "", teacher ? " teacher" : "",
+               gradients == DType::bf16 ? " gradients bf16" : "");
   }
 };
 
@@ -90,6 +93,27 @@ inline ModelConfig tiny(const Setting& s) {
   m.sliding_window = s.window;
   m.max_position_embeddings = std::max(m.max_position_embeddings, s.length);
   return m;
+}
+
+inline TeacherOptions teacher_of(const Setting& s) {
+  ModelConfig m = tiny(ModelType::llama, false, 24, 40);
+  m.vocab_size = s.vocab;
+  m.max_position_embeddings = std::max(m.max_position_embeddings, s.length);
+  return {.model = m, .temperature = 2, .ce_weight = 0.5};
+}
+
+// Weights of a teacher, the same on every rank.
+inline void fill_teacher(Engine& engine, Device& device) {
+  for (const auto& unit : engine.teacher()->params().units()) {
+    const Tensor& to = unit->weights();
+    std::vector<float> values(size_t(to.numel()));
+    for (size_t i = 0; i < values.size(); ++i)
+      values[i] = float(random_bits(3, stream_of(unit->name), i) % 1000) / 2500 - 0.2f;
+    std::vector<std::byte> bytes;
+    from_floats(values, to.dtype, unit->name, bytes);
+    device.copy(to.data, bytes.data(), to.bytes(), Lane::compute);
+    device.sync();
+  }
 }
 
 inline EngineOptions options(const Setting& s) {
@@ -125,6 +149,7 @@ inline EngineOptions options(const Setting& s) {
   o.z_loss = s.z_loss;
   o.keep_codes = s.keep_codes, o.high_layers.head = s.high_head;
   o.frozen = s.frozen;
+  if (s.teacher) o.teacher = teacher_of(s);
   if (o.recipe.loss_scaling) {
     o.scaling = {.dynamic = true, .window = 2, .hysteresis = 1, .min_scale = 1};
     o.loss_scale = 256;
@@ -184,6 +209,7 @@ inline void accumulate(Engine& engine, int64_t step, bool masked = false) {
 
 struct Curve {
   std::vector<double> losses, norms;
+  std::vector<double> distilled;                     // of each step, with a teacher
   std::vector<float> scores;                         // the largest of each step, with qk_clip
   double evaluation = 0;                             // summed over the ranks
   std::vector<float> masters;                        // all of them, in the order of the files
@@ -202,12 +228,14 @@ inline Curve train(const Setting& s, int64_t steps = 3) {
     engine.commit();
     engine.init_weights();
     engine.set_step_sequences(s.step);
-    std::vector<double> losses, norms;
+    if (s.teacher) fill_teacher(engine, *cpu.device);
+    std::vector<double> losses, norms, distilled;
     std::vector<float> scores;
     for (int64_t step = 0; step < steps; ++step) {
       accumulate(engine, step, s.masked);
       const StepState state = engine.finish_step();
       losses.push_back(state.loss / state.loss_targets), norms.push_back(state.grad_norm);
+      distilled.push_back(state.distill / state.loss_targets);
       scores.push_back(state.top_score);
     }
     std::vector<int32_t> tokens, targets;
@@ -220,8 +248,8 @@ inline Curve train(const Setting& s, int64_t steps = 3) {
     const auto masters = testing::all_masters(engine, *cpu.device);
     const std::lock_guard lock(mutex);
     if (curve.losses.empty()) {
-      curve.losses = losses, curve.norms = norms, curve.scores = scores, curve.masters = masters,
-      curve.evaluation = evaluation;
+      curve.losses = losses, curve.norms = norms, curve.distilled = distilled, curve.scores = scores,
+      curve.masters = masters, curve.evaluation = evaluation;
       curve.weights = engine.memory().total(MemoryKind::weights) + engine.memory().total(MemoryKind::masters);
       curve.gradients = engine.memory().total(MemoryKind::gradients);
       curve.optimizer = engine.memory().total(MemoryKind::optimizer);
