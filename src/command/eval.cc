@@ -52,7 +52,8 @@ Config config_of(const EvalArgs& args, const ModelFolder& from) {
   } else {
     constexpr const char* kRest =
         R"("train_iters": 1, "global_batch_size": 8, "learning_rate": 1, "precision": "fp32", "train_data": []})";
-    const std::string model = is_gguf_file(folder) ? hf_config_json(from.config(), "float32") : R"("config.json")";
+    const std::string model =
+        is_there(folder + "/config.json") ? R"("config.json")" : hf_config_json(from.config(), "float32");
     config = parse_config(cat(R"({"model": )", model, ", ", kRest), folder, folder, overrides);
   }
   if (!args.data.empty() || !args.choices.empty()) config.valid_data.clear();

@@ -40,6 +40,7 @@ constexpr std::string_view kRecompute[] = {"none", "selective", "full"};
 constexpr std::string_view kProgress[] = {"auto", "on", "off"};
 constexpr std::string_view kTokenDtypes[] = {"auto", "uint8", "uint16", "uint32", "uint64",
                                              "int8", "int16", "int32",  "int64"};
+constexpr std::string_view kLoraVariants[] = {"lora", "rslora"};
 constexpr std::string_view kLogLevels[] = {"debug", "info", "warn", "error", "off"};
 constexpr std::string_view kRules[] = {"free", "notice", "refused"};
 
@@ -71,6 +72,7 @@ ChoiceNames choice_names(DeterministicReduction) { return kDeterministicReductio
 ChoiceNames choice_names(RecomputeGranularity) { return kRecompute; }
 ChoiceNames choice_names(Progress) { return kProgress; }
 ChoiceNames choice_names(TokenDtype) { return kTokenDtypes; }
+ChoiceNames choice_names(LoraVariant) { return kLoraVariants; }
 ChoiceNames choice_names(OnResume) { return kRules; }
 ChoiceNames log::choice_names(Level) { return kLogLevels; }
 

@@ -6,6 +6,7 @@
 
 #include "base/choices.h"
 #include "base/log.h"
+#include "base/lora.h"
 #include "config/model_config.h"
 
 namespace athanor {
@@ -64,6 +65,7 @@ ChoiceNames choice_names(AsyncSave);
 ChoiceNames choice_names(RecomputeGranularity);
 ChoiceNames choice_names(Progress);
 ChoiceNames choice_names(TokenDtype);
+ChoiceNames choice_names(LoraVariant);
 ChoiceNames choice_names(OnResume);
 namespace log {
 ChoiceNames choice_names(Level);  // where lookup by argument finds it

@@ -77,6 +77,13 @@ struct Config {
   int64_t total_curriculum_step = 0;        // steps of the warm-up of sequences; 0 = none
   int64_t min_difficulty = 64;              // tokens of the first sequences
   int64_t difficulty_step = 8;              // tokens; lengths are multiples of it
+  // low-rank adapters
+  int64_t lora_rank = 0;  // 0 = none
+  double lora_alpha = 16.0;
+  double lora_dropout = 0.0;
+  std::vector<std::string> lora_targets = {"all-linear"};
+  LoraVariant lora_variant = LoraVariant::lora;
+  std::string adapter;  // folder of adapters that a new run starts with; "" = random A, zero B
   // optimizer
   RuleName optimizer = RuleName::adamw;
   double learning_rate = 0.0;
@@ -214,7 +221,8 @@ ModelConfig load_model_config(const std::string& path, std::vector<std::string>*
 
 // Refuses combinations that cannot work and fills what follows from other keys (min_lr, lr_decay_iters, ...).
 void validate(Config&);
-void validate_pipeline(Config&);  // what validate() asks of its keys
+void validate_pipeline(Config&);        // what validate() asks of its keys
+void validate_adapters(const Config&);  // likewise
 
 // A line for each key that was changed from its default and has no effect with the other keys, of a validated config.
 std::vector<std::string> keys_without_effect(const Config&);

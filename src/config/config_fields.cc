@@ -106,28 +106,37 @@ Json ramp_schema() {
   return schema;
 }
 
-void read_excluded(Config& out, const Json& value, const std::string& path, Notices) {
-  const std::string expected = "a list of patterns of names, such as [\"*.mlp.down_proj.weight\"]";
-  if (!value.is(Json::Kind::array)) bad_value(value, path, expected);
-  out.fp8_exclude.clear();
+// A list of names.
+using Names = std::vector<std::string>;
+
+template <Names Config::*M>
+void read_names(Config& out, const Json& value, const std::string& path, Notices) {
+  if (!value.is(Json::Kind::array)) bad_value(value, path, "a list of names");
+  (out.*M).clear();
   for (size_t i = 0; i < value.items.size(); ++i) {
-    if (!value.items[i].is(Json::Kind::string)) bad_value(value.items[i], cat(path, "[", i, "]"), "a pattern of names");
-    out.fp8_exclude.push_back(value.items[i].text);
+    if (!value.items[i].is(Json::Kind::string)) bad_value(value.items[i], cat(path, "[", i, "]"), "a name");
+    (out.*M).push_back(value.items[i].text);
   }
 }
 
-Json write_excluded(const Config& in) {
+template <Names Config::*M>
+Json write_names(const Config& in) {
   Json list = Json::array();
-  for (const std::string& pattern : in.fp8_exclude) list.items.push_back(Json::of(pattern));
+  for (const std::string& name : in.*M) list.items.push_back(Json::of(name));
   return list;
 }
 
-Json excluded_schema() {
-  Json schema = Json::object(), pattern = Json::object();
+Json names_schema() {
+  Json schema = Json::object(), name = Json::object();
   schema.set("type", Json::of("array"));
-  pattern.set("type", Json::of("string"));
-  schema.set("items", std::move(pattern));
+  name.set("type", Json::of("string"));
+  schema.set("items", std::move(name));
   return schema;
+}
+
+template <Names Config::*M>
+Custom<Config> names(std::string_view type) {
+  return {read_names<M>, write_names<M>, names_schema, type};
 }
 
 void read_model_member(Config& out, const Json& value, const std::string& path, Notices notices) {
@@ -244,6 +253,25 @@ Fields train_group() {
   };
 }
 
+Fields adapter_group() {
+  return {
+      number("lora_rank", &Config::lora_rank, between(0, 65536), refused, "",
+             "rank of low-rank adapters: the weights of init_from are frozen and stay as they are, and pairs of small "
+             "matrices beside them are trained; 0 = none, all weights are trained. See docs/training.md"),
+      number("lora_alpha", &Config::lora_alpha, above(0), refused, "",
+             "lora_rank: the product of the two matrices counts alpha / rank times, with lora_variant rslora alpha / "
+             "sqrt(rank) times"),
+      custom("lora_targets", names<&Config::lora_targets>("list of names"), refused,
+             "lora_rank: linear layers that have adapters, by their names in files or ends of these, such as q_proj, "
+             "as PEFT's target_modules; all-linear = all but the head"),
+      choice<&Config::lora_variant>("lora_variant", refused, "lora_rank: how the adapters' part is scaled"),
+      option("adapter", &Config::adapter, free,
+             "lora_rank: folder of adapters that a new run goes on from, as PEFT writes it, or a checkpoint of a run "
+             "with lora_rank; empty = new ones, which change nothing at first")
+          .path(),
+  };
+}
+
 Fields precision_group() {
   return {
       choice<&Config::precision>("precision", refused,
@@ -271,7 +299,7 @@ Fields precision_group() {
           "fp8_delayed: the largest magnitude becomes the largest code divided by 2 to this power, which leaves room "
           "for tensors that grow")
           .alias({"margin"}),
-      custom("fp8_exclude", Custom<Config>{read_excluded, write_excluded, excluded_schema, "list of patterns"}, refused,
+      custom("fp8_exclude", names<&Config::fp8_exclude>("list of patterns"), refused,
              "8 bits: linear layers that stay in bf16: patterns (* and ?) of names in files, such as "
              "*.mlp.down_proj.weight"),
       number("fp8_min_size", &Config::fp8_min_size, at_least(0), refused, "",
@@ -503,6 +531,7 @@ std::vector<Field<Config>> config_fields() {
   append(all, "Run", run_group());
   append(all, "Training", train_group());
   append(all, "Optimizer", optimizer_fields());
+  append(all, "Adapters", adapter_group());
   append(all, "Precision", precision_group());
   append(all, "Memory", memory_group());
   append(all, "Ranks", ranks_group());

@@ -56,6 +56,12 @@ std::vector<std::string> keys_without_effect(const Config& c) {
   unused.key("fp8_amax_history_len", &Config::fp8_amax_history_len, c.fp8_amax_compute_algo == AmaxComputeAlgo::max,
              "fp8_amax_compute_algo max");
 
+  const bool adapts = c.lora_rank > 0;
+  unused.key("lora_alpha", &Config::lora_alpha, adapts, "lora_rank above 0");
+  unused.key("lora_targets", &Config::lora_targets, adapts, "lora_rank above 0");
+  unused.key("lora_variant", &Config::lora_variant, adapts, "lora_rank above 0");
+  unused.key("adapter", &Config::adapter, adapts, "lora_rank above 0");
+
   unused.key("context_parallel_method", &Config::context_parallel_method, c.context_parallel_size > 1,
              "context_parallel_size above 1");
 

@@ -490,6 +490,7 @@ void validate(Config& c) {
   validate_memory(c);
   validate_ranks(c);
   validate_pipeline(c);
+  validate_adapters(c);
   validate_sources(c.train_data, "train_data");
   validate_sources(c.valid_data, "valid_data");
   validate_documents(c);

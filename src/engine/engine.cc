@@ -79,10 +79,10 @@ void Engine::commit() {
   if (routing_) ops_->run(Fill{.x = routing_}, nullptr);
 }
 
-void Engine::init_weights() {
+void Engine::init_weights(ParamStore::Init which) {
   arena_.begin("initial weights");
   Ctx c = context(*ops_, nullptr);
-  model_->params().init(c, options_.seed);
+  model_->params().init(c, options_.seed, which);
   arena_.end();
   refresh_codes(CodesOf::step);
 }
@@ -202,7 +202,7 @@ void Engine::add_norms(Ctx& c) {
           params.counted(backend_.mesh, *unit, {part * size, std::min((part + 1) * size, unit->layout.trained)});
       for (const auto& range : ranges) norm.x.push_back(unit->part(unit->grad, range));
       any = any || !ranges.empty();
-      if (ranges.empty()) norm.x.push_back({nullptr, unit->grad.dtype, {0}});
+      if (ranges.empty()) norm.x.push_back({nullptr, options_.recipe.gradients, {0}});
     }
   }
   if (any) c.run(norm);
@@ -223,7 +223,8 @@ void Engine::agree_in_tensor_group(Ctx& c) {
 }
 
 MicroGradients Engine::micro_gradients() const {
-  const ParamStore::Unit& unit = *model_->params().units().front();
+  const auto& units = model_->params().units();
+  const ParamStore::Unit& unit = **std::ranges::find_if(units, [](const auto& each) { return !each->frozen; });
   if (!unit.is_shard(unit.grad)) return {options_.micro_batch_size, ranks()};
   const int copies = backend_.mesh.copies().size();
   return {options_.micro_batch_size * (ranks() / copies), copies};
@@ -233,6 +234,7 @@ MicroGradients Engine::micro_gradients() const {
 void Engine::run_micro_norm(Ctx c) {
   SquaredNorm norm{.out = scalar(offsetof(StepState, micro_norm_sq), DType::f64), .x = {}};
   for (const auto& unit : model_->params().units()) {
+    if (unit->frozen) continue;
     const ParamStore::Range all{0, unit->layout.trained};
     const auto range = unit->is_shard(unit->grad) ? unit->owned(all.begin, all.end) : all;
     norm.x.push_back(range.begin < range.end ? unit->part(unit->grad, range) : Tensor{nullptr, unit->grad.dtype, {0}});

@@ -19,6 +19,7 @@
 #include "engine/stage.h"
 #include "engine/wishes.h"
 #include "metrics/step_table.h"
+#include "model/adapters.h"
 #include "model/eight_bits.h"
 #include "nn/context.h"
 #include "nn/ring.h"
@@ -45,6 +46,7 @@ struct EngineOptions {
   std::vector<Span> documents = {};      // attention spans of a micro-batch; none: every sequence is one document
   int64_t documents_per_sequence = 1;    // upper bound for set_documents(): rows of the document table
   std::vector<std::string> frozen = {};  // parameters that are not trained: substrings of names
+  LoraOptions lora = {};                 // of a frozen model; rank 0: none
   bool training = true;                  // false: weights and evaluation only
   bool graphs = true;                    // capture and replay graphs, where the device can
   int zero_stage = 0;                    // what ranks share out: see Sharding
@@ -150,8 +152,9 @@ class Engine {
   const ContextPasses& micro_context_passes() const { return micro_context_passes_; }  // likewise
   std::span<const Launch> update_launches() const { return update_launches_; }         // of the end of a step
 
-  void commit();          // the one allocation
-  void init_weights();    // from the seed
+  void commit();  // the one allocation
+  // From the seed; those of frozen parameters too, or only the others.
+  void init_weights(ParamStore::Init = ParamStore::Init::all);
   void refresh_values();  // compute copies of the weights, after masters were loaded
 
   // Spans (as many rows as the table has) and positions [micro_batch_size * T] of the following micro-batches; empty:

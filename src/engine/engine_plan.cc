@@ -39,6 +39,7 @@ Engine::Engine(const ModelConfig& config, const EngineOptions& options, Backend 
   if (options_.documents_per_sequence > 1)
     options_.documents.resize(size_t(sequences * options_.documents_per_sequence), Span{});
   for (const std::string& name : options_.frozen) model_->params().freeze(name);
+  if (options_.lora.rank > 0) add_adapters(*model_, options_.lora);
   const TensorRank tensor = {.ranks = backend_.mesh.tensor().size(),
                              .rank = backend_.mesh.tensor().rank(),
                              .sequence_parallel = options_.sequence_parallel};

@@ -1,3 +1,4 @@
+#include "nn/adapters.h"
 #include "nn/products.h"
 
 namespace athanor {
@@ -39,10 +40,11 @@ std::pair<Var, Var> fork_norm(Net n, Var x, const Norm& norm, const Linear* read
                     sy = vy.slot(), sx = x.slot()](Ctx& cc) {
     Buffer dy = cc.take(sy), dh = cc.take(sh);
     dh.amax = asked;
+    const Buffer dw = gradient_of({cc, params}, norm.w), db = layer ? gradient_of({cc, params}, norm.b) : Buffer{};
     cc.run(NormBwd{.kind = norm.kind,
                    .dh = dh.t,
-                   .dw = params.grad(norm.w),
-                   .db = layer ? params.grad(norm.b) : Tensor{},
+                   .dw = dw.t,
+                   .db = db.t,
                    .dy = dy.t,
                    .h = h.t,
                    .mean = mean.t,
@@ -70,9 +72,10 @@ Var qk_norm(Net n, Var qkv, Param wq, Param wk, AttentionShape shape, float eps)
   c.record("qk_norm",
            [&params = n.params, x = qkv.keep(), rstd, wq, wk, shape, sx = qkv.slot(), s = out.slot()](Ctx& cc) {
              Buffer dy = cc.take(s), dx = cc.alloc("qk_norm.dx", x.t.shape);
+             const Buffer dwq = gradient_of({cc, params}, wq), dwk = gradient_of({cc, params}, wk);
              cc.run(QkNormBwd{.dx = dx.t,
-                              .dwq = params.grad(wq),
-                              .dwk = params.grad(wk),
+                              .dwq = dwq.t,
+                              .dwk = dwk.t,
                               .dy = dy.t,
                               .x = x.t,
                               .rstd = rstd.t,

@@ -220,10 +220,13 @@ StepTraffic step_traffic(const Engine& engine, ProcessMesh& mesh, const Network&
     const int shards = mesh.size(placement.shards);
     const int copies = placement.copies(mesh);
     const auto n = double(units[u]->layout.numel);
-    const bool last = u + 1 == units.size(), first = u == 0;
-    const double gather = share(shards) * n * (units[u]->codes ? 1 : value), scatter = share(shards) * n * grad;
+    const bool last = u == size_t(engine.model().config().num_hidden_layers) + 1, first = u == 0;
+    const bool frozen = units[u]->frozen;
+    const double gather = share(shards) * n * (units[u]->codes ? 1 : value);
+    const double scatter = frozen ? 0 : share(shards) * n * grad;
     const double gather_s = net.seconds(gather, shards, near), scatter_s = net.seconds(scatter, shards, near);
-    const double copied = 2 * share(copies) * n / shards * grad, copied_s = net.seconds(copied, copies, shards * near);
+    const double copied = frozen ? 0 : 2 * share(copies) * n / shards * grad;
+    const double copied_s = net.seconds(copied, copies, shards * near);
     // at_end: nothing hides the last of them, or the first.
     const auto of_shards = [&](Traffic& kind, double sent, double seconds, double calls, bool at_end) {
       kind.add({units[u]->name, "shards"}, sent, seconds, calls, at_end ? seconds : 0);
@@ -236,7 +239,7 @@ StepTraffic step_traffic(const Engine& engine, ProcessMesh& mesh, const Network&
     const bool shared = int(u) == head && !last;
     if (stage >= 2) of_shards(t.backward, scatter, scatter_s, (shared ? 2 : 1) * micros, first);
     if (stage == 3) of_shards(t.gathers, gather, gather_s, (last ? 1 : shared ? 3 : 2) * micros, first || last);
-    if (stage == 1 || stage == 2) of_shards(t.ends, gather, gather_s, 1, false);
+    if ((stage == 1 || stage == 2) && !frozen) of_shards(t.ends, gather, gather_s, 1, false);
     if (!units[u]->others) continue;
     const double others = share(shards) * double(units[u]->others.bytes());
     of_shards(t.ends, others, net.seconds(others, shards, near), 1, false);

@@ -68,6 +68,7 @@ std::vector<WrittenFile> parse_part(const std::string& json, int rank) {
 
 // Saved bytes of a piece.
 int64_t bytes_of(const ParamStore& params, size_t piece, const ParamStore::Piece& p) {
+  if (!params.is_saved(p)) return 0;
   int64_t bytes = p.slice->shape.numel() * int64_t(size_of(params.saved_dtype()));
   for (size_t s = 0; s < params.state_specs().size(); ++s)
     if (params.keeps(s, piece))
@@ -84,12 +85,13 @@ std::vector<int> writers_of(const ParamStore& params, const std::vector<ParamSto
   const auto stage_of = [&](const ParamStore::Piece& p) {
     return size_t(stages.stages == 1 ? 0 : stages.stage_of[size_t(p.unit)]);
   };
+  const auto elements_of = [&](const ParamStore::Piece& p) { return params.is_saved(p) ? p.slice->shape.numel() : 0; };
   std::vector<int64_t> total(size_t(stages.stages), 1), before(total.size(), 0);
-  for (const ParamStore::Piece& piece : pieces) total[stage_of(piece)] += piece.slice->shape.numel();
+  for (const ParamStore::Piece& piece : pieces) total[stage_of(piece)] += elements_of(piece);
   std::vector<int> writers;
   for (const ParamStore::Piece& piece : pieces) {
     const size_t stage = stage_of(piece);
-    const int64_t elements = piece.slice->shape.numel();
+    const int64_t elements = elements_of(piece);
     writers.push_back(int(stage) * ranks + int((before[stage] + elements / 2) * ranks / total[stage]));
     before[stage] += elements;
   }
@@ -184,6 +186,7 @@ Checkpointer::Checkpointer(Engine& engine, Device& device, CheckpointerOptions o
   const std::vector<int> writers = writers_of(params, pieces_, ranks_);
   size_t all = 0;
   for (size_t i = 0; i < pieces_.size(); ++i) {
+    if (!params.is_saved(pieces_[i])) continue;
     const int writer = writers[i];
     files_[0].items.push_back({i, -1, writer});
     for (size_t s = 0; s < params.state_specs().size(); ++s)
@@ -368,6 +371,7 @@ Checkpointer::Committed Checkpointer::commit() {
   writer_->add_text("config.resolved.json", extras_.resolved_config);
   writer_->add_text("state.json", state_);
   if (!extras_.tuning.empty()) writer_->add_text("tuning.json", extras_.tuning);
+  if (!extras_.adapter.empty()) writer_->add_text(kAdapterFile, extras_.adapter);
   for (const auto& [name, content] : extras_.tokenizer) writer_->add_text(name, content);
   const std::string folder = writer_->commit();
   const Committed done = {folder, Clock::now(), writer_->bytes()};

@@ -100,6 +100,12 @@ EngineOptions engine_options(const Config& c, bool training) {
   o.sequence_parallel = c.sequence_parallel;
   o.context_method = c.context_parallel_method;
   o.training = training;
+  if (training)  // without, the weights that are read have them merged
+    o.lora = {.rank = c.lora_rank,
+              .alpha = c.lora_alpha,
+              .dropout = c.lora_dropout,
+              .targets = c.lora_targets,
+              .variant = c.lora_variant};
   o.seed = uint64_t(c.seed);
   o.optimizer = optimizer_options(c);
   o.eval_averages = c.eval_weights != EvalWeights::current;
@@ -263,9 +269,14 @@ std::string attention_words(Engine& engine, Tuning* tuning) {
 FlopCount flops_per_token(Model& model, int64_t seq_length) {
   const ModelConfig& m = model.config();
   int64_t matmul = m.vocab_size * m.hidden_size;  // the head, tied or not
-  for (const ParamSpec& spec : model.params().specs())
-    if (spec.role == Role::matrix) matmul += spec.shape.numel() / spec.experts * spec.chosen;
+  int64_t frozen = model.params().spec(model.head()).frozen ? matmul : 0;
+  for (const ParamSpec& spec : model.params().specs()) {
+    if (spec.role != Role::matrix) continue;
+    const int64_t met = spec.shape.numel() / spec.experts * spec.chosen;  // by a token
+    matmul += met, frozen += spec.frozen ? met : 0;
+  }
   return training_flops_per_token({.matmul_parameters = matmul,
+                                   .frozen_parameters = frozen,
                                    .layers = m.num_hidden_layers,
                                    .heads = m.num_attention_heads,
                                    .head_dim = m.head_dim,

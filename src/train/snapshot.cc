@@ -241,8 +241,9 @@ RunState parse_state(const std::string& text, const std::string& where) {
 }
 
 void load_weights(const ParamStore& params, Device& device, const ModelFolder& folder) {
+  const bool adapts = std::ranges::any_of(params.specs(), &ParamSpec::frozen);
   for (const auto& piece : params.pieces()) {
-    if (!params.here(size_t(piece.unit))) continue;
+    if (!params.here(size_t(piece.unit)) || (adapts && params.is_saved(piece))) continue;
     const ParamStore::Unit& unit = *params.units()[size_t(piece.unit)];
     const ModelFolder::Weight& weight = folder.at(piece.slice->name);
     require_shape(folder.path(), weight.name, weight.shape, piece.slice->shape);
@@ -264,11 +265,42 @@ void load_weights(Engine& engine, Device& device, const ModelFolder& folder) {
   engine.refresh_values();
 }
 
+void load_adapters(Engine& engine, Device& device, const AdapterFolder& folder) {
+  const ParamStore& params = engine.model().params();
+  const LoraOptions &own = engine.options().lora, &theirs = folder.options();
+  const auto refuse = [&](const auto&... why) {
+    throw Error(cat("adapter: ", folder.path(), " ", why...), Exit::usage);
+  };
+  if (own.rank != theirs.rank || own.scale() != theirs.scale())
+    refuse("has rank ", theirs.rank, " and a scale of ", theirs.scale(), ", the run has lora_rank ", own.rank,
+           " and a scale of ", own.scale(), " (lora_alpha ", own.alpha, "); give the run those of the folder");
+  size_t found = 0;
+  for (const auto& piece : params.pieces()) {
+    if (!params.is_saved(piece)) continue;
+    const std::string& name = piece.slice->name;
+    const std::string module = name.substr(0, name.rfind(".lora_"));
+    if (!folder.adapts(module)) refuse("has no adapters of ", module, ", which lora_targets of the run names");
+    found += name.ends_with(lora_a_name(""));
+    folder.require_shape(name, piece.slice->shape);
+    const std::vector<float> values = folder.read(name);
+    const auto bytes = std::as_bytes(std::span(values));
+    const Target to = Target::weights(*params.units()[size_t(piece.unit)]);
+    for_each_held(piece, to, [&](int64_t at, Range mine) {
+      const int64_t n = mine.end - mine.begin;
+      load_run(device, to, mine, bytes.subspan(size_t(at) * sizeof(float), size_t(n) * sizeof(float)), DType::f32,
+               name);
+    });
+  }
+  if (found != folder.modules().size())
+    refuse("has adapters of ", folder.modules().size(), " layers, lora_targets of the run names ", found, " of them");
+  engine.refresh_values();
+}
+
 RunState load_checkpoint(Engine& engine, Device& device, const std::string& folder) {
   const ParamStore& params = engine.model().params();
   const WeightFiles weights(folder);
   for (const auto& piece : params.pieces())
-    if (params.here(size_t(piece.unit)))
+    if (params.here(size_t(piece.unit)) && params.is_saved(piece))
       load_piece(device, weights, piece.slice->name, piece, Target::weights(*params.units()[size_t(piece.unit)]));
   load_states(params, device, folder);
   engine.refresh_values();

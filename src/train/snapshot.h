@@ -48,13 +48,17 @@ struct SaveExtras {
   std::string resolved_config;           // config.resolved.json
   std::string hf_config;                 // config.json, for transformers
   std::string tuning;                    // tuning.json: choices that rounding follows from; empty: none
+  std::string adapter;                   // adapter.json, of adapters of a frozen model; empty: there are none
   std::vector<TokenizerFile> tokenizer;  // descriptor and the files that it names; empty: unknown
 };
 
 // Only weights, from another program's model or a checkpoint, converted to the engine's dtypes; names are those of
 // transformers. Each rank reads what it has of each tensor,
 // block by block, and nothing else.
+// With adapters the folder's weights are the frozen ones, and no others are read.
 void load_weights(Engine&, Device&, const ModelFolder&);
+// Adapters of an engine that has some. An Error(usage) names both sides where rank, scale or layers differ.
+void load_adapters(Engine&, Device&, const AdapterFolder&);
 // The same without masters, for sampling.
 void load_weights(const ParamStore&, Device&, const ModelFolder&);
 // Weights, optimizer states and scalars of a checkpoint, converted to this run's dtypes, on any number of ranks: every

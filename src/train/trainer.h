@@ -69,7 +69,8 @@ class Trainer {
   void tune(const std::optional<Resume>&);                                   // products: rank 0's choices, on all ranks
   void choose_products(const std::optional<Resume>&);                        // of the resumed run, or new ones
   void start(const std::optional<Resume>&);
-  std::string choose_peak();                           // of MFU; returns why it changed, or ""
+  std::unique_ptr<ModelFolder> find_weights(const std::optional<Resume>&);
+  std::string choose_peak();  // of MFU; returns why it changed, or ""
   void warn_of_full_disk() const;                      // for the checkpoints ahead
   void tell_what_is_ahead() const;                     // estimated times, before the first step
   void tell_first_step(int64_t done, int64_t micros);  // progress of a slow first step
@@ -143,6 +144,7 @@ class Trainer {
   bool told_given_up_ = false;
   std::vector<Question> questions_;
   std::vector<TokenizerFile> tokenizer_;  // of the data, as at the start
+  std::string adapter_;                   // adapter.json of checkpoints; empty: all weights are trained
   std::unique_ptr<Engine> engine_;
   std::optional<RunLock> lock_;
   std::unique_ptr<Checkpointer> checkpointer_;

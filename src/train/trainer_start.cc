@@ -305,17 +305,36 @@ void Trainer::warn_of_full_disk() const {
   if (!lack.empty()) log::warn(lack);
 }
 
+// The folder of weights that the run starts from, or of a frozen model that it goes on beside.
+std::unique_ptr<ModelFolder> Trainer::find_weights(const std::optional<Resume>& resume) {
+  const bool adapts = config_.lora_rank > 0;
+  if (config_.init_from.empty() || (resume && !adapts)) return nullptr;
+  std::optional<AdapterBase> before;
+  if (resume) before = read_adapter_json(resume->folder);
+  const std::string path = before ? before->path : config_.init_from;
+  const auto find = [&](const Verify& verify) { return verified_model(path, verify).folder; };
+  const bool elsewhere = backend_.mesh.world().rank() > 0;
+  auto from = std::make_unique<ModelFolder>(
+      VerifiedModel{.folder = find_together(backend_.control, find), .elsewhere = elsewhere});
+  require_same_model(*from, config_.model);
+  if (!adapts) return from;
+  const AdapterBase base{.path = std::filesystem::absolute(from->path()).lexically_normal().string(),
+                         .fingerprint = weights_fingerprint(*from),
+                         .lora = engine_options(config_, true).lora};
+  if (before && before->fingerprint != base.fingerprint)
+    throw Error(
+        cat("resume: ", resume->folder, " has adapters of other weights than those of ", base.path, " (fingerprint ",
+            before->fingerprint, ", now ", base.fingerprint, "); put back the model that was there"),
+        Exit::usage);
+  adapter_ = adapter_json(base);
+  return from;
+}
+
 void Trainer::start(const std::optional<Resume>& resume) {
   if (resume && config_.micro_batch_size == 0 &&
       common_batch_size(config_) % (resume->state.micro_batch_size * backend_.mesh.batches()) == 0)
     config_.micro_batch_size = resume->state.micro_batch_size;
-  std::optional<ModelFolder> from;
-  if (!resume && !config_.init_from.empty()) {
-    const auto find = [this](const Verify& verify) { return verified_model(config_.init_from, verify).folder; };
-    const bool elsewhere = backend_.mesh.world().rank() > 0;
-    from.emplace(VerifiedModel{.folder = find_together(backend_.control, find), .elsewhere = elsewhere});
-    require_same_model(*from, config_.model);
-  }
+  const std::unique_ptr<ModelFolder> from = find_weights(resume);
   engine_ = make_engine(config_, backend_, true);
   const int64_t multiple = backend_.device.dimension_multiple();
   for (const DimensionAdvice& advice : dimension_advice(config_.model, config_.seq_length, multiple))
@@ -346,6 +365,9 @@ void Trainer::start(const std::optional<Resume>& resume) {
         " bytes, planned ", plan.total());
   const std::string size = cat(
       format_count(double(engine_->model().params().parameter_count())), " parameters, ",
+      config_.lora_rank > 0 ? cat(format_count(double(engine_->model().params().trained_count())),
+                                  " of them trained (lora_rank ", config_.lora_rank, "), ")
+                            : "",
       config_.model.num_experts > 0
           ? cat(format_count(double(active_parameter_count(config_.model))), " of them for each token, ")
           : "",
@@ -354,6 +376,7 @@ void Trainer::start(const std::optional<Resume>& resume) {
       config_.tensor_parallel_size > 1 ? cat("tensor_parallel_size ", config_.tensor_parallel_size, ", ") : "",
       config_.context_parallel_size > 1 ? cat("context_parallel_size ", config_.context_parallel_size, ", ") : "",
       "micro-batch ", config_.micro_batch_size, " x ", engine_->micro_batches(), ", plan ", format_bytes(plan.total()));
+  if (from) load_weights(*engine_, backend_.device, *from);  // with adapters those that checkpoints leave out
   if (resume) {
     const RunState loaded = load_checkpoint(*engine_, backend_.device, resume->folder);
     state_ = loaded;
@@ -374,9 +397,11 @@ void Trainer::start(const std::optional<Resume>& resume) {
                                   " in the place of ", resume->branch->old_decay_iters,
                                   ": from here on the learning rate is not that of the parent")});
   } else {
-    if (from) {
-      load_weights(*engine_, backend_.device, *from);
-    } else {
+    if (config_.lora_rank > 0) {
+      engine_->init_weights(ParamStore::Init::trained);
+      if (!config_.adapter.empty())
+        load_adapters(*engine_, backend_.device, AdapterFolder(newest_model(config_.adapter)));
+    } else if (!from) {
       engine_->init_weights();
     }
     state_.device = engine_->read_state();
@@ -497,6 +522,7 @@ void Trainer::begin_save(const char* why, bool diverged) {
                        {.resolved_config = resolved,
                         .hf_config = hf_config_json(config_.model, bf16_masters ? "bfloat16" : "float32"),
                         .tuning = backend_.tuning ? backend_.tuning->export_choices() : "",
+                        .adapter = adapter_,
                         .tokenizer = tokenizer_},
                        std::move(options), !is_skipping());
   report_save();
