@@ -114,7 +114,8 @@ void read_names(Config& out, const Json& value, const std::string& path, Notices
   if (!value.is(Json::Kind::array)) bad_value(value, path, "a list of names");
   (out.*M).clear();
   for (size_t i = 0; i < value.items.size(); ++i) {
-    if (!value.items[i].is(Json::Kind::string)) bad_value(value.items[i], cat(path, "[", i, "]"), "a name");
+    if (!value.items[i].is(Json::Kind::string))
+      bad_value(value.items[i], cat(path, "[", i, "]"), "a name, or a pattern of names");
     (out.*M).push_back(value.items[i].text);
   }
 }

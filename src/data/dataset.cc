@@ -169,6 +169,12 @@ bool Dataset::has_document_indices() const {
   return true;
 }
 
+bool Dataset::has_loss_mask() const {
+  return std::ranges::any_of(sources_, [](const Source& source) {
+    return std::ranges::any_of(source.shards, [](const TokenFile& shard) { return shard.layout().mask.has_value(); });
+  });
+}
+
 std::string Dataset::compute_fingerprint() const {
   Xxh3 hash;
   add(hash, seq_length_);

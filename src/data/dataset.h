@@ -49,6 +49,7 @@ class Dataset {
   // A window as a row with its documents and masks; returns the result of pack().
   int64_t read_row(const Sample&, const PackingOptions& options, const Row& row) const;
   bool has_document_indices() const;  // in every shard
+  bool has_loss_mask() const;         // in some shard
   // A shard of `other` that is also in this data set, by size and first and last 64 KiB; "" if there is none.
   std::string first_shared_shard(const Dataset& other) const;
   const std::string& first_shard() const { return sources_.front().shards.front().path(); }

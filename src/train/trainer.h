@@ -71,6 +71,7 @@ class Trainer {
   void start(const std::optional<Resume>&);
   std::unique_ptr<ModelFolder> find_weights(const std::optional<Resume>&);
   std::string choose_peak();  // of MFU; returns why it changed, or ""
+  void show_masked_sample() const;
   void warn_of_full_disk() const;                      // for the checkpoints ahead
   void tell_what_is_ahead() const;                     // estimated times, before the first step
   void tell_first_step(int64_t done, int64_t micros);  // progress of a slow first step

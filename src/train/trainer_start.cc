@@ -18,6 +18,7 @@
 #include "train/advice.h"
 #include "train/disk_need.h"
 #include "train/find_together.h"
+#include "train/masked_sample.h"
 #include "train/trainer.h"
 
 namespace athanor {
@@ -295,6 +296,13 @@ void Trainer::tell_what_is_ahead() const {
       : log::info(text);
 }
 
+// A mask that hides the wrong tokens shows in no loss.
+void Trainer::show_masked_sample() const {
+  if (!train_.has_loss_mask() || state_.step > 0) return;
+  if (const auto tokenizer = find_tokenizer(train_.first_shard()))
+    log::info(masked_sample(train_, packing_, {.seed = uint64_t(config_.seed)}, state_.consumed_samples, *tokenizer));
+}
+
 void Trainer::warn_of_full_disk() const {
   const auto free = lock_ ? free_bytes(config_.save) : std::nullopt;
   if (!free) return;
@@ -424,7 +432,7 @@ void Trainer::start(const std::optional<Resume>& resume) {
   const auto tokens = size_t(config_.micro_batch_size * config_.seq_length);
   last_tokens_.assign(tokens, 0), last_targets_.assign(tokens, -1);
   flops_ = flops_per_token(engine_->model(), config_.seq_length);
-  if (backend_.mesh.world().rank() == 0) tell_what_is_ahead();
+  if (backend_.mesh.world().rank() == 0) tell_what_is_ahead(), show_masked_sample();
   warn_of_full_disk();
   if (lock_) write_file(config_.save + "/config.resolved.json", dump_resolved(config_));
   if (options_.sensors && backend_.mesh.world().rank() == 0)
