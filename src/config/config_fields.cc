@@ -262,6 +262,10 @@ Fields adapter_group() {
       number("lora_alpha", &Config::lora_alpha, above(0), refused, "",
              "lora_rank: the product of the two matrices counts alpha / rank times, with lora_variant rslora alpha / "
              "sqrt(rank) times"),
+      number(
+          "lora_dropout", &Config::lora_dropout, below(0, 1), notice, "",
+          "lora_rank: probability with which a value that the adapters read is dropped in training; the mask follows "
+          "from seed, step and place alone"),
       custom("lora_targets", names<&Config::lora_targets>("list of names"), refused,
              "lora_rank: linear layers that have adapters, by their names in files or ends of these, such as q_proj, "
              "as PEFT's target_modules; all-linear = all but the head"),

@@ -58,6 +58,7 @@ std::vector<std::string> keys_without_effect(const Config& c) {
 
   const bool adapts = c.lora_rank > 0;
   unused.key("lora_alpha", &Config::lora_alpha, adapts, "lora_rank above 0");
+  unused.key("lora_dropout", &Config::lora_dropout, adapts, "lora_rank above 0");
   unused.key("lora_targets", &Config::lora_targets, adapts, "lora_rank above 0");
   unused.key("lora_variant", &Config::lora_variant, adapts, "lora_rank above 0");
   unused.key("adapter", &Config::adapter, adapts, "lora_rank above 0");

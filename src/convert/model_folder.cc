@@ -91,13 +91,13 @@ ModelFolder::ModelFolder(const std::string& gguf, const ModelConfig& config)
   check_weights(true);
 }
 
-ModelFolder::ModelFolder(const VerifiedModel& model, bool averages, Links links)
+ModelFolder::ModelFolder(const VerifiedModel& model, bool averages, Links links, int adapters)
     : path_(model.folder), averages_(averages), links_(links) {
   if (is_gguf_file(path_)) {
     gguf_ = std::make_unique<GgufWeights>(path_);
     config_ = gguf_config(gguf_->file());
   } else if (AdapterFolder::is_one(path_)) {
-    open_adapter();
+    open_adapter(adapters);
   } else {
     config_ = read_config(path_, links);
     open_folder();
@@ -107,11 +107,15 @@ ModelFolder::ModelFolder(const VerifiedModel& model, bool averages, Links links)
 }
 
 // The adapters' own folder may hold the shape, as a checkpoint of ours does.
-void ModelFolder::open_adapter() {
+void ModelFolder::open_adapter(int adapters) {
+  constexpr int kMost = 16;  // more lead back to where they began
+  if (adapters == kMost)
+    throw Error(cat(path_, ": adapters of adapters, ", kMost, " deep: folders name each other as their base"));
   adapter_ = std::make_unique<AdapterFolder>(path_);
   const std::string& base = adapter_->base();
-  base_ = with_context(cat(path_, ": the model that its adapters are for, ", base),
-                       [&] { return std::make_unique<ModelFolder>(base, false, links_); });
+  base_ = with_context(cat(path_, ": the model that its adapters are for, ", base), [&] {
+    return std::make_unique<ModelFolder>(verified_model(base), false, links_, adapters + 1);
+  });
   if (const std::string found = weights_fingerprint(*base_);
       !adapter_->fingerprint().empty() && found != adapter_->fingerprint())
     throw Error(cat(path_, ": its adapters were trained beside other weights than those of ", base, " (fingerprint ",

@@ -37,7 +37,8 @@ class ModelFolder {
   // none and are as they are. An Error(usage) if there are none. Averages of schedule_free_adamw are what its weights
   // are in any case.
   explicit ModelFolder(const std::string& path, bool averages = false, Links links = Links::inside);
-  explicit ModelFolder(const VerifiedModel&, bool averages = false, Links links = Links::inside);
+  // adapters: folders of adapters that this one is the base of.
+  explicit ModelFolder(const VerifiedModel&, bool averages = false, Links links = Links::inside, int adapters = 0);
   // A GGUF file of a model of known shape: its keys are not read.
   ModelFolder(const std::string& gguf, const ModelConfig& config);
   ~ModelFolder();
@@ -95,7 +96,7 @@ class ModelFolder {
   [[noreturn]] void refuse_non_finite() const;
 
   void open_folder();  // checkpoint_ or files_
-  void open_adapter();
+  void open_adapter(int adapters);
   Weight merged_weight(const std::string& name, const Shape&);
   void read_merged(const Weight&, int64_t begin, int64_t end, std::vector<std::byte>& out) const;
   void require_averages() const;

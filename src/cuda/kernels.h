@@ -5,6 +5,7 @@
 #include "cuda/attention/attention.h"
 #include "cuda/basic.h"
 #include "cuda/column_sum.h"
+#include "cuda/dropout.h"
 #include "cuda/embedding.h"
 #include "cuda/lamb.h"
 #include "cuda/loss.h"

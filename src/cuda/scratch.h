@@ -213,7 +213,7 @@ requires kIsOneOf<Op, NormFwd, NormApply, QkNormFwd, AttentionFwd, MergeAttentio
                   RandomNormal, StepControl, AdamW, AdamW8bit, ScheduleFreeAdamW, Sgd, Lion, Ema, AdamDirection,
                   ScaleByTrustRatio, OutputSquares, ScaleOutputs, FactoredMoments, ClipFactors, Momentum, Combine,
                   SplitMaster, JoinMaster, QkClip, LargestOfPart, DelayedScales, RouteFwd, SumRows, WeightedSwigluFwd,
-                  WeightedSwigluBwd, GroupedGemm>
+                  WeightedSwigluBwd, GroupedGemm, Dropout>
 constexpr size_t scratch(const Op&) { return 0; }
 
 inline size_t scratch(const ColumnSum& op) {

@@ -56,9 +56,11 @@ void Engine::commit() {
   model_->init_constants(device);
   const MicroInputs& in = micro_inputs_.front();
   if (!device.unified())
-    inputs_ = std::make_unique<HostRing>(
-        device, 2 * in.batch.tokens.bytes() + in.targets.bytes() + in.batch.positions.bytes() + in.batch.spans.bytes(),
-        options_.training ? kStepsAhead * micro_batches() : 1);
+    inputs_ = std::make_unique<HostRing>(device,
+                                         2 * in.batch.tokens.bytes() + in.targets.bytes() +
+                                             (in.first_row ? in.first_row.bytes() : 0) + in.batch.positions.bytes() +
+                                             in.batch.spans.bytes(),
+                                         options_.training ? kStepsAhead * micro_batches() : 1);
   states_ = std::make_unique<HostRing>(device, sizeof(StepState), kStepsAhead);
   if (part_.ranks > 1) {
     part_rows_ = part_.rows_of_ranks();
@@ -143,6 +145,10 @@ void Engine::load(std::span<const int32_t> tokens, std::span<const int32_t> targ
   upload(in.batch.tokens, tokens.data());
   upload(in.batch.targets, targets.data());
   upload(in.targets, &count);
+  const int64_t micro = slot - step_slot_ * micro_batches();
+  const int64_t before = (micro / turn() * ranks() + rank()) * turn() + micro % turn();  // micro-batches of the step
+  const int64_t first_row = before * part_.rows();
+  if (in.first_row) upload(in.first_row, &first_row);
   if (!std::exchange(in.documents_changed, false)) return;
   upload(in.batch.positions, positions_.data());
   upload(in.batch.spans, documents_.data());

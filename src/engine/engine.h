@@ -246,6 +246,7 @@ class Engine {
     Tensor losses;      // [N] f32
     Tensor all_losses;  // [all rows] f32: those of all ranks that share sequences, in their order
     Tensor targets;     // [1] f32: number of targets of the micro-batch that are not ignored
+    Tensor first_row;   // [1] i64, as Dropping::first; none without dropout
     bool documents_changed = true;
   };
   void plan_inputs(MicroInputs&, size_t slot);

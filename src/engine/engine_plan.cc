@@ -113,6 +113,7 @@ void Engine::plan_inputs(MicroInputs& in, size_t slot) {
   }
   input("losses", DType::f32, {n}, &in.losses);
   input("target count", DType::f32, {1}, &in.targets);
+  if (options_.training && options_.lora.dropout > 0) input("number of the first row", DType::i64, {1}, &in.first_row);
 }
 
 void Engine::plan_inputs() {

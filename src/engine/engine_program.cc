@@ -24,6 +24,7 @@ void Engine::run_passes(Ctx c, const Passes& p, const PhaseRunner::Enter& on) {
                .loss_scale = head().loss_scale,
                .inv_count = head().inv_count,
                .sequence = part_.rows() / part_.sequences};
+  if (p.inputs.first_row) c.dropping = {.state = state_, .first = p.inputs.first_row};
   if (p.forward) {
     on(Phase::forward);
     run_forward(c, p);

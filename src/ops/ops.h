@@ -3,6 +3,7 @@
 #include "ops/adafactor.h"
 #include "ops/attention.h"
 #include "ops/basic.h"
+#include "ops/dropout.h"
 #include "ops/embedding.h"
 #include "ops/gemm.h"
 #include "ops/lamb.h"
@@ -26,7 +27,7 @@ namespace athanor {
       ScheduleFreeAdamW, Sgd, Lion, Ema, AdamDirection, ScaleByTrustRatio, OutputSquares, ScaleOutputs,                \
       FactoredMoments, ClipFactors, Momentum, NormalizeMatrix, Combine, NormalizeNeurons, SplitMaster, JoinMaster,     \
       QkClip, Quantize, LargestOfPart, QuantizePart, ScaledGemm, DelayedScales, RouteFwd, RouteBwd, SortByExpert,      \
-      SumRows, WeightedSwigluFwd, WeightedSwigluBwd, GroupedGemm
+      SumRows, WeightedSwigluFwd, WeightedSwigluBwd, GroupedGemm, Dropout
 
 // run() launches on the compute lane; scratch() is the temporary memory it needs (bytes), a pure function of the op.
 template <class Op>

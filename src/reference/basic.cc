@@ -1,4 +1,4 @@
-// Fill, cast, add, sums and initial values.
+// Fill, cast, add, dropout, sums and initial values.
 #include "base/rng.h"
 #include "reference/reference_ops.h"
 #include "reference/values.h"
@@ -60,6 +60,16 @@ void ReferenceOps::run(const RandomNormal& op, void*) {
     x[i] = op.mean + scaled;
   }
   store(op.x, x);
+}
+
+void ReferenceOps::run(const Dropout& op, void*) {
+  const auto& state = *static_cast<const StepState*>(op.state.data);
+  Values y = load(op.x);
+  const uint64_t first = uint64_t(*op.first.as<int64_t>()) * uint64_t(op.x.cols());
+  const uint64_t stream = Dropout::stream_at(op.stream, state);
+  for (int64_t i = 0; i < y.size(); ++i)
+    y[i] = random_uniform(op.seed, stream, first + uint64_t(i)) >= op.p ? double(float(y[i]) * (1 / (1 - op.p))) : 0;
+  store(op.y, y);
 }
 
 }  // namespace athanor

@@ -3,9 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <optional>
 
 #include "convert/hf_folder.h"
 #include "convert/model_folder.h"
+#include "convert/peft_folder.h"
 #include "tests/tiny_model.h"
 #include "tests/train/ranks_rig.h"
 #include "tests/train/trainer_rig.h"
@@ -29,6 +31,7 @@ EngineOptions options_of(Recompute::Granularity recompute, const LoraOptions& lo
   o.micro_batch_size = o.global_batch_size = 2;
   o.seed = 3;
   o.lora = lora;
+  o.schedule = {.style = DecayStyle::constant, .lr = 1e-30, .min_lr = 1e-30};
   return o;
 }
 
@@ -167,9 +170,62 @@ TEST(Adapters, NothingButAdaptersHasGradientsMastersOrStates) {
   for (const Launch& launch : engine.micro_launches()) EXPECT_STRNE(launch.op, "embedding_bwd");
 }
 
+// Adapters are moved along their gradient and against it: the loss changes by what the gradient says, so that backward
+// has forward's mask.
+TEST(AdapterDropout, GradientsAreThoseOfTheDroppedLoss) {
+  for (const ModelType type : {ModelType::llama, ModelType::gpt2}) {
+    const LoraOptions lora{.rank = 4, .dropout = 0.4};
+    std::optional<double> loss;
+    for (const auto recompute : {Recompute::Granularity::none, Recompute::Granularity::full}) {
+      OneBatch at(type, recompute, lora), ahead(type, recompute, lora), behind(type, recompute, lora);
+      std::vector<std::string> names;
+      for (const ParamStore::Piece& p : at.engine.model().params().pieces())
+        if (p.slice->name.find(".lora_") != std::string::npos) names.push_back(p.slice->name);
+      for (OneBatch* each : {&at, &ahead, &behind})
+        for (const std::string& name : names) {
+          Values x = each->value(name);
+          for (size_t i = 0; i < x.size(); ++i) x[i] += 0.05f * std::sin(float(i + name.size()));
+          each->set(name, x);
+        }
+      const double before = at.run();
+      EXPECT_EQ(loss.value_or(before), before) << "with every recomputation";
+      loss = before;
+      constexpr float kStep = 2e-3f;
+      double squares = 0;
+      for (const std::string& name : names) {
+        const Values g = at.gradient(name);
+        Values more = ahead.value(name), less = more;
+        for (size_t i = 0; i < g.size(); ++i) {
+          more[i] += kStep * g[i], less[i] -= kStep * g[i];
+          squares += double(g[i]) * g[i];
+        }
+        ahead.set(name, more), behind.set(name, less);
+      }
+      const double change = (ahead.run() - behind.run()) / 32;  // tokens
+      EXPECT_NEAR(change / (2 * kStep * squares), 1, 0.02) << name_of(type);
+    }
+  }
+}
+
+TEST(AdapterDropout, IsOfTrainingAloneAndAnotherInEveryStep) {
+  const LoraOptions none{.rank = 4}, half{.rank = 4, .dropout = 0.5};
+  OneBatch whole(ModelType::llama, Recompute::Granularity::none, none);
+  OneBatch dropped(ModelType::llama, Recompute::Granularity::none, half);
+  for (OneBatch* each : {&whole, &dropped})
+    for (const ParamStore::Piece& p : each->engine.model().params().pieces())
+      if (p.slice->name.ends_with(".lora_B.weight"))
+        each->set(p.slice->name, Values(size_t(p.slice->shape.numel()), 0.1f));
+  const std::vector<int32_t> tokens(32, 3), targets(32, 4);
+  EXPECT_EQ(whole.engine.evaluate(tokens, targets), dropped.engine.evaluate(tokens, targets));
+  const double first = dropped.run();
+  EXPECT_NE(first, whole.run());
+  dropped.engine.finish_step();  // at a rate that moves nothing
+  EXPECT_NE(dropped.run(), first);
+}
+
 TEST(Adapters, LossesAreThoseOfOneRank) {
   for (const ModelType type : {ModelType::llama, ModelType::gpt2}) {
-    ranks::Setting s{.type = type, .tied = type == ModelType::gpt2, .lora = 3, .lr = 3e-2};
+    ranks::Setting s{.type = type, .tied = type == ModelType::gpt2, .lora = 3, .dropout = 0.2, .lr = 3e-2};
     const ranks::Curve want = ranks::train(s, 4);
     EXPECT_GT(want.norms.front(), 0);
     for (const int stage : {0, 1, 2, 3}) {
@@ -224,6 +280,34 @@ TEST_F(AdapterRun, CheckpointIsTheMergedModel) {
   const double want = history("run").evals.back().loss, got = history("again").evals.back().loss;
   EXPECT_NE(want, history("base").evals.back().loss);
   EXPECT_NEAR(got, want, 1e-6 * want);
+}
+
+TEST_F(AdapterRun, FoldersOfPeftAreTheSameModel) {
+  ASSERT_EQ(run(config("run", lora({R"(lora_targets=["q_proj", "layers.1.mlp.down_proj"])"}))), Exit::done);
+  const std::string folder = dir_.path() + "/peft", config_file = folder + "/adapter_config.json";
+  const auto weights = [&](const std::string& from, const std::string& name) {
+    write_hf_folder(ModelFolder(from), dir_.path() + "/" + name, {.dtype = DType::f32});
+    return read_file(dir_.path() + "/" + name + "/model.safetensors", 1 << 24);
+  };
+  write_peft_folder(ModelFolder(dir_.path() + "/run"), folder, {});
+  EXPECT_EQ(weights(folder, "a"), weights(dir_.path() + "/run", "b"));
+  const std::string json = read_file(config_file, 1 << 20);
+  EXPECT_NE(json.find("\"model.layers.1.mlp.down_proj\""), std::string::npos) << "not all layers have it: " << json;
+  const auto refused = [&](const std::string& what, const std::string& by) {
+    std::string changed = json;
+    changed.replace(changed.find(what), what.size(), by);
+    write_file(config_file, changed);
+    try {
+      const ModelFolder opened(folder);
+      return std::string("no error");
+    } catch (const Error& e) {
+      return std::string(e.what());
+    }
+  };
+  EXPECT_NE(refused("\"use_dora\": false", "\"use_dora\": true").find("use_dora"), std::string::npos);
+  EXPECT_NE(refused("\"r\": 3", "\"r\": 4").find("rank 4"), std::string::npos);
+  EXPECT_NE(refused("\"r\": 3", "\"r\": \"x\"").find("r:"), std::string::npos);
+  EXPECT_NE(refused(base(), folder).find("adapters of adapters"), std::string::npos);
 }
 
 TEST_F(AdapterRun, OtherWeightsAreRefusedOnResume) {

@@ -41,6 +41,7 @@ struct Setting {
   Recompute::Granularity recompute = Recompute::Granularity::none;
   std::vector<std::string> frozen = {};
   int64_t lora = 0;     // rank of adapters of all linear layers
+  double dropout = 0;   // of these
   bool masked = false;  // targets are ignored: of every rank another number
   DType moments = DType::f32, gradients = DType::f32;
   double clip = 0.5, lr = 3e-3, eps = 1e-8;
@@ -126,7 +127,7 @@ inline EngineOptions options(const Setting& s) {
   o.z_loss = s.z_loss;
   o.keep_codes = s.keep_codes, o.high_layers.head = s.high_head;
   o.frozen = s.frozen;
-  o.lora.rank = s.lora;
+  o.lora.rank = s.lora, o.lora.dropout = s.dropout;
   if (o.recipe.loss_scaling) {
     o.scaling = {.dynamic = true, .window = 2, .hysteresis = 1, .min_scale = 1};
     o.loss_scale = 256;
