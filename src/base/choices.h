@@ -30,6 +30,9 @@ enum class Role : uint8_t { matrix, embedding, vector };
 // FP8 format of gradients: automatic = as the recipe says.
 enum class GradientCodes : uint8_t { automatic, e5m2, e4m3 };
 
+// Activation of feed-forward layers, in the words of transformers.
+enum class Activation : uint8_t { gelu, silu, relu, relu2 };
+
 enum class RecomputeGranularity : uint8_t { none, selective, full };
 
 // How ranks that share sequences get at each other's keys and values: all of them at once, or those of one rank after

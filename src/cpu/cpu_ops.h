@@ -42,6 +42,11 @@ class CpuOps final : public Ops {
   void run(const GeluBwd&, void* scratch) override;
   void run(const SwigluFwd&, void* scratch) override;
   void run(const SwigluBwd&, void* scratch) override;
+  void run(const ActivationFwd&, void* scratch) override;
+  void run(const ActivationBwd&, void* scratch) override;
+  void run(const ScaledSum&, void* scratch) override;
+  void run(const ScaledSumBwd&, void* scratch) override;
+  size_t scratch(const ScaledSumBwd&) const override;
   // embedding.cc
   void run(const EmbeddingFwd&, void* scratch) override;
   void run(const EmbeddingBwd&, void* scratch) override;

@@ -1,5 +1,6 @@
 // THE LIST of ops. A backend derives from Ops and implements run() for every one; missing one does not compile.
 #pragma once
+#include "ops/activation.h"
 #include "ops/adafactor.h"
 #include "ops/attention.h"
 #include "ops/basic.h"
@@ -26,7 +27,8 @@ namespace athanor {
       ScheduleFreeAdamW, Sgd, Lion, Ema, AdamDirection, ScaleByTrustRatio, OutputSquares, ScaleOutputs,                \
       FactoredMoments, ClipFactors, Momentum, NormalizeMatrix, Combine, NormalizeNeurons, SplitMaster, JoinMaster,     \
       QkClip, Quantize, LargestOfPart, QuantizePart, ScaledGemm, DelayedScales, RouteFwd, RouteBwd, SortByExpert,      \
-      SumRows, WeightedSwigluFwd, WeightedSwigluBwd, GroupedGemm
+      SumRows, WeightedSwigluFwd, WeightedSwigluBwd, GroupedGemm, ActivationFwd, ActivationBwd, ScaledSum,             \
+      ScaledSumBwd
 
 // run() launches on the compute lane; scratch() is the temporary memory it needs (bytes), a pure function of the op.
 template <class Op>

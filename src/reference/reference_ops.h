@@ -69,6 +69,10 @@ class ReferenceOps final : public Ops {
   void run(const WeightedSwigluFwd&, void*) override;
   void run(const WeightedSwigluBwd&, void*) override;
   void run(const GroupedGemm&, void*) override;
+  void run(const ActivationFwd&, void*) override;
+  void run(const ActivationBwd&, void*) override;
+  void run(const ScaledSum&, void*) override;
+  void run(const ScaledSumBwd&, void*) override;
 };
 
 std::unique_ptr<Ops> make_reference();
