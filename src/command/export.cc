@@ -43,6 +43,14 @@ GgufMixture mixture_of(const ExportArgs& args, const ModelFolder& model) {
 
 // No program but this one caps the logits of these families, and none would say that it does not.
 void require_known_elsewhere(const ModelConfig& m) {
+  if (m.model_type == ModelType::athanor) {
+    const std::string option = option_of_athanor(m);
+    throw Error(cat("export: model.model_type is athanor, which transformers and llama.cpp do not have",
+                    option.empty() ? "" : cat(", nor model.", option),
+                    "; sample, eval and logits of this program read the checkpoint. Train a published family, such as "
+                    "llama, to export"),
+                Exit::usage);
+  }
   if (m.final_logit_softcapping == 0) return;
   throw Error(cat("export: model.final_logit_softcapping is ", m.final_logit_softcapping, "; ", name_of(m.model_type),
                   " has none in transformers and llama.cpp, which would ignore it and compute other logits. Train "

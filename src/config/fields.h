@@ -147,7 +147,8 @@ std::vector<Field<Config>> config_fields();     // with optimizer_fields()
 std::vector<Field<Config>> optimizer_fields();  // one group of the documentation
 std::vector<Field<DataSource>> data_source_fields();
 std::vector<Field<ParamGroupConfig>> param_group_fields();
-std::vector<Field<ModelConfig>> model_fields();
+std::vector<Field<ModelConfig>> model_fields();  // with block_fields()
+std::vector<Field<ModelConfig>> block_fields();
 std::vector<Field<RopeScaling>> rope_scaling_fields();
 
 // Model shapes have a reader of their own for what Hugging Face files contain besides.

@@ -1,6 +1,7 @@
 // Combinations of options that cannot work, and options that follow from others.
 #include <algorithm>
 #include <bit>
+#include <functional>
 #include <numeric>
 #include <utility>
 
@@ -437,6 +438,27 @@ void validate_documents(Config& c) {
     c.max_documents_per_sequence = div_ceil(c.seq_length, kTokensPerDocument);
 }
 
+// What options of model_type athanor do not go together with.
+void validate_block(const Config& c) {
+  const ModelConfig& m = c.model;
+  require(m.x0_lambdas.empty() || c.pipeline_parallel_size == 1, "model.x0_lambdas: with the ",
+          c.pipeline_parallel_size,
+          " stages of pipeline_parallel_size the embedding is on the first stage alone; set pipeline_parallel_size to "
+          "1, or leave x0_lambdas out");
+  require(m.skip_from.empty() || c.pipeline_parallel_size == 1, "model.skip_from: with the ", c.pipeline_parallel_size,
+          " stages of pipeline_parallel_size blocks are on other stages than those that read them; set "
+          "pipeline_parallel_size to 1, or leave skip_from out");
+  const bool mixed = std::ranges::adjacent_find(m.layer_types, std::not_equal_to{}) != m.layer_types.end();
+  require(!mixed || c.context_parallel_size == 1, "model.layer_types: with the ", c.context_parallel_size,
+          " ranks of context_parallel_size all layers need one window; set context_parallel_size to 1, or make the "
+          "layer_types alike");
+  require(m.initializer_ranges.empty() || c.mup_base_width == 0, "mup_base_width: ", c.mup_base_width,
+          " sets initial weights by the width, model.initializer_ranges by name; leave one of them out");
+  require(m.norm_elementwise_affine || c.mup_base_width == 0, "mup_base_width: ", c.mup_base_width,
+          " scales the gain of the last norm, which model.norm_elementwise_affine false leaves out; set one of them "
+          "otherwise");
+}
+
 void validate_run(const Config& c) {
   require(c.eval_weights == EvalWeights::current || c.ema_decay > 0.0 || c.tail_average_start > 0,
           "eval_weights: ", name_of(c.eval_weights),
@@ -475,6 +497,7 @@ std::vector<ParamGroupConfig> default_param_groups(const GroupDefaults& of) {
 void validate(Config& c) {
   complete(c.model);
   validate(c.model);
+  validate_block(c);
   validate_batch(c);
   resolve_length(c);
   resolve_schedule(c);

@@ -9,7 +9,7 @@ namespace athanor {
 namespace {
 
 template <class... A>
-void require(bool ok, const A&... parts) {
+void must(bool ok, const A&... parts) {
   if (!ok) throw Error(cat(parts...), Exit::usage);
 }
 
@@ -18,19 +18,19 @@ constexpr const char* kOneStage = ", or set pipeline_parallel_size to 1";
 // What does not work with several stages yet.
 void refuse_others(const Config& c) {
   const auto stages = cat(" with the ", c.pipeline_parallel_size, " stages of pipeline_parallel_size");
-  require(c.zero_stage < 2, "zero_stage: ", c.zero_stage, stages, " is not supported, for ranks would share out the ",
-          "gradients of each micro-batch; set it to 0 or 1", kOneStage);
-  require(!eight_bits(c.precision), "precision: ", name_of(c.precision), stages,
-          " is not supported; set it to bf16, fp16 or fp32", kOneStage);
-  require(c.deterministic_reduction != DeterministicReduction::rank_invariant,
-          "deterministic_reduction: rank_invariant", stages, " is not supported; set it to fixed_order", kOneStage);
-  require(!c.log_noise_scale, "log_noise_scale:", stages,
-          " no rank has a micro-batch's whole gradient; set it to false", kOneStage);
-  require(c.qk_clip_threshold == 0, "qk_clip_threshold: ", c.qk_clip_threshold, stages,
-          " is not supported; set it to 0", kOneStage);
-  require(c.rampup_batch_size.start == 0, "rampup_batch_size:", stages,
-          " the number of micro-batches cannot change; leave it out", kOneStage);
-  require(c.device != DeviceChoice::cuda, "device: cuda", stages, " is not supported; set it to cpu", kOneStage);
+  must(c.zero_stage < 2, "zero_stage: ", c.zero_stage, stages, " is not supported, for ranks would share out the ",
+       "gradients of each micro-batch; set it to 0 or 1", kOneStage);
+  must(!eight_bits(c.precision), "precision: ", name_of(c.precision), stages,
+       " is not supported; set it to bf16, fp16 or fp32", kOneStage);
+  must(c.deterministic_reduction != DeterministicReduction::rank_invariant, "deterministic_reduction: rank_invariant",
+       stages, " is not supported; set it to fixed_order", kOneStage);
+  must(!c.log_noise_scale, "log_noise_scale:", stages, " no rank has a micro-batch's whole gradient; set it to false",
+       kOneStage);
+  must(c.qk_clip_threshold == 0, "qk_clip_threshold: ", c.qk_clip_threshold, stages, " is not supported; set it to 0",
+       kOneStage);
+  must(c.rampup_batch_size.start == 0, "rampup_batch_size:", stages,
+       " the number of micro-batches cannot change; leave it out", kOneStage);
+  must(c.device != DeviceChoice::cuda, "device: cuda", stages, " is not supported; set it to cpu", kOneStage);
 }
 
 void validate_layout(const Config& c) {
@@ -38,16 +38,16 @@ void validate_layout(const Config& c) {
   const std::string sizes = c.virtual_pipeline_size > 1 ? cat("pipeline_parallel_size ", c.pipeline_parallel_size,
                                                               " times virtual_pipeline_size ", c.virtual_pipeline_size)
                                                         : cat("pipeline_parallel_size ", c.pipeline_parallel_size);
-  require(parts <= layers, "pipeline_parallel_size: the model's ", layers,
-          " blocks (num_hidden_layers) are fewer than the ", parts, " parts of ", sizes,
-          ", and no part may be empty; make the product at most ", layers);
+  must(parts <= layers, "pipeline_parallel_size: the model's ", layers,
+       " blocks (num_hidden_layers) are fewer than the ", parts, " parts of ", sizes,
+       ", and no part may be empty; make the product at most ", layers);
   const std::vector<int64_t>& layout = c.pipeline_layout;
   if (layout.empty()) return;
-  require(int64_t(layout.size()) == parts, "pipeline_layout: ", layout.size(), " numbers for the ", parts, " parts of ",
-          sizes, "; give one for each part");
+  must(int64_t(layout.size()) == parts, "pipeline_layout: ", layout.size(), " numbers for the ", parts, " parts of ",
+       sizes, "; give one for each part");
   const int64_t sum = std::accumulate(layout.begin(), layout.end(), int64_t{0});
-  require(sum == layers, "pipeline_layout: its numbers add up to ", sum, " blocks, the model has num_hidden_layers ",
-          layers);
+  must(sum == layers, "pipeline_layout: its numbers add up to ", sum, " blocks, the model has num_hidden_layers ",
+       layers);
 }
 
 }  // namespace
@@ -55,18 +55,17 @@ void validate_layout(const Config& c) {
 void validate_pipeline(Config& c) {
   const bool interleaved = c.pipeline_schedule == PipelineSchedule::interleaved;
   if (c.pipeline_parallel_size == 1) {
-    require(c.pipeline_layout.empty(),
-            "pipeline_layout: there is one part with pipeline_parallel_size 1; leave it out");
-    require(c.virtual_pipeline_size <= 1, "virtual_pipeline_size: ", c.virtual_pipeline_size,
-            " parts of the model on each stage need several stages; leave it out, or set pipeline_parallel_size");
+    must(c.pipeline_layout.empty(), "pipeline_layout: there is one part with pipeline_parallel_size 1; leave it out");
+    must(c.virtual_pipeline_size <= 1, "virtual_pipeline_size: ", c.virtual_pipeline_size,
+         " parts of the model on each stage need several stages; leave it out, or set pipeline_parallel_size");
     c.virtual_pipeline_size = 1;
     return;
   }
   if (c.virtual_pipeline_size == 0) c.virtual_pipeline_size = interleaved ? 2 : 1;
-  require(interleaved == (c.virtual_pipeline_size > 1), "virtual_pipeline_size: ", c.virtual_pipeline_size,
-          " with pipeline_schedule ", name_of(c.pipeline_schedule),
-          interleaved ? ", which needs 2 or more parts on each stage; set it to more, or take pipeline_schedule 1f1b"
-                      : "; set pipeline_schedule to interleaved, or leave it out");
+  must(interleaved == (c.virtual_pipeline_size > 1), "virtual_pipeline_size: ", c.virtual_pipeline_size,
+       " with pipeline_schedule ", name_of(c.pipeline_schedule),
+       interleaved ? ", which needs 2 or more parts on each stage; set it to more, or take pipeline_schedule 1f1b"
+                   : "; set pipeline_schedule to interleaved, or leave it out");
   refuse_others(c);
   validate_layout(c);
 }

@@ -12,6 +12,7 @@
 #include "checkpoint/printable.h"
 #include "checkpoint/store.h"
 #include "config/config.h"
+#include "config/model_options.h"
 #include "convert/floats.h"
 #include "convert/folder_links.h"
 #include "convert/gguf_weights.h"
@@ -425,6 +426,8 @@ void require_same_model(const ModelFolder& from, const ModelConfig& run) {
   same("norm_topk_prob", have.norm_topk_prob, run.norm_topk_prob);
   same("norm_eps", have.norm_eps, run.norm_eps);
   same("tie_word_embeddings", have.tie_word_embeddings, run.tie_word_embeddings);
+  if (const std::string option = differing_option(have, run); !option.empty())
+    refused += cat("\n  model.", option, " of the weights, the run has ", differing_option(run, have));
   if (have.model_type == ModelType::gpt2)
     same("max_position_embeddings", have.max_position_embeddings, run.max_position_embeddings);
   if (!refused.empty())

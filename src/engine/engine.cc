@@ -157,7 +157,8 @@ Classifier Engine::head() const {
           .loss_scale = scalar(offsetof(StepState, loss_scale), DType::f32),
           .inv_count = float(1.0 / double(options_.global_batch_size * options_.seq_length)),
           .z_loss = float(options_.z_loss),
-          .softcap = float(model_->config().final_logit_softcapping)};
+          .softcap = float(model_->config().final_logit_softcapping),
+          .b = model_->head_bias()};
 }
 
 // Keeps the loss of each leaf separate; the end of the step adds all of them in order.

@@ -303,7 +303,7 @@ class Engine {
   std::optional<CodeState> codes_;           // of a recipe of 8 or 4 bits, in training
   bool reads_averages_ = false;
   bool in_ring() const { return part_.ranks > 1 && options_.context_method == ContextMethod::ring; }
-  Ring ring() const { return {part_.ranks, part_.rank, part_.piece_length(), model_->attention_shape().window}; }
+  Ring ring() const { return {part_.ranks, part_.rank, part_.piece_length(), model_->attention_shape(0).window}; }
   ContextPart part_;                // the rows of a micro-batch that this rank has
   std::vector<int32_t> part_rows_;  // of all ranks that share sequences; empty: this rank has all
   Stage stage_;

@@ -21,7 +21,7 @@ std::unique_ptr<BlockGather> Engine::gather_blocks() {
 
 void Engine::run_logits(Ctx c, std::vector<float>* out) {
   Var x = forward(*model_, c, micro_inputs_.front().batch, {});
-  Buffer z = athanor::logits({c, model_->params()}, std::move(x), logit_rows_, model_->head());
+  Buffer z = athanor::logits({c, model_->params()}, std::move(x), logit_rows_, model_->head(), model_->head_bias());
   release_head(*model_, c);
   if (!out) return;
   const ModelConfig& config = model_->config();

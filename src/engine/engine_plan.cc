@@ -129,8 +129,8 @@ void Engine::plan_inputs() {
     input("latest losses and norms", DType::u8, {int64_t(sizeof(SpikeWindow))}, &window_);
   if (codes_) codes_->plan(memory_, options_.keep_codes, options_.quantized);
   if (options_.training && options_.optimizer.qk_clip_threshold > 0)
-    input("largest attention scores", DType::f32, {model_->config().num_hidden_layers, model_->attention_shape().heads},
-          &top_scores_);
+    input("largest attention scores", DType::f32,
+          {model_->config().num_hidden_layers, model_->attention_shape(0).heads}, &top_scores_);
   if (const int64_t experts = model_->config().num_experts; options_.training && experts > 0)
     input("statistics of routers", DType::f64, {model_->config().num_hidden_layers, RouterStatistics{experts}.size()},
           &routing_);

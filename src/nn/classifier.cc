@@ -37,7 +37,8 @@ Buffer view_of(const Tensor& t) {
 
 void classifier(Net n, Var x, const Batch& batch, const Classifier& head, Tensor losses) {
   Ctx& c = n.c;
-  const Linear layer = layer_of(n.params, head.w);
+  Linear layer = layer_of(n.params, head.w);
+  layer.b = head.b;
   const VocabPart vocab = n.params.vocab_part(head.w);
   const CollectiveSubject subject(n.params.spec(head.w).name);
   const Buffer all = vocab ? all_rows(c, x.keep()) : x.keep();
@@ -76,9 +77,10 @@ void classifier(Net n, Var x, const Batch& batch, const Classifier& head, Tensor
   c.put(x.slot(), std::move(dx));
 }
 
-Buffer logits(Net n, Var x, Tensor rows, Param w) {
+Buffer logits(Net n, Var x, Tensor rows, Param w, Param b) {
   Ctx& c = n.c;
-  const Linear head = layer_of(n.params, w);
+  Linear head = layer_of(n.params, w);
+  head.b = b;
   CHECK(!n.params.vocab_part(w), "logits of a part of the vocabulary; they are not gathered");
   Buffer last = c.alloc("logits.x", {rows.shape[0], x.t().cols()});
   c.run(GatherRows{.y = last.t, .x = x.t(), .rows = rows});

@@ -180,4 +180,43 @@ Var swiglu_mlp(Net n, Var x, const Linear& gate_up, const Linear& down, Var resi
   return result;
 }
 
+namespace {
+
+// f(x), or f(gate) up of x = [gate | up], as a layer of its own.
+Var activation(Net n, Var x, const Mlp& layer) {
+  Ctx& c = n.c;
+  Buffer y = c.alloc("activation.y", {x.t().rows(), x.t().cols() / (layer.gated ? 2 : 1)});
+  y.amax = wanted_largest(n, layer.down, Matrix::x);
+  c.run(ActivationFwd{.f = layer.f, .y = y.t, .x = x.t(), .amax = y.amax});
+  Remake remake;  // recomputes y from x, which backward keeps anyway
+  if (c.recording() && c.selective)
+    remake = std::make_shared<UniqueFn<Buffer(Ctx&)>>(
+        [kept = x.keep(), shape = y.t.shape, f = layer.f, amax = y.amax](Ctx& cc) {
+          Buffer again = cc.alloc("activation.y again", shape);
+          cc.run(ActivationFwd{.f = f, .y = again.t, .x = kept.t});
+          again.amax = amax;  // still that of y
+          return again;
+        });
+  Var out = c.var(std::move(y), std::move(remake));
+  c.record("activation",
+           [kept = x.keep(), f = layer.f, asked = x.asked_largest(), sx = x.slot(), s = out.slot()](Ctx& cc) mutable {
+             const Buffer dy = cc.take(s);
+             Buffer dx = std::move(kept);  // in place: no later reader
+             dx.amax = asked;
+             cc.run(ActivationBwd{.f = f, .dx = dx.t, .dy = dy.t, .x = dx.t, .amax = asked});
+             cc.put(sx, std::move(dx));
+           });
+  return out;
+}
+
+}  // namespace
+
+Var mlp(Net n, Var x, const Mlp& layer, Var residual) {
+  if (layer.gated && layer.f == Activation::silu)
+    return swiglu_mlp(n, std::move(x), layer.up, layer.down, std::move(residual));
+  if (!layer.gated && layer.f == Activation::gelu)
+    return gelu_mlp(n, std::move(x), layer.up, layer.down, std::move(residual));
+  return linear(n, activation(n, linear(n, std::move(x), layer.up), layer), layer.down, std::move(residual));
+}
+
 }  // namespace athanor

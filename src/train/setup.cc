@@ -260,17 +260,24 @@ std::string attention_words(Engine& engine, Tuning* tuning) {
   return words.empty() ? "" : "attention: " + words;
 }
 
+FlopCount attention_flops_per_token(const ModelConfig& m, int64_t seq_length) {
+  FlopCount sum;
+  for (int64_t l = 0; l < m.num_hidden_layers; ++l) {
+    const FlopCount layer = attention_training_flops_per_token(
+        {.heads = m.num_attention_heads, .head_dim = m.head_dim, .seq_length = seq_length, .window = window_of(m, l)});
+    sum.causal += layer.causal, sum.full += layer.full;
+  }
+  return sum;
+}
+
 FlopCount flops_per_token(Model& model, int64_t seq_length) {
   const ModelConfig& m = model.config();
   int64_t matmul = m.vocab_size * m.hidden_size;  // the head, tied or not
   for (const ParamSpec& spec : model.params().specs())
     if (spec.role == Role::matrix) matmul += spec.shape.numel() / spec.experts * spec.chosen;
-  return training_flops_per_token({.matmul_parameters = matmul,
-                                   .layers = m.num_hidden_layers,
-                                   .heads = m.num_attention_heads,
-                                   .head_dim = m.head_dim,
-                                   .seq_length = seq_length,
-                                   .window = m.sliding_window});
+  FlopCount sum = attention_flops_per_token(m, seq_length);
+  const double products = 6.0 * double(matmul);
+  return {.causal = products + sum.causal, .full = products + sum.full};
 }
 
 namespace {

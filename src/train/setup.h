@@ -57,6 +57,7 @@ std::string attention_words(Engine&, Tuning*);
 
 // Operations per token for MFU.
 FlopCount flops_per_token(Model&, int64_t seq_length);
+FlopCount attention_flops_per_token(const ModelConfig&, int64_t seq_length);  // of all layers
 
 // The denominator of MFU: the configured peak, else most_flops, an upper bound for the device; if that is unknown (0)
 // the data sheet's, else a measured product's.
