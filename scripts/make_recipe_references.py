@@ -9,6 +9,9 @@ description, computes. Such models have no class in transformers. Files and tens
   speedrun   [modded-nanogpt, track 3]: norms with gain, biases everywhere, half of each head's pairs do not turn,
              queries and keys normed without gain, a factor of scores of its own.
 
+And of no recipe:
+  gated      a gate of GELU, biases in feed-forward layers and of a tied head.
+
 usage: make_recipe_references.py [--out tests/golden] [--only NAME] [--check]
 """
 
@@ -43,7 +46,14 @@ CASES = {
                     tie_word_embeddings=False, final_logit_softcapping=4.0, attention_multiplier=0.12 * 3,
                     attention_bias=True, mlp_bias=True, lm_head_bias=True,
                     rope_scaling=dict(rope_type="proportional", partial_rotary_factor=0.5))),
+    "gated": dict(
+        seed=23, batch=3, time=18, packed=[[18], [7, 11], [1, 17]],
+        config=dict(SHAPE, vocab_size=87, hidden_size=32, intermediate_size=44, num_hidden_layers=2,
+                    num_attention_heads=4, num_key_value_heads=1, head_dim=8, rope_theta=10000.0,
+                    hidden_act="gelu_pytorch_tanh", gated_mlp=True, mlp_bias=True, lm_head_bias=True, qk_norm=False,
+                    qk_norm_elementwise_affine=True, embedding_norm=False, tie_word_embeddings=True)),
 }
+ACTIVATIONS = {"relu2": lambda x: x.relu().square(), "gelu_pytorch_tanh": lambda x: F.gelu(x, approximate="tanh")}
 
 
 def rms(x, eps, gain=None):
@@ -51,16 +61,15 @@ def rms(x, eps, gain=None):
     return y if gain is None else y * gain
 
 
-class Recipe(torch.nn.Module):
+class Recipe:
     """Parameters under the names of the files; no layer of its own, so that it reads as the description does."""
 
     def __init__(self, config, seed):
-        super().__init__()
         self.c = c = config
         generator = torch.Generator().manual_seed(seed)
         hidden, inner, vocab, heads = c["hidden_size"], c["intermediate_size"], c["vocab_size"], c["num_attention_heads"]
         keys, size = c["num_key_value_heads"] * c["head_dim"], heads * c["head_dim"]
-        self.w = {}
+        self.w = {}  # by the name in files
 
         def matrix(name, rows, columns, bias=False):
             noise = torch.randn(rows, columns, generator=generator, dtype=torch.float64)
@@ -74,7 +83,8 @@ class Recipe(torch.nn.Module):
 
         bias, mlp_bias = c.get("attention_bias", False), c.get("mlp_bias", False)
         matrix("model.embed_tokens", vocab, hidden)
-        norm("model.embed_norm")
+        if c["embedding_norm"]:
+            norm("model.embed_norm")
         for i in range(c["num_hidden_layers"]):
             p = f"model.layers.{i}."
             for key in ("resid_lambda", "x0_lambda"):
@@ -87,11 +97,15 @@ class Recipe(torch.nn.Module):
             matrix(p + "self_attn.v_proj", keys, hidden, bias)
             matrix(p + "self_attn.o_proj", hidden, size, bias)
             norm(p + "post_attention_layernorm")
+            if c["gated_mlp"]:
+                matrix(p + "mlp.gate_proj", inner, hidden, mlp_bias)
             matrix(p + "mlp.up_proj", inner, hidden, mlp_bias)
             matrix(p + "mlp.down_proj", hidden, inner, mlp_bias)
         norm("model.norm")
         self.add_skip("model.skip_lambda", c["num_hidden_layers"])
         matrix("lm_head", vocab, hidden, c.get("lm_head_bias", False))
+        if c["tie_word_embeddings"]:
+            del self.w["lm_head.weight"]
 
     def add_skip(self, name, at):
         if self.c.get("skip_from", [None] * (at + 1))[at] is not None:
@@ -103,7 +117,6 @@ class Recipe(torch.nn.Module):
     def add(self, name, value):
         # float32 first: the files hold the very values
         self.w[name] = torch.nn.Parameter(value.float().double())
-        self.register_parameter(name.replace(".", "/"), self.w[name])
 
     def norm(self, name, x):
         return rms(x, self.c["norm_eps"], self.w.get(name + ".weight"))
@@ -127,17 +140,24 @@ class Recipe(torch.nn.Module):
         shape = (*x.shape[:2], -1, c["head_dim"])
         q, k, v = (self.linear(f"{p}self_attn.{n}_proj", x).view(shape) for n in "qkv")
         q, k = self.rotate(q, position), self.rotate(k, position)
-        q, k = rms(q, c["norm_eps"]), rms(k, c["norm_eps"])
+        if c["qk_norm"]:
+            q, k = rms(q, c["norm_eps"]), rms(k, c["norm_eps"])
         groups = c["num_attention_heads"] // c["num_key_value_heads"]
         k, v = k.repeat_interleave(groups, dim=2), v.repeat_interleave(groups, dim=2)
         y = F.scaled_dot_product_attention(*(t.transpose(1, 2) for t in (q, k, v)),
                                            attn_mask=shared.causal_mask(document, window),
-                                           scale=c["attention_multiplier"])
+                                           scale=c.get("attention_multiplier"))
         return self.linear(p + "self_attn.o_proj", y.transpose(1, 2).flatten(2))
+
+    def parameters(self):
+        return list(self.w.values())
 
     def forward(self, tokens, document, position):
         c = self.c
-        x = x0 = self.norm("model.embed_norm", self.w["model.embed_tokens.weight"][tokens])
+        act = ACTIVATIONS[c["hidden_act"]]
+        x = x0 = self.w["model.embed_tokens.weight"][tokens]
+        if c["embedding_norm"]:
+            x = x0 = self.norm("model.embed_norm", x)
         outputs = []
         for i in range(c["num_hidden_layers"]):
             p = f"model.layers.{i}."
@@ -147,17 +167,20 @@ class Recipe(torch.nn.Module):
             types = c.get("layer_types")
             window = c["sliding_window"] if types and types[i] == "sliding_attention" else None
             x = x + self.attention(p, self.norm(p + "input_layernorm", x), document, position, window)
-            inner = self.linear(p + "mlp.up_proj", self.norm(p + "post_attention_layernorm", x))
-            x = x + self.linear(p + "mlp.down_proj", inner.relu().square())
+            y = self.norm(p + "post_attention_layernorm", x)
+            inner = self.linear(p + "mlp.up_proj", y)
+            inner = act(self.linear(p + "mlp.gate_proj", y)) * inner if c["gated_mlp"] else act(inner)
+            x = x + self.linear(p + "mlp.down_proj", inner)
             outputs.append(x)
         x = self.skip("model.skip_lambda", x, c["num_hidden_layers"], outputs)
-        logits = self.linear("lm_head", self.norm("model.norm", x))
-        cap = c["final_logit_softcapping"]
-        return cap * torch.tanh(logits / cap)
+        head = self.w.get("lm_head.weight", self.w["model.embed_tokens.weight"])
+        logits = F.linear(self.norm("model.norm", x), head, self.w.get("lm_head.bias"))
+        cap = c.get("final_logit_softcapping")
+        return cap * torch.tanh(logits / cap) if cap else logits
 
 
 def loss_of(model, tokens, targets, rows):
-    logits = model(tokens, *rows)
+    logits = model.forward(tokens, *rows)
     return logits, F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 

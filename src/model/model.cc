@@ -43,13 +43,15 @@ float Model::std_of(const std::string& file_name, float otherwise) const {
 }
 
 void Model::require_patterns_used() const {
-  for (const auto& [pattern, std_dev] : config_.initializer_ranges) {
-    const auto fits = [&](const ParamSpec& spec) {
-      return spec.role != Role::vector && std::ranges::any_of(spec.slices, [&](const HfSlice& slice) {
-               return ::fnmatch(pattern.c_str(), slice.name.c_str(), 0) == 0;
-             });
+  for (const auto& range : config_.initializer_ranges) {
+    const std::string& pattern = range.first;
+    const auto fits = [&pattern](const HfSlice& slice) {
+      return ::fnmatch(pattern.c_str(), slice.name.c_str(), 0) == 0;
     };
-    if (!std::ranges::any_of(params_.specs(), fits))
+    const bool used = std::ranges::any_of(params_.specs(), [&fits](const ParamSpec& spec) {
+      return spec.role != Role::vector && std::ranges::any_of(spec.slices, fits);
+    });
+    if (!used)
       throw Error(cat("model.initializer_ranges: \"", pattern,
                       "\" fits no matrix or embedding, such as model.layers.0.mlp.down_proj.weight; * stands for any "
                       "text"),

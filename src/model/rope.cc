@@ -43,7 +43,7 @@ double stretched_frequency(int64_t i, const ModelConfig& m) {
     case RopeType::yarn:
       return yarn_frequency(frequency, i, m);
     case RopeType::proportional:  // pairs behind the share stand still
-      return double(i) < m.rope_scaling.partial_rotary_factor * double(m.head_dim / 2) ? frequency : 0;
+      return 2 * double(i) < m.rope_scaling.partial_rotary_factor * double(m.head_dim) ? frequency : 0;
   }
   return frequency;
 }

@@ -31,7 +31,7 @@ NOT_RUN = [
     (r"HOST:PORT", "needs other machines"),
     (r"\.tiktoken", "needs a downloaded tokenizer"),
     (r"^scripts/gpu/|^scripts/bench/gpu/", "needs a GPU or PyTorch"),
-    (r"^scripts/bench/|^scripts/make_references\.py", "minutes, or needs PyTorch"),
+    (r"^scripts/bench/|^scripts/make_(recipe_)?references\.py", "minutes, or needs PyTorch"),
     (r"bench decode configs/gpt2-124m\.json|train configs/moe-small\.json", "minutes"),
     (r"--ranks 4 bench comm", "as long as it likes on few cores; docs/commands.md has one with small tensors"),
     (r"^scripts/corpus\.py", "needs the texts of Debian packages; the quick start runs it"),
@@ -104,6 +104,7 @@ class Documents(SystemTest):
         for path in (ROOT / "configs").glob("*.json"):
             if path.name != "quickstart.json":
                 (here / "configs" / path.name).symlink_to(path)
+        (here / "configs" / "recipes").symlink_to(ROOT / "configs" / "recipes")
         self.small(ROOT / "configs" / "quickstart.json", here / "configs" / "quickstart.json", train_iters=60, lr_warmup_iters=5,
                    save_interval=20)
         text = (ROOT / "README.md").read_text() * 8

@@ -226,7 +226,7 @@ TEST_P(Parity, TenSteps) {
 
 INSTANTIATE_TEST_SUITE_P(Golden, Parity,
                          ::testing::Values("gpt2", "llama", "llama3", "qwen2", "qwen3", "mistral", "mixtral",
-                                           "qwen3_moe", "olmoe", "nanochat", "speedrun"),
+                                           "qwen3_moe", "olmoe", "nanochat", "speedrun", "gated"),
                          [](const auto& test) { return std::string(test.param); });
 
 }  // namespace
