@@ -132,8 +132,9 @@ void mlp_cases(Examiner& examine) {
 void activation_cases(Examiner& examine) {
   for (const DType dt : kFloats)
     for (const Activation f : kActivations) {
-      for (const Shape& s : {Shape{1, 2}, Shape{3, 17}, Shape{17, 257}, Shape{300, 264}})  // a column more is no gate
+      for (const Shape& s : {Shape{1, 2}, Shape{3, 17}, Shape{17, 257}})  // a column more is no gate
         for (const bool gated : {false, true}) activations(examine, dt, s, f, gated);
+      if (f == Activation::relu2) activations(examine, dt, {300, 264}, f, false);  // work for many threads
       const Tensor y = tensor(dt, {17, 257}), x = tensor(dt, {17, 514});
       const std::string name = cat(dt, " ", int(f));
       largest_magnitude(examine, name, ActivationFwd{.f = f, .y = y, .x = y}, "x", "y");
@@ -142,7 +143,7 @@ void activation_cases(Examiner& examine) {
   activation_gradients(examine);
   for (const DType dt : kFloats)
     for (const DType scalar : dt == DType::f32 ? std::vector{dt} : std::vector{dt, DType::f32})
-      for (const Shape& s : {Shape{1, 1}, Shape{3, 17}, Shape{300, 264}}) scaled_sums(examine, dt, scalar, s);
+      for (const Shape& s : {Shape{1, 1}, Shape{3, 17}, Shape{170, 264}}) scaled_sums(examine, dt, scalar, s);
 }
 
 }  // namespace athanor
