@@ -130,6 +130,7 @@ void mlp_cases(Examiner& examine) {
 }
 
 void activation_cases(Examiner& examine) {
+  activation_gradients(examine);
   for (const DType dt : kFloats)
     for (const Activation f : kActivations) {
       for (const Shape& s : {Shape{1, 2}, Shape{3, 17}, Shape{17, 257}})  // a column more is no gate
@@ -140,7 +141,6 @@ void activation_cases(Examiner& examine) {
       largest_magnitude(examine, name, ActivationFwd{.f = f, .y = y, .x = y}, "x", "y");
       largest_magnitude(examine, name, ActivationBwd{.f = f, .dx = x, .dy = y, .x = x}, "dy", "dx");
     }
-  activation_gradients(examine);
   for (const DType dt : kFloats)
     for (const DType scalar : dt == DType::f32 ? std::vector{dt} : std::vector{dt, DType::f32})
       for (const Shape& s : {Shape{1, 1}, Shape{3, 17}, Shape{170, 264}}) scaled_sums(examine, dt, scalar, s);
