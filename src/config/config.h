@@ -108,7 +108,11 @@ struct Config {
   double qk_clip_threshold = 0.0;      // largest attention score that is not scaled down; 0 = off
   double ema_decay = 0.0;              // decay of the moving average of the weights; 0 = off
   int64_t tail_average_start = 0;      // steps before those of an equal-weight average of the weights; 0 = off
-  int64_t mup_base_width = 0;          // 0 = off
+  int64_t local_steps = 0;             // steps between two averages over data_parallel_replicate_size; 0 = off
+  double outer_learning_rate = 0.7;
+  double outer_momentum = 0.9;
+  int64_t local_fragments = 1;  // parts of the model that take turns within local_steps
+  int64_t mup_base_width = 0;   // 0 = off
   std::vector<ParamGroupConfig> param_groups = default_param_groups({});
   WeightDecayStyle weight_decay_style = WeightDecayStyle::constant;
   double end_weight_decay = -1.0;  // -1 until validate(): weight_decay

@@ -91,6 +91,10 @@ std::vector<std::string> keys_without_effect(const Config& c) {
                                                         [](const ParamGroupConfig& g) { return g.weight_decay > 0; });
   unused.key("cautious_weight_decay", &Config::cautious_weight_decay, decays, "a weight_decay above 0");
 
+  unused.key("outer_learning_rate", &Config::outer_learning_rate, c.local_steps > 0, "local_steps above 0");
+  unused.key("outer_momentum", &Config::outer_momentum, c.local_steps > 0, "local_steps above 0");
+  unused.key("local_fragments", &Config::local_fragments, c.local_steps > 0, "local_steps above 0");
+
   unused.key("tail_average_start", &Config::tail_average_start, c.tail_average_start < c.train_iters,
              "runs of more train_iters");
 

@@ -391,15 +391,39 @@ void validate_context_parallel(const Config& c) {
           "fixed_order, or context_parallel_size 1");
 }
 
+// Of local updates.
+void validate_workers(const Config& c) {
+  if (c.local_steps == 0) return;
+  require(c.local_fragments <= c.local_steps, "local_fragments: ", c.local_fragments, " fragments are more than the ",
+          c.local_steps, " steps of local_steps; take at most as many");
+  const auto averages = [&](bool set, const char* key) {
+    require(!set, key, ": evaluations would read a second average of the weights beside the one of local_steps ",
+            c.local_steps, "; set it to 0, or local_steps to 0");
+  };
+  averages(c.ema_decay > 0.0, "ema_decay");
+  averages(c.tail_average_start > 0, "tail_average_start");
+  require(!updates_by(c, RuleName::schedule_free_adamw),
+          "optimizer: schedule_free_adamw averages the weights itself, "
+          "and local_steps ",
+          c.local_steps, " replaces them at the end of a round; take adamw, or local_steps 0");
+  const int64_t workers = c.data_parallel_replicate_size;
+  require(workers == 1 || !c.log_noise_scale, "log_noise_scale: the steps of ", workers,
+          " copies with local_steps are not one step; set it to false, or data_parallel_replicate_size to 1");
+  require(workers == 1 || c.deterministic_reduction != DeterministicReduction::rank_invariant,
+          "deterministic_reduction: rank_invariant has one sum over all ranks, and with local_steps ", workers,
+          " copies add up apart; set it to fixed_order, or data_parallel_replicate_size to 1");
+}
+
 void validate_ranks(const Config& c) {
+  validate_workers(c);
   validate_experts(c);
   validate_tensor_parallel(c);
   validate_context_parallel(c);
   require(c.zero_stage > 0 || c.data_parallel_shard_size <= 1, "data_parallel_shard_size: ", c.data_parallel_shard_size,
           " ranks share out nothing with zero_stage 0; leave it out, or take zero_stage 1 to 3");
-  require(c.data_parallel_replicate_size == 1 || c.zero_stage > 0,
+  require(c.data_parallel_replicate_size == 1 || c.zero_stage > 0 || c.local_steps > 0,
           "data_parallel_replicate_size: ", c.data_parallel_replicate_size,
-          " has a meaning only with zero_stage 1 to 3; with 0 every rank is a copy");
+          " has a meaning only with zero_stage 1 to 3 or local_steps; with 0 every rank is a copy");
   if (c.deterministic_reduction != DeterministicReduction::rank_invariant) return;
   const int64_t leaves = c.logical_shards;
   require(std::has_single_bit(uint64_t(leaves)), "logical_shards: ", leaves, " is not a power of two");

@@ -74,6 +74,7 @@ void Engine::commit() {
   state.loss_scale = float(options_.loss_scale);
   state.hysteresis_left = options_.scaling.hysteresis;
   write_state(state);
+  if (outer_) outer_->commit(device);
   if (window_) write_window({});
   if (top_scores_) ops_->run(no_scores(), nullptr);
   if (routing_) ops_->run(Fill{.x = routing_}, nullptr);
@@ -85,6 +86,7 @@ void Engine::init_weights() {
   model_->params().init(c, options_.seed);
   arena_.end();
   refresh_codes(CodesOf::step);
+  start_rounds();
 }
 
 void Engine::refresh_values() {
@@ -155,7 +157,8 @@ Classifier Engine::head() const {
           .vocab = model_->config().vocab_size,
           .chunk_rows = options_.loss_chunk_rows,
           .loss_scale = scalar(offsetof(StepState, loss_scale), DType::f32),
-          .inv_count = float(1.0 / double(options_.global_batch_size * options_.seq_length)),
+          .inv_count =
+              float(double(backend_.mesh.workers().size()) / double(options_.global_batch_size * options_.seq_length)),
           .z_loss = float(options_.z_loss),
           .softcap = float(model_->config().final_logit_softcapping)};
 }
@@ -273,6 +276,7 @@ void Engine::run_optimizer(Ctx c, const PhaseRunner::Enter& enter) {
   if (options_.noise_scale) c.all_reduce(all, scalar(offsetof(StepState, micro_norm_sq), DType::f64));
   if (params.tensor().ranks > 1) agree_in_tensor_group(c);
   if (stage_.stages() > 1) agree_among_stages(c);
+  if (backend_.mesh.workers().size() > 1) agree_among_workers(c);
   c.top_scores = top_scores_;
   if (top_scores_) c.all_reduce(all, top_scores_, Reduce::max);
   StepControl control{.state = state_,
@@ -282,7 +286,8 @@ void Engine::run_optimizer(Ctx c, const PhaseRunner::Enter& enter) {
                       .scaling = options_.scaling,
                       .clip_grad = options_.clip_grad,
                       .divided_by = double(options_.global_batch_size * options_.seq_length),
-                      .spikes = options_.spikes};
+                      .spikes = options_.spikes,
+                      .workers = backend_.mesh.workers().size()};
   std::ranges::copy(optimizer_->averages(), control.averages);
   c.run(control);
   optimizer_->step(c, params, state_);

@@ -25,6 +25,7 @@
 #include "ops/decorate.h"
 #include "ops/tuning.h"
 #include "optim/optimizer.h"
+#include "optim/outer_optimizer.h"
 
 namespace athanor {
 
@@ -62,6 +63,7 @@ struct EngineOptions {
   int64_t save_block_bytes = BlockGather::kBytes;
   OptimizerOptions optimizer;
   bool eval_averages = false;  // use_averages() will be called; needs optimizer.ema_decay or tail_average_start
+  OuterOptions outer = {};     // of local updates, where workers are ProcessMesh::workers(): see end_rounds()
   Schedule schedule;
   LossScaling scaling;
   double loss_scale = 1;  // initial
@@ -122,7 +124,7 @@ class Engine {
   Model& model() { return *model_; }
   const Model& model() const { return *model_; }
   const Optimizer* optimizer() const { return optimizer_.get(); }  // null without training
-  // Of this rank, in a step of global_batch_size.
+  // Of this rank, in a step of global_batch_size, which is that of all workers.
   int64_t micro_batches() const { return options_.global_batch_size / (options_.micro_batch_size * ranks()); }
   // Sequences of the following steps: initially and at most global_batch_size. Not while a step is being accumulated.
   void set_step_sequences(int64_t sequences);
@@ -130,7 +132,10 @@ class Engine {
   MicroGradients micro_gradients() const;
   // Ranks, or groups of them, that have different sequences of a batch.
   int ranks() const { return backend_.mesh.batches(); }
-  int rank() const { return backend_.mesh.data_parallel().rank() / int(part_.ranks); }
+  int rank() const {
+    const ProcessMesh& mesh = backend_.mesh;
+    return (mesh.workers().rank() * mesh.data_parallel().size() + mesh.data_parallel().rank()) / int(part_.ranks);
+  }
   int devices() const { return backend_.mesh.world().size(); }
   // One rank of those that compute the same losses from the same samples: on the last stage, which alone has losses.
   bool reports_losses() const { return stage_.is_last() && backend_.mesh.tensor().rank() == 0 && part_.rank == 0; }
@@ -151,7 +156,7 @@ class Engine {
   std::span<const Launch> update_launches() const { return update_launches_; }         // of the end of a step
 
   void commit();          // the one allocation
-  void init_weights();    // from the seed
+  void init_weights();    // from the seed; starts rounds
   void refresh_values();  // compute copies of the weights, after masters were loaded
 
   // Spans (as many rows as the table has) and positions [micro_batch_size * T] of the following micro-batches; empty:
@@ -171,6 +176,13 @@ class Engine {
   int64_t uncollected() const { return int64_t(closed_.size()); }
   StepState finish_step();  // close_step() and this step's result
   static constexpr int64_t kStepsAhead = 2;
+  // Of local updates; none: no-ops, and no workers. The global weights become this worker's, which are the same on all.
+  int64_t workers() const { return outer_ ? backend_.mesh.workers().size() : 0; }
+  void start_rounds();
+  // After step number `step` of the run, counted from 1, with no step uncollected: ends the rounds that end there, or
+  // with `all` those of all fragments.
+  bool round_ends(int64_t step) const;
+  void end_rounds(int64_t step, bool all = false);
   // Drops the micro-batches accumulated since the last step.
   void discard_step();
   // Makes the accumulating step one without an update, on all ranks. For a rank that has no data for it while the
@@ -271,6 +283,9 @@ class Engine {
   Buffer receive(Ctx&, const StageAction&, const char* name);
   void record_chunk(int chunk);
   void agree_among_stages(Ctx&);
+  void agree_among_workers(Ctx&);
+  void require_workers() const;
+  void record_rounds();
   void enter(Phase phase, PhaseClock& clock) {
     clock.enter(phase);
     mark(phase);
@@ -299,6 +314,7 @@ class Engine {
   Arena arena_;
   std::unique_ptr<Model> model_;
   std::unique_ptr<Optimizer> optimizer_;
+  std::optional<OuterOptimizer> outer_;      // of local updates
   std::optional<AveragedWeights> averages_;  // if evaluations may read them
   std::optional<CodeState> codes_;           // of a recipe of 8 or 4 bits, in training
   bool reads_averages_ = false;

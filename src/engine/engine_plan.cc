@@ -52,10 +52,13 @@ Engine::Engine(const ModelConfig& config, const EngineOptions& options, Backend 
   if (stage_.stages() > 1) require_pipeline();
   CHECK(options_.global_batch_size % (options_.micro_batch_size * ranks()) == 0, "a global batch of ",
         options_.global_batch_size, " for ", ranks(), " ranks and micro-batches of ", options_.micro_batch_size);
-  CHECK(stages.size() * backend_.mesh.data_parallel().size() * backend_.mesh.tensor().size() == devices(), devices(),
-        " ranks, of which ", stages.size(), " are stages, ", backend_.mesh.data_parallel().size(),
-        " share a batch and ", backend_.mesh.tensor().size(),
+  const Communicator& workers = backend_.mesh.workers();
+  CHECK(workers.size() * stages.size() * backend_.mesh.data_parallel().size() * backend_.mesh.tensor().size() ==
+            devices(),
+        devices(), " ranks in ", workers.size(), " workers, of which ", stages.size(), " are stages, ",
+        backend_.mesh.data_parallel().size(), " share a batch and ", backend_.mesh.tensor().size(),
         " products: the others would know nothing of a step's wishes");
+  if (workers.size() > 1) require_workers();
   CHECK(devices() < kWishRadix, devices(), " ranks are more than are counted");
   step_micro_batches_ = micro_batches();
   stage_.set_micro_batches(step_micro_batches_);
@@ -70,13 +73,17 @@ Engine::Engine(const ModelConfig& config, const EngineOptions& options, Backend 
   if (codes_ && options_.keep_codes) codes_->gather_codes();
   if (codes_)
     if (auto history = codes_->history()) states.push_back(std::move(*history));
+  if (options_.training && options_.outer.steps > 0) outer_.emplace(options_.outer, model_->params());
+  if (outer_) std::ranges::move(outer_->states(), std::back_inserter(states));
   model_->plan(memory_, options_.recipe, options_.training, std::move(states),
                {.stage = options_.zero_stage,
                 .shards = shards.size(),
                 .index = shards.rank(),
                 .logical = {.count = leaves, .mine = leaves / ranks()},
                 .tensor = tensor,
-                .stages = stage_.units(*model_)});
+                .stages = stage_.units(*model_),
+                .worker = {.workers = workers.size(), .worker = workers.rank()}});
+  if (outer_) outer_->plan(memory_);
   if (codes_ && model_->params().sharded()) eight_bits_ += cat("; ", codes_->how_gathered());
   if (options_.loss_chunk_rows == 0) {
     const int64_t columns = model_->params().placement(model_->head()).shape[0];  // of this rank's logits
@@ -85,9 +92,11 @@ Engine::Engine(const ModelConfig& config, const EngineOptions& options, Backend 
   }
   if (model_->params().spec(model_->head()).eight_bits)
     options_.loss_chunk_rows = round_up(options_.loss_chunk_rows, kScaledRows);
-  const auto averaged_by_its_rule = [](const StateSpec& s) { return s.name == kAverageMinusWeightState; };
+  const auto is_evaluated = [](const StateSpec& s) {
+    return s.name == kAverageMinusWeightState || s.name == kGlobalWeightState;
+  };
   if (options_.training &&
-      (options_.eval_averages || std::ranges::any_of(model_->params().state_specs(), averaged_by_its_rule)))
+      (options_.eval_averages || std::ranges::any_of(model_->params().state_specs(), is_evaluated)))
     averages_.emplace(model_->params()).plan(memory_);
   plan_inputs();
 }
@@ -160,6 +169,12 @@ void Engine::require_pipeline() const {
   CHECK(backend_.device.unified(), "a pipeline of stages on GPUs");
 }
 
+void Engine::require_workers() const {
+  CHECK(options_.outer.steps > 0 || !options_.training, "workers that never agree on weights");
+  CHECK(options_.logical_shards == 0, "the tree of sums has no leaves for workers");
+  CHECK(!options_.noise_scale, "steps of several workers have no noise scale");
+}
+
 // Each phase is run once on a backend that launches nothing.
 void Engine::record_micro_batch() {
   if (std::exchange(recorded_micro_batch_, true) || !options_.training) return;
@@ -194,6 +209,7 @@ void Engine::record_other_phases() {
   Ctx refreshing = context(plan_, nullptr);
   model_->params().refresh_values(refreshing);
   arena_.finish_recording();
+  if (outer_) record_rounds();
   if (averages_) {
     arena_.record("averages in");
     Ctx c = context(plan_, nullptr);

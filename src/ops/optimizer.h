@@ -108,6 +108,7 @@ struct StepControl {
   Average averages[kMostAverages] = {};
   double divided_by = 0;  // divisor already applied to the gradients in place of `targets`; 0: they are final
   SpikeRule spikes = {};
+  int64_t workers = 1;  // norm_sq is a sum over so many gradients: their root mean square counts
   static constexpr const char* kName = "step_control";
   std::array<Field, 3> fields() {
     return {{{"state", Io::inout, &state}, {"window", Io::inout, &window}, {"scores", Io::in, &scores}}};
@@ -117,6 +118,7 @@ struct StepControl {
     e.is("state", state, DType::u8, {int64_t(sizeof(StepState))});
     if (window) e.is("window", window, DType::u8, {int64_t(sizeof(SpikeWindow))});
     if (scores) e.matrix("scores", scores).is("scores", scores, DType::f32, scores.shape);
+    e.that(workers >= 1, "workers", "at least one");
   }
   Cost cost() const { return {100, traffic(*this)}; }
 };

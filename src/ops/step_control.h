@@ -80,7 +80,7 @@ ATHANOR_HOST_DEVICE inline void close_step(StepState& s, const StepControl& c, S
   // without targets has none. Without ignored targets the factor is exactly 1.
   const double mean = c.divided_by > 0 && s.targets > 0 ? c.divided_by / s.targets : 1;
   const double inv_scale = mean / double(s.loss_scale);
-  const double norm = std::sqrt(s.norm_sq) * inv_scale;
+  const double norm = std::sqrt(s.norm_sq / double(c.workers)) * inv_scale;
   const bool finite = std::isfinite(norm) && std::isfinite(s.loss_sum);
   s.loss = s.loss_sum;
   s.loss_targets = s.targets;

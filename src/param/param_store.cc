@@ -62,7 +62,8 @@ Tensor ParamStore::Unit::part(const Tensor& t, Range range) const {
 void ParamStore::plan(MemoryPlan& plan, const Recipe& recipe, bool training, std::vector<StateSpec> states,
                       const Sharding& sharding) {
   states_ = training ? std::move(states) : std::vector<StateSpec>{};
-  sharding_ = training ? sharding : Sharding{.tensor = sharding.tensor, .stages = sharding.stages};
+  sharding_ =
+      training ? sharding : Sharding{.tensor = sharding.tensor, .stages = sharding.stages, .worker = sharding.worker};
   if (sharding_.stage == 0 || sharding_.shards == 1) sharding_.stage = sharding_.index = 0, sharding_.shards = 1;
   placements_.clear();
   for (const ParamSpec& spec : specs_)

@@ -24,6 +24,10 @@ struct Param {
 // States that say what evaluations read instead of the weights: an average of them, or such an average minus them.
 inline constexpr const char* kEmaState = "ema";
 inline constexpr const char* kAverageMinusWeightState = "average_minus_weight";
+// With local updates: the weights that workers have in common since a round's end, and their momentum. Evaluations and
+// model files have the former.
+inline constexpr const char* kGlobalWeightState = "global_weight";
+inline constexpr const char* kOuterMomentumState = "outer_momentum";
 
 // An optimizer state of all weights or of some.
 struct StateSpec {
@@ -36,6 +40,7 @@ struct StateSpec {
   // So many neighbouring elements share a value; above 1 the pieces are whole blocks and units are laid out in blocks,
   // so that no shard cuts one.
   int64_t block = 1;
+  bool of_all_workers = false;  // the same on all workers of local updates
   Shape shape_of(size_t piece, const Shape& whole) const {
     return !sizes.empty() ? Shape{sizes[piece]} : block > 1 ? Shape{whole.numel() / block} : whole;
   }
@@ -61,6 +66,11 @@ struct StageUnits {
   bool on_one_stage(size_t unit) const { return int(unit) != tied || stages == 1; }
 };
 
+// This rank's worker among those of local updates (ProcessMesh::workers()).
+struct WorkerRank {
+  int workers = 1, worker = 0;
+};
+
 // What is sharded over ProcessMesh::shards() [Rajbhandari et al. 2020, "ZeRO"]: stage 1 optimizer states and masters, 2
 // also gradients, 3 also weights.
 struct Sharding {
@@ -69,6 +79,7 @@ struct Sharding {
   LogicalShards logical = {};
   TensorRank tensor = {};  // these also without training
   StageUnits stages = {};
+  WorkerRank worker = {};
 };
 
 class ParamStore {
@@ -167,6 +178,7 @@ class ParamStore {
   // Equal parts of every unit, whose sums are added in order: with rank-invariant sums as many as leaves, else one.
   int64_t leaves() const { return std::max<int64_t>(1, sharding_.logical.count); }
   const TensorRank& tensor() const { return sharding_.tensor; }
+  const WorkerRank& worker() const { return sharding_.worker; }
   const Placement& placement(Param p) const { return placements_[size_t(p.id)]; }
   // The tokens whose rows this rank has of an embedding or a head that is cut; else the default.
   VocabPart vocab_part(Param) const;

@@ -93,8 +93,9 @@ void add_tensor_sums(StepTraffic& t, const Engine& engine, const Network& net, c
 }
 
 // The group ProcessMesh::weights().
-const char* of_weights(const ProcessMesh& mesh) {
-  return &mesh.weights() == &mesh.data_parallel() ? "data_parallel" : "world";
+const char* of_weights(ProcessMesh& mesh) {
+  if (&mesh.weights() == &mesh.data_parallel()) return "data_parallel";
+  return &mesh.weights() == &mesh.world() ? "world" : "weights";
 }
 
 // Adds the all-reduces of optimizers that need sums over whole tensors, and of QK-clip.
@@ -133,6 +134,18 @@ void add_matrices(StepTraffic& t, const Engine& engine, ProcessMesh& mesh, const
       for (const Load& load : loads) seconds = std::max(seconds, net.seconds_to_all(load.link, load.network, ranks));
     const double most = std::ranges::max(sent, {}, &Load::all).all();
     t.matrices.add({"", of_weights(mesh)}, most, seconds, 1, exchange.exposed ? seconds : 0);
+  }
+}
+
+// The ends of rounds of local updates, shared out over the steps of a round; nothing is computed beside them.
+void add_rounds(StepTraffic& t, const Engine& engine, ProcessMesh& mesh, const Network& net) {
+  const int workers = mesh.workers().size(), of_worker = mesh.world().size() / workers;
+  const auto steps = double(engine.options().outer.steps);
+  if (workers == 1) return;
+  for (const auto& unit : engine.model().params().units()) {
+    const double sent = 2.0 * (workers - 1) / workers * 4 * double(unit->shard.end - unit->shard.begin);
+    const double seconds = net.seconds(sent, workers, of_worker);
+    t.ends.add({unit->name, "workers"}, sent, seconds, 1 / steps, seconds / steps);
   }
 }
 
@@ -244,6 +257,7 @@ StepTraffic step_traffic(const Engine& engine, ProcessMesh& mesh, const Network&
   add_tensor_sums(t, engine, net, limits, near);
   add_update_sums(t, engine, mesh, net, near);
   add_matrices(t, engine, mesh, net);
+  add_rounds(t, engine, mesh, net);
   add_context_sums(t, engine, net, mesh.context().size(), near);
   add_context_passes(t, engine, net, limits, mesh.context().size(), near);
   return t;

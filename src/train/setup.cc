@@ -103,6 +103,10 @@ EngineOptions engine_options(const Config& c, bool training) {
   o.seed = uint64_t(c.seed);
   o.optimizer = optimizer_options(c);
   o.eval_averages = c.eval_weights != EvalWeights::current;
+  o.outer = {.steps = c.local_steps,
+             .learning_rate = c.outer_learning_rate,
+             .momentum = c.outer_momentum,
+             .fragments = c.local_fragments};
   o.schedule = {.style = c.lr_decay_style,
                 .wsd = c.lr_wsd_decay_style,
                 .lr = c.learning_rate,
@@ -164,9 +168,11 @@ MeshSizes mesh_sizes(const Config& c, int ranks) {
                     " started, expected a multiple of ", tensor, "; start another number, or set it to 1"),
                 Exit::usage);
   const int groups = ranks / together;
-  if (zero_stage(c) == 0) return {.stages = stages, .copies = groups, .context = context, .tensor = tensor};
   const int64_t replicas = c.data_parallel_replicate_size;
-  const int64_t shards = c.data_parallel_shard_size > 0 ? c.data_parallel_shard_size : groups / replicas;
+  const bool shares_out = zero_stage(c) > 0;
+  if (!shares_out && c.local_steps == 0)
+    return {.stages = stages, .copies = groups, .context = context, .tensor = tensor};
+  const int64_t shards = shares_out && c.data_parallel_shard_size > 0 ? c.data_parallel_shard_size : groups / replicas;
   if (replicas * shards != groups)
     throw Error(cat("data_parallel_replicate_size: ", replicas, " copies in shards over ", shards, " ranks",
                     stages > 1 ? cat(", times pipeline_parallel_size ", stages, ",") : "",
@@ -174,7 +180,11 @@ MeshSizes mesh_sizes(const Config& c, int ranks) {
                     context > 1 ? cat(", times context_parallel_size ", context, ",") : "", " do not make the ", ranks,
                     " ranks that were started; change one of them, or leave data_parallel_shard_size out"),
                 Exit::usage);
-  return {.stages = stages, .copies = int(replicas), .shards = int(shards), .context = context, .tensor = tensor};
+  MeshSizes sizes{
+      .stages = stages, .copies = int(replicas), .shards = int(shards), .context = context, .tensor = tensor};
+  if (c.local_steps > 0) sizes.workers = std::exchange(sizes.copies, 1);  // copies that train apart
+  if (!shares_out) sizes.copies = std::exchange(sizes.shards, 1);
+  return sizes;
 }
 
 Dataset open_dataset(const std::vector<DataSource>& sources, const Config& c) {

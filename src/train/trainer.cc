@@ -90,6 +90,7 @@ Exit Trainer::loop() {
     while (engine_->uncollected() > 1) collect_step();
     const bool pause = discarded || pause_due(state_.step + engine_->uncollected());
     if (pause) collect_steps();
+    if (pause && !discarded) end_rounds();
     follow_save();
     if (discarded) {
       engine_->discard_step();
@@ -409,7 +410,15 @@ bool Trainer::time_is_up() const {
 
 bool Trainer::pause_due(int64_t step) const {
   return each_alone_ || step == config_.train_iters || eval_due(step) || save_due(step) || quantized_due(step) ||
-         routing_due(config_, step) || stop_signal() != 0;
+         routing_due(config_, step) || engine_->round_ends(step) || stop_signal() != 0;
+}
+
+// The last step ends all rounds, so that the run's weights have all that its workers have learned.
+void Trainer::end_rounds() {
+  const bool last = state_.step == config_.train_iters;
+  if (!last && !engine_->round_ends(state_.step)) return;
+  const PhaseScope phase(clock_, Phase::communication);
+  engine_->end_rounds(state_.step, last);
 }
 
 bool Trainer::quantized_due(int64_t step) const {

@@ -91,6 +91,7 @@ class Trainer {
   void collect_steps();  // all launched ones
   bool out_of_time(int64_t micro_left) const;
   bool pause_due(int64_t step) const;  // work after this step needs its result
+  void end_rounds();                   // of local updates, those that end with the last step
   PhaseTimes times_of(const StepResult&, PhaseTimes host) const;
   void report(const StepResult&, const LaunchedStep&, float loss_scale);
   void report_spike(const StepMetrics&, const StepState&);

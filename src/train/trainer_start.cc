@@ -209,6 +209,7 @@ void Trainer::leave_other_branch(const std::optional<Resume>& resume) const {
 
 void Trainer::check_resume(Resume& resume) {
   const Manifest manifest = read_manifest(resume.folder);
+  const int64_t workers = config_.local_steps > 0 ? backend_.mesh.workers().size() : 0;
   std::string refused;
   const auto changes = resume_changes(read_file(resume.folder + "/config.resolved.json", kMaxConfigBytes), config_);
   for (const ConfigChange& c : changes) {
@@ -226,6 +227,7 @@ void Trainer::check_resume(Resume& resume) {
     throw Error(cat("resume: ", resume.folder, " was made with other values, which cannot change:", refused,
                     "\nset them back, or start anew with --load none and another `save` folder"),
                 Exit::usage);
+  require_same_workers(resume.state, workers, resume.folder);
   const auto same = [](const TokenizerFile& a, const TokenizerFile& b) {
     return a.name == b.name && a.content == b.content;
   };
@@ -353,6 +355,7 @@ void Trainer::start(const std::optional<Resume>& resume) {
       config_.pipeline_parallel_size > 1 ? cat("pipeline_parallel_size ", config_.pipeline_parallel_size, ", ") : "",
       config_.tensor_parallel_size > 1 ? cat("tensor_parallel_size ", config_.tensor_parallel_size, ", ") : "",
       config_.context_parallel_size > 1 ? cat("context_parallel_size ", config_.context_parallel_size, ", ") : "",
+      engine_->workers() > 0 ? cat(engine_->workers(), " workers in rounds of ", config_.local_steps, " steps, ") : "",
       "micro-batch ", config_.micro_batch_size, " x ", engine_->micro_batches(), ", plan ", format_bytes(plan.total()));
   if (resume) {
     const RunState loaded = load_checkpoint(*engine_, backend_.device, resume->folder);
@@ -395,6 +398,7 @@ void Trainer::start(const std::optional<Resume>& resume) {
                      "micro_batch_size")});
   leave_other_branch(resume);
   state_.micro_batch_size = config_.micro_batch_size;
+  state_.workers = engine_->workers();
   last_saved_step_ = resume ? state_.step : -1;
   const auto tokens = size_t(config_.micro_batch_size * config_.seq_length);
   last_tokens_.assign(tokens, 0), last_targets_.assign(tokens, -1);
@@ -488,7 +492,7 @@ void Trainer::begin_save(const char* why, bool diverged) {
   options.config_hash = xxh3_hex(resolved);
   options.data_fingerprint = train_.fingerprint();
   options.diverged = diverged;
-  const bool bf16_masters = config_.master_weights == MasterWeights::bf16;
+  const bool bf16_masters = config_.master_weights == MasterWeights::bf16 && config_.local_steps == 0;
   last_save_ = PhaseClock::Clock::now();
   last_saved_step_ = state_.step;
   retry_save_.reset();

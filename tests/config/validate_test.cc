@@ -172,6 +172,17 @@ TEST(Validate, WhatDoesNotGoWithExpertsIsNamed) {
   }
 }
 
+TEST(Validate, LocalUpdates) {
+  expect_parts(error_with({"local_steps=30", "ema_decay=0.9"}), {"ema_decay", "local_steps 30"});
+  expect_parts(error_with({"local_steps=30", "tail_average_start=5"}), {"tail_average_start", "local_steps 30"});
+  expect_parts(error_with({"local_steps=30", "optimizer=schedule_free_adamw", "lr_decay_style=constant"}),
+               {"schedule_free_adamw", "local_steps 0"});
+  expect_parts(error_with({"local_steps=3", "local_fragments=4"}), {"local_fragments: 4", "3 steps"});
+  expect_parts(error_with({"local_steps=30", "data_parallel_replicate_size=2", "log_noise_scale=true"}),
+               {"log_noise_scale", "data_parallel_replicate_size to 1"});
+  EXPECT_EQ(error_with({"local_steps=30", "data_parallel_replicate_size=2", "zero_stage=0"}), "");
+}
+
 TEST(Validate, ContextParallelism) {
   const auto with = [](std::vector<std::string> more) { return error_with(std::move(more)); };
   EXPECT_EQ(with({"context_parallel_size=2", "seq_length=16"}), "");

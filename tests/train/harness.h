@@ -12,11 +12,11 @@
 
 namespace athanor::testing {
 
-// Masters of this rank's pipeline stage, by their names in files; on each of its ranks, which call it together.
+// Masters of this rank's worker and pipeline stage, by their names in files; on each of its ranks, which call it together.
 inline std::map<std::string, std::vector<float>> masters_by_name(Engine& engine, Device& device) {
   const ParamStore& params = engine.model().params();
   const std::vector<ParamStore::Piece> pieces = params.pieces();
-  const size_t ranks = size_t(engine.devices() / params.stages().stages);
+  const size_t ranks = size_t(engine.devices() / (params.stages().stages * params.worker().workers));
   std::map<std::string, std::vector<float>> masters;
   const auto blocks = engine.gather_blocks();
   for (size_t p = 0; p < pieces.size(); ++p) {

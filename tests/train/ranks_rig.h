@@ -65,8 +65,12 @@ struct Setting {
   bool keep_codes = true, high_head = true;
   int64_t length = kLength, window = 0;  // of sequences; 0: attention sees all
   bool documents = false;                // several in a sequence, and tokens that belong to none
-  int ranks() const { return replicas * shards * context * tensor; }
-  MeshSizes mesh() const { return {.copies = replicas, .shards = shards, .context = context, .tensor = tensor}; }
+  int workers = 1;
+  OuterOptions outer = {};
+  int ranks() const { return mesh().ranks(); }
+  MeshSizes mesh() const {
+    return {.copies = replicas, .shards = shards, .context = context, .tensor = tensor, .workers = workers};
+  }
 
   std::string name() const {
     return cat(name_of(type), tied ? " tied " : " ", precision, " stage ", stage, " ranks ", replicas, "x", shards,
@@ -76,7 +80,8 @@ struct Setting {
                : pieces ? " pieces"
                         : "",
                " vocabulary ", vocab, " context ", context, ring ? " ring" : "", " length ", length, " window ", window,
-               documents ? " documents" : "", gradients == DType::bf16 ? " gradients bf16" : "");
+               documents ? " documents" : "", gradients == DType::bf16 ? " gradients bf16" : "",
+               outer.steps > 0 ? cat(" workers ", workers, " rounds of ", outer.steps) : "");
   }
 };
 
@@ -99,7 +104,7 @@ inline EngineOptions options(const Setting& s) {
   o.recompute = {s.recompute, 1};
   o.seq_length = s.length;
   o.documents_per_sequence = s.documents ? kDocuments : 1;
-  o.micro_batch_size = s.leaves > 0 ? 2 : s.sequences / (s.accumulation * s.replicas * s.shards);
+  o.micro_batch_size = s.leaves > 0 ? 2 : s.sequences / (s.accumulation * s.replicas * s.shards * s.workers);
   o.global_batch_size = s.sequences;
   o.zero_stage = s.stage;
   o.save_block_bytes = 1000;  // tensors are several blocks
@@ -119,6 +124,7 @@ inline EngineOptions options(const Setting& s) {
   o.optimizer.min_8bit_size = 256;
   o.optimizer.tail_average_start = s.tail;
   o.eval_averages = s.ema > 0 || s.tail > 0;
+  o.outer = s.outer;
   std::ranges::copy(default_groups(s.rule), std::back_inserter(o.optimizer.groups));
   o.schedule = {.style = DecayStyle::constant, .lr = s.lr, .min_lr = s.lr};
   o.clip_grad = s.clip;
@@ -207,6 +213,7 @@ inline Curve train(const Setting& s, int64_t steps = 3) {
     for (int64_t step = 0; step < steps; ++step) {
       accumulate(engine, step, s.masked);
       const StepState state = engine.finish_step();
+      if (engine.round_ends(step + 1)) engine.end_rounds(step + 1);
       losses.push_back(state.loss / state.loss_targets), norms.push_back(state.grad_norm);
       scores.push_back(state.top_score);
     }
@@ -284,11 +291,13 @@ inline std::vector<double> run_part(const Setting& s, const std::string& load, i
     for (int64_t step = from; step < to; ++step) {
       accumulate(engine, step);
       last = engine.finish_step();
+      if (engine.round_ends(step + 1)) engine.end_rounds(step + 1);
       mine.push_back(last.loss);
     }
     std::optional<RunLock> lock;
     if (mesh.world().rank() == 0) lock.emplace(save);
-    const RunState state{.step = to, .consumed_samples = to * s.sequences, .micro_batch_size = 1, .device = last};
+    RunState state{.step = to, .consumed_samples = to * s.sequences, .micro_batch_size = 1, .device = last};
+    state.workers = engine.workers();
     Checkpointer saves(engine, *cpu.device, {.root = save, .lock = lock ? &*lock : nullptr, .control = &mesh.world()});
     saves.begin(state, "", {.hf_config = hf_config_json(tiny(s), "float32")}, {});
     saves.finish();
