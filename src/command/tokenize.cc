@@ -67,8 +67,8 @@ std::string unescape(const std::string& text) {
 }
 
 void add_options(Verb verb, TokenizeOptions& o) {
-  verb.add_option("--input", o.documents.inputs,
-                  "text or JSON lines, plain, gzip or zstd; - is standard input. Parquet: scripts/parquet_to_jsonl.py")
+  verb.add_option("inputs,--input", o.documents.inputs,
+                  "text or JSON lines, plain, gzip or zstd; parquet files; - is standard input")
       .required();
   verb.add_option("--output-prefix", o.output_prefix, "shards are PREFIX_train_000000.bin, PREFIX_val_000000.bin, ...")
       .required();
@@ -85,7 +85,8 @@ void add_options(Verb verb, TokenizeOptions& o) {
                 "special tokens written in a text become those tokens; otherwise they are ordinary text");
   verb.add_option("--format", o.documents.format, "auto (by the name: .jsonl, .ndjson, .json), text or jsonl")
       .show_default();
-  verb.add_option("--key", o.key, "JSON lines: the member that holds the text").show_default();
+  verb.add_option("--key", o.documents.key, "JSON lines: the member that holds the text; parquet: the column")
+      .show_default();
   verb.add_option("--separator", o.documents.separator,
                   "text: separator of documents, with \\n and \\t; default: a file is one document");
   verb.add_option("--valid-every", o.documents.valid_every, "every n-th block or document is held out; 0: none")

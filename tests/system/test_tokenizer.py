@@ -9,6 +9,34 @@ from harness import ROOT, USAGE, SystemTest
 FIXTURES = ROOT / "tests" / "tokenizer" / "fixtures"
 
 
+WRITE_PARQUET = """
+import itertools, json, pathlib, random, sys
+import pyarrow, pyarrow.parquet
+folder = pathlib.Path(sys.argv[1])
+draw = random.Random(5)
+words = ["the ", "", "träumt ", "世界", "\\n", "x" * 300, "it's "]
+def text():
+    return None if draw.random() < 0.2 else "".join(draw.choice(words) for _ in range(draw.choice([0, 1, 5, 200])))
+codecs = ["none", "snappy", "gzip", "zstd"]
+cases = list(itertools.product(codecs, ["1.0", "2.0"], [False, True], [1, 100, 5000], [False, True]))
+for number, (codec, version, dictionary, group, nullable) in enumerate(cases):
+    rows = [text() for _ in range(3 if group == 1 else 400)]
+    if dictionary:
+        rows = [draw.choice(rows[:1 + number]) for _ in rows]
+    if not nullable:
+        rows = [row or "" for row in rows]
+    schema = pyarrow.schema([pyarrow.field("n", pyarrow.int32()), pyarrow.field("body", pyarrow.string(), nullable)])
+    table = pyarrow.table([pyarrow.array(range(len(rows)), pyarrow.int32()), pyarrow.array(rows, pyarrow.string())], schema=schema)
+    pyarrow.parquet.write_table(table, folder / f"{number:03}.parquet", compression=codec, data_page_version=version,
+                                use_dictionary=dictionary, row_group_size=group, data_page_size=draw.choice([100, 5000, 1 << 20]),
+                                write_batch_size=draw.choice([1, 7, 1024]), write_page_checksum=number % 2 == 0,
+                                dictionary_pagesize_limit=draw.choice([64, 1 << 20]), store_decimal_as_integer=False)
+    with open(folder / f"{number:03}.jsonl", "w", encoding="utf-8") as lines:
+        for row in rows:
+            lines.write(json.dumps({"body": row or ""}) + "\\n")
+"""
+
+
 class TokenizerTest(SystemTest):
     def test_checkpoints_carry_their_tokenizer(self):
         (self.folder / "text.txt").write_text("It's the 1st of many words, träumt 世界.\n" * 3000)
@@ -22,18 +50,22 @@ class TokenizerTest(SystemTest):
         done = self.run_program("sample", "--checkpoint", newest, "--prompt", "It's 世界", "--max-tokens", "5")
         self.assertIn("It's 世界", done.out)
 
-    def test_parquet_becomes_json_lines(self):
+    def test_parquet_of_pyarrow_gives_the_tokens_of_json_lines(self):
+        """All that pyarrow writes: every codec, encoding and page version, in pages and row groups of many sizes."""
         python = os.environ.get("ATHANOR_PYTHON", sys.executable)
-        write = ("import pyarrow, pyarrow.parquet as p; "
-                 "p.write_table(pyarrow.table({'body': ['one', None, 'two\\n']}), 'x.parquet')")
-        if subprocess.run([python, "-c", write], cwd=self.folder, capture_output=True).returncode != 0:
+        if subprocess.run([python, "-c", "import pyarrow.parquet"], capture_output=True).returncode != 0:
             self.skipTest("no pyarrow in ATHANOR_PYTHON")
-        self.refused("tokenize", "--input", "x.parquet", "--output-prefix", "data/x", code=USAGE,
-                     says=["parquet_to_jsonl.py"])
-        subprocess.run([python, ROOT / "scripts" / "parquet_to_jsonl.py", "x.parquet", "--key", "body",
-                        "--output", "x.jsonl"], cwd=self.folder, check=True)
-        done = self.run_program("tokenize", "--input", "x.jsonl", "--output-prefix", "data/x", "--valid-every", "0")
-        self.assertIn("training: 9 tokens", done.out)
+        subprocess.run([python, "-c", WRITE_PARQUET, self.folder], check=True)
+        parquet = sorted(p.name for p in self.folder.glob("*.parquet"))
+        self.assertGreater(len(parquet), 40)
+        shards = {}
+        for kind, names in {"parquet": parquet, "jsonl": [p.replace(".parquet", ".jsonl") for p in parquet]}.items():
+            self.run_program("tokenize", *names, "--key", "body", "--output-prefix", f"{kind}/x")
+            shards[kind] = {p.name: p.read_bytes() for p in (self.folder / kind).glob("*.bin")}
+        self.assertEqual(len(shards["jsonl"]), 2)
+        self.assertTrue(shards["jsonl"] == shards["parquet"], "shards of parquet and of JSON lines differ")
+        self.refused("tokenize", "--input", parquet[0], "--output-prefix", "none/x", code=USAGE,
+                     says=["no column", "--key", '"body"'])
 
     def test_ids_of_other_implementations(self):
         python = os.environ.get("ATHANOR_PYTHON", sys.executable)
