@@ -33,6 +33,7 @@ constexpr std::string_view kGradientCodes[] = {"auto", "hybrid", "e4m3"};
 constexpr std::string_view kAmaxComputeAlgos[] = {"max", "most_recent"};
 constexpr std::string_view kMasterWeights[] = {"fp32", "split", "bf16"};
 constexpr std::string_view kSumDtypes[] = {"fp32", "bf16"};
+constexpr std::string_view kPackings[] = {"contiguous", "best_fit"};
 constexpr std::string_view kEvalWeights[] = {"current", "average", "ema"};
 constexpr std::string_view kAsyncSave[] = {"auto", "on", "off"};
 constexpr std::string_view kDeterministicReduction[] = {"fixed_order", "rank_invariant"};
@@ -66,6 +67,7 @@ ChoiceNames choice_names(AmaxComputeAlgo) { return kAmaxComputeAlgos; }
 ChoiceNames choice_names(MasterWeights) { return kMasterWeights; }
 ChoiceNames choice_names(SumDtype) { return kSumDtypes; }
 ChoiceNames choice_names(EvalWeights) { return kEvalWeights; }
+ChoiceNames choice_names(Packing) { return kPackings; }
 ChoiceNames choice_names(AsyncSave) { return kAsyncSave; }
 ChoiceNames choice_names(DeterministicReduction) { return kDeterministicReduction; }
 ChoiceNames choice_names(RecomputeGranularity) { return kRecompute; }

@@ -32,6 +32,7 @@ enum class SumDtype { fp32, bf16 };                // type of gradients and of m
 enum class EvalWeights { current, average, ema };  // ema: average
 enum class AsyncSave { automatic, on, off };
 enum class DeterministicReduction { fixed_order, rank_invariant };
+enum class Packing { contiguous, best_fit };  // how documents become rows
 enum class TokenDtype { automatic, uint8, uint16, uint32, uint64, int8, int16, int32, int64 };
 // What may happen to a key when a run goes on from a checkpoint with another value.
 enum class OnResume { free, notice, refused };
@@ -60,6 +61,7 @@ ChoiceNames choice_names(MasterWeights);
 ChoiceNames choice_names(SumDtype);
 ChoiceNames choice_names(DeterministicReduction);
 ChoiceNames choice_names(EvalWeights);
+ChoiceNames choice_names(Packing);
 ChoiceNames choice_names(AsyncSave);
 ChoiceNames choice_names(RecomputeGranularity);
 ChoiceNames choice_names(Progress);

@@ -168,6 +168,9 @@ struct Config {
   // data
   std::vector<DataSource> train_data;
   std::vector<DataSource> valid_data;
+  Packing packing = Packing::contiguous;
+  int64_t packing_documents = 65536;  // of a window
+  int64_t bos_token_id = -1;          // -1 = none
   bool reset_attention_mask = false;
   bool reset_position_ids = false;
   bool eod_mask_loss = false;

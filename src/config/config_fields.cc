@@ -410,6 +410,15 @@ Fields data_group() {
                                    "directory; they may move, but other "
                                    "content is refused on resume (by fingerprint)"),
       sources<&Config::valid_data>("valid_data", free, "token shards to evaluate on; none = no evaluation"),
+      choice<&Config::packing>("packing", refused,
+                               "how rows of train_data are made: contiguous = windows of the stream of tokens, cut "
+                               "anywhere; best_fit = whole "
+                               "documents, cut only where longer than a row, the rest of a row is not predicted"),
+      number("packing_documents", &Config::packing_documents, between(1, 1 << 22), refused, "",
+             "best_fit: consecutive documents that are packed together")
+          .developer(),
+      number("bos_token_id", &Config::bos_token_id, between(-1, kMaxCount), refused, "",
+             "best_fit: token that is put in front of every document, so at the start of every row; -1 = none"),
       option("reset_attention_mask", &Config::reset_attention_mask, refused,
              "tokens see their own document only, not those before it in the sequence"),
       option("reset_position_ids", &Config::reset_position_ids, refused, "positions start anew in every document"),

@@ -426,6 +426,13 @@ void validate_sources(const std::vector<DataSource>& sources, std::string_view k
 void validate_documents(Config& c) {
   require(c.eod_token_id < c.model.vocab_size, "eod_token_id: ", c.eod_token_id, " is not below model.vocab_size ",
           c.model.vocab_size);
+  require(c.bos_token_id < c.model.vocab_size, "bos_token_id: ", c.bos_token_id, " is not below model.vocab_size ",
+          c.model.vocab_size);
+  const bool best_fit = c.packing == Packing::best_fit;
+  require(best_fit || c.bos_token_id < 0, "bos_token_id: ", c.bos_token_id,
+          " has a meaning only with packing best_fit");
+  require(best_fit || c.packing_documents == Config().packing_documents, "packing_documents: ", c.packing_documents,
+          " has a meaning only with packing best_fit");
   require(c.reset_attention_mask || c.max_documents_per_sequence == 0,
           "max_documents_per_sequence: ", c.max_documents_per_sequence,
           " has a meaning only with reset_attention_mask");

@@ -4,6 +4,7 @@
 // long documents goes where and the order of the rows; the number of rows depends on the lengths alone.
 #pragma once
 #include <cstdint>
+#include <iosfwd>
 #include <span>
 #include <vector>
 
@@ -31,6 +32,7 @@ struct PackingCounts {
   int64_t tokens = 0, unused = 0;  // of documents; places of rows that stay empty
   PackingCounts& operator+=(const PackingCounts&);
 };
+std::ostream& operator<<(std::ostream&, const PackingCounts&);  // for logs
 
 struct BestFit {
   int64_t capacity = 0;           // places of a row

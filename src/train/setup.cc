@@ -184,6 +184,31 @@ Dataset open_dataset(const std::vector<DataSource>& sources, const Config& c) {
   return Dataset::open(shards, c.seq_length, c.model.vocab_size);
 }
 
+namespace {
+
+// The token that ends a document: the config's, or that of the tokenizer beside the data; needed where shards have no
+// index. `why`: what needs it.
+int64_t end_of_document(const Config& c, const Dataset& data, const char* why) {
+  if (c.eod_token_id >= 0) return c.eod_token_id;
+  if (const auto tokenizer = find_tokenizer(data.first_shard())) return tokenizer->eod_id();
+  if (!data.has_document_indices())
+    throw Error(cat("eod_token_id: expected the token that ends a document (for ", why, "): ", data.first_shard(),
+                    " has no index of its documents and no tokenizer beside it"),
+                Exit::usage);
+  return -1;
+}
+
+}  // namespace
+
+Dataset open_training_data(const Config& c) {
+  Dataset data = open_dataset(c.train_data, c);
+  if (c.packing == Packing::best_fit)
+    data.pack({.documents = c.packing_documents,
+               .eod_id = end_of_document(c, data, "packing: best_fit"),
+               .bos_id = c.bos_token_id});
+  return data;
+}
+
 PackingOptions packing_options(const Config& c, const Dataset& train) {
   PackingOptions o{.reset_attention_mask = c.reset_attention_mask,
                    .reset_position_ids = c.reset_position_ids,
@@ -191,13 +216,8 @@ PackingOptions packing_options(const Config& c, const Dataset& train) {
                    .eod_id = c.eod_token_id,
                    .max_documents = std::max<int64_t>(1, c.max_documents_per_sequence),
                    .max_chunks = max_chunks(c)};
-  if (!o.needs_documents() || o.eod_id >= 0) return o;
-  if (const auto tokenizer = find_tokenizer(train.first_shard())) o.eod_id = tokenizer->eod_id();
-  if (o.eod_id < 0 && !train.has_document_indices())
-    throw Error(cat("eod_token_id: expected the token that ends a document (for reset_attention_mask, "
-                    "reset_position_ids or eod_mask_loss): ",
-                    train.first_shard(), " has no index of its documents and no tokenizer beside it"),
-                Exit::usage);
+  if (o.needs_documents())
+    o.eod_id = end_of_document(c, train, "reset_attention_mask, reset_position_ids or eod_mask_loss");
   return o;
 }
 

@@ -23,6 +23,9 @@ MeshSizes mesh_sizes(const Config&, int ranks);
 // Opens and checks all shards of a list of sources.
 Dataset open_dataset(const std::vector<DataSource>&, const Config&);
 
+// train_data, in windows or packed as the config says.
+Dataset open_training_data(const Config&);
+
 // How windows become rows; determines the end-of-document token if the config omits it and it is needed.
 PackingOptions packing_options(const Config&, const Dataset& train);
 

@@ -72,7 +72,7 @@ Trainer::Trainer(Config config, Backend backend, TrainerOptions options)
     : config_(std::move(config)),
       backend_(backend),
       options_(std::move(options)),
-      train_(with_context("train_data", [&] { return open_dataset(config_.train_data, config_); })),
+      train_(with_context("train_data", [&] { return open_training_data(config_); })),
       packing_(packing_options(config_, train_)),
       signals_(options_.stop ? nullptr : std::make_unique<StopSignals>()),
       stop_(options_.stop ? *options_.stop : *signals_),
@@ -81,6 +81,7 @@ Trainer::Trainer(Config config, Backend backend, TrainerOptions options)
   if (!config_.valid_data.empty())
     valid_ = with_context("valid_data", [&] { return open_dataset(config_.valid_data, config_); });
   const bool first = backend_.mesh.world().rank() == 0;
+  if (first && config_.packing == Packing::best_fit) log::info("train_data: ", train_.description());
   for (const std::string& doubt : first ? train_.doubts() : std::vector<std::string>())
     log::warn("train_data: ", doubt);
   for (const std::string& doubt : first&& valid_ ? valid_->doubts() : std::vector<std::string>())
