@@ -84,13 +84,15 @@ constexpr std::array<RecordField<S>, 40> kStepFields = {{
 }};
 
 using E = EvalMetrics;
-constexpr std::array<RecordField<E>, 12> kEvalFields = {{
+constexpr std::array<RecordField<E>, 13> kEvalFields = {{
     {"step", "", "optimizer steps finished before the evaluation", "", false, &E::step},
     {"name", "", "the held-out set; part of the TensorBoard tag", "", false, &E::name},
     {"loss", "nats", "mean cross-entropy over the predicted tokens", "eval/{name}/loss", false, &E::loss},
     {"loss_error", "nats", "standard error of loss, from its spread over windows; null: not known",
      "eval/{name}/loss_error", true, &E::loss_error},
     {"perplexity", "", "exp(loss)", "eval/{name}/perplexity", false, &E::perplexity},
+    {"bits_per_byte", "bits", "loss in bits per byte of the predicted text; null without a tokenizer beside the data",
+     "eval/{name}/bits_per_byte", true, &E::bits_per_byte},
     {"accuracy", "0..1", "right answers of multiple-choice questions; null without them", "eval/{name}/accuracy", true,
      &E::accuracy},
     {"accuracy_norm", "0..1", "the same by likelihood per character; null without them", "eval/{name}/accuracy_norm",

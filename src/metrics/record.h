@@ -62,10 +62,11 @@ struct StepMetrics {
 struct EvalMetrics {
   int64_t step = 0;
   std::string name = "valid";
-  double loss = kUnknown;        // mean over the predicted tokens, nats
-  double loss_error = kUnknown;  // standard error of loss
-  double perplexity = kUnknown;  // exp(loss); NaN: MetricFanOut fills it
-  double accuracy = kUnknown;    // multiple choice: share of right answers
+  double loss = kUnknown;           // mean over the predicted tokens, nats
+  double loss_error = kUnknown;     // standard error of loss
+  double perplexity = kUnknown;     // exp(loss); NaN: MetricFanOut fills it
+  double bits_per_byte = kUnknown;  // bits of loss per byte of text; NaN: the tokenizer is not known
+  double accuracy = kUnknown;       // multiple choice: share of right answers
   double accuracy_norm = kUnknown;
   int64_t tokens = 0;
   int64_t windows = 0, windows_all = 0;  // evaluated, and in the held-out set; 0: not windows

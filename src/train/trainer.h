@@ -142,6 +142,7 @@ class Trainer {
   PackingOptions packing_;
   bool told_given_up_ = false;
   std::vector<Question> questions_;
+  std::vector<int32_t> token_bytes_;      // [vocabulary] of valid_data's tokenizer; empty: not known
   std::vector<TokenizerFile> tokenizer_;  // of the data, as at the start
   std::unique_ptr<Engine> engine_;
   std::optional<RunLock> lock_;

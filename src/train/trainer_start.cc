@@ -15,6 +15,7 @@
 #include "metrics/tensorboard.h"
 #include "ops/step_control.h"
 #include "tokenizer/load.h"
+#include "tokenizer/token_bytes.h"
 #include "train/advice.h"
 #include "train/disk_need.h"
 #include "train/find_together.h"
@@ -78,8 +79,10 @@ Trainer::Trainer(Config config, Backend backend, TrainerOptions options)
       stop_(options_.stop ? *options_.stop : *signals_),
       started_(PhaseClock::Clock::now()),
       last_save_(started_) {
-  if (!config_.valid_data.empty())
+  if (!config_.valid_data.empty()) {
     valid_ = with_context("valid_data", [&] { return open_dataset(config_.valid_data, config_); });
+    token_bytes_ = bytes_of_tokens(find_tokenizer(valid_->first_shard()).get(), config_.model.vocab_size);
+  }
   const bool first = backend_.mesh.world().rank() == 0;
   if (first && config_.packing == Packing::best_fit) log::info("train_data: ", train_.description());
   for (const std::string& doubt : first ? train_.doubts() : std::vector<std::string>())
