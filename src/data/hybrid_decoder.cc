@@ -42,8 +42,10 @@ void HybridDecoder::begin_run() {
   value_ = 0;
   bits_ = 0;
   held_ = 0;
-  if (!packed_)
-    for (int i = 0; i < (width_ + 7) / 8; ++i) value_ |= uint32_t(take()) << (8 * i);
+  if (packed_) return;
+  for (int i = 0; i < (width_ + 7) / 8; ++i) value_ |= uint32_t(take()) << (8 * i);
+  if (uint64_t{value_} >> width_ != 0)
+    throw Error(cat("damaged page: a run of the value ", value_, ", expected ", width_, " bits"));
 }
 
 }  // namespace athanor

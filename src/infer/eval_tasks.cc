@@ -135,12 +135,13 @@ class PromptMaker {
     const bool schema = format_.kind == TaskKind::schema;
     const size_t common = schema ? common_end(texts) : common_start(texts);
     for (size_t o = 0; o < item.options(); ++o) {
-      const auto scored = int64_t(schema ? common : texts[o].size() - common);
+      // The token in front of all is never scored.
+      const auto scored = int64_t(std::min(schema ? common : texts[o].size() - common, texts[o].size() - 1));
       if (scored < 1) refuse_task(cat("option ", o, " has no token of its own"));
       if (scored > limits_.seq_length)
         refuse_task(
             cat("option ", o, " has ", scored, " tokens to score, more than the sequence length ", limits_.seq_length));
-      made.options.push_back({std::move(texts[o]), std::min(scored, int64_t(texts[o].size()) - 1)});
+      made.options.push_back({std::move(texts[o]), scored});
     }
     return made;
   }

@@ -251,6 +251,8 @@ TEST(HybridDecoder, ReadsRunsAndPackedValues) {
   HybridDecoder nothing(std::string_view("\x10", 1), 0);
   for (int i = 0; i < 8; ++i) EXPECT_EQ(nothing.next(), 0u);
   EXPECT_THROW(HybridDecoder("x", 33), Error);
+  HybridDecoder too_large("\x02\x08", 3);
+  EXPECT_THROW(too_large.next(), Error);
 }
 
 }  // namespace
