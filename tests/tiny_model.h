@@ -20,6 +20,18 @@ inline ModelConfig tiny_model(ModelType type, const TinySizes& s) {
   m.head_dim = s.hidden / s.heads;
   m.intermediate_size = s.intermediate;
   m.max_position_embeddings = s.positions;
+  if (type == ModelType::athanor) {
+    m.hidden_act = Activation::relu2, m.gated_mlp = false, m.mlp_bias = m.attention_bias = m.lm_head_bias = true;
+    m.qk_norm = m.embedding_norm = true, m.norm_elementwise_affine = m.qk_norm_elementwise_affine = false;
+    m.attention_multiplier = 0.4;
+    m.sliding_window = 4;
+    for (int64_t l = 0; l < s.layers; ++l) {
+      m.layer_types.push_back(l % 2 == 0 ? LayerType::sliding_attention : LayerType::full_attention);
+      m.skip_from.push_back(l == 0 ? -1 : 0), m.skip_lambdas.push_back(0.1);
+      m.resid_lambdas.push_back(1.1 - 0.05 * double(l)), m.x0_lambdas.push_back(0.2 - 0.05 * double(l));
+    }
+    m.skip_from.push_back(0), m.skip_lambdas.push_back(-0.2);
+  }
   if (!has_experts(type)) return m;
   m.num_experts = 5, m.num_experts_per_tok = 2;
   m.moe_intermediate_size = s.intermediate;

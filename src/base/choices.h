@@ -30,6 +30,16 @@ enum class Role : uint8_t { matrix, embedding, vector };
 // FP8 format of gradients: automatic = as the recipe says.
 enum class GradientCodes : uint8_t { automatic, e5m2, e4m3 };
 
+// What a student's distribution is compared with its teacher's by: KL(teacher, student), or KL(student, teacher).
+enum class DistillLoss : uint8_t { kl, reverse_kl };
+
+// Which weights pruning removes: the smallest, or of every four in a row the two smallest; and among which.
+enum class PrunePattern : uint8_t { unstructured, two_of_four };
+enum class PruneScope : uint8_t { layer, global };
+
+// Activation of feed-forward layers, in the words of transformers.
+enum class Activation : uint8_t { gelu, silu, relu, relu2 };
+
 enum class RecomputeGranularity : uint8_t { none, selective, full };
 
 // How ranks that share sequences get at each other's keys and values: all of them at once, or those of one rank after

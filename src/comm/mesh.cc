@@ -3,11 +3,17 @@
 #include "comm/observed.h"
 
 namespace athanor {
+namespace {
+
+// Of several workers also, so that its number among the groups is always the same.
+bool has_weights_group(const MeshSizes& sizes) { return (sizes.stages > 1 && sizes.tensor > 1) || sizes.workers > 1; }
+
+}  // namespace
 
 ProcessMesh::ProcessMesh(std::unique_ptr<Communicator> world, const MeshSizes& sizes) : world_(std::move(world)) {
   const std::array<int, kAxes> by_axis = sizes.by_axis();
-  const int product = sizes.ranks();
-  CHECK(product == world_->size(), "mesh of ", product, " ranks over a world of ", world_->size());
+  const int product = sizes.of_worker();
+  CHECK(sizes.ranks() == world_->size(), "mesh of ", sizes.ranks(), " ranks over a world of ", world_->size());
   // The ranks that differ from this one along these axes alone, the last axis fastest.
   const auto group = [&](Axes axes) {
     int stride = product, key = 0, offset = 0;
@@ -19,13 +25,15 @@ ProcessMesh::ProcessMesh(std::unique_ptr<Communicator> world, const MeshSizes& s
       key = key * n + coord;
       offset += coord * stride;
     }
-    return world_->split(world_->rank() - offset, key);  // same color: equal other coordinates
+    return world_->split(world_->rank() - offset, key);  // same color: equal other coordinates and worker
   };
   for (int a = 0; a < kAxes; ++a) axes_[size_t(a)] = group({Axis(a)});
   data_parallel_ = group(kDataParallel);
-  const bool weights = sizes.stages > 1 && sizes.tensor > 1;
+  const bool weights = has_weights_group(sizes);
   if (sizes.context > 1 || weights) shards_ = group({Axis::dp_shard, Axis::cp});
   if (weights) weights_ = group(kDataParallel | Axes{Axis::tp});
+  workers_ = sizes.workers > 1 ? world_->split(world_->rank() % product, world_->rank() / product)
+                               : world_->split(world_->rank(), 0);
 }
 
 Communicator& ProcessMesh::weights() const {
@@ -43,15 +51,16 @@ std::vector<int> ProcessMesh::splits(const MeshSizes& sizes) {
   std::vector<int> all(by_axis.begin(), by_axis.end());
   const int shards = sizes.shards * sizes.context;
   all.push_back(sizes.copies * shards);
-  const bool weights = sizes.stages > 1 && sizes.tensor > 1;
+  const bool weights = has_weights_group(sizes);
   if (sizes.context > 1 || weights) all.push_back(shards);
   if (weights) all.push_back(sizes.copies * shards * sizes.tensor);
+  all.push_back(sizes.workers);
   return all;
 }
 
 std::string_view group_name(int split) {
-  constexpr std::array<std::string_view, kAxes + 3> kNames = {"pipeline", "copies",        "shards", "context",
-                                                              "tensor",   "data_parallel", "shards", "weights"};
+  constexpr std::array<std::string_view, kAxes + 4> kNames = {"pipeline",      "copies", "shards",  "context", "tensor",
+                                                              "data_parallel", "shards", "weights", "workers"};
   if (split < 0) return "world";
   return split < int(kNames.size()) ? kNames[size_t(split)] : "other";
 }

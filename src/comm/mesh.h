@@ -17,7 +17,10 @@ constexpr int kAxes = 5;
 // The ranks along each axis, in the order of the axes: a world is a grid whose last axis varies fastest.
 struct MeshSizes {
   int stages = 1, copies = 1, shards = 1, context = 1, tensor = 1;
-  int ranks() const { return stages * copies * shards * context * tensor; }
+  // Workers of local updates (optim/outer_optimizer.h): consecutive ranks that are a grid of their own.
+  int workers = 1;
+  int of_worker() const { return stages * copies * shards * context * tensor; }
+  int ranks() const { return workers * of_worker(); }
   std::array<int, kAxes> by_axis() const { return {stages, copies, shards, context, tensor}; }
   bool operator==(const MeshSizes&) const = default;
 };
@@ -56,7 +59,9 @@ class ProcessMesh {
   Communicator& tensor() const { return group(Axis::tp); }            // those that share the products of a layer
   Communicator& context() const { return group(Axis::cp); }           // those that share sequences
   Communicator& copies() const { return group(Axis::dp_replicate); }  // those that have the same shards
-  int batches() const { return size(kBatchAxes); }                    // ranks, or groups of them, with other sequences
+  // The ranks with the same part of the weights of every worker; all other groups are within a worker.
+  Communicator& workers() const { return *workers_; }
+  int batches() const { return workers().size() * size(kBatchAxes); }  // ranks, or groups of them, with other sequences
   // All of kDataParallel together: the ranks that share a batch, or its sequences.
   Communicator& data_parallel() const { return *data_parallel_; }
   // All that have parts of a stage's weights: those and tensor() together. Rank number data_parallel().rank() *
@@ -64,9 +69,9 @@ class ProcessMesh {
   Communicator& weights() const;
   // Those of data_parallel() that share out what the ZeRO stage says: dp_shard and cp together.
   Communicator& shards() const { return shards_ ? *shards_ : group(Axis::dp_shard); }
-  // Ranks that differ in these coordinates alone.
+  // Ranks of a worker that differ in these coordinates alone.
   int size(Axes axes) const;
-  // Whether this rank is the first of those that differ in other coordinates than `axes`.
+  // Whether this rank is the first of its worker's that differ in other coordinates than `axes`.
   bool is_first_except(Axes axes) const;
   // Sizes of the groups for which it splits a world, in this order.
   static std::vector<int> splits(const MeshSizes& sizes);
@@ -77,6 +82,7 @@ class ProcessMesh {
   std::array<std::unique_ptr<Communicator>, kAxes> axes_;
   std::unique_ptr<Communicator> data_parallel_, shards_;  // shards_: null where dp_shard's is the same
   std::unique_ptr<Communicator> weights_;                 // null but where pp and tp have several ranks
+  std::unique_ptr<Communicator> workers_;
 };
 
 }  // namespace athanor

@@ -164,7 +164,7 @@ double tokens_of_step(const Bench& b) { return double(b.config.global_batch_size
 
 // Per second and rank.
 double flops_of_rank(const Bench& b, const StepTimes& times) {
-  return flops_per_token(b.engine->model(), b.config.seq_length).causal * tokens_of_step(b) / times.median() /
+  return flops_per_token(*b.engine, b.config.seq_length).causal * tokens_of_step(b) / times.median() /
          double(b.engine->devices());
 }
 
@@ -232,7 +232,7 @@ Exit bench_step_by_shape(const BenchArgs& args) { return bench_step(args, true);
 
 Exit bench_data(const BenchArgs& args) {
   const Config config = load_config_logged(args.config, args.overrides);
-  const Dataset data = open_dataset(config.train_data, config);
+  const Dataset data = open_training_data(config);
   const int64_t rows = std::max<int64_t>(1, config.micro_batch_size);
   Loader loader(data, {.order = {.seed = uint64_t(config.seed)}, .rows = rows});
   const auto begin = Clock::now();

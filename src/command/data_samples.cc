@@ -21,7 +21,7 @@ constexpr int64_t kMostTokens = int64_t{1} << 28;  // 2 GiB of file
 
 Exit write_samples(const DataSamplesArgs& args) {
   const Config config = load_config_logged(args.config, args.overrides);
-  const Dataset data = open_dataset(config.train_data, config);
+  const Dataset data = open_training_data(config);
   PackingOptions packing = packing_options(config, data);
   if (config.rampup_batch_size.start > 0)
     throw Error("data samples: writes steps of one size; leave out rampup_batch_size", Exit::usage);

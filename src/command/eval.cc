@@ -1,5 +1,6 @@
-// athanor eval FOLDER: loss, perplexity and bits per byte of a checkpoint on shards, and its answers to multiple-choice
-// questions.
+// athanor eval FOLDER: loss, perplexity and bits per byte of a checkpoint on shards, its answers to multiple-choice
+// questions, and its accuracy on tasks with examples in the prompt.
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
@@ -12,9 +13,11 @@
 #include "config/config.h"
 #include "convert/gguf_reader.h"
 #include "convert/model_folder.h"
+#include "infer/eval_tasks.h"
 #include "infer/evaluate.h"
 #include "infer/multiple_choice.h"
 #include "tokenizer/load.h"
+#include "tokenizer/token_bytes.h"
 #include "train/setup.h"
 #include "train/snapshot.h"
 
@@ -22,9 +25,9 @@ namespace athanor {
 namespace {
 
 struct EvalArgs {
-  std::string checkpoint, choices, scores, tokenizer;
+  std::string checkpoint, choices, scores, tasks, tokenizer;
   std::vector<std::string> data, overrides;
-  int64_t samples = 0;
+  int64_t samples = 0, max_items = 0;
   bool json = false, averages = false;
 };
 
@@ -52,15 +55,18 @@ Config config_of(const EvalArgs& args, const ModelFolder& from) {
   } else {
     constexpr const char* kRest =
         R"("train_iters": 1, "global_batch_size": 8, "learning_rate": 1, "precision": "fp32", "train_data": []})";
-    const std::string model = is_gguf_file(folder) ? hf_config_json(from.config(), "float32") : R"("config.json")";
+    const std::string model =
+        is_there(folder + "/config.json") ? R"("config.json")" : hf_config_json(from.config(), "float32");
     config = parse_config(cat(R"({"model": )", model, ", ", kRest), folder, folder, overrides);
   }
-  if (!args.data.empty() || !args.choices.empty()) config.valid_data.clear();
+  if (!args.data.empty() || !args.choices.empty() || !args.tasks.empty()) config.valid_data.clear();
+  if (!args.tasks.empty()) config.multiple_choice_data.clear();
   for (const std::string& path : args.data) config.valid_data.push_back({.path = path});
   if (!args.choices.empty()) config.multiple_choice_data = args.choices;
-  if (config.valid_data.empty() && config.multiple_choice_data.empty())
-    throw Error("eval: nothing to do: give --data or --choices, or valid_data or multiple_choice_data in the config",
-                Exit::usage);
+  if (config.valid_data.empty() && config.multiple_choice_data.empty() && args.tasks.empty())
+    throw Error(
+        "eval: nothing to do: give --data, --choices or --tasks, or valid_data or multiple_choice_data in the config",
+        Exit::usage);
   return config;
 }
 
@@ -71,26 +77,10 @@ std::unique_ptr<Tokenizer> tokenizer_of(const EvalArgs& args, const std::string&
   for (const char* name : {"tokenizer.athanor.json", "tokenizer.json", "vocab.json"})
     if (is_there(cat(folder, "/", name))) return load_tokenizer(folder);
   auto beside = data ? find_tokenizer(data->first_shard()) : nullptr;
-  if (!beside && !config.multiple_choice_data.empty())
-    throw Error(
-        cat("eval: ", config.multiple_choice_data, " needs a tokenizer, and ", folder, " has none: give --tokenizer"),
-        Exit::usage);
+  const std::string& needs = args.tasks.empty() ? config.multiple_choice_data : args.tasks;
+  if (!beside && !needs.empty())
+    throw Error(cat("eval: ", needs, " needs a tokenizer, and ", folder, " has none: give --tokenizer"), Exit::usage);
   return beside;
-}
-
-// Bytes of text that each id is; the end of a document is none.
-std::vector<int32_t> bytes_of_tokens(const Tokenizer* tokenizer, int64_t vocab_size) {
-  std::vector<int32_t> bytes;
-  if (!tokenizer) return bytes;
-  for (int32_t id = 0; id < std::min(vocab_size, tokenizer->vocab_size()); ++id) {
-    int32_t length = 0;
-    try {
-      length = id == tokenizer->eod_id() ? 0 : int32_t(tokenizer->decode({&id, 1}).size());
-    } catch (const Error&) {  // NOLINT(bugprone-empty-catch): an id without text has no bytes
-    }
-    bytes.push_back(length);
-  }
-  return bytes;
 }
 
 void write_scores(const std::string& path, const std::vector<Question>& questions, const ChoiceScores& scores) {
@@ -128,9 +118,9 @@ void report(const EvalResult& r, nlohmann::ordered_json& json, std::string& text
                 std::exp(r.loss), bits);
   text += line;
   if (r.bytes > 0) {
-    json["bits_per_byte"] = bits * double(r.tokens) / r.bytes;
+    json["bits_per_byte"] = r.bits_per_byte();
     json["bytes"] = r.bytes;
-    std::snprintf(line, sizeof line, ", %.4f bits per byte", bits * double(r.tokens) / r.bytes);
+    std::snprintf(line, sizeof line, ", %.4f bits per byte", r.bits_per_byte());
     text += line;
   }
   text += cat(", over ", r.tokens, " tokens in ",
@@ -153,9 +143,42 @@ void report(const ChoiceResult& r, nlohmann::ordered_json& json, std::string& te
   text += line;
 }
 
+// Language modelling asks for logits of whole micro-batches, so these are of one sequence.
+std::unique_ptr<Engine> engine_for(Config config, const std::vector<EvalTask>& tasks, Backend backend) {
+  const auto greedy = [](const EvalTask& task) { return task.kind == TaskKind::language_modeling; };
+  if (std::none_of(tasks.begin(), tasks.end(), greedy)) return make_engine(config, backend, false);
+  config.global_batch_size = config.micro_batch_size = 1;
+  auto engine = std::make_unique<Engine>(config.model, engine_options(config, false), backend);
+  engine->want_logits();
+  engine->memory().require_fits(memory_capacity(config, backend.device), runtime_reserve(config, backend.device));
+  return engine;
+}
+
+// Every task and the mean of their centred accuracies, the CORE metric.
+void report(Engine& engine, const std::vector<EvalTask>& tasks, nlohmann::ordered_json& json, std::string& text) {
+  double sum = 0;
+  for (const EvalTask& task : tasks) {
+    const TaskResult r = evaluate_task(engine, task);
+    sum += r.centered;
+    json["tasks"].push_back({{"name", task.name},
+                             {"few_shot", task.few_shot},
+                             {"items", r.items},
+                             {"accuracy", r.accuracy},
+                             {"centered", r.centered}});
+    char numbers[96];
+    std::snprintf(numbers, sizeof numbers, "accuracy %.4f, centred %.4f", r.accuracy, r.centered);
+    text += cat(task.name, ", ", task.few_shot, "-shot: ", numbers, ", ", r.items, " items\n");
+  }
+  json["core"] = sum / double(tasks.size());
+  char line[96];
+  std::snprintf(line, sizeof line, "CORE, the mean of %zu centred accuracies: %.4f\n", tasks.size(),
+                sum / double(tasks.size()));
+  text += line;
+}
+
 Exit eval(const EvalArgs& args) {
   const ModelFolder from(args.checkpoint, args.averages);
-  const Config config = config_of(args, from);
+  Config config = config_of(args, from);
   Machine machine(config, {}, WithoutLibraries::use_cpu);
   std::optional<Dataset> data;
   if (!config.valid_data.empty()) data = open_dataset(config.valid_data, config);
@@ -164,7 +187,14 @@ Exit eval(const EvalArgs& args) {
   if (!config.multiple_choice_data.empty())
     questions = read_questions(config.multiple_choice_data, *tokenizer,
                                {.seq_length = config.seq_length, .vocab_size = config.model.vocab_size});
-  const auto engine = make_engine(config, machine.backend(), false);
+  std::vector<EvalTask> tasks;
+  if (!args.tasks.empty())
+    tasks = read_eval_tasks(
+        args.tasks, *tokenizer,
+        {.seq_length = config.seq_length, .vocab_size = config.model.vocab_size, .max_items = args.max_items});
+  if (!tasks.empty() && config.multiple_choice_data.empty())
+    config.multiple_choice_data = args.tasks;  // the engine is planned for several texts in a sequence
+  const auto engine = engine_for(config, tasks, machine.backend());
   engine->commit();
   load_weights(*engine, machine.backend().device, from);
   nlohmann::ordered_json json;
@@ -185,6 +215,7 @@ Exit eval(const EvalArgs& args) {
     if (!args.scores.empty()) write_scores(args.scores, questions, scores);
     report(grade(questions, scores), json, text);
   }
+  if (!tasks.empty()) report(*engine, tasks, json, text);
   std::fputs(args.json ? (json.dump() + "\n").c_str() : text.c_str(), stdout);
   return Exit::done;
 }
@@ -193,7 +224,7 @@ Exit eval(const EvalArgs& args) {
 
 void add_eval(Cli& cli) {
   auto args = std::make_shared<EvalArgs>();
-  Verb verb = cli.app.add_verb("eval", "loss of a checkpoint on held-out data; multiple-choice questions");
+  Verb verb = cli.app.add_verb("eval", "loss of a checkpoint on held-out data; multiple-choice questions and tasks");
   verb.add_option("checkpoint", args->checkpoint,
                   "checkpoint, run folder (newest checkpoint), a model's folder with config.json, or a GGUF file")
       .required();
@@ -202,6 +233,11 @@ void add_eval(Cli& cli) {
   verb.add_option("--choices", args->choices,
                   "JSON lines of multiple-choice questions: HellaSwag's, or context, choices and label");
   verb.add_option("--scores", args->scores, "file for the log probability of every choice, one line per question");
+  verb.add_option("--tasks", args->tasks,
+                  "JSON list of tasks with examples in the prompt (data/README.md): accuracy of each, and their mean");
+  verb.add_option("--max-items", args->max_items, "tasks: evaluate the first items of each only; 0: all")
+      .show_default()
+      .check(non_negative());
   verb.add_option("--tokenizer", args->tokenizer, "tokenizer file or folder; default: the checkpoint's or the data's");
   verb.add_option("--set", args->overrides, "override a key of the run's config: a.b=value (may repeat)").one_value();
   verb.add_flag("--average,--ema", args->averages,

@@ -12,6 +12,7 @@
 #include "config/choices.h"
 #include "convert/gguf_model.h"
 #include "convert/hf_folder.h"
+#include "convert/peft_folder.h"
 #include "metrics/format.h"
 
 namespace athanor {
@@ -43,6 +44,14 @@ GgufMixture mixture_of(const ExportArgs& args, const ModelFolder& model) {
 
 // No program but this one caps the logits of these families, and none would say that it does not.
 void require_known_elsewhere(const ModelConfig& m) {
+  if (m.model_type == ModelType::athanor) {
+    const std::string option = option_of_athanor(m);
+    throw Error(cat("export: model.model_type is athanor, which transformers and llama.cpp do not have",
+                    option.empty() ? "" : cat(", nor model.", option),
+                    "; sample, eval and logits of this program read the checkpoint. Train a published family, such as "
+                    "llama, to export"),
+                Exit::usage);
+  }
   if (m.final_logit_softcapping == 0) return;
   throw Error(cat("export: model.final_logit_softcapping is ", m.final_logit_softcapping, "; ", name_of(m.model_type),
                   " has none in transformers and llama.cpp, which would ignore it and compute other logits. Train "
@@ -55,6 +64,7 @@ bool has_type(const std::string& format, const std::string& dtype) {
   const bool plain = dtype == "same" || float_named(dtype), fp8 = code_blocks_named(dtype).has_value();
   if (format == "gguf") return plain || mixture_named(dtype);
   if (format == "hf") return plain || fp8;
+  if (format == "peft") return plain;
   const bool ints = int_bits_named(dtype).has_value();
   return ints || (format == "compressed-tensors" && fp8 && dtype != "fp8_block");
 }
@@ -77,12 +87,15 @@ void require_sense(const ExportArgs& args) {
   if (!text.imatrix.empty() && (text.data.empty() || !mixture))
     refuse("--imatrix writes what --calibrate measures for gguf; give it the text");
   if (args.act_order && !gptq) refuse("--act-order is for --format gptq");
+  if (!args.check.data.empty() && args.format == "peft")
+    refuse("--check compares the weights that an export has, and --format peft writes adapters alone; leave it out");
   if (args.check.force && args.check.data.empty()) refuse("--force is for limits, which need text: give --check");
   std::error_code ignored;
   if (fs::exists(fs::symlink_status(args.to, ignored))) refuse(args.to, ": exists already; give a new name");
 }
 
 int64_t write(const ModelFolder& model, const ExportArgs& args, const std::string& to) {
+  if (args.format == "peft") return write_peft_folder(model, to, float_named(args.dtype));
   ThreadPool pool(int(args.threads));
   if (args.format == "gguf")
     return write_gguf(model, to,
@@ -168,9 +181,11 @@ void add_export(Cli& cli) {
   verb.add_option(
           "--format", args->format,
           "hf: a folder that transformers opens; gguf: a file for llama.cpp; compressed-tensors, gptq: folders with "
-          "quantized linear layers for vLLM and transformers (not gpt2, nor models with experts)")
+          "quantized linear layers for vLLM and transformers (not gpt2, nor models with experts); peft: a folder with "
+          "the "
+          "adapters of a run with lora_rank, which all others merge into the weights")
       .show_default()
-      .check(one_of({"hf", "gguf", "compressed-tensors", "gptq"}));
+      .check(one_of({"hf", "gguf", "compressed-tensors", "gptq", "peft"}));
   verb.add_flag("--average,--ema", args->averages,
                 "the averages of a checkpoint's weights (ema_decay, tail_average_start) instead of the weights");
   verb.add_option(

@@ -6,9 +6,11 @@
 
 #include "command/command.h"
 #include "command/machine.h"
+#include "command/plan_cluster.h"
 #include "command/plan_pipeline.h"
 #include "command/plan_precision.h"
 #include "command/plan_ranks.h"
+#include "command/plan_search.h"
 #include "metrics/format.h"
 #include "perf/described_gpu.h"
 #include "pipeline/simulate.h"
@@ -24,6 +26,8 @@ struct PlanArgs {
   bool by_shape = false;
   PipelineDrawing drawing = {};
   ManyRanks many;
+  ClusterArgs cluster;
+  SearchArgs search;
 };
 
 void print_memory(const Config& config, Engine& engine, const Device& device) {
@@ -58,6 +62,7 @@ struct Place {
     if (gpu.empty()) {
       Config alone = config;
       alone.pipeline_parallel_size = alone.tensor_parallel_size = alone.context_parallel_size = 1;
+      alone.data_parallel_replicate_size = 1, alone.data_parallel_shard_size = 0;
       alone.sequence_parallel = false;
       machine = std::make_unique<Machine>(alone, RankInfo{}, WithoutLibraries::use_cpu);
       most_flops = machine->most_flops();
@@ -108,6 +113,8 @@ void print_limit(const Engine& engine, const Roofline& limits, const Demand& run
 // Which keys ask for the ranks of a plan.
 const char* sizes_of(const Config& c) {
   if (c.pipeline_parallel_size > 1) return "pipeline_parallel_size and the other sizes of groups say";
+  if (c.data_parallel_replicate_size > 1 || c.data_parallel_shard_size > 1)
+    return "data_parallel_replicate_size and the other sizes of groups say";
   if (c.context_parallel_size == 1) return "tensor_parallel_size says";
   return c.tensor_parallel_size == 1 ? "context_parallel_size says"
                                      : "tensor_parallel_size and context_parallel_size say";
@@ -143,7 +150,7 @@ Exit plan(const PlanArgs& args) {
   const Backend backend = place.backend();
   const auto engine = make_engine(config, backend, true);
   const ParamStore& params = engine->model().params();
-  const FlopCount flops = flops_per_token(engine->model(), config.seq_length);
+  const FlopCount flops = flops_per_token(*engine, config.seq_length);
   const double tokens = double(config.global_batch_size * config.seq_length);
   std::printf("%s\n", place.title().c_str());
   std::printf("parameters        %s (%lld)\n", format_count(double(params.parameter_count())).c_str(),
@@ -154,6 +161,10 @@ Exit plan(const PlanArgs& args) {
                 static_cast<long long>(active_parameter_count(config.model)),
                 static_cast<long long>(config.model.num_experts_per_tok),
                 static_cast<long long>(config.model.num_experts));
+  if (Model* teacher = engine->teacher())
+    std::printf("teacher           %s parameters on each rank, in %s\n",
+                format_count(double(teacher->params().parameter_count())).c_str(),
+                name_of(engine->options().recipe.compute));
   std::printf("FLOP per token    %s causal, %s full count\n", format_count(flops.causal).c_str(),
               format_count(flops.full).c_str());
   std::printf("FLOP per step     %s over %s tokens\n", format_count(flops.causal * tokens).c_str(),
@@ -185,6 +196,34 @@ Exit plan(const PlanArgs& args) {
   std::printf("%slaunches per micro-batch: %zu\n\n%s", precision_text(*engine, backend, limits).c_str(),
               engine->micro_launches().size(), op_table(planned_rows(*engine, limits, args.by_shape), 1, 0).c_str());
   return Exit::done;
+}
+
+// Flags of --simulate.
+void add_cluster(Verb& verb, ClusterArgs& args) {
+  ClusterRun& run = args.run;
+  run.save_every = 0;
+  verb.add_flag("--simulate", args.simulate,
+                "play the run on a cluster whose GPUs fail: effective training time, the best save interval, and how "
+                "many spare nodes matter");
+  const auto number = [&](const char* flag, auto& value, const char* help, auto least, auto most) {
+    verb.add_option(flag, value, help).check(in_range(least, most)).needs("--simulate");
+  };
+  number("--gpus", run.gpus, "GPUs of the cluster; default: 8", 1, 1 << 22);
+  number("--gpus-per-node", run.gpus_per_node, "that one failure takes away; default: 8", 1, 1 << 10);
+  number("--days", run.days, "length of the run; default: 7", 0.01, 1e4);
+  number("--mtbf-hours", run.mtbf_hours,
+         "mean hours between two failures of one GPU, with its share of everything else; default: 50000", 1.0, 1e12);
+  number("--save-every", run.save_every,
+         "seconds of training between saves; default: save_interval_minutes, else the best", 1.0, 1e9);
+  number("--save-stall", run.save_stall, "seconds that a save stops training; default: 30", 0.001, 1e6);
+  number("--save-write", run.save_write, "seconds from the start of a save until it is durable; default: the stall",
+         0.0, 1e6);
+  number("--detection", run.detection, "seconds until a failure is noticed; default: 60", 0.0, 1e6);
+  number("--restart", run.restart, "seconds from then until training goes on; default: 300", 0.0, 1e6);
+  number("--repair-hours", run.repair_hours, "until a node that failed can be used again; default: 24", 0.0, 1e5);
+  number("--repair-share", run.repair_share, "of the failures, those that need a repair; default: 1", 0.0, 1.0);
+  number("--spares", run.spares, "nodes that wait for failures; default: always enough", 0, 1 << 20);
+  number("--courses", args.courses, "how many courses are played for a mean; default: 64", 1, 10000);
 }
 
 }  // namespace
@@ -227,10 +266,29 @@ void add_plan(Cli& cli) {
                   "microseconds more for each doubling of its ranks; default: 5")
       .check(in_range(0.0, 1e6))
       .needs("--ranks");
+  verb.add_flag(
+      "--search", args->search.search,
+      "the fastest ways to run it on --ranks: zero_stage, copies, tensor and context parallelism, micro-batch "
+      "and recomputation, with memory, MFU and cost");
+  verb.add_option("--price", args->search.price, "of a GPU in an hour, for the cost of a billion tokens")
+      .check(positive())
+      .needs("--search");
+  verb.add_option("--write", args->search.write, "the configuration of the fastest in this file").needs("--search");
+  add_cluster(verb, args->cluster);
   verb.on_chosen([&cli, args] {
     cli.action = [args] {
+      if (args->cluster.simulate) {
+        print_cluster(load_config_logged(args->config, args->overrides), args->cluster);
+        return Exit::done;
+      }
+      if (args->search.search && args->many.ranks <= 0)
+        usage_error("plan", "--search: says how to run on so many GPUs; give it --ranks, at least 1");
       if (args->many.ranks < 0) return plan(*args);
-      print_many_ranks(load_config_logged(args->config, args->overrides), args->gpu, args->many);
+      const Config config = load_config_logged(args->config, args->overrides);
+      if (args->search.search)
+        print_search(config, print_cluster_of(config, args->gpu, args->many), args->search);
+      else
+        print_many_ranks(config, args->gpu, args->many);
       return Exit::done;
     };
   });

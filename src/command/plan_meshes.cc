@@ -7,8 +7,8 @@
 #include <variant>
 
 #include "base/error.h"
-#include "base/log.h"
 #include "command/plan_ranks.h"
+#include "command/quiet_log.h"
 #include "cpu/thread_pool.h"
 #include "metrics/format.h"
 #include "train/setup.h"
@@ -29,18 +29,6 @@ struct Found {
   Prediction p;
 };
 
-// Silences the log while candidates are planned; only the configured mesh is logged.
-class QuietLog {
- public:
-  explicit QuietLog(log::Level level) : level_(level) { log::configure({.level = std::max(level, log::Level::warn)}); }
-  ~QuietLog() { log::configure({.level = level_}); }
-  QuietLog(const QuietLog&) = delete;
-  QuietLog& operator=(const QuietLog&) = delete;
-
- private:
-  log::Level level_;
-};
-
 std::string to_text(const Way& w) {
   return cat("copies ", w.copies, ", shards ", w.shards, ", context ", w.context, ", tensor ", w.tensor,
              w.sequence_parallel ? " with sequence_parallel" : "");
@@ -50,7 +38,7 @@ std::string to_text(const Way& w) {
 std::optional<Way> configured(const Config& c, int ranks) {
   try {
     const MeshSizes sizes = mesh_sizes(c, ranks);
-    return Way{sizes.copies, sizes.shards, sizes.context, sizes.tensor, c.sequence_parallel};
+    return Way{sizes.copies * sizes.workers, sizes.shards, sizes.context, sizes.tensor, c.sequence_parallel};
   } catch (const Error&) {
     return std::nullopt;  // which is the error that the plan ends with
   }
@@ -65,8 +53,11 @@ std::vector<Way> ways(const Config& c, const Cluster& on) {
     for (int context = 1; context <= kMostContext; ++context) {
       if (!on.network.within_machines(tensor, 1) || on.ranks % (tensor * context) != 0) continue;
       const int groups = on.ranks / (tensor * context);
-      const auto replicas =
-          zero_stage(c) == 0 ? std::vector{groups} : std::vector{1, int(c.data_parallel_replicate_size), on.nodes};
+      // How many workers local updates have is part of what they learn.
+      const auto configured_copies = int(c.data_parallel_replicate_size);
+      const auto replicas = c.local_steps > 0    ? std::vector{configured_copies}
+                            : zero_stage(c) == 0 ? std::vector{groups}
+                                                 : std::vector{1, configured_copies, on.nodes};
       for (const int copies : replicas)
         for (const bool sequence : {false, true})
           if (groups % copies == 0 && (tensor > 1 || !sequence))
@@ -80,7 +71,9 @@ std::vector<Way> ways(const Config& c, const Cluster& on) {
 std::string limits_of_ways(const Config& c, const Cluster& on) {
   return cat("tried: tensor_parallel_size with all ranks of a group on one node, without and with sequence_parallel; ",
              "context_parallel_size up to ", kMostContext,
-             zero_stage(c) == 0 ? "" : "; one copy, one per node, or data_parallel_replicate_size",
+             c.local_steps > 0    ? "; data_parallel_replicate_size copies, the workers of local_steps"
+             : zero_stage(c) == 0 ? ""
+                                  : "; one copy, one per node, or data_parallel_replicate_size",
              configured(c, on.ranks) ? "; and what is configured" : "", "\n");
 }
 
@@ -88,7 +81,7 @@ Config divided(const Config& config, const Way& w) {
   Config c = config;
   c.tensor_parallel_size = w.tensor, c.context_parallel_size = w.context;
   c.sequence_parallel = w.sequence_parallel;
-  c.data_parallel_replicate_size = zero_stage(c) > 0 ? w.copies : 1;
+  if (c.local_steps == 0) c.data_parallel_replicate_size = zero_stage(c) > 0 ? w.copies : 1;
   c.data_parallel_shard_size = 0;
   return c;
 }
@@ -102,7 +95,8 @@ struct Sent {
 
 // To each of these ranks. Ranks that share nothing out are copies of all of it.
 Sent sent_to(const StepTraffic& t, const Way& w, bool share_out) {
-  Sent sent{t.bytes_of("copies"), t.bytes_of("shards"), t.bytes_of("context"), t.bytes_of("tensor")};
+  Sent sent{t.bytes_of("copies") + t.bytes_of("workers"), t.bytes_of("shards"), t.bytes_of("context"),
+            t.bytes_of("tensor")};
   const int data = w.copies * w.shards * w.context;  // 1: all others have the same sequences
   (data == 1                               ? sent.tensor
    : share_out && w.shards * w.context > 1 ? sent.shards

@@ -135,7 +135,9 @@ Prediction predict(const Config& c, const Cluster& on) {
                .memory = engine->memory().total(),
                .traffic = step_traffic(*engine, mesh, on.network, &limits),
                .compute = least_sum(planned_rows(*engine, limits)),
-               .update = least_update_seconds(*engine, limits)};
+               .update = least_update_seconds(*engine, limits),
+               .recompute = engine->options().recompute,
+               .flops_per_token = flops_per_token(engine->model(), c.seq_length).causal};
   for (int k = 0; k < kMemoryKinds; ++k) p.memory_by_kind[size_t(k)] = engine->memory().total(MemoryKind(k));
   const double products = least_update_product_seconds(*engine, limits);
   p.exposed = p.traffic.exposed(p.compute, double(p.micro_batches), products);
@@ -149,31 +151,38 @@ Prediction predict(const Config& c, const Cluster& on) {
 }
 
 ProcessMesh absent_mesh(const MeshSizes& sizes, int stage) {
-  const int of_stage = sizes.ranks() / sizes.stages;
+  const int of_stage = sizes.of_worker() / sizes.stages;
   return {std::make_unique<Absent>(sizes.ranks(), stage * of_stage, ProcessMesh::splits(sizes), stage), sizes};
 }
 
 MeshSizes first_mesh_sizes(const Config& c) {
-  return mesh_sizes(c, int(c.pipeline_parallel_size * c.tensor_parallel_size * c.context_parallel_size));
+  const int64_t data = c.data_parallel_replicate_size * std::max<int64_t>(1, c.data_parallel_shard_size);
+  return mesh_sizes(c, int(data * c.pipeline_parallel_size * c.tensor_parallel_size * c.context_parallel_size));
 }
 
-void print_many_ranks(const Config& config, const std::string& name, const ManyRanks& many) {
+Cluster print_cluster_of(const Config& config, const std::string& name, const ManyRanks& many, const std::string& how) {
   if (config.pipeline_parallel_size > 1)
     throw Error(cat("--ranks: says nothing of pipelines yet; set pipeline_parallel_size to 1, it is ",
                     config.pipeline_parallel_size, ", or leave --ranks and --gpu out to plan each stage"),
                 Exit::usage);
   const GpuSpec& gpu = find_gpu(name);
   const Cluster on = many.cluster(gpu, many.ranks > 0 ? many.ranks : std::max(1, many.nodes));
-  const std::string groups =
-      cat(config.tensor_parallel_size > 1 ? cat("tensor_parallel_size ", config.tensor_parallel_size, ", ") : "",
+  std::printf("%s, %sa step of %lld sequences; at best, by the model of docs/distributed.md\n", gpu.title, how.c_str(),
+              static_cast<long long>(config.global_batch_size));
+  print_rates(config, on);
+  return on;
+}
+
+void print_many_ranks(const Config& config, const std::string& name, const ManyRanks& many) {
+  const std::string how =
+      cat("zero_stage ", zero_stage(config), ", ",
+          config.tensor_parallel_size > 1 ? cat("tensor_parallel_size ", config.tensor_parallel_size, ", ") : "",
           config.context_parallel_size > 1 ? cat("context_parallel_size ", config.context_parallel_size, ", ") : "",
           config.sequence_parallel ? "sequence_parallel, " : "");
-  std::printf("%s, zero_stage %d, %sa step of %lld sequences; at best, by the model of docs/distributed.md\n",
-              gpu.title, zero_stage(config), groups.c_str(), static_cast<long long>(config.global_batch_size));
-  print_rates(config, on);
+  const Cluster on = print_cluster_of(config, name, many, how);
   std::printf("%6s %5s %11s %11s %12s %11s %11s %11s %11s %11s\n", "ranks", "nodes", "micro", "memory", "sent/step",
               "compute ms", "update ms", "sending ms", "exposed ms", "tokens/s");
-  if (many.ranks == 0) return print_table(config, gpu, many);
+  if (many.ranks == 0) return print_table(config, on.gpu, many);
   const auto others = [&] {
     if (on.ranks > 1) print_meshes(config, on);
   };

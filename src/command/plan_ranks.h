@@ -11,6 +11,7 @@
 #include "config/config.h"
 #include "device/gpu_specs.h"
 #include "device/memory_plan.h"
+#include "model/model.h"
 #include "perf/traffic.h"
 
 namespace athanor {
@@ -41,6 +42,8 @@ struct Prediction {
   std::array<size_t, kMemoryKinds> memory_by_kind{};  // bytes
   StepTraffic traffic;
   double compute = 0, update = 0, exposed = 0;  // seconds; compute includes update
+  Recompute recompute = {};
+  double flops_per_token = 0;
   // What `exposed` is the sum of, by the ranks that are waited for: those with other sequences, with the same sequences
   // and with the same products. The first includes sums of gradients over all but the last.
   struct Waits {
@@ -58,6 +61,9 @@ MeshSizes first_mesh_sizes(const Config&);
 // Throws Error where the ranks cannot be divided so, or a rank does not fit in memory.
 Prediction predict(const Config&, const Cluster&);
 
+// Of ranks that are said or as many as nodes; what is taken of the GPU and its links is printed.
+// `how`: how the ranks are divided, before a comma, or nothing.
+Cluster print_cluster_of(const Config&, const std::string& gpu, const ManyRanks&, const std::string& how = "");
 void print_many_ranks(const Config&, const std::string& gpu, const ManyRanks&);
 
 }  // namespace athanor

@@ -139,7 +139,7 @@ std::vector<ActivationSize> sizes_of(const SweepArgs& args, const SweepRun& run)
   config.model = folder.config();
   config.precision = Precision::fp32;
   config.micro_batch_size = config.global_batch_size = std::min(config.global_batch_size, kMostSequences);
-  const Dataset data = open_dataset(config.train_data, config);
+  const Dataset data = open_training_data(config);
   Loader loader(data, {.order = {.seed = uint64_t(config.seed)},
                        .rows = config.micro_batch_size,
                        .packing = packing_options(config, data)});

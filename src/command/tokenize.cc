@@ -1,5 +1,6 @@
 // athanor tokenize: a thin cover of data/tokenize.h, with the progress that it shows.
 #include "data/tokenize.h"
+#include "data/tokenize_chats.h"
 
 #include <unistd.h>
 
@@ -66,9 +67,45 @@ std::string unescape(const std::string& text) {
   return out;
 }
 
-void add_options(Verb verb, TokenizeOptions& o) {
-  verb.add_option("--input", o.documents.inputs,
-                  "text or JSON lines, plain, gzip or zstd; - is standard input. Parquet: scripts/parquet_to_jsonl.py")
+struct TokenizeArgs : TokenizeOptions {
+  std::string chat_template, chat_shape;
+  int64_t pack = 0;
+};
+
+void add_chat_options(Verb verb, TokenizeArgs& o) {
+  verb.add_option("--chat-template", o.chat_template,
+                  "the input is conversations, one JSON object a line, which become shards with a loss mask: only "
+                  "answers are learnt. Template of the model: chatml, llama3, llama2, mistral, gemma, or plain (no "
+                  "marks but the end of an answer)")
+      .check(one_of(chat_template_names()));
+  verb.add_option("--chat-shape", o.chat_shape,
+                  "conversations: messages (role, content), prompt (prompt, completion), alpaca (instruction, input, "
+                  "output) or sharegpt (conversations of from, value); default: of each line by its members")
+      .check(one_of(chat_shape_names()));
+  verb.add_option(
+          "--pack", o.pack,
+          "conversations: put whole ones together in rows of so many tokens, which is then the run's seq_length; "
+          "longer ones keep their beginning; 0: one after the other, cut by sequences")
+      .show_default()
+      .check(non_negative());
+}
+
+Exit run_chats(const TokenizeArgs& o) {
+  const ChatOptions options{.inputs = o.documents.inputs,
+                            .output_prefix = o.output_prefix,
+                            .tokenizer = o.tokenizer,
+                            .form = *chat_template_named(o.chat_template),
+                            .shape = chat_shape_named(o.chat_shape),
+                            .pack = o.pack,
+                            .valid_every = o.documents.valid_every,
+                            .overwrite = o.overwrite};
+  std::fputs(tokenize_chats(options).c_str(), stdout);
+  return Exit::done;
+}
+
+void add_options(Verb verb, TokenizeArgs& o) {
+  verb.add_option("inputs,--input", o.documents.inputs,
+                  "text or JSON lines, plain, gzip or zstd; parquet files; - is standard input")
       .required();
   verb.add_option("--output-prefix", o.output_prefix, "shards are PREFIX_train_000000.bin, PREFIX_val_000000.bin, ...")
       .required();
@@ -85,7 +122,8 @@ void add_options(Verb verb, TokenizeOptions& o) {
                 "special tokens written in a text become those tokens; otherwise they are ordinary text");
   verb.add_option("--format", o.documents.format, "auto (by the name: .jsonl, .ndjson, .json), text or jsonl")
       .show_default();
-  verb.add_option("--key", o.key, "JSON lines: the member that holds the text").show_default();
+  verb.add_option("--key", o.documents.key, "JSON lines: the member that holds the text; parquet: the column")
+      .show_default();
   verb.add_option("--separator", o.documents.separator,
                   "text: separator of documents, with \\n and \\t; default: a file is one document");
   verb.add_option("--valid-every", o.documents.valid_every, "every n-th block or document is held out; 0: none")
@@ -108,11 +146,15 @@ void add_options(Verb verb, TokenizeOptions& o) {
 }  // namespace
 
 void add_tokenize(Cli& cli) {
-  auto args = std::make_shared<TokenizeOptions>();
+  auto args = std::make_shared<TokenizeArgs>();
   Verb verb = cli.app.add_verb("tokenize", "turn texts into token shards with a held-out part");
   add_options(verb, *args);
+  add_chat_options(verb, *args);
   verb.on_chosen([&cli, args] {
     cli.action = [args] {
+      if (!args->chat_template.empty()) return run_chats(*args);
+      if (!args->chat_shape.empty() || args->pack > 0)
+        throw Error("tokenize: --chat-shape and --pack are for conversations; give --chat-template", Exit::usage);
       TokenizeOptions options = *args;
       options.documents.separator = unescape(options.documents.separator);
       std::string summary;

@@ -6,9 +6,11 @@
 namespace athanor {
 namespace {
 
-constexpr std::string_view kModelTypes[] = {"gpt2",    "llama",   "qwen2",     "qwen3",
-                                            "mistral", "mixtral", "qwen3_moe", "olmoe"};
-constexpr std::string_view kRopeTypes[] = {"none", "linear", "llama3", "yarn"};
+constexpr std::string_view kModelTypes[] = {"gpt2",    "llama",     "qwen2", "qwen3",  "mistral",
+                                            "mixtral", "qwen3_moe", "olmoe", "athanor"};
+constexpr std::string_view kRopeTypes[] = {"none", "linear", "llama3", "yarn", "proportional"};
+constexpr std::string_view kActivations[] = {"gelu_pytorch_tanh", "silu", "relu", "relu2"};
+constexpr std::string_view kLayerTypes[] = {"full_attention", "sliding_attention"};
 constexpr std::string_view kDevices[] = {"auto", "cpu", "cuda"};
 constexpr std::string_view kCpuGemms[] = {"builtin", "onednn"};
 constexpr std::string_view kAttentions[] = {"auto", "builtin", "cudnn"};
@@ -21,6 +23,9 @@ constexpr std::string_view kGroupOptimizers[] = {"inherit",  "adamw",   "adam", 
                                                  "adafactor"};
 constexpr std::string_view kGroupRoles[] = {"any", "matrix", "embedding", "vector"};
 constexpr std::string_view kMuonScales[] = {"original", "match_rms", "spectral"};
+constexpr std::string_view kDistillLosses[] = {"kl", "reverse_kl"};
+constexpr std::string_view kPrunePatterns[] = {"unstructured", "2:4"};
+constexpr std::string_view kPruneScopes[] = {"layer", "global"};
 constexpr std::string_view kMuonCoefficients[] = {"quintic", "polar_express"};
 constexpr std::string_view kDecayStyles[] = {"constant",     "linear", "cosine",     "WSD",
                                              "inverse_sqrt", "1cycle", "exponential"};
@@ -33,6 +38,7 @@ constexpr std::string_view kGradientCodes[] = {"auto", "hybrid", "e4m3"};
 constexpr std::string_view kAmaxComputeAlgos[] = {"max", "most_recent"};
 constexpr std::string_view kMasterWeights[] = {"fp32", "split", "bf16"};
 constexpr std::string_view kSumDtypes[] = {"fp32", "bf16"};
+constexpr std::string_view kPackings[] = {"contiguous", "best_fit"};
 constexpr std::string_view kEvalWeights[] = {"current", "average", "ema"};
 constexpr std::string_view kAsyncSave[] = {"auto", "on", "off"};
 constexpr std::string_view kDeterministicReduction[] = {"fixed_order", "rank_invariant"};
@@ -40,6 +46,7 @@ constexpr std::string_view kRecompute[] = {"none", "selective", "full"};
 constexpr std::string_view kProgress[] = {"auto", "on", "off"};
 constexpr std::string_view kTokenDtypes[] = {"auto", "uint8", "uint16", "uint32", "uint64",
                                              "int8", "int16", "int32",  "int64"};
+constexpr std::string_view kLoraVariants[] = {"lora", "rslora"};
 constexpr std::string_view kLogLevels[] = {"debug", "info", "warn", "error", "off"};
 constexpr std::string_view kRules[] = {"free", "notice", "refused"};
 
@@ -47,6 +54,8 @@ constexpr std::string_view kRules[] = {"free", "notice", "refused"};
 
 ChoiceNames choice_names(ModelType) { return kModelTypes; }
 ChoiceNames choice_names(RopeType) { return kRopeTypes; }
+ChoiceNames choice_names(Activation) { return kActivations; }
+ChoiceNames choice_names(LayerType) { return kLayerTypes; }
 ChoiceNames choice_names(DeviceChoice) { return kDevices; }
 ChoiceNames choice_names(CpuGemm) { return kCpuGemms; }
 ChoiceNames choice_names(CudaAttention) { return kAttentions; }
@@ -56,6 +65,9 @@ ChoiceNames choice_names(RuleName) { return kOptimizers; }
 ChoiceNames choice_names(std::optional<RuleName>) { return kGroupOptimizers; }
 ChoiceNames choice_names(std::optional<Role>) { return kGroupRoles; }
 ChoiceNames choice_names(MuonScale) { return kMuonScales; }
+ChoiceNames choice_names(DistillLoss) { return kDistillLosses; }
+ChoiceNames choice_names(PrunePattern) { return kPrunePatterns; }
+ChoiceNames choice_names(PruneScope) { return kPruneScopes; }
 ChoiceNames choice_names(MuonCoefficients) { return kMuonCoefficients; }
 ChoiceNames choice_names(DecayStyle) { return kDecayStyles; }
 ChoiceNames choice_names(WsdDecay) { return kWsdDecays; }
@@ -66,11 +78,13 @@ ChoiceNames choice_names(AmaxComputeAlgo) { return kAmaxComputeAlgos; }
 ChoiceNames choice_names(MasterWeights) { return kMasterWeights; }
 ChoiceNames choice_names(SumDtype) { return kSumDtypes; }
 ChoiceNames choice_names(EvalWeights) { return kEvalWeights; }
+ChoiceNames choice_names(Packing) { return kPackings; }
 ChoiceNames choice_names(AsyncSave) { return kAsyncSave; }
 ChoiceNames choice_names(DeterministicReduction) { return kDeterministicReduction; }
 ChoiceNames choice_names(RecomputeGranularity) { return kRecompute; }
 ChoiceNames choice_names(Progress) { return kProgress; }
 ChoiceNames choice_names(TokenDtype) { return kTokenDtypes; }
+ChoiceNames choice_names(LoraVariant) { return kLoraVariants; }
 ChoiceNames choice_names(OnResume) { return kRules; }
 ChoiceNames log::choice_names(Level) { return kLogLevels; }
 

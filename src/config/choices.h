@@ -6,6 +6,7 @@
 
 #include "base/choices.h"
 #include "base/log.h"
+#include "base/lora.h"
 #include "config/model_config.h"
 
 namespace athanor {
@@ -32,6 +33,7 @@ enum class SumDtype { fp32, bf16 };                // type of gradients and of m
 enum class EvalWeights { current, average, ema };  // ema: average
 enum class AsyncSave { automatic, on, off };
 enum class DeterministicReduction { fixed_order, rank_invariant };
+enum class Packing { contiguous, best_fit };  // how documents become rows
 enum class TokenDtype { automatic, uint8, uint16, uint32, uint64, int8, int16, int32, int64 };
 // What may happen to a key when a run goes on from a checkpoint with another value.
 enum class OnResume { free, notice, refused };
@@ -40,6 +42,8 @@ using ChoiceNames = std::span<const std::string_view>;
 
 ChoiceNames choice_names(ModelType);
 ChoiceNames choice_names(RopeType);
+ChoiceNames choice_names(Activation);
+ChoiceNames choice_names(LayerType);
 ChoiceNames choice_names(DeviceChoice);
 ChoiceNames choice_names(CpuGemm);
 ChoiceNames choice_names(CudaAttention);
@@ -49,6 +53,9 @@ ChoiceNames choice_names(RuleName);
 ChoiceNames choice_names(std::optional<RuleName>);
 ChoiceNames choice_names(std::optional<Role>);
 ChoiceNames choice_names(MuonScale);
+ChoiceNames choice_names(DistillLoss);
+ChoiceNames choice_names(PrunePattern);
+ChoiceNames choice_names(PruneScope);
 ChoiceNames choice_names(MuonCoefficients);
 ChoiceNames choice_names(DecayStyle);
 ChoiceNames choice_names(WsdDecay);
@@ -60,10 +67,12 @@ ChoiceNames choice_names(MasterWeights);
 ChoiceNames choice_names(SumDtype);
 ChoiceNames choice_names(DeterministicReduction);
 ChoiceNames choice_names(EvalWeights);
+ChoiceNames choice_names(Packing);
 ChoiceNames choice_names(AsyncSave);
 ChoiceNames choice_names(RecomputeGranularity);
 ChoiceNames choice_names(Progress);
 ChoiceNames choice_names(TokenDtype);
+ChoiceNames choice_names(LoraVariant);
 ChoiceNames choice_names(OnResume);
 namespace log {
 ChoiceNames choice_names(Level);  // where lookup by argument finds it

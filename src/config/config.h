@@ -56,6 +56,16 @@ struct Config {
   std::string load = "auto";  // "auto" = newest valid checkpoint in save, "none", or a folder
   int64_t load_step = -1;     // -1 = newest
   std::string init_from;      // folder of a model whose weights a new run starts with; "" = random ones
+  std::string teacher;        // folder of a model whose distribution the run's learns from; "" = none
+  DistillLoss distill_loss = DistillLoss::kl;
+  double distill_temperature = 1.0;
+  double distill_ce_weight = 1.0;  // of the cross-entropy beside the teacher's loss
+  double prune_sparsity = 0.0;     // share of each pruned matrix that is zero in the end; 0 = off
+  PrunePattern prune_pattern = PrunePattern::unstructured;
+  PruneScope prune_scope = PruneScope::layer;
+  int64_t prune_start = 0, prune_interval = 100;  // steps
+  int64_t prune_end = -1;                         // -1 until validate(): prune_start
+  std::vector<std::string> prune_exclude = {};    // patterns of names in files
   int64_t seed = 1234;
   DeviceChoice device = DeviceChoice::automatic;
   int64_t threads = 0;  // 0 = all cores this process may use
@@ -77,6 +87,13 @@ struct Config {
   int64_t total_curriculum_step = 0;        // steps of the warm-up of sequences; 0 = none
   int64_t min_difficulty = 64;              // tokens of the first sequences
   int64_t difficulty_step = 8;              // tokens; lengths are multiples of it
+  // low-rank adapters
+  int64_t lora_rank = 0;  // 0 = none
+  double lora_alpha = 16.0;
+  double lora_dropout = 0.0;
+  std::vector<std::string> lora_targets = {"all-linear"};
+  LoraVariant lora_variant = LoraVariant::lora;
+  std::string adapter;  // folder of adapters that a new run starts with; "" = random A, zero B
   // optimizer
   RuleName optimizer = RuleName::adamw;
   double learning_rate = 0.0;
@@ -108,7 +125,11 @@ struct Config {
   double qk_clip_threshold = 0.0;      // largest attention score that is not scaled down; 0 = off
   double ema_decay = 0.0;              // decay of the moving average of the weights; 0 = off
   int64_t tail_average_start = 0;      // steps before those of an equal-weight average of the weights; 0 = off
-  int64_t mup_base_width = 0;          // 0 = off
+  int64_t local_steps = 0;             // steps between two averages over data_parallel_replicate_size; 0 = off
+  double outer_learning_rate = 0.7;
+  double outer_momentum = 0.9;
+  int64_t local_fragments = 1;  // parts of the model that take turns within local_steps
+  int64_t mup_base_width = 0;   // 0 = off
   std::vector<ParamGroupConfig> param_groups = default_param_groups({});
   WeightDecayStyle weight_decay_style = WeightDecayStyle::constant;
   double end_weight_decay = -1.0;  // -1 until validate(): weight_decay
@@ -168,6 +189,9 @@ struct Config {
   // data
   std::vector<DataSource> train_data;
   std::vector<DataSource> valid_data;
+  Packing packing = Packing::contiguous;
+  int64_t packing_documents = 65536;  // of a window
+  int64_t bos_token_id = -1;          // -1 = none
   bool reset_attention_mask = false;
   bool reset_position_ids = false;
   bool eod_mask_loss = false;
@@ -214,7 +238,13 @@ ModelConfig load_model_config(const std::string& path, std::vector<std::string>*
 
 // Refuses combinations that cannot work and fills what follows from other keys (min_lr, lr_decay_iters, ...).
 void validate(Config&);
-void validate_pipeline(Config&);  // what validate() asks of its keys
+void validate_pipeline(Config&);        // what validate() asks of its keys
+void validate_pruning(Config&);         // likewise
+void validate_adapters(const Config&);  // likewise
+
+// Whether weights are pruned after this many steps, and the share of them that is zero after the last time.
+bool prunes_after(const Config&, int64_t steps);
+double sparsity_after(const Config&, int64_t steps);
 
 // A line for each key that was changed from its default and has no effect with the other keys, of a validated config.
 std::vector<std::string> keys_without_effect(const Config&);

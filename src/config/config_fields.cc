@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "config/fields.h"
 #include "config/fields_walk.h"
+#include "config/names_field.h"
 
 namespace athanor {
 namespace {
@@ -103,30 +104,6 @@ Json ramp_schema() {
   Json schema = counts_schema();
   schema.set("minItems", Json::of(int64_t{3}));
   schema.set("maxItems", Json::of(int64_t{3}));
-  return schema;
-}
-
-void read_excluded(Config& out, const Json& value, const std::string& path, Notices) {
-  const std::string expected = "a list of patterns of names, such as [\"*.mlp.down_proj.weight\"]";
-  if (!value.is(Json::Kind::array)) bad_value(value, path, expected);
-  out.fp8_exclude.clear();
-  for (size_t i = 0; i < value.items.size(); ++i) {
-    if (!value.items[i].is(Json::Kind::string)) bad_value(value.items[i], cat(path, "[", i, "]"), "a pattern of names");
-    out.fp8_exclude.push_back(value.items[i].text);
-  }
-}
-
-Json write_excluded(const Config& in) {
-  Json list = Json::array();
-  for (const std::string& pattern : in.fp8_exclude) list.items.push_back(Json::of(pattern));
-  return list;
-}
-
-Json excluded_schema() {
-  Json schema = Json::object(), pattern = Json::object();
-  schema.set("type", Json::of("array"));
-  pattern.set("type", Json::of("string"));
-  schema.set("items", std::move(pattern));
   return schema;
 }
 
@@ -271,7 +248,7 @@ Fields precision_group() {
           "fp8_delayed: the largest magnitude becomes the largest code divided by 2 to this power, which leaves room "
           "for tensors that grow")
           .alias({"margin"}),
-      custom("fp8_exclude", Custom<Config>{read_excluded, write_excluded, excluded_schema, "list of patterns"}, refused,
+      custom("fp8_exclude", names<&Config::fp8_exclude>("list of patterns"), refused,
              "8 bits: linear layers that stay in bf16: patterns (* and ?) of names in files, such as "
              "*.mlp.down_proj.weight"),
       number("fp8_min_size", &Config::fp8_min_size, at_least(0), refused, "",
@@ -410,6 +387,15 @@ Fields data_group() {
                                    "directory; they may move, but other "
                                    "content is refused on resume (by fingerprint)"),
       sources<&Config::valid_data>("valid_data", free, "token shards to evaluate on; none = no evaluation"),
+      choice<&Config::packing>("packing", refused,
+                               "how rows of train_data are made: contiguous = windows of the stream of tokens, cut "
+                               "anywhere; best_fit = whole "
+                               "documents, cut only where longer than a row, the rest of a row is not predicted"),
+      number("packing_documents", &Config::packing_documents, between(1, 1 << 22), refused, "",
+             "best_fit: consecutive documents that are packed together")
+          .developer(),
+      number("bos_token_id", &Config::bos_token_id, between(-1, kMaxCount), refused, "",
+             "best_fit: token that is put in front of every document, so at the start of every row; -1 = none"),
       option("reset_attention_mask", &Config::reset_attention_mask, refused,
              "tokens see their own document only, not those before it in the sequence"),
       option("reset_position_ids", &Config::reset_position_ids, refused, "positions start anew in every document"),
@@ -503,6 +489,9 @@ std::vector<Field<Config>> config_fields() {
   append(all, "Run", run_group());
   append(all, "Training", train_group());
   append(all, "Optimizer", optimizer_fields());
+  append(all, "Distillation", distillation_fields());
+  append(all, "Pruning", pruning_fields());
+  append(all, "Adapters", adapter_fields());
   append(all, "Precision", precision_group());
   append(all, "Memory", memory_group());
   append(all, "Ranks", ranks_group());

@@ -2,11 +2,11 @@
 // config.json.
 #include "config/model_config.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/error.h"
-#include "config/choices.h"
-#include "config/json.h"
+#include "config/fields.h"
 
 namespace athanor {
 namespace {
@@ -16,6 +16,7 @@ constexpr double kMaxParameters = 1125899906842624.0;  // 2^50: offsets in bytes
 // In all layers: far beyond any published model. Each has tensors of its own in files, so that a damaged number of them
 // would fill the memory with names.
 constexpr int64_t kMaxExperts = 1 << 18;
+constexpr int64_t kMaxListedLayers = 1 << 16;
 
 // experts: of each layer, that count.
 template <class N>
@@ -28,13 +29,20 @@ N count_parameters(const ModelConfig& m, int64_t experts) {
   if (gpt2) embeddings += N(m.max_position_embeddings) * hidden;
   N block = hidden * (queries + keys + keys) + queries * hidden;
   if (m.attention_bias) block += queries + keys + keys;
-  if (m.qk_norm) block += m.model_type == ModelType::olmoe ? queries + keys : N(m.head_dim) + N(m.head_dim);
-  const N norm = gpt2 ? hidden + hidden : hidden;  // gpt2's LayerNorm has a bias
+  if (m.attention_bias && m.model_type == ModelType::athanor) block += hidden;
+  if (m.qk_norm && m.qk_norm_elementwise_affine)
+    block += m.model_type == ModelType::olmoe ? queries + keys : N(m.head_dim) + N(m.head_dim);
+  const N norm = gpt2 ? hidden + hidden : m.norm_elementwise_affine ? hidden : N(0);  // gpt2's LayerNorm has a bias
+  if (m.embedding_norm) embeddings += norm;
+  if (m.lm_head_bias) embeddings += vocab;
+  embeddings += N(m.resid_lambdas.size()) + N(m.x0_lambdas.size());
+  embeddings += N(std::ranges::count_if(m.skip_from, [](int64_t from) { return from >= 0; }));
   block += norm + norm;
   if (has_experts(m.model_type))
     block += N(m.num_experts) * hidden + N(experts) * (N(3) * hidden * N(m.moe_intermediate_size));
   else
-    block += gpt2 ? hidden * ffn + ffn + ffn * hidden + hidden : hidden * ffn + hidden * ffn + ffn * hidden;
+    block += (m.gated_mlp ? hidden * ffn + hidden * ffn : hidden * ffn) + ffn * hidden;
+  if (m.mlp_bias) block += (m.gated_mlp ? ffn + ffn : ffn) + hidden;
   if (gpt2) block += hidden;  // bias of the attention's output
   return embeddings + N(m.num_hidden_layers) * block + norm;
 }
@@ -72,12 +80,13 @@ void validate_family(const ModelConfig& m, std::string_view where) {
     require(value == expected, where, key, name_of(m.model_type), " has ", expected ? "true" : "false", ", got ",
             value ? "true" : "false", "; choose another model_type");
   };
+  if (m.model_type == ModelType::athanor) return;
   fixed("attention_bias", m.attention_bias, family.attention_bias);
   fixed("qk_norm", m.qk_norm, family.qk_norm);
   const bool windows =
       m.model_type != ModelType::gpt2 && m.model_type != ModelType::llama && m.model_type != ModelType::olmoe;
   require(windows || m.sliding_window == 0, where, "sliding_window", name_of(m.model_type), " has none, got ",
-          m.sliding_window, "; mistral, mixtral, qwen2, qwen3 and qwen3_moe have one");
+          m.sliding_window, "; mistral, mixtral, qwen2, qwen3, qwen3_moe and athanor have one");
   if (m.model_type != ModelType::gpt2) return;
   require(m.rope_theta == family.rope_theta, where, "rope_theta", "gpt2 has no rotary embeddings");
   require(m.rope_scaling.rope_type == RopeType::none, where, "rope_scaling", "gpt2 has no rotary embeddings");
@@ -117,6 +126,8 @@ void validate_scaling(const ModelConfig& m, std::string_view where) {
   if (r.rope_type != RopeType::none) {
     require(r.factor >= 1.0, where, "rope_scaling.factor", "expected at least 1, got ", r.factor);
   }
+  require(r.rope_type == RopeType::proportional || r.partial_rotary_factor == 1.0, where,
+          "rope_scaling.partial_rotary_factor", "is for rope_type proportional, got ", r.partial_rotary_factor);
   if (r.rope_type != RopeType::llama3 && r.rope_type != RopeType::yarn) return;
   require(r.original_max_position_embeddings > 0, where, "rope_scaling.original_max_position_embeddings",
           name_of(r.rope_type), " needs the context before stretching");
@@ -225,6 +236,8 @@ std::string_view architecture(ModelType type) {
       return "Qwen3MoeForCausalLM";
     case ModelType::olmoe:
       return "OlmoeForCausalLM";
+    case ModelType::athanor:
+      return "AthanorForCausalLM";
   }
   return "";
 }
@@ -241,6 +254,7 @@ ModelConfig model_defaults(ModelType type) {
   m.attention_bias = type == ModelType::gpt2 || type == ModelType::qwen2;
   m.qk_norm = type == ModelType::qwen3 || type == ModelType::qwen3_moe || type == ModelType::olmoe;
   m.norm_topk_prob = type == ModelType::mixtral;
+  if (type == ModelType::gpt2) m.hidden_act = Activation::gelu, m.gated_mlp = false, m.mlp_bias = true;
   // transformers' defaults
   if (has_experts(type)) m.router_aux_loss_coef = type == ModelType::olmoe ? 0.01 : 0.001;
   m.tie_word_embeddings = type == ModelType::gpt2;
@@ -253,6 +267,11 @@ void complete(ModelConfig& m) {
     m.head_dim = m.hidden_size / m.num_attention_heads;
   }
   if (m.intermediate_size == 0 && m.model_type == ModelType::gpt2) m.intermediate_size = 4 * m.hidden_size;
+  for (auto* lambdas : {&m.resid_lambdas, &m.x0_lambdas})
+    if (lambdas->size() == 1 && m.num_hidden_layers > 0 && m.num_hidden_layers < kMaxListedLayers)
+      lambdas->resize(size_t(m.num_hidden_layers), lambdas->front());
+  if (m.skip_lambdas.size() == 1 && !m.skip_from.empty())
+    m.skip_lambdas.resize(m.skip_from.size(), m.skip_lambdas.front());
   if (!has_experts(m.model_type)) return;
   if (m.moe_intermediate_size == 0 && m.model_type != ModelType::qwen3_moe)
     m.moe_intermediate_size = m.intermediate_size;
@@ -281,6 +300,7 @@ void validate(const ModelConfig& m, std::string_view where) {
   validate_family(m, where);
   validate_experts(m, where);
   validate_scaling(m, where);
+  validate_options(m, where);
   require(m.sliding_window >= 0, where, "sliding_window", "expected 0 or more, got ", m.sliding_window);
   require(m.bos_token_id < m.vocab_size, where, "bos_token_id", m.bos_token_id, " is not below vocab_size ",
           m.vocab_size);
@@ -305,6 +325,13 @@ int64_t active_parameter_count(const ModelConfig& m) { return count_parameters<i
 std::string hf_config_json(const ModelConfig& m, const char* torch_dtype, const std::string& quantization) {
   Json out = Json::object(), architectures = Json::array();
   architectures.items.push_back(Json::of(architecture(m.model_type)));
+  if (m.model_type == ModelType::athanor) {  // no other program reads it: the options themselves
+    out = write_model(m);
+    out.set("architectures", std::move(architectures));
+    out.set("torch_dtype", Json::of(torch_dtype));
+    out.set("dtype", Json::of(torch_dtype));
+    return to_pretty(out);
+  }
   out.set("architectures", std::move(architectures));
   out.set("model_type", Json::of(name_of(m.model_type)));
   out.set("vocab_size", Json::of(m.vocab_size));

@@ -4,11 +4,17 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/choices.h"
 
 namespace athanor {
 
-enum class ModelType { gpt2, llama, qwen2, qwen3, mistral, mixtral, qwen3_moe, olmoe };
-enum class RopeType { none, linear, llama3, yarn };
+// athanor: Llama's block with every option of it free; no other program has the family.
+enum class ModelType { gpt2, llama, qwen2, qwen3, mistral, mixtral, qwen3_moe, olmoe, athanor };
+enum class RopeType { none, linear, llama3, yarn, proportional };
+enum class LayerType { full_attention, sliding_attention };
 
 // Stretching of rotary embeddings to longer contexts.
 struct RopeScaling {
@@ -25,6 +31,8 @@ struct RopeScaling {
   double mscale = 0.0;
   double mscale_all_dim = 0.0;
   bool truncate = true;  // the two bounds are whole dimensions
+  // proportional: share of a head's pairs that turn, those of the highest frequencies
+  double partial_rotary_factor = 1.0;
 };
 // What cos and sin are multiplied with: yarn's, else 1.
 double attention_factor(const RopeScaling&);
@@ -54,13 +62,35 @@ struct ModelConfig {
   bool norm_topk_prob = false;         // the weights of a token's experts are divided by their sum
   double router_aux_loss_coef = 0;     // factor of the balance loss (ops/moe.h)
   double router_z_loss_coef = 0;       // factor of the router's z-loss
-  double mup_width = 1;                // hidden_size / Config::mup_base_width; initial weights follow it
-  int64_t bos_token_id = -1;           // -1 = none
-  int64_t eos_token_id = -1;           // -1 = none
+  // Those of athanor; any other family has one value of each.
+  Activation hidden_act = Activation::silu;  // of feed-forward layers
+  bool gated_mlp = true;                     // down(act(gate(x)) up(x)) instead of down(act(up(x)))
+  bool mlp_bias = false;                     // bias in feed-forward layers
+  bool lm_head_bias = false;                 // bias of the output head
+  bool norm_elementwise_affine = true;       // norms of the residual stream have a gain
+  bool qk_norm_elementwise_affine = true;    // so have those of queries and keys
+  bool embedding_norm = false;               // a norm between embedding and first block
+  double attention_multiplier = 0;           // factor of attention scores; 0: 1 / sqrt(head_dim)
+  std::vector<LayerType> layer_types;        // of each layer; empty: all have sliding_window
+  std::vector<double> resid_lambdas;         // initial factors of the stream at each block; empty: none
+  std::vector<double> x0_lambdas;            // initial factors of the normed embedding added there; empty: none
+  // Of each block and of the final norm: the block whose output is added to the stream there, or -1; empty: none.
+  std::vector<int64_t> skip_from;
+  std::vector<double> skip_lambdas;  // initial factors of what is added, for as many
+  // Standard deviations of initial weights by patterns of names in files, in place of initializer_range; 0: zeros.
+  std::vector<std::pair<std::string, double>> initializer_ranges;
+  double mup_width = 1;       // hidden_size / Config::mup_base_width; initial weights follow it
+  int64_t bos_token_id = -1;  // -1 = none
+  int64_t eos_token_id = -1;  // -1 = none
 };
 
 // An empty shape with the family's own values set: attention_bias, qk_norm, tie_word_embeddings.
 ModelConfig model_defaults(ModelType);
+
+// The attention window of a layer: sliding_window, or 0.
+int64_t window_of(const ModelConfig&, int64_t layer);
+// The first option, with its value, that no family of other programs has; empty: none.
+std::string option_of_athanor(const ModelConfig&);
 
 // Whether the family has experts.
 bool has_experts(ModelType);
@@ -70,6 +100,9 @@ void complete(ModelConfig&);
 
 // Throws Error(..., Exit::usage) naming the key if a complete() shape cannot be built. `where` opens the message.
 void validate(const ModelConfig&, std::string_view where = "model");
+
+// The part of validate() that is about options of athanor. (model_options.cc)
+void validate_options(const ModelConfig&, std::string_view where);
 
 // Trained values, a tied head counted once.
 int64_t parameter_count(const ModelConfig&);

@@ -123,7 +123,7 @@ Json scaling_schema() {
 
 std::vector<Field<ModelConfig>> model_fields() {
   using M = ModelConfig;
-  return {
+  std::vector<Field<M>> fields = {
       choice<&M::model_type>("model_type", refused, "family of the architecture").required(),
       number("vocab_size", &M::vocab_size, between(1, kMaxTokenId), refused, "", "rows of the token embedding")
           .required(),
@@ -160,13 +160,15 @@ std::vector<Field<ModelConfig>> model_fields() {
              "stretching of rotary embeddings; also accepted as rope_parameters")
           .unset_is("null"),
       number("sliding_window", &M::sliding_window, between(0, kMaxTokenId), refused, "tokens",
-             "tokens that a position sees, itself included (mistral, mixtral, qwen2, qwen3, qwen3_moe); null or 0 = "
+             "tokens that a position sees, itself included (mistral, mixtral, qwen2, qwen3, qwen3_moe, athanor); null "
+             "or 0 = "
              "all before it")
           .or_word("null", 0),
-      option("attention_bias", &M::attention_bias, refused, "bias on Q, K and V; each family has one value")
+      option("attention_bias", &M::attention_bias, refused,
+             "bias on Q, K and V, of athanor on the output projection, too; each family but athanor has one value")
           .unset_is("gpt2, qwen2: true"),
       option("qk_norm", &M::qk_norm, refused,
-             "RMSNorm on each head's Q and K, of olmoe on all heads together; each family has one value")
+             "RMSNorm on each head's Q and K, of olmoe on all heads together; each family but athanor has one value")
           .unset_is("qwen3, qwen3_moe, olmoe: true"),
       option("tie_word_embeddings", &M::tie_word_embeddings, refused, "the output head is the token embedding")
           .unset_is("gpt2: true; others: false"),
@@ -202,6 +204,9 @@ std::vector<Field<ModelConfig>> model_fields() {
              "ends a text; null or -1 = none")
           .or_word("null", -1),
   };
+  const std::vector<Field<M>> blocks = block_fields();
+  fields.insert(fields.end(), blocks.begin(), blocks.end());
+  return fields;
 }
 
 std::vector<Field<RopeScaling>> rope_scaling_fields() {
@@ -210,7 +215,8 @@ std::vector<Field<RopeScaling>> rope_scaling_fields() {
   const Range frequency{.low = 0, .high = 1e6, .open_low = true};
   return {
       choice<&R::rope_type>("rope_type", refused,
-                            "linear divides positions by factor; llama3 and yarn only those of low frequencies")
+                            "linear divides positions by factor; llama3 and yarn only those of low frequencies; "
+                            "proportional turns only the pairs of high frequencies")
           .required(),
       number("factor", &R::factor, factor, refused, "", "how many times longer the context becomes"),
       number("low_freq_factor", &R::low_freq_factor, frequency, refused, "",
@@ -232,6 +238,8 @@ std::vector<Field<RopeScaling>> rope_scaling_fields() {
              "yarn: with mscale_all_dim, attention_factor is the ratio of 0.1 mscale ln(factor) + 1 of the two")
           .or_word("null", 0),
       number("mscale_all_dim", &R::mscale_all_dim, between(0, 1e6), refused, "", "yarn: see mscale").or_word("null", 0),
+      number("partial_rotary_factor", &R::partial_rotary_factor, Range{.low = 0, .high = 1, .open_low = true}, refused,
+             "", "proportional: share of a head's pairs that turn, those of the highest frequencies"),
       option("truncate", &R::truncate, refused, "yarn: the bounds of the blend are rounded to whole dimensions"),
   };
 }
@@ -267,7 +275,8 @@ ModelConfig read_model(const Json& object, const std::string& path, Notices noti
   drop_foreign_keys(own, path, m.model_type, notices);
   for (auto key : {"bos_token_id", "eos_token_id"}) take_first_id(own, key, path, notices);
   merge_rope_keys(own, path);
-  const Dependent dependent = take_dependent(own);
+  const bool own_lists = m.model_type == ModelType::athanor;  // in which layer_types is an option of its own
+  const Dependent dependent = own_lists ? Dependent{} : take_dependent(own);
   read_fields(model_fields(), own, path, m, notices);
   apply_dependent(dependent, path, m);
   complete(m);

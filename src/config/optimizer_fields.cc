@@ -123,6 +123,19 @@ std::vector<Field<Config>> optimizer_fields() {
              "the mean of the weights after each step beyond this one is kept beside them and saved with checkpoints "
              "(docs/optimizers.md); four fifths of train_iters are usual; 0 = off"),
       number(
+          "local_steps", &Config::local_steps, at_least(0), refused, "steps",
+          "local updates (DiLoCo; with muon MuLoCo): the data_parallel_replicate_size copies train apart, and after "
+          "so many steps their mean movement moves the weights that they share (docs/distributed.md); 30 is usual; 0 "
+          "= off, every step sums over them"),
+      number("outer_learning_rate", &Config::outer_learning_rate, above(0), notice, "",
+             "local_steps: share of the mean movement that the shared weights take"),
+      number("outer_momentum", &Config::outer_momentum, below(0, 1), refused, "",
+             "local_steps: Nesterov momentum of the shared weights"),
+      number("local_fragments", &Config::local_fragments, at_least(1), refused, "fragments",
+             "local_steps: parts of the model that are averaged at different steps of a round, one after the other, "
+             "so that less is sent at once")
+          .developer(),
+      number(
           "mup_base_width", &Config::mup_base_width, at_least(0), refused, "",
           "hidden_size at which learning rate and initializer_range were found: initial weights and rates of another "
           "hidden_size follow by muP (docs/optimizers.md); with muon muon_scale spectral is needed; 0 = off"),

@@ -67,6 +67,7 @@ struct OnlyValues {
   std::string_view key, values, meaning;  // values: JSON, separated by spaces
   Of family = Of::all;
   bool applies_to(ModelType type) const {
+    if (family == Of::others && type == ModelType::athanor) return false;  // its options
     return family == Of::all || (family == Of::gpt2) == (type == ModelType::gpt2);
   }
 };
@@ -84,9 +85,9 @@ constexpr OnlyValues kOnly[] = {
     {"activation_function", "\"gelu_new\" \"gelu_pytorch_tanh\"", "gpt2 has the tanh form of GELU", Of::gpt2},
     {"hidden_act", "\"gelu_new\" \"gelu_pytorch_tanh\"", "gpt2 has the tanh form of GELU", Of::gpt2},
     {"mlp_bias", "true", "gpt2 has biases in feed-forward layers", Of::gpt2},
-    {"activation_function", "\"silu\"", "all families but gpt2 have SwiGLU", Of::others},
-    {"hidden_act", "\"silu\"", "all families but gpt2 have SwiGLU", Of::others},
-    {"mlp_bias", "false", "feed-forward layers have no bias, but gpt2's", Of::others},
+    {"activation_function", "\"silu\"", "all families but gpt2 and athanor have SwiGLU", Of::others},
+    {"hidden_act", "\"silu\"", "all families but gpt2 and athanor have SwiGLU", Of::others},
+    {"mlp_bias", "false", "feed-forward layers have no bias, but gpt2's and athanor's", Of::others},
     {"scale_attn_weights", "true", "scores are divided by the root of head_dim"},
     {"scale_attn_by_inverse_layer_idx", "false", "scores are not scaled by layer"},
     {"reorder_and_upcast_attn", "false", "attention has one order of operations"},
@@ -248,7 +249,7 @@ void default_window(Json& model, const std::string& path, ModelType family, Noti
 void default_scaling(Json& model, const std::string& path) {
   Json* scaling = model.find("rope_scaling");
   const Json* type = scaling && scaling->is(Json::Kind::object) ? scaling->find("rope_type") : nullptr;
-  if (!type || type->text == "none") return;
+  if (!type || type->text == "none" || type->text == "proportional") return;  // the last is of athanor alone
   const bool is_llama3 = type->text == "llama3";
   const auto require = [&](std::string_view key) {
     if (!scaling->find(key))

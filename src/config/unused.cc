@@ -56,6 +56,26 @@ std::vector<std::string> keys_without_effect(const Config& c) {
   unused.key("fp8_amax_history_len", &Config::fp8_amax_history_len, c.fp8_amax_compute_algo == AmaxComputeAlgo::max,
              "fp8_amax_compute_algo max");
 
+  const bool distills = !c.teacher.empty();
+  unused.key("distill_loss", &Config::distill_loss, distills, "runs with a teacher");
+  unused.key("distill_temperature", &Config::distill_temperature, distills, "runs with a teacher");
+  unused.key("distill_ce_weight", &Config::distill_ce_weight, distills, "runs with a teacher");
+
+  const bool prunes = c.prune_sparsity > 0;
+  unused.key("prune_pattern", &Config::prune_pattern, prunes, "prune_sparsity above 0");
+  unused.key("prune_scope", &Config::prune_scope, prunes, "prune_sparsity above 0");
+  unused.key("prune_start", &Config::prune_start, prunes, "prune_sparsity above 0");
+  unused.key("prune_exclude", &Config::prune_exclude, prunes, "prune_sparsity above 0");
+  unused.key("prune_interval", &Config::prune_interval, prunes && c.prune_end > c.prune_start,
+             "prune_end after prune_start");
+
+  const bool adapts = c.lora_rank > 0;
+  unused.key("lora_alpha", &Config::lora_alpha, adapts, "lora_rank above 0");
+  unused.key("lora_dropout", &Config::lora_dropout, adapts, "lora_rank above 0");
+  unused.key("lora_targets", &Config::lora_targets, adapts, "lora_rank above 0");
+  unused.key("lora_variant", &Config::lora_variant, adapts, "lora_rank above 0");
+  unused.key("adapter", &Config::adapter, adapts, "lora_rank above 0");
+
   unused.key("context_parallel_method", &Config::context_parallel_method, c.context_parallel_size > 1,
              "context_parallel_size above 1");
 
@@ -90,6 +110,10 @@ std::vector<std::string> keys_without_effect(const Config& c) {
   const bool decays = c.weight_decay > 0 || std::any_of(c.param_groups.begin(), c.param_groups.end(),
                                                         [](const ParamGroupConfig& g) { return g.weight_decay > 0; });
   unused.key("cautious_weight_decay", &Config::cautious_weight_decay, decays, "a weight_decay above 0");
+
+  unused.key("outer_learning_rate", &Config::outer_learning_rate, c.local_steps > 0, "local_steps above 0");
+  unused.key("outer_momentum", &Config::outer_momentum, c.local_steps > 0, "local_steps above 0");
+  unused.key("local_fragments", &Config::local_fragments, c.local_steps > 0, "local_steps above 0");
 
   unused.key("tail_average_start", &Config::tail_average_start, c.tail_average_start < c.train_iters,
              "runs of more train_iters");

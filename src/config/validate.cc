@@ -1,23 +1,19 @@
 // Combinations of options that cannot work, and options that follow from others.
 #include <algorithm>
 #include <bit>
+#include <functional>
 #include <numeric>
 #include <utility>
 
-#include "base/error.h"
 #include "base/int.h"
 #include "config/config.h"
+#include "config/require.h"
 
 namespace athanor {
 namespace {
 
 constexpr double kMaxStepTokens = 1099511627776.0;       // 2^40: tokens of one step
 constexpr double kMaxRunTokens = 4611686018427387904.0;  // 2^62: counters of tokens never overflow
-
-template <class... A>
-void require(bool ok, const A&... parts) {
-  if (!ok) throw Error(cat(parts...), Exit::usage);
-}
 
 void validate_ramp(const Config& c) {
   const BatchRamp& ramp = c.rampup_batch_size;
@@ -357,6 +353,9 @@ void validate_tensor_parallel(const Config& c) {
   require(c.update_clip_threshold == 0.0, "update_clip_threshold: ", ranks,
           " ranks of tensor_parallel_size have parts of a tensor, and its limit is for all of it; set it to 0, or "
           "tensor_parallel_size to 1");
+  require(c.teacher.empty(), "teacher: ", ranks,
+          " ranks of tensor_parallel_size have logits of parts of the vocabulary, ",
+          "which are not compared yet; set tensor_parallel_size to 1, or leave the teacher out");
   require(!c.log_noise_scale, "log_noise_scale: gradients in parts on ", ranks,
           " ranks are not supported; set it to false, or tensor_parallel_size to 1");
   require(c.deterministic_reduction != DeterministicReduction::rank_invariant, "tensor_parallel_size: ", ranks,
@@ -391,15 +390,39 @@ void validate_context_parallel(const Config& c) {
           "fixed_order, or context_parallel_size 1");
 }
 
+// Of local updates.
+void validate_workers(const Config& c) {
+  if (c.local_steps == 0) return;
+  require(c.local_fragments <= c.local_steps, "local_fragments: ", c.local_fragments, " fragments are more than the ",
+          c.local_steps, " steps of local_steps; take at most as many");
+  const auto averages = [&](bool set, const char* key) {
+    require(!set, key, ": evaluations would read a second average of the weights beside the one of local_steps ",
+            c.local_steps, "; set it to 0, or local_steps to 0");
+  };
+  averages(c.ema_decay > 0.0, "ema_decay");
+  averages(c.tail_average_start > 0, "tail_average_start");
+  require(!updates_by(c, RuleName::schedule_free_adamw),
+          "optimizer: schedule_free_adamw averages the weights itself, "
+          "and local_steps ",
+          c.local_steps, " replaces them at the end of a round; take adamw, or local_steps 0");
+  const int64_t workers = c.data_parallel_replicate_size;
+  require(workers == 1 || !c.log_noise_scale, "log_noise_scale: the steps of ", workers,
+          " copies with local_steps are not one step; set it to false, or data_parallel_replicate_size to 1");
+  require(workers == 1 || c.deterministic_reduction != DeterministicReduction::rank_invariant,
+          "deterministic_reduction: rank_invariant has one sum over all ranks, and with local_steps ", workers,
+          " copies add up apart; set it to fixed_order, or data_parallel_replicate_size to 1");
+}
+
 void validate_ranks(const Config& c) {
+  validate_workers(c);
   validate_experts(c);
   validate_tensor_parallel(c);
   validate_context_parallel(c);
   require(c.zero_stage > 0 || c.data_parallel_shard_size <= 1, "data_parallel_shard_size: ", c.data_parallel_shard_size,
           " ranks share out nothing with zero_stage 0; leave it out, or take zero_stage 1 to 3");
-  require(c.data_parallel_replicate_size == 1 || c.zero_stage > 0,
+  require(c.data_parallel_replicate_size == 1 || c.zero_stage > 0 || c.local_steps > 0,
           "data_parallel_replicate_size: ", c.data_parallel_replicate_size,
-          " has a meaning only with zero_stage 1 to 3; with 0 every rank is a copy");
+          " has a meaning only with zero_stage 1 to 3 or local_steps; with 0 every rank is a copy");
   if (c.deterministic_reduction != DeterministicReduction::rank_invariant) return;
   const int64_t leaves = c.logical_shards;
   require(std::has_single_bit(uint64_t(leaves)), "logical_shards: ", leaves, " is not a power of two");
@@ -426,6 +449,13 @@ void validate_sources(const std::vector<DataSource>& sources, std::string_view k
 void validate_documents(Config& c) {
   require(c.eod_token_id < c.model.vocab_size, "eod_token_id: ", c.eod_token_id, " is not below model.vocab_size ",
           c.model.vocab_size);
+  require(c.bos_token_id < c.model.vocab_size, "bos_token_id: ", c.bos_token_id, " is not below model.vocab_size ",
+          c.model.vocab_size);
+  const bool best_fit = c.packing == Packing::best_fit;
+  require(best_fit || c.bos_token_id < 0, "bos_token_id: ", c.bos_token_id,
+          " has a meaning only with packing best_fit");
+  require(best_fit || c.packing_documents == Config().packing_documents, "packing_documents: ", c.packing_documents,
+          " has a meaning only with packing best_fit");
   require(c.reset_attention_mask || c.max_documents_per_sequence == 0,
           "max_documents_per_sequence: ", c.max_documents_per_sequence,
           " has a meaning only with reset_attention_mask");
@@ -435,6 +465,27 @@ void validate_documents(Config& c) {
       16;  // in ordinary text, sequences with shorter documents are too rare to matter
   if (c.reset_attention_mask && c.max_documents_per_sequence == 0)
     c.max_documents_per_sequence = div_ceil(c.seq_length, kTokensPerDocument);
+}
+
+// What options of model_type athanor do not go together with.
+void validate_block(const Config& c) {
+  const ModelConfig& m = c.model;
+  require(m.x0_lambdas.empty() || c.pipeline_parallel_size == 1, "model.x0_lambdas: with the ",
+          c.pipeline_parallel_size,
+          " stages of pipeline_parallel_size the embedding is on the first stage alone; set pipeline_parallel_size to "
+          "1, or leave x0_lambdas out");
+  require(m.skip_from.empty() || c.pipeline_parallel_size == 1, "model.skip_from: with the ", c.pipeline_parallel_size,
+          " stages of pipeline_parallel_size blocks are on other stages than those that read them; set "
+          "pipeline_parallel_size to 1, or leave skip_from out");
+  const bool mixed = std::ranges::adjacent_find(m.layer_types, std::not_equal_to{}) != m.layer_types.end();
+  require(!mixed || c.context_parallel_size == 1, "model.layer_types: with the ", c.context_parallel_size,
+          " ranks of context_parallel_size all layers need one window; set context_parallel_size to 1, or make the "
+          "layer_types alike");
+  require(m.initializer_ranges.empty() || c.mup_base_width == 0, "mup_base_width: ", c.mup_base_width,
+          " sets initial weights by the width, model.initializer_ranges by name; leave one of them out");
+  require(m.norm_elementwise_affine || c.mup_base_width == 0, "mup_base_width: ", c.mup_base_width,
+          " scales the gain of the last norm, which model.norm_elementwise_affine false leaves out; set one of them "
+          "otherwise");
 }
 
 void validate_run(const Config& c) {
@@ -475,6 +526,7 @@ std::vector<ParamGroupConfig> default_param_groups(const GroupDefaults& of) {
 void validate(Config& c) {
   complete(c.model);
   validate(c.model);
+  validate_block(c);
   validate_batch(c);
   resolve_length(c);
   resolve_schedule(c);
@@ -490,6 +542,8 @@ void validate(Config& c) {
   validate_memory(c);
   validate_ranks(c);
   validate_pipeline(c);
+  validate_pruning(c);
+  validate_adapters(c);
   validate_sources(c.train_data, "train_data");
   validate_sources(c.valid_data, "valid_data");
   validate_documents(c);

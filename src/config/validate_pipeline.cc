@@ -2,16 +2,11 @@
 #include <algorithm>
 #include <numeric>
 
-#include "base/error.h"
 #include "config/config.h"
+#include "config/require.h"
 
 namespace athanor {
 namespace {
-
-template <class... A>
-void require(bool ok, const A&... parts) {
-  if (!ok) throw Error(cat(parts...), Exit::usage);
-}
 
 constexpr const char* kOneStage = ", or set pipeline_parallel_size to 1";
 
@@ -26,6 +21,7 @@ void refuse_others(const Config& c) {
           "deterministic_reduction: rank_invariant", stages, " is not supported; set it to fixed_order", kOneStage);
   require(!c.log_noise_scale, "log_noise_scale:", stages,
           " no rank has a micro-batch's whole gradient; set it to false", kOneStage);
+  require(c.teacher.empty(), "teacher:", stages, " is not supported; leave it out", kOneStage);
   require(c.qk_clip_threshold == 0, "qk_clip_threshold: ", c.qk_clip_threshold, stages,
           " is not supported; set it to 0", kOneStage);
   require(c.rampup_batch_size.start == 0, "rampup_batch_size:", stages,

@@ -88,7 +88,7 @@ std::vector<TensorData> tensors_of(const ModelFolder& model, const HfFolderOptio
       continue;
     }
     if (!options.codes || weight.role != Role::matrix) {
-      tensors.push_back(converted(model, weight, options.dtype.value_or(weight.dtype)));
+      tensors.push_back(converted(model, weight, options.dtype.value_or(weight.merged.value_or(weight.dtype))));
       continue;
     }
     CodedMatrix matrix = coded_matrix(model, weight.name, *options.codes);

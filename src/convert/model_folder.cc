@@ -6,17 +6,19 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/checksum.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "checkpoint/printable.h"
 #include "checkpoint/store.h"
 #include "config/config.h"
+#include "config/model_options.h"
 #include "convert/floats.h"
 #include "convert/folder_links.h"
 #include "convert/gguf_weights.h"
 #include "convert/gptq_file.h"
-#include "model/model.h"
+#include "model/adapters.h"
 
 namespace athanor {
 namespace {
@@ -90,17 +92,37 @@ ModelFolder::ModelFolder(const std::string& gguf, const ModelConfig& config)
   check_weights(true);
 }
 
-ModelFolder::ModelFolder(const VerifiedModel& model, bool averages, Links links)
+ModelFolder::ModelFolder(const VerifiedModel& model, bool averages, Links links, int adapters)
     : path_(model.folder), averages_(averages), links_(links) {
   if (is_gguf_file(path_)) {
     gguf_ = std::make_unique<GgufWeights>(path_);
     config_ = gguf_config(gguf_->file());
+  } else if (AdapterFolder::is_one(path_)) {
+    open_adapter(adapters);
   } else {
     config_ = read_config(path_, links);
     open_folder();
   }
   if (averages_) require_averages();
   check_weights(!model.elsewhere);
+}
+
+// The adapters' own folder may hold the shape, as a checkpoint of ours does.
+void ModelFolder::open_adapter(int adapters) {
+  constexpr int kMost = 16;  // more lead back to where they began
+  if (adapters == kMost)
+    throw Error(cat(path_, ": adapters of adapters, ", kMost, " deep: folders name each other as their base"));
+  adapter_ = std::make_unique<AdapterFolder>(path_);
+  const std::string& base = adapter_->base();
+  base_ = with_context(cat(path_, ": the model that its adapters are for, ", base), [&] {
+    return std::make_unique<ModelFolder>(verified_model(base), false, links_, adapters + 1);
+  });
+  if (const std::string found = weights_fingerprint(*base_);
+      !adapter_->fingerprint().empty() && found != adapter_->fingerprint())
+    throw Error(cat(path_, ": its adapters were trained beside other weights than those of ", base, " (fingerprint ",
+                    adapter_->fingerprint(), ", now ", found, "); put back the model that was there"),
+                Exit::usage);
+  config_ = exists(cat(path_, "/config.json")) ? read_config(path_, links_) : base_->config();
 }
 
 void ModelFolder::open_folder() {
@@ -186,9 +208,66 @@ void ModelFolder::check_weights(bool heads) {
     if (heads) check_tied_head(weights_.front());
   }
   if (gguf_) gguf_->require_no_others(weights_);
+  if (!adapter_) return;
+  for (const std::string& module : adapter_->modules())
+    if (std::ranges::none_of(weights_, [&](const Weight& w) { return w.merged && module_of(w.name) == module; }))
+      throw Error(cat(path_, ": adapters of ", printable(module), ", which is no linear layer of ", base_->path()));
+}
+
+// A weight of the base, to which adapters are added where the folder has some for it.
+ModelFolder::Weight ModelFolder::merged_weight(const std::string& name, const Shape& shape) {
+  const Weight& of_base = base_->at(name);
+  if (of_base.shape != shape)
+    throw Error(cat(base_->path(), ": tensor ", name, " has shape ", of_base.shape, ", the config.json of ", path_,
+                    " needs ", shape));
+  Weight w{.name = name, .dtype = of_base.dtype, .shape = shape};
+  const std::string module = module_of(name);
+  if (shape.rank != 2 || !adapter_->adapts(module)) return w;
+  const bool in_out = config_.model_type == ModelType::gpt2;
+  const int64_t rank = adapter_->options().rank, in = shape[in_out ? 0 : 1], out = shape[in_out ? 1 : 0];
+  adapter_->require_shape(lora_a_name(module), {rank, in});
+  adapter_->require_shape(lora_b_name(module), {out, rank});
+  w.merged = w.dtype;
+  w.dtype = DType::f32;
+  return w;
+}
+
+// W + scale B A, summed in f32.
+void ModelFolder::read_merged(const Weight& w, int64_t begin, int64_t end, std::vector<std::byte>& out) const {
+  const Weight& of_base = base_->at(w.name);
+  base_->read_unchecked(of_base, begin, end, out);
+  if (!w.merged) return;
+  std::vector<float> values;
+  to_floats(out, of_base.dtype, values);
+  const std::string module = module_of(w.name);
+  if (adapted_name_ != w.name) {
+    a_ = adapter_->read(lora_a_name(module)), b_ = adapter_->read(lora_b_name(module));
+    adapted_name_ = w.name;
+  }
+  // Rows of the weight are outputs; of GPT-2's inputs.
+  const bool in_out = config_.model_type == ModelType::gpt2;
+  const int64_t rank = adapter_->options().rank, columns = w.shape[1], in = w.shape[in_out ? 0 : 1];
+  const auto scale = float(adapter_->options().scale());
+  std::vector<float> sum;
+  for (int64_t at = begin; at < end;) {
+    const int64_t row = at / columns, first = at % columns, n = std::min(columns - first, end - at);
+    sum.assign(size_t(n), 0);
+    for (int64_t r = 0; r < rank; ++r) {
+      const float of_row = in_out ? a_[size_t(r * in + row)] : b_[size_t(row * rank + r)];
+      for (int64_t i = 0; i < n; ++i) {
+        const int64_t column = first + i;
+        sum[size_t(i)] += of_row * (in_out ? b_[size_t(column * rank + r)] : a_[size_t(r * in + column)]);
+      }
+    }
+    for (int64_t i = 0; i < n; ++i) values[size_t(at - begin + i)] += scale * sum[size_t(i)];
+    at += n;
+  }
+  const auto all = std::as_bytes(std::span(values));
+  out.assign(all.begin(), all.end());
 }
 
 ModelFolder::Weight ModelFolder::find_weight(const std::string& name, const Shape& shape) {
+  if (base_) return merged_weight(name, shape);
   if (files_ && !has(name) && has(packed_name(name))) return packed(name, shape);
   if (files_ && !has(name) && has(gptq_name(name, GptqTensor::qweight))) return gptq(name, shape);
   if (!has(name))
@@ -356,6 +435,7 @@ void ModelFolder::read_sum(const std::string& name, int64_t begin, int64_t end, 
 
 void ModelFolder::read_unchecked(const Weight& w, int64_t begin, int64_t end, std::vector<std::byte>& out) const {
   if (gguf_) return gguf_->read_run(config_, w, begin, end, out);
+  if (base_) return read_merged(w, begin, end, out);
   if (w.gptq_bits > 0) {
     const auto part = std::as_bytes(std::span(gptq_matrix_values(w)).subspan(size_t(begin), size_t(end - begin)));
     return out.assign(part.begin(), part.end());
@@ -405,6 +485,18 @@ void ModelFolder::for_each_block(const Weight& w, const Block& block) const {
   });
 }
 
+std::string weights_fingerprint(const ModelFolder& model) {
+  constexpr int64_t kValues = 64;  // of each tensor
+  std::string all;
+  std::vector<std::byte> bytes;
+  for (const ModelFolder::Weight& w : model.weights()) {
+    const int64_t middle = w.shape.numel() / 2;
+    model.read_run(w, middle, std::min(w.shape.numel(), middle + kValues), bytes);
+    all += cat(w.name, " ", w.dtype, " ", w.shape, " ", xxh3_hex(bytes), "\n");
+  }
+  return xxh3_hex(all);
+}
+
 void require_same_model(const ModelFolder& from, const ModelConfig& run) {
   const ModelConfig& have = from.config();
   std::string refused;
@@ -425,6 +517,8 @@ void require_same_model(const ModelFolder& from, const ModelConfig& run) {
   same("norm_topk_prob", have.norm_topk_prob, run.norm_topk_prob);
   same("norm_eps", have.norm_eps, run.norm_eps);
   same("tie_word_embeddings", have.tie_word_embeddings, run.tie_word_embeddings);
+  if (const std::string option = differing_option(have, run); !option.empty())
+    refused += cat("\n  model.", option, " of the weights, the run has ", differing_option(run, have));
   if (have.model_type == ModelType::gpt2)
     same("max_position_embeddings", have.max_position_embeddings, run.max_position_embeddings);
   if (!refused.empty())

@@ -13,6 +13,7 @@
 #include "checkpoint/verify.h"
 #include "checkpoint/weights.h"
 #include "config/model_config.h"
+#include "convert/adapter_folder.h"
 #include "convert/eight_bits.h"
 #include "convert/folder_links.h"
 #include "convert/int_weights.h"
@@ -36,7 +37,8 @@ class ModelFolder {
   // none and are as they are. An Error(usage) if there are none. Averages of schedule_free_adamw are what its weights
   // are in any case.
   explicit ModelFolder(const std::string& path, bool averages = false, Links links = Links::inside);
-  explicit ModelFolder(const VerifiedModel&, bool averages = false, Links links = Links::inside);
+  // adapters: folders of adapters that this one is the base of.
+  explicit ModelFolder(const VerifiedModel&, bool averages = false, Links links = Links::inside, int adapters = 0);
   // A GGUF file of a model of known shape: its keys are not read.
   ModelFolder(const std::string& gguf, const ModelConfig& config);
   ~ModelFolder();
@@ -53,7 +55,9 @@ class ModelFolder {
     std::optional<IntGroups> ints = {};    // stored as packed integers; read as f32
     int gptq_bits = 0;                     // stored as in GPTQ's files, in so many bits; read as f32
     Role role = Role::matrix;
+    std::optional<DType> merged = {};  // with adapters, which are added as it is read, as f32: what it was without
   };
+  const AdapterFolder* adapter() const { return adapter_.get(); }  // whose weights are merged into those of a base
   const std::vector<Weight>& weights() const { return weights_; }  // in the order of the model; no tied head
   const Weight& at(const std::string& name) const;                 // Error if there is no such tensor
 
@@ -92,6 +96,9 @@ class ModelFolder {
   [[noreturn]] void refuse_non_finite() const;
 
   void open_folder();  // checkpoint_ or files_
+  void open_adapter(int adapters);
+  Weight merged_weight(const std::string& name, const Shape&);
+  void read_merged(const Weight&, int64_t begin, int64_t end, std::vector<std::byte>& out) const;
   void require_averages() const;
   std::string stored_name(const std::string& name) const;
   bool has_average_minus_weight(const std::string& name) const;
@@ -103,6 +110,11 @@ class ModelFolder {
   std::unique_ptr<CheckpointReader> checkpoint_;  // one of the three
   std::unique_ptr<WeightFiles> files_;
   std::unique_ptr<GgufWeights> gguf_;
+  std::unique_ptr<AdapterFolder> adapter_;  // beside the folder of the model that it is for
+  std::unique_ptr<ModelFolder> base_;
+  // The adapters of the matrix that was read last.
+  mutable std::string adapted_name_;
+  mutable std::vector<float> a_, b_;
   std::vector<Weight> weights_;
   std::map<std::string, std::vector<float>> scales_;  // of weights in FP8 and in packed integers
   // The GPTQ matrix that is held whole, since its codes are transposed in files.
@@ -112,6 +124,9 @@ class ModelFolder {
 
 // The folder itself, or of a run's folder the newest whole checkpoint; the log names it, and why newer ones are not.
 std::string newest_model(const std::string& folder, const Verify& verify = verify_checksums);
+
+// Of names, shapes and some values of all weights: the same for the same model, and cheap.
+std::string weights_fingerprint(const ModelFolder&);
 
 // What a run with this shape cannot take over from weights of that shape is an Error(usage) naming the keys; what it
 // may change (the context and how positions reach it) is a line of the log.

@@ -1,4 +1,4 @@
-// Fill, cast, add and sums in fixed blocks.
+// Fill, cast, add, dropout and sums in fixed blocks.
 #include <algorithm>
 #include <cstring>
 #include <numeric>
@@ -126,6 +126,19 @@ void CpuOps::run(const Cast& op, void*) {
   });
 }
 
+void CpuOps::run(const MaskedFill& op, void*) {
+  const auto fill = [&]<class T>(T* x) {
+    const uint8_t* mask = flat<uint8_t>(op.mask);
+    pool_.parallel_ranges(op.x.numel(), kChunkElements, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) x[i] = mask[i] != 0 ? T{0} : x[i];
+    });
+  };
+  if (size_of(op.x.dtype) == 4)
+    fill(static_cast<uint32_t*>(op.x.data));
+  else
+    fill(static_cast<uint16_t*>(op.x.data));
+}
+
 void CpuOps::run(const Add& op, void*) {
   by_float(op.y.dtype, [&]<class T>() {
     by_float(op.b.dtype, [&]<class U>() {
@@ -153,6 +166,28 @@ size_t CpuOps::scratch(const SquaredNorm& op) const {
 }
 void CpuOps::run(const SquaredNorm& op, void* scratch) {
   for (size_t i = 0; i < op.x.size(); ++i) add_block_sums<BlockSum<true>>(pool_, op.sum_of(i), op.x[i], scratch);
+}
+
+// Four elements share a block of random numbers.
+void CpuOps::run(const Dropout& op, void*) {
+  constexpr int64_t kDropoutGrain = 1 << 14;  // elements per chunk of work
+  const auto& state = *static_cast<const StepState*>(op.state.data);
+  const uint64_t stream = Dropout::stream_at(op.stream, state);
+  const uint64_t first = uint64_t(*op.first.as<int64_t>()) * uint64_t(op.x.cols());
+  const float scale = 1 / (1 - op.p);
+  by_float(op.y.dtype, [&]<class T>() {
+    T* y = op.y.as<T>();
+    const T* x = op.x.as<T>();
+    pool_.parallel_ranges(op.y.numel(), kDropoutGrain, [&](int64_t begin, int64_t end) {
+      PhiloxBlock block{};  // of four elements
+      for (int64_t i = begin; i < end; ++i) {
+        const uint64_t element = first + uint64_t(i);
+        if (i == begin || element % 4 == 0) block = philox(op.seed, stream, element / 4);
+        const float uniform = float(block[element % 4] >> 8) * 0x1p-24f;  // as random_uniform() has it
+        y[i] = from_float<T>(uniform >= op.p ? to_float(x[i]) * scale : 0.0f);
+      }
+    });
+  });
 }
 
 }  // namespace athanor

@@ -42,6 +42,11 @@ class CpuOps final : public Ops {
   void run(const GeluBwd&, void* scratch) override;
   void run(const SwigluFwd&, void* scratch) override;
   void run(const SwigluBwd&, void* scratch) override;
+  void run(const ActivationFwd&, void* scratch) override;
+  void run(const ActivationBwd&, void* scratch) override;
+  void run(const ScaledSum&, void* scratch) override;
+  void run(const ScaledSumBwd&, void* scratch) override;
+  size_t scratch(const ScaledSumBwd&) const override;
   // embedding.cc
   void run(const EmbeddingFwd&, void* scratch) override;
   void run(const EmbeddingBwd&, void* scratch) override;
@@ -50,15 +55,18 @@ class CpuOps final : public Ops {
   size_t scratch(const EmbeddingBwd&) const override;
   // loss.cc
   void run(const CrossEntropy&, void* scratch) override;
+  void run(const DistilledCrossEntropy&, void* scratch) override;
   void run(const RowMax&, void* scratch) override;
   void run(const LogitSums&, void* scratch) override;
   // basic.cc, random_normal.cc
   void run(const Fill&, void* scratch) override;
   void run(const Cast&, void* scratch) override;
+  void run(const MaskedFill&, void* scratch) override;
   void run(const Add&, void* scratch) override;
   void run(const ReduceSum&, void* scratch) override;
   void run(const SquaredNorm&, void* scratch) override;
   void run(const RandomNormal&, void* scratch) override;
+  void run(const Dropout&, void* scratch) override;
   size_t scratch(const ReduceSum&) const override;
   size_t scratch(const SquaredNorm&) const override;
   // adamw.cc, schedule_free.cc, sgd.cc, lion.cc, ema.cc

@@ -6,6 +6,7 @@
 
 #include "cpu/chunks.h"
 #include "cpu/cpu_ops.h"
+#include "cpu/targets.h"
 #include "cpu/vec.h"
 
 namespace athanor {
@@ -204,13 +205,6 @@ struct SumsOfRows {
     }
   }
 };
-
-void require_targets(const char* op, const Tensor& targets, int64_t vocab) {
-  const int32_t* target = flat<int32_t>(targets);
-  for (int64_t i = 0; i < targets.numel(); ++i)
-    if (target[i] >= vocab)
-      throw Error(cat(op, ": targets[", i, "] = ", target[i], " is outside the vocabulary of ", vocab));
-}
 
 }  // namespace
 

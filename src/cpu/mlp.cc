@@ -1,4 +1,5 @@
-// GELU (tanh form) and SwiGLU. Element-wise; written with the logistic function, which needs one exponential.
+// GELU (tanh form), SwiGLU and other activations; sums scaled by parameters. Element-wise; written with the logistic
+// function, which needs one exponential.
 #include "cpu/chunks.h"
 #include "cpu/cpu_ops.h"
 #include "cpu/largest.h"
@@ -69,6 +70,124 @@ struct SwigluBackward {
   }
 };
 
+template <int L>
+struct Point {
+  Vec<L> value, slope;
+};
+
+template <int L>
+ATHANOR_INLINE Vec<L> positive(const Vec<L>& x) {  // NaN stays NaN
+  const simd::Float<L> zero = {};
+  return simd::each_part<L>([&](int i) ATHANOR_INLINE_LAMBDA { return x.part[i] < 0.0f ? zero : x.part[i]; });
+}
+template <int L>
+ATHANOR_INLINE Vec<L> is_positive(const Vec<L>& x) {
+  const simd::Float<L> zero = {}, one = zero + 1.0f;
+  return simd::each_part<L>([&](int i) ATHANOR_INLINE_LAMBDA { return x.part[i] > 0.0f ? one : zero; });
+}
+
+template <Activation F, int L>
+ATHANOR_INLINE Point<L> activate(const Vec<L>& x) {
+  if constexpr (F == Activation::gelu) {
+    const Vec<L> x2 = x * x;
+    const Logistic<L> s = logistic(x * (kGelu1 + kGelu3 * x2));
+    return {x * s.of, s.of + x * s.of * s.of_minus * (kGelu1 + 3 * kGelu3 * x2)};
+  } else if constexpr (F == Activation::silu) {
+    const Logistic<L> s = logistic(x);
+    return {x * s.of, s.of * (1.0f + x * s.of_minus)};
+  } else if constexpr (F == Activation::relu) {
+    return {positive(x), is_positive(x)};
+  } else {
+    const Vec<L> p = positive(x);
+    return {p * p, 2.0f * p};
+  }
+}
+
+template <Activation F>
+struct ActivationForward {
+  template <int L, class T>
+  static ATHANOR_INLINE void run(T* y, const T* x, int64_t f, bool gated, int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const T *gate = x + i * (gated ? 2 * f : f), *up = gate + f;
+      simd::for_columns<L, T>(f, [&](auto at) ATHANOR_INLINE_LAMBDA {
+        const Vec<L> v = activate<F, L>(at.load(gate)).value;
+        at.store(y + i * f, gated ? v * at.load(up) : v);
+      });
+    }
+  }
+};
+
+template <Activation F>
+struct ActivationBackward {
+  template <int L, class T>
+  static ATHANOR_INLINE void run(T* dx, const T* dy, const T* x, int64_t f, bool gated, int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t row = i * (gated ? 2 * f : f);
+      simd::for_columns<L, T>(f, [&](auto at) ATHANOR_INLINE_LAMBDA {
+        const Point<L> p = activate<F, L>(at.load(x + row));
+        const Vec<L> d = at.load(dy + i * f);
+        if (!gated) return at.store(dx + row, d * p.slope);
+        const Vec<L> up = at.load(x + row + f);
+        at.store(dx + row, d * p.slope * up);
+        at.store(dx + row + f, d * p.value);
+      });
+    }
+  }
+};
+
+template <class Run>
+void by_activation(Activation f, Run run) {
+  switch (f) {
+    case Activation::gelu:
+      return run.template operator()<Activation::gelu>();
+    case Activation::silu:
+      return run.template operator()<Activation::silu>();
+    case Activation::relu:
+      return run.template operator()<Activation::relu>();
+    case Activation::relu2:
+      return run.template operator()<Activation::relu2>();
+  }
+}
+
+float scalar(const Tensor& t) {
+  float x = 1;
+  if (t) by_float(t.dtype, [&]<class T>() { x = to_float(*t.as<T>()); });
+  return x;
+}
+
+struct ScaledForward {
+  template <int L, class T>
+  static ATHANOR_INLINE void run(T* y, const T* x, const T* z, float a, float b, int64_t n) {
+    simd::for_columns<L, T>(n, [&](auto at) ATHANOR_INLINE_LAMBDA { at.store(y, a * at.load(x) + b * at.load(z)); });
+  }
+};
+
+struct ScaledBackward {
+  template <int L, class T>
+  static ATHANOR_INLINE void run(T* dx, T* dz, const T* dy, float a, float b, int64_t n) {
+    simd::for_columns<L, T>(n, [&](auto at) ATHANOR_INLINE_LAMBDA {
+      const Vec<L> d = at.load(dy);
+      at.store(dz, at.load(dz) + b * d);
+      at.store(dx, a * d);
+    });
+  }
+};
+
+// sum of x y in double: four sums, added in a fixed order.
+template <class T>
+double dot(const T* x, const T* y, int64_t n) {
+  double sum[4] = {};
+  for (int64_t i = 0; i < n; ++i) sum[i % 4] += double(to_float(x[i])) * double(to_float(y[i]));
+  return (sum[0] + sum[1]) + (sum[2] + sum[3]);
+}
+
+void add_to(const Tensor& t, const double* parts, int64_t count) {
+  if (!t) return;
+  double sum = 0;
+  for (int64_t i = 0; i < count; ++i) sum += parts[i];
+  by_float(t.dtype, [&]<class T>() { *t.as<T>() = from_float<T>(float(double(to_float(*t.as<T>())) + sum)); });
+}
+
 }  // namespace
 
 void CpuOps::run(const GeluFwd& op, void*) {
@@ -118,6 +237,66 @@ void CpuOps::run(const SwigluBwd& op, void*) {
       largest.add_rows(op.dgu, begin, end);
     });
   });
+}
+
+void CpuOps::run(const ActivationFwd& op, void*) {
+  by_float(op.x.dtype, [&]<class T>() {
+    by_activation(op.f, [&]<Activation F>() {
+      T* y = flat<T>(op.y);
+      const T* x = flat<T>(op.x);
+      const Largest largest(op.amax);
+      pool_.parallel_ranges(op.y.rows(), row_grain(op.y.cols()), [&](int64_t begin, int64_t end) {
+        simd::dispatch<ActivationForward<F>>(y, x, op.y.cols(), op.gated(), begin, end);
+        largest.add_rows(op.y, begin, end);
+      });
+    });
+  });
+}
+
+void CpuOps::run(const ActivationBwd& op, void*) {
+  by_float(op.x.dtype, [&]<class T>() {
+    by_activation(op.f, [&]<Activation F>() {
+      T* dx = flat<T>(op.dx);
+      const T *dy = flat<T>(op.dy), *x = flat<T>(op.x);
+      const Largest largest(op.amax);
+      pool_.parallel_ranges(op.dy.rows(), row_grain(op.dy.cols()), [&](int64_t begin, int64_t end) {
+        simd::dispatch<ActivationBackward<F>>(dx, dy, x, op.dy.cols(), op.gated(), begin, end);
+        largest.add_rows(op.dx, begin, end);
+      });
+    });
+  });
+}
+
+void CpuOps::run(const ScaledSum& op, void*) {
+  const float a = scalar(op.a), b = scalar(op.b);
+  by_float(op.x.dtype, [&]<class T>() {
+    T* y = flat<T>(op.y);
+    const T *x = flat<T>(op.x), *z = flat<T>(op.z);
+    pool_.parallel_ranges(op.x.numel(), kChunkElements, [&](int64_t begin, int64_t end) {
+      simd::dispatch<ScaledForward>(y + begin, x + begin, z + begin, a, b, end - begin);
+    });
+  });
+}
+
+size_t CpuOps::scratch(const ScaledSumBwd& op) const {
+  return size_t(2 * div_ceil(op.dy.numel(), kChunkElements)) * sizeof(double);
+}
+void CpuOps::run(const ScaledSumBwd& op, void* scratch) {
+  const float a = scalar(op.a), b = scalar(op.b);
+  const int64_t count = div_ceil(op.dy.numel(), kChunkElements);
+  double *da = static_cast<double*>(scratch), *db = da + count;
+  by_float(op.dy.dtype, [&]<class T>() {
+    T *dx = flat<T>(op.dx), *dz = flat<T>(op.dz);
+    const T *dy = flat<T>(op.dy), *x = flat<T>(op.x), *z = flat<T>(op.z);
+    pool_.parallel_ranges(op.dy.numel(), kChunkElements, [&](int64_t begin, int64_t end) {
+      const int64_t chunk = begin / kChunkElements, n = end - begin;
+      if (op.a) da[chunk] = dot(dy + begin, x + begin, n);
+      if (op.b) db[chunk] = dot(dy + begin, z + begin, n);
+      simd::dispatch<ScaledBackward>(dx + begin, dz + begin, dy + begin, a, b, n);
+    });
+  });
+  add_to(op.da, da, count);
+  add_to(op.db, db, count);
 }
 
 }  // namespace athanor

@@ -53,6 +53,13 @@ __global__ void __launch_bounds__(kTileThreads) cast(To* y, const From* x, Flat 
   });
 }
 
+template <class T>
+__global__ void __launch_bounds__(kTileThreads) masked_fill(T* x, const uint8_t* mask, int64_t n) {
+  ptx::wait_for_earlier_kernels();
+  const int64_t i = int64_t{blockIdx.x} * kTileThreads + threadIdx.x;
+  if (i < n && mask[i] != 0) x[i] = T{0};
+}
+
 template <class T, class U>
 __global__ void __launch_bounds__(kTileThreads) add(T* y, const T* a, const U* b, Flat flat) {
   ptx::wait_for_earlier_kernels();
@@ -200,6 +207,17 @@ void run(const Cast& op, void*, cudaStream_t stream) {
       CUDA_CHECK(launch(cast<To, From>, config, data<To>(op.y), data<From>(op.x), shape));
     });
   });
+}
+
+void run(const MaskedFill& op, void*, cudaStream_t stream) {
+  const int64_t n = op.x.numel();
+  if (n == 0) return;
+  const auto* mask = static_cast<const uint8_t*>(op.mask.data);
+  const LaunchConfig config{dim3(grid_size(div_ceil(n, int64_t{kTileThreads}))), dim3(kTileThreads), 0, stream};
+  if (size_of(op.x.dtype) == 4)
+    CUDA_CHECK(launch(masked_fill<uint32_t>, config, static_cast<uint32_t*>(op.x.data), mask, n));
+  else
+    CUDA_CHECK(launch(masked_fill<uint16_t>, config, static_cast<uint16_t*>(op.x.data), mask, n));
 }
 
 void run(const Add& op, void*, cudaStream_t stream) {

@@ -7,6 +7,7 @@ namespace athanor::cuda {
 
 void run(const Fill& op, void* scratch, cudaStream_t stream);
 void run(const Cast& op, void* scratch, cudaStream_t stream);
+void run(const MaskedFill& op, void* scratch, cudaStream_t stream);
 void run(const Add& op, void* scratch, cudaStream_t stream);
 void run(const ReduceSum& op, void* scratch, cudaStream_t stream);
 void run(const SquaredNorm& op, void* scratch, cudaStream_t stream);

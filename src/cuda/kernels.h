@@ -1,10 +1,12 @@
 // The ops that this folder's kernels compute: run(op, scratch, stream) launches; scratch(op) is the temporary memory in
 // bytes (scratch.h). Products are computed by cuBLASLt, attention also by cuDNN; see cuda_ops.h.
 #pragma once
+#include "cuda/activations.h"
 #include "cuda/adafactor.h"
 #include "cuda/attention/attention.h"
 #include "cuda/basic.h"
 #include "cuda/column_sum.h"
+#include "cuda/dropout.h"
 #include "cuda/embedding.h"
 #include "cuda/lamb.h"
 #include "cuda/loss.h"

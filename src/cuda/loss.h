@@ -6,6 +6,7 @@
 namespace athanor::cuda {
 
 void run(const CrossEntropy& op, void* scratch, cudaStream_t stream);
+void run(const DistilledCrossEntropy& op, void* scratch, cudaStream_t stream);
 void run(const RowMax& op, void* scratch, cudaStream_t stream);
 void run(const LogitSums& op, void* scratch, cudaStream_t stream);
 }  // namespace athanor::cuda

@@ -37,6 +37,10 @@ struct ColumnSumCut {
   }
 };
 
+// Elements of a scaled sum's backward: a tile per block, of one pack per thread.
+constexpr int kScaledSumElements = 4, kScaledSumThreads = 256;
+inline int64_t scaled_sum_tiles(int64_t n) { return div_ceil<int64_t>(n, kScaledSumElements * kScaledSumThreads); }
+
 // Elements of a sum: into at most so many ranges of whole tiles.
 struct SumCut {
   static constexpr int kMaxRanges = 512;         // some four blocks per multiprocessor of an H200
@@ -209,11 +213,12 @@ template <class Op, class... Listed>
 constexpr bool kIsOneOf = (std::is_same_v<Op, Listed> || ...);
 template <class Op>
 requires kIsOneOf<Op, NormFwd, NormApply, QkNormFwd, AttentionFwd, MergeAttention, Rope, GeluFwd, GeluBwd, SwigluFwd,
-                  SwigluBwd, EmbeddingFwd, GatherRows, ScatterRows, CrossEntropy, RowMax, LogitSums, Fill, Cast, Add,
-                  RandomNormal, StepControl, AdamW, AdamW8bit, ScheduleFreeAdamW, Sgd, Lion, Ema, AdamDirection,
-                  ScaleByTrustRatio, OutputSquares, ScaleOutputs, FactoredMoments, ClipFactors, Momentum, Combine,
-                  SplitMaster, JoinMaster, QkClip, LargestOfPart, DelayedScales, RouteFwd, SumRows, WeightedSwigluFwd,
-                  WeightedSwigluBwd, GroupedGemm>
+                  SwigluBwd, EmbeddingFwd, GatherRows, ScatterRows, CrossEntropy, DistilledCrossEntropy, RowMax,
+                  LogitSums, Fill, MaskedFill, Cast, Add, RandomNormal, StepControl, AdamW, AdamW8bit,
+                  ScheduleFreeAdamW, Sgd, Lion, Ema, AdamDirection, ScaleByTrustRatio, OutputSquares, ScaleOutputs,
+                  FactoredMoments, ClipFactors, Momentum, Combine, SplitMaster, JoinMaster, QkClip, LargestOfPart,
+                  DelayedScales, RouteFwd, SumRows, WeightedSwigluFwd, WeightedSwigluBwd, GroupedGemm, ActivationFwd,
+                  ActivationBwd, ScaledSum, Dropout>
 constexpr size_t scratch(const Op&) { return 0; }
 
 inline size_t scratch(const ColumnSum& op) {
@@ -263,6 +268,10 @@ struct ScaledScratch {
 };
 inline size_t scratch(const ScaledGemm& op, const NativeProduct& native, size_t workspace = kWorkspaceBytes) {
   return ScaledScratch(op, native, workspace).bytes;
+}
+
+inline size_t scratch(const ScaledSumBwd& op) {
+  return static_cast<size_t>(2 * scaled_sum_tiles(op.dy.numel())) * sizeof(double);
 }
 
 inline size_t scratch(const SquaredNorm& op) {

@@ -111,12 +111,27 @@ Dataset Dataset::open(const std::vector<ShardSource>& sources, int64_t seq_lengt
   raise_file_limit();  // one descriptor per shard stays open; open() reports a limit that is still too low
   for (const ShardSource& s : sources) {
     dataset.sources_.push_back(open_source(s, seq_length, vocab_size));
-    dataset.windows_ += dataset.sources_.back().windows();
     for (const TokenFile& shard : dataset.sources_.back().shards) dataset.tokens_ += shard.count();
   }
-  dataset.fingerprint_ = dataset.compute_fingerprint();
-  dataset.description_ = dataset.describe();
+  dataset.count_windows();
   return dataset;
+}
+
+void Dataset::pack(const RowPacking& packing) {
+  packing_ = packing;
+  packing_.row_tokens = seq_length_ + 1;
+  for (Source& source : sources_) {
+    source.packed = std::make_unique<PackedSource>(source.shards, packing_);
+    source.unread = source.short_shards = 0;
+  }
+  count_windows();
+}
+
+void Dataset::count_windows() {
+  windows_ = 0;
+  for (const Source& source : sources_) windows_ += source.windows();
+  fingerprint_ = compute_fingerprint();
+  description_ = describe();
 }
 
 Sample Dataset::locate(const SampleOrder& order, int64_t n) const {
@@ -124,6 +139,7 @@ Sample Dataset::locate(const SampleOrder& order, int64_t n) const {
   const Source& source = sources_[size_t(index)];
   const int64_t epoch = position / source.windows();
   int64_t window = position % source.windows();
+  if (source.packed) return {index, epoch, window, -1, 0, order};
   if (order.shuffled) {
     CHECK(epoch < int64_t{1} << 32, "epoch ", epoch);  // the stream has 32 bits for each of source and epoch
     window = Permutation(source.windows(), order.seed, uint64_t(index) << 32 | uint64_t(epoch))(window);
@@ -135,6 +151,7 @@ Sample Dataset::locate(const SampleOrder& order, int64_t n) const {
 
 Sample Dataset::at(int64_t index, int64_t window) const {
   const Source& source = sources_[size_t(index)];
+  CHECK(!source.packed, "windows of a packed source");
   const auto after = std::upper_bound(source.first_window.begin(), source.first_window.end(), window);
   const int64_t shard = after - source.first_window.begin() - 1;
   return {index, 0, window, shard, (window - source.first_window[size_t(shard)]) * seq_length_};
@@ -143,12 +160,20 @@ Sample Dataset::at(int64_t index, int64_t window) const {
 void Dataset::read(const SampleOrder& order, int64_t n, std::span<int32_t> tokens) const {
   CHECK(int64_t(tokens.size()) == seq_length_ + 1, "window of ", tokens.size(), " tokens, expected ", seq_length_ + 1);
   const Sample at = locate(order, n);
+  CHECK(at.shard >= 0, "a window of a packed source");
   sources_[size_t(at.source)].shards[size_t(at.shard)].read(at.token, tokens);
 }
 
 int64_t Dataset::read_row(const Sample& at, const PackingOptions& options, const Row& row) const {
   CHECK(int64_t(row.tokens.size()) == seq_length_, "row of ", row.tokens.size(), " tokens, expected ", seq_length_);
-  const TokenFile& shard = sources_[size_t(at.source)].shards[size_t(at.shard)];
+  const Source& source = sources_[size_t(at.source)];
+  if (source.packed)
+    return athanor::pack(source.packed->read({.seed = at.order.seed,
+                                              .source = uint64_t(at.source),
+                                              .shuffled = at.order.shuffled,
+                                              .position = at.epoch * source.windows() + at.window}),
+                         options, row);
+  const TokenFile& shard = source.shards[size_t(at.shard)];
   const auto size = size_t(seq_length_ + 1);
   Window window{.tokens = std::vector<int32_t>(size), .mask = std::vector<uint8_t>(size), .ends = {}};
   shard.read(at.token, window.tokens);
@@ -159,7 +184,7 @@ int64_t Dataset::read_row(const Sample& at, const PackingOptions& options, const
   } else if (options.needs_documents()) {
     window.ends = ends_by_token(std::span(window.tokens).first(size - 1), options.eod_id);
   }
-  return pack(window, options, row);
+  return athanor::pack(window, options, row);
 }
 
 bool Dataset::has_document_indices() const {
@@ -169,9 +194,17 @@ bool Dataset::has_document_indices() const {
   return true;
 }
 
+bool Dataset::has_loss_mask() const {
+  return std::ranges::any_of(sources_, [](const Source& source) {
+    return std::ranges::any_of(source.shards, [](const TokenFile& shard) { return shard.layout().mask.has_value(); });
+  });
+}
+
 std::string Dataset::compute_fingerprint() const {
   Xxh3 hash;
   add(hash, seq_length_);
+  if (sources_.front().packed)
+    for (const int64_t value : {packing_.documents, packing_.eod_id, packing_.bos_id}) add(hash, value);
   for (size_t i = 0; i < sources_.size(); ++i) {
     add(hash, blend_.shares()[i]);
     add(hash, int64_t(sources_[i].shards.size()));
@@ -210,8 +243,9 @@ std::string Dataset::describe() const {
     int64_t tokens = 0;
     for (const TokenFile& shard : s.shards) tokens += shard.count();
     out << (i ? "\n" : "") << s.path_glob << ": " << s.shards.size() << " shard(s), "
-        << s.shards.front().layout().format << ", " << tokens << " tokens, " << s.windows() << " windows of "
-        << seq_length_;
+        << s.shards.front().layout().format << ", " << tokens << " tokens, " << s.windows()
+        << (s.packed ? " rows of " : " windows of ") << seq_length_;
+    if (s.packed) out << ", " << s.packed->counts();
     if (std::any_of(s.shards.begin(), s.shards.end(),
                     [](const TokenFile& shard) { return shard.layout().mask.has_value(); }))
       out << ", loss mask";

@@ -3,11 +3,13 @@
 // order depends only on (files, weights, T, seed). Thread-safe once open.
 #pragma once
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "data/order.h"
+#include "data/packed_source.h"
 #include "data/packing.h"
 #include "data/token_file.h"
 
@@ -24,15 +26,20 @@ struct SampleOrder {
   bool shuffled = true;  // false: windows in file order, blended by weight
 };
 
-// Location of a sample: tokens [token, token + T + 1) of shard `shard` of a source.
+// Location of a sample: tokens [token, token + T + 1) of shard `shard` of a source; of a packed source, row `window` of
+// the epoch in this order.
 struct Sample {
   int64_t source, epoch, window, shard, token;
+  SampleOrder order = {};
 };
 
 class Dataset {
  public:
   // Opens and validates every shard, and checks its first and last 64 KiB against vocab_size (0 = unchecked).
   static Dataset open(const std::vector<ShardSource>& sources, int64_t seq_length, int64_t vocab_size);
+
+  // From now on samples are best-fit packed rows of whole documents instead of windows (data/packed_source.h).
+  void pack(const RowPacking& packing);
 
   int64_t seq_length() const { return seq_length_; }
   int64_t windows() const { return windows_; }  // distinct samples over all sources
@@ -49,6 +56,7 @@ class Dataset {
   // A window as a row with its documents and masks; returns the result of pack().
   int64_t read_row(const Sample&, const PackingOptions& options, const Row& row) const;
   bool has_document_indices() const;  // in every shard
+  bool has_loss_mask() const;         // in some shard
   // A shard of `other` that is also in this data set, by size and first and last 64 KiB; "" if there is none.
   std::string first_shared_shard(const Dataset& other) const;
   const std::string& first_shard() const { return sources_.front().shards.front().path(); }
@@ -69,17 +77,20 @@ class Dataset {
     int64_t unread = 0;                 // tokens that no window reaches
     int64_t short_shards = 0;           // shards without a window
     std::string doubt;                  // about the type of the tokens
-    int64_t windows() const { return first_window.back(); }
+    std::unique_ptr<PackedSource> packed = {};
+    int64_t windows() const { return packed ? packed->rows() : first_window.back(); }
   };
 
   Dataset(int64_t seq_length, Blend blend) : seq_length_(seq_length), blend_(std::move(blend)) {}
   static Source open_source(const ShardSource& source, int64_t seq_length, int64_t vocab_size);
   static void require_targets(const Source&);
   std::string compute_fingerprint() const;
+  void count_windows();
   std::string describe() const;
 
   int64_t seq_length_ = 0, windows_ = 0, tokens_ = 0;
   Blend blend_;
+  RowPacking packing_ = {};
   std::vector<Source> sources_;
   std::string fingerprint_, description_;
 };

@@ -1,8 +1,10 @@
 #include "data/document_stream.h"
 
 #include <algorithm>
+#include <span>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "base/rng.h"
 #include "data/text_encoding.h"
@@ -23,6 +25,14 @@ bool is_lines_name(std::string_view name) {
   return name.ends_with(".jsonl") || name.ends_with(".ndjson") || name.ends_with(".json");
 }
 
+bool is_parquet_file(const std::string& path) {
+  if (path == "-") return false;
+  const Fd file = open_regular(path);
+  std::string start(size_t(std::min<int64_t>(4, file_bytes(file, path))), '\0');
+  pread_all(file, std::as_writable_bytes(std::span(start)), 0, path);
+  return is_parquet(start);
+}
+
 }  // namespace
 
 bool is_held_out(std::string_view document, int64_t valid_every) {
@@ -36,6 +46,11 @@ DocumentStream::DocumentStream(const DocumentOptions& options, const Tokenizer& 
 bool DocumentStream::open() {
   if (at_.input >= int64_t(options_.inputs.size())) return false;
   const std::string& path = options_.inputs[size_t(at_.input)];
+  if (is_parquet_file(path)) {
+    rows_ = std::make_unique<ParquetColumn>(path, options_.key);
+    rows_->skip(at_.offset);
+    return true;
+  }
   input_ = std::make_unique<TextInput>(path);
   is_lines_ = options_.format == "auto" ? is_lines_name(path) : options_.format == "jsonl";
   ended_ = false;
@@ -60,8 +75,9 @@ void DocumentStream::judge_encoding(const std::string& path) {
 }
 
 void DocumentStream::close() {
-  finished_file_bytes_ += input_->file_offset();
+  finished_file_bytes_ += open_file_offset();
   input_.reset();
+  rows_.reset();
   ++at_.input;
   at_.offset = 0;
 }
@@ -74,19 +90,19 @@ void DocumentStream::fill(size_t bytes) {
 
 std::optional<Job> DocumentStream::next() {
   for (;;) {
-    if (!input_ && !open()) return {};
-    if (auto job = is_lines_ ? next_lines() : next_text()) return job;
+    if (!input_ && !rows_ && !open()) return {};
+    if (auto job = rows_ ? next_rows() : is_lines_ ? next_lines() : next_text()) return job;
     close();
   }
 }
 
-// Makes the first `bytes` of the buffer the text of the job.
-Job DocumentStream::take(Job job, size_t bytes) {
+// Makes the first `bytes` of the buffer the text of the job; the position in the input advances by `advance`.
+Job DocumentStream::take(Job job, size_t bytes, int64_t advance) {
   job.text = buffer_.substr(0, bytes);
   job.where = options_.inputs[size_t(at_.input)];
   job.offset = at_.offset;
   buffer_.erase(0, bytes);
-  at_.offset += int64_t(bytes);
+  at_.offset += advance;
   at_.total += int64_t(bytes);
   job.after = at_;
   return job;
@@ -98,13 +114,35 @@ std::optional<Job> DocumentStream::next_lines() {
     if (buffer_.empty()) return {};
     const size_t newline = buffer_.rfind('\n');
     if (newline != buffer_.npos || ended_)
-      return take({.is_lines = true}, newline == buffer_.npos ? buffer_.size() : newline + 1);
+      return take_text({.is_lines = true}, newline == buffer_.npos ? buffer_.size() : newline + 1);
     if (wanted >= kMostLine)
       throw Error(
           cat(options_.inputs[size_t(at_.input)], ": byte ", at_.offset, ": a line longer than ", kMostLine >> 20,
               " MiB, which is no document; split it, or --format text if these are no JSON lines"),
           Exit::usage);
   }
+}
+
+// Each row is a document, as a line of JSON is; rows without text are none.
+std::optional<Job> DocumentStream::next_rows() {
+  Job job;
+  int64_t rows = 0;
+  while (buffer_.size() < kJob) {
+    const auto text = rows_->next();
+    if (!text) break;
+    ++rows;
+    if (text->empty()) continue;
+    if (text->size() > kMostLine)
+      throw Error(cat(options_.inputs[size_t(at_.input)], ": row ", at_.offset + rows - 1, ": a text longer than ",
+                      kMostLine >> 20, " MiB, which is no document; split it"),
+                  Exit::usage);
+    const Part part = is_held_out(*text, options_.valid_every) ? kValid : kTrain;
+    const size_t begin = buffer_.size();
+    buffer_ += *text;
+    job.segments.push_back({.begin = begin, .end = buffer_.size(), .part = part, .ends = uint8_t(1 << part)});
+  }
+  if (rows == 0) return {};
+  return take(std::move(job), buffer_.size(), rows);
 }
 
 std::optional<Job> DocumentStream::next_text() {
@@ -115,13 +153,13 @@ std::optional<Job> DocumentStream::next_text() {
       if (at_.in_document == 0) return {};
       job.segments.push_back({.ends = uint8_t(at_.in_document)});  // the end came without a further byte
       at_.in_document = 0;
-      return take(std::move(job), 0);
+      return take_text(std::move(job), 0);
     }
     const size_t limit = ended_ ? buffer_.size() : wanted;
     size_t pos = 0;
     while (pos < limit && add_segment(job, pos, limit)) {
     }
-    if (pos > 0) return take(std::move(job), pos);
+    if (pos > 0) return take_text(std::move(job), pos);
     if (wanted >= kMostText)
       throw Error(cat(options_.inputs[size_t(at_.input)], ": byte ", at_.offset, ": no place to cut the text within ",
                       kMostText >> 20, " MiB",

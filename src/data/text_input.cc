@@ -58,7 +58,7 @@ TextInput::TextInput(const std::string& path) : path_(path == "-" ? "standard in
 // Rejects archives, whose bytes would otherwise be taken for text.
 void TextInput::require_text() const {
   const auto refuse = [this](auto... what) { throw Error(cat(path_, ": ", what...), Exit::usage); };
-  if (start_ == "PAR1") refuse("a parquet file: turn it into JSON lines with scripts/parquet_to_jsonl.py");
+  if (start_ == "PAR1") refuse("a parquet file, whose end must be read first: give it as a file, not through a pipe");
   constexpr std::pair<const char*, const char*> kOthers[] = {
       {"\xfd\x37zX", "an xz"}, {"PK\x03\x04", "a zip"}, {"7z\xbc\xaf", "a 7z"}, {"\x04\x22M\x18", "an lz4"}};
   const bool bzip2 = start_.starts_with("BZh") && start_.size() == 4 && start_[3] >= '1' && start_[3] <= '9';

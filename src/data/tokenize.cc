@@ -61,7 +61,7 @@ int64_t cores() {
 std::string identity_of(const TokenizeOptions& o, const Tokenizer& tokenizer, int64_t& bytes) {
   std::ostringstream text;
   const DocumentOptions& d = o.documents;
-  text << tokenizer.files()[0].content << o.output_format << '\0' << o.key << '\0' << d.format << '\0' << d.separator
+  text << tokenizer.files()[0].content << o.output_format << '\0' << d.key << '\0' << d.format << '\0' << d.separator
        << '\0' << d.valid_every << ' ' << d.block << ' ' << o.shard_tokens;
   bytes = 0;
   for (const std::string& path : d.inputs) {
@@ -115,10 +115,10 @@ class JobEncoder {
       const std::string_view line = text.substr(begin, end - begin);
       if (line.find_first_not_of(" \t\r") != line.npos) {
         try {
-          if (!json_line_text(line, options_.key, document_))
-            throw Error(
-                cat("no member \"", options_.key, "\" in this line; --key names the member that holds the text"),
-                Exit::usage);
+          if (!json_line_text(line, options_.documents.key, document_))
+            throw Error(cat("no member \"", options_.documents.key,
+                            "\" in this line; --key names the member that holds the text"),
+                        Exit::usage);
         } catch (const Error& e) {
           throw Error(cat(job.where, ": line at byte ", job.offset + int64_t(begin), ": ", e.what()), e.code());
         }

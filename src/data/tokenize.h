@@ -21,7 +21,6 @@ struct TokenizeProgress {
 
 struct TokenizeOptions {
   DocumentOptions documents;
-  std::string key = "text";             // JSON lines: the member that holds the text
   std::string output_prefix;            // PREFIX_train_000000.bin..., PREFIX_val_000000.bin...
   std::string output_format = "llm.c";  // or "megatron"
   TokenizerOptions tokenizer;

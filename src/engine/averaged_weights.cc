@@ -13,8 +13,9 @@ bool AveragedWeights::set_aside() const { return !params_.has_values() || params
 
 void AveragedWeights::plan(MemoryPlan& plan) {
   const auto& states = params_.state_specs();
-  const auto at = std::ranges::find_if(
-      states, [](const StateSpec& s) { return s.name == kEmaState || s.name == kAverageMinusWeightState; });
+  const auto at = std::ranges::find_if(states, [](const StateSpec& s) {
+    return s.name == kEmaState || s.name == kAverageMinusWeightState || s.name == kGlobalWeightState;
+  });
   CHECK(at != states.end(), "no averages of the weights");
   state_ = size_t(at - states.begin());
   minus_weight_ = at->name == kAverageMinusWeightState;

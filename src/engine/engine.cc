@@ -54,11 +54,14 @@ void Engine::commit() {
   Device& device = backend_.device;
   memory_.commit(device);
   model_->init_constants(device);
+  if (teacher_) teacher_->init_constants(device);
   const MicroInputs& in = micro_inputs_.front();
   if (!device.unified())
-    inputs_ = std::make_unique<HostRing>(
-        device, 2 * in.batch.tokens.bytes() + in.targets.bytes() + in.batch.positions.bytes() + in.batch.spans.bytes(),
-        options_.training ? kStepsAhead * micro_batches() : 1);
+    inputs_ = std::make_unique<HostRing>(device,
+                                         2 * in.batch.tokens.bytes() + in.targets.bytes() +
+                                             (in.first_row ? in.first_row.bytes() : 0) + in.batch.positions.bytes() +
+                                             in.batch.spans.bytes(),
+                                         options_.training ? kStepsAhead * micro_batches() : 1);
   states_ = std::make_unique<HostRing>(device, sizeof(StepState), kStepsAhead);
   if (part_.ranks > 1) {
     part_rows_ = part_.rows_of_ranks();
@@ -74,17 +77,19 @@ void Engine::commit() {
   state.loss_scale = float(options_.loss_scale);
   state.hysteresis_left = options_.scaling.hysteresis;
   write_state(state);
+  if (outer_) outer_->commit(device);
   if (window_) write_window({});
   if (top_scores_) ops_->run(no_scores(), nullptr);
   if (routing_) ops_->run(Fill{.x = routing_}, nullptr);
 }
 
-void Engine::init_weights() {
+void Engine::init_weights(ParamStore::Init which) {
   arena_.begin("initial weights");
   Ctx c = context(*ops_, nullptr);
-  model_->params().init(c, options_.seed);
+  model_->params().init(c, options_.seed, which);
   arena_.end();
   refresh_codes(CodesOf::step);
+  start_rounds();
 }
 
 void Engine::refresh_values() {
@@ -143,6 +148,10 @@ void Engine::load(std::span<const int32_t> tokens, std::span<const int32_t> targ
   upload(in.batch.tokens, tokens.data());
   upload(in.batch.targets, targets.data());
   upload(in.targets, &count);
+  const int64_t micro = slot - step_slot_ * micro_batches();
+  const int64_t before = (micro / turn() * ranks() + rank()) * turn() + micro % turn();  // micro-batches of the step
+  const int64_t first_row = before * part_.rows();
+  if (in.first_row) upload(in.first_row, &first_row);
   if (!std::exchange(in.documents_changed, false)) return;
   upload(in.batch.positions, positions_.data());
   upload(in.batch.spans, documents_.data());
@@ -155,9 +164,11 @@ Classifier Engine::head() const {
           .vocab = model_->config().vocab_size,
           .chunk_rows = options_.loss_chunk_rows,
           .loss_scale = scalar(offsetof(StepState, loss_scale), DType::f32),
-          .inv_count = float(1.0 / double(options_.global_batch_size * options_.seq_length)),
+          .inv_count =
+              float(double(backend_.mesh.workers().size()) / double(options_.global_batch_size * options_.seq_length)),
           .z_loss = float(options_.z_loss),
-          .softcap = float(model_->config().final_logit_softcapping)};
+          .softcap = float(model_->config().final_logit_softcapping),
+          .b = model_->head_bias()};
 }
 
 // Keeps the loss of each leaf separate; the end of the step adds all of them in order.
@@ -202,7 +213,7 @@ void Engine::add_norms(Ctx& c) {
           params.counted(backend_.mesh, *unit, {part * size, std::min((part + 1) * size, unit->layout.trained)});
       for (const auto& range : ranges) norm.x.push_back(unit->part(unit->grad, range));
       any = any || !ranges.empty();
-      if (ranges.empty()) norm.x.push_back({nullptr, unit->grad.dtype, {0}});
+      if (ranges.empty()) norm.x.push_back({nullptr, options_.recipe.gradients, {0}});
     }
   }
   if (any) c.run(norm);
@@ -223,7 +234,8 @@ void Engine::agree_in_tensor_group(Ctx& c) {
 }
 
 MicroGradients Engine::micro_gradients() const {
-  const ParamStore::Unit& unit = *model_->params().units().front();
+  const auto& units = model_->params().units();
+  const ParamStore::Unit& unit = **std::ranges::find_if(units, [](const auto& each) { return !each->frozen; });
   if (!unit.is_shard(unit.grad)) return {options_.micro_batch_size, ranks()};
   const int copies = backend_.mesh.copies().size();
   return {options_.micro_batch_size * (ranks() / copies), copies};
@@ -233,6 +245,7 @@ MicroGradients Engine::micro_gradients() const {
 void Engine::run_micro_norm(Ctx c) {
   SquaredNorm norm{.out = scalar(offsetof(StepState, micro_norm_sq), DType::f64), .x = {}};
   for (const auto& unit : model_->params().units()) {
+    if (unit->frozen) continue;
     const ParamStore::Range all{0, unit->layout.trained};
     const auto range = unit->is_shard(unit->grad) ? unit->owned(all.begin, all.end) : all;
     norm.x.push_back(range.begin < range.end ? unit->part(unit->grad, range) : Tensor{nullptr, unit->grad.dtype, {0}});
@@ -271,8 +284,10 @@ void Engine::run_optimizer(Ctx c, const PhaseRunner::Enter& enter) {
     c.all_reduce(all, norm);
   }
   if (options_.noise_scale) c.all_reduce(all, scalar(offsetof(StepState, micro_norm_sq), DType::f64));
+  if (teacher_) c.all_reduce(all, scalar(offsetof(StepState, distill_sum), DType::f64));
   if (params.tensor().ranks > 1) agree_in_tensor_group(c);
   if (stage_.stages() > 1) agree_among_stages(c);
+  if (backend_.mesh.workers().size() > 1) agree_among_workers(c);
   c.top_scores = top_scores_;
   if (top_scores_) c.all_reduce(all, top_scores_, Reduce::max);
   StepControl control{.state = state_,
@@ -282,10 +297,12 @@ void Engine::run_optimizer(Ctx c, const PhaseRunner::Enter& enter) {
                       .scaling = options_.scaling,
                       .clip_grad = options_.clip_grad,
                       .divided_by = double(options_.global_batch_size * options_.seq_length),
-                      .spikes = options_.spikes};
+                      .spikes = options_.spikes,
+                      .workers = backend_.mesh.workers().size()};
   std::ranges::copy(optimizer_->averages(), control.averages);
   c.run(control);
   optimizer_->step(c, params, state_);
+  if (pruned_) pruned_->apply(c);
   if (top_scores_) end_scores(c);
   if (backend_.mesh.data_parallel().size() > 1) enter(Phase::communication);
   params.gather_weights(c);
@@ -377,7 +394,7 @@ void Engine::discard_step() {
   if (leaf_sums_) ops_->run(Fill{.x = leaf_sums_}, nullptr);
   if (top_scores_) ops_->run(no_scores(), nullptr);
   StepState state = read_state();
-  state.loss_sum = state.targets = state.micro_norm_sq = 0;
+  state.loss_sum = state.targets = state.micro_norm_sq = state.distill_sum = 0;
   write_state(state);
   refresh_codes(CodesOf::step);
   marks_.clear();
@@ -410,6 +427,19 @@ double Engine::evaluate(std::span<const int32_t> tokens, std::span<const int32_t
   backend_.device.sync();
   last_end_ = nullptr;
   return sum;
+}
+
+void Engine::prune(double sparsity) {
+  CHECK(pruned_, "pruning that was not planned");
+  CHECK(uncollected() == 0 && micro_slot_ == 0, "pruning in the middle of a step");
+  CHECK(!reads_averages_, "masters may be averages; use_weights() comes first");
+  pruned_->choose(backend_.device, backend_.mesh, backend_.control, sparsity);
+  arena_.begin("pruning");
+  Ctx c = context(*ops_, nullptr);
+  pruned_->apply(c);
+  arena_.end();
+  refresh_values();
+  last_end_ = nullptr;
 }
 
 void Engine::use_averages() {

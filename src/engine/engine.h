@@ -16,15 +16,18 @@
 #include "engine/code_state.h"
 #include "engine/host_ring.h"
 #include "engine/phase_runner.h"
+#include "engine/pruned_weights.h"
 #include "engine/stage.h"
 #include "engine/wishes.h"
 #include "metrics/step_table.h"
+#include "model/adapters.h"
 #include "model/eight_bits.h"
 #include "nn/context.h"
 #include "nn/ring.h"
 #include "ops/decorate.h"
 #include "ops/tuning.h"
 #include "optim/optimizer.h"
+#include "optim/outer_optimizer.h"
 
 namespace athanor {
 
@@ -32,6 +35,13 @@ constexpr size_t kLogitsBudget = size_t{256} << 20;
 
 // Of a product: tiles of 128 x 256 for all multiprocessors of an H200, twice. Less would leave some without work.
 constexpr int64_t kLeastPiece = int64_t{2} * 132 * 128 * 256;
+
+// A model whose distribution the engine's learns from.
+struct TeacherOptions {
+  ModelConfig model;
+  DistillLoss loss = DistillLoss::kl;
+  double temperature = 1, ce_weight = 1;
+};
 
 struct EngineOptions {
   Recipe recipe;
@@ -45,6 +55,7 @@ struct EngineOptions {
   std::vector<Span> documents = {};      // attention spans of a micro-batch; none: every sequence is one document
   int64_t documents_per_sequence = 1;    // upper bound for set_documents(): rows of the document table
   std::vector<std::string> frozen = {};  // parameters that are not trained: substrings of names
+  LoraOptions lora = {};                 // of a frozen model; rank 0: none
   bool training = true;                  // false: weights and evaluation only
   bool graphs = true;                    // capture and replay graphs, where the device can
   int zero_stage = 0;                    // what ranks share out: see Sharding
@@ -62,12 +73,15 @@ struct EngineOptions {
   int64_t save_block_bytes = BlockGather::kBytes;
   OptimizerOptions optimizer;
   bool eval_averages = false;  // use_averages() will be called; needs optimizer.ema_decay or tail_average_start
+  OuterOptions outer = {};     // of local updates, where workers are ProcessMesh::workers(): see end_rounds()
   Schedule schedule;
   LossScaling scaling;
   double loss_scale = 1;  // initial
   double clip_grad = 0;
   SpikeRule spikes = {};  // deviations 0: no step is skipped
   double z_loss = 0;
+  std::optional<TeacherOptions> teacher = {};
+  std::optional<PruningOptions> pruning = {};
   bool quantized = false;    // also statistics of what becomes codes of 8 bits: take_quantized()
   bool keep_codes = true;    // of weights, from step to step; false: made at each use, of weights in 16 bits
   bool noise_scale = false;  // also the norm of a step's first micro-batch: StepState::micro_norm
@@ -121,8 +135,9 @@ class Engine {
   const Arena& arena() const { return arena_; }
   Model& model() { return *model_; }
   const Model& model() const { return *model_; }
+  Model* teacher() { return teacher_.get(); }                      // null: none; its weights are loaded after commit()
   const Optimizer* optimizer() const { return optimizer_.get(); }  // null without training
-  // Of this rank, in a step of global_batch_size.
+  // Of this rank, in a step of global_batch_size, which is that of all workers.
   int64_t micro_batches() const { return options_.global_batch_size / (options_.micro_batch_size * ranks()); }
   // Sequences of the following steps: initially and at most global_batch_size. Not while a step is being accumulated.
   void set_step_sequences(int64_t sequences);
@@ -130,7 +145,10 @@ class Engine {
   MicroGradients micro_gradients() const;
   // Ranks, or groups of them, that have different sequences of a batch.
   int ranks() const { return backend_.mesh.batches(); }
-  int rank() const { return backend_.mesh.data_parallel().rank() / int(part_.ranks); }
+  int rank() const {
+    const ProcessMesh& mesh = backend_.mesh;
+    return (mesh.workers().rank() * mesh.data_parallel().size() + mesh.data_parallel().rank()) / int(part_.ranks);
+  }
   int devices() const { return backend_.mesh.world().size(); }
   // One rank of those that compute the same losses from the same samples: on the last stage, which alone has losses.
   bool reports_losses() const { return stage_.is_last() && backend_.mesh.tensor().rank() == 0 && part_.rank == 0; }
@@ -150,8 +168,9 @@ class Engine {
   const ContextPasses& micro_context_passes() const { return micro_context_passes_; }  // likewise
   std::span<const Launch> update_launches() const { return update_launches_; }         // of the end of a step
 
-  void commit();          // the one allocation
-  void init_weights();    // from the seed
+  void commit();  // the one allocation
+  // From the seed; those of frozen parameters too, or only the others. Starts rounds.
+  void init_weights(ParamStore::Init = ParamStore::Init::all);
   void refresh_values();  // compute copies of the weights, after masters were loaded
 
   // Spans (as many rows as the table has) and positions [micro_batch_size * T] of the following micro-batches; empty:
@@ -171,6 +190,13 @@ class Engine {
   int64_t uncollected() const { return int64_t(closed_.size()); }
   StepState finish_step();  // close_step() and this step's result
   static constexpr int64_t kStepsAhead = 2;
+  // Of local updates; none: no-ops, and no workers. The global weights become this worker's, which are the same on all.
+  int64_t workers() const { return outer_ ? backend_.mesh.workers().size() : 0; }
+  void start_rounds();
+  // After step number `step` of the run, counted from 1, with no step uncollected: ends the rounds that end there, or
+  // with `all` those of all fragments.
+  bool round_ends(int64_t step) const;
+  void end_rounds(int64_t step, bool all = false);
   // Drops the micro-batches accumulated since the last step.
   void discard_step();
   // Makes the accumulating step one without an update, on all ranks. For a rank that has no data for it while the
@@ -185,9 +211,11 @@ class Engine {
   bool has_averages() const { return averages_.has_value(); }
   void use_averages();
   void use_weights();
-  // Per token of the last evaluated micro-batch: on the last stage, or on all, which then call it together.
-  std::vector<float> losses();
-  std::vector<float> shared_losses();
+  std::vector<float> losses();  // per token of the last evaluated micro-batch: on the last stage
+
+  // Sets the smallest weights of the pruned matrices to zero, such that this share of them is zero; these stay zero
+  // until the next call. Between steps; all ranks call it together. Needs EngineOptions::pruning.
+  void prune(double sparsity);
 
   // For checkpoints: gathers masters and optimizer states. All ranks make and use it together; while it exists, nothing
   // else runs.
@@ -232,6 +260,7 @@ class Engine {
   void require_tensor_parallel() const;
   void require_context_parallel() const;
   void require_pipeline() const;
+  void plan_teacher();
   void plan_inputs();
   Ctx context(Ops& ops, Tape* tape);
   int row_pieces(int64_t least_piece) const;
@@ -240,9 +269,11 @@ class Engine {
   // Inputs of a micro-batch that is under way, and its results.
   struct MicroInputs {
     Batch batch;
-    Tensor losses;      // [N] f32
-    Tensor all_losses;  // [all rows] f32: those of all ranks that share sequences, in their order
-    Tensor targets;     // [1] f32: number of targets of the micro-batch that are not ignored
+    Tensor losses;       // [N] f32
+    Tensor divergences;  // [N] f32: losses against the teacher, if there is one
+    Tensor all_losses;   // [all rows] f32: those of all ranks that share sequences, in their order
+    Tensor targets;      // [1] f32: number of targets of the micro-batch that are not ignored
+    Tensor first_row;    // [1] i64, as Dropping::first; none without dropout
     bool documents_changed = true;
   };
   void plan_inputs(MicroInputs&, size_t slot);
@@ -271,6 +302,9 @@ class Engine {
   Buffer receive(Ctx&, const StageAction&, const char* name);
   void record_chunk(int chunk);
   void agree_among_stages(Ctx&);
+  void agree_among_workers(Ctx&);
+  void require_workers() const;
+  void record_rounds();
   void enter(Phase phase, PhaseClock& clock) {
     clock.enter(phase);
     mark(phase);
@@ -298,12 +332,15 @@ class Engine {
   Ops* ops_;
   Arena arena_;
   std::unique_ptr<Model> model_;
+  std::unique_ptr<Model> teacher_;
   std::unique_ptr<Optimizer> optimizer_;
+  std::optional<OuterOptimizer> outer_;      // of local updates
   std::optional<AveragedWeights> averages_;  // if evaluations may read them
-  std::optional<CodeState> codes_;           // of a recipe of 8 or 4 bits, in training
+  std::optional<PrunedWeights> pruned_;
+  std::optional<CodeState> codes_;  // of a recipe of 8 or 4 bits, in training
   bool reads_averages_ = false;
   bool in_ring() const { return part_.ranks > 1 && options_.context_method == ContextMethod::ring; }
-  Ring ring() const { return {part_.ranks, part_.rank, part_.piece_length(), model_->attention_shape().window}; }
+  Ring ring() const { return {part_.ranks, part_.rank, part_.piece_length(), model_->attention_shape(0).window}; }
   ContextPart part_;                // the rows of a micro-batch that this rank has
   std::vector<int32_t> part_rows_;  // of all ranks that share sequences; empty: this rank has all
   Stage stage_;

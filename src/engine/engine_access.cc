@@ -21,7 +21,7 @@ std::unique_ptr<BlockGather> Engine::gather_blocks() {
 
 void Engine::run_logits(Ctx c, std::vector<float>* out) {
   Var x = forward(*model_, c, micro_inputs_.front().batch, {});
-  Buffer z = athanor::logits({c, model_->params()}, std::move(x), logit_rows_, model_->head());
+  Buffer z = athanor::logits({c, model_->params()}, std::move(x), logit_rows_, model_->head(), model_->head_bias());
   release_head(*model_, c);
   if (!out) return;
   const ModelConfig& config = model_->config();
@@ -48,13 +48,6 @@ std::vector<float> Engine::losses() {
   std::vector<float> in_order(out.size());
   for (size_t i = 0; i < out.size(); ++i) in_order[size_t(part_rows_[i])] = out[i];
   return in_order;
-}
-
-std::vector<float> Engine::shared_losses() {
-  Communicator& stages = backend_.mesh.stages();
-  const MicroInputs& in = micro_inputs_.front();
-  if (stages.size() > 1) stages.broadcast(in.all_losses ? in.all_losses : in.losses, stages.size() - 1, Lane::compute);
-  return losses();
 }
 
 // The record that a tensor of device memory holds.

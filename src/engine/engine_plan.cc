@@ -39,6 +39,7 @@ Engine::Engine(const ModelConfig& config, const EngineOptions& options, Backend 
   if (options_.documents_per_sequence > 1)
     options_.documents.resize(size_t(sequences * options_.documents_per_sequence), Span{});
   for (const std::string& name : options_.frozen) model_->params().freeze(name);
+  if (options_.lora.rank > 0) add_adapters(*model_, options_.lora);
   const TensorRank tensor = {.ranks = backend_.mesh.tensor().size(),
                              .rank = backend_.mesh.tensor().rank(),
                              .sequence_parallel = options_.sequence_parallel};
@@ -52,10 +53,13 @@ Engine::Engine(const ModelConfig& config, const EngineOptions& options, Backend 
   if (stage_.stages() > 1) require_pipeline();
   CHECK(options_.global_batch_size % (options_.micro_batch_size * ranks()) == 0, "a global batch of ",
         options_.global_batch_size, " for ", ranks(), " ranks and micro-batches of ", options_.micro_batch_size);
-  CHECK(stages.size() * backend_.mesh.data_parallel().size() * backend_.mesh.tensor().size() == devices(), devices(),
-        " ranks, of which ", stages.size(), " are stages, ", backend_.mesh.data_parallel().size(),
-        " share a batch and ", backend_.mesh.tensor().size(),
+  const Communicator& workers = backend_.mesh.workers();
+  CHECK(workers.size() * stages.size() * backend_.mesh.data_parallel().size() * backend_.mesh.tensor().size() ==
+            devices(),
+        devices(), " ranks in ", workers.size(), " workers, of which ", stages.size(), " are stages, ",
+        backend_.mesh.data_parallel().size(), " share a batch and ", backend_.mesh.tensor().size(),
         " products: the others would know nothing of a step's wishes");
+  if (workers.size() > 1) require_workers();
   CHECK(devices() < kWishRadix, devices(), " ranks are more than are counted");
   step_micro_batches_ = micro_batches();
   stage_.set_micro_batches(step_micro_batches_);
@@ -70,13 +74,21 @@ Engine::Engine(const ModelConfig& config, const EngineOptions& options, Backend 
   if (codes_ && options_.keep_codes) codes_->gather_codes();
   if (codes_)
     if (auto history = codes_->history()) states.push_back(std::move(*history));
+  if (options_.training && options_.pruning)
+    states.push_back(pruned_.emplace(model_->params(), *options_.pruning).state());
+  if (options_.training && options_.outer.steps > 0) outer_.emplace(options_.outer, model_->params());
+  if (outer_) std::ranges::move(outer_->states(), std::back_inserter(states));
   model_->plan(memory_, options_.recipe, options_.training, std::move(states),
                {.stage = options_.zero_stage,
                 .shards = shards.size(),
                 .index = shards.rank(),
                 .logical = {.count = leaves, .mine = leaves / ranks()},
                 .tensor = tensor,
-                .stages = stage_.units(*model_)});
+                .stages = stage_.units(*model_),
+                .worker = {.workers = workers.size(), .worker = workers.rank()}});
+  if (outer_) outer_->plan(memory_);
+  if (pruned_) pruned_->planned();
+  if (options_.training && options_.teacher) plan_teacher();
   if (codes_ && model_->params().sharded()) eight_bits_ += cat("; ", codes_->how_gathered());
   if (options_.loss_chunk_rows == 0) {
     const int64_t columns = model_->params().placement(model_->head()).shape[0];  // of this rank's logits
@@ -85,11 +97,24 @@ Engine::Engine(const ModelConfig& config, const EngineOptions& options, Backend 
   }
   if (model_->params().spec(model_->head()).eight_bits)
     options_.loss_chunk_rows = round_up(options_.loss_chunk_rows, kScaledRows);
-  const auto averaged_by_its_rule = [](const StateSpec& s) { return s.name == kAverageMinusWeightState; };
+  const auto is_evaluated = [](const StateSpec& s) {
+    return s.name == kAverageMinusWeightState || s.name == kGlobalWeightState;
+  };
   if (options_.training &&
-      (options_.eval_averages || std::ranges::any_of(model_->params().state_specs(), averaged_by_its_rule)))
+      (options_.eval_averages || std::ranges::any_of(model_->params().state_specs(), is_evaluated)))
     averages_.emplace(model_->params()).plan(memory_);
   plan_inputs();
+}
+
+// Every rank has the whole teacher.
+void Engine::plan_teacher() {
+  const ModelConfig& mine = model_->config();
+  const ModelConfig& config = options_.teacher->model;
+  CHECK(config.vocab_size == mine.vocab_size, "a teacher of ", config.vocab_size, " tokens for a model of ",
+        mine.vocab_size);
+  CHECK(backend_.mesh.tensor().size() == 1 && stage_.stages() == 1, "a teacher beside parts of a model");
+  teacher_ = make_model(config);
+  teacher_->plan(memory_, options_.recipe, false, {});
 }
 
 // Of micro-batch number `slot` of those that are under way.
@@ -111,7 +136,9 @@ void Engine::plan_inputs(MicroInputs& in, size_t slot) {
     input("losses of ranks that share sequences", DType::f32, {part_.all_rows()}, &in.all_losses);
   }
   input("losses", DType::f32, {n}, &in.losses);
+  if (teacher_) input("losses against the teacher", DType::f32, {n}, &in.divergences);
   input("target count", DType::f32, {1}, &in.targets);
+  if (options_.training && options_.lora.dropout > 0) input("number of the first row", DType::i64, {1}, &in.first_row);
 }
 
 void Engine::plan_inputs() {
@@ -129,8 +156,8 @@ void Engine::plan_inputs() {
     input("latest losses and norms", DType::u8, {int64_t(sizeof(SpikeWindow))}, &window_);
   if (codes_) codes_->plan(memory_, options_.keep_codes, options_.quantized);
   if (options_.training && options_.optimizer.qk_clip_threshold > 0)
-    input("largest attention scores", DType::f32, {model_->config().num_hidden_layers, model_->attention_shape().heads},
-          &top_scores_);
+    input("largest attention scores", DType::f32,
+          {model_->config().num_hidden_layers, model_->attention_shape(0).heads}, &top_scores_);
   if (const int64_t experts = model_->config().num_experts; options_.training && experts > 0)
     input("statistics of routers", DType::f64, {model_->config().num_hidden_layers, RouterStatistics{experts}.size()},
           &routing_);
@@ -158,6 +185,12 @@ void Engine::require_pipeline() const {
   CHECK(!options_.recipe.eight_bits() && !options_.noise_scale && options_.optimizer.qk_clip_threshold == 0,
         "a pipeline of stages with 8 bits, a noise scale or QK-clip");
   CHECK(backend_.device.unified(), "a pipeline of stages on GPUs");
+}
+
+void Engine::require_workers() const {
+  CHECK(options_.outer.steps > 0 || !options_.training, "workers that never agree on weights");
+  CHECK(options_.logical_shards == 0, "the tree of sums has no leaves for workers");
+  CHECK(!options_.noise_scale, "steps of several workers have no noise scale");
 }
 
 // Each phase is run once on a backend that launches nothing.
@@ -194,6 +227,7 @@ void Engine::record_other_phases() {
   Ctx refreshing = context(plan_, nullptr);
   model_->params().refresh_values(refreshing);
   arena_.finish_recording();
+  if (outer_) record_rounds();
   if (averages_) {
     arena_.record("averages in");
     Ctx c = context(plan_, nullptr);
@@ -201,6 +235,12 @@ void Engine::record_other_phases() {
     arena_.finish_recording();
     arena_.record("averages out");
     averages_->take_out(c);
+    arena_.finish_recording();
+  }
+  if (pruned_) {
+    arena_.record("pruning");
+    Ctx c = context(plan_, nullptr);
+    pruned_->apply(c);
     arena_.finish_recording();
   }
   if (codes_) {

@@ -14,6 +14,15 @@ using Kind = StageAction::Kind;
 constexpr Kind kKinds[] = {Kind::receive_activation, Kind::forward,  Kind::send_activation,
                            Kind::receive_gradient,   Kind::backward, Kind::send_gradient};
 
+// For a forward pass of a frozen model, of which nothing is recorded or counted.
+Ctx without_tape(Ctx c) {
+  c.tape = nullptr;
+  c.top_scores = {};
+  c.quantization = {};
+  c.routing = {};
+  return c;
+}
+
 }  // namespace
 
 void Engine::run_passes(Ctx c, const Passes& p, const PhaseRunner::Enter& on) {
@@ -24,6 +33,7 @@ void Engine::run_passes(Ctx c, const Passes& p, const PhaseRunner::Enter& on) {
                .loss_scale = head().loss_scale,
                .inv_count = head().inv_count,
                .sequence = part_.rows() / part_.sequences};
+  if (p.inputs.first_row) c.dropping = {.state = state_, .first = p.inputs.first_row};
   if (p.forward) {
     on(Phase::forward);
     run_forward(c, p);
@@ -35,13 +45,30 @@ void Engine::run_passes(Ctx c, const Passes& p, const PhaseRunner::Enter& on) {
 
 void Engine::run_forward(Ctx& c, const Passes& p) {
   const ModelPart& part = stage_.part(p.chunk);
+  Ctx of_teacher = without_tape(c);
+  std::optional<Teacher> teacher;
+  if (part.ends && teacher_)  // before the model's own activations take memory
+    teacher.emplace(Teacher{.params = teacher_->params(),
+                            .w = teacher_->head(),
+                            .b = teacher_->head_bias(),
+                            .x = forward(*teacher_, of_teacher, p.inputs.batch, {}).keep(),
+                            .softcap = float(teacher_->config().final_logit_softcapping),
+                            .kind = options_.teacher->loss,
+                            .temperature = float(options_.teacher->temperature),
+                            .ce_weight = float(options_.teacher->ce_weight),
+                            .divergences = p.inputs.divergences});
   Var in;
   if (!part.embeds) {
     in = c.var(std::move(p.frame.in));
     p.frame.in_slot = in.slot();
   }
   Var x = forward_part(*model_, c, p.inputs.batch, options_.recompute, part, std::move(in));
-  if (part.ends) return classifier({c, model_->params()}, std::move(x), p.inputs.batch, head(), p.inputs.losses);
+  if (part.ends) {
+    classifier({c, model_->params()}, std::move(x), p.inputs.batch, head(), p.inputs.losses,
+               teacher ? &*teacher : nullptr);
+    if (teacher) release_head(*teacher_, of_teacher);
+    return;
+  }
   p.frame.out_slot = x.slot();
   p.frame.out = x.keep();
 }
@@ -59,6 +86,8 @@ void Engine::run_backward(Ctx& c, const Passes& p, const PhaseRunner::Enter& on)
   if (!part.ends) return;
   c.run(ReduceSum{.out = scalar(offsetof(StepState, loss_sum), DType::f64), .x = p.inputs.losses});
   c.run(ReduceSum{.out = scalar(offsetof(StepState, targets), DType::f64), .x = p.inputs.targets});
+  if (teacher_)
+    c.run(ReduceSum{.out = scalar(offsetof(StepState, distill_sum), DType::f64), .x = p.inputs.divergences});
 }
 
 // One action, or forward and backward of a micro-batch where nothing lies between them.

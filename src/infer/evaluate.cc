@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
+#include <numbers>
 #include <span>
 #include <vector>
 
@@ -23,6 +25,10 @@ void set_documents(Engine& engine, const HostBatch& batch) {
       spans.push_back({.q_begin = begin, .q_len = document.length, .k_begin = begin, .k_len = document.length});
     }
   engine.set_documents(std::move(spans), batch.positions);
+}
+
+double EvalResult::bits_per_byte() const {
+  return bytes > 0 ? loss * double(tokens) / (bytes * std::numbers::ln2) : std::numeric_limits<double>::quiet_NaN();
 }
 
 namespace {

@@ -21,6 +21,8 @@ struct EvalResult {
   bool stopped = false;                  // by EvalOptions::stop: no result
   std::string failure;                   // reason why data could not be read on some rank: no result; engine unchanged
   bool failed_here = false;              // on this rank
+
+  double bits_per_byte() const;  // NaN where bytes are not known
 };
 
 struct EvalOptions {

@@ -1,19 +1,16 @@
 // Multiple choice: log-likelihood of each continuation of a context, and the accuracy of choosing the likeliest.
-// Several continuations share a sequence as documents that do not attend to each other.
 #pragma once
-#include <functional>
 #include <vector>
 
 #include "data/questions.h"
-#include "engine/engine.h"
+#include "infer/text_scores.h"
 
 namespace athanor {
 
 // Log probability (nats) of each choice given its context, summed over its tokens: [question][choice].
 using ChoiceScores = std::vector<std::vector<double>>;
-// The engine must allow at least one document per sequence; with more, fewer micro-batches are needed. All ranks call
-// it together with the same questions and get the scores. `stop` is as in EvalOptions; then the result is empty.
-ChoiceScores score(Engine&, const std::vector<Question>&, const std::function<bool()>& stop = {});
+// All ranks call it together with the same questions and get all scores; stopped: the result is empty.
+ChoiceScores score(Engine&, const std::vector<Question>&, const ScoringOptions& options = {});
 constexpr int64_t kChoicesPerSequence = 16;  // more gain little
 
 struct ChoiceResult {

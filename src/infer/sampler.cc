@@ -96,7 +96,7 @@ Ctx Sampler::context(Ops& ops) {
 
 Buffer Sampler::run(Ctx c, const Inputs& in) {
   Var x = forward(*model_, c, in.batch, {});
-  return logits({c, model_->params()}, std::move(x), in.last_row, model_->head());
+  return logits({c, model_->params()}, std::move(x), in.last_row, model_->head(), model_->head_bias());
 }
 
 // An incomplete last piece is padded with tokens that no query sees: their keys and values are past the span's end and

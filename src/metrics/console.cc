@@ -112,6 +112,7 @@ void ConsoleSink::eval(const EvalMetrics& m) {
   std::string line = cat(" validation loss at iteration ", m.step, " | ");
   if (m.name != "valid") line += cat("set: ", m.name, " | ");
   append(line, "lm loss value: %.6E | lm loss PPL: %.6E | ", m.loss, m.perplexity);
+  if (std::isfinite(m.bits_per_byte)) append(line, "bits per byte: %.4f | ", m.bits_per_byte);
   if (m.windows > 0) {
     if (std::isfinite(m.loss_error)) append(line, "standard error: %.1E | ", m.loss_error);  // not of one window
     line += m.windows == m.windows_all ? cat("all ", m.windows_all, " windows | ")

@@ -16,7 +16,8 @@ FlopCount attention_training_flops_per_token(const ModelSize& m) {
 
 FlopCount training_flops_per_token(const ModelSize& m) {
   const FlopCount attention = attention_training_flops_per_token(m);
-  const double matmul = 6.0 * double(m.matmul_parameters), layers = double(m.layers);
+  const double matmul = 6.0 * double(m.matmul_parameters) - 2.0 * double(m.frozen_parameters);
+  const double layers = double(m.layers);
   return {.causal = matmul + layers * attention.causal, .full = matmul + layers * attention.full};
 }
 

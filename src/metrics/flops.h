@@ -15,6 +15,7 @@ namespace athanor {
 struct ModelSize {
   int64_t matmul_parameters = 0;  // N: weights that are multiplied with, the head included (also a tied one), look-up
                                   // tables (token and position embeddings) excluded
+  int64_t frozen_parameters = 0;  // of these, those without a gradient: 4 operations each in place of 6
   int64_t layers = 0;             // L
   int64_t heads = 0;              // H: query heads
   int64_t head_dim = 0;           // D

@@ -11,7 +11,7 @@ constexpr std::array<std::string_view, 10> kEventNames = {"start", "checkpoint",
                                                           "skip",  "signal",     "warn",   "error",   "end"};
 
 using S = StepMetrics;
-constexpr std::array<RecordField<S>, 40> kStepFields = {{
+constexpr std::array<RecordField<S>, 42> kStepFields = {{
     {"step", "", "optimizer steps finished, this one included", "", false, &S::step},
     {"total_steps", "", "steps of the whole run", "", false, &S::total_steps},
     {"consumed_samples", "sequences", "seen since the start of the run", "data/consumed_samples", false,
@@ -75,6 +75,13 @@ constexpr std::array<RecordField<S>, 40> kStepFields = {{
     {"max_attention_logit", "",
      "largest attention score of the step, before the softmax, over all heads; absent without qk_clip_threshold",
      "train/max_attention_logit", false, &S::top_score},
+    {"distill_loss", "nats",
+     "mean over the predicted tokens of the step of distill_loss against the teacher, times the square of "
+     "distill_temperature; absent without a teacher",
+     "train/distill_loss", false, &S::distill_loss},
+    {"sparsity", "share",
+     "of the weights of pruned matrices that were zero in this step; absent without prune_sparsity", "train/sparsity",
+     false, &S::sparsity},
     {"curriculum_seqlen", "tokens", "length of the sequences in this step; absent without total_curriculum_step",
      "data/curriculum_seqlen", false, &S::chunk_length},
     {"loss_z", "", "z-score of loss in the last 128 steps; null until there are 128", "train/loss_z", true, &S::loss_z},
@@ -84,13 +91,15 @@ constexpr std::array<RecordField<S>, 40> kStepFields = {{
 }};
 
 using E = EvalMetrics;
-constexpr std::array<RecordField<E>, 12> kEvalFields = {{
+constexpr std::array<RecordField<E>, 13> kEvalFields = {{
     {"step", "", "optimizer steps finished before the evaluation", "", false, &E::step},
     {"name", "", "the held-out set; part of the TensorBoard tag", "", false, &E::name},
     {"loss", "nats", "mean cross-entropy over the predicted tokens", "eval/{name}/loss", false, &E::loss},
     {"loss_error", "nats", "standard error of loss, from its spread over windows; null: not known",
      "eval/{name}/loss_error", true, &E::loss_error},
     {"perplexity", "", "exp(loss)", "eval/{name}/perplexity", false, &E::perplexity},
+    {"bits_per_byte", "bits", "loss in bits per byte of the predicted text; null without a tokenizer beside the data",
+     "eval/{name}/bits_per_byte", true, &E::bits_per_byte},
     {"accuracy", "0..1", "right answers of multiple-choice questions; null without them", "eval/{name}/accuracy", true,
      &E::accuracy},
     {"accuracy_norm", "0..1", "the same by likelihood per character; null without them", "eval/{name}/accuracy_norm",

@@ -52,6 +52,8 @@ struct StepMetrics {
   std::optional<double> weight_decay = std::nullopt;   // if it has a schedule
   std::optional<double> noise_scale = std::nullopt;    // tokens; with log_noise_scale
   std::optional<double> top_score = std::nullopt;      // with qk_clip_threshold
+  std::optional<double> distill_loss = std::nullopt;   // mean over the predicted tokens; with a teacher
+  std::optional<double> sparsity = std::nullopt;       // share of the pruned matrices that is zero; with prune_sparsity
   std::optional<int64_t> chunk_length = std::nullopt;  // tokens; with total_curriculum_step
   double loss_z = kUnknown;                            // filled by MetricFanOut
   double grad_norm_z = kUnknown;                       // filled by MetricFanOut
@@ -62,10 +64,11 @@ struct StepMetrics {
 struct EvalMetrics {
   int64_t step = 0;
   std::string name = "valid";
-  double loss = kUnknown;        // mean over the predicted tokens, nats
-  double loss_error = kUnknown;  // standard error of loss
-  double perplexity = kUnknown;  // exp(loss); NaN: MetricFanOut fills it
-  double accuracy = kUnknown;    // multiple choice: share of right answers
+  double loss = kUnknown;           // mean over the predicted tokens, nats
+  double loss_error = kUnknown;     // standard error of loss
+  double perplexity = kUnknown;     // exp(loss); NaN: MetricFanOut fills it
+  double bits_per_byte = kUnknown;  // bits of loss per byte of text; NaN: the tokenizer is not known
+  double accuracy = kUnknown;       // multiple choice: share of right answers
   double accuracy_norm = kUnknown;
   int64_t tokens = 0;
   int64_t windows = 0, windows_all = 0;  // evaluated, and in the held-out set; 0: not windows

@@ -32,15 +32,15 @@ class Gpt2 final : public Model {
 
   Var embed(Ctx& c, const Batch& batch) override { return embedding(net(c), batch, wte_, wpe_); }
 
-  Var block(Ctx& c, int l, Var in, const Batch& batch) override {
+  Var block(Ctx& c, int l, Var in, const Batch& batch, const Taps&) override {
     const Layer& w = layers_[size_t(l)];
     auto [h, x] = fork_norm(net(c), std::move(in), w.norm1, &w.qkv);
-    x = attention(net(c), linear(net(c), std::move(x), w.qkv), batch, {}, attention_shape(), l, w.out);
+    x = attention(net(c), linear(net(c), std::move(x), w.qkv), batch, {}, attention_shape(l), l, w.out);
     auto [h2, y] = fork_norm(net(c), linear(net(c), std::move(x), w.out, std::move(h)), w.norm2, &w.up);
     return gelu_mlp(net(c), std::move(y), w.up, w.down, std::move(h2));
   }
 
-  Var final_norm(Ctx& c, Var h) override { return finish(c, fork_norm(net(c), std::move(h), norm_f_)); }
+  Var final_norm(Ctx& c, Var h, const Taps&) override { return finish(c, fork_norm(net(c), std::move(h), norm_f_)); }
 
  private:
   struct Layer {

@@ -1,6 +1,7 @@
 // Llama and its relatives [Grattafiori et al. 2024, sec. 3.2]: RMSNorm, rotary positions, SwiGLU, grouped queries.
 // Qwen2 adds a QKV bias, Qwen3 a norm of queries and keys, Mistral a sliding window: all from the config. Mixtral
 // [Jiang et al. 2024], Qwen3-MoE and OLMoE [Muennighoff et al. 2024] have experts in place of the feed-forward layer.
+// athanor is the family in which each of these options, and some of published speed runs, is free.
 #include "model/families.h"
 
 namespace athanor {
@@ -14,19 +15,27 @@ class Llama final : public Model {
     const ModelConfig& m = config_;
     wte_ = vocab_table("embed_tokens", 0, "model.embed_tokens.weight");
     head_ = m.tie_word_embeddings ? wte_ : vocab_table("lm_head", head_unit(), "lm_head.weight");
+    if (m.lm_head_bias) head_bias_ = vocab_bias("lm_head.b", head_unit(), "lm_head.bias");
+    if (m.embedding_norm) norm_0_ = norm("model.embed_norm", 0);
     for (int l = 0; l < int(m.num_hidden_layers); ++l) layers_.push_back(declare_layer(l));
     norm_f_ = norm("model.norm", head_unit(), final_gain());
+    skip_f_ = skip_lambda("model.skip_lambda", head_unit(), m.num_hidden_layers);
   }
 
-  Var embed(Ctx& c, const Batch& batch) override { return embedding(net(c), batch, wte_, {}); }
+  Var embed(Ctx& c, const Batch& batch) override {
+    Var h = embedding(net(c), batch, wte_, {});
+    return config_.embedding_norm ? finish(c, fork_norm(net(c), std::move(h), norm_0_)) : std::move(h);
+  }
 
-  Var block(Ctx& c, int l, Var in, const Batch& batch) override {
+  Var block(Ctx& c, int l, Var in, const Batch& batch, const Taps& taps) override {
     const Layer& w = layers_[size_t(l)];
-    const AttentionShape shape = attention_shape();
+    const AttentionShape shape = attention_shape(l);
+    in = with_skip(c, std::move(in), l, w.skip_lambda, taps);
+    if (taps.embedding) in = scaled_sum(net(c), std::move(in), w.resid_lambda, taps.embedding, w.x0_lambda);
     auto [h, x] = fork_norm(net(c), std::move(in), w.norm1, &w.qkv);  // [N, C]
     if (config_.qk_norm) {
       x = linear(net(c), std::move(x), w.qkv);  // [N, (H + 2K) D]
-      x = qk_norm(net(c), std::move(x), w.q_norm, w.k_norm, normed_shape(), float(config_.norm_eps));
+      x = qk_norm(net(c), std::move(x), w.q_norm, w.k_norm, normed_shape(shape));
       x = rope(net(c), std::move(x), batch, rope_table(), shape);
     } else {
       x = rotated_linear(net(c), std::move(x), w.qkv, batch, rope_table(), shape);
@@ -37,63 +46,104 @@ class Llama final : public Model {
       auto [h2, y] = fork_norm(net(c), std::move(after), w.norm2);
       return moe(net(c), std::move(y), w.experts, l, std::move(h2));  // [N, C]
     }
-    auto [h2, y] = fork_norm(net(c), std::move(after), w.norm2, &w.gate_up);
-    return swiglu_mlp(net(c), std::move(y), w.gate_up, w.down, std::move(h2));  // [N, C]
+    auto [h2, y] = fork_norm(net(c), std::move(after), w.norm2, &w.mlp.up);
+    return mlp(net(c), std::move(y), w.mlp, std::move(h2));  // [N, C]
   }
 
-  Var final_norm(Ctx& c, Var h) override { return finish(c, fork_norm(net(c), std::move(h), norm_f_)); }
+  Var final_norm(Ctx& c, Var h, const Taps& taps) override {
+    h = with_skip(c, std::move(h), config_.num_hidden_layers, skip_f_, taps);
+    return finish(c, fork_norm(net(c), std::move(h), norm_f_));
+  }
 
  private:
   struct Layer {
+    Param skip_lambda, resid_lambda, x0_lambda;
     Norm norm1;
     Linear qkv;
-    Param q_norm, k_norm;
+    Norm q_norm, k_norm;
     Linear out;
     Norm norm2;
-    Linear gate_up, down;  // or
+    Mlp mlp;  // or
     Moe experts;
   };
 
+  // What skip_from adds to the stream before a block, or at the end.
+  Var with_skip(Ctx& c, Var h, int64_t at, Param lambda, const Taps& taps) {
+    if (!lambda) return h;
+    return scaled_sum(net(c), std::move(h), {}, taps.blocks[size_t(config_.skip_from[size_t(at)])], lambda);
+  }
+  Param skip_lambda(const std::string& name, int unit, int64_t at) {
+    const bool skips = !config_.skip_from.empty() && config_.skip_from[size_t(at)] >= 0;
+    return skips ? scalar(name, unit, config_.skip_lambdas[size_t(at)]) : Param{};
+  }
+
   bool norms_all_heads() const { return config_.model_type == ModelType::olmoe; }
   // OLMoE's norm takes all heads of queries together, and all of keys, of which there are as many.
-  AttentionShape normed_shape() const {
-    AttentionShape shape = attention_shape();
+  AttentionShape normed_shape(AttentionShape shape) const {
     if (norms_all_heads()) shape.head_dim *= shape.heads, shape.heads = shape.kv_heads = 1;
     return shape;
   }
 
   Layer declare_layer(int l) {
     const ModelConfig& m = config_;
-    const int64_t c = m.hidden_size, f = m.intermediate_size, d = m.head_dim;
-    const int64_t q = m.num_attention_heads * d, kv = m.num_key_value_heads * d;
-    const std::string p = cat("model.layers.", l, "."), a = p + "self_attn.", mlp = p + "mlp.";
+    const int64_t c = m.hidden_size;
+    const std::string p = cat("model.layers.", l, ".");
     const int u = l + 1;
     Layer w{};
+    w.skip_lambda = skip_lambda(p + "skip_lambda", u, l);
+    if (!m.x0_lambdas.empty()) w.x0_lambda = scalar(p + "x0_lambda", u, m.x0_lambdas[size_t(l)]);
+    if (!m.resid_lambdas.empty()) w.resid_lambda = scalar(p + "resid_lambda", u, m.resid_lambdas[size_t(l)]);
     w.norm1 = norm(p + "input_layernorm", u);
+    declare_attention(w, p + "self_attn.", u, l);
+    w.norm2 = norm(p + "post_attention_layernorm", u);
+    if (has_experts(m.model_type))
+      w.experts = declare_experts(p, u);
+    else
+      w.mlp = declare_mlp(p + "mlp.", u, c, m.intermediate_size);
+    return w;
+  }
+
+  void declare_attention(Layer& w, const std::string& a, int u, int l) {
+    const ModelConfig& m = config_;
+    const int64_t c = m.hidden_size, d = m.head_dim, q = m.num_attention_heads * d, kv = m.num_key_value_heads * d;
+    const Cut heads{.axis = 0, .parts = {q, kv, kv}, .whole = d, .repeated = 1};
     w.qkv.w = matrix(a + "qkv.w", u,
                      {{a + "q_proj.weight", {q, c}}, {a + "k_proj.weight", {kv, c}}, {a + "v_proj.weight", {kv, c}}},
-                     init_std(), {.axis = 0, .parts = {q, kv, kv}, .whole = d, .repeated = 1});
+                     init_std(), heads);
     if (m.attention_bias)
-      w.qkv.b = vector(a + "qkv.b", u, {{a + "q_proj.bias", q}, {a + "k_proj.bias", kv}, {a + "v_proj.bias", kv}}, 0,
-                       {.axis = 0, .parts = {q, kv, kv}, .whole = d, .repeated = 1});
+      w.qkv.b =
+          vector(a + "qkv.b", u, {{a + "q_proj.bias", q}, {a + "k_proj.bias", kv}, {a + "v_proj.bias", kv}}, 0, heads);
     params_.feeds_attention(w.qkv.w, l);
     if (w.qkv.b) params_.feeds_attention(w.qkv.b, l);
     if (m.qk_norm) {
       const int64_t size = norms_all_heads() ? q : d;
-      w.q_norm = vector(a + "q_norm", u, {{a + "q_norm.weight", size}}, 1, {}, PartialGradient::of_heads);
-      w.k_norm = vector(a + "k_norm", u, {{a + "k_norm.weight", size}}, 1, {}, PartialGradient::of_heads);
+      w.q_norm = gained(a + "q_norm", u, size, m.qk_norm_elementwise_affine, 1, PartialGradient::of_heads);
+      w.k_norm = gained(a + "k_norm", u, size, m.qk_norm_elementwise_affine, 1, PartialGradient::of_heads);
     }
     w.out.w = matrix(a + "o_proj", u, {{a + "o_proj.weight", {c, q}}}, output_init_std(),
                      {.axis = 1, .parts = {q}, .whole = d});
-    w.norm2 = norm(p + "post_attention_layernorm", u);
-    if (has_experts(m.model_type)) {
-      w.experts = declare_experts(p, u);
-      return w;
+    if (m.attention_bias && m.model_type == ModelType::athanor)
+      w.out.b = vector(a + "o_proj.b", u, {{a + "o_proj.bias", c}}, 0);
+  }
+
+  Mlp declare_mlp(const std::string& p, int u, int64_t c, int64_t f) {
+    const ModelConfig& m = config_;
+    Mlp w{.f = m.hidden_act, .gated = m.gated_mlp, .up = {}, .down = {}};
+    std::vector<std::pair<std::string, Shape>> ups;
+    std::vector<std::pair<std::string, int64_t>> biases;
+    Cut outputs{.axis = 0};
+    for (const char* name : {"gate_proj", "up_proj"}) {
+      if (name == std::string_view("gate_proj") && !m.gated_mlp) continue;
+      ups.push_back({cat(p, name, ".weight"), {f, c}});
+      biases.push_back({cat(p, name, ".bias"), f});
+      outputs.parts.push_back(f);
     }
-    w.gate_up.w = matrix(mlp + "gate_up", u, {{mlp + "gate_proj.weight", {f, c}}, {mlp + "up_proj.weight", {f, c}}},
-                         init_std(), {.axis = 0, .parts = {f, f}});
-    w.down.w =
-        matrix(mlp + "down", u, {{mlp + "down_proj.weight", {c, f}}}, output_init_std(), {.axis = 1, .parts = {f}});
+    const std::string up = m.gated_mlp ? "gate_up" : "up";
+    w.up.w = matrix(p + up, u, ups, init_std(), outputs);
+    w.down.w = matrix(p + "down", u, {{p + "down_proj.weight", {c, f}}}, output_init_std(), {.axis = 1, .parts = {f}});
+    if (!m.mlp_bias) return w;
+    w.up.b = vector(p + up + ".b", u, biases, 0, outputs);
+    w.down.b = vector(p + "down.b", u, {{p + "down_proj.bias", c}}, 0);
     return w;
   }
 
@@ -123,14 +173,20 @@ class Llama final : public Model {
   }
 
   Norm norm(const std::string& name, int unit, float gain = 1) {
-    const Param weight =
-        vector(name, unit, {{name + ".weight", config_.hidden_size}}, gain, {}, PartialGradient::of_rows);
-    return {NormKind::rms, weight, {}, float(config_.norm_eps)};
+    return gained(name, unit, config_.hidden_size, config_.norm_elementwise_affine, gain, PartialGradient::of_rows);
+  }
+  Norm gained(const std::string& name, int unit, int64_t size, bool has_gain, float gain, PartialGradient partial) {
+    Norm norm{NormKind::rms, {}, {}, float(config_.norm_eps), &ones_};
+    if (has_gain) norm.w = vector(name, unit, {{name + ".weight", size}}, gain, {}, partial);
+    return norm;
+  }
+  Param scalar(const std::string& name, int unit, double value) {
+    return vector(name, unit, {{name, 1}}, float(value), {}, PartialGradient::of_rows);
   }
 
-  Param wte_;
+  Param wte_, skip_f_;
   std::vector<Layer> layers_;
-  Norm norm_f_{};
+  Norm norm_0_{}, norm_f_{};
 };
 
 }  // namespace

@@ -1,5 +1,8 @@
 #include "model/model.h"
 
+#include <fnmatch.h>
+
+#include <algorithm>
 #include <cmath>
 
 #include "base/error.h"
@@ -20,17 +23,41 @@ std::vector<int> head_units(const Model& model) {
 
 }  // namespace
 
-AttentionShape Model::attention_shape() const {
+AttentionShape Model::attention_shape(int layer) const {
   const int64_t ranks = params_.tensor().ranks;
   return {.heads = config_.num_attention_heads / ranks,
           .kv_heads = std::max<int64_t>(1, config_.num_key_value_heads / ranks),  // repeated where ranks are more
           .head_dim = config_.head_dim,
-          .window = config_.sliding_window,
-          .scale = 1.0f / std::sqrt(float(config_.head_dim))};
+          .window = window_of(config_, layer),
+          .scale = config_.attention_multiplier > 0 ? float(config_.attention_multiplier)
+                                                    : 1.0f / std::sqrt(float(config_.head_dim))};
 }
 
 float Model::init_std() const { return float(config_.initializer_range / std::sqrt(config_.mup_width)); }
 float Model::output_init_std() const { return init_std() / std::sqrt(2.0f * float(config_.num_hidden_layers)); }
+
+float Model::std_of(const std::string& file_name, float otherwise) const {
+  for (const auto& [pattern, std_dev] : config_.initializer_ranges)
+    if (::fnmatch(pattern.c_str(), file_name.c_str(), 0) == 0) return float(std_dev);
+  return otherwise;
+}
+
+void Model::require_patterns_used() const {
+  for (const auto& range : config_.initializer_ranges) {
+    const std::string& pattern = range.first;
+    const auto fits = [&pattern](const HfSlice& slice) {
+      return ::fnmatch(pattern.c_str(), slice.name.c_str(), 0) == 0;
+    };
+    const bool used = std::ranges::any_of(params_.specs(), [&fits](const ParamSpec& spec) {
+      return spec.role != Role::vector && std::ranges::any_of(spec.slices, fits);
+    });
+    if (!used)
+      throw Error(cat("model.initializer_ranges: \"", pattern,
+                      "\" fits no matrix or embedding, such as model.layers.0.mlp.down_proj.weight; * stands for any "
+                      "text"),
+                  Exit::usage);
+  }
+}
 
 Param Model::matrix(const std::string& name, int unit, const std::vector<std::pair<std::string, Shape>>& parts,
                     float std_dev, Cut cut, bool in_out) {
@@ -38,12 +65,17 @@ Param Model::matrix(const std::string& name, int unit, const std::vector<std::pa
                  .shape = parts[0].second,
                  .role = Role::matrix,
                  .unit = unit,
-                 .init_std = std_dev,
+                 .init_std = std_of(parts[0].first, std_dev),
                  .cut = std::move(cut),
                  .in_out = in_out};
   spec.shape.dim[0] = 0;
   for (const auto& [file_name, shape] : parts) {
     CHECK(shape[1] == spec.shape[1], name, ": parts of different width");
+    if (std_of(file_name, std_dev) != spec.init_std)
+      throw Error(cat("model.initializer_ranges: ", parts[0].first, " and ", file_name,
+                      " are one matrix in memory, drawn with one standard deviation; got ", spec.init_std, " and ",
+                      std_of(file_name, std_dev), "; let one pattern fit both"),
+                  Exit::usage);
     spec.slices.push_back({file_name, shape, spec.shape.numel()});
     spec.shape.dim[0] += shape[0];
   }
@@ -71,7 +103,7 @@ Param Model::table(const std::string& name, int unit, const HfSlice& slice, int6
                           .shape = {rows, slice.shape[1]},
                           .role = Role::embedding,
                           .unit = unit,
-                          .init_std = float(config_.initializer_range),
+                          .init_std = std_of(slice.name, float(config_.initializer_range)),
                           .slices = {slice},
                           .cut = cut,
                           .read_by_rows = unit == 0});  // the embedding's
@@ -81,6 +113,16 @@ Param Model::vocab_table(const std::string& name, int unit, const std::string& f
   const int64_t v = config_.vocab_size;
   return table(name, unit, {file_name, {v, config_.hidden_size}}, round_up(v, kVocabMultiple),
                {.axis = 0, .parts = {v}, .padded_to = kVocabMultiple});
+}
+
+Param Model::vocab_bias(const std::string& name, int unit, const std::string& file_name) {
+  const int64_t v = config_.vocab_size;
+  return params_.declare({.name = name,
+                          .shape = {round_up(v, kVocabMultiple)},
+                          .role = Role::vector,
+                          .unit = unit,
+                          .slices = {{file_name, {v}}},
+                          .cut = {.axis = 0, .parts = {v}, .padded_to = kVocabMultiple}});
 }
 
 Param Model::position_table(const std::string& name, int unit, const std::string& file_name) {
@@ -94,9 +136,17 @@ void Model::plan(MemoryPlan& plan, const Recipe& recipe, bool training, std::vec
   if (has_rope_)
     plan.add(MemoryKind::constants, "rotary table", DType::f32, {config_.max_position_embeddings, config_.head_dim},
              &rope_table_);
+  if (!config_.norm_elementwise_affine || (config_.qk_norm && !config_.qk_norm_elementwise_affine))
+    plan.add(MemoryKind::constants, "gains of norms", DType::f32, {std::max(config_.hidden_size, config_.head_dim)},
+             &ones_);
 }
 
 void Model::init_constants(Device& device) {
+  if (ones_) {
+    const std::vector<float> ones(size_t(ones_.numel()), 1.0f);
+    device.copy(ones_.data, ones.data(), ones_.bytes(), Lane::compute);
+    device.sync();
+  }
   if (!has_rope_) return;
   const std::vector<float> table = athanor::rope_table(config_, config_.max_position_embeddings);
   device.copy(rope_table_.data, table.data(), rope_table_.bytes(), Lane::compute);
@@ -119,26 +169,30 @@ Var forward_part(Model& model, Ctx& c, const Batch& batch, const Recompute& reco
   const bool full = recompute.granularity == Recompute::Granularity::full;
   const bool selective = recompute.granularity != Recompute::Granularity::none;
   c.selective = selective;
+  const std::vector<int64_t>& skips = model.config().skip_from;
+  Taps taps{.embedding = {}, .blocks = std::vector<Tap>(skips.size())};
   Var h = std::move(in);
   if (part.embeds) {
     params.use(c, 0);
     h = model.embed(c, batch);
     params.done(c, 0);
+    if (!model.config().x0_lambdas.empty()) h = set_tap(c, std::move(h), taps.embedding);
   }
   for (int l = part.first; l < part.end; ++l) {
     params.use(c, l + 1);
     const bool whole = full && l % recompute.every == 0;
-    Block block = [&model, &batch, l, keep = whole || !selective](Ctx& cc, Var x) {
+    Block block = [&model, &batch, taps, l, keep = whole || !selective](Ctx& cc, Var x) {
       cc.selective = !keep;
-      return model.block(cc, l, std::move(x), batch);
+      return model.block(cc, l, std::move(x), batch, taps);
     };
     h = whole ? checkpoint(c, std::move(block), std::move(h)) : block(c, std::move(h));
     params.done(c, l + 1);
+    if (std::ranges::count(skips, l) > 0) h = set_tap(c, std::move(h), taps.blocks[size_t(l)]);
   }
   c.selective = selective;
   if (!part.ends) return h;
   for (const int unit : head_units(model)) params.use_last(c, unit);
-  return model.final_norm(c, std::move(h));
+  return model.final_norm(c, std::move(h), taps);
 }
 
 void release_head(Model& model, Ctx& c) {

@@ -5,7 +5,7 @@
 
 #include "base/choices.h"
 #include "config/model_config.h"
-#include "nn/layers.h"
+#include "nn/taps.h"
 
 namespace athanor {
 
@@ -16,8 +16,9 @@ class Model {
 
   virtual void declare() = 0;  // once, before anything else
   virtual Var embed(Ctx&, const Batch&) = 0;
-  virtual Var block(Ctx&, int layer, Var h, const Batch&) = 0;  // the residual stream [N, C] in and out
-  virtual Var final_norm(Ctx&, Var h) = 0;
+  // The residual stream [N, C] in and out.
+  virtual Var block(Ctx&, int layer, Var h, const Batch&, const Taps&) = 0;
+  virtual Var final_norm(Ctx&, Var h, const Taps&) = 0;
 
   // Adds parameters (with gradients and states when training) and constant tables to the plan.
   void plan(MemoryPlan&, const Recipe&, bool training, std::vector<StateSpec> states, const Sharding& = {});
@@ -27,7 +28,10 @@ class Model {
   ParamStore& params() { return params_; }
   const ParamStore& params() const { return params_; }
   Param head() const { return head_; }
-  AttentionShape attention_shape() const;  // attention of this rank's heads, once planned
+  Param head_bias() const { return head_bias_; }
+  AttentionShape attention_shape(int layer) const;  // attention of this rank's heads, once planned
+  // Throws Error(usage) where a pattern of initializer_ranges fits no declared weight.
+  void require_patterns_used() const;
 
  protected:
   Net net(Ctx& c) { return {c, params_}; }
@@ -39,19 +43,23 @@ class Model {
                float value, Cut cut = {}, PartialGradient partial = PartialGradient::never);
   // Rows of the vocabulary, padded, which ranks may share; or as many as there are positions.
   Param vocab_table(const std::string& name, int unit, const std::string& file_name);
+  Param vocab_bias(const std::string& name, int unit, const std::string& file_name);
   Param position_table(const std::string& name, int unit, const std::string& file_name);
   // Standard deviation of initial matrices: 0.02 for most; output projections of residual branches divided by sqrt(2 L)
   // [Radford et al. 2019, sec. 2.3]. With muP [Yang et al. 2022] by the square root of the width, and the final norm's
   // gain by the width: it stands for the scale of the logits.
   float init_std() const;
   float output_init_std() const;
+  // The same of the weight of this name, where no pattern of initializer_ranges fits it.
+  float std_of(const std::string& file_name, float otherwise) const;
   float final_gain() const { return float(1 / config_.mup_width); }
   int head_unit() const { return int(config_.num_hidden_layers) + 1; }
 
   ModelConfig config_;
   ParamStore params_;
-  Param head_;
+  Param head_, head_bias_;
   bool has_rope_ = false;
+  Tensor ones_;  // [C, or D where it is larger] f32: gains of norms without a parameter
 
  private:
   Param table(const std::string& name, int unit, const HfSlice&, int64_t rows, const Cut&);

@@ -16,10 +16,12 @@ std::unique_ptr<Model> make_model(const ModelConfig& config) {
     case ModelType::mixtral:
     case ModelType::qwen3_moe:
     case ModelType::olmoe:
+    case ModelType::athanor:
       model = make_llama(config);
       break;
   }
   model->declare();
+  model->require_patterns_used();
   return model;
 }
 

@@ -42,6 +42,8 @@ double stretched_frequency(int64_t i, const ModelConfig& m) {
       return llama3_frequency(frequency, m.rope_scaling);
     case RopeType::yarn:
       return yarn_frequency(frequency, i, m);
+    case RopeType::proportional:  // pairs behind the share stand still
+      return 2 * double(i) < m.rope_scaling.partial_rotary_factor * double(m.head_dim) ? frequency : 0;
   }
   return frequency;
 }

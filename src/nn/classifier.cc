@@ -33,16 +33,48 @@ Buffer view_of(const Tensor& t) {
   return b;
 }
 
+// Of rows of its final norm.
+Buffer teacher_logits(Ctx& c, const Teacher& teacher, int64_t lo, int64_t hi) {
+  const Net n{c, teacher.params};
+  Linear layer = layer_of(teacher.params, teacher.w);
+  layer.b = teacher.b;
+  Buffer v = c.alloc("classifier.teacher_logits", {hi - lo, outputs_of(n, layer)});
+  run(c, linear_product(n, layer, v.t, factor(n, layer, Operand::forward_x, view_of(teacher.x.t.slice(lo, hi)))));
+  return v;
+}
+
+// The losses of a chunk of rows, and the gradient in place of its logits.
+void run_losses(Ctx& c, const Tensor& z, const Classifier& head, const Teacher& teacher, const Tensor& targets,
+                const Tensor& losses, int64_t lo, int64_t hi) {
+  const Buffer v = teacher_logits(c, teacher, lo, hi);
+  c.run(DistilledCrossEntropy{.logits = z,
+                              .teacher = v.t,
+                              .losses = losses.slice(lo, hi),
+                              .divergences = teacher.divergences.slice(lo, hi),
+                              .targets = targets,
+                              .scale = head.loss_scale,
+                              .inv_count = head.inv_count,
+                              .vocab = head.vocab,
+                              .kind = teacher.kind,
+                              .temperature = teacher.temperature,
+                              .ce_weight = teacher.ce_weight,
+                              .z_loss = head.z_loss,
+                              .softcap = head.softcap,
+                              .teacher_softcap = teacher.softcap});
+}
+
 }  // namespace
 
-void classifier(Net n, Var x, const Batch& batch, const Classifier& head, Tensor losses) {
+void classifier(Net n, Var x, const Batch& batch, const Classifier& head, Tensor losses, const Teacher* teacher) {
   Ctx& c = n.c;
-  const Linear layer = layer_of(n.params, head.w);
+  Linear layer = layer_of(n.params, head.w);
+  layer.b = head.b;
   const VocabPart vocab = n.params.vocab_part(head.w);
   const CollectiveSubject subject(n.params.spec(head.w).name);
   const Buffer all = vocab ? all_rows(c, x.keep()) : x.keep();
   const int64_t rows = all.t.rows();
   const bool grad = c.recording();
+  CHECK(!teacher || (grad && !vocab), "a teacher is for training with a whole vocabulary on each rank");
   Buffer dx = grad ? c.alloc("classifier.dx", x.t().shape) : Buffer{};
   PartsOfRows parts = grad && vocab ? PartsOfRows(c, dx.t) : PartsOfRows();
   for (int64_t lo = 0; lo < rows; lo += head.chunk_rows) {
@@ -55,18 +87,21 @@ void classifier(Net n, Var x, const Batch& batch, const Classifier& head, Tensor
     const Factor of_weight = grad ? weight_factor(n, layer, part, read) : Factor{};
     read = {};
     const RowStats stats = vocab ? row_stats(c, z.t, targets, vocab, head.softcap) : RowStats{};
-    c.run(CrossEntropy{.logits = z.t,
-                       .losses = losses.slice(lo, hi),
-                       .targets = targets,
-                       .scale = head.loss_scale,
-                       .inv_count = head.inv_count,
-                       .vocab = vocab ? vocab.count : head.vocab,
-                       .grad = grad,
-                       .z_loss = head.z_loss,
-                       .softcap = head.softcap,
-                       .part = vocab,
-                       .max = stats.max,
-                       .sums = stats.sums});
+    if (teacher)
+      run_losses(c, z.t, head, *teacher, targets, losses, lo, hi);
+    else
+      c.run(CrossEntropy{.logits = z.t,
+                         .losses = losses.slice(lo, hi),
+                         .targets = targets,
+                         .scale = head.loss_scale,
+                         .inv_count = head.inv_count,
+                         .vocab = vocab ? vocab.count : head.vocab,
+                         .grad = grad,
+                         .z_loss = head.z_loss,
+                         .softcap = head.softcap,
+                         .part = vocab,
+                         .max = stats.max,
+                         .sums = stats.sums});
     if (!grad) continue;
     const Factor dz = run_weight_gradient(n, layer, z, of_weight);
     run(c, input_gradient(n, layer, (vocab ? parts.t() : dx.t).slice(lo, hi), dz));
@@ -76,9 +111,10 @@ void classifier(Net n, Var x, const Batch& batch, const Classifier& head, Tensor
   c.put(x.slot(), std::move(dx));
 }
 
-Buffer logits(Net n, Var x, Tensor rows, Param w) {
+Buffer logits(Net n, Var x, Tensor rows, Param w, Param b) {
   Ctx& c = n.c;
-  const Linear head = layer_of(n.params, w);
+  Linear head = layer_of(n.params, w);
+  head.b = b;
   CHECK(!n.params.vocab_part(w), "logits of a part of the vocabulary; they are not gathered");
   Buffer last = c.alloc("logits.x", {rows.shape[0], x.t().cols()});
   c.run(GatherRows{.y = last.t, .x = x.t(), .rows = rows});

@@ -25,6 +25,7 @@ Var embedding(Net n, const Batch& batch, Param wte, Param wpe) {
   Var out = c.var(std::move(y));
   c.record("embedding", [&params = n.params, batch, wte, wpe, part, s = out.slot()](Ctx& cc) {
     const CollectiveSubject subject(params.spec(wte).name);
+    if (params.spec(wte).frozen) return void(cc.take(s));
     Buffer dy = part ? all_rows(cc, cc.take(s)) : cc.take(s);
     cc.run(EmbeddingBwd{.dwte = params.grad(wte),
                         .dwpe = wpe ? params.grad(wpe) : Tensor{},

@@ -25,8 +25,9 @@ struct Linear {
 };
 struct Norm {
   NormKind kind;
-  Param w, b;  // [C]; b for layer norm only
+  Param w, b;  // [C]; b for layer norm only; none: a gain of 1
   float eps;
+  const Tensor* ones = nullptr;  // [>= C] f32: the gain where there is no w
 };
 
 Var embedding(Net, const Batch&, Param wte, Param wpe);  // -> [N, C]; wpe optional
@@ -36,6 +37,14 @@ Var linear(Net, Var x, const Linear&, Var residual = {});  // [N, in] -> [N, out
 std::pair<Var, Var> fork_norm(Net, Var h, const Norm&, const Linear* reader = nullptr);
 Var gelu_mlp(Net, Var x, const Linear& up, const Linear& down, Var residual);  // [N, C] -> [N, C], added to residual
 Var swiglu_mlp(Net n, Var x, const Linear& gate_up, const Linear& down, Var residual);  // likewise
+// A feed-forward layer of any activation f: down(f(up(x))), or with a gate down(f(gate(x)) up(x)).
+struct Mlp {
+  Activation f = Activation::silu;
+  bool gated = true;
+  Linear up;  // [F, C], or gate and up [2F, C]
+  Linear down;
+};
+Var mlp(Net, Var x, const Mlp&, Var residual);  // [N, C] -> [N, C], added to residual
 // Experts: feed-forward layers of the form of swiglu_mlp(), of which each token passes the few that a router chooses.
 struct Moe {
   Param router;   // [E, C]
@@ -47,7 +56,7 @@ struct Moe {
   float balance = 0, z = 0;  // factors of the router's own losses (RouteBwd)
 };
 Var moe(Net, Var x, const Moe&, int layer, Var residual);  // [N, C] -> [N, C], added to residual
-Var qk_norm(Net, Var qkv, Param wq, Param wk, AttentionShape, float eps);
+Var qk_norm(Net, Var qkv, const Norm& q, const Norm& k, AttentionShape);
 // Rotates q and k in place. Its backward is that of attention() by the same angles, which alone may follow.
 Var rope(Net, Var qkv, const Batch&, Tensor cos_sin, AttentionShape);
 // rope(linear(x)), in one launch where the backend can
@@ -68,10 +77,21 @@ struct Classifier {
   float inv_count;    // 1 / targets in the global batch
   float z_loss = 0;   // see CrossEntropy
   float softcap = 0;  // likewise
+  Param b = {};       // [Vp], optional
 };
-void classifier(Net, Var x, const Batch&, const Classifier&, Tensor losses);
+// A frozen model of the same vocabulary whose distribution a classifier in training learns from.
+struct Teacher {
+  ParamStore& params;
+  Param w, b;        // its head; b optional
+  Buffer x;          // [N, C of the teacher]: its final norm
+  float softcap;     // of its logits
+  DistillLoss kind;  // see DistilledCrossEntropy
+  float temperature, ce_weight;
+  Tensor divergences;  // [N] f32
+};
+void classifier(Net, Var x, const Batch&, const Classifier&, Tensor losses, const Teacher* teacher = nullptr);
 // Logits [n, Vp] f32 of chosen rows of x, before any soft-cap; no gradient. The head must be whole on this rank.
-Buffer logits(Net, Var x, Tensor rows, Param w);
+Buffer logits(Net, Var x, Tensor rows, Param w, Param b = {});
 // The first columns of such logits on the host, soft-capped as in CrossEntropy: out [n, V].
 void read_logits(Device&, const Tensor& z, float softcap, int64_t vocab, std::span<float> out);
 

@@ -3,6 +3,7 @@
 
 #include "nn/products.h"
 
+#include "nn/adapters.h"
 #include "nn/codes.h"
 
 namespace athanor {
@@ -64,6 +65,7 @@ RowsOfAll gradient_rows(Net n, const Linear& layer, const Buffer& dy) {
   return RowsOfAll(n.c, dy, computes_by_pieces(n, layer, dy, w[out_in(layer) ? 1 : 0]));
 }
 
+bool is_frozen(Net n, const Linear& layer) { return n.params.spec(layer.w).frozen; }
 bool in_eight_bits(Net n, const Linear& layer) { return n.params.spec(layer.w).eight_bits; }
 
 Tensor wanted_largest(Net n, const Linear& layer, Matrix matrix) { return LayerCodes(n, layer).largest(n.c, matrix); }
@@ -247,6 +249,7 @@ Buffer run_gradients(Net n, const Linear& layer, std::string_view name, const Sh
 
 // Sums for the bias are of dy itself, never of its codes.
 Factor run_weight_gradient(Net n, const Linear& layer, const Buffer& dy, const Factor& x) {
+  if (is_frozen(n, layer)) return {.data = dy, .scales = {}};
   Ctx& c = n.c;
   const LayerCodes made(n, layer);
   const bool same = made.same(Operand::weight_dy, Operand::input_dy), both = made.both(Matrix::dy);
@@ -289,6 +292,7 @@ bool SavedInput::keeps_codes(Net n, const Linear& layer, const Var& x) {
 }
 
 SavedInput::SavedInput(Net n, const Linear& layer, const Var& x, const Factor& forward) {
+  if (is_frozen(n, layer) && !n.params.adapters(layer.w)) return;
   if (keeps_codes(n, layer, x))
     codes_ = weight_factor(n, layer, x.keep(), forward);
   else
@@ -345,18 +349,22 @@ Var linear(Net n, Var x, const Linear& layer, Var residual, Gated* gated, std::o
   Factor read = input_factor(n, layer, x, all);
   if (coming.coming() > 0) read.coming = &coming;  // not of codes, which may be kept
   all = {};
-  if (gated)
+  const bool adapted = n.params.adapters(layer.w);
+  Buffer h;  // of the adapters, whose part is added before what else is made of y
+  if (gated && !adapted)
     run_with_swiglu(n, layer, y.t, read, *gated);
-  else if (rotation)
+  else if (rotation && !adapted)
     run_with_rope(n, layer, y.t, read, *rotation);
   else
     run_with_residual(n, layer, y.t, read, residual ? residual.t() : Tensor{});
+  if (adapted) h = run_adapters(n, layer, y.t, read.data.t);
+  if (adapted && rotation) c.run(athanor::rotation(y.t, rotation->batch, rotation->cos_sin, rotation->shape, false));
   SavedInput saved(n, layer, x, read);
   read = {};
   Var out = c.var(std::move(y));
   out.asks_largest(wanted_largest(n, layer, Matrix::dy));
   Buffer gate_up = gated ? out.keep() : Buffer{};
-  c.record("linear", [&params = n.params, layer, in, saved = std::move(saved), gate_up = std::move(gate_up),
+  c.record("linear", [&params = n.params, layer, in, saved = std::move(saved), gate_up = std::move(gate_up), h,
                       asked = out.asked_largest(), sx = x.slot(), sr = residual ? residual.slot() : -1,
                       s = out.slot()](Ctx& cc) mutable {
     const Net net{cc, params};
@@ -370,7 +378,9 @@ Var linear(Net n, Var x, const Linear& layer, Var residual, Gated* gated, std::o
     if (sums_beside(net, layer)) later = input_rows_beside(net, layer, saved.own_rows(cc));
     RowsOfAll rows = gradient_rows(net, layer, dy);
     Factor xf = later ? Factor{} : saved.get(net, layer);
+    const Buffer x_of_adapters = h ? xf.data : Buffer{};
     Buffer dx = run_gradients(net, layer, "linear.dx", in, std::move(rows), std::move(xf), later ? &*later : nullptr);
+    if (h) run_adapter_gradients(net, layer, dx.t, dy.t, x_of_adapters.t, h.t);
     cc.put(sx, std::move(dx));
     if (sr >= 0) cc.put(sr, std::move(dy));  // d(residual) = dy
   });

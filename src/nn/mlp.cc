@@ -48,9 +48,36 @@ void run_gradient_through_gelu(Net n, const Linear& up, const Linear& down, Buff
 
 }  // namespace
 
+namespace {
+
+// As a layer of its own, of the rounded z.
+Var gelu(Net n, Var z) {
+  Ctx& c = n.c;
+  Buffer y = c.alloc("mlp.gelu", z.t().shape);
+  c.run(GeluFwd{.y = y.t, .x = z.t()});
+  Remake remake;
+  if (c.recording() && c.selective)
+    remake = std::make_shared<UniqueFn<Buffer(Ctx&)>>([kept = z.keep()](Ctx& cc) {
+      Buffer again = cc.alloc("mlp.gelu again", kept.t.shape);
+      cc.run(GeluFwd{.y = again.t, .x = kept.t});
+      return again;
+    });
+  Var out = c.var(std::move(y), std::move(remake));
+  c.record("gelu", [kept = z.keep(), sz = z.slot(), s = out.slot()](Ctx& cc) {
+    Buffer d = cc.take(s);
+    cc.run(GeluBwd{.dx = d.t, .dy = d.t, .x = kept.t});
+    cc.put(sz, std::move(d));
+  });
+  return out;
+}
+
+}  // namespace
+
 // z = x W_up^T + b_up, y = gelu(z), out = y W_down^T + b_down + residual. Backward keeps x, z and y, or recomputes x
 // and y: y is cheap to recompute from z unless the product computed it from sums before rounding.
+// Of frozen layers, whose products leave out what fuses here, the three are apart.
 Var gelu_mlp(Net n, Var x, const Linear& up, const Linear& down, Var residual) {
+  if (is_frozen(n, up)) return linear(n, gelu(n, linear(n, std::move(x), up)), down, std::move(residual));
   Ctx& c = n.c;
   const Shape in = x.t().shape;
   RowsOfAll coming = input_rows(n, up, x.keep());
@@ -144,7 +171,7 @@ Product gradient_through_swiglu(Net n, const Linear& down, Tensor y, const Facto
 }
 // Whether the backend may compute all that in the product.
 bool fuses_gradient(Net n, const Linear& down, const Tensor& y) {
-  if (in_eight_bits(n, down)) return false;
+  if (in_eight_bits(n, down) || is_frozen(n, down)) return false;
   Buffer dy;
   dy.t = {.data = nullptr, .dtype = y.dtype, .shape = {y.rows(), outputs_of(n, down)}};
   return n.c.ops.fuses(gradient_through_swiglu(n, down, y, {.data = dy, .scales = {}}).op);
@@ -178,6 +205,45 @@ Var swiglu_mlp(Net n, Var x, const Linear& gate_up, const Linear& down, Var resi
     cc.put(sr, std::move(d));  // d(residual) = d(out)
   });
   return result;
+}
+
+namespace {
+
+// f(x), or f(gate) up of x = [gate | up], as a layer of its own.
+Var activation(Net n, Var x, const Mlp& layer) {
+  Ctx& c = n.c;
+  Buffer y = c.alloc("activation.y", {x.t().rows(), x.t().cols() / (layer.gated ? 2 : 1)});
+  y.amax = wanted_largest(n, layer.down, Matrix::x);
+  c.run(ActivationFwd{.f = layer.f, .y = y.t, .x = x.t(), .amax = y.amax});
+  Remake remake;  // recomputes y from x, which backward keeps anyway
+  if (c.recording() && c.selective)
+    remake = std::make_shared<UniqueFn<Buffer(Ctx&)>>(
+        [kept = x.keep(), shape = y.t.shape, f = layer.f, amax = y.amax](Ctx& cc) {
+          Buffer again = cc.alloc("activation.y again", shape);
+          cc.run(ActivationFwd{.f = f, .y = again.t, .x = kept.t});
+          again.amax = amax;  // still that of y
+          return again;
+        });
+  Var out = c.var(std::move(y), std::move(remake));
+  c.record("activation",
+           [kept = x.keep(), f = layer.f, asked = x.asked_largest(), sx = x.slot(), s = out.slot()](Ctx& cc) mutable {
+             const Buffer dy = cc.take(s);
+             Buffer dx = std::move(kept);  // in place: no later reader
+             dx.amax = asked;
+             cc.run(ActivationBwd{.f = f, .dx = dx.t, .dy = dy.t, .x = dx.t, .amax = asked});
+             cc.put(sx, std::move(dx));
+           });
+  return out;
+}
+
+}  // namespace
+
+Var mlp(Net n, Var x, const Mlp& layer, Var residual) {
+  if (layer.gated && layer.f == Activation::silu)
+    return swiglu_mlp(n, std::move(x), layer.up, layer.down, std::move(residual));
+  if (!layer.gated && layer.f == Activation::gelu)
+    return gelu_mlp(n, std::move(x), layer.up, layer.down, std::move(residual));
+  return linear(n, activation(n, linear(n, std::move(x), layer.up), layer), layer.down, std::move(residual));
 }
 
 }  // namespace athanor

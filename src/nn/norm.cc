@@ -1,6 +1,26 @@
+#include "nn/adapters.h"
 #include "nn/products.h"
 
 namespace athanor {
+namespace {
+
+Tensor gain_of(const ParamStore& params, const Norm& norm, int64_t size) {
+  if (norm.w) return params.value(norm.w);
+  return {norm.ones->data, norm.ones->dtype, {size}};
+}
+
+// Where the op adds the gradient of the gain: the parameter's, or memory that nobody reads.
+struct GainGradient {
+  Buffer buffer;
+  Tensor t;
+  GainGradient(Ctx& c, ParamStore& params, const Norm& norm, int64_t size)
+      : buffer(norm.w ? gradient_of({c, params}, norm.w) : c.alloc("gradient of ones", DType::f32, {size})),
+        t(buffer.t) {
+    if (!norm.w) c.run(Fill{.x = t});
+  }
+};
+
+}  // namespace
 
 std::pair<Var, Var> fork_norm(Net n, Var x, const Norm& norm, const Linear* reader) {
   Ctx& c = n.c;
@@ -15,7 +35,7 @@ std::pair<Var, Var> fork_norm(Net n, Var x, const Norm& norm, const Linear* read
                 .mean = mean.t,
                 .rstd = rstd.t,
                 .h = h.t,
-                .w = n.params.value(norm.w),
+                .w = gain_of(n.params, norm, full[1]),
                 .b = layer ? n.params.value(norm.b) : Tensor{},
                 .eps = norm.eps,
                 .amax = y.amax});
@@ -30,7 +50,7 @@ std::pair<Var, Var> fork_norm(Net n, Var x, const Norm& norm, const Linear* read
                            .h = h.t,
                            .mean = mean.t,
                            .rstd = rstd.t,
-                           .w = params.value(norm.w),
+                           .w = gain_of(params, norm, h.t.cols()),
                            .b = layer ? params.value(norm.b) : Tensor{}});
           return again;
         });
@@ -39,45 +59,48 @@ std::pair<Var, Var> fork_norm(Net n, Var x, const Norm& norm, const Linear* read
                     sy = vy.slot(), sx = x.slot()](Ctx& cc) {
     Buffer dy = cc.take(sy), dh = cc.take(sh);
     dh.amax = asked;
+    const GainGradient dw(cc, params, norm, h.t.cols());
+    const Buffer db = layer ? gradient_of({cc, params}, norm.b) : Buffer{};
     cc.run(NormBwd{.kind = norm.kind,
                    .dh = dh.t,
-                   .dw = params.grad(norm.w),
-                   .db = layer ? params.grad(norm.b) : Tensor{},
+                   .dw = dw.t,
+                   .db = db.t,
                    .dy = dy.t,
                    .h = h.t,
                    .mean = mean.t,
                    .rstd = rstd.t,
-                   .w = params.value(norm.w),
+                   .w = gain_of(params, norm, h.t.cols()),
                    .amax = dh.amax});
     cc.put(sx, std::move(dh));
   });
   return {std::move(vh), std::move(vy)};
 }
 
-Var qk_norm(Net n, Var qkv, Param wq, Param wk, AttentionShape shape, float eps) {
+Var qk_norm(Net n, Var qkv, const Norm& q, const Norm& k, AttentionShape shape) {
   Ctx& c = n.c;
   Buffer y = c.alloc("qk_norm.y", qkv.t().shape);
   Buffer rstd = c.alloc("qk_norm.rstd", DType::f32, {qkv.t().rows(), shape.heads + shape.kv_heads});
   c.run(QkNormFwd{.y = y.t,
                   .rstd = rstd.t,
                   .x = qkv.t(),
-                  .wq = n.params.value(wq),
-                  .wk = n.params.value(wk),
+                  .wq = gain_of(n.params, q, shape.head_dim),
+                  .wk = gain_of(n.params, k, shape.head_dim),
                   .heads = shape.heads,
                   .kv_heads = shape.kv_heads,
-                  .eps = eps});
+                  .eps = q.eps});
   Var out = c.var(std::move(y));
   c.record("qk_norm",
-           [&params = n.params, x = qkv.keep(), rstd, wq, wk, shape, sx = qkv.slot(), s = out.slot()](Ctx& cc) {
+           [&params = n.params, x = qkv.keep(), rstd, q, k, shape, sx = qkv.slot(), s = out.slot()](Ctx& cc) {
              Buffer dy = cc.take(s), dx = cc.alloc("qk_norm.dx", x.t.shape);
+             const GainGradient dwq(cc, params, q, shape.head_dim), dwk(cc, params, k, shape.head_dim);
              cc.run(QkNormBwd{.dx = dx.t,
-                              .dwq = params.grad(wq),
-                              .dwk = params.grad(wk),
+                              .dwq = dwq.t,
+                              .dwk = dwk.t,
                               .dy = dy.t,
                               .x = x.t,
                               .rstd = rstd.t,
-                              .wq = params.value(wq),
-                              .wk = params.value(wk),
+                              .wq = gain_of(params, q, shape.head_dim),
+                              .wk = gain_of(params, k, shape.head_dim),
                               .heads = shape.heads,
                               .kv_heads = shape.kv_heads});
              cc.put(sx, std::move(dx));

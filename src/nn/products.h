@@ -19,6 +19,7 @@ Shared shared(Net, const Linear&);
 RowsOfAll input_rows(Net, const Linear&, const Buffer& x);
 RowsOfAll gradient_rows(Net, const Linear&, const Buffer& dy);
 bool in_eight_bits(Net, const Linear&);
+bool is_frozen(Net, const Linear&);  // then there is no gradient of the weight
 // Where the layer wants the largest magnitude of its input, or of the gradient of its output, left by whoever makes it,
 // [1] f32; none: it does not need it. Rows that are gathered from other ranks are another matrix, of which none is
 // known.
@@ -68,7 +69,7 @@ Product input_gradient(Net, const Linear&, Tensor dx, const Factor& dy);
 void run_input_gradient(Net, const Linear&, Tensor dx, const Factor& dy);
 // Whether sums of input gradients run beside the product of the weight's.
 bool sums_beside(Net, const Linear&);
-// dW += dy^T x, db += column sums of dy; gives back what input_gradient() reads of dy.
+// dW += dy^T x, db += column sums of dy, unless the layer is frozen; gives back what input_gradient() reads of dy.
 Factor run_weight_gradient(Net, const Linear&, const Buffer& dy, const Factor& x);
 
 // The layer's input, of which backward has this rank's rows, on its way to run_gradients().

@@ -26,6 +26,22 @@ struct Cast {
   Cost cost() const { return {0, traffic(*this)}; }
 };
 
+// x[i] = 0 where mask[i] is not 0.
+struct MaskedFill {
+  Tensor x;     // [n], elements of 2 or 4 bytes
+  Tensor mask;  // [n] u8
+  static constexpr const char* kName = "masked_fill";
+  std::array<Field, 2> fields() { return {{{"x", Io::inout, &x}, {"mask", Io::in, &mask}}}; }
+  void check() const {
+    const size_t size = size_of(x.dtype);
+    Expect{kName}
+        .is("x", x, size == 2 || size == 4 ? x.dtype : DType::f32, x.shape)
+        .contiguous("x", x)
+        .is("mask", mask, DType::u8, x.shape);
+  }
+  Cost cost() const { return {0, traffic(*this)}; }
+};
+
 // y = a + b; y may be a, or b of its dtype.
 struct Add {
   Tensor y, a;  // same shape and dtype

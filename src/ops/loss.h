@@ -1,6 +1,7 @@
 // Softmax cross-entropy: loss and gradient in one pass over the logits, which become their own gradient. Where ranks
 // have parts of the vocabulary, RowMax and LogitSums come before it, each followed by a reduction over the ranks.
 #pragma once
+#include "base/choices.h"
 #include "ops/op.h"
 #include "ops/vocab_part.h"
 
@@ -97,6 +98,53 @@ struct LogitSums {
         .that(softcap >= 0, "softcap >= 0");
   }
   Cost cost() const { return {4.0 * double(logits.numel()), traffic(*this)}; }
+};
+
+// Cross-entropy and a teacher's loss in one, with their gradient [Hinton et al. 2015, section 2]. With z = logits,
+// v = teacher, T = temperature, q = softmax(z / T), p = softmax(v / T), each over the columns of the vocabulary:
+//   kl:          divergences[i] = T^2 sum_c p_c (log p_c - log q_c), whose gradient is T (q - p)
+//   reverse_kl:  divergences[i] = T^2 sum_c q_c (log q_c - log p_c), whose gradient is
+//                T q_c (log q_c - log p_c - sum_d q_d (log q_d - log p_d))
+// losses[i] is the cross-entropy, as CrossEntropy has it. Logits become scale * inv_count times the gradient of
+// divergences[i] + ce_weight losses[i], plus that of z_loss; ignored rows and padding become 0, and so do the losses of
+// ignored rows. A column that the teacher gives -inf has no weight in kl.
+struct DistilledCrossEntropy {
+  Tensor logits;       // [n, Vp]
+  Tensor teacher;      // [n, Vp], of the same type; before its soft-cap
+  Tensor losses;       // [n] f32
+  Tensor divergences;  // [n] f32
+  Tensor targets;      // [n] i32; negative: ignored
+  Tensor scale;        // [1] f32: the loss scale of fp16; read on the device
+  float inv_count = 0;
+  int64_t vocab = 0;  // columns that exist; the rest is padding
+  DistillLoss kind = DistillLoss::kl;
+  float temperature = 1, ce_weight = 1;
+  float z_loss = 0;
+  float softcap = 0, teacher_softcap = 0;  // of the logits of each, as CrossEntropy::softcap
+  static constexpr const char* kName = "distilled_cross_entropy";
+  std::array<Field, 6> fields() {
+    return {{{"logits", Io::inout, &logits},
+             {"teacher", Io::in, &teacher},
+             {"losses", Io::out, &losses},
+             {"divergences", Io::out, &divergences},
+             {"targets", Io::in, &targets},
+             {"scale", Io::in, &scale}}};
+  }
+  void check() const {
+    Expect e{kName};
+    e.floating("logits", logits)
+        .matrix("logits", logits)
+        .contiguous("logits", logits)
+        .is("teacher", teacher, logits.dtype, logits.shape)
+        .is("losses", losses, DType::f32, {logits.rows()})
+        .is("divergences", divergences, DType::f32, {logits.rows()})
+        .is("targets", targets, DType::i32, {logits.rows()})
+        .is("scale", scale, DType::f32, {1})
+        .that(vocab > 0 && vocab <= logits.cols(), "0 < vocab <= columns")
+        .that(temperature > 0 && ce_weight >= 0, "temperature > 0 and ce_weight >= 0")
+        .that(softcap >= 0 && teacher_softcap >= 0, "soft-caps >= 0");
+  }
+  Cost cost() const { return {24.0 * double(logits.numel()), traffic(*this)}; }
 };
 
 }  // namespace athanor

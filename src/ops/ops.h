@@ -1,8 +1,10 @@
 // THE LIST of ops. A backend derives from Ops and implements run() for every one; missing one does not compile.
 #pragma once
+#include "ops/activation.h"
 #include "ops/adafactor.h"
 #include "ops/attention.h"
 #include "ops/basic.h"
+#include "ops/dropout.h"
 #include "ops/embedding.h"
 #include "ops/gemm.h"
 #include "ops/lamb.h"
@@ -22,11 +24,12 @@ namespace athanor {
 #define ATHANOR_ALL_OPS                                                                                                \
   Gemm, ColumnSum, NormFwd, NormApply, NormBwd, QkNormFwd, QkNormBwd, AttentionFwd, AttentionBwd, MergeAttention,      \
       Rope, GeluFwd, GeluBwd, SwigluFwd, SwigluBwd, EmbeddingFwd, EmbeddingBwd, GatherRows, ScatterRows, CrossEntropy, \
-      RowMax, LogitSums, Fill, Cast, Add, ReduceSum, SquaredNorm, RandomNormal, StepControl, AdamW, AdamW8bit,         \
-      ScheduleFreeAdamW, Sgd, Lion, Ema, AdamDirection, ScaleByTrustRatio, OutputSquares, ScaleOutputs,                \
-      FactoredMoments, ClipFactors, Momentum, NormalizeMatrix, Combine, NormalizeNeurons, SplitMaster, JoinMaster,     \
-      QkClip, Quantize, LargestOfPart, QuantizePart, ScaledGemm, DelayedScales, RouteFwd, RouteBwd, SortByExpert,      \
-      SumRows, WeightedSwigluFwd, WeightedSwigluBwd, GroupedGemm
+      RowMax, LogitSums, DistilledCrossEntropy, Fill, MaskedFill, Cast, Add, ReduceSum, SquaredNorm, RandomNormal,     \
+      StepControl, AdamW, AdamW8bit, ScheduleFreeAdamW, Sgd, Lion, Ema, AdamDirection, ScaleByTrustRatio,              \
+      OutputSquares, ScaleOutputs, FactoredMoments, ClipFactors, Momentum, NormalizeMatrix, Combine, NormalizeNeurons, \
+      SplitMaster, JoinMaster, QkClip, Quantize, LargestOfPart, QuantizePart, ScaledGemm, DelayedScales, RouteFwd,     \
+      RouteBwd, SortByExpert, SumRows, WeightedSwigluFwd, WeightedSwigluBwd, GroupedGemm, ActivationFwd,               \
+      ActivationBwd, ScaledSum, ScaledSumBwd, Dropout
 
 // run() launches on the compute lane; scratch() is the temporary memory it needs (bytes), a pure function of the op.
 template <class Op>

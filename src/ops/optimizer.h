@@ -34,6 +34,7 @@ struct StepState {
   double wishes[kWishSums] = {};
   double norm_sq = 0;          // sum of squared (scaled) gradients
   double micro_norm_sq = 0;    // norm_sq after a step's first micro-batch; summed over ranks that differ
+  double distill_sum = 0;      // sum of the tokens' losses against a teacher
   int64_t updates = 0;         // optimizer steps done: the schedule's time
   int64_t skipped = 0;         // steps skipped in all
   int64_t skipped_in_row = 0;  // consecutive steps skipped so far
@@ -50,6 +51,7 @@ struct StepState {
   float grad_norm = 0;      // unscaled, before clipping
   double loss = 0;          // loss_sum of the finished step
   double loss_targets = 0;  // its targets
+  double distill = 0;       // distill_sum of the finished step
   double micro_norm = 0;    // square root of micro_norm_sq, scaled as grad_norm
   // Schedule values for the optimizer ops of this step:
   double momentum_low = 0;  // interpolates from an optimizer's own momentum (0) to low_momentum (1)
@@ -108,6 +110,7 @@ struct StepControl {
   Average averages[kMostAverages] = {};
   double divided_by = 0;  // divisor already applied to the gradients in place of `targets`; 0: they are final
   SpikeRule spikes = {};
+  int64_t workers = 1;  // norm_sq is a sum over so many gradients: their root mean square counts
   static constexpr const char* kName = "step_control";
   std::array<Field, 3> fields() {
     return {{{"state", Io::inout, &state}, {"window", Io::inout, &window}, {"scores", Io::in, &scores}}};
@@ -117,6 +120,7 @@ struct StepControl {
     e.is("state", state, DType::u8, {int64_t(sizeof(StepState))});
     if (window) e.is("window", window, DType::u8, {int64_t(sizeof(SpikeWindow))});
     if (scores) e.matrix("scores", scores).is("scores", scores, DType::f32, scores.shape);
+    e.that(workers >= 1, "workers", "at least one");
   }
   Cost cost() const { return {100, traffic(*this)}; }
 };

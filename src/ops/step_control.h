@@ -80,15 +80,16 @@ ATHANOR_HOST_DEVICE inline void close_step(StepState& s, const StepControl& c, S
   // without targets has none. Without ignored targets the factor is exactly 1.
   const double mean = c.divided_by > 0 && s.targets > 0 ? c.divided_by / s.targets : 1;
   const double inv_scale = mean / double(s.loss_scale);
-  const double norm = std::sqrt(s.norm_sq) * inv_scale;
+  const double norm = std::sqrt(s.norm_sq / double(c.workers)) * inv_scale;
   const bool finite = std::isfinite(norm) && std::isfinite(s.loss_sum);
   s.loss = s.loss_sum;
   s.loss_targets = s.targets;
+  s.distill = s.distill_sum;
   s.grad_norm = float(norm);
   s.micro_norm = std::sqrt(s.micro_norm_sq) * inv_scale;
   s.loss_sum = 0;
   s.targets = 0;
-  s.norm_sq = s.micro_norm_sq = 0;
+  s.norm_sq = s.micro_norm_sq = s.distill_sum = 0;
   s.spike = 0;
   s.loss_deviations = s.norm_deviations = 0;
   if (window && finite && std::isfinite(s.grad_norm) && s.loss_targets > 0)

@@ -49,6 +49,11 @@ void ParamStore::freeze(std::string_view part) {
   if (!found) throw Error(cat("freeze: no parameter's name contains \"", part, "\""));
 }
 
+const Adapters* ParamStore::adapters(Param w) const {
+  const auto found = adapters_.find(w.id);
+  return found == adapters_.end() ? nullptr : &found->second;
+}
+
 ParamStore::Range ParamStore::Unit::owned(int64_t begin, int64_t end) const {
   const int64_t from = std::max(begin, shard.begin);
   return {from, std::max(from, std::min(end, shard.end))};
@@ -62,7 +67,8 @@ Tensor ParamStore::Unit::part(const Tensor& t, Range range) const {
 void ParamStore::plan(MemoryPlan& plan, const Recipe& recipe, bool training, std::vector<StateSpec> states,
                       const Sharding& sharding) {
   states_ = training ? std::move(states) : std::vector<StateSpec>{};
-  sharding_ = training ? sharding : Sharding{.tensor = sharding.tensor, .stages = sharding.stages};
+  sharding_ =
+      training ? sharding : Sharding{.tensor = sharding.tensor, .stages = sharding.stages, .worker = sharding.worker};
   if (sharding_.stage == 0 || sharding_.shards == 1) sharding_.stage = sharding_.index = 0, sharding_.shards = 1;
   placements_.clear();
   for (const ParamSpec& spec : specs_)
@@ -83,14 +89,14 @@ void ParamStore::plan(MemoryPlan& plan, const Recipe& recipe, bool training, std
       unit.layout.numel = unit.layout.trained = 0, unit.shard = {};
       continue;
     }
-    const bool separate = has_values_;
+    const bool separate = has_values_ || unit.frozen;
     const bool codes = stage >= 1 && lay_out_codes(unit);
     const auto add = [&](MemoryKind kind, const std::string& name, DType dtype, bool sharded, Tensor* t) {
       plan.add(kind, cat(name, " of unit ", u), dtype,
                {sharded ? unit.layout.numel / sharding_.shards : unit.layout.numel}, t);
     };
     if (separate) add(MemoryKind::weights, "weights", recipe.compute, stage >= 3 || codes, &unit.value);
-    if (!training) continue;
+    if (!training || unit.frozen) continue;
     // Where weights serve as their own masters, these are whole as long as the weights are.
     add(MemoryKind::masters, "masters", recipe.master, separate || codes ? stage >= 1 : stage >= 3, &unit.master);
     if (codes) {
@@ -112,6 +118,9 @@ void ParamStore::lay_out(Unit& unit) {
   std::vector<ParamSpec> specs;
   for (int id : unit.params) specs.push_back(specs_[size_t(id)]);
   unit.name = common_name(specs);
+  unit.frozen = specs[0].frozen;
+  for (const ParamSpec& spec : specs)
+    CHECK(spec.frozen == unit.frozen, spec.name, " and ", specs[0].name, " of one unit: one is frozen, one is not");
   for (size_t i = 0; i < specs.size(); ++i) specs[i].shape = placements_[size_t(unit.params[i])].shape;
   unit.layout = FlatLayout::make(specs, std::max(sharding_.shards, int(sharding_.logical.count)), align_);
   for (size_t i = 0; i < unit.params.size(); ++i) offsets_[size_t(unit.params[i])] = unit.layout.offset[i];
@@ -211,9 +220,10 @@ std::vector<ParamStore::Range> ParamStore::extents() const {
   return ranges;
 }
 
-void ParamStore::init(Ctx& c, uint64_t seed) {
+void ParamStore::init(Ctx& c, uint64_t seed, Init which) {
   for (const Piece& piece : pieces()) {
     const ParamSpec& spec = specs_[size_t(piece.param)];
+    if (spec.frozen && which == Init::trained) continue;
     init_piece(c, piece,
                {.seed = seed, .stream = stream_of(piece.slice->name), .mean = spec.init_mean, .std = spec.init_std});
   }
@@ -263,7 +273,7 @@ void ParamStore::refresh_values(Ctx& c) {
 // Stages 1 and 2: every rank holds all weights, or their codes, and has updated one shard of them.
 void ParamStore::gather_weights(Ctx& c) {
   for (const auto& unit : units_) {
-    if (unit->layout.numel == 0) continue;
+    if (unit->layout.numel == 0 || unit->frozen) continue;
     const CollectiveSubject subject(unit->name);
     if (unit->codes)
       gather_others(c, *unit);
@@ -275,6 +285,7 @@ void ParamStore::gather_weights(Ctx& c) {
 void ParamStore::end_leaf(Ctx& c, int64_t leaf) {
   const int pairs = std::countr_one(uint64_t(leaf));  // pairs that this leaf completes
   for (const auto& unit : units_) {
+    if (unit->frozen) continue;
     const Tensor& grad = unit->grad;
     for (int level = 0; level < pairs; ++level) c.run(Add{.y = grad, .a = grad, .b = unit->joined[size_t(level)]});
     if (leaf + 1 == sharding_.logical.mine) continue;  // grad holds the sum of all
@@ -291,7 +302,7 @@ void ParamStore::reduce_in_tree(Ctx& c, const Unit& unit) {
 
 void ParamStore::reduce_gradients(Ctx& c) {
   for (const auto& unit : units_) {
-    if (unit->layout.numel == 0) continue;
+    if (unit->layout.numel == 0 || unit->frozen) continue;
     const CollectiveSubject subject(unit->name);
     const Tensor& grad = unit->grad;
     if (sharding_.logical.count > 0)
@@ -381,30 +392,38 @@ void ParamStore::start_gather(Ctx& c, int u) {
   const Tensor& shard = unit.codes ? unit.codes : unit.weights();
   unit.gathered = c.alloc(unit.codes ? "codes of a unit" : "weights of a unit", shard.dtype, {unit.layout.numel});
   unit.gathering = c.beside([&](Lane lane) { c.mesh.shards().all_gather(unit.gathered.t, shard, lane); });
+  start_gather(c, unit.beside);
 }
 
 void ParamStore::gather(Ctx& c, int u) {
   start_gather(c, u);
-  c.wait(std::move(units_.at(size_t(u))->gathering));
+  for (int each = u; each >= 0; each = units_.at(size_t(each))->beside)
+    c.wait(std::move(units_.at(size_t(each))->gathering));
 }
 
 void ParamStore::release(int u) {
-  Unit& unit = *units_.at(size_t(u));
-  unit.gathered = {};
+  for (int each = u; each >= 0; each = units_.at(size_t(each))->beside) units_[size_t(each)]->gathered = {};
 }
 
 void ParamStore::begin_gradients(Ctx& c, int u) {
-  Unit& unit = *units_[size_t(u)];
-  if (!unit.is_shard(unit.grad)) return;
-  unit.whole_grad = c.alloc("gradients of a unit", unit.grad.dtype, {unit.layout.numel});
-  c.run(Fill{.x = unit.whole_grad.t});
+  for (int each = u; each >= 0; each = units_[size_t(each)]->beside) {
+    Unit& unit = *units_[size_t(each)];
+    if (unit.frozen || !unit.is_shard(unit.grad)) continue;
+    unit.whole_grad = c.alloc("gradients of a unit", unit.grad.dtype, {unit.layout.numel});
+    c.run(Fill{.x = unit.whole_grad.t});
+  }
 }
 
 // Starts reducing this micro-batch's gradients to their owners; the result is added when the next unit's has started.
 void ParamStore::end_gradients(Ctx& c, int u) {
-  Unit& unit = *units_[size_t(u)];
+  const bool last = --c.tape->uses[u] == 0;
+  for (int each = u; each >= 0; each = units_[size_t(each)]->beside)
+    if (!units_[size_t(each)]->frozen) end_gradients_of(c, *units_[size_t(each)], last);
+}
+
+void ParamStore::end_gradients_of(Ctx& c, Unit& unit, bool last) {
   const CollectiveSubject subject(unit.name);
-  if (--c.tape->uses[u] == 0) reduce_early(c, unit);
+  if (last) reduce_early(c, unit);
   if (!unit.is_shard(unit.grad)) return;
   settle(c);
   reducing_ = {&unit, std::move(unit.whole_grad), c.room_of_sum(c.mesh.shards(), unit.whole_grad.t), nullptr};
@@ -488,6 +507,13 @@ int64_t ParamStore::parameter_count() const {
   int64_t count = 0;
   for (const ParamSpec& spec : specs_)
     for (const HfSlice& slice : spec.slices) count += slice.shape.numel();
+  return count;
+}
+
+int64_t ParamStore::trained_count() const {
+  int64_t count = 0;
+  for (const ParamSpec& spec : specs_)
+    for (const HfSlice& slice : spec.slices) count += spec.trainable ? slice.shape.numel() : 0;
   return count;
 }
 

@@ -5,6 +5,7 @@
 #pragma once
 #include <algorithm>
 #include <bit>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -21,9 +22,24 @@ struct Param {
   explicit operator bool() const { return id >= 0; }
 };
 
+// The low-rank update of a frozen matrix [Hu et al. 2021, "LoRA"]: y += scale x A^T B^T in some columns of y.
+struct Adapters {
+  struct Part {
+    int64_t first, outputs;  // columns of y; rows of B come in the order of the parts
+  };
+  Param a = {}, b = {};  // [parts * rank, inputs], [outputs of all parts, rank]
+  std::vector<Part> parts = {};
+  int64_t rank = 0;
+  float scale = 1, dropout = 0;
+};
+
 // States that say what evaluations read instead of the weights: an average of them, or such an average minus them.
 inline constexpr const char* kEmaState = "ema";
 inline constexpr const char* kAverageMinusWeightState = "average_minus_weight";
+// With local updates: the weights that workers have in common since a round's end, and their momentum. Evaluations and
+// model files have the former.
+inline constexpr const char* kGlobalWeightState = "global_weight";
+inline constexpr const char* kOuterMomentumState = "outer_momentum";
 
 // An optimizer state of all weights or of some.
 struct StateSpec {
@@ -36,6 +52,7 @@ struct StateSpec {
   // So many neighbouring elements share a value; above 1 the pieces are whole blocks and units are laid out in blocks,
   // so that no shard cuts one.
   int64_t block = 1;
+  bool of_all_workers = false;  // the same on all workers of local updates
   Shape shape_of(size_t piece, const Shape& whole) const {
     return !sizes.empty() ? Shape{sizes[piece]} : block > 1 ? Shape{whole.numel() / block} : whole;
   }
@@ -61,6 +78,11 @@ struct StageUnits {
   bool on_one_stage(size_t unit) const { return int(unit) != tied || stages == 1; }
 };
 
+// This rank's worker among those of local updates (ProcessMesh::workers()).
+struct WorkerRank {
+  int workers = 1, worker = 0;
+};
+
 // What is sharded over ProcessMesh::shards() [Rajbhandari et al. 2020, "ZeRO"]: stage 1 optimizer states and masters, 2
 // also gradients, 3 also weights.
 struct Sharding {
@@ -69,6 +91,7 @@ struct Sharding {
   LogicalShards logical = {};
   TensorRank tensor = {};  // these also without training
   StageUnits stages = {};
+  WorkerRank worker = {};
 };
 
 class ParamStore {
@@ -93,6 +116,8 @@ class ParamStore {
   struct Unit {
     std::vector<int> params;  // ids, in the order of layout.offset
     std::string name;         // common prefix of their names: "model.layers.3"
+    bool frozen = false;      // as its parameters: there are values, and nothing else
+    int beside = -1;          // a unit that is gathered, used and released together with this one: use_together()
     FlatLayout layout;        // of this rank's parts of the parameters
     Range shard;              // the elements that this rank updates
     // Each is whole [numel] or this rank's shard, depending on the stage.
@@ -126,6 +151,11 @@ class ParamStore {
   // Stops training parameters whose name contains `part`. Call before plan(); an Error if there is none.
   void freeze(std::string_view part);
   void freeze(Param p) { specs_[size_t(p.id)].trainable = false; }
+  void freeze_for_good(Param p) { specs_[size_t(p.id)].frozen = true, freeze(p); }
+  // Where a unit's frozen and trained parameters are two units: whoever uses `unit` uses `beside` too.
+  void use_together(int unit, int beside) { units_[size_t(unit)]->beside = beside; }
+  void adapt(Param w, Adapters adapters) { adapters_[w.id] = std::move(adapters); }
+  const Adapters* adapters(Param w) const;  // null: none
   void read_in_eight_bits(Param p) { specs_[size_t(p.id)].eight_bits = true; }
   // Where ranks shard it, and the unit's other parameters are few. Before plan(); has_codes() tells afterwards.
   void gather_as_codes(Param p) { specs_[size_t(p.id)].as_codes = true; }
@@ -135,8 +165,10 @@ class ParamStore {
   void feeds_attention(Param p, int layer) { specs_[size_t(p.id)].attention = layer; }
   // Adds all buffers to the plan. Without training there are only weights (as values).
   void plan(MemoryPlan&, const Recipe&, bool training, std::vector<StateSpec> states, const Sharding& = {});
-  void init(Ctx&, uint64_t seed);  // masters and values from (seed, name, index)
-  void refresh_values(Ctx&);       // values from masters, after loading; shards of values from their owners
+  // Masters and values from (seed, name, index); those of frozen parameters too, or only the others.
+  enum class Init : uint8_t { all, trained };
+  void init(Ctx&, uint64_t seed, Init = Init::all);
+  void refresh_values(Ctx&);  // values from masters, after loading; shards of values from their owners
 
   Tensor value(Param) const;
   bool has_codes(Param p) const { return spec(p).as_codes && bool(units_[size_t(spec(p).unit)]->codes); }
@@ -167,6 +199,7 @@ class ParamStore {
   // Equal parts of every unit, whose sums are added in order: with rank-invariant sums as many as leaves, else one.
   int64_t leaves() const { return std::max<int64_t>(1, sharding_.logical.count); }
   const TensorRank& tensor() const { return sharding_.tensor; }
+  const WorkerRank& worker() const { return sharding_.worker; }
   const Placement& placement(Param p) const { return placements_[size_t(p.id)]; }
   // The tokens whose rows this rank has of an embedding or a head that is cut; else the default.
   VocabPart vocab_part(Param) const;
@@ -183,7 +216,8 @@ class ParamStore {
   const ParamSpec& spec(Param p) const { return specs_[size_t(p.id)]; }
   const std::vector<std::unique_ptr<Unit>>& units() const { return units_; }
   const std::vector<StateSpec>& state_specs() const { return states_; }
-  int64_t parameter_count() const;  // trained values in files, without padding
+  int64_t parameter_count() const;  // values in files, without padding
+  int64_t trained_count() const;    // of these, those that may change
 
   // A tensor in files, and where in its unit's flat buffers this rank's part of it lies, without gaps.
   struct Piece {
@@ -194,6 +228,7 @@ class ParamStore {
     const Placement::Slice* part = nullptr;  // of a planned store: which elements of the tensor this rank has
   };
   std::vector<Piece> pieces() const;
+  bool is_saved(const Piece& piece) const { return !specs_[size_t(piece.param)].frozen; }
   bool keeps(size_t state, size_t piece) const;
   bool has_sizes(size_t state) const { return !states_[state].sizes.empty(); }
   // The range of each piece of a planned store including the padding after it; together they cover the unit.
@@ -224,10 +259,12 @@ class ParamStore {
   void add_repeated_gradients(Ctx&, size_t id);
   void begin_gradients(Ctx&, int unit);
   void end_gradients(Ctx&, int unit);
+  void end_gradients_of(Ctx&, Unit&, bool last);
   std::vector<ParamSpec> specs_;
   std::vector<int64_t> offsets_;       // of each param in its unit
   std::vector<Placement> placements_;  // of each param
   std::vector<std::unique_ptr<Unit>> units_;
+  std::map<int, Adapters> adapters_;  // by the matrix
   std::vector<StateSpec> states_;
   Sharding sharding_;
   int64_t align_ = kAlign;

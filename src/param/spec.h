@@ -55,6 +55,9 @@ struct ParamSpec {
   // Its rows are those of `experts` equal matrices, of which a token meets `chosen`.
   int64_t experts = 1, chosen = 1;
   bool trainable = true;  // false: stays what it was; optimizers and the gradient norm leave it out
+  // Never trained, and known elsewhere: there are values in the compute dtype alone, which ranks share out with the
+  // weights, and no gradient, master or state; checkpoints leave it out. As all parameters of its unit, or none.
+  bool frozen = false;
 };
 
 }  // namespace athanor

@@ -93,8 +93,9 @@ void add_tensor_sums(StepTraffic& t, const Engine& engine, const Network& net, c
 }
 
 // The group ProcessMesh::weights().
-const char* of_weights(const ProcessMesh& mesh) {
-  return &mesh.weights() == &mesh.data_parallel() ? "data_parallel" : "world";
+const char* of_weights(ProcessMesh& mesh) {
+  if (&mesh.weights() == &mesh.data_parallel()) return "data_parallel";
+  return &mesh.weights() == &mesh.world() ? "world" : "weights";
 }
 
 // Adds the all-reduces of optimizers that need sums over whole tensors, and of QK-clip.
@@ -133,6 +134,18 @@ void add_matrices(StepTraffic& t, const Engine& engine, ProcessMesh& mesh, const
       for (const Load& load : loads) seconds = std::max(seconds, net.seconds_to_all(load.link, load.network, ranks));
     const double most = std::ranges::max(sent, {}, &Load::all).all();
     t.matrices.add({"", of_weights(mesh)}, most, seconds, 1, exchange.exposed ? seconds : 0);
+  }
+}
+
+// The ends of rounds of local updates, shared out over the steps of a round; nothing is computed beside them.
+void add_rounds(StepTraffic& t, const Engine& engine, ProcessMesh& mesh, const Network& net) {
+  const int workers = mesh.workers().size(), of_worker = mesh.world().size() / workers;
+  const auto steps = double(engine.options().outer.steps);
+  if (workers == 1) return;
+  for (const auto& unit : engine.model().params().units()) {
+    const double sent = 2.0 * (workers - 1) / workers * 4 * double(unit->shard.end - unit->shard.begin);
+    const double seconds = net.seconds(sent, workers, of_worker);
+    t.ends.add({unit->name, "workers"}, sent, seconds, 1 / steps, seconds / steps);
   }
 }
 
@@ -220,10 +233,13 @@ StepTraffic step_traffic(const Engine& engine, ProcessMesh& mesh, const Network&
     const int shards = mesh.size(placement.shards);
     const int copies = placement.copies(mesh);
     const auto n = double(units[u]->layout.numel);
-    const bool last = u + 1 == units.size(), first = u == 0;
-    const double gather = share(shards) * n * (units[u]->codes ? 1 : value), scatter = share(shards) * n * grad;
+    const bool last = u == size_t(engine.model().config().num_hidden_layers) + 1, first = u == 0;
+    const bool frozen = units[u]->frozen;
+    const double gather = share(shards) * n * (units[u]->codes ? 1 : value);
+    const double scatter = frozen ? 0 : share(shards) * n * grad;
     const double gather_s = net.seconds(gather, shards, near), scatter_s = net.seconds(scatter, shards, near);
-    const double copied = 2 * share(copies) * n / shards * grad, copied_s = net.seconds(copied, copies, shards * near);
+    const double copied = frozen ? 0 : 2 * share(copies) * n / shards * grad;
+    const double copied_s = net.seconds(copied, copies, shards * near);
     // at_end: nothing hides the last of them, or the first.
     const auto of_shards = [&](Traffic& kind, double sent, double seconds, double calls, bool at_end) {
       kind.add({units[u]->name, "shards"}, sent, seconds, calls, at_end ? seconds : 0);
@@ -236,7 +252,7 @@ StepTraffic step_traffic(const Engine& engine, ProcessMesh& mesh, const Network&
     const bool shared = int(u) == head && !last;
     if (stage >= 2) of_shards(t.backward, scatter, scatter_s, (shared ? 2 : 1) * micros, first);
     if (stage == 3) of_shards(t.gathers, gather, gather_s, (last ? 1 : shared ? 3 : 2) * micros, first || last);
-    if (stage == 1 || stage == 2) of_shards(t.ends, gather, gather_s, 1, false);
+    if ((stage == 1 || stage == 2) && !frozen) of_shards(t.ends, gather, gather_s, 1, false);
     if (!units[u]->others) continue;
     const double others = share(shards) * double(units[u]->others.bytes());
     of_shards(t.ends, others, net.seconds(others, shards, near), 1, false);
@@ -244,6 +260,7 @@ StepTraffic step_traffic(const Engine& engine, ProcessMesh& mesh, const Network&
   add_tensor_sums(t, engine, net, limits, near);
   add_update_sums(t, engine, mesh, net, near);
   add_matrices(t, engine, mesh, net);
+  add_rounds(t, engine, mesh, net);
   add_context_sums(t, engine, net, mesh.context().size(), near);
   add_context_passes(t, engine, net, limits, mesh.context().size(), near);
   return t;

@@ -1,4 +1,4 @@
-// Fill, cast, add, sums and initial values.
+// Fill, cast, add, dropout, sums and initial values.
 #include "base/rng.h"
 #include "reference/reference_ops.h"
 #include "reference/values.h"
@@ -31,6 +31,13 @@ void ReferenceOps::run(const Fill& op, void*) {
 
 void ReferenceOps::run(const Cast& op, void*) { store(op.y, load(op.x)); }
 
+void ReferenceOps::run(const MaskedFill& op, void*) {
+  const auto size = int64_t(size_of(op.x.dtype));
+  auto* bytes = static_cast<std::byte*>(op.x.data);
+  for (int64_t i = 0; i < op.x.numel(); ++i)
+    if (op.mask.as<uint8_t>()[i] != 0) std::fill_n(bytes + i * size, size, std::byte{0});
+}
+
 void ReferenceOps::run(const Add& op, void*) {
   Values y = load(op.a);
   const Values b = load(op.b);
@@ -60,6 +67,16 @@ void ReferenceOps::run(const RandomNormal& op, void*) {
     x[i] = op.mean + scaled;
   }
   store(op.x, x);
+}
+
+void ReferenceOps::run(const Dropout& op, void*) {
+  const auto& state = *static_cast<const StepState*>(op.state.data);
+  Values y = load(op.x);
+  const uint64_t first = uint64_t(*op.first.as<int64_t>()) * uint64_t(op.x.cols());
+  const uint64_t stream = Dropout::stream_at(op.stream, state);
+  for (int64_t i = 0; i < y.size(); ++i)
+    y[i] = random_uniform(op.seed, stream, first + uint64_t(i)) >= op.p ? double(float(y[i]) * (1 / (1 - op.p))) : 0;
+  store(op.y, y);
 }
 
 }  // namespace athanor

@@ -74,6 +74,65 @@ void ReferenceOps::run(const CrossEntropy& op, void*) {
   store(op.losses, losses);
 }
 
+namespace {
+
+// log softmax(z / temperature) over the vocabulary.
+std::vector<double> log_softmax(const Values& z, int64_t vocab, double temperature) {
+  const double max = *std::max_element(z.v.begin(), z.v.begin() + vocab);
+  double sum = 0;
+  for (int64_t c = 0; c < vocab; ++c) sum += std::exp((z[c] - max) / temperature);
+  std::vector<double> out;
+  for (int64_t c = 0; c < vocab; ++c) out.push_back((z[c] - max) / temperature - std::log(sum));
+  return out;
+}
+
+// KL(a, b) of distributions given by their logarithms; what has no probability in a counts nothing.
+double divergence(const std::vector<double>& a, const std::vector<double>& b) {
+  double sum = 0;
+  for (size_t c = 0; c < a.size(); ++c)
+    if (const double p = std::exp(a[c]); p > 0) sum += p * (a[c] - b[c]);
+  return sum;
+}
+
+}  // namespace
+
+// With q and p the softmax of student and teacher at the temperature T:
+//   kl:          T^2 KL(p, q), and its gradient T (q - p)
+//   reverse_kl:  T^2 KL(q, p), and its gradient T q (log q - log p - KL(q, p))
+void ReferenceOps::run(const DistilledCrossEntropy& op, void*) {
+  Values losses = zeros_like(op.losses), divergences = zeros_like(op.divergences);
+  const double t = op.temperature, weight = load(op.scale)[0] * double(op.inv_count);
+  for (int64_t i = 0; i < op.logits.rows(); ++i) {
+    const Tensor row = op.logits.slice(i, i + 1);
+    const int32_t target = op.targets.as<int32_t>()[i];
+    CHECK(target < op.vocab, "distilled_cross_entropy.targets: entry ", i, " is ", target, " of a vocabulary of ",
+          op.vocab);
+    Values gradient = zeros_like(row);
+    if (target >= 0) {
+      const auto [z, slope] = capped(row, op.vocab, op.softcap);
+      const Values v = capped(op.teacher.slice(i, i + 1), op.vocab, op.teacher_softcap).z;
+      const std::vector<double> log_q = log_softmax(z, op.vocab, t), log_p = log_softmax(v, op.vocab, t);
+      const bool forward = op.kind == DistillLoss::kl;
+      const double between = forward ? divergence(log_p, log_q) : divergence(log_q, log_p);
+      const RowSums s = sums_of(z, op.vocab, target);
+      const double lse = s.base + std::log(s.sum);
+      losses[i] = std::log(s.sum) - s.at_target;
+      divergences[i] = t * t * between;
+      for (int64_t c = 0; c < op.vocab; ++c) {
+        const double q = std::exp(log_q[size_t(c)]), p = std::exp(log_p[size_t(c)]);
+        const double of_teacher = forward ? q - p : q > 0 ? q * (log_q[size_t(c)] - log_p[size_t(c)] - between) : 0;
+        const double softmax = std::exp(z[c] - lse);
+        gradient[c] = weight * slope[size_t(c)] *
+                      (t * of_teacher + double(op.ce_weight) * (softmax - (c == target ? 1 : 0)) +
+                       2 * double(op.z_loss) * lse * softmax);
+      }
+    }
+    store(row, gradient);
+  }
+  store(op.losses, losses);
+  store(op.divergences, divergences);
+}
+
 void ReferenceOps::run(const RowMax& op, void*) {
   Values max = zeros_like(op.max);
   for (int64_t i = 0; i < op.x.rows(); ++i) {

@@ -1,4 +1,4 @@
-// GELU (tanh form) and SwiGLU with their derivatives.
+// GELU (tanh form), SwiGLU and other activations with their derivatives; sums scaled by parameters.
 #include <cmath>
 #include <numbers>
 
@@ -12,6 +12,38 @@ const double kInner = std::sqrt(2 / std::numbers::pi);  // sqrt(2/pi) and 0.0447
 constexpr double kCubic = 0.044715;
 
 double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
+
+struct Point {
+  double value, slope;
+};
+
+Point activate(Activation f, double x) {
+  switch (f) {
+    case Activation::gelu: {
+      const double t = std::tanh(kInner * (x + kCubic * x * x * x));
+      const double dt = (1 - t * t) * kInner * (1 + 3 * kCubic * x * x);
+      return {0.5 * x * (1 + t), 0.5 * (1 + t + x * dt)};
+    }
+    case Activation::silu: {
+      const double s = sigmoid(x);
+      return {x * s, s * (1 + x * (1 - s))};
+    }
+    case Activation::relu:
+      return {x > 0 ? x : 0, x > 0 ? 1.0 : 0.0};
+    case Activation::relu2:
+      return {x > 0 ? x * x : 0, x > 0 ? 2 * x : 0};
+  }
+  return {};
+}
+
+double scalar(const Tensor& t) { return t ? load(t)[0] : 1; }
+
+void add_to(const Tensor& t, double sum) {
+  if (!t) return;
+  Values v = load(t);
+  v[0] += sum;
+  store(t, v);
+}
 
 }  // namespace
 
@@ -55,6 +87,51 @@ void ReferenceOps::run(const SwigluBwd& op, void*) {
     }
   store(op.dgu, dgu);
   store_largest(op.amax, op.dgu);
+}
+
+void ReferenceOps::run(const ActivationFwd& op, void*) {
+  const Values x = load(op.x);
+  Values y = zeros_like(op.y);
+  for (int64_t i = 0; i < y.rows; ++i)
+    for (int64_t c = 0; c < y.cols; ++c) y(i, c) = activate(op.f, x(i, c)).value * (op.gated() ? x(i, y.cols + c) : 1);
+  store(op.y, y);
+  store_largest(op.amax, op.y);
+}
+
+void ReferenceOps::run(const ActivationBwd& op, void*) {
+  const Values dy = load(op.dy), x = load(op.x);
+  Values dx = zeros_like(op.dx);
+  for (int64_t i = 0; i < dy.rows; ++i)
+    for (int64_t c = 0; c < dy.cols; ++c) {
+      const Point f = activate(op.f, x(i, c));
+      dx(i, c) = dy(i, c) * f.slope * (op.gated() ? x(i, dy.cols + c) : 1);
+      if (op.gated()) dx(i, dy.cols + c) = dy(i, c) * f.value;
+    }
+  store(op.dx, dx);
+  store_largest(op.amax, op.dx);
+}
+
+void ReferenceOps::run(const ScaledSum& op, void*) {
+  const Values x = load(op.x), z = load(op.z);
+  const double a = scalar(op.a), b = scalar(op.b);
+  Values y = zeros_like(op.y);
+  for (int64_t i = 0; i < y.size(); ++i) y[i] = a * x[i] + b * z[i];
+  store(op.y, y);
+}
+
+void ReferenceOps::run(const ScaledSumBwd& op, void*) {
+  const Values dy = load(op.dy), x = load(op.x), z = load(op.z);
+  const double a = scalar(op.a), b = scalar(op.b);
+  Values dx = zeros_like(op.dx), dz = load(op.dz);
+  double da = 0, db = 0;
+  for (int64_t i = 0; i < dy.size(); ++i) {
+    dx[i] = a * dy[i], dz[i] += b * dy[i];
+    da += dy[i] * x[i], db += dy[i] * z[i];
+  }
+  store(op.dx, dx);
+  store(op.dz, dz);
+  add_to(op.da, da);
+  add_to(op.db, db);
 }
 
 }  // namespace athanor

@@ -29,14 +29,17 @@ class ReferenceOps final : public Ops {
   void run(const GatherRows&, void*) override;
   void run(const ScatterRows&, void*) override;
   void run(const CrossEntropy&, void*) override;
+  void run(const DistilledCrossEntropy&, void*) override;
   void run(const RowMax&, void*) override;
   void run(const LogitSums&, void*) override;
   void run(const Fill&, void*) override;
   void run(const Cast&, void*) override;
+  void run(const MaskedFill&, void*) override;
   void run(const Add&, void*) override;
   void run(const ReduceSum&, void*) override;
   void run(const SquaredNorm&, void*) override;
   void run(const RandomNormal&, void*) override;
+  void run(const Dropout&, void*) override;
   void run(const StepControl&, void*) override;
   void run(const AdamW&, void*) override;
   void run(const AdamW8bit&, void*) override;
@@ -69,6 +72,10 @@ class ReferenceOps final : public Ops {
   void run(const WeightedSwigluFwd&, void*) override;
   void run(const WeightedSwigluBwd&, void*) override;
   void run(const GroupedGemm&, void*) override;
+  void run(const ActivationFwd&, void*) override;
+  void run(const ActivationBwd&, void*) override;
+  void run(const ScaledSum&, void*) override;
+  void run(const ScaledSumBwd&, void*) override;
 };
 
 std::unique_ptr<Ops> make_reference();

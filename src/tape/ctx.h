@@ -159,6 +159,12 @@ struct Routing {
   int64_t sequence = 1;    // tokens of a sequence
 };
 
+// What dropout needs to know of the micro-batch, in training; none: nothing is dropped.
+struct Dropping {
+  Tensor state = {};  // StepState
+  Tensor first = {};  // [1] i64: number of the first row among those of the step
+};
+
 struct Ctx {
   Ops& ops;
   Device& device;
@@ -179,6 +185,7 @@ struct Ctx {
   Tensor top_scores = {};                   // [L, H] f32: largest attention score of each head so far; none: not wanted
   Quantization quantization = {};           // of a recipe of 8 or 4 bits
   Routing routing = {};                     // of a mixture of experts
+  Dropping dropping = {};                   // of adapters
 
   Buffer alloc(std::string_view name, DType dtype, Shape shape) { return arena.alloc(name, dtype, shape); }
   Buffer alloc(std::string_view name, Shape shape) { return arena.alloc(name, recipe.compute, shape); }

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/int.h"
 #include "metrics/flops.h"
+#include "train/setup.h"
 
 namespace athanor {
 namespace {
@@ -19,7 +20,7 @@ struct Work {
 
 Work work_of(const ModelConfig& m, int64_t seq_length) {
   const double projections = double(m.hidden_size * m.head_dim * 2 * (m.num_attention_heads + m.num_key_value_heads));
-  const double matrices = m.model_type == ModelType::gpt2 ? 2 : 3;  // up, down; gate, up, down
+  const double matrices = m.gated_mlp ? 3 : 2;  // gate, up, down; up, down
   const bool experts = m.num_experts > 0;
   const double widths = experts ? double(m.num_experts_per_tok * m.moe_intermediate_size) : double(m.intermediate_size);
   const double mlp = matrices * double(m.hidden_size) * widths;
@@ -27,13 +28,7 @@ Work work_of(const ModelConfig& m, int64_t seq_length) {
   Work w;
   w.mlp = 6 * layers * mlp;
   w.width = 6 * (layers * (projections + mlp) + double(m.vocab_size * m.hidden_size));
-  w.attention = attention_training_flops_per_token({.layers = m.num_hidden_layers,
-                                                    .heads = m.num_attention_heads,
-                                                    .head_dim = m.head_dim,
-                                                    .seq_length = seq_length,
-                                                    .window = m.sliding_window})
-                    .causal *
-                layers;
+  w.attention = attention_flops_per_token(m, seq_length).causal;
   return w;
 }
 

@@ -66,34 +66,36 @@ std::vector<WrittenFile> parse_part(const std::string& json, int rank) {
   return part;
 }
 
-// Saved bytes of a piece.
-int64_t bytes_of(const ParamStore& params, size_t piece, const ParamStore::Piece& p) {
-  int64_t bytes = p.slice->shape.numel() * int64_t(size_of(params.saved_dtype()));
-  for (size_t s = 0; s < params.state_specs().size(); ++s)
-    if (params.keeps(s, piece))
-      bytes += params.state_specs()[s].shape_of(piece, p.slice->shape).numel() *
-               int64_t(size_of(params.state_specs()[s].dtype));
-  return bytes;
-}
-
-// The rank that writes each tensor: of the ranks of the stage that has it consecutive ones, about as many elements for
-// each rank.
-std::vector<int> writers_of(const ParamStore& params, const std::vector<ParamStore::Piece>& pieces, int all_ranks) {
+// The rank of a worker that writes a piece's tensors: of the ranks of the stage that has it consecutive ones, about as
+// many elements for each rank.
+std::vector<int> writers_of(const ParamStore& params, const std::vector<ParamStore::Piece>& pieces, int of_worker) {
   const StageUnits& stages = params.stages();
-  const int ranks = all_ranks / stages.stages;  // those of a stage have consecutive numbers
+  const int ranks = of_worker / stages.stages;  // those of a stage have consecutive numbers
   const auto stage_of = [&](const ParamStore::Piece& p) {
     return size_t(stages.stages == 1 ? 0 : stages.stage_of[size_t(p.unit)]);
   };
+  const auto elements_of = [&](const ParamStore::Piece& p) { return params.is_saved(p) ? p.slice->shape.numel() : 0; };
   std::vector<int64_t> total(size_t(stages.stages), 1), before(total.size(), 0);
-  for (const ParamStore::Piece& piece : pieces) total[stage_of(piece)] += piece.slice->shape.numel();
+  for (const ParamStore::Piece& piece : pieces) total[stage_of(piece)] += elements_of(piece);
   std::vector<int> writers;
   for (const ParamStore::Piece& piece : pieces) {
     const size_t stage = stage_of(piece);
-    const int64_t elements = piece.slice->shape.numel();
+    const int64_t elements = elements_of(piece);
     writers.push_back(int(stage) * ranks + int((before[stage] + elements / 2) * ranks / total[stage]));
     before[stage] += elements;
   }
   return writers;
+}
+
+// The tensors, each with the rank that writes it; the first worker writes what is the same on all.
+template <class Fn>
+void for_each_writer(const ParamStore& params, const std::vector<ParamStore::Piece>& pieces, int ranks, Fn&& fn) {
+  const int of_worker = ranks / params.worker().workers;
+  const std::vector<int> writers = writers_of(params, pieces, of_worker);
+  for (SavedTensor& tensor : saved_tensors(params)) {
+    const int rank = std::max(tensor.worker, 0) * of_worker + writers[tensor.piece];
+    fn(std::move(tensor), rank);
+  }
 }
 
 // Runs fn on a thread; without `background`, or if no thread can be started, when the result is requested.
@@ -111,26 +113,28 @@ auto begin_work(bool background, const Fn& fn) {
 
 size_t snapshot_bytes(const ParamStore& params, int ranks) {
   const std::vector<ParamStore::Piece> pieces = params.pieces();
-  const std::vector<int> writers = writers_of(params, pieces, ranks);
   std::vector<int64_t> bytes(size_t(ranks), 0);
-  for (size_t i = 0; i < pieces.size(); ++i) bytes[size_t(writers[i])] += bytes_of(params, i, pieces[i]);
+  for_each_writer(params, pieces, ranks,
+                  [&](const SavedTensor& t, int rank) { bytes[size_t(rank)] += bytes_of(params, pieces, t); });
   return size_t(*std::ranges::max_element(bytes));
 }
 
 int64_t tensor_bytes(const ParamStore& params) {
   const std::vector<ParamStore::Piece> pieces = params.pieces();
   int64_t bytes = 0;
-  for (size_t i = 0; i < pieces.size(); ++i) bytes += bytes_of(params, i, pieces[i]);
+  for (const SavedTensor& tensor : saved_tensors(params)) bytes += bytes_of(params, pieces, tensor);
   return bytes;
 }
 
-// All ranks of a pipeline stage make the same rounds, whatever happens to what they write.
+// All ranks of a worker's pipeline stage make the same rounds, whatever happens to what they write.
 class Checkpointer::Rounds {
  public:
   explicit Rounds(Checkpointer& save) : blocks_(save.engine_.gather_blocks()) {
-    const StageUnits& stages = save.engine_.model().params().stages();
-    const size_t ranks = save.order_.size() / size_t(stages.stages);
-    order_ = std::span(save.order_).subspan(size_t(stages.stage) * ranks, ranks);
+    const ParamStore& params = save.engine_.model().params();
+    const StageUnits& stages = params.stages();
+    const WorkerRank& worker = params.worker();
+    const size_t ranks = save.order_.size() / size_t(worker.workers * stages.stages);
+    order_ = std::span(save.order_).subspan(size_t(worker.worker * stages.stages + stages.stage) * ranks, ranks);
     next_.resize(ranks);
   }
 
@@ -141,7 +145,8 @@ class Checkpointer::Rounds {
       const std::vector<Item>& items = order_[r];
       auto& [number, begin] = next_[r];
       if (number == items.size()) continue;
-      const auto& [piece, state, rank] = items[number];
+      const size_t piece = items[number].tensor.piece;
+      const int state = items[number].tensor.state;
       wanted[r] = {piece, state, begin, blocks_->block_end(piece, state, begin)};
       begin = wanted[r].end;
       if (begin == blocks_->values(piece, state)) ++number, begin = 0;
@@ -181,15 +186,12 @@ Checkpointer::Checkpointer(Engine& engine, Device& device, CheckpointerOptions o
       order_(size_t(ranks_)),
       host_{device, device.unified() ? Mem::host : Mem::pinned} {
   const ParamStore& params = engine_.model().params();
-  const std::vector<int> writers = writers_of(params, pieces_, ranks_);
   size_t all = 0;
-  for (size_t i = 0; i < pieces_.size(); ++i) {
-    const int writer = writers[i];
-    files_[0].items.push_back({i, -1, writer});
-    for (size_t s = 0; s < params.state_specs().size(); ++s)
-      if (params.keeps(s, i)) files_[1].items.push_back({i, int(s), writer});
-    if (writer == rank_) all += size_t(bytes_of(params, i, pieces_[i]));
-  }
+  for_each_writer(params, pieces_, ranks_, [&](SavedTensor tensor, int rank) {
+    if (rank == rank_) all += size_t(bytes_of(params, pieces_, tensor));
+    std::vector<Item>& items = files_[tensor.model ? 0 : 1].items;
+    items.push_back({std::move(tensor), rank});
+  });
   for (File& file : files_) std::ranges::stable_sort(file.items, {}, &Item::rank);  // a rank's tensors are one shard
   for (const File& file : files_)
     for (const WeightShard& shard : shards(file)) {
@@ -210,12 +212,10 @@ Checkpointer::~Checkpointer() { give_up_ = true; }  // the futures wait for runn
 
 TensorData Checkpointer::described(const Item& item) const {
   const ParamStore& params = engine_.model().params();
-  const ParamStore::Piece& piece = pieces_[item.piece];
-  const DType dtype = item.state < 0 ? params.saved_dtype() : params.state_specs()[size_t(item.state)].dtype;
-  const std::string prefix = item.state < 0 ? "" : params.state_specs()[size_t(item.state)].name + ".";
-  const Shape& whole = piece.slice->shape;
-  const Shape shape = item.state < 0 ? whole : params.state_specs()[size_t(item.state)].shape_of(item.piece, whole);
-  return {.name = prefix + piece.slice->name, .dtype = dtype, .shape = shape, .pieces = {}};
+  return {.name = item.tensor.name,
+          .dtype = dtype_of(params, item.tensor),
+          .shape = shape_of(params, pieces_, item.tensor),
+          .pieces = {}};
 }
 
 std::vector<WeightShard> Checkpointer::shards(const File& file) const {
@@ -234,7 +234,7 @@ std::vector<Checkpointer::Tensors> Checkpointer::snapshot() {
   std::map<std::pair<size_t, int>, std::byte*> copies;
   Rounds rounds(*this);
   for (const Item& item : order_[size_t(rank_)]) {
-    copies[{item.piece, item.state}] = next;
+    copies[{item.tensor.piece, item.tensor.state}] = next;
     const TensorData tensor = described(item);
     for (auto* end = next + tensor.shape.numel() * int64_t(size_of(tensor.dtype)); next < end;) {
       const Tensor block = rounds.next();
@@ -249,7 +249,7 @@ std::vector<Checkpointer::Tensors> Checkpointer::snapshot() {
     for (const Item& item : files_[f].items)
       if (item.rank == rank_) {
         const TensorData saved = described(item);
-        const Tensor copy{copies.at({item.piece, item.state}), saved.dtype, saved.shape};
+        const Tensor copy{copies.at({item.tensor.piece, item.tensor.state}), saved.dtype, saved.shape};
         held[f].push_back({tensor_data(saved.name, copy), std::nullopt});
       }
   return held;
@@ -368,6 +368,7 @@ Checkpointer::Committed Checkpointer::commit() {
   writer_->add_text("config.resolved.json", extras_.resolved_config);
   writer_->add_text("state.json", state_);
   if (!extras_.tuning.empty()) writer_->add_text("tuning.json", extras_.tuning);
+  if (!extras_.adapter.empty()) writer_->add_text(kAdapterFile, extras_.adapter);
   for (const auto& [name, content] : extras_.tokenizer) writer_->add_text(name, content);
   const std::string folder = writer_->commit();
   const Committed done = {folder, Clock::now(), writer_->bytes()};

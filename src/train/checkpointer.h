@@ -14,6 +14,7 @@
 
 #include "checkpoint/store.h"
 #include "checkpoint/weights.h"
+#include "train/saved_tensors.h"
 #include "train/snapshot.h"
 
 namespace athanor {
@@ -74,9 +75,8 @@ class Checkpointer {
   using Clock = std::chrono::steady_clock;
   using Tensors = std::vector<CheckpointTensor>;
   struct Item {
-    size_t piece;
-    int state;  // -1: master
-    int rank;   // writes the tensor
+    SavedTensor tensor;
+    int rank;  // writes it
   };
   // Blocks of all tensors, in rounds, each on the rank that writes it.
   class Rounds;

@@ -8,7 +8,7 @@
 #include "perf/roofline.h"
 #include "perf/traffic.h"
 #include "pipeline/simulate.h"
-#include "train/setup.h"
+#include "train/distillation.h"
 
 namespace athanor {
 namespace {
@@ -91,6 +91,7 @@ class Fitting {
         recompute_(options_.recompute),
         capacity_(size_t(least_of_ranks(backend, int64_t(memory_capacity(c, backend.device))))),
         logits_budgets_{kLogitsBudget} {
+    if (training && !c.teacher.empty()) options_.teacher = teacher_options(c);
     if (!backend.device.unified() && c.loss_chunk_rows == 0 && capacity_ / kLogitsShare > kLogitsBudget)
       logits_budgets_ = {capacity_ / kLogitsShare, kLogitsBudget};
   }

@@ -100,9 +100,19 @@ EngineOptions engine_options(const Config& c, bool training) {
   o.sequence_parallel = c.sequence_parallel;
   o.context_method = c.context_parallel_method;
   o.training = training;
+  if (training)  // without, the weights that are read have them merged
+    o.lora = {.rank = c.lora_rank,
+              .alpha = c.lora_alpha,
+              .dropout = c.lora_dropout,
+              .targets = c.lora_targets,
+              .variant = c.lora_variant};
   o.seed = uint64_t(c.seed);
   o.optimizer = optimizer_options(c);
   o.eval_averages = c.eval_weights != EvalWeights::current;
+  o.outer = {.steps = c.local_steps,
+             .learning_rate = c.outer_learning_rate,
+             .momentum = c.outer_momentum,
+             .fragments = c.local_fragments};
   o.schedule = {.style = c.lr_decay_style,
                 .wsd = c.lr_wsd_decay_style,
                 .lr = c.learning_rate,
@@ -119,6 +129,8 @@ EngineOptions engine_options(const Config& c, bool training) {
   o.noise_scale = c.log_noise_scale;
   o.spikes = {.deviations = c.loss_spike_zscore, .most_in_row = c.max_consecutive_spikes};
   o.z_loss = c.z_loss;
+  if (c.prune_sparsity > 0)
+    o.pruning = PruningOptions{.pattern = c.prune_pattern, .scope = c.prune_scope, .exclude = c.prune_exclude};
   if (o.recipe.loss_scaling) {
     o.scaling = {.dynamic = c.loss_scale == 0,
                  .window = int32_t(c.loss_scale_window),
@@ -164,9 +176,11 @@ MeshSizes mesh_sizes(const Config& c, int ranks) {
                     " started, expected a multiple of ", tensor, "; start another number, or set it to 1"),
                 Exit::usage);
   const int groups = ranks / together;
-  if (zero_stage(c) == 0) return {.stages = stages, .copies = groups, .context = context, .tensor = tensor};
   const int64_t replicas = c.data_parallel_replicate_size;
-  const int64_t shards = c.data_parallel_shard_size > 0 ? c.data_parallel_shard_size : groups / replicas;
+  const bool shares_out = zero_stage(c) > 0;
+  if (!shares_out && c.local_steps == 0)
+    return {.stages = stages, .copies = groups, .context = context, .tensor = tensor};
+  const int64_t shards = shares_out && c.data_parallel_shard_size > 0 ? c.data_parallel_shard_size : groups / replicas;
   if (replicas * shards != groups)
     throw Error(cat("data_parallel_replicate_size: ", replicas, " copies in shards over ", shards, " ranks",
                     stages > 1 ? cat(", times pipeline_parallel_size ", stages, ",") : "",
@@ -174,7 +188,11 @@ MeshSizes mesh_sizes(const Config& c, int ranks) {
                     context > 1 ? cat(", times context_parallel_size ", context, ",") : "", " do not make the ", ranks,
                     " ranks that were started; change one of them, or leave data_parallel_shard_size out"),
                 Exit::usage);
-  return {.stages = stages, .copies = int(replicas), .shards = int(shards), .context = context, .tensor = tensor};
+  MeshSizes sizes{
+      .stages = stages, .copies = int(replicas), .shards = int(shards), .context = context, .tensor = tensor};
+  if (c.local_steps > 0) sizes.workers = std::exchange(sizes.copies, 1);  // copies that train apart
+  if (!shares_out) sizes.copies = std::exchange(sizes.shards, 1);
+  return sizes;
 }
 
 Dataset open_dataset(const std::vector<DataSource>& sources, const Config& c) {
@@ -184,6 +202,31 @@ Dataset open_dataset(const std::vector<DataSource>& sources, const Config& c) {
   return Dataset::open(shards, c.seq_length, c.model.vocab_size);
 }
 
+namespace {
+
+// The token that ends a document: the config's, or that of the tokenizer beside the data; needed where shards have no
+// index. `why`: what needs it.
+int64_t end_of_document(const Config& c, const Dataset& data, const char* why) {
+  if (c.eod_token_id >= 0) return c.eod_token_id;
+  if (const auto tokenizer = find_tokenizer(data.first_shard())) return tokenizer->eod_id();
+  if (!data.has_document_indices())
+    throw Error(cat("eod_token_id: expected the token that ends a document (for ", why, "): ", data.first_shard(),
+                    " has no index of its documents and no tokenizer beside it"),
+                Exit::usage);
+  return -1;
+}
+
+}  // namespace
+
+Dataset open_training_data(const Config& c) {
+  Dataset data = open_dataset(c.train_data, c);
+  if (c.packing == Packing::best_fit)
+    data.pack({.documents = c.packing_documents,
+               .eod_id = end_of_document(c, data, "packing: best_fit"),
+               .bos_id = c.bos_token_id});
+  return data;
+}
+
 PackingOptions packing_options(const Config& c, const Dataset& train) {
   PackingOptions o{.reset_attention_mask = c.reset_attention_mask,
                    .reset_position_ids = c.reset_position_ids,
@@ -191,13 +234,8 @@ PackingOptions packing_options(const Config& c, const Dataset& train) {
                    .eod_id = c.eod_token_id,
                    .max_documents = std::max<int64_t>(1, c.max_documents_per_sequence),
                    .max_chunks = max_chunks(c)};
-  if (!o.needs_documents() || o.eod_id >= 0) return o;
-  if (const auto tokenizer = find_tokenizer(train.first_shard())) o.eod_id = tokenizer->eod_id();
-  if (o.eod_id < 0 && !train.has_document_indices())
-    throw Error(cat("eod_token_id: expected the token that ends a document (for reset_attention_mask, "
-                    "reset_position_ids or eod_mask_loss): ",
-                    train.first_shard(), " has no index of its documents and no tokenizer beside it"),
-                Exit::usage);
+  if (o.needs_documents())
+    o.eod_id = end_of_document(c, train, "reset_attention_mask, reset_position_ids or eod_mask_loss");
   return o;
 }
 
@@ -260,17 +298,37 @@ std::string attention_words(Engine& engine, Tuning* tuning) {
   return words.empty() ? "" : "attention: " + words;
 }
 
+FlopCount attention_flops_per_token(const ModelConfig& m, int64_t seq_length) {
+  FlopCount sum;
+  for (int64_t l = 0; l < m.num_hidden_layers; ++l) {
+    const FlopCount layer = attention_training_flops_per_token(
+        {.heads = m.num_attention_heads, .head_dim = m.head_dim, .seq_length = seq_length, .window = window_of(m, l)});
+    sum.causal += layer.causal, sum.full += layer.full;
+  }
+  return sum;
+}
+
 FlopCount flops_per_token(Model& model, int64_t seq_length) {
   const ModelConfig& m = model.config();
   int64_t matmul = m.vocab_size * m.hidden_size;  // the head, tied or not
-  for (const ParamSpec& spec : model.params().specs())
-    if (spec.role == Role::matrix) matmul += spec.shape.numel() / spec.experts * spec.chosen;
-  return training_flops_per_token({.matmul_parameters = matmul,
-                                   .layers = m.num_hidden_layers,
-                                   .heads = m.num_attention_heads,
-                                   .head_dim = m.head_dim,
-                                   .seq_length = seq_length,
-                                   .window = m.sliding_window});
+  int64_t frozen = model.params().spec(model.head()).frozen ? matmul : 0;
+  for (const ParamSpec& spec : model.params().specs()) {
+    if (spec.role != Role::matrix) continue;
+    const int64_t met = spec.shape.numel() / spec.experts * spec.chosen;  // by a token
+    matmul += met, frozen += spec.frozen ? met : 0;
+  }
+  const FlopCount attention = attention_flops_per_token(m, seq_length);
+  const double products = 6.0 * double(matmul) - 2.0 * double(frozen);
+  return {.causal = products + attention.causal, .full = products + attention.full};
+}
+
+FlopCount flops_per_token(Engine& engine, int64_t seq_length) {
+  FlopCount flops = flops_per_token(engine.model(), seq_length);
+  if (Model* teacher = engine.teacher()) {
+    const FlopCount of_teacher = flops_per_token(*teacher, seq_length);
+    flops.causal += of_teacher.causal / 3, flops.full += of_teacher.full / 3;  // backward counts twice
+  }
+  return flops;
 }
 
 namespace {

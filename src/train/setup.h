@@ -23,6 +23,9 @@ MeshSizes mesh_sizes(const Config&, int ranks);
 // Opens and checks all shards of a list of sources.
 Dataset open_dataset(const std::vector<DataSource>&, const Config&);
 
+// train_data, in windows or packed as the config says.
+Dataset open_training_data(const Config&);
+
 // How windows become rows; determines the end-of-document token if the config omits it and it is needed.
 PackingOptions packing_options(const Config&, const Dataset& train);
 
@@ -57,6 +60,8 @@ std::string attention_words(Engine&, Tuning*);
 
 // Operations per token for MFU.
 FlopCount flops_per_token(Model&, int64_t seq_length);
+FlopCount flops_per_token(Engine&, int64_t seq_length);                       // with the forward pass of its teacher
+FlopCount attention_flops_per_token(const ModelConfig&, int64_t seq_length);  // of all layers
 
 // The denominator of MFU: the configured peak, else most_flops, an upper bound for the device; if that is unknown (0)
 // the data sheet's, else a measured product's.

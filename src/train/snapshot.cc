@@ -9,6 +9,7 @@
 #include "checkpoint/weights.h"
 #include "convert/floats.h"
 #include "train/routing_report.h"
+#include "train/saved_tensors.h"
 
 namespace athanor {
 namespace {
@@ -113,24 +114,25 @@ void load_numbers(Device& device, const WeightFiles& files, const std::string& n
   copy_to(device, to, bytes.data());
 }
 
-// Optimizer states, for the weights that have them.
-void load_states(const ParamStore& params, Device& device, const std::string& folder) {
-  if (params.state_specs().empty()) return;  // plain SGD: there is no optimizer file
-  const WeightFiles files(folder, "optimizer");
+// Weights and optimizer states, as far as this rank's worker has them.
+void load_tensors(const ParamStore& params, Device& device, const std::string& folder) {
+  const WeightFiles model(folder);
+  std::optional<WeightFiles> optimizer;  // plain SGD: there is none
+  if (!params.state_specs().empty()) optimizer.emplace(folder, "optimizer");
   const std::vector<ParamStore::Piece> pieces = params.pieces();
-  for (size_t i = 0; i < pieces.size(); ++i) {
-    if (!params.here(size_t(pieces[i].unit))) continue;
-    const ParamStore::Unit& unit = *params.units()[size_t(pieces[i].unit)];
-    for (size_t s = 0; s < params.state_specs().size(); ++s) {
-      if (!params.keeps(s, i)) continue;
-      const ParamStore::State& state = unit.states[s];
-      const std::string name = cat(params.state_specs()[s].name, ".", pieces[i].slice->name);
-      if (params.has_sizes(s)) {
-        const int64_t first = state.first_of(i);
-        load_numbers(device, files, name, state.t.slice(first, first + params.state_specs()[s].sizes[i]));
-      } else {
-        load_piece(device, files, name, pieces[i], {unit, state.t, &state, params.sharded()});
-      }
+  for (const SavedTensor& t : saved_tensors(params)) {
+    const ParamStore::Piece& piece = pieces[t.piece];
+    if (!params.here(size_t(piece.unit)) || (t.worker >= 0 && t.worker != params.worker().worker)) continue;
+    const ParamStore::Unit& unit = *params.units()[size_t(piece.unit)];
+    const WeightFiles& files = t.model ? model : *optimizer;
+    if (t.state < 0) {
+      load_piece(device, files, t.name, piece, Target::weights(unit));
+    } else if (const ParamStore::State& state = unit.states[size_t(t.state)]; params.has_sizes(size_t(t.state))) {
+      const int64_t first = state.first_of(t.piece);
+      load_numbers(device, files, t.name,
+                   state.t.slice(first, first + params.state_specs()[size_t(t.state)].sizes[t.piece]));
+    } else {
+      load_piece(device, files, t.name, piece, {unit, state.t, &state, params.sharded()});
     }
   }
 }
@@ -190,6 +192,7 @@ std::string state_json(const RunState& s) {
   for (const double sum : s.routing) routing.push_back(magnitude_json(sum));
   if (!routing.empty()) j["routing"] = routing;
   if (s.routing_alarm) j["routing_alarm"] = true;
+  if (s.workers > 0) j["workers"] = s.workers;
   return j.dump(2) + "\n";
 }
 
@@ -231,6 +234,7 @@ RunState parse_state(const std::string& text, const std::string& where) {
                                          parse_magnitude(q.at(3))};
     for (const auto& sum : j.value("routing", nlohmann::json::array())) s.routing.push_back(parse_magnitude(sum));
     s.routing_alarm = j.value("routing_alarm", false);
+    s.workers = j.value("workers", int64_t{0});
     if (s.step < 0 || s.device.spikes < 0 || s.device.spikes_in_row < 0 || (s.window && s.window->count < 0) ||
         s.consumed_samples < 0 || s.device.updates < 0 || s.micro_batch_size <= 0 || !(s.device.loss_scale > 0))
       throw Error(cat(where, ": numbers out of range; the checkpoint is damaged"));
@@ -241,8 +245,9 @@ RunState parse_state(const std::string& text, const std::string& where) {
 }
 
 void load_weights(const ParamStore& params, Device& device, const ModelFolder& folder) {
+  const bool adapts = std::ranges::any_of(params.specs(), &ParamSpec::frozen);
   for (const auto& piece : params.pieces()) {
-    if (!params.here(size_t(piece.unit))) continue;
+    if (!params.here(size_t(piece.unit)) || (adapts && params.is_saved(piece))) continue;
     const ParamStore::Unit& unit = *params.units()[size_t(piece.unit)];
     const ModelFolder::Weight& weight = folder.at(piece.slice->name);
     require_shape(folder.path(), weight.name, weight.shape, piece.slice->shape);
@@ -262,17 +267,45 @@ void load_weights(const ParamStore& params, Device& device, const ModelFolder& f
 void load_weights(Engine& engine, Device& device, const ModelFolder& folder) {
   load_weights(engine.model().params(), device, folder);
   engine.refresh_values();
+  engine.start_rounds();
+}
+
+void load_adapters(Engine& engine, Device& device, const AdapterFolder& folder) {
+  const ParamStore& params = engine.model().params();
+  const LoraOptions &own = engine.options().lora, &theirs = folder.options();
+  const auto refuse = [&](const auto&... why) {
+    throw Error(cat("adapter: ", folder.path(), " ", why...), Exit::usage);
+  };
+  if (own.rank != theirs.rank || own.scale() != theirs.scale())
+    refuse("has rank ", theirs.rank, " and a scale of ", theirs.scale(), ", the run has lora_rank ", own.rank,
+           " and a scale of ", own.scale(), " (lora_alpha ", own.alpha, "); give the run those of the folder");
+  size_t found = 0;
+  for (const auto& piece : params.pieces()) {
+    if (!params.is_saved(piece)) continue;
+    const std::string& name = piece.slice->name;
+    const std::string module = name.substr(0, name.rfind(".lora_"));
+    if (!folder.adapts(module)) refuse("has no adapters of ", module, ", which lora_targets of the run names");
+    found += name.ends_with(lora_a_name(""));
+    folder.require_shape(name, piece.slice->shape);
+    const std::vector<float> values = folder.read(name);
+    const auto bytes = std::as_bytes(std::span(values));
+    const Target to = Target::weights(*params.units()[size_t(piece.unit)]);
+    for_each_held(piece, to, [&](int64_t at, Range mine) {
+      const int64_t n = mine.end - mine.begin;
+      load_run(device, to, mine, bytes.subspan(size_t(at) * sizeof(float), size_t(n) * sizeof(float)), DType::f32,
+               name);
+    });
+  }
+  if (found != folder.modules().size())
+    refuse("has adapters of ", folder.modules().size(), " layers, lora_targets of the run names ", found, " of them");
+  engine.refresh_values();
 }
 
 RunState load_checkpoint(Engine& engine, Device& device, const std::string& folder) {
-  const ParamStore& params = engine.model().params();
-  const WeightFiles weights(folder);
-  for (const auto& piece : params.pieces())
-    if (params.here(size_t(piece.unit)))
-      load_piece(device, weights, piece.slice->name, piece, Target::weights(*params.units()[size_t(piece.unit)]));
-  load_states(params, device, folder);
-  engine.refresh_values();
   const RunState state = read_run_state(folder);
+  require_same_workers(state, engine.workers(), folder);
+  load_tensors(engine.model().params(), device, folder);
+  engine.refresh_values();
   const auto sums = size_t(routing_size(engine.model().config()));
   if (!state.routing.empty() && state.routing.size() != sums)
     throw Error(cat(folder, "/state.json: routing has ", state.routing.size(), " sums, expected ", sums,
@@ -280,6 +313,16 @@ RunState load_checkpoint(Engine& engine, Device& device, const std::string& fold
   engine.write_state(state.device);
   if (engine.looks_for_spikes()) engine.write_window(state.window.value_or(SpikeWindow{}));
   return state;
+}
+
+void require_same_workers(const RunState& state, int64_t workers, const std::string& folder) {
+  if (state.workers == workers) return;
+  const auto have = [](int64_t n) { return n == 0 ? std::string("no local updates") : cat(n, " workers"); };
+  throw Error(cat("data_parallel_replicate_size: ", folder, " was saved with ", have(state.workers),
+                  ", each with an optimizer state of its own, and this run has ", have(workers),
+                  " (local_steps); start as many ranks and copies as before, or begin anew from its weights with "
+                  "init_from"),
+              Exit::usage);
 }
 
 RunState read_run_state(const std::string& folder) {

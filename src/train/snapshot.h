@@ -40,6 +40,7 @@ struct RunState {
   std::map<std::pair<std::string, std::string>, QuantizeStatistics> quantized = {};
   std::vector<double> routing = {};  // RouterStatistics of all layers since the last records; empty: no such records
   bool routing_alarm = false;        // the last records of routers were an alarm
+  int64_t workers = 0;               // of local updates; 0: none
 };
 std::string state_json(const RunState&);
 RunState parse_state(const std::string& text, const std::string& where);
@@ -48,18 +49,25 @@ struct SaveExtras {
   std::string resolved_config;           // config.resolved.json
   std::string hf_config;                 // config.json, for transformers
   std::string tuning;                    // tuning.json: choices that rounding follows from; empty: none
+  std::string adapter;                   // adapter.json, of adapters of a frozen model; empty: there are none
   std::vector<TokenizerFile> tokenizer;  // descriptor and the files that it names; empty: unknown
 };
 
 // Only weights, from another program's model or a checkpoint, converted to the engine's dtypes; names are those of
 // transformers. Each rank reads what it has of each tensor,
 // block by block, and nothing else.
+// With adapters the folder's weights are the frozen ones, and no others are read.
 void load_weights(Engine&, Device&, const ModelFolder&);
+// Adapters of an engine that has some. An Error(usage) names both sides where rank, scale or layers differ.
+void load_adapters(Engine&, Device&, const AdapterFolder&);
 // The same without masters, for sampling.
 void load_weights(const ParamStore&, Device&, const ModelFolder&);
 // Weights, optimizer states and scalars of a checkpoint, converted to this run's dtypes, on any number of ranks: every
 // rank reads its shard. Verify the folder first.
 RunState load_checkpoint(Engine&, Device&, const std::string& folder);
+// Throws Error(usage) if the run of a checkpoint had another number of workers than this one: each has a state of its
+// own. 0: no local updates.
+void require_same_workers(const RunState&, int64_t workers, const std::string& folder);
 // Only state.json: what a resume must know before it builds an engine.
 RunState read_run_state(const std::string& folder);
 

@@ -90,6 +90,7 @@ Exit Trainer::loop() {
     while (engine_->uncollected() > 1) collect_step();
     const bool pause = discarded || pause_due(state_.step + engine_->uncollected());
     if (pause) collect_steps();
+    if (pause && !discarded) end_rounds();
     follow_save();
     if (discarded) {
       engine_->discard_step();
@@ -342,6 +343,8 @@ void Trainer::report(const StepResult& result, const LaunchedStep& launched, flo
   read_sensors(m);
   if (engine_->looks_for_spikes()) m.spikes = done.spikes;
   if (config_.qk_clip_threshold > 0 && std::isfinite(done.top_score)) m.top_score = done.top_score;
+  if (config_.prune_sparsity > 0) m.sparsity = sparsity_after(config_, state_.step - 1);
+  if (engine_->teacher()) m.distill_loss = done.distill / std::max(1.0, done.loss_targets);
   if (config_.total_curriculum_step > 0)
     m.chunk_length = chunk_length_at(config_, state_.consumed_samples - launched.sequences);
   if (config_.log_noise_scale && done.skip == 0 && done.micro_norm > 0) m.noise_scale = noise_scale(done, tokens);
@@ -409,7 +412,15 @@ bool Trainer::time_is_up() const {
 
 bool Trainer::pause_due(int64_t step) const {
   return each_alone_ || step == config_.train_iters || eval_due(step) || save_due(step) || quantized_due(step) ||
-         routing_due(config_, step) || stop_signal() != 0;
+         routing_due(config_, step) || prunes_after(config_, step) || engine_->round_ends(step) || stop_signal() != 0;
+}
+
+// The last step ends all rounds, so that the run's weights have all that its workers have learned.
+void Trainer::end_rounds() {
+  const bool last = state_.step == config_.train_iters;
+  if (!last && !engine_->round_ends(state_.step)) return;
+  const PhaseScope phase(clock_, Phase::communication);
+  engine_->end_rounds(state_.step, last);
 }
 
 bool Trainer::quantized_due(int64_t step) const {
@@ -474,6 +485,7 @@ void Trainer::report_routing() {
 }
 
 void Trainer::after_step() {
+  if (prunes_after(config_, state_.step)) engine_->prune(sparsity_after(config_, state_.step));
   if (quantized_due(state_.step)) report_quantized();
   if (routing_due(config_, state_.step)) report_routing();
   if (save_due(state_.step)) save("interval", Wait::no);

@@ -69,7 +69,9 @@ class Trainer {
   void tune(const std::optional<Resume>&);                                   // products: rank 0's choices, on all ranks
   void choose_products(const std::optional<Resume>&);                        // of the resumed run, or new ones
   void start(const std::optional<Resume>&);
-  std::string choose_peak();                           // of MFU; returns why it changed, or ""
+  std::unique_ptr<ModelFolder> find_weights(const std::optional<Resume>&);
+  std::string choose_peak();  // of MFU; returns why it changed, or ""
+  void show_masked_sample() const;
   void warn_of_full_disk() const;                      // for the checkpoints ahead
   void tell_what_is_ahead() const;                     // estimated times, before the first step
   void tell_first_step(int64_t done, int64_t micros);  // progress of a slow first step
@@ -91,6 +93,7 @@ class Trainer {
   void collect_steps();  // all launched ones
   bool out_of_time(int64_t micro_left) const;
   bool pause_due(int64_t step) const;  // work after this step needs its result
+  void end_rounds();                   // of local updates, those that end with the last step
   PhaseTimes times_of(const StepResult&, PhaseTimes host) const;
   void report(const StepResult&, const LaunchedStep&, float loss_scale);
   void report_spike(const StepMetrics&, const StepState&);
@@ -142,7 +145,9 @@ class Trainer {
   PackingOptions packing_;
   bool told_given_up_ = false;
   std::vector<Question> questions_;
+  std::vector<int32_t> token_bytes_;      // [vocabulary] of valid_data's tokenizer; empty: not known
   std::vector<TokenizerFile> tokenizer_;  // of the data, as at the start
+  std::string adapter_;                   // adapter.json of checkpoints; empty: all weights are trained
   std::unique_ptr<Engine> engine_;
   std::optional<RunLock> lock_;
   std::unique_ptr<Checkpointer> checkpointer_;

@@ -75,7 +75,7 @@ void Trainer::evaluate_windows() {
   const EvalResult result = athanor::evaluate(*engine_, *valid_,
                                               {.samples = config_.eval_iters * config_.global_batch_size,
                                                .packing = packing_,
-                                               .token_bytes = {},
+                                               .token_bytes = token_bytes_,
                                                .stop = [this] { return asked_to_stop(); }},
                                               backend_.control);
   failed_ = !result.failure.empty();
@@ -89,6 +89,7 @@ void Trainer::evaluate_windows() {
   metrics_.eval({.step = state_.step,
                  .loss = result.loss,
                  .loss_error = result.loss_error,
+                 .bits_per_byte = result.bits_per_byte(),
                  .tokens = result.tokens,
                  .windows = result.windows,
                  .windows_all = result.windows_all,
@@ -97,7 +98,8 @@ void Trainer::evaluate_windows() {
 
 void Trainer::answer_questions() {
   const auto begin = PhaseClock::Clock::now();
-  const ChoiceScores scores = score(*engine_, questions_, [this] { return asked_to_stop(); });
+  const ChoiceScores scores =
+      score(*engine_, questions_, {.stop = [this] { return asked_to_stop(); }, .control = backend_.control});
   if (scores.empty()) return;
   owed_.choices = false;
   const ChoiceResult result = grade(questions_, scores);

@@ -15,9 +15,12 @@
 #include "metrics/tensorboard.h"
 #include "ops/step_control.h"
 #include "tokenizer/load.h"
+#include "tokenizer/token_bytes.h"
 #include "train/advice.h"
 #include "train/disk_need.h"
+#include "train/distillation.h"
 #include "train/find_together.h"
+#include "train/masked_sample.h"
 #include "train/trainer.h"
 
 namespace athanor {
@@ -72,15 +75,18 @@ Trainer::Trainer(Config config, Backend backend, TrainerOptions options)
     : config_(std::move(config)),
       backend_(backend),
       options_(std::move(options)),
-      train_(with_context("train_data", [&] { return open_dataset(config_.train_data, config_); })),
+      train_(with_context("train_data", [&] { return open_training_data(config_); })),
       packing_(packing_options(config_, train_)),
       signals_(options_.stop ? nullptr : std::make_unique<StopSignals>()),
       stop_(options_.stop ? *options_.stop : *signals_),
       started_(PhaseClock::Clock::now()),
       last_save_(started_) {
-  if (!config_.valid_data.empty())
+  if (!config_.valid_data.empty()) {
     valid_ = with_context("valid_data", [&] { return open_dataset(config_.valid_data, config_); });
+    token_bytes_ = bytes_of_tokens(find_tokenizer(valid_->first_shard()).get(), config_.model.vocab_size);
+  }
   const bool first = backend_.mesh.world().rank() == 0;
+  if (first && config_.packing == Packing::best_fit) log::info("train_data: ", train_.description());
   for (const std::string& doubt : first ? train_.doubts() : std::vector<std::string>())
     log::warn("train_data: ", doubt);
   for (const std::string& doubt : first&& valid_ ? valid_->doubts() : std::vector<std::string>())
@@ -209,6 +215,7 @@ void Trainer::leave_other_branch(const std::optional<Resume>& resume) const {
 
 void Trainer::check_resume(Resume& resume) {
   const Manifest manifest = read_manifest(resume.folder);
+  const int64_t workers = config_.local_steps > 0 ? backend_.mesh.workers().size() : 0;
   std::string refused;
   const auto changes = resume_changes(read_file(resume.folder + "/config.resolved.json", kMaxConfigBytes), config_);
   for (const ConfigChange& c : changes) {
@@ -226,6 +233,7 @@ void Trainer::check_resume(Resume& resume) {
     throw Error(cat("resume: ", resume.folder, " was made with other values, which cannot change:", refused,
                     "\nset them back, or start anew with --load none and another `save` folder"),
                 Exit::usage);
+  require_same_workers(resume.state, workers, resume.folder);
   const auto same = [](const TokenizerFile& a, const TokenizerFile& b) {
     return a.name == b.name && a.content == b.content;
   };
@@ -295,6 +303,13 @@ void Trainer::tell_what_is_ahead() const {
       : log::info(text);
 }
 
+// A mask that hides the wrong tokens shows in no loss.
+void Trainer::show_masked_sample() const {
+  if (!train_.has_loss_mask() || state_.step > 0) return;
+  if (const auto tokenizer = find_tokenizer(train_.first_shard()))
+    log::info(masked_sample(train_, packing_, {.seed = uint64_t(config_.seed)}, state_.consumed_samples, *tokenizer));
+}
+
 void Trainer::warn_of_full_disk() const {
   const auto free = lock_ ? free_bytes(config_.save) : std::nullopt;
   if (!free) return;
@@ -305,18 +320,39 @@ void Trainer::warn_of_full_disk() const {
   if (!lack.empty()) log::warn(lack);
 }
 
+// The folder of weights that the run starts from, or of a frozen model that it goes on beside.
+std::unique_ptr<ModelFolder> Trainer::find_weights(const std::optional<Resume>& resume) {
+  const bool adapts = config_.lora_rank > 0;
+  if (config_.init_from.empty() || (resume && !adapts)) return nullptr;
+  std::optional<AdapterBase> before;
+  if (resume) before = read_adapter_json(resume->folder);
+  const std::string path = before ? before->path : config_.init_from;
+  const auto find = [&](const Verify& verify) { return verified_model(path, verify).folder; };
+  const bool elsewhere = backend_.mesh.world().rank() > 0;
+  auto from = std::make_unique<ModelFolder>(
+      VerifiedModel{.folder = find_together(backend_.control, find), .elsewhere = elsewhere});
+  require_same_model(*from, config_.model);
+  if (!adapts) return from;
+  const AdapterBase base{.path = std::filesystem::absolute(from->path()).lexically_normal().string(),
+                         .fingerprint = weights_fingerprint(*from),
+                         .lora = engine_options(config_, true).lora};
+  if (before && before->fingerprint != base.fingerprint)
+    throw Error(
+        cat("resume: ", resume->folder, " has adapters of other weights than those of ", base.path, " (fingerprint ",
+            before->fingerprint, ", now ", base.fingerprint, "); put back the model that was there"),
+        Exit::usage);
+  adapter_ = adapter_json(base);
+  return from;
+}
+
 void Trainer::start(const std::optional<Resume>& resume) {
   if (resume && config_.micro_batch_size == 0 &&
       common_batch_size(config_) % (resume->state.micro_batch_size * backend_.mesh.batches()) == 0)
     config_.micro_batch_size = resume->state.micro_batch_size;
-  std::optional<ModelFolder> from;
-  if (!resume && !config_.init_from.empty()) {
-    const auto find = [this](const Verify& verify) { return verified_model(config_.init_from, verify).folder; };
-    const bool elsewhere = backend_.mesh.world().rank() > 0;
-    from.emplace(VerifiedModel{.folder = find_together(backend_.control, find), .elsewhere = elsewhere});
-    require_same_model(*from, config_.model);
-  }
+  const std::unique_ptr<ModelFolder> from = find_weights(resume);
   engine_ = make_engine(config_, backend_, true);
+  std::optional<ModelFolder> teacher;
+  if (engine_->teacher()) teacher.emplace(find_teacher(config_, backend_));
   const int64_t multiple = backend_.device.dimension_multiple();
   for (const DimensionAdvice& advice : dimension_advice(config_.model, config_.seq_length, multiple))
     log::info(to_text(advice, multiple));
@@ -344,16 +380,25 @@ void Trainer::start(const std::optional<Resume>& resume) {
   engine_->commit();
   CHECK(backend_.device.allocated() - before == plan.total(), "allocated ", backend_.device.allocated() - before,
         " bytes, planned ", plan.total());
+  if (teacher) load_weights(engine_->teacher()->params(), backend_.device, *teacher);
   const std::string size = cat(
       format_count(double(engine_->model().params().parameter_count())), " parameters, ",
+      config_.lora_rank > 0 ? cat(format_count(double(engine_->model().params().trained_count())),
+                                  " of them trained (lora_rank ", config_.lora_rank, "), ")
+                            : "",
       config_.model.num_experts > 0
           ? cat(format_count(double(active_parameter_count(config_.model))), " of them for each token, ")
           : "",
+      teacher ? cat("teacher ", teacher->path(), " of ",
+                    format_count(double(engine_->teacher()->params().parameter_count())), ", ")
+              : "",
       engine_->devices() > 1 ? cat(engine_->devices(), " ranks, zero_stage ", zero_stage(config_), ", ") : "",
       config_.pipeline_parallel_size > 1 ? cat("pipeline_parallel_size ", config_.pipeline_parallel_size, ", ") : "",
       config_.tensor_parallel_size > 1 ? cat("tensor_parallel_size ", config_.tensor_parallel_size, ", ") : "",
       config_.context_parallel_size > 1 ? cat("context_parallel_size ", config_.context_parallel_size, ", ") : "",
+      engine_->workers() > 0 ? cat(engine_->workers(), " workers in rounds of ", config_.local_steps, " steps, ") : "",
       "micro-batch ", config_.micro_batch_size, " x ", engine_->micro_batches(), ", plan ", format_bytes(plan.total()));
+  if (from) load_weights(*engine_, backend_.device, *from);  // with adapters those that checkpoints leave out
   if (resume) {
     const RunState loaded = load_checkpoint(*engine_, backend_.device, resume->folder);
     state_ = loaded;
@@ -374,11 +419,14 @@ void Trainer::start(const std::optional<Resume>& resume) {
                                   " in the place of ", resume->branch->old_decay_iters,
                                   ": from here on the learning rate is not that of the parent")});
   } else {
-    if (from) {
-      load_weights(*engine_, backend_.device, *from);
-    } else {
+    if (config_.lora_rank > 0) {
+      engine_->init_weights(ParamStore::Init::trained);
+      if (!config_.adapter.empty())
+        load_adapters(*engine_, backend_.device, AdapterFolder(newest_model(config_.adapter)));
+    } else if (!from) {
       engine_->init_weights();
     }
+    if (prunes_after(config_, 0)) engine_->prune(sparsity_after(config_, 0));
     state_.device = engine_->read_state();
     choose_peak();
     const std::string origin = from ? cat("weights of ", from->path(), "; ") : "";
@@ -395,11 +443,12 @@ void Trainer::start(const std::optional<Resume>& resume) {
                      "micro_batch_size")});
   leave_other_branch(resume);
   state_.micro_batch_size = config_.micro_batch_size;
+  state_.workers = engine_->workers();
   last_saved_step_ = resume ? state_.step : -1;
   const auto tokens = size_t(config_.micro_batch_size * config_.seq_length);
   last_tokens_.assign(tokens, 0), last_targets_.assign(tokens, -1);
-  flops_ = flops_per_token(engine_->model(), config_.seq_length);
-  if (backend_.mesh.world().rank() == 0) tell_what_is_ahead();
+  flops_ = flops_per_token(*engine_, config_.seq_length);
+  if (backend_.mesh.world().rank() == 0) tell_what_is_ahead(), show_masked_sample();
   warn_of_full_disk();
   if (lock_) write_file(config_.save + "/config.resolved.json", dump_resolved(config_));
   if (options_.sensors && backend_.mesh.world().rank() == 0)
@@ -488,7 +537,7 @@ void Trainer::begin_save(const char* why, bool diverged) {
   options.config_hash = xxh3_hex(resolved);
   options.data_fingerprint = train_.fingerprint();
   options.diverged = diverged;
-  const bool bf16_masters = config_.master_weights == MasterWeights::bf16;
+  const bool bf16_masters = config_.master_weights == MasterWeights::bf16 && config_.local_steps == 0;
   last_save_ = PhaseClock::Clock::now();
   last_saved_step_ = state_.step;
   retry_save_.reset();
@@ -497,6 +546,7 @@ void Trainer::begin_save(const char* why, bool diverged) {
                        {.resolved_config = resolved,
                         .hf_config = hf_config_json(config_.model, bf16_masters ? "bfloat16" : "float32"),
                         .tuning = backend_.tuning ? backend_.tuning->export_choices() : "",
+                        .adapter = adapter_,
                         .tokenizer = tokenizer_},
                        std::move(options), !is_skipping());
   report_save();

@@ -495,6 +495,81 @@ TEST(ModelConfig, ExportedFileReadsBackTheSame) {
   EXPECT_EQ(json::parse(hf_config_json(read(llama_json()), "float32"))["architectures"][0], "LlamaForCausalLM");
 }
 
+json athanor_json() {
+  json j = with(llama_json(), "model_type", "athanor");
+  j.update({{"hidden_act", "relu2"},
+            {"gated_mlp", false},
+            {"mlp_bias", true},
+            {"attention_bias", true},
+            {"lm_head_bias", true},
+            {"norm_elementwise_affine", false},
+            {"embedding_norm", true},
+            {"qk_norm", true},
+            {"qk_norm_elementwise_affine", false},
+            {"attention_multiplier", 0.12},
+            {"sliding_window", 9},
+            {"layer_types", {"sliding_attention", "full_attention"}},
+            {"resid_lambdas", {1.0}},
+            {"x0_lambdas", {0.2, 0.1}},
+            {"skip_from", {nullptr, nullptr, 0}},
+            {"skip_lambdas", {-0.2}},
+            {"rope_scaling", {{"rope_type", "proportional"}, {"partial_rotary_factor", 0.5}}},
+            {"initializer_ranges", {{"*.down_proj.weight", 0}, {"lm_head.weight", 0.001}}}});
+  return j;
+}
+
+TEST(Athanor, OptionsSurviveTheFileOfACheckpoint) {
+  const ModelConfig m = read(athanor_json());
+  EXPECT_EQ(text_of(parse_model_config(hf_config_json(m, "float32"), "config.json")), text_of(m));
+  EXPECT_EQ(json::parse(hf_config_json(m, "float32"))["model_type"], "athanor");
+  EXPECT_EQ(m.resid_lambdas, (std::vector<double>{1, 1}));  // one for all
+  EXPECT_EQ(m.skip_lambdas, (std::vector<double>{-0.2, -0.2, -0.2}));
+  EXPECT_EQ(window_of(m, 0), 9);
+  EXPECT_EQ(window_of(m, 1), 0);
+  EXPECT_EQ(option_of_athanor(m), "hidden_act \"relu2\"");
+  EXPECT_EQ(option_of_athanor(read(with(llama_json(), "model_type", "athanor"))), "");
+}
+
+TEST(Athanor, OtherFamiliesRefuseItsOptions) {
+  const json all = athanor_json();
+  for (const char* key :
+       {"gated_mlp", "lm_head_bias", "norm_elementwise_affine", "embedding_norm", "qk_norm_elementwise_affine",
+        "attention_multiplier", "resid_lambdas", "x0_lambdas", "skip_from", "skip_lambdas", "rope_scaling"})
+    expect_parts(error_with(with(llama_json(), key, all[key])),
+                 {cat("model.", key), "llama has", "model_type athanor"});
+  EXPECT_EQ(error_with(with(llama_json(), "initializer_ranges", all["initializer_ranges"])), "");
+}
+
+TEST(Athanor, ListsAreOfAllLayers) {
+  const json all = athanor_json();
+  const auto refused = [&](const char* key, const json& value, const std::vector<std::string>& parts) {
+    expect_parts(error_with(with(all, key, value)), parts);
+  };
+  refused("layer_types", {"full_attention"}, {"layer_types: 1 entries for the 2 layers of num_hidden_layers"});
+  refused("layer_types", {"full_attention", "full_attention"}, {"sliding_window: 9", "layer_types"});
+  refused("sliding_window", 0, {"layer_types", "sliding_window is 0"});
+  refused("x0_lambdas", {1, 2, 3}, {"x0_lambdas: 3 entries", "num_hidden_layers"});
+  refused("x0_lambdas", nullptr, {"resid_lambdas: needs x0_lambdas"});
+  refused("skip_lambdas", nullptr, {"skip_from: needs skip_lambdas"});
+  refused("skip_from", nullptr, {"skip_lambdas: needs skip_from"});
+  refused("skip_from", {nullptr, 0}, {"skip_from: 2 entries for the 2 layers", "final norm"});
+  refused("skip_from", {nullptr, 1, 0}, {"skip_from[1]: expected a block before it", "got 1"});
+  refused("qk_norm", false, {"qk_norm_elementwise_affine", "qk_norm, which is false"});
+  refused("hidden_act", "gelu", {"model.hidden_act", "relu2"});
+}
+
+TEST(Athanor, KeysThatDoNotGoTogetherAreBothNamed) {
+  const auto refused = [](std::vector<std::string> sets, const std::vector<std::string>& parts) {
+    expect_parts(error_in(small_config("", athanor_json().dump()), std::move(sets)), parts);
+  };
+  refused({"pipeline_parallel_size=2"}, {"model.x0_lambdas", "pipeline_parallel_size"});
+  refused({"pipeline_parallel_size=2", "model.x0_lambdas=null", "model.resid_lambdas=null"},
+          {"model.skip_from", "pipeline_parallel_size"});
+  refused({"context_parallel_size=2"}, {"model.layer_types", "context_parallel_size"});
+  refused({"mup_base_width=32"}, {"mup_base_width", "model.initializer_ranges"});
+  refused({"mup_base_width=32", "model.initializer_ranges=null"}, {"mup_base_width", "norm_elementwise_affine"});
+}
+
 TEST(ModelConfig, Gpt2NamesInOtherFamiliesAreNoted) {
   std::vector<std::string> notices;
   json j = llama_json();

@@ -21,18 +21,32 @@ std::string file_text(const fs::path& path) {
 
 // Published sizes: the checkpoints of these names, tied heads counted once.
 const std::map<std::string, int64_t> kParameters = {
-    {"gpt2-124m", 124439808},     {"gpt2-350m", 354823168},      {"gpt2-774m", 774030080},
-    {"gpt2-1558m", 1557611200},   {"gpt3-125m", 125226240},      {"llama-1b", 1235814400},
-    {"llama-3b", 3212749824},     {"llama-8b", 8030261248},      {"qwen2.5-0.5b", 494032768},
-    {"qwen2.5-1.5b", 1543714304}, {"qwen2.5-7b", 7615616512},    {"quickstart", 3476480},
-    {"moe-small", 10562560},      {"mixtral-8x7b", 46702792704}, {"qwen3-30b-a3b", 30532122624}};
+    {"gpt2-124m", 124439808},
+    {"gpt2-350m", 354823168},
+    {"gpt2-774m", 774030080},
+    {"gpt2-1558m", 1557611200},
+    {"gpt3-125m", 125226240},
+    {"llama-1b", 1235814400},
+    {"llama-3b", 3212749824},
+    {"llama-8b", 8030261248},
+    {"qwen2.5-0.5b", 494032768},
+    {"qwen2.5-1.5b", 1543714304},
+    {"qwen2.5-7b", 7615616512},
+    {"quickstart", 3476480},
+    {"moe-small", 10562560},
+    {"mixtral-8x7b", 46702792704},
+    {"qwen3-30b-a3b", 30532122624},
+    // 12 layers of 12 x 768^2, embedding and head of 32768 x 768, two scalars per layer; the same of 24 layers of 1536
+    {"recipes/nanochat-d12", 135266328},
+    {"recipes/nanochat-d24", 780140592},
+    {"recipes/speedrun-track3-muon", 162354816}};
 
 TEST(Shipped, EveryFileIsValidAndOfPublishedSize) {
   size_t seen = 0;
   const std::string readme = file_text("configs/README.md");
-  for (const auto& entry : fs::directory_iterator("configs")) {
+  for (const auto& entry : fs::recursive_directory_iterator("configs")) {
     if (entry.path().extension() != ".json") continue;
-    const std::string name = entry.path().stem();
+    const std::string name = fs::path(entry.path()).replace_extension().lexically_relative("configs");
     std::vector<std::string> notices;
     const Config c = load_config(entry.path(), {}, &notices);
     EXPECT_TRUE(notices.empty()) << name << ": " << notices[0];

@@ -94,6 +94,8 @@ TEST(Validate, WhatPipelinesDoNotSupportIsRefused) {
                                      {"log_noise_scale=true", "log_noise_scale"},
                                      {"qk_clip_threshold=100", "qk_clip_threshold: 100"},
                                      {"device=cuda", "device: cuda"},
+                                     {"teacher=folder", "teacher:"},
+                                     {"prune_sparsity=0.5", "prune_sparsity"},
                                      {"rampup_batch_size=[4,4,100]", "rampup_batch_size"}})
     expect_parts(error_with({"model.n_layer=8", "pipeline_parallel_size=2", setting}),
                  {key, "2 stages", "pipeline_parallel_size"});
@@ -170,6 +172,17 @@ TEST(Validate, WhatDoesNotGoWithExpertsIsNamed) {
     expect_parts(with({cat(name, "=2")}), {cat(name, ": 2 is not supported"), "set it to 1", "zero_stage 3"});
     expect_parts(with({cat(name, "=all")}), {cat(name, ": \"all\" is not supported")});
   }
+}
+
+TEST(Validate, LocalUpdates) {
+  expect_parts(error_with({"local_steps=30", "ema_decay=0.9"}), {"ema_decay", "local_steps 30"});
+  expect_parts(error_with({"local_steps=30", "tail_average_start=5"}), {"tail_average_start", "local_steps 30"});
+  expect_parts(error_with({"local_steps=30", "optimizer=schedule_free_adamw", "lr_decay_style=constant"}),
+               {"schedule_free_adamw", "local_steps 0"});
+  expect_parts(error_with({"local_steps=3", "local_fragments=4"}), {"local_fragments: 4", "3 steps"});
+  expect_parts(error_with({"local_steps=30", "data_parallel_replicate_size=2", "log_noise_scale=true"}),
+               {"log_noise_scale", "data_parallel_replicate_size to 1"});
+  EXPECT_EQ(error_with({"local_steps=30", "data_parallel_replicate_size=2", "zero_stage=0"}), "");
 }
 
 TEST(Validate, ContextParallelism) {
@@ -288,6 +301,36 @@ TEST(Validate, SequenceLengthWarmUp) {
   const auto idle = keys_without_effect(parse(small_config(), {"min_difficulty=16"}));
   ASSERT_EQ(idle.size(), 1U);
   expect_parts(idle[0], {"min_difficulty has no effect", "total_curriculum_step"});
+}
+
+TEST(Validate, Pruning) {
+  expect_parts(error_with({"prune_sparsity=1"}), {"prune_sparsity"});
+  expect_parts(error_with({"prune_sparsity=0.6", "prune_pattern=2:4"}), {"prune_sparsity: 0.6", "2:4"});
+  expect_parts(error_with({"prune_sparsity=0.5", "prune_start=20", "prune_end=10"}),
+               {"prune_end: 10", "prune_start 20"});
+  expect_parts(error_with({"prune_sparsity=0.5", "prune_end=100000"}), {"prune_end", "100000", "train_iters"});
+  expect_parts(error_with({"prune_sparsity=0.5", "tensor_parallel_size=2"}),
+               {"prune_sparsity", "tensor_parallel_size"});
+  expect_parts(error_with({"teacher=folder", "tensor_parallel_size=2"}), {"teacher", "tensor_parallel_size"});
+}
+
+// The table of Zhu & Gupta's equation for four prunings.
+TEST(Pruning, SparsityGrowsWithTheCubeOfTheStepsThatAreLeft) {
+  const Config c = parse(
+      small_config(), {"train_iters=60", "prune_sparsity=0.9", "prune_start=10", "prune_end=50", "prune_interval=10"});
+  const double want[] = {0, 0.5203125, 0.7875, 0.8859375, 0.9};
+  for (int i = 0; i <= 4; ++i) {
+    EXPECT_NEAR(sparsity_after(c, 10 + 10 * i), want[i], 1e-12) << i;
+    EXPECT_NEAR(sparsity_after(c, 19 + 10 * i), want[i], 1e-12) << i;
+    EXPECT_TRUE(prunes_after(c, 10 + 10 * i));
+    EXPECT_FALSE(prunes_after(c, 11 + 10 * i));
+  }
+  EXPECT_EQ(sparsity_after(c, 9), 0);
+  EXPECT_FALSE(prunes_after(c, 60));
+  const Config once = parse(small_config(), {"train_iters=60", "prune_sparsity=0.5"});
+  EXPECT_TRUE(prunes_after(once, 0));
+  EXPECT_FALSE(prunes_after(once, 100));
+  EXPECT_EQ(sparsity_after(once, 0), 0.5);
 }
 
 TEST(Validate, BatchRamp) {

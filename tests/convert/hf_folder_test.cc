@@ -233,6 +233,9 @@ TEST_F(HfFolder, ARunTakesOverOnlyItsOwnModel) {
   ModelConfig heads = config;
   heads.num_attention_heads = 4, heads.head_dim = 3;
   EXPECT_ERROR(require_same_model(from, heads), "num_attention_heads: the weights have 2, the run 4", "head_dim");
+  ModelConfig relu = config;
+  relu.hidden_act = Activation::relu2;
+  EXPECT_ERROR(require_same_model(from, relu), "model.hidden_act \"silu\" of the weights", "hidden_act \"relu2\"");
 }
 
 }  // namespace

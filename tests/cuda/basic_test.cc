@@ -15,6 +15,7 @@ class Basic : public KernelTest {};
 TEST_F(Basic, Fill) { agrees_with_the_reference(Fill::kName, basic_cases, 70); }
 TEST_F(Basic, Cast) { agrees_with_the_reference(Cast::kName, basic_cases, 90); }
 TEST_F(Basic, Add) { agrees_with_the_reference(Add::kName, basic_cases, 45); }
+TEST_F(Basic, Dropout) { agrees_with_the_reference(Dropout::kName, basic_cases, 76); }
 TEST_F(Basic, ReduceSum) { agrees_with_the_reference(ReduceSum::kName, basic_cases, 12); }
 TEST_F(Basic, SquaredNorm) { agrees_with_the_reference(SquaredNorm::kName, basic_cases, 12); }
 TEST_F(Basic, RandomNormal) { agrees_with_the_reference(RandomNormal::kName, basic_cases, 60); }

@@ -1,4 +1,5 @@
-// The kernels of cuda/mlp.cu run the op cases of GELU and SwiGLU, and longer rows on their 16-byte path.
+// The kernels of cuda/mlp.cu and activations.cu run the op cases of GELU, SwiGLU, other activations and scaled sums,
+// and longer rows on their 16-byte path.
 #include "tests/cuda/kernel_test.h"
 
 namespace athanor {
@@ -10,6 +11,11 @@ TEST_F(MlpKernels, GeluForward) { agrees_with_the_reference(GeluFwd::kName, mlp_
 TEST_F(MlpKernels, GeluBackward) { agrees_with_the_reference(GeluBwd::kName, mlp_cases, 20); }
 TEST_F(MlpKernels, SwigluForward) { agrees_with_the_reference(SwigluFwd::kName, mlp_cases, 10); }
 TEST_F(MlpKernels, SwigluBackward) { agrees_with_the_reference(SwigluBwd::kName, mlp_cases, 20); }
+
+TEST_F(MlpKernels, ActivationForward) { agrees_with_the_reference(ActivationFwd::kName, activation_cases, 10); }
+TEST_F(MlpKernels, ActivationBackward) { agrees_with_the_reference(ActivationBwd::kName, activation_cases, 20); }
+TEST_F(MlpKernels, ScaledSum) { agrees_with_the_reference(ScaledSum::kName, activation_cases, 10); }
+TEST_F(MlpKernels, ScaledSumBackward) { agrees_with_the_reference(ScaledSumBwd::kName, activation_cases, 10); }
 
 TEST_F(MlpKernels, AnyAlignment) {
   needs_no_alignment(GeluBwd::kName, mlp_cases, 9);

@@ -16,6 +16,7 @@
 #include "data/token_file.h"
 #include "data/tokenize.h"
 #include "data_testing.h"
+#include "parquet_writer.h"
 
 namespace athanor {
 namespace {
@@ -162,7 +163,8 @@ TEST_P(KilledRun, GoesOn) {
 #ifdef ATHANOR_SANITIZED
   GTEST_SKIP() << "forks, which sanitizers with threads do not like";
 #endif
-  input(".jsonl", lines_of(some_texts(2500)));
+  input(".parquet", parquet_of(some_texts(900), 100));
+  input(".jsonl", lines_of(some_texts(1600)));
   input(".txt", words(3, 2'500'000));
   options.shard_tokens = 300'000;
   options.save_seconds = 0;
@@ -480,9 +482,28 @@ TEST(TextEncoding, OnlyBytesOfNoCharacterAreCounted) {
   for (const auto& [text, want] : cases) EXPECT_EQ(bytes_outside_utf8(text), want) << text;
 }
 
-TEST_F(DocumentsTest, ParquetIsRefusedWithTheRemedy) {
-  input(".parquet", "PAR1xxxx");
-  expect_parts(error_of([&] { tokenize(options); }), {".parquet", "parquet_to_jsonl.py"});
+TEST_F(DocumentsTest, ParquetGivesTheTokensOfJsonLines) {
+  auto texts = some_texts(900);
+  texts[3] = "";
+  const std::string lines = input(".jsonl", lines_of(some_texts(5))), more = input(".txt", words(2, 100'000));
+  const std::string rows = input(".parquet", parquet_of(texts, 100)), same = input(".jsonl", lines_of(texts));
+  options.documents.block = 0;
+  options.documents.inputs = {lines, same, more};
+  tokenize(options);
+  const auto expected = output();
+  options.documents.inputs = {lines, rows, more};
+  options.overwrite = true;
+  const TokenizeResult result = tokenize(options);
+  EXPECT_EQ(output(), expected);
+  EXPECT_EQ(result.documents, 5 + 899 + 1);
+}
+
+TEST_F(DocumentsTest, ParquetThroughAPipeIsRefused) {
+  expect_parts(error_of([&] {
+                 const std::string path = input(".parquet", parquet_of({"one"}));
+                 TextInput text(path);
+               }),
+               {".parquet", "give it as a file"});
 }
 
 TEST_F(DocumentsTest, WhatIsNotWhatItsNameSaysIsNoText) {

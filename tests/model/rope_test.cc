@@ -31,6 +31,11 @@ TEST(Rope, Yarn) {
           0.0023643539752811193, 0.0010872796410694718});
 }
 
+TEST(Rope, ProportionalTurnsTheShareOfHighFrequencies) {
+  expect(with({.rope_type = RopeType::proportional, .partial_rotary_factor = 0.5}), 1,
+         {1.0, 0.459863298, 0.211474253, 0.0972492472, 0, 0, 0, 0});  // 500^(-i/8)
+}
+
 TEST(Rope, YarnWithFactorsOfItsOwn) {
   RopeScaling s = yarn();
   s.beta_fast = 20, s.beta_slow = 2, s.attention_factor = 1.3;

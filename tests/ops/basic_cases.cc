@@ -1,4 +1,4 @@
-// Cases of fill, cast, add, sums and initial values.
+// Cases of fill, cast, add, dropout, sums and initial values.
 #include <cmath>
 #include <limits>
 
@@ -71,6 +71,14 @@ void element_wise(Examiner& examine) {
     }
 }
 
+void masks(Examiner& examine) {
+  const Init every_third = [](uint64_t, int64_t i) { return i % 3 == 1 ? 1.0 + double(i % 7) : 0.0; };
+  for (DType dt : {DType::f32, DType::bf16, DType::f16, DType::i16})
+    for (int64_t n : {int64_t{1}, int64_t{3}, int64_t{257}, kLong})
+      examine(OpCase<MaskedFill>{
+          cat(n, " ", dt), {.x = tensor(dt, {n}), .mask = tensor(DType::u8, {n})}, {{"mask", every_third}}, true});
+}
+
 void sums(Examiner& examine) {
   const Tensor out = tensor(DType::f64, {1});
   for (int64_t n : {1, 3, 17, 257, 5000, int(kLong)}) {
@@ -125,14 +133,41 @@ void sharded_random_values(Examiner& examine) {
   if (pieces != whole) examine.note({Fault::wrong_value, RandomNormal::kName, "x", "pieces differ from the whole"});
 }
 
+// Masks of other steps, streams and places.
+void dropouts(Examiner& examine) {
+  const auto drop = [&](const std::string& name, DType dtype, Shape shape, float p, int64_t first, uint64_t stream) {
+    OpCase<Dropout> c{cat(name, " ", dtype, " ", shape),
+                      {.y = tensor(dtype, shape),
+                       .x = tensor(dtype, shape),
+                       .state = tensor(DType::u8, {int64_t(sizeof(StepState))}),
+                       .first = tensor(DType::i64, {1}),
+                       .seed = 5,
+                       .stream = stream,
+                       .p = p},
+                      {{"state", bytes_of(running_state())}, {"first", listed({double(first)})}},
+                      true};
+    examine(c);
+    c.name += " in place";
+    c.shared = {{"y", "x"}};
+    examine(c);
+  };
+  for (const DType dtype : kFloats)
+    for (const Shape& shape : {Shape{1, 1}, Shape{3, 5}, Shape{7, 64}, Shape{2, 4099}})
+      for (const float p : {0.0f, 0.1f, 0.5f}) drop(cat("p ", p), dtype, shape, p, 3, 77);
+  drop("late rows", DType::bf16, {5, 24}, 0.3f, int64_t{1} << 33, ~uint64_t{0});
+  drop("many", DType::f32, {300, 257}, 0.05f, 0, 1);
+}
+
 }  // namespace
 
 void basic_cases(Examiner& examine) {
   fills(examine);
   element_wise(examine);
+  masks(examine);
   sums(examine);
   random_values(examine);
   sharded_random_values(examine);
+  dropouts(examine);
 }
 
 }  // namespace athanor

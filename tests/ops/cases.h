@@ -43,6 +43,7 @@ void norm_cases(Examiner&);
 void attention_cases(Examiner&);
 void rope_cases(Examiner&);
 void mlp_cases(Examiner&);
+void activation_cases(Examiner&);
 void embedding_cases(Examiner&);
 void loss_cases(Examiner&);
 void vocab_part_cases(Examiner&);
@@ -65,6 +66,7 @@ constexpr Family kFamilies[] = {{"gemm", gemm_cases},
                                 {"attention", attention_cases},
                                 {"rope", rope_cases},
                                 {"mlp", mlp_cases},
+                                {"activation", activation_cases},
                                 {"embedding", embedding_cases},
                                 {"loss", loss_cases},
                                 {"basic", basic_cases},

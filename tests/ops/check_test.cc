@@ -25,7 +25,7 @@ class Mutator final : public Decorated<Mutator> {
       if (!*f.t) continue;
       const Tensor whole = *f.t;
       const std::string tensor = cat(Op::kName, ".", f.name);
-      f.t->dtype = DType::i64;
+      f.t->dtype = f.t->dtype == DType::i64 ? DType::f64 : DType::i64;
       expect_refused(probe, cat(tensor, " dtype"));
       *f.t = whole;
       for (int d = 0; d < whole.shape.rank; ++d) {
@@ -225,6 +225,20 @@ TEST(Check, RefusesContradictions) {
 
   CrossEntropy loss{.logits = m, .losses = v, .targets = tensor(DType::i32, {4}), .vocab = 5, .grad = false};
   EXPECT_NE(refusal(loss).find("cross_entropy: expected 0 < vocab <= columns"), std::string::npos);
+
+  DistilledCrossEntropy distilled{.logits = m,
+                                  .teacher = m,
+                                  .losses = v,
+                                  .divergences = v,
+                                  .targets = tensor(DType::i32, {4}),
+                                  .scale = tensor(DType::f32, {1}),
+                                  .vocab = 4};
+  EXPECT_EQ(refusal(distilled), "");
+  distilled.temperature = 0;
+  EXPECT_NE(refusal(distilled).find("distilled_cross_entropy: expected temperature > 0"), std::string::npos);
+  EXPECT_NE(
+      refusal(MaskedFill{.x = tensor(DType::f64, {4}), .mask = tensor(DType::u8, {4})}).find("masked_fill.x is f64"),
+      std::string::npos);
 
   AttentionFwd attention{.y = m,
                          .lse = tensor(DType::f32, {4, 2}),

@@ -1,5 +1,6 @@
 // Cases of cross entropy: ignored targets, padded vocabularies, loss scale, extreme logits, soft-cap, gradient.
 #include <cmath>
+#include <tuple>
 #include <utility>
 
 #include "tests/ops/cases.h"
@@ -98,6 +99,60 @@ void gradient(Examiner& examine) {
   }
 }
 
+OpCase<DistilledCrossEntropy> distilled(const Size& s, DType dt, DistillLoss kind, double temperature) {
+  OpCase<DistilledCrossEntropy> c{cat(s.n, "x", s.vocab, "/", s.padded, " ", dt, " ",
+                                      kind == DistillLoss::kl ? "kl" : "reverse kl", " temperature ", temperature),
+                                  {.logits = tensor(dt, {s.n, s.padded}),
+                                   .teacher = tensor(dt, {s.n, s.padded}),
+                                   .losses = tensor(DType::f32, {s.n}),
+                                   .divergences = tensor(DType::f32, {s.n}),
+                                   .targets = tensor(DType::i32, {s.n}),
+                                   .scale = tensor(DType::f32, {1}),
+                                   .inv_count = 1.0f / float(s.n + 3),
+                                   .vocab = s.vocab,
+                                   .kind = kind,
+                                   .temperature = float(temperature),
+                                   .ce_weight = 0.25f}};
+  const OpCase<CrossEntropy> plain = cross_entropy(s, dt, true, 8);
+  for (const char* name : {"scale", "logits", "targets"}) c.values[name] = plain.values.at(name);
+  c.values["teacher"] = plain.values.at("logits");
+  return c;
+}
+
+// L = scale inv_count sum of (divergences + ce_weight losses) + z-loss; the logits become dL/dlogits. The divergences
+// of a teacher's logits 2, 1, 0 and a student's of 0, 0, 0 are known.
+void of_teachers(Examiner& examine) {
+  for (const DistillLoss kind : {DistillLoss::kl, DistillLoss::reverse_kl}) {
+    for (DType dt : kFloats)
+      for (const Size& s : {Size{3, 17, 17}, Size{5, 5000, 5056}, Size{70, 33, 40}})
+        examine(distilled(s, dt, kind, s.n == 3 ? 1 : 2.5));
+    for (const auto& [temperature, z_loss, softcap] :
+         {std::tuple{1.0, 0.0, 0.0}, {3.0, 0.5, 0.0}, {0.5, 0.0, 3.0}, {2.0, 0.5, 2.0}}) {
+      OpCase<DistilledCrossEntropy> c = distilled({5, 9, 11}, DType::f32, kind, temperature), moved = c;
+      c.op.z_loss = float(z_loss), c.op.softcap = float(softcap), c.op.teacher_softcap = float(2 * softcap);
+      c.name += cat(" z loss ", z_loss, " softcap ", softcap);
+      moved.op = c.op;
+      examine(c);
+      const double weight = 8 * double(c.op.inv_count), cap = softcap;
+      examine.gradient_of(c, "logits", [&, z_loss = z_loss](const std::vector<double>& x) {
+        moved.values["logits"] = listed(x);
+        const auto results = examine.reference_results(moved);
+        const auto losses = decoded(DType::f32, result(results, "losses").after);
+        const auto divergences = decoded(DType::f32, result(results, "divergences").after);
+        double sum = 0;
+        for (size_t row = 0; row < 5; ++row) {
+          sum += divergences[row] + double(c.op.ce_weight) * losses[row];
+          double exps = 0;
+          for (size_t k = 0; k < 9; ++k)
+            exps += std::exp(cap > 0 ? cap * std::tanh(x[row * 11 + k] / cap) : x[row * 11 + k]);
+          if (moved.values["targets"](0, int64_t(row)) >= 0) sum += z_loss * std::log(exps) * std::log(exps);
+        }
+        return weight * sum;
+      });
+    }
+  }
+}
+
 }  // namespace
 
 void loss_cases(Examiner& examine) {
@@ -112,6 +167,7 @@ void loss_cases(Examiner& examine) {
   with_z_loss(examine);
   with_softcap(examine);
   gradient(examine);
+  of_teachers(examine);
 }
 
 }  // namespace athanor

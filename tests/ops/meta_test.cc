@@ -131,6 +131,11 @@ TEST(Harness, FindsWrongGradients) {
                                                                                    {"rope", "x"},
                                                                                    {"gelu_bwd", "dx"},
                                                                                    {"swiglu_bwd", "dgu"},
+                                                                                   {"activation_bwd", "dx"},
+                                                                                   {"scaled_sum_bwd", "dx"},
+                                                                                   {"scaled_sum_bwd", "dz"},
+                                                                                   {"scaled_sum_bwd", "da"},
+                                                                                   {"scaled_sum_bwd", "db"},
                                                                                    {"embedding_bwd", "dwte"},
                                                                                    {"embedding_bwd", "dwpe"},
                                                                                    {"cross_entropy", "logits"}}) {

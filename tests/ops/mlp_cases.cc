@@ -1,4 +1,5 @@
-// Cases of GELU and SwiGLU: odd sizes, far tails, in place where the ops allow it, gradients.
+// Cases of GELU, SwiGLU, other activations and sums scaled by parameters: odd sizes, far tails, in place where the ops
+// allow it, gradients.
 #include <cmath>
 #include <limits>
 
@@ -47,6 +48,59 @@ void largest_magnitudes(Examiner& examine) {
     }
 }
 
+constexpr Activation kActivations[] = {Activation::gelu, Activation::silu, Activation::relu, Activation::relu2};
+
+// No value near 0, where the derivative of relu jumps.
+const Init kSmooth = listed({0.4, -0.75, 1.1, -1.3, 2.5, -3.25, 0.9, -0.6, 1.7});
+
+void activations(Examiner& examine, DType dt, const Shape& s, Activation f, bool gated) {
+  const Tensor y = tensor(dt, s), x = tensor(dt, {s[0], gated ? 2 * s[1] : s[1]});
+  const std::string name = cat(s, " ", dt, " ", int(f), gated ? " gated" : "");
+  const ActivationFwd fwd{.f = f, .y = y, .x = x};
+  const ActivationBwd bwd{.f = f, .dx = x, .dy = y, .x = x};
+  for (const Init& values : {normal(0, 2), kTails}) {
+    examine(OpCase<ActivationFwd>{name, fwd, {{"x", values}}});
+    examine(OpCase<ActivationBwd>{name, bwd, {{"x", values}}});
+  }
+  examine(OpCase<ActivationBwd>{cat(name, " over x"), bwd, {}, false, {{"dx", "x"}}});
+  if (!gated) examine(OpCase<ActivationBwd>{cat(name, " over dy"), bwd, {}, false, {{"dx", "dy"}}});
+}
+
+void activation_gradients(Examiner& examine) {
+  for (const Activation f : kActivations)
+    for (const bool gated : {false, true}) {
+      const Tensor y = tensor(DType::f32, {3, 7}), x = tensor(DType::f32, {3, gated ? 14 : 7});
+      const Values values{{"x", kSmooth}};
+      examine.gradient(OpCase<ActivationFwd>{"gradient", {.f = f, .y = y, .x = x}, values},
+                       OpCase<ActivationBwd>{"gradient", {.f = f, .dx = x, .dy = y, .x = x}, values}, {{"y", "dy"}},
+                       {{"x", "dx"}});
+    }
+}
+
+void scaled_sums(Examiner& examine, DType dt, DType scalar, const Shape& s) {
+  const Tensor x = tensor(dt, s), one = tensor(scalar, {1});
+  const std::string name = cat(s, " ", dt, " by ", scalar);
+  const Tensor grad = tensor(scalar == DType::bf16 ? DType::bf16 : DType::f32, {1});
+  for (const bool a : {false, true})
+    for (const bool b : {false, true}) {
+      const std::string which = cat(name, a ? " a" : "", b ? " b" : "");
+      ScaledSum fwd{.y = x, .x = x, .z = x};
+      ScaledSumBwd bwd{.dx = x, .dz = x, .dy = x, .x = x, .z = x};
+      if (a) fwd.a = bwd.a = one, bwd.da = grad;
+      if (b) fwd.b = bwd.b = one, bwd.db = grad;
+      examine(OpCase<ScaledSum>{which, fwd});
+      examine(OpCase<ScaledSum>{cat(which, " over x"), fwd, {}, false, {{"y", "x"}}});
+      examine(OpCase<ScaledSum>{cat(which, " over z"), fwd, {}, false, {{"y", "z"}}});
+      examine(OpCase<ScaledSumBwd>{which, bwd});
+      examine(OpCase<ScaledSumBwd>{cat(which, " over dy"), bwd, {}, false, {{"dx", "dy"}}});
+      if (dt != DType::f32 || scalar != DType::f32 || s[0] != 3) continue;
+      Examiner::Pairs all{{"x", "dx"}, {"z", "dz"}};
+      if (a) all.push_back({"a", "da"});
+      if (b) all.push_back({"b", "db"});
+      examine.gradient(OpCase<ScaledSum>{"gradient", fwd}, OpCase<ScaledSumBwd>{"gradient", bwd}, {{"y", "dy"}}, all);
+    }
+}
+
 }  // namespace
 
 void mlp_cases(Examiner& examine) {
@@ -73,6 +127,27 @@ void mlp_cases(Examiner& examine) {
   examine.gradient(OpCase<SwigluFwd>{"gradient", {.y = x, .gu = gu}},
                    OpCase<SwigluBwd>{"gradient", {.dgu = gu, .dy = x, .gu = gu}}, {{"y", "dy"}}, {{"gu", "dgu"}});
   largest_magnitudes(examine);
+}
+
+// Values first, then gradients, then what ops leave in amax: a planted mistake is met by the check that is for it.
+void activation_cases(Examiner& examine) {
+  for (const DType dt : kFloats)
+    for (const Activation f : kActivations) {
+      for (const Shape& s : {Shape{1, 2}, Shape{3, 17}, Shape{17, 257}})  // a column more is no gate
+        for (const bool gated : {false, true}) activations(examine, dt, s, f, gated);
+      if (f == Activation::relu2) activations(examine, dt, {300, 264}, f, false);  // work for many threads
+    }
+  activation_gradients(examine);
+  for (const DType dt : kFloats)
+    for (const Activation f : kActivations) {
+      const Tensor y = tensor(dt, {17, 257}), x = tensor(dt, {17, 514});
+      const std::string name = cat(dt, " ", int(f));
+      largest_magnitude(examine, name, ActivationFwd{.f = f, .y = y, .x = y}, "x", "y");
+      largest_magnitude(examine, name, ActivationBwd{.f = f, .dx = x, .dy = y, .x = x}, "dy", "dx");
+    }
+  for (const DType dt : kFloats)
+    for (const DType scalar : dt == DType::f32 ? std::vector{dt} : std::vector{dt, DType::f32})
+      for (const Shape& s : {Shape{1, 1}, Shape{3, 17}, Shape{170, 264}}) scaled_sums(examine, dt, scalar, s);
 }
 
 }  // namespace athanor

@@ -188,6 +188,16 @@ TEST(StepControl, ClipsToTheGlobalNorm) {
   EXPECT_EQ(s.grad_scale, 1);
 }
 
+TEST(StepControl, TheNormOfWorkersIsTheirRootMeanSquare) {
+  StepState s;
+  s.norm_sq = 4 * 9;
+  StepControl c;
+  c.clip_grad = 1.5, c.workers = 4;
+  close_step(s, c);
+  EXPECT_EQ(s.grad_norm, 3);
+  EXPECT_NEAR(s.grad_scale, 0.5, 1e-6);
+}
+
 TEST(StepControl, UndoesTheLossScaleBeforeClipping) {
   StepState s;
   s.loss_scale = 1024;

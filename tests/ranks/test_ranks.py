@@ -143,6 +143,23 @@ class SameRunTest(RanksTest):
         self.assertRegex(plan, r"pipeline +2 stages, 1f1b: blocks of the parts ([13], [13]|2, 2);")
         self.assertRegex(plan, r"stage 1 +\. +f0")
 
+    def test_workers_of_local_updates_go_on_and_are_counted(self):
+        local = ("--set", "local_steps=4", "--set", "data_parallel_replicate_size=2", "--set", "lr_decay_iters=12")
+        self.launch(4, *local, "--set", "save=whole")
+        self.launch(4, *local, "--set", "save=parts", "--set", "train_iters=8")
+        self.launch(4, *local, "--set", "save=parts")
+        self.assertEqual(self.losses("parts"), self.losses("whole"))
+        step = "step-00000012/manifest.json"
+        whole, parts = (json.loads((self.folder / run / step).read_text())["tensors"] for run in ("whole", "parts"))
+        self.assertEqual({t["name"]: t["xxh3"] for t in whole}, {t["name"]: t["xxh3"] for t in parts})
+        self.assertTrue(any(t["name"].startswith("worker1.m.") for t in whole))
+        self.launch(2, *local, "--set", "save=parts", "--set", "train_iters=16")  # ranks of a worker are free
+        error = self.launch(2, "--set", "local_steps=4", "--set", "lr_decay_iters=12", "--set", "save=parts", "--set",
+                            "train_iters=20", code=USAGE).err
+        self.assertIn("data_parallel_replicate_size", error)
+        self.assertIn("saved with 2 workers", error)
+        self.assertIn("2, as data_parallel_replicate_size", self.run_program("plan", self.config, *local).out)
+
     def test_documents_masks_questions_and_weights_of_another_run(self):
         """What a run may have besides tokens is the same on several ranks."""
         lines = [json.dumps({"text": "word " * (i % 9 + 1)}) + "\n" for i in range(60)]

@@ -1,6 +1,8 @@
 """Every shipped configuration trains: the file itself, shrunk with --set, on synthetic shards, and resumes."""
 import json
 import re
+import subprocess
+import sys
 import unittest
 
 from harness import DONE, REQUEUE, ROOT, USAGE, SystemTest
@@ -35,9 +37,13 @@ class ShippedConfigTest(SystemTest):
         model = dict(SHRINK)
         if config["model"]["model_type"] != "gpt2":
             model.update({k: v for k, v in SHRINK_LLAMA.items() if k in config["model"]})
+        if "layer_types" in config["model"]:  # of the two layers that are left; the window is shorter than a sequence
+            model.update({"sliding_window": 9, "layer_types": '["sliding_attention", "full_attention"]'})
         run = {"train_data": "data/text_train_*.bin", "valid_data": "data/text_val_*.bin", "save": "run",
                "train_iters": 2, "global_batch_size": 2, "seq_length": 32, "eval_interval": 2,
                "eval_iters": 1, "lr_warmup_iters": 1, "threads": 1, "peak_tflops": 0.1, "save_interval": 1}
+        if "lr_wsd_decay_iters" in config:
+            run["lr_wsd_decay_iters"] = 1
         run.update({f"model.{k}": v for k, v in model.items()})
         return [part for key, value in run.items() for part in ("--set", f"{key}={value}")]
 
@@ -59,11 +65,38 @@ class ShippedConfigTest(SystemTest):
         self.assertEqual(exported["vocab_size"], config["model"]["vocab_size"])
 
 
+    def check_recipe(self, path):
+        """Beyond check(): ranks are the same run, the checkpoint evaluates and samples, and no other program reads it."""
+        self.check(path)
+        (self.folder / "text.txt").write_text("The quick brown fox jumps over the lazy dog. " * 200)
+        self.run_program("tokenize", "--input", "text.txt", "--output-prefix", "bytes/text")
+        sets = [*self.overrides(json.loads(path.read_text())), "--set", "precision=fp32"]
+        for key, value in {"train_data": "bytes/text_*.bin", "valid_data": "bytes/text_*.bin",
+                           "model.vocab_size": 257, "model.bos_token_id": 256, "model.eos_token_id": 256}.items():
+            sets += ["--set", f"{key}={value}"]
+        self.run_program("train", path, *sets, "--set", "save=one")
+        self.run_program("launch", "--ranks", "2", "train", path, *sets, "--set", "save=two", "--set", "zero_stage=2")
+        for step, loss in self.losses("one").items():
+            self.assertAlmostEqual(self.losses("two")[step], loss, delta=1e-4 * loss)
+        self.run_program("eval", "one", "--data", "bytes/text_*.bin")
+        self.run_program("sample", "--checkpoint", "one", "--prompt", "a", "--max-tokens", "5")
+        for form in ("hf", "gguf"):
+            error = self.run_program("export", "one", "out", "--format", form, code=USAGE).err
+            self.assertIn("model_type is athanor", error)
+            self.assertIn('model.hidden_act "relu2"', error)
+
+
 def add_tests():
-    for path in sorted((ROOT / "configs").glob("*.json")):
-        def test(self, path=path):
-            self.check(path)
-        setattr(ShippedConfigTest, "test_" + path.stem.replace("-", "_").replace(".", "_"), test)
+    for folder, check in (("configs", ShippedConfigTest.check), ("configs/recipes", ShippedConfigTest.check_recipe)):
+        for path in sorted((ROOT / folder).glob("*.json")):
+            def test(self, path=path, check=check):
+                check(self, path)
+            setattr(ShippedConfigTest, "test_" + path.stem.replace("-", "_").replace(".", "_"), test)
+
+
+class RecipeScriptTest(unittest.TestCase):
+    def test_recipes_are_those_of_the_script(self):
+        subprocess.run([sys.executable, ROOT / "scripts" / "make_recipes.py", "--check"], check=True)
 
 
 add_tests()

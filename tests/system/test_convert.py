@@ -8,7 +8,7 @@ import subprocess
 import sys
 import unittest
 
-from harness import ERROR, ROOT, USAGE, SystemTest
+from harness import ERROR, ROOT, USAGE, SystemTest, random_tokens, write_shard
 
 PYTHON = os.environ.get("ATHANOR_PYTHON", sys.executable)
 GOLDEN = ROOT / "tests" / "golden"
@@ -195,6 +195,31 @@ kind = GGMLQuantizationType[sys.argv[1]]
 x = np.array(json.load(sys.stdin), dtype=np.float32)
 print(json.dumps(dequantize(quantize(x, kind), kind).reshape(-1).tolist()))
 """
+
+
+class PeftTest(SystemTest):
+    """Adapters of a run, opened by the peft package, and back. Needs peft and transformers in ATHANOR_PYTHON."""
+
+    def test_logits_are_those_of_peft(self):
+        if not python_has("torch", "transformers", "peft"):
+            self.skipTest(f"{PYTHON} has no torch, transformers and peft (set ATHANOR_PYTHON)")
+        for name in ("gpt2", "llama", "qwen2"):
+            base, run = GOLDEN / name, f"{name}-run"
+            vocab = json.loads((base / "config.json").read_text())["vocab_size"]
+            write_shard(self.folder / f"{name}.bin", random_tokens(2000, vocab), vocab)
+            path = self.make_config(train_iters=8, lr_warmup_iters=1, learning_rate=0.02, save=run, seq_length=16,
+                                    init_from=str(base), lora_rank=3, lora_alpha=5, train_data=f"{name}.bin")
+            config = json.loads(path.read_text())
+            del config["model"], config["valid_data"]  # those of the folder; none
+            path.write_text(json.dumps(config))
+            self.run_program("train", path)
+            self.run_program("export", run, f"{name}-peft", "--format", "peft")
+            self.run_program("export", run, f"{name}-merged", "--dtype", "f32")
+            done = subprocess.run([PYTHON, ROOT / "scripts" / "check_peft.py", base, f"{name}-peft", f"{name}-merged",
+                                   f"{name}-theirs"], cwd=self.folder, capture_output=True, text=True)
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            self.run_program("export", f"{name}-theirs", f"{name}-again", "--dtype", "f32")
+            self.assertEqual(tensors_of(self.folder / f"{name}-again"), tensors_of(self.folder / f"{name}-merged"))
 
 
 class GgufTest(SystemTest):

@@ -31,17 +31,19 @@ NOT_RUN = [
     (r"HOST:PORT", "needs other machines"),
     (r"\.tiktoken", "needs a downloaded tokenizer"),
     (r"^scripts/gpu/|^scripts/bench/gpu/", "needs a GPU or PyTorch"),
-    (r"^scripts/bench/|^scripts/make_references\.py", "minutes, or needs PyTorch"),
+    (r"^scripts/bench/|^scripts/make_(recipe_)?references\.py", "minutes, or needs PyTorch"),
     (r"bench decode configs/gpt2-124m\.json|train configs/moe-small\.json", "minutes"),
     (r"--ranks 4 bench comm", "as long as it likes on few cores; docs/commands.md has one with small tensors"),
     (r"^scripts/corpus\.py", "needs the texts of Debian packages; the quick start runs it"),
+    (r"--tasks core\.json", "needs the list and the files of the tasks"),
     (r"^tensorboard ", "needs TensorBoard, and does not end"),
 ]
 
 # What a reader puts in for the words in capitals.
 PLACEHOLDERS = {"CONFIG.json": "short.json", "CONFIG": "short.json", "OUT.safetensors": "rows.safetensors", "RUN": "runs/mine",
                 "[RUN...]": "", "STEP-FOLDER": "runs/mine/step-00001000", "SAVE": "runs/joined", "VERB": "plan",
-                "CHECKPOINT": "runs/mine", "FILE": "questions.jsonl", "N": "3", "M": "1"}
+                "CHECKPOINT": "runs/mine", "FILE": "questions.jsonl",
+                "corpus/*.parquet": str(ROOT / "tests" / "data" / "fixtures" / "plain.parquet"), "N": "3", "M": "1"}
 
 SMALL = {"threads": 1, "peak_tflops": 0.1, "global_batch_size": 4, "precision": "fp32", "eval_iters": 1}
 SMALL_MODEL = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "max_position_embeddings": 32}
@@ -104,6 +106,7 @@ class Documents(SystemTest):
         for path in (ROOT / "configs").glob("*.json"):
             if path.name != "quickstart.json":
                 (here / "configs" / path.name).symlink_to(path)
+        (here / "configs" / "recipes").symlink_to(ROOT / "configs" / "recipes")
         self.small(ROOT / "configs" / "quickstart.json", here / "configs" / "quickstart.json", train_iters=60, lr_warmup_iters=5,
                    save_interval=20)
         text = (ROOT / "README.md").read_text() * 8

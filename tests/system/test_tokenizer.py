@@ -1,4 +1,7 @@
 """Tokenizers from text to sampled text: a run with a subword vocabulary, and the ids of other implementations."""
+import array
+import json
+import math
 import os
 import shutil
 import subprocess
@@ -7,6 +10,36 @@ import sys
 from harness import ROOT, USAGE, SystemTest
 
 FIXTURES = ROOT / "tests" / "tokenizer" / "fixtures"
+T = 16  # tokens of a sequence
+
+
+WRITE_PARQUET = """
+import itertools, json, pathlib, random, sys
+import pyarrow, pyarrow.parquet
+folder = pathlib.Path(sys.argv[1])
+draw = random.Random(5)
+words = ["the ", "", "träumt ", "世界", "\\n", "x" * 300, "it's "]
+def text():
+    return None if draw.random() < 0.2 else "".join(draw.choice(words) for _ in range(draw.choice([0, 1, 5, 200])))
+codecs = ["none", "snappy", "gzip", "zstd"]
+cases = list(itertools.product(codecs, ["1.0", "2.0"], [False, True], [1, 100, 5000], [False, True]))
+for number, (codec, version, dictionary, group, nullable) in enumerate(cases):
+    rows = [text() for _ in range(3 if group == 1 else 400)]
+    if dictionary:
+        rows = [draw.choice(rows[:1 + number]) for _ in rows]
+    if not nullable:
+        rows = [row or "" for row in rows]
+    schema = pyarrow.schema([pyarrow.field("n", pyarrow.int32()), pyarrow.field("body", pyarrow.string(), nullable)])
+    table = pyarrow.table([pyarrow.array(range(len(rows)), pyarrow.int32()), pyarrow.array(rows, pyarrow.string())],
+                          schema=schema)
+    pyarrow.parquet.write_table(table, folder / f"{number:03}.parquet", compression=codec, data_page_version=version,
+                                use_dictionary=dictionary, row_group_size=group,
+                                data_page_size=draw.choice([100, 5000, 1 << 20]), write_batch_size=draw.choice([1, 7, 1024]), write_page_checksum=number % 2 == 0,
+                                dictionary_pagesize_limit=draw.choice([64, 1 << 20]), store_decimal_as_integer=False)
+    with open(folder / f"{number:03}.jsonl", "w", encoding="utf-8") as lines:
+        for row in rows:
+            lines.write(json.dumps({"body": row or ""}) + "\\n")
+"""
 
 
 class TokenizerTest(SystemTest):
@@ -22,18 +55,71 @@ class TokenizerTest(SystemTest):
         done = self.run_program("sample", "--checkpoint", newest, "--prompt", "It's 世界", "--max-tokens", "5")
         self.assertIn("It's 世界", done.out)
 
-    def test_parquet_becomes_json_lines(self):
+    def test_parquet_of_pyarrow_gives_the_tokens_of_json_lines(self):
+        """All that pyarrow writes: every codec, encoding and page version, in pages and row groups of many sizes."""
         python = os.environ.get("ATHANOR_PYTHON", sys.executable)
-        write = ("import pyarrow, pyarrow.parquet as p; "
-                 "p.write_table(pyarrow.table({'body': ['one', None, 'two\\n']}), 'x.parquet')")
-        if subprocess.run([python, "-c", write], cwd=self.folder, capture_output=True).returncode != 0:
+        if subprocess.run([python, "-c", "import pyarrow.parquet"], capture_output=True).returncode != 0:
             self.skipTest("no pyarrow in ATHANOR_PYTHON")
-        self.refused("tokenize", "--input", "x.parquet", "--output-prefix", "data/x", code=USAGE,
-                     says=["parquet_to_jsonl.py"])
-        subprocess.run([python, ROOT / "scripts" / "parquet_to_jsonl.py", "x.parquet", "--key", "body",
-                        "--output", "x.jsonl"], cwd=self.folder, check=True)
-        done = self.run_program("tokenize", "--input", "x.jsonl", "--output-prefix", "data/x", "--valid-every", "0")
-        self.assertIn("training: 9 tokens", done.out)
+        subprocess.run([python, "-c", WRITE_PARQUET, self.folder], check=True)
+        parquet = sorted(p.name for p in self.folder.glob("*.parquet"))
+        self.assertGreater(len(parquet), 40)
+        shards = {}
+        for kind, names in {"parquet": parquet, "jsonl": [p.replace(".parquet", ".jsonl") for p in parquet]}.items():
+            self.run_program("tokenize", *names, "--key", "body", "--output-prefix", f"{kind}/x")
+            shards[kind] = {p.name: p.read_bytes() for p in (self.folder / kind).glob("*.bin")}
+        self.assertEqual(len(shards["jsonl"]), 2)
+        self.assertTrue(shards["jsonl"] == shards["parquet"], "shards of parquet and of JSON lines differ")
+        self.refused("tokenize", "--input", parquet[0], "--output-prefix", "none/x", code=USAGE,
+                     says=["no column", "--key", '"body"'])
+
+    def test_bits_per_byte_of_the_run_and_of_eval(self):
+        """Equal to loss and bytes counted apart: of the predicted tokens, by GPT-2's alphabet of bytes."""
+        text = "".join(f"{n} träumt 世界, it's {n * n} of the words.\n\n" for n in range(2000))
+        (self.folder / "text.txt").write_text(text)
+        self.run_program("tokenize", "text.txt", "--output-prefix", "data/text", "--tokenizer", FIXTURES / "gpt2",
+                         "--separator", "\\n\\n")
+        vocabulary = json.loads((FIXTURES / "gpt2" / "encoder.json").read_text())
+        eod = json.loads((self.folder / "data" / "tokenizer.athanor.json").read_text())["eod_id"]
+        lengths = {number: len(token) for token, number in vocabulary.items()}  # one character stands for a byte
+        lengths[eod] = 0
+        self.run_program("train", self.make_config(model={"vocab_size": 1 + max(lengths)}, eval_interval=4, eval_iters=0,
+                                                   seq_length=T, train_iters=4, lr_warmup_iters=0))
+        record = [r for r in self.records() if r["event"] == "eval"][-1]
+        tokens = array.array("H", (self.folder / "data" / "text_val_000000.bin").read_bytes()[1024:])
+        predicted = tokens[1:1 + (len(tokens) - 1) // T * T]
+        self.assertEqual(record["tokens"], len(predicted))
+        want = record["loss"] * len(predicted) / (math.log(2) * sum(lengths[i] for i in predicted))
+        self.assertAlmostEqual(record["bits_per_byte"], want, delta=1e-9 * want)
+        found = json.loads(self.run_program("eval", "run", "--json").out)
+        self.assertAlmostEqual(found["bits_per_byte"], want, delta=1e-5 * want)
+        self.assertIn("bits per byte", self.run_program("eval", "run").out)
+
+    def test_packed_rows_are_whole_documents_and_runs_go_on_exactly(self):
+        documents = [bytes(97 + (n + i) % 26 for i in range(n * n % 23)) for n in range(700)]
+        (self.folder / "lines.jsonl").write_text("".join(json.dumps({"text": d.decode()}) + "\n" for d in documents))
+        self.run_program("tokenize", "lines.jsonl", "--output-prefix", "data/text", "--valid-every", "0")
+        config = self.make_config(packing="best_fit", bos_token_id=257, packing_documents=100, seq_length=T,
+                                  reset_attention_mask=True, eod_mask_loss=True, valid_data=[], model={"vocab_size": 258}, train_iters=12,
+                                  save_interval=4, max_documents_per_sequence=16)
+        done = self.run_program("train", config)
+        self.assertIn("best-fit packed", done.out + done.err)
+        self.run_program("data", "samples", config, "rows.safetensors", "--steps", "12")
+        raw = (self.folder / "rows.safetensors").read_bytes()
+        size = int.from_bytes(raw[:8], "little")
+        begin, end = json.loads(raw[8:8 + size])["tokens"]["data_offsets"]
+        rows = array.array("i", raw[8 + size + begin:8 + size + end])
+        whole = {d + b"." for d in documents}
+        for first in range(0, len(rows), T):
+            row = rows[first:first + T]
+            self.assertEqual(row[0], 257)
+            for piece in "".join(chr(i) if i < 256 else "." if i == 256 else "|" for i in row).split("|")[1:-1]:
+                self.assertIn(piece.rstrip(".").encode() + b".", whole)  # the last may be cut by the row's end
+        first = self.losses()
+        for step in self.checkpoints()[1:]:
+            shutil.rmtree(self.folder / "run" / step)
+        self.run_program("train", config)
+        self.assertEqual(self.losses(), first)
+        self.refused("train", config, "--set", "packing_documents=99", code=USAGE, says=["packing_documents"])
 
     def test_ids_of_other_implementations(self):
         python = os.environ.get("ATHANOR_PYTHON", sys.executable)

@@ -12,15 +12,16 @@
 
 namespace athanor::testing {
 
-// Masters of this rank's pipeline stage, by their names in files; on each of its ranks, which call it together.
+// Masters of this rank's worker and pipeline stage, by their names in files; on each of its ranks, which call it
+// together.
 inline std::map<std::string, std::vector<float>> masters_by_name(Engine& engine, Device& device) {
   const ParamStore& params = engine.model().params();
   const std::vector<ParamStore::Piece> pieces = params.pieces();
-  const size_t ranks = size_t(engine.devices() / params.stages().stages);
+  const size_t ranks = size_t(engine.devices() / (params.stages().stages * params.worker().workers));
   std::map<std::string, std::vector<float>> masters;
   const auto blocks = engine.gather_blocks();
   for (size_t p = 0; p < pieces.size(); ++p) {
-    if (!params.here(size_t(pieces[p].unit))) continue;
+    if (!params.here(size_t(pieces[p].unit)) || !params.is_saved(pieces[p])) continue;
     std::vector<float>& master = masters[pieces[p].slice->name];
     for (SavedBlock block{.piece = p}; block.begin < blocks->values(p, -1); block.begin = block.end) {
       block.end = blocks->block_end(p, -1, block.begin);
@@ -41,7 +42,8 @@ inline std::vector<float> all_masters(Engine& engine, Device& device) {
   const auto masters = masters_by_name(engine, device);
   std::vector<float> all;
   for (const ParamStore::Piece& piece : engine.model().params().pieces())
-    std::ranges::copy(masters.at(piece.slice->name), std::back_inserter(all));
+    if (engine.model().params().is_saved(piece))
+      std::ranges::copy(masters.at(piece.slice->name), std::back_inserter(all));
   return all;
 }
 

@@ -162,7 +162,7 @@ TEST(Matrix, RecomputationAndThreadsChangeNoBit) {
   const Recompute modes[] = {{}, {G::selective, 1}, {G::full, 1}, {G::full, 2}, {G::full, 3}};
   int at = 0;
   for (const ModelType type : {ModelType::gpt2, ModelType::llama, ModelType::qwen2, ModelType::qwen3,
-                               ModelType::mistral, ModelType::qwen3_moe})
+                               ModelType::mistral, ModelType::qwen3_moe, ModelType::athanor})
     for (const Case& p : precisions)
       for (const int64_t micro : {1, 2, 4})
         for (const Recompute& mode : modes)

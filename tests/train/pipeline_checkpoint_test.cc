@@ -27,11 +27,13 @@ std::vector<double> run_part(const Setting& s, const std::string& load, int64_t 
     for (int64_t step = from; step < to; ++step) {
       ranks::accumulate(engine, step);
       last = engine.finish_step();
+      if (engine.round_ends(step + 1)) engine.end_rounds(step + 1);
       mine.push_back(last.loss);
     }
     std::optional<RunLock> lock;
     if (mesh.world().rank() == 0) lock.emplace(save);
-    const RunState state{.step = to, .consumed_samples = to * s.of.sequences, .micro_batch_size = 1, .device = last};
+    RunState state{.step = to, .consumed_samples = to * s.of.sequences, .micro_batch_size = 1, .device = last};
+    state.workers = engine.workers();
     Checkpointer saves(engine, *cpu.device, {.root = save, .lock = lock ? &*lock : nullptr, .control = &mesh.world()});
     saves.begin(state, "", {.hf_config = hf_config_json(model_of(s), "float32")}, {});
     saves.finish();
@@ -69,6 +71,21 @@ TEST(PipelineCheckpoint, AnyGridContinuesFromAnyOther) {
     const std::vector<double> got = run_part(to, cat(dir / first, "/", step_folder(2)), 2, 4, dir / cat("then", from));
     for (size_t i = 0; i < 2; ++i) EXPECT_NEAR(got[i], want[2 + i], 1e-5 * want[2 + i]) << to.name();
   }
+}
+
+// Of local updates, each worker may be a pipeline, and go on as one rank.
+TEST(PipelineCheckpoint, WorkersMayBePipelines) {
+  const auto workers = [](int stages) {
+    Setting s = grid(stages, 1);
+    s.of.workers = 2, s.of.accumulation = 2, s.of.outer = {.steps = 2};
+    return s;
+  };
+  const testing::TempDir dir;
+  const std::vector<double> want = run_part(workers(1), "", 0, 5, dir / "one");
+  const std::vector<double> got = run_part(workers(2), "", 0, 3, dir / "two");
+  for (size_t i = 0; i < 3; ++i) EXPECT_NEAR(got[i], want[i], 1e-5 * want[i]) << i;
+  const std::vector<double> then = run_part(workers(1), cat(dir / "two", "/", step_folder(3)), 3, 5, dir / "then");
+  for (size_t i = 0; i < 2; ++i) EXPECT_NEAR(then[i], want[3 + i], 1e-5 * want[3 + i]) << i;
 }
 
 }  // namespace

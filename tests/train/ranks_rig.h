@@ -12,6 +12,7 @@
 #include "base/rng.h"
 #include "comm/threads.h"
 #include "config/config.h"
+#include "convert/floats.h"
 #include "cpu/make_cpu.h"
 #include "tests/tiny_model.h"
 #include "tests/train/harness.h"
@@ -40,6 +41,8 @@ struct Setting {
   int64_t accumulation = 1;
   Recompute::Granularity recompute = Recompute::Granularity::none;
   std::vector<std::string> frozen = {};
+  int64_t lora = 0;     // rank of adapters of all linear layers
+  double dropout = 0;   // of these
   bool masked = false;  // targets are ignored: of every rank another number
   DType moments = DType::f32, gradients = DType::f32;
   double clip = 0.5, lr = 3e-3, eps = 1e-8;
@@ -65,8 +68,13 @@ struct Setting {
   bool keep_codes = true, high_head = true;
   int64_t length = kLength, window = 0;  // of sequences; 0: attention sees all
   bool documents = false;                // several in a sequence, and tokens that belong to none
-  int ranks() const { return replicas * shards * context * tensor; }
-  MeshSizes mesh() const { return {.copies = replicas, .shards = shards, .context = context, .tensor = tensor}; }
+  bool teacher = false;                  // of another size
+  int workers = 1;
+  OuterOptions outer = {};
+  int ranks() const { return mesh().ranks(); }
+  MeshSizes mesh() const {
+    return {.copies = replicas, .shards = shards, .context = context, .tensor = tensor, .workers = workers};
+  }
 
   std::string name() const {
     return cat(name_of(type), tied ? " tied " : " ", precision, " stage ", stage, " ranks ", replicas, "x", shards,
@@ -76,7 +84,9 @@ struct Setting {
                : pieces ? " pieces"
                         : "",
                " vocabulary ", vocab, " context ", context, ring ? " ring" : "", " length ", length, " window ", window,
-               documents ? " documents" : "", gradients == DType::bf16 ? " gradients bf16" : "");
+               documents ? " documents" : "", teacher ? " teacher" : "",
+               gradients == DType::bf16 ? " gradients bf16" : "",
+               outer.steps > 0 ? cat(" workers ", workers, " rounds of ", outer.steps) : "");
   }
 };
 
@@ -92,6 +102,27 @@ inline ModelConfig tiny(const Setting& s) {
   return m;
 }
 
+inline TeacherOptions teacher_of(const Setting& s) {
+  ModelConfig m = tiny(ModelType::llama, false, 24, 40);
+  m.vocab_size = s.vocab;
+  m.max_position_embeddings = std::max(m.max_position_embeddings, s.length);
+  return {.model = m, .temperature = 2, .ce_weight = 0.5};
+}
+
+// Weights of a teacher, the same on every rank.
+inline void fill_teacher(Engine& engine, Device& device) {
+  for (const auto& unit : engine.teacher()->params().units()) {
+    const Tensor& to = unit->weights();
+    std::vector<float> values(size_t(to.numel()));
+    for (size_t i = 0; i < values.size(); ++i)
+      values[i] = float(random_bits(3, stream_of(unit->name), i) % 1000) / 2500 - 0.2f;
+    std::vector<std::byte> bytes;
+    from_floats(values, to.dtype, unit->name, bytes);
+    device.copy(to.data, bytes.data(), to.bytes(), Lane::compute);
+    device.sync();
+  }
+}
+
 inline EngineOptions options(const Setting& s) {
   EngineOptions o;
   o.recipe = make_recipe(s.precision, s.master);
@@ -99,7 +130,7 @@ inline EngineOptions options(const Setting& s) {
   o.recompute = {s.recompute, 1};
   o.seq_length = s.length;
   o.documents_per_sequence = s.documents ? kDocuments : 1;
-  o.micro_batch_size = s.leaves > 0 ? 2 : s.sequences / (s.accumulation * s.replicas * s.shards);
+  o.micro_batch_size = s.leaves > 0 ? 2 : s.sequences / (s.accumulation * s.replicas * s.shards * s.workers);
   o.global_batch_size = s.sequences;
   o.zero_stage = s.stage;
   o.save_block_bytes = 1000;  // tensors are several blocks
@@ -119,12 +150,15 @@ inline EngineOptions options(const Setting& s) {
   o.optimizer.min_8bit_size = 256;
   o.optimizer.tail_average_start = s.tail;
   o.eval_averages = s.ema > 0 || s.tail > 0;
+  o.outer = s.outer;
   std::ranges::copy(default_groups(s.rule), std::back_inserter(o.optimizer.groups));
   o.schedule = {.style = DecayStyle::constant, .lr = s.lr, .min_lr = s.lr};
   o.clip_grad = s.clip;
   o.z_loss = s.z_loss;
   o.keep_codes = s.keep_codes, o.high_layers.head = s.high_head;
   o.frozen = s.frozen;
+  if (s.teacher) o.teacher = teacher_of(s);
+  o.lora.rank = s.lora, o.lora.dropout = s.dropout;
   if (o.recipe.loss_scaling) {
     o.scaling = {.dynamic = true, .window = 2, .hysteresis = 1, .min_scale = 1};
     o.loss_scale = 256;
@@ -184,6 +218,7 @@ inline void accumulate(Engine& engine, int64_t step, bool masked = false) {
 
 struct Curve {
   std::vector<double> losses, norms;
+  std::vector<double> distilled;                     // of each step, with a teacher
   std::vector<float> scores;                         // the largest of each step, with qk_clip
   double evaluation = 0;                             // summed over the ranks
   std::vector<float> masters;                        // all of them, in the order of the files
@@ -202,12 +237,15 @@ inline Curve train(const Setting& s, int64_t steps = 3) {
     engine.commit();
     engine.init_weights();
     engine.set_step_sequences(s.step);
-    std::vector<double> losses, norms;
+    if (s.teacher) fill_teacher(engine, *cpu.device);
+    std::vector<double> losses, norms, distilled;
     std::vector<float> scores;
     for (int64_t step = 0; step < steps; ++step) {
       accumulate(engine, step, s.masked);
       const StepState state = engine.finish_step();
+      if (engine.round_ends(step + 1)) engine.end_rounds(step + 1);
       losses.push_back(state.loss / state.loss_targets), norms.push_back(state.grad_norm);
+      distilled.push_back(state.distill / state.loss_targets);
       scores.push_back(state.top_score);
     }
     std::vector<int32_t> tokens, targets;
@@ -220,8 +258,8 @@ inline Curve train(const Setting& s, int64_t steps = 3) {
     const auto masters = testing::all_masters(engine, *cpu.device);
     const std::lock_guard lock(mutex);
     if (curve.losses.empty()) {
-      curve.losses = losses, curve.norms = norms, curve.scores = scores, curve.masters = masters,
-      curve.evaluation = evaluation;
+      curve.losses = losses, curve.norms = norms, curve.distilled = distilled, curve.scores = scores,
+      curve.masters = masters, curve.evaluation = evaluation;
       curve.weights = engine.memory().total(MemoryKind::weights) + engine.memory().total(MemoryKind::masters);
       curve.gradients = engine.memory().total(MemoryKind::gradients);
       curve.optimizer = engine.memory().total(MemoryKind::optimizer);
@@ -284,11 +322,13 @@ inline std::vector<double> run_part(const Setting& s, const std::string& load, i
     for (int64_t step = from; step < to; ++step) {
       accumulate(engine, step);
       last = engine.finish_step();
+      if (engine.round_ends(step + 1)) engine.end_rounds(step + 1);
       mine.push_back(last.loss);
     }
     std::optional<RunLock> lock;
     if (mesh.world().rank() == 0) lock.emplace(save);
-    const RunState state{.step = to, .consumed_samples = to * s.sequences, .micro_batch_size = 1, .device = last};
+    RunState state{.step = to, .consumed_samples = to * s.sequences, .micro_batch_size = 1, .device = last};
+    state.workers = engine.workers();
     Checkpointer saves(engine, *cpu.device, {.root = save, .lock = lock ? &*lock : nullptr, .control = &mesh.world()});
     saves.begin(state, "", {.hf_config = hf_config_json(tiny(s), "float32")}, {});
     saves.finish();

@@ -83,7 +83,8 @@ TEST(Ranks, EveryPrecisionAndFamily) {
   };
   for (const Case& c :
        {Case{ModelType::qwen3, "bf16", DType::f32, 2e-3}, Case{ModelType::gpt2, "bf16", DType::bf16, 5e-3},
-        Case{ModelType::qwen2, "fp16", DType::f32, 5e-4}, Case{ModelType::llama, "tf32", DType::f32, 2e-4}})
+        Case{ModelType::qwen2, "fp16", DType::f32, 5e-4}, Case{ModelType::llama, "tf32", DType::f32, 2e-4},
+        Case{ModelType::athanor, "fp32", DType::f32, 1e-5}})
     for (const int stage : {1, 2, 3}) {
       Setting s{.type = c.type, .tied = c.type == ModelType::gpt2, .precision = c.precision, .master = c.master};
       const Curve want = train(s);

@@ -47,6 +47,15 @@ TEST(SequenceParallel, LossesAndNormsAreThoseOfOneRankAndOfWholeRows) {
   }
 }
 
+// Scalars of the stream see some rows on each rank, and the embedding's gradient comes from every block.
+TEST(SequenceParallel, OptionsOfAthanorGiveTheRunOfOneRank) {
+  for (const auto recompute : {G::none, G::full}) {
+    const Setting s{
+        .type = ModelType::athanor, .shards = 2, .stage = 3, .recompute = recompute, .tensor = 2, .sequence = true};
+    expect_same_curve(train(alone(s), 6), train(s, 6), 1e-5, s.name());
+  }
+}
+
 TEST(SequenceParallel, EveryPrecision) {
   for (const auto& [precision, master] : {std::pair{"bf16", DType::i16}, {"fp16", DType::f32}, {"tf32", DType::f32}}) {
     const Setting s{.type = ModelType::gpt2, .precision = precision, .master = master, .tensor = 2, .sequence = true};

@@ -42,6 +42,38 @@ TEST(MeshSizes, RanksDivideAsConfigured) {
   EXPECT_EQ(engine_options(config, true).zero_stage, 1);
 }
 
+TEST(MeshSizes, CopiesAreWorkersOfLocalUpdates) {
+  Config config;
+  config.local_steps = 30;
+  EXPECT_EQ(mesh_sizes(config, 4), (MeshSizes{.shards = 4}));
+  config.data_parallel_replicate_size = 2;
+  EXPECT_EQ(mesh_sizes(config, 6), (MeshSizes{.shards = 3, .workers = 2}));
+  config.tensor_parallel_size = 3;
+  EXPECT_EQ(mesh_sizes(config, 12), (MeshSizes{.shards = 2, .tensor = 3, .workers = 2}));
+  config.tensor_parallel_size = 1, config.zero_stage = 0;  // ranks of a worker are copies
+  EXPECT_EQ(mesh_sizes(config, 6), (MeshSizes{.copies = 3, .workers = 2}));
+  EXPECT_THROW(mesh_sizes(config, 5), Error);
+}
+
+// A worker is consecutive ranks, and all groups but one are within it.
+TEST(Mesh, WorkersAreGridsOfTheirOwn) {
+  run_ranks(8, [](std::unique_ptr<Communicator> world) {
+    const int me = world->rank();
+    ProcessMesh mesh(std::move(world), {.shards = 2, .tensor = 2, .workers = 2});
+    EXPECT_EQ(mesh.workers().size(), 2);
+    EXPECT_EQ(mesh.workers().rank(), me / 4);
+    EXPECT_EQ(mesh.data_parallel().size(), 2);
+    EXPECT_EQ(mesh.data_parallel().rank(), me / 2 % 2);
+    EXPECT_EQ(mesh.weights().size(), 4);
+    EXPECT_EQ(mesh.weights().rank(), me % 4);
+    EXPECT_EQ(mesh.batches(), 4);
+    EXPECT_EQ(mesh.is_first_except({}), me % 4 == 0);
+    int32_t sum = me;
+    mesh.workers().all_reduce({&sum, DType::i32, {1}}, Reduce::max, Lane::compute);
+    EXPECT_EQ(sum, 4 + me % 4) << "the same place in the other worker";
+  });
+}
+
 TEST(MeshSizes, TensorParallelGroupsAreWhatTheRestCounts) {
   Config config;
   config.tensor_parallel_size = 2;

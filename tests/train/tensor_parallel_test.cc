@@ -67,7 +67,7 @@ TEST(TensorParallel, RanksWithTheSameKeyHeads) {
 }
 
 TEST(TensorParallel, EveryFamily) {
-  for (const ModelType type : {ModelType::qwen2, ModelType::qwen3, ModelType::mistral})
+  for (const ModelType type : {ModelType::qwen2, ModelType::qwen3, ModelType::mistral, ModelType::athanor})
     for (const int stage : {0, 1, 3}) {
       const Setting s{.type = type, .shards = stage > 0 ? 2 : 1, .stage = stage, .tensor = 2};
       expect_same_curve(train(alone(s), 10), train(s, 10), 1e-5, s.name());

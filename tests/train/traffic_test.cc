@@ -55,6 +55,8 @@ std::vector<Setting> all_settings() {
     for (const auto& [sequence, beside] : {std::pair{false, false}, {true, false}, {false, true}, {true, true}})
       all.push_back({.type = type, .shards = 2, .stage = 3, .tensor = 2, .sequence = sequence, .beside = beside});
   all.push_back({.shards = 2, .stage = 1, .rule = RuleName::normuon});
+  for (const int tensor : {1, 2})
+    all.push_back({.shards = 2, .stage = 1, .tensor = tensor, .workers = 2, .outer = {.steps = 1}});
   return all;
 }
 
@@ -72,6 +74,7 @@ void observe_a_step(const Setting& s, Look&& look) {
     watch.observer = &observer;
     accumulate(engine, 0);
     engine.finish_step();
+    engine.end_rounds(1);
     watch.observer = nullptr;
     if (mesh.world().rank() == 0) look(engine, mesh, observer);
   });
@@ -82,7 +85,7 @@ TEST(Traffic, IsExpectedOfTheLayersThatSend) {
     observe_a_step<Purposes>(s, [&](Engine& engine, ProcessMesh& mesh, const Purposes& purposes) {
       const StepTraffic traffic = step_traffic(engine, mesh, {1e9, 1e9, 8});
       double by_group = 0;
-      for (const char* group : {"shards", "copies", "data_parallel", "context", "tensor"})
+      for (const char* group : {"shards", "copies", "data_parallel", "context", "tensor", "workers"})
         by_group += traffic.bytes_of(group);
       EXPECT_NEAR(by_group / traffic.bytes(), 1, 1e-12) << s.name();
       const auto micros = double(engine.micro_batches());

@@ -1,4 +1,4 @@
-// read_zstd on libzstd.
+// read_zstd and unpack_zstd on libzstd.
 #include <zstd.h>
 
 #include <memory>
@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "data/text_input.h"
+#include "data/unpack.h"
 
 namespace athanor {
 namespace {
@@ -59,6 +60,13 @@ class Unzstd {
 ReadBytes read_zstd(ReadBytes raw, const std::string& path) {
   auto unzstd = std::make_shared<Unzstd>(std::move(raw), path);
   return [unzstd](std::span<char> out) { return unzstd->read(out); };
+}
+
+// In one call, which needs no window: a hostile frame header could ask for one of 2 GiB.
+void unpack_zstd(std::string_view packed, std::span<char> out, const std::string& what) {
+  const size_t got = ZSTD_decompress(out.data(), out.size(), packed.data(), packed.size());
+  if (ZSTD_isError(got)) throw Error(cat(what, ": damaged zstd data: ", ZSTD_getErrorName(got)));
+  if (got != out.size()) throw Error(cat(what, ": damaged zstd data: ", got, " bytes, expected ", out.size()));
 }
 
 }  // namespace athanor

@@ -1,0 +1,198 @@
+#!/usr/bin/env python3
+"""Writes configs/recipes/: published recipes as configurations. Those of nanochat follow from one number, the depth.
+
+usage: make_recipes.py            write the files that are shipped
+       make_recipes.py --check    exit with an error if a file is not what this script writes
+       make_recipes.py --depth 16 print nanochat of another depth
+"""
+
+import argparse
+import json
+import pathlib
+import sys
+
+FOLDER = pathlib.Path(__file__).resolve().parent.parent / "configs" / "recipes"
+EPS = 1.1920929e-07  # of float32: torch's rms_norm() without an epsilon
+STEP_TOKENS = 524288
+
+
+def fixed(value):
+    return float(f"{value:.7g}")
+
+
+def nanochat(depth):
+    """nanochat at commit 8203efa (2026-01-16), scripts/base_train.py --depth: everything follows from the depth."""
+    vocab, length, head = 32768, 2048, 128
+    width = 64 * depth
+    heads = -(-width // head)
+    assert width % heads == 0, "heads of one size"
+    adamw = (width / 768) ** -0.5  # learning rates of embedding and head were found at 768
+    rate = 0.02
+    layers = ["full_attention" if i % 4 == 3 or i == depth - 1 else "sliding_attention" for i in range(depth)]
+    parameters = depth * 12 * width**2 + 2 * vocab * width + 2 * depth
+    steps = 8 * parameters // STEP_TOKENS
+    return {
+        "model": {
+            "model_type": "athanor",
+            "vocab_size": vocab,
+            "hidden_size": width,
+            "num_hidden_layers": depth,
+            "num_attention_heads": heads,
+            "intermediate_size": 4 * width,
+            "max_position_embeddings": length,
+            "norm_eps": EPS,
+            "rope_theta": 10000.0,
+            "hidden_act": "relu2",
+            "gated_mlp": False,
+            "norm_elementwise_affine": False,
+            "embedding_norm": True,
+            "qk_norm": True,
+            "qk_norm_elementwise_affine": False,
+            "sliding_window": length // 2 + 1,
+            "layer_types": layers,
+            "resid_lambdas": [1.0],
+            "x0_lambdas": [0.0],
+            "tie_word_embeddings": False,
+            "final_logit_softcapping": 15,
+            "initializer_range": fixed(width**-0.5),
+            "initializer_ranges": {
+                "model.embed_tokens.weight": 1.0,
+                "lm_head.weight": 0.001,
+                "*.o_proj.weight": 0,
+                "*.down_proj.weight": 0,
+            },
+        },
+        "save": f"runs/recipes/nanochat-d{depth}",
+        "train_data": "data/nanochat/*_train_*.bin",
+        "valid_data": "data/nanochat/*_val_*.bin",
+        "train_iters": steps,
+        "global_batch_size": STEP_TOKENS // length,
+        "micro_batch_size": "auto",
+        "seq_length": length,
+        "optimizer": "normuon",
+        "muon_scale": "original",
+        "muon_coefficients": "polar_express",
+        "learning_rate": rate,
+        "min_lr": 0,
+        "lr_decay_style": "WSD",
+        "lr_wsd_decay_style": "linear",
+        "lr_wsd_decay_iters": round(0.4 * steps),
+        "adam_beta1": 0.8,
+        "adam_beta2": 0.95,
+        "adam_eps": 1e-10,
+        "weight_decay": fixed(0.2 * (12 / depth) ** 2),
+        "cautious_weight_decay": True,
+        "weight_decay_style": "linear",
+        "end_weight_decay": 0,
+        "clip_grad": 0,
+        "param_groups": [
+            {"match": "model.embed_tokens.weight", "optimizer": "adamw", "lr_factor": fixed(0.3 / rate * adamw),
+             "weight_decay": 0},
+            {"match": "lm_head.weight", "optimizer": "adamw", "lr_factor": fixed(0.004 / rate * adamw),
+             "weight_decay": 0},
+            {"match": "*.resid_lambda", "optimizer": "adamw", "lr_factor": 0.005 / rate, "weight_decay": 0},
+            {"match": "*.x0_lambda", "optimizer": "adamw", "lr_factor": 0.5 / rate, "weight_decay": 0},
+        ],
+        "precision": "bf16",
+        "eval_interval": 250,
+        "eval_iters": 20,
+        "save_interval": 1000,
+    }
+
+
+def speedrun():
+    """modded-nanogpt, records/track_3_optimization/train_gpt_simple.py, result 36 (2026-06-11): 3.28 in 3,250 steps."""
+    width, depth, head, steps, rate = 768, 12, 128, 3250, 0.025
+    turning = head // 4  # pairs; their frequencies go from 1 to 1 / 1024 in equal ratios
+    return {
+        "model": {
+            "model_type": "athanor",
+            "vocab_size": 50304,
+            "hidden_size": width,
+            "num_hidden_layers": depth,
+            "num_attention_heads": width // head,
+            "intermediate_size": 4 * width,
+            "max_position_embeddings": 1024,
+            "norm_eps": EPS,
+            "rope_theta": fixed(1024 ** (head / 2 / (turning - 1))),
+            "rope_scaling": {"rope_type": "proportional", "partial_rotary_factor": 0.5},
+            "hidden_act": "relu2",
+            "gated_mlp": False,
+            "embedding_norm": True,
+            "attention_bias": True,
+            "mlp_bias": True,
+            "lm_head_bias": True,
+            "qk_norm": True,
+            "qk_norm_elementwise_affine": False,
+            "attention_multiplier": 0.12,
+            "tie_word_embeddings": False,
+            "final_logit_softcapping": 15,
+            "initializer_range": fixed((0.33 / width) ** 0.5),
+            "initializer_ranges": {
+                "model.embed_tokens.weight": 1.0,
+                "lm_head.weight": 0,
+                "*.o_proj.weight": 0,
+                "*.down_proj.weight": 0,
+            },
+            "bos_token_id": 50256,
+            "eos_token_id": 50256,
+        },
+        "save": "runs/recipes/speedrun-track3-muon",
+        "train_data": "data/fineweb10B/fineweb_train_*.bin",
+        "valid_data": "data/fineweb10B/fineweb_val_*.bin",
+        "train_iters": steps,
+        "global_batch_size": STEP_TOKENS // 1024,
+        "micro_batch_size": "auto",
+        "seq_length": 1024,
+        "optimizer": "muon",
+        "muon_scale": "original",
+        "muon_coefficients": "polar_express",
+        "learning_rate": rate,
+        "min_lr": 0,
+        "lr_decay_style": "WSD",
+        "lr_wsd_decay_style": "linear",
+        "lr_wsd_decay_iters": round(0.7 * steps),
+        "adam_beta1": 0.8,
+        "adam_beta2": 0.95,
+        "adam_eps": 1e-10,
+        "weight_decay": 0.05,
+        "clip_grad": 0,
+        "param_groups": [
+            {"match": "model.embed_tokens.weight", "optimizer": "adamw", "lr_factor": fixed(0.7 / rate),
+             "weight_decay": 0.001},
+            {"match": "lm_head.weight", "optimizer": "adamw", "lr_factor": fixed(0.004 / rate), "weight_decay": 0.001},
+            {"role": "vector", "optimizer": "adamw", "lr_factor": fixed(0.015 / rate), "weight_decay": 0.001},
+        ],
+        "precision": "bf16",
+        "eval_interval": 125,
+        "eval_iters": 20,
+        "save_interval": 1000,
+    }
+
+
+RECIPES = {"nanochat-d12": nanochat(12), "nanochat-d24": nanochat(24), "speedrun-track3-muon": speedrun()}
+
+
+def text_of(config):
+    return json.dumps(config, indent=2) + "\n"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--depth", type=int, help="print nanochat of this depth")
+    parser.add_argument("--check", action="store_true", help="compare, write nothing")
+    args = parser.parse_args()
+    if args.depth:
+        print(text_of(nanochat(args.depth)), end="")
+        return 0
+    stale = [name for name, config in RECIPES.items()
+             if args.check and (FOLDER / f"{name}.json").read_text() != text_of(config)]
+    if args.check:
+        return f"stale: {', '.join(stale)}; run scripts/make_recipes.py" if stale else 0
+    for name, config in RECIPES.items():
+        (FOLDER / f"{name}.json").write_text(text_of(config))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

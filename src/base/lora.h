@@ -1,0 +1,22 @@
+// Choices of low-rank adapters that configurations name and model/adapters.h acts upon.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace athanor {
+
+// How the update of a matrix is scaled: alpha / rank [Hu et al. 2021, "LoRA"], or alpha / sqrt(rank) [Kalajdzievski
+// 2023, "rsLoRA"].
+enum class LoraVariant : uint8_t { lora, rslora };
+
+struct LoraOptions {
+  int64_t rank = 0;  // 0: no adapters, and no weight is frozen
+  double alpha = 16;
+  double dropout = 0;
+  std::vector<std::string> targets = {"all-linear"};  // names of modules, or ends of names after a dot
+  LoraVariant variant = LoraVariant::lora;
+  double scale() const;
+};
+
+}  // namespace athanor

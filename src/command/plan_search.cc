@@ -1,0 +1,207 @@
+#include "command/plan_search.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <map>
+#include <variant>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "command/quiet_log.h"
+#include "cpu/thread_pool.h"
+#include "metrics/format.h"
+#include "train/setup.h"
+
+namespace athanor {
+namespace {
+
+constexpr size_t kShown = 5;
+constexpr int kMostSearchedContext = 64;
+
+struct Tried {
+  Candidate way;
+  Prediction p;
+};
+
+std::string keys_of(const Candidate& w) {
+  return cat("zero_stage ", w.stage, w.copies > 1 ? cat(", data_parallel_replicate_size ", w.copies) : "",
+             w.tensor > 1 ? cat(", tensor_parallel_size ", w.tensor, " with sequence_parallel") : "",
+             w.context > 1 ? cat(", context_parallel_size ", w.context) : "");
+}
+
+// Predictions of all of them, or why one is not possible.
+std::vector<std::variant<Prediction, std::string>> predict_all(const Config& config, const Cluster& on,
+                                                               const std::vector<Candidate>& tried) {
+  std::vector<std::variant<Prediction, std::string>> answers(tried.size());
+  ThreadPool().parallel_for(int64_t(tried.size()), [&](int64_t i) {
+    try {
+      Config c = configured_as(config, tried[size_t(i)]);
+      validate(c);
+      answers[size_t(i)] = predict(c, on);
+    } catch (const Error& e) {
+      const std::string why = e.what();
+      answers[size_t(i)] = why.substr(0, why.find('\n'));
+    }
+  });
+  return answers;
+}
+
+struct Economy {
+  double tokens_per_second, mfu, gpu_hours;  // gpu_hours: per billion tokens
+};
+
+Economy economy_of(const Config& c, const Cluster& on, const Prediction& p) {
+  const double tokens = double(c.global_batch_size * c.seq_length) / p.step();
+  const double peak = on.gpu.peak_flops(make_recipe(name_of(c.precision), DType::f32).compute);
+  return {tokens, tokens * p.flops_per_token / (double(on.ranks) * peak), 1e9 / tokens / 3600 * on.ranks};
+}
+
+void print_found(const Config& c, const Cluster& on, const std::vector<Tried>& all, double price) {
+  std::printf("%5s %6s %7s %6s %11s %10s %10s %9s %9s %9s %10s %6s %10s %10s  %s\n", "stage", "copies", "context",
+              "tensor", "micro", "memory", "micros ms", "update ms", "waits ms", "step ms", "tokens/s", "MFU",
+              "GPU h / 1B", "cost / 1B", "recomputed");
+  for (size_t i = 0; i < std::min(kShown, all.size()); ++i) {
+    const auto& [w, p] = all[i];
+    const Economy e = economy_of(c, on, p);
+    char cost[32] = "-";
+    if (price > 0) std::snprintf(cost, sizeof cost, "%.2f", e.gpu_hours * price);
+    std::printf("%5d %6d %7d %6d %5lld x %-4lld %9s %10.2f %9.2f %9.2f %9.2f %10s %5.1f%% %10.2f %10s  %s\n", w.stage,
+                w.copies, w.context, w.tensor, static_cast<long long>(p.micro_batch_size),
+                static_cast<long long>(p.micro_batches), format_bytes(p.memory).c_str(), (p.compute - p.update) * 1e3,
+                p.update * 1e3, p.exposed * 1e3, p.step() * 1e3, format_count(e.tokens_per_second).c_str(), 100 * e.mfu,
+                e.gpu_hours, cost, to_text(p.recompute).c_str());
+  }
+}
+
+void print_memory(const std::vector<Tried>& all) {
+  std::printf("\nmemory of a rank\n%5s %6s %7s %6s", "stage", "copies", "context", "tensor");
+  std::vector<size_t> kinds;
+  for (size_t k = 0; k < size_t(kMemoryKinds); ++k)
+    if (std::ranges::any_of(all, [&](const Tried& f) { return f.p.memory_by_kind[k] > 0; })) kinds.push_back(k);
+  for (const size_t k : kinds) std::printf(" %12s", name_of(MemoryKind(k)));
+  for (size_t i = 0; i < std::min(kShown, all.size()); ++i) {
+    const auto& [w, p] = all[i];
+    std::printf("\n%5d %6d %7d %6d", w.stage, w.copies, w.context, w.tensor);
+    for (const size_t k : kinds) std::printf(" %12s", format_bytes(p.memory_by_kind[k]).c_str());
+  }
+  std::printf("\n");
+}
+
+// What would have to be larger for a shorter step.
+std::string binding(const Prediction& p) {
+  const struct {
+    double seconds;
+    const char* what;
+  } parts[] = {{p.compute - p.update, "computing micro-batches"},
+               {p.update, "updating the weights"},
+               {p.waits.data, "waiting for gradients and weights"},
+               {p.waits.context, "waiting for keys and values"},
+               {p.waits.tensor, "waiting for the sums of tensor parallelism"}};
+  const auto& most = *std::ranges::max_element(parts, {}, [](const auto& part) { return part.seconds; });
+  std::string text = cat(most.what, ", ", std::lround(100 * most.seconds / p.step()), " % of the step");
+  if (p.recompute.granularity != Recompute::Granularity::none)
+    text += cat("; and memory: activations are recomputed (", to_text(p.recompute), ")");
+  return text;
+}
+
+// The best with another value of each choice: what that choice brings.
+void print_changes(const std::vector<Tried>& all) {
+  const Candidate& best = all.front().way;
+  const auto show = [&](const char* key, const auto& value_of) {
+    for (const Tried& f : all)
+      if (value_of(f.way) != value_of(best)) {
+        std::printf("  another %-29s %s: %+.1f %% step time\n", key, keys_of(f.way).c_str(),
+                    100 * (f.p.step() / all.front().p.step() - 1));
+        return;
+      }
+  };
+  std::printf("\nbest with another choice\n");
+  show("zero_stage", [](const Candidate& w) { return w.stage; });
+  show("data_parallel_replicate_size", [](const Candidate& w) { return w.copies; });
+  show("tensor_parallel_size", [](const Candidate& w) { return w.tensor; });
+  show("context_parallel_size", [](const Candidate& w) { return w.context; });
+}
+
+}  // namespace
+
+Config configured_as(const Config& config, const Candidate& w) {
+  Config c = config;
+  c.zero_stage = w.stage;
+  c.tensor_parallel_size = w.tensor, c.context_parallel_size = w.context;
+  c.sequence_parallel = w.tensor > 1;
+  if (c.local_steps == 0) c.data_parallel_replicate_size = w.copies;
+  c.data_parallel_shard_size = 0;
+  c.micro_batch_size = c.gradient_accumulation_steps = 0;
+  c.recompute_granularity = RecomputeGranularity::none;  // a run recomputes more where memory asks for it
+  return c;
+}
+
+// Context parallelism only as far as a batch with one sequence for each rank needs it, or one size more, since ranks
+// that read other sequences send less.
+std::vector<Candidate> search_candidates(const Config& c, const Cluster& on) {
+  std::vector<Candidate> all;
+  const int64_t batch = common_batch_size(c);
+  const auto add = [&](const Candidate& w) {
+    if (std::ranges::find(all, w) == all.end()) all.push_back(w);
+  };
+  for (int tensor = 1; tensor <= on.ranks / on.nodes; tensor *= 2) {
+    if (!on.network.within_machines(tensor, 1) || on.ranks % tensor != 0) continue;
+    int tried = 0;
+    for (int context = 1; context <= kMostSearchedContext && tried < 2; context *= 2) {
+      const int together = tensor * context;
+      if (on.ranks % together != 0 || c.seq_length % (2 * context) != 0) break;
+      const int groups = on.ranks / together;
+      if (batch % groups != 0) continue;
+      ++tried;
+      for (const int stage : {1, 2, 3})
+        for (const int copies : {1, on.nodes})
+          if (groups % copies == 0)
+            add({stage, c.local_steps > 0 ? int(c.data_parallel_replicate_size) : copies, context, tensor});
+    }
+  }
+  return all;
+}
+
+void print_search(const Config& config, const Cluster& on, const SearchArgs& args) {
+  const QuietLog quiet(config.log_level);
+  const std::vector<Candidate> tried = search_candidates(config, on);
+  const auto answers = predict_all(config, on, tried);
+  std::vector<Tried> all;
+  std::map<std::string, std::vector<Candidate>> refused;  // by the reason
+  for (size_t i = 0; i < tried.size(); ++i)
+    if (const auto* p = std::get_if<Prediction>(&answers[i]))
+      all.push_back({tried[i], *p});
+    else
+      refused[std::get<std::string>(answers[i])].push_back(tried[i]);
+  std::ranges::stable_sort(all, [](const Tried& a, const Tried& b) {
+    return a.p.step() != b.p.step() ? a.p.step() < b.p.step() : a.p.memory < b.p.memory;
+  });
+  for (const auto& [why, which] : refused)
+    std::printf("not possible: %s%s: %s\n", keys_of(which[0]).c_str(),
+                which.size() == 1 ? "" : cat(" and ", which.size() - 1, " more").c_str(), why.c_str());
+  if (all.empty())
+    throw Error(cat("plan --search: none of ", tried.size(), " ways to run ", config.global_batch_size,
+                    " sequences a step on ", on.ranks, " GPUs is possible",
+                    tried.empty() ? "; take a global_batch_size that divides among them" : "; take more GPUs"),
+                Exit::usage);
+  std::printf(
+      "%d of %zu ways are possible: zero_stage 1 to 3, one copy or one per node, tensor_parallel_size within a "
+      "node, context_parallel_size where the batch needs it; micro-batch and recomputation as a run chooses "
+      "them; the fastest:\n\n",
+      int(all.size()), tried.size());
+  print_found(config, on, all, args.price);
+  print_memory(all);
+  const Tried& best = all.front();
+  std::printf("\nbest: %s; bound by %s\n", keys_of(best.way).c_str(), binding(best.p).c_str());
+  print_changes(all);
+  if (args.write.empty()) return;
+  Config c = configured_as(config, best.way);
+  c.micro_batch_size = best.p.micro_batch_size;
+  validate(c);
+  write_file(args.write, dump_resolved(c));
+  std::printf("\nwrote %s: athanor plan %s --gpu ... --ranks %d, athanor train %s\n", args.write.c_str(),
+              args.write.c_str(), on.ranks, args.write.c_str());
+}
+
+}  // namespace athanor

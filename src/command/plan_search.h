@@ -1,0 +1,29 @@
+// The fastest ways to run a configuration on many GPUs that are only described: `plan --search`.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "command/plan_ranks.h"
+#include "config/config.h"
+
+namespace athanor {
+
+struct SearchArgs {
+  bool search = false;
+  double price = 0;   // of a GPU in an hour; 0: unknown
+  std::string write;  // the configuration of the best in this file
+};
+
+// Candidates: zero_stage, copies, tensor- and context-parallel sizes; micro-batch and recomputation of each as a run
+// chooses them.
+struct Candidate {
+  int stage = 1, copies = 1, context = 1, tensor = 1;
+  bool operator==(const Candidate&) const = default;
+};
+std::vector<Candidate> search_candidates(const Config&, const Cluster&);
+// The configuration of a candidate, not validated yet.
+Config configured_as(const Config&, const Candidate&);
+
+void print_search(const Config&, const Cluster&, const SearchArgs&);
+
+}  // namespace athanor

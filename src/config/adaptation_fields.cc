@@ -1,0 +1,75 @@
+// The options of distillation, pruning and adapters: as in config_fields.cc.
+#include "config/fields.h"
+#include "config/names_field.h"
+
+namespace athanor {
+namespace {
+
+using enum OnResume;
+
+}  // namespace
+
+std::vector<Field<Config>> distillation_fields() {
+  return {
+      option(
+          "teacher", &Config::teacher, notice,
+          "folder of a frozen model with the same vocabulary (config.json and safetensors, or a checkpoint or run of "
+          "this program) whose distribution over the next token is learned too; empty = none")
+          .path(),
+      choice<&Config::distill_loss>(
+          "distill_loss", notice,
+          "teacher: kl = KL(teacher, student), reverse_kl = KL(student, teacher), times the square of the temperature"),
+      number("distill_temperature", &Config::distill_temperature, above(0), notice, "",
+             "teacher: both models' logits are divided by this before they are compared"),
+      number("distill_ce_weight", &Config::distill_ce_weight, at_least(0), notice, "",
+             "teacher: factor of the cross-entropy with the text beside distill_loss; 0 = the teacher alone"),
+  };
+}
+
+std::vector<Field<Config>> pruning_fields() {
+  return {
+      number("prune_sparsity", &Config::prune_sparsity, below(0, 1), refused, "",
+             "share of each pruned matrix that is set to zero in the end, and stays zero; 0 = off"),
+      choice<&Config::prune_pattern>(
+          "prune_pattern", notice,
+          "unstructured = the smallest weights; 2:4 = the two smallest of every four inputs of an output, with "
+          "prune_sparsity 0.5"),
+      choice<&Config::prune_scope>("prune_scope", notice,
+                                   "smallest among the weights of a layer's matrix, or of all pruned matrices"),
+      number("prune_start", &Config::prune_start, at_least(0), notice, "steps", "pruning begins after this step"),
+      number("prune_end", &Config::prune_end, at_least(0), notice, "steps",
+             "after this step prune_sparsity is reached; before, zeros grow with the cube of the steps that are left "
+             "[Zhu & Gupta 2017]")
+          .unset_is("prune_start"),
+      number("prune_interval", &Config::prune_interval, at_least(1), notice, "steps",
+             "from prune_start to prune_end weights are pruned anew after so many"),
+      custom(
+          "prune_exclude", names<&Config::prune_exclude>("list of patterns"), refused,
+          "names in files of matrices that are not pruned, with * and ?; embeddings, head, norms and biases never are"),
+  };
+}
+
+std::vector<Field<Config>> adapter_fields() {
+  return {
+      number("lora_rank", &Config::lora_rank, between(0, 65536), refused, "",
+             "rank of low-rank adapters: the weights of init_from are frozen and stay as they are, and pairs of small "
+             "matrices beside them are trained; 0 = none, all weights are trained. See docs/training.md"),
+      number("lora_alpha", &Config::lora_alpha, above(0), refused, "",
+             "lora_rank: the product of the two matrices counts alpha / rank times, with lora_variant rslora alpha / "
+             "sqrt(rank) times"),
+      number(
+          "lora_dropout", &Config::lora_dropout, below(0, 1), notice, "",
+          "lora_rank: probability with which a value that the adapters read is dropped in training; the mask follows "
+          "from seed, step and place alone"),
+      custom("lora_targets", names<&Config::lora_targets>("list of names"), refused,
+             "lora_rank: linear layers that have adapters, by their names in files or ends of these, such as q_proj, "
+             "as PEFT's target_modules; all-linear = all but the head"),
+      choice<&Config::lora_variant>("lora_variant", refused, "lora_rank: how the adapters' part is scaled"),
+      option("adapter", &Config::adapter, free,
+             "lora_rank: folder of adapters that a new run goes on from, as PEFT writes it, or a checkpoint of a run "
+             "with lora_rank; empty = new ones, which change nothing at first")
+          .path(),
+  };
+}
+
+}  // namespace athanor

@@ -1,0 +1,172 @@
+// Options of a model's blocks that no published family leaves open; those of model_type athanor are free.
+#include "base/error.h"
+#include "config/fields.h"
+
+namespace athanor {
+namespace {
+
+using enum OnResume;
+using M = ModelConfig;
+constexpr Range kLambda = between(-1e3, 1e3);
+
+Json null_or(Json schema) {
+  Json nothing = Json::object(), either = Json::object(), any = Json::array();
+  nothing.set("type", Json::of("null"));
+  any.items = {std::move(schema), std::move(nothing)};
+  either.set("anyOf", std::move(any));
+  return either;
+}
+
+Json list_schema(Json item) {
+  Json list = Json::object();
+  list.set("type", Json::of("array"));
+  list.set("items", std::move(item));
+  return null_or(std::move(list));
+}
+Json numbers_schema() {
+  Json number = Json::object();
+  number.set("type", Json::of("number"));
+  return list_schema(std::move(number));
+}
+Json layer_types_schema() {
+  Json word = Json::object(), words = Json::array();
+  for (auto name : choice_names(LayerType{})) words.items.push_back(Json::of(name));
+  word.set("enum", std::move(words));
+  return list_schema(std::move(word));
+}
+Json ranges_schema() {
+  Json object = Json::object(), number = Json::object();
+  number.set("type", Json::of("number"));
+  number.set("minimum", Json::of(int64_t{0}));
+  object.set("type", Json::of("object"));
+  object.set("additionalProperties", std::move(number));
+  return null_or(std::move(object));
+}
+
+template <std::vector<double> M::*L>
+void read_numbers(M& out, const Json& value, const std::string& path, Notices) {
+  (out.*L).clear();
+  if (value.is(Json::Kind::null)) return;
+  if (!value.is(Json::Kind::array)) bad_value(value, path, "null, or a list of a number for each layer, or of one");
+  for (size_t i = 0; i < value.items.size(); ++i)
+    (out.*L).push_back(read_real(value.items[i], cat(path, "[", i, "]"), kLambda));
+}
+template <std::vector<double> M::*L>
+Json write_numbers(const M& in) {
+  if ((in.*L).empty()) return Json();
+  Json list = Json::array();
+  for (const double x : in.*L) list.items.push_back(Json::of(x));
+  return list;
+}
+template <std::vector<double> M::*L>
+Field<M> numbers(std::string_view key, std::string_view help) {
+  return custom(key, Custom<M>{read_numbers<L>, write_numbers<L>, numbers_schema, "null, or list of numbers"}, refused,
+                help)
+      .unset_is("null");
+}
+
+void read_skips(M& out, const Json& value, const std::string& path, Notices) {
+  out.skip_from.clear();
+  if (value.is(Json::Kind::null)) return;
+  if (!value.is(Json::Kind::array))
+    bad_value(value, path, "null, or a list of a block or null for each layer and the end");
+  for (size_t i = 0; i < value.items.size(); ++i)
+    out.skip_from.push_back(read_integer(value.items[i], cat(path, "[", i, "]"), between(0, 1 << 16), {"null", -1}));
+}
+Json write_skips(const M& in) {
+  if (in.skip_from.empty()) return Json();
+  Json list = Json::array();
+  for (const int64_t from : in.skip_from) list.items.push_back(from < 0 ? Json() : Json::of(from));
+  return list;
+}
+Json skips_schema() {
+  Json number = Json::object();
+  number.set("type", Json::of("integer"));
+  return list_schema(null_or(std::move(number)));
+}
+
+void read_layer_types(M& out, const Json& value, const std::string& path, Notices) {
+  out.layer_types.clear();
+  if (value.is(Json::Kind::null)) return;
+  if (!value.is(Json::Kind::array)) bad_value(value, path, "null, or a list of a word for each layer");
+  for (size_t i = 0; i < value.items.size(); ++i)
+    out.layer_types.push_back(
+        LayerType(read_choice(value.items[i], cat(path, "[", i, "]"), choice_names(LayerType{}))));
+}
+Json write_layer_types(const M& in) {
+  if (in.layer_types.empty()) return Json();
+  Json list = Json::array();
+  for (const LayerType type : in.layer_types) list.items.push_back(Json::of(name_of(type)));
+  return list;
+}
+
+void read_ranges(M& out, const Json& value, const std::string& path, Notices) {
+  out.initializer_ranges.clear();
+  if (value.is(Json::Kind::null)) return;
+  require_object(value, path);
+  for (size_t i = 0; i < value.keys.size(); ++i)
+    out.initializer_ranges.emplace_back(value.keys[i],
+                                        read_real(value.items[i], dotted(path, value.keys[i]), between(0, 100)));
+}
+Json write_ranges(const M& in) {
+  if (in.initializer_ranges.empty()) return Json();
+  Json object = Json::object();
+  for (const auto& [pattern, std_dev] : in.initializer_ranges) object.set(pattern, Json::of(std_dev));
+  return object;
+}
+
+}  // namespace
+
+std::vector<Field<ModelConfig>> block_fields() {
+  return {
+      choice<&M::hidden_act>("hidden_act", refused,
+                             "activation of feed-forward layers; each family but athanor has one")
+          .unset_is("gpt2: gelu_pytorch_tanh; others: silu"),
+      option("gated_mlp", &M::gated_mlp, refused,
+             "feed-forward layers are down(act(gate(x)) up(x)), else down(act(up(x))); each family but athanor has one "
+             "value")
+          .unset_is("gpt2: false; others: true"),
+      option("mlp_bias", &M::mlp_bias, refused, "bias in feed-forward layers; each family but athanor has one value")
+          .unset_is("gpt2: true; others: false"),
+      option("lm_head_bias", &M::lm_head_bias, refused, "athanor: bias of the output head"),
+      option("norm_elementwise_affine", &M::norm_elementwise_affine, refused,
+             "athanor: norms of the residual stream have a gain"),
+      option("qk_norm_elementwise_affine", &M::qk_norm_elementwise_affine, refused,
+             "athanor: the norms of qk_norm have a gain"),
+      option("embedding_norm", &M::embedding_norm, refused,
+             "athanor: a norm between the embedding and the first block"),
+      number("attention_multiplier", &M::attention_multiplier, between(0, 1e3), refused, "",
+             "athanor: factor of attention scores; null or 0 = 1 / sqrt(head_dim)")
+          .or_word("null", 0),
+      custom(
+          "layer_types", Custom<M>{read_layer_types, write_layer_types, layer_types_schema, "null, or list of words"},
+          refused,
+          "athanor: sliding_attention or full_attention for each layer; sliding_window is that of the former; null = "
+          "all layers have sliding_window")
+          .unset_is("null"),
+      numbers<&M::resid_lambdas>(
+          "resid_lambdas",
+          "athanor: a trained factor of the residual stream at each block, and its initial value "
+          "for each layer, or one for all; needs x0_lambdas; null = none"),
+      numbers<&M::x0_lambdas>(
+          "x0_lambdas",
+          "athanor: a trained factor of the (normed) embedding that each block adds to the residual stream, and its "
+          "initial value for each layer, or one for all; null = none"),
+      custom("skip_from", Custom<M>{read_skips, write_skips, skips_schema, "null, or list of integers and null"},
+             refused,
+             "athanor: for each layer, and last for the final norm, the block (from 0) whose output is added to the "
+             "residual stream before it, or null; U-net skips, and with a negative factor at the end what is taken out "
+             "again; null = none")
+          .unset_is("null"),
+      numbers<&M::skip_lambdas>("skip_lambdas",
+                                "athanor: initial values of the trained factors of skip_from, in as many entries, or "
+                                "one for all; null = none"),
+      custom("initializer_ranges", Custom<M>{read_ranges, write_ranges, ranges_schema, "null, or object of numbers"},
+             refused,
+             "standard deviations of initial weights, by patterns (* and ?) of names in files, such as "
+             "\"*.down_proj.weight\": 0; the first that fits, 0 = zeros; other weights have initializer_range")
+          .unset_is("null"),
+  };
+}
+
+}  // namespace athanor

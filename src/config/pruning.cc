@@ -1,0 +1,52 @@
+// When weights are pruned, and how many of them: sparsity grows as s (1 - (1 - t)^3), t from 0 to 1 between prune_start
+// and prune_end [Zhu & Gupta 2017, "To prune, or not to prune", equation 1].
+#include <algorithm>
+
+#include "config/config.h"
+#include "config/require.h"
+
+namespace athanor {
+namespace {
+
+// Steps after prune_start at which weights were pruned last.
+int64_t last_pruning(const Config& c, int64_t steps) {
+  const int64_t since = std::min(steps, c.prune_end) - c.prune_start;
+  return since == c.prune_end - c.prune_start ? since : since / c.prune_interval * c.prune_interval;
+}
+
+}  // namespace
+
+bool prunes_after(const Config& c, int64_t steps) {
+  if (c.prune_sparsity == 0 || steps < c.prune_start || steps > c.prune_end) return false;
+  return steps == c.prune_end || (steps - c.prune_start) % c.prune_interval == 0;
+}
+
+double sparsity_after(const Config& c, int64_t steps) {
+  if (c.prune_sparsity == 0 || steps < c.prune_start) return 0;
+  if (c.prune_pattern == PrunePattern::two_of_four || c.prune_end == c.prune_start) return c.prune_sparsity;
+  const double left = 1 - double(last_pruning(c, steps)) / double(c.prune_end - c.prune_start);
+  return c.prune_sparsity * (1 - left * left * left);
+}
+
+void validate_pruning(Config& c) {
+  if (c.prune_end < 0) c.prune_end = c.prune_start;
+  if (c.prune_sparsity == 0) return;
+  require(c.prune_start <= c.prune_end, "prune_end: ", c.prune_end, " comes before prune_start ", c.prune_start);
+  require(c.prune_end <= c.train_iters, "prune_end: after step ", c.prune_end, ", and the run has train_iters ",
+          c.train_iters, "; end earlier, or train longer");
+  require(c.prune_pattern == PrunePattern::unstructured || c.prune_sparsity == 0.5,
+          "prune_sparsity: ", c.prune_sparsity,
+          " with prune_pattern 2:4, which makes half of the weights zero; set it to 0.5");
+  require(c.lora_rank == 0, "prune_sparsity: the weights beside adapters of lora_rank ", c.lora_rank,
+          " are frozen; set one of the two to 0");
+  require(c.local_steps == 0, "prune_sparsity: workers of local_steps ", c.local_steps,
+          " have weights of their own within a round; set one of the two to 0");
+  require(c.tensor_parallel_size == 1, "prune_sparsity: ", c.tensor_parallel_size,
+          " ranks of tensor_parallel_size have parts of a matrix, whose weights are not compared yet; set "
+          "tensor_parallel_size to 1, or prune_sparsity to 0");
+  require(
+      c.pipeline_parallel_size == 1, "prune_sparsity: with the ", c.pipeline_parallel_size,
+      " stages of pipeline_parallel_size is not supported; set pipeline_parallel_size to 1, or prune_sparsity to 0");
+}
+
+}  // namespace athanor

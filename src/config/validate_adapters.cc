@@ -1,0 +1,33 @@
+// What a run that trains adapters of a frozen model asks of the other options.
+#include <utility>
+
+#include "config/config.h"
+#include "config/require.h"
+
+namespace athanor {
+
+void validate_adapters(const Config& c) {
+  if (c.lora_rank == 0) return;
+  const std::string rank = cat("lora_rank: ", c.lora_rank);
+  require(!c.init_from.empty(), rank,
+          " trains adapters of a model, and init_from names none; give it a folder of weights, or set lora_rank to 0");
+  require(!c.lora_targets.empty(), "lora_targets: names no layer, expected some for lora_rank ", c.lora_rank,
+          ", such as [\"all-linear\"]");
+  require(!has_experts(c.model.model_type), rank, " is not supported for experts (model.model_type ",
+          name_of(c.model.model_type), "); set lora_rank to 0");
+  require(!eight_bits(c.precision), rank, " is not supported with precision ", name_of(c.precision),
+          "; take bf16, fp16, tf32 or fp32");
+  for (const auto& [key, size] : {std::pair{"tensor_parallel_size", c.tensor_parallel_size},
+                                  {"pipeline_parallel_size", c.pipeline_parallel_size},
+                                  {"context_parallel_size", c.context_parallel_size}})
+    require(size == 1, rank, " is not supported with ", key, " ", size, "; set it to 1, zero_stage 3 shares weights");
+  require(c.ema_decay == 0 && c.tail_average_start == 0 && !updates_by(c, RuleName::schedule_free_adamw), rank,
+          " is not supported with averages of the weights (ema_decay, tail_average_start, optimizer "
+          "schedule_free_adamw); leave them out");
+  require(c.qk_clip_threshold == 0, rank, " is not supported with qk_clip_threshold ", c.qk_clip_threshold,
+          ": it scales the frozen weights of queries and keys; set it to 0");
+  require(c.mup_base_width == 0, rank, " is not supported with mup_base_width ", c.mup_base_width,
+          ": the model has been initialized; set it to 0");
+}
+
+}  // namespace athanor

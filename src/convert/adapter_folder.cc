@@ -1,0 +1,179 @@
+#include "convert/adapter_folder.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "checkpoint/printable.h"
+#include "convert/floats.h"
+#include "model/adapters.h"
+
+namespace athanor {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr int64_t kMaxConfigBytes = 1 << 20, kMaxRank = 65536;
+constexpr std::string_view kVariants[] = {"lora", "rslora"};
+
+bool is_file(const std::string& path) {
+  std::error_code ignored;
+  return fs::is_regular_file(path, ignored);
+}
+
+nlohmann::json read_object(const std::string& path) {
+  auto json = parse_json_text<nlohmann::json>(read_file(path, kMaxConfigBytes), path);
+  if (!json.is_object()) throw Error(cat(path, ": expected a JSON object"), Exit::usage);
+  return json;
+}
+
+template <class T>
+T value_of(const nlohmann::json& json, const char* key, const std::string& where) {
+  try {
+    return json.at(key).get<T>();
+  } catch (const nlohmann::json::exception& e) {
+    throw Error(cat(where, ": ", key, ": ", json_problem(e.what())), Exit::usage);
+  }
+}
+
+void require_range(const LoraOptions& lora, const std::string& where) {
+  if (lora.rank < 1 || lora.rank > kMaxRank || !(lora.alpha > 0) || lora.alpha > 1e9)
+    throw Error(cat(where, ": rank ", lora.rank, " and alpha ", lora.alpha, ", expected 1 ... ", kMaxRank,
+                    " and a number above 0"),
+                Exit::usage);
+}
+
+}  // namespace
+
+std::string adapter_json(const AdapterBase& about) {
+  const LoraOptions& lora = about.lora;
+  const nlohmann::ordered_json json = {{"base", about.path},
+                                       {"fingerprint", about.fingerprint},
+                                       {"rank", lora.rank},
+                                       {"alpha", lora.alpha},
+                                       {"dropout", lora.dropout},
+                                       {"targets", lora.targets},
+                                       {"variant", kVariants[size_t(lora.variant)]}};
+  return json_text(json, 2) + "\n";
+}
+
+AdapterBase read_adapter_json(const std::string& folder) {
+  const std::string path = cat(folder, "/", kAdapterFile);
+  const nlohmann::json json = read_object(path);
+  AdapterBase about{.path = value_of<std::string>(json, "base", path),
+                    .fingerprint = value_of<std::string>(json, "fingerprint", path)};
+  about.lora.rank = value_of<int64_t>(json, "rank", path);
+  about.lora.alpha = value_of<double>(json, "alpha", path);
+  about.lora.dropout = value_of<double>(json, "dropout", path);
+  about.lora.targets = value_of<std::vector<std::string>>(json, "targets", path);
+  const auto variant = value_of<std::string>(json, "variant", path);
+  const auto found = std::ranges::find(kVariants, variant);
+  if (found == std::end(kVariants))
+    throw Error(cat(path, ": variant: expected lora or rslora, got ", printable(variant)), Exit::usage);
+  about.lora.variant = LoraVariant(found - std::begin(kVariants));
+  require_range(about.lora, path);
+  return about;
+}
+
+bool has_adapter_json(const std::string& folder) { return is_file(cat(folder, "/", kAdapterFile)); }
+
+bool AdapterFolder::is_one(const std::string& folder) {
+  return has_adapter_json(folder) || is_file(cat(folder, "/", kPeftFile));
+}
+
+AdapterFolder::AdapterFolder(const std::string& folder) : path_(folder) {
+  if (has_adapter_json(folder)) {
+    about_ = read_adapter_json(folder);
+    checkpoint_ = std::make_unique<CheckpointReader>(folder);
+  } else {
+    read_peft_config();
+    files_ = std::make_unique<WeightFiles>(folder, "adapter_model");
+  }
+  find_modules();
+}
+
+// What changes a model's output and is not known here is refused.
+void AdapterFolder::read_peft_config() {
+  const std::string path = cat(path_, "/", kPeftFile);
+  const nlohmann::json json = read_object(path);
+  const auto refuse = [&](const auto&... why) { throw Error(cat(path, ": ", why...), Exit::usage); };
+  if (json.value("peft_type", nlohmann::json()) != "LORA")
+    refuse("peft_type: expected LORA, got ", json_text(json.value("peft_type", nlohmann::json())));
+  const auto is_off = [&](const char* key) {
+    const nlohmann::json value = json.value(key, nlohmann::json());
+    return value.is_null() || value == false || value.empty() || value == "none" || value == 0;
+  };
+  for (const char* key : {"use_dora", "bias", "lora_bias", "modules_to_save", "rank_pattern", "alpha_pattern",
+                          "layer_replication", "megatron_config", "trainable_token_indices", "target_parameters"})
+    if (!is_off(key)) refuse(key, ": ", json_text(json.at(key)), " is not supported");
+  about_.lora.rank = value_of<int64_t>(json, "r", path);
+  about_.lora.alpha = value_of<double>(json, "lora_alpha", path);
+  if (json.value("use_rslora", nlohmann::json()) == true) about_.lora.variant = LoraVariant::rslora;
+  require_range(about_.lora, path);
+  const nlohmann::json base = json.value("base_model_name_or_path", nlohmann::json());
+  about_.path = base.is_string() ? base.get<std::string>() : "";
+  std::error_code ignored;
+  const fs::path beside = fs::path(path_) / about_.path;
+  if (!about_.path.empty() && !fs::exists(about_.path, ignored) && fs::exists(beside, ignored))
+    about_.path = beside.string();
+}
+
+void AdapterFolder::find_modules() {
+  std::set<std::string> found;
+  const auto add = [&](std::string name) {
+    if (files_ && name.starts_with(kPeftPrefix)) name = name.substr(std::string_view(kPeftPrefix).size());
+    for (const auto& end : {lora_a_name(""), lora_b_name("")})
+      if (name.ends_with(end)) return void(found.insert(name.substr(0, name.size() - end.size())));
+    if (files_)
+      throw Error(cat(path_, ": the tensor ", printable(name), " is no matrix of an adapter (lora_A or lora_B)"));
+  };
+  if (files_)
+    for (const auto& [name, place] : files_->tensors()) add(name);
+  else
+    for (const auto& [name, info] : checkpoint_->tensors())  // those of optimizers have prefixes of their own
+      if (name.starts_with("model.") || name.starts_with("transformer.")) add(name);
+  modules_.assign(found.begin(), found.end());
+  if (modules_.empty()) throw Error(cat(path_, ": holds no adapters"));
+}
+
+bool AdapterFolder::adapts(const std::string& module) const { return std::ranges::binary_search(modules_, module); }
+
+AdapterFolder::Stored AdapterFolder::stored(const std::string& name) const {
+  if (checkpoint_) {
+    const CheckpointReader::Info& info = checkpoint_->at(name);
+    return {info.dtype, info.shape};
+  }
+  const TensorEntry& entry = *files_->at(kPeftPrefix + name).entry;
+  return {entry.checked_dtype(), entry.checked_shape()};
+}
+
+void AdapterFolder::require_shape(const std::string& name, const Shape& shape) const {
+  const Stored has = stored(name);
+  if (has.shape != shape)
+    throw Error(
+        cat(path_, ": ", name, " has shape ", has.shape, ", the model and rank ", options().rank, " need ", shape),
+        Exit::usage);
+  if (has.dtype != DType::f32 && has.dtype != DType::bf16 && has.dtype != DType::f16)
+    throw Error(cat(path_, ": ", name, " is ", has.dtype, "; adapters are expected in f32, bf16 or f16"), Exit::usage);
+}
+
+std::vector<float> AdapterFolder::read(const std::string& name) const {
+  const Stored has = stored(name);
+  std::vector<std::byte> bytes(size_t(has.shape.numel()) * size_of(has.dtype));
+  if (checkpoint_) {
+    checkpoint_->read(name, bytes);
+  } else {
+    const auto [file, entry] = files_->at(kPeftPrefix + name);
+    file->read(*entry, bytes);
+  }
+  if (const int64_t bad = count_non_finite(bytes, has.dtype); bad > 0)
+    throw Error(cat(path_, ": ", bad, " values of ", name, " are NaN or infinite; take another copy or checkpoint"));
+  std::vector<float> values;
+  to_floats(bytes, has.dtype, values);
+  return values;
+}
+
+}  // namespace athanor

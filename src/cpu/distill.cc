@@ -1,0 +1,178 @@
+// Cross-entropy and a teacher's loss per row of logits: a sweep for the sums of both softmaxes, one for the divergence,
+// and one that writes the gradient, while both rows are in the L2 cache.
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "cpu/chunks.h"
+#include "cpu/cpu_ops.h"
+#include "cpu/targets.h"
+#include "cpu/vec.h"
+
+namespace athanor {
+namespace {
+
+using simd::Vec;
+
+constexpr int64_t kBlock = 2048;  // terms that are added in fp32; blocks are added in double
+constexpr float kInf = std::numeric_limits<float>::infinity();
+
+struct DistillRows {
+  float *losses, *divergences;
+  const int32_t* targets;
+  int64_t vocab, padded;
+  float scale;  // of the gradient
+  bool forward;
+  float temperature, inv_temperature, ce_weight, z_loss, softcap, teacher_softcap;
+};
+
+template <int L>
+ATHANOR_INLINE Vec<L> capped(const Vec<L>& x, float cap) {
+  return cap > 0 ? cap * simd::tanh(x / cap).value : x;
+}
+double capped(float x, float cap) { return cap > 0 ? double(cap) * std::tanh(double(x) / double(cap)) : double(x); }
+
+// a where it is above 0, times b; else 0, also where b is not finite.
+template <int L>
+ATHANOR_INLINE Vec<L> weighted(const Vec<L>& a, const Vec<L>& b) {
+  return simd::each_part<L>(
+      [&](int i) ATHANOR_INLINE_LAMBDA { return a.part[i] > 0.0f ? a.part[i] * b.part[i] : simd::Float<L>{}; });
+}
+
+// The softmax of a row of logits at a temperature, by the logarithm of its sum.
+struct Softmax {
+  float base = 0;       // the largest logit, capped
+  float cap = 0;        // of logits
+  float inverse = 1;    // of the temperature
+  float log_sum = 0;    // of exp((x - base) inverse)
+  double cold_sum = 0;  // the same at temperature 1
+
+  template <int L>
+  ATHANOR_INLINE Vec<L> log_of(const Vec<L>& x) const {
+    return (capped(x, cap) - base) * inverse - log_sum;
+  }
+  double log_of(float x) const { return (capped(x, cap) - double(base)) * double(inverse) - double(log_sum); }
+};
+
+// Adds term(column block) over a row, in double between blocks.
+template <int L, class T, class Term>
+ATHANOR_INLINE double sum_over(int64_t n, const Term& term) {
+  double sum = 0;
+  for (int64_t begin = 0; begin < n; begin += kBlock) {
+    Vec<L> part = simd::broadcast<L>(0);
+    simd::for_columns<L, T>(std::min(kBlock, n - begin),
+                            [&](auto at) ATHANOR_INLINE_LAMBDA { part += term(at, begin); });
+    sum += double(simd::sum(part));
+  }
+  return sum;
+}
+
+template <int L, class T>
+ATHANOR_INLINE Softmax softmax_of(const T* x, int64_t n, float cap, float inverse) {
+  Vec<L> most = simd::broadcast<L>(-kInf);
+  simd::for_columns<L, T>(
+      n, [&](auto at) ATHANOR_INLINE_LAMBDA { most = simd::max(at.or_else(at.load(x), -kInf), most); });
+  const float max = float(capped(simd::max(most), cap));
+  Softmax s{.base = max == -kInf ? 0 : max, .cap = cap, .inverse = inverse};  // -inf - -inf would be NaN
+  const auto sum = [&](float factor) ATHANOR_INLINE_LAMBDA {
+    return sum_over<L, T>(n, [&](auto at, int64_t begin) ATHANOR_INLINE_LAMBDA {
+      return simd::exp_nonpositive(at.or_else((capped(at.load(x + begin), cap) - s.base) * factor, -kInf));
+    });
+  };
+  s.cold_sum = sum(1);
+  s.log_sum = float(std::log(inverse == 1 ? s.cold_sum : sum(inverse)));
+  return s;
+}
+
+struct DistillKernel {
+  template <int L, class T>
+  static ATHANOR_INLINE void run(T* logits, const T* teacher, const DistillRows& a, int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      T* z = logits + i * a.padded;
+      if (a.targets[i] >= 0) {
+        row<L>(z, teacher + i * a.padded, i, a);
+        continue;
+      }
+      a.losses[i] = a.divergences[i] = 0;
+      std::memset(z, 0, size_t(a.padded) * sizeof(T));
+    }
+  }
+
+  template <int L, class T>
+  static ATHANOR_INLINE void row(T* z, const T* v, int64_t i, const DistillRows& a) {
+    const int32_t target = a.targets[i];
+    const Softmax q = softmax_of<L>(z, a.vocab, a.softcap, a.inv_temperature);
+    const Softmax p = softmax_of<L>(v, a.vocab, a.teacher_softcap, a.inv_temperature);
+    const double between = sum_over<L, T>(a.vocab, [&](auto at, int64_t from) ATHANOR_INLINE_LAMBDA {
+      const Vec<L> log_q = q.log_of(at.load(z + from)), log_p = p.log_of(at.load(v + from));
+      const Vec<L> term = a.forward ? weighted(simd::exp_nonpositive(log_p), log_p - log_q)
+                                    : weighted(simd::exp_nonpositive(log_q), log_q - log_p);
+      return at.or_else(term, 0);
+    });
+    const double at_target = capped(to_float(z[target]), a.softcap) - double(q.base);
+    const double log_cold = std::log(q.cold_sum), loss = log_cold - at_target;
+    a.losses[i] = float(loss);
+    a.divergences[i] = float(double(a.temperature) * double(a.temperature) * between);
+    const double z_weight = 2 * double(a.z_loss) * (double(q.base) + log_cold);
+    const float factor = float((double(a.ce_weight) + z_weight) / q.cold_sum);
+    const float of_target = float(gradient_at(q, p, z[target], v[target], between, loss, z_weight, a));
+    const float divergence = float(between);
+    simd::for_columns<L, T>(a.vocab, [&](auto at) ATHANOR_INLINE_LAMBDA {
+      const Vec<L> x = at.load(z), log_q = q.log_of(x), log_p = p.log_of(at.load(v));
+      const Vec<L> soft = simd::exp_nonpositive(log_q);
+      const Vec<L> of_teacher =
+          a.forward ? soft - simd::exp_nonpositive(log_p) : weighted(soft, log_q - log_p - divergence);
+      const Vec<L> cold = simd::exp_nonpositive(capped(x, a.softcap) - q.base);
+      Vec<L> gradient = (of_teacher * a.temperature + cold * factor) * a.scale;
+      if (a.softcap > 0) gradient = gradient * simd::tanh(x / a.softcap).slope;
+      at.store(z, gradient);
+    });
+    z[target] = from_float<T>(of_target);
+    std::memset(z + a.vocab, 0, size_t(a.padded - a.vocab) * sizeof(T));
+  }
+
+  // The gradient of the target's logit, whose cross-entropy part is a difference.
+  template <class T>
+  static double gradient_at(const Softmax& q, const Softmax& p, T z, T v, double between, double loss, double z_weight,
+                            const DistillRows& a) {
+    const double log_q = q.log_of(to_float(z)), log_p = p.log_of(to_float(v));
+    const double of_teacher =
+        a.forward ? std::exp(log_q) - std::exp(log_p) : std::exp(log_q) * (log_q - log_p - between);
+    double slope = 1;
+    if (a.softcap > 0) {
+      const double cosine = std::cosh(double(to_float(z)) / double(a.softcap));
+      slope = 1 / (cosine * cosine);
+    }
+    return double(a.scale) * slope *
+           (double(a.temperature) * of_teacher + double(a.ce_weight) * std::expm1(-loss) + z_weight * std::exp(-loss));
+  }
+};
+
+}  // namespace
+
+void CpuOps::run(const DistilledCrossEntropy& op, void*) {
+  const int64_t padded = op.logits.cols();
+  require_targets(op.kName, op.targets, op.vocab);
+  const DistillRows rows{.losses = flat<float>(op.losses),
+                         .divergences = flat<float>(op.divergences),
+                         .targets = flat<int32_t>(op.targets),
+                         .vocab = op.vocab,
+                         .padded = padded,
+                         .scale = *op.scale.as<float>() * op.inv_count,
+                         .forward = op.kind == DistillLoss::kl,
+                         .temperature = op.temperature,
+                         .inv_temperature = 1 / op.temperature,
+                         .ce_weight = op.ce_weight,
+                         .z_loss = op.z_loss,
+                         .softcap = op.softcap,
+                         .teacher_softcap = op.teacher_softcap};
+  by_float(op.logits.dtype, [&]<class T>() {
+    T* logits = flat<T>(op.logits);
+    const T* teacher = flat<T>(op.teacher);
+    pool_.parallel_ranges(op.logits.rows(), row_grain(padded), [&](int64_t begin, int64_t end) {
+      simd::dispatch<DistillKernel>(logits, teacher, rows, begin, end);
+    });
+  });
+}
+
+}  // namespace athanor

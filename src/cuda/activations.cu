@@ -1,0 +1,225 @@
+// GELU, SiLU, ReLU and ReLU^2 with a gate or without, and sums scaled by parameters, forward and backward: the formulas
+// of ops/activation.h. Plain kernels, one element per thread, and in the backward of a scaled sum a tile per block
+// whose two sums a second launch adds in order. Memory bound. Unverified: no GPU has run them.
+#include "cuda/activations.h"
+
+#include "cuda/activation.h"
+#include "cuda/flat.h"
+#include "cuda/largest.h"
+#include "cuda/pack.h"
+#include "cuda/reduce.h"
+#include "cuda/scratch.h"
+
+namespace athanor::cuda {
+namespace {
+
+constexpr int kScaledSumChunks = 2;
+static_assert(kScaledSumThreads == kTileThreads);
+
+// ---- device helpers
+
+struct Point {
+  float value, slope;
+};
+template <Activation F>
+__device__ __forceinline__ Point activate(float x) {
+  if constexpr (F == Activation::gelu) {
+    constexpr float kTwiceInner = 1.5957691216057308f, kCubic = 0.044715f;  // as in cuda/mlp.cu
+    const float s = sigmoid(kTwiceInner * x * (1.f + kCubic * x * x));
+    const float bounded = fminf(fmaxf(x, -64.f), 64.f);
+    return {x * s, s + s * (1.f - s) * kTwiceInner * bounded * (1.f + 3.f * kCubic * bounded * bounded)};
+  } else if constexpr (F == Activation::silu) {
+    const float s = sigmoid(x);
+    return {x * s, s * (1.f + x * (1.f - s))};
+  } else if constexpr (F == Activation::relu) {
+    return {x < 0.f ? 0.f : x, x > 0.f ? 1.f : 0.f};
+  } else {
+    const float p = x < 0.f ? 0.f : x;
+    return {p * p, 2.f * p};
+  }
+}
+
+__device__ __forceinline__ float scalar(const Weights& w) {
+  float value[1] = {1.f};
+  if (w.data != nullptr) load_weights<1>(value, w, 0);
+  return value[0];
+}
+
+// ---- kernels
+
+template <class T, Activation F, bool Gated, bool L>
+__global__ void __launch_bounds__(kFlatThreads)
+    activation_forward(T* y, const T* x, int64_t n, int64_t columns, uint32_t* amax) {
+  ptx::wait_for_earlier_kernels();
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kFlatThreads + static_cast<int>(threadIdx.x);
+  Largest<L> largest;
+  if (i < n) {
+    const int64_t gate = Gated ? i + i / columns * columns : i;
+    float result[1] = {activate<F>(to_float(x[gate])).value};
+    if constexpr (Gated) result[0] *= to_float(x[gate + columns]);
+    y[i] = from_float<T>(result[0]);
+    largest.add(result);
+  }
+  largest.template raise<T>(amax);
+}
+
+template <class T, Activation F, bool Gated, bool L>
+__global__ void __launch_bounds__(kFlatThreads)
+    activation_backward(T* dx, const T* dy, const T* x, int64_t n, int64_t columns, uint32_t* amax) {
+  ptx::wait_for_earlier_kernels();
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kFlatThreads + static_cast<int>(threadIdx.x);
+  Largest<L> largest;
+  if (i < n) {
+    const int64_t gate = Gated ? i + i / columns * columns : i;
+    const Point p = activate<F>(to_float(x[gate]));
+    const float d = to_float(dy[i]);
+    float result[Gated ? 2 : 1] = {d * p.slope};
+    if constexpr (Gated) {
+      result[0] *= to_float(x[gate + columns]);
+      result[1] = d * p.value;
+      dx[gate + columns] = from_float<T>(result[1]);
+    }
+    dx[gate] = from_float<T>(result[0]);
+    largest.add(result);
+  }
+  largest.template raise<T>(amax);
+}
+
+template <class T>
+__global__ void __launch_bounds__(kTileThreads)
+    scaled_sum(T* y, const T* x, const T* z, Weights a, Weights b, Flat flat) {
+  ptx::wait_for_earlier_kernels();
+  const float of_x = scalar(a), of_z = scalar(b);
+  on_tile<kVector<T>, kScaledSumChunks>(flat, blockIdx.x, [&](auto tile) {
+    float v[kScaledSumChunks][kVector<T>], w[kScaledSumChunks][kVector<T>];
+    tile.load(v, x);
+    tile.load(w, z);
+#pragma unroll
+    for (int c = 0; c < kScaledSumChunks; ++c) {
+#pragma unroll
+      for (int i = 0; i < kVector<T>; ++i) v[c][i] = of_x * v[c][i] + of_z * w[c][i];
+    }
+    tile.store(y, v);
+  });
+}
+
+// sums: of the tile's dy x and dy z, [2, tiles].
+template <class T>
+__global__ void __launch_bounds__(kTileThreads) scaled_sum_backward(double* sums, T* dx, T* dz, const T* dy, const T* x,
+                                                                    const T* z, Weights a, Weights b, Flat flat) {
+  ptx::wait_for_earlier_kernels();
+  SHARED(double, room, [32]);
+  const float of_x = scalar(a), of_z = scalar(b);
+  double da = 0, db = 0;
+  on_tile<kScaledSumElements, 1>(flat, blockIdx.x, [&](auto tile) {
+    float d[1][kScaledSumElements], u[1][kScaledSumElements], v[1][kScaledSumElements], w[1][kScaledSumElements];
+    tile.load(d, dy);
+    tile.load(u, x);
+    tile.load(v, z);
+    tile.load(w, dz);
+#pragma unroll
+    for (int i = 0; i < kScaledSumElements; ++i) {
+      da += static_cast<double>(d[0][i]) * static_cast<double>(u[0][i]);
+      db += static_cast<double>(d[0][i]) * static_cast<double>(v[0][i]);
+      w[0][i] += of_z * d[0][i];
+      d[0][i] *= of_x;
+    }
+    tile.store(dz, w);
+    tile.store(dx, d);
+  });
+  da = block_reduce(da, room, Plus{});
+  db = block_reduce(db, room, Plus{});
+  if (threadIdx.x == 0) sums[blockIdx.x] = da, sums[gridDim.x + blockIdx.x] = db;
+}
+
+// Block 0 adds the first row of sums [2, tiles] to da, block 1 the second to db.
+template <class G>
+__global__ void __launch_bounds__(kTileThreads) add_tiles(G* da, G* db, const double* sums, int64_t tiles) {
+  ptx::wait_for_earlier_kernels();
+  SHARED(double, room, [32]);
+  G* out = blockIdx.x == 0 ? da : db;
+  double sum = 0;
+  for (int64_t i = static_cast<int>(threadIdx.x); i < tiles; i += kTileThreads) sum += sums[blockIdx.x * tiles + i];
+  sum = block_reduce(sum, room, Plus{});
+  if (threadIdx.x == 0 && out != nullptr)
+    *out = from_float<G>(static_cast<float>(static_cast<double>(to_float(*out)) + sum));
+}
+
+// ---- launchers
+
+template <class Run>
+void by_activation(Activation f, Run run) {
+  switch (f) {
+    case Activation::gelu:
+      return run.template operator()<Activation::gelu>();
+    case Activation::silu:
+      return run.template operator()<Activation::silu>();
+    case Activation::relu:
+      return run.template operator()<Activation::relu>();
+    case Activation::relu2:
+      return run.template operator()<Activation::relu2>();
+  }
+}
+
+LaunchConfig element_per_thread(int64_t n, cudaStream_t stream) {
+  return {dim3(grid_size(div_ceil<int64_t>(n, kFlatThreads))), dim3(kFlatThreads), 0, stream};
+}
+Weights weights(const Tensor& t) { return {t.data, t.dtype}; }
+}  // namespace
+
+void run(const ActivationFwd& op, void*, cudaStream_t stream) {
+  const int64_t n = op.y.numel();
+  uint32_t* amax = zeroed(op.amax, stream);
+  if (n == 0) return;
+  by_type(op.x.dtype, [&]<class T>() {
+    by_activation(op.f, [&]<Activation F>() {
+      by_wanted(amax, [&]<bool L>() {
+        const auto kernel = op.gated() ? activation_forward<T, F, true, L> : activation_forward<T, F, false, L>;
+        CUDA_CHECK(launch(kernel, element_per_thread(n, stream), data<T>(op.y), data<T>(op.x), n, op.y.cols(), amax));
+      });
+    });
+  });
+}
+
+void run(const ActivationBwd& op, void*, cudaStream_t stream) {
+  const int64_t n = op.dy.numel();
+  uint32_t* amax = zeroed(op.amax, stream);
+  if (n == 0) return;
+  by_type(op.x.dtype, [&]<class T>() {
+    by_activation(op.f, [&]<Activation F>() {
+      by_wanted(amax, [&]<bool L>() {
+        const auto kernel = op.gated() ? activation_backward<T, F, true, L> : activation_backward<T, F, false, L>;
+        CUDA_CHECK(launch(kernel, element_per_thread(n, stream), data<T>(op.dx), data<T>(op.dy), data<T>(op.x), n,
+                          op.dy.cols(), amax));
+      });
+    });
+  });
+}
+
+void run(const ScaledSum& op, void*, cudaStream_t stream) {
+  if (op.x.numel() == 0) return;
+  by_type(op.x.dtype, [&]<class T>() {
+    const Flat shape = flat(op.x, data<T>(op.y), data<T>(op.x), data<T>(op.z));
+    const LaunchConfig config = tiles<kVector<T>, kScaledSumChunks>(shape, stream);
+    CUDA_CHECK(launch(scaled_sum<T>, config, data<T>(op.y), data<T>(op.x), data<T>(op.z), weights(op.a), weights(op.b),
+                      shape));
+  });
+}
+
+void run(const ScaledSumBwd& op, void* scratch, cudaStream_t stream) {
+  const int64_t n = op.dy.numel();
+  if (n == 0) return;
+  auto* sums = static_cast<double*>(scratch);
+  by_type(op.dy.dtype, [&]<class T>() {
+    const Flat shape = flat(op.dy, data<T>(op.dx), data<T>(op.dz), data<T>(op.dy), data<T>(op.x), data<T>(op.z));
+    const LaunchConfig config = tiles<kScaledSumElements, 1>(shape, stream);
+    CUDA_CHECK(launch(scaled_sum_backward<T>, config, sums, data<T>(op.dx), data<T>(op.dz), data<T>(op.dy),
+                      data<T>(op.x), data<T>(op.z), weights(op.a), weights(op.b), shape));
+  });
+  if (!op.a && !op.b) return;
+  const LaunchConfig two{dim3(2), dim3(kTileThreads), 0, stream};
+  by_type(op.a ? op.da.dtype : op.db.dtype, [&]<class G>() {
+    CUDA_CHECK(launch(add_tiles<G>, two, data<G>(op.da), data<G>(op.db), sums, scaled_sum_tiles(n)));
+  });
+}
+}  // namespace athanor::cuda

@@ -1,0 +1,12 @@
+// Activations and scaled sums on a GPU: the ops of ops/activation.h.
+#pragma once
+#include <cuda_runtime_api.h>
+
+#include "ops/activation.h"
+namespace athanor::cuda {
+
+void run(const ActivationFwd& op, void* scratch, cudaStream_t stream);
+void run(const ActivationBwd& op, void* scratch, cudaStream_t stream);
+void run(const ScaledSum& op, void* scratch, cudaStream_t stream);
+void run(const ScaledSumBwd& op, void* scratch, cudaStream_t stream);
+}  // namespace athanor::cuda

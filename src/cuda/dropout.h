@@ -1,0 +1,9 @@
+// Dropout on a GPU: the op of ops/dropout.h.
+#pragma once
+#include <cuda_runtime_api.h>
+
+#include "ops/dropout.h"
+namespace athanor::cuda {
+
+void run(const Dropout& op, void* scratch, cudaStream_t stream);
+}  // namespace athanor::cuda

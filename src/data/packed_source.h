@@ -1,0 +1,81 @@
+// The documents of one source as best-fit packed rows: a stream of rows, epoch after epoch, that is a pure function of
+// (shards, seed, epoch), so that any rank can read any row and a run continues at any row. Documents are packed in
+// windows of consecutive documents (data/best_fit.h); an epoch takes the windows in an order of its own, and the rows
+// of each in another. Keeps 4 bytes per document and the tables of the windows in use. Thread-safe once made.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "data/best_fit.h"
+#include "data/order.h"
+#include "data/packing.h"
+#include "data/token_file.h"
+
+namespace athanor {
+
+struct RowPacking {
+  int64_t row_tokens = 0;       // T + 1
+  int64_t documents = 1 << 16;  // of a window
+  int64_t eod_id = -1;          // ends a document, in shards without an index
+  int64_t bos_id = -1;          // put in front of every piece of a document; -1: nothing is
+};
+
+// Which row of the stream, in which order.
+struct PackedRow {
+  uint64_t seed = 0;
+  uint64_t source = 0;  // number of the source: part of the key
+  bool shuffled = true;
+  int64_t position = 0;  // of the stream; epoch = position / rows()
+};
+
+class PackedSource {
+ public:
+  // Reads the indices of the shards' documents, or all tokens where there is none. The shards must outlive it.
+  PackedSource(const std::vector<TokenFile>& shards, const RowPacking& packing);
+
+  int64_t rows() const { return rows_.back(); }  // of an epoch
+  const PackingCounts& counts() const { return counts_; }
+  // Tokens, what is predicted (0: places that stay empty, BOS tokens) and ends of pieces. [row_tokens]
+  Window read(const PackedRow& row) const;
+
+ private:
+  struct Place {
+    int32_t shard = 0;
+    int64_t token = 0;
+  };
+  // A window of documents, packed for an epoch.
+  struct Table {
+    uint64_t seed = 0, stream = 0;
+    int64_t window = 0;
+    PackedRows rows;
+    std::vector<Place> documents;
+  };
+  // An epoch's order of the windows.
+  struct Epoch {
+    uint64_t seed = 0, stream = 0;
+    bool shuffled = true;
+    std::vector<int64_t> windows, first_row;  // [windows], [windows + 1]
+  };
+  void find_documents(const TokenFile& shard);
+  void add_document(const TokenFile& shard, int64_t begin, int64_t end);
+  void require_no_bos(const TokenFile& shard, int64_t first) const;
+  int64_t windows() const { return int64_t(rows_.size()) - 1; }
+  std::span<const uint32_t> lengths_of(int64_t window) const;
+  std::shared_ptr<const Epoch> epoch_of(const PackedRow& row) const;
+  std::shared_ptr<const Table> table_of(int64_t window, uint64_t seed, uint64_t stream) const;
+
+  const std::vector<TokenFile>& shards_;
+  const RowPacking packing_;
+  std::vector<uint32_t> lengths_;        // of all documents
+  std::vector<int64_t> first_document_;  // [shards + 1]
+  std::vector<Place> first_place_;       // [windows]: of the window's first document
+  std::vector<int64_t> rows_;            // [windows + 1]: rows of the windows before
+  PackingCounts counts_;
+  mutable std::mutex mutex_;  // guards the two below
+  mutable std::vector<std::shared_ptr<const Table>> tables_;
+  mutable std::shared_ptr<const Epoch> epoch_;
+};
+
+}  // namespace athanor

@@ -1,0 +1,55 @@
+// The texts of one flat column of a parquet file, row by row: data pages of versions 1 and 2, plain or with a
+// dictionary, uncompressed or by snappy, gzip or zstd. Holds one page and one dictionary in memory, whose sizes are
+// limited by what their compressed bytes can hold and by 1 GiB. Nested and encrypted columns, other encodings and
+// compressions are refused by name. Formats: [apache/parquet-format README.md, Encodings.md].
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "data/hybrid_decoder.h"
+#include "data/parquet_footer.h"
+#include "data/stable_file.h"
+
+namespace athanor {
+
+class ParquetColumn {
+ public:
+  ParquetColumn(const std::string& path, std::string column);
+  int64_t rows() const { return layout_.rows; }
+
+  // The text of the next row, empty for null, valid until the next call; nothing after the last row.
+  std::optional<std::string_view> next();
+  void skip(int64_t rows);  // an Error if there are fewer; row groups that are skipped whole are not read
+  int64_t file_offset() const { return offset_; }  // end of the last page that was read
+
+ private:
+  struct PageHeader;
+  const ParquetChunk& chunk() const { return layout_.chunks[group_]; }
+  void begin_group();
+  std::string_view next_text();
+  std::string_view next_value();
+  void read_page();
+  PageHeader read_header();
+  void read_data(const PageHeader& header, std::string_view packed);
+  void read_dictionary(const PageHeader& header, std::string_view packed);
+  void unpack(std::string_view packed, size_t bytes, std::string& out) const;
+  void begin_values(int64_t encoding, std::string_view values);
+
+  std::string column_;
+  StableFile file_;
+  ParquetLayout layout_;
+  size_t group_ = 0;
+  int64_t group_left_ = -1;  // rows of the group that no page has given; -1: it is not begun
+  int64_t page_left_ = 0;    // rows of the page that are left
+  int64_t offset_ = 0;
+  std::string packed_, page_, dictionary_page_;
+  std::vector<std::string_view> dictionary_;
+  bool has_dictionary_ = false, by_index_ = false;
+  HybridDecoder levels_, indices_;
+  std::string_view values_;  // plain values that are left
+};
+
+}  // namespace athanor

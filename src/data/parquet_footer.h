@@ -1,0 +1,31 @@
+// Metadata of a parquet file: where the pages of one flat column of texts are stored. What cannot be read (nested or
+// encrypted columns, other types) is refused by name. Reads no pages.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "data/stable_file.h"
+
+namespace athanor {
+
+enum class ParquetCodec : uint8_t { uncompressed = 0, snappy = 1, gzip = 2, zstd = 6 };
+
+// The column's pages in one row group.
+struct ParquetChunk {
+  int64_t rows = 0;
+  int64_t offset = 0, bytes = 0;  // in the file; a dictionary page comes first, if there is one
+  ParquetCodec codec = ParquetCodec::uncompressed;
+};
+
+struct ParquetLayout {
+  bool optional = false;  // values may be null: pages have definition levels of 0 and 1
+  int64_t rows = 0;
+  std::vector<ParquetChunk> chunks;  // one per row group
+};
+
+bool is_parquet(std::string_view start);  // by the first four bytes
+ParquetLayout read_parquet_layout(const StableFile& file, const std::string& column);
+
+}  // namespace athanor

@@ -1,0 +1,66 @@
+// Rounds of local updates: what workers agree on in every step, and the outer steps (optim/outer_optimizer.h).
+#include <algorithm>
+
+#include "engine/engine.h"
+
+namespace athanor {
+namespace {
+
+std::string phase_of(int64_t fragment) { return cat("end of a round, fragment ", fragment); }
+
+}  // namespace
+
+// A few numbers, no gradients: workers skip, stop and lower the loss scale in the same steps. The loss and the targets
+// are those of all; the norm is the root mean square of the workers'.
+void Engine::agree_among_workers(Ctx& c) {
+  Tensor sums = scalar(offsetof(StepState, loss_sum), DType::f64);
+  static_assert(offsetof(StepState, targets) == offsetof(StepState, loss_sum) + sizeof(double));
+  static_assert(offsetof(StepState, wishes) == offsetof(StepState, targets) + sizeof(double));
+  static_assert(offsetof(StepState, norm_sq) == offsetof(StepState, wishes) + kWishSums * sizeof(double));
+  sums.shape = {3 + kWishSums};
+  const CollectiveSubject subject("a step's loss and norm");
+  c.all_reduce(backend_.mesh.workers(), sums);
+}
+
+void Engine::record_rounds() {
+  arena_.record("start of rounds");
+  Ctx c = context(plan_, nullptr);
+  outer_->start(c);
+  arena_.finish_recording();
+  for (int64_t fragment = 0; fragment < outer_->fragments(); ++fragment) {
+    arena_.record(phase_of(fragment));
+    outer_->end_round(c, fragment);
+    arena_.finish_recording();
+  }
+}
+
+void Engine::start_rounds() {
+  if (!outer_) return;
+  arena_.begin("start of rounds");
+  Ctx c = context(*ops_, nullptr);
+  outer_->start(c);
+  arena_.end();
+}
+
+bool Engine::round_ends(int64_t step) const {
+  for (int64_t fragment = 0; outer_ && fragment < outer_->fragments(); ++fragment)
+    if (outer_->round_ends(fragment, step)) return true;
+  return false;
+}
+
+void Engine::end_rounds(int64_t step, bool all) {
+  if (!outer_) return;
+  CHECK(uncollected() == 0 && micro_slot_ == 0, "the end of a round in the middle of a step");
+  for (int64_t fragment = 0; fragment < outer_->fragments(); ++fragment) {
+    if (!all && !outer_->round_ends(fragment, step)) continue;
+    arena_.begin(phase_of(fragment));
+    Ctx c = context(*ops_, nullptr);
+    outer_->end_round(c, fragment);
+    arena_.end();
+  }
+  refresh_codes(CodesOf::step);
+  backend_.device.sync();
+  last_end_ = nullptr;
+}
+
+}  // namespace athanor

@@ -1,0 +1,206 @@
+#include "engine/pruned_weights.h"
+
+#include <fnmatch.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <numeric>
+
+#include "tensor/half.h"
+
+namespace athanor {
+namespace {
+
+constexpr const char* kState = "pruned";
+constexpr int64_t kGroup = 4, kKept = 2;  // of the pattern 2:4
+constexpr int64_t kBuckets = 1 << 16;     // a magnitude is found by its upper, then by its lower 16 bits
+
+// Of an element, as whole numbers of the same order.
+using Magnitudes = std::vector<uint32_t>;
+
+template <class T>
+std::vector<T> read(Device& device, const Tensor& t) {
+  std::vector<T> out(t.bytes() / sizeof(T));
+  device.copy(out.data(), t.data, t.bytes(), Lane::compute);
+  device.sync();
+  return out;
+}
+
+std::vector<float> masters(Device& device, const ParamStore::Unit& unit, ParamStore::Range range) {
+  const Tensor master = unit.part(unit.master, range);
+  std::vector<float> out;
+  if (!unit.is_split()) {
+    by_float(master.dtype, [&]<class T>() {
+      for (const T x : read<T>(device, master)) out.push_back(to_float(x));
+    });
+    return out;
+  }
+  const auto rests = read<int16_t>(device, master);
+  const auto upper = read<bf16>(device, unit.part(unit.value, range));
+  for (size_t i = 0; i < rests.size(); ++i) out.push_back(joined(upper[i], rests[i]));
+  return out;
+}
+
+Magnitudes magnitudes(Device& device, const ParamStore::Unit& unit, ParamStore::Range range) {
+  Magnitudes out;
+  for (const float x : masters(device, unit, range)) out.push_back(std::bit_cast<uint32_t>(std::abs(x)));
+  return out;
+}
+
+void write(Device& device, const Tensor& to, const std::vector<uint8_t>& mask) {
+  device.copy(to.data, mask.data(), to.bytes(), Lane::compute);
+  device.sync();
+}
+
+void sum_over_ranks(Communicator* control, std::vector<int64_t>& counts) {
+  if (control) control->all_reduce({counts.data(), DType::i64, {int64_t(counts.size())}}, Reduce::sum, Lane::compute);
+}
+
+// The first bucket up to which there are more than `wanted`; takes those below it off `wanted`.
+int64_t bucket_of(const int64_t* counts, int64_t& wanted) {
+  int64_t bucket = 0;
+  while (bucket + 1 < kBuckets && counts[bucket] <= wanted) wanted -= counts[bucket++];
+  return bucket;
+}
+
+}  // namespace
+
+PrunedWeights::PrunedWeights(ParamStore& params, PruningOptions options)
+    : params_(params), options_(std::move(options)) {
+  std::vector<bool> used(options_.exclude.size());
+  const bool groups = options_.pattern == PrunePattern::two_of_four;
+  for (const ParamStore::Piece& piece : params_.pieces()) {
+    const ParamSpec& spec = params_.spec({piece.param});
+    bool pruned = spec.role == Role::matrix && spec.trainable;
+    for (size_t i = 0; i < used.size(); ++i)
+      if (pruned && ::fnmatch(options_.exclude[i].c_str(), piece.slice->name.c_str(), 0) == 0)
+        pruned = false, used[i] = true;
+    pieces_.push_back(pruned);
+    if (!pruned) continue;
+    if (groups && (spec.in_out || piece.slice->shape[1] % kGroup != 0))
+      throw Error(cat("prune_pattern: 2:4 is of ", kGroup, " neighbouring inputs of an output, and ", piece.slice->name,
+                      " ", piece.slice->shape,
+                      spec.in_out ? " has its outputs side by side (model_type gpt2)" : " has another number of inputs",
+                      "; set it to unstructured, or name the matrix in prune_exclude"),
+                  Exit::usage);
+    const bool all = options_.scope == PruneScope::global && !sizes_.empty();
+    if (!all) sizes_.push_back(0);
+    sizes_.back() += piece.slice->shape.numel();
+    group_of_.push_back(sizes_.size() - 1);
+  }
+  for (size_t i = 0; i < used.size(); ++i)
+    if (!used[i])
+      throw Error(cat("prune_exclude: \"", options_.exclude[i], "\" matches no matrix that is pruned, such as ",
+                      "model.layers.0.mlp.down_proj.weight"),
+                  Exit::usage);
+  if (sizes_.empty()) throw Error("prune_exclude: leaves no matrix to prune; set prune_sparsity to 0", Exit::usage);
+}
+
+StateSpec PrunedWeights::state() const { return {.name = kState, .dtype = DType::u8, .pieces = pieces_}; }
+
+void PrunedWeights::planned() {
+  const auto& states = params_.state_specs();
+  const auto at = std::ranges::find(states, kState, &StateSpec::name);
+  CHECK(at != states.end(), "the mask of pruned weights was not planned");
+  state_ = size_t(at - states.begin());
+}
+
+// In the order of pieces, and within a piece of its elements.
+std::vector<PrunedWeights::Segment> PrunedWeights::segments() const {
+  std::vector<Segment> all;
+  const std::vector<ParamStore::Piece> pieces = params_.pieces();
+  const std::vector<ParamStore::Range> extents = params_.extents();
+  size_t number = 0;
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    if (!pieces_[i]) continue;
+    const auto unit = size_t(pieces[i].unit);
+    const ParamStore::Unit& of = *params_.units()[unit];
+    // Padding after a piece is none of it.
+    const ParamStore::Range mine = of.owned(pieces[i].offset, pieces[i].offset + pieces[i].slice->shape.numel());
+    CHECK(extents[i].begin <= pieces[i].offset, "a piece outside its extent");
+    if (mine.begin < mine.end) all.push_back({unit, number, group_of_[number], mine, of.states[state_].part(mine)});
+    ++number;
+  }
+  return all;
+}
+
+void PrunedWeights::apply(Ctx& c) const {
+  for (const Segment& s : segments()) {
+    const ParamStore::Unit& unit = *params_.units()[s.unit];
+    c.run(MaskedFill{.x = unit.part(unit.master, s.range), .mask = s.mask});
+    if (unit.value) c.run(MaskedFill{.x = unit.part(unit.value, s.range), .mask = s.mask});
+  }
+}
+
+void PrunedWeights::choose(Device& device, const ProcessMesh& mesh, Communicator* control, double sparsity) const {
+  if (options_.pattern == PrunePattern::two_of_four)
+    choose_two_of_four(device);
+  else
+    choose_smallest(device, mesh, control, sparsity);
+}
+
+// Of each four, the two smallest; of equal ones the first.
+void PrunedWeights::choose_two_of_four(Device& device) const {
+  for (const Segment& s : segments()) {
+    const Magnitudes x = magnitudes(device, *params_.units()[s.unit], s.range);
+    CHECK(x.size() % kGroup == 0, "a shard divides a group of ", kGroup, " weights");
+    std::vector<uint8_t> mask(x.size());
+    for (size_t at = 0; at < x.size(); at += kGroup) {
+      std::array<size_t, kGroup> order;
+      std::iota(order.begin(), order.end(), at);
+      std::ranges::stable_sort(order, {}, [&](size_t i) { return x[i]; });
+      for (size_t i = 0; i < size_t(kGroup - kKept); ++i) mask[order[i]] = 1;
+    }
+    write(device, s.mask, mask);
+  }
+}
+
+// The threshold of a group is its k-th magnitude, found over all ranks by counting; copies of a shard count once. Of
+// those that equal it, the first ones are pruned, in the order of the files.
+void PrunedWeights::choose_smallest(Device& device, const ProcessMesh& mesh, Communicator* control,
+                                    double sparsity) const {
+  const std::vector<Segment> mine = segments();
+  const size_t groups = sizes_.size();
+  const bool counts_here = mesh.copies().rank() == 0;
+  std::vector<Magnitudes> all;
+  for (const Segment& s : mine) all.push_back(magnitudes(device, *params_.units()[s.unit], s.range));
+  const auto for_each = [&](const auto& fn) {
+    for (size_t i = 0; i < mine.size(); ++i)
+      for (const uint32_t x : all[i]) fn(mine[i].group, x);
+  };
+  std::vector<int64_t> wanted, counts(groups * kBuckets);
+  for (const int64_t size : sizes_) wanted.push_back(std::llround(sparsity * double(size)));
+  std::vector<uint32_t> threshold(groups);
+  if (counts_here) for_each([&](size_t g, uint32_t x) { ++counts[g * kBuckets + (x >> 16)]; });
+  sum_over_ranks(control, counts);
+  for (size_t g = 0; g < groups; ++g) threshold[g] = uint32_t(bucket_of(&counts[g * kBuckets], wanted[g])) << 16;
+  std::ranges::fill(counts, 0);
+  if (counts_here)
+    for_each([&](size_t g, uint32_t x) {
+      if (x >> 16 == threshold[g] >> 16) ++counts[g * kBuckets + (x & 0xffff)];
+    });
+  sum_over_ranks(control, counts);
+  for (size_t g = 0; g < groups; ++g) threshold[g] |= uint32_t(bucket_of(&counts[g * kBuckets], wanted[g]));
+  const auto shards = size_t(mesh.shards().size()), shard = size_t(mesh.shards().rank());
+  std::vector<int64_t> equal(group_of_.size() * shards);  // [pieces, shards]
+  for (size_t i = 0; i < mine.size(); ++i)
+    if (counts_here) equal[mine[i].piece * shards + shard] = std::ranges::count(all[i], threshold[mine[i].group]);
+  sum_over_ranks(control, equal);
+  std::vector<int64_t> of_piece(group_of_.size());  // what is left of `wanted` where this rank's part of a piece begins
+  for (size_t piece = 0; piece < of_piece.size(); ++piece)
+    for (size_t s = 0; s < shards; ++s) {
+      if (s == shard) of_piece[piece] = wanted[group_of_[piece]];
+      wanted[group_of_[piece]] -= equal[piece * shards + s];
+    }
+  for (size_t i = 0; i < mine.size(); ++i) {
+    const uint32_t limit = threshold[mine[i].group];
+    int64_t& left = of_piece[mine[i].piece];
+    std::vector<uint8_t> mask;
+    for (const uint32_t x : all[i]) mask.push_back(x < limit || (x == limit && left-- > 0) ? 1 : 0);
+    write(device, mine[i].mask, mask);
+  }
+}
+
+}  // namespace athanor

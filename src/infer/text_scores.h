@@ -1,0 +1,35 @@
+// Log probabilities of the ends of many texts. Several texts share a sequence as documents that do not attend to each
+// other; micro-batches are divided among the ranks, so that each text is evaluated once.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "engine/engine.h"
+
+namespace athanor {
+
+struct ScoredText {
+  std::vector<int32_t> tokens;
+  int64_t scored = 0;  // the last tokens, 1 to tokens.size() - 1; a text longer than a sequence loses its start
+};
+
+struct TextScore {
+  double log_probability = 0;  // nats, summed over the scored tokens, given those before
+  double misses = 0;           // scored tokens that are not the model's likeliest, if asked for
+};
+
+struct ScoringOptions {
+  bool misses = false;  // Engine::want_logits() must have been called
+  // Polled before every round of micro-batches, by all ranks with the same answer; true ends with an empty result.
+  std::function<bool()> stop = {};
+  Communicator* control = nullptr;  // of all ranks; null: one rank
+};
+
+// The engine must allow at least one document per sequence; with more, fewer micro-batches are needed. All ranks call
+// it together with the same texts and get all scores.
+std::vector<TextScore> score_texts(Engine&, std::span<const ScoredText>, const ScoringOptions&);
+
+}  // namespace athanor

@@ -1,0 +1,93 @@
+#include "model/adapters.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+
+#include "base/error.h"
+
+namespace athanor {
+namespace {
+
+constexpr std::string_view kWeight = ".weight", kAllLinear = "all-linear";
+
+// As PEFT matches the entries of `target_modules`.
+bool fits(const std::string& target, const std::string& module) {
+  return target == kAllLinear || target == module || module.ends_with("." + target);
+}
+
+bool is_target(const std::string& module, const LoraOptions& options) {
+  return std::ranges::any_of(options.targets, [&](const std::string& target) { return fits(target, module); });
+}
+
+// Every target has a layer, since a name that matches nothing is a mistake.
+void require_targets(const std::vector<ParamSpec>& specs, const LoraOptions& options) {
+  std::set<std::string> modules, names;
+  for (const ParamSpec& spec : specs)
+    for (const HfSlice& slice : spec.slices)
+      if (spec.role == Role::matrix) modules.insert(module_of(slice.name));
+  for (const std::string& module : modules) names.insert(module.substr(module.rfind('.') + 1));
+  std::string known;
+  for (const std::string& name : names) known += (known.empty() ? "" : ", ") + name;
+  for (const std::string& target : options.targets)
+    if (std::ranges::none_of(modules, [&](const std::string& module) { return fits(target, module); }))
+      throw Error(cat("lora_targets: \"", target, "\" matches no linear layer of the model; its layers are ", known,
+                      ", or all-linear for all of them"),
+                  Exit::usage);
+}
+
+// The matrices for one weight in memory, which may be several modules of the file.
+Adapters declare(ParamStore& params, const ParamSpec& w, int unit, const LoraOptions& options) {
+  const int64_t in = w.shape[w.in_out ? 0 : 1], rank = options.rank;
+  Adapters all{.rank = rank, .scale = float(options.scale()), .dropout = float(options.dropout)};
+  // A has the variance of U(-1 / sqrt(in), 1 / sqrt(in)), PEFT's default; B is zero, so that the first step starts from
+  // the frozen model.
+  ParamSpec a{.name = w.name + ".lora_A",
+              .shape = {0, in},
+              .role = Role::matrix,
+              .unit = unit,
+              .init_std = float(1 / std::sqrt(3.0 * double(in)))};
+  ParamSpec b{.name = w.name + ".lora_B", .shape = {0, rank}, .role = Role::matrix, .unit = unit};
+  for (const HfSlice& slice : w.slices) {
+    const std::string module = module_of(slice.name);
+    if (!is_target(module, options)) continue;
+    const int64_t outputs = slice.shape[w.in_out ? 1 : 0];
+    all.parts.push_back({w.in_out ? 0 : slice.offset / in, outputs});
+    a.slices.push_back({lora_a_name(module), {rank, in}, a.shape.numel()});
+    b.slices.push_back({lora_b_name(module), {outputs, rank}, b.shape.numel()});
+    a.shape.dim[0] += rank, b.shape.dim[0] += outputs;
+  }
+  if (all.parts.empty()) return all;
+  all.a = params.declare(std::move(a));
+  all.b = params.declare(std::move(b));
+  return all;
+}
+
+}  // namespace
+
+std::string module_of(const std::string& weight) {
+  return weight.ends_with(kWeight) ? weight.substr(0, weight.size() - kWeight.size()) : weight;
+}
+std::string lora_a_name(const std::string& module) { return module + ".lora_A.weight"; }
+std::string lora_b_name(const std::string& module) { return module + ".lora_B.weight"; }
+
+void add_adapters(Model& model, const LoraOptions& options) {
+  ParamStore& params = model.params();
+  const std::vector<ParamSpec> base = params.specs();
+  require_targets(base, options);
+  std::map<int, int> unit_beside;  // by the unit of a block
+  for (int id = 0; id < int(base.size()); ++id) {
+    params.freeze_for_good({id});
+    const ParamSpec& spec = base[size_t(id)];
+    if (spec.role != Role::matrix) continue;
+    const auto known = unit_beside.find(spec.unit);
+    const int unit = known == unit_beside.end() ? int(params.units().size()) : known->second;
+    Adapters adapters = declare(params, spec, unit, options);
+    if (adapters.parts.empty()) continue;
+    if (known == unit_beside.end()) params.use_together(spec.unit, unit), unit_beside[spec.unit] = unit;
+    params.adapt({id}, std::move(adapters));
+  }
+}
+
+}  // namespace athanor

@@ -1,0 +1,102 @@
+// Feed-forward activations other than the two of ops/mlp.h, with a gate or without, and sums scaled by parameters.
+#pragma once
+#include "base/choices.h"
+#include "ops/op.h"
+
+namespace athanor {
+
+// Without a gate y = f(x), x [N, F]; with one y = f(gate) up, x = [gate | up] [N, 2F] [Shazeer 2020, eq. 5, 6].
+//   gelu   0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))   [Hendrycks & Gimpel 2016, sec. 2; tanh form]
+//   silu   x / (1 + exp(-x))
+//   relu   max(x, 0)
+//   relu2  max(x, 0)^2                                       [So et al. 2021, "Primer", sec. 4.1]
+struct ActivationFwd {
+  Activation f = Activation::relu2;
+  Tensor y;          // [N, F]
+  Tensor x;          // [N, F] or [N, 2F]
+  Tensor amax = {};  // optional [1] f32: amax of y; see ops/norm.h
+  bool gated() const { return x.cols() != y.cols(); }
+  static constexpr const char* kName = "activation_fwd";
+  std::array<Field, 3> fields() { return {{{"y", Io::out, &y}, {"x", Io::in, &x}, {"amax", Io::out, &amax}}}; }
+  void check() const {
+    Expect{kName}.floating("x", x).matrix("x", x).matrix("y", y);
+    Expect{kName}
+        .is("x", x, x.dtype, {y.rows(), gated() ? 2 * y.cols() : y.cols()})
+        .is("y", y, x.dtype, y.shape)
+        .largest("amax", amax);
+  }
+  Cost cost() const { return {10.0 * double(y.numel()), traffic(*this)}; }
+};
+
+// dx of the same; of the tie of relu at 0 the derivative is 0.
+struct ActivationBwd {
+  Activation f = Activation::relu2;
+  Tensor dx;         // of x's shape; may be x's memory, and dy's where there is no gate
+  Tensor dy;         // [N, F]
+  Tensor x;          // [N, F] or [N, 2F]
+  Tensor amax = {};  // optional [1] f32: amax of dx
+  bool gated() const { return x.cols() != dy.cols(); }
+  static constexpr const char* kName = "activation_bwd";
+  std::array<Field, 4> fields() {
+    return {{{"dx", Io::out, &dx}, {"dy", Io::in, &dy}, {"x", Io::in, &x}, {"amax", Io::out, &amax}}};
+  }
+  void check() const {
+    Expect{kName}.floating("x", x).matrix("x", x).matrix("dy", dy);
+    Expect{kName}
+        .is("x", x, x.dtype, {dy.rows(), gated() ? 2 * dy.cols() : dy.cols()})
+        .is("dx", dx, x.dtype, x.shape)
+        .is("dy", dy, x.dtype, dy.shape)
+        .largest("amax", amax);
+  }
+  Cost cost() const { return {15.0 * double(dy.numel()), traffic(*this)}; }
+};
+
+// y = a x + b z, in f32, rounded once; a or b absent: 1. Scalars of the residual stream that are parameters.
+struct ScaledSum {
+  Tensor y, x, z;  // [N, C]; y may be x's or z's memory
+  Tensor a, b;     // optional [1] float
+  static constexpr const char* kName = "scaled_sum";
+  std::array<Field, 5> fields() {
+    return {{{"y", Io::out, &y}, {"x", Io::in, &x}, {"z", Io::in, &z}, {"a", Io::in, &a}, {"b", Io::in, &b}}};
+  }
+  void check() const {
+    Expect e{kName};
+    e.floating("x", x).matrix("x", x).contiguous("x", x).is("y", y, x.dtype, x.shape).is("z", z, x.dtype, x.shape);
+    if (a) e.floating("a", a).is("a", a, a.dtype, {1});
+    if (b) e.floating("b", b).is("b", b, b.dtype, {1});
+  }
+  Cost cost() const { return {3.0 * double(x.numel()), traffic(*this)}; }
+};
+
+// dx = a dy, dz += b dy; da += sum(dy x), db += sum(dy z), whose terms are added in double in a fixed order.
+struct ScaledSumBwd {
+  Tensor dx;      // [N, C]; may be dy's memory
+  Tensor dz;      // [N, C], accumulates
+  Tensor da, db;  // [1] f32 or bf16, accumulate; present where a and b are
+  Tensor dy;      // [N, C]
+  Tensor x, z;    // [N, C]
+  Tensor a, b;    // optional [1] float
+  static constexpr const char* kName = "scaled_sum_bwd";
+  std::array<Field, 9> fields() {
+    return {{{"dx", Io::out, &dx},
+             {"dz", Io::inout, &dz},
+             {"da", Io::inout, &da},
+             {"db", Io::inout, &db},
+             {"dy", Io::in, &dy},
+             {"x", Io::in, &x},
+             {"z", Io::in, &z},
+             {"a", Io::in, &a},
+             {"b", Io::in, &b}}};
+  }
+  void check() const {
+    Expect e{kName};
+    e.floating("dy", dy).matrix("dy", dy).contiguous("dy", dy).is("dx", dx, dy.dtype, dy.shape);
+    e.is("dz", dz, dy.dtype, dy.shape).is("x", x, dy.dtype, dy.shape).is("z", z, dy.dtype, dy.shape);
+    e.that(bool(a) == bool(da) && bool(b) == bool(db), "da and db exactly where a and b are");
+    if (a) e.floating("a", a).is("a", a, a.dtype, {1}).gradient("da", da, {1});
+    if (b) e.floating("b", b).is("b", b, b.dtype, {1}).gradient("db", db, {1});
+  }
+  Cost cost() const { return {7.0 * double(x.numel()), traffic(*this)}; }
+};
+
+}  // namespace athanor

@@ -1,0 +1,99 @@
+#include "optim/outer_optimizer.h"
+
+#include <algorithm>
+
+#include "ops/update.h"
+
+namespace athanor {
+
+OuterOptimizer::OuterOptimizer(const OuterOptions& options, ParamStore& params) : options_(options), params_(params) {
+  CHECK(options_.steps > 0 && options_.fragments > 0 && options_.fragments <= options_.steps, options_.fragments,
+        " fragments in rounds of ", options_.steps, " steps");
+}
+
+std::vector<StateSpec> OuterOptimizer::states() const {
+  std::vector<bool> trained;
+  for (const auto& piece : params_.pieces()) trained.push_back(params_.specs()[size_t(piece.param)].trainable);
+  if (std::ranges::count(trained, false) == 0) trained.clear();
+  std::vector<StateSpec> states{
+      {.name = kGlobalWeightState, .dtype = DType::f32, .pieces = trained, .of_all_workers = true}};
+  if (options_.momentum > 0)
+    states.push_back({.name = kOuterMomentumState, .dtype = DType::f32, .pieces = trained, .of_all_workers = true});
+  return states;
+}
+
+void OuterOptimizer::plan(MemoryPlan& plan) {
+  const auto& states = params_.state_specs();
+  const auto at = std::ranges::find(states, kGlobalWeightState, &StateSpec::name);
+  CHECK(at != states.end(), "no state for the global weights");
+  first_state_ = size_t(at - states.begin());
+  plan.add(MemoryKind::inputs, "rates of outer steps", DType::u8, {int64_t(sizeof(StepState))}, &rates_);
+}
+
+void OuterOptimizer::commit(Device& device) const {
+  StepState rates;
+  rates.lr = float(options_.learning_rate);
+  rates.grad_scale = 1 / float(params_.worker().workers);
+  device.copy(rates_.data, &rates, sizeof rates, Lane::compute);
+  device.sync();
+}
+
+bool OuterOptimizer::round_ends(int64_t fragment, int64_t step) const {
+  const int64_t last = (fragment + 1) * options_.steps / options_.fragments;  // of the first round: in [1, steps]
+  return step % options_.steps == last % options_.steps;
+}
+
+template <class Fn>
+void OuterOptimizer::for_each(const Fn& fn) const {
+  for (size_t u = 0; u < params_.units().size(); ++u) {
+    const ParamStore::Unit& unit = *params_.units()[u];
+    const Tensor& theta = unit.states[first_state_].t;
+    for (const auto& [begin, end, at] : unit.states[first_state_].segments) {
+      const int64_t to = at + end - begin;
+      fn(u, Part{.unit = unit,
+                 .range = {begin, end},
+                 .theta = theta.slice(at, to),
+                 .momentum = options_.momentum > 0 ? unit.states[first_state_ + 1].t.slice(at, to) : Tensor{}});
+    }
+  }
+}
+
+void OuterOptimizer::read_weights(Ctx& c, const Part& p, const Tensor& to) {
+  if (p.unit.is_split())
+    c.run(JoinMaster{.master = to, .param = p.unit.part(p.unit.value, p.range), .rest = p.master()});
+  else
+    c.run(Cast{.y = to, .x = p.master()});
+}
+
+void OuterOptimizer::start(Ctx& c) {
+  for_each([&](size_t, const Part& p) { read_weights(c, p, p.theta); });
+}
+
+void OuterOptimizer::update(Ctx& c, const Part& p) const {
+  const Buffer moved = c.alloc("outer gradients", DType::f32, p.theta.shape);
+  read_weights(c, p, moved.t);
+  const Shape row{1, p.theta.numel()};
+  c.run(Combine{.y = moved.t.view(row), .a = p.theta.view(row), .b = moved.t.view(row), .alpha = 1, .beta = -1});
+  {
+    const CollectiveSubject subject(p.unit.name);
+    c.all_reduce(c.mesh.workers(), moved.t);
+  }
+  c.run(Sgd{.parts = {{.master = p.theta, .m = p.momentum, .grad = moved.t}},
+            .state = rates_,
+            .momentum = options_.momentum,
+            .nesterov = true});
+  const Tensor value = p.unit.value ? p.unit.part(p.unit.value, p.range) : Tensor{};
+  // Settles the global weights, so that masters in f32 and split ones stay the same numbers.
+  if (value && value.dtype == DType::bf16)
+    c.run(SplitMaster{.param = value, .rest = p.unit.is_split() ? p.master() : Tensor{}, .master = p.theta});
+  if (!p.unit.is_split()) c.run(Cast{.y = p.master(), .x = p.theta});
+}
+
+void OuterOptimizer::end_round(Ctx& c, int64_t fragment) {
+  for_each([&](size_t unit, const Part& p) {
+    if (int64_t(unit) % options_.fragments == fragment) update(c, p);
+  });
+  params_.refresh_values(c);
+}
+
+}  // namespace athanor

@@ -1,0 +1,356 @@
+// Low-rank adapters: their gradients are those of the dense matrix that they stand for; what is frozen has no gradient,
+// master or state; a run resumes to the bit; a checkpoint of adapters alone is read as the merged model.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <optional>
+
+#include "convert/hf_folder.h"
+#include "convert/model_folder.h"
+#include "convert/peft_folder.h"
+#include "tests/tiny_model.h"
+#include "tests/train/ranks_rig.h"
+#include "tests/train/trainer_rig.h"
+#include "train/snapshot.h"
+
+namespace athanor {
+namespace {
+
+using Values = std::vector<float>;
+
+ModelConfig small(ModelType type) {
+  return testing::tiny_model(
+      type, {.vocab = 50, .hidden = 24, .heads = 4, .kv_heads = 2, .intermediate = 40, .positions = 16});
+}
+
+EngineOptions options_of(Recompute::Granularity recompute, const LoraOptions& lora) {
+  EngineOptions o;
+  o.recipe = make_recipe("fp32", DType::f32);
+  o.recompute = {recompute, 1};
+  o.seq_length = 16;
+  o.micro_batch_size = o.global_batch_size = 2;
+  o.seed = 3;
+  o.lora = lora;
+  o.schedule = {.style = DecayStyle::constant, .lr = 1e-30, .min_lr = 1e-30};
+  return o;
+}
+
+// One micro-batch of an engine whose values the test chooses.
+struct OneBatch {
+  explicit OneBatch(ModelType type, Recompute::Granularity recompute, const LoraOptions& lora)
+      : engine(small(type), options_of(recompute, lora), rig.backend()) {
+    engine.commit();
+    engine.init_weights();
+  }
+  ParamStore::Piece piece(const std::string& name) {
+    for (const ParamStore::Piece& p : engine.model().params().pieces())
+      if (p.slice->name == name) return p;
+    throw Error("no tensor " + name);
+  }
+  const ParamStore::Unit& unit(const ParamStore::Piece& p) { return *engine.model().params().units()[size_t(p.unit)]; }
+  static Tensor part(const Tensor& flat, const ParamStore::Piece& p) {
+    return flat.slice(p.offset, p.offset + p.slice->shape.numel());
+  }
+  Values value(const std::string& name) {
+    const auto p = piece(name);
+    return rig.read<float>(part(unit(p).weights(), p));
+  }
+  Values gradient(const std::string& name) {
+    const auto p = piece(name);
+    return rig.read<float>(part(unit(p).grad, p));
+  }
+  void set(const std::string& name, const Values& values) {
+    const auto p = piece(name);
+    const Tensor to = part(unit(p).weights(), p);
+    rig.device->copy(to.data, values.data(), to.bytes(), Lane::compute);
+    rig.device->sync();
+  }
+  double run() {
+    std::vector<int32_t> tokens(32), targets(32);
+    for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = int32_t(7 * i % 50), targets[i] = int32_t(11 * i % 50);
+    PhaseClock clock;
+    engine.micro_batch(tokens, targets, clock);
+    return engine.read_state().loss_sum;
+  }
+  Rig rig;
+  Engine engine;
+};
+
+// [rows, inner] times [inner, columns]; with ta and tb of transposes.
+Values product(const Values& a, bool ta, const Values& b, bool tb, int64_t rows, int64_t inner, int64_t columns) {
+  Values out(size_t(rows * columns));
+  for (int64_t i = 0; i < rows; ++i)
+    for (int64_t j = 0; j < columns; ++j) {
+      double sum = 0;
+      for (int64_t k = 0; k < inner; ++k)
+        sum += double(a[size_t(ta ? k * rows + i : i * inner + k)]) * b[size_t(tb ? j * inner + k : k * columns + j)];
+      out[size_t(i * columns + j)] = float(sum);
+    }
+  return out;
+}
+
+void expect_close(const Values& want, const Values& got, const std::string& what) {
+  ASSERT_EQ(want.size(), got.size()) << what;
+  double difference = 0, size = 0;
+  for (size_t i = 0; i < want.size(); ++i)
+    difference += std::pow(double(want[i]) - got[i], 2), size += std::pow(double(want[i]), 2);
+  EXPECT_LT(std::sqrt(difference), 2e-5 * std::sqrt(size)) << what;
+  EXPECT_GT(size, 0) << what;
+}
+
+// With W + s B A in the place of W, loss and gradient dW of the dense model give those of the adapters: dA = s B^T dW,
+// dB = s dW A^T.
+void expect_gradients_of_dense(ModelType type, Recompute::Granularity recompute, const LoraOptions& lora) {
+  OneBatch adapted(type, recompute, lora), dense(type, recompute, {});
+  struct Module {
+    std::string name;
+    Values a, b;
+    int64_t in, out;
+  };
+  std::vector<Module> modules;
+  const bool in_out = type == ModelType::gpt2;
+  const auto scale = float(lora.scale());
+  for (const ParamStore::Piece& p : adapted.engine.model().params().pieces()) {
+    const std::string& name = p.slice->name;
+    if (!name.ends_with(".lora_A.weight")) continue;
+    Module m{.name = name.substr(0, name.size() - 14), .a = adapted.value(name)};
+    m.in = p.slice->shape[1], m.out = adapted.piece(m.name + ".lora_B.weight").slice->shape[0];
+    for (int64_t i = 0; i < m.out * lora.rank; ++i) m.b.push_back(0.1f * std::sin(float(i + 1)));
+    adapted.set(m.name + ".lora_B.weight", m.b);
+    Values w = dense.value(m.name + ".weight");
+    const Values ba = in_out ? product(m.a, true, m.b, true, m.in, lora.rank, m.out)
+                             : product(m.b, false, m.a, false, m.out, lora.rank, m.in);
+    for (size_t i = 0; i < w.size(); ++i) w[i] += scale * ba[i];
+    dense.set(m.name + ".weight", w);
+    modules.push_back(std::move(m));
+  }
+  ASSERT_FALSE(modules.empty());
+  const double loss = adapted.run();
+  EXPECT_NEAR(loss, dense.run(), 1e-5 * loss) << name_of(type);
+  for (const Module& m : modules) {
+    Values dw = dense.gradient(m.name + ".weight");
+    for (float& x : dw) x *= scale;
+    const Values da = product(m.b, true, dw, in_out, lora.rank, m.out, m.in);
+    const Values db = product(dw, in_out, m.a, true, m.out, m.in, lora.rank);
+    expect_close(da, adapted.gradient(m.name + ".lora_A.weight"), cat(name_of(type), " A of ", m.name));
+    expect_close(db, adapted.gradient(m.name + ".lora_B.weight"), cat(name_of(type), " B of ", m.name));
+  }
+}
+
+TEST(Adapters, GradientsAreThoseOfTheDenseMatrix) {
+  using G = Recompute::Granularity;
+  for (const ModelType type : {ModelType::gpt2, ModelType::llama, ModelType::qwen2, ModelType::qwen3})
+    for (const G recompute : {G::none, G::selective, G::full})
+      expect_gradients_of_dense(type, recompute, {.rank = 3, .alpha = 6});
+}
+
+TEST(Adapters, SomeLayersAndTheOtherScale) {
+  expect_gradients_of_dense(ModelType::llama, Recompute::Granularity::none,
+                            {.rank = 4,
+                             .alpha = 3,
+                             .targets = {"q_proj", "v_proj", "model.layers.1.mlp.up_proj"},
+                             .variant = LoraVariant::rslora});
+  expect_gradients_of_dense(ModelType::gpt2, Recompute::Granularity::selective, {.rank = 2, .targets = {"mlp.c_proj"}});
+}
+
+TEST(Adapters, NothingButAdaptersHasGradientsMastersOrStates) {
+  Rig rig;
+  Engine engine(small(ModelType::llama), options_of(Recompute::Granularity::none, {.rank = 2}), rig.backend());
+  int64_t elements = 0;
+  for (const auto& unit : engine.model().params().units()) {
+    const bool trained = unit->name.find("lora") != std::string::npos || !unit->frozen;
+    EXPECT_EQ(bool(unit->master.shape.rank), trained) << unit->name;
+    EXPECT_EQ(bool(unit->grad.shape.rank), trained) << unit->name;
+    if (trained) elements += unit->layout.numel;
+  }
+  const MemoryPlan& plan = engine.memory();
+  EXPECT_EQ(plan.total(MemoryKind::gradients), size_t(elements) * 4);
+  EXPECT_EQ(plan.total(MemoryKind::masters), size_t(elements) * 4);
+  EXPECT_EQ(plan.total(MemoryKind::optimizer), size_t(elements) * 8);
+  for (const Launch& launch : engine.micro_launches()) EXPECT_STRNE(launch.op, "embedding_bwd");
+}
+
+// Adapters are moved along their gradient and against it: the loss changes by what the gradient says, so that backward
+// has forward's mask.
+TEST(AdapterDropout, GradientsAreThoseOfTheDroppedLoss) {
+  for (const ModelType type : {ModelType::llama, ModelType::gpt2}) {
+    const LoraOptions lora{.rank = 4, .dropout = 0.4};
+    std::optional<double> loss;
+    for (const auto recompute : {Recompute::Granularity::none, Recompute::Granularity::full}) {
+      OneBatch at(type, recompute, lora), ahead(type, recompute, lora), behind(type, recompute, lora);
+      std::vector<std::string> names;
+      for (const ParamStore::Piece& p : at.engine.model().params().pieces())
+        if (p.slice->name.find(".lora_") != std::string::npos) names.push_back(p.slice->name);
+      for (OneBatch* each : {&at, &ahead, &behind})
+        for (const std::string& name : names) {
+          Values x = each->value(name);
+          for (size_t i = 0; i < x.size(); ++i) x[i] += 0.05f * std::sin(float(i + name.size()));
+          each->set(name, x);
+        }
+      const double before = at.run();
+      EXPECT_EQ(loss.value_or(before), before) << "with every recomputation";
+      loss = before;
+      constexpr float kStep = 2e-3f;
+      double squares = 0;
+      for (const std::string& name : names) {
+        const Values g = at.gradient(name);
+        Values more = ahead.value(name), less = more;
+        for (size_t i = 0; i < g.size(); ++i) {
+          more[i] += kStep * g[i], less[i] -= kStep * g[i];
+          squares += double(g[i]) * g[i];
+        }
+        ahead.set(name, more), behind.set(name, less);
+      }
+      const double change = (ahead.run() - behind.run()) / 32;  // tokens
+      EXPECT_NEAR(change / (2 * kStep * squares), 1, 0.02) << name_of(type);
+    }
+  }
+}
+
+TEST(AdapterDropout, IsOfTrainingAloneAndAnotherInEveryStep) {
+  const LoraOptions none{.rank = 4}, half{.rank = 4, .dropout = 0.5};
+  OneBatch whole(ModelType::llama, Recompute::Granularity::none, none);
+  OneBatch dropped(ModelType::llama, Recompute::Granularity::none, half);
+  for (OneBatch* each : {&whole, &dropped})
+    for (const ParamStore::Piece& p : each->engine.model().params().pieces())
+      if (p.slice->name.ends_with(".lora_B.weight"))
+        each->set(p.slice->name, Values(size_t(p.slice->shape.numel()), 0.1f));
+  const std::vector<int32_t> tokens(32, 3), targets(32, 4);
+  EXPECT_EQ(whole.engine.evaluate(tokens, targets), dropped.engine.evaluate(tokens, targets));
+  const double first = dropped.run();
+  EXPECT_NE(first, whole.run());
+  dropped.engine.finish_step();  // at a rate that moves nothing
+  EXPECT_NE(dropped.run(), first);
+}
+
+TEST(Adapters, LossesAreThoseOfOneRank) {
+  for (const ModelType type : {ModelType::llama, ModelType::gpt2}) {
+    ranks::Setting s{.type = type, .tied = type == ModelType::gpt2, .lora = 3, .dropout = 0.2, .lr = 3e-2};
+    const ranks::Curve want = ranks::train(s, 4);
+    EXPECT_GT(want.norms.front(), 0);
+    for (const int stage : {0, 1, 2, 3}) {
+      s.shards = 3, s.stage = stage, s.accumulation = 2;
+      ranks::expect_same(want, ranks::train(s, 4), 1e-5, s.name());
+    }
+  }
+}
+
+class AdapterRun : public TrainerTest {
+ protected:
+  // A folder of weights to start from.
+  std::string base() {
+    if (base_.empty()) {
+      EXPECT_EQ(run(config("base", {"train_iters=4", "lr_decay_iters=4"})), Exit::done);
+      base_ = dir_.path() + "/model";
+      write_hf_folder(ModelFolder(dir_.path() + "/base"), base_, {.dtype = DType::f32});
+    }
+    return base_;
+  }
+  std::vector<std::string> lora(std::vector<std::string> more = {}) {
+    std::vector<std::string> all = {"lora_rank=3", "lora_alpha=6", "init_from=" + base(), "lr_decay_iters=8"};
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }
+
+ private:
+  std::string base_;
+};
+
+TEST_F(AdapterRun, NPlusMStepsEqualNSaveResumeM) {
+  for (const char* precision : {"fp32", "bf16"}) {
+    const std::string whole = cat("whole_", precision), parts = cat("parts_", precision);
+    const std::string set = cat("precision=", precision);
+    ASSERT_EQ(run(config(whole, lora({set}))), Exit::done);
+    ASSERT_EQ(run(config(parts, lora({set, "train_iters=3"}))), Exit::done);
+    ASSERT_EQ(run(config(parts, lora({set}))), Exit::done);
+    for (const char* file : {"model.safetensors", "optimizer.safetensors", "state.json", "adapter.json"})
+      EXPECT_EQ(bytes(whole, 8, file), bytes(parts, 8, file)) << file;
+  }
+}
+
+// The loss that the run had is that of the weights that its checkpoint is read as.
+TEST_F(AdapterRun, CheckpointIsTheMergedModel) {
+  ASSERT_EQ(run(config("run", lora())), Exit::done);
+  const std::string folder = cat(dir_.path(), "/run/", step_folder(8));
+  EXPECT_LT(fs::file_size(folder + "/model.safetensors"), fs::file_size(base() + "/model.safetensors"));
+  write_hf_folder(ModelFolder(folder), dir_.path() + "/merged", {});
+  ASSERT_EQ(run(config("again", {"train_iters=1", "learning_rate=1e-30", "lr_warmup_iters=0", "eval_interval=1",
+                                 "init_from=" + dir_.path() + "/merged"})),
+            Exit::done);
+  const double want = history("run").evals.back().loss, got = history("again").evals.back().loss;
+  EXPECT_NE(want, history("base").evals.back().loss);
+  EXPECT_NEAR(got, want, 1e-6 * want);
+}
+
+TEST_F(AdapterRun, FoldersOfPeftAreTheSameModel) {
+  ASSERT_EQ(run(config("run", lora({R"(lora_targets=["q_proj", "layers.1.mlp.down_proj"])"}))), Exit::done);
+  const std::string folder = dir_.path() + "/peft", config_file = folder + "/adapter_config.json";
+  const auto weights = [&](const std::string& from, const std::string& name) {
+    write_hf_folder(ModelFolder(from), dir_.path() + "/" + name, {.dtype = DType::f32});
+    return read_file(dir_.path() + "/" + name + "/model.safetensors", 1 << 24);
+  };
+  write_peft_folder(ModelFolder(dir_.path() + "/run"), folder, {});
+  EXPECT_EQ(weights(folder, "a"), weights(dir_.path() + "/run", "b"));
+  const std::string json = read_file(config_file, 1 << 20);
+  EXPECT_NE(json.find("\"model.layers.1.mlp.down_proj\""), std::string::npos) << "not all layers have it: " << json;
+  const auto refused = [&](const std::string& what, const std::string& by) {
+    std::string changed = json;
+    changed.replace(changed.find(what), what.size(), by);
+    write_file(config_file, changed);
+    try {
+      const ModelFolder opened(folder);
+      return std::string("no error");
+    } catch (const Error& e) {
+      return std::string(e.what());
+    }
+  };
+  EXPECT_NE(refused("\"use_dora\": false", "\"use_dora\": true").find("use_dora"), std::string::npos);
+  EXPECT_NE(refused("\"r\": 3", "\"r\": 4").find("rank 4"), std::string::npos);
+  EXPECT_NE(refused("\"r\": 3", "\"r\": \"x\"").find("r:"), std::string::npos);
+  EXPECT_NE(refused(base(), folder).find("adapters of adapters"), std::string::npos);
+}
+
+TEST_F(AdapterRun, OtherWeightsAreRefusedOnResume) {
+  ASSERT_EQ(run(config("run", lora({"train_iters=3"}))), Exit::done);
+  fs::rename(base(), dir_.path() + "/away");
+  ASSERT_EQ(run(config("other", {"train_iters=5", "lr_decay_iters=5"})), Exit::done);
+  write_hf_folder(ModelFolder(dir_.path() + "/other"), base(), {.dtype = DType::f32});
+  EXPECT_NE(error_of(config("run", lora())).find("adapters of other weights"), std::string::npos);
+}
+
+TEST_F(AdapterRun, AdaptersGoOnInANewRun) {
+  ASSERT_EQ(run(config("first", lora())), Exit::done);
+  const std::string from = "adapter=" + dir_.path() + "/first";
+  ASSERT_EQ(run(config("second", lora({from, "train_iters=1", "learning_rate=1e-30", "lr_warmup_iters=0"}))),
+            Exit::done);
+  EXPECT_EQ(bytes("first", 8, "model.safetensors"), bytes("second", 1, "model.safetensors"));
+  EXPECT_NE(error_of(config("third", lora({from, "lora_rank=2"}))).find("lora_rank 2"), std::string::npos);
+  EXPECT_NE(error_of(config("third", lora({from, R"(lora_targets=["q_proj"])"}))).find("lora_targets"),
+            std::string::npos);
+}
+
+TEST_F(AdapterRun, WhatDoesNotWorkIsRefusedByName) {
+  const auto refused = [&](std::vector<std::string> more) {
+    try {
+      const Config c = config("", lora(std::move(more)));
+      return error_of(c);
+    } catch (const Error& e) {
+      return std::string(e.what());
+    }
+  };
+  for (const auto& [set, key] : {std::pair{"tensor_parallel_size=2", "tensor_parallel_size 2"},
+                                 {"pipeline_parallel_size=2", "pipeline_parallel_size 2"},
+                                 {"context_parallel_size=2", "context_parallel_size 2"},
+                                 {"precision=fp8_tensorwise", "precision fp8_tensorwise"},
+                                 {"ema_decay=0.9", "ema_decay"},
+                                 {"init_from=", "init_from"},
+                                 {"lora_targets=[]", "lora_targets"},
+                                 {R"(lora_targets=["qproj"])", "qproj"}}) {
+    const std::string why = refused({set});
+    EXPECT_NE(why.find("lora_"), std::string::npos) << set << ": " << why;
+    EXPECT_NE(why.find(key), std::string::npos) << set << ": " << why;
+  }
+}
+
+}  // namespace
+}  // namespace athanor

@@ -1,0 +1,101 @@
+// A student that learns from a teacher, in whole steps: what the teacher changes, and that ranks change nothing of it.
+#include "train/distillation.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/train/ranks_rig.h"
+
+namespace athanor::ranks {
+namespace {
+
+void expect_same_teaching(const Curve& want, const Curve& got, const Setting& s) {
+  expect_same(want, got, 1e-5, s.name());
+  for (size_t i = 0; i < want.distilled.size(); ++i)
+    EXPECT_NEAR(got.distilled[i], want.distilled[i], 1e-5 * want.distilled[i]) << s.name() << " step " << i;
+}
+
+TEST(Distillation, RanksAndMicroBatchesChangeNoLoss) {
+  Setting one{.type = ModelType::llama, .masked = true, .length = 8, .teacher = true};
+  one.precision = "fp32";
+  const Curve want = train(one);
+  for (const double each : want.distilled) EXPECT_GT(each, 0.001);
+  for (int stage = 0; stage <= 3; ++stage) {
+    Setting s = one;
+    s.stage = stage, s.shards = stage == 0 ? 1 : 2, s.replicas = stage == 0 ? 2 : 1, s.accumulation = 2;
+    if (stage == 1) s.recompute = Recompute::Granularity::full;
+    expect_same_teaching(want, train(s), s);
+  }
+  Setting context = one;
+  context.context = 2;
+  expect_same_teaching(want, train(context), context);
+  context.ring = true;
+  expect_same_teaching(want, train(context), context);
+}
+
+TEST(Distillation, EvaluationsDoNotSeeTheTeacher) {
+  Setting s{.type = ModelType::gpt2, .lr = 0};
+  const double alone = train(s, 1).evaluation;
+  s.teacher = true;
+  EXPECT_EQ(train(s, 1).evaluation, alone);
+}
+
+// A student is its own teacher: the divergence and its gradient are zero, and half of the cross-entropy's is left.
+TEST(Distillation, AnEqualTeacherTeachesNothing) {
+  Setting s{.type = ModelType::llama, .clip = 0};
+  s.precision = "fp32";
+  const double want = train(s, 1).norms[0];
+  for (const DistillLoss kind : {DistillLoss::kl, DistillLoss::reverse_kl}) {
+    run_ranks(1, [&](std::unique_ptr<Communicator> world) {
+      const CpuBackend cpu = make_cpu({.threads = 1});
+      ProcessMesh mesh(std::move(world), s.mesh());
+      EngineOptions o = options(s);
+      o.teacher = TeacherOptions{.model = tiny(s), .loss = kind, .temperature = 3, .ce_weight = 0.5};
+      Engine engine(tiny(s), o, {*cpu.device, *cpu.ops, mesh});
+      engine.commit();
+      engine.init_weights();
+      for (size_t u = 0; u < engine.model().params().units().size(); ++u) {
+        const Tensor& from = engine.model().params().units()[u]->weights();
+        const Tensor& to = engine.teacher()->params().units()[u]->weights();
+        ASSERT_EQ(from.bytes(), to.bytes());
+        cpu.device->copy(to.data, from.data, to.bytes(), Lane::compute);
+      }
+      accumulate(engine, 0);
+      const StepState state = engine.finish_step();
+      EXPECT_NEAR(state.distill / state.loss_targets, 0, 1e-5);
+      EXPECT_NEAR(state.grad_norm, 0.5 * want, 1e-5 * want);
+    });
+  }
+}
+
+TEST(Distillation, TheTeacherStaysAsItWas) {
+  Setting s{.type = ModelType::llama, .lr = 0.01, .teacher = true};
+  s.precision = "bf16";
+  run_ranks(1, [&](std::unique_ptr<Communicator> world) {
+    const CpuBackend cpu = make_cpu({.threads = 1});
+    ProcessMesh mesh(std::move(world), s.mesh());
+    EngineOptions o = options(s);
+    o.teacher->ce_weight = 0;
+    Engine engine(tiny(s), o, {*cpu.device, *cpu.ops, mesh});
+    engine.commit();
+    engine.init_weights();
+    fill_teacher(engine, *cpu.device);
+    const auto bytes = [&] {
+      std::string all;
+      for (const auto& unit : engine.teacher()->params().units())
+        all.append(static_cast<const char*>(unit->weights().data), unit->weights().bytes());
+      return all;
+    };
+    const std::string before = bytes();
+    double first = 0, last = 0;
+    for (int64_t step = 0; step < 30; ++step) {
+      accumulate(engine, 0);
+      last = engine.finish_step().distill;
+      if (step == 0) first = last;
+    }
+    EXPECT_LT(last, 0.5 * first) << "the student comes closer to its teacher";
+    EXPECT_TRUE(bytes() == before);
+  });
+}
+
+}  // namespace
+}  // namespace athanor::ranks

@@ -1,0 +1,253 @@
+// Laws of local updates: workers that train apart in rounds and agree at their ends.
+#include <gtest/gtest.h>
+
+#include "checkpoint/layout.h"
+#include "tests/temp_dir.h"
+#include "tests/train/ranks_rig.h"
+
+namespace athanor::ranks {
+namespace {
+
+// A step of the global weights is the mean movement.
+constexpr OuterOptions plain(int64_t steps) { return {.steps = steps, .learning_rate = 1, .momentum = 0}; }
+
+Setting two_workers(OuterOptions outer) { return {.clip = 0, .workers = 2, .outer = outer}; }
+
+double most_difference(const std::vector<float>& a, const std::vector<float>& b) {
+  EXPECT_EQ(a.size(), b.size());
+  double most = 0;
+  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i)
+    most = std::max(most, std::abs(double(a[i]) - double(b[i])));
+  return most;
+}
+
+// What every rank has after some steps, each of which may be changed before it is closed.
+struct AfterSteps {
+  std::vector<std::vector<float>> masters;
+  std::vector<StepState> states;
+  std::vector<double> evaluations, evaluations_of_weights;
+};
+
+AfterSteps after(const Setting& s, int64_t steps, const std::function<void(Engine&, int64_t step)>& change = {}) {
+  AfterSteps all;
+  all.masters.resize(size_t(s.ranks())), all.states.resize(size_t(s.ranks()));
+  all.evaluations.resize(size_t(s.ranks())), all.evaluations_of_weights.resize(size_t(s.ranks()));
+  run_ranks(s.ranks(), [&](std::unique_ptr<Communicator> world) {
+    const CpuBackend cpu = make_cpu({.threads = 1});
+    ProcessMesh mesh(std::move(world), s.mesh());
+    Engine engine(tiny(s), options(s), {*cpu.device, *cpu.ops, mesh});
+    engine.commit();
+    engine.init_weights();
+    const auto rank = size_t(mesh.world().rank());
+    for (int64_t step = 0; step < steps; ++step) {
+      accumulate(engine, step, s.masked);
+      if (change) change(engine, step);
+      all.states[rank] = engine.finish_step();
+      if (engine.round_ends(step + 1)) engine.end_rounds(step + 1);
+    }
+    all.masters[rank] = testing::all_masters(engine, *cpu.device);
+    std::vector<int32_t> tokens, targets;
+    for (int64_t row = 0; row < engine.options().micro_batch_size; ++row) append_sample(row, tokens, targets);
+    all.evaluations_of_weights[rank] = engine.evaluate(tokens, targets);
+    ASSERT_EQ(engine.has_averages(), s.outer.steps > 0);
+    if (engine.has_averages()) engine.use_averages();
+    all.evaluations[rank] = engine.evaluate(tokens, targets);
+    if (engine.has_averages()) engine.use_weights();
+    EXPECT_EQ(all.masters[rank], testing::all_masters(engine, *cpu.device)) << "an evaluation leaves the weights";
+  });
+  return all;
+}
+
+// Also where workers have different numbers of targets: each gradient is divided by the mean number.
+TEST(LocalUpdates, RoundsOfOneStepOfSgdAreDataParallelTraining) {
+  for (const bool masked : {false, true}) {
+    Setting local = two_workers(plain(1));
+    local.masked = masked, local.rule = RuleName::sgd, local.lr = 0.3;
+    local.groups = {{.momentum = 0}};
+    Setting whole = local;
+    whole.workers = 1, whole.replicas = 2, whole.outer = {};
+    const Curve want = train(whole, 4), got = train(local, 4);
+    for (size_t i = 0; i < 4; ++i) EXPECT_NEAR(got.losses[i], want.losses[i], 1e-6 * want.losses[i]) << masked;
+    EXPECT_LT(most_difference(want.masters, got.masters), 1e-6) << masked;
+    EXPECT_GT(most_difference(train(whole, 0).masters, want.masters), 1e-3) << "something was learned";
+  }
+}
+
+// Within rounding: theta - (theta - w) is not always w.
+TEST(LocalUpdates, OneWorkerWithoutOuterMomentumIsPlainTraining) {
+  for (const char* precision : {"fp32", "bf16"}) {
+    const Setting want{.precision = precision, .clip = 0};
+    Setting local = want;
+    local.outer = plain(2);
+    const Curve a = train(want, 4), b = train(local, 4);
+    EXPECT_LT(most_difference(a.masters, b.masters), 1e-6) << precision;
+    EXPECT_NEAR(a.losses[3], b.losses[3], 1e-6 * a.losses[3]) << precision;
+    local.outer.fragments = 2;
+    EXPECT_LT(most_difference(a.masters, train(local, 4).masters), 1e-6) << precision;
+  }
+}
+
+// Against the formula in double, over three rounds: v = mu v + d; theta -= eta (d + mu v).
+TEST(LocalUpdates, TheOuterStepIsNesterovMomentum) {
+  Setting s{.clip = 0, .outer = {.steps = 2, .learning_rate = 0.7, .momentum = 0.9}};
+  run_ranks(1, [&](std::unique_ptr<Communicator> world) {
+    const CpuBackend cpu = make_cpu({.threads = 1});
+    ProcessMesh mesh(std::move(world), s.mesh());
+    Engine engine(tiny(s), options(s), {*cpu.device, *cpu.ops, mesh});
+    engine.commit();
+    engine.init_weights();
+    std::vector<float> theta = testing::all_masters(engine, *cpu.device);
+    std::vector<double> v(theta.size());
+    for (int64_t step = 0; step < 6; ++step) {
+      accumulate(engine, step);
+      engine.finish_step();
+      const std::vector<float> w = testing::all_masters(engine, *cpu.device);
+      ASSERT_EQ(engine.round_ends(step + 1), step % 2 == 1);
+      if (!engine.round_ends(step + 1)) continue;
+      engine.end_rounds(step + 1);
+      const std::vector<float> next = testing::all_masters(engine, *cpu.device);
+      double most = 0, moved = 0;
+      for (size_t i = 0; i < v.size(); ++i) {
+        const double d = double(theta[i]) - double(w[i]);
+        v[i] = 0.9 * v[i] + d;
+        most = std::max(most, std::abs(double(next[i]) - (double(theta[i]) - 0.7 * (d + 0.9 * v[i]))));
+        moved = std::max(moved, std::abs(double(next[i]) - double(w[i])));
+      }
+      EXPECT_LT(most, 1e-6) << step;
+      EXPECT_GT(moved, 1e-3) << step;
+      theta = next;
+    }
+  });
+}
+
+TEST(LocalUpdates, WorkersDifferInARoundAndAgreeAfterIt) {
+  const Setting s = two_workers({.steps = 3});
+  const AfterSteps in = after(s, 2), at_end = after(s, 3);
+  EXPECT_GT(most_difference(in.masters[0], in.masters[1]), 1e-4);
+  EXPECT_EQ(at_end.masters[0], at_end.masters[1]);
+  EXPECT_EQ(in.evaluations[0], in.evaluations[1]) << "evaluations read the global weights";
+  EXPECT_NE(in.evaluations_of_weights[0], in.evaluations_of_weights[1]);
+  EXPECT_EQ(in.evaluations[0], after(s, 1).evaluations[0]) << "which stay during a round";
+  EXPECT_EQ(at_end.evaluations[0], at_end.evaluations_of_weights[0]);
+}
+
+TEST(LocalUpdates, FragmentsTakeTurnsInARound) {
+  Setting s = two_workers({.steps = 4, .fragments = 2});
+  s.outer.momentum = 0;
+  const AfterSteps two = after(s, 2), four = after(s, 4);
+  size_t same = 0;
+  for (size_t i = 0; i < two.masters[0].size(); ++i) same += two.masters[0][i] == two.masters[1][i] ? 1 : 0;
+  EXPECT_GT(same, two.masters[0].size() / 8) << "the first fragment agrees";
+  EXPECT_LT(same, two.masters[0].size() * 7 / 8) << "the second one does not";
+  same = 0;
+  for (size_t i = 0; i < four.masters[0].size(); ++i) same += four.masters[0][i] == four.masters[1][i] ? 1 : 0;
+  EXPECT_LT(same, four.masters[0].size()) << "the first one has trained on";
+  s.outer.fragments = 1;
+  EXPECT_EQ(after(s, 4).masters[0], after(s, 4).masters[1]);
+}
+
+TEST(LocalUpdates, RanksOfAWorkerAreFree) {
+  for (const RuleName rule : {RuleName::adamw, RuleName::muon}) {
+    Setting s = two_workers({.steps = 2});
+    s.rule = rule;
+    const Curve want = train(s, 4);
+    for (int stage = 0; stage <= 3; ++stage) {
+      Setting sharded = s;
+      sharded.stage = stage;
+      (stage == 0 ? sharded.replicas : sharded.shards) = 2;
+      if (rule == RuleName::muon && stage != 1) continue;
+      expect_same(want, train(sharded, 4), 1e-5, sharded.name());
+    }
+    Setting tensor = s;
+    tensor.tensor = 2;
+    expect_same(want, train(tensor, 4), 1e-5, tensor.name());
+  }
+}
+
+// The norm is the root mean square of the workers', and clips all alike.
+TEST(LocalUpdates, WorkersClipAndSkipTogether) {
+  Setting s = two_workers({.steps = 3});
+  s.clip = 0.5;
+  const AfterSteps good = after(s, 1);
+  EXPECT_EQ(good.states[0].grad_norm, good.states[1].grad_norm);
+  EXPECT_EQ(good.states[0].grad_scale, good.states[1].grad_scale);
+  double square = 0;
+  for (const int worker : {0, 1}) {
+    const Setting alone{.clip = 0, .sequences = kSequences / 2};
+    run_ranks(1, [&](std::unique_ptr<Communicator> world) {
+      const CpuBackend cpu = make_cpu({.threads = 1});
+      ProcessMesh mesh(std::move(world), alone.mesh());
+      Engine engine(tiny(alone), options(alone), {*cpu.device, *cpu.ops, mesh});
+      engine.commit();
+      engine.init_weights();
+      accumulate(engine, worker);
+      square += std::pow(double(engine.finish_step().grad_norm), 2) / 2;
+    });
+  }
+  EXPECT_NEAR(good.states[0].grad_norm, std::sqrt(square), 1e-5 * std::sqrt(square));
+  const AfterSteps bad = after(s, 2, [](Engine& engine, int64_t step) {
+    if (step == 1 && engine.rank() == 1) engine.spoil_step();
+  });
+  for (const size_t rank : {0, 1}) {
+    EXPECT_EQ(bad.states[rank].skip, 1) << rank;
+    EXPECT_EQ(bad.states[rank].updates, 1) << rank;
+    EXPECT_EQ(bad.masters[rank], good.masters[rank]) << "a step that one worker cannot make is skipped by all";
+  }
+}
+
+TEST(LocalUpdates, ARunGoesOnToTheBitFromAnyStepOfARound) {
+  const testing::TempDir dir;
+  std::vector<Setting> settings = {two_workers({.steps = 2}), {.master = DType::f32, .outer = {.steps = 2}}};
+  settings[0].precision = "bf16", settings[0].master = DType::i16, settings[0].shards = 2, settings[0].stage = 1;
+  settings[1].rule = RuleName::muon, settings[1].frozen = {"embed_tokens"};
+  for (size_t n = 0; n < settings.size(); ++n) {
+    const Setting& s = settings[n];
+    const std::string whole = dir / cat("whole", n), part = dir / cat("part", n), then = dir / cat("then", n);
+    const std::vector<double> want = run_part(s, "", 0, 5, whole);
+    for (const int64_t at : {3, 4}) {
+      run_part(s, "", 0, at, cat(part, at));
+      const std::vector<double> got = run_part(s, cat(part, at, "/", step_folder(at)), at, 5, cat(then, at));
+      EXPECT_EQ(got.back(), want.back()) << s.name() << " from " << at;
+      EXPECT_EQ(tensors_of(cat(then, at, "/", step_folder(5))), tensors_of(cat(whole, "/", step_folder(5))))
+          << s.name() << " from " << at;
+    }
+  }
+}
+
+// Ranks within a worker may be others.
+TEST(LocalUpdates, CheckpointsHoldEveryWorkerAndRefuseAnotherNumber) {
+  const testing::TempDir dir;
+  const Setting s = two_workers({.steps = 2});
+  run_part(s, "", 0, 3, dir / "first");
+  const std::string folder = cat(dir / "first", "/", step_folder(3));
+  const auto files = tensors_of(folder);
+  EXPECT_TRUE(files.contains("optimizer worker0.m.model.norm.weight"));
+  EXPECT_TRUE(files.contains("optimizer worker1.local_weight.model.norm.weight"));
+  EXPECT_TRUE(files.contains("optimizer outer_momentum.model.norm.weight"));
+  EXPECT_NE(files.at("optimizer worker0.local_weight.model.norm.weight"), files.at("model model.norm.weight"));
+  Setting sharded = s;
+  sharded.shards = 2, sharded.stage = 2;
+  const double want = run_part(s, folder, 3, 5, dir / "same").back();
+  EXPECT_NEAR(run_part(sharded, folder, 3, 5, dir / "sharded").back(), want, 1e-5 * want);
+  for (const Setting& other : {Setting{.outer = {.steps = 2}}, Setting{}}) {
+    try {
+      run_part(other, folder, 3, 4, dir / "other");
+      ADD_FAILURE() << other.name();
+    } catch (const Error& e) {
+      EXPECT_NE(std::string(e.what()).find("2 workers"), std::string::npos) << e.what();
+    }
+  }
+}
+
+TEST(LocalUpdates, GlobalWeightsAndMomentumAreInThePlan) {
+  const Setting plain_run{.shards = 2, .stage = 1};
+  Setting local = plain_run;
+  local.outer = {.steps = 2};
+  const size_t before = train(plain_run, 1).optimizer, with = train(local, 1).optimizer;
+  EXPECT_EQ(with, 2 * before) << "theta and v beside m and v, sharded like these";
+  local.outer.momentum = 0;
+  EXPECT_EQ(train(local, 1).optimizer, before + before / 2);
+}
+
+}  // namespace
+}  // namespace athanor::ranks
