@@ -28,10 +28,10 @@ std::string masked_sample(const Dataset& data, const PackingOptions& packing, co
   const auto size = std::min<int64_t>(kMostTokens, int64_t(window.size()));
   const auto learnt = [&](int64_t i) { return i > 0 && batch.targets[size_t(i) - 1] >= 0; };
   std::string text;
-  int64_t counted = 0;
   for (int64_t begin = 0, end = 0; begin < size; begin = end) {
     const bool here = learnt(begin);
-    for (end = begin; end < size && learnt(end) == here; ++end) counted += here;
+    end = begin;
+    while (end < size && learnt(end) == here) ++end;
     const std::string part = text_of(tokenizer, std::span(window).subspan(size_t(begin), size_t(end - begin)));
     text += here ? cat(">>", part, "<<") : part;
   }

@@ -9,6 +9,7 @@ from harness import PROGRAM, ROOT, SystemTest
 
 SCRIPT = ROOT / "scripts" / "bench" / "learning.py"
 CURVES = ROOT / "scripts" / "bench" / "curves.py"
+DISTILLATION = ROOT / "scripts" / "bench" / "distillation.py"
 
 
 class LearningBenchTest(SystemTest):
@@ -86,3 +87,17 @@ class CurvesBenchTest(SystemTest):
         held_out = self.folder / "kept" / "seed-7" / "nvfp4" / "held_out.json"
         held_out.write_text(json.dumps({"loss": 2 * found["bf16"][0]}))
         self.assertIn("+100.00 %", self.bench("--precisions", "nvfp4", "--seeds", "7", code=1))
+
+
+class DistillationBenchTest(SystemTest):
+    def test_compares_students_with_and_without_a_teacher(self):
+        self.make_data()
+        done = subprocess.run([sys.executable, DISTILLATION, "--athanor", PROGRAM, "--short", "--work", "kept", "--train-data",
+                               "data/*_train_*.bin", "--valid-data", "data/text_val_000000.bin", "--teacher-steps", "8",
+                               "--steps", "5", "--seeds", "1", "2", "--out", "found.json"],
+                              cwd=self.folder, capture_output=True, text=True, env=dict(os.environ, OMP_NUM_THREADS="1"))
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        rows = json.loads((self.folder / "found.json").read_text())["rows"]
+        self.assertEqual([(r["student"], r["steps"]) for r in rows], [("alone", 5), ("kl", 5), ("kl", 3)])
+        self.assertTrue(all(len(set(r["losses"])) == 2 for r in rows), "seeds differ")
+        self.assertNotEqual(rows[0]["losses"], rows[1]["losses"])

@@ -147,7 +147,7 @@ TEST(Pruning, SplitMastersArePrunedByAllTheirBits) {
 }
 
 TEST(Pruning, MatricesThatCannotBePrunedAreRefused) {
-  const auto refusal = [](ModelType type, PruningOptions pruning) -> std::string {
+  const auto refusal = [](ModelType type, const PruningOptions& pruning) -> std::string {
     try {
       with_engine({.type = type}, pruning, [](Engine&, const CpuBackend&) {});
     } catch (const Error& e) {
