@@ -56,7 +56,7 @@ def compare(args):
     teacher, of_teacher = run(args, f"teacher-{args.teacher_steps}", args.teacher_steps, {"seed": 1}, {})
     rows = []
     for kind in ("alone", *args.losses):
-        for share in [1.0] if kind == "alone" else args.shares:
+        for share in args.shares:
             steps = max(1, round(args.steps * share))
             changes = {} if kind == "alone" else {"teacher": str(teacher), "distill_loss": kind,
                                                   "distill_temperature": args.temperature,
