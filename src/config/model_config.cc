@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "config/fields.h"
+#include "config/require.h"
 
 namespace athanor {
 namespace {
@@ -47,96 +48,92 @@ N count_parameters(const ModelConfig& m, int64_t experts) {
   return embeddings + N(m.num_hidden_layers) * block + norm;
 }
 
-// Throws "where.key: parts" with the user's exit code unless ok.
-template <class... A>
-void require(bool ok, std::string_view where, std::string_view key, const A&... parts) {
-  if (!ok) throw Error(cat(where, ".", key, ": ", parts...), Exit::usage);
-}
-
 void require_size(std::string_view where, std::string_view key, int64_t value) {
-  require(value > 0, where, key, "expected a size of at least 1, got ", value);
+  require_key(value > 0, where, key, "expected a size of at least 1, got ", value);
 }
 
 void validate_heads(const ModelConfig& m, std::string_view where) {
-  require(m.num_attention_heads % m.num_key_value_heads == 0, where, "num_key_value_heads", "num_attention_heads ",
-          m.num_attention_heads, " is not a multiple of ", m.num_key_value_heads);
+  require_key(m.num_attention_heads % m.num_key_value_heads == 0, where, "num_key_value_heads", "num_attention_heads ",
+              m.num_attention_heads, " is not a multiple of ", m.num_key_value_heads);
   const bool whole = m.hidden_size % m.num_attention_heads == 0;
   if (m.model_type == ModelType::gpt2) {
-    require(m.num_key_value_heads == m.num_attention_heads, where, "num_key_value_heads",
-            "gpt2 has as many as num_attention_heads, ", m.num_attention_heads, ", got ", m.num_key_value_heads);
-    require(whole && m.head_dim == m.hidden_size / m.num_attention_heads, where, "head_dim",
-            "gpt2 has hidden_size / num_attention_heads, which is ", m.hidden_size, " / ", m.num_attention_heads,
-            ", got ", m.head_dim);
+    require_key(m.num_key_value_heads == m.num_attention_heads, where, "num_key_value_heads",
+                "gpt2 has as many as num_attention_heads, ", m.num_attention_heads, ", got ", m.num_key_value_heads);
+    require_key(whole && m.head_dim == m.hidden_size / m.num_attention_heads, where, "head_dim",
+                "gpt2 has hidden_size / num_attention_heads, which is ", m.hidden_size, " / ", m.num_attention_heads,
+                ", got ", m.head_dim);
   } else {
-    require(m.head_dim % 2 == 0, where, "head_dim", "rotary embeddings need an even number, got ", m.head_dim);
+    require_key(m.head_dim % 2 == 0, where, "head_dim", "rotary embeddings need an even number, got ", m.head_dim);
   }
-  require(whole || m.model_type != ModelType::llama, where, "hidden_size", m.hidden_size,
-          " is not a multiple of num_attention_heads ", m.num_attention_heads, ", which llama in transformers needs");
+  require_key(whole || m.model_type != ModelType::llama, where, "hidden_size", m.hidden_size,
+              " is not a multiple of num_attention_heads ", m.num_attention_heads,
+              ", which llama in transformers needs");
 }
 
 void validate_family(const ModelConfig& m, std::string_view where) {
   const ModelConfig family = model_defaults(m.model_type);
   const auto fixed = [&](std::string_view key, bool value, bool expected) {
-    require(value == expected, where, key, name_of(m.model_type), " has ", expected ? "true" : "false", ", got ",
-            value ? "true" : "false", "; choose another model_type");
+    require_key(value == expected, where, key, name_of(m.model_type), " has ", expected ? "true" : "false", ", got ",
+                value ? "true" : "false", "; choose another model_type");
   };
   if (m.model_type == ModelType::athanor) return;
   fixed("attention_bias", m.attention_bias, family.attention_bias);
   fixed("qk_norm", m.qk_norm, family.qk_norm);
   const bool windows =
       m.model_type != ModelType::gpt2 && m.model_type != ModelType::llama && m.model_type != ModelType::olmoe;
-  require(windows || m.sliding_window == 0, where, "sliding_window", name_of(m.model_type), " has none, got ",
-          m.sliding_window, "; mistral, mixtral, qwen2, qwen3, qwen3_moe and athanor have one");
+  require_key(windows || m.sliding_window == 0, where, "sliding_window", name_of(m.model_type), " has none, got ",
+              m.sliding_window, "; mistral, mixtral, qwen2, qwen3, qwen3_moe and athanor have one");
   if (m.model_type != ModelType::gpt2) return;
-  require(m.rope_theta == family.rope_theta, where, "rope_theta", "gpt2 has no rotary embeddings");
-  require(m.rope_scaling.rope_type == RopeType::none, where, "rope_scaling", "gpt2 has no rotary embeddings");
+  require_key(m.rope_theta == family.rope_theta, where, "rope_theta", "gpt2 has no rotary embeddings");
+  require_key(m.rope_scaling.rope_type == RopeType::none, where, "rope_scaling", "gpt2 has no rotary embeddings");
 }
 
 void validate_experts(const ModelConfig& m, std::string_view where) {
   if (!has_experts(m.model_type)) {
-    require(m.num_experts == 0, where, "num_experts", name_of(m.model_type), " has no experts, got ", m.num_experts,
-            "; mixtral, qwen3_moe and olmoe have some");
+    require_key(m.num_experts == 0, where, "num_experts", name_of(m.model_type), " has no experts, got ", m.num_experts,
+                "; mixtral, qwen3_moe and olmoe have some");
     for (const auto& [key, value] : {std::pair{"num_experts_per_tok", double(m.num_experts_per_tok)},
                                      {"moe_intermediate_size", double(m.moe_intermediate_size)},
                                      {"router_aux_loss_coef", m.router_aux_loss_coef},
                                      {"router_z_loss_coef", m.router_z_loss_coef}})
-      require(value == 0, where, key, name_of(m.model_type), " has no experts, got ", value, "; leave it out");
-    require(!m.norm_topk_prob, where, "norm_topk_prob", name_of(m.model_type), " has no experts, got true");
+      require_key(value == 0, where, key, name_of(m.model_type), " has no experts, got ", value, "; leave it out");
+    require_key(!m.norm_topk_prob, where, "norm_topk_prob", name_of(m.model_type), " has no experts, got true");
     return;
   }
-  require(m.num_experts > 0, where, "num_experts", "is required for ", name_of(m.model_type),
-          " (also accepted as num_local_experts)");
-  require(m.num_experts <= kMaxExperts / m.num_hidden_layers, where, "num_experts", m.num_experts, " in each of ",
-          m.num_hidden_layers, " layers; at most ", kMaxExperts, " in all layers are read");
-  require(m.num_experts_per_tok > 0 && m.num_experts_per_tok <= m.num_experts, where, "num_experts_per_tok",
-          "expected 1 to num_experts, ", m.num_experts, ", got ", m.num_experts_per_tok);
-  require(m.model_type != ModelType::mixtral || m.norm_topk_prob, where, "norm_topk_prob",
-          "mixtral has true, got false; choose another model_type");
+  require_key(m.num_experts > 0, where, "num_experts", "is required for ", name_of(m.model_type),
+              " (also accepted as num_local_experts)");
+  require_key(m.num_experts <= kMaxExperts / m.num_hidden_layers, where, "num_experts", m.num_experts, " in each of ",
+              m.num_hidden_layers, " layers; at most ", kMaxExperts, " in all layers are read");
+  require_key(m.num_experts_per_tok > 0 && m.num_experts_per_tok <= m.num_experts, where, "num_experts_per_tok",
+              "expected 1 to num_experts, ", m.num_experts, ", got ", m.num_experts_per_tok);
+  require_key(m.model_type != ModelType::mixtral || m.norm_topk_prob, where, "norm_topk_prob",
+              "mixtral has true, got false; choose another model_type");
   const bool own_width = m.model_type == ModelType::qwen3_moe;
-  require(own_width || m.moe_intermediate_size == m.intermediate_size, where, "moe_intermediate_size",
-          name_of(m.model_type), " has experts of intermediate_size ", m.intermediate_size, ", got ",
-          m.moe_intermediate_size, "; leave it out");
-  require(m.model_type != ModelType::olmoe || m.num_key_value_heads == m.num_attention_heads, where,
-          "num_key_value_heads", "olmoe has as many as num_attention_heads, ", m.num_attention_heads, ", got ",
-          m.num_key_value_heads);
+  require_key(own_width || m.moe_intermediate_size == m.intermediate_size, where, "moe_intermediate_size",
+              name_of(m.model_type), " has experts of intermediate_size ", m.intermediate_size, ", got ",
+              m.moe_intermediate_size, "; leave it out");
+  require_key(m.model_type != ModelType::olmoe || m.num_key_value_heads == m.num_attention_heads, where,
+              "num_key_value_heads", "olmoe has as many as num_attention_heads, ", m.num_attention_heads, ", got ",
+              m.num_key_value_heads);
 }
 
 void validate_scaling(const ModelConfig& m, std::string_view where) {
   const RopeScaling& r = m.rope_scaling;
   if (r.rope_type != RopeType::none) {
-    require(r.factor >= 1.0, where, "rope_scaling.factor", "expected at least 1, got ", r.factor);
+    require_key(r.factor >= 1.0, where, "rope_scaling.factor", "expected at least 1, got ", r.factor);
   }
-  require(r.rope_type == RopeType::proportional || r.partial_rotary_factor == 1.0, where,
-          "rope_scaling.partial_rotary_factor", "is for rope_type proportional, got ", r.partial_rotary_factor);
+  require_key(r.rope_type == RopeType::proportional || r.partial_rotary_factor == 1.0, where,
+              "rope_scaling.partial_rotary_factor", "is for rope_type proportional, got ", r.partial_rotary_factor);
   if (r.rope_type != RopeType::llama3 && r.rope_type != RopeType::yarn) return;
-  require(r.original_max_position_embeddings > 0, where, "rope_scaling.original_max_position_embeddings",
-          name_of(r.rope_type), " needs the context before stretching");
+  require_key(r.original_max_position_embeddings > 0, where, "rope_scaling.original_max_position_embeddings",
+              name_of(r.rope_type), " needs the context before stretching");
   if (r.rope_type == RopeType::llama3) {
-    require(r.low_freq_factor > 0.0 && r.high_freq_factor > r.low_freq_factor, where, "rope_scaling.high_freq_factor",
-            "expected more than low_freq_factor ", r.low_freq_factor, ", got ", r.high_freq_factor);
+    require_key(r.low_freq_factor > 0.0 && r.high_freq_factor > r.low_freq_factor, where,
+                "rope_scaling.high_freq_factor", "expected more than low_freq_factor ", r.low_freq_factor, ", got ",
+                r.high_freq_factor);
   } else {
-    require(r.beta_fast >= r.beta_slow, where, "rope_scaling.beta_fast", "expected at least beta_slow ", r.beta_slow,
-            ", got ", r.beta_fast);
+    require_key(r.beta_fast >= r.beta_slow, where, "rope_scaling.beta_fast", "expected at least beta_slow ",
+                r.beta_slow, ", got ", r.beta_fast);
   }
 }
 
@@ -285,30 +282,31 @@ void validate(const ModelConfig& m, std::string_view where) {
   require_size(where, "num_hidden_layers", m.num_hidden_layers);
   require_size(where, "num_attention_heads", m.num_attention_heads);
   require_size(where, "num_key_value_heads", m.num_key_value_heads);
-  require(m.head_dim > 0, where, "head_dim", "hidden_size ", m.hidden_size,
-          " is not a multiple of num_attention_heads ", m.num_attention_heads, "; change one of them or give head_dim");
-  require(m.intermediate_size > 0, where,
-          m.model_type == ModelType::qwen3_moe ? "moe_intermediate_size" : "intermediate_size", "is required for ",
-          name_of(m.model_type));
-  require(m.model_type != ModelType::qwen3_moe || m.moe_intermediate_size > 0, where, "moe_intermediate_size",
-          "is required for qwen3_moe");
+  require_key(m.head_dim > 0, where, "head_dim", "hidden_size ", m.hidden_size,
+              " is not a multiple of num_attention_heads ", m.num_attention_heads,
+              "; change one of them or give head_dim");
+  require_key(m.intermediate_size > 0, where,
+              m.model_type == ModelType::qwen3_moe ? "moe_intermediate_size" : "intermediate_size", "is required for ",
+              name_of(m.model_type));
+  require_key(m.model_type != ModelType::qwen3_moe || m.moe_intermediate_size > 0, where, "moe_intermediate_size",
+              "is required for qwen3_moe");
   require_size(where, "max_position_embeddings", m.max_position_embeddings);
-  require(m.norm_eps > 0.0 && m.rope_theta > 1.0 && m.initializer_range > 0.0, where, "norm_eps", "norm_eps ",
-          m.norm_eps, ", rope_theta ", m.rope_theta, " and initializer_range ", m.initializer_range,
-          " must be positive");
+  require_key(m.norm_eps > 0.0 && m.rope_theta > 1.0 && m.initializer_range > 0.0, where, "norm_eps", "norm_eps ",
+              m.norm_eps, ", rope_theta ", m.rope_theta, " and initializer_range ", m.initializer_range,
+              " must be positive");
   validate_heads(m, where);
   validate_family(m, where);
   validate_experts(m, where);
   validate_scaling(m, where);
   validate_options(m, where);
-  require(m.sliding_window >= 0, where, "sliding_window", "expected 0 or more, got ", m.sliding_window);
-  require(m.bos_token_id < m.vocab_size, where, "bos_token_id", m.bos_token_id, " is not below vocab_size ",
-          m.vocab_size);
-  require(m.eos_token_id < m.vocab_size, where, "eos_token_id", m.eos_token_id, " is not below vocab_size ",
-          m.vocab_size);
+  require_key(m.sliding_window >= 0, where, "sliding_window", "expected 0 or more, got ", m.sliding_window);
+  require_key(m.bos_token_id < m.vocab_size, where, "bos_token_id", m.bos_token_id, " is not below vocab_size ",
+              m.vocab_size);
+  require_key(m.eos_token_id < m.vocab_size, where, "eos_token_id", m.eos_token_id, " is not below vocab_size ",
+              m.vocab_size);
   const double parameters = count_parameters<double>(m, m.num_experts);
-  require(parameters <= kMaxParameters, where, "hidden_size", "these sizes make ", parameters,
-          " parameters; the limit is ", kMaxParameters);
+  require_key(parameters <= kMaxParameters, where, "hidden_size", "these sizes make ", parameters,
+              " parameters; the limit is ", kMaxParameters);
 }
 
 double attention_factor(const RopeScaling& r) {

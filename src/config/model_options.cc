@@ -3,47 +3,41 @@
 
 #include <algorithm>
 
-#include "base/error.h"
 #include "config/fields_walk.h"
+#include "config/require.h"
 
 namespace athanor {
 namespace {
 
-template <class... A>
-void must_have(bool ok, std::string_view where, const A&... parts) {
-  if (!ok) throw Error(cat(where, ".", parts...), Exit::usage);
-}
-
 void validate_lists(const ModelConfig& m, std::string_view where) {
   const auto layers = size_t(m.num_hidden_layers);
   const auto counted = [&](std::string_view key, size_t size, const char* more) {
-    must_have(size == 0 || size == layers, where, key, ": ", size, " entries for the ", layers,
-              " layers of num_hidden_layers; give one for each", more);
+    require(size == 0 || size == layers, where, ".", key, ": ", size, " entries for the ", layers,
+            " layers of num_hidden_layers; give one for each", more);
   };
   counted("layer_types", m.layer_types.size(), "");
   counted("resid_lambdas", m.resid_lambdas.size(), ", or one for all");
   counted("x0_lambdas", m.x0_lambdas.size(), ", or one for all");
-  must_have(m.resid_lambdas.empty() || !m.x0_lambdas.empty(), where,
-            "resid_lambdas: needs x0_lambdas, which is not given; [0] begins without the embedding");
-  must_have(m.skip_from.empty() == m.skip_lambdas.empty(), where,
-            m.skip_from.empty() ? "skip_lambdas: needs skip_from, which is not given"
-                                : "skip_from: needs skip_lambdas, which is not given; [1] adds what it is");
-  must_have(m.skip_from.empty() || m.skip_from.size() == layers + 1, where, "skip_from: ", m.skip_from.size(),
-            " entries for the ", layers, " layers of num_hidden_layers and the final norm; give one for each");
-  must_have(m.skip_lambdas.empty() || m.skip_lambdas.size() == layers + 1, where,
-            "skip_lambdas: ", m.skip_lambdas.size(), " entries for the ", layers + 1,
-            " of skip_from; give one for each, or one for all");
+  require(m.resid_lambdas.empty() || !m.x0_lambdas.empty(), where, ".",
+          "resid_lambdas: needs x0_lambdas, which is not given; [0] begins without the embedding");
+  require(m.skip_from.empty() == m.skip_lambdas.empty(), where, ".",
+          m.skip_from.empty() ? "skip_lambdas: needs skip_from, which is not given"
+                              : "skip_from: needs skip_lambdas, which is not given; [1] adds what it is");
+  require(m.skip_from.empty() || m.skip_from.size() == layers + 1, where, ".", "skip_from: ", m.skip_from.size(),
+          " entries for the ", layers, " layers of num_hidden_layers and the final norm; give one for each");
+  require(m.skip_lambdas.empty() || m.skip_lambdas.size() == layers + 1, where, ".",
+          "skip_lambdas: ", m.skip_lambdas.size(), " entries for the ", layers + 1,
+          " of skip_from; give one for each, or one for all");
   for (size_t i = 0; i < m.skip_from.size(); ++i)
-    must_have(m.skip_from[i] < int64_t(i), where, "skip_from[", i, "]: expected a block before it, of 0 to ",
-              int64_t(i) - 1, ", or null, got ", m.skip_from[i]);
+    require(m.skip_from[i] < int64_t(i), where, ".", "skip_from[", i, "]: expected a block before it, of 0 to ",
+            int64_t(i) - 1, ", or null, got ", m.skip_from[i]);
   if (m.layer_types.empty()) return;
   const bool slides = std::ranges::count(m.layer_types, LayerType::sliding_attention) > 0;
-  must_have(
-      !slides || m.sliding_window > 0, where,
-      "layer_types: a layer has sliding_attention, but sliding_window is 0; set it to the tokens that such layers "
-      "see");
-  must_have(slides || m.sliding_window == 0, where, "sliding_window: ", m.sliding_window,
-            ", but no layer of layer_types has sliding_attention; set it to 0 or change the list");
+  require(!slides || m.sliding_window > 0, where, ".",
+          "layer_types: a layer has sliding_attention, but sliding_window is 0; set it to the tokens that such layers "
+          "see");
+  require(slides || m.sliding_window == 0, where, ".", "sliding_window: ", m.sliding_window,
+          ", but no layer of layer_types has sliding_attention; set it to 0 or change the list");
 }
 
 }  // namespace
@@ -72,14 +66,14 @@ void validate_options(const ModelConfig& m, std::string_view where) {
   if (m.model_type != ModelType::athanor) {
     const ModelConfig family = model_defaults(m.model_type);
     const std::string own = differing_option(m, family);
-    must_have(own.empty(), where, own, ": ", name_of(m.model_type), " has ", differing_option(family, m),
-              "; model_type athanor has this option free");
-    must_have(m.rope_scaling.rope_type != RopeType::proportional, where,
-              "rope_scaling.rope_type: ", name_of(m.model_type), " has no proportional; model_type athanor has");
+    require(own.empty(), where, ".", own, ": ", name_of(m.model_type), " has ", differing_option(family, m),
+            "; model_type athanor has this option free");
+    require(m.rope_scaling.rope_type != RopeType::proportional, where, ".",
+            "rope_scaling.rope_type: ", name_of(m.model_type), " has no proportional; model_type athanor has");
     return;
   }
-  must_have(m.qk_norm || m.qk_norm_elementwise_affine, where,
-            "qk_norm_elementwise_affine: false is of the norms of qk_norm, which is false; set qk_norm to true");
+  require(m.qk_norm || m.qk_norm_elementwise_affine, where, ".",
+          "qk_norm_elementwise_affine: false is of the norms of qk_norm, which is false; set qk_norm to true");
   validate_lists(m, where);
 }
 

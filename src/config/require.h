@@ -1,5 +1,7 @@
 // A check of a configuration: Error(usage) with the parts as its text, unless it holds.
 #pragma once
+#include <string_view>
+
 #include "base/error.h"
 
 namespace athanor {
@@ -7,6 +9,12 @@ namespace athanor {
 template <class... A>
 void require(bool ok, const A&... parts) {
   if (!ok) throw Error(cat(parts...), Exit::usage);
+}
+
+// The same of "where.key: parts".
+template <class... A>
+void require_key(bool ok, std::string_view where, std::string_view key, const A&... parts) {
+  require(ok, where, ".", key, ": ", parts...);
 }
 
 }  // namespace athanor
