@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "base/lines.h"
 
 namespace athanor {
 namespace {
@@ -100,18 +101,12 @@ std::string fingerprint(const std::vector<Question>& questions) {
 std::vector<Question> read_questions(const std::string& path, const Tokenizer& tokenizer, QuestionLimits limits) {
   const std::string text = read_file(path, kMaxFile);
   std::vector<Question> questions;
-  int64_t number = 0;
-  for (size_t begin = 0; begin < text.size();) {
-    const size_t end = std::min(text.find('\n', begin), text.size());
-    const std::string line = text.substr(begin, end - begin);
-    begin = end + 1;
-    ++number;
-    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
+  for_each_nonblank_line(text, [&](const std::string& line, int64_t number) {
     with_context(cat(path, ": line ", number), [&] {
       if (int64_t(line.size()) > kMaxLine) refuse(cat("has ", line.size(), " bytes, expected at most ", kMaxLine));
       questions.push_back(question_of(line, tokenizer, limits));
     });
-  }
+  });
   if (questions.empty()) refuse(cat(path, ": holds no question"));
   return questions;
 }

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "base/lines.h"
 #include "base/rng.h"
 
 namespace athanor {
@@ -88,17 +89,11 @@ RawItem raw_item(const std::string& line, TaskKind kind) {
 std::vector<RawItem> raw_items(const std::string& path, TaskKind kind) {
   const std::string text = read_file(path, kMaxItems);
   std::vector<RawItem> items;
-  int64_t number = 0;
-  for (size_t begin = 0; begin < text.size();) {
-    const size_t end = std::min(text.find('\n', begin), text.size());
-    const std::string line = text.substr(begin, end - begin);
-    begin = end + 1;
-    ++number;
-    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
+  for_each_nonblank_line(text, [&](const std::string& line, int64_t number) {
     const std::string where = cat(path, ": line ", number);
     with_context(where, [&] { items.push_back(raw_item(line, kind)); });
     items.back().where = where;
-  }
+  });
   if (items.empty()) refuse_task(cat(path, ": holds no item"));
   return items;
 }
