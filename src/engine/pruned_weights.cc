@@ -111,7 +111,6 @@ void PrunedWeights::planned() {
 std::vector<PrunedWeights::Segment> PrunedWeights::segments() const {
   std::vector<Segment> all;
   const std::vector<ParamStore::Piece> pieces = params_.pieces();
-  const std::vector<ParamStore::Range> extents = params_.extents();
   size_t number = 0;
   for (size_t i = 0; i < pieces.size(); ++i) {
     if (!pieces_[i]) continue;
@@ -119,7 +118,6 @@ std::vector<PrunedWeights::Segment> PrunedWeights::segments() const {
     const ParamStore::Unit& of = *params_.units()[unit];
     // Padding after a piece is none of it.
     const ParamStore::Range mine = of.owned(pieces[i].offset, pieces[i].offset + pieces[i].slice->shape.numel());
-    CHECK(extents[i].begin <= pieces[i].offset, "a piece outside its extent");
     if (mine.begin < mine.end) all.push_back({unit, number, group_of_[number], mine, of.states[state_].part(mine)});
     ++number;
   }
@@ -127,10 +125,13 @@ std::vector<PrunedWeights::Segment> PrunedWeights::segments() const {
 }
 
 void PrunedWeights::apply(Ctx& c) const {
-  for (const Segment& s : segments()) {
-    const ParamStore::Unit& unit = *params_.units()[s.unit];
-    c.run(MaskedFill{.x = unit.part(unit.master, s.range), .mask = s.mask});
-    if (unit.value) c.run(MaskedFill{.x = unit.part(unit.value, s.range), .mask = s.mask});
+  for (const auto& unit : params_.units()) {
+    const ParamStore::State& state = unit->states[state_];
+    for (const auto& [begin, end, at] : state.segments) {
+      const Tensor mask = state.t.slice(at, at + end - begin);
+      c.run(MaskedFill{.x = unit->part(unit->master, {begin, end}), .mask = mask});
+      if (unit->value) c.run(MaskedFill{.x = unit->part(unit->value, {begin, end}), .mask = mask});
+    }
   }
 }
 
