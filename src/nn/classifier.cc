@@ -33,11 +33,16 @@ Buffer view_of(const Tensor& t) {
   return b;
 }
 
-// Of rows of its final norm.
+Linear head_layer(const ParamStore& params, Param w, Param b) {
+  Linear layer = layer_of(params, w);
+  layer.b = b;
+  return layer;
+}
+
+// Rows [lo, hi) of the teacher's logits.
 Buffer teacher_logits(Ctx& c, const Teacher& teacher, int64_t lo, int64_t hi) {
   const Net n{c, teacher.params};
-  Linear layer = layer_of(teacher.params, teacher.w);
-  layer.b = teacher.b;
+  const Linear layer = head_layer(teacher.params, teacher.w, teacher.b);
   Buffer v = c.alloc("classifier.teacher_logits", {hi - lo, outputs_of(n, layer)});
   run(c, linear_product(n, layer, v.t, factor(n, layer, Operand::forward_x, view_of(teacher.x.t.slice(lo, hi)))));
   return v;
@@ -67,8 +72,7 @@ void run_losses(Ctx& c, const Tensor& z, const Classifier& head, const Teacher& 
 
 void classifier(Net n, Var x, const Batch& batch, const Classifier& head, Tensor losses, const Teacher* teacher) {
   Ctx& c = n.c;
-  Linear layer = layer_of(n.params, head.w);
-  layer.b = head.b;
+  const Linear layer = head_layer(n.params, head.w, head.b);
   const VocabPart vocab = n.params.vocab_part(head.w);
   const CollectiveSubject subject(n.params.spec(head.w).name);
   const Buffer all = vocab ? all_rows(c, x.keep()) : x.keep();
@@ -113,8 +117,7 @@ void classifier(Net n, Var x, const Batch& batch, const Classifier& head, Tensor
 
 Buffer logits(Net n, Var x, Tensor rows, Param w, Param b) {
   Ctx& c = n.c;
-  Linear head = layer_of(n.params, w);
-  head.b = b;
+  const Linear head = head_layer(n.params, w, b);
   CHECK(!n.params.vocab_part(w), "logits of a part of the vocabulary; they are not gathered");
   Buffer last = c.alloc("logits.x", {rows.shape[0], x.t().cols()});
   c.run(GatherRows{.y = last.t, .x = x.t(), .rows = rows});

@@ -50,25 +50,52 @@ void run_gradient_through_gelu(Net n, const Linear& up, const Linear& down, Buff
 
 namespace {
 
-// As a layer of its own, of the rounded z.
-Var gelu(Net n, Var z) {
-  Ctx& c = n.c;
-  Buffer y = c.alloc("mlp.gelu", z.t().shape);
-  c.run(GeluFwd{.y = y.t, .x = z.t()});
+// y = forward(x), element by element, as a layer of its own: backward keeps x, of which selective recomputation makes y
+// again. backward(c, x, dy) writes dx in the memory of one of the two and returns it.
+template <class Forward, class Backward>
+Var element_wise(Ctx& c, const char* name, Var x, Buffer y, Forward forward, Backward backward) {
+  forward(c, y, x.t());
   Remake remake;
   if (c.recording() && c.selective)
-    remake = std::make_shared<UniqueFn<Buffer(Ctx&)>>([kept = z.keep()](Ctx& cc) {
-      Buffer again = cc.alloc("mlp.gelu again", kept.t.shape);
-      cc.run(GeluFwd{.y = again.t, .x = kept.t});
+    remake = std::make_shared<UniqueFn<Buffer(Ctx&)>>([=, kept = x.keep(), shape = y.t.shape, amax = y.amax](Ctx& cc) {
+      Buffer again = cc.alloc(cat(name, " again"), shape);
+      forward(cc, again, kept.t);
+      again.amax = amax;  // still that of y
       return again;
     });
   Var out = c.var(std::move(y), std::move(remake));
-  c.record("gelu", [kept = z.keep(), sz = z.slot(), s = out.slot()](Ctx& cc) {
-    Buffer d = cc.take(s);
-    cc.run(GeluBwd{.dx = d.t, .dy = d.t, .x = kept.t});
-    cc.put(sz, std::move(d));
+  c.record(name, [backward, kept = x.keep(), sx = x.slot(), s = out.slot()](Ctx& cc) mutable {
+    cc.put(sx, backward(cc, std::move(kept), cc.take(s)));
   });
   return out;
+}
+
+Var gelu(Net n, Var z) {
+  Buffer y = n.c.alloc("mlp.gelu", z.t().shape);
+  return element_wise(
+      n.c, "gelu", std::move(z), std::move(y),
+      [](Ctx& c, const Buffer& of, const Tensor& x) { c.run(GeluFwd{.y = of.t, .x = x}); },
+      [](Ctx& c, const Buffer& x, Buffer dy) {
+        c.run(GeluBwd{.dx = dy.t, .dy = dy.t, .x = x.t});
+        return dy;
+      });
+}
+
+// f(x), or f(gate) up of x = [gate | up].
+Var activation(Net n, Var x, const Mlp& layer) {
+  Buffer y = n.c.alloc("activation.y", {x.t().rows(), x.t().cols() / (layer.gated ? 2 : 1)});
+  y.amax = wanted_largest(n, layer.down, Matrix::x);
+  const Tensor asked = x.asked_largest();
+  return element_wise(
+      n.c, "activation", std::move(x), std::move(y),
+      [f = layer.f](Ctx& c, const Buffer& of, const Tensor& in) {
+        c.run(ActivationFwd{.f = f, .y = of.t, .x = in, .amax = of.amax});
+      },
+      [f = layer.f, asked](Ctx& c, Buffer dx, const Buffer& dy) {  // in place of x: no later reader
+        dx.amax = asked;
+        c.run(ActivationBwd{.f = f, .dx = dx.t, .dy = dy.t, .x = dx.t, .amax = asked});
+        return dx;
+      });
 }
 
 }  // namespace
@@ -206,37 +233,6 @@ Var swiglu_mlp(Net n, Var x, const Linear& gate_up, const Linear& down, Var resi
   });
   return result;
 }
-
-namespace {
-
-// f(x), or f(gate) up of x = [gate | up], as a layer of its own.
-Var activation(Net n, Var x, const Mlp& layer) {
-  Ctx& c = n.c;
-  Buffer y = c.alloc("activation.y", {x.t().rows(), x.t().cols() / (layer.gated ? 2 : 1)});
-  y.amax = wanted_largest(n, layer.down, Matrix::x);
-  c.run(ActivationFwd{.f = layer.f, .y = y.t, .x = x.t(), .amax = y.amax});
-  Remake remake;  // recomputes y from x, which backward keeps anyway
-  if (c.recording() && c.selective)
-    remake = std::make_shared<UniqueFn<Buffer(Ctx&)>>(
-        [kept = x.keep(), shape = y.t.shape, f = layer.f, amax = y.amax](Ctx& cc) {
-          Buffer again = cc.alloc("activation.y again", shape);
-          cc.run(ActivationFwd{.f = f, .y = again.t, .x = kept.t});
-          again.amax = amax;  // still that of y
-          return again;
-        });
-  Var out = c.var(std::move(y), std::move(remake));
-  c.record("activation",
-           [kept = x.keep(), f = layer.f, asked = x.asked_largest(), sx = x.slot(), s = out.slot()](Ctx& cc) mutable {
-             const Buffer dy = cc.take(s);
-             Buffer dx = std::move(kept);  // in place: no later reader
-             dx.amax = asked;
-             cc.run(ActivationBwd{.f = f, .dx = dx.t, .dy = dy.t, .x = dx.t, .amax = asked});
-             cc.put(sx, std::move(dx));
-           });
-  return out;
-}
-
-}  // namespace
 
 Var mlp(Net n, Var x, const Mlp& layer, Var residual) {
   if (layer.gated && layer.f == Activation::silu)
