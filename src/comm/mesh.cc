@@ -5,7 +5,7 @@
 namespace athanor {
 namespace {
 
-// Of several workers also, so that its number among the groups is always the same.
+// With several workers the group exists too, so that its number among the groups is always the same.
 bool has_weights_group(const MeshSizes& sizes) { return (sizes.stages > 1 && sizes.tensor > 1) || sizes.workers > 1; }
 
 }  // namespace

@@ -182,8 +182,7 @@ void add_export(Cli& cli) {
           "--format", args->format,
           "hf: a folder that transformers opens; gguf: a file for llama.cpp; compressed-tensors, gptq: folders with "
           "quantized linear layers for vLLM and transformers (not gpt2, nor models with experts); peft: a folder with "
-          "the "
-          "adapters of a run with lora_rank, which all others merge into the weights")
+          "the adapters of a run with lora_rank, which all others merge into the weights")
       .show_default()
       .check(one_of({"hf", "gguf", "compressed-tensors", "gptq", "peft"}));
   verb.add_flag("--average,--ema", args->averages,

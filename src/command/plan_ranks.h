@@ -61,7 +61,7 @@ MeshSizes first_mesh_sizes(const Config&);
 // Throws Error where the ranks cannot be divided so, or a rank does not fit in memory.
 Prediction predict(const Config&, const Cluster&);
 
-// Of ranks that are said or as many as nodes; what is taken of the GPU and its links is printed.
+// The cluster of the given ranks, or of one rank a node; prints what it assumes of the GPU and its links.
 // `how`: how the ranks are divided, before a comma, or nothing.
 Cluster print_cluster_of(const Config&, const std::string& gpu, const ManyRanks&, const std::string& how = "");
 void print_many_ranks(const Config&, const std::string& gpu, const ManyRanks&);

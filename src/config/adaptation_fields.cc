@@ -21,8 +21,9 @@ std::vector<Field<Config>> distillation_fields() {
           "teacher: kl = KL(teacher, student), reverse_kl = KL(student, teacher), times the square of the temperature"),
       number("distill_temperature", &Config::distill_temperature, above(0), notice, "",
              "teacher: both models' logits are divided by this before they are compared"),
-      number("distill_ce_weight", &Config::distill_ce_weight, at_least(0), notice, "",
-             "teacher: factor of the cross-entropy with the text beside distill_loss; 0 = the teacher alone"),
+      number(
+          "distill_ce_weight", &Config::distill_ce_weight, at_least(0), notice, "",
+          "teacher: factor of the cross-entropy with the text, which is added to distill_loss; 0 = the teacher alone"),
   };
 }
 

@@ -59,7 +59,7 @@ struct Config {
   std::string teacher;        // folder of a model whose distribution the run's learns from; "" = none
   DistillLoss distill_loss = DistillLoss::kl;
   double distill_temperature = 1.0;
-  double distill_ce_weight = 1.0;  // of the cross-entropy beside the teacher's loss
+  double distill_ce_weight = 1.0;  // factor of the cross-entropy in the loss
   double prune_sparsity = 0.0;     // share of each pruned matrix that is zero in the end; 0 = off
   PrunePattern prune_pattern = PrunePattern::unstructured;
   PruneScope prune_scope = PruneScope::layer;

@@ -74,7 +74,7 @@ struct ModelConfig {
   std::vector<LayerType> layer_types;        // of each layer; empty: all have sliding_window
   std::vector<double> resid_lambdas;         // initial factors of the stream at each block; empty: none
   std::vector<double> x0_lambdas;            // initial factors of the normed embedding added there; empty: none
-  // Of each block and of the final norm: the block whose output is added to the stream there, or -1; empty: none.
+  // For each block and the final norm, the block whose output is added to the stream there, or -1; empty: none.
   std::vector<int64_t> skip_from;
   std::vector<double> skip_lambdas;  // initial factors of what is added, for as many
   // Standard deviations of initial weights by patterns of names in files, in place of initializer_range; 0: zeros.

@@ -390,7 +390,7 @@ void validate_context_parallel(const Config& c) {
           "fixed_order, or context_parallel_size 1");
 }
 
-// Of local updates.
+// Local updates: what they do not go with.
 void validate_workers(const Config& c) {
   if (c.local_steps == 0) return;
   require(c.local_fragments <= c.local_steps, "local_fragments: ", c.local_fragments, " fragments are more than the ",

@@ -110,7 +110,7 @@ class ModelFolder {
   std::unique_ptr<CheckpointReader> checkpoint_;  // one of the three
   std::unique_ptr<WeightFiles> files_;
   std::unique_ptr<GgufWeights> gguf_;
-  std::unique_ptr<AdapterFolder> adapter_;  // beside the folder of the model that it is for
+  std::unique_ptr<AdapterFolder> adapter_;  // apart from the folder of the model that it is for
   std::unique_ptr<ModelFolder> base_;
   // The adapters of the matrix that was read last.
   mutable std::string adapted_name_;
@@ -125,7 +125,7 @@ class ModelFolder {
 // The folder itself, or of a run's folder the newest whole checkpoint; the log names it, and why newer ones are not.
 std::string newest_model(const std::string& folder, const Verify& verify = verify_checksums);
 
-// Of names, shapes and some values of all weights: the same for the same model, and cheap.
+// A checksum of the names, the shapes and some values of all weights: equal for equal models, and cheap.
 std::string weights_fingerprint(const ModelFolder&);
 
 // What a run with this shape cannot take over from weights of that shape is an Error(usage) naming the keys; what it

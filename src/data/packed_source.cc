@@ -108,7 +108,7 @@ std::shared_ptr<const PackedSource::Table> PackedSource::table_of(int64_t window
   for (const auto& table : tables_)
     if (table->window == window && table->seed == seed && table->stream == stream) return table;
   const auto lengths = lengths_of(window);
-  // Of the windows of an epoch each needs its own key: it is part of the seed, whose other bits Philox spreads.
+  // Each window of an epoch has its own key: the window is part of the seed, whose bits Philox spreads.
   const auto bits = philox(seed, stream | 1, uint64_t(window));
   auto table = std::make_shared<Table>(Table{.seed = seed,
                                              .stream = stream,

@@ -1,7 +1,7 @@
 // AveragedWeights: puts the averages of the weights that an optimizer keeps (ema_decay, tail_average_start,
 // schedule_free_adamw), or the global weights of local updates, in the place of the weights that products read, and the
-// weights back. Masters and averages stay
-// what they are, but for masters that are the weights themselves: those are set aside.
+// weights back. Masters and averages stay what they are, but for masters that are the weights themselves: those are set
+// aside.
 #pragma once
 #include <vector>
 
