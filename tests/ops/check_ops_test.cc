@@ -83,7 +83,7 @@ std::shared_ptr<CheckOps> checked(Ops& work, Ops& reference) {
       [&](int) {
         return TestBackend{std::make_shared<HostDevice>(), check};
       },
-      {.threads = {1}, .every = 10, .reference = std::shared_ptr<Ops>(&reference, [](Ops*) {})});
+      {.threads = {1}, .every = 10, .gradients = false, .reference = std::shared_ptr<Ops>(&reference, [](Ops*) {})});
   for (const Family& family : kFamilies) family.run(examine);
   return check;
 }

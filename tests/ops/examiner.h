@@ -3,6 +3,7 @@
 // gradients of forward/backward pairs. It collects Findings and fails no test itself, so that planted bugs can be
 // counted; the backend is a parameter, so that any backend runs the same cases.
 #pragma once
+#include <algorithm>
 #include <memory>
 #include <span>
 #include <string>
@@ -11,6 +12,7 @@
 #include "device/device.h"
 #include "ops/compare.h"
 #include "tests/ops/op_case.h"
+#include "tests/sanitized.h"
 
 namespace athanor {
 
@@ -41,17 +43,19 @@ class Examiner {
  public:
   struct Options {
     // The first is compared with the reference; none: cases are listed, not run.
-    std::vector<int> threads = {1, 2, 3, 4, 8, 16};
+    std::vector<int> threads = kSanitized ? std::vector<int>{1, 3} : std::vector<int>{1, 2, 3, 4, 8, 16};
     std::string only = "";                     // examine only this op
+    std::string tensor = "";                   // run only cases of ops that have this tensor
     bool stop_at_first = false;                // the first finding ends the examination
     int every = 1;                             // examine one in so many cases of an op, and all gradients
+    bool gradients = true;                     // compare gradients with finite differences of the reference
     std::shared_ptr<Ops> reference = nullptr;  // default: ReferenceOps
   };
   Examiner(const MakeBackend&, Options);
 
   template <class Op>
   void operator()(const OpCase<Op>& c) {
-    if (!take(Op::kName)) return;
+    if (!take(Op::kName) || !has_tensor(c.op)) return;
     guard(Op::kName, c.name, [&] {
       const Outcome want = execute(c, reference_, 0);
       const Outcome first = execute(c, backends_[0], 1);
@@ -147,10 +151,17 @@ class Examiner {
       if (*f.t && f.io == Io::in) adopt_one(values, f.name, forward, upstream);
   }
 
-  bool take(const char* op, bool always = false) {
+  template <class Op>
+  bool has_tensor(Op op) const {
+    const auto fields = op.fields();
+    const auto is_wanted = [&](const Field& f) { return f.name == options_.tensor && *f.t; };
+    return options_.tensor.empty() || std::any_of(std::begin(fields), std::end(fields), is_wanted);
+  }
+
+  bool take(const char* op, bool is_gradient = false) {
     if (!wanted(op)) return false;
     const int number = seen_[op]++;
-    if (lists() || !(always || number % options_.every == 0)) return false;
+    if (lists() || !(is_gradient ? options_.gradients : number % options_.every == 0)) return false;
     ++cases_;
     return true;
   }

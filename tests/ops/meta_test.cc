@@ -65,6 +65,7 @@ const std::map<std::string, std::vector<Family>> kFamiliesOf = families_of_ops()
 std::vector<Finding> findings(const Sabotage::Plan& plan, std::shared_ptr<Ops> reference = nullptr) {
   Examiner examine(sabotaged(plan), {.threads = {1, 3},
                                      .only = plan.op,
+                                     .tensor = plan.tensor,
                                      .stop_at_first = true,
                                      .every = reference ? 100 : 1,  // a shared bug shows in the gradients alone
                                      .reference = std::move(reference)});
