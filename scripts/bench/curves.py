@@ -3,7 +3,7 @@
 
 usage: scripts/quickstart.sh; scripts/bench/curves.py --out scripts/bench/results/curves.json --table curves.md
 
-For each seed `athanor twin` trains the model in bf16 once and in every precision. Losses are those of the whole held-out
+For each seed `athanor compare` trains the model in bf16 once and in every precision. Losses are those of the whole held-out
 text after the last step; a gap is a precision's loss over bf16's with the same seed. PRECISION:KEY=VALUE,... sets options
 of that precision's runs alone, so that its gap is that of both to bf16 without them; bf16:KEY=VALUE,... is bf16 with options
 against bf16 without. Finished runs are kept in --work and
@@ -79,26 +79,26 @@ def train_pair(args, path, folder, seed, entry):
             if not (where / "held_out.json").is_file():
                 call(args, ["train", path, *of_run(where, [f"seed={seed}", "precision=bf16", *extra])])
         return run, late_training_loss(run) / late_training_loss(reference) - 1
-    run, twin = train_twins(args, path, folder, seed, entry)
-    return run, twin["steps"][-1]["gap"]
+    run, comparison = train_both(args, path, folder, seed, entry)
+    return run, comparison["steps"][-1]["gap"]
 
 
 def name_of(entry):
     return entry.replace(":", "-").replace("=", "-").replace(",", "-")
 
 
-def train_twins(args, path, folder, seed, entry):
-    """Of 8 or 4 bits: the folder of the run, and what twin.json says."""
+def train_both(args, path, folder, seed, entry):
+    """Of 8 or 4 bits: the folder of the run, and what compare.json says."""
     name, options = split_entry(entry)
     words = ["--set", f"precision={name}", "--set", f"seed={seed}"]
     if not options:
         told = folder / f"{name}.json"
-        if not told.is_file():  # what the limits of `twin` say is in its report: 1 is no failure here
-            call(args, ["twin", path, *words, "-o", folder], (0, 1))
-            (folder / "twin.json").rename(told)
+        if not told.is_file():  # what the limits of `compare` say is in its report: 1 is no failure here
+            call(args, ["compare", path, *words, "-o", folder], (0, 1))
+            (folder / "compare.json").rename(told)
         return folder / name, json.loads(told.read_text())
     apart = folder / name_of(entry)
-    told = apart / "twin.json"
+    told = apart / "compare.json"
     if not told.is_file():
         apart.mkdir(parents=True, exist_ok=True)
         call(args, ["train", path, *of_run(f"{folder}/bf16", [f"seed={seed}", "precision=bf16"])])
@@ -106,7 +106,7 @@ def train_twins(args, path, folder, seed, entry):
         call(args, ["train", path, *words])
         if not (apart / "bf16").exists():
             (apart / "bf16").symlink_to(pathlib.Path("..") / "bf16")
-        call(args, ["twin", path, *words, "-o", apart, "--summary"], (0, 1))
+        call(args, ["compare", path, *words, "-o", apart, "--summary"], (0, 1))
     return apart / name, json.loads(told.read_text())
 
 

@@ -23,7 +23,7 @@ ESTIMATES = {}
 CALLS = {
     1: ("environment", "smoke", "bench_attention", "kernels", "ops", "attention", "attention_packed"),
     2: ("parity", "bench_step", "laws", "backend", "memory", "resume"),
-    3: ("bench_products", "speed", "sanitizer", "ranks"),
+    3: ("bench_gemm", "speed", "sanitizer", "ranks"),
 }
 
 
@@ -398,9 +398,9 @@ def early_starts(call):
 
 
 @part(seconds=60)
-def bench_products(call):
+def bench_gemm(call):
     """Every matrix product of a step of gpt2-124m and llama-8b: its time, rate and algorithm."""
-    return of_models(call, "products", ("gpt2-124m", "llama-8b"), rates_given(call))
+    return of_models(call, "gemm", ("gpt2-124m", "llama-8b"), rates_given(call))
 
 
 @part(seconds=240)

@@ -11,9 +11,9 @@ thread_local std::string subject;
 
 }  // namespace
 
-void Communicator::sum(Tensor x, Tensor, Lane lane) { all_reduce(x, Reduce::sum, lane); }
-void Communicator::sum_scatter(Tensor shard, Tensor full, Tensor, Lane lane) {
-  reduce_scatter(shard, full, Reduce::sum, lane);
+void Communicator::sum(Tensor x, Tensor, Stream stream) { all_reduce(x, Reduce::sum, stream); }
+void Communicator::sum_scatter(Tensor shard, Tensor full, Tensor, Stream stream) {
+  reduce_scatter(shard, full, Reduce::sum, stream);
 }
 
 CollectiveSubject::CollectiveSubject(std::string what) : outer_(std::exchange(subject, std::move(what))) {}

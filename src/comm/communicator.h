@@ -21,30 +21,30 @@ class Communicator {
   virtual int size() const = 0;
   // Ranks with the same color form a group, ordered by key, then by their rank here.
   virtual std::unique_ptr<Communicator> split(int color, int key) = 0;
-  virtual void all_reduce(Tensor x, Reduce, Lane) = 0;  // in place
+  virtual void all_reduce(Tensor x, Reduce, Stream) = 0;  // in place
   // full = size() shards in rank order; shard may be a view of this rank's slice of full.
-  virtual void all_gather(Tensor full, Tensor shard, Lane) = 0;
+  virtual void all_gather(Tensor full, Tensor shard, Stream) = 0;
   virtual void reduce_scatter(Tensor shard, Tensor full, Reduce,
-                              Lane) = 0;  // inverse of all_gather; does not change full unless shard is a view of it
+                              Stream) = 0;  // inverse of all_gather; does not change full unless shard is a view of it
   // all_reduce and reduce_scatter of sums that are made in f32, of the values of all ranks in their order, and rounded
   // once to the dtype. `room`: as many elements as room_of_sum() says for x or full, which are overwritten.
   virtual int64_t room_of_sum(DType, int64_t) const { return 0; }
-  virtual void sum(Tensor x, Tensor room, Lane);
-  virtual void sum_scatter(Tensor shard, Tensor full, Tensor room, Lane);
-  virtual void send(Tensor x, int dst, Lane) = 0;
-  virtual void recv(Tensor x, int src, Lane) = 0;
+  virtual void sum(Tensor x, Tensor room, Stream);
+  virtual void sum_scatter(Tensor shard, Tensor full, Tensor room, Stream);
+  virtual void send(Tensor x, int dst, Stream) = 0;
+  virtual void recv(Tensor x, int src, Stream) = 0;
   // A send that other calls of this rank do not wait for: recv() of the other rank takes it, in the order of the sends.
   // x stays as it is until finish_sends(dst, n), which returns when at most n sends to dst are under way. A rank gets
   // on with them while it waits in other calls, of any group; two ranks make all their calls with each other in one
-  // order. Hosts only: tensors of a device are sent by its lanes.
-  virtual void start_send(Tensor x, int dst, Lane lane) { send(x, dst, lane); }
+  // order. Hosts only: tensors of a device are sent by its streams.
+  virtual void start_send(Tensor x, int dst, Stream stream) { send(x, dst, stream); }
   virtual void finish_sends(int /*dst*/, int64_t /*under_way*/) {}
   // Sends `out` to peer and receives `in` from it concurrently; the peer makes the matching call.
-  virtual void exchange(Tensor out, Tensor in, int peer, Lane) = 0;
+  virtual void exchange(Tensor out, Tensor in, int peer, Stream) = 0;
   // One tensor per rank, in rank order, of any sizes: out[r] arrives as in[this rank] of rank r, which must be as
   // large; one without data is not sent. Tensors of `out` may overlap.
-  virtual void all_to_all(std::span<const Tensor> out, std::span<const Tensor> in, Lane) = 0;
-  virtual void broadcast(Tensor x, int root, Lane) = 0;
+  virtual void all_to_all(std::span<const Tensor> out, std::span<const Tensor> in, Stream) = 0;
+  virtual void broadcast(Tensor x, int root, Stream) = 0;
   virtual void barrier() = 0;
 };
 

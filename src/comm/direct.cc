@@ -30,12 +30,12 @@ class Direct final : public Communicator {
   int size() const override { return int(members_.size()); }
 
   std::unique_ptr<Communicator> split(int color, int key) override {
-    struct Wish {
+    struct Place {
       int32_t color, key;
     };
-    std::vector<Wish> all(members_.size());
-    Wish mine{color, key};
-    all_gather({all.data(), DType::i32, {int64_t(all.size()) * 2}}, {&mine, DType::i32, {2}}, Lane::compute);
+    std::vector<Place> all(members_.size());
+    Place mine{color, key};
+    all_gather({all.data(), DType::i32, {int64_t(all.size()) * 2}}, {&mine, DType::i32, {2}}, Stream::compute);
     std::vector<int> group;
     for (int r = 0; r < size(); ++r)
       if (all[size_t(r)].color == color) group.push_back(r);
@@ -46,7 +46,7 @@ class Direct final : public Communicator {
                                     tree_.fan_out, Of::tensors);
   }
 
-  void all_reduce(Tensor x, Reduce how, Lane) override {
+  void all_reduce(Tensor x, Reduce how, Stream) override {
     if (const int64_t slice = slice_in_tree(x)) {
       for (int64_t lo = 0; lo < x.numel(); lo += slice)
         reduce_in_tree(x.view({x.numel()}).slice(lo, std::min(x.numel(), lo + slice)), how);
@@ -57,7 +57,7 @@ class Direct final : public Communicator {
       reduce_block(x.view({x.numel()}).slice(lo, std::min(x.numel(), lo + block)), how);
   }
 
-  void reduce_scatter(Tensor shard, Tensor full, Reduce how, Lane) override {
+  void reduce_scatter(Tensor shard, Tensor full, Reduce how, Stream) override {
     CHECK(full.numel() == shard.numel() * size(), "reduce_scatter: ", full.shape, " into ", size(), " shards of ",
           shard.shape);
     const int64_t n = shard.numel(), block = std::max<int64_t>(1, kBlockBytes / int64_t(size_of(shard.dtype)));
@@ -69,7 +69,7 @@ class Direct final : public Communicator {
     }
   }
 
-  void all_gather(Tensor full, Tensor shard, Lane) override {
+  void all_gather(Tensor full, Tensor shard, Stream) override {
     CHECK(full.numel() == shard.numel() * size(), "all_gather: ", size(), " shards of ", shard.shape, " into ",
           full.shape);
     void* own = full.at(rank_ * shard.numel());
@@ -80,12 +80,12 @@ class Direct final : public Communicator {
     gather(Collective::all_gather, parts, shard.dtype);
   }
 
-  void broadcast(Tensor x, int root, Lane) override {
+  void broadcast(Tensor x, int root, Stream) override {
     CHECK(root >= 0 && root < size(), "broadcast: root ", root, " of ", size());
     descend(header(Collective::broadcast, x.dtype, 0), {x.data, x.bytes()}, root);
   }
 
-  void all_to_all(std::span<const Tensor> out, std::span<const Tensor> in, Lane) override {
+  void all_to_all(std::span<const Tensor> out, std::span<const Tensor> in, Stream) override {
     CHECK(int(out.size()) == size() && int(in.size()) == size(), "all_to_all: ", out.size(), " and ", in.size(),
           " tensors for ", size(), " ranks");
     Header h = header(Collective::all_to_all, DType::u8, 0);
@@ -108,17 +108,17 @@ class Direct final : public Communicator {
   }
 
   // Messages between two ranks are ordered among themselves, independently of the group's collectives.
-  void send(Tensor x, int dst, Lane) override {
+  void send(Tensor x, int dst, Stream) override {
     std::vector<Transfer> sends = {message(dst, x)}, none;
     wire_->run(sends, none);
   }
-  void start_send(Tensor x, int dst, Lane) override { wire_->start(message(dst, x)); }
+  void start_send(Tensor x, int dst, Stream) override { wire_->start(message(dst, x)); }
   void finish_sends(int dst, int64_t under_way) override { wire_->finish(members_[size_t(peer(dst))], under_way); }
-  void recv(Tensor x, int src, Lane) override {
+  void recv(Tensor x, int src, Stream) override {
     std::vector<Transfer> receives = {message(src, x)}, none;
     wire_->run(none, receives);
   }
-  void exchange(Tensor out, Tensor in, int with, Lane) override {
+  void exchange(Tensor out, Tensor in, int with, Stream) override {
     std::vector<Transfer> sends = {message(with, out)}, receives = {message(with, in)};
     wire_->run(sends, receives);
   }

@@ -1,6 +1,11 @@
-// A connection that carries tensors to and from one other rank: header, data, tag over both. Received data is valid
-// only once its tag has been verified.
+// A connection that carries tensors to and from one other rank: over TCP, where a tag proves what arrives, or through
+// memory that both ranks share (shared_link.h).
 #pragma once
+#include <poll.h>
+
+#include <memory>
+#include <vector>
+
 #include "comm/seal.h"
 #include "comm/socket.h"
 #include "comm/wire.h"
@@ -10,19 +15,20 @@ namespace athanor {
 class Link {
  public:
   enum class Outcome { moved, waiting, closed };
-  Link(Fd fd, Session session) : fd_(std::move(fd)), session_(std::move(session)) {}
-  const Fd& fd() const { return fd_; }
+  virtual ~Link() = default;
   // Transfer as much as possible without blocking. At most one transfer per direction at a time.
-  Outcome push(Transfer&);
-  // Throws Error if the header is not the expected one or the tag is wrong.
-  Outcome pull(Transfer&, int rank);
-
- private:
-  Fd fd_;
-  Session session_;
-  Tag sent_ = {}, received_ = {};  // tags of the current transfers
+  virtual Outcome push(Transfer&) = 0;
+  // Throws Error if the header is not the expected one. Received data is valid once the transfer has ended.
+  virtual Outcome pull(Transfer&, int rank) = 0;
+  // Whether the peer's progress shows in memory, so that a short busy wait sees it before poll() would.
+  virtual bool in_memory() const { return false; }
+  // Before poll(): adds descriptors that become ready when push() or pull() may go on. Push and pull once more between
+  // this call and poll(): what the peer did before the call may have woken nobody.
+  virtual void begin_wait(std::vector<pollfd>&, bool sends, bool receives) = 0;
+  virtual void end_wait() {}  // after poll()
 };
 
-bool ended(const Transfer&);
+// Authenticated by a tag over header and data: pull() throws Error if it is wrong.
+std::unique_ptr<Link> make_tcp_link(Fd, Session);
 
 }  // namespace athanor

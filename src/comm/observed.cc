@@ -14,54 +14,54 @@ class Observed final : public Communicator {
     const int number = split_ < 0 ? splits_++ : kOther;
     return std::make_unique<Observed>(inner_->split(color, key), watch_, number);
   }
-  void all_reduce(Tensor x, Reduce how, Lane lane) override {
+  void all_reduce(Tensor x, Reduce how, Stream stream) override {
     const Call call(*this, "all_reduce");
-    inner_->all_reduce(x, how, lane);
+    inner_->all_reduce(x, how, stream);
   }
-  void all_gather(Tensor full, Tensor shard, Lane lane) override {
+  void all_gather(Tensor full, Tensor shard, Stream stream) override {
     const Call call(*this, "all_gather");
-    inner_->all_gather(full, shard, lane);
+    inner_->all_gather(full, shard, stream);
   }
-  void reduce_scatter(Tensor shard, Tensor full, Reduce how, Lane lane) override {
+  void reduce_scatter(Tensor shard, Tensor full, Reduce how, Stream stream) override {
     const Call call(*this, "reduce_scatter");
-    inner_->reduce_scatter(shard, full, how, lane);
+    inner_->reduce_scatter(shard, full, how, stream);
   }
   int64_t room_of_sum(DType dtype, int64_t n) const override { return inner_->room_of_sum(dtype, n); }
-  void sum(Tensor x, Tensor room, Lane lane) override {
+  void sum(Tensor x, Tensor room, Stream stream) override {
     const Call call(*this, "all_reduce");
-    inner_->sum(x, room, lane);
+    inner_->sum(x, room, stream);
   }
-  void sum_scatter(Tensor shard, Tensor full, Tensor room, Lane lane) override {
+  void sum_scatter(Tensor shard, Tensor full, Tensor room, Stream stream) override {
     const Call call(*this, "reduce_scatter");
-    inner_->sum_scatter(shard, full, room, lane);
+    inner_->sum_scatter(shard, full, room, stream);
   }
-  void send(Tensor x, int dst, Lane lane) override {
+  void send(Tensor x, int dst, Stream stream) override {
     const Call call(*this, "send");
-    inner_->send(x, dst, lane);
+    inner_->send(x, dst, stream);
   }
-  void start_send(Tensor x, int dst, Lane lane) override {
+  void start_send(Tensor x, int dst, Stream stream) override {
     const Call call(*this, "send");
-    inner_->start_send(x, dst, lane);
+    inner_->start_send(x, dst, stream);
   }
   void finish_sends(int dst, int64_t under_way) override {
     const Call call(*this, "send");
     inner_->finish_sends(dst, under_way);
   }
-  void recv(Tensor x, int src, Lane lane) override {
+  void recv(Tensor x, int src, Stream stream) override {
     const Call call(*this, "recv");
-    inner_->recv(x, src, lane);
+    inner_->recv(x, src, stream);
   }
-  void exchange(Tensor out, Tensor in, int peer, Lane lane) override {
+  void exchange(Tensor out, Tensor in, int peer, Stream stream) override {
     const Call call(*this, "exchange");
-    inner_->exchange(out, in, peer, lane);
+    inner_->exchange(out, in, peer, stream);
   }
-  void all_to_all(std::span<const Tensor> out, std::span<const Tensor> in, Lane lane) override {
+  void all_to_all(std::span<const Tensor> out, std::span<const Tensor> in, Stream stream) override {
     const Call call(*this, "all_to_all");
-    inner_->all_to_all(out, in, lane);
+    inner_->all_to_all(out, in, stream);
   }
-  void broadcast(Tensor x, int root, Lane lane) override {
+  void broadcast(Tensor x, int root, Stream stream) override {
     const Call call(*this, "broadcast");
-    inner_->broadcast(x, root, lane);
+    inner_->broadcast(x, root, stream);
   }
   void barrier() override { inner_->barrier(); }
 

@@ -1,5 +1,5 @@
 // A communicator that says when collectives are called and when the calls return, its own and those of the groups that
-// a ProcessMesh splits from it. On devices whose lanes run synchronously a call takes as long as the collective.
+// a ProcessMesh splits from it. On devices whose streams run synchronously a call takes as long as the collective.
 #pragma once
 #include <memory>
 #include <string_view>

@@ -1,5 +1,6 @@
 #include "comm/tcp.h"
 
+#include <sched.h>
 #include <sys/eventfd.h>
 
 #include <algorithm>
@@ -10,7 +11,7 @@
 #include "base/crypto.h"
 #include "base/thread.h"
 #include "comm/link.h"
-#include "comm/seal.h"
+#include "comm/shared_link.h"
 
 namespace athanor {
 namespace {
@@ -18,11 +19,14 @@ namespace {
 constexpr std::string_view kWhereYouMetMe = "*";  // as rank 0's address, which listens on all of its own
 constexpr double kSecondsToDial = 60;             // for a rank whose process lives: a thread of it always answers
 constexpr int kPauseMs = 20;
+constexpr double kSecondsInMemory = 50e-6;  // of waiting for shared memory before the rank sleeps
 
 // Lets in the ranks that dial this one, on a thread: they need not wait until this rank has to do with them.
 class Entry {
  public:
-  Entry(Fd listener, const std::string& secret, const RankInfo& me);  // until all ranks above this one are in
+  using Guest = SharedEntry::Guest;
+  // shared: for ranks on this machine, if they may share memory. Until all ranks above this one are in.
+  Entry(Fd listener, std::optional<SharedEntry> shared, const std::string& secret, const RankInfo& me);
   ~Entry();
   Entry(const Entry&) = delete;
   Entry& operator=(const Entry&) = delete;
@@ -32,17 +36,20 @@ class Entry {
  private:
   void serve(int rank, int world);
   Doorkeeper door_;
+  std::optional<SharedEntry> shared_;
   Fd arrived_, stop_;
   std::mutex mutex_;
   std::vector<Guest> guests_;
   std::thread thread_;
 };
 
-Entry::Entry(Fd listener, const std::string& secret, const RankInfo& me)
+Entry::Entry(Fd listener, std::optional<SharedEntry> shared, const std::string& secret, const RankInfo& me)
     : door_(std::move(listener), secret, Purpose::data),
+      shared_(std::move(shared)),
       arrived_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       stop_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   CHECK(arrived_ && stop_, "eventfd");
+  if (shared_) shared_->open(secret, me.rank, me.world);
   if (me.rank + 1 < me.world)
     thread_ = start_thread("the ranks that dial this one", [this, me] { serve(me.rank, me.world); });
   else
@@ -59,9 +66,13 @@ void Entry::serve(int rank, int world) {
   for (int missing = world - 1 - rank; missing > 0;) {
     std::vector<pollfd> fds = {{stop_.get(), POLLIN, 0}};
     door_.add_to(fds);
+    if (shared_) shared_->add_to(fds);
     poll(fds.data(), nfds_t(fds.size()), door_.is_idle() ? -1 : 100);
     if (fds[0].revents != 0) return;
-    for (Guest& guest : door_.admit()) {
+    std::vector<Guest> in = shared_ ? shared_->admit() : std::vector<Guest>{};
+    for (auto& guest : door_.admit())
+      in.push_back({guest.rank, make_tcp_link(std::move(guest.fd), std::move(guest.session))});
+    for (Guest& guest : in) {
       if (guest.rank <= rank || guest.rank >= world || came[size_t(guest.rank)]) continue;
       came[size_t(guest.rank)] = true;
       --missing;
@@ -71,9 +82,10 @@ void Entry::serve(int rank, int world) {
     }
   }
   door_.close();
+  if (shared_) shared_->close();
 }
 
-std::vector<Guest> Entry::guests() {
+std::vector<Entry::Guest> Entry::guests() {
   eventfd_t value = 0;
   const std::lock_guard lock(mutex_);
   eventfd_read(arrived_.get(), &value);
@@ -84,7 +96,7 @@ std::vector<Guest> Entry::guests() {
 // number.
 class Connections final : public Wire {
  public:
-  Connections(Rendezvous& rendezvous, const std::string& interfaces);
+  Connections(Rendezvous& rendezvous, const std::string& interfaces, bool share_memory);
   void run(std::vector<Transfer>& sends, std::vector<Transfer>& receives) override;
   void start(Transfer send) override;
   void finish(int peer, int64_t under_way) override;
@@ -92,24 +104,24 @@ class Connections final : public Wire {
  private:
   template <class Done>
   void move_until(std::vector<Transfer>& sends, std::vector<Transfer>& receives, Done done);
-  void move_started();
-  void move_all(std::vector<Transfer>& sends, std::vector<Transfer>& receives);
-  Link* link_to(const Transfer& t) { return peers_[size_t(t.peer)] ? &*peers_[size_t(t.peer)] : nullptr; }
+  bool move_started();
+  bool move_all(std::vector<Transfer>& sends, std::vector<Transfer>& receives);
+  Link* link_to(const Transfer& t) const { return peers_[size_t(t.peer)].get(); }
   int64_t under_way(int peer) const { return std::ranges::count(started_, peer, &Transfer::peer); }
   void connect(const std::vector<Transfer>& some, const std::vector<Transfer>& others);
   void dial(int peer);
   void add_guests();
   bool moved(const Transfer&, Link::Outcome);  // throws if the peer is gone
   Rendezvous& rendezvous_;
-  std::vector<std::string> endpoints_;  // by rank
+  std::vector<std::string> endpoints_, shared_;  // by rank: over TCP, and for ranks on its machine
   std::string secret_;
-  std::vector<std::optional<Link>> peers_;  // by rank
-  std::vector<Transfer> started_;           // sends that nobody waits for, in their order
+  std::vector<std::unique_ptr<Link>> peers_;  // by rank
+  std::vector<Transfer> started_;             // sends that nobody waits for, in their order
   Calls calls_;
   std::optional<Entry> entry_;
 };
 
-Connections::Connections(Rendezvous& rendezvous, const std::string& interfaces)
+Connections::Connections(Rendezvous& rendezvous, const std::string& interfaces, bool share_memory)
     : rendezvous_(rendezvous), peers_(size_t(rendezvous.size())) {
   const RankInfo& me = rendezvous.options().ranks;
   const int first = std::min(me.world, rendezvous.tree().fan_out + 2);
@@ -122,14 +134,18 @@ Connections::Connections(Rendezvous& rendezvous, const std::string& interfaces)
   std::string mine;
   put_text(mine, endpoint);
   put_text(mine, to_hex(random_bytes(32)));
+  std::optional<SharedEntry> shared;
+  if (share_memory) shared.emplace();
+  put_text(mine, shared ? shared->address() : "");
   std::string numbers;
   for (const std::string& text : rendezvous.exchange("tcp endpoint", mine)) {
     FieldReader fields(text);
     endpoints_.push_back(fields.text());
     numbers += fields.text();
+    shared_.push_back(fields.text());
   }
   secret_ = as_text(derive(rendezvous.secret(), "tensors", numbers));
-  entry_.emplace(std::move(*listener), secret_, me);
+  entry_.emplace(std::move(*listener), std::move(shared), secret_, me);
 }
 
 void Connections::dial(int peer) {
@@ -138,10 +154,12 @@ void Connections::dial(int peer) {
   if (to.host == kWhereYouMetMe) to.host = rendezvous_.server_address();
   const double patience = std::min(kSecondsToDial, rendezvous_.options().timeout);
   const Deadline deadline = after(patience);
+  if (on_one_machine(shared_[size_t(me.rank)], shared_[size_t(peer)]))
+    peers_[size_t(peer)] = dial_shared(shared_[size_t(peer)], secret_, me.rank, peer, of_attempt(deadline, patience));
   while (!peers_[size_t(peer)]) {
     Entrance e = enter(to, secret_, {Purpose::data, me.rank, me.world}, of_attempt(deadline, patience));
     if (e.fd) {
-      peers_[size_t(peer)].emplace(std::move(e.fd), std::move(e.session));
+      peers_[size_t(peer)] = make_tcp_link(std::move(e.fd), std::move(e.session));
       return;
     }
     rendezvous_.throw_if_failed();
@@ -172,8 +190,7 @@ void Connections::connect(const std::vector<Transfer>& some, const std::vector<T
 }
 
 void Connections::add_guests() {
-  for (Guest& guest : entry_->guests())
-    peers_[size_t(guest.rank)].emplace(std::move(guest.fd), std::move(guest.session));
+  for (Entry::Guest& guest : entry_->guests()) peers_[size_t(guest.rank)] = std::move(guest.link);
 }
 
 bool Connections::moved(const Transfer& t, Link::Outcome outcome) {
@@ -187,8 +204,9 @@ void Connections::run(std::vector<Transfer>& sends, std::vector<Transfer>& recei
   if (!first) return;
   const Rendezvous::Waiting waiting(rendezvous_, name_of(Collective(first->header.op)), calls_.begins(first->header));
   connect(sends, receives);
-  move_until(sends, receives,
-             [&] { return std::ranges::all_of(sends, ended) && std::ranges::all_of(receives, ended); });
+  move_until(sends, receives, [&] {
+    return std::ranges::all_of(sends, &Transfer::ended) && std::ranges::all_of(receives, &Transfer::ended);
+  });
 }
 
 void Connections::start(Transfer send) {
@@ -206,52 +224,71 @@ void Connections::finish(int peer, int64_t most) {
   move_until(sends, receives, [&] { return under_way(peer) <= most; });
 }
 
-// What was started comes before other sends to the same peer.
-void Connections::move_started() {
+// What was started comes before other sends to the same peer. Returns whether anything moved, as move_all() does.
+bool Connections::move_started() {
+  bool any = false;
   std::vector<int> waiting;  // peers whose connection takes no more now
   for (Transfer& t : started_) {
     if (std::ranges::find(waiting, t.peer) != waiting.end()) continue;
-    while (!ended(t) && link_to(t) && moved(t, link_to(t)->push(t))) {
-    }
-    if (!ended(t)) waiting.push_back(t.peer);
+    while (!t.ended && link_to(t) && moved(t, link_to(t)->push(t))) any = true;
+    if (!t.ended) waiting.push_back(t.peer);
   }
-  std::erase_if(started_, ended);
+  std::erase_if(started_, [](const Transfer& t) { return t.ended; });
+  return any;
 }
 
-void Connections::move_all(std::vector<Transfer>& sends, std::vector<Transfer>& receives) {
+bool Connections::move_all(std::vector<Transfer>& sends, std::vector<Transfer>& receives) {
   add_guests();
-  move_started();
+  bool any = move_started();
   for (Transfer& t : sends)
-    while (!ended(t) && under_way(t.peer) == 0 && link_to(t) && moved(t, link_to(t)->push(t))) {
-    }
+    while (!t.ended && under_way(t.peer) == 0 && link_to(t) && moved(t, link_to(t)->push(t))) any = true;
   for (Transfer& t : receives)
-    while (!ended(t) && link_to(t) && moved(t, link_to(t)->pull(t, rendezvous_.rank()))) {
-    }
+    while (!t.ended && link_to(t) && moved(t, link_to(t)->pull(t, rendezvous_.rank()))) any = true;
+  return any;
 }
 
+// Waits in memory for a moment, then in poll().
 template <class Done>
 void Connections::move_until(std::vector<Transfer>& sends, std::vector<Transfer>& receives, Done done) {
   std::vector<pollfd> fds;
+  const auto each_waiting = [&](auto&& apply) {
+    for (const auto* list : {&started_, &sends, &receives})
+      for (const Transfer& t : *list)
+        if (!t.ended) apply(link_to(t), list != &receives);
+  };
+  const auto all_in_memory = [&] {
+    bool all = true;
+    each_waiting([&](const Link* link, bool) { all = all && link && link->in_memory(); });
+    return all;
+  };
   for (bool failed = false;;) {
     move_all(sends, receives);
+    for (const Deadline end = after(kSecondsInMemory); !done() && all_in_memory() && Clock::now() < end;) {
+      sched_yield();  // the peer may need this core
+      move_all(sends, receives);
+    }
     if (done()) return;
     if (failed) rendezvous_.throw_if_failed();  // after a last poll: a call that all ranks made may be complete
     fds.assign({{rendezvous_.failure_fd(), POLLIN, 0}, {entry_->arrived_fd(), POLLIN, 0}});
-    const auto add = [&](const Transfer& t, short events) {
-      if (!ended(t) && link_to(t)) fds.push_back({link_to(t)->fd().get(), events, 0});
-    };
-    for (const Transfer& t : started_) add(t, POLLOUT);
-    for (const Transfer& t : sends) add(t, POLLOUT);
-    for (const Transfer& t : receives) add(t, POLLIN);
-    poll(fds.data(), nfds_t(fds.size()), -1);
+    bool in_memory = false;
+    each_waiting([&](Link* link, bool is_send) {
+      if (link) link->begin_wait(fds, is_send, !is_send);
+      in_memory = in_memory || (link && link->in_memory());
+    });
+    const bool moved = in_memory && move_all(sends, receives);
+    poll(fds.data(), nfds_t(fds.size()), moved ? 0 : -1);
+    each_waiting([](Link* link, bool) {
+      if (link) link->end_wait();
+    });
     failed = fds[0].revents != 0;
   }
 }
 
 }  // namespace
 
-std::unique_ptr<Communicator> make_tcp(Rendezvous& rendezvous, const std::string& interfaces) {
-  auto world = make_direct(std::make_shared<Connections>(rendezvous, interfaces), rendezvous.rank(), rendezvous.tree());
+std::unique_ptr<Communicator> make_tcp(Rendezvous& rendezvous, const std::string& interfaces, bool share_memory) {
+  auto world = make_direct(std::make_shared<Connections>(rendezvous, interfaces, share_memory), rendezvous.rank(),
+                           rendezvous.tree());
   world->barrier();  // whoever cannot be reached is known before work begins: all, or the neighbours in the tree
   return world;
 }

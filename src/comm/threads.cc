@@ -168,24 +168,24 @@ class Threads final : public Communicator {
   int size() const override { return hub_->size(); }
 
   std::unique_ptr<Communicator> split(int color, int key) override {
-    Wish mine{color, key, nullptr};
+    StepRequest mine{color, key, nullptr};
     hub_->meet(rank_, {.op = "split", .extra = &mine});
     std::vector<int> group;
     for (int r = 0; r < size(); ++r)
-      if (wish(r).color == color) group.push_back(r);
-    std::stable_sort(group.begin(), group.end(), [&](int a, int b) { return wish(a).key < wish(b).key; });
+      if (request(r).color == color) group.push_back(r);
+    std::stable_sort(group.begin(), group.end(), [&](int a, int b) { return request(a).key < request(b).key; });
     if (group[0] == rank_) {
       std::vector<int> members;
       for (const int r : group) members.push_back(hub_->world_rank(r));
       mine.hub = std::make_shared<Hub>(hub_->job(), std::move(members));
     }
     hub_->part(rank_, "split");
-    std::shared_ptr<Hub> hub = wish(group[0]).hub;
+    std::shared_ptr<Hub> hub = request(group[0]).hub;
     hub_->part(rank_, "split");
     return std::make_unique<Threads>(std::move(hub), int(std::find(group.begin(), group.end(), rank_) - group.begin()));
   }
 
-  void all_reduce(Tensor x, Reduce how, Lane) override {
+  void all_reduce(Tensor x, Reduce how, Stream) override {
     hub_->meet(rank_, {.op = "all_reduce", .in = x});
     std::vector<std::byte> result(x.bytes());
     reduce_in_order(result.data(), inputs(0), x.numel(), x.dtype, how);
@@ -193,7 +193,7 @@ class Threads final : public Communicator {
     move(x, {result.data(), x.dtype, x.shape});
   }
 
-  void all_gather(Tensor full, Tensor shard, Lane) override {
+  void all_gather(Tensor full, Tensor shard, Stream) override {
     CHECK(full.numel() == shard.numel() * size(), "all_gather: ", size(), " shards of ", shard.shape, " into ",
           full.shape);
     hub_->meet(rank_, {.op = "all_gather", .in = shard, .out = full});
@@ -201,7 +201,7 @@ class Threads final : public Communicator {
     hub_->part(rank_, "all_gather");
   }
 
-  void reduce_scatter(Tensor shard, Tensor full, Reduce how, Lane) override {
+  void reduce_scatter(Tensor shard, Tensor full, Reduce how, Stream) override {
     CHECK(full.numel() == shard.numel() * size(), "reduce_scatter: ", full.shape, " into ", size(), " shards of ",
           shard.shape);
     hub_->meet(rank_, {.op = "reduce_scatter", .in = full, .out = shard});
@@ -211,7 +211,7 @@ class Threads final : public Communicator {
     move(shard, {result.data(), shard.dtype, shard.shape});
   }
 
-  void all_to_all(std::span<const Tensor> out, std::span<const Tensor> in, Lane) override {
+  void all_to_all(std::span<const Tensor> out, std::span<const Tensor> in, Stream) override {
     CHECK(int(out.size()) == size() && int(in.size()) == size(), "all_to_all: ", out.size(), " and ", in.size(),
           " tensors for ", size(), " ranks");
     hub_->meet(rank_, {.op = "all_to_all", .extra = &out});
@@ -232,30 +232,30 @@ class Threads final : public Communicator {
     CHECK(wrong.empty(), wrong);
   }
 
-  void broadcast(Tensor x, int root, Lane) override {
+  void broadcast(Tensor x, int root, Stream) override {
     CHECK(root >= 0 && root < size(), "broadcast: root ", root, " of ", size());
     hub_->meet(rank_, {.op = "broadcast", .in = x, .root = root});
     move(x, hub_->call(root).in);
     hub_->part(rank_, "broadcast");
   }
 
-  void send(Tensor x, int dst, Lane) override { hub_->send(rank_, peer(dst), x); }
-  void start_send(Tensor x, int dst, Lane) override { hub_->start_send(rank_, peer(dst), x); }
+  void send(Tensor x, int dst, Stream) override { hub_->send(rank_, peer(dst), x); }
+  void start_send(Tensor x, int dst, Stream) override { hub_->start_send(rank_, peer(dst), x); }
   void finish_sends(int dst, int64_t under_way) override { hub_->finish_sends(rank_, peer(dst), under_way); }
-  void recv(Tensor x, int src, Lane) override { hub_->recv(peer(src), rank_, x); }
-  void exchange(Tensor out, Tensor in, int with, Lane lane) override {
-    if (rank_ < with) send(out, with, lane);
-    recv(in, with, lane);
-    if (rank_ > with) send(out, with, lane);
+  void recv(Tensor x, int src, Stream) override { hub_->recv(peer(src), rank_, x); }
+  void exchange(Tensor out, Tensor in, int with, Stream stream) override {
+    if (rank_ < with) send(out, with, stream);
+    recv(in, with, stream);
+    if (rank_ > with) send(out, with, stream);
   }
   void barrier() override { hub_->sync(rank_, "barrier"); }
 
  private:
-  struct Wish {
+  struct StepRequest {
     int color, key;
     std::shared_ptr<Hub> hub;
   };
-  const Wish& wish(int rank) const { return *static_cast<const Wish*>(hub_->call(rank).extra); }
+  const StepRequest& request(int rank) const { return *static_cast<const StepRequest*>(hub_->call(rank).extra); }
   int peer(int rank) const {
     CHECK(rank >= 0 && rank < size() && rank != rank_, "rank ", rank_, " of ", size(), " has no peer ", rank);
     return rank;

@@ -1,5 +1,5 @@
 // Ranks as threads of one process, for tests: multi-rank code runs on one machine, under sanitizers. Tensors must be in
-// host memory; lanes run synchronously.
+// host memory; streams run synchronously.
 #pragma once
 #include <functional>
 

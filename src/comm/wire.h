@@ -26,6 +26,7 @@ struct Transfer {
   std::byte* data;
   Header header;
   size_t done = 0;  // bytes, counted by the wire
+  bool ended = false;
   Header arrived = {};
 };
 

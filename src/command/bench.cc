@@ -55,7 +55,7 @@ struct Bench {
   // The largest value of all ranks, on all of them.
   double most_of_ranks(double value) const {
     Communicator* ranks = machine.backend().control;
-    if (ranks) ranks->all_reduce({&value, DType::f64, {1}}, Reduce::max, Lane::compute);
+    if (ranks) ranks->all_reduce({&value, DType::f64, {1}}, Reduce::max, Stream::compute);
     return value;
   }
   Config config;
@@ -275,7 +275,7 @@ void add_bench(Cli& cli) {
   add_bench_verb(cli, verb, "ops", "the same for each shape of an op", bench_step_by_shape);
   add_bench_device(cli, verb);
   add_bench_verb(cli, verb, "data", "tokens per second of the data loader", bench_data);
-  add_bench_products(cli, verb);
+  add_bench_gemm(cli, verb);
   add_bench_attention(cli, verb);
   add_bench_decode(cli, verb);
   add_bench_comm(cli, verb);

@@ -101,10 +101,10 @@ class AttentionBench {
     uint64_t stream = 0;
     for (const Tensor& t : {qkv, backward_.dy, backward_.cos_sin})
       if (t) backend_.ops.run(RandomNormal{.x = t.view({t.numel()}), .stream = ++stream, .std = 1}, nullptr);
-    backend_.device.copy(forward_.spans.data, spans.data(), forward_.spans.bytes(), Lane::compute);
+    backend_.device.copy(forward_.spans.data, spans.data(), forward_.spans.bytes(), Stream::compute);
     if (p.rope) {
       const std::vector<int32_t> positions = positions_to_measure(n, p.length);
-      backend_.device.copy(backward_.positions.data, positions.data(), backward_.positions.bytes(), Lane::compute);
+      backend_.device.copy(backward_.positions.data, positions.data(), backward_.positions.bytes(), Stream::compute);
       backend_.device.sync();
     }
     results_ = {forward_.y, forward_.lse};
@@ -139,7 +139,7 @@ class AttentionBench {
     Xxh3 sum;
     for (const Tensor& t : tensors) {
       host_.resize(t.bytes());
-      backend_.device.copy(host_.data(), t.data, t.bytes(), Lane::compute);
+      backend_.device.copy(host_.data(), t.data, t.bytes(), Stream::compute);
       backend_.device.sync();
       sum.update(host_);
     }

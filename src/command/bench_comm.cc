@@ -33,14 +33,14 @@ struct CommCase {
 };
 
 const CommCase kCommCases[] = {
-    {"all_reduce", [](Communicator& c, Tensor x, Tensor) { c.all_reduce(x, Reduce::sum, Lane::compute); },
+    {"all_reduce", [](Communicator& c, Tensor x, Tensor) { c.all_reduce(x, Reduce::sum, Stream::compute); },
      [](double n) { return 2 * (n - 1) / n; }},
-    {"all_gather", [](Communicator& c, Tensor x, Tensor part) { c.all_gather(x, part, Lane::compute); },
+    {"all_gather", [](Communicator& c, Tensor x, Tensor part) { c.all_gather(x, part, Stream::compute); },
      [](double n) { return (n - 1) / n; }},
     {"reduce_scatter",
-     [](Communicator& c, Tensor x, Tensor part) { c.reduce_scatter(part, x, Reduce::sum, Lane::compute); },
+     [](Communicator& c, Tensor x, Tensor part) { c.reduce_scatter(part, x, Reduce::sum, Stream::compute); },
      [](double n) { return (n - 1) / n; }},
-    {"broadcast", [](Communicator& c, Tensor x, Tensor) { c.broadcast(x, 0, Lane::compute); },
+    {"broadcast", [](Communicator& c, Tensor x, Tensor) { c.broadcast(x, 0, Stream::compute); },
      [](double) { return 1.0; }},
 };
 
@@ -49,7 +49,7 @@ double timed(Communicator& c, const CommCase& which, Tensor full, Tensor part, i
   const auto begin = Clock::now();
   for (int64_t i = 0; i < calls; ++i) which.run(c, full, part);
   double seconds = seconds_since(begin) / double(calls);
-  c.all_reduce({&seconds, DType::f64, {1}}, Reduce::max, Lane::compute);  // all ranks use the slowest time
+  c.all_reduce({&seconds, DType::f64, {1}}, Reduce::max, Stream::compute);  // all ranks use the slowest time
   return seconds;
 }
 
@@ -69,11 +69,11 @@ void print(const std::vector<CommRow>& rows, const BenchCommArgs& args, int rank
     for (const CommRow& r : rows)
       list.push_back(
           {{"collective", r.collective}, {"bytes", r.bytes}, {"seconds", r.seconds}, {"bus_bytes_per_second", r.bus}});
-    const nlohmann::ordered_json j = {{"ranks", ranks}, {"transport", "tcp"}, {"rows", list}};
+    const nlohmann::ordered_json j = {{"ranks", ranks}, {"rows", list}};
     std::printf("%s\n", j.dump().c_str());
     return;
   }
-  std::printf("%d ranks over TCP\n%-16s %12s %12s %14s\n", ranks, "collective", "size", "time (us)", "bus bandwidth");
+  std::printf("%d ranks\n%-16s %12s %12s %14s\n", ranks, "collective", "size", "time (us)", "bus bandwidth");
   for (const CommRow& r : rows)
     std::printf("%-16s %12s %12.1f %12sB/s\n", r.collective, format_bytes(uint64_t(r.bytes)).c_str(), r.seconds * 1e6,
                 format_count(r.bus).c_str());

@@ -33,7 +33,7 @@ void add_checkpoint(Cli&);
 void add_bench(Cli&);
 void add_bench_device(Cli&, Verb bench);
 void add_bench_comm(Cli&, Verb bench);
-void add_bench_products(Cli&, Verb bench);
+void add_bench_gemm(Cli&, Verb bench);
 void add_bench_attention(Cli&, Verb bench);
 void add_bench_decode(Cli&, Verb bench);
 void add_check_backend(Cli&);
@@ -41,11 +41,11 @@ void add_devices(Cli&);
 void add_import(Cli&);
 void add_export(Cli&);
 void add_logits(Cli&);
-void add_range_test(Cli&);
+void add_lr_find(Cli&);
 void add_report(Cli&);
 void add_scaling(Cli&);
 void add_sweep(Cli&);
-void add_twin(Cli&);
+void add_compare(Cli&);
 
 // Whether the words of a command line, the program's name first, are understood, without running them; nothing: they
 // are. Otherwise it has been said what is wrong, or the help they ask for, and this is the exit code.

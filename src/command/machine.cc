@@ -130,7 +130,8 @@ Machine::Neighbours Machine::meet(const Config& config, const RankInfo& ranks) {
                                                      .last_resort = end_process,
                                                      .interfaces = interfaces});
   secret_->remove();  // all are there
-  control_ = make_tcp(*rendezvous_, interfaces);
+  const auto disabled = environment.find("ATHANOR_SHM_DISABLE");
+  control_ = make_tcp(*rendezvous_, interfaces, disabled == environment.end() || disabled->second != "1");
   Neighbours here{.index = 0, .count = 0};
   const std::string me = machine_identity();
   const auto all = rendezvous_->exchange("machine", me);
@@ -280,7 +281,7 @@ void add_rates(Verb verb, std::vector<double>& given) {
 
 // Given rates are of bf16. Of the others data sheets tell their ratio to it: of codes twice, of f32 a fifteenth.
 Ceilings given_or_measured(const std::vector<double>& given, Backend backend, const Recipe& recipe) {
-  if (given.empty()) return measure_ceilings(backend, recipe.compute, recipe.eight_bits());
+  if (given.empty()) return measure_ceilings(backend, recipe.compute, recipe.low_precision());
   if (backend.device.unified()) return {given[0], given[1]};
   return {given[0], given[1], 2 * given[0], given[0] / 15};
 }

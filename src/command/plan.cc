@@ -184,7 +184,7 @@ Exit plan(const PlanArgs& args) {
   if (config.pipeline_parallel_size > 1) print_pipeline(config, backend, *engine, args.drawing);
   const Recipe& recipe = engine->options().recipe;
   const Roofline limits =
-      place.machine ? Roofline{.most = ceilings(backend, recipe.compute, recipe.eight_bits())} : place.limits;
+      place.machine ? Roofline{.most = ceilings(backend, recipe.compute, recipe.low_precision())} : place.limits;
   if (config.context_parallel_size > 1) print_context(config, backend, *engine, limits);
   std::printf("recomputation     %s\n", to_text(engine->options().recompute).c_str());
   print_limit(*engine, limits,

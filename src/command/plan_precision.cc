@@ -20,7 +20,7 @@ struct Kind {
 std::vector<Kind> kinds_in_codes(const ParamStore& params) {
   std::vector<Kind> kinds;
   for (const ParamSpec& spec : params.specs()) {
-    if (spec.role != Role::matrix || !spec.eight_bits) continue;
+    if (spec.role != Role::matrix || !spec.low_precision) continue;
     const std::string& name = spec.slices.front().name;
     const std::string pattern = "*" + name.substr(params.units()[size_t(spec.unit)]->name.size());
     if (std::ranges::find(kinds, pattern, &Kind::pattern) == kinds.end()) kinds.push_back({pattern, spec.shape});

@@ -27,15 +27,15 @@ class Absent final : public Communicator {
     const int rank = next_ == 0 ? stage_ : 0;  // the first group is that of the stages
     return std::make_unique<Absent>(splits_[next_++], rank, std::vector<int>{});
   }
-  void all_reduce(Tensor, Reduce, Lane) override { refuse(); }
-  void all_gather(Tensor, Tensor, Lane) override { refuse(); }
-  void reduce_scatter(Tensor, Tensor, Reduce, Lane) override { refuse(); }
+  void all_reduce(Tensor, Reduce, Stream) override { refuse(); }
+  void all_gather(Tensor, Tensor, Stream) override { refuse(); }
+  void reduce_scatter(Tensor, Tensor, Reduce, Stream) override { refuse(); }
   int64_t room_of_sum(DType dtype, int64_t n) const override { return room_of_bf16_sum(dtype, n, size_); }
-  void send(Tensor, int, Lane) override { refuse(); }
-  void recv(Tensor, int, Lane) override { refuse(); }
-  void exchange(Tensor, Tensor, int, Lane) override { refuse(); }
-  void all_to_all(std::span<const Tensor>, std::span<const Tensor>, Lane) override { refuse(); }
-  void broadcast(Tensor, int, Lane) override { refuse(); }
+  void send(Tensor, int, Stream) override { refuse(); }
+  void recv(Tensor, int, Stream) override { refuse(); }
+  void exchange(Tensor, Tensor, int, Stream) override { refuse(); }
+  void all_to_all(std::span<const Tensor>, std::span<const Tensor>, Stream) override { refuse(); }
+  void broadcast(Tensor, int, Stream) override { refuse(); }
   void barrier() override { refuse(); }
 
  private:
@@ -92,7 +92,7 @@ void print_table(const Config& config, const GpuSpec& gpu, const ManyRanks& many
 void print_rates(const Config& c, const Cluster& on) {
   const Roofline limits = limits_of(on.gpu, c.model.head_dim, c.seq_length);
   const auto memory = [&](size_t bytes) { return format_bytes(bytes); };
-  const bool codes = engine_options(c, true).recipe.eight_bits() && limits.most.codes > 0;
+  const bool codes = engine_options(c, true).recipe.low_precision() && limits.most.codes > 0;
   std::printf(
       "of a GPU: products %s FLOP/s%s, attention %s forward and %s backward, copies %s B/s; %s of memory may be "
       "used, %s of it by runtime_reserve_mib\n",

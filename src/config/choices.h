@@ -26,8 +26,8 @@ enum class Precision {
   mxfp8,
   nvfp4  // 4 bits
 };
-constexpr bool eight_bits(Precision p) { return p >= Precision::fp8_tensorwise; }  // or four
-enum class AmaxComputeAlgo { max, most_recent };                                   // TransformerEngine's words
+constexpr bool low_precision(Precision p) { return p >= Precision::fp8_tensorwise; }  // or four
+enum class AmaxComputeAlgo { max, most_recent };                                      // TransformerEngine's words
 enum class MasterWeights { fp32, split, bf16 };
 enum class SumDtype { fp32, bf16 };                // type of gradients and of moments
 enum class EvalWeights { current, average, ema };  // ema: average

@@ -63,7 +63,7 @@ std::vector<Field<Config>> optimizer_fields() {
           "the "
           "warm-up, "
           "then one down, while momentum goes down to low_momentum and up again; exponential = from lr_warmup_init to "
-          "learning_rate by one factor each step, as `athanor range-test` does"),
+          "learning_rate by one factor each step, as `athanor lr-find` does"),
       number("lr_warmup_iters", &Config::lr_warmup_iters, at_least(0), notice, "steps",
              "linear warm-up; of 1cycle the rise, for which 0 = 30 % of lr_decay_iters")
           .alias({"warmup_iters", "warmup_steps", "lr_warmup_steps"}),

@@ -114,7 +114,7 @@ bool has_value(const Json& value, std::string_view allowed) {
 }
 
 // FP8 and packed integers as `athanor export` writes them; the weights themselves say which are stored so
-// (convert/eight_bits.h, convert/int_weights.h).
+// (convert/low_precision.h, convert/int_weights.h).
 void drop_quantization(Json& object, const std::string& path) {
   const Json* value = object.find("quantization_config");
   if (!value) return;

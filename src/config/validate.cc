@@ -210,11 +210,11 @@ void validate_precision(Config& c) {
           " has a meaning only with precision fp16, not ", name_of(c.precision));
   require(c.min_loss_scale <= c.initial_loss_scale, "min_loss_scale: ", c.min_loss_scale,
           " is more than initial_loss_scale ", c.initial_loss_scale);
-  require(c.master_weights == MasterWeights::fp32 || c.precision == Precision::bf16 || eight_bits(c.precision),
+  require(c.master_weights == MasterWeights::fp32 || c.precision == Precision::bf16 || low_precision(c.precision),
           "master_weights: ", name_of(c.master_weights), " needs precision bf16 or one of 8 bits, got ",
           name_of(c.precision));
-  const auto only_with_eight_bits = [&](bool is_default, const char* key) {
-    require(is_default || eight_bits(c.precision), key,
+  const auto only_with_low_precision = [&](bool is_default, const char* key) {
+    require(is_default || low_precision(c.precision), key,
             ": has a meaning only with a precision of 8 bits (fp8_tensorwise, ..., mxfp8) or nvfp4, not ",
             name_of(c.precision));
   };
@@ -224,8 +224,8 @@ void validate_precision(Config& c) {
           " has no meaning with precision nvfp4, whose codes are all E2M1; remove it");
   require(!four_bits || !c.fp8_power_of_two_scales,
           "fp8_power_of_two_scales: has no meaning with precision nvfp4, whose scales are E4M3; remove it");
-  only_with_eight_bits(c.fp8_format == GradientCodes::automatic, "fp8_format");
-  only_with_eight_bits(!c.fp8_power_of_two_scales, "fp8_power_of_two_scales");
+  only_with_low_precision(c.fp8_format == GradientCodes::automatic, "fp8_format");
+  only_with_low_precision(!c.fp8_power_of_two_scales, "fp8_power_of_two_scales");
   const auto only_delayed = [&](bool is_default, const char* key) {
     require(is_default || c.precision == Precision::fp8_delayed, key,
             ": has a meaning only with precision fp8_delayed, not ", name_of(c.precision));
@@ -233,12 +233,12 @@ void validate_precision(Config& c) {
   only_delayed(c.fp8_amax_history_len == 1024, "fp8_amax_history_len");
   only_delayed(c.fp8_amax_compute_algo == AmaxComputeAlgo::max, "fp8_amax_compute_algo");
   only_delayed(c.fp8_margin == 0, "fp8_margin");
-  only_with_eight_bits(c.fp8_exclude.empty(), "fp8_exclude");
-  only_with_eight_bits(c.fp8_min_size == 0, "fp8_min_size");
-  only_with_eight_bits(!c.fp8_lm_head, "fp8_lm_head");
-  only_with_eight_bits(c.num_layers_at_start_in_bf16 == 0, "num_layers_at_start_in_bf16");
-  only_with_eight_bits(c.num_layers_at_end_in_bf16 == 0, "num_layers_at_end_in_bf16");
-  only_with_eight_bits(c.log_quantization_interval == 0, "log_quantization_interval");
+  only_with_low_precision(c.fp8_exclude.empty(), "fp8_exclude");
+  only_with_low_precision(c.fp8_min_size == 0, "fp8_min_size");
+  only_with_low_precision(!c.fp8_lm_head, "fp8_lm_head");
+  only_with_low_precision(c.num_layers_at_start_in_bf16 == 0, "num_layers_at_start_in_bf16");
+  only_with_low_precision(c.num_layers_at_end_in_bf16 == 0, "num_layers_at_end_in_bf16");
+  only_with_low_precision(c.log_quantization_interval == 0, "log_quantization_interval");
 }
 
 // Rules that put more than one gradient's rounding into the gradient's place.
@@ -246,7 +246,7 @@ bool steps_in_gradient(RuleName o) { return o == RuleName::lamb || o == RuleName
 
 void validate_gradients(const Config& c) {
   if (c.grad_dtype == SumDtype::fp32) return;
-  require(c.precision == Precision::bf16 || eight_bits(c.precision),
+  require(c.precision == Precision::bf16 || low_precision(c.precision),
           "grad_dtype: bf16 needs products of bf16, which precision ", name_of(c.precision),
           " does not have; set precision to bf16 or one of 8 bits, or grad_dtype to fp32");
   require(c.deterministic_reduction != DeterministicReduction::rank_invariant,
@@ -307,7 +307,7 @@ void validate_experts(const Config& c) {
   require(c.tensor_parallel_size == 1, "tensor_parallel_size: ", c.tensor_parallel_size,
           " ranks cannot share experts, and model.num_experts is ", m.num_experts,
           "; set it to 1, and share the model by zero_stage");
-  require(!eight_bits(c.precision), "precision: ", name_of(c.precision),
+  require(!low_precision(c.precision), "precision: ", name_of(c.precision),
           " is not for products of experts, and model.num_experts is ", m.num_experts, "; use bf16, fp16 or fp32");
   require(c.context_parallel_size == 1 || m.router_aux_loss_coef == 0,
           "context_parallel_size: ", c.context_parallel_size,

@@ -15,7 +15,7 @@ void validate_adapters(const Config& c) {
           ", such as [\"all-linear\"]");
   require(!has_experts(c.model.model_type), rank, " is not supported for experts (model.model_type ",
           name_of(c.model.model_type), "); set lora_rank to 0");
-  require(!eight_bits(c.precision), rank, " is not supported with precision ", name_of(c.precision),
+  require(!low_precision(c.precision), rank, " is not supported with precision ", name_of(c.precision),
           "; take bf16, fp16, tf32 or fp32");
   for (const auto& [key, size] : {std::pair{"tensor_parallel_size", c.tensor_parallel_size},
                                   {"pipeline_parallel_size", c.pipeline_parallel_size},

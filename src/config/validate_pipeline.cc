@@ -15,7 +15,7 @@ void refuse_others(const Config& c) {
   const auto stages = cat(" with the ", c.pipeline_parallel_size, " stages of pipeline_parallel_size");
   require(c.zero_stage < 2, "zero_stage: ", c.zero_stage, stages, " is not supported, for ranks would share out the ",
           "gradients of each micro-batch; set it to 0 or 1", kOneStage);
-  require(!eight_bits(c.precision), "precision: ", name_of(c.precision), stages,
+  require(!low_precision(c.precision), "precision: ", name_of(c.precision), stages,
           " is not supported; set it to bf16, fp16 or fp32", kOneStage);
   require(c.deterministic_reduction != DeterministicReduction::rank_invariant,
           "deterministic_reduction: rank_invariant", stages, " is not supported; set it to fixed_order", kOneStage);

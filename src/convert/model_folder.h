@@ -14,9 +14,9 @@
 #include "checkpoint/weights.h"
 #include "config/model_config.h"
 #include "convert/adapter_folder.h"
-#include "convert/eight_bits.h"
 #include "convert/folder_links.h"
 #include "convert/int_weights.h"
+#include "convert/low_precision.h"
 
 namespace athanor {
 

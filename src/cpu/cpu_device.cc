@@ -45,7 +45,7 @@ void CpuDevice::release(void* memory, size_t bytes, Mem) {
   allocated_.fetch_sub(bytes);
 }
 
-void CpuDevice::copy(void* dst, const void* src, size_t bytes, Lane) {
+void CpuDevice::copy(void* dst, const void* src, size_t bytes, Stream) {
   if (bytes) std::memmove(dst, src, bytes);
 }
 

@@ -1,4 +1,4 @@
-// Host memory and cores as a Device; every lane runs at once.
+// Host memory and cores as a Device; every stream runs at once.
 #pragma once
 #include <atomic>
 
@@ -16,7 +16,7 @@ class CpuDevice final : public Device {
   std::string description() const override;
   void* allocate(size_t bytes, Mem) override;
   void release(void* memory, size_t bytes, Mem) override;
-  void copy(void* dst, const void* src, size_t bytes, Lane) override;
+  void copy(void* dst, const void* src, size_t bytes, Stream) override;
   size_t capacity(Mem) const override { return capacity_; }
   size_t allocated() const override { return allocated_.load(); }
 

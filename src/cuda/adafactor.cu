@@ -3,7 +3,7 @@
 // Deterministic: each sum is one block's. Not timed on a GPU yet.
 #include "cuda/adafactor.h"
 
-#include "cuda/octets.h"
+#include "cuda/vec8.h"
 #include "cuda/ranges.h"
 #include "cuda/reduce.h"
 

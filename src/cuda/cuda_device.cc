@@ -56,9 +56,9 @@ CudaDevice::CudaDevice(int index, bool programmatic_launch) : index_(index) {
                      properties_.multiProcessorCount, " multiprocessors");
   int least = 0, greatest = 0;
   CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
-  for (const Lane lane : {Lane::compute, Lane::comm, Lane::copy})  // comm overtakes pending compute blocks
-    CUDA_CHECK(cudaStreamCreateWithPriority(&streams_[static_cast<size_t>(lane)], cudaStreamNonBlocking,
-                                            lane == Lane::comm ? greatest : least));
+  for (const Stream which : {Stream::compute, Stream::comm, Stream::copy})  // comm overtakes pending compute blocks
+    CUDA_CHECK(cudaStreamCreateWithPriority(&streams_[static_cast<size_t>(which)], cudaStreamNonBlocking,
+                                            which == Stream::comm ? greatest : least));
   size_t free = 0, total = 0;
   CUDA_CHECK(cudaMemGetInfo(&free, &total));
   capacity_ = free;
@@ -86,8 +86,8 @@ void* CudaDevice::allocate(size_t bytes, Mem kind) {
     out_of_memory(description_, bytes, free, total);
   }
   CUDA_CHECK(error);
-  CUDA_CHECK(cudaMemsetAsync(memory, 0, bytes, stream(Lane::compute)));
-  CUDA_CHECK(cudaStreamSynchronize(stream(Lane::compute)));
+  CUDA_CHECK(cudaMemsetAsync(memory, 0, bytes, stream(Stream::compute)));
+  CUDA_CHECK(cudaStreamSynchronize(stream(Stream::compute)));
   allocated_ += bytes;
   return memory;
 }
@@ -108,16 +108,16 @@ void CudaDevice::release(void* memory, size_t bytes, Mem kind) {  // errors are 
   from_source_.erase(block);
 }
 
-void CudaDevice::copy(void* to, const void* from, size_t bytes, Lane lane) {
-  if (bytes) CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream(lane)));
+void CudaDevice::copy(void* to, const void* from, size_t bytes, Stream which) {
+  if (bytes) CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream(which)));
 }
 
-std::unique_ptr<Event> CudaDevice::record(Lane lane) {
+std::unique_ptr<Event> CudaDevice::record(Stream which) {
   auto event = std::make_unique<CudaEvent>();
-  CUDA_CHECK(cudaEventRecord(event->event, stream(lane)));
+  CUDA_CHECK(cudaEventRecord(event->event, stream(which)));
   return event;
 }
-void CudaDevice::wait(Lane lane, const Event& e) { CUDA_CHECK(cudaStreamWaitEvent(stream(lane), handle(e), 0)); }
+void CudaDevice::wait(Stream which, const Event& e) { CUDA_CHECK(cudaStreamWaitEvent(stream(which), handle(e), 0)); }
 void CudaDevice::wait(const Event& e) {
   ++host_waits_;
   waited(cudaEventSynchronize(handle(e)));
@@ -158,21 +158,21 @@ double CudaDevice::peak_plain_flops() const {
 
 // Thread-local mode: calls of other threads, including those of libraries, neither enter nor break the capture.
 void CudaDevice::begin_capture() {
-  CUDA_CHECK(cudaStreamBeginCapture(stream(Lane::compute), cudaStreamCaptureModeThreadLocal));
+  CUDA_CHECK(cudaStreamBeginCapture(stream(Stream::compute), cudaStreamCaptureModeThreadLocal));
 }
 
 std::unique_ptr<Graph> CudaDevice::end_capture() {
   cudaGraph_t graph = nullptr;
-  CUDA_CHECK(cudaStreamEndCapture(stream(Lane::compute), &graph));
+  CUDA_CHECK(cudaStreamEndCapture(stream(Stream::compute), &graph));
   auto result = std::make_unique<CudaGraph>();
   const cudaError_t error = cudaGraphInstantiate(&result->exec, graph, 0);
   (void)cudaGraphDestroy(graph);
   CUDA_CHECK(error);
-  CUDA_CHECK(cudaGraphUpload(result->exec, stream(Lane::compute)));
+  CUDA_CHECK(cudaGraphUpload(result->exec, stream(Stream::compute)));
   return result;
 }
 
 void CudaDevice::launch(const Graph& graph) {
-  CUDA_CHECK(cudaGraphLaunch(dynamic_cast<const CudaGraph&>(graph).exec, stream(Lane::compute)));
+  CUDA_CHECK(cudaGraphLaunch(dynamic_cast<const CudaGraph&>(graph).exec, stream(Stream::compute)));
 }
 }  // namespace athanor::cuda

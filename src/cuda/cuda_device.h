@@ -22,7 +22,7 @@ class CudaDevice final : public Device {
   // programmatic_launch: kernels may start before those ahead of them have ended, where the GPU can do that.
   explicit CudaDevice(int index, bool programmatic_launch = true);
   ~CudaDevice() override;
-  cudaStream_t stream(Lane lane) const { return streams_[static_cast<size_t>(lane)]; }
+  cudaStream_t stream(Stream which) const { return streams_[static_cast<size_t>(which)]; }
   // Called after every wait of the host, before CUDA's status is checked: throws if the run was aborted. May be null.
   void set_wait_check(std::function<void()> check) { wait_check_ = std::move(check); }
   // Where device memory comes from instead of cudaMalloc(), which is asked where allocate() returns null. released() is
@@ -38,9 +38,9 @@ class CudaDevice final : public Device {
   int64_t multiprocessors() const override { return properties_.multiProcessorCount; }
   void* allocate(size_t bytes, Mem) override;
   void release(void* memory, size_t bytes, Mem) override;
-  void copy(void* to, const void* from, size_t bytes, Lane) override;
-  std::unique_ptr<Event> record(Lane) override;
-  void wait(Lane, const Event&) override;
+  void copy(void* to, const void* from, size_t bytes, Stream) override;
+  std::unique_ptr<Event> record(Stream) override;
+  void wait(Stream, const Event&) override;
   void wait(const Event&) override;
   double seconds(const Event& from, const Event& to) const override;
   int64_t host_waits() const override { return host_waits_; }

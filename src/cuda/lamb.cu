@@ -3,7 +3,7 @@
 // with f32 moments 16 bytes of loads and 12 of stores per element, then 4 and 4. Not timed on a GPU yet.
 #include "cuda/lamb.h"
 
-#include "cuda/octets.h"
+#include "cuda/vec8.h"
 #include "cuda/ranges.h"
 
 namespace athanor::cuda {
@@ -32,15 +32,15 @@ __global__ void __launch_bounds__(kTileThreads)
   constexpr bool kRandomM = sizeof(M) == 2, kRandomV = sizeof(V) == 2;
   const int number = parts.find(blockIdx.x);
   const DirectionPart& p = parts.range[number];
-  on_octet(p.extent, blockIdx.x - parts.first_block[number], [&](auto octet) {
+  on_vec8(p.extent, blockIdx.x - parts.first_block[number], [&](auto vec8) {
     float w[kElements] = {}, m[kElements], v[kElements], g[kElements];
-    if (p.w != nullptr) octet.load(w, p.w);
-    octet.load(m, static_cast<const M*>(p.m));
-    octet.load(v, static_cast<const V*>(p.v));
-    octet.load(g, p.grad);
+    if (p.w != nullptr) vec8.load(w, p.w);
+    vec8.load(m, static_cast<const M*>(p.m));
+    vec8.load(v, static_cast<const V*>(p.v));
+    vec8.load(g, p.grad);
     const LambScalars a = lamb_scalars(op, *op.state);
     const bool skip = op.state->skip;
-    const uint64_t index = (static_cast<uint64_t>(op.state->updates) << 40) + p.first + octet.first;
+    const uint64_t index = (static_cast<uint64_t>(op.state->updates) << 40) + p.first + vec8.first;
 #pragma unroll
     for (int four = 0; four < kElements; four += 4) {
       [[maybe_unused]] uint32_t bits[4] = {};
@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(kTileThreads)
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
         const int i = four + k;
-        const bool decays = octet.first + i < p.decayed;
+        const bool decays = vec8.first + i < p.decayed;
         const float scaled = __fmul_rn(g[i], a.grad_scale);
         float first = __fadd_rn(__fmul_rn(a.beta1, m[i]), __fmul_rn(a.one_minus_beta1, scaled));
         float second = __fadd_rn(__fmul_rn(a.beta2, v[i]), __fmul_rn(__fmul_rn(a.one_minus_beta2, scaled), scaled));
@@ -62,9 +62,9 @@ __global__ void __launch_bounds__(kTileThreads)
         v[i] = skip ? v[i] : second;
       }
     }
-    octet.store(static_cast<M*>(p.m), m);
-    octet.store(static_cast<V*>(p.v), v);
-    octet.store(p.grad, g);
+    vec8.store(static_cast<M*>(p.m), m);
+    vec8.store(static_cast<V*>(p.v), v);
+    vec8.store(p.grad, g);
   });
 }
 
@@ -79,13 +79,13 @@ __global__ void __launch_bounds__(kTileThreads) scale_by_trust_ratio(const __gri
   ptx::wait_for_earlier_kernels();
   const int number = parts.find(blockIdx.x);
   const ScaledPart& p = parts.range[number];
-  on_octet(p.extent, blockIdx.x - parts.first_block[number], [&](auto octet) {
+  on_vec8(p.extent, blockIdx.x - parts.first_block[number], [&](auto vec8) {
     float g[kElements];
-    octet.load(g, p.grad);
+    vec8.load(g, p.grad);
     const float ratio = trust_ratio(p.sums, p.count);
 #pragma unroll
     for (int i = 0; i < kElements; ++i) g[i] = __fmul_rn(g[i], ratio);
-    octet.store(p.grad, g);
+    vec8.store(p.grad, g);
   });
 }
 

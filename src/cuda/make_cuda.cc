@@ -115,13 +115,13 @@ CudaBackend make_cuda(const CudaOptions& options) {
   const SearchPlaces places = search_places(library_specs());
   const Opened<CublasLtTable> cublaslt = open_cublaslt(places);
   std::string description = cat(device->description(), ", cuBLASLt ", cublaslt.library.version);
-  FoundCudnn cudnn = cudnn_attention(options, places, device->stream(Lane::compute));
+  FoundCudnn cudnn = cudnn_attention(options, places, device->stream(Stream::compute));
   if (cudnn.attention) description += ", " + cudnn.name;
   const bool by_trial = options.attention == CudaAttention::automatic;
   cuda::AttentionRunner attention = cudnn.attention
                                         ? cuda::AttentionRunner(std::move(cudnn.attention), by_trial)
                                         : cuda::AttentionRunner(cuda::AttentionRunner::Own{.why = cudnn.why_not});
-  auto ops = std::make_unique<cuda::CudaOps>(device->stream(Lane::compute),
+  auto ops = std::make_unique<cuda::CudaOps>(device->stream(Stream::compute),
                                              std::make_unique<cuda::GemmRunner>(cublaslt.call), std::move(attention));
   cuda::CudaOps* tuning = ops.get();
   return {std::move(device),      std::move(ops),        tuning,

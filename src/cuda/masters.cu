@@ -1,5 +1,5 @@
 // Masters of f32 as weights of bf16 and the 16 bits that these lack (SplitMaster of ops/optimizer.h), and back.
-#include "cuda/octets.h"
+#include "cuda/vec8.h"
 #include "cuda/optimizer.h"
 
 namespace athanor::cuda {
@@ -7,27 +7,27 @@ namespace {
 
 __global__ void __launch_bounds__(kTileThreads) split_master(bf16* param, int16_t* rest, float* master, Extent extent) {
   ptx::wait_for_earlier_kernels();
-  on_octet(extent, blockIdx.x, [&](auto octet) {
+  on_vec8(extent, blockIdx.x, [&](auto vec8) {
     float w[kElements];
-    octet.load(w, master);
+    vec8.load(w, master);
 #pragma unroll
     for (int i = 0; i < kElements; ++i) w[i] = settled(w[i]);
-    octet.store(master, w);
-    octet.store(param, w);
-    if (rest) octet.store(rest, w);
+    vec8.store(master, w);
+    vec8.store(param, w);
+    if (rest) vec8.store(rest, w);
   });
 }
 
 __global__ void __launch_bounds__(kTileThreads)
     join_master(float* master, const bf16* param, const int16_t* rest, Extent extent) {
   ptx::wait_for_earlier_kernels();
-  on_octet(extent, blockIdx.x, [&](auto octet) {
+  on_vec8(extent, blockIdx.x, [&](auto vec8) {
     float w[kElements], lower[kElements];
-    octet.load(w, param);
-    octet.load(lower, rest);
+    vec8.load(w, param);
+    vec8.load(lower, rest);
 #pragma unroll
     for (int i = 0; i < kElements; ++i) w[i] = joined(w[i], lower[i]);
-    octet.store(master, w);
+    vec8.store(master, w);
   });
 }
 

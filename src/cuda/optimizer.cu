@@ -6,7 +6,7 @@
 #include "cuda/optimizer.h"
 
 #include "cuda/muon.h"
-#include "cuda/octets.h"
+#include "cuda/vec8.h"
 #include "cuda/ranges.h"
 #include "cuda/reduce.h"
 #include "ops/qk_clip.h"
@@ -72,12 +72,12 @@ struct Signs {
 __global__ void step_control(StepState* state, SpikeWindow* window, const float* scores, int64_t count,
                              StepControl op) {
   ptx::wait_for_earlier_kernels();
-  float top_score = scores ? -INFINITY : 0;
-  for (int64_t i = threadIdx.x; i < count; i += 32) top_score = fmaxf(top_score, scores[i]);
-  top_score = warp_reduce(top_score, Max{});
+  float max_attention_logit = scores ? -INFINITY : 0;
+  for (int64_t i = threadIdx.x; i < count; i += 32) max_attention_logit = fmaxf(max_attention_logit, scores[i]);
+  max_attention_logit = warp_reduce(max_attention_logit, Max{});
   if (threadIdx.x > 0) return;
   StepState s = *state;
-  close_step(s, op, window, top_score);
+  close_step(s, op, window, max_attention_logit);
   *state = s;
 }
 
@@ -124,17 +124,17 @@ struct Halved {};   // i16 remainders, and weights in bf16
 template <class Kind>
 struct Master {
   template <class O>
-  static __device__ __forceinline__ void load(const O& octet, float (&w)[kElements], const Part& p) {
+  static __device__ __forceinline__ void load(const O& vec8, float (&w)[kElements], const Part& p) {
     if constexpr (std::is_same_v<Kind, Halved>) {
       float rest[kElements];
-      octet.load(w, static_cast<const bf16*>(p.param));
-      octet.load(rest, static_cast<const int16_t*>(p.master));
+      vec8.load(w, static_cast<const bf16*>(p.param));
+      vec8.load(rest, static_cast<const int16_t*>(p.master));
 #pragma unroll
       for (int i = 0; i < kElements; ++i) w[i] = joined(w[i], rest[i]);
     } else if constexpr (std::is_same_v<Kind, Rounded>) {
-      octet.load(w, static_cast<const bf16*>(p.master));
+      vec8.load(w, static_cast<const bf16*>(p.master));
     } else {
-      octet.load(w, static_cast<const float*>(p.master));
+      vec8.load(w, static_cast<const float*>(p.master));
     }
   }
   // Rounds a new weight as it is stored.
@@ -148,16 +148,16 @@ struct Master {
     }
   }
   template <class O>
-  static __device__ __forceinline__ void store(const O& octet, const Part& p, const float (&w)[kElements]) {
+  static __device__ __forceinline__ void store(const O& vec8, const Part& p, const float (&w)[kElements]) {
     if constexpr (std::is_same_v<Kind, Halved>) {
-      octet.store(static_cast<bf16*>(p.param), w);
-      octet.store(static_cast<int16_t*>(p.master), w);
+      vec8.store(static_cast<bf16*>(p.param), w);
+      vec8.store(static_cast<int16_t*>(p.master), w);
     } else if constexpr (std::is_same_v<Kind, Rounded>) {
-      octet.store(static_cast<bf16*>(p.master), w);
+      vec8.store(static_cast<bf16*>(p.master), w);
     } else {
-      octet.store(static_cast<float*>(p.master), w);
-      if constexpr (std::is_same_v<Kind, Copied<bf16>>) octet.store(static_cast<bf16*>(p.param), w);
-      if constexpr (std::is_same_v<Kind, Copied<fp16>>) octet.store(static_cast<fp16*>(p.param), w);
+      vec8.store(static_cast<float*>(p.master), w);
+      if constexpr (std::is_same_v<Kind, Copied<bf16>>) vec8.store(static_cast<bf16*>(p.param), w);
+      if constexpr (std::is_same_v<Kind, Copied<fp16>>) vec8.store(static_cast<fp16*>(p.param), w);
     }
   }
 };
@@ -169,15 +169,15 @@ __global__ void __launch_bounds__(kTileThreads, 3)
   constexpr bool kRandomMaster = std::is_same_v<Kind, Rounded>, kRandomM = sizeof(M) == 2, kRandomV = sizeof(V) == 2;
   const int number = parts.find(blockIdx.x);
   const Part& p = parts.range[number];
-  on_octet(p.extent, blockIdx.x - parts.first_block[number], [&](auto octet) {
+  on_vec8(p.extent, blockIdx.x - parts.first_block[number], [&](auto vec8) {
     float w[kElements], m[kElements], v[kElements], g[kElements];
-    Master<Kind>::load(octet, w, p);
-    octet.load(m, static_cast<const M*>(p.m));
-    octet.load(v, static_cast<const V*>(p.v));
-    p.grad.load(octet, g);
+    Master<Kind>::load(vec8, w, p);
+    vec8.load(m, static_cast<const M*>(p.m));
+    vec8.load(v, static_cast<const V*>(p.v));
+    p.grad.load(vec8, g);
     const AdamScalars scalars = adam_scalars(op, *op.state);
     const bool skip = op.state->skip;  // no branch: it would delay the loads until the state is loaded
-    const uint64_t index = (static_cast<uint64_t>(op.state->updates) << 40) + p.first + octet.first;
+    const uint64_t index = (static_cast<uint64_t>(op.state->updates) << 40) + p.first + vec8.first;
 #pragma unroll
     for (int four = 0; four < kElements; four += 4) {
       [[maybe_unused]] uint32_t master_bits[4] = {}, moment_bits[4] = {};
@@ -186,7 +186,7 @@ __global__ void __launch_bounds__(kTileThreads, 3)
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
         const int i = four + k;
-        Moved moved = adamw(w[i], m[i], v[i], g[i], octet.first + i < p.decayed, scalars);
+        Moved moved = adamw(w[i], m[i], v[i], g[i], vec8.first + i < p.decayed, scalars);
         if constexpr (kRandomM) moved.m = round_stochastic(moved.m, moment_bits[k] >> 16);
         if constexpr (kRandomV) moved.v = round_stochastic(moved.v, moment_bits[k] & 0xffffu);
         w[i] = skip ? w[i] : Master<Kind>::kept(moved.w, master_bits[k]);
@@ -194,10 +194,10 @@ __global__ void __launch_bounds__(kTileThreads, 3)
         v[i] = skip ? v[i] : moved.v;
       }
     }
-    Master<Kind>::store(octet, p, w);
-    octet.store(static_cast<M*>(p.m), m);
-    octet.store(static_cast<V*>(p.v), v);
-    p.grad.clear(octet);
+    Master<Kind>::store(vec8, p, w);
+    vec8.store(static_cast<M*>(p.m), m);
+    vec8.store(static_cast<V*>(p.v), v);
+    p.grad.clear(vec8);
   });
 }
 
@@ -216,15 +216,15 @@ __global__ void __launch_bounds__(kTileThreads, 3)
   constexpr bool kRandomMaster = std::is_same_v<Kind, Rounded>, kRandomV = sizeof(V) == 2;
   const int number = parts.find(blockIdx.x);
   const Part& p = parts.range[number];
-  on_octet(p.extent, blockIdx.x - parts.first_block[number], [&](auto octet) {
+  on_vec8(p.extent, blockIdx.x - parts.first_block[number], [&](auto vec8) {
     float w[kElements], m[kElements], v[kElements], g[kElements];
-    Master<Kind>::load(octet, w, p);
-    octet.load(m, static_cast<const float*>(p.m));
-    octet.load(v, static_cast<const V*>(p.v));
-    p.grad.load(octet, g);
+    Master<Kind>::load(vec8, w, p);
+    vec8.load(m, static_cast<const float*>(p.m));
+    vec8.load(v, static_cast<const V*>(p.v));
+    p.grad.load(vec8, g);
     const ScheduleFreeScalars scalars = schedule_free_scalars(op, *op.state);
     const bool skip = op.state->skip;
-    const uint64_t index = (static_cast<uint64_t>(op.state->updates) << 40) + p.first + octet.first;
+    const uint64_t index = (static_cast<uint64_t>(op.state->updates) << 40) + p.first + vec8.first;
 #pragma unroll
     for (int four = 0; four < kElements; four += 4) {
       [[maybe_unused]] uint32_t master_bits[4] = {}, moment_bits[4] = {};
@@ -233,17 +233,17 @@ __global__ void __launch_bounds__(kTileThreads, 3)
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
         const int i = four + k;
-        Moved moved = schedule_free(w[i], m[i], v[i], g[i], octet.first + i < p.decayed, scalars);
+        Moved moved = schedule_free(w[i], m[i], v[i], g[i], vec8.first + i < p.decayed, scalars);
         if constexpr (kRandomV) moved.v = round_stochastic(moved.v, moment_bits[k] & 0xffffu);
         w[i] = skip ? w[i] : Master<Kind>::kept(moved.w, master_bits[k]);
         m[i] = skip ? m[i] : moved.m;
         v[i] = skip ? v[i] : moved.v;
       }
     }
-    Master<Kind>::store(octet, p, w);
-    octet.store(static_cast<float*>(p.m), m);
-    octet.store(static_cast<V*>(p.v), v);
-    p.grad.clear(octet);
+    Master<Kind>::store(vec8, p, w);
+    vec8.store(static_cast<float*>(p.m), m);
+    vec8.store(static_cast<V*>(p.v), v);
+    p.grad.clear(vec8);
   });
 }
 
@@ -303,19 +303,19 @@ __global__ void __launch_bounds__(kTileThreads)
   const int number = parts.find(blockIdx.x);
   const CodedPart& coded = parts.range[number];
   const Part& p = coded.part;
-  on_octet(p.extent, blockIdx.x - parts.first_block[number], [&](auto octet) {
-    if (octet.count <= 0) return;  // and so does the rest of the warp: parts are whole blocks
-    const int64_t block = octet.first / kCodeBlock;
+  on_vec8(p.extent, blockIdx.x - parts.first_block[number], [&](auto vec8) {
+    if (vec8.count <= 0) return;  // and so does the rest of the warp: parts are whole blocks
+    const int64_t block = vec8.first / kCodeBlock;
     float w[kElements], m[kElements], v[kElements], g[kElements];
     Codes m_codes, v_codes;
-    Master<Kind>::load(octet, w, p);
-    m_codes.load(p.m, octet.first, p.extent.vectors);
-    v_codes.load(p.v, octet.first, p.extent.vectors);
-    p.grad.load(octet, g);
+    Master<Kind>::load(vec8, w, p);
+    m_codes.load(p.m, vec8.first, p.extent.vectors);
+    v_codes.load(p.v, vec8.first, p.extent.vectors);
+    p.grad.load(vec8, g);
     float m_scale = coded.m_scale[block], v_scale = coded.v_scale[block];
     const AdamScalars scalars = adam_scalars(op, *op.state);
     const bool skip = op.state->skip;
-    const uint64_t index = (static_cast<uint64_t>(op.state->updates) << 40) + p.first + octet.first;
+    const uint64_t index = (static_cast<uint64_t>(op.state->updates) << 40) + p.first + vec8.first;
 #pragma unroll
     for (int four = 0; four < kElements; four += 4) {
       [[maybe_unused]] uint32_t bits[4] = {};
@@ -325,14 +325,14 @@ __global__ void __launch_bounds__(kTileThreads)
         const int i = four + k;
         const float before_m = __fmul_rn(m_map.value[m_codes.code[i]], m_scale);
         const float before_v = __fmul_rn(v_map.value[v_codes.code[i]], v_scale);
-        const Moved moved = adamw(w[i], before_m, before_v, g[i], octet.first + i < p.decayed, scalars);
+        const Moved moved = adamw(w[i], before_m, before_v, g[i], vec8.first + i < p.decayed, scalars);
         w[i] = skip ? w[i] : Master<Kind>::kept(moved.w, bits[k]);
         m[i] = moved.m;
         v[i] = moved.v;
       }
     }
-    Master<Kind>::store(octet, p, w);
-    p.grad.clear(octet);
+    Master<Kind>::store(vec8, p, w);
+    p.grad.clear(vec8);
     if (skip) return;
     m_scale = scale_of(m);
     v_scale = scale_of(v);
@@ -341,8 +341,8 @@ __global__ void __launch_bounds__(kTileThreads)
       m_codes.code[i] = code_of_m(m_map.bound, m[i], m_scale);
       v_codes.code[i] = code_of_v(v_map.bound, v[i], v_scale);
     }
-    m_codes.store(p.m, octet.first, p.extent.vectors);
-    v_codes.store(p.v, octet.first, p.extent.vectors);
+    m_codes.store(p.m, vec8.first, p.extent.vectors);
+    v_codes.store(p.v, vec8.first, p.extent.vectors);
     __syncwarp();  // all lanes have read the scales
     if (threadIdx.x % 32 == 0) {
       coded.m_scale[block] = m_scale;
@@ -360,14 +360,14 @@ __global__ void __launch_bounds__(kTileThreads, 3)
                  kRandomM = kKept && sizeof(M) == 2;
   const int number = parts.find(blockIdx.x);
   const Part& p = parts.range[number];
-  on_octet(p.extent, blockIdx.x - parts.first_block[number], [&](auto octet) {
+  on_vec8(p.extent, blockIdx.x - parts.first_block[number], [&](auto vec8) {
     float w[kElements], m[kElements] = {}, g[kElements];
-    Master<Kind>::load(octet, w, p);
-    if constexpr (kKept) octet.load(m, static_cast<const M*>(p.m));
-    p.grad.load(octet, g);
+    Master<Kind>::load(vec8, w, p);
+    if constexpr (kKept) vec8.load(m, static_cast<const M*>(p.m));
+    p.grad.load(vec8, g);
     const auto scalars = op.scalars(), others = scalars.undecayed();
     const bool skip = op.state->skip;
-    const uint64_t index = (static_cast<uint64_t>(op.state->updates) << 40) + p.first + octet.first;
+    const uint64_t index = (static_cast<uint64_t>(op.state->updates) << 40) + p.first + vec8.first;
 #pragma unroll
     for (int four = 0; four < kElements; four += 4) {
       [[maybe_unused]] uint32_t master_bits[4] = {}, moment_bits[4] = {};
@@ -377,15 +377,15 @@ __global__ void __launch_bounds__(kTileThreads, 3)
       for (int k = 0; k < 4; ++k) {
         const int i = four + k;
         float moved = w[i], state = m[i];
-        Rule::Step::step(moved, state, g[i], octet.first + i < p.decayed ? scalars : others);
+        Rule::Step::step(moved, state, g[i], vec8.first + i < p.decayed ? scalars : others);
         if constexpr (kRandomM) state = round_stochastic(state, moment_bits[k] >> 16);
         w[i] = skip ? w[i] : Master<Kind>::kept(moved, master_bits[k]);
         m[i] = skip ? m[i] : state;
       }
     }
-    Master<Kind>::store(octet, p, w);
-    if constexpr (kKept) octet.store(static_cast<M*>(p.m), m);
-    p.grad.clear(octet);
+    Master<Kind>::store(vec8, p, w);
+    if constexpr (kKept) vec8.store(static_cast<M*>(p.m), m);
+    p.grad.clear(vec8);
   });
 }
 
@@ -405,10 +405,10 @@ __global__ void __launch_bounds__(kTileThreads)
   ptx::wait_for_earlier_kernels();
   const int number = parts.find(blockIdx.x);
   const EmaPart& p = parts.range[number];
-  on_octet(p.masters.extent, blockIdx.x - parts.first_block[number], [&](auto octet) {
+  on_vec8(p.masters.extent, blockIdx.x - parts.first_block[number], [&](auto vec8) {
     float w[kElements], average[kElements];
-    Master<Kind>::load(octet, w, p.masters);
-    octet.load(average, p.average);
+    Master<Kind>::load(vec8, w, p.masters);
+    vec8.load(average, p.average);
     const bool skip = op.state->skip;
     const float rate = ema_rate(op.decay, op.average, *op.state);
 #pragma unroll
@@ -416,7 +416,7 @@ __global__ void __launch_bounds__(kTileThreads)
       const float moved = __fadd_rn(average[i], __fmul_rn(rate, __fsub_rn(w[i], average[i])));
       average[i] = skip ? average[i] : moved;
     }
-    octet.store(p.average, average);
+    vec8.store(p.average, average);
   });
 }
 
@@ -439,17 +439,17 @@ __global__ void __launch_bounds__(kTileThreads)
   ptx::wait_for_earlier_kernels();
   const int number = parts.find(blockIdx.x);
   const MomentumPart& p = parts.range[number];
-  on_octet(p.extent, blockIdx.x - parts.first_block[number], [&](auto octet) {
+  on_vec8(p.extent, blockIdx.x - parts.first_block[number], [&](auto vec8) {
     float m[kElements], g[kElements];
-    octet.load(m, static_cast<const M*>(p.m));
-    p.grad.load(octet, g);
+    vec8.load(m, static_cast<const M*>(p.m));
+    p.grad.load(vec8, g);
     const bool skip = op.state->skip;
     const float scale = op.state->grad_scale;
     const double decay = momentum_now(op.beta, *op.state);
     const auto beta = static_cast<float>(decay), one_minus_beta = static_cast<float>(1 - decay);
     // The gradient becomes this combination of itself and m.
     const float from_gradient = op.nesterov ? one_minus_beta : 0.f, from_average = op.nesterov ? beta : 1.f;
-    const uint64_t index = (static_cast<uint64_t>(op.state->updates) << 40) + p.first + octet.first;
+    const uint64_t index = (static_cast<uint64_t>(op.state->updates) << 40) + p.first + vec8.first;
 #pragma unroll
     for (int four = 0; four < kElements; four += 4) {
       [[maybe_unused]] uint32_t bits[4] = {};
@@ -465,8 +465,8 @@ __global__ void __launch_bounds__(kTileThreads)
         m[i] = skip ? m[i] : next;
       }
     }
-    octet.store(static_cast<M*>(p.m), m);
-    p.grad.store(octet, g);
+    vec8.store(static_cast<M*>(p.m), m);
+    p.grad.store(vec8, g);
   });
 }
 
@@ -492,20 +492,20 @@ __global__ void __launch_bounds__(kTileThreads)
   const int number = parts.find(blockIdx.x);
   const ClipPart& clip = parts.range[number];
   const Part& p = clip.part;
-  on_octet(p.extent, blockIdx.x - parts.first_block[number], [&](auto octet) {
-    const int64_t at = clip.range.first + octet.first, cols = clip.range.cols;
+  on_vec8(p.extent, blockIdx.x - parts.first_block[number], [&](auto vec8) {
+    const int64_t at = clip.range.first + vec8.first, cols = clip.range.cols;
     int64_t row = at / cols, column = at - row * cols, begin = 0, end = 0;  // of the outputs of a head
     float factor[kElements], now = 1.f;
     bool scales = false;
 #pragma unroll
     for (int i = 0; i < kElements; ++i) {
       const int64_t output = clip.range.columns ? column : row;
-      if (i < octet.count && (output < begin || output >= end)) {
+      if (i < vec8.count && (output < begin || output >= end)) {
         begin = output / op.head_dim * op.head_dim;
         end = begin + op.head_dim;
         now = clip_factor(op, clip.top, output);
       }
-      factor[i] = i < octet.count ? now : 1.f;
+      factor[i] = i < vec8.count ? now : 1.f;
       scales = scales || factor[i] != 1.f;
       if (++column == cols) {
         column = 0;
@@ -515,8 +515,8 @@ __global__ void __launch_bounds__(kTileThreads)
     // By warps: neighbouring threads exchange what they load.
     if (op.state->skip || !__any_sync(~0u, scales)) return;
     float w[kElements];
-    Master<Kind>::load(octet, w, p);
-    const uint64_t index = (static_cast<uint64_t>(op.state->updates) << 40) + p.first + octet.first;
+    Master<Kind>::load(vec8, w, p);
+    const uint64_t index = (static_cast<uint64_t>(op.state->updates) << 40) + p.first + vec8.first;
 #pragma unroll
     for (int four = 0; four < kElements; four += 4) {
       [[maybe_unused]] uint32_t bits[4] = {};
@@ -527,13 +527,13 @@ __global__ void __launch_bounds__(kTileThreads)
         if (factor[i] != 1.f) w[i] = Master<Kind>::kept(__fmul_rn(w[i], factor[i]), bits[k]);
       }
     }
-    Master<Kind>::store(octet, p, w);
+    Master<Kind>::store(vec8, p, w);
     if (!clip.also) return;
     float x[kElements];
-    octet.load(x, clip.also);
+    vec8.load(x, clip.also);
 #pragma unroll
     for (int i = 0; i < kElements; ++i) x[i] = __fmul_rn(x[i], factor[i]);
-    octet.store(clip.also, x);
+    vec8.store(clip.also, x);
   });
 }
 

@@ -3,7 +3,7 @@
 // thread block's. Not timed on a GPU yet.
 #include "cuda/output_scaling.h"
 
-#include "cuda/octets.h"
+#include "cuda/vec8.h"
 #include "cuda/ranges.h"
 #include "cuda/reduce.h"
 
@@ -66,20 +66,20 @@ __global__ void __launch_bounds__(kTileThreads) scale_outputs(const __grid_const
   ptx::wait_for_earlier_kernels();
   const int number = parts.find(blockIdx.x);
   const ScaledPart& p = parts.range[number];
-  on_octet(p.extent, blockIdx.x - parts.first_block[number], [&](auto octet) {
+  on_vec8(p.extent, blockIdx.x - parts.first_block[number], [&](auto vec8) {
     float x[kElements];
-    octet.load(x, p.x);
-    const int64_t at = p.range.first + octet.first;
+    vec8.load(x, p.x);
+    const int64_t at = p.range.first + vec8.first;
     int64_t row = at / p.range.cols, column = at - row * p.range.cols;
 #pragma unroll
     for (int i = 0; i < kElements; ++i) {
-      if (i < octet.count) x[i] = __fmul_rn(x[i], p.factors[p.range.columns ? column : row]);
+      if (i < vec8.count) x[i] = __fmul_rn(x[i], p.factors[p.range.columns ? column : row]);
       if (++column == p.range.cols) {
         column = 0;
         ++row;
       }
     }
-    octet.store(p.x, x);
+    vec8.store(p.x, x);
   });
 }
 }  // namespace

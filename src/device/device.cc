@@ -11,7 +11,7 @@ struct HostEvent final : Event {
 
 }  // namespace
 
-std::unique_ptr<Event> Device::record(Lane) { return std::make_unique<HostEvent>(); }
+std::unique_ptr<Event> Device::record(Stream) { return std::make_unique<HostEvent>(); }
 
 double Device::seconds(const Event& from, const Event& to) const {
   const auto time = [](const Event& e) { return dynamic_cast<const HostEvent&>(e).when; };

@@ -156,7 +156,7 @@ void BlockGather::exchange(std::span<const SavedBlock> wanted, const Tensor& to,
       const int64_t at = t.at / per_value, count = (t.range.end - t.range.begin) / per_value;
       if (t.from == rank_ && w == rank_) {
         const Tensor mine = view(b, t.range, rests);
-        c_.device.copy(to.at(at), mine.data, mine.bytes(), Lane::compute);
+        c_.device.copy(to.at(at), mine.data, mine.bytes(), Stream::compute);
       } else if (t.from == rank_) {
         out[size_t(w)] = bytes_of(view(b, t.range, rests));
       } else if (w == rank_) {
@@ -164,7 +164,7 @@ void BlockGather::exchange(std::span<const SavedBlock> wanted, const Tensor& to,
       }
     }
   }
-  if (shards_ * tensor_ > 1) c_.mesh.weights().all_to_all(out, in, Lane::compute);
+  if (shards_ * tensor_ > 1) c_.mesh.weights().all_to_all(out, in, Stream::compute);
 }
 
 Tensor BlockGather::next(std::span<const SavedBlock> wanted) {

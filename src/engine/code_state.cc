@@ -11,7 +11,7 @@ std::optional<StateSpec> CodeState::history() const {
   StateSpec state{.name = kAmaxHistory, .dtype = DType::f32};
   for (const ParamStore::Piece& piece : params_.pieces()) {
     const ParamSpec& spec = params_.spec({piece.param});
-    const bool has = spec.eight_bits && piece.slice == &spec.slices.front();
+    const bool has = spec.low_precision && piece.slice == &spec.slices.front();
     state.pieces.push_back(has);
     state.sizes.push_back(has ? int64_t(kMatrices) * recipe_.delayed.history : 0);
   }
@@ -48,7 +48,7 @@ void CodeState::plan(MemoryPlan& plan, bool keep_codes, bool statistics) {
     const ParamSpec& spec = params_.spec({id});
     const ParamStore::Unit& unit = *params_.units()[size_t(spec.unit)];
     const bool gathered = params_.has_codes({id});
-    if (!spec.eight_bits || (unit.is_shard(unit.weights()) && !gathered)) continue;
+    if (!spec.low_precision || (unit.is_shard(unit.weights()) && !gathered)) continue;
     const LayerCodes layer(params_, recipe_, layer_of(params_, {id}));
     if (gathered) {
       gathered_.push_back(
@@ -76,7 +76,7 @@ void CodeState::plan(MemoryPlan& plan, bool keep_codes, bool statistics) {
 std::string CodeState::how_gathered() const {
   int64_t codes = 0, all = 0;
   for (int id = 0; id < int(params_.specs().size()); ++id)
-    codes += params_.has_codes({id}), all += params_.spec({id}).eight_bits;
+    codes += params_.has_codes({id}), all += params_.spec({id}).low_precision;
   if (codes == 0) return "ranks gather 16 bits";
   return cat("ranks gather codes of ", codes == all ? "all" : cat(codes));
 }

@@ -13,15 +13,16 @@ namespace athanor {
 // As many as products may compute with; but not of codes, whose scales are of all rows.
 int Engine::row_pieces(int64_t least_piece) const {
   const int64_t rows = part_.rows(), ranks = backend_.mesh.tensor().size();
-  if (!options_.sequence_parallel || ranks == 1 || options_.recipe.eight_bits()) return 1;
+  if (!options_.sequence_parallel || ranks == 1 || options_.recipe.low_precision()) return 1;
   for (int pieces = kMostRowPieces; pieces > 1; pieces /= 2)
     if (rows % (pieces * ranks) == 0 && rows / pieces * model_->config().hidden_size >= least_piece) return pieces;
   return 1;
 }
 
 Ctx Engine::context(Ops& ops, Tape* tape) {
-  const bool lanes = !backend_.device.unified();
-  const int64_t least_piece = options_.least_piece.value_or(lanes ? kLeastPiece : std::numeric_limits<int64_t>::max());
+  const bool streams = !backend_.device.unified();
+  const int64_t least_piece =
+      options_.least_piece.value_or(streams ? kLeastPiece : std::numeric_limits<int64_t>::max());
   return {.ops = ops,
           .device = backend_.device,
           .arena = arena_,
@@ -30,7 +31,7 @@ Ctx Engine::context(Ops& ops, Tape* tape) {
           .tape = tape,
           .sequence_parallel = options_.sequence_parallel,
           .row_pieces = row_pieces(least_piece),
-          .sums_beside = options_.sums_beside.value_or(lanes),
+          .sums_beside = options_.sums_beside.value_or(streams),
           .least_piece = least_piece,
           .seed = options_.seed,
           .quantization = codes_ ? codes_->read() : Quantization{}};
@@ -67,19 +68,19 @@ void Engine::commit() {
     part_rows_ = part_.rows_of_ranks();
     for (const MicroInputs& each : micro_inputs_)
       if (const Tensor& rows = each.batch.context_rows)
-        device.copy(rows.data, part_rows_.data(), rows.bytes(), Lane::compute);
+        device.copy(rows.data, part_rows_.data(), rows.bytes(), Stream::compute);
   }
   set_documents({}, {});
   std::vector<int32_t> rows(size_t(in.batch.tokens.numel()));
   std::iota(rows.begin(), rows.end(), 0);
-  if (want_logits_) device.copy(logit_rows_.data, rows.data(), logit_rows_.bytes(), Lane::compute);
+  if (want_logits_) device.copy(logit_rows_.data, rows.data(), logit_rows_.bytes(), Stream::compute);
   StepState state;
   state.loss_scale = float(options_.loss_scale);
   state.hysteresis_left = options_.scaling.hysteresis;
   write_state(state);
   if (outer_) outer_->commit(device);
   if (window_) write_window({});
-  if (top_scores_) ops_->run(no_scores(), nullptr);
+  if (max_attention_logits_) ops_->run(no_scores(), nullptr);
   if (routing_) ops_->run(Fill{.x = routing_}, nullptr);
 }
 
@@ -142,7 +143,7 @@ void Engine::load(std::span<const int32_t> tokens, std::span<const int32_t> targ
       from = std::memcpy(pinned, from, to.bytes());
       pinned += to.bytes();
     }
-    backend_.device.copy(to.data, from, to.bytes(), Lane::compute);
+    backend_.device.copy(to.data, from, to.bytes(), Stream::compute);
   };
   const auto count = float(std::count_if(targets.begin(), targets.end(), [](int32_t t) { return t >= 0; }));
   upload(in.batch.tokens, tokens.data());
@@ -219,7 +220,7 @@ void Engine::add_norms(Ctx& c) {
   if (any) c.run(norm);
 }
 
-// Each rank of a tensor-parallel group has counted other gradients, and other ranks' wishes. The losses are those of
+// Each rank of a tensor-parallel group has counted other gradients, and other ranks' requests. The losses are those of
 // all, but not finite on a rank that has no data, and all must skip that step.
 void Engine::agree_in_tensor_group(Ctx& c) {
   Communicator& group = backend_.mesh.tensor();
@@ -228,9 +229,9 @@ void Engine::agree_in_tensor_group(Ctx& c) {
   static_assert(offsetof(StepState, targets) == offsetof(StepState, loss_sum) + sizeof(double));
   losses.shape = {2};
   c.all_reduce(group, losses, Reduce::max);
-  Tensor wishes = scalar(offsetof(StepState, wishes), DType::f64);
-  wishes.shape = {kWishSums};
-  c.all_reduce(group, wishes);
+  Tensor requests = scalar(offsetof(StepState, requests), DType::f64);
+  requests.shape = {kRequestSums};
+  c.all_reduce(group, requests);
 }
 
 MicroGradients Engine::micro_gradients() const {
@@ -256,7 +257,7 @@ void Engine::run_micro_norm(Ctx c) {
 // Each rank of a tensor-parallel group has the scores of its heads.
 void Engine::end_scores(Ctx& c) {
   Communicator& group = backend_.mesh.tensor();
-  if (group.size() > 1) c.all_reduce(group, scalar(offsetof(StepState, top_score), DType::f32), Reduce::max);
+  if (group.size() > 1) c.all_reduce(group, scalar(offsetof(StepState, max_attention_logit), DType::f32), Reduce::max);
   c.run(no_scores());
 }
 
@@ -271,8 +272,8 @@ void Engine::run_optimizer(Ctx c, const PhaseRunner::Enter& enter) {
   const Tensor loss = scalar(offsetof(StepState, loss_sum), DType::f64);
   const Tensor norm = scalar(offsetof(StepState, norm_sq), DType::f64);
   Tensor counts = scalar(offsetof(StepState, targets), DType::f64);  // whole numbers: exact in any order
-  static_assert(offsetof(StepState, wishes) == offsetof(StepState, targets) + sizeof(double));
-  counts.shape = {1 + kWishSums};
+  static_assert(offsetof(StepState, requests) == offsetof(StepState, targets) + sizeof(double));
+  counts.shape = {1 + kRequestSums};
   c.all_reduce(all, counts);
   if (leaf_sums_) {
     c.all_reduce(all, leaf_sums_);  // each is zero on all ranks but one: exact
@@ -288,11 +289,11 @@ void Engine::run_optimizer(Ctx c, const PhaseRunner::Enter& enter) {
   if (params.tensor().ranks > 1) agree_in_tensor_group(c);
   if (stage_.stages() > 1) agree_among_stages(c);
   if (backend_.mesh.workers().size() > 1) agree_among_workers(c);
-  c.top_scores = top_scores_;
-  if (top_scores_) c.all_reduce(all, top_scores_, Reduce::max);
+  c.max_attention_logits = max_attention_logits_;
+  if (max_attention_logits_) c.all_reduce(all, max_attention_logits_, Reduce::max);
   StepControl control{.state = state_,
                       .window = window_,
-                      .scores = top_scores_,
+                      .scores = max_attention_logits_,
                       .schedule = options_.schedule,
                       .scaling = options_.scaling,
                       .clip_grad = options_.clip_grad,
@@ -303,7 +304,7 @@ void Engine::run_optimizer(Ctx c, const PhaseRunner::Enter& enter) {
   c.run(control);
   optimizer_->step(c, params, state_);
   if (pruned_) pruned_->apply(c);
-  if (top_scores_) end_scores(c);
+  if (max_attention_logits_) end_scores(c);
   if (backend_.mesh.data_parallel().size() > 1) enter(Phase::communication);
   params.gather_weights(c);
   if (!codes_) return;
@@ -333,13 +334,14 @@ void Engine::micro_batch(std::span<const int32_t> tokens, std::span<const int32_
   clock.enter(Phase::other);
 }
 
-void Engine::close_step(PhaseClock& clock, WishBits wishes) {
+void Engine::close_step(PhaseClock& clock, RequestBits requests) {
   CHECK(devices() == 1 || micro_slot_ == step_micro_batches_, "a step of ", micro_slot_, " micro-batches, ",
         step_micro_batches_, " are to be summed over the ranks");
   Device& device = backend_.device;
   auto* result = static_cast<StepState*>(states_->slot(step_slot_));
-  write_wishes(wishes, result->wishes);
-  device.copy(state_.at(int64_t(offsetof(StepState, wishes))), result->wishes, sizeof result->wishes, Lane::compute);
+  write_requests(requests, result->requests);
+  device.copy(state_.at(int64_t(offsetof(StepState, requests))), result->requests, sizeof result->requests,
+              Stream::compute);
   for (auto& [stage, box] : outboxes_) backend_.mesh.stages().finish_sends(stage, 0);
   const auto body = [&](const PhaseRunner::Enter& on) {
     arena_.begin("optimizer");
@@ -348,8 +350,8 @@ void Engine::close_step(PhaseClock& clock, WishBits wishes) {
   };
   optimizer_runner_.run(device, options_.graphs, body, [&](Phase phase) { enter(phase, clock); });
   clock.enter(Phase::other);
-  device.copy(result, state_.data, sizeof(StepState), Lane::compute);
-  closed_.push_back({step_slot_, std::exchange(marks_, {}), device.record(Lane::compute)});
+  device.copy(result, state_.data, sizeof(StepState), Stream::compute);
+  closed_.push_back({step_slot_, std::exchange(marks_, {}), device.record(Stream::compute)});
   step_slot_ = (step_slot_ + 1) % kStepsAhead;
   micro_slot_ = 0;
   next_action_ = 0;
@@ -374,7 +376,7 @@ StepResult Engine::collect() {
   StepResult result;
   std::memcpy(&result.state, states_->slot(step.slot), sizeof result.state);
   result.times = device_times(step);
-  result.wishes = read_wishes(result.state.wishes);
+  result.requests = read_requests(result.state.requests);
   last_end_ = std::move(step.end);
   return result;
 }
@@ -392,7 +394,7 @@ void Engine::discard_step() {
   for (const auto& unit : model_->params().units())
     if (unit->grad) ops_->run(Fill{.x = unit->grad}, nullptr);
   if (leaf_sums_) ops_->run(Fill{.x = leaf_sums_}, nullptr);
-  if (top_scores_) ops_->run(no_scores(), nullptr);
+  if (max_attention_logits_) ops_->run(no_scores(), nullptr);
   StepState state = read_state();
   state.loss_sum = state.targets = state.micro_norm_sq = state.distill_sum = 0;
   write_state(state);
@@ -423,7 +425,7 @@ double Engine::evaluate(std::span<const int32_t> tokens, std::span<const int32_t
     evaluation_runners_[size_t(chunk)].run(backend_.device, options_.graphs, body, [](Phase) {});
   }
   double sum = 0;
-  if (stage_.is_last()) backend_.device.copy(&sum, eval_sum_.data, sizeof sum, Lane::compute);
+  if (stage_.is_last()) backend_.device.copy(&sum, eval_sum_.data, sizeof sum, Stream::compute);
   backend_.device.sync();
   last_end_ = nullptr;
   return sum;

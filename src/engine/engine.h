@@ -18,10 +18,10 @@
 #include "engine/phase_runner.h"
 #include "engine/pruned_weights.h"
 #include "engine/stage.h"
-#include "engine/wishes.h"
+#include "engine/step_requests.h"
 #include "metrics/step_table.h"
 #include "model/adapters.h"
-#include "model/eight_bits.h"
+#include "model/low_precision.h"
 #include "nn/context.h"
 #include "nn/ring.h"
 #include "ops/decorate.h"
@@ -61,10 +61,10 @@ struct EngineOptions {
   int zero_stage = 0;                    // what ranks share out: see Sharding
   PipelineOptions pipeline = {};         // of ProcessMesh::stages()
   bool sequence_parallel = false;        // ranks that share products share the rows of the residual stream: nn/rows.h
-  // What ranks that share products send runs beside products; default: where the device has lanes of its own. Where
+  // What ranks that share products send runs beside products; default: where the device has streams of its own. Where
   // half an output, or with sequence_parallel a quarter, has as many numbers as least_piece, its pieces are computed
-  // apart, each as soon as its rows have come, and summed apart; default: kLeastPiece where the device has lanes of its
-  // own, else never.
+  // apart, each as soon as its rows have come, and summed apart; default: kLeastPiece where the device has streams of
+  // its own, else never.
   std::optional<bool> sums_beside = {};
   std::optional<int64_t> least_piece = {};
   ContextMethod context_method = ContextMethod::gather;  // of ranks that share sequences; with some, not automatic
@@ -102,7 +102,7 @@ struct Backend {
 struct StepResult {
   StepState state;
   PhaseTimes times;
-  WishBits wishes = 0;  // of any rank, given to its close_step(): the same on all ranks
+  RequestBits requests = 0;  // of any rank, given to its close_step(): the same on all ranks
 };
 
 // What StepState::micro_norm is the norm of.
@@ -125,8 +125,8 @@ class Engine {
   Engine(const ModelConfig&, const EngineOptions&, Backend);
 
   const EngineOptions& options() const { return options_; }
-  const std::string& eight_bits() const {
-    return eight_bits_;
+  const std::string& low_precision() const {
+    return low_precision_;
   }                            // which layers are in 8 bits; empty: the recipe has none
   const MemoryPlan& memory();  // records the dry runs on first use
   // memory().total() is this or more: what is planned, and most that a micro-batch has alive at once. Takes far less
@@ -184,8 +184,8 @@ class Engine {
   int64_t turn() const { return options_.logical_shards > 0 ? step_micro_batches() : 1; }
   // Queues the sums over ranks, norm, skip decision, clipping and the optimizer. Results are collected once each and in
   // order; at most kStepsAhead steps may be uncollected. The host blocks only in collect(). Moves the clock through
-  // communication and optimizer. wishes: this rank's, for StepResult::wishes of all ranks.
-  void close_step(PhaseClock&, WishBits wishes = 0);
+  // communication and optimizer. requests: this rank's, for StepResult::requests of all ranks.
+  void close_step(PhaseClock&, RequestBits requests = 0);
   StepResult collect();
   int64_t uncollected() const { return int64_t(closed_.size()); }
   StepState finish_step();  // close_step() and this step's result
@@ -226,7 +226,7 @@ class Engine {
   bool looks_for_spikes() const { return bool(window_); }
   // Of QK-clip: what ranks compare once per step.
   const CodeState* codes() const { return codes_ ? &*codes_ : nullptr; }
-  size_t score_bytes() const { return top_scores_ ? top_scores_.bytes() : 0; }
+  size_t score_bytes() const { return max_attention_logits_ ? max_attention_logits_.bytes() : 0; }
   // Of the micro-batches of all ranks since the last call, if options().quantized; those that were counted. Weights,
   // which all ranks have alike, count once. All ranks call it together.
   std::vector<QuantizedOperand> take_quantized();
@@ -309,14 +309,14 @@ class Engine {
     clock.enter(phase);
     mark(phase);
   }
-  void mark(Phase phase) { marks_.push_back({phase, backend_.device.record(Lane::compute)}); }
+  void mark(Phase phase) { marks_.push_back({phase, backend_.device.record(Stream::compute)}); }
   PhaseTimes device_times(const ClosedStep&) const;
   void run_evaluation(Ctx, int chunk);
   void run_optimizer(Ctx, const PhaseRunner::Enter&);
   void run_end_of_leaf(Ctx, int64_t leaf);
   void add_norms(Ctx&);
   void end_scores(Ctx&);
-  Fill no_scores() const { return {.x = top_scores_, .value = -std::numeric_limits<float>::infinity()}; }
+  Fill no_scores() const { return {.x = max_attention_logits_, .value = -std::numeric_limits<float>::infinity()}; }
   void run_micro_norm(Ctx);
   enum class CodesOf : uint8_t { step, evaluation };
   void refresh_codes(CodesOf);
@@ -327,7 +327,7 @@ class Engine {
   Tensor scalar(size_t offset, DType dtype) const;
 
   EngineOptions options_;
-  std::string eight_bits_;
+  std::string low_precision_;
   Backend backend_;
   Ops* ops_;
   Arena arena_;
@@ -354,11 +354,11 @@ class Engine {
   };
   std::map<int, Outbox> outboxes_;  // by stage
 
-  Tensor state_;       // StepState
-  Tensor window_;      // SpikeWindow, if spikes are detected
-  Tensor top_scores_;  // as Ctx::top_scores, with QK-clip: of the accumulating step
-  Tensor routing_;     // [L, E + 3] f64: RouterStatistics since they were last taken, of a model with experts
-  Tensor eval_sum_;    // [1] f64
+  Tensor state_;                 // StepState
+  Tensor window_;                // SpikeWindow, if spikes are detected
+  Tensor max_attention_logits_;  // as Ctx::max_attention_logits, with QK-clip: of the accumulating step
+  Tensor routing_;               // [L, E + 3] f64: RouterStatistics since they were last taken, of a model with experts
+  Tensor eval_sum_;              // [1] f64
   Tensor leaf_sums_;   // [leaves, 1 + units] f64: per leaf its loss sum, then each unit's squared gradient norm
   Tensor logit_rows_;  // [N] i32: 0, 1, 2, ...
   bool want_logits_ = false, recorded_micro_batch_ = false, recorded_ = false;

@@ -42,7 +42,7 @@ std::vector<float> Engine::losses() {
   const MicroInputs& in = micro_inputs_.front();
   const Tensor& from = in.all_losses ? in.all_losses : in.losses;
   std::vector<float> out(size_t(from.numel()));
-  backend_.device.copy(out.data(), from.data, from.bytes(), Lane::compute);
+  backend_.device.copy(out.data(), from.data, from.bytes(), Stream::compute);
   backend_.device.sync();
   if (part_rows_.empty()) return out;
   std::vector<float> in_order(out.size());
@@ -55,14 +55,14 @@ template <class Record>
 Record Engine::read(const Tensor& from) {
   Record record;
   last_end_ = nullptr;  // excludes work between steps from the next step's time
-  backend_.device.copy(&record, from.data, sizeof record, Lane::compute);
+  backend_.device.copy(&record, from.data, sizeof record, Stream::compute);
   backend_.device.sync();
   return record;
 }
 
 template <class Record>
 void Engine::write(const Tensor& to, const Record& record) {
-  backend_.device.copy(to.data, &record, sizeof record, Lane::compute);
+  backend_.device.copy(to.data, &record, sizeof record, Stream::compute);
   backend_.device.sync();
 }
 
@@ -75,7 +75,7 @@ std::vector<double> Engine::take_routing() {
   if (!routing_) return {};
   std::vector<double> sums(size_t(routing_.numel()));
   last_end_ = nullptr;
-  backend_.device.copy(sums.data(), routing_.data, routing_.bytes(), Lane::compute);
+  backend_.device.copy(sums.data(), routing_.data, routing_.bytes(), Stream::compute);
   ops_->run(Fill{.x = routing_}, nullptr);
   backend_.device.sync();
   if (!backend_.control) return sums;
@@ -97,7 +97,7 @@ std::vector<QuantizedOperand> Engine::take_quantized() {
   using Counts = std::vector<QuantizeStatistics>;
   Counts counts(size_t(counted.shape[0]) * kOperands);
   last_end_ = nullptr;
-  backend_.device.copy(counts.data(), counted.data, counted.bytes(), Lane::compute);
+  backend_.device.copy(counts.data(), counted.data, counted.bytes(), Stream::compute);
   ops_->run(Fill{.x = counted}, nullptr);
   backend_.device.sync();
   if (backend_.control) {

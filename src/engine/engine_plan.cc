@@ -43,8 +43,8 @@ Engine::Engine(const ModelConfig& config, const EngineOptions& options, Backend 
   const TensorRank tensor = {.ranks = backend_.mesh.tensor().size(),
                              .rank = backend_.mesh.tensor().rank(),
                              .sequence_parallel = options_.sequence_parallel};
-  if (options_.recipe.eight_bits())
-    eight_bits_ = choose_eight_bits(*model_, options_.recipe, options_.high_layers, n, tensor);
+  if (options_.recipe.low_precision())
+    low_precision_ = choose_low_precision(*model_, options_.recipe, options_.high_layers, n, tensor);
   Communicator& stages = backend_.mesh.stages();
   stage_ = Stage(options_.pipeline, stages.size(), stages.rank(), *model_, options_.seq_length);
   if (options_.training) optimizer_ = std::make_unique<Optimizer>(options_.optimizer, model_->params());
@@ -58,9 +58,9 @@ Engine::Engine(const ModelConfig& config, const EngineOptions& options, Backend 
             devices(),
         devices(), " ranks in ", workers.size(), " workers, of which ", stages.size(), " are stages, ",
         backend_.mesh.data_parallel().size(), " share a batch and ", backend_.mesh.tensor().size(),
-        " products: the others would know nothing of a step's wishes");
+        " products: the others would know nothing of a step's requests");
   if (workers.size() > 1) require_workers();
-  CHECK(devices() < kWishRadix, devices(), " ranks are more than are counted");
+  CHECK(devices() < kRequestRadix, devices(), " ranks are more than are counted");
   step_micro_batches_ = micro_batches();
   stage_.set_micro_batches(step_micro_batches_);
   const int64_t leaves = options_.logical_shards;
@@ -70,7 +70,7 @@ Engine::Engine(const ModelConfig& config, const EngineOptions& options, Backend 
         " in micro-batches of ", options_.micro_batch_size);
   const Communicator& shards = backend_.mesh.shards();
   std::vector<StateSpec> states = optimizer_ ? optimizer_->states() : std::vector<StateSpec>{};
-  if (options_.training && options_.recipe.eight_bits()) codes_.emplace(model_->params(), options_.recipe);
+  if (options_.training && options_.recipe.low_precision()) codes_.emplace(model_->params(), options_.recipe);
   if (codes_ && options_.keep_codes) codes_->gather_codes();
   if (codes_)
     if (auto history = codes_->history()) states.push_back(std::move(*history));
@@ -89,13 +89,13 @@ Engine::Engine(const ModelConfig& config, const EngineOptions& options, Backend 
   if (outer_) outer_->plan(memory_);
   if (pruned_) pruned_->planned();
   if (options_.training && options_.teacher) plan_teacher();
-  if (codes_ && model_->params().sharded()) eight_bits_ += cat("; ", codes_->how_gathered());
+  if (codes_ && model_->params().sharded()) low_precision_ += cat("; ", codes_->how_gathered());
   if (options_.loss_chunk_rows == 0) {
     const int64_t columns = model_->params().placement(model_->head()).shape[0];  // of this rank's logits
     options_.loss_chunk_rows =
         auto_chunk_rows(n, columns * int64_t(size_of(options_.recipe.compute)), options_.logits_budget);
   }
-  if (model_->params().spec(model_->head()).eight_bits)
+  if (model_->params().spec(model_->head()).low_precision)
     options_.loss_chunk_rows = round_up(options_.loss_chunk_rows, kScaledRows);
   const auto is_evaluated = [](const StateSpec& s) {
     return s.name == kAverageMinusWeightState || s.name == kGlobalWeightState;
@@ -157,7 +157,7 @@ void Engine::plan_inputs() {
   if (codes_) codes_->plan(memory_, options_.keep_codes, options_.quantized);
   if (options_.training && options_.optimizer.qk_clip_threshold > 0)
     input("largest attention scores", DType::f32,
-          {model_->config().num_hidden_layers, model_->attention_shape(0).heads}, &top_scores_);
+          {model_->config().num_hidden_layers, model_->attention_shape(0).heads}, &max_attention_logits_);
   if (const int64_t experts = model_->config().num_experts; options_.training && experts > 0)
     input("statistics of routers", DType::f64, {model_->config().num_hidden_layers, RouterStatistics{experts}.size()},
           &routing_);
@@ -182,7 +182,7 @@ void Engine::require_context_parallel() const {
 void Engine::require_pipeline() const {
   CHECK(options_.zero_stage < 2, "stages of a pipeline need their gradients whole");
   CHECK(options_.logical_shards == 0, "the tree of sums has no leaves for micro-batches of a pipeline");
-  CHECK(!options_.recipe.eight_bits() && !options_.noise_scale && options_.optimizer.qk_clip_threshold == 0,
+  CHECK(!options_.recipe.low_precision() && !options_.noise_scale && options_.optimizer.qk_clip_threshold == 0,
         "a pipeline of stages with 8 bits, a noise scale or QK-clip");
   CHECK(backend_.device.unified(), "a pipeline of stages on GPUs");
 }

@@ -17,7 +17,7 @@ constexpr Kind kKinds[] = {Kind::receive_activation, Kind::forward,  Kind::send_
 // For a forward pass of a frozen model, of which nothing is recorded or counted.
 Ctx without_tape(Ctx c) {
   c.tape = nullptr;
-  c.top_scores = {};
+  c.max_attention_logits = {};
   c.quantization = {};
   c.routing = {};
   return c;
@@ -27,7 +27,7 @@ Ctx without_tape(Ctx c) {
 
 void Engine::run_passes(Ctx c, const Passes& p, const PhaseRunner::Enter& on) {
   model_->params().begin_micro_batch(p.last);
-  c.top_scores = top_scores_;
+  c.max_attention_logits = max_attention_logits_;
   if (codes_) c.quantization = codes_->collect();
   c.routing = {.statistics = routing_,
                .loss_scale = head().loss_scale,
@@ -78,7 +78,7 @@ void Engine::run_backward(Ctx& c, const Passes& p, const PhaseRunner::Enter& on)
   c.selective = options_.recompute.granularity != Recompute::Granularity::none;
   if (!part.ends) c.put(p.frame.out_slot, std::move(p.frame.out_grad));
   c.backward();
-  // A graph cannot end before its lanes have joined: with graphs this wait counts as backward.
+  // A graph cannot end before its streams have joined: with graphs this wait counts as backward.
   if (p.last && !(options_.graphs && c.device.can_capture())) on(Phase::communication);
   model_->params().join(c);
   if (!part.embeds) p.frame.in_grad = c.take(p.frame.in_slot);
@@ -163,7 +163,7 @@ Buffer Engine::receive(Ctx& c, const StageAction& a, const char* name) {
   Buffer x = c.alloc(name, {rows_of_stream(c, part_.rows()), model_->config().hidden_size});
   if (c.arena.recording()) return x;
   const CollectiveSubject subject(cat(a, " on stage ", stage_.number()));
-  backend_.mesh.stages().recv(x.t, peer_of(stage_.program().shape, stage_.number(), a), Lane::compute);
+  backend_.mesh.stages().recv(x.t, peer_of(stage_.program().shape, stage_.number(), a), Stream::compute);
   return x;
 }
 
@@ -176,8 +176,8 @@ void Engine::send_to_stage(const StageAction& a, const Tensor& x) {
   group.finish_sends(peer, int64_t(box.slots.size()) - 1);
   Tensor slot = box.slots[box.sent++ % box.slots.size()];
   CHECK(slot.bytes() == x.bytes(), a, ": ", x.shape, ", planned ", slot.shape);
-  backend_.device.copy(slot.data, x.data, x.bytes(), Lane::compute);
-  group.start_send(slot, peer, Lane::compute);
+  backend_.device.copy(slot.data, x.data, x.bytes(), Stream::compute);
+  group.start_send(slot, peer, Stream::compute);
 }
 
 void Engine::plan_outboxes() {
@@ -213,13 +213,13 @@ void Engine::record_chunk(int chunk) {
   arena_.finish_recording();
 }
 
-// Each stage has counted the gradients of its blocks, and wishes of its ranks; the last one alone has losses.
+// Each stage has counted the gradients of its blocks, and requests of its ranks; the last one alone has losses.
 void Engine::agree_among_stages(Ctx& c) {
   Communicator& stages = backend_.mesh.stages();
   Tensor sums = scalar(offsetof(StepState, loss_sum), DType::f64);
   static_assert(offsetof(StepState, targets) == offsetof(StepState, loss_sum) + sizeof(double));
-  static_assert(offsetof(StepState, wishes) == offsetof(StepState, targets) + sizeof(double));
-  sums.shape = {2 + kWishSums};
+  static_assert(offsetof(StepState, requests) == offsetof(StepState, targets) + sizeof(double));
+  sums.shape = {2 + kRequestSums};
   c.all_reduce(stages, sums);
   c.all_reduce(stages, scalar(offsetof(StepState, norm_sq), DType::f64));
 }

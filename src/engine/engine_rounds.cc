@@ -15,9 +15,9 @@ std::string phase_of(int64_t fragment) { return cat("end of a round, fragment ",
 void Engine::agree_among_workers(Ctx& c) {
   Tensor sums = scalar(offsetof(StepState, loss_sum), DType::f64);
   static_assert(offsetof(StepState, targets) == offsetof(StepState, loss_sum) + sizeof(double));
-  static_assert(offsetof(StepState, wishes) == offsetof(StepState, targets) + sizeof(double));
-  static_assert(offsetof(StepState, norm_sq) == offsetof(StepState, wishes) + kWishSums * sizeof(double));
-  sums.shape = {3 + kWishSums};
+  static_assert(offsetof(StepState, requests) == offsetof(StepState, targets) + sizeof(double));
+  static_assert(offsetof(StepState, norm_sq) == offsetof(StepState, requests) + kRequestSums * sizeof(double));
+  sums.shape = {3 + kRequestSums};
   const CollectiveSubject subject("a step's loss and norm");
   c.all_reduce(backend_.mesh.workers(), sums);
 }

@@ -23,7 +23,7 @@ using Magnitudes = std::vector<uint32_t>;
 template <class T>
 std::vector<T> read(Device& device, const Tensor& t) {
   std::vector<T> out(t.bytes() / sizeof(T));
-  device.copy(out.data(), t.data, t.bytes(), Lane::compute);
+  device.copy(out.data(), t.data, t.bytes(), Stream::compute);
   device.sync();
   return out;
 }
@@ -50,12 +50,12 @@ Magnitudes magnitudes(Device& device, const ParamStore::Unit& unit, ParamStore::
 }
 
 void write(Device& device, const Tensor& to, const std::vector<uint8_t>& mask) {
-  device.copy(to.data, mask.data(), to.bytes(), Lane::compute);
+  device.copy(to.data, mask.data(), to.bytes(), Stream::compute);
   device.sync();
 }
 
 void sum_over_ranks(Communicator* control, std::vector<int64_t>& counts) {
-  if (control) control->all_reduce({counts.data(), DType::i64, {int64_t(counts.size())}}, Reduce::sum, Lane::compute);
+  if (control) control->all_reduce({counts.data(), DType::i64, {int64_t(counts.size())}}, Reduce::sum, Stream::compute);
 }
 
 // The first bucket up to which there are more than `wanted`; takes those below it off `wanted`.

@@ -138,7 +138,7 @@ EvalResult evaluate(Engine& engine, const Dataset& data, const EvalOptions& opti
   if (control) {
     found.back().loss = broken.failure.empty() ? 0 : 1;
     constexpr int64_t kNumbers = sizeof(Found) / sizeof(double);
-    control->all_reduce({found.data(), DType::f64, {int64_t(found.size()) * kNumbers}}, Reduce::sum, Lane::compute);
+    control->all_reduce({found.data(), DType::f64, {int64_t(found.size()) * kNumbers}}, Reduce::sum, Stream::compute);
     if (found.back().loss > 0) broken.failure = first_text(*control, broken.failure);
     if (!broken.failure.empty()) return broken;
   }

@@ -47,7 +47,7 @@ int32_t choose_token(std::span<const float> logits, const SamplingOptions& optio
 
 Sampler::Sampler(const ModelConfig& config, const Recipe& recipe, Backend backend, int64_t capacity)
     : recipe_(recipe), backend_(backend), model_(make_model(config)), logits_(size_t(config.vocab_size)) {
-  if (recipe.eight_bits())
+  if (recipe.low_precision())
     throw Error(cat("precision: text is not generated with products in 8 bits, got ", recipe.name,
                     "; use bf16, which has the same weights"),
                 Exit::usage);
@@ -121,11 +121,11 @@ void Sampler::feed(const char* phase, Inputs& in, std::span<const int32_t> token
                   .k_pos = 0};
   const auto last = int32_t(n - 1);
   Device& device = backend_.device;
-  device.copy(in.batch.tokens.data, padded.data(), in.batch.tokens.bytes(), Lane::compute);
-  device.copy(in.batch.positions.data, positions.data(), in.batch.positions.bytes(), Lane::compute);
-  device.copy(in.batch.cache_rows.data, rows.data(), in.batch.cache_rows.bytes(), Lane::compute);
-  device.copy(in.batch.spans.data, &span, sizeof span, Lane::compute);
-  device.copy(in.last_row.data, &last, sizeof last, Lane::compute);
+  device.copy(in.batch.tokens.data, padded.data(), in.batch.tokens.bytes(), Stream::compute);
+  device.copy(in.batch.positions.data, positions.data(), in.batch.positions.bytes(), Stream::compute);
+  device.copy(in.batch.cache_rows.data, rows.data(), in.batch.cache_rows.bytes(), Stream::compute);
+  device.copy(in.batch.spans.data, &span, sizeof span, Stream::compute);
+  device.copy(in.last_row.data, &last, sizeof last, Stream::compute);
   arena_.begin(phase);
   {
     const Buffer z = run(context(backend_.ops), in);

@@ -127,7 +127,7 @@ std::vector<TextScore> score_texts(Engine& engine, std::span<const ScoredText> t
   constexpr int64_t kNumbers = sizeof(TextScore) / sizeof(double);
   if (options.control)
     options.control->all_reduce({scores.data(), DType::f64, {int64_t(scores.size()) * kNumbers}}, Reduce::sum,
-                                Lane::compute);
+                                Stream::compute);
   return scores;
 }
 

@@ -13,8 +13,8 @@
 #include "metrics/chart.h"
 #include "metrics/format.h"
 #include "metrics/format_time.h"
-#include "metrics/range_test.h"
-#include "metrics/twin.h"
+#include "metrics/lr_finder.h"
+#include "metrics/run_comparison.h"
 
 namespace athanor {
 namespace {
@@ -205,7 +205,7 @@ class Page {
     out_ += "<div class=\"grid2\">\n";
     curve({"Training loss", "nats", loss, false, nullptr, true}, 0, true);
     validation();
-    range_tests();
+    lr_finders();
     curve({"Training loss, later part", "nats, after the first quarter", loss, false, nullptr, true}, 0.25, true);
     for (const Curve& c : others) curve(c, 0, false);
     memory();
@@ -213,7 +213,7 @@ class Page {
         {"Gradient noise scale", "tokens", [](const StepMetrics& m) { return m.noise_scale.value_or(kUnknown); }, true,
          format_count},
         {"Largest attention score", "before the softmax",
-         [](const StepMetrics& m) { return m.top_score.value_or(kUnknown); }, true, nullptr},
+         [](const StepMetrics& m) { return m.max_attention_logit.value_or(kUnknown); }, true, nullptr},
         {"GPU power", "W", [](const StepMetrics& m) { return m.gpu_watts.value_or(kUnknown); }, true, nullptr},
         {"GPU temperature", "°C", [](const StepMetrics& m) { return m.gpu_celsius.value_or(kUnknown); }, false,
          nullptr},
@@ -229,14 +229,14 @@ class Page {
   }
 
   // For runs that are learning-rate range tests.
-  void range_tests() {
+  void lr_finders() {
     Chart chart{.title = "Range test: loss, smoothed", .unit = "nats"};
     chart.x_name = "learning rate";
     chart.x_format = [](double exponent) { return text_of(std::pow(10, exponent)); };
     for (size_t i = 0; i < runs_.size(); ++i) {
       const RunRecords& run = runs_[i];
       if (!run.ended() || !run.events.back().suggested_rate) continue;
-      RangeTest test;
+      LrFinder test;
       ChartLine line{.label = run.name, .color = int(i % kColors), .x = {}, .y = {}};
       for (const StepMetrics& m : run.steps)
         if (!test.add(m.learning_rate, m.loss)) break;

@@ -74,7 +74,7 @@ constexpr std::array<RecordField<S>, 42> kStepFields = {{
      "train/noise_scale", false, &S::noise_scale},
     {"max_attention_logit", "",
      "largest attention score of the step, before the softmax, over all heads; absent without qk_clip_threshold",
-     "train/max_attention_logit", false, &S::top_score},
+     "train/max_attention_logit", false, &S::max_attention_logit},
     {"distill_loss", "nats",
      "mean over the predicted tokens of the step of distill_loss against the teacher, times the square of "
      "distill_temperature; absent without a teacher",

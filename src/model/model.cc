@@ -144,12 +144,12 @@ void Model::plan(MemoryPlan& plan, const Recipe& recipe, bool training, std::vec
 void Model::init_constants(Device& device) {
   if (ones_) {
     const std::vector<float> ones(size_t(ones_.numel()), 1.0f);
-    device.copy(ones_.data, ones.data(), ones_.bytes(), Lane::compute);
+    device.copy(ones_.data, ones.data(), ones_.bytes(), Stream::compute);
     device.sync();
   }
   if (!has_rope_) return;
   const std::vector<float> table = athanor::rope_table(config_, config_.max_position_embeddings);
-  device.copy(rope_table_.data, table.data(), rope_table_.bytes(), Lane::compute);
+  device.copy(rope_table_.data, table.data(), rope_table_.bytes(), Stream::compute);
   device.sync();
 }
 

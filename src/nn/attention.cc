@@ -27,9 +27,9 @@ Rope rotation(const Tensor& qkv, const Batch& batch, Tensor cos_sin, const Atten
           .inverse = inverse};
 }
 
-Tensor top_scores(const Ctx& c, const AttentionShape& shape, int layer) {
-  if (!c.top_scores) return {};
-  return {c.top_scores.at(layer * shape.heads), DType::f32, {shape.heads}};
+Tensor max_attention_logits(const Ctx& c, const AttentionShape& shape, int layer) {
+  if (!c.max_attention_logits) return {};
+  return {c.max_attention_logits.at(layer * shape.heads), DType::f32, {shape.heads}};
 }
 
 Var rope(Net n, Var qkv, const Batch& batch, Tensor cos_sin, AttentionShape shape) {
@@ -87,7 +87,7 @@ Var attention(Net n, Var qkv, const Batch& batch, Tensor cos_sin, AttentionShape
                      .v = in.v,
                      .spans = batch.spans,
                      .shape = shape,
-                     .top = top_scores(c, shape, layer),
+                     .top = max_attention_logits(c, shape, layer),
                      .amax = y.amax});
   Var out = c.var(y);
   out.producer_keeps_it();

@@ -130,7 +130,7 @@ void read_logits(Device& device, const Tensor& z, float softcap, int64_t vocab, 
   CHECK(z.dtype == DType::f32 && z.contiguous() && int64_t(out.size()) == z.rows() * vocab, "logits ", z.shape,
         " read to ", out.size(), " of a vocabulary of ", vocab);
   for (int64_t r = 0; r < z.rows(); ++r)
-    device.copy(out.data() + r * vocab, z.slice(r, r + 1).data, size_t(vocab) * sizeof(float), Lane::compute);
+    device.copy(out.data() + r * vocab, z.slice(r, r + 1).data, size_t(vocab) * sizeof(float), Stream::compute);
   device.sync();
   if (softcap > 0)
     for (float& x : out) x = softcap * std::tanh(x / softcap);

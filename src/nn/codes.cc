@@ -16,7 +16,9 @@ Codes kept_codes(Net n, const Linear& layer, Operand operand) {
   return codes;
 }
 
-OperandRule LayerCodes::rule(Operand operand) const { return spec_.eight_bits ? recipe_.rule(operand) : OperandRule{}; }
+OperandRule LayerCodes::rule(Operand operand) const {
+  return spec_.low_precision ? recipe_.rule(operand) : OperandRule{};
+}
 
 // The dimension of an operand, as it lies in memory, that its product sums over.
 int LayerCodes::summed(Operand operand) const {

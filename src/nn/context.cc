@@ -100,7 +100,7 @@ Var attention_of_parts(Net n, Var qkv, const Batch& batch, AttentionShape shape,
                          .v = values(kv.t, shape),
                          .spans = half(batch.spans, h),
                          .shape = shape,
-                         .top = top_scores(c, shape, layer)});
+                         .top = max_attention_logits(c, shape, layer)});
   }
   Var out = c.var(y);
   out.producer_keeps_it();

@@ -64,7 +64,8 @@ Var rotated_linear(Net, Var x, const Linear& qkv, const Batch&, Tensor cos_sin, 
 // [N, (H+2K)D] -> [N, H D]. cos_sin: of rope(), whose backward this includes; none: q and k are not rotated. reader:
 // the layer that alone reads the result.
 Var attention(Net, Var qkv, const Batch&, Tensor cos_sin, AttentionShape, int layer, const Linear& reader);
-Tensor top_scores(const Ctx&, const AttentionShape&, int layer);  // [H] f32, or none: where attention raises them
+Tensor max_attention_logits(const Ctx&, const AttentionShape&,
+                            int layer);  // [H] f32, or none: where attention raises them
 
 // LM head and loss in one: computes logits for chunk_rows rows at a time and replaces them in place by their gradient,
 // so that [N, V] never exists. Writes losses [N]; with a recording tape also computes the head's gradients. Ranks that

@@ -47,7 +47,7 @@ namespace {
 // Whether a piece of an output [all rows, columns] is worth a product of its own.
 bool computes_by_pieces(Net n, const Linear& layer, const Buffer& own, int64_t columns) {
   const int64_t piece = own.t.rows() * n.c.mesh.tensor().size() / n.c.row_pieces * columns;
-  return n.c.sums_beside && n.c.row_pieces > 1 && piece >= n.c.least_piece && !in_eight_bits(n, layer);
+  return n.c.sums_beside && n.c.row_pieces > 1 && piece >= n.c.least_piece && !in_low_precision(n, layer);
 }
 
 }  // namespace
@@ -66,7 +66,7 @@ RowsOfAll gradient_rows(Net n, const Linear& layer, const Buffer& dy) {
 }
 
 bool is_frozen(Net n, const Linear& layer) { return n.params.spec(layer.w).frozen; }
-bool in_eight_bits(Net n, const Linear& layer) { return n.params.spec(layer.w).eight_bits; }
+bool in_low_precision(Net n, const Linear& layer) { return n.params.spec(layer.w).low_precision; }
 
 Tensor wanted_largest(Net n, const Linear& layer, Matrix matrix) { return LayerCodes(n, layer).largest(n.c, matrix); }
 
@@ -211,7 +211,7 @@ void run_input_gradient(Net n, const Linear& layer, Tensor dx, const Factor& dy)
 }
 
 bool sums_beside(Net n, const Linear& layer) {
-  return n.c.sums_beside && shared(n, layer) == Shared::by_outputs && !in_eight_bits(n, layer);
+  return n.c.sums_beside && shared(n, layer) == Shared::by_outputs && !in_low_precision(n, layer);
 }
 
 RowsOfAll input_rows_beside(Net n, const Linear& layer, const Buffer& own) {

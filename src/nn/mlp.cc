@@ -23,7 +23,7 @@ void run_gelu_product(Net n, const Linear& up, const Linear& down, Buffer& y, Te
 
 // By the pieces of rows of forward: products of other sizes may have other algorithms, and so other bits.
 void run_gelu_again(Net n, const Linear& up, Tensor y, Tensor z, const Factor& x, int pieces) {
-  if (in_eight_bits(n, up)) return n.c.run(GeluFwd{.y = y, .x = z});
+  if (in_low_precision(n, up)) return n.c.run(GeluFwd{.y = y, .x = z});
   Product p = linear_product(n, up, y, x);
   p.op.epilogue = Epilogue::gelu;
   p.op.recompute = true;
@@ -198,7 +198,7 @@ Product gradient_through_swiglu(Net n, const Linear& down, Tensor y, const Facto
 }
 // Whether the backend may compute all that in the product.
 bool fuses_gradient(Net n, const Linear& down, const Tensor& y) {
-  if (in_eight_bits(n, down) || is_frozen(n, down)) return false;
+  if (in_low_precision(n, down) || is_frozen(n, down)) return false;
   Buffer dy;
   dy.t = {.data = nullptr, .dtype = y.dtype, .shape = {y.rows(), outputs_of(n, down)}};
   return n.c.ops.fuses(gradient_through_swiglu(n, down, y, {.data = dy, .scales = {}}).op);

@@ -18,7 +18,7 @@ Shared shared(Net, const Linear&);
 // of the first piece hides those of the second.
 RowsOfAll input_rows(Net, const Linear&, const Buffer& x);
 RowsOfAll gradient_rows(Net, const Linear&, const Buffer& dy);
-bool in_eight_bits(Net, const Linear&);
+bool in_low_precision(Net, const Linear&);
 bool is_frozen(Net, const Linear&);  // then there is no gradient of the weight
 // Where the layer wants the largest magnitude of its input, or of the gradient of its output, left by whoever makes it,
 // [1] f32; none: it does not need it. Rows that are gathered from other ranks are another matrix, of which none is

@@ -287,7 +287,7 @@ Var attention_in_ring(Net n, Var qkv, const Batch& batch, AttentionShape shape, 
                            .v = values(half(kv, pair.k), shape),
                            .spans = tables.next(),
                            .shape = shape,
-                           .top = top_scores(c, shape, layer),
+                           .top = max_attention_logits(c, shape, layer),
                            .seen = pair.seen});
         c.run(
             MergeAttention{.y = half(y.t, pair.q), .lse = half(lse.t, pair.q), .part = part.t, .part_lse = part_lse.t});

@@ -11,7 +11,7 @@ Tensor CheckOps::copy_of(const Tensor& t, std::vector<std::max_align_t>& memory)
   const int64_t elements = t.contiguous() || t.rows() == 0 ? t.numel() : (t.rows() - 1) * t.row_stride + t.cols();
   const size_t bytes = size_t(elements) * size_of(t.dtype);
   memory.resize(blocks(bytes));
-  device_.copy(memory.data(), t.data, bytes, Lane::compute);
+  device_.copy(memory.data(), t.data, bytes, Stream::compute);
   device_.sync();
   Tensor copy = t;
   copy.data = memory.data();

@@ -32,24 +32,25 @@ class CheckOps final : public Decorated<CheckOps> {
   template <class Op>
   void on(const Op& op, void* scratch) {
     ++launches_;
-    Op twin = op;  // writes to copies of the outputs; its inputs are read before the tested backend may overwrite them
+    Op expected =
+        op;  // writes to copies of the outputs; its inputs are read before the tested backend may overwrite them
     std::deque<std::vector<std::max_align_t>> memory;
     const auto to_host = [&](Op& of, bool inputs) {
       for (const Field& f : of.fields())
         if (*f.t && (inputs || f.io != Io::in)) *f.t = copy_of(*f.t, memory.emplace_back());
     };
-    to_host(twin, !device_.unified());
-    std::vector<std::max_align_t> twin_scratch(blocks(reference_.scratch(twin)));
-    reference_.run(twin, twin_scratch.data());
+    to_host(expected, !device_.unified());
+    std::vector<std::max_align_t> expected_scratch(blocks(reference_.scratch(expected)));
+    reference_.run(expected, expected_scratch.data());
     work_.run(op, scratch);
     Op done = op;
     if (!device_.unified()) to_host(done, false);
-    const auto got = done.fields(), want = twin.fields();
+    const auto got = done.fields(), want = expected.fields();
     for (size_t i = 0; i < got.size(); ++i)
       if (*got[i].t && leaves_largest(got[i])) *want[i].t->template as<float>() = largest_magnitude(*got[0].t);
     for (size_t i = 0; i < got.size(); ++i)
       if (*got[i].t && got[i].io != Io::in)
-        note(Op::kName, got[i].name, *got[i].t, *want[i].t, tolerance_of(twin, want[i].t->dtype));
+        note(Op::kName, got[i].name, *got[i].t, *want[i].t, tolerance_of(expected, want[i].t->dtype));
   }
 
   const std::vector<Worst>& worst() const { return worst_; }

@@ -31,7 +31,7 @@ namespace athanor {
       RouteBwd, SortByExpert, SumRows, WeightedSwigluFwd, WeightedSwigluBwd, GroupedGemm, ActivationFwd,               \
       ActivationBwd, ScaledSum, ScaledSumBwd, Dropout
 
-// run() launches on the compute lane; scratch() is the temporary memory it needs (bytes), a pure function of the op.
+// run() launches on the compute stream; scratch() is the temporary memory it needs (bytes), a pure function of the op.
 template <class Op>
 struct Runs {
   virtual void run(const Op&, void* scratch) = 0;

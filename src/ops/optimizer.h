@@ -8,7 +8,7 @@
 namespace athanor {
 
 constexpr int kMostAverages = 8;  // running averages with different decays in one run
-constexpr int kWishSums = 5;      // see engine/wishes.h
+constexpr int kRequestSums = 5;   // see engine/step_requests.h
 
 // How much a step counts in a running average.
 enum class Weighting : uint8_t {
@@ -30,8 +30,9 @@ struct Average {
 struct StepState {
   double loss_sum = 0;  // sum of token losses of the step being accumulated
   double targets = 0;   // predicted tokens of the step being accumulated, without ignored ones
-  // What ranks ask of all in this step (engine/wishes.h); after `targets`, with which it is added up over the ranks.
-  double wishes[kWishSums] = {};
+  // What ranks ask of all in this step (engine/step_requests.h); after `targets`, with which it is added up over the
+  // ranks.
+  double requests[kRequestSums] = {};
   double norm_sq = 0;          // sum of squared (scaled) gradients
   double micro_norm_sq = 0;    // norm_sq after a step's first micro-batch; summed over ranks that differ
   double distill_sum = 0;      // sum of the tokens' losses against a teacher
@@ -66,7 +67,7 @@ struct StepState {
   int32_t spike = 0;          // this step: 0 no spike, 1 spike, skipped, 2 spike, taken
   float loss_deviations = 0;  // z-scores of this step against the window; 0: unknown
   float norm_deviations = 0;
-  float top_score = 0;  // the largest attention score of the step, where it is wanted
+  float max_attention_logit = 0;  // the largest attention score of the step, where it is wanted
 };
 
 // Momentum in this step of an update rule whose configured momentum is `own`.

@@ -72,10 +72,10 @@ ATHANOR_HOST_DEVICE inline float correction_of(const Average& average, StepState
   return 1;
 }
 
-// The rule of StepControl; window null: absent. top_score: the largest of the scores, 0 without them.
+// The rule of StepControl; window null: absent. max_attention_logit: the largest of the scores, 0 without them.
 ATHANOR_HOST_DEVICE inline void close_step(StepState& s, const StepControl& c, SpikeWindow* window = nullptr,
-                                           float top_score = 0) {
-  s.top_score = top_score;
+                                           float max_attention_logit = 0) {
+  s.max_attention_logit = max_attention_logit;
   // Gradients become those of the mean over the targets, as PyTorch's cross_entropy takes it with ignore_index; a step
   // without targets has none. Without ignored targets the factor is exactly 1.
   const double mean = c.divided_by > 0 && s.targets > 0 ? c.divided_by / s.targets : 1;

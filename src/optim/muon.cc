@@ -110,7 +110,7 @@ class MuonRule final : public UpdateRule {
 
   static Ctx::Ticket exchange(Ctx& c, const std::vector<Tensor>& out, const std::vector<Tensor>& in) {
     const CollectiveSubject subject("whole matrices");
-    return c.beside([&](Lane lane) { c.mesh.weights().all_to_all(out, in, lane); });
+    return c.beside([&](Stream stream) { c.mesh.weights().all_to_all(out, in, stream); });
   }
 
   // A tensor from its parts, one after the other; or, with `cut`, back.

@@ -34,7 +34,7 @@ void OuterOptimizer::commit(Device& device) const {
   StepState rates;
   rates.lr = float(options_.learning_rate);
   rates.grad_scale = 1 / float(params_.worker().workers);
-  device.copy(rates_.data, &rates, sizeof rates, Lane::compute);
+  device.copy(rates_.data, &rates, sizeof rates, Stream::compute);
   device.sync();
 }
 

@@ -14,7 +14,7 @@ class QkClipRule final : public UpdateRule {
  public:
   QkClipRule(double threshold, uint64_t seed) : threshold_(threshold), seed_(seed) {}
   std::vector<KeptState> states() const override { return {}; }
-  // Reads the step's largest scores, those of all ranks, in Ctx::top_scores.
+  // Reads the step's largest scores, those of all ranks, in Ctx::max_attention_logits.
   void step(Ctx& c, ParamStore& params, const Placed& placed, Tensor step_state) override {
     if (!found_) find_parts(c, params, placed, step_state);
     if (!clip_.parts.empty()) c.run(clip_);
@@ -37,15 +37,16 @@ class QkClipRule final : public UpdateRule {
       const ParamStore::Range own = unit.owned(piece.offset, piece.offset + piece.part->numel);
       if (own.begin >= own.end) continue;
       const int64_t start = piece.offset - piece.part->offset;  // of the weight in its unit
-      clip_.parts.push_back({.master = unit.part(unit.master, own),
-                             .param = unit.value ? unit.part(unit.value, own) : Tensor{},
-                             .also = scaled_with(params, unit, r.piece, own),
-                             .top = {c.top_scores.at(spec.attention * clip_.heads), DType::f32, {clip_.heads}},
-                             .range = {.first = own.begin - start,
-                                       .cols = place.shape.rank > 1 ? place.shape[1] : 1,
-                                       .columns = spec.in_out},
-                             .stream = stream_of(cat("QK-clip of unit ", r.unit)),
-                             .first = uint64_t(own.begin)});
+      clip_.parts.push_back(
+          {.master = unit.part(unit.master, own),
+           .param = unit.value ? unit.part(unit.value, own) : Tensor{},
+           .also = scaled_with(params, unit, r.piece, own),
+           .top = {c.max_attention_logits.at(spec.attention * clip_.heads), DType::f32, {clip_.heads}},
+           .range = {.first = own.begin - start,
+                     .cols = place.shape.rank > 1 ? place.shape[1] : 1,
+                     .columns = spec.in_out},
+           .stream = stream_of(cat("QK-clip of unit ", r.unit)),
+           .first = uint64_t(own.begin)});
     }
     found_ = !c.arena.recording();
   }

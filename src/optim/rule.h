@@ -60,8 +60,8 @@ std::unique_ptr<UpdateRule> make_lion(const RuleOptions&);
 std::unique_ptr<UpdateRule> make_schedule_free_adamw(const RuleOptions&);
 std::unique_ptr<UpdateRule> make_muon(const RuleOptions&);  // and normuon
 
-// Runs after the rules that move weights: scales those of queries and keys whose scores, in Ctx::top_scores, are above
-// the threshold (ops/qk_clip.h).
+// Runs after the rules that move weights: scales those of queries and keys whose scores, in Ctx::max_attention_logits,
+// are above the threshold (ops/qk_clip.h).
 std::unique_ptr<UpdateRule> make_qk_clip(double threshold, uint64_t seed);
 
 // Runs after all other rules: keeps an average of the weights they have made, decaying or of equal weights.

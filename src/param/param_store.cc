@@ -13,7 +13,7 @@ namespace {
 // On all ranks of the group.
 void add_up(Ctx& c, Communicator& group, const Tensor& x) {
   const Buffer room = c.room_of_sum(group, x);
-  if (!c.arena.recording()) group.sum(x, room.t, Lane::compute);
+  if (!c.arena.recording()) group.sum(x, room.t, Stream::compute);
 }
 
 constexpr int64_t kInitChunk = int64_t{1} << 24;  // split masters: elements that are f32 at a time
@@ -391,7 +391,7 @@ void ParamStore::start_gather(Ctx& c, int u) {
   const CollectiveSubject subject(unit.name);
   const Tensor& shard = unit.codes ? unit.codes : unit.weights();
   unit.gathered = c.alloc(unit.codes ? "codes of a unit" : "weights of a unit", shard.dtype, {unit.layout.numel});
-  unit.gathering = c.beside([&](Lane lane) { c.mesh.shards().all_gather(unit.gathered.t, shard, lane); });
+  unit.gathering = c.beside([&](Stream stream) { c.mesh.shards().all_gather(unit.gathered.t, shard, stream); });
   start_gather(c, unit.beside);
 }
 
@@ -429,7 +429,8 @@ void ParamStore::end_gradients_of(Ctx& c, Unit& unit, bool last) {
   reducing_ = {&unit, std::move(unit.whole_grad), c.room_of_sum(c.mesh.shards(), unit.whole_grad.t), nullptr};
   unit.whole_grad = {};
   const Tensor whole = reducing_.whole.t, mine = unit.own(whole);
-  reducing_.ticket = c.beside([&](Lane lane) { c.mesh.shards().sum_scatter(mine, whole, reducing_.room.t, lane); });
+  reducing_.ticket =
+      c.beside([&](Stream stream) { c.mesh.shards().sum_scatter(mine, whole, reducing_.room.t, stream); });
 }
 
 void ParamStore::settle(Ctx& c) {
@@ -454,10 +455,10 @@ void ParamStore::reduce_early(Ctx& c, const Unit& unit) {
   early_.room = c.room_of_sum(all, unit.grad);
   early_.of_copies = sharding_.stage == 0 ? Buffer{} : c.room_of_sum(c.mesh.copies(), mine);
   if (!last_micro_batch_) return;
-  early_.ticket = c.beside([&](Lane lane) {
-    if (sharding_.stage == 0) return all.sum(unit.grad, early_.room.t, lane);
-    all.sum_scatter(mine, unit.grad, early_.room.t, lane);
-    c.mesh.copies().sum(mine, early_.of_copies.t, lane);
+  early_.ticket = c.beside([&](Stream stream) {
+    if (sharding_.stage == 0) return all.sum(unit.grad, early_.room.t, stream);
+    all.sum_scatter(mine, unit.grad, early_.room.t, stream);
+    c.mesh.copies().sum(mine, early_.of_copies.t, stream);
   });
 }
 
@@ -471,7 +472,7 @@ void ParamStore::leave_early_room(Ctx& c) {
 void ParamStore::join(Ctx& c) {
   settle(c);
   leave_early_room(c);
-  if (last_micro_batch_ && reduces_early(c.mesh)) c.wait(c.beside([](Lane) {}));
+  if (last_micro_batch_ && reduces_early(c.mesh)) c.wait(c.beside([](Stream) {}));
 }
 
 void ParamStore::begin_use(Ctx& c, int unit) {

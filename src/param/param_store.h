@@ -156,7 +156,7 @@ class ParamStore {
   void use_together(int unit, int beside) { units_[size_t(unit)]->beside = beside; }
   void adapt(Param w, Adapters adapters) { adapters_[w.id] = std::move(adapters); }
   const Adapters* adapters(Param w) const;  // null: none
-  void read_in_eight_bits(Param p) { specs_[size_t(p.id)].eight_bits = true; }
+  void read_in_low_precision(Param p) { specs_[size_t(p.id)].low_precision = true; }
   // Where ranks shard it, and the unit's other parameters are few. Before plan(); has_codes() tells afterwards.
   void gather_as_codes(Param p) { specs_[size_t(p.id)].as_codes = true; }
   void belongs_to_experts(Param p, int64_t experts, int64_t chosen) {
@@ -182,7 +182,7 @@ class ParamStore {
   void use_last(Ctx&, int unit);  // forward, with the backward right after: gradients are needed too
   void release(int unit);         // after use_last() if no backward follows
   // Tells whether the coming micro-batch is the last of a step; its gradients may then be reduced while backward runs.
-  // After backward, join() makes the compute lane wait for that.
+  // After backward, join() makes the compute stream wait for that.
   void begin_micro_batch(bool last) { last_micro_batch_ = last; }
   void join(Ctx&);
   // Whether the last micro-batch of a step is treated differently.

@@ -47,11 +47,11 @@ struct ParamSpec {
   std::vector<HfSlice> slices = {};
   Cut cut = {};  // how ranks of a tensor-parallel group may share it
   PartialGradient partial = PartialGradient::never;
-  bool in_out = false;        // of a matrix: its rows are inputs, not outputs
-  int attention = -1;         // its outputs are the queries, keys and values of the attention in this layer; -1: not
-  bool read_by_rows = false;  // look-ups read its values, whatever products read
-  bool eight_bits = false;    // products read codes of it and of what they multiply it with
-  bool as_codes = false;      // ranks that shard it gather codes of it in place of its values: ParamStore::Unit::codes
+  bool in_out = false;         // of a matrix: its rows are inputs, not outputs
+  int attention = -1;          // its outputs are the queries, keys and values of the attention in this layer; -1: not
+  bool read_by_rows = false;   // look-ups read its values, whatever products read
+  bool low_precision = false;  // products read codes of it and of what they multiply it with
+  bool as_codes = false;       // ranks that shard it gather codes of it in place of its values: ParamStore::Unit::codes
   // Its rows are those of `experts` equal matrices, of which a token meets `chosen`.
   int64_t experts = 1, chosen = 1;
   bool trainable = true;  // false: stays what it was; optimizers and the gradient norm leave it out

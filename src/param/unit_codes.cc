@@ -60,7 +60,7 @@ void ParamStore::gather_others(Ctx& c, const Unit& unit) {
     if (rank == sharding_.index) continue;
     out[size_t(rank)] = of_rank(sharding_.index), in[size_t(rank)] = of_rank(rank);
   }
-  if (!c.arena.recording()) c.mesh.shards().all_to_all(out, in, Lane::compute);
+  if (!c.arena.recording()) c.mesh.shards().all_to_all(out, in, Stream::compute);
 }
 
 Tensor ParamStore::codes(Param p) const {

@@ -53,7 +53,7 @@ class SizedOps final : public Decorated<SizedOps> {
   void note(const std::string& name, const Tensor& t) {
     const size_t bytes = size_t((t.rows() - 1) * t.stride() + t.cols()) * size_of(t.dtype);
     memory_.resize(bytes / sizeof(uint32_t) + 1);
-    backend_.device.copy(memory_.data(), t.data, bytes, Lane::compute);
+    backend_.device.copy(memory_.data(), t.data, bytes, Stream::compute);
     backend_.device.sync();
     Tensor copy = t;
     copy.data = memory_.data();

@@ -16,9 +16,9 @@ double best_seconds(Backend backend, const Op& op, void* scratch) {
   double best = std::numeric_limits<double>::infinity(), sum = 0;
   const auto host_end = std::chrono::steady_clock::now() + std::chrono::milliseconds(200);
   for (int runs = 0; runs < 3 || (sum < 0.05 && std::chrono::steady_clock::now() < host_end); ++runs) {
-    const auto start = device.record(Lane::compute);
+    const auto start = device.record(Stream::compute);
     backend.ops.run(op, scratch);
-    const auto end = device.record(Lane::compute);
+    const auto end = device.record(Stream::compute);
     device.wait(*end);
     const double seconds = device.seconds(*start, *end);
     sum += seconds;

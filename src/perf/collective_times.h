@@ -1,5 +1,5 @@
 // CollectiveTimes: how long the collectives of a step took and how much of that nothing hid, by what they were for, the
-// group and the kind. With a profiler, of NCCL's kernels; without one, of calls, where lanes run synchronously and so
+// group and the kind. With a profiler, of NCCL's kernels; without one, of calls, where streams run synchronously and so
 // nothing hides them. Elsewhere there are no times.
 #pragma once
 #include <chrono>

@@ -37,7 +37,7 @@ class DescribedDevice final : public Device {
   int64_t dimension_multiple() const override { return 64; }
   void* allocate(size_t, Mem) override { throw Error(cat(description(), ": has no memory to allocate")); }
   void release(void*, size_t, Mem) override {}
-  void copy(void*, const void*, size_t, Lane) override { throw Error(cat(description(), ": has no memory to copy")); }
+  void copy(void*, const void*, size_t, Stream) override { throw Error(cat(description(), ": has no memory to copy")); }
   // Free memory of the GPU once a process has its context: 78.6 of 79.1 GiB on an H100.
   size_t capacity(Mem) const override { return gpu_.memory_bytes - kContext; }
   size_t allocated() const override { return 0; }

@@ -25,9 +25,9 @@ class TimedOps final : public Decorated<TimedOps> {
 
   template <class Op>
   void on(const Op& op, void* scratch) {
-    auto begin = device_.record(Lane::compute);
+    auto begin = device_.record(Stream::compute);
     inner_.run(op, scratch);
-    pending_.push_back({launch_of(op, inner_), std::move(begin), device_.record(Lane::compute)});
+    pending_.push_back({launch_of(op, inner_), std::move(begin), device_.record(Stream::compute)});
   }
   const Ops& inner() const { return inner_; }
 
@@ -54,7 +54,7 @@ class TimedOps final : public Decorated<TimedOps> {
   // The device must be idle: relates its clock to the host's.
   void begin_log() {
     pending_.clear();
-    log_begin_ = device_.record(Lane::compute);
+    log_begin_ = device_.record(Stream::compute);
     log_begin_time_ = TraceWriter::Clock::now();
   }
   void write_span(const Pending& p, double seconds) {

@@ -11,8 +11,8 @@ namespace {
 
 constexpr double kBackward = 2.0 / 3;  // fraction of a micro-batch's time
 
-// Collectives on their own lane, one after the other: one has the launches of a micro-batch beside it that those before
-// it left.
+// Collectives on their own stream, one after the other: one has the launches of a micro-batch beside it that those
+// before it left.
 class Beside {
  public:
   Beside(std::span<const Launch> launches, const Roofline* limits) : launches_(launches), limits_(limits) {}

@@ -101,12 +101,12 @@ void update(const Op& op, const Rule& rule) {
 
 void ReferenceOps::run(const StepControl& op, void*) {
   StepState s = load_state(op.state);
-  float top_score = 0;
+  float max_attention_logit = 0;
   if (op.scores) {
     const Values scores = load(op.scores);
-    top_score = float(*std::max_element(scores.v.begin(), scores.v.end()));
+    max_attention_logit = float(*std::max_element(scores.v.begin(), scores.v.end()));
   }
-  close_step(s, op, static_cast<SpikeWindow*>(op.window.data), top_score);
+  close_step(s, op, static_cast<SpikeWindow*>(op.window.data), max_attention_logit);
   std::memcpy(op.state.data, &s, sizeof s);
 }
 

@@ -182,7 +182,7 @@ struct Ctx {
   bool sums_beside = false;                 // ranks that share products send sums beside other products
   int64_t least_piece = 0;                  // numbers of a piece of an output to be computed and summed apart
   uint64_t seed = 0;                        // of rounding at random
-  Tensor top_scores = {};                   // [L, H] f32: largest attention score of each head so far; none: not wanted
+  Tensor max_attention_logits = {};         // [L, H] f32: largest attention score of each head so far; none: not wanted
   Quantization quantization = {};           // of a recipe of 8 or 4 bits
   Routing routing = {};                     // of a mixture of experts
   Dropping dropping = {};                   // of adapters
@@ -201,16 +201,16 @@ struct Ctx {
 
   // Collectives; skipped in a dry run.
   void all_reduce(Communicator& group, Tensor x, Reduce how = Reduce::sum) {
-    if (!arena.recording()) group.all_reduce(x, how, Lane::compute);
+    if (!arena.recording()) group.all_reduce(x, how, Stream::compute);
   }
   void all_gather(Communicator& group, Tensor full, Tensor shard) {
-    if (!arena.recording()) group.all_gather(full, shard, Lane::compute);
+    if (!arena.recording()) group.all_gather(full, shard, Stream::compute);
   }
   void reduce_scatter(Communicator& group, Tensor shard, Tensor full) {
-    if (!arena.recording()) group.reduce_scatter(shard, full, Reduce::sum, Lane::compute);
+    if (!arena.recording()) group.reduce_scatter(shard, full, Reduce::sum, Stream::compute);
   }
   void exchange(Communicator& group, Tensor out, Tensor in, int peer) {
-    if (!arena.recording()) group.exchange(out, in, peer, Lane::compute);
+    if (!arena.recording()) group.exchange(out, in, peer, Stream::compute);
   }
   // That Communicator::sum() and sum_scatter() of x overwrite; empty where they need none.
   Buffer room_of_sum(const Communicator& group, const Tensor& x) {
@@ -239,15 +239,16 @@ struct Ctx {
   // The same beside what is launched until end_pass(). Nobody writes what is sent meanwhile.
   TensorPass begin_tensor_sum(Tensor x) {
     count_sum(x);
-    return begin_tensor_pass(x, false, [&](Lane lane) { mesh.tensor().all_reduce(x, Reduce::sum, lane); });
+    return begin_tensor_pass(x, false, [&](Stream stream) { mesh.tensor().all_reduce(x, Reduce::sum, stream); });
   }
   TensorPass begin_tensor_gather(Tensor all, Tensor own) {
     count_rows(tensor_sums, all);
-    return begin_tensor_pass(all, true, [&](Lane lane) { mesh.tensor().all_gather(all, own, lane); });
+    return begin_tensor_pass(all, true, [&](Stream stream) { mesh.tensor().all_gather(all, own, stream); });
   }
   TensorPass begin_tensor_scatter(Tensor own, Tensor all) {
     count_rows(tensor_sums, all);
-    return begin_tensor_pass(all, true, [&](Lane lane) { mesh.tensor().reduce_scatter(own, all, Reduce::sum, lane); });
+    return begin_tensor_pass(all, true,
+                             [&](Stream stream) { mesh.tensor().reduce_scatter(own, all, Reduce::sum, stream); });
   }
   void end_pass(TensorPass pass) {
     wait(std::move(pass.ticket));
@@ -263,27 +264,27 @@ struct Ctx {
     count_rows(context_sums, all);
     const Buffer room = room_of_sum(mesh.context(), all);
     if (!arena.recording())
-      mesh.context().sum_scatter(own.view({own.numel()}), all.view({all.numel()}), room.t, Lane::compute);
+      mesh.context().sum_scatter(own.view({own.numel()}), all.view({all.numel()}), room.t, Stream::compute);
   }
 
-  // Runs call(Lane::comm) concurrently with the compute lane, after the work submitted so far. Use its result, or free
-  // its memory, only after wait().
+  // Runs call(Stream::comm) concurrently with the compute stream, after the work submitted so far. Use its result, or
+  // free its memory, only after wait().
   using Ticket = std::unique_ptr<Event>;
   template <class Call>
   Ticket beside(Call&& call) {
     if (arena.recording()) return nullptr;
-    device.wait(Lane::comm, *device.record(Lane::compute));
-    call(Lane::comm);
-    return device.record(Lane::comm);
+    device.wait(Stream::comm, *device.record(Stream::compute));
+    call(Stream::comm);
+    return device.record(Stream::comm);
   }
   void wait(Ticket ticket) {
-    if (ticket) device.wait(Lane::compute, *ticket);
+    if (ticket) device.wait(Stream::compute, *ticket);
   }
 
   // Tensors to and from ranks that share sequences, as all_to_all() has them, beside what is launched until end_pass():
   // nn/ring.h. `most`: bytes that the rank with most to send sends.
   ContextPass begin_pass(std::span<const Tensor> out, std::span<const Tensor> in, int64_t most) {
-    if (!context_passes) return {beside([&](Lane lane) { mesh.context().all_to_all(out, in, lane); })};
+    if (!context_passes) return {beside([&](Stream stream) { mesh.context().all_to_all(out, in, stream); })};
     context_passes->all.push_back(
         {.bytes = most, .from = int64_t(context_passes->launches->size()), .subject = CollectiveSubject::name()});
     return {nullptr, context_passes->all.size() - 1};

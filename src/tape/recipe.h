@@ -62,7 +62,7 @@ struct Recipe {
   bool turns_codes = false;  // Ops::turns_codes() of the backend: codes lie as its products read them
   bool separate_params() const { return compute != master; }  // weights to compute with are beside the masters
   OperandRule rule(Operand operand) const { return linear[size_t(operand)]; }
-  bool eight_bits() const { return rule(Operand::forward_x).scaling != Scaling::none; }  // or four
+  bool low_precision() const { return rule(Operand::forward_x).scaling != Scaling::none; }  // or four
   bool delayed_scaling() const { return rule(Operand::forward_x).delayed; }
   bool four_bits() const { return rule(Operand::forward_x).codes == DType::f4_e2m1; }
 };

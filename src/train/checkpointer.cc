@@ -238,7 +238,7 @@ std::vector<Checkpointer::Tensors> Checkpointer::snapshot() {
     const TensorData tensor = described(item);
     for (auto* end = next + tensor.shape.numel() * int64_t(size_of(tensor.dtype)); next < end;) {
       const Tensor block = rounds.next();
-      device_.copy(next, block.data, block.bytes(), Lane::compute);
+      device_.copy(next, block.data, block.bytes(), Stream::compute);
       next += block.bytes();
     }
   }
@@ -258,7 +258,7 @@ std::vector<Checkpointer::Tensors> Checkpointer::snapshot() {
 std::span<const std::byte> Checkpointer::on_host(const Tensor& block) {
   const void* from = block.data;
   if (!device_.unified()) {
-    device_.copy(host_.memory, block.data, block.bytes(), Lane::compute);
+    device_.copy(host_.memory, block.data, block.bytes(), Stream::compute);
     from = host_.memory;
   }
   device_.sync();

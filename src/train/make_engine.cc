@@ -18,7 +18,7 @@ constexpr size_t kLogitsShare = 64;  // logits may take 1 / this of a GPU's memo
 // Minimum over ranks, because all must choose the same plan.
 int64_t least_of_ranks(Backend backend, int64_t value) {
   int64_t negative = -value;
-  if (backend.control) backend.control->all_reduce({&negative, DType::i64, {1}}, Reduce::max, Lane::compute);
+  if (backend.control) backend.control->all_reduce({&negative, DType::i64, {1}}, Reduce::max, Stream::compute);
   return -negative;
 }
 
@@ -57,7 +57,7 @@ class Pace {
     };
     limits_.most = {rate(device.peak_flops(recipe.compute), gpu ? 3e14 : 5e11),
                     rate(device.peak_bytes(), gpu ? 2e12 : 5e10)};
-    if (gpu && recipe.eight_bits()) {
+    if (gpu && recipe.low_precision()) {
       limits_.most.codes = rate(device.peak_flops(DType::f8_e4m3), 2 * limits_.most.flops);
       limits_.most.floats = rate(device.peak_plain_flops(), limits_.most.flops / 15);
     }
@@ -129,7 +129,8 @@ class Fitting {
     std::vector<double> seconds;
     for (const auto& engine : found) seconds.push_back(pace.step_seconds(*engine));
     if (backend_.control)  // ranks compute different parts, and wait for the one that takes longest
-      backend_.control->all_reduce({seconds.data(), DType::f64, {int64_t(seconds.size())}}, Reduce::max, Lane::compute);
+      backend_.control->all_reduce({seconds.data(), DType::f64, {int64_t(seconds.size())}}, Reduce::max,
+                                   Stream::compute);
     return std::move(found[size_t(std::min_element(seconds.begin(), seconds.end()) - seconds.begin())]);
   }
 
@@ -263,8 +264,8 @@ std::unique_ptr<Engine> make_engine(const Config& c, Backend backend, bool train
   if (const std::string why = why_no_8bit_moments(engine->options().optimizer, engine->model().params());
       training && !why.empty())
     log::warn(why);
-  if (!engine->eight_bits().empty())
-    log::info(engine->eight_bits(), "; ",
+  if (!engine->low_precision().empty())
+    log::info(engine->low_precision(), "; ",
               backend.tuning ? backend.tuning->describe_codes(engine->tunable())
                              : "emulated: the processor multiplies what the codes stand for as fp32");
   if (c.gradient_accumulation_steps > 0 && c.gradient_accumulation_steps != engine->micro_batches())

@@ -36,7 +36,7 @@ struct Target {
 };
 
 void copy_to(Device& device, const Tensor& to, const void* from) {
-  device.copy(to.data, from, to.bytes(), Lane::compute);
+  device.copy(to.data, from, to.bytes(), Stream::compute);
   device.sync();
 }
 

@@ -114,7 +114,7 @@ Exit Trainer::loop() {
       if (failed_) end_with_failure();
     }
     if (stop_signal() != 0) break;
-    if (steps_left() > 0 && !reached_stop() && (backend_.control ? wishes_.end : time_is_up())) {
+    if (steps_left() > 0 && !reached_stop() && (backend_.control ? requests_.end : time_is_up())) {
       collect_steps();
       warn_of_short_limit();
       save("time limit", Wait::durable);
@@ -173,7 +173,7 @@ void Trainer::doing(Activity activity) const {
   if (options_.doing) options_.doing(activity, state_.step + (step ? engine_->uncollected() + 1 : 0));
 }
 
-Wishes Trainer::own_wishes() const {
+StepRequests Trainer::own_requests() const {
   const auto stop = stop_.received();
   return {.stop_signal = stop ? stop->signal : 0,
           .save = wants_to_save(),
@@ -182,32 +182,32 @@ Wishes Trainer::own_wishes() const {
           .failed = failure_.has_value()};
 }
 
-void Trainer::hear(const Wishes& of_step) {
-  wishes_.stop_signal = std::max(wishes_.stop_signal, of_step.stop_signal);
-  wishes_.save = wishes_.save || of_step.save;
-  wishes_.end = wishes_.end || of_step.end;
-  wishes_.writing = of_step.writing;
-  wishes_.failed = wishes_.failed || of_step.failed;
+void Trainer::hear(const StepRequests& of_step) {
+  requests_.stop_signal = std::max(requests_.stop_signal, of_step.stop_signal);
+  requests_.save = requests_.save || of_step.save;
+  requests_.end = requests_.end || of_step.end;
+  requests_.writing = of_step.writing;
+  requests_.failed = requests_.failed || of_step.failed;
 }
 
 int Trainer::stop_signal() const {
-  if (backend_.control) return wishes_.stop_signal;
+  if (backend_.control) return requests_.stop_signal;
   const auto stop = stop_.received();
   return stop ? stop->signal : 0;
 }
 
 bool Trainer::of_any(bool mine) {
   int32_t any = mine ? 1 : 0;
-  if (backend_.control) backend_.control->all_reduce({&any, DType::i32, {1}}, Reduce::max, Lane::compute);
+  if (backend_.control) backend_.control->all_reduce({&any, DType::i32, {1}}, Reduce::max, Stream::compute);
   return any != 0;
 }
 
 bool Trainer::asked_to_stop() {
   const auto stop = stop_.received();
   if (!backend_.control) return stop.has_value();
-  wishes_.stop_signal = std::max(wishes_.stop_signal, stop ? stop->signal : 0);
-  backend_.control->all_reduce({&wishes_.stop_signal, DType::i32, {1}}, Reduce::max, Lane::compute);
-  return wishes_.stop_signal != 0;
+  requests_.stop_signal = std::max(requests_.stop_signal, stop ? stop->signal : 0);
+  backend_.control->all_reduce({&requests_.stop_signal, DType::i32, {1}}, Reduce::max, Stream::compute);
+  return requests_.stop_signal != 0;
 }
 
 bool Trainer::out_of_time(int64_t micro_left) const {
@@ -256,7 +256,7 @@ bool Trainer::launch_step() {
     micro_seconds_ = Seconds(PhaseClock::Clock::now() - begin).count();
   }
   if (failure_) engine_->spoil_step();  // and those launched before all ranks know
-  engine_->close_step(clock_, backend_.control ? to_bits(own_wishes()) : 0);
+  engine_->close_step(clock_, backend_.control ? to_bits(own_requests()) : 0);
   launched_.push_back({clock_.lap(), step_sequences_});
   launched_samples_ += step_sequences_;
   return true;
@@ -283,8 +283,8 @@ PhaseTimes Trainer::times_of(const StepResult& done, PhaseTimes host) const {
 
 void Trainer::collect_step() {
   const StepResult done = engine_->collect();
-  if (backend_.control) hear(to_wishes(done.wishes));
-  if (wishes_.failed) {
+  if (backend_.control) hear(to_requests(done.requests));
+  if (requests_.failed) {
     drop_spoiled_steps();
     end_with_failure();
   }
@@ -342,7 +342,8 @@ void Trainer::report(const StepResult& result, const LaunchedStep& launched, flo
   m.eta_seconds = double(config_.train_iters - state_.step) * mean_step_seconds_;
   read_sensors(m);
   if (engine_->looks_for_spikes()) m.spikes = done.spikes;
-  if (config_.qk_clip_threshold > 0 && std::isfinite(done.top_score)) m.top_score = done.top_score;
+  if (config_.qk_clip_threshold > 0 && std::isfinite(done.max_attention_logit))
+    m.max_attention_logit = done.max_attention_logit;
   if (config_.prune_sparsity > 0) m.sparsity = sparsity_after(config_, state_.step - 1);
   if (engine_->teacher()) m.distill_loss = done.distill / std::max(1.0, done.loss_targets);
   if (config_.total_curriculum_step > 0)
@@ -396,7 +397,7 @@ void Trainer::read_sensors(StepMetrics& m) {
 
 bool Trainer::save_due(int64_t step) const {
   if (config_.save_interval > 0 && step % config_.save_interval == 0) return true;
-  return save_put_off_ || (backend_.control ? wishes_.save : wants_to_save());
+  return save_put_off_ || (backend_.control ? requests_.save : wants_to_save());
 }
 
 bool Trainer::wants_to_save() const {

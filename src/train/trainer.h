@@ -21,7 +21,7 @@
 #include "train/sensor_watch.h"
 #include "train/setup.h"
 #include "train/signals.h"
-#include "train/wishes.h"
+#include "train/step_requests.h"
 
 namespace athanor {
 
@@ -79,13 +79,13 @@ class Trainer {
   void tell_error(const std::string& text);
   Exit loop();
   std::string shared(const std::string&);  // rank 0's value, on all ranks
-  Wishes own_wishes() const;
-  void hear(const Wishes& of_step);  // of all ranks
-  int stop_signal() const;           // 0: none
-  bool asked_to_stop();              // now; all ranks together
-  bool of_any(bool mine);            // true if true on any rank
-  void open_loader();                // at the next sample, with the step size due there
-  bool launch_step();                // false: discarded because of a stop signal or missing data
+  StepRequests own_requests() const;
+  void hear(const StepRequests& of_step);  // of all ranks
+  int stop_signal() const;                 // 0: none
+  bool asked_to_stop();                    // now; all ranks together
+  bool of_any(bool mine);                  // true if true on any rank
+  void open_loader();                      // at the next sample, with the step size due there
+  bool launch_step();                      // false: discarded because of a stop signal or missing data
   void drop_spoiled_steps();
   [[noreturn]] void end_with_failure();
   [[noreturn]] void leave_with(const std::optional<Error>& mine);
@@ -158,9 +158,9 @@ class Trainer {
   int64_t throttle_alarms_ = 0;           // throttle reasons at the last step
   std::unique_ptr<StopSignals> signals_;  // null: there are other requests
   StopRequests& stop_;
-  // Of several ranks: what any wished up to the last collected step and was not done yet. Which steps are collected,
+  // Of several ranks: what any requested up to the last collected step and was not done yet. Which steps are collected,
   // and when, is the same on all ranks, so that all do the same. A single rank asks itself when needed.
-  Wishes wishes_;
+  StepRequests requests_;
   bool each_alone_ = false;  // every step is collected before the next one is launched
   RunState state_;
   FlopCount flops_;

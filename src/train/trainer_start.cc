@@ -369,7 +369,7 @@ void Trainer::start(const std::optional<Resume>& resume) {
   const bool profiled = !config_.profile.empty() && backend_.mesh.world().rank() == 0;
   Roofline limits;
   const Recipe& recipe = engine_->options().recipe;
-  if (profiled) limits.most = ceilings(backend_, recipe.compute, recipe.eight_bits());  // before commit()
+  if (profiled) limits.most = ceilings(backend_, recipe.compute, recipe.low_precision());  // before commit()
   const MemoryPlan& plan = engine_->memory();
   constexpr size_t kQuick = size_t{1} << 30;  // a larger plan takes seconds to fill
   if (plan.total() > kQuick && backend_.mesh.world().rank() == 0)
@@ -502,7 +502,7 @@ void Trainer::choose_products(const std::optional<Resume>& resume) {
 
 // Collective: all ranks make the same calls and decide the same.
 bool Trainer::save(const char* why, Wait wait, Health health) {
-  wishes_.save = false;
+  requests_.save = false;
   if (config_.save.empty()) return true;
   const PhaseScope phase(clock_, Phase::checkpoint);
   doing(Activity::saving);
@@ -541,7 +541,7 @@ void Trainer::begin_save(const char* why, bool diverged) {
   last_save_ = PhaseClock::Clock::now();
   last_saved_step_ = state_.step;
   retry_save_.reset();
-  wishes_.writing = true;  // until a step says that no rank is
+  requests_.writing = true;  // until a step says that no rank is
   checkpointer_->begin(state_, why,
                        {.resolved_config = resolved,
                         .hf_config = hf_config_json(config_.model, bf16_masters ? "bfloat16" : "float32"),
@@ -562,7 +562,7 @@ void Trainer::settle_save() {
 
 void Trainer::follow_save() {
   if (!checkpointer_) return;
-  if (checkpointer_->writing() && (backend_.control ? !wishes_.writing : checkpointer_->part_is_written())) {
+  if (checkpointer_->writing() && (backend_.control ? !requests_.writing : checkpointer_->part_is_written())) {
     const PhaseScope phase(clock_, Phase::checkpoint);
     checkpointer_->collect();
   }

@@ -89,7 +89,7 @@ TEST(Attack, ARelayOnTheFirstPortPassesOnNothingOfTheJob) {
     errors = run(s, [](Rendezvous& r) {
       const auto c = make_tcp(r, "");
       std::vector<float> x(1000, 1);
-      c->all_reduce(tensor_of(x), Reduce::sum, Lane::compute);
+      c->all_reduce(tensor_of(x), Reduce::sum, Stream::compute);
       EXPECT_EQ(x[999], 2);
     });
   }
@@ -159,19 +159,19 @@ TEST(Attack, TensorsThatWereChangedOrRepeatedAreRefused) {
   const size_t bytes = 100, all = sizeof(Header) + bytes + sizeof(Tag);
   const auto arrive = [&](const std::function<std::string(const std::string&)>& attack, int transfers) {
     Line line;
-    Link sender(std::move(line.from), {.out = Seal(line.key), .in = {}});
-    Link receiver(std::move(line.to), {.out = {}, .in = Seal(line.key)});
+    const auto sender = make_tcp_link(std::move(line.from), {.out = Seal(line.key), .in = {}});
+    const auto receiver = make_tcp_link(std::move(line.to), {.out = {}, .in = Seal(line.key)});
     std::vector<std::byte> source(bytes, std::byte{7}), target(bytes);
     const Header header{.group = 1, .call = 2, .bytes = bytes, .op = 0, .dtype = 0};
     Transfer sent{.peer = 1, .data = source.data(), .header = header};
-    while (!ended(sent)) EXPECT_EQ(sender.push(sent), Link::Outcome::moved);
+    while (!sent.ended) EXPECT_EQ(sender->push(sent), Link::Outcome::moved);
     line.inject(attack(line.tap()));
     try {
       for (int k = 0; k < transfers; ++k) {
         Transfer t{.peer = 0, .data = target.data(), .header = header};
-        while (!ended(t) && receiver.pull(t, 1) == Link::Outcome::moved) {
+        while (!t.ended && receiver->pull(t, 1) == Link::Outcome::moved) {
         }
-        EXPECT_TRUE(ended(t));
+        EXPECT_TRUE(t.ended);
       }
     } catch (const Error&) {
       return false;

@@ -80,7 +80,7 @@ inline void all_reduce_is_the_reduction_in_rank_order(Communicator& c) {
       for (const int64_t n : {0, 1, 7, 1000}) {
         if (how == Reduce::avg && is_integer(dtype)) continue;
         auto x = contribution(c.rank(), n, dtype);
-        c.all_reduce({x.data(), dtype, {n}}, how, Lane::compute);
+        c.all_reduce({x.data(), dtype, {n}}, how, Stream::compute);
         EXPECT_EQ(x, expected_reduction(c.size(), n, dtype, how)) << dtype << " " << int(how) << " of " << n;
       }
 }
@@ -94,7 +94,7 @@ inline void reduce_scatter_is_a_part_of_all_reduce(Communicator& c) {
         const auto want = expected_reduction(c.size(), all, dtype, Reduce::sum);
         std::vector<std::byte> apart(size_t(n) * size_of(dtype));
         std::byte* shard = in_place ? full.data() + size_t(c.rank()) * apart.size() : apart.data();
-        c.reduce_scatter({shard, dtype, {n}}, {full.data(), dtype, {all}}, Reduce::sum, Lane::compute);
+        c.reduce_scatter({shard, dtype, {n}}, {full.data(), dtype, {all}}, Reduce::sum, Stream::compute);
         EXPECT_EQ(std::vector(shard, shard + apart.size()),
                   std::vector(want.begin() + std::ptrdiff_t(apart.size()) * c.rank(),
                               want.begin() + std::ptrdiff_t(apart.size()) * (c.rank() + 1)))
@@ -111,11 +111,11 @@ inline void sums_are_rounded_once(Communicator& c) {
       auto x = contribution(c.rank(), all, dtype), full = x;
       std::vector<std::byte> room(size_t(c.room_of_sum(dtype, all)) * size_of(dtype));
       const Tensor other{room.data(), dtype, {c.room_of_sum(dtype, all)}};
-      c.sum({x.data(), dtype, {all}}, other, Lane::compute);
+      c.sum({x.data(), dtype, {all}}, other, Stream::compute);
       EXPECT_EQ(x, want) << dtype << " " << n;
       const auto part = std::ptrdiff_t(size_t(n) * size_of(dtype));
       std::byte* shard = full.data() + part * c.rank();
-      c.sum_scatter({shard, dtype, {n}}, {full.data(), dtype, {all}}, other, Lane::compute);
+      c.sum_scatter({shard, dtype, {n}}, {full.data(), dtype, {all}}, other, Stream::compute);
       EXPECT_EQ(std::vector(shard, shard + part),
                 std::vector(want.begin() + part * c.rank(), want.begin() + part * (c.rank() + 1)))
           << dtype << " " << n;
@@ -137,7 +137,7 @@ inline void all_gather_is_all_shards_in_rank_order(Communicator& c) {
           shard = full.data() + mine.size() * size_t(c.rank());
           std::copy(mine.begin(), mine.end(), shard);
         }
-        c.all_gather({full.data(), dtype, {n * c.size()}}, {shard, dtype, {n}}, Lane::compute);
+        c.all_gather({full.data(), dtype, {n * c.size()}}, {shard, dtype, {n}}, Stream::compute);
         EXPECT_EQ(full, want) << dtype << " " << n << " in place " << in_place;
       }
 }
@@ -146,7 +146,7 @@ inline void broadcast_is_the_roots_value(Communicator& c) {
   for (int root = 0; root < c.size(); ++root)
     for (const int64_t n : {1, 100000}) {
       std::vector<int32_t> x(size_t(n), c.rank());
-      c.broadcast(tensor_of(x), root, Lane::compute);
+      c.broadcast(tensor_of(x), root, Stream::compute);
       EXPECT_EQ(x, std::vector<int32_t>(size_t(n), root));
     }
 }
@@ -158,8 +158,8 @@ inline void messages_arrive_in_order(Communicator& c) {
   const int next = (c.rank() + 1) % c.size(), before = (c.rank() + c.size() - 1) % c.size();
   for (int32_t message = 0; message < 3; ++message) {
     std::vector<int32_t> out(kLarge / 4, c.rank() * 10 + message), in(out.size());
-    const auto send = [&] { c.send(tensor_of(out), next, Lane::compute); };
-    const auto recv = [&] { c.recv(tensor_of(in), before, Lane::compute); };
+    const auto send = [&] { c.send(tensor_of(out), next, Stream::compute); };
+    const auto recv = [&] { c.recv(tensor_of(in), before, Stream::compute); };
     c.rank() % 2 == 0 ? send() : recv();
     c.rank() % 2 == 0 ? recv() : send();
     EXPECT_EQ(in, std::vector<int32_t>(in.size(), before * 10 + message));
@@ -175,12 +175,12 @@ inline void started_sends_need_no_receiver(Communicator& c) {
   std::vector<std::vector<int32_t>> out;
   for (int32_t message = 0; message < 3; ++message)
     for (const int to : {next, before}) out.emplace_back(kLarge / 4, value(c.rank(), to, message));
-  for (size_t i = 0; i < out.size(); ++i) c.start_send(tensor_of(out[i]), i % 2 == 0 ? next : before, Lane::compute);
+  for (size_t i = 0; i < out.size(); ++i) c.start_send(tensor_of(out[i]), i % 2 == 0 ? next : before, Stream::compute);
   std::vector<int32_t> in(kLarge / 4);
 
   for (int32_t message = 0; message < 3; ++message)
     for (const int from : {before, next}) {
-      c.recv(tensor_of(in), from, Lane::compute);
+      c.recv(tensor_of(in), from, Stream::compute);
       EXPECT_EQ(in, std::vector<int32_t>(in.size(), value(from, c.rank(), message)));
     }
   c.finish_sends(next, 1);
@@ -194,7 +194,7 @@ inline void exchanges_cross(Communicator& c) {
     const int peer = c.rank() ^ distance;
     if (peer >= c.size()) continue;
     std::vector<int32_t> out(700000, c.rank()), in(out.size());
-    c.exchange(tensor_of(out), tensor_of(in), peer, Lane::compute);
+    c.exchange(tensor_of(out), tensor_of(in), peer, Stream::compute);
     EXPECT_EQ(in, std::vector<int32_t>(in.size(), peer));
   }
 }
@@ -212,7 +212,7 @@ inline void all_to_all_gives_each_rank_its_part(Communicator& c) {
       out.push_back(to > 0 ? tensor_of(sent).slice(0, to) : Tensor{});
       in.push_back(from > 0 ? tensor_of(parts[size_t(r)]) : Tensor{});
     }
-    c.all_to_all(out, in, Lane::compute);
+    c.all_to_all(out, in, Stream::compute);
     for (int r = 0; r < c.size(); ++r)
       EXPECT_EQ(parts[size_t(r)], std::vector<int32_t>(size_t(size_of_part(r, c.rank())), r));
   }
@@ -226,22 +226,22 @@ inline void groups_are_ordered_by_key_and_work_alone(Communicator& c) {
   ASSERT_EQ(group->size(), int(members.size()));
   EXPECT_EQ(members[size_t(group->rank())], c.rank());
   std::vector<int32_t> all(members.size()), mine{c.rank()};
-  group->all_gather(tensor_of(all), tensor_of(mine), Lane::compute);
+  group->all_gather(tensor_of(all), tensor_of(mine), Stream::compute);
   EXPECT_EQ(all, std::vector<int32_t>(members.begin(), members.end()));
   const auto alone = group->split(group->rank(), 0);
   EXPECT_EQ(alone->size(), 1);
-  alone->all_reduce(tensor_of(mine), Reduce::sum, Lane::compute);
+  alone->all_reduce(tensor_of(mine), Reduce::sum, Stream::compute);
   EXPECT_EQ(mine[0], c.rank());
   group->barrier();
 }
 
 // Odd sizes, many calls, several groups by turns: nothing of one call leaks into the next.
 inline void calls_do_not_mix(Communicator& c) {
-  const auto twin = c.split(0, c.rank());
+  const auto second = c.split(0, c.rank());
   for (int64_t call = 0; call < 40; ++call) {
-    Communicator& group = call % 3 ? c : *twin;
+    Communicator& group = call % 3 ? c : *second;
     std::vector<double> x(size_t(1 + call % 17), double(c.rank() + 1) + double(call));
-    group.all_reduce(tensor_of(x), Reduce::sum, Lane::compute);
+    group.all_reduce(tensor_of(x), Reduce::sum, Stream::compute);
     const double n = c.size();
     for (const double v : x) ASSERT_EQ(v, n * (n + 1) / 2 + n * double(call));
     if (call % 7 == 0) group.barrier();

@@ -15,19 +15,19 @@ class Inner final : public Communicator {
   int rank() const override { return 1; }
   int size() const override { return size_; }
   std::unique_ptr<Communicator> split(int, int) override { return std::make_unique<Inner>(calls_, 1); }
-  void all_reduce(Tensor, Reduce, Lane) override { calls_.emplace_back("all_reduce"); }
-  void all_gather(Tensor, Tensor, Lane) override { calls_.emplace_back("all_gather"); }
-  void reduce_scatter(Tensor, Tensor, Reduce, Lane) override { calls_.emplace_back("reduce_scatter"); }
+  void all_reduce(Tensor, Reduce, Stream) override { calls_.emplace_back("all_reduce"); }
+  void all_gather(Tensor, Tensor, Stream) override { calls_.emplace_back("all_gather"); }
+  void reduce_scatter(Tensor, Tensor, Reduce, Stream) override { calls_.emplace_back("reduce_scatter"); }
   int64_t room_of_sum(DType, int64_t n) const override { return 3 * n; }
-  void sum(Tensor, Tensor, Lane) override { calls_.emplace_back("sum"); }
-  void sum_scatter(Tensor, Tensor, Tensor, Lane) override { calls_.emplace_back("sum_scatter"); }
-  void send(Tensor, int, Lane) override { calls_.emplace_back("send"); }
-  void recv(Tensor, int, Lane) override { calls_.emplace_back("recv"); }
-  void exchange(Tensor, Tensor, int, Lane) override { calls_.emplace_back("exchange"); }
-  void all_to_all(std::span<const Tensor>, std::span<const Tensor>, Lane) override {
+  void sum(Tensor, Tensor, Stream) override { calls_.emplace_back("sum"); }
+  void sum_scatter(Tensor, Tensor, Tensor, Stream) override { calls_.emplace_back("sum_scatter"); }
+  void send(Tensor, int, Stream) override { calls_.emplace_back("send"); }
+  void recv(Tensor, int, Stream) override { calls_.emplace_back("recv"); }
+  void exchange(Tensor, Tensor, int, Stream) override { calls_.emplace_back("exchange"); }
+  void all_to_all(std::span<const Tensor>, std::span<const Tensor>, Stream) override {
     calls_.emplace_back("all_to_all");
   }
-  void broadcast(Tensor, int, Lane) override { calls_.emplace_back("broadcast"); }
+  void broadcast(Tensor, int, Stream) override { calls_.emplace_back("broadcast"); }
   void barrier() override { calls_.emplace_back("barrier"); }
 
  private:
@@ -44,16 +44,16 @@ struct Heard final : CollectiveObserver {
 };
 
 void call_all(Communicator& c) {
-  c.all_reduce({}, Reduce::sum, Lane::compute);
-  c.all_gather({}, {}, Lane::compute);
-  c.reduce_scatter({}, {}, Reduce::sum, Lane::compute);
-  c.sum({}, {}, Lane::compute);
-  c.sum_scatter({}, {}, {}, Lane::compute);
-  c.send({}, 0, Lane::compute);
-  c.recv({}, 0, Lane::compute);
-  c.exchange({}, {}, 0, Lane::compute);
-  c.all_to_all({}, {}, Lane::compute);
-  c.broadcast({}, 0, Lane::compute);
+  c.all_reduce({}, Reduce::sum, Stream::compute);
+  c.all_gather({}, {}, Stream::compute);
+  c.reduce_scatter({}, {}, Reduce::sum, Stream::compute);
+  c.sum({}, {}, Stream::compute);
+  c.sum_scatter({}, {}, {}, Stream::compute);
+  c.send({}, 0, Stream::compute);
+  c.recv({}, 0, Stream::compute);
+  c.exchange({}, {}, 0, Stream::compute);
+  c.all_to_all({}, {}, Stream::compute);
+  c.broadcast({}, 0, Stream::compute);
   c.barrier();
 }
 

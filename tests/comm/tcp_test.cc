@@ -33,9 +33,9 @@ TEST(Tcp, TakesTheInterfaceItIsTold) {
 TEST(Tcp, ReductionsInBlocksAreTheSame) {
   const auto errors = run({.ranks = 3}, [](Rendezvous& r) {
     const auto c = make_tcp(r, "");
-    const int64_t n = 600001;  // several blocks, the last one uneven
+    const int64_t n = 200003;  // two blocks, the last one uneven
     auto x = testing::contribution(c->rank(), n, DType::f32);
-    c->all_reduce({x.data(), DType::f32, {n}}, Reduce::sum, Lane::compute);
+    c->all_reduce({x.data(), DType::f32, {n}}, Reduce::sum, Stream::compute);
     EXPECT_EQ(x, testing::expected_reduction(3, n, DType::f32, Reduce::sum));
   });
   expect_none(errors);
@@ -215,7 +215,7 @@ TEST(Failure, ARankThatHangsIsNamedWithinItsLimit) {
       }
       std::vector<float> x(10);
       const CollectiveSubject subject("layers.3");
-      for (;;) c->all_reduce(tensor_of(x), Reduce::sum, Lane::compute);
+      for (;;) c->all_reduce(tensor_of(x), Reduce::sum, Stream::compute);
     });
     return all_say(errors, ": all_reduce for layers.3", 2) && all_say(errors, "4 rank 2 (") &&
            all_say(errors, cat(" hangs: no progress while others waited for ", limit, " s, since step 1"));
@@ -317,7 +317,7 @@ TEST(Failure, RanksThatDisagreeStop) {
     const auto c = make_tcp(r, "");
     std::vector<float> x(r.rank() == 0 ? 10 : 12);
     c->all_gather({x.data(), DType::f32, {int64_t(x.size())}}, {x.data(), DType::f32, {int64_t(x.size()) / 2}},
-                  Lane::compute);
+                  Stream::compute);
   });
   EXPECT_NE((errors[0] + errors[1]).find("the ranks have different configurations or data"), std::string::npos)
       << errors[0] << errors[1];

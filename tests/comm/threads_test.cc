@@ -32,15 +32,15 @@ TEST(Threads, AFailingRankEndsTheWaitsOfAllOthers) {
       [](Communicator& c) { c.barrier(); },
       [](Communicator& c) {
         std::vector<float> x(3);
-        c.all_reduce(tensor_of(x), Reduce::sum, Lane::compute);
+        c.all_reduce(tensor_of(x), Reduce::sum, Stream::compute);
       },
       [](Communicator& c) {
         std::vector<float> x(3);
-        c.recv(tensor_of(x), 1, Lane::compute);
+        c.recv(tensor_of(x), 1, Stream::compute);
       },
       [](Communicator& c) {
         std::vector<float> x(3);
-        c.send(tensor_of(x), 1, Lane::compute);
+        c.send(tensor_of(x), 1, Stream::compute);
       },
       [](Communicator& c) { c.split(0, 0); },
   };
@@ -77,10 +77,10 @@ TEST(Threads, AMessageIsNotTakenFromARankThatHasLeft) {
                            if (c->rank() == 2) throw Error("the disk is full");
                            if (c->rank() == 1) {
                              while (!left) std::this_thread::yield();
-                             EXPECT_THROW(c->recv(tensor_of(x), 0, Lane::compute), Error);
+                             EXPECT_THROW(c->recv(tensor_of(x), 0, Stream::compute), Error);
                              return;
                            }
-                           EXPECT_THROW(c->send(tensor_of(x), 1, Lane::compute), Error);
+                           EXPECT_THROW(c->send(tensor_of(x), 1, Stream::compute), Error);
                            left = true;
                          }),
                Error);
@@ -102,16 +102,16 @@ TEST(Threads, DifferentCallsAreAnErrorNotGarbage) {
   EXPECT_THROW(run_ranks(2,
                          [](std::unique_ptr<Communicator> c) {
                            std::vector<float> x(c->rank() == 0 ? 3 : 4);
-                           c->all_reduce(tensor_of(x), Reduce::sum, Lane::compute);
+                           c->all_reduce(tensor_of(x), Reduce::sum, Stream::compute);
                          }),
                Error);
   EXPECT_THROW(run_ranks(2,
                          [](std::unique_ptr<Communicator> c) {
                            std::vector<float> x(4), y(2);
                            if (c->rank() == 0)
-                             c->all_reduce(tensor_of(x), Reduce::sum, Lane::compute);
+                             c->all_reduce(tensor_of(x), Reduce::sum, Stream::compute);
                            else
-                             c->reduce_scatter(tensor_of(y), tensor_of(x), Reduce::sum, Lane::compute);
+                             c->reduce_scatter(tensor_of(y), tensor_of(x), Reduce::sum, Stream::compute);
                          }),
                Error);
 }

@@ -70,9 +70,9 @@ struct Seen {
 // What a rank does that is hit at some moment.
 void work_until_failure(Rendezvous& r, const std::function<void(int step)>& after_step) {
   const auto world = make_tcp(r, "");
-  std::vector<int32_t> wishes(5);
+  std::vector<int32_t> requests(5);
   for (int step = 0;; ++step) {
-    world->all_reduce(tensor_of(wishes), Reduce::max, Lane::compute);
+    world->all_reduce(tensor_of(requests), Reduce::max, Stream::compute);
     after_step(step);
   }
 }
@@ -235,8 +235,8 @@ TEST(Tree, ADecisionTakesOneMessageUpAndOneDownPerRank) {
   for (int rank = 0; rank < ranks; ++rank) {
     const auto wire = std::make_shared<Counting>();
     const auto world = make_direct(wire, rank, {.ranks = ranks});
-    std::vector<int32_t> wishes(5);
-    world->all_reduce(tensor_of(wishes), Reduce::max, Lane::compute);
+    std::vector<int32_t> requests(5);
+    world->all_reduce(tensor_of(requests), Reduce::max, Stream::compute);
     messages += wire->messages;
     std::sort(wire->peers.begin(), wire->peers.end());
     wire->peers.erase(std::unique(wire->peers.begin(), wire->peers.end()), wire->peers.end());
@@ -260,11 +260,11 @@ TEST(Tree, HostsStayInTheTreeWhateverTheySay) {
     std::vector<char> text(100001), texts(text.size() * size_t(ranks));
     const Tensor one{text.data(), DType::u8, {int64_t(text.size())}};
     const Tensor all{texts.data(), DType::u8, {int64_t(texts.size())}};
-    EXPECT_LE(peers([&] { hosts->all_reduce(tensor_of(sums), Reduce::sum, Lane::compute); }), size_t(kFanOut + 1));
-    EXPECT_LE(peers([&] { hosts->all_gather(all, one, Lane::compute); }), size_t(kFanOut + 1));
+    EXPECT_LE(peers([&] { hosts->all_reduce(tensor_of(sums), Reduce::sum, Stream::compute); }), size_t(kFanOut + 1));
+    EXPECT_LE(peers([&] { hosts->all_gather(all, one, Stream::compute); }), size_t(kFanOut + 1));
     const auto group = make_direct(wire, rank, {.ranks = ranks})->split(0, rank);
     EXPECT_EQ(group->size(), ranks);
-    EXPECT_EQ(peers([&] { group->all_reduce(tensor_of(sums), Reduce::sum, Lane::compute); }), size_t(ranks - 1));
+    EXPECT_EQ(peers([&] { group->all_reduce(tensor_of(sums), Reduce::sum, Stream::compute); }), size_t(ranks - 1));
   }
 }
 
@@ -273,7 +273,7 @@ TEST(Tree, WhatHostsSayInSlicesIsWhatTheySaid) {
     const auto hosts = make_tcp(r, "");
     const int64_t n = 40001;
     auto x = testing::contribution(r.rank(), n, DType::f64);
-    hosts->all_reduce({x.data(), DType::f64, {n}}, Reduce::sum, Lane::compute);
+    hosts->all_reduce({x.data(), DType::f64, {n}}, Reduce::sum, Stream::compute);
     EXPECT_EQ(x, testing::expected_reduction(5, n, DType::f64, Reduce::sum));
     const auto texts = gather_texts(*hosts, std::string(size_t(100001 + r.rank()), char('a' + r.rank())));
     for (int k = 0; k < 5; ++k) EXPECT_EQ(texts[size_t(k)], std::string(size_t(100001 + k), char('a' + k))) << k;

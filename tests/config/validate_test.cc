@@ -505,7 +505,7 @@ TEST(Validate, ScheduleFreeHasNoDecayAndOneAverage) {
     return error_with(more);
   };
   EXPECT_EQ(with({"lr_warmup_iters=3"}), "");
-  EXPECT_EQ(with({"lr_decay_style=exponential", "lr_warmup_init=1e-6"}), "");  // athanor range-test
+  EXPECT_EQ(with({"lr_decay_style=exponential", "lr_warmup_init=1e-6"}), "");  // athanor lr-find
   for (const char* style : {"linear", "cosine", "WSD", "inverse_sqrt", "1cycle"})
     expect_parts(with({cat("lr_decay_style=", style)}),
                  {cat("lr_decay_style: ", style), "schedule_free_adamw", "set it to constant, with lr_warmup_iters"});

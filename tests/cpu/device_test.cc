@@ -61,13 +61,13 @@ TEST(CpuDevice, WithoutALimitItIsTheMachinesMemory) {
 TEST(CpuDevice, CopiesAndLanesAreImmediate) {
   CpuDevice device(1);
   char from[] = "abcdef", to[sizeof from] = {};
-  device.copy(to, from, sizeof from, Lane::copy);
+  device.copy(to, from, sizeof from, Stream::copy);
   EXPECT_STREQ(to, from);
-  device.copy(from + 1, from, 3, Lane::copy);  // may overlap
+  device.copy(from + 1, from, 3, Stream::copy);  // may overlap
   EXPECT_STREQ(from, "aabcef");
-  device.copy(nullptr, nullptr, 0, Lane::compute);
-  const auto event = device.record(Lane::copy);
-  device.wait(Lane::compute, *event);
+  device.copy(nullptr, nullptr, 0, Stream::compute);
+  const auto event = device.record(Stream::copy);
+  device.wait(Stream::compute, *event);
   device.sync();
 }
 

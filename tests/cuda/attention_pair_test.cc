@@ -67,7 +67,7 @@ class Pair {
     std::vector<Span> spans;
     int row = 0;
     for (const int length : p_.documents) spans.push_back({row, length, row, length, 0, 0}), row += length;
-    backend_.device->copy(fwd_.spans.data, spans.data(), spans.size() * sizeof(Span), Lane::compute);
+    backend_.device->copy(fwd_.spans.data, spans.data(), spans.size() * sizeof(Span), Stream::compute);
     backend_.device->sync();
   }
   ~Pair() {
@@ -143,7 +143,7 @@ class Pair {
     for (const Tensor& t : {fwd_.y, fwd_.lse, bwd_.dq, bwd_.dk, bwd_.dv}) {
       const size_t row = size_t(t.cols()) * size_of(t.dtype), stride = size_t(t.stride()) * size_of(t.dtype);
       std::vector<std::byte> all(stride * size_t(t.rows() - 1) + row), packed(row * size_t(t.rows()));
-      backend_.device->copy(all.data(), t.data, all.size(), Lane::compute);
+      backend_.device->copy(all.data(), t.data, all.size(), Stream::compute);
       for (int64_t r = 0; r < t.rows(); ++r)
         std::memcpy(packed.data() + size_t(r) * row, all.data() + size_t(r) * stride, row);
       out.push_back(std::move(packed));

@@ -63,12 +63,12 @@ class DeviceOp {
     }
   }
   void write(const Tensor& t, const void* from, size_t bytes) const {
-    backend_.device->copy(t.data, from, bytes, Lane::compute);
+    backend_.device->copy(t.data, from, bytes, Stream::compute);
   }
   void set_spans(const std::vector<Span>& spans) const { write(op.spans, spans.data(), spans.size() * sizeof(Span)); }
   std::vector<uint16_t> y() const {
     std::vector<uint16_t> bits(op.y.bytes() / 2);
-    backend_.device->copy(bits.data(), op.y.data, op.y.bytes(), Lane::compute);
+    backend_.device->copy(bits.data(), op.y.data, op.y.bytes(), Stream::compute);
     return bits;
   }
   std::vector<uint16_t> run() const {

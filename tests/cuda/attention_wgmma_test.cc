@@ -187,7 +187,7 @@ std::string kernels_on(const emu::GpuModel& gpu, const Setting& s, const MakeBac
       for (Tensor* t : {&backward.cos_sin, &backward.positions}) {
         const std::vector<char> zeros(t->bytes());
         t->data = device->allocate(t->bytes(), Mem::device);
-        device->copy(t->data, zeros.data(), t->bytes(), Lane::compute);
+        device->copy(t->data, zeros.data(), t->bytes(), Stream::compute);
       }
     }
     emu::reset_kernel_counters();

@@ -49,14 +49,14 @@ class CudaTestDevice final : public Device {
     blocks_.erase(memory);
     allocated_ -= bytes;
   }
-  void copy(void* to, const void* from, size_t bytes, Lane) override {
+  void copy(void* to, const void* from, size_t bytes, Stream) override {
     if (bytes == 0) return;
     const cudaError_t error = cudaMemcpy(to, from, bytes, cudaMemcpyDefault);
     throw_report();
     CUDA_CHECK(error);
   }
-  std::unique_ptr<Event> record(Lane) override { return std::make_unique<Event>(); }
-  void wait(Lane, const Event&) override {}
+  std::unique_ptr<Event> record(Stream) override { return std::make_unique<Event>(); }
+  void wait(Stream, const Event&) override {}
   void sync() override {
     const cudaError_t error = cudaDeviceSynchronize();
     throw_report();

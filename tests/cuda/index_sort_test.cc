@@ -15,7 +15,7 @@ class IndexSort : public KernelTest {};
 template <class T>
 std::vector<T> read(Device& device, const T* from, size_t count) {
   std::vector<T> values(count);
-  device.copy(values.data(), from, count * sizeof(T), Lane::compute);
+  device.copy(values.data(), from, count * sizeof(T), Stream::compute);
   return values;
 }
 
@@ -25,7 +25,7 @@ void expect_sorted(const std::vector<int>& indices, int64_t limit) {
   const int64_t rows = int64_t(indices.size());
   const size_t bytes = indices.size() * sizeof(int), scratch_bytes = cuda::sort_scratch(rows, limit);
   auto* on_device = static_cast<int*>(device.allocate(bytes, Mem::device));
-  device.copy(on_device, indices.data(), bytes, Lane::compute);
+  device.copy(on_device, indices.data(), bytes, Stream::compute);
   void* scratch = device.allocate(scratch_bytes, Mem::device);
   const cuda::SortedIndices sorted = cuda::sort_indices({on_device, rows, limit}, scratch, nullptr);
   device.sync();

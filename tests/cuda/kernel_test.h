@@ -23,9 +23,11 @@ class MisalignedDevice final : public Device {
   void release(void* memory, size_t bytes, Mem mem) override {
     device_->release(static_cast<char*>(memory) - kShift, bytes + kShift, mem);
   }
-  void copy(void* to, const void* from, size_t bytes, Lane lane) override { device_->copy(to, from, bytes, lane); }
-  std::unique_ptr<Event> record(Lane lane) override { return device_->record(lane); }
-  void wait(Lane lane, const Event& event) override { device_->wait(lane, event); }
+  void copy(void* to, const void* from, size_t bytes, Stream stream) override {
+    device_->copy(to, from, bytes, stream);
+  }
+  std::unique_ptr<Event> record(Stream stream) override { return device_->record(stream); }
+  void wait(Stream stream, const Event& event) override { device_->wait(stream, event); }
   void sync() override { device_->sync(); }
   size_t capacity(Mem mem) const override { return device_->capacity(mem); }
   size_t allocated() const override { return device_->allocated(); }
@@ -79,7 +81,7 @@ class AccessBudget {
   }
   Tensor indices(const std::vector<int32_t>& values) const {
     const Tensor t = tensor(DType::i32, {int64_t(values.size())});
-    backend_.device->copy(t.data, values.data(), t.bytes(), Lane::compute);
+    backend_.device->copy(t.data, values.data(), t.bytes(), Stream::compute);
     return t;
   }
   template <class... Op>

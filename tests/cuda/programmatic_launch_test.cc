@@ -30,8 +30,8 @@ TEST_F(ProgrammaticLaunch, IsForOwnComputingWhereTheGpuHasIt) {
         launched[kernel.find("fill") == std::string::npos ? "mark" : "fill"] = shape.programmatic;
       });
       alignas(16) float x[4];
-      cuda::run(Fill{.x = {x, DType::f32, {4}}, .value = 1}, nullptr, device.stream(Lane::compute));
-      marks.begin(Lane::compute, 1);
+      cuda::run(Fill{.x = {x, DType::f32, {4}}, .value = 1}, nullptr, device.stream(Stream::compute));
+      marks.begin(Stream::compute, 1);
       emu::tell_launches({});
       const std::map<std::string, bool> expected = {{"fill", asked && gpu.major >= 9}, {"mark", false}};
       EXPECT_EQ(launched, expected) << gpu.name << (asked ? " asked" : "");

@@ -53,7 +53,7 @@ class OwnProducts final : public Decorated<OwnProducts> {
   std::vector<std::byte> read(const Tensor& t) {
     backend_.device->sync();
     std::vector<std::byte> bytes(t.bytes());
-    backend_.device->copy(bytes.data(), t.data, bytes.size(), Lane::compute);
+    backend_.device->copy(bytes.data(), t.data, bytes.size(), Stream::compute);
     return bytes;
   }
   Tensor like(const Tensor& t) {
@@ -84,7 +84,7 @@ class OwnProducts final : public Decorated<OwnProducts> {
     apart.d = like(op.d), apart.aux = like(op.aux);
     const Tensor scratch = tensor(DType::u8, {int64_t(backend_.ops->scratch(apart))});
     const Tensor memory = like(scratch);
-    backend_.device->copy(apart.aux.data, before.data(), before.size(), Lane::compute);
+    backend_.device->copy(apart.aux.data, before.data(), before.size(), Stream::compute);
     backend_.ops->run(apart, memory.data);
     const bool same_y = read(op.d) == read(apart.d), same = read(op.aux) == read(apart.aux);
     for (const Tensor& t : {apart.d, apart.aux, memory}) release(t);

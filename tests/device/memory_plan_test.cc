@@ -25,9 +25,9 @@ class FakeDevice final : public Device {
     live -= bytes;
     std::free(memory);
   }
-  void copy(void* dst, const void* src, size_t bytes, Lane) override { std::memcpy(dst, src, bytes); }
-  std::unique_ptr<Event> record(Lane) override { return std::make_unique<Event>(); }
-  void wait(Lane, const Event&) override {}
+  void copy(void* dst, const void* src, size_t bytes, Stream) override { std::memcpy(dst, src, bytes); }
+  std::unique_ptr<Event> record(Stream) override { return std::make_unique<Event>(); }
+  void wait(Stream, const Event&) override {}
   void sync() override {}
   size_t capacity(Mem) const override { return 1 << 20; }
   size_t allocated() const override { return live; }

@@ -120,7 +120,7 @@ def course(rng, ranks=False):
             if kind < 0.5:
                 event |= {"do": "signal", "signal": rng.choice(STOPS + ["KILL", "KILL"] + DETACHED)}
             elif kind < 0.55:
-                event |= {"do": "twin"}
+                event |= {"do": "second run"}
             elif kind < 0.62:
                 event |= {"do": "freeze", "for_ms": rng.choice([1, 50, 200])}
             elif kind < 0.75:
@@ -201,7 +201,7 @@ def words_at_random(rng):
     words += [places.get(p, "run") for p in PLACES[verb] if rng.random() < 0.95]
     needed = {"sample": ["--checkpoint", "run"], "tokenize": ["--input", "text/a.txt", "--output-prefix", "out/t"],
               "sweep": ["--set", "learning_rate=1e-3,2e-3", "-o", "out/sweep", "--summary"],
-              "twin": ["--set", "precision=mxfp8", "-o", "out/twin", "--summary"],
+              "compare": ["--set", "precision=mxfp8", "-o", "out/compare", "--summary"],
               "bench attention": ["--tokens", "64", "--hidden", "64", "--lengths", "32"],
               "bench comm": ["--max-bytes", "4096", "--seconds", "0.02"]}
     if rng.random() < 0.95:

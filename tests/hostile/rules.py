@@ -45,8 +45,8 @@ def of_command(world, o):
         found.append(Violation("control characters", f"{CONTROL.search(o.err)[0]!r} on standard error\n{o}"))
     if o.code in (1, 2, 3, 4) and o.action.get("limits", {}).get("fsize", MOST_RSS_KIB) > 2000:  # it writes to a file
         found += of_message(o)
-    if o.twin and (o.twin.returncode not in (0, 1, 2) or (o.twin.returncode and " error " not in o.twin.stderr)):
-        found.append(Violation("two runs", f"the second ended with {name_of(o.twin.returncode)}: {o.twin.stderr}\n{o}"))
+    if o.second and (o.second.returncode not in (0, 1, 2) or (o.second.returncode and " error " not in o.second.stderr)):
+        found.append(Violation("two runs", f"the second ended with {name_of(o.second.returncode)}: {o.second.stderr}\n{o}"))
     return found + of_answers(world, o)
 
 
@@ -71,14 +71,14 @@ def allowed_codes(world, o):
         codes = {0, 2, 3}  # a value cannot make the world fail, but not suit the tokens of the data
         if "expected less than the vocabulary's size" in o.err:
             codes.add(1)
-    stops = ("train", "launch", "range-test", "sweep", "twin")
+    stops = ("train", "launch", "lr-find", "sweep", "compare")
     if o.verb in stops and (o.signals or "cpu" in limits or world.taints & {"config", "paths", "flags"}):
         codes.add(85)
     if o.verb == "launch":
         codes |= {4}
     if o.ranks_hit:
         codes |= {1, 4, 85} | {128 + number for number in o.ranks_hit}
-    if o.twin:
+    if o.second:
         codes |= {1}  # which of the two has the folder is a matter of luck
     for number in o.signals:
         codes |= {-number, 128 + number}
@@ -158,7 +158,7 @@ def steps_of(run):
 def of_files(world, o, before, after, steps):
     """Nothing outside the run's folder is changed, and what was committed before stays, and is whole."""
     found = []
-    if not o.action.get("events") or all(e["do"] in ("signal", "freeze", "twin") for e in o.action["events"]):
+    if not o.action.get("events") or all(e["do"] in ("signal", "freeze", "second run") for e in o.action["events"]):
         allowed = o.action.get("writes", "")
         for name in sorted(before.keys() | after.keys()):
             if before.get(name) != after.get(name) and not (allowed and name.startswith(allowed)):

@@ -52,7 +52,7 @@ class Outcome:
         self.signals = []  # numbers of those that were sent, in order
         self.code, self.out, self.err, self.seconds, self.rss_kib = None, "", "", 0.0, 0
         self.hung, self.left_behind, self.not_started = False, False, False
-        self.ranks_hit, self.twin = [], None  # of a launcher; a second run of the same folder beside this one
+        self.ranks_hit, self.second = [], None  # of a launcher; a second run of the same folder beside this one
 
     @property
     def verb(self):
@@ -341,8 +341,8 @@ class World:
                     os.kill(ranks[event["child"]], getattr(signal, "SIG" + event["signal"]))
         elif event["do"] == "signal":
             self.send(pid, getattr(signal, "SIG" + event["signal"]), outcome)
-        elif event["do"] == "twin":
-            outcome.twin = subprocess.run([self.program.path, "train", "config.json"], cwd=self.folder, capture_output=True,
+        elif event["do"] == "second run":
+            outcome.second = subprocess.run([self.program.path, "train", "config.json"], cwd=self.folder, capture_output=True,
                                           env=environment(self.folder), text=True, timeout=self.program.patience,
                                           stdin=subprocess.DEVNULL)
         elif event["do"] == "freeze":

@@ -29,12 +29,12 @@ void Guarded::write(const std::vector<std::byte>& elements) {
   CHECK(elements.size() == rows_ * row_bytes_, elements.size(), " bytes for ", tensor_.shape);
   for (size_t i = 0; i < image_.size(); ++i) image_[i] = canary(i);
   each_row([&](size_t at, size_t from) { std::copy_n(elements.begin() + from, row_bytes_, image_.begin() + at); });
-  device_.copy(memory_, image_.data(), image_.size(), Lane::compute);
+  device_.copy(memory_, image_.data(), image_.size(), Stream::compute);
   device_.sync();
 }
 
 std::vector<std::byte> Guarded::read() {
-  device_.copy(image_.data(), memory_, image_.size(), Lane::compute);
+  device_.copy(image_.data(), memory_, image_.size(), Stream::compute);
   device_.sync();
   std::vector<std::byte> elements(rows_ * row_bytes_);
   each_row([&](size_t at, size_t to) { std::copy_n(image_.begin() + at, row_bytes_, elements.begin() + to); });

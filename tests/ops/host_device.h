@@ -20,7 +20,7 @@ class HostDevice final : public Device {
     allocated_ -= bytes;
     std::free(memory);
   }
-  void copy(void* dst, const void* src, size_t bytes, Lane) override { std::memcpy(dst, src, bytes); }
+  void copy(void* dst, const void* src, size_t bytes, Stream) override { std::memcpy(dst, src, bytes); }
   size_t capacity(Mem) const override { return size_t{1} << 30; }
   size_t allocated() const override { return allocated_; }
 

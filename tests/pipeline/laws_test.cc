@@ -68,13 +68,13 @@ class Slow final : public Forwarding {
     return std::make_unique<Slow>(std::move(inner));
   }
   std::unique_ptr<Communicator> split(int color, int key) override { return wrap(inner_->split(color, key)); }
-  void start_send(Tensor x, int dst, Lane lane) override {
+  void start_send(Tensor x, int dst, Stream stream) override {
     note();
-    inner_->start_send(x, dst, lane);
+    inner_->start_send(x, dst, stream);
   }
-  void recv(Tensor x, int src, Lane lane) override {
+  void recv(Tensor x, int src, Stream stream) override {
     note();
-    inner_->recv(x, src, lane);
+    inner_->recv(x, src, stream);
   }
   static std::set<std::string> take_names() {
     const std::lock_guard lock(mutex_);

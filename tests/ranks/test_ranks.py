@@ -347,7 +347,7 @@ class ToolsTest(RanksTest):
         done = self.run_program("launch", "--ranks", 3, "bench", "comm", "--min-bytes", 4096, "--max-bytes", 65536, "--seconds",
                                 0.02, "--json")
         report = json.loads(done.out)
-        self.assertEqual((report["ranks"], report["transport"]), (3, "tcp"))
+        self.assertEqual(report["ranks"], 3)
         seen = {}
         for row in report["rows"]:
             seen.setdefault(row["collective"], []).append(row["bytes"])

@@ -111,7 +111,7 @@ class TrainingTest(CudaTest):
 
     def test_bench_products_lists_products_of_codes(self):
         config = self.config(precision="fp8_blockwise", global_batch_size=2, autotune_seconds=0)
-        found = json.loads(self.run_program("bench", "products", config, "--json", "--rates", "8e14", "4e12").out)
+        found = json.loads(self.run_program("bench", "gemm", config, "--json", "--rates", "8e14", "4e12").out)
         self.assertEqual((found["rates"]["codes"], found["rates"]["floats"]), (16e14, 8e14 / 15), "by ratio")
         kinds = {p["factors"] for p in found["products"]}
         self.assertEqual(kinds, {"matrices", "codes"})
@@ -119,12 +119,12 @@ class TrainingTest(CudaTest):
             self.assertAlmostEqual(p["of_rate"], p["flops"] / (8e14 if p["factors"] == "matrices" else 16e14), places=9)
             self.assertRegex(p["method"]["words"], r"algorithm \d+")
         self.assertTrue(any("f32 per 1x128 and f32 per 128x128" in p["product"] for p in found["products"]), found)
-        text = self.run_program("bench", "products", config, "--set", "precision=mxfp8", "--rates", "8e14", "4e12").out
+        text = self.run_program("bench", "gemm", config, "--set", "precision=mxfp8", "--rates", "8e14", "4e12").out
         self.assertIn(", of codes as f32 53.3T", text)
 
     def test_bench_products_lists_products_within_epilogues(self):
         config = self.config(precision="bf16", global_batch_size=2, autotune_seconds=0)
-        found = json.loads(self.run_program("bench", "products", config, "--json", "--rates", "8e14", "4e12").out)
+        found = json.loads(self.run_program("bench", "gemm", config, "--json", "--rates", "8e14", "4e12").out)
         for p in found["products"]:
             self.assertRegex(p["method"]["words"], r"algorithm \d+")
         self.assertTrue(any(p["within"] for p in found["products"] if not p["launches"]), "epilogues in parts")

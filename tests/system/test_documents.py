@@ -169,7 +169,7 @@ class Documents(SystemTest):
                         continue
                     if "check-backend" in command:  # the real one: its sizes are what the limits must fit
                         command = command.replace("configs/quickstart.json", str(ROOT / "configs" / "quickstart.json"))
-                    if "athanor twin" in command:  # the gap of so small a model depends on the wording of README.md
+                    if "athanor compare" in command:  # the gap of so small a model depends on the wording of README.md
                         command += " --max-gap 0.1"
                     if "--group-size" not in command:  # rows of so small a model are shorter than the default
                         command = command.replace("--dtype w4a16", "--dtype w4a16 --group-size 16")

@@ -1,4 +1,4 @@
-"""The helper verbs: report, scaling, sweep, twin."""
+"""The helper verbs: report, scaling, sweep, compare."""
 import json
 import os
 import shutil
@@ -231,38 +231,38 @@ class SweepTest(SystemTest):
         self.assertEqual(self.sweep("--summary").out.count("not run"), 3)
 
 
-class TwinTest(SystemTest):
+class CompareTest(SystemTest):
     def setUp(self):
         super().setUp()
         self.config = self.make_config(train_iters=12, lr_warmup_iters=1, eval_interval=6, eval_iters=1,
                                        precision="fp8_tensorwise", fp8_format="e4m3")
 
     def test_two_runs_and_what_tells_them_apart(self):
-        done = self.run_program("twin", self.config, "-o", "tw")
+        done = self.run_program("compare", self.config, "-o", "both")
         self.assertIn("held out, step 12", done.out)
-        twin = json.loads((self.folder / "tw" / "twin.json").read_text())
-        self.assertEqual([s["step"] for s in twin["steps"]], list(range(1, 13)))
-        for step in twin["steps"]:
+        comparison = json.loads((self.folder / "both" / "compare.json").read_text())
+        self.assertEqual([s["step"] for s in comparison["steps"]], list(range(1, 13)))
+        for step in comparison["steps"]:
             self.assertEqual(step["loss"], self.losses("tw/fp8_tensorwise")[step["step"]])
             self.assertEqual(step["reference_loss"], self.losses("tw/bf16")[step["step"]])
-        self.assertNotEqual(twin["valid"]["gap"], 0)
-        self.assertLess(abs(twin["valid"]["gap"]), 0.01)
-        self.assertEqual({o["operand"] for o in twin["operands"]},
+        self.assertNotEqual(comparison["valid"]["gap"], 0)
+        self.assertLess(abs(comparison["valid"]["gap"]), 0.01)
+        self.assertEqual({o["operand"] for o in comparison["operands"]},
                          {"forward_x", "forward_w", "weight_dy", "weight_x"})
-        self.assertEqual(twin["alarms"], [])
-        page = (self.folder / "tw" / "report.html").read_text()
-        for part in ("Rounding to 8 bits", "Twins: fp8_tensorwise, bf16"):
+        self.assertEqual(comparison["alarms"], [])
+        page = (self.folder / "both" / "report.html").read_text()
+        for part in ("Rounding to 8 bits", "Comparison: fp8_tensorwise, bf16"):
             self.assertIn(part, page)
         self.assertFalse(any(r["event"] == "quantized" for r in self.records("tw/bf16")))
         # The same again compares what is there; beyond a limit that is an alarm.
-        again = self.run_program("twin", self.config, "-o", "tw", "--summary", "--max-gap", "-1", code=ERROR)
+        again = self.run_program("compare", self.config, "-o", "both", "--summary", "--max-gap", "-1", code=ERROR)
         self.assertIn("gap of the held-out loss to bf16", again.err)
 
-    def test_what_has_no_twin_is_refused(self):
-        self.refused("twin", self.config, "--set", "precision=bf16", "--set", "fp8_format=auto", "-o", "tw", code=USAGE,
+    def test_what_cannot_be_compared_is_refused(self):
+        self.refused("compare", self.config, "--set", "precision=bf16", "--set", "fp8_format=auto", "-o", "both", code=USAGE,
                      says=["precision bf16 has no codes"])
-        self.refused("twin", self.config, "--reference", "mxfp8", "-o", "tw", code=USAGE, says=["--reference", "mxfp8"])
-        self.refused("twin", self.config, "--summary", "-o", "tw", code=USAGE, says=["metrics.jsonl"])
+        self.refused("compare", self.config, "--reference", "mxfp8", "-o", "both", code=USAGE, says=["--reference", "mxfp8"])
+        self.refused("compare", self.config, "--summary", "-o", "both", code=USAGE, says=["metrics.jsonl"])
 
 
 if __name__ == "__main__":

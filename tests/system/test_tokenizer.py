@@ -103,7 +103,7 @@ class TokenizerTest(SystemTest):
                                   save_interval=4, max_documents_per_sequence=16)
         done = self.run_program("train", config)
         self.assertIn("best-fit packed", done.out + done.err)
-        self.run_program("data", "samples", config, "rows.safetensors", "--steps", "12")
+        self.run_program("data", "dump", config, "rows.safetensors", "--steps", "12")
         raw = (self.folder / "rows.safetensors").read_bytes()
         size = int.from_bytes(raw[:8], "little")
         begin, end = json.loads(raw[8:8 + size])["tokens"]["data_offsets"]

@@ -232,8 +232,8 @@ class DataTest(TrainedTest):
 
     def test_samples_are_the_rows_that_a_run_trains_on(self):
         config = self.maker.make_config("samples.json", global_batch_size=4, micro_batch_size=2)
-        self.run_program("data", "samples", config, "all.safetensors", "--steps", "6")
-        self.run_program("data", "samples", config, "late.safetensors", "--first", "4", "--steps", "2")
+        self.run_program("data", "dump", config, "all.safetensors", "--steps", "6")
+        self.run_program("data", "dump", config, "late.safetensors", "--first", "4", "--steps", "2")
         everything, late = (read_safetensors(self.maker.folder / f"{n}.safetensors") for n in ("all", "late"))
         shape, tokens = everything["tokens"]
         _, targets = everything["targets"]
@@ -245,9 +245,9 @@ class DataTest(TrainedTest):
         for row in range(0, len(tokens), 32):
             self.assertIn(tokens[row:row + 32] + targets[row + 31:row + 32], windows)
             self.assertEqual(tokens[row + 1:row + 32], targets[row:row + 31])
-        done = self.run_program("data", "samples", config, "x", "--steps", str(10**12), code=USAGE)
+        done = self.run_program("data", "dump", config, "x", "--steps", str(10**12), code=USAGE)
         self.assertIn("--first", done.err)
-        self.run_program("data", "samples", config, "packed.safetensors", "--steps", "6", "--set",
+        self.run_program("data", "dump", config, "packed.safetensors", "--steps", "6", "--set",
                          "reset_attention_mask=true", "--set", "reset_position_ids=true")
         packed = read_safetensors(self.maker.folder / "packed.safetensors")
         self.assertEqual(packed["tokens"], everything["tokens"])
@@ -261,7 +261,7 @@ class DataTest(TrainedTest):
                 lengths.append(length)
                 self.assertEqual(positions[row * 32 + begin:row * 32 + begin + length], tuple(range(length)))
             self.assertEqual(sum(lengths), 32)
-        self.run_program("data", "samples", config, "chunks.safetensors", "--steps", "5", "--set", "total_curriculum_step=4",
+        self.run_program("data", "dump", config, "chunks.safetensors", "--steps", "5", "--set", "total_curriculum_step=4",
                          "--set", "min_difficulty=8")
         chunks = read_safetensors(self.maker.folder / "chunks.safetensors")
         self.assertEqual(chunks["tokens"], ([5, 4, 32], tokens[:5 * 128]))
@@ -350,7 +350,7 @@ class CommandTest(SystemTest):
 
     def test_bench_products_times_each_once(self):
         config = self.make_config()
-        found = json.loads(self.run_program("bench", "products", config, "--json").out)
+        found = json.loads(self.run_program("bench", "gemm", config, "--json").out)
         self.assertGreater(found["rates"]["flops"], 1e6)
         names = [p["product"] for p in found["products"]]
         self.assertEqual(len(names), len(set(names)))
@@ -361,13 +361,13 @@ class CommandTest(SystemTest):
             self.assertAlmostEqual(p["flops"], 2 * m * n * k / (p["us"] * 1e-6), delta=1e-6 * p["flops"])
             self.assertEqual(p["launches"] % 2, 0, "two micro-batches")
             self.assertEqual(p["method"], {"words": "the backend's own", "in_parts": False})
-        text = self.run_program("bench", "products", config, "--rates", "1e18", "1e15").out
+        text = self.run_program("bench", "gemm", config, "--rates", "1e18", "1e15").out
         self.assertIn("rate of a large product ", text)
         self.assertIn("products of a step: ", text)
 
     def test_bench_products_refuses_rates_that_are_none(self):
         for flags in (["--rates", "1"], ["--rates", "0", "1"]):
-            self.run_program("bench", "products", self.make_config(), *flags, code=USAGE)
+            self.run_program("bench", "gemm", self.make_config(), *flags, code=USAGE)
 
     def test_the_program_has_full_relro(self):
         self.assertTrue(is_fully_relro(PROGRAM))

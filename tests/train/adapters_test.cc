@@ -62,7 +62,7 @@ struct OneBatch {
   void set(const std::string& name, const Values& values) {
     const auto p = piece(name);
     const Tensor to = part(unit(p).weights(), p);
-    rig.device->copy(to.data, values.data(), to.bytes(), Lane::compute);
+    rig.device->copy(to.data, values.data(), to.bytes(), Stream::compute);
     rig.device->sync();
   }
   double run() {

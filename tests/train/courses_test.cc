@@ -242,7 +242,7 @@ TEST_F(TrainerTest, TheNoiseScaleOfAResumedRunIsThatOfAWholeOne) {
 TEST_F(TrainerTest, ScoresAreLoggedAndClipped) {
   const auto scores = [&](const char* run) {
     std::vector<double> all;
-    for (const StepMetrics& m : history(run).steps) all.push_back(m.top_score.value_or(0));
+    for (const StepMetrics& m : history(run).steps) all.push_back(m.max_attention_logit.value_or(0));
     return all;
   };
   const auto with = [&](const char* run, const char* threshold) {

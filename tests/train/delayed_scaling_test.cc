@@ -139,7 +139,7 @@ class Watch final : public Decorated<Watch> {
   // The parameter whose weight x is; -1: none.
   int64_t weight(const Tensor& x) const {
     for (int id = 0; id < int(params->specs().size()); ++id)
-      if (params->spec({id}).eight_bits && params->value({id}).data == x.data) return id;
+      if (params->spec({id}).low_precision && params->value({id}).data == x.data) return id;
     return -1;
   }
   // Where the factors and amaxes of parameter 0 lie.

@@ -57,7 +57,7 @@ TEST(Distillation, AnEqualTeacherTeachesNothing) {
         const Tensor& from = engine.model().params().units()[u]->weights();
         const Tensor& to = engine.teacher()->params().units()[u]->weights();
         ASSERT_EQ(from.bytes(), to.bytes());
-        cpu.device->copy(to.data, from.data, to.bytes(), Lane::compute);
+        cpu.device->copy(to.data, from.data, to.bytes(), Stream::compute);
       }
       accumulate(engine, 0);
       const StepState state = engine.finish_step();

@@ -62,8 +62,8 @@ class Afterwards final : public testing::Observed {
  public:
   Afterwards(std::shared_ptr<Communicator> inner, std::function<void()> act)
       : Observed(std::move(inner), nullptr), act_(std::move(act)) {}
-  void all_gather(Tensor full, Tensor shard, Lane lane) override {
-    Observed::all_gather(full, shard, lane);
+  void all_gather(Tensor full, Tensor shard, Stream stream) override {
+    Observed::all_gather(full, shard, stream);
     if (act_ && rank() == 0) std::exchange(act_, {})();
   }
 

@@ -110,14 +110,14 @@ class Counted final : public Forwarding {
   std::unique_ptr<Communicator> split(int color, int key) override {
     return std::make_unique<Counted>(inner_->split(color, key), sent_);
   }
-  void all_gather(Tensor full, Tensor shard, Lane lane) override {
+  void all_gather(Tensor full, Tensor shard, Stream stream) override {
     if (of_block()) sent_.gathered += int64_t(full.bytes() - shard.bytes());
-    inner_->all_gather(full, shard, lane);
+    inner_->all_gather(full, shard, stream);
   }
-  void all_to_all(std::span<const Tensor> out, std::span<const Tensor> in, Lane lane) override {
+  void all_to_all(std::span<const Tensor> out, std::span<const Tensor> in, Stream stream) override {
     for (const Tensor& t : in)
       if (t && of_block()) sent_.others += int64_t(t.bytes());
-    inner_->all_to_all(out, in, lane);
+    inner_->all_to_all(out, in, stream);
   }
 
  private:
@@ -164,8 +164,9 @@ TEST(GatheredCodes, HalveWhatIsSentAndThePlanSaysSo) {
         const StepTraffic traffic = step_traffic(r.engine, r.backend.mesh, {1e9, 1e9, 8});
         const std::lock_guard lock(mutex);
         if (r.backend.mesh.world().rank() != 0) return;
-        EXPECT_TRUE(r.engine.eight_bits().ends_with(codes ? "; ranks gather codes of all" : "; ranks gather 16 bits"))
-            << r.engine.eight_bits();
+        EXPECT_TRUE(
+            r.engine.low_precision().ends_with(codes ? "; ranks gather codes of all" : "; ranks gather 16 bits"))
+            << r.engine.low_precision();
         of[codes] = r.sent;
         planned[codes] = stage == 3 ? traffic.gathers.bytes : traffic.ends.bytes;
         largest = 2 * 0.75 * double(r.engine.codes()->largest_of_shards());

@@ -27,7 +27,7 @@ inline std::map<std::string, std::vector<float>> masters_by_name(Engine& engine,
       block.end = blocks->block_end(p, -1, block.begin);
       const Tensor t = blocks->next(std::vector<SavedBlock>(ranks, block));
       std::vector<std::byte> bytes(t.bytes());
-      device.copy(bytes.data(), t.data, bytes.size(), Lane::compute);
+      device.copy(bytes.data(), t.data, bytes.size(), Stream::compute);
       device.sync();
       by_float(t.dtype, [&]<class T>() {
         for (int64_t i = 0; i < t.numel(); ++i) master.push_back(to_float(reinterpret_cast<const T*>(bytes.data())[i]));
@@ -65,13 +65,13 @@ struct Rig {
   std::vector<T> read(const Tensor& t) {
     std::vector<T> values(size_t(t.numel()));
     CHECK(sizeof(T) == size_of(t.dtype), "read as a type of another size than ", t.dtype);
-    device->copy(values.data(), t.data, t.bytes(), Lane::compute);
+    device->copy(values.data(), t.data, t.bytes(), Stream::compute);
     device->sync();
     return values;
   }
   template <class T>
   void write(const Tensor& t, int64_t element, T value) {
-    device->copy(t.at(element), &value, sizeof value, Lane::compute);
+    device->copy(t.at(element), &value, sizeof value, Stream::compute);
     device->sync();
   }
 

@@ -186,7 +186,7 @@ struct SharedGpu final : Device {
   std::string description() const override { return "shared"; }
   void* allocate(size_t, Mem) override { return nullptr; }
   void release(void*, size_t, Mem) override {}
-  void copy(void*, const void*, size_t, Lane) override {}
+  void copy(void*, const void*, size_t, Stream) override {}
   size_t capacity(Mem) const override { return size_t{60} << 30; }
   size_t allocated() const override { return own; }
   size_t in_use() const override { return used; }

@@ -40,11 +40,11 @@ class Watched final : public Forwarding {
     auto part = inner_->split(color, key);
     return splits_++ == kAxes ? std::make_unique<Watched>(std::move(part), watch_, Of::group) : std::move(part);
   }
-  void all_reduce(Tensor x, Reduce how, Lane lane) override {
+  void all_reduce(Tensor x, Reduce how, Stream stream) override {
     watch_.summed.push_back(int64_t(x.bytes()));
-    inner_->all_reduce(x, how, lane);
+    inner_->all_reduce(x, how, stream);
   }
-  void all_to_all(std::span<const Tensor> out, std::span<const Tensor> in, Lane lane) override {
+  void all_to_all(std::span<const Tensor> out, std::span<const Tensor> in, Stream stream) override {
     auto& sent = watch_.sent.emplace_back();
     for (size_t r = 0; r < out.size(); ++r) sent.push_back(out[r] && int(r) != rank() ? int64_t(out[r].bytes()) : 0);
     std::vector<std::vector<std::byte>> before;
@@ -52,7 +52,7 @@ class Watched final : public Forwarding {
       const auto* bytes = static_cast<const std::byte*>(t.data);
       before.emplace_back(bytes, bytes + (t ? t.bytes() : 0));
     }
-    inner_->all_to_all(out, in, lane);
+    inner_->all_to_all(out, in, stream);
     if (watch_.calls++ == watch_.at) spoil(in, before);
   }
 
@@ -172,7 +172,7 @@ TEST(MatrixOwners, RanksSendWhatThePlanSays) {
         EXPECT_EQ(sent, want) << s.name() << " rank " << rank;
         int64_t numbers = 0;
         for (const int64_t bytes : got.watches[rank].summed) numbers += bytes > 8 ? bytes : 0;  // loss, norm: 8
-        if (s.tensor == 1) numbers -= int64_t(sizeof(double)) * (1 + kWishSums);                // targets and wishes
+        if (s.tensor == 1) numbers -= int64_t(sizeof(double)) * (1 + kRequestSums);             // targets and requests
         EXPECT_EQ(numbers, got.planned[rank].numbers_bytes) << s.name();
       }
       EXPECT_EQ(got.traffic, most) << s.name();

@@ -108,7 +108,7 @@ TEST(Moe, EqualExpertsAreTheDenseLayer) {
     if (const size_t at = name.find("experts."); at != std::string::npos)
       name.erase(at, name.find('.', at + 8) + 1 - at);
     const Tensor to = master(experts.engine, piece), from = weights.at(name);
-    experts.rig.device->copy(to.data, from.data, to.bytes(), Lane::compute);
+    experts.rig.device->copy(to.data, from.data, to.bytes(), Stream::compute);
   }
   experts.rig.device->sync();
   experts.engine.refresh_values();

@@ -44,7 +44,7 @@ struct Trained {
   std::unique_ptr<Optimizer> optimizer;
   Arena arena;
   Recipe recipe;
-  Tensor state, top_scores;  // the latter with QK-clip: [64], of layer 0
+  Tensor state, max_attention_logits;  // the latter with QK-clip: [64], of layer 0
   MemoryPlan plan;
   Schedule schedule{.lr = kRate, .min_lr = kRate};
   double clip_grad = 0;  // of the next step, and the scale of its gradients
@@ -58,7 +58,7 @@ struct Trained {
     optimizer = std::make_unique<Optimizer>(options, params);
     params.plan(plan, recipe, true, optimizer->states());
     plan.add(MemoryKind::inputs, "state", DType::u8, {int64_t(sizeof(StepState))}, &state);
-    if (options.qk_clip_threshold > 0) plan.add(MemoryKind::inputs, "scores", DType::f32, {64}, &top_scores);
+    if (options.qk_clip_threshold > 0) plan.add(MemoryKind::inputs, "scores", DType::f32, {64}, &max_attention_logits);
     PlanOps none(*rig.ops);
     arena.record("step");
     Ctx c = context(none);
@@ -74,10 +74,10 @@ struct Trained {
             .arena = arena,
             .mesh = *rig.mesh,
             .recipe = recipe,
-            .top_scores = top_scores};
+            .max_attention_logits = max_attention_logits};
   }
   void write(const StepState& s) {
-    rig.device->copy(state.data, &s, sizeof s, Lane::compute);
+    rig.device->copy(state.data, &s, sizeof s, Stream::compute);
     rig.device->sync();
   }
   Tensor flat(Tensor t, size_t piece) const {
@@ -85,7 +85,7 @@ struct Trained {
     return t.slice(p.offset, p.offset + p.slice->shape.numel());
   }
   void set(const Tensor& t, const std::vector<float>& values) {
-    rig.device->copy(t.data, values.data(), t.bytes(), Lane::compute);
+    rig.device->copy(t.data, values.data(), t.bytes(), Stream::compute);
     rig.device->sync();
   }
   Tensor master(size_t piece = 0) { return flat(params.units()[0]->master, piece); }
@@ -93,7 +93,7 @@ struct Trained {
   std::vector<float> weights(size_t piece = 0) { return rig.read<float>(master(piece)); }
   void step(double norm_sq = 0) {
     StepState s;
-    rig.device->copy(&s, state.data, sizeof s, Lane::compute);
+    rig.device->copy(&s, state.data, sizeof s, Stream::compute);
     rig.device->sync();
     s.norm_sq = norm_sq;
     s.loss_scale = loss_scale;

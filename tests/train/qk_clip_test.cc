@@ -57,7 +57,7 @@ double most_off(const Layer& l, Clip how) {
   Trained t({matrix("other", {4, 4}), w, b}, o, l.precision);
   const std::vector<double> tops{5, 1, 2.5, 40};
   const std::vector<float> top(tops.begin(), tops.begin() + l.heads);
-  t.set(t.top_scores.slice(0, l.heads), top);
+  t.set(t.max_attention_logits.slice(0, l.heads), top);
   const auto fill = [&](const auto& of, const auto& tensor, int step) {
     t.set(tensor(1), values([&](int64_t i) { return of(i, step); }, outputs, kInputs, l.in_out));
     t.set(tensor(2), values([&](int64_t i) { return of(i + 1000, step); }, outputs, 1, false));
@@ -107,7 +107,7 @@ TEST(QkClip, ASkippedStepScalesNothing) {
   o.qk_clip_threshold = kThreshold;
   Trained t({w}, o);
   t.set(t.master(), values(start, 9, kInputs, false));
-  t.set(t.top_scores.slice(0, 1), {10});
+  t.set(t.max_attention_logits.slice(0, 1), {10});
   const std::vector<float> before = t.weights();
   t.step(NAN);
   EXPECT_EQ(t.weights(), before);
@@ -142,7 +142,7 @@ void spread_biases(Engine& engine, Device& device) {
     std::vector<float> numbers(size_t(piece.slice->shape.numel()));
     for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = float(0.2 * std::cos(double(i) + spec.attention));
     const Tensor master = params.units()[size_t(piece.unit)]->master;
-    device.copy(master.at(piece.offset), numbers.data(), numbers.size() * sizeof(float), Lane::compute);
+    device.copy(master.at(piece.offset), numbers.data(), numbers.size() * sizeof(float), Stream::compute);
   }
   engine.refresh_values();
 }
@@ -163,7 +163,7 @@ std::pair<float, float> scores_of_two_steps(Setting s, double threshold) {
     spread_biases(engine, *cpu.device);
     for (float* score : {&scores.first, &scores.second}) {
       accumulate(engine, 0);
-      *score = engine.finish_step().top_score;
+      *score = engine.finish_step().max_attention_logit;
     }
   });
   return scores;

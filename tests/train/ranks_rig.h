@@ -118,7 +118,7 @@ inline void fill_teacher(Engine& engine, Device& device) {
       values[i] = float(random_bits(3, stream_of(unit->name), i) % 1000) / 2500 - 0.2f;
     std::vector<std::byte> bytes;
     from_floats(values, to.dtype, unit->name, bytes);
-    device.copy(to.data, bytes.data(), to.bytes(), Lane::compute);
+    device.copy(to.data, bytes.data(), to.bytes(), Stream::compute);
     device.sync();
   }
 }
@@ -246,7 +246,7 @@ inline Curve train(const Setting& s, int64_t steps = 3) {
       if (engine.round_ends(step + 1)) engine.end_rounds(step + 1);
       losses.push_back(state.loss / state.loss_targets), norms.push_back(state.grad_norm);
       distilled.push_back(state.distill / state.loss_targets);
-      scores.push_back(state.top_score);
+      scores.push_back(state.max_attention_logit);
     }
     std::vector<int32_t> tokens, targets;
     for (int64_t row = 0; row < engine.options().micro_batch_size; ++row)

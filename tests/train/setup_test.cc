@@ -69,7 +69,7 @@ TEST(Mesh, WorkersAreGridsOfTheirOwn) {
     EXPECT_EQ(mesh.batches(), 4);
     EXPECT_EQ(mesh.is_first_except({}), me % 4 == 0);
     int32_t sum = me;
-    mesh.workers().all_reduce({&sum, DType::i32, {1}}, Reduce::max, Lane::compute);
+    mesh.workers().all_reduce({&sum, DType::i32, {1}}, Reduce::max, Stream::compute);
     EXPECT_EQ(sum, 4 + me % 4) << "the same place in the other worker";
   });
 }

@@ -186,7 +186,7 @@ class Careless final : public Decorated<Careless> {
 class Swapped final : public Forwarding {
  public:
   Swapped(std::unique_ptr<Communicator> inner, bool swaps) : Forwarding(std::move(inner)), swaps_(swaps) {}
-  void all_to_all(std::span<const Tensor> out, std::span<const Tensor> in, Lane lane) override {
+  void all_to_all(std::span<const Tensor> out, std::span<const Tensor> in, Stream stream) override {
     std::vector<Tensor> turned(in.begin(), in.end());
     Tensor* last = nullptr;
     for (Tensor& t : turned) {
@@ -194,7 +194,7 @@ class Swapped final : public Forwarding {
       if (last && last->bytes() == t.bytes()) std::swap(*last, t), ++swapped;
       last = &t;
     }
-    inner_->all_to_all(out, turned, lane);
+    inner_->all_to_all(out, turned, stream);
   }
   int swapped = 0;
 

@@ -40,7 +40,7 @@ class AheadDevice final : public Device {
     if (kind == Mem::device) allocated_ -= bytes;
     inner_.release(memory, bytes, kind);
   }
-  void copy(void* dst, const void* src, size_t bytes, Lane lane) override { inner_.copy(dst, src, bytes, lane); }
+  void copy(void* dst, const void* src, size_t bytes, Stream stream) override { inner_.copy(dst, src, bytes, stream); }
   size_t capacity(Mem kind) const override { return inner_.capacity(kind); }
   size_t allocated() const override { return allocated_; }
 
@@ -62,22 +62,26 @@ class Observed : public Communicator {
     std::shared_ptr<Communicator> part = inner_->split(color, key);
     return std::make_unique<Observed>(part->size() == size() ? inner_ : part, calls_, sums_);
   }
-  void all_reduce(Tensor x, Reduce how, Lane lane) override {
-    count(), inner_->all_reduce(x, how, lane);
+  void all_reduce(Tensor x, Reduce how, Stream stream) override {
+    count(), inner_->all_reduce(x, how, stream);
     if (sums_) sums_(x);
   }
-  void all_gather(Tensor full, Tensor shard, Lane lane) override { count(), inner_->all_gather(full, shard, lane); }
-  void reduce_scatter(Tensor shard, Tensor full, Reduce how, Lane lane) override {
-    count(), inner_->reduce_scatter(shard, full, how, lane);
+  void all_gather(Tensor full, Tensor shard, Stream stream) override {
+    count(), inner_->all_gather(full, shard, stream);
   }
-  void send(Tensor x, int dst, Lane lane) override { count(), inner_->send(x, dst, lane); }
-  void recv(Tensor x, int src, Lane lane) override { count(), inner_->recv(x, src, lane); }
-  void exchange(Tensor out, Tensor in, int peer, Lane lane) override { count(), inner_->exchange(out, in, peer, lane); }
-  void all_to_all(std::span<const Tensor> out, std::span<const Tensor> in, Lane lane) override {
-    count(), inner_->all_to_all(out, in, lane);
+  void reduce_scatter(Tensor shard, Tensor full, Reduce how, Stream stream) override {
+    count(), inner_->reduce_scatter(shard, full, how, stream);
   }
-  void broadcast(Tensor x, int root, Lane lane) override {
-    count(), inner_->broadcast(x, root, lane);
+  void send(Tensor x, int dst, Stream stream) override { count(), inner_->send(x, dst, stream); }
+  void recv(Tensor x, int src, Stream stream) override { count(), inner_->recv(x, src, stream); }
+  void exchange(Tensor out, Tensor in, int peer, Stream stream) override {
+    count(), inner_->exchange(out, in, peer, stream);
+  }
+  void all_to_all(std::span<const Tensor> out, std::span<const Tensor> in, Stream stream) override {
+    count(), inner_->all_to_all(out, in, stream);
+  }
+  void broadcast(Tensor x, int root, Stream stream) override {
+    count(), inner_->broadcast(x, root, stream);
     if (told_) told_(x);
   }
   void barrier() override { count(), inner_->barrier(); }
@@ -104,9 +108,9 @@ class QuietSteps {
   int64_t before_ = -1, count_ = 0;
 };
 
-// Whether this is the sum in which the wishes of all ranks travel; they are its last kWishSums numbers.
-inline bool has_wishes(const Tensor& x) { return x.dtype == DType::f64 && x.numel() == 1 + kWishSums; }
-inline double* wishes_in(const Tensor& x) { return static_cast<double*>(x.data) + 1; }
+// Whether this is the sum in which the requests of all ranks travel; they are its last kRequestSums numbers.
+inline bool has_requests(const Tensor& x) { return x.dtype == DType::f64 && x.numel() == 1 + kRequestSums; }
+inline double* requests_in(const Tensor& x) { return static_cast<double*>(x.data) + 1; }
 
 // How each rank's run ended.
 struct Ended {

@@ -80,26 +80,26 @@ class Watched final : public Forwarding {
     if (splits_++ != int(watch_.axis)) return part;
     return std::make_unique<Watched>(std::move(part), watch_, -1);
   }
-  void all_reduce(Tensor x, Reduce how, Lane lane) override {
+  void all_reduce(Tensor x, Reduce how, Stream stream) override {
     using Fault = Watch::Fault;
     const Fault fault = next({Fault::missing, Fault::twice, Fault::averaged});
     if (in_micro_batch()) ++watch_.sent.calls, watch_.sent.bytes += int64_t(x.bytes());
     if (fault == Fault::missing) return;
-    inner_->all_reduce(x, fault == Fault::averaged ? Reduce::avg : how, lane);
-    if (fault == Fault::twice) inner_->all_reduce(x, how, lane);
+    inner_->all_reduce(x, fault == Fault::averaged ? Reduce::avg : how, stream);
+    if (fault == Fault::twice) inner_->all_reduce(x, how, stream);
   }
   // Missing: of the other ranks' rows there is nothing.
-  void all_gather(Tensor full, Tensor shard, Lane lane) override {
+  void all_gather(Tensor full, Tensor shard, Stream stream) override {
     using Fault = Watch::Fault;
     const Fault fault = next({Fault::missing, Fault::reversed});
     count_rows(full);
-    inner_->all_gather(full, shard, lane);
+    inner_->all_gather(full, shard, stream);
     if (fault == Fault::reversed) std::memcpy(full.data, reversed(full).data(), full.bytes());
     for (int rank = 0; fault == Fault::missing && rank < size(); ++rank)
       if (rank != inner_->rank()) std::memset(full.at(shard.numel() * rank), 0, shard.bytes());
   }
   // Missing: this rank's part alone. Twice: each rank sums what is a sum already.
-  void reduce_scatter(Tensor shard, Tensor full, Reduce how, Lane lane) override {
+  void reduce_scatter(Tensor shard, Tensor full, Reduce how, Stream stream) override {
     using Fault = Watch::Fault;
     const Fault fault = next({Fault::missing, Fault::twice, Fault::reversed});
     count_rows(full);
@@ -107,25 +107,25 @@ class Watched final : public Forwarding {
     if (fault == Fault::twice) std::memcpy(other.data(), full.data, full.bytes());
     if (fault == Fault::reversed) other = reversed(full);
     if (fault == Fault::twice || fault == Fault::reversed) full.data = other.data();
-    if (fault == Fault::twice) inner_->all_reduce(full, how, lane);
-    inner_->reduce_scatter(shard, full, how, lane);
+    if (fault == Fault::twice) inner_->all_reduce(full, how, stream);
+    inner_->reduce_scatter(shard, full, how, stream);
     if (fault == Fault::missing) std::memcpy(shard.data, full.at(shard.numel() * inner_->rank()), shard.bytes());
   }
   // As a transport whose own sums are rounded at every hop.
   int64_t room_of_sum(DType dtype, int64_t n) const override { return room_of_bf16_sum(dtype, n, size()); }
-  void sum_scatter(Tensor shard, Tensor full, Tensor room, Lane lane) override {
+  void sum_scatter(Tensor shard, Tensor full, Tensor room, Stream stream) override {
     const int64_t needed = room_of_sum(full.dtype, full.numel());
     if (in_micro_batch()) watch_.scatters_in_f32 += needed == 0 || (room && room.numel() == needed);
-    reduce_scatter(shard, full, Reduce::sum, lane);
+    reduce_scatter(shard, full, Reduce::sum, stream);
   }
-  void all_to_all(std::span<const Tensor> out, std::span<const Tensor> in, Lane lane) override {
+  void all_to_all(std::span<const Tensor> out, std::span<const Tensor> in, Stream stream) override {
     const bool missing = next({Watch::Fault::missing}) == Watch::Fault::missing;
     if (in_micro_batch()) {
       ++watch_.passes;
       for (const Tensor& t : out)
         if (t) watch_.pass_bytes += int64_t(t.bytes());
     }
-    inner_->all_to_all(out, in, lane);
+    inner_->all_to_all(out, in, stream);
     if (missing)  // nothing came
       for (const Tensor& t : in)
         if (t) std::memset(t.data, 0, t.bytes());

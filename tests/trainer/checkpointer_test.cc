@@ -257,9 +257,9 @@ class LosesARank final : public Forwarding {
   std::unique_ptr<Communicator> split(int color, int key) override {
     return std::make_unique<LosesARank>(inner_->split(color, key));
   }
-  void all_to_all(std::span<const Tensor> out, std::span<const Tensor> in, Lane lane) override {
+  void all_to_all(std::span<const Tensor> out, std::span<const Tensor> in, Stream stream) override {
     if (!std::exchange(lost_, true)) throw Error("rank 7 is lost", Exit::peer_lost);
-    inner_->all_to_all(out, in, lane);
+    inner_->all_to_all(out, in, stream);
   }
 
  private:

@@ -3,7 +3,7 @@
 
 usage: torch_worker.py golden FOLDER...          ten steps from stored weights against stored results (tests/golden)
        torch_worker.py weights CONFIG OUT        random initial weights of --seed, as a folder that --init-from takes
-       torch_worker.py curve CONFIG SAMPLES OUT  losses of the steps in SAMPLES (athanor data samples), from --weights
+       torch_worker.py curve CONFIG SAMPLES OUT  losses of the steps in SAMPLES (athanor data dump), from --weights
                                                  or random ones of --seed
        torch_worker.py time CONFIG               answers {"steps": n, "warmup": m} on stdin with one line of JSON each
 """

@@ -21,25 +21,25 @@ __global__ void tell(uint32_t* passed, uint64_t* visible, uint32_t what) {
 
 CollectiveMarks::CollectiveMarks(CudaDevice& device)
     : device_(device),
-      passed_(static_cast<uint32_t*>(device.allocate(kLanes * sizeof(uint32_t), Mem::device))),
-      visible_(static_cast<uint64_t*>(device.allocate(kLanes * sizeof(uint64_t), Mem::pinned))) {}
+      passed_(static_cast<uint32_t*>(device.allocate(kStreams * sizeof(uint32_t), Mem::device))),
+      visible_(static_cast<uint64_t*>(device.allocate(kStreams * sizeof(uint64_t), Mem::pinned))) {}
 
 CollectiveMarks::~CollectiveMarks() {
-  device_.release(passed_, kLanes * sizeof(uint32_t), Mem::device);
-  device_.release(visible_, kLanes * sizeof(uint64_t), Mem::pinned);
+  device_.release(passed_, kStreams * sizeof(uint32_t), Mem::device);
+  device_.release(visible_, kStreams * sizeof(uint64_t), Mem::pinned);
 }
 
-void CollectiveMarks::mark(Lane lane, uint32_t what) {
-  const auto l = static_cast<size_t>(lane);
+void CollectiveMarks::mark(Stream stream, uint32_t what) {
+  const auto l = static_cast<size_t>(stream);
   // Not before the collective has ended: a mark that waits beside it would look like work that hides it.
-  const LaunchConfig config{.grid = 1, .block = 1, .stream = device_.stream(lane), .programmatic = false};
+  const LaunchConfig config{.grid = 1, .block = 1, .stream = device_.stream(stream), .programmatic = false};
   CUDA_CHECK(launch(tell, config, passed_ + l, visible_ + l, what));
 }
 
-void CollectiveMarks::begin(Lane lane, uint32_t what) { mark(lane, what); }
+void CollectiveMarks::begin(Stream stream, uint32_t what) { mark(stream, what); }
 
-CollectiveMarks::State CollectiveMarks::read(Lane lane) const {
-  const uint64_t seen = __atomic_load_n(visible_ + static_cast<size_t>(lane), __ATOMIC_RELAXED);
+CollectiveMarks::State CollectiveMarks::read(Stream stream) const {
+  const uint64_t seen = __atomic_load_n(visible_ + static_cast<size_t>(stream), __ATOMIC_RELAXED);
   return {static_cast<uint32_t>(seen >> 32), static_cast<uint32_t>(seen)};
 }
 }  // namespace athanor::cuda

@@ -6,7 +6,7 @@ namespace athanor::cuda {
 
 class CollectiveMarks {
  public:
-  // The last mark that a lane has passed.
+  // The last mark that a stream has passed.
   struct State {
     uint32_t passed = 0;  // number of marks, two per collective; odd: inside one
     uint32_t what = 0;    // as given to begin()
@@ -19,15 +19,15 @@ class CollectiveMarks {
   CollectiveMarks(const CollectiveMarks&) = delete;
   CollectiveMarks& operator=(const CollectiveMarks&) = delete;
 
-  void begin(Lane, uint32_t what);  // queued on the lane, before and after a collective
-  void end(Lane lane) { mark(lane, 0); }
-  State read(Lane) const;  // thread-safe, never blocks
+  void begin(Stream, uint32_t what);  // queued on the stream, before and after a collective
+  void end(Stream stream) { mark(stream, 0); }
+  State read(Stream) const;  // thread-safe, never blocks
 
  private:
-  static constexpr size_t kLanes = 3;
-  void mark(Lane, uint32_t what);
+  static constexpr size_t kStreams = 3;
+  void mark(Stream, uint32_t what);
   CudaDevice& device_;
-  uint32_t* passed_;   // [kLanes] in device memory
-  uint64_t* visible_;  // [kLanes] in pinned memory: passed << 32 | what
+  uint32_t* passed_;   // [kStreams] in device memory
+  uint64_t* visible_;  // [kStreams] in pinned memory: passed << 32 | what
 };
 }  // namespace athanor::cuda

@@ -67,41 +67,41 @@ class Nccl final : public Communicator {
   std::unique_ptr<Communicator> split(int color, int key) override {
     auto group = control_->split(color, key);
     int32_t differs = group->size() != size() || group->rank() != rank();  // on any rank
-    control_->all_reduce({&differs, DType::i32, {1}}, Reduce::max, Lane::compute);
+    control_->all_reduce({&differs, DType::i32, {1}}, Reduce::max, Stream::compute);
     if (group->size() == 1) return make_single(handle_->guard()->device());
     auto handle = differs ? std::make_shared<Handle>(handle_->guard(), *group) : handle_;
     return std::make_unique<Nccl>(std::move(handle), std::move(group));
   }
 
-  void all_reduce(Tensor x, Reduce how, Lane lane) override {
+  void all_reduce(Tensor x, Reduce how, Stream stream) override {
     const ncclRedOp_t op = nccl_operator(how, x.dtype);
-    run("all_reduce", x, lane, [&](ncclComm_t comm, cudaStream_t stream) {
-      return nccl().ncclAllReduce(x.data, x.data, count(x), nccl_type(x.dtype), op, comm, stream);
+    run("all_reduce", x, stream, [&](ncclComm_t comm, cudaStream_t on) {
+      return nccl().ncclAllReduce(x.data, x.data, count(x), nccl_type(x.dtype), op, comm, on);
     });
   }
 
-  void all_gather(Tensor full, Tensor shard, Lane lane) override {
+  void all_gather(Tensor full, Tensor shard, Stream stream) override {
     CHECK(full.numel() == shard.numel() * size() && full.dtype == shard.dtype, "all_gather: ", size(), " shards of ",
           shard.shape, " ", shard.dtype, " into ", full.shape, " ", full.dtype);
-    run("all_gather", shard, lane, [&](ncclComm_t comm, cudaStream_t stream) {
-      return nccl().ncclAllGather(shard.data, full.data, count(shard), nccl_type(shard.dtype), comm, stream);
+    run("all_gather", shard, stream, [&](ncclComm_t comm, cudaStream_t on) {
+      return nccl().ncclAllGather(shard.data, full.data, count(shard), nccl_type(shard.dtype), comm, on);
     });
   }
 
-  void reduce_scatter(Tensor shard, Tensor full, Reduce how, Lane lane) override {
+  void reduce_scatter(Tensor shard, Tensor full, Reduce how, Stream stream) override {
     CHECK(full.numel() == shard.numel() * size() && full.dtype == shard.dtype, "reduce_scatter: ", full.shape, " ",
           full.dtype, " into ", size(), " shards of ", shard.shape, " ", shard.dtype);
     const ncclRedOp_t op = nccl_operator(how, shard.dtype);
-    run("reduce_scatter", shard, lane, [&](ncclComm_t comm, cudaStream_t stream) {
-      return nccl().ncclReduceScatter(full.data, shard.data, count(shard), nccl_type(shard.dtype), op, comm, stream);
+    run("reduce_scatter", shard, stream, [&](ncclComm_t comm, cudaStream_t on) {
+      return nccl().ncclReduceScatter(full.data, shard.data, count(shard), nccl_type(shard.dtype), op, comm, on);
     });
   }
 
   // NCCL's sums of bf16 are rounded at every hop, so ranks send each other pieces, and each adds up its own.
   int64_t room_of_sum(DType dtype, int64_t n) const override { return room_of_bf16_sum(dtype, n, size()); }
 
-  void sum(Tensor x, Tensor room, Lane lane) override {
-    if (room_of_sum(x.dtype, x.numel()) == 0) return all_reduce(x, Reduce::sum, lane);
+  void sum(Tensor x, Tensor room, Stream stream) override {
+    if (room_of_sum(x.dtype, x.numel()) == 0) return all_reduce(x, Reduce::sum, stream);
     const int64_t n = x.numel(), piece = piece_of_sum(n, size());
     std::vector<Tensor> pieces;  // of few numbers, the last ranks have none
     for (int r = 0; r < size(); ++r) {
@@ -109,63 +109,62 @@ class Nccl final : public Communicator {
       pieces.push_back(begin < end ? x.slice(begin, end) : Tensor{});
     }
     const Tensor mine = pieces[size_t(rank())];
-    add_pieces(mine, pieces, room, lane);
-    all_to_all(std::vector<Tensor>(pieces.size(), mine), pieces, lane);
+    add_pieces(mine, pieces, room, stream);
+    all_to_all(std::vector<Tensor>(pieces.size(), mine), pieces, stream);
   }
 
-  void sum_scatter(Tensor shard, Tensor full, Tensor room, Lane lane) override {
-    if (room_of_sum(full.dtype, full.numel()) == 0) return reduce_scatter(shard, full, Reduce::sum, lane);
+  void sum_scatter(Tensor shard, Tensor full, Tensor room, Stream stream) override {
+    if (room_of_sum(full.dtype, full.numel()) == 0) return reduce_scatter(shard, full, Reduce::sum, stream);
     const int64_t n = shard.numel();
     CHECK(full.numel() == n * size() && full.dtype == shard.dtype, "sum_scatter: ", full.shape, " ", full.dtype,
           " into ", size(), " shards of ", shard.shape, " ", shard.dtype);
     std::vector<Tensor> pieces;
     for (int r = 0; r < size(); ++r) pieces.push_back(full.slice(r * n, (r + 1) * n));
-    add_pieces(shard, pieces, room, lane);
+    add_pieces(shard, pieces, room, stream);
   }
 
-  void broadcast(Tensor x, int root, Lane lane) override {
+  void broadcast(Tensor x, int root, Stream stream) override {
     CHECK(root >= 0 && root < size(), "broadcast: root ", root, " of ", size());
-    run("broadcast", x, lane, [&](ncclComm_t comm, cudaStream_t stream) {
-      return nccl().ncclBroadcast(x.data, x.data, count(x), nccl_type(x.dtype), root, comm, stream);
+    run("broadcast", x, stream, [&](ncclComm_t comm, cudaStream_t on) {
+      return nccl().ncclBroadcast(x.data, x.data, count(x), nccl_type(x.dtype), root, comm, on);
     });
   }
 
-  void send(Tensor x, int dst, Lane lane) override {
+  void send(Tensor x, int dst, Stream stream) override {
     check_peer(dst);
-    run("send", x, lane, [&](ncclComm_t comm, cudaStream_t stream) {
-      return nccl().ncclSend(x.data, count(x), nccl_type(x.dtype), dst, comm, stream);
+    run("send", x, stream, [&](ncclComm_t comm, cudaStream_t on) {
+      return nccl().ncclSend(x.data, count(x), nccl_type(x.dtype), dst, comm, on);
     });
   }
 
-  void recv(Tensor x, int src, Lane lane) override {
+  void recv(Tensor x, int src, Stream stream) override {
     check_peer(src);
-    run("recv", x, lane, [&](ncclComm_t comm, cudaStream_t stream) {
-      return nccl().ncclRecv(x.data, count(x), nccl_type(x.dtype), src, comm, stream);
+    run("recv", x, stream, [&](ncclComm_t comm, cudaStream_t on) {
+      return nccl().ncclRecv(x.data, count(x), nccl_type(x.dtype), src, comm, on);
     });
   }
 
-  void exchange(Tensor out, Tensor in, int peer, Lane lane) override {
+  void exchange(Tensor out, Tensor in, int peer, Stream stream) override {
     check_peer(peer);
     std::vector<Tensor> sent(static_cast<size_t>(size())), received(static_cast<size_t>(size()));
     sent[size_t(peer)] = out, received[size_t(peer)] = in;
-    run("exchange", out, lane,
-        [&](ncclComm_t, cudaStream_t stream) { return send_and_receive(sent, received, stream); });
+    run("exchange", out, stream, [&](ncclComm_t, cudaStream_t on) { return send_and_receive(sent, received, on); });
   }
 
-  void all_to_all(std::span<const Tensor> out, std::span<const Tensor> in, Lane lane) override {
+  void all_to_all(std::span<const Tensor> out, std::span<const Tensor> in, Stream stream) override {
     CHECK(int(out.size()) == size() && int(in.size()) == size(), "all_to_all: ", out.size(), " and ", in.size(),
           " tensors for ", size(), " ranks");
     const auto me = size_t(rank());
     if (out[me] && out[me].data != in[me].data)
-      handle_->guard()->device().copy(in[me].data, out[me].data, out[me].bytes(), lane);
+      handle_->guard()->device().copy(in[me].data, out[me].data, out[me].bytes(), stream);
     int64_t sent = 0, received = 0;
     for (size_t r = 0; r < out.size(); ++r)
       if (r != me) sent += out[r] ? int64_t(out[r].bytes()) : 0, received += in[r] ? int64_t(in[r].bytes()) : 0;
     if (sent == 0 && received == 0) return;
-    handle_->guard()->run(handle_->comm(), lane,
+    handle_->guard()->run(handle_->comm(), stream,
                           cat("all_to_all of ", sent, " bytes sent and ", received, " received over ", size(), " ranks",
                               CollectiveSubject::words()),
-                          [&](cudaStream_t stream) { return send_and_receive(out, in, stream); });
+                          [&](cudaStream_t on) { return send_and_receive(out, in, on); });
   }
 
   // Barrier of the hosts, after the work queued on each device is done.
@@ -176,7 +175,7 @@ class Nccl final : public Communicator {
 
  private:
   // out: the sum of all ranks' values of this rank's piece, if it has one.
-  void add_pieces(const Tensor& out, std::span<const Tensor> pieces, const Tensor& room, Lane lane) {
+  void add_pieces(const Tensor& out, std::span<const Tensor> pieces, const Tensor& room, Stream stream) {
     const auto me = size_t(rank());
     const int64_t stride = piece_of_sum(pieces[0].numel(), 1);
     CHECK(room.dtype == DType::bf16 && room.numel() >= stride * size(), "room for ", room.numel(), " ", room.dtype,
@@ -184,8 +183,8 @@ class Nccl final : public Communicator {
     std::vector<Tensor> sent(pieces.begin(), pieces.end()), received(pieces.size());
     for (int r = 0; out && r < size(); ++r) received[size_t(r)] = room.slice(r * stride, r * stride + out.numel());
     sent[me] = received[me] = {};
-    all_to_all(sent, received, lane);
-    if (out) sum_pieces({out, pieces[me], room, stride, size(), rank()}, handle_->guard()->device().stream(lane));
+    all_to_all(sent, received, stream);
+    if (out) sum_pieces({out, pieces[me], room, stride, size(), rank()}, handle_->guard()->device().stream(stream));
   }
   static size_t count(const Tensor& x) { return size_t(x.numel()); }
   const NcclTable& nccl() const { return handle_->guard()->nccl(); }
@@ -193,28 +192,28 @@ class Nccl final : public Communicator {
     CHECK(peer >= 0 && peer < size() && peer != rank(), "rank ", rank(), " of ", size(), " has no peer ", peer);
   }
   // Of and from the other ranks. Grouped, so that none of them waits for another.
-  ncclResult_t send_and_receive(std::span<const Tensor> out, std::span<const Tensor> in, cudaStream_t stream) const {
+  ncclResult_t send_and_receive(std::span<const Tensor> out, std::span<const Tensor> in, cudaStream_t on) const {
     ncclResult_t first = nccl().ncclGroupStart();
     const auto note = [&](ncclResult_t result) {
       if (first == ncclSuccess && result != ncclInProgress) first = result;
     };
     for (int r = 0; r < size(); ++r)
       if (const Tensor& t = out[size_t(r)]; t && r != rank())
-        note(nccl().ncclSend(t.data, count(t), nccl_type(t.dtype), r, handle_->comm(), stream));
+        note(nccl().ncclSend(t.data, count(t), nccl_type(t.dtype), r, handle_->comm(), on));
     for (int r = 0; r < size(); ++r)
       if (const Tensor& t = in[size_t(r)]; t && r != rank())
-        note(nccl().ncclRecv(t.data, count(t), nccl_type(t.dtype), r, handle_->comm(), stream));
+        note(nccl().ncclRecv(t.data, count(t), nccl_type(t.dtype), r, handle_->comm(), on));
     const ncclResult_t ended = nccl().ncclGroupEnd();
     return first == ncclSuccess ? ended : first;
   }
   template <class Launch>
-  void run(const char* what, const Tensor& x, Lane lane, Launch launch) {
+  void run(const char* what, const Tensor& x, Stream stream, Launch launch) {
     CHECK(x.contiguous(), what, " of a tensor with gaps");
     if (x.numel() == 0) return;
     handle_->guard()->run(
-        handle_->comm(), lane,
+        handle_->comm(), stream,
         cat(what, " of ", x.shape, " ", x.dtype, " over ", size(), " ranks", CollectiveSubject::words()),
-        [&](cudaStream_t stream) { return launch(handle_->comm(), stream); });
+        [&](cudaStream_t on) { return launch(handle_->comm(), on); });
   }
 
   std::shared_ptr<Handle> handle_;

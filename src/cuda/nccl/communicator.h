@@ -1,4 +1,4 @@
-// NCCL as a Communicator. Asynchronous: a call queues work on the stream of its lane; the caller orders lanes by
+// NCCL as a Communicator. Asynchronous: a call queues work on the given stream; the caller orders streams by
 // events. Calls may be captured in graphs after each was made once outside of one. Reductions use NCCL's order: the
 // same bits on all ranks and in every run on the same machines, but not those of rank order.
 #pragma once

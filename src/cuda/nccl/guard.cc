@@ -16,7 +16,7 @@ constexpr double kSecondsToClose = 10;  // limit for ncclCommFinalize()
 
 double seconds(Clock::duration d) { return std::chrono::duration<double>(d).count(); }
 
-constexpr Lane kLanes[] = {Lane::compute, Lane::comm, Lane::copy};
+constexpr Stream kStreams[] = {Stream::compute, Stream::comm, Stream::copy};
 
 }  // namespace
 
@@ -56,7 +56,7 @@ ncclComm_t NcclGuard::open(Communicator& control) {
       throw_if_ended();
     }
   }
-  control.broadcast({&id, DType::u8, {int64_t(sizeof id)}}, 0, Lane::compute);
+  control.broadcast({&id, DType::u8, {int64_t(sizeof id)}}, 0, Stream::compute);
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;  // non-blocking, so that waiting for a missing peer can be aborted
   std::unique_lock lock(mutex_);
@@ -112,7 +112,7 @@ void NcclGuard::close(ncclComm_t comm) {
     return;
   }
   open_.erase(comm);
-  last_lane_.erase(comm);
+  last_stream_.erase(comm);
   (void)nccl_.ncclCommDestroy(comm);
 }
 
@@ -196,27 +196,27 @@ uint32_t NcclGuard::enter(const std::string& what) {
   return entry->second;
 }
 
-// All ranks run the collectives of one communicator in the order in which they are queued, on whichever lanes, inside
-// of a graph too. Lanes that are not captured together have met at the beginning of the graph.
-void NcclGuard::wait_for_last_lane(ncclComm_t comm, Lane lane) {
-  Lane last = lane;
+// All ranks run the collectives of one communicator in the order in which they are queued, on whichever streams, inside
+// of a graph too. Streams that are not captured together have met at the beginning of the graph.
+void NcclGuard::wait_for_last_stream(ncclComm_t comm, Stream stream) {
+  Stream last = stream;
   {
     const std::lock_guard lock(mutex_);
-    last = std::exchange(last_lane_.try_emplace(comm, lane).first->second, lane);
+    last = std::exchange(last_stream_.try_emplace(comm, stream).first->second, stream);
   }
-  const auto captured = [&](Lane which) {
+  const auto captured = [&](Stream which) {
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
     CUDA_CHECK(cudaStreamIsCapturing(device_.stream(which), &status));
     return status != cudaStreamCaptureStatusNone;
   };
-  if (last != lane && captured(last) == captured(lane)) device_.wait(lane, *device_.record(last));
+  if (last != stream && captured(last) == captured(stream)) device_.wait(stream, *device_.record(last));
 }
 
 std::string NcclGuard::present() const {
-  for (const Lane lane : kLanes) {
-    const CollectiveMarks::State state = marks_.read(lane);
+  for (const Stream stream : kStreams) {
+    const CollectiveMarks::State state = marks_.read(stream);
     if (state.inside() && state.what < names_.size())
-      return cat(names_[state.what], ", collective ", state.collectives(), " of its lane");
+      return cat(names_[state.what], ", collective ", state.collectives(), " of its stream");
   }
   return call_ ? *call_ : "no collective";
 }
@@ -241,8 +241,8 @@ void NcclGuard::look() {
   const auto now = Clock::now();  // before the queries: a pause between does not count
   uint64_t passed = 0, begun = 0;
   bool inside = false;
-  for (const Lane lane : kLanes) {
-    const CollectiveMarks::State state = marks_.read(lane);
+  for (const Stream stream : kStreams) {
+    const CollectiveMarks::State state = marks_.read(stream);
     passed += state.passed, begun += state.collectives();
     inside = inside || state.inside();
   }

@@ -33,23 +33,23 @@ class NcclGuard {
   // A communicator of the ranks of `control`; collective over them.
   ncclComm_t open(Communicator& control);
   void close(ncclComm_t);
-  // Queues a collective on a lane: launch(stream) calls NCCL. what: for messages, "all_reduce of [4] f32".
+  // Queues a collective on a stream: launch(stream) calls NCCL. what: for messages, "all_reduce of [4] f32".
   template <class Launch>
-  void run(ncclComm_t comm, Lane lane, const std::string& what, Launch launch) {
+  void run(ncclComm_t comm, Stream stream, const std::string& what, Launch launch) {
     const uint32_t name = enter(what);
-    wait_for_last_lane(comm, lane);
-    marks_.begin(lane, name);  // without the lock: launches block while the device's queue is full
+    wait_for_last_stream(comm, stream);
+    marks_.begin(stream, name);  // without the lock: launches block while the device's queue is full
     {
       std::unique_lock lock(mutex_);
       throw_if_ended();
-      settle(lock, comm, launch(device_.stream(lane)), what);
+      settle(lock, comm, launch(device_.stream(stream)), what);
     }
-    marks_.end(lane);
+    marks_.end(stream);
   }
 
  private:
   uint32_t enter(const std::string& what);  // index of `what` in names_; throws if the run has ended
-  void wait_for_last_lane(ncclComm_t, Lane);
+  void wait_for_last_stream(ncclComm_t, Stream);
   void watch();
   void* allocate(size_t bytes);  // null: NCCL has no memory
   void released(void* memory);
@@ -77,13 +77,13 @@ class NcclGuard {
   std::set<ncclComm_t> open_;
   std::map<void*, size_t> memory_;                               // NCCL's, in bytes
   std::map<std::pair<ncclComm_t, void*>, void*> registrations_;  // of the memory's first byte
-  std::map<ncclComm_t, Lane> last_lane_;                         // of each communicator's last collective
+  std::map<ncclComm_t, Stream> last_stream_;                     // of each communicator's last collective
   std::vector<std::string> names_;                               // of collectives; index 0: none
   std::map<std::string, uint32_t> numbers_;
   std::string ended_;                  // the reason; empty: not ended
   const std::string* call_ = nullptr;  // NCCL call in progress
   bool leaving_ = false;
-  uint64_t seen_ = 0;  // marks passed on all lanes
+  uint64_t seen_ = 0;  // marks passed on all streams
   std::chrono::steady_clock::time_point moved_;
   std::thread thread_;
 };

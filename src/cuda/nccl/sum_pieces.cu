@@ -2,7 +2,7 @@
 // GPU yet.
 #include "cuda/nccl/sum_pieces.h"
 
-#include "cuda/octets.h"
+#include "cuda/vec8.h"
 
 namespace athanor::cuda {
 namespace {
@@ -17,15 +17,15 @@ struct Pieces {
 
 __global__ void __launch_bounds__(kTileThreads) add_pieces(const Pieces a) {
   ptx::wait_for_earlier_kernels();
-  on_octet(a.extent, blockIdx.x, [&](auto octet) {
+  on_vec8(a.extent, blockIdx.x, [&](auto vec8) {
     float sum[kElements];
     for (int r = 0; r < a.ranks; ++r) {
       float x[kElements];
-      octet.load(x, r == a.rank ? a.own : a.others + r * a.stride);
+      vec8.load(x, r == a.rank ? a.own : a.others + r * a.stride);
 #pragma unroll
       for (int i = 0; i < kElements; ++i) sum[i] = r == 0 ? x[i] : __fadd_rn(sum[i], x[i]);
     }
-    octet.store(a.out, sum);
+    vec8.store(a.out, sum);
   });
 }
 

@@ -78,7 +78,7 @@ Outcome train(ModelType type, const EngineOptions& o) {
     const StepState s = engine.collect().state;
     out.losses.push_back(s.loss);
     out.norms.push_back(s.grad_norm);
-    out.scores.push_back(s.top_score);
+    out.scores.push_back(s.max_attention_logit);
   };
   for (int64_t s = 0; s < kSteps; ++s) {
     step(engine, s);

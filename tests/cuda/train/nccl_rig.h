@@ -53,14 +53,14 @@ struct Rank {
   Tensor upload(const std::vector<std::byte>& bytes, DType dtype) {
     void* memory = cuda.device->allocate(bytes.size(), Mem::device);
     blocks.push_back({memory, bytes.size()});
-    cuda.device->copy(memory, bytes.data(), bytes.size(), Lane::compute);
+    cuda.device->copy(memory, bytes.data(), bytes.size(), Stream::compute);
     cuda.device->sync();
     return {memory, dtype, {int64_t(bytes.size() / size_of(dtype))}};
   }
   std::vector<std::byte> read(const Tensor& t) {
     std::vector<std::byte> bytes(t.bytes());
     cuda.device->sync();
-    cuda.device->copy(bytes.data(), t.data, t.bytes(), Lane::compute);
+    cuda.device->copy(bytes.data(), t.data, t.bytes(), Stream::compute);
     cuda.device->sync();
     return bytes;
   }

@@ -1,5 +1,5 @@
-// Collectives over NCCL are those of the threads transport, their order is kept in lanes and graphs, and whatever fails
-// ends all ranks with one message.
+// Collectives over NCCL are those of the threads transport, their order is kept in streams and graphs, and whatever
+// fails ends all ranks with one message.
 #include <atomic>
 #include <chrono>
 #include <thread>
@@ -82,12 +82,12 @@ TEST_F(Nccl, AllReduceIsThatOfThreads) {
             if (how == Reduce::avg && testing::is_integer(dtype)) continue;
             auto want = contribution(hosts.rank(), n, dtype);
             const Tensor x = rank.upload(want, dtype);
-            hosts.all_reduce({want.data(), dtype, {n}}, how, Lane::compute);
-            rank.nccl->all_reduce(x, how, n == 7 ? Lane::comm : Lane::compute);
+            hosts.all_reduce({want.data(), dtype, {n}}, how, Stream::compute);
+            rank.nccl->all_reduce(x, how, n == 7 ? Stream::comm : Stream::compute);
             expect_same(rank.read(x), want, dtype, cat("all_reduce ", int(how), " of ", n, " ", dtype));
           }
       int32_t one = 1;
-      EXPECT_THROW(rank.nccl->all_reduce({&one, DType::i32, {1}}, Reduce::avg, Lane::compute), Error);
+      EXPECT_THROW(rank.nccl->all_reduce({&one, DType::i32, {1}}, Reduce::avg, Stream::compute), Error);
     });
 }
 
@@ -104,17 +104,17 @@ TEST_F(Nccl, ShardsAreThoseOfThreads) {
             in_place ? full.slice(hosts.rank() * n, (hosts.rank() + 1) * n) : rank.upload(host_shard, dtype);
         const auto before = host_full;
         hosts.reduce_scatter({host_shard.data(), dtype, {n}}, {host_full.data(), dtype, {all}}, Reduce::sum,
-                             Lane::compute);
-        rank.nccl->reduce_scatter(shard, full, Reduce::sum, Lane::compute);
+                             Stream::compute);
+        rank.nccl->reduce_scatter(shard, full, Reduce::sum, Stream::compute);
         expect_same(rank.read(shard), host_shard, dtype, cat("reduce_scatter of ", dtype));
         if (!in_place) {
           EXPECT_EQ(rank.read(full), before) << "the contribution stays as it was";
         }
-        hosts.all_gather({host_gathered.data(), dtype, {all}}, {host_shard.data(), dtype, {n}}, Lane::compute);
-        rank.nccl->all_gather(full, shard, Lane::compute);
+        hosts.all_gather({host_gathered.data(), dtype, {all}}, {host_shard.data(), dtype, {n}}, Stream::compute);
+        rank.nccl->all_gather(full, shard, Stream::compute);
         expect_same(rank.read(full), host_gathered, dtype, cat("all_gather of ", dtype));
       }
-    EXPECT_THROW(rank.nccl->all_gather({nullptr, DType::f32, {7}}, {nullptr, DType::f32, {2}}, Lane::compute), Error);
+    EXPECT_THROW(rank.nccl->all_gather({nullptr, DType::f32, {7}}, {nullptr, DType::f32, {2}}, Stream::compute), Error);
   });
 }
 
@@ -123,7 +123,7 @@ TEST_F(Nccl, SumsOfBf16AreThoseOfThreadsToTheBit) {
   for (const int ranks : {2, 3, 4})
     run(ranks, [&](Rank& rank, Communicator& hosts) {
       for (const int64_t n : {1, 7, 65, 5000})
-        for (const Lane lane : {Lane::compute, Lane::comm}) {
+        for (const Stream stream : {Stream::compute, Stream::comm}) {
           const int64_t all = n * ranks;
           const auto want = testing::expected_reduction(ranks, all, DType::bf16, Reduce::sum);
           const auto mine = contribution(hosts.rank(), all, DType::bf16);
@@ -131,19 +131,19 @@ TEST_F(Nccl, SumsOfBf16AreThoseOfThreadsToTheBit) {
           const auto own = want.begin() + std::ptrdiff_t(part) * hosts.rank();
           const std::vector<std::byte> nothing(size_t(rank.nccl->room_of_sum(DType::bf16, all)) * sizeof(bf16));
           const Tensor room = rank.upload(nothing, DType::bf16), x = rank.upload(mine, DType::bf16);
-          rank.nccl->sum(x, room, lane);
+          rank.nccl->sum(x, room, stream);
           EXPECT_EQ(rank.read(x), want) << n << " on each of " << ranks << " ranks";
           for (const bool in_place : {false, true}) {
             const Tensor full = rank.upload(mine, DType::bf16);
             const Tensor shard = in_place ? full.slice(hosts.rank() * n, (hosts.rank() + 1) * n)
                                           : rank.upload(std::vector<std::byte>(part), DType::bf16);
-            rank.nccl->sum_scatter(shard, full, room, lane);
+            rank.nccl->sum_scatter(shard, full, room, stream);
             EXPECT_EQ(rank.read(shard), std::vector(own, own + std::ptrdiff_t(part))) << n << " of " << ranks;
           }
         }
       const Tensor few = rank.upload(contribution(hosts.rank(), 3, DType::bf16), DType::bf16);  // some have no piece
       const Tensor room = rank.upload(std::vector<std::byte>(size_t(64 * ranks)), DType::bf16);
-      rank.nccl->sum(few, room, Lane::compute);
+      rank.nccl->sum(few, room, Stream::compute);
       EXPECT_EQ(rank.read(few), testing::expected_reduction(ranks, 3, DType::bf16, Reduce::sum));
     });
 }
@@ -158,7 +158,7 @@ TEST_F(Nccl, MemoryIsRegisteredWithEveryCommunicator) {
     const auto pair = rank.nccl->split(hosts.rank() / 2, hosts.rank());
     const Tensor late = rank.upload(bytes, DType::f32);
     for (Communicator* group : {rank.nccl.get(), pair.get()})
-      for (const Tensor& x : {early, late}) group->all_reduce(x, Reduce::sum, Lane::compute);
+      for (const Tensor& x : {early, late}) group->all_reduce(x, Reduce::sum, Stream::compute);
     rank.cuda.device->sync();
   });
   EXPECT_EQ(fake().calls_outside_registered_memory(), before);
@@ -170,24 +170,24 @@ TEST_F(Nccl, BroadcastAndMessages) {
     const int me = hosts.rank(), next = (me + 1) % 3, before = (me + 2) % 3;
     for (int root = 0; root < 3; ++root) {
       const Tensor x = rank.upload(contribution(me, 50, DType::bf16), DType::bf16);
-      rank.nccl->broadcast(x, root, Lane::comm);
+      rank.nccl->broadcast(x, root, Stream::comm);
       EXPECT_EQ(rank.read(x), contribution(root, 50, DType::bf16));
     }
     const Tensor out = rank.upload(contribution(me, 90, DType::f32), DType::f32);
     const Tensor in = rank.upload(std::vector<std::byte>(360), DType::f32);
     for (int turn = 0; turn < 2; ++turn) {
-      if (me % 2 == 0) rank.nccl->send(out, next, Lane::compute);
-      rank.nccl->recv(in, before, Lane::compute);
-      if (me % 2 == 1) rank.nccl->send(out, next, Lane::compute);
+      if (me % 2 == 0) rank.nccl->send(out, next, Stream::compute);
+      rank.nccl->recv(in, before, Stream::compute);
+      if (me % 2 == 1) rank.nccl->send(out, next, Stream::compute);
       EXPECT_EQ(rank.read(in), contribution(before, 90, DType::f32));
     }
     if (me < 2) {
-      rank.nccl->exchange(out, in, 1 - me, Lane::compute);
+      rank.nccl->exchange(out, in, 1 - me, Stream::compute);
       EXPECT_EQ(rank.read(in), contribution(1 - me, 90, DType::f32));
     }
-    EXPECT_THROW(rank.nccl->exchange(out, in, 3, Lane::compute), Error);
-    EXPECT_THROW(rank.nccl->send(out, me, Lane::compute), Error);
-    EXPECT_THROW(rank.nccl->broadcast(out, 3, Lane::compute), Error);
+    EXPECT_THROW(rank.nccl->exchange(out, in, 3, Stream::compute), Error);
+    EXPECT_THROW(rank.nccl->send(out, me, Stream::compute), Error);
+    EXPECT_THROW(rank.nccl->broadcast(out, 3, Stream::compute), Error);
     rank.nccl->barrier();
   });
 }
@@ -204,7 +204,7 @@ TEST_F(Nccl, AllToAllGivesEachRankItsPart) {
       out.push_back(to > 0 ? sent.slice(0, to) : Tensor{});
       in.push_back(from > 0 ? rank.upload(std::vector<std::byte>(size_t(from) * 2), DType::bf16) : Tensor{});
     }
-    rank.nccl->all_to_all(out, in, Lane::comm);
+    rank.nccl->all_to_all(out, in, Stream::comm);
     rank.nccl->barrier();
     for (int r = 0; r < 4; ++r) {
       if (!in[size_t(r)]) continue;
@@ -212,7 +212,7 @@ TEST_F(Nccl, AllToAllGivesEachRankItsPart) {
       want.resize(in[size_t(r)].bytes());
       EXPECT_EQ(rank.read(in[size_t(r)]), want) << me << " from " << r;
     }
-    EXPECT_THROW(rank.nccl->all_to_all(std::span(out).first(3), in, Lane::comm), Error);
+    EXPECT_THROW(rank.nccl->all_to_all(std::span(out).first(3), in, Stream::comm), Error);
   });
 }
 
@@ -224,23 +224,23 @@ TEST_F(Nccl, GroupsAreOrderedByKeyAndWorkAlone) {
     EXPECT_EQ(pair->rank(), me < 2 ? 1 : 0);
     const Tensor x = rank.upload(contribution(me, 9, DType::i32), DType::i32);
     const Tensor both = rank.upload(std::vector<std::byte>(72), DType::i32);
-    pair->all_gather(both, x, Lane::compute);
+    pair->all_gather(both, x, Stream::compute);
     auto want = contribution(me % 2 + 2, 9, DType::i32);
     const auto second = contribution(me % 2, 9, DType::i32);
     want.insert(want.end(), second.begin(), second.end());
     EXPECT_EQ(rank.read(both), want);
-    const auto alone = pair->split(me, 0), twin = rank.nccl->split(0, me);
+    const auto alone = pair->split(me, 0), second = rank.nccl->split(0, me);
     EXPECT_EQ(alone->size(), 1);
-    alone->all_reduce(x, Reduce::sum, Lane::compute);
+    alone->all_reduce(x, Reduce::sum, Stream::compute);
     for (int turn = 0; turn < 3; ++turn) {  // several groups by turns
-      pair->broadcast(x, 0, Lane::compute);
-      twin->broadcast(x, 1, Lane::compute);
+      pair->broadcast(x, 0, Stream::compute);
+      second->broadcast(x, 1, Stream::compute);
     }
     EXPECT_EQ(rank.read(x), contribution(3, 9, DType::i32));
   });
 }
 
-// Order between lanes is that of events alone, the host never waits, and a graph repeats it all.
+// Order between streams is that of events alone, the host never waits, and a graph repeats it all.
 TEST_F(Nccl, LanesAndGraphsKeepTheOrder) {
   run(2, [&](Rank& rank, Communicator& hosts) {
     Device& device = *rank.cuda.device;
@@ -248,12 +248,12 @@ TEST_F(Nccl, LanesAndGraphsKeepTheOrder) {
     const Tensor x = rank.upload(mine, DType::f32), y = rank.upload(mine, DType::f32);
     const Tensor start = rank.upload(mine, DType::f32);
     const auto work = [&] {
-      device.copy(x.data, start.data, x.bytes(), Lane::compute);
-      device.wait(Lane::comm, *device.record(Lane::compute));
-      rank.nccl->all_reduce(x, Reduce::sum, Lane::comm);
-      device.wait(Lane::compute, *device.record(Lane::comm));
-      device.copy(y.data, x.data, x.bytes(), Lane::compute);
-      rank.nccl->all_reduce(y, Reduce::max, Lane::compute);
+      device.copy(x.data, start.data, x.bytes(), Stream::compute);
+      device.wait(Stream::comm, *device.record(Stream::compute));
+      rank.nccl->all_reduce(x, Reduce::sum, Stream::comm);
+      device.wait(Stream::compute, *device.record(Stream::comm));
+      device.copy(y.data, x.data, x.bytes(), Stream::compute);
+      rank.nccl->all_reduce(y, Reduce::max, Stream::compute);
     };
     const int64_t waits = device.host_waits();
     work();
@@ -263,7 +263,7 @@ TEST_F(Nccl, LanesAndGraphsKeepTheOrder) {
     for (int turn = 0; turn < 3; ++turn) device.launch(*graph);
     EXPECT_EQ(device.host_waits(), waits);
     auto want = mine;
-    hosts.all_reduce({want.data(), DType::f32, {40}}, Reduce::sum, Lane::compute);
+    hosts.all_reduce({want.data(), DType::f32, {40}}, Reduce::sum, Stream::compute);
     expect_same(rank.read(y), want, DType::f32, "replayed");
   });
 }
@@ -287,7 +287,7 @@ TEST_F(NcclAlone, FromStartToAbort) {
     const auto bytes = contribution(0, kCount, DType::f32), zeros = std::vector<std::byte>(bytes.size());
     const Tensor x = rank.upload(bytes, DType::f32), y = rank.upload(zeros, DType::f32);
     const Tensor z = rank.upload(zeros, DType::f32);
-    const auto call = [&](const char* what, auto launch) { guard.run(comm, Lane::compute, what, launch); };
+    const auto call = [&](const char* what, auto launch) { guard.run(comm, Stream::compute, what, launch); };
     const auto work = [&] {
       call("all_reduce",
            [&](cudaStream_t s) { return nccl.ncclAllReduce(x.data, x.data, kCount, ncclFloat32, ncclSum, comm, s); });
@@ -305,7 +305,7 @@ TEST_F(NcclAlone, FromStartToAbort) {
     device.begin_capture();
     work();
     auto graph = device.end_capture();
-    device.copy(z.data, zeros.data(), zeros.size(), Lane::compute);
+    device.copy(z.data, zeros.data(), zeros.size(), Stream::compute);
     for (int turn = 0; turn < 3; ++turn) device.launch(*graph);
     EXPECT_EQ(rank.read(z), bytes) << "captured";
     board_.tell("rank 7 is gone");
@@ -351,7 +351,7 @@ class NcclFailure : public Nccl {
               if (turn == hasty) ++came_;
               before_each(hosts.rank(), turn);
               if (captured && turn == 1) device.begin_capture();
-              if (!captured || turn < 2) rank.nccl->all_reduce(x, Reduce::max, Lane::compute);
+              if (!captured || turn < 2) rank.nccl->all_reduce(x, Reduce::max, Stream::compute);
               if (captured && turn == 1) graph = device.end_capture();
               if (graph) device.launch(*graph);
               device.sync();
@@ -413,7 +413,7 @@ TEST_F(NcclFailure, ARankThatNeverComesIsGivenUp) {
       auto control = hosts->split(0, hosts->rank());
       if (hosts->rank() == 2) {
         std::vector<std::byte> id(128);  // sizeof(ncclUniqueId); this rank then hangs
-        control->broadcast({id.data(), DType::u8, {128}}, 0, Lane::compute);
+        control->broadcast({id.data(), DType::u8, {128}}, 0, Stream::compute);
         hosts->barrier();
       }
       make_nccl(*cuda.device, board_.options(hosts->rank(), [] { return 1.0; }), std::move(control));
@@ -446,8 +446,8 @@ TEST_F(NcclFailure, GraphsOfSeveralCommunicatorsDoNotHoldUpTheEnd) {
         const auto reversed = rank.nccl->split(0, -hosts.rank());
         const Tensor x = rank.upload(contribution(hosts.rank(), 64, DType::f32), DType::f32);
         const auto work = [&] {
-          reversed->all_reduce(x, Reduce::max, Lane::compute);
-          rank.nccl->all_reduce(x, Reduce::max, Lane::compute);
+          reversed->all_reduce(x, Reduce::max, Stream::compute);
+          rank.nccl->all_reduce(x, Reduce::max, Stream::compute);
         };
         const auto begin = std::chrono::steady_clock::now();
         try {

@@ -71,18 +71,18 @@ class Forgetful final : public Forwarding {
     if (splits_++ != int(Axis::tp)) return part;
     return std::make_unique<Forgetful>(std::move(part), what_, device_, -1);
   }
-  void all_reduce(Tensor x, Reduce how, Lane lane) override {
-    if (!forgets()) inner_->all_reduce(x, how, lane);
+  void all_reduce(Tensor x, Reduce how, Stream stream) override {
+    if (!forgets()) inner_->all_reduce(x, how, stream);
   }
-  void all_gather(Tensor full, Tensor shard, Lane lane) override {
-    if (!forgets()) return inner_->all_gather(full, shard, lane);
+  void all_gather(Tensor full, Tensor shard, Stream stream) override {
+    if (!forgets()) return inner_->all_gather(full, shard, stream);
     for (int rank = 0; rank < size(); ++rank) {
       const void* part = rank == inner_->rank() ? shard.data : what_.zeros(shard.bytes());
-      device_.copy(full.at(shard.numel() * rank), part, shard.bytes(), lane);
+      device_.copy(full.at(shard.numel() * rank), part, shard.bytes(), stream);
     }
   }
-  void reduce_scatter(Tensor shard, Tensor full, Reduce how, Lane lane) override {
-    if (!forgets()) inner_->reduce_scatter(shard, full, how, lane);
+  void reduce_scatter(Tensor shard, Tensor full, Reduce how, Stream stream) override {
+    if (!forgets()) inner_->reduce_scatter(shard, full, how, stream);
   }
 
  private:
@@ -353,7 +353,7 @@ TEST_F(NcclTraining, InvariantSumsAreTheSameBitsOnAnyRanks) {
   }
 }
 
-// Matrices go to their owners and updates back on another lane than the products between.
+// Matrices go to their owners and updates back on another stream than the products between.
 TEST_F(NcclTraining, WholeMatricesAreTheSameBitsOnAnyRanks) {
   Setting s{.precision = "bf16", .leaves = 4, .rule = RuleName::normuon};
   const Curve want = train(s, 2);
@@ -386,7 +386,7 @@ TEST_F(NcclTraining, ManyStepsInBf16) {
     expect_same_run(want, {.precision = "bf16", .replicas = replicas, .shards = shards, .stage = stage}, 5e-3, kMany);
 }
 
-// Gradients in bf16 travel as such, through room in the plan, and are added on the lane of collectives.
+// Gradients in bf16 travel as such, through room in the plan, and are added on the stream of collectives.
 TEST_F(NcclTraining, GradientsInBf16) {
   const Curve want = train({.precision = "bf16", .gradients = DType::bf16});
   for (const auto& [replicas, shards, stage] : layouts()) {

@@ -1,11 +1,11 @@
-#include "metrics/range_test.h"
+#include "metrics/lr_finder.h"
 
 #include <algorithm>
 #include <cmath>
 
 namespace athanor {
 
-bool RangeTest::add(double rate, double loss) {
+bool LrFinder::add(double rate, double loss) {
   if (!std::isfinite(loss)) return false;
   mean_ = kSmoothing * mean_ + (1 - kSmoothing) * loss;
   weight_ *= kSmoothing;
@@ -18,7 +18,7 @@ bool RangeTest::add(double rate, double loss) {
 }
 
 // Central differences, one-sided at the ends of the used range, as numpy.gradient.
-std::optional<double> RangeTest::suggestion() const {
+std::optional<double> LrFinder::suggestion() const {
   if (smoothed_.size() < kSkippedFirst + kSkippedLast + 2) return std::nullopt;
   const size_t begin = kSkippedFirst, last = smoothed_.size() - kSkippedLast - 1;
   size_t steepest = begin;

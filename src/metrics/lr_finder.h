@@ -6,7 +6,7 @@
 
 namespace athanor {
 
-class RangeTest {
+class LrFinder {
  public:
   static constexpr double kSmoothing =
       0.98;                               // decay of the loss average; this and the next as PyTorch Lightning's lr_find

@@ -1,5 +1,5 @@
-// athanor twin CONFIG --output FOLDER: a configuration in 8 bits and its twin in bf16, with equal seeds and data, and
-// how far they come apart.
+// athanor compare CONFIG --output FOLDER: trains a configuration in low precision and in bf16, with equal seeds and
+// data, and reports how far the two runs differ.
 #include <cstdio>
 #include <filesystem>
 #include <memory>
@@ -10,26 +10,26 @@
 #include "command/command.h"
 #include "command/machine.h"
 #include "metrics/html_report.h"
-#include "metrics/twin.h"
+#include "metrics/run_comparison.h"
 
 namespace athanor {
 namespace {
 
-struct TwinArgs {
+struct CompareArgs {
   std::string config, folder, reference = "bf16";
   std::vector<std::string> overrides;
   bool summary = false;
-  TwinLimits limits;
+  ComparisonLimits limits;
 };
 
 // Last on the command line, so that neither the file nor --set changes it.
-std::vector<std::string> of_both(const TwinArgs& args, const std::string& name) {
+std::vector<std::string> of_both(const CompareArgs& args, const std::string& name) {
   std::vector<std::string> all = args.overrides;
   all.insert(all.end(), {cat("save=", args.folder, "/", name), "load=auto", "log_jsonl=true"});
   return all;
 }
 
-std::vector<std::string> of_reference(const TwinArgs& args) {
+std::vector<std::string> of_reference(const CompareArgs& args) {
   std::vector<std::string> all = of_both(args, args.reference);
   all.insert(all.end(), {cat("precision=", args.reference), "fp8_format=auto", "fp8_power_of_two_scales=false",
                          "fp8_exclude=[]", "fp8_min_size=0", "fp8_lm_head=false", "num_layers_at_start_in_bf16=0",
@@ -37,7 +37,7 @@ std::vector<std::string> of_reference(const TwinArgs& args) {
   return all;
 }
 
-std::vector<std::string> of_run(const TwinArgs& args, const Config& config) {
+std::vector<std::string> of_run(const CompareArgs& args, const Config& config) {
   constexpr int64_t kRecords = 100;  // records of each matrix, unless the configuration has an interval
   std::vector<std::string> all = of_both(args, std::string(name_of(config.precision)));
   if (config.log_quantization_interval == 0)
@@ -46,40 +46,41 @@ std::vector<std::string> of_run(const TwinArgs& args, const Config& config) {
 }
 
 // Exit::done, or why there is nothing to compare.
-Exit train(const TwinArgs& args, const std::string& name, const std::vector<std::string>& overrides) {
+Exit train(const CompareArgs& args, const std::string& name, const std::vector<std::string>& overrides) {
   const std::string log = cat(args.folder, "/", name, ".log");
-  log::info("twin: ", name, ", with its output in ", log);
+  log::info("compare: ", name, ", with its output in ", log);
   std::vector<std::string> command = {own_program(), "train", args.config};
   for (const std::string& text : overrides) command.insert(command.end(), {"--set", text});
   await_free_run(cat(args.folder, "/", name));
   const ChildEnd end = run_child(command, log);
   if (end.stopped || end.code == int(Exit::requeue)) {
-    log::info("twin: stopped in ", name, "; the same command goes on");
+    log::info("compare: stopped in ", name, "; the same command resumes");
     return Exit::requeue;
   }
   // A run that diverged is compared as far as it came.
   if (end.code == 0 || end.code == int(Exit::diverged)) return Exit::done;
-  log::error("twin: ", name, " failed with exit code ", end.code, "; its output is in ", log);
+  log::error("compare: ", name, " failed with exit code ", end.code, "; its output is in ", log);
   return Exit::error;
 }
 
-RunRecords records_of(const TwinArgs& args, const std::string& name) {
+RunRecords records_of(const CompareArgs& args, const std::string& name) {
   RunRecords run = read_run(cat(args.folder, "/", name));
   warn_of_unreadable_lines(run);
   return run;
 }
 
-Exit twin(const TwinArgs& args) {
-  if (args.config == "-") throw Error("twin: expected a configuration file, which both runs read; got -", Exit::usage);
+Exit compare(const CompareArgs& args) {
+  if (args.config == "-")
+    throw Error("compare: expected a configuration file, which both runs read; got -", Exit::usage);
   const Config config = load_config(args.config, args.overrides);
   const std::string name(name_of(config.precision));
-  if (!eight_bits(config.precision))
-    throw Error(cat("twin: precision ", name,
+  if (!low_precision(config.precision))
+    throw Error(cat("compare: precision ", name,
                     " has no codes to compare; expected one of 8 bits, such as --set "
                     "precision=fp8_tensorwise"),
                 Exit::usage);
   const std::vector<std::string> run = of_run(args, config), reference = of_reference(args);
-  if (eight_bits(load_config(args.config, reference).precision))
+  if (low_precision(load_config(args.config, reference).precision))
     throw Error(cat("--reference: expected fp32, tf32, bf16 or fp16, got ", args.reference), Exit::usage);
   load_config(args.config, run);
   make_dirs(args.folder);
@@ -88,29 +89,30 @@ Exit twin(const TwinArgs& args) {
     if (const Exit code = train(args, name, run); code != Exit::done) return code;
   }
   const std::vector<RunRecords> both = {records_of(args, name), records_of(args, args.reference)};
-  const TwinReport report = compare_twins(both[0], both[1], args.limits);
-  write_file(args.folder + "/twin.json", twin_json(report));
-  write_file(args.folder + "/report.html", html_report(both, {.title = cat("Twins: ", name, ", ", args.reference)}));
-  std::printf("%s\n%s/twin.json\n%s/report.html\n", twin_summary(report).c_str(), args.folder.c_str(),
+  const RunComparison report = compare_runs(both[0], both[1], args.limits);
+  write_file(args.folder + "/compare.json", comparison_json(report));
+  write_file(args.folder + "/report.html",
+             html_report(both, {.title = cat("Comparison: ", name, ", ", args.reference)}));
+  std::printf("%s\n%s/compare.json\n%s/report.html\n", comparison_summary(report).c_str(), args.folder.c_str(),
               args.folder.c_str());
   std::fflush(stdout);
-  for (const std::string& alarm : report.alarms) log::warn("twin: ", alarm);
+  for (const std::string& alarm : report.alarms) log::warn("compare: ", alarm);
   return report.alarms.empty() ? Exit::done : Exit::error;
 }
 
 }  // namespace
 
-void add_twin(Cli& cli) {
-  auto args = std::make_shared<TwinArgs>();
-  Verb verb =
-      cli.app.add_verb("twin", "train a configuration in 8 bits and the same in bf16, and compare losses and rounding");
+void add_compare(Cli& cli) {
+  auto args = std::make_shared<CompareArgs>();
+  Verb verb = cli.app.add_verb(
+      "compare", "train a configuration in 8 or 4 bits and the same in bf16, and compare losses and rounding");
   verb.footer(
-      "The output folder holds both runs with a log each, twin.json and report.html. Started again, the runs go on "
+      "The output folder holds both runs with a log each, compare.json and report.html. Started again, the runs go on "
       "from their checkpoints. Beyond a limit there is a warning for each alarm, and the exit code is 1.");
   verb.add_option("config", args->config, "configuration file").required();
   verb.add_option("--set", args->overrides, "override a key of both: a.b=value (may repeat)").one_value();
   verb.add_option("-o,--output", args->folder, "folder of the two runs").required();
-  verb.add_option("--reference", args->reference, "precision of the twin").show_default();
+  verb.add_option("--reference", args->reference, "precision of the reference run").show_default();
   verb.add_flag("--summary", args->summary, "run nothing: compare the existing runs");
   verb.add_option("--max-gap", args->limits.gap,
                   "alarm above this gap of the smoothed training loss or the held-out loss at the end, relative")
@@ -121,7 +123,7 @@ void add_twin(Cli& cli) {
   verb.add_option("--max-underflowed", args->limits.underflowed,
                   "alarm where in a record more of a matrix's nonzero values than this share become zero")
       .show_default();
-  verb.on_chosen([&cli, args] { cli.action = [args] { return twin(*args); }; });
+  verb.on_chosen([&cli, args] { cli.action = [args] { return compare(*args); }; });
 }
 
 }  // namespace athanor

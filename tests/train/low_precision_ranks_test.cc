@@ -37,7 +37,7 @@ void expect_near(const Curve& want, const Curve& got, const Setting& s) {
   }
 }
 
-TEST(EightBitsOnRanks, TheRunIsThatOfOneRankButForRounding) {
+TEST(LowPrecisionOnRanks, TheRunIsThatOfOneRankButForRounding) {
   for (const char* precision : kPrecisions) {
     if (kSanitized && precision != std::string("fp8_blockwise")) continue;
     for (const ModelType type : {ModelType::llama, ModelType::gpt2}) {
@@ -52,7 +52,7 @@ TEST(EightBitsOnRanks, TheRunIsThatOfOneRankButForRounding) {
 }
 
 // Rows are gathered before they become codes, forward and backward; gradients of norms are then sums in another order.
-TEST(EightBitsOnRanks, SharedRowsRecomputationAndGatheredCodesChangeNoBit) {
+TEST(LowPrecisionOnRanks, SharedRowsRecomputationAndGatheredCodesChangeNoBit) {
   for (const char* precision : kPrecisions) {
     if (kSanitized && precision != std::string("fp8_tensorwise")) continue;
     for (const ModelType type : {ModelType::llama, ModelType::gpt2}) {
@@ -72,7 +72,7 @@ TEST(EightBitsOnRanks, SharedRowsRecomputationAndGatheredCodesChangeNoBit) {
 }
 
 // Largest magnitudes are those of all ranks, so that scales are those of one rank, in any rank's checkpoint.
-TEST(EightBitsOnRanks, HistoriesAreThoseOfOneRankAndGoOnAnywhere) {
+TEST(LowPrecisionOnRanks, HistoriesAreThoseOfOneRankAndGoOnAnywhere) {
   const testing::TempDir dir;
   std::map<std::string, std::vector<std::byte>> of[2];
   const auto folder = [&](int tensor) { return cat(dir.path(), "/", tensor); };
@@ -130,7 +130,7 @@ Statistics statistics_of(const Setting& s) {
 }
 
 // Sizes of parts are multiples of 128, of the tokens too.
-TEST(EightBitsOnRanks, EveryElementOfAMatrixCountsOnce) {
+TEST(LowPrecisionOnRanks, EveryElementOfAMatrixCountsOnce) {
   for (const char* precision : {"fp8_blockwise", "mxfp8", "fp8_delayed"}) {
     if (kSanitized && precision != std::string("mxfp8")) continue;
     Setting s = setting(precision, 1);
@@ -160,7 +160,7 @@ TEST(EightBitsOnRanks, EveryElementOfAMatrixCountsOnce) {
 }
 
 // Sizes that are multiples of 16 on one rank need not be in parts.
-TEST(EightBitsOnRanks, PartsOfOddSizesStayIn16Bits) {
+TEST(LowPrecisionOnRanks, PartsOfOddSizesStayIn16Bits) {
   Setting s = setting("fp8_tensorwise", 4);
   s.intermediate = 96;
   const CpuBackend cpu = make_cpu({.threads = 1});
@@ -168,10 +168,10 @@ TEST(EightBitsOnRanks, PartsOfOddSizesStayIn16Bits) {
     ProcessMesh mesh(std::move(world), s.mesh());
     const Engine engine(tiny(s), options(s), {*cpu.device, *cpu.ops, mesh});
     EXPECT_NE(
-        engine.eight_bits().find("6 of 8 linear layers in 8 bits; 2 in bf16, of sizes that are no multiple of 16 on "
-                                 "each of 4 ranks"),
+        engine.low_precision().find("6 of 8 linear layers in 8 bits; 2 in bf16, of sizes that are no multiple of 16 on "
+                                    "each of 4 ranks"),
         std::string::npos)
-        << engine.eight_bits();
+        << engine.low_precision();
   });
 }
 

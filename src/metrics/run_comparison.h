@@ -1,5 +1,5 @@
-// A run in 8 bits against its twin, the same run in another precision: how far the losses are apart, and what rounding
-// to codes did to each matrix. From the records of both runs; runs nothing.
+// Compares the records of a run in low precision with those of the same run in another precision: the gap of the
+// losses, and what quantization did to each matrix. Runs nothing.
 #pragma once
 #include "metrics/run_records.h"
 
@@ -21,32 +21,32 @@ std::vector<QuantizedCourse> quantized_courses(const RunRecords&);
 std::vector<QuantizedCourse> by_operand(const std::vector<QuantizedCourse>&);
 
 // Above these is an alarm.
-struct TwinLimits {
+struct ComparisonLimits {
   double gap = 0.01;         // of the smoothed training loss and of the held-out loss, relative, at the end
   double saturated = 0.01;   // share of the values of an operand, in any record
   double underflowed = 0.5;  // the same
 };
 
-struct TwinStep {
+struct ComparedStep {
   int64_t step;
   double loss, reference;
-  double gap;  // of the means over the last kTwinSmoothing steps: mean / reference's mean - 1
+  double gap;  // of the means over the last kComparisonSmoothing steps: mean / reference's mean - 1
 };
-constexpr size_t kTwinSmoothing = 50;
+constexpr size_t kComparisonSmoothing = 50;
 
-struct TwinReport {
+struct RunComparison {
   std::string precision, reference;  // of the two runs
-  std::vector<TwinStep> steps;       // that both have
+  std::vector<ComparedStep> steps;   // that both have
   int64_t valid_step = -1;           // of the last evaluation of `valid_data` that both have; -1: none
   double valid_loss = kUnknown, valid_reference = kUnknown, valid_gap = kUnknown;
   std::vector<QuantizedCourse> operands;
-  TwinLimits limits;
+  ComparisonLimits limits;
   std::vector<std::string> alarms;
 };
 
 // Error(usage) where the runs have no step in common.
-TwinReport compare_twins(const RunRecords& run, const RunRecords& reference, const TwinLimits&);
-std::string twin_json(const TwinReport&);
-std::string twin_summary(const TwinReport&);  // for a terminal
+RunComparison compare_runs(const RunRecords& run, const RunRecords& reference, const ComparisonLimits&);
+std::string comparison_json(const RunComparison&);
+std::string comparison_summary(const RunComparison&);  // for a terminal
 
 }  // namespace athanor

@@ -1,21 +1,21 @@
-// What a rank of several wishes of all of them in a step, as bits that travel with the step's scalars
-// (engine/wishes.h).
+// What a rank of several requests of all of them in a step, as bits that travel with the step's scalars
+// (engine/step_requests.h).
 #pragma once
-#include "engine/wishes.h"
+#include "engine/step_requests.h"
 #include "train/signals.h"
 
 namespace athanor {
 
-struct Wishes {
+struct StepRequests {
   int stop_signal = 0;   // one of kStopSignals; 0: none. Of several, the largest is kept
   bool save = false;     // a checkpoint after the step
   bool end = false;      // of the run, by the clock
   bool writing = false;  // files of a checkpoint are being written
   bool failed = false;   // this rank has no data for the step, which is spoiled
-  bool operator==(const Wishes&) const = default;
+  bool operator==(const StepRequests&) const = default;
 };
 
-WishBits to_bits(const Wishes&);
-Wishes to_wishes(WishBits);
+RequestBits to_bits(const StepRequests&);
+StepRequests to_requests(RequestBits);
 
 }  // namespace athanor

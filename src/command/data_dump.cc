@@ -1,4 +1,4 @@
-// athanor data samples CONFIG OUT: the very rows that a run trains on, in its order, for programs that are compared.
+// athanor data dump CONFIG OUT: the very rows that a run trains on, in its order, for programs that are compared.
 #include <cstdio>
 #include <memory>
 
@@ -24,7 +24,7 @@ Exit write_samples(const DataSamplesArgs& args) {
   const Dataset data = open_training_data(config);
   PackingOptions packing = packing_options(config, data);
   if (config.rampup_batch_size.start > 0)
-    throw Error("data samples: writes steps of one size; leave out rampup_batch_size", Exit::usage);
+    throw Error("data dump: writes steps of one size; leave out rampup_batch_size", Exit::usage);
   const int64_t rows = config.global_batch_size, t = config.seq_length;
   if (args.steps > kMostTokens / rows / t)
     throw Error(cat("--steps: ", args.steps, " steps of ", rows, " x ", t, " tokens are more than the ", kMostTokens,
@@ -56,7 +56,7 @@ Exit write_samples(const DataSamplesArgs& args) {
 
 void add_data_samples(Cli& cli, Verb data) {
   auto args = std::make_shared<DataSamplesArgs>();
-  Verb verb = data.add_verb("samples", "write the rows that a run trains on, in its order");
+  Verb verb = data.add_verb("dump", "write the rows that a run trains on, in its order");
   verb.add_option("config", args->config, "configuration file of the run").required();
   verb.add_option("out", args->out,
                   "safetensors file with tokens and targets, int32 [steps, global_batch_size, seq_length]; target -1 "

@@ -1,5 +1,5 @@
 // The learning-rate range test: smoothing, where it ends, what it suggests.
-#include "metrics/range_test.h"
+#include "metrics/lr_finder.h"
 
 #include <gtest/gtest.h>
 
@@ -8,16 +8,16 @@
 namespace athanor {
 namespace {
 
-TEST(RangeTest, SmoothsWithoutTheBiasOfItsStart) {
-  RangeTest test;
+TEST(LrFinder, SmoothsWithoutTheBiasOfItsStart) {
+  LrFinder test;
   test.add(1e-8, 3);
   EXPECT_DOUBLE_EQ(test.smoothed()[0], 3);
   test.add(1e-7, 6);
   EXPECT_NEAR(test.smoothed()[1], (0.98 * 3 + 6) / 1.98, 1e-12);
 }
 
-TEST(RangeTest, SuggestsWhereTheLossFallsFastest) {
-  RangeTest test;
+TEST(LrFinder, SuggestsWhereTheLossFallsFastest) {
+  LrFinder test;
   // Flat, then a fall around the middle, then a rise.
   for (int i = 0; i < 100; ++i) {
     const double fall = 3 / (1 + std::exp(-(i - 50.0) / 4)), rise = i > 80 ? 0.4 * (i - 80) : 0;
@@ -35,16 +35,16 @@ TEST(RangeTest, SuggestsWhereTheLossFallsFastest) {
   EXPECT_LT(steepest, 80u);
 }
 
-TEST(RangeTest, EndsWhereTheLossDiverges) {
-  RangeTest test;
+TEST(LrFinder, EndsWhereTheLossDiverges) {
+  LrFinder test;
   for (int i = 0; i < 20; ++i) ASSERT_TRUE(test.add(i, 1));
   EXPECT_FALSE(test.add(20, 200));
   EXPECT_EQ(test.rates().size(), 20u);
   EXPECT_FALSE(test.add(21, NAN));
 }
 
-TEST(RangeTest, SuggestsNothingFromFewPointsOrARise) {
-  RangeTest few, rising;
+TEST(LrFinder, SuggestsNothingFromFewPointsOrARise) {
+  LrFinder few, rising;
   for (int i = 0; i < 12; ++i) few.add(i, 10 - i);
   EXPECT_FALSE(few.suggestion());
   for (int i = 0; i < 40; ++i) rising.add(i, 1 + 0.01 * i);

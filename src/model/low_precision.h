@@ -16,6 +16,6 @@ struct HighLayers {
 // Marks the layers whose products are in 8 bits, before the model is planned, by the sizes of this rank's parts; the
 // recipe loses what micro-batches of `tokens` do not allow. Gives back one line that says what stays in 16 bits, and
 // why. Throws Error(usage) where a pattern fits no layer, or no layer is left.
-std::string choose_eight_bits(Model&, Recipe&, const HighLayers&, int64_t tokens, const TensorRank& = {});
+std::string choose_low_precision(Model&, Recipe&, const HighLayers&, int64_t tokens, const TensorRank& = {});
 
 }  // namespace athanor

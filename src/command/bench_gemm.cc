@@ -1,4 +1,4 @@
-// athanor bench products CONFIG.json times every different matrix product of a step by itself, and compares its rate
+// athanor bench gemm CONFIG.json times every different matrix product of a step by itself, and compares its rate
 // with that of a large one.
 #include <algorithm>
 #include <cstdio>
@@ -20,7 +20,7 @@ constexpr std::pair<Factors, const char*> kRates[] = {{Factors::codes, ", of cod
                                                       {Factors::codes_of_4_bits, ", of codes of 4 bits "},
                                                       {Factors::floats, ", of codes as f32 "}};
 
-struct BenchProductsArgs {
+struct BenchGemmArgs {
   std::string config;
   std::vector<std::string> overrides;
   std::vector<double> rates;
@@ -113,7 +113,7 @@ void keep_what_runs(std::vector<ProductRow>& rows) {
   std::erase_if(rows, [](const ProductRow& row) { return row.use.launches + row.use.within == 0; });
 }
 
-ProductReport measure(const BenchProductsArgs& args) {
+ProductReport measure(const BenchGemmArgs& args) {
   const Config config = load_config_logged(args.config, args.overrides);
   Machine machine(config);
   const Backend backend = machine.backend();
@@ -195,7 +195,7 @@ void print_json(const ProductReport& report) {
   std::printf("%s\n", out.dump().c_str());
 }
 
-Exit bench_products(const BenchProductsArgs& args) {
+Exit bench_gemm(const BenchGemmArgs& args) {
   const ProductReport report = measure(args);
   args.json ? print_json(report) : print_text(report);
   return Exit::done;
@@ -203,14 +203,14 @@ Exit bench_products(const BenchProductsArgs& args) {
 
 }  // namespace
 
-void add_bench_products(Cli& cli, Verb bench) {
-  auto args = std::make_shared<BenchProductsArgs>();
-  Verb verb = bench.add_verb("products", "every matrix product of a step: its time, rate and algorithm");
+void add_bench_gemm(Cli& cli, Verb bench) {
+  auto args = std::make_shared<BenchGemmArgs>();
+  Verb verb = bench.add_verb("gemm", "every matrix product of a step: its time, rate and algorithm");
   verb.add_option("config", args->config, "configuration file").required();
   verb.add_option("--set", args->overrides, "override a key: a.b=value (may repeat)").one_value();
   add_rates(verb, args->rates);
   verb.add_flag("--json", args->json, "one JSON object");
-  verb.on_chosen([&cli, args] { cli.action = [args] { return bench_products(*args); }; });
+  verb.on_chosen([&cli, args] { cli.action = [args] { return bench_gemm(*args); }; });
 }
 
 }  // namespace athanor

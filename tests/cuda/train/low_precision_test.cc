@@ -100,9 +100,9 @@ void expect_near(const Outcome& got, const Outcome& want, double times = 1) {
   }
 }
 
-class EightBitsOnGpu : public ::testing::TestWithParam<std::pair<const char*, ModelType>> {};
+class LowPrecisionOnGpu : public ::testing::TestWithParam<std::pair<const char*, ModelType>> {};
 
-TEST_P(EightBitsOnGpu, StepsAreThoseOfTheCpu) {
+TEST_P(LowPrecisionOnGpu, StepsAreThoseOfTheCpu) {
   const auto [precision, type] = GetParam();
   const EngineOptions o = options(precision);
   const GpuRun gpu = on_gpu(type, o);
@@ -113,14 +113,14 @@ TEST_P(EightBitsOnGpu, StepsAreThoseOfTheCpu) {
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    Recipes, EightBitsOnGpu,
+    Recipes, LowPrecisionOnGpu,
     ::testing::Values(std::pair{"fp8_tensorwise", ModelType::gpt2}, std::pair{"fp8_tensorwise", ModelType::llama},
                       std::pair{"fp8_delayed", ModelType::llama}, std::pair{"fp8_rowwise", ModelType::gpt2},
                       std::pair{"fp8_rowwise_gw_hp", ModelType::llama}, std::pair{"fp8_blockwise", ModelType::gpt2},
                       std::pair{"mxfp8", ModelType::llama}, std::pair{"nvfp4", ModelType::gpt2}),
     [](const auto& which) { return cat(which.param.first, "_", name_of(which.param.second)); });
 
-TEST(EightBitsOnGpus, TheHeadToo) {
+TEST(LowPrecisionOnGpus, TheHeadToo) {
   for (const char* precision : {"fp8_tensorwise", "fp8_rowwise", "fp8_blockwise"}) {
     EngineOptions o = options(precision);
     const GpuRun high = on_gpu(ModelType::llama, o);
@@ -133,7 +133,7 @@ TEST(EightBitsOnGpus, TheHeadToo) {
   }
 }
 
-TEST(EightBitsOnGpus, SearchedProductsAgree) {
+TEST(LowPrecisionOnGpus, SearchedProductsAgree) {
   EngineOptions o = options("fp8_tensorwise");
   o.quantized = true;
   expect_near(on_gpu(ModelType::gpt2, o, true).outcome, on_cpu(ModelType::gpt2, o));
@@ -163,7 +163,7 @@ class FindingOps final : public Decorated<FindingOps> {
 };
 
 // By all who leave it, attention by cuDNN's kernels and by the program's own.
-TEST(EightBitsOnGpus, LargestMagnitudesChangeNoBit) {
+TEST(LowPrecisionOnGpus, LargestMagnitudesChangeNoBit) {
   for (const CudaAttention attention : {CudaAttention::cudnn, CudaAttention::builtin})
     for (const ModelType type : {ModelType::gpt2, ModelType::llama}) {
       Outcome outcomes[2];
@@ -182,7 +182,7 @@ TEST(EightBitsOnGpus, LargestMagnitudesChangeNoBit) {
 #endif
 
 // The library gets the same operands, whether quantizing transposes them or the product does.
-TEST(EightBitsOnGpus, TransposedCodesChangeNoBit) {
+TEST(LowPrecisionOnGpus, TransposedCodesChangeNoBit) {
   for (const char* precision : {"fp8_delayed", "fp8_rowwise", "fp8_blockwise"}) {
     Outcome outcomes[2];
     double moved[2] = {}, weights = 0;
@@ -194,7 +194,7 @@ TEST(EightBitsOnGpus, TransposedCodesChangeNoBit) {
       for (const Launch& launch : engine.micro_launches()) moved[turns] += launch.moved;
       weights = 0;
       for (const ParamSpec& spec : engine.model().params().specs())
-        weights += double(spec.eight_bits * spec.shape.numel());
+        weights += double(spec.low_precision * spec.shape.numel());
       outcomes[turns] = train(engine);
       EXPECT_EQ(ops.turned > 0, turns) << precision;
     }
@@ -206,7 +206,7 @@ TEST(EightBitsOnGpus, TransposedCodesChangeNoBit) {
 }
 
 #ifdef ATHANOR_EMULATED_GPU
-TEST(EightBitsOnGpus, WhatTheGpuLacksIsEmulated) {
+TEST(LowPrecisionOnGpus, WhatTheGpuLacksIsEmulated) {
   EXPECT_EQ(on_gpu(ModelType::llama, options("fp8_blockwise")).how, "the GPU multiplies the codes");
   const EngineOptions o = options("fp8_tensorwise");
   EXPECT_EQ(on_gpu(ModelType::llama, options("mxfp8")).how,
@@ -221,7 +221,7 @@ TEST(EightBitsOnGpus, WhatTheGpuLacksIsEmulated) {
 }
 
 // A library without scales of rows for results in f32, which gradients of weights are.
-TEST(EightBitsOnGpus, WhatTheLibraryLacksIsEmulated) {
+TEST(LowPrecisionOnGpus, WhatTheLibraryLacksIsEmulated) {
   { Rig opens_the_library; }
   auto& fake = emu::fakes::Installed<emu::fakes::FakeCublasLt>::get();
   fake.set_lacks([](const emu::fakes::Product& p) -> std::string {
@@ -237,7 +237,7 @@ TEST(EightBitsOnGpus, WhatTheLibraryLacksIsEmulated) {
   expect_near(gpu.outcome, on_cpu(ModelType::llama, o));
 }
 
-TEST(EightBitsOnGpus, BlackwellMultipliesBlocksOf32And16) {
+TEST(LowPrecisionOnGpus, BlackwellMultipliesBlocksOf32And16) {
   for (const char* precision : {"mxfp8", "nvfp4"}) {
     const EngineOptions o = options(precision);
     emu::simulate({emu::gpu_b200()});

@@ -1,5 +1,5 @@
 // Ranks of one run decide alike, by what travels with a step's scalars: stops, saves, failures of any of them.
-#include "train/wishes.h"
+#include "train/step_requests.h"
 
 #include <algorithm>
 #include <array>
@@ -17,64 +17,65 @@ namespace {
 using ranks::Setting;
 using testing::Asked;
 using testing::Ended;
-using testing::has_wishes;
-using testing::wishes_in;
+using testing::has_requests;
+using testing::requests_in;
 
-// The sums over ranks that each have these wishes.
-std::vector<double> sums_of(const std::vector<WishBits>& ranks) {
-  std::vector<double> all(kWishSums), mine(kWishSums);
-  for (const WishBits wishes : ranks) {
-    write_wishes(wishes, mine.data());
+// The sums over ranks that each have these requests.
+std::vector<double> sums_of(const std::vector<RequestBits>& ranks) {
+  std::vector<double> all(kRequestSums), mine(kRequestSums);
+  for (const RequestBits requests : ranks) {
+    write_requests(requests, mine.data());
     for (size_t i = 0; i < all.size(); ++i) all[i] += mine[i];
   }
   return all;
 }
 
-TEST(Wishes, OfAnyRankAreThoseOfAll) {
-  const WishBits every = (WishBits{1} << kWishes) - 1;
-  for (int w = 0; w < kWishes; ++w) {
-    EXPECT_EQ(read_wishes(sums_of({0, WishBits{1} << w, 0}).data()), WishBits{1} << w);
-    EXPECT_EQ(read_wishes(sums_of({every & ~(WishBits{1} << w), 0}).data()), every & ~(WishBits{1} << w));
+TEST(StepRequests, OfAnyRankAreThoseOfAll) {
+  const RequestBits every = (RequestBits{1} << kRequests) - 1;
+  for (int w = 0; w < kRequests; ++w) {
+    EXPECT_EQ(read_requests(sums_of({0, RequestBits{1} << w, 0}).data()), RequestBits{1} << w);
+    EXPECT_EQ(read_requests(sums_of({every & ~(RequestBits{1} << w), 0}).data()), every & ~(RequestBits{1} << w));
   }
-  EXPECT_EQ(read_wishes(sums_of({0b01, 0b10, 0b11}).data()), 0b11U);
+  EXPECT_EQ(read_requests(sums_of({0b01, 0b10, 0b11}).data()), 0b11U);
 }
 
-TEST(Wishes, AreExactForAsManyRanksAsAreCounted) {
-  std::vector<double> one(kWishSums), all(kWishSums);
-  for (const WishBits wishes : {0b01U, 0b10U, 0b11U}) {
-    write_wishes(wishes, one.data());
-    for (size_t i = 0; i < all.size(); ++i) all[i] = one[i] * double(kWishRadix - 1);  // that of so many ranks
+TEST(StepRequests, AreExactForAsManyRanksAsAreCounted) {
+  std::vector<double> one(kRequestSums), all(kRequestSums);
+  for (const RequestBits requests : {0b01U, 0b10U, 0b11U}) {
+    write_requests(requests, one.data());
+    for (size_t i = 0; i < all.size(); ++i) all[i] = one[i] * double(kRequestRadix - 1);  // that of so many ranks
     EXPECT_EQ(all[0] - one[0] + one[0], all[0]);
-    EXPECT_EQ(read_wishes(all.data()), wishes);
+    EXPECT_EQ(read_requests(all.data()), requests);
   }
-  EXPECT_THROW(write_wishes(WishBits{1} << kWishes, one.data()), Error);
+  EXPECT_THROW(write_requests(RequestBits{1} << kRequests, one.data()), Error);
 }
 
 // Why they are not reduced by their maximum.
-TEST(Wishes, TheLargestOfTheirSumsWouldLoseOne) {
+TEST(StepRequests, TheLargestOfTheirSumsWouldLoseOne) {
   const std::vector<double> a = sums_of({0b01}), b = sums_of({0b10});
-  std::vector<double> largest(kWishSums);
+  std::vector<double> largest(kRequestSums);
   std::ranges::transform(a, b, largest.begin(), [](double x, double y) { return std::max(x, y); });
-  EXPECT_NE(read_wishes(largest.data()), 0b11U);
+  EXPECT_NE(read_requests(largest.data()), 0b11U);
 }
 
-TEST(Wishes, EachHasItsBit) {
+TEST(StepRequests, EachHasItsBit) {
   for (const int signal : kStopSignals) {
-    const Wishes stop{.stop_signal = signal};
-    EXPECT_EQ(to_wishes(to_bits(stop)), stop);
+    const StepRequests stop{.stop_signal = signal};
+    EXPECT_EQ(to_requests(to_bits(stop)), stop);
   }
-  std::vector<WishBits> each;
-  for (const Wishes& w : {Wishes{.save = true}, Wishes{.end = true}, Wishes{.writing = true}, Wishes{.failed = true}}) {
-    EXPECT_EQ(to_wishes(to_bits(w)), w);
+  std::vector<RequestBits> each;
+  for (const StepRequests& w : {StepRequests{.save = true}, StepRequests{.end = true}, StepRequests{.writing = true},
+                                StepRequests{.failed = true}}) {
+    EXPECT_EQ(to_requests(to_bits(w)), w);
     each.push_back(to_bits(w));
   }
-  const Wishes both = to_wishes(to_bits({.stop_signal = SIGINT}) | to_bits({.stop_signal = SIGTERM}) | each[0]);
-  EXPECT_EQ(both, (Wishes{.stop_signal = SIGTERM, .save = true}));
+  const StepRequests both = to_requests(to_bits({.stop_signal = SIGINT}) | to_bits({.stop_signal = SIGTERM}) | each[0]);
+  EXPECT_EQ(both, (StepRequests{.stop_signal = SIGTERM, .save = true}));
   EXPECT_THROW(to_bits({.stop_signal = SIGKILL}), Error);
 }
 
-// Rank r has wish r; in whichever groups they add up.
-TEST(Wishes, ComeFromRanksAlongEveryAxis) {
+// Rank r has request r; in whichever groups they add up.
+TEST(StepRequests, ComeFromRanksAlongEveryAxis) {
   for (Setting s : {Setting{.replicas = 2, .shards = 2, .stage = 3}, Setting{.shards = 2, .stage = 1, .tensor = 2},
                     Setting{.tensor = 4, .kv_heads = 4}, Setting{.tensor = 2, .context = 2}}) {
     s.length = 8;
@@ -89,9 +90,9 @@ TEST(Wishes, ComeFromRanksAlongEveryAxis) {
       for (int64_t step = 0; step < 3; ++step) {
         ranks::accumulate(engine, step);
         PhaseClock clock;
-        const WishBits mine = step == 1 ? 0 : WishBits{1} << mesh.world().rank();
+        const RequestBits mine = step == 1 ? 0 : RequestBits{1} << mesh.world().rank();
         engine.close_step(clock, mine);
-        EXPECT_EQ(engine.collect().wishes, step == 1 ? 0 : (WishBits{1} << count) - 1) << "step " << step;
+        EXPECT_EQ(engine.collect().requests, step == 1 ? 0 : (RequestBits{1} << count) - 1) << "step " << step;
       }
     });
   }
@@ -213,7 +214,7 @@ TEST_F(Decisions, ARollbackIsNotPartOfAStep) {
 }
 
 // On one rank alone the time has come, and only once.
-TEST_F(Decisions, ASaveThatIsWishedOnceIsMadeOnce) {
+TEST_F(Decisions, ASaveRequestedOnceIsMadeOnce) {
   for (const bool ahead : {false, true})
     testing::patiently({0.6, 6, 30}, [&](double interval) {  // in which the steps before and after must be made
       const std::string name = cat("once", ahead, "-", interval);
@@ -282,10 +283,10 @@ TEST_F(Decisions, NoMessageBetweenHostsInASteadyStep) {
     }
 }
 
-TEST_F(Decisions, AWishThatIsLostIsNoticed) {
+TEST_F(Decisions, ALostRequestIsNoticed) {
   const auto loses = [](int) {
     return [](const Tensor& x) {
-      if (has_wishes(x)) std::fill_n(wishes_in(x), kWishSums, 0.);
+      if (has_requests(x)) std::fill_n(requests_in(x), kRequestSums, 0.);
     };
   };
   for (const bool ahead : {false, true})
@@ -294,10 +295,10 @@ TEST_F(Decisions, AWishThatIsLostIsNoticed) {
       EXPECT_EQ(e.code, Exit::done) << "it stopped in spite of that";
 }
 
-TEST_F(Decisions, AWishThatOneRankHearsAStepLaterIsNoticed) {
+TEST_F(Decisions, ARequestThatOneRankSeesAStepLaterIsNoticed) {
   const auto delays = [](int rank) {
-    return [rank, before = std::vector<double>(kWishSums)](const Tensor& x) mutable {
-      if (rank == 1 && has_wishes(x)) std::swap_ranges(before.begin(), before.end(), wishes_in(x));
+    return [rank, before = std::vector<double>(kRequestSums)](const Tensor& x) mutable {
+      if (rank == 1 && has_requests(x)) std::swap_ranges(before.begin(), before.end(), requests_in(x));
     };
   };
   for (const bool ahead : {false, true}) {

@@ -81,12 +81,12 @@ Curve train(ModelType type, const Setting& s, int64_t steps = 3) {
 
 std::string line_of(const Setting& s, ModelType type = ModelType::llama) {
   Rig rig;
-  return Engine(tiny(type), options(s), rig.backend()).eight_bits();
+  return Engine(tiny(type), options(s), rig.backend()).low_precision();
 }
 
-class EightBits : public ::testing::TestWithParam<std::string> {};
+class LowPrecision : public ::testing::TestWithParam<std::string> {};
 
-TEST_P(EightBits, RepeatsWithAnyThreadsAndRecomputation) {
+TEST_P(LowPrecision, RepeatsWithAnyThreadsAndRecomputation) {
   using G = Recompute::Granularity;
   for (const ModelType type : {ModelType::gpt2, ModelType::llama}) {
     Setting s{.precision = GetParam()};
@@ -103,7 +103,7 @@ TEST_P(EightBits, RepeatsWithAnyThreadsAndRecomputation) {
   }
 }
 
-TEST_P(EightBits, FollowsTheCurveOfBf16) {
+TEST_P(LowPrecision, FollowsTheCurveOfBf16) {
   for (const ModelType type : {ModelType::gpt2, ModelType::qwen3}) {
     const Curve want = train(type, {.precision = "bf16"}, 12), got = train(type, {.precision = GetParam()}, 12);
     EXPECT_NE(want.weights, got.weights);
@@ -114,7 +114,7 @@ TEST_P(EightBits, FollowsTheCurveOfBf16) {
 }
 
 // What backward needs in 8 bits is kept in 8 bits; what it needs in 16 bits costs what it did.
-TEST_P(EightBits, KeepsCodesForBackward) {
+TEST_P(LowPrecision, KeepsCodesForBackward) {
   if (GetParam() == "fp8_rowwise_gw_hp") return;
   for (const ModelType type : {ModelType::gpt2, ModelType::llama})
     EXPECT_LT(train(type, {.precision = GetParam()}, 0).activations, train(type, {.precision = "bf16"}, 0).activations)
@@ -122,7 +122,7 @@ TEST_P(EightBits, KeepsCodesForBackward) {
 }
 
 // An infinite weight, or an activation that overflows, must not become the largest code.
-TEST_P(EightBits, WhatIsNoNumberSkipsTheStep) {
+TEST_P(LowPrecision, WhatIsNoNumberSkipsTheStep) {
   for (const float bad : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN(), 3e38f}) {
     Rig rig;
     Engine engine(tiny(ModelType::gpt2), options({.precision = GetParam()}), rig.backend());
@@ -139,7 +139,7 @@ TEST_P(EightBits, WhatIsNoNumberSkipsTheStep) {
 }
 
 // Statistics change neither bits nor launches. Scales of this very matrix leave nothing to saturate.
-TEST_P(EightBits, StatisticsAreCountedAndChangeNothing) {
+TEST_P(LowPrecision, StatisticsAreCountedAndChangeNothing) {
   for (const ModelType type : {ModelType::gpt2, ModelType::llama}) {
     EXPECT_EQ(train(type, {.precision = GetParam()}), train(type, {.precision = GetParam(), .quantized = true}));
     Rig rig;
@@ -157,7 +157,7 @@ TEST_P(EightBits, StatisticsAreCountedAndChangeNothing) {
     for (const QuantizedOperand& q : with.take_quantized()) {
       seen.insert(q.parameter.id);
       const ParamSpec& spec = with.model().params().spec(q.parameter);
-      EXPECT_TRUE(spec.eight_bits);
+      EXPECT_TRUE(spec.low_precision);
       EXPECT_TRUE(q.statistics.largest > 0 && std::isfinite(q.statistics.largest)) << spec.name;
       if (GetParam() != "fp8_delayed") {
         EXPECT_EQ(q.statistics.saturated, 0) << spec.name;
@@ -174,7 +174,7 @@ TEST_P(EightBits, StatisticsAreCountedAndChangeNothing) {
 }
 
 // Weights become codes once per step, which costs memory and saves launches in micro-batches and nothing else.
-TEST_P(EightBits, KeptCodesOfWeightsAreThoseMadeAtEachUse) {
+TEST_P(LowPrecision, KeptCodesOfWeightsAreThoseMadeAtEachUse) {
   for (const ModelType type : {ModelType::gpt2, ModelType::llama}) {
     const Setting kept{.precision = GetParam()}, made{.precision = GetParam(), .keep_codes = false};
     const auto two_micro_batches = [](Engine& engine, int64_t step) {
@@ -201,7 +201,7 @@ TEST_P(EightBits, KeptCodesOfWeightsAreThoseMadeAtEachUse) {
 
 // Codes that quantizing writes transposed are those that products would have transposed: only where f32 scales go with
 // one factor each.
-TEST_P(EightBits, TransposedCodesChangeNoBit) {
+TEST_P(LowPrecision, TransposedCodesChangeNoBit) {
   using G = Recompute::Granularity;
   for (const ModelType type : {ModelType::gpt2, ModelType::llama})
     for (const G granularity : {G::none, G::selective}) {
@@ -235,7 +235,7 @@ Counts counts_of(Engine& engine) {
 }
 
 // Codes of averages while evaluations read them, and of the weights again afterwards.
-TEST(EightBitWeights, AveragesAreEvaluatedInCodesOfTheirOwn) {
+TEST(LowPrecisionWeights, AveragesAreEvaluatedInCodesOfTheirOwn) {
   std::vector<double> losses[2];
   for (const bool keep : {false, true}) {
     Rig rig;
@@ -260,7 +260,7 @@ TEST(EightBitWeights, AveragesAreEvaluatedInCodesOfTheirOwn) {
 }
 
 // Zero gradients everywhere: scales of empty blocks do no harm.
-TEST_P(EightBits, AStepWithoutTargetsIsFinite) {
+TEST_P(LowPrecision, AStepWithoutTargetsIsFinite) {
   Rig rig;
   Engine engine(tiny(ModelType::llama), options({.precision = GetParam()}), rig.backend());
   engine.commit();
@@ -274,7 +274,7 @@ TEST_P(EightBits, AStepWithoutTargetsIsFinite) {
 }
 
 // Its products read codes, whether it is the embedding or not, and the curve stays.
-TEST_P(EightBits, TheHeadToo) {
+TEST_P(LowPrecision, TheHeadToo) {
   for (const bool tied : {false, true}) {
     ModelConfig m = tiny(ModelType::llama);
     m.tie_word_embeddings = tied;
@@ -310,10 +310,10 @@ TEST_P(EightBits, TheHeadToo) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Recipes, EightBits, ::testing::ValuesIn(kRecipes),
+INSTANTIATE_TEST_SUITE_P(Recipes, LowPrecision, ::testing::ValuesIn(kRecipes),
                          [](const auto& which) { return which.param; });
 
-TEST(EightBitOptions, ChangeTheBitsAndNotTheCurve) {
+TEST(LowPrecisionOptions, ChangeTheBitsAndNotTheCurve) {
   const Curve bf16 = train(ModelType::llama, {.precision = "bf16"}, 6);
   std::vector<Curve> all{train(ModelType::llama, {}, 6)};
   for (const Setting& s :
@@ -326,7 +326,7 @@ TEST(EightBitOptions, ChangeTheBitsAndNotTheCurve) {
   EXPECT_EQ(all[0], train(ModelType::llama, {.gradients = GradientCodes::e5m2}, 6));  // what it has by itself
 }
 
-TEST(EightBitOptions, OneLineSaysWhatStaysIn16Bits) {
+TEST(LowPrecisionOptions, OneLineSaysWhatStaysIn16Bits) {
   EXPECT_EQ(line_of({.precision = "bf16"}), "");
   EXPECT_EQ(line_of({}), "fp8_tensorwise: 12 of 12 linear layers in 8 bits");
   EXPECT_EQ(line_of({.high = {.head = false}}), "fp8_tensorwise: 12 of 12 linear layers in 8 bits; the head, too");
@@ -354,18 +354,18 @@ TEST(EightBitOptions, OneLineSaysWhatStaysIn16Bits) {
             "model.layers.0.self_attn.q_proj.weight; * stands for any text");
 }
 
-TEST(EightBitOptions, OddAndSmallSizesStayIn16Bits) {
+TEST(LowPrecisionOptions, OddAndSmallSizesStayIn16Bits) {
   ModelConfig m = tiny(ModelType::llama);
   m.intermediate_size = 40;  // gate and up: 80 outputs; down: 40 inputs
   Rig rig;
-  EXPECT_EQ(Engine(m, options({}), rig.backend()).eight_bits(),
+  EXPECT_EQ(Engine(m, options({}), rig.backend()).low_precision(),
             "fp8_tensorwise: 9 of 12 linear layers in 8 bits; 3 in bf16, of sizes that are no multiple of 16");
   m.intermediate_size = 16;
-  EXPECT_EQ(Engine(m, options({.high = {.least = 32}}), rig.backend()).eight_bits(),
+  EXPECT_EQ(Engine(m, options({.high = {.least = 32}}), rig.backend()).low_precision(),
             "fp8_tensorwise: 9 of 12 linear layers in 8 bits; 3 in bf16, below fp8_min_size");
 }
 
-TEST(EightBitOptions, AreRefusedWhereNothingMultipliesCodes) {
+TEST(LowPrecisionOptions, AreRefusedWhereNothingMultipliesCodes) {
   const auto refusal = [](const auto& make) -> std::string {
     try {
       make();
@@ -383,7 +383,7 @@ TEST(EightBitOptions, AreRefusedWhereNothingMultipliesCodes) {
 }
 
 // What a GPU multiplies follows from its compute capability and the recipe; `plan --gpu` says it too.
-TEST(EightBitOptions, AGpuMultipliesCodesOrEmulates) {
+TEST(LowPrecisionOptions, AGpuMultipliesCodesOrEmulates) {
   const auto how = [](const char* name, const char* precision, int64_t intermediate = 160) {
     ModelConfig model = tiny(ModelType::llama);
     model.intermediate_size = intermediate;
@@ -408,7 +408,7 @@ TEST(EightBitOptions, AGpuMultipliesCodesOrEmulates) {
 
 // Scales of activations are of a rank's micro-batch, those of weights of the whole weight: ranks that compute the same
 // micro-batches as one rank get the same codes.
-TEST(EightBitRanks, ShareOutTheSameMicroBatches) {
+TEST(LowPrecisionRanks, ShareOutTheSameMicroBatches) {
   for (const char* precision : {"fp8_tensorwise", "fp8_delayed", "fp8_blockwise"})
     for (const int stage : {0, 3}) {
       ranks::Setting one{.precision = precision, .accumulation = 2}, two{.precision = precision, .stage = stage};
@@ -418,7 +418,7 @@ TEST(EightBitRanks, ShareOutTheSameMicroBatches) {
 }
 
 // Weights, which all ranks have alike, count once; what they multiply is of each rank's own micro-batches.
-TEST(EightBitRanks, StatisticsAreOfAllRanks) {
+TEST(LowPrecisionRanks, StatisticsAreOfAllRanks) {
   std::map<int, Counts> by_ranks;
   for (const int count : {1, 2, 4}) {
     const ranks::Setting s{.precision = "fp8_tensorwise", .replicas = count, .accumulation = 4 / count};
@@ -447,7 +447,7 @@ TEST(EightBitRanks, StatisticsAreOfAllRanks) {
   }
 }
 
-TEST(EightBitRanks, RankInvariantSumsAreTheSameBitsOnAnyRanks) {
+TEST(LowPrecisionRanks, RankInvariantSumsAreTheSameBitsOnAnyRanks) {
   for (const char* precision : {"mxfp8", "nvfp4", "fp8_delayed"}) {
     ranks::Setting one{.precision = precision, .leaves = 4}, two = one;
     two.shards = 2, two.stage = 1;

@@ -70,7 +70,7 @@ __device__ __forceinline__ void swap_with_neighbour(uint4& first, uint4& second)
 
 // The elements of a thread in a tile. Whole: all exist, and every buffer starts on a 16-byte boundary.
 template <bool Whole>
-struct Octet {
+struct Vec8 {
   int64_t first;
   int count;
 
@@ -141,15 +141,15 @@ Extent extent(int64_t n, const P*... buffers) {
   return {n, ((reinterpret_cast<uintptr_t>(buffers) % 16 == 0) && ...)};
 }
 
-// Calls work(Octet) for this thread in tile `number`.
+// Calls work(Vec8) for this thread in tile `number`.
 template <class Work>
-__device__ __forceinline__ void on_octet(const Extent& extent, int64_t number, Work work) {
+__device__ __forceinline__ void on_vec8(const Extent& extent, int64_t number, Work work) {
   const int64_t start = number * kTileElements, first = start + static_cast<int>(threadIdx.x) * kElements;
   if (extent.vectors && start + kTileElements <= extent.n) {
-    work(Octet<true>{first, kElements});
+    work(Vec8<true>{first, kElements});
   } else {
     const int64_t left = extent.n - first;
-    work(Octet<false>{first, left < kElements ? static_cast<int>(left) : kElements});
+    work(Vec8<false>{first, left < kElements ? static_cast<int>(left) : kElements});
   }
 }
 inline int64_t tiles_of(int64_t n) { return div_ceil(n, kTileElements); }
@@ -167,16 +167,16 @@ struct Gradient {
     }
   }
   template <class O>
-  __device__ __forceinline__ void load(const O& octet, float (&g)[kElements]) const {
-    by_type([&](auto* p) { octet.load(g, p); });
+  __device__ __forceinline__ void load(const O& vec8, float (&g)[kElements]) const {
+    by_type([&](auto* p) { vec8.load(g, p); });
   }
   template <class O>
-  __device__ __forceinline__ void store(const O& octet, const float (&g)[kElements]) const {
-    by_type([&](auto* p) { octet.store(p, g); });
+  __device__ __forceinline__ void store(const O& vec8, const float (&g)[kElements]) const {
+    by_type([&](auto* p) { vec8.store(p, g); });
   }
   template <class O>
-  __device__ __forceinline__ void clear(const O& octet) const {
-    by_type([&](auto* p) { octet.clear(p); });
+  __device__ __forceinline__ void clear(const O& vec8) const {
+    by_type([&](auto* p) { vec8.clear(p); });
   }
 };
 inline Gradient gradient_of(const Tensor& t) { return {t.data, t.dtype == DType::bf16}; }

@@ -1,5 +1,5 @@
 // Models in FP8: codes and scales of files against values computed here, what is not in FP8, and what is refused.
-#include "convert/eight_bits.h"
+#include "convert/low_precision.h"
 
 #include <algorithm>
 #include <cmath>
@@ -13,7 +13,7 @@
 namespace athanor::test {
 namespace {
 
-class EightBits : public ModelScratch {
+class LowPrecision : public ModelScratch {
  protected:
   // Larger than a block of scales, and no multiple of it.
   static ModelConfig wide() {
@@ -57,7 +57,7 @@ const Form kForms[] = {{CodeBlocks::tensor, "_scale", 1 << 20, 1 << 20},
                        {CodeBlocks::channel, "_scale", 1, 1 << 20},
                        {CodeBlocks::block, "_scale_inv", 128, 128}};
 
-TEST_F(EightBits, ScalesMapTheLargestValueOfABlockToTheLargestCode) {
+TEST_F(LowPrecision, ScalesMapTheLargestValueOfABlockToTheLargestCode) {
   fill(wide(), DType::f32);
   const std::string name = "model.layers.1.mlp.up_proj.weight";  // [260, 136]
   OwnedTensor& matrix = tensor(name);
@@ -102,7 +102,7 @@ TEST_F(EightBits, ScalesMapTheLargestValueOfABlockToTheLargestCode) {
   }
 }
 
-TEST_F(EightBits, ConfigSaysWhichForm) {
+TEST_F(LowPrecision, ConfigSaysWhichForm) {
   fill(wide(), DType::bf16);
   const ModelFolder in(write("in"));
   write_hf_folder(in, at("block"), {.dtype = DType::bf16, .codes = CodeBlocks::block});
@@ -117,7 +117,7 @@ TEST_F(EightBits, ConfigSaysWhichForm) {
 }
 
 // A model in FP8 becomes plain floats again: the values that its codes stand for.
-TEST_F(EightBits, DecodedExportHasTheSameValues) {
+TEST_F(LowPrecision, DecodedExportHasTheSameValues) {
   fill(wide(), DType::f32);
   write_hf_folder(ModelFolder(write("in")), at("codes"), {.dtype = DType::bf16, .codes = CodeBlocks::block});
   const ModelFolder codes(at("codes"));
@@ -127,7 +127,7 @@ TEST_F(EightBits, DecodedExportHasTheSameValues) {
   EXPECT_EQ(slurp(at("plain/config.json")).find("quantization_config"), std::string::npos);
 }
 
-TEST_F(EightBits, WhatCannotBeReadOrWrittenIsNamed) {
+TEST_F(LowPrecision, WhatCannotBeReadOrWrittenIsNamed) {
   fill(shape(ModelType::gpt2), DType::f32);
   const ModelFolder gpt2(write("gpt2"));
   EXPECT_ERROR(write_hf_folder(gpt2, at("out"), {.codes = CodeBlocks::block}), "gpt2", "FP8");

@@ -1,4 +1,4 @@
-#include "convert/eight_bits.h"
+#include "convert/low_precision.h"
 
 #include <algorithm>
 #include <cmath>

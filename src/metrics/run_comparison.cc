@@ -1,4 +1,4 @@
-#include "metrics/twin.h"
+#include "metrics/run_comparison.h"
 
 #include <algorithm>
 #include <cmath>
@@ -26,8 +26,8 @@ double share(int64_t part, int64_t all) { return all ? double(part) / double(all
 // NaN stays.
 double larger(double a, double b) { return std::isnan(a) || std::isnan(b) ? kUnknown : std::max(a, b); }
 
-std::vector<TwinStep> common_steps(const RunRecords& run, const RunRecords& reference) {
-  std::vector<TwinStep> steps;
+std::vector<ComparedStep> common_steps(const RunRecords& run, const RunRecords& reference) {
+  std::vector<ComparedStep> steps;
   auto other = reference.steps.begin();
   for (const StepMetrics& m : run.steps) {
     while (other != reference.steps.end() && other->step < m.step) ++other;
@@ -37,14 +37,14 @@ std::vector<TwinStep> common_steps(const RunRecords& run, const RunRecords& refe
   }
   for (size_t i = 0; i < steps.size(); ++i) {
     double mine = 0, theirs = 0;
-    for (size_t k = i + 1 - std::min(i + 1, kTwinSmoothing); k <= i; ++k)
+    for (size_t k = i + 1 - std::min(i + 1, kComparisonSmoothing); k <= i; ++k)
       mine += steps[k].loss, theirs += steps[k].reference;
     steps[i].gap = mine / theirs - 1;
   }
   return steps;
 }
 
-void compare_valid(TwinReport& report, const RunRecords& run, const RunRecords& reference) {
+void compare_valid(RunComparison& report, const RunRecords& run, const RunRecords& reference) {
   for (const EvalMetrics& a : run.evals)
     for (const EvalMetrics& b : reference.evals) {
       if (a.name != "valid" || b.name != "valid" || a.step != b.step || a.step < report.valid_step) continue;
@@ -59,7 +59,7 @@ std::string percent(double fraction) {
   return std::isfinite(fraction) ? text : "not a number";
 }
 
-void find_alarms(TwinReport& report) {
+void find_alarms(RunComparison& report) {
   const auto gap = [&](const char* what, double value) {
     if (!(value <= report.limits.gap))  // NaN too
       report.alarms.push_back(cat("gap of the ", what, " to ", report.reference, ": ", percent(value), ", above ",
@@ -113,22 +113,22 @@ std::vector<QuantizedCourse> by_operand(const std::vector<QuantizedCourse>& cour
   return sums;
 }
 
-TwinReport compare_twins(const RunRecords& run, const RunRecords& reference, const TwinLimits& limits) {
-  TwinReport report{.precision = precision_of(run),
-                    .reference = precision_of(reference),
-                    .steps = common_steps(run, reference),
-                    .operands = quantized_courses(run),
-                    .limits = limits,
-                    .alarms = {}};
+RunComparison compare_runs(const RunRecords& run, const RunRecords& reference, const ComparisonLimits& limits) {
+  RunComparison report{.precision = precision_of(run),
+                       .reference = precision_of(reference),
+                       .steps = common_steps(run, reference),
+                       .operands = quantized_courses(run),
+                       .limits = limits,
+                       .alarms = {}};
   if (report.steps.empty())
-    throw Error(cat("twin: ", run.name, " and ", reference.name, " have no step in common; train both first"),
+    throw Error(cat("compare: ", run.name, " and ", reference.name, " have no step in common; train both first"),
                 Exit::usage);
   compare_valid(report, run, reference);
   find_alarms(report);
   return report;
 }
 
-std::string twin_json(const TwinReport& report) {
+std::string comparison_json(const RunComparison& report) {
   Json json = {{"precision", report.precision}, {"reference", report.reference}};
   json["limits"] = {
       {"gap", report.limits.gap}, {"saturated", report.limits.saturated}, {"underflowed", report.limits.underflowed}};
@@ -139,9 +139,9 @@ std::string twin_json(const TwinReport& report) {
                      {"loss", report.valid_loss},
                      {"reference_loss", report.valid_reference},
                      {"gap", report.valid_gap}};
-  json["smoothing_steps"] = kTwinSmoothing;
+  json["smoothing_steps"] = kComparisonSmoothing;
   json["steps"] = Json::array();
-  for (const TwinStep& s : report.steps)
+  for (const ComparedStep& s : report.steps)
     json["steps"].push_back({{"step", s.step}, {"loss", s.loss}, {"reference_loss", s.reference}, {"gap", s.gap}});
   json["operands"] = Json::array();
   for (const QuantizedCourse& q : report.operands) {
@@ -163,7 +163,7 @@ std::string twin_json(const TwinReport& report) {
   return json_text(json, 1) + "\n";
 }
 
-std::string twin_summary(const TwinReport& report) {
+std::string comparison_summary(const RunComparison& report) {
   char line[256];
   const auto row = [&](const char* what, double loss, double reference, double gap) {
     std::snprintf(line, sizeof line, "%-24s %18.4f %18.4f  %s\n", what, loss, reference, percent(gap).c_str());
@@ -172,9 +172,9 @@ std::string twin_summary(const TwinReport& report) {
   std::snprintf(line, sizeof line, "%-24s %18s %18s  %s\n", "loss", report.precision.c_str(), report.reference.c_str(),
                 "gap");
   std::string text = line;
-  const TwinStep& last = report.steps.back();
+  const ComparedStep& last = report.steps.back();
   text += row(cat("training, step ", last.step).c_str(), last.loss, last.reference, last.loss / last.reference - 1);
-  text += cat("smoothed over ", kTwinSmoothing, " steps: gap ", percent(last.gap), "\n");
+  text += cat("smoothed over ", kComparisonSmoothing, " steps: gap ", percent(last.gap), "\n");
   if (report.valid_step >= 0)
     text += row(cat("held out, step ", report.valid_step).c_str(), report.valid_loss, report.valid_reference,
                 report.valid_gap);

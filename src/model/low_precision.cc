@@ -1,4 +1,4 @@
-#include "model/eight_bits.h"
+#include "model/low_precision.h"
 
 #include <fnmatch.h>
 
@@ -42,8 +42,8 @@ struct Counts {
 
 }  // namespace
 
-std::string choose_eight_bits(Model& model, Recipe& recipe, const HighLayers& high, int64_t tokens,
-                              const TensorRank& part) {
+std::string choose_low_precision(Model& model, Recipe& recipe, const HighLayers& high, int64_t tokens,
+                                 const TensorRank& part) {
   const std::vector<ParamSpec>& specs = model.params().specs();
   const int64_t blocks = model.config().num_hidden_layers;
   const auto is_odd = [&](const ParamSpec& spec) {
@@ -65,7 +65,7 @@ std::string choose_eight_bits(Model& model, Recipe& recipe, const HighLayers& hi
                                   : is_odd(spec)                                    ? &Counts::odd
                                                                                     : &Counts::chosen;
     ++counts.all, ++(counts.*fate);
-    if (fate == &Counts::chosen) model.params().read_in_eight_bits({id});
+    if (fate == &Counts::chosen) model.params().read_in_low_precision({id});
   }
   for (size_t i = 0; i < used.size(); ++i)
     if (!used[i]) matches_nothing(high.match[i], specs);
@@ -78,7 +78,7 @@ std::string choose_eight_bits(Model& model, Recipe& recipe, const HighLayers& hi
       cat(recipe.name, ": ", counts.chosen, " of ", counts.all, " linear layers in ", bits, counts.reasons());
   if (!high.head) {
     const bool odd = is_odd(model.params().spec(model.head()));  // rows are padded to a multiple of 64
-    if (!odd) model.params().read_in_eight_bits(model.head());
+    if (!odd) model.params().read_in_low_precision(model.head());
     line += odd ? cat("; the head in bf16, of a size that is no multiple of ", kMultiple) : cat("; the head, too");
   }
   if (tokens % kMultiple != 0 && recipe.rule(Operand::weight_x).scaling != Scaling::none) {

@@ -1,4 +1,4 @@
-// athanor range-test CONFIG: a short run whose learning rate grows by one factor each step, and the rate that it
+// athanor lr-find CONFIG: a short run whose learning rate grows by one factor each step, and the rate that it
 // suggests.
 #include <cstdio>
 #include <filesystem>
@@ -10,13 +10,13 @@
 #include "command/machine.h"
 #include "metrics/html_report.h"
 #include "metrics/jsonl.h"
-#include "metrics/range_test.h"
+#include "metrics/lr_finder.h"
 #include "train/trainer.h"
 
 namespace athanor {
 namespace {
 
-struct RangeTestArgs {
+struct LrFindArgs {
   std::string config, output;
   std::vector<std::string> overrides;
   double from = 1e-8, to = 1;  // as PyTorch Lightning's lr_find
@@ -24,7 +24,7 @@ struct RangeTestArgs {
 };
 
 // What makes a range test of a run; said last, so that neither the file nor --set changes it.
-std::vector<std::string> as_range_test(const RangeTestArgs& args) {
+std::vector<std::string> as_lr_find(const LrFindArgs& args) {
   std::vector<std::string> all = args.overrides;
   all.insert(all.end(),
              {"save=", "load=none", "lr_decay_style=exponential", cat("lr_warmup_init=", args.from),
@@ -51,11 +51,11 @@ class Folder {
   MetricFanOut metrics_;
 };
 
-Exit range_test(const RangeTestArgs& args, const std::vector<std::string>& command_line) {
+Exit lr_find(const LrFindArgs& args, const std::vector<std::string>& command_line) {
   if (!(args.from > 0 && args.from < args.to))
     throw Error(cat("--from: expected more than 0 and less than --to ", args.to, ", got ", args.from), Exit::usage);
   const RankInfo ranks = find_ranks({}, process_environment());
-  const Config config = load_config_logged(args.config, as_range_test(args), ranks.rank);
+  const Config config = load_config_logged(args.config, as_lr_find(args), ranks.rank);
   const bool first = ranks.rank == 0;
   std::optional<Folder> folder;
   if (first && !args.output.empty()) {
@@ -66,7 +66,7 @@ Exit range_test(const RangeTestArgs& args, const std::vector<std::string>& comma
     folder.emplace(args.output);
   }
   Machine machine(config, ranks);
-  RangeTest test;
+  LrFinder test;
   int64_t steps = 0;
   const auto on_step = [&](const StepMetrics& m) {
     if (folder) folder->step(m);
@@ -98,9 +98,9 @@ Exit range_test(const RangeTestArgs& args, const std::vector<std::string>& comma
 
 }  // namespace
 
-void add_range_test(Cli& cli) {
-  auto args = std::make_shared<RangeTestArgs>();
-  Verb verb = cli.app.add_verb("range-test",
+void add_lr_find(Cli& cli) {
+  auto args = std::make_shared<LrFindArgs>();
+  Verb verb = cli.app.add_verb("lr-find",
                                "learning-rate range test: train some steps while the rate grows by one factor each "
                                "step; suggests a rate");
   verb.add_option("config", args->config, "configuration file (JSON), - for standard input").required();
@@ -112,7 +112,7 @@ void add_range_test(Cli& cli) {
       .check(in_range(int64_t{14}, int64_t{1} << 40));
   verb.add_option("--output", args->output,
                   "new folder for metrics.jsonl and report.html; without it only the suggestion is printed");
-  verb.on_chosen([&cli, args] { cli.action = [args, line = cli.command_line] { return range_test(*args, line); }; });
+  verb.on_chosen([&cli, args] { cli.action = [args, line = cli.command_line] { return lr_find(*args, line); }; });
 }
 
 }  // namespace athanor

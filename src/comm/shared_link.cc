@@ -1,0 +1,297 @@
+#include "comm/shared_link.h"
+
+#include <fcntl.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstring>
+#include <new>
+
+#include "base/crypto.h"
+#include "base/error.h"
+
+namespace athanor {
+namespace {
+
+constexpr size_t kRingBytes = 1 << 18;  // of each direction: both rings of a pair stay in a core's second-level cache
+constexpr size_t kMaxAtOnce = 1 << 16;  // bytes published at once, so that the peer reads while this rank writes on
+constexpr double kSecondsToIntroduce = 5;  // for who has connected
+
+// One direction. Counters only grow; the writer owns `written`, the reader `read`.
+struct Ring {
+  alignas(64) std::atomic<uint64_t> written;
+  alignas(64) std::atomic<uint64_t> read;
+  alignas(64) std::atomic<uint32_t> writer_waits;  // for space
+  alignas(64) std::atomic<uint32_t> reader_waits;  // for bytes
+  alignas(64) std::array<std::byte, kRingBytes> bytes;
+};
+struct SharedPair {
+  Ring rings[2];  // written by the rank that dialled, and by the one that was dialled
+};
+static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free);
+
+// What the dialling rank says of itself.
+struct Introduction {
+  std::array<char, 8> magic = {'a', 't', 'h', 's', 'h', 'm', '0', '1'};
+  uint64_t bytes = sizeof(SharedPair);
+  int32_t from = 0, to = 0;
+  Digest proof = {};
+};
+
+enum Passed : int { kMemory, kBellOfGuest, kBellOfHost, kPassed };  // descriptors, in the order in which they are sent
+
+struct Unmap {
+  void operator()(SharedPair* p) const { munmap(p, sizeof(SharedPair)); }
+};
+using Mapping = std::unique_ptr<SharedPair, Unmap>;
+
+Mapping map(const Fd& memory) {
+  void* at = mmap(nullptr, sizeof(SharedPair), PROT_READ | PROT_WRITE, MAP_SHARED, memory.get(), 0);
+  return Mapping(at == MAP_FAILED ? nullptr : static_cast<SharedPair*>(at));
+}
+
+Introduction introduction(const std::string& secret, int from, int to) {
+  return {.from = from, .to = to, .proof = derive(secret, "shared memory", cat(from, " to ", to))};
+}
+
+class SharedLink final : public Link {
+ public:
+  SharedLink(Fd socket, Fd own_bell, Fd peer_bell, Mapping memory, bool dialled)
+      : socket_(std::move(socket)),
+        own_bell_(std::move(own_bell)),
+        peer_bell_(std::move(peer_bell)),
+        memory_(std::move(memory)),
+        out_(memory_->rings[dialled ? 0 : 1]),
+        in_(memory_->rings[dialled ? 1 : 0]) {}
+
+  bool in_memory() const override { return true; }
+
+  Outcome push(Transfer& t) override {
+    const size_t used = size_t(written_ - out_.read.load(std::memory_order_seq_cst));
+    require_sane(used);
+    if (used == kRingBytes) return gone_ ? Outcome::closed : Outcome::waiting;
+    if (gone_) return Outcome::closed;
+    const auto [data, bytes] = next(t, t.header);
+    const size_t at = written_ % kRingBytes, n = std::min({bytes, kRingBytes - used, kRingBytes - at, kMaxAtOnce});
+    std::memcpy(out_.bytes.data() + at, data, n);
+    written_ += n;
+    out_.written.store(written_, std::memory_order_seq_cst);
+    wake(out_.reader_waits);
+    return count(t, n);
+  }
+
+  Outcome pull(Transfer& t, int rank) override {
+    const size_t ready = size_t(in_.written.load(std::memory_order_seq_cst) - read_);
+    require_sane(ready);
+    if (ready == 0) return gone_ ? Outcome::closed : Outcome::waiting;
+    const auto [data, bytes] = next(t, t.arrived);
+    const size_t at = read_ % kRingBytes, n = std::min({bytes, ready, kRingBytes - at, kMaxAtOnce});
+    std::memcpy(data, in_.bytes.data() + at, n);
+    read_ += n;
+    in_.read.store(read_, std::memory_order_seq_cst);
+    wake(in_.writer_waits);
+    const bool in_header = t.done < sizeof(Header);
+    count(t, n);
+    if (in_header && t.done == sizeof(Header)) require_same_call(t, rank);
+    return Outcome::moved;
+  }
+
+  void begin_wait(std::vector<pollfd>& fds, bool sends, bool receives) override {
+    if (sends) out_.writer_waits.store(1, std::memory_order_seq_cst);
+    if (receives) in_.reader_waits.store(1, std::memory_order_seq_cst);
+    fds.push_back({own_bell_.get(), POLLIN, 0});
+    fds.push_back({socket_.get(), POLLIN | POLLRDHUP, 0});
+  }
+
+  void end_wait() override {
+    out_.writer_waits.store(0, std::memory_order_relaxed);
+    in_.reader_waits.store(0, std::memory_order_relaxed);
+    eventfd_t rung = 0;
+    (void)eventfd_read(own_bell_.get(), &rung);
+    char end = 0;  // nobody writes to the socket any more
+    const ssize_t n = recv(socket_.get(), &end, 1, MSG_DONTWAIT);
+    if (n == 0 || (n < 0 && !would_block(errno))) gone_ = true;
+  }
+
+ private:
+  static std::pair<std::byte*, size_t> next(const Transfer& t, Header& header) {
+    if (t.done < sizeof(Header)) return {reinterpret_cast<std::byte*>(&header) + t.done, sizeof(Header) - t.done};
+    const size_t done = t.done - sizeof(Header);
+    return {t.data + done, t.header.bytes - done};
+  }
+  static Outcome count(Transfer& t, size_t n) {
+    t.done += n;
+    t.ended = t.done == sizeof(Header) + t.header.bytes;
+    return Outcome::moved;
+  }
+  void wake(std::atomic<uint32_t>& waits) const {
+    if (waits.load(std::memory_order_seq_cst) != 0 && waits.exchange(0) != 0) (void)eventfd_write(peer_bell_.get(), 1);
+  }
+  void require_sane(size_t bytes) const {
+    if (bytes > kRingBytes)
+      throw Error("shared memory: its counters are wrong: another process of this user writes to it");
+  }
+
+  Fd socket_, own_bell_, peer_bell_;
+  Mapping memory_;
+  Ring &out_, &in_;
+  uint64_t written_ = 0, read_ = 0;  // the counters that this rank owns
+  bool gone_ = false;                // the peer has ended; what it has written is still there
+};
+
+// "machine name": see SharedEntry.
+std::string machine() {
+  const Fd boot(open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC));
+  std::array<char, 64> id = {}, network = {};
+  const ssize_t n = boot ? read(boot.get(), id.data(), 36) : -1;
+  const ssize_t m = readlink("/proc/self/ns/net", network.data(), network.size());
+  if (n != 36 || m <= 0) return "";
+  return cat(std::string_view(id.data(), 36), "/", std::string_view(network.data(), size_t(m)), "/user ", geteuid());
+}
+
+struct Address {
+  sockaddr_un name = {};
+  socklen_t bytes = 0;
+};
+// In the abstract namespace: a zero byte, then the name.
+Address socket_address(std::string_view name) {
+  Address a;
+  a.name.sun_family = AF_UNIX;
+  CHECK(name.size() + 1 < sizeof a.name.sun_path, "a socket's name of ", name.size(), " bytes");
+  std::memcpy(a.name.sun_path + 1, name.data(), name.size());
+  a.bytes = socklen_t(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  return a;
+}
+
+std::string_view name_in(std::string_view address) { return address.substr(address.rfind(' ') + 1); }
+
+bool is_own_user(const Fd& socket) {
+  ucred peer = {};
+  socklen_t bytes = sizeof peer;
+  return getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &bytes) == 0 && peer.uid == geteuid();
+}
+
+bool send_introduction(const Fd& socket, const Introduction& words, const std::array<int, kPassed>& fds) {
+  iovec data{const_cast<Introduction*>(&words), sizeof words};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof fds)> control = {};
+  msghdr message{.msg_iov = &data, .msg_iovlen = 1, .msg_control = control.data(), .msg_controllen = control.size()};
+  cmsghdr* passed = CMSG_FIRSTHDR(&message);
+  passed->cmsg_level = SOL_SOCKET, passed->cmsg_type = SCM_RIGHTS, passed->cmsg_len = CMSG_LEN(sizeof fds);
+  std::memcpy(CMSG_DATA(passed), fds.data(), sizeof fds);
+  return sendmsg(socket.get(), &message, MSG_NOSIGNAL) == ssize_t(sizeof words);
+}
+
+// The descriptors that came with the expected words; empty ones if others came, or nothing by the deadline.
+std::array<Fd, kPassed> take_introduction(const Fd& socket, Deadline deadline, Introduction& words) {
+  std::array<Fd, kPassed> fds;
+  pollfd ready{socket.get(), POLLIN, 0};
+  if (poll(&ready, 1, milliseconds_left(deadline)) <= 0) return fds;
+  iovec data{&words, sizeof words};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(kPassed * sizeof(int))> control = {};
+  msghdr message{.msg_iov = &data, .msg_iovlen = 1, .msg_control = control.data(), .msg_controllen = control.size()};
+  const ssize_t n = recvmsg(socket.get(), &message, MSG_CMSG_CLOEXEC);
+  for (cmsghdr* c = CMSG_FIRSTHDR(&message); c; c = CMSG_NXTHDR(&message, c)) {
+    if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
+    const size_t count = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (size_t i = 0; i < count; ++i) {
+      int fd = -1;
+      std::memcpy(&fd, CMSG_DATA(c) + i * sizeof fd, sizeof fd);
+      Fd owned(fd);
+      if (i < fds.size()) fds[i] = std::move(owned);
+    }
+  }
+  if (n != ssize_t(sizeof words)) fds = {};
+  return fds;
+}
+
+// Memory of the expected size that its owner cannot shrink under this rank's feet.
+bool is_sealed(const Fd& memory) {
+  struct stat file = {};
+  const int seals = fcntl(memory.get(), F_GET_SEALS);
+  return seals >= 0 && (seals & F_SEAL_SHRINK) && fstat(memory.get(), &file) == 0 &&
+         file.st_size == off_t(sizeof(SharedPair));
+}
+
+Fd sealed_memory() {
+  Fd memory(memfd_create("athanor", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  // Allocated at once: a later lack of memory would be a signal.
+  if (!memory || ftruncate(memory.get(), off_t(sizeof(SharedPair))) != 0 ||
+      fallocate(memory.get(), 0, 0, off_t(sizeof(SharedPair))) != 0 ||
+      fcntl(memory.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
+    return {};
+  return memory;
+}
+
+Fd bell() { return Fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)); }
+
+}  // namespace
+
+SharedEntry::SharedEntry() {
+  const std::string here = machine(), name = "athanor-" + to_hex(random_bytes(16));
+  const Address at = socket_address(name);
+  listener_ = Fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!here.empty() && listener_ && bind(listener_.get(), reinterpret_cast<const sockaddr*>(&at.name), at.bytes) == 0 &&
+      listen(listener_.get(), SOMAXCONN) == 0)
+    address_ = here + " " + name;
+  else
+    close();
+}
+
+void SharedEntry::open(std::string secret, int rank, int world) {
+  secret_ = std::move(secret), rank_ = rank, world_ = world;
+}
+
+void SharedEntry::add_to(std::vector<pollfd>& fds) const {
+  if (listener_) fds.push_back({listener_.get(), POLLIN, 0});
+}
+
+std::vector<SharedEntry::Guest> SharedEntry::admit() {
+  std::vector<Guest> guests;
+  while (listener_) {
+    Fd socket(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!socket) break;
+    if (!is_own_user(socket)) continue;
+    Introduction words;
+    std::array<Fd, kPassed> fds = take_introduction(socket, after(kSecondsToIntroduce), words);
+    const Introduction want = introduction(secret_, words.from, rank_);
+    const bool known = fds[kBellOfHost] && words.magic == want.magic && words.bytes == want.bytes &&
+                       words.from > rank_ && words.from < world_ && words.to == rank_ &&
+                       same_bytes(as_text(words.proof), as_text(want.proof));
+    Mapping memory = known && is_sealed(fds[kMemory]) ? map(fds[kMemory]) : nullptr;
+    const char yes = 1;
+    if (!memory || send(socket.get(), &yes, 1, MSG_NOSIGNAL) != 1) continue;
+    guests.push_back(
+        {words.from, std::make_unique<SharedLink>(std::move(socket), std::move(fds[kBellOfHost]),
+                                                  std::move(fds[kBellOfGuest]), std::move(memory), false)});
+  }
+  return guests;
+}
+
+bool on_one_machine(const std::string& address, const std::string& other) {
+  return !address.empty() && address.substr(0, address.rfind(' ')) == other.substr(0, other.rfind(' '));
+}
+
+std::unique_ptr<Link> dial_shared(const std::string& address, const std::string& secret, int from, int to,
+                                  Deadline deadline) {
+  const Address at = socket_address(name_in(address));
+  Fd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  Fd memory = sealed_memory(), own = bell(), peers = bell();
+  Mapping mapped = memory ? map(memory) : nullptr;
+  if (!socket || !own || !peers || !mapped) return nullptr;
+  new (mapped.get()) SharedPair;
+  if (connect(socket.get(), reinterpret_cast<const sockaddr*>(&at.name), at.bytes) != 0 || !is_own_user(socket) ||
+      !send_introduction(socket, introduction(secret, from, to), {memory.get(), own.get(), peers.get()}))
+    return nullptr;
+  char answer = 0;
+  if (!recv_all(socket, &answer, 1, deadline) || answer != 1) return nullptr;
+  return std::make_unique<SharedLink>(std::move(socket), std::move(own), std::move(peers), std::move(mapped), true);
+}
+
+}  // namespace athanor

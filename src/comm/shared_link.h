@@ -1,0 +1,44 @@
+// Links between ranks on one machine: two rings of bytes in memory that both processes map. The memory and the event
+// descriptors that wake a waiting rank are passed over a Unix socket in Linux's abstract namespace, which nobody on a
+// network can reach; the kernel says which user is at its other end. The socket stays open: it ends when the peer does.
+#pragma once
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "comm/link.h"
+
+namespace athanor {
+
+// Where a rank listens for others on its machine, as text for them: the machine (the boot's id, the network namespace
+// and the user, who must be the same) and the name of a socket.
+class SharedEntry {
+ public:
+  struct Guest {
+    int rank;
+    std::unique_ptr<Link> link;
+  };
+  // An entry without an address where this machine offers no such sockets: its ranks then use TCP.
+  SharedEntry();
+  const std::string& address() const { return address_; }
+  // From then on guests are admitted: ranks of a job of `world` ranks that know its secret.
+  void open(std::string secret, int rank, int world);
+  void add_to(std::vector<pollfd>&) const;
+  // After poll(): the guests that have come. Strangers are sent away.
+  std::vector<Guest> admit();
+  void close() { listener_ = {}; }
+
+ private:
+  Fd listener_;
+  std::string address_, secret_;
+  int rank_ = 0, world_ = 0;
+};
+
+// Whether both addresses are of one machine, network namespace and user.
+bool on_one_machine(const std::string& address, const std::string& other);
+
+// A link of rank `from` to rank `to`, which listens at `address`. None if it does not answer by the deadline, or shared
+// memory cannot be had: the caller then uses TCP.
+std::unique_ptr<Link> dial_shared(const std::string& address, const std::string& secret, int from, int to, Deadline);
+
+}  // namespace athanor
