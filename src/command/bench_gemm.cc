@@ -97,7 +97,7 @@ struct ProductReport {
   }
 };
 
-// Of products within epilogues only those that are done in parts run as such.
+// Keeps GEMMs within epilogues only where the backend runs them as separate ops.
 void keep_what_runs(std::vector<ProductRow>& rows) {
   std::map<GemmProblem, int64_t> within;
   for (const ProductRow& row : rows)

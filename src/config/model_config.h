@@ -62,7 +62,7 @@ struct ModelConfig {
   bool norm_topk_prob = false;         // the weights of a token's experts are divided by their sum
   double router_aux_loss_coef = 0;     // factor of the balance loss (ops/moe.h)
   double router_z_loss_coef = 0;       // factor of the router's z-loss
-  // Those of athanor; any other family has one value of each.
+  // Options of model_type athanor; any other family has one value of each.
   Activation hidden_act = Activation::silu;  // of feed-forward layers
   bool gated_mlp = true;                     // down(act(gate(x)) up(x)) instead of down(act(up(x)))
   bool mlp_bias = false;                     // bias in feed-forward layers
@@ -106,7 +106,7 @@ void validate_options(const ModelConfig&, std::string_view where);
 
 // Trained values, a tied head counted once.
 int64_t parameter_count(const ModelConfig&);
-// Those that a token meets: of experts the chosen ones alone.
+// Parameters that a token uses: of experts, the chosen ones alone.
 int64_t active_parameter_count(const ModelConfig&);
 
 // A config.json that transformers 4 and 5 open. torch_dtype: "float32", "bfloat16" or "float16".

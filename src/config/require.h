@@ -11,7 +11,7 @@ void require(bool ok, const A&... parts) {
   if (!ok) throw Error(cat(parts...), Exit::usage);
 }
 
-// The same of "where.key: parts".
+// Like require(), with a message that begins "where.key: ".
 template <class... A>
 void require_key(bool ok, std::string_view where, std::string_view key, const A&... parts) {
   require(ok, where, ".", key, ": ", parts...);

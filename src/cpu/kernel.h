@@ -52,7 +52,7 @@ struct Softmax {
   float* rescale;  // [nr], out: what earlier results must be multiplied by
 };
 
-// The same scores on the way back: p = exp(scale q·k - lse), ds = p (dp - delta) scale.
+// Gradient of attention scores: p = exp(scale q·k - lse), ds = p (dp - delta) scale.
 struct ScoreGradient {
   float* s;   // [rows, stride]: q·k, -inf where masked; becomes p
   float* ds;  // [rows, stride]: dp = dy·v; becomes ds

@@ -7,8 +7,8 @@ namespace athanor::cuda {
 
 // out [C, R] = the transpose of codes [R, C]; both sizes multiples of 16, both addresses on boundaries of 16 bytes.
 void transpose_codes(void* out, const Tensor& codes, cudaStream_t stream);
-// The same of codes of 4 bits, or without transposing, and two neighbours of a row of `out` in a byte, the first in its
-// low half; R a multiple of 32, or C.
+// Packs FP4 values, transposed or not: two neighbours of a row of `out` per byte, the first in the low half; R, or C
+// without transposing, is a multiple of 32.
 void pack_codes(void* out, const Tensor& codes, bool turn, cudaStream_t stream);
 
 // The factors of a product and of d before it, which the library reads in device memory: a b, and 1 or 0.

@@ -2,8 +2,8 @@
 // Layout: flat packs of 16 bytes where rows allow them. Forward and moves are memory bound: each row is read and
 // written once. The gradient sorts rows by token, then a block sums kRun consecutive rows in registers; sums of a token
 // that began in an earlier run go through scratch memory to a second launch, so that frequent tokens use many blocks.
-// Of a part of the vocabulary, rows of other ranks' tokens are zeros forward, and last in the order of the gradient,
-// which leaves them out.
+// With a part of the vocabulary, rows of other ranks' tokens are zeros in forward; in the gradient's order they come
+// last and are left out.
 // Deterministic: the order of all sums depends on the tokens alone. Not timed on a GPU yet.
 #include "cuda/embedding.h"
 

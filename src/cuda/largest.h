@@ -21,8 +21,8 @@ __device__ __forceinline__ void raise_by_warp(uint32_t* amax, uint32_t bits) {
   if (threadIdx.x % 32 == 0) raise_to<T>(amax, bits);
 }
 
-// Of one thread, before the values are rounded to T: rounding keeps their order, so that the largest alone is rounded.
-// wanted: else there is no code of it.
+// Amax of one thread's values before they are rounded to T: rounding keeps their order, so only the amax is rounded.
+// wanted: false compiles to nothing.
 template <bool wanted>
 struct Largest {
   uint32_t bits = 0;

@@ -156,7 +156,7 @@ __device__ __forceinline__ void write_zeros(const Logits<T>& a, T* row) {
     store_chunk(row, zeros, c, a.columns, a.vectors);
 }
 
-// Of a row without its target: base and sum of its exponentials, and its loss, are those of the whole vocabulary.
+// Gradient of a row without its target; base, sum of exponentials and loss are those of the whole vocabulary.
 template <class T>
 __device__ __forceinline__ Softmax gradient_of(const Logits<T>& a, float base, float sum, float loss) {
   const float scale = *a.scale * a.inv_count;
@@ -207,7 +207,7 @@ __global__ void __launch_bounds__(kMaxThreads, 2) cross_entropy(Logits<T> a) {
 
 // ---- kernels of a part of the vocabulary
 
-// Of all parts, by row.
+// Sums of all parts of the vocabulary, by row.
 struct PartSums {
   const float *max, *sums, *at_target;  // [n]; the last two relative to the first
   int first;                            // of the part's tokens

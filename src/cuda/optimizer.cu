@@ -351,7 +351,7 @@ __global__ void __launch_bounds__(kTileThreads)
   });
 }
 
-// The same for rules with at most one state.
+// The update kernel for rules with at most one state.
 template <class Kind, class M, class Rule>
 __global__ void __launch_bounds__(kTileThreads, 3)
     update_tiles(const __grid_constant__ Ranges<Part> parts, const Rule op) {

@@ -24,7 +24,7 @@ struct RowsOfCodes {
   Rule rule;
 };
 
-// Of pairs of 16-bit floats. The order of magnitudes is that of their bits, with NaN above all.
+// Amax of pairs of 16-bit floats. The order of magnitudes is that of their bits, with NaN above all.
 __device__ __forceinline__ void raise(uint32_t& most, uint32_t pair) { most = __vmaxu2(most, pair & 0x7fff7fffu); }
 __device__ __forceinline__ void raise(uint4& most, const uint4& v) {
   raise(most.x, v.x), raise(most.y, v.y), raise(most.z, v.z), raise(most.w, v.w);

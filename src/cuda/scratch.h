@@ -17,7 +17,8 @@ namespace athanor::cuda {
 // [cuBLAS manual, cublasSetWorkspace()]
 constexpr size_t kWorkspaceBytes = size_t{32} << 20;
 
-// Of cuDNN's attention, where it is not asked for by name and no plan has more left (Tuning::allow_scratch).
+// Most scratch memory of cuDNN's attention, unless it is asked for by name or the plan has more left
+// (Tuning::allow_scratch).
 constexpr size_t kMostAutomaticScratch = size_t{2} << 30;
 
 // ---- how kernels cut their work
@@ -81,19 +82,19 @@ inline size_t sort_scratch(int64_t rows, int64_t limit) {
   const int64_t counts = div_ceil<int64_t>(rows, SortCut::kTile) << SortCut(limit).bits;
   return static_cast<size_t>(round_up<int64_t>((4 * rows + counts) * int64_t{sizeof(int)}, 256));
 }
-// Of the rows of an embedding's gradient. Where it is a part of a vocabulary, tokens of other ranks sort behind its
-// own.
+// Upper bound of the sort keys of an embedding's gradient. With a part of a vocabulary, tokens of other ranks sort
+// behind its own.
 inline int64_t sort_limit(const Tensor& grad, const VocabPart& part) { return part ? part.count + 1 : grad.rows(); }
 
-// Of AttentionBwd, for each query and head. In memory each head has all queries, and one more where the next head's
-// would not start on a boundary of 16 bytes.
+// Statistics of AttentionBwd for each query and head. Each head has all queries, and padding where the next head would
+// not start on a boundary of 16 bytes.
 struct QueryStats {
   float lse;      // times log2(e)
   float dy_by_y;  // the row's dy·y, which is the sum of its p dp
 };
 ATHANOR_HOST_DEVICE constexpr int64_t stats_rows(int64_t queries) { return queries + queries % 2; }
 
-// Of Quantize; then the largest magnitude of each block, as 32 bits, and a transformed matrix as f32.
+// First part of Quantize's scratch memory; the amax of each block as 32 bits and a transformed matrix as f32 follow.
 struct QuantizeCounts {
   unsigned long long values, saturated, underflowed;
   unsigned largest, whole;  // magnitudes of statistics, and of the matrix where it has a scale beside those of blocks
@@ -306,7 +307,7 @@ inline size_t scratch(const EmbeddingBwd& op) {
   return std::max(tokens, positions) + static_cast<size_t>(runs * op.dy.cols()) * sizeof(float);
 }
 
-// Of the program's own kernels; cuDNN's plans have their own sizes.
+// Scratch memory of the program's own kernels; cuDNN's plans have their own sizes.
 inline size_t scratch(const AttentionBwd& op) {
   return static_cast<size_t>(stats_rows(op.q.rows()) * op.shape.heads) * sizeof(QueryStats);
 }

@@ -14,7 +14,7 @@ constexpr int kThreads = kConsumers + kGroupThreads;
 // Kernel images for other GPUs contain no code; has_image() recognizes them by their launch bounds.
 constexpr int kImageThreads = PTX_SM90A ? kThreads : 32;
 
-// Of the current device; as many blocks are resident.
+// Number of SMs of the current device; as many blocks are resident.
 inline int multiprocessors() {
   int device = 0, count = 0;
   CUDA_CHECK(cudaGetDevice(&device));
@@ -83,7 +83,7 @@ struct Ring {
     turn.advance();
     return slot;
   }
-  // The same for the slot after `slot`; slot is even, and so is the number of slots.
+  // Waits like wait() for the slot after `slot`; slot is even, and so is the number of slots.
   __device__ __forceinline__ int wait_next(Turn<Slots>& turn, int slot) {
     ptx::mbar_wait(&full[slot + 1], turn.parity);
     turn.advance();

@@ -16,11 +16,11 @@ class CodeState {
  public:
   CodeState(ParamStore& params, const Recipe& recipe) : params_(params), recipe_(recipe) {}
 
-  // Of delayed scaling, before the parameters are planned: of each layer in 8 bits, for its input, its weight and the
-  // gradient of its output, the largest magnitudes of the last steps, the newest first. The same on all ranks.
+  // State of delayed scaling, requested before the parameters are planned: for the input, the weight and the output
+  // gradient of each FP8 layer, the amax of the last steps, newest first. The same on all ranks.
   std::optional<StateSpec> history() const;
-  // Likewise: chooses the weights of which ranks gather codes. Those whose products both read the same codes: ranks
-  // then agree on the largest magnitudes of its blocks and each makes the codes of its own shard.
+  // Chooses the weights that ranks gather quantized, before the parameters are planned: those whose two GEMMs read the
+  // same values. Ranks agree on the amax of the blocks, and each quantizes its own shard.
   void gather_codes();
   // After the parameters. Codes are kept of weights that lie whole on this rank between their uses, and of shards where
   // ranks gather codes; so not of shards that are gathered in 16 bits.

@@ -181,7 +181,7 @@ void Engine::run_end_of_leaf(Ctx c, int64_t leaf) {
   model_->params().end_leaf(c, leaf);
 }
 
-// Of a pipeline, stages that are done with a micro-batch go on with the next one.
+// In a pipeline, a stage that has finished a micro-batch continues with the next one.
 void Engine::run_evaluation(Ctx c, int chunk) {
   const MicroInputs& inputs = micro_inputs_.front();
   const ModelPart& part = stage_.part(chunk);
@@ -242,7 +242,7 @@ MicroGradients Engine::micro_gradients() const {
   return {options_.micro_batch_size * (ranks() / copies), copies};
 }
 
-// Of what this rank has accumulated: its own whole gradient, or its shard of the sum over those that share one copy.
+// Norm of what this rank has accumulated: its whole gradient, or its shard of the sum over the ranks of one replica.
 void Engine::run_micro_norm(Ctx c) {
   SquaredNorm norm{.out = scalar(offsetof(StepState, micro_norm_sq), DType::f64), .x = {}};
   for (const auto& unit : model_->params().units()) {

@@ -33,7 +33,7 @@ namespace athanor {
 
 constexpr size_t kLogitsBudget = size_t{256} << 20;
 
-// Of a product: tiles of 128 x 256 for all multiprocessors of an H200, twice. Less would leave some without work.
+// Smallest GEMM worth splitting: two tiles of 128 x 256 for each SM of an H200. Less would leave some idle.
 constexpr int64_t kLeastPiece = int64_t{2} * 132 * 128 * 256;
 
 // A model whose distribution the engine's learns from.
@@ -137,7 +137,7 @@ class Engine {
   const Model& model() const { return *model_; }
   Model* teacher() { return teacher_.get(); }                      // null: none; its weights are loaded after commit()
   const Optimizer* optimizer() const { return optimizer_.get(); }  // null without training
-  // Of this rank, in a step of global_batch_size, which is that of all workers.
+  // Micro-batches of this rank in a step of global_batch_size, which is the batch of one worker.
   int64_t micro_batches() const { return options_.global_batch_size / (options_.micro_batch_size * ranks()); }
   // Sequences of the following steps: initially and at most global_batch_size. Not while a step is being accumulated.
   void set_step_sequences(int64_t sequences);
@@ -190,7 +190,8 @@ class Engine {
   int64_t uncollected() const { return int64_t(closed_.size()); }
   StepState finish_step();  // close_step() and this step's result
   static constexpr int64_t kStepsAhead = 2;
-  // Of local updates; none: no-ops, and no workers. The global weights become this worker's, which are the same on all.
+  // For local updates; without them these do nothing, and there are no workers. start_rounds() copies this worker's
+  // weights, which are the same on all, to the global ones.
   int64_t workers() const { return outer_ ? backend_.mesh.workers().size() : 0; }
   void start_rounds();
   // After step number `step` of the run, counted from 1, with no step uncollected: ends the rounds that end there, or
@@ -224,14 +225,14 @@ class Engine {
   StepState read_state();
   void write_state(const StepState&);
   bool looks_for_spikes() const { return bool(window_); }
-  // Of QK-clip: what ranks compare once per step.
+  // For QK-clip: the bytes of attention logits that ranks compare once per step.
   const CodeState* codes() const { return codes_ ? &*codes_ : nullptr; }
   size_t score_bytes() const { return max_attention_logits_ ? max_attention_logits_.bytes() : 0; }
-  // Of the micro-batches of all ranks since the last call, if options().quantized; those that were counted. Weights,
-  // which all ranks have alike, count once. All ranks call it together.
+  // Quantization statistics of the micro-batches of all ranks since the last call, if options().quantized. Weights,
+  // which are equal on all ranks, count once. All ranks call it together.
   std::vector<QuantizedOperand> take_quantized();
-  // Of the micro-batches of all ranks since the last call: RouterStatistics of each layer with experts, one after the
-  // other; empty: there are none. All ranks call it together.
+  // RouterStatistics of each layer with experts, concatenated, summed over the micro-batches of all ranks since the
+  // last call; empty if there are none. All ranks call it together.
   std::vector<double> take_routing();
   SpikeWindow read_window();
   void write_window(const SpikeWindow&);
@@ -278,7 +279,7 @@ class Engine {
   };
   void plan_inputs(MicroInputs&, size_t slot);
   void plan_outboxes();
-  // Of a chunk and a micro-batch, what the program's actions leave for each other.
+  // What the actions of a pipeline program leave for each other, for a chunk and a micro-batch.
   struct MicroFrame {
     Tape tape;
     Buffer in, out;            // activations that were received, or are sent

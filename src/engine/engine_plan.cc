@@ -117,7 +117,7 @@ void Engine::plan_teacher() {
   teacher_->plan(memory_, options_.recipe, false, {});
 }
 
-// Of micro-batch number `slot` of those that are under way.
+// Plans the inputs of micro-batch number `slot` of those in flight.
 void Engine::plan_inputs(MicroInputs& in, size_t slot) {
   const int64_t n = part_.rows();
   const int64_t tables = in_ring() ? ring().tables() : part_.ranks > 1 ? 2 : 1;

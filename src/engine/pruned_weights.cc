@@ -17,7 +17,7 @@ constexpr const char* kState = "pruned";
 constexpr int64_t kGroup = 4, kKept = 2;  // of the pattern 2:4
 constexpr int64_t kBuckets = 1 << 16;     // a magnitude is found by its upper, then by its lower 16 bits
 
-// Of an element, as whole numbers of the same order.
+// Magnitudes of elements as integers with the same order.
 using Magnitudes = std::vector<uint32_t>;
 
 template <class T>
@@ -142,7 +142,7 @@ void PrunedWeights::choose(Device& device, const ProcessMesh& mesh, Communicator
     choose_smallest(device, mesh, control, sparsity);
 }
 
-// Of each four, the two smallest; of equal ones the first.
+// Prunes the two smallest of every four elements; among equal ones the first.
 void PrunedWeights::choose_two_of_four(Device& device) const {
   for (const Segment& s : segments()) {
     const Magnitudes x = magnitudes(device, *params_.units()[s.unit], s.range);

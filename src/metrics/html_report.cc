@@ -411,7 +411,7 @@ class Page {
     if (before.empty()) out_ += "</div>\n";
   }
 
-  // Of runs with records of what rounding to codes did.
+  // Table of what quantization did to each matrix, for runs with such records.
   void rounding() {
     std::string before =
         "<h2>Rounding to 8 bits</h2>\n<div class=\"card scroll\"><table><thead><tr><th></th>"
@@ -429,7 +429,7 @@ class Page {
     if (before.empty()) out_ += "</tbody></table></div>\n";
   }
 
-  // Of runs with experts: each layer's newest record.
+  // Table of each layer's newest routing record, for runs with experts.
   void experts() {
     std::string before =
         "<h2>Experts</h2>\n<div class=\"card scroll\"><table><thead><tr><th></th><th>step</th><th>layer</th>"

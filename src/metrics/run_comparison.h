@@ -15,7 +15,7 @@ struct QuantizedCourse {
   double saturated_share() const { return values ? double(saturated) / double(values) : 0; }
   double underflowed_share() const { return values ? double(underflowed) / double(values) : 0; }
 };
-// Of every layer and operand with a record, in the order of the records.
+// One for every layer and operand with a record, in the order of the records.
 std::vector<QuantizedCourse> quantized_courses(const RunRecords&);
 // Sums over layers, one for each operand, without records; `layer` is the one whose worst record underflowed most.
 std::vector<QuantizedCourse> by_operand(const std::vector<QuantizedCourse>&);

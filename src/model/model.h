@@ -50,7 +50,7 @@ class Model {
   // gain by the width: it stands for the scale of the logits.
   float init_std() const;
   float output_init_std() const;
-  // The same of the weight of this name, where no pattern of initializer_ranges fits it.
+  // Standard deviation of the weight of this name: of the pattern in initializer_ranges that fits, else `otherwise`.
   float std_of(const std::string& file_name, float otherwise) const;
   float final_gain() const { return float(1 / config_.mup_width); }
   int head_unit() const { return int(config_.num_hidden_layers) + 1; }

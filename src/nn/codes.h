@@ -10,7 +10,7 @@ class LayerCodes {
       : spec_(params.spec(layer.w)), recipe_(recipe), layer_(layer) {}
   LayerCodes(Net n, const Linear& layer) : LayerCodes(n.params, n.c.recipe, layer) {}
 
-  // Of a layer that is not in 8 bits, and of an operand that stays in 16: Scaling::none.
+  // The rule of an operand; Scaling::none in layers that are not quantized, and for operands that stay in 16 bits.
   OperandRule rule(Operand) const;
   bool any(Operand operand) const { return rule(operand).scaling != Scaling::none; }
   Blocks blocks(Operand) const;
@@ -42,8 +42,8 @@ class LayerCodes {
 
 // The layer of a weight, without its bias.
 Linear layer_of(const ParamStore&, Param weight);
-// Of an operand that is the layer's weight: what Quantization::weights has of it, or no data. Where both products read
-// the same codes, forward_w has them; where ranks share out codes, the store of parameters has the gathered ones.
+// The quantized weight of this operand that Quantization::weights keeps, or no data. Where both GEMMs read the same
+// values, forward_w has them; where quantized weights are sharded, the ParamStore has the gathered ones.
 Codes kept_codes(Net, const Linear&, Operand);
 
 }  // namespace athanor

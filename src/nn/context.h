@@ -17,9 +17,9 @@ struct ContextPart {
 
   int64_t all_rows() const { return sequences * length; }
   int64_t rows() const { return all_rows() / ranks; }
-  // Of every row of any rank, in the order of the ranks, its row among whole sequences.
+  // The row within whole sequences of each row of each rank, in rank order.
   std::vector<int32_t> rows_of_ranks() const;
-  // Of a value per row of whole sequences, those of this rank's rows.
+  // Selects this rank's rows from values of the rows of whole sequences.
   template <class T>
   std::vector<T> cut(const std::vector<int32_t>& rows_of_ranks, const T* whole) const {
     std::vector<T> own;
@@ -41,8 +41,8 @@ inline std::string attention_subject(Net n, int layer) { return n.params.units()
 // Attention of this rank's queries to all keys. Gathers keys and values once in forward and once more in backward,
 // where the gradients are added up and dealt out.
 Var attention_of_parts(Net, Var qkv, const Batch&, AttentionShape, int layer);
-// The same without all keys on any rank: nn/ring.h. Each rank's keys and values go to all others, in forward and once
-// more in backward, where gradients come back.
+// Attention as a ring (nn/ring.h), in which no rank has all keys: each rank's keys and values are sent to all others,
+// in forward and again in backward, where their gradients are returned.
 Var attention_in_ring(Net, Var qkv, const Batch&, AttentionShape, int layer);
 
 }  // namespace athanor

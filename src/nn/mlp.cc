@@ -102,7 +102,7 @@ Var activation(Net n, Var x, const Mlp& layer) {
 
 // z = x W_up^T + b_up, y = gelu(z), out = y W_down^T + b_down + residual. Backward keeps x, z and y, or recomputes x
 // and y: y is cheap to recompute from z unless the product computed it from sums before rounding.
-// Of frozen layers, whose products leave out what fuses here, the three are apart.
+// Frozen layers run the three parts separately, since their GEMMs lack the epilogues that are fused here.
 Var gelu_mlp(Net n, Var x, const Linear& up, const Linear& down, Var residual) {
   if (is_frozen(n, up)) return linear(n, gelu(n, linear(n, std::move(x), up)), down, std::move(residual));
   Ctx& c = n.c;

@@ -38,7 +38,7 @@ struct Factor {
 };
 // both: what the gradient of the weight reads is made beside, where LayerCodes::both() says so.
 Factor factor(Net, const Linear&, Operand, const Buffer& matrix, bool both = false);
-// Of the layer's input: all rows of x.
+// The GEMM operand of the layer's input: all rows of x.
 Factor input_factor(Net, const Linear&, const Var& x, const Buffer& all);
 
 // A product to be run, to which an epilogue may be given before.
@@ -65,7 +65,8 @@ Var linear(Net, Var x, const Linear&, Gated*);
 Rope rotation(const Tensor& qkv, const Batch&, Tensor cos_sin, const AttentionShape&, bool inverse);
 // dx = dy W. Shared by outputs, dx is a rank's part of the sum.
 Product input_gradient(Net, const Linear&, Tensor dx, const Factor& dy);
-// The same; shared by outputs, summed over the ranks, and dx is of the residual stream.
+// Computes dx like input_gradient(), for a layer cut by outputs: summed over the ranks, and dx is of the residual
+// stream.
 void run_input_gradient(Net, const Linear&, Tensor dx, const Factor& dy);
 // Whether sums of input gradients run beside the product of the weight's.
 bool sums_beside(Net, const Linear&);
@@ -83,7 +84,7 @@ Buffer run_gradients(Net, const Linear&, std::string_view name, const Shape& in,
 // there.
 Factor weight_factor(Net, const Linear&, const Buffer& x, const Factor& forward);
 
-// The same, kept from forward to backward.
+// The operand of the layer's input, kept from forward to backward.
 class SavedInput {
  public:
   static bool keeps_codes(Net, const Linear&, const Var& x);  // made with those of the forward product

@@ -29,9 +29,9 @@ struct Ring {
 
   int64_t before(int64_t hop) const { return (rank - hop + ranks) % ranks; }
   int64_t after(int64_t hop) const { return (rank + hop) % ranks; }
-  // Of `keys_of` what some query of `queries_of` sees, as far as order and window tell.
+  // Which halves of rank `keys_of` some query of rank `queries_of` sees, by causal order and window.
   Halves seen(int64_t queries_of, int64_t keys_of) const;
-  // Those in which some rank gets keys, ascending; the same on all ranks, and so are the launches of a hop.
+  // Hops in which some rank receives keys, ascending; the same on all ranks, as are the launches of a hop.
   std::vector<int64_t> hops() const;
   // Sent in a hop by the rank that sends most: keys, or back in the same hop their gradients.
   int64_t most_halves(int64_t hop) const;

@@ -57,8 +57,8 @@ struct Gemm {
              {"aux", io, &aux},
              {"positions", Io::in, &positions}}};
   }
-  // Of f32 results. TF32: a library may round or truncate factors, or take them as they are. 16-bit factors: tensor
-  // cores cut the terms of each step of 16 to the unit of the sum.
+  // Tolerance of f32 results. TF32: a library may round or truncate operands, or take them as they are. 16-bit
+  // operands: tensor cores truncate the terms of each K step of 16 to the unit of the sum.
   Tolerance tolerance(DType result) const {
     const Tolerance t = tolerance_of(result);
     if (result != DType::f32) return t;

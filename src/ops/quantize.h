@@ -60,12 +60,12 @@ struct Quantize {
   bool at_random = false;     // f4_e2m1: round by f(seed, stream + bits of the largest magnitude, element)
   uint64_t seed = 0, stream = 0;
   Tensor statistics = {};  // none, or [4] f64: a QuantizeStatistics to which this one's counts are added
-  // Of one scale for all, f32. A factor above 0 is taken as it is, in place of the one by the largest magnitude; the
-  // scale is NaN all the same where x is not finite.
+  // With one f32 scale for the whole tensor: a factor above 0 is used as it is, instead of one computed from the amax;
+  // the scale still is NaN where x is not finite.
   Tensor factor = {};  // none, or [1] f32
   Tensor amax = {};    // none, or [1] f32 that becomes at least the largest magnitude; infinity where x is not finite
-  // Of one scale for all by x itself: the largest magnitude of x, as whoever made x left it (NormFwd::amax); taken in
-  // place of finding it. NaN is above all.
+  // With one scale for the whole tensor: the amax of x, as the op that produced x left it (NormFwd::amax), so that
+  // Quantize need not compute it. NaN counts as the maximum.
   Tensor largest = {};  // none, or [1] f32
   // Of one level of f32 scales: codes and scales of x are written transposed. Or the transpose is written beside the
   // codes: theirs where all have one scale; where each row, or each 128 of a row, have one, of codes with a scale for

@@ -6,7 +6,7 @@
 
 namespace athanor {
 
-// Of the matrix [R, C], C a multiple of 8, the elements from `first` on, a multiple of 8.
+// A run of elements of a matrix [R, C], row-major from `first` on; C and `first` are multiples of 8.
 struct MatrixPart {
   Shape matrix = {0, 0};
   int64_t first = 0;

@@ -66,7 +66,7 @@ class Tuning {
   // Time of a product as training runs it: by its choice, on operands that are not in a cache. again: it is also
   // computed again (Gemm::again), and that counts.
   virtual ProductTime time(const Gemm& product, bool recompute) = 0;
-  // Of codes: of the product alone, as the library computes it, without what makes its factors.
+  // Time of a GEMM of quantized operands alone, as the library computes it, without quantizing them.
   virtual ProductTime time(const ScaledGemm& product) = 0;
   // Scratch memory that makes faster kernels possible where less will do: how much the ops want beyond what is allowed,
   // for the one that wants most, or 0; and to allow so much, before anything is planned. Returns what was allowed.

@@ -67,7 +67,7 @@ std::vector<std::vector<const MatrixTensor*>> deal_out(const std::vector<MatrixT
 
 }  // namespace
 
-// Of an iteration's products: two with both sides, one of the short sides alone.
+// FLOPs of an iteration's three GEMMs: two involve both sides, one the short side alone.
 double WholeMatrix::cost() const {
   const auto side = double(std::min(rows, cols)), other = double(std::max(rows, cols));
   return side * side * (2 * other + side);

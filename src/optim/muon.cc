@@ -32,7 +32,7 @@ constexpr std::array<Coefficients, 5> kPolarExpress = {
      {3.285753657755655, -2.3681294933425376, 0.46449024233003106},
      {2.3465413258596377, -1.7097828382687081, 0.42323551169305323}}};
 
-// Of each piece: one for each output of a matrix.
+// Number of outputs of each piece's matrix, for the second moment of NorMuon.
 std::vector<int64_t> outputs_of(const ParamStore& params) {
   std::vector<int64_t> sizes;
   for (const auto& piece : params.pieces()) {
@@ -164,7 +164,7 @@ class MuonRule final : public UpdateRule {
     return sent;
   }
 
-  // Of this rank's tensor of a round, from its averages [numel].
+  // Returns the updates of this rank's tensor of a round, from its averages [numel].
   Buffer updates_of(Ctx& c, const ParamStore& params, const Placed& placed, const MatrixTensor& tensor,
                     const Buffer& averages, Tensor step_state) const {
     const double margin = o_.coefficients == MuonCoefficients::polar_express ? 1.02 : 1;

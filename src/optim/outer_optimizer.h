@@ -21,7 +21,7 @@ struct OuterOptions {
 class OuterOptimizer {
  public:
   OuterOptimizer(const OuterOptions&, ParamStore&);
-  // Of the trained weights: kGlobalWeightState, and kOuterMomentumState unless momentum is 0.
+  // States of the trained weights: kGlobalWeightState, and kOuterMomentumState unless momentum is 0.
   std::vector<StateSpec> states() const;
   void plan(MemoryPlan&);      // after that of the parameters
   void commit(Device&) const;  // once the plan is

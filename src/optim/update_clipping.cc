@@ -9,7 +9,8 @@
 namespace athanor {
 namespace {
 
-// Of tensors of one unit. Rows share a factor; they are apart so that many blocks of a GPU add up a matrix's squares.
+// Clips tensors of one unit. Each tensor has one factor, but its rows are separate so that many blocks add up its
+// squares.
 void clip_unit(Ctx& c, const ParamStore& params, std::span<const UpdateRange> tensors, double limit) {
   const ParamStore::Unit& unit = *params.units()[tensors.front().unit];
   const auto pieces = params.pieces();

@@ -318,7 +318,7 @@ void ParamStore::reduce_gradients(Ctx& c) {
   add_tied_gradients(c);
 }
 
-// Of weights that every rank of a tensor-parallel group has whole, but uses for its heads or its rows alone.
+// Sums gradients of weights that every rank of a tensor-parallel group has whole, but uses for its heads or rows alone.
 void ParamStore::add_parts_of_gradients(Ctx& c) {
   for (size_t id = 0; id < specs_.size(); ++id) {
     if (!specs_[id].trainable || !placements_[id].sums_parts() || !here(size_t(specs_[id].unit))) continue;
@@ -332,7 +332,8 @@ void ParamStore::add_parts_of_gradients(Ctx& c) {
       add_repeated_gradients(c, id);
 }
 
-// Of elements that some neighbours have alike. All ranks of the group are in one sum, each at the place of its piece.
+// Sums gradients of elements that several neighbours hold. All ranks of the group join one sum, each at its piece's
+// place.
 void ParamStore::add_repeated_gradients(Ctx& c, size_t id) {
   const Placement& p = placements_[id];
   const Unit& unit = *units_[size_t(specs_[id].unit)];

@@ -123,8 +123,8 @@ class ParamStore {
     // Each is whole [numel] or this rank's shard, depending on the stage.
     Tensor master;  // of i16: the rests of masters whose upper halves are the values (tensor/half.h)
     Tensor value;   // compute dtype; absent where it is the master itself
-    // Of a sharded unit whose matrices are read by way of codes that whoever makes them writes to own(codes), a byte
-    // for each element (engine/code_state.h): whole at stages 1 and 2, else this rank's shard. The values are then this
+    // For a sharded unit whose matrices GEMMs read quantized; engine/code_state.h writes them to own(codes), a byte
+    // for each element: whole at stages 1 and 2, else this rank's shard. The values are then this
     // rank's shard at every stage, and `others` has those of the parameters without codes, whole.
     Tensor codes;                           // u8; absent elsewhere
     Tensor others;                          // of the type of the values
@@ -208,7 +208,7 @@ class ParamStore {
   bool split() const { return split_; }
   bool has_values() const { return has_values_; }     // apart from the masters
   DType saved_dtype() const { return saved_dtype_; }  // of masters in files
-  // Of a pipeline: units of other stages are declared, but have no memory here.
+  // Whether a unit has memory here: a pipeline's units of other stages are declared, but have none.
   bool here(size_t unit) const { return sharding_.stages.here(unit); }
   const StageUnits& stages() const { return sharding_.stages; }
 
@@ -277,7 +277,7 @@ class ParamStore {
     Buffer whole, room;  // room: Communicator::room_of_sum()
     Ctx::Ticket ticket;
   } reducing_;
-  // Those of a unit whose gradients are reduced while backward runs.
+  // Buffers of the unit whose gradients are reduced while backward runs.
   struct {
     Buffer room, of_copies;
     Ctx::Ticket ticket;

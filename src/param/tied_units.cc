@@ -1,4 +1,4 @@
-// Of a pipeline's tied table, which is the embedding on the first stage and the head's weight on the last one.
+// A pipeline's tied table: the embedding on the first stage and the head's weight on the last one.
 #include "param/param_store.h"
 
 namespace athanor {

@@ -10,8 +10,8 @@ namespace athanor {
 // chunks "f3.1" of its chunk 1; dots where the stage waits.
 std::string schedule_text(const StepProgram&, const Simulation&, double unit);
 
-// The same as an SVG picture: a row per stage, passes as wide as they take with the micro-batch's number, forward and
-// backward in different colors, later chunks darker.
+// The schedule as an SVG picture: a row per stage, passes as wide as they take with the micro-batch's number, forward
+// and backward in different colors, later chunks darker.
 std::string schedule_svg(const StepProgram&, const Simulation&);
 
 }  // namespace athanor

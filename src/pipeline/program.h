@@ -56,7 +56,7 @@ int peer_of(const PipelineShape&, int stage, const StageAction&);
 
 // Where an interpreter keeps what outlives an action.
 struct Frames {
-  // Of each action: the frame of its chunk, which holds what forward leaves for backward, and the slot of its inputs.
+  // For each action: the frame of its chunk, which holds what forward leaves for backward, and the slot of its inputs.
   // Both are the lowest ones free; a frame is taken by a chunk's first action for a micro-batch, a slot by a stage's,
   // and both are free after the last one.
   std::vector<int> frame, slot;

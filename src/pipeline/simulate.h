@@ -6,7 +6,7 @@
 
 namespace athanor {
 
-// Of a micro-batch on a whole stage; a chunk takes its part of them.
+// Times of a micro-batch on a whole stage; a chunk takes a share of them.
 struct PassTimes {
   double forward = 1, backward = 2;
   double transfer = 0;  // from one stage to another, while both compute

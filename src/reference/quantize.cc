@@ -53,7 +53,8 @@ T nearest(double x) {
   return {uint8_t(best.bits | (std::signbit(x) ? kMagnitudes + 1 : 0))};
 }
 
-// Of the two codes around x the one further from zero, if a uniform number is below x's place between them.
+// Rounds to the neighbour of x that is further from zero, if a uniform number is below x's place between both
+// neighbours.
 f4_e2m1 at_random(double x, double uniform) {
   if (std::isnan(x)) return {0x7};
   uint8_t below = 0;

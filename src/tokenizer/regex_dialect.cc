@@ -538,7 +538,7 @@ class Translator {
     const OneOf found = set();
     const std::string_view text = pattern_.substr(begin, at_ - begin);
     const bool ascii = std::all_of(text.begin(), text.end(), [](char c) { return uint8_t(c) < 0x80; });
-    // Of a class such as [:upper:] Oniguruma takes the other case too, beyond ASCII.
+    // In a class such as [:upper:] Oniguruma also matches the other case, beyond ASCII.
     const bool has_class = text.find('\\') != text.npos || text.find("[:") != text.npos;
     if (!ascii || has_class || !found.further.empty() || text.starts_with("[^"))
       refuse("the set ", text, " without regard to case");

@@ -96,7 +96,7 @@ class Fitting {
       logits_budgets_ = {capacity_ / kLogitsShare, kLogitsBudget};
   }
 
-  // The same plan with scratch memory for faster kernels if it fits; nothing else is made smaller for it.
+  // Adds scratch memory for faster kernels to the plan if it fits; nothing else is made smaller for it.
   std::unique_ptr<Engine> with_more_scratch(std::unique_ptr<Engine> engine) {
     Tuning* tuning = backend_.tuning;
     engine->memory();  // the dry run lists the ops

@@ -50,7 +50,7 @@ std::vector<RoutingMetrics> routing_records(const ModelConfig& m, std::span<cons
 
 // With fewer rows per expert some may get none by chance: of 30, one in e^30.
 constexpr double kEnoughRows = 30;
-// Of the tokens, for one expert; by itself no alarm where equal shares are near it.
+// Share of the tokens for one expert that raises an alarm, unless equal shares are near it.
 constexpr double kMostShare = 0.9;
 
 std::string routing_alarm(std::span<const RoutingMetrics> layers, int64_t experts, int64_t chosen) {

@@ -16,7 +16,7 @@
 namespace athanor {
 namespace {
 
-// Of masters, as Recipe has them.
+// The element type of master weights, as Recipe has it.
 DType to_dtype(MasterWeights m) {
   switch (m) {
     case MasterWeights::fp32:
@@ -368,7 +368,7 @@ double measure_product_flops(Backend backend, DType compute, bool tensor_cores =
   return product.cost().flops / best_seconds(backend, product, scratch.data);
 }
 
-// Likewise of codes with a scale for each matrix; 0 where the backend does not multiply them.
+// Measured FLOPS of an FP8 GEMM with one scale per matrix; 0 where the backend does not multiply FP8.
 double measure_code_flops(Backend backend) {
   const int64_t size = probe_sizes(backend.device).product;
   Tensor x, codes, scale, d, scratch;

@@ -69,7 +69,7 @@ double mfu_peak(const Config&, Backend, DType compute, double most_flops);
 // Peak rates, measured in a tenth of a second: a large product of random values, a copy larger than the caches; with
 // `codes` also products of 8-bit codes, where the GPU multiplies them, and of f32.
 Ceilings measure_ceilings(Backend, DType compute, bool codes = false);
-// The same from the data sheet if the device is known.
+// Peak rates from the data sheet if the device is known.
 Ceilings ceilings(Backend, DType compute, bool codes = false);
 
 }  // namespace athanor

@@ -60,7 +60,7 @@ struct SaveExtras {
 void load_weights(Engine&, Device&, const ModelFolder&);
 // Adapters of an engine that has some. An Error(usage) names both sides where rank, scale or layers differ.
 void load_adapters(Engine&, Device&, const AdapterFolder&);
-// The same without masters, for sampling.
+// Loads the weights of a checkpoint without masters, for sampling.
 void load_weights(const ParamStore&, Device&, const ModelFolder&);
 // Weights, optimizer states and scalars of a checkpoint, converted to this run's dtypes, on any number of ranks: every
 // rank reads its shard. Verify the folder first.

@@ -132,7 +132,7 @@ Exit Trainer::loop() {
   return save(reached_stop() ? "stop_at_loss" : "end of training", Wait::durable) ? Exit::done : Exit::diverged;
 }
 
-// Those that several ranks have launched together since one of them failed: they made no update.
+// Forgets the steps that ranks launched together after one of them had failed: they made no update.
 void Trainer::drop_spoiled_steps() {
   while (engine_->uncollected() > 0) engine_->collect();
   launched_.clear();

@@ -158,8 +158,8 @@ class Trainer {
   int64_t throttle_alarms_ = 0;           // throttle reasons at the last step
   std::unique_ptr<StopSignals> signals_;  // null: there are other requests
   StopRequests& stop_;
-  // Of several ranks: what any requested up to the last collected step and was not done yet. Which steps are collected,
-  // and when, is the same on all ranks, so that all do the same. A single rank asks itself when needed.
+  // With several ranks: what any rank requested up to the last collected step and was not done yet. All ranks collect
+  // the same steps at the same time, so all act alike. A single rank asks itself when needed.
   StepRequests requests_;
   bool each_alone_ = false;  // every step is collected before the next one is launched
   RunState state_;

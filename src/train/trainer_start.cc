@@ -174,9 +174,9 @@ std::string Trainer::resume_folder(const Verify& verify) const {
   return checkpoint_at(config_.load_step >= 0 ? cat(from, "/", step_folder(config_.load_step)) : from, verify);
 }
 
-// The same command started again (after exit code 85, by a batch system, by hand) must not go back once more. A run is
-// determined by its configuration, so going back again would only repeat what is saved. `load` none means what it says,
-// unless Slurm has requeued the job.
+// When the same command is started again (after exit code 85, by a batch system, by hand), it must not roll back once
+// more. A run is determined by its configuration, so rolling back again would only repeat what is saved. `load` none
+// means what it says, unless Slurm has requeued the job.
 bool Trainer::was_done_before(const std::string& folder) const {
   const char* restarts = std::getenv("SLURM_RESTART_COUNT");
   const bool requeued = restarts && std::string_view(restarts) != "0" && *restarts;

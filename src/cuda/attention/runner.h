@@ -53,7 +53,7 @@ class AttentionRunner {
  private:
   template <class Op>
   std::string name_of(const Op& op) const;
-  // Those that can compute the op, the preferred one of equally fast ones first.
+  // Kernels that can compute the op, the preferred one of equally fast ones first.
   template <class Op>
   std::vector<AttentionKernels> candidates(const Op& op) const;
   template <class Op>

@@ -61,7 +61,7 @@ __device__ __forceinline__ void hide(Accumulators<R, N>& a, const Seen* seen, in
   }
 }
 
-// The same, skipped if no pair is masked.
+// Masks scores like hide_unseen() above, and does nothing if no pair is masked.
 template <int R, int N>
 __device__ __forceinline__ void hide_unseen(Accumulators<R, N>& a, const Seen* seen, int first, bool all) {
   if (!all) hide<R, N>(a, seen, first, 0.f);

@@ -83,7 +83,7 @@ GemmRunner::Timed GemmRunner::time_candidates(const LibraryProduct& product, boo
   }
 }
 
-// Of the given ops: those of codes that the library computes, and what else it multiplies.
+// GEMMs to search among the given ops: those of quantized operands that the library computes, and all others.
 std::vector<GemmRunner::Searched> GemmRunner::to_search(std::span<const Gemm> ops,
                                                         std::span<const ScaledGemm> of_codes) {
   std::vector<Gemm> plain(ops.begin(), ops.end());

@@ -191,7 +191,7 @@ class Nccl final : public Communicator {
   void check_peer(int peer) const {
     CHECK(peer >= 0 && peer < size() && peer != rank(), "rank ", rank(), " of ", size(), " has no peer ", peer);
   }
-  // Of and from the other ranks. Grouped, so that none of them waits for another.
+  // Sends to and receives from the other ranks, in one NCCL group, so that none of them waits for another.
   ncclResult_t send_and_receive(std::span<const Tensor> out, std::span<const Tensor> in, cudaStream_t on) const {
     ncclResult_t first = nccl().ncclGroupStart();
     const auto note = [&](ncclResult_t result) {

@@ -133,7 +133,8 @@ PTX_FUNCTION uint32_t cluster_size() {
 }
 PTX_FUNCTION void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
 PTX_FUNCTION void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
-// The same object in block `rank` of the cluster: as an address for mbar_arrive_remote(), and as a pointer.
+// Maps a shared-memory object to that of block `rank` of the cluster: an address for mbar_arrive_remote(), and a
+// pointer.
 PTX_FUNCTION uint32_t cluster_address(const void* p, uint32_t rank) {
   uint32_t address;
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared_address(p)), "r"(rank));

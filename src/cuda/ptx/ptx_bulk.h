@@ -84,9 +84,9 @@ PTX_FUNCTION void mbar_wait(uint64_t* b, uint32_t parity) {
       "r"(parity)
       : "memory");
 }
-// Of a thread that then copies into memory which other blocks of the cluster have read before their remote arrivals.
-// The asynchronous proxy needs no acquire at cluster scope, which would empty L1; CUTLASS's ClusterBarrier waits so as
-// well.
+// Wait of a thread that then copies into memory which other blocks of the cluster have read before their remote
+// arrivals. The asynchronous proxy needs no acquire at cluster scope, which would empty L1; CUTLASS's ClusterBarrier
+// waits so as well.
 PTX_FUNCTION void mbar_wait_to_copy(uint64_t* b, uint32_t parity) { mbar_wait(b, parity); }
 PTX_FUNCTION bool mbar_test(uint64_t* b, uint32_t parity) {
   uint32_t done;
