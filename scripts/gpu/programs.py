@@ -31,8 +31,8 @@ FEW = {("cpu", "ops"): "Family/Cpu*", ("emulated", "ops"): "*Rope*", ("emulated"
        ("cpu", "smoke"): "Family/Cpu.*", ("emulated", "smoke"): "Chain.*:Basic.Fill",
        ("cpu", "laws"): "Engine.*:Precisions.*",
        ("emulated", "laws"): "Step.*:*Laws.RecomputationChangesNoBit/gpt2_bf16_f32",
-       ("cpu", "ranks"): "Ranks.ReplicasOfShardsAreTheSameRun:Ranks.TwiceIsTheSameBits",
-       ("emulated", "ranks"): "Nccl.*:NcclTraining.InvariantSumsAreTheSameBitsOnAnyRanks"}
+       ("cpu", "ranks"): "Ranks.ReplicatedShardsChangeNoBit:Ranks.TwiceIsTheSameBits",
+       ("emulated", "ranks"): "Nccl.*:NcclTraining.InvariantSumsAreBitEqualOnAnyRanks"}
 
 
 class WithFindings(Exception):

@@ -69,7 +69,7 @@ size_t relay(const Fd& a, const Fd& b, const std::atomic<bool>& stop) {
 
 // Rank 0 finds its port taken and moves on; whoever took it stands between it and the others, and may change what it
 // passes on.
-TEST(Attack, ARelayOnTheFirstPortPassesOnNothingOfTheJob) {
+TEST(Attack, ManInTheMiddleLearnsNothing) {
   const auto port = listen_on("127.0.0.1", 0);
   const Setting s{.ranks = 2, .port = port_of(*port)};
   std::atomic<size_t> connections{0}, most{0};
@@ -361,7 +361,7 @@ TEST(Attack, WhoTookThePortIsNotEvenAsked) {
   EXPECT_FALSE(readable(*port, 0));
 }
 
-TEST(Attack, AStrangerOnTheOtherLoopbackAddressIsNotAsked) {
+TEST(Attack, IgnoresListenerOnIpv6Loopback) {
   const Setting s{.ranks = 2, .host = "localhost"};
   std::optional<Fd> stranger;
   try {

@@ -463,7 +463,7 @@ TEST(Validate, QkClipNeedsScoresAndAnEffect) {
                {"qk_clip_threshold: 100", "model.qk_norm", "expected 0"});
 }
 
-TEST(Validate, UpdateClippingIsOfAdamW) {
+TEST(Validate, UpdateClippingRequiresAdamW) {
   EXPECT_EQ(error_with({"update_clip_threshold=1"}), "");
   EXPECT_EQ(error_with({"update_clip_threshold=1", "optimizer=muon"}), "") << "embeddings are adamw's";
   expect_parts(error_with({"update_clip_threshold=1", "optimizer=lion"}),

@@ -171,7 +171,7 @@ TEST(AdamW, MomentsInBf16HaveNoBias) {
 }
 
 // f32 masters and their halves are the same numbers, step after step, and so are the weights.
-TEST(AdamW, SplitMastersAreThoseOfF32) {
+TEST(AdamW, SplitMastersMatchF32Masters) {
   const int64_t n = kChunkElements + 77;
   const Adam whole(DType::f32, DType::bf16, n);
   Adam halves = whole;
@@ -192,7 +192,7 @@ TEST(AdamW, SplitMastersAreThoseOfF32) {
   }
 }
 
-TEST(AdamW, OfAListIsThatOfEach) {
+TEST(AdamW, MultiTensorMatchesPerTensor) {
   const DType b = DType::bf16;
   const Adam one(b, DType::f32, 100, b), two(b, DType::f32, kChunkElements + 5, b);
   const Adam one_alone = one, two_alone = two;

@@ -206,7 +206,7 @@ TEST_F(WgmmaProduct, MoreTilesThanBlocks) {
 #endif
 
 // By the op and the GPU alone, so that plans know it.
-TEST_F(WgmmaProduct, WhatItTakes) {
+TEST_F(WgmmaProduct, SupportedShapes) {
   const Gemm op = product({64, 64, 64}, DType::bf16).op;
   const auto takes = [](const Gemm& g, int capability = kCapability) {
     return cuda::own_product_takes(problem_of(g), capability);

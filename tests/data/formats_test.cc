@@ -324,7 +324,7 @@ TEST_F(FormatsTest, OtherNumpyArraysAreNamed) {
 // ---- all of them, as sources of a run
 
 // A stopped run goes on with the very windows that were still to come, over epochs and files, whatever the format.
-TEST_F(FormatsTest, LoadersGoOnAnywhereInEveryFormat) {
+TEST_F(FormatsTest, LoadersResumeAnywhereInEveryFormat) {
   const std::pair<const char*, const char*> sources[] = {{"llmq_v2.bin", "auto"},
                                                          {"megatron.bin", "auto"},
                                                          {"nanotron.ds", "auto"},

@@ -101,7 +101,7 @@ size_t pack_plainly(std::vector<PlannedBlock>& blocks) {
   return total;
 }
 
-TEST(Pack, FindsTheLowestPlaceForEachBySize) {
+TEST(Pack, PlacesBuffersBySizeAtTheLowestFreeOffset) {
   for (uint64_t seed = 100; seed < 140; ++seed) {
     SCOPED_TRACE(cat("seed ", seed));
     auto blocks = random_blocks(seed, 5 + int64_t(seed - 100) * 8), plain = blocks;
@@ -377,7 +377,7 @@ TEST(Arena, ARunThatDivergesIsToldWhere) {
 }
 
 // The plan gave the memory of a and b away; a run that still holds one of them would overwrite it.
-TEST(Arena, ARunThatHoldsABufferLongerIsToldWhere) {
+TEST(Arena, ReportsBufferThatOutlivesItsPlan) {
   EXPECT_TRUE(has(divergence([](Arena& a) {
                     const Buffer x = a.alloc("a", DType::f32, {100});
                     { const Buffer y = a.alloc("b", DType::u8, {1}); }

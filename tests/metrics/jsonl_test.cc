@@ -98,7 +98,7 @@ TEST(Jsonl, InvalidSequencesDoNotReachTheFile) {
   }
 }
 
-TEST(Jsonl, EveryLineIsInTheFileAtOnce) {
+TEST(Jsonl, FlushesEveryLine) {
   const TempDir dir;
   JsonlSink sink(dir / "metrics.jsonl");
   sink.step(at(1));

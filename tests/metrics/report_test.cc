@@ -80,7 +80,7 @@ TEST(RunRecords, ReadsWhatTheSinkWrites) {
   EXPECT_FALSE(run.ended());
 }
 
-TEST(RunRecords, SensorsAndPlanComeBack) {
+TEST(RunRecords, SensorsAndPlanRoundTrip) {
   const TempDir dir;
   {
     JsonlSink sink(dir / "metrics.jsonl");

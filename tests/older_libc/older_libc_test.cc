@@ -85,7 +85,7 @@ TEST(OlderLibc, RandomNumbersDiffer) {
 }
 
 // To the bit those of the versions that this machine's programs are linked with.
-TEST(OlderLibc, FunctionsOfFloatsAreTheSame) {
+TEST(OlderLibc, FloatFunctionsMatchLibm) {
   void* libm = dlopen("libm.so.6", RTLD_NOW);
   ASSERT_NE(libm, nullptr);
   const auto expect_same = [&](const char* name, double (*ours)(double), double least, double most) {

@@ -27,7 +27,7 @@ Setting small(int stages, int64_t micro_batches, S schedule = S::one_f_one_b) {
   return s;
 }
 
-TEST(Pipeline, LossesAreThoseOfOneRank) {
+TEST(Pipeline, LossesMatchOneRank) {
   const Curve want = train(small(1, 1));
   for (const S schedule : {S::one_f_one_b, S::interleaved, S::gpipe})
     for (const int stages : {2, 3, 4})

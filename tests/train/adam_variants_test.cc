@@ -238,7 +238,7 @@ double off_adamw(const std::vector<float>& got, const Shape& shape) {
   return std::sqrt(off / moved);
 }
 
-TEST(AdamW8bit, IsThatOfThePaperAndMistakesShow) {
+TEST(AdamW8bit, MatchesPaperReference) {
   const Shape shape{64, 68};
   const int64_t n = shape.numel();
   const std::vector<float> got = after_20_steps_of(with(RuleName::adamw_8bit), shape);

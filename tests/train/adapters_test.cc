@@ -223,7 +223,7 @@ TEST(AdapterDropout, IsOfTrainingAloneAndAnotherInEveryStep) {
   EXPECT_NE(dropped.run(), first);
 }
 
-TEST(Adapters, LossesAreThoseOfOneRank) {
+TEST(Adapters, LossesMatchOneRank) {
   for (const ModelType type : {ModelType::llama, ModelType::gpt2}) {
     ranks::Setting s{.type = type, .tied = type == ModelType::gpt2, .lora = 3, .dropout = 0.2, .lr = 3e-2};
     const ranks::Curve want = ranks::train(s, 4);

@@ -45,7 +45,7 @@ std::vector<Setting> all_groups() {
 }
 
 // A sample of all groups; all with ATHANOR_FULL=1 (scripts/test.sh --all).
-TEST(ContextParallel, LossesAndNormsAreThoseOfOneRank) {
+TEST(ContextParallel, LossesAndNormsMatchOneRank) {
   const auto every = size_t(testing::every_case(kSanitized ? 67 : 23));  // divides none of the choices
   std::map<std::string, Curve> one;
   const auto all = all_groups();
@@ -202,7 +202,7 @@ TEST(ContextParallel, SendsWhatTheTableSays) {
 }
 
 // Activations of a rank's rows, and optimizer states that ranks share out.
-TEST(ContextParallel, EveryRankPlansLess) {
+TEST(ContextParallel, ReducesMemoryOfEveryRank) {
   Setting s{.type = ModelType::gpt2, .stage = 1, .vocab = 512, .length = kTokens};
   const auto activations = [&](int context) {
     s.context = context;

@@ -277,7 +277,7 @@ TEST_F(TrainerTest, AnotherHorizonIsABranch) {
   EXPECT_FALSE(state.branches[0].parent_config.empty());
 }
 
-TEST_F(TrainerTest, SpikesAreSkippedAndTold) {
+TEST_F(TrainerTest, SpikesAreSkippedAndLogged) {
   write_dull_shard("data.bin", {900, 901, 902});
   ASSERT_EQ(run(config("r", {"train_iters=280", "loss_spike_zscore=6", "eval_interval=0"})), Exit::done);
   const auto log = history("r");
@@ -291,7 +291,7 @@ TEST_F(TrainerTest, SpikesAreSkippedAndTold) {
   EXPECT_EQ(log.steps.back().skipped_steps, int64_t(skips.size()));
 }
 
-TEST_F(TrainerTest, RollbackLeavesOutTheDataOnceAndThenStops) {
+TEST_F(TrainerTest, RollbackSkipsTheDataOnceAndThenStops) {
   write_dull_shard("data.bin", {900, 901, 902});
   const std::vector<std::string> set = {"train_iters=370",          "loss_spike_zscore=6", "eval_interval=0",
                                         "max_consecutive_spikes=1", "rollback=true",       "save_interval=50"};

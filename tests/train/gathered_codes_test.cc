@@ -187,7 +187,7 @@ TEST(GatheredCodes, HalveWhatIsSentAndThePlanSaysSo) {
 }
 
 // A weight on one rank that is not a number, or infinite, must reach the products of all.
-TEST(GatheredCodes, WhatIsNoNumberSkipsTheStepOfAllRanks) {
+TEST(GatheredCodes, NonFiniteValuesSkipTheStepOnAllRanks) {
   for (const char* precision : kGathered)
     for (const float bad : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()})
       for (const int stage : {1, 3}) {

@@ -190,7 +190,7 @@ TEST(Precisions, MastersAreWhatWasAskedFor) {
 
 // Split masters are f32 ones in another place: the same losses, norms, weights and masters, to the bit, at half the
 // memory.
-TEST(Precisions, SplitMastersAreThoseOfF32) {
+TEST(Precisions, SplitMastersMatchF32Masters) {
   std::vector<std::vector<float>> masters;
   std::vector<std::vector<double>> losses;
   std::vector<size_t> bytes;

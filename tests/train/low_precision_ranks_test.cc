@@ -37,7 +37,7 @@ void expect_near(const Curve& want, const Curve& got, const Setting& s) {
   }
 }
 
-TEST(LowPrecisionOnRanks, TheRunIsThatOfOneRankButForRounding) {
+TEST(LowPrecisionOnRanks, MatchesOneRankUpToRounding) {
   for (const char* precision : kPrecisions) {
     if (kSanitized && precision != std::string("fp8_blockwise")) continue;
     for (const ModelType type : {ModelType::llama, ModelType::gpt2}) {

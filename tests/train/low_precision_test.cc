@@ -114,7 +114,7 @@ TEST_P(LowPrecision, FollowsTheCurveOfBf16) {
 }
 
 // What backward needs in 8 bits is kept in 8 bits; what it needs in 16 bits costs what it did.
-TEST_P(LowPrecision, KeepsCodesForBackward) {
+TEST_P(LowPrecision, KeepsQuantizedInputsForBackward) {
   if (GetParam() == "fp8_rowwise_gw_hp") return;
   for (const ModelType type : {ModelType::gpt2, ModelType::llama})
     EXPECT_LT(train(type, {.precision = GetParam()}, 0).activations, train(type, {.precision = "bf16"}, 0).activations)

@@ -146,7 +146,7 @@ struct Reference {
   size_t tensors;                    // in files
 };
 
-TEST(MeshMatrix, CheckpointsOfEveryGridGoOnOnOthers) {
+TEST(MeshMatrix, CheckpointsOfEveryGridResumeOnOthers) {
   constexpr int64_t kTokens = 48;  // of a sequence, which most groups can share
   const std::vector<Setting> grids = all_grids();
   const Choice choice{3, G::none, false, ModelType::llama, Batch::documents};

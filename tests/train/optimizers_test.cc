@@ -202,7 +202,7 @@ std::vector<double> normuon_in_double(Mistake mistake) {
   return w;
 }
 
-TEST(NorMuon, IsThatOfThePaperAndMistakesShow) {
+TEST(NorMuon, MatchesPaperReference) {
   const auto got = after_20_steps(with(RuleName::normuon)), in_out = after_20_steps(with(RuleName::normuon), true);
   expect_near(got, normuon_in_double(Mistake::none), 1e-4, "normuon");
   expect_near(in_out, normuon_in_double(Mistake::none), 1e-4, "normuon of inputs in rows");

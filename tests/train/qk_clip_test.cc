@@ -219,7 +219,7 @@ TEST(QkClip, RecomputationAndMicroBatchesSeeTheSameScores) {
   EXPECT_EQ(train(s).scores[0], want.scores[0]);
 }
 
-TEST(QkClip, HasTheSameBitsOnAnyRanks) {
+TEST(QkClip, IsBitEqualOnAnyRanks) {
   struct Case {
     RuleName rule;
     ModelType type;

@@ -14,7 +14,7 @@ using namespace ranks;
 
 // What an optimizer makes of the same gradients does not depend on the ranks, not even where it needs whole matrices:
 // each is done by one rank, from averages that were rounded before they were sent.
-TEST(Ranks, EveryOptimizerHasTheSameBitsOnAnyRanks) {
+TEST(Ranks, EveryOptimizerIsBitEqualOnAnyRanks) {
   struct Case {
     RuleName rule;
     ModelType type;
@@ -62,7 +62,7 @@ TEST(Ranks, EveryOptimizerHasTheSameBitsOnAnyRanks) {
 }
 
 // The averages of the weights are the same on any ranks, and evaluations that read them leave all weights as they were.
-TEST(Ranks, AveragesOfWeightsAreTheSameOnAnyRanks) {
+TEST(Ranks, WeightAveragesAreEqualOnAnyRanks) {
   struct Case {
     const char* precision;
     DType master;

@@ -45,7 +45,7 @@ std::vector<Setting> all_shardings() {
 }
 
 // A sample of them; all with ATHANOR_FULL=1 (scripts/test.sh --all).
-TEST(Ranks, LossesAreThoseOfOneRank) {
+TEST(Ranks, LossesMatchOneRank) {
   const auto every = size_t(testing::every_case(7));  // divides none of the numbers of choices
   std::map<std::string, Curve> one;
   const auto all = all_shardings();
@@ -65,7 +65,7 @@ TEST(Ranks, FiftyStepsStayClose) {
   }
 }
 
-TEST(Ranks, ReplicasOfShardsAreTheSameRun) {
+TEST(Ranks, ReplicatedShardsChangeNoBit) {
   const Curve want = train({});
   for (const auto& [replicas, shards] : {std::pair{2, 2}, {4, 1}, {2, 3}, {3, 2}})
     for (const int stage : {0, 1, 2, 3}) {
@@ -105,7 +105,7 @@ TEST(Ranks, ExpertsAreTheSameRun) {
 }
 
 // In every sharding the halves of masters are those of f32, and moments in bf16 are rounded by the place in the unit.
-TEST(Ranks, SplitMastersAreThoseOfF32) {
+TEST(Ranks, SplitMastersMatchF32Masters) {
   struct Case {
     int replicas, shards;
     RuleName rule = RuleName::adamw;
@@ -254,7 +254,7 @@ TEST(Ranks, TwiceIsTheSameBits) {
   }
 }
 
-TEST(Ranks, InvariantSumsAreTheSameBitsOnAnyRanks) {
+TEST(Ranks, InvariantSumsAreBitEqualOnAnyRanks) {
   for (const char* precision : {"fp32", "bf16"})
     for (const int64_t leaves : {4, 8}) {
       Setting s{.type = ModelType::gpt2, .tied = true, .precision = precision, .masked = true, .leaves = leaves};
@@ -365,7 +365,7 @@ TEST(Ranks, MoreRanksThanAUnitHasParameters) {
 
 // A checkpoint holds the same tensors whoever wrote it, and any other ranks and stage go on from it with the next
 // samples.
-TEST(Ranks, CheckpointsKnowNothingOfRanks) {
+TEST(Ranks, CheckpointsAreIndependentOfRanks) {
   const testing::TempDir dir;
   const auto steps = [&](const Setting& s, const std::string& load, int64_t from, int64_t to, const std::string& save) {
     return run_part(s, load, from, to, dir.path() + "/" + save);

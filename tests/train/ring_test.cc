@@ -45,7 +45,7 @@ std::vector<Setting> all_rings() {
 }
 
 // A sample; all with ATHANOR_FULL=1 (scripts/test.sh --all).
-TEST(ContextParallelRing, LossesAndNormsAreThoseOfOneRank) {
+TEST(ContextParallelRing, LossesAndNormsMatchOneRank) {
   const auto every = size_t(testing::every_case(kSanitized ? 41 : 11));  // divides none of the choices
   const int steps = kSanitized ? 3 : 10;
   std::map<std::string, Curve> one;

@@ -16,7 +16,7 @@ Setting without(Setting s) {
   return s;
 }
 
-TEST(SequenceParallel, LossesAndNormsAreThoseOfOneRankAndOfWholeRows) {
+TEST(SequenceParallel, LossesAndNormsMatchOneRankAndWholeRows) {
   std::vector<Setting> all;
   for (const ModelType type : {ModelType::llama, ModelType::gpt2, ModelType::qwen3})
     for (const bool tied : {false, true})
@@ -65,7 +65,7 @@ TEST(SequenceParallel, EveryPrecision) {
   }
 }
 
-TEST(SequenceParallel, EveryRankPlansLess) {
+TEST(SequenceParallel, ReducesMemoryOfEveryRank) {
   for (const ModelType type : {ModelType::llama, ModelType::gpt2}) {
     const auto activations = [&](bool sequence) {
       const Setting s{.type = type, .tensor = 4, .sequence = sequence, .kv_heads = 4};

@@ -75,7 +75,7 @@ TEST(StepRequests, EachHasItsBit) {
 }
 
 // Rank r has request r; in whichever groups they add up.
-TEST(StepRequests, ComeFromRanksAlongEveryAxis) {
+TEST(StepRequests, ReachAllRanksOnEveryMeshAxis) {
   for (Setting s : {Setting{.replicas = 2, .shards = 2, .stage = 3}, Setting{.shards = 2, .stage = 1, .tensor = 2},
                     Setting{.tensor = 4, .kv_heads = 4}, Setting{.tensor = 2, .context = 2}}) {
     s.length = 8;

@@ -61,7 +61,7 @@ double distance(const std::vector<float>& a, const std::vector<float>& b) {
   return std::sqrt(difference / size);
 }
 
-TEST(TensorMuon, StepsAreThoseOfOneRank) {
+TEST(TensorMuon, StepsMatchOneRank) {
   const std::vector<Grid> grids = all_grids();
   size_t turn = 0;  // so that each grid has each rule, and with it half of the models
   for (const auto& [type, tied, kv_heads] : {std::tuple{ModelType::llama, false, 1},
@@ -117,7 +117,7 @@ std::vector<float> numbers_in(const std::map<std::string, std::vector<std::byte>
 }
 
 // Files hold whole tensors, NorMuon's numbers of outputs among them.
-TEST(TensorMuon, CheckpointsKnowNothingOfGroups) {
+TEST(TensorMuon, CheckpointsAreIndependentOfGroups) {
   const testing::TempDir dir;
   const auto at = [&](const std::string& run, int64_t step) {
     return cat(dir.path(), "/", run, "/", step_folder(step));
@@ -247,7 +247,7 @@ TEST(TensorMuon, PartsInAnotherOrderAreNoticed) {
 
 // What an owner has itself is not sent, and what others of its copy have alike one of them sends; each rank of all
 // copies gets the update of its part.
-TEST(TensorMuon, OfTheSameHeadsOneIsSent) {
+TEST(TensorMuon, ReplicatedKvHeadsAreSentOnce) {
   for (const auto& [replicas, kv_heads, tensor] : {std::tuple{1, 1, 2}, {1, 2, 4}, {2, 1, 2}, {2, 2, 4}}) {
     const Setting s{.replicas = replicas, .rule = RuleName::muon, .tensor = tensor, .kv_heads = kv_heads};
     double heads = 0, rest = 0;  // bytes of the matrices of key and value heads, and of the others

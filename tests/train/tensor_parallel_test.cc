@@ -36,7 +36,7 @@ std::vector<Setting> all_groups() {
 }
 
 // A sample of all groups; all with ATHANOR_FULL=1 (scripts/test.sh --all).
-TEST(TensorParallel, LossesAndNormsAreThoseOfOneRank) {
+TEST(TensorParallel, LossesAndNormsMatchOneRank) {
   const auto every = size_t(testing::every_case(7));  // divides none of the numbers of choices
   std::map<std::string, Curve> one;
   const auto all = all_groups();
@@ -148,7 +148,7 @@ TEST(TensorParallel, EveryPrecision) {
 }
 
 // What evaluations read are the averages of each rank's parts; afterwards the weights are there again.
-TEST(TensorParallel, AveragesAreThoseOfOneRank) {
+TEST(TensorParallel, AveragesMatchOneRank) {
   for (const char* average : {"ema", "tail", "schedule-free"})
     for (const auto& [tensor, shards, stage] : {std::tuple{2, 1, 0}, {4, 1, 0}, {2, 2, 1}, {2, 2, 3}}) {
       Setting one{.accumulation = shards, .lr = 0.05, .kv_heads = 4};  // evaluates as many rows
@@ -165,7 +165,7 @@ TEST(TensorParallel, AveragesAreThoseOfOneRank) {
     }
 }
 
-TEST(TensorParallel, InitialWeightsAreThoseOfOneRank) {
+TEST(TensorParallel, InitialWeightsMatchOneRank) {
   for (const ModelType type : {ModelType::llama, ModelType::gpt2, ModelType::qwen3})
     for (const auto& [precision, master] : {std::pair{"fp32", DType::f32}, {"bf16", DType::i16}}) {
       Setting s{.type = type, .precision = precision, .master = master, .kv_heads = 4};
@@ -306,7 +306,7 @@ TEST(TensorParallel, LogitsAndTablesAreShared) {
   EXPECT_LT(bytes(4, MemoryKind::gradients), bytes(1, MemoryKind::gradients) - 2 * kVocabulary * kHidden * 4 / 2);
 }
 
-TEST(TensorParallel, EveryRankPlansLess) {
+TEST(TensorParallel, ReducesMemoryOfEveryRank) {
   for (const int stage : {0, 3}) {
     Setting s{.type = ModelType::gpt2, .shards = 2, .stage = stage};
     const Curve one = train(s, 0);
@@ -319,7 +319,7 @@ TEST(TensorParallel, EveryRankPlansLess) {
 }
 
 // Checkpoints hold whole tensors: any other group, also none, goes on from them, and saves what it has loaded.
-TEST(TensorParallel, CheckpointsKnowNothingOfGroups) {
+TEST(TensorParallel, CheckpointsAreIndependentOfGroups) {
   const testing::TempDir dir;
   const auto at = [&](const std::string& run, int64_t step) {
     return cat(dir.path(), "/", run, "/", step_folder(step));
@@ -365,7 +365,7 @@ int64_t bytes_read() {
 }
 
 // Of a matrix, the rows or columns that it has, and of these its shard.
-TEST(TensorParallel, ARankReadsOnlyWhatItHas) {
+TEST(TensorParallel, LoadsOnlyItsShard) {
   const testing::TempDir dir;
   // A table of more than one ModelFolder::kBlockBytes.
   const Setting one{.type = ModelType::gpt2, .kv_heads = 4, .vocab = 17000, .hidden = 64, .intermediate = 128};

@@ -262,7 +262,7 @@ TEST_F(TrainerTest, OnePeakPerRunAndMfuBelowIt) {
 }
 
 // What the log says at the end is what `athanor eval` says of the whole set, or a sample of it with its error.
-TEST_F(TrainerTest, ValidationIsOfAllWindowsOrASampleOfAll) {
+TEST_F(TrainerTest, ValidationReadsAllWindowsOrASample) {
   ASSERT_EQ(run(config("r", {"eval_iters=0"})), Exit::done);
   const auto whole = history("r").evals.back();
   EXPECT_EQ(whole.windows, 312);  // 5,000 tokens
@@ -424,7 +424,7 @@ TEST_F(TrainerTest, LoadStepChoosesAnEarlierCheckpoint) {
 }
 
 // A run goes back to step 2, and from then on the folder means the branch that begins there.
-TEST_F(TrainerTest, ARunThatWentBackContinuesItsNewBranch) {
+TEST_F(TrainerTest, ARolledBackRunContinuesItsNewBranch) {
   const auto resumed_from = [&](std::vector<std::string> set, int64_t train_iters) {
     set.insert(set.end(), {"save_interval=2", "lr_decay_iters=8", cat("train_iters=", train_iters)});
     EXPECT_EQ(run(config("r", set)), Exit::done);

@@ -201,7 +201,7 @@ std::vector<Layout> layouts() {
 #endif
 }
 
-TEST_F(NcclTraining, LossesAreThoseOfOneRank) {
+TEST_F(NcclTraining, LossesMatchOneRank) {
   for (const ModelType type : {ModelType::llama, ModelType::gpt2}) {
     const Curve want = train({.type = type});
     for (const auto& [replicas, shards, stage] : layouts())
@@ -344,7 +344,7 @@ TEST_F(NcclTraining, GraphsChangeNoBit) {
   }
 }
 
-TEST_F(NcclTraining, InvariantSumsAreTheSameBitsOnAnyRanks) {
+TEST_F(NcclTraining, InvariantSumsAreBitEqualOnAnyRanks) {
   Setting s{.precision = "bf16", .leaves = 4};
   const Curve want = train(s);
   for (const auto& [replicas, shards, stage] : layouts()) {
