@@ -1,6 +1,7 @@
 #include "comm/reduce.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 namespace athanor {
@@ -14,15 +15,27 @@ A largest(A a, A b) {
   return std::max(a, b);
 }
 
-// Sums of T in Accumulator; load and store convert.
+// Sums of T in Accumulator; load and store convert. In blocks, so that each loop over elements is vectorized and the
+// sums stay in the first-level cache. `out` may be one of the parts.
 template <class T, class Accumulator, class Load, class Store>
 void reduce_as(void* out, std::span<const void* const> parts, int64_t n, Reduce how, Load load, Store store) {
-  const auto at = [&](size_t part, int64_t i) { return load(static_cast<const T*>(parts[part])[i]); };
-  for (int64_t i = 0; i < n; ++i) {
-    Accumulator sum = at(0, i);
-    for (size_t p = 1; p < parts.size(); ++p) sum = how == Reduce::max ? largest(sum, at(p, i)) : sum + at(p, i);
-    if (how == Reduce::avg) sum /= Accumulator(parts.size());
-    static_cast<T*>(out)[i] = store(sum);
+  constexpr int64_t kBlock = 1024;
+  std::array<Accumulator, size_t(kBlock)> sums;
+  for (int64_t begin = 0; begin < n; begin += kBlock) {
+    const auto count = size_t(std::min(kBlock, n - begin));
+    for (size_t p = 0; p < parts.size(); ++p) {
+      const T* part = static_cast<const T*>(parts[p]) + begin;
+      if (p == 0)
+        for (size_t i = 0; i < count; ++i) sums[i] = load(part[i]);
+      else if (how == Reduce::max)
+        for (size_t i = 0; i < count; ++i) sums[i] = largest<Accumulator>(sums[i], load(part[i]));
+      else
+        for (size_t i = 0; i < count; ++i) sums[i] += load(part[i]);
+    }
+    if (how == Reduce::avg)
+      for (size_t i = 0; i < count; ++i) sums[i] /= Accumulator(parts.size());
+    T* to = static_cast<T*>(out) + begin;
+    for (size_t i = 0; i < count; ++i) to[i] = store(sums[i]);
   }
 }
 
