@@ -163,6 +163,7 @@ void Machine::open_gpu(const Config& config, const RankInfo& ranks, const Neighb
                       .tokens = config.seq_length,
                       .documents = config.context_parallel_size == 1,  // else queries see keys of other pieces
                       .programmatic_launch = config.programmatic_launch,
+                      .host_memory = available_memory() / size_t(std::max(1, here.count)),
                       .plan_folder = tuning_folder(config.tuning_cache)};
   std::string attention;  // rank 0's choice: all take the same kernels, since kernels round differently
   if (rendezvous_) {

@@ -1,6 +1,7 @@
 // athanor plan CONFIG.json: memory, parameters, operations and the limit of a run, without running it; --gpu: on a GPU
 // that is only described.
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <memory>
 
@@ -13,6 +14,7 @@
 #include "command/plan_search.h"
 #include "metrics/format.h"
 #include "perf/described_gpu.h"
+#include "perf/offload_time.h"
 #include "pipeline/simulate.h"
 #include "train/advice.h"
 #include "train/setup.h"
@@ -29,6 +31,23 @@ struct PlanArgs {
   ClusterArgs cluster;
   SearchArgs search;
 };
+
+// Of what is offloaded; it is part of no line above.
+void print_host_memory(const Config& config, const MemoryPlan& plan, const Device& device) {
+  if (plan.total(Mem::pinned) == 0) return;
+  std::printf("\nhost memory per rank                 made smaller by\n");
+  for (int k = 0; k < kMemoryKinds; ++k)
+    if (const size_t bytes = plan.total(MemoryKind(k), Mem::pinned); bytes > 0)
+      std::printf("  %-12s %12s  %5.1f %%   %s\n", name_of(MemoryKind(k)), format_bytes(bytes).c_str(),
+                  100.0 * double(bytes) / double(plan.total(Mem::pinned)), plan.knobs(MemoryKind(k)).c_str());
+  std::printf("  %-12s %12s            one pinned allocation, exact\n", "total",
+              format_bytes(plan.total(Mem::pinned)).c_str());
+  const size_t capacity = host_memory_capacity(config, device);
+  std::printf(
+      "  %-12s %12s            host_memory_limit_gib%s\n", "may be used",
+      capacity == SIZE_MAX ? "unknown" : format_bytes(capacity).c_str(),
+      capacity == SIZE_MAX ? "; a described GPU has no machine" : ", or what this machine has left for each rank");
+}
 
 void print_memory(const Config& config, Engine& engine, const Device& device) {
   const MemoryPlan& plan = engine.memory();
@@ -47,6 +66,7 @@ void print_memory(const Config& config, Engine& engine, const Device& device) {
                 "saving", format_bytes(copy).c_str(), device.unified() ? "" : "host memory, ");
   std::printf("  %-12s %12s            memory_limit_gib, or what this machine has\n", "may be used",
               format_bytes(memory_capacity(config, device)).c_str());
+  print_host_memory(config, plan, device);
   std::printf("\nphase             buffers   bytes packed   least possible\n");
   for (const ArenaPhase& p : engine.arena().phases())
     std::printf("  %-15s %7zu   %12s   %12s\n", p.name.c_str(), p.blocks.size(),
@@ -96,9 +116,31 @@ struct Demand {
   int64_t steps;
 };
 
+// What passes through the GPU of masters and states in host memory, and which batches hide it.
+void print_offload(const Engine& engine, const Roofline& limits, double least, double end) {
+  constexpr double kShare = 0.05;
+  const StateTraffic& bytes = engine.state_traffic();
+  if (bytes.in == 0) return;
+  std::printf("host link         %s to the GPU and %s back in each step", format_bytes(uint64_t(bytes.in)).c_str(),
+              format_bytes(uint64_t(bytes.out)).c_str());
+  const OffloadTime time = offload_time(engine, limits);
+  if (time.link == 0) {
+    std::printf("; how fast is not known of this GPU\n");
+    return;
+  }
+  const EngineOptions& o = engine.options();
+  std::printf(", %.3f ms at %s B/s each way at once, of which %.3f ms, %.1f %% of the step, are not hidden\n",
+              time.link * 1e3, format_count(limits.host_bytes).c_str(), time.exposed * 1e3, 100 * time.exposed / least);
+  const double batch = hiding_batch(time, kShare, double(o.global_batch_size), least - end, end - time.exposed);
+  const auto once = double(o.micro_batch_size * engine.ranks());
+  std::printf("                  at most %.0f %% of a step from global_batch_size %lld on\n", 100 * kShare,
+              static_cast<long long>(std::max(1.0, std::ceil(batch / once)) * once));
+}
+
 void print_limit(const Engine& engine, const Roofline& limits, const Demand& run) {
-  const double own = least_sum(planned_rows(engine, limits)), update = least_update_seconds(engine, limits);
-  const double least = own + (own - update) * (with_waits(engine.stage().program()) - 1);
+  const double own = least_sum(planned_rows(engine, limits)), launches = least_update_seconds(engine, limits);
+  const double exposed = offload_time(engine, limits).exposed, update = launches + exposed;
+  const double least = own + (own - launches) * (with_waits(engine.stage().program()) - 1) + exposed;
   const std::string words = least >= 10 ? cat(" (", format_duration(least), ")") : "";
   std::printf("predicted step    %.*f ms%s or more, %s tokens/s and %.0f %% MFU of %s FLOP/s at most (%s)\n",
               least >= 1 ? 0 : 3, least * 1e3, words.c_str(), format_count(run.tokens / least).c_str(),
@@ -106,6 +148,7 @@ void print_limit(const Engine& engine, const Roofline& limits, const Demand& run
               rates_in_words(limits.most, engine).c_str());
   std::printf("of which the end  %.3f ms, %.1f %%: norm, clipping and the optimizer\n", update * 1e3,
               100 * update / least);
+  print_offload(engine, limits, least, update);
   std::printf("predicted run     %s or more for all %lld steps, without evaluation and checkpoints\n",
               format_duration(least * double(run.steps)).c_str(), static_cast<long long>(run.steps));
 }
@@ -233,7 +276,8 @@ void add_plan(Cli& cli) {
   Verb verb = cli.app.add_verb("plan", "memory, parameters, FLOPs and the limit of a run, without running it");
   verb.add_option("config", args->config, "configuration file").required();
   verb.add_option("--set", args->overrides, "override a key: a.b=value (may repeat)").one_value();
-  verb.add_option("--gpu", args->gpu, "plan for this GPU, which need not be installed: h200, h100, a100 or b200");
+  verb.add_option("--gpu", args->gpu,
+                  "plan for this GPU, which need not be installed: h200, h100, a100, b200 or rtx4090");
   verb.add_flag("--shapes", args->by_shape, "operations by shape");
   verb.add_flag(
       "--schedule", args->drawing.text,

@@ -7,6 +7,7 @@
 #include "command/plan_meshes.h"
 #include "metrics/format.h"
 #include "perf/described_gpu.h"
+#include "perf/offload_time.h"
 #include "perf/traffic.h"
 #include "train/setup.h"
 
@@ -130,19 +131,20 @@ Prediction predict(const Config& c, const Cluster& on) {
   const auto engine =
       make_engine(c, {*described.device, *described.ops, mesh, described.tuning, nullptr, on.network}, true);
   const Roofline limits = limits_of(on.gpu, c.model.head_dim, c.seq_length);
+  const double launches = least_sum(planned_rows(*engine, limits)), offload = offload_time(*engine, limits).exposed;
   Prediction p{.micro_batch_size = engine->options().micro_batch_size,
                .micro_batches = engine->micro_batches(),
                .memory = engine->memory().total(),
                .traffic = step_traffic(*engine, mesh, on.network, &limits),
-               .compute = least_sum(planned_rows(*engine, limits)),
-               .update = least_update_seconds(*engine, limits),
+               .compute = launches + offload,
+               .update = least_update_seconds(*engine, limits) + offload,
                .recompute = engine->options().recompute,
                .flops_per_token = flops_per_token(engine->model(), c.seq_length).causal};
   for (int k = 0; k < kMemoryKinds; ++k) p.memory_by_kind[size_t(k)] = engine->memory().total(MemoryKind(k));
   const double products = least_update_product_seconds(*engine, limits);
-  p.exposed = p.traffic.exposed(p.compute, double(p.micro_batches), products);
+  p.exposed = p.traffic.exposed(launches, double(p.micro_batches), products);
   const bool alone = mesh.data_parallel().size() == 1;  // all others share products
-  for (const auto& [of, seconds] : p.traffic.exposed_by_layer(p.compute, double(p.micro_batches), products))
+  for (const auto& [of, seconds] : p.traffic.exposed_by_layer(launches, double(p.micro_batches), products))
     (of.group == "tensor" || (of.group == "world" && alone) ? p.waits.tensor
      : of.group == "context"                                ? p.waits.context
                                                             : p.waits.data) += seconds;

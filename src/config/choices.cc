@@ -41,6 +41,7 @@ constexpr std::string_view kSumDtypes[] = {"fp32", "bf16"};
 constexpr std::string_view kPackings[] = {"contiguous", "best_fit"};
 constexpr std::string_view kEvalWeights[] = {"current", "average", "ema"};
 constexpr std::string_view kAsyncSave[] = {"auto", "on", "off"};
+constexpr std::string_view kOffload[] = {"none", "cpu", "auto"};
 constexpr std::string_view kDeterministicReduction[] = {"fixed_order", "rank_invariant"};
 constexpr std::string_view kRecompute[] = {"none", "selective", "full"};
 constexpr std::string_view kProgress[] = {"auto", "on", "off"};
@@ -80,6 +81,7 @@ ChoiceNames choice_names(SumDtype) { return kSumDtypes; }
 ChoiceNames choice_names(EvalWeights) { return kEvalWeights; }
 ChoiceNames choice_names(Packing) { return kPackings; }
 ChoiceNames choice_names(AsyncSave) { return kAsyncSave; }
+ChoiceNames choice_names(Offload) { return kOffload; }
 ChoiceNames choice_names(DeterministicReduction) { return kDeterministicReduction; }
 ChoiceNames choice_names(RecomputeGranularity) { return kRecompute; }
 ChoiceNames choice_names(Progress) { return kProgress; }

@@ -32,6 +32,7 @@ enum class MasterWeights { fp32, split, bf16 };
 enum class SumDtype { fp32, bf16 };                // type of gradients and of moments
 enum class EvalWeights { current, average, ema };  // ema: average
 enum class AsyncSave { automatic, on, off };
+enum class Offload { none, cpu, automatic };  // to host memory
 enum class DeterministicReduction { fixed_order, rank_invariant };
 enum class Packing { contiguous, best_fit };  // how documents become rows
 enum class TokenDtype { automatic, uint8, uint16, uint32, uint64, int8, int16, int32, int64 };
@@ -69,6 +70,7 @@ ChoiceNames choice_names(DeterministicReduction);
 ChoiceNames choice_names(EvalWeights);
 ChoiceNames choice_names(Packing);
 ChoiceNames choice_names(AsyncSave);
+ChoiceNames choice_names(Offload);
 ChoiceNames choice_names(RecomputeGranularity);
 ChoiceNames choice_names(Progress);
 ChoiceNames choice_names(TokenDtype);

@@ -305,6 +305,14 @@ Fields memory_group() {
       number("loss_chunk_rows", &Config::loss_chunk_rows, at_least(0), free, "rows",
              "rows of logits held at once; 0 = up to 8192, fewer where memory is short")
           .developer(),
+      choice<&Config::offload_optimizer>(
+          "offload_optimizer", free,
+          "on a GPU: cpu = masters and optimizer states live in pinned host memory and pass through the GPU in each "
+          "update, which changes no bit; auto = only where the plan does not fit the GPU otherwise; see "
+          "docs/training.md"),
+      number("host_memory_limit_gib", &Config::host_memory_limit_gib, at_least(0), free, "GiB",
+             "offload_optimizer: host memory that a rank may use for it; 0 = what is available, divided among the "
+             "machine's ranks"),
   };
 }
 

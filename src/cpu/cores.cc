@@ -80,6 +80,37 @@ size_t cgroup_memory_limit(const CgroupPaths& paths) {
   return size_t(least);
 }
 
+namespace {
+
+// The number after `key` in a file with one key on each line, or -1.
+double field(const std::string& path, const std::string& key) {
+  std::ifstream in(path);
+  std::string word;
+  double value = -1;
+  while (in >> word)
+    if (word == key && in >> value) return value;
+  return -1;
+}
+
+}  // namespace
+
+// Version 2 of cgroups says how much of a group's use is file cache that can be dropped; version 1 likewise, by other
+// names.
+size_t available_memory(const CgroupPaths& paths, const std::string& meminfo) {
+  const double free_kib = field(meminfo, "MemAvailable:");
+  double available = free_kib >= 0 ? free_kib * 1024 : double(usable_memory());
+  const auto limit = [&](const std::string& dir, const char* most, const char* used, const char* cache) {
+    const double bytes = number(first_line(dir + most)), use = number(first_line(dir + used));
+    if (bytes <= 0 || bytes >= 0x1p62 || use < 0) return;
+    const double cached = std::max(0.0, field(dir + "/memory.stat", cache));
+    available = std::min(available, std::max(0.0, bytes - std::max(0.0, use - cached)));
+  };
+  for (const std::string& dir : groups(paths, "")) limit(dir, "/memory.max", "/memory.current", "inactive_file");
+  for (const std::string& dir : groups(paths, "memory"))
+    limit(dir, "/memory.limit_in_bytes", "/memory.usage_in_bytes", "total_inactive_file");
+  return size_t(available);
+}
+
 size_t usable_memory() {
   const size_t physical = size_t(sysconf(_SC_PHYS_PAGES)) * size_t(sysconf(_SC_PAGE_SIZE));
   const size_t limit = cgroup_memory_limit(CgroupPaths{});

@@ -48,7 +48,8 @@ void allow_programmatic_launches(bool allowed) {
   programmatic_launches() = major >= 9;
 }
 
-CudaDevice::CudaDevice(int index, bool programmatic_launch) : index_(index) {
+CudaDevice::CudaDevice(int index, bool programmatic_launch, size_t host_memory)
+    : index_(index), host_capacity_(host_memory ? host_memory : SIZE_MAX) {
   CUDA_CHECK(cudaSetDevice(index));
   CUDA_CHECK(cudaGetDeviceProperties(&properties_, index));
   allow_programmatic_launches(programmatic_launch);
@@ -56,7 +57,8 @@ CudaDevice::CudaDevice(int index, bool programmatic_launch) : index_(index) {
                      properties_.multiProcessorCount, " multiprocessors");
   int least = 0, greatest = 0;
   CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
-  for (const Stream which : {Stream::compute, Stream::comm, Stream::copy})  // comm overtakes pending compute blocks
+  for (const Stream which :
+       {Stream::compute, Stream::comm, Stream::copy, Stream::copy_back})  // comm overtakes pending compute blocks
     CUDA_CHECK(cudaStreamCreateWithPriority(&streams_[static_cast<size_t>(which)], cudaStreamNonBlocking,
                                             which == Stream::comm ? greatest : least));
   size_t free = 0, total = 0;
@@ -139,7 +141,7 @@ void CudaDevice::sync() {
   for (cudaStream_t stream : streams_) waited(cudaStreamSynchronize(stream));
 }
 
-size_t CudaDevice::capacity(Mem kind) const { return kind == Mem::device ? capacity_ : SIZE_MAX; }
+size_t CudaDevice::capacity(Mem kind) const { return kind == Mem::device ? capacity_ : host_capacity_; }
 
 size_t CudaDevice::in_use() const {
   size_t free = 0, total = 0;

@@ -1,4 +1,4 @@
-// One GPU: memory, three streams (compute, communication, copies), events and graphs. Use it only from the thread that
+// One GPU: memory, a stream for each which, events and graphs. Use it only from the thread that
 // created it; the constructor sets the runtime's current device once.
 #pragma once
 #include <cuda_runtime_api.h>
@@ -20,7 +20,8 @@ void allow_programmatic_launches(bool allowed);
 class CudaDevice final : public Device {
  public:
   // programmatic_launch: kernels may start before those ahead of them have ended, where the GPU can do that.
-  explicit CudaDevice(int index, bool programmatic_launch = true);
+  // host_memory: bytes of capacity(Mem::pinned); 0: unknown, and as many as an address can have.
+  explicit CudaDevice(int index, bool programmatic_launch = true, size_t host_memory = 0);
   ~CudaDevice() override;
   cudaStream_t stream(Stream which) const { return streams_[static_cast<size_t>(which)]; }
   // Called after every wait of the host, before CUDA's status is checked: throws if the run was aborted. May be null.
@@ -60,8 +61,8 @@ class CudaDevice final : public Device {
   int index_;
   cudaDeviceProp properties_{};
   std::string description_;
-  std::array<cudaStream_t, 3> streams_{};
-  size_t capacity_ = 0, allocated_ = 0;
+  std::array<cudaStream_t, kDeviceLanes> streams_{};
+  size_t capacity_ = 0, host_capacity_, allocated_ = 0;
   int64_t host_waits_ = 0;
   void waited(cudaError_t);
   std::function<void()> wait_check_;

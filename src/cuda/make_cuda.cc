@@ -111,7 +111,7 @@ CudaBackend make_cuda(const CudaOptions& options) {
   if (const std::string why = why_no_cuda(); !why.empty()) throw Error(cat("device cuda: ", why), Exit::usage);
   if (const std::string problem = describe(options.index).problem; !problem.empty())
     throw Error(cat("device cuda:", options.index, ": ", problem), Exit::usage);
-  auto device = std::make_unique<cuda::CudaDevice>(options.index, options.programmatic_launch);
+  auto device = std::make_unique<cuda::CudaDevice>(options.index, options.programmatic_launch, options.host_memory);
   const SearchPlaces places = search_places(library_specs());
   const Opened<CublasLtTable> cublaslt = open_cublaslt(places);
   std::string description = cat(device->description(), ", cuBLASLt ", cublaslt.library.version);

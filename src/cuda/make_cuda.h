@@ -26,6 +26,7 @@ struct CudaOptions {
   int64_t tokens = 0;  // 0: any lengths: only the program's own kernels
   bool documents = false;
   bool programmatic_launch = true;  // kernels may start before those ahead of them have ended; changes no bit
+  size_t host_memory = 0;           // Device::capacity(Mem::pinned) in bytes; 0: unknown
   std::string plan_folder;          // stores cuDNN's plans for later runs; "": plans are built at each start
 };
 

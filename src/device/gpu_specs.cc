@@ -13,22 +13,27 @@ constexpr double kTera = 1e12;
 // The sustained rates of the H200 are known to be reached on random values; those of the others are a guess: 80 % of
 // the data sheet's product rate and 90 % of its memory rate.
 constexpr double kProducts = 0.8, kCopies = 0.9;
-// Memory: what PyTorch prints as the total of such a GPU: 178.35, 139.8, 79.1 and 79.15 GiB.
-// Codes and f32: NVIDIA's data sheets of A100, H100, H200 and HGX B200, without sparsity.
+constexpr double kPcie5 = 55e9, kPcie4 = 25e9;
+// Memory: what PyTorch prints as the total of such a GPU: 178.35, 139.8, 79.1, 79.15 and 23.65
+// GiB.
+// Copies from and to host memory: what nvbandwidth measures of PCIe 5.0 x16 (55.6 GB/s, NVIDIA's own example of an
+// H100) and 4.0 x16 (24.8 GB/s, published for an A100); that both directions reach it at once is an assumption. Codes
+// and f32: NVIDIA's data sheets of A100, H100, H200 and HGX B200, and its paper on the Ada architecture (FP8 with f32
+// sums), without sparsity.
 
 constexpr GpuSpec kGpus[] = {
     {"B200", 2250 * kTera, 1125 * kTera, "b200", "B200", 182630 * kMiB, 148, kProducts * 2250 * kTera, kCopies * 8e12,
-     900e9, 50e9, 100, 4500 * kTera, 75 * kTera},
+     900e9, 50e9, kPcie5, 100, 4500 * kTera, 75 * kTera},
     {"H200 NVL", 835.5 * kTera, 417.7 * kTera},
     {"GH200", 989.4 * kTera, 494.7 * kTera},
-    {"H200", 989.4 * kTera, 494.7 * kTera, "h200", "H200 SXM", 143156 * kMiB, 132, 795 * kTera, 4.3e12, 450e9, 50e9, 90,
-     1979 * kTera, 67 * kTera},
+    {"H200", 989.4 * kTera, 494.7 * kTera, "h200", "H200 SXM", 143156 * kMiB, 132, 795 * kTera, 4.3e12, 450e9, 50e9,
+     kPcie5, 90, 1979 * kTera, 67 * kTera},
     {"H100 PCIe", 756 * kTera, 378 * kTera},
     {"H100 NVL", 835.5 * kTera, 417.7 * kTera},
     {"H100", 989.4 * kTera, 494.7 * kTera, "h100", "H100 SXM", 80998 * kMiB, 132, kProducts * 989.4 * kTera,
-     kCopies * 3.35e12, 450e9, 50e9, 90, 1979 * kTera, 67 * kTera},
+     kCopies * 3.35e12, 450e9, 50e9, kPcie5, 90, 1979 * kTera, 67 * kTera},
     {"A100", 312 * kTera, 156 * kTera, "a100", "A100 SXM 80 GB", 81050 * kMiB, 108, kProducts * 312 * kTera,
-     kCopies * 2.039e12, 300e9, 25e9, 80, 0, 19.5 * kTera},
+     kCopies * 2.039e12, 300e9, 25e9, kPcie4, 80, 0, 19.5 * kTera},
     {"A40", 149.7 * kTera, 74.8 * kTera},
     {"RTX A6000", 154.8 * kTera, 77.4 * kTera},
     {"A10", 125 * kTera, 62.5 * kTera},
@@ -36,7 +41,8 @@ constexpr GpuSpec kGpus[] = {
     {"L40", 181 * kTera, 90.5 * kTera},
     {"L4", 121 * kTera, 60 * kTera},
     {"RTX 3090", 71.2 * kTera, 35.6 * kTera},
-    {"RTX 4090", 165.2 * kTera, 82.6 * kTera},
+    {"RTX 4090", 165.2 * kTera, 82.6 * kTera, "rtx4090", "GeForce RTX 4090", 24217 * kMiB, 128,
+     kProducts * 165.2 * kTera, kCopies * 1.008e12, kPcie4, 12.5e9, kPcie4, 89, 330.3 * kTera, 82.6 * kTera},
     {"RTX 5090", 209.5 * kTera, 104.8 * kTera},
 };
 

@@ -18,9 +18,10 @@ struct GpuSpec {
   size_t memory_bytes = 0;  // as a process sees it (cudaMemGetInfo), which is less than nvidia-smi shows
   int64_t multiprocessors = 0;
   double product_flops = 0, copy_bytes = 0;  // sustained rates per second: bf16 products; copies
-  // Bytes per second in one direction: NVLink; one network card of 200 or 400 Gbit/s per GPU.
+  // Bytes per second in one direction: NVLink, else PCIe; one network card of 100, 200 or 400 Gbit/s per GPU.
   double link_bytes = 0, network_bytes = 0;
-  int capability = 0;  // compute capability: 90 for 9.0
+  double host_bytes = 0;  // bytes per second to or from pinned host memory, of copies in one direction
+  int capability = 0;     // compute capability: 90 for 9.0
   // Dense rates of the data sheet: FP8 GEMMs (0: no FP8), and f32 GEMMs without tensor cores.
   double codes_flops = 0, f32_flops = 0;
 

@@ -40,8 +40,8 @@ std::string MemoryPlan::knobs(MemoryKind kind) const {
       return cat("a smaller model, ", holds(kind, DType::f32) ? "grad_dtype \"bf16\", " : "",
                  "or zero_stage 2 or 3 over more ranks");
     case MemoryKind::optimizer:
-      return holds(kind, DType::f32) ? "exp_avg_dtype and exp_avg_sq_dtype \"bf16\", or sharding over more ranks"
-                                     : "a smaller model, or sharding over more ranks";
+      return cat(holds(kind, DType::f32) ? "exp_avg_dtype and exp_avg_sq_dtype \"bf16\"" : "a smaller model",
+                 ", or sharding over more ranks", host_total_ == 0 ? ", on a GPU also offload_optimizer \"cpu\"" : "");
     case MemoryKind::activations:
       return "micro_batch_size, recompute_granularity, seq_length or loss_chunk_rows";
     case MemoryKind::inputs:
@@ -56,26 +56,30 @@ std::string MemoryPlan::knobs(MemoryKind kind) const {
 
 MemoryPlan::~MemoryPlan() {
   if (memory_) device_->release(memory_, total_, Mem::device);
+  if (host_memory_) device_->release(host_memory_, host_total_, Mem::pinned);
 }
 
-void MemoryPlan::add(MemoryKind kind, std::string name, DType dtype, Shape shape, Tensor* target) {
+void MemoryPlan::add(MemoryKind kind, std::string name, DType dtype, Shape shape, Tensor* target, Mem where) {
   CHECK(!memory_, "the plan is committed; ", name, " comes too late");
   *target = {planned_address(), dtype, shape};
   const size_t bytes = round_up(target->bytes(), kArenaAlign);
-  lines_.push_back({kind, std::move(name), dtype, bytes, target, total_});
-  total_ += bytes;
+  size_t& total = where == Mem::device ? total_ : host_total_;
+  lines_.push_back({kind, std::move(name), dtype, bytes, target, total, where});
+  total += bytes;
 }
 
 void MemoryPlan::add(Arena& arena) {
   CHECK(!memory_ && !arena_, "one arena per plan, before commit");
   arena_ = &arena;
-  lines_.push_back({MemoryKind::activations, "activations and scratch", DType::u8, arena.bytes(), nullptr, total_});
+  lines_.push_back(
+      {MemoryKind::activations, "activations and scratch", DType::u8, arena.bytes(), nullptr, total_, Mem::device});
   total_ += arena.bytes();
 }
 
-size_t MemoryPlan::total(MemoryKind kind) const {
-  return std::accumulate(lines_.begin(), lines_.end(), size_t{0},
-                         [&](size_t sum, const Line& l) { return sum + (l.kind == kind ? l.bytes : 0); });
+size_t MemoryPlan::total(MemoryKind kind, Mem where) const {
+  return std::accumulate(lines_.begin(), lines_.end(), size_t{0}, [&](size_t sum, const Line& l) {
+    return sum + (l.kind == kind && l.where == where ? l.bytes : 0);
+  });
 }
 
 void MemoryPlan::require_fits(size_t capacity, size_t reserve) const {
@@ -91,16 +95,30 @@ void MemoryPlan::require_fits(size_t capacity, size_t reserve) const {
   throw Error(text, Exit::usage);
 }
 
+void MemoryPlan::require_host_fits(size_t capacity, size_t beside) const {
+  if (host_total_ <= capacity && beside <= capacity - host_total_) return;
+  std::string text = cat("memory: offload_optimizer keeps ", mib(host_total_), " in pinned host memory",
+                         beside > 0 ? cat(", beside ", mib(beside), " that a save copies there") : "", ", but ",
+                         mib(capacity), " of host memory may be used. What lies there:");
+  for (const MemoryKind kind : {MemoryKind::masters, MemoryKind::optimizer})
+    if (const size_t bytes = total(kind, Mem::pinned); bytes > 0)
+      text += cat("\n  ", name_of(kind), " ", mib(bytes), " (smaller with ", knobs(kind), ")");
+  if (beside > 0) text += "\n  a save needs no copy with async_save \"off\"";
+  throw Error(text, Exit::usage);
+}
+
 void MemoryPlan::commit(Device& device) {
   CHECK(!memory_, "committed twice");
   device_ = &device;
-  if (total_ == 0) return;
-  memory_ = device.allocate(total_, Mem::device);
-  for (const Line& line : lines_)
+  if (total_ > 0) memory_ = device.allocate(total_, Mem::device);
+  if (host_total_ > 0) host_memory_ = device.allocate(host_total_, Mem::pinned);
+  for (const Line& line : lines_) {
+    char* at = static_cast<char*>(line.where == Mem::device ? memory_ : host_memory_) + line.offset;
     if (line.target)
-      line.target->data = static_cast<char*>(memory_) + line.offset;
+      line.target->data = at;
     else
-      arena_->commit(static_cast<char*>(memory_) + line.offset);
+      arena_->commit(at);
+  }
 }
 
 }  // namespace athanor

@@ -1,5 +1,6 @@
-// MemoryPlan: all device memory of a run, known before the first allocation. Owners add their tensors as lines; commit
-// makes one allocation and points every tensor into it, so allocated bytes equal planned bytes exactly.
+// MemoryPlan: all device memory of a run, and the pinned host memory of what is offloaded, known before the first
+// allocation. Owners add their tensors as lines; commit makes one allocation of each memory and points every tensor
+// into it, so allocated bytes equal planned bytes exactly.
 #pragma once
 #include <string>
 #include <vector>
@@ -22,6 +23,7 @@ class MemoryPlan {
     size_t bytes;  // rounded up to kArenaAlign
     Tensor* target;
     size_t offset;
+    Mem where;  // device or pinned
   };
   MemoryPlan() = default;
   MemoryPlan(const MemoryPlan&) = delete;
@@ -29,25 +31,27 @@ class MemoryPlan {
   ~MemoryPlan();
 
   // *target gets dtype, shape and, until commit, a fake address that must not be dereferenced. It must not move.
-  void add(MemoryKind, std::string name, DType, Shape, Tensor* target);
+  void add(MemoryKind, std::string name, DType, Shape, Tensor* target, Mem where = Mem::device);
   // Adds what the arena's phases need; call after all phases are recorded.
   void add(Arena&);
 
-  size_t total() const { return total_; }
-  size_t total(MemoryKind) const;
+  size_t total(Mem where = Mem::device) const { return where == Mem::device ? total_ : host_total_; }
+  size_t total(MemoryKind, Mem where = Mem::device) const;
   const std::vector<Line>& lines() const { return lines_; }
   // Options that would make a kind smaller, without those already in force.
   std::string knobs(MemoryKind) const;
   // Throws an Error with the largest kinds and their options when total() + reserve exceeds capacity.
   void require_fits(size_t capacity, size_t reserve) const;
+  // The same of host memory. `beside`: bytes that the run needs there as well.
+  void require_host_fits(size_t capacity, size_t beside) const;
   void commit(Device&);  // the memory is zero-filled
 
  private:
   std::vector<Line> lines_;
-  size_t total_ = 0;
+  size_t total_ = 0, host_total_ = 0;
   Arena* arena_ = nullptr;
   Device* device_ = nullptr;
-  void* memory_ = nullptr;
+  void *memory_ = nullptr, *host_memory_ = nullptr;
 };
 
 }  // namespace athanor

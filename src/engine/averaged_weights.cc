@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "param/state_stream.h"
+
 namespace athanor {
 namespace {
 
@@ -29,48 +31,57 @@ void AveragedWeights::plan(MemoryPlan& plan) {
   }
 }
 
-template <class Fn>
-void AveragedWeights::for_each(const Fn& fn) const {
-  for (size_t u = 0; u < params_.units().size(); ++u) {
-    const ParamStore::Unit& unit = *params_.units()[u];
-    const ParamStore::State& averages = unit.states[state_];
-    for (const auto& [begin, end, at] : averages.segments) {
-      const int64_t size = end - begin;
-      fn(Part{.unit = unit,
-              .range = {begin, end},
-              .state = averages.t.slice(at, at + size),
-              .weights = unit.part(weights_of(unit), {begin, end}),
-              .aside = aside_[u] ? aside_[u].slice(at, at + size) : Tensor{}});
+// Masters are read where the average is a distance from the weights.
+void AveragedWeights::put_in_averages(Ctx& c) const {
+  std::vector<StateStretch> all = state_stretches(params_, {.masters = minus_weight_, .states = {state_}});
+  for (StateStretch& s : all) s.writes_masters = s.writes_states = false;
+  stream_states(c, params_, all, [&](const StateStretch& s) {
+    const ParamStore::Unit& unit = *params_.units()[s.unit];
+    for (const ParamStore::Range& range : unit.states[state_].within(s.range)) {
+      const Part p = part(s.unit, range);
+      if (p.aside) c.run(Cast{.y = p.aside, .x = p.weights});
+      const Tensor average = unit.states[state_].on_device(range);
+      if (minus_weight_)
+        add_weights(c, p, average);
+      else
+        c.run(Cast{.y = p.weights, .x = average});
     }
-  }
+  });
+}
+
+AveragedWeights::Part AveragedWeights::part(size_t u, ParamStore::Range range) const {
+  const ParamStore::Unit& unit = *params_.units()[u];
+  const ParamStore::Range at = unit.states[state_].stored(range);
+  return {.unit = unit,
+          .range = range,
+          .weights = unit.part(weights_of(unit), range),
+          .aside = aside_[u] ? aside_[u].slice(at.begin, at.end) : Tensor{}};
 }
 
 // In f32, and rounded once.
-void AveragedWeights::add_weights(Ctx& c, const Part& p) const {
-  const Buffer sum = c.alloc("averaged weights", DType::f32, p.state.shape);
-  const Tensor master = p.unit.part(p.unit.master, p.range);
+void AveragedWeights::add_weights(Ctx& c, const Part& p, const Tensor& average) {
+  const Buffer sum = c.alloc("averaged weights", DType::f32, average.shape);
+  const Tensor master = p.unit.masters_on_device(p.range);
   if (p.unit.is_split())
     c.run(JoinMaster{.master = sum.t, .param = p.weights, .rest = master});
   else
     c.run(Cast{.y = sum.t, .x = master});
-  c.run(Add{.y = sum.t, .a = sum.t, .b = p.state});
+  c.run(Add{.y = sum.t, .a = sum.t, .b = average});
   c.run(Cast{.y = p.weights, .x = sum.t});
 }
 
 void AveragedWeights::put_in(Ctx& c) {
-  for_each([&](const Part& p) {
-    if (p.aside) c.run(Cast{.y = p.aside, .x = p.weights});
-    if (minus_weight_)
-      add_weights(c, p);
-    else
-      c.run(Cast{.y = p.weights, .x = p.state});
-  });
+  put_in_averages(c);
   params_.gather_weights(c);
 }
 
 void AveragedWeights::take_out(Ctx& c) {
   if (!set_aside()) return params_.refresh_values(c);
-  for_each([&](const Part& p) { c.run(Cast{.y = p.weights, .x = p.aside}); });
+  for (size_t u = 0; u < params_.units().size(); ++u)
+    for (const auto& segment : params_.units()[u]->states[state_].segments) {
+      const Part p = part(u, {segment.begin, segment.end});
+      c.run(Cast{.y = p.weights, .x = p.aside});
+    }
   params_.gather_weights(c);
 }
 

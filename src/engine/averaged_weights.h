@@ -23,11 +23,11 @@ class AveragedWeights {
   struct Part {
     const ParamStore::Unit& unit;
     ParamStore::Range range;
-    Tensor state, weights, aside;  // [n]; aside: where the weights are set aside, or nothing
+    Tensor weights, aside;  // [n]; aside: where the weights are set aside, or nothing
   };
-  template <class Fn>
-  void for_each(const Fn& fn) const;
-  void add_weights(Ctx&, const Part&) const;
+  Part part(size_t unit, ParamStore::Range) const;
+  void put_in_averages(Ctx&) const;
+  static void add_weights(Ctx&, const Part&, const Tensor& average);
   bool set_aside() const;  // weights cannot be made from masters again
   ParamStore& params_;
   size_t state_ = 0;

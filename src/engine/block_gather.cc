@@ -45,6 +45,8 @@ BlockGather::BlockGather(const Ctx& c, const ParamStore& params, int64_t bytes)
   const auto block_bytes = int64_t(block_bytes_);
   if (!c_.arena.recording()) c_.arena.begin(kPhase);
   if (elsewhere || any_split) block_ = c_.alloc("block", DType::u8, {block_bytes});
+  if (elsewhere && params_.states_home().mem != Mem::device)
+    sent_ = c_.alloc("blocks for others", DType::u8, {ranks_ * round_up<int64_t>(block_bytes, kArenaAlign)});
   if (any_columns_) parts_of_block_ = c_.alloc("parts of a block", DType::u8, {block_bytes});
   if (any_split)
     halves_ =
@@ -52,7 +54,7 @@ BlockGather::BlockGather(const Ctx& c, const ParamStore& params, int64_t bytes)
 }
 
 BlockGather::~BlockGather() {
-  block_ = parts_of_block_ = halves_ = {};
+  block_ = parts_of_block_ = halves_ = sent_ = {};
   if (!c_.arena.recording()) c_.arena.end();
 }
 
@@ -158,13 +160,22 @@ void BlockGather::exchange(std::span<const SavedBlock> wanted, const Tensor& to,
         const Tensor mine = view(b, t.range, rests);
         c_.device.copy(to.at(at), mine.data, mine.bytes(), Stream::compute);
       } else if (t.from == rank_) {
-        out[size_t(w)] = bytes_of(view(b, t.range, rests));
+        out[size_t(w)] = sendable(bytes_of(view(b, t.range, rests)), w);
       } else if (w == rank_) {
         in[size_t(t.from)] = bytes_of(to.slice(at, at + count));
       }
     }
   }
   if (shards_ * tensor_ > 1) c_.mesh.weights().all_to_all(out, in, Stream::compute);
+}
+
+// For rank w: in device memory.
+Tensor BlockGather::sendable(const Tensor& bytes, int w) {
+  if (!sent_) return bytes;
+  const int64_t each = sent_.t.numel() / ranks_;
+  const Tensor copy = sent_.t.slice(w * each, w * each + bytes.numel());
+  c_.device.copy(copy.data, bytes.data, bytes.bytes(), Stream::compute);
+  return copy;
 }
 
 Tensor BlockGather::next(std::span<const SavedBlock> wanted) {

@@ -36,7 +36,8 @@ class BlockGather {
   // Where the block ends that begins at `begin`.
   int64_t block_end(size_t piece, int state, int64_t begin) const;
   // Collective among ProcessMesh::weights(). wanted: the block that each of these ranks gets, of units that they have;
-  // empty: none. Returns this rank's, [values], in device memory; valid until the next call.
+  // empty: none. Returns this rank's, [values], in device memory, or where masters and states are; valid until the next
+  // call.
   Tensor next(std::span<const SavedBlock> wanted);
 
  private:
@@ -63,6 +64,7 @@ class BlockGather {
   Tensor in_place(const SavedBlock&) const;
   void exchange(std::span<const SavedBlock> wanted, const Tensor& to, bool rests);
   Tensor in_order(const SavedBlock&, const Tensor& parts);
+  Tensor sendable(const Tensor& bytes, int w);
 
   Ctx c_;
   const ParamStore& params_;
@@ -74,6 +76,7 @@ class BlockGather {
   const int64_t most_bytes_;
   size_t block_bytes_ = 0;
   Buffer block_, parts_of_block_, halves_;
+  Buffer sent_;  // where masters and states are in host memory: what others want of them
 };
 
 }  // namespace athanor

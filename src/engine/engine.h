@@ -59,6 +59,7 @@ struct EngineOptions {
   bool training = true;                  // false: weights and evaluation only
   bool graphs = true;                    // capture and replay graphs, where the device can
   int zero_stage = 0;                    // what ranks share out: see Sharding
+  StatesHome states_home = {};           // of masters and optimizer states
   PipelineOptions pipeline = {};         // of ProcessMesh::stages()
   bool sequence_parallel = false;        // ranks that share products share the rows of the residual stream: nn/rows.h
   // What ranks that share products send runs beside products; default: where the device has streams of its own. Where
@@ -132,6 +133,7 @@ class Engine {
   // memory().total() is this or more: what is planned, and most that a micro-batch has alive at once. Takes far less
   // time, since only a micro-batch is run and no offsets are chosen.
   size_t least_memory();
+  size_t host_memory() const { return memory_.total(Mem::pinned); }  // bytes of masters and states there
   const Arena& arena() const { return arena_; }
   Model& model() { return *model_; }
   const Model& model() const { return *model_; }
@@ -164,6 +166,7 @@ class Engine {
   std::span<const Launch> micro_launches() const { return micro_launches_; }    // of a micro-batch, once planned
   const TensorSums& micro_tensor_sums() const { return micro_tensor_sums_; }    // of a micro-batch, once planned
   const UpdateSums& update_sums() const { return update_sums_; }                // of the end of a step, once planned
+  const StateTraffic& state_traffic() const { return state_traffic_; }          // likewise
   const TensorSums& micro_context_sums() const { return micro_context_sums_; }  // likewise
   const ContextPasses& micro_context_passes() const { return micro_context_passes_; }  // likewise
   std::span<const Launch> update_launches() const { return update_launches_; }         // of the end of a step
@@ -379,6 +382,7 @@ class Engine {
   TensorSums micro_tensor_sums_, micro_context_sums_;
   ContextPasses micro_context_passes_;
   UpdateSums update_sums_;
+  StateTraffic state_traffic_;
   PlanOps plan_;                                    // of the dry runs
   size_t micro_products_ = 0, micro_of_codes_ = 0;  // the first ones in plan_
   MemoryPlan memory_;

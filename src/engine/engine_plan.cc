@@ -85,7 +85,8 @@ Engine::Engine(const ModelConfig& config, const EngineOptions& options, Backend 
                 .logical = {.count = leaves, .mine = leaves / ranks()},
                 .tensor = tensor,
                 .stages = stage_.units(*model_),
-                .worker = {.workers = workers.size(), .worker = workers.rank()}});
+                .worker = {.workers = workers.size(), .worker = workers.rank()},
+                .states_home = options_.states_home});
   if (outer_) outer_->plan(memory_);
   if (pruned_) pruned_->planned();
   if (options_.training && options_.teacher) plan_teacher();
@@ -210,6 +211,7 @@ void Engine::record_other_phases() {
     arena_.record("optimizer");
     Ctx update = context(plan_, nullptr);
     update.update_sums = &update_sums_;
+    update.state_traffic = &state_traffic_;
     run_optimizer(update, [](Phase) {});
     arena_.finish_recording();
     if (options_.noise_scale) {

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "param/state_stream.h"
 #include "tensor/half.h"
 
 namespace athanor {
@@ -125,14 +126,16 @@ std::vector<PrunedWeights::Segment> PrunedWeights::segments() const {
 }
 
 void PrunedWeights::apply(Ctx& c) const {
-  for (const auto& unit : params_.units()) {
-    const ParamStore::State& state = unit->states[state_];
-    for (const auto& [begin, end, at] : state.segments) {
-      const Tensor mask = state.t.slice(at, at + end - begin);
-      c.run(MaskedFill{.x = unit->part(unit->master, {begin, end}), .mask = mask});
-      if (unit->value) c.run(MaskedFill{.x = unit->part(unit->value, {begin, end}), .mask = mask});
-    }
-  }
+  stream_states(c, params_, state_stretches(params_, {.masters = true, .states = {state_}}),
+                [&](const StateStretch& s) {
+                  const ParamStore::Unit& unit = *params_.units()[s.unit];
+                  const ParamStore::State& state = unit.states[state_];
+                  for (const ParamStore::Range& range : state.within(s.range)) {
+                    const Tensor mask = state.on_device(range);
+                    c.run(MaskedFill{.x = unit.masters_on_device(range), .mask = mask});
+                    if (unit.value) c.run(MaskedFill{.x = unit.part(unit.value, range), .mask = mask});
+                  }
+                });
 }
 
 void PrunedWeights::choose(Device& device, const ProcessMesh& mesh, Communicator* control, double sparsity) const {

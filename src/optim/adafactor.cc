@@ -36,14 +36,17 @@ class AdafactorRule final : public UpdateRule {
   std::vector<KeptState> states() const override {
     return {{"v_row", DType::f32, rows_of}, {"v_column", DType::f32, columns_of}};
   }
-  void step(Ctx& c, ParamStore& params, const Placed& placed, Tensor step_state) override {
+  std::vector<UpdatePass> passes() const override {
+    using Use = UpdatePass::Use;
+    return {{UpdatePass::Of::everything, Use::no, Use::no}, {.states = Use::no}};
+  }
+  void run(size_t pass, Ctx& c, ParamStore& params, const Placed& placed, Tensor step_state) override {
+    if (pass == 1) return move_along(c, o_, params, placed, step_state);
     if (tensors_.empty()) find_tensors(params, placed);
     for (size_t begin = 0, end = 0; begin < tensors_.size(); begin = end) {
       while (end < tensors_.size() && tensors_[end].unit == tensors_[begin].unit) ++end;
       make_directions(c, params, placed, std::span(tensors_).subspan(begin, end - begin), step_state);
     }
-    const Sgd move = move_along(o_, params, placed, step_state);
-    if (!move.parts.empty()) c.run(move);
   }
 
  private:

@@ -15,14 +15,16 @@ class AdamW8bitRule final : public UpdateRule {
             {"v_absmax", DType::f32, nullptr, kCodeBlock}};
   }
   std::vector<Average> averages() const override { return {{o_.beta1, true}, {o_.beta2}}; }
-  void step(Ctx& c, ParamStore& params, const Placed& placed, Tensor step_state) override {
+  void run(size_t, Ctx& c, ParamStore& params, const Placed& placed, Tensor step_state) override {
     AdamW8bit op{.parts = {}, .rate = o_.lr_factor};
     set_adam(op, o_, placed, step_state);
     const std::vector<OwnedRun> runs = owned_runs(params, placed);
     const std::vector<UpdatePart> parts = update_parts(params, placed);  // m and v: codes
     for (size_t i = 0; i < parts.size(); ++i) {
       const UpdatePart& p = parts[i];
-      const auto scale = [&](size_t state) { return runs[i].unit.states[placed.states[state]].part(runs[i].range); };
+      const auto scale = [&](size_t state) {
+        return runs[i].unit.states[placed.states[state]].on_device(runs[i].range);
+      };
       op.parts.push_back({.master = p.master,
                           .param = p.param,
                           .grad = p.grad,

@@ -10,7 +10,7 @@ class AverageRule final : public UpdateRule {
   explicit AverageRule(const Average& average) : average_(average) {}
   std::vector<KeptState> states() const override { return {{kEmaState, DType::f32}}; }
   std::vector<Average> averages() const override { return {average_}; }
-  void step(Ctx& c, ParamStore& params, const Placed& placed, Tensor step_state) override {
+  void run(size_t, Ctx& c, ParamStore& params, const Placed& placed, Tensor step_state) override {
     Ema op{.parts = {}, .state = step_state, .decay = average_.decay, .average = placed.averages[0]};
     for (const UpdatePart& p : update_parts(params, placed))
       op.parts.push_back(

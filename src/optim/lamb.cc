@@ -15,13 +15,14 @@ struct Masters {
   const ParamStore::Unit& unit;
   Masters(Ctx& c, const ParamStore::Unit& of) : unit(of) {
     if (unit.master.dtype == DType::f32) return;
+    const Tensor own = unit.masters_on_device(unit.shard);
     copy = c.alloc("masters in f32", DType::f32, {unit.shard.end - unit.shard.begin});
     if (unit.is_split())
-      c.run(JoinMaster{.master = copy.t, .param = unit.own(unit.value), .rest = unit.own(unit.master)});
+      c.run(JoinMaster{.master = copy.t, .param = unit.own(unit.value), .rest = own});
     else
-      c.run(Cast{.y = copy.t, .x = unit.own(unit.master)});
+      c.run(Cast{.y = copy.t, .x = own});
   }
-  Tensor part(ParamStore::Range range) const { return unit.part(copy ? copy.t : unit.master, range); }
+  Tensor part(ParamStore::Range range) const { return copy ? unit.part(copy.t, range) : unit.masters_on_device(range); }
 };
 
 class LambRule final : public UpdateRule {
@@ -29,31 +30,47 @@ class LambRule final : public UpdateRule {
   explicit LambRule(const RuleOptions& options) : o_(options) {}
   std::vector<KeptState> states() const override { return {{"m", o_.m}, {"v", o_.v}}; }
   std::vector<Average> averages() const override { return {{o_.beta1, true}, {o_.beta2}}; }
-  void step(Ctx& c, ParamStore& params, const Placed& placed, Tensor step_state) override {
-    Sgd move{.parts = update_parts(params, placed),
-             .state = step_state,
-             .seed = o_.seed,
-             .rate = o_.lr_factor,
-             .direction = true};
+  std::vector<UpdatePass> passes() const override {
+    using Of = UpdatePass::Of;
+    using Use = UpdatePass::Use;
+    return {{Of::whole_units, Use::reads}, {Of::everything, Use::no, Use::no}, {.states = Use::no}};
+  }
+  void run(size_t pass, Ctx& c, ParamStore& params, const Placed& placed, Tensor step_state) override {
+    if (pass == 0) return begin(c, params, placed, step_state);
+    if (pass == 2) return move(c, params, placed, step_state);
+    add_over_ranks(c, params, "norms of tensors", sums_.t);
+    scale(c, params, placed, params.leaves(), sums_.t);
+    sums_ = {};
+  }
+
+ private:
+  // Steps in place of the gradients, and the norms of both.
+  void begin(Ctx& c, const ParamStore& params, const Placed& placed, Tensor step_state) {
     const int64_t leaves = params.leaves();
-    const Buffer sums = c.alloc("squared norms of tensors", DType::f64, {2 * leaves * int64_t(placed.ranges.size())});
-    c.run(Fill{.x = sums.t});
+    if (!sums_) {
+      sums_ = c.alloc("squared norms of tensors", DType::f64, {2 * leaves * int64_t(placed.all_ranges)});
+      c.run(Fill{.x = sums_.t});
+    }
     const std::vector<OwnedRun> runs = owned_runs(params, placed);
+    const std::vector<UpdatePart> parts = update_parts(params, placed, PartsOf::states);
     for (size_t begin = 0, end = 0; begin < placed.ranges.size(); begin = end) {
       const size_t u = placed.ranges[begin].unit;
       while (end < placed.ranges.size() && placed.ranges[end].unit == u) ++end;
       const Masters masters(c, *params.units()[u]);
-      make_directions(c, runs, move.parts, placed, masters, step_state);
+      make_directions(c, runs, parts, placed, masters, step_state);
+      const int64_t first = int64_t(placed.first_range + begin), last = int64_t(placed.first_range + end);
       add_squares(c, std::span(placed.ranges).subspan(begin, end - begin), masters, leaves,
-                  sums.t.slice(2 * leaves * int64_t(begin), 2 * leaves * int64_t(end)));
+                  sums_.t.slice(2 * leaves * first, 2 * leaves * last));
     }
-    add_over_ranks(c, params, "norms of tensors", sums.t);
-    scale(c, params, placed, leaves, sums.t);
-    for (UpdatePart& part : move.parts) part.m = part.v = {};
-    if (!move.parts.empty()) c.run(move);
   }
 
- private:
+  // The decay is part of the steps.
+  void move(Ctx& c, const ParamStore& params, const Placed& placed, Tensor step_state) const {
+    RuleOptions without_decay = o_;
+    without_decay.weight_decay = 0, without_decay.cautious = false;
+    move_along(c, without_decay, params, placed, step_state);
+  }
+
   // Replaces the gradients of this rank's shard of a unit by steps.
   void make_directions(Ctx& c, const std::vector<OwnedRun>& runs, const std::vector<UpdatePart>& parts,
                        const Placed& placed, const Masters& masters, Tensor step_state) const {
@@ -106,6 +123,7 @@ class LambRule final : public UpdateRule {
   }
 
   RuleOptions o_;
+  Buffer sums_;  // from the first pass to the second: of each tensor [2, leaves]
 };
 
 }  // namespace

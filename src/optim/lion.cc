@@ -8,7 +8,7 @@ class LionRule final : public UpdateRule {
  public:
   explicit LionRule(const RuleOptions& options) : o_(options) {}
   std::vector<KeptState> states() const override { return {{"m", o_.m}}; }
-  void step(Ctx& c, ParamStore& params, const Placed& placed, Tensor step_state) override {
+  void run(size_t, Ctx& c, ParamStore& params, const Placed& placed, Tensor step_state) override {
     const Lion op{.parts = update_parts(params, placed),
                   .state = step_state,
                   .beta1 = o_.beta1,

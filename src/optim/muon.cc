@@ -52,9 +52,20 @@ class MuonRule final : public UpdateRule {
     return kept;
   }
 
-  void step(Ctx& c, ParamStore& params, const Placed& placed, Tensor step_state) override {
-    Sgd move = move_along(o_, params, placed, step_state);
-    average(c, move.parts, step_state);
+  std::vector<UpdatePass> passes() const override {
+    using Of = UpdatePass::Of;
+    using Use = UpdatePass::Use;
+    return {{.masters = Use::no}, {Of::everything, Use::no, Use::no}, {.states = Use::no}};
+  }
+  void run(size_t pass, Ctx& c, ParamStore& params, const Placed& placed, Tensor step_state) override {
+    if (pass == 0) return average(c, params, placed, step_state);
+    if (pass == 1) return make_orthogonal(c, params, placed, step_state);
+    move_along(c, o_, params, placed, step_state);
+  }
+
+ private:
+  // Replaces this rank's shard of the gradients by updates.
+  void make_orthogonal(Ctx& c, const ParamStore& params, const Placed& placed, Tensor step_state) {
     Communicator& group = c.mesh.weights();
     if (!owners_) owners_.emplace(params, placed, group.size(), normalizes() ? int(placed.states[1]) : -1);
     if (c.update_sums)
@@ -76,11 +87,8 @@ class MuonRule final : public UpdateRule {
     }
     take(c, std::move(back));
     if (normalizes() && group.size() > 1) share_numbers(c, params, placed);
-    for (UpdatePart& part : move.parts) part.m = {};
-    if (!move.parts.empty()) c.run(move);
   }
 
- private:
   // An exchange that may be under way beside the products of another round.
   struct Sent {
     struct Part {
@@ -92,9 +100,9 @@ class MuonRule final : public UpdateRule {
   };
 
   // Replaces this rank's shard of the gradients by the momenta.
-  void average(Ctx& c, const std::vector<UpdatePart>& parts, Tensor step_state) const {
+  void average(Ctx& c, const ParamStore& params, const Placed& placed, Tensor step_state) const {
     Momentum op{.parts = {}, .state = step_state, .beta = o_.momentum, .nesterov = o_.nesterov, .seed = o_.seed};
-    for (const UpdatePart& p : parts)
+    for (const UpdatePart& p : update_parts(params, placed, PartsOf::states))
       op.parts.push_back({.m = p.m, .grad = p.grad, .moment_stream = p.moment_stream, .first = p.first});
     if (!op.parts.empty()) c.run(op);
   }

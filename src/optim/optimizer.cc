@@ -128,14 +128,117 @@ void Optimizer::find_ranges(const ParamStore& params) {
     }
     std::ranges::sort(ranges, {}, [](const UpdateRange& r) { return std::pair(r.unit, r.range.begin); });
     bundle.placed.runs = joined(ranges);
+    bundle.placed.all_ranges = ranges.size();
   }
+  if (params.states_home().mem != Mem::device) find_sweeps(params);
   ranges_known_ = true;
+}
+
+// Last passes move weights, each its own, and what follows these (averages) comes last: they share a sweep, so that
+// masters are brought once.
+void Optimizer::find_sweeps(const ParamStore& params) {
+  std::vector<std::pair<size_t, size_t>> last;
+  for (size_t b = 0; b < bundles_.size(); ++b) {
+    if (bundles_[b].placed.ranges.empty()) continue;
+    const std::vector<UpdatePass> passes = bundles_[b].rule->passes();
+    for (size_t p = 0; p + 1 < passes.size(); ++p) sweeps_.push_back(sweep_of(params, {{b, p}}));
+    last.emplace_back(b, passes.size() - 1);
+  }
+  sweeps_.push_back(sweep_of(params, last));
+}
+
+namespace {
+
+// What of a rule's ranges is within a stretch. Cut ranges keep their places, and with them their random bits.
+Placed within(const Placed& all, const StateStretch& stretch) {
+  Placed placed{.states = all.states, .averages = all.averages, .all_ranges = all.all_ranges};
+  for (size_t i = 0; i < all.ranges.size(); ++i) {
+    UpdateRange r = all.ranges[i];
+    if (r.unit != stretch.unit) continue;
+    r.range = {std::max(r.range.begin, stretch.range.begin), std::min(r.range.end, stretch.range.end)};
+    if (r.range.begin >= r.range.end) continue;
+    if (placed.ranges.empty()) placed.first_range = i;
+    placed.ranges.push_back(r);
+  }
+  placed.runs = joined(placed.ranges);
+  return placed;
+}
+
+void add_used(StateStretch& stretch, const ParamStore& params, const Placed& placed, const UpdatePass& pass) {
+  using Use = UpdatePass::Use;
+  const ParamStore::Unit& unit = *params.units()[stretch.unit];
+  if (pass.of == UpdatePass::Of::whole_units) {  // also what lies between the rule's weights
+    if (pass.masters != Use::no) stretch.masters = {stretch.range};
+    if (pass.states != Use::no)
+      for (const size_t s : placed.states)
+        for (const auto& range : unit.states[s].within(stretch.range)) stretch.states.push_back({s, range});
+  } else {
+    for (const UpdateRun& run : placed.runs) {
+      const ParamStore::Range own = unit.owned(run.begin, run.end);
+      if (own.begin >= own.end) continue;
+      if (pass.masters != Use::no) stretch.masters.push_back(own);
+      if (pass.states == Use::no) continue;
+      for (const size_t s : placed.states)
+        if (!params.has_sizes(s)) stretch.states.push_back({s, own});
+    }
+  }
+  stretch.writes_masters = stretch.writes_masters || pass.masters == Use::writes;
+  stretch.writes_states = stretch.writes_states || pass.states == Use::writes;
+}
+
+}  // namespace
+
+Optimizer::Sweep Optimizer::sweep_of(const ParamStore& params,
+                                     const std::vector<std::pair<size_t, size_t>>& passes) const {
+  Sweep sweep;
+  StatesUsed used;
+  const auto pass_of = [&](size_t i) { return bundles_[passes[i].first].rule->passes()[passes[i].second]; };
+  if (passes.size() == 1 && pass_of(0).of == UpdatePass::Of::everything) {
+    const Bundle& bundle = bundles_[passes[0].first];
+    sweep.parts = {{{passes[0].first, passes[0].second, bundle.placed}}};
+    return sweep;
+  }
+  for (size_t i = 0; i < passes.size(); ++i) {
+    const UpdatePass pass = pass_of(i);
+    used.masters = used.masters || pass.masters != UpdatePass::Use::no;
+    used.whole_units = used.whole_units || pass.of == UpdatePass::Of::whole_units;
+    if (pass.states != UpdatePass::Use::no)
+      std::ranges::copy(bundles_[passes[i].first].placed.states, std::back_inserter(used.states));
+  }
+  for (StateStretch stretch : state_stretches(params, used)) {
+    stretch.masters.clear(), stretch.states.clear();
+    stretch.writes_masters = stretch.writes_states = false;
+    std::vector<Sweep::Part> parts;
+    for (size_t i = 0; i < passes.size(); ++i) {
+      Placed placed = within(bundles_[passes[i].first].placed, stretch);
+      if (placed.ranges.empty()) continue;
+      add_used(stretch, params, placed, pass_of(i));
+      parts.push_back({passes[i].first, passes[i].second, std::move(placed)});
+    }
+    if (parts.empty()) continue;
+    sweep.stretches.push_back(std::move(stretch));
+    sweep.parts.push_back(std::move(parts));
+  }
+  return sweep;
+}
+
+void Optimizer::run_sweep(Ctx& c, ParamStore& params, const Sweep& sweep, Tensor step_state) {
+  const auto run = [&](const std::vector<Sweep::Part>& parts) {
+    for (const Sweep::Part& part : parts)
+      bundles_[part.bundle].rule->run(part.pass, c, params, part.placed, step_state);
+  };
+  size_t next = 0;
+  if (sweep.stretches.empty()) std::ranges::for_each(sweep.parts, run);
+  stream_states(c, params, sweep.stretches, [&](const StateStretch&) { run(sweep.parts[next++]); });
 }
 
 void Optimizer::step(Ctx& c, ParamStore& params, Tensor step_state) {
   if (!ranges_known_) find_ranges(params);
+  for (const Sweep& sweep : sweeps_) run_sweep(c, params, sweep, step_state);
+  if (!sweeps_.empty()) return;
   for (Bundle& bundle : bundles_)
-    if (!bundle.placed.ranges.empty()) bundle.rule->step(c, params, bundle.placed, step_state);
+    for (size_t pass = 0; !bundle.placed.ranges.empty() && pass < bundle.rule->passes().size(); ++pass)
+      bundle.rule->run(pass, c, params, bundle.placed, step_state);
 }
 
 }  // namespace athanor

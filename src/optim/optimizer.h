@@ -1,9 +1,12 @@
-// Optimizer: the update rules of a run's groups, their states, and one step of all.
+// Optimizer: the update rules of a run's groups, their states, and one step of all. Where masters and states are in
+// host memory, passes run stretch by stretch (param/state_stream.h), else each pass runs once, on all of its rule's
+// weights.
 #pragma once
 #include <memory>
 #include <vector>
 
 #include "optim/rule.h"
+#include "param/state_stream.h"
 
 namespace athanor {
 
@@ -24,12 +27,25 @@ class Optimizer {
     std::unique_ptr<UpdateRule> rule = nullptr;
     Placed placed = {};
   };
+  // Passes of one rule, or the last ones of all, stretch by stretch.
+  struct Sweep {
+    struct Part {
+      size_t bundle, pass;
+      Placed placed;
+    };
+    std::vector<StateStretch> stretches = {};
+    std::vector<std::vector<Part>> parts = {};  // of each stretch
+  };
   Bundle& bundle_of(const RuleOptions&);
   Bundle average_of_all(const Average&) const;
   static Bundle clip_of_scores(const OptimizerOptions&, const ParamStore&);
   void place(Bundle&, const ParamStore&);
   void find_ranges(const ParamStore&);
+  void find_sweeps(const ParamStore&);
+  Sweep sweep_of(const ParamStore&, const std::vector<std::pair<size_t, size_t>>& passes) const;
+  void run_sweep(Ctx&, ParamStore&, const Sweep&, Tensor step_state);
   std::vector<Bundle> bundles_;
+  std::vector<Sweep> sweeps_;  // in the order of a step's passes; those of everything are empty ones
   std::vector<StateSpec> states_;
   std::vector<Average> averages_;
   bool ranges_known_ = false;

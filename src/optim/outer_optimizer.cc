@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "ops/update.h"
+#include "param/state_stream.h"
 
 namespace athanor {
 
@@ -44,18 +45,22 @@ bool OuterOptimizer::round_ends(int64_t fragment, int64_t step) const {
 }
 
 template <class Fn>
-void OuterOptimizer::for_each(const Fn& fn) const {
-  for (size_t u = 0; u < params_.units().size(); ++u) {
-    const ParamStore::Unit& unit = *params_.units()[u];
-    const Tensor& theta = unit.states[first_state_].t;
-    for (const auto& [begin, end, at] : unit.states[first_state_].segments) {
-      const int64_t to = at + end - begin;
-      fn(u, Part{.unit = unit,
-                 .range = {begin, end},
-                 .theta = theta.slice(at, to),
-                 .momentum = options_.momentum > 0 ? unit.states[first_state_ + 1].t.slice(at, to) : Tensor{}});
-    }
-  }
+void OuterOptimizer::for_each(Ctx& c, int64_t fragment, bool writes_masters, const Fn& fn) const {
+  StatesUsed used{.masters = true, .states = {first_state_}, .whole_units = true};
+  if (options_.momentum > 0) used.states.push_back(first_state_ + 1);
+  std::vector<StateStretch> all = state_stretches(params_, used);
+  if (fragment >= 0)
+    std::erase_if(all, [&](const StateStretch& s) { return int64_t(s.unit) % options_.fragments != fragment; });
+  for (StateStretch& s : all) s.writes_masters = writes_masters;
+  stream_states(c, params_, all, [&](const StateStretch& s) {
+    const ParamStore::Unit& unit = *params_.units()[s.unit];
+    const ParamStore::State& theta = unit.states[first_state_];
+    for (const ParamStore::Range& range : theta.within(s.range))
+      fn(Part{.unit = unit,
+              .range = range,
+              .theta = theta.on_device(range),
+              .momentum = options_.momentum > 0 ? unit.states[first_state_ + 1].on_device(range) : Tensor{}});
+  });
 }
 
 void OuterOptimizer::read_weights(Ctx& c, const Part& p, const Tensor& to) {
@@ -66,7 +71,7 @@ void OuterOptimizer::read_weights(Ctx& c, const Part& p, const Tensor& to) {
 }
 
 void OuterOptimizer::start(Ctx& c) {
-  for_each([&](size_t, const Part& p) { read_weights(c, p, p.theta); });
+  for_each(c, -1, false, [&](const Part& p) { read_weights(c, p, p.theta); });
 }
 
 void OuterOptimizer::update(Ctx& c, const Part& p) const {
@@ -90,9 +95,7 @@ void OuterOptimizer::update(Ctx& c, const Part& p) const {
 }
 
 void OuterOptimizer::end_round(Ctx& c, int64_t fragment) {
-  for_each([&](size_t unit, const Part& p) {
-    if (int64_t(unit) % options_.fragments == fragment) update(c, p);
-  });
+  for_each(c, fragment, true, [&](const Part& p) { update(c, p); });
   params_.refresh_values(c);
 }
 

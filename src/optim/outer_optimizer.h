@@ -38,10 +38,12 @@ class OuterOptimizer {
     const ParamStore::Unit& unit;
     ParamStore::Range range;
     Tensor theta, momentum;  // [n] f32; momentum: may be absent
-    Tensor master() const { return unit.part(unit.master, range); }
+    Tensor master() const { return unit.masters_on_device(range); }
   };
+  // fragment: of the units, or -1: of all. Masters and states are in device memory meanwhile; those of whole units, so
+  // that sums over workers are the same calls wherever their home is.
   template <class Fn>
-  void for_each(const Fn& fn) const;
+  void for_each(Ctx&, int64_t fragment, bool writes_masters, const Fn& fn) const;
   static void read_weights(Ctx&, const Part&, const Tensor& to);
   void update(Ctx&, const Part&) const;
 

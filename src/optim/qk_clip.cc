@@ -15,55 +15,47 @@ class QkClipRule final : public UpdateRule {
   QkClipRule(double threshold, uint64_t seed) : threshold_(threshold), seed_(seed) {}
   std::vector<KeptState> states() const override { return {}; }
   // Reads the step's largest scores, those of all ranks, in Ctx::max_attention_logits.
-  void step(Ctx& c, ParamStore& params, const Placed& placed, Tensor step_state) override {
-    if (!found_) find_parts(c, params, placed, step_state);
-    if (!clip_.parts.empty()) c.run(clip_);
-  }
-
- private:
-  // From the plan: the same in every step.
-  void find_parts(Ctx& c, const ParamStore& params, const Placed& placed, Tensor step_state) {
+  void run(size_t, Ctx& c, ParamStore& params, const Placed& placed, Tensor step_state) override {
     const auto pieces = params.pieces();
-    clip_ = {.parts = {}, .state = step_state, .threshold = threshold_, .seed = seed_};
+    QkClip clip{.parts = {}, .state = step_state, .threshold = threshold_, .seed = seed_};
     for (const UpdateRange& r : placed.ranges) {
       const ParamStore::Piece& piece = pieces[r.piece];
       const ParamSpec& spec = params.specs()[size_t(piece.param)];
       const int64_t ranks = params.tensor().ranks;
-      clip_.head_dim = spec.cut.whole;
-      clip_.heads = spec.cut.parts.at(0) / spec.cut.whole / ranks;
-      clip_.kv_heads = spec.cut.parts.at(1) / spec.cut.whole / ranks;
+      clip.head_dim = spec.cut.whole;
+      clip.heads = spec.cut.parts.at(0) / spec.cut.whole / ranks;
+      clip.kv_heads = spec.cut.parts.at(1) / spec.cut.whole / ranks;
       const ParamStore::Unit& unit = *params.units()[r.unit];
       const Placement& place = params.placement({piece.param});
-      const ParamStore::Range own = unit.owned(piece.offset, piece.offset + piece.part->numel);
+      const ParamStore::Range own =
+          unit.owned(std::max(piece.offset, r.range.begin), std::min(piece.offset + piece.part->numel, r.range.end));
       if (own.begin >= own.end) continue;
       const int64_t start = piece.offset - piece.part->offset;  // of the weight in its unit
-      clip_.parts.push_back(
-          {.master = unit.part(unit.master, own),
-           .param = unit.value ? unit.part(unit.value, own) : Tensor{},
-           .also = scaled_with(params, unit, r.piece, own),
-           .top = {c.max_attention_logits.at(spec.attention * clip_.heads), DType::f32, {clip_.heads}},
-           .range = {.first = own.begin - start,
-                     .cols = place.shape.rank > 1 ? place.shape[1] : 1,
-                     .columns = spec.in_out},
-           .stream = stream_of(cat("QK-clip of unit ", r.unit)),
-           .first = uint64_t(own.begin)});
+      clip.parts.push_back({.master = unit.masters_on_device(own),
+                            .param = unit.value ? unit.part(unit.value, own) : Tensor{},
+                            .also = scaled_with(params, unit, r.piece, own),
+                            .top = {c.max_attention_logits.at(spec.attention * clip.heads), DType::f32, {clip.heads}},
+                            .range = {.first = own.begin - start,
+                                      .cols = place.shape.rank > 1 ? place.shape[1] : 1,
+                                      .columns = spec.in_out},
+                            .stream = stream_of(cat("QK-clip of unit ", r.unit)),
+                            .first = uint64_t(own.begin)});
     }
-    found_ = !c.arena.recording();
+    if (!clip.parts.empty()) c.run(clip);
   }
 
+ private:
   // What evaluations read is the weight and this: the sum has to be scaled.
   static Tensor scaled_with(const ParamStore& params, const ParamStore::Unit& unit, size_t piece,
                             ParamStore::Range range) {
     const std::vector<StateSpec>& states = params.state_specs();
     for (size_t s = 0; s < states.size(); ++s)
-      if (states[s].name == kAverageMinusWeightState && params.keeps(s, piece)) return unit.states[s].part(range);
+      if (states[s].name == kAverageMinusWeightState && params.keeps(s, piece)) return unit.states[s].on_device(range);
     return {};
   }
 
   double threshold_;
   uint64_t seed_;
-  QkClip clip_ = {.parts = {}};
-  bool found_ = false;
 };
 
 }  // namespace

@@ -34,12 +34,22 @@ struct KeptState {
   int64_t block = 1;  // elements that share a value
 };
 
-// The weights of a rule, and the locations of its declared states and averages.
+// Weights of a rule, all or those within a stretch of a unit, and the locations of its declared states and averages.
 struct Placed {
-  std::vector<size_t> states = {};       // indices into Unit::states, in the order of states()
-  std::vector<int> averages = {};        // indices into StepState::corrections, in the order of averages()
-  std::vector<UpdateRange> ranges = {};  // ordered by unit and position
-  std::vector<UpdateRun> runs = {};      // the same, adjacent ones merged
+  std::vector<size_t> states = {};         // indices into Unit::states, in the order of states()
+  std::vector<int> averages = {};          // indices into StepState::corrections, in the order of averages()
+  std::vector<UpdateRange> ranges = {};    // ordered by unit and position
+  std::vector<UpdateRun> runs = {};        // the same, adjacent ones merged
+  size_t first_range = 0, all_ranges = 0;  // number of ranges[0] among all of the rule's, and how many these are
+};
+
+// A part of a step, and what it computes with of what may be in host memory (param/state_stream.h): of masters, and of
+// the rule's states without sizes.
+struct UpdatePass {
+  enum class Of : uint8_t { elements, whole_units, everything };  // least that it is run on at a time
+  enum class Use : uint8_t { no, reads, writes };
+  Of of = Of::elements;
+  Use masters = Use::writes, states = Use::writes;
 };
 
 class UpdateRule {
@@ -47,8 +57,11 @@ class UpdateRule {
   virtual ~UpdateRule() = default;
   virtual std::vector<KeptState> states() const = 0;
   virtual std::vector<Average> averages() const { return {}; }
-  // One step, after StepControl has decided about it; zeroes the gradients.
-  virtual void step(Ctx&, ParamStore&, const Placed&, Tensor step_state) = 0;
+  // A step is these passes, one after the other; the last one is of elements. Passes of everything use no masters or
+  // states.
+  virtual std::vector<UpdatePass> passes() const { return {{}}; }
+  // After StepControl has decided about the step. The last pass zeroes the gradients.
+  virtual void run(size_t pass, Ctx&, ParamStore&, const Placed&, Tensor step_state) = 0;
 };
 
 std::unique_ptr<UpdateRule> make_adamw(const RuleOptions&);  // and adam
@@ -76,9 +89,10 @@ struct OwnedRun {
   const UpdateRun& run;
 };
 std::vector<OwnedRun> owned_runs(const ParamStore&, const Placed&);
-// This rank's parts of the runs, for elementwise ops. States: the m and v of `placed`, as far as they exist and have
-// one value per element.
-std::vector<UpdatePart> update_parts(const ParamStore&, const Placed&);
+// This rank's parts of the runs, for elementwise ops, in device memory. States: the m and v of `placed`, as far as they
+// exist and have one value per element. A pass asks only for what it uses.
+enum class PartsOf : uint8_t { weights_and_states, weights, states };
+std::vector<UpdatePart> update_parts(const ParamStore&, const Placed&, PartsOf = PartsOf::weights_and_states);
 // Calls visit(leaf, elements of the unit) for what this rank has of a tensor in the shard of each leaf, if anything.
 template <class Visit>
 void for_owned_leaves(const ParamStore& params, const ParamStore::Unit& unit, ParamStore::Range tensor, Visit visit) {
@@ -95,7 +109,7 @@ void add_over_ranks(Ctx&, const ParamStore&, const std::string& subject, const T
 // tensor.
 void clip_updates(Ctx&, const ParamStore&, const Placed&, double limit);
 // Moves the weights against the directions that have taken the gradients' place, with decoupled decay.
-Sgd move_along(const RuleOptions&, const ParamStore&, const Placed&, Tensor step_state);
+void move_along(Ctx&, const RuleOptions&, const ParamStore&, const Placed&, Tensor step_state);
 
 // The scalars that Adam's ops share.
 template <class Op>

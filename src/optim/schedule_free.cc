@@ -10,7 +10,7 @@ class ScheduleFreeRule final : public UpdateRule {
   explicit ScheduleFreeRule(const RuleOptions& options) : o_(options) {}
   std::vector<KeptState> states() const override { return {{kAverageMinusWeightState, DType::f32}, {"v", o_.v}}; }
   std::vector<Average> averages() const override { return {{.weighting = Weighting::squared_rate}, {o_.beta2}}; }
-  void step(Ctx& c, ParamStore& params, const Placed& placed, Tensor step_state) override {
+  void run(size_t, Ctx& c, ParamStore& params, const Placed& placed, Tensor step_state) override {
     ScheduleFreeAdamW op{.parts = update_parts(params, placed), .rate = o_.lr_factor};
     set_adam(op, o_, placed, step_state);
     if (!op.parts.empty()) c.run(op);

@@ -10,7 +10,7 @@ class SgdRule final : public UpdateRule {
   std::vector<KeptState> states() const override {
     return o_.momentum > 0 ? std::vector<KeptState>{{"m", o_.m}} : std::vector<KeptState>{};
   }
-  void step(Ctx& c, ParamStore& params, const Placed& placed, Tensor step_state) override {
+  void run(size_t, Ctx& c, ParamStore& params, const Placed& placed, Tensor step_state) override {
     const Sgd op{.parts = update_parts(params, placed),
                  .state = step_state,
                  .momentum = o_.momentum,

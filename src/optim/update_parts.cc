@@ -32,20 +32,25 @@ std::vector<OwnedRun> owned_runs(const ParamStore& params, const Placed& placed)
   return owned;
 }
 
-std::vector<UpdatePart> update_parts(const ParamStore& params, const Placed& placed) {
+std::vector<UpdatePart> update_parts(const ParamStore& params, const Placed& placed, PartsOf of) {
+  const auto has_state = [&](size_t i) {
+    return of != PartsOf::weights && i < placed.states.size() && !params.has_sizes(placed.states[i]);
+  };
   std::vector<UpdatePart> parts;
   for (const auto& [unit, range, run] : owned_runs(params, placed)) {
-    UpdatePart part{.master = unit.part(unit.master, range),
-                    .param = unit.value ? unit.part(unit.value, range) : Tensor{},
+    UpdatePart part{.master = {},
+                    .param = {},
                     .grad = unit.part(unit.grad, range),
                     .decayed = std::clamp(run.decayed, range.begin, range.end) - range.begin,
                     .stream = run.stream,
                     .moment_stream = run.moment_stream,
                     .first = uint64_t(range.begin)};
-    if (!placed.states.empty() && !params.has_sizes(placed.states[0]))
-      part.m = unit.states[placed.states[0]].part(range);
-    if (placed.states.size() > 1 && !params.has_sizes(placed.states[1]))
-      part.v = unit.states[placed.states[1]].part(range);
+    if (of != PartsOf::states) {
+      part.master = unit.masters_on_device(range);
+      if (unit.value) part.param = unit.part(unit.value, range);
+    }
+    if (has_state(0)) part.m = unit.states[placed.states[0]].on_device(range);
+    if (has_state(1)) part.v = unit.states[placed.states[1]].on_device(range);
     parts.push_back(part);
   }
   return parts;
@@ -58,14 +63,15 @@ void add_over_ranks(Ctx& c, const ParamStore& params, const std::string& subject
   c.all_reduce(c.mesh.shards(), sums);
 }
 
-Sgd move_along(const RuleOptions& o, const ParamStore& params, const Placed& placed, Tensor step_state) {
-  return {.parts = update_parts(params, placed),
-          .state = step_state,
-          .weight_decay = o.weight_decay,
-          .seed = o.seed,
-          .rate = o.lr_factor,
-          .direction = true,
-          .cautious = o.cautious};
+void move_along(Ctx& c, const RuleOptions& o, const ParamStore& params, const Placed& placed, Tensor step_state) {
+  const Sgd op{.parts = update_parts(params, placed, PartsOf::weights),
+               .state = step_state,
+               .weight_decay = o.weight_decay,
+               .seed = o.seed,
+               .rate = o.lr_factor,
+               .direction = true,
+               .cautious = o.cautious};
+  if (!op.parts.empty()) c.run(op);
 }
 
 }  // namespace athanor

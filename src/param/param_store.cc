@@ -5,6 +5,7 @@
 
 #include "base/int.h"
 #include "base/rng.h"
+#include "param/state_stream.h"
 #include "param/tree_reduce.h"
 
 namespace athanor {
@@ -64,6 +65,12 @@ Tensor ParamStore::Unit::part(const Tensor& t, Range range) const {
   return t.slice(range.begin - first, range.end - first);
 }
 
+Tensor ParamStore::Unit::masters_on_device(Range range) const {
+  if (masters_home == Mem::device) return part(master, range);
+  const int64_t first = is_shard(master) ? shard.begin : 0;
+  return masters_here.slice(range.begin - first, range.end - first);
+}
+
 void ParamStore::plan(MemoryPlan& plan, const Recipe& recipe, bool training, std::vector<StateSpec> states,
                       const Sharding& sharding) {
   states_ = training ? std::move(states) : std::vector<StateSpec>{};
@@ -78,6 +85,7 @@ void ParamStore::plan(MemoryPlan& plan, const Recipe& recipe, bool training, std
   saved_dtype_ = training && !split_ ? recipe.master : DType::f32;
   align_ = kAlign;
   for (const StateSpec& state : states_) align_ = std::max(align_, state.block);
+  sharding_.states_home.stretch = round_up(sharding_.states_home.stretch, align_);
   for (const auto& unit : units_) lay_out(*unit);
   const std::vector<std::vector<OwnPiece>> pieces = training ? pieces_by_unit() : std::vector<std::vector<OwnPiece>>{};
   const int stage = sharding_.stage;
@@ -91,14 +99,17 @@ void ParamStore::plan(MemoryPlan& plan, const Recipe& recipe, bool training, std
     }
     const bool separate = has_values_ || unit.frozen;
     const bool codes = stage >= 1 && lay_out_codes(unit);
-    const auto add = [&](MemoryKind kind, const std::string& name, DType dtype, bool sharded, Tensor* t) {
+    const auto add = [&](MemoryKind kind, const std::string& name, DType dtype, bool sharded, Tensor* t,
+                         Mem home = Mem::device) {
       plan.add(kind, cat(name, " of unit ", u), dtype,
-               {sharded ? unit.layout.numel / sharding_.shards : unit.layout.numel}, t);
+               {sharded ? unit.layout.numel / sharding_.shards : unit.layout.numel}, t, home);
     };
     if (separate) add(MemoryKind::weights, "weights", recipe.compute, stage >= 3 || codes, &unit.value);
     if (!training || unit.frozen) continue;
     // Where weights serve as their own masters, these are whole as long as the weights are.
-    add(MemoryKind::masters, "masters", recipe.master, separate || codes ? stage >= 1 : stage >= 3, &unit.master);
+    if (separate) unit.masters_home = sharding_.states_home.mem;
+    add(MemoryKind::masters, "masters", recipe.master, separate || codes ? stage >= 1 : stage >= 3, &unit.master,
+        unit.masters_home);
     if (codes) {
       add(MemoryKind::weights, "codes", DType::u8, stage >= 3, &unit.codes);
       const int64_t others = unit.others_before(unit.layout.numel);
@@ -165,8 +176,9 @@ void ParamStore::plan_states(MemoryPlan& plan, size_t u, const std::vector<OwnPi
       size += range.end - range.begin;
     }
     if (size == 0) continue;
+    state.home = sharding_.states_home.mem;
     plan.add(MemoryKind::optimizer, cat(states_[s].name, " of unit ", u), states_[s].dtype, {size / state.block},
-             &state.t);
+             &state.t, state.home);
   }
 }
 
@@ -189,13 +201,29 @@ int64_t ParamStore::State::first_of(size_t piece) const {
   return 0;
 }
 
-Tensor ParamStore::State::part(Range range) const {
+ParamStore::Range ParamStore::State::stored(Range range) const {
   for (const Segment& segment : segments)
     if (segment.begin <= range.begin && range.end <= segment.end)
-      return t.slice((segment.at + range.begin - segment.begin) / block,
-                     (segment.at + range.end - segment.begin) / block);
+      return {(segment.at + range.begin - segment.begin) / block, (segment.at + range.end - segment.begin) / block};
   CHECK(false, "no optimizer state of elements ", range.begin, " to ", range.end);
   return {};
+}
+
+std::vector<ParamStore::Range> ParamStore::State::within(Range range) const {
+  std::vector<Range> all;
+  for (const Segment& s : segments)
+    if (const Range r{std::max(s.begin, range.begin), std::min(s.end, range.end)}; r.begin < r.end) all.push_back(r);
+  return all;
+}
+
+Tensor ParamStore::State::part(Range range) const {
+  const Range at = stored(range);
+  return t.slice(at.begin, at.end);
+}
+
+Tensor ParamStore::State::on_device(Range range) const {
+  const Range at = stored(range);
+  return home == Mem::device ? t.slice(at.begin, at.end) : here.slice(at.begin, at.end);
 }
 
 bool ParamStore::keeps(size_t state, size_t piece) const {
@@ -221,19 +249,25 @@ std::vector<ParamStore::Range> ParamStore::extents() const {
 }
 
 void ParamStore::init(Ctx& c, uint64_t seed, Init which) {
-  for (const Piece& piece : pieces()) {
+  const auto init_within = [&](const Piece& piece, Range within) {
     const ParamSpec& spec = specs_[size_t(piece.param)];
-    if (spec.frozen && which == Init::trained) continue;
+    if (spec.frozen && which == Init::trained) return;
     init_piece(c, piece,
-               {.seed = seed, .stream = stream_of(piece.slice->name), .mean = spec.init_mean, .std = spec.init_std});
-  }
+               {.seed = seed, .stream = stream_of(piece.slice->name), .mean = spec.init_mean, .std = spec.init_std},
+               within);
+  };
+  std::vector<std::vector<Piece>> by_unit(units_.size());
+  for (const Piece& piece : pieces())
+    if (here(size_t(piece.unit))) by_unit[size_t(piece.unit)].push_back(piece);
+  stream_states(c, *this, state_stretches(*this, {.masters = true}), [&](const StateStretch& s) {
+    for (const Piece& piece : by_unit[s.unit]) init_within(piece, s.range);
+  });
   refresh_values(c);
 }
 
 // As far as this rank has elements of the tensor; each is drawn by its place in the whole one.
-void ParamStore::init_piece(Ctx& c, const Piece& piece, RandomNormal values) {
+void ParamStore::init_piece(Ctx& c, const Piece& piece, RandomNormal values, Range within) {
   const Unit& unit = *units_[size_t(piece.unit)];
-  if (!here(size_t(piece.unit))) return;
   const Tensor& flat = unit.master ? unit.master : unit.value;
   const auto fill = [&](const Tensor& x, Range range) {  // elements of the unit
     for_each_run(piece.part->strips, 0, piece.slice->shape.numel(), [&](int64_t at, int64_t part_at, int64_t length) {
@@ -247,26 +281,32 @@ void ParamStore::init_piece(Ctx& c, const Piece& piece, RandomNormal values) {
   };
   const int64_t end = piece.offset + piece.part->numel;
   Range range = unit.is_shard(flat) ? unit.owned(piece.offset, end) : Range{piece.offset, end};
-  if (range.begin == range.end) return;
-  if (!unit.is_split()) return fill(unit.part(flat, range), range);
+  range = {std::max(range.begin, within.begin), std::min(range.end, within.end)};
+  if (range.begin >= range.end) return;
+  if (!unit.is_split()) return fill(unit.master ? unit.masters_on_device(range) : unit.part(flat, range), range);
   for (; range.begin < range.end; range.begin += kInitChunk) {
     const Range chunk{range.begin, std::min(range.begin + kInitChunk, range.end)};
     const Buffer masters = c.alloc("initial masters", DType::f32, {chunk.end - chunk.begin});
     fill(masters.t, chunk);
     c.run(
-        SplitMaster{.param = unit.part(unit.value, chunk), .rest = unit.part(unit.master, chunk), .master = masters.t});
+        SplitMaster{.param = unit.part(unit.value, chunk), .rest = unit.masters_on_device(chunk), .master = masters.t});
   }
 }
 
 void ParamStore::refresh_values(Ctx& c) {
-  for (const auto& unit : units_) {
-    if (!unit->master || !unit->value || unit->is_split()) continue;
-    const Tensor value = unit->is_shard(unit->master) ? unit->own(unit->value) : unit->value;
+  std::vector<StateStretch> all;
+  if (!split_) all = state_stretches(*this, {.masters = true});
+  for (StateStretch& s : all) s.writes_masters = false;
+  stream_states(c, *this, all, [&](const StateStretch& s) {
+    const Unit& unit = *units_[s.unit];
+    if (!unit.master || !unit.value) return;
+    const Range range = unit.is_shard(unit.master) ? unit.owned(s.range.begin, s.range.end) : s.range;
+    const Tensor value = unit.part(unit.value, range), master = unit.masters_on_device(range);
     if (value.dtype == DType::bf16)
-      c.run(SplitMaster{.param = value, .master = unit->master});
+      c.run(SplitMaster{.param = value, .master = master});
     else
-      c.run(Cast{.y = value, .x = unit->master});
-  }
+      c.run(Cast{.y = value, .x = master});
+  });
   gather_weights(c);
 }
 

@@ -83,6 +83,14 @@ struct WorkerRank {
   int workers = 1, worker = 0;
 };
 
+// Where masters and optimizer states are, and how much of a unit an update of elements has in device memory at once
+// where that is host memory (param/state_stream.h). Masters that are the weights themselves, and states with `sizes`,
+// which are small, are in device memory in any case.
+struct StatesHome {
+  Mem mem = Mem::device;               // or pinned
+  int64_t stretch = int64_t{1} << 23;  // elements, rounded up to whole cache lines and blocks
+};
+
 // What is sharded over ProcessMesh::shards() [Rajbhandari et al. 2020, "ZeRO"]: stage 1 optimizer states and masters, 2
 // also gradients, 3 also weights.
 struct Sharding {
@@ -92,6 +100,7 @@ struct Sharding {
   TensorRank tensor = {};  // these also without training
   StageUnits stages = {};
   WorkerRank worker = {};
+  StatesHome states_home = {};
 };
 
 class ParamStore {
@@ -100,6 +109,17 @@ class ParamStore {
   static constexpr int64_t kAlign = 64;
   struct Range {
     int64_t begin = 0, end = 0;  // elements of a unit
+  };
+  // What is in device memory of a buffer whose home is host memory: some elements of it, while StateStream has them
+  // there.
+  struct Brought {
+    Tensor t;
+    int64_t first = 0;  // of these, in the buffer
+    Tensor slice(int64_t begin, int64_t end) const {
+      CHECK(t && first <= begin && end <= first + t.numel(), "elements ", begin, " to ", end,
+            " are in host memory; in device memory are ", t ? t.numel() : 0, " from ", first, " on");
+      return t.slice(begin - first, end - first);
+    }
   };
   // An optimizer state of a unit: of the whole unit or this rank's shard, or of some ranges of it, stored contiguously.
   struct State {
@@ -110,7 +130,12 @@ class ParamStore {
     int64_t block = 1;  // elements that share a value
     std::vector<Segment> segments;
     std::vector<std::pair<size_t, int64_t>> firsts = {};  // with sizes: pieces, and where their values begin
-    Tensor part(Range range) const;
+    Mem home = Mem::device;
+    Brought here = {};                             // with another home
+    Tensor part(Range range) const;                // at home
+    Tensor on_device(Range range) const;           // the same in device memory
+    Range stored(Range range) const;               // where t has a range of elements
+    std::vector<Range> within(Range range) const;  // what of a unit's elements has the state
     int64_t first_of(size_t piece) const;
   };
   struct Unit {
@@ -121,8 +146,10 @@ class ParamStore {
     FlatLayout layout;        // of this rank's parts of the parameters
     Range shard;              // the elements that this rank updates
     // Each is whole [numel] or this rank's shard, depending on the stage.
-    Tensor master;  // of i16: the rests of masters whose upper halves are the values (tensor/half.h)
-    Tensor value;   // compute dtype; absent where it is the master itself
+    Mem masters_home = Mem::device;
+    Brought masters_here = {};  // with another home
+    Tensor master;              // of i16: the rests of masters whose upper halves are the values (tensor/half.h)
+    Tensor value;               // compute dtype; absent where it is the master itself
     // For a sharded unit whose matrices GEMMs read quantized; engine/code_state.h writes them to own(codes), a byte
     // for each element: whole at stages 1 and 2, else this rank's shard. The values are then this
     // rank's shard at every stage, and `others` has those of the parameters without codes, whole.
@@ -143,6 +170,7 @@ class ParamStore {
     // A range within the shard, as a view of any of the tensors above.
     Tensor part(const Tensor& t, Range range) const;
     Tensor own(const Tensor& t) const { return part(t, shard); }
+    Tensor masters_on_device(Range range) const;  // part(master, range) in device memory
     const Tensor& weights() const { return value ? value : master; }
     int64_t others_before(int64_t element) const;  // elements in `others` that lie before this one
   };
@@ -195,6 +223,7 @@ class ParamStore {
   void gather_weights(Ctx&);
   void gather_codes(Ctx&);  // after those of all weights were made
   bool sharded() const { return sharding_.stage > 0; }
+  const StatesHome& states_home() const { return sharding_.states_home; }
   int shards() const { return sharding_.shards; }  // of every unit; 1: each rank has all of it
   // Equal parts of every unit, whose sums are added in order: with rank-invariant sums as many as leaves, else one.
   int64_t leaves() const { return std::max<int64_t>(1, sharding_.logical.count); }
@@ -248,7 +277,7 @@ class ParamStore {
   void plan_sizes(MemoryPlan&, size_t unit, size_t state, const std::vector<OwnPiece>&);
   void begin_use(Ctx&, int unit);
   void start_gather(Ctx&, int unit);
-  void init_piece(Ctx&, const Piece&, RandomNormal);
+  void init_piece(Ctx&, const Piece&, RandomNormal, Range within);
   void gather(Ctx&, int unit);
   void settle(Ctx&);
   void reduce_early(Ctx&, const Unit&);

@@ -39,7 +39,9 @@ class DescribedDevice final : public Device {
   void release(void*, size_t, Mem) override {}
   void copy(void*, const void*, size_t, Stream) override { throw Error(cat(description(), ": has no memory to copy")); }
   // Free memory of the GPU once a process has its context: 78.6 of 79.1 GiB on an H100.
-  size_t capacity(Mem) const override { return gpu_.memory_bytes - kContext; }
+  size_t capacity(Mem kind) const override {
+    return kind == Mem::device ? gpu_.memory_bytes - kContext : SIZE_MAX;  // nothing is known of its machine
+  }
   size_t allocated() const override { return 0; }
   double peak_flops(DType inputs) const override {
     return is_code(inputs) ? gpu_.sustained(gpu_.codes_flops) : gpu_.product_flops / (inputs == DType::f32 ? 2 : 1);
@@ -121,7 +123,8 @@ Roofline limits_of(const GpuSpec& gpu, int64_t head_dim, int64_t seq_length) {
   return {.most = {gpu.product_flops, gpu.copy_bytes, gpu.sustained(gpu.codes_flops), gpu.sustained(gpu.f32_flops)},
           .attention_forward = share * rate_at(rates.forward, double(seq_length)),
           .attention_backward = share * rate_at(rates.backward, double(seq_length)),
-          .multiprocessors = gpu.multiprocessors};
+          .multiprocessors = gpu.multiprocessors,
+          .host_bytes = gpu.host_bytes};
 }
 
 DescribedBackend describe(const GpuSpec& gpu, int64_t tokens) {

@@ -17,6 +17,7 @@ struct Roofline {
   // Known for described GPUs; 0: only `most` bounds the ops.
   double attention_forward = 0, attention_backward = 0;  // FLOP/s of causal attention, for the head size of the run
   int64_t multiprocessors = 0;                           // tiles of products are distributed over them
+  double host_bytes = 0;                                 // per second to or from host memory
   double pipeline = 192;      // cost of filling and draining a tile's pipeline, in elements of K
   double epilogue_byte = 32;  // cost of each byte per result that an epilogue reads or writes, in elements of K
 

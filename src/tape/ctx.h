@@ -145,6 +145,11 @@ struct UpdateSums {
   std::vector<MatrixExchange> exchanges = {};
 };
 
+// Masters and optimizer states of a step that are in host memory: bytes that are copied to the device and back.
+struct StateTraffic {
+  int64_t in = 0, out = 0;
+};
+
 // A pass that is under way.
 struct ContextPass {
   std::unique_ptr<Event> ticket = nullptr;
@@ -177,6 +182,7 @@ struct Ctx {
   TensorSums* context_sums = nullptr;       // likewise
   ContextPasses* context_passes = nullptr;  // likewise
   UpdateSums* update_sums = nullptr;        // likewise
+  StateTraffic* state_traffic = nullptr;    // likewise
   bool sequence_parallel = false;           // see nn/rows.h
   int row_pieces = 1;                       // likewise
   bool sums_beside = false;                 // ranks that share products send sums beside other products

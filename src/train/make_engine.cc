@@ -15,6 +15,8 @@ namespace {
 
 constexpr size_t kLogitsShare = 64;  // logits may take 1 / this of a GPU's memory
 
+int64_t clamped(size_t bytes) { return int64_t(std::min(bytes, size_t(INT64_MAX))); }
+
 // Minimum over ranks, because all must choose the same plan.
 int64_t least_of_ranks(Backend backend, int64_t value) {
   int64_t negative = -value;
@@ -90,6 +92,7 @@ class Fitting {
         options_(engine_options(c, training)),
         recompute_(options_.recompute),
         capacity_(size_t(least_of_ranks(backend, int64_t(memory_capacity(c, backend.device))))),
+        host_capacity_(least_of_ranks(backend, clamped(host_memory_capacity(c, backend.device)))),
         logits_budgets_{kLogitsBudget} {
     if (training && !c.teacher.empty()) options_.teacher = teacher_options(c);
     if (!backend.device.unified() && c.loss_chunk_rows == 0 && capacity_ / kLogitsShare > kLogitsBudget)
@@ -111,9 +114,27 @@ class Fitting {
   }
 
   // For each way of sharing keys (of many ranks the first that fits), each budget of logits and each recomputation mode
-  // what add_fitting() finds; of these the one with the fastest steps.
+  // what add_fitting() finds; of these the one with the fastest steps. Masters and states in host memory only where
+  // nothing fits otherwise, or where the configuration has them there.
   // Throws Error(usage) if none fits.
   std::unique_ptr<Engine> fastest() {
+    for (const Mem home : homes()) {
+      options_.states_home.mem = home;
+      if (auto engine = fastest_with_home()) return engine;
+    }
+    refuse(*too_large_);
+  }
+
+ private:
+  std::vector<Mem> homes() const {
+    const bool gpu = training_ && !backend_.device.unified();
+    if (!gpu || config_.offload_optimizer == Offload::none) return {Mem::device};
+    if (config_.offload_optimizer == Offload::cpu) return {Mem::pinned};
+    return {Mem::device, Mem::pinned};
+  }
+
+  // Null if none fits.
+  std::unique_ptr<Engine> fastest_with_home() {
     std::vector<std::unique_ptr<Engine>> found;
     for (const ContextMethod method : methods()) {
       if (!found.empty() && backend_.mesh.context().size() > kMostInRing) break;
@@ -123,7 +144,7 @@ class Fitting {
         add_fitting(found);
       }
     }
-    if (found.empty()) refuse(*too_large_);
+    if (found.empty()) return nullptr;
     if (found.size() == 1) return std::move(found.front());
     const Pace pace(backend_, options_.recipe);
     std::vector<double> seconds;
@@ -134,7 +155,6 @@ class Fitting {
     return std::move(found[size_t(std::min_element(seconds.begin(), seconds.end()) - seconds.begin())]);
   }
 
- private:
   std::vector<ContextMethod> methods() const {
     if (options_.context_method != ContextMethod::automatic) return {options_.context_method};
     if (backend_.mesh.context().size() == 1) return {ContextMethod::gather};
@@ -164,6 +184,8 @@ class Fitting {
     const size_t beside = memory_beside_plan(config_, backend_.device, engine),
                  reserve = runtime_reserve(config_, backend_.device);
     plan.require_fits(capacity_, reserve);  // throws, listing the largest kinds
+    if (plan.total(Mem::pinned) > 0)
+      plan.require_host_fits(size_t(host_capacity_), save_copy_bytes(config_, backend_.device, engine));
     if (plan.total() + beside > capacity_)
       throw Error(cat("memory: async_save: a save copies ", format_bytes(beside - reserve),
                       " of weights and optimizer states before it writes them, beside ", format_bytes(plan.total()),
@@ -180,8 +202,16 @@ class Fitting {
 
   bool fits(Engine& engine) {
     const size_t rest = memory_beside_plan(config_, backend_.device, engine);
+    if (!fits_host(engine)) return false;
     return most_of_ranks(engine.least_memory() + rest) <= capacity_ &&
            most_of_ranks(engine.memory().total() + rest) <= capacity_;
+  }
+
+  // All ranks call it together, as what it asks them.
+  bool fits_host(Engine& engine) {
+    if (options_.states_home.mem == Mem::device) return true;
+    const size_t planned = engine.host_memory();
+    return most_of_ranks(planned + save_copy_bytes(config_, backend_.device, engine)) <= size_t(host_capacity_);
   }
 
   // Null if no size fits; leaves in `sizes` those that do not fit.
@@ -216,9 +246,25 @@ class Fitting {
   EngineOptions options_;
   Recompute recompute_;  // as configured
   size_t capacity_;
+  int64_t host_capacity_;
   std::vector<size_t> logits_budgets_;  // sizes of chunks of logits to try, largest first
   std::unique_ptr<Engine> too_large_;   // the last plan that did not fit
 };
+
+void report_offload(const Config& c, Engine& engine) {
+  if (engine.options().states_home.mem == Mem::device) return;
+  const size_t bytes = engine.host_memory();
+  if (bytes == 0)
+    throw Error(
+        cat("offload_optimizer: ", c.offload_optimizer == Offload::cpu ? "cpu" : "auto",
+            " has nothing to move: this optimizer keeps no states of each weight, and the weights are their own "
+            "masters (precision ",
+            name_of(c.precision), "); set it to none"),
+        Exit::usage);
+  log::info("offload_optimizer: ", format_bytes(bytes), " of masters and optimizer states are in host memory",
+            c.offload_optimizer == Offload::automatic ? ", since the plan does not fit otherwise" : "",
+            "; no bit changes");
+}
 
 // Ranks that share products or sequences read the same ones.
 void require_division(const Config& c, int64_t groups, bool training) {
@@ -250,6 +296,11 @@ void require_division(const Config& c, int64_t groups, bool training) {
 
 std::unique_ptr<Engine> make_engine(const Config& c, Backend backend, bool training) {
   require_division(c, backend.mesh.batches(), training);
+  if (training && c.offload_optimizer == Offload::cpu && backend.device.unified())
+    throw Error(
+        cat("offload_optimizer: cpu moves optimizer states from a GPU to host memory, and this run is on ",
+            backend.device.description(), ", where they are already; set it to auto or none, or device to cuda"),
+        Exit::usage);
   if (c.pipeline_parallel_size > 1 && !backend.device.unified())
     throw Error(cat("pipeline_parallel_size: ", c.pipeline_parallel_size,
                     " stages are not supported on GPUs (device cuda); set it to 1, or device to cpu"),
@@ -261,6 +312,7 @@ std::unique_ptr<Engine> make_engine(const Config& c, Backend backend, bool train
     log::info("recompute_granularity: more is recomputed than configured (", to_text(engine->options().recompute),
               "), so that micro-batches of ", engine->options().micro_batch_size,
               " sequences fit in memory; no bit changes");
+  report_offload(c, *engine);
   if (const std::string why = why_no_8bit_moments(engine->options().optimizer, engine->model().params());
       training && !why.empty())
     log::warn(why);

@@ -243,6 +243,11 @@ size_t memory_capacity(const Config& c, const Device& device) {
   return c.memory_limit_gib > 0 ? size_t(c.memory_limit_gib * double(size_t{1} << 30)) : device.capacity(Mem::device);
 }
 
+size_t host_memory_capacity(const Config& c, const Device& device) {
+  return c.host_memory_limit_gib > 0 ? size_t(c.host_memory_limit_gib * double(size_t{1} << 30))
+                                     : device.capacity(Mem::pinned);
+}
+
 std::string memory_of_others(const Config& c, const Device& device) {
   constexpr size_t kOwn = size_t{2} << 30;  // less may be this program's own: its context, code of the libraries
   if (device.unified() || c.memory_limit_gib > 0) return {};

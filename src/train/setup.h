@@ -31,6 +31,8 @@ PackingOptions packing_options(const Config&, const Dataset& train);
 
 // Memory available to the plan: memory_limit_gib, or the device's capacity; the run-time reserve is added to the plan.
 size_t memory_capacity(const Config&, const Device&);
+// Of pinned host memory, for what is offloaded; SIZE_MAX: unknown.
+size_t host_memory_capacity(const Config&, const Device&);
 size_t runtime_reserve(const Config&, const Device&);
 // Where capacity depends on what other programs hold of a GPU: a line that says how much they have; else empty.
 // Micro-batch, recomputation and kernels are chosen by what is left, and bits follow from these choices.

@@ -26,8 +26,8 @@
 namespace athanor {
 namespace {
 
-constexpr std::string_view kOwnKeys[] = {"threads",  "cpu_gemm",     "memory_limit_gib", "log_level",
-                                         "progress", "tuning_cache", "profile"};
+constexpr std::string_view kOwnKeys[] = {"threads",   "cpu_gemm", "memory_limit_gib", "host_memory_limit_gib",
+                                         "log_level", "progress", "tuning_cache",     "profile"};
 constexpr int64_t kMaxConfigBytes = 1 << 20, kMaxTuningBytes = 16 << 20;
 
 EventRecord with_plan(EventRecord event, const MemoryPlan& plan, double peak_flops) {

@@ -421,6 +421,10 @@ TEST(Validate, PrecisionAndMemory) {
   expect_parts(error_with({"memory_limit_gib=0.1"}), {"runtime_reserve_mib: 256", "0.1"});
   expect_parts(error_with({"memory_limit_gib=0.3", "runtime_reserve_mib=400"}), {"runtime_reserve_mib: 400", "0.3"});
   EXPECT_EQ(error_with({"memory_limit_gib=0.3", "runtime_reserve_mib=auto"}), "");
+  expect_parts(error_with({"offload_optimizer=cpu", "device=cpu"}), {"offload_optimizer: cpu", "auto or none", "cuda"});
+  EXPECT_EQ(error_with({"offload_optimizer=auto", "device=cpu"}), "");
+  EXPECT_EQ(error_with({"offload_optimizer=cpu", "host_memory_limit_gib=4"}), "");
+  expect_parts(error_with({"host_memory_limit_gib=4"}), {"host_memory_limit_gib: 4", "offload_optimizer", "none"});
 }
 
 TEST(Validate, DataAndRun) {

@@ -206,10 +206,33 @@ TEST_F(Cgroups, NonsenseIsIgnored) {
   EXPECT_EQ(cgroup_memory_limit(paths_), 0u);
 }
 
+TEST_F(Cgroups, AvailableMemoryIsTheLeastOfMachineAndGroups) {
+  const auto available = [&] { return available_memory(paths_, root_ / "meminfo"); };
+  EXPECT_EQ(available(), usable_memory()) << "without files";
+  write("meminfo", "MemTotal:       2000 kB\nMemFree:  5 kB\nMemAvailable:    1000 kB\n");
+  EXPECT_EQ(available(), 1000u * 1024);
+  write("self", "0::/job/step\n");
+  write("fs/job/step/memory.max", "max\n");
+  write("fs/job/memory.max", "900000\n");
+  write("fs/job/memory.current", "500000\n");
+  EXPECT_EQ(available(), 400000u);
+  write("fs/job/memory.stat", "anon 200000\ninactive_file 250000\nactive_file 50000\n");
+  EXPECT_EQ(available(), 650000u) << "copies of files go first";
+  write("fs/job/memory.current", "1300000\n");
+  EXPECT_EQ(available(), 0u);
+  write("self", "3:memory:/box\n");
+  write("fs/memory/box/memory.limit_in_bytes", "800000\n");
+  write("fs/memory/box/memory.usage_in_bytes", "300000\n");
+  write("fs/memory/box/memory.stat", "inactive_file 1\ntotal_inactive_file 100000\n");
+  EXPECT_EQ(available(), 600000u);
+}
+
 TEST(Cores, AtLeastOneAndNoMoreThanTheMachineHas) {
   EXPECT_GE(usable_cores(), 1);
   EXPECT_LE(usable_cores(), int(std::thread::hardware_concurrency()));
   EXPECT_GT(usable_memory(), size_t(1) << 20);
+  EXPECT_GT(available_memory(), size_t(1) << 20);
+  EXPECT_LE(available_memory(), usable_memory());
 }
 
 }  // namespace

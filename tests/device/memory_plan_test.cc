@@ -14,8 +14,9 @@ namespace {
 class FakeDevice final : public Device {
  public:
   std::string description() const override { return "fake"; }
-  void* allocate(size_t bytes, Mem) override {
+  void* allocate(size_t bytes, Mem where) override {
     ++allocations;
+    if (where == Mem::pinned) pinned += bytes;
     live += bytes;
     void* p = std::aligned_alloc(4096, round_up<size_t>(bytes, 4096));
     std::memset(p, 0, bytes);
@@ -31,7 +32,7 @@ class FakeDevice final : public Device {
   void sync() override {}
   size_t capacity(Mem) const override { return 1 << 20; }
   size_t allocated() const override { return live; }
-  size_t live = 0;
+  size_t live = 0, pinned = 0;
   int allocations = 0;
 };
 
@@ -107,6 +108,34 @@ TEST(MemoryPlan, RefusesARunThatDoesNotFitAndNamesTheKnobs) {
   }
 }
 
+TEST(MemoryPlan, HostMemoryIsAnAllocationAndALimitOfItsOwn) {
+  FakeDevice device;
+  Tensor a, b, c;
+  {
+    MemoryPlan plan;
+    plan.add(MemoryKind::weights, "a", DType::u8, {1 << 20}, &a);
+    plan.add(MemoryKind::masters, "b", DType::u8, {2 << 20}, &b, Mem::pinned);
+    plan.add(MemoryKind::optimizer, "c", DType::f32, {1 << 20}, &c, Mem::pinned);
+    EXPECT_EQ(plan.total(), size_t{1} << 20);
+    EXPECT_EQ(plan.total(Mem::pinned), size_t{6} << 20);
+    EXPECT_EQ(plan.total(MemoryKind::masters), 0u) << "of device memory";
+    EXPECT_EQ(plan.total(MemoryKind::masters, Mem::pinned), size_t{2} << 20);
+    EXPECT_EQ(message([&] { plan.require_host_fits(7 << 20, 1 << 20); }), "");
+    const std::string text = message([&] { plan.require_host_fits(7 << 20, (1 << 20) + 1); });
+    for (const char* part : {"offload_optimizer keeps 6.0 MiB", "beside 1.0 MiB", "7.0 MiB of host memory may be used",
+                             "optimizer 4.0 MiB (smaller with exp_avg_dtype", "masters 2.0 MiB", "async_save \"off\""})
+      EXPECT_TRUE(has(text, part)) << part << " in " << text;
+    EXPECT_TRUE(
+        has(message([&] { plan.require_host_fits(1, 0); }), "keeps 6.0 MiB in pinned host memory, but 0.0 MiB"));
+    plan.commit(device);
+    EXPECT_EQ(device.allocations, 2);
+    EXPECT_EQ(device.pinned, plan.total(Mem::pinned));
+    EXPECT_EQ(static_cast<char*>(c.data) - static_cast<char*>(b.data), 2 << 20);
+    EXPECT_EQ(c.as<float>()[(1 << 20) - 1], 0);
+  }
+  EXPECT_EQ(device.live, 0u);
+}
+
 TEST(MemoryPlan, RefusesChangesAfterCommit) {
   FakeDevice device;
   Tensor a, b;
@@ -148,6 +177,10 @@ TEST(MemoryPlan, AdvisesNothingThatIsInForceAlready) {
   EXPECT_EQ(narrow.knobs(MemoryKind::weights), "a smaller model, or zero_stage 3 over more ranks");
   EXPECT_FALSE(has(narrow.knobs(MemoryKind::masters), "split"));
   EXPECT_FALSE(has(narrow.knobs(MemoryKind::optimizer), "bf16"));
+  EXPECT_TRUE(has(narrow.knobs(MemoryKind::optimizer), "offload_optimizer"));
+  MemoryPlan offloaded;
+  offloaded.add(MemoryKind::optimizer, "d", DType::bf16, {4}, &d, Mem::pinned);
+  EXPECT_FALSE(has(offloaded.knobs(MemoryKind::optimizer), "offload_optimizer"));
 }
 
 }  // namespace

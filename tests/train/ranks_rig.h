@@ -15,6 +15,7 @@
 #include "convert/floats.h"
 #include "cpu/make_cpu.h"
 #include "tests/tiny_model.h"
+#include "tests/train/device_memory_ops.h"
 #include "tests/train/harness.h"
 #include "train/checkpointer.h"
 
@@ -71,6 +72,7 @@ struct Setting {
   bool teacher = false;                  // of another size
   int workers = 1;
   OuterOptions outer = {};
+  int64_t offload = 0;  // elements of a stretch of masters and states in host memory; 0: in device memory
   int ranks() const { return mesh().ranks(); }
   MeshSizes mesh() const {
     return {.copies = replicas, .shards = shards, .context = context, .tensor = tensor, .workers = workers};
@@ -85,7 +87,7 @@ struct Setting {
                         : "",
                " vocabulary ", vocab, " context ", context, ring ? " ring" : "", " length ", length, " window ", window,
                documents ? " documents" : "", teacher ? " teacher" : "",
-               gradients == DType::bf16 ? " gradients bf16" : "",
+               gradients == DType::bf16 ? " gradients bf16" : "", offload > 0 ? cat(" offload ", offload) : "",
                outer.steps > 0 ? cat(" workers ", workers, " rounds of ", outer.steps) : "");
   }
 };
@@ -151,6 +153,7 @@ inline EngineOptions options(const Setting& s) {
   o.optimizer.tail_average_start = s.tail;
   o.eval_averages = s.ema > 0 || s.tail > 0;
   o.outer = s.outer;
+  if (s.offload > 0) o.states_home = {.mem = Mem::pinned, .stretch = s.offload};
   std::ranges::copy(default_groups(s.rule), std::back_inserter(o.optimizer.groups));
   o.schedule = {.style = DecayStyle::constant, .lr = s.lr, .min_lr = s.lr};
   o.clip_grad = s.clip;
@@ -224,6 +227,7 @@ struct Curve {
   std::vector<float> masters;                        // all of them, in the order of the files
   std::vector<size_t> planned;                       // bytes, by rank
   size_t weights = 0, gradients = 0, optimizer = 0;  // of rank 0's plan
+  size_t host = 0;                                   // bytes of a rank
 };
 
 inline Curve train(const Setting& s, int64_t steps = 3) {
@@ -235,6 +239,8 @@ inline Curve train(const Setting& s, int64_t steps = 3) {
     ProcessMesh mesh(std::move(world), s.mesh());
     Engine engine(tiny(s), options(s), {*cpu.device, *cpu.ops, mesh});
     engine.commit();
+    testing::DeviceMemoryOps in_device(*cpu.ops, engine.memory());
+    if (s.offload > 0) engine.set_ops(in_device);
     engine.init_weights();
     engine.set_step_sequences(s.step);
     if (s.teacher) fill_teacher(engine, *cpu.device);
@@ -270,6 +276,7 @@ inline Curve train(const Setting& s, int64_t steps = 3) {
     EXPECT_EQ(curve.masters, masters);
     EXPECT_EQ(curve.evaluation, evaluation) << "all ranks have the same weights";
     curve.planned[size_t(mesh.world().rank())] = engine.memory().total();
+    curve.host = engine.host_memory();
   });
   return curve;
 }

@@ -37,6 +37,7 @@ struct Setting {
   int64_t forgotten = -1;  // the call of a step that ranks which share products leave out
   bool keep_codes = true;
   DType gradients = DType::f32;
+  int64_t offload = 0;  // elements of a stretch of masters and states in host memory; 0: in device memory
   int ranks() const { return replicas * shards * context * tensor; }
   std::string name() const {
     return cat(name_of(type), " ", precision, " stage ", stage, " ranks ", replicas, "x", shards, "x", context, "x",
@@ -112,6 +113,7 @@ EngineOptions options(const Setting& s) {
   o.optimizer.groups = default_groups(s.rule);
   o.schedule = {.style = DecayStyle::constant, .lr = 3e-3, .min_lr = 3e-3};
   o.clip_grad = 0.5;
+  if (s.offload > 0) o.states_home = {.mem = Mem::pinned, .stretch = s.offload};
   return o;
 }
 
@@ -212,6 +214,16 @@ TEST_F(NcclTraining, LossesMatchOneRank) {
                        .stage = stage,
                        .accumulation = type == ModelType::llama ? 2 : 1},
                       1e-5);
+  }
+}
+
+// Also where matrices are exchanged between the passes that bring momenta and masters, and norms added up.
+TEST_F(NcclTraining, OffloadKeepsTheBits) {
+  for (const auto& [rule, stage] : {std::pair{RuleName::muon, 3}, {RuleName::lamb, 1}}) {
+    Setting s{.precision = "bf16", .shards = 2, .stage = stage, .rule = rule};
+    const Curve want = train(s);
+    s.offload = 512;
+    EXPECT_EQ(want, train(s)) << kRuleNames[size_t(rule)] << " " << s.name();
   }
 }
 

@@ -1,0 +1,156 @@
+#include "param/state_stream.h"
+
+#include <algorithm>
+
+#include "base/int.h"
+
+namespace athanor {
+namespace {
+
+using Range = ParamStore::Range;
+
+std::vector<Range> joined(std::vector<Range> ranges) {
+  std::ranges::sort(ranges, {}, &Range::begin);
+  std::vector<Range> all;
+  for (const Range& r : ranges)
+    if (!all.empty() && r.begin <= all.back().end)
+      all.back().end = std::max(all.back().end, r.end);
+    else
+      all.push_back(r);
+  return all;
+}
+
+// The device memory of a stretch, and what is copied to it and back.
+class Window {
+ public:
+  Window(ParamStore& params, const StateStretch& s) {
+    ParamStore::Unit& unit = *params.units()[s.unit];
+    if (unit.masters_home != Mem::device) {
+      const int64_t first = unit.is_shard(unit.master) ? unit.shard.begin : 0;
+      std::vector<Range> stored;
+      for (const Range& r : s.masters) stored.push_back({r.begin - first, r.end - first});
+      add(unit.masters_here, unit.master, joined(std::move(stored)), s.writes_masters);
+    }
+    for (size_t i = 0; i < unit.states.size(); ++i) {
+      ParamStore::State& state = unit.states[i];
+      if (state.home == Mem::device) continue;
+      std::vector<Range> stored;
+      for (const StateStretch::Part& part : s.states)
+        if (part.state == i) stored.push_back(state.stored(part.range));
+      add(state.here, state.t, joined(std::move(stored)), s.writes_states);
+    }
+  }
+
+  void bring(Ctx& c) {
+    if (copies_.empty()) return;
+    room_ = c.alloc("masters and optimizer states", DType::u8, {int64_t(bytes_)});
+    in_ = move(c, Stream::copy, c.state_traffic ? &c.state_traffic->in : nullptr);
+  }
+  void open(Ctx& c) {
+    c.wait(std::move(in_));
+    for (const Shown& s : shown_) *s.to = {{room_.t.at(int64_t(s.at)), s.dtype, {s.count}}, s.first};
+  }
+  void close() {
+    for (const Shown& s : shown_) *s.to = {};
+  }
+  void take_back(Ctx& c) {
+    if (!copies_.empty()) out_ = move(c, Stream::copy_back, c.state_traffic ? &c.state_traffic->out : nullptr);
+  }
+  // The memory is free again once it has been copied.
+  void end(Ctx& c) {
+    c.wait(std::move(out_));
+    room_ = {};
+  }
+
+ private:
+  struct Shown {
+    ParamStore::Brought* to;
+    int64_t first, count;  // elements of the buffer
+    size_t at;             // in the window
+    DType dtype;
+  };
+  struct Copy {
+    void* home;
+    size_t at, bytes;
+    bool back;
+  };
+
+  // ranges: of the buffer, ordered.
+  void add(ParamStore::Brought& to, const Tensor& buffer, const std::vector<Range>& ranges, bool back) {
+    if (ranges.empty()) return;
+    const int64_t first = ranges.front().begin, count = ranges.back().end - first;
+    shown_.push_back({&to, first, count, bytes_, buffer.dtype});
+    for (const Range& r : ranges) {
+      const Tensor part = buffer.slice(r.begin, r.end);
+      copies_.push_back({part.data, bytes_ + size_t(r.begin - first) * size_of(buffer.dtype), part.bytes(), back});
+    }
+    bytes_ += round_up(size_t(count) * size_of(buffer.dtype), kArenaAlign);
+  }
+
+  // On its stream, after what compute has been given so far.
+  Ctx::Ticket move(Ctx& c, Stream stream, int64_t* counted) const {
+    const bool back = stream == Stream::copy_back;
+    for (const Copy& copy : copies_)
+      if (counted && (copy.back || !back)) *counted += int64_t(copy.bytes);
+    if (c.arena.recording()) return nullptr;
+    c.device.wait(stream, *c.device.record(Stream::compute));
+    for (const Copy& copy : copies_) {
+      void* here = room_.t.at(int64_t(copy.at));
+      if (!back)
+        c.device.copy(here, copy.home, copy.bytes, stream);
+      else if (copy.back)
+        c.device.copy(copy.home, here, copy.bytes, stream);
+    }
+    return c.device.record(stream);
+  }
+
+  std::vector<Shown> shown_;
+  std::vector<Copy> copies_;
+  size_t bytes_ = 0;
+  Buffer room_;
+  Ctx::Ticket in_, out_;
+};
+
+}  // namespace
+
+std::vector<StateStretch> state_stretches(const ParamStore& params, const StatesUsed& used) {
+  std::vector<StateStretch> all;
+  for (size_t u = 0; u < params.units().size(); ++u) {
+    const ParamStore::Unit& unit = *params.units()[u];
+    if (!params.here(u) || unit.layout.numel == 0) continue;
+    const bool masters = used.masters && unit.masters_home != Mem::device;
+    const auto moves = [&](size_t s) { return unit.states[s].t && unit.states[s].home != Mem::device; };
+    if (!masters && std::ranges::none_of(used.states, moves)) {
+      all.push_back({.unit = u, .range = {0, unit.layout.numel}});
+      continue;
+    }
+    const Range held = params.sharded() ? unit.shard : Range{0, unit.layout.numel};
+    const int64_t step = used.whole_units ? held.end - held.begin : params.states_home().stretch;
+    for (int64_t begin = held.begin; begin < held.end; begin += step) {
+      StateStretch s{.unit = u, .range = {begin, std::min(begin + step, held.end)}};
+      if (masters) s.masters = {s.range};
+      for (const size_t state : used.states)
+        for (const Range& r : unit.states[state].within(s.range)) s.states.push_back({state, r});
+      all.push_back(std::move(s));
+    }
+  }
+  return all;
+}
+
+void stream_states(Ctx& c, ParamStore& params, const std::vector<StateStretch>& all,
+                   const std::function<void(const StateStretch&)>& run) {
+  std::vector<Window> windows;
+  for (const StateStretch& s : all) windows.emplace_back(params, s);
+  if (!all.empty()) windows.front().bring(c);
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (i + 1 < all.size()) windows[i + 1].bring(c);
+    windows[i].open(c);
+    run(all[i]);
+    windows[i].close();
+    if (i > 0) windows[i - 1].end(c);
+    windows[i].take_back(c);
+  }
+  if (!all.empty()) windows.back().end(c);
+}
+
+}  // namespace athanor

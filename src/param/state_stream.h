@@ -1,0 +1,39 @@
+// Masters and optimizer states whose home is pinned host memory, in device memory for as long as somebody computes with
+// them: a stretch of a unit at a time, while the next one is on its way there and the one before on its way back. What
+// has its home in device memory stays there, and nothing moves.
+#pragma once
+#include <functional>
+#include <vector>
+
+#include "param/param_store.h"
+
+namespace athanor {
+
+// A range of a unit's elements, and what of its masters and states somebody computes with there.
+struct StateStretch {
+  size_t unit;
+  ParamStore::Range range;
+  struct Part {
+    size_t state;  // index into Unit::states
+    ParamStore::Range range;
+  };
+  std::vector<ParamStore::Range> masters = {};
+  std::vector<Part> states = {};
+  bool writes_masters = true, writes_states = true;  // false: only read, so they need not go back
+};
+
+struct StatesUsed {
+  bool masters = false;
+  std::vector<size_t> states = {};
+  bool whole_units = false;  // else a unit may be cut into stretches of StatesHome::stretch elements
+};
+
+// All units of this rank: with what is used, as far as its home is not device memory. A unit of which nothing is there
+// is one stretch.
+std::vector<StateStretch> state_stretches(const ParamStore&, const StatesUsed&);
+
+// run(stretch) for each, in their order; meanwhile Unit::masters_on_device() and State::on_device() have what it names.
+void stream_states(Ctx&, ParamStore&, const std::vector<StateStretch>&,
+                   const std::function<void(const StateStretch&)>& run);
+
+}  // namespace athanor

@@ -1,0 +1,21 @@
+// What masters and optimizer states in host memory cost: they pass through the GPU at the end of each step, while
+// weights are updated, and nothing else runs meanwhile.
+#pragma once
+#include "engine/engine.h"
+#include "perf/roofline.h"
+
+namespace athanor {
+
+struct OffloadTime {
+  double link = 0;     // seconds of the direction with more bytes; the other one is copied at once
+  double exposed = 0;  // of these, what the launches of the end of a step do not take anyway
+};
+
+// Of a planned engine. Nothing where nothing is offloaded, or the link's rate is unknown.
+OffloadTime offload_time(const Engine&, const Roofline&);
+
+// The smallest batch, in sequences, in whose step `exposed` is at most `share`, if each sequence takes as long as one
+// of the planned batch, of which a rank's micro-batches take `micro_seconds` and the end of the step `end_seconds`.
+double hiding_batch(const OffloadTime&, double share, double batch, double micro_seconds, double end_seconds);
+
+}  // namespace athanor

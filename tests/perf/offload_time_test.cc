@@ -1,0 +1,47 @@
+// What a step pays for masters and states in host memory, on a described GPU.
+#include "perf/offload_time.h"
+
+#include <gtest/gtest.h>
+
+#include "perf/described_gpu.h"
+#include "train/setup.h"
+
+namespace athanor {
+namespace {
+
+TEST(OffloadTime, IsTheLinksBeyondTheUpdate) {
+  const GpuSpec& gpu = find_gpu("rtx4090");
+  const DescribedBackend backend = describe(gpu);
+  ProcessMesh mesh(make_single(*backend.device), {});
+  const auto planned = [&](const char* offload) {
+    const Config c = parse_config(R"({"model": {"model_type": "llama", "vocab_size": 32000, "hidden_size": 1024,
+        "num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 8, "intermediate_size": 2048,
+        "max_position_embeddings": 512}, "seq_length": 512, "global_batch_size": 8, "train_iters": 8, "save": "",
+        "learning_rate": 0.01, "precision": "bf16", "micro_batch_size": 2, "train_data": "data/*.bin"})",
+                                  "test", "", std::vector<std::string>{cat("offload_optimizer=", offload)});
+    return make_engine(c, {*backend.device, *backend.ops, mesh, backend.tuning}, true);
+  };
+  Roofline limits = limits_of(gpu, 128, 512);
+  const auto none = planned("none"), cpu = planned("cpu");
+  none->memory(), cpu->memory();
+  EXPECT_EQ(offload_time(*none, limits).link, 0);
+  const double bytes = 12 * double(cpu->model().params().parameter_count());  // a master and two moments in f32
+  const OffloadTime time = offload_time(*cpu, limits);
+  EXPECT_NEAR(time.link, bytes / 25e9, 1e-3 * time.link);
+  EXPECT_NEAR(time.exposed, time.link - least_update_seconds(*cpu, limits), 1e-12);
+  EXPECT_LT(time.exposed, time.link);
+  limits.host_bytes = 1e15;
+  EXPECT_EQ(offload_time(*cpu, limits).exposed, 0) << "a link faster than the update";
+  limits.host_bytes = 0;
+  EXPECT_EQ(offload_time(*cpu, limits).link, 0) << "a link that nobody knows";
+}
+
+TEST(OffloadTime, HidesInABatchWhoseStepIsLongEnough) {
+  // 4 sequences take 2 s, the end of a step 1 s, of which 0.5 s more are the link's: a step of 10 s hides it to 5 %.
+  const double batch = hiding_batch({.link = 1, .exposed = 0.5}, 0.05, 4, 2, 1);
+  EXPECT_NEAR(0.5 / (batch * 2 / 4 + 1 + 0.5), 0.05, 1e-12);
+  EXPECT_EQ(hiding_batch({}, 0.05, 4, 2, 1), 0);
+}
+
+}  // namespace
+}  // namespace athanor
