@@ -7,8 +7,11 @@
 namespace athanor {
 
 // How the update of a matrix is scaled: alpha / rank [Hu et al. 2021, "LoRA"], or alpha / sqrt(rank) [Kalajdzievski
-// 2023, "rsLoRA"].
-enum class LoraVariant : uint8_t { lora, rslora };
+// 2023, "rsLoRA"]. dora: as lora, and the norms of the outputs are trained too [Liu et al. 2024, "DoRA"].
+enum class LoraVariant : uint8_t { lora, rslora, dora };
+
+// How the frozen linear layers are stored: in the compute dtype, or in NF4 [Dettmers et al. 2023, "QLoRA"].
+enum class BasePrecision : uint8_t { none, nf4 };
 
 struct LoraOptions {
   int64_t rank = 0;  // 0: no adapters, and no weight is frozen
@@ -16,6 +19,8 @@ struct LoraOptions {
   double dropout = 0;
   std::vector<std::string> targets = {"all-linear"};  // names of modules, or ends of names after a dot
   LoraVariant variant = LoraVariant::lora;
+  BasePrecision base = BasePrecision::none;
+  bool double_quant = true;  // of a base in NF4
   double scale() const;
 };
 

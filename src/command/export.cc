@@ -31,7 +31,8 @@ struct ExportArgs {
 std::vector<std::string> dtype_names() {
   std::vector<std::string> names = float_names();
   for (const std::string& name : mixture_names()) names.push_back(name);
-  for (const char* name : {"fp8_tensor", "fp8_channel", "fp8_block", "w4a16", "w8a16"}) names.emplace_back(name);
+  for (const char* name : {"fp8_tensor", "fp8_channel", "fp8_block", "nf4", "nf4_single", "w4a16", "w8a16"})
+    names.emplace_back(name);
   return names;
 }
 
@@ -59,11 +60,18 @@ void require_known_elsewhere(const ModelConfig& m) {
               Exit::usage);
 }
 
+// Of NF4: whether its absmaxes are quantized too.
+std::optional<bool> nested_nf4_named(const std::string& dtype) {
+  if (dtype == "nf4") return true;
+  if (dtype == "nf4_single") return false;
+  return std::nullopt;
+}
+
 // Which types each format has, besides floats for hf and gguf.
 bool has_type(const std::string& format, const std::string& dtype) {
   const bool plain = dtype == "same" || float_named(dtype), fp8 = code_blocks_named(dtype).has_value();
   if (format == "gguf") return plain || mixture_named(dtype);
-  if (format == "hf") return plain || fp8;
+  if (format == "hf") return plain || fp8 || nested_nf4_named(dtype);
   if (format == "peft") return plain;
   const bool ints = int_bits_named(dtype).has_value();
   return ints || (format == "compressed-tensors" && fp8 && dtype != "fp8_block");
@@ -105,7 +113,8 @@ int64_t write(const ModelFolder& model, const ExportArgs& args, const std::strin
   HfFolderOptions options{.max_shard_bytes = int64_t(args.max_shard_bytes)};
   options.codes = code_blocks_named(args.dtype);
   const std::optional<int> bits = int_bits_named(args.dtype);
-  options.dtype = options.codes || bits ? DType::bf16 : float_named(args.dtype);
+  options.nested_nf4 = nested_nf4_named(args.dtype);
+  options.dtype = options.codes || bits || options.nested_nf4 ? DType::bf16 : float_named(args.dtype);
   if (bits && args.format != "gptq") options.ints = {.bits = *bits, .group = args.group_size};
   std::unique_ptr<HessianSource> hessians;
   if (args.format == "gptq") {
@@ -190,7 +199,9 @@ void add_export(Cli& cli) {
   verb.add_option(
           "--dtype", args->dtype,
           "same: as stored; or f32, bf16, f16; for gguf also llama.cpp's quantized types and mixtures, such as q8_0 or "
-          "q4_K_M; for hf also FP8 with one scale per tensor, channel or 128 x 128 block, and integers of 4 or 8 bits "
+          "q4_K_M; for hf also FP8 with one scale per tensor, channel or 128 x 128 block, NF4 as bitsandbytes has it "
+          "with "
+          "double quantization or without (nf4, nf4_single), and integers of 4 or 8 bits "
           "with "
           "a scale per group of a row (w4a16, w8a16: compressed-tensors), the rest in bf16")
       .show_default()

@@ -65,7 +65,15 @@ std::vector<Field<Config>> adapter_fields() {
       custom("lora_targets", names<&Config::lora_targets>("list of names"), refused,
              "lora_rank: linear layers that have adapters, by their names in files or ends of these, such as q_proj, "
              "as PEFT's target_modules; all-linear = all but the head"),
-      choice<&Config::lora_variant>("lora_variant", refused, "lora_rank: how the adapters' part is scaled"),
+      choice<&Config::lora_variant>(
+          "lora_variant", refused,
+          "lora_rank: how the adapters' part is scaled; dora = as lora, and magnitudes of each output are trained too"),
+      choice<&Config::base_precision>(
+          "base_precision", refused,
+          "lora_rank: how the frozen linear layers are stored: none = in the type of precision; nf4 = in 4 bits, which "
+          "are dequantized for each GEMM (QLoRA)"),
+      option("base_double_quant", &Config::base_double_quant, refused,
+             "base_precision nf4: store the absmax of each 64 weights in 8 bits instead of f32"),
       option("adapter", &Config::adapter, free,
              "lora_rank: folder of adapters that a new run goes on from, as PEFT writes it, or a checkpoint of a run "
              "with lora_rank; empty = new ones, which change nothing at first")

@@ -47,7 +47,8 @@ constexpr std::string_view kRecompute[] = {"none", "selective", "full"};
 constexpr std::string_view kProgress[] = {"auto", "on", "off"};
 constexpr std::string_view kTokenDtypes[] = {"auto", "uint8", "uint16", "uint32", "uint64",
                                              "int8", "int16", "int32",  "int64"};
-constexpr std::string_view kLoraVariants[] = {"lora", "rslora"};
+constexpr std::string_view kLoraVariants[] = {"lora", "rslora", "dora"};
+constexpr std::string_view kBasePrecisions[] = {"none", "nf4"};
 constexpr std::string_view kLogLevels[] = {"debug", "info", "warn", "error", "off"};
 constexpr std::string_view kRules[] = {"free", "notice", "refused"};
 
@@ -87,6 +88,7 @@ ChoiceNames choice_names(RecomputeGranularity) { return kRecompute; }
 ChoiceNames choice_names(Progress) { return kProgress; }
 ChoiceNames choice_names(TokenDtype) { return kTokenDtypes; }
 ChoiceNames choice_names(LoraVariant) { return kLoraVariants; }
+ChoiceNames choice_names(BasePrecision) { return kBasePrecisions; }
 ChoiceNames choice_names(OnResume) { return kRules; }
 ChoiceNames log::choice_names(Level) { return kLogLevels; }
 

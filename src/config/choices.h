@@ -75,6 +75,7 @@ ChoiceNames choice_names(RecomputeGranularity);
 ChoiceNames choice_names(Progress);
 ChoiceNames choice_names(TokenDtype);
 ChoiceNames choice_names(LoraVariant);
+ChoiceNames choice_names(BasePrecision);
 ChoiceNames choice_names(OnResume);
 namespace log {
 ChoiceNames choice_names(Level);  // where lookup by argument finds it

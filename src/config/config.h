@@ -93,6 +93,8 @@ struct Config {
   double lora_dropout = 0.0;
   std::vector<std::string> lora_targets = {"all-linear"};
   LoraVariant lora_variant = LoraVariant::lora;
+  BasePrecision base_precision = BasePrecision::none;
+  bool base_double_quant = true;
   std::string adapter;  // folder of adapters that a new run starts with; "" = random A, zero B
   // optimizer
   RuleName optimizer = RuleName::adamw;

@@ -113,8 +113,8 @@ bool has_value(const Json& value, std::string_view allowed) {
   return false;
 }
 
-// FP8 and packed integers as `athanor export` writes them; the weights themselves say which are stored so
-// (convert/low_precision.h, convert/int_weights.h).
+// FP8, packed integers and NF4 as `athanor export` writes them; the weights themselves say which are stored so
+// (convert/low_precision.h, convert/int_weights.h, convert/nf4_file.h).
 void drop_quantization(Json& object, const std::string& path) {
   const Json* value = object.find("quantization_config");
   if (!value) return;
@@ -123,13 +123,14 @@ void drop_quantization(Json& object, const std::string& path) {
     return at && at->is(Json::Kind::string) && at->text == text;
   };
   const bool known =
-      says("quant_method", "fp8") ||
+      says("quant_method", "fp8") || (says("quant_method", "bitsandbytes") && says("bnb_4bit_quant_type", "nf4")) ||
       (says("quant_method", "compressed-tensors") &&
        (says("format", "float-quantized") || says("format", "pack-quantized"))) ||
       (says("quant_method", "gptq") && (says("checkpoint_format", "gptq") || !value->find("checkpoint_format")));
   if (!value->is(Json::Kind::null) && !known)
     bad_value(*value, dotted(path, "quantization_config"),
-              "null, \"quant_method\": \"fp8\", \"gptq\" with \"checkpoint_format\": \"gptq\", or compressed-tensors "
+              "null, \"quant_method\": \"fp8\", bitsandbytes with \"bnb_4bit_quant_type\": \"nf4\", \"gptq\" with "
+              "\"checkpoint_format\": \"gptq\", or compressed-tensors "
               "with \"format\": \"float-quantized\" or \"pack-quantized\" (other weights are plain floats: take the "
               "model from which this one was quantized)");
   object.erase("quantization_config");

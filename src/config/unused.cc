@@ -75,6 +75,8 @@ std::vector<std::string> keys_without_effect(const Config& c) {
   unused.key("lora_targets", &Config::lora_targets, adapts, "lora_rank above 0");
   unused.key("lora_variant", &Config::lora_variant, adapts, "lora_rank above 0");
   unused.key("adapter", &Config::adapter, adapts, "lora_rank above 0");
+  unused.key("base_double_quant", &Config::base_double_quant, c.base_precision == BasePrecision::nf4,
+             "base_precision nf4");
 
   unused.key("context_parallel_method", &Config::context_parallel_method, c.context_parallel_size > 1,
              "context_parallel_size above 1");

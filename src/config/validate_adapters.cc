@@ -7,6 +7,10 @@
 namespace athanor {
 
 void validate_adapters(const Config& c) {
+  require(
+      c.lora_rank > 0 || c.base_precision == BasePrecision::none, "base_precision: ", name_of(c.base_precision),
+      " stores weights that are not trained, and lora_rank is 0, which trains all of them; set lora_rank above 0 to "
+      "train adapters beside them, or base_precision to none");
   if (c.lora_rank == 0) return;
   const std::string rank = cat("lora_rank: ", c.lora_rank);
   require(!c.init_from.empty(), rank,

@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr int64_t kMaxConfigBytes = 1 << 20, kMaxRank = 65536;
-constexpr std::string_view kVariants[] = {"lora", "rslora"};
+constexpr std::string_view kVariants[] = {"lora", "rslora", "dora"}, kBases[] = {"none", "nf4"};
 
 bool is_file(const std::string& path) {
   std::error_code ignored;
@@ -39,6 +39,16 @@ T value_of(const nlohmann::json& json, const char* key, const std::string& where
   }
 }
 
+int index_of(std::span<const std::string_view> words, const nlohmann::json& json, const char* key,
+             const std::string& where) {
+  const auto word = value_of<std::string>(json, key, where);
+  const auto found = std::ranges::find(words, word);
+  if (found != words.end()) return int(found - words.begin());
+  std::string all;
+  for (const std::string_view known : words) all += cat(all.empty() ? "" : ", ", known);
+  throw Error(cat(where, ": ", key, ": expected one of ", all, ", got ", printable(word)), Exit::usage);
+}
+
 void require_range(const LoraOptions& lora, const std::string& where) {
   if (lora.rank < 1 || lora.rank > kMaxRank || !(lora.alpha > 0) || lora.alpha > 1e9)
     throw Error(cat(where, ": rank ", lora.rank, " and alpha ", lora.alpha, ", expected 1 ... ", kMaxRank,
@@ -56,7 +66,9 @@ std::string adapter_json(const AdapterBase& about) {
                                        {"alpha", lora.alpha},
                                        {"dropout", lora.dropout},
                                        {"targets", lora.targets},
-                                       {"variant", kVariants[size_t(lora.variant)]}};
+                                       {"variant", kVariants[size_t(lora.variant)]},
+                                       {"base_precision", kBases[size_t(lora.base)]},
+                                       {"base_double_quant", lora.double_quant}};
   return json_text(json, 2) + "\n";
 }
 
@@ -69,11 +81,11 @@ AdapterBase read_adapter_json(const std::string& folder) {
   about.lora.alpha = value_of<double>(json, "alpha", path);
   about.lora.dropout = value_of<double>(json, "dropout", path);
   about.lora.targets = value_of<std::vector<std::string>>(json, "targets", path);
-  const auto variant = value_of<std::string>(json, "variant", path);
-  const auto found = std::ranges::find(kVariants, variant);
-  if (found == std::end(kVariants))
-    throw Error(cat(path, ": variant: expected lora or rslora, got ", printable(variant)), Exit::usage);
-  about.lora.variant = LoraVariant(found - std::begin(kVariants));
+  about.lora.variant = LoraVariant(index_of(kVariants, json, "variant", path));
+  if (json.contains("base_precision")) {  // absent in checkpoints of older versions
+    about.lora.base = BasePrecision(index_of(kBases, json, "base_precision", path));
+    about.lora.double_quant = value_of<bool>(json, "base_double_quant", path);
+  }
   require_range(about.lora, path);
   return about;
 }
@@ -106,12 +118,15 @@ void AdapterFolder::read_peft_config() {
     const nlohmann::json value = json.value(key, nlohmann::json());
     return value.is_null() || value == false || value.empty() || value == "none" || value == 0;
   };
-  for (const char* key : {"use_dora", "bias", "lora_bias", "modules_to_save", "rank_pattern", "alpha_pattern",
-                          "layer_replication", "megatron_config", "trainable_token_indices", "target_parameters"})
+  for (const char* key : {"bias", "lora_bias", "modules_to_save", "rank_pattern", "alpha_pattern", "layer_replication",
+                          "megatron_config", "trainable_token_indices", "target_parameters"})
     if (!is_off(key)) refuse(key, ": ", json_text(json.at(key)), " is not supported");
   about_.lora.rank = value_of<int64_t>(json, "r", path);
   about_.lora.alpha = value_of<double>(json, "lora_alpha", path);
-  if (json.value("use_rslora", nlohmann::json()) == true) about_.lora.variant = LoraVariant::rslora;
+  const auto says = [&](const char* key) { return json.value(key, nlohmann::json()) == true; };
+  if (says("use_rslora") && says("use_dora")) refuse("use_rslora and use_dora: true at once is not supported");
+  if (says("use_rslora")) about_.lora.variant = LoraVariant::rslora;
+  if (says("use_dora")) about_.lora.variant = LoraVariant::dora;
   require_range(about_.lora, path);
   const nlohmann::json base = json.value("base_model_name_or_path", nlohmann::json());
   about_.path = base.is_string() ? base.get<std::string>() : "";
@@ -125,10 +140,11 @@ void AdapterFolder::find_modules() {
   std::set<std::string> found;
   const auto add = [&](std::string name) {
     if (files_ && name.starts_with(kPeftPrefix)) name = name.substr(std::string_view(kPeftPrefix).size());
-    for (const auto& end : {lora_a_name(""), lora_b_name("")})
+    for (const std::string& end : tensor_names(""))
       if (name.ends_with(end)) return void(found.insert(name.substr(0, name.size() - end.size())));
     if (files_)
-      throw Error(cat(path_, ": the tensor ", printable(name), " is no matrix of an adapter (lora_A or lora_B)"));
+      throw Error(cat(path_, ": the tensor ", printable(name), " is no part of an adapter (lora_A, lora_B",
+                      options().variant == LoraVariant::dora ? ", lora_magnitude_vector)" : ")"));
   };
   if (files_)
     for (const auto& [name, place] : files_->tensors()) add(name);
@@ -137,6 +153,12 @@ void AdapterFolder::find_modules() {
       if (name.starts_with("model.") || name.starts_with("transformer.")) add(name);
   modules_.assign(found.begin(), found.end());
   if (modules_.empty()) throw Error(cat(path_, ": holds no adapters"));
+}
+
+std::vector<std::string> AdapterFolder::tensor_names(const std::string& module) const {
+  std::vector<std::string> names = {lora_a_name(module), lora_b_name(module)};
+  if (options().variant == LoraVariant::dora) names.push_back(lora_magnitude_name(module));
+  return names;
 }
 
 bool AdapterFolder::adapts(const std::string& module) const { return std::ranges::binary_search(modules_, module); }

@@ -37,6 +37,7 @@ class AdapterFolder {
   const LoraOptions& options() const { return about_.lora; }
   const std::vector<std::string>& modules() const { return modules_; }  // sorted
   bool adapts(const std::string& module) const;
+  std::vector<std::string> tensor_names(const std::string& module) const;  // of the tensors that a module has
   Shape shape_of(const std::string& name) const { return stored(name).shape; }
   void require_shape(const std::string& name, const Shape& shape) const;  // else an Error that names both
   std::vector<float> read(const std::string& name) const;                 // NaN or infinite values are an Error

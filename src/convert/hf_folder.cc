@@ -69,11 +69,13 @@ TensorData converted(const ModelFolder& model, const ModelFolder::Weight& weight
 
 std::vector<TensorData> tensors_of(const ModelFolder& model, const HfFolderOptions& options) {
   const ModelType family = model.config().model_type;
-  if ((options.codes || options.ints || options.gptq) && (family == ModelType::gpt2 || has_experts(family)))
+  if ((options.codes || options.ints || options.gptq || options.nested_nf4) &&
+      (family == ModelType::gpt2 || has_experts(family)))
     throw Error(cat("export: ", name_of(family), " has no form in ",
-                    options.codes  ? "FP8"
-                    : options.gptq ? "GPTQ's format"
-                                   : "packed integers",
+                    options.codes        ? "FP8"
+                    : options.gptq       ? "GPTQ's format"
+                    : options.nested_nf4 ? "bitsandbytes' NF4"
+                                         : "packed integers",
                     family == ModelType::gpt2
                         ? ": its matrices are [in, out], which readers of such weights do not know"
                         : ": it has experts, whose router stays as it is, which no tensor of such a folder says",
@@ -81,9 +83,10 @@ std::vector<TensorData> tensors_of(const ModelFolder& model, const HfFolderOptio
                 Exit::usage);
   std::vector<TensorData> tensors;
   for (const auto& weight : model.weights()) {
-    if ((options.ints || options.gptq) && weight.role == Role::matrix) {
-      for (TensorData& part : options.gptq ? gptq_matrix(model, weight.name, *options.gptq)
-                                           : packed_matrix(model, weight.name, *options.ints))
+    if ((options.ints || options.gptq || options.nested_nf4) && weight.role == Role::matrix) {
+      for (TensorData& part : options.nested_nf4 ? nf4_matrix(model, weight.name, *options.nested_nf4)
+                              : options.gptq     ? gptq_matrix(model, weight.name, *options.gptq)
+                                                 : packed_matrix(model, weight.name, *options.ints))
         tensors.push_back(std::move(part));
       continue;
     }
@@ -146,10 +149,11 @@ int64_t write_hf_folder(const ModelFolder& model, const std::string& out, const 
   if (shards.size() > 1) writer.text("model.safetensors.index.json", weight_index_json(shards, tensors));
   // The dtype of the token embedding stands for all.
   writer.text("config.json", hf_config_json(model.config(), torch_name(tensors.front().dtype),
-                                            options.gptq    ? quantization_config_json(options.gptq->options)
-                                            : options.ints  ? quantization_config_json(*options.ints)
-                                            : options.codes ? quantization_config_json(*options.codes)
-                                                            : ""));
+                                            options.nested_nf4 ? nf4_config_json(*options.nested_nf4)
+                                            : options.gptq     ? quantization_config_json(options.gptq->options)
+                                            : options.ints     ? quantization_config_json(*options.ints)
+                                            : options.codes    ? quantization_config_json(*options.codes)
+                                                               : ""));
   const std::vector<std::string> carried = carried_files(model.path(), model.links());
   for (const std::string& name : carried)
     writer.text(name, read_file_in(model.path(), name, kMaxTextBytes, model.links()));

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cmath>
 #include <cstring>
 
 #include "base/checksum.h"
@@ -189,7 +190,7 @@ void ModelFolder::check_weights(bool heads) {
   const auto model = make_model(config_);
   for (const ParamSpec& spec : model->params().specs())
     for (const HfSlice& slice : spec.slices) {
-      weights_.push_back(find_weight(slice.name, slice.shape));
+      weights_.push_back(find_weight(slice.name, slice.shape, spec.role));
       weights_.back().role = spec.role;
       check_float(weights_.back());
     }
@@ -197,6 +198,10 @@ void ModelFolder::check_weights(bool heads) {
     const auto same = [&name](const Weight& w) {
       if (w.gptq_bits > 0)
         return std::ranges::any_of(kGptqTensors, [&](GptqTensor t) { return gptq_name(w.name, t) == name; });
+      if (w.nf4 && name == nf4_state_name(w.name)) return true;
+      if (w.nf4)
+        return std::ranges::any_of(nf4_parts(w.name, {w.shape.numel(), w.nf4->nested}),
+                                   [&](const Nf4Part& part) { return part.name == name; });
       if (w.ints)
         return packed_name(w.name) == name || packed_scale_name(w.name) == name || packed_shape_name(w.name) == name;
       return w.name == name || (w.codes && scale_name(w.name, *w.codes) == name);
@@ -210,40 +215,77 @@ void ModelFolder::check_weights(bool heads) {
   if (gguf_) gguf_->require_no_others(weights_);
   if (!adapter_) return;
   for (const std::string& module : adapter_->modules())
-    if (std::ranges::none_of(weights_, [&](const Weight& w) { return w.merged && module_of(w.name) == module; }))
+    if (std::ranges::none_of(weights_, [&](const Weight& w) { return w.adapted && module_of(w.name) == module; }))
       throw Error(cat(path_, ": adapters of ", printable(module), ", which is no linear layer of ", base_->path()));
 }
 
 // A weight of the base, to which adapters are added where the folder has some for it.
-ModelFolder::Weight ModelFolder::merged_weight(const std::string& name, const Shape& shape) {
+ModelFolder::Weight ModelFolder::merged_weight(const std::string& name, const Shape& shape, Role role) {
   const Weight& of_base = base_->at(name);
   if (of_base.shape != shape)
     throw Error(cat(base_->path(), ": tensor ", name, " has shape ", of_base.shape, ", the config.json of ", path_,
                     " needs ", shape));
   Weight w{.name = name, .dtype = of_base.dtype, .shape = shape};
   const std::string module = module_of(name);
-  if (shape.rank != 2 || !adapter_->adapts(module)) return w;
+  w.quantized = role == Role::matrix && adapter_->options().base == BasePrecision::nf4;
+  w.adapted = shape.rank == 2 && adapter_->adapts(module);
+  if (!w.quantized && !w.adapted) return w;
+  w.merged = w.dtype;
+  w.dtype = DType::f32;
+  if (!w.adapted) return w;
   const bool in_out = config_.model_type == ModelType::gpt2;
   const int64_t rank = adapter_->options().rank, in = shape[in_out ? 0 : 1], out = shape[in_out ? 1 : 0];
   adapter_->require_shape(lora_a_name(module), {rank, in});
   adapter_->require_shape(lora_b_name(module), {out, rank});
-  w.merged = w.dtype;
-  w.dtype = DType::f32;
+  if (adapter_->options().variant == LoraVariant::dora) adapter_->require_shape(lora_magnitude_name(module), {out});
   return w;
 }
 
 // W + scale B A, summed in f32.
 void ModelFolder::read_merged(const Weight& w, int64_t begin, int64_t end, std::vector<std::byte>& out) const {
-  const Weight& of_base = base_->at(w.name);
-  base_->read_unchecked(of_base, begin, end, out);
-  if (!w.merged) return;
-  std::vector<float> values;
-  to_floats(out, of_base.dtype, values);
+  if (!w.merged) return base_->read_unchecked(base_->at(w.name), begin, end, out);
+  std::vector<float> values = base_values(w, begin, end);
+  if (w.adapted) add_adapters(w, begin, end, values);
+  const auto all = std::as_bytes(std::span(values));
+  out.assign(all.begin(), all.end());
+}
+
+// Of an output with a magnitude, the sum is scaled to that.
+void ModelFolder::add_adapters(const Weight& w, int64_t begin, int64_t end, std::vector<float>& values) const {
   const std::string module = module_of(w.name);
   if (adapted_name_ != w.name) {
     a_ = adapter_->read(lora_a_name(module)), b_ = adapter_->read(lora_b_name(module));
     adapted_name_ = w.name;
+    if (adapter_->options().variant == LoraVariant::dora) read_magnitudes(w);
   }
+  add_product(w, begin, end, values);
+  if (adapter_->options().variant != LoraVariant::dora) return;
+  for (int64_t i = begin; i < end; ++i) values[size_t(i - begin)] *= output_factors_[size_t(output_of(w, i))];
+}
+
+// Rows of the weight are outputs; of GPT-2's columns.
+int64_t ModelFolder::output_of(const Weight& w, int64_t element) const {
+  return config_.model_type == ModelType::gpt2 ? element % w.shape[1] : element / w.shape[1];
+}
+
+// Magnitudes divided by the norms of the outputs of W + scale B A, which takes one more pass over the weight.
+void ModelFolder::read_magnitudes(const Weight& w) const {
+  output_factors_ = adapter_->read(lora_magnitude_name(module_of(w.name)));
+  std::vector<double> squares(output_factors_.size());
+  for_each_rows(w, [&](int64_t begin, int64_t end) {
+    std::vector<float> values = base_values(w, begin, end);
+    add_product(w, begin, end, values);
+    for (int64_t i = begin; i < end; ++i) {
+      const auto x = double(values[size_t(i - begin)]);
+      squares[size_t(output_of(w, i))] += x * x;
+    }
+  });
+  for (size_t i = 0; i < squares.size(); ++i)
+    output_factors_[i] = float(double(output_factors_[i]) / std::sqrt(squares[i]));
+}
+
+// values += scale B A
+void ModelFolder::add_product(const Weight& w, int64_t begin, int64_t end, std::vector<float>& values) const {
   // Rows of the weight are outputs; of GPT-2's inputs.
   const bool in_out = config_.model_type == ModelType::gpt2;
   const int64_t rank = adapter_->options().rank, columns = w.shape[1], in = w.shape[in_out ? 0 : 1];
@@ -262,12 +304,14 @@ void ModelFolder::read_merged(const Weight& w, int64_t begin, int64_t end, std::
     for (int64_t i = 0; i < n; ++i) values[size_t(at - begin + i)] += scale * sum[size_t(i)];
     at += n;
   }
-  const auto all = std::as_bytes(std::span(values));
-  out.assign(all.begin(), all.end());
 }
 
-ModelFolder::Weight ModelFolder::find_weight(const std::string& name, const Shape& shape) {
-  if (base_) return merged_weight(name, shape);
+ModelFolder::Weight ModelFolder::find_weight(const std::string& name, const Shape& shape, Role role) {
+  if (base_) return merged_weight(name, shape, role);
+  if (files_ && has(nf4_state_name(name))) return nf4_weight(name, shape);
+  if (files_ && has(name + ".quant_state.bitsandbytes__fp4"))
+    throw Error(cat(path_, ": tensor ", name, " is in FP4 of bitsandbytes, which is not supported; NF4 is"),
+                Exit::usage);
   if (files_ && !has(name) && has(packed_name(name))) return packed(name, shape);
   if (files_ && !has(name) && has(gptq_name(name, GptqTensor::qweight))) return gptq(name, shape);
   if (!has(name))
@@ -440,6 +484,7 @@ void ModelFolder::read_unchecked(const Weight& w, int64_t begin, int64_t end, st
     const auto part = std::as_bytes(std::span(gptq_matrix_values(w)).subspan(size_t(begin), size_t(end - begin)));
     return out.assign(part.begin(), part.end());
   }
+  if (w.nf4) return read_nf4(w, begin, end, out);
   if (w.ints) return read_packed(w, begin, end, out);
   if (has_average_minus_weight(w.name)) return read_sum(w.name, begin, end, out);
   if (!w.codes) return read_stored(w.name, {w.dtype, w.shape}, begin, end, out);

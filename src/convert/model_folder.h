@@ -17,6 +17,7 @@
 #include "convert/folder_links.h"
 #include "convert/int_weights.h"
 #include "convert/low_precision.h"
+#include "convert/nf4_file.h"
 
 namespace athanor {
 
@@ -54,8 +55,12 @@ class ModelFolder {
     std::optional<CodeBlocks> codes = {};  // stored in FP8 with such scales; read as f32
     std::optional<IntGroups> ints = {};    // stored as packed integers; read as f32
     int gptq_bits = 0;                     // stored as in GPTQ's files, in so many bits; read as f32
+    std::optional<Nf4State> nf4 = {};      // stored in NF4; read as f32
     Role role = Role::matrix;
-    std::optional<DType> merged = {};  // with adapters, which are added as it is read, as f32: what it was without
+    // With adapters, read as f32: the type that it has in the folder that they are for. `quantized`: the adapters were
+    // trained beside it in NF4, and so it is quantized and dequantized; `adapted`: it has some, which are added.
+    std::optional<DType> merged = {};
+    bool quantized = false, adapted = false;
   };
   const AdapterFolder* adapter() const { return adapter_.get(); }  // whose weights are merged into those of a base
   const std::vector<Weight>& weights() const { return weights_; }  // in the order of the model; no tied head
@@ -66,6 +71,11 @@ class ModelFolder {
   void read(const Weight&, int64_t begin, int64_t end, std::vector<std::byte>& out) const;
   // Reads elements [begin, end), counted row by row.
   void read_run(const Weight&, int64_t begin, int64_t end, std::vector<std::byte>& out) const;
+  // A matrix in NF4: the bytes that the folder has, or its values quantized. An Error(usage) if the folder has NF4 with
+  // absmaxes of the other kind.
+  std::vector<std::byte> nf4_record(const Weight&, bool nested) const;
+  // Norms of the outputs of a matrix; nested: of what it is in NF4, with absmaxes of that kind.
+  std::vector<float> output_norms(const Weight&, std::optional<bool> nested) const;
   // All rows in order, in blocks of whole rows of about kBlockBytes.
   static constexpr int64_t kBlockBytes = 4 << 20;
   using Block = std::function<void(std::span<const std::byte>)>;
@@ -80,7 +90,11 @@ class ModelFolder {
   bool has(const std::string& name) const;
   std::vector<std::string> names() const;
   void check_weights(bool heads);
-  Weight find_weight(const std::string& name, const Shape&);
+  Weight find_weight(const std::string& name, const Shape&, Role);
+  Weight nf4_weight(const std::string& name, const Shape&);
+  std::vector<std::byte> read_nf4_parts(const Weight&, bool packed) const;
+  void read_nf4(const Weight&, int64_t begin, int64_t end, std::vector<std::byte>& out) const;
+  std::vector<float> base_values(const Weight&, int64_t begin, int64_t end) const;
   Weight with_scales(const std::string& name, const Shape&);
   Weight packed(const std::string& name, const Shape&);
   Weight gptq(const std::string& name, const Shape&);
@@ -97,8 +111,12 @@ class ModelFolder {
 
   void open_folder();  // checkpoint_ or files_
   void open_adapter(int adapters);
-  Weight merged_weight(const std::string& name, const Shape&);
+  Weight merged_weight(const std::string& name, const Shape&, Role);
   void read_merged(const Weight&, int64_t begin, int64_t end, std::vector<std::byte>& out) const;
+  void add_adapters(const Weight&, int64_t begin, int64_t end, std::vector<float>& values) const;
+  void add_product(const Weight&, int64_t begin, int64_t end, std::vector<float>& values) const;
+  void read_magnitudes(const Weight&) const;
+  int64_t output_of(const Weight&, int64_t element) const;
   void require_averages() const;
   std::string stored_name(const std::string& name) const;
   bool has_average_minus_weight(const std::string& name) const;
@@ -115,11 +133,19 @@ class ModelFolder {
   // The adapters of the matrix that was read last.
   mutable std::string adapted_name_;
   mutable std::vector<float> a_, b_;
+  mutable std::vector<float> output_factors_;  // of DoRA
   std::vector<Weight> weights_;
   std::map<std::string, std::vector<float>> scales_;  // of weights in FP8 and in packed integers
   // The GPTQ matrix that is held whole, since its codes are transposed in files.
   mutable std::string unpacked_name_;
   mutable std::vector<float> unpacked_;
+  // The matrix in NF4 that was read last. packed: only where it was quantized here.
+  struct Nf4Cache {
+    std::string name;
+    std::vector<std::byte> packed;
+    std::vector<float> absmax;
+  };
+  mutable Nf4Cache nf4_;
 };
 
 // The folder itself, or of a run's folder the newest whole checkpoint; the log names it, and why newer ones are not.

@@ -31,7 +31,7 @@ std::vector<std::string> target_modules(const ModelFolder& model) {
   for (const std::string& module : adapter.modules()) ends.insert(last_name(module)), whole.insert(module);
   const bool all = std::ranges::all_of(model.weights(), [&](const ModelFolder::Weight& w) {
     const std::string module = module_of(w.name);
-    return w.role != Role::matrix || w.merged || !ends.contains(last_name(module));
+    return w.role != Role::matrix || w.adapted || !ends.contains(last_name(module));
   });
   const std::set<std::string>& names = all ? ends : whole;
   return {names.begin(), names.end()};
@@ -57,7 +57,7 @@ std::string config_json(const ModelFolder& model) {
                                        {"init_lora_weights", true},
                                        {"modules_to_save", none},
                                        {"use_rslora", lora.variant == LoraVariant::rslora},
-                                       {"use_dora", false},
+                                       {"use_dora", lora.variant == LoraVariant::dora},
                                        {"rank_pattern", nlohmann::ordered_json::object()},
                                        {"alpha_pattern", nlohmann::ordered_json::object()},
                                        {"layers_to_transform", none},
@@ -77,7 +77,7 @@ int64_t write_peft_folder(const ModelFolder& model, const std::string& out, std:
   std::vector<TensorData> tensors;
   int64_t bytes = 0;
   for (const std::string& module : adapter->modules())
-    for (const std::string& name : {lora_a_name(module), lora_b_name(module)}) {
+    for (const std::string& name : adapter->tensor_names(module)) {
       const Shape shape = adapter->shape_of(name);
       bytes += shape.numel() * int64_t(size_of(type));
       tensors.push_back({.name = kPeftPrefix + name,

@@ -106,6 +106,11 @@ class CpuOps final : public Ops {
   void run(const DelayedScales&, void* scratch) override;
   size_t scratch(const Quantize&) const override;
   size_t scratch(const ScaledGemm&) const override;
+  // nf4.cc, dora.cc
+  void run(const DequantizeNf4&, void* scratch) override;
+  void run(const ScaleByMagnitude&, void* scratch) override;
+  void run(const ScaleByMagnitudeBwd&, void* scratch) override;
+  size_t scratch(const ScaleByMagnitudeBwd&) const override;
   // moe.cc, grouped_gemm.cc
   void run(const RouteFwd&, void* scratch) override;
   void run(const RouteBwd&, void* scratch) override;

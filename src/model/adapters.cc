@@ -49,6 +49,12 @@ Adapters declare(ParamStore& params, const ParamSpec& w, int unit, const LoraOpt
               .unit = unit,
               .init_std = float(1 / std::sqrt(3.0 * double(in)))};
   ParamSpec b{.name = w.name + ".lora_B", .shape = {0, rank}, .role = Role::matrix, .unit = unit};
+  // Near the norms of initial weights; a run sets the magnitudes to the norms of those that it reads.
+  ParamSpec m{.name = w.name + ".lora_magnitude_vector",
+              .shape = {0},
+              .role = Role::vector,
+              .unit = unit,
+              .init_mean = float(w.init_std * std::sqrt(double(in)))};
   for (const HfSlice& slice : w.slices) {
     const std::string module = module_of(slice.name);
     if (!is_target(module, options)) continue;
@@ -56,11 +62,13 @@ Adapters declare(ParamStore& params, const ParamSpec& w, int unit, const LoraOpt
     all.parts.push_back({w.in_out ? 0 : slice.offset / in, outputs});
     a.slices.push_back({lora_a_name(module), {rank, in}, a.shape.numel()});
     b.slices.push_back({lora_b_name(module), {outputs, rank}, b.shape.numel()});
-    a.shape.dim[0] += rank, b.shape.dim[0] += outputs;
+    m.slices.push_back({lora_magnitude_name(module), {outputs}, m.shape.numel()});
+    a.shape.dim[0] += rank, b.shape.dim[0] += outputs, m.shape.dim[0] += outputs;
   }
   if (all.parts.empty()) return all;
   all.a = params.declare(std::move(a));
   all.b = params.declare(std::move(b));
+  if (options.variant == LoraVariant::dora) all.magnitude = params.declare(std::move(m));
   return all;
 }
 
@@ -71,6 +79,7 @@ std::string module_of(const std::string& weight) {
 }
 std::string lora_a_name(const std::string& module) { return module + ".lora_A.weight"; }
 std::string lora_b_name(const std::string& module) { return module + ".lora_B.weight"; }
+std::string lora_magnitude_name(const std::string& module) { return module + ".lora_magnitude_vector"; }
 
 void add_adapters(Model& model, const LoraOptions& options) {
   ParamStore& params = model.params();
@@ -88,6 +97,11 @@ void add_adapters(Model& model, const LoraOptions& options) {
     if (known == unit_beside.end()) params.use_together(spec.unit, unit), unit_beside[spec.unit] = unit;
     params.adapt({id}, std::move(adapters));
   }
+  if (options.base == BasePrecision::none) return;
+  std::vector<Param> matrices;
+  for (int id = 0; id < int(base.size()); ++id)
+    if (base[size_t(id)].role == Role::matrix) matrices.push_back({id});
+  params.store_as(options.double_quant ? StoredAs::nf4_nested : StoredAs::nf4, matrices);
 }
 
 }  // namespace athanor

@@ -13,8 +13,10 @@ std::string module_of(const std::string& weight);
 // Names of the adapters' matrices in files: [rank, inputs] and [outputs, rank], whatever the order of the weight.
 std::string lora_a_name(const std::string& module);
 std::string lora_b_name(const std::string& module);
+std::string lora_magnitude_name(const std::string& module);  // [outputs], of DoRA
 
-// After declare(), before the plan. An Error(usage) names targets that match no linear layer.
+// After declare(), before the plan; stores all frozen linear layers as LoraOptions::base says. An Error(usage) names
+// targets that match no linear layer.
 void add_adapters(Model&, const LoraOptions&);
 
 }  // namespace athanor

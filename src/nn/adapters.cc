@@ -7,11 +7,6 @@ namespace {
 
 void scale(Ctx& c, const Tensor& x, float by) { c.run(Combine{.y = x, .a = x, .alpha = by}); }
 
-// Only in training.
-bool drops(Net n, const Linear& layer) {
-  return n.c.dropping.first.shape.rank > 0 && n.params.adapters(layer.w)->dropout > 0;
-}
-
 // fn(columns of y, columns of h, rows of B) for each part.
 template <class Fn>
 void for_each_part(const Adapters& all, Fn&& fn) {
@@ -38,20 +33,26 @@ void drop(Net n, const Linear& layer, const Tensor& y, const Tensor& x) {
                   .p = adapters.dropout});
 }
 
-Buffer dropped(Net n, const Linear& layer, const Tensor& x) {
+}  // namespace
+
+bool drops_inputs(Net n, const Linear& layer) {
+  return n.c.dropping.first.shape.rank > 0 && n.params.adapters(layer.w)->dropout > 0;
+}
+
+Buffer dropped_input(Net n, const Linear& layer, const Tensor& x) {
   Buffer y;
   y.t = x;
-  if (!drops(n, layer)) return y;
+  if (!drops_inputs(n, layer)) return y;
   y = n.c.alloc("adapters.x", x.shape);
   drop(n, layer, y.t, x);
   return y;
 }
 
-}  // namespace
+void drop_gradient(Net n, const Linear& layer, const Tensor& dx) { drop(n, layer, dx, dx); }
 
 Buffer run_adapters(Net n, const Linear& layer, const Tensor& y, const Tensor& input) {
   Ctx& c = n.c;
-  const Buffer kept = dropped(n, layer, input);
+  const Buffer kept = dropped_input(n, layer, input);
   const Tensor& x = kept.t;
   const Adapters& adapters = *n.params.adapters(layer.w);
   const Tensor a = n.params.value(adapters.a), b = n.params.value(adapters.b);
@@ -78,13 +79,13 @@ void run_adapter_gradients(Net n, const Linear& layer, const Tensor& dx, const T
   });
   scale(c, g.t, adapters.scale);
   {
-    const Buffer x = dropped(n, layer, input);
+    const Buffer x = dropped_input(n, layer, input);
     c.run(Gemm{.d = n.params.grad(adapters.a), .a = g.t, .b = x.t, .ta = true, .accumulate = true, .tf32 = tf32});
   }
-  if (!drops(n, layer)) return c.run(Gemm{.d = dx, .a = g.t, .b = a, .accumulate = true, .tf32 = tf32});
+  if (!drops_inputs(n, layer)) return c.run(Gemm{.d = dx, .a = g.t, .b = a, .accumulate = true, .tf32 = tf32});
   const Buffer part = c.alloc("adapters.dx", dx.shape);
   c.run(Gemm{.d = part.t, .a = g.t, .b = a, .tf32 = tf32});
-  drop(n, layer, part.t, part.t);
+  drop_gradient(n, layer, part.t);
   c.run(Add{.y = dx, .a = dx, .b = part.t});
 }
 

@@ -5,6 +5,7 @@
 
 #include "nn/adapters.h"
 #include "nn/codes.h"
+#include "nn/dora.h"
 
 namespace athanor {
 namespace {
@@ -17,9 +18,7 @@ Factor weight(Net n, const Linear& layer, Operand operand) {
     f.data.t = kept.data, f.scales.t = kept.scales, f.global.t = kept.global;
     return f;
   }
-  Buffer w;
-  w.t = n.params.value(layer.w);
-  return factor(n, layer, operand, w);
+  return factor(n, layer, operand, n.params.gemm_value(n.c, layer.w));
 }
 
 // What a product that sums over the rows reads.
@@ -350,21 +349,24 @@ Var linear(Net n, Var x, const Linear& layer, Var residual, Gated* gated, std::o
   if (coming.coming() > 0) read.coming = &coming;  // not of codes, which may be kept
   all = {};
   const bool adapted = n.params.adapters(layer.w);
-  Buffer h;  // of the adapters, whose part is added before what else is made of y
-  if (gated && !adapted)
+  Buffer h;       // of the adapters, whose part is added before what else is made of y
+  DoraKept dora;  // likewise of adapters with magnitudes
+  if (has_magnitudes(n, layer))
+    dora = run_dora(n, layer, y.t, read.data, residual ? residual.t() : Tensor{});
+  else if (gated && !adapted)
     run_with_swiglu(n, layer, y.t, read, *gated);
   else if (rotation && !adapted)
     run_with_rope(n, layer, y.t, read, *rotation);
   else
     run_with_residual(n, layer, y.t, read, residual ? residual.t() : Tensor{});
-  if (adapted) h = run_adapters(n, layer, y.t, read.data.t);
+  if (adapted && !dora.u) h = run_adapters(n, layer, y.t, read.data.t);
   if (adapted && rotation) c.run(athanor::rotation(y.t, rotation->batch, rotation->cos_sin, rotation->shape, false));
   SavedInput saved(n, layer, x, read);
   read = {};
   Var out = c.var(std::move(y));
   out.asks_largest(wanted_largest(n, layer, Matrix::dy));
   Buffer gate_up = gated ? out.keep() : Buffer{};
-  c.record("linear", [&params = n.params, layer, in, saved = std::move(saved), gate_up = std::move(gate_up), h,
+  c.record("linear", [&params = n.params, layer, in, saved = std::move(saved), gate_up = std::move(gate_up), h, dora,
                       asked = out.asked_largest(), sx = x.slot(), sr = residual ? residual.slot() : -1,
                       s = out.slot()](Ctx& cc) mutable {
     const Net net{cc, params};
@@ -373,6 +375,11 @@ Var linear(Net n, Var x, const Linear& layer, Var residual, Gated* gated, std::o
       const Buffer of_gated = std::exchange(dy, std::move(gate_up));
       dy.amax = asked;
       cc.run(SwigluBwd{.dgu = dy.t, .dy = of_gated.t, .gu = dy.t, .amax = asked});  // in place: no later reader
+    }
+    if (dora.u) {
+      cc.put(sx, run_dora_gradients(net, layer, dy, saved.get(net, layer).data.t, dora));
+      if (sr >= 0) cc.put(sr, std::move(dy));
+      return;
     }
     std::optional<RowsOfAll> later;
     if (sums_beside(net, layer)) later = input_rows_beside(net, layer, saved.own_rows(cc));

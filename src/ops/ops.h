@@ -4,6 +4,7 @@
 #include "ops/adafactor.h"
 #include "ops/attention.h"
 #include "ops/basic.h"
+#include "ops/dora.h"
 #include "ops/dropout.h"
 #include "ops/embedding.h"
 #include "ops/gemm.h"
@@ -12,6 +13,7 @@
 #include "ops/mlp.h"
 #include "ops/moe.h"
 #include "ops/muon.h"
+#include "ops/nf4.h"
 #include "ops/norm.h"
 #include "ops/optimizer.h"
 #include "ops/output_scaling.h"
@@ -29,7 +31,7 @@ namespace athanor {
       OutputSquares, ScaleOutputs, FactoredMoments, ClipFactors, Momentum, NormalizeMatrix, Combine, NormalizeNeurons, \
       SplitMaster, JoinMaster, QkClip, Quantize, LargestOfPart, QuantizePart, ScaledGemm, DelayedScales, RouteFwd,     \
       RouteBwd, SortByExpert, SumRows, WeightedSwigluFwd, WeightedSwigluBwd, GroupedGemm, ActivationFwd,               \
-      ActivationBwd, ScaledSum, ScaledSumBwd, Dropout
+      ActivationBwd, ScaledSum, ScaledSumBwd, Dropout, DequantizeNf4, ScaleByMagnitude, ScaleByMagnitudeBwd
 
 // run() launches on the compute stream; scratch() is the temporary memory it needs (bytes), a pure function of the op.
 template <class Op>

@@ -104,7 +104,10 @@ void ParamStore::plan(MemoryPlan& plan, const Recipe& recipe, bool training, std
       plan.add(kind, cat(name, " of unit ", u), dtype,
                {sharded ? unit.layout.numel / sharding_.shards : unit.layout.numel}, t, home);
     };
-    if (separate) add(MemoryKind::weights, "weights", recipe.compute, stage >= 3 || codes, &unit.value);
+    const bool as_values = unit.stored == StoredAs::values;
+    if (separate)
+      add(MemoryKind::weights, as_values ? "weights" : "NF4 weights", as_values ? recipe.compute : DType::u8,
+          stage >= 3 || codes, &unit.value);
     if (!training || unit.frozen) continue;
     // Where weights serve as their own masters, these are whole as long as the weights are.
     if (separate) unit.masters_home = sharding_.states_home.mem;
@@ -130,9 +133,12 @@ void ParamStore::lay_out(Unit& unit) {
   for (int id : unit.params) specs.push_back(specs_[size_t(id)]);
   unit.name = common_name(specs);
   unit.frozen = specs[0].frozen;
-  for (const ParamSpec& spec : specs)
+  unit.stored = specs[0].stored;
+  for (const ParamSpec& spec : specs) {
     CHECK(spec.frozen == unit.frozen, spec.name, " and ", specs[0].name, " of one unit: one is frozen, one is not");
-  for (size_t i = 0; i < specs.size(); ++i) specs[i].shape = placements_[size_t(unit.params[i])].shape;
+    CHECK(spec.stored == unit.stored, spec.name, " and ", specs[0].name, " of one unit are stored in two forms");
+  }
+  for (size_t i = 0; i < specs.size(); ++i) specs[i].shape = stored_shape(unit.params[i]);
   unit.layout = FlatLayout::make(specs, std::max(sharding_.shards, int(sharding_.logical.count)), align_);
   for (size_t i = 0; i < unit.params.size(); ++i) offsets_[size_t(unit.params[i])] = unit.layout.offset[i];
   const int64_t share = unit.layout.numel / sharding_.shards;
@@ -252,9 +258,9 @@ void ParamStore::init(Ctx& c, uint64_t seed, Init which) {
   const auto init_within = [&](const Piece& piece, Range within) {
     const ParamSpec& spec = specs_[size_t(piece.param)];
     if (spec.frozen && which == Init::trained) return;
-    init_piece(c, piece,
-               {.seed = seed, .stream = stream_of(piece.slice->name), .mean = spec.init_mean, .std = spec.init_std},
-               within);
+    const RandomNormal values{
+        .seed = seed, .stream = stream_of(piece.slice->name), .mean = spec.init_mean, .std = spec.init_std};
+    has_record(piece) ? init_record(c, piece, values) : init_piece(c, piece, values, within);
   };
   std::vector<std::vector<Piece>> by_unit(units_.size());
   for (const Piece& piece : pieces())
@@ -407,6 +413,7 @@ VocabPart ParamStore::vocab_part(Param p) const {
 Tensor ParamStore::value(Param p) const {
   const ParamSpec& spec = specs_[size_t(p.id)];
   const Unit& unit = *units_[size_t(spec.unit)];
+  CHECK(unit.stored == StoredAs::values, spec.name, " has no values but as gemm_value()");
   if (unit.codes) {
     CHECK(!spec.as_codes, spec.name, " is whole on no rank but as codes");
     return {unit.others.at(unit.others_before(offsets_[size_t(p.id)])), unit.others.dtype,
@@ -567,7 +574,9 @@ std::vector<ParamStore::Piece> ParamStore::pieces() const {
       const Placement::Slice* part = placements_.empty() ? nullptr : &placements_[id].slices[s];
       all.push_back({.slice = &slice,
                      .unit = specs_[id].unit,
-                     .offset = offsets_[id] + (part ? part->offset : slice.offset),
+                     .offset = offsets_[id] + (specs_[id].stored != StoredAs::values ? record_offset(specs_[id], s)
+                                               : part                                ? part->offset
+                                                                                     : slice.offset),
                      .param = int(id),
                      .part = part});
     }

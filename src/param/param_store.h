@@ -28,6 +28,7 @@ struct Adapters {
     int64_t first, outputs;  // columns of y; rows of B come in the order of the parts
   };
   Param a = {}, b = {};  // [parts * rank, inputs], [outputs of all parts, rank]
+  Param magnitude = {};  // [outputs of all parts], of DoRA: y becomes y magnitude / norm of the adapted weight's row
   std::vector<Part> parts = {};
   int64_t rank = 0;
   float scale = 1, dropout = 0;
@@ -142,9 +143,11 @@ class ParamStore {
     std::vector<int> params;  // ids, in the order of layout.offset
     std::string name;         // common prefix of their names: "model.layers.3"
     bool frozen = false;      // as its parameters: there are values, and nothing else
-    int beside = -1;          // a unit that is gathered, used and released together with this one: use_together()
-    FlatLayout layout;        // of this rank's parts of the parameters
-    Range shard;              // the elements that this rank updates
+    // As its parameters. Not `values`: `value` has bytes, and so have offsets and sizes of the layout.
+    StoredAs stored = StoredAs::values;
+    int beside = -1;    // a unit that is gathered, used and released together with this one: use_together()
+    FlatLayout layout;  // of this rank's parts of the parameters
+    Range shard;        // the elements that this rank updates
     // Each is whole [numel] or this rank's shard, depending on the stage.
     Mem masters_home = Mem::device;
     Brought masters_here = {};  // with another home
@@ -180,8 +183,11 @@ class ParamStore {
   void freeze(std::string_view part);
   void freeze(Param p) { specs_[size_t(p.id)].trainable = false; }
   void freeze_for_good(Param p) { specs_[size_t(p.id)].frozen = true, freeze(p); }
-  // Where a unit's frozen and trained parameters are two units: whoever uses `unit` uses `beside` too.
-  void use_together(int unit, int beside) { units_[size_t(unit)]->beside = beside; }
+  // Stores frozen parameters in another form than values, in units of such beside their own. Before plan().
+  void store_as(StoredAs, const std::vector<Param>&);
+  // Where some of a unit's parameters are another unit, frozen or stored unlike the rest: whoever uses `unit` uses
+  // `beside` too.
+  void use_together(int unit, int beside);
   void adapt(Param w, Adapters adapters) { adapters_[w.id] = std::move(adapters); }
   const Adapters* adapters(Param w) const;  // null: none
   void read_in_low_precision(Param p) { specs_[size_t(p.id)].low_precision = true; }
@@ -199,6 +205,8 @@ class ParamStore {
   void refresh_values(Ctx&);  // values from masters, after loading; shards of values from their owners
 
   Tensor value(Param) const;
+  // The values as GEMMs read them: value(), or a buffer that they are dequantized to.
+  Buffer gemm_value(Ctx&, Param) const;
   bool has_codes(Param p) const { return spec(p).as_codes && bool(units_[size_t(spec(p).unit)]->codes); }
   Tensor codes(Param) const;  // [as the parameter] u8, where has_codes(); as value(), while its unit is in use
   int64_t offset(Param p) const { return offsets_[size_t(p.id)]; }  // of its first element in its unit
@@ -257,6 +265,10 @@ class ParamStore {
     const Placement::Slice* part = nullptr;  // of a planned store: which elements of the tensor this rank has
   };
   std::vector<Piece> pieces() const;
+  bool has_record(const Piece& piece) const { return specs_[size_t(piece.param)].stored != StoredAs::values; }
+  // Of a piece that has one, whose Piece::offset is then its place: copies what this rank has of the record.
+  Nf4Record record_of(const Piece&) const;
+  void set_record(Device&, const Piece&, std::span<const std::byte>) const;
   bool is_saved(const Piece& piece) const { return !specs_[size_t(piece.param)].frozen; }
   bool keeps(size_t state, size_t piece) const;
   bool has_sizes(size_t state) const { return !states_[state].sizes.empty(); }
@@ -265,6 +277,7 @@ class ParamStore {
 
  private:
   Tensor view(const Tensor& flat, Param) const;
+  Shape stored_shape(int id) const;  // of what the unit's flat buffer has of a parameter
   struct OwnPiece {
     size_t number;  // in pieces()
     Range extent;
@@ -278,6 +291,9 @@ class ParamStore {
   void begin_use(Ctx&, int unit);
   void start_gather(Ctx&, int unit);
   void init_piece(Ctx&, const Piece&, RandomNormal, Range within);
+  void init_record(Ctx&, const Piece&, const RandomNormal&) const;
+  Nf4Record record_of(const ParamSpec&, size_t slice) const;
+  int64_t record_offset(const ParamSpec&, size_t slice) const;
   void gather(Ctx&, int unit);
   void settle(Ctx&);
   void reduce_early(Ctx&, const Unit&);

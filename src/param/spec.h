@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "base/choices.h"
+#include "param/nf4.h"
 #include "tensor/tensor.h"
 
 namespace athanor {
@@ -58,6 +59,7 @@ struct ParamSpec {
   // Never trained, and known elsewhere: there are values in the compute dtype alone, which ranks share out with the
   // weights, and no gradient, master or state; checkpoints leave it out. As all parameters of its unit, or none.
   bool frozen = false;
+  StoredAs stored = StoredAs::values;  // others only where frozen; as all parameters of its unit, or none
 };
 
 }  // namespace athanor

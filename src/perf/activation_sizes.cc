@@ -26,7 +26,8 @@ class SizedOps final : public Decorated<SizedOps> {
   SizedOps(const Model& model, const Backend& backend) : backend_(backend) {
     const ParamStore& params = model.params();
     for (int id = 0; id < int(params.specs().size()); ++id)
-      names_.emplace(params.value(Param{id}).data, params.spec(Param{id}).name);
+      if (params.spec(Param{id}).stored == StoredAs::values)
+        names_.emplace(params.value(Param{id}).data, params.spec(Param{id}).name);
   }
   const Ops& inner() const { return backend_.ops; }
   template <class Op>

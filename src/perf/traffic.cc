@@ -235,7 +235,7 @@ StepTraffic step_traffic(const Engine& engine, ProcessMesh& mesh, const Network&
     const auto n = double(units[u]->layout.numel);
     const bool last = u == size_t(engine.model().config().num_hidden_layers) + 1, first = u == 0;
     const bool frozen = units[u]->frozen;
-    const double gather = share(shards) * n * (units[u]->codes ? 1 : value);
+    const double gather = share(shards) * n * (units[u]->codes || units[u]->stored != StoredAs::values ? 1 : value);
     const double scatter = frozen ? 0 : share(shards) * n * grad;
     const double gather_s = net.seconds(gather, shards, near), scatter_s = net.seconds(scatter, shards, near);
     const double copied = frozen ? 0 : 2 * share(copies) * n / shards * grad;

@@ -76,6 +76,9 @@ class ReferenceOps final : public Ops {
   void run(const ActivationBwd&, void*) override;
   void run(const ScaledSum&, void*) override;
   void run(const ScaledSumBwd&, void*) override;
+  void run(const DequantizeNf4&, void*) override;
+  void run(const ScaleByMagnitude&, void*) override;
+  void run(const ScaleByMagnitudeBwd&, void*) override;
 };
 
 std::unique_ptr<Ops> make_reference();

@@ -105,7 +105,9 @@ EngineOptions engine_options(const Config& c, bool training) {
               .alpha = c.lora_alpha,
               .dropout = c.lora_dropout,
               .targets = c.lora_targets,
-              .variant = c.lora_variant};
+              .variant = c.lora_variant,
+              .base = c.base_precision,
+              .double_quant = c.base_double_quant};
   o.seed = uint64_t(c.seed);
   o.optimizer = optimizer_options(c);
   o.eval_averages = c.eval_weights != EvalWeights::current;

@@ -251,6 +251,10 @@ void load_weights(const ParamStore& params, Device& device, const ModelFolder& f
     const ParamStore::Unit& unit = *params.units()[size_t(piece.unit)];
     const ModelFolder::Weight& weight = folder.at(piece.slice->name);
     require_shape(folder.path(), weight.name, weight.shape, piece.slice->shape);
+    if (params.has_record(piece)) {
+      params.set_record(device, piece, folder.nf4_record(weight, params.record_of(piece).nested));
+      continue;
+    }
     const Target to = Target::weights(unit);
     const int64_t most = ModelFolder::kBlockBytes / int64_t(size_of(weight.dtype));
     std::vector<std::byte> bytes;
@@ -270,6 +274,29 @@ void load_weights(Engine& engine, Device& device, const ModelFolder& folder) {
   engine.start_rounds();
 }
 
+// Norms in double, of what GEMMs read of the weights: values that are quantized where the base is.
+void init_magnitudes(Engine& engine, Device& device, const ModelFolder& base) {
+  const LoraOptions& lora = engine.options().lora;
+  if (lora.variant != LoraVariant::dora) return;
+  const ParamStore& params = engine.model().params();
+  const std::string end = lora_magnitude_name("");
+  for (const auto& piece : params.pieces()) {
+    const std::string& name = piece.slice->name;
+    if (!name.ends_with(end)) continue;
+    const ModelFolder::Weight& w = base.at(name.substr(0, name.size() - end.size()) + ".weight");
+    const std::optional<bool> nested =
+        lora.base == BasePrecision::nf4 ? std::optional(lora.double_quant) : std::nullopt;
+    const std::vector<float> norms = base.output_norms(w, nested);
+    const auto bytes = std::as_bytes(std::span(norms));
+    const Target to = Target::weights(*params.units()[size_t(piece.unit)]);
+    for_each_held(piece, to, [&](int64_t at, Range mine) {
+      const auto n = size_t(mine.end - mine.begin);
+      load_run(device, to, mine, bytes.subspan(size_t(at) * sizeof(float), n * sizeof(float)), DType::f32, name);
+    });
+  }
+  engine.refresh_values();
+}
+
 void load_adapters(Engine& engine, Device& device, const AdapterFolder& folder) {
   const ParamStore& params = engine.model().params();
   const LoraOptions &own = engine.options().lora, &theirs = folder.options();
@@ -279,6 +306,10 @@ void load_adapters(Engine& engine, Device& device, const AdapterFolder& folder) 
   if (own.rank != theirs.rank || own.scale() != theirs.scale())
     refuse("has rank ", theirs.rank, " and a scale of ", theirs.scale(), ", the run has lora_rank ", own.rank,
            " and a scale of ", own.scale(), " (lora_alpha ", own.alpha, "); give the run those of the folder");
+  if ((own.variant == LoraVariant::dora) != (theirs.variant == LoraVariant::dora))
+    refuse(theirs.variant == LoraVariant::dora ? "has" : "has no",
+           " magnitudes of DoRA, and lora_variant of the run is ", name_of(own.variant),
+           "; give the run that of the folder");
   size_t found = 0;
   for (const auto& piece : params.pieces()) {
     if (!params.is_saved(piece)) continue;

@@ -56,8 +56,11 @@ struct SaveExtras {
 // Only weights, from another program's model or a checkpoint, converted to the engine's dtypes; names are those of
 // transformers. Each rank reads what it has of each tensor,
 // block by block, and nothing else.
-// With adapters the folder's weights are the frozen ones, and no others are read.
+// With adapters the folder's weights are the frozen ones, and no others are read; those that are stored in NF4 are
+// quantized tensor by tensor, or copied where the folder has them in NF4.
 void load_weights(Engine&, Device&, const ModelFolder&);
+// Magnitudes of new adapters (lora_variant dora): the norms of the weights that they are for; else nothing.
+void init_magnitudes(Engine&, Device&, const ModelFolder&);
 // Adapters of an engine that has some. An Error(usage) names both sides where rank, scale or layers differ.
 void load_adapters(Engine&, Device&, const AdapterFolder&);
 // Loads the weights of a checkpoint without masters, for sampling.

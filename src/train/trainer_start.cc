@@ -421,6 +421,7 @@ void Trainer::start(const std::optional<Resume>& resume) {
   } else {
     if (config_.lora_rank > 0) {
       engine_->init_weights(ParamStore::Init::trained);
+      init_magnitudes(*engine_, backend_.device, *from);
       if (!config_.adapter.empty())
         load_adapters(*engine_, backend_.device, AdapterFolder(newest_model(config_.adapter)));
     } else if (!from) {

@@ -56,6 +56,7 @@ void optimizer_cases(Examiner&);
 void step_control_cases(Examiner&);  // of these
 void qk_clip_cases(Examiner&);
 void moe_cases(Examiner&);
+void weight_form_cases(Examiner&);
 
 struct Family {
   const char* name;
@@ -76,6 +77,7 @@ constexpr Family kFamilies[] = {{"gemm", gemm_cases},
                                 {"fp4", fp4_cases},
                                 {"quantize_part", quantize_part_cases},
                                 {"vocab_part", vocab_part_cases},
-                                {"moe", moe_cases}};
+                                {"moe", moe_cases},
+                                {"weight_form", weight_form_cases}};
 
 }  // namespace athanor

@@ -203,12 +203,14 @@ class PeftTest(SystemTest):
     def test_logits_are_those_of_peft(self):
         if not python_has("torch", "transformers", "peft"):
             self.skipTest(f"{PYTHON} has no torch, transformers and peft (set ATHANOR_PYTHON)")
-        for name in ("gpt2", "llama", "qwen2"):
-            base, run = GOLDEN / name, f"{name}-run"
+        for model, variant in (("gpt2", "lora"), ("llama", "rslora"), ("qwen2", "lora"), ("gpt2", "dora"), ("qwen2", "dora")):
+            base, name = GOLDEN / model, f"{model}-{variant}"
+            run = f"{name}-run"
             vocab = json.loads((base / "config.json").read_text())["vocab_size"]
             write_shard(self.folder / f"{name}.bin", random_tokens(2000, vocab), vocab)
             path = self.make_config(train_iters=8, lr_warmup_iters=1, learning_rate=0.02, save=run, seq_length=16,
-                                    init_from=str(base), lora_rank=3, lora_alpha=5, train_data=f"{name}.bin")
+                                    init_from=str(base), lora_rank=3, lora_alpha=5, lora_variant=variant,
+                                    train_data=f"{name}.bin")
             config = json.loads(path.read_text())
             del config["model"], config["valid_data"]  # those of the folder; none
             path.write_text(json.dumps(config))
@@ -220,6 +222,24 @@ class PeftTest(SystemTest):
             self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
             self.run_program("export", f"{name}-theirs", f"{name}-again", "--dtype", "f32")
             self.assertEqual(tensors_of(self.folder / f"{name}-again"), tensors_of(self.folder / f"{name}-merged"))
+
+
+class BitsandbytesTest(SystemTest):
+    """Folders in NF4, compared with bitsandbytes. Needs bitsandbytes and transformers in ATHANOR_PYTHON."""
+
+    def test_bytes_and_logits_are_those_of_bitsandbytes(self):
+        if not python_has("torch", "transformers", "bitsandbytes", "accelerate"):
+            self.skipTest(f"{PYTHON} has no torch, transformers, bitsandbytes and accelerate (set ATHANOR_PYTHON)")
+        path = self.make_config(train_iters=3, lr_warmup_iters=1, save="run", model={
+            "model_type": "llama", "vocab_size": 320, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2,
+            "num_key_value_heads": 1, "intermediate_size": 128})  # its kernels take outputs by 32
+        self.run_program("train", path)
+        self.run_program("export", "run", "base", "--dtype", "f32")
+        for dtype in ("nf4", "nf4_single"):
+            self.run_program("export", "base", dtype, "--dtype", dtype)
+            done = subprocess.run([PYTHON, ROOT / "scripts" / "check_bitsandbytes.py", "base", dtype],
+                                  cwd=self.folder, capture_output=True, text=True)
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
 
 class GgufTest(SystemTest):

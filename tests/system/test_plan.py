@@ -76,6 +76,17 @@ class PlanTest(SystemTest):
                                 "--set", "device=cpu", code=USAGE)
         self.assertIn("offload_optimizer: cpu moves optimizer states from a GPU", done.err)
 
+    def test_qlora_of_8b_fits_12_gib_and_of_70b_an_h200(self):
+        qlora = ["lora_rank=16", "base_precision=nf4", "init_from=base", "seq_length=2048", "micro_batch_size=1",
+                 "global_batch_size=16", "recompute_granularity=full"]
+        large = ["model.hidden_size=8192", "model.num_hidden_layers=80", "model.num_attention_heads=64",
+                 "model.intermediate_size=28672"]
+        for limit, sets in ((12, []), (48, large)):
+            for base, code in (("nf4", DONE), ("none", USAGE)):
+                flags = [word for s in (*qlora, *sets, f"base_precision={base}", f"memory_limit_gib={limit}")
+                         for word in ("--set", s)]
+                self.run_program("plan", ROOT / "configs" / "llama-8b.json", "--gpu", "h200", *flags, code=code)
+
     def test_plan_tells_which_layers_are_faster_in_bf16(self):
         """With what it suggests for fp8_exclude the plan is the one it promised, and suggests nothing more."""
         def plan(*sets):

@@ -42,8 +42,10 @@ struct Setting {
   int64_t accumulation = 1;
   Recompute::Granularity recompute = Recompute::Granularity::none;
   std::vector<std::string> frozen = {};
-  int64_t lora = 0;     // rank of adapters of all linear layers
+  int64_t lora = 0;  // rank of adapters of all linear layers
+  LoraVariant variant = LoraVariant::lora;
   double dropout = 0;   // of these
+  bool nf4 = false;     // the frozen layers in NF4
   bool masked = false;  // targets are ignored: of every rank another number
   DType moments = DType::f32, gradients = DType::f32;
   double clip = 0.5, lr = 3e-3, eps = 1e-8;
@@ -161,7 +163,8 @@ inline EngineOptions options(const Setting& s) {
   o.keep_codes = s.keep_codes, o.high_layers.head = s.high_head;
   o.frozen = s.frozen;
   if (s.teacher) o.teacher = teacher_of(s);
-  o.lora.rank = s.lora, o.lora.dropout = s.dropout;
+  o.lora.rank = s.lora, o.lora.dropout = s.dropout, o.lora.variant = s.variant;
+  if (s.nf4) o.lora.base = BasePrecision::nf4;
   if (o.recipe.loss_scaling) {
     o.scaling = {.dynamic = true, .window = 2, .hysteresis = 1, .min_scale = 1};
     o.loss_scale = 256;

@@ -1,0 +1,127 @@
+// Weights of a ModelFolder that are in NF4: in its files, or because adapters were trained beside them in NF4.
+#include <cmath>
+#include <cstring>
+
+#include "base/error.h"
+#include "convert/floats.h"
+#include "convert/model_folder.h"
+
+namespace athanor {
+
+ModelFolder::Weight ModelFolder::nf4_weight(const std::string& name, const Shape& shape) {
+  constexpr int64_t kMostStateBytes = 1 << 16;
+  const std::string state = nf4_state_name(name);
+  const Stored of_state = stored(state);
+  if (of_state.dtype != DType::u8 || of_state.shape.numel() > kMostStateBytes || shape.rank != 2)
+    throw Error(cat(path_, ": tensor ", state, " is ", of_state.dtype, " of shape ", of_state.shape,
+                    ", expected the text of a quantization state of a matrix"));
+  std::vector<std::byte> bytes;
+  read_stored(state, of_state, 0, of_state.shape.numel(), bytes);
+  const std::string text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  Weight w{.name = name, .dtype = DType::f32, .shape = shape};
+  w.nf4 = parse_nf4_state(text, cat(path_, ": ", state), shape);
+  for (const Nf4Part& part : nf4_parts(name, {shape.numel(), w.nf4->nested})) {
+    const bool there = has(part.name);
+    const Stored found = there ? stored(part.name) : Stored{};
+    if (!there || found.dtype != part.dtype || found.shape != part.shape)
+      throw Error(cat(path_, ": tensor ", part.name,
+                      there ? cat(" is ", found.dtype, " of shape ", found.shape) : std::string(" is missing"),
+                      ", the matrix ", name, " ", shape, " in NF4 needs ", part.dtype, " of shape ", part.shape));
+    if (part.at >= 0) continue;
+    read_stored(part.name, found, 0, found.shape.numel(), bytes);
+    if (std::memcmp(bytes.data(), kNf4.value, sizeof kNf4.value) != 0)
+      throw Error(cat(path_, ": ", part.name, " has other values than NF4"), Exit::usage);
+  }
+  return w;
+}
+
+// The record of a matrix that the folder has in NF4; packed: with its values, else zeros in their place.
+std::vector<std::byte> ModelFolder::read_nf4_parts(const Weight& w, bool packed) const {
+  const Nf4Record record(w.shape.numel(), w.nf4->nested);
+  std::vector<std::byte> out(size_t(record.bytes)), bytes;
+  for (const Nf4Part& part : nf4_parts(w.name, record)) {
+    if (part.at < 0 || (part.at == 0 && !packed)) continue;
+    read_stored(part.name, {part.dtype, part.shape}, 0, part.shape.numel(), bytes);
+    std::memcpy(out.data() + part.at, bytes.data(), bytes.size());
+  }
+  if (record.nested) std::memcpy(out.data() + record.offset_at, &w.nf4->offset, sizeof w.nf4->offset);
+  return out;
+}
+
+void ModelFolder::read_nf4(const Weight& w, int64_t begin, int64_t end, std::vector<std::byte>& out) const {
+  const Nf4Record record(w.shape.numel(), w.nf4->nested);
+  if (nf4_.name != w.name) nf4_ = {w.name, {}, nf4_absmax(read_nf4_parts(w, false), record)};
+  std::vector<std::byte> packed;
+  read_stored(w.name, {DType::u8, {record.packed_bytes(), 1}}, begin / 2, div_ceil<int64_t>(end, 2), packed);
+  out.resize(size_t(end - begin) * sizeof(float));
+  dequantize_nf4(packed.data(), nf4_.absmax, begin, end, reinterpret_cast<float*>(out.data()));
+}
+
+std::vector<std::byte> ModelFolder::nf4_record(const Weight& w, bool nested) const {
+  const Nf4Record record(w.shape.numel(), nested);
+  if (w.nf4) {
+    if (w.nf4->nested != nested)
+      throw Error(cat(path_, ": ", w.name, " is stored in NF4 ", nested ? "without" : "with",
+                      " double quantization; set base_double_quant to ", nested ? "false" : "true",
+                      ", or export it with --dtype ", nested ? "nf4_single" : "nf4"),
+                  Exit::usage);
+    std::vector<std::byte> stored = read_nf4_parts(w, true);
+    for (const float absmax : nf4_absmax(stored, record))
+      if (!std::isfinite(absmax)) refuse_non_finite();
+    return stored;
+  }
+  Nf4Quantizer quantizer(w.shape.numel(), nested);
+  std::vector<float> values;
+  for_each_block(w, [&](std::span<const std::byte> block) {
+    to_floats(block, w.dtype, values);
+    quantizer.add(values);
+  });
+  return quantizer.finish();
+}
+
+std::vector<float> ModelFolder::output_norms(const Weight& w, std::optional<bool> nested) const {
+  std::vector<double> squares(size_t(config_.model_type == ModelType::gpt2 ? w.shape[1] : w.shape[0]));
+  int64_t at = 0;
+  const auto add = [&](std::span<const float> values) {
+    for (const float x : values) squares[size_t(output_of(w, at++))] += double(x) * double(x);
+  };
+  std::vector<float> values;
+  if (nested) {
+    const std::vector<std::byte> record = nf4_record(w, *nested);
+    const std::vector<float> absmax = nf4_absmax(record, {w.shape.numel(), *nested});
+    values.resize(size_t(w.shape.numel()));
+    dequantize_nf4(record.data(), absmax, 0, w.shape.numel(), values.data());
+    add(values);
+  } else {
+    for_each_block(w, [&](std::span<const std::byte> block) {
+      to_floats(block, w.dtype, values);
+      add(values);
+    });
+  }
+  std::vector<float> norms(squares.size());
+  for (size_t i = 0; i < norms.size(); ++i) norms[i] = float(std::sqrt(squares[i]));
+  return norms;
+}
+
+// What the adapters of a weight were trained beside.
+std::vector<float> ModelFolder::base_values(const Weight& w, int64_t begin, int64_t end) const {
+  const Weight& of_base = base_->at(w.name);
+  std::vector<float> values;
+  if (w.quantized && !of_base.nf4) {
+    const bool nested = adapter_->options().double_quant;
+    if (nf4_.name != w.name) {
+      std::vector<std::byte> record = base_->nf4_record(of_base, nested);
+      std::vector<float> absmax = nf4_absmax(record, {w.shape.numel(), nested});
+      nf4_ = {w.name, std::move(record), std::move(absmax)};
+    }
+    values.resize(size_t(end - begin));
+    dequantize_nf4(nf4_.packed.data() + begin / 2, nf4_.absmax, begin, end, values.data());
+    return values;
+  }
+  std::vector<std::byte> bytes;
+  base_->read_unchecked(of_base, begin, end, bytes);
+  to_floats(bytes, of_base.dtype, values);
+  return values;
+}
+
+}  // namespace athanor

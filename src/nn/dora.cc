@@ -1,0 +1,152 @@
+#include "nn/dora.h"
+
+#include <algorithm>
+
+#include "nn/adapters.h"
+
+namespace athanor {
+namespace {
+
+const Adapters& adapters_of(Net n, const Linear& layer) { return *n.params.adapters(layer.w); }
+
+// fn(first column, end, first output of the parts) for all columns of the output; of those without adapters the last
+// is -1.
+template <class Fn>
+void for_all_columns(const Adapters& all, int64_t columns, Fn&& fn) {
+  int64_t at = 0, output = 0;
+  for (const Adapters::Part& part : all.parts) {
+    if (at < part.first) fn(at, part.first, int64_t{-1});
+    at = part.first + part.outputs;
+    fn(part.first, at, output);
+    output += part.outputs;
+  }
+  if (at < columns) fn(at, columns, int64_t{-1});
+}
+
+// squares += those of rows [begin, end) of W + s B A of one part. W's rows are outputs; of GPT-2's inputs.
+void add_squares(Net n, const Tensor& w, bool in_out, const Tensor& a, const Tensor& b, const Tensor& squares,
+                 int64_t begin, int64_t end) {
+  Ctx& c = n.c;
+  const Tensor rows = w.slice(begin, end);
+  const Buffer sum = c.alloc("dora.rows", DType::f32, rows.shape);
+  const Tensor flat = sum.t.view({sum.t.numel()});
+  c.run(Cast{.y = flat, .x = rows.view({rows.numel()})});
+  const bool tf32 = c.recipe.tf32;
+  if (in_out)
+    c.run(
+        Gemm{.d = sum.t, .a = a.columns(begin, end), .b = b, .ta = true, .tb = true, .accumulate = true, .tf32 = tf32});
+  else
+    c.run(Gemm{.d = sum.t, .a = b.slice(begin, end), .b = a, .accumulate = true, .tf32 = tf32});
+  OutputSquares op;
+  op.parts[0] = {.sums = in_out ? squares : squares.slice(begin, end),
+                 .x = flat,
+                 .range = {.first = 0, .cols = rows.cols(), .columns = in_out}};
+  c.run(op);
+}
+
+Buffer squared_norms(Net n, const Linear& layer) {
+  constexpr int64_t kTogether = 1 << 22;  // elements in f32 at a time
+  Ctx& c = n.c;
+  const Adapters& all = adapters_of(n, layer);
+  const bool in_out = layer.order == WeightOrder::in_out;
+  const Buffer weight = n.params.gemm_value(c, layer.w);
+  const Tensor b = n.params.value(all.b);
+  Buffer a = c.alloc("dora.a", n.params.value(all.a).shape);  // s A
+  c.run(Combine{.y = a.t, .a = n.params.value(all.a), .alpha = all.scale});
+  Buffer squares = c.alloc("dora.squares", DType::f64, {b.rows()});
+  c.run(Fill{.x = squares.t});
+  int64_t output = 0;
+  for (size_t i = 0; i < all.parts.size(); ++i) {
+    const Adapters::Part& part = all.parts[i];
+    const int64_t last = output + part.outputs, rank = all.rank, row = int64_t(i) * rank;
+    const Tensor w = in_out ? weight.t : weight.t.slice(part.first, part.first + part.outputs);
+    const int64_t step = std::max<int64_t>(1, kTogether / w.cols());
+    for (int64_t begin = 0; begin < w.rows(); begin += step)
+      add_squares(n, w, in_out, a.t.slice(row, row + rank), b.slice(output, last), squares.t.slice(output, last), begin,
+                  std::min(begin + step, w.rows()));
+    output = last;
+  }
+  return squares;
+}
+
+// y [+]= u m / norm [+ b] in the columns with adapters, y [+]= u [+ b] in the others.
+void scale_outputs(Net n, const Linear& layer, const Tensor& y, const DoraKept& kept, const Tensor& bias,
+                   bool accumulate) {
+  const Adapters& all = adapters_of(n, layer);
+  const Tensor m = n.params.value(all.magnitude);
+  for_all_columns(all, y.cols(), [&](int64_t begin, int64_t end, int64_t output) {
+    ScaleByMagnitude op{.y = y.columns(begin, end), .x = kept.u.t.columns(begin, end), .accumulate = accumulate};
+    if (bias) op.bias = bias.slice(begin, end);
+    const int64_t last = output + end - begin;
+    if (output >= 0) op.magnitude = m.slice(output, last), op.squares = kept.squares.t.slice(output, last);
+    n.c.run(op);
+  });
+}
+
+}  // namespace
+
+bool has_magnitudes(Net n, const Linear& layer) {
+  const Adapters* adapters = n.params.adapters(layer.w);
+  return adapters && adapters->magnitude;
+}
+
+DoraKept run_dora(Net n, const Linear& layer, const Tensor& y, const Buffer& x, const Tensor& residual) {
+  Ctx& c = n.c;
+  DoraKept kept;
+  const Tensor bias = layer.b ? n.params.value(layer.b) : Tensor{};
+  const bool drops = drops_inputs(n, layer);
+  const Buffer read = dropped_input(n, layer, x.t);
+  if (drops) {
+    const Buffer rest = c.alloc("dora.rest", x.t.shape);
+    c.run(Combine{.y = rest.t, .a = x.t, .b = read.t, .alpha = 1, .beta = -1});
+    run_with_residual(n, layer, y, {.data = rest, .scales = {}}, residual);
+  } else if (residual) {
+    c.run(Combine{.y = y, .a = residual});
+  }
+  kept.u = c.alloc("dora.u", y.shape);
+  {
+    Product product = linear_product(n, layer, kept.u.t, {.data = read, .scales = {}});
+    product.op.bias = {};
+    run(c, product);
+  }
+  kept.h = run_adapters(n, layer, kept.u.t, x.t);
+  kept.squares = squared_norms(n, layer);
+  scale_outputs(n, layer, y, kept, drops ? Tensor{} : bias, drops || residual);
+  return kept;
+}
+
+Buffer run_dora_gradients(Net n, const Linear& layer, const Buffer& dy, const Tensor& x, const DoraKept& kept) {
+  Ctx& c = n.c;
+  const Adapters& all = adapters_of(n, layer);
+  const Tensor m = n.params.value(all.magnitude), dm = n.params.grad(all.magnitude);
+  Buffer du = c.alloc("dora.du", dy.t.shape);
+  for_all_columns(all, dy.t.cols(), [&](int64_t begin, int64_t end, int64_t output) {
+    const Tensor to = du.t.columns(begin, end), from = dy.t.columns(begin, end);
+    if (output < 0) return c.run(Combine{.y = to, .a = from});
+    const int64_t last = output + end - begin;
+    c.run(ScaleByMagnitudeBwd{.dx = to,
+                              .dm = dm.slice(output, last),
+                              .dy = from,
+                              .x = kept.u.t.columns(begin, end),
+                              .magnitude = m.slice(output, last),
+                              .squares = kept.squares.t.slice(output, last)});
+  });
+  Buffer dx = c.alloc("linear.dx", x.shape);
+  if (!drops_inputs(n, layer)) {
+    run(c, input_gradient(n, layer, dx.t, {.data = du, .scales = {}}));
+    run_adapter_gradients(n, layer, dx.t, du.t, x, kept.h.t);
+    return dx;
+  }
+  run(c, input_gradient(n, layer, dx.t, {.data = dy, .scales = {}}));
+  {
+    const Buffer more = c.alloc("dora.more", du.t.shape), part = c.alloc("dora.dx", x.shape);
+    c.run(Combine{.y = more.t, .a = du.t, .b = dy.t, .alpha = 1, .beta = -1});
+    run(c, input_gradient(n, layer, part.t, {.data = more, .scales = {}}));
+    drop_gradient(n, layer, part.t);
+    c.run(Add{.y = dx.t, .a = dx.t, .b = part.t});
+  }
+  run_adapter_gradients(n, layer, dx.t, du.t, x, kept.h.t);
+  return dx;
+}
+
+}  // namespace athanor

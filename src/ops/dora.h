@@ -1,0 +1,66 @@
+// DoRA [Liu et al. 2024]: the outputs of W + s B A are divided by the norms of their rows and scaled by trained
+// magnitudes. Norms count as constants for gradients, as in the paper's sec. 4.3.
+#pragma once
+#include "ops/op.h"
+
+namespace athanor {
+
+// y = x m / sqrt(squares) [+ bias] [+ y] for each column, in f32, rounded once. Without magnitudes m / sqrt(squares) is
+// 1. The factor is computed in double and rounded to f32.
+struct ScaleByMagnitude {
+  Tensor y;               // [N, O]; may be x's memory; rows may be strided
+  Tensor x;               // [N, O]; rows may be strided
+  Tensor magnitude = {};  // optional [O] float
+  Tensor squares = {};    // [O] f64, with magnitudes
+  Tensor bias = {};       // optional [O] float
+  bool accumulate = false;
+  static constexpr const char* kName = "scale_by_magnitude";
+
+  std::array<Field, 5> fields() {
+    return {{{"y", accumulate ? Io::inout : Io::out, &y},
+             {"x", Io::in, &x},
+             {"magnitude", Io::in, &magnitude},
+             {"squares", Io::in, &squares},
+             {"bias", Io::in, &bias}}};
+  }
+  void check() const {
+    Expect e{kName};
+    e.floating("y", y).matrix("y", y).view("x", x, y.dtype, y.shape);
+    e.that(bool(magnitude) == bool(squares), "magnitudes with squares");
+    if (magnitude)
+      e.floating("magnitude", magnitude)
+          .is("magnitude", magnitude, magnitude.dtype, {y.cols()})
+          .is("squares", squares, DType::f64, {y.cols()});
+    if (bias) e.floating("bias", bias).is("bias", bias, bias.dtype, {y.cols()});
+  }
+  Cost cost() const { return {3.0 * double(y.numel()), traffic(*this)}; }
+};
+
+// dx = dy m / sqrt(squares); dm += sum of dy x / sqrt(squares) over the rows, in f32 or wider, in an order that shapes
+// fix.
+struct ScaleByMagnitudeBwd {
+  Tensor dx;         // [N, O]; may be dy's memory; rows may be strided
+  Tensor dm;         // [O] f32 or bf16, accumulates
+  Tensor dy, x;      // [N, O]; rows may be strided
+  Tensor magnitude;  // [O] float
+  Tensor squares;    // [O] f64
+  static constexpr const char* kName = "scale_by_magnitude_bwd";
+
+  std::array<Field, 6> fields() {
+    return {{{"dx", Io::out, &dx},
+             {"dm", Io::inout, &dm},
+             {"dy", Io::in, &dy},
+             {"x", Io::in, &x},
+             {"magnitude", Io::in, &magnitude},
+             {"squares", Io::in, &squares}}};
+  }
+  void check() const {
+    Expect e{kName};
+    e.floating("dy", dy).matrix("dy", dy).view("dx", dx, dy.dtype, dy.shape).view("x", x, dy.dtype, dy.shape);
+    e.gradient("dm", dm, {dy.cols()}).floating("magnitude", magnitude);
+    e.is("magnitude", magnitude, magnitude.dtype, {dy.cols()}).is("squares", squares, DType::f64, {dy.cols()});
+  }
+  Cost cost() const { return {4.0 * double(dy.numel()), traffic(*this)}; }
+};
+
+}  // namespace athanor

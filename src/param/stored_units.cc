@@ -1,0 +1,104 @@
+// Units whose parameters are stored in another form than the values that GEMMs read: a record of bytes for each tensor
+// of the file (param/nf4.h). Ranks share these bytes as they share values.
+#include <algorithm>
+#include <map>
+
+#include "base/rng.h"
+#include "param/param_store.h"
+
+namespace athanor {
+
+void ParamStore::use_together(int unit, int beside) {
+  int last = unit;
+  while (units_[size_t(last)]->beside >= 0) last = units_[size_t(last)]->beside;
+  units_[size_t(last)]->beside = beside;
+}
+
+// A unit all of whose parameters change their form stays one.
+void ParamStore::store_as(StoredAs form, const std::vector<Param>& params) {
+  std::map<int, std::vector<int>> by_unit;
+  for (const Param p : params) {
+    CHECK(spec(p).frozen, spec(p).name, " is trained, and only frozen weights are stored in NF4");
+    specs_[size_t(p.id)].stored = form;
+    by_unit[spec(p).unit].push_back(p.id);
+  }
+  for (const auto& [u, ids] : by_unit) {
+    if (ids.size() == units_[size_t(u)]->params.size()) continue;
+    const int to = int(units_.size());
+    units_.push_back(std::make_unique<Unit>());
+    units_.back()->params = ids;
+    std::erase_if(units_[size_t(u)]->params, [&](int id) { return std::ranges::find(ids, id) != ids.end(); });
+    for (const int id : ids) specs_[size_t(id)].unit = to;
+    use_together(u, to);
+  }
+}
+
+Nf4Record ParamStore::record_of(const ParamSpec& spec, size_t slice) const {
+  return {spec.slices[slice].shape.numel(), spec.stored == StoredAs::nf4_nested};
+}
+Nf4Record ParamStore::record_of(const Piece& piece) const {
+  return {piece.slice->shape.numel(), specs_[size_t(piece.param)].stored == StoredAs::nf4_nested};
+}
+
+// Bytes from the start of the parameter; behind the last slice: all bytes.
+int64_t ParamStore::record_offset(const ParamSpec& spec, size_t slice) const {
+  int64_t at = 0;
+  for (size_t s = 0; s < slice; ++s) at += record_of(spec, s).bytes;
+  return at;
+}
+
+Shape ParamStore::stored_shape(int id) const {
+  const ParamSpec& spec = specs_[size_t(id)];
+  const Placement& placement = placements_[size_t(id)];
+  if (spec.stored == StoredAs::values) return placement.shape;
+  CHECK(!placement.is_cut(), spec.name, " is cut over ranks, and a record is not");
+  return {record_offset(spec, spec.slices.size())};
+}
+
+Buffer ParamStore::gemm_value(Ctx& c, Param p) const {
+  const ParamSpec& spec = specs_[size_t(p.id)];
+  Buffer values;
+  if (spec.stored == StoredAs::values) {
+    values.t = value(p);
+    return values;
+  }
+  const Unit& unit = *units_[size_t(spec.unit)];
+  const Tensor& stored = unit.gathered ? unit.gathered.t : unit.value;
+  CHECK(!unit.is_shard(stored), spec.name, " is read outside of use() and done() of its unit");
+  values = c.alloc("weights of NF4", spec.shape);
+  const Tensor flat = values.t.view({values.t.numel()});
+  for (size_t s = 0; s < spec.slices.size(); ++s) {
+    const HfSlice& slice = spec.slices[s];
+    void* record = stored.at(offsets_[size_t(p.id)] + record_offset(spec, s));
+    c.run(record_of(spec, s).dequantize(record, flat.slice(slice.offset, slice.offset + slice.shape.numel())));
+  }
+  return values;
+}
+
+void ParamStore::set_record(Device& device, const Piece& piece, std::span<const std::byte> record) const {
+  const Unit& unit = *units_[size_t(piece.unit)];
+  const auto end = piece.offset + int64_t(record.size());
+  const Range held = unit.is_shard(unit.value) ? unit.owned(piece.offset, end) : Range{piece.offset, end};
+  if (held.begin >= held.end) return;
+  const Tensor to = unit.part(unit.value, held);
+  device.copy(to.data, record.data() + (held.begin - piece.offset), to.bytes(), Stream::compute);
+  device.sync();
+}
+
+// The same values as of other parameters, quantized on the host.
+void ParamStore::init_record(Ctx& c, const Piece& piece, const RandomNormal& values) const {
+  constexpr int64_t kTogether = 1 << 16;
+  if (c.arena.recording() || !here(size_t(piece.unit))) return;
+  const int64_t n = piece.slice->shape.numel();
+  Nf4Quantizer quantizer(n, record_of(piece).nested);
+  std::vector<float> some;
+  for (int64_t at = 0; at < n; at += kTogether) {
+    some.resize(size_t(std::min(kTogether, n - at)));
+    for (size_t i = 0; i < some.size(); ++i)
+      some[i] = values.mean + values.std * random_normal(values.seed, values.stream, uint64_t(at) + i);
+    quantizer.add(some);
+  }
+  set_record(c.device, piece, quantizer.finish());
+}
+
+}  // namespace athanor
