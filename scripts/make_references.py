@@ -105,6 +105,14 @@ CASES = {
             num_key_value_heads=3, max_position_embeddings=64, rms_norm_eps=1e-5, num_experts=5,
             num_experts_per_tok=2, norm_topk_prob=False, router_aux_loss_coef=0.0, bos_token_id=1, eos_token_id=2,
             pad_token_id=None, tie_word_embeddings=False)),
+    "dots1": dict(
+        seed=22, batch=3, time=16, norm_gain=0.3,
+        config=transformers.Dots1Config(
+            vocab_size=69, hidden_size=24, intermediate_size=34, moe_intermediate_size=10, num_hidden_layers=3,
+            num_attention_heads=4, num_key_value_heads=2, head_dim=8, max_position_embeddings=64, rms_norm_eps=1e-5,
+            n_routed_experts=8, n_shared_experts=2, num_experts_per_tok=3, n_group=4, topk_group=2, norm_topk_prob=True,
+            routed_scaling_factor=1.7, first_k_dense_replace=1, sliding_window=None, bos_token_id=1, eos_token_id=2,
+            pad_token_id=None, tie_word_embeddings=False)),
 }
 
 
@@ -126,6 +134,24 @@ def route(self, x):
     if getattr(self, "norm_topk_prob", True):  # Mixtral always divides
         weights = weights / weights.sum(dim=-1, keepdim=True)
     return logits, weights, chosen
+
+
+def route_by_sigmoids(self, x):
+    """gap: in logits, whose sigmoid has a slope of at most 1/4."""
+    logits = F.linear(x.reshape(-1, self.hidden_dim), self.weight)
+    scores = torch.sigmoid(logits)
+    values = scores + self.e_score_correction_bias
+    groups = values.view(len(values), self.num_group, -1).topk(2, dim=-1).values.sum(dim=-1)
+    best = groups.detach().sort(descending=True).values
+    self.gap = 4 * (best[:, self.topk_group - 1] - best[:, self.topk_group]).min().item()
+    kept = torch.zeros_like(groups).scatter_(1, groups.topk(self.topk_group, dim=-1).indices, 1).bool()
+    values = values.masked_fill(~kept.repeat_interleave(values.shape[1] // self.num_group, dim=1), -torch.inf)
+    ordered = values.detach().sort(descending=True).values
+    self.gap = min(self.gap, 4 * (ordered[:, self.top_k - 1] - ordered[:, self.top_k]).min().item())
+    chosen = values.topk(self.top_k, dim=-1).indices
+    weights = scores.gather(1, chosen)
+    weights = weights / (weights.sum(dim=-1, keepdim=True) + 1e-20)
+    return logits, weights * self.routed_scaling_factor, chosen
 
 
 def as_stored(config, tensors):
@@ -156,6 +182,8 @@ def in_float64(model):
             module.forward = types.MethodType(rms_norm, module)
         elif hasattr(module, "inv_freq"):
             module.forward = types.MethodType(rotary_angles, module)
+        elif type(module).__name__.endswith("TopkRouter"):
+            module.forward = types.MethodType(route_by_sigmoids, module)
         elif type(module).__name__.endswith("TopKRouter"):
             module.forward = types.MethodType(route, module)
     return model
@@ -178,6 +206,9 @@ def make_model(case):
             else:  # a matrix, stored either way round, or an embedding
                 value = noise / max(model.config.hidden_size, min(p.shape)) ** 0.5
             p.copy_(value * case["norm_gain"] if id(p) in last_norm else value)
+        for name, buffer in sorted(model.named_buffers()):
+            if name.endswith("e_score_correction_bias"):
+                buffer.copy_(0.1 * torch.randn(buffer.shape, generator=generator, dtype=torch.float64))
     return model
 
 

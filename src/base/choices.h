@@ -40,6 +40,10 @@ enum class PruneScope : uint8_t { layer, global };
 // Activation of feed-forward layers, in the words of transformers.
 enum class Activation : uint8_t { gelu, silu, relu, relu2 };
 
+// What an expert's score is made of by the router: its probability among all experts, or the logistic function of its
+// logit alone.
+enum class RouterScore : uint8_t { softmax, sigmoid };
+
 enum class RecomputeGranularity : uint8_t { none, selective, full };
 
 // How ranks that share sequences get at each other's keys and values: all of them at once, or those of one rank after

@@ -44,6 +44,7 @@ using ChoiceNames = std::span<const std::string_view>;
 ChoiceNames choice_names(ModelType);
 ChoiceNames choice_names(RopeType);
 ChoiceNames choice_names(Activation);
+ChoiceNames choice_names(RouterScore);
 ChoiceNames choice_names(LayerType);
 ChoiceNames choice_names(DeviceChoice);
 ChoiceNames choice_names(CpuGemm);

@@ -123,11 +123,12 @@ struct Config {
   MuonCoefficients muon_coefficients = MuonCoefficients::quintic;
   double normuon_beta2 = 0.95;
   int64_t min_8bit_size = 4096;
-  double update_clip_threshold = 0.0;  // adamw: largest root mean square of a tensor's update; 0 = off
-  double qk_clip_threshold = 0.0;      // largest attention score that is not scaled down; 0 = off
-  double ema_decay = 0.0;              // decay of the moving average of the weights; 0 = off
-  int64_t tail_average_start = 0;      // steps before those of an equal-weight average of the weights; 0 = off
-  int64_t local_steps = 0;             // steps between two averages over data_parallel_replicate_size; 0 = off
+  double update_clip_threshold = 0.0;     // adamw: largest root mean square of a tensor's update; 0 = off
+  double router_bias_update_rate = 1e-3;  // per step, of dots1
+  double qk_clip_threshold = 0.0;         // largest attention score that is not scaled down; 0 = off
+  double ema_decay = 0.0;                 // decay of the moving average of the weights; 0 = off
+  int64_t tail_average_start = 0;         // steps before those of an equal-weight average of the weights; 0 = off
+  int64_t local_steps = 0;                // steps between two averages over data_parallel_replicate_size; 0 = off
   double outer_learning_rate = 0.7;
   double outer_momentum = 0.9;
   int64_t local_fragments = 1;  // parts of the model that take turns within local_steps

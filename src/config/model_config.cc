@@ -39,14 +39,18 @@ N count_parameters(const ModelConfig& m, int64_t experts) {
   embeddings += N(m.resid_lambdas.size()) + N(m.x0_lambdas.size());
   embeddings += N(std::ranges::count_if(m.skip_from, [](int64_t from) { return from >= 0; }));
   block += norm + norm;
-  if (has_experts(m.model_type))
-    block += N(m.num_experts) * hidden + N(experts) * (N(3) * hidden * N(m.moe_intermediate_size));
-  else
-    block += (m.gated_mlp ? hidden * ffn + hidden * ffn : hidden * ffn) + ffn * hidden;
+  const N dense = (m.gated_mlp ? hidden * ffn + hidden * ffn : hidden * ffn) + ffn * hidden;
+  const N routed = N(m.num_experts) * hidden + N(experts) * (N(3) * hidden * N(m.moe_intermediate_size));
+  const N sparse = routed + N(3) * hidden * N(shared_width(m));
+  const N with_experts = has_experts(m.model_type) ? N(m.num_hidden_layers) - N(m.first_k_dense_replace) : N(0);
   if (m.mlp_bias) block += (m.gated_mlp ? ffn + ffn : ffn) + hidden;
   if (gpt2) block += hidden;  // bias of the attention's output
-  return embeddings + N(m.num_hidden_layers) * block + norm;
+  const N all = N(m.num_hidden_layers);
+  return embeddings + all * block + (all - with_experts) * dense + with_experts * sparse + norm;
 }
+
+// Whether moe_intermediate_size is the file's own key.
+bool has_own_width(ModelType type) { return type == ModelType::qwen3_moe || type == ModelType::dots1; }
 
 void require_size(std::string_view where, std::string_view key, int64_t value) {
   require_key(value > 0, where, key, "expected a size of at least 1, got ", value);
@@ -82,39 +86,69 @@ void validate_family(const ModelConfig& m, std::string_view where) {
   const bool windows =
       m.model_type != ModelType::gpt2 && m.model_type != ModelType::llama && m.model_type != ModelType::olmoe;
   require_key(windows || m.sliding_window == 0, where, "sliding_window", name_of(m.model_type), " has none, got ",
-              m.sliding_window, "; mistral, mixtral, qwen2, qwen3, qwen3_moe and athanor have one");
+              m.sliding_window, "; mistral, mixtral, qwen2, qwen3, qwen3_moe, dots1 and athanor have one");
   if (m.model_type != ModelType::gpt2) return;
   require_key(m.rope_theta == family.rope_theta, where, "rope_theta", "gpt2 has no rotary embeddings");
   require_key(m.rope_scaling.rope_type == RopeType::none, where, "rope_scaling", "gpt2 has no rotary embeddings");
 }
 
+// Keys of experts that a family without them, or with simpler ones, leaves at these values.
+void require_unused(const ModelConfig& m, std::string_view where, const char* why,
+                    std::initializer_list<std::pair<const char*, std::pair<double, double>>> keys) {
+  for (const auto& [key, values] : keys)
+    require_key(values.first == values.second, where, key, name_of(m.model_type), " has ", why, ", got ", values.first,
+                "; leave it out");
+}
+
+void validate_routing(const ModelConfig& m, std::string_view where) {
+  const RouterScore score = model_defaults(m.model_type).scoring_func;
+  require_key(m.scoring_func == score, where, "scoring_func", name_of(m.model_type), " has ", name_of(score), ", got ",
+              name_of(m.scoring_func), "; choose another model_type");
+  if (m.model_type != ModelType::dots1)
+    return require_unused(m, where, "none",
+                          {{"n_group", {double(m.n_group), 1}},
+                           {"topk_group", {double(m.topk_group), 1}},
+                           {"routed_scaling_factor", {m.routed_scaling_factor, 1}},
+                           {"n_shared_experts", {double(m.n_shared_experts), 0}},
+                           {"first_k_dense_replace", {double(m.first_k_dense_replace), 0}}});
+  require_key(m.num_experts % m.n_group == 0 && (m.n_group == 1 || m.num_experts / m.n_group >= 2), where, "n_group",
+              m.num_experts, " experts (num_experts) in ", m.n_group,
+              " groups; expected 1, or a divisor that leaves two experts or more in each group");
+  const int64_t each = m.num_experts / m.n_group;
+  require_key(m.topk_group <= m.n_group && m.topk_group * each >= m.num_experts_per_tok, where, "topk_group",
+              "expected at most n_group ", m.n_group, ", and enough groups of ", each, " experts for the ",
+              m.num_experts_per_tok, " of num_experts_per_tok, got ", m.topk_group);
+  require_key(m.first_k_dense_replace < m.num_hidden_layers, where, "first_k_dense_replace",
+              "expected fewer than num_hidden_layers ", m.num_hidden_layers, ", got ", m.first_k_dense_replace);
+}
+
 void validate_experts(const ModelConfig& m, std::string_view where) {
   if (!has_experts(m.model_type)) {
     require_key(m.num_experts == 0, where, "num_experts", name_of(m.model_type), " has no experts, got ", m.num_experts,
-                "; mixtral, qwen3_moe and olmoe have some");
-    for (const auto& [key, value] : {std::pair{"num_experts_per_tok", double(m.num_experts_per_tok)},
-                                     {"moe_intermediate_size", double(m.moe_intermediate_size)},
-                                     {"router_aux_loss_coef", m.router_aux_loss_coef},
-                                     {"router_z_loss_coef", m.router_z_loss_coef}})
-      require_key(value == 0, where, key, name_of(m.model_type), " has no experts, got ", value, "; leave it out");
+                "; mixtral, qwen3_moe, olmoe and dots1 have some");
+    require_unused(m, where, "no experts",
+                   {{"num_experts_per_tok", {double(m.num_experts_per_tok), 0}},
+                    {"moe_intermediate_size", {double(m.moe_intermediate_size), 0}},
+                    {"router_aux_loss_coef", {m.router_aux_loss_coef, 0}},
+                    {"router_z_loss_coef", {m.router_z_loss_coef, 0}}});
     require_key(!m.norm_topk_prob, where, "norm_topk_prob", name_of(m.model_type), " has no experts, got true");
-    return;
+    return validate_routing(m, where);
   }
   require_key(m.num_experts > 0, where, "num_experts", "is required for ", name_of(m.model_type),
-              " (also accepted as num_local_experts)");
+              " (also accepted as num_local_experts or n_routed_experts)");
   require_key(m.num_experts <= kMaxExperts / m.num_hidden_layers, where, "num_experts", m.num_experts, " in each of ",
               m.num_hidden_layers, " layers; at most ", kMaxExperts, " in all layers are read");
   require_key(m.num_experts_per_tok > 0 && m.num_experts_per_tok <= m.num_experts, where, "num_experts_per_tok",
               "expected 1 to num_experts, ", m.num_experts, ", got ", m.num_experts_per_tok);
   require_key(m.model_type != ModelType::mixtral || m.norm_topk_prob, where, "norm_topk_prob",
               "mixtral has true, got false; choose another model_type");
-  const bool own_width = m.model_type == ModelType::qwen3_moe;
-  require_key(own_width || m.moe_intermediate_size == m.intermediate_size, where, "moe_intermediate_size",
-              name_of(m.model_type), " has experts of intermediate_size ", m.intermediate_size, ", got ",
-              m.moe_intermediate_size, "; leave it out");
+  require_key(has_own_width(m.model_type) || m.moe_intermediate_size == m.intermediate_size, where,
+              "moe_intermediate_size", name_of(m.model_type), " has experts of intermediate_size ", m.intermediate_size,
+              ", got ", m.moe_intermediate_size, "; leave it out");
   require_key(m.model_type != ModelType::olmoe || m.num_key_value_heads == m.num_attention_heads, where,
               "num_key_value_heads", "olmoe has as many as num_attention_heads, ", m.num_attention_heads, ", got ",
               m.num_key_value_heads);
+  validate_routing(m, where);
 }
 
 void validate_scaling(const ModelConfig& m, std::string_view where) {
@@ -173,7 +207,24 @@ void add_gpt2_keys(const ModelConfig& m, Json& out) {
   for (auto key : {"attn_pdrop", "embd_pdrop", "resid_pdrop"}) out.set(key, Json::of(0.0));
 }
 
+void add_dots1_keys(const ModelConfig& m, Json& out) {
+  out.set("n_routed_experts", Json::of(m.num_experts));
+  out.set("n_shared_experts", m.n_shared_experts > 0 ? Json::of(m.n_shared_experts) : Json());
+  out.set("num_experts_per_tok", Json::of(m.num_experts_per_tok));
+  out.set("moe_intermediate_size", Json::of(m.moe_intermediate_size));
+  out.set("first_k_dense_replace", Json::of(m.first_k_dense_replace));
+  out.set("n_group", Json::of(m.n_group));
+  out.set("topk_group", Json::of(m.topk_group));
+  out.set("norm_topk_prob", Json::of(m.norm_topk_prob));
+  out.set("routed_scaling_factor", Json::of(m.routed_scaling_factor));
+  out.set("scoring_func", Json::of(name_of(m.scoring_func)));
+  if (m.router_aux_loss_coef > 0) out.set("router_aux_loss_coef", Json::of(m.router_aux_loss_coef));
+  if (m.router_z_loss_coef > 0) out.set("router_z_loss_coef", Json::of(m.router_z_loss_coef));
+  out.set("output_router_logits", Json::of(false));
+}
+
 void add_expert_keys(const ModelConfig& m, Json& out) {
+  if (m.model_type == ModelType::dots1) return add_dots1_keys(m, out);
   const bool mixtral = m.model_type == ModelType::mixtral;
   out.set(mixtral ? "num_local_experts" : "num_experts", Json::of(m.num_experts));
   out.set("num_experts_per_tok", Json::of(m.num_experts_per_tok));
@@ -204,14 +255,15 @@ void add_llama_keys(const ModelConfig& m, Json& out) {
   out.set("attention_dropout", Json::of(0.0));
   const ModelType type = m.model_type;
   const bool qwen = type == ModelType::qwen2 || type == ModelType::qwen3 || type == ModelType::qwen3_moe;
+  const bool dots = type == ModelType::dots1;
   if (type != ModelType::qwen2 && type != ModelType::mistral && type != ModelType::mixtral)
     out.set("attention_bias", Json::of(m.attention_bias));
   if (has_experts(type)) add_expert_keys(m, out);
   if (type == ModelType::llama) out.set("mlp_bias", Json::of(false));
   if (type == ModelType::llama || type == ModelType::olmoe) return;
   out.set("sliding_window", m.sliding_window > 0 ? Json::of(m.sliding_window) : Json());
-  if (!qwen) return;
-  out.set("use_sliding_window", Json::of(m.sliding_window > 0));
+  if (!qwen && !dots) return;
+  if (qwen) out.set("use_sliding_window", Json::of(m.sliding_window > 0));
   out.set("max_window_layers", Json::of(m.sliding_window > 0 ? int64_t(0) : m.num_hidden_layers));
 }
 
@@ -233,6 +285,8 @@ std::string_view architecture(ModelType type) {
       return "Qwen3MoeForCausalLM";
     case ModelType::olmoe:
       return "OlmoeForCausalLM";
+    case ModelType::dots1:
+      return "Dots1ForCausalLM";
     case ModelType::athanor:
       return "AthanorForCausalLM";
   }
@@ -242,18 +296,26 @@ std::string_view architecture(ModelType type) {
 }  // namespace
 
 bool has_experts(ModelType type) {
-  return type == ModelType::mixtral || type == ModelType::qwen3_moe || type == ModelType::olmoe;
+  return type == ModelType::mixtral || type == ModelType::qwen3_moe || type == ModelType::olmoe ||
+         type == ModelType::dots1;
 }
+bool has_experts(const ModelConfig& m, int64_t layer) {
+  return has_experts(m.model_type) && layer >= m.first_k_dense_replace;
+}
+bool has_router_bias(ModelType type) { return type == ModelType::dots1; }
+int64_t shared_width(const ModelConfig& m) { return m.n_shared_experts * m.moe_intermediate_size; }
 
 ModelConfig model_defaults(ModelType type) {
   ModelConfig m;
   m.model_type = type;
   m.attention_bias = type == ModelType::gpt2 || type == ModelType::qwen2;
-  m.qk_norm = type == ModelType::qwen3 || type == ModelType::qwen3_moe || type == ModelType::olmoe;
+  m.qk_norm =
+      type == ModelType::qwen3 || type == ModelType::qwen3_moe || type == ModelType::olmoe || type == ModelType::dots1;
   m.norm_topk_prob = type == ModelType::mixtral;
   if (type == ModelType::gpt2) m.hidden_act = Activation::gelu, m.gated_mlp = false, m.mlp_bias = true;
+  if (type == ModelType::dots1) m.scoring_func = RouterScore::sigmoid;
   // transformers' defaults
-  if (has_experts(type)) m.router_aux_loss_coef = type == ModelType::olmoe ? 0.01 : 0.001;
+  if (has_experts(type) && !has_router_bias(type)) m.router_aux_loss_coef = type == ModelType::olmoe ? 0.01 : 0.001;
   m.tie_word_embeddings = type == ModelType::gpt2;
   return m;
 }
@@ -270,10 +332,9 @@ void complete(ModelConfig& m) {
   if (m.skip_lambdas.size() == 1 && !m.skip_from.empty())
     m.skip_lambdas.resize(m.skip_from.size(), m.skip_lambdas.front());
   if (!has_experts(m.model_type)) return;
-  if (m.moe_intermediate_size == 0 && m.model_type != ModelType::qwen3_moe)
-    m.moe_intermediate_size = m.intermediate_size;
+  if (m.moe_intermediate_size == 0 && !has_own_width(m.model_type)) m.moe_intermediate_size = m.intermediate_size;
   // intermediate_size is that of layers without experts; the supported qwen3_moe models have no such layers.
-  if (m.intermediate_size == 0) m.intermediate_size = m.moe_intermediate_size;
+  if (m.intermediate_size == 0 && m.first_k_dense_replace == 0) m.intermediate_size = m.moe_intermediate_size;
 }
 
 void validate(const ModelConfig& m, std::string_view where) {
@@ -288,8 +349,8 @@ void validate(const ModelConfig& m, std::string_view where) {
   require_key(m.intermediate_size > 0, where,
               m.model_type == ModelType::qwen3_moe ? "moe_intermediate_size" : "intermediate_size", "is required for ",
               name_of(m.model_type));
-  require_key(m.model_type != ModelType::qwen3_moe || m.moe_intermediate_size > 0, where, "moe_intermediate_size",
-              "is required for qwen3_moe");
+  require_key(!has_own_width(m.model_type) || m.moe_intermediate_size > 0, where, "moe_intermediate_size",
+              "is required for ", name_of(m.model_type));
   require_size(where, "max_position_embeddings", m.max_position_embeddings);
   require_key(m.norm_eps > 0.0 && m.rope_theta > 1.0 && m.initializer_range > 0.0, where, "norm_eps", "norm_eps ",
               m.norm_eps, ", rope_theta ", m.rope_theta, " and initializer_range ", m.initializer_range,

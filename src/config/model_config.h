@@ -12,7 +12,7 @@
 namespace athanor {
 
 // athanor: Llama's block with every option of it free; no other program has the family.
-enum class ModelType { gpt2, llama, qwen2, qwen3, mistral, mixtral, qwen3_moe, olmoe, athanor };
+enum class ModelType { gpt2, llama, qwen2, qwen3, mistral, mixtral, qwen3_moe, olmoe, dots1, athanor };
 enum class RopeType { none, linear, llama3, yarn, proportional };
 enum class LayerType { full_attention, sliding_attention };
 
@@ -60,8 +60,14 @@ struct ModelConfig {
   int64_t num_experts_per_tok = 0;     // k: experts that a token is routed to
   int64_t moe_intermediate_size = 0;   // F of an expert; 0 until complete(): intermediate_size
   bool norm_topk_prob = false;         // the weights of a token's experts are divided by their sum
-  double router_aux_loss_coef = 0;     // factor of the balance loss (ops/moe.h)
-  double router_z_loss_coef = 0;       // factor of the router's z-loss
+  RouterScore scoring_func = RouterScore::softmax;
+  int64_t n_group = 1;                // equal groups of neighbouring experts
+  int64_t topk_group = 1;             // of these, those that a token's experts are chosen from
+  double routed_scaling_factor = 1;   // of the weights of a token's experts
+  int64_t n_shared_experts = 0;       // that every token passes: one feed-forward layer of so many widths
+  int64_t first_k_dense_replace = 0;  // first layers, which have a feed-forward layer of intermediate_size instead
+  double router_aux_loss_coef = 0;    // factor of the balance loss (ops/moe.h)
+  double router_z_loss_coef = 0;      // factor of the router's z-loss
   // Options of model_type athanor; any other family has one value of each.
   Activation hidden_act = Activation::silu;  // of feed-forward layers
   bool gated_mlp = true;                     // down(act(gate(x)) up(x)) instead of down(act(up(x)))
@@ -92,8 +98,13 @@ int64_t window_of(const ModelConfig&, int64_t layer);
 // The first option, with its value, that no family of other programs has; empty: none.
 std::string option_of_athanor(const ModelConfig&);
 
-// Whether the family has experts.
+// Whether the family has experts, and whether a layer of it has.
 bool has_experts(ModelType);
+bool has_experts(const ModelConfig&, int64_t layer);
+// Whether a bias is added to the scores of experts for the choice alone (e_score_correction_bias).
+bool has_router_bias(ModelType);
+// Width of the shared experts together.
+int64_t shared_width(const ModelConfig&);
 
 // Fills num_key_value_heads, head_dim and intermediate_size where they are 0.
 void complete(ModelConfig&);

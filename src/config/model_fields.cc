@@ -159,17 +159,17 @@ std::vector<Field<ModelConfig>> model_fields() {
       custom("rope_scaling", Custom<M>{read_scaling, write_scaling, scaling_schema, "object or null"}, refused,
              "stretching of rotary embeddings; also accepted as rope_parameters")
           .unset_is("null"),
-      number("sliding_window", &M::sliding_window, between(0, kMaxTokenId), refused, "tokens",
-             "tokens that a position sees, itself included (mistral, mixtral, qwen2, qwen3, qwen3_moe, athanor); null "
-             "or 0 = "
-             "all before it")
+      number(
+          "sliding_window", &M::sliding_window, between(0, kMaxTokenId), refused, "tokens",
+          "tokens that a position sees, itself included (mistral, mixtral, qwen2, qwen3, qwen3_moe, dots1, athanor); "
+          "null or 0 = all before it")
           .or_word("null", 0),
       option("attention_bias", &M::attention_bias, refused,
              "bias on Q, K and V, of athanor on the output projection, too; each family but athanor has one value")
           .unset_is("gpt2, qwen2: true"),
       option("qk_norm", &M::qk_norm, refused,
              "RMSNorm on each head's Q and K, of olmoe on all heads together; each family but athanor has one value")
-          .unset_is("qwen3, qwen3_moe, olmoe: true"),
+          .unset_is("qwen3, qwen3_moe, olmoe, dots1: true"),
       option("tie_word_embeddings", &M::tie_word_embeddings, refused, "the output head is the token embedding")
           .unset_is("gpt2: true; others: false"),
       number("final_logit_softcapping", &M::final_logit_softcapping, between(0, 1e6), refused, "",
@@ -178,22 +178,43 @@ std::vector<Field<ModelConfig>> model_fields() {
       number("initializer_range", &M::initializer_range, Range{.low = 0, .high = 100, .open_low = true}, refused, "",
              "standard deviation of initial weights"),
       number("num_experts", &M::num_experts, between(0, 4096), refused, "",
-             "mixtral, qwen3_moe, olmoe: feed-forward layers beside each other in each block; null or 0 = no experts")
+             "mixtral, qwen3_moe, olmoe, dots1: feed-forward layers beside each other in each block; null or 0 = no "
+             "experts")
           .or_word("null", 0)
-          .synonym({"num_local_experts"}),
+          .synonym({"num_local_experts", "n_routed_experts"}),
       number("num_experts_per_tok", &M::num_experts_per_tok, between(0, 4096), refused, "",
-             "experts that each token passes, those with the largest logits of the router")
+             "experts that each token passes, those with the largest logits of the router, of dots1 with the largest "
+             "scores plus bias")
           .or_word("null", 0),
       number("moe_intermediate_size", &M::moe_intermediate_size, between(0, 1 << 24), refused, "", "width of an expert")
           .or_word("null", 0)
-          .unset_is("qwen3_moe: required; mixtral, olmoe: intermediate_size"),
+          .unset_is("qwen3_moe, dots1: required; mixtral, olmoe: intermediate_size"),
       option("norm_topk_prob", &M::norm_topk_prob, refused,
              "the weights of a token's experts are divided by their sum; mixtral always")
           .unset_is("mixtral: true; others: false"),
+      choice<&M::scoring_func>("scoring_func", refused,
+                               "scores of experts: softmax over all of them, or the sigmoid of each logit; each family "
+                               "has one")
+          .unset_is("dots1: sigmoid; others: softmax"),
+      number("n_group", &M::n_group, between(1, 256), refused, "",
+             "dots1: equal groups of neighbouring experts, of which each token is limited to topk_group; a group's "
+             "value is the sum of its two largest scores plus bias; null = 1")
+          .or_word("null", 1),
+      number("topk_group", &M::topk_group, between(1, 256), refused, "", "dots1: see n_group; null = 1")
+          .or_word("null", 1),
+      number("routed_scaling_factor", &M::routed_scaling_factor, Range{.low = 0, .high = 1e3, .open_low = true},
+             refused, "", "dots1: factor of the weights of a token's experts"),
+      number("n_shared_experts", &M::n_shared_experts, between(0, 4096), refused, "",
+             "dots1: experts that every token passes, of weight 1: one feed-forward layer of n_shared_experts "
+             "moe_intermediate_size; null or 0 = none")
+          .or_word("null", 0),
+      number("first_k_dense_replace", &M::first_k_dense_replace, between(0, 1 << 16), refused, "",
+             "dots1: first layers, which have one feed-forward layer of intermediate_size and no experts; null = 0")
+          .or_word("null", 0),
       number("router_aux_loss_coef", &M::router_aux_loss_coef, between(0, 1e3), refused, "",
              "factor of the loss that balances experts: E / (k T^2) sum_i c_i sum_t p_ti over each sequence and layer, "
-             "1 where all experts have equal shares; 0 = off")
-          .unset_is("olmoe: 0.01; mixtral, qwen3_moe: 0.001"),
+             "1 where all experts have equal shares, p being scores divided by their sum; 0 = off")
+          .unset_is("olmoe: 0.01; mixtral, qwen3_moe: 0.001; dots1: 0"),
       number("router_z_loss_coef", &M::router_z_loss_coef, between(0, 1e3), refused, "",
              "factor of the squared logarithm of the sum of the router's exponentials, mean over tokens, of each "
              "layer; 0 = off"),
@@ -281,8 +302,8 @@ ModelConfig read_model(const Json& object, const std::string& path, Notices noti
   apply_dependent(dependent, path, m);
   complete(m);
   validate(m, cat(object.where, ": ", path));
-  for (const auto& key : own.keys) {
-    if (!key.starts_with("n_") || m.model_type == ModelType::gpt2 || !notices) continue;
+  for (const std::string_view key : {"n_embd", "n_layer", "n_head", "n_inner", "n_positions"}) {
+    if (!own.find(key) || m.model_type == ModelType::gpt2 || !notices) continue;
     notices->push_back(
         cat(object.where, ": ", path, ".", key, " is a gpt2 name, read as ", find_field(model_fields(), key)->key));
   }

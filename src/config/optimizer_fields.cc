@@ -113,6 +113,10 @@ std::vector<Field<Config>> optimizer_fields() {
       number("update_clip_threshold", &Config::update_clip_threshold, at_least(0), notice, "",
              "adamw: update clipping: a tensor's update, before learning rate and decay, is scaled down to this root "
              "mean square (docs/optimizers.md); 1 is usual; 0 = off"),
+      number("router_bias_update_rate", &Config::router_bias_update_rate, between(0, 1), free, "",
+             "dots1: after each step the bias of every expert moves by this, up where fewer of the step's tokens than "
+             "the mean over experts chose it, down where more did; 0 = it stays")
+          .alias({"moe_router_bias_update_rate"}),
       number("qk_clip_threshold", &Config::qk_clip_threshold, at_least(0), notice, "",
              "QK-clip: after an update the queries and keys of heads whose largest attention score in that step was "
              "above this are scaled down to it (docs/optimizers.md); 100 is usual; 0 = off"),

@@ -77,9 +77,10 @@ constexpr OnlyValues kOnly[] = {
     {"resid_pdrop", "0", "dropout is not supported"},
     {"attention_dropout", "0", "dropout is not supported"},
     {"hidden_dropout", "0", "dropout is not supported"},
-    {"n_routed_experts", "0 null", "the families with experts are mixtral, qwen3_moe and olmoe"},
     {"decoder_sparse_step", "1", "all layers have experts"},
     {"mlp_only_layers", "[] null", "all layers have experts"},
+    {"moe_layer_freq", "1", "all layers have experts, but the first_k_dense_replace first ones"},
+    {"topk_method", "\"noaux_tc\"", "experts are chosen by their scores plus a bias that is no parameter"},
     {"router_jitter_noise", "0", "the router adds no noise"},
     {"clip_qkv", "null", "queries, keys and values are not clipped"},
     {"activation_function", "\"gelu_new\" \"gelu_pytorch_tanh\"", "gpt2 has the tanh form of GELU", Of::gpt2},
@@ -220,6 +221,15 @@ constexpr PublishedDefault kDefaults[] = {
     {olmoe, "eos_token_id", "50279"},
     {olmoe, "num_experts", "64"},
     {olmoe, "num_experts_per_tok", "8"},
+    {dots1, "vocab_size", "152064"},
+    {dots1, "hidden_size", "4608"},
+    {dots1, "intermediate_size", "10944"},
+    {dots1, "moe_intermediate_size", "1408"},
+    {dots1, "num_hidden_layers", "62"},
+    {dots1, "num_attention_heads", "32"},
+    {dots1, "num_key_value_heads", "32"},
+    {dots1, "max_position_embeddings", "2048"},
+    {dots1, "norm_eps", "1e-06"},
 };
 constexpr int64_t kWindowOfQwen = 4096, kFirstLayerWithWindow = 28;  // defaults where the switch is true
 
@@ -243,6 +253,16 @@ void default_window(Json& model, const std::string& path, ModelType family, Noti
   if (!window) model.set("sliding_window", Json::of(kWindowOfQwen));
   if (family != qwen3_moe && !model.find("max_window_layers"))
     model.set("max_window_layers", Json::of(kFirstLayerWithWindow));
+}
+
+// dots1 has no switch: a window is that of the layers from max_window_layers on, 62 by default, unless layer_types says
+// otherwise. Its published files name the kind of scores by the method that balances them.
+void default_dots1(Json& model) {
+  if (!model.find("use_sliding_window")) model.set("use_sliding_window", Json::of(true));
+  if (!model.find("sliding_window")) model.set("sliding_window", Json::of(kWindowOfQwen));
+  if (!model.find("max_window_layers")) model.set("max_window_layers", Json::of(int64_t{62}));
+  Json* score = model.find("scoring_func");
+  if (score && score->is(Json::Kind::string) && score->text == "noaux_tc") score->text = "sigmoid";
 }
 
 // [transformers 5, modeling_rope_utils.py]: a missing original context is max_position_embeddings; what only has a
@@ -341,6 +361,7 @@ void adopt_published(Json& model, const std::string& path, Notices notices) {
     notices->push_back(cat(model.where, ": ", path, ": what the file does not give is that of transformers' ",
                            name_of(family), ": ", filled));
   if (family == qwen2 || family == qwen3 || family == qwen3_moe) default_window(model, path, family, notices);
+  if (family == dots1) default_dots1(model);
   default_scaling(model, path);
 }
 

@@ -56,6 +56,9 @@ std::vector<std::string> keys_without_effect(const Config& c) {
   unused.key("fp8_amax_history_len", &Config::fp8_amax_history_len, c.fp8_amax_compute_algo == AmaxComputeAlgo::max,
              "fp8_amax_compute_algo max");
 
+  unused.key("router_bias_update_rate", &Config::router_bias_update_rate, has_router_bias(c.model.model_type),
+             "model_type dots1");
+
   const bool distills = !c.teacher.empty();
   unused.key("distill_loss", &Config::distill_loss, distills, "runs with a teacher");
   unused.key("distill_temperature", &Config::distill_temperature, distills, "runs with a teacher");

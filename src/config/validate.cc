@@ -322,6 +322,13 @@ void validate_experts(const Config& c) {
           "context_parallel_size: ", c.context_parallel_size,
           " ranks see parts of a sequence, and model.router_aux_loss_coef ", m.router_aux_loss_coef,
           " balances whole ones; set one to 1, or the other to 0");
+  if (has_router_bias(m.model_type)) {
+    const std::string bias =
+        cat(" is not supported for the bias of a router (model.model_type ", name_of(m.model_type), ")");
+    require(c.pipeline_parallel_size == 1, "pipeline_parallel_size: ", c.pipeline_parallel_size, bias,
+            "; set it to 1, and share the model by zero_stage");
+    require(c.local_steps == 0, "local_steps: ", c.local_steps, bias, ", which workers would move apart; set it to 0");
+  }
   require(c.mup_base_width == 0, "mup_base_width: there are no rules for routers, and model.num_experts is ",
           m.num_experts, "; set it to 0");
 }

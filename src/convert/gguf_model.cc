@@ -73,6 +73,8 @@ class GgufModelWriter {
   }
 
   void refuse_what_differs() const {
+    if (m_.model_type == ModelType::dots1)
+      refuse("model_type dots1", "this program writes it as a Hugging Face folder alone; leave --format gguf out");
     if (has_experts(m_.model_type) && m_.norm_topk_prob != (m_.model_type != ModelType::olmoe))
       refuse("norm_topk_prob", cat("llama.cpp ", m_.norm_topk_prob ? "does not divide" : "divides",
                                    " the weights of a token's experts by their sum for ", arch_));

@@ -52,7 +52,8 @@ const char* gguf_architecture(ModelType type) {
       return "qwen3moe";
     case ModelType::olmoe:
       return "olmoe";
-    case ModelType::athanor:  // export refuses it
+    case ModelType::dots1:  // export refuses both
+    case ModelType::athanor:
       break;
   }
   return "";

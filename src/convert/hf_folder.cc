@@ -91,7 +91,8 @@ std::vector<TensorData> tensors_of(const ModelFolder& model, const HfFolderOptio
       continue;
     }
     if (!options.codes || weight.role != Role::matrix) {
-      tensors.push_back(converted(model, weight, options.dtype.value_or(weight.merged.value_or(weight.dtype))));
+      const DType own = weight.merged.value_or(weight.dtype);
+      tensors.push_back(converted(model, weight, weight.buffer ? own : options.dtype.value_or(own)));
       continue;
     }
     CodedMatrix matrix = coded_matrix(model, weight.name, *options.codes);

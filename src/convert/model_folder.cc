@@ -192,6 +192,7 @@ void ModelFolder::check_weights(bool heads) {
     for (const HfSlice& slice : spec.slices) {
       weights_.push_back(find_weight(slice.name, slice.shape, spec.role));
       weights_.back().role = spec.role;
+      weights_.back().buffer = spec.buffer;
       check_float(weights_.back());
     }
   for (const std::string& name : names()) {
@@ -560,6 +561,11 @@ void require_same_model(const ModelFolder& from, const ModelConfig& run) {
   same("num_experts_per_tok", have.num_experts_per_tok, run.num_experts_per_tok);
   same("moe_intermediate_size", have.moe_intermediate_size, run.moe_intermediate_size);
   same("norm_topk_prob", have.norm_topk_prob, run.norm_topk_prob);
+  same("n_group", have.n_group, run.n_group);
+  same("topk_group", have.topk_group, run.topk_group);
+  same("routed_scaling_factor", have.routed_scaling_factor, run.routed_scaling_factor);
+  same("n_shared_experts", have.n_shared_experts, run.n_shared_experts);
+  same("first_k_dense_replace", have.first_k_dense_replace, run.first_k_dense_replace);
   same("norm_eps", have.norm_eps, run.norm_eps);
   same("tie_word_embeddings", have.tie_word_embeddings, run.tie_word_embeddings);
   if (const std::string option = differing_option(have, run); !option.empty())

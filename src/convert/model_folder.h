@@ -57,6 +57,7 @@ class ModelFolder {
     int gptq_bits = 0;                     // stored as in GPTQ's files, in so many bits; read as f32
     std::optional<Nf4State> nf4 = {};      // stored in NF4; read as f32
     Role role = Role::matrix;
+    bool buffer = false;  // state that stays in its dtype: ParamSpec::buffer
     // With adapters, read as f32: the type that it has in the folder that they are for. `quantized`: the adapters were
     // trained beside it in NF4, and so it is quantized and dequantized; `adapted`: it has some, which are added.
     std::optional<DType> merged = {};

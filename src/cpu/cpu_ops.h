@@ -114,6 +114,7 @@ class CpuOps final : public Ops {
   // moe.cc, grouped_gemm.cc
   void run(const RouteFwd&, void* scratch) override;
   void run(const RouteBwd&, void* scratch) override;
+  void run(const StepRouterBias&, void* scratch) override;
   void run(const SortByExpert&, void* scratch) override;
   void run(const SumRows&, void* scratch) override;
   void run(const WeightedSwigluFwd&, void* scratch) override;

@@ -1,12 +1,16 @@
 // Mixture of experts: the router, the order of rows, and the activation of rows with a weight each. The router costs
 // little compared with the GEMMs of the experts, so only its exponentials are vectorised.
+#include <algorithm>
 #include <cmath>
+#include <numeric>
+#include <utility>
 #include <vector>
 
 #include "cpu/chunks.h"
 #include "cpu/cpu_ops.h"
 #include "cpu/logistic.h"
 #include "cpu/simd.h"
+#include "cpu/update.h"
 #include "cpu/vec.h"
 
 namespace athanor {
@@ -27,18 +31,74 @@ ATHANOR_CLONES float softmax_row(float* p, const float* x, int64_t n) {
   return most + std::log(sum);
 }
 
-// The k largest of x, as RouteFwd orders them; NaN is below all numbers.
+// s[0, n) = the sigmoid of x; returns their sum.
+ATHANOR_CLONES float sigmoid_row(float* s, const float* x, int64_t n) {
+  float sum = 0;
+#pragma omp simd
+  for (int64_t i = 0; i < n; ++i) s[i] = 1.0f / (1.0f + fast_exp(-x[i]));
+  for (int64_t i = 0; i < n; ++i) sum += s[i];
+  return sum;
+}
+
+// Whether a comes before b where numbers are ordered from the largest to the smallest and NaN is below all.
+bool is_larger(float a, float b) { return a > b || (std::isnan(b) && !std::isnan(a)); }
+
+// The k largest of x, as RouteFwd orders them, of those that are not taken.
 void choose_largest(int32_t* chosen, const float* x, int64_t n, int64_t k, std::vector<uint8_t>& taken) {
-  taken.assign(size_t(n), 0);
   for (int64_t j = 0; j < k; ++j) {
     int32_t best = -1;
     for (int64_t i = 0; i < n; ++i)
-      if (!taken[size_t(i)] && (best < 0 || x[i] > x[best] || (std::isnan(x[best]) && !std::isnan(x[i]))))
-        best = int32_t(i);
+      if (!taken[size_t(i)] && (best < 0 || is_larger(x[i], x[best]))) best = int32_t(i);
     taken[size_t(best)] = 1;
     chosen[j] = best;
   }
 }
+
+// The sum of the two largest of x[0, n).
+float two_largest(const float* x, int64_t n) {
+  float first = x[0], second = x[1];
+  if (is_larger(second, first)) std::swap(first, second);
+  for (int64_t i = 2; i < n; ++i) {
+    if (is_larger(x[i], first))
+      second = std::exchange(first, x[i]);
+    else if (is_larger(x[i], second))
+      second = x[i];
+  }
+  return first + second;
+}
+
+// A router's choice for one token after the other.
+class Chooser {
+ public:
+  explicit Chooser(const RouteFwd& op) : op_(op), values_(size_t(op.logits.cols())) {}
+  // scores: none where logits are what is compared
+  void operator()(int32_t* chosen, const float* logits, const float* scores) {
+    const int64_t e = op_.logits.cols(), k = op_.weights.cols();
+    taken_.assign(size_t(e), 0);
+    if (op_.selects_by_logit()) return choose_largest(chosen, logits, e, k, taken_);
+    const float* bias = op_.bias ? flat<float>(op_.bias) : nullptr;
+    for (int64_t i = 0; i < e; ++i) values_[size_t(i)] = scores[i] + (bias ? bias[i] : 0.0f);
+    if (op_.rule.groups > 1) leave_best_groups();
+    choose_largest(chosen, values_.data(), e, k, taken_);
+  }
+
+ private:
+  void leave_best_groups() {
+    const int64_t groups = op_.rule.groups, each = op_.logits.cols() / groups;
+    best_.resize(size_t(groups));
+    groups_.resize(size_t(op_.rule.chosen_groups));
+    for (int64_t g = 0; g < groups; ++g) best_[size_t(g)] = two_largest(values_.data() + g * each, each);
+    taken_groups_.assign(size_t(groups), 0);
+    choose_largest(groups_.data(), best_.data(), groups, op_.rule.chosen_groups, taken_groups_);
+    for (int64_t g = 0; g < groups; ++g)
+      if (!taken_groups_[size_t(g)]) std::fill_n(taken_.begin() + g * each, each, uint8_t{1});
+  }
+
+  const RouteFwd& op_;
+  std::vector<float> values_, best_;
+  std::vector<uint8_t> taken_, taken_groups_;
+  std::vector<int32_t> groups_;
+};
 
 const int32_t* checked_indices(const char* op, const char* name, const Tensor& t, int64_t limit) {
   const int32_t* index = flat<int32_t>(t);
@@ -57,13 +117,17 @@ void CpuOps::run(const RouteFwd& op, void*) {
   int32_t* experts = flat<int32_t>(op.experts);
   pool_.parallel_ranges(op.logits.rows(), row_grain(e * k), [&](int64_t begin, int64_t end) {
     std::vector<float> p(static_cast<size_t>(e));
-    std::vector<uint8_t> taken;
+    Chooser choose(op);
     for (int64_t t = begin; t < end; ++t) {
-      softmax_row(p.data(), logits + t * e, e);
-      choose_largest(experts + t * k, logits + t * e, e, k, taken);
-      float sum = 0;
+      if (op.rule.score == RouterScore::sigmoid)
+        sigmoid_row(p.data(), logits + t * e, e);
+      else
+        softmax_row(p.data(), logits + t * e, e);
+      choose(experts + t * k, logits + t * e, p.data());
+      float sum = RouterRule::kSumFloor;
       for (int64_t j = 0; j < k; ++j) sum += weights[t * k + j] = p[size_t(experts[t * k + j])];
-      for (int64_t j = 0; op.normalize && j < k; ++j) weights[t * k + j] /= sum;
+      for (int64_t j = 0; op.rule.normalize && j < k; ++j) weights[t * k + j] /= sum;
+      for (int64_t j = 0; op.rule.factor != 1 && j < k; ++j) weights[t * k + j] *= op.rule.factor;
     }
   });
 }
@@ -85,17 +149,70 @@ struct TokenSums {
   double entropy = 0, balance = 0, squares = 0;
 };
 
-// Gradient of the probabilities of one token, before the softmax: dp gains what the weights give.
+// Gradient of the scores of one token: dp gains what the weights give.
 void add_weight_gradients(float* dp, const float* p, const int32_t* experts, const float* dweights, int64_t k,
-                          bool normalize) {
+                          const RouterRule& rule) {
   float sum = 1, weighted = 0;
-  if (normalize) {
-    sum = 0;
+  if (rule.normalize) {
+    sum = RouterRule::kSumFloor;
     for (int64_t j = 0; j < k; ++j) sum += p[experts[j]], weighted += p[experts[j]] * dweights[j];
     weighted /= sum;
   }
-  for (int64_t j = 0; j < k; ++j) dp[experts[j]] += (dweights[j] - weighted) / sum;
+  for (int64_t j = 0; j < k; ++j) dp[experts[j]] += rule.factor * ((dweights[j] - weighted) / sum);
 }
+
+// One token of RouteBwd, and room for it.
+struct TokenGradient {
+  const RouteBwd& op;
+  float scale, share;                // of the losses; of a count and a probability in the balance loss
+  std::vector<float> p, scores, dp;  // [E]: softmax; sigmoids, where these are the scores; results
+  TokenGradient(const RouteBwd& of, float scale_, float share_)
+      : op(of), scale(scale_), share(share_), p(size_t(of.logits.cols())), scores(p.size()), dp(p.size()) {}
+
+  // count: rows of the token's sequence at each expert. dp becomes the gradient of the logits.
+  void run(int64_t t, const float* count, TokenSums& gained) {
+    const int64_t e = op.logits.cols(), k = op.dweights.cols();
+    const float* logits = flat<float>(op.logits) + t * e;
+    const float lse = softmax_row(p.data(), logits, e);
+    gained.squares += double(lse) * double(lse);
+    if (op.rule.score == RouterScore::softmax)
+      through_softmax(t * k, count, logits, lse, gained);
+    else
+      through_sigmoids(t * k, count, logits, lse, gained);
+  }
+
+ private:
+  void add_weights(int64_t slot, const std::vector<float>& s) {
+    add_weight_gradients(dp.data(), s.data(), flat<int32_t>(op.experts) + slot, flat<float>(op.dweights) + slot,
+                         op.dweights.cols(), op.rule);
+  }
+  void through_softmax(int64_t slot, const float* count, const float* logits, float lse, TokenSums& gained) {
+    float inner = 0, entropy = 0, balance = 0;
+    for (size_t i = 0; i < p.size(); ++i) dp[i] = scale * op.balance * share * count[i];
+    add_weights(slot, p);
+    for (size_t i = 0; i < p.size(); ++i) {
+      inner += p[i] * dp[i];
+      balance += count[i] * p[i];
+      entropy += p[i] * (lse - logits[i]);
+    }
+    const float common = scale * op.z * 2 * lse - inner;
+    for (size_t i = 0; i < p.size(); ++i) dp[i] = p[i] * (dp[i] + common);
+    gained.entropy += double(entropy), gained.balance += double(share * balance);
+  }
+  void through_sigmoids(int64_t slot, const float* count, const float* logits, float lse, TokenSums& gained) {
+    const float by = 1.0f / sigmoid_row(scores.data(), logits, op.logits.cols());
+    float entropy = 0, balance = 0;
+    for (size_t i = 0; i < p.size(); ++i) {
+      const float q = scores[i] * by;
+      balance += count[i] * q;
+      if (q > 0) entropy -= q * std::log(q);
+    }
+    for (size_t i = 0; i < p.size(); ++i) dp[i] = scale * op.balance * share * (count[i] - balance) * by;
+    add_weights(slot, scores);
+    for (size_t i = 0; i < p.size(); ++i) dp[i] = dp[i] * scores[i] * (1 - scores[i]) + scale * op.z * 2 * lse * p[i];
+    gained.entropy += double(entropy), gained.balance += double(share * balance);
+  }
+};
 
 }  // namespace
 
@@ -113,39 +230,41 @@ void CpuOps::run(const RouteBwd& op, void* scratch) {
   });
   const float scale = *flat<float>(op.scale) * op.inv_count;
   const float share = float(double(e) / (double(k) * double(op.sequence)));
-  const float *logits = flat<float>(op.logits), *dweights = flat<float>(op.dweights);
   pool_.parallel_ranges(n, room.grain, [&](int64_t begin, int64_t end) {
-    std::vector<float> p(static_cast<size_t>(e)), dp(static_cast<size_t>(e));
+    TokenGradient token(op, scale, share);
     TokenSums gained;
     for (int64_t t = begin; t < end; ++t) {
-      const float lse = softmax_row(p.data(), logits + t * e, e);
-      const float* count = counts + t / op.sequence * e;
-      float inner = 0, entropy = 0, balance = 0;
-      for (size_t i = 0; i < p.size(); ++i) dp[i] = scale * op.balance * share * count[i];
-      add_weight_gradients(dp.data(), p.data(), experts + t * k, dweights + t * k, k, op.normalize);
-      for (size_t i = 0; i < p.size(); ++i) {
-        inner += p[i] * dp[i];
-        balance += count[i] * p[i];
-        entropy += p[i] * (lse - logits[t * e + int64_t(i)]);
-      }
-      const float common = scale * op.z * 2 * lse - inner;
+      token.run(t, counts + t / op.sequence * e, gained);
       by_float(op.dlogits.dtype, [&]<class T>() {
-        for (size_t i = 0; i < p.size(); ++i)
-          flat<T>(op.dlogits)[t * e + int64_t(i)] = from_float<T>(p[i] * (dp[i] + common));
+        for (int64_t i = 0; i < e; ++i) flat<T>(op.dlogits)[t * e + i] = from_float<T>(token.dp[size_t(i)]);
       });
-      gained.entropy += double(entropy), gained.balance += double(share * balance);
-      gained.squares += double(lse) * double(lse);
     }
     double* to = sums + begin / room.grain * RouterStatistics::kSums;
     to[0] = gained.entropy, to[1] = gained.balance, to[2] = gained.squares;
   });
+  for (const Tensor& to : {op.statistics, op.counts})
+    for (int64_t s = 0; s < op.sequences() && to; ++s)
+      for (int64_t i = 0; i < e; ++i) flat<double>(to)[i] += double(counts[s * e + i]);
   if (!op.statistics) return;
   auto* statistics = flat<double>(op.statistics);
-  for (int64_t s = 0; s < op.sequences(); ++s)
-    for (int64_t i = 0; i < e; ++i) statistics[i] += double(counts[s * e + i]);
   for (int64_t chunk = 0; chunk < room.chunks; ++chunk)
     for (int64_t i = 0; i < RouterStatistics::kSums; ++i)
       statistics[e + i] += sums[chunk * RouterStatistics::kSums + i];
+}
+
+void CpuOps::run(const StepRouterBias& op, void*) {
+  const bool skip = update::state_of(op.state).skip != 0;
+  const int64_t e = op.bias.cols();
+  for (int64_t l = 0; l < op.bias.rows(); ++l) {
+    float* bias = flat<float>(op.bias) + l * e;
+    double* counts = flat<double>(op.counts) + l * e;
+    const double sum = std::accumulate(counts, counts + e, 0.0);  // whole numbers, as E times each of them
+    for (int64_t i = 0; i < e; ++i) {
+      const double below = sum - counts[i] * double(e);
+      if (!skip && below != 0) bias[i] += below > 0 ? op.rate : -op.rate;
+      counts[i] = 0;
+    }
+  }
 }
 
 // Serial: a few operations for each row, against thousands in its products.

@@ -51,40 +51,92 @@ __device__ __forceinline__ unsigned long long order_of(float logit, int expert) 
   return static_cast<unsigned long long>(high) << 32 | ~static_cast<uint32_t>(expert);
 }
 
+__device__ __forceinline__ float sigmoid_of(float x) { return 1 / (1 + expf(-x)); }
+
 struct Routed {
   float* weights;
   int* experts;
-  const float* logits;
-  int tokens, count, chosen;  // count: of experts
-  bool normalize;
+  const float *logits, *bias;  // bias: null for none
+  int tokens, count, chosen;   // count: of experts
+  int groups, chosen_groups;
+  float factor;
+  bool sigmoids, normalize, by_logit;
 };
+
+// The largest order below `last` of those that value_of(i) gives for i in [begin, end), over the warp.
+template <class Value>
+__device__ __forceinline__ unsigned long long next_largest(int begin, int end, unsigned long long last,
+                                                           const Value& value_of) {
+  unsigned long long best = 0;
+  for (int i = begin + lane_number(); i < end; i += 32) {
+    const unsigned long long order = order_of(value_of(i), i);
+    if (order < last && order > best) best = order;
+  }
+  return warp_reduce(best, Max{});
+}
+__device__ __forceinline__ int number_in(unsigned long long order) {
+  return static_cast<int>(~static_cast<uint32_t>(order));
+}
+
+// kept[g] = whether group g is one of the chosen ones; best: room for as many numbers. Both of this warp.
+template <class Value>
+__device__ __forceinline__ void choose_groups(int* kept, float* best, const Routed& a, const Value& value_of) {
+  const int each = a.count / a.groups;
+  for (int g = 0; g < a.groups; ++g) {
+    const unsigned long long first = next_largest(g * each, (g + 1) * each, ~0ull, value_of);
+    const unsigned long long second = next_largest(g * each, (g + 1) * each, first, value_of);
+    if (lane_number() == 0) {
+      best[g] = value_of(number_in(first)) + value_of(number_in(second));
+      kept[g] = 0;
+    }
+  }
+  __syncwarp();
+  unsigned long long last = ~0ull;
+  for (int j = 0; j < a.chosen_groups; ++j) {
+    last = next_largest(0, a.groups, last, [&](int g) { return best[g]; });
+    if (lane_number() == 0) kept[number_in(last)] = 1;
+  }
+  __syncwarp();
+}
 
 __global__ void __launch_bounds__(kThreads) route_forward(Routed a) {
   ptx::wait_for_earlier_kernels();
+  SHARED(float, best_groups, [kWarps * RouterRule::kMaxGroups]);
+  SHARED(int, kept_groups, [kWarps * RouterRule::kMaxGroups]);
   const int token = warp_number();
   if (token >= a.tokens) return;
   const float* logits = a.logits + static_cast<int64_t>(token) * a.count;
   float* weights = a.weights + static_cast<int64_t>(token) * a.chosen;
   const RowSums sums = row_sums(logits, a.count);
+  const auto score_of = [&](int i) { return a.sigmoids ? sigmoid_of(logits[i]) : sums.probability(logits[i]); };
+  const auto value_of = [&](int i) { return a.by_logit ? logits[i] : score_of(i) + (a.bias ? a.bias[i] : 0.f); };
+  const int own = static_cast<int>(threadIdx.x) / 32 * static_cast<int>(RouterRule::kMaxGroups);
+  int* kept = kept_groups + own;
+  if (a.groups > 1) choose_groups(kept, best_groups + own, a, value_of);
+  const int each = a.count / a.groups;
   unsigned long long last = ~0ull;
-  float all = 0;
+  float all = RouterRule::kSumFloor;
   for (int j = 0; j < a.chosen; ++j) {
     unsigned long long best = 0;
     for (int i = lane_number(); i < a.count; i += 32) {
-      const unsigned long long order = order_of(logits[i], i);
+      if (a.groups > 1 && !kept[i / each]) continue;
+      const unsigned long long order = order_of(value_of(i), i);
       if (order < last && order > best) best = order;
     }
     last = best = warp_reduce(best, Max{});
-    const int expert = static_cast<int>(~static_cast<uint32_t>(best));
-    const float p = sums.probability(logits[expert]);
+    const int expert = number_in(best);
+    const float p = score_of(expert);
     all += p;
     if (lane_number() == 0) {
       a.experts[static_cast<int64_t>(token) * a.chosen + j] = expert;
       weights[j] = p;
     }
   }
-  if (!a.normalize || lane_number() != 0) return;
-  for (int j = 0; j < a.chosen; ++j) weights[j] /= all;
+  if (lane_number() != 0) return;
+  for (int j = 0; j < a.chosen; ++j) {
+    if (a.normalize) weights[j] /= all;
+    if (a.factor != 1) weights[j] *= a.factor;
+  }
 }
 
 // counts [sequences, E]: a block per sequence. Whole numbers: exact in any order.
@@ -109,9 +161,16 @@ struct RouteGradient {
   const float *dweights, *logits, *scale;
   const int* experts;
   int tokens, count, chosen, sequence;
-  float inv_count, balance, z, share;
-  bool normalize;
+  float inv_count, balance, z, share, factor;
+  bool sigmoids, normalize;
 };
+
+// The sum of a row's sigmoids.
+__device__ __forceinline__ float sigmoid_sum(const float* logits, int experts) {
+  float sum = 0;
+  for (int i = lane_number(); i < experts; i += 32) sum += sigmoid_of(logits[i]);
+  return warp_reduce(sum, Plus{});
+}
 
 template <class T>
 __global__ void __launch_bounds__(kThreads) route_backward(RouteGradient<T> a) {
@@ -123,30 +182,25 @@ __global__ void __launch_bounds__(kThreads) route_backward(RouteGradient<T> a) {
   const int* counts = a.counts + static_cast<int64_t>(token / a.sequence) * a.count;
   const RowSums row = row_sums(logits, a.count);
   const float scale = *a.scale * a.inv_count, lse = row.log_sum();
+  const float all = a.sigmoids ? sigmoid_sum(logits, a.count) : 1.f;
+  const auto score_of = [&](int i) { return a.sigmoids ? sigmoid_of(logits[i]) : row.probability(logits[i]); };
   float sum = 1, weighted = 0;
   if (a.normalize) {
-    sum = 0;
+    sum = RouterRule::kSumFloor;
     for (int j = 0; j < a.chosen; ++j) {
-      const float p = row.probability(logits[a.experts[first + j]]);
+      const float p = score_of(a.experts[first + j]);
       sum += p;
       weighted += p * a.dweights[first + j];
     }
     weighted /= sum;
   }
-  const auto gradient = [&](int i) {  // of the probability of expert i
-    float dp = scale * a.balance * a.share * static_cast<float>(counts[i]);
-    for (int j = 0; j < a.chosen; ++j)
-      if (a.experts[first + j] == i) dp += (a.dweights[first + j] - weighted) / sum;
-    return dp;
-  };
-  float inner = 0, entropy = 0, balance = 0;
+  float entropy = 0, balance = 0;
   for (int i = lane_number(); i < a.count; i += 32) {
-    const float p = row.probability(logits[i]);
-    inner += p * gradient(i);
-    entropy += p * (lse - logits[i]);
+    const float p = a.sigmoids ? score_of(i) / all : row.probability(logits[i]);
+    if (!a.sigmoids) entropy += p * (lse - logits[i]);
+    if (a.sigmoids && p > 0) entropy -= p * logf(p);
     balance += p * static_cast<float>(counts[i]);
   }
-  inner = warp_reduce(inner, Plus{});
   entropy = warp_reduce(entropy, Plus{});
   balance = warp_reduce(balance, Plus{});
   if (lane_number() == 0) {
@@ -154,10 +208,22 @@ __global__ void __launch_bounds__(kThreads) route_backward(RouteGradient<T> a) {
     a.sums[a.tokens + token] = a.share * balance;
     a.sums[2 * a.tokens + token] = lse * lse;
   }
-  const float common = scale * a.z * 2 * lse - inner;
-  for (int i = lane_number(); i < a.count; i += 32)
+  const float around = a.sigmoids ? balance : 0.f;
+  const auto gradient = [&](int i) {  // of the score of expert i
+    float dp = scale * a.balance * a.share * (static_cast<float>(counts[i]) - around) / all;
+    for (int j = 0; j < a.chosen; ++j)
+      if (a.experts[first + j] == i) dp += a.factor * ((a.dweights[first + j] - weighted) / sum);
+    return dp;
+  };
+  float inner = 0;
+  for (int i = lane_number(); i < a.count && !a.sigmoids; i += 32) inner += row.probability(logits[i]) * gradient(i);
+  inner = warp_reduce(inner, Plus{});
+  const float z = scale * a.z * 2 * lse;
+  for (int i = lane_number(); i < a.count; i += 32) {
+    const float p = row.probability(logits[i]), s = score_of(i);
     a.dlogits[static_cast<int64_t>(token) * a.count + i] =
-        from_float<T>(row.probability(logits[i]) * (gradient(i) + common));
+        from_float<T>(a.sigmoids ? gradient(i) * s * (1 - s) + z * p : p * (gradient(i) + (z - inner)));
+  }
 }
 
 // A block for each of the three sums, and one for the counts of all sequences.
@@ -178,6 +244,34 @@ __global__ void __launch_bounds__(kThreads)
   for (int t = thread; t < tokens; t += kThreads) sum += static_cast<double>(sums[which * tokens + t]);
   sum = block_reduce(sum, room, Plus{});
   if (thread == 0) statistics[count + which] += sum;
+}
+
+// Adds the counts of all sequences alone.
+__global__ void __launch_bounds__(kThreads) add_counts(double* to, const int* counts, int sequences, int count) {
+  ptx::wait_for_earlier_kernels();
+  for (int i = static_cast<int>(threadIdx.x); i < count; i += kThreads) {
+    int64_t all = 0;
+    for (int s = 0; s < sequences; ++s) all += counts[static_cast<int64_t>(s) * count + i];
+    to[i] += static_cast<double>(all);
+  }
+}
+
+// A block per layer. Counts are whole numbers, so that their sum is exact in any order.
+__global__ void __launch_bounds__(kThreads)
+    step_bias(float* bias, double* counts, const StepState* state, int count, float rate) {
+  ptx::wait_for_earlier_kernels();
+  SHARED(double, room, [32]);
+  const int thread = static_cast<int>(threadIdx.x);
+  bias += static_cast<int64_t>(blockIdx.x) * count;
+  counts += static_cast<int64_t>(blockIdx.x) * count;
+  double sum = 0;
+  for (int i = thread; i < count; i += kThreads) sum += counts[i];
+  sum = block_reduce(sum, room, Plus{});
+  for (int i = thread; i < count; i += kThreads) {
+    const double below = sum - counts[i] * count;
+    if (!state->skip && below != 0) bias[i] += below > 0 ? rate : -rate;
+    counts[i] = 0;
+  }
 }
 
 // ---- order of rows
@@ -300,10 +394,16 @@ void run(const RouteFwd& op, void*, cudaStream_t stream) {
   const Routed a{data<float>(op.weights),
                  data<int>(op.experts),
                  data<float>(op.logits),
+                 data<float>(op.bias),
                  static_cast<int>(op.logits.rows()),
                  checked_columns(op.kName, op.logits),
                  checked_columns(op.kName, op.weights),
-                 op.normalize};
+                 static_cast<int>(op.rule.groups),
+                 static_cast<int>(op.rule.chosen_groups),
+                 op.rule.factor,
+                 op.rule.score == RouterScore::sigmoid,
+                 op.rule.normalize,
+                 op.selects_by_logit()};
   CUDA_CHECK(launch(route_forward, warps(a.tokens, stream), a));
 }
 
@@ -334,12 +434,24 @@ void run(const RouteBwd& op, void* scratch, cudaStream_t stream) {
                              op.z,
                              static_cast<float>(static_cast<double>(experts) /
                                                 (static_cast<double>(chosen) * static_cast<double>(sequence))),
-                             op.normalize};
+                             op.rule.factor,
+                             op.rule.score == RouterScore::sigmoid,
+                             op.rule.normalize};
     CUDA_CHECK(launch(route_backward<T>, warps(tokens, stream), a));
   });
+  if (op.counts)
+    CUDA_CHECK(
+        launch(add_counts, {dim3(1), dim3(kThreads), 0, stream}, data<double>(op.counts), counts, sequences, experts));
   if (!op.statistics) return;
   const LaunchConfig adding{dim3(RouterStatistics::kSums + 1), dim3(kThreads), 0, stream};
   CUDA_CHECK(launch(add_statistics, adding, data<double>(op.statistics), counts, sums, tokens, sequences, experts));
+}
+
+void run(const StepRouterBias& op, void*, cudaStream_t stream) {
+  if (op.bias.rows() == 0) return;
+  const LaunchConfig layers{dim3(grid_size(op.bias.rows())), dim3(kThreads), 0, stream};
+  CUDA_CHECK(launch(step_bias, layers, data<float>(op.bias), data<double>(op.counts), data<StepState>(op.state),
+                    checked_columns(op.kName, op.bias), op.rate));
 }
 
 void run(const SortByExpert& op, void* scratch, cudaStream_t stream) {

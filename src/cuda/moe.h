@@ -8,6 +8,7 @@ namespace athanor::cuda {
 // moe.cu
 void run(const RouteFwd& op, void* scratch, cudaStream_t stream);
 void run(const RouteBwd& op, void* scratch, cudaStream_t stream);
+void run(const StepRouterBias& op, void* scratch, cudaStream_t stream);
 void run(const SortByExpert& op, void* scratch, cudaStream_t stream);
 void run(const SumRows& op, void* scratch, cudaStream_t stream);
 void run(const WeightedSwigluFwd& op, void* scratch, cudaStream_t stream);

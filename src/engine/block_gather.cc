@@ -39,7 +39,7 @@ BlockGather::BlockGather(const Ctx& c, const ParamStore& params, int64_t bytes)
     any_columns_ = any_columns_ || is_cut_by_columns(p);
     for (int s = -1; s < int(params_.state_specs().size()); ++s)
       if (s < 0 || params_.keeps(size_t(s), p))
-        block_bytes_ = std::max(block_bytes_, size_t(std::min(values(p, s), most_values(p, s))) * size_of(dtype(s)));
+        block_bytes_ = std::max(block_bytes_, size_t(std::min(values(p, s), most_values(p, s))) * size_of(dtype(p, s)));
   }
   const bool elsewhere = shards_ * tensor_ > 1;  // blocks may consist of what other ranks have
   const auto block_bytes = int64_t(block_bytes_);
@@ -63,8 +63,8 @@ int64_t BlockGather::values(size_t piece, int state) const {
   return state < 0 ? whole.numel() : params_.state_specs()[size_t(state)].shape_of(piece, whole).numel();
 }
 
-DType BlockGather::dtype(int state) const {
-  return state < 0 ? params_.saved_dtype() : params_.state_specs()[size_t(state)].dtype;
+DType BlockGather::dtype(size_t piece, int state) const {
+  return state < 0 ? params_.saved_dtype(pieces_[piece]) : params_.state_specs()[size_t(state)].dtype;
 }
 
 int64_t BlockGather::elements_of_value(int state) const {
@@ -76,7 +76,7 @@ bool BlockGather::is_cut_by_columns(size_t piece) const {
 }
 
 int64_t BlockGather::most_values(size_t piece, int state) const {
-  const int64_t most = std::max<int64_t>(1, most_bytes_ / int64_t(size_of(dtype(state))));
+  const int64_t most = std::max<int64_t>(1, most_bytes_ / int64_t(size_of(dtype(piece, state))));
   if (!is_cut_by_columns(piece)) return most;
   const int64_t row = parts_[piece].front().strips.front().step;
   return std::max<int64_t>(1, most / row) * row;
@@ -97,7 +97,7 @@ int64_t BlockGather::block_end(size_t piece, int state, int64_t begin) const {
 Tensor BlockGather::view(const SavedBlock& b, ParamStore::Range range, bool rests) const {
   const ParamStore::Unit& unit = unit_of(b);
   if (b.state >= 0) return unit.states[size_t(b.state)].part(range);
-  return unit.part(unit.is_split() && !rests ? unit.value : unit.master, range);
+  return unit.part(!unit.master || (unit.is_split() && !rests) ? unit.value : unit.master, range);
 }
 
 // What the block consists of, in the order of parts; of a copy that the writer belongs to.
@@ -105,7 +105,7 @@ std::vector<BlockGather::Transfer> BlockGather::transfers(const SavedBlock& b, i
   const ParamStore::Unit& unit = unit_of(b);
   const int64_t per_value = elements_of_value(b.state), share = unit.layout.numel / shards_;
   const int copy = writer / (shards_ * tensor_) * (shards_ * tensor_), of_writer = writer % tensor_;
-  const bool is_shard = b.state >= 0 ? params_.sharded() : unit.is_shard(unit.master);
+  const bool is_shard = b.state >= 0 ? params_.sharded() : unit.master && unit.is_shard(unit.master);
   const std::vector<Part>& parts = parts_[b.piece];
   std::vector<Transfer> all;
   int64_t at = 0;
@@ -190,7 +190,7 @@ Tensor BlockGather::next(std::span<const SavedBlock> wanted) {
   };
   const bool columns = gathers && is_cut_by_columns(mine.piece);
   Tensor parts;  // of the block
-  if (gathers) parts = as(columns ? parts_of_block_ : block_, dtype(mine.state));
+  if (gathers) parts = as(columns ? parts_of_block_ : block_, dtype(mine.piece, mine.state));
   Tensor values = parts, rests;
   if (split) values = as(halves_, DType::bf16), rests = as(halves_, DType::i16, halves_.t.bytes() / 2);
   exchange(wanted, values, false);

@@ -31,7 +31,7 @@ class BlockGather {
   BlockGather& operator=(const BlockGather&) = delete;
 
   int64_t values(size_t piece, int state) const;
-  DType dtype(int state) const;
+  DType dtype(size_t piece, int state) const;
   size_t block_bytes() const { return block_bytes_; }  // of the largest block
   // Where the block ends that begins at `begin`.
   int64_t block_end(size_t piece, int state, int64_t begin) const;

@@ -82,6 +82,7 @@ void Engine::commit() {
   if (window_) write_window({});
   if (max_attention_logits_) ops_->run(no_scores(), nullptr);
   if (routing_) ops_->run(Fill{.x = routing_}, nullptr);
+  if (expert_counts_) ops_->run(Fill{.x = expert_counts_}, nullptr);
 }
 
 void Engine::init_weights(ParamStore::Init which) {
@@ -261,6 +262,14 @@ void Engine::end_scores(Ctx& c) {
   c.run(no_scores());
 }
 
+void Engine::step_router_bias(Ctx& c) {
+  const ModelConfig& m = model_->config();
+  c.run(StepRouterBias{.bias = model_->params().value(model_->router_bias()),
+                       .counts = expert_counts_.slice(m.first_k_dense_replace, m.num_hidden_layers),
+                       .state = state_,
+                       .rate = options_.router_bias_rate});
+}
+
 void Engine::run_optimizer(Ctx c, const PhaseRunner::Enter& enter) {
   ParamStore& params = model_->params();
   if (backend_.mesh.data_parallel().size() > 1) enter(Phase::communication);
@@ -291,6 +300,7 @@ void Engine::run_optimizer(Ctx c, const PhaseRunner::Enter& enter) {
   if (backend_.mesh.workers().size() > 1) agree_among_workers(c);
   c.max_attention_logits = max_attention_logits_;
   if (max_attention_logits_) c.all_reduce(all, max_attention_logits_, Reduce::max);
+  if (expert_counts_) c.all_reduce(all, expert_counts_);  // whole numbers: exact in any order
   StepControl control{.state = state_,
                       .window = window_,
                       .scores = max_attention_logits_,
@@ -305,6 +315,7 @@ void Engine::run_optimizer(Ctx c, const PhaseRunner::Enter& enter) {
   optimizer_->step(c, params, state_);
   if (pruned_) pruned_->apply(c);
   if (max_attention_logits_) end_scores(c);
+  if (expert_counts_) step_router_bias(c);
   if (backend_.mesh.data_parallel().size() > 1) enter(Phase::communication);
   params.gather_weights(c);
   if (!codes_) return;
@@ -395,6 +406,7 @@ void Engine::discard_step() {
     if (unit->grad) ops_->run(Fill{.x = unit->grad}, nullptr);
   if (leaf_sums_) ops_->run(Fill{.x = leaf_sums_}, nullptr);
   if (max_attention_logits_) ops_->run(no_scores(), nullptr);
+  if (expert_counts_) ops_->run(Fill{.x = expert_counts_}, nullptr);
   StepState state = read_state();
   state.loss_sum = state.targets = state.micro_norm_sq = state.distill_sum = 0;
   write_state(state);

@@ -81,6 +81,7 @@ struct EngineOptions {
   double clip_grad = 0;
   SpikeRule spikes = {};  // deviations 0: no step is skipped
   double z_loss = 0;
+  float router_bias_rate = 1e-3f;  // of a model whose routers have a bias: see StepRouterBias
   std::optional<TeacherOptions> teacher = {};
   std::optional<PruningOptions> pruning = {};
   bool quantized = false;    // also statistics of what becomes codes of 8 bits: take_quantized()
@@ -231,6 +232,7 @@ class Engine {
   // For QK-clip: the bytes of attention logits that ranks compare once per step.
   const CodeState* codes() const { return codes_ ? &*codes_ : nullptr; }
   size_t score_bytes() const { return max_attention_logits_ ? max_attention_logits_.bytes() : 0; }
+  size_t expert_count_bytes() const { return expert_counts_ ? expert_counts_.bytes() : 0; }  // likewise, of routers
   // Quantization statistics of the micro-batches of all ranks since the last call, if options().quantized. Weights,
   // which are equal on all ranks, count once. All ranks call it together.
   std::vector<QuantizedOperand> take_quantized();
@@ -320,6 +322,7 @@ class Engine {
   void run_end_of_leaf(Ctx, int64_t leaf);
   void add_norms(Ctx&);
   void end_scores(Ctx&);
+  void step_router_bias(Ctx&);
   Fill no_scores() const { return {.x = max_attention_logits_, .value = -std::numeric_limits<float>::infinity()}; }
   void run_micro_norm(Ctx);
   enum class CodesOf : uint8_t { step, evaluation };
@@ -362,6 +365,7 @@ class Engine {
   Tensor window_;                // SpikeWindow, if spikes are detected
   Tensor max_attention_logits_;  // as Ctx::max_attention_logits, with QK-clip: of the accumulating step
   Tensor routing_;               // [L, E + 3] f64: RouterStatistics since they were last taken, of a model with experts
+  Tensor expert_counts_;         // [L, E] f64: tokens of each expert in the accumulating step, if its router has a bias
   Tensor eval_sum_;              // [1] f64
   Tensor leaf_sums_;   // [leaves, 1 + units] f64: per leaf its loss sum, then each unit's squared gradient norm
   Tensor logit_rows_;  // [N] i32: 0, 1, 2, ...

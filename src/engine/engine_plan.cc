@@ -162,6 +162,9 @@ void Engine::plan_inputs() {
   if (const int64_t experts = model_->config().num_experts; options_.training && experts > 0)
     input("statistics of routers", DType::f64, {model_->config().num_hidden_layers, RouterStatistics{experts}.size()},
           &routing_);
+  if (options_.training && model_->router_bias())
+    input("tokens of each expert", DType::f64, {model_->config().num_hidden_layers, model_->config().num_experts},
+          &expert_counts_);
   input("evaluation sum", DType::f64, {1}, &eval_sum_);
   if (leaves > 0)
     input("sums of leaves", DType::f64, {leaves * int64_t(1 + model_->params().units().size())}, &leaf_sums_);

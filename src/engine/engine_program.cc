@@ -30,6 +30,7 @@ void Engine::run_passes(Ctx c, const Passes& p, const PhaseRunner::Enter& on) {
   c.max_attention_logits = max_attention_logits_;
   if (codes_) c.quantization = codes_->collect();
   c.routing = {.statistics = routing_,
+               .counts = expert_counts_,
                .loss_scale = head().loss_scale,
                .inv_count = head().inv_count,
                .sequence = part_.rows() / part_.sequences};

@@ -1,6 +1,7 @@
 // Llama and its relatives [Grattafiori et al. 2024, sec. 3.2]: RMSNorm, rotary positions, SwiGLU, grouped queries.
 // Qwen2 adds a QKV bias, Qwen3 a norm of queries and keys, Mistral a sliding window: all from the config. Mixtral
-// [Jiang et al. 2024], Qwen3-MoE and OLMoE [Muennighoff et al. 2024] have experts in place of the feed-forward layer.
+// [Jiang et al. 2024], Qwen3-MoE and OLMoE [Muennighoff et al. 2024] have experts in place of the feed-forward layer,
+// dots1 [rednote 2025] too, chosen as in DeepSeek-V3, beside shared ones and behind dense layers.
 // athanor is the family in which each of these options, and some of published speed runs, is free.
 #include "model/families.h"
 
@@ -17,6 +18,7 @@ class Llama final : public Model {
     head_ = m.tie_word_embeddings ? wte_ : vocab_table("lm_head", head_unit(), "lm_head.weight");
     if (m.lm_head_bias) head_bias_ = vocab_bias("lm_head.b", head_unit(), "lm_head.bias");
     if (m.embedding_norm) norm_0_ = norm("model.embed_norm", 0);
+    if (has_router_bias(m.model_type)) declare_router_bias();
     for (int l = 0; l < int(m.num_hidden_layers); ++l) layers_.push_back(declare_layer(l));
     norm_f_ = norm("model.norm", head_unit(), final_gain());
     skip_f_ = skip_lambda("model.skip_lambda", head_unit(), m.num_hidden_layers);
@@ -44,7 +46,10 @@ class Llama final : public Model {
     Var after = linear(net(c), std::move(x), w.out, std::move(h));
     if (w.experts.router) {
       auto [h2, y] = fork_norm(net(c), std::move(after), w.norm2);
-      return moe(net(c), std::move(y), w.experts, l, std::move(h2));  // [N, C]
+      if (!w.mlp.up.w) return moe(net(c), std::move(y), w.experts, l, std::move(h2));  // [N, C]
+      auto [of_shared, of_routed] = fork(c, std::move(y));
+      h2 = mlp(net(c), std::move(of_shared), w.mlp, std::move(h2));
+      return moe(net(c), std::move(of_routed), w.experts, l, std::move(h2));
     }
     auto [h2, y] = fork_norm(net(c), std::move(after), w.norm2, &w.mlp.up);
     return mlp(net(c), std::move(y), w.mlp, std::move(h2));  // [N, C]
@@ -63,7 +68,7 @@ class Llama final : public Model {
     Norm q_norm, k_norm;
     Linear out;
     Norm norm2;
-    Mlp mlp;  // or
+    Mlp mlp;  // the only one, or the shared experts as one
     Moe experts;
   };
 
@@ -96,10 +101,13 @@ class Llama final : public Model {
     w.norm1 = norm(p + "input_layernorm", u);
     declare_attention(w, p + "self_attn.", u, l);
     w.norm2 = norm(p + "post_attention_layernorm", u);
-    if (has_experts(m.model_type))
-      w.experts = declare_experts(p, u);
-    else
+    if (!has_experts(m, l)) {
       w.mlp = declare_mlp(p + "mlp.", u, c, m.intermediate_size);
+      return w;
+    }
+    w.experts = declare_experts(p, u);
+    if (router_bias_) w.experts.bias = router_bias_, w.experts.row = l - m.first_k_dense_replace;
+    if (m.n_shared_experts > 0) w.mlp = declare_mlp(p + "mlp.shared_experts.", u, c, shared_width(m));
     return w;
   }
 
@@ -147,6 +155,22 @@ class Llama final : public Model {
     return w;
   }
 
+  // A unit of its own, behind the head's.
+  void declare_router_bias() {
+    const ModelConfig& m = config_;
+    ParamSpec spec{.name = "model.e_score_correction_bias",
+                   .shape = {m.num_hidden_layers - m.first_k_dense_replace, m.num_experts},
+                   .role = Role::vector,
+                   .unit = head_unit() + 1};
+    for (int64_t l = m.first_k_dense_replace; l < m.num_hidden_layers; ++l)
+      spec.slices.push_back({cat("model.layers.", l, ".mlp.gate.e_score_correction_bias"),
+                             {m.num_experts},
+                             (l - m.first_k_dense_replace) * m.num_experts});
+    spec.trainable = false;
+    spec.buffer = true;
+    router_bias_ = params_.declare(std::move(spec));
+  }
+
   Moe declare_experts(const std::string& block, int unit) {
     const ModelConfig& m = config_;
     const bool mixtral = m.model_type == ModelType::mixtral;
@@ -160,11 +184,17 @@ class Llama final : public Model {
       downs.push_back({expert + (mixtral ? "w2.weight" : "down_proj.weight"), {c, f}});
     }
     Moe layer{.router = matrix(p + "gate", unit, {{p + "gate.weight", {e, c}}}, init_std(), {}),
+              .bias = {},
+              .row = 0,
               .gate_up = matrix(p + "experts.gate_up", unit, gates_and_ups, init_std(), {}),
               .down = matrix(p + "experts.down", unit, downs, output_init_std(), {}),
               .experts = e,
               .chosen = m.num_experts_per_tok,
-              .normalize = m.norm_topk_prob,
+              .rule = {.score = m.scoring_func,
+                       .normalize = m.norm_topk_prob,
+                       .groups = m.n_group,
+                       .chosen_groups = m.topk_group,
+                       .factor = float(m.routed_scaling_factor)},
               .balance = float(m.router_aux_loss_coef),
               .z = float(m.router_z_loss_coef)};
     params_.belongs_to_experts(layer.gate_up, layer.experts, layer.chosen);

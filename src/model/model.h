@@ -29,7 +29,8 @@ class Model {
   const ParamStore& params() const { return params_; }
   Param head() const { return head_; }
   Param head_bias() const { return head_bias_; }
-  AttentionShape attention_shape(int layer) const;  // attention of this rank's heads, once planned
+  Param router_bias() const { return router_bias_; }  // [layers with experts, E] f32; none: there is no such bias
+  AttentionShape attention_shape(int layer) const;    // attention of this rank's heads, once planned
   // Throws Error(usage) where a pattern of initializer_ranges fits no declared weight.
   void require_patterns_used() const;
 
@@ -57,7 +58,7 @@ class Model {
 
   ModelConfig config_;
   ParamStore params_;
-  Param head_, head_bias_;
+  Param head_, head_bias_, router_bias_;
   bool has_rope_ = false;
   Tensor ones_;  // [C, or D where it is larger] f32: gains of norms without a parameter
 

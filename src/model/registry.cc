@@ -16,6 +16,7 @@ std::unique_ptr<Model> make_model(const ModelConfig& config) {
     case ModelType::mixtral:
     case ModelType::qwen3_moe:
     case ModelType::olmoe:
+    case ModelType::dots1:
     case ModelType::athanor:
       model = make_llama(config);
       break;

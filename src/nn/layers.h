@@ -48,11 +48,13 @@ Var mlp(Net, Var x, const Mlp&, Var residual);  // [N, C] -> [N, C], added to re
 // Experts: feed-forward layers of the form of swiglu_mlp(), of which each token passes the few that a router chooses.
 struct Moe {
   Param router;   // [E, C]
+  Param bias;     // [layers with experts, E] f32, added to scores for the choice alone; optional
+  int64_t row;    // of the bias
   Param gate_up;  // [E 2F, C]: of each expert gate and up
   Param down;     // [E C, F]
   int64_t experts;
-  int64_t chosen;            // for each token
-  bool normalize;            // weights of a token's experts are divided by their sum
+  int64_t chosen;  // for each token
+  RouterRule rule;
   float balance = 0, z = 0;  // factors of the router's own losses (RouteBwd)
 };
 Var moe(Net, Var x, const Moe&, int layer, Var residual);  // [N, C] -> [N, C], added to residual

@@ -24,7 +24,10 @@ Routes route(Net n, const Tensor& x, const Moe& layer) {
            .slots = c.alloc("moe.slots", DType::i32, {rows}),
            .rows = c.alloc("moe.rows", DType::i32, {tokens, k})};
   c.run(Gemm{.d = r.logits.t, .a = x, .b = n.params.value(layer.router), .tb = true, .tf32 = c.recipe.tf32});
-  c.run(RouteFwd{.weights = r.weights.t, .experts = r.experts.t, .logits = r.logits.t, .normalize = layer.normalize});
+  Tensor bias;
+  if (layer.bias) bias = n.params.value(layer.bias).slice(layer.row, layer.row + 1).view({layer.experts});
+  c.run(
+      RouteFwd{.weights = r.weights.t, .experts = r.experts.t, .logits = r.logits.t, .bias = bias, .rule = layer.rule});
   c.run(SortByExpert{
       .offsets = r.offsets.t, .tokens = r.tokens.t, .slots = r.slots.t, .rows = r.rows.t, .experts = r.experts.t});
   return r;
@@ -47,9 +50,12 @@ void run_router_gradients(Net n, const Moe& layer, int number, const Routes& r, 
   const Routing& step = c.routing;
   const Buffer dlogits = c.alloc("moe.dlogits", r.logits.t.shape);
   const RouterStatistics counted{layer.experts};
-  Tensor statistics = step.statistics.slice(number, number + 1);
+  const Tensor statistics = step.statistics.slice(number, number + 1);
+  Tensor counts;
+  if (step.counts) counts = step.counts.slice(number, number + 1).view({layer.experts});
   c.run(RouteBwd{.dlogits = dlogits.t,
                  .statistics = statistics.view({counted.size()}),
+                 .counts = counts,
                  .dweights = dweights,
                  .logits = r.logits.t,
                  .experts = r.experts.t,
@@ -58,7 +64,7 @@ void run_router_gradients(Net n, const Moe& layer, int number, const Routes& r, 
                  .inv_count = step.inv_count,
                  .balance = layer.balance,
                  .z = layer.z,
-                 .normalize = layer.normalize});
+                 .rule = layer.rule});
   const bool tf32 = c.recipe.tf32;
   c.run(Gemm{.d = n.params.grad(layer.router), .a = dlogits.t, .b = x, .ta = true, .accumulate = true, .tf32 = tf32});
   c.run(Gemm{.d = dx, .a = dlogits.t, .b = n.params.value(layer.router), .accumulate = true, .tf32 = tf32});

@@ -2,29 +2,59 @@
 // static: N tokens with k experts each make R = N k rows, however they are divided among the E experts; `offsets` says
 // where each expert's rows begin, in device memory.
 #pragma once
+#include <utility>
+
+#include "base/choices.h"
 #include "ops/gemm.h"
 #include "ops/op.h"
+#include "ops/optimizer.h"
 
 namespace athanor {
 
-// The k largest logits of each token, in falling order; of equal ones the expert with the lower number comes first.
-// Weights are the softmax over all E experts [Shazeer et al. 2017, sec. 2.1], with `normalize` divided by their sum
-// over the k chosen ones.
-struct RouteFwd {
-  Tensor weights;  // [N, k] f32
-  Tensor experts;  // [N, k] i32
-  Tensor logits;   // [N, E] f32
+// How logits become choices and weights. Scores are the softmax over all E experts [Shazeer et al. 2017, sec. 2.1], or
+// the sigmoid of each logit [DeepSeek-AI 2024, "DeepSeek-V3", eq. 15]; weights are the scores of the chosen experts,
+// with `normalize` divided by their sum + kSumFloor, times `factor`. With groups > 1 the experts are that many equal
+// groups of neighbours, and those outside the chosen_groups best ones cannot be chosen; a group's value is the sum of
+// the two largest selection values in it.
+struct RouterRule {
+  RouterScore score = RouterScore::softmax;
   bool normalize = false;
+  int64_t groups = 1, chosen_groups = 1;
+  float factor = 1;
+  static constexpr float kSumFloor = 1e-20f;  // as transformers has it: scores may all underflow
+  static constexpr int64_t kMaxGroups = 256;
+};
+
+// The k experts of each token with the largest selection values, in falling order; of equal ones the expert with the
+// lower number comes first. The selection value is the logit, or where there are groups, a bias or sigmoids the score
+// plus the bias. Weights never contain the bias.
+struct RouteFwd {
+  Tensor weights;    // [N, k] f32
+  Tensor experts;    // [N, k] i32
+  Tensor logits;     // [N, E] f32
+  Tensor bias = {};  // [E] f32, optional
+  RouterRule rule = {};
   static constexpr const char* kName = "route_fwd";
-  std::array<Field, 3> fields() {
-    return {{{"weights", Io::out, &weights}, {"experts", Io::out, &experts}, {"logits", Io::in, &logits}}};
+  std::array<Field, 4> fields() {
+    return {{{"weights", Io::out, &weights},
+             {"experts", Io::out, &experts},
+             {"logits", Io::in, &logits},
+             {"bias", Io::in, &bias}}};
   }
+  bool selects_by_logit() const { return rule.score == RouterScore::softmax && rule.groups == 1 && !bias; }
   void check() const {
     Expect e{kName};
     e.matrix("logits", logits).is("logits", logits, DType::f32, logits.shape).matrix("weights", weights);
     e.is("weights", weights, DType::f32, {logits.rows(), weights.cols()})
         .is("experts", experts, DType::i32, weights.shape)
         .that(weights.cols() >= 1 && weights.cols() <= logits.cols(), "weights", "one to all experts for each token");
+    if (bias) e.is("bias", bias, DType::f32, {logits.cols()});
+    const auto [groups, chosen] = std::pair(rule.groups, rule.chosen_groups);
+    e.that(
+        groups == 1 || (groups <= RouterRule::kMaxGroups && logits.cols() % groups == 0 && logits.cols() / groups >= 2),
+        "rule.groups", "1, or at most 256 equal groups of two experts or more");
+    e.that(chosen >= 1 && chosen <= groups && weights.cols() <= logits.cols() / groups * chosen, "rule.chosen_groups",
+           "as many groups as have enough experts, and no more than there are");
   }
   Cost cost() const { return {10.0 * double(logits.numel()), traffic(*this)}; }
 };
@@ -40,15 +70,18 @@ struct RouterStatistics {
 };
 
 // Gradient of the logits, from that of the weights and from two losses of the router itself. In a sequence of T tokens,
-// with c_i of its T k rows at expert i and p_ti the probability of expert i for token t,
+// with c_i of its T k rows at expert i and p_ti the score of expert i for token t, divided by the sum of all its
+// scores,
 //   balance loss = E / (k T^2) sum_i c_i sum_t p_ti   [Fedus et al. 2021, eq. 4, for k experts]
 //   z-loss = 1/T sum_t log(sum_i exp(logit_ti))^2     [Zoph et al. 2022, eq. 5]
 // Both count as `balance` and `z` times T losses of tokens, so gradients are multiplied with scale * inv_count. Counts
-// have no gradient. Every sequence has its own, so that micro-batches and ranks do not matter.
-// `statistics` gains what this call counts: backward runs once per micro-batch, whatever of forward is computed again.
+// and the bias of RouteFwd have no gradient. Every sequence has its own, so that micro-batches and ranks do not matter.
+// `statistics` and `counts` gain what this call counts: backward runs once per micro-batch, whatever of forward is
+// computed again.
 struct RouteBwd {
   Tensor dlogits;        // [N, E] any float
   Tensor statistics;     // [E + 3] f64, accumulate: RouterStatistics; optional
+  Tensor counts = {};    // [E] f64, accumulate: tokens of each expert; optional
   Tensor dweights;       // [N, k] f32
   Tensor logits;         // [N, E] f32
   Tensor experts;        // [N, k] i32, of RouteFwd
@@ -56,11 +89,12 @@ struct RouteBwd {
   int64_t sequence = 1;  // T; N is a multiple
   float inv_count = 1;
   float balance = 0, z = 0;
-  bool normalize = false;
+  RouterRule rule = {};
   static constexpr const char* kName = "route_bwd";
-  std::array<Field, 6> fields() {
+  std::array<Field, 7> fields() {
     return {{{"dlogits", Io::out, &dlogits},
              {"statistics", Io::inout, &statistics},
+             {"counts", Io::inout, &counts},
              {"dweights", Io::in, &dweights},
              {"logits", Io::in, &logits},
              {"experts", Io::in, &experts},
@@ -76,8 +110,29 @@ struct RouteBwd {
         .is("scale", scale, DType::f32, {1})
         .that(sequence > 0 && logits.rows() % sequence == 0, "logits", "whole sequences");
     if (statistics) e.is("statistics", statistics, DType::f64, {RouterStatistics{logits.cols()}.size()});
+    if (counts) e.is("counts", counts, DType::f64, {logits.cols()});
   }
   Cost cost() const { return {20.0 * double(logits.numel()), traffic(*this)}; }
+};
+
+// One step of the bias that balances experts without a loss [Wang et al. 2024, "Auxiliary-Loss-Free Load Balancing",
+// alg. 1]: b_e += rate sign(mean - c_e), with c_e of a layer's tokens at expert e in the step, on all ranks, and their
+// mean over the experts. A skipped step changes no bias. Either way the counts are 0 afterwards.
+struct StepRouterBias {
+  Tensor bias;    // [L, E] f32
+  Tensor counts;  // [L, E] f64
+  Tensor state;   // StepState
+  float rate = 0;
+  static constexpr const char* kName = "step_router_bias";
+  std::array<Field, 3> fields() {
+    return {{{"bias", Io::inout, &bias}, {"counts", Io::inout, &counts}, {"state", Io::in, &state}}};
+  }
+  void check() const {
+    Expect e{kName};
+    e.matrix("bias", bias).is("bias", bias, DType::f32, bias.shape).contiguous("bias", bias);
+    e.is("counts", counts, DType::f64, bias.shape).is("state", state, DType::u8, {int64_t(sizeof(StepState))});
+  }
+  Cost cost() const { return {3.0 * double(bias.numel()), traffic(*this)}; }
 };
 
 // The N k rows in the order of their experts, those of one expert in the order of the tokens.

@@ -104,6 +104,10 @@ void ParamStore::plan(MemoryPlan& plan, const Recipe& recipe, bool training, std
       plan.add(kind, cat(name, " of unit ", u), dtype,
                {sharded ? unit.layout.numel / sharding_.shards : unit.layout.numel}, t, home);
     };
+    if (unit.buffers) {
+      add(MemoryKind::weights, "buffers", DType::f32, false, &unit.value);
+      continue;
+    }
     const bool as_values = unit.stored == StoredAs::values;
     if (separate)
       add(MemoryKind::weights, as_values ? "weights" : "NF4 weights", as_values ? recipe.compute : DType::u8,
@@ -132,10 +136,12 @@ void ParamStore::lay_out(Unit& unit) {
   std::vector<ParamSpec> specs;
   for (int id : unit.params) specs.push_back(specs_[size_t(id)]);
   unit.name = common_name(specs);
-  unit.frozen = specs[0].frozen;
+  unit.buffers = specs[0].buffer;
+  unit.frozen = specs[0].frozen || unit.buffers;
   unit.stored = specs[0].stored;
   for (const ParamSpec& spec : specs) {
-    CHECK(spec.frozen == unit.frozen, spec.name, " and ", specs[0].name, " of one unit: one is frozen, one is not");
+    CHECK(spec.frozen == specs[0].frozen && spec.buffer == unit.buffers, spec.name, " and ", specs[0].name,
+          " of one unit: one is frozen or a buffer, one is not");
     CHECK(spec.stored == unit.stored, spec.name, " and ", specs[0].name, " of one unit are stored in two forms");
   }
   for (size_t i = 0; i < specs.size(); ++i) specs[i].shape = stored_shape(unit.params[i]);
@@ -555,7 +561,7 @@ void ParamStore::use_last(Ctx& c, int unit) {
 int64_t ParamStore::parameter_count() const {
   int64_t count = 0;
   for (const ParamSpec& spec : specs_)
-    for (const HfSlice& slice : spec.slices) count += slice.shape.numel();
+    for (const HfSlice& slice : spec.slices) count += spec.buffer ? 0 : slice.shape.numel();
   return count;
 }
 

@@ -142,7 +142,8 @@ class ParamStore {
   struct Unit {
     std::vector<int> params;  // ids, in the order of layout.offset
     std::string name;         // common prefix of their names: "model.layers.3"
-    bool frozen = false;      // as its parameters: there are values, and nothing else
+    bool frozen = false;      // as its parameters, or buffers: there are values, and nothing else
+    bool buffers = false;     // ParamSpec::buffer of all of them
     // As its parameters. Not `values`: `value` has bytes, and so have offsets and sizes of the layout.
     StoredAs stored = StoredAs::values;
     int beside = -1;    // a unit that is gathered, used and released together with this one: use_together()
@@ -176,6 +177,15 @@ class ParamStore {
     Tensor masters_on_device(Range range) const;  // part(master, range) in device memory
     const Tensor& weights() const { return value ? value : master; }
     int64_t others_before(int64_t element) const;  // elements in `others` that lie before this one
+  };
+
+  // A tensor in files, and where in its unit's flat buffers this rank's part of it lies, without gaps.
+  struct Piece {
+    const HfSlice* slice;
+    int unit;
+    int64_t offset;  // elements
+    int param;
+    const Placement::Slice* part = nullptr;  // of a planned store: which elements of the tensor this rank has
   };
 
   Param declare(ParamSpec spec);
@@ -243,8 +253,10 @@ class ParamStore {
   // Elements of a unit within `of` that this rank adds to the squared gradient norm: every gradient counts on one rank.
   std::vector<Range> counted(const ProcessMesh&, const Unit&, Range of) const;
   bool split() const { return split_; }
-  bool has_values() const { return has_values_; }     // apart from the masters
-  DType saved_dtype() const { return saved_dtype_; }  // of masters in files
+  bool has_values() const { return has_values_; }  // apart from the masters
+  DType saved_dtype(const Piece& piece) const {    // of masters in files, and of buffers
+    return specs_[size_t(piece.param)].buffer ? DType::f32 : saved_dtype_;
+  }
   // Whether a unit has memory here: a pipeline's units of other stages are declared, but have none.
   bool here(size_t unit) const { return sharding_.stages.here(unit); }
   const StageUnits& stages() const { return sharding_.stages; }
@@ -256,14 +268,6 @@ class ParamStore {
   int64_t parameter_count() const;  // values in files, without padding
   int64_t trained_count() const;    // of these, those that may change
 
-  // A tensor in files, and where in its unit's flat buffers this rank's part of it lies, without gaps.
-  struct Piece {
-    const HfSlice* slice;
-    int unit;
-    int64_t offset;  // elements
-    int param;
-    const Placement::Slice* part = nullptr;  // of a planned store: which elements of the tensor this rank has
-  };
   std::vector<Piece> pieces() const;
   bool has_record(const Piece& piece) const { return specs_[size_t(piece.param)].stored != StoredAs::values; }
   // Of a piece that has one, whose Piece::offset is then its place: copies what this rank has of the record.

@@ -60,6 +60,9 @@ struct ParamSpec {
   // weights, and no gradient, master or state; checkpoints leave it out. As all parameters of its unit, or none.
   bool frozen = false;
   StoredAs stored = StoredAs::values;  // others only where frozen; as all parameters of its unit, or none
+  // State that no gradient reaches: f32 whatever the recipe is, whole on every rank, without master, gradient or
+  // optimizer state; saved with the weights. As all parameters of its unit, or none.
+  bool buffer = false;
 };
 
 }  // namespace athanor

@@ -109,6 +109,7 @@ void add_update_sums(StepTraffic& t, const Engine& engine, ProcessMesh& mesh, co
   add("shards", double(sums.bytes), sums.calls, shards, near);
   add(of_weights(mesh), double(sums.numbers_bytes), sums.numbers_calls, weights, 1);
   add("data_parallel", double(engine.score_bytes()), 1, all, near);
+  add("data_parallel", double(engine.expert_count_bytes()), 1, all, near);
   if (!engine.codes()) return;
   add("shards", double(engine.codes()->largest_of_shards()), 1, shards, near);
   add("data_parallel", double(engine.codes()->largest_of_all()), 1, all, near);
@@ -228,6 +229,7 @@ StepTraffic step_traffic(const Engine& engine, ProcessMesh& mesh, const Network&
   const auto share = [](int n) { return double(n - 1) / n; };
   StepTraffic t;
   for (size_t u = 0; u < units.size(); ++u) {
+    if (units[u]->buffers) continue;  // whole and alike on all ranks
     const Placement& placement =
         params.placement({units[u]->params.front()});  // the same for all of the unit, except how they are cut
     const int shards = mesh.size(placement.shards);

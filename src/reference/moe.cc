@@ -1,6 +1,7 @@
 // Mixture of experts, from the definitions: router, order of rows, and products of rows with their expert's matrix.
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 
 #include "reference/reference_ops.h"
@@ -30,16 +31,49 @@ Softmax softmax(const Values& logits, int64_t t) {
   return s;
 }
 
+double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
+
+// Scores of a token's experts, and their sum.
+struct Scores {
+  std::vector<double> of;
+  double sum = 0;
+};
+Scores scores(RouterScore kind, const Values& logits, int64_t t) {
+  if (kind == RouterScore::softmax) return {softmax(logits, t).p, 1};
+  Scores s;
+  for (int64_t i = 0; i < logits.cols; ++i) s.sum += s.of.emplace_back(sigmoid(logits(t, i)));
+  return s;
+}
+
 // Largest first; of equal ones the one that comes first.
-std::vector<int32_t> largest(const Values& logits, int64_t t, int64_t k) {
-  std::vector<int32_t> order(size_t(logits.cols));
+std::vector<int32_t> largest(const std::vector<double>& values, int64_t k) {
+  std::vector<int32_t> order(values.size());
   std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return logits(t, a) > logits(t, b); });
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int32_t a, int32_t b) { return values[size_t(a)] > values[size_t(b)]; });
   order.resize(size_t(k));
   return order;
 }
 
-double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
+// Selection values, with those outside the chosen groups below all others.
+std::vector<double> selection(const RouteFwd& op, const Values& logits, int64_t t) {
+  std::vector<double> values = op.selects_by_logit() ? std::vector<double>{} : scores(op.rule.score, logits, t).of;
+  for (int64_t i = 0; i < logits.cols && op.selects_by_logit(); ++i) values.push_back(logits(t, i));
+  for (size_t i = 0; i < values.size() && op.bias; ++i) values[i] += double(op.bias.as<float>()[i]);
+  if (op.rule.groups == 1) return values;
+  const size_t each = values.size() / size_t(op.rule.groups);
+  std::vector<double> best;
+  for (size_t g = 0; g < values.size(); g += each) {
+    const std::vector<double> group(values.begin() + int64_t(g), values.begin() + int64_t(g + each));
+    const std::vector<int32_t> two = largest(group, 2);
+    best.push_back(group[size_t(two[0])] + group[size_t(two[1])]);
+  }
+  std::vector<bool> chosen(best.size());
+  for (const int32_t g : largest(best, op.rule.chosen_groups)) chosen[size_t(g)] = true;
+  for (size_t i = 0; i < values.size(); ++i)
+    if (!chosen[i / each]) values[i] = -std::numeric_limits<double>::infinity();
+  return values;
+}
 
 }  // namespace
 
@@ -47,17 +81,35 @@ void ReferenceOps::run(const RouteFwd& op, void*) {
   const Values logits = load(op.logits);  // [N, E]
   Values weights = zeros_like(op.weights);
   for (int64_t t = 0; t < logits.rows; ++t) {
-    const std::vector<double> p = softmax(logits, t).p;
-    const std::vector<int32_t> chosen = largest(logits, t, weights.cols);
-    double sum = 0;
+    const std::vector<double> s = scores(op.rule.score, logits, t).of;
+    const std::vector<int32_t> chosen = largest(selection(op, logits, t), weights.cols);
+    double sum = double(RouterRule::kSumFloor);
     for (int64_t j = 0; j < weights.cols; ++j) {
       op.experts.as<int32_t>()[t * weights.cols + j] = chosen[size_t(j)];
-      sum += weights(t, j) = p[size_t(chosen[size_t(j)])];
+      sum += weights(t, j) = s[size_t(chosen[size_t(j)])];
     }
-    for (int64_t j = 0; op.normalize && j < weights.cols; ++j) weights(t, j) /= sum;
+    for (int64_t j = 0; j < weights.cols; ++j) weights(t, j) *= double(op.rule.factor) / (op.rule.normalize ? sum : 1);
   }
   store(op.weights, weights);
 }
+
+namespace {
+
+// Gradient of a token's scores from that of its weights.
+std::vector<double> score_gradients(const RouteBwd& op, const std::vector<double>& s, const Values& dweights,
+                                    int64_t t) {
+  const int64_t k = dweights.cols;
+  const int32_t* experts = ints(op.experts) + t * k;
+  std::vector<double> ds(s.size());
+  double sum = double(RouterRule::kSumFloor), weighted = 0;
+  for (int64_t j = 0; j < k; ++j) sum += s[size_t(experts[j])], weighted += s[size_t(experts[j])] * dweights(t, j);
+  for (int64_t j = 0; j < k; ++j)
+    ds[size_t(experts[j])] =
+        double(op.rule.factor) * (op.rule.normalize ? (dweights(t, j) - weighted / sum) / sum : dweights(t, j));
+  return ds;
+}
+
+}  // namespace
 
 void ReferenceOps::run(const RouteBwd& op, void*) {
   const Values logits = load(op.logits), dweights = load(op.dweights);
@@ -74,30 +126,47 @@ void ReferenceOps::run(const RouteBwd& op, void*) {
     for (int64_t i = 0; i < e; ++i) gained[size_t(i)] += counts[size_t(i)];
     const double share = double(e) / (double(k) * double(op.sequence));  // of a count and a probability in the loss
     for (int64_t t = first; t < first + op.sequence; ++t) {
-      const auto [p, lse] = softmax(logits, t);
-      std::vector<double> dp(static_cast<size_t>(e));
-      double sum = 0, weighted = 0, inner = 0;
-      for (int64_t j = 0; j < k; ++j) {
-        const double chosen = p[size_t(ints(op.experts)[t * k + j])];
-        sum += chosen, weighted += chosen * dweights(t, j);
+      const auto [softmaxes, lse] = softmax(logits, t);
+      const Scores token = scores(op.rule.score, logits, t);
+      std::vector<double> ds = score_gradients(op, token.of, dweights, t);
+      double inner = 0;  // of the scores' shares and their gradients in the balance loss
+      for (size_t i = 0; i < ds.size(); ++i) {
+        const double p = token.of[i] / token.sum;
+        inner += p * counts[i];
+        if (p > 0) gained[size_t(at.entropy())] -= p * std::log(p);
+        gained[size_t(at.balance())] += share * counts[i] * p;
       }
-      for (int64_t j = 0; j < k; ++j)
-        dp[size_t(ints(op.experts)[t * k + j])] =
-            op.normalize ? (dweights(t, j) - weighted / sum) / sum : dweights(t, j);
-      for (size_t i = 0; i < p.size(); ++i) {
-        dp[i] += scale * double(op.balance) * share * counts[i];
-        inner += p[i] * dp[i];
-        if (p[i] > 0) gained[size_t(at.entropy())] -= p[i] * std::log(p[i]);
-        gained[size_t(at.balance())] += share * counts[i] * p[i];
-      }
+      for (size_t i = 0; i < ds.size(); ++i)
+        ds[i] += scale * double(op.balance) * share * (counts[i] - inner) / token.sum;
       gained[size_t(at.squares())] += lse * lse;
-      for (size_t i = 0; i < p.size(); ++i)
-        dlogits(t, int64_t(i)) = p[i] * (dp[i] - inner + scale * double(op.z) * 2 * lse);
+      double weighted = 0;
+      for (size_t i = 0; i < ds.size(); ++i) weighted += token.of[i] * ds[i];
+      for (size_t i = 0; i < ds.size(); ++i) {
+        const bool sigmoids = op.rule.score == RouterScore::sigmoid;
+        const double through = sigmoids ? ds[i] * (1 - token.of[i]) : ds[i] - weighted;
+        dlogits(t, int64_t(i)) = token.of[i] * through + softmaxes[i] * scale * double(op.z) * 2 * lse;
+      }
     }
   }
   store(op.dlogits, dlogits);
+  for (int64_t i = 0; i < e && op.counts; ++i) op.counts.as<double>()[i] += gained[size_t(i)];
   if (!op.statistics) return;
   for (size_t i = 0; i < gained.size(); ++i) op.statistics.as<double>()[i] += gained[i];
+}
+
+void ReferenceOps::run(const StepRouterBias& op, void*) {
+  const auto& state = *reinterpret_cast<const StepState*>(op.state.as<uint8_t>());
+  const int64_t e = op.bias.cols();
+  for (int64_t l = 0; l < op.bias.rows(); ++l) {
+    float* bias = op.bias.as<float>() + l * e;
+    double *counts = op.counts.as<double>() + l * e, sum = 0;
+    for (int64_t i = 0; i < e; ++i) sum += counts[i];
+    for (int64_t i = 0; i < e; ++i) {
+      const double below = sum - counts[i] * double(e);  // E (mean - count)
+      if (!state.skip && below != 0) bias[i] += below > 0 ? op.rate : -op.rate;
+      counts[i] = 0;
+    }
+  }
 }
 
 void ReferenceOps::run(const SortByExpert& op, void*) {

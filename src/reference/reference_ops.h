@@ -67,6 +67,7 @@ class ReferenceOps final : public Ops {
   void run(const ScaledGemm&, void*) override;
   void run(const RouteFwd&, void*) override;
   void run(const RouteBwd&, void*) override;
+  void run(const StepRouterBias&, void*) override;
   void run(const SortByExpert&, void*) override;
   void run(const SumRows&, void*) override;
   void run(const WeightedSwigluFwd&, void*) override;

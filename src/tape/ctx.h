@@ -159,6 +159,7 @@ struct ContextPass {
 // What the routers of a mixture of experts need to know of the step, in training.
 struct Routing {
   Tensor statistics = {};  // [L, E + 3] f64: RouterStatistics of each layer
+  Tensor counts = {};      // [L, E] f64: tokens of each expert in this step; of a model whose bias follows them
   Tensor loss_scale = {};  // [1] f32
   float inv_count = 0;     // 1 / targets in the global batch
   int64_t sequence = 1;    // tokens of a sequence

@@ -21,10 +21,12 @@ struct Work {
 Work work_of(const ModelConfig& m, int64_t seq_length) {
   const double projections = double(m.hidden_size * m.head_dim * 2 * (m.num_attention_heads + m.num_key_value_heads));
   const double matrices = m.gated_mlp ? 3 : 2;  // gate, up, down; up, down
-  const bool experts = m.num_experts > 0;
-  const double widths = experts ? double(m.num_experts_per_tok * m.moe_intermediate_size) : double(m.intermediate_size);
-  const double mlp = matrices * double(m.hidden_size) * widths;
   const auto layers = double(m.num_hidden_layers);
+  double widths = 0;  // of all layers
+  for (int64_t l = 0; l < m.num_hidden_layers; ++l)
+    widths += has_experts(m, l) ? double(m.num_experts_per_tok * m.moe_intermediate_size + shared_width(m))
+                                : double(m.intermediate_size);
+  const double mlp = matrices * double(m.hidden_size) * widths / layers;  // mean
   Work w;
   w.mlp = 6 * layers * mlp;
   w.width = 6 * (layers * (projections + mlp) + double(m.vocab_size * m.hidden_size));
@@ -45,7 +47,7 @@ std::vector<DimensionAdvice> dimension_advice(const ModelConfig& m, int64_t seq_
   };
   consider("hidden_size", m.hidden_size, work.width);
   consider("head_dim", m.head_dim, work.attention);
-  if (m.model_type == ModelType::qwen3_moe)
+  if (m.model_type == ModelType::qwen3_moe || m.model_type == ModelType::dots1)
     consider("moe_intermediate_size", m.moe_intermediate_size, work.mlp);
   else
     consider("intermediate_size", m.intermediate_size, work.mlp);

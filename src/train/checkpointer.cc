@@ -213,7 +213,7 @@ Checkpointer::~Checkpointer() { give_up_ = true; }  // the futures wait for runn
 TensorData Checkpointer::described(const Item& item) const {
   const ParamStore& params = engine_.model().params();
   return {.name = item.tensor.name,
-          .dtype = dtype_of(params, item.tensor),
+          .dtype = dtype_of(params, pieces_, item.tensor),
           .shape = shape_of(params, pieces_, item.tensor),
           .pieces = {}};
 }

@@ -66,7 +66,10 @@ std::string routing_alarm(std::span<const RoutingMetrics> layers, int64_t expert
   if (!dead.empty()) text += cat("experts that no token chose, by layer: ", dead);
   if (!full.empty())
     text += cat(text.empty() ? "" : "; ", "one expert is chosen by nearly all tokens, by layer: ", full);
-  return text.empty() ? text : cat("routing: ", text, "; raise model.router_aux_loss_coef, or lower learning_rate");
+  return text.empty()
+             ? text
+             : cat("routing: ", text,
+                   "; raise model.router_aux_loss_coef, or of dots1 router_bias_update_rate, or lower learning_rate");
 }
 
 }  // namespace athanor

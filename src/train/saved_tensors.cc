@@ -33,8 +33,8 @@ std::vector<SavedTensor> saved_tensors(const ParamStore& params) {
   return all;
 }
 
-DType dtype_of(const ParamStore& params, const SavedTensor& t) {
-  return t.state < 0 ? params.saved_dtype() : params.state_specs()[size_t(t.state)].dtype;
+DType dtype_of(const ParamStore& params, const std::vector<ParamStore::Piece>& pieces, const SavedTensor& t) {
+  return t.state < 0 ? params.saved_dtype(pieces[t.piece]) : params.state_specs()[size_t(t.state)].dtype;
 }
 
 Shape shape_of(const ParamStore& params, const std::vector<ParamStore::Piece>& pieces, const SavedTensor& t) {
@@ -43,7 +43,7 @@ Shape shape_of(const ParamStore& params, const std::vector<ParamStore::Piece>& p
 }
 
 int64_t bytes_of(const ParamStore& params, const std::vector<ParamStore::Piece>& pieces, const SavedTensor& t) {
-  return shape_of(params, pieces, t).numel() * int64_t(size_of(dtype_of(params, t)));
+  return shape_of(params, pieces, t).numel() * int64_t(size_of(dtype_of(params, pieces, t)));
 }
 
 }  // namespace athanor

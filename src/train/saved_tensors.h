@@ -18,7 +18,7 @@ struct SavedTensor {
 
 // Piece by piece. With local updates the model's weights are the global ones, and each worker's are beside its states.
 std::vector<SavedTensor> saved_tensors(const ParamStore&);
-DType dtype_of(const ParamStore&, const SavedTensor&);
+DType dtype_of(const ParamStore&, const std::vector<ParamStore::Piece>&, const SavedTensor&);
 Shape shape_of(const ParamStore&, const std::vector<ParamStore::Piece>&, const SavedTensor&);
 int64_t bytes_of(const ParamStore&, const std::vector<ParamStore::Piece>&, const SavedTensor&);
 

@@ -106,7 +106,7 @@ TEST(ModelConfig, UnsupportedValuesAreNamed) {
   expect_parts(error_with(with(llama_json(), "quantization_config", gptq)), {"quantization_config", "gptq"});
   EXPECT_EQ(read(with(llama_json(), "quantization_config", {{"quant_method", "fp8"}})).hidden_size, 64);
   expect_parts(error_with(with(llama_json(), "num_local_experts", 8)), {"num_experts", "llama has no experts"});
-  expect_parts(error_with(with(llama_json(), "n_routed_experts", 8)), {"n_routed_experts", "mixtral, qwen3_moe"});
+  expect_parts(error_with(with(llama_json(), "n_routed_experts", 8)), {"num_experts", "mixtral, qwen3_moe"});
   EXPECT_EQ(read(with(llama_json(), "num_experts", 0)).hidden_size, 64);
   expect_parts(error_with(with(llama_json(), "model_type", "lama")), {"gpt2, llama", "did you mean \"llama\"?"});
   json qwen = with(with(llama_json(), "model_type", "qwen2"), "sliding_window", 8);

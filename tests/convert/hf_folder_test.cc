@@ -12,8 +12,9 @@
 namespace athanor::test {
 namespace {
 
-constexpr ModelType kFamilies[] = {ModelType::gpt2,    ModelType::llama,   ModelType::qwen2,     ModelType::qwen3,
-                                   ModelType::mistral, ModelType::mixtral, ModelType::qwen3_moe, ModelType::olmoe};
+constexpr ModelType kFamilies[] = {ModelType::gpt2,      ModelType::llama,   ModelType::qwen2,
+                                   ModelType::qwen3,     ModelType::mistral, ModelType::mixtral,
+                                   ModelType::qwen3_moe, ModelType::olmoe,   ModelType::dots1};
 
 class HfFolder : public ModelScratch {
  protected:

@@ -22,6 +22,7 @@ class ModelScratch : public Scratch {
     if (has_experts(type)) m.num_experts = 3, m.num_experts_per_tok = 2;
     if (type == ModelType::olmoe) m.num_key_value_heads = 2;
     if (type == ModelType::qwen3_moe) m.moe_intermediate_size = 8, m.norm_topk_prob = true;
+    if (type == ModelType::dots1) m.moe_intermediate_size = 8, m.n_shared_experts = 2, m.first_k_dense_replace = 1;
     complete(m);
     validate(m);
     return m;

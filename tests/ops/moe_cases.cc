@@ -43,7 +43,7 @@ RouteFwd route(const Sizes& s, bool normalize) {
   return {.weights = tensor(DType::f32, {s.tokens, s.chosen}),
           .experts = tensor(DType::i32, {s.tokens, s.chosen}),
           .logits = tensor(DType::f32, {s.tokens, s.experts}),
-          .normalize = normalize};
+          .rule = {.normalize = normalize}};
 }
 
 RouteBwd route_gradient(const Sizes& s, bool normalize, DType dtype) {
@@ -57,7 +57,7 @@ RouteBwd route_gradient(const Sizes& s, bool normalize, DType dtype) {
           .inv_count = 0.25f,
           .balance = 0.3f,
           .z = 0.2f,
-          .normalize = normalize};
+          .rule = {.normalize = normalize}};
 }
 
 void router(Examiner& examine) {
@@ -79,12 +79,71 @@ void router(Examiner& examine) {
     }
 }
 
+// As DeepSeek-V3 routes, and parts of it alone. Sigmoids are evenly spread, so that no rounding changes a choice; a
+// bias turns them over.
+struct Ruled {
+  const char* name;
+  RouterRule rule;
+  bool bias;
+};
+constexpr RouterScore kSigmoid = RouterScore::sigmoid;
+constexpr Ruled kRules[] = {
+    {"sigmoids", {.score = kSigmoid}, false},
+    {"sigmoids, bias", {.score = kSigmoid, .normalize = true, .factor = 2.5f}, true},
+    {"sigmoids, groups", {.score = kSigmoid, .normalize = true, .groups = 4, .chosen_groups = 2}, false},
+    {"all", {.score = kSigmoid, .normalize = true, .groups = 4, .chosen_groups = 3, .factor = 1.5f}, true},
+    {"softmax, bias", {.normalize = true, .factor = 0.5f}, true},
+    {"softmax, groups", {.groups = 2, .chosen_groups = 1}, true}};
+constexpr Sizes kGrouped[] = {{1, 8, 2}, {33, 8, 3}, {70, 64, 8}};
+
+void ruled_router(Examiner& examine) {
+  for (const Sizes& s : kGrouped)
+    for (const Ruled& ruled : kRules) {
+      const std::string name = cat(name_of(s), ", ", ruled.name);
+      RouteFwd fwd = route(s, false);
+      fwd.rule = ruled.rule;
+      if (ruled.bias) fwd.bias = tensor(DType::f32, {s.experts});
+      const auto logit = [e = s.experts](int64_t i) { return 3 * double((i * 37 + i / e * 5) % e) / double(e) - 1.5; };
+      const Values values{{"logits", [=](uint64_t, int64_t i) { return logit(i); }},
+                          {"bias", [e = s.experts](uint64_t, int64_t i) { return 0.011 * double(i * 3 % e) - 0.2; }}};
+      examine(OpCase<RouteFwd>{name, fwd, values});
+      examine(OpCase<RouteFwd>{cat(name, " ties"), fwd, {{"logits", constant(0.5)}, {"bias", constant(-0.7)}}});
+      for (const DType dtype : kFloats) {
+        RouteBwd bwd = route_gradient(s, false, dtype);
+        bwd.rule = ruled.rule;
+        bwd.counts = tensor(DType::f64, {s.experts});
+        examine(OpCase<RouteBwd>{cat(name, " ", dtype), bwd, {{"experts", experts_of(s, true)}}});
+        bwd.statistics = {};
+        if (dtype == DType::f32)
+          examine(OpCase<RouteBwd>{cat(name, " counts alone"), bwd, {{"experts", experts_of(s, false)}}});
+      }
+    }
+}
+
+void bias_steps(Examiner& examine) {
+  for (const auto& [layers, experts] : {std::pair{1, 1}, {3, 7}, {2, 300}})
+    for (const bool skip : {false, true}) {
+      OpCase<StepRouterBias> c{cat(layers, " x ", experts, skip ? " skipped" : ""),
+                               {.bias = tensor(DType::f32, {layers, experts}),
+                                .counts = tensor(DType::f64, {layers, experts}),
+                                .state = tensor(DType::u8, {int64_t(sizeof(StepState))}),
+                                .rate = 0.001f},
+                               {{"counts", [](uint64_t, int64_t i) { return double(i * 5 % 13); }}}};
+      StepState state = running_state();
+      state.skip = skip;
+      c.values["state"] = bytes_of(state);
+      examine(c);
+    }
+}
+
 // Far from ties, so that moved logits choose the same experts. The losses of the router are of the logits alone.
 void router_gradients(Examiner& examine) {
   constexpr Sizes kSmall{6, 5, 2};
   const Init logits = [](uint64_t, int64_t i) { return 0.7 * double((i * 7 + i / 5 * 3) % 5) - 1; };
-  for (const bool normalize : {false, true}) {
-    OpCase<RouteFwd> fwd{"gradient", route(kSmall, normalize), {{"logits", logits}}};
+  for (const RouterRule rule : {RouterRule{}, RouterRule{.normalize = true}, RouterRule{.score = kSigmoid},
+                                RouterRule{.score = kSigmoid, .normalize = true, .factor = 1.5f}}) {
+    OpCase<RouteFwd> fwd{"gradient", route(kSmall, false), {{"logits", logits}}};
+    fwd.op.rule = rule;
     std::vector<double> chosen;
     for (int64_t t = 0; t < kSmall.tokens; ++t) {
       std::vector<double> order(size_t(kSmall.experts));
@@ -93,11 +152,13 @@ void router_gradients(Examiner& examine) {
                                [&](double e) { return logits(0, t * kSmall.experts + int64_t(e)); });
       chosen.insert(chosen.end(), order.begin(), order.begin() + kSmall.chosen);
     }
-    RouteBwd alone = route_gradient(kSmall, normalize, DType::f32);
+    RouteBwd alone = route_gradient(kSmall, false, DType::f32);
+    alone.rule = rule;
     alone.balance = alone.z = 0, alone.inv_count = 1;
     examine.gradient(fwd, OpCase<RouteBwd>{"gradient", alone, {{"experts", listed(chosen)}, {"scale", constant(1)}}},
                      {{"weights", "dweights"}}, {{"logits", "dlogits"}});
-    const RouteBwd losses = route_gradient(kSmall, normalize, DType::f32);
+    RouteBwd losses = route_gradient(kSmall, false, DType::f32);
+    losses.rule = rule;
     const OpCase<RouteBwd> bwd{
         "losses",
         losses,
@@ -234,6 +295,8 @@ void products(Examiner& examine) {
 
 void moe_cases(Examiner& examine) {
   router(examine);
+  ruled_router(examine);
+  bias_steps(examine);
   router_gradients(examine);
   rows_of_experts(examine);
   activations(examine);

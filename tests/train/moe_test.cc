@@ -83,6 +83,99 @@ TEST(Moe, EveryTrainedTokenIsCountedOnce) {
     }
 }
 
+// [layers with experts, E]
+std::vector<float> router_bias(Started& s) {
+  return s.rig.read<float>(s.engine.model().params().value(s.engine.model().router_bias()));
+}
+
+// By how much a step of these micro-batches moves the bias. The counts are those of its routers' records.
+std::vector<float> expected_bias(const ModelConfig& m, const std::vector<double>& counted, float rate) {
+  const RouterStatistics at{m.num_experts};
+  std::vector<float> bias;
+  for (int64_t layer = m.first_k_dense_replace; layer < m.num_hidden_layers; ++layer) {
+    const auto count = [&](int64_t e) { return counted[size_t(layer * at.size() + e)]; };
+    const double mean = double(kMoeBatch * kMoeLength * m.num_experts_per_tok) / double(m.num_experts);
+    for (int64_t e = 0; e < m.num_experts; ++e) bias.push_back(count(e) < mean ? rate : count(e) > mean ? -rate : 0.0f);
+  }
+  return bias;
+}
+
+// Once per step, from the counts of all its micro-batches, whatever is computed again, and in f32 in every recipe.
+TEST(Moe, RouterBiasFollowsTheCountsOfTheWholeStep) {
+  using Kind = Recompute::Granularity;
+  const ModelConfig m = tiny(ModelType::dots1);
+  constexpr float kRate = 0.0013f;  // no number of bf16
+  for (const char* precision : {"fp32", "bf16"})
+    for (const int64_t micro : {4, 1})
+      for (const Recompute recompute : {Recompute{}, Recompute{Kind::full, 1}}) {
+        EngineOptions o = options(micro, recompute);
+        o.recipe = make_recipe(precision, DType::f32);
+        o.router_bias_rate = kRate;
+        Started s(m, o);
+        EXPECT_EQ(router_bias(s), std::vector<float>(size_t(m.num_experts), 0.0f));
+        accumulate(s.engine);
+        s.engine.finish_step();
+        const std::vector<double> counted = s.engine.take_routing();
+        for (int64_t i = 0; i < RouterStatistics{m.num_experts}.size(); ++i)
+          EXPECT_EQ(counted[size_t(i)], 0) << "layer 0 has no experts";
+        EXPECT_EQ(router_bias(s), expected_bias(m, counted, kRate)) << precision << " micro-batches of " << micro;
+      }
+}
+
+// Tokens of evaluations and of discarded steps move no bias, and gradients, weight decay or averages do not reach it.
+TEST(Moe, NothingButStepsMovesTheRouterBias) {
+  const ModelConfig m = tiny(ModelType::dots1);
+  const auto after = [&](bool disturbed) {
+    EngineOptions o = options(4);
+    o.optimizer.weight_decay = 0.1;
+    o.optimizer.ema_decay = 0.9;
+    Started s(m, o);
+    const auto other = tokens_of("other"), targets = tokens_of("targets");
+    for (int step = 0; step < 3; ++step) {
+      if (disturbed) s.engine.evaluate(other, targets);
+      if (disturbed) {
+        PhaseClock clock;
+        s.engine.micro_batch(other, targets, clock);
+        s.engine.discard_step();
+      }
+      accumulate(s.engine);
+      s.engine.finish_step();
+    }
+    return router_bias(s);
+  };
+  const std::vector<float> plain = after(false);
+  EXPECT_EQ(plain, after(true));
+  for (const float b : plain) EXPECT_NEAR(std::round(1000 * b), 1000 * b, 1e-3) << "steps of the default rate alone";
+  EngineOptions still = options(4);
+  still.router_bias_rate = 0;
+  Started s(m, still);
+  accumulate(s.engine);
+  s.engine.finish_step();
+  EXPECT_EQ(router_bias(s), std::vector<float>(size_t(m.num_experts), 0.0f));
+}
+
+// Nothing else pulls the shares together: without an auxiliary loss, the bias balances them.
+TEST(Moe, RouterBiasBalancesShares) {
+  const auto spread = [](float rate) {
+    ModelConfig m = tiny(ModelType::dots1);
+    m.n_group = m.topk_group = 1, m.initializer_range = 0.5;
+    EngineOptions o = options(4);
+    o.router_bias_rate = rate;
+    o.schedule.lr = o.schedule.min_lr = 1e-5;
+    Started s(m, o);
+    for (int step = 0; step < 60; ++step) {
+      s.engine.take_routing();
+      accumulate(s.engine);
+      s.engine.finish_step();
+    }
+    const auto records = routing_records(m, s.engine.take_routing(), 60);
+    EXPECT_EQ(records.size(), 1u);
+    EXPECT_EQ(records.at(0).layer, 1);
+    return records.at(0).largest_share - records.at(0).smallest_share;
+  };
+  EXPECT_LT(spread(0.01f), spread(0) / 2);
+}
+
 TEST(Moe, ModelsWithoutExpertsCountNothing) {
   Started s(tiny(ModelType::qwen3), options(4));
   accumulate(s.engine);
