@@ -11,12 +11,12 @@ from pathlib import Path
 
 RETIRED = {  # pattern -> what to write
     r"[oO]ctets?": "vec8",
-    r"[wW]ish(es)?|k?StepRequest\w+|\w+_wish(es)?": "request",
+    r"[wW]ish(es)?|k?Wish\w+|\w+_wish(es)?": "request",
     r"[tT]wins?": "the other run, or a comparison",
-    r"\w*low_precision|LowPrecision?\w*": "low_precision",
-    r"max_attention_logits?": "max_attention_logit",
+    r"\w*eight_bits|EightBits?\w*": "low_precision",
+    r"top_scores?": "max_attention_logit",
     r"Lane": "Stream (a lane is a thread of a warp)",
-    r"lr-find|LrFinder": "lr-find",
+    r"range-test|RangeTest": "lr-find",
 }
 ONE = re.compile("|".join(rf"(?P<w{i}>\b(?:{pattern})\b)" for i, pattern in enumerate(RETIRED)))
 TEXTS = {".h", ".cc", ".inl", ".cu", ".cuh", ".py", ".sh", ".md", ".txt", ".cmake", ".json"}
