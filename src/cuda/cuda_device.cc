@@ -74,7 +74,13 @@ CudaDevice::~CudaDevice() {
 void* CudaDevice::allocate(size_t bytes, Mem kind) {
   void* memory = nullptr;
   if (kind != Mem::device) {
-    CUDA_CHECK(cudaMallocHost(&memory, bytes));
+    const cudaError_t error = cudaMallocHost(&memory, bytes);
+    if (error == cudaErrorMemoryAllocation) {
+      (void)cudaGetLastError();
+      throw Error(cat(description_, ": ", bytes, " bytes of pinned host memory asked, and the system has not so many: ",
+                      "keep less there (offload_optimizer, async_save), or lift its limits on locked memory"));
+    }
+    CUDA_CHECK(error);
     std::fill_n(static_cast<char*>(memory), bytes, 0);
     return memory;
   }

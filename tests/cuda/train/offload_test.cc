@@ -129,6 +129,21 @@ TEST(OffloadOnGpu, TrainsWhereTheGpuIsTooSmall) {
   EXPECT_EQ(chosen, least);
   emu::set_memory_limit(emu::gpu_h200().memory_bytes);
 }
+
+TEST(OffloadOnGpu, SaysThatTheSystemRefusesPinnedMemory) {
+  Rig rig;
+  Engine engine(tiny(ModelType::llama), options(RuleName::adamw, DType::f32, 1024), rig.backend());
+  engine.memory();
+  emu::fail_next("cudaMallocHost", 1, cudaErrorMemoryAllocation);
+  try {
+    engine.commit();
+    ADD_FAILURE();
+  } catch (const Error& e) {
+    const std::string text = e.what();
+    EXPECT_NE(text.find(cat(engine.host_memory(), " bytes of pinned host memory asked")), text.npos) << text;
+    EXPECT_NE(text.find("offload_optimizer"), text.npos) << text;
+  }
+}
 #endif
 
 // Saved from host memory and loaded into it, and the other way round.
