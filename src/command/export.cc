@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 namespace {
 
 struct ExportArgs {
-  std::string from, to, format = "hf", dtype = "same";
+  std::string from, to, format = "hf", dtype = "same", wanda;
   bool averages = false, act_order = false;
   int64_t threads = 0, group_size = 128;
   CalibrationArgs calibration;
@@ -77,6 +77,15 @@ bool has_type(const std::string& format, const std::string& dtype) {
   return ints || (format == "compressed-tensors" && fp8 && dtype != "fp8_block");
 }
 
+void require_wanda(const ExportArgs& args) {
+  const auto refuse = [](const auto&... why) { throw Error(cat("export: --wanda ", why...), Exit::usage); };
+  if (args.wanda.empty()) return;
+  if (!wanda_named(args.wanda)) refuse(args.wanda, ": expected a share between 0 and 1, or 2:4");
+  if (args.calibration.data.empty()) refuse("prunes by the inputs of each layer: give text by --calibrate");
+  if (args.format != "hf" || (args.dtype != "same" && !float_named(args.dtype)))
+    refuse("is for --format hf in same, f32, bf16 or f16; this is ", args.format, " ", args.dtype);
+}
+
 // What can be refused without a look at the model.
 void require_sense(const ExportArgs& args) {
   const auto refuse = [](const auto&... why) { throw Error(cat("export: ", why...), Exit::usage); };
@@ -88,9 +97,10 @@ void require_sense(const ExportArgs& args) {
   }
   const bool mixture = args.format == "gguf" && mixture_named(args.dtype), gptq = args.format == "gptq";
   const CalibrationArgs& text = args.calibration;
-  if (!text.data.empty() && !mixture && !gptq)
-    refuse("--calibrate is for --format gptq and for quantized types of gguf, such as q4_K_M; this is ", args.format,
-           " ", args.dtype);
+  if (!text.data.empty() && !mixture && !gptq && args.wanda.empty())
+    refuse("--calibrate is for --wanda, --format gptq and quantized types of gguf, such as q4_K_M; this is ",
+           args.format, " ", args.dtype);
+  require_wanda(args);
   if (text.data.empty() && gptq) refuse("--format gptq rounds by the inputs of each layer: give text by --calibrate");
   if (!text.imatrix.empty() && (text.data.empty() || !mixture))
     refuse("--imatrix writes what --calibrate measures for gguf; give it the text");
@@ -116,6 +126,12 @@ int64_t write(const ModelFolder& model, const ExportArgs& args, const std::strin
   options.nested_nf4 = nested_nf4_named(args.dtype);
   options.dtype = options.codes || bits || options.nested_nf4 ? DType::bf16 : float_named(args.dtype);
   if (bits && args.format != "gptq") options.ints = {.bits = *bits, .group = args.group_size};
+  Importance inputs;
+  if (!args.wanda.empty()) {
+    inputs = calibrate(model, args.calibration, args.threads);
+    options.wanda = wanda_named(args.wanda);
+    options.wanda->inputs = &inputs;
+  }
   std::unique_ptr<HessianSource> hessians;
   if (args.format == "gptq") {
     hessians = std::make_unique<HessianSource>(model, args.calibration, args.threads);
@@ -217,6 +233,9 @@ void add_export(Cli& cli) {
   verb.add_option("--group-size", args->group_size, "w4a16, w8a16: values of a row that share a scale; 0: the row")
       .show_default()
       .check(non_negative());
+  verb.add_option("--wanda", args->wanda,
+                  "hf in floats: prune this share of each row of the linear layers, or 2:4, by Wanda: the smallest "
+                  "weights times the norm of their input over the text of --calibrate; not gpt2");
   verb.add_flag("--act-order", args->act_order, "gptq: round the columns with the largest inputs first");
   add_text_options(verb, *args);
   verb.on_chosen([&cli, args] { cli.action = [args] { return export_model(*args); }; });

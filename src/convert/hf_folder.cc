@@ -53,18 +53,34 @@ const char* torch_name(DType dtype) {
   return dtype == DType::bf16 ? "bfloat16" : dtype == DType::f16 ? "float16" : "float32";
 }
 
-TensorData converted(const ModelFolder& model, const ModelFolder::Weight& weight, DType dtype) {
-  const auto make = [&model, &weight, dtype](const ByteSink& sink) {
+// wanda: of a matrix that is pruned.
+TensorData converted(const ModelFolder& model, const ModelFolder::Weight& weight, DType dtype,
+                     const std::optional<WandaPruning>& wanda = {}) {
+  const auto make = [&model, &weight, dtype, wanda](const ByteSink& sink) {
     std::vector<float> values;
     std::vector<std::byte> bytes;
     model.for_each_block(weight, [&](std::span<const std::byte> block) {
-      if (weight.dtype == dtype) return sink(block);
+      if (weight.dtype == dtype && !wanda) return sink(block);
       to_floats(block, weight.dtype, values);
+      const auto columns = size_t(wanda ? weight.shape[1] : 0);
+      for (size_t at = 0; wanda && at < values.size(); at += columns)
+        prune_row(std::span(values).subspan(at, columns), wanda->inputs->at(weight.name).sums, *wanda);
       from_floats(values, dtype, weight.name, bytes);
       sink(bytes);
     });
   };
   return {.name = weight.name, .dtype = dtype, .shape = weight.shape, .pieces = {}, .make = make};
+}
+
+void require_prunable(const ModelFolder& model, const WandaPruning& wanda) {
+  if (model.config().model_type == ModelType::gpt2)
+    throw Error("export: --wanda prunes rows of matrices [out, in], and gpt2 has them [in, out]; leave it out",
+                Exit::usage);
+  for (const auto& w : model.weights())
+    if (w.role == Role::matrix && wanda.pattern == PrunePattern::two_of_four && w.shape[1] % 4 != 0)
+      throw Error(cat("export: --wanda 2:4: ", w.name, " has rows of ", w.shape[1],
+                      " weights, no multiple of 4; give a share instead"),
+                  Exit::usage);
 }
 
 std::vector<TensorData> tensors_of(const ModelFolder& model, const HfFolderOptions& options) {
@@ -81,6 +97,7 @@ std::vector<TensorData> tensors_of(const ModelFolder& model, const HfFolderOptio
                         : ": it has experts, whose router stays as it is, which no tensor of such a folder says",
                     "; take f32, bf16 or f16"),
                 Exit::usage);
+  if (options.wanda) require_prunable(model, *options.wanda);
   std::vector<TensorData> tensors;
   for (const auto& weight : model.weights()) {
     if ((options.ints || options.gptq || options.nested_nf4) && weight.role == Role::matrix) {
@@ -92,7 +109,8 @@ std::vector<TensorData> tensors_of(const ModelFolder& model, const HfFolderOptio
     }
     if (!options.codes || weight.role != Role::matrix) {
       const DType own = weight.merged.value_or(weight.dtype);
-      tensors.push_back(converted(model, weight, weight.buffer ? own : options.dtype.value_or(own)));
+      tensors.push_back(converted(model, weight, weight.buffer ? own : options.dtype.value_or(own),
+                                  weight.role == Role::matrix ? options.wanda : std::nullopt));
       continue;
     }
     CodedMatrix matrix = coded_matrix(model, weight.name, *options.codes);

@@ -1,4 +1,5 @@
 // Weights of a ModelFolder that are in NF4: in its files, or because adapters were trained beside them in NF4.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -29,7 +30,9 @@ ModelFolder::Weight ModelFolder::nf4_weight(const std::string& name, const Shape
                       ", the matrix ", name, " ", shape, " in NF4 needs ", part.dtype, " of shape ", part.shape));
     if (part.at >= 0) continue;
     read_stored(part.name, found, 0, found.shape.numel(), bytes);
-    if (std::memcmp(bytes.data(), kNf4.value, sizeof kNf4.value) != 0)
+    std::vector<float> table;
+    to_floats(bytes, DType::f32, table);
+    if (!std::ranges::equal(table, kNf4.value))
       throw Error(cat(path_, ": ", part.name, " has other values than NF4"), Exit::usage);
   }
   return w;

@@ -19,10 +19,13 @@ constexpr std::array<float, 15> bounds_of_values() {
 }
 constexpr std::array<float, 15> kBounds = bounds_of_values();
 
-uint8_t nearest_value(float x) {
-  unsigned above = 0;
-  for (const float bound : kBounds) above += x > bound;
-  return uint8_t(above);
+// Bound by bound, so that a block's values are compared together by vector instructions.
+std::array<uint32_t, kNf4Block> nearest_values(const std::array<float, kNf4Block>& x) {
+  std::array<uint32_t, kNf4Block> above{};
+  for (const float bound : kBounds)
+#pragma omp simd
+    for (size_t i = 0; i < x.size(); ++i) above[i] += x[i] > bound;
+  return above;
 }
 
 // [torch.linspace(0.1, 1, parts + 1), f32]: from either end by multiples of the step, each rounded once.
@@ -58,6 +61,7 @@ uint8_t nearest_in_map(const std::array<float, 256>& map, float share) {
 
 float amax_of(const float* values, int64_t n) {
   float amax = 0;
+#pragma omp simd reduction(max : amax)
   for (int64_t i = 0; i < n; ++i) amax = std::max(amax, std::fabs(values[i]));
   return amax;
 }
@@ -125,9 +129,9 @@ void Nf4Quantizer::quantize_block(const float* values, int64_t n) {
   if (!whole) amax = std::max(amax, kSmallest);
   absmax_[size_t(done_ / kNf4Block)] = amax;
   const float inverse = 1.0f / std::max(amax, kSmallest);
-  std::array<uint8_t, kNf4Block> nearest;
-  nearest.fill(nearest_value(0));
-  for (int64_t i = 0; i < n; ++i) nearest[size_t(i)] = nearest_value(whole ? values[i] * inverse : values[i] / amax);
+  std::array<float, kNf4Block> shares{};
+  for (int64_t i = 0; i < n; ++i) shares[size_t(i)] = whole ? values[i] * inverse : values[i] / amax;
+  const std::array<uint32_t, kNf4Block> nearest = nearest_values(shares);
   auto* packed = part<uint8_t>(done_ / 2);
   for (int64_t i = 0; i < div_ceil<int64_t>(n, 2); ++i)
     packed[i] = uint8_t(nearest[size_t(2 * i)] << 4 | nearest[size_t(2 * i + 1)]);

@@ -22,7 +22,9 @@ void ParamStore::store_as(StoredAs form, const std::vector<Param>& params) {
     specs_[size_t(p.id)].stored = form;
     by_unit[spec(p).unit].push_back(p.id);
   }
-  for (const auto& [u, ids] : by_unit) {
+  for (const auto& entry : by_unit) {
+    const int u = entry.first;
+    const std::vector<int>& ids = entry.second;
     if (ids.size() == units_[size_t(u)]->params.size()) continue;
     const int to = int(units_.size());
     units_.push_back(std::make_unique<Unit>());

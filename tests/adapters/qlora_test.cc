@@ -65,7 +65,7 @@ TEST_F(QloraRun, StepsAreThoseOfTheDequantizedWeights) {
   }
 }
 
-// Codes of a folder are taken as they are: quantizing what they stand for again would give others.
+// The bytes of a folder are taken as they are: quantizing the dequantized weights again would give others.
 TEST_F(QloraRun, FoldersInNf4AreReadBitForBit) {
   for (const bool nested : {true, false}) {
     const ModelFolder original(base()), stored(nf4_base(nested));

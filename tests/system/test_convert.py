@@ -362,6 +362,7 @@ class GgufTest(SystemTest):
         calibrate = ["--calibrate", "data/*.bin", "--calibrate-samples", "16"]
         kl = {}
         for form, dtype, more in (("gguf", "q8_0", []), ("gguf", "q4_0", []), ("gguf", "q4_1", calibrate),
+                                  ("hf", "nf4", []), ("hf", "nf4_single", []), ("hf", "bf16", ["--wanda", "0.1", *calibrate]),
                                   ("compressed-tensors", "w8a16", ["--group-size", "32"]),
                                   ("compressed-tensors", "w4a16", ["--group-size", "32"]),
                                   ("gptq", "w4a16", ["--group-size", "32", *calibrate]),
@@ -370,7 +371,7 @@ class GgufTest(SystemTest):
             table = json.loads(self.run_program("export", "run", name, "--format", form, "--dtype", dtype, *more, *text).out)
             kl[name] = table["kl"]
             self.assertGreater(table["same_top"], 0.9)
-            self.assertLess(table["bits_per_weight"], 12)
+            self.assertLess(table["bits_per_weight"], 12 if "--wanda" not in more else 17)
             done = json.loads(self.run_program("eval", name, "--data", "data/*.bin", "--samples", "8", "--json").out)
             self.assertAlmostEqual(done["loss"], table["loss"], places=4, msg=name)
         self.assertLess(kl["gguf-q8_0.gguf"], 2e-3)
@@ -392,6 +393,10 @@ class GgufTest(SystemTest):
                            (["--format", "gptq", "--dtype", "q4_0"], ["gptq", "w4a16"]),
                            (["--format", "compressed-tensors"], ["compressed-tensors", "w4a16", "fp8_channel"]),
                            (["--act-order"], ["--act-order", "gptq"]), (["--force"], ["--force", "--check"]),
+                           (["--wanda", "0.5"], ["--wanda", "--calibrate"]),
+                           (["--wanda", "3:4", "--calibrate", "x.bin"], ["--wanda 3:4", "2:4"]),
+                           (["--wanda", "0.5", "--calibrate", "x.bin", "--dtype", "nf4"], ["--wanda", "nf4"]),
+                           (["--dtype", "nf4", "--format", "gguf"], ["gguf", "nf4"]),
                            (["--imatrix", "m.gguf"], ["--imatrix", "--calibrate"])):
             self.refused("export", llama, "x", *more, code=USAGE, says=says)
 
