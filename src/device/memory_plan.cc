@@ -98,8 +98,8 @@ void MemoryPlan::require_fits(size_t capacity, size_t reserve) const {
 void MemoryPlan::require_host_fits(size_t capacity, size_t beside) const {
   if (host_total_ <= capacity && beside <= capacity - host_total_) return;
   std::string text = cat("memory: offload_optimizer keeps ", mib(host_total_), " in pinned host memory",
-                         beside > 0 ? cat(", beside ", mib(beside), " that a save copies there") : "", ", but ",
-                         mib(capacity), " of host memory may be used. What lies there:");
+                         beside > 0 ? cat(", and a save in the background copies ", mib(beside), " there") : "",
+                         ", but ", mib(capacity), " of host memory may be used. It holds:");
   for (const MemoryKind kind : {MemoryKind::masters, MemoryKind::optimizer})
     if (const size_t bytes = total(kind, Mem::pinned); bytes > 0)
       text += cat("\n  ", name_of(kind), " ", mib(bytes), " (smaller with ", knobs(kind), ")");

@@ -43,12 +43,12 @@ class Window {
 
   void bring(Ctx& c) {
     if (copies_.empty()) return;
-    room_ = c.alloc("masters and optimizer states", DType::u8, {int64_t(bytes_)});
+    buffer_ = c.alloc("masters and optimizer states", DType::u8, {int64_t(bytes_)});
     in_ = move(c, Stream::copy, c.state_traffic ? &c.state_traffic->in : nullptr);
   }
   void open(Ctx& c) {
     c.wait(std::move(in_));
-    for (const Shown& s : shown_) *s.to = {{room_.t.at(int64_t(s.at)), s.dtype, {s.count}}, s.first};
+    for (const Shown& s : shown_) *s.to = {{buffer_.t.at(int64_t(s.at)), s.dtype, {s.count}}, s.first};
   }
   void close() {
     for (const Shown& s : shown_) *s.to = {};
@@ -59,7 +59,7 @@ class Window {
   // The memory is free again once it has been copied.
   void end(Ctx& c) {
     c.wait(std::move(out_));
-    room_ = {};
+    buffer_ = {};
   }
 
  private:
@@ -95,7 +95,7 @@ class Window {
     if (c.arena.recording()) return nullptr;
     c.device.wait(stream, *c.device.record(Stream::compute));
     for (const Copy& copy : copies_) {
-      void* here = room_.t.at(int64_t(copy.at));
+      void* here = buffer_.t.at(int64_t(copy.at));
       if (!back)
         c.device.copy(here, copy.home, copy.bytes, stream);
       else if (copy.back)
@@ -107,7 +107,7 @@ class Window {
   std::vector<Shown> shown_;
   std::vector<Copy> copies_;
   size_t bytes_ = 0;
-  Buffer room_;
+  Buffer buffer_;
   Ctx::Ticket in_, out_;
 };
 

@@ -122,8 +122,9 @@ TEST(MemoryPlan, HostMemoryIsAnAllocationAndALimitOfItsOwn) {
     EXPECT_EQ(plan.total(MemoryKind::masters, Mem::pinned), size_t{2} << 20);
     EXPECT_EQ(message([&] { plan.require_host_fits(7 << 20, 1 << 20); }), "");
     const std::string text = message([&] { plan.require_host_fits(7 << 20, (1 << 20) + 1); });
-    for (const char* part : {"offload_optimizer keeps 6.0 MiB", "beside 1.0 MiB", "7.0 MiB of host memory may be used",
-                             "optimizer 4.0 MiB (smaller with exp_avg_dtype", "masters 2.0 MiB", "async_save \"off\""})
+    for (const char* part :
+         {"offload_optimizer keeps 6.0 MiB", "copies 1.0 MiB there", "7.0 MiB of host memory may be used",
+          "optimizer 4.0 MiB (smaller with exp_avg_dtype", "masters 2.0 MiB", "async_save \"off\""})
       EXPECT_TRUE(has(text, part)) << part << " in " << text;
     EXPECT_TRUE(
         has(message([&] { plan.require_host_fits(1, 0); }), "keeps 6.0 MiB in pinned host memory, but 0.0 MiB"));

@@ -218,9 +218,9 @@ TEST(MakeEngine, OffloadsOnlyWhereNothingElseFits) {
   const std::string text = refusal(with({"offload_optimizer=cpu", host(states - kSlack)}));
   for (const char* part : {"offload_optimizer keeps", "of host memory may be used", "optimizer", "masters"})
     EXPECT_NE(text.find(part), std::string::npos) << text;
-  EXPECT_NE(
-      refusal(with({"offload_optimizer=cpu", host(states + kSlack), "save=here"})).find("that a save copies there"),
-      std::string::npos);
+  EXPECT_NE(refusal(with({"offload_optimizer=cpu", host(states + kSlack), "save=here"}))
+                .find("a save in the background copies"),
+            std::string::npos);
 }
 
 TEST(MakeEngine, RefusesAnOffloadWithoutEffect) {
