@@ -5,14 +5,18 @@
 namespace athanor {
 namespace {
 
-// With several workers the group exists too, so that its number among the groups is always the same.
-bool has_weights_group(const MeshSizes& sizes) { return (sizes.stages > 1 && sizes.tensor > 1) || sizes.workers > 1; }
+// With several workers, or experts on several ranks, the group exists too, so that its number among the groups is
+// always the same.
+bool has_weights_group(const MeshSizes& sizes) {
+  return (sizes.stages > 1 && sizes.tensor > 1) || sizes.workers > 1 || sizes.experts > 1;
+}
 
 }  // namespace
 
 ProcessMesh::ProcessMesh(std::unique_ptr<Communicator> world, const MeshSizes& sizes) : world_(std::move(world)) {
   const std::array<int, kAxes> by_axis = sizes.by_axis();
   const int product = sizes.of_worker();
+  CHECK(sizes.shards % sizes.experts == 0, sizes.experts, " ranks with other experts in ", sizes.shards, " shards");
   CHECK(sizes.ranks() == world_->size(), "mesh of ", sizes.ranks(), " ranks over a world of ", world_->size());
   // The ranks that differ from this one along these axes alone, the last axis fastest.
   const auto group = [&](Axes axes) {
@@ -30,10 +34,11 @@ ProcessMesh::ProcessMesh(std::unique_ptr<Communicator> world, const MeshSizes& s
   for (int a = 0; a < kAxes; ++a) axes_[size_t(a)] = group({Axis(a)});
   data_parallel_ = group(kDataParallel);
   const bool weights = has_weights_group(sizes);
-  if (sizes.context > 1 || weights) shards_ = group({Axis::dp_shard, Axis::cp});
+  if (sizes.context > 1 || weights) shards_ = group({Axis::dp_shard, Axis::ep, Axis::cp});
   if (weights) weights_ = group(kDataParallel | Axes{Axis::tp});
   workers_ = sizes.workers > 1 ? world_->split(world_->rank() % product, world_->rank() / product)
                                : world_->split(world_->rank(), 0);
+  if (sizes.experts > 1) expert_copies_ = group(kDataParallel - Axes{Axis::ep});
 }
 
 Communicator& ProcessMesh::weights() const {
@@ -55,12 +60,14 @@ std::vector<int> ProcessMesh::splits(const MeshSizes& sizes) {
   if (sizes.context > 1 || weights) all.push_back(shards);
   if (weights) all.push_back(sizes.copies * shards * sizes.tensor);
   all.push_back(sizes.workers);
+  if (sizes.experts > 1) all.push_back(sizes.copies * shards / sizes.experts);
   return all;
 }
 
 std::string_view group_name(int split) {
-  constexpr std::array<std::string_view, kAxes + 4> kNames = {"pipeline",      "copies", "shards",  "context", "tensor",
-                                                              "data_parallel", "shards", "weights", "workers"};
+  constexpr std::array<std::string_view, kAxes + 5> kNames = {"pipeline", "copies",  "shards",        "experts",
+                                                              "context",  "tensor",  "data_parallel", "shards",
+                                                              "weights",  "workers", "expert_copies"};
   if (split < 0) return "world";
   return split < int(kNames.size()) ? kNames[size_t(split)] : "other";
 }

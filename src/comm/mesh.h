@@ -11,17 +11,19 @@
 
 namespace athanor {
 
-enum class Axis : uint8_t { pp, dp_replicate, dp_shard, cp, tp };
-constexpr int kAxes = 5;
+enum class Axis : uint8_t { pp, dp_replicate, dp_shard, ep, cp, tp };
+constexpr int kAxes = 6;
 
-// The ranks along each axis, in the order of the axes: a world is a grid whose last axis varies fastest.
+// The ranks along each axis, in the order of the axes: a world is a grid whose last axis varies fastest. Of the shards,
+// each `experts` neighbours have the experts of a model in turn: they are an axis of their own within dp_shard.
 struct MeshSizes {
   int stages = 1, copies = 1, shards = 1, context = 1, tensor = 1;
+  int experts = 1;  // divides shards
   // Workers of local updates (optim/outer_optimizer.h): consecutive ranks that are a grid of their own.
   int workers = 1;
   int of_worker() const { return stages * copies * shards * context * tensor; }
   int ranks() const { return workers * of_worker(); }
-  std::array<int, kAxes> by_axis() const { return {stages, copies, shards, context, tensor}; }
+  std::array<int, kAxes> by_axis() const { return {stages, copies, shards / experts, experts, context, tensor}; }
   bool operator==(const MeshSizes&) const = default;
 };
 
@@ -45,7 +47,7 @@ class Axes {
 
 // Ranks that differ along these axes read other sequences; with cp, compute with other tokens, so that they add up
 // their gradients.
-constexpr Axes kBatchAxes{Axis::dp_replicate, Axis::dp_shard};
+constexpr Axes kBatchAxes{Axis::dp_replicate, Axis::dp_shard, Axis::ep};
 constexpr Axes kDataParallel = kBatchAxes | Axes{Axis::cp};
 
 class ProcessMesh {
@@ -59,6 +61,9 @@ class ProcessMesh {
   Communicator& tensor() const { return group(Axis::tp); }            // those that share the products of a layer
   Communicator& context() const { return group(Axis::cp); }           // those that share sequences
   Communicator& copies() const { return group(Axis::dp_replicate); }  // those that have the same shards
+  Communicator& experts() const { return group(Axis::ep); }  // those that have other experts of the same layers
+  // Those of data_parallel() that have the same experts.
+  Communicator& expert_copies() const { return expert_copies_ ? *expert_copies_ : *data_parallel_; }
   // The ranks with the same part of the weights of every worker; all other groups are within a worker.
   Communicator& workers() const { return *workers_; }
   int batches() const { return workers().size() * size(kBatchAxes); }  // ranks, or groups of them, with other sequences
@@ -67,7 +72,7 @@ class ProcessMesh {
   // All that have parts of a stage's weights: those and tensor() together. Rank number data_parallel().rank() *
   // tensor().size() + tensor().rank().
   Communicator& weights() const;
-  // Those of data_parallel() that share out what the ZeRO stage says: dp_shard and cp together.
+  // Those of data_parallel() that share out what the ZeRO stage says: dp_shard, ep and cp together.
   Communicator& shards() const { return shards_ ? *shards_ : group(Axis::dp_shard); }
   // Ranks of a worker that differ in these coordinates alone.
   int size(Axes axes) const;
@@ -83,6 +88,7 @@ class ProcessMesh {
   std::unique_ptr<Communicator> data_parallel_, shards_;  // shards_: null where dp_shard's is the same
   std::unique_ptr<Communicator> weights_;                 // null but where pp and tp have several ranks
   std::unique_ptr<Communicator> workers_;
+  std::unique_ptr<Communicator> expert_copies_;  // null where all ranks have all experts
 };
 
 }  // namespace athanor

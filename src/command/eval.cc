@@ -47,7 +47,7 @@ Config config_of(const EvalArgs& args, const ModelFolder& from) {
     config = load_config_logged(resolved, overrides);
     // This process is alone.
     config.data_parallel_replicate_size = config.tensor_parallel_size = config.context_parallel_size = 1;
-    config.pipeline_parallel_size = config.virtual_pipeline_size = 1;
+    config.pipeline_parallel_size = config.virtual_pipeline_size = config.expert_parallel_size = 1;
     config.pipeline_schedule = PipelineSchedule::one_f_one_b;
     config.pipeline_layout.clear();
     config.sequence_parallel = false;

@@ -95,7 +95,8 @@ bool may_share_gpus() {
 void warn_of_shared_steps(const Config& config) {
   for (const auto& [key, size, what] :
        {std::tuple{"tensor_parallel_size", config.tensor_parallel_size, "share the products of a layer"},
-        {"context_parallel_size", config.context_parallel_size, "share sequences"}})
+        {"context_parallel_size", config.context_parallel_size, "share sequences"},
+        {"expert_parallel_size", config.expert_parallel_size, "have other experts"}})
     if (size > 1)
       log::warn(key, " ", size, ": ranks that ", what,
                 " are unverified on GPUs; compare the losses of a few steps with ", key, " 1, or with device cpu");

@@ -82,6 +82,7 @@ struct Place {
     if (gpu.empty()) {
       Config alone = config;
       alone.pipeline_parallel_size = alone.tensor_parallel_size = alone.context_parallel_size = 1;
+      alone.expert_parallel_size = 1;
       alone.data_parallel_replicate_size = 1, alone.data_parallel_shard_size = 0;
       alone.sequence_parallel = false;
       machine = std::make_unique<Machine>(alone, RankInfo{}, WithoutLibraries::use_cpu);
@@ -158,6 +159,7 @@ const char* sizes_of(const Config& c) {
   if (c.pipeline_parallel_size > 1) return "pipeline_parallel_size and the other sizes of groups say";
   if (c.data_parallel_replicate_size > 1 || c.data_parallel_shard_size > 1)
     return "data_parallel_replicate_size and the other sizes of groups say";
+  if (c.expert_parallel_size > 1) return "expert_parallel_size says";
   if (c.context_parallel_size == 1) return "tensor_parallel_size says";
   return c.tensor_parallel_size == 1 ? "context_parallel_size says"
                                      : "tensor_parallel_size and context_parallel_size say";

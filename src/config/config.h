@@ -182,6 +182,7 @@ struct Config {
   int64_t tensor_parallel_size = 1;
   bool sequence_parallel = false;
   int64_t context_parallel_size = 1;
+  int64_t expert_parallel_size = 1;
   ContextMethod context_parallel_method = ContextMethod::automatic;
   DeterministicReduction deterministic_reduction = DeterministicReduction::fixed_order;
   int64_t logical_shards = 8;          // used by rank_invariant

@@ -357,6 +357,10 @@ Fields ranks_group() {
              "ranks that share every sequence, each with two of its pieces; seq_length must be a multiple of twice as "
              "many: see docs/distributed.md")
           .alias({"context_parallel_degree"}),
+      number("expert_parallel_size", &Config::expert_parallel_size, between(1, 65536), free, "ranks",
+             "data-parallel ranks among which the experts of every layer are divided; tokens are sent to the ranks of "
+             "their experts and back: see docs/distributed.md")
+          .alias({"expert_model_parallel_size", "expert_parallel_degree"}),
       choice<&Config::context_parallel_method>(
           "context_parallel_method", free,
           "context_parallel_size: ranks get each other's keys and values all at once (gather), or those of one rank "

@@ -1,5 +1,5 @@
-// Keys and values that earlier versions had, and keys of other programs for what this one does not do. A configuration,
-// or a checkpoint's, that has one is refused with what to use instead; such a key may have the value that is left.
+// Keys and values that earlier versions had. A configuration, or a checkpoint's, that has one is refused with what to
+// use instead; such a key may have the value that is left.
 #include "base/error.h"
 #include "config/fields.h"
 
@@ -13,18 +13,6 @@ constexpr RemovedKey kKeys[] = {
     {"transport", "tcp",
      "tensors of CPU ranks travel over TCP alone; delete the key, mpirun starts such ranks as well"},
 };
-
-struct AbsentKey {
-  std::string_view key;
-  int64_t left;
-  std::string_view why;
-};
-constexpr std::string_view kNoExpertParallel =
-    "every rank has all experts, which are not divided among ranks; set it to 1 or delete it, and share the model by "
-    "zero_stage 3";
-constexpr AbsentKey kAbsent[] = {{"expert_parallel_size", 1, kNoExpertParallel},
-                                 {"expert_model_parallel_size", 1, kNoExpertParallel},
-                                 {"expert_parallel_degree", 1, kNoExpertParallel}};
 
 struct RemovedValue {
   std::string_view key, value, instead;
@@ -43,12 +31,6 @@ bool skips_removed_key(const Json& value, const std::string& prefix, std::string
     if (!value.is(Json::Kind::string) || value.text != removed.left)
       throw Error(cat(value.where, ": ", key, ": ", to_line(value), " was removed: ", removed.instead), Exit::usage);
     if (notices) notices->push_back(cat(value.where, ": ", key, " was removed and has no effect"));
-    return true;
-  }
-  for (const AbsentKey& absent : kAbsent) {
-    if (absent.key != key || !prefix.empty()) continue;
-    if (!value.is(Json::Kind::integer) || value.integer != absent.left)
-      throw Error(cat(value.where, ": ", key, ": ", to_line(value), " is not supported: ", absent.why), Exit::usage);
     return true;
   }
   return false;

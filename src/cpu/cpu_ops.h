@@ -116,6 +116,8 @@ class CpuOps final : public Ops {
   void run(const RouteBwd&, void* scratch) override;
   void run(const StepRouterBias&, void* scratch) override;
   void run(const SortByExpert&, void* scratch) override;
+  void run(const SendSlots&, void* scratch) override;
+  void run(const ReceiveSlots&, void* scratch) override;
   void run(const SumRows&, void* scratch) override;
   void run(const WeightedSwigluFwd&, void* scratch) override;
   void run(const WeightedSwigluBwd&, void* scratch) override;

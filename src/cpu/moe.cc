@@ -285,6 +285,54 @@ void CpuOps::run(const SortByExpert& op, void*) {
   }
 }
 
+// Serial as well.
+void CpuOps::run(const SendSlots& op, void*) {
+  const int64_t own = op.experts() / op.ranks, k = op.slots.cols(), rows = op.slots.numel();
+  const auto *offsets = flat<int32_t>(op.offsets), *sorted = checked_indices(op.kName, "sorted", op.sorted, rows);
+  int32_t *tokens = flat<int32_t>(op.tokens), *choices = flat<int32_t>(op.choices), *slots = flat<int32_t>(op.slots);
+  if (offsets[0] != 0 || offsets[op.experts()] != rows)
+    throw Error(cat(op.kName, ": offsets from ", offsets[0], " to ", offsets[op.experts()], ", expected 0 to ", rows));
+  for (int64_t e = 0; e < op.experts(); ++e) flat<int32_t>(op.counts)[e] = offsets[e + 1] - offsets[e];
+  std::fill(tokens, tokens + op.tokens.numel(), 0);
+  std::fill(choices, choices + op.choices.numel(), 0);
+  for (int64_t rank = 0; rank < op.ranks; ++rank) {
+    const int64_t begin = offsets[rank * own], count = offsets[(rank + 1) * own] - begin;
+    if (count < 0 || count > op.capacity())
+      throw Error(cat(op.kName, ": ", count, " rows for rank ", rank, ", which has ", op.capacity(), " slots"));
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t slot = rank * op.capacity() + i;
+      const int32_t choice = sorted[begin + i];
+      tokens[slot] = int32_t(choice / k);
+      choices[slot] = choice;
+      slots[choice] = int32_t(slot);
+    }
+  }
+}
+
+void CpuOps::run(const ReceiveSlots& op, void*) {
+  const int64_t own = op.own(), ranks = op.ranks(), capacity = op.capacity();
+  const auto* counts = flat<int32_t>(op.counts) + op.rank * own;  // [ranks, own] in rows of all experts
+  int32_t *offsets = flat<int32_t>(op.offsets), *slots = flat<int32_t>(op.slots), *rows = flat<int32_t>(op.rows);
+  std::vector<int64_t> next(static_cast<size_t>(ranks));
+  int32_t row = 0;
+  const auto give = [&](int64_t rank, int64_t count) {
+    int64_t& used = next[size_t(rank)];
+    if (count < 0 || used + count > capacity)
+      throw Error(cat(op.kName, ": ", used + count, " rows from rank ", rank, ", which has ", capacity, " slots"));
+    for (int64_t i = 0; i < count; ++i, ++row) {
+      const int64_t slot = rank * capacity + used++;
+      slots[row] = int32_t(slot);
+      rows[slot] = row;
+    }
+  };
+  for (int64_t e = 0; e < own; ++e) {
+    offsets[e] = row;
+    for (int64_t rank = 0; rank < ranks; ++rank) give(rank, counts[rank * op.counts.cols() + e]);
+  }
+  offsets[own] = row;
+  for (int64_t rank = 0; rank < ranks; ++rank) give(rank, capacity - next[size_t(rank)]);
+}
+
 namespace {
 
 template <class T>

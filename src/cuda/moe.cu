@@ -4,6 +4,7 @@
 // rows are sorted by a stable sort. Plain kernels, not tuned and not timed on a GPU yet.
 #include "cuda/moe.h"
 
+#include <algorithm>
 #include <limits>
 
 #include "cuda/activation.h"
@@ -296,6 +297,67 @@ __global__ void __launch_bounds__(kFlatThreads) write_order(Sorted a) {
   for (int e = expert + 1; e <= a.experts; ++e) a.offsets[e] = a.count;
 }
 
+// ---- rows for other ranks
+
+struct Sent {
+  int *tokens, *choices, *slots, *counts;
+  const int *offsets, *sorted;
+  int all, capacity, experts, own, chosen;  // all: slots
+};
+
+// A thread per slot; the first ones also count.
+__global__ void __launch_bounds__(kFlatThreads) send_slots(Sent a) {
+  ptx::wait_for_earlier_kernels();
+  const int slot = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
+  if (slot < a.experts) a.counts[slot] = a.offsets[slot + 1] - a.offsets[slot];
+  if (slot >= a.all) return;
+  const int rank = slot / a.capacity, row = a.offsets[rank * a.own] + slot % a.capacity;
+  const bool used = row < a.offsets[(rank + 1) * a.own];
+  const int choice = used ? a.sorted[row] : 0;
+  a.tokens[slot] = choice / a.chosen;
+  a.choices[slot] = choice;
+  if (used) a.slots[choice] = slot;
+}
+
+struct Received {
+  int *offsets, *slots, *rows;
+  const int* counts;  // [ranks, experts], from this rank's first expert on
+  int all, capacity, experts, own, ranks;
+};
+
+// A thread per slot, which reads all counts: these are few.
+__global__ void __launch_bounds__(kFlatThreads) receive_slots(Received a) {
+  ptx::wait_for_earlier_kernels();
+  const int slot = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
+  if (slot >= a.all) return;
+  const int rank = slot / a.capacity;
+  int left = slot % a.capacity;  // slots of its rank before this one, behind the experts that were passed
+  int before = 0, row = -1;      // rows of these experts on all ranks
+  for (int e = 0; e < a.own; ++e) {
+    if (slot == 0) a.offsets[e] = before;
+    int of_earlier = 0;
+    for (int r = 0; r < a.ranks; ++r) {
+      const int count = a.counts[r * a.experts + e];
+      if (r == rank && row < 0) {
+        if (left < count) row = before + of_earlier + left;
+        left -= count;
+      }
+      of_earlier += count;
+    }
+    before += of_earlier;
+  }
+  if (slot == 0) a.offsets[a.own] = before;
+  if (row < 0) {  // unused: behind all rows and the unused slots of the ranks before
+    row = before + left;
+    for (int r = 0; r < rank; ++r) {
+      row += a.capacity;
+      for (int e = 0; e < a.own; ++e) row -= a.counts[r * a.experts + e];
+    }
+  }
+  a.slots[row] = slot;
+  a.rows[slot] = row;
+}
+
 // ---- sums of a token's rows
 
 template <class T>
@@ -472,6 +534,42 @@ void run(const SortByExpert& op, void* scratch, cudaStream_t stream) {
                  checked_columns(op.kName, op.experts),
                  static_cast<int>(op.expert_count())};
   CUDA_CHECK(launch(write_order, flat_launch<1>(op.kName, rows, stream), a));
+}
+
+void run(const SendSlots& op, void*, cudaStream_t stream) {
+  const int64_t slots = op.tokens.numel(), threads = std::max(slots, op.experts());
+  CHECK(slots < int64_t{1} << 31, op.kName, ": ", slots, " slots are beyond 32-bit indices");
+  if (op.slots.numel() == 0) {
+    CUDA_CHECK(cudaMemsetAsync(op.counts.data, 0, op.counts.bytes(), stream));
+    return;
+  }
+  const Sent a{data<int>(op.tokens),
+               data<int>(op.choices),
+               data<int>(op.slots),
+               data<int>(op.counts),
+               data<int>(op.offsets),
+               data<int>(op.sorted),
+               static_cast<int>(slots),
+               static_cast<int>(op.capacity()),
+               static_cast<int>(op.experts()),
+               static_cast<int>(op.experts() / op.ranks),
+               checked_columns(op.kName, op.slots)};
+  CUDA_CHECK(launch(send_slots, flat_launch<1>(op.kName, threads, stream), a));
+}
+
+void run(const ReceiveSlots& op, void*, cudaStream_t stream) {
+  const int64_t slots = op.slots.numel();
+  CHECK(slots > 0 && slots < int64_t{1} << 31, op.kName, ": ", slots, " slots; expected some, and 32-bit indices");
+  const Received a{data<int>(op.offsets),
+                   data<int>(op.slots),
+                   data<int>(op.rows),
+                   data<int>(op.counts) + op.rank * op.own(),
+                   static_cast<int>(slots),
+                   static_cast<int>(op.capacity()),
+                   checked_columns(op.kName, op.counts),
+                   static_cast<int>(op.own()),
+                   static_cast<int>(op.ranks())};
+  CUDA_CHECK(launch(receive_slots, flat_launch<1>(op.kName, slots, stream), a));
 }
 
 void run(const SumRows& op, void*, cudaStream_t stream) {

@@ -10,6 +10,8 @@ void run(const RouteFwd& op, void* scratch, cudaStream_t stream);
 void run(const RouteBwd& op, void* scratch, cudaStream_t stream);
 void run(const StepRouterBias& op, void* scratch, cudaStream_t stream);
 void run(const SortByExpert& op, void* scratch, cudaStream_t stream);
+void run(const SendSlots& op, void* scratch, cudaStream_t stream);
+void run(const ReceiveSlots& op, void* scratch, cudaStream_t stream);
 void run(const SumRows& op, void* scratch, cudaStream_t stream);
 void run(const WeightedSwigluFwd& op, void* scratch, cudaStream_t stream);
 void run(const WeightedSwigluBwd& op, void* scratch, cudaStream_t stream);

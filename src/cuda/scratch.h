@@ -218,9 +218,9 @@ requires kIsOneOf<Op, NormFwd, NormApply, QkNormFwd, AttentionFwd, MergeAttentio
                   LogitSums, Fill, MaskedFill, Cast, Add, RandomNormal, StepControl, AdamW, AdamW8bit,
                   ScheduleFreeAdamW, Sgd, Lion, Ema, AdamDirection, ScaleByTrustRatio, OutputSquares, ScaleOutputs,
                   FactoredMoments, ClipFactors, Momentum, Combine, SplitMaster, JoinMaster, QkClip, LargestOfPart,
-                  DelayedScales, RouteFwd, StepRouterBias, SumRows, WeightedSwigluFwd, WeightedSwigluBwd, GroupedGemm,
-                  ActivationFwd, ActivationBwd, ScaledSum, Dropout, DequantizeNf4, ScaleByMagnitude,
-                  ScaleByMagnitudeBwd>
+                  DelayedScales, RouteFwd, StepRouterBias, SendSlots, ReceiveSlots, SumRows, WeightedSwigluFwd,
+                  WeightedSwigluBwd, GroupedGemm, ActivationFwd, ActivationBwd, ScaledSum, Dropout, DequantizeNf4,
+                  ScaleByMagnitude, ScaleByMagnitudeBwd>
 constexpr size_t scratch(const Op&) { return 0; }
 
 inline size_t scratch(const ColumnSum& op) {

@@ -19,15 +19,18 @@ BlockGather::BlockGather(const Ctx& c, const ParamStore& params, int64_t bytes)
       ranks_(c.mesh.weights().size()),
       rank_(c.mesh.weights().rank()),
       shards_(params.shards()),
-      tensor_(params.tensor().ranks),
+      tensor_(params.tensor().ranks * params.experts().ranks),
       most_bytes_(bytes) {
   CHECK(ranks_ % (shards_ * tensor_) == 0, ranks_, " ranks in copies of ", shards_, " times ", tensor_);
   for (const ParamStore::Piece& piece : pieces_) {
     const ParamSpec& spec = params_.specs()[size_t(piece.param)];
     const auto number = size_t(piece.slice - spec.slices.data());
     std::vector<Part>& parts = parts_.emplace_back();
+    const bool of_experts = params_.experts().ranks > 1;
     for (int t = 0; t < tensor_; ++t) {
-      Placement::Slice slice = place(spec, {tensor_, t}, 0).slices[number];  // the same with any sharding
+      const TensorRank tensor{of_experts ? 1 : tensor_, of_experts ? 0 : t};
+      const ExpertRank experts{of_experts ? tensor_ : 1, of_experts ? t : 0};
+      Placement::Slice slice = place(spec, tensor, 0, false, experts).slices[number];  // the same with any sharding
       const auto same = std::ranges::find(parts, slice.strips, &Part::strips);
       parts.push_back({params_.offset({piece.param}) + slice.offset, slice.strips,
                        same == parts.end() ? t : int(same - parts.begin())});

@@ -41,7 +41,7 @@ class BlockGather {
   Tensor next(std::span<const SavedBlock> wanted);
 
  private:
-  // What one of the ranks that share products has of a piece.
+  // What one of the ranks that share products, or that have other experts, has of a piece.
   struct Part {
     int64_t begin;  // in its unit
     std::vector<Strips> strips;
@@ -70,8 +70,8 @@ class BlockGather {
   const ParamStore& params_;
   const std::vector<std::unique_ptr<ParamStore::Unit>>& units_;
   const std::vector<ParamStore::Piece> pieces_;
-  const int ranks_, rank_, shards_, tensor_;
-  std::vector<std::vector<Part>> parts_;  // of each piece
+  const int ranks_, rank_, shards_, tensor_;  // tensor_: ranks that share products, or that have other experts
+  std::vector<std::vector<Part>> parts_;      // of each piece
   bool any_columns_ = false;
   const int64_t most_bytes_;
   size_t block_bytes_ = 0;

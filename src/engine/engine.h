@@ -265,6 +265,7 @@ class Engine {
   void write(const Tensor& to, const Record&);
   void require_tensor_parallel() const;
   void require_context_parallel() const;
+  void require_expert_parallel() const;
   void require_pipeline() const;
   void plan_teacher();
   void plan_inputs();

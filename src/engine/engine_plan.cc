@@ -40,6 +40,7 @@ Engine::Engine(const ModelConfig& config, const EngineOptions& options, Backend 
     options_.documents.resize(size_t(sequences * options_.documents_per_sequence), Span{});
   for (const std::string& name : options_.frozen) model_->params().freeze(name);
   if (options_.lora.rank > 0) add_adapters(*model_, options_.lora);
+  if (backend_.mesh.experts().size() > 1) model_->params().separate_experts();
   const TensorRank tensor = {.ranks = backend_.mesh.tensor().size(),
                              .rank = backend_.mesh.tensor().rank(),
                              .sequence_parallel = options_.sequence_parallel};
@@ -60,6 +61,7 @@ Engine::Engine(const ModelConfig& config, const EngineOptions& options, Backend 
         backend_.mesh.data_parallel().size(), " share a batch and ", backend_.mesh.tensor().size(),
         " products: the others would know nothing of a step's requests");
   if (workers.size() > 1) require_workers();
+  if (backend_.mesh.experts().size() > 1) require_expert_parallel();
   CHECK(devices() < kRequestRadix, devices(), " ranks are more than are counted");
   step_micro_batches_ = micro_batches();
   stage_.set_micro_batches(step_micro_batches_);
@@ -84,6 +86,7 @@ Engine::Engine(const ModelConfig& config, const EngineOptions& options, Backend 
                 .index = shards.rank(),
                 .logical = {.count = leaves, .mine = leaves / ranks()},
                 .tensor = tensor,
+                .experts = {.ranks = backend_.mesh.experts().size(), .rank = backend_.mesh.experts().rank()},
                 .stages = stage_.units(*model_),
                 .worker = {.workers = workers.size(), .worker = workers.rank()},
                 .states_home = options_.states_home});
@@ -181,6 +184,14 @@ void Engine::require_context_parallel() const {
   CHECK(options_.context_method != ContextMethod::automatic, "ranks that share sequences choose before they plan");
   CHECK(options_.logical_shards == 0, "the tree of sums has no leaves for parts of sequences");
   CHECK(!options_.noise_scale, "gradients of parts of sequences have no noise scale");
+}
+
+void Engine::require_expert_parallel() const {
+  const ProcessMesh& mesh = backend_.mesh;
+  CHECK(mesh.tensor().size() == 1 && mesh.context().size() == 1 && mesh.stages().size() == 1 && !outer_ &&
+            options_.zero_stage == 0 && options_.logical_shards == 0 && !options_.teacher && !options_.pruning &&
+            !options_.noise_scale,
+        "experts on several ranks are not supported with what else is asked for");
 }
 
 void Engine::require_pipeline() const {

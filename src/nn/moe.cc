@@ -1,47 +1,38 @@
 #include <utility>
 
-#include "nn/layers.h"
+#include "nn/expert_rows.h"
 
 namespace athanor {
 namespace {
 
-// Which rows belong to which expert. Small beside the rows: kept from forward to backward.
 struct Routes {
-  Buffer logits;                        // [N, E] f32
-  Buffer weights;                       // [N, k] f32
-  Buffer experts;                       // [N, k] i32
-  Buffer offsets, tokens, slots, rows;  // of SortByExpert
+  Buffer logits;   // [N, E] f32
+  Buffer experts;  // [N, k] i32
+  ExpertRows rows;
 };
+
+// Experts that this rank has.
+int64_t own_experts(Net n, const Moe& layer) {
+  return n.params.placement(layer.down).shape[0] * layer.experts / n.params.spec(layer.down).shape[0];
+}
 
 Routes route(Net n, const Tensor& x, const Moe& layer) {
   Ctx& c = n.c;
-  const int64_t tokens = x.rows(), k = layer.chosen, rows = tokens * k;
+  const int64_t tokens = x.rows(), k = layer.chosen;
   Routes r{.logits = c.alloc("moe.logits", DType::f32, {tokens, layer.experts}),
-           .weights = c.alloc("moe.weights", DType::f32, {tokens, k}),
            .experts = c.alloc("moe.experts", DType::i32, {tokens, k}),
-           .offsets = c.alloc("moe.offsets", DType::i32, {layer.experts + 1}),
-           .tokens = c.alloc("moe.tokens", DType::i32, {rows}),
-           .slots = c.alloc("moe.slots", DType::i32, {rows}),
-           .rows = c.alloc("moe.rows", DType::i32, {tokens, k})};
+           .rows = {}};
+  Buffer weights = c.alloc("moe.weights", DType::f32, {tokens, k});
   c.run(Gemm{.d = r.logits.t, .a = x, .b = n.params.value(layer.router), .tb = true, .tf32 = c.recipe.tf32});
   Tensor bias;
   if (layer.bias) bias = n.params.value(layer.bias).slice(layer.row, layer.row + 1).view({layer.experts});
-  c.run(
-      RouteFwd{.weights = r.weights.t, .experts = r.experts.t, .logits = r.logits.t, .bias = bias, .rule = layer.rule});
-  c.run(SortByExpert{
-      .offsets = r.offsets.t, .tokens = r.tokens.t, .slots = r.slots.t, .rows = r.rows.t, .experts = r.experts.t});
+  c.run(RouteFwd{.weights = weights.t, .experts = r.experts.t, .logits = r.logits.t, .bias = bias, .rule = layer.rule});
+  r.rows = expert_rows(c, layer, own_experts(n, layer), std::move(weights), r.experts.t);
   return r;
 }
 
-// Rows of x in the order of their experts.
-Buffer sorted_rows(Ctx& c, const Routes& r, const Tensor& x, std::string_view name) {
-  Buffer rows = c.alloc(name, {r.tokens.t.numel(), x.cols()});
-  c.run(GatherRows{.y = rows.t, .x = x, .rows = r.tokens.t});
-  return rows;
-}
-
 GroupedGemm product(Net n, const Routes& r, Grouped kind, Tensor d, Tensor a, Tensor b) {
-  return {.d = d, .a = a, .b = b, .offsets = r.offsets.t, .product = kind, .tf32 = n.c.recipe.tf32};
+  return {.d = d, .a = a, .b = b, .offsets = r.rows.offsets.t, .product = kind, .tf32 = n.c.recipe.tf32};
 }
 
 // The gradient of the router's weights, and dx += that of its input.
@@ -74,9 +65,9 @@ void run_router_gradients(Net n, const Moe& layer, int number, const Routes& r, 
 Buffer run_moe_gradients(Net n, const Moe& layer, int number, const Routes& r, Buffer gate_up, const Tensor& d,
                          const Buffer& x) {
   Ctx& c = n.c;
-  const Buffer dweights = c.alloc("moe.dweights", DType::f32, r.weights.t.shape);
+  Buffer dweights = c.alloc("moe.dweights", DType::f32, r.rows.slot_weights().shape);
   {
-    const Buffer dy = sorted_rows(c, r, d, "moe.dy");
+    const Buffer dy = to_experts(c, r.rows, d, "moe.dy");
     Buffer hidden = c.alloc("moe.dh", {gate_up.t.rows(), gate_up.t.cols() / 2});
     c.run(product(n, r, Grouped::input_gradient, hidden.t, dy.t, n.params.value(layer.down)));
     c.run(WeightedSwigluBwd{.dgu = gate_up.t,
@@ -84,21 +75,22 @@ Buffer run_moe_gradients(Net n, const Moe& layer, int number, const Routes& r, B
                             .y = hidden.t,
                             .dy = hidden.t,
                             .gu = gate_up.t,
-                            .weights = r.weights.t,
-                            .slots = r.slots.t});
+                            .weights = r.rows.slot_weights(),
+                            .slots = r.rows.slots.t});
     c.run(product(n, r, Grouped::weight_gradient, n.params.grad(layer.down), dy.t, hidden.t));
   }
   {
-    const Buffer rows = sorted_rows(c, r, x.t, "moe.x again");
+    const Buffer rows = to_experts(c, r.rows, x.t, "moe.x again");
     c.run(product(n, r, Grouped::weight_gradient, n.params.grad(layer.gate_up), gate_up.t, rows.t));
   }
   Buffer dx = c.alloc("moe.dx", x.t.shape);
   {
-    const Buffer rows = c.alloc("moe.dx of rows", {gate_up.t.rows(), x.t.cols()});
+    Buffer rows = c.alloc("moe.dx of rows", {gate_up.t.rows(), x.t.cols()});
     c.run(product(n, r, Grouped::input_gradient, rows.t, gate_up.t, n.params.value(layer.gate_up)));
     gate_up = {};
-    c.run(SumRows{.y = dx.t, .x = rows.t, .rows = r.rows.t});
+    sum_of_experts(c, r.rows, dx.t, std::move(rows), {});
   }
+  dweights = weight_gradients(c, r.rows, std::move(dweights));
   run_router_gradients(n, layer, number, r, dx.t, x.t, dweights.t);
   return dx;
 }
@@ -111,22 +103,21 @@ Buffer run_moe_gradients(Net n, const Moe& layer, int number, const Routes& r, B
 Var moe(Net n, Var x, const Moe& layer, int number, Var residual) {
   Ctx& c = n.c;
   Routes r = route(n, x.t(), layer);
-  const int64_t rows = r.tokens.t.numel(), f = n.params.placement(layer.down).shape[1];
+  const int64_t rows = r.rows.count(), f = n.params.placement(layer.down).shape[1];
   Buffer gate_up = c.alloc("moe.gate_up", {rows, 2 * f});
   {
-    const Buffer sorted = sorted_rows(c, r, x.t(), "moe.x");
+    const Buffer sorted = to_experts(c, r.rows, x.t(), "moe.x");
     c.run(product(n, r, Grouped::forward, gate_up.t, sorted.t, n.params.value(layer.gate_up)));
   }
   Buffer y = c.alloc("moe.y", {rows, x.t().cols()});
   {
     const Buffer hidden = c.alloc("moe.h", {rows, f});
-    c.run(WeightedSwigluFwd{.y = hidden.t, .gu = gate_up.t, .weights = r.weights.t, .slots = r.slots.t});
+    c.run(WeightedSwigluFwd{.y = hidden.t, .gu = gate_up.t, .weights = r.rows.slot_weights(), .slots = r.rows.slots.t});
     c.run(product(n, r, Grouped::forward, y.t, hidden.t, n.params.value(layer.down)));
   }
   if (!c.recording()) gate_up = {};
   Buffer out = c.alloc("moe.out", residual.t().shape);
-  c.run(SumRows{.y = out.t, .x = y.t, .rows = r.rows.t, .add = residual.t()});
-  y = {};
+  sum_of_experts(c, r.rows, out.t, std::exchange(y, {}), residual.t());
   Var result = c.var(std::move(out));
   c.record("moe", [&params = n.params, layer, number, r = std::move(r), gate_up = std::move(gate_up), saved = c.save(x),
                    sx = x.slot(), sr = residual.slot(), s = result.slot()](Ctx& cc) mutable {

@@ -161,6 +161,75 @@ struct SortByExpert {
   Cost cost() const { return {double(experts.numel()), traffic(*this)}; }
 };
 
+// Where the rows of SortByExpert are sent if each of `ranks` ranks has E / ranks of the experts: every rank gets a
+// range of S / ranks slots, of which the first ones are its rows, in their order. S is static: what is behind a rank's
+// rows is row 0 and is never read. No rank is sent more rows than it has slots: each token chooses an expert once.
+struct SendSlots {
+  Tensor tokens;   // [S] i32: the token of each slot
+  Tensor choices;  // [S] i32: token * k + choice of each slot
+  Tensor slots;    // [N, k] i32: the slot of each choice
+  Tensor counts;   // [E] i32: rows of each expert
+  Tensor offsets;  // [E + 1] i32, of SortByExpert
+  Tensor sorted;   // [R] i32: its `slots`
+  int64_t ranks = 1;
+  static constexpr const char* kName = "send_slots";
+  std::array<Field, 6> fields() {
+    return {{{"tokens", Io::out, &tokens},
+             {"choices", Io::out, &choices},
+             {"slots", Io::out, &slots},
+             {"counts", Io::out, &counts},
+             {"offsets", Io::in, &offsets},
+             {"sorted", Io::in, &sorted}}};
+  }
+  int64_t experts() const { return counts.numel(); }
+  int64_t capacity() const { return tokens.numel() / ranks; }  // slots of a rank
+  // Enough for any routing of N tokens.
+  static int64_t most_rows(int64_t tokens, int64_t chosen, int64_t experts, int64_t ranks) {
+    return tokens * std::min(chosen, experts / ranks);
+  }
+  void check() const {
+    Expect e{kName};
+    e.matrix("slots", slots).is("slots", slots, DType::i32, slots.shape);
+    e.is("sorted", sorted, DType::i32, {slots.numel()}).is("counts", counts, DType::i32, {experts()});
+    e.is("offsets", offsets, DType::i32, {experts() + 1}).is("tokens", tokens, DType::i32, {tokens.numel()});
+    e.is("choices", choices, DType::i32, {tokens.numel()});
+    e.that(ranks >= 1 && experts() % ranks == 0 && tokens.numel() % ranks == 0, "counts",
+           "as many experts on each rank");
+    e.that(capacity() >= most_rows(slots.rows(), slots.cols(), experts(), ranks), "tokens",
+           "slots for every row that a rank can get");
+  }
+  Cost cost() const { return {double(tokens.numel()), traffic(*this)}; }
+};
+
+// The order of the rows that a rank has received from `ranks` ranks, S slots in their order, of which the first ones of
+// each range are rows, sorted by expert: rows of this rank's experts one after the other, of an expert in the order of
+// the ranks; behind them the unused slots.
+struct ReceiveSlots {
+  Tensor offsets;    // [E / ranks + 1] i32: expert e of this rank has rows [offsets[e], offsets[e + 1])
+  Tensor slots;      // [S] i32: the slot of each row
+  Tensor rows;       // [S] i32: the row of each slot
+  Tensor counts;     // [ranks, E] i32: SendSlots::counts of all ranks
+  int64_t rank = 0;  // this one
+  static constexpr const char* kName = "receive_slots";
+  std::array<Field, 4> fields() {
+    return {{{"offsets", Io::out, &offsets},
+             {"slots", Io::out, &slots},
+             {"rows", Io::out, &rows},
+             {"counts", Io::in, &counts}}};
+  }
+  int64_t ranks() const { return counts.rows(); }
+  int64_t own() const { return counts.cols() / ranks(); }  // experts
+  int64_t capacity() const { return slots.numel() / ranks(); }
+  void check() const {
+    Expect e{kName};
+    e.matrix("counts", counts).is("counts", counts, DType::i32, counts.shape);
+    e.that(counts.cols() % ranks() == 0 && rank >= 0 && rank < ranks(), "counts", "as many experts on each rank");
+    e.is("offsets", offsets, DType::i32, {own() + 1}).is("slots", slots, DType::i32, {slots.numel()});
+    e.is("rows", rows, DType::i32, {slots.numel()}).that(slots.numel() % ranks() == 0, "slots", "as many of each rank");
+  }
+  Cost cost() const { return {double(slots.numel()), traffic(*this)}; }
+};
+
 // y[t] = sum over j of x[rows[t, j]], in f32 and in the order of j, plus add[t].
 struct SumRows {
   Tensor y;         // [N, C]
@@ -236,7 +305,7 @@ enum class Grouped : uint8_t {
 struct GroupedGemm {
   Tensor d, a;
   Tensor b;        // [E O, I]: the matrices of all experts, or [R, I]
-  Tensor offsets;  // [E + 1] i32, from 0 to R, not falling
+  Tensor offsets;  // [E + 1] i32, from 0, not falling, at most R; rows behind the last one are not read or written
   Grouped product = Grouped::forward;
   bool tf32 = false;  // as Gemm has it
   static constexpr const char* kName = "grouped_gemm";

@@ -30,8 +30,8 @@ namespace athanor {
       StepControl, AdamW, AdamW8bit, ScheduleFreeAdamW, Sgd, Lion, Ema, AdamDirection, ScaleByTrustRatio,              \
       OutputSquares, ScaleOutputs, FactoredMoments, ClipFactors, Momentum, NormalizeMatrix, Combine, NormalizeNeurons, \
       SplitMaster, JoinMaster, QkClip, Quantize, LargestOfPart, QuantizePart, ScaledGemm, DelayedScales, RouteFwd,     \
-      RouteBwd, StepRouterBias, SortByExpert, SumRows, WeightedSwigluFwd, WeightedSwigluBwd, GroupedGemm,              \
-      ActivationFwd, ActivationBwd, ScaledSum, ScaledSumBwd, Dropout, DequantizeNf4, ScaleByMagnitude,                 \
+      RouteBwd, StepRouterBias, SortByExpert, SendSlots, ReceiveSlots, SumRows, WeightedSwigluFwd, WeightedSwigluBwd,  \
+      GroupedGemm, ActivationFwd, ActivationBwd, ScaledSum, ScaledSumBwd, Dropout, DequantizeNf4, ScaleByMagnitude,    \
       ScaleByMagnitudeBwd
 
 // run() launches on the compute stream; scratch() is the temporary memory it needs (bytes), a pure function of the op.

@@ -1,7 +1,9 @@
 #include "param/param_store.h"
 
 #include <algorithm>
+#include <map>
 #include <numeric>
+#include <tuple>
 
 #include "base/int.h"
 #include "base/rng.h"
@@ -40,6 +42,23 @@ Param ParamStore::declare(ParamSpec spec) {
   return {id};
 }
 
+void ParamStore::separate_experts() {
+  std::map<int, int> unit_beside;  // by the unit of a block
+  for (int id = 0; id < int(specs_.size()); ++id) {
+    ParamSpec& spec = specs_[size_t(id)];
+    if (spec.experts == 1) continue;
+    const auto [known, is_new] = unit_beside.try_emplace(spec.unit, int(units_.size()));
+    if (is_new) {
+      units_.push_back(std::make_unique<Unit>());
+      units_.back()->experts = true;
+      use_together(spec.unit, known->second);
+    }
+    std::erase(units_[size_t(spec.unit)]->params, id);
+    spec.unit = known->second;
+    units_[size_t(spec.unit)]->params.push_back(id);
+  }
+}
+
 void ParamStore::freeze(std::string_view part) {
   bool found = false;
   for (ParamSpec& spec : specs_) {
@@ -74,13 +93,16 @@ Tensor ParamStore::Unit::masters_on_device(Range range) const {
 void ParamStore::plan(MemoryPlan& plan, const Recipe& recipe, bool training, std::vector<StateSpec> states,
                       const Sharding& sharding) {
   states_ = training ? std::move(states) : std::vector<StateSpec>{};
-  sharding_ =
-      training ? sharding : Sharding{.tensor = sharding.tensor, .stages = sharding.stages, .worker = sharding.worker};
+  sharding_ = training ? sharding
+                       : Sharding{.tensor = sharding.tensor,
+                                  .experts = sharding.experts,
+                                  .stages = sharding.stages,
+                                  .worker = sharding.worker};
   if (sharding_.stage == 0 || sharding_.shards == 1) sharding_.stage = sharding_.index = 0, sharding_.shards = 1;
   placements_.clear();
   for (const ParamSpec& spec : specs_)
-    placements_.push_back(
-        place(spec, sharding_.tensor, sharding_.stage, sharding_.stages.on_one_stage(size_t(spec.unit))));
+    placements_.push_back(place(spec, sharding_.tensor, sharding_.stage,
+                                sharding_.stages.on_one_stage(size_t(spec.unit)), sharding_.experts));
   has_values_ = !training || recipe.separate_params(), split_ = training && recipe.master == DType::i16;
   saved_dtype_ = training && !split_ ? recipe.master : DType::f32;
   align_ = kAlign;
@@ -247,7 +269,10 @@ std::vector<ParamStore::Range> ParamStore::extents() const {
   std::vector<size_t> order(all.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::sort(order.begin(), order.end(), [&](size_t a, size_t b) {
-    return std::pair(all[a].unit, all[a].offset) < std::pair(all[b].unit, all[b].offset);
+    const auto key = [&](size_t i) {  // a piece of which this rank has nothing comes before the next one
+      return std::tuple(all[i].unit, all[i].offset, all[i].part ? all[i].part->numel : int64_t{1});
+    };
+    return key(a) < key(b);
   });
   std::vector<Range> ranges(all.size());
   for (size_t i = 0; i < order.size(); ++i) {
@@ -499,12 +524,17 @@ bool ParamStore::reduces_early(const ProcessMesh& mesh) const {
   return sharding_.stage < 2 && sharding_.logical.count == 0 && mesh.data_parallel().size() > 1;
 }
 
+// The ranks whose gradients of a unit that none shares out are added up.
+Communicator& ParamStore::copies_of(const ProcessMesh& mesh, const Unit& unit) const {
+  return unit.experts ? mesh.expert_copies() : mesh.data_parallel();
+}
+
 // Reduces whole gradients to which no later micro-batch of the step adds. Every micro-batch has the room for that,
 // since all are planned alike.
 void ParamStore::reduce_early(Ctx& c, const Unit& unit) {
   if (!reduces_early(c.mesh)) return;
   leave_early_room(c);
-  Communicator& all = sharding_.stage == 0 ? c.mesh.data_parallel() : c.mesh.shards();
+  Communicator& all = sharding_.stage == 0 ? copies_of(c.mesh, unit) : c.mesh.shards();
   const Tensor mine = unit.own(unit.grad);
   early_.room = c.room_of_sum(all, unit.grad);
   early_.of_copies = sharding_.stage == 0 ? Buffer{} : c.room_of_sum(c.mesh.copies(), mine);

@@ -99,6 +99,7 @@ struct Sharding {
   int shards = 1, index = 0;
   LogicalShards logical = {};
   TensorRank tensor = {};  // these also without training
+  ExpertRank experts = {};
   StageUnits stages = {};
   WorkerRank worker = {};
   StatesHome states_home = {};
@@ -144,6 +145,7 @@ class ParamStore {
     std::string name;         // common prefix of their names: "model.layers.3"
     bool frozen = false;      // as its parameters, or buffers: there are values, and nothing else
     bool buffers = false;     // ParamSpec::buffer of all of them
+    bool experts = false;     // of ranks that have other ones
     // As its parameters. Not `values`: `value` has bytes, and so have offsets and sizes of the layout.
     StoredAs stored = StoredAs::values;
     int beside = -1;    // a unit that is gathered, used and released together with this one: use_together()
@@ -206,6 +208,9 @@ class ParamStore {
   void belongs_to_experts(Param p, int64_t experts, int64_t chosen) {
     specs_[size_t(p.id)].experts = experts, specs_[size_t(p.id)].chosen = chosen;
   }
+  // Experts become units of their own, beside those of their blocks, so that ranks may have other ones and sum their
+  // gradients over others. Before plan().
+  void separate_experts();
   void feeds_attention(Param p, int layer) { specs_[size_t(p.id)].attention = layer; }
   // Adds all buffers to the plan. Without training there are only weights (as values).
   void plan(MemoryPlan&, const Recipe&, bool training, std::vector<StateSpec> states, const Sharding& = {});
@@ -246,6 +251,7 @@ class ParamStore {
   // Equal parts of every unit, whose sums are added in order: with rank-invariant sums as many as leaves, else one.
   int64_t leaves() const { return std::max<int64_t>(1, sharding_.logical.count); }
   const TensorRank& tensor() const { return sharding_.tensor; }
+  const ExpertRank& experts() const { return sharding_.experts; }
   const WorkerRank& worker() const { return sharding_.worker; }
   const Placement& placement(Param p) const { return placements_[size_t(p.id)]; }
   // The tokens whose rows this rank has of an embedding or a head that is cut; else the default.
@@ -292,6 +298,7 @@ class ParamStore {
   std::vector<std::vector<OwnPiece>> pieces_by_unit() const;
   void plan_states(MemoryPlan&, size_t unit, const std::vector<OwnPiece>&);
   void plan_sizes(MemoryPlan&, size_t unit, size_t state, const std::vector<OwnPiece>&);
+  Communicator& copies_of(const ProcessMesh&, const Unit&) const;
   void begin_use(Ctx&, int unit);
   void start_gather(Ctx&, int unit);
   void init_piece(Ctx&, const Piece&, RandomNormal, Range within);

@@ -38,12 +38,34 @@ Placement::Slice some_columns(const HfSlice& slice, const std::vector<AxisRange>
   return part;
 }
 
+// Whole experts, as many on each rank.
+void cut_experts(const ParamSpec& spec, const ExpertRank& experts, Placement& p) {
+  CHECK(spec.experts % experts.ranks == 0 && p.shards == Axes{}, spec.name, ": ", spec.experts, " experts on ",
+        experts.ranks, " ranks, sharded or not equal");
+  p.cuts = {Axis::ep};
+  p.sums = p.sums - p.cuts;
+  const int64_t rows = spec.shape[0] / experts.ranks, row = spec.shape.numel() / spec.shape[0];
+  p.shape.dim[0] = rows;
+  const std::vector<AxisRange> own{{rows * experts.rank, rows * (experts.rank + 1)}};
+  int64_t offset = 0;
+  for (const HfSlice& slice : spec.slices) {
+    p.slices.push_back(some_rows(slice, own, row));
+    p.slices.back().offset = offset;
+    offset += p.slices.back().numel;
+  }
+}
+
 }  // namespace
 
-Placement place(const ParamSpec& spec, const TensorRank& tensor, int zero_stage, bool on_one_stage) {
+Placement place(const ParamSpec& spec, const TensorRank& tensor, int zero_stage, bool on_one_stage,
+                const ExpertRank& experts) {
   Placement p{.shape = spec.shape, .slices = {}, .cuts = {}, .shards = {}, .sums = kDataParallel, .stages = {}};
   if (on_one_stage) p.stages = {Axis::pp};
-  if (zero_stage > 0) p.shards = {Axis::dp_shard, Axis::cp};
+  if (zero_stage > 0) p.shards = {Axis::dp_shard, Axis::ep, Axis::cp};
+  if (experts.ranks > 1 && spec.experts > 1) {
+    cut_experts(spec, experts, p);
+    return p;
+  }
   if (tensor.ranks == 1 || spec.cut.axis < 0) {
     for (const HfSlice& slice : spec.slices) p.slices.push_back(whole_slice(slice));
     const bool of_rows = spec.partial == PartialGradient::of_rows && tensor.sequence_parallel;

@@ -16,6 +16,12 @@ struct TensorRank {
   bool operator==(const TensorRank&) const = default;
 };
 
+// This rank among those that have other experts (ProcessMesh::experts()).
+struct ExpertRank {
+  int ranks = 1, rank = 0;
+  bool operator==(const ExpertRank&) const = default;
+};
+
 // `count` runs of `length` consecutive elements each: `at` is the first one's place in the tensor of the file, `step`
 // the distance to the next; likewise in this rank's part of the tensor, which is stored without gaps.
 struct Strips {
@@ -49,7 +55,8 @@ struct Placement {
 };
 
 // Throws an Error naming the parameter where it cannot be cut.
-Placement place(const ParamSpec&, const TensorRank&, int zero_stage, bool on_one_stage = false);
+Placement place(const ParamSpec&, const TensorRank&, int zero_stage, bool on_one_stage = false,
+                const ExpertRank& experts = {});
 
 // Calls fn(at, part_at, length) for the runs, or what of them lies in elements [begin, end) of the file's tensor.
 template <class Fn>

@@ -247,7 +247,10 @@ StepTraffic step_traffic(const Engine& engine, ProcessMesh& mesh, const Network&
       kind.add({units[u]->name, "shards"}, sent, seconds, calls, at_end ? seconds : 0);
     };
     (stage < 2 ? t.early : t.ends)
-        .add({units[u]->name, stage == 0 ? "data_parallel" : "copies"}, copied, copied_s, 1, first ? copied_s : 0);
+        .add({units[u]->name, stage > 0           ? "copies"
+                              : units[u]->experts ? "expert_copies"
+                                                  : "data_parallel"},
+             copied, copied_s, 1, first ? copied_s : 0);
     if (stage == 1) of_shards(t.early, scatter, scatter_s, 1, first);
     // What the head uses is not let go between forward and backward: the last unit, and an embedding that is its
     // weight.

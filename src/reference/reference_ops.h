@@ -69,6 +69,8 @@ class ReferenceOps final : public Ops {
   void run(const RouteBwd&, void*) override;
   void run(const StepRouterBias&, void*) override;
   void run(const SortByExpert&, void*) override;
+  void run(const SendSlots&, void*) override;
+  void run(const ReceiveSlots&, void*) override;
   void run(const SumRows&, void*) override;
   void run(const WeightedSwigluFwd&, void*) override;
   void run(const WeightedSwigluBwd&, void*) override;

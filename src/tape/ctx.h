@@ -288,6 +288,11 @@ struct Ctx {
     if (ticket) device.wait(Stream::compute, *ticket);
   }
 
+  // Among the ranks that have other experts: equal parts of `out` go to each of them, theirs come into `in` in rank
+  // order; and what all of them have.
+  void expert_exchange(Tensor in, Tensor out);
+  void expert_gather(Tensor all, Tensor own) { all_gather(mesh.experts(), all, own); }
+
   // Tensors to and from ranks that share sequences, as all_to_all() has them, beside what is launched until end_pass():
   // nn/ring.h. `most`: bytes that the rank with most to send sends.
   ContextPass begin_pass(std::span<const Tensor> out, std::span<const Tensor> in, int64_t most) {

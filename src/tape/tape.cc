@@ -99,4 +99,16 @@ Var checkpoint(Ctx& c, Block block, Var in) {
   return out;
 }
 
+void Ctx::expert_exchange(Tensor in, Tensor out) {
+  if (arena.recording()) return;
+  Communicator& group = mesh.experts();
+  const int64_t rows = out.rows() / group.size();
+  std::vector<Tensor> sent, received;
+  for (int64_t r = 0; r < group.size(); ++r) {
+    sent.push_back(out.slice(r * rows, (r + 1) * rows));
+    received.push_back(in.slice(r * rows, (r + 1) * rows));
+  }
+  group.all_to_all(sent, received, Stream::compute);
+}
+
 }  // namespace athanor

@@ -179,10 +179,20 @@ MeshSizes mesh_sizes(const Config& c, int ranks) {
                     " started, expected a multiple of ", tensor, "; start another number, or set it to 1"),
                 Exit::usage);
   const int groups = ranks / together;
+  const auto experts = int(c.expert_parallel_size);
+  if (groups % experts != 0)
+    throw Error(cat("expert_parallel_size: ", ranks, ranks == 1 ? " rank was" : " ranks were",
+                    " started, expected a multiple of ", experts, "; start another number, or set it to 1"),
+                Exit::usage);
   const int64_t replicas = c.data_parallel_replicate_size;
   const bool shares_out = zero_stage(c) > 0;
   if (!shares_out && c.local_steps == 0)
-    return {.stages = stages, .copies = groups, .context = context, .tensor = tensor};
+    return {.stages = stages,
+            .copies = groups / experts,
+            .shards = experts,
+            .context = context,
+            .tensor = tensor,
+            .experts = experts};
   const int64_t shards = shares_out && c.data_parallel_shard_size > 0 ? c.data_parallel_shard_size : groups / replicas;
   if (replicas * shards != groups)
     throw Error(cat("data_parallel_replicate_size: ", replicas, " copies in shards over ", shards, " ranks",

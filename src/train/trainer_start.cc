@@ -396,6 +396,7 @@ void Trainer::start(const std::optional<Resume>& resume) {
       config_.pipeline_parallel_size > 1 ? cat("pipeline_parallel_size ", config_.pipeline_parallel_size, ", ") : "",
       config_.tensor_parallel_size > 1 ? cat("tensor_parallel_size ", config_.tensor_parallel_size, ", ") : "",
       config_.context_parallel_size > 1 ? cat("context_parallel_size ", config_.context_parallel_size, ", ") : "",
+      config_.expert_parallel_size > 1 ? cat("expert_parallel_size ", config_.expert_parallel_size, ", ") : "",
       engine_->workers() > 0 ? cat(engine_->workers(), " workers in rounds of ", config_.local_steps, " steps, ") : "",
       "micro-batch ", config_.micro_batch_size, " x ", engine_->micro_batches(), ", plan ", format_bytes(plan.total()));
   if (from) load_weights(*engine_, backend_.device, *from);  // with adapters those that checkpoints leave out

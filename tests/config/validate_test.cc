@@ -167,10 +167,26 @@ TEST(Validate, WhatDoesNotGoWithExpertsIsNamed) {
   expect_parts(with({"mup_base_width=32"}), {"mup_base_width", "model.num_experts is 4"});
   expect_parts(with({"context_parallel_size=2"}), {"context_parallel_size: 2", "model.router_aux_loss_coef 0.001"});
   EXPECT_EQ(with({"context_parallel_size=2", "model.router_aux_loss_coef=0"}), "");
-  for (const char* name : {"expert_parallel_size", "expert_model_parallel_size", "expert_parallel_degree"}) {
-    EXPECT_EQ(with({cat(name, "=1")}), "");
-    expect_parts(with({cat(name, "=2")}), {cat(name, ": 2 is not supported"), "set it to 1", "zero_stage 3"});
-    expect_parts(with({cat(name, "=all")}), {cat(name, ": \"all\" is not supported")});
+}
+
+TEST(Validate, ExpertParallelismHasPlainDataParallelismAroundIt) {
+  const auto with = [](std::vector<std::string> more) {
+    std::vector<std::string> all = {"model.model_type=mixtral",   "model.num_experts=4", "model.num_experts_per_tok=2",
+                                    "model.intermediate_size=64", "zero_stage=0",        "expert_parallel_size=2"};
+    all.insert(all.end(), more.begin(), more.end());
+    return error_with(all);
+  };
+  EXPECT_EQ(with({}), "");
+  EXPECT_EQ(with({"expert_model_parallel_size=4"}), "");
+  EXPECT_EQ(with({"expert_parallel_degree=1", "zero_stage=3"}), "");
+  expect_parts(with({"expert_parallel_size=3"}), {"expert_parallel_size: 3", "model.num_experts, 4"});
+  expect_parts(error_with({"expert_parallel_size=2", "zero_stage=0"}), {"expert_parallel_size: 2", "has none"});
+  for (const char* other : {"zero_stage=1", "zero_stage=3", "pipeline_parallel_size=2", "local_steps=4",
+                            "deterministic_reduction=rank_invariant", "log_noise_scale=true", "optimizer=muon",
+                            "optimizer=lamb", "optimizer=adamw_8bit", "optimizer=adafactor"}) {
+    const std::string key = other, name = key.substr(0, key.find('='));
+    expect_parts(with({other}),
+                 {"expert_parallel_size: 2 is not supported with " + name, "set expert_parallel_size to 1"});
   }
 }
 

@@ -206,6 +206,44 @@ void rows_of_experts(Examiner& examine) {
     }
 }
 
+// Rows that go to other ranks, and the order of those that come.
+void exchanges(Examiner& examine) {
+  struct Shape {
+    Sizes s;
+    int64_t ranks;
+  };
+  for (const auto& [s, ranks] : {Shape{{1, 2, 1}, 2}, Shape{{6, 4, 4}, 2}, Shape{{33, 8, 2}, 4}, Shape{{70, 6, 3}, 3}})
+    for (const bool skewed : {false, true}) {
+      const int64_t most = SendSlots::most_rows(s.tokens, s.chosen, s.experts, ranks), rows = s.tokens * s.chosen;
+      for (const int64_t slots : {ranks * most, ranks * (most + 3)}) {
+        const std::string name = cat(name_of(s), " on ", ranks, " ranks", skewed ? " skewed " : " ", slots);
+        examine(OpCase<SendSlots>{name,
+                                  {.tokens = tensor(DType::i32, {slots}),
+                                   .choices = tensor(DType::i32, {slots}),
+                                   .slots = tensor(DType::i32, {s.tokens, s.chosen}),
+                                   .counts = tensor(DType::i32, {s.experts}),
+                                   .offsets = tensor(DType::i32, {s.experts + 1}),
+                                   .sorted = tensor(DType::i32, {rows}),
+                                   .ranks = ranks},
+                                  {{"offsets", offsets_of(s, skewed)}, {"sorted", permuted(rows)}},
+                                  true});
+        for (const int64_t rank : {int64_t{0}, ranks - 1})
+          examine(OpCase<ReceiveSlots>{cat(name, " rank ", rank),
+                                       {.offsets = tensor(DType::i32, {s.experts / ranks + 1}),
+                                        .slots = tensor(DType::i32, {slots}),
+                                        .rows = tensor(DType::i32, {slots}),
+                                        .counts = tensor(DType::i32, {ranks, s.experts}),
+                                        .rank = rank},
+                                       {{"counts",
+                                         [=, each = most * ranks / s.experts](uint64_t, int64_t i) {
+                                           return skewed ? double(i % 3 == 0 ? each : 0)
+                                                         : double((i * 5 + 2) % (each + 1));
+                                         }}},
+                                       true});
+      }
+    }
+}
+
 void activations(Examiner& examine) {
   for (const DType dt : kFloats)
     for (const Sizes& s : {kSizes[0], kSizes[2], kSizes[3], kSizes[4]})
@@ -279,6 +317,10 @@ void products(Examiner& examine) {
   }
   constexpr Sizes kSmall{5, 3, 2};
   const Layer layer{4, 3};
+  // Rows behind the last are of no expert. The other two products leave theirs unwritten, which no case may do.
+  examine(OpCase<GroupedGemm>{"rows of no expert",
+                              product(kSmall, layer, Grouped::weight_gradient, DType::f32, DType::f32),
+                              {{"offsets", listed({0, 4, 4, 7})}}});
   const Values values{{"offsets", listed({0, 4, 4, 10})}};
   const OpCase<GroupedGemm> fwd{"gradient", product(kSmall, layer, Grouped::forward, DType::f32, DType::f32), values};
   examine.gradient(fwd,
@@ -299,6 +341,7 @@ void moe_cases(Examiner& examine) {
   bias_steps(examine);
   router_gradients(examine);
   rows_of_experts(examine);
+  exchanges(examine);
   activations(examine);
   products(examine);
 }

@@ -119,6 +119,25 @@ class SameRunTest(RanksTest):
         error = self.launch(3, *two, "save=three", code=USAGE).err
         self.assertIn("context_parallel_size: 3 ranks were started, expected a multiple of 2", error)
 
+    def test_ranks_with_other_experts_are_the_run_of_one_process(self):
+        """Over TCP, with a bias that follows the counts of all ranks, and from one number of expert ranks to another."""
+        config = self.make_config(
+            train_iters=12, save_interval=4, eval_interval=6, eval_iters=3, micro_batch_size=1, device="cpu", zero_stage=0,
+            model=dict(model_type="dots1", intermediate_size=48, moe_intermediate_size=24, num_experts=4,
+                       num_experts_per_tok=2, n_shared_experts=1, first_k_dense_replace=1, norm_topk_prob=True))
+        train = lambda ranks, *more: self.run_program("launch", "--ranks", ranks, "train", config, *more)
+        self.run_program("train", config, "--set", "save=one")
+        train(4, "--set", "expert_parallel_size=2", "--set", "save=four")
+        self.assert_same_losses("four", "one")
+        parts = ("--set", "save=parts", "--set", "lr_decay_iters=12", "--set")
+        train(2, *parts, "train_iters=4", "--set", "expert_parallel_size=2")
+        self.run_program("train", config, *parts, "train_iters=8")
+        train(4, *parts, "train_iters=12", "--set", "expert_parallel_size=4")
+        self.assert_same_losses("parts", "one")
+        error = self.run_program("launch", "--ranks", 3, "train", config, "--set", "expert_parallel_size=2", "--set",
+                                 "save=three", code=USAGE).err
+        self.assertIn("expert_parallel_size: 3 ranks were started, expected a multiple of 2", error)
+
     def test_stages_of_a_pipeline_are_the_run_of_one_process(self):
         config = json.loads(self.config.read_text())
         config["model"]["num_hidden_layers"] = 4

@@ -75,9 +75,15 @@ struct Setting {
   int workers = 1;
   OuterOptions outer = {};
   int64_t offload = 0;  // elements of a stretch of masters and states in host memory; 0: in device memory
+  int experts = 1;      // of the shards, those that have other experts
   int ranks() const { return mesh().ranks(); }
   MeshSizes mesh() const {
-    return {.copies = replicas, .shards = shards, .context = context, .tensor = tensor, .workers = workers};
+    return {.copies = replicas,
+            .shards = shards,
+            .context = context,
+            .tensor = tensor,
+            .experts = experts,
+            .workers = workers};
   }
 
   std::string name() const {
@@ -90,6 +96,7 @@ struct Setting {
                " vocabulary ", vocab, " context ", context, ring ? " ring" : "", " length ", length, " window ", window,
                documents ? " documents" : "", teacher ? " teacher" : "",
                gradients == DType::bf16 ? " gradients bf16" : "", offload > 0 ? cat(" offload ", offload) : "",
+               experts > 1 ? cat(" experts ", experts) : "",
                outer.steps > 0 ? cat(" workers ", workers, " rounds of ", outer.steps) : "");
   }
 };

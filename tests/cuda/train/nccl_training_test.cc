@@ -37,12 +37,13 @@ struct Setting {
   int64_t forgotten = -1;  // the call of a step that ranks which share products leave out
   bool keep_codes = true;
   DType gradients = DType::f32;
+  int experts = 1;      // of the shards, those that have other experts
   int64_t offload = 0;  // elements of a stretch of masters and states in host memory; 0: in device memory
   int ranks() const { return replicas * shards * context * tensor; }
   std::string name() const {
     return cat(name_of(type), " ", precision, " stage ", stage, " ranks ", replicas, "x", shards, "x", context, "x",
-               tensor, ring ? " ring" : "", sequence ? " rows" : "", " accumulation ", accumulation,
-               graphs ? " captured" : " eager");
+               tensor, experts > 1 ? cat(" experts ", experts) : "", ring ? " ring" : "", sequence ? " rows" : "",
+               " accumulation ", accumulation, graphs ? " captured" : " eager");
   }
 };
 
@@ -149,8 +150,9 @@ class NcclTraining : public Nccl {
       Forgotten forgotten{.at = s.forgotten};
       auto world = rank.nccl->split(0, rank.nccl->rank());
       if (s.forgotten >= 0) world = std::make_unique<Forgetful>(std::move(world), forgotten, *rank.cuda.device, 0);
-      ProcessMesh mesh(std::move(world),
-                       {.copies = s.replicas, .shards = s.shards, .context = s.context, .tensor = s.tensor});
+      ProcessMesh mesh(
+          std::move(world),
+          {.copies = s.replicas, .shards = s.shards, .context = s.context, .tensor = s.tensor, .experts = s.experts});
       Engine engine(model(s), options(s), {*rank.cuda.device, *rank.cuda.ops, mesh});
       engine.commit();
       hosts.barrier();
@@ -266,6 +268,16 @@ TEST_F(NcclTraining, RanksThatShareSequences) {
       s.graphs = false;
       EXPECT_EQ(captured, train(s)) << s.name();
     }
+  }
+}
+
+// Rows go to the ranks of their experts and back within captured graphs.
+TEST_F(NcclTraining, RanksThatHaveOtherExperts) {
+  const Curve want = train({.type = ModelType::dots1, .length = 8}, 2);
+  for (const int replicas : {1, 2}) {
+    Setting s{.type = ModelType::dots1, .replicas = replicas, .shards = 2, .length = 8};
+    s.experts = 2;
+    expect_same_run(want, s, 1e-5, 2);
   }
 }
 

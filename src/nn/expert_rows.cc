@@ -1,0 +1,105 @@
+#include "nn/expert_rows.h"
+
+#include <utility>
+
+namespace athanor {
+namespace {
+
+Tensor as_column(const Tensor& t) { return t.view({t.numel(), 1}); }
+
+// What each rank has for each of the others, in equal parts.
+Buffer exchanged(Ctx& c, std::string_view name, const Buffer& out) {
+  Buffer in = c.alloc(name, out.t.dtype, out.t.shape);
+  c.expert_exchange(in.t, out.t);
+  return in;
+}
+
+Buffer gathered(Ctx& c, std::string_view name, const Tensor& x, const Tensor& rows) {
+  Buffer y = c.alloc(name, x.dtype, {rows.numel(), x.cols()});
+  c.run(GatherRows{.y = y.t, .x = x, .rows = rows});
+  return y;
+}
+
+// Where the rows of this rank's tokens go, and which rows come.
+void find_exchange(Ctx& c, const Moe& layer, int64_t own_experts, ExpertRows& r) {
+  const int64_t ranks = c.mesh.experts().size(), tokens = r.rows.t.rows(), k = r.rows.t.cols();
+  CHECK(own_experts * ranks == layer.experts, "a rank has ", own_experts, " of ", layer.experts, " experts, and ",
+        ranks, " ranks share them");
+  const int64_t slots = ranks * SendSlots::most_rows(tokens, k, layer.experts, ranks);
+  r.sent = c.alloc("moe.sent", DType::i32, {slots});
+  r.choices = c.alloc("moe.sent choices", DType::i32, {slots});
+  r.places = c.alloc("moe.places", DType::i32, {tokens, k});
+  const Buffer all_counts = c.alloc("moe.counts of all ranks", DType::i32, {ranks, layer.experts});
+  {
+    const Buffer counts = c.alloc("moe.counts", DType::i32, {layer.experts});
+    c.run(SendSlots{.tokens = r.sent.t,
+                    .choices = r.choices.t,
+                    .slots = r.places.t,
+                    .counts = counts.t,
+                    .offsets = r.offsets.t,
+                    .sorted = r.slots.t,
+                    .ranks = ranks});
+    c.expert_gather(all_counts.t.view({ranks * layer.experts}), counts.t);
+  }
+  r.offsets = c.alloc("moe.own offsets", DType::i32, {own_experts + 1});
+  r.slots = c.alloc("moe.own slots", DType::i32, {slots});
+  r.row_of_slot = c.alloc("moe.row of slot", DType::i32, {slots});
+  c.run(ReceiveSlots{.offsets = r.offsets.t,
+                     .slots = r.slots.t,
+                     .rows = r.row_of_slot.t,
+                     .counts = all_counts.t,
+                     .rank = c.mesh.experts().rank()});
+  const Buffer weights = gathered(c, "moe.sent weights", as_column(r.weights.t), r.choices.t);
+  r.received = exchanged(c, "moe.received weights", weights);
+}
+
+}  // namespace
+
+ExpertRows expert_rows(Ctx& c, const Moe& layer, int64_t own_experts, Buffer weights, const Tensor& experts) {
+  const int64_t rows = experts.numel();
+  ExpertRows r{.weights = std::move(weights),
+               .offsets = c.alloc("moe.offsets", DType::i32, {layer.experts + 1}),
+               .slots = {},
+               .tokens = c.alloc("moe.tokens", DType::i32, {rows}),
+               .rows = {},
+               .sent = {},
+               .choices = {},
+               .places = {},
+               .row_of_slot = {},
+               .received = {}};
+  r.slots = c.alloc("moe.slots", DType::i32, {rows});
+  r.rows = c.alloc("moe.rows", DType::i32, experts.shape);
+  c.run(SortByExpert{
+      .offsets = r.offsets.t, .tokens = r.tokens.t, .slots = r.slots.t, .rows = r.rows.t, .experts = experts});
+  if (own_experts < layer.experts) find_exchange(c, layer, own_experts, r);
+  return r;
+}
+
+Buffer to_experts(Ctx& c, const ExpertRows& r, const Tensor& x, std::string_view name) {
+  if (!r.sent) return gathered(c, name, x, r.tokens.t);
+  Buffer received;
+  {
+    const Buffer sent = gathered(c, "moe.sent rows", x, r.sent.t);
+    received = exchanged(c, "moe.received rows", sent);
+  }
+  return gathered(c, name, received.t, r.slots.t);
+}
+
+void sum_of_experts(Ctx& c, const ExpertRows& r, Tensor out, Buffer rows, const Tensor& add) {
+  if (!r.sent) return c.run(SumRows{.y = out, .x = rows.t, .rows = r.rows.t, .add = add});
+  Buffer by_slot = gathered(c, "moe.rows to send back", rows.t, r.row_of_slot.t);
+  rows = {};
+  const Buffer back = exchanged(c, "moe.rows sent back", by_slot);
+  by_slot = {};
+  c.run(SumRows{.y = out, .x = back.t, .rows = r.places.t, .add = add});
+}
+
+Buffer weight_gradients(Ctx& c, const ExpertRows& r, Buffer by_slot) {
+  if (!r.sent) return by_slot;
+  const Buffer back = exchanged(c, "moe.dweights sent back", by_slot);
+  Buffer own = c.alloc("moe.own dweights", DType::f32, r.weights.t.shape);
+  c.run(GatherRows{.y = as_column(own.t), .x = back.t, .rows = r.places.t.view({r.places.t.numel()})});
+  return own;
+}
+
+}  // namespace athanor

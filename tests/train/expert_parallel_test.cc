@@ -1,0 +1,129 @@
+// Ranks that have other experts: the run of one rank, on threads. Rows go to the ranks of their experts and come back.
+#include <gtest/gtest.h>
+
+#include "ops/moe.h"
+#include "tests/temp_dir.h"
+#include "tests/train/ranks_rig.h"
+
+namespace athanor {
+namespace {
+
+using ranks::Curve;
+using ranks::Setting;
+
+// Two steps of a model whose experts have a part in its gradients.
+struct Steps {
+  std::vector<double> routing;  // what the routers of all ranks counted
+  std::vector<double> losses, norms;
+};
+Steps two_steps(const Setting& s) {
+  Steps steps;
+  std::mutex mutex;
+  run_ranks(s.ranks(), [&](std::unique_ptr<Communicator> world) {
+    const CpuBackend cpu = make_cpu({.threads = 1});
+    ProcessMesh mesh(std::move(world), s.mesh());
+    ModelConfig model = ranks::tiny(s);
+    model.initializer_range = 0.4;
+    Engine engine(model, ranks::options(s), {*cpu.device, *cpu.ops, mesh});
+    engine.commit();
+    engine.init_weights();
+    Steps mine;
+    for (int64_t step = 0; step < 2; ++step) {
+      ranks::accumulate(engine, step);
+      const StepState state = engine.finish_step();
+      mine.losses.push_back(state.loss / state.loss_targets), mine.norms.push_back(state.grad_norm);
+    }
+    mine.routing = engine.take_routing();
+    const std::lock_guard lock(mutex);
+    steps.losses = mine.losses, steps.norms = mine.norms;
+    steps.routing.resize(mine.routing.size());
+    for (size_t i = 0; i < mine.routing.size(); ++i) steps.routing[i] += mine.routing[i];
+  });
+  return steps;
+}
+
+void expect_same_bits(const Curve& a, const Curve& b, const std::string& what) {
+  EXPECT_EQ(a.losses, b.losses) << what;
+  EXPECT_EQ(a.norms, b.norms) << what;
+  EXPECT_EQ(a.masters, b.masters) << what;
+  EXPECT_EQ(a.evaluation, b.evaluation) << what;
+}
+
+Setting dots(int replicas, int shards, int experts) {
+  return {.type = ModelType::dots1, .replicas = replicas, .shards = shards, .experts = experts};
+}
+
+// Copies of the experts too, whose gradients are then summed over these alone, and counted once in the norm.
+TEST(ExpertParallel, IsTheRunOfOneRank) {
+  const Curve want = ranks::train(dots(1, 1, 1));
+  for (const Setting& s : {dots(1, 2, 2), dots(1, 3, 3), dots(2, 2, 2), dots(1, 4, 2), dots(1, 6, 6)})
+    ranks::expect_same(want, ranks::train(s), 1e-5, s.name());
+}
+
+TEST(ExpertParallel, IsTheRunOfOneRankInEveryFamilyModeAndOptimizer) {
+  using Mode = Recompute::Granularity;
+  for (Setting s : {Setting{.type = ModelType::qwen3_moe, .accumulation = 2, .recompute = Mode::full, .sequences = 90},
+                    Setting{.type = ModelType::olmoe, .recompute = Mode::selective, .masked = true, .sequences = 90},
+                    Setting{.type = ModelType::mixtral, .sequences = 90, .ema = 0.9},
+                    Setting{.type = ModelType::qwen3_moe, .lr = 1e-2, .sequences = 90, .rule = RuleName::sgd}}) {
+    const Curve want = ranks::train(s);
+    s.shards = s.experts = 5;
+    ranks::expect_same(want, ranks::train(s), 1e-5, s.name());
+  }
+}
+
+TEST(ExpertParallel, TwoRunsHaveTheSameBits) {
+  for (const char* precision : {"fp32", "bf16"}) {
+    Setting s = dots(2, 2, 2);
+    s.precision = precision;
+    expect_same_bits(ranks::train(s), ranks::train(s), s.name());
+  }
+}
+
+// Weights of the second step differ by the rounding of sums over ranks; no two logits are as near to each other.
+TEST(ExpertParallel, RoutesEveryTokenAndCountsEveryGradientOnce) {
+  const Steps want = two_steps(dots(1, 1, 1));
+  const RouterStatistics at{6};
+  for (const Setting& s : {dots(1, 2, 2), dots(1, 4, 2), dots(2, 2, 2)}) {
+    const Steps got = two_steps(s);
+    ASSERT_EQ(got.routing.size(), want.routing.size());
+    for (size_t layer = 0; layer * size_t(at.size()) < want.routing.size(); ++layer)
+      for (size_t e = 0; e < 6; ++e) {
+        const size_t i = layer * size_t(at.size()) + e;
+        EXPECT_EQ(got.routing[i], want.routing[i]) << s.name() << " layer " << layer << " expert " << e;
+      }
+    for (size_t i = 0; i < 2; ++i) {
+      EXPECT_NEAR(got.losses[i], want.losses[i], 1e-5 * want.losses[i]) << s.name();
+      EXPECT_NEAR(got.norms[i], want.norms[i], 1e-5 * want.norms[i]) << s.name();
+    }
+  }
+}
+
+TEST(ExpertParallel, ARankPlansOnlyItsExperts) {
+  const Curve whole = ranks::train(dots(1, 2, 1), 1), parts = ranks::train(dots(1, 2, 2), 1);
+  const int64_t experts = 6 * 3 * 16 * 24 * int64_t{sizeof(float)};  // of the one layer that has some
+  constexpr int64_t kPadding = 1024;                                 // experts are units of their own
+  EXPECT_NEAR(double(whole.gradients - parts.gradients), double(experts) / 2, kPadding);
+  EXPECT_NEAR(double(whole.optimizer - parts.optimizer), double(experts), kPadding);
+}
+
+// Checkpoints have every expert whole, whatever ranks wrote them.
+TEST(ExpertParallel, CheckpointsGoOnWithAnyExpertRanks) {
+  const athanor::testing::TempDir dir;
+  const auto path = [&](const char* name) { return cat(dir.path(), "/", name); };
+  const std::vector<double> want = ranks::run_part(dots(1, 1, 1), "", 0, 4, path("whole"));
+  ranks::run_part(dots(1, 2, 2), "", 0, 2, path("two"));
+  const auto expect_end = [&](const Setting& s, const std::string& from, const char* to) {
+    const std::vector<double> got = ranks::run_part(s, from, 2, 4, path(to));
+    for (size_t i = 0; i < 2; ++i) EXPECT_NEAR(got[i], want[i + 2], 1e-5 * want[i + 2]) << s.name();
+  };
+  const std::string from = cat(path("two"), "/", step_folder(2));
+  expect_end(dots(1, 1, 1), from, "two-one");
+  expect_end(dots(1, 3, 3), from, "two-three");
+  expect_end(dots(2, 2, 2), from, "two-four");
+  ranks::run_part(dots(1, 1, 1), "", 0, 2, path("one"));
+  expect_end(dots(1, 2, 2), cat(path("one"), "/", step_folder(2)), "one-two");
+}
+
+}  // namespace
+}  // namespace athanor
