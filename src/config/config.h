@@ -245,6 +245,7 @@ ModelConfig load_model_config(const std::string& path, std::vector<std::string>*
 // Refuses combinations that cannot work and fills what follows from other keys (min_lr, lr_decay_iters, ...).
 void validate(Config&);
 void validate_pipeline(Config&);        // what validate() asks of its keys
+void validate_experts(const Config&);   // likewise
 void validate_pruning(Config&);         // likewise
 void validate_adapters(const Config&);  // likewise
 

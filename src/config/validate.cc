@@ -309,65 +309,6 @@ const char* needs_more_than_parts(RuleName o) {
   return nullptr;
 }
 
-// FP8 GEMMs of experts do not exist yet.
-void validate_experts(const Config& c) {
-  const ModelConfig& m = c.model;
-  if (m.num_experts == 0) return;
-  require(c.tensor_parallel_size == 1, "tensor_parallel_size: ", c.tensor_parallel_size,
-          " ranks cannot share experts, and model.num_experts is ", m.num_experts,
-          "; set it to 1, and share the model by zero_stage");
-  require(!low_precision(c.precision), "precision: ", name_of(c.precision),
-          " is not for products of experts, and model.num_experts is ", m.num_experts, "; use bf16, fp16 or fp32");
-  require(c.context_parallel_size == 1 || m.router_aux_loss_coef == 0,
-          "context_parallel_size: ", c.context_parallel_size,
-          " ranks see parts of a sequence, and model.router_aux_loss_coef ", m.router_aux_loss_coef,
-          " balances whole ones; set one to 1, or the other to 0");
-  if (has_router_bias(m.model_type)) {
-    const std::string bias =
-        cat(" is not supported for the bias of a router (model.model_type ", name_of(m.model_type), ")");
-    require(c.pipeline_parallel_size == 1, "pipeline_parallel_size: ", c.pipeline_parallel_size, bias,
-            "; set it to 1, and share the model by zero_stage");
-    require(c.local_steps == 0, "local_steps: ", c.local_steps, bias, ", which workers would move apart; set it to 0");
-  }
-  require(c.mup_base_width == 0, "mup_base_width: there are no rules for routers, and model.num_experts is ",
-          m.num_experts, "; set it to 0");
-}
-
-// Whole experts on each rank, with plain data parallelism around them.
-void validate_expert_parallel(const Config& c) {
-  const int64_t ranks = c.expert_parallel_size;
-  if (ranks == 1) return;
-  const std::string key = cat("expert_parallel_size: ", ranks);
-  require(c.model.num_experts > 0, key, " ranks share experts, and the model (model_type ", name_of(c.model.model_type),
-          ") has none; set it to 1");
-  require(c.model.num_experts % ranks == 0, key, " does not divide model.num_experts, ", c.model.num_experts,
-          "; take a divisor of it");
-  const auto alone = [&](bool is_set, const char* other, const std::string& value, const char* instead) {
-    require(!is_set, key, " is not supported with ", other, value.empty() ? "" : " ", value, "; ", instead,
-            ", or set expert_parallel_size to 1");
-  };
-  for (const auto& [other, size] : {std::pair{"tensor_parallel_size", c.tensor_parallel_size},
-                                    {"context_parallel_size", c.context_parallel_size},
-                                    {"pipeline_parallel_size", c.pipeline_parallel_size}})
-    alone(size > 1, other, cat(size), "set it to 1");
-  alone(c.zero_stage > 0, "zero_stage", cat(c.zero_stage), "set it to 0");
-  alone(c.local_steps > 0, "local_steps", cat(c.local_steps), "set it to 0");
-  alone(c.deterministic_reduction == DeterministicReduction::rank_invariant, "deterministic_reduction",
-        "rank_invariant", "set it to fixed_order");
-  alone(!c.teacher.empty(), "teacher", "", "leave it out");
-  alone(c.prune_sparsity > 0, "prune_sparsity", cat(c.prune_sparsity), "set it to 0");
-  alone(c.log_noise_scale, "log_noise_scale", "true", "set it to false");
-  alone(c.update_clip_threshold > 0, "update_clip_threshold", cat(c.update_clip_threshold), "set it to 0");
-  const auto by_element = [&](RuleName rule, const std::string& where) {
-    const bool is = rule == RuleName::adamw || rule == RuleName::adam || rule == RuleName::sgd ||
-                    rule == RuleName::lion || rule == RuleName::schedule_free_adamw;
-    alone(!is, "optimizer", cat(name_of(rule), where), "take adamw, adam, sgd, lion or schedule_free_adamw");
-  };
-  by_element(c.optimizer, "");
-  for (const ParamGroupConfig& group : c.param_groups)
-    if (group.optimizer) by_element(*group.optimizer, cat(" of param_groups \"", group.match, "\""));
-}
-
 void validate_tensor_parallel(const Config& c) {
   const int64_t ranks = c.tensor_parallel_size;
   require(ranks > 1 || !c.sequence_parallel,
@@ -467,7 +408,6 @@ void validate_workers(const Config& c) {
 void validate_ranks(const Config& c) {
   validate_workers(c);
   validate_experts(c);
-  validate_expert_parallel(c);
   validate_tensor_parallel(c);
   validate_context_parallel(c);
   require(c.zero_stage > 0 || c.data_parallel_shard_size <= 1, "data_parallel_shard_size: ", c.data_parallel_shard_size,

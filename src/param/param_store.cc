@@ -19,8 +19,6 @@ void add_up(Ctx& c, Communicator& group, const Tensor& x) {
   if (!c.arena.recording()) group.sum(x, room.t, Stream::compute);
 }
 
-constexpr int64_t kInitChunk = int64_t{1} << 24;  // split masters: elements that are f32 at a time
-
 // Common prefix of the names of a unit's parameters, up to a dot.
 std::string common_name(const std::vector<ParamSpec>& specs) {
   std::string name = specs.at(0).name;
@@ -283,51 +281,6 @@ std::vector<ParamStore::Range> ParamStore::extents() const {
                         last ? units_[size_t(piece.unit)]->layout.numel : all[order[i + 1]].offset};
   }
   return ranges;
-}
-
-void ParamStore::init(Ctx& c, uint64_t seed, Init which) {
-  const auto init_within = [&](const Piece& piece, Range within) {
-    const ParamSpec& spec = specs_[size_t(piece.param)];
-    if (spec.frozen && which == Init::trained) return;
-    const RandomNormal values{
-        .seed = seed, .stream = stream_of(piece.slice->name), .mean = spec.init_mean, .std = spec.init_std};
-    has_record(piece) ? init_record(c, piece, values) : init_piece(c, piece, values, within);
-  };
-  std::vector<std::vector<Piece>> by_unit(units_.size());
-  for (const Piece& piece : pieces())
-    if (here(size_t(piece.unit))) by_unit[size_t(piece.unit)].push_back(piece);
-  stream_states(c, *this, state_stretches(*this, {.masters = true}), [&](const StateStretch& s) {
-    for (const Piece& piece : by_unit[s.unit]) init_within(piece, s.range);
-  });
-  refresh_values(c);
-}
-
-// As far as this rank has elements of the tensor; each is drawn by its place in the whole one.
-void ParamStore::init_piece(Ctx& c, const Piece& piece, RandomNormal values, Range within) {
-  const Unit& unit = *units_[size_t(piece.unit)];
-  const Tensor& flat = unit.master ? unit.master : unit.value;
-  const auto fill = [&](const Tensor& x, Range range) {  // elements of the unit
-    for_each_run(piece.part->strips, 0, piece.slice->shape.numel(), [&](int64_t at, int64_t part_at, int64_t length) {
-      const int64_t start = piece.offset + part_at;
-      const int64_t begin = std::max(start, range.begin), end = std::min(start + length, range.end);
-      if (begin >= end) return;
-      values.first = uint64_t(at + begin - start);
-      values.x = x.slice(begin - range.begin, end - range.begin);
-      c.run(values);
-    });
-  };
-  const int64_t end = piece.offset + piece.part->numel;
-  Range range = unit.is_shard(flat) ? unit.owned(piece.offset, end) : Range{piece.offset, end};
-  range = {std::max(range.begin, within.begin), std::min(range.end, within.end)};
-  if (range.begin >= range.end) return;
-  if (!unit.is_split()) return fill(unit.master ? unit.masters_on_device(range) : unit.part(flat, range), range);
-  for (; range.begin < range.end; range.begin += kInitChunk) {
-    const Range chunk{range.begin, std::min(range.begin + kInitChunk, range.end)};
-    const Buffer masters = c.alloc("initial masters", DType::f32, {chunk.end - chunk.begin});
-    fill(masters.t, chunk);
-    c.run(
-        SplitMaster{.param = unit.part(unit.value, chunk), .rest = unit.masters_on_device(chunk), .master = masters.t});
-  }
 }
 
 void ParamStore::refresh_values(Ctx& c) {

@@ -87,20 +87,4 @@ void ParamStore::set_record(Device& device, const Piece& piece, std::span<const 
   device.sync();
 }
 
-// The same values as of other parameters, quantized on the host.
-void ParamStore::init_record(Ctx& c, const Piece& piece, const RandomNormal& values) const {
-  constexpr int64_t kTogether = 1 << 16;
-  if (c.arena.recording() || !here(size_t(piece.unit))) return;
-  const int64_t n = piece.slice->shape.numel();
-  Nf4Quantizer quantizer(n, record_of(piece).nested);
-  std::vector<float> some;
-  for (int64_t at = 0; at < n; at += kTogether) {
-    some.resize(size_t(std::min(kTogether, n - at)));
-    for (size_t i = 0; i < some.size(); ++i)
-      some[i] = values.mean + values.std * random_normal(values.seed, values.stream, uint64_t(at) + i);
-    quantizer.add(some);
-  }
-  set_record(c.device, piece, quantizer.finish());
-}
-
 }  // namespace athanor
