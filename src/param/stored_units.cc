@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <map>
 
-#include "base/rng.h"
 #include "param/param_store.h"
 
 namespace athanor {
