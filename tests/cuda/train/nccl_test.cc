@@ -229,12 +229,12 @@ TEST_F(Nccl, GroupsAreOrderedByKeyAndWorkAlone) {
     const auto second = contribution(me % 2, 9, DType::i32);
     want.insert(want.end(), second.begin(), second.end());
     EXPECT_EQ(rank.read(both), want);
-    const auto alone = pair->split(me, 0), second = rank.nccl->split(0, me);
+    const auto alone = pair->split(me, 0), again = rank.nccl->split(0, me);
     EXPECT_EQ(alone->size(), 1);
     alone->all_reduce(x, Reduce::sum, Stream::compute);
     for (int turn = 0; turn < 3; ++turn) {  // several groups by turns
       pair->broadcast(x, 0, Stream::compute);
-      second->broadcast(x, 1, Stream::compute);
+      again->broadcast(x, 1, Stream::compute);
     }
     EXPECT_EQ(rank.read(x), contribution(3, 9, DType::i32));
   });
