@@ -52,9 +52,9 @@ struct RouteFwd {
     const auto [groups, chosen] = std::pair(rule.groups, rule.chosen_groups);
     e.that(
         groups == 1 || (groups <= RouterRule::kMaxGroups && logits.cols() % groups == 0 && logits.cols() / groups >= 2),
-        "rule.groups", "1, or at most 256 equal groups of two experts or more");
-    e.that(chosen >= 1 && chosen <= groups && weights.cols() <= logits.cols() / groups * chosen, "rule.chosen_groups",
-           "as many groups as have enough experts, and no more than there are");
+        "logits", "a column for each expert of rule.groups: 1, or at most 256 equal groups of two experts or more");
+    e.that(chosen >= 1 && chosen <= groups && weights.cols() <= logits.cols() / groups * chosen, "weights",
+           "no more experts for each token than rule.chosen_groups have, which are at most rule.groups");
   }
   Cost cost() const { return {10.0 * double(logits.numel()), traffic(*this)}; }
 };
