@@ -73,7 +73,7 @@ def compare(call, python, name, config, steps, micro):
     path.write_text(json.dumps(config, indent=1))
     athanor, torch = call.program("athanor"), [python, ROOT / "scripts" / "bench" / "gpu" / "torch_worker.py"]
     where = ["--device", "cuda"] if call.device == "cuda" else ["--device", "cpu", "--threads", 1]
-    call.run(f"{name}_samples", [athanor, "data", "samples", path, samples, "--steps", steps])
+    call.run(f"{name}_samples", [athanor, "data", "dump", path, samples, "--steps", steps])
     call.run(f"{name}_weights", [*torch, "weights", path, folder / "weights", "--seed", SEEDS[0], *where])
     weights = folder / "weights" / "model.safetensors"
     call.run(f"{name}_athanor", [athanor, "train", path, "--init-from", folder / "weights"])

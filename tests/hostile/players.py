@@ -59,7 +59,7 @@ def bad_config(rng):
         actions.append(damage_of(rng, "config.json"))
     words = rng.choice([["train", "config.json"]] * 4 +
                        [["config", "validate", "config.json"], ["plan", "config.json"], ["plan", "config.json", "--gpu", "h200"],
-                        ["data", "samples", "config.json", "out/rows.safetensors"], ["scaling", "config.json"],
+                        ["data", "dump", "config.json", "out/rows.safetensors"], ["scaling", "config.json"],
                         ["train", "-"]])
     run = {"do": "run", "words": words, "stop_ms": 1500}
     if words[-1] == "-":
@@ -74,7 +74,7 @@ def bad_data(rng):
     words = rng.choice([["train", "config.json"], ["train", "config.json", "--allow-changed-data"], ["eval", "run"],
                         ["data", "info", "data/*.bin"], ["data", "verify", "data/*.bin"], ["data", "verify", "data/*"],
                         ["data", "info", "data/t_train_000000.bin", "--ngram"], ["bench", "data", "config.json"],
-                        ["data", "samples", "config.json", "out/rows.safetensors"]])
+                        ["data", "dump", "config.json", "out/rows.safetensors"]])
     return actions + [{"do": "run", "words": words, "stop_ms": 5000}]
 
 

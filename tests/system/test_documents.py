@@ -15,7 +15,7 @@ from harness import PROGRAM, ROOT, TIMEOUT, SystemTest
 
 DOCUMENTS = ["README.md", "docs/your-data.md", "docs/training.md", "docs/models.md", "docs/commands.md", "docs/install.md",
              "docs/speed.md", "docs/measurements.md", "docs/distributed.md", "docs/gpu.md", "docs/optimizers.md",
-             "docs/precision.md", "docs/security.md", "docs/contributing.md", "configs/README.md", "configs/LOGS.md",
+             "docs/precision.md", "docs/security.md", "docs/design.md", "docs/contributing.md", "configs/README.md", "configs/LOGS.md",
              "data/README.md", "tests/golden/README.md", "scripts/bench/cpu/README.md", "scripts/bench/gpu/README.md", "src/README.md"]
 
 NOT_RUN = [
