@@ -38,7 +38,7 @@ def tiny(call, family, **changes):
     model = {"model_type": family, "vocab_size": 257, "hidden_size": 128, "num_hidden_layers": 2,
              "num_attention_heads": 4, "max_position_embeddings": 64}
     if family != "gpt2":
-        model |= {"num_key_value_heads": 2, "intermediate_size": 352}
+        model |= {"num_key_value_heads": 2, "intermediate_size": 352, "rms_norm_eps": 1e-6}
     return {"model": model, "train_data": call.train_data, "device": call.config_device, "train_iters": 8,
             "global_batch_size": 8, "micro_batch_size": 4, "seq_length": 64, "learning_rate": 1e-3, "save_interval": 0,
             **changes}
