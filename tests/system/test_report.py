@@ -243,8 +243,8 @@ class CompareTest(SystemTest):
         comparison = json.loads((self.folder / "both" / "compare.json").read_text())
         self.assertEqual([s["step"] for s in comparison["steps"]], list(range(1, 13)))
         for step in comparison["steps"]:
-            self.assertEqual(step["loss"], self.losses("tw/fp8_tensorwise")[step["step"]])
-            self.assertEqual(step["reference_loss"], self.losses("tw/bf16")[step["step"]])
+            self.assertEqual(step["loss"], self.losses("both/fp8_tensorwise")[step["step"]])
+            self.assertEqual(step["reference_loss"], self.losses("both/bf16")[step["step"]])
         self.assertNotEqual(comparison["valid"]["gap"], 0)
         self.assertLess(abs(comparison["valid"]["gap"]), 0.01)
         self.assertEqual({o["operand"] for o in comparison["operands"]},
@@ -253,7 +253,7 @@ class CompareTest(SystemTest):
         page = (self.folder / "both" / "report.html").read_text()
         for part in ("Rounding to 8 bits", "Comparison: fp8_tensorwise, bf16"):
             self.assertIn(part, page)
-        self.assertFalse(any(r["event"] == "quantized" for r in self.records("tw/bf16")))
+        self.assertFalse(any(r["event"] == "quantized" for r in self.records("both/bf16")))
         # The same again compares what is there; beyond a limit that is an alarm.
         again = self.run_program("compare", self.config, "-o", "both", "--summary", "--max-gap", "-1", code=ERROR)
         self.assertIn("gap of the held-out loss to bf16", again.err)
