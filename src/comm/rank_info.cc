@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "base/rng.h"
 
 namespace athanor {
@@ -232,6 +233,20 @@ std::string loopback_address(const std::string& host) {
 }
 
 bool is_loopback(const std::string& host) { return !loopback_address(host).empty(); }
+
+std::string value_of(const EnvironmentVariables& environment, const char* name) {
+  const auto found = environment.find(name);
+  return found == environment.end() ? "" : found->second;
+}
+
+std::string boot_id() {
+  try {
+    const std::string text = read_file("/proc/sys/kernel/random/boot_id", 4096);
+    return text.substr(0, text.find('\n'));
+  } catch (const Error&) {
+    return "";
+  }
+}
 
 std::string host_name() {
   char name[256] = "";

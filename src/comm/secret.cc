@@ -19,11 +19,6 @@ namespace {
 constexpr int64_t kMaxSecret = 4096;
 constexpr size_t kLeast = 16;  // bytes: shorter ones can be guessed
 
-std::string value_of(const EnvironmentVariables& environment, const char* name) {
-  const auto found = environment.find(name);
-  return found == environment.end() ? "" : found->second;
-}
-
 std::string checked(std::string secret, const std::string& where) {
   while (!secret.empty() && (secret.back() == '\n' || secret.back() == '\r')) secret.pop_back();
   if (secret.size() < kLeast)

@@ -12,6 +12,7 @@
 #include <array>
 #include <atomic>
 #include <cstring>
+#include <filesystem>
 #include <new>
 
 #include "base/crypto.h"
@@ -146,14 +147,12 @@ class SharedLink final : public Link {
   bool gone_ = false;                // the peer has ended; what it has written is still there
 };
 
-// "machine name": see SharedEntry.
+// The first part of an address, "" if it is not known: see SharedEntry.
 std::string machine() {
-  const Fd boot(open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC));
-  std::array<char, 64> id = {}, network = {};
-  const ssize_t n = boot ? read(boot.get(), id.data(), 36) : -1;
-  const ssize_t m = readlink("/proc/self/ns/net", network.data(), network.size());
-  if (n != 36 || m <= 0) return "";
-  return cat(std::string_view(id.data(), 36), "/", std::string_view(network.data(), size_t(m)), "/user ", geteuid());
+  const std::string boot = boot_id();
+  std::error_code error;
+  const auto network = std::filesystem::read_symlink("/proc/self/ns/net", error);
+  return boot.empty() || error ? "" : cat(boot, "/", network.string(), "/user ", geteuid());
 }
 
 struct Address {
@@ -233,15 +232,17 @@ Fd bell() { return Fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)); }
 
 }  // namespace
 
-SharedEntry::SharedEntry() {
+SharedEntry SharedEntry::listening() {
+  SharedEntry entry;
   const std::string here = machine(), name = "athanor-" + to_hex(random_bytes(16));
   const Address at = socket_address(name);
-  listener_ = Fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!here.empty() && listener_ && bind(listener_.get(), reinterpret_cast<const sockaddr*>(&at.name), at.bytes) == 0 &&
-      listen(listener_.get(), SOMAXCONN) == 0)
-    address_ = here + " " + name;
-  else
-    close();
+  Fd listener(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!here.empty() && listener && bind(listener.get(), reinterpret_cast<const sockaddr*>(&at.name), at.bytes) == 0 &&
+      listen(listener.get(), SOMAXCONN) == 0) {
+    entry.listener_ = std::move(listener);
+    entry.address_ = here + " " + name;
+  }
+  return entry;
 }
 
 void SharedEntry::open(std::string secret, int rank, int world) {

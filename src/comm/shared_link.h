@@ -18,8 +18,9 @@ class SharedEntry {
     int rank;
     std::unique_ptr<Link> link;
   };
-  // An entry without an address where this machine offers no such sockets: its ranks then use TCP.
-  SharedEntry();
+  SharedEntry() = default;  // has no address and no guests: the rank uses TCP with all others
+  // Likewise where this machine offers no such sockets.
+  static SharedEntry listening();
   const std::string& address() const { return address_; }
   // From then on guests are admitted: ranks of a job of `world` ranks that know its secret.
   void open(std::string secret, int rank, int world);

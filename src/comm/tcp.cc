@@ -25,8 +25,8 @@ constexpr double kSecondsInMemory = 50e-6;  // of waiting for shared memory befo
 class Entry {
  public:
   using Guest = SharedEntry::Guest;
-  // shared: for ranks on this machine, if they may share memory. Until all ranks above this one are in.
-  Entry(Fd listener, std::optional<SharedEntry> shared, const std::string& secret, const RankInfo& me);
+  // shared: for ranks on this machine. Until all ranks above this one are in.
+  Entry(Fd listener, SharedEntry shared, const std::string& secret, const RankInfo& me);
   ~Entry();
   Entry(const Entry&) = delete;
   Entry& operator=(const Entry&) = delete;
@@ -36,20 +36,20 @@ class Entry {
  private:
   void serve(int rank, int world);
   Doorkeeper door_;
-  std::optional<SharedEntry> shared_;
+  SharedEntry shared_;
   Fd arrived_, stop_;
   std::mutex mutex_;
   std::vector<Guest> guests_;
   std::thread thread_;
 };
 
-Entry::Entry(Fd listener, std::optional<SharedEntry> shared, const std::string& secret, const RankInfo& me)
+Entry::Entry(Fd listener, SharedEntry shared, const std::string& secret, const RankInfo& me)
     : door_(std::move(listener), secret, Purpose::data),
       shared_(std::move(shared)),
       arrived_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       stop_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   CHECK(arrived_ && stop_, "eventfd");
-  if (shared_) shared_->open(secret, me.rank, me.world);
+  shared_.open(secret, me.rank, me.world);
   if (me.rank + 1 < me.world)
     thread_ = start_thread("the ranks that dial this one", [this, me] { serve(me.rank, me.world); });
   else
@@ -66,10 +66,10 @@ void Entry::serve(int rank, int world) {
   for (int missing = world - 1 - rank; missing > 0;) {
     std::vector<pollfd> fds = {{stop_.get(), POLLIN, 0}};
     door_.add_to(fds);
-    if (shared_) shared_->add_to(fds);
+    shared_.add_to(fds);
     poll(fds.data(), nfds_t(fds.size()), door_.is_idle() ? -1 : 100);
     if (fds[0].revents != 0) return;
-    std::vector<Guest> in = shared_ ? shared_->admit() : std::vector<Guest>{};
+    std::vector<Guest> in = shared_.admit();
     for (auto& guest : door_.admit())
       in.push_back({guest.rank, make_tcp_link(std::move(guest.fd), std::move(guest.session))});
     for (Guest& guest : in) {
@@ -82,7 +82,7 @@ void Entry::serve(int rank, int world) {
     }
   }
   door_.close();
-  if (shared_) shared_->close();
+  shared_.close();
 }
 
 std::vector<Entry::Guest> Entry::guests() {
@@ -134,9 +134,8 @@ Connections::Connections(Rendezvous& rendezvous, const std::string& interfaces, 
   std::string mine;
   put_text(mine, endpoint);
   put_text(mine, to_hex(random_bytes(32)));
-  std::optional<SharedEntry> shared;
-  if (share_memory) shared.emplace();
-  put_text(mine, shared ? shared->address() : "");
+  SharedEntry shared = share_memory ? SharedEntry::listening() : SharedEntry();
+  put_text(mine, shared.address());
   std::string numbers;
   for (const std::string& text : rendezvous.exchange("tcp endpoint", mine)) {
     FieldReader fields(text);

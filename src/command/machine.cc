@@ -67,15 +67,9 @@ bool wants_gpu(DeviceChoice choice, WithoutLibraries otherwise) {
 // Equal for all processes that share this machine's cores and memory: containers may share a host name, and several
 // containers of one machine their boot id.
 std::string machine_identity() {
-  const std::string host = host_name();
-  std::string boot;
-  try {
-    boot = read_file("/proc/sys/kernel/random/boot_id", 4096);
-  } catch (const Error&) {  // NOLINT(bugprone-empty-catch): the name alone then
-  }
   std::error_code error;
   const auto mounts = std::filesystem::read_symlink("/proc/self/ns/mnt", error);
-  return cat(host, " ", boot, " ", mounts.string());
+  return cat(host_name(), " ", boot_id(), " ", mounts.string());
 }
 
 void require_same_kind(Rendezvous& rendezvous, bool gpu) {
@@ -115,8 +109,7 @@ Machine::Neighbours Machine::meet(const Config& config, const RankInfo& ranks) {
   log::info("rank ", ranks.rank, " of ", ranks.world, " (", ranks.launcher, "): meeting the others at ", ranks.host,
             " port ", ranks.port);
   secret_ = std::make_unique<JobSecret>(ranks, environment, config.save);
-  const auto found = environment.find("ATHANOR_SOCKET_IFNAME");
-  const std::string interfaces = found == environment.end() ? "" : found->second;
+  const std::string interfaces = value_of(environment, "ATHANOR_SOCKET_IFNAME");
   rendezvous_ =
       std::make_unique<Rendezvous>(RendezvousOptions{.ranks = ranks,
                                                      .key = [this] { return secret_->read(); },
@@ -131,8 +124,7 @@ Machine::Neighbours Machine::meet(const Config& config, const RankInfo& ranks) {
                                                      .last_resort = end_process,
                                                      .interfaces = interfaces});
   secret_->remove();  // all are there
-  const auto disabled = environment.find("ATHANOR_SHM_DISABLE");
-  control_ = make_tcp(*rendezvous_, interfaces, disabled == environment.end() || disabled->second != "1");
+  control_ = make_tcp(*rendezvous_, interfaces, value_of(environment, "ATHANOR_SHM_DISABLE") != "1");
   Neighbours here{.index = 0, .count = 0};
   const std::string me = machine_identity();
   const auto all = rendezvous_->exchange("machine", me);

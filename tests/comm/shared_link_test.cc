@@ -25,7 +25,7 @@ struct Pair {
 
 // Rank 0 of 2 listens, and a rank says that it is `from` and knows `secret`.
 Pair meet(const std::string& secret = kSecret, int from = 1) {
-  SharedEntry entry;
+  SharedEntry entry = SharedEntry::listening();
   EXPECT_NE(entry.address(), "");
   entry.open(kSecret, 0, 2);
   Pair pair;
