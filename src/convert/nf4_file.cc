@@ -1,6 +1,7 @@
 #include "convert/nf4_file.h"
 
 #include <cstring>
+#include <memory>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -21,7 +22,7 @@ std::string state_json(const Shape& matrix, bool nested, float offset) {
   return json.dump();
 }
 
-// The same length for every offset, since a file's header says lengths before offsets are known: JSON ignores spaces.
+// Pads the JSON with spaces to a fixed length: the file's header states the length before the offset is known.
 constexpr size_t kStateBytes = 256;
 std::string padded(std::string text) {
   CHECK(text.size() <= kStateBytes, "a quantization state of ", text.size(), " bytes");
@@ -72,24 +73,30 @@ std::string nf4_config_json(bool nested) {
              R"("llm_int8_enable_fp32_cpu_offload": false})");
 }
 
-// A part is made when it is written, and so the matrix is quantized once for each: a file's order has parts of other
-// matrices between them, whose records would all be in memory.
+// A file has the parts of a matrix by type and name (safetensors_order()), so those of one type follow each other, and
+// quant_map and the state are the last of theirs. The parts of a type are cut from one record, which is then dropped:
+// between the types stand the parts of all other matrices.
 std::vector<TensorData> nf4_matrix(const ModelFolder& model, const std::string& weight, bool nested) {
   const Shape shape = model.at(weight).shape;
   const Nf4Record record(shape.numel(), nested);
-  const auto bytes_of = [&model, weight, nested] { return model.nf4_record(model.at(weight), nested); };
+  const auto kept = std::make_shared<std::vector<std::byte>>();
+  const auto bytes_of = [&model, weight, nested, kept](int64_t at, int64_t bytes) {
+    if (kept->empty()) *kept = model.nf4_record(model.at(weight), nested);
+    return std::span<const std::byte>(*kept).subspan(size_t(at), size_t(bytes));
+  };
   std::vector<TensorData> tensors;
   for (const Nf4Part& part : nf4_parts(weight, record)) {
-    const auto make = [part, bytes_of](const ByteSink& sink) {
-      if (part.at < 0) return sink(std::as_bytes(std::span(kNf4.value)));
-      const std::vector<std::byte> bytes = bytes_of();
-      sink(std::span(bytes).subspan(size_t(part.at), size_t(part.bytes)));
+    const auto make = [part, bytes_of, kept](const ByteSink& sink) {
+      if (part.at >= 0) return sink(bytes_of(part.at, part.bytes));
+      *kept = {};
+      sink(std::as_bytes(std::span(kNf4.value)));
     };
     tensors.push_back({.name = part.name, .dtype = part.dtype, .shape = part.shape, .pieces = {}, .make = make});
   }
-  const auto make_state = [record, shape, bytes_of](const ByteSink& sink) {
+  const auto make_state = [record, shape, bytes_of, kept](const ByteSink& sink) {
     float offset = 0;
-    if (record.nested) std::memcpy(&offset, bytes_of().data() + record.offset_at, sizeof offset);
+    if (record.nested) std::memcpy(&offset, bytes_of(record.offset_at, sizeof offset).data(), sizeof offset);
+    *kept = {};
     const std::string text = padded(state_json(shape, record.nested, offset));
     sink(std::as_bytes(std::span(text)));
   };
