@@ -8,10 +8,10 @@
 #include "convert/hf_folder.h"
 #include "convert/model_folder.h"
 #include "convert/peft_folder.h"
+#include "tests/adapters/adapted_run.h"
 #include "tests/adapters/one_batch.h"
 #include "tests/tiny_model.h"
 #include "tests/train/ranks_rig.h"
-#include "tests/train/trainer_rig.h"
 #include "train/snapshot.h"
 
 namespace athanor {
@@ -154,37 +154,14 @@ TEST(Adapters, LossesMatchOneRank) {
   }
 }
 
-class AdapterRun : public TrainerTest {
+class AdapterRun : public AdaptedRun {
  protected:
-  // A folder of weights to start from.
-  std::string base() {
-    if (base_.empty()) {
-      EXPECT_EQ(run(config("base", {"train_iters=4", "lr_decay_iters=4"})), Exit::done);
-      base_ = dir_.path() + "/model";
-      write_hf_folder(ModelFolder(dir_.path() + "/base"), base_, {.dtype = DType::f32});
-    }
-    return base_;
-  }
-  std::vector<std::string> lora(std::vector<std::string> more = {}) {
-    std::vector<std::string> all = {"lora_rank=3", "lora_alpha=6", "init_from=" + base(), "lr_decay_iters=8"};
-    all.insert(all.end(), more.begin(), more.end());
-    return all;
-  }
-
- private:
-  std::string base_;
+  std::vector<std::string> lora(const std::vector<std::string>& more = {}) { return adapted({}, more); }
 };
 
 TEST_F(AdapterRun, NPlusMStepsEqualNSaveResumeM) {
-  for (const char* precision : {"fp32", "bf16"}) {
-    const std::string whole = cat("whole_", precision), parts = cat("parts_", precision);
-    const std::string set = cat("precision=", precision);
-    ASSERT_EQ(run(config(whole, lora({set}))), Exit::done);
-    ASSERT_EQ(run(config(parts, lora({set, "train_iters=3"}))), Exit::done);
-    ASSERT_EQ(run(config(parts, lora({set}))), Exit::done);
-    for (const char* file : {"model.safetensors", "optimizer.safetensors", "state.json", "adapter.json"})
-      EXPECT_EQ(bytes(whole, 8, file), bytes(parts, 8, file)) << file;
-  }
+  for (const char* precision : {"fp32", "bf16"})
+    ASSERT_NO_FATAL_FAILURE(expect_resume_to_the_bit(precision, lora({cat("precision=", precision)})));
 }
 
 // The loss that the run had is that of the weights that its checkpoint is read as.

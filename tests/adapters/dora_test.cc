@@ -8,9 +8,9 @@
 #include "convert/model_folder.h"
 #include "convert/peft_folder.h"
 #include "model/adapters.h"
+#include "tests/adapters/adapted_run.h"
 #include "tests/adapters/one_batch.h"
 #include "tests/train/ranks_rig.h"
-#include "tests/train/trainer_rig.h"
 #include "train/snapshot.h"
 
 namespace athanor {
@@ -146,22 +146,10 @@ TEST(Dora, DropoutLeavesTheFrozenModelWhole) {
   EXPECT_NEAR(dropped.run(), want, 1e-5 * want);
 }
 
-class DoraRun : public TrainerTest {
+class DoraRun : public AdaptedRun {
  protected:
-  std::string path(const std::string& name) { return dir_.path() + "/" + name; }
-  std::string base() {
-    if (base_.empty()) {
-      EXPECT_EQ(run(config("base", {"train_iters=4", "lr_decay_iters=4"})), Exit::done);
-      base_ = path("model");
-      write_hf_folder(ModelFolder(path("base")), base_, {.dtype = DType::f32});
-    }
-    return base_;
-  }
-  std::vector<std::string> dora(std::vector<std::string> more = {}) {
-    std::vector<std::string> all = {"lora_rank=3", "lora_alpha=6", "lora_variant=dora", "lr_decay_iters=8",
-                                    "init_from=" + base()};
-    all.insert(all.end(), more.begin(), more.end());
-    return all;
+  std::vector<std::string> dora(const std::vector<std::string>& more = {}) {
+    return adapted({"lora_variant=dora"}, more);
   }
   double loss_of(const std::string& folder, const std::string& run_name) {
     EXPECT_EQ(run(config(run_name, {"train_iters=1", "learning_rate=1e-30", "lr_warmup_iters=0", "eval_interval=1",
@@ -169,9 +157,6 @@ class DoraRun : public TrainerTest {
               Exit::done);
     return history(run_name).evals.back().loss;
   }
-
- private:
-  std::string base_;
 };
 
 TEST_F(DoraRun, NewAdaptersChangeNothing) {
@@ -183,12 +168,8 @@ TEST_F(DoraRun, NewAdaptersChangeNothing) {
 
 TEST_F(DoraRun, CheckpointIsTheMergedModelAndResumesToTheBit) {
   for (const char* bits : {"none", "nf4"}) {
-    const std::string whole = cat("whole_", bits), parts = cat("parts_", bits), set = cat("base_precision=", bits);
-    ASSERT_EQ(run(config(whole, dora({set}))), Exit::done);
-    ASSERT_EQ(run(config(parts, dora({set, "train_iters=3"}))), Exit::done);
-    ASSERT_EQ(run(config(parts, dora({set}))), Exit::done);
-    for (const char* file : {"model.safetensors", "optimizer.safetensors", "state.json", "adapter.json"})
-      EXPECT_EQ(bytes(whole, 8, file), bytes(parts, 8, file)) << file << bits;
+    const std::string whole = cat("whole_", bits);
+    ASSERT_NO_FATAL_FAILURE(expect_resume_to_the_bit(bits, dora({cat("base_precision=", bits)})));
     write_hf_folder(ModelFolder(path(whole)), path(cat("merged_", bits)), {.dtype = DType::f32});
     const double want = history(whole).evals.back().loss;
     EXPECT_NEAR(loss_of(path(cat("merged_", bits)), cat("again_", bits)), want, 2e-6 * want) << bits;

@@ -5,37 +5,24 @@
 #include "convert/floats.h"
 #include "convert/hf_folder.h"
 #include "convert/model_folder.h"
+#include "tests/adapters/adapted_run.h"
 #include "tests/tiny_model.h"
 #include "tests/train/ranks_rig.h"
-#include "tests/train/trainer_rig.h"
 #include "train/snapshot.h"
 
 namespace athanor {
 namespace {
 
-class QloraRun : public TrainerTest {
+class QloraRun : public AdaptedRun {
  protected:
-  std::string path(const std::string& name) { return dir_.path() + "/" + name; }
-  // A folder of weights to start from.
-  std::string base() {
-    if (base_.empty()) {
-      EXPECT_EQ(run(config("base", {"train_iters=4", "lr_decay_iters=4"})), Exit::done);
-      base_ = path("model");
-      write_hf_folder(ModelFolder(path("base")), base_, {.dtype = DType::f32});
-    }
-    return base_;
-  }
   // The same in NF4, as bitsandbytes has it.
   std::string nf4_base(bool nested) {
     const std::string folder = path(nested ? "nested" : "single");
     write_hf_folder(ModelFolder(base()), folder, {.dtype = DType::f32, .nested_nf4 = nested});
     return folder;
   }
-  std::vector<std::string> qlora(std::vector<std::string> more = {}) {
-    std::vector<std::string> all = {"lora_rank=3", "lora_alpha=6", "base_precision=nf4", "lr_decay_iters=8",
-                                    "init_from=" + base()};
-    all.insert(all.end(), more.begin(), more.end());
-    return all;
+  std::vector<std::string> qlora(const std::vector<std::string>& more = {}) {
+    return adapted({"base_precision=nf4"}, more);
   }
   std::vector<float> values(const ModelFolder& model, const std::string& name) {
     std::vector<std::byte> bytes;
@@ -45,9 +32,6 @@ class QloraRun : public TrainerTest {
     to_floats(bytes, w.dtype, out);
     return out;
   }
-
- private:
-  std::string base_;
 };
 
 // A run beside NF4, and one beside a plain folder of what the NF4 stands for: the same bits, in f32.
@@ -95,15 +79,8 @@ TEST_F(QloraRun, FoldersInNf4AreReadBitForBit) {
 }
 
 TEST_F(QloraRun, NPlusMStepsEqualNSaveResumeM) {
-  for (const char* precision : {"fp32", "bf16"}) {
-    const std::string whole = cat("whole_", precision), parts = cat("parts_", precision);
-    const std::string set = cat("precision=", precision);
-    ASSERT_EQ(run(config(whole, qlora({set}))), Exit::done);
-    ASSERT_EQ(run(config(parts, qlora({set, "train_iters=3"}))), Exit::done);
-    ASSERT_EQ(run(config(parts, qlora({set}))), Exit::done);
-    for (const char* file : {"model.safetensors", "optimizer.safetensors", "state.json", "adapter.json"})
-      EXPECT_EQ(bytes(whole, 8, file), bytes(parts, 8, file)) << file;
-  }
+  for (const char* precision : {"fp32", "bf16"})
+    ASSERT_NO_FATAL_FAILURE(expect_resume_to_the_bit(precision, qlora({cat("precision=", precision)})));
 }
 
 // The loss that the run had is that of the weights that its checkpoint is read as, layers without adapters included.

@@ -1,0 +1,47 @@
+// Runs with adapters on a tiny model that was trained for some steps and written as a Hugging Face folder.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "convert/hf_folder.h"
+#include "convert/model_folder.h"
+#include "tests/train/trainer_rig.h"
+
+namespace athanor {
+
+class AdaptedRun : public TrainerTest {
+ protected:
+  std::string path(const std::string& name) { return dir_.path() + "/" + name; }
+  // A folder of weights to start from.
+  std::string base() {
+    if (base_.empty()) {
+      EXPECT_EQ(run(config("base", {"train_iters=4", "lr_decay_iters=4"})), Exit::done);
+      base_ = path("model");
+      write_hf_folder(ModelFolder(path("base")), base_, {.dtype = DType::f32});
+    }
+    return base_;
+  }
+  // Options of a run with adapters of rank 3 on base(); later ones replace earlier ones.
+  std::vector<std::string> adapted(const std::vector<std::string>& kind, const std::vector<std::string>& more) {
+    std::vector<std::string> all = {"lora_rank=3", "lora_alpha=6", "lr_decay_iters=8", "init_from=" + base()};
+    all.insert(all.end(), kind.begin(), kind.end());
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }
+  // 8 steps in one run, called whole_NAME, have the files of 3 and 5 in parts_NAME.
+  void expect_resume_to_the_bit(const std::string& name, std::vector<std::string> options) {
+    const std::string whole = "whole_" + name, parts = "parts_" + name;
+    ASSERT_EQ(run(config(whole, options)), Exit::done);
+    options.push_back("train_iters=3");
+    ASSERT_EQ(run(config(parts, options)), Exit::done);
+    options.pop_back();
+    ASSERT_EQ(run(config(parts, options)), Exit::done);
+    for (const char* file : {"model.safetensors", "optimizer.safetensors", "state.json", "adapter.json"})
+      EXPECT_EQ(bytes(whole, 8, file), bytes(parts, 8, file)) << file << " " << name;
+  }
+
+ private:
+  std::string base_;
+};
+
+}  // namespace athanor
