@@ -230,8 +230,10 @@ class Runner:
 
     def build_all(self):
         wanted = self.everything or self.args.only or gpu_found() or list((self.build / "cuda").glob("*.o"))
-        kernels = ("--cuda-arch", CI_ARCHITECTURE) if self.args.ci and not gpu_found() else () if wanted else ("--cuda-arch", "off")
-        return self.build_with("", "--tests", "--build-dir", self.build, *kernels)
+        architecture = () if wanted else ("--cuda-arch", "off")
+        if self.args.ci and not gpu_found():
+            architecture = ("--cuda-arch", CI_ARCHITECTURE)
+        return self.build_with("", "--tests", "--build-dir", self.build, *architecture)
 
     def unit(self):
         named = {"timeout": 3 * 3600, "env": {"ATHANOR_FULL": "1"}} if self.args.all else {}

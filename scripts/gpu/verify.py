@@ -14,7 +14,7 @@ DIR (default: $OUT, or verify-out) gets two files, verify.json with the report a
 printed; all else lies in a temporary folder.
 All parts together take some three quarters of an hour (--list has estimates). --call N runs the Nth of three calls of
 nine minutes, each of use if it is the last: (1) environment, instructions, every op, attention; (2) parity with
-PyTorch, steps of gpt2-124m and llama-8b with what each op loses, laws; (3) GEMMs, speed beside PyTorch, sanitizer,
+PyTorch, the time that each op of a step of gpt2-124m and llama-8b loses to its limit, laws; (3) GEMMs, speed beside PyTorch, sanitizer,
 ranks. Its parts begin although they may not end, and none takes twice its
 estimate. A fourth call asks for parts by name. --call-minutes starts no part
 that is thought to need more than is left of the call, and ends one that does need more; the next call with --parts

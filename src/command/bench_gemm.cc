@@ -1,5 +1,5 @@
-// athanor bench gemm CONFIG.json times every different matrix product of a step by itself, and compares its rate
-// with that of a large one.
+// athanor bench gemm CONFIG.json times each distinct GEMM of a step on its own, and compares its rate with that of a
+// large GEMM.
 #include <algorithm>
 #include <cstdio>
 #include <map>

@@ -60,7 +60,7 @@ void require_known_elsewhere(const ModelConfig& m) {
               Exit::usage);
 }
 
-// Of NF4: whether its absmaxes are quantized too.
+// Whether an NF4 --dtype quantizes its absmaxes too; none for other types.
 std::optional<bool> nested_nf4_named(const std::string& dtype) {
   if (dtype == "nf4") return true;
   if (dtype == "nf4_single") return false;

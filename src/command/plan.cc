@@ -32,7 +32,7 @@ struct PlanArgs {
   SearchArgs search;
 };
 
-// Of what is offloaded; it is part of no line above.
+// Prints the host memory of offloaded masters and states, which no line of device memory counts.
 void print_host_memory(const Config& config, const MemoryPlan& plan, const Device& device) {
   if (plan.total(Mem::pinned) == 0) return;
   std::printf("\nhost memory per rank                 made smaller by\n");

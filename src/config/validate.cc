@@ -267,11 +267,6 @@ void validate_gradients(const Config& c) {
 
 constexpr int64_t kLeastReserveMib = 256;  // of runtime_reserve_mib auto, on a CPU
 
-constexpr const char* kNoOffload =
-    " moves optimizer states from a GPU to host memory, where those of device cpu are already; set it to auto or none, "
-    "or "
-    "device to cuda";
-
 void validate_memory(const Config& c) {
   require(c.recompute_granularity == RecomputeGranularity::full || c.recompute_num_layers == 1,
           "recompute_num_layers: ", c.recompute_num_layers, " has a meaning only with recompute_granularity full, not ",
@@ -285,7 +280,9 @@ void validate_memory(const Config& c) {
   require(c.host_memory_limit_gib == 0 || c.offload_optimizer != Offload::none,
           "host_memory_limit_gib: ", c.host_memory_limit_gib,
           " has a meaning only with offload_optimizer cpu or auto, it is none; leave it out");
-  require(c.device != DeviceChoice::cpu || c.offload_optimizer != Offload::cpu, "offload_optimizer: cpu", kNoOffload);
+  require(c.device != DeviceChoice::cpu || c.offload_optimizer != Offload::cpu,
+          "offload_optimizer: cpu moves optimizer states from a GPU to host memory, where those of device cpu are "
+          "already; set it to auto or none, or device to cuda");
 }
 
 // Ranks that can share the products of a layer. Of more ranks than key heads, some have the same.

@@ -251,7 +251,7 @@ void ModelFolder::read_merged(const Weight& w, int64_t begin, int64_t end, std::
   out.assign(all.begin(), all.end());
 }
 
-// Of an output with a magnitude, the sum is scaled to that.
+// values += the product of the adapters; with DoRA each output is then scaled to its magnitude.
 void ModelFolder::add_adapters(const Weight& w, int64_t begin, int64_t end, std::vector<float>& values) const {
   const std::string module = module_of(w.name);
   if (adapted_name_ != w.name) {

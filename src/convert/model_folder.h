@@ -58,8 +58,9 @@ class ModelFolder {
     std::optional<Nf4State> nf4 = {};      // stored in NF4; read as f32
     Role role = Role::matrix;
     bool buffer = false;  // state that stays in its dtype: ParamSpec::buffer
-    // With adapters, read as f32: the type that it has in the folder that they are for. `quantized`: the adapters were
-    // trained beside it in NF4, and so it is quantized and dequantized; `adapted`: it has some, which are added.
+    // A weight of a folder of adapters, read as f32. `merged`: its type in the base folder. `quantized`: the adapters
+    // were trained on the NF4 weight, so reading quantizes and dequantizes it. `adapted`: it has adapters, which
+    // reading adds.
     std::optional<DType> merged = {};
     bool quantized = false, adapted = false;
   };

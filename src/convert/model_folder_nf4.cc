@@ -1,4 +1,4 @@
-// Weights of a ModelFolder that are in NF4: in its files, or because adapters were trained beside them in NF4.
+// NF4 weights of a ModelFolder: stored so in its files, or quantized because adapters were trained on NF4 weights.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -106,7 +106,7 @@ std::vector<float> ModelFolder::output_norms(const Weight& w, std::optional<bool
   return norms;
 }
 
-// What the adapters of a weight were trained beside.
+// The base weight that the adapters were trained on: its NF4 values where the run quantized it.
 std::vector<float> ModelFolder::base_values(const Weight& w, int64_t begin, int64_t end) const {
   const Weight& of_base = base_->at(w.name);
   std::vector<float> values;

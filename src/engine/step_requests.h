@@ -1,5 +1,5 @@
-// StepRequests of the ranks: what the host of any rank may ask all ranks for in a step, such as to stop after it. They
-// are added up over the ranks together with the step's other scalars, so that every rank reads the same with the step's
+// Step requests: what the host of any rank may ask all ranks for in a step, such as to stop after it. They are added up
+// over the ranks together with the step's other scalars, so that every rank reads the same with the step's
 // result and no message between hosts is needed.
 #pragma once
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What a rank of several requests of all of them in a step, as bits that travel with the step's scalars
+// What a rank requests of all ranks in a step, as bits that travel with the step's scalars
 // (engine/step_requests.h).
 #pragma once
 #include "engine/step_requests.h"

@@ -1,5 +1,5 @@
 // Masters and optimizer states in pinned host memory, on a GPU: the bits of a run that has them in device memory,
-// whatever order the lanes run in, captured or not; and runs that do not fit otherwise.
+// whatever order the streams run in, captured or not; and runs that do not fit otherwise.
 #include <gtest/gtest.h>
 
 #include <optional>
