@@ -16,7 +16,7 @@ constexpr std::string_view kDevices[] = {"auto", "cpu", "cuda"};
 constexpr std::string_view kCpuGemms[] = {"builtin", "onednn"};
 constexpr std::string_view kAttentions[] = {"auto", "builtin", "cudnn"};
 constexpr std::string_view kContextMethods[] = {"auto", "gather", "ring"};
-constexpr std::string_view kPipelineSchedules[] = {"1f1b", "interleaved", "gpipe"};
+constexpr std::string_view kPipelineSchedules[] = {"1f1b", "interleaved", "gpipe", "zb1p", "zbv"};
 constexpr std::string_view kOptimizers[] = {
     "adamw", "adam", "sgd", "lion", "muon", "normuon", "adamw_8bit", "lamb", "schedule_free_adamw", "adafactor"};
 constexpr std::string_view kGroupOptimizers[] = {"inherit",  "adamw",   "adam",       "sgd",  "lion",

@@ -337,9 +337,11 @@ Fields ranks_group() {
           "pipeline_schedule", free,
           "pipeline_parallel_size: in which order a stage runs its micro-batches. 1f1b = forward and backward in turn; "
           "interleaved = the same with several parts of the model on each stage, which wait less and send more; gpipe "
-          "= all forward, then all backward, which keeps most in memory"),
+          "= all forward, then all backward, which keeps most in memory; zb1p = 1f1b that computes gradients of weights "
+          "later, where a stage would wait; zbv = the same with two parts on each stage, the first and the last one on "
+          "the first stage"),
       number("virtual_pipeline_size", &Config::virtual_pipeline_size, between(0, 1024), free, "",
-             "pipeline_schedule interleaved: parts of the model on each stage; 0 = 2 with interleaved, else 1")
+             "pipeline_schedule interleaved: parts of the model on each stage; 0 = 2 with interleaved and zbv, else 1")
           .alias({"virtual_pipeline_model_parallel_size"}),
       custom(
           "pipeline_layout", Custom<Config>{read_layout, write_layout, counts_schema, "null, or list of integers"},

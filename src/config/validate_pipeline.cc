@@ -15,17 +15,14 @@ void refuse_others(const Config& c) {
   const auto stages = cat(" with the ", c.pipeline_parallel_size, " stages of pipeline_parallel_size");
   require(c.zero_stage < 2, "zero_stage: ", c.zero_stage, stages, " is not supported, for ranks would share out the ",
           "gradients of each micro-batch; set it to 0 or 1", kOneStage);
-  require(!low_precision(c.precision), "precision: ", name_of(c.precision), stages,
-          " is not supported; set it to bf16, fp16 or fp32", kOneStage);
   require(c.deterministic_reduction != DeterministicReduction::rank_invariant,
           "deterministic_reduction: rank_invariant", stages, " is not supported; set it to fixed_order", kOneStage);
   require(!c.log_noise_scale, "log_noise_scale:", stages,
           " no rank has a micro-batch's whole gradient; set it to false", kOneStage);
   require(c.teacher.empty(), "teacher:", stages, " is not supported; leave it out", kOneStage);
-  require(c.qk_clip_threshold == 0, "qk_clip_threshold: ", c.qk_clip_threshold, stages,
-          " is not supported; set it to 0", kOneStage);
-  require(c.rampup_batch_size.start == 0, "rampup_batch_size:", stages,
-          " the number of micro-batches cannot change; leave it out", kOneStage);
+  require(c.rampup_batch_size.start == 0 || c.pipeline_schedule != PipelineSchedule::interleaved,
+          "rampup_batch_size: with pipeline_schedule interleaved fewer micro-batches may need more memory; leave it out, or "
+          "take another pipeline_schedule");
   require(c.device != DeviceChoice::cuda, "device: cuda", stages, " is not supported; set it to cpu", kOneStage);
 }
 
@@ -58,12 +55,19 @@ void validate_pipeline(Config& c) {
     c.virtual_pipeline_size = 1;
     return;
   }
-  if (c.virtual_pipeline_size == 0) c.virtual_pipeline_size = interleaved ? 2 : 1;
-  require(interleaved == (c.virtual_pipeline_size > 1), "virtual_pipeline_size: ", c.virtual_pipeline_size,
+  const bool v = c.pipeline_schedule == PipelineSchedule::zbv;
+  if (c.virtual_pipeline_size == 0) c.virtual_pipeline_size = interleaved || v ? 2 : 1;
+  require(!v || c.virtual_pipeline_size == 2, "virtual_pipeline_size: ", c.virtual_pipeline_size,
+          " with pipeline_schedule zbv, which has 2 parts on each stage; leave it out");
+  require(v || interleaved == (c.virtual_pipeline_size > 1), "virtual_pipeline_size: ", c.virtual_pipeline_size,
           " with pipeline_schedule ", name_of(c.pipeline_schedule),
           interleaved ? ", which needs 2 or more parts on each stage; set it to more, or take pipeline_schedule 1f1b"
                       : "; set pipeline_schedule to interleaved, or leave it out");
   refuse_others(c);
+  require(!splits_backward(c.pipeline_schedule) || c.recompute_granularity != RecomputeGranularity::full,
+          "recompute_granularity: full with pipeline_schedule ", name_of(c.pipeline_schedule),
+          ", which would keep what is recomputed until the weights' gradients; set it to selective or none, or take ",
+          "pipeline_schedule 1f1b");
   validate_layout(c);
 }
 

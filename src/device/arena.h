@@ -42,6 +42,7 @@ class Buffer {
   Tensor amax = {};
   Buffer() = default;
   explicit operator bool() const { return lease_ != nullptr; }
+  bool is_shared() const { return lease_.use_count() > 1; }
 
  private:
   friend class Arena;

@@ -27,7 +27,7 @@ void CodeState::gather_codes() {
   }
 }
 
-void CodeState::plan(MemoryPlan& plan, bool keep_codes, bool statistics) {
+void CodeState::plan(MemoryPlan& plan, bool keep_codes, bool statistics, bool in_turns) {
   const auto& states = params_.state_specs();
   const auto at = std::ranges::find(states, kAmaxHistory, &StateSpec::name);
   if (at != states.end()) history_ = size_t(at - states.begin());
@@ -39,7 +39,7 @@ void CodeState::plan(MemoryPlan& plan, bool keep_codes, bool statistics) {
     plan.add(MemoryKind::inputs, "scales", DType::f32, {count, int64_t(kMatrices)}, &factors_);
     plan.add(MemoryKind::inputs, "largest magnitudes", DType::f32, {count, int64_t(kMatrices)}, &amax_);
   }
-  if (recipe_.rule(Operand::forward_x).by_largest() || recipe_.rule(Operand::input_dy).by_largest())
+  if (in_turns && (recipe_.rule(Operand::forward_x).by_largest() || recipe_.rule(Operand::input_dy).by_largest()))
     plan.add(MemoryKind::inputs, "largest magnitudes of inputs and gradients", DType::f32, {count, int64_t(kMatrices)},
              &largest_);
   if (!keep_codes) return;
@@ -48,7 +48,7 @@ void CodeState::plan(MemoryPlan& plan, bool keep_codes, bool statistics) {
     const ParamSpec& spec = params_.spec({id});
     const ParamStore::Unit& unit = *params_.units()[size_t(spec.unit)];
     const bool gathered = params_.has_codes({id});
-    if (!spec.low_precision || (unit.is_shard(unit.weights()) && !gathered)) continue;
+    if (!spec.low_precision || unit.layout.numel == 0 || (unit.is_shard(unit.weights()) && !gathered)) continue;
     const LayerCodes layer(params_, recipe_, layer_of(params_, {id}));
     if (gathered) {
       gathered_.push_back(
@@ -173,7 +173,7 @@ void CodeState::scale(Ctx& c, Tensor step_state) const {
   op.histories.assign(params_.specs().size(), {nullptr, DType::f32, {0}});
   const std::vector<ParamStore::Piece> pieces = params_.pieces();
   for (size_t i = 0; i < pieces.size(); ++i) {
-    if (!params_.keeps(*history_, i)) continue;
+    if (!params_.keeps(*history_, i) || !params_.here(size_t(pieces[i].unit))) continue;
     const ParamStore::State& state = params_.units()[size_t(pieces[i].unit)]->states[*history_];
     const int64_t first = state.first_of(i);
     op.histories[size_t(pieces[i].param)] = state.t.slice(first, first + params_.state_specs()[*history_].sizes[i]);

@@ -23,8 +23,9 @@ class CodeState {
   // same values. Ranks agree on the amax of the blocks, and each quantizes its own shard.
   void gather_codes();
   // After the parameters. Codes are kept of weights that lie whole on this rank between their uses, and of shards where
-  // ranks gather codes; so not of shards that are gathered in 16 bits.
-  void plan(MemoryPlan&, bool keep_codes, bool statistics);
+  // ranks gather codes; so not of shards that are gathered in 16 bits. in_turns: a micro-batch's backward ends before
+  // the next one's forward begins, so that one amax for each matrix is enough.
+  void plan(MemoryPlan&, bool keep_codes, bool statistics, bool in_turns);
 
   std::string how_gathered() const;  // for logs and plans, of planned parameters: "ranks gather codes of 12"
 

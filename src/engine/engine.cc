@@ -31,7 +31,7 @@ Ctx Engine::context(Ops& ops, Tape* tape) {
           .tape = tape,
           .sequence_parallel = options_.sequence_parallel,
           .row_pieces = row_pieces(least_piece),
-          .sums_beside = options_.sums_beside.value_or(streams),
+          .sums_beside = options_.sums_beside.value_or(streams) && !stage_.program().splits_backward,
           .least_piece = least_piece,
           .seed = options_.seed,
           .quantization = codes_ ? codes_->read() : Quantization{}};
@@ -255,10 +255,11 @@ void Engine::run_micro_norm(Ctx c) {
   c.run(norm);
 }
 
-// Each rank of a tensor-parallel group has the scores of its heads.
+// Each rank of a tensor-parallel group has the scores of its heads, each stage those of its blocks.
 void Engine::end_scores(Ctx& c) {
-  Communicator& group = backend_.mesh.tensor();
-  if (group.size() > 1) c.all_reduce(group, scalar(offsetof(StepState, max_attention_logit), DType::f32), Reduce::max);
+  for (Communicator* group : {&backend_.mesh.tensor(), &backend_.mesh.stages()})
+    if (group->size() > 1)
+      c.all_reduce(*group, scalar(offsetof(StepState, max_attention_logit), DType::f32), Reduce::max);
   c.run(no_scores());
 }
 
@@ -353,7 +354,8 @@ void Engine::close_step(PhaseClock& clock, RequestBits requests) {
   write_requests(requests, result->requests);
   device.copy(state_.at(int64_t(offsetof(StepState, requests))), result->requests, sizeof result->requests,
               Stream::compute);
-  for (auto& [stage, box] : outboxes_) backend_.mesh.stages().finish_sends(stage, 0);
+  for (auto& [stage, box] : outboxes_)
+    if (stage != stage_.number()) backend_.mesh.stages().finish_sends(stage, 0);
   const auto body = [&](const PhaseRunner::Enter& on) {
     arena_.begin("optimizer");
     run_optimizer(context(*ops_, nullptr), on);
@@ -437,7 +439,7 @@ double Engine::evaluate(std::span<const int32_t> tokens, std::span<const int32_t
     evaluation_runners_[size_t(chunk)].run(backend_.device, options_.graphs, body, [](Phase) {});
   }
   double sum = 0;
-  if (stage_.is_last()) backend_.device.copy(&sum, eval_sum_.data, sizeof sum, Stream::compute);
+  if (stage_.has_head()) backend_.device.copy(&sum, eval_sum_.data, sizeof sum, Stream::compute);
   backend_.device.sync();
   last_end_ = nullptr;
   return sum;

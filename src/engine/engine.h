@@ -154,7 +154,7 @@ class Engine {
   }
   int devices() const { return backend_.mesh.world().size(); }
   // One rank of those that compute the same losses from the same samples: on the last stage, which alone has losses.
-  bool reports_losses() const { return stage_.is_last() && backend_.mesh.tensor().rank() == 0 && part_.rank == 0; }
+  bool reports_losses() const { return stage_.has_head() && backend_.mesh.tensor().rank() == 0 && part_.rank == 0; }
   const Stage& stage() const { return stage_; }
   std::span<const Gemm> products() const { return plan_.products; }  // of a micro-batch and an evaluation, once planned
   Tunable tunable() const {                                          // of the same
@@ -293,12 +293,14 @@ class Engine {
     int in_slot = -1, out_slot = -1;
     bool open = false, entered = false;  // as the arena has it
   };
-  // Forward, backward or both of a chunk for a micro-batch.
+  // Forward, backward or both of a chunk for a micro-batch, or one half of backward.
   struct Passes {
     int chunk;
     MicroFrame& frame;
     const MicroInputs& inputs;
-    bool forward, backward, last;  // last: of the step's micro-batches, and its gradients are reduced meanwhile
+    bool forward;
+    std::optional<StageAction::Kind> backward;
+    bool last;  // of the step's micro-batches, and its gradients are reduced meanwhile
   };
   void run_passes(Ctx, const Passes&, const PhaseRunner::Enter&);
   void run_forward(Ctx&, const Passes&);
@@ -355,10 +357,10 @@ class Engine {
   std::vector<MicroInputs> micro_inputs_;        // of the micro-batches under way
   std::vector<std::vector<MicroFrame>> frames_;  // of each chunk
   size_t next_action_ = 0;                       // of the accumulating step
-  // What is on its way to another stage: as many as may be, in turns.
+  // What is on its way to another stage, or to another chunk of this one: as many as may be, in turns.
   struct Outbox {
     std::vector<Tensor> slots;
-    size_t sent = 0;
+    size_t sent = 0, received = 0;  // received: by this stage itself
   };
   std::map<int, Outbox> outboxes_;  // by stage
 
@@ -371,7 +373,8 @@ class Engine {
   Tensor leaf_sums_;   // [leaves, 1 + units] f64: per leaf its loss sum, then each unit's squared gradient norm
   Tensor logit_rows_;  // [N] i32: 0, 1, 2, ...
   bool want_logits_ = false, recorded_micro_batch_ = false, recorded_ = false;
-  std::map<std::tuple<int, int, int, bool, bool, bool>, PhaseRunner> micro_runners_;  // by what run_passes() runs
+  std::map<std::tuple<int, int, int, bool, std::optional<StageAction::Kind>, bool>, PhaseRunner>
+      micro_runners_;  // by what run_passes() runs
   PhaseRunner optimizer_runner_;
   std::vector<PhaseRunner> evaluation_runners_;  // of each chunk
   std::vector<Span> documents_;                  // of the following micro-batches, if they changed

@@ -88,6 +88,7 @@ Engine::Engine(const ModelConfig& config, const EngineOptions& options, Backend 
                 .tensor = tensor,
                 .experts = {.ranks = backend_.mesh.experts().size(), .rank = backend_.mesh.experts().rank()},
                 .stages = stage_.units(*model_),
+                .reduces_late = stage_.program().splits_backward,
                 .worker = {.workers = workers.size(), .worker = workers.rank()},
                 .states_home = options_.states_home});
   if (outer_) outer_->plan(memory_);
@@ -158,7 +159,7 @@ void Engine::plan_inputs() {
   input("step state", DType::u8, {int64_t(sizeof(StepState))}, &state_);
   if (options_.training && options_.spikes.deviations > 0)
     input("latest losses and norms", DType::u8, {int64_t(sizeof(SpikeWindow))}, &window_);
-  if (codes_) codes_->plan(memory_, options_.keep_codes, options_.quantized);
+  if (codes_) codes_->plan(memory_, options_.keep_codes, options_.quantized, stage_.stages() == 1);
   if (options_.training && options_.optimizer.qk_clip_threshold > 0)
     input("largest attention scores", DType::f32,
           {model_->config().num_hidden_layers, model_->attention_shape(0).heads}, &max_attention_logits_);
@@ -197,8 +198,7 @@ void Engine::require_expert_parallel() const {
 void Engine::require_pipeline() const {
   CHECK(options_.zero_stage < 2, "stages of a pipeline need their gradients whole");
   CHECK(options_.logical_shards == 0, "the tree of sums has no leaves for micro-batches of a pipeline");
-  CHECK(!options_.recipe.low_precision() && !options_.noise_scale && options_.optimizer.qk_clip_threshold == 0,
-        "a pipeline of stages with 8 bits, a noise scale or QK-clip");
+  CHECK(!options_.noise_scale, "a pipeline of stages with a noise scale");
   CHECK(backend_.device.unified(), "a pipeline of stages on GPUs");
 }
 

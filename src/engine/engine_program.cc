@@ -11,8 +11,9 @@ namespace {
 
 using Kind = StageAction::Kind;
 
-constexpr Kind kKinds[] = {Kind::receive_activation, Kind::forward,  Kind::send_activation,
-                           Kind::receive_gradient,   Kind::backward, Kind::send_gradient};
+// In the order of a micro-batch's actions.
+constexpr Kind kKinds[] = {Kind::receive_activation, Kind::forward,        Kind::send_activation, Kind::receive_gradient,
+                           Kind::backward,           Kind::input_backward, Kind::send_gradient,   Kind::weight_backward};
 
 // For a forward pass of a frozen model, of which nothing is recorded or counted.
 Ctx without_tape(Ctx c) {
@@ -41,6 +42,8 @@ void Engine::run_passes(Ctx c, const Passes& p, const PhaseRunner::Enter& on) {
   }
   if (!p.backward) return;
   on(Phase::backward);
+  if (p.backward == Kind::weight_backward) return c.run_weight_halves();
+  c.tape->puts_off_weights = p.backward == Kind::input_backward;
   run_backward(c, p, on);
 }
 
@@ -121,14 +124,15 @@ size_t Engine::run_actions(size_t first, PhaseClock& clock) {
     in_frame([&] { run_transfer(context(*ops_, &frame.tape), a, frame); });
     return last + 1;
   }
-  const bool backward = both || a.kind == Kind::backward;
+  const std::optional<Kind> backward = both ? std::optional(Kind::backward)
+                                      : a.kind == Kind::forward ? std::nullopt : std::optional(a.kind);
   const Passes passes{
       .chunk = a.chunk,
       .frame = frame,
       .inputs = micro_inputs_[size_t(stage_.frames().slot[first])],
       .forward = a.kind == Kind::forward,
       .backward = backward,
-      .last = backward && a.micro_batch + 1 == step_micro_batches_ && model_->params().reduces_early(backend_.mesh)};
+      .last = backward == Kind::backward && a.micro_batch + 1 == step_micro_batches_ && model_->params().reduces_early(backend_.mesh)};
   PhaseRunner& runner =
       micro_runners_[{a.chunk, number, stage_.frames().slot[first], passes.forward, passes.backward, passes.last}];
   const auto body = [&](const PhaseRunner::Enter& on) {
@@ -163,8 +167,14 @@ void Engine::run_transfer(Ctx c, const StageAction& a, MicroFrame& frame) {
 Buffer Engine::receive(Ctx& c, const StageAction& a, const char* name) {
   Buffer x = c.alloc(name, {rows_of_stream(c, part_.rows()), model_->config().hidden_size});
   if (c.arena.recording()) return x;
+  const int peer = peer_of(stage_.program().shape, stage_.number(), a);
+  if (peer == stage_.number()) {
+    Outbox& own = outboxes_.at(peer);
+    backend_.device.copy(x.t.data, own.slots[own.received++ % own.slots.size()].data, x.t.bytes(), Stream::compute);
+    return x;
+  }
   const CollectiveSubject subject(cat(a, " on stage ", stage_.number()));
-  backend_.mesh.stages().recv(x.t, peer_of(stage_.program().shape, stage_.number(), a), Stream::compute);
+  backend_.mesh.stages().recv(x.t, peer, Stream::compute);
   return x;
 }
 
@@ -174,11 +184,12 @@ void Engine::send_to_stage(const StageAction& a, const Tensor& x) {
   const int peer = peer_of(stage_.program().shape, stage_.number(), a);
   Outbox& box = outboxes_.at(peer);
   Communicator& group = backend_.mesh.stages();
-  group.finish_sends(peer, int64_t(box.slots.size()) - 1);
+  const bool to_itself = peer == stage_.number();
+  if (!to_itself) group.finish_sends(peer, int64_t(box.slots.size()) - 1);
   Tensor slot = box.slots[box.sent++ % box.slots.size()];
   CHECK(slot.bytes() == x.bytes(), a, ": ", x.shape, ", planned ", slot.shape);
   backend_.device.copy(slot.data, x.data, x.bytes(), Stream::compute);
-  group.start_send(slot, peer, Stream::compute);
+  if (!to_itself) group.start_send(slot, peer, Stream::compute);
 }
 
 void Engine::plan_outboxes() {
@@ -205,7 +216,13 @@ void Engine::record_chunk(int chunk) {
     const StageAction a{kind, chunk, 0};
     if (std::ranges::find(stage_.actions(), a) == stage_.actions().end()) continue;
     if (computes(a))
-      run_passes(c, {chunk, frame, micro_inputs_.front(), kind == Kind::forward, kind == Kind::backward, false},
+      run_passes(c,
+                 {.chunk = chunk,
+                  .frame = frame,
+                  .inputs = micro_inputs_.front(),
+                  .forward = kind == Kind::forward,
+                  .backward = kind == Kind::forward ? std::nullopt : std::optional(kind),
+                  .last = false},
                  [](Phase) {});
     else
       run_transfer(c, a, frame);

@@ -39,6 +39,7 @@ Stage::Stage(const PipelineOptions& options, int stages, int stage, const Model&
     parts_.push_back({first, first + layout[i], i == 0, i + 1 == layout.size()});
     first += layout[i];
   }
+  set_micro_batches(1);
 }
 
 void Stage::set_micro_batches(int64_t count) {
@@ -62,11 +63,13 @@ StageUnits Stage::units(const Model& model) const {
   StageUnits units{.stages = stages_, .stage = stage_, .stage_of = {}};
   if (stages_ == 1) return units;
   const size_t count = model.params().units().size();
-  units.stage_of.assign(count, stages_ - 1);
+  const PipelineShape& shape = program_.shape;
+  units.head = shape.stage_of(shape.parts() - 1);
+  units.stage_of.assign(count, units.head);
   units.stage_of[0] = 0;
   for (size_t p = 0; p < parts_.size(); ++p)
-    for (int l = parts_[p].first; l < parts_[p].end; ++l) units.stage_of[size_t(l) + 1] = int(p) % stages_;
-  if (model.params().spec(model.head()).unit == 0) units.tied = 0;
+    for (int l = parts_[p].first; l < parts_[p].end; ++l) units.stage_of[size_t(l) + 1] = shape.stage_of(int(p));
+  if (units.head != 0 && model.params().spec(model.head()).unit == 0) units.tied = 0;
   return units;
 }
 

@@ -35,12 +35,9 @@ class Stage {
 
   int stages() const { return stages_; }
   int number() const { return stage_; }
-  bool is_last() const { return stage_ == stages_ - 1; }
+  bool has_head() const { return program_.shape.stage_of(int(parts_.size()) - 1) == stage_; }
   int chunks() const { return options_.chunks; }
-  const ModelPart& part(int chunk) const {
-    const int number = chunk * stages_ + stage_;
-    return parts_[size_t(number)];
-  }
+  const ModelPart& part(int chunk) const { return parts_[size_t(program_.shape.part(stage_, chunk))]; }
   const std::vector<ModelPart>& parts() const { return parts_; }
   StageUnits units(const Model&) const;
   // The name of a phase of a chunk: "micro-batch", or "micro-batch, chunk 1".

@@ -268,13 +268,13 @@ Factor run_weight_gradient(Net n, const Linear& layer, const Buffer& dy, const F
     p.op.epilogue = out_in(layer) ? Epilogue::sum_a : Epilogue::sum_b;
     p.op.aux = n.params.grad(layer.b);
   }
-  run(c, p);
+  c.weight_half([p = std::move(p)](Ctx& cc) { run(cc, p); });
   if (layer.b && codes.is_codes()) c.run(ColumnSum{.out = n.params.grad(layer.b), .x = dy.t});
   if (same || both) {
     codes.beside = codes.beside_scales = {};
     return codes;
   }
-  p = {}, read_dy = {}, codes = {};
+  read_dy = {}, codes = {};
   return factor(n, layer, Operand::input_dy, dy);
 }
 

@@ -57,7 +57,7 @@ std::pair<Var, Var> fork_norm(Net n, Var x, const Norm& norm, const Linear* read
   Var vh = c.var(h), vy = c.var(std::move(y), std::move(remake));
   c.record("norm", [&params = n.params, norm, layer, h, mean, rstd, asked = x.asked_largest(), sh = vh.slot(),
                     sy = vy.slot(), sx = x.slot()](Ctx& cc) {
-    Buffer dy = cc.take(sy), dh = cc.take(sh);
+    Buffer dy = cc.take(sy), dh = cc.own(cc.take(sh));
     dh.amax = asked;
     const GainGradient dw(cc, params, norm, h.t.cols());
     const Buffer db = layer ? gradient_of({cc, params}, norm.b) : Buffer{};

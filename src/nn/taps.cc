@@ -10,7 +10,7 @@ Var set_tap(Ctx& c, Var h, Tap& tap) {
   if (!c.recording()) return h;
   Var out = c.var(h.keep());
   c.record("tap", [state = tap.state_, sx = h.slot(), s = out.slot()](Ctx& cc) {
-    Buffer d = cc.take(s);
+    Buffer d = cc.own(cc.take(s));
     if (state->grad) cc.run(Add{.y = d.t, .a = d.t, .b = state->grad.t});
     *state = {};
     cc.put(sx, std::move(d));
@@ -26,7 +26,7 @@ Var scaled_sum(Net n, Var x, Param a, const Tap& z, Param b) {
   Var out = c.var(std::move(y));
   c.record("scaled_sum", [&params = n.params, a, b, value, kept = x.keep(), state = z.state_, sx = x.slot(),
                           s = out.slot()](Ctx& cc) {
-    Buffer dy = cc.take(s);
+    Buffer dy = cc.own(cc.take(s));
     if (!state->grad) {
       state->grad = cc.alloc("tap.grad", dy.t.shape);
       cc.run(Fill{.x = state->grad.t});

@@ -337,8 +337,10 @@ void ParamStore::reduce_gradients(Ctx& c) {
     const Tensor& grad = unit->grad;
     if (sharding_.logical.count > 0)
       reduce_in_tree(c, *unit);
-    else if (sharding_.stage >= 2)  // else they were reduced early
+    else if (sharding_.stage >= 2)
       add_up(c, c.mesh.copies(), grad);
+    else if (sharding_.reduces_late)  // else reduce_early() has reduced them
+      reduce_whole(c, *unit);
     if (sharding_.stage == 0 || unit->is_shard(grad)) continue;
     // The sum is for this rank's shard only; clear the gradients of the others' shards.
     if (unit->shard.begin > 0) c.run(Fill{.x = grad.slice(0, unit->shard.begin)});
@@ -474,7 +476,8 @@ void ParamStore::settle(Ctx& c) {
 }
 
 bool ParamStore::reduces_early(const ProcessMesh& mesh) const {
-  return sharding_.stage < 2 && sharding_.logical.count == 0 && mesh.data_parallel().size() > 1;
+  return sharding_.stage < 2 && !sharding_.reduces_late && sharding_.logical.count == 0 &&
+         mesh.data_parallel().size() > 1;
 }
 
 // The ranks whose gradients of a unit that none shares out are added up.
@@ -487,11 +490,20 @@ Communicator& ParamStore::copies_of(const ProcessMesh& mesh, const Unit& unit) c
 void ParamStore::reduce_early(Ctx& c, const Unit& unit) {
   if (!reduces_early(c.mesh)) return;
   leave_early_room(c);
+  begin_sum(c, unit, last_micro_batch_);
+}
+
+void ParamStore::reduce_whole(Ctx& c, const Unit& unit) {
+  begin_sum(c, unit, true);
+  leave_early_room(c);
+}
+
+void ParamStore::begin_sum(Ctx& c, const Unit& unit, bool sends) {
   Communicator& all = sharding_.stage == 0 ? copies_of(c.mesh, unit) : c.mesh.shards();
   const Tensor mine = unit.own(unit.grad);
   early_.room = c.room_of_sum(all, unit.grad);
   early_.of_copies = sharding_.stage == 0 ? Buffer{} : c.room_of_sum(c.mesh.copies(), mine);
-  if (!last_micro_batch_) return;
+  if (!sends) return;
   early_.ticket = c.beside([&](Stream stream) {
     if (sharding_.stage == 0) return all.sum(unit.grad, early_.room.t, stream);
     all.sum_scatter(mine, unit.grad, early_.room.t, stream);

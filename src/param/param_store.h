@@ -72,9 +72,10 @@ struct LogicalShards {
 struct StageUnits {
   int stages = 1, stage = 0;
   std::vector<int> stage_of = {};
-  int tied = -1;  // a unit that the last stage has too: the embedding, where it is the head's weight
+  int head = 0;   // the stage that has the model's last part
+  int tied = -1;  // a unit that `head` has too: the embedding, where it is the head's weight
   bool here(size_t unit) const {
-    return stages == 1 || stage_of[unit] == stage || (int(unit) == tied && stage == stages - 1);
+    return stages == 1 || stage_of[unit] == stage || (int(unit) == tied && stage == head);
   }
   bool on_one_stage(size_t unit) const { return int(unit) != tied || stages == 1; }
 };
@@ -101,6 +102,9 @@ struct Sharding {
   TensorRank tensor = {};  // these also without training
   ExpertRank experts = {};
   StageUnits stages = {};
+  // Stages 0 and 1 reduce gradients during the backward of the step's last micro-batch; or after all micro-batches, where
+  // weights' gradients are put off (Ctx::weight_half()).
+  bool reduces_late = false;
   WorkerRank worker = {};
   StatesHome states_home = {};
 };
@@ -308,6 +312,8 @@ class ParamStore {
   void gather(Ctx&, int unit);
   void settle(Ctx&);
   void reduce_early(Ctx&, const Unit&);
+  void reduce_whole(Ctx&, const Unit&);
+  void begin_sum(Ctx&, const Unit&, bool sends);  // sends: or only takes the buffers
   void leave_early_room(Ctx&);
   void reduce_in_tree(Ctx&, const Unit&);
   void add_tied_gradients(Ctx&);
@@ -333,7 +339,7 @@ class ParamStore {
     Buffer whole, room;  // room: Communicator::room_of_sum()
     Ctx::Ticket ticket;
   } reducing_;
-  // Buffers of the unit whose gradients are reduced while backward runs.
+  // Buffers of the unit whose whole gradients are being reduced.
   struct {
     Buffer room, of_copies;
     Ctx::Ticket ticket;

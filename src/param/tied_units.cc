@@ -12,7 +12,7 @@ void ParamStore::add_tied_gradients(Ctx& c) {
   const CollectiveSubject subject(unit.name);
   const Tensor mine = unit.own(unit.grad);
   const Buffer theirs = c.alloc("gradients of the tied table on another stage", mine.dtype, mine.shape);
-  c.exchange(c.mesh.stages(), mine, theirs.t, s.stage == 0 ? s.stages - 1 : 0);
+  c.exchange(c.mesh.stages(), mine, theirs.t, s.stage == 0 ? s.head : 0);
   c.run(Add{.y = mine, .a = mine, .b = theirs.t});
 }
 

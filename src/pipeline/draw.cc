@@ -10,11 +10,14 @@ namespace {
 
 using Kind = StageAction::Kind;
 
+int hue(Kind kind) { return kind == Kind::forward ? 210 : kind == Kind::weight_backward ? 35 : 120; }
+
 }  // namespace
 
 std::string schedule_text(const StepProgram& program, const Simulation& simulation, double unit) {
   const auto name = [&](const StageAction& a) {
-    return cat(a.kind == Kind::forward ? "f" : "b", a.micro_batch,
+    const char* letter = a.kind == Kind::forward ? "f" : a.kind == Kind::weight_backward ? "w" : "b";
+    return cat(letter, a.micro_batch,
                program.shape.chunks > 1 ? cat(".", a.chunk) : std::string());
   };
   size_t width = 0;
@@ -46,7 +49,8 @@ std::string schedule_svg(const StepProgram& program, const Simulation& simulatio
   std::string svg =
       cat("<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"", at(simulation.seconds + 1), "\" height=\"", height,
           "\" font-family=\"sans-serif\" font-size=\"11\">\n<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n",
-          "<text x=\"", kLeft, "\" y=\"20\">blue: forward, green: backward, by micro-batch",
+          "<text x=\"", kLeft, "\" y=\"20\">blue: forward, green: backward, ",
+          program.splits_backward ? "orange: its weights' gradients, " : "", "by micro-batch",
           chunks > 1 ? "; darker: later parts of the model" : "", "; stages wait ",
           std::lround(100 * simulation.bubble() / simulation.seconds), " % of the step</text>\n");
   for (size_t stage = 0; stage < simulation.stages.size(); ++stage) {
@@ -56,7 +60,7 @@ std::string schedule_svg(const StepProgram& program, const Simulation& simulatio
       if (!computes(t.action)) continue;
       const int lightness = 85 - 40 * t.action.chunk / chunks;
       svg += cat("<rect x=\"", at(t.begin), "\" y=\"", y, "\" width=\"", (t.end - t.begin) * chunks * kUnit,
-                 "\" height=\"", kRow - 4, "\" fill=\"hsl(", t.action.kind == Kind::forward ? 210 : 120, ",60%,",
+                 "\" height=\"", kRow - 4, "\" fill=\"hsl(", hue(t.action.kind), ",60%,",
                  lightness, "%)\" stroke=\"white\"/><text x=\"", at((t.begin + t.end) / 2), "\" y=\"", y + 16,
                  "\" text-anchor=\"middle\">", t.action.micro_batch, "</text>\n");
     }

@@ -1,6 +1,7 @@
 #include "pipeline/program.h"
 
 #include <algorithm>
+#include <array>
 #include <optional>
 #include <ostream>
 
@@ -46,7 +47,54 @@ Actions in_pairs(const Actions& forwards, const Actions& backwards, int64_t ahea
   return list;
 }
 
+// 1F1B whose backwards compute only the gradients of activations. The weights' gradients wait: on stage r those of r
+// micro-batches, so that every stage has about as many micro-batches under way as the first one [Qi et al. 2023, "Zero
+// Bubble Pipeline Parallelism", figure 2: ZB-H1].
+Actions zb1p(const PipelineShape& shape, int stage) {
+  const int64_t m = shape.micro_batches, ahead = std::min<int64_t>(m, shape.stages - 1 - stage);
+  Actions list;
+  for (int64_t k = 0; k < m + ahead; ++k) {
+    if (k < m) list.push_back({Kind::forward, 0, k});
+    const int64_t b = k - ahead, w = b - stage;
+    if (b >= 0) list.push_back({Kind::input_backward, 0, b});
+    if (w >= 0) list.push_back({Kind::weight_backward, 0, w});
+  }
+  for (int64_t w = std::max<int64_t>(0, m - stage); w < m; ++w) list.push_back({Kind::weight_backward, 0, w});
+  return list;
+}
+
+// ZB-V [Qi et al. 2024, "Pipeline Parallelism with Controllable Memory"; the order of PyTorch's ScheduleZBVZeroBubble].
+// It needs 2 p - 1 micro-batches on p stages; with fewer, those that are not there are left out.
+Actions zbv(const PipelineShape& shape, int stage) {
+  const int64_t m = shape.micro_batches, p = shape.stages, later = p - stage, enough = std::max(m, 2 * p - 1);
+  Actions list;
+  std::array<std::array<int64_t, 2>, 3> done = {};  // of each kind and chunk
+  const auto add = [&](Kind kind, int chunk) {
+    const size_t row = kind == Kind::forward ? 0 : kind == Kind::input_backward ? 1 : 2;
+    const int64_t next = done[row][size_t(chunk)]++;
+    if (next < m) list.push_back({kind, chunk, next});
+  };
+  const auto add_all = [&](int chunk) {
+    for (const Kind kind : {Kind::forward, Kind::input_backward, Kind::weight_backward}) add(kind, chunk);
+  };
+  for (int64_t i = 0; i < 2 * later - 1; ++i) add(Kind::forward, 0);
+  for (int64_t i = 0; i < stage; ++i) add(Kind::forward, 1), add(Kind::forward, 0);
+  for (int64_t i = 0; i < later; ++i) add_all(1);
+  while (done[0][1] < enough) {
+    if (done[0][0] < enough) add(Kind::forward, 0);
+    add(Kind::input_backward, 0), add(Kind::weight_backward, 0);
+    add_all(1);
+  }
+  for (int64_t i = 0; i < stage; ++i) add(Kind::input_backward, 0), add(Kind::input_backward, 1);
+  for (int64_t i = 0; i < later; ++i) add(Kind::input_backward, 0), add(Kind::weight_backward, 0);
+  for (const int chunk : {1, 0})
+    while (done[2][size_t(chunk)] < enough) add(Kind::weight_backward, chunk);
+  return list;
+}
+
 Actions computations(PipelineSchedule schedule, const PipelineShape& shape, int stage) {
+  if (schedule == PipelineSchedule::zb1p) return zb1p(shape, stage);
+  if (schedule == PipelineSchedule::zbv) return zbv(shape, stage);
   const int64_t later = shape.stages - 1 - stage;
   const bool interleaved = schedule == PipelineSchedule::interleaved;
   const std::vector<int64_t> groups = interleaved ? group_sizes(shape) : std::vector{shape.micro_batches};
@@ -59,9 +107,10 @@ Actions computations(PipelineSchedule schedule, const PipelineShape& shape, int 
       return in_pairs(forwards, backwards, later);
     case PipelineSchedule::interleaved:  // [Narayanan et al. 2021, section 2.2]
       return in_pairs(forwards, backwards, 2 * later + (shape.chunks - 1) * groups.front());
+    default:
+      CHECK(false, "no such schedule");
+      return {};
   }
-  CHECK(false, "no such schedule");
-  return {};
 }
 
 // What a computation sends to another stage: activations to a part, or a gradient.
@@ -69,14 +118,14 @@ std::optional<StageAction> sent_by(const PipelineShape& shape, int stage, const 
   const int part = shape.part(stage, a.chunk);
   if (a.kind == Kind::forward && part + 1 < shape.parts())
     return StageAction{Kind::send_activation, a.chunk, a.micro_batch};
-  if (a.kind == Kind::backward && part > 0) return StageAction{Kind::send_gradient, a.chunk, a.micro_batch};
+  if (gives_gradient(a) && part > 0) return StageAction{Kind::send_gradient, a.chunk, a.micro_batch};
   return std::nullopt;
 }
 
 std::optional<StageAction> needed_by(const PipelineShape& shape, int stage, const StageAction& a) {
   const int part = shape.part(stage, a.chunk);
   if (a.kind == Kind::forward && part > 0) return StageAction{Kind::receive_activation, a.chunk, a.micro_batch};
-  if (a.kind == Kind::backward && part + 1 < shape.parts())
+  if (gives_gradient(a) && part + 1 < shape.parts())
     return StageAction{Kind::receive_gradient, a.chunk, a.micro_batch};
   return std::nullopt;
 }
@@ -137,17 +186,21 @@ int lowest_free(std::vector<bool>& taken) {
 }  // namespace
 
 std::ostream& operator<<(std::ostream& out, const StageAction& a) {
-  constexpr const char* kNames[] = {"receiving the activations", "forward",  "sending the activations",
-                                    "receiving the gradient",    "backward", "sending the gradient"};
+  constexpr const char* kNames[] = {"receiving the activations", "forward",        "sending the activations",
+                                    "receiving the gradient",    "backward",       "backward of the inputs",
+                                    "sending the gradient",      "backward of the weights"};
   return out << kNames[size_t(a.kind)] << " of micro-batch " << a.micro_batch << ", chunk " << a.chunk;
 }
 
-StepProgram make_program(PipelineSchedule schedule, const PipelineShape& shape) {
+StepProgram make_program(PipelineSchedule schedule, PipelineShape shape) {
   CHECK(shape.stages > 0 && shape.chunks > 0 && shape.micro_batches > 0, "a pipeline of ", shape.stages, " stages, ",
         shape.chunks, " chunks and ", shape.micro_batches, " micro-batches");
-  CHECK(shape.chunks == 1 || (schedule == PipelineSchedule::interleaved && shape.stages > 1),
+  shape.v = schedule == PipelineSchedule::zbv;
+  CHECK(!shape.v || shape.chunks == 2, "zbv with ", shape.chunks, " chunks; it has 2");
+  CHECK(shape.v || shape.chunks == 1 || (schedule == PipelineSchedule::interleaved && shape.stages > 1),
         "chunks are interleaved, on more than one stage");
   StepProgram program{.shape = shape, .stages = {}};
+  program.splits_backward = splits_backward(schedule);
   for (int stage = 0; stage < shape.stages; ++stage) program.stages.push_back(computations(schedule, shape, stage));
   add_transfers(program);
   const auto most = shape.micro_batches * shape.chunks;

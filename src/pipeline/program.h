@@ -11,31 +11,52 @@ namespace athanor {
 
 struct StageAction {
   // Transfers are with the stage that has the model's previous or next part: its activations come before forward, the
-  // gradient of this part's output before backward.
-  enum class Kind : uint8_t { receive_activation, forward, send_activation, receive_gradient, backward, send_gradient };
+  // gradient of this part's output before backward. Zero-bubble schedules run backward in two halves: input_backward
+  // computes the gradients of activations, weight_backward those of the linear layers' weights.
+  enum class Kind : uint8_t {
+    receive_activation,
+    forward,
+    send_activation,
+    receive_gradient,
+    backward,
+    input_backward,
+    send_gradient,
+    weight_backward
+  };
   Kind kind;
   int chunk = 0;  // of the stage's chunks
   int64_t micro_batch = 0;
   bool operator==(const StageAction&) const = default;
 };
 std::ostream& operator<<(std::ostream&, const StageAction&);  // "forward of micro-batch 3, chunk 1"
-inline bool computes(const StageAction& a) {
-  return a.kind == StageAction::Kind::forward || a.kind == StageAction::Kind::backward;
-}
 inline bool receives(const StageAction& a) {
   return a.kind == StageAction::Kind::receive_activation || a.kind == StageAction::Kind::receive_gradient;
 }
+inline bool sends(const StageAction& a) {
+  return a.kind == StageAction::Kind::send_activation || a.kind == StageAction::Kind::send_gradient;
+}
+inline bool computes(const StageAction& a) { return !receives(a) && !sends(a); }
+// Whether the gradient of the chunk's input is there after the action.
+inline bool gives_gradient(const StageAction& a) {
+  return a.kind == StageAction::Kind::backward || a.kind == StageAction::Kind::input_backward;
+}
 
 // The model is cut into stages * chunks consecutive parts; part p belongs to stage p % stages and is its chunk p /
-// stages [Narayanan et al. 2021, "Efficient Large-Scale Language Model Training", section 2.2].
+// stages [Narayanan et al. 2021, "Efficient Large-Scale Language Model Training", section 2.2]. In a V the stages of
+// every second chunk are in reverse order, so that the first stage has the model's first part and its last one [Qi et
+// al. 2024, "Pipeline Parallelism with Controllable Memory"].
 struct PipelineShape {
   int stages = 1, chunks = 1;
   int64_t micro_batches = 1;
+  bool v = false;
   int parts() const { return stages * chunks; }
-  int part(int stage, int chunk) const { return chunk * stages + stage; }
-  int stage_of(int part) const { return part % stages; }
+  int part(int stage, int chunk) const { return chunk * stages + place(stage, chunk); }
+  int stage_of(int part) const { return place(part % stages, chunk_of(part)); }
   int chunk_of(int part) const { return part / stages; }
   bool operator==(const PipelineShape&) const = default;
+
+ private:
+  int place(int stage, int chunk) const { return v && chunk % 2 == 1 ? stages - 1 - stage : stage; }
 };
 
 using Actions = std::vector<StageAction>;
@@ -43,15 +64,17 @@ using Actions = std::vector<StageAction>;
 struct StepProgram {
   PipelineShape shape;
   std::vector<Actions> stages;
+  bool splits_backward = false;  // into the halves of inputs and weights
   // Messages that a stage may have sent to another one that has not received them yet. The next send waits.
   int sends_ahead = 2;
 };
 
-// Transfers included. gpipe and one_f_one_b have one chunk per stage. sends_ahead is the smallest number, at least 2,
+// Transfers included, those between chunks of one stage too. zbv has two chunks per stage, in a V; all others but
+// interleaved have one. sends_ahead is the smallest number, at least 2,
 // with which no stage waits for ever: whether one does depends on the lists alone, not on how long actions take.
-StepProgram make_program(PipelineSchedule, const PipelineShape&);
+StepProgram make_program(PipelineSchedule, PipelineShape);
 
-// The stage that sends what an action receives, or receives what it sends.
+// The stage that sends what an action receives, or receives what it sends: maybe the same one.
 int peer_of(const PipelineShape&, int stage, const StageAction&);
 
 // Where an interpreter keeps what outlives an action.

@@ -56,12 +56,25 @@ class Run {
     double& clock = clock_[size_t(stage)];
     const double begin = clock;
     if (computes(a))
-      clock += (a.kind == Kind::forward ? times_.forward : times_.backward) / program_.shape.chunks;
+      clock += seconds_of(a.kind) / program_.shape.chunks;
     else if (receives(a) ? !receive(stage, a, clock) : !send(stage, a, clock))
       return false;
     found_.stages[size_t(stage)].push_back({a, begin, clock});
     ++next;
     return true;
+  }
+
+  double seconds_of(Kind kind) const {
+    switch (kind) {
+      case Kind::forward:
+        return times_.forward;
+      case Kind::input_backward:
+        return times_.backward - times_.weights;
+      case Kind::weight_backward:
+        return times_.weights;
+      default:
+        return times_.backward;
+    }
   }
 
   bool send(int stage, const StageAction& a, double& clock) {
@@ -114,7 +127,7 @@ class Run {
       int now = 0, most = 0;
       for (const TimedAction& t : stage) {
         if (t.action.kind == Kind::forward) most = std::max(most, ++now);
-        if (t.action.kind == Kind::backward) --now;
+        if (t.action.kind == Kind::backward || t.action.kind == Kind::weight_backward) --now;
       }
       found_.in_flight.push_back(double(most) / program_.shape.chunks);
     }

@@ -9,6 +9,7 @@ namespace athanor {
 // Times of a micro-batch on a whole stage; a chunk takes a share of them.
 struct PassTimes {
   double forward = 1, backward = 2;
+  double weights = 1;   // part of backward: the weights' gradients, where a schedule has them apart
   double transfer = 0;  // from one stage to another, while both compute
 };
 
@@ -22,7 +23,8 @@ struct Simulation {
   double seconds = 0;  // of the step
   double useful = 0;   // of the stage that computes longest
   double bubble() const { return seconds - useful; }
-  // Forwards of a whole stage that each stage has under way at most: begun, and backward has not ended.
+  // Forwards of a whole stage that each stage has under way at most: begun, and backward has not ended, with that of the
+  // weights.
   std::vector<double> in_flight;
 };
 

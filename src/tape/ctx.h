@@ -70,6 +70,8 @@ class Tape {
   std::vector<Entry> entries;
   std::map<int, Buffer> grads;  // by slot
   std::map<int, int> uses;      // by unit: in forward, with the backward still to come
+  bool puts_off_weights = false;  // Ctx::weight_half() keeps functions in weight_halves
+  std::vector<UniqueFn<void(Ctx&)>> weight_halves;
   bool recording = true;
   int next_slot = 0;
 };
@@ -317,6 +319,12 @@ struct Ctx {
   Buffer take(int slot);
   // Runs the whole tape in reverse.
   void backward();
+  // Runs a part of a layer's backward that computes gradients of weights alone: now, or where the schedule has it as an
+  // action of its own, then. So it owns what it reads.
+  void weight_half(UniqueFn<void(Ctx&)> half);
+  // A gradient that the caller may write to: the given one, or a copy where a weight_half() that was put off reads it.
+  Buffer own(Buffer grad);
+  void run_weight_halves();  // in the order in which they were put off
 
  private:
   template <class Call>

@@ -46,10 +46,32 @@ void Ctx::backward() {
   }
 }
 
+void Ctx::weight_half(UniqueFn<void(Ctx&)> half) {
+  if (tape && tape->puts_off_weights)
+    tape->weight_halves.push_back(std::move(half));
+  else
+    half(*this);
+}
+
+void Ctx::run_weight_halves() {
+  for (UniqueFn<void(Ctx&)>& waiting : tape->weight_halves) {
+    UniqueFn<void(Ctx&)> half = std::move(waiting);
+    half(*this);
+  }
+  tape->weight_halves.clear();
+}
+
+Buffer Ctx::own(Buffer grad) {
+  if (!grad.is_shared()) return grad;
+  Buffer copy = alloc("copy of a gradient", grad.t.dtype, grad.t.shape);
+  run(Cast{.y = copy.t, .x = grad.t});
+  return copy;
+}
+
 std::pair<Var, Var> fork(Ctx& c, Var x) {
   Var a = c.var(x.keep()), b = c.var(x.keep());
   c.record("fork", [sx = x.slot(), sa = a.slot(), sb = b.slot()](Ctx& cc) {
-    Buffer da = cc.take(sa), db = cc.take(sb);
+    Buffer da = cc.own(cc.take(sa)), db = cc.take(sb);
     cc.run(Add{.y = da.t, .a = da.t, .b = db.t});
     da.amax = {};
     cc.put(sx, std::move(da));

@@ -167,6 +167,7 @@ class Fitting {
     const std::vector<int64_t> all = micro_batches_to_try(config_, backend_);
     std::span<const int64_t> sizes = all;
     for (const Recompute& recompute : from_cheapest(recompute_, config_.model.num_hidden_layers)) {
+      if (recompute.granularity == Recompute::Granularity::full && splits_backward(config_.pipeline_schedule)) break;
       options_.recompute = recompute;
       while (backend_.mesh.stages().size() > 1 && sizes.size() > 1) {
         auto engine = fitting(sizes.front());

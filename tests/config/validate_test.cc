@@ -77,6 +77,11 @@ TEST(Validate, Pipelines) {
                {"virtual_pipeline_size: 2", "pipeline_schedule 1f1b", "interleaved"});
   expect_parts(with({"pipeline_parallel_size=2", "virtual_pipeline_size=1", "pipeline_schedule=interleaved"}),
                {"virtual_pipeline_size: 1", "pipeline_schedule interleaved"});
+  EXPECT_EQ(with({"pipeline_parallel_size=4", "pipeline_schedule=zbv"}), "");
+  expect_parts(with({"pipeline_parallel_size=2", "virtual_pipeline_size=4", "pipeline_schedule=zbv"}),
+               {"virtual_pipeline_size: 4", "pipeline_schedule zbv", "2 parts"});
+  expect_parts(with({"pipeline_parallel_size=2", "pipeline_schedule=zb1p", "recompute_granularity=full"}),
+               {"recompute_granularity: full", "pipeline_schedule zb1p", "selective"});
   expect_parts(with({"virtual_pipeline_size=2"}), {"virtual_pipeline_size: 2", "pipeline_parallel_size"});
   expect_parts(with({"pipeline_layout=[8]"}), {"pipeline_layout", "pipeline_parallel_size 1"});
   expect_parts(with({"pipeline_parallel_size=2", "pipeline_layout=[5,2,1]"}),
@@ -90,15 +95,15 @@ TEST(Validate, Pipelines) {
 TEST(Validate, WhatPipelinesDoNotSupportIsRefused) {
   for (const auto& [setting, key] : {std::pair{"zero_stage=2", "zero_stage: 2"},
                                      {"zero_stage=3", "zero_stage: 3"},
-                                     {"precision=fp8_tensorwise", "precision: fp8_tensorwise"},
                                      {"log_noise_scale=true", "log_noise_scale"},
-                                     {"qk_clip_threshold=100", "qk_clip_threshold: 100"},
                                      {"device=cuda", "device: cuda"},
                                      {"teacher=folder", "teacher:"},
-                                     {"prune_sparsity=0.5", "prune_sparsity"},
-                                     {"rampup_batch_size=[4,4,100]", "rampup_batch_size"}})
+                                     {"prune_sparsity=0.5", "prune_sparsity"}})
     expect_parts(error_with({"model.n_layer=8", "pipeline_parallel_size=2", setting}),
                  {key, "2 stages", "pipeline_parallel_size"});
+  expect_parts(error_with({"model.n_layer=8", "pipeline_parallel_size=2", "pipeline_schedule=interleaved",
+                           "rampup_batch_size=[4,4,100]"}),
+               {"rampup_batch_size", "pipeline_schedule interleaved"});
   expect_parts(error_with({"model.n_layer=8", "pipeline_parallel_size=2", "deterministic_reduction=rank_invariant",
                            "micro_batch_size=1", "logical_shards=1"}),
                {"deterministic_reduction: rank_invariant", "2 stages", "pipeline_parallel_size"});

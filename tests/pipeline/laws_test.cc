@@ -17,19 +17,20 @@ using namespace pipeline;
 using S = PipelineSchedule;
 using G = Recompute::Granularity;
 
+constexpr S kSchedules[] = {S::one_f_one_b, S::interleaved, S::gpipe, S::zb1p, S::zbv};
 constexpr int64_t kBatch = 56;  // divides among 1, 2, 4 and 7 micro-batches of two ranks
 
 Setting small(int stages, int64_t micro_batches, S schedule = S::one_f_one_b) {
   Setting s{.stages = stages, .schedule = schedule};
   s.of.accumulation = micro_batches;
   s.of.sequences = s.of.step = kBatch;
-  if (schedule == S::interleaved) s.chunks = 2;
+  if (schedule == S::interleaved || schedule == S::zbv) s.chunks = 2;
   return s;
 }
 
 TEST(Pipeline, LossesMatchOneRank) {
   const Curve want = train(small(1, 1));
-  for (const S schedule : {S::one_f_one_b, S::interleaved, S::gpipe})
+  for (const S schedule : kSchedules)
     for (const int stages : {2, 3, 4})
       for (const int64_t micro_batches : {1, 2, 4, 7})
         for (const int copies : {1, 2}) {
@@ -40,7 +41,7 @@ TEST(Pipeline, LossesMatchOneRank) {
 }
 
 TEST(Pipeline, RepeatsToTheBitAndInitialWeightsAreThoseOfOneRank) {
-  for (const S schedule : {S::one_f_one_b, S::interleaved, S::gpipe}) {
+  for (const S schedule : kSchedules) {
     Setting s = small(3, 7, schedule);
     s.of.replicas = 2;
     expect_equal(train(s), train(s), s.name());
@@ -51,9 +52,9 @@ TEST(Pipeline, RepeatsToTheBitAndInitialWeightsAreThoseOfOneRank) {
 // Every stage sums a micro-batch's gradients after the one before, as one rank does: bits are the same but for the
 // table that two stages have.
 TEST(Pipeline, BitsOfOneStageAreThoseOfManyWhereTheTableIsNotTied) {
-  for (const S schedule : {S::one_f_one_b, S::gpipe}) {
+  for (const S schedule : {S::one_f_one_b, S::gpipe, S::zb1p, S::zbv}) {
     Setting s = small(4, 4, schedule), one = s;
-    one.stages = 1, one.schedule = S::one_f_one_b;
+    one.stages = one.chunks = 1, one.schedule = S::one_f_one_b;
     const Curve want = train(one), got = train(s);
     EXPECT_EQ(got.losses[0], want.losses[0]) << s.name();
     expect_same(want, got, 1e-6, s.name());
@@ -95,7 +96,7 @@ class Slow final : public Forwarding {
 };
 
 TEST(Pipeline, DelaysChangeNoBitAndTransfersAreNamed) {
-  for (const S schedule : {S::one_f_one_b, S::interleaved, S::gpipe}) {
+  for (const S schedule : kSchedules) {
     const Setting s = small(3, 4, schedule);
     expect_equal(train(s), train(s, 3, Slow::wrap), s.name());
     const std::set<std::string> names = Slow::take_names();
@@ -115,11 +116,13 @@ TEST(Pipeline, TiedTablesMasksAndFamilies) {
       expect_same(want, train(s), 1e-5, s.name());
       s.schedule = S::interleaved, s.stages = s.chunks = 2, s.of.replicas = 2;
       expect_same(want, train(s), 1e-5, s.name());
+      s.schedule = S::zbv;
+      expect_same(want, train(s), 1e-5, s.name());
     }
 }
 
 TEST(Pipeline, DocumentsOfEachMicroBatchAreItsOwn) {
-  for (const S schedule : {S::one_f_one_b, S::interleaved, S::gpipe}) {
+  for (const S schedule : kSchedules) {
     Setting s = small(2, 7, schedule);
     s.of.documents = true;
     Setting one = s.alone();
@@ -129,12 +132,28 @@ TEST(Pipeline, DocumentsOfEachMicroBatchAreItsOwn) {
 }
 
 TEST(Pipeline, RecomputationChangesNoBit) {
-  Setting s = small(3, 4, S::interleaved);
-  const Curve none = train(s);
-  for (const G recompute : {G::selective, G::full}) {
-    s.of.recompute = recompute;
-    expect_equal(none, train(s), s.name());
+  for (const S schedule : {S::interleaved, S::zbv}) {
+    Setting s = small(3, 4, schedule);
+    const Curve none = train(s);
+    for (const G recompute : {G::selective, G::full}) {
+      if (recompute == G::full && splits_backward(schedule)) continue;
+      s.of.recompute = recompute;
+      expect_equal(none, train(s), s.name());
+    }
   }
+}
+
+// Backward in halves computes the sums of backward as a whole: a put-off weight gradient reads what it would have read
+// at once, whatever the gradients of activations were overwritten with since.
+TEST(Pipeline, PutOffWeightGradientsHaveTheBitsOf1F1B) {
+  for (const ModelType type : {ModelType::gpt2, ModelType::llama, ModelType::qwen2, ModelType::olmoe})
+    for (const G recompute : {G::none, G::selective}) {
+      Setting s = small(3, 7);
+      s.of.type = type, s.of.recompute = recompute, s.of.vocab = 131;
+      const Curve want = train(s);
+      s.schedule = S::zb1p;
+      expect_equal(want, train(s), s.name());
+    }
 }
 
 // Matrices are whole on their stage. Averages of the weights, and layouts that are given, too.
@@ -155,9 +174,45 @@ TEST(Pipeline, OptimizersShardsAndLayouts) {
   EXPECT_NEAR(got.evaluation, want.evaluation, 1e-5 * want.evaluation);
 }
 
+// Each stage scales the heads of its blocks.
+TEST(Pipeline, QkClipIsThatOfOneRank) {
+  Setting s = small(3, 4);
+  s.of.lr = 0.03, s.of.qk_clip = 0.05;
+  const Curve got = train(s);
+  expect_same(train(s.alone()), got, 2e-5, s.name());
+  s.of.qk_clip = 1e9;
+  EXPECT_NE(train(s).losses, got.losses);
+}
+
+// Several micro-batches under way share no amax. Quantized values are those of one rank as long as the weights are.
+TEST(Pipeline, RecipesOfEightAndFourBitsMatchOneStage) {
+  for (const char* precision : {"fp8_tensorwise", "fp8_delayed", "mxfp8", "nvfp4"})
+    for (const S schedule : {S::one_f_one_b, S::zbv}) {
+      Setting s = small(2, 4, schedule), one = s;
+      s.of.precision = one.of.precision = precision, s.of.hidden = one.of.hidden = 64;
+      s.of.intermediate = one.of.intermediate = 64;
+      s.of.recompute = G::selective;
+      one.stages = one.chunks = 1, one.schedule = S::one_f_one_b;
+      const Curve want = train(one), got = train(s);
+      EXPECT_EQ(got.losses[0], want.losses[0]) << precision << s.name();
+      EXPECT_NEAR(got.norms[0], want.norms[0], 1e-5 * want.norms[0]) << precision << s.name();
+      expect_same(want, got, 1e-3, cat(precision, s.name()));
+    }
+}
+
+TEST(Pipeline, BatchesMayGrow) {
+  for (const S schedule : {S::one_f_one_b, S::gpipe, S::zb1p, S::zbv}) {
+    Setting s = small(3, 4, schedule);
+    s.of.step = kBatch / 2;
+    Setting one = s.alone();
+    one.of.accumulation = 4;
+    expect_same(train(one), train(s), 1e-5, s.name());
+  }
+}
+
 TEST(Pipeline, EvaluationsAreThoseOfOneRank) {
   const double want = train(small(1, 1), 1).evaluation;
-  for (const S schedule : {S::one_f_one_b, S::interleaved}) {
+  for (const S schedule : {S::one_f_one_b, S::interleaved, S::zbv}) {
     const Setting s = small(4, 1, schedule);
     EXPECT_NEAR(train(s, 1).evaluation, want, 1e-5 * want) << s.name();
   }
@@ -168,6 +223,8 @@ TEST(Pipeline, OtherAxes) {
     Setting s = small(2, 4);
     s.of.tensor = 2, s.of.sequence = sequence, s.of.length = 8, s.of.tied = true;
     expect_same(train(s.alone()), train(s), 1e-5, s.name());
+    const Setting zero = [s]() mutable { return s.schedule = S::zbv, s.chunks = 2, s; }();
+    expect_same(train(zero.alone()), train(zero), 1e-5, zero.name());
     s.of.rule = RuleName::muon, s.of.shards = 2, s.of.stage = 1;
     expect_same(train(s.alone()), train(s), 1e-5, s.name());
   }

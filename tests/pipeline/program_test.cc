@@ -20,10 +20,15 @@ std::string text_of(const Actions& list, bool transfers) {
   std::string text;
   for (const StageAction& a : list) {
     if (!transfers && !computes(a)) continue;
-    constexpr const char* kLetters[] = {"<", "f", ">", "(", "b", ")"};
+    constexpr const char* kLetters[] = {"<", "f", ">", "(", "b", "b", ")", "w"};
     text += cat(text.empty() ? "" : " ", kLetters[size_t(a.kind)], a.micro_batch, a.chunk ? cat(".", a.chunk) : "");
   }
   return text;
+}
+
+std::vector<Kind> computations_of(S schedule) {
+  if (splits_backward(schedule)) return {Kind::forward, Kind::input_backward, Kind::weight_backward};
+  return {Kind::forward, Kind::backward};
 }
 
 Simulation of(S schedule, PipelineShape shape, PassTimes times = {}) {
@@ -44,23 +49,31 @@ TEST(StepProgram, OrdersAreThePublishedOnes) {
   const StepProgram inter = make_program(S::interleaved, {2, 2, 4});
   EXPECT_EQ(text_of(inter.stages[0], false), "f0 f1 f0.1 f1.1 f2 b0.1 f3 b1.1 f2.1 b0 f3.1 b1 b2.1 b3.1 b2 b3");
   EXPECT_EQ(text_of(inter.stages[1], false), "f0 f1 f0.1 b0.1 f1.1 b1.1 f2 b0 f3 b1 f2.1 b2.1 f3.1 b3.1 b2 b3");
+  const StepProgram zero = make_program(S::zb1p, {3, 1, 4});
+  EXPECT_EQ(text_of(zero.stages[0], false), "f0 f1 f2 b0 w0 f3 b1 w1 b2 w2 b3 w3");
+  EXPECT_EQ(text_of(zero.stages[1], false), "f0 f1 b0 f2 b1 w0 f3 b2 w1 b3 w2 w3");
+  EXPECT_EQ(text_of(zero.stages[2], true), "<0 f0 b0 )0 <1 f1 b1 )1 <2 f2 b2 )2 w0 <3 f3 b3 )3 w1 w2 w3");
+  const StepProgram v = make_program(S::zbv, {2, 2, 3});
+  EXPECT_EQ(text_of(v.stages[0], false), "f0 f1 f2 f0.1 b0.1 w0.1 f1.1 b1.1 w1.1 b0 w0 f2.1 b2.1 w2.1 b1 w1 b2 w2");
+  EXPECT_EQ(text_of(v.stages[1], false), "f0 f0.1 f1 f1.1 b0.1 w0.1 f2 b0 w0 f2.1 b1.1 w1.1 b1 b2.1 b2 w1 w2.1 w2");
 }
 
 // Fewer micro-batches than stages, and numbers that the stages do not divide, too: nobody waits for ever, every
 // transfer is matched, and every micro-batch runs once through every chunk.
 TEST(StepProgram, EveryProgramEnds) {
-  for (const S schedule : {S::one_f_one_b, S::interleaved, S::gpipe})
+  for (const S schedule : {S::one_f_one_b, S::interleaved, S::gpipe, S::zb1p, S::zbv})
     for (int stages = 1; stages <= 8; ++stages)
       for (const int chunks : {1, 2, 3, 4, 8, 12})
         for (int64_t m = 1; m <= 17; ++m) {
-          if (chunks > 1 && (schedule != S::interleaved || stages == 1)) continue;
+          if (schedule == S::zbv && chunks != 2) continue;
+          if (schedule != S::zbv && chunks > 1 && (schedule != S::interleaved || stages == 1)) continue;
           const StepProgram program = make_program(schedule, {stages, chunks, m});
           const Simulation s = simulate(program, {.transfer = 0.1});
           ASSERT_LE(program.sends_ahead, chunks == 1 || m % stages == 0 || m < stages ? 2 : stages + 1)
               << stages << " stages, " << chunks << " chunks, " << m << " micro-batches";
           ASSERT_GE(s.bubble(), -1e-9) << stages << " stages, " << chunks << " chunks, " << m << " micro-batches";
           for (const Actions& list : program.stages)
-            for (const Kind kind : {Kind::forward, Kind::backward})
+            for (const Kind kind : computations_of(schedule))
               for (int c = 0; c < chunks; ++c)
                 for (int64_t i = 0; i < m; ++i) ASSERT_EQ(std::ranges::count(list, StageAction{kind, c, i}), 1);
         }
@@ -87,11 +100,30 @@ TEST(StepProgram, BubblesAreThoseOfTheFormula) {
   EXPECT_DOUBLE_EQ(of(S::one_f_one_b, {8, 1, 32}).seconds, 117);
 }
 
+// [Qi et al. 2023, table 1]: (p - 1) (F + B - W) where the two halves of backward take as long as forward. A V leaves
+// half of that: the first chunk's forward on the last stage.
+TEST(StepProgram, ZeroBubbleSchedulesWaitLess) {
+  for (const int p : {2, 4, 8})
+    for (const int64_t m : {int64_t{2} * p, int64_t{4} * p}) {
+      EXPECT_DOUBLE_EQ(of(S::zb1p, {p, 1, m}).bubble(), p - 1) << p << " " << m;
+      EXPECT_DOUBLE_EQ(of(S::zbv, {p, 2, m}).bubble(), 0.5 * (p - 1)) << p << " " << m;
+    }
+  EXPECT_DOUBLE_EQ(of(S::zb1p, {4, 1, 8}).seconds, 27);
+  EXPECT_DOUBLE_EQ(of(S::zbv, {4, 2, 16}).seconds, 49.5);
+  const auto bubble = [](S schedule, int chunks, PassTimes times) {
+    return of(schedule, {4, chunks, 16}, times).bubble();
+  };
+  EXPECT_NEAR(bubble(S::zb1p, 1, {.backward = 2.2, .weights = 0.7}), 5.4, 1e-9);  // attention has no weights
+  EXPECT_NEAR(bubble(S::zbv, 2, {.backward = 2.2, .weights = 0.7}), 2.4, 1e-9);
+}
+
 TEST(StepProgram, WhatIsUnderWayIsThatOfTheTables) {
   using V = std::vector<double>;
   EXPECT_EQ(of(S::gpipe, {4, 1, 8}).in_flight, (V{8, 8, 8, 8}));
   EXPECT_EQ(of(S::one_f_one_b, {4, 1, 8}).in_flight, (V{4, 3, 2, 1}));
   EXPECT_EQ(of(S::one_f_one_b, {4, 1, 2}).in_flight, (V{2, 2, 2, 1}));
+  EXPECT_EQ(of(S::zb1p, {4, 1, 8}).in_flight, (V{4, 4, 4, 4}));
+  EXPECT_EQ(of(S::zbv, {4, 2, 16}).in_flight, (V{4, 4, 4, 4}));
   const V chunks = of(S::interleaved, {4, 12, 16}).in_flight;  // 2 (p - r - 1) + (v - 1) p, and one
   for (int r = 0; r < 4; ++r) EXPECT_DOUBLE_EQ(chunks[size_t(r)] * 12, 2 * (4 - r - 1) + 44 + 1);
 }
@@ -120,6 +152,24 @@ TEST(StepProgram, FramesAreThoseUnderWay) {
           }
     }
   }
+}
+
+// Memory is planned for a step's most micro-batches, and batches may grow to that.
+TEST(StepProgram, FewerMicroBatchesNeedNoMoreFrames) {
+  for (const auto& [schedule, chunks] : {std::pair{S::one_f_one_b, 1}, {S::gpipe, 1}, {S::zb1p, 1}, {S::zbv, 2}})
+    for (int p = 2; p <= 5; ++p) {
+      StepProgram fewer = make_program(schedule, {p, chunks, 1});
+      for (int64_t m = 2; m <= 2 * p + 1; ++m) {
+        StepProgram more = make_program(schedule, {p, chunks, m});
+        EXPECT_LE(fewer.sends_ahead, more.sends_ahead);
+        for (size_t stage = 0; stage < size_t(p); ++stage) {
+          const Frames few = assign_frames(fewer.stages[stage], chunks), all = assign_frames(more.stages[stage], chunks);
+          EXPECT_LE(few.slots, all.slots) << p << " " << m;
+          for (size_t c = 0; c < size_t(chunks); ++c) EXPECT_LE(few.frames[c], all.frames[c]) << p << " " << m;
+        }
+        fewer = std::move(more);
+      }
+    }
 }
 
 TEST(Simulate, NamesWhoWaitsForWhom) {

@@ -69,6 +69,7 @@ inline Curve train(const Setting& s, int64_t steps = 3, Wrap wrap = nullptr) {
     engine.init_weights();
     std::vector<double> losses, norms;
     for (int64_t step = 0; step < steps; ++step) {
+      engine.set_step_sequences(step == 0 ? s.of.step : s.of.sequences);
       ranks::accumulate(engine, step, s.of.masked);
       const StepState state = engine.finish_step();
       losses.push_back(state.loss / state.loss_targets), norms.push_back(state.grad_norm);
@@ -82,7 +83,7 @@ inline Curve train(const Setting& s, int64_t steps = 3, Wrap wrap = nullptr) {
     const auto masters = testing::masters_by_name(engine, *cpu.device);
     const std::lock_guard lock(mutex);
     if (curve.losses.empty()) curve.losses = losses, curve.norms = norms;
-    if (engine.stage().is_last()) curve.evaluation = evaluation / double(engine.options().micro_batch_size);
+    if (engine.stage().has_head()) curve.evaluation = evaluation / double(engine.options().micro_batch_size);
     EXPECT_EQ(curve.losses, losses) << "all ranks report one loss";
     EXPECT_EQ(curve.norms, norms);
     curve.planned[size_t(mesh.world().rank())] = engine.memory().total();
