@@ -53,9 +53,7 @@ enum class ContextMethod : uint8_t { automatic, gather, ring };
 // In which order a pipeline stage runs its micro-batches: pipeline/program.h.
 enum class PipelineSchedule : uint8_t { one_f_one_b, interleaved, gpipe, zb1p, zbv };
 // Whether backward runs in two halves: gradients of activations, and later those of weights.
-constexpr bool splits_backward(PipelineSchedule s) {
-  return s == PipelineSchedule::zb1p || s == PipelineSchedule::zbv;
-}
+constexpr bool splits_backward(PipelineSchedule s) { return s == PipelineSchedule::zb1p || s == PipelineSchedule::zbv; }
 
 // cudnn: its attention wherever it can; automatic: where a plan has memory for it, unless the program's own is found to
 // be faster (Tuning), and for documents and windows only where it is found to be the faster one.

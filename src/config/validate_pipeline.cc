@@ -21,7 +21,8 @@ void refuse_others(const Config& c) {
           " no rank has a micro-batch's whole gradient; set it to false", kOneStage);
   require(c.teacher.empty(), "teacher:", stages, " is not supported; leave it out", kOneStage);
   require(c.rampup_batch_size.start == 0 || c.pipeline_schedule != PipelineSchedule::interleaved,
-          "rampup_batch_size: with pipeline_schedule interleaved fewer micro-batches may need more memory; leave it out, or "
+          "rampup_batch_size: with pipeline_schedule interleaved fewer micro-batches may need more memory; leave it "
+          "out, or "
           "take another pipeline_schedule");
   require(c.device != DeviceChoice::cuda, "device: cuda", stages, " is not supported; set it to cpu", kOneStage);
 }

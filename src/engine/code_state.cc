@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "nn/products.h"
+#include "nn/linear_gemms.h"
 
 namespace athanor {
 // On the first tensor in files of each parameter.

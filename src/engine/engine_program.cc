@@ -12,8 +12,9 @@ namespace {
 using Kind = StageAction::Kind;
 
 // In the order of a micro-batch's actions.
-constexpr Kind kKinds[] = {Kind::receive_activation, Kind::forward,        Kind::send_activation, Kind::receive_gradient,
-                           Kind::backward,           Kind::input_backward, Kind::send_gradient,   Kind::weight_backward};
+constexpr Kind kKinds[] = {Kind::receive_activation, Kind::forward,        Kind::send_activation,
+                           Kind::receive_gradient,   Kind::backward,       Kind::input_backward,
+                           Kind::send_gradient,      Kind::weight_backward};
 
 // For a forward pass of a frozen model, of which nothing is recorded or counted.
 Ctx without_tape(Ctx c) {
@@ -124,15 +125,16 @@ size_t Engine::run_actions(size_t first, PhaseClock& clock) {
     in_frame([&] { run_transfer(context(*ops_, &frame.tape), a, frame); });
     return last + 1;
   }
-  const std::optional<Kind> backward = both ? std::optional(Kind::backward)
-                                      : a.kind == Kind::forward ? std::nullopt : std::optional(a.kind);
-  const Passes passes{
-      .chunk = a.chunk,
-      .frame = frame,
-      .inputs = micro_inputs_[size_t(stage_.frames().slot[first])],
-      .forward = a.kind == Kind::forward,
-      .backward = backward,
-      .last = backward == Kind::backward && a.micro_batch + 1 == step_micro_batches_ && model_->params().reduces_early(backend_.mesh)};
+  const std::optional<Kind> backward = both                      ? std::optional(Kind::backward)
+                                       : a.kind == Kind::forward ? std::nullopt
+                                                                 : std::optional(a.kind);
+  const Passes passes{.chunk = a.chunk,
+                      .frame = frame,
+                      .inputs = micro_inputs_[size_t(stage_.frames().slot[first])],
+                      .forward = a.kind == Kind::forward,
+                      .backward = backward,
+                      .last = backward == Kind::backward && a.micro_batch + 1 == step_micro_batches_ &&
+                              model_->params().reduces_early(backend_.mesh)};
   PhaseRunner& runner =
       micro_runners_[{a.chunk, number, stage_.frames().slot[first], passes.forward, passes.backward, passes.last}];
   const auto body = [&](const PhaseRunner::Enter& on) {

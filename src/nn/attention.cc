@@ -1,5 +1,5 @@
 #include "nn/context.h"
-#include "nn/products.h"
+#include "nn/linear_gemms.h"
 
 namespace athanor {
 namespace {

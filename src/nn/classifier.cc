@@ -3,7 +3,7 @@
 #include <span>
 
 #include "nn/codes.h"
-#include "nn/products.h"
+#include "nn/linear_gemms.h"
 
 namespace athanor {
 namespace {
@@ -44,7 +44,7 @@ Buffer teacher_logits(Ctx& c, const Teacher& teacher, int64_t lo, int64_t hi) {
   const Net n{c, teacher.params};
   const Linear layer = head_layer(teacher.params, teacher.w, teacher.b);
   Buffer v = c.alloc("classifier.teacher_logits", {hi - lo, outputs_of(n, layer)});
-  run(c, linear_product(n, layer, v.t, factor(n, layer, Operand::forward_x, view_of(teacher.x.t.slice(lo, hi)))));
+  run(c, output_gemm(n, layer, v.t, operand_of(n, layer, Operand::forward_x, view_of(teacher.x.t.slice(lo, hi)))));
   return v;
 }
 
@@ -86,9 +86,9 @@ void classifier(Net n, Var x, const Batch& batch, const Classifier& head, Tensor
     const Tensor targets = batch.targets.slice(lo, hi);
     const Buffer part = view_of(all.t.slice(lo, hi));
     Buffer z = c.alloc("classifier.logits", {hi - lo, outputs_of(n, layer)});
-    Factor read = factor(n, layer, Operand::forward_x, part, grad);
-    run(c, linear_product(n, layer, z.t, read));
-    const Factor of_weight = grad ? weight_factor(n, layer, part, read) : Factor{};
+    GemmOperand read = operand_of(n, layer, Operand::forward_x, part, grad);
+    run(c, output_gemm(n, layer, z.t, read));
+    const GemmOperand of_weight = grad ? operand_of_weight_gradient(n, layer, part, read) : GemmOperand{};
     read = {};
     const RowStats stats = vocab ? row_stats(c, z.t, targets, vocab, head.softcap) : RowStats{};
     if (teacher)
@@ -107,8 +107,8 @@ void classifier(Net n, Var x, const Batch& batch, const Classifier& head, Tensor
                          .max = stats.max,
                          .sums = stats.sums});
     if (!grad) continue;
-    const Factor dz = run_weight_gradient(n, layer, z, of_weight);
-    run(c, input_gradient(n, layer, (vocab ? parts.t() : dx.t).slice(lo, hi), dz));
+    const GemmOperand dz = run_weight_gradient(n, layer, z, of_weight);
+    run(c, input_gradient_gemm(n, layer, (vocab ? parts.t() : dx.t).slice(lo, hi), dz));
   }
   if (!grad) return;
   if (vocab) parts.add_up(c);
@@ -122,7 +122,7 @@ Buffer logits(Net n, Var x, Tensor rows, Param w, Param b) {
   Buffer last = c.alloc("logits.x", {rows.shape[0], x.t().cols()});
   c.run(GatherRows{.y = last.t, .x = x.t(), .rows = rows});
   Buffer z = c.alloc("logits", DType::f32, {rows.shape[0], outputs_of(n, head)});
-  run(c, linear_product(n, head, z.t, factor(n, head, Operand::forward_x, last)));
+  run(c, output_gemm(n, head, z.t, operand_of(n, head, Operand::forward_x, last)));
   return z;
 }
 

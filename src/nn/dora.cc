@@ -105,7 +105,7 @@ DoraKept run_dora(Net n, const Linear& layer, const Tensor& y, const Buffer& x, 
   }
   kept.u = c.alloc("dora.u", y.shape);
   {
-    Product product = linear_product(n, layer, kept.u.t, {.data = read, .scales = {}});
+    LinearGemm product = output_gemm(n, layer, kept.u.t, {.data = read, .scales = {}});
     product.op.bias = {};
     run(c, product);
   }
@@ -133,15 +133,15 @@ Buffer run_dora_gradients(Net n, const Linear& layer, const Buffer& dy, const Te
   });
   Buffer dx = c.alloc("linear.dx", x.shape);
   if (!drops_inputs(n, layer)) {
-    run(c, input_gradient(n, layer, dx.t, {.data = du, .scales = {}}));
+    run(c, input_gradient_gemm(n, layer, dx.t, {.data = du, .scales = {}}));
     run_adapter_gradients(n, layer, dx.t, du.t, x, kept.h.t);
     return dx;
   }
-  run(c, input_gradient(n, layer, dx.t, {.data = dy, .scales = {}}));
+  run(c, input_gradient_gemm(n, layer, dx.t, {.data = dy, .scales = {}}));
   {
     const Buffer more = c.alloc("dora.more", du.t.shape), part = c.alloc("dora.dx", x.shape);
     c.run(Combine{.y = more.t, .a = du.t, .b = dy.t, .alpha = 1, .beta = -1});
-    run(c, input_gradient(n, layer, part.t, {.data = more, .scales = {}}));
+    run(c, input_gradient_gemm(n, layer, part.t, {.data = more, .scales = {}}));
     drop_gradient(n, layer, part.t);
     c.run(Add{.y = dx.t, .a = dx.t, .b = part.t});
   }

@@ -3,7 +3,7 @@
 // y = (x - x~) W^T + (x~ W^T + s x~ A^T B^T) m / |W + s B A| + b, so that where m is the norm only the adapters' part
 // is dropped.
 #pragma once
-#include "nn/products.h"
+#include "nn/linear_gemms.h"
 
 namespace athanor {
 

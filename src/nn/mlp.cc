@@ -2,14 +2,14 @@
 #include <optional>
 #include <utility>
 
-#include "nn/products.h"
+#include "nn/linear_gemms.h"
 
 namespace athanor {
 namespace {
 
 // z and y = gelu(z). In 8 bits the two are made one after the other on every backend.
-void run_gelu_product(Net n, const Linear& up, const Linear& down, Buffer& y, Tensor z, const Factor& x) {
-  Product p = linear_product(n, up, y.t, x);
+void run_gelu_product(Net n, const Linear& up, const Linear& down, Buffer& y, Tensor z, const GemmOperand& x) {
+  LinearGemm p = output_gemm(n, up, y.t, x);
   if (p.a.is_codes()) {
     p.op.d = z;
     run(n.c, p);
@@ -22,9 +22,9 @@ void run_gelu_product(Net n, const Linear& up, const Linear& down, Buffer& y, Te
 }
 
 // By the pieces of rows of forward: products of other sizes may have other algorithms, and so other bits.
-void run_gelu_again(Net n, const Linear& up, Tensor y, Tensor z, const Factor& x, int pieces) {
+void run_gelu_again(Net n, const Linear& up, Tensor y, Tensor z, const GemmOperand& x, int pieces) {
   if (in_low_precision(n, up)) return n.c.run(GeluFwd{.y = y, .x = z});
-  Product p = linear_product(n, up, y, x);
+  LinearGemm p = output_gemm(n, up, y, x);
   p.op.epilogue = Epilogue::gelu;
   p.op.recompute = true;
   for (int i = 0; i < pieces; ++i) {
@@ -34,8 +34,9 @@ void run_gelu_again(Net n, const Linear& up, Tensor y, Tensor z, const Factor& x
 }
 
 // dz = (dy W_down) gelu'(z)
-void run_gradient_through_gelu(Net n, const Linear& up, const Linear& down, Buffer& dz, Tensor z, const Factor& dy) {
-  Product p = input_gradient(n, down, dz.t, dy);
+void run_gradient_through_gelu(Net n, const Linear& up, const Linear& down, Buffer& dz, Tensor z,
+                               const GemmOperand& dy) {
+  LinearGemm p = input_gradient_gemm(n, down, dz.t, dy);
   if (p.a.is_codes()) {
     run(n.c, p);
     dz.amax = wanted_largest(n, up, Matrix::dy);
@@ -112,20 +113,20 @@ Var gelu_mlp(Net n, Var x, const Linear& up, const Linear& down, Var residual) {
   Buffer all = coming.take();
   const Shape inner{all.t.rows(), outputs_of(n, up)};  // [N, F]
   Buffer z = c.alloc("mlp.z", inner), y = c.alloc("mlp.gelu", inner);
-  Factor read_x = input_factor(n, up, x, all);
+  GemmOperand read_x = input_operand(n, up, x, all);
   if (coming.coming() > 0) read_x.coming = &coming;  // not of codes, which may be kept
   all = {};
   run_gelu_product(n, up, down, y, z.t, read_x);
   SavedInput saved(n, up, x, read_x);
   read_x = {};
   Buffer out = c.alloc("mlp.out", residual.t().shape);
-  Factor kept;  // of y
+  GemmOperand kept;  // of y
   const Tensor largest = y.amax;
   {
     const bool keeps = c.recording() && !c.selective;
-    const Factor read_y = factor(n, down, Operand::forward_x, y, keeps);
+    const GemmOperand read_y = operand_of(n, down, Operand::forward_x, y, keeps);
     run_with_residual(n, down, out.t, read_y, residual.t());
-    if (keeps) kept = weight_factor(n, down, y, read_y);
+    if (keeps) kept = operand_of_weight_gradient(n, down, y, read_y);
   }
   y = {};
   Var result = c.var(std::move(out));
@@ -137,16 +138,16 @@ Var gelu_mlp(Net n, Var x, const Linear& up, const Linear& down, Var residual) {
     RowsOfAll rows = gradient_rows(net, down, d);
     Buffer all_d = rows.take();
     const bool beside = sums_beside(net, up) && kept.data;
-    Factor xf = beside ? Factor{} : saved.get(net, up);
+    GemmOperand xf = beside ? GemmOperand{} : saved.get(net, up);
     if (!kept.data) {
       Buffer again = cc.alloc("mlp.gelu again", z.t.shape);
       run_gelu_again(net, up, again.t, z.t, xf, pieces);
       again.amax = largest;  // still that of y
-      kept = factor(net, down, Operand::weight_x, again);
+      kept = operand_of(net, down, Operand::weight_x, again);
     }
     std::optional<RowsOfAll> later;
     if (beside) later = input_rows_beside(net, up, saved.own_rows(cc));
-    Factor read_d{.data = all_d, .scales = {}, .coming = &rows};
+    GemmOperand read_d{.data = all_d, .scales = {}, .coming = &rows};
     const bool weight_last = rows.coming() > 0;
     if (!weight_last) read_d = run_weight_gradient(net, down, std::exchange(all_d, {}), std::exchange(kept, {}));
     Buffer dz = cc.alloc("mlp.dz", z.t.shape);
@@ -191,8 +192,8 @@ Var swiglu(Net n, const Var& gate_up, Gated gated) {
 }
 
 // The product that gives the gradient of y, and with it that of gate_up: replaced in place, while y is made again.
-Product gradient_through_swiglu(Net n, const Linear& down, Tensor y, const Factor& dy) {
-  Product p = input_gradient(n, down, y, dy);
+LinearGemm gradient_through_swiglu(Net n, const Linear& down, Tensor y, const GemmOperand& dy) {
+  LinearGemm p = input_gradient_gemm(n, down, y, dy);
   p.op.epilogue = Epilogue::swiglu_gradient;
   return p;
 }
@@ -224,7 +225,7 @@ Var swiglu_mlp(Net n, Var x, const Linear& gate_up, const Linear& down, Var resi
     RowsOfAll rows = gradient_rows(net, down, d);
     const Buffer all_d = rows.take();
     Buffer y = cc.alloc("swiglu.y again", half);
-    Product p = gradient_through_swiglu(net, down, y.t, {.data = all_d, .scales = {}, .coming = &rows});
+    LinearGemm p = gradient_through_swiglu(net, down, y.t, {.data = all_d, .scales = {}, .coming = &rows});
     p.op.aux = kept.t;  // no later reader
     run(cc, p);
     (void)run_weight_gradient(net, down, all_d, {.data = std::move(y), .scales = {}});

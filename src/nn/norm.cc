@@ -1,5 +1,5 @@
 #include "nn/adapters.h"
-#include "nn/products.h"
+#include "nn/linear_gemms.h"
 
 namespace athanor {
 namespace {

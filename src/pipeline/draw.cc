@@ -17,8 +17,7 @@ int hue(Kind kind) { return kind == Kind::forward ? 210 : kind == Kind::weight_b
 std::string schedule_text(const StepProgram& program, const Simulation& simulation, double unit) {
   const auto name = [&](const StageAction& a) {
     const char* letter = a.kind == Kind::forward ? "f" : a.kind == Kind::weight_backward ? "w" : "b";
-    return cat(letter, a.micro_batch,
-               program.shape.chunks > 1 ? cat(".", a.chunk) : std::string());
+    return cat(letter, a.micro_batch, program.shape.chunks > 1 ? cat(".", a.chunk) : std::string());
   };
   size_t width = 0;
   for (const auto& stage : simulation.stages)
@@ -60,8 +59,8 @@ std::string schedule_svg(const StepProgram& program, const Simulation& simulatio
       if (!computes(t.action)) continue;
       const int lightness = 85 - 40 * t.action.chunk / chunks;
       svg += cat("<rect x=\"", at(t.begin), "\" y=\"", y, "\" width=\"", (t.end - t.begin) * chunks * kUnit,
-                 "\" height=\"", kRow - 4, "\" fill=\"hsl(", hue(t.action.kind), ",60%,",
-                 lightness, "%)\" stroke=\"white\"/><text x=\"", at((t.begin + t.end) / 2), "\" y=\"", y + 16,
+                 "\" height=\"", kRow - 4, "\" fill=\"hsl(", hue(t.action.kind), ",60%,", lightness,
+                 "%)\" stroke=\"white\"/><text x=\"", at((t.begin + t.end) / 2), "\" y=\"", y + 16,
                  "\" text-anchor=\"middle\">", t.action.micro_batch, "</text>\n");
     }
   }

@@ -125,8 +125,7 @@ std::optional<StageAction> sent_by(const PipelineShape& shape, int stage, const 
 std::optional<StageAction> needed_by(const PipelineShape& shape, int stage, const StageAction& a) {
   const int part = shape.part(stage, a.chunk);
   if (a.kind == Kind::forward && part > 0) return StageAction{Kind::receive_activation, a.chunk, a.micro_batch};
-  if (gives_gradient(a) && part + 1 < shape.parts())
-    return StageAction{Kind::receive_gradient, a.chunk, a.micro_batch};
+  if (gives_gradient(a) && part + 1 < shape.parts()) return StageAction{Kind::receive_gradient, a.chunk, a.micro_batch};
   return std::nullopt;
 }
 
@@ -186,9 +185,14 @@ int lowest_free(std::vector<bool>& taken) {
 }  // namespace
 
 std::ostream& operator<<(std::ostream& out, const StageAction& a) {
-  constexpr const char* kNames[] = {"receiving the activations", "forward",        "sending the activations",
-                                    "receiving the gradient",    "backward",       "backward of the inputs",
-                                    "sending the gradient",      "backward of the weights"};
+  constexpr const char* kNames[] = {"receiving the activations",
+                                    "forward",
+                                    "sending the activations",
+                                    "receiving the gradient",
+                                    "backward",
+                                    "backward of the inputs",
+                                    "sending the gradient",
+                                    "backward of the weights"};
   return out << kNames[size_t(a.kind)] << " of micro-batch " << a.micro_batch << ", chunk " << a.chunk;
 }
 

@@ -23,8 +23,8 @@ struct Simulation {
   double seconds = 0;  // of the step
   double useful = 0;   // of the stage that computes longest
   double bubble() const { return seconds - useful; }
-  // Forwards of a whole stage that each stage has under way at most: begun, and backward has not ended, with that of the
-  // weights.
+  // Forwards of a whole stage that each stage has under way at most: begun, and backward has not ended, with that of
+  // the weights.
   std::vector<double> in_flight;
 };
 

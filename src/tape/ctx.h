@@ -68,8 +68,8 @@ class Tape {
     UniqueFn<void(Ctx&)> backward;
   };
   std::vector<Entry> entries;
-  std::map<int, Buffer> grads;  // by slot
-  std::map<int, int> uses;      // by unit: in forward, with the backward still to come
+  std::map<int, Buffer> grads;    // by slot
+  std::map<int, int> uses;        // by unit: in forward, with the backward still to come
   bool puts_off_weights = false;  // Ctx::weight_half() keeps functions in weight_halves
   std::vector<UniqueFn<void(Ctx&)>> weight_halves;
   bool recording = true;

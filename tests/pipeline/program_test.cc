@@ -163,7 +163,8 @@ TEST(StepProgram, FewerMicroBatchesNeedNoMoreFrames) {
         StepProgram more = make_program(schedule, {p, chunks, m});
         EXPECT_LE(fewer.sends_ahead, more.sends_ahead);
         for (size_t stage = 0; stage < size_t(p); ++stage) {
-          const Frames few = assign_frames(fewer.stages[stage], chunks), all = assign_frames(more.stages[stage], chunks);
+          const Frames few = assign_frames(fewer.stages[stage], chunks),
+                       all = assign_frames(more.stages[stage], chunks);
           EXPECT_LE(few.slots, all.slots) << p << " " << m;
           for (size_t c = 0; c < size_t(chunks); ++c) EXPECT_LE(few.frames[c], all.frames[c]) << p << " " << m;
         }

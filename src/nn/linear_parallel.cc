@@ -1,0 +1,132 @@
+// Linear layers on ranks that share them (tensor parallelism): which rows of the residual stream a rank's GEMMs read,
+// and where sums over the ranks overlap GEMMs.
+#include <array>
+
+#include "nn/linear_gemms.h"
+
+namespace athanor {
+
+Shared shared(const ParamStore& params, const Linear& layer) {
+  if (!params.placement(layer.w).is_cut()) return Shared::no;
+  return (params.spec(layer.w).cut.axis == 0) == out_in(layer) ? Shared::by_outputs : Shared::by_inputs;
+}
+Shared shared(Net n, const Linear& layer) { return shared(n.params, layer); }
+
+namespace {
+
+// Whether a piece of an output [all rows, columns] is worth a product of its own.
+bool computes_by_pieces(Net n, const Linear& layer, const Buffer& own, int64_t columns) {
+  const int64_t piece = own.t.rows() * n.c.mesh.tensor().size() / n.c.row_pieces * columns;
+  return n.c.sums_beside && n.c.row_pieces > 1 && piece >= n.c.least_piece && !in_low_precision(n, layer);
+}
+
+}  // namespace
+
+RowsOfAll input_rows(Net n, const Linear& layer, const Buffer& x) {
+  if (shared(n, layer) != Shared::by_outputs) return RowsOfAll(x);
+  const CollectiveSubject subject(n.params.spec(layer.w).name);
+  return RowsOfAll(n.c, x, computes_by_pieces(n, layer, x, outputs_of(n, layer)));
+}
+
+RowsOfAll gradient_rows(Net n, const Linear& layer, const Buffer& dy) {
+  if (shared(n, layer) != Shared::by_inputs) return RowsOfAll(dy);
+  const CollectiveSubject subject(n.params.spec(layer.w).name);
+  const Shape& w = n.params.placement(layer.w).shape;
+  return RowsOfAll(n.c, dy, computes_by_pieces(n, layer, dy, w[out_in(layer) ? 1 : 0]));
+}
+
+namespace {
+
+// Pieces of rows in which an output that ranks add up is computed.
+int summed_pieces(const Ctx& c, const Tensor& y, const GemmOperand& x) {
+  if (!c.sums_beside || x.is_codes()) return 1;
+  if (shares_rows(c)) return c.row_pieces;
+  return y.numel() / 2 >= c.least_piece && y.rows() > 1 ? 2 : 1;
+}
+
+// The sum of one piece of the rows beside the product of the next, and the last one beside residuals [Wang et al. 2024,
+// "Domino: Eliminating Communication in LLM Training via Generic Tensor Slicing and Overlapping"].
+void run_in_pieces(Net n, const Linear& layer, Tensor y, const GemmOperand& x, Tensor residual, int pieces) {
+  const CollectiveSubject subject(n.params.spec(layer.w).name);
+  const LinearGemm whole = output_gemm(n, layer, y, x);
+  std::array<PartsOfRows, kMostRowPieces> parts;
+  for (int i = 0; i < pieces; ++i) {
+    PartsOfRows& mine = parts[size_t(i)] = PartsOfRows(n.c, piece_of(y, pieces, i), 1);
+    LinearGemm part = whole;
+    part.op.d = mine.t(), part.op.a = piece_of(whole.op.a, pieces, i);
+    run(n.c, part);
+    mine.begin(n.c);
+  }
+  for (int i = 0; i < pieces; ++i) {
+    parts[size_t(i)].end(n.c);
+    const Tensor sum = piece_of(y, pieces, i);
+    if (residual) n.c.run(Add{.y = sum, .a = sum, .b = piece_of(residual, pieces, i)});
+  }
+}
+
+}  // namespace
+
+// Rounded before it is added where ranks share the sum: a residual in each part would count once per rank.
+void run_with_residual(Net n, const Linear& layer, Tensor y, const GemmOperand& x, Tensor residual) {
+  if (shared(n, layer) != Shared::by_inputs) {
+    LinearGemm product = output_gemm(n, layer, y, x);
+    if (residual) {
+      product.op.epilogue = Epilogue::add;
+      product.op.aux = residual;
+    }
+    return run(n.c, product);
+  }
+  if (const int pieces = summed_pieces(n.c, y, x); pieces > 1) return run_in_pieces(n, layer, y, x, residual, pieces);
+  PartsOfRows parts(n.c, y);
+  run(n.c, output_gemm(n, layer, parts.t(), x));
+  const CollectiveSubject subject(n.params.spec(layer.w).name);
+  parts.add_up(n.c);
+  if (residual) n.c.run(Add{.y = y, .a = y, .b = residual});
+}
+
+void run_input_gradient(Net n, const Linear& layer, Tensor dx, const GemmOperand& dy) {
+  if (shared(n, layer) != Shared::by_outputs) return run(n.c, input_gradient_gemm(n, layer, dx, dy));
+  PartsOfRows parts(n.c, dx);
+  run(n.c, input_gradient_gemm(n, layer, parts.t(), dy));
+  const CollectiveSubject subject(n.params.spec(layer.w).name);
+  parts.add_up(n.c);
+}
+
+bool sums_beside(Net n, const Linear& layer) {
+  return n.c.sums_beside && shared(n, layer) == Shared::by_outputs && !in_low_precision(n, layer);
+}
+
+RowsOfAll input_rows_beside(Net n, const Linear& layer, const Buffer& own) {
+  const CollectiveSubject subject(n.params.spec(layer.w).name);
+  return RowsOfAll(n.c, own, true);
+}
+
+Buffer run_gradients(Net n, const Linear& layer, std::string_view name, const Shape& in, RowsOfAll rows, GemmOperand x,
+                     RowsOfAll* later) {
+  Ctx& c = n.c;
+  const Buffer dy = rows.take();
+  if (rows.coming() > 0) {
+    Buffer dx = c.alloc(name, in);
+    run(c, input_gradient_gemm(n, layer, dx.t, {.data = dy, .scales = {}, .coming = &rows}));
+    (void)run_weight_gradient(n, layer, dy, x);
+    return dx;
+  }
+  if (!sums_beside(n, layer)) {
+    const GemmOperand read_dy = run_weight_gradient(n, layer, dy, x);
+    Buffer dx = c.alloc(name, in);
+    x = {};
+    run_input_gradient(n, layer, dx.t, read_dy);
+    return dx;
+  }
+  const CollectiveSubject subject(n.params.spec(layer.w).name);
+  Buffer dx = c.alloc(name, in);
+  PartsOfRows parts(c, dx.t);
+  run(c, input_gradient_gemm(n, layer, parts.t(), {.data = dy, .scales = {}}));
+  if (later) x = {.data = later->get(c), .scales = {}};
+  parts.begin(c);
+  (void)run_weight_gradient(n, layer, dy, x);
+  parts.end(c);
+  return dx;
+}
+
+}  // namespace athanor

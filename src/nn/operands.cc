@@ -1,0 +1,110 @@
+// What the GEMMs of a linear layer read: the matrices themselves, or in a layer of 8 or 4 bits their quantized values.
+#include "nn/codes.h"
+#include "nn/linear_gemms.h"
+
+namespace athanor {
+
+bool is_frozen(Net n, const Linear& layer) { return n.params.spec(layer.w).frozen; }
+bool in_low_precision(Net n, const Linear& layer) { return n.params.spec(layer.w).low_precision; }
+
+Tensor wanted_largest(Net n, const Linear& layer, Matrix matrix) { return LayerCodes(n, layer).largest(n.c, matrix); }
+
+GemmOperand weight_operand(Net n, const Linear& layer, Operand operand) {
+  if (const Codes kept = kept_codes(n, layer, operand); kept.data) {
+    GemmOperand f{.blocks = kept.blocks, .turned = kept.turned};
+    f.data.t = kept.data, f.scales.t = kept.scales, f.global.t = kept.global;
+    return f;
+  }
+  return operand_of(n, layer, operand, n.params.gemm_value(n.c, layer.w));
+}
+
+GemmOperand transpose_of(const GemmOperand& f) {
+  if (!f.beside.t) return f;
+  return {
+      .data = f.beside, .scales = f.beside_scales.t ? f.beside_scales : f.scales, .blocks = f.blocks, .turned = true};
+}
+
+GemmOperand operand_of(Net n, const Linear& layer, Operand operand, const Buffer& matrix, bool both) {
+  const LayerCodes made(n, layer);
+  if (!made.any(operand)) return {.data = matrix, .scales = {}};
+  const Codes like = made.like(operand, matrix.t.shape, both && made.both(matrix_of(operand)));
+  const auto alloc = [&](const char* name, const Tensor& t) { return n.c.alloc(name, t.dtype, t.shape); };
+  const auto optional = [&](const char* name, const Tensor& t) { return t.shape.rank ? alloc(name, t) : Buffer{}; };
+  GemmOperand f{.data = alloc("codes", like.data),
+                .scales = alloc("scales", like.scales),
+                .global = like.data.dtype == DType::f4_e2m1 ? alloc("scale", like.global) : Buffer{},
+                .blocks = like.blocks,
+                .turned = like.turned,
+                .beside = optional("codes, transposed", like.beside),
+                .beside_scales = optional("scales, transposed", like.beside_scales)};
+  made.make(n.c, operand, matrix.t,
+            {f.data.t, f.scales.t, f.global.t, f.blocks, f.turned, f.beside.t, f.beside_scales.t}, matrix.amax);
+  return f;
+}
+
+GemmOperand input_operand(Net n, const Linear& layer, const Var& x, const Buffer& all) {
+  return operand_of(n, layer, Operand::forward_x, all, SavedInput::keeps_codes(n, layer, x));
+}
+
+GemmOperand operand_of_weight_gradient(Net n, const Linear& layer, const Buffer& x, const GemmOperand& forward) {
+  const bool same = LayerCodes(n, layer).same(Operand::forward_x, Operand::weight_x);
+  return same || forward.beside.t ? transpose_of(forward) : operand_of(n, layer, Operand::weight_x, x);
+}
+
+// Codes are made now, so that the matrix need not be kept; but where backward has the matrix anyway, they are made
+// there, as where a rank has but some rows of it: those are gathered again.
+bool SavedInput::keeps_codes(Net n, const Linear& layer, const Var& x) {
+  const bool whole = shared(n, layer) != Shared::by_outputs || !shares_rows(n.c);
+  return LayerCodes(n, layer).any(Operand::weight_x) && n.c.recording() && whole && !n.c.has_in_backward(x);
+}
+
+SavedInput::SavedInput(Net n, const Linear& layer, const Var& x, const GemmOperand& forward) {
+  if (is_frozen(n, layer) && !n.params.adapters(layer.w)) return;
+  if (keeps_codes(n, layer, x))
+    codes_ = operand_of_weight_gradient(n, layer, x.keep(), forward);
+  else
+    matrix_ = n.c.save(x);
+}
+
+GemmOperand SavedInput::get(Net n, const Linear& layer) const {
+  if (codes_.is_codes()) return codes_;
+  return operand_of(n, layer, Operand::weight_x, input_rows(n, layer, matrix_.get(n.c)).get(n.c));
+}
+
+namespace {
+
+ScaledGemm of_codes(const LinearGemm& p) {
+  return {.product = p.op,
+          .a_scales = p.a.scales.t,
+          .b_scales = p.b.scales.t,
+          .a_global = p.a.global.t,
+          .b_global = p.b.global.t,
+          .a_blocks = p.a.blocks,
+          .b_blocks = p.b.blocks,
+          .fast = p.fast};
+}
+
+}  // namespace
+
+bool fuses(const Ops& ops, const LinearGemm& p) { return !p.a.is_codes() && ops.fuses(p.op); }
+
+// A product with rows that are still on their way is one for each piece of them, as soon as it is there.
+void run(Ctx& c, const LinearGemm& p) {
+  if (p.a.coming && p.a.coming->coming() > 0) {
+    CHECK(!p.op.ta, "a sum over rows that have not come");
+    for (const int pieces = p.a.coming->coming(); p.a.coming->coming() > 0;) {
+      const int i = p.a.coming->wait(c);
+      Gemm part = p.op;
+      part.d = piece_of(p.op.d, pieces, i), part.a = piece_of(p.op.a, pieces, i);
+      Tensor& of_rows = p.op.positions ? part.positions : part.aux;
+      if (of_rows) of_rows = piece_of(of_rows, pieces, i);
+      c.run(part);
+    }
+  } else if (p.a.is_codes()) {
+    c.run(of_codes(p));
+  } else {
+    c.run(p.op);
+  }
+}
+
+}  // namespace athanor
