@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "base/int.h"
+#include "base/poison.h"
 #include "cpu/cores.h"
 
 namespace athanor {
@@ -41,6 +42,7 @@ void* CpuDevice::allocate(size_t bytes, Mem) {
 
 void CpuDevice::release(void* memory, size_t bytes, Mem) {
   if (!memory) return;
+  unpoison(memory, bytes);  // freed blocks of an arena
   CHECK(munmap(memory, pages(bytes)) == 0, "releasing ", bytes, " bytes: ", std::strerror(errno));
   allocated_.fetch_sub(bytes);
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/int.h"
+#include "base/poison.h"
 
 namespace athanor {
 
@@ -64,9 +65,10 @@ void Arena::pack(ArenaPhase& p) {
   for (PlannedBlock& b : p.blocks) b.offset = p.holds(b) ? held[h++].offset : rest[r++].offset;
 }
 
-void Arena::commit(void* memory) {
+void Arena::commit(void* memory, bool host) {
   CHECK(mode_ == Mode::idle);
   memory_ = static_cast<char*>(memory);
+  host_ = host;
 }
 
 size_t Arena::find(std::string_view phase) const {
@@ -147,6 +149,7 @@ Buffer Arena::alloc(std::string_view name, DType dtype, Shape shape) {
           "': ", run.clock - int64_t(id), " buffers were released, planned ", planned.born - int64_t(id));
     ++run.clock;
     b.t.data = address(run, planned);
+    if (host_) unpoison(b.t.data, bytes);
   }
   ++run.live_blocks;
   run.live_bytes += bytes;
@@ -157,7 +160,10 @@ Buffer Arena::alloc(std::string_view name, DType dtype, Shape shape) {
 
 void Arena::release(Run& run, size_t block) {
   PlannedBlock& b = phase_of(run).blocks[block];
-  if (mode_ == Mode::recording) b.died = run.clock;
+  if (mode_ == Mode::recording)
+    b.died = run.clock;
+  else if (host_)
+    poison(address(run, b), b.bytes);
   ++run.clock;
   --run.live_blocks;
   run.live_bytes -= b.bytes;

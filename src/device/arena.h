@@ -77,7 +77,9 @@ class Arena {
   // Of the largest phase that runs alone, or of the largest scratch memory and all frames; packs phases that have not
   // been packed yet.
   size_t bytes();
-  void commit(void* memory);                          // from now on phases run in this memory of bytes()
+  // From now on phases run in this memory of bytes(). host: the host can read it; then freed blocks are poisoned (in
+  // builds with the address sanitizer).
+  void commit(void* memory, bool host = false);
   void begin(std::string_view phase, int frame = 0);  // start running a recorded phase
   void end();                                         // every buffer must be dead and every planned block used
   void pause();                                       // leave the phase, only where the recording did; or record that
@@ -109,6 +111,7 @@ class Arena {
   std::map<std::pair<size_t, int>, Run> runs_;  // the last one of each phase and frame
   Run* run_ = nullptr;                          // that is recorded or runs
   char* memory_ = nullptr;
+  bool host_ = false;
 };
 
 // Greedy-by-size packing of lifetimes [Pisarchyk & Lee 2020, sec. 4]: sets offsets, returns bytes needed.

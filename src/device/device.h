@@ -14,7 +14,7 @@ enum class Mem : uint8_t { device, pinned, host };
 // copy: from host to device memory, and what belongs to no other stream; copy_back: from device to host memory, since a
 // GPU's link carries both directions at once.
 enum class Stream : uint8_t { compute, comm, copy, copy_back };
-constexpr int kDeviceLanes = 4;
+constexpr int kDeviceStreams = 4;
 
 struct Event {
   virtual ~Event() = default;

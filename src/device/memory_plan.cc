@@ -117,7 +117,7 @@ void MemoryPlan::commit(Device& device) {
     if (line.target)
       line.target->data = at;
     else
-      arena_->commit(at);
+      arena_->commit(at, device.unified());
   }
 }
 

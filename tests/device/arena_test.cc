@@ -7,6 +7,7 @@
 #include <ctime>
 #include <numeric>
 
+#include "base/poison.h"
 #include "base/rng.h"
 
 namespace athanor {
@@ -204,6 +205,27 @@ TEST(Arena, ValuesLiveUntilTheirBufferDies) {
     }
   }
 }
+
+#ifdef ATHANOR_POISONS
+TEST(ArenaDeathTest, AddressSanitizerReportsReadsOfFreedBlocks) {
+  Arena arena;
+  arena.record("p");
+  (void)arena.alloc("a", DType::f32, {100});
+  arena.finish_recording();
+  std::vector<char> memory(arena.bytes());
+  arena.commit(memory.data(), true);
+  arena.begin("p");
+  const volatile float* freed;
+  {
+    const Buffer a = arena.alloc("a", DType::f32, {100});
+    freed = a.t.as<float>();
+    EXPECT_EQ(freed[99], 0.0F);
+  }
+  EXPECT_DEATH((void)freed[99], "use-after-poison");
+  arena.end();
+  unpoison(memory.data(), memory.size());
+}
+#endif
 
 Arena* one_phase(Arena& arena) {  // "a" and "b" live together, then "c"
   arena.record("p");
