@@ -90,6 +90,7 @@ void warn_of_shared_steps(const Config& config) {
   for (const auto& [key, size, what] :
        {std::tuple{"tensor_parallel_size", config.tensor_parallel_size, "share the products of a layer"},
         {"context_parallel_size", config.context_parallel_size, "share sequences"},
+        {"pipeline_parallel_size", config.pipeline_parallel_size, "are stages of a pipeline"},
         {"expert_parallel_size", config.expert_parallel_size, "have other experts"}})
     if (size > 1)
       log::warn(key, " ", size, ": ranks that ", what,

@@ -24,7 +24,6 @@ void refuse_others(const Config& c) {
           "rampup_batch_size: with pipeline_schedule interleaved fewer micro-batches may need more memory; leave it "
           "out, or "
           "take another pipeline_schedule");
-  require(c.device != DeviceChoice::cuda, "device: cuda", stages, " is not supported; set it to cpu", kOneStage);
 }
 
 void validate_layout(const Config& c) {

@@ -61,7 +61,7 @@ class CudaDevice final : public Device {
   int index_;
   cudaDeviceProp properties_{};
   std::string description_;
-  std::array<cudaStream_t, kDeviceLanes> streams_{};
+  std::array<cudaStream_t, kDeviceStreams> streams_{};
   size_t capacity_ = 0, host_capacity_, allocated_ = 0;
   int64_t host_waits_ = 0;
   void waited(cudaError_t);

@@ -44,7 +44,10 @@ void Engine::set_step_sequences(int64_t sequences) {
   CHECK(sequences > 0 && sequences <= options_.global_batch_size && sequences % once == 0, "a step of ", sequences,
         " sequences for ", ranks(), " ranks and micro-batches of ", options_.micro_batch_size);
   step_micro_batches_ = sequences / once;
-  if (step_micro_batches_ != stage_.program().shape.micro_batches) stage_.set_micro_batches(step_micro_batches_);
+  if (step_micro_batches_ != stage_.program().shape.micro_batches) {
+    stage_.set_micro_batches(step_micro_batches_);
+    steps_of_program_ = 0;
+  }
   const int64_t leaves = options_.logical_shards;
   CHECK(leaves == 0 || step_micro_batches_ * ranks() % leaves == 0, leaves, " logical shards for a step of ", sequences,
         " sequences");
@@ -54,6 +57,7 @@ void Engine::commit() {
   memory();
   Device& device = backend_.device;
   memory_.commit(device);
+  if (stage_.stages() > 1) links_.open(device, backend_.mesh.stages(), stage_);
   model_->init_constants(device);
   if (teacher_) teacher_->init_constants(device);
   const MicroInputs& in = micro_inputs_.front();
@@ -354,8 +358,7 @@ void Engine::close_step(PhaseClock& clock, RequestBits requests) {
   write_requests(requests, result->requests);
   device.copy(state_.at(int64_t(offsetof(StepState, requests))), result->requests, sizeof result->requests,
               Stream::compute);
-  for (auto& [stage, box] : outboxes_)
-    if (stage != stage_.number()) backend_.mesh.stages().finish_sends(stage, 0);
+  links_.finish();
   const auto body = [&](const PhaseRunner::Enter& on) {
     arena_.begin("optimizer");
     run_optimizer(context(*ops_, nullptr), on);
@@ -368,6 +371,7 @@ void Engine::close_step(PhaseClock& clock, RequestBits requests) {
   step_slot_ = (step_slot_ + 1) % kStepsAhead;
   micro_slot_ = 0;
   next_action_ = 0;
+  ++steps_of_program_;
 }
 
 PhaseTimes Engine::device_times(const ClosedStep& step) const {
@@ -436,7 +440,8 @@ double Engine::evaluate(std::span<const int32_t> tokens, std::span<const int32_t
       run_evaluation(context(*ops_, nullptr), chunk);
       arena_.end();
     };
-    evaluation_runners_[size_t(chunk)].run(backend_.device, options_.graphs, body, [](Phase) {});
+    const bool graphs = options_.graphs && stage_.stages() == 1;  // transfers are not captured
+    evaluation_runners_[size_t(chunk)].run(backend_.device, graphs, body, [](Phase) {});
   }
   double sum = 0;
   if (stage_.has_head()) backend_.device.copy(&sum, eval_sum_.data, sizeof sum, Stream::compute);
@@ -485,6 +490,7 @@ void Engine::set_ops(Ops& ops, CaptureOps capture) {
   optimizer_runner_.forget();
   evaluation_runners_.clear();
   micro_runners_.clear();
+  steps_of_program_ = 0;
 }
 
 }  // namespace athanor

@@ -18,6 +18,7 @@
 #include "engine/phase_runner.h"
 #include "engine/pruned_weights.h"
 #include "engine/stage.h"
+#include "engine/stage_links.h"
 #include "engine/step_requests.h"
 #include "metrics/step_table.h"
 #include "model/adapters.h"
@@ -154,6 +155,7 @@ class Engine {
   }
   int devices() const { return backend_.mesh.world().size(); }
   // One rank of those that compute the same losses from the same samples: on the last stage, which alone has losses.
+  size_t stage_message_bytes() const { return links_.message_bytes(); }  // sent from stage to stage; 0: there is one
   bool reports_losses() const { return stage_.has_head() && backend_.mesh.tensor().rank() == 0 && part_.rank == 0; }
   const Stage& stage() const { return stage_; }
   std::span<const Gemm> products() const { return plan_.products; }  // of a micro-batch and an evaluation, once planned
@@ -284,7 +286,6 @@ class Engine {
     bool documents_changed = true;
   };
   void plan_inputs(MicroInputs&, size_t slot);
-  void plan_outboxes();
   // What the actions of a pipeline program leave for each other, for a chunk and a micro-batch.
   struct MicroFrame {
     Tape tape;
@@ -292,6 +293,10 @@ class Engine {
     Buffer in_grad, out_grad;  // their gradients
     int in_slot = -1, out_slot = -1;
     bool open = false, entered = false;  // as the arena has it
+  };
+  // What transfers of a frame read and write: the same memory in every step.
+  struct FrameTensors {
+    Tensor in, out, in_grad, out_grad;
   };
   // Forward, backward or both of a chunk for a micro-batch, or one half of backward.
   struct Passes {
@@ -306,7 +311,11 @@ class Engine {
   void run_forward(Ctx&, const Passes&);
   void run_backward(Ctx&, const Passes&, const PhaseRunner::Enter&);
   size_t run_actions(size_t first, PhaseClock&);  // returns the number of the next one
-  void run_transfer(Ctx, const StageAction&, MicroFrame&);
+  void run_transfer(Ctx, const StageAction&, MicroFrame&, FrameTensors&);
+  void replay_transfer(const StageAction&, const FrameTensors&);
+  // Graphs of a pipeline's passes are launched in steps whose passes all have one: a pass that is not captured needs
+  // what the host code of earlier passes leaves in its frame.
+  bool replays() const { return stage_.stages() == 1 || (options_.graphs && steps_of_program_ >= kStepsToCapture); }
   void send_to_stage(const StageAction&, const Tensor&);
   Buffer receive(Ctx&, const StageAction&, const char* name);
   void record_chunk(int chunk);
@@ -356,13 +365,11 @@ class Engine {
   Stage stage_;
   std::vector<MicroInputs> micro_inputs_;        // of the micro-batches under way
   std::vector<std::vector<MicroFrame>> frames_;  // of each chunk
+  std::vector<std::vector<FrameTensors>> frame_tensors_;
+  static constexpr int64_t kStepsToCapture = 2;  // PhaseRunner's eager run, and the one that it captures
+  int64_t steps_of_program_ = 0;                 // since the step's program changed
   size_t next_action_ = 0;                       // of the accumulating step
-  // What is on its way to another stage, or to another chunk of this one: as many as may be, in turns.
-  struct Outbox {
-    std::vector<Tensor> slots;
-    size_t sent = 0, received = 0;  // received: by this stage itself
-  };
-  std::map<int, Outbox> outboxes_;  // by stage
+  StageLinks links_;
 
   Tensor state_;                 // StepState
   Tensor window_;                // SpikeWindow, if spikes are detected

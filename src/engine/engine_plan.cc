@@ -153,9 +153,12 @@ void Engine::plan_inputs() {
   };
   micro_inputs_.resize(options_.training ? size_t(stage_.frames().slots) : 1);
   for (size_t slot = 0; slot < micro_inputs_.size(); ++slot) plan_inputs(micro_inputs_[slot], slot);
-  for (int chunk = 0; chunk < stage_.chunks(); ++chunk)
+  for (int chunk = 0; chunk < stage_.chunks(); ++chunk) {
     frames_.emplace_back(size_t(stage_.frames().frames[size_t(chunk)]));
-  plan_outboxes();
+    frame_tensors_.emplace_back(frames_.back().size());
+  }
+  const int64_t rows = part_.rows() / (options_.sequence_parallel ? backend_.mesh.tensor().size() : 1);
+  if (stage_.stages() > 1) links_.plan(memory_, stage_, options_.recipe.compute, {rows, model_->config().hidden_size});
   input("step state", DType::u8, {int64_t(sizeof(StepState))}, &state_);
   if (options_.training && options_.spikes.deviations > 0)
     input("latest losses and norms", DType::u8, {int64_t(sizeof(SpikeWindow))}, &window_);
@@ -199,7 +202,6 @@ void Engine::require_pipeline() const {
   CHECK(options_.zero_stage < 2, "stages of a pipeline need their gradients whole");
   CHECK(options_.logical_shards == 0, "the tree of sums has no leaves for micro-batches of a pipeline");
   CHECK(!options_.noise_scale, "a pipeline of stages with a noise scale");
-  CHECK(backend_.device.unified(), "a pipeline of stages on GPUs");
 }
 
 void Engine::require_workers() const {

@@ -122,7 +122,11 @@ size_t Engine::run_actions(size_t first, PhaseClock& clock) {
   };
   if (!computes(a)) {
     enter(Phase::communication, clock);
-    in_frame([&] { run_transfer(context(*ops_, &frame.tape), a, frame); });
+    FrameTensors& tensors = frame_tensors_[size_t(a.chunk)][size_t(number)];
+    if (replays() && backend_.device.can_capture())
+      replay_transfer(a, tensors);
+    else
+      in_frame([&] { run_transfer(context(*ops_, &frame.tape), a, frame, tensors); });
     return last + 1;
   }
   const std::optional<Kind> backward = both                      ? std::optional(Kind::backward)
@@ -140,24 +144,29 @@ size_t Engine::run_actions(size_t first, PhaseClock& clock) {
   const auto body = [&](const PhaseRunner::Enter& on) {
     in_frame([&] { run_passes(context(*ops_, &frame.tape), passes, on); });
   };
-  runner.run(backend_.device, options_.graphs, body, [&](Phase p) { enter(p, clock); });
+  runner.run(
+      backend_.device, options_.graphs, body, [&](Phase p) { enter(p, clock); }, replays());
   return last + 1;
 }
 
 // What outlives a run of launches that repeats belongs to the frame, so transfers lie between them.
-void Engine::run_transfer(Ctx c, const StageAction& a, MicroFrame& frame) {
+void Engine::run_transfer(Ctx c, const StageAction& a, MicroFrame& frame, FrameTensors& tensors) {
   switch (a.kind) {
     case Kind::receive_activation:
       frame.in = receive(c, a, "received activations");
+      tensors.in = frame.in.t;
       return;
     case Kind::receive_gradient:
       frame.out_grad = receive(c, a, "received gradients");
+      tensors.out_grad = frame.out_grad.t;
       return;
     case Kind::send_activation:
+      tensors.out = frame.out.t;
       send_to_stage(a, frame.out.t);
       frame.out = {};
       return;
     case Kind::send_gradient:
+      tensors.in_grad = frame.in_grad.t;
       send_to_stage(a, frame.in_grad.t);
       frame.in_grad = {};
       return;
@@ -166,44 +175,22 @@ void Engine::run_transfer(Ctx c, const StageAction& a, MicroFrame& frame) {
   }
 }
 
+void Engine::replay_transfer(const StageAction& a, const FrameTensors& tensors) {
+  const bool gradient = a.kind == Kind::receive_gradient || a.kind == Kind::send_gradient;
+  if (receives(a))
+    links_.receive(a, gradient ? tensors.out_grad : tensors.in);
+  else
+    links_.send(a, gradient ? tensors.in_grad : tensors.out);
+}
+
 Buffer Engine::receive(Ctx& c, const StageAction& a, const char* name) {
   Buffer x = c.alloc(name, {rows_of_stream(c, part_.rows()), model_->config().hidden_size});
-  if (c.arena.recording()) return x;
-  const int peer = peer_of(stage_.program().shape, stage_.number(), a);
-  if (peer == stage_.number()) {
-    Outbox& own = outboxes_.at(peer);
-    backend_.device.copy(x.t.data, own.slots[own.received++ % own.slots.size()].data, x.t.bytes(), Stream::compute);
-    return x;
-  }
-  const CollectiveSubject subject(cat(a, " on stage ", stage_.number()));
-  backend_.mesh.stages().recv(x.t, peer, Stream::compute);
+  if (!c.arena.recording()) links_.receive(a, x.t);
   return x;
 }
 
 void Engine::send_to_stage(const StageAction& a, const Tensor& x) {
-  if (arena_.recording()) return;
-  const CollectiveSubject subject(cat(a, " on stage ", stage_.number()));
-  const int peer = peer_of(stage_.program().shape, stage_.number(), a);
-  Outbox& box = outboxes_.at(peer);
-  Communicator& group = backend_.mesh.stages();
-  const bool to_itself = peer == stage_.number();
-  if (!to_itself) group.finish_sends(peer, int64_t(box.slots.size()) - 1);
-  Tensor slot = box.slots[box.sent++ % box.slots.size()];
-  CHECK(slot.bytes() == x.bytes(), a, ": ", x.shape, ", planned ", slot.shape);
-  backend_.device.copy(slot.data, x.data, x.bytes(), Stream::compute);
-  if (!to_itself) group.start_send(slot, peer, Stream::compute);
-}
-
-void Engine::plan_outboxes() {
-  std::vector<int> peers;
-  for (const StageAction& a : stage_.actions())
-    if (!computes(a) && !receives(a)) peers.push_back(peer_of(stage_.program().shape, stage_.number(), a));
-  for (const int peer : peers) outboxes_[peer].slots.resize(size_t(stage_.program().sends_ahead));
-  const int64_t rows = part_.rows() / (options_.sequence_parallel ? backend_.mesh.tensor().size() : 1);
-  for (auto& [peer, box] : outboxes_)
-    for (size_t i = 0; i < box.slots.size(); ++i)
-      memory_.add(MemoryKind::inputs, cat("message ", i, " to stage ", peer), options_.recipe.compute,
-                  {rows, model_->config().hidden_size}, &box.slots[i]);
+  if (!arena_.recording()) links_.send(a, x);
 }
 
 // The actions of one micro-batch on a chunk.
@@ -227,7 +214,7 @@ void Engine::record_chunk(int chunk) {
                   .last = false},
                  [](Phase) {});
     else
-      run_transfer(c, a, frame);
+      run_transfer(c, a, frame, frame_tensors_[size_t(chunk)].front());
     if (stage_.ever_leaves(chunk, kind)) arena_.pause();
   }
   arena_.finish_recording();

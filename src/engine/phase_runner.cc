@@ -4,8 +4,8 @@
 
 namespace athanor {
 
-void PhaseRunner::run(Device& device, bool graphs, const Body& body, const Enter& mark) {
-  if (!graphs || !device.can_capture() || !warm_) {
+void PhaseRunner::run(Device& device, bool graphs, const Body& body, const Enter& mark, bool replays) {
+  if (!graphs || !device.can_capture() || !warm_ || (captured() && !replays)) {
     body(mark);
     warm_ = true;
     return;

@@ -302,10 +302,6 @@ std::unique_ptr<Engine> make_engine(const Config& c, Backend backend, bool train
         cat("offload_optimizer: cpu moves optimizer states from a GPU to host memory, and this run is on ",
             backend.device.description(), ", where they are already; set it to auto or none, or device to cuda"),
         Exit::usage);
-  if (c.pipeline_parallel_size > 1 && !backend.device.unified())
-    throw Error(cat("pipeline_parallel_size: ", c.pipeline_parallel_size,
-                    " stages are not supported on GPUs (device cuda); set it to 1, or device to cpu"),
-                Exit::usage);
   if (const std::string line = memory_of_others(c, backend.device); !line.empty()) log::warn(line);
   Fitting fitting(c, backend, training);
   auto engine = fitting.with_more_scratch(fitting.fastest());

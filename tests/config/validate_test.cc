@@ -96,7 +96,6 @@ TEST(Validate, WhatPipelinesDoNotSupportIsRefused) {
   for (const auto& [setting, key] : {std::pair{"zero_stage=2", "zero_stage: 2"},
                                      {"zero_stage=3", "zero_stage: 3"},
                                      {"log_noise_scale=true", "log_noise_scale"},
-                                     {"device=cuda", "device: cuda"},
                                      {"teacher=folder", "teacher:"},
                                      {"prune_sparsity=0.5", "prune_sparsity"}})
     expect_parts(error_with({"model.n_layer=8", "pipeline_parallel_size=2", setting}),

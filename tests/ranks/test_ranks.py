@@ -144,7 +144,7 @@ class SameRunTest(RanksTest):
         self.config.write_text(json.dumps(config))
         self.run_program("train", self.config, "--set", "save=one")
         two = ("--set", "pipeline_parallel_size=2", "--set")
-        for ranks, schedule in ((2, "1f1b"), (4, "interleaved")):
+        for ranks, schedule in ((2, "1f1b"), (4, "interleaved"), (2, "zbv")):
             run = f"ranks{ranks}-{schedule}"
             self.launch(ranks, *two, f"pipeline_schedule={schedule}", "--set", f"save={run}")
             self.assert_same_losses(run, "one")
@@ -161,6 +161,9 @@ class SameRunTest(RanksTest):
         plan = self.run_program("plan", self.config, *two[:2], "--schedule").out
         self.assertRegex(plan, r"pipeline +2 stages, 1f1b: blocks of the parts ([13], [13]|2, 2);")
         self.assertRegex(plan, r"stage 1 +\. +f0")
+        plan = self.run_program("plan", self.config, *two, "pipeline_schedule=zb1p", "--schedule").out
+        self.assertRegex(plan, r"stage 1 +\. +f0 +b0 +")
+        self.assertRegex(plan, r"stage 1 .* w0 ")
 
     def test_workers_of_local_updates_go_on_and_are_counted(self):
         local = ("--set", "local_steps=4", "--set", "data_parallel_replicate_size=2", "--set", "lr_decay_iters=12")

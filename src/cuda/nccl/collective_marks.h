@@ -24,7 +24,7 @@ class CollectiveMarks {
   State read(Stream) const;  // thread-safe, never blocks
 
  private:
-  static constexpr size_t kStreams = 3;
+  static constexpr size_t kStreams = kDeviceStreams;
   void mark(Stream, uint32_t what);
   CudaDevice& device_;
   uint32_t* passed_;   // [kStreams] in device memory

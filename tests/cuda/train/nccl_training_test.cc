@@ -39,11 +39,15 @@ struct Setting {
   DType gradients = DType::f32;
   int experts = 1;      // of the shards, those that have other experts
   int64_t offload = 0;  // elements of a stretch of masters and states in host memory; 0: in device memory
-  int ranks() const { return replicas * shards * context * tensor; }
+  int64_t layers = 0;   // 0: as many as the tiny model has
+  int stages = 1;       // of a pipeline
+  PipelineSchedule schedule = PipelineSchedule::one_f_one_b;
+  int ranks() const { return stages * replicas * shards * context * tensor; }
   std::string name() const {
     return cat(name_of(type), " ", precision, " stage ", stage, " ranks ", replicas, "x", shards, "x", context, "x",
-               tensor, experts > 1 ? cat(" experts ", experts) : "", ring ? " ring" : "", sequence ? " rows" : "",
-               " accumulation ", accumulation, graphs ? " captured" : " eager");
+               tensor, experts > 1 ? cat(" experts ", experts) : "",
+               stages > 1 ? cat(" stages ", stages, " schedule ", int(schedule)) : "", ring ? " ring" : "",
+               sequence ? " rows" : "", " accumulation ", accumulation, graphs ? " captured" : " eager");
   }
 };
 
@@ -51,6 +55,7 @@ ModelConfig model(const Setting& s) {
   ModelConfig m = tiny(s.type);
   if (s.type == ModelType::llama) m.num_key_value_heads = s.kv_heads;
   if (s.head_dim > 0) m.head_dim = s.head_dim;
+  if (s.layers > 0) m.num_hidden_layers = s.layers;
   return m;
 }
 
@@ -109,6 +114,8 @@ EngineOptions options(const Setting& s) {
   o.global_batch_size = kSequences;
   o.zero_stage = s.stage;
   o.graphs = s.graphs;
+  const bool chunks = s.schedule == PipelineSchedule::interleaved || s.schedule == PipelineSchedule::zbv;
+  o.pipeline = {.schedule = s.schedule, .chunks = chunks ? 2 : 1};
   o.seed = o.optimizer.seed = 5;
   o.optimizer.rule = s.rule;
   o.optimizer.groups = default_groups(s.rule);
@@ -150,9 +157,12 @@ class NcclTraining : public Nccl {
       Forgotten forgotten{.at = s.forgotten};
       auto world = rank.nccl->split(0, rank.nccl->rank());
       if (s.forgotten >= 0) world = std::make_unique<Forgetful>(std::move(world), forgotten, *rank.cuda.device, 0);
-      ProcessMesh mesh(
-          std::move(world),
-          {.copies = s.replicas, .shards = s.shards, .context = s.context, .tensor = s.tensor, .experts = s.experts});
+      ProcessMesh mesh(std::move(world), {.stages = s.stages,
+                                          .copies = s.replicas,
+                                          .shards = s.shards,
+                                          .context = s.context,
+                                          .tensor = s.tensor,
+                                          .experts = s.experts});
       Engine engine(model(s), options(s), {*rank.cuda.device, *rank.cuda.ops, mesh});
       engine.commit();
       hosts.barrier();
@@ -216,6 +226,24 @@ TEST_F(NcclTraining, LossesMatchOneRank) {
                        .stage = stage,
                        .accumulation = type == ModelType::llama ? 2 : 1},
                       1e-5);
+  }
+}
+
+// Sends overlap compute in streams of their own; with ranks that share products and gradients, too.
+TEST_F(NcclTraining, StagesOfAPipelineMatchOneRank) {
+  const Setting one{.kv_heads = 2, .layers = 4};
+  const Curve want = train(one);
+  for (const auto& [schedule, stages, shards, tensor] : {std::tuple{PipelineSchedule::one_f_one_b, 4, 1, 1},
+                                                         {PipelineSchedule::interleaved, 2, 2, 1},
+                                                         {PipelineSchedule::zb1p, 2, 1, 2},
+                                                         {PipelineSchedule::zbv, 2, 1, 1}}) {
+    Setting s = one;
+    s.schedule = schedule, s.stages = stages, s.shards = shards, s.tensor = tensor, s.accumulation = 3;
+    s.stage = shards > 1 ? 1 : 0;
+    expect_same_run(want, s, 1e-5);
+    const Curve captured = train(s);
+    s.graphs = false;
+    EXPECT_EQ(train(s), captured) << s.name();
   }
 }
 
