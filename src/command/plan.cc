@@ -312,10 +312,9 @@ void add_plan(Cli& cli) {
                   "microseconds more for each doubling of its ranks; default: 5")
       .check(in_range(0.0, 1e6))
       .needs("--ranks");
-  verb.add_flag(
-      "--search", args->search.search,
-      "the fastest ways to run it on --ranks: zero_stage, copies, tensor and context parallelism, micro-batch "
-      "and recomputation, with memory, MFU and cost");
+  verb.add_flag("--search", args->search.search,
+                "the fastest ways to run it on --ranks: zero_stage, copies, tensor, context and pipeline parallelism, "
+                "micro-batch and recomputation, with memory, MFU and cost");
   verb.add_option("--price", args->search.price, "of a GPU in an hour, for the cost of a billion tokens")
       .check(positive())
       .needs("--search");

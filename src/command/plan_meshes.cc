@@ -51,8 +51,9 @@ std::vector<Way> ways(const Config& c, const Cluster& on) {
   };
   for (int tensor = 1; tensor <= on.ranks / on.nodes; ++tensor)
     for (int context = 1; context <= kMostContext; ++context) {
-      if (!on.network.within_machines(tensor, 1) || on.ranks % (tensor * context) != 0) continue;
-      const int groups = on.ranks / (tensor * context);
+      const int together = int(c.pipeline_parallel_size) * tensor * context;
+      if (!on.network.within_machines(tensor, 1) || on.ranks % together != 0) continue;
+      const int groups = on.ranks / together;
       // How many workers local updates have is part of what they learn.
       const auto configured_copies = int(c.data_parallel_replicate_size);
       const auto replicas = c.local_steps > 0    ? std::vector{configured_copies}
@@ -167,7 +168,8 @@ std::string difference(const Prediction& best, const Prediction& other) {
   const Part parts[] = {{other.compute - best.compute, "computing"},
                         {other.waits.data - best.waits.data, "sending gradients and weights that nothing hides"},
                         {other.waits.context - best.waits.context, "sending keys and values"},
-                        {other.waits.tensor - best.waits.tensor, "sums of ranks that share products"}};
+                        {other.waits.tensor - best.waits.tensor, "sums of ranks that share products"},
+                        {other.waits.stages - best.waits.stages, "waiting for other stages"}};
   std::string text;
   for (const Part& part : parts)
     if (std::abs(part.seconds) * 1e3 >= 0.005)
@@ -181,9 +183,11 @@ void explain(const std::vector<Found>& all, const Config& config, const Cluster&
   const Prediction& best = all[0].p;
   std::printf(
       "best: %s: a step computes for %.2f ms, and waits for %.2f ms: %.2f for gradients and weights, %.2f for keys and "
-      "values, %.2f for sums of ranks that share products\n",
+      "values, %.2f for sums of ranks that share products%s\n",
       to_text(all[0].way).c_str(), best.compute * 1e3, best.exposed * 1e3, best.waits.data * 1e3,
-      best.waits.context * 1e3, best.waits.tensor * 1e3);
+      best.waits.context * 1e3, best.waits.tensor * 1e3,
+      config.pipeline_parallel_size == 1 ? ""
+                                         : cat(", ", format_duration(best.waits.stages), " for other stages").c_str());
   if (all[0].way.context > 1)
     std::printf("%s", context_text(best.context, all[0].way.context, [&](ContextMethod other) {
                         Config c = divided(config, all[0].way);

@@ -8,6 +8,7 @@
 #include "metrics/format.h"
 #include "perf/described_gpu.h"
 #include "perf/offload_time.h"
+#include "perf/pipeline_time.h"
 #include "perf/traffic.h"
 #include "train/setup.h"
 
@@ -61,12 +62,12 @@ void print_row(const Config& c, const Cluster& on) {
 void print_table(const Config& config, const GpuSpec& gpu, const ManyRanks& many) {
   Config c = config;
   c.data_parallel_shard_size = 0;
-  const int64_t together = c.tensor_parallel_size * c.context_parallel_size;
+  const int64_t together = c.pipeline_parallel_size * c.tensor_parallel_size * c.context_parallel_size;
   const int64_t fewest = std::lcm(together * c.data_parallel_replicate_size, int64_t{std::max(1, many.nodes)});
   if (fewest > kMostRanks)
     throw Error(cat("plan: the table ends at ", kMostRanks, " ranks, and ", fewest,
-                    " are the fewest that divide among the nodes, in groups of tensor_parallel_size times "
-                    "context_parallel_size times data_parallel_replicate_size ",
+                    " are the fewest that divide among the nodes, in groups of pipeline_parallel_size times "
+                    "tensor_parallel_size times context_parallel_size times data_parallel_replicate_size ",
                     together * c.data_parallel_replicate_size, "; take fewer, or say how many with --ranks"),
                 Exit::usage);
   int rows = 0;
@@ -125,24 +126,56 @@ Cluster ManyRanks::cluster(const GpuSpec& gpu, int count) const {
   return {gpu, count, on, net};
 }
 
+namespace {
+
+// The stages whose plans differ: first, second and last; all of few, and of a given layout.
+std::vector<int> different_stages(const Config& c, int stages) {
+  std::vector<int> all(static_cast<size_t>(stages));
+  std::iota(all.begin(), all.end(), 0);
+  if (stages <= 3 || !c.pipeline_layout.empty()) return all;
+  return {0, 1, stages - 1};
+}
+
+}  // namespace
+
 Prediction predict(const Config& c, const Cluster& on) {
-  ProcessMesh mesh = absent_mesh(mesh_sizes(c, on.ranks));
+  const MeshSizes sizes = mesh_sizes(c, on.ranks);
+  ProcessMesh mesh = absent_mesh(sizes);
   const DescribedBackend described = describe(on.gpu, c.context_parallel_size == 1 ? c.seq_length : 0);
   const auto engine =
       make_engine(c, {*described.device, *described.ops, mesh, described.tuning, nullptr, on.network}, true);
   const Roofline limits = limits_of(on.gpu, c.model.head_dim, c.seq_length);
-  const double launches = least_sum(planned_rows(*engine, limits)), offload = offload_time(*engine, limits).exposed;
+  double launches = 0, end = 0;  // of the slowest stage; end: the part that is the optimizer's
+  size_t memory = 0;
+  const auto count = [&](const Engine& stage) {
+    launches = std::max(launches, least_sum(planned_rows(stage, limits)));
+    end = std::max(end, least_update_seconds(stage, limits));
+    memory = std::max(memory, stage.memory().total());
+  };
+  count(*engine);
+  for (const int s : different_stages(c, sizes.stages)) {
+    if (s == 0) continue;
+    ProcessMesh of_stage = absent_mesh(sizes, s);
+    Engine stage(c.model, engine->options(), {*described.device, *described.ops, of_stage, described.tuning});
+    stage.memory().require_fits(memory_capacity(c, *described.device), runtime_reserve(c, *described.device));
+    count(stage);
+  }
+  const double offload = offload_time(*engine, limits).exposed;
+  const int stride = sizes.of_worker() / sizes.stages;
+  const PipelineTime pipeline = pipeline_time(*engine, on.network, launches - end, stride);
   Prediction p{.micro_batch_size = engine->options().micro_batch_size,
                .micro_batches = engine->micro_batches(),
-               .memory = engine->memory().total(),
+               .memory = memory,
                .traffic = step_traffic(*engine, mesh, on.network, &limits),
+               .sent_to_stages = sent_to_stages(*engine),
                .compute = launches + offload,
-               .update = least_update_seconds(*engine, limits) + offload,
+               .update = end + offload,
                .recompute = engine->options().recompute,
                .flops_per_token = flops_per_token(engine->model(), c.seq_length).causal};
   for (int k = 0; k < kMemoryKinds; ++k) p.memory_by_kind[size_t(k)] = engine->memory().total(MemoryKind(k));
   const double products = least_update_product_seconds(*engine, limits);
-  p.exposed = p.traffic.exposed(launches, double(p.micro_batches), products);
+  p.waits.stages = pipeline.waits + pipeline.sending;
+  p.exposed = p.traffic.exposed(launches, double(p.micro_batches), products) + p.waits.stages;
   const bool alone = mesh.data_parallel().size() == 1;  // all others share products
   for (const auto& [of, seconds] : p.traffic.exposed_by_layer(launches, double(p.micro_batches), products))
     (of.group == "tensor" || (of.group == "world" && alone) ? p.waits.tensor
@@ -164,10 +197,6 @@ MeshSizes first_mesh_sizes(const Config& c) {
 }
 
 Cluster print_cluster_of(const Config& config, const std::string& name, const ManyRanks& many, const std::string& how) {
-  if (config.pipeline_parallel_size > 1)
-    throw Error(cat("--ranks: says nothing of pipelines yet; set pipeline_parallel_size to 1, it is ",
-                    config.pipeline_parallel_size, ", or leave --ranks and --gpu out to plan each stage"),
-                Exit::usage);
   const GpuSpec& gpu = find_gpu(name);
   const Cluster on = many.cluster(gpu, many.ranks > 0 ? many.ranks : std::max(1, many.nodes));
   std::printf("%s, %sa step of %lld sequences; at best, by the model of docs/distributed.md\n", gpu.title, how.c_str(),
@@ -177,11 +206,14 @@ Cluster print_cluster_of(const Config& config, const std::string& name, const Ma
 }
 
 void print_many_ranks(const Config& config, const std::string& name, const ManyRanks& many) {
-  const std::string how =
-      cat("zero_stage ", zero_stage(config), ", ",
-          config.tensor_parallel_size > 1 ? cat("tensor_parallel_size ", config.tensor_parallel_size, ", ") : "",
-          config.context_parallel_size > 1 ? cat("context_parallel_size ", config.context_parallel_size, ", ") : "",
-          config.sequence_parallel ? "sequence_parallel, " : "");
+  const std::string how = cat(
+      "zero_stage ", zero_stage(config), ", ",
+      config.pipeline_parallel_size > 1
+          ? cat("pipeline_parallel_size ", config.pipeline_parallel_size, ", ", name_of(config.pipeline_schedule), ", ")
+          : "",
+      config.tensor_parallel_size > 1 ? cat("tensor_parallel_size ", config.tensor_parallel_size, ", ") : "",
+      config.context_parallel_size > 1 ? cat("context_parallel_size ", config.context_parallel_size, ", ") : "",
+      config.sequence_parallel ? "sequence_parallel, " : "");
   const Cluster on = print_cluster_of(config, name, many, how);
   std::printf("%6s %5s %11s %11s %12s %11s %11s %11s %11s %11s\n", "ranks", "nodes", "micro", "memory", "sent/step",
               "compute ms", "update ms", "sending ms", "exposed ms", "tokens/s");

@@ -41,13 +41,16 @@ struct Prediction {
   size_t memory = 0;                                  // bytes
   std::array<size_t, kMemoryKinds> memory_by_kind{};  // bytes
   StepTraffic traffic;
+  double sent_to_stages = 0;                    // bytes of a rank in a step
   double compute = 0, update = 0, exposed = 0;  // seconds; compute includes update
   Recompute recompute = {};
   double flops_per_token = 0;
-  // What `exposed` is the sum of, by the ranks that are waited for: those with other sequences, with the same sequences
-  // and with the same products. The first includes sums of gradients over all but the last.
+  // What `exposed` is the sum of, by the ranks that are waited for: those with other sequences, with the same
+  // sequences, with the same products and with other blocks. The first includes sums of gradients over all but the
+  // last.
   struct Waits {
     double data = 0, context = 0, tensor = 0;
+    double stages = 0;  // with pipeline_parallel_size above 1
   } waits;
   ContextFigures context;  // with context_parallel_size above 1
   double step() const { return compute + exposed; }

@@ -17,7 +17,7 @@ namespace athanor {
 namespace {
 
 constexpr size_t kShown = 5;
-constexpr int kMostSearchedContext = 64;
+constexpr int kMostSearchedContext = 64, kMostStages = 16;
 
 struct Tried {
   Candidate way;
@@ -27,7 +27,12 @@ struct Tried {
 std::string keys_of(const Candidate& w) {
   return cat("zero_stage ", w.stage, w.copies > 1 ? cat(", data_parallel_replicate_size ", w.copies) : "",
              w.tensor > 1 ? cat(", tensor_parallel_size ", w.tensor, " with sequence_parallel") : "",
-             w.context > 1 ? cat(", context_parallel_size ", w.context) : "");
+             w.context > 1 ? cat(", context_parallel_size ", w.context) : "",
+             w.pipeline > 1 ? cat(", pipeline_parallel_size ", w.pipeline, " with ", name_of(w.schedule)) : "");
+}
+
+std::string pipeline_text(const Candidate& w) {
+  return w.pipeline == 1 ? "-" : cat(w.pipeline, " ", name_of(w.schedule));
 }
 
 // Predictions of all of them, or why one is not possible.
@@ -58,31 +63,32 @@ Economy economy_of(const Config& c, const Cluster& on, const Prediction& p) {
 }
 
 void print_found(const Config& c, const Cluster& on, const std::vector<Tried>& all, double price) {
-  std::printf("%5s %6s %7s %6s %11s %10s %10s %9s %9s %9s %10s %6s %10s %10s  %s\n", "stage", "copies", "context",
-              "tensor", "micro", "memory", "micros ms", "update ms", "waits ms", "step ms", "tokens/s", "MFU",
-              "GPU h / 1B", "cost / 1B", "recomputed");
+  std::printf("%5s %6s %7s %6s %14s %11s %10s %10s %9s %9s %9s %10s %6s %10s %10s  %s\n", "stage", "copies", "context",
+              "tensor", "pipeline", "micro", "memory", "micros ms", "update ms", "waits ms", "step ms", "tokens/s",
+              "MFU", "GPU h / 1B", "cost / 1B", "recomputed");
   for (size_t i = 0; i < std::min(kShown, all.size()); ++i) {
     const auto& [w, p] = all[i];
     const Economy e = economy_of(c, on, p);
     char cost[32] = "-";
     if (price > 0) std::snprintf(cost, sizeof cost, "%.2f", e.gpu_hours * price);
-    std::printf("%5d %6d %7d %6d %5lld x %-4lld %9s %10.2f %9.2f %9.2f %9.2f %10s %5.1f%% %10.2f %10s  %s\n", w.stage,
-                w.copies, w.context, w.tensor, static_cast<long long>(p.micro_batch_size),
-                static_cast<long long>(p.micro_batches), format_bytes(p.memory).c_str(), (p.compute - p.update) * 1e3,
-                p.update * 1e3, p.exposed * 1e3, p.step() * 1e3, format_count(e.tokens_per_second).c_str(), 100 * e.mfu,
-                e.gpu_hours, cost, to_text(p.recompute).c_str());
+    std::printf("%5d %6d %7d %6d %14s %5lld x %-4lld %9s %10.2f %9.2f %9.2f %9.2f %10s %5.1f%% %10.2f %10s  %s\n",
+                w.stage, w.copies, w.context, w.tensor, pipeline_text(w).c_str(),
+                static_cast<long long>(p.micro_batch_size), static_cast<long long>(p.micro_batches),
+                format_bytes(p.memory).c_str(), (p.compute - p.update) * 1e3, p.update * 1e3, p.exposed * 1e3,
+                p.step() * 1e3, format_count(e.tokens_per_second).c_str(), 100 * e.mfu, e.gpu_hours, cost,
+                to_text(p.recompute).c_str());
   }
 }
 
 void print_memory(const std::vector<Tried>& all) {
-  std::printf("\nmemory of a rank\n%5s %6s %7s %6s", "stage", "copies", "context", "tensor");
+  std::printf("\nmemory of a rank\n%5s %6s %7s %6s %14s", "stage", "copies", "context", "tensor", "pipeline");
   std::vector<size_t> kinds;
   for (size_t k = 0; k < size_t(kMemoryKinds); ++k)
     if (std::ranges::any_of(all, [&](const Tried& f) { return f.p.memory_by_kind[k] > 0; })) kinds.push_back(k);
   for (const size_t k : kinds) std::printf(" %12s", name_of(MemoryKind(k)));
   for (size_t i = 0; i < std::min(kShown, all.size()); ++i) {
     const auto& [w, p] = all[i];
-    std::printf("\n%5d %6d %7d %6d", w.stage, w.copies, w.context, w.tensor);
+    std::printf("\n%5d %6d %7d %6d %14s", w.stage, w.copies, w.context, w.tensor, pipeline_text(w).c_str());
     for (const size_t k : kinds) std::printf(" %12s", format_bytes(p.memory_by_kind[k]).c_str());
   }
   std::printf("\n");
@@ -97,7 +103,8 @@ std::string binding(const Prediction& p) {
                {p.update, "updating the weights"},
                {p.waits.data, "waiting for gradients and weights"},
                {p.waits.context, "waiting for keys and values"},
-               {p.waits.tensor, "waiting for the sums of tensor parallelism"}};
+               {p.waits.tensor, "waiting for the sums of tensor parallelism"},
+               {p.waits.stages, "waiting for other stages"}};
   const auto& most = *std::ranges::max_element(parts, {}, [](const auto& part) { return part.seconds; });
   std::string text = cat(most.what, ", ", std::lround(100 * most.seconds / p.step()), " % of the step");
   if (p.recompute.granularity != Recompute::Granularity::none)
@@ -121,6 +128,7 @@ void print_changes(const std::vector<Tried>& all) {
   show("data_parallel_replicate_size", [](const Candidate& w) { return w.copies; });
   show("tensor_parallel_size", [](const Candidate& w) { return w.tensor; });
   show("context_parallel_size", [](const Candidate& w) { return w.context; });
+  show("pipeline_parallel_size", [](const Candidate& w) { return w.pipeline; });
 }
 
 }  // namespace
@@ -130,6 +138,9 @@ Config configured_as(const Config& config, const Candidate& w) {
   c.zero_stage = w.stage;
   c.tensor_parallel_size = w.tensor, c.context_parallel_size = w.context;
   c.sequence_parallel = w.tensor > 1;
+  c.pipeline_parallel_size = w.pipeline, c.pipeline_schedule = w.schedule;
+  c.virtual_pipeline_size = 0;  // the schedule's
+  c.pipeline_layout.clear();
   if (c.local_steps == 0) c.data_parallel_replicate_size = w.copies;
   c.data_parallel_shard_size = 0;
   c.micro_batch_size = c.gradient_accumulation_steps = 0;
@@ -159,24 +170,40 @@ std::vector<Candidate> search_candidates(const Config& c, const Cluster& on) {
           if (groups % copies == 0)
             add({stage, c.local_steps > 0 ? int(c.data_parallel_replicate_size) : copies, context, tensor});
     }
+    for (int stages = 2; stages <= kMostStages && stages <= c.model.num_hidden_layers; stages *= 2)
+      if (on.ranks % (tensor * stages) == 0 && batch % (on.ranks / (tensor * stages)) == 0)
+        add({1, c.local_steps > 0 ? int(c.data_parallel_replicate_size) : 1, 1, tensor, stages});
   }
   return all;
 }
 
 void print_search(const Config& config, const Cluster& on, const SearchArgs& args) {
   const QuietLog quiet(config.log_level);
-  const std::vector<Candidate> tried = search_candidates(config, on);
-  const auto answers = predict_all(config, on, tried);
   std::vector<Tried> all;
   std::map<std::string, std::vector<Candidate>> refused;  // by the reason
-  for (size_t i = 0; i < tried.size(); ++i)
-    if (const auto* p = std::get_if<Prediction>(&answers[i]))
-      all.push_back({tried[i], *p});
-    else
-      refused[std::get<std::string>(answers[i])].push_back(tried[i]);
-  std::ranges::stable_sort(all, [](const Tried& a, const Tried& b) {
-    return a.p.step() != b.p.step() ? a.p.step() < b.p.step() : a.p.memory < b.p.memory;
-  });
+  const auto try_all = [&](const std::vector<Candidate>& tried) {
+    const auto answers = predict_all(config, on, tried);
+    for (size_t i = 0; i < tried.size(); ++i)
+      if (const auto* p = std::get_if<Prediction>(&answers[i]))
+        all.push_back({tried[i], *p});
+      else
+        refused[std::get<std::string>(answers[i])].push_back(tried[i]);
+    std::ranges::stable_sort(all, [](const Tried& a, const Tried& b) {
+      return a.p.step() != b.p.step() ? a.p.step() < b.p.step() : a.p.memory < b.p.memory;
+    });
+  };
+  std::vector<Candidate> tried = search_candidates(config, on);
+  try_all(tried);
+  const auto pipeline = std::ranges::find_if(all, [](const Tried& f) { return f.way.pipeline > 1; });
+  if (pipeline != all.end()) {
+    std::vector<Candidate> schedules;
+    for (const PipelineSchedule s : {PipelineSchedule::interleaved, PipelineSchedule::zb1p, PipelineSchedule::zbv}) {
+      schedules.push_back(pipeline->way);
+      schedules.back().schedule = s;
+    }
+    try_all(schedules);
+    tried.insert(tried.end(), schedules.begin(), schedules.end());
+  }
   for (const auto& [why, which] : refused)
     std::printf("not possible: %s%s: %s\n", keys_of(which[0]).c_str(),
                 which.size() == 1 ? "" : cat(" and ", which.size() - 1, " more").c_str(), why.c_str());
@@ -187,9 +214,9 @@ void print_search(const Config& config, const Cluster& on, const SearchArgs& arg
                 Exit::usage);
   std::printf(
       "%d of %zu ways are possible: zero_stage 1 to 3, one copy or one per node, tensor_parallel_size within a "
-      "node, context_parallel_size where the batch needs it; micro-batch and recomputation as a run chooses "
-      "them; the fastest:\n\n",
-      int(all.size()), tried.size());
+      "node, context_parallel_size where the batch needs it, pipeline_parallel_size up to %d; micro-batch and "
+      "recomputation as a run chooses them; the fastest:\n\n",
+      int(all.size()), tried.size(), kMostStages);
   print_found(config, on, all, args.price);
   print_memory(all);
   const Tried& best = all.front();

@@ -14,10 +14,12 @@ struct SearchArgs {
   std::string write;  // the configuration of the best in this file
 };
 
-// Candidates: zero_stage, copies, tensor- and context-parallel sizes; micro-batch and recomputation of each as a run
-// chooses them.
+// Candidates: zero_stage, copies, tensor-, context- and pipeline-parallel sizes; micro-batch and recomputation of each
+// as a run chooses them. Pipelines have the schedule 1f1b; print_search() tries the others with the best of them.
 struct Candidate {
   int stage = 1, copies = 1, context = 1, tensor = 1;
+  int pipeline = 1;
+  PipelineSchedule schedule = PipelineSchedule::one_f_one_b;
   bool operator==(const Candidate&) const = default;
 };
 std::vector<Candidate> search_candidates(const Config&, const Cluster&);

@@ -67,6 +67,23 @@ TEST(PlanRanks, ARingWaitsForWhatAttentionDoesNotHide) {
   EXPECT_GT(slow.context.waits, 20 * fast.context.waits);
 }
 
+// (p - 1) / m of what a stage computes, a third of that with the weights' gradients apart; more with slow links.
+TEST(PlanRanks, StagesOfAPipelineWaitAsTheScheduleSays) {
+  const auto with = [](const char* schedule, double link) {
+    const Config config =
+        load_config("configs/gpt2-124m.json",
+                    std::vector<std::string>{"pipeline_parallel_size=4", "global_batch_size=64", "micro_batch_size=4",
+                                             "pipeline_layout=[3,3,3,3]", cat("pipeline_schedule=", schedule)});
+    return predict(config, ManyRanks{.link = link, .latency = 0, .doubling_latency = 0}.cluster(find_gpu("h200"), 8));
+  };
+  const Prediction plain = with("1f1b", 1e9), zero = with("zb1p", 1e9), slow = with("1f1b", 10);
+  EXPECT_EQ(plain.micro_batches, 8);
+  EXPECT_NEAR(plain.waits.stages, 3.0 / 8 * (plain.compute - plain.update), 1e-6);
+  EXPECT_NEAR(zero.waits.stages, plain.waits.stages / 3, 1e-6);
+  EXPECT_DOUBLE_EQ(plain.sent_to_stages, 2 * 8 * 4 * 1024 * 768 * 2.0);
+  EXPECT_GT(slow.waits.stages, 1.1 * plain.waits.stages);
+}
+
 // Half the bytes of gradients, in memory and on links; those of weights stay. At stages 0 and 2 gradients alone travel,
 // or half of what does.
 TEST(PlanRanks, GradientsInBf16AreHalf) {

@@ -25,11 +25,11 @@ TEST(PlanSearch, CandidatesDivideRanksAndBatch) {
   for (const auto& [ranks, batch] : {std::pair{8, 64}, {64, 512}, {64, 16}, {1024, 512}}) {
     const Config c = small({cat("global_batch_size=", batch)});
     const Cluster on = gpus(ranks);
-    std::set<std::tuple<int, int, int, int>> seen;
+    std::set<std::tuple<int, int, int, int, int>> seen;
     for (const Candidate& w : search_candidates(c, on)) {
-      EXPECT_TRUE(seen.insert({w.stage, w.copies, w.context, w.tensor}).second) << "twice";
-      EXPECT_EQ(ranks % (w.copies * w.context * w.tensor), 0);
-      EXPECT_EQ(batch % (ranks / (w.context * w.tensor)), 0);
+      EXPECT_TRUE(seen.insert({w.stage, w.copies, w.context, w.tensor, w.pipeline}).second) << "twice";
+      EXPECT_EQ(ranks % (w.copies * w.context * w.tensor * w.pipeline), 0);
+      EXPECT_EQ(batch % (ranks / (w.context * w.tensor * w.pipeline)), 0);
       EXPECT_LE(w.tensor, 8) << "within a node";
       EXPECT_LE(w.context, 2 * std::max(1, ranks / (w.tensor * batch))) << "twice what the batch needs, at most";
       EXPECT_EQ(mesh_sizes(configured_as(c, w), ranks).ranks(), ranks);
