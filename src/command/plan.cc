@@ -121,10 +121,17 @@ struct Demand {
 void print_offload(const Engine& engine, const Roofline& limits, double least, double end) {
   constexpr double kShare = 0.05;
   const StateTraffic& bytes = engine.state_traffic();
+  const OffloadTime time = offload_time(engine, limits);
+  if (engine.offloaded_inputs() > 0)
+    std::printf("block inputs      %s to the host and back in each micro-batch%s\n",
+                format_bytes(engine.offloaded_inputs()).c_str(),
+                time.inputs == 0 ? "; how fast is not known of this GPU"
+                                 : cat(", ", format_duration(time.inputs), " of a step each way, of which ",
+                                       format_duration(time.inputs_exposed), " are not hidden")
+                                       .c_str());
   if (bytes.in == 0) return;
   std::printf("host link         %s to the GPU and %s back in each step", format_bytes(uint64_t(bytes.in)).c_str(),
               format_bytes(uint64_t(bytes.out)).c_str());
-  const OffloadTime time = offload_time(engine, limits);
   if (time.link == 0) {
     std::printf("; how fast is not known of this GPU\n");
     return;
@@ -140,8 +147,10 @@ void print_offload(const Engine& engine, const Roofline& limits, double least, d
 
 void print_limit(const Engine& engine, const Roofline& limits, const Demand& run) {
   const double own = least_sum(planned_rows(engine, limits)), launches = least_update_seconds(engine, limits);
-  const double exposed = offload_time(engine, limits).exposed, update = launches + exposed;
-  const double least = own + (own - launches) * (with_waits(engine.stage().program()) - 1) + exposed;
+  const OffloadTime offload = offload_time(engine, limits);
+  const double exposed = offload.exposed, update = launches + exposed;
+  const double least =
+      own + (own - launches) * (with_waits(engine.stage().program()) - 1) + exposed + offload.inputs_exposed;
   const std::string words = least >= 10 ? cat(" (", format_duration(least), ")") : "";
   std::printf("predicted step    %.*f ms%s or more, %s tokens/s and %.0f %% MFU of %s FLOP/s at most (%s)\n",
               least >= 1 ? 0 : 3, least * 1e3, words.c_str(), format_count(run.tokens / least).c_str(),

@@ -147,7 +147,7 @@ Prediction predict(const Config& c, const Cluster& on) {
   const Roofline limits = limits_of(on.gpu, c.model.head_dim, c.seq_length);
   double launches = 0, end = 0;  // of the slowest stage; end: the part that is the optimizer's
   size_t memory = 0;
-  const auto count = [&](const Engine& stage) {
+  const auto count = [&](Engine& stage) {
     launches = std::max(launches, least_sum(planned_rows(stage, limits)));
     end = std::max(end, least_update_seconds(stage, limits));
     memory = std::max(memory, stage.memory().total());
@@ -160,7 +160,8 @@ Prediction predict(const Config& c, const Cluster& on) {
     stage.memory().require_fits(memory_capacity(c, *described.device), runtime_reserve(c, *described.device));
     count(stage);
   }
-  const double offload = offload_time(*engine, limits).exposed;
+  const OffloadTime host = offload_time(*engine, limits);
+  const double offload = host.exposed;
   const int stride = sizes.of_worker() / sizes.stages;
   const PipelineTime pipeline = pipeline_time(*engine, on.network, launches - end, stride);
   Prediction p{.micro_batch_size = engine->options().micro_batch_size,
@@ -168,7 +169,7 @@ Prediction predict(const Config& c, const Cluster& on) {
                .memory = memory,
                .traffic = step_traffic(*engine, mesh, on.network, &limits),
                .sent_to_stages = sent_to_stages(*engine),
-               .compute = launches + offload,
+               .compute = launches + offload + host.inputs_exposed,
                .update = end + offload,
                .recompute = engine->options().recompute,
                .flops_per_token = flops_per_token(engine->model(), c.seq_length).causal};

@@ -170,6 +170,7 @@ struct Config {
   int64_t runtime_reserve_mib = -1;  // kept free of the plan for libraries and the system; -1: auto
   int64_t loss_chunk_rows = 0;       // rows of logits held at once; 0 = chosen by the plan
   Offload offload_optimizer = Offload::none;
+  Offload offload_activations = Offload::none;
   double host_memory_limit_gib = 0.0;  // 0 = what is available, shared among the ranks of a machine
   // ranks
   int64_t data_parallel_replicate_size = 1;

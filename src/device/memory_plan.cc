@@ -43,7 +43,8 @@ std::string MemoryPlan::knobs(MemoryKind kind) const {
       return cat(holds(kind, DType::f32) ? "exp_avg_dtype and exp_avg_sq_dtype \"bf16\"" : "a smaller model",
                  ", or sharding over more ranks", host_total_ == 0 ? ", on a GPU also offload_optimizer \"cpu\"" : "");
     case MemoryKind::activations:
-      return "micro_batch_size, recompute_granularity, seq_length or loss_chunk_rows";
+      return cat("micro_batch_size, recompute_granularity, seq_length or loss_chunk_rows",
+                 host_total_ == 0 ? ", on a GPU also offload_activations \"auto\"" : "");
     case MemoryKind::inputs:
       return "micro_batch_size";
     case MemoryKind::constants:
@@ -97,10 +98,13 @@ void MemoryPlan::require_fits(size_t capacity, size_t reserve) const {
 
 void MemoryPlan::require_host_fits(size_t capacity, size_t beside) const {
   if (host_total_ <= capacity && beside <= capacity - host_total_) return;
-  std::string text = cat("memory: offload_optimizer keeps ", mib(host_total_), " in pinned host memory",
+  const bool inputs = total(MemoryKind::activations, Mem::pinned) > 0,
+             states = host_total_ > total(MemoryKind::activations, Mem::pinned);
+  std::string text = cat("memory: ", states ? "offload_optimizer" : "", states && inputs ? " with " : "",
+                         inputs ? "offload_activations" : "", " keeps ", mib(host_total_), " in pinned host memory",
                          beside > 0 ? cat(", and a save in the background copies ", mib(beside), " there") : "",
                          ", but ", mib(capacity), " of host memory may be used. It holds:");
-  for (const MemoryKind kind : {MemoryKind::masters, MemoryKind::optimizer})
+  for (const MemoryKind kind : {MemoryKind::masters, MemoryKind::optimizer, MemoryKind::activations})
     if (const size_t bytes = total(kind, Mem::pinned); bytes > 0)
       text += cat("\n  ", name_of(kind), " ", mib(bytes), " (smaller with ", knobs(kind), ")");
   if (beside > 0) text += "\n  a save needs no copy with async_save \"off\"";

@@ -29,6 +29,7 @@
 #include "ops/tuning.h"
 #include "optim/optimizer.h"
 #include "optim/outer_optimizer.h"
+#include "tape/block_inputs.h"
 
 namespace athanor {
 
@@ -61,6 +62,7 @@ struct EngineOptions {
   bool graphs = true;                    // capture and replay graphs, where the device can
   int zero_stage = 0;                    // what ranks share out: see Sharding
   StatesHome states_home = {};           // of masters and optimizer states
+  bool offload_inputs = false;           // of recomputed blocks, to host memory between forward and backward
   PipelineOptions pipeline = {};         // of ProcessMesh::stages()
   bool sequence_parallel = false;        // ranks that share products share the rows of the residual stream: nn/rows.h
   // What ranks that share products send runs beside products; default: where the device has streams of its own. Where
@@ -135,7 +137,9 @@ class Engine {
   // memory().total() is this or more: what is planned, and most that a micro-batch has alive at once. Takes far less
   // time, since only a micro-batch is run and no offsets are chosen.
   size_t least_memory();
-  size_t host_memory() const { return memory_.total(Mem::pinned); }  // bytes of masters and states there
+  size_t host_memory() const { return memory_.total(Mem::pinned); }  // bytes of what is offloaded
+  // Bytes of block inputs that a micro-batch sends to the host, and gets back; 0: they are not offloaded.
+  size_t offloaded_inputs() const;
   const Arena& arena() const { return arena_; }
   Model& model() { return *model_; }
   const Model& model() const { return *model_; }
@@ -305,8 +309,13 @@ class Engine {
     const MicroInputs& inputs;
     bool forward;
     std::optional<StageAction::Kind> backward;
+    BlockInputs* block_inputs;
     bool last;  // of the step's micro-batches, and its gradients are reduced meanwhile
   };
+  BlockInputs* block_inputs(int chunk, int frame) {
+    return block_inputs_.empty() ? nullptr : &block_inputs_[size_t(chunk)][size_t(frame)];
+  }
+  void plan_block_inputs();
   void run_passes(Ctx, const Passes&, const PhaseRunner::Enter&);
   void run_forward(Ctx&, const Passes&);
   void run_backward(Ctx&, const Passes&, const PhaseRunner::Enter&);
@@ -366,9 +375,10 @@ class Engine {
   std::vector<MicroInputs> micro_inputs_;        // of the micro-batches under way
   std::vector<std::vector<MicroFrame>> frames_;  // of each chunk
   std::vector<std::vector<FrameTensors>> frame_tensors_;
-  static constexpr int64_t kStepsToCapture = 2;  // PhaseRunner's eager run, and the one that it captures
-  int64_t steps_of_program_ = 0;                 // since the step's program changed
-  size_t next_action_ = 0;                       // of the accumulating step
+  std::vector<std::vector<BlockInputs>> block_inputs_;  // of each chunk and frame; none: they are not offloaded
+  static constexpr int64_t kStepsToCapture = 2;         // PhaseRunner's eager run, and the one that it captures
+  int64_t steps_of_program_ = 0;                        // since the step's program changed
+  size_t next_action_ = 0;                              // of the accumulating step
   StageLinks links_;
 
   Tensor state_;                 // StepState

@@ -36,6 +36,7 @@ void Engine::run_passes(Ctx c, const Passes& p, const PhaseRunner::Enter& on) {
                .loss_scale = head().loss_scale,
                .inv_count = head().inv_count,
                .sequence = part_.rows() / part_.sequences};
+  c.block_inputs = p.block_inputs;
   if (p.inputs.first_row) c.dropping = {.state = state_, .first = p.inputs.first_row};
   if (p.forward) {
     on(Phase::forward);
@@ -137,6 +138,7 @@ size_t Engine::run_actions(size_t first, PhaseClock& clock) {
                       .inputs = micro_inputs_[size_t(stage_.frames().slot[first])],
                       .forward = a.kind == Kind::forward,
                       .backward = backward,
+                      .block_inputs = block_inputs(a.chunk, number),
                       .last = backward == Kind::backward && a.micro_batch + 1 == step_micro_batches_ &&
                               model_->params().reduces_early(backend_.mesh)};
   PhaseRunner& runner =
@@ -211,6 +213,7 @@ void Engine::record_chunk(int chunk) {
                   .inputs = micro_inputs_.front(),
                   .forward = kind == Kind::forward,
                   .backward = kind == Kind::forward ? std::nullopt : std::optional(kind),
+                  .block_inputs = block_inputs(chunk, 0),
                   .last = false},
                  [](Phase) {});
     else

@@ -166,7 +166,6 @@ Var forward(Model& model, Ctx& c, const Batch& batch, const Recompute& recompute
 
 Var forward_part(Model& model, Ctx& c, const Batch& batch, const Recompute& recompute, const ModelPart& part, Var in) {
   ParamStore& params = model.params();
-  const bool full = recompute.granularity == Recompute::Granularity::full;
   const bool selective = recompute.granularity != Recompute::Granularity::none;
   c.selective = selective;
   const std::vector<int64_t>& skips = model.config().skip_from;
@@ -180,7 +179,7 @@ Var forward_part(Model& model, Ctx& c, const Batch& batch, const Recompute& reco
   }
   for (int l = part.first; l < part.end; ++l) {
     params.use(c, l + 1);
-    const bool whole = full && l % recompute.every == 0;
+    const bool whole = is_recomputed_whole(recompute, l);
     Block block = [&model, &batch, taps, l, keep = whole || !selective](Ctx& cc, Var x) {
       cc.selective = !keep;
       return model.block(cc, l, std::move(x), batch, taps);

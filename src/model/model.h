@@ -76,6 +76,9 @@ struct Recompute {
   int64_t every = 1;  // full: every k-th block is recomputed whole, of the others what selective recomputes
   bool operator==(const Recompute&) const = default;
 };
+inline bool is_recomputed_whole(const Recompute& r, int block) {
+  return r.granularity == Recompute::Granularity::full && block % r.every == 0;
+}
 std::string to_text(const Recompute&);  // "full in 1 block of 4, else selective"
 
 // Consecutive blocks [first, end) of a model; the first part begins with the embedding, the last one ends with the

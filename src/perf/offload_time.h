@@ -9,6 +9,8 @@ namespace athanor {
 struct OffloadTime {
   double link = 0;     // seconds of the direction with more bytes; the other one is copied at once
   double exposed = 0;  // of these, what the launches of the end of a step do not take anyway
+  // Inputs of recomputed blocks: seconds of a step in each direction, and what of both the blocks do not hide.
+  double inputs = 0, inputs_exposed = 0;
 };
 
 // Of a planned engine. Nothing where nothing is offloaded, or the link's rate is unknown.

@@ -17,6 +17,7 @@
 namespace athanor {
 
 struct Ctx;
+class BlockInputs;
 
 // Recomputes a value, bitwise identical, from values that are kept anyway (selective recomputation).
 using Remake = std::shared_ptr<UniqueFn<Buffer(Ctx&)>>;
@@ -195,6 +196,7 @@ struct Ctx {
   Quantization quantization = {};           // of a recipe of 8 or 4 bits
   Routing routing = {};                     // of a mixture of experts
   Dropping dropping = {};                   // of adapters
+  BlockInputs* block_inputs = nullptr;      // null: inputs of recomputed blocks stay in device memory
 
   Buffer alloc(std::string_view name, DType dtype, Shape shape) { return arena.alloc(name, dtype, shape); }
   Buffer alloc(std::string_view name, Shape shape) { return arena.alloc(name, recipe.compute, shape); }

@@ -1,5 +1,7 @@
 // The tape: recording, gradients by slot, backward, fan-out and recomputation.
-#include "tape/ctx.h"
+#include <utility>
+
+#include "tape/block_inputs.h"
 
 namespace athanor {
 
@@ -98,16 +100,17 @@ void on_inner_tape(Ctx& c, Fn&& fn) {
 Var checkpoint(Ctx& c, Block block, Var in) {
   if (!c.recording()) return block(c, std::move(in));
   Buffer kept = in.keep();
+  const int64_t number = c.block_inputs ? c.block_inputs->keep(c, std::exchange(kept, {})) : -1;
   const int slot = in.slot();
   const Tensor asked = in.asked_largest();
   c.tape->recording = false;
   Var out = block(c, std::move(in));
   c.tape->recording = true;
   c.record("checkpoint",
-           [block = std::move(block), kept = std::move(kept), asked, slot, s = out.slot()](Ctx& cc) mutable {
+           [block = std::move(block), kept = std::move(kept), number, asked, slot, s = out.slot()](Ctx& cc) mutable {
              Buffer d = cc.take(s);
              on_inner_tape(cc, [&] {
-               Var again = cc.var(std::move(kept));
+               Var again = cc.var(number < 0 ? std::move(kept) : cc.block_inputs->bring(cc, number));
                const int inner = again.slot();
                again.asks_largest(asked);
                Var redone = block(cc, std::move(again));

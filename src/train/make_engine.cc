@@ -118,19 +118,22 @@ class Fitting {
   // nothing fits otherwise, or where the configuration has them there.
   // Throws Error(usage) if none fits.
   std::unique_ptr<Engine> fastest() {
-    for (const Mem home : homes()) {
-      options_.states_home.mem = home;
-      if (auto engine = fastest_with_home()) return engine;
-    }
+    for (const bool inputs : choices(config_.offload_activations))
+      for (const bool states : choices(config_.offload_optimizer)) {
+        options_.states_home.mem = states ? Mem::pinned : Mem::device;
+        options_.offload_inputs = inputs;
+        if (auto engine = fastest_with_home()) return engine;
+      }
     refuse(*too_large_);
   }
 
  private:
-  std::vector<Mem> homes() const {
+  // Whether to offload, in the order in which that is tried.
+  std::vector<bool> choices(Offload offload) const {
     const bool gpu = training_ && !backend_.device.unified();
-    if (!gpu || config_.offload_optimizer == Offload::none) return {Mem::device};
-    if (config_.offload_optimizer == Offload::cpu) return {Mem::pinned};
-    return {Mem::device, Mem::pinned};
+    if (!gpu || offload == Offload::none) return {false};
+    if (offload == Offload::cpu) return {true};
+    return {false, true};
   }
 
   // Null if none fits.
@@ -253,16 +256,20 @@ class Fitting {
 };
 
 void report_offload(const Config& c, Engine& engine) {
+  const size_t bytes = engine.host_memory(), inputs = engine.memory().total(MemoryKind::activations, Mem::pinned);
+  if (inputs > 0)
+    log::info("offload_activations: ", format_bytes(inputs), " of block inputs are in host memory",
+              c.offload_activations == Offload::automatic ? ", since the plan does not fit otherwise" : "",
+              "; no bit changes");
   if (engine.options().states_home.mem == Mem::device) return;
-  const size_t bytes = engine.host_memory();
-  if (bytes == 0)
+  if (bytes == inputs)
     throw Error(
         cat("offload_optimizer: ", c.offload_optimizer == Offload::cpu ? "cpu" : "auto",
             " has nothing to move: this optimizer keeps no states of each weight, and the weights are their own "
             "masters (precision ",
             name_of(c.precision), "); set it to none"),
         Exit::usage);
-  log::info("offload_optimizer: ", format_bytes(bytes), " of masters and optimizer states are in host memory",
+  log::info("offload_optimizer: ", format_bytes(bytes - inputs), " of masters and optimizer states are in host memory",
             c.offload_optimizer == Offload::automatic ? ", since the plan does not fit otherwise" : "",
             "; no bit changes");
 }
@@ -297,11 +304,12 @@ void require_division(const Config& c, int64_t groups, bool training) {
 
 std::unique_ptr<Engine> make_engine(const Config& c, Backend backend, bool training) {
   require_division(c, backend.mesh.batches(), training);
-  if (training && c.offload_optimizer == Offload::cpu && backend.device.unified())
-    throw Error(
-        cat("offload_optimizer: cpu moves optimizer states from a GPU to host memory, and this run is on ",
-            backend.device.description(), ", where they are already; set it to auto or none, or device to cuda"),
-        Exit::usage);
+  for (const auto& [key, offload] :
+       {std::pair{"offload_optimizer", c.offload_optimizer}, {"offload_activations", c.offload_activations}})
+    if (training && offload == Offload::cpu && backend.device.unified())
+      throw Error(cat(key, ": cpu moves memory of a GPU to the host, and this run is on ", backend.device.description(),
+                      ", whose memory is the host's; set it to auto or none, or device to cuda"),
+                  Exit::usage);
   if (const std::string line = memory_of_others(c, backend.device); !line.empty()) log::warn(line);
   Fitting fitting(c, backend, training);
   auto engine = fitting.with_more_scratch(fitting.fastest());

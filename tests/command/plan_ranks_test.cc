@@ -79,7 +79,8 @@ TEST(PlanRanks, StagesOfAPipelineWaitAsTheScheduleSays) {
   const Prediction plain = with("1f1b", 1e9), zero = with("zb1p", 1e9), slow = with("1f1b", 10);
   EXPECT_EQ(plain.micro_batches, 8);
   EXPECT_NEAR(plain.waits.stages, 3.0 / 8 * (plain.compute - plain.update), 1e-6);
-  EXPECT_NEAR(zero.waits.stages, plain.waits.stages / 3, 1e-6);
+  EXPECT_NEAR(zero.waits.stages, 1.0 / 8 * (zero.compute - zero.update), 1e-6);
+  EXPECT_NEAR(zero.compute, plain.compute, 0.02 * plain.compute);  // gradients that put-off GEMMs read are copied
   EXPECT_DOUBLE_EQ(plain.sent_to_stages, 2 * 8 * 4 * 1024 * 768 * 2.0);
   EXPECT_GT(slow.waits.stages, 1.1 * plain.waits.stages);
 }

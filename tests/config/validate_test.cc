@@ -444,6 +444,10 @@ TEST(Validate, PrecisionAndMemory) {
   expect_parts(error_with({"offload_optimizer=cpu", "device=cpu"}), {"offload_optimizer: cpu", "auto or none", "cuda"});
   EXPECT_EQ(error_with({"offload_optimizer=auto", "device=cpu"}), "");
   EXPECT_EQ(error_with({"offload_optimizer=cpu", "host_memory_limit_gib=4"}), "");
+  EXPECT_EQ(error_with({"offload_activations=cpu", "recompute_granularity=full", "host_memory_limit_gib=4"}), "");
+  expect_parts(error_with({"offload_activations=cpu"}), {"offload_activations: cpu", "recompute_granularity", "none"});
+  expect_parts(error_with({"offload_activations=cpu", "recompute_granularity=full", "device=cpu"}),
+               {"offload_activations: cpu", "auto or none", "cuda"});
   expect_parts(error_with({"host_memory_limit_gib=4"}), {"host_memory_limit_gib: 4", "offload_optimizer", "none"});
 }
 

@@ -72,6 +72,18 @@ TEST(Offload, KeepsAveragesOfWeightsAndQkClip) {
   expect_same_bits({.precision = "bf16", .shards = 2, .stage = 3, .lora = 2}, "adapters");
 }
 
+// Also where every second block is recomputed whole, and with several micro-batches.
+TEST(Offload, BlockInputsInHostMemoryKeepTheBits) {
+  Setting s{.precision = "bf16", .shards = 2, .stage = 3, .accumulation = 2, .recompute = Recompute::Granularity::full};
+  const Curve want = train(s);
+  s.offload_inputs = true;
+  const Curve got = train(s);
+  expect_equal(want, got, s.name());
+  EXPECT_EQ(want.host, 0u);
+  EXPECT_GT(got.host, 0u);
+  EXPECT_LE(got.planned[0], want.planned[0]);
+}
+
 TEST(Offload, KeepsRoundsOfLocalUpdates) {
   for (const DType master : {DType::f32, DType::i16})
     expect_same_bits(

@@ -75,7 +75,8 @@ struct Setting {
   int workers = 1;
   OuterOptions outer = {};
   int64_t offload = 0;  // elements of a stretch of masters and states in host memory; 0: in device memory
-  int experts = 1;      // of the shards, those that have other experts
+  bool offload_inputs = false;
+  int experts = 1;  // of the shards, those that have other experts
   int ranks() const { return mesh().ranks(); }
   MeshSizes mesh() const {
     return {.copies = replicas,
@@ -162,6 +163,7 @@ inline EngineOptions options(const Setting& s) {
   o.optimizer.tail_average_start = s.tail;
   o.eval_averages = s.ema > 0 || s.tail > 0;
   o.outer = s.outer;
+  o.offload_inputs = s.offload_inputs;
   if (s.offload > 0) o.states_home = {.mem = Mem::pinned, .stretch = s.offload};
   std::ranges::copy(default_groups(s.rule), std::back_inserter(o.optimizer.groups));
   o.schedule = {.style = DecayStyle::constant, .lr = s.lr, .min_lr = s.lr};

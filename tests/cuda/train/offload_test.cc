@@ -96,6 +96,21 @@ TEST(OffloadOnGpu, WaitsForWhatItBringsAndTakesBack) {
   emu::set_schedule(emu::Schedule::kMixed);
 }
 
+// A block's input is not overwritten before it is copied, nor read before it is back.
+TEST(OffloadOnGpu, BlockInputsInHostMemoryKeepTheBits) {
+  EngineOptions o = options(RuleName::adamw, DType::f32, 0);
+  o.recompute = {.granularity = Recompute::Granularity::full};
+  const Outcome want = train(o);
+  o.offload_inputs = true;
+  for (const emu::Schedule schedule : {emu::Schedule::kLate, emu::Schedule::kAtOnce}) {
+    emu::set_schedule(schedule);
+    EXPECT_EQ(want, train(o));
+  }
+  emu::set_schedule(emu::Schedule::kMixed);
+  o.graphs = false;
+  EXPECT_EQ(want, train(o));
+}
+
 // The configuration that a GPU is too small for trains on it with offload_optimizer auto.
 TEST(OffloadOnGpu, TrainsWhereTheGpuIsTooSmall) {
   const auto config = [](const char* offload) {
