@@ -13,6 +13,8 @@
 #include "convert/gguf_model.h"
 #include "convert/hf_folder.h"
 #include "convert/peft_folder.h"
+#include "convert/sparsegpt.h"
+#include "convert/wanda.h"
 #include "metrics/format.h"
 
 namespace athanor {
@@ -20,7 +22,7 @@ namespace fs = std::filesystem;
 namespace {
 
 struct ExportArgs {
-  std::string from, to, format = "hf", dtype = "same", wanda;
+  std::string from, to, format = "hf", dtype = "same", wanda, sparsegpt;
   bool averages = false, act_order = false;
   int64_t threads = 0, group_size = 128;
   CalibrationArgs calibration;
@@ -77,10 +79,15 @@ bool has_type(const std::string& format, const std::string& dtype) {
   return ints || (format == "compressed-tensors" && fp8 && dtype != "fp8_block");
 }
 
-void require_wanda(const ExportArgs& args) {
-  const auto refuse = [](const auto&... why) { throw Error(cat("export: --wanda ", why...), Exit::usage); };
-  if (args.wanda.empty()) return;
-  if (!wanda_named(args.wanda)) refuse(args.wanda, ": expected a share between 0 and 1, or 2:4");
+bool prunes(const ExportArgs& args) { return !args.wanda.empty() || !args.sparsegpt.empty(); }
+
+void require_pruning(const ExportArgs& args) {
+  if (!prunes(args)) return;
+  const std::string& text = args.wanda.empty() ? args.sparsegpt : args.wanda;
+  const char* flag = args.wanda.empty() ? "--sparsegpt" : "--wanda";
+  const auto refuse = [flag](const auto&... why) { throw Error(cat("export: ", flag, " ", why...), Exit::usage); };
+  if (!args.wanda.empty() && !args.sparsegpt.empty()) refuse("and --sparsegpt exclude each other");
+  if (!sparsity_named(text)) refuse(text, ": expected a share between 0 and 1, or 2:4");
   if (args.calibration.data.empty()) refuse("prunes by the inputs of each layer: give text by --calibrate");
   if (args.format != "hf" || (args.dtype != "same" && !float_named(args.dtype)))
     refuse("is for --format hf in same, f32, bf16 or f16; this is ", args.format, " ", args.dtype);
@@ -97,10 +104,11 @@ void require_sense(const ExportArgs& args) {
   }
   const bool mixture = args.format == "gguf" && mixture_named(args.dtype), gptq = args.format == "gptq";
   const CalibrationArgs& text = args.calibration;
-  if (!text.data.empty() && !mixture && !gptq && args.wanda.empty())
-    refuse("--calibrate is for --wanda, --format gptq and quantized types of gguf, such as q4_K_M; this is ",
-           args.format, " ", args.dtype);
-  require_wanda(args);
+  if (!text.data.empty() && !mixture && !gptq && !prunes(args))
+    refuse(
+        "--calibrate is for --wanda, --sparsegpt, --format gptq and quantized types of gguf, such as q4_K_M; this is ",
+        args.format, " ", args.dtype);
+  require_pruning(args);
   if (text.data.empty() && gptq) refuse("--format gptq rounds by the inputs of each layer: give text by --calibrate");
   if (!text.imatrix.empty() && (text.data.empty() || !mixture))
     refuse("--imatrix writes what --calibrate measures for gguf; give it the text");
@@ -110,6 +118,25 @@ void require_sense(const ExportArgs& args) {
   if (args.check.force && args.check.data.empty()) refuse("--force is for limits, which need text: give --check");
   std::error_code ignored;
   if (fs::exists(fs::symlink_status(args.to, ignored))) refuse(args.to, ": exists already; give a new name");
+}
+
+PrunedExport pruned_by_wanda(const ExportArgs& args, const Importance& inputs) {
+  const Sparsity sparsity = *sparsity_named(args.wanda);
+  return {.sparsity = sparsity,
+          .flag = "--wanda",
+          .prune = [sparsity, &inputs](const std::string& weight, std::span<float> values, int64_t) {
+            prune_by_wanda(values, inputs.at(weight).sums, sparsity);
+          }};
+}
+
+PrunedExport pruned_by_sparsegpt(const ExportArgs& args, HessianSource& hessians, ThreadPool& pool) {
+  const Sparsity sparsity = *sparsity_named(args.sparsegpt);
+  return {.sparsity = sparsity,
+          .flag = "--sparsegpt",
+          .prune = [sparsity, &hessians, &pool](const std::string& weight, std::span<float> values, int64_t in) {
+            prune_by_sparsegpt({.weight = values, .hessian = hessians(weight), .in = in, .what = weight}, sparsity,
+                               pool);
+          }};
 }
 
 int64_t write(const ModelFolder& model, const ExportArgs& args, const std::string& to) {
@@ -129,12 +156,13 @@ int64_t write(const ModelFolder& model, const ExportArgs& args, const std::strin
   Importance inputs;
   if (!args.wanda.empty()) {
     inputs = calibrate(model, args.calibration, args.threads);
-    options.wanda = wanda_named(args.wanda);
-    options.wanda->inputs = &inputs;
+    options.pruned = pruned_by_wanda(args, inputs);
   }
   std::unique_ptr<HessianSource> hessians;
-  if (args.format == "gptq") {
+  if (args.format == "gptq" || !args.sparsegpt.empty())
     hessians = std::make_unique<HessianSource>(model, args.calibration, args.threads);
+  if (!args.sparsegpt.empty()) options.pruned = pruned_by_sparsegpt(args, *hessians, pool);
+  if (args.format == "gptq") {
     options.dtype = DType::f16;
     options.gptq = {.options = {.bits = *bits, .group = args.group_size, .act_order = args.act_order},
                     .hessian = [&hessians](const std::string& weight) { return (*hessians)(weight); },
@@ -173,8 +201,8 @@ Exit export_model(const ExportArgs& args) {
 void add_text_options(Verb& verb, ExportArgs& args) {
   verb.add_option(
       "--calibrate", args.calibration.data,
-      "token shards from which gptq learns its layers' inputs, and quantized gguf which columns of a weight matter "
-      "(an importance matrix)");
+      "token shards from which --wanda, --sparsegpt and gptq learn the inputs of layers, and quantized gguf which "
+      "columns of a weight matter (an importance matrix)");
   verb.add_option("--calibrate-samples", args.calibration.samples,
                   "maximum number of windows of 512 tokens, spread over the data; 0: all")
       .show_default()
@@ -235,7 +263,11 @@ void add_export(Cli& cli) {
       .check(non_negative());
   verb.add_option("--wanda", args->wanda,
                   "hf in floats: prune this share of each row of the linear layers, or 2:4, by Wanda: the smallest "
-                  "weights times the norm of their input over the text of --calibrate; not gpt2");
+                  "weights times the norm of their input over the text of --calibrate");
+  verb.add_option(
+      "--sparsegpt", args->sparsegpt,
+      "hf in floats: prune this share of each linear layer, or 2:4, by SparseGPT: the other weights move so "
+      "that the layer's outputs on the text of --calibrate stay");
   verb.add_flag("--act-order", args->act_order, "gptq: round the columns with the largest inputs first");
   add_text_options(verb, *args);
   verb.on_chosen([&cli, args] { cli.action = [args] { return export_model(*args); }; });

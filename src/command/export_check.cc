@@ -45,6 +45,13 @@ std::unique_ptr<Engine> open_engine(const Config& config, const ModelFolder& wei
 
 double bits_per_weight(int64_t bytes, const ModelConfig& m) { return 8 * double(bytes) / double(parameter_count(m)); }
 
+void require_visible_inputs(ModelType family) {
+  if (has_experts(family))
+    throw Error(
+        cat("export: --calibrate does not see what experts read, which ", name_of(family), " has; leave it out"),
+        Exit::usage);
+}
+
 int64_t bytes_of(const ModelFolder& model) {
   int64_t bytes = 0;
   for (const auto& w : model.weights()) bytes += w.shape.numel() * int64_t(size_of(w.dtype));
@@ -84,10 +91,7 @@ void print_table(const ModelDifference& d, int64_t bytes, const ModelFolder& ori
 
 Importance calibrate(const ModelFolder& model, const CalibrationArgs& args, int64_t threads) {
   if (args.data.empty()) return {};
-  if (has_experts(model.config().model_type))
-    throw Error(cat("export: --calibrate does not see what experts read, which ", name_of(model.config().model_type),
-                    " has; leave it out"),
-                Exit::usage);
+  require_visible_inputs(model.config().model_type);
   const Config config = config_for(model, args.data, threads);
   const Dataset data = open_dataset(config.valid_data, config);
   Machine machine(config);
@@ -110,8 +114,13 @@ struct HessianSource::State {
         machine(config),
         engine(open_engine(config, model, machine.backend(), Logits::none)),
         samples(args.samples) {
+    require_visible_inputs(model.config().model_type);
+    const bool in_out = model.config().model_type == ModelType::gpt2;
     for (const auto& w : model.weights())
-      if (w.role == Role::matrix) bytes[w.name] = w.shape[1] * w.shape[1] * int64_t(sizeof(float));
+      if (w.role == Role::matrix) {
+        const int64_t in = w.shape[in_out ? 0 : 1];
+        bytes[w.name] = in * in * int64_t(sizeof(float));
+      }
   }
   Config config;
   Dataset data;

@@ -19,7 +19,7 @@ struct CalibrationArgs {
 // Nothing without data.
 Importance calibrate(const ModelFolder&, const CalibrationArgs&, int64_t threads);
 
-// Second moments of a model's inputs for GPTQ, measured for as many weights at a time as fit in some GiB.
+// Second moments of a model's inputs for GPTQ and SparseGPT, measured for as many weights at a time as fit in some GiB.
 class HessianSource {
  public:
   HessianSource(const ModelFolder&, const CalibrationArgs&, int64_t threads);

@@ -53,18 +53,13 @@ const char* torch_name(DType dtype) {
   return dtype == DType::bf16 ? "bfloat16" : dtype == DType::f16 ? "float16" : "float32";
 }
 
-// wanda: of a matrix that is pruned.
-TensorData converted(const ModelFolder& model, const ModelFolder::Weight& weight, DType dtype,
-                     const std::optional<WandaPruning>& wanda = {}) {
-  const auto make = [&model, &weight, dtype, wanda](const ByteSink& sink) {
+TensorData converted(const ModelFolder& model, const ModelFolder::Weight& weight, DType dtype) {
+  const auto make = [&model, &weight, dtype](const ByteSink& sink) {
     std::vector<float> values;
     std::vector<std::byte> bytes;
     model.for_each_block(weight, [&](std::span<const std::byte> block) {
-      if (weight.dtype == dtype && !wanda) return sink(block);
+      if (weight.dtype == dtype) return sink(block);
       to_floats(block, weight.dtype, values);
-      const auto columns = size_t(wanda ? weight.shape[1] : 0);
-      for (size_t at = 0; wanda && at < values.size(); at += columns)
-        prune_row(std::span(values).subspan(at, columns), wanda->inputs->at(weight.name).sums, *wanda);
       from_floats(values, dtype, weight.name, bytes);
       sink(bytes);
     });
@@ -72,14 +67,43 @@ TensorData converted(const ModelFolder& model, const ModelFolder::Weight& weight
   return {.name = weight.name, .dtype = dtype, .shape = weight.shape, .pieces = {}, .make = make};
 }
 
-void require_prunable(const ModelFolder& model, const WandaPruning& wanda) {
-  if (model.config().model_type == ModelType::gpt2)
-    throw Error("export: --wanda prunes rows of matrices [out, in], and gpt2 has them [in, out]; leave it out",
-                Exit::usage);
+std::vector<float> transposed(const std::vector<float>& x, int64_t rows) {
+  const int64_t columns = int64_t(x.size()) / rows;
+  std::vector<float> y(x.size());
+  for (int64_t r = 0; r < rows; ++r)
+    for (int64_t c = 0; c < columns; ++c) y[size_t(c * rows + r)] = x[size_t(r * columns + c)];
+  return y;
+}
+
+// GPT-2's files have matrices as [in, out].
+bool is_in_out(const ModelFolder& model) { return model.config().model_type == ModelType::gpt2; }
+
+int64_t inputs_of(const ModelFolder& model, const ModelFolder::Weight& matrix) {
+  return matrix.shape[is_in_out(model) ? 0 : 1];
+}
+
+// A matrix as a whole, pruned when it is written.
+TensorData pruned(const ModelFolder& model, const ModelFolder::Weight& weight, DType dtype, const PrunedExport& how) {
+  const auto make = [&model, &weight, dtype, &how](const ByteSink& sink) {
+    std::vector<float> values;
+    std::vector<std::byte> bytes;
+    model.read(weight, 0, weight.shape[0], bytes);
+    to_floats(bytes, weight.dtype, values);
+    if (is_in_out(model)) values = transposed(values, weight.shape[0]);
+    how.prune(weight.name, values, inputs_of(model, weight));
+    if (is_in_out(model)) values = transposed(values, weight.shape[1]);
+    from_floats(values, dtype, weight.name, bytes);
+    sink(bytes);
+  };
+  return {.name = weight.name, .dtype = dtype, .shape = weight.shape, .pieces = {}, .make = make};
+}
+
+void require_prunable(const ModelFolder& model, const PrunedExport& how) {
+  if (how.sparsity.pattern != PrunePattern::two_of_four) return;
   for (const auto& w : model.weights())
-    if (w.role == Role::matrix && wanda.pattern == PrunePattern::two_of_four && w.shape[1] % 4 != 0)
-      throw Error(cat("export: --wanda 2:4: ", w.name, " has rows of ", w.shape[1],
-                      " weights, no multiple of 4; give a share instead"),
+    if (w.role == Role::matrix && inputs_of(model, w) % 4 != 0)
+      throw Error(cat("export: ", how.flag, " 2:4: ", w.name, " has ", inputs_of(model, w),
+                      " inputs, no multiple of 4; give a share instead"),
                   Exit::usage);
 }
 
@@ -97,7 +121,7 @@ std::vector<TensorData> tensors_of(const ModelFolder& model, const HfFolderOptio
                         : ": it has experts, whose router stays as it is, which no tensor of such a folder says",
                     "; take f32, bf16 or f16"),
                 Exit::usage);
-  if (options.wanda) require_prunable(model, *options.wanda);
+  if (options.pruned) require_prunable(model, *options.pruned);
   std::vector<TensorData> tensors;
   for (const auto& weight : model.weights()) {
     if ((options.ints || options.gptq || options.nested_nf4) && weight.role == Role::matrix) {
@@ -109,8 +133,9 @@ std::vector<TensorData> tensors_of(const ModelFolder& model, const HfFolderOptio
     }
     if (!options.codes || weight.role != Role::matrix) {
       const DType own = weight.merged.value_or(weight.dtype);
-      tensors.push_back(converted(model, weight, weight.buffer ? own : options.dtype.value_or(own),
-                                  weight.role == Role::matrix ? options.wanda : std::nullopt));
+      const DType dtype = weight.buffer ? own : options.dtype.value_or(own);
+      tensors.push_back(options.pruned && weight.role == Role::matrix ? pruned(model, weight, dtype, *options.pruned)
+                                                                      : converted(model, weight, dtype));
       continue;
     }
     CodedMatrix matrix = coded_matrix(model, weight.name, *options.codes);

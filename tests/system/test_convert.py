@@ -362,7 +362,8 @@ class GgufTest(SystemTest):
         calibrate = ["--calibrate", "data/*.bin", "--calibrate-samples", "16"]
         kl = {}
         for form, dtype, more in (("gguf", "q8_0", []), ("gguf", "q4_0", []), ("gguf", "q4_1", calibrate),
-                                  ("hf", "nf4", []), ("hf", "nf4_single", []), ("hf", "bf16", ["--wanda", "0.1", *calibrate]),
+                                  ("hf", "nf4", []), ("hf", "nf4_single", []), ("hf", "bf16", ["--wanda", "0.2", *calibrate]),
+                                  ("hf", "same", ["--sparsegpt", "0.2", *calibrate]),
                                   ("compressed-tensors", "w8a16", ["--group-size", "32"]),
                                   ("compressed-tensors", "w4a16", ["--group-size", "32"]),
                                   ("gptq", "w4a16", ["--group-size", "32", *calibrate]),
@@ -371,7 +372,7 @@ class GgufTest(SystemTest):
             table = json.loads(self.run_program("export", "run", name, "--format", form, "--dtype", dtype, *more, *text).out)
             kl[name] = table["kl"]
             self.assertGreater(table["same_top"], 0.9)
-            self.assertLess(table["bits_per_weight"], 12 if "--wanda" not in more else 17)
+            self.assertLess(table["bits_per_weight"], 12 if form != "hf" or dtype.startswith("nf4") else 33)
             done = json.loads(self.run_program("eval", name, "--data", "data/*.bin", "--samples", "8", "--json").out)
             self.assertAlmostEqual(done["loss"], table["loss"], places=4, msg=name)
         self.assertLess(kl["gguf-q8_0.gguf"], 2e-3)
@@ -379,6 +380,7 @@ class GgufTest(SystemTest):
         self.assertLess(kl["compressed-tensors-w8a16"], kl["compressed-tensors-w4a16"])
         self.assertLess(kl["gptq-w4a16"], kl["compressed-tensors-w4a16"], "GPTQ is better than rounding to nearest")
         self.assertLess(kl["gptq-w4a16-act"], kl["compressed-tensors-w4a16"])
+        self.assertLess(kl["hf-same"], kl["hf-bf16"], "SparseGPT is better than Wanda")
         limits = ["export", "run", "no.gguf", "--format", "gguf", "--dtype", "q4_0", *text, "--max-kl", "1e-9"]
         self.refused(*limits, code=USAGE, says=["nothing is written", "--max-kl", "--force"])
         self.assertFalse((self.folder / "no.gguf").exists())
@@ -395,6 +397,7 @@ class GgufTest(SystemTest):
                            (["--act-order"], ["--act-order", "gptq"]), (["--force"], ["--force", "--check"]),
                            (["--wanda", "0.5"], ["--wanda", "--calibrate"]),
                            (["--wanda", "3:4", "--calibrate", "x.bin"], ["--wanda 3:4", "2:4"]),
+                           (["--wanda", "0.5", "--sparsegpt", "0.5", "--calibrate", "x.bin"], ["--wanda", "--sparsegpt"]),
                            (["--wanda", "0.5", "--calibrate", "x.bin", "--dtype", "nf4"], ["--wanda", "nf4"]),
                            (["--dtype", "nf4", "--format", "gguf"], ["gguf", "nf4"]),
                            (["--imatrix", "m.gguf"], ["--imatrix", "--calibrate"])):

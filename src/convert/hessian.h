@@ -1,0 +1,32 @@
+// The Hessian of a linear layer's squared output error on calibration text, H = sum over tokens of x x^T, and the
+// triangular factor of its inverse, by which GPTQ and SparseGPT move the columns that are still to come.
+#pragma once
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "cpu/thread_pool.h"
+
+namespace athanor {
+
+// Rows of a weight that share each row of the factor while it is in cache.
+inline constexpr int64_t kRowsTogether = 16;
+
+// Square matrix, row by row.
+struct Square {
+  std::vector<float> values;
+  int64_t size;
+  float* row(int64_t i) { return values.data() + i * size; }
+  const float* row(int64_t i) const { return values.data() + i * size; }
+  float& at(int64_t i, int64_t j) { return values[size_t(i * size + j)]; }
+  float at(int64_t i, int64_t j) const { return values[size_t(i * size + j)]; }
+};
+
+// Inputs that are always 0; their diagonal elements become 1.
+std::vector<int64_t> dead_inputs(Square& h);
+
+// Upper U with (H + damping mean(diag H) 1)^-1 = U^T U. The damping is raised until H is positive definite; an Error
+// that names `what` if it never is.
+Square inverse_factor(const Square& h, double damping, std::string_view what, ThreadPool&);
+
+}  // namespace athanor
