@@ -1,13 +1,16 @@
 // Formats the contents of a checkpoint as a table, from its manifest and small JSON files.
 #include <algorithm>
+#include <cstring>
 #include <iomanip>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <sstream>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json.h"
 #include "checkpoint/printable.h"
+#include "checkpoint/reader.h"
 #include "checkpoint/verify.h"
 
 namespace athanor {
@@ -49,8 +52,39 @@ std::string bare(std::string_view text) {  // escaped and shortened like printab
   return q.substr(1, q.size() - 2);
 }
 
-std::string tensor_table(const Manifest& m) {
+// Of the values of a piece, as "12.5 %"; the zero of a float may have a sign.
+std::string share_of_zeros(const CheckpointReader& reader, const ManifestTensor& t) {
+  constexpr int64_t kBlock = int64_t{1} << 22;  // values in memory at once, or one row
+  const auto size = size_of(t.dtype);
+  const bool is_float = t.dtype == DType::f32 || t.dtype == DType::bf16 || t.dtype == DType::f16;
+  const Shape piece = t.piece_shape();
+  const int64_t row = piece.rank == 0 ? 1 : piece.numel() / std::max<int64_t>(1, piece.dim[0]);
+  const int64_t step = std::max<int64_t>(1, kBlock / std::max<int64_t>(1, row));
+  int64_t zeros = 0;
+  std::vector<std::byte> bytes;
+  Shape begin = t.begin, end = t.end;
+  const int64_t last = piece.rank == 0 ? 1 : t.end.dim[0];
+  for (int64_t at = piece.rank == 0 ? 0 : t.begin.dim[0]; at < last; at += step) {
+    const int64_t to = std::min(last, at + step);
+    if (piece.rank > 0) begin.dim[0] = at, end.dim[0] = to;
+    bytes.resize(size_t((piece.rank == 0 ? 1 : to - at) * row) * size);
+    reader.read(t.name, begin, end, bytes);
+    for (size_t i = 0; i < bytes.size(); i += size) {
+      if (is_float) bytes[i + size - 1] &= std::byte{0x7f};
+      zeros += std::all_of(bytes.begin() + std::ptrdiff_t(i), bytes.begin() + std::ptrdiff_t(i + size),
+                           [](std::byte b) { return b == std::byte{0}; });
+    }
+  }
+  std::ostringstream out;
+  out << std::fixed << std::setprecision(2) << 100 * double(zeros) / double(std::max<int64_t>(1, piece.numel()))
+      << " %";
+  return out.str();
+}
+
+// reader: of the values, for their zeros; null: not wanted.
+std::string tensor_table(const Manifest& m, const CheckpointReader* reader) {
   std::vector<Row> rows = {{"tensor", "dtype", "shape", "piece", "bytes", "file"}};
+  if (reader) rows.front().insert(rows.front().begin() + 4, "zeros");
   int64_t elements = 0, total = 0;
   for (const ManifestTensor& t : m.tensors) {
     const Shape piece = t.piece_shape();
@@ -59,8 +93,10 @@ std::string tensor_table(const Manifest& m) {
     total += bytes;
     rows.push_back({bare(t.name), name_of(t.dtype), cat(t.shape),
                     piece == t.shape ? "whole" : cat(t.begin, "..", t.end), human_bytes(bytes), bare(t.file)});
+    if (reader) rows.back().insert(rows.back().begin() + 4, share_of_zeros(*reader, t));
   }
   rows.push_back({cat(m.tensors.size(), " tensors"), "", cat(elements, " elements"), "", human_bytes(total), ""});
+  if (reader) rows.back().insert(rows.back().begin() + 4, "");
   return table(rows);
 }
 
@@ -85,7 +121,7 @@ std::string state_keys(const std::string& dir, const ManifestFile& file) {
 
 }  // namespace
 
-std::string inspect_checkpoint(const std::string& dir) {
+std::string inspect_checkpoint(const std::string& dir, bool zeros) {
   const Verification v = verify_checkpoint(dir, Depth::sizes);
   if (!v.ok && v.file == kManifestName) throw Error(v.problem);
   const Manifest& m = v.manifest;
@@ -98,7 +134,9 @@ std::string inspect_checkpoint(const std::string& dir) {
                 {"condition", v.ok ? "present (sizes checked, not checksums)" : cat("DAMAGED: ", v.problem)}});
   std::vector<Row> files = {{"file", "bytes", "xxh3"}};
   for (const ManifestFile& f : m.files) files.push_back({bare(f.name), human_bytes(f.bytes), f.xxh3});
-  out += cat("\n", table(files), "\n", tensor_table(m));
+  std::optional<CheckpointReader> reader;
+  if (zeros) reader.emplace(dir);
+  out += cat("\n", table(files), "\n", tensor_table(m, reader ? &*reader : nullptr));
   for (const ManifestFile& f : m.files)
     if (f.name.ends_with(".json")) out += cat("\n", bare(f.name), "\n", state_keys(dir, f));
   return out;

@@ -40,6 +40,7 @@ inline Verification verify_checksums(const std::string& dir) { return verify_che
 inline Verification verify_sizes(const std::string& dir) { return verify_checkpoint(dir, Depth::sizes); }
 
 // A table of files, tensors (dtype, shape, placement, size) and the keys of JSON state files.
-std::string inspect_checkpoint(const std::string& dir);
+// zeros: reads the tensors, too, and says which share of the values is zero.
+std::string inspect_checkpoint(const std::string& dir, bool zeros = false);
 
 }  // namespace athanor

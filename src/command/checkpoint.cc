@@ -50,10 +50,22 @@ void add_list(Cli& cli, Verb parent) {
   });
 }
 
-Exit inspect(const std::string& folder) {
-  require_folder(folder);
-  std::fputs(inspect_checkpoint(folder).c_str(), stdout);
-  return Exit::done;
+void add_inspect(Cli& cli, Verb parent) {
+  struct Args {
+    std::string folder;
+    bool zeros = false;
+  };
+  auto args = std::make_shared<Args>();
+  Verb verb = parent.add_verb("inspect", "files, tensors and state of one checkpoint");
+  verb.add_option("folder", args->folder, "the folder").required();
+  verb.add_flag("--zeros", args->zeros, "read all tensors, and print which share of their values is zero");
+  verb.on_chosen([&cli, args] {
+    cli.action = [args] {
+      require_folder(args->folder);
+      std::fputs(inspect_checkpoint(args->folder, args->zeros).c_str(), stdout);
+      return Exit::done;
+    };
+  });
 }
 
 Exit verify(const std::string& folder) {
@@ -88,7 +100,7 @@ void add_checkpoint(Cli& cli) {
   Verb verb = cli.app.add_verb("checkpoint", "look at checkpoints");
   verb.require_verb();
   add_list(cli, verb);
-  add_verb(cli, verb, "inspect", "files, tensors and state of one checkpoint", inspect);
+  add_inspect(cli, verb);
   add_consolidate(cli, verb);
   add_verb(cli, verb, "verify", "read every byte and compare with the checksums", verify);
 }

@@ -127,6 +127,7 @@ class Page {
     memory_plan();
     rounding();
     experts();
+    pruned();
     events();
     configuration("Configuration", &RunRecords::config);
     configuration("Hardware and software", &RunRecords::environment);
@@ -444,6 +445,28 @@ class Page {
              {cat(m->step), cat(layer), text_of(100 * m->largest_share) + "%", text_of(100 * m->smallest_share) + "%",
               cat(m->dead_experts), text_of(m->entropy), text_of(m->balance_loss)})
           out_ += cat("<td>", cell, "</td>");
+        out_ += "</tr>\n";
+      }
+    }
+    if (before.empty()) out_ += "</tbody></table></div>\n";
+  }
+
+  // Table of each matrix's newest sparsity, for runs that prune.
+  void pruned() {
+    std::string before =
+        "<h2>Pruned weights</h2>\n<div class=\"card scroll\"><table><thead><tr><th></th><th>after step</th>"
+        "<th>matrix</th><th>weights</th><th>zeros</th><th>share</th></tr></thead><tbody>\n";
+    for (size_t i = 0; i < runs_.size(); ++i) {
+      std::vector<const PrunedMetrics*> newest;  // in the order of the model
+      for (const PrunedMetrics& m : runs_[i].pruned) {
+        if (!newest.empty() && newest.front()->step != m.step) newest.clear();
+        newest.push_back(&m);
+      }
+      for (const PrunedMetrics* m : newest) {
+        out_ += cat(std::exchange(before, ""), "<tr><th>", chip(i), html_text(runs_[i].name), "</th>");
+        for (const std::string& cell : {cat(m->step), m->layer, cat(m->weights), cat(m->zeros),
+                                        format_percent(double(m->zeros) / double(m->weights))})
+          out_ += cat("<td>", html_text(cell), "</td>");
         out_ += "</tr>\n";
       }
     }

@@ -116,6 +116,7 @@ JsonlTail find_tail(const std::string& path) {
 std::string json_line(const StepMetrics& m) { return line_of("step", m, step_fields()); }
 std::string json_line(const EvalMetrics& m) { return line_of("eval", m, eval_fields()); }
 std::string json_line(const RoutingMetrics& m) { return line_of("routing", m, routing_fields()); }
+std::string json_line(const PrunedMetrics& m) { return line_of("pruned", m, pruned_fields()); }
 std::string json_line(const QuantizedMetrics& m) { return line_of("quantized", m, quantized_fields()); }
 std::string json_line(const CommunicationMetrics& m) { return line_of("communication", m, communication_fields()); }
 std::string json_line(const EventRecord& e) { return line_of(to_string(e.kind), e, event_fields()); }
@@ -135,6 +136,7 @@ void JsonlSink::step(const StepMetrics& m) {
 
 void JsonlSink::eval(const EvalMetrics& m) { write(json_line(m)); }
 void JsonlSink::routing(const RoutingMetrics& m) { write(json_line(m)); }
+void JsonlSink::pruned(const PrunedMetrics& m) { write(json_line(m)); }
 void JsonlSink::quantized(const QuantizedMetrics& m) { write(json_line(m)); }
 
 void JsonlSink::communication(const CommunicationMetrics& m) { write(json_line(m)); }

@@ -17,6 +17,7 @@ std::string json_line(const StepMetrics&);
 std::string json_line(const EvalMetrics&);
 std::string json_line(const QuantizedMetrics&);
 std::string json_line(const RoutingMetrics&);
+std::string json_line(const PrunedMetrics&);
 std::string json_line(const CommunicationMetrics&);
 std::string json_line(const EventRecord&);
 
@@ -36,6 +37,7 @@ class JsonlSink : public MetricSink {
   void eval(const EvalMetrics&) override;
   void quantized(const QuantizedMetrics&) override;
   void routing(const RoutingMetrics&) override;
+  void pruned(const PrunedMetrics&) override;
   void communication(const CommunicationMetrics&) override;
   void event(const EventRecord&) override;  // `resume` gains supersedes_from when later steps are in the file
 

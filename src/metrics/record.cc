@@ -146,6 +146,15 @@ constexpr std::array<RecordField<R>, 10> kRoutingFields = {{
     {"time", "s", "Unix time", "", false, &R::time},
 }};
 
+using P = PrunedMetrics;
+constexpr std::array<RecordField<P>, 5> kPrunedFields = {{
+    {"step", "", "optimizer steps finished", "", false, &P::step},
+    {"layer", "", "name of the matrix", "", false, &P::layer},
+    {"weights", "", "that it has", "", false, &P::weights},
+    {"zeros", "", "of these: pruned", "", false, &P::zeros},
+    {"time", "s", "Unix time", "", false, &P::time},
+}};
+
 using C = CommunicationMetrics;
 constexpr std::array<RecordField<C>, 8> kCommunicationFields = {{
     {"step", "", "optimizer steps finished at the end of the profile", "", false, &C::step},
@@ -214,6 +223,7 @@ std::span<const RecordField<StepMetrics>> step_fields() { return kStepFields; }
 std::span<const RecordField<EvalMetrics>> eval_fields() { return kEvalFields; }
 std::span<const RecordField<QuantizedMetrics>> quantized_fields() { return kQuantizedFields; }
 std::span<const RecordField<RoutingMetrics>> routing_fields() { return kRoutingFields; }
+std::span<const RecordField<PrunedMetrics>> pruned_fields() { return kPrunedFields; }
 std::span<const RecordField<CommunicationMetrics>> communication_fields() { return kCommunicationFields; }
 std::span<const RecordField<EventRecord>> event_fields() { return kEventFields; }
 
@@ -226,6 +236,8 @@ std::string fields_markdown() {
                                  quantized_fields());
   append_table<RoutingMetrics>(out, "`\"event\": \"routing\"`, of each layer with experts, by `log_routing_interval`",
                                routing_fields());
+  append_table<PrunedMetrics>(out, "`\"event\": \"pruned\"`, of each pruned matrix, whenever weights are pruned",
+                              pruned_fields());
   append_table<CommunicationMetrics>(out, "`\"event\": \"communication\"`, at the end of a run with `--profile`",
                                      communication_fields());
   append_table<EventRecord>(out, cat("every other event: ", names), event_fields());

@@ -103,6 +103,15 @@ struct RoutingMetrics {
   double time = 0;            // Unix seconds; 0: MetricFanOut fills it
 };
 
+// One matrix after it was pruned.
+struct PrunedMetrics {
+  int64_t step = 0;
+  std::string layer;  // name of the matrix
+  int64_t weights = 0;
+  int64_t zeros = 0;  // pruned weights
+  double time = 0;    // Unix seconds; 0: MetricFanOut fills it
+};
+
 // What the ranks of a group sent for one unit of the model in the steps of a profile, as one kind of collective.
 struct CommunicationMetrics {
   int64_t step = 0;
@@ -160,6 +169,7 @@ std::span<const RecordField<StepMetrics>> step_fields();
 std::span<const RecordField<EvalMetrics>> eval_fields();
 std::span<const RecordField<QuantizedMetrics>> quantized_fields();
 std::span<const RecordField<RoutingMetrics>> routing_fields();
+std::span<const RecordField<PrunedMetrics>> pruned_fields();
 std::span<const RecordField<CommunicationMetrics>> communication_fields();
 std::span<const RecordField<EventRecord>> event_fields();
 

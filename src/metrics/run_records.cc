@@ -68,6 +68,7 @@ void drop_superseded(RunRecords& run, int64_t from) {
   std::erase_if(run.evals, [&](const EvalMetrics& m) { return m.step >= from; });
   std::erase_if(run.quantized, [&](const QuantizedMetrics& m) { return m.step >= from; });
   std::erase_if(run.routing, [&](const RoutingMetrics& m) { return m.step >= from; });
+  std::erase_if(run.pruned, [&](const PrunedMetrics& m) { return m.step >= from; });
 }
 
 void flatten(const Json& value, const std::string& path, std::vector<std::pair<std::string, std::string>>& out) {
@@ -116,6 +117,10 @@ bool parse_record(std::string_view line, RunRecords& into) {
   }
   if (name == "routing") {
     into.routing.push_back(record_of<RoutingMetrics>(json, routing_fields()));
+    return true;
+  }
+  if (name == "pruned") {
+    into.pruned.push_back(record_of<PrunedMetrics>(json, pruned_fields()));
     return true;
   }
   if (name == "communication") return true;  // no page shows them

@@ -15,6 +15,7 @@ struct RunRecords {
   std::vector<EvalMetrics> evals;           // in the order of the file, superseded ones left out
   std::vector<QuantizedMetrics> quantized;  // in the order of the file, superseded ones left out
   std::vector<RoutingMetrics> routing;      // in the order of the file, superseded ones left out
+  std::vector<PrunedMetrics> pruned;        // in the order of the file, superseded ones left out
   std::vector<EventRecord> events;          // all of them
   int64_t unreadable_lines = 0;             // incomplete or not records; not the last line of a run in progress
   int64_t first_unreadable = 0;             // line number, from 1; 0: none

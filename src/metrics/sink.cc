@@ -68,6 +68,13 @@ void MetricFanOut::communication(const CommunicationMetrics& metrics) {
   each([&](MetricSink& sink) { sink.communication(m); });
 }
 
+void MetricFanOut::pruned(const PrunedMetrics& metrics) {
+  const std::lock_guard lock(mutex_);
+  PrunedMetrics m = metrics;
+  m.time = now_or(m.time);
+  each([&](MetricSink& sink) { sink.pruned(m); });
+}
+
 void MetricFanOut::routing(const RoutingMetrics& metrics) {
   const std::lock_guard lock(mutex_);
   RoutingMetrics m = metrics;

@@ -19,6 +19,7 @@ class MetricSink {
   virtual void eval(const EvalMetrics&) = 0;
   virtual void quantized(const QuantizedMetrics&) {}          // many: metrics.jsonl alone has them
   virtual void routing(const RoutingMetrics&) {}              // metrics.jsonl alone has them
+  virtual void pruned(const PrunedMetrics&) {}                // metrics.jsonl alone has them
   virtual void communication(const CommunicationMetrics&) {}  // metrics.jsonl alone has them
   virtual void table(const std::string&) {}                   // lines at the end of a run; the console alone has them
   virtual void event(const EventRecord&) = 0;
@@ -35,6 +36,7 @@ class MetricFanOut : public MetricSink {
   void eval(const EvalMetrics&) override;
   void quantized(const QuantizedMetrics&) override;
   void routing(const RoutingMetrics&) override;
+  void pruned(const PrunedMetrics&) override;
   void communication(const CommunicationMetrics&) override;
   void table(const std::string&) override;
   void event(const EventRecord&) override;

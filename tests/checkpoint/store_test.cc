@@ -497,6 +497,10 @@ TEST_F(Store, InspectShowsWhatAPersonAsksFor) {
        {"step-00001000", "athanor 0.1.0 abc", "cfg", "present (sizes checked", "model.safetensors", "embed.weight",
         "bf16", "[9, 5]", "90 B", "6 tensors", "99 elements", "state.json", "generation", "rng", "[1,2]"})
     EXPECT_NE(text.find(part), text.npos) << part << "\n" << text;
+  EXPECT_EQ(text.find('%'), text.npos) << text;
+  const std::string with_zeros = inspect_checkpoint(step(1000), true);
+  for (const char* part : {"zeros", "0.00 %"})
+    EXPECT_NE(with_zeros.find(part), text.npos) << part << "\n" << with_zeros;
   spill(step(1000) + "/state.json", "{");
   const std::string damaged = inspect_checkpoint(step(1000));
   EXPECT_NE(damaged.find("DAMAGED: state.json"), text.npos) << damaged;

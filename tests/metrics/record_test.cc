@@ -28,6 +28,7 @@ TEST(Record, NamesAndTagsAreUniqueAndExplained) {
   expect_sound(eval_fields());
   expect_sound(quantized_fields());
   expect_sound(routing_fields());
+  expect_sound(pruned_fields());
   expect_sound(communication_fields());
   expect_sound(event_fields());
 }
@@ -55,6 +56,7 @@ TEST(Record, EventNamesReadBack) {
   EXPECT_FALSE(event_kind("quantized"));
   EXPECT_FALSE(event_kind("communication"));
   EXPECT_FALSE(event_kind("routing"));
+  EXPECT_FALSE(event_kind("pruned"));
   EXPECT_FALSE(event_kind(""));
 }
 

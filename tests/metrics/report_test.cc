@@ -58,9 +58,13 @@ TEST(RunRecords, ReadsWhatTheSinkWrites) {
                     .values = 9,
                     .underflowed = 4,
                     .largest = INFINITY});
+    sink.pruned({.step = 2, .layer = "h.0.fc", .weights = 8, .zeros = 3});
     sink.event({.kind = EventKind::warn, .step = 2, .text = "look", .seconds = 1.5});
   }
   const RunRecords run = read_run(dir.path());
+  ASSERT_EQ(run.pruned.size(), 1u);
+  EXPECT_EQ(run.pruned[0].zeros, 3);
+  EXPECT_NE(html_report(std::vector{run}).find("<td>8</td><td>3</td><td>37.5"), std::string::npos);
   ASSERT_EQ(run.quantized.size(), 1u);
   EXPECT_EQ(run.quantized[0].layer, "h.0.fc");
   EXPECT_EQ(run.quantized[0].underflowed, 4);
