@@ -47,6 +47,12 @@ std::vector<Field<Config>> pruning_fields() {
       custom(
           "prune_exclude", names<&Config::prune_exclude>("list of patterns"), refused,
           "names in files of matrices that are not pruned, with * and ?; embeddings, head, norms and biases never are"),
+      option(
+          "prune_mask_from", &Config::prune_mask_from, refused,
+          "folder of a model (config.json and safetensors, or a checkpoint or run of this program) whose weights, not "
+          "the run's, say which are pruned: once, when the run starts. A run may begin so from a checkpoint of another "
+          "one (load, load_step); empty = the run's own weights, by prune_start")
+          .path(),
   };
 }
 

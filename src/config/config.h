@@ -66,6 +66,7 @@ struct Config {
   int64_t prune_start = 0, prune_interval = 100;  // steps
   int64_t prune_end = -1;                         // -1 until validate(): prune_start
   std::vector<std::string> prune_exclude = {};    // patterns of names in files
+  std::string prune_mask_from;  // folder of a model whose smallest weights are pruned; "" = the run's own
   int64_t seed = 1234;
   DeviceChoice device = DeviceChoice::automatic;
   int64_t threads = 0;  // 0 = all cores this process may use

@@ -17,11 +17,13 @@ int64_t last_pruning(const Config& c, int64_t steps) {
 }  // namespace
 
 bool prunes_after(const Config& c, int64_t steps) {
-  if (c.prune_sparsity == 0 || steps < c.prune_start || steps > c.prune_end) return false;
+  if (c.prune_sparsity == 0 || !c.prune_mask_from.empty()) return false;
+  if (steps < c.prune_start || steps > c.prune_end) return false;
   return steps == c.prune_end || (steps - c.prune_start) % c.prune_interval == 0;
 }
 
 double sparsity_after(const Config& c, int64_t steps) {
+  if (!c.prune_mask_from.empty()) return c.prune_sparsity;
   if (c.prune_sparsity == 0 || steps < c.prune_start) return 0;
   if (c.prune_pattern == PrunePattern::two_of_four || c.prune_end == c.prune_start) return c.prune_sparsity;
   const double left = 1 - double(last_pruning(c, steps)) / double(c.prune_end - c.prune_start);
@@ -30,6 +32,8 @@ double sparsity_after(const Config& c, int64_t steps) {
 
 void validate_pruning(Config& c) {
   if (c.prune_end < 0) c.prune_end = c.prune_start;
+  require(c.prune_mask_from.empty() || c.prune_sparsity > 0, "prune_mask_from: ", c.prune_mask_from,
+          " says which weights are pruned, and prune_sparsity is 0; set it to the share of them");
   if (c.prune_sparsity == 0) return;
   require(c.prune_start <= c.prune_end, "prune_end: ", c.prune_end, " comes before prune_start ", c.prune_start);
   require(c.prune_end <= c.train_iters, "prune_end: after step ", c.prune_end, ", and the run has train_iters ",

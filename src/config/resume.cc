@@ -55,6 +55,10 @@ std::vector<ConfigChange> resume_changes(const std::string& old_resolved_json, c
   auto fields = config_fields();
   std::erase_if(fields, [](const auto& field) { return field.key == "model"; });
   compare(fields, "", old, now, Config{}, changes);
+  // With the mask of a model the run is pruned anew from the checkpoint on, whatever was pruned in it.
+  if (!now.prune_mask_from.empty() && std::ranges::count(changes, "prune_mask_from", &ConfigChange::key) > 0)
+    for (ConfigChange& c : changes)
+      if (c.key.starts_with("prune_")) c.rule = OnResume::notice;
   return changes;
 }
 

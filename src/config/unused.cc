@@ -67,9 +67,10 @@ std::vector<std::string> keys_without_effect(const Config& c) {
   const bool prunes = c.prune_sparsity > 0;
   unused.key("prune_pattern", &Config::prune_pattern, prunes, "prune_sparsity above 0");
   unused.key("prune_scope", &Config::prune_scope, prunes, "prune_sparsity above 0");
-  unused.key("prune_start", &Config::prune_start, prunes, "prune_sparsity above 0");
+  const bool by_steps = prunes && c.prune_mask_from.empty();
+  unused.key("prune_start", &Config::prune_start, by_steps, "prune_sparsity above 0 without prune_mask_from");
   unused.key("prune_exclude", &Config::prune_exclude, prunes, "prune_sparsity above 0");
-  unused.key("prune_interval", &Config::prune_interval, prunes && c.prune_end > c.prune_start,
+  unused.key("prune_interval", &Config::prune_interval, by_steps && c.prune_end > c.prune_start,
              "prune_end after prune_start");
 
   const bool adapts = c.lora_rank > 0;

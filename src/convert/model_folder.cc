@@ -543,11 +543,11 @@ std::string weights_fingerprint(const ModelFolder& model) {
   return xxh3_hex(all);
 }
 
-void require_same_model(const ModelFolder& from, const ModelConfig& run) {
+void require_same_model(const ModelFolder& from, const ModelConfig& run, const std::string& key) {
   const ModelConfig& have = from.config();
   std::string refused;
-  const auto same = [&](const char* key, const auto& a, const auto& b) {
-    if (a != b) refused += cat("\n  model.", key, ": the weights have ", a, ", the run ", b);
+  const auto same = [&](const char* what, const auto& a, const auto& b) {
+    if (a != b) refused += cat("\n  model.", what, ": the weights have ", a, ", the run ", b);
   };
   same("model_type", name_of(have.model_type), name_of(run.model_type));
   same("vocab_size", have.vocab_size, run.vocab_size);
@@ -573,11 +573,12 @@ void require_same_model(const ModelFolder& from, const ModelConfig& run) {
   if (have.model_type == ModelType::gpt2)
     same("max_position_embeddings", have.max_position_embeddings, run.max_position_embeddings);
   if (!refused.empty())
-    throw Error(cat("init_from: ", from.path(), " is another model:", refused,
-                    "\nleave `model` out of the configuration, then it is that of the folder"),
-                Exit::usage);
-  const auto note = [&](const char* key, const auto& a, const auto& b) {
-    if (a != b) log::info("init_from: model.", key, " of the weights is ", a, ", of the run ", b);
+    throw Error(
+        cat(key, ": ", from.path(), " is another model:", refused,
+            key == "init_from" ? "\nleave `model` out of the configuration, then it is that of the folder" : ""),
+        Exit::usage);
+  const auto note = [&](const char* what, const auto& a, const auto& b) {
+    if (a != b) log::info(key, ": model.", what, " of the weights is ", a, ", of the run ", b);
   };
   note("max_position_embeddings", have.max_position_embeddings, run.max_position_embeddings);
   note("rope_theta", have.rope_theta, run.rope_theta);

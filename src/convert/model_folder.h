@@ -158,6 +158,7 @@ std::string weights_fingerprint(const ModelFolder&);
 
 // What a run with this shape cannot take over from weights of that shape is an Error(usage) naming the keys; what it
 // may change (the context and how positions reach it) is a line of the log.
-void require_same_model(const ModelFolder& from, const ModelConfig& run);
+// key: which names the folder.
+void require_same_model(const ModelFolder& from, const ModelConfig& run, const std::string& key = "init_from");
 
 }  // namespace athanor

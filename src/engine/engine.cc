@@ -455,12 +455,21 @@ void Engine::prune(double sparsity) {
   CHECK(uncollected() == 0 && micro_slot_ == 0, "pruning in the middle of a step");
   CHECK(!reads_averages_, "masters may be averages; use_weights() comes first");
   pruned_->choose(backend_.device, backend_.mesh, backend_.control, sparsity);
+  zero_pruned();
+}
+
+void Engine::zero_pruned() {
   arena_.begin("pruning");
   Ctx c = context(*ops_, nullptr);
   pruned_->apply(c);
   arena_.end();
   refresh_values();
   last_end_ = nullptr;
+}
+
+std::vector<PrunedMatrix> Engine::pruned_matrices() {
+  if (!pruned_) return {};
+  return pruned_->matrices(backend_.device, backend_.mesh, backend_.control);
 }
 
 void Engine::use_averages() {

@@ -227,6 +227,8 @@ class Engine {
   // Sets the smallest weights of the pruned matrices to zero, such that this share of them is zero; these stay zero
   // until the next call. Between steps; all ranks call it together. Needs EngineOptions::pruning.
   void prune(double sparsity);
+  void zero_pruned();  // those of the last call, or of a checkpoint, once other weights were loaded
+  std::vector<PrunedMatrix> pruned_matrices();  // all ranks call it together; none without pruning
 
   // For checkpoints: gathers masters and optimizer states. All ranks make and use it together; while it exists, nothing
   // else runs.

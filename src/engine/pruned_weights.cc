@@ -14,7 +14,6 @@
 namespace athanor {
 namespace {
 
-constexpr const char* kState = "pruned";
 constexpr int64_t kGroup = 4, kKept = 2;  // of the pattern 2:4
 constexpr int64_t kBuckets = 1 << 16;     // a magnitude is found by its upper, then by its lower 16 bits
 
@@ -99,11 +98,11 @@ PrunedWeights::PrunedWeights(ParamStore& params, PruningOptions options)
   if (sizes_.empty()) throw Error("prune_exclude: leaves no matrix to prune; set prune_sparsity to 0", Exit::usage);
 }
 
-StateSpec PrunedWeights::state() const { return {.name = kState, .dtype = DType::u8, .pieces = pieces_}; }
+StateSpec PrunedWeights::state() const { return {.name = kPrunedState, .dtype = DType::u8, .pieces = pieces_}; }
 
 void PrunedWeights::planned() {
   const auto& states = params_.state_specs();
-  const auto at = std::ranges::find(states, kState, &StateSpec::name);
+  const auto at = std::ranges::find(states, kPrunedState, &StateSpec::name);
   CHECK(at != states.end(), "the mask of pruned weights was not planned");
   state_ = size_t(at - states.begin());
 }
@@ -136,6 +135,19 @@ void PrunedWeights::apply(Ctx& c) const {
                     if (unit.value) c.run(MaskedFill{.x = unit.part(unit.value, range), .mask = mask});
                   }
                 });
+}
+
+std::vector<PrunedMatrix> PrunedWeights::matrices(Device& device, const ProcessMesh& mesh,
+                                                  Communicator* control) const {
+  std::vector<int64_t> zeros(group_of_.size());
+  if (mesh.copies().rank() == 0)
+    for (const Segment& s : segments()) zeros[s.piece] += std::ranges::count(read<uint8_t>(device, s.mask), 1);
+  sum_over_ranks(control, zeros);
+  std::vector<PrunedMatrix> all;
+  const std::vector<ParamStore::Piece> pieces = params_.pieces();
+  for (size_t i = 0; i < pieces.size(); ++i)
+    if (pieces_[i]) all.push_back({pieces[i].slice->name, pieces[i].slice->shape.numel(), zeros[all.size()]});
+  return all;
 }
 
 void PrunedWeights::choose(Device& device, const ProcessMesh& mesh, Communicator* control, double sparsity) const {

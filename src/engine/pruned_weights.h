@@ -16,6 +16,14 @@ struct PruningOptions {
   std::vector<std::string> exclude = {};  // names in files that match one of these patterns (* and ?)
 };
 
+// The mask of a pruned weight in files: "pruned.<weight>".
+inline constexpr const char* kPrunedState = "pruned";
+
+struct PrunedMatrix {
+  std::string name;
+  int64_t weights = 0, zeros = 0;  // zeros: of the mask
+};
+
 class PrunedWeights {
  public:
   // Throws Error(usage) where a pattern of `exclude` fits no matrix, none is left, or 2:4 groups do not lie in rows.
@@ -27,6 +35,8 @@ class PrunedWeights {
   // Chooses the mask anew: exactly round(sparsity n) weights of each matrix, or of all; ties by their order. `control`:
   // all ranks, in host memory; null: one rank. Then apply().
   void choose(Device&, const ProcessMesh&, Communicator* control, double sparsity) const;
+  // All ranks, as choose().
+  std::vector<PrunedMatrix> matrices(Device&, const ProcessMesh&, Communicator* control) const;
 
  private:
   struct Segment {

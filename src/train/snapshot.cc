@@ -114,16 +114,17 @@ void load_numbers(Device& device, const WeightFiles& files, const std::string& n
   copy_to(device, to, bytes.data());
 }
 
-// Weights and optimizer states, as far as this rank's worker has them.
-void load_tensors(const ParamStore& params, Device& device, const std::string& folder) {
+// Weights and optimizer states, as far as this rank's worker has them; all but the state called `without`.
+void load_tensors(const ParamStore& params, Device& device, const std::string& folder, const std::string& without) {
   const WeightFiles model(folder);
-  std::optional<WeightFiles> optimizer;  // plain SGD: there is none
-  if (!params.state_specs().empty()) optimizer.emplace(folder, "optimizer");
+  std::optional<WeightFiles> optimizer;  // opened for the first state: plain SGD has none
   const std::vector<ParamStore::Piece> pieces = params.pieces();
   for (const SavedTensor& t : saved_tensors(params)) {
     const ParamStore::Piece& piece = pieces[t.piece];
     if (!params.here(size_t(piece.unit)) || (t.worker >= 0 && t.worker != params.worker().worker)) continue;
+    if (t.state >= 0 && params.state_specs()[size_t(t.state)].name == without) continue;
     const ParamStore::Unit& unit = *params.units()[size_t(piece.unit)];
+    if (!t.model && !optimizer) optimizer.emplace(folder, "optimizer");
     const WeightFiles& files = t.model ? model : *optimizer;
     if (t.state < 0) {
       load_piece(device, files, t.name, piece, Target::weights(unit));
@@ -332,10 +333,10 @@ void load_adapters(Engine& engine, Device& device, const AdapterFolder& folder) 
   engine.refresh_values();
 }
 
-RunState load_checkpoint(Engine& engine, Device& device, const std::string& folder) {
+RunState load_checkpoint(Engine& engine, Device& device, const std::string& folder, const std::string& without) {
   const RunState state = read_run_state(folder);
   require_same_workers(state, engine.workers(), folder);
-  load_tensors(engine.model().params(), device, folder);
+  load_tensors(engine.model().params(), device, folder, without);
   engine.refresh_values();
   const auto sums = size_t(routing_size(engine.model().config()));
   if (!state.routing.empty() && state.routing.size() != sums)

@@ -66,8 +66,8 @@ void load_adapters(Engine&, Device&, const AdapterFolder&);
 // Loads the weights of a checkpoint without masters, for sampling.
 void load_weights(const ParamStore&, Device&, const ModelFolder&);
 // Weights, optimizer states and scalars of a checkpoint, converted to this run's dtypes, on any number of ranks: every
-// rank reads its shard. Verify the folder first.
-RunState load_checkpoint(Engine&, Device&, const std::string& folder);
+// rank reads its shard. Verify the folder first. without: a state that stays as it is.
+RunState load_checkpoint(Engine&, Device&, const std::string& folder, const std::string& without = "");
 // Throws Error(usage) if the run of a checkpoint had another number of workers than this one: each has a state of its
 // own. 0: no local updates.
 void require_same_workers(const RunState&, int64_t workers, const std::string& folder);

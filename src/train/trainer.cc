@@ -486,7 +486,10 @@ void Trainer::report_routing() {
 }
 
 void Trainer::after_step() {
-  if (prunes_after(config_, state_.step)) engine_->prune(sparsity_after(config_, state_.step));
+  if (prunes_after(config_, state_.step)) {
+    engine_->prune(sparsity_after(config_, state_.step));
+    report_pruned();
+  }
   if (quantized_due(state_.step)) report_quantized();
   if (routing_due(config_, state_.step)) report_routing();
   if (save_due(state_.step)) save("interval", Wait::no);

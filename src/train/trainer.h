@@ -52,6 +52,7 @@ class Trainer {
     std::string folder;
     RunState state;
     std::optional<RunBranch> branch;  // if the horizon has changed
+    bool prunes_anew = false;         // by prune_mask_from, which the run of the checkpoint did not have
   };
   struct LaunchedStep {
     PhaseTimes host_times;
@@ -70,6 +71,8 @@ class Trainer {
   void choose_products(const std::optional<Resume>&);                        // of the resumed run, or new ones
   void start(const std::optional<Resume>&);
   std::unique_ptr<ModelFolder> find_weights(const std::optional<Resume>&);
+  std::unique_ptr<ModelFolder> find_mask(const std::optional<Resume>&);  // null: none is to be taken
+  void set_weights(const std::optional<Resume>&, const ModelFolder* from, const ModelFolder* mask);
   std::string choose_peak();  // of MFU; returns why it changed, or ""
   void show_masked_sample() const;
   void warn_of_full_disk() const;                      // for the checkpoints ahead
@@ -101,6 +104,7 @@ class Trainer {
   void report_quantized();
   void count_routing();
   void report_routing();        // warns once while something is wrong
+  void report_pruned();         // of each matrix, after it was pruned
   void report_communication();  // of the profile
   std::optional<double> noise_scale(const StepState&, double tokens);
   void read_sensors(StepMetrics&);

@@ -219,6 +219,7 @@ void Trainer::check_resume(Resume& resume) {
   std::string refused;
   const auto changes = resume_changes(read_file(resume.folder + "/config.resolved.json", kMaxConfigBytes), config_);
   for (const ConfigChange& c : changes) {
+    resume.prunes_anew = resume.prunes_anew || (c.key == "prune_mask_from" && !config_.prune_mask_from.empty());
     if (c.key == "lr_decay_iters")
       resume.branch = RunBranch{.step = resume.state.step,
                                 .parent = resume.folder,
@@ -320,36 +321,11 @@ void Trainer::warn_of_full_disk() const {
   if (!lack.empty()) log::warn(lack);
 }
 
-// The folder of weights that the run starts from, or of a frozen model that it goes on beside.
-std::unique_ptr<ModelFolder> Trainer::find_weights(const std::optional<Resume>& resume) {
-  const bool adapts = config_.lora_rank > 0;
-  if (config_.init_from.empty() || (resume && !adapts)) return nullptr;
-  std::optional<AdapterBase> before;
-  if (resume) before = read_adapter_json(resume->folder);
-  const std::string path = before ? before->path : config_.init_from;
-  const auto find = [&](const Verify& verify) { return verified_model(path, verify).folder; };
-  const bool elsewhere = backend_.mesh.world().rank() > 0;
-  auto from = std::make_unique<ModelFolder>(
-      VerifiedModel{.folder = find_together(backend_.control, find), .elsewhere = elsewhere});
-  require_same_model(*from, config_.model);
-  if (!adapts) return from;
-  const AdapterBase base{.path = std::filesystem::absolute(from->path()).lexically_normal().string(),
-                         .fingerprint = weights_fingerprint(*from),
-                         .lora = engine_options(config_, true).lora};
-  if (before && before->fingerprint != base.fingerprint)
-    throw Error(
-        cat("resume: ", resume->folder, " has adapters of other weights than those of ", base.path, " (fingerprint ",
-            before->fingerprint, ", now ", base.fingerprint, "); put back the model that was there"),
-        Exit::usage);
-  adapter_ = adapter_json(base);
-  return from;
-}
-
 void Trainer::start(const std::optional<Resume>& resume) {
   if (resume && config_.micro_batch_size == 0 &&
       common_batch_size(config_) % (resume->state.micro_batch_size * backend_.mesh.batches()) == 0)
     config_.micro_batch_size = resume->state.micro_batch_size;
-  const std::unique_ptr<ModelFolder> from = find_weights(resume);
+  const std::unique_ptr<ModelFolder> from = find_weights(resume), mask = find_mask(resume);
   engine_ = make_engine(config_, backend_, true);
   std::optional<ModelFolder> teacher;
   if (engine_->teacher()) teacher.emplace(find_teacher(config_, backend_));
@@ -399,10 +375,8 @@ void Trainer::start(const std::optional<Resume>& resume) {
       config_.expert_parallel_size > 1 ? cat("expert_parallel_size ", config_.expert_parallel_size, ", ") : "",
       engine_->workers() > 0 ? cat(engine_->workers(), " workers in rounds of ", config_.local_steps, " steps, ") : "",
       "micro-batch ", config_.micro_batch_size, " x ", engine_->micro_batches(), ", plan ", format_bytes(plan.total()));
-  if (from) load_weights(*engine_, backend_.device, *from);  // with adapters those that checkpoints leave out
+  set_weights(resume, from.get(), mask.get());
   if (resume) {
-    const RunState loaded = load_checkpoint(*engine_, backend_.device, resume->folder);
-    state_ = loaded;
     if (config_.log_quantization_interval == 0) state_.quantized.clear();
     if (config_.log_routing_interval == 0) state_.routing.clear(), state_.routing_alarm = false;
     if (!config_.log_noise_scale) state_.noise_scale = {};
@@ -410,8 +384,8 @@ void Trainer::start(const std::optional<Resume>& resume) {
     const std::string peak = choose_peak();
     metrics_.event(with_plan({.kind = EventKind::resume,
                               .step = state_.step,
-                              .text = cat("from ", resume->folder, "; ", size, "; ", options_.backend_description,
-                                          peak.empty() ? "" : "; ", peak)},
+                              .text = cat("from ", resume->folder, mask ? cat(", pruned as ", mask->path()) : "", "; ",
+                                          size, "; ", options_.backend_description, peak.empty() ? "" : "; ", peak)},
                              plan, peak_flops_));
     if (resume->branch)
       metrics_.event({.kind = EventKind::branch,
@@ -420,22 +394,14 @@ void Trainer::start(const std::optional<Resume>& resume) {
                                   " in the place of ", resume->branch->old_decay_iters,
                                   ": from here on the learning rate is not that of the parent")});
   } else {
-    if (config_.lora_rank > 0) {
-      engine_->init_weights(ParamStore::Init::trained);
-      init_magnitudes(*engine_, backend_.device, *from);
-      if (!config_.adapter.empty())
-        load_adapters(*engine_, backend_.device, AdapterFolder(newest_model(config_.adapter)));
-    } else if (!from) {
-      engine_->init_weights();
-    }
-    if (prunes_after(config_, 0)) engine_->prune(sparsity_after(config_, 0));
-    state_.device = engine_->read_state();
     choose_peak();
-    const std::string origin = from ? cat("weights of ", from->path(), "; ") : "";
+    const std::string origin =
+        cat(from ? cat("weights of ", from->path(), "; ") : "", mask ? cat("pruned as ", mask->path(), "; ") : "");
     metrics_.event(
         with_plan({.kind = EventKind::start, .step = 0, .text = cat(origin, size, "; ", options_.backend_description)},
                   plan, peak_flops_));
   }
+  if (mask || (!resume && prunes_after(config_, 0))) report_pruned();
   if (config_.log_noise_scale && engine_->micro_batches() == 1)
     metrics_.event(
         {.kind = EventKind::warn,

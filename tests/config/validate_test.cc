@@ -329,6 +329,7 @@ TEST(Validate, Pruning) {
   expect_parts(error_with({"prune_sparsity=0.5", "prune_start=20", "prune_end=10"}),
                {"prune_end: 10", "prune_start 20"});
   expect_parts(error_with({"prune_sparsity=0.5", "prune_end=100000"}), {"prune_end", "100000", "train_iters"});
+  expect_parts(error_with({"prune_mask_from=runs/dense"}), {"prune_mask_from: ", "runs/dense", "prune_sparsity"});
   expect_parts(error_with({"prune_sparsity=0.5", "tensor_parallel_size=2"}),
                {"prune_sparsity", "tensor_parallel_size"});
   expect_parts(error_with({"teacher=folder", "tensor_parallel_size=2"}), {"teacher", "tensor_parallel_size"});
@@ -566,6 +567,23 @@ TEST(Validate, ParamGroupsAreNoMatterOfResumeUntilTheyDiffer) {
   const auto changes = resume_changes(old, now);
   ASSERT_EQ(changes.size(), 1U);
   EXPECT_EQ(changes[0].rule, OnResume::refused);
+}
+
+TEST(Validate, AMaskOfAModelPrunesAnewFromACheckpoint) {
+  const Config dense = parse(small_config());
+  const auto refused = [](const Config& was, const Config& now) {
+    std::vector<std::string> keys;
+    for (const ConfigChange& c : resume_changes(dump_resolved(was), now))
+      if (c.rule == OnResume::refused) keys.push_back(c.key);
+    return keys;
+  };
+  const Config ticket = parse(small_config(), {"prune_sparsity=0.2", "prune_mask_from=runs/dense"});
+  const Config next = parse(small_config(), {"prune_sparsity=0.36", "prune_mask_from=runs/ticket", "seed=7"});
+  EXPECT_TRUE(refused(dense, ticket).empty());
+  EXPECT_EQ(refused(ticket, next), std::vector<std::string>{"seed"});
+  EXPECT_EQ(refused(ticket, dense).size(), 2U) << "prune_sparsity and prune_mask_from";
+  EXPECT_EQ(refused(ticket, parse(small_config(), {"prune_sparsity=0.3", "prune_mask_from=runs/dense"})),
+            std::vector<std::string>{"prune_sparsity"});
 }
 
 TEST(Validate, ParamGroupsNameWhatIsWrong) {

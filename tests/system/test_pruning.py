@@ -1,5 +1,6 @@
-"""Weights that a run prunes: what its checkpoints and exports hold, and exact resume."""
+"""Weights that a run prunes: what its checkpoints and exports hold, exact resume and exact rewinding."""
 import json
+import shutil
 import struct
 
 from harness import SystemTest
@@ -32,3 +33,42 @@ class PruningTest(SystemTest):
             pruned = {share for name, share in shares.items() if ".attn.c_" in name and name.endswith("weight")}
             self.assertEqual(pruned, {0.5}, shares)
             self.assertLess(shares[next(name for name in shares if "wte" in name)], 0.1)
+
+    def train(self, config, save, *more):
+        self.run_program("train", config, "--set", f"save={save}", *(word for key in more for word in ("--set", key)))
+
+    def test_a_lottery_ticket_goes_on_from_a_step_with_the_mask_of_another(self):
+        config = self.make_config(train_iters=8, save_interval=4)
+        self.train(config, "dense")
+        rewind = ["load=dense", "load_step=4", "prune_mask_from=dense"]
+        self.train(config, "empty", *rewind, "prune_sparsity=1e-9")
+        self.train(config, "ticket", *rewind, "prune_sparsity=0.2", "save_interval=6")
+
+        def series(run):
+            steps = [r for r in self.records(run) if r["event"] == "step" and r["step"] > 4]
+            return [(r["step"], r["consumed_samples"], r["learning_rate"]) for r in steps], [r["loss"] for r in steps]
+        self.assertEqual(series("empty"), series("dense"), "an empty mask changes no bit")
+        self.assertEqual(series("ticket")[0], series("dense")[0])
+        self.assertNotEqual(series("ticket")[1][0], series("dense")[1][0], "pruned before the first step")
+        dense, ticket = (dict(tensors(self.folder / run / "step-00000008")) for run in ("dense", "ticket"))
+        for name, values in dense.items():
+            if name.endswith("c_fc.weight"):
+                order = sorted(range(len(values)), key=lambda i: abs(values[i]))
+                gone = round(0.2 * len(values))
+                self.assertEqual({i for i, x in enumerate(ticket[name]) if x == 0}, set(order[:gone]), name)
+        pruned = [r for r in self.records("ticket") if r["event"] == "pruned"]
+        self.assertEqual({(r["step"], r["zeros"] == round(0.2 * r["weights"])) for r in pruned}, {(4, True)})
+        self.assertIn("h.0.mlp.c_fc.weight", {r["layer"].removeprefix("transformer.") for r in pruned})
+        out = self.run_program("checkpoint", "inspect", "ticket/step-00000008", "--zeros").out
+        self.assertRegex(out, r"h\.0\.mlp\.c_fc\.weight .* 20\.0\d %")
+        # The mask is the run's own from then on.
+        shutil.rmtree(self.folder / "dense")
+        self.train(config, "resumed", "load=ticket/step-00000006", "prune_mask_from=dense", "prune_sparsity=0.2")
+        for name in ("model.safetensors", "optimizer.safetensors"):
+            self.assertEqual(*[(self.folder / run / "step-00000008" / name).read_bytes() for run in ("ticket", "resumed")], name)
+        self.train(config, "second", "load=ticket/step-00000006", "prune_mask_from=ticket", "prune_sparsity=0.36")
+        second = dict(tensors(self.folder / "second" / "step-00000008"))
+        for name, values in ticket.items():
+            if name.endswith("c_fc.weight"):
+                self.assertEqual(second[name].count(0), round(0.36 * len(values)))
+                self.assertTrue(all(y == 0 for x, y in zip(values, second[name]) if x == 0), "no weight comes back")

@@ -1,0 +1,77 @@
+// Where the weights of a run come from, and which of them are pruned.
+#include <filesystem>
+
+#include "base/file.h"
+#include "train/find_together.h"
+#include "train/trainer.h"
+
+namespace athanor {
+
+// The folder of weights that the run starts from, or of a frozen model that it goes on beside.
+std::unique_ptr<ModelFolder> Trainer::find_weights(const std::optional<Resume>& resume) {
+  const bool adapts = config_.lora_rank > 0;
+  if (config_.init_from.empty() || (resume && !adapts)) return nullptr;
+  std::optional<AdapterBase> before;
+  if (resume) before = read_adapter_json(resume->folder);
+  const std::string path = before ? before->path : config_.init_from;
+  const auto find = [&](const Verify& verify) { return verified_model(path, verify).folder; };
+  const bool elsewhere = backend_.mesh.world().rank() > 0;
+  auto from = std::make_unique<ModelFolder>(
+      VerifiedModel{.folder = find_together(backend_.control, find), .elsewhere = elsewhere});
+  require_same_model(*from, config_.model);
+  if (!adapts) return from;
+  const AdapterBase base{.path = std::filesystem::absolute(from->path()).lexically_normal().string(),
+                         .fingerprint = weights_fingerprint(*from),
+                         .lora = engine_options(config_, true).lora};
+  if (before && before->fingerprint != base.fingerprint)
+    throw Error(
+        cat("resume: ", resume->folder, " has adapters of other weights than those of ", base.path, " (fingerprint ",
+            before->fingerprint, ", now ", base.fingerprint, "); put back the model that was there"),
+        Exit::usage);
+  adapter_ = adapter_json(base);
+  return from;
+}
+
+// The model of prune_mask_from, unless the resumed run was pruned by it.
+std::unique_ptr<ModelFolder> Trainer::find_mask(const std::optional<Resume>& resume) {
+  const std::string& path = config_.prune_mask_from;
+  if (path.empty() || (resume && !resume->prunes_anew)) return nullptr;
+  const auto find = [&](const Verify& verify) { return verified_model(path, verify).folder; };
+  const bool elsewhere = backend_.mesh.world().rank() > 0;
+  auto mask = with_context("prune_mask_from", [&] {
+    return std::make_unique<ModelFolder>(
+        VerifiedModel{.folder = find_together(backend_.control, find), .elsewhere = elsewhere});
+  });
+  require_same_model(*mask, config_.model, "prune_mask_from");
+  return mask;
+}
+
+// Masters, optimizer states and the mask of pruned weights: of a checkpoint, of another model, or new ones.
+void Trainer::set_weights(const std::optional<Resume>& resume, const ModelFolder* from, const ModelFolder* mask) {
+  if (mask) {  // the mask stays when other weights are loaded
+    load_weights(*engine_, backend_.device, *mask);
+    engine_->prune(config_.prune_sparsity);
+  }
+  if (from) load_weights(*engine_, backend_.device, *from);  // with adapters those that checkpoints leave out
+  if (resume) {
+    state_ = load_checkpoint(*engine_, backend_.device, resume->folder, mask ? kPrunedState : "");
+  } else if (config_.lora_rank > 0) {
+    engine_->init_weights(ParamStore::Init::trained);
+    init_magnitudes(*engine_, backend_.device, *from);
+    if (!config_.adapter.empty())
+      load_adapters(*engine_, backend_.device, AdapterFolder(newest_model(config_.adapter)));
+  } else if (!from) {
+    engine_->init_weights();
+  }
+  if (mask) engine_->zero_pruned();
+  if (resume) return;
+  if (prunes_after(config_, 0)) engine_->prune(sparsity_after(config_, 0));
+  state_.device = engine_->read_state();
+}
+
+void Trainer::report_pruned() {
+  for (const PrunedMatrix& m : engine_->pruned_matrices())
+    metrics_.pruned({.step = state_.step, .layer = m.name, .weights = m.weights, .zeros = m.zeros});
+}
+
+}  // namespace athanor
