@@ -36,6 +36,8 @@ enum class DistillLoss : uint8_t { kl, reverse_kl };
 // Which weights pruning removes: the smallest, or of every four in a row the two smallest; and among which.
 enum class PrunePattern : uint8_t { unstructured, two_of_four };
 enum class PruneScope : uint8_t { layer, global };
+// magnitude: pruned weights are zero and stay zero. srste: weights stay dense, and GEMMs read them with zeros.
+enum class PruneMethod : uint8_t { magnitude, srste };
 
 // Activation of feed-forward layers, in the words of transformers.
 enum class Activation : uint8_t { gelu, silu, relu, relu2 };

@@ -31,6 +31,12 @@ std::vector<Field<Config>> pruning_fields() {
   return {
       number("prune_sparsity", &Config::prune_sparsity, below(0, 1), refused, "",
              "share of each pruned matrix that is set to zero in the end, and stays zero; 0 = off"),
+      choice<&Config::prune_method>(
+          "prune_method", refused,
+          "magnitude = the smallest weights become zero and stay zero; srste = weights stay dense, and each step "
+          "computes with the two largest of every four (prune_pattern 2:4) and gives its gradients to all"),
+      number("srste_decay", &Config::srste_decay, at_least(0), notice, "",
+             "prune_method srste: weights that a step did not compute with get so many times themselves as a gradient"),
       choice<&Config::prune_pattern>(
           "prune_pattern", notice,
           "unstructured = the smallest weights; 2:4 = the two smallest of every four inputs of an output, with "

@@ -27,6 +27,7 @@ constexpr std::string_view kMuonScales[] = {"original", "match_rms", "spectral"}
 constexpr std::string_view kDistillLosses[] = {"kl", "reverse_kl"};
 constexpr std::string_view kPrunePatterns[] = {"unstructured", "2:4"};
 constexpr std::string_view kPruneScopes[] = {"layer", "global"};
+constexpr std::string_view kPruneMethods[] = {"magnitude", "srste"};
 constexpr std::string_view kMuonCoefficients[] = {"quintic", "polar_express"};
 constexpr std::string_view kDecayStyles[] = {"constant",     "linear", "cosine",     "WSD",
                                              "inverse_sqrt", "1cycle", "exponential"};
@@ -72,6 +73,7 @@ ChoiceNames choice_names(MuonScale) { return kMuonScales; }
 ChoiceNames choice_names(DistillLoss) { return kDistillLosses; }
 ChoiceNames choice_names(PrunePattern) { return kPrunePatterns; }
 ChoiceNames choice_names(PruneScope) { return kPruneScopes; }
+ChoiceNames choice_names(PruneMethod) { return kPruneMethods; }
 ChoiceNames choice_names(MuonCoefficients) { return kMuonCoefficients; }
 ChoiceNames choice_names(DecayStyle) { return kDecayStyles; }
 ChoiceNames choice_names(WsdDecay) { return kWsdDecays; }

@@ -58,6 +58,7 @@ ChoiceNames choice_names(MuonScale);
 ChoiceNames choice_names(DistillLoss);
 ChoiceNames choice_names(PrunePattern);
 ChoiceNames choice_names(PruneScope);
+ChoiceNames choice_names(PruneMethod);
 ChoiceNames choice_names(MuonCoefficients);
 ChoiceNames choice_names(DecayStyle);
 ChoiceNames choice_names(WsdDecay);

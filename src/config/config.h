@@ -61,6 +61,8 @@ struct Config {
   double distill_temperature = 1.0;
   double distill_ce_weight = 1.0;  // factor of the cross-entropy in the loss
   double prune_sparsity = 0.0;     // share of each pruned matrix that is zero in the end; 0 = off
+  PruneMethod prune_method = PruneMethod::magnitude;
+  double srste_decay = 2e-4;  // factor of the weights that are not kept in their gradients
   PrunePattern prune_pattern = PrunePattern::unstructured;
   PruneScope prune_scope = PruneScope::layer;
   int64_t prune_start = 0, prune_interval = 100;  // steps
@@ -254,6 +256,8 @@ void validate_adapters(const Config&);  // likewise
 // Whether weights are pruned after this many steps, and the share of them that is zero after the last time.
 bool prunes_after(const Config&, int64_t steps);
 double sparsity_after(const Config&, int64_t steps);
+// Whether a name in files matches one of the patterns (* and ?) of prune_exclude.
+bool matches_any(const std::vector<std::string>& patterns, const std::string& name);
 
 // A line for each key that was changed from its default and has no effect with the other keys, of a validated config.
 std::vector<std::string> keys_without_effect(const Config&);

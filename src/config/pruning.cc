@@ -1,7 +1,10 @@
 // When weights are pruned, and how many of them: sparsity grows as s (1 - (1 - t)^3), t from 0 to 1 between prune_start
 // and prune_end [Zhu & Gupta 2017, "To prune, or not to prune", equation 1].
+#include <fnmatch.h>
+
 #include <algorithm>
 
+#include "config/choices.h"
 #include "config/config.h"
 #include "config/require.h"
 
@@ -14,16 +17,37 @@ int64_t last_pruning(const Config& c, int64_t steps) {
   return since == c.prune_end - c.prune_start ? since : since / c.prune_interval * c.prune_interval;
 }
 
+void validate_srste(const Config& c) {
+  require(c.prune_pattern == PrunePattern::two_of_four,
+          "prune_method: srste keeps two of every four weights; set prune_pattern to 2:4, not ",
+          name_of(c.prune_pattern));
+  require(c.precision == Precision::fp32 || c.precision == Precision::tf32 || c.precision == Precision::bf16,
+          "prune_method: srste is for precision fp32, tf32 or bf16, not ", name_of(c.precision),
+          "; set one of these, or prune_method to magnitude");
+  require(c.model.num_experts == 0, "prune_method: srste is not for models with experts (model.num_experts ",
+          c.model.num_experts, "); set it to magnitude");
+  require(c.prune_mask_from.empty(), "prune_mask_from: ", c.prune_mask_from,
+          " says which weights stay zero, and with prune_method srste none do; leave one of the two out");
+  for (const ParamGroupConfig& group : c.param_groups)
+    require(!group.frozen, "prune_method: srste is not for frozen weights, as those of param_groups \"", group.match,
+            "\"; set frozen to false, or prune_method to magnitude");
+}
+
 }  // namespace
 
+bool matches_any(const std::vector<std::string>& patterns, const std::string& name) {
+  return std::ranges::any_of(patterns,
+                             [&](const std::string& p) { return ::fnmatch(p.c_str(), name.c_str(), 0) == 0; });
+}
+
 bool prunes_after(const Config& c, int64_t steps) {
-  if (c.prune_sparsity == 0 || !c.prune_mask_from.empty()) return false;
+  if (c.prune_sparsity == 0 || !c.prune_mask_from.empty() || c.prune_method == PruneMethod::srste) return false;
   if (steps < c.prune_start || steps > c.prune_end) return false;
   return steps == c.prune_end || (steps - c.prune_start) % c.prune_interval == 0;
 }
 
 double sparsity_after(const Config& c, int64_t steps) {
-  if (!c.prune_mask_from.empty()) return c.prune_sparsity;
+  if (!c.prune_mask_from.empty() || c.prune_method == PruneMethod::srste) return c.prune_sparsity;
   if (c.prune_sparsity == 0 || steps < c.prune_start) return 0;
   if (c.prune_pattern == PrunePattern::two_of_four || c.prune_end == c.prune_start) return c.prune_sparsity;
   const double left = 1 - double(last_pruning(c, steps)) / double(c.prune_end - c.prune_start);
@@ -41,6 +65,7 @@ void validate_pruning(Config& c) {
   require(c.prune_pattern == PrunePattern::unstructured || c.prune_sparsity == 0.5,
           "prune_sparsity: ", c.prune_sparsity,
           " with prune_pattern 2:4, which makes half of the weights zero; set it to 0.5");
+  if (c.prune_method == PruneMethod::srste) validate_srste(c);
   require(c.lora_rank == 0, "prune_sparsity: the weights beside adapters of lora_rank ", c.lora_rank,
           " are frozen; set one of the two to 0");
   require(c.local_steps == 0, "prune_sparsity: workers of local_steps ", c.local_steps,

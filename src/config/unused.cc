@@ -66,9 +66,14 @@ std::vector<std::string> keys_without_effect(const Config& c) {
 
   const bool prunes = c.prune_sparsity > 0;
   unused.key("prune_pattern", &Config::prune_pattern, prunes, "prune_sparsity above 0");
-  unused.key("prune_scope", &Config::prune_scope, prunes, "prune_sparsity above 0");
-  const bool by_steps = prunes && c.prune_mask_from.empty();
-  unused.key("prune_start", &Config::prune_start, by_steps, "prune_sparsity above 0 without prune_mask_from");
+  unused.key("prune_method", &Config::prune_method, prunes, "prune_sparsity above 0");
+  const bool srste = prunes && c.prune_method == PruneMethod::srste;
+  const bool by_steps = prunes && !srste && c.prune_mask_from.empty();
+  unused.key("srste_decay", &Config::srste_decay, srste, "prune_method srste");
+  unused.key("prune_scope", &Config::prune_scope, prunes && !srste,
+             "prune_sparsity above 0 with prune_method magnitude");
+  unused.key("prune_start", &Config::prune_start, by_steps,
+             "prune_sparsity above 0 with prune_method magnitude and without prune_mask_from");
   unused.key("prune_exclude", &Config::prune_exclude, prunes, "prune_sparsity above 0");
   unused.key("prune_interval", &Config::prune_interval, by_steps && c.prune_end > c.prune_start,
              "prune_end after prune_start");

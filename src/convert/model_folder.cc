@@ -106,6 +106,7 @@ ModelFolder::ModelFolder(const VerifiedModel& model, bool averages, Links links,
   }
   if (averages_) require_averages();
   check_weights(!model.elsewhere);
+  if (checkpoint_) find_two_of_four();
 }
 
 // The adapters' own folder may hold the shape, as a checkpoint of ours does.
@@ -480,6 +481,7 @@ void ModelFolder::read_sum(const std::string& name, int64_t begin, int64_t end, 
 
 void ModelFolder::read_unchecked(const Weight& w, int64_t begin, int64_t end, std::vector<std::byte>& out) const {
   if (gguf_) return gguf_->read_run(config_, w, begin, end, out);
+  if (w.two_of_four) return read_two_of_four(w, begin, end, out);
   if (base_) return read_merged(w, begin, end, out);
   if (w.gptq_bits > 0) {
     const auto part = std::as_bytes(std::span(gptq_matrix_values(w)).subspan(size_t(begin), size_t(end - begin)));

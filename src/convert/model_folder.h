@@ -58,6 +58,9 @@ class ModelFolder {
     std::optional<Nf4State> nf4 = {};      // stored in NF4; read as f32
     Role role = Role::matrix;
     bool buffer = false;  // state that stays in its dtype: ParamSpec::buffer
+    // Of a checkpoint that trains dense weights and computes with two of every four (prune_method srste): the others
+    // are read as zeros.
+    bool two_of_four = false;
     // A weight of a folder of adapters, read as f32. `merged`: its type in the base folder. `quantized`: the adapters
     // were trained on the NF4 weight, so reading quantizes and dequantizes it. `adapted`: it has adapters, which
     // reading adds.
@@ -108,6 +111,8 @@ class ModelFolder {
   void read_unchecked(const Weight&, int64_t begin, int64_t end, std::vector<std::byte>& out) const;
   void read_stored(const std::string& name, const Stored&, int64_t begin, int64_t end,
                    std::vector<std::byte>& out) const;
+  void find_two_of_four();
+  void read_two_of_four(const Weight&, int64_t begin, int64_t end, std::vector<std::byte>& out) const;
   void read_sum(const std::string& name, int64_t begin, int64_t end, std::vector<std::byte>& out) const;
   [[noreturn]] void refuse_non_finite() const;
 

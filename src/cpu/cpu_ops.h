@@ -111,6 +111,9 @@ class CpuOps final : public Ops {
   void run(const ScaleByMagnitude&, void* scratch) override;
   void run(const ScaleByMagnitudeBwd&, void* scratch) override;
   size_t scratch(const ScaleByMagnitudeBwd&) const override;
+  // two_of_four.cc
+  void run(const KeepTwoOfFour&, void* scratch) override;
+  void run(const DecayPruned&, void* scratch) override;
   // moe.cc, grouped_gemm.cc
   void run(const RouteFwd&, void* scratch) override;
   void run(const RouteBwd&, void* scratch) override;

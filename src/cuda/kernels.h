@@ -22,3 +22,4 @@
 #include "cuda/quantize.h"
 #include "cuda/rope.h"
 #include "cuda/scratch.h"
+#include "cuda/two_of_four.h"

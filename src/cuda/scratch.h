@@ -220,7 +220,7 @@ requires kIsOneOf<Op, NormFwd, NormApply, QkNormFwd, AttentionFwd, MergeAttentio
                   FactoredMoments, ClipFactors, Momentum, Combine, SplitMaster, JoinMaster, QkClip, LargestOfPart,
                   DelayedScales, RouteFwd, StepRouterBias, SendSlots, ReceiveSlots, SumRows, WeightedSwigluFwd,
                   WeightedSwigluBwd, GroupedGemm, ActivationFwd, ActivationBwd, ScaledSum, Dropout, DequantizeNf4,
-                  ScaleByMagnitude, ScaleByMagnitudeBwd>
+                  ScaleByMagnitude, ScaleByMagnitudeBwd, KeepTwoOfFour, DecayPruned>
 constexpr size_t scratch(const Op&) { return 0; }
 
 inline size_t scratch(const ColumnSum& op) {

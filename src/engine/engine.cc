@@ -317,6 +317,7 @@ void Engine::run_optimizer(Ctx c, const PhaseRunner::Enter& enter) {
                       .workers = backend_.mesh.workers().size()};
   std::ranges::copy(optimizer_->averages(), control.averages);
   c.run(control);
+  if (sparse_) sparse_->decay(c, state_);
   optimizer_->step(c, params, state_);
   if (pruned_) pruned_->apply(c);
   if (max_attention_logits_) end_scores(c);

@@ -17,6 +17,7 @@
 #include "engine/host_ring.h"
 #include "engine/phase_runner.h"
 #include "engine/pruned_weights.h"
+#include "engine/sparse_weights.h"
 #include "engine/stage.h"
 #include "engine/stage_links.h"
 #include "engine/step_requests.h"
@@ -225,7 +226,7 @@ class Engine {
   std::vector<float> losses();  // per token of the last evaluated micro-batch: on the last stage
 
   // Sets the smallest weights of the pruned matrices to zero, such that this share of them is zero; these stay zero
-  // until the next call. Between steps; all ranks call it together. Needs EngineOptions::pruning.
+  // until the next call. Between steps; all ranks call it together. Needs EngineOptions::pruning by magnitude.
   void prune(double sparsity);
   void zero_pruned();  // those of the last call, or of a checkpoint, once other weights were loaded
   std::vector<PrunedMatrix> pruned_matrices();  // all ranks call it together; none without pruning
@@ -367,6 +368,7 @@ class Engine {
   std::optional<OuterOptimizer> outer_;      // of local updates
   std::optional<AveragedWeights> averages_;  // if evaluations may read them
   std::optional<PrunedWeights> pruned_;
+  std::optional<SparseWeights> sparse_;
   std::optional<CodeState> codes_;  // of a recipe of 8 or 4 bits, in training
   bool reads_averages_ = false;
   bool in_ring() const { return part_.ranks > 1 && options_.context_method == ContextMethod::ring; }

@@ -76,8 +76,10 @@ Engine::Engine(const ModelConfig& config, const EngineOptions& options, Backend 
   if (codes_ && options_.keep_codes) codes_->gather_codes();
   if (codes_)
     if (auto history = codes_->history()) states.push_back(std::move(*history));
-  if (options_.training && options_.pruning)
+  if (options_.training && options_.pruning && options_.pruning->method == PruneMethod::magnitude)
     states.push_back(pruned_.emplace(model_->params(), *options_.pruning).state());
+  if (options_.training && options_.pruning && options_.pruning->method == PruneMethod::srste)
+    sparse_.emplace(model_->params(), *options_.pruning);
   if (options_.training && options_.outer.steps > 0) outer_.emplace(options_.outer, model_->params());
   if (outer_) std::ranges::move(outer_->states(), std::back_inserter(states));
   model_->plan(memory_, options_.recipe, options_.training, std::move(states),

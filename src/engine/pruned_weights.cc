@@ -1,13 +1,12 @@
 #include "engine/pruned_weights.h"
 
-#include <fnmatch.h>
-
 #include <algorithm>
 #include <array>
 #include <bit>
 #include <cmath>
 #include <numeric>
 
+#include "config/config.h"
 #include "param/state_stream.h"
 #include "tensor/half.h"
 
@@ -67,35 +66,42 @@ int64_t bucket_of(const int64_t* counts, int64_t& wanted) {
 
 }  // namespace
 
-PrunedWeights::PrunedWeights(ParamStore& params, PruningOptions options)
-    : params_(params), options_(std::move(options)) {
-  std::vector<bool> used(options_.exclude.size());
-  const bool groups = options_.pattern == PrunePattern::two_of_four;
-  for (const ParamStore::Piece& piece : params_.pieces()) {
-    const ParamSpec& spec = params_.spec({piece.param});
-    bool pruned = spec.role == Role::matrix && spec.trainable;
-    for (size_t i = 0; i < used.size(); ++i)
-      if (pruned && ::fnmatch(options_.exclude[i].c_str(), piece.slice->name.c_str(), 0) == 0)
-        pruned = false, used[i] = true;
-    pieces_.push_back(pruned);
-    if (!pruned) continue;
-    if (groups && (spec.in_out || piece.slice->shape[1] % kGroup != 0))
+std::vector<bool> pruned_pieces(const ParamStore& params, const PruningOptions& options) {
+  const bool groups = options.pattern == PrunePattern::two_of_four;
+  std::vector<bool> pruned;
+  std::vector<std::string> matrices;
+  for (const ParamStore::Piece& piece : params.pieces()) {
+    const ParamSpec& spec = params.spec({piece.param});
+    const bool matrix = spec.role == Role::matrix && spec.trainable;
+    if (matrix) matrices.push_back(piece.slice->name);
+    pruned.push_back(matrix && !matches_any(options.exclude, piece.slice->name));
+    if (pruned.back() && groups && (spec.in_out || piece.slice->shape[1] % kGroup != 0))
       throw Error(cat("prune_pattern: 2:4 is of ", kGroup, " neighbouring inputs of an output, and ", piece.slice->name,
                       " ", piece.slice->shape,
                       spec.in_out ? " has its outputs side by side (model_type gpt2)" : " has another number of inputs",
                       "; set it to unstructured, or name the matrix in prune_exclude"),
                   Exit::usage);
-    const bool all = options_.scope == PruneScope::global && !sizes_.empty();
-    if (!all) sizes_.push_back(0);
-    sizes_.back() += piece.slice->shape.numel();
-    group_of_.push_back(sizes_.size() - 1);
   }
-  for (size_t i = 0; i < used.size(); ++i)
-    if (!used[i])
-      throw Error(cat("prune_exclude: \"", options_.exclude[i], "\" matches no matrix that is pruned, such as ",
+  for (const std::string& pattern : options.exclude)
+    if (std::ranges::none_of(matrices, [&](const std::string& name) { return matches_any({pattern}, name); }))
+      throw Error(cat("prune_exclude: \"", pattern, "\" matches no matrix that is pruned, such as ",
                       "model.layers.0.mlp.down_proj.weight"),
                   Exit::usage);
-  if (sizes_.empty()) throw Error("prune_exclude: leaves no matrix to prune; set prune_sparsity to 0", Exit::usage);
+  if (std::ranges::count(pruned, true) == 0)
+    throw Error("prune_exclude: leaves no matrix to prune; set prune_sparsity to 0", Exit::usage);
+  return pruned;
+}
+
+PrunedWeights::PrunedWeights(ParamStore& params, PruningOptions options)
+    : params_(params), options_(std::move(options)), pieces_(pruned_pieces(params, options_)) {
+  const std::vector<ParamStore::Piece> pieces = params_.pieces();
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    if (!pieces_[i]) continue;
+    const bool all = options_.scope == PruneScope::global && !sizes_.empty();
+    if (!all) sizes_.push_back(0);
+    sizes_.back() += pieces[i].slice->shape.numel();
+    group_of_.push_back(sizes_.size() - 1);
+  }
 }
 
 StateSpec PrunedWeights::state() const { return {.name = kPrunedState, .dtype = DType::u8, .pieces = pieces_}; }

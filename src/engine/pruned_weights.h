@@ -9,8 +9,10 @@
 
 namespace athanor {
 
-// Which matrices are pruned, and how: by the magnitude of masters.
+// Which matrices are pruned, and how: by the magnitude of masters, or by that of the weights that GEMMs read.
 struct PruningOptions {
+  PruneMethod method = PruneMethod::magnitude;
+  double decay = 0;  // with srste
   PrunePattern pattern = PrunePattern::unstructured;
   PruneScope scope = PruneScope::layer;
   std::vector<std::string> exclude = {};  // names in files that match one of these patterns (* and ?)
@@ -24,9 +26,13 @@ struct PrunedMatrix {
   int64_t weights = 0, zeros = 0;  // zeros: of the mask
 };
 
+// By piece: which are pruned. Throws Error(usage) where a pattern of `exclude` fits no matrix, none is left, or 2:4
+// groups do not lie in rows.
+std::vector<bool> pruned_pieces(const ParamStore&, const PruningOptions&);
+
 class PrunedWeights {
  public:
-  // Throws Error(usage) where a pattern of `exclude` fits no matrix, none is left, or 2:4 groups do not lie in rows.
+  // Throws what pruned_pieces() does.
   PrunedWeights(ParamStore&, PruningOptions);
   StateSpec state() const;  // [n] u8: 1 where a weight is pruned
   void planned();           // after the parameters' plan

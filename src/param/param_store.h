@@ -204,6 +204,7 @@ class ParamStore {
   // Where some of a unit's parameters are another unit, frozen or stored unlike the rest: whoever uses `unit` uses
   // `beside` too.
   void use_together(int unit, int beside);
+  void read_two_of_four(Param, size_t slice);  // ParamSpec::two_of_four
   void adapt(Param w, Adapters adapters) { adapters_[w.id] = std::move(adapters); }
   const Adapters* adapters(Param w) const;  // null: none
   void read_in_low_precision(Param p) { specs_[size_t(p.id)].low_precision = true; }
@@ -224,7 +225,7 @@ class ParamStore {
   void refresh_values(Ctx&);  // values from masters, after loading; shards of values from their owners
 
   Tensor value(Param) const;
-  // The values as GEMMs read them: value(), or a buffer that they are dequantized to.
+  // The values as GEMMs read them: value(), or a buffer that they are dequantized or made sparse to.
   Buffer gemm_value(Ctx&, Param) const;
   bool has_codes(Param p) const { return spec(p).as_codes && bool(units_[size_t(spec(p).unit)]->codes); }
   Tensor codes(Param) const;  // [as the parameter] u8, where has_codes(); as value(), while its unit is in use
@@ -307,6 +308,7 @@ class ParamStore {
   void start_gather(Ctx&, int unit);
   void init_piece(Ctx&, const Piece&, RandomNormal, Range within);
   void init_record(Ctx&, const Piece&, const RandomNormal&) const;
+  Buffer sparse_value(Ctx&, Param) const;
   Nf4Record record_of(const ParamSpec&, size_t slice) const;
   int64_t record_offset(const ParamSpec&, size_t slice) const;
   void gather(Ctx&, int unit);

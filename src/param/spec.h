@@ -59,6 +59,9 @@ struct ParamSpec {
   // Never trained, and known elsewhere: there are values in the compute dtype alone, which ranks share out with the
   // weights, and no gradient, master or state; checkpoints leave it out. As all parameters of its unit, or none.
   bool frozen = false;
+  // By slice: GEMMs read the two of every four neighbours with the largest magnitude (ops/two_of_four.h), and gradients
+  // are for all. Empty: no slice.
+  std::vector<bool> two_of_four = {};
   StoredAs stored = StoredAs::values;  // others only where frozen; as all parameters of its unit, or none
   // State that no gradient reaches: f32 whatever the recipe is, whole on every rank, without master, gradient or
   // optimizer state; saved with the weights. As all parameters of its unit, or none.

@@ -1,5 +1,5 @@
-// Units whose parameters are stored in another form than the values that GEMMs read: a record of bytes for each tensor
-// of the file (param/nf4.h). Ranks share these bytes as they share values.
+// Weights of which GEMMs read another form than what is stored. Frozen ones: a record of bytes for each tensor of the
+// file (param/nf4.h), which ranks share as they share values. Trained ones: two of every four values.
 #include <algorithm>
 #include <map>
 
@@ -60,6 +60,7 @@ Buffer ParamStore::gemm_value(Ctx& c, Param p) const {
   const ParamSpec& spec = specs_[size_t(p.id)];
   Buffer values;
   if (spec.stored == StoredAs::values) {
+    if (!spec.two_of_four.empty()) return sparse_value(c, p);
     values.t = value(p);
     return values;
   }
@@ -72,6 +73,29 @@ Buffer ParamStore::gemm_value(Ctx& c, Param p) const {
     const HfSlice& slice = spec.slices[s];
     void* record = stored.at(offsets_[size_t(p.id)] + record_offset(spec, s));
     c.run(record_of(spec, s).dequantize(record, flat.slice(slice.offset, slice.offset + slice.shape.numel())));
+  }
+  return values;
+}
+
+void ParamStore::read_two_of_four(Param p, size_t slice) {
+  ParamSpec& s = specs_[size_t(p.id)];
+  s.two_of_four.resize(s.slices.size());
+  s.two_of_four[slice] = true;
+}
+
+Buffer ParamStore::sparse_value(Ctx& c, Param p) const {
+  const ParamSpec& spec = specs_[size_t(p.id)];
+  CHECK(!placement(p).is_cut(), spec.name, " is cut over ranks, and so may be a group of four weights");
+  const Tensor dense = value(p);
+  Buffer values = c.alloc("2:4 weights", dense.dtype, dense.shape);
+  for (size_t s = 0; s < spec.slices.size(); ++s) {
+    const int64_t begin = spec.slices[s].offset, end = begin + spec.slices[s].shape.numel();
+    const Tensor y = values.t.view({dense.numel()}).slice(begin, end),
+                 x = dense.view({dense.numel()}).slice(begin, end);
+    if (spec.two_of_four[s])
+      c.run(KeepTwoOfFour{.y = y, .x = x});
+    else
+      c.run(Cast{.y = y, .x = x});
   }
   return values;
 }

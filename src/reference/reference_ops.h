@@ -82,6 +82,8 @@ class ReferenceOps final : public Ops {
   void run(const DequantizeNf4&, void*) override;
   void run(const ScaleByMagnitude&, void*) override;
   void run(const ScaleByMagnitudeBwd&, void*) override;
+  void run(const KeepTwoOfFour&, void*) override;
+  void run(const DecayPruned&, void*) override;
 };
 
 std::unique_ptr<Ops> make_reference();

@@ -1,10 +1,46 @@
-// Frozen weights in NF4, and columns scaled as in DoRA.
+// Frozen weights in NF4, columns scaled as in DoRA, and weights with 2:4 sparsity.
+#include <algorithm>
+#include <array>
 #include <cmath>
+#include <cstring>
+#include <numeric>
 
 #include "reference/reference_ops.h"
 #include "reference/values.h"
+#include "tensor/half.h"
 
 namespace athanor {
+namespace {
+
+// Indices of the elements that are not kept, two of every four.
+std::vector<int64_t> pruned_of(const Values& x) {
+  std::vector<int64_t> pruned;
+  for (int64_t at = 0; at < x.size(); at += 4) {
+    std::array<int64_t, 4> order;
+    std::iota(order.begin(), order.end(), at);
+    std::ranges::stable_sort(order, {}, [&](int64_t i) { return std::abs(to_float(from_float<bf16>(float(x[i])))); });
+    pruned.insert(pruned.end(), {order[0], order[1]});
+  }
+  return pruned;
+}
+
+}  // namespace
+
+void ReferenceOps::run(const KeepTwoOfFour& op, void*) {
+  Values y = load(op.x);
+  for (const int64_t i : pruned_of(y)) y[i] = 0;
+  store(op.y, y);
+}
+
+void ReferenceOps::run(const DecayPruned& op, void*) {
+  StepState state;
+  std::memcpy(static_cast<void*>(&state), op.state.data, sizeof state);
+  if (state.skip || state.grad_scale == 0) return;
+  Values grad = load(op.grad);
+  const Values w = load(op.w);
+  for (const int64_t i : pruned_of(w)) grad[i] += double(op.decay) / double(state.grad_scale) * w[i];
+  store(op.grad, grad);
+}
 
 void ReferenceOps::run(const DequantizeNf4& op, void*) {
   Values y = zeros_like(op.y);

@@ -133,7 +133,11 @@ EngineOptions engine_options(const Config& c, bool training) {
   o.spikes = {.deviations = c.loss_spike_zscore, .most_in_row = c.max_consecutive_spikes};
   o.z_loss = c.z_loss;
   if (c.prune_sparsity > 0)
-    o.pruning = PruningOptions{.pattern = c.prune_pattern, .scope = c.prune_scope, .exclude = c.prune_exclude};
+    o.pruning = PruningOptions{.method = c.prune_method,
+                               .decay = c.srste_decay,
+                               .pattern = c.prune_pattern,
+                               .scope = c.prune_scope,
+                               .exclude = c.prune_exclude};
   if (o.recipe.loss_scaling) {
     o.scaling = {.dynamic = c.loss_scale == 0,
                  .window = int32_t(c.loss_scale_window),

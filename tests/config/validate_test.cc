@@ -329,6 +329,14 @@ TEST(Validate, Pruning) {
   expect_parts(error_with({"prune_sparsity=0.5", "prune_start=20", "prune_end=10"}),
                {"prune_end: 10", "prune_start 20"});
   expect_parts(error_with({"prune_sparsity=0.5", "prune_end=100000"}), {"prune_end", "100000", "train_iters"});
+  const auto srste = [](const char* more) {
+    return error_with({"prune_sparsity=0.5", "prune_pattern=2:4", "prune_method=srste", more});
+  };
+  EXPECT_EQ(srste("precision=bf16"), "");
+  expect_parts(srste("prune_pattern=unstructured"), {"prune_method", "prune_pattern", "unstructured"});
+  expect_parts(srste("precision=fp16"), {"prune_method", "precision", "fp16"});
+  expect_parts(srste("prune_mask_from=x"), {"prune_mask_from: x", "prune_method"});
+  expect_parts(srste(R"(param_groups=[{"match": "*q_proj*", "frozen": true}])"), {"prune_method", "frozen", "q_proj"});
   expect_parts(error_with({"prune_mask_from=runs/dense"}), {"prune_mask_from: ", "runs/dense", "prune_sparsity"});
   expect_parts(error_with({"prune_sparsity=0.5", "tensor_parallel_size=2"}),
                {"prune_sparsity", "tensor_parallel_size"});

@@ -1,5 +1,5 @@
-// The kernels of cuda/basic.cu, dropout.cu, nf4.cu and dora.cu run the op cases; long buffers, memory without
-// alignment, sums over many ranges, moments of random values.
+// The kernels of cuda/basic.cu, dropout.cu, nf4.cu, dora.cu and two_of_four.cu run the op cases; long buffers, memory
+// without alignment, sums over many ranges, moments of random values.
 #include <cmath>
 #include <cstring>
 
@@ -19,6 +19,8 @@ TEST_F(Basic, Dropout) { agrees_with_the_reference(Dropout::kName, basic_cases, 
 TEST_F(Basic, DequantizeNf4) { agrees_with_the_reference(DequantizeNf4::kName, weight_form_cases, 40); }
 TEST_F(Basic, ScaleByMagnitude) { agrees_with_the_reference(ScaleByMagnitude::kName, weight_form_cases, 60); }
 TEST_F(Basic, ScaleByMagnitudeBwd) { agrees_with_the_reference(ScaleByMagnitudeBwd::kName, weight_form_cases, 60); }
+TEST_F(Basic, KeepTwoOfFour) { agrees_with_the_reference(KeepTwoOfFour::kName, weight_form_cases, 36); }
+TEST_F(Basic, DecayPruned) { agrees_with_the_reference(DecayPruned::kName, weight_form_cases, 144); }
 TEST_F(Basic, ReduceSum) { agrees_with_the_reference(ReduceSum::kName, basic_cases, 12); }
 TEST_F(Basic, SquaredNorm) { agrees_with_the_reference(SquaredNorm::kName, basic_cases, 12); }
 TEST_F(Basic, RandomNormal) { agrees_with_the_reference(RandomNormal::kName, basic_cases, 60); }

@@ -1,4 +1,4 @@
-// Cases of NF4 weights and of DoRA's scaled columns.
+// Cases of NF4 weights, of DoRA's scaled columns, and of weights with 2:4 sparsity.
 #include "tests/ops/cases.h"
 
 namespace athanor {
@@ -51,11 +51,35 @@ void scaled_columns(Examiner& examine) {
       }
 }
 
+// Whole numbers, so that many magnitudes are equal, and f32 that differ only beyond bf16.
+void two_of_four(Examiner& examine) {
+  const Init few = [](uint64_t, int64_t i) { return double(i * 7 % 5 - 2); };
+  const Init close = [](uint64_t, int64_t i) { return (1 + double(i * 5 % 7) * 0x1p-12) * (i % 3 == 0 ? -1 : 1); };
+  for (const DType dtype : kFloats)
+    for (const int64_t n : {4, 8, 260, 40000})
+      for (const auto& [kind, values] :
+           {std::pair("", normal()), std::pair(" few values", few), std::pair(" close", close)}) {
+        const std::string name = cat(n, " ", dtype, kind);
+        const Tensor x = tensor(dtype, {n}), state = tensor(DType::u8, {int64_t(sizeof(StepState))});
+        examine(OpCase<KeepTwoOfFour>{name, {.y = x, .x = x}, {{"x", values}}, true});
+        for (const DType gradient : {DType::f32, DType::bf16})
+          for (const int skip : {0, 1}) {
+            StepState s;
+            s.grad_scale = 0.3f, s.skip = skip;
+            const DecayPruned op{.grad = tensor(gradient, {n}), .w = x, .state = state, .decay = 0.1f};
+            examine(OpCase<DecayPruned>{cat(name, " gradient ", gradient, skip ? " skipped" : ""),
+                                        op,
+                                        {{"w", values}, {"state", bytes_of(s)}}});
+          }
+      }
+}
+
 }  // namespace
 
 void weight_form_cases(Examiner& examine) {
   dequantized_weights(examine);
   scaled_columns(examine);
+  two_of_four(examine);
 }
 
 }  // namespace athanor

@@ -72,3 +72,27 @@ class PruningTest(SystemTest):
             if name.endswith("c_fc.weight"):
                 self.assertEqual(second[name].count(0), round(0.36 * len(values)))
                 self.assertTrue(all(y == 0 for x, y in zip(values, second[name]) if x == 0), "no weight comes back")
+
+    def test_weights_trained_by_srste_are_dense_in_checkpoints_and_sparse_for_readers(self):
+        llama = {"model_type": "llama", "intermediate_size": 64}
+        config = self.make_config(train_iters=8, save_interval=4, eval_interval=8, precision="bf16", model=llama, prune_sparsity=0.5,
+                                  prune_pattern="2:4", prune_method="srste", srste_decay=0.01, optimizer="muon")
+        self.train(config, "whole")
+        self.train(config, "parts", "load=whole/step-00000004")
+        ends = [self.folder / run / "step-00000008" for run in ("whole", "parts")]
+        for name in ("model.safetensors", "optimizer.safetensors"):
+            self.assertEqual(*[(end / name).read_bytes() for end in ends], name)
+        self.run_program("export", "whole", "hf")
+        dense, sparse = dict(tensors(ends[0])), dict(tensors(self.folder / "hf"))
+        for name, values in sparse.items():
+            if "_proj" in name:
+                groups = [values[i:i + 4] for i in range(0, len(values), 4)]
+                self.assertEqual({group.count(0) for group in groups}, {2}, name)
+                self.assertLess(dense[name].count(0), 9, name)
+                self.assertTrue(all(x in (0, y) for x, y in zip(values, dense[name])), name)
+            else:
+                self.assertEqual(values, dense[name], name)
+        told = [r["loss"] for r in self.records("whole") if r["event"] == "eval"][-1]
+        for folder in ("whole", "hf"):
+            read = json.loads(self.run_program("eval", folder, "--data", "data/*_val_*.bin", "--json").out)
+            self.assertAlmostEqual(read["loss"], told, places=2, msg=folder)

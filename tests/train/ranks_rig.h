@@ -77,6 +77,7 @@ struct Setting {
   int64_t offload = 0;  // elements of a stretch of masters and states in host memory; 0: in device memory
   bool offload_inputs = false;
   int experts = 1;  // of the shards, those that have other experts
+  double srste = -1;    // decay of weights that are not kept, of 2:4 by SR-STE; below 0: dense
   int ranks() const { return mesh().ranks(); }
   MeshSizes mesh() const {
     return {.copies = replicas,
@@ -97,7 +98,7 @@ struct Setting {
                " vocabulary ", vocab, " context ", context, ring ? " ring" : "", " length ", length, " window ", window,
                documents ? " documents" : "", teacher ? " teacher" : "",
                gradients == DType::bf16 ? " gradients bf16" : "", offload > 0 ? cat(" offload ", offload) : "",
-               experts > 1 ? cat(" experts ", experts) : "",
+               srste >= 0 ? " 2:4" : "", experts > 1 ? cat(" experts ", experts) : "",
                outer.steps > 0 ? cat(" workers ", workers, " rounds of ", outer.steps) : "");
   }
 };
@@ -174,6 +175,9 @@ inline EngineOptions options(const Setting& s) {
   if (s.teacher) o.teacher = teacher_of(s);
   o.lora.rank = s.lora, o.lora.dropout = s.dropout, o.lora.variant = s.variant;
   if (s.nf4) o.lora.base = BasePrecision::nf4;
+  if (s.srste >= 0)
+    o.pruning = PruningOptions{
+        .method = PruneMethod::srste, .decay = s.srste, .pattern = PrunePattern::two_of_four, .exclude = {"*o_proj*"}};
   if (o.recipe.loss_scaling) {
     o.scaling = {.dynamic = true, .window = 2, .hysteresis = 1, .min_scale = 1};
     o.loss_scale = 256;

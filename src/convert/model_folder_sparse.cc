@@ -1,0 +1,49 @@
+// Weights of a ModelFolder whose run computes with two of every four: masters are dense in its checkpoints.
+#include <bit>
+#include <cstring>
+#include <filesystem>
+
+#include "base/file.h"
+#include "config/config.h"
+#include "config/json.h"
+#include "convert/floats.h"
+#include "convert/model_folder.h"
+#include "ops/two_of_four.h"
+
+namespace athanor {
+
+// By the configuration that the checkpoint was written with.
+void ModelFolder::find_two_of_four() {
+  constexpr int64_t kMostBytes = 1 << 20;
+  const std::string path = cat(path_, "/config.resolved.json");
+  if (std::error_code none; !std::filesystem::exists(path, none)) return;
+  const Json run = parse_json(read_file(path, kMostBytes), path);
+  const Json *method = run.find("prune_method"), *sparsity = run.find("prune_sparsity"),
+             *exclude = run.find("prune_exclude");
+  if (!method || method->text != "srste" || !sparsity || sparsity->real == 0) return;
+  std::vector<std::string> excluded;
+  for (size_t i = 0; exclude && i < exclude->items.size(); ++i) excluded.push_back(exclude->items[i].text);
+  for (Weight& w : weights_) w.two_of_four = w.role == Role::matrix && !matches_any(excluded, w.name);
+}
+
+// Whole groups around the elements are read.
+void ModelFolder::read_two_of_four(const Weight& w, int64_t begin, int64_t end, std::vector<std::byte>& out) const {
+  Weight dense = w;
+  dense.two_of_four = false;
+  const int64_t first = begin / kSparseGroup * kSparseGroup, last = round_up(end, kSparseGroup);
+  const auto size = size_of(w.dtype);
+  std::vector<std::byte> bytes;
+  read_unchecked(dense, first, last, bytes);
+  std::vector<float> values;
+  to_floats(bytes, w.dtype, values);
+  for (size_t at = 0; at < values.size(); at += kSparseGroup) {
+    uint32_t magnitudes[kSparseGroup];
+    for (size_t i = 0; i < kSparseGroup; ++i) magnitudes[i] = bf16_magnitude(std::bit_cast<uint32_t>(values[at + i]));
+    for (size_t i = 0; i < kSparseGroup; ++i)
+      if (!is_kept(magnitudes, int(i))) std::memset(bytes.data() + (at + i) * size, 0, size);
+  }
+  const auto from = bytes.begin() + std::ptrdiff_t(size_t(begin - first) * size);
+  out.assign(from, from + std::ptrdiff_t(size_t(end - begin) * size));
+}
+
+}  // namespace athanor

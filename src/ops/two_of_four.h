@@ -1,0 +1,61 @@
+// 2:4 sparsity of weights that are trained dense: of every four neighbours GEMMs read the two with the largest
+// magnitude. Magnitudes are compared as bf16, so that a checkpoint's f32 masters and a run's bf16 weights keep the same
+// two; of equal ones the later are kept.
+#pragma once
+#include "base/host_device.h"
+#include "ops/optimizer.h"
+
+namespace athanor {
+
+constexpr int64_t kSparseGroup = 4, kSparseKept = 2;
+
+// bits: of an f32. The bits of its bf16 rounding, without the sign.
+ATHANOR_HOST_DEVICE inline uint32_t bf16_magnitude(uint32_t bits) {
+  return ((bits & 0x7fffffffu) + 0x7fffu + (bits >> 16 & 1u)) >> 16;
+}
+// Whether element i of four with these magnitudes is kept.
+ATHANOR_HOST_DEVICE inline bool is_kept(const uint32_t* magnitudes, int i) {
+  int larger = 0;
+  for (int j = 0; j < int(kSparseGroup); ++j)
+    larger += magnitudes[j] > magnitudes[i] || (magnitudes[j] == magnitudes[i] && j > i);
+  return larger < int(kSparseKept);
+}
+
+// y = x where it is kept, else 0.
+struct KeepTwoOfFour {
+  Tensor y, x;  // [n] of one float type; n a multiple of 4
+  static constexpr const char* kName = "keep_two_of_four";
+  std::array<Field, 2> fields() { return {{{"y", Io::out, &y}, {"x", Io::in, &x}}}; }
+  void check() const {
+    Expect e{kName};
+    e.floating("x", x).contiguous("x", x).is("y", y, x.dtype, x.shape);
+    e.that(x.numel() % kSparseGroup == 0, "x", "whole groups of four");
+  }
+  Cost cost() const { return {double(x.numel()), traffic(*this)}; }
+};
+
+// The pull of SR-STE on weights that are not kept [Zhou et al. 2021, "Learning N:M Fine-grained Structured Sparse
+// Neural Networks From Scratch", eq. 9]: grad += decay w, where grad is still to be multiplied by
+// StepState::grad_scale. In a skipped step gradients stay.
+struct DecayPruned {
+  Tensor grad;   // [n] f32 or bf16; n a multiple of 4
+  Tensor w;      // [n] any float
+  Tensor state;  // StepState
+  float decay = 0;
+  static constexpr const char* kName = "decay_pruned";
+  std::array<Field, 3> fields() { return {{{"grad", Io::inout, &grad}, {"w", Io::in, &w}, {"state", Io::in, &state}}}; }
+  void check() const {
+    Expect e{kName};
+    e.floating("w", w).contiguous("w", w).gradient("grad", grad, w.shape);
+    e.is("state", state, DType::u8, {int64_t(sizeof(StepState))});
+    e.that(w.numel() % kSparseGroup == 0, "w", "whole groups of four");
+  }
+  Cost cost() const { return {2 * double(w.numel()), traffic(*this)}; }
+};
+
+// The factor of w in DecayPruned; 0 where nothing is to be added.
+ATHANOR_HOST_DEVICE inline float pruned_decay(float decay, const StepState& s) {
+  return s.skip || s.grad_scale == 0 ? 0.0f : decay / s.grad_scale;
+}
+
+}  // namespace athanor
