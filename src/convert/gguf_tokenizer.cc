@@ -16,7 +16,7 @@ namespace {
 enum TokenType : int32_t { kNormal = 1, kControl = 3, kUserDefined = 4, kUnused = 5 };
 
 // llama.cpp's names of the patterns (src/llama-vocab.cpp, tokenizer.ggml.pre).
-std::string pattern_name(const BpeParts& parts) {
+std::string pattern_name(const SubwordParts& parts) {
   static const std::map<std::string, std::string> names = {
       {"gpt2", "gpt-2"}, {"llama3", "llama-bpe"}, {"qwen2", "qwen2"}, {"cl100k", "dbrx"}, {"o200k", "gpt-4o"}};
   const std::vector<std::string> patterns = parts.splitter.patterns();
@@ -33,7 +33,7 @@ bool has_tokenizer(const std::string& folder) {
 }
 
 // Every id of the model's vocabulary has a text; ids beyond the tokenizer's are never met.
-void add_tokens(GgufFile& file, const BpeParts& parts, int64_t vocab, const std::string& where) {
+void add_tokens(GgufFile& file, const SubwordParts& parts, int64_t vocab, const std::string& where) {
   std::vector<std::string> texts(size_t(vocab), "");
   std::vector<int32_t> types(texts.size(), kUnused);
   const auto set = [&](size_t id, const std::string& text, int32_t type) {
@@ -54,7 +54,7 @@ void add_tokens(GgufFile& file, const BpeParts& parts, int64_t vocab, const std:
   file.set("tokenizer.ggml.token_type", types);
 }
 
-void add_merges(GgufFile& file, BpeParts& parts) {
+void add_merges(GgufFile& file, SubwordParts& parts) {
   if (parts.by_ranks) parts.merges = Bpe::merges_of_ranks(parts.tokens);
   std::stable_sort(parts.merges.begin(), parts.merges.end(),
                    [](const Merge& a, const Merge& b) { return a.rank < b.rank; });

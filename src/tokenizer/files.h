@@ -1,11 +1,11 @@
-// The formats of tokenizer files: text in, BpeParts out. Errors name the file (`where`) and the place in it; what a
+// The formats of tokenizer files: text in, SubwordParts out. Errors name the file (`where`) and the place in it; what a
 // file asks for and is not there is refused by name. Nothing is opened here.
 #pragma once
 #include <string>
 #include <string_view>
 #include <unordered_map>
 
-#include "tokenizer/bpe_tokenizer.h"
+#include "tokenizer/subword_tokenizer.h"
 
 namespace athanor {
 
@@ -14,14 +14,14 @@ inline constexpr int64_t kMostTokens = int64_t{1} << 22;
 inline constexpr size_t kLongestToken = 4096;  // bytes
 
 // tiktoken: a line for each token, base64 of its bytes, a space, its rank, which is its id.
-BpeParts parse_rank_file(std::string_view content, const std::string& where);
+SubwordParts parse_rank_file(std::string_view content, const std::string& where);
 
 // GPT-2: encoder.json (also vocab.json) {"text": id}, vocab.bpe (also merges.txt) with a pair in each line.
-BpeParts parse_gpt2(std::string_view vocab, const std::string& vocab_where, std::string_view merges,
-                    const std::string& merges_where);
+SubwordParts parse_gpt2(std::string_view vocab, const std::string& vocab_where, std::string_view merges,
+                        const std::string& merges_where);
 
 // Hugging Face tokenizer.json: byte-level BPE.
-BpeParts parse_huggingface(std::string_view content, const std::string& where);
+SubwordParts parse_huggingface(std::string_view content, const std::string& where);
 
 // GPT-2 writes bytes as characters that print: bytes 33..126, 161..172 and 174..255 as the character of that number,
 // the other 68 in order as U+0100 and up [openai/gpt-2 encoder.py, bytes_to_unicode]. False: a character is none of
@@ -37,12 +37,12 @@ class Vocabulary {
   // The merge number `rank`; both and their union must be tokens.
   void add_merge(const std::string& first, const std::string& second, size_t rank, const std::string& where);
   int32_t id_of(const std::string& text) const;  // -1: none
-  BpeParts take() { return std::move(parts_); }
+  SubwordParts take() { return std::move(parts_); }
 
  private:
   std::string where_;
   std::unordered_map<std::string, int32_t> ids_;
-  BpeParts parts_;
+  SubwordParts parts_;
 };
 
 }  // namespace athanor

@@ -87,8 +87,8 @@ void Vocabulary::add_merge(const std::string& first, const std::string& second, 
   parts_.merges.push_back({token(first), token(second), token(first + second), uint32_t(rank)});
 }
 
-BpeParts parse_gpt2(std::string_view vocab, const std::string& vocab_where, std::string_view merges,
-                    const std::string& merges_where) {
+SubwordParts parse_gpt2(std::string_view vocab, const std::string& vocab_where, std::string_view merges,
+                        const std::string& merges_where) {
   Vocabulary vocabulary(vocab_where);
   const auto ids = parse_json_text<nlohmann::json>(vocab, vocab_where);
   if (!ids.is_object()) throw Error(cat(vocab_where, ": expected a JSON object of tokens and ids"), Exit::usage);

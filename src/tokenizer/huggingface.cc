@@ -18,9 +18,9 @@ class Reader {
     if (!root_.is_object() || !root_.contains("model")) refuse("expected a JSON object with \"model\"");
   }
 
-  BpeParts read() {
+  SubwordParts read() {
     read_model(root_["model"]);
-    BpeParts parts = vocabulary_.take();
+    SubwordParts parts = vocabulary_.take();
     parts.whole_pieces = whole_pieces_;
     read_normalizer(member(root_, "normalizer"), parts);
     read_splits(member(root_, "pre_tokenizer"), parts, true);
@@ -94,7 +94,7 @@ class Reader {
     }
   }
 
-  void read_normalizer(const Json& normalizer, BpeParts& parts) const {
+  void read_normalizer(const Json& normalizer, SubwordParts& parts) const {
     if (normalizer.is_null()) return;
     const std::string type = text_of(normalizer, "type", "normalizer");
     if (type == "NFC") {
@@ -106,7 +106,7 @@ class Reader {
     }
   }
 
-  void read_splits(const Json& split, BpeParts& parts, bool last) {
+  void read_splits(const Json& split, SubwordParts& parts, bool last) {
     if (split.is_null()) return;
     if (byte_level_) refuse("pre_tokenizer: something behind \"ByteLevel\", which is supported as the last part only");
     const std::string type = text_of(split, "type", "pre_tokenizer");
@@ -129,7 +129,7 @@ class Reader {
     }
   }
 
-  void read_split(const Json& split, BpeParts& parts) const {
+  void read_split(const Json& split, SubwordParts& parts) const {
     const std::string pattern = text_of(member(split, "pattern"), "Regex", "pre_tokenizer: Split: pattern");
     const std::string behavior = text_of(split, "behavior", "pre_tokenizer: Split");
     const bool invert = flag_of(split, "invert", false, "pre_tokenizer: Split");
@@ -141,7 +141,7 @@ class Reader {
     parts.splitter.add_oniguruma(pattern);
   }
 
-  void read_added(const Json& tokens, BpeParts& parts) const {
+  void read_added(const Json& tokens, SubwordParts& parts) const {
     if (tokens.is_null()) return;
     if (!tokens.is_array()) refuse("added_tokens: expected an array");
     for (const Json& token : tokens) {
@@ -170,6 +170,8 @@ class Reader {
 
 }  // namespace
 
-BpeParts parse_huggingface(std::string_view content, const std::string& where) { return Reader(content, where).read(); }
+SubwordParts parse_huggingface(std::string_view content, const std::string& where) {
+  return Reader(content, where).read();
+}
 
 }  // namespace athanor

@@ -77,7 +77,8 @@ std::pair<std::string, int32_t> parse_special(const std::string& text) {
   return {text.substr(0, sign), id};
 }
 
-void describe_ranks(Descriptor& d, const BpeParts& parts, const TokenizerOptions& options, const std::string& where) {
+void describe_ranks(Descriptor& d, const SubwordParts& parts, const TokenizerOptions& options,
+                    const std::string& where) {
   const auto count = int64_t(parts.tokens.count());
   const auto& all = known_ranks();
   const auto known = std::find_if(all.begin(), all.end(), [&](const auto& k) { return k.count == count; });
@@ -119,14 +120,15 @@ std::string eos_of_config(const std::string& folder) {
                                                                                   : "";
 }
 
-int32_t id_of_text(const BpeParts& parts, const std::string& text) {
+int32_t id_of_text(const SubwordParts& parts, const std::string& text) {
   for (const AddedToken& token : parts.added)
     if (token.text == text) return token.id;
   return parts.tokens.find(text);
 }
 
 // The file's own word, then names that models use for the end of a document.
-int32_t find_eod(const BpeParts& parts, const std::string& asked, const std::string& folder, const std::string& where) {
+int32_t find_eod(const SubwordParts& parts, const std::string& asked, const std::string& folder,
+                 const std::string& where) {
   const std::string said = asked.empty() ? eos_of_config(folder) : asked;
   if (!said.empty()) {
     const int32_t id = id_of_text(parts, said);
@@ -141,7 +143,7 @@ int32_t find_eod(const BpeParts& parts, const std::string& asked, const std::str
 // ---- files to tokenizers
 
 // Everything but what the descriptor says; `where` names the files' folder.
-BpeParts parse_files(const std::string& type, const std::vector<TokenizerFile>& files, const std::string& folder) {
+SubwordParts parse_files(const std::string& type, const std::vector<TokenizerFile>& files, const std::string& folder) {
   const auto where = [&](size_t i) { return joined(folder, files[i].name.c_str()); };
   const auto expect = [&](size_t count) {
     if (files.size() != count)
@@ -154,7 +156,7 @@ BpeParts parse_files(const std::string& type, const std::vector<TokenizerFile>& 
   }
   if (type == "gpt2") {
     expect(2);
-    BpeParts parts = parse_gpt2(files[0].content, where(0), files[1].content, where(1));
+    SubwordParts parts = parse_gpt2(files[0].content, where(0), files[1].content, where(1));
     parts.splitter.add("gpt2");
     return parts;
   }
@@ -169,13 +171,13 @@ BpeParts parse_files(const std::string& type, const std::vector<TokenizerFile>& 
 
 // All that a tokenizer is made of.
 struct Opened {
-  BpeParts parts;
+  SubwordParts parts;
   Descriptor d;
   std::vector<TokenizerFile> files;
 };
 
 // Adds the tokens that the descriptor knows and the files do not.
-void add_described(BpeParts& parts, const Descriptor& d) {
+void add_described(SubwordParts& parts, const Descriptor& d) {
   if (d.type == "tiktoken") {
     parts.splitter.add(d.split);
     for (const auto& [text, id] : d.special_tokens) {
@@ -191,7 +193,7 @@ void add_described(BpeParts& parts, const Descriptor& d) {
 std::unique_ptr<Tokenizer> build(Opened opened, const std::string& where) {
   if (opened.d.type == "byte") return std::make_unique<ByteTokenizer>();
   return with_context(where, [&] {
-    return std::make_unique<BpeTokenizer>(std::move(opened.parts), std::move(opened.d), std::move(opened.files));
+    return std::make_unique<SubwordTokenizer>(std::move(opened.parts), std::move(opened.d), std::move(opened.files));
   });
 }
 
@@ -226,9 +228,9 @@ std::string file_in(const fs::path& folder) {
 }
 
 // Bytes as a byte-level vocabulary without merges.
-BpeParts byte_parts() {
+SubwordParts byte_parts() {
   const ByteTokenizer byte;
-  BpeParts parts;
+  SubwordParts parts;
   for (size_t b = 0; b < 256; ++b) parts.tokens.put(b, std::string(1, char(b)));
   parts.splitter.add("gpt2");
   parts.added.push_back({.text = "<|endoftext|>", .id = byte.eod_id()});
@@ -252,7 +254,7 @@ Opened open_described(const std::string& path) {
   }
   std::vector<TokenizerFile> files;
   for (const std::string& name : d.files) files.push_back(read_source(joined(folder, name.c_str())));
-  BpeParts parts = with_context(path, [&] { return parse_files(d.type, files, folder); });
+  SubwordParts parts = with_context(path, [&] { return parse_files(d.type, files, folder); });
   if (!d.fingerprint.empty() && d.fingerprint != fingerprint_of(files))
     throw Error(cat(path, ": the tokenizer's files beside it are not those it was written with"), Exit::usage);
   if (d.type == "gpt2" && (d.eod_id < 0 || size_t(d.eod_id) >= parts.tokens.size()))
@@ -272,7 +274,7 @@ Opened open_plain(const std::string& path, const TokenizerOptions& options) {
   const std::string folder = parent_dir(path);
   std::vector<TokenizerFile> files;
   for (const std::string& file : paths) files.push_back(read_source(file));
-  BpeParts parts = parse_files(type, files, folder);
+  SubwordParts parts = parse_files(type, files, folder);
   rename_for_copies(type, files);
   Descriptor d{.type = type, .allow_special = options.allow_special};
   for (const TokenizerFile& file : files) d.files.push_back(file.name);

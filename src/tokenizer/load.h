@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "tokenizer/bpe_tokenizer.h"
+#include "tokenizer/subword_tokenizer.h"
 #include "tokenizer/tokenizer.h"
 
 namespace athanor {
@@ -23,7 +23,7 @@ std::unique_ptr<Tokenizer> make_tokenizer(const TokenizerOptions& options);
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& path);
 // What load_tokenizer(path) would be made of, for those who write tokenizers down in other forms. "byte" has no merges.
 struct LoadedParts {
-  BpeParts parts;  // special tokens of a descriptor are among the added ones
+  SubwordParts parts;  // special tokens of a descriptor are among the added ones
   int32_t eod_id = -1;
 };
 LoadedParts load_tokenizer_parts(const std::string& path);

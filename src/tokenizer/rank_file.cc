@@ -38,8 +38,8 @@ bool from_base64(std::string_view text, std::string& bytes) {
 
 }  // namespace
 
-BpeParts parse_rank_file(std::string_view content, const std::string& where) {
-  BpeParts parts;
+SubwordParts parse_rank_file(std::string_view content, const std::string& where) {
+  SubwordParts parts;
   parts.whole_pieces = parts.by_ranks = true;
   const int64_t lines = std::count(content.begin(), content.end(), '\n') + 1;
   parts.tokens.reserve(size_t(std::min(lines, kMostTokens)), content.size() / 4 * 3);

@@ -10,8 +10,8 @@
 
 #include "base/error.h"
 #include "data/json_line.h"
-#include "tokenizer/bpe_tokenizer.h"
 #include "tokenizer/files.h"
+#include "tokenizer/subword_tokenizer.h"
 
 namespace {
 
@@ -30,9 +30,9 @@ void require(bool condition) {
 }
 
 // A tokenizer of these parts gives a text back to the byte, however it is cut.
-void use(BpeParts parts, std::string_view text) {
+void use(SubwordParts parts, std::string_view text) {
   const bool nfc = parts.nfc;
-  const BpeTokenizer tokenizer(std::move(parts), {.type = "fuzz", .eod_id = 0, .allow_special = true}, {});
+  const SubwordTokenizer tokenizer(std::move(parts), {.type = "fuzz", .eod_id = 0, .allow_special = true}, {});
   const auto ids = tokenizer.encode(text);
   const std::string back = tokenizer.decode(ids);
   require(nfc || back == text);
@@ -64,7 +64,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view input(reinterpret_cast<const char*>(data) + 1, size - 1);
   const size_t half = input.size() / 2;
   survive([&] {
-    BpeParts parts = parse_rank_file(input, "fuzz");
+    SubwordParts parts = parse_rank_file(input, "fuzz");
     parts.splitter.add("o200k");
     use(std::move(parts), input);
   });
@@ -79,7 +79,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const std::string token(input.substr(i, 2 + data[0] % 3));
     if (std::find(tokens.begin(), tokens.end(), token) == tokens.end()) tokens.push_back(token);
   }
-  BpeParts parts{.tokens = tokens, .whole_pieces = true, .by_ranks = true};
+  SubwordParts parts{.tokens = tokens, .whole_pieces = true, .by_ranks = true};
   const char* patterns[] = {"gpt2", "cl100k", "llama3", "qwen2", "o200k"};
   parts.splitter.add(patterns[data[0] % 5]);
   use(std::move(parts), input);

@@ -1,4 +1,4 @@
-#include "tokenizer/bpe_tokenizer.h"
+#include "tokenizer/subword_tokenizer.h"
 
 #include <algorithm>
 #include <array>
@@ -9,7 +9,7 @@
 namespace athanor {
 namespace {
 
-TokenFinder finder_of(const BpeParts& parts, bool allow_special, bool normalized, const Nfc* nfc) {
+TokenFinder finder_of(const SubwordParts& parts, bool allow_special, bool normalized, const Nfc* nfc) {
   std::vector<std::pair<std::string, int32_t>> tokens;
   for (const AddedToken& token : parts.added) {
     if ((token.special && !allow_special) || (token.normalized && nfc != nullptr) != normalized) continue;
@@ -20,9 +20,9 @@ TokenFinder finder_of(const BpeParts& parts, bool allow_special, bool normalized
 
 }  // namespace
 
-class BpeTokenizer::BpeTextEncoder final : public Encoder {
+class SubwordTokenizer::TextEncoder final : public Encoder {
  public:
-  explicit BpeTextEncoder(const BpeTokenizer& tokenizer) : t_(tokenizer), bpe_(tokenizer.bpe_) {}
+  explicit TextEncoder(const SubwordTokenizer& tokenizer) : t_(tokenizer), bpe_(tokenizer.bpe_) {}
 
   void append(std::string_view text, std::vector<int32_t>& out) override {
     between(t_.in_text_, text, out, [&](std::string_view part) {
@@ -56,12 +56,12 @@ class BpeTokenizer::BpeTextEncoder final : public Encoder {
     encode();
   }
 
-  const BpeTokenizer& t_;
+  const SubwordTokenizer& t_;
   BpeEncoder bpe_;
   std::string normal_;
 };
 
-BpeTokenizer::BpeTokenizer(BpeParts parts, Descriptor descriptor, std::vector<TokenizerFile> sources)
+SubwordTokenizer::SubwordTokenizer(SubwordParts parts, Descriptor descriptor, std::vector<TokenizerFile> sources)
     : bpe_(parts.by_ranks ? Bpe::by_ranks(std::move(parts.tokens))
                           : Bpe(std::move(parts.tokens), parts.merges, parts.whole_pieces)),
       splitter_(std::move(parts.splitter)),
@@ -86,14 +86,14 @@ BpeTokenizer::BpeTokenizer(BpeParts parts, Descriptor descriptor, std::vector<To
   files_.insert(files_.begin(), {kTokenizerFile, descriptor_text(descriptor_)});
 }
 
-std::unique_ptr<Encoder> BpeTokenizer::encoder() const { return std::make_unique<BpeTextEncoder>(*this); }
+std::unique_ptr<Encoder> SubwordTokenizer::encoder() const { return std::make_unique<TextEncoder>(*this); }
 
-std::string_view BpeTokenizer::text_of(int32_t id) const {
+std::string_view SubwordTokenizer::text_of(int32_t id) const {
   if (const auto other = texts_.find(id); other != texts_.end()) return other->second;
   return id >= 0 && id < bpe_.size() ? bpe_.bytes_of(id) : std::string_view();
 }
 
-std::string BpeTokenizer::decode(std::span<const int32_t> ids) const {
+std::string SubwordTokenizer::decode(std::span<const int32_t> ids) const {
   std::string text;
   for (const int32_t id : ids) {
     const std::string_view part = text_of(id);
@@ -104,16 +104,16 @@ std::string BpeTokenizer::decode(std::span<const int32_t> ids) const {
 }
 
 // Tokens in the normalized text have no fixed place in the text as it is, so with them no cut is known to be safe.
-bool BpeTokenizer::cuts() const { return splitter_.cuts() && in_normalized_text_.empty(); }
+bool SubwordTokenizer::cuts() const { return splitter_.cuts() && in_normalized_text_.empty(); }
 
-bool BpeTokenizer::token_covers(std::string_view text, size_t cut) const {
+bool SubwordTokenizer::token_covers(std::string_view text, size_t cut) const {
   const size_t reach = in_text_.longest() - 1;
   for (size_t place = cut - std::min(cut, reach); place < cut; ++place)
     if (in_text_.at(text, place).end > cut) return true;
   return false;
 }
 
-size_t BpeTokenizer::last_cut(std::string_view text, size_t from, size_t to) const {
+size_t SubwordTokenizer::last_cut(std::string_view text, size_t from, size_t to) const {
   if (!cuts()) return from;
   to = std::min(to, text.size() - std::min(text.size(), std::max<size_t>(in_text_.longest(), 1)));
   while (to > from) {

@@ -1,4 +1,4 @@
-// A tokenizer of byte-pair encoding: added tokens found in the text, normalization, split pattern, merges. Made from
+// A tokenizer of subwords: added tokens found in the text, normalization, split pattern, merges. Made from
 // what tokenizer files say (files.h); the same code for all of them.
 #pragma once
 #include <map>
@@ -24,7 +24,7 @@ struct AddedToken {
 };
 
 // All that a tokenizer file says, whatever its format.
-struct BpeParts {
+struct SubwordParts {
   TokenTable tokens;
   std::vector<Merge> merges;
   bool whole_pieces = false;  // see Bpe
@@ -35,10 +35,10 @@ struct BpeParts {
   std::map<int32_t, std::string> unreachable;  // vocabulary entries that no text encodes to, only decoded
 };
 
-class BpeTokenizer final : public Tokenizer {
+class SubwordTokenizer final : public Tokenizer {
  public:
   // The descriptor's vocab_size 0 stands for the greatest id + 1.
-  BpeTokenizer(BpeParts parts, Descriptor descriptor, std::vector<TokenizerFile> sources);
+  SubwordTokenizer(SubwordParts parts, Descriptor descriptor, std::vector<TokenizerFile> sources);
 
   std::string name() const override { return descriptor_.type; }
   int64_t vocab_size() const override { return descriptor_.vocab_size; }
@@ -51,7 +51,7 @@ class BpeTokenizer final : public Tokenizer {
   const std::vector<TokenizerFile>& files() const override { return files_; }
 
  private:
-  class BpeTextEncoder;
+  class TextEncoder;
   std::string_view text_of(int32_t id) const;  // empty: no such token
   bool token_covers(std::string_view text, size_t cut) const;
 
