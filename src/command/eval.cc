@@ -74,8 +74,7 @@ Config config_of(const EvalArgs& args, const ModelFolder& from) {
 std::unique_ptr<Tokenizer> tokenizer_of(const EvalArgs& args, const std::string& folder, const Config& config,
                                         const std::optional<Dataset>& data) {
   if (!args.tokenizer.empty()) return make_tokenizer({.source = args.tokenizer});
-  for (const char* name : {"tokenizer.athanor.json", "tokenizer.json", "vocab.json"})
-    if (is_there(cat(folder, "/", name))) return load_tokenizer(folder);
+  if (has_tokenizer(folder)) return load_tokenizer(folder);
   auto beside = data ? find_tokenizer(data->first_shard()) : nullptr;
   const std::string& needs = args.tasks.empty() ? config.multiple_choice_data : args.tasks;
   if (!beside && !needs.empty())

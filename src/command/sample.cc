@@ -139,7 +139,8 @@ class Writer {
         break;
       }
       ++out.tokens;
-      pass(stop.add(tokenizer_.decode({&token, 1})));
+      const bool begins = draw == 0 && prompt.text.empty();
+      pass(stop.add(tokenizer_.decode({&token, 1}, begins ? TextPlace::after_token : TextPlace::inside)));
       if (stop.found()) {
         out.stopped_by = "stop";
         return out;

@@ -26,12 +26,6 @@ std::string pattern_name(const SubwordParts& parts) {
   return "default";
 }
 
-bool has_tokenizer(const std::string& folder) {
-  for (const char* name : {kTokenizerFile, "tokenizer.json", "vocab.json", "encoder.json"})
-    if (std::filesystem::exists(std::filesystem::path(folder) / name)) return true;
-  return false;
-}
-
 // Every id of the model's vocabulary has a text; ids beyond the tokenizer's are never met.
 void add_tokens(GgufFile& file, const SubwordParts& parts, int64_t vocab, const std::string& where) {
   std::vector<std::string> texts(size_t(vocab), "");

@@ -181,7 +181,8 @@ bool DocumentStream::add_segment(Job& job, size_t& pos, size_t limit) {
     const auto part = Part(at_.part);
     end = segment_end(pos, limit, document_end);
     if (end == pos) return false;
-    job.segments.push_back({.begin = pos, .end = end, .part = part});
+    const auto place = at_.in_document == 0 ? TextPlace::document : TextPlace::inside;
+    job.segments.push_back({.begin = pos, .end = end, .part = part, .place = place});
     at_.in_document |= int64_t{1} << part;
   }
   if (end == document_end) {

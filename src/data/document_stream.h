@@ -46,6 +46,7 @@ struct Segment {
   size_t begin = 0, end = 0;
   Part part = kTrain;
   uint8_t ends = 0;
+  TextPlace place = TextPlace::document;
 };
 
 struct Job {

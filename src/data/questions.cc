@@ -68,7 +68,7 @@ Question question_of(const std::string& line, const Tokenizer& tokenizer, Questi
   for (const nlohmann::json& text : texts) {
     if (!text.is_string()) refuse(cat(list, ": expected texts, got ", text.dump().substr(0, 40)));
     const auto choice = text.get<std::string>();
-    q.choices.push_back(tokenizer.encode(hellaswag ? " " + choice : choice));
+    q.choices.push_back(tokenizer.encode(hellaswag ? " " + choice : choice, TextPlace::inside));
     q.characters.push_back(characters_of(choice));
     if (choice.empty()) refuse(cat(list, ": choice ", q.choices.size() - 1, " is empty"));
     if (int64_t(q.choices.back().size()) > limits.seq_length)

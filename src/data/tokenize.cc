@@ -98,7 +98,7 @@ class JobEncoder {
       return out;
     }
     for (const Segment& s : job.segments) {
-      encoder_->append(std::string_view(job.text).substr(s.begin, s.end - s.begin), out.ids[s.part]);
+      encoder_->append(std::string_view(job.text).substr(s.begin, s.end - s.begin), out.ids[s.part], s.place);
       for (const Part part : {kTrain, kValid})
         if (s.ends >> part & 1) out.ids[part].push_back(eod_);
       out.documents += s.ends != 0;

@@ -38,12 +38,14 @@ class ChatEncoder {
 
   ChatSample operator()(const std::vector<ChatSegment>& segments) {
     ChatSample out;
+    auto place = TextPlace::document;
     for (const ChatSegment& s : segments) {
       const std::optional<int32_t> token = token_of(s);
       if (token)
         out.tokens.push_back(*token);
       else
-        encoder_->append(s.text, out.tokens);
+        encoder_->append(s.text, out.tokens, place);
+      place = token ? TextPlace::after_token : TextPlace::inside;
       out.learnt.resize(out.tokens.size(), s.learnt);
     }
     return out;
@@ -55,7 +57,7 @@ class ChatEncoder {
     if (s.kind == ChatSegment::Kind::end) return plain_->eod_id();
     const auto [it, added] = known_.try_emplace(s.text);
     if (added) {
-      const std::vector<int32_t> ids = special_->encode(s.text);
+      const std::vector<int32_t> ids = special_->encode(s.text, TextPlace::inside);
       if (ids.size() == 1) it->second = ids[0];
     }
     if (!it->second && s.kind == ChatSegment::Kind::special)

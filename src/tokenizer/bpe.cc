@@ -11,27 +11,42 @@
 
 namespace athanor {
 
-Bpe::Bpe(bool by_ranks, TokenTable tokens, bool whole_pieces)
-    : tokens_(std::move(tokens)), whole_pieces_(whole_pieces), by_ranks_(by_ranks) {
+Bpe::Bpe(bool by_ranks, TokenTable tokens, bool whole_pieces, const std::optional<Unknown>& characters)
+    : tokens_(std::move(tokens)), whole_pieces_(whole_pieces), by_ranks_(by_ranks), unknown_(characters) {
   CHECK(tokens_.size() < size_t{INT32_MAX}, "vocabulary of ", tokens_.size());
   for (size_t byte = 0; byte < 256; ++byte) {
     const char c = char(byte);
     byte_tokens_[byte] = token_of({&c, 1});
-    if (byte_tokens_[byte] < 0)
+    if (byte_tokens_[byte] < 0 && !unknown_)
       throw Error(cat("the vocabulary has no token for the byte ", byte, ": only byte-level vocabularies are read"),
                   Exit::usage);
   }
 }
 
 Bpe Bpe::by_ranks(TokenTable tokens) {
-  Bpe bpe(true, std::move(tokens), true);
+  Bpe bpe(true, std::move(tokens), true, {});
   bpe.ranks_ = uint32_t(bpe.size());
   bpe.add_byte_rules();
   return bpe;
 }
 
-Bpe::Bpe(TokenTable tokens, const std::vector<Merge>& merges, bool whole_pieces)
-    : Bpe(false, std::move(tokens), whole_pieces) {
+Bpe Bpe::by_scores(TokenTable tokens, const std::vector<float>& scores, const Unknown& unknown) {
+  Bpe bpe(true, std::move(tokens), false, unknown);
+  CHECK(scores.size() == size_t(bpe.size()), scores.size(), " scores of ", bpe.size(), " tokens");
+  std::vector<float> order(scores);
+  std::sort(order.begin(), order.end(), std::greater<>());
+  order.erase(std::unique(order.begin(), order.end()), order.end());
+  for (const float score : scores)
+    bpe.rank_of_.push_back(
+        uint32_t(std::lower_bound(order.begin(), order.end(), score, std::greater<>()) - order.begin()));
+  bpe.ranks_ = uint32_t(order.size());
+  bpe.add_byte_rules();
+  return bpe;
+}
+
+Bpe::Bpe(TokenTable tokens, const std::vector<Merge>& merges, bool whole_pieces,
+         const std::optional<Unknown>& characters)
+    : Bpe(false, std::move(tokens), whole_pieces, characters) {
   CHECK(merges.size() < size_t{kNever}, merges.size(), " merges");
   const size_t slots = std::bit_ceil(std::max<size_t>(2 * merges.size(), 16));
   slots_.resize(slots);
@@ -133,7 +148,7 @@ struct BpeEncoder::Pieces {
   };
   const Bpe& bpe;
   std::string_view piece;
-  std::vector<Node> nodes;  // [piece's bytes]: a token's node is that of its first byte
+  std::vector<Node> nodes;  // [piece's bytes]: a token's node is that of its first byte; node 0 begins the list
 
   Pieces(const Bpe& b, std::string_view p) : bpe(b), piece(p) {
     CHECK(piece.size() < kNone / 4, "piece of ", piece.size(), " bytes");
@@ -142,10 +157,21 @@ struct BpeEncoder::Pieces {
 
   void reset() {
     nodes.resize(piece.size());
-    const auto count = uint32_t(piece.size());
-    for (uint32_t i = 0; i < count; ++i)
-      nodes[i] = {bpe.token_of_byte(uint8_t(piece[i])), i + 1 < count ? i + 1 : kNone, i > 0 ? i - 1 : kNone,
-                  Bpe::kNever, -1};
+    uint32_t previous = kNone;
+    for (uint32_t at = 0; at < uint32_t(piece.size());) {
+      const Bpe::Symbol symbol = bpe.symbol_at(piece, at);
+      const uint32_t next = at + symbol.bytes;
+      nodes[at] = {symbol.token, next < piece.size() ? next : kNone, previous, Bpe::kNever, -1};
+      previous = at;
+      at = next;
+    }
+  }
+
+  // push(rank, node) for each pair that may merge, from left to right.
+  template <class Fn>
+  void look_at_all(Fn&& push) {
+    for (uint32_t at = 0; at != kNone; at = nodes[at].next)
+      if (look(at)) push(nodes[at].rank, at);
   }
 
   // Finds the rule of the pair that begins at a node; false: none.
@@ -228,6 +254,23 @@ struct BpeEncoder::Queue {
   }
 };
 
+class BpeEncoder::Output {
+ public:
+  Output(const Bpe& bpe, std::vector<int32_t>& out) : bpe_(bpe), out_(out) {}
+  void add(int32_t token, std::string_view text) {
+    if (token >= 0)
+      out_.push_back(token);
+    else
+      bpe_.unknown().append(text, after_unknown_, out_);
+    after_unknown_ = token < 0;
+  }
+
+ private:
+  const Bpe& bpe_;
+  std::vector<int32_t>& out_;
+  bool after_unknown_ = false;
+};
+
 BpeEncoder::BpeEncoder(const Bpe& bpe) : bpe_(bpe), cache_(kCacheSets) {}
 BpeEncoder::~BpeEncoder() = default;
 
@@ -250,16 +293,17 @@ void BpeEncoder::append_batch(std::span<const std::string_view> pieces, std::vec
   size_t count = 0;
   for (size_t i = 0; i < pieces.size(); ++i) {
     const size_t bytes = pieces[i].size();
-    if (bytes == 1) {
-      ids[count++] = bpe_.token_of_byte(uint8_t(pieces[i][0]));
-    } else if (const CacheLine* line = bytes <= kCached ? found(*sets[i], keys[i]) : nullptr) {
+    const bool cached = bytes > 1 && bytes <= kCached;
+    if (const int32_t token = bytes == 1 ? bpe_.token_of_byte(uint8_t(pieces[i][0])) : -1; token >= 0) {
+      ids[count++] = token;
+    } else if (const CacheLine* line = cached ? found(*sets[i], keys[i]) : nullptr) {
       std::copy(line->ids.begin(), line->ids.end(), &ids[count]);  // all: a size that is known here is copied faster
       count += line->count;
     } else {
       out.insert(out.end(), ids.data(), ids.data() + std::exchange(count, 0));
       const size_t before = out.size();
       merge(pieces[i], out);
-      if (bytes <= kCached) remember(*sets[i], keys[i], std::span(out).subspan(before));
+      if (cached) remember(*sets[i], keys[i], std::span(out).subspan(before));
     }
   }
   out.insert(out.end(), ids.data(), ids.data() + count);
@@ -295,14 +339,20 @@ void BpeEncoder::merge_short(std::string_view piece, std::vector<int32_t>& out) 
   std::array<int32_t, kShort> tokens;
   std::array<uint8_t, kShort + 1> begins;  // offsets of the tokens in the piece, and the piece's end
   std::array<Bpe::Rule, kShort> rules;     // rules[i]: of tokens[i] and tokens[i + 1]
-  size_t count = piece.size();
-  for (size_t i = 0; i < count; ++i) tokens[i] = bpe_.token_of_byte(uint8_t(piece[i]));
-  for (size_t i = 0; i <= count; ++i) begins[i] = uint8_t(i);
-  for (size_t i = 0; i + 1 < count; ++i) rules[i] = bpe_.rule_of_bytes(uint8_t(piece[i]), uint8_t(piece[i + 1]));
+  size_t count = 0;
+  for (size_t at = 0; at < piece.size(); ++count) {
+    const Bpe::Symbol symbol = bpe_.symbol_at(piece, at);
+    tokens[count] = symbol.token;
+    begins[count] = uint8_t(at);
+    at += symbol.bytes;
+  }
+  begins[count] = uint8_t(piece.size());
   const auto look = [&](size_t i) {
     const auto both = piece.substr(begins[i], size_t(begins[i + 2] - begins[i]));
-    rules[i] = bpe_.rule(tokens[i], tokens[i + 1], both);
+    rules[i] = both.size() == 2 ? bpe_.rule_of_bytes(uint8_t(both[0]), uint8_t(both[1]))
+                                : bpe_.rule(tokens[i], tokens[i + 1], both);
   };
+  for (size_t i = 0; i + 1 < count; ++i) look(i);
   while (count > 1) {
     size_t best = 0;
     for (size_t i = 1; i + 1 < count; ++i)
@@ -320,7 +370,8 @@ void BpeEncoder::merge_short(std::string_view piece, std::vector<int32_t>& out) 
     if (best + 1 < count) look(best);
     if (best > 0) look(best - 1);
   }
-  out.insert(out.end(), tokens.begin(), tokens.begin() + ptrdiff_t(count));
+  Output output(bpe_, out);
+  for (size_t i = 0; i < count; ++i) output.add(tokens[i], piece.substr(begins[i], size_t(begins[i + 1] - begins[i])));
 }
 
 // Merges everything that may merge. False: a merge made a pair that goes before itself, so the order of equal pairs
@@ -329,8 +380,7 @@ bool BpeEncoder::merge_by_queue(Pieces& p) {
   if (!queue_) queue_ = std::make_unique<Queue>(bpe_.ranks());
   Queue& q = *queue_;
   q.clear();
-  for (uint32_t i = 0; i < p.nodes.size(); ++i)
-    if (p.look(i)) q.push(p.nodes[i].rank, i);
+  p.look_at_all([&](uint32_t rank, uint32_t at) { q.push(rank, at); });
   for (uint32_t rank = q.least(); rank != kNone; rank = q.least()) {
     uint32_t at = q.pop(rank);
     if (p.nodes[at].rank != rank) continue;  // it merged otherwise meanwhile
@@ -351,8 +401,7 @@ bool BpeEncoder::merge_by_queue(Pieces& p) {
 void BpeEncoder::merge_by_heap(Pieces& p) {
   using Place = std::pair<uint32_t, uint32_t>;  // rank, node: nodes are in the order of the text
   std::priority_queue<Place, std::vector<Place>, std::greater<>> heap;
-  for (uint32_t i = 0; i < p.nodes.size(); ++i)
-    if (p.look(i)) heap.emplace(p.nodes[i].rank, i);
+  p.look_at_all([&](uint32_t rank, uint32_t at) { heap.emplace(rank, at); });
   while (!heap.empty()) {
     const auto [rank, at] = heap.top();
     heap.pop();
@@ -369,7 +418,9 @@ void BpeEncoder::merge_long(std::string_view piece, std::vector<int32_t>& out) {
     pieces.reset();
     merge_by_heap(pieces);
   }
-  for (uint32_t at = 0; at != kNone; at = pieces.nodes[at].next) out.push_back(pieces.nodes[at].token);
+  Output output(bpe_, out);
+  for (uint32_t at = 0; at != kNone; at = pieces.nodes[at].next)
+    output.add(pieces.nodes[at].token, piece.substr(at, std::min<size_t>(pieces.nodes[at].next, piece.size()) - at));
 }
 
 }  // namespace athanor

@@ -1,15 +1,18 @@
-// Byte-pair encoding of one piece of text: which two neighbours merge first, and the encoder that does it in
-// linear time. Knows nothing of files, split patterns or special tokens.
+// Byte-pair encoding of one piece of text, from its bytes or its characters: which two neighbours merge first, and the
+// encoder that does it in linear time. Knows nothing of files, split patterns or special tokens.
 #pragma once
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
 
 #include "base/huge_pages.h"
+#include "tokenizer/subword.h"
 #include "tokenizer/token_table.h"
+#include "tokenizer/unicode.h"
 
 namespace athanor {
 
@@ -21,19 +24,38 @@ struct Merge {
 
 class Bpe {
  public:
-  // All 256 single bytes must be tokens, and merges must name tokens. whole_pieces: a piece that is a token is that
-  // token, whatever the merges say.
-  Bpe(TokenTable tokens, const std::vector<Merge>& merges, bool whole_pieces);
+  // Merges must name tokens. whole_pieces: a piece that is a token is that token, whatever the merges say. A piece is
+  // merged from its characters if `characters` says what becomes of those that are no tokens; else from its bytes, all
+  // 256 of which must be tokens.
+  Bpe(TokenTable tokens, const std::vector<Merge>& merges, bool whole_pieces,
+      const std::optional<Unknown>& characters = {});
   // The merges that ranks imply [tiktoken]: any two neighbours whose bytes together are a token; its id is the rank.
   // No table is made of them: looking for the token is as fast, and a large vocabulary has a million. Whole pieces.
   static Bpe by_ranks(TokenTable tokens);
   static std::vector<Merge> merges_of_ranks(const TokenTable& tokens);  // the table, for other programs
+  // SentencePiece's merges of characters: any two neighbours whose text together is a token; the highest score [id]
+  // goes first, of equal scores the leftmost.
+  static Bpe by_scores(TokenTable tokens, const std::vector<float>& scores, const Unknown& unknown);
 
   int64_t size() const { return int64_t(tokens_.size()); }
+  const TokenTable& tokens() const { return tokens_; }
   std::string_view bytes_of(int32_t id) const { return tokens_[size_t(id)]; }
   bool whole_pieces() const { return whole_pieces_; }
   int32_t token_of(std::string_view bytes) const { return tokens_.find(bytes); }  // -1: none
-  int32_t token_of_byte(uint8_t byte) const { return byte_tokens_[byte]; }
+  int32_t token_of_byte(uint8_t byte) const { return byte_tokens_[byte]; }        // -1: none, only with characters
+
+  // What merging begins with at a place of a piece: a byte or a character; token -1: a character that is none.
+  struct Symbol {
+    int32_t token;
+    uint8_t bytes;
+  };
+  Symbol symbol_at(std::string_view piece, size_t at) const {
+    const auto byte = uint8_t(piece[at]);
+    if (!unknown_ || byte < 0x80) return {byte_tokens_[byte], 1};
+    const uint8_t bytes = char_at(piece, at).bytes;
+    return {token_of(piece.substr(at, bytes)), bytes};
+  }
+  const Unknown& unknown() const { return *unknown_; }
 
   static constexpr uint32_t kNever = UINT32_MAX;
   struct Rule {
@@ -49,7 +71,7 @@ class Bpe {
   uint32_t ranks() const { return ranks_; }  // ranks are below it
 
  private:
-  Bpe(bool by_ranks, TokenTable tokens, bool whole_pieces);
+  Bpe(bool by_ranks, TokenTable tokens, bool whole_pieces, const std::optional<Unknown>& characters);
   static constexpr uint64_t kEmpty = UINT64_MAX;
   struct Slot {
     uint64_t key = kEmpty;
@@ -61,7 +83,8 @@ class Bpe {
   void add_byte_rules();
   Rule rule_of_rank(std::string_view both) const {
     const int32_t id = both.size() > tokens_.longest() ? -1 : token_of(both);
-    return id < 0 ? Rule{} : Rule{uint32_t(id), id};
+    if (id < 0) return {};
+    return {rank_of_.empty() ? uint32_t(id) : rank_of_[size_t(id)], id};
   }
   Rule rule_of_table(int32_t first, int32_t second) const {
     const uint64_t key = key_of(first, second);
@@ -73,6 +96,8 @@ class Bpe {
 
   TokenTable tokens_;
   bool whole_pieces_, by_ranks_;
+  std::optional<Unknown> unknown_;  // none: pieces are merged from bytes
+  std::vector<uint32_t> rank_of_;   // [id]; none: the id
   std::array<int32_t, 256> byte_tokens_{};
   std::vector<Slot, HugePages<Slot>> slots_;  // open addressing, at most half full
   std::vector<Rule> byte_rules_;              // [first byte, second byte]
@@ -83,12 +108,11 @@ class Bpe {
 
 // Encodes pieces with working memory of its own: one per thread. Short pieces are remembered, in memory that
 // does not grow; that changes no result.
-class BpeEncoder {
+class BpeEncoder final : public PieceEncoder {
  public:
   explicit BpeEncoder(const Bpe& bpe);
-  ~BpeEncoder();
-  static constexpr size_t kBatch = 32;  // pieces whose places in memory are fetched at once
-  void append(std::span<const std::string_view> pieces, std::vector<int32_t>& out);
+  ~BpeEncoder() override;
+  void append(std::span<const std::string_view> pieces, std::vector<int32_t>& out) override;
   void append(std::string_view piece, std::vector<int32_t>& out) { append({&piece, 1}, out); }
 
  private:
@@ -105,6 +129,8 @@ class BpeEncoder {
   void merge_long(std::string_view piece, std::vector<int32_t>& out);
   bool merge_by_queue(Pieces& pieces);
   void merge_by_heap(Pieces& pieces);
+  // The ids of what became of a piece, one node or symbol after the other.
+  class Output;
 
   const Bpe& bpe_;
   std::vector<CacheSet, HugePages<CacheSet>> cache_;

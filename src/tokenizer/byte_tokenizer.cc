@@ -8,7 +8,7 @@ namespace {
 
 class ByteEncoder final : public Encoder {
  public:
-  void append(std::string_view text, std::vector<int32_t>& out) override {
+  void append(std::string_view text, std::vector<int32_t>& out, TextPlace) override {
     for (char c : text) out.push_back(uint8_t(c));
   }
 };
@@ -20,7 +20,7 @@ ByteTokenizer::ByteTokenizer()
 
 std::unique_ptr<Encoder> ByteTokenizer::encoder() const { return std::make_unique<ByteEncoder>(); }
 
-std::string ByteTokenizer::decode(std::span<const int32_t> ids) const {
+std::string ByteTokenizer::decode(std::span<const int32_t> ids, TextPlace) const {
   std::string text;
   text.reserve(ids.size());
   for (int32_t id : ids) {

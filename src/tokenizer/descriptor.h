@@ -13,7 +13,7 @@ namespace athanor {
 inline constexpr const char* kTokenizerFile = "tokenizer.athanor.json";
 
 struct Descriptor {
-  std::string type;  // "byte", "tiktoken", "gpt2", "huggingface"
+  std::string type;  // "byte", "tiktoken", "gpt2", "huggingface", "sentencepiece"
   int64_t vocab_size = 0;
   int32_t eod_id = -1;
   std::vector<std::string> files;                 // names beside the descriptor; none for "byte"

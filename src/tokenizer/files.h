@@ -23,6 +23,11 @@ SubwordParts parse_gpt2(std::string_view vocab, const std::string& vocab_where, 
 // Hugging Face tokenizer.json: byte-level BPE.
 SubwordParts parse_huggingface(std::string_view content, const std::string& where);
 
+// SentencePiece's model file, of BPE.
+SubwordParts parse_sentencepiece(std::string_view content, const std::string& where);
+// Whether a file begins as one.
+inline bool is_sentencepiece(std::string_view content) { return content.starts_with('\n'); }
+
 // GPT-2 writes bytes as characters that print: bytes 33..126, 161..172 and 174..255 as the character of that number,
 // the other 68 in order as U+0100 and up [openai/gpt-2 encoder.py, bytes_to_unicode]. False: a character is none of
 // these.

@@ -98,7 +98,7 @@ class Reader {
     if (normalizer.is_null()) return;
     const std::string type = text_of(normalizer, "type", "normalizer");
     if (type == "NFC") {
-      parts.nfc = true;
+      parts.normalizer.add(Nfc());
     } else if (type == "Sequence") {
       for (const Json& part : member(normalizer, "normalizers")) read_normalizer(part, parts);
     } else {
@@ -158,7 +158,8 @@ class Reader {
       parts.added.push_back({.text = text,
                              .id = id.get<int32_t>(),
                              .special = flag_of(token, "special", false, "added_tokens"),
-                             .normalized = flag_of(token, "normalized", true, "added_tokens")});
+                             .in = flag_of(token, "normalized", true, "added_tokens") ? AddedToken::In::normal_form
+                                                                                      : AddedToken::In::text});
     }
   }
 

@@ -135,6 +135,7 @@ int32_t find_eod(const SubwordParts& parts, const std::string& asked, const std:
     if (id < 0) throw Error(cat(where, ": has no token \"", said, "\" to end documents with (--eod)"), Exit::usage);
     return id;
   }
+  if (const int32_t id = id_of_text(parts, parts.eod); id >= 0 && !parts.eod.empty()) return id;
   for (const char* name : {"<|endoftext|>", "<|end_of_text|>", "</s>", "<｜end▁of▁sentence｜>", "<eos>", "<|im_end|>"})
     if (const int32_t id = id_of_text(parts, name); id >= 0) return id;
   throw Error(cat(where, ": which token ends a document? Give its text with --eod"), Exit::usage);
@@ -164,7 +165,13 @@ SubwordParts parse_files(const std::string& type, const std::vector<TokenizerFil
     expect(1);
     return parse_huggingface(files[0].content, where(0));
   }
-  throw Error(cat(folder, ": expected a tokenizer of type \"byte\", \"tiktoken\", \"gpt2\" or \"huggingface\", got \"",
+  if (type == "sentencepiece") {
+    expect(1);
+    return parse_sentencepiece(files[0].content, where(0));
+  }
+  throw Error(cat(folder,
+                  ": expected a tokenizer of type \"byte\", \"tiktoken\", \"gpt2\", \"huggingface\" or "
+                  "\"sentencepiece\", got \"",
                   type, "\""),
               Exit::usage);
 }
@@ -213,16 +220,23 @@ std::pair<std::string, std::vector<std::string>> companions(const fs::path& path
   return {path.extension() == ".json" ? "huggingface" : "tiktoken", {path.string()}};
 }
 
-std::string file_in(const fs::path& folder) {
+// The first of a folder's files that is a tokenizer's whole name; "" when there is none.
+std::string named_file_in(const fs::path& folder) {
   for (const char* name : {kTokenizerFile, "tokenizer.json", "vocab.json", "encoder.json", "tokenizer.model"})
     if (is_file(folder / name)) return joined(folder, name);
+  return "";
+}
+
+std::string file_in(const fs::path& folder) {
+  if (std::string named = named_file_in(folder); !named.empty()) return named;
   std::vector<std::string> ranks;
   std::error_code ignored;
   for (const auto& entry : fs::directory_iterator(folder, ignored))
     if (entry.path().extension() == ".tiktoken") ranks.push_back(entry.path().string());
   if (ranks.size() == 1) return ranks[0];
   throw Error(cat(folder.string(), ": no tokenizer in this folder: expected ", kTokenizerFile,
-                  ", tokenizer.json, vocab.json and merges.txt, encoder.json and vocab.bpe, or one .tiktoken file",
+                  ", tokenizer.json, vocab.json and merges.txt, encoder.json and vocab.bpe, tokenizer.model, or one "
+                  ".tiktoken file",
                   ranks.empty() ? "" : cat(", got ", ranks.size(), " .tiktoken files")),
               Exit::usage);
 }
@@ -267,13 +281,15 @@ Opened open_described(const std::string& path) {
 void rename_for_copies(const std::string& type, std::vector<TokenizerFile>& files) {
   if (type == "huggingface") files[0].name = "tokenizer.json";
   if (type == "gpt2") files[0].name = "vocab.json", files[1].name = "merges.txt";
+  if (type == "sentencepiece") files[0].name = "tokenizer.model";
 }
 
 Opened open_plain(const std::string& path, const TokenizerOptions& options) {
-  const auto [type, paths] = companions(path);
+  auto [type, paths] = companions(path);
   const std::string folder = parent_dir(path);
   std::vector<TokenizerFile> files;
   for (const std::string& file : paths) files.push_back(read_source(file));
+  if (type == "tiktoken" && is_sentencepiece(files[0].content)) type = "sentencepiece";
   SubwordParts parts = parse_files(type, files, folder);
   rename_for_copies(type, files);
   Descriptor d{.type = type, .allow_special = options.allow_special};
@@ -313,6 +329,8 @@ std::unique_ptr<Tokenizer> make_tokenizer(const TokenizerOptions& options) {
   const std::string file = file_at(options.source);
   return build(open_tokenizer(file, options), file);
 }
+
+bool has_tokenizer(const std::string& folder) { return !named_file_in(folder).empty(); }
 
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& path) {
   const std::string file = file_at(path);

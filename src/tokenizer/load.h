@@ -19,6 +19,9 @@ struct TokenizerOptions {
 
 std::unique_ptr<Tokenizer> make_tokenizer(const TokenizerOptions& options);
 
+// Whether a folder has a descriptor, or a tokenizer in a file of a name that says so.
+bool has_tokenizer(const std::string& folder);
+
 // From a descriptor, another tokenizer file, or a folder: its descriptor if it has one, else the file it has.
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& path);
 // What load_tokenizer(path) would be made of, for those who write tokenizers down in other forms. "byte" has no merges.

@@ -34,6 +34,7 @@ class Splitter {
     for (const std::string_view part : split(table, text)) piece(part);
   }
 
+  bool empty() const { return stages_.empty(); }
   // One built-in pattern: its safe cuts are cuts of this splitter.
   bool cuts() const { return stages_.size() == 1 && stages_[0].known && stages_[0].known->cuts; }
   // What may have become of the texts so far elsewhere; "" when nothing may differ.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <ranges>
 #include <utility>
 
 #include "base/error.h"
@@ -9,69 +10,97 @@
 namespace athanor {
 namespace {
 
-TokenFinder finder_of(const SubwordParts& parts, bool allow_special, bool normalized, const Nfc* nfc) {
+using In = AddedToken::In;
+
+TokenFinder finder_of(const SubwordParts& parts, bool allow_special, bool normalized) {
   std::vector<std::pair<std::string, int32_t>> tokens;
   for (const AddedToken& token : parts.added) {
-    if ((token.special && !allow_special) || (token.normalized && nfc != nullptr) != normalized) continue;
-    tokens.emplace_back(normalized ? nfc->of(token.text) : token.text, token.id);
+    const bool here = token.in != In::text && !parts.normalizer.empty();
+    if ((token.special && !allow_special) || here != normalized) continue;
+    tokens.emplace_back(token.in == In::normal_form ? parts.normalizer.of(token.text) : token.text, token.id);
   }
   return TokenFinder(std::move(tokens));
+}
+
+Bpe model_of(SubwordParts& parts) {
+  if (parts.by_ranks) return Bpe::by_ranks(std::move(parts.tokens));
+  if (!parts.scores.empty()) return Bpe::by_scores(std::move(parts.tokens), parts.scores, *parts.characters);
+  return {std::move(parts.tokens), parts.merges, parts.whole_pieces, parts.characters};
+}
+
+// A whole piece that is a token may be one that merges do not make: such pieces must not be cut.
+std::optional<WordBreaks> words_of(const SubwordParts& parts) {
+  if (parts.splits_at_spaces) return WordBreaks();
+  if (!parts.characters || parts.whole_pieces) return {};
+  WordBreaks words(parts.tokens, parts.characters->has_bytes());
+  for (const AddedToken& token : parts.added)
+    words.add(token.in == In::normal_form ? parts.normalizer.of(token.text) : token.text);
+  return words;
 }
 
 }  // namespace
 
 class SubwordTokenizer::TextEncoder final : public Encoder {
  public:
-  explicit TextEncoder(const SubwordTokenizer& tokenizer) : t_(tokenizer), bpe_(tokenizer.bpe_) {}
+  explicit TextEncoder(const SubwordTokenizer& tokenizer) : t_(tokenizer), model_(tokenizer.model_) {}
 
-  void append(std::string_view text, std::vector<int32_t>& out) override {
-    between(t_.in_text_, text, out, [&](std::string_view part) {
-      if (!t_.nfc_) return split(part, out);
-      normal_.clear();
-      t_.nfc_->append(part, normal_);
-      between(t_.in_normalized_text_, normal_, out, [&](std::string_view p) { split(p, out); });
+  void append(std::string_view text, std::vector<int32_t>& out, TextPlace place) override {
+    between(t_.in_text_, text, place, out, [&](std::string_view part, TextPlace part_place) {
+      const std::string_view normal = t_.normalizer_.of(part, part_place, normal_);
+      between(t_.in_normalized_text_, normal, part_place, out,
+              [&](std::string_view p, TextPlace its_place) { split(t_.respelling_.of(p, its_place, respelt_), out); });
     });
   }
 
  private:
-  // The ids of the tokens in a text, and rest(...) for what is between them.
+  // The ids of the tokens in a text, and rest(text, place) for what is between them.
   template <class Fn>
-  static void between(const TokenFinder& tokens, std::string_view text, std::vector<int32_t>& out, Fn&& rest) {
+  static void between(const TokenFinder& tokens, std::string_view text, TextPlace place, std::vector<int32_t>& out,
+                      Fn&& rest) {
     size_t done = 0;
     for (auto found = tokens.next(text, 0); found; found = tokens.next(text, found.end)) {
-      rest(text.substr(done, found.begin - done));
+      if (found.begin > done) rest(text.substr(done, found.begin - done), place);
       out.push_back(found.id);
       done = found.end;
+      place = TextPlace::after_token;
     }
-    rest(text.substr(done));
+    if (done < text.size()) rest(text.substr(done), place);
   }
   void split(std::string_view text, std::vector<int32_t>& out) {
-    std::array<std::string_view, BpeEncoder::kBatch> pieces;
+    std::array<std::string_view, PieceEncoder::kBatch> pieces;
     size_t count = 0;
-    const auto encode = [&] { bpe_.append({pieces.data(), std::exchange(count, 0)}, out); };
-    t_.splitter_.for_each(t_.table_, text, [&](std::string_view piece) {
+    const auto encode = [&] { model_.append({pieces.data(), std::exchange(count, 0)}, out); };
+    const auto put = [&](std::string_view piece) {
       pieces[count++] = piece;
       if (count == pieces.size()) encode();
+    };
+    t_.splitter_.for_each(t_.table_, text, [&](std::string_view piece) {
+      if (t_.words_)
+        t_.words_->for_each(piece, put);
+      else
+        put(piece);
     });
     encode();
   }
 
   const SubwordTokenizer& t_;
-  BpeEncoder bpe_;
-  std::string normal_;
+  BpeEncoder model_;
+  Normalizer::Room normal_, respelt_;
 };
 
 SubwordTokenizer::SubwordTokenizer(SubwordParts parts, Descriptor descriptor, std::vector<TokenizerFile> sources)
-    : bpe_(parts.by_ranks ? Bpe::by_ranks(std::move(parts.tokens))
-                          : Bpe(std::move(parts.tokens), parts.merges, parts.whole_pieces)),
+    : words_(words_of(parts)),
+      model_(model_of(parts)),
       splitter_(std::move(parts.splitter)),
-      nfc_(parts.nfc ? std::make_unique<Nfc>() : nullptr),
-      in_text_(finder_of(parts, descriptor.allow_special, false, nfc_.get())),
-      in_normalized_text_(finder_of(parts, descriptor.allow_special, true, nfc_.get())),
+      in_text_(finder_of(parts, descriptor.allow_special, false)),
+      in_normalized_text_(finder_of(parts, descriptor.allow_special, true)),
+      normalizer_(std::move(parts.normalizer)),
+      respelling_(std::move(parts.respelling)),
       texts_(std::move(parts.unreachable)),
+      decoding_(std::move(parts.decoding)),
       descriptor_(std::move(descriptor)),
       files_(std::move(sources)) {
-  int64_t size = bpe_.size();
+  int64_t size = model_.size();
   for (AddedToken& token : parts.added) {
     size = std::max(size, int64_t{token.id} + 1);
     texts_[token.id] = std::move(token.text);
@@ -84,33 +113,66 @@ SubwordTokenizer::SubwordTokenizer(SubwordParts parts, Descriptor descriptor, st
         cat("end of document: id ", descriptor_.eod_id, " is outside the vocabulary of ", descriptor_.vocab_size),
         Exit::usage);
   files_.insert(files_.begin(), {kTokenizerFile, descriptor_text(descriptor_)});
+  if (!descriptor_.allow_special)
+    for (const SelfTest& test : parts.self_tests) check(test, parts.characters->token);
+}
+
+void SubwordTokenizer::check(const SelfTest& test, int32_t unknown) const {
+  std::vector<int32_t> expected;
+  for (const auto part : std::views::split(test.pieces, ' ')) {
+    const std::string_view piece(part.begin(), part.end());
+    const auto other = std::ranges::find_if(texts_, [&](const auto& text) { return text.second == piece; });
+    const int32_t id = other != texts_.end() ? other->first : model_.token_of(piece);
+    expected.push_back(id >= 0 ? id : unknown);
+  }
+  if (encode(test.text) != expected)
+    throw Error(cat("self_test_data: \"", test.text.substr(0, 80), "\" has other pieces than \"",
+                    test.pieces.substr(0, 80), "\": the file is damaged, or of another program's kind"),
+                Exit::usage);
 }
 
 std::unique_ptr<Encoder> SubwordTokenizer::encoder() const { return std::make_unique<TextEncoder>(*this); }
 
 std::string_view SubwordTokenizer::text_of(int32_t id) const {
   if (const auto other = texts_.find(id); other != texts_.end()) return other->second;
-  return id >= 0 && id < bpe_.size() ? bpe_.bytes_of(id) : std::string_view();
+  const std::string_view bytes = id >= 0 && id < model_.size() ? model_.bytes_of(id) : std::string_view();
+  return bytes.empty() ? std::string_view() : bytes;
 }
 
-std::string SubwordTokenizer::decode(std::span<const int32_t> ids) const {
+std::string SubwordTokenizer::decode(std::span<const int32_t> ids, TextPlace place) const {
   std::string text;
+  std::vector<std::string> tokens;
   for (const int32_t id : ids) {
     const std::string_view part = text_of(id);
-    if (part.empty()) throw Error(cat(name(), " tokenizer: id ", id, " is not in its vocabulary of ", vocab_size()));
-    text += part;
+    if (!part.data()) throw Error(cat(name(), " tokenizer: id ", id, " is not in its vocabulary of ", vocab_size()));
+    if (decoding_.empty())
+      text += part;
+    else
+      tokens.emplace_back(part);
   }
-  return text;
+  return decoding_.empty() ? text : decoding_.text_of(std::move(tokens), place);
 }
 
-// Tokens in the normalized text have no fixed place in the text as it is, so with them no cut is known to be safe.
-bool SubwordTokenizer::cuts() const { return splitter_.cuts() && in_normalized_text_.empty(); }
+// Behind a split pattern, tokens in the normalized text have no fixed place in the text as it is, so with them no cut
+// is known to be safe. Breaks between words are where no token is.
+bool SubwordTokenizer::cuts() const {
+  if (!words_) return splitter_.cuts() && normalizer_.only_nfc() && in_normalized_text_.empty();
+  return splitter_.empty() && normalizer_.only_marks_spaces() && respelling_.only_marks_spaces() &&
+         (normalizer_.marks_spaces() || respelling_.marks_spaces());
+}
 
 bool SubwordTokenizer::token_covers(std::string_view text, size_t cut) const {
+  if (in_text_.empty()) return false;
   const size_t reach = in_text_.longest() - 1;
   for (size_t place = cut - std::min(cut, reach); place < cut; ++place)
     if (in_text_.at(text, place).end > cut) return true;
   return false;
+}
+
+bool SubwordTokenizer::word_ends(std::string_view text, size_t cut) const {
+  if (!words_) return true;
+  const uint32_t before = char_at(text, char_before(text, cut)).code;
+  return text[cut] == ' ' ? words_->before_space(before) : words_->before_newline(before);
 }
 
 size_t SubwordTokenizer::last_cut(std::string_view text, size_t from, size_t to) const {
@@ -118,7 +180,7 @@ size_t SubwordTokenizer::last_cut(std::string_view text, size_t from, size_t to)
   to = std::min(to, text.size() - std::min(text.size(), std::max<size_t>(in_text_.longest(), 1)));
   while (to > from) {
     const size_t cut = last_safe_cut(table_, text, from, to);
-    if (cut == from || in_text_.empty() || !token_covers(text, cut)) return cut;
+    if (cut == from || (word_ends(text, cut) && !token_covers(text, cut))) return cut;
     to = cut - 1;
   }
   return from;

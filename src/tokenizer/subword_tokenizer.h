@@ -1,38 +1,59 @@
-// A tokenizer of subwords: added tokens found in the text, normalization, split pattern, merges. Made from
+// A tokenizer of subwords: added tokens found in the text, normalization, split pattern, a model of subwords. Made from
 // what tokenizer files say (files.h); the same code for all of them.
 #pragma once
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "tokenizer/bpe.h"
+#include "tokenizer/decoding.h"
 #include "tokenizer/descriptor.h"
-#include "tokenizer/nfc.h"
+#include "tokenizer/normalizer.h"
 #include "tokenizer/splitter.h"
 #include "tokenizer/token_finder.h"
 #include "tokenizer/tokenizer.h"
+#include "tokenizer/word_breaks.h"
 
 namespace athanor {
 
-// A token beside the vocabulary, which is found in the text before anything is split.
+// A token beside the vocabulary, which is found before anything is split.
 struct AddedToken {
+  enum class In : uint8_t {
+    text,             // in the text
+    normal_form,      // its normal form, in the normalized text
+    normalized_text,  // in the normalized text, as it is
+  };
   std::string text;
   int32_t id = 0;
-  bool special = true;      // found only with allow_special
-  bool normalized = false;  // found in the normalized text
+  bool special = true;  // found only with allow_special
+  In in = In::text;
+};
+
+// A text and its pieces with spaces between them, by the program that wrote the file.
+struct SelfTest {
+  std::string text, pieces;
 };
 
 // All that a tokenizer file says, whatever its format.
 struct SubwordParts {
   TokenTable tokens;
   std::vector<Merge> merges;
-  bool whole_pieces = false;  // see Bpe
-  bool by_ranks = false;      // the merges are those that ranks imply [Bpe::by_ranks]; `merges` is empty
+  bool whole_pieces = false;          // see Bpe
+  bool by_ranks = false;              // the merges are those that ranks imply [Bpe::by_ranks]; `merges` is empty
+  std::vector<float> scores;          // [id], or none: the merges are those that scores imply [Bpe::by_scores]
+  std::optional<Unknown> characters;  // what those become that are no tokens; none: tokens are of bytes
+  Normalizer normalizer;
+  Normalizer respelling;  // a second one, for what is between added tokens
   Splitter splitter;
-  bool nfc = false;
+  bool splits_at_spaces = false;  // at every U+2581 that respelling wrote
   std::vector<AddedToken> added;
   std::map<int32_t, std::string> unreachable;  // vocabulary entries that no text encodes to, only decoded
+  Decoding decoding;
+  std::vector<SelfTest> self_tests;
+  std::string eod;  // text of the token that ends a document, where the file says it
 };
 
 class SubwordTokenizer final : public Tokenizer {
@@ -44,7 +65,7 @@ class SubwordTokenizer final : public Tokenizer {
   int64_t vocab_size() const override { return descriptor_.vocab_size; }
   int32_t eod_id() const override { return descriptor_.eod_id; }
   std::unique_ptr<Encoder> encoder() const override;
-  std::string decode(std::span<const int32_t> ids) const override;
+  std::string decode(std::span<const int32_t> ids, TextPlace place) const override;
   size_t last_cut(std::string_view text, size_t from, size_t to) const override;
   bool cuts() const override;
   std::string caveat() const override { return splitter_.caveat(); }
@@ -52,15 +73,20 @@ class SubwordTokenizer final : public Tokenizer {
 
  private:
   class TextEncoder;
-  std::string_view text_of(int32_t id) const;  // empty: no such token
+  std::string_view text_of(int32_t id) const;  // null: no such token
+  void check(const SelfTest& test, int32_t unknown) const;
   bool token_covers(std::string_view text, size_t cut) const;
+  bool word_ends(std::string_view text, size_t cut) const;
 
   CharTable table_;
-  Bpe bpe_;
+  std::optional<WordBreaks>
+      words_;  // where pieces fall into words; none: tokens are of bytes, or pieces must stay whole
+  Bpe model_;
   Splitter splitter_;
-  std::unique_ptr<Nfc> nfc_;                  // null: none
   TokenFinder in_text_, in_normalized_text_;  // added tokens that are looked for
-  std::map<int32_t, std::string> texts_;      // what ids decode to that do not decode to their bytes
+  Normalizer normalizer_, respelling_;
+  std::map<int32_t, std::string> texts_;  // what ids decode to that do not decode to their bytes
+  Decoding decoding_;
   Descriptor descriptor_;
   std::vector<TokenizerFile> files_;
 };

@@ -12,7 +12,7 @@ std::vector<int32_t> bytes_of_tokens(const Tokenizer* tokenizer, int64_t vocab_s
   for (int32_t id = 0; id < std::min(vocab_size, tokenizer->vocab_size()); ++id) {
     int32_t length = 0;
     try {
-      length = id == tokenizer->eod_id() ? 0 : int32_t(tokenizer->decode({&id, 1}).size());
+      length = id == tokenizer->eod_id() ? 0 : int32_t(tokenizer->decode({&id, 1}, TextPlace::inside).size());
     } catch (const Error&) {  // NOLINT(bugprone-empty-catch): an id without text has no bytes
     }
     bytes.push_back(length);

@@ -9,9 +9,9 @@ namespace {
 
 constexpr int64_t kMostTokens = 2048;
 
-std::string text_of(const Tokenizer& tokenizer, std::span<const int32_t> ids) {
+std::string text_of(const Tokenizer& tokenizer, std::span<const int32_t> ids, TextPlace place) {
   try {
-    return tokenizer.decode(ids);
+    return tokenizer.decode(ids, place);
   } catch (const Error&) {
     return cat("[", ids.size(), " tokens that the tokenizer beside the data does not have]");
   }
@@ -32,7 +32,8 @@ std::string masked_sample(const Dataset& data, const PackingOptions& packing, co
     const bool here = learnt(begin);
     end = begin;
     while (end < size && learnt(end) == here) ++end;
-    const std::string part = text_of(tokenizer, std::span(window).subspan(size_t(begin), size_t(end - begin)));
+    const std::string part = text_of(tokenizer, std::span(window).subspan(size_t(begin), size_t(end - begin)),
+                                     begin == 0 ? TextPlace::document : TextPlace::inside);
     text += here ? cat(">>", part, "<<") : part;
   }
   const auto all = std::ranges::count_if(batch.targets, [](int32_t target) { return target >= 0; });

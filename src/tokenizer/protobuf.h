@@ -1,0 +1,42 @@
+// The fields of a protobuf message, one after the other, as they are on the wire. What does not end where it says is an
+// Error(usage) that names the file and the place.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace athanor {
+
+class ProtobufReader {
+ public:
+  // where: the file. offset: the message's place in it.
+  ProtobufReader(std::string_view message, std::string where, size_t offset = 0)
+      : message_(message), where_(std::move(where)), offset_(offset) {}
+
+  bool next();  // false: the message ends
+  uint32_t field() const { return field_; }
+  // The value of the field, which must be of this kind.
+  int64_t integer() const;  // varint
+  float number() const;     // of four bytes
+  std::string_view bytes() const;
+  ProtobufReader message() const;
+
+  // For errors: the file and the place of the field.
+  std::string place() const;
+
+ private:
+  enum Kind : uint32_t { kVarint = 0, kEight = 1, kBytes = 2, kFour = 5 };
+  uint64_t varint();
+  std::string_view take(uint64_t bytes);
+  void require(Kind kind) const;
+  [[noreturn]] void refuse(const std::string& what) const;
+
+  std::string_view message_;
+  std::string where_;
+  size_t offset_, at_ = 0, begin_ = 0;  // begin_: of the field
+  uint32_t field_ = 0, kind_ = 0;
+  uint64_t integer_ = 0;
+  std::string_view bytes_;
+};
+
+}  // namespace athanor

@@ -1,0 +1,185 @@
+// SentencePiece's model file: parse_sentencepiece of files.h. Numbers of fields are those of sentencepiece_model.proto.
+#include <cmath>
+#include <set>
+
+#include "base/error.h"
+#include "tokenizer/files.h"
+#include "tokenizer/protobuf.h"
+
+namespace athanor {
+namespace {
+
+enum PieceType : int64_t { kNormal = 1, kUnknown, kControl, kUserDefined, kUnused, kByte };
+
+class Reader {
+ public:
+  Reader(std::string_view content, const std::string& where) : content_(content), where_(where) {}
+
+  SubwordParts read() {
+    ProtobufReader file(content_, where_);
+    while (file.next()) {
+      switch (file.field()) {
+        case 1:
+          read_piece(file.message());
+          break;
+        case 2:
+          read_trainer(file.message());
+          break;
+        case 3:
+          read_normalizer(file.message());
+          break;
+        case 4:
+          read_self_test(file.message());
+          break;
+        case 5:
+          read_denormalizer(file.message());
+          break;
+        default:
+          break;
+      }
+    }
+    return take();
+  }
+
+ private:
+  template <class... A>
+  [[noreturn]] void refuse(const A&... what) const {
+    throw Error(cat(where_, ": ", what...), Exit::usage);
+  }
+
+  void read_piece(ProtobufReader piece) {
+    std::string text;
+    float score = 0;
+    int64_t type = kNormal;
+    while (piece.next()) {
+      if (piece.field() == 1) text = piece.bytes();
+      if (piece.field() == 2) score = piece.number();
+      if (piece.field() == 3) type = piece.integer();
+    }
+    const auto id = int32_t(parts_.scores.size());
+    const auto require = [&](bool good, auto... what) {
+      if (!good) refuse("piece ", id, " \"", text.substr(0, 40), "\": ", what...);
+    };
+    require(id < kMostTokens, "is beyond ", kMostTokens, " pieces");
+    require(!text.empty() && text.size() <= kLongestToken, "expected 1 to ", kLongestToken, " bytes, got ",
+            text.size());
+    require(text.find('\0') == text.npos, "holds a zero byte");
+    require(!std::isnan(score), "its score is no number");
+    require(texts_.insert(text).second, "is there twice");
+    parts_.scores.push_back(score);
+    const bool matches = type == kNormal;
+    parts_.tokens.put(size_t(id), matches ? text : "");
+    if (type == kUserDefined || type == kControl)
+      parts_.added.push_back({.text = text,
+                              .id = id,
+                              .special = type == kControl,
+                              .in = type == kControl ? AddedToken::In::text : AddedToken::In::normalized_text});
+    else if (type == kUnknown)
+      require(unknown_.token < 0, "is a second one for what is unknown"), unknown_.token = id;
+    else if (type == kByte)
+      read_byte(text, id);
+    else
+      require(matches, "type ", type, " is not supported; expected 1 to 4, or 6");
+  }
+
+  void read_byte(const std::string& text, int32_t id) {
+    for (int byte = 0; byte < 256; ++byte)
+      if (text == byte_token(uint8_t(byte))) unknown_.bytes[size_t(byte)] = id, ++bytes_;
+    parts_.unreachable[id] = text;
+  }
+
+  void read_trainer(ProtobufReader trainer) {
+    while (trainer.next()) switch (trainer.field()) {
+        case 3:
+          model_type_ = trainer.integer();
+          break;
+        case 24:
+          form_.at_end = trainer.integer() != 0;
+          break;
+        case 35:
+          byte_fallback_ = trainer.integer() != 0;
+          break;
+        case 44:
+          unknown_surface_ = trainer.bytes();
+          break;
+        case 47:
+          eos_ = trainer.bytes();
+          break;
+        default:
+          break;
+      }
+  }
+
+  void read_normalizer(ProtobufReader spec) {
+    while (spec.next()) switch (spec.field()) {
+        case 2:
+          form_.charsmap = Charsmap(spec.bytes(), where_);
+          break;
+        case 3:
+          form_.add_space = spec.integer() != 0;
+          break;
+        case 4:
+          form_.trim_spaces = spec.integer() != 0;
+          break;
+        case 5:
+          if (spec.integer() == 0) refuse("escape_whitespaces false is not supported");
+          break;
+        default:
+          break;
+      }
+  }
+
+  void read_denormalizer(ProtobufReader spec) const {
+    while (spec.next())
+      if (spec.field() == 2 && !spec.bytes().empty()) refuse("a denormalizer is not supported");
+  }
+
+  void read_self_test(ProtobufReader data) {
+    while (data.next()) {
+      if (data.field() != 1) continue;
+      SelfTest test;
+      for (ProtobufReader sample = data.message(); sample.next();) {
+        if (sample.field() == 1) test.text = sample.bytes();
+        if (sample.field() == 2) test.pieces = sample.bytes();
+      }
+      parts_.self_tests.push_back(std::move(test));
+    }
+  }
+
+  SubwordParts take() {
+    if (model_type_ != 2) refuse("a model of type ", model_type_, " is not supported; expected 2, BPE");
+    if (unknown_.token < 0) refuse("no piece is the unknown one: the file is damaged, or no SentencePiece model");
+    if (byte_fallback_ ? bytes_ != 256 : bytes_ != 0)
+      refuse("byte_fallback ", byte_fallback_ ? "true" : "false", ", but ", bytes_, " pieces of 256 are bytes");
+    std::vector<std::pair<std::string, int32_t>> symbols;
+    for (const AddedToken& token : parts_.added)
+      if (!token.special) symbols.emplace_back(token.text, token.id);
+    form_.symbols = TokenFinder(std::move(symbols));
+    parts_.decoding.add(
+        PieceText{.drop_space = form_.add_space, .drop_spaces = form_.trim_spaces, .bytes = byte_fallback_});
+    parts_.normalizer.add(std::move(form_));
+    parts_.unreachable[unknown_.token] = unknown_surface_;
+    parts_.characters = unknown_;
+    parts_.eod = eos_;
+    return std::move(parts_);
+  }
+
+  std::string_view content_;
+  const std::string& where_;
+  SubwordParts parts_;
+  std::set<std::string> texts_;
+  Unknown unknown_;
+  int bytes_ = 0;
+  PieceForm form_;
+  int64_t model_type_ = 1;
+  bool byte_fallback_ = false;
+  std::string unknown_surface_ = " \xe2\x81\x87 ", eos_ = "</s>";  // U+2047
+};
+
+}  // namespace
+
+SubwordParts parse_sentencepiece(std::string_view content, const std::string& where) {
+  return Reader(content, where).read();
+}
+
+}  // namespace athanor

@@ -1,0 +1,49 @@
+// Where no token reaches from one word into the next, by the vocabulary of a tokenizer that writes spaces as U+2581:
+// there a text falls into words that are encoded on their own, and may be cut.
+#pragma once
+#include <algorithm>
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "tokenizer/token_table.h"
+#include "tokenizer/unicode.h"
+
+namespace athanor {
+
+inline constexpr std::string_view kSpaceMark = "\xe2\x96\x81";  // U+2581
+
+class WordBreaks {
+ public:
+  WordBreaks() = default;  // at every space
+  // Where no token goes on; `lossless`: characters that are no tokens are encoded one by one.
+  WordBreaks(const TokenTable& tokens, bool lossless);
+  void add(std::string_view token);  // another one that does not end at a break
+
+  // Whether a word may end with the character before a space, or before a line's end.
+  bool before_space(uint32_t code) const { return breaks_.space && !has(before_space_, code); }
+  bool before_newline(uint32_t code) const { return breaks_.newline && !has(before_newline_, code); }
+
+  // Calls word(text) for each word in order.
+  template <class Fn>
+  void for_each(std::string_view text, Fn&& word) const {
+    size_t begin = 0;
+    for (size_t at = text.find(kSpaceMark, 1); at < text.size(); at = text.find(kSpaceMark, at + kSpaceMark.size())) {
+      if (!before_space(char_at(text, char_before(text, at)).code)) continue;
+      word(text.substr(begin, at - begin));
+      begin = at;
+    }
+    if (begin < text.size()) word(text.substr(begin));
+  }
+
+ private:
+  static bool has(const std::vector<uint32_t>& codes, uint32_t code) {
+    return std::find(codes.begin(), codes.end(), code) != codes.end();
+  }
+  struct {
+    bool space = true, newline = false;
+  } breaks_;
+  std::vector<uint32_t> before_space_, before_newline_;  // characters that tokens have there: seldom others than spaces
+};
+
+}  // namespace athanor
