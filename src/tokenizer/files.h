@@ -20,7 +20,7 @@ SubwordParts parse_rank_file(std::string_view content, const std::string& where)
 SubwordParts parse_gpt2(std::string_view vocab, const std::string& vocab_where, std::string_view merges,
                         const std::string& merges_where);
 
-// Hugging Face tokenizer.json: byte-level BPE.
+// Hugging Face tokenizer.json: BPE of bytes or of characters.
 SubwordParts parse_huggingface(std::string_view content, const std::string& where);
 
 // SentencePiece's model file, of BPE.
@@ -34,10 +34,10 @@ inline bool is_sentencepiece(std::string_view content) { return content.starts_w
 bool from_byte_level(std::string_view text, std::string& bytes);
 std::string to_byte_level(std::string_view bytes);
 
-// Places tokens by id and finds them by text, for vocabularies in the byte-level alphabet.
+// Places tokens by id and finds them by text, in the byte-level alphabet or as it is.
 class Vocabulary {
  public:
-  explicit Vocabulary(std::string where) : where_(std::move(where)) {}
+  explicit Vocabulary(std::string where, bool byte_level = true) : where_(std::move(where)), byte_level_(byte_level) {}
   void add(const std::string& text, int64_t id);
   // The merge number `rank`; both and their union must be tokens.
   void add_merge(const std::string& first, const std::string& second, size_t rank, const std::string& where);
@@ -46,6 +46,7 @@ class Vocabulary {
 
  private:
   std::string where_;
+  bool byte_level_;
   std::unordered_map<std::string, int32_t> ids_;
   SubwordParts parts_;
 };

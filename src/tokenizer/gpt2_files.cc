@@ -62,8 +62,8 @@ void Vocabulary::add(const std::string& text, int64_t id) {
   const auto place = size_t(id);
   if ((place < parts_.tokens.size() && !parts_.tokens[place].empty()) || parts_.unreachable.contains(int32_t(id)))
     refuse("id ", id, " is there twice");
-  std::string bytes;
-  if (!from_byte_level(text, bytes)) {
+  std::string bytes = text;
+  if (byte_level_ && !from_byte_level(text, bytes)) {
     parts_.unreachable[int32_t(id)] = text;
     bytes.clear();
   }

@@ -1,5 +1,8 @@
 // tokenizer.json of Hugging Face: parse_huggingface of files.h. Of its parts, the post-processor (tokens around a
-// text), truncation and padding do not apply to documents in shards, and the decoder is known from the alphabet.
+// text), truncation and padding do not apply to documents in shards; the decoder of byte-level vocabularies is known
+// from their alphabet.
+#include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -14,7 +17,10 @@ using Json = nlohmann::json;
 class Reader {
  public:
   Reader(std::string_view content, const std::string& where)
-      : where_(where), root_(parse_json_text<Json>(content, where)), vocabulary_(where) {
+      : where_(where),
+        root_(parse_json_text<Json>(content, where)),
+        byte_level_(names_byte_level(root_.is_object() ? member(root_, "pre_tokenizer") : Json())),
+        vocabulary_(where, byte_level_) {
     if (!root_.is_object() || !root_.contains("model")) refuse("expected a JSON object with \"model\"");
   }
 
@@ -24,7 +30,10 @@ class Reader {
     parts.whole_pieces = whole_pieces_;
     read_normalizer(member(root_, "normalizer"), parts);
     read_splits(member(root_, "pre_tokenizer"), parts, true);
-    if (!byte_level_) refuse("pre_tokenizer: no \"ByteLevel\" in it; only byte-level vocabularies are read");
+    if (!byte_level_) {
+      parts.characters = unknown_;
+      read_decoder(member(root_, "decoder"), parts.decoding);
+    }
     read_added(member(root_, "added_tokens"), parts);
     return parts;
   }
@@ -53,11 +62,30 @@ class Reader {
     return value.get<bool>();
   }
 
+  size_t count_of(const Json& json, const char* key, const char* part) const {
+    const Json& value = member(json, key);
+    if (!value.is_number_unsigned() || value.get<uint64_t>() > 1000)
+      refuse(part, ": ", key, ": expected a number up to 1000, got ", shown(value));
+    return value.get<size_t>();
+  }
+  const Json& list_of(const Json& json, const char* key, const char* part) const {
+    const Json& value = member(json, key);
+    if (!value.is_array()) refuse(part, ": Sequence: ", key, ": expected an array");
+    return value;
+  }
+  static bool names_byte_level(const Json& split) {
+    if (!split.is_object()) return false;
+    if (member(split, "type") == "ByteLevel") return true;
+    const Json& list = member(split, "pretokenizers");
+    return list.is_array() && std::any_of(list.begin(), list.end(), names_byte_level);
+  }
+
   void read_model(const Json& model) {
     const bool old = model.is_object() && !model.contains("type") && model.contains("merges");
     if (const std::string type = old ? "BPE" : text_of(model, "type", "model"); type != "BPE")
       refuse("model \"", type, "\" is not supported; expected \"BPE\"");
-    if (flag_of(model, "byte_fallback", false, "model")) refuse("model: byte_fallback is not supported");
+    const bool byte_fallback = flag_of(model, "byte_fallback", false, "model");
+    if (byte_fallback && byte_level_) refuse("model: byte_fallback of a byte-level vocabulary is not supported");
     for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"})
       if (const Json& value = member(model, key); !value.is_null() && value != Json(""))
         refuse("model: ", key, " ", shown(value), " is not supported");
@@ -70,7 +98,24 @@ class Reader {
       if (!id.is_number_integer()) refuse("model: vocab: token ", shown(text), ": expected a number, got ", shown(id));
       vocabulary_.add(text, id.get<int64_t>());
     }
+    if (!byte_level_) read_unknown(model, byte_fallback);
     read_merges(member(model, "merges"));
+  }
+
+  void read_unknown(const Json& model, bool byte_fallback) {
+    unknown_.fused = flag_of(model, "fuse_unk", false, "model");
+    int bytes = 0;
+    for (int byte = 0; byte < 256 && byte_fallback; ++byte)
+      bytes += (unknown_.bytes[size_t(byte)] = vocabulary_.id_of(byte_token(uint8_t(byte)))) >= 0;
+    if (bytes != 0 && bytes != 256) refuse("model: byte_fallback: the vocabulary has ", bytes, " of the 256 bytes");
+    if (const Json& token = member(model, "unk_token"); !token.is_null()) {
+      if (token.is_string()) unknown_.token = vocabulary_.id_of(token.get<std::string>());
+      if (unknown_.token < 0) refuse("model: unk_token: ", shown(token), " is no token");
+    } else if (bytes == 0) {
+      refuse(
+          "model: neither unk_token nor byte_fallback, and no \"ByteLevel\" pre_tokenizer: characters that are no "
+          "tokens would get lost");
+    }
   }
 
   void read_merges(const Json& merges) {
@@ -99,46 +144,122 @@ class Reader {
     const std::string type = text_of(normalizer, "type", "normalizer");
     if (type == "NFC") {
       parts.normalizer.add(Nfc());
+    } else if (type == "Prepend") {
+      parts.normalizer.add(Prepend{.text = text_of(normalizer, "prepend", "normalizer: Prepend")});
+    } else if (type == "Replace") {
+      parts.normalizer.add(replace_of(normalizer, "normalizer: Replace"));
     } else if (type == "Sequence") {
-      for (const Json& part : member(normalizer, "normalizers")) read_normalizer(part, parts);
+      for (const Json& part : list_of(normalizer, "normalizers", "normalizer")) read_normalizer(part, parts);
     } else {
-      refuse("normalizer \"", type, "\" is not supported; expected none or \"NFC\"");
+      refuse("normalizer \"", type,
+             "\" is not supported; expected none, \"NFC\", \"Prepend\", \"Replace\" or a \"Sequence\" of them");
     }
+  }
+
+  Replace replace_of(const Json& step, const char* part) const {
+    Replace replace{.from = text_of(member(step, "pattern"), "String", part), .to = text_of(step, "content", part)};
+    if (replace.from.empty() || replace.from.size() > kLongestToken || replace.to.size() > kLongestToken)
+      refuse(part, ": pattern: expected a text of 1 to ", kLongestToken, " bytes, got ", shown(step));
+    return replace;
   }
 
   void read_splits(const Json& split, SubwordParts& parts, bool last) {
     if (split.is_null()) return;
-    if (byte_level_) refuse("pre_tokenizer: something behind \"ByteLevel\", which is supported as the last part only");
+    if (complete_)
+      refuse("pre_tokenizer: something behind \"", complete_, "\", which is supported as the last part only");
     const std::string type = text_of(split, "type", "pre_tokenizer");
     if (type == "Sequence") {
-      const Json& list = member(split, "pretokenizers");
-      if (!list.is_array()) refuse("pre_tokenizer: Sequence: pretokenizers: expected an array");
+      const Json& list = list_of(split, "pretokenizers", "pre_tokenizer");
       for (size_t i = 0; i < list.size(); ++i) read_splits(list[i], parts, last && i + 1 == list.size());
     } else if (type == "ByteLevel") {
       if (flag_of(split, "add_prefix_space", true, "ByteLevel"))
         refuse("pre_tokenizer: ByteLevel: add_prefix_space is not supported: it changes the text");
       if (flag_of(split, "use_regex", true, "ByteLevel")) parts.splitter.add("gpt2");
-      byte_level_ = true;
+      complete_ = "ByteLevel";
+    } else if (type == "Metaspace") {
+      if (byte_level_ || !parts.splitter.empty())
+        refuse("pre_tokenizer: Metaspace together with others is not supported");
+      read_metaspace(split, parts);
+      complete_ = "Metaspace";
     } else if (type == "Split") {
       read_split(split, parts);
     } else if (type == "Digits") {
       parts.splitter.add(flag_of(split, "individual_digits", false, "Digits") ? "\\p{N}" : "\\p{N}+");
     } else {
       refuse("pre_tokenizer \"", type,
-             "\" is not supported; expected \"ByteLevel\", \"Split\", \"Digits\" or a \"Sequence\" of them");
+             "\" is not supported; expected \"ByteLevel\", \"Metaspace\", \"Split\", \"Digits\" or a \"Sequence\" of "
+             "them");
     }
   }
 
+  // "first", "always" or "never".
+  std::string prepend_scheme(const Json& metaspace, const char* part) const {
+    const std::string scheme =
+        metaspace.contains("prepend_scheme") ? text_of(metaspace, "prepend_scheme", part) : "always";
+    if (scheme != "first" && scheme != "always" && scheme != "never")
+      refuse(part, ": prepend_scheme: expected \"first\", \"always\" or \"never\", got \"", scheme, "\"");
+    if (!flag_of(metaspace, "add_prefix_space", true, part) && scheme != "never")
+      refuse(part, ": add_prefix_space false, but prepend_scheme \"", scheme, "\"");
+    if (const std::string mark = text_of(metaspace, "replacement", part); mark != kSpaceMark)
+      refuse(part, ": replacement \"", mark, "\" is not supported; expected \"", kSpaceMark, "\"");
+    return scheme;
+  }
+
+  void read_metaspace(const Json& split, SubwordParts& parts) const {
+    const std::string scheme = prepend_scheme(split, "pre_tokenizer: Metaspace");
+    parts.respelling.add(Replace{.from = " ", .to = std::string(kSpaceMark)});
+    if (scheme != "never")
+      parts.respelling.add(
+          Prepend{.text = std::string(kSpaceMark), .unless_there = true, .documents_only = scheme == "first"});
+    parts.splits_at_spaces = flag_of(split, "split", true, "pre_tokenizer: Metaspace");
+  }
+
   void read_split(const Json& split, SubwordParts& parts) const {
-    const std::string pattern = text_of(member(split, "pattern"), "Regex", "pre_tokenizer: Split: pattern");
+    static const std::map<std::string, SplitBehavior> behaviors = {
+        {"Removed", SplitBehavior::removed},
+        {"Isolated", SplitBehavior::isolated},
+        {"MergedWithPrevious", SplitBehavior::merged_with_previous},
+        {"MergedWithNext", SplitBehavior::merged_with_next},
+        {"Contiguous", SplitBehavior::contiguous}};
     const std::string behavior = text_of(split, "behavior", "pre_tokenizer: Split");
+    const auto found = behaviors.find(behavior);
+    if (found == behaviors.end()) refuse("pre_tokenizer: Split: behavior \"", behavior, "\" is not supported");
     const bool invert = flag_of(split, "invert", false, "pre_tokenizer: Split");
-    // The built-in patterns match every character, so that nothing is left to remove.
-    const bool keeps_all = behavior == "Isolated" || (behavior == "Removed" && invert && find_pattern(pattern));
-    if (!keeps_all)
-      refuse("pre_tokenizer: Split: behavior \"", behavior, "\"", invert ? " with invert" : "",
-             " is not supported; expected \"Isolated\"");
-    parts.splitter.add_oniguruma(pattern);
+    const Json& pattern = member(split, "pattern");
+    if (pattern.is_object() && pattern.contains("String")) {
+      const std::string text = text_of(pattern, "String", "pre_tokenizer: Split: pattern");
+      if (text.empty()) refuse("pre_tokenizer: Split: pattern: an empty text");
+      // Where the normalizer leaves nothing of it, the text stays whole, as with Gemma's.
+      if (invert || !parts.normalizer.removes(text)) parts.splitter.add_text(text, found->second, invert);
+      return;
+    }
+    parts.splitter.add_oniguruma(text_of(pattern, "Regex", "pre_tokenizer: Split: pattern"), found->second, invert);
+  }
+
+  void read_decoder(const Json& decoder, Decoding& decoding) {
+    if (decoder.is_null()) refuse("decoder: expected one: none would put a space between tokens");
+    const std::string type = text_of(decoder, "type", "decoder");
+    if (type == "Sequence") {
+      for (const Json& part : list_of(decoder, "decoders", "decoder")) read_decoder(part, decoding);
+    } else if (type == "Replace") {
+      decoding.add(replace_of(decoder, "decoder: Replace"));
+    } else if (type == "ByteFallback") {
+      decoding.add(ByteTokens{});
+    } else if (type == "Fuse") {
+      decoding.add(Fuse{});
+      fused_ = true;
+    } else if (type == "Strip") {
+      const size_t start = count_of(decoder, "start", "decoder: Strip");
+      if (!fused_ || count_of(decoder, "stop", "decoder: Strip") != 0)
+        refuse("decoder: Strip of each token, or of its end, is not supported");
+      decoding.add(Strip{.content = text_of(decoder, "content", "decoder: Strip"), .start = start});
+    } else if (type == "Metaspace") {
+      decoding.add(Metaspace{.first = prepend_scheme(decoder, "decoder: Metaspace") != "never"});
+    } else {
+      refuse("decoder \"", type,
+             "\" is not supported; expected \"Replace\", \"ByteFallback\", \"Fuse\", \"Strip\", \"Metaspace\" or a "
+             "\"Sequence\" of them");
+    }
   }
 
   void read_added(const Json& tokens, SubwordParts& parts) const {
@@ -165,8 +286,11 @@ class Reader {
 
   const std::string& where_;
   Json root_;
+  bool byte_level_;
   Vocabulary vocabulary_;
-  bool whole_pieces_ = false, byte_level_ = false;
+  Unknown unknown_;
+  bool whole_pieces_ = false, fused_ = false;
+  const char* complete_ = nullptr;  // the pre-tokenizer that must be the last, when it has come
 };
 
 }  // namespace

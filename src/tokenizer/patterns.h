@@ -16,7 +16,7 @@ struct Pattern {
   const char* name;   // "gpt2"
   const char* regex;  // as tiktoken or a tokenizer.json writes it
   NextPiece next;
-  bool cuts = true;  // at the places of last_safe_cut()
+  bool cuts = true;  // at the places of last_safe_cut(); those that do match every character
 };
 
 // By name or by the exact regular expression; null for any other. Several expressions may have one name: the first is

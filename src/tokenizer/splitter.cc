@@ -1,5 +1,8 @@
 #include "tokenizer/splitter.h"
 
+#include <algorithm>
+
+#include "base/error.h"
 #include "base/log.h"
 
 namespace athanor {
@@ -9,21 +12,27 @@ void Splitter::add(const std::string& name_or_regex) {
     stages_.push_back({known, nullptr, known->name});
     return;
   }
-  add_other(name_or_regex, RegexDialect::rust);
+  add_other(name_or_regex, RegexDialect::rust, SplitBehavior::isolated, false);
 }
 
-void Splitter::add_oniguruma(const std::string& regex) {
+void Splitter::add_oniguruma(const std::string& regex, SplitBehavior behavior, bool invert) {
   const Pattern* known = find_pattern(regex);
   // By a name nothing is found here, and {1,3}+ is no possessive quantifier to Oniguruma.
-  if (known && regex == known->regex && regex.find("3}+") == regex.npos) {
+  if (known && regex == known->regex && regex.find("3}+") == regex.npos &&
+      (behavior == SplitBehavior::isolated || (behavior == SplitBehavior::removed && invert && known->cuts))) {
     stages_.push_back({known, nullptr, known->name});
     return;
   }
-  add_other(regex, RegexDialect::oniguruma);
+  add_other(regex, RegexDialect::oniguruma, behavior, invert);
 }
 
-void Splitter::add_other(const std::string& regex, RegexDialect dialect) {
-  stages_.push_back({nullptr, Regex::compile(regex, dialect), regex});
+void Splitter::add_text(const std::string& text, SplitBehavior behavior, bool invert) {
+  CHECK(!text.empty(), "an empty text to split at");
+  stages_.push_back({nullptr, nullptr, text, behavior, invert});
+}
+
+void Splitter::add_other(const std::string& regex, RegexDialect dialect, SplitBehavior behavior, bool invert) {
+  stages_.push_back({nullptr, Regex::compile(regex, dialect), regex, behavior, invert});
   log::warn("split pattern ", regex, " is none of the built-in ones (", pattern_names(),
             "): PCRE2 runs it, which is slower, and documents are not cut");
 }
@@ -45,24 +54,75 @@ std::vector<std::string> Splitter::patterns() const {
   return all;
 }
 
+void Regex::split(std::string_view text, std::vector<size_t>& ends) const {
+  std::vector<Match> matches;
+  match(text, matches);
+  size_t done = 0;
+  for (const Match& m : matches) {
+    if (m.begin > done) ends.push_back(m.begin);
+    if (m.end > m.begin) ends.push_back(m.end);
+    done = m.end;
+  }
+  if (done < text.size()) ends.push_back(text.size());
+}
+
+std::vector<Regex::Match> Splitter::Stage::matches(std::string_view text) const {
+  std::vector<Regex::Match> all;
+  if (regex) {
+    regex->match(text, all);
+    return all;
+  }
+  for (size_t at = text.find(pattern); at < text.size(); at = text.find(pattern, at + pattern.size()))
+    all.push_back({at, at + pattern.size()});
+  return all;
+}
+
+// [tokenizers/src/tokenizer/normalizer.rs, NormalizedString::split]
+void Splitter::Stage::split(const CharTable& table, std::string_view text,
+                            std::vector<std::string_view>& pieces) const {
+  if (known) {
+    for (size_t at = 0, end = 0; at < text.size(); at = end)
+      pieces.push_back(text.substr(at, (end = known->next(table, text, at)) - at));
+    return;
+  }
+  struct Part {
+    size_t begin, end;
+    bool match;
+  };
+  std::vector<Part> parts;
+  size_t done = 0;
+  for (const Regex::Match& m : matches(text)) {
+    if (m.begin > done) parts.push_back({done, m.begin, invert});
+    parts.push_back({m.begin, m.end, !invert});
+    done = m.end;
+  }
+  if (done < text.size()) parts.push_back({done, text.size(), invert});
+  // Whether a part is one piece with the one before it.
+  const auto joins = [&](size_t i) {
+    if (i == 0) return false;
+    const bool match = parts[i].match, before = parts[i - 1].match;
+    if (behavior == SplitBehavior::contiguous) return match == before;
+    if (behavior == SplitBehavior::merged_with_previous) return match && !before;
+    return behavior == SplitBehavior::merged_with_next && before && !match;
+  };
+  const auto first = std::ptrdiff_t(pieces.size());
+  for (size_t i = 0; i < parts.size(); ++i) {
+    if (behavior == SplitBehavior::removed && parts[i].match) continue;
+    if (joins(i))
+      pieces.back() = {pieces.back().begin(), text.begin() + parts[i].end};
+    else
+      pieces.push_back(text.substr(parts[i].begin, parts[i].end - parts[i].begin));
+  }
+  const auto is_empty = [](std::string_view piece) { return piece.empty(); };
+  pieces.erase(std::remove_if(pieces.begin() + first, pieces.end(), is_empty), pieces.end());
+}
+
 std::vector<std::string_view> Splitter::split(const CharTable& table, std::string_view text) const {
   std::vector<std::string_view> pieces, next;
   if (!text.empty()) pieces.push_back(text);
-  std::vector<size_t> ends;
   for (const Stage& stage : stages_) {
     next.clear();
-    for (const std::string_view piece : pieces) {
-      ends.clear();
-      if (stage.known)
-        for (size_t at = 0; at < piece.size();) ends.push_back(at = stage.known->next(table, piece, at));
-      else
-        stage.regex->split(piece, ends);
-      size_t begin = 0;
-      for (const size_t end : ends) {
-        next.push_back(piece.substr(begin, end - begin));
-        begin = end;
-      }
-    }
+    for (const std::string_view piece : pieces) stage.split(table, piece, next);
     pieces.swap(next);
   }
   return pieces;

@@ -11,13 +11,17 @@
 
 namespace athanor {
 
+// What becomes of the matches of a pattern, as the package `tokenizers` names it.
+enum class SplitBehavior : uint8_t { removed, isolated, merged_with_previous, merged_with_next, contiguous };
+
 class Splitter {
  public:
   // A built-in pattern by name or regular expression, or any other expression as tiktoken reads it, then with a
   // warning.
   void add(const std::string& name_or_regex);
-  // An expression of a tokenizer.json.
-  void add_oniguruma(const std::string& regex);
+  // An expression of a tokenizer.json, or a text. invert: matches are what lies between.
+  void add_oniguruma(const std::string& regex, SplitBehavior behavior = SplitBehavior::isolated, bool invert = false);
+  void add_text(const std::string& text, SplitBehavior behavior, bool invert);
 
   // Calls piece(text) for each piece in order.
   template <class Fn>
@@ -44,11 +48,15 @@ class Splitter {
 
  private:
   struct Stage {
-    const Pattern* known = nullptr;
-    std::shared_ptr<const Regex> regex;
+    const Pattern* known = nullptr;      // pieces are its own
+    std::shared_ptr<const Regex> regex;  // or its matches, or those of the text `pattern`, split
     std::string pattern;
+    SplitBehavior behavior = SplitBehavior::isolated;
+    bool invert = false;
+    std::vector<Regex::Match> matches(std::string_view text) const;
+    void split(const CharTable& table, std::string_view text, std::vector<std::string_view>& pieces) const;
   };
-  void add_other(const std::string& regex, RegexDialect dialect);
+  void add_other(const std::string& regex, RegexDialect dialect, SplitBehavior behavior, bool invert);
   std::vector<std::string_view> split(const CharTable& table, std::string_view text) const;
 
   std::vector<Stage> stages_;  // none: a text is one piece

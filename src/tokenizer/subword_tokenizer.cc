@@ -12,12 +12,17 @@ namespace {
 
 using In = AddedToken::In;
 
+// As the package `tokenizers` looks for it and, since 0.23, decodes it.
+std::string form_of(const AddedToken& token, const Normalizer& normalizer) {
+  return token.in == In::normal_form ? normalizer.of(token.text) : token.text;
+}
+
 TokenFinder finder_of(const SubwordParts& parts, bool allow_special, bool normalized) {
   std::vector<std::pair<std::string, int32_t>> tokens;
   for (const AddedToken& token : parts.added) {
     const bool here = token.in != In::text && !parts.normalizer.empty();
     if ((token.special && !allow_special) || here != normalized) continue;
-    tokens.emplace_back(token.in == In::normal_form ? parts.normalizer.of(token.text) : token.text, token.id);
+    tokens.emplace_back(form_of(token, parts.normalizer), token.id);
   }
   return TokenFinder(std::move(tokens));
 }
@@ -33,8 +38,7 @@ std::optional<WordBreaks> words_of(const SubwordParts& parts) {
   if (parts.splits_at_spaces) return WordBreaks();
   if (!parts.characters || parts.whole_pieces) return {};
   WordBreaks words(parts.tokens, parts.characters->has_bytes());
-  for (const AddedToken& token : parts.added)
-    words.add(token.in == In::normal_form ? parts.normalizer.of(token.text) : token.text);
+  for (const AddedToken& token : parts.added) words.add(form_of(token, parts.normalizer));
   return words;
 }
 
@@ -101,9 +105,9 @@ SubwordTokenizer::SubwordTokenizer(SubwordParts parts, Descriptor descriptor, st
       descriptor_(std::move(descriptor)),
       files_(std::move(sources)) {
   int64_t size = model_.size();
-  for (AddedToken& token : parts.added) {
+  for (const AddedToken& token : parts.added) {
     size = std::max(size, int64_t{token.id} + 1);
-    texts_[token.id] = std::move(token.text);
+    texts_[token.id] = form_of(token, normalizer_);
   }
   if (descriptor_.vocab_size == 0) descriptor_.vocab_size = size;
   if (descriptor_.vocab_size < size)

@@ -171,7 +171,7 @@ TEST(Load, UnsupportedTokenizerJsonsAreRefusedByName) {
     return error_of([&] { load_tokenizer(path); });
   };
   expect_parts(message([](auto& j) { j["model"]["type"] = "Unigram"; }), {path, "Unigram", "BPE"});
-  expect_parts(message([](auto& j) { j["model"]["byte_fallback"] = true; }), {"byte_fallback"});
+  expect_parts(message([](auto& j) { j["model"]["byte_fallback"] = true; }), {"byte_fallback", "byte-level"});
   expect_parts(message([](auto& j) { j["model"]["end_of_word_suffix"] = "</w>"; }), {"end_of_word_suffix", "</w>"});
   expect_parts(message([](auto& j) { j["model"]["dropout"] = 0.1; }), {"dropout", "0.1"});
   expect_parts(message([](auto& j) { j["model"].erase("vocab"); }), {"vocab"});
@@ -182,16 +182,22 @@ TEST(Load, UnsupportedTokenizerJsonsAreRefusedByName) {
   expect_parts(message([](auto& j) { j["model"]["merges"][5] = "one"; }), {"merges[5]", "two tokens"});
   expect_parts(message([](auto& j) { j["model"]["merges"][5] = {"q", "zz"}; }), {"merges[5]", "not in the vocabulary"});
   expect_parts(message([](auto& j) { j["normalizer"] = {{"type", "Lowercase"}}; }), {"normalizer", "Lowercase", "NFC"});
-  expect_parts(message([](auto& j) { j["pre_tokenizer"] = {{"type", "Metaspace"}}; }), {"pre_tokenizer", "Metaspace"});
-  expect_parts(message([](auto& j) { j["pre_tokenizer"] = nullptr; }), {"ByteLevel"});
+  expect_parts(message([](auto& j) { j["pre_tokenizer"] = {{"type", "Punctuation"}}; }), {"unk_token", "ByteLevel"});
+  expect_parts(message([](auto& j) { j["pre_tokenizer"] = nullptr; }), {"unk_token", "byte_fallback", "ByteLevel"});
+  expect_parts(message([](auto& j) {
+                 j["normalizer"] = {{"type", "Replace"}, {"content", ""}};
+               }),
+               {"Replace", "String"});
   expect_parts(message([](auto& j) { j["pre_tokenizer"]["pretokenizers"][1]["add_prefix_space"] = true; }),
                {"add_prefix_space"});
-  expect_parts(message([](auto& j) { j["pre_tokenizer"]["pretokenizers"][0]["behavior"] = "MergedWithNext"; }),
-               {"MergedWithNext", "Isolated"});
-  expect_parts(message([](auto& j) {
-                 j["pre_tokenizer"]["pretokenizers"][0]["pattern"] = {{"String", " "}};
-               }),
-               {"pattern", "Regex"});
+  const auto first_split = [&](auto change) {
+    return message([&](auto& j) { change(j["pre_tokenizer"]["pretokenizers"][0]); });
+  };
+  expect_parts(first_split([](auto& j) { j["behavior"] = "Merged"; }), {"Merged"});
+  expect_parts(first_split([](auto& j) { j["pattern"] = {{"String", ""}}; }), {"pattern", "empty"});
+  expect_parts(first_split([](auto& j) { j["pattern"] = {{"Text", ""}}; }), {"pattern", "Regex"});
+  expect_parts(first_split([](auto& j) { j["type"] = "Metaspace"; }), {"Metaspace"});
+  expect_parts(first_split([](auto& j) { j["type"] = "Punctuation"; }), {"pre_tokenizer", "Punctuation"});
   expect_parts(message([](auto& j) { j["added_tokens"][0]["lstrip"] = true; }), {"lstrip", "<|endoftext|>"});
   expect_parts(message([](auto& j) { j["added_tokens"][0]["id"] = -1; }), {"added_tokens"});
   expect_parts(message([](auto& j) { j["added_tokens"] = nlohmann::json::array(); }), {"--eod"});
@@ -202,6 +208,43 @@ TEST(Load, UnsupportedTokenizerJsonsAreRefusedByName) {
   write_bytes(path, good.substr(0, good.size() / 2));
   expect_parts(error_of([&] { load_tokenizer(path); }), {path, "not JSON", "column"});
   EXPECT_THROW(make_tokenizer({.source = kFixtures + "gpt2.json", .split = "gpt2"}), Error);
+}
+
+TEST(Load, UnsupportedTokenizerJsonsOfCharactersAreRefusedByName) {
+  const std::string good = read_bytes(kFixtures + "sentencepiece/pieces.json");
+  const auto message = [&](auto change) {
+    nlohmann::json json = nlohmann::json::parse(good);
+    json["decoder"] = {{"type", "Fuse"}};
+    change(json);
+    return error_of([&] { parse_huggingface(json.dump(), "here"); });
+  };
+  const auto metaspace = [](const char* key, const nlohmann::json& value) {
+    nlohmann::json json = {{"type", "Metaspace"}, {"replacement", "\u2581"}, {"prepend_scheme", "always"}};
+    json[key] = value;
+    return json;
+  };
+  expect_parts(message([](auto& j) { j["model"]["vocab"].erase("<0x41>"); }), {"byte_fallback", "255 of the 256"});
+  expect_parts(message([](auto& j) { j["model"]["unk_token"] = "<none>"; }), {"unk_token", "<none>"});
+  expect_parts(message([](auto& j) {
+                 j["model"]["unk_token"] = nullptr;
+                 j["model"]["byte_fallback"] = false;
+               }),
+               {"unk_token", "byte_fallback", "get lost"});
+  expect_parts(message([](auto& j) { j["decoder"] = nullptr; }), {"decoder"});
+  expect_parts(message([](auto& j) { j["decoder"] = {{"type", "WordPiece"}}; }), {"decoder", "WordPiece", "Fuse"});
+  expect_parts(message([](auto& j) {
+                 j["decoder"] = {{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}};
+               }),
+               {"Strip", "each token"});
+  expect_parts(message([&](auto& j) { j["pre_tokenizer"] = metaspace("replacement", "_"); }), {"replacement", "_"});
+  expect_parts(message([&](auto& j) { j["pre_tokenizer"] = metaspace("prepend_scheme", "last"); }), {"last", "first"});
+  expect_parts(message([&](auto& j) { j["pre_tokenizer"] = metaspace("add_prefix_space", false); }),
+               {"add_prefix_space", "always"});
+  expect_parts(message([&](auto& j) {
+                 j["pre_tokenizer"] = {{"type", "Sequence"},
+                                       {"pretokenizers", {{{"type", "Digits"}}, metaspace("split", true)}}};
+               }),
+               {"Metaspace", "others"});
 }
 
 TEST(Load, BadGpt2FilesAreErrors) {

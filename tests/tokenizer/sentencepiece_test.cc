@@ -39,49 +39,98 @@ std::unique_ptr<Tokenizer> model(const std::string& name, bool allow_special = f
   return make_tokenizer({.source = kModels + name, .eod = "</s>", .allow_special = allow_special});
 }
 
-void expect_cases(const Tokenizer& tokenizer, const nlohmann::json& expected, const std::string& name) {
-  const auto all = piece_texts();
-  ASSERT_EQ(expected["ids"].size(), all.size());
-  for (size_t i = 0; i < all.size(); ++i) {
-    const auto ids = tokenizer.encode(all[i]);
-    ASSERT_EQ(ids, expected["ids"][i].get<std::vector<int32_t>>()) << name << ", text " << i << ": " << all[i];
-    EXPECT_EQ(tokenizer.decode(ids), bytes_of(expected["decoded"][i])) << name << ", text " << i;
+std::string digest(const std::vector<int32_t>& ids, const std::string& text) {
+  uint64_t hash = 0xcbf29ce484222325ull;
+  const auto add = [&](uint32_t byte) { hash = (hash ^ byte) * 0x100000001b3ull; };
+  for (const int32_t id : ids)
+    for (int byte = 0; byte < 4; ++byte) add(uint32_t(id) >> (8 * byte) & 0xff);
+  for (const char c : text) add(uint8_t(c));
+  char hex[17];
+  std::snprintf(hex, sizeof(hex), "%016llx", static_cast<unsigned long long>(hash));
+  return std::string(hex, 8);
+}
+
+// Of as many texts as there are digests beside those of the lists of ids.
+void expect_cases(const Tokenizer& tokenizer, const nlohmann::json& digests, const std::string& name) {
+  const auto lists = piece_cases()["lists"].get<std::vector<std::vector<int32_t>>>();
+  auto texts = piece_texts();
+  ASSERT_GT(digests.size(), lists.size() + 100);
+  texts.resize(digests.size() - lists.size());
+  for (size_t i = 0; i < texts.size(); ++i) {
+    const auto ids = tokenizer.encode(texts[i]);
+    const auto back = tokenizer.decode(ids);
+    ASSERT_EQ(digest(ids, back), digests[i]) << name << ", text " << i << ": \"" << texts[i] << "\", ids "
+                                             << nlohmann::json(ids) << ", back: \"" << back << "\"";
   }
-  for (size_t i = 0; i < expected["lists"].size(); ++i)
-    EXPECT_EQ(tokenizer.decode(expected["lists"][i].get<std::vector<int32_t>>()),
-              bytes_of(expected["lists_decoded"][i]))
-        << name << ", ids " << i;
+  for (size_t i = 0; i < lists.size(); ++i) {
+    const auto text = tokenizer.decode(lists[i]);
+    ASSERT_EQ(digest(lists[i], text), digests[texts.size() + i])
+        << name << ", ids " << nlohmann::json(lists[i]) << ": \"" << text << "\"";
+  }
 }
 
 TEST(SentencePiece, IdsAndTextsAreThoseOfThePackage) {
   ASSERT_GE(piece_cases()["models"].size(), 4u);
-  for (const auto& [name, expected] : piece_cases()["models"].items()) expect_cases(*model(name), expected, name);
+  for (const auto& [name, digests] : piece_cases()["models"].items()) expect_cases(*model(name), digests, name);
 }
 
-// A text cut wherever last_cut() allows has the ids of the whole, if the second part is no text of its own.
-TEST(SentencePiece, CutsChangeNoId) {
-  for (const char* name : {"llama.model", "gemma.model"})
-    for (const bool special : {false, true}) {
-      const auto tokenizer = model(name, special);
-      ASSERT_TRUE(tokenizer->cuts()) << name;
-      int cuts = 0;
-      for (const std::string& part : piece_texts()) {
-        const std::string text = part + " word\n" + part + "x y q a\nq b</s> c\n\nd";
-        const auto whole = tokenizer->encode(text);
-        for (size_t to = text.size(); to > 0;) {
-          const size_t cut = tokenizer->last_cut(text, 0, to);
-          if (cut == 0) break;
-          auto ids = tokenizer->encode(text.substr(0, cut));
-          for (const int32_t id : tokenizer->encode(text.substr(cut), TextPlace::inside)) ids.push_back(id);
-          EXPECT_EQ(ids, whole) << name << ", cut at " << cut << " of: " << text;
-          to = cut - 1;
-          ++cuts;
-        }
-      }
-      EXPECT_GT(cuts, 300) << name;
+// The members of pieces.json that make it a file of another family are replaced.
+std::string write_changed(const TempDir& dir, const std::string& name) {
+  auto file = nlohmann::json::parse(read_bytes(kModels + "pieces.json"));
+  for (const auto& [key, value] : piece_cases()["changes"][name].items())
+    if (key == "model")
+      file[key].update(value);
+    else
+      file[key] = value;
+  write_bytes(dir / "tokenizer.json", file.dump());
+  return dir / "tokenizer.json";
+}
+
+TEST(SentencePiece, TokenizerJsonsHaveTheIdsAndTextsOfTokenizers) {
+  TempDir dir;
+  ASSERT_GE(piece_cases()["files"].size(), 16u);
+  for (const auto& [name, digests] : piece_cases()["files"].items()) {
+    const bool special = name.ends_with(" special");
+    const std::string path = write_changed(dir, special ? name.substr(0, name.size() - 8) : name);
+    expect_cases(*make_tokenizer({.source = path, .eod = "</s>", .allow_special = special}), digests, name);
+  }
+}
+
+// Counts the places at which last_cut() cuts texts, and expects the ids of the whole there, if the second part is no
+// text of its own.
+int expect_cuts_change_no_id(const Tokenizer& tokenizer, const std::string& name) {
+  int cuts = 0;
+  const auto encoder = tokenizer.encoder();
+  for (const std::string& part : piece_texts()) {
+    if (part.size() > 100) continue;
+    const std::string text = part + " word\n" + part + "x y q a\nq b</s> c\n\nd";
+    const auto whole = tokenizer.encode(text);
+    for (size_t to = text.size(); to > 0; --to, ++cuts) {
+      to = tokenizer.last_cut(text, 0, to);
+      if (to == 0) break;
+      std::vector<int32_t> ids;
+      encoder->append(text.substr(0, to), ids);
+      encoder->append(text.substr(to), ids, TextPlace::inside);
+      EXPECT_EQ(ids, whole) << name << ", cut at " << to << " of: " << text;
     }
-  EXPECT_FALSE(model("rules.model")->cuts());
-  EXPECT_FALSE(model("suffix.model")->cuts());
+  }
+  return cuts;
+}
+
+TEST(SentencePiece, CutsChangeNoId) {
+  TempDir dir;
+  for (const bool special : {false, true}) {
+    for (const char* name : {"llama.model", "gemma.model"})
+      EXPECT_GT(expect_cuts_change_no_id(*model(name, special), name), 300) << name;
+    for (const char* name : {"llama2", "llama2 normalized", "gemma", "mistral", "always", "never"}) {
+      const std::string path = write_changed(dir, name);
+      const auto tokenizer = make_tokenizer({.source = path, .eod = "</s>", .allow_special = special});
+      EXPECT_GT(expect_cuts_change_no_id(*tokenizer, name), 300) << name;
+    }
+  }
+  for (const char* name : {"rules.model", "suffix.model"}) EXPECT_FALSE(model(name)->cuts()) << name;
+  for (const char* name : {"whole", "splits"})
+    EXPECT_EQ(load_tokenizer(write_changed(dir, name))->cuts(), name[0] == 'w') << name;
 }
 
 TEST(SentencePiece, TextsDecodedPartByPartAreTheTextsOfTheWhole) {

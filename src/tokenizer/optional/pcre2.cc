@@ -136,31 +136,28 @@ class Pcre2 final : public Regex {
   }
   int64_t unknown_characters() const override { return unknown_seen_; }
 
-  void split(std::string_view text, std::vector<size_t>& ends) const override {
-    const std::unique_ptr<pcre2_match_data, Free> match(pcre2_match_data_create_from_pattern(code_.get(), nullptr));
+  void match(std::string_view text, std::vector<Match>& matches) const override {
+    const std::unique_ptr<pcre2_match_data, Free> found_at(pcre2_match_data_create_from_pattern(code_.get(), nullptr));
     const std::unique_ptr<pcre2_match_context, Free> context(pcre2_match_context_create(nullptr));
     const std::unique_ptr<pcre2_jit_stack, Free> stack(pcre2_jit_stack_create(kStackStart, kStackMost, nullptr));
-    CHECK(match && context && stack, "out of memory for a split pattern");
+    CHECK(found_at && context && stack, "out of memory for a split pattern");
     pcre2_jit_stack_assign(context.get(), nullptr, stack.get());
-    // As the iterators of the onig and fancy-regex crates go on: an empty match cuts, but not right behind a match.
-    size_t done = 0;                       // everything before has its end
+    // As the iterators of the onig and fancy-regex crates go on: there is an empty match, but not right behind a match.
     size_t last = std::string_view::npos;  // the end of the last match
     for (size_t at = 0; at <= text.size();) {
       const int found = pcre2_match(code_.get(), reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), at, 0,
-                                    match.get(), context.get());
+                                    found_at.get(), context.get());
       if (found == PCRE2_ERROR_NOMATCH) break;
       if (found < 0)
         throw Error(cat("split pattern ", pattern_, ": ", message_of(found), " at byte ", at, " of a text"));
-      const PCRE2_SIZE* span = pcre2_get_ovector_pointer(match.get());
+      const PCRE2_SIZE* span = pcre2_get_ovector_pointer(found_at.get());
       if (span[0] == span[1] && span[1] == last) {
         at += at < text.size() ? char_at(text, at).bytes : 1;
         continue;
       }
-      if (span[0] > done) ends.push_back(span[0]);
-      if (span[1] > span[0]) ends.push_back(span[1]);
-      done = at = last = span[1];
+      matches.push_back({span[0], span[1]});
+      at = last = span[1];
     }
-    if (done < text.size()) ends.push_back(text.size());
     count_unknown(text);
   }
 
