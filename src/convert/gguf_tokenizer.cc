@@ -49,7 +49,7 @@ void add_tokens(GgufFile& file, const SubwordParts& parts, int64_t vocab, const 
 }
 
 void add_merges(GgufFile& file, SubwordParts& parts) {
-  if (parts.by_ranks) parts.merges = Bpe::merges_of_ranks(parts.tokens);
+  if (parts.model == SubwordParts::Model::ranks) parts.merges = Bpe::merges_of_ranks(parts.tokens);
   std::stable_sort(parts.merges.begin(), parts.merges.end(),
                    [](const Merge& a, const Merge& b) { return a.rank < b.rank; });
   std::vector<std::string> merges;

@@ -30,13 +30,13 @@ Bpe Bpe::by_ranks(TokenTable tokens) {
   return bpe;
 }
 
-Bpe Bpe::by_scores(TokenTable tokens, const std::vector<float>& scores, const Unknown& unknown) {
+Bpe Bpe::by_scores(TokenTable tokens, const std::vector<double>& scores, const Unknown& unknown) {
   Bpe bpe(true, std::move(tokens), false, unknown);
   CHECK(scores.size() == size_t(bpe.size()), scores.size(), " scores of ", bpe.size(), " tokens");
-  std::vector<float> order(scores);
+  std::vector<double> order(scores);
   std::sort(order.begin(), order.end(), std::greater<>());
   order.erase(std::unique(order.begin(), order.end()), order.end());
-  for (const float score : scores)
+  for (const double score : scores)
     bpe.rank_of_.push_back(
         uint32_t(std::lower_bound(order.begin(), order.end(), score, std::greater<>()) - order.begin()));
   bpe.ranks_ = uint32_t(order.size());

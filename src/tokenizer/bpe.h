@@ -35,7 +35,7 @@ class Bpe {
   static std::vector<Merge> merges_of_ranks(const TokenTable& tokens);  // the table, for other programs
   // SentencePiece's merges of characters: any two neighbours whose text together is a token; the highest score [id]
   // goes first, of equal scores the leftmost.
-  static Bpe by_scores(TokenTable tokens, const std::vector<float>& scores, const Unknown& unknown);
+  static Bpe by_scores(TokenTable tokens, const std::vector<double>& scores, const Unknown& unknown);
 
   int64_t size() const { return int64_t(tokens_.size()); }
   const TokenTable& tokens() const { return tokens_; }

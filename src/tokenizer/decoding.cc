@@ -87,7 +87,7 @@ void apply(const Metaspace& step, Tokens& tokens, TextPlace place) {
   }
 }
 
-// [sentencepiece 0.2 sentencepiece_processor.cc, Decode]
+// [sentencepiece 0.2.3 sentencepiece_processor.cc, Decode]
 void apply(const PieceText& step, Tokens& tokens, TextPlace place) {
   std::string text, row;
   bool at_start = place != TextPlace::inside, dropped = false;

@@ -20,10 +20,10 @@ SubwordParts parse_rank_file(std::string_view content, const std::string& where)
 SubwordParts parse_gpt2(std::string_view vocab, const std::string& vocab_where, std::string_view merges,
                         const std::string& merges_where);
 
-// Hugging Face tokenizer.json: BPE of bytes or of characters.
+// Hugging Face tokenizer.json.
 SubwordParts parse_huggingface(std::string_view content, const std::string& where);
 
-// SentencePiece's model file, of BPE.
+// SentencePiece's model file.
 SubwordParts parse_sentencepiece(std::string_view content, const std::string& where);
 // Whether a file begins as one.
 inline bool is_sentencepiece(std::string_view content) { return content.starts_with('\n'); }

@@ -28,6 +28,8 @@ class Reader {
     read_model(root_["model"]);
     SubwordParts parts = vocabulary_.take();
     parts.whole_pieces = whole_pieces_;
+    if (!scores_.of.empty()) parts.model = SubwordParts::Model::unigram;
+    parts.scores = std::move(scores_);
     read_normalizer(member(root_, "normalizer"), parts);
     read_splits(member(root_, "pre_tokenizer"), parts, true);
     if (!byte_level_) {
@@ -82,10 +84,16 @@ class Reader {
 
   void read_model(const Json& model) {
     const bool old = model.is_object() && !model.contains("type") && model.contains("merges");
-    if (const std::string type = old ? "BPE" : text_of(model, "type", "model"); type != "BPE")
-      refuse("model \"", type, "\" is not supported; expected \"BPE\"");
-    const bool byte_fallback = flag_of(model, "byte_fallback", false, "model");
-    if (byte_fallback && byte_level_) refuse("model: byte_fallback of a byte-level vocabulary is not supported");
+    const std::string type = old ? "BPE" : text_of(model, "type", "model");
+    if (type == "BPE")
+      read_bpe(model);
+    else if (type == "Unigram")
+      read_unigram(model);
+    else
+      refuse("model \"", type, "\" is not supported; expected \"BPE\" or \"Unigram\"");
+  }
+
+  void read_bpe(const Json& model) {
     for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"})
       if (const Json& value = member(model, key); !value.is_null() && value != Json(""))
         refuse("model: ", key, " ", shown(value), " is not supported");
@@ -98,24 +106,45 @@ class Reader {
       if (!id.is_number_integer()) refuse("model: vocab: token ", shown(text), ": expected a number, got ", shown(id));
       vocabulary_.add(text, id.get<int64_t>());
     }
-    if (!byte_level_) read_unknown(model, byte_fallback);
+    const bool byte_fallback = flag_of(model, "byte_fallback", false, "model");
+    if (byte_fallback && byte_level_) refuse("model: byte_fallback of a byte-level vocabulary is not supported");
+    if (!byte_level_) {
+      const Json& token = member(model, "unk_token");
+      unknown_.fused = flag_of(model, "fuse_unk", false, "model");
+      unknown_.token = token.is_string() ? vocabulary_.id_of(token.get<std::string>()) : -1;
+      if (!token.is_null() && unknown_.token < 0) refuse("model: unk_token: ", shown(token), " is no token");
+      read_bytes(byte_fallback);
+    }
     read_merges(member(model, "merges"));
   }
 
-  void read_unknown(const Json& model, bool byte_fallback) {
-    unknown_.fused = flag_of(model, "fuse_unk", false, "model");
+  void read_unigram(const Json& model) {
+    if (byte_level_) refuse("model: Unigram with a \"ByteLevel\" pre_tokenizer is not supported");
+    const Json& vocab = member(model, "vocab");
+    if (!vocab.is_array() || vocab.empty()) refuse("model: vocab: expected an array of tokens and scores");
+    for (const Json& token : vocab) {
+      const bool pair = token.is_array() && token.size() == 2 && token[0].is_string() && token[1].is_number();
+      if (!pair) refuse("model: vocab[", scores_.of.size(), "]: expected a token and its score, got ", shown(token));
+      vocabulary_.add(token[0].get<std::string>(), int64_t(scores_.of.size()));
+      scores_.of.push_back(token[1].get<double>());
+    }
+    scores_.unknown = *std::min_element(scores_.of.begin(), scores_.of.end()) - 10;
+    const Json& unknown = member(model, "unk_id");
+    if (!unknown.is_number_unsigned() || unknown.get<uint64_t>() >= scores_.of.size())
+      refuse("model: unk_id: expected the number of a token, got ", shown(unknown));
+    unknown_.token = unknown.get<int32_t>();
+    read_bytes(flag_of(model, "byte_fallback", false, "model"));
+  }
+
+  void read_bytes(bool byte_fallback) {
     int bytes = 0;
     for (int byte = 0; byte < 256 && byte_fallback; ++byte)
       bytes += (unknown_.bytes[size_t(byte)] = vocabulary_.id_of(byte_token(uint8_t(byte)))) >= 0;
     if (bytes != 0 && bytes != 256) refuse("model: byte_fallback: the vocabulary has ", bytes, " of the 256 bytes");
-    if (const Json& token = member(model, "unk_token"); !token.is_null()) {
-      if (token.is_string()) unknown_.token = vocabulary_.id_of(token.get<std::string>());
-      if (unknown_.token < 0) refuse("model: unk_token: ", shown(token), " is no token");
-    } else if (bytes == 0) {
+    if (bytes == 0 && unknown_.token < 0)
       refuse(
           "model: neither unk_token nor byte_fallback, and no \"ByteLevel\" pre_tokenizer: characters that are no "
           "tokens would get lost");
-    }
   }
 
   void read_merges(const Json& merges) {
@@ -152,7 +181,9 @@ class Reader {
       for (const Json& part : list_of(normalizer, "normalizers", "normalizer")) read_normalizer(part, parts);
     } else {
       refuse("normalizer \"", type,
-             "\" is not supported; expected none, \"NFC\", \"Prepend\", \"Replace\" or a \"Sequence\" of them");
+             "\" is not supported; expected none, \"NFC\", \"Prepend\", \"Replace\" or a \"Sequence\" of them (or take "
+             "the "
+             "model's SentencePiece file, if it has one)");
     }
   }
 
@@ -273,6 +304,8 @@ class Reader {
         refuse("added_tokens: expected a text and an id below ", kMostTokens, ", got ", shown(token));
       if (const int32_t known = vocabulary_.id_of(text); known >= 0 && known != id.get<int64_t>())
         refuse("added_tokens: ", shown(token), ": the vocabulary has it as ", known);
+      else if (known < 0 && id.get<size_t>() < parts.tokens.size() && !parts.tokens[id.get<size_t>()].empty())
+        refuse("added_tokens: ", shown(token), ": the vocabulary has another token of this id");
       for (const char* key : {"single_word", "lstrip", "rstrip"})
         if (flag_of(token, key, false, "added_tokens"))
           refuse("added_tokens: ", shown(text), ": ", key, " is not supported");
@@ -288,6 +321,7 @@ class Reader {
   Json root_;
   bool byte_level_;
   Vocabulary vocabulary_;
+  Unigram::Scores scores_;
   Unknown unknown_;
   bool whole_pieces_ = false, fused_ = false;
   const char* complete_ = nullptr;  // the pre-tokenizer that must be the last, when it has come

@@ -48,7 +48,7 @@ void append_replaced(std::string_view text, std::string_view from, std::string_v
   out += text.substr(done);
 }
 
-// [sentencepiece 0.2 normalizer.cc, Normalizer::Normalize]
+// [sentencepiece 0.2.3 normalizer.cc, Normalizer::Normalize]
 void PieceForm::append(std::string_view text, TextPlace place, std::string& out) const {
   size_t at = 0;
   while (trim_spaces && at < text.size()) {

@@ -40,7 +40,8 @@ bool from_base64(std::string_view text, std::string& bytes) {
 
 SubwordParts parse_rank_file(std::string_view content, const std::string& where) {
   SubwordParts parts;
-  parts.whole_pieces = parts.by_ranks = true;
+  parts.whole_pieces = true;
+  parts.model = SubwordParts::Model::ranks;
   const int64_t lines = std::count(content.begin(), content.end(), '\n') + 1;
   parts.tokens.reserve(size_t(std::min(lines, kMostTokens)), content.size() / 4 * 3);
   std::string token;

@@ -1,5 +1,7 @@
 // SentencePiece's model file: parse_sentencepiece of files.h. Numbers of fields are those of sentencepiece_model.proto.
+#include <algorithm>
 #include <cmath>
+#include <limits>
 #include <set>
 
 #include "base/error.h"
@@ -56,7 +58,7 @@ class Reader {
       if (piece.field() == 2) score = piece.number();
       if (piece.field() == 3) type = piece.integer();
     }
-    const auto id = int32_t(parts_.scores.size());
+    const auto id = int32_t(pieces_.size());
     const auto require = [&](bool good, auto... what) {
       if (!good) refuse("piece ", id, " \"", text.substr(0, 40), "\": ", what...);
     };
@@ -64,28 +66,20 @@ class Reader {
     require(!text.empty() && text.size() <= kLongestToken, "expected 1 to ", kLongestToken, " bytes, got ",
             text.size());
     require(text.find('\0') == text.npos, "holds a zero byte");
-    require(!std::isnan(score), "its score is no number");
+    require(std::isfinite(score), "its score ", score, " is no finite number");
+    require(type >= kNormal && type <= kByte, "type ", type, " is not supported; expected 1 to ", int(kByte));
     require(texts_.insert(text).second, "is there twice");
-    parts_.scores.push_back(score);
-    const bool matches = type == kNormal;
-    parts_.tokens.put(size_t(id), matches ? text : "");
-    if (type == kUserDefined || type == kControl)
-      parts_.added.push_back({.text = text,
-                              .id = id,
-                              .special = type == kControl,
-                              .in = type == kControl ? AddedToken::In::text : AddedToken::In::normalized_text});
-    else if (type == kUnknown)
-      require(unknown_.token < 0, "is a second one for what is unknown"), unknown_.token = id;
-    else if (type == kByte)
-      read_byte(text, id);
-    else
-      require(matches, "type ", type, " is not supported; expected 1 to 4, or 6");
+    if (type == kUnknown) {
+      require(unknown_.token < 0, "is a second one for what is unknown");
+      unknown_.token = id;
+    }
+    if (type == kByte) read_byte(text, id);
+    pieces_.push_back({std::move(text), score, PieceType(type)});
   }
 
   void read_byte(const std::string& text, int32_t id) {
     for (int byte = 0; byte < 256; ++byte)
       if (text == byte_token(uint8_t(byte))) unknown_.bytes[size_t(byte)] = id, ++bytes_;
-    parts_.unreachable[id] = text;
   }
 
   void read_trainer(ProtobufReader trainer) {
@@ -147,26 +141,59 @@ class Reader {
   }
 
   SubwordParts take() {
-    if (model_type_ != 2) refuse("a model of type ", model_type_, " is not supported; expected 2, BPE");
-    if (unknown_.token < 0) refuse("no piece is the unknown one: the file is damaged, or no SentencePiece model");
+    const bool unigram = model_type_ == 1;
+    if (!unigram && model_type_ != 2)
+      refuse("a model of type ", model_type_, " is not supported; expected 1, unigram, or 2, BPE");
+    if (unknown_.token < 0 && bytes_ == 0)
+      refuse("no piece is the unknown one: the file is damaged, or no SentencePiece model");
     if (byte_fallback_ ? bytes_ != 256 : bytes_ != 0)
       refuse("byte_fallback ", byte_fallback_ ? "true" : "false", ", but ", bytes_, " pieces of 256 are bytes");
-    std::vector<std::pair<std::string, int32_t>> symbols;
-    for (const AddedToken& token : parts_.added)
-      if (!token.special) symbols.emplace_back(token.text, token.id);
-    form_.symbols = TokenFinder(std::move(symbols));
+    parts_.model = unigram ? SubwordParts::Model::unigram : SubwordParts::Model::scores;
+    place_pieces(unigram);
     parts_.decoding.add(
         PieceText{.drop_space = form_.add_space, .drop_spaces = form_.trim_spaces, .bytes = byte_fallback_});
     parts_.normalizer.add(std::move(form_));
-    parts_.unreachable[unknown_.token] = unknown_surface_;
     parts_.characters = unknown_;
     parts_.eod = eos_;
     return std::move(parts_);
   }
 
+  // User-defined symbols are found before BPE; the unigram model has them among its tokens, with a score that wins
+  // [sentencepiece 0.2.3 unigram_model.cc, GetUserDefinedScore].
+  void place_pieces(bool unigram) {
+    float least = std::numeric_limits<float>::max();
+    for (const Piece& piece : pieces_)
+      if (piece.type == kNormal) least = std::min(least, piece.score);
+    parts_.scores = {.of = {}, .unknown = least - 10.0f, .single = true};
+    std::vector<std::pair<std::string, int32_t>> symbols;
+    for (int32_t id = 0; id < int32_t(pieces_.size()); ++id) {
+      const auto& [text, score, type] = pieces_[size_t(id)];
+      if (type == kUnused && !unigram)
+        refuse("piece ", id, " \"", text.substr(0, 40), "\": unused pieces of BPE are not supported");
+      const bool symbol = type == kUserDefined;
+      parts_.tokens.put(size_t(id), type == kNormal || (symbol && unigram) ? text : "");
+      parts_.scores.of.push_back(symbol ? 0.1 * double(text.size() - 1) : double(score));
+      if (symbol) symbols.emplace_back(text, id);
+      if (type == kControl || (symbol && !unigram))
+        parts_.added.push_back({.text = text,
+                                .id = id,
+                                .special = !symbol,
+                                .in = symbol ? AddedToken::In::normalized_text : AddedToken::In::text});
+      if (type == kUnused || type == kByte) parts_.unreachable[id] = text;
+    }
+    if (unknown_.token >= 0) parts_.unreachable[unknown_.token] = unknown_surface_;
+    form_.symbols = TokenFinder(std::move(symbols));
+  }
+
+  struct Piece {
+    std::string text;
+    float score;
+    PieceType type;
+  };
   std::string_view content_;
   const std::string& where_;
   SubwordParts parts_;
+  std::vector<Piece> pieces_;
   std::set<std::string> texts_;
   Unknown unknown_;
   int bytes_ = 0;

@@ -27,16 +27,25 @@ TokenFinder finder_of(const SubwordParts& parts, bool allow_special, bool normal
   return TokenFinder(std::move(tokens));
 }
 
-Bpe model_of(SubwordParts& parts) {
-  if (parts.by_ranks) return Bpe::by_ranks(std::move(parts.tokens));
-  if (!parts.scores.empty()) return Bpe::by_scores(std::move(parts.tokens), parts.scores, *parts.characters);
-  return {std::move(parts.tokens), parts.merges, parts.whole_pieces, parts.characters};
+std::variant<Bpe, Unigram> model_of(SubwordParts& parts) {
+  switch (parts.model) {
+    case SubwordParts::Model::merges:
+      break;
+    case SubwordParts::Model::ranks:
+      return Bpe::by_ranks(std::move(parts.tokens));
+    case SubwordParts::Model::scores:
+      return Bpe::by_scores(std::move(parts.tokens), parts.scores.of, *parts.characters);
+    case SubwordParts::Model::unigram:
+      return Unigram(std::move(parts.tokens), std::move(parts.scores), *parts.characters);
+  }
+  return Bpe(std::move(parts.tokens), parts.merges, parts.whole_pieces, parts.characters);
 }
 
-// A whole piece that is a token may be one that merges do not make: such pieces must not be cut.
+// A whole piece that is a token may be one that merges do not make, and rounded sums depend on all that was before:
+// such pieces must not be cut.
 std::optional<WordBreaks> words_of(const SubwordParts& parts) {
   if (parts.splits_at_spaces) return WordBreaks();
-  if (!parts.characters || parts.whole_pieces) return {};
+  if (!parts.characters || parts.whole_pieces || parts.model == SubwordParts::Model::unigram) return {};
   WordBreaks words(parts.tokens, parts.characters->has_bytes());
   for (const AddedToken& token : parts.added) words.add(form_of(token, parts.normalizer));
   return words;
@@ -46,7 +55,7 @@ std::optional<WordBreaks> words_of(const SubwordParts& parts) {
 
 class SubwordTokenizer::TextEncoder final : public Encoder {
  public:
-  explicit TextEncoder(const SubwordTokenizer& tokenizer) : t_(tokenizer), model_(tokenizer.model_) {}
+  explicit TextEncoder(const SubwordTokenizer& tokenizer) : t_(tokenizer), model_(tokenizer.piece_encoder()) {}
 
   void append(std::string_view text, std::vector<int32_t>& out, TextPlace place) override {
     between(t_.in_text_, text, place, out, [&](std::string_view part, TextPlace part_place) {
@@ -73,7 +82,7 @@ class SubwordTokenizer::TextEncoder final : public Encoder {
   void split(std::string_view text, std::vector<int32_t>& out) {
     std::array<std::string_view, PieceEncoder::kBatch> pieces;
     size_t count = 0;
-    const auto encode = [&] { model_.append({pieces.data(), std::exchange(count, 0)}, out); };
+    const auto encode = [&] { model_->append({pieces.data(), std::exchange(count, 0)}, out); };
     const auto put = [&](std::string_view piece) {
       pieces[count++] = piece;
       if (count == pieces.size()) encode();
@@ -88,7 +97,7 @@ class SubwordTokenizer::TextEncoder final : public Encoder {
   }
 
   const SubwordTokenizer& t_;
-  BpeEncoder model_;
+  std::unique_ptr<PieceEncoder> model_;
   Normalizer::Room normal_, respelt_;
 };
 
@@ -104,7 +113,7 @@ SubwordTokenizer::SubwordTokenizer(SubwordParts parts, Descriptor descriptor, st
       decoding_(std::move(parts.decoding)),
       descriptor_(std::move(descriptor)),
       files_(std::move(sources)) {
-  int64_t size = model_.size();
+  auto size = int64_t(tokens().size());
   for (const AddedToken& token : parts.added) {
     size = std::max(size, int64_t{token.id} + 1);
     texts_[token.id] = form_of(token, normalizer_);
@@ -126,7 +135,7 @@ void SubwordTokenizer::check(const SelfTest& test, int32_t unknown) const {
   for (const auto part : std::views::split(test.pieces, ' ')) {
     const std::string_view piece(part.begin(), part.end());
     const auto other = std::ranges::find_if(texts_, [&](const auto& text) { return text.second == piece; });
-    const int32_t id = other != texts_.end() ? other->first : model_.token_of(piece);
+    const int32_t id = other != texts_.end() ? other->first : tokens().find(piece);
     expected.push_back(id >= 0 ? id : unknown);
   }
   if (encode(test.text) != expected)
@@ -137,9 +146,19 @@ void SubwordTokenizer::check(const SelfTest& test, int32_t unknown) const {
 
 std::unique_ptr<Encoder> SubwordTokenizer::encoder() const { return std::make_unique<TextEncoder>(*this); }
 
+const TokenTable& SubwordTokenizer::tokens() const {
+  return std::visit([](const auto& model) -> const TokenTable& { return model.tokens(); }, model_);
+}
+
+std::unique_ptr<PieceEncoder> SubwordTokenizer::piece_encoder() const {
+  if (const auto* unigram = std::get_if<Unigram>(&model_)) return std::make_unique<UnigramEncoder>(*unigram);
+  return std::make_unique<BpeEncoder>(std::get<Bpe>(model_));
+}
+
 std::string_view SubwordTokenizer::text_of(int32_t id) const {
   if (const auto other = texts_.find(id); other != texts_.end()) return other->second;
-  const std::string_view bytes = id >= 0 && id < model_.size() ? model_.bytes_of(id) : std::string_view();
+  const bool known = id >= 0 && id < int64_t(tokens().size());
+  const std::string_view bytes = known ? tokens()[size_t(id)] : std::string_view();
   return bytes.empty() ? std::string_view() : bytes;
 }
 

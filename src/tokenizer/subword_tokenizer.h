@@ -15,6 +15,7 @@
 #include "tokenizer/splitter.h"
 #include "tokenizer/token_finder.h"
 #include "tokenizer/tokenizer.h"
+#include "tokenizer/unigram.h"
 #include "tokenizer/word_breaks.h"
 
 namespace athanor {
@@ -39,11 +40,17 @@ struct SelfTest {
 
 // All that a tokenizer file says, whatever its format.
 struct SubwordParts {
+  enum class Model : uint8_t {
+    merges,   // Bpe by a table of merges
+    ranks,    // Bpe::by_ranks
+    scores,   // Bpe::by_scores
+    unigram,  // Unigram
+  };
   TokenTable tokens;
+  Model model = Model::merges;
   std::vector<Merge> merges;
-  bool whole_pieces = false;          // see Bpe
-  bool by_ranks = false;              // the merges are those that ranks imply [Bpe::by_ranks]; `merges` is empty
-  std::vector<float> scores;          // [id], or none: the merges are those that scores imply [Bpe::by_scores]
+  bool whole_pieces = false;  // see Bpe
+  Unigram::Scores scores;
   std::optional<Unknown> characters;  // what those become that are no tokens; none: tokens are of bytes
   Normalizer normalizer;
   Normalizer respelling;  // a second one, for what is between added tokens
@@ -73,6 +80,8 @@ class SubwordTokenizer final : public Tokenizer {
 
  private:
   class TextEncoder;
+  const TokenTable& tokens() const;
+  std::unique_ptr<PieceEncoder> piece_encoder() const;
   std::string_view text_of(int32_t id) const;  // null: no such token
   void check(const SelfTest& test, int32_t unknown) const;
   bool token_covers(std::string_view text, size_t cut) const;
@@ -81,7 +90,7 @@ class SubwordTokenizer final : public Tokenizer {
   CharTable table_;
   std::optional<WordBreaks>
       words_;  // where pieces fall into words; none: tokens are of bytes, or pieces must stay whole
-  Bpe model_;
+  std::variant<Bpe, Unigram> model_;
   Splitter splitter_;
   TokenFinder in_text_, in_normalized_text_;  // added tokens that are looked for
   Normalizer normalizer_, respelling_;

@@ -79,7 +79,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const std::string token(input.substr(i, 2 + data[0] % 3));
     if (std::find(tokens.begin(), tokens.end(), token) == tokens.end()) tokens.push_back(token);
   }
-  SubwordParts parts{.tokens = tokens, .whole_pieces = true, .by_ranks = true};
+  SubwordParts parts{.tokens = tokens, .model = SubwordParts::Model::ranks, .whole_pieces = true};
   const char* patterns[] = {"gpt2", "cl100k", "llama3", "qwen2", "o200k"};
   parts.splitter.add(patterns[data[0] % 5]);
   use(std::move(parts), input);

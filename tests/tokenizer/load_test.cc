@@ -170,7 +170,8 @@ TEST(Load, UnsupportedTokenizerJsonsAreRefusedByName) {
     write_bytes(path, json.dump());
     return error_of([&] { load_tokenizer(path); });
   };
-  expect_parts(message([](auto& j) { j["model"]["type"] = "Unigram"; }), {path, "Unigram", "BPE"});
+  expect_parts(message([](auto& j) { j["model"]["type"] = "WordPiece"; }), {path, "WordPiece", "BPE"});
+  expect_parts(message([](auto& j) { j["model"]["type"] = "Unigram"; }), {"Unigram", "ByteLevel"});
   expect_parts(message([](auto& j) { j["model"]["byte_fallback"] = true; }), {"byte_fallback", "byte-level"});
   expect_parts(message([](auto& j) { j["model"]["end_of_word_suffix"] = "</w>"; }), {"end_of_word_suffix", "</w>"});
   expect_parts(message([](auto& j) { j["model"]["dropout"] = 0.1; }), {"dropout", "0.1"});
@@ -200,6 +201,7 @@ TEST(Load, UnsupportedTokenizerJsonsAreRefusedByName) {
   expect_parts(first_split([](auto& j) { j["type"] = "Punctuation"; }), {"pre_tokenizer", "Punctuation"});
   expect_parts(message([](auto& j) { j["added_tokens"][0]["lstrip"] = true; }), {"lstrip", "<|endoftext|>"});
   expect_parts(message([](auto& j) { j["added_tokens"][0]["id"] = -1; }), {"added_tokens"});
+  expect_parts(message([](auto& j) { j["added_tokens"][0]["id"] = 5; }), {"added_tokens", "another token"});
   expect_parts(message([](auto& j) { j["added_tokens"] = nlohmann::json::array(); }), {"--eod"});
   for (const char* bad : {"", "{", "[]", "{\"model\": 3}", "3"}) {
     write_bytes(path, bad);

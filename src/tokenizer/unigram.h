@@ -1,0 +1,64 @@
+// The unigram model of one piece of text: of all ways to cut it into tokens the one whose scores have the greatest sum.
+#pragma once
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "tokenizer/subword.h"
+#include "tokenizer/token_table.h"
+
+namespace athanor {
+
+class Unigram {
+ public:
+  struct Scores {
+    std::vector<double> of;  // [id]
+    double unknown = 0;      // score of a character that is no token
+    bool single = false;     // sums are fp32, as SentencePiece's, which decides between near equals
+  };
+  Unigram(TokenTable tokens, Scores scores, const Unknown& unknown);
+
+  int64_t size() const { return int64_t(tokens_.size()); }
+  const TokenTable& tokens() const { return tokens_; }
+
+ private:
+  friend class UnigramEncoder;
+  // A place in the tree of all tokens, the children of which follow one another.
+  struct Node {
+    uint32_t first = 0;
+    uint16_t children = 0;
+    uint8_t byte = 0;  // leads here
+    int32_t token = -1;
+  };
+  const Node* child(const Node& node, uint8_t byte) const;
+
+  TokenTable tokens_;
+  Scores scores_;
+  Unknown unknown_;
+  std::vector<Node> nodes_;  // [0]: the root
+};
+
+class UnigramEncoder final : public PieceEncoder {
+ public:
+  explicit UnigramEncoder(const Unigram& model) : model_(model) {}
+  void append(std::span<const std::string_view> pieces, std::vector<int32_t>& out) override;
+
+ private:
+  // The best way to a place of the piece.
+  struct Best {
+    double score = 0;
+    uint32_t begin = kNowhere;  // of its last token
+    int32_t token = -1;         // -1: unknown
+  };
+  static constexpr uint32_t kNowhere = UINT32_MAX;
+  template <class Sum>
+  void find_best(std::string_view piece);
+  void append_best(std::string_view piece, std::vector<int32_t>& out);
+
+  const Unigram& model_;
+  std::vector<Best> best_;      // [bytes of the piece + 1]
+  std::vector<uint32_t> ends_;  // of the best tokens, the last first
+};
+
+}  // namespace athanor
