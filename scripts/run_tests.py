@@ -54,7 +54,9 @@ FUZZ_SEEDS = {  # inputs that reach deep at once
     "parquet_fuzz": ["tests/data/fixtures/*.parquet"],
     "shard_fuzz": ["data/fixtures/*.bin", "data/fixtures/*.npy"],
     "side_files_fuzz": ["data/fixtures/*.idx", "data/fixtures/*.ds.*"],
-    "tokenizer_fuzz": ["tests/tokenizer/fixtures/*.json", "tests/tokenizer/fixtures/*.tiktoken"],
+    "tokenizer_fuzz": ["tests/tokenizer/fixtures/*.json", "tests/tokenizer/fixtures/*.tiktoken",
+                       "tests/tokenizer/fixtures/sentencepiece/pieces.json"],
+    "sentencepiece_fuzz": ["tests/tokenizer/fixtures/sentencepiece/*.model"],
     "safetensors_fuzz": ["tests/golden/*/model.safetensors"],
 }
 FUZZ_SEED_BYTES = 1 << 16

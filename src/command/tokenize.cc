@@ -109,9 +109,10 @@ void add_options(Verb verb, TokenizeArgs& o) {
       .required();
   verb.add_option("--output-prefix", o.output_prefix, "shards are PREFIX_train_000000.bin, PREFIX_val_000000.bin, ...")
       .required();
-  verb.add_option(
-          "--tokenizer", o.tokenizer.source,
-          "\"byte\"; a .tiktoken rank file, tokenizer.json, or vocab.bpe beside encoder.json; a folder with one")
+  verb.add_option("--tokenizer", o.tokenizer.source,
+                  "\"byte\"; a .tiktoken rank file, tokenizer.json, SentencePiece's .model, or vocab.bpe beside "
+                  "encoder.json; a "
+                  "folder with one")
       .show_default();
   verb.add_option("--split", o.tokenizer.split,
                   "rank files: split pattern, a name (gpt2, cl100k, llama3, qwen2, o200k) or a regular expression; "

@@ -62,12 +62,13 @@ void add_merges(GgufFile& file, SubwordParts& parts) {
 
 void add_gguf_tokenizer(GgufFile& file, const ModelFolder& model) {
   const ModelConfig& m = model.config();
-  if (!has_tokenizer(model.path())) {
-    log::warn("gguf: ", model.path(), " has no tokenizer; the file is for programs that bring their own");
+  const auto without = [&](const char* what) {
+    log::warn("gguf: ", model.path(), what, "; the file is for programs that bring their own");
     file.set("tokenizer.ggml.model", "none");
-    return;
-  }
+  };
+  if (!has_tokenizer(model.path())) return without(" has no tokenizer");
   LoadedParts loaded = load_tokenizer_parts(model.path());
+  if (loaded.parts.characters) return without(" has a tokenizer of characters, which is not written");
   file.set("tokenizer.ggml.model", "gpt2");  // byte-level BPE, whatever the model
   file.set("tokenizer.ggml.pre", pattern_name(loaded.parts));
   add_tokens(file, loaded.parts, m.vocab_size, model.path());

@@ -163,7 +163,7 @@ std::optional<Job> DocumentStream::next_text() {
     if (wanted >= kMostText)
       throw Error(cat(options_.inputs[size_t(at_.input)], ": byte ", at_.offset, ": no place to cut the text within ",
                       kMostText >> 20, " MiB",
-                      tokenizer_.cuts() ? "" : " (with this tokenizer's split pattern only documents can be cut)"));
+                      tokenizer_.cuts() ? "" : " (with this tokenizer only documents can be cut)"));
   }
 }
 

@@ -330,7 +330,7 @@ TokenizeResult tokenize(const TokenizeOptions& options) {
   const std::unique_ptr<Tokenizer> tokenizer = make_tokenizer(options.tokenizer);
   const DocumentOptions& d = options.documents;
   if (!tokenizer->cuts() && d.separator.empty() && d.block > 0 && d.valid_every > 0 && d.format != "jsonl")
-    log::warn("this tokenizer's split pattern cannot be cut at blocks; give --block 0 to hold out whole files");
+    log::warn("texts cannot be cut at blocks with this tokenizer; give --block 0 to hold out whole files");
   TokenizeResult result = Run(options, *tokenizer).go();
   if (!result.warning.empty()) log::warn(result.warning);
   if (const std::string caveat = tokenizer->caveat(); !caveat.empty()) log::warn(caveat);

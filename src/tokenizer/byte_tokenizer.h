@@ -16,7 +16,7 @@ class ByteTokenizer final : public Tokenizer {
   int32_t eod_id() const override { return kEod; }
   std::unique_ptr<Encoder> encoder() const override;
   // The end of a document comes out as "<|endoftext|>".
-  std::string decode(std::span<const int32_t> ids, TextPlace) const override;
+  std::string decode(std::span<const int32_t> ids, TextPlace = TextPlace::document) const override;
   size_t last_cut(std::string_view, size_t, size_t to) const override { return to; }
   const std::vector<TokenizerFile>& files() const override { return files_; }
 

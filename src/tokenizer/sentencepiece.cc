@@ -65,7 +65,7 @@ class Reader {
     require(id < kMostTokens, "is beyond ", kMostTokens, " pieces");
     require(!text.empty() && text.size() <= kLongestToken, "expected 1 to ", kLongestToken, " bytes, got ",
             text.size());
-    require(text.find('\0') == text.npos, "holds a zero byte");
+    if (text.find('\0') != text.npos) refuse("piece ", id, " holds a zero byte");
     require(std::isfinite(score), "its score ", score, " is no finite number");
     require(type >= kNormal && type <= kByte, "type ", type, " is not supported; expected 1 to ", int(kByte));
     require(texts_.insert(text).second, "is there twice");

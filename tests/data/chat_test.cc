@@ -185,5 +185,21 @@ TEST_F(ChatShards, TemplatesOfOtherTokenizersAreRefused) {
   }
 }
 
+// A tokenizer that puts a space in front of a text does so behind a template's token, not between its texts.
+TEST_F(ChatShards, TextsInARowAreOneText) {
+  std::ofstream(path("in.jsonl")) << R"({"prompt": "Hello world", "completion": "the answer"})";
+  ChatOptions o = options(0);
+  o.tokenizer.source = "tests/tokenizer/fixtures/sentencepiece/llama.model";
+  o.form = ChatTemplate::llama2;
+  tokenize_chats(o);
+  const TokenFile shard = TokenFile::open(path("out_train.ds"));
+  std::vector<int32_t> tokens(size_t(shard.count())), expected = {1};
+  shard.read(0, tokens);
+  for (const int32_t id : make_tokenizer(o.tokenizer)->encode("[INST] Hello world [/INST] the answer "))
+    expected.push_back(id);
+  expected.push_back(2);
+  EXPECT_EQ(tokens, expected);
+}
+
 }  // namespace
 }  // namespace athanor

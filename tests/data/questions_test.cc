@@ -3,6 +3,7 @@
 
 #include "data_testing.h"
 #include "tokenizer/byte_tokenizer.h"
+#include "tokenizer/load.h"
 
 namespace athanor {
 namespace {
@@ -38,6 +39,16 @@ TEST_F(QuestionsTest, OfBothKinds) {
   EXPECT_EQ(questions[1].choices[1], (std::vector<int32_t>{' ', 'i', 's'}));  // HellaSwag's endings follow a space
   EXPECT_EQ(questions[1].characters[1], 2);
   EXPECT_EQ(questions[1].label, 2);
+}
+
+// A tokenizer that puts a space in front of a text does not in front of a choice.
+TEST_F(QuestionsTest, ChoicesGoOnWithTheContext) {
+  write_bytes(dir / "q.jsonl", R"({"context": "Hello", "choices": [" world", "the"], "label": 1})");
+  const auto tokenizer = load_tokenizer("tests/tokenizer/fixtures/sentencepiece/llama.model");
+  const auto questions = read_questions(dir / "q.jsonl", *tokenizer, {.seq_length = 50, .vocab_size = 620});
+  auto both = questions[0].context;
+  both.insert(both.end(), questions[0].choices[0].begin(), questions[0].choices[0].end());
+  EXPECT_EQ(both, tokenizer->encode("Hello world"));
 }
 
 TEST_F(QuestionsTest, AnEmptyContextIsTheEndOfADocument) {

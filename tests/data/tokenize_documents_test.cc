@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "base/rng.h"
+#include "data/document_stream.h"
 #include "data/glob.h"
 #include "data/json_line.h"
 #include "data/shard_writer.h"
@@ -520,6 +521,32 @@ TEST_F(DocumentsTest, WhatIsNotWhatItsNameSaysIsNoText) {
   options.documents.inputs.clear();
   input("e.txt", "PK and more");
   EXPECT_GT(tokenize(options).train_tokens, 0);
+}
+
+// A tokenizer that puts a space in front of a document's first word does so once, whatever the text is cut into.
+TEST_F(DocumentsTest, WhatIsCutHasTheIdsOfTheWhole) {
+  options.tokenizer = {.source = "tests/tokenizer/fixtures/sentencepiece/llama.model"};
+  options.documents.block = 1000;
+  const std::string first = words(1, 2500000), second = "word" + words(2, 3000);
+  input("first.txt", first);
+  input("second.txt", second);
+  const auto tokenizer = make_tokenizer(options.tokenizer);
+  auto whole = tokenizer->encode(first);
+  for (const int32_t id : tokenizer->encode(second)) whole.push_back(id);
+  std::vector<int32_t> ids;
+  size_t segments = 0;
+  StreamPosition from;
+  for (;;) {
+    DocumentStream stream(options.documents, *tokenizer, from);  // as after a kill
+    const auto job = stream.next();
+    if (!job) break;
+    for (const Segment& s : job->segments)
+      tokenizer->encoder()->append(std::string_view(job->text).substr(s.begin, s.end - s.begin), ids, s.place);
+    segments += job->segments.size();
+    from = job->after;
+  }
+  EXPECT_GT(segments, 1000u);
+  EXPECT_TRUE(ids == whole);
 }
 
 }  // namespace

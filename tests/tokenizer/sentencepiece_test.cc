@@ -164,5 +164,102 @@ TEST(SentencePiece, ControlSymbolsAreTextUnlessAllowed) {
   EXPECT_EQ(ids, apart);
 }
 
+// A field of a protobuf message.
+std::string field(int number, const std::string& bytes) {
+  EXPECT_LT(bytes.size(), 128u);
+  return std::string{char(number << 3 | 2), char(bytes.size())} + bytes;
+}
+std::string field(int number, int64_t value) { return std::string{char(number << 3), char(value)}; }
+
+struct ModelFile : ::testing::Test {
+  TempDir dir;
+  const std::string llama = read_bytes(kModels + "llama.model"), unigram = read_bytes(kModels + "unigram.model");
+  std::string path = dir / "x.model";
+  std::unique_ptr<Tokenizer> load(const std::string& content) const {
+    write_bytes(path, content);
+    return make_tokenizer({.source = path});
+  }
+  std::string message(const std::string& content) const {
+    return error_of([&] { load(content); });
+  }
+  // A further piece.
+  static std::string piece(const std::string& text, int type) {
+    return field(1, field(1, text) + field(3, int64_t{type}));
+  }
+};
+
+TEST_F(ModelFile, SelfTestsAreMade) {
+  const auto test = [](const std::string& text, const std::string& pieces) {
+    return field(4, field(1, field(1, text) + field(2, pieces)));
+  };
+  EXPECT_NO_THROW(load(llama + test("a\n", "\u2581a <0x0A>")));
+  EXPECT_NO_THROW(load(read_bytes(kModels + "rules.model") + test("a\U0001f600", "\u2581a \U0001f600")));
+  expect_parts(message(llama + test("a\n", "\u2581a <0x0B>")), {path, "self_test_data", "a\n"});
+}
+
+TEST_F(ModelFile, WhatIsNotThereIsRefusedByName) {
+  expect_parts(message(llama + field(2, field(3, int64_t{4}))), {path, "type 4", "BPE"});
+  expect_parts(message(llama + field(3, field(5, int64_t{0}))), {path, "escape_whitespaces"});
+  expect_parts(message(llama + field(5, field(2, std::string("x")))), {path, "denormalizer"});
+  expect_parts(message(llama + piece("zq", 5)), {"\"zq\"", "unused", "BPE"});
+  const auto with_unused = load(unigram + piece("okenizer", 5)), without = load(unigram);
+  EXPECT_EQ(with_unused->encode("a tokenizer"), without->encode("a tokenizer"));
+  EXPECT_EQ(with_unused->decode(std::vector<int32_t>{620}), "okenizer");
+}
+
+TEST_F(ModelFile, DamagedOnesAreRefused) {
+  expect_parts(message("\n"), {path, "byte 0"});
+  expect_parts(message("\n\x05"), {path, "byte 0", "field 1", "5 bytes"});
+  expect_parts(message(llama + piece("", 1)), {"piece 620", "bytes"});
+  expect_parts(message(llama + piece(std::string("a\0b", 3), 1)), {"piece 620", "zero byte"});
+  expect_parts(message(llama + piece("zq", 7)), {"piece 620", "type 7"});
+  expect_parts(message(llama + piece("<s>", 1)), {"piece 620", "twice"});
+  expect_parts(message(llama + piece("<?>", 2)), {"piece 620", "second"});
+  expect_parts(message(llama + field(2, field(3, std::string("x")))), {"field 3", "kind"});
+  expect_parts(message(field(1, field(1, std::string("a")))), {path, "unknown"});
+  expect_parts(message(piece("<unk>", 2) + piece("<0x0A>", 6)), {path, "byte_fallback"});
+  expect_parts(message(llama + field(3, field(2, std::string("abcdefgh")))), {path, "precompiled_charsmap"});
+  expect_parts(message(llama + field(3, field(2, std::string("\4\0\0\0\0\0\0\0a", 9)))),
+               {"precompiled_charsmap", "end"});
+  expect_parts(message(llama + field(3, field(2, std::string("\4\0\0\0\1\0\0\x80\0", 9)))),
+               {"precompiled_charsmap", "byte 1"});
+}
+
+// Files that end early or have a byte changed give an Error or a tokenizer.
+TEST_F(ModelFile, DamageAnywhereIsSurvived) {
+  for (const char* name : {"rules.model", "gemma.model", "unigram.model"}) {
+    const std::string good = read_bytes(kModels + name);
+    const auto survive = [&](const std::string& content) {
+      try {
+        parse_sentencepiece(content, "here");
+      } catch (const Error& e) {
+        expect_parts(e.what(), {"here"});
+      }
+    };
+    for (uint64_t i = 0; i < 300; ++i) {
+      survive(good.substr(0, random_bits(5, 1, i) % good.size()));
+      std::string changed = good;
+      changed[random_bits(5, 2, i) % good.size()] = char(random_bits(5, 3, i));
+      survive(changed);
+    }
+  }
+}
+
+// A word of a megabyte, of any model, takes no more than linear time.
+TEST(SentencePiece, LongWordsTakeLinearTime) {
+  for (const char* name : {"llama.model", "gemma.model", "suffix.model", "unigram.model"}) {
+    const auto tokenizer = model(name);
+    const auto seconds_of = [&](size_t size) {
+      std::string text;
+      for (size_t i = 0; i < size; ++i) text += char('a' + random_bits(8, 1, i) % 26);
+      const std::clock_t begin = std::clock();
+      EXPECT_GT(tokenizer->encode(text).size(), size / 10);
+      return double(std::clock() - begin) / CLOCKS_PER_SEC;
+    };
+    const double short_one = seconds_of(100'000);
+    EXPECT_LT(seconds_of(1'000'000), 40 * short_one + 0.5) << name;
+  }
+}
+
 }  // namespace
 }  // namespace athanor
