@@ -37,6 +37,12 @@ Unigram::Unigram(TokenTable tokens, Scores scores, const Unknown& unknown)
   }
 }
 
+double Unigram::score(std::span<const int32_t> ids) const {
+  double sum = 0;
+  for (const int32_t id : ids) sum += id == unknown_.token ? scores_.unknown : scores_.of[size_t(id)];
+  return sum;
+}
+
 const Unigram::Node* Unigram::child(const Node& node, uint8_t byte) const {
   const Node* end = &nodes_[0] + node.first + node.children;
   const Node* found =

@@ -21,6 +21,7 @@ class Unigram {
 
   int64_t size() const { return int64_t(tokens_.size()); }
   const TokenTable& tokens() const { return tokens_; }
+  double score(std::span<const int32_t> ids) const;  // of a text cut into them
 
  private:
   friend class UnigramEncoder;

@@ -55,6 +55,28 @@ class TokenizerTest(SystemTest):
         done = self.run_program("sample", "--checkpoint", newest, "--prompt", "It's 世界", "--max-tokens", "5")
         self.assertIn("It's 世界", done.out)
 
+    def test_sentencepiece_from_text_to_exported_model(self):
+        line = "It's the 1st of many words, träumt 世界.\n"
+        (self.folder / "text.txt").write_text(line * 3000)
+        model = FIXTURES / "sentencepiece" / "llama.model"
+        self.run_program("tokenize", "--input", "text.txt", "--output-prefix", "data/text", "--tokenizer", model)
+        info = self.run_program("data", "info", "data/text_train_*.bin").out
+        self.assertIn(line.strip(), info)
+        self.run_program("train", self.make_config(model={"vocab_size": 620}, eval_interval=4, train_iters=4,
+                                                   lr_warmup_iters=0))
+        self.assertGreater([r for r in self.records() if r["event"] == "eval"][-1]["bits_per_byte"], 0)
+        newest = self.folder / "run" / self.checkpoints()[-1]
+        self.run_program("export", newest, "exported")
+        (self.folder / "exported" / "tokenizer.athanor.json").unlink()
+        self.assertEqual((self.folder / "exported" / "tokenizer.model").read_bytes(), model.read_bytes())
+        sampled = [json.loads(self.run_program("sample", "--checkpoint", folder, "--prompt", "It's 世界", "--max-tokens", "20",
+                                               "--json").out)["text"] for folder in (newest, "exported")]
+        self.assertEqual(sampled[0], sampled[1])
+        (self.folder / "choices.jsonl").write_text(json.dumps({"context": "It's the", "choices": [" 1st", " word"], "label": 0}))
+        self.run_program("eval", "exported", "--choices", "choices.jsonl")
+        done = self.run_program("export", newest, "mine.gguf", "--format", "gguf")
+        self.assertIn("tokenizer of characters", done.err + done.out)
+
     def test_parquet_of_pyarrow_gives_the_tokens_of_json_lines(self):
         """All that pyarrow writes: every codec, encoding and page version, in pages and row groups of many sizes."""
         python = os.environ.get("ATHANOR_PYTHON", sys.executable)

@@ -194,6 +194,8 @@ TEST_F(ModelFile, SelfTestsAreMade) {
   };
   EXPECT_NO_THROW(load(llama + test("a\n", "\u2581a <0x0A>")));
   EXPECT_NO_THROW(load(read_bytes(kModels + "rules.model") + test("a\U0001f600", "\u2581a \U0001f600")));
+  EXPECT_NO_THROW(load(unigram + test("a\n", "\u2581a <0x0A>")));
+  expect_parts(message(unigram + test("a\n", "\u2581a <0x0A> a")), {path, "self_test_data"});
   expect_parts(message(llama + test("a\n", "\u2581a <0x0B>")), {path, "self_test_data", "a\n"});
 }
 
