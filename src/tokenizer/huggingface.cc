@@ -2,6 +2,10 @@
 // text), truncation and padding do not apply to documents in shards; the decoder of byte-level vocabularies is known
 // from their alphabet.
 #include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -13,6 +17,31 @@ namespace athanor {
 namespace {
 
 using Json = nlohmann::json;
+
+// A score as the package `tokenizers` reads it: digits and power of ten are rounded apart [serde_json de.rs,
+// f64_from_parts], which decides between near equals.
+double twice_rounded(double score) {
+  std::array<char, 40> text{};
+  const char* end = std::to_chars(text.begin(), text.end(), std::abs(score), std::chars_format::scientific).ptr;
+  double power = 0;
+  uint64_t significand = 0;
+  int exponent = 0, behind = 0;  // behind: digits behind the point
+  const char* at = text.begin();
+  for (bool point = false; at < end && *at != 'e'; ++at) {
+    if (*at == '.') {
+      point = true;
+      continue;
+    }
+    significand = significand * 10 + uint64_t(*at - '0');
+    behind += point;
+  }
+  std::from_chars(at + (at[1] == '+' ? 2 : 1), end, exponent);
+  exponent -= behind;
+  if (std::abs(exponent) > std::numeric_limits<double>::max_exponent10) return score;  // no score of a token
+  const std::string ten = cat("1e", std::abs(exponent));
+  std::from_chars(ten.data(), ten.data() + ten.size(), power);
+  return std::copysign(exponent < 0 ? double(significand) / power : double(significand) * power, score);
+}
 
 class Reader {
  public:
@@ -126,7 +155,7 @@ class Reader {
       const bool pair = token.is_array() && token.size() == 2 && token[0].is_string() && token[1].is_number();
       if (!pair) refuse("model: vocab[", scores_.of.size(), "]: expected a token and its score, got ", shown(token));
       vocabulary_.add(token[0].get<std::string>(), int64_t(scores_.of.size()));
-      scores_.of.push_back(token[1].get<double>());
+      scores_.of.push_back(twice_rounded(token[1].get<double>()));
     }
     scores_.unknown = *std::min_element(scores_.of.begin(), scores_.of.end()) - 10;
     const Json& unknown = member(model, "unk_id");

@@ -11,7 +11,7 @@
 namespace athanor {
 
 Unigram::Unigram(TokenTable tokens, Scores scores, const Unknown& unknown)
-    : tokens_(std::move(tokens)), scores_(std::move(scores)), unknown_(unknown), nodes_(1) {
+    : tokens_(std::move(tokens)), scores_(std::move(scores)), unknown_(unknown), nodes_(1), bytes_(1, '\0') {
   CHECK(scores_.of.size() == tokens_.size(), scores_.of.size(), " scores of ", tokens_.size(), " tokens");
   std::vector<int32_t> order(tokens_.size());
   std::iota(order.begin(), order.end(), 0);
@@ -30,7 +30,8 @@ Unigram::Unigram(TokenTable tokens, Scores scores, const Unknown& unknown)
       const auto byte = uint8_t(token(begin)[depth]);
       const size_t from = begin;
       while (begin < end && uint8_t(token(begin)[depth]) == byte) ++begin;
-      nodes_.push_back({.byte = byte});
+      nodes_.emplace_back();
+      bytes_ += char(byte);
       ranges.push_back({from, begin, depth + 1});
       ++nodes_[node].children;
     }
@@ -41,13 +42,6 @@ double Unigram::score(std::span<const int32_t> ids) const {
   double sum = 0;
   for (const int32_t id : ids) sum += id == unknown_.token ? scores_.unknown : scores_.of[size_t(id)];
   return sum;
-}
-
-const Unigram::Node* Unigram::child(const Node& node, uint8_t byte) const {
-  const Node* end = &nodes_[0] + node.first + node.children;
-  const Node* found =
-      std::lower_bound(&nodes_[0] + node.first, end, byte, [](const Node& n, uint8_t b) { return n.byte < b; });
-  return found < end && found->byte == byte ? found : nullptr;
 }
 
 void UnigramEncoder::append(std::span<const std::string_view> pieces, std::vector<int32_t>& out) {
@@ -83,7 +77,7 @@ void UnigramEncoder::find_best(std::string_view piece) {
     bool known = false;
     const Unigram::Node* node = &model_.nodes_[0];
     for (size_t end = at; end < piece.size();) {
-      node = model_.child(*node, uint8_t(piece[end]));
+      node = model_.child(*node, piece[end]);
       if (!node) break;
       ++end;
       if (node->token < 0) continue;

@@ -1,7 +1,9 @@
 // The unigram model of one piece of text: of all ways to cut it into tokens the one whose scores have the greatest sum.
 #pragma once
 #include <cstdint>
+#include <cstring>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -28,16 +30,20 @@ class Unigram {
   // A place in the tree of all tokens, the children of which follow one another.
   struct Node {
     uint32_t first = 0;
-    uint16_t children = 0;
-    uint8_t byte = 0;  // leads here
+    uint32_t children = 0;
     int32_t token = -1;
   };
-  const Node* child(const Node& node, uint8_t byte) const;
+  const Node* child(const Node& node, char byte) const {
+    const char* first = bytes_.data() + node.first;
+    const auto* found = static_cast<const char*>(std::memchr(first, byte, node.children));
+    return found ? &nodes_[size_t(found - bytes_.data())] : nullptr;
+  }
 
   TokenTable tokens_;
   Scores scores_;
   Unknown unknown_;
   std::vector<Node> nodes_;  // [0]: the root
+  std::string bytes_;        // [node]: the byte that leads there
 };
 
 class UnigramEncoder final : public PieceEncoder {

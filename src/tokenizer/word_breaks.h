@@ -28,8 +28,11 @@ class WordBreaks {
   template <class Fn>
   void for_each(std::string_view text, Fn&& word) const {
     size_t begin = 0;
-    for (size_t at = text.find(kSpaceMark, 1); at < text.size(); at = text.find(kSpaceMark, at + kSpaceMark.size())) {
-      if (!before_space(char_at(text, char_before(text, at)).code)) continue;
+    for (size_t at = 1; at < text.size(); ++at) {
+      const bool newline = text[at] == '\n';
+      if (!newline && !(text[at] == kSpaceMark[0] && text.substr(at).starts_with(kSpaceMark))) continue;
+      const uint32_t before = char_at(text, char_before(text, at)).code;
+      if (newline ? !before_newline(before) : !before_space(before)) continue;
       word(text.substr(begin, at - begin));
       begin = at;
     }
