@@ -74,6 +74,16 @@ TEST(SentencePiece, IdsAndTextsAreThoseOfThePackage) {
   for (const auto& [name, digests] : piece_cases()["models"].items()) expect_cases(*model(name), digests, name);
 }
 
+TEST(SentencePiece, LongTextsHaveTheIdsOfThePackage) {
+  auto texts = piece_texts();
+  texts.resize(piece_cases()["plain_texts"].get<size_t>());
+  std::string all, text;
+  for (const std::string& one : texts) all += one;
+  for (int i = 0; i < 60; ++i) text += all;
+  for (const auto& [name, expected] : piece_cases()["long"].items())
+    EXPECT_EQ(digest(model(name)->encode(text), ""), expected) << name << ", " << text.size() << " bytes";
+}
+
 // The members of pieces.json that make it a file of another family are replaced.
 std::string write_changed(const TempDir& dir, const std::string& name) {
   auto file = nlohmann::json::parse(read_bytes(kModels + "pieces.json"));
