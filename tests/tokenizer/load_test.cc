@@ -216,7 +216,6 @@ TEST(Load, UnsupportedTokenizerJsonsOfCharactersAreRefusedByName) {
   const std::string good = read_bytes(kFixtures + "sentencepiece/pieces.json");
   const auto message = [&](auto change) {
     nlohmann::json json = nlohmann::json::parse(good);
-    json["decoder"] = {{"type", "Fuse"}};
     change(json);
     return error_of([&] { parse_huggingface(json.dump(), "here"); });
   };
