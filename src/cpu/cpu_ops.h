@@ -58,6 +58,10 @@ class CpuOps final : public Ops {
   void run(const DistilledCrossEntropy&, void* scratch) override;
   void run(const RowMax&, void* scratch) override;
   void run(const LogitSums&, void* scratch) override;
+  // top_logits.cc
+  void run(const TopLogits&, void* scratch) override;
+  void run(const PickLogits&, void* scratch) override;
+  void run(const CachedDistilledCrossEntropy&, void* scratch) override;
   // basic.cc, random_normal.cc
   void run(const Fill&, void* scratch) override;
   void run(const Cast&, void* scratch) override;

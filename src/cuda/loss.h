@@ -1,12 +1,16 @@
-// Softmax cross-entropy on a GPU, of a vocabulary and of parts of one: the ops of ops/loss.h.
+// Softmax cross-entropy on a GPU, of a vocabulary and of parts of one: the ops of ops/loss.h and ops/top_logits.h.
 #pragma once
 #include <cuda_runtime_api.h>
 
 #include "ops/loss.h"
+#include "ops/top_logits.h"
 namespace athanor::cuda {
 
 void run(const CrossEntropy& op, void* scratch, cudaStream_t stream);
 void run(const DistilledCrossEntropy& op, void* scratch, cudaStream_t stream);
 void run(const RowMax& op, void* scratch, cudaStream_t stream);
 void run(const LogitSums& op, void* scratch, cudaStream_t stream);
+void run(const TopLogits& op, void* scratch, cudaStream_t stream);
+void run(const PickLogits& op, void* scratch, cudaStream_t stream);
+void run(const CachedDistilledCrossEntropy& op, void* scratch, cudaStream_t stream);
 }  // namespace athanor::cuda

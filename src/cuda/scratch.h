@@ -220,7 +220,8 @@ requires kIsOneOf<Op, NormFwd, NormApply, QkNormFwd, AttentionFwd, MergeAttentio
                   FactoredMoments, ClipFactors, Momentum, Combine, SplitMaster, JoinMaster, QkClip, LargestOfPart,
                   DelayedScales, RouteFwd, StepRouterBias, SendSlots, ReceiveSlots, SumRows, WeightedSwigluFwd,
                   WeightedSwigluBwd, GroupedGemm, ActivationFwd, ActivationBwd, ScaledSum, Dropout, DequantizeNf4,
-                  ScaleByMagnitude, ScaleByMagnitudeBwd, KeepTwoOfFour, DecayPruned>
+                  ScaleByMagnitude, ScaleByMagnitudeBwd, KeepTwoOfFour, DecayPruned, TopLogits, PickLogits,
+                  CachedDistilledCrossEntropy>
 constexpr size_t scratch(const Op&) { return 0; }
 
 inline size_t scratch(const ColumnSum& op) {

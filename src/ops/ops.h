@@ -19,6 +19,7 @@
 #include "ops/output_scaling.h"
 #include "ops/qk_clip.h"
 #include "ops/quantize_part.h"
+#include "ops/top_logits.h"
 #include "ops/two_of_four.h"
 #include "ops/update.h"
 
@@ -33,7 +34,7 @@ namespace athanor {
       SplitMaster, JoinMaster, QkClip, Quantize, LargestOfPart, QuantizePart, ScaledGemm, DelayedScales, RouteFwd,     \
       RouteBwd, StepRouterBias, SortByExpert, SendSlots, ReceiveSlots, SumRows, WeightedSwigluFwd, WeightedSwigluBwd,  \
       GroupedGemm, ActivationFwd, ActivationBwd, ScaledSum, ScaledSumBwd, Dropout, DequantizeNf4, ScaleByMagnitude,    \
-      ScaleByMagnitudeBwd, KeepTwoOfFour, DecayPruned
+      ScaleByMagnitudeBwd, KeepTwoOfFour, DecayPruned, TopLogits, PickLogits, CachedDistilledCrossEntropy
 
 // run() launches on the compute stream; scratch() is the temporary memory it needs (bytes), a pure function of the op.
 template <class Op>

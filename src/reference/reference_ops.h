@@ -32,6 +32,9 @@ class ReferenceOps final : public Ops {
   void run(const DistilledCrossEntropy&, void*) override;
   void run(const RowMax&, void*) override;
   void run(const LogitSums&, void*) override;
+  void run(const TopLogits&, void*) override;
+  void run(const PickLogits&, void*) override;
+  void run(const CachedDistilledCrossEntropy&, void*) override;
   void run(const Fill&, void*) override;
   void run(const Cast&, void*) override;
   void run(const MaskedFill&, void*) override;

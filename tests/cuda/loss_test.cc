@@ -38,6 +38,13 @@ TEST_F(Loss, PartsOfAVocabulary) {
     needs_no_alignment(op, vocab_part_cases, 5);
 }
 
+TEST_F(Loss, TopLogitsOfATeacher) {
+  for (const char* op : {TopLogits::kName, PickLogits::kName, CachedDistilledCrossEntropy::kName}) {
+    agrees_with_the_reference(op, top_logits_cases, 20, 5);
+    needs_no_alignment(op, top_logits_cases, 9);
+  }
+}
+
 // Rows of which only a part stays in shared memory, and rows that end inside a batch of loads.
 TEST_F(Loss, LongRows) {
   Examiner examine(make_cuda_backend, {.threads = {2}});

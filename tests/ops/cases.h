@@ -47,6 +47,7 @@ void activation_cases(Examiner&);
 void embedding_cases(Examiner&);
 void loss_cases(Examiner&);
 void vocab_part_cases(Examiner&);
+void top_logits_cases(Examiner&);
 void basic_cases(Examiner&);
 void quantize_cases(Examiner&);
 void transposed_cases(Examiner&);  // of these
@@ -77,6 +78,7 @@ constexpr Family kFamilies[] = {{"gemm", gemm_cases},
                                 {"fp4", fp4_cases},
                                 {"quantize_part", quantize_part_cases},
                                 {"vocab_part", vocab_part_cases},
+                                {"top_logits", top_logits_cases},
                                 {"moe", moe_cases},
                                 {"weight_form", weight_form_cases}};
 

@@ -1,0 +1,295 @@
+// A teacher's largest logits, and a student's loss against them, per row: ops/top_logits.h. Sweeps over a row are
+// vectorized and find it in the L2 cache; what is done for its k top tokens is scalar, in double.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "cpu/chunks.h"
+#include "cpu/cpu_ops.h"
+#include "cpu/targets.h"
+#include "cpu/vec.h"
+
+namespace athanor {
+namespace {
+
+using simd::Vec;
+
+constexpr int64_t kBlock = 2048;  // terms that are added in fp32; blocks are added in double
+constexpr float kInf = std::numeric_limits<float>::infinity();
+
+template <int L>
+ATHANOR_INLINE Vec<L> capped(const Vec<L>& x, float cap) {
+  return cap > 0 ? cap * simd::tanh(x / cap).value : x;
+}
+double capped(float x, float cap) { return cap > 0 ? double(cap) * std::tanh(double(x) / double(cap)) : double(x); }
+double slope(float x, float cap) {
+  if (cap <= 0) return 1;
+  const double cosine = std::cosh(double(x) / double(cap));
+  return 1 / (cosine * cosine);
+}
+float base_of(float max, float cap) { return max == -kInf ? 0 : float(capped(max, cap)); }  // -inf - -inf would be NaN
+
+// Sum over n columns of exp((x - base) inverse), x soft-capped; columns of -inf count nothing.
+template <int L, class T>
+ATHANOR_INLINE double sum_of_exp(const T* x, int64_t n, float cap, float base, float inverse) {
+  double sum = 0;
+  for (int64_t begin = 0; begin < n; begin += kBlock) {
+    Vec<L> part = simd::broadcast<L>(0);
+    simd::for_columns<L, T>(std::min(kBlock, n - begin), [&](auto at) ATHANOR_INLINE_LAMBDA {
+      const Vec<L> z = at.load(x + begin), y = (capped(z, cap) - base) * inverse;
+      const Vec<L> there = simd::each_part<L>(
+          [&](int i) ATHANOR_INLINE_LAMBDA { return z.part[i] == -kInf ? simd::Float<L>{} - kInf : y.part[i]; });
+      part += simd::exp_nonpositive(at.or_else(there, -kInf));
+    });
+    sum += double(simd::sum(part));
+  }
+  return sum;
+}
+
+struct TopRows {
+  int32_t* ids;
+  float *values, *rest;
+  int64_t k, vocab, padded;
+  float inverse, softcap;
+};
+
+struct TopKernel {
+  template <int L, class T>
+  static ATHANOR_INLINE void run(const T* logits, const TopRows& a, int64_t begin, int64_t end) {
+    std::vector<uint64_t> keys(size_t(a.vocab));
+    std::vector<float> row(size_t(a.vocab));
+    for (int64_t i = begin; i < end; ++i) {
+      const T* z = logits + i * a.padded;
+      for (int64_t c = 0; c < a.vocab; ++c) {
+        const float x = to_float(z[c]) + 0.0f;  // -0 becomes 0
+        row[size_t(c)] = x;
+        keys[size_t(c)] = top_key(std::bit_cast<uint32_t>(x), std::isnan(x), uint32_t(c));
+      }
+      const int64_t sorted = std::min(a.k + 1, a.vocab);  // and the first of the rest
+      std::ranges::nth_element(keys, keys.begin() + sorted - 1, std::greater<>());
+      std::sort(keys.begin(), keys.begin() + sorted, std::greater<>());
+      const auto column = [&](int64_t j) { return int32_t(0xffffffffu - uint32_t(keys[size_t(j)])); };
+      const float largest = row[size_t(column(0))];
+      const double first = capped(largest, a.softcap);
+      const float next = sorted > a.k ? float(capped(row[size_t(column(a.k))], a.softcap)) : -kInf;
+      for (int64_t j = 0; j < a.k; ++j) {
+        float& x = row[size_t(column(j))];
+        a.ids[i * a.k + j] = column(j);
+        a.values[i * a.k + j] = x == largest ? x - largest : float(capped(x, a.softcap) - first);
+        x = -kInf;
+      }
+      a.rest[i] = next == -kInf ? -kInf : rest_of<L>(row, first, next, a);
+    }
+  }
+
+  template <int L>
+  static ATHANOR_INLINE float rest_of(const std::vector<float>& row, double first, float next, const TopRows& a) {
+    const double sum = sum_of_exp<L>(row.data(), a.vocab, a.softcap, next, a.inverse);
+    return float((double(next) - first) * double(a.inverse) + std::log(sum));
+  }
+};
+
+struct PickRows {
+  float *picked, *rest;
+  const int32_t *ids, *targets;
+  const float* max;
+  VocabPart part;
+  int64_t k, padded;
+  float inverse, softcap;
+};
+
+// The top tokens are -inf while the others are added.
+struct PickKernel {
+  template <int L, class T>
+  static ATHANOR_INLINE void run(T* logits, const PickRows& a, int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      T* z = logits + i * a.padded;
+      float* picked = a.picked + i * a.k;
+      a.rest[i] = 0;
+      std::fill_n(picked, a.k, 0.0f);
+      if (a.targets[i] < 0) continue;
+      const auto each_here = [&](auto&& fn) ATHANOR_INLINE_LAMBDA {
+        for (int64_t j = 0; j < a.k; ++j)
+          if (const int32_t column = a.part.row(a.ids[i * a.k + j]); column >= 0) fn(picked[j], z[column]);
+      };
+      each_here([&](float& to, T& from) ATHANOR_INLINE_LAMBDA { to = to_float(from), from = from_float<T>(-kInf); });
+      a.rest[i] = float(sum_of_exp<L>(z, a.part.count, a.softcap, base_of(a.max[i], a.softcap), a.inverse));
+      each_here([&](float& from, T& to) ATHANOR_INLINE_LAMBDA { to = from_float<T>(from); });
+    }
+  }
+};
+
+struct CachedRows {
+  float *losses, *divergences;
+  const int32_t *targets, *ids;
+  const float *values, *rest, *max, *sums, *at_target, *picked, *picked_rest;
+  VocabPart part;
+  int64_t k, padded;
+  float scale;  // of the gradient
+  bool forward;
+  float temperature, inverse, ce_weight, z_loss, softcap;
+};
+
+// Both distributions of a row, of which a token of the rest has a share.
+struct Pair {
+  double base, log_cold, loss;             // of the student's logits, at temperature 1
+  double log_p_sum, log_q_sum;             // at the temperature, relative to the largest logit
+  double log_p_rest, log_q_rest, between;  // log_q_rest: with its floor
+  double z_weight;                         // 2 z_loss log sum exp
+  double log_p(float value, const CachedRows& a) const { return double(value) / double(a.temperature) - log_p_sum; }
+  double log_q(float logit, const CachedRows& a) const {
+    return (capped(logit, a.softcap) - base) / double(a.temperature) - log_q_sum;
+  }
+};
+
+double weighted(double p, double difference) { return p > 0 ? p * difference : 0; }
+
+Pair pair_of(int64_t i, const CachedRows& a) {
+  const float *values = a.values + i * a.k, *picked = a.picked + i * a.k;
+  Pair r{.base = double(base_of(a.max[i], a.softcap)), .log_cold = std::log(double(a.sums[i]))};
+  r.loss = r.log_cold - double(a.at_target[i]);
+  r.z_weight = 2 * double(a.z_loss) * (r.base + r.log_cold);
+  double p_sum = std::exp(double(a.rest[i])), q_sum = double(a.picked_rest[i]);
+  for (int64_t j = 0; j < a.k; ++j) p_sum += std::exp(r.log_p(values[j], a)), q_sum += std::exp(r.log_q(picked[j], a));
+  r.log_p_sum = std::log(p_sum), r.log_q_sum = std::log(q_sum);
+  r.log_p_rest = double(a.rest[i]) - r.log_p_sum;
+  r.log_q_rest = std::log(std::max(double(a.picked_rest[i]), double(std::numeric_limits<float>::min()))) - r.log_q_sum;
+  const double q_rest = double(a.picked_rest[i]) / q_sum;
+  r.between = a.forward ? weighted(std::exp(r.log_p_rest), r.log_p_rest - r.log_q_rest)
+                        : weighted(q_rest, r.log_q_rest - r.log_p_rest);
+  for (int64_t j = 0; j < a.k; ++j) {
+    const double log_p = r.log_p(values[j], a), log_q = r.log_q(picked[j], a);
+    r.between += a.forward ? weighted(std::exp(log_p), log_p - log_q) : weighted(std::exp(log_q), log_q - log_p);
+  }
+  return r;
+}
+
+// The gradient of one logit, given that of the divergence at temperature 1.
+double gradient_of(const Pair& r, float logit, bool is_target, double of_teacher, const CachedRows& a) {
+  const double log_softmax = capped(logit, a.softcap) - r.base - r.log_cold;
+  const double hard = is_target ? std::expm1(-r.loss) : std::exp(log_softmax);
+  return double(a.scale) * slope(logit, a.softcap) *
+         (double(a.temperature) * of_teacher + double(a.ce_weight) * hard + r.z_weight * std::exp(log_softmax));
+}
+
+struct CachedKernel {
+  template <int L, class T>
+  static ATHANOR_INLINE void run(T* logits, const CachedRows& a, int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      T* z = logits + i * a.padded;
+      if (a.targets[i] >= 0) {
+        row<L>(z, i, a);
+        continue;
+      }
+      a.losses[i] = a.divergences[i] = 0;
+      std::memset(z, 0, size_t(a.padded) * sizeof(T));
+    }
+  }
+
+  // All columns as tokens of the rest, then the target, then the top tokens, which may have it.
+  template <int L, class T>
+  static ATHANOR_INLINE void row(T* z, int64_t i, const CachedRows& a) {
+    const Pair r = pair_of(i, a);
+    a.losses[i] = float(r.loss);
+    a.divergences[i] = float(double(a.temperature) * double(a.temperature) * r.between);
+    const int32_t target = a.part.row(a.targets[i]);
+    const float at_target = target < 0 ? 0 : to_float(z[target]);
+    const float base = float(r.base), log_sum = float(r.log_q_sum), shift = float(r.log_p_rest - r.log_q_rest);
+    const float reverse = a.picked_rest[i] > 0 ? float(r.log_q_rest - r.log_p_rest - r.between) : 0;
+    const float factor = float((double(a.ce_weight) + r.z_weight) * std::exp(-r.log_cold));
+    simd::for_columns<L, T>(a.part.count, [&](auto at) ATHANOR_INLINE_LAMBDA {
+      const Vec<L> x = at.load(z), y = capped(x, a.softcap) - base, log_q = y * a.inverse - log_sum;
+      const Vec<L> q = simd::exp_nonpositive(log_q);
+      const Vec<L> of_teacher = a.forward ? q - simd::exp_nonpositive(log_q + shift) : q * reverse;
+      Vec<L> gradient = (of_teacher * a.temperature + simd::exp_nonpositive(y) * factor) * a.scale;
+      if (a.softcap > 0) gradient = gradient * simd::tanh(x / a.softcap).slope;
+      at.store(z, gradient);
+    });
+    if (target >= 0) {
+      const double q = std::exp(r.log_q(at_target, a));
+      const double of_teacher = a.forward ? q - std::exp(r.log_q(at_target, a) + double(shift)) : q * double(reverse);
+      z[target] = from_float<T>(float(gradient_of(r, at_target, true, of_teacher, a)));
+    }
+    for (int64_t j = 0; j < a.k; ++j) {
+      const int32_t id = a.ids[i * a.k + j], column = a.part.row(id);
+      if (column < 0) continue;
+      const float logit = a.picked[i * a.k + j];
+      const double log_q = r.log_q(logit, a), log_p = r.log_p(a.values[i * a.k + j], a), q = std::exp(log_q);
+      const double of_teacher = a.forward ? q - std::exp(log_p) : weighted(q, log_q - log_p - r.between);
+      z[column] = from_float<T>(float(gradient_of(r, logit, id == a.targets[i], of_teacher, a)));
+    }
+    std::memset(z + a.part.count, 0, size_t(a.padded - a.part.count) * sizeof(T));
+  }
+};
+
+}  // namespace
+
+void CpuOps::run(const TopLogits& op, void*) {
+  const TopRows rows{.ids = flat<int32_t>(op.ids),
+                     .values = flat<float>(op.values),
+                     .rest = flat<float>(op.rest),
+                     .k = op.ids.cols(),
+                     .vocab = op.vocab,
+                     .padded = op.logits.cols(),
+                     .inverse = 1 / op.temperature,
+                     .softcap = op.softcap};
+  by_float(op.logits.dtype, [&]<class T>() {
+    const T* logits = flat<T>(op.logits);
+    pool_.parallel_ranges(op.logits.rows(), row_grain(rows.padded),
+                          [&](int64_t begin, int64_t end) { simd::dispatch<TopKernel>(logits, rows, begin, end); });
+  });
+}
+
+void CpuOps::run(const PickLogits& op, void*) {
+  const PickRows rows{.picked = flat<float>(op.picked),
+                      .rest = flat<float>(op.picked_rest),
+                      .ids = flat<int32_t>(op.ids),
+                      .targets = flat<int32_t>(op.targets),
+                      .max = flat<float>(op.max),
+                      .part = op.part,
+                      .k = op.ids.cols(),
+                      .padded = op.logits.cols(),
+                      .inverse = 1 / op.temperature,
+                      .softcap = op.softcap};
+  by_float(op.logits.dtype, [&]<class T>() {
+    T* logits = flat<T>(op.logits);
+    pool_.parallel_ranges(op.logits.rows(), row_grain(rows.padded),
+                          [&](int64_t begin, int64_t end) { simd::dispatch<PickKernel>(logits, rows, begin, end); });
+  });
+}
+
+void CpuOps::run(const CachedDistilledCrossEntropy& op, void*) {
+  require_targets(op.kName, op.targets, op.part.total);
+  const int64_t n = op.logits.rows();
+  const float* sums = flat<float>(op.sums);
+  const CachedRows rows{.losses = flat<float>(op.losses),
+                        .divergences = flat<float>(op.divergences),
+                        .targets = flat<int32_t>(op.targets),
+                        .ids = flat<int32_t>(op.ids),
+                        .values = flat<float>(op.values),
+                        .rest = flat<float>(op.rest),
+                        .max = flat<float>(op.max),
+                        .sums = sums,
+                        .at_target = sums + n,
+                        .picked = flat<float>(op.picked),
+                        .picked_rest = flat<float>(op.picked_rest),
+                        .part = op.part,
+                        .k = op.ids.cols(),
+                        .padded = op.logits.cols(),
+                        .scale = *op.scale.as<float>() * op.inv_count,
+                        .forward = op.kind == DistillLoss::kl,
+                        .temperature = op.temperature,
+                        .inverse = 1 / op.temperature,
+                        .ce_weight = op.ce_weight,
+                        .z_loss = op.z_loss,
+                        .softcap = op.softcap};
+  by_float(op.logits.dtype, [&]<class T>() {
+    T* logits = flat<T>(op.logits);
+    pool_.parallel_ranges(n, row_grain(rows.padded),
+                          [&](int64_t begin, int64_t end) { simd::dispatch<CachedKernel>(logits, rows, begin, end); });
+  });
+}
+
+}  // namespace athanor

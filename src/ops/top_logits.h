@@ -1,0 +1,158 @@
+// A teacher's distribution as its k largest logits and the mass of the rest: how they are found, and the loss of a
+// student against them. Where k is the whole vocabulary, that is DistilledCrossEntropy (ops/loss.h).
+#pragma once
+#include <bit>
+
+#include "base/choices.h"
+#include "base/host_device.h"
+#include "ops/op.h"
+#include "ops/vocab_part.h"
+
+namespace athanor {
+
+// Orders the columns of a row: a larger key is a larger logit, or of equal logits the earlier column. NaN is last.
+ATHANOR_HOST_DEVICE inline uint64_t top_key(uint32_t float_bits, bool is_nan, uint32_t column) {
+  const uint32_t ordered = float_bits >> 31 ? ~float_bits : float_bits | 0x80000000u;
+  return uint64_t{is_nan ? 0 : ordered} << 32 | (0xffffffffu - column);
+}
+
+// The k largest logits of a row, after a soft-cap, in descending order (of equal ones the earlier column first):
+//   values[i, j] = z[ids[i, j]] - z[ids[i, 0]]
+//   rest[i]      = log sum over all other columns c < vocab of exp((z_c - z[ids[i, 0]]) / temperature); -inf: none
+// NaN is taken last and stays NaN in values or rest.
+struct TopLogits {
+  Tensor ids;         // [n, k] i32
+  Tensor values;      // [n, k] f32
+  Tensor rest;        // [n] f32
+  Tensor logits;      // [n, Vp]
+  int64_t vocab = 0;  // columns that exist; the rest is padding
+  float temperature = 1;
+  float softcap = 0;  // as CrossEntropy::softcap
+  static constexpr const char* kName = "top_logits";
+  std::array<Field, 4> fields() {
+    return {
+        {{"ids", Io::out, &ids}, {"values", Io::out, &values}, {"rest", Io::out, &rest}, {"logits", Io::in, &logits}}};
+  }
+  void check() const {
+    Expect e{kName};
+    e.floating("logits", logits).matrix("logits", logits).contiguous("logits", logits).matrix("ids", ids);
+    const int64_t k = ids.cols();
+    e.is("ids", ids, DType::i32, {logits.rows(), k})
+        .is("values", values, DType::f32, {logits.rows(), k})
+        .is("rest", rest, DType::f32, {logits.rows()})
+        .that(vocab > 0 && vocab <= logits.cols(), "0 < vocab <= columns")
+        .that(k > 0 && k <= vocab, "0 < k <= vocab")
+        .that(temperature > 0 && softcap >= 0, "temperature > 0 and softcap >= 0");
+  }
+  Cost cost() const { return {4.0 * double(logits.numel()), traffic(*this)}; }
+};
+
+// What a student makes of a teacher's top tokens, in one part of the vocabulary:
+//   picked[i, j]   = logits[i, ids[i, j]], before any soft-cap; 0 where another part has that token
+//   picked_rest[i] = sum over the part's other columns of exp((z_c - max[i]) / temperature), both soft-capped
+// Ignored rows become 0. ids of a row are distinct. Logits are the same afterwards.
+struct PickLogits {
+  Tensor picked;       // [n, k] f32
+  Tensor picked_rest;  // [n] f32
+  Tensor logits;       // [n, Vp]
+  Tensor ids;          // [n, k] i32
+  Tensor max;          // [n] f32: of all parts; see RowMax
+  Tensor targets;      // [n] i32; negative: ignored
+  VocabPart part = {};
+  float temperature = 1, softcap = 0;
+  static constexpr const char* kName = "pick_logits";
+  std::array<Field, 6> fields() {
+    return {{{"picked", Io::out, &picked},
+             {"picked_rest", Io::out, &picked_rest},
+             {"logits", Io::inout, &logits},
+             {"ids", Io::in, &ids},
+             {"max", Io::in, &max},
+             {"targets", Io::in, &targets}}};
+  }
+  void check() const {
+    Expect e{kName};
+    e.floating("logits", logits).matrix("logits", logits).contiguous("logits", logits).matrix("ids", ids);
+    const int64_t n = logits.rows(), k = ids.cols();
+    e.is("ids", ids, DType::i32, {n, k})
+        .is("picked", picked, DType::f32, {n, k})
+        .is("picked_rest", picked_rest, DType::f32, {n})
+        .is("max", max, DType::f32, {n})
+        .is("targets", targets, DType::i32, {n})
+        .that(part.count > 0 && part.count <= logits.cols() && part.first + part.count <= part.total,
+              "0 < part <= columns")
+        .that(k > 0 && k <= part.total, "0 < k <= vocabulary")
+        .that(temperature > 0 && softcap >= 0, "temperature > 0 and softcap >= 0");
+  }
+  Cost cost() const { return {4.0 * double(logits.numel()), traffic(*this)}; }
+};
+
+// DistilledCrossEntropy against a teacher's TopLogits. All other tokens are one event, for teacher and student: with
+// q = softmax(z / T), p_j = exp(values[j] / T) / Z, p_r = exp(rest) / Z, Z their sum over j and r, and q_r the
+// student's probability of all tokens but ids,
+//   kl:          divergences[i] = T^2 (sum_j p_j log(p_j / q_j) + p_r log(p_r / q_r)), whose gradient is
+//                T (q_j - p_j), and T q_c (1 - p_r / q_r) for a token c not in ids
+//   reverse_kl:  divergences[i] = T^2 D, D = sum_j q_j log(q_j / p_j) + q_r log(q_r / p_r), whose gradient is
+//                T q_j (log(q_j / p_j) - D), and T q_c (log(q_r / p_r) - D)
+// Neither is larger than the divergence from the whole distribution [data processing inequality, Cover & Thomas 2006,
+// section 2.8]; with k = V both are equal to it. The logarithm of q_r has a floor, -87 relative to the largest logit.
+// What is of the whole vocabulary: max (RowMax), sums (LogitSums), picked and picked_rest (PickLogits), each reduced
+// over the ranks. losses, ce_weight, z_loss and ignored rows: as in DistilledCrossEntropy.
+struct CachedDistilledCrossEntropy {
+  Tensor logits;       // [n, Vp]; becomes the gradient
+  Tensor losses;       // [n] f32
+  Tensor divergences;  // [n] f32
+  Tensor targets;      // [n] i32; negative: ignored
+  Tensor scale;        // [1] f32: the loss scale of fp16; read on the device
+  Tensor ids;          // [n, k] i32
+  Tensor values;       // [n, k] f32
+  Tensor rest;         // [n] f32
+  Tensor max;          // [n] f32
+  Tensor sums;         // [2, n] f32
+  Tensor picked;       // [n, k] f32
+  Tensor picked_rest;  // [n] f32
+  float inv_count = 0;
+  VocabPart part = {};  // of the columns
+  DistillLoss kind = DistillLoss::kl;
+  float temperature = 1, ce_weight = 1;
+  float z_loss = 0, softcap = 0;
+  static constexpr const char* kName = "cached_distilled_cross_entropy";
+  std::array<Field, 12> fields() {
+    return {{{"logits", Io::inout, &logits},
+             {"losses", Io::out, &losses},
+             {"divergences", Io::out, &divergences},
+             {"targets", Io::in, &targets},
+             {"scale", Io::in, &scale},
+             {"ids", Io::in, &ids},
+             {"values", Io::in, &values},
+             {"rest", Io::in, &rest},
+             {"max", Io::in, &max},
+             {"sums", Io::in, &sums},
+             {"picked", Io::in, &picked},
+             {"picked_rest", Io::in, &picked_rest}}};
+  }
+  void check() const {
+    Expect e{kName};
+    e.floating("logits", logits).matrix("logits", logits).contiguous("logits", logits).matrix("ids", ids);
+    const int64_t n = logits.rows(), k = ids.cols();
+    for (const auto& [name, t] : {std::pair{"losses", &losses},
+                                  {"divergences", &divergences},
+                                  {"rest", &rest},
+                                  {"max", &max},
+                                  {"picked_rest", &picked_rest}})
+      e.is(name, *t, DType::f32, {n});
+    e.is("targets", targets, DType::i32, {n})
+        .is("scale", scale, DType::f32, {1})
+        .is("ids", ids, DType::i32, {n, k})
+        .is("values", values, DType::f32, {n, k})
+        .is("picked", picked, DType::f32, {n, k})
+        .is("sums", sums, DType::f32, {2, n})
+        .that(part.count > 0 && part.count <= logits.cols() && part.first + part.count <= part.total,
+              "0 < part <= columns")
+        .that(k > 0 && k <= part.total, "0 < k <= vocabulary")
+        .that(temperature > 0 && ce_weight >= 0, "temperature > 0 and ce_weight >= 0")
+        .that(softcap >= 0, "softcap >= 0");
+  }
+  Cost cost() const { return {12.0 * double(logits.numel()), traffic(*this)}; }
+};
+
+}  // namespace athanor
