@@ -164,6 +164,20 @@ void Dataset::read(const SampleOrder& order, int64_t n, std::span<int32_t> token
   sources_[size_t(at.source)].shards[size_t(at.shard)].read(at.token, tokens);
 }
 
+int64_t Dataset::window_number(const Sample& at) const {
+  CHECK(at.shard >= 0, "a window of a packed source");
+  int64_t before = 0;
+  for (int64_t source = 0; source < at.source; ++source) before += windows(source);
+  return before + at.window;
+}
+
+Sample Dataset::window(int64_t number) const {
+  CHECK(number >= 0 && number < windows_, "window ", number, " of ", windows_);
+  int64_t source = 0;
+  while (number >= windows(source)) number -= windows(source++);
+  return at(source, number);
+}
+
 int64_t Dataset::read_row(const Sample& at, const PackingOptions& options, const Row& row) const {
   CHECK(int64_t(row.tokens.size()) == seq_length_, "row of ", row.tokens.size(), " tokens, expected ", seq_length_);
   const Source& source = sources_[size_t(at.source)];

@@ -53,6 +53,9 @@ class Dataset {
   // tokens: T+1 of them; inputs are the first T, targets the last T.
   void read(const SampleOrder& order, int64_t n, std::span<int32_t> tokens) const;
   Sample at(int64_t source, int64_t window) const;  // in the first epoch
+  // Number of a sample's window among those of all sources; the same in every epoch. Not of a packed source.
+  int64_t window_number(const Sample&) const;
+  Sample window(int64_t number) const;
   // A window as a row with its documents and masks; returns the result of pack().
   int64_t read_row(const Sample&, const PackingOptions& options, const Row& row) const;
   bool has_document_indices() const;  // in every shard

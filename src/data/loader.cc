@@ -24,6 +24,15 @@ void HostBatch::read(int64_t row, const Dataset& dataset, const Sample& sample, 
   given_up += dataset.read_row(sample, options, out);
 }
 
+void HostBatch::read_teacher(int64_t row, const Dataset& dataset, const Sample& sample, const LogitCache& cache) {
+  const auto t = size_t(dataset.seq_length()), k = size_t(cache.info().top_k), at = size_t(row) * t;
+  teacher_ids.resize(tokens.size() * k), teacher_values.resize(tokens.size() * k), teacher_rest.resize(tokens.size());
+  cache.read(dataset.window_number(sample), std::span(tokens).subspan(at, t),
+             {.ids = std::span(teacher_ids).subspan(at * k, t * k),
+              .values = std::span(teacher_values).subspan(at * k, t * k),
+              .rest = std::span(teacher_rest).subspan(at, t)});
+}
+
 Loader::Loader(const Dataset& dataset, const LoaderOptions& options) : dataset_(dataset), options_(options) {
   CHECK(options.rows > 0 && options.depth > 0, "loader: rows ", options.rows, ", depth ", options.depth);
   CHECK(options.world > 0 && 0 <= options.rank && options.rank < options.world, "rank ", options.rank, " of ",
@@ -50,7 +59,9 @@ void Loader::fill(HostBatch& batch, int64_t micro) const {
   for (int64_t row = 0; row < options_.rows; ++row) {
     const int64_t sample = batch.first_sample + row;
     if (options_.chunk_length) packing.chunk_length = options_.chunk_length(sample);
-    batch.read(row, dataset_, dataset_.locate(options_.order, sample), packing);
+    const Sample at = dataset_.locate(options_.order, sample);
+    batch.read(row, dataset_, at, packing);
+    if (options_.teacher_logits) batch.read_teacher(row, dataset_, at, *options_.teacher_logits);
   }
 }
 

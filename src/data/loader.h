@@ -11,19 +11,24 @@
 #include <vector>
 
 #include "data/dataset.h"
+#include "data/logit_cache.h"
 
 namespace athanor {
 
 struct HostBatch {
-  int64_t first_sample = 0;              // sample number of row 0
-  std::vector<int32_t> tokens, targets;  // [rows, T]; targets are the next tokens, -1 = ignored
-  std::vector<int32_t> positions;        // [rows, T] and
-  std::vector<Document> documents;       // [rows, table_rows()], only if they vary; otherwise empty
-  int64_t given_up = 0;                  // predictions ignored because `documents` has too few rows
+  int64_t first_sample = 0;                         // sample number of row 0
+  std::vector<int32_t> tokens, targets;             // [rows, T]; targets are the next tokens, -1 = ignored
+  std::vector<int32_t> positions;                   // [rows, T] and
+  std::vector<Document> documents;                  // [rows, table_rows()], only if they vary; otherwise empty
+  std::vector<int32_t> teacher_ids;                 // [rows, T, k] and
+  std::vector<float> teacher_values, teacher_rest;  // [rows, T, k], [rows, T], only with LoaderOptions::teacher_logits
+  int64_t given_up = 0;                             // predictions ignored because `documents` has too few rows
 
   HostBatch(int64_t rows, int64_t seq_length, const PackingOptions& options);
   // Fills a row with a sample.
   void read(int64_t row, const Dataset& dataset, const Sample& sample, const PackingOptions& options);
+  // Then its cached logits, of the same sample.
+  void read_teacher(int64_t row, const Dataset& dataset, const Sample& sample, const LogitCache& cache);
 };
 
 struct LoaderOptions {
@@ -34,6 +39,8 @@ struct LoaderOptions {
   int64_t turn = 1;          // consecutive micro-batches of a rank before the next rank's
   int depth = 4;             // micro-batches prepared ahead
   PackingOptions packing = {};
+  const LogitCache* teacher_logits =
+      nullptr;  // of the data set's windows; must outlive the loader. Null: none are read
   std::function<int64_t(int64_t)> chunk_length = {};  // chunk length of a sample, overrides packing's; empty: packing's
 };
 

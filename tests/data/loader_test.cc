@@ -46,6 +46,41 @@ TEST_F(LoaderTest, DeliversSamplesInOrderForEveryDepth) {
   }
 }
 
+// Whatever the epoch and the order.
+TEST_F(LoaderTest, DeliversTheCachedLogitsOfEachSamplesWindow) {
+  const LogitCacheInfo info{
+      .seq_length = kT, .vocab_size = 65536, .teacher_vocab_size = 65536, .top_k = 2, .windows = data->windows()};
+  begin_logit_cache(dir / "logits", info);
+  LogitShardWriter writer(dir / "logits", info, 0);
+  HostBatch window(1, kT, {});
+  for (int64_t w = 0; w < info.windows; ++w) {
+    window.read(0, *data, data->window(w), {});
+    ASSERT_EQ(data->window_number(data->window(w)), w);
+    std::vector<int32_t> ids;
+    for (const int32_t token : window.tokens) ids.insert(ids.end(), {token, token + 1});
+    std::vector<float> values(2 * kT, -float(w)), rest(kT, float(w));
+    writer.append(window.tokens, {.ids = ids, .values = values, .rest = rest});
+  }
+  writer.commit();
+  const LogitCache cache(dir / "logits");
+  for (const int rank : {0, 1}) {
+    Loader loader(*data, {.order = {.seed = 5},
+                          .first_sample = data->windows() - 20,
+                          .rows = 3,
+                          .rank = rank,
+                          .world = 2,
+                          .teacher_logits = &cache});
+    for (int64_t micro = 0; micro < 10; ++micro) {
+      const HostBatch& batch = loader.next();
+      for (size_t i = 0; i < batch.tokens.size(); ++i) {
+        ASSERT_EQ(batch.teacher_ids[2 * i], batch.tokens[i]);
+        ASSERT_EQ(batch.teacher_ids[2 * i + 1], batch.tokens[i] + 1);
+        ASSERT_EQ(batch.teacher_values[2 * i], -batch.teacher_rest[i]);
+      }
+    }
+  }
+}
+
 // The batch in hand must not be overwritten however far the thread runs ahead.
 TEST_F(LoaderTest, ABatchStaysValidUntilTheFollowingNext) {
   Loader loader(*data, {.order = {.seed = 5}, .rows = 2, .depth = 2});
