@@ -121,10 +121,10 @@ std::optional<int> read_words(const std::vector<std::string>& words, Action& act
   app.set_help_all_flag("--help-all", "help of all subcommands");
   Cli cli{Verb(&app), action, words};
   using Add = void (*)(Cli&);
-  std::vector<Add> verbs = {add_train,   add_launch,   add_plan,   add_eval,          add_sample,
-                            add_config,  add_tokenize, add_data,   add_checkpoint,    add_import,
-                            add_export,  add_lr_find,  add_report, add_scaling,       add_sweep,
-                            add_compare, add_logits,   add_bench,  add_check_backend, add_devices};
+  std::vector<Add> verbs = {add_train,    add_launch,        add_plan,       add_eval,    add_sample, add_config,
+                            add_tokenize, add_data,          add_checkpoint, add_import,  add_export, add_lr_find,
+                            add_report,   add_scaling,       add_sweep,      add_compare, add_logits, add_cache_logits,
+                            add_bench,    add_check_backend, add_devices};
   // What launch runs begins with a verb too, which must not be taken for a second one of this command line.
   if (words.size() > 1 && words[1] == "launch") verbs = {add_launch};
   for (const Add add : verbs) add(cli);

@@ -41,6 +41,7 @@ void add_devices(Cli&);
 void add_import(Cli&);
 void add_export(Cli&);
 void add_logits(Cli&);
+void add_cache_logits(Cli&);
 void add_lr_find(Cli&);
 void add_report(Cli&);
 void add_scaling(Cli&);

@@ -12,6 +12,7 @@
 #include "command/plan_precision.h"
 #include "command/plan_ranks.h"
 #include "command/plan_search.h"
+#include "data/logit_cache.h"
 #include "metrics/format.h"
 #include "perf/described_gpu.h"
 #include "perf/offload_time.h"
@@ -194,6 +195,19 @@ void print_context(const Config& config, const Backend& backend, Engine& engine,
                     }).c_str());
 }
 
+void print_teacher(const Config& config, const Engine& engine) {
+  if (!config.teacher.empty())
+    std::printf("teacher           %s parameters on each rank%s, in %s\n",
+                format_count(double(parameter_count(engine.options().teacher->model))).c_str(),
+                config.pipeline_parallel_size > 1 ? " of the last stage" : "",
+                name_of(engine.options().recipe.compute));
+  if (config.teacher_logits.empty()) return;
+  const LogitCacheInfo info = read_logit_cache_info(config.teacher_logits);
+  std::printf("teacher logits    %lld of %lld at each position, %s read in a step\n",
+              static_cast<long long>(info.top_k), static_cast<long long>(info.vocab_size),
+              format_bytes(uint64_t(config.global_batch_size * info.record_bytes())).c_str());
+}
+
 Exit plan(const PlanArgs& args) {
   const Config config = load_config_logged(args.config, args.overrides);
   if ((args.drawing.text || !args.drawing.svg.empty()) && config.pipeline_parallel_size == 1)
@@ -215,10 +229,7 @@ Exit plan(const PlanArgs& args) {
                 static_cast<long long>(active_parameter_count(config.model)),
                 static_cast<long long>(config.model.num_experts_per_tok),
                 static_cast<long long>(config.model.num_experts));
-  if (Model* teacher = engine->teacher())
-    std::printf("teacher           %s parameters on each rank, in %s\n",
-                format_count(double(teacher->params().parameter_count())).c_str(),
-                name_of(engine->options().recipe.compute));
+  print_teacher(config, *engine);
   std::printf("FLOP per token    %s causal, %s full count\n", format_count(flops.causal).c_str(),
               format_count(flops.full).c_str());
   std::printf("FLOP per step     %s over %s tokens\n", format_count(flops.causal * tokens).c_str(),

@@ -16,6 +16,10 @@ std::vector<Field<Config>> distillation_fields() {
           "folder of a frozen model with the same vocabulary (config.json and safetensors, or a checkpoint or run of "
           "this program) whose distribution over the next token is learned too; empty = none")
           .path(),
+      option("teacher_logits", &Config::teacher_logits, notice,
+             "folder of such a model's largest logits on train_data, made by `athanor cache-logits`, which are read in "
+             "place of running the teacher; empty = none")
+          .path(),
       choice<&Config::distill_loss>(
           "distill_loss", notice,
           "teacher: kl = KL(teacher, student), reverse_kl = KL(student, teacher), times the square of the temperature"),

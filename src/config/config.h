@@ -52,11 +52,12 @@ struct BatchRamp {
 struct Config {
   ModelConfig model;
   // run
-  std::string save;           // run folder; "" = nothing is written
-  std::string load = "auto";  // "auto" = newest valid checkpoint in save, "none", or a folder
-  int64_t load_step = -1;     // -1 = newest
-  std::string init_from;      // folder of a model whose weights a new run starts with; "" = random ones
-  std::string teacher;        // folder of a model whose distribution the run's learns from; "" = none
+  std::string save;            // run folder; "" = nothing is written
+  std::string load = "auto";   // "auto" = newest valid checkpoint in save, "none", or a folder
+  int64_t load_step = -1;      // -1 = newest
+  std::string init_from;       // folder of a model whose weights a new run starts with; "" = random ones
+  std::string teacher;         // folder of a model whose distribution the run's learns from; "" = none
+  std::string teacher_logits;  // folder of such a model's cached logits, in place of it; "" = none
   DistillLoss distill_loss = DistillLoss::kl;
   double distill_temperature = 1.0;
   double distill_ce_weight = 1.0;  // factor of the cross-entropy in the loss
@@ -248,10 +249,11 @@ ModelConfig load_model_config(const std::string& path, std::vector<std::string>*
 
 // Refuses combinations that cannot work and fills what follows from other keys (min_lr, lr_decay_iters, ...).
 void validate(Config&);
-void validate_pipeline(Config&);        // what validate() asks of its keys
-void validate_experts(const Config&);   // likewise
-void validate_pruning(Config&);         // likewise
-void validate_adapters(const Config&);  // likewise
+void validate_pipeline(Config&);            // what validate() asks of its keys
+void validate_experts(const Config&);       // likewise
+void validate_pruning(Config&);             // likewise
+void validate_adapters(const Config&);      // likewise
+void validate_distillation(const Config&);  // likewise
 
 // Whether weights are pruned after this many steps, and the share of them that is zero after the last time.
 bool prunes_after(const Config&, int64_t steps);
@@ -273,6 +275,7 @@ int64_t steps_for(const Config&, int64_t samples);
 // Tokens of the chunks that a sequence of the run is cut into; seq_length: it stays whole.
 int64_t chunk_length_at(const Config&, int64_t sample);
 // Chunks of a sequence at most.
+bool distills(const Config&);  // whether a teacher or its logits teach
 int64_t max_chunks(const Config&);
 // What the batches of all steps are multiples of.
 int64_t common_batch_size(const Config&);

@@ -59,10 +59,10 @@ std::vector<std::string> keys_without_effect(const Config& c) {
   unused.key("router_bias_update_rate", &Config::router_bias_update_rate, has_router_bias(c.model.model_type),
              "model_type dots1");
 
-  const bool distills = !c.teacher.empty();
-  unused.key("distill_loss", &Config::distill_loss, distills, "runs with a teacher");
-  unused.key("distill_temperature", &Config::distill_temperature, distills, "runs with a teacher");
-  unused.key("distill_ce_weight", &Config::distill_ce_weight, distills, "runs with a teacher");
+  const char* of_teacher = "runs with a teacher or teacher_logits";
+  unused.key("distill_loss", &Config::distill_loss, distills(c), of_teacher);
+  unused.key("distill_temperature", &Config::distill_temperature, distills(c), of_teacher);
+  unused.key("distill_ce_weight", &Config::distill_ce_weight, distills(c), of_teacher);
 
   const bool prunes = c.prune_sparsity > 0;
   unused.key("prune_pattern", &Config::prune_pattern, prunes, "prune_sparsity above 0");

@@ -349,9 +349,6 @@ void validate_tensor_parallel(const Config& c) {
   require(c.update_clip_threshold == 0.0, "update_clip_threshold: ", ranks,
           " ranks of tensor_parallel_size have parts of a tensor, and its limit is for all of it; set it to 0, or "
           "tensor_parallel_size to 1");
-  require(c.teacher.empty(), "teacher: ", ranks,
-          " ranks of tensor_parallel_size have logits of parts of the vocabulary, ",
-          "which are not compared yet; set tensor_parallel_size to 1, or leave the teacher out");
   require(!c.log_noise_scale, "log_noise_scale: gradients in parts on ", ranks,
           " ranks are not supported; set it to false, or tensor_parallel_size to 1");
   require(c.deterministic_reduction != DeterministicReduction::rank_invariant, "tensor_parallel_size: ", ranks,
@@ -540,6 +537,7 @@ void validate(Config& c) {
   validate_pipeline(c);
   validate_pruning(c);
   validate_adapters(c);
+  validate_distillation(c);
   validate_sources(c.train_data, "train_data");
   validate_sources(c.valid_data, "valid_data");
   validate_documents(c);

@@ -52,7 +52,7 @@ void validate_expert_parallel(const Config& c) {
   alone(c.local_steps > 0, "local_steps", cat(c.local_steps), "set it to 0");
   alone(c.deterministic_reduction == DeterministicReduction::rank_invariant, "deterministic_reduction",
         "rank_invariant", "set it to fixed_order");
-  alone(!c.teacher.empty(), "teacher", "", "leave it out");
+  alone(!c.teacher.empty(), "teacher", "", "leave it out, or cache its logits (teacher_logits)");
   alone(c.prune_sparsity > 0, "prune_sparsity", cat(c.prune_sparsity), "set it to 0");
   alone(c.log_noise_scale, "log_noise_scale", "true", "set it to false");
   alone(c.update_clip_threshold > 0, "update_clip_threshold", cat(c.update_clip_threshold), "set it to 0");

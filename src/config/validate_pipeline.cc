@@ -19,7 +19,6 @@ void refuse_others(const Config& c) {
           "deterministic_reduction: rank_invariant", stages, " is not supported; set it to fixed_order", kOneStage);
   require(!c.log_noise_scale, "log_noise_scale:", stages,
           " no rank has a micro-batch's whole gradient; set it to false", kOneStage);
-  require(c.teacher.empty(), "teacher:", stages, " is not supported; leave it out", kOneStage);
   require(c.rampup_batch_size.start == 0 || c.pipeline_schedule != PipelineSchedule::interleaved,
           "rampup_batch_size: with pipeline_schedule interleaved fewer micro-batches may need more memory; leave it "
           "out, or "

@@ -65,7 +65,7 @@ void Engine::commit() {
     inputs_ = std::make_unique<HostRing>(device,
                                          2 * in.batch.tokens.bytes() + in.targets.bytes() +
                                              (in.first_row ? in.first_row.bytes() : 0) + in.batch.positions.bytes() +
-                                             in.batch.spans.bytes(),
+                                             in.batch.spans.bytes() + in.top.bytes(),
                                          options_.training ? kStepsAhead * micro_batches() : 1);
   states_ = std::make_unique<HostRing>(device, sizeof(StepState), kStepsAhead);
   if (part_.ranks > 1) {
@@ -78,6 +78,7 @@ void Engine::commit() {
   std::vector<int32_t> rows(size_t(in.batch.tokens.numel()));
   std::iota(rows.begin(), rows.end(), 0);
   if (want_logits_) device.copy(logit_rows_.data, rows.data(), logit_rows_.bytes(), Stream::compute);
+  for (const MicroInputs& each : micro_inputs_) init_teacher_logits(each.top);
   StepState state;
   state.loss_scale = float(options_.loss_scale);
   state.hysteresis_left = options_.scaling.hysteresis;
@@ -87,6 +88,15 @@ void Engine::commit() {
   if (max_attention_logits_) ops_->run(no_scores(), nullptr);
   if (routing_) ops_->run(Fill{.x = routing_}, nullptr);
   if (expert_counts_) ops_->run(Fill{.x = expert_counts_}, nullptr);
+}
+
+// Distinct tokens, for who runs steps without data.
+void Engine::init_teacher_logits(const TeacherLogits& top) {
+  if (!top.ids) return;
+  std::vector<int32_t> ids(size_t(top.ids.numel()));
+  for (size_t i = 0; i < ids.size(); ++i) ids[i] = int32_t(i % size_t(top.ids.cols()));
+  backend_.device.copy(top.ids.data, ids.data(), top.ids.bytes(), Stream::compute);
+  backend_.device.sync();
 }
 
 void Engine::init_weights(ParamStore::Init which) {
@@ -150,6 +160,10 @@ void Engine::load(std::span<const int32_t> tokens, std::span<const int32_t> targ
     }
     backend_.device.copy(to.data, from, to.bytes(), Stream::compute);
   };
+  const auto upload_rows = [&](const Tensor& to, const void* whole) {
+    if (part_rows_.empty()) return upload(to, whole);
+    upload(to, part_.cut_rows(part_rows_, whole, to.bytes() / size_t(to.shape[0])).data());  // which copies it
+  };
   const auto count = float(std::count_if(targets.begin(), targets.end(), [](int32_t t) { return t >= 0; }));
   upload(in.batch.tokens, tokens.data());
   upload(in.batch.targets, targets.data());
@@ -158,6 +172,13 @@ void Engine::load(std::span<const int32_t> tokens, std::span<const int32_t> targ
   const int64_t before = (micro / turn() * ranks() + rank()) * turn() + micro % turn();  // micro-batches of the step
   const int64_t first_row = before * part_.rows();
   if (in.first_row) upload(in.first_row, &first_row);
+  if (const TopLogitRows top = std::exchange(next_teacher_, {}); in.top.ids && !top.ids.empty()) {
+    CHECK(
+        int64_t(top.rest.size()) == part_.all_rows() && int64_t(top.ids.size()) == part_.all_rows() * in.top.ids.cols(),
+        "logits of a teacher at ", top.rest.size(), " positions");
+    upload_rows(in.top.ids, top.ids.data()), upload_rows(in.top.values, top.values.data());
+    upload_rows(in.top.rest, top.rest.data());
+  }
   if (!std::exchange(in.documents_changed, false)) return;
   upload(in.batch.positions, positions_.data());
   upload(in.batch.spans, documents_.data());
@@ -299,7 +320,7 @@ void Engine::run_optimizer(Ctx c, const PhaseRunner::Enter& enter) {
     c.all_reduce(all, norm);
   }
   if (options_.noise_scale) c.all_reduce(all, scalar(offsetof(StepState, micro_norm_sq), DType::f64));
-  if (teacher_) c.all_reduce(all, scalar(offsetof(StepState, distill_sum), DType::f64));
+  if (distills()) agree_on_divergence(c);
   if (params.tensor().ranks > 1) agree_in_tensor_group(c);
   if (stage_.stages() > 1) agree_among_stages(c);
   if (backend_.mesh.workers().size() > 1) agree_among_workers(c);

@@ -41,7 +41,8 @@ constexpr int64_t kLeastPiece = int64_t{2} * 132 * 128 * 256;
 
 // A model whose distribution the engine's learns from.
 struct TeacherOptions {
-  ModelConfig model;
+  ModelConfig model = {};
+  int64_t top_k = 0;  // cached logits at each position, given by set_teacher_logits(); 0: none, the model is run
   DistillLoss loss = DistillLoss::kl;
   double temperature = 1, ce_weight = 1;
 };
@@ -144,8 +145,11 @@ class Engine {
   const Arena& arena() const { return arena_; }
   Model& model() { return *model_; }
   const Model& model() const { return *model_; }
-  Model* teacher() { return teacher_.get(); }                      // null: none; its weights are loaded after commit()
-  const Optimizer* optimizer() const { return optimizer_.get(); }  // null without training
+  // null: none that is run on this rank; its weights are loaded after commit()
+  Model* teacher() { return teacher_.get(); }
+  bool distills() const { return options_.training && options_.teacher; }
+  bool runs_teacher() const { return distills() && options_.teacher->top_k == 0; }  // on the last stage
+  const Optimizer* optimizer() const { return optimizer_.get(); }                   // null without training
   // Micro-batches of this rank in a step of global_batch_size, which is the batch of one worker.
   int64_t micro_batches() const { return options_.global_batch_size / (options_.micro_batch_size * ranks()); }
   // Sequences of the following steps: initially and at most global_batch_size. Not while a step is being accumulated.
@@ -187,6 +191,13 @@ class Engine {
   // Spans (as many rows as the table has) and positions [micro_batch_size * T] of the following micro-batches; empty:
   // those of the options.
   void set_documents(std::vector<Span> documents, std::vector<int32_t> positions);
+  // The teacher's logits of the next micro-batch, if TeacherOptions::top_k > 0. ids, values: [micro_batch_size * T, k],
+  // rest: [micro_batch_size * T]; valid until micro_batch() returns.
+  struct TopLogitRows {
+    std::span<const int32_t> ids;
+    std::span<const float> values, rest;
+  };
+  void set_teacher_logits(const TopLogitRows& rows) { next_teacher_ = rows; }
   // tokens, targets: [micro_batch_size * T]; ranks that share sequences get the same and take their rows of them.
   // Targets of -1 are ignored; the step's loss and gradients are means over the others. Moves the clock through forward
   // and backward.
@@ -253,6 +264,13 @@ class Engine {
   // Logits [N, V] of a micro-batch's tokens on the host, for comparisons. Call want_logits() before memory().
   void want_logits();
   std::vector<float> logits(std::span<const int32_t> tokens);
+  // The k largest of the first `vocab` of them at every position of a micro-batch (TopLogits). Likewise.
+  struct TopLogitsOfBatch {
+    std::vector<int32_t> ids;         // [N, k]
+    std::vector<float> values, rest;  // [N, k], [N]
+  };
+  void want_top_logits(int64_t k, int64_t vocab, float temperature);
+  TopLogitsOfBatch top_logits(std::span<const int32_t> tokens);
 
   // Replaces the ops that run (not those of the plan) by decorators that check or trace. Drops captured graphs; from
   // then on captures only ops that allow it: those that do the same launches and do not block.
@@ -287,6 +305,7 @@ class Engine {
     Batch batch;
     Tensor losses;       // [N] f32
     Tensor divergences;  // [N] f32: losses against the teacher, if there is one
+    TeacherLogits top;   // of the teacher, if they are given
     Tensor all_losses;   // [all rows] f32: those of all ranks that share sequences, in their order
     Tensor targets;      // [1] f32: number of targets of the micro-batch that are not ignored
     Tensor first_row;    // [1] i64, as Dropping::first; none without dropout
@@ -353,6 +372,10 @@ class Engine {
   void refresh_codes(CodesOf);
   void agree_in_tensor_group(Ctx&);
   void run_logits(Ctx, std::vector<float>* out);
+  void run_top_logits(Ctx);
+  void init_teacher_logits(const TeacherLogits&);
+  Distillation distillation(Ctx&, const MicroInputs&);
+  void agree_on_divergence(Ctx&);
   void load(std::span<const int32_t> tokens, std::span<const int32_t> targets, MicroInputs&, int64_t slot);
   Classifier head() const;
   Tensor scalar(size_t offset, DType dtype) const;
@@ -391,8 +414,12 @@ class Engine {
   Tensor routing_;               // [L, E + 3] f64: RouterStatistics since they were last taken, of a model with experts
   Tensor expert_counts_;         // [L, E] f64: tokens of each expert in the accumulating step, if its router has a bias
   Tensor eval_sum_;              // [1] f64
-  Tensor leaf_sums_;   // [leaves, 1 + units] f64: per leaf its loss sum, then each unit's squared gradient norm
-  Tensor logit_rows_;  // [N] i32: 0, 1, 2, ...
+  Tensor leaf_sums_;           // [leaves, 1 + units] f64: per leaf its loss sum, then each unit's squared gradient norm
+  Tensor logit_rows_;          // [N] i32: 0, 1, 2, ...
+  TeacherLogits top_;          // of this engine's model, if they are wanted
+  int64_t top_vocab_ = 0;      // tokens that they are the largest of
+  float top_temperature_ = 1;  // of these
+  TopLogitRows next_teacher_;
   bool want_logits_ = false, recorded_micro_batch_ = false, recorded_ = false;
   std::map<std::tuple<int, int, int, bool, std::optional<StageAction::Kind>, bool>, PhaseRunner>
       micro_runners_;  // by what run_passes() runs

@@ -38,6 +38,40 @@ std::vector<float> Engine::logits(std::span<const int32_t> tokens) {
   return out;
 }
 
+void Engine::want_top_logits(int64_t k, int64_t vocab, float temperature) {
+  CHECK(!recorded_, "want_top_logits() comes after the plan was recorded");
+  CHECK(stage_.stages() == 1 && part_.ranks == 1, "logits of a model or of sequences in parts");
+  const int64_t n = part_.rows();
+  memory_.add(MemoryKind::inputs, "ids of top logits", DType::i32, {n, k}, &top_.ids);
+  memory_.add(MemoryKind::inputs, "top logits", DType::f32, {n, k}, &top_.values);
+  memory_.add(MemoryKind::inputs, "rest of the logits", DType::f32, {n}, &top_.rest);
+  top_vocab_ = vocab, top_temperature_ = temperature;
+}
+
+void Engine::run_top_logits(Ctx c) {
+  const Buffer x = forward(*model_, c, micro_inputs_.front().batch, {}).keep();
+  Classifier classifier = head();
+  classifier.vocab = top_vocab_;
+  athanor::top_logits({c, model_->params()}, x, classifier, top_, top_temperature_);
+  release_head(*model_, c);
+}
+
+Engine::TopLogitsOfBatch Engine::top_logits(std::span<const int32_t> tokens) {
+  load(tokens, std::vector<int32_t>(tokens.size(), -1), micro_inputs_.front(), 0);
+  arena_.begin("top logits");
+  run_top_logits(context(*ops_, nullptr));
+  arena_.end();
+  TopLogitsOfBatch out{.ids = std::vector<int32_t>(size_t(top_.ids.numel())),
+                       .values = std::vector<float>(size_t(top_.values.numel())),
+                       .rest = std::vector<float>(size_t(top_.rest.numel()))};
+  Device& device = backend_.device;
+  device.copy(out.ids.data(), top_.ids.data, top_.ids.bytes(), Stream::compute);
+  device.copy(out.values.data(), top_.values.data, top_.values.bytes(), Stream::compute);
+  device.copy(out.rest.data(), top_.rest.data, top_.rest.bytes(), Stream::compute);
+  device.sync();
+  return out;
+}
+
 std::vector<float> Engine::losses() {
   const MicroInputs& in = micro_inputs_.front();
   const Tensor& from = in.all_losses ? in.all_losses : in.losses;

@@ -95,7 +95,7 @@ Engine::Engine(const ModelConfig& config, const EngineOptions& options, Backend 
                 .states_home = options_.states_home});
   if (outer_) outer_->plan(memory_);
   if (pruned_) pruned_->planned();
-  if (options_.training && options_.teacher) plan_teacher();
+  if (runs_teacher()) plan_teacher();
   if (codes_ && model_->params().sharded()) low_precision_ += cat("; ", codes_->how_gathered());
   if (options_.loss_chunk_rows == 0) {
     const int64_t columns = model_->params().placement(model_->head()).shape[0];  // of this rank's logits
@@ -113,13 +113,14 @@ Engine::Engine(const ModelConfig& config, const EngineOptions& options, Backend 
   plan_inputs();
 }
 
-// Every rank has the whole teacher.
+// Every rank of the last stage has the whole teacher.
 void Engine::plan_teacher() {
   const ModelConfig& mine = model_->config();
   const ModelConfig& config = options_.teacher->model;
   CHECK(config.vocab_size == mine.vocab_size, "a teacher of ", config.vocab_size, " tokens for a model of ",
         mine.vocab_size);
-  CHECK(backend_.mesh.tensor().size() == 1 && stage_.stages() == 1, "a teacher beside parts of a model");
+  CHECK(backend_.mesh.tensor().size() == 1, "a teacher beside parts of a vocabulary");
+  if (!stage_.is_last()) return;
   teacher_ = make_model(config);
   teacher_->plan(memory_, options_.recipe, false, {});
 }
@@ -143,7 +144,12 @@ void Engine::plan_inputs(MicroInputs& in, size_t slot) {
     input("losses of ranks that share sequences", DType::f32, {part_.all_rows()}, &in.all_losses);
   }
   input("losses", DType::f32, {n}, &in.losses);
-  if (teacher_) input("losses against the teacher", DType::f32, {n}, &in.divergences);
+  if (distills()) input("losses against the teacher", DType::f32, {n}, &in.divergences);
+  if (const int64_t k = distills() && stage_.is_last() ? options_.teacher->top_k : 0; k > 0) {
+    input("ids of the teacher's logits", DType::i32, {n, k}, &in.top.ids);
+    input("teacher's logits", DType::f32, {n, k}, &in.top.values);
+    input("rest of the teacher's logits", DType::f32, {n}, &in.top.rest);
+  }
   input("target count", DType::f32, {1}, &in.targets);
   if (options_.training && options_.lora.dropout > 0) input("number of the first row", DType::i64, {1}, &in.first_row);
 }
@@ -215,7 +221,7 @@ void Engine::require_context_parallel() const {
 void Engine::require_expert_parallel() const {
   const ProcessMesh& mesh = backend_.mesh;
   CHECK(mesh.tensor().size() == 1 && mesh.context().size() == 1 && mesh.stages().size() == 1 && !outer_ &&
-            options_.zero_stage == 0 && options_.logical_shards == 0 && !options_.teacher && !options_.pruning &&
+            options_.zero_stage == 0 && options_.logical_shards == 0 && !runs_teacher() && !options_.pruning &&
             !options_.noise_scale,
         "experts on several ranks are not supported with what else is asked for");
 }
@@ -302,6 +308,11 @@ void Engine::record_other_phases() {
   if (want_logits_) {
     arena_.record("logits");
     run_logits(context(plan_, nullptr), nullptr);
+    arena_.finish_recording();
+  }
+  if (top_.ids) {
+    arena_.record("top logits");
+    run_top_logits(context(plan_, nullptr));
     arena_.finish_recording();
   }
   memory_.add(arena_);

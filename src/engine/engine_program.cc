@@ -49,20 +49,28 @@ void Engine::run_passes(Ctx c, const Passes& p, const PhaseRunner::Enter& on) {
   run_backward(c, p, on);
 }
 
-void Engine::run_forward(Ctx& c, const Passes& p) {
-  const ModelPart& part = stage_.part(p.chunk);
+Distillation Engine::distillation(Ctx& c, const MicroInputs& inputs) {
+  const TeacherOptions& o = *options_.teacher;
+  Distillation d{.kind = o.loss,
+                 .temperature = float(o.temperature),
+                 .ce_weight = float(o.ce_weight),
+                 .divergences = inputs.divergences,
+                 .logits = inputs.top};
+  if (!teacher_) return d;
   Ctx of_teacher = without_tape(c);
-  std::optional<Teacher> teacher;
-  if (part.ends && teacher_)  // before the model's own activations take memory
-    teacher.emplace(Teacher{.params = teacher_->params(),
+  d.teacher.emplace(Teacher{.params = teacher_->params(),
                             .w = teacher_->head(),
                             .b = teacher_->head_bias(),
-                            .x = forward(*teacher_, of_teacher, p.inputs.batch, {}).keep(),
-                            .softcap = float(teacher_->config().final_logit_softcapping),
-                            .kind = options_.teacher->loss,
-                            .temperature = float(options_.teacher->temperature),
-                            .ce_weight = float(options_.teacher->ce_weight),
-                            .divergences = p.inputs.divergences});
+                            .x = forward(*teacher_, of_teacher, inputs.batch, {}).keep(),
+                            .softcap = float(teacher_->config().final_logit_softcapping)});
+  return d;
+}
+
+void Engine::run_forward(Ctx& c, const Passes& p) {
+  const ModelPart& part = stage_.part(p.chunk);
+  std::optional<Distillation> distills;
+  if (part.ends && this->distills())  // before the model's own activations take memory
+    distills.emplace(distillation(c, p.inputs));
   Var in;
   if (!part.embeds) {
     in = c.var(std::move(p.frame.in));
@@ -71,8 +79,11 @@ void Engine::run_forward(Ctx& c, const Passes& p) {
   Var x = forward_part(*model_, c, p.inputs.batch, options_.recompute, part, std::move(in));
   if (part.ends) {
     classifier({c, model_->params()}, std::move(x), p.inputs.batch, head(), p.inputs.losses,
-               teacher ? &*teacher : nullptr);
-    if (teacher) release_head(*teacher_, of_teacher);
+               distills ? &*distills : nullptr);
+    if (teacher_) {
+      Ctx of_teacher = without_tape(c);
+      release_head(*teacher_, of_teacher);
+    }
     return;
   }
   p.frame.out_slot = x.slot();
@@ -92,7 +103,7 @@ void Engine::run_backward(Ctx& c, const Passes& p, const PhaseRunner::Enter& on)
   if (!part.ends) return;
   c.run(ReduceSum{.out = scalar(offsetof(StepState, loss_sum), DType::f64), .x = p.inputs.losses});
   c.run(ReduceSum{.out = scalar(offsetof(StepState, targets), DType::f64), .x = p.inputs.targets});
-  if (teacher_)
+  if (distills())
     c.run(ReduceSum{.out = scalar(offsetof(StepState, distill_sum), DType::f64), .x = p.inputs.divergences});
 }
 
@@ -221,6 +232,13 @@ void Engine::record_chunk(int chunk) {
     if (stage_.ever_leaves(chunk, kind)) arena_.pause();
   }
   arena_.finish_recording();
+}
+
+// Ranks of the last stage alone have divergences. Those that share products have the same.
+void Engine::agree_on_divergence(Ctx& c) {
+  const ProcessMesh& mesh = backend_.mesh;
+  for (Communicator* group : {&mesh.data_parallel(), &mesh.stages(), &mesh.workers()})
+    if (group->size() > 1) c.all_reduce(*group, scalar(offsetof(StepState, distill_sum), DType::f64));
 }
 
 // Each stage has counted the gradients of its blocks, and requests of its ranks; the last one alone has losses.

@@ -48,29 +48,90 @@ Buffer teacher_logits(Ctx& c, const Teacher& teacher, int64_t lo, int64_t hi) {
   return v;
 }
 
-// The losses of a chunk of rows, and the gradient in place of its logits.
-void run_losses(Ctx& c, const Tensor& z, const Classifier& head, const Teacher& teacher, const Tensor& targets,
-                const Tensor& losses, int64_t lo, int64_t hi) {
-  const Buffer v = teacher_logits(c, teacher, lo, hi);
-  c.run(DistilledCrossEntropy{.logits = z,
+// A chunk of rows [lo, hi): its logits [hi - lo, Vp], which become the gradient, and its part of what a row has.
+struct Chunk {
+  Tensor z, targets, losses;
+  int64_t lo, hi;
+};
+
+// The cross-entropy alone.
+void run_losses(Ctx& c, const Chunk& at, const Classifier& head, const VocabPart& part, bool grad) {
+  const RowStats stats = part ? row_stats(c, at.z, at.targets, part, head.softcap) : RowStats{};
+  c.run(CrossEntropy{.logits = at.z,
+                     .losses = at.losses,
+                     .targets = at.targets,
+                     .scale = head.loss_scale,
+                     .inv_count = head.inv_count,
+                     .vocab = part ? part.count : head.vocab,
+                     .grad = grad,
+                     .z_loss = head.z_loss,
+                     .softcap = head.softcap,
+                     .part = part,
+                     .max = stats.max,
+                     .sums = stats.sums});
+}
+
+void run_losses(Ctx& c, const Chunk& at, const Classifier& head, const Distillation& d, const Teacher& teacher) {
+  const Buffer v = teacher_logits(c, teacher, at.lo, at.hi);
+  c.run(DistilledCrossEntropy{.logits = at.z,
                               .teacher = v.t,
-                              .losses = losses.slice(lo, hi),
-                              .divergences = teacher.divergences.slice(lo, hi),
-                              .targets = targets,
+                              .losses = at.losses,
+                              .divergences = d.divergences.slice(at.lo, at.hi),
+                              .targets = at.targets,
                               .scale = head.loss_scale,
                               .inv_count = head.inv_count,
                               .vocab = head.vocab,
-                              .kind = teacher.kind,
-                              .temperature = teacher.temperature,
-                              .ce_weight = teacher.ce_weight,
+                              .kind = d.kind,
+                              .temperature = d.temperature,
+                              .ce_weight = d.ce_weight,
                               .z_loss = head.z_loss,
                               .softcap = head.softcap,
                               .teacher_softcap = teacher.softcap});
 }
 
+// `part`: all of the vocabulary, on a rank that has it whole.
+void run_losses(Ctx& c, const Chunk& at, const Classifier& head, const Distillation& d, const VocabPart& part) {
+  const RowStats stats = row_stats(c, at.z, at.targets, part, head.softcap);
+  const TeacherLogits top{.ids = d.logits.ids.slice(at.lo, at.hi),
+                          .values = d.logits.values.slice(at.lo, at.hi),
+                          .rest = d.logits.rest.slice(at.lo, at.hi)};
+  const int64_t n = at.hi - at.lo, k = top.ids.cols();
+  const Buffer all = c.alloc("classifier.picked", DType::f32, {n * (k + 1)});
+  const Tensor picked{all.t.data, DType::f32, {n, k}}, picked_rest = all.t.slice(n * k, n * (k + 1));
+  c.run(PickLogits{.picked = picked,
+                   .picked_rest = picked_rest,
+                   .logits = at.z,
+                   .ids = top.ids,
+                   .max = stats.max,
+                   .targets = at.targets,
+                   .part = part,
+                   .temperature = d.temperature,
+                   .softcap = head.softcap});
+  c.tensor_sum(all.t);
+  c.run(CachedDistilledCrossEntropy{.logits = at.z,
+                                    .losses = at.losses,
+                                    .divergences = d.divergences.slice(at.lo, at.hi),
+                                    .targets = at.targets,
+                                    .scale = head.loss_scale,
+                                    .ids = top.ids,
+                                    .values = top.values,
+                                    .rest = top.rest,
+                                    .max = stats.max,
+                                    .sums = stats.sums,
+                                    .picked = picked,
+                                    .picked_rest = picked_rest,
+                                    .inv_count = head.inv_count,
+                                    .part = part,
+                                    .kind = d.kind,
+                                    .temperature = d.temperature,
+                                    .ce_weight = d.ce_weight,
+                                    .z_loss = head.z_loss,
+                                    .softcap = head.softcap});
+}
+
 }  // namespace
 
-void classifier(Net n, Var x, const Batch& batch, const Classifier& head, Tensor losses, const Teacher* teacher) {
+void classifier(Net n, Var x, const Batch& batch, const Classifier& head, Tensor losses, const Distillation* distills) {
   Ctx& c = n.c;
   const Linear layer = head_layer(n.params, head.w, head.b);
   const VocabPart vocab = n.params.vocab_part(head.w);
@@ -78,7 +139,8 @@ void classifier(Net n, Var x, const Batch& batch, const Classifier& head, Tensor
   const Buffer all = vocab ? all_rows(c, x.keep()) : x.keep();
   const int64_t rows = all.t.rows();
   const bool grad = c.recording();
-  CHECK(!teacher || (grad && !vocab), "a teacher is for training with a whole vocabulary on each rank");
+  CHECK(!distills || grad, "distillation is for training");
+  CHECK(!distills || !distills->teacher || !vocab, "a teacher is for a whole vocabulary on each rank");
   Buffer dx = grad ? c.alloc("classifier.dx", x.t().shape) : Buffer{};
   PartsOfRows parts = grad && vocab ? PartsOfRows(c, dx.t) : PartsOfRows();
   for (int64_t lo = 0; lo < rows; lo += head.chunk_rows) {
@@ -90,22 +152,13 @@ void classifier(Net n, Var x, const Batch& batch, const Classifier& head, Tensor
     run(c, output_gemm(n, layer, z.t, read));
     const GemmOperand of_weight = grad ? operand_of_weight_gradient(n, layer, part, read) : GemmOperand{};
     read = {};
-    const RowStats stats = vocab ? row_stats(c, z.t, targets, vocab, head.softcap) : RowStats{};
-    if (teacher)
-      run_losses(c, z.t, head, *teacher, targets, losses, lo, hi);
+    const Chunk at{.z = z.t, .targets = targets, .losses = losses.slice(lo, hi), .lo = lo, .hi = hi};
+    if (distills && distills->teacher)
+      run_losses(c, at, head, *distills, *distills->teacher);
+    else if (distills)
+      run_losses(c, at, head, *distills, vocab ? vocab : VocabPart{.count = head.vocab, .total = head.vocab});
     else
-      c.run(CrossEntropy{.logits = z.t,
-                         .losses = losses.slice(lo, hi),
-                         .targets = targets,
-                         .scale = head.loss_scale,
-                         .inv_count = head.inv_count,
-                         .vocab = vocab ? vocab.count : head.vocab,
-                         .grad = grad,
-                         .z_loss = head.z_loss,
-                         .softcap = head.softcap,
-                         .part = vocab,
-                         .max = stats.max,
-                         .sums = stats.sums});
+      run_losses(c, at, head, vocab, grad);
     if (!grad) continue;
     const GemmOperand dz = run_weight_gradient(n, layer, z, of_weight);
     run(c, input_gradient_gemm(n, layer, (vocab ? parts.t() : dx.t).slice(lo, hi), dz));
@@ -124,6 +177,24 @@ Buffer logits(Net n, Var x, Tensor rows, Param w, Param b) {
   Buffer z = c.alloc("logits", DType::f32, {rows.shape[0], outputs_of(n, head)});
   run(c, output_gemm(n, head, z.t, operand_of(n, head, Operand::forward_x, last)));
   return z;
+}
+
+void top_logits(Net n, const Buffer& x, const Classifier& head, const TeacherLogits& out, float temperature) {
+  Ctx& c = n.c;
+  const Linear layer = head_layer(n.params, head.w, head.b);
+  CHECK(!n.params.vocab_part(head.w), "top logits of a part of the vocabulary");
+  for (int64_t lo = 0; lo < x.t.rows(); lo += head.chunk_rows) {
+    const int64_t hi = std::min(x.t.rows(), lo + head.chunk_rows);
+    const Buffer z = c.alloc("classifier.logits", {hi - lo, outputs_of(n, layer)});
+    run(c, linear_product(n, layer, z.t, factor(n, layer, Operand::forward_x, view_of(x.t.slice(lo, hi)))));
+    c.run(TopLogits{.ids = out.ids.slice(lo, hi),
+                    .values = out.values.slice(lo, hi),
+                    .rest = out.rest.slice(lo, hi),
+                    .logits = z.t,
+                    .vocab = head.vocab,
+                    .temperature = temperature,
+                    .softcap = head.softcap});
+  }
 }
 
 void read_logits(Device& device, const Tensor& z, float softcap, int64_t vocab, std::span<float> out) {

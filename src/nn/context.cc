@@ -1,6 +1,7 @@
 #include "nn/context.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "base/int.h"
 
@@ -56,6 +57,16 @@ std::vector<int32_t> ContextPart::rows_of_ranks() const {
         for (int64_t i = 0; i < piece_length(); ++i)
           all.push_back(narrow<int32_t>(s * length + piece(r, h) * piece_length() + i));
   return all;
+}
+
+std::vector<std::byte> ContextPart::cut_rows(const std::vector<int32_t>& rows_of_ranks, const void* whole,
+                                             size_t row_bytes) const {
+  std::vector<std::byte> own(size_t(rows()) * row_bytes);
+  for (int64_t i = 0; i < rows(); ++i) {
+    const auto from = size_t(rows_of_ranks[size_t(rank * rows() + i)]);
+    std::memcpy(own.data() + size_t(i) * row_bytes, static_cast<const std::byte*>(whole) + from * row_bytes, row_bytes);
+  }
+  return own;
 }
 
 std::vector<Span> ContextPart::cut(const std::vector<Span>& whole) const {

@@ -26,6 +26,8 @@ struct ContextPart {
     for (int64_t i = rank * rows(); i < (rank + 1) * rows(); ++i) own.push_back(whole[rows_of_ranks[size_t(i)]]);
     return own;
   }
+  // The bytes of this rank's rows, of so many bytes each.
+  std::vector<std::byte> cut_rows(const std::vector<int32_t>& rows_of_ranks, const void* whole, size_t row_bytes) const;
   // Spans of whole sequences as seen by this rank's queries, counted from the start of the first and of the second
   // pieces: one table for each, of as many rows as `whole`. Keys stay numbered as in whole sequences.
   std::vector<Span> cut(const std::vector<Span>& whole) const;

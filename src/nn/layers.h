@@ -3,6 +3,7 @@
 // a layer's products, sizes named here are those of one rank's part; of the residual stream a rank has all rows or a
 // share (nn/rows.h).
 #pragma once
+#include <optional>
 #include <span>
 
 #include "nn/batch.h"
@@ -82,17 +83,32 @@ struct Classifier {
   float softcap = 0;  // likewise
   Param b = {};       // [Vp], optional
 };
-// A frozen model of the same vocabulary whose distribution a classifier in training learns from.
+// A frozen model of the same vocabulary.
 struct Teacher {
   ParamStore& params;
-  Param w, b;        // its head; b optional
-  Buffer x;          // [N, C of the teacher]: its final norm
-  float softcap;     // of its logits
-  DistillLoss kind;  // see DistilledCrossEntropy
+  Param w, b;     // its head; b optional
+  Buffer x;       // [N, C of the teacher]: its final norm
+  float softcap;  // of its logits
+};
+// The k largest logits of such a model: TopLogits.
+struct TeacherLogits {
+  Tensor ids;     // [N, k] i32
+  Tensor values;  // [N, k] f32
+  Tensor rest;    // [N] f32
+  size_t bytes() const { return ids ? ids.bytes() + values.bytes() + rest.bytes() : 0; }
+};
+// What a classifier in training learns besides the text: the distribution of a model that is there, or of one that was.
+struct Distillation {
+  DistillLoss kind;  // see DistilledCrossEntropy and CachedDistilledCrossEntropy
   float temperature, ce_weight;
   Tensor divergences;  // [N] f32
+  std::optional<Teacher> teacher = {};
+  TeacherLogits logits = {};  // without a teacher
 };
-void classifier(Net, Var x, const Batch&, const Classifier&, Tensor losses, const Teacher* teacher = nullptr);
+void classifier(Net, Var x, const Batch&, const Classifier&, Tensor losses, const Distillation* = nullptr);
+// The k largest logits of every row of x [N, C], by the chunk of rows; no gradient. The head must be whole on this
+// rank.
+void top_logits(Net, const Buffer& x, const Classifier&, const TeacherLogits& out, float temperature);
 // Logits [n, Vp] f32 of chosen rows of x, before any soft-cap; no gradient. The head must be whole on this rank.
 Buffer logits(Net, Var x, Tensor rows, Param w, Param b = {});
 // The first columns of such logits on the host, soft-capped as in CrossEntropy: out [n, V].

@@ -1,15 +1,50 @@
-// The teacher of a run (key `teacher`): its shape before the plan, its weights after it.
+// What a run learns from besides the text: a teacher (key `teacher`), whose shape is known before the plan and whose
+// weights come after it, or its cached logits (key `teacher_logits`), which the verb cache-logits makes.
 #pragma once
+#include <functional>
+#include <memory>
+
 #include "convert/model_folder.h"
+#include "data/logit_cache.h"
 #include "train/setup.h"
 
 namespace athanor {
 
-// What the engine needs of the configured teacher, read from its config.json or GGUF file. Throws Error(usage) where it
-// is no model, or cannot teach the run's: another vocabulary, or too few positions.
+// What the engine needs of the configured teacher, read from its config.json, GGUF file or manifest. Throws
+// Error(usage) where it is none, or cannot teach the run's: another vocabulary, too few positions, other windows or
+// another temperature.
 TeacherOptions teacher_options(const Config&);
 
 // The teacher's files, every byte verified by one rank; collective.
 VerifiedModel find_teacher(const Config&, const Backend&);
+
+// The cached logits of the run's data; null: it has none. Throws Error(usage) where they are of other data, naming
+// both.
+std::unique_ptr<LogitCache> open_teacher_logits(const Config&, const Dataset& train, const PackingOptions&);
+
+// "teacher FOLDER of 1.2M, " or what logits there are, for the log; "" without both.
+std::string teacher_words(const ModelFolder* teacher, const LogitCache* logits);
+
+// What `cache-logits` makes for this configuration with this teacher. dtype: of the stored values.
+struct CacheOptions {
+  int64_t top_k = 64;
+  DType dtype = DType::f16;
+  bool common_vocab = false;  // teacher and run may have other numbers of tokens, of which both have the first ones
+};
+LogitCacheInfo logit_cache_info(const Config&, const ModelFolder& teacher, const Dataset& train, const PackingOptions&,
+                                const CacheOptions&);
+
+// An engine of the teacher alone, as a run with this configuration would run it (in bf16 with recipes of 8 bits), not
+// committed; batch: sequences at once, 0: the configured micro-batch, or about kAutoTokens.
+std::unique_ptr<Engine> teacher_engine(const Config&, const ModelConfig& teacher, const CacheOptions&, int64_t batch,
+                                       Backend);
+
+// Makes those shards of a cache that are missing, of which this rank has every engine.ranks()-th one.
+struct CacheProgress {
+  std::function<void()> batch;               // called after every micro-batch
+  std::function<void(int64_t shard)> shard;  // after every shard
+};
+void write_logit_shards(Engine& teacher, const Dataset&, const PackingOptions&, const std::string& folder,
+                        const LogitCacheInfo&, const CacheProgress&);
 
 }  // namespace athanor

@@ -94,7 +94,7 @@ class Fitting {
         capacity_(size_t(least_of_ranks(backend, int64_t(memory_capacity(c, backend.device))))),
         host_capacity_(least_of_ranks(backend, clamped(host_memory_capacity(c, backend.device)))),
         logits_budgets_{kLogitsBudget} {
-    if (training && !c.teacher.empty()) options_.teacher = teacher_options(c);
+    if (training && distills(c)) options_.teacher = teacher_options(c);
     if (!backend.device.unified() && c.loss_chunk_rows == 0 && capacity_ / kLogitsShare > kLogitsBudget)
       logits_budgets_ = {capacity_ / kLogitsShare, kLogitsBudget};
   }

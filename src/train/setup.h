@@ -62,7 +62,7 @@ std::string attention_words(Engine&, Tuning*);
 
 // Operations per token for MFU.
 FlopCount flops_per_token(Model&, int64_t seq_length);
-FlopCount flops_per_token(Engine&, int64_t seq_length);                       // with the forward pass of its teacher
+FlopCount flops_per_token(Engine&, int64_t seq_length);  // with the forward pass of a teacher that is run
 FlopCount attention_flops_per_token(const ModelConfig&, int64_t seq_length);  // of all layers
 
 // The denominator of MFU: the configured peak, else most_flops, an upper bound for the device; if that is unknown (0)

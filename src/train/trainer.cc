@@ -69,14 +69,16 @@ void Trainer::open_loader() {
   if (config_.total_curriculum_step > 0)
     chunk_length = [this](int64_t sample) { return chunk_length_at(config_, sample); };
   loader_ = nullptr;  // its thread must end before the next one starts
-  loader_ = std::make_unique<Loader>(train_, LoaderOptions{.order = {.seed = uint64_t(config_.seed)},
-                                                           .first_sample = launched_samples_,
-                                                           .rows = config_.micro_batch_size,
-                                                           .rank = engine_->rank(),
-                                                           .world = engine_->ranks(),
-                                                           .turn = engine_->turn(),
-                                                           .packing = packing_,
-                                                           .chunk_length = chunk_length});
+  loader_ = std::make_unique<Loader>(
+      train_, LoaderOptions{.order = {.seed = uint64_t(config_.seed)},
+                            .first_sample = launched_samples_,
+                            .rows = config_.micro_batch_size,
+                            .rank = engine_->rank(),
+                            .world = engine_->ranks(),
+                            .turn = engine_->turn(),
+                            .packing = packing_,
+                            .teacher_logits = engine_->stage().is_last() ? teacher_logits_.get() : nullptr,
+                            .chunk_length = chunk_length});
 }
 
 Exit Trainer::loop() {
@@ -250,6 +252,7 @@ bool Trainer::launch_step() {
                 " predictions are left out, for its sequences have ", "more documents than the ",
                 packing_.max_documents, " of max_documents_per_sequence (told once)");
     set_documents(*engine_, batch);
+    engine_->set_teacher_logits({batch.teacher_ids, batch.teacher_values, batch.teacher_rest});  // or none
     engine_->micro_batch(batch.tokens, batch.targets, clock_);
     last_tokens_.assign(batch.tokens.begin(), batch.tokens.end());
     last_targets_.assign(batch.targets.begin(), batch.targets.end());
@@ -345,7 +348,7 @@ void Trainer::report(const StepResult& result, const LaunchedStep& launched, flo
   if (config_.qk_clip_threshold > 0 && std::isfinite(done.max_attention_logit))
     m.max_attention_logit = done.max_attention_logit;
   if (config_.prune_sparsity > 0) m.sparsity = sparsity_after(config_, state_.step - 1);
-  if (engine_->teacher()) m.distill_loss = done.distill / std::max(1.0, done.loss_targets);
+  if (engine_->distills()) m.distill_loss = done.distill / std::max(1.0, done.loss_targets);
   if (config_.total_curriculum_step > 0)
     m.chunk_length = chunk_length_at(config_, state_.consumed_samples - launched.sequences);
   if (config_.log_noise_scale && done.skip == 0 && done.micro_norm > 0) m.noise_scale = noise_scale(done, tokens);

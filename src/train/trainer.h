@@ -9,6 +9,7 @@
 #include "comm/rendezvous.h"
 #include "config/config.h"
 #include "data/loader.h"
+#include "data/logit_cache.h"
 #include "device/profiler.h"
 #include "infer/evaluate.h"
 #include "infer/multiple_choice.h"
@@ -147,6 +148,7 @@ class Trainer {
   Dataset train_;
   std::optional<Dataset> valid_;
   PackingOptions packing_;
+  std::unique_ptr<LogitCache> teacher_logits_;  // null: none
   bool told_given_up_ = false;
   std::vector<Question> questions_;
   std::vector<int32_t> token_bytes_;      // [vocabulary] of valid_data's tokenizer; empty: not known

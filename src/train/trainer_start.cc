@@ -77,6 +77,7 @@ Trainer::Trainer(Config config, Backend backend, TrainerOptions options)
       options_(std::move(options)),
       train_(with_context("train_data", [&] { return open_training_data(config_); })),
       packing_(packing_options(config_, train_)),
+      teacher_logits_(open_teacher_logits(config_, train_, packing_)),
       signals_(options_.stop ? nullptr : std::make_unique<StopSignals>()),
       stop_(options_.stop ? *options_.stop : *signals_),
       started_(PhaseClock::Clock::now()),
@@ -123,6 +124,7 @@ void Trainer::require_common_start() {
   require("configurations", common_keys(config_));
   require("train_data", train_.fingerprint());
   if (valid_) require("valid_data", valid_->fingerprint());
+  if (teacher_logits_) require("teacher_logits", teacher_logits_->info().text());
   if (!config_.multiple_choice_data.empty()) require("multiple_choice_data", fingerprint(questions_));
   if (backend_.control) backend_.control->barrier();  // rank 0 writes only after all ranks have checked
 }
@@ -328,7 +330,7 @@ void Trainer::start(const std::optional<Resume>& resume) {
   const std::unique_ptr<ModelFolder> from = find_weights(resume), mask = find_mask(resume);
   engine_ = make_engine(config_, backend_, true);
   std::optional<ModelFolder> teacher;
-  if (engine_->teacher()) teacher.emplace(find_teacher(config_, backend_));
+  if (!config_.teacher.empty()) teacher.emplace(find_teacher(config_, backend_));
   const int64_t multiple = backend_.device.dimension_multiple();
   for (const DimensionAdvice& advice : dimension_advice(config_.model, config_.seq_length, multiple))
     log::info(to_text(advice, multiple));
@@ -356,7 +358,7 @@ void Trainer::start(const std::optional<Resume>& resume) {
   engine_->commit();
   CHECK(backend_.device.allocated() - before == plan.total(), "allocated ", backend_.device.allocated() - before,
         " bytes, planned ", plan.total());
-  if (teacher) load_weights(engine_->teacher()->params(), backend_.device, *teacher);
+  if (engine_->teacher()) load_weights(engine_->teacher()->params(), backend_.device, *teacher);
   const std::string size = cat(
       format_count(double(engine_->model().params().parameter_count())), " parameters, ",
       config_.lora_rank > 0 ? cat(format_count(double(engine_->model().params().trained_count())),
@@ -365,9 +367,7 @@ void Trainer::start(const std::optional<Resume>& resume) {
       config_.model.num_experts > 0
           ? cat(format_count(double(active_parameter_count(config_.model))), " of them for each token, ")
           : "",
-      teacher ? cat("teacher ", teacher->path(), " of ",
-                    format_count(double(engine_->teacher()->params().parameter_count())), ", ")
-              : "",
+      teacher_words(teacher ? &*teacher : nullptr, teacher_logits_.get()),
       engine_->devices() > 1 ? cat(engine_->devices(), " ranks, zero_stage ", zero_stage(config_), ", ") : "",
       config_.pipeline_parallel_size > 1 ? cat("pipeline_parallel_size ", config_.pipeline_parallel_size, ", ") : "",
       config_.tensor_parallel_size > 1 ? cat("tensor_parallel_size ", config_.tensor_parallel_size, ", ") : "",

@@ -96,7 +96,6 @@ TEST(Validate, WhatPipelinesDoNotSupportIsRefused) {
   for (const auto& [setting, key] : {std::pair{"zero_stage=2", "zero_stage: 2"},
                                      {"zero_stage=3", "zero_stage: 3"},
                                      {"log_noise_scale=true", "log_noise_scale"},
-                                     {"teacher=folder", "teacher:"},
                                      {"prune_sparsity=0.5", "prune_sparsity"}})
     expect_parts(error_with({"model.n_layer=8", "pipeline_parallel_size=2", setting}),
                  {key, "2 stages", "pipeline_parallel_size"});
@@ -340,7 +339,15 @@ TEST(Validate, Pruning) {
   expect_parts(error_with({"prune_mask_from=runs/dense"}), {"prune_mask_from: ", "runs/dense", "prune_sparsity"});
   expect_parts(error_with({"prune_sparsity=0.5", "tensor_parallel_size=2"}),
                {"prune_sparsity", "tensor_parallel_size"});
-  expect_parts(error_with({"teacher=folder", "tensor_parallel_size=2"}), {"teacher", "tensor_parallel_size"});
+}
+
+TEST(Validate, Distillation) {
+  expect_parts(error_with({"teacher=folder", "tensor_parallel_size=2"}),
+               {"teacher", "tensor_parallel_size", "cache-logits", "teacher_logits"});
+  expect_parts(error_with({"teacher=folder", "teacher_logits=cache"}), {"teacher_logits: cache", "teacher folder"});
+  expect_parts(error_with({"teacher_logits=cache", "packing=best_fit"}), {"packing", "teacher_logits"});
+  expect_parts(error_with({"teacher_logits=cache", "total_curriculum_step=5", "min_difficulty=8"}),
+               {"total_curriculum_step", "teacher_logits"});
 }
 
 // The table of Zhu & Gupta's equation for four prunings.

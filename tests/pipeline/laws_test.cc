@@ -121,6 +121,19 @@ TEST(Pipeline, TiedTablesMasksAndFamilies) {
     }
 }
 
+// The teacher is on the last stage alone; its cached logits are given with every micro-batch.
+TEST(Pipeline, TeachersTeachTheLastStage) {
+  for (const int64_t top_k : {0, 5})
+    for (const S schedule : {S::one_f_one_b, S::interleaved}) {
+      Setting s = small(2, 4, schedule);
+      s.of.teacher = true, s.of.masked = true, s.of.top_k = top_k;
+      const Curve want = train(s.alone());
+      for (const double each : want.distilled) EXPECT_GT(each, 0.001);
+      s.of.replicas = 2;
+      expect_same(want, train(s), 1e-5, s.name());
+    }
+}
+
 TEST(Pipeline, DocumentsOfEachMicroBatchAreItsOwn) {
   for (const S schedule : kSchedules) {
     Setting s = small(2, 7, schedule);

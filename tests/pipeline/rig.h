@@ -47,7 +47,7 @@ inline MeshSizes mesh_of(const Setting& s) {
 }
 
 struct Curve {
-  std::vector<double> losses, norms;
+  std::vector<double> losses, norms, distilled;
   double evaluation = 0;
   std::map<std::string, std::vector<float>> masters;  // by the name in files
   std::vector<size_t> planned, activations;           // bytes, by rank
@@ -67,12 +67,16 @@ inline Curve train(const Setting& s, int64_t steps = 3, Wrap wrap = nullptr) {
     Engine engine(model_of(s), options_of(s), {*cpu.device, *cpu.ops, mesh});
     engine.commit();
     engine.init_weights();
-    std::vector<double> losses, norms;
+    if (engine.teacher()) ranks::fill_teacher(engine.teacher()->params(), *cpu.device);
+    std::optional<ranks::LoneTeacher> teacher;
+    if (s.of.top_k > 0) teacher.emplace(s.of, engine.options().micro_batch_size);
+    std::vector<double> losses, norms, distilled;
     for (int64_t step = 0; step < steps; ++step) {
       engine.set_step_sequences(step == 0 ? s.of.step : s.of.sequences);
-      ranks::accumulate(engine, step, s.of.masked);
+      ranks::accumulate(engine, step, s.of.masked, teacher ? &*teacher : nullptr);
       const StepState state = engine.finish_step();
       losses.push_back(state.loss / state.loss_targets), norms.push_back(state.grad_norm);
+      distilled.push_back(state.distill / state.loss_targets);
     }
     std::vector<int32_t> tokens, targets;
     for (int64_t row = 0; row < engine.options().micro_batch_size; ++row)
@@ -82,7 +86,8 @@ inline Curve train(const Setting& s, int64_t steps = 3, Wrap wrap = nullptr) {
     if (engine.has_averages()) engine.use_weights();
     const auto masters = testing::masters_by_name(engine, *cpu.device);
     const std::lock_guard lock(mutex);
-    if (curve.losses.empty()) curve.losses = losses, curve.norms = norms;
+    if (curve.losses.empty()) curve.losses = losses, curve.norms = norms, curve.distilled = distilled;
+    EXPECT_EQ(curve.distilled, distilled);
     if (engine.stage().has_head()) curve.evaluation = evaluation / double(engine.options().micro_batch_size);
     EXPECT_EQ(curve.losses, losses) << "all ranks report one loss";
     EXPECT_EQ(curve.norms, norms);
@@ -99,6 +104,7 @@ inline void expect_same(const Curve& want, const Curve& got, double tolerance, c
   for (size_t i = 0; i < want.losses.size(); ++i) {
     EXPECT_NEAR(got.losses[i], want.losses[i], tolerance * want.losses[i]) << what << " step " << i;
     EXPECT_NEAR(got.norms[i], want.norms[i], 20 * tolerance * want.norms[i]) << what << " step " << i;
+    EXPECT_NEAR(got.distilled[i], want.distilled[i], tolerance * want.distilled[i]) << what << " step " << i;
   }
 }
 

@@ -1,5 +1,5 @@
-"""A student learns from a run's checkpoint: log, exact resume, and teachers that cannot teach."""
-from harness import USAGE, SystemTest
+"""A student learns from a run's checkpoint or its cached logits: log, exact resume, and teachers that cannot teach."""
+from harness import ERROR, USAGE, SystemTest
 
 
 class DistillationTest(SystemTest):
@@ -30,8 +30,79 @@ class DistillationTest(SystemTest):
                 (["teacher=teacher", "model.vocab_size=300"], "vocab_size 257"),
                 (["teacher=teacher", "model.max_position_embeddings=512", "seq_length=512"], "max_position_embeddings"),
                 (["teacher=teacher", "tensor_parallel_size=2"], "tensor_parallel_size"),
-                (["teacher=teacher", "pipeline_parallel_size=2"], "pipeline_parallel_size"),
                 (["teacher=teacher", "distill_temperature=0"], "distill_temperature")]:
             flags = [word for change in changes for word in ("--set", change)]
             self.refused("train", config, "--set", "save=student", *flags, code=USAGE, says=says)
         self.assertEqual(self.losses("student"), {})
+
+    def cache(self, config, *flags, folder="cache", ranks=1):
+        """Makes the logits of the run `teacher`, which is trained first; returns the flags of a student."""
+        if not (self.folder / "teacher").exists():
+            self.run_program("train", config, "--set", "save=teacher")
+        launch = ["launch", "--ranks", str(ranks)] if ranks > 1 else []
+        out = self.run_program(*launch, "cache-logits", config, "teacher", "--set", f"teacher_logits={folder}", *flags)
+        return ["train", config, "--set", f"teacher_logits={folder}"], out
+
+    def test_all_cached_logits_teach_like_the_teacher_and_resume_exactly(self):
+        config = self.make_config(train_iters=6, distill_temperature=2, learning_rate=0.01)
+        student, _ = self.cache(config, "--top-k", "257", "--dtype", "f32")
+        student += ["--set", "seed=7"]  # other weights and another order of the data
+        self.run_program("train", config, "--set", "teacher=teacher", "--set", "save=live", "--set", "seed=7")
+        self.run_program(*student, "--set", "save=whole")
+        self.run_program("launch", "--ranks", "2", *student, "--set", "save=ranks", "--set", "tensor_parallel_size=2")
+        self.run_program("launch", "--ranks", "2", *student, "--set", "save=stages", "--set", "pipeline_parallel_size=2",
+                         "--set", "micro_batch_size=1")
+        for run in ("whole", "ranks", "stages"):
+            for mine, live in zip(self.records(run), self.records("live"), strict=False):
+                if live["event"] == "step":
+                    for key in ("loss", "distill_loss"):
+                        self.assertAlmostEqual(mine[key] / live[key], 1, delta=1e-4, msg=f"{run} {key} {live['step']}")
+        self.run_program(*student, "--set", "save=parts", "--set", "train_iters=3", "--set", "lr_decay_iters=6")
+        self.run_program(*student, "--set", "save=parts")
+        self.assertEqual(self.losses("parts"), self.losses("whole"))
+
+    def test_the_largest_logits_are_made_once_and_go_on_where_they_stopped(self):
+        config = self.make_config(train_iters=6)
+        student, out = self.cache(config, "--top-k", "8", ranks=2)
+        self.assertIn("the 8 largest of 257 logits", out.out)
+        shard = self.folder / "cache" / "logits-00000.bin"
+        before = shard.read_bytes()
+        shard.unlink()
+        self.refused(*student, code=USAGE, says="not complete")
+        self.cache(config, "--top-k", "8", "--batch", "3")
+        self.assertEqual(shard.read_bytes(), before)
+        self.run_program(*student)
+        plan = self.run_program("plan", config, "--set", "teacher_logits=cache").out
+        self.assertIn("teacher logits    8 of 257 at each position", plan)
+        alone = self.run_program("plan", config).out
+        flops = [next(line for line in text.splitlines() if line.startswith("FLOP per token")) for text in (plan, alone)]
+        self.assertEqual(*flops)
+        shard.write_bytes(before[:100] + bytes([before[100] ^ 1]) + before[101:])
+        self.refused(*student, "--set", "save=other", "--set", "train_iters=100", code=ERROR, says="checksum")
+
+    def test_vocabularies_that_share_ids_are_compared_over_these_alone(self):
+        config = self.make_config(train_iters=6)
+        self.cache(config, "--top-k", "4")
+        more = ["--set", "model.vocab_size=300", "--set", "teacher_logits=more"]
+        self.refused("cache-logits", config, "teacher", *more, code=USAGE, says="--common-vocab")
+        self.run_program("cache-logits", config, "teacher", *more, "--common-vocab", "--top-k", "257")
+        self.run_program("train", config, *more, "--set", "save=wider")
+        steps = [record for record in self.records("wider") if record["event"] == "step"]
+        self.assertGreater(steps[0]["distill_loss"], 0)
+
+    def test_logits_of_something_else_are_refused_before_the_first_step(self):
+        config = self.make_config(train_iters=6)
+        student, _ = self.cache(config, "--top-k", "4")
+        self.make_data("others", tokens=5000)
+        for changes, says in [
+                (["teacher_logits=nowhere"], "nowhere has no manifest.json"),
+                (["model.vocab_size=300"], "model.vocab_size 257, the run has 300"),
+                (["seq_length=16"], "seq_length 32, the run has 16"),
+                (["distill_temperature=2"], "distill_temperature 1, the run has 2"),
+                (["reset_attention_mask=true", "eod_token_id=0"], "documents"),
+                (["train_data=others/*_train_*.bin"], "is of other data")]:
+            flags = [word for change in changes for word in ("--set", change)]
+            self.refused(*student, "--set", "save=student", *flags, code=USAGE, says=says)
+        self.assertFalse((self.folder / "student").exists())
+        self.refused("cache-logits", config, "teacher", "--set", "teacher_logits=cache", "--top-k", "5", code=USAGE,
+                     says="top_k: it has 4, this would be 5")

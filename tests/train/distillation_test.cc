@@ -32,6 +32,44 @@ TEST(Distillation, RanksAndMicroBatchesChangeNoLoss) {
   expect_same_teaching(want, train(context), context);
 }
 
+TEST(Distillation, AllLogitsCachedTeachLikeTheTeacher) {
+  for (const DistillLoss kind : {DistillLoss::kl, DistillLoss::reverse_kl}) {
+    Setting s{.type = ModelType::llama, .masked = true, .z_loss = 0.1, .softcap = 3, .teacher = true, .distill = kind};
+    const Curve want = train(s);
+    s.top_k = kVocab;
+    expect_same_teaching(want, train(s), s);
+  }
+}
+
+TEST(Distillation, RanksChangeNoLossOfCachedLogits) {
+  Setting one{.type = ModelType::llama, .masked = true, .length = 8, .teacher = true, .top_k = 5};
+  const Curve want = train(one);
+  Setting all = one;
+  all.top_k = 0;
+  const Curve of_all = train(all, 1);
+  EXPECT_LT(want.distilled[0], of_all.distilled[0]) << "a teacher in fewer events is no further away";
+  EXPECT_GT(want.distilled[0], 0.1 * of_all.distilled[0]);
+  Setting s = one;
+  s.shards = 2, s.stage = 2, s.accumulation = 3;
+  expect_same_teaching(want, train(s), s);
+  s = one;
+  for (const bool sequence : {false, true}) {
+    s.tensor = 4, s.sequence = sequence;
+    expect_same_teaching(want, train(s), s);
+  }
+  for (const bool ring : {false, true}) {
+    s.tensor = 2, s.context = 2, s.ring = ring;
+    expect_same_teaching(want, train(s), s);
+  }
+  const Setting experts{.type = ModelType::dots1, .shards = 2, .teacher = true, .top_k = 5, .experts = 2};
+  Setting whole = experts;
+  whole.shards = whole.experts = 1;
+  expect_same_teaching(train(whole), train(experts), experts);
+  s = one;
+  s.workers = 2, s.outer = {.steps = 1, .learning_rate = 1, .momentum = 0};
+  EXPECT_NEAR(train(s, 1).distilled[0], want.distilled[0], 1e-5 * want.distilled[0]) << "workers add up divergences";
+}
+
 TEST(Distillation, EvaluationsDoNotSeeTheTeacher) {
   Setting s{.type = ModelType::gpt2, .lr = 0};
   const double alone = train(s, 1).evaluation;
@@ -78,7 +116,7 @@ TEST(Distillation, TheTeacherStaysAsItWas) {
     Engine engine(tiny(s), o, {*cpu.device, *cpu.ops, mesh});
     engine.commit();
     engine.init_weights();
-    fill_teacher(engine, *cpu.device);
+    fill_teacher(engine.teacher()->params(), *cpu.device);
     const auto bytes = [&] {
       std::string all;
       for (const auto& unit : engine.teacher()->params().units())

@@ -12,7 +12,6 @@
 #include "base/rng.h"
 #include "comm/threads.h"
 #include "config/config.h"
-#include "convert/floats.h"
 #include "cpu/make_cpu.h"
 #include "tests/tiny_model.h"
 #include "tests/train/device_memory_ops.h"
@@ -72,6 +71,8 @@ struct Setting {
   int64_t length = kLength, window = 0;  // of sequences; 0: attention sees all
   bool documents = false;                // several in a sequence, and tokens that belong to none
   bool teacher = false;                  // of another size
+  int64_t top_k = 0;                     // of its logits, which are cached; 0: it is run
+  DistillLoss distill = DistillLoss::kl;
   int workers = 1;
   OuterOptions outer = {};
   int64_t offload = 0;  // elements of a stretch of masters and states in host memory; 0: in device memory
@@ -96,7 +97,7 @@ struct Setting {
                : pieces ? " pieces"
                         : "",
                " vocabulary ", vocab, " context ", context, ring ? " ring" : "", " length ", length, " window ", window,
-               documents ? " documents" : "", teacher ? " teacher" : "",
+               documents ? " documents" : "", teacher ? cat(" teacher ", top_k, " ", int(distill)) : "",
                gradients == DType::bf16 ? " gradients bf16" : "", offload > 0 ? cat(" offload ", offload) : "",
                srste >= 0 ? " 2:4" : "", experts > 1 ? cat(" experts ", experts) : "",
                outer.steps > 0 ? cat(" workers ", workers, " rounds of ", outer.steps) : "");
@@ -119,19 +120,19 @@ inline TeacherOptions teacher_of(const Setting& s) {
   ModelConfig m = tiny(ModelType::llama, false, 24, 40);
   m.vocab_size = s.vocab;
   m.max_position_embeddings = std::max(m.max_position_embeddings, s.length);
-  return {.model = m, .temperature = 2, .ce_weight = 0.5};
+  return {.model = m, .top_k = s.top_k, .loss = s.distill, .temperature = 2, .ce_weight = 0.5};
 }
 
 // Weights of a teacher, the same on every rank.
-inline void fill_teacher(Engine& engine, Device& device) {
-  for (const auto& unit : engine.teacher()->params().units()) {
+inline void fill_teacher(const ParamStore& params, Device& device) {
+  for (const auto& unit : params.units()) {
     const Tensor& to = unit->weights();
-    std::vector<float> values(size_t(to.numel()));
-    for (size_t i = 0; i < values.size(); ++i)
-      values[i] = float(random_bits(3, stream_of(unit->name), i) % 1000) / 2500 - 0.2f;
-    std::vector<std::byte> bytes;
-    from_floats(values, to.dtype, unit->name, bytes);
-    device.copy(to.data, bytes.data(), to.bytes(), Stream::compute);
+    by_float(to.dtype, [&]<class T>() {
+      std::vector<T> values(size_t(to.numel()));
+      for (size_t i = 0; i < values.size(); ++i)
+        values[i] = from_float<T>(float(random_bits(3, stream_of(unit->name), i) % 1000) / 2500 - 0.2f);
+      device.copy(to.data, values.data(), to.bytes(), Stream::compute);
+    });
     device.sync();
   }
 }
@@ -185,6 +186,32 @@ inline EngineOptions options(const Setting& s) {
   return o;
 }
 
+// The teacher on a rank of its own, which gives its largest logits.
+class LoneTeacher {
+ public:
+  explicit LoneTeacher(const Setting& s, int64_t micro_batch_size)
+      : cpu_(make_cpu({.threads = 1})),
+        mesh_(make_single(*cpu_.device), {}),
+        engine_(teacher_of(s).model,
+                {.recipe = make_recipe(s.precision, DType::f32),
+                 .seq_length = s.length,
+                 .micro_batch_size = micro_batch_size,
+                 .global_batch_size = micro_batch_size,
+                 .training = false},
+                {*cpu_.device, *cpu_.ops, mesh_}) {
+    engine_.want_top_logits(s.top_k, s.vocab, float(teacher_of(s).temperature));
+    engine_.commit();
+    fill_teacher(engine_.model().params(), *cpu_.device);
+  }
+  const Engine::TopLogitsOfBatch& logits(std::span<const int32_t> tokens) { return top_ = engine_.top_logits(tokens); }
+
+ private:
+  CpuBackend cpu_;
+  ProcessMesh mesh_;
+  Engine engine_;
+  Engine::TopLogitsOfBatch top_;
+};
+
 // Sequence number `sample` of the data: a rank that is given other samples cannot get the right loss.
 // Masked, it has fewer targets the later it comes in the batch.
 inline void append_sample(int64_t sample, std::vector<int32_t>& tokens, std::vector<int32_t>& targets,
@@ -220,7 +247,7 @@ inline void set_documents(Engine& engine, int64_t first) {
 }
 
 // The micro-batches of one rank in one step, as the loader deals them out.
-inline void accumulate(Engine& engine, int64_t step, bool masked = false) {
+inline void accumulate(Engine& engine, int64_t step, bool masked = false, LoneTeacher* teacher = nullptr) {
   PhaseClock clock;
   const int64_t rows = engine.options().micro_batch_size, micros = engine.step_micro_batches();
   const int64_t vocab = engine.model().config().vocab_size;
@@ -231,6 +258,10 @@ inline void accumulate(Engine& engine, int64_t step, bool masked = false) {
     for (int64_t row = 0; row < rows; ++row)
       append_sample(first + row, tokens, targets, masked, vocab, engine.options().seq_length);
     if (engine.options().documents_per_sequence > 1) set_documents(engine, first);
+    if (teacher) {
+      const auto& top = teacher->logits(tokens);
+      engine.set_teacher_logits({top.ids, top.values, top.rest});
+    }
     engine.micro_batch(tokens, targets, clock);
   }
 }
@@ -259,11 +290,13 @@ inline Curve train(const Setting& s, int64_t steps = 3) {
     if (s.offload > 0) engine.set_ops(in_device);
     engine.init_weights();
     engine.set_step_sequences(s.step);
-    if (s.teacher) fill_teacher(engine, *cpu.device);
+    if (engine.teacher()) fill_teacher(engine.teacher()->params(), *cpu.device);
+    std::optional<LoneTeacher> teacher;
+    if (s.top_k > 0) teacher.emplace(s, engine.options().micro_batch_size);
     std::vector<double> losses, norms, distilled;
     std::vector<float> scores;
     for (int64_t step = 0; step < steps; ++step) {
-      accumulate(engine, step, s.masked);
+      accumulate(engine, step, s.masked, teacher ? &*teacher : nullptr);
       const StepState state = engine.finish_step();
       if (engine.round_ends(step + 1)) engine.end_rounds(step + 1);
       losses.push_back(state.loss / state.loss_targets), norms.push_back(state.grad_norm);
@@ -288,6 +321,7 @@ inline Curve train(const Setting& s, int64_t steps = 3) {
     }
     EXPECT_EQ(curve.losses, losses) << "all ranks report one loss";
     EXPECT_EQ(curve.norms, norms);
+    EXPECT_EQ(curve.distilled, distilled);
     EXPECT_EQ(curve.scores, scores);
     EXPECT_EQ(curve.masters, masters);
     EXPECT_EQ(curve.evaluation, evaluation) << "all ranks have the same weights";

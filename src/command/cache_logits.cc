@@ -1,0 +1,138 @@
+// athanor cache-logits CONFIG TEACHER: the teacher's largest logits on a run's data, for its key teacher_logits.
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <memory>
+
+#include "base/file.h"
+#include "base/log.h"
+#include "command/command.h"
+#include "command/machine.h"
+#include "metrics/format.h"
+#include "train/distillation.h"
+#include "train/snapshot.h"
+
+namespace athanor {
+namespace {
+
+struct CacheArgs {
+  std::string config, teacher, dtype = "f16";
+  std::vector<std::string> overrides;
+  int64_t top_k = 64, batch = 0;
+  bool common_vocab = false;
+  RankFlags ranks;
+};
+
+// The run's configuration, for ranks that each have the whole teacher.
+Config config_of(const CacheArgs& args, int rank) {
+  Config config = load_config_logged(args.config, args.overrides, rank);
+  if (config.teacher_logits.empty())
+    throw Error(
+        "cache-logits: teacher_logits: expected the folder to write, got none; set it in the configuration, or "
+        "with --set teacher_logits=FOLDER",
+        Exit::usage);
+  config.tensor_parallel_size = config.context_parallel_size = config.pipeline_parallel_size = 1;
+  config.expert_parallel_size = config.data_parallel_replicate_size = 1;
+  config.data_parallel_shard_size = config.zero_stage = config.local_steps = 0;
+  config.optimizer = RuleName::adamw, config.param_groups.clear();  // none that needs shards
+  return config;
+}
+
+int64_t missing_windows(const std::string& folder, const LogitCacheInfo& info) {
+  int64_t missing = 0;
+  for (int64_t shard = 0; shard < info.shards(); ++shard)
+    if (!has_logit_shard(folder, info, shard)) missing += info.windows_in(shard);
+  return missing;
+}
+
+// On rank 0, before work begins.
+void begin(const std::string& folder, const LogitCacheInfo& info) {
+  begin_logit_cache(folder, info);
+  const int64_t needed = missing_windows(folder, info) * info.record_bytes();
+  const std::optional<int64_t> free = free_bytes(folder);
+  if (free && *free < needed)
+    throw Error(cat(folder, ": ", format_bytes(uint64_t(needed)), " are to be written, and ",
+                    format_bytes(uint64_t(*free)), " are free; take a smaller --top-k, or another folder"),
+                Exit::usage);
+  log::info(folder, ": ", info.windows, " windows of ", info.seq_length, " tokens, ",
+            format_bytes(uint64_t(info.windows * info.record_bytes())), " in ", info.shards(), " shard(s), of which ",
+            format_bytes(uint64_t(needed)), " are missing");
+}
+
+Exit cache_logits(const CacheArgs& args) {
+  const RankInfo ranks = find_ranks(args.ranks, process_environment());
+  const Config config = config_of(args, ranks.rank);
+  Machine machine(config, ranks);
+  machine.run([&] {
+    const Backend backend = machine.backend();
+    const CacheOptions options{
+        .top_k = args.top_k, .dtype = args.dtype == "f32" ? DType::f32 : DType::f16, .common_vocab = args.common_vocab};
+    const Dataset data = open_training_data(config);
+    const PackingOptions packing = packing_options(config, data);
+    const ModelFolder teacher(args.teacher);
+    const LogitCacheInfo info = logit_cache_info(config, teacher, data, packing, options);
+    const std::string& folder = config.teacher_logits;
+    if (ranks.rank == 0) begin(folder, info);
+    if (backend.control) backend.control->barrier();
+    // Called together, so that no rank waits longer for another than a micro-batch takes.
+    const auto any_works = [&](bool mine) {
+      int32_t any = mine ? 1 : 0;
+      if (backend.control) backend.control->all_reduce({&any, DType::i32, {1}}, Reduce::max, Stream::compute);
+      return any != 0;
+    };
+    if (missing_windows(folder, info) > 0) {
+      const auto engine = teacher_engine(config, teacher.config(), options, args.batch, backend);
+      engine->commit();
+      load_weights(*engine, backend.device, teacher);
+      auto last = std::chrono::steady_clock::now();
+      const auto told = [&](int64_t shard) {
+        const auto now = std::chrono::steady_clock::now();
+        const double seconds = std::chrono::duration<double>(now - std::exchange(last, now)).count();
+        log::info(logit_shard(folder, shard), " is written, ",
+                  format_count(double(info.windows_in(shard) * info.seq_length) / seconds), " tokens/s on this rank");
+      };
+      write_logit_shards(*engine, data, packing, folder, info, {.batch = [&] { any_works(true); }, .shard = told});
+    }
+    while (any_works(false)) {
+    }
+    if (ranks.rank == 0)
+      std::printf("%s: the %lld largest of %lld logits at each of %s positions, %s\n", folder.c_str(),
+                  static_cast<long long>(info.top_k),
+                  static_cast<long long>(std::min(info.vocab_size, info.teacher_vocab_size)),
+                  format_count(double(info.windows * info.seq_length)).c_str(),
+                  format_bytes(uint64_t(info.windows * info.record_bytes())).c_str());
+  });
+  return Exit::done;
+}
+
+}  // namespace
+
+void add_cache_logits(Cli& cli) {
+  auto args = std::make_shared<CacheArgs>();
+  Verb verb =
+      cli.app.add_verb("cache-logits", "write a teacher's largest logits on a run's data, to distill from them");
+  verb.add_option("config", args->config, "configuration file of the run, whose teacher_logits is the folder to write")
+      .required();
+  verb.add_option("teacher", args->teacher,
+                  "checkpoint, run folder, folder in Hugging Face's layout, or GGUF file of a model with the run's "
+                  "vocabulary")
+      .required();
+  verb.add_option("--set", args->overrides, "override a key: a.b=value (may repeat)").one_value();
+  verb.add_option("--top-k", args->top_k, "logits that are kept at each position; all others are one sum")
+      .show_default()
+      .check(in_range(int64_t{1}, int64_t{1} << 30));
+  verb.add_option("--dtype", args->dtype, "of the logits, which are stored relative to the largest: f16 or f32")
+      .show_default()
+      .check(one_of({"f16", "f32"}));
+  verb.add_option("--batch", args->batch, "sequences at once; 0: micro_batch_size, or about 8,192 tokens")
+      .show_default()
+      .check(in_range(0, 65536));
+  verb.add_flag(
+      "--common-vocab", args->common_vocab,
+      "teacher and run have other vocab_sizes and share the ids of the smaller one (padding, added tokens): of "
+      "the teacher's distribution the part over these is kept");
+  add_rank_flags(verb, args->ranks);
+  verb.on_chosen([&cli, args] { cli.action = [args] { return cache_logits(*args); }; });
+}
+
+}  // namespace athanor

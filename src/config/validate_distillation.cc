@@ -1,0 +1,25 @@
+// Combinations of the keys of distillation that cannot work.
+#include "config/config.h"
+#include "config/require.h"
+
+namespace athanor {
+
+bool distills(const Config& c) { return !c.teacher.empty() || !c.teacher_logits.empty(); }
+
+void validate_distillation(const Config& c) {
+  require(c.teacher.empty() || c.teacher_logits.empty(), "teacher_logits: ", c.teacher_logits,
+          " is read in place of running the teacher ", c.teacher, "; leave one of the two out");
+  require(c.teacher.empty() || c.tensor_parallel_size == 1, "teacher: ", c.tensor_parallel_size,
+          " ranks of tensor_parallel_size have logits of parts of the vocabulary, which are not compared with a "
+          "teacher's; cache its logits with `athanor cache-logits` and set teacher_logits, or set tensor_parallel_size "
+          "to 1");
+  if (c.teacher_logits.empty()) return;
+  require(c.packing != Packing::best_fit,
+          "packing: best_fit packs every epoch anew, and teacher_logits are cached by the window of train_data; run "
+          "the teacher itself (key teacher), or take another packing");
+  require(c.total_curriculum_step == 0, "total_curriculum_step: ", c.total_curriculum_step,
+          " cuts windows into chunks, and teacher_logits are cached of whole windows; run the teacher itself (key "
+          "teacher), or set it to 0");
+}
+
+}  // namespace athanor
