@@ -120,7 +120,7 @@ void Engine::plan_teacher() {
   CHECK(config.vocab_size == mine.vocab_size, "a teacher of ", config.vocab_size, " tokens for a model of ",
         mine.vocab_size);
   CHECK(backend_.mesh.tensor().size() == 1, "a teacher beside parts of a vocabulary");
-  if (!stage_.is_last()) return;
+  if (!stage_.has_head()) return;
   teacher_ = make_model(config);
   teacher_->plan(memory_, options_.recipe, false, {});
 }
@@ -145,7 +145,7 @@ void Engine::plan_inputs(MicroInputs& in, size_t slot) {
   }
   input("losses", DType::f32, {n}, &in.losses);
   if (distills()) input("losses against the teacher", DType::f32, {n}, &in.divergences);
-  if (const int64_t k = distills() && stage_.is_last() ? options_.teacher->top_k : 0; k > 0) {
+  if (const int64_t k = distills() && stage_.has_head() ? options_.teacher->top_k : 0; k > 0) {
     input("ids of the teacher's logits", DType::i32, {n, k}, &in.top.ids);
     input("teacher's logits", DType::f32, {n, k}, &in.top.values);
     input("rest of the teacher's logits", DType::f32, {n}, &in.top.rest);

@@ -77,7 +77,7 @@ void Trainer::open_loader() {
                             .world = engine_->ranks(),
                             .turn = engine_->turn(),
                             .packing = packing_,
-                            .teacher_logits = engine_->stage().is_last() ? teacher_logits_.get() : nullptr,
+                            .teacher_logits = engine_->stage().has_head() ? teacher_logits_.get() : nullptr,
                             .chunk_length = chunk_length});
 }
 
