@@ -21,8 +21,7 @@ void refuse_others(const Config& c) {
           " no rank has a micro-batch's whole gradient; set it to false", kOneStage);
   require(c.rampup_batch_size.start == 0 || c.pipeline_schedule != PipelineSchedule::interleaved,
           "rampup_batch_size: with pipeline_schedule interleaved fewer micro-batches may need more memory; leave it "
-          "out, or "
-          "take another pipeline_schedule");
+          "out, or take another pipeline_schedule");
 }
 
 void validate_layout(const Config& c) {

@@ -186,7 +186,7 @@ void top_logits(Net n, const Buffer& x, const Classifier& head, const TeacherLog
   for (int64_t lo = 0; lo < x.t.rows(); lo += head.chunk_rows) {
     const int64_t hi = std::min(x.t.rows(), lo + head.chunk_rows);
     const Buffer z = c.alloc("classifier.logits", {hi - lo, outputs_of(n, layer)});
-    run(c, linear_product(n, layer, z.t, factor(n, layer, Operand::forward_x, view_of(x.t.slice(lo, hi)))));
+    run(c, output_gemm(n, layer, z.t, operand_of(n, layer, Operand::forward_x, view_of(x.t.slice(lo, hi)))));
     c.run(TopLogits{.ids = out.ids.slice(lo, hi),
                     .values = out.values.slice(lo, hi),
                     .rest = out.rest.slice(lo, hi),

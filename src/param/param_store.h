@@ -102,8 +102,8 @@ struct Sharding {
   TensorRank tensor = {};  // these also without training
   ExpertRank experts = {};
   StageUnits stages = {};
-  // Stages 0 and 1 reduce gradients during the backward of the step's last micro-batch; or after all micro-batches, where
-  // weights' gradients are put off (Ctx::weight_half()).
+  // Stages 0 and 1 reduce gradients during the backward of the step's last micro-batch; or after all micro-batches,
+  // where weights' gradients are put off (Ctx::weight_half()).
   bool reduces_late = false;
   WorkerRank worker = {};
   StatesHome states_home = {};

@@ -77,8 +77,8 @@ struct Setting {
   OuterOptions outer = {};
   int64_t offload = 0;  // elements of a stretch of masters and states in host memory; 0: in device memory
   bool offload_inputs = false;
-  int experts = 1;  // of the shards, those that have other experts
-  double srste = -1;    // decay of weights that are not kept, of 2:4 by SR-STE; below 0: dense
+  int experts = 1;    // of the shards, those that have other experts
+  double srste = -1;  // decay of weights that are not kept, of 2:4 by SR-STE; below 0: dense
   int ranks() const { return mesh().ranks(); }
   MeshSizes mesh() const {
     return {.copies = replicas,
