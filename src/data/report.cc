@@ -125,9 +125,10 @@ std::string printable(const std::string& text) {
   return out.str();
 }
 
-std::string decode_or_complain(const Tokenizer& tokenizer, std::span<const int32_t> ids) {
+std::string decode_or_complain(const Tokenizer& tokenizer, std::span<const int32_t> ids,
+                               TextPlace place = TextPlace::document) {
   try {
-    return printable(tokenizer.decode(ids));
+    return printable(tokenizer.decode(ids, place));
   } catch (const Error& e) {
     return cat("(", e.what(), ")");
   }
@@ -154,7 +155,7 @@ std::string describe(const Frequencies& f, int64_t vocab_size, const Tokenizer* 
   });
   for (size_t i = 0; i < top; ++i) {
     out << "  " << std::setw(6) << 100.0 * double(f.counts[size_t(ids[i])]) / double(f.total) << " %  " << ids[i];
-    if (tokenizer) out << "  \"" << decode_or_complain(*tokenizer, {&ids[i], 1}) << "\"";
+    if (tokenizer) out << "  \"" << decode_or_complain(*tokenizer, {&ids[i], 1}, TextPlace::inside) << "\"";
     out << "\n";
   }
   return out.str();

@@ -62,6 +62,7 @@ class TokenizerTest(SystemTest):
         self.run_program("tokenize", "--input", "text.txt", "--output-prefix", "data/text", "--tokenizer", model)
         info = self.run_program("data", "info", "data/text_train_*.bin").out
         self.assertIn(line.strip(), info)
+        self.assertRegex(info, r'%  \d+  " \w+"')  # a frequent token with its space
         self.run_program("train", self.make_config(model={"vocab_size": 620}, eval_interval=4, train_iters=4,
                                                    lr_warmup_iters=0))
         self.assertGreater([r for r in self.records() if r["event"] == "eval"][-1]["bits_per_byte"], 0)
