@@ -88,8 +88,7 @@ class SubwordTokenizer final : public Tokenizer {
   bool word_ends(std::string_view text, size_t cut) const;
 
   CharTable table_;
-  std::optional<WordBreaks>
-      words_;  // where pieces fall into words; none: tokens are of bytes, or pieces must stay whole
+  std::optional<WordBreaks> words_;  // where pieces fall into words; none: pieces stay whole
   std::variant<Bpe, Unigram> model_;
   Splitter splitter_;
   TokenFinder in_text_, in_normalized_text_;  // added tokens that are looked for
