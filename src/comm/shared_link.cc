@@ -14,6 +14,7 @@
 #include <cstring>
 #include <filesystem>
 #include <new>
+#include <optional>
 
 #include "base/crypto.h"
 #include "base/error.h"
@@ -25,17 +26,25 @@ constexpr size_t kRingBytes = 1 << 18;  // of each direction: both rings of a pa
 constexpr size_t kMaxAtOnce = 1 << 16;  // bytes published at once, so that the peer reads while this rank writes on
 constexpr double kSecondsToIntroduce = 5;  // for who has connected
 
-// One direction. Counters only grow; the writer owns `written`, the reader `read`.
+// Data of asynchronous sends has a ring of its own in each direction, large enough that a send ends while both ranks
+// compute. Its memory is allocated with the first such send.
+constexpr size_t kBacklogBytes = 1 << 25;
+constexpr uint32_t kBacklogged = uint32_t{1} << 31;  // in Header::dtype: the data is in that ring
+
+// Counters of a ring. They only grow; the writer owns `written`, the reader `read`.
 struct Ring {
   alignas(64) std::atomic<uint64_t> written;
   alignas(64) std::atomic<uint64_t> read;
   alignas(64) std::atomic<uint32_t> writer_waits;  // for space
   alignas(64) std::atomic<uint32_t> reader_waits;  // for bytes
-  alignas(64) std::array<std::byte, kRingBytes> bytes;
 };
+// Of each two, the first is written by the rank that dialled, the second by the one that was dialled.
 struct SharedPair {
-  Ring rings[2];  // written by the rank that dialled, and by the one that was dialled
+  Ring rings[2], backlogs[2];
+  alignas(4096) std::array<std::byte, kRingBytes> bytes[2];
+  alignas(4096) std::array<std::byte, kBacklogBytes> backlog_bytes[2];
 };
+constexpr size_t kAllocatedAtOnce = offsetof(SharedPair, backlog_bytes);
 static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free);
 
 // What the dialling rank says of itself.
@@ -62,58 +71,98 @@ Introduction introduction(const std::string& secret, int from, int to) {
   return {.from = from, .to = to, .proof = derive(secret, "shared memory", cat(from, " to ", to))};
 }
 
+// This rank's end of a ring, as its writer or as its reader.
+struct RingEnd {
+  Ring* ring;
+  std::byte* bytes;
+  size_t size;
+  uint64_t position = 0;  // the counter that this rank owns
+
+  size_t used() const { return sane(size_t(position - ring->read.load(std::memory_order_seq_cst))); }
+  size_t ready() const { return sane(size_t(ring->written.load(std::memory_order_seq_cst) - position)); }
+  // At most n bytes as far as they lie in one piece; returns their number.
+  size_t write(const std::byte* data, size_t n) {
+    n = one_piece(n);
+    std::memcpy(bytes + position % size, data, n);
+    ring->written.store(position += n, std::memory_order_seq_cst);
+    return n;
+  }
+  size_t read(std::byte* data, size_t n) {
+    n = one_piece(n);
+    std::memcpy(data, bytes + position % size, n);
+    ring->read.store(position += n, std::memory_order_seq_cst);
+    return n;
+  }
+
+ private:
+  size_t one_piece(size_t n) const { return std::min({n, size - position % size, kMaxAtOnce}); }
+  size_t sane(size_t n) const {
+    if (n > size) throw Error("shared memory: its counters are wrong: another process of this user writes to it");
+    return n;
+  }
+};
+
 class SharedLink final : public Link {
  public:
-  SharedLink(Fd socket, Fd own_bell, Fd peer_bell, Mapping memory, bool dialled)
+  SharedLink(Fd socket, Fd own_bell, Fd peer_bell, Fd file, Mapping memory, bool dialled)
       : socket_(std::move(socket)),
         own_bell_(std::move(own_bell)),
         peer_bell_(std::move(peer_bell)),
+        file_(std::move(file)),
         memory_(std::move(memory)),
-        out_(memory_->rings[dialled ? 0 : 1]),
-        in_(memory_->rings[dialled ? 1 : 0]) {}
+        way_(dialled ? 0 : 1),
+        out_{&memory_->rings[way_], memory_->bytes[way_].data(), kRingBytes},
+        in_{&memory_->rings[1 - way_], memory_->bytes[1 - way_].data(), kRingBytes},
+        backlog_out_{&memory_->backlogs[way_], memory_->backlog_bytes[way_].data(), kBacklogBytes},
+        backlog_in_{&memory_->backlogs[1 - way_], memory_->backlog_bytes[1 - way_].data(), kBacklogBytes} {}
 
   bool in_memory() const override { return true; }
 
   Outcome push(Transfer& t) override {
-    const size_t used = size_t(written_ - out_.read.load(std::memory_order_seq_cst));
-    require_sane(used);
-    if (used == kRingBytes) return gone_ ? Outcome::closed : Outcome::waiting;
+    if (t.done == 0) {
+      t.backlogged = t.started && allocates_backlog();
+      t.arrived = t.header;
+      if (t.backlogged) t.arrived.dtype |= kBacklogged;
+    }
+    RingEnd& out = is_in_backlog(t) ? backlog_out_ : out_;
+    const size_t space = out.size - out.used();
     if (gone_) return Outcome::closed;
-    const auto [data, bytes] = next(t, t.header);
-    const size_t at = written_ % kRingBytes, n = std::min({bytes, kRingBytes - used, kRingBytes - at, kMaxAtOnce});
-    std::memcpy(out_.bytes.data() + at, data, n);
-    written_ += n;
-    out_.written.store(written_, std::memory_order_seq_cst);
-    wake(out_.reader_waits);
+    if (space == 0) return Outcome::waiting;
+    const auto [data, bytes] = next(t, t.arrived);
+    const size_t n = out.write(data, std::min(bytes, space));
+    wake(out.ring->reader_waits);
     return count(t, n);
   }
 
   Outcome pull(Transfer& t, int rank) override {
-    const size_t ready = size_t(in_.written.load(std::memory_order_seq_cst) - read_);
-    require_sane(ready);
+    RingEnd& in = is_in_backlog(t) ? backlog_in_ : in_;
+    const size_t ready = in.ready();
     if (ready == 0) return gone_ ? Outcome::closed : Outcome::waiting;
     const auto [data, bytes] = next(t, t.arrived);
-    const size_t at = read_ % kRingBytes, n = std::min({bytes, ready, kRingBytes - at, kMaxAtOnce});
-    std::memcpy(data, in_.bytes.data() + at, n);
-    read_ += n;
-    in_.read.store(read_, std::memory_order_seq_cst);
-    wake(in_.writer_waits);
     const bool in_header = t.done < sizeof(Header);
+    const size_t n = in.read(data, std::min(bytes, ready));
+    wake(in.ring->writer_waits);
     count(t, n);
-    if (in_header && t.done == sizeof(Header)) require_same_call(t, rank);
+    if (in_header && t.done == sizeof(Header)) {
+      t.backlogged = (t.arrived.dtype & kBacklogged) != 0;
+      t.arrived.dtype &= ~kBacklogged;
+      require_same_call(t, rank);
+    }
     return Outcome::moved;
   }
 
   void begin_wait(std::vector<pollfd>& fds, bool sends, bool receives) override {
-    if (sends) out_.writer_waits.store(1, std::memory_order_seq_cst);
-    if (receives) in_.reader_waits.store(1, std::memory_order_seq_cst);
+    for (Ring* ring : {out_.ring, backlog_out_.ring})
+      if (sends) ring->writer_waits.store(1, std::memory_order_seq_cst);
+    for (Ring* ring : {in_.ring, backlog_in_.ring})
+      if (receives) ring->reader_waits.store(1, std::memory_order_seq_cst);
     fds.push_back({own_bell_.get(), POLLIN, 0});
     fds.push_back({socket_.get(), POLLIN | POLLRDHUP, 0});
   }
 
   void end_wait() override {
-    out_.writer_waits.store(0, std::memory_order_relaxed);
-    in_.reader_waits.store(0, std::memory_order_relaxed);
+    for (Ring* ring : {out_.ring, backlog_out_.ring}) ring->writer_waits.store(0, std::memory_order_relaxed);
+    for (Ring* ring : {in_.ring, backlog_in_.ring}) ring->reader_waits.store(0, std::memory_order_relaxed);
     eventfd_t rung = 0;
     (void)eventfd_read(own_bell_.get(), &rung);
     char end = 0;  // nobody writes to the socket any more
@@ -135,16 +184,21 @@ class SharedLink final : public Link {
   void wake(std::atomic<uint32_t>& waits) const {
     if (waits.load(std::memory_order_seq_cst) != 0 && waits.exchange(0) != 0) (void)eventfd_write(peer_bell_.get(), 1);
   }
-  void require_sane(size_t bytes) const {
-    if (bytes > kRingBytes)
-      throw Error("shared memory: its counters are wrong: another process of this user writes to it");
+  static bool is_in_backlog(const Transfer& t) { return t.backlogged && t.done >= sizeof(Header); }
+  // Once, and all of it: a lack of memory while it is written would be a signal.
+  bool allocates_backlog() {
+    if (!backlog_)
+      backlog_ =
+          fallocate(file_.get(), 0, off_t(kAllocatedAtOnce + size_t(way_) * kBacklogBytes), off_t(kBacklogBytes)) == 0;
+    return *backlog_;
   }
 
-  Fd socket_, own_bell_, peer_bell_;
+  Fd socket_, own_bell_, peer_bell_, file_;
   Mapping memory_;
-  Ring &out_, &in_;
-  uint64_t written_ = 0, read_ = 0;  // the counters that this rank owns
-  bool gone_ = false;                // the peer has ended; what it has written is still there
+  int way_;
+  RingEnd out_, in_, backlog_out_, backlog_in_;
+  std::optional<bool> backlog_;  // whether its memory could be allocated
+  bool gone_ = false;            // the peer has ended; what it has written is still there
 };
 
 // The first part of an address, "" if it is not known: see SharedEntry.
@@ -220,9 +274,9 @@ bool is_sealed(const Fd& memory) {
 
 Fd sealed_memory() {
   Fd memory(memfd_create("athanor", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  // Allocated at once: a later lack of memory would be a signal.
+  // Allocated at once, but for the backlogs: a later lack of memory would be a signal.
   if (!memory || ftruncate(memory.get(), off_t(sizeof(SharedPair))) != 0 ||
-      fallocate(memory.get(), 0, 0, off_t(sizeof(SharedPair))) != 0 ||
+      fallocate(memory.get(), 0, 0, off_t(kAllocatedAtOnce)) != 0 ||
       fcntl(memory.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
     return {};
   return memory;
@@ -268,9 +322,9 @@ std::vector<SharedEntry::Guest> SharedEntry::admit() {
     Mapping memory = known && is_sealed(fds[kMemory]) ? map(fds[kMemory]) : nullptr;
     const char yes = 1;
     if (!memory || send(socket.get(), &yes, 1, MSG_NOSIGNAL) != 1) continue;
-    guests.push_back(
-        {words.from, std::make_unique<SharedLink>(std::move(socket), std::move(fds[kBellOfHost]),
-                                                  std::move(fds[kBellOfGuest]), std::move(memory), false)});
+    guests.push_back({words.from, std::make_unique<SharedLink>(std::move(socket), std::move(fds[kBellOfHost]),
+                                                               std::move(fds[kBellOfGuest]), std::move(fds[kMemory]),
+                                                               std::move(memory), false)});
   }
   return guests;
 }
@@ -292,7 +346,8 @@ std::unique_ptr<Link> dial_shared(const std::string& address, const std::string&
     return nullptr;
   char answer = 0;
   if (!recv_all(socket, &answer, 1, deadline) || answer != 1) return nullptr;
-  return std::make_unique<SharedLink>(std::move(socket), std::move(own), std::move(peers), std::move(mapped), true);
+  return std::make_unique<SharedLink>(std::move(socket), std::move(own), std::move(peers), std::move(memory),
+                                      std::move(mapped), true);
 }
 
 }  // namespace athanor

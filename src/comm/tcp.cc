@@ -211,6 +211,7 @@ void Connections::run(std::vector<Transfer>& sends, std::vector<Transfer>& recei
 void Connections::start(Transfer send) {
   std::vector<Transfer> none;
   connect({send}, none);
+  send.started = true;
   started_.push_back(send);
   add_guests();
   move_started();

@@ -27,6 +27,8 @@ struct Transfer {
   Header header;
   size_t done = 0;  // bytes, counted by the wire
   bool ended = false;
+  bool started = false;     // an asynchronous send: Wire::start()
+  bool backlogged = false;  // its data takes another way than its header (shared_link.cc)
   Header arrived = {};
 };
 

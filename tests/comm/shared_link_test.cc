@@ -82,6 +82,27 @@ TEST(SharedMemory, ADataStreamFillsTheRingAndGoesOnAsItIsRead) {
   EXPECT_EQ(got, sent);
 }
 
+// While the receiver computes; what the sender sends and waits for comes behind it, as it was called.
+TEST(SharedMemory, AsynchronousSendsEndBeforeTheyAreReceived) {
+  Pair pair = meet();
+  ASSERT_TRUE(pair.low && pair.high);
+  std::vector<std::byte> first(5000003), second(5000003), third(100), got(first.size());
+  for (size_t i = 0; i < first.size(); ++i) first[i] = std::byte(i * 7), second[i] = std::byte(i * 5);
+  for (std::vector<std::byte>* data : {&first, &second}) {
+    Transfer out = transfer(*data);
+    out.started = true;
+    while (!out.ended) ASSERT_EQ(pair.high->push(out), Link::Outcome::moved);
+  }
+  Transfer last = transfer(third);
+  while (!last.ended) ASSERT_EQ(pair.high->push(last), Link::Outcome::moved);
+  for (const std::vector<std::byte>* data : {&first, &second, &third}) {
+    got.assign(data->size(), std::byte{});
+    Transfer in = transfer(got);
+    while (!in.ended) ASSERT_EQ(pair.low->pull(in, 0), Link::Outcome::moved);
+    EXPECT_EQ(got, *data);
+  }
+}
+
 // A rank that waits is woken by bytes, by space, and by the end of the peer, whose last bytes it still reads.
 TEST(SharedMemory, WhoWaitsIsWoken) {
   Pair pair = meet();
