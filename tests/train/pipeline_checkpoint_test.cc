@@ -35,7 +35,7 @@ std::vector<double> run_part(const Setting& s, const std::string& load, int64_t 
     RunState state{.step = to, .consumed_samples = to * s.of.sequences, .micro_batch_size = 1, .device = last};
     state.workers = engine.workers();
     Checkpointer saves(engine, *cpu.device, {.root = save, .lock = lock ? &*lock : nullptr, .control = &mesh.world()});
-    saves.begin(state, "", {.hf_config = hf_config_json(model_of(s), "float32")}, {});
+    saves.begin(state, "", {.resolved_config = "{}", .hf_config = hf_config_json(model_of(s), "float32")}, {});
     saves.finish();
     const std::lock_guard hold(mutex);
     losses = mine;
