@@ -52,7 +52,7 @@ std::string bare(std::string_view text) {  // escaped and shortened like printab
   return q.substr(1, q.size() - 2);
 }
 
-// Of the values of a piece, as "12.5 %"; the zero of a float may have a sign.
+// The share of zeros among the values of a piece, as "12.5 %"; -0 counts, too.
 std::string share_of_zeros(const CheckpointReader& reader, const ManifestTensor& t) {
   constexpr int64_t kBlock = int64_t{1} << 22;  // values in memory at once, or one row
   const auto size = size_of(t.dtype);

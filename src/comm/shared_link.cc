@@ -185,7 +185,7 @@ class SharedLink final : public Link {
     if (waits.load(std::memory_order_seq_cst) != 0 && waits.exchange(0) != 0) (void)eventfd_write(peer_bell_.get(), 1);
   }
   static bool is_in_backlog(const Transfer& t) { return t.backlogged && t.done >= sizeof(Header); }
-  // Once, and all of it: a lack of memory while it is written would be a signal.
+  // Allocates the whole backlog once: running out of memory while writing to it would raise SIGBUS.
   bool allocates_backlog() {
     if (!backlog_)
       backlog_ =

@@ -19,7 +19,7 @@ class SharedEntry {
     std::unique_ptr<Link> link;
   };
   SharedEntry() = default;  // has no address and no guests: the rank uses TCP with all others
-  // Likewise where this machine offers no such sockets.
+  // Listens on such a socket; where the machine offers none, the entry has no address either.
   static SharedEntry listening();
   const std::string& address() const { return address_; }
   // From then on guests are admitted: ranks of a job of `world` ranks that know its secret.

@@ -25,7 +25,7 @@ constexpr double kSecondsInMemory = 50e-6;  // of waiting for shared memory befo
 class Entry {
  public:
   using Guest = SharedEntry::Guest;
-  // shared: for ranks on this machine. Until all ranks above this one are in.
+  // Admits ranks over TCP, and those of this machine through `shared`, until all ranks above this one are in.
   Entry(Fd listener, SharedEntry shared, const std::string& secret, const RankInfo& me);
   ~Entry();
   Entry(const Entry&) = delete;

@@ -12,7 +12,7 @@
 
 namespace athanor {
 
-// By the configuration that the checkpoint was written with.
+// Marks the matrices that the checkpoint's own configuration prunes by SR-STE.
 void ModelFolder::find_two_of_four() {
   constexpr int64_t kMostBytes = 1 << 20;
   const std::string path = cat(path_, "/config.resolved.json");

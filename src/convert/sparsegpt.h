@@ -21,7 +21,7 @@ struct SparseGptProblem {
   double damping = 0.01;     // of the mean diagonal of the Hessian, added to it
   int64_t mask_block = 128;  // columns of which a share is pruned at once, over all rows
 };
-// Of equal scores the first are pruned. Threads change no bit.
+// Prunes the first of equal scores. The number of threads changes no bit.
 void prune_by_sparsegpt(SparseGptProblem, const Sparsity&, ThreadPool&);
 
 }  // namespace athanor

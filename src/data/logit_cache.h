@@ -18,7 +18,7 @@
 
 namespace athanor {
 
-// What a cache was made of. Two are of the same teacher and data if they are equal.
+// The teacher and the data that a cache was made of; equal for equal ones.
 struct LogitCacheInfo {
   std::string teacher, teacher_fingerprint;  // its folder, and weights_fingerprint()
   std::string data_fingerprint;              // Dataset::fingerprint()

@@ -320,7 +320,7 @@ class Engine {
     int in_slot = -1, out_slot = -1;
     bool open = false, entered = false;  // as the arena has it
   };
-  // What transfers of a frame read and write: the same memory in every step.
+  // The tensors that a frame's transfers read and write; their memory is the same in every step.
   struct FrameTensors {
     Tensor in, out, in_grad, out_grad;
   };

@@ -11,7 +11,7 @@ namespace {
 
 using Kind = StageAction::Kind;
 
-// In the order of a micro-batch's actions.
+// All kinds, in the order in which a micro-batch has them.
 constexpr Kind kKinds[] = {Kind::receive_activation, Kind::forward,        Kind::send_activation,
                            Kind::receive_gradient,   Kind::backward,       Kind::input_backward,
                            Kind::send_gradient,      Kind::weight_backward};

@@ -8,7 +8,7 @@ namespace athanor {
 
 class SparseWeights {
  public:
-  // Before the parameters' plan. Throws what pruned_pieces() does.
+  // Constructed before the parameters are planned. Throws what pruned_pieces() does.
   SparseWeights(ParamStore&, const PruningOptions&);
   // Once gradients are reduced and StepControl has run: pulls weights that are not read towards zero. Gradients that
   // are clipped are so without it.

@@ -18,7 +18,7 @@ struct Strip {
 struct Metaspace {
   bool first = true;  // spaces of the first token are left out, not only marked ones shown
 };
-// SentencePiece's own way.
+// Decodes as SentencePiece does: spaces from U+2581, bytes from byte pieces.
 struct PieceText {
   bool drop_space = true;   // the space at the start of a text, as add_dummy_prefix put it there
   bool drop_spaces = true;  // remove_extra_whitespaces: spaces at the start, up to the first token that is more

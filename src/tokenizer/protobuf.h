@@ -21,7 +21,7 @@ class ProtobufReader {
   std::string_view bytes() const;
   ProtobufReader message() const;
 
-  // For errors: the file and the place of the field.
+  // The file and the field's place in it, for errors.
   std::string place() const;
 
  private:

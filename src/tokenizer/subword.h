@@ -16,7 +16,7 @@ class PieceEncoder {
   virtual void append(std::span<const std::string_view> pieces, std::vector<int32_t>& out) = 0;
 };
 
-// What a character becomes that is no token.
+// How a character that is no token is encoded.
 struct Unknown {
   std::array<int32_t, 256> bytes;  // tokens of its bytes; all -1: it becomes `token`
   int32_t token = -1;

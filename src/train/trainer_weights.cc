@@ -1,4 +1,4 @@
-// Where the weights of a run come from, and which of them are pruned.
+// Loads the weights of a run, and decides which of them are pruned.
 #include <filesystem>
 
 #include "base/file.h"
