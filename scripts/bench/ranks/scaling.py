@@ -27,7 +27,7 @@ WAYS = {"1 process x 2 threads": ONE, "2 processes x 1 thread": TWO,
 
 
 def run(program, folder, config, way, name):
-    before, settings = WAYS[way]
+    before, settings = way
     command = [program, *before, "train", config, *(w for s in (*settings, f"save={name}") for w in ("--set", s))]
     subprocess.run([str(c) for c in command], cwd=folder, check=True, capture_output=True)
     records = [json.loads(line) for line in (folder / name / "metrics.jsonl").read_text().splitlines()]
@@ -54,7 +54,8 @@ def main():
         times, losses = {way: [] for way in WAYS}, {}
         for turn in range(args.rounds):
             for way in WAYS:
-                losses[way], seconds = run(args.program, folder, "config.json", way, f"{turn}-{way}".replace(" ", "-"))
+                losses[way], seconds = run(args.program, folder, "config.json", WAYS[way],
+                                           f"{turn}-{way}".replace(" ", "-"))
                 times[way].append(statistics.median(seconds))
     threads, ranks, one, two = WAYS
     same = all(abs(a - b) <= 1e-5 * a for way in WAYS for a, b in zip(losses[threads], losses[way], strict=True))
