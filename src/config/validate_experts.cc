@@ -44,9 +44,8 @@ void validate_expert_parallel(const Config& c) {
     require(!is_set, key, " is not supported with ", other, value.empty() ? "" : " ", value, "; ", instead,
             ", or set expert_parallel_size to 1");
   };
-  for (const auto& [other, size] : {std::pair{"tensor_parallel_size", c.tensor_parallel_size},
-                                    {"context_parallel_size", c.context_parallel_size},
-                                    {"pipeline_parallel_size", c.pipeline_parallel_size}})
+  for (const auto& [other, size] :
+       {std::pair{"tensor_parallel_size", c.tensor_parallel_size}, {"context_parallel_size", c.context_parallel_size}})
     alone(size > 1, other, cat(size), "set it to 1");
   alone(c.zero_stage > 0, "zero_stage", cat(c.zero_stage), "set it to 0");
   alone(c.local_steps > 0, "local_steps", cat(c.local_steps), "set it to 0");

@@ -220,9 +220,8 @@ void Engine::require_context_parallel() const {
 
 void Engine::require_expert_parallel() const {
   const ProcessMesh& mesh = backend_.mesh;
-  CHECK(mesh.tensor().size() == 1 && mesh.context().size() == 1 && mesh.stages().size() == 1 && !outer_ &&
-            options_.zero_stage == 0 && options_.logical_shards == 0 && !runs_teacher() && !options_.pruning &&
-            !options_.noise_scale,
+  CHECK(mesh.tensor().size() == 1 && mesh.context().size() == 1 && !outer_ && options_.zero_stage == 0 &&
+            options_.logical_shards == 0 && !runs_teacher() && !options_.pruning && !options_.noise_scale,
         "experts on several ranks are not supported with what else is asked for");
 }
 

@@ -181,12 +181,13 @@ TEST(Validate, ExpertParallelismHasPlainDataParallelismAroundIt) {
   };
   EXPECT_EQ(with({}), "");
   EXPECT_EQ(with({"expert_model_parallel_size=4"}), "");
+  EXPECT_EQ(with({"pipeline_parallel_size=2"}), "");
   EXPECT_EQ(with({"expert_parallel_degree=1", "zero_stage=3"}), "");
   expect_parts(with({"expert_parallel_size=3"}), {"expert_parallel_size: 3", "model.num_experts, 4"});
   expect_parts(error_with({"expert_parallel_size=2", "zero_stage=0"}), {"expert_parallel_size: 2", "has none"});
-  for (const char* other : {"zero_stage=1", "zero_stage=3", "pipeline_parallel_size=2", "local_steps=4",
-                            "deterministic_reduction=rank_invariant", "log_noise_scale=true", "optimizer=muon",
-                            "optimizer=lamb", "optimizer=adamw_8bit", "optimizer=adafactor"}) {
+  for (const char* other :
+       {"zero_stage=1", "zero_stage=3", "local_steps=4", "deterministic_reduction=rank_invariant",
+        "log_noise_scale=true", "optimizer=muon", "optimizer=lamb", "optimizer=adamw_8bit", "optimizer=adafactor"}) {
     const std::string key = other, name = key.substr(0, key.find('='));
     expect_parts(with({other}),
                  {"expert_parallel_size: 2 is not supported with " + name, "set expert_parallel_size to 1"});

@@ -213,6 +213,16 @@ TEST(Pipeline, RecipesOfEightAndFourBitsMatchOneStage) {
     }
 }
 
+// The experts of a stage's blocks are on the ranks of that stage.
+TEST(Pipeline, ExpertsOnSeveralRanks) {
+  for (const S schedule : {S::one_f_one_b, S::zbv}) {
+    Setting s = small(2, 4, schedule);
+    s.of.type = ModelType::mixtral, s.of.shards = s.of.experts = 5;  // one each
+    s.of.sequences = s.of.step = 40;
+    expect_same(train(s.alone()), train(s), 1e-5, s.name());
+  }
+}
+
 TEST(Pipeline, BatchesMayGrow) {
   for (const S schedule : {S::one_f_one_b, S::gpipe, S::zb1p, S::zbv}) {
     Setting s = small(3, 4, schedule);

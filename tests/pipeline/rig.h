@@ -19,7 +19,7 @@ struct Setting {
   Setting alone() const {
     Setting one = *this;
     one.stages = one.chunks = one.of.accumulation = one.of.replicas = one.of.shards = one.of.tensor = one.of.context =
-        1;
+        one.of.experts = 1;
     one.schedule = PipelineSchedule::one_f_one_b;
     one.layout.clear();
     one.of.sequence = one.of.ring = false;
