@@ -66,7 +66,7 @@ void Arena::pack(ArenaPhase& p) {
 }
 
 void Arena::commit(void* memory, bool host) {
-  CHECK(mode_ == Mode::idle);
+  CHECK(mode_ == Mode::idle || !memory);
   memory_ = static_cast<char*>(memory);
   host_ = host;
 }

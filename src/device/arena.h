@@ -77,8 +77,8 @@ class Arena {
   // Of the largest phase that runs alone, or of the largest scratch memory and all frames; packs phases that have not
   // been packed yet.
   size_t bytes();
-  // From now on phases run in this memory of bytes(). host: the host can read it; then freed blocks are poisoned (in
-  // builds with the address sanitizer).
+  // From now on phases run in this memory of bytes(); null: it is being released. host: the host can read it; then
+  // freed blocks are poisoned (in builds with the address sanitizer).
   void commit(void* memory, bool host = false);
   void begin(std::string_view phase, int frame = 0);  // start running a recorded phase
   void end();                                         // every buffer must be dead and every planned block used

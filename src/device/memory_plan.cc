@@ -55,7 +55,9 @@ std::string MemoryPlan::knobs(MemoryKind kind) const {
   return "";
 }
 
+// Buffers that outlive the plan, as where a step fails, poison nothing in memory that may be another plan's by then.
 MemoryPlan::~MemoryPlan() {
+  if (arena_ && memory_) arena_->commit(nullptr);
   if (memory_) device_->release(memory_, total_, Mem::device);
   if (host_memory_) device_->release(host_memory_, host_total_, Mem::pinned);
 }
