@@ -114,6 +114,8 @@ void apply(const PieceText& step, Tokens& tokens, TextPlace place) {
 
 }  // namespace
 
+void Decoding::add(Step step) { steps_.push_back(std::move(step)); }
+
 std::string Decoding::text_of(std::vector<std::string> tokens, TextPlace place) const {
   for (const Step& step : steps_) std::visit([&](const auto& s) { apply(s, tokens, place); }, step);
   apply(Fuse{}, tokens, place);

@@ -28,7 +28,7 @@ struct PieceText {
 class Decoding {
  public:
   using Step = std::variant<Replace, ByteTokens, Fuse, Strip, Metaspace, PieceText>;
-  void add(Step step) { steps_.push_back(std::move(step)); }
+  void add(Step step);
   bool empty() const { return steps_.empty(); }
   std::string text_of(std::vector<std::string> tokens, TextPlace place) const;
 
