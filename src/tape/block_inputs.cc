@@ -8,12 +8,9 @@
 namespace athanor {
 namespace {
 
-// Copies in a stream of its own, after the work that the compute stream has been given so far.
-Ctx::Ticket copy(Ctx& c, const Tensor& to, const Tensor& from, Stream stream) {
-  if (c.arena.recording()) return nullptr;
-  c.device.wait(stream, *c.device.record(Stream::compute));
-  c.device.copy(to.data, from.data, from.bytes(), stream);
-  return c.device.record(stream);
+// Not in the copy streams: there, stages of a pipeline send, and a copy would wait until another stage has received.
+Ctx::Ticket copy(Ctx& c, const Tensor& to, const Tensor& from) {
+  return c.beside([&](Stream stream) { c.device.copy(to.data, from.data, from.bytes(), stream); });
 }
 
 }  // namespace
@@ -35,7 +32,7 @@ int64_t BlockInputs::keep(Ctx& c, Buffer input) {
   const Tensor &from = moving_.input.t, &home = home_.at(size_t(number));
   CHECK(home.shape == from.shape && home.dtype == from.dtype, "input ", from.shape, " of block ", number, ", planned ",
         home.shape);
-  moving_.copied = copy(c, home, from, Stream::copy_back);
+  moving_.copied = copy(c, home, from);
   return number;
 }
 
@@ -49,7 +46,7 @@ Buffer BlockInputs::bring(Ctx& c, int64_t number) {
   if (number == 0) return input;
   const Tensor& home = home_[size_t(number) - 1];
   moving_.input = c.alloc("input of a block", home.dtype, home.shape);
-  moving_.copied = copy(c, moving_.input.t, home, Stream::copy);
+  moving_.copied = copy(c, moving_.input.t, home);
   return input;
 }
 
