@@ -119,10 +119,9 @@ struct Demand {
 };
 
 // What passes through the GPU of masters and states in host memory, and which batches hide it.
-void print_offload(const Engine& engine, const Roofline& limits, double least, double end) {
+void print_offload(const Engine& engine, const Roofline& limits, const OffloadTime& time, double least, double end) {
   constexpr double kShare = 0.05;
   const StateTraffic& bytes = engine.state_traffic();
-  const OffloadTime time = offload_time(engine, limits);
   if (engine.offloaded_inputs() > 0)
     std::printf("block inputs      %s to the host and back in each micro-batch%s\n",
                 format_bytes(engine.offloaded_inputs()).c_str(),
@@ -159,7 +158,7 @@ void print_limit(const Engine& engine, const Roofline& limits, const Demand& run
               rates_in_words(limits.most, engine).c_str());
   std::printf("of which the end  %.3f ms, %.1f %%: norm, clipping and the optimizer\n", update * 1e3,
               100 * update / least);
-  print_offload(engine, limits, least, update);
+  print_offload(engine, limits, offload, least, update);
   std::printf("predicted run     %s or more for all %lld steps, without evaluation and checkpoints\n",
               format_duration(least * double(run.steps)).c_str(), static_cast<long long>(run.steps));
 }

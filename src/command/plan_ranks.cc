@@ -53,8 +53,9 @@ void print_row(const Config& c, const Cluster& on) {
   const double tokens = double(c.global_batch_size * c.seq_length);
   std::printf("%6d %5d %4lld x %-4lld %11s %12s %11.2f %11.2f %11.2f %11.2f %11s\n", on.ranks, on.nodes,
               static_cast<long long>(p.micro_batch_size), static_cast<long long>(p.micro_batches),
-              format_bytes(p.memory).c_str(), format_bytes(uint64_t(p.traffic.bytes())).c_str(), p.compute * 1e3,
-              p.update * 1e3, p.traffic.seconds() * 1e3, p.exposed * 1e3, format_count(tokens / p.step()).c_str());
+              format_bytes(p.memory).c_str(), format_bytes(uint64_t(p.traffic.bytes() + p.sent_to_stages)).c_str(),
+              p.compute * 1e3, p.update * 1e3, p.traffic.seconds() * 1e3, p.exposed * 1e3,
+              format_count(tokens / p.step()).c_str());
 }
 
 // 1, 2, 4 ... times the fewest ranks that make whole groups of tensor and context parallelism, whole copies and full
@@ -145,12 +146,14 @@ Prediction predict(const Config& c, const Cluster& on) {
   const auto engine =
       make_engine(c, {*described.device, *described.ops, mesh, described.tuning, nullptr, on.network}, true);
   const Roofline limits = limits_of(on.gpu, c.model.head_dim, c.seq_length);
+  Prediction p;
   double launches = 0, end = 0;  // of the slowest stage; end: the part that is the optimizer's
-  size_t memory = 0;
   const auto count = [&](Engine& stage) {
     launches = std::max(launches, least_sum(planned_rows(stage, limits)));
     end = std::max(end, least_update_seconds(stage, limits));
-    memory = std::max(memory, stage.memory().total());
+    if (stage.memory().total() <= p.memory) return;
+    p.memory = stage.memory().total();
+    for (int k = 0; k < kMemoryKinds; ++k) p.memory_by_kind[size_t(k)] = stage.memory().total(MemoryKind(k));
   };
   count(*engine);
   for (const int s : different_stages(c, sizes.stages)) {
@@ -161,19 +164,14 @@ Prediction predict(const Config& c, const Cluster& on) {
     count(stage);
   }
   const OffloadTime host = offload_time(*engine, limits);
-  const double offload = host.exposed;
   const int stride = sizes.of_worker() / sizes.stages;
   const PipelineTime pipeline = pipeline_time(*engine, on.network, launches - end, stride);
-  Prediction p{.micro_batch_size = engine->options().micro_batch_size,
-               .micro_batches = engine->micro_batches(),
-               .memory = memory,
-               .traffic = step_traffic(*engine, mesh, on.network, &limits),
-               .sent_to_stages = sent_to_stages(*engine),
-               .compute = launches + offload + host.inputs_exposed,
-               .update = end + offload,
-               .recompute = engine->options().recompute,
-               .flops_per_token = flops_per_token(engine->model(), c.seq_length).causal};
-  for (int k = 0; k < kMemoryKinds; ++k) p.memory_by_kind[size_t(k)] = engine->memory().total(MemoryKind(k));
+  p.micro_batch_size = engine->options().micro_batch_size, p.micro_batches = engine->micro_batches();
+  p.traffic = step_traffic(*engine, mesh, on.network, &limits);
+  p.sent_to_stages = sent_to_stages(*engine);
+  p.compute = launches + host.exposed + host.inputs_exposed, p.update = end + host.exposed;
+  p.recompute = engine->options().recompute;
+  p.flops_per_token = flops_per_token(engine->model(), c.seq_length).causal;
   const double products = least_update_product_seconds(*engine, limits);
   p.waits.stages = pipeline.waits + pipeline.sending;
   p.exposed = p.traffic.exposed(launches, double(p.micro_batches), products) + p.waits.stages;

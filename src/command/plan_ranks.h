@@ -38,8 +38,8 @@ struct ManyRanks {
 // Predicted step of one rank.
 struct Prediction {
   int64_t micro_batch_size = 0, micro_batches = 0;
-  size_t memory = 0;                                  // bytes
-  std::array<size_t, kMemoryKinds> memory_by_kind{};  // bytes
+  size_t memory = 0;                                  // bytes; in a pipeline of the stage that needs most
+  std::array<size_t, kMemoryKinds> memory_by_kind{};  // bytes of the same
   StepTraffic traffic;
   double sent_to_stages = 0;                    // bytes of a rank in a step
   double compute = 0, update = 0, exposed = 0;  // seconds; compute includes update
