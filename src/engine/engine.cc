@@ -57,7 +57,7 @@ void Engine::commit() {
   memory();
   Device& device = backend_.device;
   memory_.commit(device);
-  if (stage_.stages() > 1) links_.open(device, backend_.mesh.stages(), stage_);
+  if (stage_.stages() > 1) links_.open(device, backend_.mesh.stages());
   model_->init_constants(device);
   if (teacher_) teacher_->init_constants(device);
   const MicroInputs& in = micro_inputs_.front();

@@ -163,8 +163,9 @@ class Engine {
     return (mesh.workers().rank() * mesh.data_parallel().size() + mesh.data_parallel().rank()) / int(part_.ranks);
   }
   int devices() const { return backend_.mesh.world().size(); }
-  // One rank of those that compute the same losses from the same samples: on the last stage, which alone has losses.
   size_t stage_message_bytes() const { return links_.message_bytes(); }  // sent from stage to stage; 0: there is one
+  // One rank of those that compute the same losses from the same samples: on the stage that has the head, which alone
+  // has losses.
   bool reports_losses() const { return stage_.has_head() && backend_.mesh.tensor().rank() == 0 && part_.rank == 0; }
   const Stage& stage() const { return stage_; }
   std::span<const Gemm> products() const { return plan_.products; }  // of a micro-batch and an evaluation, once planned
@@ -264,7 +265,8 @@ class Engine {
   // Logits [N, V] of a micro-batch's tokens on the host, for comparisons. Call want_logits() before memory().
   void want_logits();
   std::vector<float> logits(std::span<const int32_t> tokens);
-  // The k largest of the first `vocab` of them at every position of a micro-batch (TopLogits). Likewise.
+  // At every position of a micro-batch the k largest logits among those of the first `vocab` tokens (TopLogits). Call
+  // want_top_logits() before memory().
   struct TopLogitsOfBatch {
     std::vector<int32_t> ids;         // [N, k]
     std::vector<float> values, rest;  // [N, k], [N]
@@ -337,16 +339,19 @@ class Engine {
   BlockInputs* block_inputs(int chunk, int frame) {
     return block_inputs_.empty() ? nullptr : &block_inputs_[size_t(chunk)][size_t(frame)];
   }
-  void plan_block_inputs();
+  void plan_block_inputs(const Shape& input);
   void run_passes(Ctx, const Passes&, const PhaseRunner::Enter&);
   void run_forward(Ctx&, const Passes&);
   void run_backward(Ctx&, const Passes&, const PhaseRunner::Enter&);
   size_t run_actions(size_t first, PhaseClock&);  // returns the number of the next one
   void run_transfer(Ctx, const StageAction&, MicroFrame&, FrameTensors&);
   void replay_transfer(const StageAction&, const FrameTensors&);
-  // Graphs of a pipeline's passes are launched in steps whose passes all have one: a pass that is not captured needs
-  // what the host code of earlier passes leaves in its frame.
-  bool replays() const { return stage_.stages() == 1 || (options_.graphs && steps_of_program_ >= kStepsToCapture); }
+  // Whether captured graphs stand for the host code of passes: in a pipeline only in steps whose passes all have one,
+  // since a pass that is not captured needs what the host code of earlier passes leaves in its frame.
+  bool replays() const {
+    if (!options_.graphs || !backend_.device.can_capture()) return false;
+    return stage_.stages() == 1 || steps_of_program_ >= kStepsToCapture;
+  }
   void send_to_stage(const StageAction&, const Tensor&);
   Buffer receive(Ctx&, const StageAction&, const char* name);
   void record_chunk(int chunk);
@@ -417,8 +422,8 @@ class Engine {
   Tensor leaf_sums_;           // [leaves, 1 + units] f64: per leaf its loss sum, then each unit's squared gradient norm
   Tensor logit_rows_;          // [N] i32: 0, 1, 2, ...
   TeacherLogits top_;          // of this engine's model, if they are wanted
-  int64_t top_vocab_ = 0;      // tokens that they are the largest of
-  float top_temperature_ = 1;  // of these
+  int64_t top_vocab_ = 0;      // tokens among which top_ has the largest logits
+  float top_temperature_ = 1;  // divides the logits that TopLogits adds up
   TopLogitRows next_teacher_;
   bool want_logits_ = false, recorded_micro_batch_ = false, recorded_ = false;
   std::map<std::tuple<int, int, int, bool, std::optional<StageAction::Kind>, bool>, PhaseRunner>

@@ -166,8 +166,9 @@ void Engine::plan_inputs() {
     frame_tensors_.emplace_back(frames_.back().size());
   }
   const int64_t rows = part_.rows() / (options_.sequence_parallel ? backend_.mesh.tensor().size() : 1);
-  if (stage_.stages() > 1) links_.plan(memory_, stage_, options_.recipe.compute, {rows, model_->config().hidden_size});
-  if (options_.training && options_.offload_inputs) plan_block_inputs();
+  const Shape stream{rows, model_->config().hidden_size};
+  if (stage_.stages() > 1) links_.plan(memory_, stage_, options_.recipe.compute, stream);
+  if (options_.training && options_.offload_inputs) plan_block_inputs(stream);
   input("step state", DType::u8, {int64_t(sizeof(StepState))}, &state_);
   if (options_.training && options_.spikes.deviations > 0)
     input("latest losses and norms", DType::u8, {int64_t(sizeof(SpikeWindow))}, &window_);
@@ -186,16 +187,13 @@ void Engine::plan_inputs() {
     input("sums of leaves", DType::f64, {leaves * int64_t(1 + model_->params().units().size())}, &leaf_sums_);
 }
 
-void Engine::plan_block_inputs() {
-  const Recompute& recompute = options_.recompute;
-  const int64_t rows = part_.rows() / (options_.sequence_parallel ? backend_.mesh.tensor().size() : 1);
+void Engine::plan_block_inputs(const Shape& input) {
   for (int chunk = 0; chunk < stage_.chunks(); ++chunk) {
     const ModelPart& part = stage_.part(chunk);
     int64_t whole = 0;
-    for (int l = part.first; l < part.end; ++l) whole += is_recomputed_whole(recompute, l) ? 1 : 0;
+    for (int l = part.first; l < part.end; ++l) whole += is_recomputed_whole(options_.recompute, l) ? 1 : 0;
     std::vector<BlockInputs>& inputs = block_inputs_.emplace_back(frames_[size_t(chunk)].size());
-    for (BlockInputs& of_frame : inputs)
-      of_frame.plan(memory_, whole, options_.recipe.compute, {rows, model_->config().hidden_size});
+    for (BlockInputs& of_frame : inputs) of_frame.plan(memory_, whole, options_.recipe.compute, input);
   }
 }
 

@@ -16,6 +16,9 @@ constexpr Kind kKinds[] = {Kind::receive_activation, Kind::forward,        Kind:
                            Kind::receive_gradient,   Kind::backward,       Kind::input_backward,
                            Kind::send_gradient,      Kind::weight_backward};
 
+// The backward pass that a computation is; none: it is a forward pass.
+std::optional<Kind> backward_of(Kind kind) { return kind == Kind::forward ? std::nullopt : std::optional(kind); }
+
 // For a forward pass of a frozen model, of which nothing is recorded or counted.
 Ctx without_tape(Ctx c) {
   c.tape = nullptr;
@@ -135,15 +138,13 @@ size_t Engine::run_actions(size_t first, PhaseClock& clock) {
   if (!computes(a)) {
     enter(Phase::communication, clock);
     FrameTensors& tensors = frame_tensors_[size_t(a.chunk)][size_t(number)];
-    if (replays() && backend_.device.can_capture())
+    if (replays())
       replay_transfer(a, tensors);
     else
       in_frame([&] { run_transfer(context(*ops_, &frame.tape), a, frame, tensors); });
     return last + 1;
   }
-  const std::optional<Kind> backward = both                      ? std::optional(Kind::backward)
-                                       : a.kind == Kind::forward ? std::nullopt
-                                                                 : std::optional(a.kind);
+  const std::optional<Kind> backward = backward_of(both ? Kind::backward : a.kind);
   const Passes passes{.chunk = a.chunk,
                       .frame = frame,
                       .inputs = micro_inputs_[size_t(stage_.frames().slot[first])],
@@ -223,7 +224,7 @@ void Engine::record_chunk(int chunk) {
                   .frame = frame,
                   .inputs = micro_inputs_.front(),
                   .forward = kind == Kind::forward,
-                  .backward = kind == Kind::forward ? std::nullopt : std::optional(kind),
+                  .backward = backward_of(kind),
                   .block_inputs = block_inputs(chunk, 0),
                   .last = false},
                  [](Phase) {});

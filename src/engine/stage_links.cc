@@ -33,11 +33,11 @@ void StageLinks::plan(MemoryPlan& plan, const Stage& stage, DType dtype, const S
       plan.add(MemoryKind::inputs, cat("message ", i, " to stage ", peer), dtype, message, &box.slots[i].t);
 }
 
-void StageLinks::open(Device& device, Communicator& stages, const Stage& stage) {
-  stage_ = &stage, device_ = &device, stages_ = &stages;
+void StageLinks::open(Device& device, Communicator& stages) {
+  device_ = &device, stages_ = &stages;
   if (device.unified()) return;
   std::set<Way> ways;
-  const std::vector<Actions>& lists = stage.program().stages;
+  const std::vector<Actions>& lists = stage_->program().stages;
   for (size_t s = 0; s < lists.size(); ++s)
     for (const StageAction& a : lists[s])
       if (sends(a)) ways.insert(way_of(int(s), a));

@@ -18,8 +18,8 @@ class StageLinks {
   // Slots for messages [rows of the stream, hidden size], as many for each receiver as StepProgram::sends_ahead.
   void plan(MemoryPlan&, const Stage&, DType, const Shape& message);
   size_t message_bytes() const { return message_bytes_; }
-  // All stages call it together, before the first message.
-  void open(Device&, Communicator& stages, const Stage&);
+  // After plan(). All stages call it together, before the first message.
+  void open(Device&, Communicator& stages);
 
   // a: an action that sends, or receives, on this stage.
   void send(const StageAction& a, const Tensor& x);
