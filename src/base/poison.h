@@ -1,5 +1,5 @@
-// Memory that nothing may read or write for now: builds with the address sanitizer report whoever does. Other builds do
-// nothing here.
+// Marks memory that is free, so that builds with the address sanitizer report every read and write of it. Other builds
+// do nothing here.
 #pragma once
 #include <cstddef>
 

@@ -38,7 +38,7 @@ struct Ring {
   alignas(64) std::atomic<uint32_t> writer_waits;  // for space
   alignas(64) std::atomic<uint32_t> reader_waits;  // for bytes
 };
-// Of each two, the first is written by the rank that dialled, the second by the one that was dialled.
+// The memory of two ranks. Index 0 is what the rank that dialled writes, index 1 what the one that was dialled writes.
 struct SharedPair {
   Ring rings[2], backlogs[2];
   alignas(4096) std::array<std::byte, kRingBytes> bytes[2];

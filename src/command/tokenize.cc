@@ -111,8 +111,7 @@ void add_options(Verb verb, TokenizeArgs& o) {
       .required();
   verb.add_option("--tokenizer", o.tokenizer.source,
                   "\"byte\"; a .tiktoken rank file, tokenizer.json, SentencePiece's .model, or vocab.bpe beside "
-                  "encoder.json; a "
-                  "folder with one")
+                  "encoder.json; a folder with one")
       .show_default();
   verb.add_option("--split", o.tokenizer.split,
                   "rank files: split pattern, a name (gpt2, cl100k, llama3, qwen2, o200k) or a regular expression; "

@@ -261,6 +261,9 @@ double sparsity_after(const Config&, int64_t steps);
 // Whether a name in files matches one of the patterns (* and ?) of prune_exclude.
 bool matches_any(const std::vector<std::string>& patterns, const std::string& name);
 
+// Whether a teacher, or its cached logits, are learned from.
+bool distills(const Config&);
+
 // A line for each key that was changed from its default and has no effect with the other keys, of a validated config.
 std::vector<std::string> keys_without_effect(const Config&);
 // Whether the run, or one of its groups, has the optimizer.
@@ -275,7 +278,6 @@ int64_t steps_for(const Config&, int64_t samples);
 // Tokens of the chunks that a sequence of the run is cut into; seq_length: it stays whole.
 int64_t chunk_length_at(const Config&, int64_t sample);
 // Chunks of a sequence at most.
-bool distills(const Config&);  // whether a teacher or its logits teach
 int64_t max_chunks(const Config&);
 // What the batches of all steps are multiples of.
 int64_t common_batch_size(const Config&);

@@ -313,8 +313,7 @@ Fields memory_group() {
       choice<&Config::offload_activations>(
           "offload_activations", free,
           "on a GPU, with recompute_granularity full: cpu = the inputs of recomputed blocks wait for backward in "
-          "pinned "
-          "host memory, which changes no bit; auto = only where the plan does not fit the GPU otherwise"),
+          "pinned host memory, which changes no bit; auto = only where the plan does not fit the GPU otherwise"),
       number("host_memory_limit_gib", &Config::host_memory_limit_gib, at_least(0), free, "GiB",
              "offload_optimizer, offload_activations: host memory that a rank may use for them; 0 = what is available, "
              "divided among the machine's ranks"),
@@ -343,9 +342,8 @@ Fields ranks_group() {
           "pipeline_parallel_size: in which order a stage runs its micro-batches. 1f1b = forward and backward in turn; "
           "interleaved = the same with several parts of the model on each stage, which wait less and send more; gpipe "
           "= all forward, then all backward, which keeps most in memory; zb1p = 1f1b that computes gradients of "
-          "weights "
-          "later, where a stage would wait; zbv = the same with two parts on each stage, the first and the last one on "
-          "the first stage"),
+          "weights later, where a stage would wait; zbv = the same with two parts on each stage, the first and the "
+          "last one on the first stage"),
       number("virtual_pipeline_size", &Config::virtual_pipeline_size, between(0, 1024), free, "",
              "pipeline_schedule interleaved: parts of the model on each stage; 0 = 2 with interleaved and zbv, else 1")
           .alias({"virtual_pipeline_model_parallel_size"}),

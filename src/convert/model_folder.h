@@ -58,8 +58,8 @@ class ModelFolder {
     std::optional<Nf4State> nf4 = {};      // stored in NF4; read as f32
     Role role = Role::matrix;
     bool buffer = false;  // state that stays in its dtype: ParamSpec::buffer
-    // Of a checkpoint that trains dense weights and computes with two of every four (prune_method srste): the others
-    // are read as zeros.
+    // The checkpoint has dense weights, and its run computes with two of every four (prune_method srste): reading sets
+    // the other two to zero.
     bool two_of_four = false;
     // A weight of a folder of adapters, read as f32. `merged`: its type in the base folder. `quantized`: the adapters
     // were trained on the NF4 weight, so reading quantizes and dequantizes it. `adapted`: it has adapters, which
