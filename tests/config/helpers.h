@@ -40,6 +40,11 @@ inline std::string error_in(const std::string& text, std::vector<std::string> ov
   return error_of([&] { parse(text, overrides); });
 }
 
+// The same for the small configuration.
+inline std::string error_with(std::vector<std::string> overrides) {
+  return error_in(small_config(), std::move(overrides));
+}
+
 inline void expect_parts(const std::string& message, const std::vector<std::string>& parts) {
   for (const auto& part : parts) EXPECT_NE(message.find(part), std::string::npos) << part << "\nis not in: " << message;
 }

@@ -1,0 +1,195 @@
+// How ranks share the work: sizes that cannot work together are refused with both values.
+#include "tests/config/helpers.h"
+
+namespace athanor {
+namespace {
+
+TEST(Validate, Ranks) {
+  EXPECT_EQ(error_with({"zero_stage=3", "data_parallel_shard_size=4", "data_parallel_replicate_size=2"}), "");
+  expect_parts(error_with({"zero_stage=4"}), {"zero_stage", "4"});
+  expect_parts(error_with({"zero_stage=0", "data_parallel_shard_size=2"}),
+               {"data_parallel_shard_size: 2", "zero_stage 0"});
+  expect_parts(error_with({"zero_stage=0", "data_parallel_replicate_size=2"}), {"data_parallel_replicate_size: 2"});
+  expect_parts(error_with({"distributed_timeout=0"}), {"distributed_timeout"});
+}
+
+TEST(Validate, Pipelines) {
+  const auto with = [](std::vector<std::string> more, int layers = 8) {
+    more.insert(more.begin(), cat("model.n_layer=", layers));
+    return error_with(more);
+  };
+  EXPECT_EQ(with({"pipeline_parallel_size=1"}), "");
+  EXPECT_EQ(with({"pipeline_model_parallel_size=4", "pipeline_schedule=gpipe"}), "");
+  EXPECT_EQ(with({"pipeline_parallel_degree=4", "pipeline_schedule=interleaved"}), "");
+  EXPECT_EQ(with({"pipeline_parallel_size=2", "pipeline_schedule=interleaved", "virtual_pipeline_size=4"}), "");
+  EXPECT_EQ(with({"pipeline_parallel_size=2", "pipeline_layout=[5,3]"}), "");
+  expect_parts(with({"pipeline_parallel_size=4"}, 3),
+               {"pipeline_parallel_size: the model's 3 blocks", "4 parts", "at most 3"});
+  expect_parts(with({"pipeline_parallel_size=4", "pipeline_schedule=interleaved", "virtual_pipeline_size=3"}),
+               {"8 blocks", "12 parts", "virtual_pipeline_size 3"});
+  expect_parts(with({"pipeline_parallel_size=2", "virtual_pipeline_size=2"}),
+               {"virtual_pipeline_size: 2", "pipeline_schedule 1f1b", "interleaved"});
+  expect_parts(with({"pipeline_parallel_size=2", "virtual_pipeline_size=1", "pipeline_schedule=interleaved"}),
+               {"virtual_pipeline_size: 1", "pipeline_schedule interleaved"});
+  EXPECT_EQ(with({"pipeline_parallel_size=4", "pipeline_schedule=zbv"}), "");
+  expect_parts(with({"pipeline_parallel_size=2", "virtual_pipeline_size=4", "pipeline_schedule=zbv"}),
+               {"virtual_pipeline_size: 4", "pipeline_schedule zbv", "2 parts"});
+  expect_parts(with({"pipeline_parallel_size=2", "pipeline_schedule=zb1p", "recompute_granularity=full"}),
+               {"recompute_granularity: full", "pipeline_schedule zb1p", "selective"});
+  expect_parts(with({"virtual_pipeline_size=2"}), {"virtual_pipeline_size: 2", "pipeline_parallel_size"});
+  expect_parts(with({"pipeline_layout=[8]"}), {"pipeline_layout", "pipeline_parallel_size 1"});
+  expect_parts(with({"pipeline_parallel_size=2", "pipeline_layout=[5,2,1]"}),
+               {"pipeline_layout: 3 numbers", "2 parts"});
+  expect_parts(with({"pipeline_parallel_size=2", "pipeline_layout=[5,4]"}),
+               {"pipeline_layout", "add up to 9", "num_hidden_layers 8"});
+  expect_parts(with({"pipeline_parallel_size=2", "pipeline_layout=[8,0]"}), {"pipeline_layout[1]", "0"});
+}
+
+// Each names both keys.
+TEST(Validate, WhatPipelinesDoNotSupportIsRefused) {
+  for (const auto& [setting, key] : {std::pair{"zero_stage=2", "zero_stage: 2"},
+                                     {"zero_stage=3", "zero_stage: 3"},
+                                     {"log_noise_scale=true", "log_noise_scale"},
+                                     {"prune_sparsity=0.5", "prune_sparsity"}})
+    expect_parts(error_with({"model.n_layer=8", "pipeline_parallel_size=2", setting}),
+                 {key, "2 stages", "pipeline_parallel_size"});
+  expect_parts(error_with({"model.n_layer=8", "pipeline_parallel_size=2", "pipeline_schedule=interleaved",
+                           "rampup_batch_size=[4,4,100]"}),
+               {"rampup_batch_size", "pipeline_schedule interleaved"});
+  expect_parts(error_with({"model.n_layer=8", "pipeline_parallel_size=2", "deterministic_reduction=rank_invariant",
+                           "micro_batch_size=1", "logical_shards=1"}),
+               {"deterministic_reduction: rank_invariant", "2 stages", "pipeline_parallel_size"});
+}
+
+TEST(Validate, TensorParallelism) {
+  const auto with = [](std::vector<std::string> more) {
+    const std::vector<std::string> model = {"model.n_head=6", "model.n_embd=48", "model.n_inner=64"};
+    more.insert(more.begin(), model.begin(), model.end());
+    return error_with(more);
+  };
+  EXPECT_EQ(with({"tensor_parallel_size=2"}), "");
+  EXPECT_EQ(with({"tensor_model_parallel_size=2", "optimizer=lion"}), "");
+  EXPECT_EQ(with({"tensor_parallel_degree=2", "zero_stage=3", "precision=bf16", "master_weights=split"}), "");
+  expect_parts(with({"tensor_parallel_size=0"}), {"tensor_parallel_size", "0"});
+  expect_parts(with({"tensor_parallel_size=4"}),
+               {"tensor_parallel_size", "num_attention_heads 6", "among 4 ranks", "1, 2"});
+  expect_parts(with({"tensor_parallel_size=3"}), {"tensor_parallel_size", "intermediate_size 64", "1, 2"});
+  const char* grouped = R"({"model_type": "llama", "vocab_size": 257, "hidden_size": 96, "num_hidden_layers": 2,
+      "num_attention_heads": 12, "num_key_value_heads": 4, "intermediate_size": 96, "max_position_embeddings": 32})";
+  EXPECT_EQ(error_in(small_config("", grouped), {"tensor_parallel_size=12"}), "");
+  expect_parts(error_in(small_config("", grouped), {"tensor_parallel_size=6"}),
+               {"tensor_parallel_size", "num_key_value_heads 4", "1, 2, 4, 12"});
+  expect_parts(error_in(small_config("", grouped), {"tensor_parallel_size=12", "qk_clip_threshold=100"}),
+               {"qk_clip_threshold", "12 ranks", "4 key heads", "at most 4"});
+  EXPECT_EQ(with({"tensor_parallel_size=2", "model.vocab_size=131"}), "");
+  EXPECT_EQ(with({"tensor_parallel_size=2", "sequence_parallel=true"}), "");
+  expect_parts(with({"sequence_parallel=true"}), {"sequence_parallel", "tensor_parallel_size 1"});
+  expect_parts(with({"tensor_parallel_size=2", "sequence_parallel=true", "seq_length=15"}),
+               {"sequence_parallel", "seq_length 15", "2 ranks", "a multiple of 2"});
+  expect_parts(with({"tensor_parallel_size=2", "model.vocab_size=1"}),
+               {"tensor_parallel_size", "vocab_size 1", "2 ranks", "at most 1"});
+  for (const char* optimizer : {"adamw", "adam", "sgd", "lion", "schedule_free_adamw", "muon", "normuon"})
+    EXPECT_EQ(with({"tensor_parallel_size=2", cat("optimizer=", optimizer), "lr_decay_style=constant"}), "");
+  for (const char* optimizer : {"lamb", "adafactor"})
+    expect_parts(with({"tensor_parallel_size=2", cat("optimizer=", optimizer)}),
+                 {"tensor_parallel_size: 2", cat("optimizer ", optimizer), "needs sums over all of it", "adamw"});
+  expect_parts(with({"tensor_parallel_size=2", "optimizer=adamw_8bit"}),
+               {"tensor_parallel_size: 2", "optimizer adamw_8bit", "a scale for each block", "adamw"});
+  const auto grouped_matrices = [&](const char* optimizer) {
+    return with({"tensor_parallel_size=2",
+                 cat(R"(param_groups=[{"match":"*.h.0.*","role":"matrix","optimizer":")", optimizer, R"("}])")});
+  };
+  EXPECT_EQ(grouped_matrices("muon"), "");
+  EXPECT_EQ(grouped_matrices("normuon"), "");
+  expect_parts(grouped_matrices("lamb"), {"tensor_parallel_size: 2", "optimizer lamb", "*.h.0.*"});
+  EXPECT_EQ(with({"tensor_parallel_size=2", "precision=mxfp8"}), "");
+  expect_parts(with({"tensor_parallel_size=2", "deterministic_reduction=rank_invariant", "micro_batch_size=1"}),
+               {"tensor_parallel_size: 2", "fixed_order"});
+  EXPECT_EQ(with({"tensor_parallel_size=2", "ema_decay=0.9"}), "");
+  expect_parts(with({"tensor_parallel_size=2", "log_noise_scale=true"}),
+               {"log_noise_scale", "tensor_parallel_size to 1"});
+}
+
+TEST(Validate, WhatDoesNotGoWithExpertsIsNamed) {
+  const auto with = [](std::vector<std::string> more) {
+    std::vector<std::string> all = {"model.model_type=mixtral", "model.num_experts=4", "model.num_experts_per_tok=2",
+                                    "model.intermediate_size=64"};
+    all.insert(all.end(), more.begin(), more.end());
+    return error_with(all);
+  };
+  EXPECT_EQ(with({}), "");
+  EXPECT_EQ(with({"zero_stage=3", "optimizer=muon", "precision=bf16"}), "");
+  expect_parts(with({"tensor_parallel_size=2"}), {"tensor_parallel_size: 2", "model.num_experts is 4"});
+  expect_parts(with({"precision=fp8_tensorwise"}), {"precision: fp8_tensorwise", "model.num_experts is 4"});
+  expect_parts(with({"mup_base_width=32"}), {"mup_base_width", "model.num_experts is 4"});
+  expect_parts(with({"context_parallel_size=2"}), {"context_parallel_size: 2", "model.router_aux_loss_coef 0.001"});
+  EXPECT_EQ(with({"context_parallel_size=2", "model.router_aux_loss_coef=0"}), "");
+}
+
+TEST(Validate, ExpertParallelismHasPlainDataParallelismAroundIt) {
+  const auto with = [](std::vector<std::string> more) {
+    std::vector<std::string> all = {"model.model_type=mixtral",   "model.num_experts=4", "model.num_experts_per_tok=2",
+                                    "model.intermediate_size=64", "zero_stage=0",        "expert_parallel_size=2"};
+    all.insert(all.end(), more.begin(), more.end());
+    return error_with(all);
+  };
+  EXPECT_EQ(with({}), "");
+  EXPECT_EQ(with({"expert_model_parallel_size=4"}), "");
+  EXPECT_EQ(with({"pipeline_parallel_size=2"}), "");
+  EXPECT_EQ(with({"expert_parallel_degree=1", "zero_stage=3"}), "");
+  expect_parts(with({"expert_parallel_size=3"}), {"expert_parallel_size: 3", "model.num_experts, 4"});
+  expect_parts(error_with({"expert_parallel_size=2", "zero_stage=0"}), {"expert_parallel_size: 2", "has none"});
+  for (const char* other :
+       {"zero_stage=1", "zero_stage=3", "local_steps=4", "deterministic_reduction=rank_invariant",
+        "log_noise_scale=true", "optimizer=muon", "optimizer=lamb", "optimizer=adamw_8bit", "optimizer=adafactor"}) {
+    const std::string key = other, name = key.substr(0, key.find('='));
+    expect_parts(with({other}),
+                 {"expert_parallel_size: 2 is not supported with " + name, "set expert_parallel_size to 1"});
+  }
+}
+
+TEST(Validate, LocalUpdates) {
+  expect_parts(error_with({"local_steps=30", "ema_decay=0.9"}), {"ema_decay", "local_steps 30"});
+  expect_parts(error_with({"local_steps=30", "tail_average_start=5"}), {"tail_average_start", "local_steps 30"});
+  expect_parts(error_with({"local_steps=30", "optimizer=schedule_free_adamw", "lr_decay_style=constant"}),
+               {"schedule_free_adamw", "local_steps 0"});
+  expect_parts(error_with({"local_steps=3", "local_fragments=4"}), {"local_fragments: 4", "3 steps"});
+  expect_parts(error_with({"local_steps=30", "data_parallel_replicate_size=2", "log_noise_scale=true"}),
+               {"log_noise_scale", "data_parallel_replicate_size to 1"});
+  EXPECT_EQ(error_with({"local_steps=30", "data_parallel_replicate_size=2", "zero_stage=0"}), "");
+}
+
+TEST(Validate, ContextParallelism) {
+  const auto with = [](std::vector<std::string> more) { return error_with(std::move(more)); };
+  EXPECT_EQ(with({"context_parallel_size=2", "seq_length=16"}), "");
+  EXPECT_EQ(with({"context_parallel_degree=4", "seq_length=16", "zero_stage=3", "optimizer=muon"}), "");
+  EXPECT_EQ(with({"context_parallel_size=2", "tensor_parallel_size=2", "sequence_parallel=true", "seq_length=16"}), "");
+  expect_parts(with({"context_parallel_size=0"}), {"context_parallel_size", "0"});
+  expect_parts(with({"context_parallel_size=3", "seq_length=16"}),
+               {"context_parallel_size", "seq_length 16", "3 ranks", "a multiple of 6", "1, 2, 4, 8"});
+  expect_parts(with({"context_parallel_size=2", "tensor_parallel_size=4", "sequence_parallel=true", "seq_length=12"}),
+               {"sequence_parallel", "6 tokens", "4 ranks", "a multiple of 8"});
+  expect_parts(with({"context_parallel_size=3", "tensor_parallel_size=4", "sequence_parallel=true", "seq_length=30"}),
+               {"sequence_parallel", "seq_length 30", "4 ranks", "a multiple of 12"});
+  EXPECT_EQ(with({"context_parallel_size=2", "seq_length=16", "precision=mxfp8"}), "");
+  expect_parts(with({"context_parallel_size=2", "seq_length=16", "deterministic_reduction=rank_invariant",
+                     "micro_batch_size=1"}),
+               {"context_parallel_size: 2", "fixed_order"});
+  expect_parts(with({"context_parallel_size=2", "seq_length=16", "log_noise_scale=true"}),
+               {"log_noise_scale", "context_parallel_size to 1"});
+}
+
+TEST(Validate, RankInvariantSums) {
+  const auto with = [](std::vector<std::string> more) {
+    more.insert(more.begin(), {"deterministic_reduction=rank_invariant", "global_batch_size=32"});
+    return error_with(more);
+  };
+  EXPECT_EQ(with({"micro_batch_size=2"}), "");
+  EXPECT_EQ(with({"micro_batch_size=2", "logical_shards=16"}), "");
+  expect_parts(with({"micro_batch_size=2", "logical_shards=6"}), {"logical_shards: 6", "power of two"});
+  expect_parts(with({"micro_batch_size=2", "logical_shards=32"}), {"logical_shards", "32", "micro_batch_size 2"});
+  expect_parts(with({}), {"deterministic_reduction", "micro_batch_size"});
+}
+
+}  // namespace
+}  // namespace athanor
