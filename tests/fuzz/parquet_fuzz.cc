@@ -14,6 +14,7 @@
 #include "data/hybrid_decoder.h"
 #include "data/parquet_column.h"
 #include "data/unpack.h"
+#include "tests/fuzz/laws.h"
 
 namespace {
 
@@ -31,18 +32,6 @@ class MemoryFile {
  private:
   int fd_;
 };
-
-template <class Fn>
-void survive(Fn&& fn) {
-  try {
-    fn();
-  } catch (const Error&) {
-  }
-}
-
-void require(bool condition) {
-  if (!condition) std::abort();
-}
 
 constexpr int64_t kMaxRows = 5000;  // a few bytes may stand for any number of rows
 

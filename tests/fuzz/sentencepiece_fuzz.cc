@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "tests/fuzz/laws.h"
 #include "tokenizer/charsmap.h"
 #include "tokenizer/files.h"
 #include "tokenizer/subword_tokenizer.h"
@@ -15,18 +16,6 @@
 namespace {
 
 using namespace athanor;
-
-template <class Fn>
-void survive(Fn&& fn) {
-  try {
-    fn();
-  } catch (const Error&) {
-  }
-}
-
-void require(bool condition) {
-  if (!condition) std::abort();
-}
 
 void use(SubwordParts parts, const std::string& text, bool allow_special) {
   const SubwordTokenizer tokenizer(std::move(parts), {.type = "fuzz", .eod_id = 0, .allow_special = allow_special}, {});

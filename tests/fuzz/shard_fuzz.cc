@@ -16,6 +16,7 @@
 #include "base/error.h"
 #include "data/dataset.h"
 #include "data/token_file.h"
+#include "tests/fuzz/laws.h"
 
 namespace {
 
@@ -45,10 +46,6 @@ bool survives(Fn&& fn) {
   } catch (const Error&) {
     return false;
   }
-}
-
-void require(bool condition) {
-  if (!condition) std::abort();
 }
 
 }  // namespace

@@ -16,6 +16,7 @@
 #include "data/dataset.h"
 #include "data/questions.h"
 #include "data/token_file.h"
+#include "tests/fuzz/laws.h"
 #include "tokenizer/byte_tokenizer.h"
 
 namespace {
@@ -23,10 +24,6 @@ namespace {
 using namespace athanor;
 
 constexpr int64_t kTokens = 24;
-
-void require(bool condition) {
-  if (!condition) std::abort();
-}
 
 // In memory where the system has such a folder; one for each process, used again and again.
 struct Scratch {

@@ -10,24 +10,13 @@
 
 #include "base/error.h"
 #include "data/json_line.h"
+#include "tests/fuzz/laws.h"
 #include "tokenizer/files.h"
 #include "tokenizer/subword_tokenizer.h"
 
 namespace {
 
 using namespace athanor;
-
-template <class Fn>
-void survive(Fn&& fn) {
-  try {
-    fn();
-  } catch (const Error&) {
-  }
-}
-
-void require(bool condition) {
-  if (!condition) std::abort();
-}
 
 // A tokenizer of bytes that neither normalizes nor removes anything gives a text back to the byte, and any one the same
 // ids however it is cut.
