@@ -6,41 +6,22 @@
 #include <tuple>
 #include <utility>
 
-#include "tests/ops/cases.h"
+#include "tests/ops/vocab_rows.h"
 
 namespace athanor {
 namespace {
 
-constexpr double kMax = 9;  // at or above every logit of the cases
+constexpr double kMax = 9;  // above every logit of the cases
 
-struct Size {
-  int64_t n;
-  VocabPart part;
-  int64_t padded, k;
+struct Size : VocabRows {
+  int64_t k;
 };
-constexpr Size kSizes[] = {
-    {3, {0, 17, 17}, 17, 1}, {7, {0, 33, 33}, 40, 33}, {30, {20, 33, 90}, 40, 12}, {3, {0, 5000, 5000}, 5056, 64}};
+constexpr Size kSizes[] = {{{3, {0, 17, 17}, 17}, 1},
+                           {{7, {0, 33, 33}, 40}, 33},
+                           {{30, {20, 33, 90}, 40}, 12},
+                           {{3, {0, 5000, 5000}, 5056}, 64}};
 
-std::string name_of(const Size& s, DType dt) {
-  return cat(s.n, "x", s.part.count, "/", s.padded, " from ", s.part.first, " of ", s.part.total, " top ", s.k, " ",
-             dt);
-}
-
-// Steps that all types hold exactly; many are equal.
-double logit(const Size& s, int64_t row, int64_t column) {
-  return double(random_bits(kCaseSeed, 1, uint64_t(row * s.padded + column)) % 128) / 8 - 7;
-}
-Init logits(const Size& s) {  // padding columns hold what would win every softmax
-  return
-      [s](uint64_t, int64_t i) { return i % s.padded < s.part.count ? logit(s, i / s.padded, i % s.padded) : 1000.0; };
-}
-
-int32_t target(const Size& s, int64_t row) {
-  return row % 5 == 2 ? int32_t(-1 - row) : int32_t(random_bits(kCaseSeed, 2, uint64_t(row)) % uint64_t(s.part.total));
-}
-Init targets(const Size& s) {
-  return [s](uint64_t, int64_t i) { return double(target(s, i)); };
-}
+std::string name_of(const Size& s, DType dt) { return cat(name_of(s), " top ", s.k, " ", dt); }
 
 // Distinct ids of a row: every so many tokens, of this part and of others.
 int64_t id(const Size& s, int64_t row, int64_t j) { return (j * (s.part.total / s.k) + row) % s.part.total; }
@@ -157,7 +138,7 @@ Case cached(const Size& s, DType dt, DistillLoss kind, float temperature, float 
 
 // L = scale inv_count sum of (divergences + ce_weight losses) + z-loss; the logits become dL/dlogits.
 void gradient(Examiner& examine, DistillLoss kind, int64_t k) {
-  const Size s{5, {0, 9, 9}, 11, k};
+  const Size s{{5, {0, 9, 9}, 11}, k};
   for (const auto& [temperature, z_loss, softcap] :
        {std::tuple{1.0, 0.0, 0.0}, {3.0, 0.5, 0.0}, {0.5, 0.0, 3.0}, {2.0, 0.5, 2.0}}) {
     Case c = cached(s, DType::f32, kind, float(temperature), float(softcap)), moved = c;

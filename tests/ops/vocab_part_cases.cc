@@ -3,44 +3,19 @@
 #include <cmath>
 #include <utility>
 
-#include "tests/ops/cases.h"
+#include "tests/ops/vocab_rows.h"
 
 namespace athanor {
 namespace {
 
 constexpr double kMax = 11;  // above every logit of the cases
 
-struct Size {
-  int64_t n;
-  VocabPart part;
-  int64_t padded;
-};
-constexpr Size kSizes[] = {{3, {0, 17, 30}, 17}, {130, {20, 33, 53}, 40}, {5, {700, 5000, 9000}, 5056}};
+constexpr VocabRows kSizes[] = {{3, {0, 17, 30}, 17}, {130, {20, 33, 53}, 40}, {5, {700, 5000, 9000}, 5056}};
 
-std::string name_of(const Size& s, DType dt) {
-  return cat(s.n, "x", s.part.count, "/", s.padded, " from ", s.part.first, " of ", s.part.total, " ", dt);
-}
-
-// Steps that all types hold exactly, whatever the tensor, so that sums can name a target's logit.
-double logit(const Size& s, int64_t row, int64_t column) {
-  return double(random_bits(kCaseSeed, 1, uint64_t(row * s.padded + column)) % 128) / 8 - 8;
-}
-
-Init logits(const Size& s) {  // padding columns hold what would win every softmax
-  return
-      [s](uint64_t, int64_t i) { return i % s.padded < s.part.count ? logit(s, i / s.padded, i % s.padded) : 1000.0; };
-}
-
-int32_t target(const Size& s, int64_t row) {
-  return row % 5 == 2 ? int32_t(-1 - row) : int32_t(random_bits(kCaseSeed, 2, uint64_t(row)) % uint64_t(s.part.total));
-}
-
-Init targets(const Size& s) {
-  return [s](uint64_t, int64_t i) { return double(target(s, i)); };
-}
+std::string name_of(const VocabRows& s, DType dt) { return cat(name_of(s), " ", dt); }
 
 // As after the reductions over the ranks.
-Init sums(const Size& s, double softcap) {
+Init sums(const VocabRows& s, double softcap) {
   const auto capped = [softcap](double z) { return softcap > 0 ? softcap * std::tanh(z / softcap) : z; };
   return [=](uint64_t stream, int64_t i) {
     if (i < s.n) return uniform(0.05, 2)(stream, i);
@@ -49,7 +24,7 @@ Init sums(const Size& s, double softcap) {
   };
 }
 
-void losses(Examiner& examine, const Size& s, DType dt) {
+void losses(Examiner& examine, const VocabRows& s, DType dt) {
   const Tensor z = tensor(dt, {s.n, s.padded}), rows = tensor(DType::f32, {s.n}), two = tensor(DType::f32, {2, s.n});
   const Tensor index = tensor(DType::i32, {s.n});
   examine(OpCase<RowMax>{name_of(s, dt), {.max = rows, .x = z, .columns = s.part.count}, {{"x", logits(s)}}, true});
@@ -80,7 +55,7 @@ void losses(Examiner& examine, const Size& s, DType dt) {
     }
 }
 
-void embedding(Examiner& examine, const Size& s, DType dt, bool positions) {
+void embedding(Examiner& examine, const VocabRows& s, DType dt, bool positions) {
   constexpr int64_t kContext = 11, kColumns = 41;
   const std::string name = cat(name_of(s, dt), positions ? " wpe" : "");
   const Tensor index = tensor(DType::i32, {s.n}), rows = tensor(dt, {s.n, kColumns});
@@ -106,7 +81,7 @@ void embedding(Examiner& examine, const Size& s, DType dt, bool positions) {
 
 void vocab_part_cases(Examiner& examine) {
   for (DType dt : kFloats)
-    for (const Size& s : kSizes) {
+    for (const VocabRows& s : kSizes) {
       losses(examine, s, dt);
       for (const bool positions : {false, true}) embedding(examine, s, dt, positions);
     }
