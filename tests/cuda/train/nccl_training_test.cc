@@ -39,8 +39,10 @@ struct Setting {
   DType gradients = DType::f32;
   int experts = 1;      // of the shards, those that have other experts
   int64_t offload = 0;  // elements of a stretch of masters and states in host memory; 0: in device memory
-  int64_t layers = 0;   // 0: as many as the tiny model has
-  int stages = 1;       // of a pipeline
+  RecomputeGranularity recompute = RecomputeGranularity::none;
+  bool offload_inputs = false;  // of recomputed blocks, to host memory
+  int64_t layers = 0;           // 0: as many as the tiny model has
+  int stages = 1;               // of a pipeline
   PipelineSchedule schedule = PipelineSchedule::one_f_one_b;
   int ranks() const { return stages * replicas * shards * context * tensor; }
   std::string name() const {
@@ -121,6 +123,8 @@ EngineOptions options(const Setting& s) {
   o.optimizer.groups = default_groups(s.rule);
   o.schedule = {.style = DecayStyle::constant, .lr = 3e-3, .min_lr = 3e-3};
   o.clip_grad = 0.5;
+  o.recompute.granularity = s.recompute;
+  o.offload_inputs = s.offload_inputs;
   if (s.offload > 0) o.states_home = {.mem = Mem::pinned, .stretch = s.offload};
   return o;
 }
@@ -245,6 +249,14 @@ TEST_F(NcclTraining, StagesOfAPipelineMatchOneRank) {
     s.graphs = false;
     EXPECT_EQ(train(s), captured) << s.name();
   }
+}
+
+// Stages send while they copy block inputs.
+TEST_F(NcclTraining, BlockInputsInHostMemoryKeepTheBitsOfAPipeline) {
+  Setting s{.accumulation = 3, .recompute = RecomputeGranularity::full, .layers = 4, .stages = 2};
+  const Curve want = train(s);
+  s.offload_inputs = true;
+  EXPECT_EQ(train(s), want) << s.name();
 }
 
 // Also where matrices are exchanged between the passes that bring momenta and masters, and norms added up.
