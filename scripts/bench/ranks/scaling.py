@@ -35,31 +35,48 @@ def run(program, folder, config, way, name):
     return [r["loss"] for r in steps], [r["step_ms"] for r in steps[2:]]
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+def arguments(doc):
+    parser = argparse.ArgumentParser(description=doc.split("\n")[0])
     parser.add_argument("--program", default=str(ROOT / "build" / "athanor"))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--hidden", type=int, default=256)
+    return parser
+
+
+def write_run(folder, args, layers, micro_batch_size):
+    """config.json and its data."""
+    write_shard(folder / "data.bin", random_tokens(200_000))
+    config = dict(TINY, train_data="data.bin", train_iters=args.steps, lr_warmup_iters=1, save_interval=0,
+                  global_batch_size=16, micro_batch_size=micro_batch_size, device="cpu")
+    config["model"] = dict(TINY["model"], hidden_size=args.hidden, num_hidden_layers=layers, num_attention_heads=4,
+                           max_position_embeddings=128)
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def take_turns(args, folder, ways):
+    """The median time of a step of each way in each round, and the losses of each, which must agree with the first's."""
+    times, losses = {way: [] for way in ways}, {}
+    for turn in range(args.rounds):
+        for way in ways:
+            losses[way], steps = run(args.program, folder, "config.json", ways[way], f"{turn}-{way}".replace(" ", "-"))
+            times[way].append(statistics.median(steps))
+    first = losses[next(iter(ways))]
+    if not all(abs(a - b) <= 1e-5 * a for way in ways for a, b in zip(first, losses[way], strict=True)):
+        sys.exit(f"{Path(sys.argv[0]).name}: the losses differ: {losses}")
+    return times, losses
+
+
+def main():
+    parser = arguments(__doc__)
     parser.add_argument("--json")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="athanor-scaling-") as name:
         folder = Path(name)
-        write_shard(folder / "data.bin", random_tokens(200_000))
-        config = dict(TINY, train_data="data.bin", train_iters=args.steps, lr_warmup_iters=1, save_interval=0,
-                      global_batch_size=16, micro_batch_size=4, device="cpu")
-        config["model"] = dict(TINY["model"], hidden_size=args.hidden, num_hidden_layers=4, num_attention_heads=4,
-                               max_position_embeddings=128)
-        (folder / "config.json").write_text(json.dumps(config))
-        times, losses = {way: [] for way in WAYS}, {}
-        for turn in range(args.rounds):
-            for way in WAYS:
-                losses[way], seconds = run(args.program, folder, "config.json", WAYS[way],
-                                           f"{turn}-{way}".replace(" ", "-"))
-                times[way].append(statistics.median(seconds))
+        write_run(folder, args, layers=4, micro_batch_size=4)
+        times, losses = take_turns(args, folder, WAYS)
     threads, ranks, one, two = WAYS
-    same = all(abs(a - b) <= 1e-5 * a for way in WAYS for a, b in zip(losses[threads], losses[way], strict=True))
-    if not same or losses[one] != losses[two]:
+    if losses[one] != losses[two]:
         sys.exit(f"scaling.py: the losses differ: {losses}")
     # Of runs that followed one another: what disturbs the machine for longer disturbs both.
     ratio = {name: round(statistics.median(b / a for a, b in zip(times[of], times[what])), 3)

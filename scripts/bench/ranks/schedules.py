@@ -5,8 +5,6 @@ usage: scripts/bench/ranks/schedules.py [--program PATH] [--rounds N] [--steps N
 The ways take turns. Predicted is half of what one process takes, over the share of a step in which stages do not wait
 (`athanor plan`). Printed are the medians over the rounds of a step's time over the prediction of the same round.
 """
-import argparse
-import json
 import os
 import pathlib
 import re
@@ -17,7 +15,7 @@ import tempfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import common
-from scaling import ROOT, TINY, random_tokens, run, write_shard
+from scaling import arguments, take_turns, write_run
 
 ALONE, DATA = "1 process", "data parallel"
 SCHEDULES = ["gpipe", "1f1b", "zb1p", "zbv"]
@@ -36,31 +34,16 @@ def share_of_waits(program, folder, schedule):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--program", default=str(ROOT / "build" / "athanor"))
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=12)
-    parser.add_argument("--hidden", type=int, default=256)
+    parser = arguments(__doc__)
     parser.add_argument("--out", type=pathlib.Path)
     parser.add_argument("--table", type=pathlib.Path)
     args = parser.parse_args()
     ways = {ALONE: ([], ["threads=1"]), DATA: (TWO, ["threads=1"]), **{s: (TWO, settings(s)) for s in SCHEDULES}}
     with tempfile.TemporaryDirectory(prefix="athanor-schedules-") as name:
         folder = pathlib.Path(name)
-        write_shard(folder / "data.bin", random_tokens(200_000))
-        config = dict(TINY, train_data="data.bin", train_iters=args.steps, lr_warmup_iters=1, save_interval=0,
-                      global_batch_size=16, micro_batch_size=2, device="cpu")
-        config["model"] = dict(TINY["model"], hidden_size=args.hidden, num_hidden_layers=8, num_attention_heads=4,
-                               max_position_embeddings=128)
-        (folder / "config.json").write_text(json.dumps(config))
+        write_run(folder, args, layers=8, micro_batch_size=2)
         waits = {s: share_of_waits(args.program, folder, s) for s in SCHEDULES}
-        times, losses = {way: [] for way in ways}, {}
-        for turn in range(args.rounds):
-            for way in ways:
-                losses[way], steps = run(args.program, folder, "config.json", ways[way], f"{turn}-{way}".replace(" ", "-"))
-                times[way].append(statistics.median(steps))
-    if not all(abs(a - b) <= 1e-5 * a for way in ways for a, b in zip(losses[ALONE], losses[way], strict=True)):
-        sys.exit(f"schedules.py: the losses differ: {losses}")
+        times, _ = take_turns(args, folder, ways)
     rows = []
     for way in list(ways)[1:]:
         predicted = [alone / 2 / (1 - waits.get(way, 0)) for alone in times[ALONE]]
