@@ -14,10 +14,10 @@ DIR (default: $OUT, or verify-out) gets two files, verify.json with the report a
 printed; all else lies in a temporary folder.
 All parts together take some three quarters of an hour (--list has estimates). --call N runs the Nth of three calls of
 nine minutes, each of use if it is the last: (1) environment, instructions, every op, attention; (2) parity with
-PyTorch, the time that each op of a step of gpt2-124m and llama-8b loses to its limit, laws; (3) GEMMs, speed beside PyTorch, sanitizer,
-ranks. Its parts begin although they may not end, and none takes twice its
-estimate. A fourth call asks for parts by name. --call-minutes starts no part
-that is thought to need more than is left of the call, and ends one that does need more; the next call with --parts
+PyTorch, for each op of a step of gpt2-124m and llama-8b its time and its roofline limit, laws; (3) GEMMs, speed beside
+PyTorch, sanitizer, ranks. A call starts its parts even where their estimates add up to more than nine minutes, and
+ends a part at twice its estimate. A fourth call asks for parts by name. --call-minutes starts no part
+whose estimate is more than is left of the call, and ends one that does need more; the next call with --parts
 rest does what has not passed yet. Reports of calls of one commit on one kind of device are merged: DIR/verify.json,
 and the report given by --earlier, bring the parts of the calls before.
 """

@@ -252,7 +252,8 @@ void ModelFolder::read_merged(const Weight& w, int64_t begin, int64_t end, std::
   out.assign(all.begin(), all.end());
 }
 
-// values += the product of the adapters; with DoRA each output is then scaled to its magnitude.
+// Adds the product B A of the adapters, scaled, to `values`, the weight's elements [begin, end); with DoRA it then
+// scales each output to its magnitude.
 void ModelFolder::add_adapters(const Weight& w, int64_t begin, int64_t end, std::vector<float>& values) const {
   const std::string module = module_of(w.name);
   if (adapted_name_ != w.name) {

@@ -15,8 +15,8 @@ enum class Shared : uint8_t { no, by_outputs, by_inputs };
 Shared shared(const ParamStore&, const Linear&);
 Shared shared(Net, const Linear&);
 // The rows that GEMMs read of the layer's input x and of the gradient dy of its output: all rows (nn/rows.h) where x,
-// or the output, belongs to the residual stream; else the tensor itself. The rows may still be arriving where the GEMM
-// of the first piece of rows overlaps the gather of the second.
+// or the output, belongs to the residual stream; else the tensor itself. If rows are gathered in pieces, the gather may
+// still be running, so that the GEMM of one piece overlaps the gather of the next (GemmOperand::coming).
 RowsOfAll input_rows(Net, const Linear&, const Buffer& x);
 RowsOfAll gradient_rows(Net, const Linear&, const Buffer& dy);
 bool in_low_precision(Net, const Linear&);
@@ -27,7 +27,7 @@ Tensor wanted_largest(Net, const Linear&, Matrix);
 
 // What a GEMM reads of a matrix: the matrix itself, or its quantized values with their scales.
 struct GemmOperand {
-  Buffer data;                             // [rows, columns] of the matrix; of its transpose if `turned`
+  Buffer data;                             // [rows, columns] of the matrix, or of its transpose (`turned`)
   Buffer scales;                           // none: `data` is the matrix itself
   Buffer global = {};                      // FP4: the scale of the whole matrix, [1] f32
   Blocks blocks = {};                      // of `data`
