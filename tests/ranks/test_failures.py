@@ -82,8 +82,9 @@ class LimitsTest(RanksTest):
         """Progress is not life: one thread stands still, as in a hang of the system, and the others give signs of life."""
         for limit in (2, 10, 50):  # which a step may take longer than on a machine with other work
             run = f"run-{limit}"
-            processes = self.start_ranks(2, "--set", "train_iters=100000", "--set", "heartbeat_timeout=300", "--set",
-                                         f"step_timeout={limit}", "--set", "save_interval=0", "--set", f"save={run}")
+            changes = ("train_iters=100000", "heartbeat_timeout=300", f"step_timeout={limit}", "save_interval=0",
+                       "eval_interval=0", f"save={run}")  # an evaluation has a limit of its own
+            processes = self.start_ranks(2, *(word for change in changes for word in ("--set", change)))
             lived = self.wait_for_step(processes[0], 3, run=run)
             if lived:
                 self.stop_thread(processes[1].pid)  # the first thread alone: the others keep giving signs of life
