@@ -21,7 +21,8 @@ enum class RuleName : uint8_t {
   adamw_8bit,
   lamb,
   schedule_free_adamw,
-  adafactor
+  adafactor,
+  onebit_adam
 };
 enum class MuonScale : uint8_t { original, match_rms, spectral };
 enum class MuonCoefficients : uint8_t { quintic, polar_express };

@@ -39,6 +39,7 @@ struct Bench {
     engine->commit();
     attention = attention_words(*engine, backend.tuning);
     engine->init_weights();
+    engine->set_compressed(true);  // as in most steps of an optimizer that compresses
     const int64_t n = engine->options().micro_batch_size * config.seq_length, from = engine->rank() * n;
     for (int64_t i = 0; i <= n; ++i)
       tokens.push_back(

@@ -56,9 +56,9 @@ std::vector<Way> ways(const Config& c, const Cluster& on) {
       const int groups = on.ranks / together;
       // How many workers local updates have is part of what they learn.
       const auto configured_copies = int(c.data_parallel_replicate_size);
-      const auto replicas = c.local_steps > 0    ? std::vector{configured_copies}
-                            : zero_stage(c) == 0 ? std::vector{groups}
-                                                 : std::vector{1, configured_copies, on.nodes};
+      const auto replicas = copies_are_workers(c) ? std::vector{configured_copies}
+                            : zero_stage(c) == 0  ? std::vector{groups}
+                                                  : std::vector{1, configured_copies, on.nodes};
       for (const int copies : replicas)
         for (const bool sequence : {false, true})
           if (groups % copies == 0 && (tensor > 1 || !sequence))
@@ -72,9 +72,9 @@ std::vector<Way> ways(const Config& c, const Cluster& on) {
 std::string limits_of_ways(const Config& c, const Cluster& on) {
   return cat("tried: tensor_parallel_size with all ranks of a group on one node, without and with sequence_parallel; ",
              "context_parallel_size up to ", kMostContext,
-             c.local_steps > 0    ? "; data_parallel_replicate_size copies, the workers of local_steps"
-             : zero_stage(c) == 0 ? ""
-                                  : "; one copy, one per node, or data_parallel_replicate_size",
+             copies_are_workers(c) ? "; data_parallel_replicate_size copies, the workers of local_steps or onebit_adam"
+             : zero_stage(c) == 0  ? ""
+                                   : "; one copy, one per node, or data_parallel_replicate_size",
              configured(c, on.ranks) ? "; and what is configured" : "", "\n");
 }
 
@@ -82,7 +82,7 @@ Config divided(const Config& config, const Way& w) {
   Config c = config;
   c.tensor_parallel_size = w.tensor, c.context_parallel_size = w.context;
   c.sequence_parallel = w.sequence_parallel;
-  if (c.local_steps == 0) c.data_parallel_replicate_size = zero_stage(c) > 0 ? w.copies : 1;
+  if (!copies_are_workers(c)) c.data_parallel_replicate_size = zero_stage(c) > 0 ? w.copies : 1;
   c.data_parallel_shard_size = 0;
   return c;
 }

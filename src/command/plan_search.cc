@@ -141,7 +141,7 @@ Config configured_as(const Config& config, const Candidate& w) {
   c.pipeline_parallel_size = w.pipeline, c.pipeline_schedule = w.schedule;
   c.virtual_pipeline_size = 0;  // the schedule's
   c.pipeline_layout.clear();
-  if (c.local_steps == 0) c.data_parallel_replicate_size = w.copies;
+  if (!copies_are_workers(c)) c.data_parallel_replicate_size = w.copies;
   c.data_parallel_shard_size = 0;
   c.micro_batch_size = c.gradient_accumulation_steps = 0;
   c.recompute_granularity = RecomputeGranularity::none;  // a run recomputes more where memory asks for it
@@ -168,11 +168,11 @@ std::vector<Candidate> search_candidates(const Config& c, const Cluster& on) {
       for (const int stage : {1, 2, 3})
         for (const int copies : {1, on.nodes})
           if (groups % copies == 0)
-            add({stage, c.local_steps > 0 ? int(c.data_parallel_replicate_size) : copies, context, tensor});
+            add({stage, copies_are_workers(c) ? int(c.data_parallel_replicate_size) : copies, context, tensor});
     }
     for (int stages = 2; stages <= kMostStages && stages <= c.model.num_hidden_layers; stages *= 2)
       if (on.ranks % (tensor * stages) == 0 && batch % (on.ranks / (tensor * stages)) == 0)
-        add({1, c.local_steps > 0 ? int(c.data_parallel_replicate_size) : 1, 1, tensor, stages});
+        add({1, copies_are_workers(c) ? int(c.data_parallel_replicate_size) : 1, 1, tensor, stages});
   }
   return all;
 }

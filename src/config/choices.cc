@@ -18,10 +18,11 @@ constexpr std::string_view kAttentions[] = {"auto", "builtin", "cudnn"};
 constexpr std::string_view kContextMethods[] = {"auto", "gather", "ring"};
 constexpr std::string_view kPipelineSchedules[] = {"1f1b", "interleaved", "gpipe", "zb1p", "zbv"};
 constexpr std::string_view kOptimizers[] = {
-    "adamw", "adam", "sgd", "lion", "muon", "normuon", "adamw_8bit", "lamb", "schedule_free_adamw", "adafactor"};
-constexpr std::string_view kGroupOptimizers[] = {"inherit",  "adamw",   "adam",       "sgd",  "lion",
-                                                 "muon",     "normuon", "adamw_8bit", "lamb", "schedule_free_adamw",
-                                                 "adafactor"};
+    "adamw",     "adam",       "sgd", "lion", "muon", "normuon", "adamw_8bit", "lamb", "schedule_free_adamw",
+    "adafactor", "onebit_adam"};
+constexpr std::string_view kGroupOptimizers[] = {"inherit",   "adamw",      "adam",       "sgd",  "lion",
+                                                 "muon",      "normuon",    "adamw_8bit", "lamb", "schedule_free_adamw",
+                                                 "adafactor", "onebit_adam"};
 constexpr std::string_view kGroupRoles[] = {"any", "matrix", "embedding", "vector"};
 constexpr std::string_view kMuonScales[] = {"original", "match_rms", "spectral"};
 constexpr std::string_view kDistillLosses[] = {"kl", "reverse_kl"};

@@ -62,6 +62,9 @@ class CpuOps final : public Ops {
   void run(const TopLogits&, void* scratch) override;
   void run(const PickLogits&, void* scratch) override;
   void run(const CachedDistilledCrossEntropy&, void* scratch) override;
+  void run(const OneBitMomentum&, void* scratch) override;
+  void run(const OneBitMean&, void* scratch) override;
+  void run(const OneBitDirection&, void* scratch) override;
   // basic.cc, random_normal.cc
   void run(const Fill&, void* scratch) override;
   void run(const Cast&, void* scratch) override;

@@ -16,6 +16,7 @@
 #include "cuda/muon.h"
 #include "cuda/nf4.h"
 #include "cuda/norm.h"
+#include "cuda/one_bit.h"
 #include "cuda/optimizer.h"
 #include "cuda/output_scaling.h"
 #include "cuda/qk_norm.h"

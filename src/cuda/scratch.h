@@ -221,7 +221,7 @@ requires kIsOneOf<Op, NormFwd, NormApply, QkNormFwd, AttentionFwd, MergeAttentio
                   DelayedScales, RouteFwd, StepRouterBias, SendSlots, ReceiveSlots, SumRows, WeightedSwigluFwd,
                   WeightedSwigluBwd, GroupedGemm, ActivationFwd, ActivationBwd, ScaledSum, Dropout, DequantizeNf4,
                   ScaleByMagnitude, ScaleByMagnitudeBwd, KeepTwoOfFour, DecayPruned, TopLogits, PickLogits,
-                  CachedDistilledCrossEntropy>
+                  CachedDistilledCrossEntropy, OneBitMomentum, OneBitMean, OneBitDirection>
 constexpr size_t scratch(const Op&) { return 0; }
 
 inline size_t scratch(const ColumnSum& op) {

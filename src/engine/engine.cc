@@ -298,8 +298,10 @@ void Engine::step_router_bias(Ctx& c) {
 
 void Engine::run_optimizer(Ctx c, const PhaseRunner::Enter& enter) {
   ParamStore& params = model_->params();
-  if (backend_.mesh.data_parallel().size() > 1) enter(Phase::communication);
+  const bool averages = compresses() && !compressed_ && backend_.mesh.workers().size() > 1;
+  if (backend_.mesh.data_parallel().size() > 1 || averages) enter(Phase::communication);
   params.reduce_gradients(c);
+  if (averages) average_over_workers(c);
   enter(Phase::optimizer);
   add_norms(c);
   // All ranks get the same sums and therefore make the same decisions.
@@ -339,7 +341,7 @@ void Engine::run_optimizer(Ctx c, const PhaseRunner::Enter& enter) {
   std::ranges::copy(optimizer_->averages(), control.averages);
   c.run(control);
   if (sparse_) sparse_->decay(c, state_);
-  optimizer_->step(c, params, state_);
+  optimizer_->step(c, params, state_, compressed_);
   if (pruned_) pruned_->apply(c);
   if (max_attention_logits_) end_scores(c);
   if (expert_counts_) step_router_bias(c);
@@ -382,11 +384,11 @@ void Engine::close_step(PhaseClock& clock, RequestBits requests) {
               Stream::compute);
   links_.finish();
   const auto body = [&](const PhaseRunner::Enter& on) {
-    arena_.begin("optimizer");
+    arena_.begin(optimizer_phase());
     run_optimizer(context(*ops_, nullptr), on);
     arena_.end();
   };
-  optimizer_runner_.run(device, options_.graphs, body, [&](Phase phase) { enter(phase, clock); });
+  optimizer_runners_[compressed_ ? 1 : 0].run(device, options_.graphs, body, [&](Phase phase) { enter(phase, clock); });
   clock.enter(Phase::other);
   device.copy(result, state_.data, sizeof(StepState), Stream::compute);
   closed_.push_back({step_slot_, std::exchange(marks_, {}), device.record(Stream::compute)});
@@ -518,7 +520,7 @@ void Engine::use_weights() {
 void Engine::set_ops(Ops& ops, CaptureOps capture) {
   ops_ = &ops;
   if (capture == CaptureOps::no) options_.graphs = false;
-  optimizer_runner_.forget();
+  for (PhaseRunner& runner : optimizer_runners_) runner.forget();
   evaluation_runners_.clear();
   micro_runners_.clear();
   steps_of_program_ = 0;

@@ -215,12 +215,15 @@ class Engine {
   static constexpr int64_t kStepsAhead = 2;
   // For local updates; without them these do nothing, and there are no workers. start_rounds() copies this worker's
   // weights, which are the same on all, to the global ones.
-  int64_t workers() const { return outer_ ? backend_.mesh.workers().size() : 0; }
+  int64_t workers() const { return outer_ || compresses() ? backend_.mesh.workers().size() : 0; }
   void start_rounds();
   // After step number `step` of the run, counted from 1, with no step uncollected: ends the rounds that end there, or
   // with `all` those of all fragments.
   bool round_ends(int64_t step) const;
   void end_rounds(int64_t step, bool all = false);
+  // From the next close_step() on, whether workers send each other compressed momentum in place of gradients; for an
+  // optimizer that compresses, else without effect.
+  void set_compressed(bool compressed) { compressed_ = compressed && optimizer_->compresses(); }
   // Drops the micro-batches accumulated since the last step.
   void discard_step();
   // Makes the accumulating step one without an update, on all ranks. For a rank that has no data for it while the
@@ -301,6 +304,7 @@ class Engine {
   Ctx context(Ops& ops, Tape* tape);
   int row_pieces(int64_t least_piece) const;
   void record_micro_batch();
+  void record_optimizer();
   void record_other_phases();
   // Inputs of a micro-batch that is under way, and its results.
   struct MicroInputs {
@@ -357,7 +361,10 @@ class Engine {
   void record_chunk(int chunk);
   void agree_among_stages(Ctx&);
   void agree_among_workers(Ctx&);
+  void average_over_workers(Ctx&);
   void require_workers() const;
+  bool compresses() const { return optimizer_ && optimizer_->compresses(); }
+  const char* optimizer_phase() const { return compressed_ ? "optimizer with compressed momentum" : "optimizer"; }
   void record_rounds();
   void enter(Phase phase, PhaseClock& clock) {
     clock.enter(phase);
@@ -427,8 +434,9 @@ class Engine {
   TopLogitRows next_teacher_;
   bool want_logits_ = false, recorded_micro_batch_ = false, recorded_ = false;
   std::map<std::tuple<int, int, int, bool, std::optional<StageAction::Kind>, bool>, PhaseRunner>
-      micro_runners_;  // by what run_passes() runs
-  PhaseRunner optimizer_runner_;
+      micro_runners_;                             // by what run_passes() runs
+  std::array<PhaseRunner, 2> optimizer_runners_;  // of steps whose gradients are not, or are, compressed
+  bool compressed_ = false;
   std::vector<PhaseRunner> evaluation_runners_;  // of each chunk
   std::vector<Span> documents_;                  // of the following micro-batches, if they changed
   std::vector<int32_t> positions_;

@@ -230,7 +230,10 @@ void Engine::require_pipeline() const {
 }
 
 void Engine::require_workers() const {
-  CHECK(options_.outer.steps > 0 || !options_.training, "workers that never agree on weights");
+  CHECK(options_.outer.steps > 0 || compresses() || !options_.training, "workers that never agree on weights");
+  CHECK(!compresses() ||
+            (backend_.mesh.tensor().size() == 1 && stage_.stages() == 1 && backend_.mesh.experts().size() == 1),
+        "ranks that have parts of a layer would compress what they share unlike each other");
   CHECK(options_.logical_shards == 0, "the tree of sums has no leaves for workers");
   CHECK(!options_.noise_scale, "steps of several workers have no noise scale");
 }
@@ -246,15 +249,26 @@ void Engine::record_micro_batch() {
   micro_of_codes_ = plan_.of_codes.size();
 }
 
-void Engine::record_other_phases() {
-  if (options_.training) {
-    plan_.launches = &update_launches_;
-    arena_.record("optimizer");
+// Of an optimizer that compresses both kinds of steps; the launches are those of the last, which most steps are.
+void Engine::record_optimizer() {
+  for (const bool compressed : {false, true}) {
+    if (compressed && !compresses()) continue;
+    compressed_ = compressed;
+    update_launches_.clear(), update_sums_ = {}, state_traffic_ = {};
+    arena_.record(optimizer_phase());
     Ctx update = context(plan_, nullptr);
     update.update_sums = &update_sums_;
     update.state_traffic = &state_traffic_;
     run_optimizer(update, [](Phase) {});
     arena_.finish_recording();
+  }
+  compressed_ = false;
+}
+
+void Engine::record_other_phases() {
+  if (options_.training) {
+    plan_.launches = &update_launches_;
+    record_optimizer();
     if (options_.noise_scale) {
       arena_.record("norm of a micro-batch");
       run_micro_norm(context(plan_, nullptr));

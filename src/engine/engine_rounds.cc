@@ -22,6 +22,15 @@ void Engine::agree_among_workers(Ctx& c) {
   c.all_reduce(backend_.mesh.workers(), sums);
 }
 
+// The gradients of one step, in the units' own order on all ranks.
+void Engine::average_over_workers(Ctx& c) {
+  for (const auto& unit : model_->params().units()) {
+    if (!unit->grad) continue;
+    const CollectiveSubject subject(unit->name);
+    c.all_reduce(backend_.mesh.workers(), unit->own(unit->grad), Reduce::avg);
+  }
+}
+
 void Engine::record_rounds() {
   arena_.record("start of rounds");
   Ctx c = context(plan_, nullptr);

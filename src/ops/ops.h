@@ -15,6 +15,7 @@
 #include "ops/muon.h"
 #include "ops/nf4.h"
 #include "ops/norm.h"
+#include "ops/one_bit.h"
 #include "ops/optimizer.h"
 #include "ops/output_scaling.h"
 #include "ops/qk_clip.h"
@@ -34,7 +35,8 @@ namespace athanor {
       SplitMaster, JoinMaster, QkClip, Quantize, LargestOfPart, QuantizePart, ScaledGemm, DelayedScales, RouteFwd,     \
       RouteBwd, StepRouterBias, SortByExpert, SendSlots, ReceiveSlots, SumRows, WeightedSwigluFwd, WeightedSwigluBwd,  \
       GroupedGemm, ActivationFwd, ActivationBwd, ScaledSum, ScaledSumBwd, Dropout, DequantizeNf4, ScaleByMagnitude,    \
-      ScaleByMagnitudeBwd, KeepTwoOfFour, DecayPruned, TopLogits, PickLogits, CachedDistilledCrossEntropy
+      ScaleByMagnitudeBwd, KeepTwoOfFour, DecayPruned, TopLogits, PickLogits, CachedDistilledCrossEntropy,             \
+      OneBitMomentum, OneBitMean, OneBitDirection
 
 // run() launches on the compute stream; scratch() is the temporary memory it needs (bytes), a pure function of the op.
 template <class Op>

@@ -22,7 +22,8 @@ struct Average {
   double decay = 0;
   bool momentum = false;  // the schedule may lower its decay
   Weighting weighting = Weighting::decaying;
-  int64_t start = 0;  // with equal weights: updates before the first that counts
+  int64_t start = 0;                                  // with equal weights: updates before the first that counts
+  int64_t end = std::numeric_limits<int64_t>::max();  // decaying: it stands still after so many updates
   bool operator==(const Average&) const = default;
 };
 

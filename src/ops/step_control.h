@@ -58,7 +58,7 @@ ATHANOR_HOST_DEVICE inline float correction_of(const Average& average, StepState
   switch (average.weighting) {
     case Weighting::decaying: {
       const double decay = average.momentum ? momentum_now(average.decay, s) : average.decay;
-      return float(1 - std::pow(decay, double(s.updates)));
+      return float(1 - std::pow(decay, double(s.updates < average.end ? s.updates : average.end)));
     }
     case Weighting::equal:
       return s.updates > average.start ? float(s.updates - average.start) : 1.f;

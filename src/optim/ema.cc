@@ -8,7 +8,9 @@ namespace {
 class AverageRule final : public UpdateRule {
  public:
   explicit AverageRule(const Average& average) : average_(average) {}
-  std::vector<KeptState> states() const override { return {{kEmaState, DType::f32}}; }
+  std::vector<KeptState> states() const override {
+    return {{.name = kEmaState, .dtype = DType::f32, .of_all_workers = true}};
+  }
   std::vector<Average> averages() const override { return {average_}; }
   void run(size_t, Ctx& c, ParamStore& params, const Placed& placed, Tensor step_state) override {
     Ema op{.parts = {}, .state = step_state, .decay = average_.decay, .average = placed.averages[0]};

@@ -9,10 +9,10 @@ namespace {
 
 // In the order of RuleName.
 constexpr std::unique_ptr<UpdateRule> (*kRules[])(const RuleOptions&) = {
-    make_adamw,      make_adamw, make_sgd,
-    make_lion,       make_muon,  make_muon,
-    make_adamw_8bit, make_lamb,  make_schedule_free_adamw,
-    make_adafactor};
+    make_adamw,      make_adamw,       make_sgd,
+    make_lion,       make_muon,        make_muon,
+    make_adamw_8bit, make_lamb,        make_schedule_free_adamw,
+    make_adafactor,  make_one_bit_adam};
 static_assert(std::size(kRules) == std::size(kRuleNames));
 
 template <class T, class Same>
@@ -47,7 +47,8 @@ void Optimizer::place(Bundle& bundle, const ParamStore& params) {
                                   [&](const StateSpec& s) { return s.name == state.name; });
     CHECK(states_[at].dtype == state.dtype, "state ", state.name, " of ", state.dtype, " and ", states_[at].dtype);
     if (state.sizes) states_[at].sizes = state.sizes(params);
-    states_[at].block = state.block;
+    states_[at].block = state.block, states_[at].aligned = state.aligned;
+    states_[at].of_all_workers = state.of_all_workers;
     for (const auto& [piece, decays] : bundle.pieces) states_[at].pieces[piece] = true;
     bundle.placed.states.push_back(at);
   }
@@ -94,7 +95,10 @@ Optimizer::Optimizer(const OptimizerOptions& options, ParamStore& params) {
     const RuleOptions rule = rule_of(options, groups[i], spec, *pieces[i].slice);
     bundle_of(rule).pieces.emplace_back(i, rule.weight_decay > 0);
   }
-  for (Bundle& bundle : bundles_) bundle.rule = kRules[size_t(bundle.options.rule)](bundle.options);
+  for (Bundle& bundle : bundles_) {
+    bundle.rule = kRules[size_t(bundle.options.rule)](bundle.options);
+    if (::athanor::compresses(bundle.options.rule)) bundle.warm_up = make_adamw(bundle.options);
+  }
   CHECK(options.ema_decay == 0 || options.tail_average_start == 0, "two averages of the weights");
   std::vector<Bundle> last;
   if (options.qk_clip_threshold > 0) last.push_back(clip_of_scores(options, params));
@@ -232,13 +236,15 @@ void Optimizer::run_sweep(Ctx& c, ParamStore& params, const Sweep& sweep, Tensor
   stream_states(c, params, sweep.stretches, [&](const StateStretch&) { run(sweep.parts[next++]); });
 }
 
-void Optimizer::step(Ctx& c, ParamStore& params, Tensor step_state) {
+void Optimizer::step(Ctx& c, ParamStore& params, Tensor step_state, bool compressed) {
   if (!ranges_known_) find_ranges(params);
   for (const Sweep& sweep : sweeps_) run_sweep(c, params, sweep, step_state);
   if (!sweeps_.empty()) return;
-  for (Bundle& bundle : bundles_)
-    for (size_t pass = 0; !bundle.placed.ranges.empty() && pass < bundle.rule->passes().size(); ++pass)
-      bundle.rule->run(pass, c, params, bundle.placed, step_state);
+  for (Bundle& bundle : bundles_) {
+    if (bundle.placed.ranges.empty()) continue;
+    UpdateRule& rule = bundle.warm_up && !compressed ? *bundle.warm_up : *bundle.rule;
+    for (size_t pass = 0; pass < rule.passes().size(); ++pass) rule.run(pass, c, params, bundle.placed, step_state);
+  }
 }
 
 }  // namespace athanor

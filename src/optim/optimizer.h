@@ -16,8 +16,10 @@ class Optimizer {
   Optimizer(const OptimizerOptions&, ParamStore&);
   std::vector<StateSpec> states() const { return states_; }
   const std::vector<Average>& averages() const { return averages_; }  // at most kMostAverages
+  // Whether gradients are those of this worker alone once `compressed` is true (RuleOptions::freeze_step).
+  bool compresses() const { return !bundles_.empty() && bundles_.front().warm_up != nullptr; }
   // One step over this rank's shard of all units, after StepControl; zeroes the shard's gradients.
-  void step(Ctx&, ParamStore&, Tensor step_state);
+  void step(Ctx&, ParamStore&, Tensor step_state, bool compressed = false);
 
  private:
   // Groups whose options differ only in weight decay; the last ones may be QK-clip and the average of all weights.
@@ -25,6 +27,7 @@ class Optimizer {
     RuleOptions options;
     std::vector<std::pair<size_t, bool>> pieces = {};  // piece numbers, and whether each decays
     std::unique_ptr<UpdateRule> rule = nullptr;
+    std::unique_ptr<UpdateRule> warm_up = nullptr;  // in its place while gradients are not compressed; null: none
     Placed placed = {};
   };
   // Passes of one rule, or the last ones of all, stretch by stretch.

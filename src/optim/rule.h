@@ -31,7 +31,9 @@ struct KeptState {
   DType dtype;
   // How many values each piece has, replicated on all ranks; null: one per element or block.
   std::vector<int64_t> (*sizes)(const ParamStore&) = nullptr;
-  int64_t block = 1;  // elements that share a value
+  int64_t block = 1;            // elements that share a value
+  int64_t aligned = 1;          // StateSpec::aligned
+  bool of_all_workers = false;  // the same on all workers
 };
 
 // Weights of a rule, all or those within a stretch of a unit, and the locations of its declared states and averages.
@@ -65,6 +67,8 @@ class UpdateRule {
 };
 
 std::unique_ptr<UpdateRule> make_adamw(const RuleOptions&);  // and adam
+// After RuleOptions::freeze_step; before, the rule is adamw, with the same states.
+std::unique_ptr<UpdateRule> make_one_bit_adam(const RuleOptions&);
 std::unique_ptr<UpdateRule> make_adamw_8bit(const RuleOptions&);
 std::unique_ptr<UpdateRule> make_adafactor(const RuleOptions&);
 std::unique_ptr<UpdateRule> make_sgd(const RuleOptions&);

@@ -104,7 +104,7 @@ void ParamStore::plan(MemoryPlan& plan, const Recipe& recipe, bool training, std
   has_values_ = !training || recipe.separate_params(), split_ = training && recipe.master == DType::i16;
   saved_dtype_ = training && !split_ ? recipe.master : DType::f32;
   align_ = kAlign;
-  for (const StateSpec& state : states_) align_ = std::max(align_, state.block);
+  for (const StateSpec& state : states_) align_ = std::max({align_, state.block, state.aligned});
   sharding_.states_home.stretch = round_up(sharding_.states_home.stretch, align_);
   for (const auto& unit : units_) lay_out(*unit);
   const std::vector<std::vector<OwnPiece>> pieces = training ? pieces_by_unit() : std::vector<std::vector<OwnPiece>>{};

@@ -53,7 +53,8 @@ struct StateSpec {
   // So many neighbouring elements share a value; above 1 the pieces are whole blocks and units are laid out in blocks,
   // so that no shard cuts one.
   int64_t block = 1;
-  bool of_all_workers = false;  // the same on all workers of local updates
+  int64_t aligned = 1;          // parameters begin, and shards are cut, at multiples of so many elements
+  bool of_all_workers = false;  // the same on all workers
   Shape shape_of(size_t piece, const Shape& whole) const {
     return !sizes.empty() ? Shape{sizes[piece]} : block > 1 ? Shape{whole.numel() / block} : whole;
   }
@@ -80,7 +81,8 @@ struct StageUnits {
   bool on_one_stage(size_t unit) const { return int(unit) != tied || stages == 1; }
 };
 
-// This rank's worker among those of local updates (ProcessMesh::workers()).
+// This rank's worker among those whose gradients are not summed: of local updates, or of an optimizer that sums
+// compressed momentum (ProcessMesh::workers()).
 struct WorkerRank {
   int workers = 1, worker = 0;
 };

@@ -5,6 +5,7 @@
 
 #include "comm/network.h"
 #include "engine/engine.h"
+#include "ops/one_bit.h"
 
 namespace athanor {
 namespace {
@@ -138,13 +139,16 @@ void add_matrices(StepTraffic& t, const Engine& engine, ProcessMesh& mesh, const
   }
 }
 
-// The ends of rounds of local updates, shared out over the steps of a round; nothing is computed beside them.
-void add_rounds(StepTraffic& t, const Engine& engine, ProcessMesh& mesh, const Network& net) {
+// What workers send each other, beside which nothing is computed: at the ends of rounds of local updates, shared out
+// over the steps of a round, or the records of blocks of compressed momentum in every step.
+void add_workers(StepTraffic& t, const Engine& engine, ProcessMesh& mesh, const Network& net) {
   const int workers = mesh.workers().size(), of_worker = mesh.world().size() / workers;
-  const auto steps = double(engine.options().outer.steps);
   if (workers == 1) return;
+  const bool compressed = engine.optimizer() && engine.optimizer()->compresses();
+  const double steps = compressed ? 1 : double(engine.options().outer.steps);
+  const double bytes = compressed ? double(sizeof(OneBitRecord)) / double(kOneBitBlock) : 4;  // of an element
   for (const auto& unit : engine.model().params().units()) {
-    const double sent = 2.0 * (workers - 1) / workers * 4 * double(unit->shard.end - unit->shard.begin);
+    const double sent = 2.0 * (workers - 1) / workers * bytes * double(unit->shard.end - unit->shard.begin);
     const double seconds = net.seconds(sent, workers, of_worker);
     t.ends.add({unit->name, "workers"}, sent, seconds, 1 / steps, seconds / steps);
   }
@@ -265,7 +269,7 @@ StepTraffic step_traffic(const Engine& engine, ProcessMesh& mesh, const Network&
   add_tensor_sums(t, engine, net, limits, near);
   add_update_sums(t, engine, mesh, net, near);
   add_matrices(t, engine, mesh, net);
-  add_rounds(t, engine, mesh, net);
+  add_workers(t, engine, mesh, net);
   add_context_sums(t, engine, net, mesh.context().size(), near);
   add_context_passes(t, engine, net, limits, mesh.context().size(), near);
   return t;

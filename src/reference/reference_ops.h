@@ -35,6 +35,9 @@ class ReferenceOps final : public Ops {
   void run(const TopLogits&, void*) override;
   void run(const PickLogits&, void*) override;
   void run(const CachedDistilledCrossEntropy&, void*) override;
+  void run(const OneBitMomentum&, void*) override;
+  void run(const OneBitMean&, void*) override;
+  void run(const OneBitDirection&, void*) override;
   void run(const Fill&, void*) override;
   void run(const Cast&, void*) override;
   void run(const MaskedFill&, void*) override;

@@ -292,6 +292,10 @@ struct Ctx {
     if (ticket) device.wait(Stream::compute, *ticket);
   }
 
+  void all_to_all(Communicator& group, std::span<const Tensor> out, std::span<const Tensor> in) {
+    if (!arena.recording()) group.all_to_all(out, in, Stream::compute);
+  }
+
   // Among the ranks that have other experts: equal parts of `out` go to each of them, theirs come into `in` in rank
   // order; and what all of them have.
   void expert_exchange(Tensor in, Tensor out);

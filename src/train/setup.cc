@@ -69,6 +69,7 @@ OptimizerOptions optimizer_options(const Config& c) {
                      .normuon_beta2 = c.normuon_beta2,
                      .min_8bit_size = c.min_8bit_size,
                      .update_clip_threshold = c.update_clip_threshold,
+                     .freeze_step = c.freeze_step,
                      .qk_clip_threshold = c.qk_clip_threshold,
                      .ema_decay = c.ema_decay,
                      .tail_average_start = c.tail_average_start,
@@ -190,7 +191,7 @@ MeshSizes mesh_sizes(const Config& c, int ranks) {
                 Exit::usage);
   const int64_t replicas = c.data_parallel_replicate_size;
   const bool shares_out = zero_stage(c) > 0;
-  if (!shares_out && c.local_steps == 0)
+  if (!shares_out && !copies_are_workers(c))
     return {.stages = stages,
             .copies = groups / experts,
             .shards = experts,
@@ -207,7 +208,13 @@ MeshSizes mesh_sizes(const Config& c, int ranks) {
                 Exit::usage);
   MeshSizes sizes{
       .stages = stages, .copies = int(replicas), .shards = int(shards), .context = context, .tensor = tensor};
-  if (c.local_steps > 0) sizes.workers = std::exchange(sizes.copies, 1);  // copies that train apart
+  if (copies_are_workers(c)) sizes.workers = std::exchange(sizes.copies, 1);
+  if (c.optimizer == RuleName::onebit_adam && sizes.workers == 1 && ranks > 1)
+    throw Error(
+        cat("data_parallel_replicate_size: optimizer onebit_adam compresses what copies send each other, and of "
+            "these ",
+            ranks, " ranks there is one copy; set it to ", groups, ", or take optimizer adamw"),
+        Exit::usage);
   if (!shares_out) sizes.copies = std::exchange(sizes.shards, 1);
   return sizes;
 }

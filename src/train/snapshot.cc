@@ -349,10 +349,13 @@ RunState load_checkpoint(Engine& engine, Device& device, const std::string& fold
 
 void require_same_workers(const RunState& state, int64_t workers, const std::string& folder) {
   if (state.workers == workers) return;
-  const auto have = [](int64_t n) { return n == 0 ? std::string("no local updates") : cat(n, " workers"); };
+  const auto have = [](int64_t n) {
+    return n == 0 ? std::string("no workers") : cat(n, n == 1 ? " worker" : " workers");
+  };
   throw Error(cat("data_parallel_replicate_size: ", folder, " was saved with ", have(state.workers),
                   ", each with an optimizer state of its own, and this run has ", have(workers),
-                  " (local_steps); start as many ranks and copies as before, or begin anew from its weights with "
+                  " (local_steps or optimizer onebit_adam); start as many ranks and copies as before, or begin anew "
+                  "from its weights with "
                   "init_from"),
               Exit::usage);
 }

@@ -259,6 +259,7 @@ bool Trainer::launch_step() {
     micro_seconds_ = Seconds(PhaseClock::Clock::now() - begin).count();
   }
   if (failure_) engine_->spoil_step();  // and those launched before all ranks know
+  engine_->set_compressed(state_.step + engine_->uncollected() >= config_.freeze_step);
   engine_->close_step(clock_, backend_.control ? to_bits(own_requests()) : 0);
   launched_.push_back({clock_.lap(), step_sequences_});
   launched_samples_ += step_sequences_;

@@ -69,6 +69,13 @@ std::string first_difference(const std::string& a, const std::string& b) {
   return "nothing there";
 }
 
+std::string workers_words(const Config& c, int64_t workers) {
+  if (workers == 0) return "";
+  if (c.local_steps > 0) return cat(workers, " workers in rounds of ", c.local_steps, " steps, ");
+  return cat(workers, workers == 1 ? " worker" : " workers", " with compressed momentum after step ", c.freeze_step,
+             ", ");
+}
+
 }  // namespace
 
 Trainer::Trainer(Config config, Backend backend, TrainerOptions options)
@@ -217,7 +224,7 @@ void Trainer::leave_other_branch(const std::optional<Resume>& resume) const {
 
 void Trainer::check_resume(Resume& resume) {
   const Manifest manifest = read_manifest(resume.folder);
-  const int64_t workers = config_.local_steps > 0 ? backend_.mesh.workers().size() : 0;
+  const int64_t workers = copies_are_workers(config_) ? backend_.mesh.workers().size() : 0;
   std::string refused;
   const auto changes = resume_changes(read_file(resume.folder + "/config.resolved.json", kMaxConfigBytes), config_);
   for (const ConfigChange& c : changes) {
@@ -373,8 +380,8 @@ void Trainer::start(const std::optional<Resume>& resume) {
       config_.tensor_parallel_size > 1 ? cat("tensor_parallel_size ", config_.tensor_parallel_size, ", ") : "",
       config_.context_parallel_size > 1 ? cat("context_parallel_size ", config_.context_parallel_size, ", ") : "",
       config_.expert_parallel_size > 1 ? cat("expert_parallel_size ", config_.expert_parallel_size, ", ") : "",
-      engine_->workers() > 0 ? cat(engine_->workers(), " workers in rounds of ", config_.local_steps, " steps, ") : "",
-      "micro-batch ", config_.micro_batch_size, " x ", engine_->micro_batches(), ", plan ", format_bytes(plan.total()));
+      workers_words(config_, engine_->workers()), "micro-batch ", config_.micro_batch_size, " x ",
+      engine_->micro_batches(), ", plan ", format_bytes(plan.total()));
   set_weights(resume, from.get(), mask.get());
   if (resume) {
     if (config_.log_quantization_interval == 0) state_.quantized.clear();

@@ -191,5 +191,23 @@ TEST(Validate, RankInvariantSums) {
   expect_parts(with({}), {"deterministic_reduction", "micro_batch_size"});
 }
 
+TEST(Validate, OneBitAdamRefusesWhatNeedsWholeGradients) {
+  const auto error = [](std::vector<std::string> more) {
+    std::vector<std::string> all{"optimizer=onebit_adam", "freeze_step=5", "data_parallel_replicate_size=2"};
+    all.insert(all.end(), more.begin(), more.end());
+    return error_with(all);
+  };
+  EXPECT_EQ(error({}), "");
+  EXPECT_EQ(error({"zero_stage=3", "context_parallel_size=2"}), "");
+  expect_parts(error_with({"optimizer=onebit_adam"}), {"freeze_step", "got 0", "15 to 25 %"});
+  for (const char* other : {"tensor_parallel_size=2", "pipeline_parallel_size=2", "local_steps=30",
+                            "qk_clip_threshold=100", "prune_sparsity=0.5", "exp_avg_dtype=bf16",
+                            "exp_avg_sq_dtype=bf16", "offload_optimizer=auto", "log_noise_scale=true"})
+    expect_parts(error({other}), {std::string(other).substr(0, std::string(other).find('=')), "onebit_adam"});
+  expect_parts(error({"precision=bf16", "grad_dtype=bf16"}), {"grad_dtype", "onebit_adam"});
+  expect_parts(error_with({"param_groups=[{\"match\": \"*norm*\", \"optimizer\": \"onebit_adam\"}]"}),
+               {"param_groups[0].optimizer", "onebit_adam", "beside optimizer adamw"});
+}
+
 }  // namespace
 }  // namespace athanor

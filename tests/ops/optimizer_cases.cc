@@ -517,6 +517,7 @@ void optimizer_cases(Examiner& examine) {
   schedule_free_cases(examine);
   lamb_cases(examine);
   output_cases(examine);
+  one_bit_cases(examine);
   adafactor_cases(examine);
   momentum_cases(examine);
   matrix_cases(examine);

@@ -8,11 +8,11 @@
 namespace athanor {
 namespace {
 
-struct Kind {
+struct PartKind {
   Blocks blocks;
   DType codes;
 };
-constexpr Kind kKinds[] = {
+constexpr PartKind kPartKinds[] = {
     {{0, 0}, DType::f8_e4m3}, {{0, 0}, DType::f8_e5m2}, {{128, 128}, DType::f8_e4m3}, {{16, 16}, DType::f4_e2m1}};
 constexpr double kInf = std::numeric_limits<double>::infinity(), kNan = std::numeric_limits<double>::quiet_NaN();
 
@@ -36,7 +36,7 @@ const std::pair<const char*, Init> kValues[] = {{"normal", normal()},
                                                 {"edges", listed({1e-6, -1, 448, 1e-40, -3.7, 0.1, -0.0, 60})},
                                                 {"bad", listed({1, 2, kNan, 4, 5, -kInf, 7, 0, 9})}};
 
-void one_part(Examiner& examine, const Kind& kind, const Shape& matrix, int64_t first, int64_t size) {
+void one_part(Examiner& examine, const PartKind& kind, const Shape& matrix, int64_t first, int64_t size) {
   const MatrixPart part{matrix, first, kind.blocks};
   const std::string name = cat(matrix, " from ", first, " ", size, " blocks ", kind.blocks.rows, " ", kind.codes);
   for (const DType of : {DType::f32, DType::bf16, DType::f16})
@@ -70,7 +70,7 @@ void one_part(Examiner& examine, const Kind& kind, const Shape& matrix, int64_t 
 }
 
 // Two parts, cut anywhere: maxima of both, then codes and scales, are those of Quantize.
-void whole_matrix(Examiner& examine, const Kind& kind, const Shape& matrix, int64_t cut) {
+void whole_matrix(Examiner& examine, const PartKind& kind, const Shape& matrix, int64_t cut) {
   if (examine.lists() || !examine.wanted(QuantizePart::kName)) return;
   const int64_t size = matrix.numel();
   const auto value = [](int64_t i) { return normal(0, 1 + double(i % 7))(3, i); };
@@ -122,7 +122,7 @@ void whole_matrix(Examiner& examine, const Kind& kind, const Shape& matrix, int6
 }  // namespace
 
 void quantize_part_cases(Examiner& examine) {
-  for (const Kind& kind : kKinds) {
+  for (const PartKind& kind : kPartKinds) {
     one_part(examine, kind, {2, 8}, 0, 16);
     one_part(examine, kind, {37, 272}, 8 * 34 * 3 + 16, 8 * 200);
     one_part(examine, kind, {300, 144}, 144 * 120 + 8, 144 * 150);

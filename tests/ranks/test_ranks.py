@@ -182,6 +182,22 @@ class SameRunTest(RanksTest):
         self.assertIn("saved with 2 workers", error)
         self.assertIn("2, as data_parallel_replicate_size", self.run_program("plan", self.config, *local).out)
 
+    def test_workers_that_compress_momentum_go_on_before_and_after_the_freeze(self):
+        one_bit = ("--set", "optimizer=onebit_adam", "--set", "freeze_step=6", "--set", "data_parallel_replicate_size=2",
+                   "--set", "lr_decay_iters=12")
+        self.launch(4, *one_bit, "--set", "zero_stage=2", "--set", "save=whole")
+        for end in (4, 8, 12):
+            self.launch(4, *one_bit, "--set", "zero_stage=2", "--set", "save=parts", "--set", f"train_iters={end}")
+        self.assertEqual(self.losses("parts"), self.losses("whole"))
+        self.launch(2, "--set", "save=plain")
+        plain, whole = self.losses("plain"), self.losses("whole")
+        for step in range(1, 7):
+            self.assertAlmostEqual(whole[step], plain[step], delta=1e-5 * plain[step])
+        self.assertNotEqual(whole[12], plain[12])
+        error = self.launch(4, "--set", "optimizer=onebit_adam", "--set", "freeze_step=6", code=USAGE).err
+        self.assertIn("data_parallel_replicate_size: optimizer onebit_adam compresses", error)
+        self.assertIn("set it to 4", error)
+
     def test_documents_masks_questions_and_weights_of_another_run(self):
         """What a run may have besides tokens is the same on several ranks."""
         lines = [json.dumps({"text": "word " * (i % 9 + 1)}) + "\n" for i in range(60)]

@@ -75,6 +75,7 @@ struct Setting {
   DistillLoss distill = DistillLoss::kl;
   int workers = 1;
   OuterOptions outer = {};
+  int64_t freeze = 0;   // steps with whole gradients of onebit_adam
   int64_t offload = 0;  // elements of a stretch of masters and states in host memory; 0: in device memory
   bool offload_inputs = false;
   int experts = 1;    // of the shards, those that have other experts
@@ -100,7 +101,8 @@ struct Setting {
                documents ? " documents" : "", teacher ? cat(" teacher ", top_k, " ", int(distill)) : "",
                gradients == DType::bf16 ? " gradients bf16" : "", offload > 0 ? cat(" offload ", offload) : "",
                srste >= 0 ? " 2:4" : "", experts > 1 ? cat(" experts ", experts) : "",
-               outer.steps > 0 ? cat(" workers ", workers, " rounds of ", outer.steps) : "");
+               outer.steps > 0 ? cat(" workers ", workers, " rounds of ", outer.steps) : "",
+               freeze > 0 ? cat(" workers ", workers, " frozen at ", freeze) : "");
   }
 };
 
@@ -161,6 +163,7 @@ inline EngineOptions options(const Setting& s) {
   o.optimizer.ema_decay = s.ema;
   o.optimizer.update_clip_threshold = s.update_clip;
   o.optimizer.qk_clip_threshold = s.qk_clip;
+  o.optimizer.freeze_step = s.freeze;
   o.optimizer.min_8bit_size = 256;
   o.optimizer.tail_average_start = s.tail;
   o.eval_averages = s.ema > 0 || s.tail > 0;
@@ -297,6 +300,7 @@ inline Curve train(const Setting& s, int64_t steps = 3) {
     std::vector<float> scores;
     for (int64_t step = 0; step < steps; ++step) {
       accumulate(engine, step, s.masked, teacher ? &*teacher : nullptr);
+      engine.set_compressed(step >= s.freeze);
       const StepState state = engine.finish_step();
       if (engine.round_ends(step + 1)) engine.end_rounds(step + 1);
       losses.push_back(state.loss / state.loss_targets), norms.push_back(state.grad_norm);
@@ -378,6 +382,7 @@ inline std::vector<double> run_part(const Setting& s, const std::string& load, i
     StepState last = engine.read_state();
     for (int64_t step = from; step < to; ++step) {
       accumulate(engine, step);
+      engine.set_compressed(step >= s.freeze);
       last = engine.finish_step();
       if (engine.round_ends(step + 1)) engine.end_rounds(step + 1);
       mine.push_back(last.loss);

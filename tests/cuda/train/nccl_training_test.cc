@@ -44,10 +44,12 @@ struct Setting {
   int64_t layers = 0;           // 0: as many as the tiny model has
   int stages = 1;               // of a pipeline
   PipelineSchedule schedule = PipelineSchedule::one_f_one_b;
-  int ranks() const { return stages * replicas * shards * context * tensor; }
+  int workers = 1;  // that compress momentum, after `freeze` steps
+  int64_t freeze = 0;
+  int ranks() const { return stages * replicas * shards * context * tensor * workers; }
   std::string name() const {
     return cat(name_of(type), " ", precision, " stage ", stage, " ranks ", replicas, "x", shards, "x", context, "x",
-               tensor, experts > 1 ? cat(" experts ", experts) : "",
+               tensor, experts > 1 ? cat(" experts ", experts) : "", workers > 1 ? cat(" workers ", workers) : "",
                stages > 1 ? cat(" stages ", stages, " schedule ", int(schedule)) : "", ring ? " ring" : "",
                sequence ? " rows" : "", " accumulation ", accumulation, graphs ? " captured" : " eager");
   }
@@ -111,7 +113,7 @@ EngineOptions options(const Setting& s) {
   o.least_piece = 1;
   o.keep_codes = s.keep_codes;
   o.context_method = s.ring ? ContextMethod::ring : ContextMethod::gather;
-  o.micro_batch_size = s.leaves > 0 ? 6 : kSequences / (s.accumulation * s.replicas * s.shards);
+  o.micro_batch_size = s.leaves > 0 ? 6 : kSequences / (s.accumulation * s.replicas * s.shards * s.workers);
   o.logical_shards = s.leaves;
   o.global_batch_size = kSequences;
   o.zero_stage = s.stage;
@@ -120,6 +122,7 @@ EngineOptions options(const Setting& s) {
   o.pipeline = {.schedule = s.schedule, .chunks = chunks ? 2 : 1};
   o.seed = o.optimizer.seed = 5;
   o.optimizer.rule = s.rule;
+  o.optimizer.freeze_step = s.freeze;
   o.optimizer.groups = default_groups(s.rule);
   o.schedule = {.style = DecayStyle::constant, .lr = 3e-3, .min_lr = 3e-3};
   o.clip_grad = 0.5;
@@ -166,7 +169,8 @@ class NcclTraining : public Nccl {
                                           .shards = s.shards,
                                           .context = s.context,
                                           .tensor = s.tensor,
-                                          .experts = s.experts});
+                                          .experts = s.experts,
+                                          .workers = s.workers});
       Engine engine(model(s), options(s), {*rank.cuda.device, *rank.cuda.ops, mesh});
       engine.commit();
       hosts.barrier();
@@ -182,6 +186,7 @@ class NcclTraining : public Nccl {
         forgotten.next = 0;
         accumulate(engine, step);
         PhaseClock clock;
+        engine.set_compressed(step >= s.freeze);
         engine.close_step(clock);
         EXPECT_EQ(rank.cuda.device->host_waits(), waits) << "the host waits inside of a step";
         while (engine.uncollected() > 1) collect();
@@ -267,6 +272,23 @@ TEST_F(NcclTraining, OffloadKeepsTheBits) {
     s.offload = 512;
     EXPECT_EQ(want, train(s)) << kRuleNames[size_t(rule)] << " " << s.name();
   }
+}
+
+// Steps with whole gradients and those with compressed momentum are two graphs.
+TEST_F(NcclTraining, WorkersThatCompressMomentum) {
+  Setting s{.rule = RuleName::onebit_adam, .workers = 3, .freeze = 3};
+  const Curve captured = train(s, 8);
+  Setting eager = s;
+  eager.graphs = false;
+  EXPECT_EQ(captured, train(eager, 8));
+  Setting whole = s;
+  whole.freeze = 8;
+  EXPECT_NE(train(whole, 8).losses.back(), captured.losses.back());
+  Setting sharded = s;
+  sharded.workers = 2;
+  const Curve two = train(sharded, 8);
+  sharded.shards = 2, sharded.stage = 3;
+  expect_same_run(two, sharded, 1e-5, 8);
 }
 
 // A byte for each weight of blocks in place of two, and the same bits.

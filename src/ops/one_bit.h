@@ -1,0 +1,154 @@
+// Sums of momentum over workers in 1 bit per element with error feedback, for 1-bit Adam [Tang et al. 2021, "1-bit
+// Adam: Communication Efficient Large-Scale Training with Adam's Convergence Speed"]. A vector of whole blocks is
+// compressed block by block, C(x) = scale * sign(x) with sign(0) = 1 and scale = the root mean square of the block, and
+// what is lost, x - C(x), is added to what is compressed next. The blocks are shared out over the workers in turn; a
+// worker averages those that it serves, compresses the averages, and sends them to all:
+//   1. OneBitMomentum: x = b1 m + (1 - b1) g. Blocks of other servers: C(x + error) is sent to them. Own blocks stay x.
+//   2. OneBitMean: own blocks: y = mean over workers of what came and own x, plus error; C(y) is sent to all.
+//   3. OneBitDirection: m = C(y) of all blocks.
+// So one vector of errors serves both roles: a worker sends itself nothing. The paper has one scale for each tensor and
+// compresses a server's own part too; scales of blocks keep rows of an embedding apart that occur more or less often.
+// Elements whose variance v is 0 never had a gradient before v was frozen: they count in no scale and stay as they are.
+// All is computed in f32, rounded after every operation, but for sums of squares, which are made in f64.
+#pragma once
+#include <cmath>
+
+#include "base/host_device.h"
+#include "base/int.h"
+#include "ops/optimizer.h"
+
+namespace athanor {
+
+constexpr int64_t kOneBitBlock = 256;
+
+// What is sent of a block. Bit i % 32 of signs[i / 32] is set where element i is negative.
+struct OneBitRecord {
+  float scale;
+  uint32_t signs[kOneBitBlock / 32];
+  ATHANOR_HOST_DEVICE float value(int64_t i, float v) const {
+    if (v == 0) return 0;
+    return (signs[i / 32] >> (i % 32) & 1) != 0 ? -scale : scale;
+  }
+};
+static_assert(sizeof(OneBitRecord) == 36);
+
+// Which worker serves a block of a vector, and where its record lies among those of all blocks: server by server, which
+// are numbered from that of the first block on. Independent of how ranks within a worker share the vector's unit.
+struct OneBitBlocks {
+  int64_t count = 0;  // blocks of the vector
+  int64_t first = 0;  // number of its first block in the unit
+  int workers = 1, worker = 0;
+
+  ATHANOR_HOST_DEVICE int turn(int server) const {  // of the server, within the vector
+    return static_cast<int>((server - first % workers + workers) % workers);
+  }
+  ATHANOR_HOST_DEVICE bool is_own(int64_t block) const { return block % workers == turn(worker); }
+  ATHANOR_HOST_DEVICE int64_t served(int turn) const { return (count - turn + workers - 1) / workers; }
+  ATHANOR_HOST_DEVICE int64_t begin(int turn) const {
+    const int64_t longer = count % workers;
+    return count / workers * turn + (turn < longer ? turn : longer);
+  }
+  ATHANOR_HOST_DEVICE int64_t slot(int64_t block) const {
+    return begin(static_cast<int>(block % workers)) + block / workers;
+  }
+};
+
+inline void check_one_bit(const char* op, const OneBitBlocks& blocks, const Tensor& state, const Tensor& v,
+                          const Tensor& records) {
+  Expect e{op};
+  e.that(blocks.count > 0 && blocks.workers > 0 && blocks.worker >= 0 && blocks.worker < blocks.workers, "blocks",
+         "some, of one of the workers");
+  e.is("state", state, DType::u8, {int64_t(sizeof(StepState))});
+  e.is("v", v, DType::f32, {blocks.count * kOneBitBlock});
+  e.is("records", records, DType::u8, {blocks.count * int64_t(sizeof(OneBitRecord))});
+}
+
+// Step 1 above, with g = grad * state.grad_scale: own blocks of grad become x; elsewhere grad keeps its values. In a
+// skipped step errors are unchanged, and the records have scale 0.
+struct OneBitMomentum {
+  Tensor state;    // StepState
+  Tensor m, v;     // [n] f32
+  Tensor grad;     // [n] f32
+  Tensor error;    // [n] f32
+  Tensor records;  // [count * 36] OneBitRecord: those of other servers are written
+  double beta1 = 0.9;
+  OneBitBlocks blocks;  // n = count * kOneBitBlock
+  static constexpr const char* kName = "one_bit_momentum";
+  std::vector<Field> fields() {
+    return {{"state", Io::in, &state},
+            {"m", Io::in, &m},
+            {"v", Io::in, &v},
+            {"grad", Io::inout, &grad},
+            {"error", Io::inout, &error},
+            {"records", Io::inout, &records}};
+  }
+  void check() const {
+    check_one_bit(kName, blocks, state, v, records);
+    Expect{kName}
+        .is("m", m, DType::f32, v.shape)
+        .is("grad", grad, DType::f32, v.shape)
+        .is("error", error, DType::f32, v.shape);
+  }
+  Cost cost() const { return {8.0 * double(v.numel()), traffic(*this)}; }
+};
+
+// Step 2 above. `received`: from each worker, in their order, the records of this one's blocks; its own are not read.
+// Values are added in the order of the workers. In a skipped step errors are unchanged, and the records have scale 0.
+struct OneBitMean {
+  Tensor state;     // StepState
+  Tensor v;         // [n] f32
+  Tensor grad;      // [n] f32: x in own blocks
+  Tensor received;  // [workers * own blocks * 36]; absent with one worker
+  Tensor error;     // [n] f32
+  Tensor records;   // [count * 36]: own ones are written
+  OneBitBlocks blocks;
+  static constexpr const char* kName = "one_bit_mean";
+  std::vector<Field> fields() {
+    return {{"state", Io::in, &state},    {"v", Io::in, &v},
+            {"grad", Io::in, &grad},      {"received", Io::in, &received},
+            {"error", Io::inout, &error}, {"records", Io::inout, &records}};
+  }
+  void check() const {
+    check_one_bit(kName, blocks, state, v, records);
+    Expect e{kName};
+    e.is("grad", grad, DType::f32, v.shape).is("error", error, DType::f32, v.shape);
+    const int64_t own = blocks.served(blocks.turn(blocks.worker));
+    e.that(own > 0, "blocks", "some that this worker serves");
+    e.that(bool(received) == (blocks.workers > 1), "received", "with several workers");
+    if (received) e.is("received", received, DType::u8, {blocks.workers * own * int64_t(sizeof(OneBitRecord))});
+  }
+  Cost cost() const { return {4.0 * double(v.numel()) / blocks.workers, traffic(*this)}; }
+};
+
+// Step 3 above; the gradient becomes the direction of Adam with a frozen variance, (m / c1) / (sqrt(v / c2) + eps),
+// with c1, c2 the corrections of the two averages. In a skipped step m is unchanged and the gradient becomes 0.
+struct OneBitDirection {
+  Tensor state;    // StepState
+  Tensor records;  // [count * 36]
+  Tensor v;        // [n] f32
+  Tensor m;        // [n] f32
+  Tensor grad;     // [n] f32
+  double eps = 1e-8;
+  int average1 = 0, average2 = 1;  // indices into StepState::corrections
+  OneBitBlocks blocks;
+  static constexpr const char* kName = "one_bit_direction";
+  std::vector<Field> fields() {
+    return {{"state", Io::in, &state},
+            {"records", Io::in, &records},
+            {"v", Io::in, &v},
+            {"m", Io::inout, &m},
+            {"grad", Io::out, &grad}};
+  }
+  void check() const {
+    check_one_bit(kName, blocks, state, v, records);
+    Expect{kName}.is("m", m, DType::f32, v.shape).is("grad", grad, DType::f32, v.shape);
+  }
+  Cost cost() const { return {5.0 * double(v.numel()), traffic(*this)}; }
+};
+
+// The scale of a block of `count` elements with a variance, whose squares add up to `squares`.
+ATHANOR_HOST_DEVICE inline float one_bit_scale(double squares, int count) {
+  return count > 0 ? float(std::sqrt(squares / count)) : 0.f;
+}
+
+}  // namespace athanor

@@ -1,0 +1,101 @@
+// The ops of ops/one_bit.h, block by block, in the precision that they are defined in.
+#include "ops/one_bit.h"
+
+#include <array>
+#include <cstring>
+
+#include "reference/reference_ops.h"
+
+namespace athanor {
+namespace {
+
+using Block = std::array<float, kOneBitBlock>;
+
+StepState state_in(const Tensor& t) {
+  StepState s;
+  std::memcpy(&s, t.data, sizeof s);
+  return s;
+}
+
+OneBitRecord* records_in(const Tensor& t) { return reinterpret_cast<OneBitRecord*>(t.as<uint8_t>()); }
+
+// C(x) of a block, whose errors become x - C(x).
+OneBitRecord compress(const Block& x, const float* v, float* error) {
+  double squares = 0;
+  int count = 0;
+  for (int64_t i = 0; i < kOneBitBlock; ++i)
+    if (v[i] != 0) squares += double(x[size_t(i)]) * double(x[size_t(i)]), ++count;
+  OneBitRecord record{.scale = one_bit_scale(squares, count), .signs = {}};
+  for (int64_t i = 0; i < kOneBitBlock; ++i) {
+    if (v[i] == 0) continue;
+    if (x[size_t(i)] < 0) record.signs[i / 32] |= uint32_t{1} << (i % 32);
+    error[i] = x[size_t(i)] - record.value(i, v[i]);
+  }
+  return record;
+}
+
+}  // namespace
+
+void ReferenceOps::run(const OneBitMomentum& op, void*) {
+  const StepState s = state_in(op.state);
+  const double beta1 = momentum_now(op.beta1, s);
+  const auto keep = float(beta1), take = float(1 - beta1);
+  for (int64_t b = 0; b < op.blocks.count; ++b) {
+    const int64_t first = b * kOneBitBlock;
+    const float *m = op.m.as<float>() + first, *v = op.v.as<float>() + first;
+    float *grad = op.grad.as<float>() + first, *error = op.error.as<float>() + first;
+    const bool own = op.blocks.is_own(b);
+    Block x;
+    for (int64_t i = 0; i < kOneBitBlock; ++i) {
+      const float old = keep * m[i], scaled = grad[i] * s.grad_scale, now = take * scaled;
+      x[size_t(i)] = old + now;
+      if (own && s.skip == 0) grad[i] = x[size_t(i)];
+      if (!own) x[size_t(i)] += error[i];
+    }
+    if (own) continue;
+    records_in(op.records)[op.blocks.slot(b)] = s.skip ? OneBitRecord{} : compress(x, v, error);
+  }
+}
+
+void ReferenceOps::run(const OneBitMean& op, void*) {
+  const StepState s = state_in(op.state);
+  const int turn = op.blocks.turn(op.blocks.worker);
+  const int64_t served = op.blocks.served(turn);
+  for (int64_t n = 0; n < served; ++n) {
+    const int64_t first = (n * op.blocks.workers + turn) * kOneBitBlock;
+    const float *x = op.grad.as<float>() + first, *v = op.v.as<float>() + first;
+    float* error = op.error.as<float>() + first;
+    Block y = {};
+    for (int64_t i = 0; i < kOneBitBlock; ++i) {
+      float sum = 0;
+      for (int w = 0; w < op.blocks.workers; ++w)
+        sum += w == op.blocks.worker ? x[i] : records_in(op.received)[w * served + n].value(i, v[i]);
+      const float mean = sum / float(op.blocks.workers);
+      y[size_t(i)] = mean + error[i];
+    }
+    records_in(op.records)[op.blocks.begin(turn) + n] = s.skip ? OneBitRecord{} : compress(y, v, error);
+  }
+}
+
+void ReferenceOps::run(const OneBitDirection& op, void*) {
+  const StepState s = state_in(op.state);
+  const auto inverse_bias1 = float(1 / double(s.corrections[op.average1]));
+  const auto root_bias2 = float(std::sqrt(double(s.corrections[op.average2])));
+  const auto eps = float(op.eps);
+  for (int64_t b = 0; b < op.blocks.count; ++b) {
+    const OneBitRecord& record = records_in(op.records)[op.blocks.slot(b)];
+    for (int64_t i = 0; i < kOneBitBlock; ++i) {
+      const int64_t at = b * kOneBitBlock + i;
+      const float v = op.v.as<float>()[at], m = record.value(i, v);
+      float& grad = op.grad.as<float>()[at];
+      grad = 0;
+      if (s.skip) continue;
+      op.m.as<float>()[at] = m;
+      if (v == 0) continue;
+      const float root = std::sqrt(v) / root_bias2, divisor = root + eps, unbiased = inverse_bias1 * m;
+      grad = unbiased / divisor;
+    }
+  }
+}
+
+}  // namespace athanor
