@@ -35,8 +35,9 @@ void HostBatch::read_teacher(int64_t row, const Dataset& dataset, const Sample& 
 
 Loader::Loader(const Dataset& dataset, const LoaderOptions& options) : dataset_(dataset), options_(options) {
   CHECK(options.rows > 0 && options.depth > 0, "loader: rows ", options.rows, ", depth ", options.depth);
-  CHECK(options.world > 0 && 0 <= options.rank && options.rank < options.world, "rank ", options.rank, " of ",
-        options.world);
+  const MicroBatchOrder& ranks = options.ranks;
+  CHECK(ranks.world > 0 && 0 <= ranks.rank && ranks.rank < ranks.world, "rank ", ranks.rank, " of ", ranks.world);
+  CHECK(ranks.workers > 0 && ranks.world % ranks.workers == 0, ranks.workers, " workers of ", ranks.world, " ranks");
   CHECK(options.first_sample >= 0, "first sample ", options.first_sample);
   batches_.assign(size_t(options.depth) + 1, HostBatch(options.rows, dataset.seq_length(), options.packing));
   thread_ = start_thread("reading batches", [this] { produce(); });
@@ -52,8 +53,7 @@ Loader::~Loader() {
 }
 
 void Loader::fill(HostBatch& batch, int64_t micro) const {
-  const int64_t before = (micro / options_.turn * options_.world + options_.rank) * options_.turn;
-  batch.first_sample = options_.first_sample + (before + micro % options_.turn) * options_.rows;
+  batch.first_sample = options_.first_sample + options_.ranks.number(micro) * options_.rows;
   batch.given_up = 0;
   PackingOptions packing = options_.packing;
   for (int64_t row = 0; row < options_.rows; ++row) {

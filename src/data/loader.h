@@ -1,6 +1,6 @@
-// Micro-batches in order, prefetched by a thread. A rank's samples follow from sample numbers only: ranks take turns of
-// `turn` consecutive micro-batches, and micro-batch k over all ranks is samples first_sample + k * rows + [0, rows). So
-// a step of the same global batch takes the same samples for any number of ranks, micro-batches or restarts.
+// Micro-batches in order, prefetched by a thread. A rank's samples follow from sample numbers only: micro-batch k over
+// all ranks is samples first_sample + k * rows + [0, rows). So a step of the same global batch takes the same samples
+// for any number of ranks, micro-batches or restarts.
 #pragma once
 #include <condition_variable>
 #include <cstdint>
@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/micro_batch_order.h"
 #include "data/dataset.h"
 #include "data/logit_cache.h"
 
@@ -35,9 +36,8 @@ struct LoaderOptions {
   SampleOrder order;
   int64_t first_sample = 0;  // global: samples consumed by all ranks
   int64_t rows = 1;          // per micro-batch and rank
-  int rank = 0, world = 1;   // data-parallel
-  int64_t turn = 1;          // consecutive micro-batches of a rank before the next rank's
-  int depth = 4;             // micro-batches prepared ahead
+  MicroBatchOrder ranks = {};
+  int depth = 4;  // micro-batches prepared ahead
   PackingOptions packing = {};
   const LogitCache* teacher_logits =
       nullptr;  // of the data set's windows; must outlive the loader. Null: none are read

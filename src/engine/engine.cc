@@ -169,8 +169,7 @@ void Engine::load(std::span<const int32_t> tokens, std::span<const int32_t> targ
   upload(in.batch.targets, targets.data());
   upload(in.targets, &count);
   const int64_t micro = slot - step_slot_ * micro_batches();
-  const int64_t before = (micro / turn() * ranks() + rank()) * turn() + micro % turn();  // micro-batches of the step
-  const int64_t first_row = before * part_.rows();
+  const int64_t first_row = micro_batch_order().number(micro) * part_.rows();
   if (in.first_row) upload(in.first_row, &first_row);
   if (const TopLogitRows top = std::exchange(next_teacher_, {}); in.top.ids && !top.ids.empty()) {
     CHECK(

@@ -10,6 +10,7 @@
 #include <span>
 #include <tuple>
 
+#include "base/micro_batch_order.h"
 #include "comm/network.h"
 #include "engine/averaged_weights.h"
 #include "engine/block_gather.h"
@@ -203,8 +204,14 @@ class Engine {
   // Targets of -1 are ignored; the step's loss and gradients are means over the others. Moves the clock through forward
   // and backward.
   void micro_batch(std::span<const int32_t> tokens, std::span<const int32_t> targets, PhaseClock&);
-  // Number of consecutive micro-batches of a step that one rank processes, in the order over all ranks.
-  int64_t turn() const { return options_.logical_shards > 0 ? step_micro_batches() : 1; }
+  // Of steps as they are set.
+  MicroBatchOrder micro_batch_order() const {
+    return {.rank = rank(),
+            .world = ranks(),
+            .turn = options_.logical_shards > 0 ? step_micro_batches() : 1,
+            .workers = backend_.mesh.workers().size(),
+            .per_step = step_micro_batches()};
+  }
   // Queues the sums over ranks, norm, skip decision, clipping and the optimizer. Results are collected once each and in
   // order; at most kStepsAhead steps may be uncollected. The host blocks only in collect(). Moves the clock through
   // communication and optimizer. requests: this rank's, for StepResult::requests of all ranks.

@@ -73,9 +73,7 @@ void Trainer::open_loader() {
       train_, LoaderOptions{.order = {.seed = uint64_t(config_.seed)},
                             .first_sample = launched_samples_,
                             .rows = config_.micro_batch_size,
-                            .rank = engine_->rank(),
-                            .world = engine_->ranks(),
-                            .turn = engine_->turn(),
+                            .ranks = engine_->micro_batch_order(),
                             .packing = packing_,
                             .teacher_logits = engine_->stage().has_head() ? teacher_logits_.get() : nullptr,
                             .chunk_length = chunk_length});

@@ -186,9 +186,11 @@ TEST_F(PackedData, RanksAndRestartsChangeNoRow) {
   const Dataset data = open(kBosToken);
   const auto rows = [&](int rank, int world, int64_t first, int64_t micros) {
     const Dataset own = open(kBosToken);
-    Loader loader(
-        own,
-        {.order = {.seed = 5}, .first_sample = first, .rows = 2, .rank = rank, .world = world, .packing = kPackedRows});
+    Loader loader(own, {.order = {.seed = 5},
+                        .first_sample = first,
+                        .rows = 2,
+                        .ranks = {.rank = rank, .world = world},
+                        .packing = kPackedRows});
     std::map<int64_t, std::vector<int32_t>> found;
     for (int64_t m = 0; m < micros; ++m) {
       const HostBatch& batch = loader.next();

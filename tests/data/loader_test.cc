@@ -67,8 +67,7 @@ TEST_F(LoaderTest, DeliversTheCachedLogitsOfEachSamplesWindow) {
     Loader loader(*data, {.order = {.seed = 5},
                           .first_sample = data->windows() - 20,
                           .rows = 3,
-                          .rank = rank,
-                          .world = 2,
+                          .ranks = {.rank = rank, .world = 2},
                           .teacher_logits = &cache});
     for (int64_t micro = 0; micro < 10; ++micro) {
       const HostBatch& batch = loader.next();
@@ -104,7 +103,7 @@ TEST_F(LoaderTest, TheOrderDoesNotDependOnRanksOrMicroBatches) {
   for (const auto& [world, rows] : {std::pair<int, int64_t>{2, 12}, {4, 3}, {3, 8}, {8, 1}, {1, 4}}) {
     std::vector<int32_t> got(expected.size(), -1);
     for (int rank = 0; rank < world; ++rank) {
-      Loader loader(*data, {.order = {.seed = 9}, .rows = rows, .rank = rank, .world = world});
+      Loader loader(*data, {.order = {.seed = 9}, .rows = rows, .ranks = {.rank = rank, .world = world}});
       for (int64_t micro = 0; micro < kSteps * kGlobal / (world * rows); ++micro) {
         const HostBatch& batch = loader.next();
         std::copy(batch.tokens.begin(), batch.tokens.end(), got.begin() + batch.first_sample * kT);
@@ -126,8 +125,7 @@ TEST_F(LoaderTest, ChunksGrowWithTheSampleNumber) {
       Loader loader(*data, {.order = order,
                             .first_sample = first,
                             .rows = rows,
-                            .rank = rank,
-                            .world = world,
+                            .ranks = {.rank = rank, .world = world},
                             .packing = packing,
                             .chunk_length = length});
       for (int64_t micro = 0; micro < (kSamples - first) / (world * rows); ++micro) {
@@ -148,12 +146,35 @@ TEST_F(LoaderTest, ChunksGrowWithTheSampleNumber) {
 
 TEST_F(LoaderTest, TurnsAreSuccessiveMicroBatchesOfARank) {
   for (const int rank : {0, 1}) {
-    Loader loader(*data, {.rows = 2, .rank = rank, .world = 2, .turn = 3});
+    Loader loader(*data, {.rows = 2, .ranks = {.rank = rank, .world = 2, .turn = 3}});
     std::vector<int64_t> first;
     for (int micro = 0; micro < 6; ++micro) first.push_back(loader.next().first_sample);
     const int64_t own = rank * 6;
     EXPECT_EQ(first, (std::vector<int64_t>{own, own + 2, own + 4, own + 12, own + 14, own + 16}));
   }
+}
+
+// Two workers, of one or two ranks, with micro-batches of any size: in each step a half of its samples.
+TEST_F(LoaderTest, AWorkerHasItsPartOfAStepHoweverItsRanksShareIt) {
+  constexpr int64_t kStep = 8;
+  for (const auto& [ranks, rows] : {std::pair<int, int64_t>{1, 4}, {1, 1}, {2, 2}, {2, 1}})
+    for (const int worker : {0, 1})
+      for (const int64_t step : {0, 1, 2}) {
+        std::vector<int64_t> samples;
+        const int64_t per_step = kStep / (2 * ranks * rows);
+        for (int rank = 0; rank < ranks; ++rank) {
+          const MicroBatchOrder order{
+              .rank = worker * ranks + rank, .world = 2 * ranks, .workers = 2, .per_step = per_step};
+          Loader loader(*data, {.rows = rows, .ranks = order});
+          for (int64_t micro = 0; micro < (step + 1) * per_step; ++micro) {
+            const int64_t first = loader.next().first_sample;
+            for (int64_t row = 0; row < rows && micro >= step * per_step; ++row) samples.push_back(first + row);
+          }
+        }
+        std::ranges::sort(samples);
+        for (int64_t i = 0; i < kStep / 2; ++i)
+          EXPECT_EQ(samples[size_t(i)], step * kStep + worker * (kStep / 2) + i) << ranks << " " << rows;
+      }
 }
 
 TEST_F(LoaderTest, ARestartContinuesWhereTheRunStopped) {
@@ -216,8 +237,8 @@ TEST_F(LoaderTest, StopsAtOnceWhetherUsedOrNot) {
 TEST_F(LoaderTest, ImpossibleOptionsAreErrors) {
   EXPECT_THROW(Loader(*data, {.rows = 0}), Error);
   EXPECT_THROW(Loader(*data, {.depth = 0}), Error);
-  EXPECT_THROW(Loader(*data, {.rank = 2, .world = 2}), Error);
-  EXPECT_THROW(Loader(*data, {.rank = -1}), Error);
+  EXPECT_THROW(Loader(*data, {.ranks = {.rank = 2, .world = 2}}), Error);
+  EXPECT_THROW(Loader(*data, {.ranks = {.rank = -1}}), Error);
   EXPECT_THROW(Loader(*data, {.first_sample = -1}), Error);
 }
 

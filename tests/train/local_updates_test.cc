@@ -161,6 +161,9 @@ TEST(LocalUpdates, RanksOfAWorkerAreFree) {
     Setting tensor = s;
     tensor.tensor = 2;
     expect_same(want, train(tensor, 4), 1e-5, tensor.name());
+    Setting accumulated = s;
+    accumulated.replicas = 2, accumulated.accumulation = 4;
+    expect_same(want, train(accumulated, 4), 1e-5, accumulated.name());
   }
 }
 

@@ -89,6 +89,9 @@ TEST(OneBitAdam, RanksOfAWorkerAreFree) {
     (stage == 0 ? sharded.replicas : sharded.shards) = 2;
     expect_same(want, train(sharded, 5), 1e-5, sharded.name());
   }
+  Setting accumulated = s;
+  accumulated.replicas = 2, accumulated.accumulation = 4;
+  expect_same(want, train(accumulated, 5), 1e-5, accumulated.name());
   Setting context = s;
   context.context = 2;
   expect_same(want, train(context, 5), 1e-5, context.name());

@@ -256,8 +256,7 @@ inline void accumulate(Engine& engine, int64_t step, bool masked = false, LoneTe
   const int64_t vocab = engine.model().config().vocab_size;
   for (int64_t m = 0; m < micros; ++m) {
     std::vector<int32_t> tokens, targets;
-    const int64_t turn = engine.turn(), before = (m / turn * engine.ranks() + engine.rank()) * turn + m % turn;
-    const int64_t first = (step * micros * engine.ranks() + before) * rows;
+    const int64_t first = (step * micros * engine.ranks() + engine.micro_batch_order().number(m)) * rows;
     for (int64_t row = 0; row < rows; ++row)
       append_sample(first + row, tokens, targets, masked, vocab, engine.options().seq_length);
     if (engine.options().documents_per_sequence > 1) set_documents(engine, first);

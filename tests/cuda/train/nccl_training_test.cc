@@ -139,8 +139,7 @@ void accumulate(Engine& engine, int64_t step) {
   for (int64_t m = 0; m < engine.micro_batches(); ++m) {
     std::vector<int32_t> tokens, targets;
     for (int64_t i = 0; i < rows * length; ++i) {
-      const int64_t turn = engine.turn(), before = (m / turn * engine.ranks() + engine.rank()) * turn + m % turn;
-      const int64_t first = step * kSequences + before * rows;
+      const int64_t first = step * kSequences + engine.micro_batch_order().number(m) * rows;
       const auto at = uint64_t(first * length + i);
       tokens.push_back(int32_t(random_bits(1, 0, at) % kTinyVocab));
       targets.push_back(int32_t(random_bits(1, 1, at) % kTinyVocab));
