@@ -1,4 +1,4 @@
-"""Two hosts on this machine, as network namespaces, and a cable between them with delay, loss and a place to cut it.
+"""Two hosts on this machine, as network namespaces, and a cable between them with delay, rate, loss and a place to cut it.
 
 The cable is a process that carries Ethernet frames between a TAP device in each namespace: it works where the kernel has no
 netem, loses the same frames in every run, and SIGSTOP cuts it. Needs root and /dev/net/tun.
@@ -29,7 +29,8 @@ def die_with_parent():
 
 
 class Network:
-    def __init__(self, delay=0.002, loss=0.01, seed=1):
+    def __init__(self, delay=0.002, loss=0.01, seed=1, rate=0, mtu=1500):
+        """delay: seconds in each direction; rate: bits per second in each, 0 = as many as the cable can carry; mtu: bytes."""
         if os.getuid() != 0 or not os.path.exists("/dev/net/tun"):
             raise CannotRun("network namespaces need root and /dev/net/tun")
         self.processes = []
@@ -37,11 +38,12 @@ class Network:
             self.hosts = [self.start("unshare", "-n", "sleep", "infinity") for _ in ADDRESSES]
             for host in self.hosts:
                 self.wait_for(lambda host=host: os.readlink(f"/proc/{host.pid}/ns/net") != os.readlink("/proc/self/ns/net"))
-            self.cable = self.start(sys.executable, __file__, *(str(h.pid) for h in self.hosts), str(delay), str(loss), str(seed))
+            self.cable = self.start(sys.executable, __file__, *(str(h.pid) for h in self.hosts), str(delay), str(loss), str(seed),
+                                    str(rate))
             for n, address in enumerate(ADDRESSES):
                 self.wait_for(lambda n=n: self.ip(n, "link", "show", "eth0").returncode == 0)
                 for command in (("link", "set", "lo", "up"), ("address", "add", f"{address}/24", "dev", "eth0"),
-                                ("link", "set", "eth0", "up")):
+                                ("link", "set", "eth0", "mtu", str(mtu)), ("link", "set", "eth0", "up")):
                     done = self.ip(n, *command)
                     if done.returncode != 0:
                         raise CannotRun(f"ip {' '.join(command)}: {done.stderr.strip()}")
@@ -87,15 +89,17 @@ def open_tap(pid):
     return tap
 
 
-def carry(taps, delay, loss, rng):
+def carry(taps, delay, loss, rng, rate):
     other, under_way, count = {taps[0]: taps[1], taps[1]: taps[0]}, [], 0
+    free_at = dict.fromkeys(taps, 0.0)  # when the last bit of what came from a host is on the cable
     while True:
         wait = max(0.0, under_way[0][0] - time.monotonic()) if under_way else None
         for tap in select.select(taps, [], [], wait)[0]:
             frame = os.read(tap, 65536)
             if rng.random() >= loss:
                 count += 1
-                heapq.heappush(under_way, (time.monotonic() + delay, count, other[tap], frame))
+                free_at[tap] = max(free_at[tap], time.monotonic()) + (len(frame) * 8 / rate if rate else 0)
+                heapq.heappush(under_way, (free_at[tap] + delay, count, other[tap], frame))
         while under_way and under_way[0][0] <= time.monotonic():
             _, _, tap, frame = heapq.heappop(under_way)
             try:
@@ -105,4 +109,5 @@ def carry(taps, delay, loss, rng):
 
 
 if __name__ == "__main__":
-    carry([open_tap(pid) for pid in sys.argv[1:3]], float(sys.argv[3]), float(sys.argv[4]), random.Random(int(sys.argv[5])))
+    carry([open_tap(pid) for pid in sys.argv[1:3]], float(sys.argv[3]), float(sys.argv[4]), random.Random(int(sys.argv[5])),
+          float(sys.argv[6]))
