@@ -1,9 +1,12 @@
 """Ranks on two hosts that a cable joins: with delay and loss they are the run of one process; when it is cut in mid-step both
 sides end, and the run goes on from its last checkpoint.
 """
+import json
 import os
+import sys
 import time
 import unittest
+from pathlib import Path
 
 from harness import DONE
 from network import ADDRESSES, CannotRun, Network
@@ -34,6 +37,20 @@ class NetworkTest(RanksTest):
             self.assertEqual(done.code, DONE, str(done))
         self.assert_same_losses("two", "one")
         self.assertEqual(list((self.folder / "two").glob(".job-*")), [], "the secret has been removed")
+
+    def test_ways_to_send_less_are_compared(self):
+        self.network.stop()
+        script = Path(__file__).resolve().parents[2] / "scripts" / "bench" / "ranks" / "slow_network.py"
+        self.make_data("text", tokens=20000)
+        done = self.finish(self.start_command([
+            sys.executable, str(script), "--athanor", str(self.program), "--short", "--steps", "6", "--train-data",
+            "text/*_train_*.bin", "--valid-data", "text/*_val_*.bin", "--out", "report.json"]))
+        self.assertEqual(done.code, DONE, str(done))
+        rows = json.loads((self.folder / "report.json").read_text())["rows"]
+        self.assertEqual(len(rows), 5)
+        whole, alone = rows["adamw, gradients in fp32"], rows["adamw on one host"]
+        self.assertAlmostEqual(whole["loss"], alone["loss"], places=4)
+        self.assertGreater(whole["seconds_per_step"], alone["seconds_per_step"] + 0.01, "two ways of 5 ms")
 
     def test_a_cut_cable_ends_both_sides(self):
         processes = self.start_on_hosts("--set", "train_iters=100000", "--set", "lr_decay_iters=12",
