@@ -8,6 +8,7 @@
 #include "command/command.h"
 #include "command/machine.h"
 #include "command/plan_cluster.h"
+#include "command/plan_forecast.h"
 #include "command/plan_pipeline.h"
 #include "command/plan_precision.h"
 #include "command/plan_ranks.h"
@@ -26,7 +27,7 @@ namespace {
 struct PlanArgs {
   std::string config, gpu;
   std::vector<std::string> overrides;
-  bool by_shape = false;
+  bool by_shape = false, json = false;
   PipelineDrawing drawing = {};
   ManyRanks many;
   ClusterArgs cluster;
@@ -262,6 +263,10 @@ Exit plan(const PlanArgs& args) {
   return Exit::done;
 }
 
+void print_forecast_json(const Config& config, const Cluster& on) {
+  std::printf("%s\n", to_json(config, on, forecast(RankPlan(config, on)), 1).c_str());
+}
+
 // Flags of --simulate.
 void add_cluster(Verb& verb, ClusterArgs& args) {
   ClusterRun& run = args.run;
@@ -331,6 +336,12 @@ void add_plan(Cli& cli) {
                   "microseconds more for each doubling of its ranks; default: 5")
       .check(in_range(0.0, 1e6))
       .needs("--ranks");
+  verb.add_option("--assume", args->many.assume,
+                  "name=value in place of an assumption of the expected step, see docs/distributed.md (may repeat)")
+      .one_value()
+      .needs("--ranks");
+  verb.add_flag("--json", args->json, "--ranks, without the other ways to divide them, as one JSON object")
+      .needs("--ranks");
   verb.add_flag("--search", args->search.search,
                 "the fastest ways to run it on --ranks: zero_stage, copies, tensor, context and pipeline parallelism, "
                 "micro-batch and recomputation, with memory, MFU and cost");
@@ -351,6 +362,8 @@ void add_plan(Cli& cli) {
       const Config config = load_config_logged(args->config, args->overrides);
       if (args->search.search)
         print_search(config, print_cluster_of(config, args->gpu, args->many), args->search);
+      else if (args->json)
+        print_forecast_json(config, args->many.cluster(find_gpu(args->gpu), args->many.ranks));
       else
         print_many_ranks(config, args->gpu, args->many);
       return Exit::done;

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "command/plan_forecast.h"
 #include "command/quiet_log.h"
 #include "cpu/thread_pool.h"
 #include "metrics/format.h"
@@ -52,23 +53,13 @@ std::vector<std::variant<Prediction, std::string>> predict_all(const Config& con
   return answers;
 }
 
-struct Economy {
-  double tokens_per_second, mfu, gpu_hours;  // gpu_hours: per billion tokens
-};
-
-Economy economy_of(const Config& c, const Cluster& on, const Prediction& p) {
-  const double tokens = double(c.global_batch_size * c.seq_length) / p.step();
-  const double peak = on.gpu.peak_flops(make_recipe(name_of(c.precision), DType::f32).compute);
-  return {tokens, tokens * p.flops_per_token / (double(on.ranks) * peak), 1e9 / tokens / 3600 * on.ranks};
-}
-
 void print_found(const Config& c, const Cluster& on, const std::vector<Tried>& all, double price) {
   std::printf("%5s %6s %7s %6s %14s %11s %10s %10s %9s %9s %9s %10s %6s %10s %10s  %s\n", "stage", "copies", "context",
               "tensor", "pipeline", "micro", "memory", "micros ms", "update ms", "waits ms", "step ms", "tokens/s",
               "MFU", "GPU h / 1B", "cost / 1B", "recomputed");
   for (size_t i = 0; i < std::min(kShown, all.size()); ++i) {
     const auto& [w, p] = all[i];
-    const Economy e = economy_of(c, on, p);
+    const Economy e = economy_of(c, on, p.step(), p);
     char cost[32] = "-";
     if (price > 0) std::snprintf(cost, sizeof cost, "%.2f", e.gpu_hours * price);
     std::printf("%5d %6d %7d %6d %14s %5lld x %-4lld %9s %10.2f %9.2f %9.2f %9.2f %10s %5.1f%% %10.2f %10s  %s\n",
@@ -92,24 +83,6 @@ void print_memory(const std::vector<Tried>& all) {
     for (const size_t k : kinds) std::printf(" %12s", format_bytes(p.memory_by_kind[k]).c_str());
   }
   std::printf("\n");
-}
-
-// What would have to be larger for a shorter step.
-std::string binding(const Prediction& p) {
-  const struct {
-    double seconds;
-    const char* what;
-  } parts[] = {{p.compute - p.update, "computing micro-batches"},
-               {p.update, "updating the weights"},
-               {p.waits.data, "waiting for gradients and weights"},
-               {p.waits.context, "waiting for keys and values"},
-               {p.waits.tensor, "waiting for the sums of tensor parallelism"},
-               {p.waits.stages, "waiting for other stages"}};
-  const auto& most = *std::ranges::max_element(parts, {}, [](const auto& part) { return part.seconds; });
-  std::string text = cat(most.what, ", ", std::lround(100 * most.seconds / p.step()), " % of the step");
-  if (p.recompute.granularity != Recompute::Granularity::none)
-    text += cat("; and memory: activations are recomputed (", to_text(p.recompute), ")");
-  return text;
 }
 
 // The best with another value of each choice: what that choice brings.
