@@ -28,8 +28,7 @@ struct Assumptions {
 struct Assumption {
   const char* name;
   double Assumptions::*value;
-  const char* unit;    // of the value
-  const char* source;  // of expected_on(), beside the fit
+  const char* unit;
 };
 std::span<const Assumption> all_assumptions();
 
