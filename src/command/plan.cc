@@ -27,7 +27,7 @@ namespace {
 struct PlanArgs {
   std::string config, gpu;
   std::vector<std::string> overrides;
-  bool by_shape = false, json = false;
+  bool by_shape = false;
   PipelineDrawing drawing = {};
   ManyRanks many;
   ClusterArgs cluster;
@@ -340,7 +340,9 @@ void add_plan(Cli& cli) {
                   "name=value in place of an assumption of the expected step, see docs/distributed.md (may repeat)")
       .one_value()
       .needs("--ranks");
-  verb.add_flag("--json", args->json, "--ranks, without the other ways to divide them, as one JSON object")
+  verb.add_flag("--json", args->search.json,
+                "what is expected of --ranks, its range and what it depends on, or with --search of the fastest ways, as "
+                "one JSON object")
       .needs("--ranks");
   verb.add_flag("--search", args->search.search,
                 "the fastest ways to run it on --ranks: zero_stage, copies, tensor, context and pipeline parallelism, "
@@ -360,10 +362,12 @@ void add_plan(Cli& cli) {
         usage_error("plan", "--search: says how to run on so many GPUs; give it --ranks, at least 1");
       if (args->many.ranks < 0) return plan(*args);
       const Config config = load_config_logged(args->config, args->overrides);
-      if (args->search.search)
-        print_search(config, print_cluster_of(config, args->gpu, args->many), args->search);
-      else if (args->json)
+      const SearchArgs& search = args->search;
+      if (search.json && !search.search)
         print_forecast_json(config, args->many.cluster(find_gpu(args->gpu), args->many.ranks));
+      else if (search.search)
+        print_search(config, search.json ? args->many.cluster(find_gpu(args->gpu), args->many.ranks)
+                                         : print_cluster_of(config, args->gpu, args->many), search);
       else
         print_many_ranks(config, args->gpu, args->many);
       return Exit::done;

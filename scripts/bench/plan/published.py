@@ -64,7 +64,9 @@ def table_of(results, left_out):
                      f"{r['error']:+.1f} % | {r['bound_error']:+.1f} % |")
     lines += ["", "| rows | number | median error | worst | mean, with its sign | bound: median, worst |",
               "|---|--:|--:|--:|--:|--:|"]
-    for words, which in (("all", lambda r: True), ("fit", lambda r: r["fit"]), ("held out", lambda r: not r["fit"])):
+    groups = [("all", lambda r: True), ("fit", lambda r: r["fit"]), ("held out", lambda r: not r["fit"])]
+    groups += [(name, lambda r, name=name: r["software"] == name) for name in dict.fromkeys(r["software"] for r in results)]
+    for words, which in groups:
         of = [r for r in results if "error" in r and which(r)]
         if of:
             s, bound = summary(of, "error"), summary(of, "bound_error")
