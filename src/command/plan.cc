@@ -9,6 +9,7 @@
 #include "command/machine.h"
 #include "command/plan_cluster.h"
 #include "command/plan_forecast.h"
+#include "command/plan_here.h"
 #include "command/plan_pipeline.h"
 #include "command/plan_precision.h"
 #include "command/plan_ranks.h"
@@ -310,9 +311,9 @@ void add_plan(Cli& cli) {
       "pipeline_parallel_size: draw which micro-batch each stage runs when, backward twice as long as forward");
   verb.add_option("--schedule-svg", args->drawing.svg, "the same as a picture in this file");
   verb.add_option("--ranks", args->many.ranks,
-                  "predict memory, traffic and time of this many ranks with such GPUs; 0: a table of 1 to 1024")
-      .check(in_range(0, 65536))
-      .needs("--gpu");
+                  "predict memory, traffic and time of this many ranks with such GPUs; 0: a table of 1 to 1024; without "
+                  "--gpu of ranks of this machine's CPU")
+      .check(in_range(0, 65536));
   verb.add_option("--nodes", args->many.nodes,
                   "number of machines; default: as few as divide the ranks, with up to 8 GPUs each")
       .check(in_range(1, 65536))
@@ -363,6 +364,11 @@ void add_plan(Cli& cli) {
       if (args->many.ranks < 0) return plan(*args);
       const Config config = load_config_logged(args->config, args->overrides);
       const SearchArgs& search = args->search;
+      if (args->gpu.empty()) {
+        if (search.search) throw Error("plan --search: compares described GPUs; say which with --gpu", Exit::usage);
+        print_ranks_here(config, args->many, search.json);
+        return Exit::done;
+      }
       if (search.json && !search.search)
         print_forecast_json(config, args->many.cluster(find_gpu(args->gpu), args->many.ranks));
       else if (search.search)

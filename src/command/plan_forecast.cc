@@ -55,7 +55,8 @@ Forecast forecast(const RankPlan& plan) {
 Economy economy_of(const Config& c, const Cluster& on, double step_seconds, const Prediction& p) {
   const double tokens = double(c.global_batch_size * c.seq_length) / step_seconds;
   const double peak = on.gpu.peak_flops(make_recipe(name_of(c.precision), DType::f32).compute);
-  return {tokens, tokens * p.flops_per_token / (double(on.ranks) * peak), 1e9 / tokens / 3600 * on.ranks};
+  const double mfu = peak > 0 ? tokens * p.flops_per_token / (double(on.ranks) * peak) : 0;
+  return {tokens, mfu, 1e9 / tokens / 3600 * on.ranks};
 }
 
 std::string binding(const Prediction& p) {
@@ -94,7 +95,7 @@ std::string to_json(const Config& c, const Cluster& on, const Forecast& f, int i
                          {"unit", s.of->unit},
                          {"better_seconds", s.better},
                          {"worse_seconds", s.worse}});
-  return json_text(Json{{"gpu", on.gpu.key},
+  return json_text(Json{{"gpu", on.gpu.key ? Json(on.gpu.key) : Json()},
                         {"ranks", on.ranks},
                         {"nodes", on.nodes},
                         {"tokens_per_step", c.global_batch_size * c.seq_length},
@@ -108,7 +109,7 @@ std::string to_json(const Config& c, const Cluster& on, const Forecast& f, int i
                         {"expected_seconds", p.step()},
                         {"range_seconds", {f.fastest, f.slowest}},
                         {"tokens_per_second", e.tokens_per_second},
-                        {"mfu", e.mfu},
+                        {"mfu", e.mfu > 0 ? Json(e.mfu) : Json()},
                         {"gpu_hours_per_billion_tokens", e.gpu_hours},
                         {"parts_seconds", parts},
                         {"bound_by", binding(p)},

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <numeric>
 
+#include "command/plan_forecast.h"
 #include "command/plan_meshes.h"
 #include "metrics/format.h"
 #include "perf/described_gpu.h"
@@ -124,9 +125,13 @@ Cluster ManyRanks::cluster(const GpuSpec& gpu, int count) const {
   if (bandwidth_share > 0) net.bandwidth_share = bandwidth_share;
   if (latency >= 0) net.start = latency * 1e-6;
   if (doubling_latency >= 0) net.hop = doubling_latency * 1e-6;
-  Assumptions assumed = expected_on(gpu);
-  for (const std::string& text : assume) set(assumed, text);
-  return {gpu, count, on, net, assumed};
+  return {gpu, count, on, net, assumed(expected_on(gpu))};
+}
+
+Assumptions ManyRanks::assumed(const Assumptions& expected) const {
+  Assumptions all = expected;
+  for (const std::string& text : assume) set(all, text);
+  return all;
 }
 
 namespace {
@@ -151,17 +156,26 @@ RankPlan::RankPlan(const Config& c, const Cluster& on)
       limits_(limits_of(on.gpu, c.model.head_dim, c.seq_length)),
       seq_length_(c.seq_length),
       described_(describe(on.gpu, c.context_parallel_size == 1 ? c.seq_length : 0)) {
+  record(c, on, *described_.device, *described_.ops, described_.tuning);
+}
+
+RankPlan::RankPlan(const Config& c, const Cluster& on, const Backend& here, const Roofline& limits)
+    : assumed_(on.assumed), network_(on.network), limits_(limits), seq_length_(c.seq_length) {
+  record(c, on, here.device, here.ops, here.tuning);
+}
+
+void RankPlan::record(const Config& c, const Cluster& on, Device& device, Ops& ops, Tuning* tuning) {
   const MeshSizes sizes = mesh_sizes(c, on.ranks);
   stride_ = sizes.of_worker() / sizes.stages;
+  in_turns_ = device.unified();
   for (const int s : different_stages(c, sizes.stages)) {
     auto rank = std::make_unique<Rank>(Rank{absent_mesh(sizes, s), nullptr});
-    const Backend backend{*described_.device, *described_.ops, rank->mesh, described_.tuning, nullptr, on.network};
+    const Backend backend{device, ops, rank->mesh, tuning, nullptr, on.network};
     if (s == 0) {
       rank->engine = make_engine(c, backend, true);
     } else {
       rank->engine = std::make_unique<Engine>(c.model, stages_[0]->engine->options(), backend);
-      rank->engine->memory().require_fits(memory_capacity(c, *described_.device),
-                                          runtime_reserve(c, *described_.device));
+      rank->engine->memory().require_fits(memory_capacity(c, device), runtime_reserve(c, device));
     }
     rank->engine->memory();  // records it
     stages_.push_back(std::move(rank));
@@ -188,20 +202,21 @@ Prediction RankPlan::with(const Assumptions& assumed) const {
   const OffloadTime host = offload_time(engine, limits);
   const PipelineTime pipeline = pipeline_time(engine, network, launches - end, stride_);
   p.micro_batch_size = engine.options().micro_batch_size, p.micro_batches = engine.micro_batches();
-  p.traffic = step_traffic(engine, mesh, network, &limits);
+  p.traffic = step_traffic(engine, mesh, network, in_turns_ ? nullptr : &limits);
   p.sent_to_stages = sent_to_stages(engine);
   p.update = end + host.exposed;
   p.recompute = engine.options().recompute;
   p.flops_per_token = flops_per_token(engine.model(), seq_length_).causal;
-  const double products = least_update_product_seconds(engine, limits);
+  const double beside = in_turns_ ? 0 : launches;  // what is sent
+  const double products = in_turns_ ? 0 : least_update_product_seconds(engine, limits);
   p.waits.stages = pipeline.waits + pipeline.sending;
-  const double exposed = p.traffic.exposed(launches, double(p.micro_batches), products);
+  const double exposed = p.traffic.exposed(beside, double(p.micro_batches), products);
   p.exposed = exposed + p.waits.stages;
   const double sending = p.traffic.seconds(), hidden = sending > 0 ? std::max(0.0, 1 - exposed / sending) : 0;
   p.slowed = assumed.interference * hidden * p.traffic.bytes();
   p.compute = launches + host.exposed + host.inputs_exposed + p.slowed;
   const bool alone = mesh.data_parallel().size() == 1;  // all others share products
-  for (const auto& [of, seconds] : p.traffic.exposed_by_layer(launches, double(p.micro_batches), products))
+  for (const auto& [of, seconds] : p.traffic.exposed_by_layer(beside, double(p.micro_batches), products))
     (of.group == "tensor" || (of.group == "world" && alone) ? p.waits.tensor
      : of.group == "context"                                ? p.waits.context
                                                             : p.waits.data) += seconds;
@@ -249,6 +264,7 @@ void print_many_ranks(const Config& config, const std::string& name, const ManyR
   };
   try {
     print_row(config, on);
+    std::printf("\n%s", to_text(forecast(RankPlan(config, on))).c_str());
   } catch (const Error&) {  // not as configured: what would fit is below
     others();
     throw;

@@ -13,6 +13,7 @@
 #include "config/config.h"
 #include "device/gpu_specs.h"
 #include "device/memory_plan.h"
+#include "engine/engine.h"
 #include "model/model.h"
 #include "perf/assumptions.h"
 #include "perf/described_gpu.h"
@@ -22,7 +23,7 @@ namespace athanor {
 
 constexpr int kGpusPerNode = 8;
 
-// Ranks, each with such a GPU; as many on every node.
+// Ranks, each with such a GPU, or without a key one of this machine; as many on every node.
 struct Cluster {
   GpuSpec gpu;
   int ranks = 1, nodes = 1;
@@ -39,6 +40,8 @@ struct ManyRanks {
   std::vector<std::string> assume = {};  // name=value, in place of expected_on()
   // Throws Error(usage) where the ranks do not divide among the nodes, or an assumption is unknown.
   Cluster cluster(const GpuSpec&, int ranks) const;
+  // Expected of it, unless `assume` says otherwise.
+  Assumptions assumed(const Assumptions& expected) const;
 };
 
 // Predicted step of one rank.
@@ -74,6 +77,8 @@ class RankPlan {
  public:
   // Throws Error where the ranks cannot be divided so, or a rank does not fit in memory.
   RankPlan(const Config&, const Cluster&);
+  // Of ranks of this machine, with its rates.
+  RankPlan(const Config&, const Cluster&, const Backend&, const Roofline&);
   Prediction with(const Assumptions&) const;
   const Assumptions& assumed() const { return assumed_; }  // those of the cluster
   Prediction expected() const { return with(assumed_); }
@@ -83,10 +88,12 @@ class RankPlan {
     ProcessMesh mesh;
     std::unique_ptr<Engine> engine;
   };
+  void record(const Config&, const Cluster&, Device&, Ops&, Tuning*);
   Assumptions assumed_;
   Network network_;
   Roofline limits_;
-  int stride_;  // ranks between two stages
+  int stride_ = 1;  // ranks between two stages
+  bool in_turns_ = false;  // ranks send and compute in turns: nothing of what they send is hidden
   int64_t seq_length_;
   DescribedBackend described_;
   std::vector<std::unique_ptr<Rank>> stages_;
