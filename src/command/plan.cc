@@ -310,9 +310,10 @@ void add_plan(Cli& cli) {
       "--schedule", args->drawing.text,
       "pipeline_parallel_size: draw which micro-batch each stage runs when, backward twice as long as forward");
   verb.add_option("--schedule-svg", args->drawing.svg, "the same as a picture in this file");
-  verb.add_option("--ranks", args->many.ranks,
-                  "predict memory, traffic and time of this many ranks with such GPUs; 0: a table of 1 to 1024; without "
-                  "--gpu of ranks of this machine's CPU")
+  verb.add_option(
+          "--ranks", args->many.ranks,
+          "predict memory, traffic and time of this many ranks with such GPUs; 0: a table of 1 to 1024; without "
+          "--gpu of ranks of this machine's CPU")
       .check(in_range(0, 65536));
   verb.add_option("--nodes", args->many.nodes,
                   "number of machines; default: as few as divide the ranks, with up to 8 GPUs each")
@@ -341,9 +342,10 @@ void add_plan(Cli& cli) {
                   "name=value in place of an assumption of the expected step, see docs/distributed.md (may repeat)")
       .one_value()
       .needs("--ranks");
-  verb.add_flag("--json", args->search.json,
-                "what is expected of --ranks, its range and what it depends on, or with --search of the fastest ways, as "
-                "one JSON object")
+  verb.add_flag(
+          "--json", args->search.json,
+          "what is expected of --ranks, its range and what it depends on, or with --search of the fastest ways, as "
+          "one JSON object")
       .needs("--ranks");
   verb.add_flag("--search", args->search.search,
                 "the fastest ways to run it on --ranks: zero_stage, copies, tensor, context and pipeline parallelism, "
@@ -372,8 +374,10 @@ void add_plan(Cli& cli) {
       if (search.json && !search.search)
         print_forecast_json(config, args->many.cluster(find_gpu(args->gpu), args->many.ranks));
       else if (search.search)
-        print_search(config, search.json ? args->many.cluster(find_gpu(args->gpu), args->many.ranks)
-                                         : print_cluster_of(config, args->gpu, args->many), search);
+        print_search(config,
+                     search.json ? args->many.cluster(find_gpu(args->gpu), args->many.ranks)
+                                 : print_cluster_of(config, args->gpu, args->many),
+                     search);
       else
         print_many_ranks(config, args->gpu, args->many);
       return Exit::done;

@@ -62,7 +62,8 @@ std::vector<Change> changes(const Config& c, const Cluster& on, const Prediction
       if (change.then->recompute.granularity == before.recompute.granularity &&
           w.config.recompute_granularity != c.recompute_granularity) {
         change.then.reset();
-        change.why = cat("it does not fit, so that activations are recomputed as before (", to_text(before.recompute), ")");
+        change.why =
+            cat("it does not fit, so that activations are recomputed as before (", to_text(before.recompute), ")");
       }
     } catch (const Error& e) {
       const std::string why = e.what();
@@ -85,7 +86,8 @@ std::string changes_text(const Config& c, const Cluster& on, const Prediction& b
       out += cat("not possible: ", change.why, "\n");
       continue;
     }
-    std::snprintf(line, sizeof line, "%+.1f %% step time, %s of memory instead of %s, micro-batch %lld x %lld, recomputed %s\n",
+    std::snprintf(line, sizeof line,
+                  "%+.1f %% step time, %s of memory instead of %s, micro-batch %lld x %lld, recomputed %s\n",
                   100 * (change.then->step() / before.step() - 1), format_bytes(change.then->memory).c_str(),
                   format_bytes(before.memory).c_str(), static_cast<long long>(change.then->micro_batch_size),
                   static_cast<long long>(change.then->micro_batches), to_text(change.then->recompute).c_str());

@@ -14,8 +14,9 @@ constexpr double kVaried = 0.2;  // by which part each assumption is varied
 // An assumption and what of the step changes with it.
 struct Sensitivity {
   const Assumption* of = nullptr;
-  double value = 0;               // expected
-  double better = 0, worse = 0;   // seconds added to the step with the value a fifth better, or worse; better is negative
+  double value = 0;  // expected
+  double better = 0,
+         worse = 0;  // seconds added to the step with the value a fifth better, or worse; better is negative
 };
 
 struct Forecast {

@@ -49,8 +49,7 @@ class Absent final : public Communicator {
   size_t next_ = 0;
 };
 
-void print_row(const Config& c, const Cluster& on) {
-  const Prediction p = predict(c, on);
+void print_row(const Config& c, const Cluster& on, const Prediction& p) {
   const double tokens = double(c.global_batch_size * c.seq_length);
   std::printf("%6d %5d %4lld x %-4lld %11s %12s %11.2f %11.2f %11.2f %11.2f %11s\n", on.ranks, on.nodes,
               static_cast<long long>(p.micro_batch_size), static_cast<long long>(p.micro_batches),
@@ -79,7 +78,7 @@ void print_table(const Config& config, const GpuSpec& gpu, const ManyRanks& many
     const Cluster on = many.cluster(gpu, ranks);
     ++rows;
     try {
-      print_row(c, on);
+      print_row(c, on, predict(c, on));
     } catch (const Error& e) {
       const std::string why = e.what();
       std::printf("%6d %5d  does not fit: %s\n", on.ranks, on.nodes, why.substr(0, why.find('\n')).c_str());
@@ -240,7 +239,7 @@ MeshSizes first_mesh_sizes(const Config& c) {
 Cluster print_cluster_of(const Config& config, const std::string& name, const ManyRanks& many, const std::string& how) {
   const GpuSpec& gpu = find_gpu(name);
   const Cluster on = many.cluster(gpu, many.ranks > 0 ? many.ranks : std::max(1, many.nodes));
-  std::printf("%s, %sa step of %lld sequences; at best, by the model of docs/distributed.md\n", gpu.title, how.c_str(),
+  std::printf("%s, %sa step of %lld sequences, by the model of docs/distributed.md\n", gpu.title, how.c_str(),
               static_cast<long long>(config.global_batch_size));
   print_rates(config, on);
   return on;
@@ -256,15 +255,16 @@ void print_many_ranks(const Config& config, const std::string& name, const ManyR
       config.context_parallel_size > 1 ? cat("context_parallel_size ", config.context_parallel_size, ", ") : "",
       config.sequence_parallel ? "sequence_parallel, " : "");
   const Cluster on = print_cluster_of(config, name, many, how);
-  std::printf("%6s %5s %11s %11s %12s %11s %11s %11s %11s %11s\n", "ranks", "nodes", "micro", "memory", "sent/step",
-              "compute ms", "update ms", "sending ms", "exposed ms", "tokens/s");
+  std::printf("at best\n%6s %5s %11s %11s %12s %11s %11s %11s %11s %11s\n", "ranks", "nodes", "micro", "memory",
+              "sent/step", "compute ms", "update ms", "sending ms", "exposed ms", "tokens/s");
   if (many.ranks == 0) return print_table(config, on.gpu, many);
   const auto others = [&] {
     if (on.ranks > 1) print_meshes(config, on);
   };
   try {
-    print_row(config, on);
-    std::printf("\n%s", to_text(forecast(RankPlan(config, on))).c_str());
+    const RankPlan plan(config, on);
+    print_row(config, on, plan.with({}));
+    std::printf("\n%s", to_text(forecast(plan)).c_str());
   } catch (const Error&) {  // not as configured: what would fit is below
     others();
     throw;

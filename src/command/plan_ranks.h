@@ -92,7 +92,7 @@ class RankPlan {
   Assumptions assumed_;
   Network network_;
   Roofline limits_;
-  int stride_ = 1;  // ranks between two stages
+  int stride_ = 1;         // ranks between two stages
   bool in_turns_ = false;  // ranks send and compute in turns: nothing of what they send is hidden
   int64_t seq_length_;
   DescribedBackend described_;

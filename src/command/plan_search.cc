@@ -229,14 +229,15 @@ void print_json(const Config& config, const Cluster& on, const Found& found, dou
   for (const auto& [why, which] : found.refused)
     for (const Candidate& w : which) refused.push_back({{"keys", keys_of(w)}, {"why", why}});
   const Tried& best = found.all.front();
-  std::printf("%s\n", json_text(Json{{"tried", found.tried},
-                                     {"possible", found.all.size()},
-                                     {"fastest", ways},
-                                     {"another_choice", others},
-                                     {"one_change", Json::parse(changes_json(configured_exactly_as(config, best), on, best.p))},
-                                     {"not_possible", refused}},
-                                1)
-                          .c_str());
+  std::printf("%s\n",
+              json_text(Json{{"tried", found.tried},
+                             {"possible", found.all.size()},
+                             {"fastest", ways},
+                             {"another_choice", others},
+                             {"one_change", Json::parse(changes_json(configured_exactly_as(config, best), on, best.p))},
+                             {"not_possible", refused}},
+                        1)
+                  .c_str());
 }
 
 }  // namespace

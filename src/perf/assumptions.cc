@@ -73,8 +73,8 @@ Assumptions expected_on(const GpuSpec& gpu) {
   // float8 benchmarks]; taken for later GPUs too.
   if (gpu.capability >= 90) a.codes = 0.81;
   a.launch = 3e-6;  // llm.c's kernels of one stream, without graphs
-  // Collectives over NVLink at 360 GB/s slow computing by 15 %, those over a network of 46 GB/s by 2 % [Isaev et al. 2023,
-  // Calculon's defaults]: of each byte the same.
+  // Collectives over NVLink at 360 GB/s slow computing by 15 %, those over a network of 46 GB/s by 2 % [Isaev et al.
+  // 2023, Calculon's defaults]: of each byte the same.
   a.interference = 0.42e-12;
   return a;
 }

@@ -15,9 +15,14 @@ AttentionRates measure_attention(const Backend& backend, AttentionShape shape, D
   AttentionFwd forward{.shape = shape};
   AttentionBwd backward{.shape = shape};
   MemoryPlan plan;
-  for (const auto& [tensor, cols] : {std::pair{&forward.y, q_cols}, {&forward.q, q_cols}, {&forward.k, kv_cols},
-                                     {&forward.v, kv_cols}, {&backward.dy, q_cols}, {&backward.dq, q_cols},
-                                     {&backward.dk, kv_cols}, {&backward.dv, kv_cols}})
+  for (const auto& [tensor, cols] : {std::pair{&forward.y, q_cols},
+                                     {&forward.q, q_cols},
+                                     {&forward.k, kv_cols},
+                                     {&forward.v, kv_cols},
+                                     {&backward.dy, q_cols},
+                                     {&backward.dq, q_cols},
+                                     {&backward.dk, kv_cols},
+                                     {&backward.dv, kv_cols}})
     plan.add(MemoryKind::inputs, "operand", dtype, {tokens, cols}, tensor);
   plan.add(MemoryKind::inputs, "lse", DType::f32, {tokens, shape.heads}, &forward.lse);
   plan.add(MemoryKind::inputs, "spans", DType::i32, {1, kSpanWords}, &forward.spans);

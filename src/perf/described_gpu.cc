@@ -22,9 +22,10 @@ constexpr double kProductsThere = 795e12, kPlainThere = 67e12;  // FLOP/s of a G
 constexpr double kMultiprocessorsThere = 132;
 
 // Seconds of one score of a head without overlap: 4 D FLOP in two products, and an exponential. A multiprocessor has 16
-// exponentials a clock and 128 units of f32 that count twice [CUDA programming guide, throughput of instructions], before
-// compute capability 8.6 64: so the smaller a GPU's product rate is beside its exponentials, the larger is attention's
-// share of it [Shah et al. 2024, FlashAttention-3, section 3.2: an H100 has 3.9 T exponentials beside 989 TFLOP/s].
+// exponentials a clock and 128 units of f32 that count twice [CUDA programming guide, throughput of instructions],
+// before compute capability 8.6 64: so the smaller a GPU's product rate is beside its exponentials, the larger is
+// attention's share of it [Shah et al. 2024, FlashAttention-3, section 3.2: an H100 has 3.9 T exponentials beside 989
+// TFLOP/s].
 double seconds_of_score(double products, double plain, int capability, double head_dim) {
   const double exponentials = plain / (2 * (capability < 86 ? 64 : 128)) * 16;
   return 4 * head_dim / products + 1 / exponentials;

@@ -12,7 +12,8 @@ namespace athanor {
 namespace {
 
 Config blocks(const std::vector<std::string>& more = {}) {
-  std::vector<std::string> set{"model.num_hidden_layers=4", "micro_batch_size=1", "global_batch_size=64", "zero_stage=3"};
+  std::vector<std::string> set{"model.num_hidden_layers=4", "micro_batch_size=1", "global_batch_size=64",
+                               "zero_stage=3"};
   set.insert(set.end(), more.begin(), more.end());
   return load_config("configs/llama-8b.json", set);
 }
@@ -81,7 +82,8 @@ TEST(PlanChanges, AreWhatAPlanOfTheChangedConfigurationExpects) {
     ADD_FAILURE() << name << " is missing of " << changes.dump(1);
     return nlohmann::json();
   };
-  for (const auto& [name, key] : {std::pair{"zero_stage 2", "zero_stage=2"}, {"micro_batch_size 2", "micro_batch_size=2"},
+  for (const auto& [name, key] : {std::pair{"zero_stage 2", "zero_stage=2"},
+                                  {"micro_batch_size 2", "micro_batch_size=2"},
                                   {"precision fp8_tensorwise", "precision=fp8_tensorwise"}}) {
     const Prediction then = RankPlan(blocks({"zero_stage=1", key}), on).expected();
     EXPECT_DOUBLE_EQ(of(name)["expected_seconds"].get<double>(), then.step()) << name;
@@ -89,7 +91,8 @@ TEST(PlanChanges, AreWhatAPlanOfTheChangedConfigurationExpects) {
   }
   EXPECT_LT(of("precision fp8_tensorwise")["step_time"].get<double>(), -0.1);
   EXPECT_GT(of("recompute_granularity full")["step_time"].get<double>(), 0.1);
-  const std::string text = changes_text(blocks({"global_batch_size=8"}), on, RankPlan(blocks({"global_batch_size=8"}), on).expected());
+  const std::string text =
+      changes_text(blocks({"global_batch_size=8"}), on, RankPlan(blocks({"global_batch_size=8"}), on).expected());
   EXPECT_NE(text.find("micro_batch_size 2"), std::string::npos);
   EXPECT_NE(text.find("not possible: "), std::string::npos) << "eight ranks have one sequence each\n" << text;
 }

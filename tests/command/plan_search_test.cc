@@ -45,8 +45,8 @@ TEST(PlanSearch, WritesARunThatTakesWhatWasPredicted) {
   ::testing::internal::CaptureStdout();
   print_search(c, on, {.search = true, .price = 3, .write = dir / "best.json"});
   const std::string text = ::testing::internal::GetCapturedStdout();
-  for (const char* part : {"best: zero_stage", "bound by", "memory of a rank", "GPU h / 1B", "another zero_stage", "best with one change",
-                           "expected step", "step time if 20 % better"})
+  for (const char* part : {"best: zero_stage", "bound by", "memory of a rank", "GPU h / 1B", "another zero_stage",
+                           "best with one change", "expected step", "step time if 20 % better"})
     EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
   const Config best = load_config(dir / "best.json", std::vector<std::string>{});
   EXPECT_GT(best.micro_batch_size, 0);

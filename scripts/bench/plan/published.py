@@ -32,7 +32,8 @@ def predict(program, row, assume=()):
                                *(word for a in assume for word in ("--assume", a))],
                               capture_output=True, text=True)
     result = {"name": row.name, "software": row.software, "gpu": row.gpu, "ranks": row.ranks, "fit": row.fit,
-              "published": row.published, "unit": row.unit, "source": row.source, "config": row.config()}
+              "published": row.published, "unit": row.unit, "source": row.source,
+              "keys": {k: v for k, v in row.config().items() if k not in ("model", "save", "train_data")}}
     if done.returncode != 0:
         return dict(result, refused=why(done.stderr))
     plan = json.loads(done.stdout)
