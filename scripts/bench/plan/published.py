@@ -42,12 +42,14 @@ def predict(program, row, assume=()):
     return dict(result, published_seconds=seconds, bound_seconds=plan["bound_seconds"],
                 expected_seconds=plan["expected_seconds"], range_seconds=plan["range_seconds"],
                 bound_error=error(plan["bound_seconds"]), error=error(plan["expected_seconds"]),
-                within=plan["range_seconds"][0] <= seconds <= plan["range_seconds"][1], plan=plan)
+                within=plan["range_seconds"][0] <= seconds <= plan["range_seconds"][1],
+                **{key: plan[key] for key in ("parts_seconds", "micro_batch_size", "recompute", "memory_bytes", "mfu", "bound_by")})
 
 
 def why(stderr):
-    """The first line of the error."""
-    return next((line.split(" error ", 1)[1] for line in stderr.splitlines() if " error " in line), stderr.strip())
+    """The first line of the error, without what it announces."""
+    line = next((line.split(" error ", 1)[1] for line in stderr.splitlines() if " error " in line), stderr.strip())
+    return line.removesuffix(" Largest parts:")
 
 
 def summary(rows, key):
