@@ -97,7 +97,7 @@ def main():
     with ThreadPoolExecutor(2) as pool:
         results = list(pool.map(lambda row: predict(args.program.resolve(), row, args.assume), rows))
     done = [r for r in results if "error" in r]
-    version = subprocess.run([args.program, "--version"], capture_output=True, text=True).stdout.splitlines()[:1]
+    version = subprocess.run([args.program, "--version"], capture_output=True, text=True).stdout.splitlines()[:2]
     report = {**describe_machine(), "program": version, "rows": results,
               "errors": {"all": summary(done, "error"), "fit": summary([r for r in done if r["fit"]], "error"),
                          "held_out": summary([r for r in done if not r["fit"]], "error"),
