@@ -2,21 +2,14 @@
 
 #include <cstdio>
 #include <nlohmann/json.hpp>
-#include <optional>
-#include <vector>
 
 #include "base/json.h"
+#include "cpu/thread_pool.h"
 #include "metrics/format.h"
 #include "train/setup.h"
 
 namespace athanor {
 namespace {
-
-struct Change {
-  std::string keys;
-  std::optional<Prediction> then;  // none: `why` it is not possible
-  std::string why;
-};
 
 struct Wanted {
   std::string keys;
@@ -52,34 +45,41 @@ std::vector<Wanted> wanted(const Config& c, const Prediction& before) {
   return all;
 }
 
-std::vector<Change> changes(const Config& c, const Cluster& on, const Prediction& before) {
-  std::vector<Change> all;
-  for (Wanted& w : wanted(c, before)) {
-    Change change{.keys = w.keys, .then = {}, .why = {}};
-    try {
-      validate(w.config);
-      change.then = RankPlan(w.config, on).expected();
-      if (change.then->recompute.granularity == before.recompute.granularity &&
-          w.config.recompute_granularity != c.recompute_granularity) {
-        change.then.reset();
-        change.why =
-            cat("it does not fit, so that activations are recomputed as before (", to_text(before.recompute), ")");
-      }
-    } catch (const Error& e) {
-      const std::string why = e.what();
-      change.why = why.substr(0, why.find('\n'));
-    }
-    all.push_back(change);
+Change planned(const Wanted& wanted, const Config& c, const Cluster& on, const Prediction& before) {
+  Change change{.keys = wanted.keys, .then = {}, .why = {}};
+  try {
+    Config changed = wanted.config;
+    validate(changed);
+    change.then = RankPlan(changed, on).expected();
+  } catch (const Error& e) {
+    const std::string why = e.what();
+    change.why = why.substr(0, why.find('\n'));
+    return change;
   }
-  return all;
+  if (change.then->recompute.granularity == before.recompute.granularity &&
+      wanted.config.recompute_granularity != c.recompute_granularity) {
+    change.then.reset();
+    change.why = cat("it does not fit, so that activations are recomputed as before (", to_text(before.recompute), ")");
+  }
+  return change;
 }
+
+double step_time(const Change& change, const Prediction& before) { return change.then->step() / before.step() - 1; }
 
 }  // namespace
 
-std::string changes_text(const Config& c, const Cluster& on, const Prediction& before) {
+std::vector<Change> changes_of(const Config& c, const Cluster& on, const Prediction& before) {
+  const std::vector<Wanted> all = wanted(c, before);
+  std::vector<Change> changes(all.size());
+  ThreadPool().parallel_for(int64_t(all.size()),
+                            [&](int64_t i) { changes[size_t(i)] = planned(all[size_t(i)], c, on, before); });
+  return changes;
+}
+
+std::string to_text(const std::vector<Change>& changes, const Prediction& before) {
   std::string out;
-  for (const Change& change : changes(c, on, before)) {
-    char line[160];
+  for (const Change& change : changes) {
+    char line[200];
     std::snprintf(line, sizeof line, "  %-37s ", change.keys.c_str());
     out += line;
     if (!change.then) {
@@ -88,7 +88,7 @@ std::string changes_text(const Config& c, const Cluster& on, const Prediction& b
     }
     std::snprintf(line, sizeof line,
                   "%+.1f %% step time, %s of memory instead of %s, micro-batch %lld x %lld, recomputed %s\n",
-                  100 * (change.then->step() / before.step() - 1), format_bytes(change.then->memory).c_str(),
+                  100 * step_time(change, before), format_bytes(change.then->memory).c_str(),
                   format_bytes(before.memory).c_str(), static_cast<long long>(change.then->micro_batch_size),
                   static_cast<long long>(change.then->micro_batches), to_text(change.then->recompute).c_str());
     out += line;
@@ -96,13 +96,23 @@ std::string changes_text(const Config& c, const Cluster& on, const Prediction& b
   return out;
 }
 
-std::string changes_json(const Config& c, const Cluster& on, const Prediction& before) {
+std::string best_of(const std::vector<Change>& changes, const Prediction& before) {
+  const Change* best = nullptr;
+  for (const Change& change : changes)
+    if (change.then && change.then->step() < (best ? best->then->step() : before.step())) best = &change;
+  if (!best) return "none makes it shorter";
+  char text[40];
+  std::snprintf(text, sizeof text, ": %+.1f %% step time", 100 * step_time(*best, before));
+  return best->keys + text;
+}
+
+std::string to_json(const std::vector<Change>& changes, const Prediction& before) {
   nlohmann::ordered_json all = nlohmann::ordered_json::array();
-  for (const Change& change : changes(c, on, before))
+  for (const Change& change : changes)
     if (change.then)
       all.push_back({{"change", change.keys},
                      {"expected_seconds", change.then->step()},
-                     {"step_time", change.then->step() / before.step() - 1},
+                     {"step_time", step_time(change, before)},
                      {"memory_bytes", change.then->memory},
                      {"micro_batch_size", change.then->micro_batch_size},
                      {"recompute", to_text(change.then->recompute)}});

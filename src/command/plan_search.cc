@@ -201,24 +201,32 @@ void print_text(const Config& config, const Cluster& on, const Found& found, dou
       int(all.size()), found.tried, kMostStages);
   print_found(config, on, all, price);
   print_memory(all);
-  for (size_t i = 0; i < std::min(kShown, all.size()); ++i)
-    std::printf("%s%s: %s; bound by %s\n", i == 0 ? "\n" : "", i == 0 ? "best" : "next", keys_of(all[i].way).c_str(),
-                binding(all[i].p).c_str());
+  std::printf("\n");
+  for (size_t i = 0; i < std::min(kShown, all.size()); ++i) {
+    const Prediction& p = all[i].p;
+    const Config c = configured_exactly_as(config, all[i]);
+    const Forecast f = forecast(RankPlan(c, on));
+    std::printf("%s: %s; bound by %s; between %s and %s; one change: %s\n", i == 0 ? "best" : "next",
+                keys_of(all[i].way).c_str(), binding(p).c_str(), format_duration(f.fastest).c_str(),
+                format_duration(f.slowest).c_str(), best_of(changes_of(c, on, p), p).c_str());
+  }
   const double step = all.front().p.step();
   std::printf("\nbest with another choice\n");
   for (const auto& [key, other] : other_choices(all))
     std::printf("  another %-29s %s: %+.1f %% step time\n", key.c_str(), keys_of(other.way).c_str(),
                 100 * (other.p.step() / step - 1));
   const Config best = configured_exactly_as(config, all.front());
-  std::printf("\nbest with one change\n%s\n%s", changes_text(best, on, all.front().p).c_str(),
+  std::printf("\nbest with one change\n%s\n%s", to_text(changes_of(best, on, all.front().p), all.front().p).c_str(),
               to_text(forecast(RankPlan(best, on))).c_str());
 }
 
 void print_json(const Config& config, const Cluster& on, const Found& found, double price) {
   using Json = nlohmann::ordered_json;
   const auto described = [&](const Tried& f) {
-    Json json = Json::parse(to_json(config, on, forecast(RankPlan(configured_exactly_as(config, f), on))));
+    const Config c = configured_exactly_as(config, f);
+    Json json = Json::parse(to_json(config, on, forecast(RankPlan(c, on))));
     json["keys"] = keys_of(f.way);
+    json["one_change"] = Json::parse(to_json(changes_of(c, on, f.p), f.p));
     if (price > 0) json["cost_per_billion_tokens"] = price * economy_of(config, on, f.p.step(), f.p).gpu_hours;
     return json;
   };
@@ -228,16 +236,13 @@ void print_json(const Config& config, const Cluster& on, const Found& found, dou
     others.push_back({{"another", key}, {"keys", keys_of(other.way)}, {"expected_seconds", other.p.step()}});
   for (const auto& [why, which] : found.refused)
     for (const Candidate& w : which) refused.push_back({{"keys", keys_of(w)}, {"why", why}});
-  const Tried& best = found.all.front();
-  std::printf("%s\n",
-              json_text(Json{{"tried", found.tried},
-                             {"possible", found.all.size()},
-                             {"fastest", ways},
-                             {"another_choice", others},
-                             {"one_change", Json::parse(changes_json(configured_exactly_as(config, best), on, best.p))},
-                             {"not_possible", refused}},
-                        1)
-                  .c_str());
+  std::printf("%s\n", json_text(Json{{"tried", found.tried},
+                                     {"possible", found.all.size()},
+                                     {"fastest", ways},
+                                     {"another_choice", others},
+                                     {"not_possible", refused}},
+                                1)
+                          .c_str());
 }
 
 }  // namespace
