@@ -8,6 +8,8 @@
 #include "command/command.h"
 #include "command/machine.h"
 #include "command/plan_cluster.h"
+#include "command/plan_forecast.h"
+#include "command/plan_here.h"
 #include "command/plan_pipeline.h"
 #include "command/plan_precision.h"
 #include "command/plan_ranks.h"
@@ -262,6 +264,10 @@ Exit plan(const PlanArgs& args) {
   return Exit::done;
 }
 
+void print_forecast_json(const Config& config, const Cluster& on) {
+  std::printf("%s\n", to_json(config, on, forecast(RankPlan(config, on)), 1).c_str());
+}
+
 // Flags of --simulate.
 void add_cluster(Verb& verb, ClusterArgs& args) {
   ClusterRun& run = args.run;
@@ -304,10 +310,11 @@ void add_plan(Cli& cli) {
       "--schedule", args->drawing.text,
       "pipeline_parallel_size: draw which micro-batch each stage runs when, backward twice as long as forward");
   verb.add_option("--schedule-svg", args->drawing.svg, "the same as a picture in this file");
-  verb.add_option("--ranks", args->many.ranks,
-                  "predict memory, traffic and time of this many ranks with such GPUs; 0: a table of 1 to 1024")
-      .check(in_range(0, 65536))
-      .needs("--gpu");
+  verb.add_option(
+          "--ranks", args->many.ranks,
+          "predict memory, traffic and time of this many ranks with such GPUs; 0: a table of 1 to 1024; without "
+          "--gpu of ranks of this machine's CPU")
+      .check(in_range(0, 65536));
   verb.add_option("--nodes", args->many.nodes,
                   "number of machines; default: as few as divide the ranks, with up to 8 GPUs each")
       .check(in_range(1, 65536))
@@ -331,6 +338,15 @@ void add_plan(Cli& cli) {
                   "microseconds more for each doubling of its ranks; default: 5")
       .check(in_range(0.0, 1e6))
       .needs("--ranks");
+  verb.add_option("--assume", args->many.assume,
+                  "name=value in place of an assumption of the expected step, see docs/distributed.md (may repeat)")
+      .one_value()
+      .needs("--ranks");
+  verb.add_flag(
+          "--json", args->search.json,
+          "what is expected of --ranks, its range and what it depends on, or with --search of the fastest ways, as "
+          "one JSON object")
+      .needs("--ranks");
   verb.add_flag("--search", args->search.search,
                 "the fastest ways to run it on --ranks: zero_stage, copies, tensor, context and pipeline parallelism, "
                 "micro-batch and recomputation, with memory, MFU and cost");
@@ -349,8 +365,19 @@ void add_plan(Cli& cli) {
         usage_error("plan", "--search: says how to run on so many GPUs; give it --ranks, at least 1");
       if (args->many.ranks < 0) return plan(*args);
       const Config config = load_config_logged(args->config, args->overrides);
-      if (args->search.search)
-        print_search(config, print_cluster_of(config, args->gpu, args->many), args->search);
+      const SearchArgs& search = args->search;
+      if (args->gpu.empty()) {
+        if (search.search) throw Error("plan --search: compares described GPUs; say which with --gpu", Exit::usage);
+        print_ranks_here(config, args->many, search.json);
+        return Exit::done;
+      }
+      if (search.json && !search.search)
+        print_forecast_json(config, args->many.cluster(find_gpu(args->gpu), args->many.ranks));
+      else if (search.search)
+        print_search(config,
+                     search.json ? args->many.cluster(find_gpu(args->gpu), args->many.ranks)
+                                 : print_cluster_of(config, args->gpu, args->many),
+                     search);
       else
         print_many_ranks(config, args->gpu, args->many);
       return Exit::done;

@@ -235,7 +235,7 @@ void print_meshes(const Config& config, const Cluster& on) {
     return a.p.step() != b.p.step() ? a.p.step() < b.p.step() : a.p.memory < b.p.memory;
   });
   std::printf(
-      "\nways to divide %d ranks on %d %s, the shortest step first; sent by a rank in a step; sequence: "
+      "\nways to divide %d ranks on %d %s at best, the shortest step first; sent by a rank in a step; sequence: "
       "sequence_parallel\n",
       on.ranks, on.nodes, on.nodes == 1 ? "node" : "nodes");
   print_table(all, config);

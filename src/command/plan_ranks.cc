@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <numeric>
 
+#include "command/plan_forecast.h"
 #include "command/plan_meshes.h"
 #include "metrics/format.h"
 #include "perf/described_gpu.h"
@@ -48,8 +49,7 @@ class Absent final : public Communicator {
   size_t next_ = 0;
 };
 
-void print_row(const Config& c, const Cluster& on) {
-  const Prediction p = predict(c, on);
+void print_row(const Config& c, const Cluster& on, const Prediction& p) {
   const double tokens = double(c.global_batch_size * c.seq_length);
   std::printf("%6d %5d %4lld x %-4lld %11s %12s %11.2f %11.2f %11.2f %11.2f %11s\n", on.ranks, on.nodes,
               static_cast<long long>(p.micro_batch_size), static_cast<long long>(p.micro_batches),
@@ -78,7 +78,7 @@ void print_table(const Config& config, const GpuSpec& gpu, const ManyRanks& many
     const Cluster on = many.cluster(gpu, ranks);
     ++rows;
     try {
-      print_row(c, on);
+      print_row(c, on, predict(c, on));
     } catch (const Error& e) {
       const std::string why = e.what();
       std::printf("%6d %5d  does not fit: %s\n", on.ranks, on.nodes, why.substr(0, why.find('\n')).c_str());
@@ -124,7 +124,13 @@ Cluster ManyRanks::cluster(const GpuSpec& gpu, int count) const {
   if (bandwidth_share > 0) net.bandwidth_share = bandwidth_share;
   if (latency >= 0) net.start = latency * 1e-6;
   if (doubling_latency >= 0) net.hop = doubling_latency * 1e-6;
-  return {gpu, count, on, net};
+  return {gpu, count, on, net, assumed(expected_on(gpu))};
+}
+
+Assumptions ManyRanks::assumed(const Assumptions& expected) const {
+  Assumptions all = expected;
+  for (const std::string& text : assume) set(all, text);
+  return all;
 }
 
 namespace {
@@ -137,52 +143,87 @@ std::vector<int> different_stages(const Config& c, int stages) {
   return {0, 1, stages - 1};
 }
 
+int64_t launches_of_step(const Engine& engine) {
+  return int64_t(engine.micro_launches().size()) * engine.micro_batches() + int64_t(engine.update_launches().size());
+}
+
 }  // namespace
 
-Prediction predict(const Config& c, const Cluster& on) {
+RankPlan::RankPlan(const Config& c, const Cluster& on)
+    : assumed_(on.assumed),
+      network_(on.network),
+      limits_(limits_of(on.gpu, c.model.head_dim, c.seq_length)),
+      seq_length_(c.seq_length),
+      described_(describe(on.gpu, c.context_parallel_size == 1 ? c.seq_length : 0)) {
+  record(c, on, *described_.device, *described_.ops, described_.tuning);
+}
+
+RankPlan::RankPlan(const Config& c, const Cluster& on, const Backend& here, const Roofline& limits)
+    : assumed_(on.assumed), network_(on.network), limits_(limits), seq_length_(c.seq_length) {
+  record(c, on, here.device, here.ops, here.tuning);
+}
+
+void RankPlan::record(const Config& c, const Cluster& on, Device& device, Ops& ops, Tuning* tuning) {
   const MeshSizes sizes = mesh_sizes(c, on.ranks);
-  ProcessMesh mesh = absent_mesh(sizes);
-  const DescribedBackend described = describe(on.gpu, c.context_parallel_size == 1 ? c.seq_length : 0);
-  const auto engine =
-      make_engine(c, {*described.device, *described.ops, mesh, described.tuning, nullptr, on.network}, true);
-  const Roofline limits = limits_of(on.gpu, c.model.head_dim, c.seq_length);
+  stride_ = sizes.of_worker() / sizes.stages;
+  in_turns_ = device.unified();
+  for (const int s : different_stages(c, sizes.stages)) {
+    auto rank = std::make_unique<Rank>(Rank{absent_mesh(sizes, s), nullptr});
+    const Backend backend{device, ops, rank->mesh, tuning, nullptr, on.network};
+    if (s == 0) {
+      rank->engine = make_engine(c, backend, true);
+    } else {
+      rank->engine = std::make_unique<Engine>(c.model, stages_[0]->engine->options(), backend);
+      rank->engine->memory().require_fits(memory_capacity(c, device), runtime_reserve(c, device));
+    }
+    rank->engine->memory();  // records it
+    stages_.push_back(std::move(rank));
+  }
+}
+
+Prediction RankPlan::with(const Assumptions& assumed) const {
+  Engine& engine = *stages_[0]->engine;
+  ProcessMesh& mesh = stages_[0]->mesh;
+  const Roofline limits = assumed.of(limits_);
+  const Network network = assumed.of(network_);
   Prediction p;
   double launches = 0, end = 0;  // of the slowest stage; end: the part that is the optimizer's
-  const auto count = [&](Engine& stage) {
-    launches = std::max(launches, least_sum(planned_rows(stage, limits)));
-    end = std::max(end, least_update_seconds(stage, limits));
-    if (stage.memory().total() <= p.memory) return;
-    p.memory = stage.memory().total();
-    for (int k = 0; k < kMemoryKinds; ++k) p.memory_by_kind[size_t(k)] = stage.memory().total(MemoryKind(k));
-  };
-  count(*engine);
-  for (const int s : different_stages(c, sizes.stages)) {
-    if (s == 0) continue;
-    ProcessMesh of_stage = absent_mesh(sizes, s);
-    Engine stage(c.model, engine->options(), {*described.device, *described.ops, of_stage, described.tuning});
-    stage.memory().require_fits(memory_capacity(c, *described.device), runtime_reserve(c, *described.device));
-    count(stage);
+  for (const auto& stage : stages_) {
+    Engine& e = *stage->engine;
+    const double gaps = assumed.launch * double(launches_of_step(e));
+    launches = std::max(launches, least_sum(planned_rows(e, limits)) + gaps);
+    p.launching = std::max(p.launching, gaps);
+    end = std::max(end, least_update_seconds(e, limits) + assumed.launch * double(e.update_launches().size()));
+    if (e.memory().total() <= p.memory) continue;
+    p.memory = e.memory().total();
+    for (int k = 0; k < kMemoryKinds; ++k) p.memory_by_kind[size_t(k)] = e.memory().total(MemoryKind(k));
   }
-  const OffloadTime host = offload_time(*engine, limits);
-  const int stride = sizes.of_worker() / sizes.stages;
-  const PipelineTime pipeline = pipeline_time(*engine, on.network, launches - end, stride);
-  p.micro_batch_size = engine->options().micro_batch_size, p.micro_batches = engine->micro_batches();
-  p.traffic = step_traffic(*engine, mesh, on.network, &limits);
-  p.sent_to_stages = sent_to_stages(*engine);
-  p.compute = launches + host.exposed + host.inputs_exposed, p.update = end + host.exposed;
-  p.recompute = engine->options().recompute;
-  p.flops_per_token = flops_per_token(engine->model(), c.seq_length).causal;
-  const double products = least_update_product_seconds(*engine, limits);
+  const OffloadTime host = offload_time(engine, limits);
+  const PipelineTime pipeline = pipeline_time(engine, network, launches - end, stride_);
+  p.micro_batch_size = engine.options().micro_batch_size, p.micro_batches = engine.micro_batches();
+  p.traffic = step_traffic(engine, mesh, network, in_turns_ ? nullptr : &limits);
+  p.sent_to_stages = sent_to_stages(engine);
+  p.update = end + host.exposed;
+  p.recompute = engine.options().recompute;
+  p.flops_per_token = flops_per_token(engine.model(), seq_length_).causal;
+  const double beside = in_turns_ ? 0 : launches;  // what is sent
+  const double products = in_turns_ ? 0 : least_update_product_seconds(engine, limits);
   p.waits.stages = pipeline.waits + pipeline.sending;
-  p.exposed = p.traffic.exposed(launches, double(p.micro_batches), products) + p.waits.stages;
+  const double exposed = p.traffic.exposed(beside, double(p.micro_batches), products);
+  p.exposed = exposed + p.waits.stages;
+  const double sending = p.traffic.seconds(), hidden = sending > 0 ? std::max(0.0, 1 - exposed / sending) : 0;
+  p.slowed = assumed.interference * hidden * p.traffic.bytes();
+  p.compute = launches + host.exposed + host.inputs_exposed + p.slowed;
   const bool alone = mesh.data_parallel().size() == 1;  // all others share products
-  for (const auto& [of, seconds] : p.traffic.exposed_by_layer(launches, double(p.micro_batches), products))
+  for (const auto& [of, seconds] : p.traffic.exposed_by_layer(beside, double(p.micro_batches), products))
     (of.group == "tensor" || (of.group == "world" && alone) ? p.waits.tensor
      : of.group == "context"                                ? p.waits.context
                                                             : p.waits.data) += seconds;
-  p.context = context_figures(*engine, p.traffic, p.step());
+  p.context = context_figures(engine, p.traffic, p.step());
   return p;
 }
+
+Prediction predict(const Config& c, const Cluster& on) { return RankPlan(c, on).with({}); }
 
 ProcessMesh absent_mesh(const MeshSizes& sizes, int stage) {
   const int of_stage = sizes.of_worker() / sizes.stages;
@@ -198,7 +239,7 @@ MeshSizes first_mesh_sizes(const Config& c) {
 Cluster print_cluster_of(const Config& config, const std::string& name, const ManyRanks& many, const std::string& how) {
   const GpuSpec& gpu = find_gpu(name);
   const Cluster on = many.cluster(gpu, many.ranks > 0 ? many.ranks : std::max(1, many.nodes));
-  std::printf("%s, %sa step of %lld sequences; at best, by the model of docs/distributed.md\n", gpu.title, how.c_str(),
+  std::printf("%s, %sa step of %lld sequences, by the model of docs/distributed.md\n", gpu.title, how.c_str(),
               static_cast<long long>(config.global_batch_size));
   print_rates(config, on);
   return on;
@@ -214,14 +255,16 @@ void print_many_ranks(const Config& config, const std::string& name, const ManyR
       config.context_parallel_size > 1 ? cat("context_parallel_size ", config.context_parallel_size, ", ") : "",
       config.sequence_parallel ? "sequence_parallel, " : "");
   const Cluster on = print_cluster_of(config, name, many, how);
-  std::printf("%6s %5s %11s %11s %12s %11s %11s %11s %11s %11s\n", "ranks", "nodes", "micro", "memory", "sent/step",
-              "compute ms", "update ms", "sending ms", "exposed ms", "tokens/s");
+  std::printf("at best\n%6s %5s %11s %11s %12s %11s %11s %11s %11s %11s\n", "ranks", "nodes", "micro", "memory",
+              "sent/step", "compute ms", "update ms", "sending ms", "exposed ms", "tokens/s");
   if (many.ranks == 0) return print_table(config, on.gpu, many);
   const auto others = [&] {
     if (on.ranks > 1) print_meshes(config, on);
   };
   try {
-    print_row(config, on);
+    const RankPlan plan(config, on);
+    print_row(config, on, plan.with({}));
+    std::printf("\n%s", to_text(forecast(plan)).c_str());
   } catch (const Error&) {  // not as configured: what would fit is below
     others();
     throw;

@@ -3,7 +3,9 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "comm/mesh.h"
 #include "comm/network.h"
@@ -11,18 +13,22 @@
 #include "config/config.h"
 #include "device/gpu_specs.h"
 #include "device/memory_plan.h"
+#include "engine/engine.h"
 #include "model/model.h"
+#include "perf/assumptions.h"
+#include "perf/described_gpu.h"
 #include "perf/traffic.h"
 
 namespace athanor {
 
 constexpr int kGpusPerNode = 8;
 
-// Ranks, each with such a GPU; as many on every node.
+// Ranks, each with such a GPU, or without a key one of this machine; as many on every node.
 struct Cluster {
   GpuSpec gpu;
   int ranks = 1, nodes = 1;
-  Network network;  // its rates are those of the GPU's links
+  Network network;      // its rates are those of the GPU's links
+  Assumptions assumed;  // of a step that is expected
 };
 
 struct ManyRanks {
@@ -31,8 +37,11 @@ struct ManyRanks {
   double link = 0, network = 0;  // GB/s of a GPU in one direction, within a node and between nodes; 0: its data sheet's
   // Reached fraction of the bandwidth, and latencies in microseconds. 0, or negative: Network's defaults.
   double bandwidth_share = 0, latency = -1, doubling_latency = -1;
-  // Throws Error(usage) where the ranks do not divide among the nodes.
+  std::vector<std::string> assume = {};  // name=value, in place of expected_on()
+  // Throws Error(usage) where the ranks do not divide among the nodes, or an assumption is unknown.
   Cluster cluster(const GpuSpec&, int ranks) const;
+  // Expected of it, unless `assume` says otherwise.
+  Assumptions assumed(const Assumptions& expected) const;
 };
 
 // Predicted step of one rank.
@@ -42,7 +51,9 @@ struct Prediction {
   std::array<size_t, kMemoryKinds> memory_by_kind{};  // bytes of the same
   StepTraffic traffic;
   double sent_to_stages = 0;                    // bytes of a rank in a step
-  double compute = 0, update = 0, exposed = 0;  // seconds; compute includes update
+  double compute = 0, update = 0, exposed = 0;  // seconds; compute includes update, launching and slowed
+  double launching = 0;                         // seconds between kernels
+  double slowed = 0;                            // seconds that computing loses to what is sent beside it
   Recompute recompute = {};
   double flops_per_token = 0;
   // What `exposed` is the sum of, by the ranks that are waited for: those with other sequences, with the same
@@ -61,7 +72,34 @@ ProcessMesh absent_mesh(const MeshSizes& sizes, int stage = 0);
 // The mesh of the fewest ranks that a configuration can run on.
 MeshSizes first_mesh_sizes(const Config&);
 
-// Throws Error where the ranks cannot be divided so, or a rank does not fit in memory.
+// The recorded dry runs of a rank of each pipeline stage that differs, of which predictions follow in no time.
+class RankPlan {
+ public:
+  // Throws Error where the ranks cannot be divided so, or a rank does not fit in memory.
+  RankPlan(const Config&, const Cluster&);
+  // Of ranks of this machine, with its rates.
+  RankPlan(const Config&, const Cluster&, const Backend&, const Roofline&);
+  Prediction with(const Assumptions&) const;
+  const Assumptions& assumed() const { return assumed_; }  // those of the cluster
+  Prediction expected() const { return with(assumed_); }
+
+ private:
+  struct Rank {  // of one stage
+    ProcessMesh mesh;
+    std::unique_ptr<Engine> engine;
+  };
+  void record(const Config&, const Cluster&, Device&, Ops&, Tuning*);
+  Assumptions assumed_;
+  Network network_;
+  Roofline limits_;
+  int stride_ = 1;         // ranks between two stages
+  bool in_turns_ = false;  // ranks send and compute in turns: nothing of what they send is hidden
+  int64_t seq_length_;
+  DescribedBackend described_;
+  std::vector<std::unique_ptr<Rank>> stages_;
+};
+
+// The bound: nothing beats it.
 Prediction predict(const Config&, const Cluster&);
 
 // The cluster of the given ranks, or of one rank a node; prints what it assumes of the GPU and its links.

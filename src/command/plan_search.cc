@@ -4,10 +4,14 @@
 #include <cmath>
 #include <cstdio>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <variant>
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/json.h"
+#include "command/plan_changes.h"
+#include "command/plan_forecast.h"
 #include "command/quiet_log.h"
 #include "cpu/thread_pool.h"
 #include "metrics/format.h"
@@ -21,7 +25,15 @@ constexpr int kMostSearchedContext = 64, kMostStages = 16;
 
 struct Tried {
   Candidate way;
-  Prediction p;
+  Prediction p;      // expected
+  double bound = 0;  // seconds of the step
+};
+
+// What trying candidates came to: those that are possible, the shortest expected step first, and why others are not.
+struct Found {
+  std::vector<Tried> all;
+  std::map<std::string, std::vector<Candidate>> refused;
+  size_t tried = 0;
 };
 
 std::string keys_of(const Candidate& w) {
@@ -35,47 +47,59 @@ std::string pipeline_text(const Candidate& w) {
   return w.pipeline == 1 ? "-" : cat(w.pipeline, " ", name_of(w.schedule));
 }
 
-// Predictions of all of them, or why one is not possible.
-std::vector<std::variant<Prediction, std::string>> predict_all(const Config& config, const Cluster& on,
-                                                               const std::vector<Candidate>& tried) {
-  std::vector<std::variant<Prediction, std::string>> answers(tried.size());
-  ThreadPool().parallel_for(int64_t(tried.size()), [&](int64_t i) {
+void try_all(Found& found, const Config& config, const Cluster& on, const std::vector<Candidate>& candidates) {
+  std::vector<std::variant<Tried, std::string>> answers(candidates.size());
+  ThreadPool().parallel_for(int64_t(candidates.size()), [&](int64_t i) {
     try {
-      Config c = configured_as(config, tried[size_t(i)]);
+      Config c = configured_as(config, candidates[size_t(i)]);
       validate(c);
-      answers[size_t(i)] = predict(c, on);
+      const RankPlan plan(c, on);
+      answers[size_t(i)] = Tried{candidates[size_t(i)], plan.expected(), plan.with({}).step()};
     } catch (const Error& e) {
       const std::string why = e.what();
       answers[size_t(i)] = why.substr(0, why.find('\n'));
     }
   });
-  return answers;
+  for (size_t i = 0; i < candidates.size(); ++i)
+    if (const auto* tried = std::get_if<Tried>(&answers[i]))
+      found.all.push_back(*tried);
+    else
+      found.refused[std::get<std::string>(answers[i])].push_back(candidates[i]);
+  found.tried += candidates.size();
+  std::ranges::stable_sort(found.all, [](const Tried& a, const Tried& b) {
+    return a.p.step() != b.p.step() ? a.p.step() < b.p.step() : a.p.memory < b.p.memory;
+  });
 }
 
-struct Economy {
-  double tokens_per_second, mfu, gpu_hours;  // gpu_hours: per billion tokens
-};
-
-Economy economy_of(const Config& c, const Cluster& on, const Prediction& p) {
-  const double tokens = double(c.global_batch_size * c.seq_length) / p.step();
-  const double peak = on.gpu.peak_flops(make_recipe(name_of(c.precision), DType::f32).compute);
-  return {tokens, tokens * p.flops_per_token / (double(on.ranks) * peak), 1e9 / tokens / 3600 * on.ranks};
+// Every candidate; and of the best pipeline the other schedules.
+Found search(const Config& config, const Cluster& on) {
+  Found found;
+  try_all(found, config, on, search_candidates(config, on));
+  const auto pipeline = std::ranges::find_if(found.all, [](const Tried& f) { return f.way.pipeline > 1; });
+  if (pipeline == found.all.end()) return found;
+  std::vector<Candidate> schedules;
+  for (const PipelineSchedule s : {PipelineSchedule::interleaved, PipelineSchedule::zb1p, PipelineSchedule::zbv}) {
+    schedules.push_back(pipeline->way);
+    schedules.back().schedule = s;
+  }
+  try_all(found, config, on, schedules);
+  return found;
 }
 
 void print_found(const Config& c, const Cluster& on, const std::vector<Tried>& all, double price) {
-  std::printf("%5s %6s %7s %6s %14s %11s %10s %10s %9s %9s %9s %10s %6s %10s %10s  %s\n", "stage", "copies", "context",
-              "tensor", "pipeline", "micro", "memory", "micros ms", "update ms", "waits ms", "step ms", "tokens/s",
-              "MFU", "GPU h / 1B", "cost / 1B", "recomputed");
+  std::printf("%5s %6s %7s %6s %14s %11s %10s %10s %9s %9s %9s %9s %10s %6s %10s %10s  %s\n", "stage", "copies",
+              "context", "tensor", "pipeline", "micro", "memory", "micros ms", "update ms", "waits ms", "step ms",
+              "bound ms", "tokens/s", "MFU", "GPU h / 1B", "cost / 1B", "recomputed");
   for (size_t i = 0; i < std::min(kShown, all.size()); ++i) {
-    const auto& [w, p] = all[i];
-    const Economy e = economy_of(c, on, p);
+    const auto& [w, p, bound] = all[i];
+    const Economy e = economy_of(c, on, p.step(), p);
     char cost[32] = "-";
     if (price > 0) std::snprintf(cost, sizeof cost, "%.2f", e.gpu_hours * price);
-    std::printf("%5d %6d %7d %6d %14s %5lld x %-4lld %9s %10.2f %9.2f %9.2f %9.2f %10s %5.1f%% %10.2f %10s  %s\n",
+    std::printf("%5d %6d %7d %6d %14s %5lld x %-4lld %9s %10.2f %9.2f %9.2f %9.2f %9.2f %10s %5.1f%% %10.2f %10s  %s\n",
                 w.stage, w.copies, w.context, w.tensor, pipeline_text(w).c_str(),
                 static_cast<long long>(p.micro_batch_size), static_cast<long long>(p.micro_batches),
                 format_bytes(p.memory).c_str(), (p.compute - p.update) * 1e3, p.update * 1e3, p.exposed * 1e3,
-                p.step() * 1e3, format_count(e.tokens_per_second).c_str(), 100 * e.mfu, e.gpu_hours, cost,
+                p.step() * 1e3, bound * 1e3, format_count(e.tokens_per_second).c_str(), 100 * e.mfu, e.gpu_hours, cost,
                 to_text(p.recompute).c_str());
   }
 }
@@ -87,48 +111,11 @@ void print_memory(const std::vector<Tried>& all) {
     if (std::ranges::any_of(all, [&](const Tried& f) { return f.p.memory_by_kind[k] > 0; })) kinds.push_back(k);
   for (const size_t k : kinds) std::printf(" %12s", name_of(MemoryKind(k)));
   for (size_t i = 0; i < std::min(kShown, all.size()); ++i) {
-    const auto& [w, p] = all[i];
+    const auto& [w, p, bound] = all[i];
     std::printf("\n%5d %6d %7d %6d %14s", w.stage, w.copies, w.context, w.tensor, pipeline_text(w).c_str());
     for (const size_t k : kinds) std::printf(" %12s", format_bytes(p.memory_by_kind[k]).c_str());
   }
   std::printf("\n");
-}
-
-// What would have to be larger for a shorter step.
-std::string binding(const Prediction& p) {
-  const struct {
-    double seconds;
-    const char* what;
-  } parts[] = {{p.compute - p.update, "computing micro-batches"},
-               {p.update, "updating the weights"},
-               {p.waits.data, "waiting for gradients and weights"},
-               {p.waits.context, "waiting for keys and values"},
-               {p.waits.tensor, "waiting for the sums of tensor parallelism"},
-               {p.waits.stages, "waiting for other stages"}};
-  const auto& most = *std::ranges::max_element(parts, {}, [](const auto& part) { return part.seconds; });
-  std::string text = cat(most.what, ", ", std::lround(100 * most.seconds / p.step()), " % of the step");
-  if (p.recompute.granularity != Recompute::Granularity::none)
-    text += cat("; and memory: activations are recomputed (", to_text(p.recompute), ")");
-  return text;
-}
-
-// The best with another value of each choice: what that choice brings.
-void print_changes(const std::vector<Tried>& all) {
-  const Candidate& best = all.front().way;
-  const auto show = [&](const char* key, const auto& value_of) {
-    for (const Tried& f : all)
-      if (value_of(f.way) != value_of(best)) {
-        std::printf("  another %-29s %s: %+.1f %% step time\n", key, keys_of(f.way).c_str(),
-                    100 * (f.p.step() / all.front().p.step() - 1));
-        return;
-      }
-  };
-  std::printf("\nbest with another choice\n");
-  show("zero_stage", [](const Candidate& w) { return w.stage; });
-  show("data_parallel_replicate_size", [](const Candidate& w) { return w.copies; });
-  show("tensor_parallel_size", [](const Candidate& w) { return w.tensor; });
-  show("context_parallel_size", [](const Candidate& w) { return w.context; });
-  show("pipeline_parallel_size", [](const Candidate& w) { return w.pipeline; });
 }
 
 }  // namespace
@@ -177,58 +164,107 @@ std::vector<Candidate> search_candidates(const Config& c, const Cluster& on) {
   return all;
 }
 
-void print_search(const Config& config, const Cluster& on, const SearchArgs& args) {
-  const QuietLog quiet(config.log_level);
-  std::vector<Tried> all;
-  std::map<std::string, std::vector<Candidate>> refused;  // by the reason
-  const auto try_all = [&](const std::vector<Candidate>& tried) {
-    const auto answers = predict_all(config, on, tried);
-    for (size_t i = 0; i < tried.size(); ++i)
-      if (const auto* p = std::get_if<Prediction>(&answers[i]))
-        all.push_back({tried[i], *p});
-      else
-        refused[std::get<std::string>(answers[i])].push_back(tried[i]);
-    std::ranges::stable_sort(all, [](const Tried& a, const Tried& b) {
-      return a.p.step() != b.p.step() ? a.p.step() < b.p.step() : a.p.memory < b.p.memory;
-    });
+namespace {
+
+// For each choice the best of those with another value of it.
+std::vector<std::pair<std::string, Tried>> other_choices(const std::vector<Tried>& all) {
+  const Candidate& best = all.front().way;
+  std::vector<std::pair<std::string, Tried>> others;
+  const auto add = [&](const char* key, const auto& value_of) {
+    for (const Tried& f : all)
+      if (value_of(f.way) != value_of(best)) return void(others.emplace_back(key, f));
   };
-  std::vector<Candidate> tried = search_candidates(config, on);
-  try_all(tried);
-  const auto pipeline = std::ranges::find_if(all, [](const Tried& f) { return f.way.pipeline > 1; });
-  if (pipeline != all.end()) {
-    std::vector<Candidate> schedules;
-    for (const PipelineSchedule s : {PipelineSchedule::interleaved, PipelineSchedule::zb1p, PipelineSchedule::zbv}) {
-      schedules.push_back(pipeline->way);
-      schedules.back().schedule = s;
-    }
-    try_all(schedules);
-    tried.insert(tried.end(), schedules.begin(), schedules.end());
-  }
-  for (const auto& [why, which] : refused)
-    std::printf("not possible: %s%s: %s\n", keys_of(which[0]).c_str(),
-                which.size() == 1 ? "" : cat(" and ", which.size() - 1, " more").c_str(), why.c_str());
-  if (all.empty())
-    throw Error(cat("plan --search: none of ", tried.size(), " ways to run ", config.global_batch_size,
-                    " sequences a step on ", on.ranks, " GPUs is possible",
-                    tried.empty() ? "; take a global_batch_size that divides among them" : "; take more GPUs"),
-                Exit::usage);
-  std::printf(
-      "%d of %zu ways are possible: zero_stage 1 to 3, one copy or one per node, tensor_parallel_size within a "
-      "node, context_parallel_size where the batch needs it, pipeline_parallel_size up to %d; micro-batch and "
-      "recomputation as a run chooses them; the fastest:\n\n",
-      int(all.size()), tried.size(), kMostStages);
-  print_found(config, on, all, args.price);
-  print_memory(all);
-  const Tried& best = all.front();
-  std::printf("\nbest: %s; bound by %s\n", keys_of(best.way).c_str(), binding(best.p).c_str());
-  print_changes(all);
-  if (args.write.empty()) return;
+  add("zero_stage", [](const Candidate& w) { return w.stage; });
+  add("data_parallel_replicate_size", [](const Candidate& w) { return w.copies; });
+  add("tensor_parallel_size", [](const Candidate& w) { return w.tensor; });
+  add("context_parallel_size", [](const Candidate& w) { return w.context; });
+  add("pipeline_parallel_size", [](const Candidate& w) { return w.pipeline; });
+  return others;
+}
+
+Config configured_exactly_as(const Config& config, const Tried& best) {
   Config c = configured_as(config, best.way);
   c.micro_batch_size = best.p.micro_batch_size;
   validate(c);
-  write_file(args.write, dump_resolved(c));
-  std::printf("\nwrote %s: athanor plan %s --gpu ... --ranks %d, athanor train %s\n", args.write.c_str(),
-              args.write.c_str(), on.ranks, args.write.c_str());
+  return c;
+}
+
+void print_text(const Config& config, const Cluster& on, const Found& found, double price) {
+  const std::vector<Tried>& all = found.all;
+  for (const auto& [why, which] : found.refused)
+    std::printf("not possible: %s%s: %s\n", keys_of(which[0]).c_str(),
+                which.size() == 1 ? "" : cat(" and ", which.size() - 1, " more").c_str(), why.c_str());
+  std::printf(
+      "%d of %zu ways are possible: zero_stage 1 to 3, one copy or one per node, tensor_parallel_size within a "
+      "node, context_parallel_size where the batch needs it, pipeline_parallel_size up to %d; micro-batch and "
+      "recomputation as a run chooses them; the fastest, as expected, beside the bound that no step beats:\n\n",
+      int(all.size()), found.tried, kMostStages);
+  print_found(config, on, all, price);
+  print_memory(all);
+  std::printf("\n");
+  for (size_t i = 0; i < std::min(kShown, all.size()); ++i) {
+    const Prediction& p = all[i].p;
+    const Config c = configured_exactly_as(config, all[i]);
+    const Forecast f = forecast(RankPlan(c, on));
+    std::printf("%s: %s; bound by %s; between %s and %s; one change: %s\n", i == 0 ? "best" : "next",
+                keys_of(all[i].way).c_str(), binding(p).c_str(), format_duration(f.fastest).c_str(),
+                format_duration(f.slowest).c_str(), best_of(changes_of(c, on, p), p).c_str());
+  }
+  const double step = all.front().p.step();
+  std::printf("\nbest with another choice\n");
+  for (const auto& [key, other] : other_choices(all))
+    std::printf("  another %-29s %s: %+.1f %% step time\n", key.c_str(), keys_of(other.way).c_str(),
+                100 * (other.p.step() / step - 1));
+  const Config best = configured_exactly_as(config, all.front());
+  std::printf("\nbest with one change\n%s\n%s", to_text(changes_of(best, on, all.front().p), all.front().p).c_str(),
+              to_text(forecast(RankPlan(best, on))).c_str());
+}
+
+void print_json(const Config& config, const Cluster& on, const Found& found, double price) {
+  using Json = nlohmann::ordered_json;
+  const auto described = [&](const Tried& f) {
+    const Config c = configured_exactly_as(config, f);
+    Json json = Json::parse(to_json(config, on, forecast(RankPlan(c, on))));
+    json["keys"] = keys_of(f.way);
+    json["one_change"] = Json::parse(to_json(changes_of(c, on, f.p), f.p));
+    if (price > 0) json["cost_per_billion_tokens"] = price * economy_of(config, on, f.p.step(), f.p).gpu_hours;
+    return json;
+  };
+  Json ways = Json::array(), others = Json::array(), refused = Json::array();
+  for (size_t i = 0; i < std::min(kShown, found.all.size()); ++i) ways.push_back(described(found.all[i]));
+  for (const auto& [key, other] : other_choices(found.all))
+    others.push_back({{"another", key}, {"keys", keys_of(other.way)}, {"expected_seconds", other.p.step()}});
+  for (const auto& [why, which] : found.refused)
+    for (const Candidate& w : which) refused.push_back({{"keys", keys_of(w)}, {"why", why}});
+  std::printf("%s\n", json_text(Json{{"tried", found.tried},
+                                     {"possible", found.all.size()},
+                                     {"fastest", ways},
+                                     {"another_choice", others},
+                                     {"not_possible", refused}},
+                                1)
+                          .c_str());
+}
+
+}  // namespace
+
+void print_search(const Config& config, const Cluster& on, const SearchArgs& args) {
+  const QuietLog quiet(config.log_level);
+  const Found found = search(config, on);
+  if (found.all.empty())
+    throw Error(cat("plan --search: none of ", found.tried, " ways to run ", config.global_batch_size,
+                    " sequences a step on ", on.ranks, " GPUs is possible",
+                    found.tried == 0 ? "; take a global_batch_size that divides among them"
+                                     : cat("; take more GPUs: ", found.refused.begin()->first)),
+                Exit::usage);
+  if (args.json)
+    print_json(config, on, found, args.price);
+  else
+    print_text(config, on, found, args.price);
+  if (args.write.empty()) return;
+  write_file(args.write, dump_resolved(configured_exactly_as(config, found.all.front())));
+  if (!args.json)
+    std::printf("\nwrote %s: athanor plan %s --gpu ... --ranks %d, athanor train %s\n", args.write.c_str(),
+                args.write.c_str(), on.ranks, args.write.c_str());
 }
 
 }  // namespace athanor

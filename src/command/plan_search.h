@@ -9,7 +9,7 @@
 namespace athanor {
 
 struct SearchArgs {
-  bool search = false;
+  bool search = false, json = false;
   double price = 0;   // of a GPU in an hour; 0: unknown
   std::string write;  // the configuration of the best in this file
 };

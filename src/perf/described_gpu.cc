@@ -11,14 +11,25 @@ namespace athanor {
 namespace {
 
 // Causal attention on Hopper, TFLOP/s, as published for cuDNN 9.19 and FlashAttention 3; head size 64 backward and
-// sequences of 1024 are extrapolated. On other GPUs the same share of the rate of products is assumed.
+// sequences of 1024 are extrapolated.
 constexpr std::array<double, 4> kLengths = {1024, 2048, 4096, 8192};
-struct AttentionRates {
+struct PublishedRates {
   std::array<double, 4> forward, backward;
 };
-constexpr AttentionRates kHeads64 = {{288, 371, 420, 460}, {215, 290, 355, 395}};
-constexpr AttentionRates kHeads128 = {{410, 484, 591, 644}, {290, 370, 474, 541}};
-constexpr double kRatesAreOf = 795;  // TFLOP/s of products where these were taken
+constexpr PublishedRates kHeads64 = {{288, 371, 420, 460}, {215, 290, 355, 395}};
+constexpr PublishedRates kHeads128 = {{410, 484, 591, 644}, {290, 370, 474, 541}};
+constexpr double kProductsThere = 795e12, kPlainThere = 67e12;  // FLOP/s of a GPU where these were taken
+constexpr double kMultiprocessorsThere = 132;
+
+// Seconds of one score of a head without overlap: 4 D FLOP in two products, and an exponential. A multiprocessor has 16
+// exponentials a clock and 128 units of f32 that count twice [CUDA programming guide, throughput of instructions],
+// before compute capability 8.6 64: so the smaller a GPU's product rate is beside its exponentials, the larger is
+// attention's share of it [Shah et al. 2024, FlashAttention-3, section 3.2: an H100 has 3.9 T exponentials beside 989
+// TFLOP/s].
+double seconds_of_score(double products, double plain, int capability, double head_dim) {
+  const double exponentials = plain / (2 * (capability < 86 ? 64 : 128)) * 16;
+  return 4 * head_dim / products + 1 / exponentials;
+}
 
 double rate_at(const std::array<double, 4>& rates, double length) {
   if (length <= kLengths.front()) return rates.front();
@@ -118,13 +129,20 @@ class DescribedOps final : public Decorated<DescribedOps>, public Tuning {
 }  // namespace
 
 Roofline limits_of(const GpuSpec& gpu, int64_t head_dim, int64_t seq_length) {
-  const AttentionRates& rates = head_dim < 128 ? kHeads64 : kHeads128;
-  const double share = gpu.product_flops / kRatesAreOf;  // in TFLOP/s: FLOP/s by FLOP/s of products
+  const PublishedRates& rates = head_dim < 128 ? kHeads64 : kHeads128;
+  const double dim = head_dim < 128 ? 64 : 128;
+  const double share = 1e12 * seconds_of_score(kProductsThere, kPlainThere, 90, dim) /
+                       seconds_of_score(gpu.product_flops, gpu.f32_flops, gpu.capability, dim);
+  // Filling a pipeline and writing a tile take time, so the fewer terms of K, the slower a multiprocessor multiplies.
+  const double speed = gpu.product_flops / double(gpu.multiprocessors) / (kProductsThere / kMultiprocessorsThere);
   return {.most = {gpu.product_flops, gpu.copy_bytes, gpu.sustained(gpu.codes_flops), gpu.sustained(gpu.f32_flops)},
-          .attention_forward = share * rate_at(rates.forward, double(seq_length)),
-          .attention_backward = share * rate_at(rates.backward, double(seq_length)),
+          .attention_forward = std::min(gpu.product_flops, share * rate_at(rates.forward, double(seq_length))),
+          .attention_backward = std::min(gpu.product_flops, share * rate_at(rates.backward, double(seq_length))),
           .multiprocessors = gpu.multiprocessors,
-          .host_bytes = gpu.host_bytes};
+          .host_bytes = gpu.host_bytes,
+          .pipeline = 192 * speed,
+          .epilogue_byte = 32 * speed,
+          .square_tiles = gpu.capability < 90};
 }
 
 DescribedBackend describe(const GpuSpec& gpu, int64_t tokens) {

@@ -86,13 +86,16 @@ Tiling best_tiling(const Launch& product, const Roofline& all) {
   const Roofline limits = all.of(product.factors);
   Tiling best;
   double least = std::numeric_limits<double>::infinity();
-  for (const int cuts : {1, 2, 3, 4, 6, 8, 12})
-    for (const bool turned : {false, true}) {
-      const Tiling tiling{.rows = turned ? 256.0 : 128.0, .cols = turned ? 128.0 : 256.0, .cuts = double(cuts)};
+  const auto consider = [&](double rows, double cols) {
+    for (const int cuts : {1, 2, 3, 4, 6, 8, 12}) {
+      const Tiling tiling{.rows = rows, .cols = cols, .cuts = double(cuts)};
       const double seconds = tiled_seconds(product, tiling, limits);
       if (seconds < least) best = tiling;
       least = std::min(least, seconds);
     }
+  };
+  consider(128, 256), consider(256, 128);
+  if (limits.square_tiles) consider(128, 128);
   return best;
 }
 

@@ -20,6 +20,7 @@ struct Roofline {
   double host_bytes = 0;                                 // per second to or from host memory
   double pipeline = 192;      // cost of filling and draining a tile's pipeline, in elements of K
   double epilogue_byte = 32;  // cost of each byte per result that an epilogue reads or writes, in elements of K
+  bool square_tiles = false;  // tiles of 128 x 128 are as fast as larger ones: GPUs without wgmma
 
   Roofline of(Factors) const;  // with `most.flops` of these products
 };
@@ -54,7 +55,8 @@ struct Filling {
 Filling filling(const Tiling&, double m, double n, double k, const Roofline&, double epilogue_bytes = 0);
 double partial_sum_bytes(const Tiling&, double m, double n);  // written and read once, in f32
 
-// The fastest predicted tiling among tiles of 128 x 256 and 256 x 128 with up to 12 splits of K.
+// The fastest predicted tiling among tiles of 128 x 256 and 256 x 128, and where `square_tiles` says so 128 x 128, with
+// up to 12 splits of K.
 Tiling best_tiling(const Launch& product, const Roofline&);
 
 // Launches of one op, or of one op with one shape.

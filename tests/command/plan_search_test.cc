@@ -45,7 +45,8 @@ TEST(PlanSearch, WritesARunThatTakesWhatWasPredicted) {
   ::testing::internal::CaptureStdout();
   print_search(c, on, {.search = true, .price = 3, .write = dir / "best.json"});
   const std::string text = ::testing::internal::GetCapturedStdout();
-  for (const char* part : {"best: zero_stage", "bound by", "memory of a rank", "GPU h / 1B", "another zero_stage"})
+  for (const char* part : {"best: zero_stage", "bound by", "memory of a rank", "GPU h / 1B", "another zero_stage",
+                           "best with one change", "expected step", "step time if 20 % better"})
     EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
   const Config best = load_config(dir / "best.json", std::vector<std::string>{});
   EXPECT_GT(best.micro_batch_size, 0);
@@ -54,11 +55,11 @@ TEST(PlanSearch, WritesARunThatTakesWhatWasPredicted) {
     Config tried = configured_as(c, w);
     try {
       validate(tried);
-      least = std::min(least, predict(tried, on).step());
+      least = std::min(least, RankPlan(tried, on).expected().step());
     } catch (const Error&) {  // NOLINT(bugprone-empty-catch): 12 heads do not divide among 8 ranks
     }
   }
-  EXPECT_DOUBLE_EQ(predict(best, on).step(), least);
+  EXPECT_DOUBLE_EQ(RankPlan(best, on).expected().step(), least);
 }
 
 TEST(PlanSearch, SaysWhyNothingIsPossible) {

@@ -1,9 +1,11 @@
 """The verb plan: memory, limits and traffic of runs, on this machine and on GPUs that are only described."""
 import json
 import re
+import subprocess
+import sys
 import unittest
 
-from harness import DONE, ROOT, USAGE, SystemTest
+from harness import DONE, PROGRAM, ROOT, USAGE, SystemTest
 
 
 class PlanTest(SystemTest):
@@ -366,6 +368,51 @@ class PlanTest(SystemTest):
         done = self.run_program("plan", path, "--gpu", "h200", "--ranks", 0, "--nodes", 65535, "--set", "seq_length=131072",
                                 "--set", "model.max_position_embeddings=131072", "--set", "context_parallel_size=65536", code=USAGE)
         self.assertIn("the table ends at 1024 ranks, and 4294901760 are the fewest", done.err)
+
+    def test_json_says_what_is_expected_and_what_it_depends_on(self):
+        path = ROOT / "configs" / "gpt2-124m.json"
+        flags = (path, "--gpu", "h200", "--ranks", 8)
+        one = json.loads(self.run_program("plan", *flags, "--json").out)
+        text = self.run_program("plan", *flags).out
+        low, high = one["range_seconds"]
+        self.assertLess(one["bound_seconds"], one["expected_seconds"])
+        self.assertTrue(low < one["expected_seconds"] < high, one)
+        self.assertRegex(text, r"expected step \S+, between \S+ and \S+ if each assumption errs by 20 %; no step beats \S+\n")
+        self.assertEqual(re.findall(r"(?m)^  (\w+) +[\d.e-]+ +[-+][\d.]+ % step time if 20 % better", text),
+                         [s["assumption"] for s in one["sensitivity"]])
+        half = json.loads(self.run_program("plan", *flags, "--json", "--assume", "products=0.41").out)
+        self.assertGreater(half["expected_seconds"], 1.5 * one["expected_seconds"])
+        self.assertEqual(half["bound_seconds"], one["bound_seconds"])
+        wrong = self.run_program("plan", *flags, "--assume", "products=0", code=USAGE)
+        self.assertIn("--assume products=0: products is a share", wrong.err)
+        found = json.loads(self.run_program("plan", *flags, "--search", "--price", 3, "--json").out)
+        self.assertLessEqual(found["fastest"][0]["expected_seconds"], one["expected_seconds"])
+        self.assertIn("precision fp8_tensorwise", [c["change"] for c in found["fastest"][-1]["one_change"]])
+
+    def test_plan_of_ranks_without_a_gpu_is_of_this_machine(self):
+        config = self.make_config(device="cpu")
+        steps = [json.loads(self.run_program("plan", config, "--ranks", n, "--json").out) for n in (1, 2)]
+        self.assertEqual([s["gpu"] for s in steps], [None, None])
+        self.assertGreater(steps[1]["parts_seconds"]["gradients_and_weights"], 0, "sent, and hidden by nothing")
+        self.assertIn("2 ranks, each with 1 thread; measured: products ", self.run_program("plan", config, "--ranks", 2).out)
+        for flags in (("--ranks", 0), ("--ranks", 2, "--search")):
+            self.assertIn("say which with --gpu", self.run_program("plan", config, *flags, code=USAGE).err)
+
+    def test_published_steps_are_compared(self):
+        script = ROOT / "scripts" / "bench" / "plan" / "published.py"
+        out = self.folder / "out.json"
+        done = subprocess.run([sys.executable, script, "--program", PROGRAM, "--only", "nanochat", "--out", out],
+                              capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        rows = json.loads(out.read_text())["rows"]
+        self.assertEqual([r["name"] for r in rows], ["d26 BF16", "d26 FP8"])
+        for row in rows:
+            error = 100 * (row["expected_seconds"] / row["published_seconds"] - 1)
+            self.assertAlmostEqual(row["error"], error, delta=0.06)
+            self.assertIn(f"| {row['name']} | nanochat | 8 h100 | held out |", done.stdout)
+        self.assertAlmostEqual(rows[0]["published_seconds"], 524288 / 630e3, places=6)
+        none = subprocess.run([sys.executable, script, "--program", PROGRAM, "--only", "no such row"], capture_output=True, text=True)
+        self.assertIn("no row has 'no such row' in its name", none.stderr)
 
     def test_more_ranks_than_a_dry_run_takes_seconds_for_are_no_ring(self):
         out = self.run_program("plan", ROOT / "configs" / "gpt2-124m.json", "--gpu", "h200", "--set", "context_parallel_size=4096",

@@ -1,0 +1,60 @@
+#include "command/plan_here.h"
+
+#include <cstdio>
+
+#include "command/machine.h"
+#include "command/plan_forecast.h"
+#include "metrics/format.h"
+#include "perf/attention_rates.h"
+#include "train/setup.h"
+
+namespace athanor {
+namespace {
+
+// The configuration of one process that measures.
+Config alone(const Config& config) {
+  Config c = config;
+  c.pipeline_parallel_size = c.tensor_parallel_size = c.context_parallel_size = c.expert_parallel_size = 1;
+  c.data_parallel_replicate_size = 1, c.data_parallel_shard_size = 0;
+  c.sequence_parallel = false;
+  return c;
+}
+
+Roofline measured_rates(const Config& c, const Backend& here) {
+  const DType compute = make_recipe(name_of(c.precision), DType::f32).compute;
+  const AttentionShape shape{c.model.num_attention_heads, c.model.num_key_value_heads, c.model.head_dim};
+  const AttentionRates attention = measure_attention(here, shape, compute, c.seq_length);
+  return {.most = measure_ceilings(here, compute),
+          .attention_forward = attention.forward,
+          .attention_backward = attention.backward};
+}
+
+}  // namespace
+
+void print_ranks_here(const Config& config, const ManyRanks& many, bool json) {
+  if (many.ranks < 1)
+    throw Error("plan --ranks 0: the table of ranks is of described GPUs; say which with --gpu", Exit::usage);
+  Machine machine(alone(config), RankInfo{}, WithoutLibraries::use_cpu);
+  const Backend here = machine.backend();
+  if (!here.device.unified())
+    throw Error("plan --ranks: needs --gpu, or device \"cpu\" for ranks of this machine's CPU", Exit::usage);
+  const Roofline limits = measured_rates(config, here);
+  Network network = here.network;
+  network.per_machine = many.ranks;
+  if (many.link > 0) network.link_bytes = many.link * 1e9;
+  const Cluster on{.gpu = {}, .ranks = many.ranks, .nodes = 1, .network = network, .assumed = many.assumed({})};
+  const Forecast f = forecast(RankPlan(config, on, here, limits));
+  if (json) {
+    std::printf("%s\n", to_json(config, on, f, 1).c_str());
+    return;
+  }
+  std::printf(
+      "%s; %d %s, each with %d %s; measured: products %s FLOP/s, attention %s forward and %s backward, copies %s B/s; "
+      "%.4g GB/s between ranks, assumed\n%s",
+      machine.description().c_str(), on.ranks, on.ranks == 1 ? "rank" : "ranks", machine.threads(),
+      machine.threads() == 1 ? "thread" : "threads", format_count(limits.most.flops).c_str(),
+      format_count(limits.attention_forward).c_str(), format_count(limits.attention_backward).c_str(),
+      format_count(limits.most.bytes).c_str(), network.link_bytes / 1e9, to_text(f).c_str());
+}
+
+}  // namespace athanor

@@ -1,0 +1,12 @@
+// plan --ranks N without --gpu: ranks of this machine's CPU, each with the configured threads, at rates that are
+// measured first.
+#pragma once
+#include "command/plan_ranks.h"
+#include "config/config.h"
+
+namespace athanor {
+
+// Throws Error(usage) unless the configuration's device is the CPU.
+void print_ranks_here(const Config&, const ManyRanks&, bool json);
+
+}  // namespace athanor

@@ -1,0 +1,14 @@
+// The rate of causal attention of a run's heads and length, measured on random operands.
+#pragma once
+#include "engine/engine.h"
+
+namespace athanor {
+
+struct AttentionRates {
+  double forward = 0, backward = 0;  // FLOP/s, counted as AttentionFwd::cost() and AttentionBwd::cost() do
+};
+
+// Of one sequence of `tokens`, causal whatever the window of `shape`.
+AttentionRates measure_attention(const Backend&, AttentionShape shape, DType, int64_t tokens);
+
+}  // namespace athanor
