@@ -220,6 +220,34 @@ TEST_F(TrainerTest, NoticesChangedData) {
   EXPECT_EQ(run(config("r"), true), Exit::done);
 }
 
+// Stages begin in the middle of a batch of a ramp, and a stage to come is told only on resume; documents are reordered
+// in every epoch anew. A stage that has begun cannot change.
+TEST_F(TrainerTest, AMixtureInStagesGoesOnAsIfItHadNotStopped) {
+  write_shard("other.bin", 7);
+  const auto sources = cat(R"(train_data=[{"path": ")", dir_.path(), R"(/data.bin", "dtype": "uint16", "name": "a"},
+      {"path": ")", dir_.path(), R"(/other.bin", "dtype": "uint16", "name": "b", "weight": 0}])");
+  const std::string first = R"({"from_tokens": 97, "weights": {"b": 3}})",
+                    second = R"({"from_tokens": 320, "weights": {"a": 0}})";
+  const auto with = [&](const std::string& stages, std::vector<std::string> more = {}) {
+    more.insert(more.end(), {sources, "train_data_stages=[" + stages + "]", "rampup_batch_size=[2, 2, 6]",
+                             "lr_decay_iters=8", "fim_rate=0.5", "fim_tokens=[47, 48, 49]", "eod_token_id=0"});
+    return more;
+  };
+  ASSERT_EQ(run(config("whole", with(first + "," + second))), Exit::done);
+  ASSERT_EQ(run(config("parts", with(first, {"train_iters=4"}))), Exit::done);
+  const std::string text = error_of(config("parts", with(R"({"from_tokens": 97, "weights": {"b": 2}})")));
+  EXPECT_NE(text.find("fingerprint"), std::string::npos) << text;
+  ASSERT_EQ(run(config("parts", with(first + "," + second))), Exit::done);
+  ASSERT_EQ(run(config("first", with(first))), Exit::done);
+  ASSERT_EQ(run(config("plain", with(first, {"fim_rate=0"}))), Exit::done);
+  for (const char* file : {"model.safetensors", "optimizer.safetensors"})
+    EXPECT_EQ(bytes("whole", 8, file), bytes("parts", 8, file)) << file;
+  EXPECT_NE(bytes("whole", 8, "model.safetensors"), bytes("first", 8, "model.safetensors"));
+  EXPECT_NE(bytes("plain", 8, "model.safetensors"), bytes("first", 8, "model.safetensors"));
+  const auto a = history("whole"), b = history("first");
+  for (size_t i = 0; i < 8; ++i) EXPECT_EQ(a.steps[i].loss == b.steps[i].loss, a.steps[i].consumed_samples <= 20) << i;
+}
+
 TEST_F(TrainerTest, DivergenceStopsWithItsOwnCode) {
   const Config c = config("r", {"precision=fp16", "loss_scale=9e15", "max_skipped_steps=3", "train_iters=8"});
   EXPECT_EQ(run(c), Exit::diverged);
