@@ -113,8 +113,8 @@ void report(const EvalResult& r, const Config& config, nlohmann::ordered_json& j
           {"tokens", r.tokens}, {"windows", r.windows},           {"windows_all", r.windows_all}};
   if (std::isfinite(r.loss_error)) json["loss_error"] = r.loss_error;
   char line[256];
-  std::snprintf(line, sizeof line, "%s nats per token, perplexity %.3f, %.4f bits per token", loss_text(r.loss, r.loss_error).c_str(),
-                std::exp(r.loss), bits);
+  std::snprintf(line, sizeof line, "%s nats per token, perplexity %.3f, %.4f bits per token",
+                loss_text(r.loss, r.loss_error).c_str(), std::exp(r.loss), bits);
   text += line;
   if (r.bytes > 0) {
     json["bits_per_byte"] = r.bits_per_byte();
@@ -127,11 +127,15 @@ void report(const EvalResult& r, const Config& config, nlohmann::ordered_json& j
                                          : cat(r.windows, " of the ", r.windows_all, " windows, spread over them\n"));
   for (const SourceLoss& s : r.sources) {
     const std::string& name = source_name(config.valid_data[size_t(s.source)]);
-    auto& source = json["sources"].emplace_back(nlohmann::ordered_json{
-        {"name", name}, {"loss", s.loss}, {"tokens", s.tokens}, {"windows", s.windows}, {"windows_all", s.windows_all}});
+    auto& source = json["sources"].emplace_back(nlohmann::ordered_json{{"name", name},
+                                                                       {"loss", s.loss},
+                                                                       {"tokens", s.tokens},
+                                                                       {"windows", s.windows},
+                                                                       {"windows_all", s.windows_all}});
     if (std::isfinite(s.loss_error)) source["loss_error"] = s.loss_error;
     if (std::isfinite(s.bits_per_byte)) source["bits_per_byte"] = s.bits_per_byte;
-    text += cat("  ", name, ": ", loss_text(s.loss, s.loss_error), ", ", s.windows, " of ", s.windows_all, " windows\n");
+    text +=
+        cat("  ", name, ": ", loss_text(s.loss, s.loss_error), ", ", s.windows, " of ", s.windows_all, " windows\n");
   }
 }
 

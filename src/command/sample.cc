@@ -119,11 +119,8 @@ class TextOutput {
 };
 
 std::string json_line(const Prompt& prompt, const Continuation& c) {
-  const nlohmann::ordered_json line = {{"prompt", prompt.text},
-                                       {"text", c.text},
-                                       {"tokens", c.tokens},
-                                       {"stopped_by", c.stopped_by},
-                                       {"seed", c.seed}};
+  const nlohmann::ordered_json line = {
+      {"prompt", prompt.text}, {"text", c.text}, {"tokens", c.tokens}, {"stopped_by", c.stopped_by}, {"seed", c.seed}};
   return json_text(line);
 }
 

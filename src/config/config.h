@@ -23,7 +23,9 @@ struct DataSource {
   TokenDtype dtype = TokenDtype::automatic;
   std::string name = {};  // "" = path
 };
-inline const std::string& source_name(const DataSource& source) { return source.name.empty() ? source.path : source.name; }
+inline const std::string& source_name(const DataSource& source) {
+  return source.name.empty() ? source.path : source.name;
+}
 
 // One entry of train_data_stages: the weights of train_data from some token of the run on.
 struct DataStage {

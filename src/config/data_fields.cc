@@ -86,8 +86,7 @@ void read_stages(Config& out, const Json& value, const std::string& path, Notice
 
 Json write_stages(const Config& in) {
   Json list = Json::array();
-  for (const DataStage& stage : in.train_data_stages)
-    list.items.push_back(write_fields(data_stage_fields(), stage));
+  for (const DataStage& stage : in.train_data_stages) list.items.push_back(write_fields(data_stage_fields(), stage));
   return list;
 }
 
@@ -141,8 +140,7 @@ std::vector<Field<Config>> data_fields() {
                                    "token shards to train on; paths may be globs and are relative to the working "
                                    "directory; they may move, but other "
                                    "content is refused on resume (by fingerprint)"),
-      custom("train_data_stages",
-             Custom<Config>{read_stages, write_stages, stages_schema, "list of stages"}, notice,
+      custom("train_data_stages", Custom<Config>{read_stages, write_stages, stages_schema, "list of stages"}, notice,
              "other weights of train_data from some token of the run on; stages that have begun are refused on resume "
              "if they changed (by fingerprint)"),
       sources<&Config::valid_data>("valid_data", free, "token shards to evaluate on; none = no evaluation"),
@@ -172,8 +170,8 @@ std::vector<Field<Config>> data_fields() {
       number("fim_spm_rate", &Config::fim_spm_rate, between(0, 1), refused, "",
              "fim_rate: share of these documents in the order suffix, prefix, middle; the rest is in the order "
              "prefix, suffix, middle"),
-      custom("fim_tokens", Custom<Config>{read_fim_tokens, write_fim_tokens, fim_tokens_schema, "null, or list of three"},
-             refused,
+      custom("fim_tokens",
+             Custom<Config>{read_fim_tokens, write_fim_tokens, fim_tokens_schema, "null, or list of three"}, refused,
              "fim_rate: the tokens before the prefix, the suffix and the middle, each by its id, or by its text in the "
              "tokenizer beside train_data"),
   };
@@ -187,7 +185,8 @@ std::vector<Field<DataSource>> data_source_fields() {
       number("weight", &DataSource::weight, at_least(0), refused, "",
              "share of the blend, relative to the other entries; 0 only in train_data, where a stage gives another"),
       choice<&DataSource::dtype>("dtype", refused, "type of a token in files without a header; auto = by file"),
-      option("name", &DataSource::name, free, "what train_data_stages and records of evaluations call it; empty = path"),
+      option("name", &DataSource::name, free,
+             "what train_data_stages and records of evaluations call it; empty = path"),
   };
 }
 
@@ -198,8 +197,8 @@ std::vector<Field<DataStage>> data_stage_fields() {
              "before it")
           .required(),
       custom("weights",
-             Custom<DataStage>{read_weights, write_weights, weights_schema, "object: weight by name of an entry"}, notice,
-             "shares of the blend; an entry that is left out keeps its weight")
+             Custom<DataStage>{read_weights, write_weights, weights_schema, "object: weight by name of an entry"},
+             notice, "shares of the blend; an entry that is left out keeps its weight")
           .required(),
   };
 }

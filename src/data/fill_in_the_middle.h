@@ -23,9 +23,9 @@ struct WindowKey {
 };
 
 // Three tokens are needed for the sentinels, so that a document stays as long as it is: its text loses its last three
-// tokens. With p, m and s the parts of what is left, and <P>, <M>, <S> their sentinels, it becomes <P> p <S> s <M> m, or
-// <P> <S> s <M> p m. A document's text is what is predicted of it (no BOS token of a packed row), without the token that
-// ends it. Texts of less than kLeastText tokens stay as they are, and so do ends and masks.
+// tokens. With p, m and s the parts of what is left, and <P>, <M>, <S> their sentinels, it becomes <P> p <S> s <M> m,
+// or <P> <S> s <M> p m. A document's text is what is predicted of it (no BOS token of a packed row), without the token
+// that ends it. Texts of less than kLeastText tokens stay as they are, and so do ends and masks.
 constexpr int64_t kFimSentinels = 3, kLeastText = kFimSentinels + 1;
 void fill_in_the_middle(Window&, const FillInTheMiddle&, const WindowKey&);
 

@@ -15,10 +15,10 @@ void set_documents(Engine&, const HostBatch&);
 // Of the windows of one source.
 struct SourceLoss {
   int64_t source = 0;
-  double loss = 0, loss_error = 0;         // as EvalResult has them
-  double bits_per_byte = 0;                // NaN where bytes are not known
-  int64_t tokens = 0;                      // predicted
-  int64_t windows = 0, windows_all = 0;    // evaluated; available
+  double loss = 0, loss_error = 0;       // as EvalResult has them
+  double bits_per_byte = 0;              // NaN where bytes are not known
+  int64_t tokens = 0;                    // predicted
+  int64_t windows = 0, windows_all = 0;  // evaluated; available
 };
 
 struct EvalResult {

@@ -61,8 +61,8 @@ class Sampler {
     Tensor last_rows;  // rows whose logits are computed
   };
   struct Text {
-    int64_t length = 0;             // tokens in the cache
-    std::vector<int32_t> context;   // these
+    int64_t length = 0;              // tokens in the cache
+    std::vector<int32_t> context;    // these
     std::vector<float> logits = {};  // [V]
   };
   // What a forward pass is fed with, a row each.

@@ -1,4 +1,5 @@
-// Texts of single tokens: their bytes, for losses in bits per byte, which compare across tokenizers; and which have one.
+// Texts of single tokens: their bytes, for losses in bits per byte, which compare across tokenizers; and which have
+// one.
 #pragma once
 #include <cstdint>
 #include <string_view>

@@ -8,8 +8,7 @@
 
 namespace athanor {
 
-Dataset open_dataset(const std::vector<DataSource>& sources, const Config& c,
-                     const std::vector<MixtureStage>& stages) {
+Dataset open_dataset(const std::vector<DataSource>& sources, const Config& c, const std::vector<MixtureStage>& stages) {
   if (sources.empty()) throw Error("expected at least one path of token shards, got none", Exit::usage);
   std::vector<ShardSource> shards;
   for (const DataSource& s : sources) shards.push_back({s.path, s.weight, std::string(name_of(s.dtype))});
@@ -23,8 +22,8 @@ int32_t id_of(const TokenName& token, const Dataset& data, const Config& c) {
   if (token.id >= 0) return int32_t(token.id);
   const auto tokenizer = find_tokenizer(data.first_shard());
   if (!tokenizer)
-    throw Error(cat("fim_tokens: \"", token.text, "\" is a text, and there is no tokenizer beside ",
-                    data.first_shard(), "; give the token's id"),
+    throw Error(cat("fim_tokens: \"", token.text, "\" is a text, and there is no tokenizer beside ", data.first_shard(),
+                    "; give the token's id"),
                 Exit::usage);
   const std::vector<int32_t> ids = ids_with_text(*tokenizer, token.text);
   if (ids.size() != 1)

@@ -47,9 +47,12 @@ TEST(Validate, KeysWithoutEffectAreNamed) {
   EXPECT_EQ(told({"max_consecutive_spikes=5"}).size(), 1u);
   EXPECT_EQ(told({"max_consecutive_spikes=5", "loss_spike_zscore=6"}), Lines{});
   EXPECT_EQ(told({"fim_spm_rate=0.1", "fim_tokens=[1, 2, 3]"}).size(), 2u);
-  const auto from = [](int64_t tokens) { return cat("train_data_stages=[{\"from_tokens\":", tokens, ",\"weights\":{}}]"); };
+  const auto from = [](int64_t tokens) {
+    return cat("train_data_stages=[{\"from_tokens\":", tokens, ",\"weights\":{}}]");
+  };
   EXPECT_EQ(told({from(2528)}), Lines{});  // 80 sequences of 32 tokens
-  EXPECT_EQ(told({from(2529)}), Lines{"train_data_stages[0] has no effect: it begins after 2529 tokens, and the run has 2560"});
+  EXPECT_EQ(told({from(2529)}),
+            Lines{"train_data_stages[0] has no effect: it begins after 2529 tokens, and the run has 2560"});
 }
 
 TEST(Validate, StagesOfTheMixture) {

@@ -212,7 +212,9 @@ TEST_F(DatasetTest, FingerprintKnowsTheStagesThatHaveBegun) {
     EXPECT_TRUE(n >= 10 || window(staged, order, n) == window(plain, order, n)) << n;
     EXPECT_TRUE(n < 20 || staged.locate(order, n).source == 1) << n;
   }
-  expect_parts(error_of([&] { Dataset::open({{dir / "a_*.bin"}, {dir / "b.bin", 0, "uint16"}}, kT, 0, {{5, {1, 0}}}); }),
+  expect_parts(error_of([&] {
+                 Dataset::open({{dir / "a_*.bin"}, {dir / "b.bin", 0, "uint16"}}, kT, 0, {{5, {1, 0}}});
+               }),
                {"b.bin", "weight is 0"});
 }
 

@@ -16,8 +16,7 @@ namespace {
 constexpr int32_t kPrefix = 1000, kSuffix = 1001, kMiddle = 1002, kEod = 999;
 
 FillInTheMiddle options(double rate, double spm_rate = 0.5) {
-  return {
-      .rate = rate, .spm_rate = spm_rate, .prefix = kPrefix, .suffix = kSuffix, .middle = kMiddle, .eod_id = kEod};
+  return {.rate = rate, .spm_rate = spm_rate, .prefix = kPrefix, .suffix = kSuffix, .middle = kMiddle, .eod_id = kEod};
 }
 
 // Documents of these lengths, ends included; the last one has no end. Tokens are 0, 1, 2, ... in order.
@@ -124,9 +123,12 @@ TEST(FillInTheMiddle, EveryPlaceHasItsOwnCuts) {
                                WindowKey{.window = 1}, WindowKey{.seed = uint64_t{1} << 40}})
     ++seen[read(key)];
   EXPECT_EQ(seen.size(), 6u);
-  EXPECT_EQ(read({.seed = 7, .source = 1, .epoch = 2, .window = 3}), read({.seed = 7, .source = 1, .epoch = 2, .window = 3}));
+  EXPECT_EQ(read({.seed = 7, .source = 1, .epoch = 2, .window = 3}),
+            read({.seed = 7, .source = 1, .epoch = 2, .window = 3}));
   const Text both = read({});
-  const auto cut = [&](size_t from) { return std::find(both.begin() + int64_t(from), both.end(), kSuffix) - both.begin(); };
+  const auto cut = [&](size_t from) {
+    return std::find(both.begin() + int64_t(from), both.end(), kSuffix) - both.begin();
+  };
   EXPECT_NE(cut(0), cut(5000) - 5000) << "documents of a window have the same cuts";
 }
 

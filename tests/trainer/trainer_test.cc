@@ -225,12 +225,19 @@ TEST_F(TrainerTest, NoticesChangedData) {
 TEST_F(TrainerTest, AMixtureInStagesGoesOnAsIfItHadNotStopped) {
   write_shard("other.bin", 7);
   const auto sources = cat(R"(train_data=[{"path": ")", dir_.path(), R"(/data.bin", "dtype": "uint16", "name": "a"},
-      {"path": ")", dir_.path(), R"(/other.bin", "dtype": "uint16", "name": "b", "weight": 0}])");
+      {"path": ")",
+                           dir_.path(), R"(/other.bin", "dtype": "uint16", "name": "b", "weight": 0}])");
   const std::string first = R"({"from_tokens": 97, "weights": {"b": 3}})",
                     second = R"({"from_tokens": 320, "weights": {"a": 0}})";
   const auto with = [&](const std::string& stages, const std::string& more = "fim_rate=0.5") {
-    return std::vector<std::string>{sources, "train_data_stages=[" + stages + "]", "rampup_batch_size=[2, 2, 6]",
-                                    "lr_decay_iters=8", "fim_rate=0.5", "fim_tokens=[46, 47, 48]", "eod_token_id=49", more};
+    return std::vector<std::string>{sources,
+                                    "train_data_stages=[" + stages + "]",
+                                    "rampup_batch_size=[2, 2, 6]",
+                                    "lr_decay_iters=8",
+                                    "fim_rate=0.5",
+                                    "fim_tokens=[46, 47, 48]",
+                                    "eod_token_id=49",
+                                    more};
   };
   ASSERT_EQ(run(config("whole", with(first + "," + second))), Exit::done);
   ASSERT_EQ(run(config("parts", with(first, "train_iters=4"))), Exit::done);
@@ -306,7 +313,8 @@ TEST_F(TrainerTest, ValidationReadsAllWindowsOrASample) {
 // What an entry would have alone; the mean of all comes last, since it says that the evaluation is whole.
 TEST_F(TrainerTest, EachEntryOfValidDataHasItsLoss) {
   write_shard("other.bin", 7);
-  const std::string a = cat(R"({"path": ")", dir_.path(), R"(/data.bin", "dtype": "uint16", "name": "a", "weight": 3})"),
+  const std::string a = cat(R"({"path": ")", dir_.path(),
+                            R"(/data.bin", "dtype": "uint16", "name": "a", "weight": 3})"),
                     b = cat(R"({"path": ")", dir_.path(), R"(/other.bin", "dtype": "uint16"})");
   ASSERT_EQ(run(config("both", {"eval_iters=0", "valid_data=[" + a + "," + b + "]"})), Exit::done);
   ASSERT_EQ(run(config("one", {"eval_iters=0", "valid_data=[" + a + "]"})), Exit::done);
