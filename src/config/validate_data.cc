@@ -50,7 +50,8 @@ void validate_stages(const Config& c) {
     require(k == 0 || stage.from_tokens > before, key, ".from_tokens: ", stage.from_tokens,
             " is not after the stage before it, from ", before, " on; list stages in their order");
     before = stage.from_tokens;
-    for (const auto& [name, weight] : stage.weights) {
+    for (const auto& entry : stage.weights) {
+      const std::string& name = entry.first;
       const auto named = [&](const DataSource& source) { return source_name(source) == name; };
       std::string known;
       for (const DataSource& source : c.train_data) known += cat(known.empty() ? "" : ", ", source_name(source));
