@@ -241,6 +241,35 @@ TEST(ContinueTexts, OtherPromptsHaveNoPartInAText) {
   EXPECT_GT(ended_by("60 length"), 0);
 }
 
+// A token is a draw by its number in the text and the prompt's seed, among the ids that the tokenizer has.
+TEST(ContinueTexts, AreDrawnTokenByToken) {
+  testing::Rig rig;
+  const ModelConfig config = testing::tiny_model(
+      ModelType::llama, {.vocab = 260, .hidden = 16, .heads = 2, .intermediate = 32, .positions = 40});
+  const auto tokenizer = make_tokenizer({});
+  const std::vector<Prompt> prompts = {{"a", tokenizer->encode("a")}, {"zzz", tokenizer->encode("zzz")}};
+  Sampler sampler(config, make_recipe("fp32", DType::f32), rig.backend(), 40, 2);
+  fill(sampler, rig, 0.3f);
+  std::vector<std::string> got;
+  continue_texts(sampler, *tokenizer, prompts, {.sampling = {.seed = 5}, .max_tokens = 30},
+                 {.begin = [](const Prompt&) {},
+                  .piece = [](std::string_view) {},
+                  .end = [&](const Prompt&, const Continuation& c) { got.push_back(c.text); }});
+  ASSERT_EQ(got.size(), 2u);
+  std::string want;
+  auto logits = sampler.prompt(prompts[1].tokens, 1);
+  for (uint64_t draw = 0; draw < 30; ++draw) {
+    const int32_t token = choose_token(logits.first(257), {.seed = 6}, draw);
+    if (token == tokenizer->eod_id()) break;
+    want += char(token);
+    const NextToken next{1, token};
+    sampler.next({&next, 1});
+    logits = sampler.logits(1);
+  }
+  EXPECT_EQ(got[1], want);
+  EXPECT_GT(want.size(), 5u);
+}
+
 TEST(StopText, EndsBeforeTheFirstStopHoweverTheStreamIsCut) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"one END two", "one "}, {"EN EN END", "EN EN "}, {"no stop EN", "no stop EN"},
