@@ -94,10 +94,10 @@ void write_scores(const std::string& path, const std::vector<Question>& question
 }
 
 // With the standard error, where there is one.
-std::string loss_text(const EvalResult& r) {
+std::string loss_text(double mean, double standard_error) {
   char loss[48], error[48] = "";
-  std::snprintf(loss, sizeof loss, "loss %.4f", r.loss);
-  if (std::isfinite(r.loss_error)) std::snprintf(error, sizeof error, " +- %.4f", r.loss_error);
+  std::snprintf(loss, sizeof loss, "loss %.4f", mean);
+  if (std::isfinite(standard_error)) std::snprintf(error, sizeof error, " +- %.4f", standard_error);
   return cat(loss, error);
 }
 
@@ -107,14 +107,14 @@ void require_finite(const char* what, double loss, const std::string& folder) {
                     "diverged, or overflow in this precision (try --set precision=fp32)"));
 }
 
-void report(const EvalResult& r, nlohmann::ordered_json& json, std::string& text) {
+void report(const EvalResult& r, const Config& config, nlohmann::ordered_json& json, std::string& text) {
   const double bits = r.loss / std::log(2.0);
   json = {{"loss", r.loss},     {"perplexity", std::exp(r.loss)}, {"bits_per_token", bits},
           {"tokens", r.tokens}, {"windows", r.windows},           {"windows_all", r.windows_all}};
   if (std::isfinite(r.loss_error)) json["loss_error"] = r.loss_error;
   char line[256];
-  std::snprintf(line, sizeof line, "%s nats per token, perplexity %.3f, %.4f bits per token", loss_text(r).c_str(),
-                std::exp(r.loss), bits);
+  std::snprintf(line, sizeof line, "%s nats per token, perplexity %.3f, %.4f bits per token",
+                loss_text(r.loss, r.loss_error).c_str(), std::exp(r.loss), bits);
   text += line;
   if (r.bytes > 0) {
     json["bits_per_byte"] = r.bits_per_byte();
@@ -125,6 +125,18 @@ void report(const EvalResult& r, nlohmann::ordered_json& json, std::string& text
   text += cat(", over ", r.tokens, " tokens in ",
               r.windows == r.windows_all ? cat("all ", r.windows, " windows\n")
                                          : cat(r.windows, " of the ", r.windows_all, " windows, spread over them\n"));
+  for (const SourceLoss& s : r.sources) {
+    const std::string& name = source_name(config.valid_data[size_t(s.source)]);
+    auto& source = json["sources"].emplace_back(nlohmann::ordered_json{{"name", name},
+                                                                       {"loss", s.loss},
+                                                                       {"tokens", s.tokens},
+                                                                       {"windows", s.windows},
+                                                                       {"windows_all", s.windows_all}});
+    if (std::isfinite(s.loss_error)) source["loss_error"] = s.loss_error;
+    if (std::isfinite(s.bits_per_byte)) source["bits_per_byte"] = s.bits_per_byte;
+    text +=
+        cat("  ", name, ": ", loss_text(s.loss, s.loss_error), ", ", s.windows, " of ", s.windows_all, " windows\n");
+  }
 }
 
 void report(const ChoiceResult& r, nlohmann::ordered_json& json, std::string& text) {
@@ -205,7 +217,7 @@ Exit eval(const EvalArgs& args) {
                                         .token_bytes = bytes_of_tokens(tokenizer.get(), config.model.vocab_size)});
     if (!result.failure.empty()) throw Error(result.failure);
     require_finite("the loss", result.loss, from.path());
-    report(result, json, text);
+    report(result, config, json, text);
   }
   if (!questions.empty()) {
     const ChoiceScores scores = score(*engine, questions);

@@ -1,10 +1,9 @@
-// athanor sample --checkpoint DIR --prompt TEXT: continuations of one prompt, streamed, or of a file of prompts.
+// athanor sample --checkpoint DIR --prompt TEXT: continuations of prompts, streamed in their order.
 #include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
-#include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -15,8 +14,7 @@
 #include "command/command.h"
 #include "command/machine.h"
 #include "data/json_line.h"
-#include "infer/sampler.h"
-#include "infer/stop_text.h"
+#include "infer/continue_texts.h"
 #include "tokenizer/load.h"
 #include "train/setup.h"
 #include "train/snapshot.h"
@@ -25,9 +23,9 @@ namespace athanor {
 namespace {
 
 struct SampleArgs {
-  std::string checkpoint, prompt, prompts_file, precision = "fp32";
-  std::vector<std::string> stops;
-  int64_t max_tokens = 256, threads = 0;
+  std::string checkpoint, prompts_file, precision = "fp32";
+  std::vector<std::string> prompts, stops;
+  int64_t max_tokens = 256, batch_size = 8, threads = 0;
   bool json = false, averages = false;
   SamplingOptions sampling;
 };
@@ -65,11 +63,6 @@ std::vector<std::string> read_prompts(const std::string& path) {
   return prompts;
 }
 
-struct Prompt {
-  std::string text;
-  std::vector<int32_t> tokens;
-};
-
 std::vector<Prompt> encode(const std::vector<std::string>& texts, const Tokenizer& tokenizer, const ModelConfig& model,
                            const std::string& folder) {
   std::vector<Prompt> prompts;
@@ -89,76 +82,6 @@ std::vector<Prompt> encode(const std::vector<std::string>& texts, const Tokenize
   }
   return prompts;
 }
-
-// Ids that the tokenizer has a text for. A model's vocabulary may be padded beyond its tokenizer's, and tokenizers have
-// unused ids; neither must be drawn.
-std::vector<bool> drawable(const Tokenizer& tokenizer, int64_t vocab_size) {
-  std::vector<bool> ok(size_t(vocab_size), false);
-  for (int32_t id = 0; id < std::min(vocab_size, tokenizer.vocab_size()); ++id) {
-    try {
-      tokenizer.decode({&id, 1});
-      ok[size_t(id)] = true;
-    } catch (const Error&) {  // NOLINT(bugprone-empty-catch): an id without text
-    }
-  }
-  return ok;
-}
-
-struct Continuation {
-  std::string text;
-  int64_t tokens = 0;
-  const char* stopped_by = "length";  // "eod", "stop"
-};
-
-class Writer {
- public:
-  Writer(const SampleArgs& args, const Tokenizer& tokenizer, Sampler& sampler)
-      : args_(args),
-        tokenizer_(tokenizer),
-        sampler_(sampler),
-        drawable_(drawable(tokenizer, sampler.model().config().vocab_size)) {}
-
-  // `show` gets the text piece by piece.
-  Continuation go_on(const Prompt& prompt, const SamplingOptions& sampling,
-                     const std::function<void(std::string_view)>& show) {
-    Continuation out;
-    StopText stop(args_.stops);
-    const auto pass = [&](std::string_view piece) {
-      out.text += piece;
-      show(piece);
-    };
-    std::span<const float> logits = sampler_.prompt(prompt.tokens);
-    for (uint64_t draw = 0;; ++draw) {
-      require_finite_logits(logits, int64_t(logits.size()));
-      masked_.assign(logits.begin(), logits.end());
-      for (size_t id = 0; id < masked_.size(); ++id)
-        if (!drawable_[id]) masked_[id] = -std::numeric_limits<float>::infinity();
-      const int32_t token = choose_token(masked_, sampling, draw);
-      if (token == tokenizer_.eod_id()) {
-        out.stopped_by = "eod";
-        break;
-      }
-      ++out.tokens;
-      const bool begins = draw == 0 && prompt.text.empty();
-      pass(stop.add(tokenizer_.decode({&token, 1}, begins ? TextPlace::after_token : TextPlace::inside)));
-      if (stop.found()) {
-        out.stopped_by = "stop";
-        return out;
-      }
-      if (out.tokens == args_.max_tokens) break;
-      logits = sampler_.next(token);
-    }
-    pass(stop.rest());
-    return out;
-  }
-
- private:
-  const SampleArgs& args_;
-  const Tokenizer& tokenizer_;
-  Sampler& sampler_;
-  std::vector<bool> drawable_;  // [V]
-  std::vector<float> masked_;   // [V]
-};
 
 // Text of models and files to standard output: as it is into files and pipes, with control characters escaped on a
 // terminal. Tokens may end in the middle of a character: such bytes wait for the next.
@@ -195,12 +118,19 @@ class TextOutput {
   std::string held_;
 };
 
+std::string json_line(const Prompt& prompt, const Continuation& c) {
+  const nlohmann::ordered_json line = {
+      {"prompt", prompt.text}, {"text", c.text}, {"tokens", c.tokens}, {"stopped_by", c.stopped_by}, {"seed", c.seed}};
+  return json_text(line);
+}
+
 Exit sample(const SampleArgs& args) {
   const ModelFolder from(args.checkpoint, args.averages);
   const std::string& folder = from.path();
   const ModelConfig& model = from.config();
   const auto tokenizer = load_tokenizer(folder);
-  std::vector<std::string> texts(1, args.prompt);
+  std::vector<std::string> texts = args.prompts;
+  if (texts.empty()) texts.emplace_back();
   if (!args.prompts_file.empty()) texts = read_prompts(args.prompts_file);
   const std::vector<Prompt> prompts = encode(texts, *tokenizer, model, folder);
   size_t longest = 0;
@@ -209,29 +139,25 @@ Exit sample(const SampleArgs& args) {
   Config config;
   config.threads = args.threads;
   Machine machine(config, {}, WithoutLibraries::use_cpu);
-  Sampler sampler(model, make_recipe(args.precision, DType::f32), machine.backend(), capacity);
+  Sampler sampler(model, make_recipe(args.precision, DType::f32), machine.backend(), capacity,
+                  std::min(args.batch_size, int64_t(prompts.size())));
   sampler.memory().require_fits(memory_capacity(config, machine.backend().device),
                                 runtime_reserve(config, machine.backend().device));
   sampler.commit();
   load_weights(sampler.model().params(), machine.backend().device, from);
-  Writer writer(args, *tokenizer, sampler);
   TextOutput output;
-  for (size_t i = 0; i < prompts.size(); ++i) {
-    SamplingOptions sampling = args.sampling;
-    sampling.seed += i;
-    if (!args.json) output.write(prompts[i].text);
-    const Continuation c =
-        writer.go_on(prompts[i], sampling, [&](std::string_view piece) { args.json ? void() : output.write(piece); });
-    if (args.json) {
-      const nlohmann::ordered_json line = {{"prompt", prompts[i].text},
-                                           {"text", c.text},
-                                           {"tokens", c.tokens},
-                                           {"stopped_by", c.stopped_by},
-                                           {"seed", sampling.seed}};
-      output.write(json_text(line));
-    }
-    output.end_line();
+  ContinuationSink sink;
+  if (args.json) {
+    sink = {.begin = [](const Prompt&) {},
+            .piece = [](std::string_view) {},
+            .end = [&](const Prompt& p, const Continuation& c) { output.write(json_line(p, c)), output.end_line(); }};
+  } else {
+    sink = {.begin = [&](const Prompt& p) { output.write(p.text); },
+            .piece = [&](std::string_view piece) { output.write(piece); },
+            .end = [&](const Prompt&, const Continuation&) { output.end_line(); }};
   }
+  continue_texts(sampler, *tokenizer, prompts,
+                 {.sampling = args.sampling, .max_tokens = args.max_tokens, .stops = args.stops}, sink);
   return Exit::done;
 }
 
@@ -249,7 +175,7 @@ void add_drawing(Verb verb, SamplingOptions& sampling) {
                   "sample from tokens with at least this share of the most likely one's probability; 0: all")
       .show_default()
       .check(in_range(0.0, 1.0));
-  verb.add_option("--seed", sampling.seed, "same seed, same text; the second prompt of a file has the next seed, ...")
+  verb.add_option("--seed", sampling.seed, "same seed, same text; the second prompt has the next seed, ...")
       .show_default();
 }
 
@@ -261,7 +187,7 @@ void add_sample(Cli& cli) {
   verb.add_option("--checkpoint", args->checkpoint, "checkpoint folder, or run folder (newest checkpoint)").required();
   verb.add_flag("--average,--ema", args->averages,
                 "the averages of a checkpoint's weights (ema_decay, tail_average_start) instead of the weights");
-  Option one = verb.add_option("--prompt", args->prompt, "text to continue");
+  Option one = verb.add_option("--prompt", args->prompts, "text to continue (may repeat)").one_value();
   verb.add_option("--prompts", args->prompts_file, "file of prompts: one per line, or .jsonl with a member \"prompt\"")
       .excludes(one);
   verb.add_flag("--json", args->json,
@@ -271,6 +197,9 @@ void add_sample(Cli& cli) {
                   "maximum number of tokens to add; when the model's context is full, its last half is kept")
       .show_default()
       .check(positive());
+  verb.add_option("--batch-size", args->batch_size, "prompts that are continued at once, each with a key/value cache")
+      .show_default()
+      .check(in_range(1, 4096));
   add_drawing(verb, args->sampling);
   verb.add_option("--precision", args->precision, "fp32, bf16 or fp16")
       .show_default()

@@ -45,7 +45,7 @@ struct Outcome {
     double best = kUnknown;
     if (records)
       for (const EvalMetrics& e : records->evals)
-        if (std::isfinite(e.loss) && !(e.loss >= best)) best = e.loss;
+        if (!e.name.starts_with(kOneSource) && std::isfinite(e.loss) && !(e.loss >= best)) best = e.loss;
     return best;
   }
   double rank() const {

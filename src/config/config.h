@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/log.h"
@@ -20,6 +21,29 @@ struct DataSource {
   std::string path;     // file or glob
   double weight = 1.0;  // share of the blend, relative to the other entries
   TokenDtype dtype = TokenDtype::automatic;
+  std::string name = {};  // "" = path
+};
+inline const std::string& source_name(const DataSource& source) {
+  return source.name.empty() ? source.path : source.name;
+}
+
+// One entry of train_data_stages: the weights of train_data from some token of the run on.
+struct DataStage {
+  int64_t from_tokens = 0;
+  std::vector<std::pair<std::string, double>> weights;  // by source_name(); sources left out keep their weight
+};
+
+// A token of the tokenizer beside train_data: its id, or its text.
+struct TokenName {
+  int64_t id = -1;   // -1: that of `text`
+  std::string text;  // "" where the id is given
+  bool operator==(const TokenName&) const = default;
+};
+
+// fim_tokens: the sentinels of fill-in-the-middle.
+struct FimTokens {
+  TokenName prefix, suffix, middle;
+  bool operator==(const FimTokens&) const = default;
 };
 
 // One entry of param_groups. What is not given is the run's own.
@@ -200,6 +224,7 @@ struct Config {
   double heartbeat_timeout = 8.0;
   // data
   std::vector<DataSource> train_data;
+  std::vector<DataStage> train_data_stages;
   std::vector<DataSource> valid_data;
   Packing packing = Packing::contiguous;
   int64_t packing_documents = 65536;  // of a window
@@ -209,6 +234,9 @@ struct Config {
   bool eod_mask_loss = false;
   int64_t eod_token_id = -1;               // -1 = that of the tokenizer beside train_data
   int64_t max_documents_per_sequence = 0;  // 0 after validate() only without reset_attention_mask
+  double fim_rate = 0.0;                   // share of documents whose middle is learned last; 0 = off
+  double fim_spm_rate = 0.5;               // share of these in the order suffix, prefix, middle
+  std::optional<FimTokens> fim_tokens;
   // evaluation
   int64_t eval_interval = 250;  // steps; 0 = never
   int64_t eval_iters = 20;      // global batches per evaluation
@@ -256,6 +284,7 @@ void validate_one_bit(const Config&);       // likewise
 void validate_pruning(Config&);             // likewise
 void validate_adapters(const Config&);      // likewise
 void validate_distillation(const Config&);  // likewise
+void validate_data(Config&);                // likewise, and of what follows from them
 
 // Whether weights are pruned after this many steps, and the share of them that is zero after the last time.
 bool prunes_after(const Config&, int64_t steps);
@@ -284,6 +313,10 @@ int64_t steps_for(const Config&, int64_t samples);
 int64_t chunk_length_at(const Config&, int64_t sample);
 // Chunks of a sequence at most.
 int64_t max_chunks(const Config&);
+// Sample with which a stage of train_data_stages begins: the first one without a token before from_tokens.
+int64_t first_sample_of(const Config&, const DataStage&);
+// Weights of train_data in stage `stage` of a run: 0 = those of its entries, k = those of train_data_stages[k - 1].
+std::vector<double> source_weights(const Config&, size_t stage);
 // What the batches of all steps are multiples of.
 int64_t common_batch_size(const Config&);
 

@@ -11,50 +11,6 @@ namespace {
 using enum OnResume;
 using Fields = std::vector<Field<Config>>;
 
-void read_source(DataSource& out, const Json& value, const std::string& path, Notices notices) {
-  if (value.is(Json::Kind::string)) {
-    out.path = read_path(value, path);
-  } else {
-    read_fields(data_source_fields(), value, path, out, notices);
-  }
-  if (out.path.empty()) bad_value(value, path, "a path that is not empty");
-}
-
-template <std::vector<DataSource> Config::*M>
-void read_sources(Config& out, const Json& value, const std::string& path, Notices notices) {
-  out.*M = {};
-  if (!value.is(Json::Kind::array)) return read_source((out.*M).emplace_back(), value, path, notices);
-  for (size_t i = 0; i < value.items.size(); ++i) {
-    read_source((out.*M).emplace_back(), value.items[i], cat(path, "[", i, "]"), notices);
-  }
-}
-
-template <std::vector<DataSource> Config::*M>
-Json write_sources(const Config& in) {
-  Json list = Json::array();
-  for (const auto& source : in.*M) list.items.push_back(write_fields(data_source_fields(), source));
-  return list;
-}
-
-Json sources_schema() {
-  Json path = Json::object(), entry = Json::object(), list = Json::object(), any = Json::object();
-  path.set("type", Json::of("string"));
-  Json entries = Json::array();
-  entries.items = {path, schema_of(data_source_fields())};
-  entry.set("anyOf", entries);
-  list.set("type", Json::of("array"));
-  list.set("items", std::move(entry));
-  entries.items.push_back(std::move(list));
-  any.set("anyOf", std::move(entries));
-  return any;
-}
-
-template <std::vector<DataSource> Config::*M>
-Field<Config> sources(std::string_view key, OnResume rule, std::string_view help) {
-  return custom(key, Custom<Config>{read_sources<M>, write_sources<M>, sources_schema, "path, or list of entries"},
-                rule, help);
-}
-
 void read_ramp(Config& out, const Json& value, const std::string& path, Notices) {
   out.rampup_batch_size = {};
   const std::string expected = "null, or [start, increment, samples], each at least 1";
@@ -398,36 +354,6 @@ Fields ranks_group() {
   };
 }
 
-Fields data_group() {
-  return {
-      sources<&Config::train_data>("train_data", notice,
-                                   "token shards to train on; paths may be globs and are relative to the working "
-                                   "directory; they may move, but other "
-                                   "content is refused on resume (by fingerprint)"),
-      sources<&Config::valid_data>("valid_data", free, "token shards to evaluate on; none = no evaluation"),
-      choice<&Config::packing>("packing", refused,
-                               "how rows of train_data are made: contiguous = windows of the stream of tokens, cut "
-                               "anywhere; best_fit = whole "
-                               "documents, cut only where longer than a row, the rest of a row is not predicted"),
-      number("packing_documents", &Config::packing_documents, between(1, 1 << 22), refused, "",
-             "best_fit: consecutive documents that are packed together")
-          .developer(),
-      number("bos_token_id", &Config::bos_token_id, between(-1, kMaxCount), refused, "",
-             "best_fit: token that is put in front of every document, so at the start of every row; -1 = none"),
-      option("reset_attention_mask", &Config::reset_attention_mask, refused,
-             "tokens see their own document only, not those before it in the sequence"),
-      option("reset_position_ids", &Config::reset_position_ids, refused, "positions start anew in every document"),
-      option("eod_mask_loss", &Config::eod_mask_loss, refused,
-             "the first token of a document is not predicted from the end of the one before it"),
-      number("eod_token_id", &Config::eod_token_id, between(-1, kMaxCount), refused, "",
-             "token that ends a document, where no index says it; -1 = that of the tokenizer beside train_data"),
-      number("max_documents_per_sequence", &Config::max_documents_per_sequence, between(0, kMaxCount), refused, "",
-             "reset_attention_mask: documents of a sequence that are kept apart; what lies beyond is not predicted; "
-             "0 = one for every 16 tokens")
-          .developer(),
-  };
-}
-
 Fields report_group() {
   return {
       number("eval_interval", &Config::eval_interval, at_least(0), free, "steps",
@@ -513,20 +439,10 @@ std::vector<Field<Config>> config_fields() {
   append(all, "Precision", precision_group());
   append(all, "Memory", memory_group());
   append(all, "Ranks", ranks_group());
-  append(all, "Data", data_group());
+  append(all, "Data", data_fields());
   append(all, "Evaluation and reports", report_group());
   append(all, "Checkpoints and limits", checkpoint_group());
   return all;
-}
-
-std::vector<Field<DataSource>> data_source_fields() {
-  return {
-      option("path", &DataSource::path, refused, "shard, or glob of shards that are read as one stream")
-          .path()
-          .required(),
-      number("weight", &DataSource::weight, above(0), refused, "", "share of the blend, relative to the other entries"),
-      choice<&DataSource::dtype>("dtype", refused, "type of a token in files without a header; auto = by file"),
-  };
 }
 
 }  // namespace athanor

@@ -142,13 +142,15 @@ struct FieldDoc {
   Json schema;
 };
 
-// The tables (config_fields.cc, optimizer_fields.cc, adaptation_fields.cc, model_fields.cc).
+// The tables (config_fields.cc, data_fields.cc, optimizer_fields.cc, adaptation_fields.cc, model_fields.cc).
 std::vector<Field<Config>> config_fields();     // with all of these
 std::vector<Field<Config>> optimizer_fields();  // each one group of the documentation
 std::vector<Field<Config>> distillation_fields();
 std::vector<Field<Config>> pruning_fields();
 std::vector<Field<Config>> adapter_fields();
+std::vector<Field<Config>> data_fields();
 std::vector<Field<DataSource>> data_source_fields();
+std::vector<Field<DataStage>> data_stage_fields();
 std::vector<Field<ParamGroupConfig>> param_group_fields();
 std::vector<Field<ModelConfig>> model_fields();  // with block_fields()
 std::vector<Field<ModelConfig>> block_fields();

@@ -97,6 +97,14 @@ std::vector<std::string> keys_without_effect(const Config& c) {
   unused.key("min_difficulty", &Config::min_difficulty, warms_up, "total_curriculum_step");
   unused.key("difficulty_step", &Config::difficulty_step, warms_up, "total_curriculum_step");
 
+  unused.key("fim_spm_rate", &Config::fim_spm_rate, c.fim_rate > 0, "fim_rate above 0");
+  unused.key("fim_tokens", &Config::fim_tokens, c.fim_rate > 0, "fim_rate above 0");
+  for (size_t k = 0; k < c.train_data_stages.size(); ++k)
+    if (first_sample_of(c, c.train_data_stages[k]) >= samples_after(c, c.train_iters))
+      unused.remarks.push_back(cat("train_data_stages[", k, "] has no effect: it begins after ",
+                                   c.train_data_stages[k].from_tokens, " tokens, and the run has ",
+                                   samples_after(c, c.train_iters) * c.seq_length));
+
   const bool adam = keeps_adam_moments(c);
   const char* of_adam = "optimizers with Adam's moments, or that leave some weights to adamw";
   unused.key("adam_beta1", &Config::adam_beta1, adam, of_adam);

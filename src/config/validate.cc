@@ -433,37 +433,6 @@ void validate_ranks(const Config& c) {
           " of rampup_batch_size are not multiples of ", leaves, " times micro_batch_size ", c.micro_batch_size);
 }
 
-void validate_sources(const std::vector<DataSource>& sources, std::string_view key) {
-  std::vector<std::string_view> paths;
-  for (const auto& source : sources) paths.push_back(source.path);
-  std::sort(paths.begin(), paths.end());
-  const auto twice = std::adjacent_find(paths.begin(), paths.end());
-  require(twice == paths.end(), key, ": ", twice == paths.end() ? "" : *twice,
-          " is listed twice; list it once with a larger weight");
-  for (const auto& source : sources) require(!source.path.empty(), key, ": a path is empty");
-}
-
-void validate_documents(Config& c) {
-  require(c.eod_token_id < c.model.vocab_size, "eod_token_id: ", c.eod_token_id, " is not below model.vocab_size ",
-          c.model.vocab_size);
-  require(c.bos_token_id < c.model.vocab_size, "bos_token_id: ", c.bos_token_id, " is not below model.vocab_size ",
-          c.model.vocab_size);
-  const bool best_fit = c.packing == Packing::best_fit;
-  require(best_fit || c.bos_token_id < 0, "bos_token_id: ", c.bos_token_id,
-          " has a meaning only with packing best_fit");
-  require(best_fit || c.packing_documents == Config().packing_documents, "packing_documents: ", c.packing_documents,
-          " has a meaning only with packing best_fit");
-  require(c.reset_attention_mask || c.max_documents_per_sequence == 0,
-          "max_documents_per_sequence: ", c.max_documents_per_sequence,
-          " has a meaning only with reset_attention_mask");
-  require(c.max_documents_per_sequence <= c.seq_length, "max_documents_per_sequence: ", c.max_documents_per_sequence,
-          " is more than the ", c.seq_length, " tokens of a sequence");
-  constexpr int64_t kTokensPerDocument =
-      16;  // in ordinary text, sequences with shorter documents are too rare to matter
-  if (c.reset_attention_mask && c.max_documents_per_sequence == 0)
-    c.max_documents_per_sequence = div_ceil(c.seq_length, kTokensPerDocument);
-}
-
 // What options of model_type athanor do not go together with.
 void validate_block(const Config& c) {
   const ModelConfig& m = c.model;
@@ -542,9 +511,7 @@ void validate(Config& c) {
   validate_pruning(c);
   validate_adapters(c);
   validate_distillation(c);
-  validate_sources(c.train_data, "train_data");
-  validate_sources(c.valid_data, "valid_data");
-  validate_documents(c);
+  validate_data(c);
   validate_run(c);
 }
 

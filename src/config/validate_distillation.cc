@@ -17,6 +17,9 @@ void validate_distillation(const Config& c) {
   require(c.packing != Packing::best_fit,
           "packing: best_fit packs every epoch anew, and teacher_logits are cached by the window of train_data; run "
           "the teacher itself (key teacher), or take another packing");
+  require(c.fim_rate == 0, "fim_rate: ", c.fim_rate,
+          " reorders documents anew in every epoch, and teacher_logits are cached of windows as they are; run the "
+          "teacher itself (key teacher), or set it to 0");
   require(c.total_curriculum_step == 0, "total_curriculum_step: ", c.total_curriculum_step,
           " cuts windows into chunks, and teacher_logits are cached of whole windows; run the teacher itself (key "
           "teacher), or set it to 0");

@@ -101,13 +101,18 @@ std::string Dataset::first_shared_shard(const Dataset& other) const {
   return "";
 }
 
-Dataset Dataset::open(const std::vector<ShardSource>& sources, int64_t seq_length, int64_t vocab_size) {
+Dataset Dataset::open(const std::vector<ShardSource>& sources, int64_t seq_length, int64_t vocab_size,
+                      const std::vector<MixtureStage>& stages) {
   if (sources.empty()) throw Error("data: expected at least one source, got none", Exit::usage);
   if (seq_length < 1 || seq_length > kMaxSeqLength)
     throw Error(cat("data: expected seq_length of 1 to ", kMaxSeqLength, ", got ", seq_length), Exit::usage);
-  std::vector<double> weights;
-  for (const ShardSource& s : sources) weights.push_back(s.weight);
-  Dataset dataset(seq_length, Blend(weights));
+  std::vector<MixtureStage> all = {{}};
+  for (const ShardSource& s : sources) all.front().weights.push_back(s.weight);
+  all.insert(all.end(), stages.begin(), stages.end());
+  for (size_t i = 0; i < sources.size(); ++i)
+    if (std::ranges::all_of(all, [&](const MixtureStage& stage) { return stage.weights[i] == 0; }))
+      throw Error(cat("data \"", sources[i].path_glob, "\": its weight is 0; leave it out"), Exit::usage);
+  Dataset dataset(seq_length, Mixture(all));
   raise_file_limit();  // one descriptor per shard stays open; open() reports a limit that is still too low
   for (const ShardSource& s : sources) {
     dataset.sources_.push_back(open_source(s, seq_length, vocab_size));
@@ -127,15 +132,24 @@ void Dataset::pack(const RowPacking& packing) {
   count_windows();
 }
 
+void Dataset::reorder(const FillInTheMiddle& fim) {
+  if (fim.rate > 0 && has_loss_mask())
+    throw Error(cat("fim_rate: ", fim.rate, " reorders documents, and ", first_shard(),
+                    " or another shard has a loss mask, which says what is predicted in the order of the text; set "
+                    "fim_rate to 0, or leave the mask out"),
+                Exit::usage);
+  fim_ = fim;
+}
+
 void Dataset::count_windows() {
   windows_ = 0;
   for (const Source& source : sources_) windows_ += source.windows();
-  fingerprint_ = compute_fingerprint();
+  fingerprints_ = compute_fingerprints();
   description_ = describe();
 }
 
 Sample Dataset::locate(const SampleOrder& order, int64_t n) const {
-  const auto [index, position] = blend_(n);
+  const auto [index, position] = mixture_(n);
   const Source& source = sources_[size_t(index)];
   const int64_t epoch = position / source.windows();
   int64_t window = position % source.windows();
@@ -146,6 +160,7 @@ Sample Dataset::locate(const SampleOrder& order, int64_t n) const {
   }
   Sample sample = at(index, window);
   sample.epoch = epoch;
+  sample.order = order;
   return sample;
 }
 
@@ -178,26 +193,32 @@ Sample Dataset::window(int64_t number) const {
   return at(source, number);
 }
 
-int64_t Dataset::read_row(const Sample& at, const PackingOptions& options, const Row& row) const {
-  CHECK(int64_t(row.tokens.size()) == seq_length_, "row of ", row.tokens.size(), " tokens, expected ", seq_length_);
-  const Source& source = sources_[size_t(at.source)];
+Window Dataset::read_window(const Source& source, const Sample& at, const PackingOptions& options) const {
   if (source.packed)
-    return athanor::pack(source.packed->read({.seed = at.order.seed,
-                                              .source = uint64_t(at.source),
-                                              .shuffled = at.order.shuffled,
-                                              .position = at.epoch * source.windows() + at.window}),
-                         options, row);
+    return source.packed->read({.seed = at.order.seed,
+                                .source = uint64_t(at.source),
+                                .shuffled = at.order.shuffled,
+                                .position = at.epoch * source.windows() + at.window});
   const TokenFile& shard = source.shards[size_t(at.shard)];
   const auto size = size_t(seq_length_ + 1);
   Window window{.tokens = std::vector<int32_t>(size), .mask = std::vector<uint8_t>(size), .ends = {}};
   shard.read(at.token, window.tokens);
   shard.read_mask(at.token, window.mask);
-  if (const auto& index = shard.layout().documents; options.needs_documents() && index) {
+  if (!options.needs_documents() && fim_.rate == 0) return window;
+  if (const auto& index = shard.layout().documents) {
     window.ends = index->ends_within(at.token, seq_length_);
     for (int64_t& end : window.ends) end -= at.token;
-  } else if (options.needs_documents()) {
-    window.ends = ends_by_token(std::span(window.tokens).first(size - 1), options.eod_id);
+  } else {
+    const int64_t eod_id = options.needs_documents() ? options.eod_id : fim_.eod_id;
+    window.ends = ends_by_token(std::span(window.tokens).first(size - 1), eod_id);
   }
+  return window;
+}
+
+int64_t Dataset::read_row(const Sample& at, const PackingOptions& options, const Row& row) const {
+  CHECK(int64_t(row.tokens.size()) == seq_length_, "row of ", row.tokens.size(), " tokens, expected ", seq_length_);
+  Window window = read_window(sources_[size_t(at.source)], at, options);
+  if (fim_.rate > 0) fill_in_the_middle(window, fim_, {at.order.seed, at.source, at.epoch, at.window});
   return athanor::pack(window, options, row);
 }
 
@@ -214,13 +235,19 @@ bool Dataset::has_loss_mask() const {
   });
 }
 
-std::string Dataset::compute_fingerprint() const {
+double Dataset::share(int64_t source) const {
+  return double(mixture_.shares(0)[size_t(source)]) / double(mixture_.period(0));
+}
+
+// Each stage's is a hash of that of the stage before and what it changes.
+std::vector<std::string> Dataset::compute_fingerprints() const {
   Xxh3 hash;
   add(hash, seq_length_);
   if (sources_.front().packed)
     for (const int64_t value : {packing_.documents, packing_.eod_id, packing_.bos_id}) add(hash, value);
+  const std::vector<int64_t> shares = mixture_.shares(0);
   for (size_t i = 0; i < sources_.size(); ++i) {
-    add(hash, blend_.shares()[i]);
+    add(hash, shares[i]);
     add(hash, int64_t(sources_[i].shards.size()));
     for (const TokenFile& shard : sources_[i].shards) {
       add(hash, base_name(shard.path()));
@@ -230,7 +257,21 @@ std::string Dataset::compute_fingerprint() const {
       if (const auto& mask = shard.layout().mask; mask && mask->file) add_ends(hash, *mask->file);
     }
   }
-  return hash.hex();
+  std::vector<std::string> all = {hash.hex()};
+  for (size_t stage = 1; stage < mixture_.stages(); ++stage) {
+    Xxh3 next;
+    add(next, all.back());
+    add(next, mixture_.first_sample(stage));
+    for (const int64_t share : mixture_.shares(stage)) add(next, share);
+    all.push_back(next.hex());
+  }
+  return all;
+}
+
+const std::string& Dataset::fingerprint(int64_t samples) const {
+  size_t begun = 1;
+  while (begun < mixture_.stages() && mixture_.first_sample(begun) < samples) ++begun;
+  return fingerprints_[begun - 1];
 }
 
 std::vector<std::string> Dataset::doubts() const {
@@ -263,7 +304,10 @@ std::string Dataset::describe() const {
     if (std::any_of(s.shards.begin(), s.shards.end(),
                     [](const TokenFile& shard) { return shard.layout().mask.has_value(); }))
       out << ", loss mask";
-    if (sources_.size() > 1) out << ", " << blend_.shares()[i] << "/" << blend_.period() << " of the samples";
+    for (size_t stage = 0; sources_.size() > 1 && stage < mixture_.stages(); ++stage) {
+      out << (stage ? "; " : ", ") << mixture_.shares(stage)[i] << "/" << mixture_.period(stage) << " of the samples";
+      if (stage) out << " from sample " << mixture_.first_sample(stage) << " on";
+    }
   }
   return out.str();
 }

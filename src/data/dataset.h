@@ -1,13 +1,15 @@
 // All token shards of a data set under one sample numbering: sample number -> source, epoch, window -> T+1 tokens.
 // Windows of T+1 consecutive tokens start T apart, so every token but a shard's tail is predicted once per epoch. The
-// order depends only on (files, weights, T, seed). Thread-safe once open.
+// order depends only on (files, weights and their stages, T, seed). Thread-safe once open.
 #pragma once
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "data/fill_in_the_middle.h"
 #include "data/order.h"
 #include "data/packed_source.h"
 #include "data/packing.h"
@@ -36,8 +38,12 @@ struct Sample {
 class Dataset {
  public:
   // Opens and validates every shard, and checks its first and last 64 KiB against vocab_size (0 = unchecked).
-  static Dataset open(const std::vector<ShardSource>& sources, int64_t seq_length, int64_t vocab_size);
+  // stages: other weights of the sources from a sample on, in order.
+  static Dataset open(const std::vector<ShardSource>& sources, int64_t seq_length, int64_t vocab_size,
+                      const std::vector<MixtureStage>& stages = {});
 
+  // From now on documents are reordered for fill-in-the-middle (data/fill_in_the_middle.h).
+  void reorder(const FillInTheMiddle& fim);
   // From now on samples are best-fit packed rows of whole documents instead of windows (data/packed_source.h).
   void pack(const RowPacking& packing);
 
@@ -45,7 +51,8 @@ class Dataset {
   int64_t windows() const { return windows_; }  // distinct samples over all sources
   int64_t sources() const { return int64_t(sources_.size()); }
   int64_t windows(int64_t source) const { return sources_[size_t(source)].windows(); }
-  double share(int64_t source) const { return double(blend_.shares()[size_t(source)]) / double(blend_.period()); }
+  double share(int64_t source) const;  // of the samples, in the first stage
+  const Mixture& mixture() const { return mixture_; }
   int64_t tokens() const { return tokens_; }  // tokens of all shards
 
   // Sample number n >= 0, unbounded: a source starts its next epoch after all its windows.
@@ -64,9 +71,10 @@ class Dataset {
   std::string first_shared_shard(const Dataset& other) const;
   const std::string& first_shard() const { return sources_.front().shards.front().path(); }
 
-  // 32 hex digits over shard base names, sizes, first and last 64 KiB, dtypes, weights and T. Stored in checkpoints, to
-  // detect a resume with other data.
-  const std::string& fingerprint() const { return fingerprint_; }
+  // 32 hex digits over what the first `samples` samples depend on: shard base names, sizes, first and last 64 KiB,
+  // dtypes, T, weights and those of the stages that begin before. Stored in checkpoints, to detect a resume with other
+  // data; stages to come may change.
+  const std::string& fingerprint(int64_t samples = std::numeric_limits<int64_t>::max()) const;
   // Warnings: tokens that no window reaches, headerless files that are probably read with the wrong type.
   std::vector<std::string> doubts() const;
   // One line per source, for logs.
@@ -84,18 +92,21 @@ class Dataset {
     int64_t windows() const { return packed ? packed->rows() : first_window.back(); }
   };
 
-  Dataset(int64_t seq_length, Blend blend) : seq_length_(seq_length), blend_(std::move(blend)) {}
+  Dataset(int64_t seq_length, Mixture mixture) : seq_length_(seq_length), mixture_(std::move(mixture)) {}
   static Source open_source(const ShardSource& source, int64_t seq_length, int64_t vocab_size);
   static void require_targets(const Source&);
-  std::string compute_fingerprint() const;
+  std::vector<std::string> compute_fingerprints() const;
+  Window read_window(const Source&, const Sample&, const PackingOptions&) const;
   void count_windows();
   std::string describe() const;
 
   int64_t seq_length_ = 0, windows_ = 0, tokens_ = 0;
-  Blend blend_;
+  Mixture mixture_;
   RowPacking packing_ = {};
+  FillInTheMiddle fim_ = {};
   std::vector<Source> sources_;
-  std::string fingerprint_, description_;
+  std::vector<std::string> fingerprints_;  // [stages]: with the stages up to this one
+  std::string description_;
 };
 
 }  // namespace athanor

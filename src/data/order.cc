@@ -1,5 +1,7 @@
 #include "data/order.h"
 
+#include <utility>
+
 namespace athanor {
 namespace {
 
@@ -66,6 +68,60 @@ void Blend::schedule() {
     picks_.push_back({int64_t(best), due[best].given++});
     advance(due[best], shares_[best]);
   }
+}
+
+std::vector<int64_t> Blend::given(int64_t n) const {
+  std::vector<int64_t> counts;
+  for (const int64_t share : shares_) counts.push_back(n / period_ * share);
+  for (int64_t slot = 0; slot < n % period_; ++slot) ++counts[size_t(picks_[size_t(slot)].source)];
+  return counts;
+}
+
+Mixture::Mixture(const std::vector<MixtureStage>& stages) {
+  CHECK(!stages.empty() && stages.front().from == 0, "mixture of ", stages.size(), " stages");
+  for (const MixtureStage& stage : stages) {
+    CHECK(stages_.empty() || stage.from >= stages_.back().from, "a stage from sample ", stage.from);
+    add(stage, stages_.empty() ? std::vector<int64_t>(stage.weights.size()) : given(stage.from));
+  }
+}
+
+void Mixture::add(const MixtureStage& stage, std::vector<int64_t> before) {
+  std::vector<double> weights;
+  std::vector<int64_t> sources;
+  for (size_t i = 0; i < stage.weights.size(); ++i) {
+    if (stage.weights[i] == 0) continue;
+    weights.push_back(stage.weights[i]);
+    sources.push_back(int64_t(i));
+  }
+  stages_.push_back({stage.from, Blend(weights), std::move(sources), std::move(before)});
+}
+
+const Mixture::Stage& Mixture::stage_of(int64_t n) const {
+  CHECK(n >= 0, "sample number ", n);
+  const auto after = std::ranges::upper_bound(stages_, n, {}, &Stage::from);
+  return *(after - 1);
+}
+
+Mixture::Pick Mixture::operator()(int64_t n) const {
+  const Stage& stage = stage_of(n);
+  const Pick pick = stage.blend(n - stage.from);
+  const int64_t source = stage.sources[size_t(pick.source)];
+  return {source, stage.before[size_t(source)] + pick.position};
+}
+
+std::vector<int64_t> Mixture::given(int64_t n) const {
+  const Stage& stage = stage_of(n);
+  std::vector<int64_t> counts = stage.before;
+  const std::vector<int64_t> here = stage.blend.given(n - stage.from);
+  for (size_t i = 0; i < here.size(); ++i) counts[size_t(stage.sources[i])] += here[i];
+  return counts;
+}
+
+std::vector<int64_t> Mixture::shares(size_t stage) const {
+  const Stage& at = stages_[stage];
+  std::vector<int64_t> shares(at.before.size());
+  for (size_t i = 0; i < at.sources.size(); ++i) shares[size_t(at.sources[i])] = at.blend.shares()[i];
+  return shares;
 }
 
 }  // namespace athanor

@@ -1,5 +1,6 @@
 // The order of samples as pure functions without state, so a run can start at any sample and on any number of ranks.
-// Permutation shuffles the windows of one source; Blend assigns samples to sources.
+// Permutation shuffles the windows of one source; Blend assigns samples to sources, Mixture by weights that
+// change during a run.
 #pragma once
 #include <algorithm>
 #include <array>
@@ -89,6 +90,8 @@ class Blend {
     return {in_period.source, n / period_ * shares_[size_t(in_period.source)] + in_period.position};
   }
 
+  // Samples of each source among the first n. [sources]
+  std::vector<int64_t> given(int64_t n) const;
   const std::vector<int64_t>& shares() const { return shares_; }
   int64_t period() const { return period_; }
 
@@ -101,6 +104,44 @@ class Blend {
   std::vector<int64_t> shares_;  // [sources]
   int64_t period_ = 0;
   std::vector<Pick> picks_;  // [period]
+};
+
+// From sample `from` on, sources are blended by these weights; a source of weight 0 gives nothing.
+struct MixtureStage {
+  int64_t from = 0;
+  std::vector<double> weights;  // [sources]
+};
+
+// Blends that follow each other: in every stage a source goes on with the sample after its last one. A mixture of one
+// stage is a Blend.
+class Mixture {
+ public:
+  using Pick = Blend::Pick;
+
+  // The first stage begins with sample 0, the others in the order of `from`.
+  explicit Mixture(const std::vector<MixtureStage>& stages);
+
+  Pick operator()(int64_t n) const;
+  // Samples of each source among the first n. [sources]
+  std::vector<int64_t> given(int64_t n) const;
+
+  size_t stages() const { return stages_.size(); }
+  int64_t first_sample(size_t stage) const { return stages_[stage].from; }
+  // A stage's period, and the samples of each source in it. [sources]
+  int64_t period(size_t stage) const { return stages_[stage].blend.period(); }
+  std::vector<int64_t> shares(size_t stage) const;
+
+ private:
+  struct Stage {
+    int64_t from;
+    Blend blend;                   // of the sources that have a weight
+    std::vector<int64_t> sources;  // their numbers
+    std::vector<int64_t> before;   // [all sources]: samples of each in earlier stages
+  };
+  void add(const MixtureStage&, std::vector<int64_t> before);
+  const Stage& stage_of(int64_t n) const;
+
+  std::vector<Stage> stages_;
 };
 
 }  // namespace athanor

@@ -27,11 +27,12 @@ void set_documents(Engine& engine, const HostBatch& batch) {
   engine.set_documents(std::move(spans), batch.positions);
 }
 
-double EvalResult::bits_per_byte() const {
-  return bytes > 0 ? loss * double(tokens) / (bytes * std::numbers::ln2) : std::numeric_limits<double>::quiet_NaN();
-}
-
 namespace {
+
+// Of a mean loss over tokens whose texts have this many bytes.
+double bits_per_byte_of(double loss, double tokens, double bytes) {
+  return bytes > 0 ? loss * tokens / (bytes * std::numbers::ln2) : std::numeric_limits<double>::quiet_NaN();
+}
 
 // Sums over the predicted tokens of one window.
 struct Found {
@@ -70,6 +71,14 @@ EvalResult result_of(const Dataset& data, const HeldOut& chosen, std::span<const
     while (end < found.size() && chosen.windows[end].source == source) ++end;
     const Mean mean = mean_of(found.subspan(first, end - first));
     if (mean.tokens == 0) continue;
+    if (data.sources() > 1)
+      result.sources.push_back({.source = source,
+                                .loss = mean.loss,
+                                .loss_error = std::sqrt(mean.variance),
+                                .bits_per_byte = bits_per_byte_of(mean.loss, 1, mean.bytes),
+                                .tokens = int64_t(mean.tokens),
+                                .windows = int64_t(end - first),
+                                .windows_all = data.windows(source)});
     const double share = data.share(source);
     shares += share;
     tokens += mean.tokens;
@@ -100,6 +109,8 @@ Found found_in_row(const HostBatch& batch, std::span<const float> losses, const 
 }
 
 }  // namespace
+
+double EvalResult::bits_per_byte() const { return bits_per_byte_of(loss, double(tokens), bytes); }
 
 EvalResult evaluate(Engine& engine, const Dataset& data, const EvalOptions& options, Communicator* control) {
   const int64_t rows = engine.options().micro_batch_size;

@@ -12,12 +12,22 @@ namespace athanor {
 // Passes the engine what varies per micro-batch besides tokens and targets.
 void set_documents(Engine&, const HostBatch&);
 
+// Of the windows of one source.
+struct SourceLoss {
+  int64_t source = 0;
+  double loss = 0, loss_error = 0;       // as EvalResult has them
+  double bits_per_byte = 0;              // NaN where bytes are not known
+  int64_t tokens = 0;                    // predicted
+  int64_t windows = 0, windows_all = 0;  // evaluated; available
+};
+
 struct EvalResult {
   double loss = 0;                       // mean per predicted token, nats; several sources are weighted
   double loss_error = 0;                 // standard error of loss, from its spread over windows; NaN: too few
   int64_t tokens = 0;                    // predicted
   double bytes = 0;                      // bytes of text in the predicted tokens, if `token_bytes` is given
   int64_t windows = 0, windows_all = 0;  // evaluated; available
+  std::vector<SourceLoss> sources = {};  // of several sources, those with predicted tokens
   bool stopped = false;                  // by EvalOptions::stop: no result
   std::string failure;                   // reason why data could not be read on some rank: no result; engine unchanged
   bool failed_here = false;              // on this rank

@@ -45,16 +45,19 @@ int32_t choose_token(std::span<const float> logits, const SamplingOptions& optio
   return order[std::min(size_t(it - cumulative.begin()), last)];
 }
 
-Sampler::Sampler(const ModelConfig& config, const Recipe& recipe, Backend backend, int64_t capacity)
-    : recipe_(recipe), backend_(backend), model_(make_model(config)), logits_(size_t(config.vocab_size)) {
+Sampler::Sampler(const ModelConfig& config, const Recipe& recipe, Backend backend, int64_t capacity, int64_t texts)
+    : recipe_(recipe), backend_(backend), model_(make_model(config)) {
   if (recipe.low_precision())
     throw Error(cat("precision: text is not generated with products in 8 bits, got ", recipe.name,
                     "; use bf16, which has the same weights"),
                 Exit::usage);
-  CHECK(capacity >= 1 && capacity <= config.max_position_embeddings, "capacity ", capacity);
+  CHECK(capacity >= 1 && capacity <= config.max_position_embeddings && texts >= 1, "capacity ", capacity, " of ", texts,
+        " texts");
+  texts_.assign(size_t(texts), {.logits = std::vector<float>(size_t(config.vocab_size))});
   const int64_t piece = std::min(kPiece, capacity);
   model_->plan(memory_, recipe_, false, {});
-  const Shape cache_shape{capacity + piece - 1, config.num_key_value_heads * config.head_dim};
+  cache_rows_ = capacity + std::max<int64_t>(piece - 1, texts > 1 ? 1 : 0);
+  const Shape cache_shape{texts * cache_rows_, config.num_key_value_heads * config.head_dim};
   cache_.capacity = capacity;
   cache_.k.resize(size_t(config.num_hidden_layers));
   cache_.v.resize(size_t(config.num_hidden_layers));
@@ -62,8 +65,8 @@ Sampler::Sampler(const ModelConfig& config, const Recipe& recipe, Backend backen
     memory_.add(MemoryKind::cache, cat("keys of layer ", l), recipe_.compute, cache_shape, &cache_.k[l]);
     memory_.add(MemoryKind::cache, cat("values of layer ", l), recipe_.compute, cache_shape, &cache_.v[l]);
   }
-  plan_inputs(prompt_, piece, "prompt");
-  plan_inputs(next_, 1, "next");
+  plan_inputs(prompt_, piece, 1, "prompt");
+  plan_inputs(next_, texts, texts, "next");
   PlanOps plan(backend_.ops);
   for (auto* in : {&prompt_, &next_}) {
     arena_.record(in == &prompt_ ? "prompt" : "next");
@@ -73,15 +76,15 @@ Sampler::Sampler(const ModelConfig& config, const Recipe& recipe, Backend backen
   memory_.add(arena_);
 }
 
-void Sampler::plan_inputs(Inputs& in, int64_t tokens, const char* name) {
+void Sampler::plan_inputs(Inputs& in, int64_t tokens, int64_t spans, const char* name) {
   const auto input = [&](const char* what, Shape shape, Tensor* t) {
     memory_.add(MemoryKind::inputs, cat(name, " ", what), DType::i32, shape, t);
   };
   input("tokens", {tokens}, &in.batch.tokens);
   input("positions", {tokens}, &in.batch.positions);
   input("cache rows", {tokens}, &in.batch.cache_rows);
-  input("spans", {1, kSpanWords}, &in.batch.spans);
-  input("last row", {1}, &in.last_row);
+  input("spans", {spans, kSpanWords}, &in.batch.spans);
+  input("last rows", {spans}, &in.last_rows);
   in.batch.cache = &cache_;
 }
 
@@ -96,63 +99,103 @@ Ctx Sampler::context(Ops& ops) {
 
 Buffer Sampler::run(Ctx c, const Inputs& in) {
   Var x = forward(*model_, c, in.batch, {});
-  return logits({c, model_->params()}, std::move(x), in.last_row, model_->head(), model_->head_bias());
+  return athanor::logits({c, model_->params()}, std::move(x), in.last_rows, model_->head(), model_->head_bias());
+}
+
+// Adds a row: token number `at` of the text.
+void Sampler::add(Fed& fed, int64_t text, int64_t at, int32_t token) const {
+  fed.tokens.push_back(token);
+  fed.positions.push_back(int32_t(std::min(at, model_->config().max_position_embeddings - 1)));
+  fed.cache_rows.push_back(int32_t(text * cache_rows_ + at));
+}
+
+// Logits [spans, V].
+std::vector<float> Sampler::feed(const char* phase, const Inputs& in, const Fed& fed) {
+  Device& device = backend_.device;
+  const auto upload = [&](const Tensor& to, const auto& values) {
+    CHECK(to.bytes() == values.size() * sizeof(values.front()), phase, ": ", values.size(), " values for ", to.shape);
+    device.copy(to.data, values.data(), to.bytes(), Stream::compute);
+  };
+  upload(in.batch.tokens, fed.tokens);
+  upload(in.batch.positions, fed.positions);
+  upload(in.batch.cache_rows, fed.cache_rows);
+  upload(in.batch.spans, fed.spans);
+  upload(in.last_rows, fed.last_rows);
+  const ModelConfig& config = model_->config();
+  std::vector<float> logits(fed.spans.size() * size_t(config.vocab_size));
+  arena_.begin(phase);
+  {
+    const Buffer z = run(context(backend_.ops), in);
+    read_logits(device, z.t, float(config.final_logit_softcapping), config.vocab_size, logits);
+  }
+  arena_.end();
+  return logits;
 }
 
 // An incomplete last piece is padded with tokens that no query sees: their keys and values are past the span's end and
 // get overwritten by the following tokens.
-void Sampler::feed(const char* phase, Inputs& in, std::span<const int32_t> tokens) {
-  const auto n = int64_t(tokens.size()), planned = in.batch.tokens.numel();
-  CHECK(n >= 1 && n <= planned && length_ + n <= cache_.capacity, "fed ", n, " tokens at ", length_, " of ",
+void Sampler::feed_prompt(int64_t text, std::span<const int32_t> tokens) {
+  Text& t = texts_[size_t(text)];
+  const auto n = int64_t(tokens.size()), planned = prompt_.batch.tokens.numel();
+  CHECK(n >= 1 && n <= planned && t.length + n <= cache_.capacity, "fed ", n, " tokens at ", t.length, " of ",
         cache_.capacity);
-  const auto size = size_t(planned);
-  std::vector<int32_t> padded(tokens.begin(), tokens.end()), positions(size), rows(size);
-  padded.resize(size, 0);
-  const auto most = int32_t(model_->config().max_position_embeddings - 1);
-  for (int64_t i = 0; i < planned; ++i) {
-    rows[size_t(i)] = int32_t(length_ + i);
-    positions[size_t(i)] = std::min(int32_t(length_ + i), most);
-  }
-  const Span span{.q_begin = 0,
-                  .q_len = int32_t(n),
-                  .k_begin = 0,
-                  .k_len = int32_t(length_ + n),
-                  .q_pos = int32_t(length_),
-                  .k_pos = 0};
-  const auto last = int32_t(n - 1);
-  Device& device = backend_.device;
-  device.copy(in.batch.tokens.data, padded.data(), in.batch.tokens.bytes(), Stream::compute);
-  device.copy(in.batch.positions.data, positions.data(), in.batch.positions.bytes(), Stream::compute);
-  device.copy(in.batch.cache_rows.data, rows.data(), in.batch.cache_rows.bytes(), Stream::compute);
-  device.copy(in.batch.spans.data, &span, sizeof span, Stream::compute);
-  device.copy(in.last_row.data, &last, sizeof last, Stream::compute);
-  arena_.begin(phase);
-  {
-    const Buffer z = run(context(backend_.ops), in);
-    const ModelConfig& config = model_->config();
-    read_logits(device, z.t, float(config.final_logit_softcapping), config.vocab_size, logits_);
-  }
-  arena_.end();
-  length_ += n;
+  Fed fed;
+  for (int64_t i = 0; i < planned; ++i) add(fed, text, t.length + i, i < n ? tokens[size_t(i)] : 0);
+  fed.spans.push_back({.q_begin = 0,
+                       .q_len = int32_t(n),
+                       .k_begin = int32_t(text * cache_rows_),
+                       .k_len = int32_t(t.length + n),
+                       .q_pos = int32_t(t.length),
+                       .k_pos = 0});
+  fed.last_rows.push_back(int32_t(n - 1));
+  t.logits = feed("prompt", prompt_, fed);
+  t.length += n;
 }
 
-std::span<const float> Sampler::prompt(std::span<const int32_t> tokens) {
-  length_ = 0;
-  context_.assign(tokens.begin(), tokens.end());
+std::span<const float> Sampler::prompt(std::span<const int32_t> tokens, int64_t text) {
+  Text& t = texts_[size_t(text)];
+  t.length = 0;
+  t.context.assign(tokens.begin(), tokens.end());
   const auto piece = size_t(prompt_.batch.tokens.numel());
   for (size_t at = 0; at < tokens.size(); at += piece)
-    feed("prompt", prompt_, tokens.subspan(at, std::min(piece, tokens.size() - at)));
-  return logits_;
+    feed_prompt(text, tokens.subspan(at, std::min(piece, tokens.size() - at)));
+  return t.logits;
 }
 
-std::span<const float> Sampler::next(int32_t token) {
-  context_.push_back(token);
-  if (length_ == cache_.capacity) {
-    const std::vector<int32_t> last(context_.end() - std::ptrdiff_t((cache_.capacity + 1) / 2), context_.end());
-    return prompt(last);
+// Row i is of text i. A text without a token has a row too, which no query sees and the text's next token overwrites.
+void Sampler::next(std::span<const NextToken> tokens) {
+  std::vector<const NextToken*> fed_to(texts_.size());
+  for (const NextToken& next : tokens) {
+    Text& t = texts_[size_t(next.text)];
+    t.context.push_back(next.token);
+    if (t.length == cache_.capacity)
+      prompt(std::vector<int32_t>(t.context.end() - std::ptrdiff_t((cache_.capacity + 1) / 2), t.context.end()),
+             next.text);
+    else
+      fed_to[size_t(next.text)] = &next;
   }
-  feed("next", next_, {&token, 1});
-  return logits_;
+  if (std::ranges::count(fed_to, nullptr) == std::ptrdiff_t(fed_to.size())) return;
+  Fed fed;
+  for (int64_t i = 0; i < texts(); ++i) {
+    const NextToken* next = fed_to[size_t(i)];
+    const int64_t at = length(i);
+    add(fed, i, at, next ? next->token : 0);
+    fed.spans.push_back({.q_begin = int32_t(i),
+                         .q_len = next ? 1 : 0,
+                         .k_begin = int32_t(i * cache_rows_),
+                         .k_len = int32_t(at + 1),
+                         .q_pos = int32_t(at),
+                         .k_pos = 0});
+    fed.last_rows.push_back(int32_t(i));
+  }
+  const std::vector<float> all = feed("next", next_, fed);
+  for (int64_t i = 0; i < texts(); ++i) {
+    if (!fed_to[size_t(i)]) continue;
+    Text& t = texts_[size_t(i)];
+    const auto vocab = std::ptrdiff_t(t.logits.size());
+    t.logits.assign(all.begin() + i * vocab, all.begin() + (i + 1) * vocab);
+    ++t.length;
+  }
 }
 
 }  // namespace athanor

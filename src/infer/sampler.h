@@ -1,4 +1,4 @@
-// Sampler: generates text token by token with a key/value cache. Draws are f(seed, position).
+// Sampler: generates one or several texts token by token with a key/value cache. Draws are f(seed, position).
 #pragma once
 #include <memory>
 #include <span>
@@ -23,43 +23,68 @@ void require_finite_logits(std::span<const float> logits, int64_t vocab_size);
 // The next token from logits [V]; `draw` is the index of the random draw within a text.
 int32_t choose_token(std::span<const float> logits, const SamplingOptions&, uint64_t draw);
 
+// A token that a text goes on with.
+struct NextToken {
+  int64_t text = 0;
+  int32_t token = 0;
+};
+
 class Sampler {
  public:
-  // Context of up to `capacity` tokens. Prompts are processed in pieces of a fixed size, so results do not depend on
-  // the sampler's capacity.
+  // `texts` contexts of up to `capacity` tokens, numbered from 0. Prompts are processed in pieces of a fixed size, so
+  // results do not depend on the sampler's capacity.
   static constexpr int64_t kPiece = 64;  // tokens: enough for the full rate of products
-  Sampler(const ModelConfig&, const Recipe&, Backend, int64_t capacity);
+  Sampler(const ModelConfig&, const Recipe&, Backend, int64_t capacity, int64_t texts = 1);
   Model& model() { return *model_; }
   const MemoryPlan& memory() const { return memory_; }
   void commit();  // then load weights into model()
 
-  // Logits [V] after the prompt; resets the context. Valid until the next call.
-  std::span<const float> prompt(std::span<const int32_t> tokens);
-  // Logits after one more token. When the cache is full, the second half of the context, including this token, is
-  // processed again as a prompt and the rest is dropped, so text may have any length.
-  std::span<const float> next(int32_t token);
-  int64_t length() const { return length_; }
+  // Logits [V] after the prompt; resets the context of the text. Valid until its next token or prompt.
+  std::span<const float> prompt(std::span<const int32_t> tokens, int64_t text = 0);
+  // One more token of each of these texts, different ones, in one forward pass. When the context of a text is full, its
+  // second half, including this token, is processed again as a prompt and the rest is dropped, so text may have any
+  // length.
+  void next(std::span<const NextToken> tokens);
+  std::span<const float> next(int32_t token) {
+    const NextToken one{0, token};
+    next({&one, 1});
+    return logits(0);
+  }
+  std::span<const float> logits(int64_t text) const { return texts_[size_t(text)].logits; }  // [V], the latest
+  int64_t texts() const { return int64_t(texts_.size()); }
+  int64_t length(int64_t text = 0) const { return texts_[size_t(text)].length; }
   int64_t capacity() const { return cache_.capacity; }
 
  private:
   struct Inputs {
     Batch batch;
-    Tensor last_row;
+    Tensor last_rows;  // rows whose logits are computed
+  };
+  struct Text {
+    int64_t length = 0;              // tokens in the cache
+    std::vector<int32_t> context;    // these
+    std::vector<float> logits = {};  // [V]
+  };
+  // What a forward pass is fed with, a row each.
+  struct Fed {
+    std::vector<int32_t> tokens, positions, cache_rows, last_rows;
+    std::vector<Span> spans;
   };
   Ctx context(Ops& ops);
-  void plan_inputs(Inputs&, int64_t tokens, const char* name);
+  void plan_inputs(Inputs&, int64_t tokens, int64_t spans, const char* name);
   Buffer run(Ctx, const Inputs&);
-  void feed(const char* phase, Inputs&, std::span<const int32_t> tokens);
+  void add(Fed&, int64_t text, int64_t at, int32_t token) const;
+  std::vector<float> feed(const char* phase, const Inputs&, const Fed&);
+  void feed_prompt(int64_t text, std::span<const int32_t> tokens);
 
   Recipe recipe_;
   Backend backend_;
   Arena arena_;
   std::unique_ptr<Model> model_;
   KvCache cache_;
+  int64_t cache_rows_ = 0;  // of a text: its capacity, and room for what is fed beyond its end
   Inputs prompt_, next_;
-  int64_t length_ = 0;
-  std::vector<int32_t> context_;  // the tokens in the cache
-  std::vector<float> logits_;     // [V]
+  std::vector<Text> texts_;
   MemoryPlan memory_;
 };
 

@@ -109,6 +109,7 @@ void ConsoleSink::step(const StepMetrics& m) {
 
 // Megatron-LM's line, between rulers.
 void ConsoleSink::eval(const EvalMetrics& m) {
+  if (m.name.starts_with(kOneSource)) return;  // the mean of all follows
   std::string line = cat(" validation loss at iteration ", m.step, " | ");
   if (m.name != "valid") line += cat("set: ", m.name, " | ");
   append(line, "lm loss value: %.6E | lm loss PPL: %.6E | ", m.loss, m.perplexity);

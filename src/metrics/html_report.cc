@@ -148,7 +148,7 @@ class Page {
   static std::string best_eval(const RunRecords& run) {
     EvalMetrics best;
     for (const EvalMetrics& e : run.evals)
-      if (std::isfinite(e.loss) && !(e.loss >= best.loss)) best = e;
+      if (!e.name.starts_with(kOneSource) && std::isfinite(e.loss) && !(e.loss >= best.loss)) best = e;
     return std::isfinite(best.loss_error) ? cat(text_of(best.loss), " ± ", text_of(best.loss_error))
                                           : text_of(best.loss);
   }
@@ -294,7 +294,7 @@ class Page {
     for (size_t i = 0; i < runs_.size(); ++i) {
       std::map<std::string, ChartLine> sets;
       for (const EvalMetrics& e : runs_[i].evals) {
-        if (e.windows > 0 && chart.note.empty())
+        if (e.windows > 0 && e.name == "valid" && chart.note.empty())
           chart.note = e.windows == e.windows_all
                            ? cat("Of all ", e.windows_all, " windows of the held-out set, as athanor eval takes them.")
                            : cat("A sample: ", e.windows, " of the ", e.windows_all,

@@ -93,7 +93,10 @@ constexpr std::array<RecordField<S>, 42> kStepFields = {{
 using E = EvalMetrics;
 constexpr std::array<RecordField<E>, 13> kEvalFields = {{
     {"step", "", "optimizer steps finished before the evaluation", "", false, &E::step},
-    {"name", "", "the held-out set; part of the TensorBoard tag", "", false, &E::name},
+    {"name", "",
+     "the held-out set: valid, choices, or valid/NAME, one of several entries of valid_data; part of the TensorBoard "
+     "tag",
+     "", false, &E::name},
     {"loss", "nats", "mean cross-entropy over the predicted tokens", "eval/{name}/loss", false, &E::loss},
     {"loss_error", "nats", "standard error of loss, from its spread over windows; null: not known",
      "eval/{name}/loss_error", true, &E::loss_error},

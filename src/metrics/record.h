@@ -60,6 +60,9 @@ struct StepMetrics {
   double time = 0;                                     // Unix seconds; 0: MetricFanOut fills it
 };
 
+// Names of evaluations of one of several entries of valid_data begin with it; the mean of all entries is "valid".
+inline constexpr std::string_view kOneSource = "valid/";
+
 // One evaluation of one held-out set.
 struct EvalMetrics {
   int64_t step = 0;

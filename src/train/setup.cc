@@ -219,50 +219,6 @@ MeshSizes mesh_sizes(const Config& c, int ranks) {
   return sizes;
 }
 
-Dataset open_dataset(const std::vector<DataSource>& sources, const Config& c) {
-  if (sources.empty()) throw Error("expected at least one path of token shards, got none", Exit::usage);
-  std::vector<ShardSource> shards;
-  for (const DataSource& s : sources) shards.push_back({s.path, s.weight, std::string(name_of(s.dtype))});
-  return Dataset::open(shards, c.seq_length, c.model.vocab_size);
-}
-
-namespace {
-
-// The token that ends a document: the config's, or that of the tokenizer beside the data; needed where shards have no
-// index. `why`: what needs it.
-int64_t end_of_document(const Config& c, const Dataset& data, const char* why) {
-  if (c.eod_token_id >= 0) return c.eod_token_id;
-  if (const auto tokenizer = find_tokenizer(data.first_shard())) return tokenizer->eod_id();
-  if (!data.has_document_indices())
-    throw Error(cat("eod_token_id: expected the token that ends a document (for ", why, "): ", data.first_shard(),
-                    " has no index of its documents and no tokenizer beside it"),
-                Exit::usage);
-  return -1;
-}
-
-}  // namespace
-
-Dataset open_training_data(const Config& c) {
-  Dataset data = open_dataset(c.train_data, c);
-  if (c.packing == Packing::best_fit)
-    data.pack({.documents = c.packing_documents,
-               .eod_id = end_of_document(c, data, "packing: best_fit"),
-               .bos_id = c.bos_token_id});
-  return data;
-}
-
-PackingOptions packing_options(const Config& c, const Dataset& train) {
-  PackingOptions o{.reset_attention_mask = c.reset_attention_mask,
-                   .reset_position_ids = c.reset_position_ids,
-                   .eod_mask_loss = c.eod_mask_loss,
-                   .eod_id = c.eod_token_id,
-                   .max_documents = std::max<int64_t>(1, c.max_documents_per_sequence),
-                   .max_chunks = max_chunks(c)};
-  if (o.needs_documents())
-    o.eod_id = end_of_document(c, train, "reset_attention_mask, reset_position_ids or eod_mask_loss");
-  return o;
-}
-
 size_t memory_capacity(const Config& c, const Device& device) {
   return c.memory_limit_gib > 0 ? size_t(c.memory_limit_gib * double(size_t{1} << 30)) : device.capacity(Mem::device);
 }

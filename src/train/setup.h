@@ -20,11 +20,14 @@ int zero_stage(const Config&);
 // The mesh for this many ranks. Throws Error(usage) if they are not divisible as configured.
 MeshSizes mesh_sizes(const Config&, int ranks);
 
-// Opens and checks all shards of a list of sources.
-Dataset open_dataset(const std::vector<DataSource>&, const Config&);
+// Opens and checks all shards of a list of sources. (training_data.cc)
+Dataset open_dataset(const std::vector<DataSource>&, const Config&, const std::vector<MixtureStage>& stages = {});
 
-// train_data, in windows or packed as the config says.
+// train_data with its stages, in windows or packed, and with fill-in-the-middle, as the config says.
 Dataset open_training_data(const Config&);
+
+// How often the run goes through each entry of train_data, for logs.
+std::string epochs_of_sources(const Config&, const Dataset& train);
 
 // How windows become rows; determines the end-of-document token if the config omits it and it is needed.
 PackingOptions packing_options(const Config&, const Dataset& train);

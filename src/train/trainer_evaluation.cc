@@ -86,6 +86,17 @@ void Trainer::evaluate_windows() {
     state_.reached_loss = result.loss;
     last_saved_step_ = -1;  // a checkpoint of this step was written earlier
   }
+  const double seconds = Seconds(PhaseClock::Clock::now() - begin).count();
+  for (const SourceLoss& s : result.sources)
+    metrics_.eval({.step = state_.step,
+                   .name = cat(kOneSource, source_name(config_.valid_data[size_t(s.source)])),
+                   .loss = s.loss,
+                   .loss_error = s.loss_error,
+                   .bits_per_byte = s.bits_per_byte,
+                   .tokens = s.tokens,
+                   .windows = s.windows,
+                   .windows_all = s.windows_all,
+                   .seconds = seconds});
   metrics_.eval({.step = state_.step,
                  .loss = result.loss,
                  .loss_error = result.loss_error,
@@ -93,7 +104,7 @@ void Trainer::evaluate_windows() {
                  .tokens = result.tokens,
                  .windows = result.windows,
                  .windows_all = result.windows_all,
-                 .seconds = Seconds(PhaseClock::Clock::now() - begin).count()});
+                 .seconds = seconds});
 }
 
 void Trainer::answer_questions() {

@@ -94,7 +94,9 @@ Trainer::Trainer(Config config, Backend backend, TrainerOptions options)
     token_bytes_ = bytes_of_tokens(find_tokenizer(valid_->first_shard()).get(), config_.model.vocab_size);
   }
   const bool first = backend_.mesh.world().rank() == 0;
-  if (first && config_.packing == Packing::best_fit) log::info("train_data: ", train_.description());
+  if (first && (config_.packing == Packing::best_fit || !config_.train_data_stages.empty()))
+    log::info("train_data: ", train_.description());
+  if (first && !config_.train_data_stages.empty()) log::info("train_data: ", epochs_of_sources(config_, train_));
   for (const std::string& doubt : first ? train_.doubts() : std::vector<std::string>())
     log::warn("train_data: ", doubt);
   for (const std::string& doubt : first&& valid_ ? valid_->doubts() : std::vector<std::string>())
@@ -255,9 +257,10 @@ void Trainer::check_resume(Resume& resume) {
                 ": checkpoints hold it from here on");
   }
   const std::string& was = manifest.data_fingerprint;
-  if (was != train_.fingerprint()) {
-    const std::string text = cat("train_data is not what ", resume.folder, " was trained on (fingerprint ", was,
-                                 ", now ", train_.fingerprint(), ")");
+  const std::string& is = train_.fingerprint(resume.state.consumed_samples);
+  if (was != is) {
+    const std::string text =
+        cat("train_data is not what ", resume.folder, " was trained on (fingerprint ", was, ", now ", is, ")");
     if (!options_.allow_changed_data)
       throw Error(cat("resume: ", text,
                       "; restore the files, or accept another sample order from here on with --allow-changed-data"),
@@ -510,7 +513,7 @@ void Trainer::begin_save(const char* why, bool diverged) {
   options.program_version = options_.program.version;
   options.program_commit = options_.commit;
   options.config_hash = xxh3_hex(resolved);
-  options.data_fingerprint = train_.fingerprint();
+  options.data_fingerprint = train_.fingerprint(state_.consumed_samples);
   options.diverged = diverged;
   const bool bf16_masters = config_.master_weights == MasterWeights::bf16 && config_.local_steps == 0;
   last_save_ = PhaseClock::Clock::now();

@@ -46,6 +46,49 @@ TEST(Validate, KeysWithoutEffectAreNamed) {
             Lines{"tail_average_start has no effect: it is for runs of more train_iters"});
   EXPECT_EQ(told({"max_consecutive_spikes=5"}).size(), 1u);
   EXPECT_EQ(told({"max_consecutive_spikes=5", "loss_spike_zscore=6"}), Lines{});
+  EXPECT_EQ(told({"fim_spm_rate=0.1", "fim_tokens=[1, 2, 3]"}).size(), 2u);
+  const auto from = [](int64_t tokens) {
+    return cat("train_data_stages=[{\"from_tokens\":", tokens, ",\"weights\":{}}]");
+  };
+  EXPECT_EQ(told({from(2528)}), Lines{});  // 80 sequences of 32 tokens
+  EXPECT_EQ(told({from(2529)}),
+            Lines{"train_data_stages[0] has no effect: it begins after 2529 tokens, and the run has 2560"});
+}
+
+TEST(Validate, StagesOfTheMixture) {
+  const std::string sources =
+      R"(train_data=[{"path": "web_*.bin", "name": "web", "weight": 9}, {"path": "code.bin"}, {"path": "m.bin", "weight": 0}])";
+  const auto error = [&](const std::string& stages) { return error_with({sources, "train_data_stages=" + stages}); };
+  const Config c = parse(small_config(), {sources, R"(train_data_stages=[{"from_tokens": 65, "weights": {"m.bin": 5}},
+      {"from_tokens": 96, "weights": {"web": 0, "code.bin": 2}}])"});
+  EXPECT_EQ(source_weights(c, 0), (std::vector<double>{9, 1, 0}));
+  EXPECT_EQ(source_weights(c, 1), (std::vector<double>{9, 1, 5}));
+  EXPECT_EQ(source_weights(c, 2), (std::vector<double>{0, 2, 5}));
+  EXPECT_EQ(first_sample_of(c, c.train_data_stages[0]), 3) << "the third sequence of 32 has token 65";
+  EXPECT_EQ(first_sample_of(c, c.train_data_stages[1]), 3);
+  EXPECT_EQ(dump_resolved(parse_config(dump_resolved(c), "again", ".")), dump_resolved(c));
+  expect_parts(error_with({sources}), {"train_data: the weight of \"m.bin\" is 0"});
+  expect_parts(error(R"([{"from_tokens": 1, "weights": {"web_*.bin": 1, "m.bin": 1}}])"),
+               {"train_data_stages[0].weights", "\"web_*.bin\"", "web, code.bin, m.bin"});
+  expect_parts(error(R"([{"from_tokens": 9, "weights": {"m.bin": 1}}, {"from_tokens": 9, "weights": {}}])"),
+               {"train_data_stages[1].from_tokens: 9", "list stages in their order"});
+  expect_parts(error(R"([{"from_tokens": 9, "weights": {"web": 0, "code.bin": 0, "m.bin": 0}}])"),
+               {"train_data_stages[0].weights", "are 0"});
+  expect_parts(error(R"([{"from_tokens": 9, "weights": {"web": -1}}])"), {"train_data_stages[0].weights.web", "-1"});
+  expect_parts(error(R"([{"from_tokens": 0, "weights": {}}])"), {"train_data_stages[0].from_tokens", "0"});
+  expect_parts(error_with({R"(train_data=[{"path": "a.bin", "name": "b.bin"}, {"path": "b.bin"}])"}),
+               {"train_data: two entries have the name \"b.bin\""});
+  expect_parts(error_with({R"(valid_data=[{"path": "a.bin", "weight": 0}])"}), {"valid_data", "\"a.bin\" is 0"});
+}
+
+TEST(Validate, FillInTheMiddle) {
+  EXPECT_EQ(error_with({"fim_rate=0.5", "fim_tokens=[250, \"<mid>\", 252]"}), "");
+  expect_parts(error_with({"fim_rate=0.5"}), {"fim_rate: 0.5 needs fim_tokens"});
+  expect_parts(error_with({"fim_rate=0.5", "fim_tokens=[255, 256, 257]"}), {"fim_tokens: 257", "vocab_size 257"});
+  expect_parts(error_with({"fim_rate=0.5", "fim_tokens=[255, 256, 255]"}), {"fim_tokens", "three different"});
+  expect_parts(error_with({"fim_tokens=[255, 256]"}), {"fim_tokens", "list of three"});
+  expect_parts(error_with({"fim_rate=0.5", "fim_tokens=[1, 2, 3]", "teacher_logits=cache"}),
+               {"fim_rate: 0.5", "teacher_logits"});
 }
 
 TEST(Validate, Length) {

@@ -194,6 +194,30 @@ TEST_F(DatasetTest, BadWeightsAreErrors) {
   expect_parts(error_of([&] { open_ab(0); }), {"weight"});
 }
 
+// Samples up to a checkpoint do not depend on stages that begin later: they may be added, moved and changed.
+TEST_F(DatasetTest, FingerprintKnowsTheStagesThatHaveBegun) {
+  const auto open = [&](const std::vector<MixtureStage>& stages) {
+    return Dataset::open({{dir / "a_*.bin", 3}, {dir / "b.bin", 1, "uint16"}}, kT, 0, stages);
+  };
+  const Dataset plain = open({}), staged = open({{10, {1, 1}}, {20, {0, 1}}});
+  EXPECT_EQ(plain.fingerprint(), open_ab(1.0 / 3).fingerprint()) << "stages that there are not count";
+  EXPECT_EQ(staged.fingerprint(10), plain.fingerprint());
+  EXPECT_NE(staged.fingerprint(11), plain.fingerprint());
+  EXPECT_EQ(staged.fingerprint(20), open({{10, {1, 1}}}).fingerprint());
+  EXPECT_NE(staged.fingerprint(21), staged.fingerprint(20));
+  EXPECT_NE(open({{11, {1, 1}}}).fingerprint(12), staged.fingerprint(12));
+  EXPECT_NE(open({{10, {1, 2}}}).fingerprint(12), staged.fingerprint(12));
+  for (int64_t n = 0; n < 40; ++n) {
+    const SampleOrder order{.seed = 5};
+    EXPECT_TRUE(n >= 10 || window(staged, order, n) == window(plain, order, n)) << n;
+    EXPECT_TRUE(n < 20 || staged.locate(order, n).source == 1) << n;
+  }
+  expect_parts(error_of([&] {
+                 Dataset::open({{dir / "a_*.bin"}, {dir / "b.bin", 0, "uint16"}}, kT, 0, {{5, {1, 0}}});
+               }),
+               {"b.bin", "weight is 0"});
+}
+
 TEST_F(DatasetTest, PatternsWithCharactersOfPatternsMatchTheirOwnFile) {
   write_bytes(dir / "odd[1]*.bin", llmc(counting(100)));
   EXPECT_EQ(Dataset::open({{dir / "odd[1]*.bin"}}, kT, 0).windows(), 12);

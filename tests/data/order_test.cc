@@ -215,5 +215,37 @@ TEST(Blend, BadWeightsAreErrors) {
   EXPECT_THROW(Blend(std::vector<double>{}), Error);
 }
 
+// ---- Mixture
+
+TEST(Mixture, OfOneStageIsItsBlend) {
+  const std::vector<double> weights = {0.7, 0.2, 0.1};
+  const Blend blend(weights);
+  const Mixture mixture({{0, weights}});
+  for (int64_t n = 0; n < 100; ++n) {
+    EXPECT_EQ(mixture(n).source, blend(n).source);
+    EXPECT_EQ(mixture(n).position, blend(n).position);
+  }
+}
+
+// Whatever the stages, no sample of a source comes twice or is left out, and each stage has its own proportions.
+TEST(Mixture, SourcesGoOnWhereTheStageBeforeLeftThem) {
+  const std::vector<MixtureStage> stages = {
+      {0, {9, 1, 0}}, {37, {1, 1, 2}}, {37, {1, 0, 1}}, {150, {0, 0, 1}}, {163, {0.3, 0.6, 0.1}}};
+  const Mixture mixture(stages);
+  std::vector<int64_t> given(3), at_begin(3);
+  for (int64_t n = 0; n < 400; ++n) {
+    ASSERT_EQ(mixture.given(n), given) << n;
+    if (n == 37 || n == 150 || n == 163) at_begin = given;
+    const auto [source, position] = mixture(n);
+    ASSERT_EQ(position, given[size_t(source)]) << n;
+    ++given[size_t(source)];
+    const MixtureStage& stage = n < 37 ? stages[0] : n < 150 ? stages[2] : n < 163 ? stages[3] : stages[4];
+    const double total = std::accumulate(stage.weights.begin(), stage.weights.end(), 0.0);
+    for (size_t i = 0; i < 3; ++i)
+      ASSERT_LT(std::abs(double(given[i] - at_begin[i]) - double(n + 1 - stage.from) * stage.weights[i] / total), 1.0)
+          << "source " << i << " after sample " << n;
+  }
+}
+
 }  // namespace
 }  // namespace athanor

@@ -6,10 +6,11 @@
 #include <limits>
 
 #include "config/config.h"
-#include "infer/sampler.h"
+#include "infer/continue_texts.h"
 #include "infer/stop_text.h"
 #include "tests/tiny_model.h"
 #include "tests/train/harness.h"
+#include "tokenizer/load.h"
 #include "train/snapshot.h"
 
 namespace athanor {
@@ -124,6 +125,149 @@ TEST(Prompts, TheContextSlides) {
       for (size_t v = 0; v < want.size(); ++v) ASSERT_NEAR(after[v], want[v], 1e-4) << name << " " << i;
     }
   }
+}
+
+// Texts of different lengths, one of which slides and one of which begins anew, have the bits that each has alone.
+TEST_P(CachedLogits, OfManyTextsAreThoseOfEachAlone) {
+  constexpr int64_t kTexts = 5;
+  testing::Rig rig;
+  const std::string folder = cat("tests/golden/", GetParam());
+  const ModelConfig config = load_model_config(folder + "/config.json");
+  const int64_t context = std::min<int64_t>(config.max_position_embeddings, 11);
+  Sampler many(config, make_recipe("fp32", DType::f32), rig.backend(), context, kTexts),
+      alone(config, make_recipe("fp32", DType::f32), rig.backend(), context);
+  for (Sampler* s : {&many, &alone}) {
+    s->commit();
+    load_weights(s->model().params(), *rig.device, ModelFolder(folder));
+  }
+  const auto token = [&](int64_t text, int64_t at) { return int32_t((3 + 7 * text + at * at) % config.vocab_size); };
+  const auto start = [&](int64_t text) {
+    std::vector<int32_t> tokens;
+    for (int64_t at = 0; at <= 2 * text; ++at) tokens.push_back(token(text, at));
+    return tokens;
+  };
+  std::vector<std::vector<std::vector<float>>> got(kTexts);
+  for (int64_t text = kTexts - 1; text >= 0; --text) {
+    const auto logits = many.prompt(start(text), text);
+    got[size_t(text)].emplace_back(logits.begin(), logits.end());
+  }
+  for (int64_t at = 0; at < 12; ++at) {
+    std::vector<NextToken> tokens;
+    for (int64_t text = 0; text < kTexts; ++text)
+      if ((at + text) % 3 > 0) tokens.push_back({text, token(text, 100 + at)});
+    many.next(tokens);
+    if (at == 6) many.prompt(start(2), 2);
+    for (const auto& [text, unused] : tokens)
+      got[size_t(text)].emplace_back(many.logits(text).begin(), many.logits(text).end());
+  }
+  for (int64_t text = 0; text < kTexts; ++text) {
+    auto want = alone.prompt(start(text));
+    size_t number = 0;
+    ASSERT_TRUE(std::ranges::equal(want, got[size_t(text)][number])) << "prompt of text " << text;
+    for (int64_t at = 0; at < 12; ++at) {
+      if ((at + text) % 3 == 0) continue;
+      want = alone.next(token(text, 100 + at));
+      if (at == 6 && text == 2) want = alone.prompt(start(2));
+      ASSERT_TRUE(std::ranges::equal(want, got[size_t(text)][++number])) << "text " << text << " after " << at;
+    }
+  }
+}
+
+void fill(Sampler& sampler, testing::Rig& rig, float std) {
+  sampler.commit();
+  for (const auto& unit : sampler.model().params().units())
+    rig.backend().ops.run(RandomNormal{.x = unit->value, .std = std}, nullptr);
+}
+
+// Products of up to 8 rows on the CPU sum every row as they sum one.
+TEST(Prompts, EightTextsHaveTheBitsOfEachAloneInLargerProducts) {
+  testing::Rig rig;
+  const ModelConfig config = testing::tiny_model(
+      ModelType::llama, {.vocab = 503, .hidden = 256, .heads = 4, .intermediate = 700, .positions = 150});
+  for (const char* precision : {"fp32", "bf16"}) {
+    Sampler many(config, make_recipe(precision, DType::f32), rig.backend(), 40, 8),
+        alone(config, make_recipe(precision, DType::f32), rig.backend(), 40);
+    fill(many, rig, 0.02f);
+    fill(alone, rig, 0.02f);
+    std::vector<NextToken> next;
+    for (int64_t t = 0; t < many.texts(); ++t) {
+      many.prompt(std::vector<int32_t>(size_t(1 + 4 * t), int32_t(t)), t);
+      next.push_back({t, 5});
+    }
+    many.next(next);
+    for (int64_t t = 0; t < many.texts(); ++t) {
+      alone.prompt(std::vector<int32_t>(size_t(1 + 4 * t), int32_t(t)));
+      EXPECT_TRUE(std::ranges::equal(alone.next(5), many.logits(t))) << precision << ", text " << t;
+    }
+  }
+}
+
+// Whatever number of them goes on at once: text, end and order of the sink's calls.
+TEST(ContinueTexts, OtherPromptsHaveNoPartInAText) {
+  testing::Rig rig;
+  const ModelConfig config = testing::tiny_model(
+      ModelType::llama, {.vocab = 260, .hidden = 16, .heads = 2, .intermediate = 32, .positions = 40});
+  const auto tokenizer = make_tokenizer({});
+  std::vector<Prompt> prompts = {{"", {tokenizer->eod_id()}}};
+  for (const char* text : {"a", "long prompts end later", "b", "a", "zzz", "one more than the others have"})
+    prompts.push_back({text, tokenizer->encode(text)});
+  const ContinueOptions options{
+      .sampling = {.temperature = 0.7, .top_k = 30, .seed = 11}, .max_tokens = 60, .stops = {"e", "\x01"}};
+  std::vector<std::string> first;
+  for (const int64_t at_once : {1, 3, 7, 8}) {
+    Sampler sampler(config, make_recipe("fp32", DType::f32), rig.backend(), 40, at_once);
+    fill(sampler, rig, 0.3f);
+    std::vector<std::string> got;
+    std::string shown;
+    continue_texts(sampler, *tokenizer, prompts, options,
+                   {.begin = [&](const Prompt&) { shown.clear(); },
+                    .piece = [&](std::string_view piece) { shown += piece; },
+                    .end =
+                        [&](const Prompt& prompt, const Continuation& c) {
+                          EXPECT_EQ(&prompt, &prompts[got.size()]);
+                          EXPECT_EQ(shown, c.text);
+                          EXPECT_EQ(c.seed, 11 + got.size());
+                          got.push_back(cat(c.text, " ", c.tokens, " ", c.stopped_by));
+                        }});
+    ASSERT_EQ(got.size(), prompts.size());
+    if (first.empty()) first = got;
+    EXPECT_EQ(got, first) << at_once << " at once";
+  }
+  EXPECT_NE(first[1], first[4]) << "equal prompts have different seeds";
+  const auto ended_by = [&](const char* by) {
+    return std::ranges::count_if(first, [&](const std::string& text) { return text.ends_with(by); });
+  };
+  EXPECT_GT(ended_by("stop"), 0);
+  EXPECT_GT(ended_by("60 length"), 0);
+}
+
+// A token is a draw by its number in the text and the prompt's seed, among the ids that the tokenizer has.
+TEST(ContinueTexts, AreDrawnTokenByToken) {
+  testing::Rig rig;
+  const ModelConfig config = testing::tiny_model(
+      ModelType::llama, {.vocab = 260, .hidden = 16, .heads = 2, .intermediate = 32, .positions = 40});
+  const auto tokenizer = make_tokenizer({});
+  const std::vector<Prompt> prompts = {{"a", tokenizer->encode("a")}, {"zzz", tokenizer->encode("zzz")}};
+  Sampler sampler(config, make_recipe("fp32", DType::f32), rig.backend(), 40, 2);
+  fill(sampler, rig, 0.3f);
+  std::vector<std::string> got;
+  continue_texts(sampler, *tokenizer, prompts, {.sampling = {.seed = 5}, .max_tokens = 30},
+                 {.begin = [](const Prompt&) {},
+                  .piece = [](std::string_view) {},
+                  .end = [&](const Prompt&, const Continuation& c) { got.push_back(c.text); }});
+  ASSERT_EQ(got.size(), 2u);
+  std::string want;
+  auto logits = sampler.prompt(prompts[1].tokens, 1);
+  for (uint64_t draw = 0; draw < 30; ++draw) {
+    const int32_t token = choose_token(logits.first(257), {.seed = 6}, draw);
+    if (token == tokenizer->eod_id()) break;
+    want += char(token);
+    const NextToken next{1, token};
+    sampler.next({&next, 1});
+    logits = sampler.logits(1);
+  }
+  EXPECT_EQ(got[1], want);
+  EXPECT_GT(want.size(), 5u);
 }
 
 TEST(StopText, EndsBeforeTheFirstStopHoweverTheStreamIsCut) {

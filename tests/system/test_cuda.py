@@ -75,7 +75,7 @@ class TrainingTest(CudaTest):
         evaluations = [r for r in self.records() if r["event"] == "eval"]
         self.assertEqual([r["step"] for r in evaluations], [3, 6])
         for words in (("eval", "run/step-00000006", "--data", "words/*_val_*.bin", "--json"),
-                      ("sample", "--checkpoint", "run", "--prompt", "a", "--max-tokens", "3", "--json")):
+                      ("sample", "--checkpoint", "run", "--prompt", "a", "--prompt", "the", "--max-tokens", "3", "--json")):
             self.assertIn("loss" if words[0] == "eval" else "text", json.loads(self.run_program(*words).out.splitlines()[-1]))
             if ON_EMULATOR:  # without memory on the GPU neither can do anything
                 failed = self.run_program(*words, code=ERROR, env={"EMULATED_FAILURE": "cudaMalloc:1:2"})

@@ -43,6 +43,13 @@ for number, (codec, version, dictionary, group, nullable) in enumerate(cases):
 
 
 class TokenizerTest(SystemTest):
+    def dumped_tokens(self, config, steps):
+        self.run_program("data", "dump", config, "rows.safetensors", "--steps", steps)
+        raw = (self.folder / "rows.safetensors").read_bytes()
+        size = int.from_bytes(raw[:8], "little")
+        begin, end = json.loads(raw[8:8 + size])["tokens"]["data_offsets"]
+        return array.array("i", raw[8 + size + begin:8 + size + end])
+
     def test_checkpoints_carry_their_tokenizer(self):
         (self.folder / "text.txt").write_text("It's the 1st of many words, träumt 世界.\n" * 3000)
         (self.folder / "model").mkdir()
@@ -54,6 +61,44 @@ class TokenizerTest(SystemTest):
         self.assertTrue((newest / "tokenizer.json").is_file())
         done = self.run_program("sample", "--checkpoint", newest, "--prompt", "It's 世界", "--max-tokens", "5")
         self.assertIn("It's 世界", done.out)
+
+    def test_fill_in_the_middle_in_a_mixture_of_stages_and_many_prompts(self):
+        (self.folder / "web.jsonl").write_text("".join(json.dumps({"text": f"the {i} times quick brown fox"}) + "\n" for i in range(3000)))
+        (self.folder / "code.jsonl").write_text("".join(json.dumps({"text": f"int f{i}() {{ return {i}; }}"}) + "\n" for i in range(3000)))
+        tokenizer = json.loads((FIXTURES / "llama3.json").read_text())
+        names = ["<fim_prefix>", "<fim_suffix>", "<fim_middle>"]
+        for i, name in enumerate(names):
+            tokenizer["added_tokens"].append(dict(tokenizer["added_tokens"][0], id=702 + i, content=name))
+        (self.folder / "mine.json").write_text(json.dumps(tokenizer))
+        for name in ("web", "code"):
+            self.run_program("tokenize", "--input", f"{name}.jsonl", "--output-prefix", f"data/{name}", "--tokenizer",
+                             "mine.json")
+        entries = [{"path": f"data/{name}_train_*.bin", "name": name, "weight": weight} for name, weight in (("web", 3), ("code", 1))]
+        change = {"train_data": entries, "train_data_stages": [{"from_tokens": 640, "weights": {"web": 0}}],
+                  "valid_data": [{"path": f"data/{name}_val_*.bin", "name": name} for name in ("web", "code")],
+                  "fim_rate": 0.5, "fim_tokens": names, "model": {"vocab_size": 708}, "train_iters": 10, "eval_interval": 10}
+        config = self.make_config(**change)
+        done = self.run_program("train", config)
+        self.assertIn("epochs of its entries in 10 steps: web", done.err)
+        by_set = {r["name"]: r["loss"] for r in self.records() if r["event"] == "eval"}
+        self.assertEqual(list(by_set), ["valid/web", "valid/code", "valid"])
+        told = json.loads(self.run_program("eval", "run", "--json").out)
+        self.assertEqual([s["name"] for s in told["sources"]], ["web", "code"])
+        rows = self.dumped_tokens(config, 10)
+        self.assertGreater(min(rows.count(702 + i) for i in range(3)), 10)
+        self.make_config("wrong.json", **dict(change, fim_tokens=[*names[:2], "<fim_muddle>"]))
+        self.refused("train", "wrong.json", code=USAGE, says=["fim_tokens", "<fim_muddle>"])
+        self.make_config("wrong.json", **dict(change, train_data_stages=[{"from_tokens": 9, "weights": {"wbe": 1}}]))
+        self.refused("train", "wrong.json", code=USAGE, says=["train_data_stages[0].weights", "wbe", "web, code"])
+        (self.folder / "prompts.txt").write_text("".join(f"the {i} {'times ' * (i % 4)}\n" for i in range(11)))
+        sampled = [self.run_program("sample", "--checkpoint", "run", "--prompts", "prompts.txt", "--json", "--max-tokens", "40",
+                                    "--batch-size", size).out for size in (1, 4, 8)]
+        self.assertEqual(len(sampled[0].splitlines()), 11)
+        self.assertEqual(sampled[0], sampled[1])
+        self.assertEqual(sampled[0], sampled[2])
+        words = ["sample", "--checkpoint", "run", "--max-tokens", "40"]
+        both = self.run_program(*words, "--prompt", "a", "--prompt", "the").out
+        self.assertEqual(both, self.run_program(*words, "--prompt", "a").out + self.run_program(*words, "--prompt", "the", "--seed", "1").out)
 
     def test_sentencepiece_from_text_to_exported_model(self):
         line = "It's the 1st of many words, träumt 世界.\n"
@@ -126,11 +171,7 @@ class TokenizerTest(SystemTest):
                                   save_interval=4, max_documents_per_sequence=16)
         done = self.run_program("train", config)
         self.assertIn("best-fit packed", done.out + done.err)
-        self.run_program("data", "dump", config, "rows.safetensors", "--steps", "12")
-        raw = (self.folder / "rows.safetensors").read_bytes()
-        size = int.from_bytes(raw[:8], "little")
-        begin, end = json.loads(raw[8:8 + size])["tokens"]["data_offsets"]
-        rows = array.array("i", raw[8 + size + begin:8 + size + end])
+        rows = self.dumped_tokens(config, 12)
         whole = {d + b"." for d in documents}
         for first in range(0, len(rows), T):
             row = rows[first:first + T]

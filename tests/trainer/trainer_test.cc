@@ -220,6 +220,39 @@ TEST_F(TrainerTest, NoticesChangedData) {
   EXPECT_EQ(run(config("r"), true), Exit::done);
 }
 
+// Stages begin in the middle of a batch of a ramp, and a stage to come is told only on resume; documents are reordered
+// in every epoch anew. A stage that has begun cannot change.
+TEST_F(TrainerTest, AMixtureInStagesGoesOnAsIfItHadNotStopped) {
+  write_shard("other.bin", 7);
+  const auto sources = cat(R"(train_data=[{"path": ")", dir_.path(), R"(/data.bin", "dtype": "uint16", "name": "a"},
+      {"path": ")",
+                           dir_.path(), R"(/other.bin", "dtype": "uint16", "name": "b", "weight": 0}])");
+  const std::string first = R"({"from_tokens": 97, "weights": {"b": 3}})",
+                    second = R"({"from_tokens": 320, "weights": {"a": 0}})";
+  const auto with = [&](const std::string& stages, const std::string& more = "fim_rate=0.5") {
+    return std::vector<std::string>{sources,
+                                    "train_data_stages=[" + stages + "]",
+                                    "rampup_batch_size=[2, 2, 6]",
+                                    "lr_decay_iters=8",
+                                    "fim_rate=0.5",
+                                    "fim_tokens=[46, 47, 48]",
+                                    "eod_token_id=49",
+                                    more};
+  };
+  ASSERT_EQ(run(config("whole", with(first + "," + second))), Exit::done);
+  ASSERT_EQ(run(config("parts", with(first, "train_iters=4"))), Exit::done);
+  const std::string text = error_of(config("parts", with(R"({"from_tokens": 97, "weights": {"b": 2}})")));
+  EXPECT_NE(text.find("fingerprint"), std::string::npos) << text;
+  ASSERT_EQ(run(config("parts", with(first + "," + second))), Exit::done);
+  ASSERT_EQ(run(config("first", with(first))), Exit::done);
+  ASSERT_EQ(run(config("plain", with(first, "fim_rate=0"))), Exit::done);
+  for (const char* file : {"model.safetensors", "optimizer.safetensors"})
+    EXPECT_TRUE(bytes("whole", 8, file) == bytes("parts", 8, file)) << file;
+  const auto a = history("whole"), b = history("first"), c = history("plain");
+  for (size_t i = 0; i < 8; ++i) EXPECT_EQ(a.steps[i].loss == b.steps[i].loss, a.steps[i].consumed_samples <= 20) << i;
+  EXPECT_NE(b.steps.front().loss, c.steps.front().loss) << "documents of the first step are reordered";
+}
+
 TEST_F(TrainerTest, DivergenceStopsWithItsOwnCode) {
   const Config c = config("r", {"precision=fp16", "loss_scale=9e15", "max_skipped_steps=3", "train_iters=8"});
   EXPECT_EQ(run(c), Exit::diverged);
@@ -275,6 +308,30 @@ TEST_F(TrainerTest, ValidationReadsAllWindowsOrASample) {
   EXPECT_GT(sample.loss_error, 0);
   EXPECT_NEAR(sample.loss_error / whole.loss_error, 312.0 / 80 / 2, 0.5);  // as the root of the number of windows
   EXPECT_NEAR(sample.loss, whole.loss, 4 * sample.loss_error);
+}
+
+// What an entry would have alone; the mean of all comes last, since it says that the evaluation is whole.
+TEST_F(TrainerTest, EachEntryOfValidDataHasItsLoss) {
+  write_shard("other.bin", 7);
+  const std::string a = cat(R"({"path": ")", dir_.path(),
+                            R"(/data.bin", "dtype": "uint16", "name": "a", "weight": 3})"),
+                    b = cat(R"({"path": ")", dir_.path(), R"(/other.bin", "dtype": "uint16"})");
+  ASSERT_EQ(run(config("both", {"eval_iters=0", "valid_data=[" + a + "," + b + "]"})), Exit::done);
+  ASSERT_EQ(run(config("one", {"eval_iters=0", "valid_data=[" + a + "]"})), Exit::done);
+  const auto both = history("both").evals, one = history("one").evals;
+  ASSERT_EQ(both.size(), 3 * one.size());
+  for (size_t i = 0; i < one.size(); ++i) {
+    const EvalMetrics &of_a = both[3 * i], &of_b = both[3 * i + 1], &mean = both[3 * i + 2];
+    EXPECT_EQ(of_a.name, "valid/a");
+    EXPECT_EQ(of_b.name, cat("valid/", dir_.path(), "/other.bin"));
+    EXPECT_EQ(mean.name, "valid");
+    EXPECT_EQ(of_a.step, mean.step);
+    EXPECT_EQ(of_a.loss, one[i].loss);
+    EXPECT_EQ(of_a.loss_error, one[i].loss_error);
+    EXPECT_EQ(of_a.windows, 312);
+    EXPECT_NEAR(mean.loss, (3 * of_a.loss + of_b.loss) / 4, 1e-12);
+    EXPECT_EQ(mean.windows, of_a.windows + of_b.windows);
+  }
 }
 
 // In fp16 a weight above 65504 is infinite: the step that makes it so is itself a good one.

@@ -1,0 +1,43 @@
+// Continues prompts with a Sampler, as many at once as it has contexts. A continuation follows from its prompt, its
+// seed and the options; other prompts have no part in it.
+#pragma once
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "infer/sampler.h"
+#include "tokenizer/tokenizer.h"
+
+namespace athanor {
+
+struct Prompt {
+  std::string text;
+  std::vector<int32_t> tokens;  // at least one
+};
+
+struct ContinueOptions {
+  SamplingOptions sampling;  // prompt i has seed + i
+  int64_t max_tokens = 256;
+  std::vector<std::string> stops;  // texts before which a continuation ends
+};
+
+struct Continuation {
+  std::string text;
+  int64_t tokens = 0;
+  const char* stopped_by = "length";  // "eod", "stop"
+  uint64_t seed = 0;
+};
+
+// Where continuations go, prompt after prompt: pieces of text as soon as they are known, then the whole.
+struct ContinuationSink {
+  std::function<void(const Prompt&)> begin;
+  std::function<void(std::string_view)> piece;
+  std::function<void(const Prompt&, const Continuation&)> end;
+};
+
+void continue_texts(Sampler&, const Tokenizer&, std::span<const Prompt>, const ContinueOptions&,
+                    const ContinuationSink&);
+
+}  // namespace athanor
