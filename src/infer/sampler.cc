@@ -79,6 +79,7 @@ void Sampler::plan_inputs(Inputs& in, int64_t tokens, const char* name) {
   };
   input("tokens", {tokens}, &in.batch.tokens);
   input("positions", {tokens}, &in.batch.positions);
+  if (model_->config().smear_channels > 0) input("previous tokens", {tokens}, &in.batch.previous);
   input("cache rows", {tokens}, &in.batch.cache_rows);
   input("spans", {1, kSpanWords}, &in.batch.spans);
   input("last row", {1}, &in.last_row);
@@ -126,6 +127,10 @@ void Sampler::feed(const char* phase, Inputs& in, std::span<const int32_t> token
   device.copy(in.batch.cache_rows.data, rows.data(), in.batch.cache_rows.bytes(), Stream::compute);
   device.copy(in.batch.spans.data, &span, sizeof span, Stream::compute);
   device.copy(in.last_row.data, &last, sizeof last, Stream::compute);
+  std::vector<int32_t> previous{length_ > 0 ? context_[size_t(length_ - 1)] : int32_t(model_->config().vocab_size)};
+  previous.insert(previous.end(), padded.begin(), padded.end() - 1);
+  if (in.batch.previous)
+    device.copy(in.batch.previous.data, previous.data(), in.batch.previous.bytes(), Stream::compute);
   arena_.begin(phase);
   {
     const Buffer z = run(context(backend_.ops), in);

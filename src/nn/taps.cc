@@ -27,12 +27,8 @@ Var scaled_sum(Net n, Var x, Param a, const Tap& z, Param b) {
   c.record("scaled_sum", [&params = n.params, a, b, value, kept = x.keep(), state = z.state_, sx = x.slot(),
                           s = out.slot()](Ctx& cc) {
     Buffer dy = cc.own(cc.take(s));
-    if (!state->grad) {
-      state->grad = cc.alloc("tap.grad", dy.t.shape);
-      cc.run(Fill{.x = state->grad.t});
-    }
     cc.run(ScaledSumBwd{.dx = dy.t,
-                        .dz = state->grad.t,
+                        .dz = state->sum_of(cc),
                         .da = a ? params.grad(a) : Tensor{},
                         .db = b ? params.grad(b) : Tensor{},
                         .dy = dy.t,
