@@ -75,8 +75,11 @@ class ShippedConfigTest(SystemTest):
         (self.folder / "text.txt").write_text("The quick brown fox jumps over the lazy dog. " * 200)
         self.run_program("tokenize", "--input", "text.txt", "--output-prefix", "bytes/text")
         sets = [*self.overrides(json.loads(path.read_text())), "--set", "precision=fp32"]
-        for key, value in {"train_data": "bytes/text_*.bin", "valid_data": "bytes/text_*.bin",
-                           "model.vocab_size": 257, "model.bos_token_id": 256, "model.eos_token_id": 256}.items():
+        of_bytes = {"train_data": "bytes/text_*.bin", "valid_data": "bytes/text_*.bin",
+                    "model.vocab_size": 257, "model.bos_token_id": 256, "model.eos_token_id": 256}
+        if "eod_token_id" in json.loads(path.read_text()):
+            of_bytes["eod_token_id"] = 256
+        for key, value in of_bytes.items():
             sets += ["--set", f"{key}={value}"]
         self.run_program("train", path, *sets, "--set", "save=one")
         self.run_program("launch", "--ranks", "2", "train", path, *sets, "--set", "save=two", "--set", "zero_stage=2")
