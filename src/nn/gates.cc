@@ -1,7 +1,7 @@
 // Gates of rows: of attention heads, and of the previous token's embedding.
 #include <utility>
 
-#include "nn/layers.h"
+#include "nn/adapters.h"
 
 namespace athanor {
 
@@ -16,11 +16,12 @@ Var gated_sum(Net n, Var x, Var z, Var gate, Param b) {
     const Buffer dy = sx < 0 ? cc.take(s) : cc.own(cc.take(s));
     Buffer dz = cc.alloc("gated_sum.dz", vz.t.shape), dgate = cc.alloc("gate.grad", vg.t.shape);
     cc.run(Fill{.x = dz.t});
+    const Buffer db = b ? gradient_of({cc, params}, b) : Buffer{};
     cc.run(GatedSumBwd{.dx = {},
                        .dz = dz.t,
                        .dgate = dgate.t,
                        .da = {},
-                       .db = b ? params.grad(b) : Tensor{},
+                       .db = db.t,
                        .dy = dy.t,
                        .x = {},
                        .z = vz.t,

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "nn/adapters.h"
+
 namespace athanor {
 
 Var set_tap(Ctx& c, Var h, Tap& tap) {
@@ -27,10 +29,11 @@ Var scaled_sum(Net n, Var x, Param a, const Tap& z, Param b) {
   c.record("scaled_sum", [&params = n.params, a, b, value, kept = x.keep(), state = z.state_, sx = x.slot(),
                           s = out.slot()](Ctx& cc) {
     Buffer dy = cc.own(cc.take(s));
+    const Buffer da = a ? gradient_of({cc, params}, a) : Buffer{}, db = b ? gradient_of({cc, params}, b) : Buffer{};
     cc.run(ScaledSumBwd{.dx = dy.t,
                         .dz = state->sum_of(cc),
-                        .da = a ? params.grad(a) : Tensor{},
-                        .db = b ? params.grad(b) : Tensor{},
+                        .da = da.t,
+                        .db = db.t,
                         .dy = dy.t,
                         .x = kept.t,
                         .z = state->value.t,

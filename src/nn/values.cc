@@ -2,6 +2,7 @@
 // value embeddings of modded-nanogpt], and the values of the first block.
 #include <utility>
 
+#include "nn/adapters.h"
 #include "nn/taps.h"
 
 namespace athanor {
@@ -84,11 +85,13 @@ Var add_to_values(Net n, Var qkv, const AttentionShape& shape, const ValueTerm& 
     Buffer d = cc.own(cc.take(s));
     const Tensor dv = values_of(d.t, shape);
     Buffer dgate = gate ? cc.alloc("gate.grad", gate.t.shape) : Buffer{};
+    const auto gradient = [&](Param p) { return p ? gradient_of({cc, params}, p) : Buffer{}; };
+    const Buffer da = gradient(own), db = gradient(factor);
     cc.run(GatedSumBwd{.dx = dv,
                        .dz = state->sum_of(cc),
                        .dgate = dgate.t,
-                       .da = own ? params.grad(own) : Tensor{},
-                       .db = factor ? params.grad(factor) : Tensor{},
+                       .da = da.t,
+                       .db = db.t,
                        .dy = dv,
                        .x = before.t,
                        .z = state->value.t,
