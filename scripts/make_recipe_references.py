@@ -9,6 +9,11 @@ description, computes. Such models have no class in transformers. Files and tens
   speedrun   [modded-nanogpt, track 3]: norms with gain, biases everywhere, half of each head's pairs do not turn,
              queries and keys normed without gain, a factor of scores of its own.
 
+  gates      [nanochat, 2026-07]: value embeddings of some layers behind a gate for each head of keys, the previous
+             token's embedding mixed in behind a gate ("smear"); [modded-nanogpt, record 28]: gates of attention heads.
+  values     [modded-nanogpt, records 9 to 19]: value embeddings that layers share, the first layer's values in later
+             ones, with trained factors.
+
 And of no recipe:
   gated      a gate of GELU, biases in feed-forward layers and of a tied head.
 
@@ -46,6 +51,20 @@ CASES = {
                     tie_word_embeddings=False, final_logit_softcapping=4.0, attention_multiplier=0.12 * 3,
                     attention_bias=True, mlp_bias=True, lm_head_bias=True,
                     rope_scaling=dict(rope_type="proportional", partial_rotary_factor=0.5))),
+    "gates": dict(
+        seed=24, batch=3, time=20, packed=[[20], [6, 14], [1, 8, 11]],
+        config=dict(SHAPE, vocab_size=91, hidden_size=32, intermediate_size=40, num_hidden_layers=3,
+                    num_attention_heads=4, num_key_value_heads=2, head_dim=8, rope_theta=100000.0,
+                    norm_elementwise_affine=False, tie_word_embeddings=False,
+                    value_embeddings=[0, None, 1], value_gate_channels=6, value_gate_scale=3.0,
+                    attention_gate_channels=5, smear_channels=7)),
+    "values": dict(
+        seed=25, batch=3, time=17, packed=[[17], [4, 13], [1, 7, 9]],
+        config=dict(SHAPE, vocab_size=89, hidden_size=24, intermediate_size=36, num_hidden_layers=4,
+                    num_attention_heads=3, num_key_value_heads=3, head_dim=8, rope_theta=10000.0,
+                    qk_norm=False, qk_norm_elementwise_affine=True, tie_word_embeddings=False,
+                    value_embeddings=[0, 1, None, 0], value_embedding_lambdas=[0.5, 0.6, 0.0, 0.4],
+                    value_residual_lambdas=[0.0, 0.3, 0.5, 0.2], value_lambdas=[0.5, 0.7, 1.1, 0.8])),
     "gated": dict(
         seed=23, batch=3, time=18, packed=[[18], [7, 11], [1, 17]],
         config=dict(SHAPE, vocab_size=87, hidden_size=32, intermediate_size=44, num_hidden_layers=2,
@@ -85,8 +104,16 @@ class Recipe:
         matrix("model.embed_tokens", vocab, hidden)
         if c["embedding_norm"]:
             norm("model.embed_norm")
+        if "smear_channels" in c:
+            matrix("model.smear_gate", 1, c["smear_channels"])
+            self.add("model.smear_lambda", torch.tensor([0.6], dtype=torch.float64))
+        for table in sorted({t for t in c.get("value_embeddings", []) if t is not None}):
+            matrix(f"model.value_embeddings.{table}", vocab, keys)
         for i in range(c["num_hidden_layers"]):
             p = f"model.layers.{i}."
+            self.add_values(p + "self_attn.", i, matrix)
+            if "attention_gate_channels" in c:
+                matrix(p + "self_attn.gate", heads, c["attention_gate_channels"])
             for key in ("resid_lambda", "x0_lambda"):
                 if key + "s" in c:
                     self.add(p + key, torch.tensor([c[key + "s"][i]], dtype=torch.float64))
@@ -110,6 +137,40 @@ class Recipe:
     def add_skip(self, name, at):
         if self.c.get("skip_from", [None] * (at + 1))[at] is not None:
             self.add(name, torch.tensor([self.c["skip_lambdas"][at]], dtype=torch.float64))
+
+    def add_values(self, p, i, matrix):
+        c = self.c
+        row, first = c.get("value_embeddings", [None] * (i + 1))[i] is not None, "value_residual_lambdas" in c and i > 0
+        for key, there in (("value_lambda", row or first), ("value_embedding_lambda", row),
+                           ("value_residual_lambda", first)):
+            if there and key + "s" in c:
+                self.add(p + key, torch.tensor([c[key + "s"][i]], dtype=torch.float64))
+        if row and "value_gate_channels" in c:
+            matrix(p + "value_gate", c["num_key_value_heads"], c["value_gate_channels"])
+
+    def gate(self, name, x, scale):
+        """Of the first channels of x: [B, T, heads, 1], or 1 where there is no gate."""
+        weight = self.w.get(name + ".weight")
+        return 1 if weight is None else scale * torch.sigmoid(F.linear(x[..., :weight.shape[1]], weight))[..., None]
+
+    def values(self, p, i, x, v, tokens, first):
+        """Values [B, T, K, D] and what is added to them; first: those of layer 0."""
+        y = self.w.get(p + "value_lambda", 1) * v
+        if p + "value_residual_lambda" in self.w:
+            y = y + self.w[p + "value_residual_lambda"] * first
+        table = self.c.get("value_embeddings", [None] * (i + 1))[i]
+        if table is None:
+            return y
+        row = self.w[f"model.value_embeddings.{table}.weight"][tokens].view(v.shape)
+        factor = self.w.get(p + "value_embedding_lambda", 1)
+        return y + factor * self.gate(p + "value_gate", x, self.c.get("value_gate_scale", 1)) * row
+
+    def smear(self, x, document):
+        """Adds the embedding of the token before, within a document."""
+        channels = self.c["smear_channels"]
+        gate = self.w["model.smear_lambda"] * torch.sigmoid(F.linear(x[..., :channels], self.w["model.smear_gate.weight"]))
+        follows = (document[:, 1:] == document[:, :-1])[..., None]
+        return torch.cat((x[:, :1], x[:, 1:] + follows * gate[:, 1:] * x[:, :-1]), dim=1)
 
     def skip(self, name, x, at, outputs):
         return x + self.w[name] * outputs[self.c["skip_from"][at]] if name in self.w else x
@@ -135,10 +196,13 @@ class Recipe:
         a, b = x.split(half, dim=-1)
         return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
 
-    def attention(self, p, x, document, position, window):
+    def attention(self, p, i, x, tokens, document, position, window):
         c = self.c
         shape = (*x.shape[:2], -1, c["head_dim"])
         q, k, v = (self.linear(f"{p}self_attn.{n}_proj", x).view(shape) for n in "qkv")
+        if i == 0:
+            self.first_values = v
+        v = self.values(p + "self_attn.", i, x, v, tokens, self.first_values)
         q, k = self.rotate(q, position), self.rotate(k, position)
         if c["qk_norm"]:
             q, k = rms(q, c["norm_eps"]), rms(k, c["norm_eps"])
@@ -147,7 +211,8 @@ class Recipe:
         y = F.scaled_dot_product_attention(*(t.transpose(1, 2) for t in (q, k, v)),
                                            attn_mask=shared.causal_mask(document, window),
                                            scale=c.get("attention_multiplier"))
-        return self.linear(p + "self_attn.o_proj", y.transpose(1, 2).flatten(2))
+        y = y.transpose(1, 2) * self.gate(p + "self_attn.gate", x, 1)
+        return self.linear(p + "self_attn.o_proj", y.flatten(2))
 
     def parameters(self):
         return list(self.w.values())
@@ -158,6 +223,8 @@ class Recipe:
         x = x0 = self.w["model.embed_tokens.weight"][tokens]
         if c["embedding_norm"]:
             x = x0 = self.norm("model.embed_norm", x)
+        if "smear_channels" in c:
+            x = x0 = self.smear(x, document)
         outputs = []
         for i in range(c["num_hidden_layers"]):
             p = f"model.layers.{i}."
@@ -166,7 +233,7 @@ class Recipe:
                 x = self.w[p + "resid_lambda"] * x + self.w[p + "x0_lambda"] * x0
             types = c.get("layer_types")
             window = c["sliding_window"] if types and types[i] == "sliding_attention" else None
-            x = x + self.attention(p, self.norm(p + "input_layernorm", x), document, position, window)
+            x = x + self.attention(p, i, self.norm(p + "input_layernorm", x), tokens, document, position, window)
             y = self.norm(p + "post_attention_layernorm", x)
             inner = self.linear(p + "mlp.up_proj", y)
             inner = act(self.linear(p + "mlp.gate_proj", y)) * inner if c["gated_mlp"] else act(inner)

@@ -170,7 +170,101 @@ def speedrun():
     }
 
 
-RECIPES = {"nanochat-d12": nanochat(12), "nanochat-d24": nanochat(24), "speedrun-track3-muon": speedrun()}
+def track1(name, *, model, steps, rate, decay, length, run):
+    """modded-nanogpt, track 1: what records 11 and 19 share. Rates of Adam are 0.6, 0.008 and 0.04."""
+    width, depth, head = 768, 12, 128
+    half = depth // 2
+    groups = [("model.embed_tokens.weight", 0.6), ("lm_head.weight", 0.008)]
+    if "value_embeddings" in model:
+        groups.insert(1, ("model.value_embeddings.*.weight", 0.6))
+    return {
+        "model": {
+            "model_type": "athanor",
+            "vocab_size": 50304,
+            "hidden_size": width,
+            "num_hidden_layers": depth,
+            "num_attention_heads": width // head,
+            "intermediate_size": 4 * width,
+            "max_position_embeddings": length,
+            "norm_eps": EPS,
+            "hidden_act": "relu2",
+            "gated_mlp": False,
+            "norm_elementwise_affine": False,
+            "embedding_norm": True,
+            "qk_norm": True,
+            "qk_norm_elementwise_affine": False,
+            "tie_word_embeddings": False,
+            "resid_lambdas": [1.0],
+            "x0_lambdas": [0.0],
+            "skip_from": [None] * half + list(reversed(range(half))) + [None],
+            "skip_lambdas": [1.0],
+            **model,
+            "bos_token_id": 50256,
+            "eos_token_id": 50256,
+        },
+        "save": f"runs/recipes/{name}",
+        "train_data": "data/fineweb10B/fineweb_train_*.bin",
+        "valid_data": "data/fineweb10B/fineweb_val_*.bin",
+        "train_iters": steps,
+        "global_batch_size": STEP_TOKENS // length,
+        "micro_batch_size": "auto",
+        "seq_length": length,
+        "optimizer": "muon",
+        "muon_scale": "original",
+        "learning_rate": rate,
+        "lr_decay_style": "WSD",
+        "lr_wsd_decay_style": "linear",
+        "lr_wsd_decay_iters": decay,
+        "adam_eps": 1e-8,
+        "weight_decay": 0,
+        "clip_grad": 0,
+        **run,
+        "param_groups": [{"match": match, "optimizer": "adamw", "lr_factor": fixed(own / rate)} for match, own in groups]
+        + [{"role": "vector", "optimizer": "adamw", "lr_factor": fixed(0.04 / rate)}],
+        "precision": "bf16",
+        "eval_interval": 125,
+        "eval_iters": 20,
+        "save_interval": 1000,
+    }
+
+
+def record11():
+    """records/track_1_short/2024-11-10_UNetDoubleLr: 3.28 in 3,000 steps."""
+    model = {
+        "rope_theta": 10000.0,
+        "value_residual_lambdas": [0.5],
+        "value_lambdas": [0.5],
+        "final_logit_softcapping": 30,
+        "initializer_range": fixed((3 * 768) ** -0.5),
+        "initializer_ranges": {"model.embed_tokens.weight": 1.0, "lm_head.weight": 0, "*.o_proj.weight": 0,
+                               "*.down_proj.weight": 0},
+    }
+    return track1("speedrun-record-11", model=model, steps=3000, rate=0.04, decay=900, length=1024,
+                  run={"min_lr": 0, "adam_beta1": 0.9, "adam_beta2": 0.95})
+
+
+def record19():
+    """records/track_1_short/2025-01-13_Fp8LmHead: 3.28 in 1,395 steps of sequences of 65,536 tokens."""
+    turning = 128 // 4
+    model = {
+        "rope_theta": fixed(1024 ** (128 / 2 / (turning - 1))),
+        "rope_scaling": {"rope_type": "proportional", "partial_rotary_factor": 0.5},
+        "sliding_window": 1792,
+        "value_embeddings": [0, 1, 2] + [None] * 6 + [0, 1, 2],
+        "value_embedding_lambdas": [0.5],
+        "value_lambdas": [0.5],
+        "final_logit_softcapping": 15,
+        "initializer_range": fixed(0.5 * 768**-0.5),
+        "initializer_ranges": {"model.embed_tokens.weight": 1.0, "model.value_embeddings.*.weight": 1.0,
+                               "lm_head.weight": 0, "*.o_proj.weight": 0, "*.down_proj.weight": 0},
+    }
+    return track1("speedrun-record-19", model=model, steps=1395, rate=0.05, decay=round(0.4 * 1395), length=65536,
+                  run={"min_lr": 0.005, "adam_beta1": 0.8, "adam_beta2": 0.95, "reset_attention_mask": True,
+                       "eod_token_id": 50256})
+
+
+RECIPES = {"nanochat-d12": nanochat(12), "nanochat-d24": nanochat(24), "speedrun-track3-muon": speedrun(),
+           "speedrun-record-11": record11(), "speedrun-record-19": record19()}
 
 
 def text_of(config):

@@ -31,6 +31,10 @@ inline ModelConfig tiny_model(ModelType type, const TinySizes& s) {
       m.resid_lambdas.push_back(1.1 - 0.05 * double(l)), m.x0_lambdas.push_back(0.2 - 0.05 * double(l));
     }
     m.skip_from.push_back(0), m.skip_lambdas.push_back(-0.2);
+    m.value_embeddings.assign(size_t(s.layers), 0), m.value_embeddings.front() = s.layers > 2 ? -1 : 0;
+    m.value_embedding_lambdas.assign(size_t(s.layers), 0.7), m.value_lambdas.assign(size_t(s.layers), 0.8);
+    m.value_residual_lambdas.assign(size_t(s.layers), 0.4);
+    m.value_gate_channels = 3, m.attention_gate_channels = 5, m.smear_channels = 4;
   }
   if (!has_experts(type)) return m;
   m.num_experts = 5, m.num_experts_per_tok = 2;

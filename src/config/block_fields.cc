@@ -65,24 +65,32 @@ Field<M> numbers(std::string_view key, std::string_view help) {
       .unset_is("null");
 }
 
-void read_skips(M& out, const Json& value, const std::string& path, Notices) {
-  out.skip_from.clear();
+// Lists of numbers of blocks or tables, -1 where the file has null.
+template <std::vector<int64_t> M::*L>
+void read_indices(M& out, const Json& value, const std::string& path, Notices) {
+  (out.*L).clear();
   if (value.is(Json::Kind::null)) return;
-  if (!value.is(Json::Kind::array))
-    bad_value(value, path, "null, or a list of a block or null for each layer and the end");
+  if (!value.is(Json::Kind::array)) bad_value(value, path, "null, or a list of numbers and null");
   for (size_t i = 0; i < value.items.size(); ++i)
-    out.skip_from.push_back(read_integer(value.items[i], cat(path, "[", i, "]"), between(0, 1 << 16), {"null", -1}));
+    (out.*L).push_back(read_integer(value.items[i], cat(path, "[", i, "]"), between(0, 1 << 16), {"null", -1}));
 }
-Json write_skips(const M& in) {
-  if (in.skip_from.empty()) return Json();
+template <std::vector<int64_t> M::*L>
+Json write_indices(const M& in) {
+  if ((in.*L).empty()) return Json();
   Json list = Json::array();
-  for (const int64_t from : in.skip_from) list.items.push_back(from < 0 ? Json() : Json::of(from));
+  for (const int64_t i : in.*L) list.items.push_back(i < 0 ? Json() : Json::of(i));
   return list;
 }
-Json skips_schema() {
+Json indices_schema() {
   Json number = Json::object();
   number.set("type", Json::of("integer"));
   return list_schema(null_or(std::move(number)));
+}
+template <std::vector<int64_t> M::*L>
+Field<M> indices(std::string_view key, std::string_view help) {
+  return custom(key, Custom<M>{read_indices<L>, write_indices<L>, indices_schema, "null, or list of integers and null"},
+                refused, help)
+      .unset_is("null");
 }
 
 void read_layer_types(M& out, const Json& value, const std::string& path, Notices) {
@@ -152,15 +160,41 @@ std::vector<Field<ModelConfig>> block_fields() {
           "x0_lambdas",
           "athanor: a trained factor of the (normed) embedding that each block adds to the residual stream, and its "
           "initial value for each layer, or one for all; null = none"),
-      custom("skip_from", Custom<M>{read_skips, write_skips, skips_schema, "null, or list of integers and null"},
-             refused,
-             "athanor: for each layer, and last for the final norm, the block (from 0) whose output is added to the "
-             "residual stream before it, or null; U-net skips, and with a negative factor at the end what is taken out "
-             "again; null = none")
-          .unset_is("null"),
+      indices<&M::skip_from>(
+          "skip_from",
+          "athanor: for each layer, and last for the final norm, the block (from 0) whose output is added to the "
+          "residual stream before it, or null; U-net skips, and with a negative factor at the end what is taken out "
+          "again; null = none"),
       numbers<&M::skip_lambdas>("skip_lambdas",
                                 "athanor: initial values of the trained factors of skip_from, in as many entries, or "
                                 "one for all; null = none"),
+      indices<&M::value_embeddings>(
+          "value_embeddings",
+          "athanor: for each layer the table of value embeddings (from 0) whose row of the token is added to the "
+          "values of attention, or null; layers with one number share a table; null = none"),
+      numbers<&M::value_embedding_lambdas>(
+          "value_embedding_lambdas",
+          "athanor: a trained factor of the value embedding in each layer that has one, and its initial value for each "
+          "layer, or one for all; null = 1, not trained"),
+      numbers<&M::value_residual_lambdas>(
+          "value_residual_lambdas",
+          "athanor: a trained factor of the first layer's values, which each later layer adds to its own, and its "
+          "initial value for each layer, or one for all; null = none"),
+      numbers<&M::value_lambdas>(
+          "value_lambdas",
+          "athanor: a trained factor of a layer's own values where value_embeddings or value_residual_lambdas add "
+          "others, and its initial value for each layer, or one for all; null = 1, not trained"),
+      number("value_gate_channels", &M::value_gate_channels, between(0, 1 << 24), refused, "",
+             "athanor: value embeddings are multiplied by value_gate_scale times the sigmoid of a linear layer of so "
+             "many first channels of the block's normed input, one for each head of keys and values; 0 = no gate"),
+      number("value_gate_scale", &M::value_gate_scale, between(0, 1e3), refused, "",
+             "athanor: the largest factor of value_gate_channels' gate"),
+      number("attention_gate_channels", &M::attention_gate_channels, between(0, 1 << 24), refused, "",
+             "athanor: the output of each attention head is multiplied by the sigmoid of a linear layer of so many "
+             "first channels of the block's normed input; 0 = no gate"),
+      number("smear_channels", &M::smear_channels, between(0, 1 << 24), refused, "",
+             "athanor: to each token's (normed) embedding that of the token before it in its document is added, times "
+             "a trained factor, at first 0, and the sigmoid of a linear layer of so many first channels; 0 = none"),
       custom("initializer_ranges", Custom<M>{read_ranges, write_ranges, ranges_schema, "null, or object of numbers"},
              refused,
              "standard deviations of initial weights, by patterns (* and ?) of names in files, such as "

@@ -38,6 +38,15 @@ N count_parameters(const ModelConfig& m, int64_t experts) {
   if (m.lm_head_bias) embeddings += vocab;
   embeddings += N(m.resid_lambdas.size()) + N(m.x0_lambdas.size());
   embeddings += N(std::ranges::count_if(m.skip_from, [](int64_t from) { return from >= 0; }));
+  embeddings += N(value_tables(m)) * vocab * keys;
+  for (int64_t l = 0; l < int64_t(std::max(m.value_embeddings.size(), m.value_residual_lambdas.size())); ++l) {
+    const bool row = has_value_embedding(m, l), first = adds_first_values(m, l);
+    embeddings +=
+        N((row || first) && !m.value_lambdas.empty()) + N(row && !m.value_embedding_lambdas.empty()) + N(first);
+    if (row) embeddings += N(m.num_key_value_heads) * N(m.value_gate_channels);
+  }
+  if (m.smear_channels > 0) embeddings += N(m.smear_channels) + N(1);
+  block += N(m.num_attention_heads) * N(m.attention_gate_channels);
   block += norm + norm;
   const N dense = (m.gated_mlp ? hidden * ffn + hidden * ffn : hidden * ffn) + ffn * hidden;
   const N routed = N(m.num_experts) * hidden + N(experts) * (N(3) * hidden * N(m.moe_intermediate_size));
@@ -326,7 +335,8 @@ void complete(ModelConfig& m) {
     m.head_dim = m.hidden_size / m.num_attention_heads;
   }
   if (m.intermediate_size == 0 && m.model_type == ModelType::gpt2) m.intermediate_size = 4 * m.hidden_size;
-  for (auto* lambdas : {&m.resid_lambdas, &m.x0_lambdas})
+  for (auto* lambdas :
+       {&m.resid_lambdas, &m.x0_lambdas, &m.value_embedding_lambdas, &m.value_residual_lambdas, &m.value_lambdas})
     if (lambdas->size() == 1 && m.num_hidden_layers > 0 && m.num_hidden_layers < kMaxListedLayers)
       lambdas->resize(size_t(m.num_hidden_layers), lambdas->front());
   if (m.skip_lambdas.size() == 1 && !m.skip_from.empty())

@@ -83,6 +83,16 @@ struct ModelConfig {
   // For each block and the final norm, the block whose output is added to the stream there, or -1; empty: none.
   std::vector<int64_t> skip_from;
   std::vector<double> skip_lambdas;  // initial factors of what is added, for as many
+  // For each layer the table, from 0, whose row of the token is added to the values of attention, or -1; empty: none.
+  std::vector<int64_t> value_embeddings;
+  std::vector<double> value_embedding_lambdas;  // initial factors of what is added, for each layer; empty: none
+  std::vector<double> value_residual_lambdas;   // of the first layer's values, added to those of others; empty: none
+  std::vector<double> value_lambdas;            // of a layer's own values where others are added; empty: none
+  // Input channels that gates read, 0: no gate. Of value embeddings, for each head of keys and values.
+  int64_t value_gate_channels = 0;
+  double value_gate_scale = 2;          // a gate is this times a sigmoid
+  int64_t attention_gate_channels = 0;  // of each head of attention
+  int64_t smear_channels = 0;           // of the previous token's embedding, which is added to the token's
   // Standard deviations of initial weights by patterns of names in files, in place of initializer_range; 0: zeros.
   std::vector<std::pair<std::string, double>> initializer_ranges;
   double mup_width = 1;       // hidden_size / Config::mup_base_width; initial weights follow it
@@ -95,6 +105,10 @@ ModelConfig model_defaults(ModelType);
 
 // The attention window of a layer: sliding_window, or 0.
 int64_t window_of(const ModelConfig&, int64_t layer);
+// Tables of value_embeddings, and what a layer adds to its values: a row of one, the first layer's.
+int64_t value_tables(const ModelConfig&);
+bool has_value_embedding(const ModelConfig&, int64_t layer);
+bool adds_first_values(const ModelConfig&, int64_t layer);
 // The first option, with its value, that no family of other programs has; empty: none.
 std::string option_of_athanor(const ModelConfig&);
 

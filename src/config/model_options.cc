@@ -28,6 +28,10 @@ void validate_lists(const ModelConfig& m, std::string_view where) {
   require(m.skip_lambdas.empty() || m.skip_lambdas.size() == layers + 1, where, ".",
           "skip_lambdas: ", m.skip_lambdas.size(), " entries for the ", layers + 1,
           " of skip_from; give one for each, or one for all");
+  counted("value_embeddings", m.value_embeddings.size(), "");
+  counted("value_embedding_lambdas", m.value_embedding_lambdas.size(), ", or one for all");
+  counted("value_residual_lambdas", m.value_residual_lambdas.size(), ", or one for all");
+  counted("value_lambdas", m.value_lambdas.size(), ", or one for all");
   for (size_t i = 0; i < m.skip_from.size(); ++i)
     require(m.skip_from[i] < int64_t(i), where, ".", "skip_from[", i, "]: expected a block before it, of 0 to ",
             int64_t(i) - 1, ", or null, got ", m.skip_from[i]);
@@ -40,7 +44,40 @@ void validate_lists(const ModelConfig& m, std::string_view where) {
           ", but no layer of layer_types has sliding_attention; set it to 0 or change the list");
 }
 
+void validate_values(const ModelConfig& m, std::string_view where) {
+  const bool embeddings = !m.value_embeddings.empty();
+  require(embeddings || m.value_embedding_lambdas.empty(), where, ".",
+          "value_embedding_lambdas: needs value_embeddings, which is not given; leave one out or give the other");
+  require(embeddings || m.value_gate_channels == 0, where, ".", "value_gate_channels: ", m.value_gate_channels,
+          ", but value_embeddings, which the gate is of, is not given; set it to 0 or give value_embeddings");
+  require(embeddings || !m.value_residual_lambdas.empty() || m.value_lambdas.empty(), where, ".",
+          "value_lambdas: needs value_embeddings or value_residual_lambdas, of which neither is given");
+  require(m.value_residual_lambdas.empty() || m.num_hidden_layers > 1, where, ".",
+          "value_residual_lambdas: the only layer of num_hidden_layers 1 has no later one that adds its values");
+  const int64_t tables = value_tables(m);
+  for (int64_t t = 0; t < tables; ++t)
+    require(std::ranges::count(m.value_embeddings, t) > 0, where, ".", "value_embeddings: no layer has table ", t,
+            " of the tables 0 to ", tables - 1, "; number them without gaps");
+  require(!embeddings || tables > 0, where, ".",
+          "value_embeddings: expected a table for at least one layer, got null for all; set the key to null");
+  const auto within = [&](std::string_view key, int64_t channels) {
+    require(channels <= m.hidden_size, where, ".", key, ": ", channels, " channels are more than hidden_size ",
+            m.hidden_size);
+  };
+  within("value_gate_channels", m.value_gate_channels);
+  within("attention_gate_channels", m.attention_gate_channels);
+  within("smear_channels", m.smear_channels);
+}
+
 }  // namespace
+
+int64_t value_tables(const ModelConfig& m) {
+  return m.value_embeddings.empty() ? 0 : *std::ranges::max_element(m.value_embeddings) + 1;
+}
+bool has_value_embedding(const ModelConfig& m, int64_t layer) {
+  return !m.value_embeddings.empty() && m.value_embeddings[size_t(layer)] >= 0;
+}
+bool adds_first_values(const ModelConfig& m, int64_t layer) { return !m.value_residual_lambdas.empty() && layer > 0; }
 
 std::string differing_option(const ModelConfig& a, const ModelConfig& b) {
   for (const auto& field : block_fields()) {
@@ -75,6 +112,7 @@ void validate_options(const ModelConfig& m, std::string_view where) {
   require(m.qk_norm || m.qk_norm_elementwise_affine, where, ".",
           "qk_norm_elementwise_affine: false is of the norms of qk_norm, which is false; set qk_norm to true");
   validate_lists(m, where);
+  validate_values(m, where);
 }
 
 }  // namespace athanor

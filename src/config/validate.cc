@@ -443,6 +443,17 @@ void validate_block(const Config& c) {
   require(m.skip_from.empty() || c.pipeline_parallel_size == 1, "model.skip_from: with the ", c.pipeline_parallel_size,
           " stages of pipeline_parallel_size blocks are on other stages than those that read them; set "
           "pipeline_parallel_size to 1, or leave skip_from out");
+  const auto on_one_stage = [&](bool used, const char* key, const char* what) {
+    require(!used || c.pipeline_parallel_size == 1, key, ": with the ", c.pipeline_parallel_size,
+            " stages of pipeline_parallel_size ", what,
+            " on the first stage alone; set pipeline_parallel_size to 1, or leave it out");
+  };
+  on_one_stage(!m.value_embeddings.empty(), "model.value_embeddings", "the rows of the tables are");
+  on_one_stage(!m.value_residual_lambdas.empty(), "model.value_residual_lambdas", "the first layer's values are");
+  require(m.value_embeddings.empty() || c.tensor_parallel_size <= m.num_key_value_heads,
+          "model.value_embeddings: the tables are cut by heads, and the ", c.tensor_parallel_size,
+          " ranks of tensor_parallel_size are more than the ", m.num_key_value_heads,
+          " of num_key_value_heads; set tensor_parallel_size to at most that, or leave value_embeddings out");
   const bool mixed = std::ranges::adjacent_find(m.layer_types, std::not_equal_to{}) != m.layer_types.end();
   require(!mixed || c.context_parallel_size == 1, "model.layer_types: with the ", c.context_parallel_size,
           " ranks of context_parallel_size all layers need one window; set context_parallel_size to 1, or make the "

@@ -47,6 +47,9 @@ class CpuOps final : public Ops {
   void run(const ScaledSum&, void* scratch) override;
   void run(const ScaledSumBwd&, void* scratch) override;
   size_t scratch(const ScaledSumBwd&) const override;
+  void run(const GatedSum&, void* scratch) override;
+  void run(const GatedSumBwd&, void* scratch) override;
+  size_t scratch(const GatedSumBwd&) const override;
   // embedding.cc
   void run(const EmbeddingFwd&, void* scratch) override;
   void run(const EmbeddingBwd&, void* scratch) override;

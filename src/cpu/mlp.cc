@@ -1,5 +1,7 @@
 // GELU (tanh form), SwiGLU and other activations; sums scaled by parameters. Element-wise; written with the logistic
 // function, which needs one exponential.
+#include <cmath>
+
 #include "cpu/chunks.h"
 #include "cpu/cpu_ops.h"
 #include "cpu/largest.h"
@@ -181,6 +183,32 @@ double dot(const T* x, const T* y, int64_t n) {
   return (sum[0] + sum[1]) + (sum[2] + sum[3]);
 }
 
+// y = a x; y may be x.
+struct Scale {
+  template <int L, class T>
+  static ATHANOR_INLINE void run(T* y, const T* x, float a, int64_t n) {
+    simd::for_columns<L, T>(n, [&](auto at) ATHANOR_INLINE_LAMBDA { at.store(y, a * at.load(x)); });
+  }
+};
+struct ScaledAdd {  // y += a x
+  template <int L, class T>
+  static ATHANOR_INLINE void run(T* y, const T* x, float a, int64_t n) {
+    simd::for_columns<L, T>(n, [&](auto at) ATHANOR_INLINE_LAMBDA { at.store(y, at.load(y) + a * at.load(x)); });
+  }
+};
+
+double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
+
+// The rows of an optional matrix, which may be strided.
+template <class T>
+struct Rows {
+  T* data = nullptr;
+  int64_t stride = 0;
+  explicit Rows(const Tensor& t) : data(t ? t.as<T>() : nullptr), stride(t ? t.stride() : 0) {}
+  explicit operator bool() const { return data != nullptr; }
+  T* at(int64_t row) const { return data + row * stride; }
+};
+
 void add_to(const Tensor& t, const double* parts, int64_t count) {
   if (!t) return;
   double sum = 0;
@@ -293,6 +321,59 @@ void CpuOps::run(const ScaledSumBwd& op, void* scratch) {
       if (op.a) da[chunk] = dot(dy + begin, x + begin, n);
       if (op.b) db[chunk] = dot(dy + begin, z + begin, n);
       simd::dispatch<ScaledBackward>(dx + begin, dz + begin, dy + begin, a, b, n);
+    });
+  });
+  add_to(op.da, da, count);
+  add_to(op.db, db, count);
+}
+
+void CpuOps::run(const GatedSum& op, void*) {
+  const float a = scalar(op.a), b = scalar(op.b) * op.factor;
+  const int64_t groups = op.groups(), width = op.y.cols() / groups;
+  by_float(op.y.dtype, [&]<class T>() {
+    const Rows<T> y(op.y), x(op.x), z(op.z), gate(op.gate);
+    pool_.parallel_ranges(op.y.rows(), row_grain(op.y.cols()), [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i)
+        for (int64_t g = 0; g < groups; ++g) {
+          const int64_t c = g * width;
+          const float of_z = gate ? float(b * sigmoid(to_float(gate.at(i)[g]))) : b;
+          if (x && z)
+            simd::dispatch<ScaledForward>(y.at(i) + c, x.at(i) + c, z.at(i) + c, a, of_z, width);
+          else
+            simd::dispatch<Scale>(y.at(i) + c, (x ? x : z).at(i) + c, x ? a : of_z, width);
+        }
+    });
+  });
+}
+
+size_t CpuOps::scratch(const GatedSumBwd& op) const {
+  return size_t(2 * div_ceil(op.dy.rows(), row_grain(op.dy.cols()))) * sizeof(double);
+}
+void CpuOps::run(const GatedSumBwd& op, void* scratch) {
+  const float a = scalar(op.a), b = scalar(op.b);
+  const int64_t groups = op.groups(), width = op.dy.cols() / groups, grain = row_grain(op.dy.cols());
+  const int64_t count = div_ceil(op.dy.rows(), grain);
+  double *da = static_cast<double*>(scratch), *db = da + count;
+  by_float(op.dy.dtype, [&]<class T>() {
+    const Rows<T> dx(op.dx), dz(op.dz), dgate(op.dgate), dy(op.dy), x(op.x), z(op.z), gate(op.gate);
+    pool_.parallel_ranges(op.dy.rows(), grain, [&](int64_t begin, int64_t end) {
+      double sum_a = 0, sum_b = 0;
+      for (int64_t i = begin; i < end; ++i)
+        for (int64_t g = 0; g < groups; ++g) {
+          const int64_t c = g * width;
+          const T* d = dy.at(i) + c;
+          const double s = gate ? sigmoid(to_float(gate.at(i)[g])) : 1;
+          const auto of_dy = float(b * op.factor * s);
+          if (op.a) sum_a += dot(d, x.at(i) + c, width);
+          if (op.b || gate) {
+            const double of_z = dot(d, z.at(i) + c, width);
+            sum_b += op.factor * s * of_z;
+            if (gate) dgate.at(i)[g] = from_float<T>(float(b * op.factor * s * (1 - s) * of_z));
+          }
+          if (dz) simd::dispatch<ScaledAdd>(dz.at(i) + c, d, of_dy, width);
+          if (dx) simd::dispatch<Scale>(dx.at(i) + c, d, a, width);
+        }
+      da[begin / grain] = sum_a, db[begin / grain] = sum_b;
     });
   });
   add_to(op.da, da, count);

@@ -1,6 +1,7 @@
-// GELU, SiLU, ReLU and ReLU^2 with a gate or without, and sums scaled by parameters, forward and backward: the formulas
-// of ops/activation.h. Plain kernels, one element per thread, and in the backward of a scaled sum a tile per block
-// whose two sums a second launch adds in order. Memory bound. Unverified: no GPU has run them.
+// GELU, SiLU, ReLU and ReLU^2 with a gate or without, sums scaled by parameters, and gated sums, forward and backward:
+// the formulas of ops/activation.h and gated_sum.h. Plain kernels, one element per thread; in the backward of a scaled
+// sum a tile per block, in that of a gated sum a warp per group of a row, whose two sums a second launch adds in order.
+// Memory bound. Unverified: no GPU has run them.
 #include "cuda/activations.h"
 
 #include "cuda/activation.h"
@@ -132,6 +133,81 @@ __global__ void __launch_bounds__(kTileThreads) scaled_sum_backward(double* sums
   if (threadIdx.x == 0) sums[blockIdx.x] = da, sums[gridDim.x + blockIdx.x] = db;
 }
 
+// A matrix of rows that may be strided; null: there is none.
+template <class T>
+struct Rows {
+  T* data;
+  int64_t stride;
+  __device__ __forceinline__ T* at(int64_t row, int64_t column) const { return data + row * stride + column; }
+};
+
+// Of a row's group of columns: what its gate, or 1, makes of the factor.
+struct Groups {
+  int64_t count, width;  // width: columns of a group
+  float factor;
+};
+template <class T>
+__device__ __forceinline__ double sigmoid_of(const Rows<T>& gate, int64_t row, int64_t group) {
+  return gate.data == nullptr ? 1. : 1. / (1. + exp(-static_cast<double>(to_float(*gate.at(row, group)))));
+}
+
+template <class T>
+__global__ void __launch_bounds__(kFlatThreads)
+    gated_sum(Rows<T> y, Rows<const T> x, Rows<const T> z, Rows<const T> gate, Weights a, Weights b, Groups groups,
+              int64_t n) {
+  ptx::wait_for_earlier_kernels();
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kFlatThreads + static_cast<int>(threadIdx.x);
+  if (i >= n) return;
+  const int64_t columns = groups.count * groups.width, row = i / columns, column = i % columns;
+  float sum = 0.f;
+  if (x.data != nullptr) sum = scalar(a) * to_float(*x.at(row, column));
+  if (z.data != nullptr) {
+    const float s = gate.data == nullptr ? 1.f : sigmoid(to_float(*gate.at(row, column / groups.width)));
+    sum += scalar(b) * groups.factor * s * to_float(*z.at(row, column));
+  }
+  *y.at(row, column) = from_float<T>(sum);
+}
+
+template <class T>
+struct GatedSumBackward {
+  Rows<T> dx, dz, dgate;
+  Rows<const T> dy, x, z, gate;
+  Weights a, b;
+  Groups groups;
+  int64_t rows;
+};
+// A warp per group of a row. sums: of the block's dy x and factor s dy z, [2, blocks].
+template <class T>
+__global__ void __launch_bounds__(kGatedSumWarps * 32) gated_sum_backward(double* sums, GatedSumBackward<T> p) {
+  ptx::wait_for_earlier_kernels();
+  SHARED(double, room, [32]);
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  const int64_t at = static_cast<int64_t>(blockIdx.x) * kGatedSumWarps + warp;
+  double of_x = 0, of_z = 0;
+  if (at < p.rows * p.groups.count) {
+    const int64_t row = at / p.groups.count, group = at % p.groups.count, first = group * p.groups.width;
+    const double s = sigmoid_of(p.gate, row, group), b = static_cast<double>(scalar(p.b) * p.groups.factor) * s;
+    const float a = scalar(p.a), of_dy = static_cast<float>(b);
+    for (int64_t i = lane; i < p.groups.width; i += 32) {
+      const float d = to_float(*p.dy.at(row, first + i));
+      if (p.x.data != nullptr) of_x += static_cast<double>(d) * static_cast<double>(to_float(*p.x.at(row, first + i)));
+      if (p.z.data != nullptr) of_z += static_cast<double>(d) * static_cast<double>(to_float(*p.z.at(row, first + i)));
+      if (p.dz.data != nullptr) {
+        T* dz = p.dz.at(row, first + i);
+        *dz = from_float<T>(to_float(*dz) + of_dy * d);
+      }
+      if (p.dx.data != nullptr) *p.dx.at(row, first + i) = from_float<T>(a * d);
+    }
+    const double sum = warp_reduce(of_z, Plus{});
+    if (p.dgate.data != nullptr && lane == 0)
+      *p.dgate.at(row, group) = from_float<T>(static_cast<float>(b * (1. - s) * sum));
+    of_z *= static_cast<double>(p.groups.factor) * s;
+  }
+  of_x = block_reduce(of_x, room, Plus{});
+  of_z = block_reduce(of_z, room, Plus{});
+  if (threadIdx.x == 0) sums[blockIdx.x] = of_x, sums[gridDim.x + blockIdx.x] = of_z;
+}
+
 // Block 0 adds the first row of sums [2, tiles] to da, block 1 the second to db.
 template <class G>
 __global__ void __launch_bounds__(kTileThreads) add_tiles(G* da, G* db, const double* sums, int64_t tiles) {
@@ -165,6 +241,19 @@ LaunchConfig element_per_thread(int64_t n, cudaStream_t stream) {
   return {dim3(grid_size(div_ceil<int64_t>(n, kFlatThreads))), dim3(kFlatThreads), 0, stream};
 }
 Weights weights(const Tensor& t) { return {t.data, t.dtype}; }
+template <class T>
+Rows<T> rows_of(const Tensor& t) {
+  if (!t) return {nullptr, 0};
+  return {data<std::remove_const_t<T>>(t), t.stride()};
+}
+
+// da += the first row of sums [2, count], db the second; either may be absent.
+void add_sums(const Tensor& da, const Tensor& db, const double* sums, int64_t count, cudaStream_t stream) {
+  if (!da && !db) return;
+  const LaunchConfig two{dim3(2), dim3(kTileThreads), 0, stream};
+  by_type(da ? da.dtype : db.dtype,
+          [&]<class G>() { CUDA_CHECK(launch(add_tiles<G>, two, data<G>(da), data<G>(db), sums, count)); });
+}
 }  // namespace
 
 void run(const ActivationFwd& op, void*, cudaStream_t stream) {
@@ -216,10 +305,38 @@ void run(const ScaledSumBwd& op, void* scratch, cudaStream_t stream) {
     CUDA_CHECK(launch(scaled_sum_backward<T>, config, sums, data<T>(op.dx), data<T>(op.dz), data<T>(op.dy),
                       data<T>(op.x), data<T>(op.z), weights(op.a), weights(op.b), shape));
   });
-  if (!op.a && !op.b) return;
-  const LaunchConfig two{dim3(2), dim3(kTileThreads), 0, stream};
-  by_type(op.a ? op.da.dtype : op.db.dtype, [&]<class G>() {
-    CUDA_CHECK(launch(add_tiles<G>, two, data<G>(op.da), data<G>(op.db), sums, scaled_sum_tiles(n)));
+  add_sums(op.da, op.db, sums, scaled_sum_tiles(n), stream);
+}
+
+void run(const GatedSum& op, void*, cudaStream_t stream) {
+  const int64_t n = op.y.numel();
+  if (n == 0) return;
+  const Groups groups{op.groups(), op.y.cols() / op.groups(), op.factor};
+  by_type(op.y.dtype, [&]<class T>() {
+    CUDA_CHECK(launch(gated_sum<T>, element_per_thread(n, stream), rows_of<T>(op.y), rows_of<const T>(op.x),
+                      rows_of<const T>(op.z), rows_of<const T>(op.gate), weights(op.a), weights(op.b), groups, n));
   });
+}
+
+void run(const GatedSumBwd& op, void* scratch, cudaStream_t stream) {
+  if (op.dy.numel() == 0) return;
+  const int64_t blocks = gated_sum_blocks(op.dy.rows(), op.groups());
+  auto* sums = static_cast<double*>(scratch);
+  by_type(op.dy.dtype, [&]<class T>() {
+    const GatedSumBackward<T> p{.dx = rows_of<T>(op.dx),
+                                .dz = rows_of<T>(op.dz),
+                                .dgate = rows_of<T>(op.dgate),
+                                .dy = rows_of<const T>(op.dy),
+                                .x = rows_of<const T>(op.x),
+                                .z = rows_of<const T>(op.z),
+                                .gate = rows_of<const T>(op.gate),
+                                .a = weights(op.a),
+                                .b = weights(op.b),
+                                .groups = {op.groups(), op.dy.cols() / op.groups(), op.factor},
+                                .rows = op.dy.rows()};
+    const LaunchConfig config{dim3(grid_size(blocks)), dim3(kGatedSumWarps * 32), 0, stream};
+    CUDA_CHECK(launch(gated_sum_backward<T>, config, sums, p));
+  });
+  add_sums(op.da, op.db, sums, blocks, stream);
 }
 }  // namespace athanor::cuda

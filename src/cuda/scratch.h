@@ -40,6 +40,11 @@ struct ColumnSumCut {
 
 // Elements of a scaled sum's backward: a tile per block, of one pack per thread.
 constexpr int kScaledSumElements = 4, kScaledSumThreads = 256;
+// Of the backward of a gated sum a warp has one group of one row.
+constexpr int kGatedSumWarps = 8;
+inline int64_t gated_sum_blocks(int64_t rows, int64_t groups) {
+  return div_ceil<int64_t>(rows * groups, kGatedSumWarps);
+}
 inline int64_t scaled_sum_tiles(int64_t n) { return div_ceil<int64_t>(n, kScaledSumElements * kScaledSumThreads); }
 
 // Elements of a sum: into at most so many ranges of whole tiles.
@@ -219,9 +224,9 @@ requires kIsOneOf<Op, NormFwd, NormApply, QkNormFwd, AttentionFwd, MergeAttentio
                   ScheduleFreeAdamW, Sgd, Lion, Ema, AdamDirection, ScaleByTrustRatio, OutputSquares, ScaleOutputs,
                   FactoredMoments, ClipFactors, Momentum, Combine, SplitMaster, JoinMaster, QkClip, LargestOfPart,
                   DelayedScales, RouteFwd, StepRouterBias, SendSlots, ReceiveSlots, SumRows, WeightedSwigluFwd,
-                  WeightedSwigluBwd, GroupedGemm, ActivationFwd, ActivationBwd, ScaledSum, Dropout, DequantizeNf4,
-                  ScaleByMagnitude, ScaleByMagnitudeBwd, KeepTwoOfFour, DecayPruned, TopLogits, PickLogits,
-                  CachedDistilledCrossEntropy, OneBitMomentum, OneBitMean, OneBitDirection>
+                  WeightedSwigluBwd, GroupedGemm, ActivationFwd, ActivationBwd, ScaledSum, GatedSum, Dropout,
+                  DequantizeNf4, ScaleByMagnitude, ScaleByMagnitudeBwd, KeepTwoOfFour, DecayPruned, TopLogits,
+                  PickLogits, CachedDistilledCrossEntropy, OneBitMomentum, OneBitMean, OneBitDirection>
 constexpr size_t scratch(const Op&) { return 0; }
 
 inline size_t scratch(const ColumnSum& op) {
@@ -275,6 +280,10 @@ inline size_t scratch(const ScaledGemm& op, const NativeProduct& native, size_t 
 
 inline size_t scratch(const ScaledSumBwd& op) {
   return static_cast<size_t>(2 * scaled_sum_tiles(op.dy.numel())) * sizeof(double);
+}
+
+inline size_t scratch(const GatedSumBwd& op) {
+  return static_cast<size_t>(2 * gated_sum_blocks(op.dy.rows(), op.groups())) * sizeof(double);
 }
 
 inline size_t scratch(const SquaredNorm& op) {

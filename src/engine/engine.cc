@@ -64,6 +64,7 @@ void Engine::commit() {
   if (!device.unified())
     inputs_ = std::make_unique<HostRing>(device,
                                          2 * in.batch.tokens.bytes() + in.targets.bytes() +
+                                             (in.batch.previous ? in.batch.previous.bytes() : 0) +
                                              (in.first_row ? in.first_row.bytes() : 0) + in.batch.positions.bytes() +
                                              in.batch.spans.bytes() + in.top.bytes(),
                                          options_.training ? kStepsAhead * micro_batches() : 1);
@@ -138,6 +139,9 @@ void Engine::set_documents(std::vector<Span> documents, std::vector<int32_t> pos
   }
   CHECK(documents.size() == options_.documents.size() && positions.size() == n, documents.size(), " documents and ",
         positions.size(), " positions, planned for ", options_.documents.size(), " and ", n);
+  first_rows_.assign(n, false);
+  for (const Span& span : documents)
+    if (span.q_len > 0) first_rows_[size_t(span.q_begin)] = true;
   documents_ = part_rows_.empty() ? std::move(documents) : in_ring() ? ring().cut(documents) : part_.cut(documents);
   positions_ = part_rows_.empty() ? std::move(positions) : part_.cut(part_rows_, positions.data());
   for (MicroInputs& in : micro_inputs_) in.documents_changed = true;
@@ -146,6 +150,7 @@ void Engine::set_documents(std::vector<Span> documents, std::vector<int32_t> pos
 void Engine::load(std::span<const int32_t> tokens, std::span<const int32_t> targets, MicroInputs& in, int64_t slot) {
   CHECK(int64_t(tokens.size()) == part_.all_rows() && targets.size() == tokens.size(), "a micro-batch has ",
         part_.all_rows(), " tokens, got ", tokens.size());
+  const std::vector<int32_t> previous = in.batch.previous ? previous_tokens(tokens) : std::vector<int32_t>();
   if (!part_rows_.empty()) {
     own_tokens_ = part_.cut(part_rows_, tokens.data()), own_targets_ = part_.cut(part_rows_, targets.data());
     tokens = own_tokens_, targets = own_targets_;
@@ -168,6 +173,7 @@ void Engine::load(std::span<const int32_t> tokens, std::span<const int32_t> targ
   upload(in.batch.tokens, tokens.data());
   upload(in.batch.targets, targets.data());
   upload(in.targets, &count);
+  if (in.batch.previous) upload(in.batch.previous, previous.data());
   const int64_t micro = slot - step_slot_ * micro_batches();
   const int64_t first_row = micro_batch_order().number(micro) * part_.rows();
   if (in.first_row) upload(in.first_row, &first_row);
@@ -181,6 +187,14 @@ void Engine::load(std::span<const int32_t> tokens, std::span<const int32_t> targ
   if (!std::exchange(in.documents_changed, false)) return;
   upload(in.batch.positions, positions_.data());
   upload(in.batch.spans, documents_.data());
+}
+
+// Of this rank's rows.
+std::vector<int32_t> Engine::previous_tokens(std::span<const int32_t> tokens) const {
+  std::vector<int32_t> previous(tokens.size(), int32_t(model_->config().vocab_size));
+  for (size_t i = 1; i < tokens.size(); ++i)
+    if (!first_rows_[i]) previous[i] = tokens[i - 1];
+  return part_rows_.empty() ? previous : part_.cut(part_rows_, previous.data());
 }
 
 Tensor Engine::scalar(size_t offset, DType dtype) const { return {state_.at(int64_t(offset)), dtype, {1}}; }

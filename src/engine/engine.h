@@ -396,6 +396,7 @@ class Engine {
   Distillation distillation(Ctx&, const MicroInputs&);
   void agree_on_divergence(Ctx&);
   void load(std::span<const int32_t> tokens, std::span<const int32_t> targets, MicroInputs&, int64_t slot);
+  std::vector<int32_t> previous_tokens(std::span<const int32_t> tokens) const;
   Classifier head() const;
   Tensor scalar(size_t offset, DType dtype) const;
 
@@ -447,6 +448,7 @@ class Engine {
   std::vector<PhaseRunner> evaluation_runners_;  // of each chunk
   std::vector<Span> documents_;                  // of the following micro-batches, if they changed
   std::vector<int32_t> positions_;
+  std::vector<bool> first_rows_;                   // of whole sequences: where a document or sequence begins
   std::vector<int32_t> own_tokens_, own_targets_;  // of this rank, if others have the rest of its sequences
   std::unique_ptr<HostRing> inputs_, states_;      // pinned: what load() copies per micro-batch; StepState per step
   int64_t step_micro_batches_ = 0;

@@ -137,6 +137,7 @@ void Engine::plan_inputs(MicroInputs& in, size_t slot) {
   input("tokens", DType::i32, {n}, &batch.tokens);
   input("targets", DType::i32, {n}, &batch.targets);
   input("positions", DType::i32, {n}, &batch.positions);
+  if (model_->config().smear_channels > 0) input("previous tokens", DType::i32, {n}, &batch.previous);
   input("spans", DType::i32, {tables * int64_t(options_.documents.size()), kSpanWords}, &batch.spans);
   if (in_ring()) batch.piece_length = part_.piece_length();
   if (part_.ranks > 1) {

@@ -82,6 +82,7 @@ void Sampler::plan_inputs(Inputs& in, int64_t tokens, int64_t spans, const char*
   };
   input("tokens", {tokens}, &in.batch.tokens);
   input("positions", {tokens}, &in.batch.positions);
+  if (model_->config().smear_channels > 0) input("previous tokens", {tokens}, &in.batch.previous);
   input("cache rows", {tokens}, &in.batch.cache_rows);
   input("spans", {spans, kSpanWords}, &in.batch.spans);
   input("last rows", {spans}, &in.last_rows);
@@ -104,7 +105,10 @@ Buffer Sampler::run(Ctx c, const Inputs& in) {
 
 // Adds a row: token number `at` of the text.
 void Sampler::add(Fed& fed, int64_t text, int64_t at, int32_t token) const {
+  const std::vector<int32_t>& context = texts_[size_t(text)].context;
+  const bool known = at > 0 && at <= int64_t(context.size());
   fed.tokens.push_back(token);
+  fed.previous.push_back(known ? context[size_t(at - 1)] : int32_t(model_->config().vocab_size));
   fed.positions.push_back(int32_t(std::min(at, model_->config().max_position_embeddings - 1)));
   fed.cache_rows.push_back(int32_t(text * cache_rows_ + at));
 }
@@ -118,6 +122,7 @@ std::vector<float> Sampler::feed(const char* phase, const Inputs& in, const Fed&
   };
   upload(in.batch.tokens, fed.tokens);
   upload(in.batch.positions, fed.positions);
+  if (in.batch.previous) upload(in.batch.previous, fed.previous);
   upload(in.batch.cache_rows, fed.cache_rows);
   upload(in.batch.spans, fed.spans);
   upload(in.last_rows, fed.last_rows);

@@ -67,7 +67,7 @@ class Sampler {
   };
   // What a forward pass is fed with, a row each.
   struct Fed {
-    std::vector<int32_t> tokens, positions, cache_rows, last_rows;
+    std::vector<int32_t> tokens, previous, positions, cache_rows, last_rows;
     std::vector<Span> spans;
   };
   Ctx context(Ops& ops);

@@ -30,7 +30,7 @@ class Gpt2 final : public Model {
     norm_f_ = norm("transformer.ln_f", head_unit(), final_gain());
   }
 
-  Var embed(Ctx& c, const Batch& batch) override { return embedding(net(c), batch, wte_, wpe_); }
+  Var embed(Ctx& c, const Batch& batch, Taps&) override { return embedding(net(c), batch, wte_, wpe_); }
 
   Var block(Ctx& c, int l, Var in, const Batch& batch, const Taps&) override {
     const Layer& w = layers_[size_t(l)];

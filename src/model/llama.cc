@@ -18,15 +18,26 @@ class Llama final : public Model {
     head_ = m.tie_word_embeddings ? wte_ : vocab_table("lm_head", head_unit(), "lm_head.weight");
     if (m.lm_head_bias) head_bias_ = vocab_bias("lm_head.b", head_unit(), "lm_head.bias");
     if (m.embedding_norm) norm_0_ = norm("model.embed_norm", 0);
+    if (m.smear_channels > 0) declare_smear();
+    for (int64_t t = 0; t < value_tables(m); ++t) value_tables_.push_back(declare_value_table(t));
     if (has_router_bias(m.model_type)) declare_router_bias();
     for (int l = 0; l < int(m.num_hidden_layers); ++l) layers_.push_back(declare_layer(l));
     norm_f_ = norm("model.norm", head_unit(), final_gain());
     skip_f_ = skip_lambda("model.skip_lambda", head_unit(), m.num_hidden_layers);
   }
 
-  Var embed(Ctx& c, const Batch& batch) override {
-    Var h = embedding(net(c), batch, wte_, {});
-    return config_.embedding_norm ? finish(c, fork_norm(net(c), std::move(h), norm_0_)) : std::move(h);
+  Var embed(Ctx& c, const Batch& batch, Taps& taps) override {
+    taps.value_rows.resize(value_tables_.size());
+    for (size_t t = 0; t < value_tables_.size(); ++t) tap_rows(net(c), batch, value_tables_[t], taps.value_rows[t]);
+    const auto normed = [&](Var h) {
+      return config_.embedding_norm ? finish(c, fork_norm(net(c), std::move(h), norm_0_)) : std::move(h);
+    };
+    Var h = normed(embedding(net(c), batch, wte_, {}));
+    if (!smear_gate_.w) return h;
+    Var previous = normed(previous_embedding(net(c), batch, wte_));
+    auto [all, first] = fork_columns(c, std::move(h), config_.smear_channels);
+    Var gate = linear(net(c), std::move(first), smear_gate_);  // [N, 1]
+    return gated_sum(net(c), std::move(all), std::move(previous), std::move(gate), smear_lambda_);
   }
 
   Var block(Ctx& c, int l, Var in, const Batch& batch, const Taps& taps) override {
@@ -34,7 +45,9 @@ class Llama final : public Model {
     const AttentionShape shape = attention_shape(l);
     in = with_skip(c, std::move(in), l, w.skip_lambda, taps);
     if (taps.embedding) in = scaled_sum(net(c), std::move(in), w.resid_lambda, taps.embedding, w.x0_lambda);
-    auto [h, x] = fork_norm(net(c), std::move(in), w.norm1, &w.qkv);  // [N, C]
+    auto [h, x] = fork_norm(net(c), std::move(in), w.norm1, &w.qkv);                          // [N, C]
+    Var value_gate = read_gate(c, x, w.value_gate, config_.value_gate_channels);              // [N, K]
+    Var attention_gate = read_gate(c, x, w.attention_gate, config_.attention_gate_channels);  // [N, H]
     if (config_.qk_norm) {
       x = linear(net(c), std::move(x), w.qkv);  // [N, (H + 2K) D]
       x = qk_norm(net(c), std::move(x), w.q_norm, w.k_norm, normed_shape(shape));
@@ -42,7 +55,9 @@ class Llama final : public Model {
     } else {
       x = rotated_linear(net(c), std::move(x), w.qkv, batch, rope_table(), shape);
     }
+    x = with_values(c, std::move(x), l, std::move(value_gate), taps);
     x = attention(net(c), std::move(x), batch, rope_table(), shape, l, w.out);  // [N, H D]
+    if (attention_gate) x = gated_sum(net(c), {}, std::move(x), std::move(attention_gate));
     Var after = linear(net(c), std::move(x), w.out, std::move(h));
     if (w.experts.router) {
       auto [h2, y] = fork_norm(net(c), std::move(after), w.norm2);
@@ -65,6 +80,8 @@ class Llama final : public Model {
     Param skip_lambda, resid_lambda, x0_lambda;
     Norm norm1;
     Linear qkv;
+    Param value_lambda, value_embedding_lambda, value_residual_lambda;
+    Linear value_gate, attention_gate;
     Norm q_norm, k_norm;
     Linear out;
     Norm norm2;
@@ -80,6 +97,32 @@ class Llama final : public Model {
   Param skip_lambda(const std::string& name, int unit, int64_t at) {
     const bool skips = !config_.skip_from.empty() && config_.skip_from[size_t(at)] >= 0;
     return skips ? scalar(name, unit, config_.skip_lambdas[size_t(at)]) : Param{};
+  }
+
+  // The gate that a linear layer makes of the first channels of x, which stays to be read; none where there is no gate.
+  Var read_gate(Ctx& c, Var& x, const Linear& gate, int64_t channels) {
+    if (!gate.w) return {};
+    auto [all, first] = fork_columns(c, std::move(x), channels);
+    x = std::move(all);
+    return linear(net(c), std::move(first), gate);
+  }
+
+  // What value_embeddings and value_residual_lambdas add to the values of qkv.
+  Var with_values(Ctx& c, Var qkv, int l, Var gate, const Taps& taps) {
+    const Layer& w = layers_[size_t(l)];
+    const AttentionShape shape = attention_shape(l);
+    const bool first = adds_first_values(config_, l);
+    if (taps.first_values && l == 0) qkv = set_values(c, std::move(qkv), shape, taps.first_values);
+    if (first)
+      qkv = add_to_values(net(c), std::move(qkv), shape,
+                          {.other = taps.first_values, .own = w.value_lambda, .factor = w.value_residual_lambda});
+    if (!has_value_embedding(config_, l)) return qkv;
+    return add_to_values(net(c), std::move(qkv), shape,
+                         {.other = taps.value_rows[size_t(config_.value_embeddings[size_t(l)])],
+                          .own = first ? Param{} : w.value_lambda,
+                          .factor = w.value_embedding_lambda,
+                          .gate = std::move(gate),
+                          .scale = w.value_gate.w ? float(config_.value_gate_scale) : 1.0f});
   }
 
   bool norms_all_heads() const { return config_.model_type == ModelType::olmoe; }
@@ -130,8 +173,44 @@ class Llama final : public Model {
     }
     w.out.w = matrix(a + "o_proj", u, {{a + "o_proj.weight", {c, q}}}, output_init_std(),
                      {.axis = 1, .parts = {q}, .whole = d});
+    declare_values(w, a, u, l);
+    if (m.attention_gate_channels > 0)
+      w.attention_gate.w = gate(a + "gate", u, m.num_attention_heads, m.attention_gate_channels);
     if (m.attention_bias && m.model_type == ModelType::athanor)
       w.out.b = vector(a + "o_proj.b", u, {{a + "o_proj.bias", c}}, 0);
+  }
+
+  // A linear layer from the first channels to the heads, which ranks share.
+  Param gate(const std::string& name, int unit, int64_t heads, int64_t channels) {
+    return matrix(name, unit, {{name + ".weight", {heads, channels}}}, init_std(), {.axis = 0, .parts = {heads}});
+  }
+
+  void declare_values(Layer& w, const std::string& a, int u, int l) {
+    const ModelConfig& m = config_;
+    const bool row = has_value_embedding(m, l), first = adds_first_values(m, l);
+    const auto initial = [&](const std::vector<double>& lambdas) { return lambdas[size_t(l)]; };
+    if ((row || first) && !m.value_lambdas.empty())
+      w.value_lambda = head_scalar(a + "value_lambda", u, initial(m.value_lambdas));
+    if (row && !m.value_embedding_lambdas.empty())
+      w.value_embedding_lambda = head_scalar(a + "value_embedding_lambda", u, initial(m.value_embedding_lambdas));
+    if (first) w.value_residual_lambda = head_scalar(a + "value_residual_lambda", u, initial(m.value_residual_lambdas));
+    if (row && m.value_gate_channels > 0)
+      w.value_gate.w = gate(a + "value_gate", u, m.num_key_value_heads, m.value_gate_channels);
+  }
+
+  Param declare_value_table(int64_t t) {
+    const ModelConfig& m = config_;
+    const int64_t keys = m.num_key_value_heads * m.head_dim;
+    const std::string name = cat("model.value_embeddings.", t);
+    return table(name, 0, {name + ".weight", {m.vocab_size, keys}}, m.vocab_size,
+                 {.axis = 1, .parts = {keys}, .whole = m.head_dim});
+  }
+
+  void declare_smear() {
+    const int64_t channels = config_.smear_channels;
+    smear_gate_.w = matrix("model.smear_gate", 0, {{"model.smear_gate.weight", {1, channels}}}, init_std(), {}, false,
+                           PartialGradient::of_rows);
+    smear_lambda_ = scalar("model.smear_lambda", 0, 0);
   }
 
   Mlp declare_mlp(const std::string& p, int u, int64_t c, int64_t f) {
@@ -213,8 +292,14 @@ class Llama final : public Model {
   Param scalar(const std::string& name, int unit, double value) {
     return vector(name, unit, {{name, 1}}, float(value), {}, PartialGradient::of_rows);
   }
+  // One that ranks that share heads apply to theirs.
+  Param head_scalar(const std::string& name, int unit, double value) {
+    return vector(name, unit, {{name, 1}}, float(value), {}, PartialGradient::of_heads);
+  }
 
-  Param wte_, skip_f_;
+  Param wte_, skip_f_, smear_lambda_;
+  Linear smear_gate_;
+  std::vector<Param> value_tables_;
   std::vector<Layer> layers_;
   Norm norm_0_{}, norm_f_{};
 };

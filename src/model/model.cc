@@ -60,13 +60,14 @@ void Model::require_patterns_used() const {
 }
 
 Param Model::matrix(const std::string& name, int unit, const std::vector<std::pair<std::string, Shape>>& parts,
-                    float std_dev, Cut cut, bool in_out) {
+                    float std_dev, Cut cut, bool in_out, PartialGradient partial) {
   ParamSpec spec{.name = name,
                  .shape = parts[0].second,
                  .role = Role::matrix,
                  .unit = unit,
                  .init_std = std_of(parts[0].first, std_dev),
                  .cut = std::move(cut),
+                 .partial = partial,
                  .in_out = in_out};
   spec.shape.dim[0] = 0;
   for (const auto& [file_name, shape] : parts) {
@@ -169,11 +170,12 @@ Var forward_part(Model& model, Ctx& c, const Batch& batch, const Recompute& reco
   const bool selective = recompute.granularity != Recompute::Granularity::none;
   c.selective = selective;
   const std::vector<int64_t>& skips = model.config().skip_from;
-  Taps taps{.embedding = {}, .blocks = std::vector<Tap>(skips.size())};
+  Taps taps{.embedding = {}, .blocks = std::vector<Tap>(skips.size()), .value_rows = {}, .first_values = {}};
+  if (adds_first_values(model.config(), 1)) taps.first_values = values_to_come();
   Var h = std::move(in);
   if (part.embeds) {
     params.use(c, 0);
-    h = model.embed(c, batch);
+    h = model.embed(c, batch, taps);
     params.done(c, 0);
     if (!model.config().x0_lambdas.empty()) h = set_tap(c, std::move(h), taps.embedding);
   }

@@ -14,8 +14,8 @@ class Model {
   explicit Model(const ModelConfig& config) : config_(config) {}
   virtual ~Model() = default;
 
-  virtual void declare() = 0;  // once, before anything else
-  virtual Var embed(Ctx&, const Batch&) = 0;
+  virtual void declare() = 0;                        // once, before anything else
+  virtual Var embed(Ctx&, const Batch&, Taps&) = 0;  // sets Taps::value_rows, where blocks read them
   // The residual stream [N, C] in and out.
   virtual Var block(Ctx&, int layer, Var h, const Batch&, const Taps&) = 0;
   virtual Var final_norm(Ctx&, Var h, const Taps&) = 0;
@@ -39,13 +39,14 @@ class Model {
   Tensor rope_table() const { return rope_table_; }
   // Declares a weight that is one tensor of the file, or several stacked along dimension 0.
   Param matrix(const std::string& name, int unit, const std::vector<std::pair<std::string, Shape>>& parts,
-               float std_dev, Cut cut, bool in_out = false);
+               float std_dev, Cut cut, bool in_out = false, PartialGradient partial = PartialGradient::never);
   Param vector(const std::string& name, int unit, const std::vector<std::pair<std::string, int64_t>>& parts,
                float value, Cut cut = {}, PartialGradient partial = PartialGradient::never);
   // Rows of the vocabulary, padded, which ranks may share; or as many as there are positions.
   Param vocab_table(const std::string& name, int unit, const std::string& file_name);
   Param vocab_bias(const std::string& name, int unit, const std::string& file_name);
   Param position_table(const std::string& name, int unit, const std::string& file_name);
+  Param table(const std::string& name, int unit, const HfSlice&, int64_t rows, const Cut&);
   // Standard deviation of initial matrices: 0.02 for most; output projections of residual branches divided by sqrt(2 L)
   // [Radford et al. 2019, sec. 2.3]. With muP [Yang et al. 2022] by the square root of the width, and the final norm's
   // gain by the width: it stands for the scale of the logits.
@@ -63,7 +64,6 @@ class Model {
   Tensor ones_;  // [C, or D where it is larger] f32: gains of norms without a parameter
 
  private:
-  Param table(const std::string& name, int unit, const HfSlice&, int64_t rows, const Cut&);
   Tensor rope_table_;  // [max_position_embeddings, D] f32: cos, then sin
 };
 

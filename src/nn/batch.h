@@ -16,6 +16,8 @@ struct Batch {
   Tensor tokens;        // [N] i32
   Tensor targets;       // [N] i32, -1 = ignored; absent when sampling
   Tensor positions;     // [N] i32, position within the sequence or document
+  Tensor previous;      // [N] i32: the token before each in its sequence or document, vocab_size where there is none;
+                        // of models with smear, else absent
   Tensor spans;         // [S, 6] i32: which keys each query sees; with context_rows [2 S, 6], in a ring more tables
   Tensor context_rows;  // [all rows] i32 on ranks that share sequences and gather keys: nn/context.h; else absent
   int64_t piece_length = 0;  // tokens, on ranks that share sequences in a ring: nn/ring.h; else 0

@@ -2,39 +2,55 @@
 #include "nn/rows.h"
 
 namespace athanor {
+namespace {
 
 // With parts of the vocabulary every token is looked up on one rank, and the positions are added by the first, so that
 // the sum is that of one rank to the bit. Its gradient is whole on all ranks, or gathered.
-Var embedding(Net n, const Batch& batch, Param wte, Param wpe) {
+Var look_up(Net n, const Tensor& tokens, const Tensor& positions, Param wte, Param wpe, const VocabPart& rows) {
   Ctx& c = n.c;
   const Tensor w = n.params.value(wte);
-  const VocabPart part = n.params.vocab_part(wte);
-  const bool adds_positions = wpe && (!part || c.mesh.tensor().rank() == 0);
-  Buffer y = c.alloc("embedding.y", {rows_of_stream(c, batch.tokens.shape[0]), w.cols()});
-  PartsOfRows parts = part ? PartsOfRows(c, y.t) : PartsOfRows();
-  c.run(EmbeddingFwd{.y = part ? parts.t() : y.t,
-                     .tokens = batch.tokens,
-                     .positions = adds_positions ? batch.positions : Tensor{},
+  const bool cut = bool(n.params.vocab_part(wte));
+  const bool adds_positions = wpe && (!cut || c.mesh.tensor().rank() == 0);
+  Buffer y = c.alloc("embedding.y", {rows_of_stream(c, tokens.shape[0]), w.cols()});
+  PartsOfRows parts = cut ? PartsOfRows(c, y.t) : PartsOfRows();
+  c.run(EmbeddingFwd{.y = cut ? parts.t() : y.t,
+                     .tokens = tokens,
+                     .positions = adds_positions ? positions : Tensor{},
                      .wte = w,
                      .wpe = adds_positions ? n.params.value(wpe) : Tensor{},
-                     .part = part});
-  if (part) {
+                     .part = rows});
+  if (cut) {
     const CollectiveSubject subject(n.params.spec(wte).name);
     parts.add_up(c);
   }
   Var out = c.var(std::move(y));
-  c.record("embedding", [&params = n.params, batch, wte, wpe, part, s = out.slot()](Ctx& cc) {
+  c.record("embedding", [&params = n.params, tokens, positions, wte, wpe, cut, rows, s = out.slot()](Ctx& cc) {
     const CollectiveSubject subject(params.spec(wte).name);
     if (params.spec(wte).frozen) return void(cc.take(s));
-    Buffer dy = part ? all_rows(cc, cc.take(s)) : cc.take(s);
+    Buffer dy = cut ? all_rows(cc, cc.take(s)) : cc.take(s);
     cc.run(EmbeddingBwd{.dwte = params.grad(wte),
                         .dwpe = wpe ? params.grad(wpe) : Tensor{},
                         .dy = dy.t,
-                        .tokens = batch.tokens,
-                        .positions = wpe ? batch.positions : Tensor{},
-                        .part = part});
+                        .tokens = tokens,
+                        .positions = wpe ? positions : Tensor{},
+                        .part = rows});
   });
   return out;
+}
+
+}  // namespace
+
+Var embedding(Net n, const Batch& batch, Param wte, Param wpe) {
+  return look_up(n, batch.tokens, batch.positions, wte, wpe, n.params.vocab_part(wte));
+}
+
+// The token that stands for none is one beyond the vocabulary, which no part has.
+Var previous_embedding(Net n, const Batch& batch, Param wte) {
+  const int64_t vocab = n.params.spec(wte).slices.at(0).shape[0];
+  VocabPart part = n.params.vocab_part(wte);
+  if (!part) part = {.first = 0, .count = vocab, .total = vocab};
+  ++part.total;
+  return look_up(n, batch.previous, {}, wte, {}, part);
 }
 
 }  // namespace athanor

@@ -32,6 +32,10 @@ struct Norm {
 };
 
 Var embedding(Net, const Batch&, Param wte, Param wpe);  // -> [N, C]; wpe optional
+// The embedding of the token before each (Batch::previous), zeros where there is none: -> [N, C]
+Var previous_embedding(Net, const Batch&, Param wte);
+// x + b sigmoid(gate) z; x optional, z [N, C] of as many groups of columns as gate [N, G] has, b [1] optional: 1.
+Var gated_sum(Net, Var x, Var z, Var gate, Param b = {});
 // The product's epilogue adds the residual [N, out], optional.
 Var linear(Net, Var x, const Linear&, Var residual = {});  // [N, in] -> [N, out]
 // -> (h, norm of h). reader: the layer that alone reads the norm, or none; it may want its largest magnitude.
@@ -60,7 +64,8 @@ struct Moe {
 };
 Var moe(Net, Var x, const Moe&, int layer, Var residual);  // [N, C] -> [N, C], added to residual
 Var qk_norm(Net, Var qkv, const Norm& q, const Norm& k, AttentionShape);
-// Rotates q and k in place. Its backward is that of attention() by the same angles, which alone may follow.
+// Rotates q and k in place. Its backward is that of attention() by the same angles, which alone may follow, but for
+// what changes v.
 Var rope(Net, Var qkv, const Batch&, Tensor cos_sin, AttentionShape);
 // rope(linear(x)), in one launch where the backend can
 Var rotated_linear(Net, Var x, const Linear& qkv, const Batch&, Tensor cos_sin, AttentionShape);

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "nn/adapters.h"
+
 namespace athanor {
 
 Var set_tap(Ctx& c, Var h, Tap& tap) {
@@ -27,14 +29,11 @@ Var scaled_sum(Net n, Var x, Param a, const Tap& z, Param b) {
   c.record("scaled_sum", [&params = n.params, a, b, value, kept = x.keep(), state = z.state_, sx = x.slot(),
                           s = out.slot()](Ctx& cc) {
     Buffer dy = cc.own(cc.take(s));
-    if (!state->grad) {
-      state->grad = cc.alloc("tap.grad", dy.t.shape);
-      cc.run(Fill{.x = state->grad.t});
-    }
+    const Buffer da = a ? gradient_of({cc, params}, a) : Buffer{}, db = b ? gradient_of({cc, params}, b) : Buffer{};
     cc.run(ScaledSumBwd{.dx = dy.t,
-                        .dz = state->grad.t,
-                        .da = a ? params.grad(a) : Tensor{},
-                        .db = b ? params.grad(b) : Tensor{},
+                        .dz = state->sum_of(cc),
+                        .da = da.t,
+                        .db = db.t,
                         .dy = dy.t,
                         .x = kept.t,
                         .z = state->value.t,

@@ -7,6 +7,7 @@
 #include "ops/dora.h"
 #include "ops/dropout.h"
 #include "ops/embedding.h"
+#include "ops/gated_sum.h"
 #include "ops/gemm.h"
 #include "ops/lamb.h"
 #include "ops/loss.h"
@@ -34,9 +35,9 @@ namespace athanor {
       OutputSquares, ScaleOutputs, FactoredMoments, ClipFactors, Momentum, NormalizeMatrix, Combine, NormalizeNeurons, \
       SplitMaster, JoinMaster, QkClip, Quantize, LargestOfPart, QuantizePart, ScaledGemm, DelayedScales, RouteFwd,     \
       RouteBwd, StepRouterBias, SortByExpert, SendSlots, ReceiveSlots, SumRows, WeightedSwigluFwd, WeightedSwigluBwd,  \
-      GroupedGemm, ActivationFwd, ActivationBwd, ScaledSum, ScaledSumBwd, Dropout, DequantizeNf4, ScaleByMagnitude,    \
-      ScaleByMagnitudeBwd, KeepTwoOfFour, DecayPruned, TopLogits, PickLogits, CachedDistilledCrossEntropy,             \
-      OneBitMomentum, OneBitMean, OneBitDirection
+      GroupedGemm, ActivationFwd, ActivationBwd, ScaledSum, ScaledSumBwd, GatedSum, GatedSumBwd, Dropout,              \
+      DequantizeNf4, ScaleByMagnitude, ScaleByMagnitudeBwd, KeepTwoOfFour, DecayPruned, TopLogits, PickLogits,         \
+      CachedDistilledCrossEntropy, OneBitMomentum, OneBitMean, OneBitDirection
 
 // run() launches on the compute stream; scratch() is the temporary memory it needs (bytes), a pure function of the op.
 template <class Op>

@@ -134,4 +134,40 @@ void ReferenceOps::run(const ScaledSumBwd& op, void*) {
   add_to(op.db, db);
 }
 
+void ReferenceOps::run(const GatedSum& op, void*) {
+  Values y = zeros_like(op.y);
+  const Values x = op.x ? load(op.x) : y, z = op.z ? load(op.z) : y;
+  const Values gate = op.gate ? load(op.gate) : Values(y.rows, 1);
+  const double a = scalar(op.a), b = scalar(op.b) * double(op.factor);
+  const int64_t width = y.cols / op.groups();
+  for (int64_t i = 0; i < y.rows; ++i)
+    for (int64_t c = 0; c < y.cols; ++c)
+      y(i, c) = a * x(i, c) + b * (op.gate ? sigmoid(gate(i, c / width)) : 1) * z(i, c);
+  store(op.y, y);
+}
+
+void ReferenceOps::run(const GatedSumBwd& op, void*) {
+  const Values dy = load(op.dy), none = zeros_like(op.dy);
+  const Values x = op.x ? load(op.x) : none, z = op.z ? load(op.z) : none;
+  const Values gate = op.gate ? load(op.gate) : Values(dy.rows, 1);
+  const double a = scalar(op.a), b = scalar(op.b), factor = double(op.factor);
+  const int64_t width = dy.cols / op.groups();
+  Values dx = none, dz = op.dz ? load(op.dz) : none, dgate(dy.rows, op.groups());
+  double da = 0, db = 0;
+  for (int64_t i = 0; i < dy.rows; ++i)
+    for (int64_t c = 0; c < dy.cols; ++c) {
+      const int64_t g = c / width;
+      const double s = op.gate ? sigmoid(gate(i, g)) : 1;
+      dx(i, c) = a * dy(i, c);
+      dz(i, c) += b * factor * s * dy(i, c);
+      dgate(i, g) += b * factor * s * (1 - s) * dy(i, c) * z(i, c);
+      da += dy(i, c) * x(i, c), db += factor * s * dy(i, c) * z(i, c);
+    }
+  if (op.dx) store(op.dx, dx);
+  if (op.dz) store(op.dz, dz);
+  if (op.dgate) store(op.dgate, dgate);
+  add_to(op.da, da);
+  add_to(op.db, db);
+}
+
 }  // namespace athanor

@@ -85,6 +85,8 @@ class ReferenceOps final : public Ops {
   void run(const ActivationBwd&, void*) override;
   void run(const ScaledSum&, void*) override;
   void run(const ScaledSumBwd&, void*) override;
+  void run(const GatedSum&, void*) override;
+  void run(const GatedSumBwd&, void*) override;
   void run(const DequantizeNf4&, void*) override;
   void run(const ScaleByMagnitude&, void*) override;
   void run(const ScaleByMagnitudeBwd&, void*) override;

@@ -44,6 +44,7 @@ class Var {
 
  private:
   friend struct Ctx;
+  friend std::pair<Var, Var> fork_columns(Ctx&, Var, int64_t);
   Buffer buffer_;
   int slot_ = -1;
   Remake remake_;
@@ -356,6 +357,8 @@ struct Ctx {
 
 // Fan-out: two Vars for one value; their gradients are added.
 std::pair<Var, Var> fork(Ctx&, Var);
+// x [N, C] itself, and a copy of its first columns.
+std::pair<Var, Var> fork_columns(Ctx&, Var x, int64_t columns);
 
 // Activation checkpointing of a block of the residual stream: forward keeps only its input; backward runs it again with
 // recording, then its backward.

@@ -81,6 +81,21 @@ std::pair<Var, Var> fork(Ctx& c, Var x) {
   return {std::move(a), std::move(b)};
 }
 
+std::pair<Var, Var> fork_columns(Ctx& c, Var x, int64_t columns) {
+  Buffer first = c.alloc("first columns", {x.t().rows(), columns});
+  c.run(GatedSum{.y = first.t, .x = x.t().columns(0, columns), .z = {}});
+  Var all = c.var(x.keep(), std::move(x.remake_)), part = c.var(std::move(first));
+  all.kept_ = x.kept_;
+  c.record("fork_columns", [columns, sx = x.slot(), sa = all.slot(), sp = part.slot()](Ctx& cc) {
+    Buffer d = cc.own(cc.take(sa)), dp = cc.take(sp);
+    const Tensor to = d.t.columns(0, columns);
+    cc.run(GatedSum{.y = to, .x = to, .z = dp.t});
+    d.amax = {};
+    cc.put(sx, std::move(d));
+  });
+  return {std::move(all), std::move(part)};
+}
+
 namespace {
 
 // Runs fn on a fresh inner tape; slots stay unique, and gradients left over pass to the outer tape.

@@ -143,7 +143,7 @@ TEST(AdapterDropout, IsOfTrainingAloneAndAnotherInEveryStep) {
 }
 
 TEST(Adapters, LossesMatchOneRank) {
-  for (const ModelType type : {ModelType::llama, ModelType::gpt2}) {
+  for (const ModelType type : {ModelType::llama, ModelType::gpt2, ModelType::athanor}) {
     ranks::Setting s{.type = type, .tied = type == ModelType::gpt2, .lora = 3, .dropout = 0.2, .lr = 3e-2};
     const ranks::Curve want = ranks::train(s, 4);
     EXPECT_GT(want.norms.front(), 0);

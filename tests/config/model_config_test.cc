@@ -513,6 +513,14 @@ json athanor_json() {
             {"x0_lambdas", {0.2, 0.1}},
             {"skip_from", {nullptr, nullptr, 0}},
             {"skip_lambdas", {-0.2}},
+            {"value_embeddings", {0, nullptr}},
+            {"value_embedding_lambdas", {0.5}},
+            {"value_residual_lambdas", {0.25}},
+            {"value_lambdas", {0.75, 1}},
+            {"value_gate_channels", 12},
+            {"value_gate_scale", 3.0},
+            {"attention_gate_channels", 11},
+            {"smear_channels", 10},
             {"rope_scaling", {{"rope_type", "proportional"}, {"partial_rotary_factor", 0.5}}},
             {"initializer_ranges", {{"*.down_proj.weight", 0}, {"lm_head.weight", 0.001}}}});
   return j;
@@ -534,7 +542,9 @@ TEST(Athanor, OtherFamiliesRefuseItsOptions) {
   const json all = athanor_json();
   for (const char* key :
        {"gated_mlp", "lm_head_bias", "norm_elementwise_affine", "embedding_norm", "qk_norm_elementwise_affine",
-        "attention_multiplier", "resid_lambdas", "x0_lambdas", "skip_from", "skip_lambdas", "rope_scaling"})
+        "attention_multiplier", "resid_lambdas", "x0_lambdas", "skip_from", "skip_lambdas", "value_embeddings",
+        "value_embedding_lambdas", "value_residual_lambdas", "value_lambdas", "value_gate_channels", "value_gate_scale",
+        "attention_gate_channels", "smear_channels", "rope_scaling"})
     expect_parts(error_with(with(llama_json(), key, all[key])),
                  {cat("model.", key), "llama has", "model_type athanor"});
   EXPECT_EQ(error_with(with(llama_json(), "initializer_ranges", all["initializer_ranges"])), "");
@@ -554,6 +564,12 @@ TEST(Athanor, ListsAreOfAllLayers) {
   refused("skip_from", nullptr, {"skip_lambdas: needs skip_from"});
   refused("skip_from", {nullptr, 0}, {"skip_from: 2 entries for the 2 layers", "final norm"});
   refused("skip_from", {nullptr, 1, 0}, {"skip_from[1]: expected a block before it", "got 1"});
+  refused("value_embeddings", {0}, {"value_embeddings: 1 entries for the 2 layers"});
+  refused("value_embeddings", {0, 2}, {"value_embeddings: no layer has table 1 of the tables 0 to 2"});
+  refused("value_embeddings", {nullptr, nullptr}, {"value_embeddings", "got null for all"});
+  refused("value_embeddings", nullptr, {"value_embedding_lambdas: needs value_embeddings"});
+  refused("value_lambdas", {1, 2, 3}, {"value_lambdas: 3 entries"});
+  refused("smear_channels", 1000, {"smear_channels: 1000 channels are more than hidden_size"});
   refused("qk_norm", false, {"qk_norm_elementwise_affine", "qk_norm, which is false"});
   refused("hidden_act", "gelu", {"model.hidden_act", "relu2"});
 }
@@ -565,6 +581,14 @@ TEST(Athanor, KeysThatDoNotGoTogetherAreBothNamed) {
   refused({"pipeline_parallel_size=2"}, {"model.x0_lambdas", "pipeline_parallel_size"});
   refused({"pipeline_parallel_size=2", "model.x0_lambdas=null", "model.resid_lambdas=null"},
           {"model.skip_from", "pipeline_parallel_size"});
+  std::vector<std::string> stages{"pipeline_parallel_size=2", "model.x0_lambdas=null", "model.resid_lambdas=null",
+                                  "model.skip_from=null", "model.skip_lambdas=null"};
+  refused(stages, {"model.value_embeddings", "pipeline_parallel_size"});
+  stages.insert(stages.end(),
+                {"model.value_embeddings=null", "model.value_embedding_lambdas=null", "model.value_gate_channels=0"});
+  refused(stages, {"model.value_residual_lambdas", "pipeline_parallel_size"});
+  refused({"tensor_parallel_size=4", "model.num_attention_heads=4", "model.num_key_value_heads=2"},
+          {"model.value_embeddings", "tensor_parallel_size", "num_key_value_heads"});
   refused({"context_parallel_size=2"}, {"model.layer_types", "context_parallel_size"});
   refused({"mup_base_width=32"}, {"mup_base_width", "model.initializer_ranges"});
   refused({"mup_base_width=32", "model.initializer_ranges=null"}, {"mup_base_width", "norm_elementwise_affine"});

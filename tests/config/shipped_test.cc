@@ -39,7 +39,10 @@ const std::map<std::string, int64_t> kParameters = {
     // 12 layers of 12 x 768^2, embedding and head of 32768 x 768, two scalars per layer; the same of 24 layers of 1536
     {"recipes/nanochat-d12", 135266328},
     {"recipes/nanochat-d24", 780140592},
-    {"recipes/speedrun-track3-muon", 162354816}};
+    {"recipes/speedrun-track3-muon", 162354816},
+    // without biases: 12 layers, embedding and head of 50304 x 768, and 52 scalars, or three tables more and 42
+    {"recipes/speedrun-record-11", 162201652},
+    {"recipes/speedrun-record-19", 278102058}};
 
 TEST(Shipped, EveryFileIsValidAndOfPublishedSize) {
   size_t seen = 0;

@@ -15,6 +15,8 @@ TEST_F(MlpKernels, SwigluBackward) { agrees_with_the_reference(SwigluBwd::kName,
 TEST_F(MlpKernels, ActivationForward) { agrees_with_the_reference(ActivationFwd::kName, activation_cases, 10); }
 TEST_F(MlpKernels, ActivationBackward) { agrees_with_the_reference(ActivationBwd::kName, activation_cases, 20); }
 TEST_F(MlpKernels, ScaledSum) { agrees_with_the_reference(ScaledSum::kName, activation_cases, 10); }
+TEST_F(MlpKernels, GatedSum) { agrees_with_the_reference(GatedSum::kName, activation_cases, 10); }
+TEST_F(MlpKernels, GatedSumBackward) { agrees_with_the_reference(GatedSumBwd::kName, activation_cases, 10); }
 TEST_F(MlpKernels, ScaledSumBackward) { agrees_with_the_reference(ScaledSumBwd::kName, activation_cases, 10); }
 
 TEST_F(MlpKernels, AnyAlignment) {

@@ -101,6 +101,38 @@ void scaled_sums(Examiner& examine, DType dt, DType scalar, const Shape& s) {
     }
 }
 
+// With a gate of each group of columns or without, each term and factor there or not, in views of wider matrices.
+void gated_sums(Examiner& examine, DType dt, int64_t rows, int64_t groups, int64_t width, int64_t stride) {
+  const int64_t columns = groups * width;
+  const Tensor x = tensor(dt, {rows, columns}, stride), gate = tensor(dt, {rows, groups});
+  const Tensor scalar = tensor(DType::f32, {1});
+  for (const bool has_x : {false, true})
+    for (const bool has_gate : {false, true})
+      for (const bool scaled : {false, true}) {
+        const std::string name = cat(rows, "x", groups, "x", width, " ", dt, has_x ? " x" : "", has_gate ? " gate" : "",
+                                     scaled ? " scaled" : "");
+        GatedSum fwd{.y = x, .x = {}, .z = x, .factor = 3};
+        GatedSumBwd bwd{.dx = {}, .dz = x, .dgate = {}, .da = {}, .db = {}, .dy = x, .x = {}, .z = {}, .factor = 3};
+        if (has_x) fwd.x = bwd.dx = x;
+        if (has_gate) fwd.gate = bwd.gate = bwd.dgate = gate, bwd.z = x;
+        if (scaled) fwd.b = bwd.b = bwd.db = scalar, bwd.z = x;
+        if (scaled && has_x) fwd.a = bwd.a = bwd.da = scalar, bwd.x = x;
+        examine(OpCase<GatedSum>{name, fwd});
+        examine(OpCase<GatedSumBwd>{name, bwd});
+        if (has_x) examine(OpCase<GatedSum>{cat(name, " over x"), fwd, {}, false, {{"y", "x"}}});
+        if (has_x) examine(OpCase<GatedSumBwd>{cat(name, " over dy"), bwd, {}, false, {{"dx", "dy"}}});
+        if (dt != DType::f32 || rows != 3) continue;
+        Examiner::Pairs all{{"z", "dz"}};
+        if (has_x) all.push_back({"x", "dx"});
+        if (has_gate) all.push_back({"gate", "dgate"});
+        if (scaled) all.push_back({"b", "db"});
+        if (scaled && has_x) all.push_back({"a", "da"});
+        examine.gradient(OpCase<GatedSum>{"gradient", fwd}, OpCase<GatedSumBwd>{"gradient", bwd}, {{"y", "dy"}}, all);
+      }
+  examine(OpCase<GatedSum>{"copy", {.y = x, .x = x, .z = {}}, {}, true});
+  examine(OpCase<GatedSum>{"closed and open gates", {.y = x, .x = x, .z = x, .gate = gate}, {{"gate", kTails}}});
+}
+
 }  // namespace
 
 void mlp_cases(Examiner& examine) {
@@ -148,6 +180,11 @@ void activation_cases(Examiner& examine) {
   for (const DType dt : kFloats)
     for (const DType scalar : dt == DType::f32 ? std::vector{dt} : std::vector{dt, DType::f32})
       for (const Shape& s : {Shape{1, 1}, Shape{3, 17}, Shape{170, 264}}) scaled_sums(examine, dt, scalar, s);
+  for (const DType dt : kFloats) {
+    gated_sums(examine, dt, 1, 1, 1, 0);
+    gated_sums(examine, dt, 3, 4, 7, 37);
+    gated_sums(examine, dt, 130, 2, 136, 280);
+  }
 }
 
 }  // namespace athanor

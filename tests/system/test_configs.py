@@ -39,6 +39,10 @@ class ShippedConfigTest(SystemTest):
             model.update({k: v for k, v in SHRINK_LLAMA.items() if k in config["model"]})
         if "layer_types" in config["model"]:  # of the two layers that are left; the window is shorter than a sequence
             model.update({"sliding_window": 9, "layer_types": '["sliding_attention", "full_attention"]'})
+        if "skip_from" in config["model"]:
+            model["skip_from"] = "[null, 0, null]"
+        if "value_embeddings" in config["model"]:  # a table that layers share
+            model["value_embeddings"] = "[0, 0]"
         run = {"train_data": "data/text_train_*.bin", "valid_data": "data/text_val_*.bin", "save": "run",
                "train_iters": 2, "global_batch_size": 2, "seq_length": 32, "eval_interval": 2,
                "eval_iters": 1, "lr_warmup_iters": 1, "threads": 1, "peak_tflops": 0.1, "save_interval": 1}
@@ -71,8 +75,11 @@ class ShippedConfigTest(SystemTest):
         (self.folder / "text.txt").write_text("The quick brown fox jumps over the lazy dog. " * 200)
         self.run_program("tokenize", "--input", "text.txt", "--output-prefix", "bytes/text")
         sets = [*self.overrides(json.loads(path.read_text())), "--set", "precision=fp32"]
-        for key, value in {"train_data": "bytes/text_*.bin", "valid_data": "bytes/text_*.bin",
-                           "model.vocab_size": 257, "model.bos_token_id": 256, "model.eos_token_id": 256}.items():
+        of_bytes = {"train_data": "bytes/text_*.bin", "valid_data": "bytes/text_*.bin",
+                    "model.vocab_size": 257, "model.bos_token_id": 256, "model.eos_token_id": 256}
+        if "eod_token_id" in json.loads(path.read_text()):
+            of_bytes["eod_token_id"] = 256
+        for key, value in of_bytes.items():
             sets += ["--set", f"{key}={value}"]
         self.run_program("train", path, *sets, "--set", "save=one")
         self.run_program("launch", "--ranks", "2", "train", path, *sets, "--set", "save=two", "--set", "zero_stage=2")

@@ -58,7 +58,7 @@ TEST(ContextParallel, LossesAndNormsMatchOneRank) {
 }
 
 TEST(ContextParallel, EveryFamilyAndTensorParallelRanks) {
-  for (const ModelType type : {ModelType::qwen3, ModelType::mistral, ModelType::gpt2})
+  for (const ModelType type : {ModelType::qwen3, ModelType::mistral, ModelType::gpt2, ModelType::athanor})
     for (const bool sequence : {false, true}) {
       const Setting s{.type = type,
                       .shards = 2,

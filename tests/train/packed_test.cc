@@ -49,7 +49,8 @@ TEST_P(Packed, LossAndGradientsAreThoseOfSeparateDocuments) {
   EXPECT_NEAR(engine.finish_step().loss / double(n), want, 1e-5 * want);
 }
 
-INSTANTIATE_TEST_SUITE_P(Golden, Packed, ::testing::Values("gpt2", "llama", "nanochat", "speedrun", "gated"),
+INSTANTIATE_TEST_SUITE_P(Golden, Packed,
+                         ::testing::Values("gpt2", "llama", "nanochat", "speedrun", "gated", "gates", "values"),
                          [](const auto& test) { return std::string(test.param); });
 
 }  // namespace

@@ -229,7 +229,8 @@ TEST_P(Parity, TenSteps) {
 
 INSTANTIATE_TEST_SUITE_P(Golden, Parity,
                          ::testing::Values("gpt2", "llama", "llama3", "qwen2", "qwen3", "mistral", "mixtral",
-                                           "qwen3_moe", "olmoe", "dots1", "nanochat", "speedrun", "gated"),
+                                           "qwen3_moe", "olmoe", "dots1", "nanochat", "speedrun", "gated", "gates",
+                                           "values"),
                          [](const auto& test) { return std::string(test.param); });
 
 }  // namespace

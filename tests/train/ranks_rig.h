@@ -114,6 +114,7 @@ inline ModelConfig tiny(const Setting& s) {
   m.vocab_size = s.vocab;
   m.final_logit_softcapping = s.softcap;
   m.sliding_window = s.window;
+  if (s.length != kLength) m.layer_types.clear();  // ranks that share sequences need one window
   m.max_position_embeddings = std::max(m.max_position_embeddings, s.length);
   return m;
 }

@@ -1,0 +1,86 @@
+// Sums of which one term may have a gate for each row and group of columns: gates of attention heads, of embeddings
+// that are added to values, and of the previous token.
+#pragma once
+#include "ops/op.h"
+
+namespace athanor {
+
+// y = a x + b factor sigmoid(gate) z, in f32, rounded once. The C columns are G groups of neighbours, each with a gate
+// of its own. A term without x or z is absent; a or b absent: 1; without a gate sigmoid(gate) is 1. Rows of x, y and z
+// may be strided.
+struct GatedSum {
+  Tensor y;               // [N, C]; may be x's or z's memory
+  Tensor x, z;            // optional [N, C]; at least one
+  Tensor gate = {};       // optional [N, G]
+  Tensor a = {}, b = {};  // optional [1] float, of terms that are there
+  float factor = 1;
+  int64_t groups() const { return gate ? gate.cols() : 1; }
+  static constexpr const char* kName = "gated_sum";
+  std::array<Field, 6> fields() {
+    return {{{"y", Io::out, &y},
+             {"x", Io::in, &x},
+             {"z", Io::in, &z},
+             {"gate", Io::in, &gate},
+             {"a", Io::in, &a},
+             {"b", Io::in, &b}}};
+  }
+  void check() const {
+    Expect e{kName};
+    e.floating("y", y).matrix("y", y).that(x || z, "x or z");
+    if (x) e.view("x", x, y.dtype, y.shape);
+    if (z) e.view("z", z, y.dtype, y.shape);
+    if (gate) e.matrix("gate", gate).is("gate", gate, y.dtype, {y.rows(), gate.cols()});
+    e.that(!gate || (z && y.cols() % gate.cols() == 0), "gate", "z, and groups of equal columns");
+    e.that((!a || x) && (!b || z), "a with x alone, and b with z");
+    if (a) e.floating("a", a).is("a", a, a.dtype, {1});
+    if (b) e.floating("b", b).is("b", b, b.dtype, {1});
+  }
+  Cost cost() const { return {4.0 * double(y.numel()), traffic(*this)}; }
+};
+
+// dx = a dy, dz += b factor s dy, dgate = b factor s (1 - s) times the group's sum of dy z, with s = sigmoid(gate); da
+// += sum(dy x), db += sum(factor s dy z), whose terms are added in double in a fixed order.
+struct GatedSumBwd {
+  Tensor dx;      // [N, C], where x is; may be dy's memory
+  Tensor dz;      // [N, C], where z is; accumulates
+  Tensor dgate;   // [N, G], where the gate is
+  Tensor da, db;  // [1] f32 or bf16, accumulate; present where a and b are
+  Tensor dy;      // [N, C]
+  Tensor x, z;    // [N, C]; x needed for da alone, z for db and dgate
+  Tensor gate = {};
+  Tensor a = {}, b = {};
+  float factor = 1;
+  int64_t groups() const { return gate ? gate.cols() : 1; }
+  static constexpr const char* kName = "gated_sum_bwd";
+  std::array<Field, 11> fields() {
+    return {{{"dx", Io::out, &dx},
+             {"dz", Io::inout, &dz},
+             {"dgate", Io::out, &dgate},
+             {"da", Io::inout, &da},
+             {"db", Io::inout, &db},
+             {"dy", Io::in, &dy},
+             {"x", Io::in, &x},
+             {"z", Io::in, &z},
+             {"gate", Io::in, &gate},
+             {"a", Io::in, &a},
+             {"b", Io::in, &b}}};
+  }
+  void check() const {
+    Expect e{kName};
+    e.floating("dy", dy).matrix("dy", dy).that(dx || dz, "dx or dz");
+    if (dx) e.view("dx", dx, dy.dtype, dy.shape);
+    if (dz) e.view("dz", dz, dy.dtype, dy.shape);
+    if (x) e.view("x", x, dy.dtype, dy.shape);
+    if (z) e.view("z", z, dy.dtype, dy.shape);
+    e.that(bool(gate) == bool(dgate) && bool(a) == bool(da) && bool(b) == bool(db),
+           "dgate, da and db exactly where gate, a and b are");
+    e.that((!a || (dx && x)) && (!(b || gate) || (dz && z)), "x and dx with a, z and dz with b or a gate");
+    if (gate) e.matrix("gate", gate).is("gate", gate, dy.dtype, {dy.rows(), gate.cols()});
+    if (gate) e.is("dgate", dgate, dy.dtype, gate.shape).that(dy.cols() % gate.cols() == 0, "groups of equal columns");
+    if (a) e.floating("a", a).is("a", a, a.dtype, {1}).gradient("da", da, {1});
+    if (b) e.floating("b", b).is("b", b, b.dtype, {1}).gradient("db", db, {1});
+  }
+  Cost cost() const { return {8.0 * double(dy.numel()), traffic(*this)}; }
+};
+
+}  // namespace athanor
