@@ -263,8 +263,37 @@ def record19():
                        "eod_token_id": 50256})
 
 
+def mlperf():
+    """MLPerf Training's small language model at commit 416de68d, small_llm_pretraining/nemo/config_H200_1x8x1_8b.sh."""
+    batch, length, samples_between = 32, 8192, 12288
+    return {
+        "model": json.loads((FOLDER.parent / "llama-8b.json").read_text())["model"],
+        "save": "runs/recipes/mlperf-llama3.1-8b",
+        "train_data": "data/mlperf/c4-train.en_6_text_document.bin",
+        "valid_data": "data/mlperf/c4-validation-91205-samples.en_text_document.bin",
+        "train_iters": 1200000,
+        "global_batch_size": batch,
+        "micro_batch_size": "auto",
+        "seq_length": length,
+        "optimizer": "adamw",
+        "learning_rate": 0.0005,
+        "lr_decay_style": "cosine",
+        "lr_warmup_iters": 16384 // batch,
+        "adam_beta1": 0.9,
+        "adam_beta2": 0.95,
+        "adam_eps": 1e-05,
+        "weight_decay": 0.1,
+        "clip_grad": 1.0,
+        "precision": "bf16",
+        "eval_interval": samples_between // batch,
+        "eval_iters": 1024 // batch,
+        "stop_at_loss": 3.3,
+        "save_interval": samples_between // batch,
+    }
+
+
 RECIPES = {"nanochat-d12": nanochat(12), "nanochat-d24": nanochat(24), "speedrun-track3-muon": speedrun(),
-           "speedrun-record-11": record11(), "speedrun-record-19": record19()}
+           "speedrun-record-11": record11(), "speedrun-record-19": record19(), "mlperf-llama3.1-8b": mlperf()}
 
 
 def text_of(config):

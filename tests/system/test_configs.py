@@ -70,7 +70,7 @@ class ShippedConfigTest(SystemTest):
 
 
     def check_recipe(self, path):
-        """Beyond check(): ranks are the same run, the checkpoint evaluates and samples, and no other program reads it."""
+        """Beyond check(): ranks are the same run, the checkpoint evaluates and samples, and is exported or refused."""
         self.check(path)
         (self.folder / "text.txt").write_text("The quick brown fox jumps over the lazy dog. " * 200)
         self.run_program("tokenize", "--input", "text.txt", "--output-prefix", "bytes/text")
@@ -87,6 +87,9 @@ class ShippedConfigTest(SystemTest):
             self.assertAlmostEqual(self.losses("two")[step], loss, delta=1e-4 * loss)
         self.run_program("eval", "one", "--data", "bytes/text_*.bin")
         self.run_program("sample", "--checkpoint", "one", "--prompt", "a", "--max-tokens", "5")
+        if json.loads(path.read_text())["model"]["model_type"] != "athanor":
+            self.run_program("export", "one", "out", "--format", "hf")
+            return
         for form in ("hf", "gguf"):
             error = self.run_program("export", "one", "out", "--format", form, code=USAGE).err
             self.assertIn("model_type is athanor", error)
