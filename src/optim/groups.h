@@ -63,7 +63,7 @@ struct OptimizerOptions {
   double normuon_beta2 = 0.95;       // normuon uses muon's options too
   int64_t min_8bit_size = 4096;      // has_codes(): elements of the smallest matrix whose moments have 8 bits
   double update_clip_threshold = 0;  // adamw: largest root mean square of a tensor's update; 0: off
-  int64_t freeze_step = 0;           // onebit_adam: steps with whole gradients, before the variance is frozen
+  int64_t freeze_step = 1;           // onebit_adam: steps with whole gradients, before the variance is frozen
   double qk_clip_threshold = 0;      // largest attention score of a head that is not scaled down; 0: off
   double ema_decay = 0;              // of the moving average of the weights; 0: none
   int64_t tail_average_start = 0;    // updates before those of an equal-weight average of the weights; 0: none

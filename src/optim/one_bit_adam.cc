@@ -63,7 +63,9 @@ class Exchange {
 
 class OneBitAdamRule final : public UpdateRule {
  public:
-  explicit OneBitAdamRule(const RuleOptions& options) : o_(options) {}
+  explicit OneBitAdamRule(const RuleOptions& options) : o_(options) {
+    CHECK(options.freeze_step > 0, "a variance that is frozen before the first step");
+  }
   std::vector<KeptState> states() const override {
     return {{.name = "m", .dtype = DType::f32, .of_all_workers = true},
             {.name = "v", .dtype = DType::f32, .of_all_workers = true},

@@ -76,6 +76,7 @@ class GradientScale : public ::testing::TestWithParam<Rule> {
     o.weight_decay = 0;
     o.eps = 1e-20;
     o.min_8bit_size = 256;
+    o.freeze_step = 100;
     o.update_clip_threshold = GetParam().update_clip_threshold;
     Trained t(some_of_each(), o, "fp32", DType::f32, reference ? make_reference() : nullptr);
     for (size_t p = 0; p < kTensors; ++p)

@@ -164,7 +164,7 @@ inline EngineOptions options(const Setting& s) {
   o.optimizer.ema_decay = s.ema;
   o.optimizer.update_clip_threshold = s.update_clip;
   o.optimizer.qk_clip_threshold = s.qk_clip;
-  o.optimizer.freeze_step = s.freeze;
+  if (s.freeze > 0) o.optimizer.freeze_step = s.freeze;
   o.optimizer.min_8bit_size = 256;
   o.optimizer.tail_average_start = s.tail;
   o.eval_averages = s.ema > 0 || s.tail > 0;

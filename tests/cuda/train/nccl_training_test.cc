@@ -122,7 +122,7 @@ EngineOptions options(const Setting& s) {
   o.pipeline = {.schedule = s.schedule, .chunks = chunks ? 2 : 1};
   o.seed = o.optimizer.seed = 5;
   o.optimizer.rule = s.rule;
-  o.optimizer.freeze_step = s.freeze;
+  if (s.freeze > 0) o.optimizer.freeze_step = s.freeze;
   o.optimizer.groups = default_groups(s.rule);
   o.schedule = {.style = DecayStyle::constant, .lr = 3e-3, .min_lr = 3e-3};
   o.clip_grad = 0.5;
