@@ -420,14 +420,14 @@ class ToolsTest(RanksTest):
         table = {}
         for stage in (0, 1, 3):
             out = self.run_program("plan", config, "--gpu", "h200", "--ranks", 0, "--set", f"zero_stage={stage}").out
-            rows = [line.split() for line in out.splitlines()[4:]]
+            rows = [line.split() for line in out.splitlines()[5:]]
             self.assertEqual([int(r[0]) for r in rows], [1 << k for k in range(11)])
             self.assertEqual([int(r[1]) for r in rows], [max(1, (1 << k) // 8) for k in range(11)])
             table[stage] = out
         self.assertEqual(len(set(table.values())), 3)
         one = self.run_program("plan", config, "--gpu", "h100", "--ranks", 16, "--nodes", 4).out.splitlines()
-        self.assertEqual((one[4].split()[:2], one[5]), (["16", "4"], ""))  # the ways to divide these are after it
+        self.assertEqual((one[5].split()[:2], one[6]), (["16", "4"], ""))  # the ways to divide these are after it
         for bad, says in ((("--gpu", "v100", "--ranks", 0), "v100"), (("--gpu", "h100", "--ranks", 6, "--nodes", 4), "nodes"),
-                          (("--ranks", 4), "--gpu")):
+                          (("--ranks", 0), "--gpu")):
             done = self.run_program("plan", config, *bad, code=USAGE)
             self.assertIn(says, done.err + done.out)
