@@ -16,8 +16,8 @@ struct MicroBatchOrder {
   // Number of this rank's micro-batch `micro`, counted over all steps, among those of all ranks.
   int64_t number(int64_t micro) const {
     const int64_t ranks = world / workers, step = workers > 1 ? micro / per_step : 0, in_step = micro - step * per_step;
-    const int64_t before = (step * workers + rank / ranks) * per_step * ranks;
-    return (workers > 1 ? before : 0) + (in_step / turn * ranks + rank % ranks) * turn + in_step % turn;
+    const int64_t before = (step * workers + rank / ranks) * per_step * ranks;  // 0 with one worker
+    return before + (in_step / turn * ranks + rank % ranks) * turn + in_step % turn;
   }
 };
 

@@ -202,22 +202,23 @@ void print_text(const Config& config, const Cluster& on, const Found& found, dou
   print_found(config, on, all, price);
   print_memory(all);
   std::printf("\n");
+  std::string of_best;
   for (size_t i = 0; i < std::min(kShown, all.size()); ++i) {
     const Prediction& p = all[i].p;
     const Config c = configured_exactly_as(config, all[i]);
     const Forecast f = forecast(RankPlan(c, on));
+    const std::vector<Change> changes = changes_of(c, on, p);
     std::printf("%s: %s; bound by %s; between %s and %s; one change: %s\n", i == 0 ? "best" : "next",
                 keys_of(all[i].way).c_str(), binding(p).c_str(), format_duration(f.fastest).c_str(),
-                format_duration(f.slowest).c_str(), best_of(changes_of(c, on, p), p).c_str());
+                format_duration(f.slowest).c_str(), best_of(changes, p).c_str());
+    if (i == 0) of_best = cat(to_text(changes, p), "\n", to_text(f));
   }
   const double step = all.front().p.step();
   std::printf("\nbest with another choice\n");
   for (const auto& [key, other] : other_choices(all))
     std::printf("  another %-29s %s: %+.1f %% step time\n", key.c_str(), keys_of(other.way).c_str(),
                 100 * (other.p.step() / step - 1));
-  const Config best = configured_exactly_as(config, all.front());
-  std::printf("\nbest with one change\n%s\n%s", to_text(changes_of(best, on, all.front().p), all.front().p).c_str(),
-              to_text(forecast(RankPlan(best, on))).c_str());
+  std::printf("\nbest with one change\n%s", of_best.c_str());
 }
 
 void print_json(const Config& config, const Cluster& on, const Found& found, double price) {

@@ -139,9 +139,11 @@ void Engine::set_documents(std::vector<Span> documents, std::vector<int32_t> pos
   }
   CHECK(documents.size() == options_.documents.size() && positions.size() == n, documents.size(), " documents and ",
         positions.size(), " positions, planned for ", options_.documents.size(), " and ", n);
-  first_rows_.assign(n, false);
-  for (const Span& span : documents)
-    if (span.q_len > 0) first_rows_[size_t(span.q_begin)] = true;
+  if (micro_inputs_.front().batch.previous) {
+    first_rows_.assign(n, false);
+    for (const Span& span : documents)
+      if (span.q_len > 0) first_rows_[size_t(span.q_begin)] = true;
+  }
   documents_ = part_rows_.empty() ? std::move(documents) : in_ring() ? ring().cut(documents) : part_.cut(documents);
   positions_ = part_rows_.empty() ? std::move(positions) : part_.cut(part_rows_, positions.data());
   for (MicroInputs& in : micro_inputs_) in.documents_changed = true;
@@ -189,7 +191,7 @@ void Engine::load(std::span<const int32_t> tokens, std::span<const int32_t> targ
   upload(in.batch.spans, documents_.data());
 }
 
-// Of this rank's rows.
+// The token before each of this rank's rows.
 std::vector<int32_t> Engine::previous_tokens(std::span<const int32_t> tokens) const {
   std::vector<int32_t> previous(tokens.size(), int32_t(model_->config().vocab_size));
   for (size_t i = 1; i < tokens.size(); ++i)

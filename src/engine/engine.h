@@ -204,7 +204,7 @@ class Engine {
   // Targets of -1 are ignored; the step's loss and gradients are means over the others. Moves the clock through forward
   // and backward.
   void micro_batch(std::span<const int32_t> tokens, std::span<const int32_t> targets, PhaseClock&);
-  // Of steps as they are set.
+  // This rank's micro-batches in steps of set_step_sequences().
   MicroBatchOrder micro_batch_order() const {
     return {.rank = rank(),
             .world = ranks(),

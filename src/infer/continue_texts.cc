@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "infer/stop_text.h"
+#include "tokenizer/token_bytes.h"
 
 namespace athanor {
 namespace {
@@ -14,13 +15,8 @@ namespace {
 // unused ids; neither must be drawn.
 std::vector<bool> drawable(const Tokenizer& tokenizer, int64_t vocab_size) {
   std::vector<bool> ok(size_t(vocab_size), false);
-  for (int32_t id = 0; id < std::min(vocab_size, tokenizer.vocab_size()); ++id) {
-    try {
-      tokenizer.decode({&id, 1});
-      ok[size_t(id)] = true;
-    } catch (const Error&) {  // NOLINT(bugprone-empty-catch): an id without text
-    }
-  }
+  for (int32_t id = 0; id < std::min(vocab_size, tokenizer.vocab_size()); ++id)
+    ok[size_t(id)] = text_of_token(tokenizer, id).has_value();
   return ok;
 }
 
