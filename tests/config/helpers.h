@@ -2,6 +2,7 @@
 #pragma once
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -47,6 +48,28 @@ inline std::string error_with(std::vector<std::string> overrides) {
 
 inline void expect_parts(const std::string& message, const std::vector<std::string>& parts) {
   for (const auto& part : parts) EXPECT_NE(message.find(part), std::string::npos) << part << "\nis not in: " << message;
+}
+
+// Files of models.
+inline nlohmann::json llama_json() {
+  return {{"model_type", "llama"},    {"vocab_size", 1000},
+          {"hidden_size", 64},        {"num_hidden_layers", 2},
+          {"num_attention_heads", 4}, {"num_key_value_heads", 2},
+          {"intermediate_size", 128}, {"max_position_embeddings", 256}};
+}
+inline ModelConfig read_model(const nlohmann::json& j) { return parse_model_config(j.dump(), "config.json"); }
+inline std::string error_of_model(const nlohmann::json& j) {
+  return error_of([&] { read_model(j); });
+}
+inline nlohmann::json with_key(nlohmann::json j, const std::string& key, const nlohmann::json& value) {
+  j[key] = value;
+  return j;
+}
+// All members at once: the resolved dump without the training keys.
+inline std::string model_text(const ModelConfig& m) {
+  Config c;
+  c.model = m;
+  return nlohmann::json::parse(dump_resolved(c))["model"].dump();
 }
 
 }  // namespace athanor

@@ -10,34 +10,13 @@ namespace {
 
 using nlohmann::json;
 
-json llama_json() {
-  return {{"model_type", "llama"},    {"vocab_size", 1000},
-          {"hidden_size", 64},        {"num_hidden_layers", 2},
-          {"num_attention_heads", 4}, {"num_key_value_heads", 2},
-          {"intermediate_size", 128}, {"max_position_embeddings", 256}};
-}
-ModelConfig read(const json& j) { return parse_model_config(j.dump(), "config.json"); }
-std::string error_with(const json& j) {
-  return error_of([&] { read(j); });
-}
-json with(json j, const std::string& key, const json& value) {
-  j[key] = value;
-  return j;
-}
-// All members at once: the resolved dump without the training keys.
-std::string text_of(const ModelConfig& m) {
-  Config c;
-  c.model = m;
-  return json::parse(dump_resolved(c))["model"].dump();
-}
-
 TEST(ModelConfig, FamilyDefaults) {
-  const ModelConfig llama = read(llama_json());
+  const ModelConfig llama = read_model(llama_json());
   EXPECT_FALSE(llama.attention_bias || llama.qk_norm || llama.tie_word_embeddings);
   EXPECT_EQ(llama.head_dim, 16);
-  EXPECT_TRUE(read(with(llama_json(), "model_type", "qwen2")).attention_bias);
-  EXPECT_TRUE(read(with(llama_json(), "model_type", "qwen3")).qk_norm);
-  EXPECT_FALSE(read(with(llama_json(), "model_type", "mistral")).attention_bias);
+  EXPECT_TRUE(read_model(with_key(llama_json(), "model_type", "qwen2")).attention_bias);
+  EXPECT_TRUE(read_model(with_key(llama_json(), "model_type", "qwen3")).qk_norm);
+  EXPECT_FALSE(read_model(with_key(llama_json(), "model_type", "mistral")).attention_bias);
 }
 
 TEST(ModelConfig, PublishedGpt2FileIsReadButForDropout) {
@@ -63,77 +42,81 @@ TEST(ModelConfig, PublishedGpt2FileIsReadButForDropout) {
             {"summary_use_proj", true},
             {"task_specific_params", {{"text-generation", {{"do_sample", true}}}}},
             {"vocab_size", 50257}};
-  expect_parts(error_with(j), {"config.json:1: model.attn_pdrop", "dropout is not supported", "got 0.1"});
+  expect_parts(error_of_model(j), {"config.json:1: model.attn_pdrop", "dropout is not supported", "got 0.1"});
   for (auto key : {"attn_pdrop", "embd_pdrop", "resid_pdrop"}) j[key] = 0;
-  const ModelConfig m = read(j);
+  const ModelConfig m = read_model(j);
   EXPECT_EQ(m.hidden_size, 768);
   EXPECT_EQ(m.num_attention_heads, 12);
   EXPECT_EQ(parameter_count(m), 124439808);
-  expect_parts(error_with(with(j, "n_ctx", 512)), {"n_ctx", "1024"});
-  expect_parts(error_with(with(j, "activation_function", "relu")), {"activation_function", "gelu_new", "relu"});
+  expect_parts(error_of_model(with_key(j, "n_ctx", 512)), {"n_ctx", "1024"});
+  expect_parts(error_of_model(with_key(j, "activation_function", "relu")), {"activation_function", "gelu_new", "relu"});
 }
 
 // Each family has one activation, whichever key names it.
 TEST(ModelConfig, ActivationsOfOtherFamiliesAreRefused) {
   json gpt2 = {{"model_type", "gpt2"}, {"n_embd", 64},      {"n_head", 4},
                {"n_layer", 2},         {"n_positions", 32}, {"vocab_size", 99}};
-  EXPECT_EQ(read(with(gpt2, "hidden_act", "gelu_new")).hidden_size, 64);
-  expect_parts(error_with(with(gpt2, "hidden_act", "silu")), {"model.hidden_act", "gelu_new", "gpt2 has", "silu"});
-  expect_parts(error_with(with(gpt2, "mlp_bias", false)), {"model.mlp_bias", "gpt2 has biases"});
-  EXPECT_EQ(read(with(llama_json(), "activation_function", "silu")).hidden_size, 64);
-  expect_parts(error_with(with(llama_json(), "activation_function", "gelu_new")),
+  EXPECT_EQ(read_model(with_key(gpt2, "hidden_act", "gelu_new")).hidden_size, 64);
+  expect_parts(error_of_model(with_key(gpt2, "hidden_act", "silu")),
+               {"model.hidden_act", "gelu_new", "gpt2 has", "silu"});
+  expect_parts(error_of_model(with_key(gpt2, "mlp_bias", false)), {"model.mlp_bias", "gpt2 has biases"});
+  EXPECT_EQ(read_model(with_key(llama_json(), "activation_function", "silu")).hidden_size, 64);
+  expect_parts(error_of_model(with_key(llama_json(), "activation_function", "gelu_new")),
                {"model.activation_function", "\"silu\"", "all families but gpt2", "gelu_new"});
-  expect_parts(error_with(with(llama_json(), "hidden_act", "gelu_new")), {"model.hidden_act", "\"silu\"", "but gpt2"});
+  expect_parts(error_of_model(with_key(llama_json(), "hidden_act", "gelu_new")),
+               {"model.hidden_act", "\"silu\"", "but gpt2"});
 }
 
 TEST(ModelConfig, UnsupportedValuesAreNamed) {
-  expect_parts(error_with(with(llama_json(), "hidden_act", "gelu")), {"hidden_act", "silu", "gelu"});
-  expect_parts(error_with(with(llama_json(), "mlp_bias", true)), {"mlp_bias", "got true"});
-  expect_parts(error_with(with(llama_json(), "attention_dropout", 0.5)), {"attention_dropout", "0.5"});
-  expect_parts(error_with(with(llama_json(), "attention_bias", true)), {"attention_bias", "llama has false"});
-  expect_parts(error_with(with(llama_json(), "qk_norm", true)), {"qk_norm", "llama has false"});
-  expect_parts(error_with(with(llama_json(), "sliding_window", 8)), {"sliding_window", "llama has none"});
-  expect_parts(error_with(with(llama_json(), "quantization_config", json::object())),
+  expect_parts(error_of_model(with_key(llama_json(), "hidden_act", "gelu")), {"hidden_act", "silu", "gelu"});
+  expect_parts(error_of_model(with_key(llama_json(), "mlp_bias", true)), {"mlp_bias", "got true"});
+  expect_parts(error_of_model(with_key(llama_json(), "attention_dropout", 0.5)), {"attention_dropout", "0.5"});
+  expect_parts(error_of_model(with_key(llama_json(), "attention_bias", true)), {"attention_bias", "llama has false"});
+  expect_parts(error_of_model(with_key(llama_json(), "qk_norm", true)), {"qk_norm", "llama has false"});
+  expect_parts(error_of_model(with_key(llama_json(), "sliding_window", 8)), {"sliding_window", "llama has none"});
+  expect_parts(error_of_model(with_key(llama_json(), "quantization_config", json::object())),
                {"quantization_config", "plain floats"});
   const json other = {{"quant_method", "compressed-tensors"}, {"format", "int-quantized"}};
-  expect_parts(error_with(with(llama_json(), "quantization_config", other)),
+  expect_parts(error_of_model(with_key(llama_json(), "quantization_config", other)),
                {"quantization_config", "float-quantized", "pack-quantized"});
   const json ints = {{"quant_method", "compressed-tensors"}, {"format", "pack-quantized"}};
-  EXPECT_EQ(read(with(llama_json(), "quantization_config", ints)).hidden_size, 64);
+  EXPECT_EQ(read_model(with_key(llama_json(), "quantization_config", ints)).hidden_size, 64);
   json gptq = {{"quant_method", "gptq"}, {"checkpoint_format", "gptq"}};
-  EXPECT_EQ(read(with(llama_json(), "quantization_config", gptq)).hidden_size, 64);
+  EXPECT_EQ(read_model(with_key(llama_json(), "quantization_config", gptq)).hidden_size, 64);
   gptq["checkpoint_format"] = "gptq_v2";
-  expect_parts(error_with(with(llama_json(), "quantization_config", gptq)), {"quantization_config", "gptq"});
-  EXPECT_EQ(read(with(llama_json(), "quantization_config", {{"quant_method", "fp8"}})).hidden_size, 64);
-  expect_parts(error_with(with(llama_json(), "num_local_experts", 8)), {"num_experts", "llama has no experts"});
-  expect_parts(error_with(with(llama_json(), "n_routed_experts", 8)), {"num_experts", "mixtral, qwen3_moe"});
-  EXPECT_EQ(read(with(llama_json(), "num_experts", 0)).hidden_size, 64);
-  expect_parts(error_with(with(llama_json(), "model_type", "lama")), {"gpt2, llama", "did you mean \"llama\"?"});
-  json qwen = with(with(llama_json(), "model_type", "qwen2"), "sliding_window", 8);
-  expect_parts(error_with(with(qwen, "use_sliding_window", true)), {"use_sliding_window", "max_window_layers 0"});
-  expect_parts(error_with(with(qwen, "layer_types", {"full_attention", "sliding_attention"})), {"layer_types"});
+  expect_parts(error_of_model(with_key(llama_json(), "quantization_config", gptq)), {"quantization_config", "gptq"});
+  EXPECT_EQ(read_model(with_key(llama_json(), "quantization_config", {{"quant_method", "fp8"}})).hidden_size, 64);
+  expect_parts(error_of_model(with_key(llama_json(), "num_local_experts", 8)), {"num_experts", "llama has no experts"});
+  expect_parts(error_of_model(with_key(llama_json(), "n_routed_experts", 8)), {"num_experts", "mixtral, qwen3_moe"});
+  EXPECT_EQ(read_model(with_key(llama_json(), "num_experts", 0)).hidden_size, 64);
+  expect_parts(error_of_model(with_key(llama_json(), "model_type", "lama")),
+               {"gpt2, llama", "did you mean \"llama\"?"});
+  json qwen = with_key(with_key(llama_json(), "model_type", "qwen2"), "sliding_window", 8);
+  expect_parts(error_of_model(with_key(qwen, "use_sliding_window", true)),
+               {"use_sliding_window", "max_window_layers 0"});
+  expect_parts(error_of_model(with_key(qwen, "layer_types", {"full_attention", "sliding_attention"})), {"layer_types"});
 }
 
 TEST(ModelConfig, RopeFormsAgree) {
   const json v5 = {{"rope_type", "linear"}, {"factor", 2.0}, {"rope_theta", 5e5}};
   const json v4 = {{"type", "linear"}, {"factor", 2.0}};
-  const ModelConfig a = read(with(llama_json(), "rope_parameters", v5));
-  const ModelConfig b = read(with(with(llama_json(), "rope_scaling", v4), "rope_theta", 5e5));
-  EXPECT_EQ(text_of(a), text_of(b));
+  const ModelConfig a = read_model(with_key(llama_json(), "rope_parameters", v5));
+  const ModelConfig b = read_model(with_key(with_key(llama_json(), "rope_scaling", v4), "rope_theta", 5e5));
+  EXPECT_EQ(model_text(a), model_text(b));
   EXPECT_EQ(a.rope_theta, 5e5);
   EXPECT_EQ(a.rope_scaling.rope_type, RopeType::linear);
   const json plain = {{"rope_type", "default"}, {"rope_theta", 1e4}};
-  EXPECT_EQ(read(with(llama_json(), "rope_parameters", plain)).rope_scaling.rope_type, RopeType::none);
-  EXPECT_EQ(read(with(llama_json(), "rope_scaling", nullptr)).rope_scaling.rope_type, RopeType::none);
-  json both = with(with(llama_json(), "rope_parameters", v5), "rope_scaling", v4);
-  EXPECT_EQ(read(both).rope_scaling.factor, 2.0);
+  EXPECT_EQ(read_model(with_key(llama_json(), "rope_parameters", plain)).rope_scaling.rope_type, RopeType::none);
+  EXPECT_EQ(read_model(with_key(llama_json(), "rope_scaling", nullptr)).rope_scaling.rope_type, RopeType::none);
+  json both = with_key(with_key(llama_json(), "rope_parameters", v5), "rope_scaling", v4);
+  EXPECT_EQ(read_model(both).rope_scaling.factor, 2.0);
   both["rope_scaling"]["factor"] = 3.0;
-  expect_parts(error_with(both), {"rope_parameters", "the same as rope_scaling"});
-  expect_parts(error_with(with(with(llama_json(), "rope_parameters", v5), "rope_theta", 1e4)),
+  expect_parts(error_of_model(both), {"rope_parameters", "the same as rope_scaling"});
+  expect_parts(error_of_model(with_key(with_key(llama_json(), "rope_parameters", v5), "rope_theta", 1e4)),
                {"rope_theta", "the same"});
-  expect_parts(error_with(with(llama_json(), "rope_scaling", {{"rope_type", "dynamic"}})),
+  expect_parts(error_of_model(with_key(llama_json(), "rope_scaling", {{"rope_type", "dynamic"}})),
                {"rope_scaling.rope_type", "none, linear, llama3, yarn"});
-  expect_parts(error_with(with(llama_json(), "rope_scaling", {{"rope_type", "llama3"}, {"factor", 8.0}})),
+  expect_parts(error_of_model(with_key(llama_json(), "rope_scaling", {{"rope_type", "llama3"}, {"factor", 8.0}})),
                {"original_max_position_embeddings"});
 }
 
@@ -143,23 +126,24 @@ TEST(ModelConfig, YarnIsReadAndWritten) {
                      {"original_max_position_embeddings", 64},
                      {"beta_fast", nullptr},
                      {"attention_factor", nullptr}};
-  const ModelConfig m = read(with(llama_json(), "rope_scaling", yarn));
+  const ModelConfig m = read_model(with_key(llama_json(), "rope_scaling", yarn));
   EXPECT_EQ(m.rope_scaling.rope_type, RopeType::yarn);
   EXPECT_EQ(m.rope_scaling.beta_fast, 32);
   EXPECT_NEAR(attention_factor(m.rope_scaling), 1.1386294361, 1e-9);
   json full = yarn;
   full.update({{"beta_fast", 20}, {"beta_slow", 2}, {"attention_factor", 1.5}, {"mscale", 1.0}});
   full.update({{"mscale_all_dim", 0.5}, {"truncate", false}});
-  const ModelConfig all = read(with(llama_json(), "rope_scaling", full));
+  const ModelConfig all = read_model(with_key(llama_json(), "rope_scaling", full));
   EXPECT_EQ(attention_factor(all.rope_scaling), 1.5);
   for (const ModelConfig& each : {m, all})
-    EXPECT_EQ(text_of(parse_model_config(hf_config_json(each, "float32"), "exported")), text_of(each));
+    EXPECT_EQ(model_text(parse_model_config(hf_config_json(each, "float32"), "exported")), model_text(each));
   json bad = yarn;
   bad.erase("original_max_position_embeddings");
-  expect_parts(error_with(with(llama_json(), "rope_scaling", bad)), {"original_max_position_embeddings", "yarn"});
+  expect_parts(error_of_model(with_key(llama_json(), "rope_scaling", bad)),
+               {"original_max_position_embeddings", "yarn"});
   bad = full;
   bad["beta_slow"] = 21;
-  expect_parts(error_with(with(llama_json(), "rope_scaling", bad)), {"beta_fast", "beta_slow 21"});
+  expect_parts(error_of_model(with_key(llama_json(), "rope_scaling", bad)), {"beta_fast", "beta_slow 21"});
 }
 
 // As the hub has them, apart from what belongs to people: dropout and lists of end tokens are noted, not refused.
@@ -250,7 +234,7 @@ TEST(ModelConfig, PublishedDefaultsAreThoseOfTheConfigurationClasses) {
                 {"bos_token_id", nullptr},
                 {"eos_token_id", nullptr},
                 {"attention_bias", true}});
-  json qwen3 = with(qwen2, "attention_bias", false);
+  json qwen3 = with_key(qwen2, "attention_bias", false);
   const json gpt2 = {{"vocab_size", 50257},
                      {"hidden_size", 768},
                      {"intermediate_size", 3072},
@@ -266,7 +250,7 @@ TEST(ModelConfig, PublishedDefaultsAreThoseOfTheConfigurationClasses) {
                      {"eos_token_id", 50256},
                      {"sliding_window", 0},
                      {"attention_bias", true}};
-  json mixtral = with(mistral, "sliding_window", 0), qwen3_moe = qwen3, olmoe = llama;
+  json mixtral = with_key(mistral, "sliding_window", 0), qwen3_moe = qwen3, olmoe = llama;
   mixtral.update({{"norm_eps", 1e-5},
                   {"rope_theta", 1e6},
                   {"num_experts", 8},
@@ -304,14 +288,14 @@ TEST(ModelConfig, PublishedDefaultsAreThoseOfTheConfigurationClasses) {
                                        {"mixtral", mixtral},
                                        {"qwen3_moe", qwen3_moe},
                                        {"olmoe", olmoe}}) {
-    const json whole = with(values, "model_type", family);
-    const std::string want = text_of(parse_model_config(whole.dump(), "whole"));
-    EXPECT_EQ(text_of(read_published(whole).model), want) << family;
-    EXPECT_EQ(text_of(read_published({{"model_type", family}}).model), want) << family;
+    const json whole = with_key(values, "model_type", family);
+    const std::string want = model_text(parse_model_config(whole.dump(), "whole"));
+    EXPECT_EQ(model_text(read_published(whole).model), want) << family;
+    EXPECT_EQ(model_text(read_published({{"model_type", family}}).model), want) << family;
     for (const auto& [key, value] : values.items()) {
       json without = whole;
       without.erase(key);
-      EXPECT_EQ(text_of(read_published(without).model), want) << family << " without " << key;
+      EXPECT_EQ(model_text(read_published(without).model), want) << family << " without " << key;
     }
   }
   // Qwen3's head_dim does not follow from the other sizes; a smaller vocabulary has no token 50256.
@@ -324,31 +308,31 @@ TEST(ModelConfig, PublishedDefaultsAreThoseOfTheConfigurationClasses) {
 
 TEST(ModelConfig, QwenWindowsNeedTheirSwitch) {
   for (const char* family : {"qwen2", "qwen3"}) {
-    json j = with(with(llama_json(), "model_type", family), "sliding_window", 8);
+    json j = with_key(with_key(llama_json(), "model_type", family), "sliding_window", 8);
     j.update({{"rms_norm_eps", 1e-6}, {"head_dim", 16}});
     const Published silent = read_published(j);
     EXPECT_EQ(silent.model.sliding_window, 0) << family;
     ASSERT_EQ(silent.notices.size(), 1u) << family;
     expect_parts(silent.notices[0], {"sliding_window 8 is not used", "use_sliding_window"});
-    EXPECT_EQ(read_published(with(j, "use_sliding_window", nullptr)).model.sliding_window, 0);
+    EXPECT_EQ(read_published(with_key(j, "use_sliding_window", nullptr)).model.sliding_window, 0);
     j["use_sliding_window"] = true;
     // max_window_layers is 28 by default, and these two layers are below: none has the window.
     EXPECT_EQ(read_published(j).model.sliding_window, 0);
-    EXPECT_EQ(read_published(with(j, "max_window_layers", 0)).model.sliding_window, 8);
-    EXPECT_EQ(read_published(with(j, "layer_types", {"sliding_attention", "sliding_attention"})).model.sliding_window,
-              8);
-    EXPECT_EQ(read_published(with(j, "layer_types", {"full_attention", "full_attention"})).model.sliding_window, 0);
-    expect_parts(error_of([&] { read_published(with(j, "max_window_layers", 1)); }), {"max_window_layers 0"});
-    json without = with(j, "max_window_layers", 0);
+    EXPECT_EQ(read_published(with_key(j, "max_window_layers", 0)).model.sliding_window, 8);
+    EXPECT_EQ(
+        read_published(with_key(j, "layer_types", {"sliding_attention", "sliding_attention"})).model.sliding_window, 8);
+    EXPECT_EQ(read_published(with_key(j, "layer_types", {"full_attention", "full_attention"})).model.sliding_window, 0);
+    expect_parts(error_of([&] { read_published(with_key(j, "max_window_layers", 1)); }), {"max_window_layers 0"});
+    json without = with_key(j, "max_window_layers", 0);
     without.erase("sliding_window");
     EXPECT_EQ(read_published(without).model.sliding_window, 4096);
   }
   // In a configuration of ours the option means what it says.
-  EXPECT_EQ(read(with(with(llama_json(), "model_type", "qwen2"), "sliding_window", 8)).sliding_window, 8);
+  EXPECT_EQ(read_model(with_key(with_key(llama_json(), "model_type", "qwen2"), "sliding_window", 8)).sliding_window, 8);
 }
 
 TEST(ModelConfig, PublishedScalingHasNoDefaultsOfOurOwn) {
-  json j = with(llama_json(), "rms_norm_eps", 1e-6);
+  json j = with_key(llama_json(), "rms_norm_eps", 1e-6);
   j["rope_scaling"] = {{"type", "yarn"}, {"factor", 4.0}};
   EXPECT_EQ(read_published(j).model.rope_scaling.original_max_position_embeddings, 256);
   j["rope_scaling"] = {{"rope_type", "linear"}};
@@ -360,7 +344,7 @@ TEST(ModelConfig, PublishedScalingHasNoDefaultsOfOurOwn) {
 TEST(ModelConfig, KeysWithoutMeaningForTheWeightsAreSkippedWithOneNote) {
   json j = llama_json();
   j.update({{"rms_norm_eps", 1e-6}, {"bos_token_id", 1}, {"eos_token_id", 2}});
-  const std::string want = text_of(read_published(j).model);
+  const std::string want = model_text(read_published(j).model);
   j.update({{"is_llama_config", true},
             {"rope_interleaved", false},
             {"unsloth_fixed", true},
@@ -371,7 +355,7 @@ TEST(ModelConfig, KeysWithoutMeaningForTheWeightsAreSkippedWithOneNote) {
             {"tokenizer_class", "LlamaTokenizer"},
             {"transformers.js_config", {{"dtype", "q4"}}}});
   const Published p = read_published(j);
-  EXPECT_EQ(text_of(p.model), want);
+  EXPECT_EQ(model_text(p.model), want);
   ASSERT_EQ(p.notices.size(), 1u);
   expect_parts(p.notices[0],
                {"is_llama_config", "unsloth_fixed", "do_sample", "temperature", "transformers.js_config"});
@@ -380,45 +364,47 @@ TEST(ModelConfig, KeysWithoutMeaningForTheWeightsAreSkippedWithOneNote) {
                                                                             {"quantization", {{"bits", 4}}},
                                                                             {"pruned_heads", {{"0", {1}}}},
                                                                             {"residual_multiplier", 0.22}})
-    expect_parts(error_of([&] { read_published(with(j, key, value)); }), {key});
+    expect_parts(error_of([&] { read_published(with_key(j, key, value)); }), {key});
 }
 
 TEST(ModelConfig, ImpossibleSizes) {
-  expect_parts(error_with(with(llama_json(), "num_attention_heads", 5)), {"head_dim", "64", "5"});
-  expect_parts(error_with(with(llama_json(), "num_key_value_heads", 3)), {"num_key_value_heads", "4", "3"});
-  expect_parts(error_with(with(llama_json(), "head_dim", 15)), {"head_dim", "even", "15"});
-  expect_parts(error_with(with(llama_json(), "hidden_size", int64_t(1) << 40)), {"hidden_size", "1 ... 1048576"});
-  expect_parts(error_with(with(llama_json(), "bos_token_id", 1000)), {"bos_token_id", "vocab_size 1000"});
+  expect_parts(error_of_model(with_key(llama_json(), "num_attention_heads", 5)), {"head_dim", "64", "5"});
+  expect_parts(error_of_model(with_key(llama_json(), "num_key_value_heads", 3)), {"num_key_value_heads", "4", "3"});
+  expect_parts(error_of_model(with_key(llama_json(), "head_dim", 15)), {"head_dim", "even", "15"});
+  expect_parts(error_of_model(with_key(llama_json(), "hidden_size", int64_t(1) << 40)),
+               {"hidden_size", "1 ... 1048576"});
+  expect_parts(error_of_model(with_key(llama_json(), "bos_token_id", 1000)), {"bos_token_id", "vocab_size 1000"});
   json no_ffn = llama_json();
   no_ffn.erase("intermediate_size");
-  expect_parts(error_with(no_ffn), {"intermediate_size", "required for llama"});
+  expect_parts(error_of_model(no_ffn), {"intermediate_size", "required for llama"});
   json huge = llama_json();
   huge["vocab_size"] = 2147483647;
   huge["hidden_size"] = 1048576;
   huge["num_hidden_layers"] = 65536;
   huge["intermediate_size"] = 16777216;
   huge["head_dim"] = 8192;
-  expect_parts(error_with(huge), {"parameters", "limit"});
-  json gpt2 = with(llama_json(), "model_type", "gpt2");
-  expect_parts(error_with(gpt2), {"num_key_value_heads", "gpt2"});
+  expect_parts(error_of_model(huge), {"parameters", "limit"});
+  json gpt2 = with_key(llama_json(), "model_type", "gpt2");
+  expect_parts(error_of_model(gpt2), {"num_key_value_heads", "gpt2"});
   gpt2["num_key_value_heads"] = 4;
-  expect_parts(error_with(with(gpt2, "rope_theta", 5.0)), {"rope_theta", "no rotary"});
-  expect_parts(error_with(with(gpt2, "head_dim", 32)), {"head_dim", "gpt2"});
+  expect_parts(error_of_model(with_key(gpt2, "rope_theta", 5.0)), {"rope_theta", "no rotary"});
+  expect_parts(error_of_model(with_key(gpt2, "head_dim", 32)), {"head_dim", "gpt2"});
 }
 
 TEST(ModelConfig, SmallCountByHand) {
   // Embedding and head 2*1000*64; per block: 2 norms, q 64*64, k and v 64*32 each, o 64*64, 3 of 64*128; last norm 64.
   const int64_t block = 2 * 64 + 64 * 64 + 2 * 64 * 32 + 64 * 64 + 3 * 64 * 128;
-  EXPECT_EQ(parameter_count(read(llama_json())), 2 * 1000 * 64 + 2 * block + 64);
-  EXPECT_EQ(parameter_count(read(with(llama_json(), "tie_word_embeddings", true))), 1000 * 64 + 2 * block + 64);
-  EXPECT_EQ(parameter_count(read(with(llama_json(), "model_type", "qwen3"))),
+  EXPECT_EQ(parameter_count(read_model(llama_json())), 2 * 1000 * 64 + 2 * block + 64);
+  EXPECT_EQ(parameter_count(read_model(with_key(llama_json(), "tie_word_embeddings", true))),
+            1000 * 64 + 2 * block + 64);
+  EXPECT_EQ(parameter_count(read_model(with_key(llama_json(), "model_type", "qwen3"))),
             2 * 1000 * 64 + 2 * (block + 2 * 16) + 64);
-  EXPECT_EQ(parameter_count(read(with(llama_json(), "model_type", "qwen2"))),
+  EXPECT_EQ(parameter_count(read_model(with_key(llama_json(), "model_type", "qwen2"))),
             2 * 1000 * 64 + 2 * (block + 64 + 32 + 32) + 64);
 }
 
 json experts_json(const char* family) {
-  json j = with(with(llama_json(), "model_type", family), "num_experts_per_tok", 2);
+  json j = with_key(with_key(llama_json(), "model_type", family), "num_experts_per_tok", 2);
   j["num_local_experts"] = 6;
   if (family == std::string("olmoe")) j["num_key_value_heads"] = 4;
   if (family != std::string("qwen3_moe")) return j;
@@ -429,41 +415,46 @@ json experts_json(const char* family) {
 
 TEST(ModelConfig, ExpertsCountAndActiveOnesApart) {
   const int64_t rest = 2 * 64 + 64 * 64 + 2 * 64 * 32 + 64 * 64 + 2 * 16;
-  const ModelConfig m = read(experts_json("qwen3_moe"));
+  const ModelConfig m = read_model(experts_json("qwen3_moe"));
   for (const auto& [experts, count] : {std::pair{6, parameter_count(m)}, {2, active_parameter_count(m)}})
     EXPECT_EQ(count, 2 * 1000 * 64 + 2 * (rest + 6 * 64 + experts * 3 * 64 * 48) + 64);
-  EXPECT_EQ(active_parameter_count(read(llama_json())), parameter_count(read(llama_json())));
+  EXPECT_EQ(active_parameter_count(read_model(llama_json())), parameter_count(read_model(llama_json())));
 }
 
 TEST(ModelConfig, ExpertsOfAllLayersAreBounded) {
-  json many = with(with(experts_json("mixtral"), "num_hidden_layers", 1 << 16), "num_local_experts", 4096);
-  expect_parts(error_with(many), {"num_experts", "4096 in each of 65536 layers", "at most 262144"});
+  json many = with_key(with_key(experts_json("mixtral"), "num_hidden_layers", 1 << 16), "num_local_experts", 4096);
+  expect_parts(error_of_model(many), {"num_experts", "4096 in each of 65536 layers", "at most 262144"});
   many["num_local_experts"] = 4;
-  EXPECT_EQ(read(many).num_experts, 4);
+  EXPECT_EQ(read_model(many).num_experts, 4);
 }
 
 TEST(ModelConfig, ExpertsOfEachFamily) {
-  EXPECT_TRUE(read(experts_json("mixtral")).norm_topk_prob);
-  EXPECT_FALSE(read(experts_json("olmoe")).norm_topk_prob);
-  EXPECT_EQ(read(experts_json("mixtral")).moe_intermediate_size, 128);
-  EXPECT_EQ(read(with(experts_json("qwen3_moe"), "intermediate_size", nullptr)).moe_intermediate_size, 48);
-  EXPECT_EQ(read(experts_json("olmoe")).router_aux_loss_coef, 0.01);
+  EXPECT_TRUE(read_model(experts_json("mixtral")).norm_topk_prob);
+  EXPECT_FALSE(read_model(experts_json("olmoe")).norm_topk_prob);
+  EXPECT_EQ(read_model(experts_json("mixtral")).moe_intermediate_size, 128);
+  EXPECT_EQ(read_model(with_key(experts_json("qwen3_moe"), "intermediate_size", nullptr)).moe_intermediate_size, 48);
+  EXPECT_EQ(read_model(experts_json("olmoe")).router_aux_loss_coef, 0.01);
   for (auto family : {"mixtral", "qwen3_moe", "olmoe"}) {
     json none = experts_json(family);
     none.erase("num_local_experts");
-    expect_parts(error_with(none), {"num_experts", "required", family});
-    expect_parts(error_with(with(experts_json(family), "num_experts_per_tok", 7)), {"num_experts_per_tok", "6, got 7"});
-    expect_parts(error_with(with(experts_json(family), "mlp_only_layers", {0})), {"mlp_only_layers", "all layers"});
+    expect_parts(error_of_model(none), {"num_experts", "required", family});
+    expect_parts(error_of_model(with_key(experts_json(family), "num_experts_per_tok", 7)),
+                 {"num_experts_per_tok", "6, got 7"});
+    expect_parts(error_of_model(with_key(experts_json(family), "mlp_only_layers", {0})),
+                 {"mlp_only_layers", "all layers"});
   }
-  expect_parts(error_with(with(experts_json("mixtral"), "norm_topk_prob", false)), {"norm_topk_prob", "mixtral"});
-  expect_parts(error_with(with(experts_json("olmoe"), "moe_intermediate_size", 4)), {"moe_intermediate_size", "128"});
-  expect_parts(error_with(with(experts_json("olmoe"), "num_key_value_heads", 2)), {"num_key_value_heads", "olmoe"});
-  expect_parts(error_with(with(llama_json(), "num_experts_per_tok", 2)), {"num_experts_per_tok", "llama"});
+  expect_parts(error_of_model(with_key(experts_json("mixtral"), "norm_topk_prob", false)),
+               {"norm_topk_prob", "mixtral"});
+  expect_parts(error_of_model(with_key(experts_json("olmoe"), "moe_intermediate_size", 4)),
+               {"moe_intermediate_size", "128"});
+  expect_parts(error_of_model(with_key(experts_json("olmoe"), "num_key_value_heads", 2)),
+               {"num_key_value_heads", "olmoe"});
+  expect_parts(error_of_model(with_key(llama_json(), "num_experts_per_tok", 2)), {"num_experts_per_tok", "llama"});
 }
 
 TEST(ModelConfig, ExportedFileReadsBackTheSame) {
   for (auto family : {"gpt2", "llama", "qwen2", "qwen3", "mistral", "mixtral", "qwen3_moe", "olmoe"}) {
-    json j = with(llama_json(), "model_type", family);
+    json j = with_key(llama_json(), "model_type", family);
     for (auto with_experts : {"mixtral", "qwen3_moe", "olmoe"})
       if (family == std::string(with_experts)) j = experts_json(family);
     j["bos_token_id"] = 1;
@@ -474,9 +465,9 @@ TEST(ModelConfig, ExportedFileReadsBackTheSame) {
       j["rope_theta"] = 5e5;
       j["rope_scaling"] = {{"rope_type", "llama3"}, {"factor", 8.0}, {"original_max_position_embeddings", 64}};
     }
-    const ModelConfig m = read(j);
+    const ModelConfig m = read_model(j);
     const std::string text = hf_config_json(m, "bfloat16");
-    EXPECT_EQ(text_of(parse_model_config(text, "exported")), text_of(m)) << text;
+    EXPECT_EQ(model_text(parse_model_config(text, "exported")), model_text(m)) << text;
     const json hf = json::parse(text);
     EXPECT_EQ(hf["torch_dtype"], "bfloat16");
     EXPECT_EQ(hf["dtype"], "bfloat16");
@@ -492,106 +483,7 @@ TEST(ModelConfig, ExportedFileReadsBackTheSame) {
     EXPECT_EQ(hf["rope_scaling"].is_object(), scaled) << text;
     EXPECT_EQ(hf["rope_parameters"]["rope_type"], scaled ? "llama3" : "default") << text;
   }
-  EXPECT_EQ(json::parse(hf_config_json(read(llama_json()), "float32"))["architectures"][0], "LlamaForCausalLM");
-}
-
-json athanor_json() {
-  json j = with(llama_json(), "model_type", "athanor");
-  j.update({{"hidden_act", "relu2"},
-            {"gated_mlp", false},
-            {"mlp_bias", true},
-            {"attention_bias", true},
-            {"lm_head_bias", true},
-            {"norm_elementwise_affine", false},
-            {"embedding_norm", true},
-            {"qk_norm", true},
-            {"qk_norm_elementwise_affine", false},
-            {"attention_multiplier", 0.12},
-            {"sliding_window", 9},
-            {"layer_types", {"sliding_attention", "full_attention"}},
-            {"resid_lambdas", {1.0}},
-            {"x0_lambdas", {0.2, 0.1}},
-            {"skip_from", {nullptr, nullptr, 0}},
-            {"skip_lambdas", {-0.2}},
-            {"value_embeddings", {0, nullptr}},
-            {"value_embedding_lambdas", {0.5}},
-            {"value_residual_lambdas", {0.25}},
-            {"value_lambdas", {0.75, 1}},
-            {"value_gate_channels", 12},
-            {"value_gate_scale", 3.0},
-            {"attention_gate_channels", 11},
-            {"smear_channels", 10},
-            {"rope_scaling", {{"rope_type", "proportional"}, {"partial_rotary_factor", 0.5}}},
-            {"initializer_ranges", {{"*.down_proj.weight", 0}, {"lm_head.weight", 0.001}}}});
-  return j;
-}
-
-TEST(Athanor, OptionsSurviveTheFileOfACheckpoint) {
-  const ModelConfig m = read(athanor_json());
-  EXPECT_EQ(text_of(parse_model_config(hf_config_json(m, "float32"), "config.json")), text_of(m));
-  EXPECT_EQ(json::parse(hf_config_json(m, "float32"))["model_type"], "athanor");
-  EXPECT_EQ(m.resid_lambdas, (std::vector<double>{1, 1}));  // one for all
-  EXPECT_EQ(m.skip_lambdas, (std::vector<double>{-0.2, -0.2, -0.2}));
-  EXPECT_EQ(window_of(m, 0), 9);
-  EXPECT_EQ(window_of(m, 1), 0);
-  EXPECT_EQ(option_of_athanor(m), "hidden_act \"relu2\"");
-  EXPECT_EQ(option_of_athanor(read(with(llama_json(), "model_type", "athanor"))), "");
-}
-
-TEST(Athanor, OtherFamiliesRefuseItsOptions) {
-  const json all = athanor_json();
-  for (const char* key :
-       {"gated_mlp", "lm_head_bias", "norm_elementwise_affine", "embedding_norm", "qk_norm_elementwise_affine",
-        "attention_multiplier", "resid_lambdas", "x0_lambdas", "skip_from", "skip_lambdas", "value_embeddings",
-        "value_embedding_lambdas", "value_residual_lambdas", "value_lambdas", "value_gate_channels", "value_gate_scale",
-        "attention_gate_channels", "smear_channels", "rope_scaling"})
-    expect_parts(error_with(with(llama_json(), key, all[key])),
-                 {cat("model.", key), "llama has", "model_type athanor"});
-  EXPECT_EQ(error_with(with(llama_json(), "initializer_ranges", all["initializer_ranges"])), "");
-}
-
-TEST(Athanor, ListsAreOfAllLayers) {
-  const json all = athanor_json();
-  const auto refused = [&](const char* key, const json& value, const std::vector<std::string>& parts) {
-    expect_parts(error_with(with(all, key, value)), parts);
-  };
-  refused("layer_types", {"full_attention"}, {"layer_types: 1 entries for the 2 layers of num_hidden_layers"});
-  refused("layer_types", {"full_attention", "full_attention"}, {"sliding_window: 9", "layer_types"});
-  refused("sliding_window", 0, {"layer_types", "sliding_window is 0"});
-  refused("x0_lambdas", {1, 2, 3}, {"x0_lambdas: 3 entries", "num_hidden_layers"});
-  refused("x0_lambdas", nullptr, {"resid_lambdas: needs x0_lambdas"});
-  refused("skip_lambdas", nullptr, {"skip_from: needs skip_lambdas"});
-  refused("skip_from", nullptr, {"skip_lambdas: needs skip_from"});
-  refused("skip_from", {nullptr, 0}, {"skip_from: 2 entries for the 2 layers", "final norm"});
-  refused("skip_from", {nullptr, 1, 0}, {"skip_from[1]: expected a block before it", "got 1"});
-  refused("value_embeddings", {0}, {"value_embeddings: 1 entries for the 2 layers"});
-  refused("value_embeddings", {0, 2}, {"value_embeddings: no layer has table 1 of the tables 0 to 2"});
-  refused("value_embeddings", {nullptr, nullptr}, {"value_embeddings", "got null for all"});
-  refused("value_embeddings", nullptr, {"value_embedding_lambdas: needs value_embeddings"});
-  refused("value_lambdas", {1, 2, 3}, {"value_lambdas: 3 entries"});
-  refused("smear_channels", 1000, {"smear_channels: 1000 channels are more than hidden_size"});
-  refused("qk_norm", false, {"qk_norm_elementwise_affine", "qk_norm, which is false"});
-  refused("hidden_act", "gelu", {"model.hidden_act", "relu2"});
-}
-
-TEST(Athanor, KeysThatDoNotGoTogetherAreBothNamed) {
-  const auto refused = [](std::vector<std::string> sets, const std::vector<std::string>& parts) {
-    expect_parts(error_in(small_config("", athanor_json().dump()), std::move(sets)), parts);
-  };
-  refused({"pipeline_parallel_size=2"}, {"model.x0_lambdas", "pipeline_parallel_size"});
-  refused({"pipeline_parallel_size=2", "model.x0_lambdas=null", "model.resid_lambdas=null"},
-          {"model.skip_from", "pipeline_parallel_size"});
-  std::vector<std::string> stages{"pipeline_parallel_size=2", "model.x0_lambdas=null", "model.resid_lambdas=null",
-                                  "model.skip_from=null", "model.skip_lambdas=null"};
-  refused(stages, {"model.value_embeddings", "pipeline_parallel_size"});
-  stages.insert(stages.end(),
-                {"model.value_embeddings=null", "model.value_embedding_lambdas=null", "model.value_gate_channels=0"});
-  refused(stages, {"model.value_residual_lambdas", "pipeline_parallel_size"});
-  refused({"tensor_parallel_size=4", "model.num_attention_heads=4", "model.num_key_value_heads=2"},
-          {"model.value_embeddings", "tensor_parallel_size", "num_key_value_heads"});
-  refused({"context_parallel_size=2"}, {"model.layer_types", "context_parallel_size"});
-  refused({"mup_base_width=32"}, {"mup_base_width", "model.initializer_ranges"});
-  refused({"mup_base_width=32", "model.initializer_ranges=null"}, {"mup_base_width", "norm_elementwise_affine"});
+  EXPECT_EQ(json::parse(hf_config_json(read_model(llama_json()), "float32"))["architectures"][0], "LlamaForCausalLM");
 }
 
 TEST(ModelConfig, Gpt2NamesInOtherFamiliesAreNoted) {

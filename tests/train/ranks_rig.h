@@ -10,9 +10,11 @@
 #include <vector>
 
 #include "base/rng.h"
+#include "checkpoint/layout.h"
 #include "comm/threads.h"
 #include "config/config.h"
 #include "cpu/make_cpu.h"
+#include "tests/temp_dir.h"
 #include "tests/tiny_model.h"
 #include "tests/train/device_memory_ops.h"
 #include "tests/train/harness.h"
@@ -398,6 +400,22 @@ inline std::vector<double> run_part(const Setting& s, const std::string& load, i
     losses = mine;
   });
   return losses;
+}
+
+// Runs that stop after each of these steps go on from their checkpoints to the losses, weights and states of one that
+// does not stop, to the bit.
+inline void expect_exact_resume(const Setting& s, std::initializer_list<int64_t> stops, int64_t end) {
+  const testing::TempDir dir;
+  const std::string whole = dir / "whole";
+  const std::vector<double> want = run_part(s, "", 0, end, whole);
+  for (const int64_t at : stops) {
+    const std::string part = dir / cat("part", at), then = dir / cat("then", at);
+    run_part(s, "", 0, at, part);
+    const std::vector<double> got = run_part(s, cat(part, "/", step_folder(at)), at, end, then);
+    EXPECT_EQ(got.back(), want.back()) << s.name() << " from " << at;
+    EXPECT_EQ(tensors_of(cat(then, "/", step_folder(end))), tensors_of(cat(whole, "/", step_folder(end))))
+        << s.name() << " from " << at;
+  }
 }
 
 inline void expect_equal(const Curve& want, const Curve& got, const std::string& what) {
