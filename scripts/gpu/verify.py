@@ -14,8 +14,8 @@ DIR (default: $OUT, or verify-out) gets two files, verify.json with the report a
 printed; all else lies in a temporary folder.
 All parts together take some three quarters of an hour (--list has estimates). --call N runs the Nth of three calls of
 nine minutes, each of use if it is the last: (1) environment, instructions, every op, attention; (2) parity with
-PyTorch, for each op of a step of gpt2-124m and llama-8b its time and its roofline limit, laws; (3) GEMMs, speed beside
-PyTorch, sanitizer, ranks. A call starts its parts even where their estimates add up to more than nine minutes, and
+PyTorch, the time and the roofline limit of each op in a step of gpt2-124m and llama-8b, laws; (3) GEMMs, speed compared
+with PyTorch, sanitizer, ranks. A call starts its parts even where their estimates add up to more than nine minutes, and
 ends a part at twice its estimate. A fourth call asks for parts by name. --call-minutes starts no part
 whose estimate is more than is left of the call, and ends one that does need more; the next call with --parts
 rest does what has not passed yet. Reports of calls of one commit on one kind of device are merged: DIR/verify.json,

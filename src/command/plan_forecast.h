@@ -1,5 +1,4 @@
-// The step that a plan expects: its parts, beside the bound that nothing beats, a range, and which assumption it hangs
-// on most.
+// The expected step of a plan: its parts, its bound and its range, and which assumption moves it most.
 #pragma once
 #include <string>
 #include <vector>

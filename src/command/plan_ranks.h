@@ -53,7 +53,7 @@ struct Prediction {
   double sent_to_stages = 0;                    // bytes of a rank in a step
   double compute = 0, update = 0, exposed = 0;  // seconds; compute includes update, launching and slowed
   double launching = 0;                         // seconds between kernels
-  double slowed = 0;                            // seconds that computing loses to what is sent beside it
+  double slowed = 0;                            // seconds that computing loses to sends at the same time
   Recompute recompute = {};
   double flops_per_token = 0;
   // What `exposed` is the sum of, by the ranks that are waited for: those with other sequences, with the same
@@ -77,7 +77,7 @@ class RankPlan {
  public:
   // Throws Error where the ranks cannot be divided so, or a rank does not fit in memory.
   RankPlan(const Config&, const Cluster&);
-  // Of ranks of this machine, with its rates.
+  // A plan of ranks on this machine's CPU, with rates that were measured here.
   RankPlan(const Config&, const Cluster&, const Backend&, const Roofline&);
   Prediction with(const Assumptions&) const;
   const Assumptions& assumed() const { return assumed_; }  // those of the cluster

@@ -33,7 +33,7 @@ struct DataStage {
   std::vector<std::pair<std::string, double>> weights;  // by source_name(); sources left out keep their weight
 };
 
-// A token of the tokenizer beside train_data: its id, or its text.
+// A token, by its id or by its text in the tokenizer that lies in the folder of train_data.
 struct TokenName {
   int64_t id = -1;   // -1: that of `text`
   std::string text;  // "" where the id is given

@@ -141,7 +141,7 @@ struct Rows {
   __device__ __forceinline__ T* at(int64_t row, int64_t column) const { return data + row * stride + column; }
 };
 
-// Of a row's group of columns: what its gate, or 1, makes of the factor.
+// The groups of columns that have a gate each, and the factor of all gates.
 struct Groups {
   int64_t count, width;  // width: columns of a group
   float factor;

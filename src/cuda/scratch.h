@@ -40,7 +40,7 @@ struct ColumnSumCut {
 
 // Elements of a scaled sum's backward: a tile per block, of one pack per thread.
 constexpr int kScaledSumElements = 4, kScaledSumThreads = 256;
-// Of the backward of a gated sum a warp has one group of one row.
+// A warp of gated_sum_backward() has one group of one row.
 constexpr int kGatedSumWarps = 8;
 inline int64_t gated_sum_blocks(int64_t rows, int64_t groups) {
   return div_ceil<int64_t>(rows * groups, kGatedSumWarps);

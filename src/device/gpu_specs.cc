@@ -11,9 +11,10 @@ constexpr size_t kMiB = size_t{1} << 20;
 constexpr double kTera = 1e12;
 
 // The sustained rates of the H200 are known to be reached on random values. Those of the H100 and the B200 are a guess:
-// 80 % of the data sheet's product rate, as there. Of the A100 95 % [Isaev et al. 2023, Calculon, products of 128 GFLOP
-// and more], of the RTX 4090 all: its clock may rise above that of the data sheet, and LLMQ trains at 84 % of it, all
-// ops included. All memory rates but the H200's are a guess: 90 % of the data sheet's.
+// 80 % of the data sheet's product rate, as the H200 reaches. An A100 reaches 95 % of its own [Isaev et al. 2023,
+// Calculon, GEMMs of 128 GFLOP and more]. An RTX 4090 is taken to reach all of it: its clock may rise above that of the
+// data sheet, and LLMQ trains at 84 % of it, all ops included. All memory rates but the H200's are a guess: 90 % of the
+// data sheet's.
 constexpr double kProducts = 0.8, kCopies = 0.9;
 constexpr double kPcie5 = 55e9, kPcie4 = 25e9;
 // Memory: what PyTorch prints as the total of such a GPU: 178.35, 139.8, 79.1, 79.15 and 23.65

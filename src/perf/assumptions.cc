@@ -18,7 +18,7 @@ constexpr Assumption kRows[] = {
     {"host", &Assumptions::host, "share of the bandwidth to host memory"},
     {"latency", &Assumptions::latency, "factor of a collective's latency"},
     {"launch", &Assumptions::launch, "seconds between two kernels"},
-    {"interference", &Assumptions::interference, "seconds of computing lost for each byte sent beside it"},
+    {"interference", &Assumptions::interference, "seconds of computing lost for each byte sent meanwhile"},
 };
 
 }  // namespace

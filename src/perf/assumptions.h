@@ -18,7 +18,7 @@ struct Assumptions {
   double host = 1;                // bandwidth to host memory
   double latency = 1;             // factor of the time of a collective of no bytes
   double launch = 0;              // seconds between two kernels
-  double interference = 0;        // seconds that computing loses for each byte sent beside it
+  double interference = 0;        // seconds that computing loses for each byte sent meanwhile
 
   Roofline of(const Roofline&) const;
   Network of(const Network&) const;
