@@ -69,6 +69,16 @@ inline void expect_all(const std::vector<std::string>& errors, const std::string
     }
 }
 
+// Runs work on this rank and, like the program, reports its error to the other ranks before the rank leaves: without the
+// report, the others learn of the connection's end alone. For the body of run().
+inline void reporting_errors(Rendezvous& rendezvous, const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const Error& e) {
+    throw rendezvous.first_error(e);
+  }
+}
+
 // For attempts that patiently() repeats: whether all say it. What is said instead is printed.
 inline bool all_say(const std::vector<std::string>& errors, const std::string& part, int except = -1) {
   for (int r = 0; r < int(errors.size()); ++r) {

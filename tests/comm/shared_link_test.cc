@@ -155,7 +155,9 @@ TEST(SharedMemory, RanksThatDisagreeStop) {
   const auto errors = run({.ranks = 2}, [](Rendezvous& r) {
     const auto c = make_tcp(r, "", true);
     std::vector<float> x(200000);
-    c->all_reduce({x.data(), DType::f32, {r.rank() == 0 ? 100000 : 200000}}, Reduce::sum, Stream::compute);
+    reporting_errors(r, [&] {
+      c->all_reduce({x.data(), DType::f32, {r.rank() == 0 ? 100000 : 200000}}, Reduce::sum, Stream::compute);
+    });
   });
   expect_all(errors, "different configurations");
 }
