@@ -4,6 +4,9 @@ import json
 import os
 import pathlib
 import platform
+import subprocess
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def describe_machine():
@@ -20,3 +23,42 @@ def write_results(args, report, table):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
             print(f"written to {path}")
+
+
+def add_run_flags(parser, work):
+    """Flags of a comparison of finished runs on the quick start's text."""
+    parser.add_argument("--athanor", type=pathlib.Path, default=ROOT / "build" / "athanor")
+    parser.add_argument("--train-data", default="runs/quickstart/data/*_train_*.bin")
+    parser.add_argument("--valid-data", default="runs/quickstart/data/*_val_*.bin")
+    parser.add_argument("--work", type=pathlib.Path, default=pathlib.Path(work), help="finished runs are kept here, not repeated")
+    parser.add_argument("--threads", type=int, default=0, help="of each run; 0: every core")
+    parser.add_argument("--out", type=pathlib.Path)
+    parser.add_argument("--table", type=pathlib.Path)
+
+
+def call(args, words):
+    """What the program prints, of a call that succeeds."""
+    done = subprocess.run([str(args.athanor), *map(str, words)], capture_output=True, text=True)
+    if done.returncode != 0:
+        raise SystemExit(f"athanor {' '.join(map(str, words))} ended with status {done.returncode}: {done.stderr[-800:]}")
+    return done.stdout
+
+
+def finished_run(args, name, config):
+    """Loss on the whole held-out text after a run of this configuration."""
+    folder = args.work / name
+    result = folder / "result.json"
+    if not result.is_file():
+        config = config | {"save": str(folder / "run"), "train_data": args.train_data, "valid_data": args.valid_data,
+                           "threads": args.threads, "eval_interval": 0, "save_interval": 0, "keep_latest_k": 1,
+                           "tensorboard": False, "progress": "off", "peak_tflops": 0.1}
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+        call(args, ["train", folder / "config.json"])
+        found = json.loads(call(args, ["eval", folder / "run", "--data", args.valid_data, "--json"]).strip().splitlines()[-1])
+        part = result.with_suffix(".part")
+        part.write_text(json.dumps({"loss": found["loss"]}) + "\n")
+        part.rename(result)
+    loss = json.loads(result.read_text())["loss"]
+    print(f"  {name}: {loss:.4f}", flush=True)
+    return loss

@@ -38,7 +38,10 @@ ProcessMesh::ProcessMesh(std::unique_ptr<Communicator> world, const MeshSizes& s
   if (weights) weights_ = group(kDataParallel | Axes{Axis::tp});
   workers_ = sizes.workers > 1 ? world_->split(world_->rank() % product, world_->rank() / product)
                                : world_->split(world_->rank(), 0);
-  if (sizes.experts > 1) expert_copies_ = group(kDataParallel - Axes{Axis::ep});
+  if (sizes.experts > 1) {
+    expert_copies_ = group(kDataParallel - Axes{Axis::ep});
+    expert_shards_ = group({Axis::dp_shard, Axis::cp});
+  }
 }
 
 Communicator& ProcessMesh::weights() const {
@@ -60,16 +63,54 @@ std::vector<int> ProcessMesh::splits(const MeshSizes& sizes) {
   if (sizes.context > 1 || weights) all.push_back(shards);
   if (weights) all.push_back(sizes.copies * shards * sizes.tensor);
   all.push_back(sizes.workers);
-  if (sizes.experts > 1) all.push_back(sizes.copies * shards / sizes.experts);
+  if (sizes.experts > 1) {
+    all.push_back(sizes.copies * shards / sizes.experts);
+    all.push_back(shards / sizes.experts);
+  }
   return all;
 }
 
 std::string_view group_name(int split) {
-  constexpr std::array<std::string_view, kAxes + 5> kNames = {"pipeline", "copies",  "shards",        "experts",
+  constexpr std::array<std::string_view, kAxes + 6> kNames = {"pipeline", "copies",  "shards",        "experts",
                                                               "context",  "tensor",  "data_parallel", "shards",
-                                                              "weights",  "workers", "expert_copies"};
+                                                              "weights",  "workers", "expert_copies", "expert_shards"};
   if (split < 0) return "world";
   return split < int(kNames.size()) ? kNames[size_t(split)] : "other";
+}
+
+int RankGrid::size(Axes axes) const {
+  int product = 1;
+  for (int a = 0; a < kAxes; ++a)
+    if (axes.has(Axis(a))) product *= sizes_[size_t(a)];
+  return product;
+}
+
+int RankGrid::index(int rank, Axes axes) const {
+  int number = 0, stride = 1;  // of the axes, from the last one on
+  for (int a = kAxes; a-- > 0; rank /= sizes_[size_t(a)]) {
+    if (!axes.has(Axis(a))) continue;
+    number += rank % sizes_[size_t(a)] * stride;
+    stride *= sizes_[size_t(a)];
+  }
+  return number;
+}
+
+int RankGrid::with(int rank, Axes axes, int index) const {
+  int number = 0, stride = 1;  // of all axes
+  for (int a = kAxes; a-- > 0; rank /= sizes_[size_t(a)]) {
+    const int n = sizes_[size_t(a)], coord = axes.has(Axis(a)) ? index % n : rank % n;
+    if (axes.has(Axis(a))) index /= n;
+    number += coord * stride;
+    stride *= n;
+  }
+  return number;
+}
+
+RankGrid ProcessMesh::grid_of_weights() const {
+  std::array<int, kAxes> sizes{};
+  for (int a = 0; a < kAxes; ++a)
+    sizes[size_t(a)] = (kDataParallel | Axes{Axis::tp}).has(Axis(a)) ? axes_[size_t(a)]->size() : 1;
+  return RankGrid(sizes);
 }
 
 int ProcessMesh::size(Axes axes) const {

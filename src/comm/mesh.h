@@ -45,6 +45,19 @@ class Axes {
   unsigned bits_ = 0;
 };
 
+// Numbers of ranks on a grid of axes, of which the last one varies fastest.
+class RankGrid {
+ public:
+  explicit RankGrid(const std::array<int, kAxes>& sizes) : sizes_(sizes) {}
+  int size(Axes) const;             // ranks that differ along these axes alone
+  int index(int rank, Axes) const;  // the number of a rank among these
+  // The rank that has this number among those that differ from `rank` along these axes alone.
+  int with(int rank, Axes, int index) const;
+
+ private:
+  std::array<int, kAxes> sizes_;
+};
+
 // Ranks that differ along these axes read other sequences; with cp, compute with other tokens, so that they add up
 // their gradients.
 constexpr Axes kBatchAxes{Axis::dp_replicate, Axis::dp_shard, Axis::ep};
@@ -62,8 +75,9 @@ class ProcessMesh {
   Communicator& context() const { return group(Axis::cp); }           // those that share sequences
   Communicator& copies() const { return group(Axis::dp_replicate); }  // those that have the same shards
   Communicator& experts() const { return group(Axis::ep); }  // those that have other experts of the same layers
-  // Those of data_parallel() that have the same experts.
+  // Those of data_parallel(), and of shards(), that have the same experts.
   Communicator& expert_copies() const { return expert_copies_ ? *expert_copies_ : *data_parallel_; }
+  Communicator& expert_shards() const { return expert_shards_ ? *expert_shards_ : shards(); }
   // The ranks with the same part of the weights of every worker; all other groups are within a worker.
   Communicator& workers() const { return *workers_; }
   int batches() const { return workers().size() * size(kBatchAxes); }  // ranks, or groups of them, with other sequences
@@ -72,6 +86,7 @@ class ProcessMesh {
   // All that have parts of a stage's weights: those and tensor() together. Rank number data_parallel().rank() *
   // tensor().size() + tensor().rank().
   Communicator& weights() const;
+  RankGrid grid_of_weights() const;  // of the ranks of weights()
   // Those of data_parallel() that share out what the ZeRO stage says: dp_shard, ep and cp together.
   Communicator& shards() const { return shards_ ? *shards_ : group(Axis::dp_shard); }
   // Ranks of a worker that differ in these coordinates alone.
@@ -88,7 +103,7 @@ class ProcessMesh {
   std::unique_ptr<Communicator> data_parallel_, shards_;  // shards_: null where dp_shard's is the same
   std::unique_ptr<Communicator> weights_;                 // null but where pp and tp have several ranks
   std::unique_ptr<Communicator> workers_;
-  std::unique_ptr<Communicator> expert_copies_;  // null where all ranks have all experts
+  std::unique_ptr<Communicator> expert_copies_, expert_shards_;  // null where all ranks have all experts
 };
 
 }  // namespace athanor

@@ -231,8 +231,8 @@ ProcessMesh absent_mesh(const MeshSizes& sizes, int stage) {
 }
 
 MeshSizes first_mesh_sizes(const Config& c) {
-  const int64_t copies = c.data_parallel_replicate_size * std::max<int64_t>(1, c.data_parallel_shard_size);
-  const int64_t data = std::lcm(copies, c.expert_parallel_size);
+  const int64_t shards = std::lcm(std::max<int64_t>(1, c.data_parallel_shard_size), c.expert_parallel_size);
+  const int64_t data = c.data_parallel_replicate_size * shards;
   return mesh_sizes(c, int(data * c.pipeline_parallel_size * c.tensor_parallel_size * c.context_parallel_size));
 }
 

@@ -11,9 +11,10 @@ namespace {
 void validate_router(const Config& c) {
   const ModelConfig& m = c.model;
   if (m.num_experts == 0) return;
-  require(c.tensor_parallel_size == 1, "tensor_parallel_size: ", c.tensor_parallel_size,
-          " ranks cannot share experts, and model.num_experts is ", m.num_experts,
-          "; set it to 1, and share the model by zero_stage");
+  require(
+      c.tensor_parallel_size == 1 || c.sequence_parallel, "tensor_parallel_size: ", c.tensor_parallel_size,
+      " ranks would compute the same experts (model.num_experts ", m.num_experts,
+      ") for the same tokens; set sequence_parallel to true, which gives each rank tokens of its own, or set it to 1");
   require(!low_precision(c.precision), "precision: ", name_of(c.precision),
           " is not for products of experts, and model.num_experts is ", m.num_experts, "; use bf16, fp16 or fp32");
   require(c.context_parallel_size == 1 || m.router_aux_loss_coef == 0,
@@ -31,7 +32,7 @@ void validate_router(const Config& c) {
           m.num_experts, "; set it to 0");
 }
 
-// Whole experts on each rank, with plain data parallelism around them.
+// Whole experts on each rank.
 void validate_expert_parallel(const Config& c) {
   const int64_t ranks = c.expert_parallel_size;
   if (ranks == 1) return;
@@ -44,10 +45,6 @@ void validate_expert_parallel(const Config& c) {
     require(!is_set, key, " is not supported with ", other, value.empty() ? "" : " ", value, "; ", instead,
             ", or set expert_parallel_size to 1");
   };
-  for (const auto& [other, size] :
-       {std::pair{"tensor_parallel_size", c.tensor_parallel_size}, {"context_parallel_size", c.context_parallel_size}})
-    alone(size > 1, other, cat(size), "set it to 1");
-  alone(c.zero_stage > 0, "zero_stage", cat(c.zero_stage), "set it to 0");
   alone(c.local_steps > 0, "local_steps", cat(c.local_steps), "set it to 0");
   alone(c.deterministic_reduction == DeterministicReduction::rank_invariant, "deterministic_reduction",
         "rank_invariant", "set it to fixed_order");
@@ -55,14 +52,17 @@ void validate_expert_parallel(const Config& c) {
   alone(c.prune_sparsity > 0, "prune_sparsity", cat(c.prune_sparsity), "set it to 0");
   alone(c.log_noise_scale, "log_noise_scale", "true", "set it to false");
   alone(c.update_clip_threshold > 0, "update_clip_threshold", cat(c.update_clip_threshold), "set it to 0");
-  const auto by_element = [&](RuleName rule, const std::string& where) {
-    const bool is = rule == RuleName::adamw || rule == RuleName::adam || rule == RuleName::sgd ||
-                    rule == RuleName::lion || rule == RuleName::schedule_free_adamw;
-    alone(!is, "optimizer", cat(name_of(rule), where), "take adamw, adam, sgd, lion or schedule_free_adamw");
+  // Rules with norms of tensors would add up other tensors on each rank.
+  const auto without_tensor_norms = [&](RuleName rule, const std::string& where) {
+    using enum RuleName;
+    const bool is = rule == adamw || rule == adam || rule == sgd || rule == lion || rule == schedule_free_adamw ||
+                    rule == muon || rule == normuon;
+    alone(!is, "optimizer", cat(name_of(rule), where),
+          "take adamw, adam, sgd, lion, schedule_free_adamw, muon or normuon");
   };
-  by_element(c.optimizer, "");
+  without_tensor_norms(c.optimizer, "");
   for (const ParamGroupConfig& group : c.param_groups)
-    if (group.optimizer) by_element(*group.optimizer, cat(" of param_groups \"", group.match, "\""));
+    if (group.optimizer) without_tensor_norms(*group.optimizer, cat(" of param_groups \"", group.match, "\""));
 }
 
 }  // namespace

@@ -18,19 +18,18 @@ BlockGather::BlockGather(const Ctx& c, const ParamStore& params, int64_t bytes)
       pieces_(params.pieces()),
       ranks_(c.mesh.weights().size()),
       rank_(c.mesh.weights().rank()),
-      shards_(params.shards()),
-      tensor_(params.tensor().ranks * params.experts().ranks),
+      grid_(c.mesh.grid_of_weights()),
       most_bytes_(bytes) {
-  CHECK(ranks_ % (shards_ * tensor_) == 0, ranks_, " ranks in copies of ", shards_, " times ", tensor_);
-  for (const ParamStore::Piece& piece : pieces_) {
+  for (size_t p = 0; p < pieces_.size(); ++p) {
+    const ParamStore::Piece& piece = pieces_[p];
     const ParamSpec& spec = params_.specs()[size_t(piece.param)];
     const auto number = size_t(piece.slice - spec.slices.data());
     std::vector<Part>& parts = parts_.emplace_back();
-    const bool of_experts = params_.experts().ranks > 1;
-    for (int t = 0; t < tensor_; ++t) {
-      const TensorRank tensor{of_experts ? 1 : tensor_, of_experts ? 0 : t};
-      const ExpertRank experts{of_experts ? tensor_ : 1, of_experts ? t : 0};
-      Placement::Slice slice = place(spec, tensor, 0, false, experts).slices[number];  // the same with any sharding
+    const Placement& placed = placement(p);
+    elsewhere_ = elsewhere_ || grid_.size(placed.cuts | placed.shards) > 1;
+    const int ranks = grid_.size(placed.cuts);
+    for (int t = 0; t < ranks; ++t) {
+      Placement::Slice slice = place_part(spec, placed, ranks, t).slices[number];
       const auto same = std::ranges::find(parts, slice.strips, &Part::strips);
       parts.push_back({params_.offset({piece.param}) + slice.offset, slice.strips,
                        same == parts.end() ? t : int(same - parts.begin())});
@@ -44,11 +43,10 @@ BlockGather::BlockGather(const Ctx& c, const ParamStore& params, int64_t bytes)
       if (s < 0 || params_.keeps(size_t(s), p))
         block_bytes_ = std::max(block_bytes_, size_t(std::min(values(p, s), most_values(p, s))) * size_of(dtype(p, s)));
   }
-  const bool elsewhere = shards_ * tensor_ > 1;  // blocks may consist of what other ranks have
   const auto block_bytes = int64_t(block_bytes_);
   if (!c_.arena.recording()) c_.arena.begin(kPhase);
-  if (elsewhere || any_split) block_ = c_.alloc("block", DType::u8, {block_bytes});
-  if (elsewhere && params_.states_home().mem != Mem::device)
+  if (elsewhere_ || any_split) block_ = c_.alloc("block", DType::u8, {block_bytes});
+  if (elsewhere_ && params_.states_home().mem != Mem::device)
     sent_ = c_.alloc("blocks for others", DType::u8, {ranks_ * round_up<int64_t>(block_bytes, kArenaAlign)});
   if (any_columns_) parts_of_block_ = c_.alloc("parts of a block", DType::u8, {block_bytes});
   if (any_split)
@@ -88,7 +86,7 @@ int64_t BlockGather::most_values(size_t piece, int state) const {
 // A block ends within no strip of rows of any rank, so that a rank has one range of it.
 int64_t BlockGather::block_end(size_t piece, int state, int64_t begin) const {
   int64_t end = std::min(values(piece, state), begin + most_values(piece, state));
-  if (tensor_ == 1 || elements_of_value(state) > 1 || is_cut_by_columns(piece)) return end;
+  if (parts_[piece].size() == 1 || elements_of_value(state) > 1 || is_cut_by_columns(piece)) return end;
   for (const Part& part : parts_[piece])
     for (const Strips& s : part.strips)
       for (const int64_t edge : {s.at, s.at + s.length})
@@ -103,16 +101,18 @@ Tensor BlockGather::view(const SavedBlock& b, ParamStore::Range range, bool rest
   return unit.part(!unit.master || (unit.is_split() && !rests) ? unit.value : unit.master, range);
 }
 
-// What the block consists of, in the order of parts; of a copy that the writer belongs to.
+// What the block consists of, in the order of parts: of the ranks that are the writer's neighbours along the axes that
+// cut or shard the piece.
 std::vector<BlockGather::Transfer> BlockGather::transfers(const SavedBlock& b, int writer) const {
   const ParamStore::Unit& unit = unit_of(b);
-  const int64_t per_value = elements_of_value(b.state), share = unit.layout.numel / shards_;
-  const int copy = writer / (shards_ * tensor_) * (shards_ * tensor_), of_writer = writer % tensor_;
+  const Placement& placed = placement(b.piece);
+  const int64_t per_value = elements_of_value(b.state), share = unit.layout.numel / unit.shards;
+  const int of_writer = grid_.index(writer, placed.cuts), own = grid_.index(writer, placed.shards);
   const bool is_shard = b.state >= 0 ? params_.sharded() : unit.master && unit.is_shard(unit.master);
   const std::vector<Part>& parts = parts_[b.piece];
   std::vector<Transfer> all;
   int64_t at = 0;
-  for (int t = 0; t < tensor_; ++t) {
+  for (int t = 0; t < int(parts.size()); ++t) {
     if (parts[size_t(t)].first != t) continue;
     int64_t first = INT64_MAX, last = 0, count = 0;  // elements of the part
     for_each_run(parts[size_t(t)].strips, b.begin * per_value, b.end * per_value,
@@ -122,14 +122,13 @@ std::vector<BlockGather::Transfer> BlockGather::transfers(const SavedBlock& b, i
     if (count == 0) continue;
     CHECK(count == last - first, pieces_[b.piece].slice->name, ": values ", b.begin, " to ", b.end, " are ", count,
           " elements within ", last - first, " of a rank's part");
-    const int tensor = parts[size_t(of_writer)].first == t ? of_writer : t;
+    const int has_part = grid_.with(writer, placed.cuts, parts[size_t(of_writer)].first == t ? of_writer : t);
     const int64_t begin = parts[size_t(t)].begin + first, end = begin + count;
-    const int own = writer / tensor_ % shards_;
     for (int64_t s = is_shard ? begin / share : own; s <= (is_shard ? (end - 1) / share : own); ++s) {
       const ParamStore::Range range =
           is_shard ? ParamStore::Range{std::max(begin, s * share), std::min(end, (s + 1) * share)}
                    : ParamStore::Range{begin, end};
-      all.push_back({copy + int(s) * tensor_ + tensor, range, at + range.begin - begin});
+      all.push_back({grid_.with(has_part, placed.shards, int(s)), range, at + range.begin - begin});
     }
     at += count;
   }
@@ -169,7 +168,7 @@ void BlockGather::exchange(std::span<const SavedBlock> wanted, const Tensor& to,
       }
     }
   }
-  if (shards_ * tensor_ > 1) c_.mesh.weights().all_to_all(out, in, Stream::compute);
+  if (elsewhere_) c_.mesh.weights().all_to_all(out, in, Stream::compute);
 }
 
 // For rank w: in device memory.

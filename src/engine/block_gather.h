@@ -41,7 +41,7 @@ class BlockGather {
   Tensor next(std::span<const SavedBlock> wanted);
 
  private:
-  // What one of the ranks that share products, or that have other experts, has of a piece.
+  // What one of the ranks that have other parts of a piece (Placement::cuts) has of it.
   struct Part {
     int64_t begin;  // in its unit
     std::vector<Strips> strips;
@@ -53,6 +53,7 @@ class BlockGather {
     ParamStore::Range range;  // elements of the unit
     int64_t at;               // place of the first one, in elements, among all that the block consists of
   };
+  const Placement& placement(size_t piece) const { return params_.placement({pieces_[piece].param}); }
   const ParamStore::Unit& unit_of(const SavedBlock& b) const { return *units_[size_t(pieces_[b.piece].unit)]; }
   bool has_sizes(const SavedBlock& b) const { return b.state >= 0 && params_.has_sizes(size_t(b.state)); }
   bool is_split(const SavedBlock& b) const { return b.state < 0 && unit_of(b).is_split(); }
@@ -70,9 +71,11 @@ class BlockGather {
   const ParamStore& params_;
   const std::vector<std::unique_ptr<ParamStore::Unit>>& units_;
   const std::vector<ParamStore::Piece> pieces_;
-  const int ranks_, rank_, shards_, tensor_;  // tensor_: ranks that share products, or that have other experts
-  std::vector<std::vector<Part>> parts_;      // of each piece
+  const int ranks_, rank_;
+  const RankGrid grid_;                   // of these ranks
+  std::vector<std::vector<Part>> parts_;  // of each piece
   bool any_columns_ = false;
+  bool elsewhere_ = false;  // blocks may consist of what other ranks have
   const int64_t most_bytes_;
   size_t block_bytes_ = 0;
   Buffer block_, parts_of_block_, halves_;

@@ -88,7 +88,10 @@ Engine::Engine(const ModelConfig& config, const EngineOptions& options, Backend 
                 .index = shards.rank(),
                 .logical = {.count = leaves, .mine = leaves / ranks()},
                 .tensor = tensor,
-                .experts = {.ranks = backend_.mesh.experts().size(), .rank = backend_.mesh.experts().rank()},
+                .experts = {.ranks = backend_.mesh.experts().size(),
+                            .rank = backend_.mesh.experts().rank(),
+                            .shards = backend_.mesh.expert_shards().size(),
+                            .shard = backend_.mesh.expert_shards().rank()},
                 .stages = stage_.units(*model_),
                 .reduces_late = stage_.program().splits_backward,
                 .worker = {.workers = workers.size(), .worker = workers.rank()},
@@ -219,8 +222,8 @@ void Engine::require_context_parallel() const {
 
 void Engine::require_expert_parallel() const {
   const ProcessMesh& mesh = backend_.mesh;
-  CHECK(mesh.tensor().size() == 1 && mesh.context().size() == 1 && !outer_ && options_.zero_stage == 0 &&
-            options_.logical_shards == 0 && !runs_teacher() && !options_.pruning && !options_.noise_scale,
+  CHECK((mesh.tensor().size() == 1 || options_.sequence_parallel) && !outer_ && options_.logical_shards == 0 &&
+            !runs_teacher() && !options_.pruning && !options_.noise_scale,
         "experts on several ranks are not supported with what else is asked for");
 }
 

@@ -262,11 +262,15 @@ class Llama final : public Model {
       gates_and_ups.push_back({expert + (mixtral ? "w3.weight" : "up_proj.weight"), {f, c}});
       downs.push_back({expert + (mixtral ? "w2.weight" : "down_proj.weight"), {c, f}});
     }
-    Moe layer{.router = matrix(p + "gate", unit, {{p + "gate.weight", {e, c}}}, init_std(), {}),
+    const auto whole = [&](const std::string& name, const std::vector<std::pair<std::string, Shape>>& parts,
+                           float std) {
+      return matrix(p + name, unit, parts, std, {}, false, PartialGradient::of_rows);
+    };
+    Moe layer{.router = whole("gate", {{p + "gate.weight", {e, c}}}, init_std()),
               .bias = {},
               .row = 0,
-              .gate_up = matrix(p + "experts.gate_up", unit, gates_and_ups, init_std(), {}),
-              .down = matrix(p + "experts.down", unit, downs, output_init_std(), {}),
+              .gate_up = whole("experts.gate_up", gates_and_ups, init_std()),
+              .down = whole("experts.down", downs, output_init_std()),
               .experts = e,
               .chosen = m.num_experts_per_tok,
               .rule = {.score = m.scoring_func,

@@ -1,6 +1,7 @@
 #include <utility>
 
 #include "nn/expert_rows.h"
+#include "nn/rows.h"
 
 namespace athanor {
 namespace {
@@ -35,27 +36,36 @@ GroupedGemm product(Net n, const Routes& r, Grouped kind, Tensor d, Tensor a, Te
   return {.d = d, .a = a, .b = b, .offsets = r.rows.offsets.t, .product = kind, .tf32 = n.c.recipe.tf32};
 }
 
-// The gradient of the router's weights, and dx += that of its input.
-void run_router_gradients(Net n, const Moe& layer, int number, const Routes& r, Tensor dx, Tensor x, Tensor dweights) {
-  Ctx& c = n.c;
+// Gradient of the router's logits. The router's losses are of whole sequences: ranks that share rows all compute those
+// of all rows, and each keeps its own.
+Buffer logit_gradients(Ctx& c, const Moe& layer, int number, const Routes& r, const Buffer& of_weights) {
   const Routing& step = c.routing;
-  const Buffer dlogits = c.alloc("moe.dlogits", r.logits.t.shape);
+  const Buffer logits = all_rows(c, r.logits), experts = all_rows(c, r.experts), dweights = all_rows(c, of_weights);
   const RouterStatistics counted{layer.experts};
-  const Tensor statistics = step.statistics.slice(number, number + 1);
-  Tensor counts;
+  Tensor statistics, counts;
+  if (c.mesh.tensor().rank() == 0) statistics = step.statistics.slice(number, number + 1).view({counted.size()});
   if (step.counts) counts = step.counts.slice(number, number + 1).view({layer.experts});
+  Buffer dlogits = c.alloc("moe.dlogits", {logits.t.rows(), layer.experts});
   c.run(RouteBwd{.dlogits = dlogits.t,
-                 .statistics = statistics.view({counted.size()}),
+                 .statistics = statistics,
                  .counts = counts,
-                 .dweights = dweights,
-                 .logits = r.logits.t,
-                 .experts = r.experts.t,
+                 .dweights = dweights.t,
+                 .logits = logits.t,
+                 .experts = experts.t,
                  .scale = step.loss_scale,
                  .sequence = step.sequence,
                  .inv_count = step.inv_count,
                  .balance = layer.balance,
                  .z = layer.z,
                  .rule = layer.rule});
+  return own_rows(c, dlogits);
+}
+
+// The gradient of the router's weights, and dx += that of its input.
+void run_router_gradients(Net n, const Moe& layer, int number, const Routes& r, Tensor dx, Tensor x,
+                          const Buffer& dweights) {
+  Ctx& c = n.c;
+  const Buffer dlogits = logit_gradients(c, layer, number, r, dweights);
   const bool tf32 = c.recipe.tf32;
   c.run(Gemm{.d = n.params.grad(layer.router), .a = dlogits.t, .b = x, .ta = true, .accumulate = true, .tf32 = tf32});
   c.run(Gemm{.d = dx, .a = dlogits.t, .b = n.params.value(layer.router), .accumulate = true, .tf32 = tf32});
@@ -91,7 +101,7 @@ Buffer run_moe_gradients(Net n, const Moe& layer, int number, const Routes& r, B
     sum_of_experts(c, r.rows, dx.t, std::move(rows), {});
   }
   dweights = weight_gradients(c, r.rows, std::move(dweights));
-  run_router_gradients(n, layer, number, r, dx.t, x.t, dweights.t);
+  run_router_gradients(n, layer, number, r, dx.t, x.t, dweights);
   return dx;
 }
 

@@ -54,6 +54,15 @@ Buffer RowsOfAll::get(Ctx& c) {
 
 Buffer all_rows(Ctx& c, const Buffer& own) { return RowsOfAll(c, own, false).get(c); }
 
+Buffer own_rows(Ctx& c, const Buffer& all) {
+  if (!shares_rows(c)) return all;
+  const int ranks = c.mesh.tensor().size(), rank = c.mesh.tensor().rank();
+  Buffer own = c.alloc("own rows", all.t.dtype, {rows_of_stream(c, all.t.rows()), all.t.cols()});
+  for (int i = 0; i < c.row_pieces; ++i)
+    c.run(Combine{.y = piece_of(own.t, c.row_pieces, i), .a = piece_of(piece_of(all.t, c.row_pieces, i), ranks, rank)});
+  return own;
+}
+
 PartsOfRows::PartsOfRows(Ctx& c, Tensor own) : PartsOfRows(c, own, shares_rows(c) ? c.row_pieces : 1) {}
 
 PartsOfRows::PartsOfRows(Ctx& c, Tensor own, int pieces) : own_(own), pieces_(pieces) {

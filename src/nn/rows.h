@@ -38,8 +38,9 @@ class RowsOfAll {
   int pieces_ = 0, arrived_ = 0;
 };
 
-// All rows, gathered at once.
+// All rows, gathered at once; and of all rows those of the stream on this rank.
 Buffer all_rows(Ctx&, const Buffer& own);
+Buffer own_rows(Ctx&, const Buffer& all);
 
 // A rank's part of sums of all rows, until they are added up.
 class PartsOfRows {

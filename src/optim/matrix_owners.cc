@@ -21,18 +21,19 @@ std::vector<WholeMatrix> matrices_of(const ParamSpec& spec, const Shape& shape, 
   return all;
 }
 
-// What each of the ranks that share products has of a tensor.
-void set_parts(MatrixTensor& tensor, const ParamStore& params, const ParamStore::Piece& piece) {
+// What each of the ranks has that have other parts of a tensor.
+void set_parts(MatrixTensor& tensor, const ParamStore& params, const ParamStore::Piece& piece, const RankGrid& grid) {
   const ParamSpec& spec = params.specs()[size_t(piece.param)];
   const auto number = size_t(piece.slice - spec.slices.data());
   int64_t at = 0;
-  for (TensorRank rank{params.tensor().ranks, 0}; rank.rank < rank.ranks; ++rank.rank) {
-    const Placement::Slice slice = place(spec, rank, 0).slices[number];  // the same with any sharding
+  const int parts = grid.size(tensor.placement->cuts);
+  for (int part = 0; part < parts; ++part) {
+    const Placement::Slice slice = place_part(spec, *tensor.placement, parts, part).slices[number];
     const int64_t begin = params.offset({piece.param}) + slice.offset;
     const auto same = std::ranges::find(tensor.parts, slice.strips, &MatrixTensor::Part::strips);
     const bool is_first = same == tensor.parts.end();
     tensor.parts.push_back(
-        {{begin, begin + slice.numel}, is_first ? at : same->at, is_first ? rank.rank : same->first, slice.strips});
+        {{begin, begin + slice.numel}, is_first ? at : same->at, is_first ? part : same->first, slice.strips});
     if (!is_first) continue;
     for (const Strips& s : slice.strips) tensor.in_order = tensor.in_order && s.count == 1 && s.at == at + s.part_at;
     at += slice.numel;
@@ -77,34 +78,38 @@ double MatrixTensor::cost() const {
   return std::transform_reduce(matrices.begin(), matrices.end(), 0.0, std::plus{}, std::mem_fn(&WholeMatrix::cost));
 }
 
-MatrixOwners::MatrixOwners(const ParamStore& params, const Placed& placed, int ranks, int numbers_state)
-    : params_(params), ranks_(ranks), shards_(params.shards()), tensor_(params.tensor().ranks), gathers_(shards_ > 1) {
-  CHECK(ranks_ % (shards_ * tensor_) == 0, ranks_, " ranks in copies of ", shards_, " times ", tensor_);
+MatrixOwners::MatrixOwners(const ParamStore& params, const Placed& placed, const ProcessMesh& mesh, int numbers_state)
+    : params_(params), grid_(mesh.grid_of_weights()), ranks_(mesh.weights().size()) {
   const auto pieces = params.pieces();
   for (const UpdateRange& r : placed.ranges) {
     const ParamStore::Piece& piece = pieces[r.piece];
     const Shape& shape = piece.slice->shape;
     const int64_t numbers =
         numbers_state < 0 ? 0 : params.units()[r.unit]->states[size_t(numbers_state)].first_of(r.piece);
-    MatrixTensor& tensor = tensors_.emplace_back(
-        MatrixTensor{r.unit, shape.numel(), matrices_of(params.specs()[size_t(piece.param)], shape, numbers)});
-    set_parts(tensor, params, piece);
-    gathers_ = gathers_ || std::ranges::any_of(tensor.parts, [](const auto& part) { return part.first > 0; });
+    MatrixTensor& tensor = tensors_.emplace_back(MatrixTensor{r.unit, shape.numel(), &params.placement({piece.param})});
+    tensor.matrices = matrices_of(params.specs()[size_t(piece.param)], shape, numbers);
+    set_parts(tensor, params, piece, grid_);
+    gathers_ = gathers_ || grid_.size(tensor.placement->shards) > 1 ||
+               std::ranges::any_of(tensor.parts, [](const auto& part) { return part.first > 0; });
   }
-  rounds_ = deal_out(tensors_, ranks);
+  rounds_ = deal_out(tensors_, ranks_);
 }
 
 MatrixOwners::Held MatrixOwners::held(const MatrixTensor& t, int k) const {
-  const MatrixTensor::Part& part = t.parts[size_t(k % tensor_)];
-  const int64_t share = params_.units()[t.unit]->layout.numel / shards_, first = share * (k / tensor_ % shards_);
+  const MatrixTensor::Part& part = t.parts[size_t(grid_.index(k, t.placement->cuts))];
+  const ParamStore::Unit& unit = *params_.units()[t.unit];
+  const int64_t share = unit.layout.numel / unit.shards, first = share * grid_.index(k, t.placement->shards);
   const int64_t begin = std::max(part.range.begin, first);
   const int64_t end = std::max(begin, std::min(part.range.end, first + share));
   return {{begin, end}, part.at + begin - part.range.begin};
 }
 
 bool MatrixOwners::gives(const MatrixTensor& t, int owner, int k) const {
-  const int mine = k % tensor_, of_owner = owner % tensor_, first = t.parts[size_t(mine)].first;
-  return copy_of(k) == copy_of(owner) && mine == (t.parts[size_t(of_owner)].first == first ? of_owner : first);
+  const int mine = grid_.index(k, t.placement->cuts), of_owner = grid_.index(owner, t.placement->cuts),
+            first = t.parts[size_t(mine)].first;
+  const auto of_copy = t.placement->cuts | t.placement->shards;
+  const bool same_copy = grid_.with(k, of_copy, 0) == grid_.with(owner, of_copy, 0);
+  return same_copy && mine == (t.parts[size_t(of_owner)].first == first ? of_owner : first);
 }
 
 std::vector<MatrixExchange> MatrixOwners::exchanges(size_t size) const {

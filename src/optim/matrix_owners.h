@@ -24,25 +24,27 @@ struct WholeMatrix {
 // A tensor of the files, without the padding after it, and its matrices: several where one holds queries, keys and
 // values side by side.
 struct MatrixTensor {
-  // What one of the ranks that share products has of it. Tensors are sent as parts, one after the other.
+  // What one of the ranks that have other parts of it (Placement::cuts) has. Tensors are sent as parts, one after the
+  // other.
   struct Part {
     ParamStore::Range range;     // elements of the rank's unit
     int64_t at = 0;              // where it lies among the parts
-    int first = 0;               // the first rank that has this part
+    int first = 0;               // number of the first of these ranks that has this part
     std::vector<Strips> strips;  // where its elements lie in the tensor
   };
   size_t unit;
   int64_t numel;
+  const Placement* placement;
   std::vector<WholeMatrix> matrices = {};
-  std::vector<Part> parts = {};  // by rank; those of several ranks that have the same are one among the parts
+  std::vector<Part> parts = {};  // by rank along the cuts; those of several ranks that have the same are one part
   bool in_order = true;          // the parts, one after the other, are the tensor
   double cost() const;
 };
 
 class MatrixOwners {
  public:
-  // `ranks`: all that have parts of the weights. Without states of outputs `numbers_state` is -1.
-  MatrixOwners(const ParamStore&, const Placed&, int ranks, int numbers_state);
+  // Of ProcessMesh::weights(). Without states of outputs `numbers_state` is -1.
+  MatrixOwners(const ParamStore&, const Placed&, const ProcessMesh&, int numbers_state);
 
   size_t rounds() const { return rounds_.size(); }
   // By rank: the tensor that it owns in a round, or null.
@@ -56,8 +58,9 @@ class MatrixOwners {
     Tensor of(const Tensor& parts) const { return parts.slice(at, at + size()); }
   };
   Held held(const MatrixTensor&, int k) const;
-  // Whether rank k sends the owner what it holds (or keeps it there, as the owner): it is of the owner's copy, and of
-  // ranks that share products and have the same it is the one in the owner's place among them, else the first.
+  // Whether rank k sends the owner what it holds (or keeps it there, as the owner): it differs from the owner along the
+  // axes that cut or shard the tensor alone, and of ranks with the same part it is the one in the owner's place among
+  // them, else the first.
   bool gives(const MatrixTensor&, int owner, int k) const;
 
   // What ranks send in the order of the calls, with elements of `size` bytes: of each round the averages, then the
@@ -67,11 +70,10 @@ class MatrixOwners {
   bool gathers() const { return gathers_; }
 
  private:
-  // Ranks that share products are neighbours, then come those that share out one copy.
-  int copy_of(int k) const { return k / (shards_ * tensor_); }
   const ParamStore& params_;
-  int ranks_, shards_, tensor_;
-  bool gathers_;
+  RankGrid grid_;
+  int ranks_;
+  bool gathers_ = false;
   std::vector<MatrixTensor> tensors_;
   std::vector<std::vector<const MatrixTensor*>> rounds_;
 };

@@ -67,7 +67,7 @@ class MuonRule final : public UpdateRule {
   // Replaces this rank's shard of the gradients by updates.
   void make_orthogonal(Ctx& c, const ParamStore& params, const Placed& placed, Tensor step_state) {
     Communicator& group = c.mesh.weights();
-    if (!owners_) owners_.emplace(params, placed, group.size(), normalizes() ? int(placed.states[1]) : -1);
+    if (!owners_) owners_.emplace(params, placed, c.mesh, normalizes() ? int(placed.states[1]) : -1);
     if (c.update_sums)
       std::ranges::move(owners_->exchanges(size_of(product_type(c))), std::back_inserter(c.update_sums->exchanges));
     Sent next = owners_->rounds() > 0 ? collect(c, params, 0) : Sent{}, back;

@@ -1,6 +1,7 @@
 #include "optim/optimizer.h"
 
 #include <algorithm>
+#include <tuple>
 
 #include "base/error.h"
 
@@ -130,7 +131,7 @@ void Optimizer::find_ranges(const ParamStore& params) {
       const int64_t end = std::min(extents[piece].end, params.units()[unit]->layout.trained);
       ranges.push_back({piece, unit, {extents[piece].begin, end}, decays});
     }
-    std::ranges::sort(ranges, {}, [](const UpdateRange& r) { return std::pair(r.unit, r.range.begin); });
+    std::ranges::sort(ranges, {}, [](const UpdateRange& r) { return std::tuple(r.unit, r.range.begin, r.piece); });
     bundle.placed.runs = joined(ranges);
     bundle.placed.all_ranges = ranges.size();
   }

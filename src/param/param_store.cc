@@ -121,8 +121,8 @@ void ParamStore::plan(MemoryPlan& plan, const Recipe& recipe, bool training, std
     const bool codes = stage >= 1 && lay_out_codes(unit);
     const auto add = [&](MemoryKind kind, const std::string& name, DType dtype, bool sharded, Tensor* t,
                          Mem home = Mem::device) {
-      plan.add(kind, cat(name, " of unit ", u), dtype,
-               {sharded ? unit.layout.numel / sharding_.shards : unit.layout.numel}, t, home);
+      plan.add(kind, cat(name, " of unit ", u), dtype, {sharded ? unit.layout.numel / unit.shards : unit.layout.numel},
+               t, home);
     };
     if (unit.buffers) {
       add(MemoryKind::weights, "buffers", DType::f32, false, &unit.value);
@@ -165,10 +165,13 @@ void ParamStore::lay_out(Unit& unit) {
     CHECK(spec.stored == unit.stored, spec.name, " and ", specs[0].name, " of one unit are stored in two forms");
   }
   for (size_t i = 0; i < specs.size(); ++i) specs[i].shape = stored_shape(unit.params[i]);
-  unit.layout = FlatLayout::make(specs, std::max(sharding_.shards, int(sharding_.logical.count)), align_);
+  const bool of_experts = unit.experts && sharding_.stage > 0;
+  unit.shards = of_experts ? sharding_.experts.shards : sharding_.shards;
+  unit.layout = FlatLayout::make(specs, std::max(unit.shards, int(sharding_.logical.count)), align_);
   for (size_t i = 0; i < unit.params.size(); ++i) offsets_[size_t(unit.params[i])] = unit.layout.offset[i];
-  const int64_t share = unit.layout.numel / sharding_.shards;
-  unit.shard = {share * sharding_.index, share * (sharding_.index + 1)};
+  const int64_t share = unit.layout.numel / unit.shards;
+  const int index = of_experts ? sharding_.experts.shard : sharding_.index;
+  unit.shard = {share * index, share * (index + 1)};
 }
 
 std::vector<std::vector<ParamStore::OwnPiece>> ParamStore::pieces_by_unit() const {
@@ -308,7 +311,7 @@ void ParamStore::gather_weights(Ctx& c) {
     if (unit->codes)
       gather_others(c, *unit);
     else if (sharding_.stage == 1 || sharding_.stage == 2)
-      c.all_gather(c.mesh.shards(), unit->weights(), unit->own(unit->weights()));
+      c.all_gather(shards_of(c.mesh, *unit), unit->weights(), unit->own(unit->weights()));
   }
 }
 
@@ -355,7 +358,7 @@ void ParamStore::add_parts_of_gradients(Ctx& c) {
   for (size_t id = 0; id < specs_.size(); ++id) {
     if (!specs_[id].trainable || !placements_[id].sums_parts() || !here(size_t(specs_[id].unit))) continue;
     const Unit& unit = *units_[size_t(specs_[id].unit)];
-    const Range range = unit.owned(offsets_[id], offsets_[id] + specs_[id].shape.numel());
+    const Range range = unit.owned(offsets_[id], offsets_[id] + placements_[id].shape.numel());
     const CollectiveSubject subject(specs_[id].name);
     if (range.begin < range.end) add_up(c, c.mesh.tensor(), unit.part(unit.grad, range));
   }
@@ -424,8 +427,11 @@ void ParamStore::start_gather(Ctx& c, int u) {
   Unit& unit = *units_[size_t(u)];
   const CollectiveSubject subject(unit.name);
   const Tensor& shard = unit.codes ? unit.codes : unit.weights();
-  unit.gathered = c.alloc(unit.codes ? "codes of a unit" : "weights of a unit", shard.dtype, {unit.layout.numel});
-  unit.gathering = c.beside([&](Stream stream) { c.mesh.shards().all_gather(unit.gathered.t, shard, stream); });
+  if (unit.shards > 1) {
+    unit.gathered = c.alloc(unit.codes ? "codes of a unit" : "weights of a unit", shard.dtype, {unit.layout.numel});
+    unit.gathering =
+        c.beside([&](Stream stream) { shards_of(c.mesh, unit).all_gather(unit.gathered.t, shard, stream); });
+  }
   start_gather(c, unit.beside);
 }
 
@@ -460,11 +466,11 @@ void ParamStore::end_gradients_of(Ctx& c, Unit& unit, bool last) {
   if (last) reduce_early(c, unit);
   if (!unit.is_shard(unit.grad)) return;
   settle(c);
-  reducing_ = {&unit, std::move(unit.whole_grad), c.room_of_sum(c.mesh.shards(), unit.whole_grad.t), nullptr};
+  Communicator& shards = shards_of(c.mesh, unit);
+  reducing_ = {&unit, std::move(unit.whole_grad), c.room_of_sum(shards, unit.whole_grad.t), nullptr};
   unit.whole_grad = {};
   const Tensor whole = reducing_.whole.t, mine = unit.own(whole);
-  reducing_.ticket =
-      c.beside([&](Stream stream) { c.mesh.shards().sum_scatter(mine, whole, reducing_.room.t, stream); });
+  reducing_.ticket = c.beside([&](Stream stream) { shards.sum_scatter(mine, whole, reducing_.room.t, stream); });
 }
 
 void ParamStore::settle(Ctx& c) {
@@ -481,8 +487,13 @@ bool ParamStore::reduces_early(const ProcessMesh& mesh) const {
 }
 
 // The ranks whose gradients of a unit that none shares out are added up.
-Communicator& ParamStore::copies_of(const ProcessMesh& mesh, const Unit& unit) const {
+Communicator& ParamStore::copies_of(const ProcessMesh& mesh, const Unit& unit) {
   return unit.experts ? mesh.expert_copies() : mesh.data_parallel();
+}
+
+// The ranks that have the shards of a unit, where there are shards.
+Communicator& ParamStore::shards_of(const ProcessMesh& mesh, const Unit& unit) {
+  return unit.experts ? mesh.expert_shards() : mesh.shards();
 }
 
 // Reduces whole gradients to which no later micro-batch of the step adds. Every micro-batch has the room for that,
@@ -499,7 +510,7 @@ void ParamStore::reduce_whole(Ctx& c, const Unit& unit) {
 }
 
 void ParamStore::begin_sum(Ctx& c, const Unit& unit, bool sends) {
-  Communicator& all = sharding_.stage == 0 ? copies_of(c.mesh, unit) : c.mesh.shards();
+  Communicator& all = sharding_.stage == 0 ? copies_of(c.mesh, unit) : shards_of(c.mesh, unit);
   const Tensor mine = unit.own(unit.grad);
   early_.room = c.room_of_sum(all, unit.grad);
   early_.of_copies = sharding_.stage == 0 ? Buffer{} : c.room_of_sum(c.mesh.copies(), mine);

@@ -152,6 +152,7 @@ class ParamStore {
     bool frozen = false;      // as its parameters, or buffers: there are values, and nothing else
     bool buffers = false;     // ParamSpec::buffer of all of them
     bool experts = false;     // of ranks that have other ones
+    int shards = 1;           // ranks that share it out; 1: each rank has all of it
     // As its parameters. Not `values`: `value` has bytes, and so have offsets and sizes of the layout.
     StoredAs stored = StoredAs::values;
     int beside = -1;    // a unit that is gathered, used and released together with this one: use_together()
@@ -254,7 +255,6 @@ class ParamStore {
   void gather_codes(Ctx&);  // after those of all weights were made
   bool sharded() const { return sharding_.stage > 0; }
   const StatesHome& states_home() const { return sharding_.states_home; }
-  int shards() const { return sharding_.shards; }  // of every unit; 1: each rank has all of it
   // Equal parts of every unit, whose sums are added in order: with rank-invariant sums as many as leaves, else one.
   int64_t leaves() const { return std::max<int64_t>(1, sharding_.logical.count); }
   const TensorRank& tensor() const { return sharding_.tensor; }
@@ -305,7 +305,8 @@ class ParamStore {
   std::vector<std::vector<OwnPiece>> pieces_by_unit() const;
   void plan_states(MemoryPlan&, size_t unit, const std::vector<OwnPiece>&);
   void plan_sizes(MemoryPlan&, size_t unit, size_t state, const std::vector<OwnPiece>&);
-  Communicator& copies_of(const ProcessMesh&, const Unit&) const;
+  static Communicator& copies_of(const ProcessMesh&, const Unit&);
+  static Communicator& shards_of(const ProcessMesh&, const Unit&);
   void begin_use(Ctx&, int unit);
   void start_gather(Ctx&, int unit);
   void init_piece(Ctx&, const Piece&, RandomNormal, Range within);

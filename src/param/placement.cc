@@ -40,10 +40,11 @@ Placement::Slice some_columns(const HfSlice& slice, const std::vector<AxisRange>
 
 // Whole experts, as many on each rank.
 void cut_experts(const ParamSpec& spec, const ExpertRank& experts, Placement& p) {
-  CHECK(spec.experts % experts.ranks == 0 && p.shards == Axes{}, spec.name, ": ", spec.experts, " experts on ",
-        experts.ranks, " ranks, sharded or not equal");
+  CHECK(spec.experts % experts.ranks == 0, spec.name, ": ", spec.experts, " experts on ", experts.ranks,
+        " ranks, not equal");
   p.cuts = {Axis::ep};
   p.sums = p.sums - p.cuts;
+  p.shards = p.shards - p.cuts;
   const int64_t rows = spec.shape[0] / experts.ranks, row = spec.shape.numel() / spec.shape[0];
   p.shape.dim[0] = rows;
   const std::vector<AxisRange> own{{rows * experts.rank, rows * (experts.rank + 1)}};
@@ -62,14 +63,13 @@ Placement place(const ParamSpec& spec, const TensorRank& tensor, int zero_stage,
   Placement p{.shape = spec.shape, .slices = {}, .cuts = {}, .shards = {}, .sums = kDataParallel, .stages = {}};
   if (on_one_stage) p.stages = {Axis::pp};
   if (zero_stage > 0) p.shards = {Axis::dp_shard, Axis::ep, Axis::cp};
-  if (experts.ranks > 1 && spec.experts > 1) {
-    cut_experts(spec, experts, p);
-    return p;
-  }
   if (tensor.ranks == 1 || spec.cut.axis < 0) {
-    for (const HfSlice& slice : spec.slices) p.slices.push_back(whole_slice(slice));
     const bool of_rows = spec.partial == PartialGradient::of_rows && tensor.sequence_parallel;
     if (tensor.ranks > 1 && (of_rows || spec.partial == PartialGradient::of_heads)) p.sums = p.sums | Axes{Axis::tp};
+    if (experts.ranks > 1 && spec.experts > 1)
+      cut_experts(spec, experts, p);
+    else
+      for (const HfSlice& slice : spec.slices) p.slices.push_back(whole_slice(slice));
     return p;
   }
   p.cuts = {Axis::tp};
@@ -95,6 +95,12 @@ Placement place(const ParamSpec& spec, const TensorRank& tensor, int zero_stage,
   CHECK(spec.cut.padded_to > 0 ? offset <= p.shape.numel() : offset == p.shape.numel(), spec.name, ": parts of ",
         offset, " elements make no ", p.shape);
   return p;
+}
+
+Placement place_part(const ParamSpec& spec, const Placement& mine, int parts, int part) {
+  const bool of_experts = mine.cuts.has(Axis::ep);
+  return place(spec, of_experts ? TensorRank{} : TensorRank{parts, part}, 0, false,
+               of_experts ? ExpertRank{parts, part} : ExpertRank{});
 }
 
 }  // namespace athanor

@@ -16,9 +16,11 @@ struct TensorRank {
   bool operator==(const TensorRank&) const = default;
 };
 
-// This rank among those that have other experts (ProcessMesh::experts()).
+// This rank among those that have other experts (ProcessMesh::experts()), and among those that share out the buffers of
+// the same ones (ProcessMesh::expert_shards()).
 struct ExpertRank {
   int ranks = 1, rank = 0;
+  int shards = 1, shard = 0;
   bool operator==(const ExpertRank&) const = default;
 };
 
@@ -57,6 +59,10 @@ struct Placement {
 // Throws an Error naming the parameter where it cannot be cut.
 Placement place(const ParamSpec&, const TensorRank&, int zero_stage, bool on_one_stage = false,
                 const ExpertRank& experts = {});
+
+// Another rank's Placement: that of the rank with this part, of those along the axes that cut the parameter, whatever
+// is sharded.
+Placement place_part(const ParamSpec&, const Placement&, int parts, int part);
 
 // Calls fn(at, part_at, length) for the runs, or what of them lies in elements [begin, end) of the file's tensor.
 template <class Fn>

@@ -248,7 +248,8 @@ StepTraffic step_traffic(const Engine& engine, ProcessMesh& mesh, const Network&
     const double copied_s = net.seconds(copied, copies, shards * near);
     // at_end: nothing hides the last of them, or the first.
     const auto of_shards = [&](Traffic& kind, double sent, double seconds, double calls, bool at_end) {
-      kind.add({units[u]->name, "shards"}, sent, seconds, calls, at_end ? seconds : 0);
+      kind.add({units[u]->name, units[u]->experts ? "expert_shards" : "shards"}, sent, seconds, calls,
+               at_end ? seconds : 0);
     };
     (stage < 2 ? t.early : t.ends)
         .add({units[u]->name, stage > 0           ? "copies"

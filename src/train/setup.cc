@@ -206,8 +206,17 @@ MeshSizes mesh_sizes(const Config& c, int ranks) {
                     context > 1 ? cat(", times context_parallel_size ", context, ",") : "", " do not make the ", ranks,
                     " ranks that were started; change one of them, or leave data_parallel_shard_size out"),
                 Exit::usage);
-  MeshSizes sizes{
-      .stages = stages, .copies = int(replicas), .shards = int(shards), .context = context, .tensor = tensor};
+  if (shards % experts != 0)
+    throw Error(cat("expert_parallel_size: ", experts, " ranks with other experts are not a divisor of the ", shards,
+                    " ranks that zero_stage ", zero_stage(c),
+                    " shares a copy out to (data_parallel_shard_size); change one of them"),
+                Exit::usage);
+  MeshSizes sizes{.stages = stages,
+                  .copies = int(replicas),
+                  .shards = int(shards),
+                  .context = context,
+                  .tensor = tensor,
+                  .experts = experts};
   if (copies_are_workers(c)) sizes.workers = std::exchange(sizes.copies, 1);
   if (c.optimizer == RuleName::onebit_adam && sizes.workers == 1 && ranks > 1)
     throw Error(

@@ -69,8 +69,8 @@ inline void expect_all(const std::vector<std::string>& errors, const std::string
     }
 }
 
-// Runs work on this rank and, like the program, reports its error to the other ranks before the rank leaves: without the
-// report, the others learn of the connection's end alone. For the body of run().
+// Runs work on this rank and, like the program, reports its error to the other ranks before the rank leaves: without
+// the report, the others learn of the connection's end alone. For the body of run().
 inline void reporting_errors(Rendezvous& rendezvous, const std::function<void()>& work) {
   try {
     work();

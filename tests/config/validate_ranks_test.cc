@@ -119,14 +119,16 @@ TEST(Validate, WhatDoesNotGoWithExpertsIsNamed) {
   };
   EXPECT_EQ(with({}), "");
   EXPECT_EQ(with({"zero_stage=3", "optimizer=muon", "precision=bf16"}), "");
-  expect_parts(with({"tensor_parallel_size=2"}), {"tensor_parallel_size: 2", "model.num_experts is 4"});
+  expect_parts(with({"tensor_parallel_size=2"}),
+               {"tensor_parallel_size: 2", "model.num_experts 4", "sequence_parallel"});
+  EXPECT_EQ(with({"tensor_parallel_size=2", "sequence_parallel=true"}), "");
   expect_parts(with({"precision=fp8_tensorwise"}), {"precision: fp8_tensorwise", "model.num_experts is 4"});
   expect_parts(with({"mup_base_width=32"}), {"mup_base_width", "model.num_experts is 4"});
   expect_parts(with({"context_parallel_size=2"}), {"context_parallel_size: 2", "model.router_aux_loss_coef 0.001"});
   EXPECT_EQ(with({"context_parallel_size=2", "model.router_aux_loss_coef=0"}), "");
 }
 
-TEST(Validate, ExpertParallelismHasPlainDataParallelismAroundIt) {
+TEST(Validate, ExpertParallelismGoesWithMostOtherOptions) {
   const auto with = [](std::vector<std::string> more) {
     std::vector<std::string> all = {"model.model_type=mixtral",   "model.num_experts=4", "model.num_experts_per_tok=2",
                                     "model.intermediate_size=64", "zero_stage=0",        "expert_parallel_size=2"};
@@ -136,12 +138,12 @@ TEST(Validate, ExpertParallelismHasPlainDataParallelismAroundIt) {
   EXPECT_EQ(with({}), "");
   EXPECT_EQ(with({"expert_model_parallel_size=4"}), "");
   EXPECT_EQ(with({"pipeline_parallel_size=2"}), "");
-  EXPECT_EQ(with({"expert_parallel_degree=1", "zero_stage=3"}), "");
+  for (const char* other : {"zero_stage=1", "zero_stage=3", "optimizer=muon"}) EXPECT_EQ(with({other}), "");
+  EXPECT_EQ(with({"context_parallel_size=2", "model.router_aux_loss_coef=0"}), "");
   expect_parts(with({"expert_parallel_size=3"}), {"expert_parallel_size: 3", "model.num_experts, 4"});
   expect_parts(error_with({"expert_parallel_size=2", "zero_stage=0"}), {"expert_parallel_size: 2", "has none"});
-  for (const char* other :
-       {"zero_stage=1", "zero_stage=3", "local_steps=4", "deterministic_reduction=rank_invariant",
-        "log_noise_scale=true", "optimizer=muon", "optimizer=lamb", "optimizer=adamw_8bit", "optimizer=adafactor"}) {
+  for (const char* other : {"local_steps=4", "deterministic_reduction=rank_invariant", "log_noise_scale=true",
+                            "optimizer=lamb", "optimizer=adamw_8bit", "optimizer=adafactor"}) {
     const std::string key = other, name = key.substr(0, key.find('='));
     expect_parts(with({other}),
                  {"expert_parallel_size: 2 is not supported with " + name, "set expert_parallel_size to 1"});

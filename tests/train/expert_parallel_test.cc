@@ -72,6 +72,52 @@ TEST(ExpertParallel, IsTheRunOfOneRankInEveryFamilyModeAndOptimizer) {
   }
 }
 
+// Of two copies of the experts each has a shard; of one copy, each rank has its experts whole, beside shards of all
+// else.
+TEST(ExpertParallel, WithShardsIsTheRunOfOneRank) {
+  const Curve want = ranks::train(dots(1, 1, 1));
+  for (const int stage : {1, 2, 3})
+    for (Setting s : {dots(1, 4, 2), dots(1, 2, 2), dots(2, 2, 2)}) {
+      s.stage = stage;
+      s.accumulation = stage == 1 ? 1 : 2;
+      ranks::expect_same(want, ranks::train(s), 1e-5, s.name());
+    }
+  Setting bf16 = dots(1, 4, 2);
+  bf16.precision = "bf16", bf16.master = DType::i16, bf16.stage = 2;
+  expect_same_bits(ranks::train(bf16), ranks::train(bf16), bf16.name());
+}
+
+// Ranks that share rows of the residual stream route their own; the router's loss is that of whole sequences.
+TEST(ExpertParallel, WithTensorAndContextParallelismIsTheRunOfOneRank) {
+  for (const ModelType type : {ModelType::qwen3_moe, ModelType::dots1}) {
+    Setting s{.type = type, .length = 8};
+    const Curve want = ranks::train(s);
+    s.tensor = 2, s.sequence = true;
+    ranks::expect_same(want, ranks::train(s), 1e-5, s.name());
+  }
+  Setting s{.type = ModelType::dots1, .length = 8};
+  const Curve want = ranks::train(s);
+  s.shards = s.experts = 2;
+  for (const auto& [context, tensor, stage] : {std::tuple{2, 1, 0}, {2, 1, 3}, {1, 2, 1}, {2, 2, 1}}) {
+    s.context = context, s.tensor = tensor, s.sequence = tensor > 1, s.stage = stage;
+    ranks::expect_same(want, ranks::train(s), 1e-5, s.name());
+  }
+}
+
+// Each expert's matrices are whole on one rank, or in shards of several.
+TEST(ExpertParallel, WholeMatricesOfExpertsAreThoseOfOneRank) {
+  for (const RuleName rule : {RuleName::muon, RuleName::normuon}) {
+    Setting s = dots(1, 1, 1);
+    s.rule = rule;
+    const Curve want = ranks::train(s);
+    for (const auto& [shards, stage] : {std::pair{2, 0}, {2, 1}, {4, 1}, {4, 3}}) {
+      s.shards = shards, s.experts = 2, s.stage = stage;
+      ranks::expect_same(want, ranks::train(s), 1e-5, s.name());
+    }
+    s.experts = 1;
+  }
+}
+
 TEST(ExpertParallel, TwoRunsHaveTheSameBits) {
   for (const char* precision : {"fp32", "bf16"}) {
     Setting s = dots(2, 2, 2);
@@ -121,6 +167,11 @@ TEST(ExpertParallel, CheckpointsGoOnWithAnyExpertRanks) {
   expect_end(dots(1, 1, 1), from, "two-one");
   expect_end(dots(1, 3, 3), from, "two-three");
   expect_end(dots(2, 2, 2), from, "two-four");
+  Setting shards = dots(1, 4, 2);
+  shards.stage = 2;
+  expect_end(shards, from, "two-shards");
+  ranks::run_part(shards, "", 0, 2, path("shards"));
+  expect_end(dots(1, 3, 3), cat(path("shards"), "/", step_folder(2)), "shards-three");
   ranks::run_part(dots(1, 1, 1), "", 0, 2, path("one"));
   expect_end(dots(1, 2, 2), cat(path("one"), "/", step_folder(2)), "one-two");
 }
