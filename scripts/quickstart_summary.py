@@ -18,7 +18,7 @@ LEAST_WORDS = 0.85     # share of the words written that the corpus has; random 
 MOST_COPIED = 80       # bytes in a row that stand in the corpus too; common phrases of its style have 30 to 50
 ROOT = Path(__file__).resolve().parent.parent
 CONFIG = ROOT / "configs" / "quickstart.json"
-CURVE = ROOT / "scripts" / "bench" / "results" / "quickstart-curve.json"
+CURVE = ROOT / "scripts" / "bench" / "results" / "quickstart-curve-2026-11-27.json"
 MARGIN = 0.03          # of the curve's loss: seeds and precisions differ by less
 
 
@@ -54,12 +54,14 @@ def read_steps(path):
 
 
 def goal_of(steps):
-    """Loss that a finished schedule of so many steps should reach: on a line through the curve's points, by log(steps)."""
-    curve = sorted((int(n), loss) for n, loss in json.loads(CURVE.read_text())["loss_by_steps"].items())
+    """Loss that a finished schedule of so many steps should reach: on a line through the curve's points, by log(steps), which
+    ends with the goal of a whole run."""
+    curve = sorted((int(n), (1 + MARGIN) * loss) for n, loss in json.loads(CURVE.read_text())["loss_by_steps"].items())
+    curve.append((json.loads(CONFIG.read_text())["train_iters"], GOAL))
     below = max((p for p in curve if p[0] <= steps), default=curve[0])
     above = min((p for p in curve if p[0] >= steps), default=curve[-1])
     share = math.log(steps / below[0]) / math.log(above[0] / below[0]) if above[0] > below[0] else 0
-    return (1 + MARGIN) * (below[1] + share * (above[1] - below[1]))
+    return below[1] + share * (above[1] - below[1])
 
 
 def read_ngrams(path):

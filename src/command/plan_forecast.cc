@@ -29,6 +29,7 @@ std::vector<StepPart> parts_of(const Prediction& p) {
           {"gradients_and_weights", "waiting for gradients and weights", p.waits.data},
           {"keys_and_values", "waiting for keys and values", p.waits.context},
           {"tensor", "waiting for the sums of tensor parallelism", p.waits.tensor},
+          {"experts", "waiting for rows of experts", p.waits.experts},
           {"stages", "waiting for other stages", p.waits.stages}};
 }
 

@@ -94,9 +94,11 @@ struct Sent {
   double copies, shards, context, tensor;
 };
 
-// To each of these ranks. Ranks that share nothing out are copies of all of it.
+// To each of these ranks. Ranks that share nothing out are copies of all of it; those with other experts are among the
+// shards.
 Sent sent_to(const StepTraffic& t, const Way& w, bool share_out) {
-  Sent sent{t.bytes_of("copies") + t.bytes_of("workers"), t.bytes_of("shards"), t.bytes_of("context"),
+  Sent sent{t.bytes_of("copies") + t.bytes_of("expert_copies") + t.bytes_of("workers"),
+            t.bytes_of("shards") + t.bytes_of("expert_shards") + t.bytes_of("experts"), t.bytes_of("context"),
             t.bytes_of("tensor")};
   const int data = w.copies * w.shards * w.context;  // 1: all others have the same sequences
   (data == 1                               ? sent.tensor
@@ -169,6 +171,7 @@ std::string difference(const Prediction& best, const Prediction& other) {
                         {other.waits.data - best.waits.data, "sending gradients and weights that nothing hides"},
                         {other.waits.context - best.waits.context, "sending keys and values"},
                         {other.waits.tensor - best.waits.tensor, "sums of ranks that share products"},
+                        {other.waits.experts - best.waits.experts, "sending rows to experts and back"},
                         {other.waits.stages - best.waits.stages, "waiting for other stages"}};
   std::string text;
   for (const Part& part : parts)
@@ -183,9 +186,10 @@ void explain(const std::vector<Found>& all, const Config& config, const Cluster&
   const Prediction& best = all[0].p;
   std::printf(
       "best: %s: a step computes for %.2f ms, and waits for %.2f ms: %.2f for gradients and weights, %.2f for keys and "
-      "values, %.2f for sums of ranks that share products%s\n",
+      "values, %.2f for sums of ranks that share products%s%s\n",
       to_text(all[0].way).c_str(), best.compute * 1e3, best.exposed * 1e3, best.waits.data * 1e3,
       best.waits.context * 1e3, best.waits.tensor * 1e3,
+      best.waits.experts == 0 ? "" : cat(", ", format_duration(best.waits.experts), " for rows of experts").c_str(),
       config.pipeline_parallel_size == 1 ? ""
                                          : cat(", ", format_duration(best.waits.stages), " for other stages").c_str());
   if (all[0].way.context > 1)

@@ -218,6 +218,7 @@ Prediction RankPlan::with(const Assumptions& assumed) const {
   for (const auto& [of, seconds] : p.traffic.exposed_by_layer(beside, double(p.micro_batches), products))
     (of.group == "tensor" || (of.group == "world" && alone) ? p.waits.tensor
      : of.group == "context"                                ? p.waits.context
+     : of.group == "experts"                                ? p.waits.experts
                                                             : p.waits.data) += seconds;
   p.context = context_figures(engine, p.traffic, p.step());
   return p;

@@ -61,7 +61,8 @@ struct Prediction {
   // last.
   struct Waits {
     double data = 0, context = 0, tensor = 0;
-    double stages = 0;  // with pipeline_parallel_size above 1
+    double experts = 0;  // with expert_parallel_size above 1: rows on their way to experts and back
+    double stages = 0;   // with pipeline_parallel_size above 1
   } waits;
   ContextFigures context;  // with context_parallel_size above 1
   double step() const { return compute + exposed; }

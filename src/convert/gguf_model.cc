@@ -73,9 +73,9 @@ class GgufModelWriter {
   }
 
   void refuse_what_differs() const {
-    if (m_.model_type == ModelType::dots1)
-      refuse("model_type dots1", "this program writes it as a Hugging Face folder alone; leave --format gguf out");
-    if (has_experts(m_.model_type) && m_.norm_topk_prob != (m_.model_type != ModelType::olmoe))
+    const bool dots = m_.model_type == ModelType::dots1;
+    if (dots && m_.n_group > 1) refuse("n_group", "llama.cpp's dots1 has no groups of experts");
+    if (has_experts(m_.model_type) && !dots && m_.norm_topk_prob != (m_.model_type != ModelType::olmoe))
       refuse("norm_topk_prob", cat("llama.cpp ", m_.norm_topk_prob ? "does not divide" : "divides",
                                    " the weights of a token's experts by their sum for ", arch_));
     if (has_experts(m_.model_type) && ggml_info(options_.mixture.type).quantize &&
@@ -106,6 +106,13 @@ class GgufModelWriter {
       file_.set(key("expert_count"), uint32_t(m_.num_experts));
       file_.set(key("expert_used_count"), uint32_t(m_.num_experts_per_tok));
       file_.set(key("expert_feed_forward_length"), uint32_t(m_.moe_intermediate_size));
+    }
+    if (m_.model_type == ModelType::dots1) {
+      file_.set(key("leading_dense_block_count"), uint32_t(m_.first_k_dense_replace));
+      file_.set(key("expert_shared_count"), uint32_t(m_.n_shared_experts));
+      file_.set(key("expert_weights_scale"), float(m_.routed_scaling_factor));
+      file_.set(key("expert_weights_norm"), m_.norm_topk_prob);
+      file_.set(key("expert_gating_func"), kGgufSigmoid);
     }
     file_.set(key("attention.head_count_kv"), uint32_t(m_.num_key_value_heads));
     file_.set(key("attention.key_length"), uint32_t(m_.head_dim));

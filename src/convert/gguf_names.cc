@@ -29,6 +29,9 @@ const std::map<std::string, std::string>& block_names() {
       {"mlp.up_proj", "ffn_up"},
       {"mlp.down_proj", "ffn_down"},
       {"mlp.gate", "ffn_gate_inp"},
+      {"mlp.shared_experts.gate_proj", "ffn_gate_shexp"},
+      {"mlp.shared_experts.up_proj", "ffn_up_shexp"},
+      {"mlp.shared_experts.down_proj", "ffn_down_shexp"},
       {"block_sparse_moe.gate", "ffn_gate_inp"},
   };
   return names;
@@ -52,8 +55,9 @@ const char* gguf_architecture(ModelType type) {
       return "qwen3moe";
     case ModelType::olmoe:
       return "olmoe";
-    case ModelType::dots1:  // export refuses both
-    case ModelType::athanor:
+    case ModelType::dots1:
+      return "dots1";
+    case ModelType::athanor:  // export refuses it
       break;
   }
   return "";
@@ -64,12 +68,15 @@ std::string gguf_name(const std::string& name) {
       {"transformer.wte", "token_embd"},    {"transformer.wpe", "position_embd"}, {"transformer.ln_f", "output_norm"},
       {"model.embed_tokens", "token_embd"}, {"model.norm", "output_norm"},        {"lm_head", "output"},
   };
+  constexpr std::string_view kRouterBias = ".mlp.gate.e_score_correction_bias";
   const size_t dot = name.rfind('.');
   const std::string module = name.substr(0, dot), kind = name.substr(dot);  // ".weight" or ".bias"
   if (const auto it = outside.find(module); it != outside.end()) return it->second + kind;
   for (const std::string prefix : {"transformer.h.", "model.layers."}) {
     if (!module.starts_with(prefix)) continue;
     const size_t end = module.find('.', prefix.size());
+    if (name.ends_with(kRouterBias))
+      return cat("blk.", module.substr(prefix.size(), end - prefix.size()), ".exp_probs_b.bias");
     const auto it = block_names().find(module.substr(end + 1));
     if (it != block_names().end())
       return cat("blk.", module.substr(prefix.size(), end - prefix.size()), ".", it->second, kind);

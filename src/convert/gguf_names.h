@@ -14,6 +14,8 @@ namespace athanor {
 const char* gguf_architecture(ModelType type);
 std::string gguf_name(const std::string& name);  // of the tensor that Hugging Face calls `name`, where it is one
 
+inline constexpr uint32_t kGgufSigmoid = 2;  // expert_gating_func of scores that are sigmoids of logits
+
 // One of the matrices of a layer's experts, which are one tensor in GGUF: [experts, rows, columns].
 struct ExpertName {
   std::string merged;

@@ -28,9 +28,11 @@ class ConfigReader {
       m_ = model_defaults(ModelType::qwen3_moe);
     else if (arch_ == "olmoe")
       m_ = model_defaults(ModelType::olmoe);
+    else if (arch_ == "dots1")
+      m_ = model_defaults(ModelType::dots1);
     else
       refuse(cat("general.architecture is ", printable(arch_),
-                 "; known are gpt2, llama, qwen2, qwen3, qwen3moe and olmoe"));
+                 "; known are gpt2, llama, qwen2, qwen3, qwen3moe, olmoe and dots1"));
   }
 
   ModelConfig config() {
@@ -102,14 +104,31 @@ class ConfigReader {
     m_.num_experts = size("expert_count");
     m_.num_experts_per_tok = size("expert_used_count");
     m_.norm_topk_prob = m_.model_type != ModelType::olmoe;  // as llama.cpp computes it
-    if (m_.model_type == ModelType::qwen3_moe) m_.moe_intermediate_size = size("expert_feed_forward_length");
-    for (int64_t layer = 0; layer < m_.num_hidden_layers; ++layer) {
+    const bool dots = m_.model_type == ModelType::dots1;
+    if (m_.model_type == ModelType::qwen3_moe || dots) m_.moe_intermediate_size = size("expert_feed_forward_length");
+    if (dots) add_routing();
+    for (int64_t layer = m_.first_k_dense_replace; layer < m_.num_hidden_layers; ++layer) {
       const std::string name = cat("blk.", layer, ".ffn_gate_exps.weight");
       const auto it = file_.tensors().find(name);
       const int64_t stored = it == file_.tensors().end() ? 0 : it->second.shape.front();
       if (stored != m_.num_experts)
         refuse(cat(arch_, ".expert_count is ", m_.num_experts, "; the tensor ", name, " has ", stored));
     }
+  }
+
+  void add_routing() {
+    const auto count = [&](const char* name) {
+      const double value = find(name).value_or(0);
+      if (!(value >= 0 && value < 1e9)) refuse(cat(arch_, ".", name, " is ", value, "; expected 0 to 1e9"));
+      return int64_t(value);
+    };
+    if (find("expert_gating_func").value_or(kGgufSigmoid) != kGgufSigmoid)
+      refuse(cat(arch_, ".expert_gating_func is ", number("expert_gating_func"), "; expected ", kGgufSigmoid,
+                 ", sigmoids"));
+    m_.first_k_dense_replace = count("leading_dense_block_count");
+    m_.n_shared_experts = count("expert_shared_count");
+    m_.routed_scaling_factor = find("expert_weights_scale").value_or(1);
+    m_.norm_topk_prob = find("expert_weights_norm").value_or(0) != 0;
   }
 
   const GgufReader& file_;

@@ -182,6 +182,7 @@ class Engine {
   const UpdateSums& update_sums() const { return update_sums_; }                // of the end of a step, once planned
   const StateTraffic& state_traffic() const { return state_traffic_; }          // likewise
   const TensorSums& micro_context_sums() const { return micro_context_sums_; }  // likewise
+  const TensorSums& micro_expert_sums() const { return micro_expert_sums_; }    // likewise
   const ContextPasses& micro_context_passes() const { return micro_context_passes_; }  // likewise
   std::span<const Launch> update_launches() const { return update_launches_; }         // of the end of a step
 
@@ -457,7 +458,7 @@ class Engine {
   std::deque<ClosedStep> closed_;
   std::unique_ptr<Event> last_end_;  // of the last collected step, unless other work followed it
   std::vector<Launch> micro_launches_, update_launches_;
-  TensorSums micro_tensor_sums_, micro_context_sums_;
+  TensorSums micro_tensor_sums_, micro_context_sums_, micro_expert_sums_;
   ContextPasses micro_context_passes_;
   UpdateSums update_sums_;
   StateTraffic state_traffic_;

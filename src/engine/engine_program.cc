@@ -214,6 +214,7 @@ void Engine::record_chunk(int chunk) {
   Ctx c = context(plan_, &frame.tape);
   c.tensor_sums = &micro_tensor_sums_;
   c.context_sums = &micro_context_sums_;
+  c.expert_sums = &micro_expert_sums_;
   c.context_passes = &micro_context_passes_;
   for (const Kind kind : kKinds) {
     const StageAction a{kind, chunk, 0};

@@ -96,7 +96,7 @@ std::vector<Span> ContextPart::cut(const std::vector<Span>& whole) const {
 Var attention_of_parts(Net n, Var qkv, const Batch& batch, AttentionShape shape, int layer) {
   Ctx& c = n.c;
   CHECK(!batch.cache, "a key/value cache is of whole sequences");
-  const std::string block = attention_subject(n, layer);
+  const std::string block = block_subject(n, layer);
   const CollectiveSubject subject(block);
   const int64_t rows = qkv.t().rows();
   Buffer y = c.alloc("attention.y", {rows, shape.heads * shape.head_dim});

@@ -37,8 +37,8 @@ struct ContextPart {
   int64_t piece(int64_t of_rank, int64_t half) const { return half == 0 ? of_rank : 2 * ranks - 1 - of_rank; }
 };
 
-// What collectives of attention are for: the name of the block. Unit 0 is the embedding.
-inline std::string attention_subject(Net n, int layer) { return n.params.units().at(size_t(layer) + 1)->name; }
+// What the collectives of a block's layer are for: the name of the block. Unit 0 is the embedding.
+inline std::string block_subject(Net n, int layer) { return n.params.units().at(size_t(layer) + 1)->name; }
 
 // Attention of this rank's queries to all keys. Gathers keys and values once in forward and once more in backward,
 // where the gradients are added up and dealt out.

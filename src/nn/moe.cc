@@ -1,5 +1,6 @@
 #include <utility>
 
+#include "nn/context.h"
 #include "nn/expert_rows.h"
 #include "nn/rows.h"
 
@@ -112,6 +113,8 @@ Buffer run_moe_gradients(Net n, const Moe& layer, int number, const Routes& r, B
 // keeps x, [gate | up] and the routes, and makes the rest again.
 Var moe(Net n, Var x, const Moe& layer, int number, Var residual) {
   Ctx& c = n.c;
+  const std::string block = block_subject(n, number);
+  const CollectiveSubject subject(block);
   Routes r = route(n, x.t(), layer);
   const int64_t rows = r.rows.count(), f = n.params.placement(layer.down).shape[1];
   Buffer gate_up = c.alloc("moe.gate_up", {rows, 2 * f});
@@ -129,8 +132,9 @@ Var moe(Net n, Var x, const Moe& layer, int number, Var residual) {
   Buffer out = c.alloc("moe.out", residual.t().shape);
   sum_of_experts(c, r.rows, out.t, std::exchange(y, {}), residual.t());
   Var result = c.var(std::move(out));
-  c.record("moe", [&params = n.params, layer, number, r = std::move(r), gate_up = std::move(gate_up), saved = c.save(x),
-                   sx = x.slot(), sr = residual.slot(), s = result.slot()](Ctx& cc) mutable {
+  c.record("moe", [&params = n.params, layer, number, block, r = std::move(r), gate_up = std::move(gate_up),
+                   saved = c.save(x), sx = x.slot(), sr = residual.slot(), s = result.slot()](Ctx& cc) mutable {
+    const CollectiveSubject backward(block);
     Buffer d = cc.take(s);
     Buffer dx = run_moe_gradients({cc, params}, layer, number, r, std::move(gate_up), d.t, saved.get(cc));
     cc.put(sx, std::move(dx));

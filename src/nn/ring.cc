@@ -264,7 +264,7 @@ struct RingBackward {
 // Parts are merged, and gradients added, in f32 and in the order of hops, and rounded once.
 Var attention_in_ring(Net n, Var qkv, const Batch& batch, AttentionShape shape, int layer) {
   Ctx& c = n.c;
-  const std::string block = attention_subject(n, layer);
+  const std::string block = block_subject(n, layer);
   const CollectiveSubject subject(block);
   const Communicator& group = c.mesh.context();
   const Ring ring{group.size(), group.rank(), batch.piece_length, shape.window};

@@ -45,6 +45,18 @@ void add_context_sums(StepTraffic& t, const Engine& engine, const Network& net, 
   }
 }
 
+// Rows to experts and back, in equal parts to each rank; neighbours are `near` ranks apart.
+void add_expert_exchanges(StepTraffic& t, const Engine& engine, const Network& net, int ranks, int near) {
+  const int within = std::clamp(net.per_machine / near, 1, ranks);  // ranks on one machine
+  for (const auto& [subject, sums] : engine.micro_expert_sums().by_subject) {
+    const double of_rank = double(sums.row_bytes) / double(sums.row_calls) / ranks;
+    const double seconds = net.seconds_to_all(of_rank * (within - 1), of_rank * (ranks - within), ranks);
+    const double calls = double(sums.row_calls) * double(engine.micro_batches());
+    t.experts.add({layer_of(engine.model().params(), subject), "experts"}, of_rank * (ranks - 1), seconds, calls,
+                  seconds * calls);
+  }
+}
+
 // In a ring. Gradients on their way home share the network with the next keys, so passes are one after the other.
 void add_context_passes(StepTraffic& t, const Engine& engine, const Network& net, const Roofline* limits, int ranks,
                         int near) {
@@ -179,18 +191,21 @@ void Traffic::add_exposed(std::map<LayerGroup, double>& all, double room) const 
 }
 
 double StepTraffic::bytes() const {
-  return early.bytes + backward.bytes + gathers.bytes + ends.bytes + tensor.bytes + context.bytes + matrices.bytes;
+  double sum = 0;
+  for (const Traffic* one : all()) sum += one->bytes;
+  return sum;
 }
 double StepTraffic::bytes_of(std::string_view group) const {
   double sum = 0;
-  for (const Traffic* all : {&early, &backward, &gathers, &ends, &tensor, &context, &matrices})
-    for (const auto& [of, part] : all->parts)
+  for (const Traffic* one : all())
+    for (const auto& [of, part] : one->parts)
       if (of.group == group) sum += part.bytes;
   return sum;
 }
 double StepTraffic::seconds() const {
-  return early.seconds + backward.seconds + gathers.seconds + ends.seconds + tensor.seconds + context.seconds +
-         matrices.seconds;
+  double sum = 0;
+  for (const Traffic* one : all()) sum += one->seconds;
+  return sum;
 }
 
 std::vector<std::pair<const Traffic*, double>> StepTraffic::beside(double compute, double micro_batches,
@@ -203,7 +218,8 @@ std::vector<std::pair<const Traffic*, double>> StepTraffic::beside(double comput
           {&matrices, products},
           {&ends, 0},
           {&tensor, kAll},
-          {&context, kAll}};
+          {&context, kAll},
+          {&experts, kAll}};
 }
 
 double StepTraffic::exposed(double compute, double micro_batches, double products) const {
@@ -273,6 +289,7 @@ StepTraffic step_traffic(const Engine& engine, ProcessMesh& mesh, const Network&
   add_workers(t, engine, mesh, net);
   add_context_sums(t, engine, net, mesh.context().size(), near);
   add_context_passes(t, engine, net, limits, mesh.context().size(), near);
+  add_expert_exchanges(t, engine, net, mesh.experts().size(), near * mesh.context().size());
   return t;
 }
 

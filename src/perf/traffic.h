@@ -1,6 +1,7 @@
 // Model of the communication between ranks in a step and the time it adds: docs/distributed.md, "The model of plan
 // --ranks". Used to compare plans, and to stand beside what a profile measures; measures nothing.
 #pragma once
+#include <array>
 #include <compare>
 #include <map>
 #include <string>
@@ -52,6 +53,7 @@ struct StepTraffic {
   // These wait for what they take longer than the launches beside them, if there are any.
   Traffic tensor;   // sums between the products that ranks share
   Traffic context;  // keys and values of ranks that share sequences, and their gradients
+  Traffic experts;  // rows of tokens to the ranks that have their experts, and back
 
   double bytes() const;
   double bytes_of(std::string_view group) const;  // bytes sent within process groups of that name
@@ -61,6 +63,9 @@ struct StepTraffic {
   std::map<LayerGroup, double> exposed_by_layer(double compute, double micro_batches, double products) const;
 
  private:
+  std::array<const Traffic*, 8> all() const {
+    return {&early, &backward, &gathers, &ends, &matrices, &tensor, &context, &experts};
+  }
   // With the seconds of computation beside each. Each is taken to have them for itself.
   std::vector<std::pair<const Traffic*, double>> beside(double compute, double micro_batches, double products) const;
 };

@@ -185,6 +185,7 @@ struct Ctx {
   bool selective = false;                   // recompute values that have a Remake instead of keeping them
   TensorSums* tensor_sums = nullptr;        // where a dry run counts them
   TensorSums* context_sums = nullptr;       // likewise
+  TensorSums* expert_sums = nullptr;        // likewise
   ContextPasses* context_passes = nullptr;  // likewise
   UpdateSums* update_sums = nullptr;        // likewise
   StateTraffic* state_traffic = nullptr;    // likewise
@@ -300,7 +301,10 @@ struct Ctx {
   // Among the ranks that have other experts: equal parts of `out` go to each of them, theirs come into `in` in rank
   // order; and what all of them have.
   void expert_exchange(Tensor in, Tensor out);
-  void expert_gather(Tensor all, Tensor own) { all_gather(mesh.experts(), all, own); }
+  void expert_gather(Tensor all, Tensor own) {
+    count_rows(expert_sums, all);
+    all_gather(mesh.experts(), all, own);
+  }
 
   // Tensors to and from ranks that share sequences, as all_to_all() has them, beside what is launched until end_pass():
   // nn/ring.h. `most`: bytes that the rank with most to send sends.

@@ -141,6 +141,7 @@ Var checkpoint(Ctx& c, Block block, Var in) {
 
 void Ctx::expert_exchange(Tensor in, Tensor out) {
   Communicator& group = mesh.experts();
+  count_rows(expert_sums, out);
   const int64_t rows = out.rows() / group.size();
   std::vector<Tensor> sent, received;
   for (int64_t r = 0; r < group.size(); ++r) {

@@ -51,15 +51,18 @@ TEST_F(Gguf, LayoutIsThatOfTheFormat) {
 GgufOptions floats(GgmlType type) { return {.mixture = mixture_of_floats(type)}; }
 
 TEST_F(Gguf, EveryFamilyIsWritten) {
-  for (const ModelType family : {ModelType::gpt2, ModelType::llama, ModelType::mistral, ModelType::qwen2,
-                                 ModelType::qwen3, ModelType::mixtral, ModelType::qwen3_moe, ModelType::olmoe})
+  for (const ModelType family :
+       {ModelType::gpt2, ModelType::llama, ModelType::mistral, ModelType::qwen2, ModelType::qwen3, ModelType::mixtral,
+        ModelType::qwen3_moe, ModelType::olmoe, ModelType::dots1})
     for (const GgmlType type : {GgmlType::f32, GgmlType::f16, GgmlType::bf16}) {
       fill(shape(family), DType::bf16);
       const std::string name = cat(name_of(family), int(type));
       write_gguf(ModelFolder(write(name)), at(name + ".gguf"), floats(type));
       const std::string bytes = slurp(at(name + ".gguf"));
-      const bool experts = has_experts(family);  // three experts of three matrices in two layers are merged
-      EXPECT_EQ(at_byte<uint64_t>(bytes, 8), tensors.size() - (experts ? 2 * 3 * 2 : 0)) << name;
+      const bool experts =
+          has_experts(family);  // three experts of three matrices in each layer that has some are merged
+      const size_t layers = family == ModelType::dots1 ? 1 : 2;
+      EXPECT_EQ(at_byte<uint64_t>(bytes, 8), tensors.size() - (experts ? layers * 3 * 2 : 0)) << name;
       EXPECT_NE(bytes.find(experts ? "blk.1.ffn_down_exps.weight" : "blk.1.ffn_down.weight"), bytes.npos) << name;
     }
   EXPECT_ERROR(write_gguf(ModelFolder(at("gpt20")), at("gpt20.gguf"), floats(GgmlType::f32)), "exists already");
@@ -70,6 +73,13 @@ TEST_F(Gguf, ExpertsAreNotWrittenInMixtures) {
   fill(shape(ModelType::mixtral), DType::bf16);
   const ModelFolder model(write("mixtral"));
   EXPECT_ERROR(write_gguf(model, at("m.gguf"), {.mixture = *mixture_named("q4_K_M")}), "q4_K_M", "q8_0");
+}
+
+TEST_F(Gguf, GroupsOfExpertsAreRefused) {
+  ModelConfig m = shape(ModelType::dots1);
+  m.num_experts = 4, m.n_group = 2;
+  fill(m, DType::f32);
+  EXPECT_ERROR(write_gguf(ModelFolder(write("groups")), at("g.gguf"), floats(GgmlType::f32)), "n_group", "no groups");
 }
 
 TEST_F(Gguf, TensorsAreSortedByLayerThenName) {
@@ -150,9 +160,10 @@ TEST_F(Gguf, AMixtureThatFitsNoMatrixIsRefused) {
 
 TEST_F(Gguf, FilesAreReadAsTheModelsThatWereWritten) {
   for (const ModelType family : {ModelType::gpt2, ModelType::llama, ModelType::qwen2, ModelType::qwen3,
-                                 ModelType::mixtral, ModelType::qwen3_moe, ModelType::olmoe}) {
+                                 ModelType::mixtral, ModelType::qwen3_moe, ModelType::olmoe, ModelType::dots1}) {
     ModelConfig m = shape(family);
     m.tie_word_embeddings = family == ModelType::qwen3 || family == ModelType::gpt2;
+    if (family == ModelType::dots1) m.norm_topk_prob = true, m.routed_scaling_factor = 2.5;
     fill(m, DType::f32);
     const std::string name(name_of(family)), file = at(name + ".gguf");
     const ModelFolder original(write(name));
@@ -162,6 +173,9 @@ TEST_F(Gguf, FilesAreReadAsTheModelsThatWereWritten) {
     EXPECT_EQ(read.config().hidden_size, 12);
     EXPECT_EQ(read.config().num_experts_per_tok, original.config().num_experts_per_tok);
     EXPECT_EQ(read.config().norm_topk_prob, original.config().norm_topk_prob);
+    EXPECT_EQ(read.config().routed_scaling_factor, original.config().routed_scaling_factor);
+    EXPECT_EQ(read.config().n_shared_experts, original.config().n_shared_experts);
+    EXPECT_EQ(read.config().first_k_dense_replace, original.config().first_k_dense_replace);
     EXPECT_EQ(read.config().head_dim, original.config().head_dim);
     EXPECT_EQ(read.config().tie_word_embeddings, original.config().tie_word_embeddings);
     ASSERT_EQ(read.weights().size(), original.weights().size()) << name;

@@ -127,12 +127,12 @@ class SameRunTest(RanksTest):
                        num_experts_per_tok=2, n_shared_experts=1, first_k_dense_replace=1, norm_topk_prob=True))
         train = lambda ranks, *more: self.run_program("launch", "--ranks", ranks, "train", config, *more)
         self.run_program("train", config, "--set", "save=one")
-        train(4, "--set", "expert_parallel_size=2", "--set", "save=four")
+        train(4, "--set", "expert_parallel_size=2", "--set", "zero_stage=2", "--set", "save=four")
         self.assert_same_losses("four", "one")
         parts = ("--set", "save=parts", "--set", "lr_decay_iters=12", "--set")
         train(2, *parts, "train_iters=4", "--set", "expert_parallel_size=2")
         self.run_program("train", config, *parts, "train_iters=8")
-        train(4, *parts, "train_iters=12", "--set", "expert_parallel_size=4")
+        train(4, *parts, "train_iters=12", "--set", "expert_parallel_size=4", "--set", "zero_stage=1")
         self.assert_same_losses("parts", "one")
         error = self.run_program("launch", "--ranks", 3, "train", config, "--set", "expert_parallel_size=2", "--set",
                                  "save=three", code=USAGE).err

@@ -10,6 +10,7 @@ from harness import PROGRAM, ROOT, SystemTest
 SCRIPT = ROOT / "scripts" / "bench" / "learning.py"
 CURVES = ROOT / "scripts" / "bench" / "curves.py"
 DISTILLATION = ROOT / "scripts" / "bench" / "distillation.py"
+MIXTURE = ROOT / "scripts" / "bench" / "mixture.py"
 
 
 class LearningBenchTest(SystemTest):
@@ -101,3 +102,28 @@ class DistillationBenchTest(SystemTest):
         self.assertEqual([(r["student"], r["steps"]) for r in rows], [("alone", 5), ("alone", 3), ("kl", 5), ("kl", 3)])
         self.assertTrue(all(len(set(r["losses"])) == 2 for r in rows), "seeds differ")
         self.assertNotEqual(rows[0]["losses"], rows[2]["losses"])
+
+
+class MixtureBenchTest(SystemTest):
+    def test_compares_a_mixture_with_a_dense_model(self):
+        self.make_data()
+        done = subprocess.run([sys.executable, MIXTURE, "--athanor", PROGRAM, "--short", "--work", "kept", "--train-data",
+                               "data/*_train_*.bin", "--valid-data", "data/text_val_000000.bin", "--steps", "3", "--seeds", "1", "2",
+                               "--out", "found.json"], cwd=self.folder, capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        rows = json.loads((self.folder / "found.json").read_text())["rows"]
+        self.assertEqual([(r["model"], r["steps"]) for r in rows], [("dense", 3), ("mixture", 3)])
+        self.assertEqual(len({loss for r in rows for loss in r["losses"]}), 4, "seeds and models differ")
+
+
+class QuickStartGoalTest(SystemTest):
+    def test_fewer_steps_are_held_against_the_curve(self):
+        sys.path.insert(0, str(ROOT / "scripts"))
+        import quickstart_summary
+        curve = {int(n): loss for n, loss in json.loads(quickstart_summary.CURVE.read_text())["loss_by_steps"].items()}
+        steps = sorted(curve)
+        for n in steps:
+            self.assertAlmostEqual(quickstart_summary.goal_of(n), (1 + quickstart_summary.MARGIN) * curve[n], places=9)
+        between = quickstart_summary.goal_of((steps[0] + steps[1]) // 2)
+        self.assertTrue(quickstart_summary.goal_of(steps[1]) < between < quickstart_summary.goal_of(steps[0]))
+        self.assertEqual(quickstart_summary.goal_of(1), quickstart_summary.goal_of(steps[0]))

@@ -57,6 +57,8 @@ std::vector<Setting> all_settings() {
   all.push_back({.shards = 2, .stage = 1, .rule = RuleName::normuon});
   for (const int tensor : {1, 2})
     all.push_back({.shards = 2, .stage = 1, .tensor = tensor, .workers = 2, .outer = {.steps = 1}});
+  for (const int stage : {0, 1, 3})
+    all.push_back({.type = ModelType::dots1, .shards = 4, .stage = stage, .experts = 2});
   return all;
 }
 
@@ -85,7 +87,8 @@ TEST(Traffic, IsExpectedOfTheLayersThatSend) {
     observe_a_step<Purposes>(s, [&](Engine& engine, ProcessMesh& mesh, const Purposes& purposes) {
       const StepTraffic traffic = step_traffic(engine, mesh, {1e9, 1e9, 8});
       double by_group = 0;
-      for (const char* group : {"shards", "copies", "data_parallel", "context", "tensor", "workers"})
+      for (const char* group : {"shards", "copies", "data_parallel", "context", "tensor", "workers", "experts",
+                                "expert_copies", "expert_shards"})
         by_group += traffic.bytes_of(group);
       EXPECT_NEAR(by_group / traffic.bytes(), 1, 1e-12) << s.name();
       const auto micros = double(engine.micro_batches());

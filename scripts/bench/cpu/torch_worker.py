@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""The PyTorch side of compare.py: GPT-2 training steps in plain PyTorch, driven by one JSON object per line on stdin.
+"""The PyTorch side of compare.py: training steps of GPT-2 or of a mixture of experts in plain PyTorch, driven by one JSON object
+per line on stdin.
 
 It answers each {"steps": n, "warmup": m} with {"step_ms": [...], "tokens_per_second": x, ...} on one line and sleeps in
 between, so that compilation is paid once and the cores are free for others. Started by compare.py with its settings.
@@ -96,12 +97,93 @@ class Gpt2(nn.Module):
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
+class Experts(nn.Module):
+    """SwiGLU experts [Shazeer et al. 2017; Jiang et al. 2024, "Mixtral of Experts"], of which each token passes `chosen`: one
+    after the other, each with the tokens that chose it, or all by PyTorch's grouped product."""
+
+    def __init__(self, hidden, width, experts, chosen, grouped):
+        super().__init__()
+        self.chosen, self.grouped = chosen, grouped
+        self.router = nn.Linear(hidden, experts, bias=False)
+        self.gate_up = nn.Parameter(torch.empty(experts, hidden, 2 * width))
+        self.down = nn.Parameter(torch.empty(experts, width, hidden))
+
+    def forward(self, x):  # [N, C]
+        weights, experts = self.router(x).softmax(-1, dtype=torch.float32).topk(self.chosen, -1)
+        weights = (weights / weights.sum(-1, keepdim=True)).to(x.dtype)
+        if self.grouped:
+            order = experts.flatten().argsort(stable=True)
+            rows, ends = order // self.chosen, torch.bincount(experts.flatten(), minlength=len(self.down)).cumsum(0).int()
+            gate, up = F.grouped_mm(x[rows].bfloat16(), self.gate_up.bfloat16(), offs=ends).chunk(2, -1)
+            y = F.grouped_mm(F.silu(gate) * up, self.down.bfloat16(), offs=ends).to(x.dtype)
+            return torch.zeros_like(x).index_add(0, rows, y * weights.flatten()[order, None])
+        out = torch.zeros_like(x)
+        for e in range(len(self.down)):
+            rows, choice = torch.where(experts == e)
+            gate, up = (x[rows] @ self.gate_up[e]).chunk(2, -1)
+            y = (F.silu(gate) * up) @ self.down[e]
+            out = out.index_add(0, rows, (y * weights[rows, choice, None]).to(out.dtype))
+        return out
+
+
+def rotated(x, cos, sin):  # [B, H, T, D]
+    a, b = x.chunk(2, -1)
+    return torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
+
+
+class MixtralBlock(nn.Module):
+    def __init__(self, hidden, heads, width, experts, chosen, grouped):
+        super().__init__()
+        self.heads = heads
+        self.norm1, self.norm2 = nn.RMSNorm(hidden, eps=1e-5), nn.RMSNorm(hidden, eps=1e-5)
+        self.qkv, self.out = nn.Linear(hidden, 3 * hidden, bias=False), nn.Linear(hidden, hidden, bias=False)
+        self.experts = Experts(hidden, width, experts, chosen, grouped)
+
+    def forward(self, x, cos, sin):  # [B, T, C]
+        batch, time_, hidden = x.shape
+        q, k, v = (part.view(batch, time_, self.heads, hidden // self.heads).transpose(1, 2)
+                   for part in self.qkv(self.norm1(x)).split(hidden, dim=2))
+        y = F.scaled_dot_product_attention(rotated(q, cos, sin).to(v.dtype), rotated(k, cos, sin).to(v.dtype), v, is_causal=True)
+        x = x + self.out(y.transpose(1, 2).reshape(batch, time_, hidden))
+        return x + self.experts(self.norm2(x).flatten(0, 1)).view(x.shape)
+
+
+class Mixtral(nn.Module):
+    """Without the loss that balances experts; forward returns the loss."""
+
+    def __init__(self, shape, grouped):
+        super().__init__()
+        hidden, heads, time_ = shape["hidden"], shape["heads"], shape["time"]
+        self.tokens, self.head = nn.Embedding(shape["vocab"], hidden), nn.Linear(hidden, shape["vocab"], bias=False)
+        self.blocks = nn.ModuleList(
+            MixtralBlock(hidden, heads, shape["width"], shape["experts"], shape["chosen"], grouped) for _ in range(shape["layers"]))
+        self.norm = nn.RMSNorm(hidden, eps=1e-5)
+        angles = torch.outer(torch.arange(time_), 10000 ** (-torch.arange(0, hidden // heads, 2) / (hidden // heads)))
+        self.register_buffer("cos", angles.cos(), persistent=False)
+        self.register_buffer("sin", angles.sin(), persistent=False)
+        for p in self.parameters():
+            if p.dim() >= 2:
+                nn.init.normal_(p, std=0.02)
+
+    def forward(self, tokens, targets):  # [B, T]
+        x = self.tokens(tokens)
+        for block in self.blocks:
+            x = block(x, self.cos, self.sin)
+        return F.cross_entropy(self.head(self.norm(x)).flatten(0, 1), targets.flatten())
+
+
+def make_model(shape, option):
+    if "experts" in shape:
+        return Mixtral(shape, option == "grouped")
+    return Gpt2(shape["layers"], shape["hidden"], shape["heads"], shape["time"], shape["vocab"], option == "onednn")
+
+
 def make_step(shape, variant, precision):
     """A function that does one whole training step on random tokens and returns its loss, and the parameter count. In
     bf16 forward runs under autocast, as users of PyTorch train: weights, norms and the loss stay fp32."""
     torch.manual_seed(1234)
-    mode = variant.removesuffix("+onednn")
-    model = Gpt2(shape["layers"], shape["hidden"], shape["heads"], shape["time"], shape["vocab"], mode != variant)
+    mode, _, option = variant.partition("+")
+    model = make_model(shape, option)
     decayed = [p for p in model.parameters() if p.dim() >= 2]
     plain = [p for p in model.parameters() if p.dim() < 2]
     optimizer = torch.optim.AdamW(
@@ -139,7 +221,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--shape", type=json.loads, required=True, help="{layers, hidden, heads, time, batch, vocab}")
     parser.add_argument("--variant", default="eager",
-                        help="eager, compile or a mode of torch.compile; with +onednn: matrix products by oneDNN")
+                        help="eager, compile or a mode of torch.compile; with +onednn: matrix products of GPT-2 by oneDNN; with "
+                             "+grouped: experts by the grouped product, in bf16")
     parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32")
     parser.add_argument("--threads", type=int, required=True)
     args = parser.parse_args()

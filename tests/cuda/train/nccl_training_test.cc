@@ -335,8 +335,8 @@ TEST_F(NcclTraining, RanksThatShareSequences) {
 // Rows go to the ranks of their experts and back within captured graphs.
 TEST_F(NcclTraining, RanksThatHaveOtherExperts) {
   const Curve want = train({.type = ModelType::dots1, .length = 8}, 2);
-  for (const int replicas : {1, 2}) {
-    Setting s{.type = ModelType::dots1, .replicas = replicas, .shards = 2, .length = 8};
+  for (const auto& [replicas, shards, stage] : {std::tuple{1, 2, 1}, {2, 2, 0}, {1, 4, 3}}) {
+    Setting s{.type = ModelType::dots1, .replicas = replicas, .shards = shards, .stage = stage, .length = 8};
     s.experts = 2;
     expect_same_run(want, s, 1e-5, 2);
   }
