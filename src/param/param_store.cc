@@ -82,12 +82,6 @@ Tensor ParamStore::Unit::part(const Tensor& t, Range range) const {
   return t.slice(range.begin - first, range.end - first);
 }
 
-Tensor ParamStore::Unit::masters_on_device(Range range) const {
-  if (masters_home == Mem::device) return part(master, range);
-  const int64_t first = is_shard(master) ? shard.begin : 0;
-  return masters_here.slice(range.begin - first, range.end - first);
-}
-
 void ParamStore::plan(MemoryPlan& plan, const Recipe& recipe, bool training, std::vector<StateSpec> states,
                       const Sharding& sharding) {
   states_ = training ? std::move(states) : std::vector<StateSpec>{};
@@ -107,6 +101,7 @@ void ParamStore::plan(MemoryPlan& plan, const Recipe& recipe, bool training, std
   for (const StateSpec& state : states_) align_ = std::max({align_, state.block, state.aligned});
   sharding_.states_home.stretch = round_up(sharding_.states_home.stretch, align_);
   for (const auto& unit : units_) lay_out(*unit);
+  for (const size_t u : units_to_move()) units_[u]->home = Mem::pinned;
   const std::vector<std::vector<OwnPiece>> pieces = training ? pieces_by_unit() : std::vector<std::vector<OwnPiece>>{};
   const int stage = sharding_.stage;
   const LogicalShards& logical = sharding_.logical;
@@ -131,10 +126,10 @@ void ParamStore::plan(MemoryPlan& plan, const Recipe& recipe, bool training, std
     const bool as_values = unit.stored == StoredAs::values;
     if (separate)
       add(MemoryKind::weights, as_values ? "weights" : "NF4 weights", as_values ? recipe.compute : DType::u8,
-          stage >= 3 || codes, &unit.value);
+          stage >= 3 || codes, &unit.value, unit.home);
     if (!training || unit.frozen) continue;
     // Where weights serve as their own masters, these are whole as long as the weights are.
-    if (separate) unit.masters_home = sharding_.states_home.mem;
+    unit.masters_home = separate ? sharding_.states_home.mem : unit.home;
     add(MemoryKind::masters, "masters", recipe.master, separate || codes ? stage >= 1 : stage >= 3, &unit.master,
         unit.masters_home);
     if (codes) {
@@ -143,7 +138,9 @@ void ParamStore::plan(MemoryPlan& plan, const Recipe& recipe, bool training, std
       if (others > 0)
         plan.add(MemoryKind::weights, cat("weights without codes of unit ", u), recipe.compute, {others}, &unit.others);
     }
-    add(MemoryKind::gradients, "gradients", recipe.gradients, stage >= 2 && logical.count == 0, &unit.grad);
+    add(MemoryKind::gradients, "gradients", recipe.gradients, stage >= 2 && logical.count == 0, &unit.grad, unit.home);
+    if (unit.home != Mem::device)
+      plan.add(MemoryKind::gradients, cat("squared norm of unit ", u), DType::f64, {1}, &unit.norm);
     unit.joined.resize(size_t(logical.levels()));
     for (size_t level = 0; level < unit.joined.size(); ++level)
       add(MemoryKind::gradients, cat("joined gradients, level ", level), recipe.gradients, false, &unit.joined[level]);
@@ -285,13 +282,13 @@ std::vector<ParamStore::Range> ParamStore::extents() const {
 
 void ParamStore::refresh_values(Ctx& c) {
   std::vector<StateStretch> all;
-  if (!split_) all = state_stretches(*this, {.masters = true});
+  if (!split_) all = state_stretches(*this, {.masters = true, .values = true});
+  std::erase_if(all, [&](const StateStretch& s) { return !units_[s.unit]->master || !units_[s.unit]->value; });
   for (StateStretch& s : all) s.writes_masters = false;
   stream_states(c, *this, all, [&](const StateStretch& s) {
     const Unit& unit = *units_[s.unit];
-    if (!unit.master || !unit.value) return;
     const Range range = unit.is_shard(unit.master) ? unit.owned(s.range.begin, s.range.end) : s.range;
-    const Tensor value = unit.part(unit.value, range), master = unit.masters_on_device(range);
+    const Tensor value = unit.values_on_device(range), master = unit.masters_on_device(range);
     if (value.dtype == DType::bf16)
       c.run(SplitMaster{.param = value, .master = master});
     else
@@ -406,7 +403,8 @@ Tensor ParamStore::value(Param p) const {
             placements_[size_t(p.id)].shape};
   }
   const Tensor& weights = unit.gathered ? unit.gathered.t : unit.weights();
-  CHECK(!unit.is_shard(weights), spec.name, " is read outside of use() and done() of its unit");
+  CHECK(unit.gathered || (unit.home == Mem::device && !unit.is_shard(weights)), spec.name,
+        " is read outside of use() and done() of its unit");
   return view(weights, p);
 }
 
@@ -414,14 +412,18 @@ Tensor ParamStore::grad(Param p) const {
   const ParamSpec& spec = specs_[size_t(p.id)];
   const Unit& unit = *units_[size_t(spec.unit)];
   const Tensor& grad = unit.whole_grad ? unit.whole_grad.t : unit.grad;
-  CHECK(!unit.is_shard(grad), spec.name, " gets a gradient outside of its unit's backward");
+  CHECK(unit.whole_grad || (unit.home == Mem::device && !unit.is_shard(grad)), spec.name,
+        " gets a gradient outside of its unit's backward");
   return view(grad, p);
 }
 
 // Starts the gather concurrently with compute; no-op if it has started or the unit does not exist.
 void ParamStore::start_gather(Ctx& c, int u) {
-  if (sharding_.stage < 3 || u < 0 || u >= int(units_.size()) || units_[size_t(u)]->gathered) return;
+  if (u < 0 || u >= int(units_.size()) || units_[size_t(u)]->gathered) return;
   Unit& unit = *units_[size_t(u)];
+  if (unit.home != Mem::device) start_bringing(c, unit);
+  if (has_host_units()) return start_gather(c, unit.beside);
+  if (sharding_.stage < 3) return;
   const CollectiveSubject subject(unit.name);
   const Tensor& shard = unit.codes ? unit.codes : unit.weights();
   unit.gathered = c.alloc(unit.codes ? "codes of a unit" : "weights of a unit", shard.dtype, {unit.layout.numel});
@@ -430,6 +432,7 @@ void ParamStore::start_gather(Ctx& c, int u) {
 }
 
 void ParamStore::gather(Ctx& c, int u) {
+  if (has_host_units()) count_waited(c, u);
   start_gather(c, u);
   for (int each = u; each >= 0; each = units_.at(size_t(each))->beside)
     c.wait(std::move(units_.at(size_t(each))->gathering));
@@ -442,7 +445,13 @@ void ParamStore::release(int u) {
 void ParamStore::begin_gradients(Ctx& c, int u) {
   for (int each = u; each >= 0; each = units_[size_t(each)]->beside) {
     Unit& unit = *units_[size_t(each)];
-    if (unit.frozen || !unit.is_shard(unit.grad)) continue;
+    if (unit.frozen) continue;
+    if (unit.home != Mem::device) {
+      start_gradients_of(c, unit, true);
+      c.wait(std::move(unit.grad_comes));
+      continue;
+    }
+    if (!unit.is_shard(unit.grad)) continue;
     unit.whole_grad = c.alloc("gradients of a unit", unit.grad.dtype, {unit.layout.numel});
     c.run(Fill{.x = unit.whole_grad.t});
   }
@@ -456,6 +465,7 @@ void ParamStore::end_gradients(Ctx& c, int u) {
 }
 
 void ParamStore::end_gradients_of(Ctx& c, Unit& unit, bool last) {
+  if (unit.home != Mem::device) return send_gradients(c, unit);
   const CollectiveSubject subject(unit.name);
   if (last) reduce_early(c, unit);
   if (!unit.is_shard(unit.grad)) return;
@@ -471,7 +481,7 @@ void ParamStore::settle(Ctx& c) {
   if (!reducing_.unit) return;
   c.wait(std::move(reducing_.ticket));
   const Unit& unit = *std::exchange(reducing_.unit, nullptr);
-  c.run(Add{.y = unit.grad, .a = unit.grad, .b = unit.own(reducing_.whole.t)});
+  if (unit.home == Mem::device) c.run(Add{.y = unit.grad, .a = unit.grad, .b = unit.own(reducing_.whole.t)});
   reducing_.whole = reducing_.room = {};
 }
 
@@ -545,6 +555,7 @@ void ParamStore::done(Ctx& c, int unit) {
     gather(cc, unit);
     start_gather(cc, unit - 1);
     begin_gradients(cc, unit);
+    start_gradients(cc, unit - 1);
   });
 }
 

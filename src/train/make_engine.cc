@@ -118,12 +118,24 @@ class Fitting {
   // nothing fits otherwise, or where the configuration has them there.
   // Throws Error(usage) if none fits.
   std::unique_ptr<Engine> fastest() {
-    for (const bool inputs : choices(config_.offload_activations))
-      for (const bool states : choices(config_.offload_optimizer)) {
-        options_.states_home.mem = states ? Mem::pinned : Mem::device;
-        options_.offload_inputs = inputs;
-        if (auto engine = fastest_with_home()) return engine;
+    const std::vector<bool> all_inputs = choices(config_.offload_activations),
+                            all_states = choices(config_.offload_optimizer);
+    const auto with = [&](bool inputs, bool states, bool units) {
+      options_.states_home.mem = states ? Mem::pinned : Mem::device;
+      options_.offload_inputs = inputs;
+      options_.host_units = 0;
+      return units ? with_host_units() : fastest_with_home();
+    };
+    // Weights and gradients pass the link in every micro-batch, so they come last.
+    for (const bool units : choices(config_.offload_params)) {
+      if (units) {
+        if (auto engine = with(all_inputs.back(), all_states.back(), true)) return engine;
+        break;
       }
+      for (const bool inputs : all_inputs)
+        for (const bool states : all_states)
+          if (auto engine = with(inputs, states, false)) return engine;
+    }
     refuse(*too_large_);
   }
 
@@ -134,6 +146,26 @@ class Fitting {
     if (!gpu || offload == Offload::none) return {false};
     if (offload == Offload::cpu) return {true};
     return {false, true};
+  }
+
+  // All units in host memory; or, with auto, as few as fit. Fewer take more of the GPU and less of the host.
+  std::unique_ptr<Engine> with_host_units() {
+    options_.host_units = INT32_MAX;
+    only_host_too_small_ = false;
+    std::unique_ptr<Engine> best = fastest_with_home();
+    if (config_.offload_params == Offload::cpu || (!best && !only_host_too_small_)) return best;
+    // So few as `none` do not fit the GPU. So many as `end` do, but maybe not the host.
+    for (int64_t none = 0, end = (best ? *best : *too_large_).model().params().movable_units(); none + 1 < end;) {
+      options_.host_units = (none + end) / 2;
+      only_host_too_small_ = false;
+      auto engine = fastest_with_home();
+      if (engine || only_host_too_small_)
+        end = options_.host_units;
+      else
+        none = options_.host_units;
+      if (engine) best = std::move(engine);
+    }
+    return best;
   }
 
   // Null if none fits.
@@ -206,14 +238,17 @@ class Fitting {
 
   bool fits(Engine& engine) {
     const size_t rest = memory_beside_plan(config_, backend_.device, engine);
-    if (!fits_host(engine)) return false;
-    return most_of_ranks(engine.least_memory() + rest) <= capacity_ &&
-           most_of_ranks(engine.memory().total() + rest) <= capacity_;
+    const bool on_device = most_of_ranks(engine.least_memory() + rest) <= capacity_ &&
+                           most_of_ranks(engine.memory().total() + rest) <= capacity_;
+    if (!on_device) return false;
+    const bool on_host = fits_host(engine);
+    only_host_too_small_ = only_host_too_small_ || !on_host;
+    return on_host;
   }
 
   // All ranks call it together, as what it asks them.
   bool fits_host(Engine& engine) {
-    if (options_.states_home.mem == Mem::device) return true;
+    if (options_.states_home.mem == Mem::device && !options_.offload_inputs && options_.host_units == 0) return true;
     const size_t planned = engine.host_memory();
     return most_of_ranks(planned + save_copy_bytes(config_, backend_.device, engine)) <= size_t(host_capacity_);
   }
@@ -253,7 +288,13 @@ class Fitting {
   int64_t host_capacity_;
   std::vector<size_t> logits_budgets_;  // sizes of chunks of logits to try, largest first
   std::unique_ptr<Engine> too_large_;   // the last plan that did not fit
+  bool only_host_too_small_ = false;    // of a plan since this was reset, which fits the device
 };
+
+// Weights that serve as their own masters count with these.
+size_t host_units_bytes(const MemoryPlan& plan) {
+  return plan.total(MemoryKind::weights, Mem::pinned) + plan.total(MemoryKind::gradients, Mem::pinned);
+}
 
 void report_offload(const Config& c, Engine& engine) {
   const size_t bytes = engine.host_memory(), inputs = engine.memory().total(MemoryKind::activations, Mem::pinned);
@@ -261,15 +302,24 @@ void report_offload(const Config& c, Engine& engine) {
     log::info("offload_activations: ", format_bytes(inputs), " of block inputs are in host memory",
               c.offload_activations == Offload::automatic ? ", since the plan does not fit otherwise" : "",
               "; no bit changes");
+  const size_t params = host_units_bytes(engine.memory());
+  if (engine.options().host_units > 0) {
+    const int64_t all = engine.model().params().movable_units(), moved = std::min(all, engine.options().host_units);
+    log::info("offload_params: ", format_bytes(params), " of weights and gradients of ", moved, " of ", all,
+              " units are in host memory",
+              c.offload_params == Offload::automatic ? ", since the plan does not fit otherwise" : "",
+              "; no bit changes");
+  }
   if (engine.options().states_home.mem == Mem::device) return;
-  if (bytes == inputs)
+  if (bytes == inputs + params)
     throw Error(
         cat("offload_optimizer: ", c.offload_optimizer == Offload::cpu ? "cpu" : "auto",
             " has nothing to move: this optimizer keeps no states of each weight, and the weights are their own "
             "masters (precision ",
             name_of(c.precision), "); set it to none"),
         Exit::usage);
-  log::info("offload_optimizer: ", format_bytes(bytes - inputs), " of masters and optimizer states are in host memory",
+  log::info("offload_optimizer: ", format_bytes(bytes - inputs - params),
+            " of masters and optimizer states are in host memory",
             c.offload_optimizer == Offload::automatic ? ", since the plan does not fit otherwise" : "",
             "; no bit changes");
 }
@@ -304,12 +354,17 @@ void require_division(const Config& c, int64_t groups, bool training) {
 
 std::unique_ptr<Engine> make_engine(const Config& c, Backend backend, bool training) {
   require_division(c, backend.mesh.batches(), training);
-  for (const auto& [key, offload] :
-       {std::pair{"offload_optimizer", c.offload_optimizer}, {"offload_activations", c.offload_activations}})
+  for (const auto& [key, offload] : {std::pair{"offload_optimizer", c.offload_optimizer},
+                                     {"offload_activations", c.offload_activations},
+                                     {"offload_params", c.offload_params}})
     if (training && offload == Offload::cpu && backend.device.unified())
       throw Error(cat(key, ": cpu moves memory of a GPU to the host, and this run is on ", backend.device.description(),
                       ", whose memory is the host's; set it to auto or none, or device to cuda"),
                   Exit::usage);
+  if (training && c.offload_params != Offload::none && backend.mesh.world().size() > 1)
+    throw Error(cat("offload_params: works on one rank, and this run has ", backend.mesh.world().size(),
+                    "; start one, or set it to none: zero_stage 3 shares weights and gradients out among ranks"),
+                Exit::usage);
   if (const std::string line = memory_of_others(c, backend.device); !line.empty()) log::warn(line);
   Fitting fitting(c, backend, training);
   auto engine = fitting.with_more_scratch(fitting.fastest());
