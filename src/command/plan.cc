@@ -129,7 +129,7 @@ void print_units(const Engine& engine, const Roofline& limits, const OffloadTime
       "gradients to the GPU in the first",
       format_bytes(uint64_t(t.forward.bytes + t.backward.bytes)).c_str(),
       format_bytes(uint64_t(t.gradients.bytes)).c_str(), format_bytes(uint64_t(t.gradients_out)).c_str());
-  if (time.units == 0) {
+  if (time.units <= 0) {
     std::printf("; how fast is not known of this GPU\n");
     return;
   }
@@ -152,9 +152,11 @@ void print_offload(const Engine& engine, const Roofline& limits, const OffloadTi
     std::printf("block inputs      %s to the host and back in each micro-batch%s\n",
                 format_bytes(engine.offloaded_inputs()).c_str(),
                 time.inputs == 0 ? "; how fast is not known of this GPU"
-                                 : cat(", ", format_duration(time.inputs), " of a step each way, of which ",
-                                       format_duration(time.inputs_exposed), " are not hidden")
-                                       .c_str());
+                : time.units > 0
+                    ? cat(", ", format_duration(time.inputs), " of a step each way, beside the units").c_str()
+                    : cat(", ", format_duration(time.inputs), " of a step each way, of which ",
+                          format_duration(time.inputs_exposed), " are not hidden")
+                          .c_str());
   print_units(engine, limits, time, least);
   if (bytes.in == 0) return;
   std::printf("host link         %s to the GPU and %s back in each step", format_bytes(uint64_t(bytes.in)).c_str(),

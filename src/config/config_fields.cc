@@ -272,7 +272,8 @@ Fields memory_group() {
           "pinned host memory, which changes no bit; auto = only where the plan does not fit the GPU otherwise"),
       choice<&Config::offload_params>(
           "offload_params", free,
-          "on one GPU: cpu = weights and gradients of units (embedding, each block, head) are in pinned host memory "
+          "on a GPU, of one rank or with zero_stage 3: cpu = weights and gradients of units (embedding, each block, "
+          "head) are in pinned host memory "
           "while "
           "the unit is not in use, which changes no bit; auto = those of as few units as the plan needs to fit; see "
           "docs/training.md"),

@@ -21,11 +21,11 @@ void validate_params(const Config& c) {
           "already; set it to auto or none, or device to cuda");
   const std::string key = cat("offload_params: ", c.offload_params == Offload::cpu ? "cpu" : "auto");
   const auto one = [&](const char* size, int64_t ranks) {
-    require(ranks <= 1, key, " works on one rank, and ", size, " is ", ranks,
-            "; set that to 1, or offload_params to none");
+    require(ranks <= 1, key, " works on one rank, or on ranks that share out weights with zero_stage 3, and ", size,
+            " is ", ranks, "; set that to 1, or offload_params to none");
   };
   one("data_parallel_replicate_size", c.data_parallel_replicate_size);
-  one("data_parallel_shard_size", c.data_parallel_shard_size);
+  if (c.zero_stage != 3) one("data_parallel_shard_size", c.data_parallel_shard_size);
   one("tensor_parallel_size", c.tensor_parallel_size);
   one("context_parallel_size", c.context_parallel_size);
   one("pipeline_parallel_size", c.pipeline_parallel_size);

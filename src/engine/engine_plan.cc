@@ -227,8 +227,10 @@ void Engine::require_expert_parallel() const {
 }
 
 void Engine::require_host_units() const {
-  CHECK(devices() == 1 && options_.logical_shards == 0 && !options_.recipe.low_precision() && !options_.pruning &&
-            !options_.noise_scale && !outer_ && !optimizer_->whole_gradients(),
+  const int shards = backend_.mesh.shards().size();
+  CHECK(devices() == shards && (shards == 1 || options_.zero_stage == 3) && options_.logical_shards == 0 &&
+            !options_.recipe.low_precision() && !options_.pruning && !options_.noise_scale && !outer_ &&
+            !optimizer_->whole_gradients(),
         "units in host memory are not supported with what else is asked for");
 }
 

@@ -8,21 +8,6 @@
 
 namespace athanor {
 
-Tensor ParamStore::Unit::masters_on_device(Range range) const {
-  if (masters_home == Mem::device) return part(master, range);
-  const int64_t first = is_shard(master) ? shard.begin : 0;
-  return masters_here.slice(range.begin - first, range.end - first);
-}
-
-// With another home, the unit is whole.
-Tensor ParamStore::Unit::values_on_device(Range range) const {
-  return home == Mem::device ? part(value, range) : values_here.slice(range.begin, range.end);
-}
-
-Tensor ParamStore::Unit::grads_on_device(Range range) const {
-  return home == Mem::device ? part(grad, range) : grads_here.slice(range.begin, range.end);
-}
-
 int64_t ParamStore::movable_units() const {
   int64_t count = 0;
   for (size_t u = 0; u < units_.size(); ++u) count += here(u) && !specs_[size_t(units_[u]->params.at(0))].buffer;
@@ -47,12 +32,17 @@ void ParamStore::begin_micro_batch(bool first, bool last) {
   for (const auto& unit : units_) unit->has_gradient = !first;
 }
 
+// At stage 3 a shard, which is then gathered.
 void ParamStore::start_bringing(Ctx& c, Unit& unit) {
   const Tensor& home = unit.weights();
-  unit.gathered = c.alloc("weights of a unit", home.dtype, {home.numel()});
+  unit.gathered = c.alloc("weights of a unit", home.dtype, {unit.layout.numel});
   if (c.unit_traffic) c.unit_traffic->forward.bytes += int64_t(home.bytes());
-  unit.gathering = c.beside(
-      [&](Stream stream) { c.device.copy(unit.gathered.t.data, home.data, home.bytes(), stream); }, Stream::copy);
+  const Tensor own = sharded() ? unit.own(unit.gathered.t) : unit.gathered.t;
+  unit.gathering = c.beside([&](Stream stream) { c.device.copy(own.data, home.data, home.bytes(), stream); },
+                            sharded() ? Stream::comm : Stream::copy);
+  if (!sharded()) return;
+  const CollectiveSubject subject(unit.name);
+  unit.gathering = c.beside([&](Stream stream) { c.mesh.shards().all_gather(unit.gathered.t, own, stream); });
 }
 
 // Of a unit that nobody has prefetched.
@@ -74,31 +64,44 @@ void ParamStore::start_gradients(Ctx& c, int u) {
 
 void ParamStore::start_gradients_of(Ctx& c, Unit& unit, bool waits) {
   if (unit.whole_grad) return;
-  if (reducing_.unit == &unit) settle(c);  // where a table is the head's weight, too
+  if (sending_.unit == &unit) wait_for_sent(c);  // where a table is the head's weight, too
   unit.whole_grad = c.alloc("gradients of a unit", unit.grad.dtype, {unit.layout.numel});
-  const Tensor &to = unit.whole_grad.t, &home = unit.grad;
+  unit.grad_comes = bring_gradients(c, unit, unit.whole_grad.t, waits);
+}
+
+Ctx::Ticket ParamStore::bring_gradients(Ctx& c, const Unit& unit, const Tensor& to, bool waits) const {
+  const Tensor& home = unit.grad;
   if (c.unit_traffic) {
     c.unit_traffic->gradients.bytes += int64_t(home.bytes());
     if (waits) c.unit_traffic->gradients.waited += int64_t(home.bytes());
   }
-  if (!unit.has_gradient) return c.run(Fill{.x = to});
-  unit.grad_comes =
-      c.beside([&](Stream stream) { c.device.copy(to.data, home.data, home.bytes(), stream); }, Stream::copy);
+  if (unit.has_gradient)
+    return c.beside([&](Stream s) { c.device.copy(to.data, home.data, home.bytes(), s); }, Stream::copy);
+  c.run(Fill{.x = to});
+  return nullptr;
 }
 
 // The norm is that of the gradients so far: the last micro-batch leaves the step's.
-void ParamStore::send_gradients(Ctx& c, Unit& unit) {
-  settle(c);
+void ParamStore::send_gradients(Ctx& c, Unit& unit, Buffer grad, Range of) {
+  wait_for_sent(c);
   c.run(Fill{.x = unit.norm});
-  if (unit.layout.trained > 0)
-    c.run(SquaredNorm{.out = unit.norm, .x = {unit.whole_grad.t.slice(0, unit.layout.trained)}});
-  reducing_ = {&unit, std::move(unit.whole_grad), {}, nullptr};
-  unit.whole_grad = {};
+  const std::vector<Range> counted = this->counted(c.mesh, unit, {of.begin, std::min(of.end, unit.layout.trained)});
+  for (const Range& r : counted)
+    c.run(SquaredNorm{.out = unit.norm, .x = {grad.t.slice(r.begin - of.begin, r.end - of.begin)}});
+  CHECK(counted.size() <= 1, unit.name, " counts ", counted.size(),
+        " ranges of gradients, and they are summed in order");
   unit.has_gradient = true;
-  const Tensor &from = reducing_.whole.t, &home = unit.grad;
+  const Tensor &from = grad.t, &home = unit.grad;
   if (c.unit_traffic) c.unit_traffic->gradients_out += int64_t(home.bytes());
-  reducing_.ticket =
+  sending_ = {&unit, grad, nullptr};
+  sending_.ticket =
       c.beside([&](Stream stream) { c.device.copy(home.data, from.data, home.bytes(), stream); }, Stream::copy_back);
+}
+
+void ParamStore::wait_for_sent(Ctx& c) {
+  if (!sending_.unit) return;
+  c.wait(std::move(sending_.ticket));
+  sending_ = {};
 }
 
 }  // namespace athanor

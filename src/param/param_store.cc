@@ -72,16 +72,6 @@ const Adapters* ParamStore::adapters(Param w) const {
   return found == adapters_.end() ? nullptr : &found->second;
 }
 
-ParamStore::Range ParamStore::Unit::owned(int64_t begin, int64_t end) const {
-  const int64_t from = std::max(begin, shard.begin);
-  return {from, std::max(from, std::min(end, shard.end))};
-}
-
-Tensor ParamStore::Unit::part(const Tensor& t, Range range) const {
-  const int64_t first = is_shard(t) ? shard.begin : 0;
-  return t.slice(range.begin - first, range.end - first);
-}
-
 void ParamStore::plan(MemoryPlan& plan, const Recipe& recipe, bool training, std::vector<StateSpec> states,
                       const Sharding& sharding) {
   states_ = training ? std::move(states) : std::vector<StateSpec>{};
@@ -221,38 +211,6 @@ void ParamStore::plan_sizes(MemoryPlan& plan, size_t u, size_t s, const std::vec
   }
   if (size > 0)
     plan.add(MemoryKind::optimizer, cat(states_[s].name, " of unit ", u), states_[s].dtype, {size}, &state.t);
-}
-
-int64_t ParamStore::State::first_of(size_t piece) const {
-  for (const auto& [number, first] : firsts)
-    if (number == piece) return first;
-  CHECK(false, "no optimizer state of piece ", piece);
-  return 0;
-}
-
-ParamStore::Range ParamStore::State::stored(Range range) const {
-  for (const Segment& segment : segments)
-    if (segment.begin <= range.begin && range.end <= segment.end)
-      return {(segment.at + range.begin - segment.begin) / block, (segment.at + range.end - segment.begin) / block};
-  CHECK(false, "no optimizer state of elements ", range.begin, " to ", range.end);
-  return {};
-}
-
-std::vector<ParamStore::Range> ParamStore::State::within(Range range) const {
-  std::vector<Range> all;
-  for (const Segment& s : segments)
-    if (const Range r{std::max(s.begin, range.begin), std::min(s.end, range.end)}; r.begin < r.end) all.push_back(r);
-  return all;
-}
-
-Tensor ParamStore::State::part(Range range) const {
-  const Range at = stored(range);
-  return t.slice(at.begin, at.end);
-}
-
-Tensor ParamStore::State::on_device(Range range) const {
-  const Range at = stored(range);
-  return home == Mem::device ? t.slice(at.begin, at.end) : here.slice(at.begin, at.end);
 }
 
 bool ParamStore::keeps(size_t state, size_t piece) const {
@@ -421,9 +379,11 @@ Tensor ParamStore::grad(Param p) const {
 void ParamStore::start_gather(Ctx& c, int u) {
   if (u < 0 || u >= int(units_.size()) || units_[size_t(u)]->gathered) return;
   Unit& unit = *units_[size_t(u)];
-  if (unit.home != Mem::device) start_bringing(c, unit);
-  if (has_host_units()) return start_gather(c, unit.beside);
-  if (sharding_.stage < 3) return;
+  if (unit.home != Mem::device) {
+    start_bringing(c, unit);
+    return start_gather(c, unit.beside);
+  }
+  if (sharding_.stage < 3) return has_host_units() ? start_gather(c, unit.beside) : void();
   const CollectiveSubject subject(unit.name);
   const Tensor& shard = unit.codes ? unit.codes : unit.weights();
   unit.gathered = c.alloc(unit.codes ? "codes of a unit" : "weights of a unit", shard.dtype, {unit.layout.numel});
@@ -446,7 +406,7 @@ void ParamStore::begin_gradients(Ctx& c, int u) {
   for (int each = u; each >= 0; each = units_[size_t(each)]->beside) {
     Unit& unit = *units_[size_t(each)];
     if (unit.frozen) continue;
-    if (unit.home != Mem::device) {
+    if (unit.home != Mem::device && !sharded()) {
       start_gradients_of(c, unit, true);
       c.wait(std::move(unit.grad_comes));
       continue;
@@ -465,7 +425,11 @@ void ParamStore::end_gradients(Ctx& c, int u) {
 }
 
 void ParamStore::end_gradients_of(Ctx& c, Unit& unit, bool last) {
-  if (unit.home != Mem::device) return send_gradients(c, unit);
+  if (unit.home != Mem::device && !sharded()) {
+    send_gradients(c, unit, std::move(unit.whole_grad), {0, unit.layout.numel});
+    unit.whole_grad = {};
+    return;
+  }
   const CollectiveSubject subject(unit.name);
   if (last) reduce_early(c, unit);
   if (!unit.is_shard(unit.grad)) return;
@@ -475,14 +439,21 @@ void ParamStore::end_gradients_of(Ctx& c, Unit& unit, bool last) {
   const Tensor whole = reducing_.whole.t, mine = unit.own(whole);
   reducing_.ticket =
       c.beside([&](Stream stream) { c.mesh.shards().sum_scatter(mine, whole, reducing_.room.t, stream); });
+  if (unit.home == Mem::device) return;
+  if (sending_.unit == &unit) wait_for_sent(c);
+  reducing_.shard = c.alloc("gradients of a shard", unit.grad.dtype, unit.grad.shape);
+  reducing_.comes = bring_gradients(c, unit, reducing_.shard.t, false);
 }
 
 void ParamStore::settle(Ctx& c) {
   if (!reducing_.unit) return;
   c.wait(std::move(reducing_.ticket));
-  const Unit& unit = *std::exchange(reducing_.unit, nullptr);
-  if (unit.home == Mem::device) c.run(Add{.y = unit.grad, .a = unit.grad, .b = unit.own(reducing_.whole.t)});
+  c.wait(std::move(reducing_.comes));
+  Unit& unit = *std::exchange(reducing_.unit, nullptr);
+  const Tensor grad = reducing_.shard ? reducing_.shard.t : unit.grad;
+  c.run(Add{.y = grad, .a = grad, .b = unit.own(reducing_.whole.t)});
   reducing_.whole = reducing_.room = {};
+  if (reducing_.shard) send_gradients(c, unit, std::exchange(reducing_.shard, {}), unit.shard);
 }
 
 bool ParamStore::reduces_early(const ProcessMesh& mesh) const {
@@ -530,6 +501,7 @@ void ParamStore::leave_early_room(Ctx& c) {
 
 void ParamStore::join(Ctx& c) {
   settle(c);
+  wait_for_sent(c);
   leave_early_room(c);
   if (last_micro_batch_ && reduces_early(c.mesh)) c.wait(c.beside([](Stream) {}));
 }

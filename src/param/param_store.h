@@ -110,7 +110,7 @@ struct Sharding {
   WorkerRank worker = {};
   StatesHome states_home = {};
   // Weights and gradients of so many units, evenly spread, are in pinned host memory while nobody computes with them
-  // (param/host_units.cc). Of one rank alone.
+  // (param/host_units.cc). Of one rank alone, or at stage 3, where these are shards.
   int64_t host_units = 0;
 };
 
@@ -325,10 +325,12 @@ class ParamStore {
   Communicator& copies_of(const ProcessMesh&, const Unit&) const;
   std::vector<size_t> units_to_move() const;
   void start_bringing(Ctx&, Unit&);
+  Ctx::Ticket bring_gradients(Ctx&, const Unit&, const Tensor& to, bool waits) const;
   void count_waited(const Ctx&, int unit) const;
   void start_gradients(Ctx&, int unit);
   void start_gradients_of(Ctx&, Unit&, bool waits);
-  void send_gradients(Ctx&, Unit&);
+  void send_gradients(Ctx&, Unit&, Buffer, Range of);
+  void wait_for_sent(Ctx&);
   void begin_use(Ctx&, int unit);
   void start_gather(Ctx&, int unit);
   void init_piece(Ctx&, const Piece&, RandomNormal, Range within);
@@ -360,12 +362,20 @@ class ParamStore {
   bool split_ = false, has_values_ = false;
   DType saved_dtype_ = DType::f32;
   bool last_micro_batch_ = false;
-  // A unit's gradients that are being reduced, or on their way to host memory.
+  // A unit's gradients that are being reduced.
   struct {
     Unit* unit = nullptr;
     Buffer whole, room;  // room: Communicator::room_of_sum()
     Ctx::Ticket ticket;
+    Buffer shard = {};       // of gradients in host memory: this rank's, which the sum is added to
+    Ctx::Ticket comes = {};  // likewise: until compute has waited for `shard`
   } reducing_;
+  // Gradients on their way to host memory.
+  struct {
+    Unit* unit = nullptr;
+    Buffer grad;
+    Ctx::Ticket ticket;
+  } sending_;
   // Buffers of the unit whose whole gradients are being reduced.
   struct {
     Buffer room, of_copies;

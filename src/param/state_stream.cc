@@ -25,15 +25,16 @@ class Window {
  public:
   Window(ParamStore& params, const StateStretch& s) {
     ParamStore::Unit& unit = *params.units()[s.unit];
-    if (unit.masters_home != Mem::device) {
-      const int64_t first = unit.is_shard(unit.master) ? unit.shard.begin : 0;
-      std::vector<Range> stored;
-      for (const Range& r : s.masters) stored.push_back({r.begin - first, r.end - first});
-      add(unit.masters_here, unit.master, joined(std::move(stored)), s.writes_masters);
-    }
+    const auto stored_in = [&](const Tensor& buffer, std::vector<Range> ranges) {
+      const int64_t first = unit.is_shard(buffer) ? unit.shard.begin : 0;
+      for (Range& r : ranges) r = {r.begin - first, r.end - first};
+      return joined(std::move(ranges));
+    };
+    if (unit.masters_home != Mem::device)
+      add(unit.masters_here, unit.master, stored_in(unit.master, s.masters), s.writes_masters);
     if (unit.home != Mem::device) {
-      if (unit.value) add(unit.values_here, unit.value, joined(s.values), s.writes_values);
-      if (unit.grad) add(unit.grads_here, unit.grad, joined(s.grads), false);
+      if (unit.value) add(unit.values_here, unit.value, stored_in(unit.value, s.values), s.writes_values);
+      if (unit.grad) add(unit.grads_here, unit.grad, stored_in(unit.grad, s.grads), false);
     }
     for (size_t i = 0; i < unit.states.size(); ++i) {
       ParamStore::State& state = unit.states[i];

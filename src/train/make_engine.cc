@@ -108,7 +108,7 @@ class Fitting {
     if (wanted == 0) return engine;
     const size_t before = tuning->allow_scratch(wanted);
     auto roomier = std::make_unique<Engine>(config_.model, engine->options(), backend_);
-    if (fits(*roomier)) return roomier;
+    if (fits(*roomier) == Fit::yes) return roomier;
     tuning->allow_scratch(before);
     return engine;
   }
@@ -136,7 +136,7 @@ class Fitting {
         for (const bool states : all_states)
           if (auto engine = with(inputs, states, false)) return engine;
     }
-    refuse(*too_large_);
+    refuse(too_large_for_host_ ? *too_large_for_host_ : *too_large_);
   }
 
  private:
@@ -151,18 +151,21 @@ class Fitting {
   // All units in host memory; or, with auto, as few as fit. Fewer take more of the GPU and less of the host.
   std::unique_ptr<Engine> with_host_units() {
     options_.host_units = INT32_MAX;
-    only_host_too_small_ = false;
+    too_large_for_host_ = nullptr;
     std::unique_ptr<Engine> best = fastest_with_home();
-    if (config_.offload_params == Offload::cpu || (!best && !only_host_too_small_)) return best;
+    const Engine* all = best ? best.get() : too_large_for_host_.get();
+    if (config_.offload_params == Offload::cpu || !all) return best;
     // So few as `none` do not fit the GPU. So many as `end` do, but maybe not the host.
-    for (int64_t none = 0, end = (best ? *best : *too_large_).model().params().movable_units(); none + 1 < end;) {
+    for (int64_t none = 0, end = all->model().params().movable_units(); none + 1 < end;) {
       options_.host_units = (none + end) / 2;
-      only_host_too_small_ = false;
+      auto on_device = std::exchange(too_large_for_host_, nullptr);
       auto engine = fastest_with_home();
-      if (engine || only_host_too_small_)
+      if (engine || too_large_for_host_) {
         end = options_.host_units;
-      else
+      } else {
         none = options_.host_units;
+        too_large_for_host_ = std::move(on_device);
+      }
       if (engine) best = std::move(engine);
     }
     return best;
@@ -236,14 +239,14 @@ class Fitting {
   // Ranks may need different amounts: states of some weights only, and the matrices that each orthogonalizes.
   size_t most_of_ranks(size_t bytes) const { return size_t(-least_of_ranks(backend_, -int64_t(bytes))); }
 
-  bool fits(Engine& engine) {
+  enum class Fit : uint8_t { no, only_device, yes };
+  Fit fits(Engine& engine) {
     const size_t rest = memory_beside_plan(config_, backend_.device, engine);
     const bool on_device = most_of_ranks(engine.least_memory() + rest) <= capacity_ &&
                            most_of_ranks(engine.memory().total() + rest) <= capacity_;
-    if (!on_device) return false;
-    const bool on_host = fits_host(engine);
-    only_host_too_small_ = only_host_too_small_ || !on_host;
-    return on_host;
+    if (!on_device) return Fit::no;
+    if (!fits_host(engine)) return Fit::only_device;
+    return Fit::yes;
   }
 
   // All ranks call it together, as what it asks them.
@@ -274,8 +277,9 @@ class Fitting {
   std::unique_ptr<Engine> fitting(int64_t size) {
     options_.micro_batch_size = size;
     auto engine = std::make_unique<Engine>(config_.model, options_, backend_);
-    if (fits(*engine)) return engine;
-    too_large_ = std::move(engine);
+    const Fit fit = fits(*engine);
+    if (fit == Fit::yes) return engine;
+    (fit == Fit::only_device ? too_large_for_host_ : too_large_) = std::move(engine);
     return nullptr;
   }
 
@@ -286,9 +290,9 @@ class Fitting {
   Recompute recompute_;  // as configured
   size_t capacity_;
   int64_t host_capacity_;
-  std::vector<size_t> logits_budgets_;  // sizes of chunks of logits to try, largest first
-  std::unique_ptr<Engine> too_large_;   // the last plan that did not fit
-  bool only_host_too_small_ = false;    // of a plan since this was reset, which fits the device
+  std::vector<size_t> logits_budgets_;          // sizes of chunks of logits to try, largest first
+  std::unique_ptr<Engine> too_large_;           // the last plan that did not fit
+  std::unique_ptr<Engine> too_large_for_host_;  // the last one that fit the device, and not the host
 };
 
 // Weights that serve as their own masters count with these.
@@ -361,9 +365,11 @@ std::unique_ptr<Engine> make_engine(const Config& c, Backend backend, bool train
       throw Error(cat(key, ": cpu moves memory of a GPU to the host, and this run is on ", backend.device.description(),
                       ", whose memory is the host's; set it to auto or none, or device to cuda"),
                   Exit::usage);
-  if (training && c.offload_params != Offload::none && backend.mesh.world().size() > 1)
-    throw Error(cat("offload_params: works on one rank, and this run has ", backend.mesh.world().size(),
-                    "; start one, or set it to none: zero_stage 3 shares weights and gradients out among ranks"),
+  if (const int ranks = backend.mesh.world().size(); training && c.offload_params != Offload::none && ranks > 1 &&
+                                                     (c.zero_stage != 3 || backend.mesh.copies().size() > 1))
+    throw Error(cat("offload_params: works on one rank, or on ranks that share out weights, and this run has ", ranks,
+                    " ranks with zero_stage ", c.zero_stage, " in ", backend.mesh.copies().size(),
+                    " copies; set zero_stage to 3 and data_parallel_replicate_size to 1, or offload_params to none"),
                 Exit::usage);
   if (const std::string line = memory_of_others(c, backend.device); !line.empty()) log::warn(line);
   Fitting fitting(c, backend, training);

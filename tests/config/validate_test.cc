@@ -341,7 +341,7 @@ TEST(Validate, OffloadedParamsNameWhatTheyDoNotWorkWith) {
   for (const char* optimizer : {"muon", "lamb", "adafactor"})
     refused({cat("optimizer=", optimizer)}, {cat("optimizer ", optimizer), "adamw", "none"});
   refused({"update_clip_threshold=1"}, {"update_clip_threshold", "to 0"});
-  refused({"deterministic_reduction=rank_invariant"}, {"rank_invariant", "fixed_order"});
+  refused({"deterministic_reduction=rank_invariant", "micro_batch_size=1"}, {"rank_invariant", "fixed_order"});
   refused({"log_noise_scale=true"}, {"log_noise_scale", "false"});
   refused({"prune_sparsity=0.5"}, {"prune_sparsity", "to 0"});
 }

@@ -95,6 +95,11 @@ TEST(Offload, UnitsInHostMemoryKeepTheBits) {
            Case{{.precision = "bf16", .rule = RuleName::adamw_8bit, .qk_clip = 1e-4}, 100, kStretch},
            Case{{.precision = "bf16", .master = DType::i16, .rule = RuleName::schedule_free_adamw}, 100, kStretch},
            Case{{.precision = "bf16", .lora = 2}, 100, kStretch},
+           Case{{.tied = true, .precision = "bf16", .master = DType::i16, .shards = 2, .stage = 3, .accumulation = 2},
+                100,
+                kStretch},
+           Case{{.type = ModelType::gpt2, .precision = "fp32", .shards = 4, .stage = 3}, 2},
+           Case{{.precision = "bf16", .shards = 2, .stage = 3, .lora = 2, .ema = 0.5}},
            Case{{.precision = "bf16", .lora = 2, .nf4 = true}},
            Case{{.precision = "bf16", .teacher = true}},
        }) {
@@ -195,6 +200,21 @@ TEST(Offload, CountsWhatPassesTheLink) {
     EXPECT_LE(t.in, 2 * masters + 2 * states) << "tensors without trust ratios are brought with the others once more";
     EXPECT_LT(t.out, t.in);
   });
+}
+
+TEST(Offload, CheckpointsOfUnitsInHostMemoryGoOnOnOtherRanks) {
+  Setting s{.precision = "bf16", .master = DType::i16, .shards = 2, .stage = 3};
+  Setting on_host = s;
+  on_host.host_units = 100, on_host.offload = kStretch;
+  const testing::TempDir dir;
+  const auto at = [&](const char* run, int64_t step) { return cat(dir / run, "/", step_folder(step)); };
+  run_part(s, "", 0, 2, dir / "plain");
+  const std::vector<double> want = run_part(s, at("plain", 2), 2, 4, dir / "plain");
+  run_part(on_host, "", 0, 2, dir / "host");
+  EXPECT_EQ(tensors_of(at("plain", 2)), tensors_of(at("host", 2)));
+  EXPECT_EQ(want, run_part(on_host, at("plain", 2), 2, 4, dir / "host"));
+  EXPECT_EQ(tensors_of(at("plain", 4)), tensors_of(at("host", 4)));
+  EXPECT_EQ(want, run_part(s, at("host", 2), 2, 4, dir / "back"));
 }
 
 // Weights pass the link in forward and again in backward, where the head's are still there, and gradients twice.
