@@ -55,7 +55,7 @@ TEST(OffloadTime, OfUnitsIsWhatForwardAndBackwardDoNotHide) {
     return engine;
   };
   const Roofline limits = limits_of(gpu, 128, 512);
-  const auto small = planned(1);
+  const auto small = planned(8);  // each sequence of more takes as long
   const UnitTraffic& t = small->unit_traffic();
   const double rate = 25e9;
   const OffloadTime time = offload_time(*small, limits);
@@ -63,7 +63,7 @@ TEST(OffloadTime, OfUnitsIsWhatForwardAndBackwardDoNotHide) {
   const double waited = (2 * double(t.forward.waited + t.backward.waited) + double(t.gradients.waited)) / rate;
   EXPECT_GT(time.units_exposed, 1.1 * waited);
   EXPECT_GT(time.hiding_micro_batch, 1);
-  const auto large = planned(int64_t(std::ceil(time.hiding_micro_batch)));
+  const auto large = planned(int64_t(std::ceil(8 * time.hiding_micro_batch)));
   EXPECT_NEAR(offload_time(*large, limits).units_exposed, waited, 0.1 * waited);
 }
 
