@@ -102,6 +102,8 @@ TEST(Offload, UnitsInHostMemoryKeepTheBits) {
            Case{{.precision = "bf16", .shards = 2, .stage = 3, .lora = 2, .ema = 0.5}},
            Case{{.precision = "bf16", .lora = 2, .nf4 = true}},
            Case{{.precision = "bf16", .teacher = true}},
+           Case{{.type = ModelType::athanor, .precision = "bf16", .accumulation = 2}},
+           Case{{.type = ModelType::dots1, .precision = "bf16", .accumulation = 2}, 100, kStretch},
        }) {
     Setting s = c.setting;
     const Curve want = train(s);
