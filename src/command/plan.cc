@@ -120,6 +120,30 @@ struct Demand {
   int64_t steps;
 };
 
+// Weights and gradients of units in host memory, and which micro-batches hide them.
+void print_units(const Engine& engine, const Roofline& limits, const OffloadTime& time, double least) {
+  const UnitTraffic& t = engine.unit_traffic();
+  if (t.forward.bytes == 0) return;
+  std::printf(
+      "units             %s of weights and %s of gradients to the GPU and %s back in each micro-batch, no "
+      "gradients to the GPU in the first",
+      format_bytes(uint64_t(t.forward.bytes + t.backward.bytes)).c_str(),
+      format_bytes(uint64_t(t.gradients.bytes)).c_str(), format_bytes(uint64_t(t.gradients_out)).c_str());
+  if (time.units <= 0) {
+    std::printf("; how fast is not known of this GPU\n");
+    return;
+  }
+  std::printf("; %.3f ms of a step at %s B/s each way at once, of which %.3f ms, %.1f %% of the step, are not hidden\n",
+              time.units * 1e3, format_count(limits.host_bytes).c_str(), time.units_exposed * 1e3,
+              100 * time.units_exposed / least);
+  const double from = std::ceil(time.hiding_micro_batch * double(engine.options().micro_batch_size));
+  if (std::isinf(from))
+    std::printf("                  no micro-batch hides them beside its block inputs\n");
+  else
+    std::printf("                  hidden, but for the first unit of a pass, from micro_batch_size %lld on\n",
+                static_cast<long long>(std::max(1.0, from)));
+}
+
 // What passes through the GPU of masters and states in host memory, and which batches hide it.
 void print_offload(const Engine& engine, const Roofline& limits, const OffloadTime& time, double least, double end) {
   constexpr double kShare = 0.05;
@@ -128,9 +152,12 @@ void print_offload(const Engine& engine, const Roofline& limits, const OffloadTi
     std::printf("block inputs      %s to the host and back in each micro-batch%s\n",
                 format_bytes(engine.offloaded_inputs()).c_str(),
                 time.inputs == 0 ? "; how fast is not known of this GPU"
-                                 : cat(", ", format_duration(time.inputs), " of a step each way, of which ",
-                                       format_duration(time.inputs_exposed), " are not hidden")
-                                       .c_str());
+                : time.units > 0
+                    ? cat(", ", format_duration(time.inputs), " of a step each way, beside the units").c_str()
+                    : cat(", ", format_duration(time.inputs), " of a step each way, of which ",
+                          format_duration(time.inputs_exposed), " are not hidden")
+                          .c_str());
+  print_units(engine, limits, time, least);
   if (bytes.in == 0) return;
   std::printf("host link         %s to the GPU and %s back in each step", format_bytes(uint64_t(bytes.in)).c_str(),
               format_bytes(uint64_t(bytes.out)).c_str());
@@ -151,8 +178,8 @@ void print_limit(const Engine& engine, const Roofline& limits, const Demand& run
   const double own = least_sum(planned_rows(engine, limits)), launches = least_update_seconds(engine, limits);
   const OffloadTime offload = offload_time(engine, limits);
   const double exposed = offload.exposed, update = launches + exposed;
-  const double least =
-      own + (own - launches) * (with_waits(engine.stage().program()) - 1) + exposed + offload.inputs_exposed;
+  const double least = own + (own - launches) * (with_waits(engine.stage().program()) - 1) + exposed +
+                       offload.inputs_exposed + offload.units_exposed;
   const std::string words = least >= 10 ? cat(" (", format_duration(least), ")") : "";
   std::printf("predicted step    %.*f ms%s or more, %s tokens/s and %.0f %% MFU of %s FLOP/s at most (%s)\n",
               least >= 1 ? 0 : 3, least * 1e3, words.c_str(), format_count(run.tokens / least).c_str(),

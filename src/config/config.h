@@ -200,6 +200,7 @@ struct Config {
   int64_t loss_chunk_rows = 0;       // rows of logits held at once; 0 = chosen by the plan
   Offload offload_optimizer = Offload::none;
   Offload offload_activations = Offload::none;
+  Offload offload_params = Offload::none;
   double host_memory_limit_gib = 0.0;  // 0 = what is available, shared among the ranks of a machine
   // ranks
   int64_t data_parallel_replicate_size = 1;
@@ -281,6 +282,7 @@ void validate(Config&);
 void validate_pipeline(Config&);            // what validate() asks of its keys
 void validate_experts(const Config&);       // likewise
 void validate_one_bit(const Config&);       // likewise
+void validate_offload(const Config&);       // likewise
 void validate_pruning(Config&);             // likewise
 void validate_adapters(const Config&);      // likewise
 void validate_distillation(const Config&);  // likewise

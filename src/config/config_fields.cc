@@ -270,9 +270,17 @@ Fields memory_group() {
           "offload_activations", free,
           "on a GPU, with recompute_granularity full: cpu = the inputs of recomputed blocks wait for backward in "
           "pinned host memory, which changes no bit; auto = only where the plan does not fit the GPU otherwise"),
-      number("host_memory_limit_gib", &Config::host_memory_limit_gib, at_least(0), free, "GiB",
-             "offload_optimizer, offload_activations: host memory that a rank may use for them; 0 = what is available, "
-             "divided among the machine's ranks"),
+      choice<&Config::offload_params>(
+          "offload_params", free,
+          "on a GPU, of one rank or with zero_stage 3: cpu = weights and gradients of units (embedding, each block, "
+          "head) are in pinned host memory "
+          "while "
+          "the unit is not in use, which changes no bit; auto = those of as few units as the plan needs to fit; see "
+          "docs/training.md"),
+      number(
+          "host_memory_limit_gib", &Config::host_memory_limit_gib, at_least(0), free, "GiB",
+          "offload_optimizer, offload_activations, offload_params: host memory that a rank may use for them; 0 = what "
+          "is available, divided among the machine's ranks"),
   };
 }
 

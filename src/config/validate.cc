@@ -279,19 +279,7 @@ void validate_memory(const Config& c) {
   const int64_t reserve = c.runtime_reserve_mib >= 0 ? c.runtime_reserve_mib : kLeastReserveMib;
   require(limit_mib == 0.0 || limit_mib > double(reserve), "runtime_reserve_mib: ", reserve,
           " leaves nothing of memory_limit_gib ", c.memory_limit_gib);
-  require(
-      c.host_memory_limit_gib == 0 || c.offload_optimizer != Offload::none || c.offload_activations != Offload::none,
-      "host_memory_limit_gib: ", c.host_memory_limit_gib,
-      " has a meaning only with offload_optimizer or offload_activations cpu or auto, both are none; leave it out");
-  require(c.device != DeviceChoice::cpu || c.offload_activations != Offload::cpu,
-          "offload_activations: cpu moves the inputs of recomputed blocks from a GPU to host memory, where those of "
-          "device cpu are already; set it to auto or none, or device to cuda");
-  require(c.offload_activations != Offload::cpu || c.recompute_granularity == RecomputeGranularity::full,
-          "offload_activations: cpu moves the inputs of blocks that recompute_granularity full recomputes, it is ",
-          name_of(c.recompute_granularity), "; set that to full, or this to auto or none");
-  require(c.device != DeviceChoice::cpu || c.offload_optimizer != Offload::cpu,
-          "offload_optimizer: cpu moves optimizer states from a GPU to host memory, where those of device cpu are "
-          "already; set it to auto or none, or device to cuda");
+  validate_offload(c);
 }
 
 // Ranks that can share the products of a layer. Of more ranks than key heads, some have the same.

@@ -31,20 +31,21 @@ std::string MemoryPlan::knobs(MemoryKind kind) const {
   switch (kind) {
     case MemoryKind::weights:
       return cat("a smaller model", holds(kind, DType::f32) ? ", or precision \"bf16\"" : "",
-                 total(MemoryKind::gradients) > 0 ? ", or zero_stage 3 over more ranks" : "");
+                 total(MemoryKind::gradients) > 0 ? ", or zero_stage 3 over more ranks" : "", params_offload());
     case MemoryKind::masters:
       if (!holds(kind, DType::f32)) return "a smaller model, master_weights \"bf16\", or more ranks";
       return cat(holds(MemoryKind::weights, DType::f16) ? "precision \"bf16\" with " : "",
                  "master_weights \"split\" or \"bf16\", or more ranks");
     case MemoryKind::gradients:
       return cat("a smaller model, ", holds(kind, DType::f32) ? "grad_dtype \"bf16\", " : "",
-                 "or zero_stage 2 or 3 over more ranks");
+                 "or zero_stage 2 or 3 over more ranks", params_offload());
     case MemoryKind::optimizer:
       return cat(holds(kind, DType::f32) ? "exp_avg_dtype and exp_avg_sq_dtype \"bf16\"" : "a smaller model",
-                 ", or sharding over more ranks", host_total_ == 0 ? ", on a GPU also offload_optimizer \"cpu\"" : "");
+                 ", or sharding over more ranks",
+                 total(kind, Mem::pinned) == 0 ? ", on a GPU also offload_optimizer \"cpu\"" : "");
     case MemoryKind::activations:
       return cat("micro_batch_size, recompute_granularity, seq_length or loss_chunk_rows",
-                 host_total_ == 0 ? ", on a GPU also offload_activations \"auto\"" : "");
+                 total(kind, Mem::pinned) == 0 ? ", on a GPU also offload_activations \"auto\"" : "");
     case MemoryKind::inputs:
       return "micro_batch_size";
     case MemoryKind::constants:
@@ -53,6 +54,12 @@ std::string MemoryPlan::knobs(MemoryKind kind) const {
       return "fewer or shorter sequences";
   }
   return "";
+}
+
+const char* MemoryPlan::params_offload() const {
+  const bool trains = total(MemoryKind::gradients) + total(MemoryKind::gradients, Mem::pinned) > 0;
+  const size_t moved = total(MemoryKind::weights, Mem::pinned) + total(MemoryKind::gradients, Mem::pinned);
+  return trains && moved == 0 ? ", on one GPU also offload_params \"auto\"" : "";
 }
 
 // Buffers that outlive the plan, as where a step fails, poison nothing in memory that may be another plan's by then.
@@ -101,12 +108,18 @@ void MemoryPlan::require_fits(size_t capacity, size_t reserve) const {
 void MemoryPlan::require_host_fits(size_t capacity, size_t beside) const {
   if (host_total_ <= capacity && beside <= capacity - host_total_) return;
   const bool inputs = total(MemoryKind::activations, Mem::pinned) > 0,
-             states = host_total_ > total(MemoryKind::activations, Mem::pinned);
-  std::string text = cat("memory: ", states ? "offload_optimizer" : "", states && inputs ? " with " : "",
-                         inputs ? "offload_activations" : "", " keeps ", mib(host_total_), " in pinned host memory",
+             params = total(MemoryKind::weights, Mem::pinned) + total(MemoryKind::gradients, Mem::pinned) > 0,
+             states = total(MemoryKind::optimizer, Mem::pinned) > 0 ||
+                      (!params && total(MemoryKind::masters, Mem::pinned) > 0);
+  std::string keys;
+  for (const auto& [key, moves] :
+       {std::pair{"offload_optimizer", states}, {"offload_activations", inputs}, {"offload_params", params}})
+    if (moves) keys += cat(keys.empty() ? "" : " with ", key);
+  std::string text = cat("memory: ", keys, " keeps ", mib(host_total_), " in pinned host memory",
                          beside > 0 ? cat(", and a save in the background copies ", mib(beside), " there") : "",
                          ", but ", mib(capacity), " of host memory may be used. It holds:");
-  for (const MemoryKind kind : {MemoryKind::masters, MemoryKind::optimizer, MemoryKind::activations})
+  for (const MemoryKind kind : {MemoryKind::weights, MemoryKind::gradients, MemoryKind::masters, MemoryKind::optimizer,
+                                MemoryKind::activations})
     if (const size_t bytes = total(kind, Mem::pinned); bytes > 0)
       text += cat("\n  ", name_of(kind), " ", mib(bytes), " (smaller with ", knobs(kind), ")");
   if (beside > 0) text += "\n  a save needs no copy with async_save \"off\"";

@@ -47,6 +47,7 @@ class MemoryPlan {
   void commit(Device&);  // the memory is zero-filled
 
  private:
+  const char* params_offload() const;
   std::vector<Line> lines_;
   size_t total_ = 0, host_total_ = 0;
   Arena* arena_ = nullptr;

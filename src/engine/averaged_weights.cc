@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "param/state_stream.h"
-
 namespace athanor {
 namespace {
 
@@ -33,8 +31,7 @@ void AveragedWeights::plan(MemoryPlan& plan) {
 
 // Masters are read where the average is a distance from the weights.
 void AveragedWeights::put_in_averages(Ctx& c) const {
-  std::vector<StateStretch> all = state_stretches(params_, {.masters = minus_weight_, .states = {state_}});
-  for (StateStretch& s : all) s.writes_masters = s.writes_states = false;
+  std::vector<StateStretch> all = weights_and({.masters = minus_weight_, .states = {state_}});
   stream_states(c, params_, all, [&](const StateStretch& s) {
     const ParamStore::Unit& unit = *params_.units()[s.unit];
     for (const ParamStore::Range& range : unit.states[state_].within(s.range)) {
@@ -49,12 +46,21 @@ void AveragedWeights::put_in_averages(Ctx& c) const {
   });
 }
 
+// Stretches in which the weights change and nothing else does.
+std::vector<StateStretch> AveragedWeights::weights_and(StatesUsed used) const {
+  used.values = true;
+  used.masters = used.masters || !params_.has_values();
+  std::vector<StateStretch> all = state_stretches(params_, used);
+  for (StateStretch& s : all) s.writes_masters = !params_.has_values(), s.writes_states = false;
+  return all;
+}
+
 AveragedWeights::Part AveragedWeights::part(size_t u, ParamStore::Range range) const {
   const ParamStore::Unit& unit = *params_.units()[u];
   const ParamStore::Range at = unit.states[state_].stored(range);
   return {.unit = unit,
           .range = range,
-          .weights = unit.part(weights_of(unit), range),
+          .weights = unit.value ? unit.values_on_device(range) : unit.masters_on_device(range),
           .aside = aside_[u] ? aside_[u].slice(at.begin, at.end) : Tensor{}};
 }
 
@@ -77,11 +83,12 @@ void AveragedWeights::put_in(Ctx& c) {
 
 void AveragedWeights::take_out(Ctx& c) {
   if (!set_aside()) return params_.refresh_values(c);
-  for (size_t u = 0; u < params_.units().size(); ++u)
-    for (const auto& segment : params_.units()[u]->states[state_].segments) {
-      const Part p = part(u, {segment.begin, segment.end});
+  stream_states(c, params_, weights_and({}), [&](const StateStretch& s) {
+    for (const ParamStore::Range& range : params_.units()[s.unit]->states[state_].within(s.range)) {
+      const Part p = part(s.unit, range);
       c.run(Cast{.y = p.weights, .x = p.aside});
     }
+  });
   params_.gather_weights(c);
 }
 

@@ -7,6 +7,7 @@
 
 #include "device/memory_plan.h"
 #include "param/param_store.h"
+#include "param/state_stream.h"
 
 namespace athanor {
 
@@ -27,6 +28,7 @@ class AveragedWeights {
   };
   Part part(size_t unit, ParamStore::Range) const;
   void put_in_averages(Ctx&) const;
+  std::vector<StateStretch> weights_and(StatesUsed) const;
   static void add_weights(Ctx&, const Part&, const Tensor& average);
   bool set_aside() const;  // weights cannot be made from masters again
   ParamStore& params_;

@@ -46,7 +46,7 @@ BlockGather::BlockGather(const Ctx& c, const ParamStore& params, int64_t bytes)
   const auto block_bytes = int64_t(block_bytes_);
   if (!c_.arena.recording()) c_.arena.begin(kPhase);
   if (elsewhere_ || any_split) block_ = c_.alloc("block", DType::u8, {block_bytes});
-  if (elsewhere_ && params_.states_home().mem != Mem::device)
+  if (elsewhere_ && (params_.states_home().mem != Mem::device || params_.has_host_units()))
     sent_ = c_.alloc("blocks for others", DType::u8, {ranks_ * round_up<int64_t>(block_bytes, kArenaAlign)});
   if (any_columns_) parts_of_block_ = c_.alloc("parts of a block", DType::u8, {block_bytes});
   if (any_split)

@@ -249,6 +249,12 @@ void Engine::add_norms(Ctx& c) {
   bool any = false;
   for (const auto& unit : params.units()) {
     if (unit->layout.numel == 0) continue;  // of another stage
+    if (unit->home != Mem::device) {        // its turn in the order of sums
+      if (std::exchange(any, false)) c.run(norm);
+      norm.x.clear();
+      if (unit->norm) c.run(ReduceSum{.out = norm.out, .x = unit->norm});
+      continue;
+    }
     const int64_t size = unit->layout.numel / parts;
     for (int64_t part = 0; part < parts; ++part) {
       const auto ranges =
@@ -448,7 +454,7 @@ StepState Engine::finish_step() {
 void Engine::discard_step() {
   CHECK(uncollected() == 0, "a step cannot be discarded while ", uncollected(), " before it wait to be collected");
   for (const auto& unit : model_->params().units())
-    if (unit->grad) ops_->run(Fill{.x = unit->grad}, nullptr);
+    if (unit->grad && unit->home == Mem::device) ops_->run(Fill{.x = unit->grad}, nullptr);
   if (leaf_sums_) ops_->run(Fill{.x = leaf_sums_}, nullptr);
   if (max_attention_logits_) ops_->run(no_scores(), nullptr);
   if (expert_counts_) ops_->run(Fill{.x = expert_counts_}, nullptr);

@@ -66,6 +66,7 @@ struct EngineOptions {
   int zero_stage = 0;                    // what ranks share out: see Sharding
   StatesHome states_home = {};           // of masters and optimizer states
   bool offload_inputs = false;           // of recomputed blocks, to host memory between forward and backward
+  int64_t host_units = 0;                // units whose weights and gradients are in host memory: see Sharding
   PipelineOptions pipeline = {};         // of ProcessMesh::stages()
   bool sequence_parallel = false;        // ranks that share products share the rows of the residual stream: nn/rows.h
   // What ranks that share products send runs beside products; default: where the device has streams of its own. Where
@@ -181,6 +182,7 @@ class Engine {
   const TensorSums& micro_tensor_sums() const { return micro_tensor_sums_; }    // of a micro-batch, once planned
   const UpdateSums& update_sums() const { return update_sums_; }                // of the end of a step, once planned
   const StateTraffic& state_traffic() const { return state_traffic_; }          // likewise
+  const UnitTraffic& unit_traffic() const { return unit_traffic_; }             // of a micro-batch, once planned
   const TensorSums& micro_context_sums() const { return micro_context_sums_; }  // likewise
   const TensorSums& micro_expert_sums() const { return micro_expert_sums_; }    // likewise
   const ContextPasses& micro_context_passes() const { return micro_context_passes_; }  // likewise
@@ -307,6 +309,7 @@ class Engine {
   void require_context_parallel() const;
   void require_expert_parallel() const;
   void require_pipeline() const;
+  void require_host_units() const;
   void plan_teacher();
   void plan_inputs();
   Ctx context(Ops& ops, Tape* tape);
@@ -346,7 +349,8 @@ class Engine {
     bool forward;
     std::optional<StageAction::Kind> backward;
     BlockInputs* block_inputs;
-    bool last;  // of the step's micro-batches, and its gradients are reduced meanwhile
+    bool first;  // of the step's micro-batches, and gradients are in host memory
+    bool last;   // of the step's micro-batches, and its gradients are reduced meanwhile
   };
   BlockInputs* block_inputs(int chunk, int frame) {
     return block_inputs_.empty() ? nullptr : &block_inputs_[size_t(chunk)][size_t(frame)];
@@ -442,7 +446,7 @@ class Engine {
   float top_temperature_ = 1;  // divides the logits that TopLogits adds up
   TopLogitRows next_teacher_;
   bool want_logits_ = false, recorded_micro_batch_ = false, recorded_ = false;
-  std::map<std::tuple<int, int, int, bool, std::optional<StageAction::Kind>, bool>, PhaseRunner>
+  std::map<std::tuple<int, int, int, bool, std::optional<StageAction::Kind>, bool, bool>, PhaseRunner>
       micro_runners_;                             // by what run_passes() runs
   std::array<PhaseRunner, 2> optimizer_runners_;  // of steps whose gradients are not, or are, compressed
   bool compressed_ = false;
@@ -462,6 +466,7 @@ class Engine {
   ContextPasses micro_context_passes_;
   UpdateSums update_sums_;
   StateTraffic state_traffic_;
+  UnitTraffic unit_traffic_;
   PlanOps plan_;                                    // of the dry runs
   size_t micro_products_ = 0, micro_of_codes_ = 0;  // the first ones in plan_
   MemoryPlan memory_;

@@ -62,6 +62,7 @@ Engine::Engine(const ModelConfig& config, const EngineOptions& options, Backend 
         " products: the others would know nothing of a step's requests");
   if (workers.size() > 1) require_workers();
   if (backend_.mesh.experts().size() > 1) require_expert_parallel();
+  if (options_.training && options_.host_units > 0) require_host_units();
   CHECK(devices() < kRequestRadix, devices(), " ranks are more than are counted");
   step_micro_batches_ = micro_batches();
   stage_.set_micro_batches(step_micro_batches_);
@@ -95,7 +96,8 @@ Engine::Engine(const ModelConfig& config, const EngineOptions& options, Backend 
                 .stages = stage_.units(*model_),
                 .reduces_late = stage_.program().splits_backward,
                 .worker = {.workers = workers.size(), .worker = workers.rank()},
-                .states_home = options_.states_home});
+                .states_home = options_.states_home,
+                .host_units = options_.host_units});
   if (outer_) outer_->plan(memory_);
   if (pruned_) pruned_->planned();
   if (runs_teacher()) plan_teacher();
@@ -225,6 +227,14 @@ void Engine::require_expert_parallel() const {
   CHECK((mesh.tensor().size() == 1 || options_.sequence_parallel) && !outer_ && options_.logical_shards == 0 &&
             !runs_teacher() && !options_.pruning && !options_.noise_scale,
         "experts on several ranks are not supported with what else is asked for");
+}
+
+void Engine::require_host_units() const {
+  const int shards = backend_.mesh.shards().size();
+  CHECK(devices() == shards && (shards == 1 || options_.zero_stage == 3) && options_.logical_shards == 0 &&
+            !options_.recipe.low_precision() && !options_.pruning && !options_.noise_scale && !outer_ &&
+            !optimizer_->whole_gradients(),
+        "units in host memory are not supported with what else is asked for");
 }
 
 void Engine::require_pipeline() const {

@@ -31,7 +31,7 @@ Ctx without_tape(Ctx c) {
 }  // namespace
 
 void Engine::run_passes(Ctx c, const Passes& p, const PhaseRunner::Enter& on) {
-  model_->params().begin_micro_batch(p.last);
+  model_->params().begin_micro_batch(p.first, p.last);
   c.max_attention_logits = max_attention_logits_;
   if (codes_) c.quantization = codes_->collect();
   c.routing = {.statistics = routing_,
@@ -151,10 +151,11 @@ size_t Engine::run_actions(size_t first, PhaseClock& clock) {
                       .forward = a.kind == Kind::forward,
                       .backward = backward,
                       .block_inputs = block_inputs(a.chunk, number),
+                      .first = a.micro_batch == 0 && model_->params().has_host_units(),
                       .last = backward == Kind::backward && a.micro_batch + 1 == step_micro_batches_ &&
                               model_->params().reduces_early(backend_.mesh)};
-  PhaseRunner& runner =
-      micro_runners_[{a.chunk, number, stage_.frames().slot[first], passes.forward, passes.backward, passes.last}];
+  PhaseRunner& runner = micro_runners_[{a.chunk, number, stage_.frames().slot[first], passes.forward, passes.backward,
+                                        passes.first, passes.last}];
   const auto body = [&](const PhaseRunner::Enter& on) {
     in_frame([&] { run_passes(context(*ops_, &frame.tape), passes, on); });
   };
@@ -216,6 +217,8 @@ void Engine::record_chunk(int chunk) {
   c.context_sums = &micro_context_sums_;
   c.expert_sums = &micro_expert_sums_;
   c.context_passes = &micro_context_passes_;
+  c.unit_traffic = &unit_traffic_;
+  UnitTraffic::Copied forward;
   for (const Kind kind : kKinds) {
     const StageAction a{kind, chunk, 0};
     if (std::ranges::find(stage_.actions(), a) == stage_.actions().end()) continue;
@@ -227,13 +230,16 @@ void Engine::record_chunk(int chunk) {
                   .forward = kind == Kind::forward,
                   .backward = backward_of(kind),
                   .block_inputs = block_inputs(chunk, 0),
+                  .first = true,
                   .last = false},
                  [](Phase) {});
     else
       run_transfer(c, a, frame, frame_tensors_[size_t(chunk)].front());
+    if (kind == Kind::forward) forward = std::exchange(unit_traffic_.forward, {});
     if (stage_.ever_leaves(chunk, kind)) arena_.pause();
   }
   arena_.finish_recording();
+  unit_traffic_.backward = std::exchange(unit_traffic_.forward, forward);
 }
 
 // Ranks of the last stage alone have divergences. Those that share products have the same.

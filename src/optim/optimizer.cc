@@ -135,7 +135,7 @@ void Optimizer::find_ranges(const ParamStore& params) {
     bundle.placed.runs = joined(ranges);
     bundle.placed.all_ranges = ranges.size();
   }
-  if (params.states_home().mem != Mem::device) find_sweeps(params);
+  if (params.states_home().mem != Mem::device || params.has_host_units()) find_sweeps(params);
   ranges_known_ = true;
 }
 
@@ -173,7 +173,8 @@ void add_used(StateStretch& stretch, const ParamStore& params, const Placed& pla
   using Use = UpdatePass::Use;
   const ParamStore::Unit& unit = *params.units()[stretch.unit];
   if (pass.of == UpdatePass::Of::whole_units) {  // also what lies between the rule's weights
-    if (pass.masters != Use::no) stretch.masters = {stretch.range};
+    if (pass.masters != Use::no) stretch.masters = stretch.values = {stretch.range};
+    stretch.grads = {stretch.range};
     if (pass.states != Use::no)
       for (const size_t s : placed.states)
         for (const auto& range : unit.states[s].within(stretch.range)) stretch.states.push_back({s, range});
@@ -181,13 +182,15 @@ void add_used(StateStretch& stretch, const ParamStore& params, const Placed& pla
     for (const UpdateRun& run : placed.runs) {
       const ParamStore::Range own = unit.owned(run.begin, run.end);
       if (own.begin >= own.end) continue;
-      if (pass.masters != Use::no) stretch.masters.push_back(own);
+      stretch.grads.push_back(own);
+      if (pass.masters != Use::no) stretch.masters.push_back(own), stretch.values.push_back(own);
       if (pass.states == Use::no) continue;
       for (const size_t s : placed.states)
         if (!params.has_sizes(s)) stretch.states.push_back({s, own});
     }
   }
   stretch.writes_masters = stretch.writes_masters || pass.masters == Use::writes;
+  stretch.writes_values = stretch.writes_masters;
   stretch.writes_states = stretch.writes_states || pass.states == Use::writes;
 }
 
@@ -196,7 +199,7 @@ void add_used(StateStretch& stretch, const ParamStore& params, const Placed& pla
 Optimizer::Sweep Optimizer::sweep_of(const ParamStore& params,
                                      const std::vector<std::pair<size_t, size_t>>& passes) const {
   Sweep sweep;
-  StatesUsed used;
+  StatesUsed used{.values = true, .grads = true};
   const auto pass_of = [&](size_t i) { return bundles_[passes[i].first].rule->passes()[passes[i].second]; };
   if (passes.size() == 1 && pass_of(0).of == UpdatePass::Of::everything) {
     const Bundle& bundle = bundles_[passes[0].first];
@@ -211,8 +214,8 @@ Optimizer::Sweep Optimizer::sweep_of(const ParamStore& params,
       std::ranges::copy(bundles_[passes[i].first].placed.states, std::back_inserter(used.states));
   }
   for (StateStretch stretch : state_stretches(params, used)) {
-    stretch.masters.clear(), stretch.states.clear();
-    stretch.writes_masters = stretch.writes_states = false;
+    stretch.masters.clear(), stretch.values.clear(), stretch.grads.clear(), stretch.states.clear();
+    stretch.writes_masters = stretch.writes_values = stretch.writes_states = false;
     std::vector<Sweep::Part> parts;
     for (size_t i = 0; i < passes.size(); ++i) {
       Placed placed = within(bundles_[passes[i].first].placed, stretch);
@@ -235,6 +238,10 @@ void Optimizer::run_sweep(Ctx& c, ParamStore& params, const Sweep& sweep, Tensor
   size_t next = 0;
   if (sweep.stretches.empty()) std::ranges::for_each(sweep.parts, run);
   stream_states(c, params, sweep.stretches, [&](const StateStretch&) { run(sweep.parts[next++]); });
+}
+
+bool Optimizer::whole_gradients() const {
+  return std::ranges::any_of(bundles_, [](const Bundle& b) { return b.rule->passes().size() > 1; });
 }
 
 void Optimizer::step(Ctx& c, ParamStore& params, Tensor step_state, bool compressed) {

@@ -18,6 +18,8 @@ class Optimizer {
   const std::vector<Average>& averages() const { return averages_; }  // at most kMostAverages
   // Whether gradients are those of this worker alone once `compressed` is true (RuleOptions::freeze_step).
   bool compresses() const { return !bundles_.empty() && bundles_.front().warm_up != nullptr; }
+  // Whether a rule computes with the gradients of several units at once, or writes to them.
+  bool whole_gradients() const;
   // One step over this rank's shard of all units, after StepControl; zeroes the shard's gradients.
   void step(Ctx&, ParamStore&, Tensor step_state, bool compressed = false);
 

@@ -32,7 +32,7 @@ class QkClipRule final : public UpdateRule {
       if (own.begin >= own.end) continue;
       const int64_t start = piece.offset - piece.part->offset;  // of the weight in its unit
       clip.parts.push_back({.master = unit.masters_on_device(own),
-                            .param = unit.value ? unit.part(unit.value, own) : Tensor{},
+                            .param = unit.value ? unit.values_on_device(own) : Tensor{},
                             .also = scaled_with(params, unit, r.piece, own),
                             .top = {c.max_attention_logits.at(spec.attention * clip.heads), DType::f32, {clip.heads}},
                             .range = {.first = own.begin - start,

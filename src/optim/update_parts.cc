@@ -40,14 +40,14 @@ std::vector<UpdatePart> update_parts(const ParamStore& params, const Placed& pla
   for (const auto& [unit, range, run] : owned_runs(params, placed)) {
     UpdatePart part{.master = {},
                     .param = {},
-                    .grad = unit.part(unit.grad, range),
+                    .grad = unit.grads_on_device(range),
                     .decayed = std::clamp(run.decayed, range.begin, range.end) - range.begin,
                     .stream = run.stream,
                     .moment_stream = run.moment_stream,
                     .first = uint64_t(range.begin)};
     if (of != PartsOf::states) {
       part.master = unit.masters_on_device(range);
-      if (unit.value) part.param = unit.part(unit.value, range);
+      if (unit.value) part.param = unit.values_on_device(range);
     }
     if (has_state(0)) part.m = unit.states[placed.states[0]].on_device(range);
     if (has_state(1)) part.v = unit.states[placed.states[1]].on_device(range);

@@ -25,7 +25,7 @@ void ParamStore::init(Ctx& c, uint64_t seed, Init which) {
   std::vector<std::vector<Piece>> by_unit(units_.size());
   for (const Piece& piece : pieces())
     if (here(size_t(piece.unit))) by_unit[size_t(piece.unit)].push_back(piece);
-  stream_states(c, *this, state_stretches(*this, {.masters = true}), [&](const StateStretch& s) {
+  stream_states(c, *this, state_stretches(*this, {.masters = true, .values = true}), [&](const StateStretch& s) {
     for (const Piece& piece : by_unit[s.unit]) init_within(piece, s.range);
   });
   refresh_values(c);
@@ -49,13 +49,13 @@ void ParamStore::init_piece(Ctx& c, const Piece& piece, RandomNormal values, Ran
   Range range = unit.is_shard(flat) ? unit.owned(piece.offset, end) : Range{piece.offset, end};
   range = {std::max(range.begin, within.begin), std::min(range.end, within.end)};
   if (range.begin >= range.end) return;
-  if (!unit.is_split()) return fill(unit.master ? unit.masters_on_device(range) : unit.part(flat, range), range);
+  if (!unit.is_split()) return fill(unit.master ? unit.masters_on_device(range) : unit.values_on_device(range), range);
   for (; range.begin < range.end; range.begin += kInitChunk) {
     const Range chunk{range.begin, std::min(range.begin + kInitChunk, range.end)};
     const Buffer masters = c.alloc("initial masters", DType::f32, {chunk.end - chunk.begin});
     fill(masters.t, chunk);
     c.run(
-        SplitMaster{.param = unit.part(unit.value, chunk), .rest = unit.masters_on_device(chunk), .master = masters.t});
+        SplitMaster{.param = unit.values_on_device(chunk), .rest = unit.masters_on_device(chunk), .master = masters.t});
   }
 }
 

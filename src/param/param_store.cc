@@ -72,22 +72,6 @@ const Adapters* ParamStore::adapters(Param w) const {
   return found == adapters_.end() ? nullptr : &found->second;
 }
 
-ParamStore::Range ParamStore::Unit::owned(int64_t begin, int64_t end) const {
-  const int64_t from = std::max(begin, shard.begin);
-  return {from, std::max(from, std::min(end, shard.end))};
-}
-
-Tensor ParamStore::Unit::part(const Tensor& t, Range range) const {
-  const int64_t first = is_shard(t) ? shard.begin : 0;
-  return t.slice(range.begin - first, range.end - first);
-}
-
-Tensor ParamStore::Unit::masters_on_device(Range range) const {
-  if (masters_home == Mem::device) return part(master, range);
-  const int64_t first = is_shard(master) ? shard.begin : 0;
-  return masters_here.slice(range.begin - first, range.end - first);
-}
-
 void ParamStore::plan(MemoryPlan& plan, const Recipe& recipe, bool training, std::vector<StateSpec> states,
                       const Sharding& sharding) {
   states_ = training ? std::move(states) : std::vector<StateSpec>{};
@@ -107,6 +91,7 @@ void ParamStore::plan(MemoryPlan& plan, const Recipe& recipe, bool training, std
   for (const StateSpec& state : states_) align_ = std::max({align_, state.block, state.aligned});
   sharding_.states_home.stretch = round_up(sharding_.states_home.stretch, align_);
   for (const auto& unit : units_) lay_out(*unit);
+  for (const size_t u : units_to_move()) units_[u]->home = Mem::pinned;
   const std::vector<std::vector<OwnPiece>> pieces = training ? pieces_by_unit() : std::vector<std::vector<OwnPiece>>{};
   const int stage = sharding_.stage;
   const LogicalShards& logical = sharding_.logical;
@@ -131,10 +116,10 @@ void ParamStore::plan(MemoryPlan& plan, const Recipe& recipe, bool training, std
     const bool as_values = unit.stored == StoredAs::values;
     if (separate)
       add(MemoryKind::weights, as_values ? "weights" : "NF4 weights", as_values ? recipe.compute : DType::u8,
-          stage >= 3 || codes, &unit.value);
+          stage >= 3 || codes, &unit.value, unit.home);
     if (!training || unit.frozen) continue;
     // Where weights serve as their own masters, these are whole as long as the weights are.
-    if (separate) unit.masters_home = sharding_.states_home.mem;
+    unit.masters_home = separate ? sharding_.states_home.mem : unit.home;
     add(MemoryKind::masters, "masters", recipe.master, separate || codes ? stage >= 1 : stage >= 3, &unit.master,
         unit.masters_home);
     if (codes) {
@@ -143,7 +128,9 @@ void ParamStore::plan(MemoryPlan& plan, const Recipe& recipe, bool training, std
       if (others > 0)
         plan.add(MemoryKind::weights, cat("weights without codes of unit ", u), recipe.compute, {others}, &unit.others);
     }
-    add(MemoryKind::gradients, "gradients", recipe.gradients, stage >= 2 && logical.count == 0, &unit.grad);
+    add(MemoryKind::gradients, "gradients", recipe.gradients, stage >= 2 && logical.count == 0, &unit.grad, unit.home);
+    if (unit.home != Mem::device)
+      plan.add(MemoryKind::gradients, cat("squared norm of unit ", u), DType::f64, {1}, &unit.norm);
     unit.joined.resize(size_t(logical.levels()));
     for (size_t level = 0; level < unit.joined.size(); ++level)
       add(MemoryKind::gradients, cat("joined gradients, level ", level), recipe.gradients, false, &unit.joined[level]);
@@ -229,38 +216,6 @@ void ParamStore::plan_sizes(MemoryPlan& plan, size_t u, size_t s, const std::vec
     plan.add(MemoryKind::optimizer, cat(states_[s].name, " of unit ", u), states_[s].dtype, {size}, &state.t);
 }
 
-int64_t ParamStore::State::first_of(size_t piece) const {
-  for (const auto& [number, first] : firsts)
-    if (number == piece) return first;
-  CHECK(false, "no optimizer state of piece ", piece);
-  return 0;
-}
-
-ParamStore::Range ParamStore::State::stored(Range range) const {
-  for (const Segment& segment : segments)
-    if (segment.begin <= range.begin && range.end <= segment.end)
-      return {(segment.at + range.begin - segment.begin) / block, (segment.at + range.end - segment.begin) / block};
-  CHECK(false, "no optimizer state of elements ", range.begin, " to ", range.end);
-  return {};
-}
-
-std::vector<ParamStore::Range> ParamStore::State::within(Range range) const {
-  std::vector<Range> all;
-  for (const Segment& s : segments)
-    if (const Range r{std::max(s.begin, range.begin), std::min(s.end, range.end)}; r.begin < r.end) all.push_back(r);
-  return all;
-}
-
-Tensor ParamStore::State::part(Range range) const {
-  const Range at = stored(range);
-  return t.slice(at.begin, at.end);
-}
-
-Tensor ParamStore::State::on_device(Range range) const {
-  const Range at = stored(range);
-  return home == Mem::device ? t.slice(at.begin, at.end) : here.slice(at.begin, at.end);
-}
-
 bool ParamStore::keeps(size_t state, size_t piece) const {
   return states_[state].pieces.empty() || states_[state].pieces[piece];
 }
@@ -288,13 +243,13 @@ std::vector<ParamStore::Range> ParamStore::extents() const {
 
 void ParamStore::refresh_values(Ctx& c) {
   std::vector<StateStretch> all;
-  if (!split_) all = state_stretches(*this, {.masters = true});
+  if (!split_) all = state_stretches(*this, {.masters = true, .values = true});
+  std::erase_if(all, [&](const StateStretch& s) { return !units_[s.unit]->master || !units_[s.unit]->value; });
   for (StateStretch& s : all) s.writes_masters = false;
   stream_states(c, *this, all, [&](const StateStretch& s) {
     const Unit& unit = *units_[s.unit];
-    if (!unit.master || !unit.value) return;
     const Range range = unit.is_shard(unit.master) ? unit.owned(s.range.begin, s.range.end) : s.range;
-    const Tensor value = unit.part(unit.value, range), master = unit.masters_on_device(range);
+    const Tensor value = unit.values_on_device(range), master = unit.masters_on_device(range);
     if (value.dtype == DType::bf16)
       c.run(SplitMaster{.param = value, .master = master});
     else
@@ -409,7 +364,8 @@ Tensor ParamStore::value(Param p) const {
             placements_[size_t(p.id)].shape};
   }
   const Tensor& weights = unit.gathered ? unit.gathered.t : unit.weights();
-  CHECK(!unit.is_shard(weights), spec.name, " is read outside of use() and done() of its unit");
+  CHECK(unit.gathered || (unit.home == Mem::device && !unit.is_shard(weights)), spec.name,
+        " is read outside of use() and done() of its unit");
   return view(weights, p);
 }
 
@@ -417,14 +373,20 @@ Tensor ParamStore::grad(Param p) const {
   const ParamSpec& spec = specs_[size_t(p.id)];
   const Unit& unit = *units_[size_t(spec.unit)];
   const Tensor& grad = unit.whole_grad ? unit.whole_grad.t : unit.grad;
-  CHECK(!unit.is_shard(grad), spec.name, " gets a gradient outside of its unit's backward");
+  CHECK(unit.whole_grad || (unit.home == Mem::device && !unit.is_shard(grad)), spec.name,
+        " gets a gradient outside of its unit's backward");
   return view(grad, p);
 }
 
 // Starts the gather concurrently with compute; no-op if it has started or the unit does not exist.
 void ParamStore::start_gather(Ctx& c, int u) {
-  if (sharding_.stage < 3 || u < 0 || u >= int(units_.size()) || units_[size_t(u)]->gathered) return;
+  if (u < 0 || u >= int(units_.size()) || units_[size_t(u)]->gathered) return;
   Unit& unit = *units_[size_t(u)];
+  if (unit.home != Mem::device) {
+    start_bringing(c, unit);
+    return start_gather(c, unit.beside);
+  }
+  if (sharding_.stage < 3) return has_host_units() ? start_gather(c, unit.beside) : void();
   const CollectiveSubject subject(unit.name);
   const Tensor& shard = unit.codes ? unit.codes : unit.weights();
   if (unit.shards > 1) {
@@ -436,6 +398,7 @@ void ParamStore::start_gather(Ctx& c, int u) {
 }
 
 void ParamStore::gather(Ctx& c, int u) {
+  if (has_host_units()) count_waited(c, u);
   start_gather(c, u);
   for (int each = u; each >= 0; each = units_.at(size_t(each))->beside)
     c.wait(std::move(units_.at(size_t(each))->gathering));
@@ -448,7 +411,13 @@ void ParamStore::release(int u) {
 void ParamStore::begin_gradients(Ctx& c, int u) {
   for (int each = u; each >= 0; each = units_[size_t(each)]->beside) {
     Unit& unit = *units_[size_t(each)];
-    if (unit.frozen || !unit.is_shard(unit.grad)) continue;
+    if (unit.frozen) continue;
+    if (unit.home != Mem::device && !sharded()) {
+      start_gradients_of(c, unit, true);
+      c.wait(std::move(unit.grad_comes));
+      continue;
+    }
+    if (!unit.is_shard(unit.grad)) continue;
     unit.whole_grad = c.alloc("gradients of a unit", unit.grad.dtype, {unit.layout.numel});
     c.run(Fill{.x = unit.whole_grad.t});
   }
@@ -462,6 +431,11 @@ void ParamStore::end_gradients(Ctx& c, int u) {
 }
 
 void ParamStore::end_gradients_of(Ctx& c, Unit& unit, bool last) {
+  if (unit.home != Mem::device && !sharded()) {
+    send_gradients(c, unit, std::move(unit.whole_grad), {0, unit.layout.numel});
+    unit.whole_grad = {};
+    return;
+  }
   const CollectiveSubject subject(unit.name);
   if (last) reduce_early(c, unit);
   if (!unit.is_shard(unit.grad)) return;
@@ -471,14 +445,21 @@ void ParamStore::end_gradients_of(Ctx& c, Unit& unit, bool last) {
   unit.whole_grad = {};
   const Tensor whole = reducing_.whole.t, mine = unit.own(whole);
   reducing_.ticket = c.beside([&](Stream stream) { shards.sum_scatter(mine, whole, reducing_.room.t, stream); });
+  if (unit.home == Mem::device) return;
+  if (sending_.unit == &unit) wait_for_sent(c);
+  reducing_.shard = c.alloc("gradients of a shard", unit.grad.dtype, unit.grad.shape);
+  reducing_.comes = bring_gradients(c, unit, reducing_.shard.t, false);
 }
 
 void ParamStore::settle(Ctx& c) {
   if (!reducing_.unit) return;
   c.wait(std::move(reducing_.ticket));
-  const Unit& unit = *std::exchange(reducing_.unit, nullptr);
-  c.run(Add{.y = unit.grad, .a = unit.grad, .b = unit.own(reducing_.whole.t)});
+  c.wait(std::move(reducing_.comes));
+  Unit& unit = *std::exchange(reducing_.unit, nullptr);
+  const Tensor grad = reducing_.shard ? reducing_.shard.t : unit.grad;
+  c.run(Add{.y = grad, .a = grad, .b = unit.own(reducing_.whole.t)});
   reducing_.whole = reducing_.room = {};
+  if (reducing_.shard) send_gradients(c, unit, std::exchange(reducing_.shard, {}), unit.shard);
 }
 
 bool ParamStore::reduces_early(const ProcessMesh& mesh) const {
@@ -531,6 +512,7 @@ void ParamStore::leave_early_room(Ctx& c) {
 
 void ParamStore::join(Ctx& c) {
   settle(c);
+  wait_for_sent(c);
   leave_early_room(c);
   if (last_micro_batch_ && reduces_early(c.mesh)) c.wait(c.beside([](Stream) {}));
 }
@@ -556,6 +538,7 @@ void ParamStore::done(Ctx& c, int unit) {
     gather(cc, unit);
     start_gather(cc, unit - 1);
     begin_gradients(cc, unit);
+    start_gradients(cc, unit - 1);
   });
 }
 

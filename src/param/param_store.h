@@ -109,6 +109,9 @@ struct Sharding {
   bool reduces_late = false;
   WorkerRank worker = {};
   StatesHome states_home = {};
+  // Weights and gradients of so many units, evenly spread, are in pinned host memory while nobody computes with them
+  // (param/host_units.cc). Of one rank alone, or at stage 3, where these are shards.
+  int64_t host_units = 0;
 };
 
 class ParamStore {
@@ -161,8 +164,14 @@ class ParamStore {
     // Each is whole [numel] or this rank's shard, depending on the stage.
     Mem masters_home = Mem::device;
     Brought masters_here = {};  // with another home
-    Tensor master;              // of i16: the rests of masters whose upper halves are the values (tensor/half.h)
-    Tensor value;               // compute dtype; absent where it is the master itself
+    Mem home = Mem::device;     // of weights and gradients
+    // With another home: what an update has of them; whether the gradients there are of this step; and [1] f64, the
+    // squared norm of the gradients that were last copied there.
+    Brought values_here = {}, grads_here = {};
+    bool has_gradient = false;
+    Tensor norm = {};
+    Tensor master;  // of i16: the rests of masters whose upper halves are the values (tensor/half.h)
+    Tensor value;   // compute dtype; absent where it is the master itself
     // For a sharded unit whose matrices GEMMs read quantized; engine/code_state.h writes them to own(codes), a byte
     // for each element: whole at stages 1 and 2, else this rank's shard. The values are then this
     // rank's shard at every stage, and `others` has those of the parameters without codes, whole.
@@ -172,9 +181,11 @@ class ParamStore {
     Tensor grad;                            // f32 or bf16; absent without training
     std::vector<State> states;              // in the order of the StateSpecs
     std::vector<Tensor> joined;             // f32, whole: partial sums of 1, 2, 4, ... leaves
-    // Whole, while the unit is in use: weights, or their codes, at stage 3; gradients at stages 2 and 3.
+    // Whole, while the unit is in use: weights, or their codes, at stage 3 or from another home; gradients at stages 2
+    // and 3 or with another home.
     Buffer gathered, whole_grad;
-    Ctx::Ticket gathering;  // set until compute has waited for `gathered`
+    Ctx::Ticket gathering;   // set until compute has waited for `gathered`
+    Ctx::Ticket grad_comes;  // likewise for `whole_grad`, from another home
 
     bool is_shard(const Tensor& t) const { return t.numel() != layout.numel; }
     bool is_split() const { return master.dtype == DType::i16; }
@@ -183,7 +194,10 @@ class ParamStore {
     // A range within the shard, as a view of any of the tensors above.
     Tensor part(const Tensor& t, Range range) const;
     Tensor own(const Tensor& t) const { return part(t, shard); }
-    Tensor masters_on_device(Range range) const;  // part(master, range) in device memory
+    // part(master, range), of the values and of the gradients in device memory, where updates compute with them
+    Tensor masters_on_device(Range range) const;
+    Tensor values_on_device(Range range) const;
+    Tensor grads_on_device(Range range) const;
     const Tensor& weights() const { return value ? value : master; }
     int64_t others_before(int64_t element) const;  // elements in `others` that lie before this one
   };
@@ -240,9 +254,10 @@ class ParamStore {
   void done(Ctx&, int unit);      // forward: weights are no longer needed
   void use_last(Ctx&, int unit);  // forward, with the backward right after: gradients are needed too
   void release(int unit);         // after use_last() if no backward follows
-  // Tells whether the coming micro-batch is the last of a step; its gradients may then be reduced while backward runs.
-  // After backward, join() makes the compute stream wait for that.
-  void begin_micro_batch(bool last) { last_micro_batch_ = last; }
+  // Tells whether the coming micro-batch is the first of a step, which gradients in host memory need to know; and the
+  // last, whose gradients may be reduced while backward runs. After backward, join() makes the compute stream wait for
+  // that.
+  void begin_micro_batch(bool first, bool last);
   void join(Ctx&);
   // Whether the last micro-batch of a step is treated differently.
   bool reduces_early(const ProcessMesh&) const;
@@ -255,6 +270,8 @@ class ParamStore {
   void gather_codes(Ctx&);  // after those of all weights were made
   bool sharded() const { return sharding_.stage > 0; }
   const StatesHome& states_home() const { return sharding_.states_home; }
+  bool has_host_units() const { return sharding_.host_units > 0; }
+  int64_t movable_units() const;  // units that Sharding::host_units may count
   // Equal parts of every unit, whose sums are added in order: with rank-invariant sums as many as leaves, else one.
   int64_t leaves() const { return std::max<int64_t>(1, sharding_.logical.count); }
   const TensorRank& tensor() const { return sharding_.tensor; }
@@ -307,6 +324,14 @@ class ParamStore {
   void plan_sizes(MemoryPlan&, size_t unit, size_t state, const std::vector<OwnPiece>&);
   static Communicator& copies_of(const ProcessMesh&, const Unit&);
   static Communicator& shards_of(const ProcessMesh&, const Unit&);
+  std::vector<size_t> units_to_move() const;
+  void start_bringing(Ctx&, Unit&);
+  Ctx::Ticket bring_gradients(Ctx&, const Unit&, const Tensor& to, bool waits) const;
+  void count_waited(const Ctx&, int unit) const;
+  void start_gradients(Ctx&, int unit);
+  void start_gradients_of(Ctx&, Unit&, bool waits);
+  void send_gradients(Ctx&, Unit&, Buffer, Range of);
+  void wait_for_sent(Ctx&);
   void begin_use(Ctx&, int unit);
   void start_gather(Ctx&, int unit);
   void init_piece(Ctx&, const Piece&, RandomNormal, Range within);
@@ -343,7 +368,15 @@ class ParamStore {
     Unit* unit = nullptr;
     Buffer whole, room;  // room: Communicator::room_of_sum()
     Ctx::Ticket ticket;
+    Buffer shard = {};       // of gradients in host memory: this rank's, which the sum is added to
+    Ctx::Ticket comes = {};  // likewise: until compute has waited for `shard`
   } reducing_;
+  // Gradients on their way to host memory.
+  struct {
+    Unit* unit = nullptr;
+    Buffer grad;
+    Ctx::Ticket ticket;
+  } sending_;
   // Buffers of the unit whose whole gradients are being reduced.
   struct {
     Buffer room, of_copies;

@@ -25,11 +25,16 @@ class Window {
  public:
   Window(ParamStore& params, const StateStretch& s) {
     ParamStore::Unit& unit = *params.units()[s.unit];
-    if (unit.masters_home != Mem::device) {
-      const int64_t first = unit.is_shard(unit.master) ? unit.shard.begin : 0;
-      std::vector<Range> stored;
-      for (const Range& r : s.masters) stored.push_back({r.begin - first, r.end - first});
-      add(unit.masters_here, unit.master, joined(std::move(stored)), s.writes_masters);
+    const auto stored_in = [&](const Tensor& buffer, std::vector<Range> ranges) {
+      const int64_t first = unit.is_shard(buffer) ? unit.shard.begin : 0;
+      for (Range& r : ranges) r = {r.begin - first, r.end - first};
+      return joined(std::move(ranges));
+    };
+    if (unit.masters_home != Mem::device)
+      add(unit.masters_here, unit.master, stored_in(unit.master, s.masters), s.writes_masters);
+    if (unit.home != Mem::device) {
+      if (unit.value) add(unit.values_here, unit.value, stored_in(unit.value, s.values), s.writes_values);
+      if (unit.grad) add(unit.grads_here, unit.grad, stored_in(unit.grad, s.grads), false);
     }
     for (size_t i = 0; i < unit.states.size(); ++i) {
       ParamStore::State& state = unit.states[i];
@@ -119,8 +124,11 @@ std::vector<StateStretch> state_stretches(const ParamStore& params, const States
     const ParamStore::Unit& unit = *params.units()[u];
     if (!params.here(u) || unit.layout.numel == 0) continue;
     const bool masters = used.masters && unit.masters_home != Mem::device;
+    const bool elsewhere = unit.home != Mem::device;
+    const bool values = used.values && elsewhere && unit.value && unit.stored == StoredAs::values,
+               grads = used.grads && elsewhere && unit.grad;
     const auto moves = [&](size_t s) { return unit.states[s].t && unit.states[s].home != Mem::device; };
-    if (!masters && std::ranges::none_of(used.states, moves)) {
+    if (!masters && !values && !grads && std::ranges::none_of(used.states, moves)) {
       all.push_back({.unit = u, .range = {0, unit.layout.numel}});
       continue;
     }
@@ -129,6 +137,8 @@ std::vector<StateStretch> state_stretches(const ParamStore& params, const States
     for (int64_t begin = held.begin; begin < held.end; begin += step) {
       StateStretch s{.unit = u, .range = {begin, std::min(begin + step, held.end)}};
       if (masters) s.masters = {s.range};
+      if (values) s.values = {s.range};
+      if (grads) s.grads = {s.range};
       for (const size_t state : used.states)
         for (const Range& r : unit.states[state].within(s.range)) s.states.push_back({state, r});
       all.push_back(std::move(s));

@@ -66,7 +66,8 @@ Buffer ParamStore::gemm_value(Ctx& c, Param p) const {
   }
   const Unit& unit = *units_[size_t(spec.unit)];
   const Tensor& stored = unit.gathered ? unit.gathered.t : unit.value;
-  CHECK(!unit.is_shard(stored), spec.name, " is read outside of use() and done() of its unit");
+  CHECK(unit.gathered || (unit.home == Mem::device && !unit.is_shard(stored)), spec.name,
+        " is read outside of use() and done() of its unit");
   values = c.alloc("weights of NF4", spec.shape);
   const Tensor flat = values.t.view({values.t.numel()});
   for (size_t s = 0; s < spec.slices.size(); ++s) {

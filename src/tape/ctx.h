@@ -154,6 +154,17 @@ struct StateTraffic {
   int64_t in = 0, out = 0;
 };
 
+// Weights and gradients of units in host memory: bytes that a micro-batch copies to the device and back.
+struct UnitTraffic {
+  struct Copied {
+    int64_t bytes = 0;
+    int64_t waited = 0;  // of these: compute waits for them as soon as the copy starts
+  };
+  Copied forward = {}, backward = {};  // of weights
+  Copied gradients = {};               // to the device; not in a step's first micro-batch
+  int64_t gradients_out = 0;
+};
+
 // A pass that is under way.
 struct ContextPass {
   std::unique_ptr<Event> ticket = nullptr;
@@ -189,6 +200,7 @@ struct Ctx {
   ContextPasses* context_passes = nullptr;  // likewise
   UpdateSums* update_sums = nullptr;        // likewise
   StateTraffic* state_traffic = nullptr;    // likewise
+  UnitTraffic* unit_traffic = nullptr;      // likewise
   bool sequence_parallel = false;           // see nn/rows.h
   int row_pieces = 1;                       // likewise
   bool sums_beside = false;                 // ranks that share products send sums beside other products
@@ -280,15 +292,15 @@ struct Ctx {
       mesh.context().sum_scatter(own.view({own.numel()}), all.view({all.numel()}), room.t, Stream::compute);
   }
 
-  // Runs call(Stream::comm) concurrently with the compute stream, after the work submitted so far. Use its result, or
-  // free its memory, only after wait().
+  // Runs call(on) in that stream concurrently with the compute stream, after the work submitted so far. Use its result,
+  // or free its memory, only after wait().
   using Ticket = std::unique_ptr<Event>;
   template <class Call>
-  Ticket beside(Call&& call) {
+  Ticket beside(Call&& call, Stream on = Stream::comm) {
     if (arena.recording()) return nullptr;
-    device.wait(Stream::comm, *device.record(Stream::compute));
-    call(Stream::comm);
-    return device.record(Stream::comm);
+    device.wait(on, *device.record(Stream::compute));
+    call(on);
+    return device.record(on);
   }
   void wait(Ticket ticket) {
     if (ticket) device.wait(Stream::compute, *ticket);

@@ -108,7 +108,7 @@ class Fitting {
     if (wanted == 0) return engine;
     const size_t before = tuning->allow_scratch(wanted);
     auto roomier = std::make_unique<Engine>(config_.model, engine->options(), backend_);
-    if (fits(*roomier)) return roomier;
+    if (fits(*roomier) == Fit::yes) return roomier;
     tuning->allow_scratch(before);
     return engine;
   }
@@ -118,13 +118,25 @@ class Fitting {
   // nothing fits otherwise, or where the configuration has them there.
   // Throws Error(usage) if none fits.
   std::unique_ptr<Engine> fastest() {
-    for (const bool inputs : choices(config_.offload_activations))
-      for (const bool states : choices(config_.offload_optimizer)) {
-        options_.states_home.mem = states ? Mem::pinned : Mem::device;
-        options_.offload_inputs = inputs;
-        if (auto engine = fastest_with_home()) return engine;
+    const std::vector<bool> all_inputs = choices(config_.offload_activations),
+                            all_states = choices(config_.offload_optimizer);
+    const auto with = [&](bool inputs, bool states, bool units) {
+      options_.states_home.mem = states ? Mem::pinned : Mem::device;
+      options_.offload_inputs = inputs;
+      options_.host_units = 0;
+      return units ? with_host_units() : fastest_with_home();
+    };
+    // Weights and gradients pass the link in every micro-batch, so they come last.
+    for (const bool units : choices(config_.offload_params)) {
+      if (units) {
+        if (auto engine = with(all_inputs.back(), all_states.back(), true)) return engine;
+        break;
       }
-    refuse(*too_large_);
+      for (const bool inputs : all_inputs)
+        for (const bool states : all_states)
+          if (auto engine = with(inputs, states, false)) return engine;
+    }
+    refuse(too_large_for_host_ ? *too_large_for_host_ : *too_large_);
   }
 
  private:
@@ -134,6 +146,29 @@ class Fitting {
     if (!gpu || offload == Offload::none) return {false};
     if (offload == Offload::cpu) return {true};
     return {false, true};
+  }
+
+  // All units in host memory; or, with auto, as few as fit. Fewer take more of the GPU and less of the host.
+  std::unique_ptr<Engine> with_host_units() {
+    options_.host_units = INT32_MAX;
+    too_large_for_host_ = nullptr;
+    std::unique_ptr<Engine> best = fastest_with_home();
+    const Engine* all = best ? best.get() : too_large_for_host_.get();
+    if (config_.offload_params == Offload::cpu || !all) return best;
+    // So few as `none` do not fit the GPU. So many as `end` do, but maybe not the host.
+    for (int64_t none = 0, end = all->model().params().movable_units(); none + 1 < end;) {
+      options_.host_units = (none + end) / 2;
+      auto on_device = std::exchange(too_large_for_host_, nullptr);
+      auto engine = fastest_with_home();
+      if (engine || too_large_for_host_) {
+        end = options_.host_units;
+      } else {
+        none = options_.host_units;
+        too_large_for_host_ = std::move(on_device);
+      }
+      if (engine) best = std::move(engine);
+    }
+    return best;
   }
 
   // Null if none fits.
@@ -204,16 +239,19 @@ class Fitting {
   // Ranks may need different amounts: states of some weights only, and the matrices that each orthogonalizes.
   size_t most_of_ranks(size_t bytes) const { return size_t(-least_of_ranks(backend_, -int64_t(bytes))); }
 
-  bool fits(Engine& engine) {
+  enum class Fit : uint8_t { no, only_device, yes };
+  Fit fits(Engine& engine) {
     const size_t rest = memory_beside_plan(config_, backend_.device, engine);
-    if (!fits_host(engine)) return false;
-    return most_of_ranks(engine.least_memory() + rest) <= capacity_ &&
-           most_of_ranks(engine.memory().total() + rest) <= capacity_;
+    const bool on_device = most_of_ranks(engine.least_memory() + rest) <= capacity_ &&
+                           most_of_ranks(engine.memory().total() + rest) <= capacity_;
+    if (!on_device) return Fit::no;
+    if (!fits_host(engine)) return Fit::only_device;
+    return Fit::yes;
   }
 
   // All ranks call it together, as what it asks them.
   bool fits_host(Engine& engine) {
-    if (options_.states_home.mem == Mem::device) return true;
+    if (options_.states_home.mem == Mem::device && !options_.offload_inputs && options_.host_units == 0) return true;
     const size_t planned = engine.host_memory();
     return most_of_ranks(planned + save_copy_bytes(config_, backend_.device, engine)) <= size_t(host_capacity_);
   }
@@ -239,8 +277,9 @@ class Fitting {
   std::unique_ptr<Engine> fitting(int64_t size) {
     options_.micro_batch_size = size;
     auto engine = std::make_unique<Engine>(config_.model, options_, backend_);
-    if (fits(*engine)) return engine;
-    too_large_ = std::move(engine);
+    const Fit fit = fits(*engine);
+    if (fit == Fit::yes) return engine;
+    (fit == Fit::only_device ? too_large_for_host_ : too_large_) = std::move(engine);
     return nullptr;
   }
 
@@ -251,9 +290,15 @@ class Fitting {
   Recompute recompute_;  // as configured
   size_t capacity_;
   int64_t host_capacity_;
-  std::vector<size_t> logits_budgets_;  // sizes of chunks of logits to try, largest first
-  std::unique_ptr<Engine> too_large_;   // the last plan that did not fit
+  std::vector<size_t> logits_budgets_;          // sizes of chunks of logits to try, largest first
+  std::unique_ptr<Engine> too_large_;           // the last plan that did not fit
+  std::unique_ptr<Engine> too_large_for_host_;  // the last one that fit the device, and not the host
 };
+
+// Weights that serve as their own masters count with these.
+size_t host_units_bytes(const MemoryPlan& plan) {
+  return plan.total(MemoryKind::weights, Mem::pinned) + plan.total(MemoryKind::gradients, Mem::pinned);
+}
 
 void report_offload(const Config& c, Engine& engine) {
   const size_t bytes = engine.host_memory(), inputs = engine.memory().total(MemoryKind::activations, Mem::pinned);
@@ -261,15 +306,24 @@ void report_offload(const Config& c, Engine& engine) {
     log::info("offload_activations: ", format_bytes(inputs), " of block inputs are in host memory",
               c.offload_activations == Offload::automatic ? ", since the plan does not fit otherwise" : "",
               "; no bit changes");
+  const size_t params = host_units_bytes(engine.memory());
+  if (engine.options().host_units > 0) {
+    const int64_t all = engine.model().params().movable_units(), moved = std::min(all, engine.options().host_units);
+    log::info("offload_params: ", format_bytes(params), " of weights and gradients of ", moved, " of ", all,
+              " units are in host memory",
+              c.offload_params == Offload::automatic ? ", since the plan does not fit otherwise" : "",
+              "; no bit changes");
+  }
   if (engine.options().states_home.mem == Mem::device) return;
-  if (bytes == inputs)
+  if (bytes == inputs + params)
     throw Error(
         cat("offload_optimizer: ", c.offload_optimizer == Offload::cpu ? "cpu" : "auto",
             " has nothing to move: this optimizer keeps no states of each weight, and the weights are their own "
             "masters (precision ",
             name_of(c.precision), "); set it to none"),
         Exit::usage);
-  log::info("offload_optimizer: ", format_bytes(bytes - inputs), " of masters and optimizer states are in host memory",
+  log::info("offload_optimizer: ", format_bytes(bytes - inputs - params),
+            " of masters and optimizer states are in host memory",
             c.offload_optimizer == Offload::automatic ? ", since the plan does not fit otherwise" : "",
             "; no bit changes");
 }
@@ -304,12 +358,19 @@ void require_division(const Config& c, int64_t groups, bool training) {
 
 std::unique_ptr<Engine> make_engine(const Config& c, Backend backend, bool training) {
   require_division(c, backend.mesh.batches(), training);
-  for (const auto& [key, offload] :
-       {std::pair{"offload_optimizer", c.offload_optimizer}, {"offload_activations", c.offload_activations}})
+  for (const auto& [key, offload] : {std::pair{"offload_optimizer", c.offload_optimizer},
+                                     {"offload_activations", c.offload_activations},
+                                     {"offload_params", c.offload_params}})
     if (training && offload == Offload::cpu && backend.device.unified())
       throw Error(cat(key, ": cpu moves memory of a GPU to the host, and this run is on ", backend.device.description(),
                       ", whose memory is the host's; set it to auto or none, or device to cuda"),
                   Exit::usage);
+  if (const int ranks = backend.mesh.world().size(); training && c.offload_params != Offload::none && ranks > 1 &&
+                                                     (c.zero_stage != 3 || backend.mesh.copies().size() > 1))
+    throw Error(cat("offload_params: works on one rank, or on ranks that share out weights, and this run has ", ranks,
+                    " ranks with zero_stage ", c.zero_stage, " in ", backend.mesh.copies().size(),
+                    " copies; set zero_stage to 3 and data_parallel_replicate_size to 1, or offload_params to none"),
+                Exit::usage);
   if (const std::string line = memory_of_others(c, backend.device); !line.empty()) log::warn(line);
   Fitting fitting(c, backend, training);
   auto engine = fitting.with_more_scratch(fitting.fastest());

@@ -322,6 +322,30 @@ TEST(Validate, PrecisionAndMemory) {
   expect_parts(error_with({"host_memory_limit_gib=4"}), {"host_memory_limit_gib: 4", "offload_optimizer", "none"});
 }
 
+TEST(Validate, OffloadedParamsNameWhatTheyDoNotWorkWith) {
+  EXPECT_EQ(error_with({"offload_params=cpu", "host_memory_limit_gib=4"}), "");
+  EXPECT_EQ(error_with({"offload_params=auto", "device=cpu"}), "");
+  expect_parts(error_with({"offload_params=cpu", "device=cpu"}), {"offload_params: cpu", "auto or none", "cuda"});
+  const auto refused = [](const std::vector<std::string>& with, const std::vector<std::string>& parts) {
+    for (const char* how : {"cpu", "auto"}) {
+      std::vector<std::string> sets = with, named = parts;
+      sets.push_back(cat("offload_params=", how)), named.push_back(cat("offload_params: ", how));
+      expect_parts(error_with(sets), named);
+      sets.back() = "offload_params=none";
+      EXPECT_EQ(error_with(sets), "") << with.front();
+    }
+  };
+  refused({"data_parallel_shard_size=2"}, {"data_parallel_shard_size is 2", "to 1"});
+  refused({"pipeline_parallel_size=2"}, {"pipeline_parallel_size is 2", "to 1"});
+  refused({"precision=fp8_rowwise_gw_hp"}, {"precision fp8_rowwise_gw_hp", "bf16"});
+  for (const char* optimizer : {"muon", "lamb", "adafactor"})
+    refused({cat("optimizer=", optimizer)}, {cat("optimizer ", optimizer), "adamw", "none"});
+  refused({"update_clip_threshold=1"}, {"update_clip_threshold", "to 0"});
+  refused({"deterministic_reduction=rank_invariant", "micro_batch_size=1"}, {"rank_invariant", "fixed_order"});
+  refused({"log_noise_scale=true"}, {"log_noise_scale", "false"});
+  refused({"prune_sparsity=0.5"}, {"prune_sparsity", "to 0"});
+}
+
 TEST(Validate, DataAndRun) {
   expect_parts(error_with({"valid_data=[\"a\",\"b\",\"a\"]"}), {"valid_data: a is listed twice", "weight"});
   expect_parts(error_with({"load="}), {"load: expected auto"});

@@ -175,13 +175,16 @@ TEST(MemoryPlan, AdvisesNothingThatIsInForceAlready) {
   EXPECT_TRUE(has(wide.knobs(MemoryKind::weights), "bf16"));
   EXPECT_TRUE(has(wide.knobs(MemoryKind::optimizer), "bf16"));
   EXPECT_FALSE(has(wide.knobs(MemoryKind::weights), "zero_stage")) << "without gradients there are no ranks";
-  EXPECT_EQ(narrow.knobs(MemoryKind::weights), "a smaller model, or zero_stage 3 over more ranks");
+  EXPECT_EQ(narrow.knobs(MemoryKind::weights),
+            "a smaller model, or zero_stage 3 over more ranks, on one GPU also offload_params \"auto\"");
   EXPECT_FALSE(has(narrow.knobs(MemoryKind::masters), "split"));
   EXPECT_FALSE(has(narrow.knobs(MemoryKind::optimizer), "bf16"));
   EXPECT_TRUE(has(narrow.knobs(MemoryKind::optimizer), "offload_optimizer"));
   MemoryPlan offloaded;
   offloaded.add(MemoryKind::optimizer, "d", DType::bf16, {4}, &d, Mem::pinned);
   EXPECT_FALSE(has(offloaded.knobs(MemoryKind::optimizer), "offload_optimizer"));
+  offloaded.add(MemoryKind::gradients, "c", DType::f32, {4}, &c, Mem::pinned);
+  EXPECT_FALSE(has(offloaded.knobs(MemoryKind::weights), "offload_params"));
 }
 
 }  // namespace

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "perf/described_gpu.h"
 #include "train/setup.h"
 
@@ -34,6 +36,35 @@ TEST(OffloadTime, IsTheLinksBeyondTheUpdate) {
   EXPECT_EQ(offload_time(*cpu, limits).exposed, 0) << "a link faster than the update";
   limits.host_bytes = 0;
   EXPECT_EQ(offload_time(*cpu, limits).link, 0) << "a link that nobody knows";
+}
+
+// Of two micro-batches the second gets gradients from the host, and each waits for a pass's first unit at least.
+TEST(OffloadTime, OfUnitsIsWhatForwardAndBackwardDoNotHide) {
+  const GpuSpec& gpu = find_gpu("rtx4090");
+  const DescribedBackend backend = describe(gpu);
+  ProcessMesh mesh(make_single(*backend.device), {});
+  const auto planned = [&](int64_t micro) {
+    const Config c = parse_config(
+        R"({"model": {"model_type": "llama", "vocab_size": 4096, "hidden_size": 1024,
+        "num_hidden_layers": 8, "num_attention_heads": 8, "num_key_value_heads": 8, "intermediate_size": 2048,
+        "max_position_embeddings": 512}, "seq_length": 512, "train_iters": 8, "save": "", "offload_params": "cpu",
+        "learning_rate": 0.01, "precision": "bf16", "grad_dtype": "bf16", "train_data": "data/*.bin"})",
+        "test", "", std::vector<std::string>{cat("micro_batch_size=", micro), cat("global_batch_size=", 2 * micro)});
+    auto engine = make_engine(c, {*backend.device, *backend.ops, mesh, backend.tuning}, true);
+    engine->memory();
+    return engine;
+  };
+  const Roofline limits = limits_of(gpu, 128, 512);
+  const auto small = planned(8);  // each sequence of more takes as long
+  const UnitTraffic& t = small->unit_traffic();
+  const double rate = 25e9;
+  const OffloadTime time = offload_time(*small, limits);
+  EXPECT_NEAR(time.units, (2 * double(t.forward.bytes + t.backward.bytes) + double(t.gradients.bytes)) / rate, 1e-9);
+  const double waited = (2 * double(t.forward.waited + t.backward.waited) + double(t.gradients.waited)) / rate;
+  EXPECT_GT(time.units_exposed, 1.1 * waited);
+  EXPECT_GT(time.hiding_micro_batch, 1);
+  const auto large = planned(int64_t(std::ceil(8 * time.hiding_micro_batch)));
+  EXPECT_NEAR(offload_time(*large, limits).units_exposed, waited, 0.1 * waited);
 }
 
 TEST(OffloadTime, HidesInABatchWhoseStepIsLongEnough) {

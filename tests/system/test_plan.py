@@ -89,6 +89,35 @@ class PlanTest(SystemTest):
                          for word in ("--set", s)]
                 self.run_program("plan", ROOT / "configs" / "llama-8b.json", "--gpu", "h200", *flags, code=code)
 
+    def test_offload_of_10b_fits_24_gb_and_of_70b_an_h200(self):
+        def plan(gpu, *sets, **code):
+            away = ["offload_optimizer=auto", "offload_activations=auto", "offload_params=auto",
+                    "recompute_granularity=full", "grad_dtype=bf16", "async_save=off"]
+            flags = [word for s in (*away, *sets) for word in ("--set", s)]
+            return self.run_program("plan", ROOT / "configs" / "llama-8b.json", "--gpu", gpu, *flags, **code)
+
+        def moved(out):
+            return [int(n) for n in re.search(r"of (\d+) of (\d+) units are in host memory", out).groups()]
+
+        small = ["model.num_hidden_layers=42", "seq_length=1024", "micro_batch_size=16", "host_memory_limit_gib=104"]
+        done = plan("rtx4090", *small)
+        self.assertRegex(done.out, r"parameters +10\.2G")
+        self.assertTrue(0 < moved(done.err)[0] < 44, done.err)
+        self.assertRegex(done.out, r"units +[\d.]+ GiB of weights and [\d.]+ GiB of gradients to the GPU and [\d.]+ GiB "
+                                   r"back in each micro-batch.* at 25.0G B/s each way at once, of which [\d.]+ ms")
+        size = int(re.search(r"hidden, but for the first unit of a pass, from micro_batch_size (\d+) on", done.out).group(1))
+        self.assertTrue(1 < size < 16, size)
+        plan("rtx4090", *small, "offload_params=none", code=USAGE)
+        self.assertEqual(moved(plan("rtx4090", *small, "offload_params=cpu").err), [44, 44])
+
+        large = ["model.hidden_size=8192", "model.num_hidden_layers=80", "model.num_attention_heads=64",
+                 "model.intermediate_size=28672", "seq_length=4096", "micro_batch_size=4", "host_memory_limit_gib=512"]
+        done = plan("h200", *large, "optimizer=adamw_8bit")
+        self.assertRegex(done.out, r"parameters +70\.6G")
+        self.assertTrue(30 < moved(done.err)[0] < 60, done.err)
+        done = plan("h200", *large, code=USAGE)
+        self.assertRegex(done.err, r"offload_params keeps [\d.]+ MiB in pinned host memory, but 524288.0 MiB")
+
     def test_plan_tells_which_layers_are_faster_in_bf16(self):
         """With what it suggests for fp8_exclude the plan is the one it promised, and suggests nothing more."""
         def plan(*sets):

@@ -72,6 +72,50 @@ TEST(Offload, KeepsAveragesOfWeightsAndQkClip) {
   expect_same_bits({.precision = "bf16", .shards = 2, .stage = 3, .lora = 2}, "adapters");
 }
 
+// Weights and gradients of all units, or of some, in host memory.
+TEST(Offload, UnitsInHostMemoryKeepTheBits) {
+  struct Case {
+    Setting setting;
+    int64_t units = 100, stretch = 0;
+  };
+  for (const Case& c : {
+           Case{{.precision = "fp32"}},
+           Case{{.tied = true, .precision = "bf16", .master = DType::i16, .accumulation = 3}, 100, kStretch},
+           Case{{.type = ModelType::gpt2,
+           .tied = true,
+           .precision = "bf16",
+           .accumulation = 2,
+           .recompute = Recompute::Granularity::full,
+           .gradients = DType::bf16},
+                2,
+                kStretch},
+           Case{{.precision = "fp16", .accumulation = 2, .recompute = Recompute::Granularity::selective}, 1},
+           Case{{.precision = "bf16", .master = DType::i16, .rule = RuleName::lion, .ema = 0.8}, 3, kStretch},
+           Case{{.precision = "fp32", .rule = RuleName::sgd, .tail = 1}},
+           Case{{.precision = "bf16", .rule = RuleName::adamw_8bit, .qk_clip = 1e-4}, 100, kStretch},
+           Case{{.precision = "bf16", .master = DType::i16, .rule = RuleName::schedule_free_adamw}, 100, kStretch},
+           Case{{.precision = "bf16", .lora = 2}, 100, kStretch},
+           Case{{.tied = true, .precision = "bf16", .master = DType::i16, .shards = 2, .stage = 3, .accumulation = 2},
+                100,
+                kStretch},
+           Case{{.type = ModelType::gpt2, .precision = "fp32", .shards = 4, .stage = 3}, 2},
+           Case{{.precision = "bf16", .shards = 2, .stage = 3, .lora = 2, .ema = 0.5}},
+           Case{{.precision = "bf16", .lora = 2, .nf4 = true}},
+           Case{{.precision = "bf16", .teacher = true}},
+           Case{{.type = ModelType::athanor, .precision = "bf16", .accumulation = 2}},
+           Case{{.type = ModelType::dots1, .precision = "bf16", .accumulation = 2}, 100, kStretch},
+       }) {
+    Setting s = c.setting;
+    const Curve want = train(s);
+    s.host_units = c.units, s.offload = c.stretch;
+    const Curve got = train(s);
+    expect_equal(want, got, s.name());
+    EXPECT_EQ(want.evaluation, got.evaluation) << s.name();
+    EXPECT_GT(got.host, 0u) << s.name();
+    EXPECT_LT(got.weights + got.gradients, want.weights + want.gradients) << s.name();
+  }
+}
+
 // Also where every second block is recomputed whole, and with several micro-batches.
 TEST(Offload, BlockInputsInHostMemoryKeepTheBits) {
   Setting s{.precision = "bf16", .shards = 2, .stage = 3, .accumulation = 2, .recompute = Recompute::Granularity::full};
@@ -158,6 +202,45 @@ TEST(Offload, CountsWhatPassesTheLink) {
     EXPECT_LE(t.in, 2 * masters + 2 * states) << "tensors without trust ratios are brought with the others once more";
     EXPECT_LT(t.out, t.in);
   });
+}
+
+TEST(Offload, CheckpointsOfUnitsInHostMemoryGoOnOnOtherRanks) {
+  Setting s{.precision = "bf16", .master = DType::i16, .shards = 2, .stage = 3};
+  Setting on_host = s;
+  on_host.host_units = 100, on_host.offload = kStretch;
+  const testing::TempDir dir;
+  const auto at = [&](const char* run, int64_t step) { return cat(dir / run, "/", step_folder(step)); };
+  run_part(s, "", 0, 2, dir / "plain");
+  const std::vector<double> want = run_part(s, at("plain", 2), 2, 4, dir / "plain");
+  run_part(on_host, "", 0, 2, dir / "host");
+  EXPECT_EQ(tensors_of(at("plain", 2)), tensors_of(at("host", 2)));
+  EXPECT_EQ(want, run_part(on_host, at("plain", 2), 2, 4, dir / "host"));
+  EXPECT_EQ(tensors_of(at("plain", 4)), tensors_of(at("host", 4)));
+  EXPECT_EQ(want, run_part(s, at("host", 2), 2, 4, dir / "back"));
+}
+
+// Weights pass the link in forward and again in backward, where the head's are still there, and gradients twice.
+TEST(Offload, CountsWhatUnitsPassOverTheLink) {
+  testing::Rig rig(1);
+  const Setting s{.precision = "bf16", .host_units = 100};
+  Engine e(tiny(s), options(s), rig.backend());
+  const MemoryPlan& plan = e.memory();
+  const auto size = [&](MemoryKind kind, const std::string& unit) {
+    int64_t bytes = 0;
+    for (const auto& line : plan.lines())
+      if (line.kind == kind && line.where == Mem::pinned && line.name.ends_with(unit))
+        bytes += int64_t(line.target->bytes());
+    return bytes;
+  };
+  const UnitTraffic& t = e.unit_traffic();
+  const std::string last = cat("unit ", e.model().params().units().size() - 1);
+  EXPECT_GT(size(MemoryKind::weights, last), 0);
+  EXPECT_EQ(t.forward.bytes, size(MemoryKind::weights, ""));
+  EXPECT_EQ(t.forward.waited, size(MemoryKind::weights, "unit 0"));
+  EXPECT_EQ(t.backward.bytes, t.forward.bytes - size(MemoryKind::weights, last));
+  EXPECT_EQ(t.gradients.bytes, size(MemoryKind::gradients, ""));
+  EXPECT_EQ(t.gradients_out, t.gradients.bytes);
+  EXPECT_EQ(t.gradients.waited, size(MemoryKind::gradients, last) + size(MemoryKind::gradients, "unit 2"));
 }
 
 }  // namespace

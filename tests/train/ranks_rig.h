@@ -80,8 +80,9 @@ struct Setting {
   int64_t freeze = 0;   // steps with whole gradients of onebit_adam
   int64_t offload = 0;  // elements of a stretch of masters and states in host memory; 0: in device memory
   bool offload_inputs = false;
-  int experts = 1;    // of the shards, those that have other experts
-  double srste = -1;  // decay of weights that are not kept, of 2:4 by SR-STE; below 0: dense
+  int64_t host_units = 0;  // units whose weights and gradients are in host memory
+  int experts = 1;         // of the shards, those that have other experts
+  double srste = -1;       // decay of weights that are not kept, of 2:4 by SR-STE; below 0: dense
   int ranks() const { return mesh().ranks(); }
   MeshSizes mesh() const {
     return {.copies = replicas,
@@ -102,7 +103,8 @@ struct Setting {
                " vocabulary ", vocab, " context ", context, ring ? " ring" : "", " length ", length, " window ", window,
                documents ? " documents" : "", teacher ? cat(" teacher ", top_k, " ", int(distill)) : "",
                gradients == DType::bf16 ? " gradients bf16" : "", offload > 0 ? cat(" offload ", offload) : "",
-               srste >= 0 ? " 2:4" : "", experts > 1 ? cat(" experts ", experts) : "",
+               host_units > 0 ? cat(" host units ", host_units) : "", srste >= 0 ? " 2:4" : "",
+               experts > 1 ? cat(" experts ", experts) : "",
                outer.steps > 0 ? cat(" workers ", workers, " rounds of ", outer.steps) : "",
                freeze > 0 ? cat(" workers ", workers, " frozen at ", freeze) : "");
   }
@@ -172,6 +174,7 @@ inline EngineOptions options(const Setting& s) {
   o.eval_averages = s.ema > 0 || s.tail > 0;
   o.outer = s.outer;
   o.offload_inputs = s.offload_inputs;
+  o.host_units = s.host_units;
   if (s.offload > 0) o.states_home = {.mem = Mem::pinned, .stretch = s.offload};
   std::ranges::copy(default_groups(s.rule), std::back_inserter(o.optimizer.groups));
   o.schedule = {.style = DecayStyle::constant, .lr = s.lr, .min_lr = s.lr};
@@ -292,7 +295,7 @@ inline Curve train(const Setting& s, int64_t steps = 3) {
     Engine engine(tiny(s), options(s), {*cpu.device, *cpu.ops, mesh});
     engine.commit();
     testing::DeviceMemoryOps in_device(*cpu.ops, engine.memory());
-    if (s.offload > 0) engine.set_ops(in_device);
+    if (s.offload > 0 || s.host_units > 0) engine.set_ops(in_device);
     engine.init_weights();
     engine.set_step_sequences(s.step);
     if (engine.teacher()) fill_teacher(engine.teacher()->params(), *cpu.device);

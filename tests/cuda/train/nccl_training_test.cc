@@ -41,6 +41,7 @@ struct Setting {
   int64_t offload = 0;  // elements of a stretch of masters and states in host memory; 0: in device memory
   RecomputeGranularity recompute = RecomputeGranularity::none;
   bool offload_inputs = false;  // of recomputed blocks, to host memory
+  int64_t host_units = 0;       // whose weights and gradients are in host memory
   int64_t layers = 0;           // 0: as many as the tiny model has
   int stages = 1;               // of a pipeline
   PipelineSchedule schedule = PipelineSchedule::one_f_one_b;
@@ -128,6 +129,7 @@ EngineOptions options(const Setting& s) {
   o.clip_grad = 0.5;
   o.recompute.granularity = s.recompute;
   o.offload_inputs = s.offload_inputs;
+  o.host_units = s.host_units;
   if (s.offload > 0) o.states_home = {.mem = Mem::pinned, .stretch = s.offload};
   return o;
 }
@@ -271,6 +273,14 @@ TEST_F(NcclTraining, OffloadKeepsTheBits) {
     s.offload = 512;
     EXPECT_EQ(want, train(s)) << kRuleNames[size_t(rule)] << " " << s.name();
   }
+}
+
+// Shards come from host memory before they are gathered, and what is added to theirs leaves behind the sum.
+TEST_F(NcclTraining, ShardsInHostMemoryKeepTheBits) {
+  Setting s{.precision = "bf16", .shards = 2, .stage = 3, .accumulation = 2};
+  const Curve want = train(s);
+  s.offload = 512, s.host_units = 100;
+  EXPECT_EQ(want, train(s)) << s.name();
 }
 
 // Steps with whole gradients and those with compressed momentum are two graphs.

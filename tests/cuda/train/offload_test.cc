@@ -49,8 +49,10 @@ struct Outcome {
 
 void step(Engine& engine, int64_t s) {
   PhaseClock clock;
-  const testing::TinyBatch batch(s * 100, kSeq);
-  engine.micro_batch(batch.tokens, batch.targets, clock);
+  for (int64_t m = 0; m < engine.micro_batches(); ++m) {
+    const testing::TinyBatch batch(s * 100 + m * 10, kSeq);
+    engine.micro_batch(batch.tokens, batch.targets, clock);
+  }
   engine.close_step(clock);
 }
 
@@ -111,20 +113,42 @@ TEST(OffloadOnGpu, BlockInputsInHostMemoryKeepTheBits) {
   EXPECT_EQ(want, train(o));
 }
 
-// The configuration that a GPU is too small for trains on it with offload_optimizer auto.
+// A unit's weights are not read before they have come, nor overwritten in use; gradients are whole when they leave, and
+// back before the next micro-batch adds to them.
+TEST(OffloadOnGpu, UnitsInHostMemoryKeepTheBits) {
+  EngineOptions o = options(RuleName::adamw, DType::i16, 0);
+  o.recompute = {.granularity = Recompute::Granularity::full};
+  o.global_batch_size = 2;
+  const Outcome want = train(o);
+  o.states_home = {.mem = Mem::pinned, .stretch = 1024};
+  o.offload_inputs = true;
+  for (const emu::Schedule schedule : {emu::Schedule::kLate, emu::Schedule::kAtOnce}) {
+    emu::set_schedule(schedule);
+    o.host_units = schedule == emu::Schedule::kLate ? 100 : 2;
+    EXPECT_EQ(want, train(o)) << o.host_units;
+  }
+  emu::set_schedule(emu::Schedule::kMixed);
+  o.graphs = false;
+  EXPECT_EQ(want, train(o));
+}
+
+// The configuration that a GPU is too small for trains on it with offload_optimizer and offload_params auto.
 TEST(OffloadOnGpu, TrainsWhereTheGpuIsTooSmall) {
-  const auto config = [](const char* offload) {
+  const auto config = [](const char* states, const char* params) {
     return parse_config(R"({"model": {"model_type": "llama", "vocab_size": 61, "hidden_size": 32,
         "num_hidden_layers": 8, "num_attention_heads": 2, "num_key_value_heads": 1, "intermediate_size": 48,
         "max_position_embeddings": 32}, "seq_length": 8, "global_batch_size": 1, "train_iters": 8, "save": "",
         "learning_rate": 0.003, "precision": "bf16", "micro_batch_size": 1, "runtime_reserve_mib": 0,
         "train_data": "data/*.bin"})",
-                        "test", "", std::vector<std::string>{cat("offload_optimizer=", offload)});
+                        "test", "",
+                        std::vector<std::string>{cat("offload_optimizer=", states), cat("offload_params=", params)});
   };
-  const auto losses = [&](const char* offload, size_t* bytes) {
+  int64_t units = 0;
+  const auto losses = [&](const char* states, const char* params, size_t* bytes) {
     Rig rig;
-    const auto engine = make_engine(config(offload), rig.backend(), true);
+    const auto engine = make_engine(config(states, params), rig.backend(), true);
     *bytes = engine->memory().total();
+    units = engine->options().host_units;
     engine->commit();
     engine->init_weights();
     std::vector<double> all;
@@ -134,14 +158,22 @@ TEST(OffloadOnGpu, TrainsWhereTheGpuIsTooSmall) {
     }
     return all;
   };
-  size_t whole = 0, least = 0, chosen = 0;
-  const std::vector<double> want = losses("auto", &whole);
-  losses("cpu", &least);
-  ASSERT_LT(least + (size_t{100} << 10), whole);
-  emu::set_memory_limit((least + whole) / 2);
-  EXPECT_THROW(losses("none", &chosen), Error);
-  EXPECT_EQ(want, losses("auto", &chosen));
-  EXPECT_EQ(chosen, least);
+  size_t whole = 0, without_states = 0, least = 0, chosen = 0;
+  const std::vector<double> want = losses("auto", "auto", &whole);
+  losses("cpu", "none", &without_states);
+  losses("cpu", "cpu", &least);
+  ASSERT_LT(without_states + (size_t{100} << 10), whole);
+  ASSERT_LT(least + (size_t{100} << 10), without_states);
+  emu::set_memory_limit((without_states + whole) / 2);
+  EXPECT_THROW(losses("none", "none", &chosen), Error);
+  EXPECT_EQ(want, losses("auto", "auto", &chosen));
+  EXPECT_EQ(chosen, without_states);
+  EXPECT_EQ(units, 0);
+  emu::set_memory_limit((least + without_states) / 2);
+  EXPECT_THROW(losses("auto", "none", &chosen), Error);
+  EXPECT_EQ(want, losses("auto", "auto", &chosen));
+  EXPECT_TRUE(units > 0 && units < 10) << units << " of 10";
+  EXPECT_LT(chosen, without_states);
   emu::set_memory_limit(emu::gpu_h200().memory_bytes);
 }
 

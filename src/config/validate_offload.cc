@@ -1,0 +1,74 @@
+// What may be moved to host memory, and what the other options have to be for that.
+#include <algorithm>
+
+#include "config/config.h"
+#include "config/require.h"
+
+namespace athanor {
+namespace {
+
+// Whose step needs gradients of all weights at once: norms of whole tensors, or matrices exchanged between ranks.
+bool needs_whole_gradients(RuleName rule) {
+  constexpr RuleName kRules[] = {RuleName::muon, RuleName::normuon, RuleName::lamb, RuleName::adafactor,
+                                 RuleName::onebit_adam};
+  return std::ranges::find(kRules, rule) != std::end(kRules);
+}
+
+void validate_params(const Config& c) {
+  if (c.offload_params == Offload::none) return;
+  require(c.device != DeviceChoice::cpu || c.offload_params != Offload::cpu,
+          "offload_params: cpu moves weights and gradients from a GPU to host memory, where those of device cpu are "
+          "already; set it to auto or none, or device to cuda");
+  const std::string key = cat("offload_params: ", c.offload_params == Offload::cpu ? "cpu" : "auto");
+  const auto one = [&](const char* size, int64_t ranks) {
+    require(ranks <= 1, key, " works on one rank, or on ranks that share out weights with zero_stage 3, and ", size,
+            " is ", ranks, "; set that to 1, or offload_params to none");
+  };
+  one("data_parallel_replicate_size", c.data_parallel_replicate_size);
+  if (c.zero_stage != 3) one("data_parallel_shard_size", c.data_parallel_shard_size);
+  one("tensor_parallel_size", c.tensor_parallel_size);
+  one("context_parallel_size", c.context_parallel_size);
+  one("pipeline_parallel_size", c.pipeline_parallel_size);
+  one("expert_parallel_size", c.expert_parallel_size);
+  const auto off = [&](bool is_off, const std::string& what, const char* why, const std::string& remedy) {
+    require(is_off, key, " does not work with ", what, ": ", why, "; ", remedy, ", or set offload_params to none");
+  };
+  off(!low_precision(c.precision), cat("precision ", name_of(c.precision)),
+      "quantized copies of all weights stay on the GPU", "take bf16");
+  off(!needs_whole_gradients(c.optimizer), cat("optimizer ", name_of(c.optimizer)),
+      "its update needs the gradients of all units at once", "take adamw, adamw_8bit, lion or sgd");
+  for (size_t g = 0; g < c.param_groups.size(); ++g)
+    if (const auto& own = c.param_groups[g].optimizer)
+      off(!needs_whole_gradients(*own), cat("param_groups[", g, "].optimizer ", name_of(*own)),
+          "its update needs the gradients of all units at once", "leave it out");
+  off(c.update_clip_threshold == 0, "update_clip_threshold",
+      "the updates of all units are computed before they are used", "set it to 0");
+  off(c.deterministic_reduction != DeterministicReduction::rank_invariant, "deterministic_reduction rank_invariant",
+      "its sums hold the gradients of all units", "set it to fixed_order");
+  off(c.prune_sparsity == 0, "prune_sparsity", "weights to prune are chosen on the GPU", "set it to 0");
+  off(c.local_steps == 0, "local_steps", "rounds exchange all weights", "set it to 0");
+  off(!c.log_noise_scale, "log_noise_scale", "it reads the gradients of a micro-batch as a whole", "set it to false");
+}
+
+}  // namespace
+
+void validate_offload(const Config& c) {
+  require(
+      c.host_memory_limit_gib == 0 || c.offload_optimizer != Offload::none || c.offload_activations != Offload::none ||
+          c.offload_params != Offload::none,
+      "host_memory_limit_gib: ", c.host_memory_limit_gib,
+      " has a meaning only with offload_optimizer, offload_activations or offload_params cpu or auto, all are none; "
+      "leave it out");
+  require(c.device != DeviceChoice::cpu || c.offload_activations != Offload::cpu,
+          "offload_activations: cpu moves the inputs of recomputed blocks from a GPU to host memory, where those of "
+          "device cpu are already; set it to auto or none, or device to cuda");
+  require(c.offload_activations != Offload::cpu || c.recompute_granularity == RecomputeGranularity::full,
+          "offload_activations: cpu moves the inputs of blocks that recompute_granularity full recomputes, it is ",
+          name_of(c.recompute_granularity), "; set that to full, or this to auto or none");
+  require(c.device != DeviceChoice::cpu || c.offload_optimizer != Offload::cpu,
+          "offload_optimizer: cpu moves optimizer states from a GPU to host memory, where those of device cpu are "
+          "already; set it to auto or none, or device to cuda");
+  validate_params(c);
+}
+
+}  // namespace athanor

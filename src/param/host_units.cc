@@ -1,0 +1,107 @@
+// Units whose weights and gradients are in pinned host memory while nobody computes with them. Weights are copied to
+// the GPU ahead of their use, as shards of units are gathered (start_gather()). Gradients of a step's earlier
+// micro-batches are copied there ahead of the unit's backward, which adds to them, and back behind it. Both have
+// buffers for as long as the unit is in use. Updates have them stretch by stretch (param/state_stream.h).
+#include <algorithm>
+
+#include "param/param_store.h"
+
+namespace athanor {
+
+int64_t ParamStore::movable_units() const {
+  int64_t count = 0;
+  for (size_t u = 0; u < units_.size(); ++u) count += here(u) && !specs_[size_t(units_[u]->params.at(0))].buffer;
+  return count;
+}
+
+// Evenly spread over the model, so that copies hide behind units that stay on the GPU.
+std::vector<size_t> ParamStore::units_to_move() const {
+  const int64_t all = movable_units(), moved = std::min(all, sharding_.host_units);
+  std::vector<size_t> units;
+  int64_t number = 0;
+  for (size_t u = 0; u < units_.size() && moved > 0; ++u) {
+    if (!here(u) || units_[u]->buffers) continue;
+    if ((number + 1) * moved / all > number * moved / all) units.push_back(u);
+    ++number;
+  }
+  return units;
+}
+
+void ParamStore::begin_micro_batch(bool first, bool last) {
+  last_micro_batch_ = last;
+  for (const auto& unit : units_) unit->has_gradient = !first;
+}
+
+// At stage 3 a shard, which is then gathered.
+void ParamStore::start_bringing(Ctx& c, Unit& unit) {
+  const Tensor& home = unit.weights();
+  unit.gathered = c.alloc("weights of a unit", home.dtype, {unit.layout.numel});
+  if (c.unit_traffic) c.unit_traffic->forward.bytes += int64_t(home.bytes());
+  const Tensor own = sharded() ? unit.own(unit.gathered.t) : unit.gathered.t;
+  unit.gathering = c.beside([&](Stream stream) { c.device.copy(own.data, home.data, home.bytes(), stream); },
+                            sharded() ? Stream::comm : Stream::copy);
+  if (!sharded()) return;
+  const CollectiveSubject subject(unit.name);
+  unit.gathering = c.beside([&](Stream stream) { c.mesh.shards().all_gather(unit.gathered.t, own, stream); });
+}
+
+// Of a unit that nobody has prefetched.
+void ParamStore::count_waited(const Ctx& c, int u) const {
+  if (!c.unit_traffic) return;
+  for (int each = u; each >= 0; each = units_[size_t(each)]->beside) {
+    const Unit& unit = *units_[size_t(each)];
+    if (unit.home != Mem::device && !unit.gathered) c.unit_traffic->forward.waited += int64_t(unit.weights().bytes());
+  }
+}
+
+// Prefetches gradients, of units in host memory alone; no-op if the unit does not exist.
+void ParamStore::start_gradients(Ctx& c, int u) {
+  if (!has_host_units()) return;
+  for (int each = u; each >= 0; each = units_[size_t(each)]->beside)
+    if (Unit& unit = *units_[size_t(each)]; !unit.frozen && unit.home != Mem::device)
+      start_gradients_of(c, unit, false);
+}
+
+void ParamStore::start_gradients_of(Ctx& c, Unit& unit, bool waits) {
+  if (unit.whole_grad) return;
+  if (sending_.unit == &unit) wait_for_sent(c);  // where a table is the head's weight, too
+  unit.whole_grad = c.alloc("gradients of a unit", unit.grad.dtype, {unit.layout.numel});
+  unit.grad_comes = bring_gradients(c, unit, unit.whole_grad.t, waits);
+}
+
+Ctx::Ticket ParamStore::bring_gradients(Ctx& c, const Unit& unit, const Tensor& to, bool waits) const {
+  const Tensor& home = unit.grad;
+  if (c.unit_traffic) {
+    c.unit_traffic->gradients.bytes += int64_t(home.bytes());
+    if (waits) c.unit_traffic->gradients.waited += int64_t(home.bytes());
+  }
+  if (unit.has_gradient)
+    return c.beside([&](Stream s) { c.device.copy(to.data, home.data, home.bytes(), s); }, Stream::copy);
+  c.run(Fill{.x = to});
+  return nullptr;
+}
+
+// The norm is that of the gradients so far: the last micro-batch leaves the step's.
+void ParamStore::send_gradients(Ctx& c, Unit& unit, Buffer grad, Range of) {
+  wait_for_sent(c);
+  c.run(Fill{.x = unit.norm});
+  const std::vector<Range> counted = this->counted(c.mesh, unit, {of.begin, std::min(of.end, unit.layout.trained)});
+  for (const Range& r : counted)
+    c.run(SquaredNorm{.out = unit.norm, .x = {grad.t.slice(r.begin - of.begin, r.end - of.begin)}});
+  CHECK(counted.size() <= 1, unit.name, " counts ", counted.size(),
+        " ranges of gradients, and they are summed in order");
+  unit.has_gradient = true;
+  const Tensor &from = grad.t, &home = unit.grad;
+  if (c.unit_traffic) c.unit_traffic->gradients_out += int64_t(home.bytes());
+  sending_ = {&unit, grad, nullptr};
+  sending_.ticket =
+      c.beside([&](Stream stream) { c.device.copy(home.data, from.data, home.bytes(), stream); }, Stream::copy_back);
+}
+
+void ParamStore::wait_for_sent(Ctx& c) {
+  if (!sending_.unit) return;
+  c.wait(std::move(sending_.ticket));
+  sending_ = {};
+}
+
+}  // namespace athanor
