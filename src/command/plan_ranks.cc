@@ -210,10 +210,10 @@ Prediction RankPlan::with(const Assumptions& assumed) const {
   const double products = in_turns_ ? 0 : least_update_product_seconds(engine, limits);
   p.waits.stages = pipeline.waits + pipeline.sending;
   const double exposed = p.traffic.exposed(beside, double(p.micro_batches), products);
-  p.exposed = exposed + p.waits.stages + host.units_exposed;
+  p.exposed = exposed + p.waits.stages;
   const double sending = p.traffic.seconds(), hidden = sending > 0 ? std::max(0.0, 1 - exposed / sending) : 0;
   p.slowed = assumed.interference * hidden * p.traffic.bytes();
-  p.compute = launches + host.exposed + host.inputs_exposed + p.slowed;
+  p.compute = launches + host.exposed + host.inputs_exposed + host.units_exposed + p.slowed;
   const bool alone = mesh.data_parallel().size() == 1;  // all others share products
   for (const auto& [of, seconds] : p.traffic.exposed_by_layer(beside, double(p.micro_batches), products))
     (of.group == "tensor" || (of.group == "world" && alone) ? p.waits.tensor

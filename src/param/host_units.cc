@@ -56,7 +56,7 @@ void ParamStore::count_waited(const Ctx& c, int u) const {
 
 // Prefetches gradients, of units in host memory alone; no-op if the unit does not exist.
 void ParamStore::start_gradients(Ctx& c, int u) {
-  if (!has_host_units()) return;
+  if (!has_host_units() || sharded()) return;  // sharded: what is added to them is a sum over ranks
   for (int each = u; each >= 0; each = units_[size_t(each)]->beside)
     if (Unit& unit = *units_[size_t(each)]; !unit.frozen && unit.home != Mem::device)
       start_gradients_of(c, unit, false);
@@ -91,9 +91,9 @@ void ParamStore::send_gradients(Ctx& c, Unit& unit, Buffer grad, Range of) {
   CHECK(counted.size() <= 1, unit.name, " counts ", counted.size(),
         " ranges of gradients, and they are summed in order");
   unit.has_gradient = true;
-  const Tensor &from = grad.t, &home = unit.grad;
+  sending_ = {&unit, std::move(grad), nullptr};
+  const Tensor &from = sending_.grad.t, &home = unit.grad;
   if (c.unit_traffic) c.unit_traffic->gradients_out += int64_t(home.bytes());
-  sending_ = {&unit, grad, nullptr};
   sending_.ticket =
       c.beside([&](Stream stream) { c.device.copy(home.data, from.data, home.bytes(), stream); }, Stream::copy_back);
 }
