@@ -29,6 +29,20 @@ std::string common_name(const std::vector<ParamSpec>& specs) {
   return name.empty() ? specs[0].name : name;
 }
 
+// The unit to prefetch while `unit` computes, where the next one is used `step` units on: that one where all are
+// gathered; else the next one that is in host memory, so that units which stay on the GPU hide its copy, too. -1: none.
+int unit_to_prefetch(const ParamStore& params, int unit, int step) {
+  if (!params.has_host_units() || params.sharded()) return unit + step;
+  const auto& units = params.units();
+  const auto is_beside = [&](int u) {
+    return std::ranges::any_of(units, [&](const auto& v) { return v->beside == u; });
+  };
+  for (int u = unit + step; u >= 0 && u < int(units.size()) && !is_beside(u); u += step)
+    for (int each = u; each >= 0; each = units[size_t(each)]->beside)
+      if (units[size_t(each)]->home != Mem::device) return u;
+  return -1;
+}
+
 }  // namespace
 
 Param ParamStore::declare(ParamSpec spec) {
@@ -526,19 +540,20 @@ void ParamStore::begin_use(Ctx& c, int unit) {
   });
 }
 
-// Prefetches the neighbouring unit while this one computes: the next one in forward, the previous one in backward.
+// Prefetches a unit while this one computes: a later one in forward, an earlier one in backward.
 void ParamStore::use(Ctx& c, int unit) {
   begin_use(c, unit);
-  start_gather(c, unit + 1);
+  start_gather(c, unit_to_prefetch(*this, unit, 1));
 }
 
 void ParamStore::done(Ctx& c, int unit) {
   release(unit);
   c.record("done", [this, unit](Ctx& cc) {
     gather(cc, unit);
-    start_gather(cc, unit - 1);
+    const int before = unit_to_prefetch(*this, unit, -1);
+    start_gather(cc, before);
     begin_gradients(cc, unit);
-    start_gradients(cc, unit - 1);
+    start_gradients(cc, before);
   });
 }
 

@@ -115,6 +115,9 @@ class PlanTest(SystemTest):
         done = plan("h200", *large, "optimizer=adamw_8bit")
         self.assertRegex(done.out, r"parameters +70\.6G")
         self.assertTrue(30 < moved(done.err)[0] < 60, done.err)
+        many = self.run_program("plan", ROOT / "configs" / "llama-3b.json", "--gpu", "h200", "--ranks", "2", "--set",
+                                "offload_params=cpu", "--set", "zero_stage=1", code=USAGE).err
+        self.assertIn("offload_params: works on one rank, or on ranks that share out weights", many)
         done = plan("h200", *large, code=USAGE)
         self.assertRegex(done.err, r"offload_params keeps [\d.]+ MiB in pinned host memory, but 524288.0 MiB")
 
