@@ -155,6 +155,9 @@ void validate_qk_clip(const Config& c) {
   require(!c.model.qk_norm, "qk_clip_threshold: ", c.qk_clip_threshold,
           " scales queries and keys, whose size the norm ",
           "of model.qk_norm sets anew, so that it would do nothing; expected 0 with this model");
+  require(c.model.attn_logit_softcapping == 0, "qk_clip_threshold: ", c.qk_clip_threshold,
+          ", but model.attn_logit_softcapping ", c.model.attn_logit_softcapping,
+          " bounds attention scores already; set one of them to 0");
   require(c.attention != CudaAttention::cudnn, "qk_clip_threshold: ", c.qk_clip_threshold,
           " needs the largest scores, which the kernels of attention cudnn do not give; set attention to auto or "
           "builtin, or "

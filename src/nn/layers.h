@@ -70,8 +70,9 @@ Var rope(Net, Var qkv, const Batch&, Tensor cos_sin, AttentionShape);
 // rope(linear(x)), in one launch where the backend can
 Var rotated_linear(Net, Var x, const Linear& qkv, const Batch&, Tensor cos_sin, AttentionShape);
 // [N, (H+2K)D] -> [N, H D]. cos_sin: of rope(), whose backward this includes; none: q and k are not rotated. reader:
-// the layer that alone reads the result.
-Var attention(Net, Var qkv, const Batch&, Tensor cos_sin, AttentionShape, int layer, const Linear& reader);
+// the layer that alone reads the result. sinks [H], optional: AttentionSinks.
+Var attention(Net, Var qkv, const Batch&, Tensor cos_sin, AttentionShape, int layer, const Linear& reader,
+              Param sinks = {});
 Tensor max_attention_logits(const Ctx&, const AttentionShape&,
                             int layer);  // [H] f32, or none: where attention raises them
 

@@ -19,6 +19,8 @@ class ReferenceOps final : public Ops {
   void run(const AttentionFwd&, void*) override;
   void run(const AttentionBwd&, void*) override;
   void run(const MergeAttention&, void*) override;
+  void run(const AttentionSinks&, void*) override;
+  void run(const AttentionSinksBwd&, void*) override;
   void run(const Rope&, void*) override;
   void run(const GeluFwd&, void*) override;
   void run(const GeluBwd&, void*) override;

@@ -21,6 +21,8 @@ json athanor_json() {
             {"qk_norm", true},
             {"qk_norm_elementwise_affine", false},
             {"attention_multiplier", 0.12},
+            {"attn_logit_softcapping", 20.0},
+            {"attention_sinks", true},
             {"sliding_window", 9},
             {"layer_types", {"sliding_attention", "full_attention"}},
             {"resid_lambdas", {1.0}},
@@ -56,7 +58,7 @@ TEST(Athanor, OtherFamiliesRefuseItsOptions) {
   const json all = athanor_json();
   for (const char* key :
        {"gated_mlp", "lm_head_bias", "norm_elementwise_affine", "embedding_norm", "qk_norm_elementwise_affine",
-        "attention_multiplier", "resid_lambdas", "x0_lambdas", "skip_from", "skip_lambdas", "value_embeddings",
+        "attention_multiplier", "attn_logit_softcapping", "attention_sinks", "resid_lambdas", "x0_lambdas", "skip_from", "skip_lambdas", "value_embeddings",
         "value_embedding_lambdas", "value_residual_lambdas", "value_lambdas", "value_gate_channels", "value_gate_scale",
         "attention_gate_channels", "smear_channels", "rope_scaling"})
     expect_parts(error_of_model(with_key(llama_json(), key, all[key])),
