@@ -21,19 +21,19 @@ struct BwdLayout {
   BwdLayout(const AttentionShape& s, DType dtype, const Kernels& kern) {
     const int64_t dim = s.head_dim, wide = round_up<int64_t>(dim, kern.nr);
     const bool convert = dtype != DType::f32;
-    q_lanes = 0;                                     // [panels][D][nr]
-    dy_lanes = q_lanes + kQueryBlock * dim;          // [panels][D][nr]
-    q = dy_lanes + kQueryBlock * dim;                // panels of [kQueryBlock][nr]
-    dy = q + kQueryBlock * wide;                     // panels of [kQueryBlock][nr]
-    scores = dy + kQueryBlock * wide;                // [kKeyBlock][kQueryBlock]
-    gradient = scores + kKeyBlock * kQueryBlock;     // [kKeyBlock][kQueryBlock]
-    slope = gradient + kKeyBlock * kQueryBlock;      // [kKeyBlock][kQueryBlock], of capped scores
+    q_lanes = 0;                                                // [panels][D][nr]
+    dy_lanes = q_lanes + kQueryBlock * dim;                     // [panels][D][nr]
+    q = dy_lanes + kQueryBlock * dim;                           // panels of [kQueryBlock][nr]
+    dy = q + kQueryBlock * wide;                                // panels of [kQueryBlock][nr]
+    scores = dy + kQueryBlock * wide;                           // [kKeyBlock][kQueryBlock]
+    gradient = scores + kKeyBlock * kQueryBlock;                // [kKeyBlock][kQueryBlock]
+    slope = gradient + kKeyBlock * kQueryBlock;                 // [kKeyBlock][kQueryBlock], of capped scores
     k = slope + (s.softcap > 0 ? kKeyBlock * kQueryBlock : 0);  // [kKeyBlock][D]
-    v = k + (convert ? kKeyBlock * dim : 0);         // [kKeyBlock][D]
-    k_panels = v + (convert ? kKeyBlock * dim : 0);  // panels of [kKeyBlock][nr]
-    dq = k_panels + kKeyBlock * wide;                // [kQueryBlock][wide]
-    lse = dq + kQueryBlock * wide;                   // [kQueryBlock]
-    delta = lse + kQueryBlock;                       // [kQueryBlock]
+    v = k + (convert ? kKeyBlock * dim : 0);                    // [kKeyBlock][D]
+    k_panels = v + (convert ? kKeyBlock * dim : 0);             // panels of [kKeyBlock][nr]
+    dq = k_panels + kKeyBlock * wide;                           // [kQueryBlock][wide]
+    lse = dq + kQueryBlock * wide;                              // [kQueryBlock]
+    delta = lse + kQueryBlock;                                  // [kQueryBlock]
     total = round_up<int64_t>(delta + kQueryBlock, 64);
   }
 };

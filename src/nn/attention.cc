@@ -68,9 +68,10 @@ void add_sinks_gradient(Net n, const Tensor& dy, const Tensor& y, const Tensor& 
   n.c.run(AttentionSinksBwd{.dsinks = d.t, .dy = dy, .y = y, .lse = lse, .sinks = n.params.value(sinks)});
 }
 
-// Where ranks share sequences, or heads have sinks, y comes from several launches, and nobody leaves its largest magnitude.
-Var attention(Net n, Var qkv, const Batch& batch, Tensor cos_sin, AttentionShape shape, int layer,
-              const Linear& reader, Param sinks) {
+// Where ranks share sequences, or heads have sinks, y comes from several launches, and nobody leaves its largest
+// magnitude.
+Var attention(Net n, Var qkv, const Batch& batch, Tensor cos_sin, AttentionShape shape, int layer, const Linear& reader,
+              Param sinks) {
   Ctx& c = n.c;
   if (batch.piece_length > 0 || batch.context_rows) {
     qkv = turned(n, std::move(qkv), batch, cos_sin, shape);

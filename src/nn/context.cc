@@ -116,8 +116,8 @@ Var attention_of_parts(Net n, Var qkv, const Batch& batch, AttentionShape shape,
   add_sinks(n, y.t, lse.t, sinks);
   Var out = c.var(y);
   out.producer_keeps_it();
-  c.record("attention", [&params = n.params, sinks, kept = qkv.keep(), y, lse, spans = batch.spans, order = batch.context_rows, shape, block,
-                         sx = qkv.slot(), s = out.slot()](Ctx& cc) {
+  c.record("attention", [&params = n.params, sinks, kept = qkv.keep(), y, lse, spans = batch.spans,
+                         order = batch.context_rows, shape, block, sx = qkv.slot(), s = out.slot()](Ctx& cc) {
     const CollectiveSubject of_backward(block);
     const Buffer dy = cc.take(s), d = cc.alloc("attention.dqkv", kept.t.shape);
     add_sinks_gradient({cc, params}, dy.t, y.t, lse.t, sinks);

@@ -304,8 +304,8 @@ Var attention_in_ring(Net n, Var qkv, const Batch& batch, AttentionShape shape, 
   }
   Var out = c.var(y);
   out.producer_keeps_it();
-  c.record("attention", [&params = n.params, sinks, kept = qkv.keep(), y, lse, spans = batch.spans, shape, ring, block, sx = qkv.slot(),
-                         s = out.slot()](Ctx& cc) {
+  c.record("attention", [&params = n.params, sinks, kept = qkv.keep(), y, lse, spans = batch.spans, shape, ring, block,
+                         sx = qkv.slot(), s = out.slot()](Ctx& cc) {
     const CollectiveSubject of_backward(block);
     const Buffer dy = cc.take(s);
     add_sinks_gradient({cc, params}, dy.t, y.t, lse.t, sinks);

@@ -21,8 +21,8 @@ struct AttentionShape {
   float softcap = 0;   // scores are softcap * tanh(scale q·k / softcap) [Gemma 2, 2024]; 0: scale q·k
 };
 
-// y = softmax(mask(cap(q k^T scale))) v per sequence and head, with cap of AttentionShape::softcap. Rows of y outside every span are written as zeros; a query
-// that sees no key gives y = 0 and lse = -inf.
+// y = softmax(mask(cap(q k^T scale))) v per sequence and head, with cap of AttentionShape::softcap. Rows of y outside
+// every span are written as zeros; a query that sees no key gives y = 0 and lse = -inf.
 struct AttentionFwd {
   Tensor y;        // [Nq, H D]
   Tensor lse;      // [Nq, H] f32: log of the softmax's denominator, natural, scale and softcap included

@@ -13,7 +13,9 @@ struct AttentionSinks {
   Tensor lse;    // [N, H] f32
   Tensor sinks;  // [H] float
   static constexpr const char* kName = "attention_sinks";
-  std::array<Field, 3> fields() { return {{{"y", Io::inout, &y}, {"lse", Io::inout, &lse}, {"sinks", Io::in, &sinks}}}; }
+  std::array<Field, 3> fields() {
+    return {{{"y", Io::inout, &y}, {"lse", Io::inout, &lse}, {"sinks", Io::in, &sinks}}};
+  }
   void check() const {
     Expect e{kName};
     e.floating("y", y).matrix("y", y).is("y", y, y.dtype, y.shape).matrix("lse", lse);

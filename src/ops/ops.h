@@ -38,7 +38,8 @@ namespace athanor {
       RouteBwd, StepRouterBias, SortByExpert, SendSlots, ReceiveSlots, SumRows, WeightedSwigluFwd, WeightedSwigluBwd,  \
       GroupedGemm, ActivationFwd, ActivationBwd, ScaledSum, ScaledSumBwd, GatedSum, GatedSumBwd, Dropout,              \
       DequantizeNf4, ScaleByMagnitude, ScaleByMagnitudeBwd, KeepTwoOfFour, DecayPruned, TopLogits, PickLogits,         \
-      CachedDistilledCrossEntropy, OneBitMomentum, OneBitMean, OneBitDirection, AttentionSinks, AttentionSinksBwd
+      CachedDistilledCrossEntropy, OneBitMomentum, OneBitMean, OneBitDirection, AttentionSinks, AttentionSinksBwd,     \
+      DropPath
 
 // run() launches on the compute stream; scratch() is the temporary memory it needs (bytes), a pure function of the op.
 template <class Op>

@@ -82,7 +82,8 @@ void ReferenceOps::run(const AttentionFwd& op, void*) {
 }
 
 // dv_j = sum_i p_ij dy_i,  ds_ij = p_ij (dy_i·v_j - dy_i·y_i),  dq_i = sum_j c_ij ds_ij k_j,
-// dk_j = sum_i c_ij ds_ij q_i, with c the derivative of the score by q·k, and p from the stored lse. [Dao et al. 2022, app. B.4]
+// dk_j = sum_i c_ij ds_ij q_i, with c the derivative of the score by q·k, and p from the stored lse. [Dao et al. 2022,
+// app. B.4]
 void ReferenceOps::run(const AttentionBwd& op, void*) {
   if (op.cos_sin) return in_parts(op, [&](const auto& part) { run(part, nullptr); });
   const AttentionShape& a = op.shape;

@@ -90,7 +90,7 @@ void gradients(Examiner& examine) {
   if (!examine.wanted(AttentionBwd::kName)) return;
   for (const Setting& s : {Setting{"gradient", {{0, 4, 0, 4, 0, 0}, {4, 3, 4, 3, 0, 0}}, 8, 8, heads(4, 2, 3)},
                            Setting{"gradient, window, offset", {{0, 5, 0, 7, 2, 0}}, 5, 7, heads(2, 1, 4, 3)},
-           Setting{"gradient, capped", {{0, 5, 0, 5, 0, 0}}, 5, 5, capped(heads(2, 1, 4), 0.8f)}}) {
+                           Setting{"gradient, capped", {{0, 5, 0, 5, 0, 0}}, 5, 5, capped(heads(2, 1, 4), 0.8f)}}) {
     const auto fwd = forward(s, DType::f32, 0);
     examine.gradient(fwd, backward_of(examine, fwd), {{"y", "dy"}}, {{"q", "dq"}, {"k", "dk"}, {"v", "dv"}});
   }
@@ -166,12 +166,9 @@ void sink_cases(Examiner& examine) {
                                   .sinks = tensor(of_sinks, {heads})}};
         c.values["lse"] = statistics;
         examine(c);
-        OpCase<AttentionSinksBwd> back{c.name,
-                                       {.dsinks = tensor(of_sinks, {heads}),
-                                        .dy = c.op.y,
-                                        .y = c.op.y,
-                                        .lse = c.op.lse,
-                                        .sinks = c.op.sinks}};
+        OpCase<AttentionSinksBwd> back{
+            c.name,
+            {.dsinks = tensor(of_sinks, {heads}), .dy = c.op.y, .y = c.op.y, .lse = c.op.lse, .sinks = c.op.sinks}};
         back.values["lse"] = listed({0.4, 0.9, 2.5, 7});
         examine(back);
         if (rows != 33 || type != DType::f32 || of_sinks != DType::f32 || examine.lists()) continue;
