@@ -13,6 +13,8 @@ description, computes. Such models have no class in transformers. Files and tens
              token's embedding mixed in behind a gate ("smear"); [modded-nanogpt, record 28]: gates of attention heads.
   values     [modded-nanogpt, records 9 to 19]: value embeddings that layers share, the first layer's values in later
              ones, with trained factors.
+  sinks      [gpt-oss, 2025]: a trained score of each head in the denominator of its softmax, of alternating windows; [Gemma
+             2, 2024]: attention scores capped by tanh.
 
 And of no recipe:
   gated      a gate of GELU, biases in feed-forward layers and of a tied head.
@@ -65,6 +67,14 @@ CASES = {
                     qk_norm=False, qk_norm_elementwise_affine=True, tie_word_embeddings=False,
                     value_embeddings=[0, 1, None, 0], value_embedding_lambdas=[0.5, 0.6, 0.0, 0.4],
                     value_residual_lambdas=[0.0, 0.3, 0.5, 0.2], value_lambdas=[0.5, 0.7, 1.1, 0.8])),
+    "sinks": dict(
+        seed=26, batch=3, time=21, packed=[[21], [5, 16], [1, 8, 12]],
+        config=dict(SHAPE, vocab_size=83, hidden_size=24, intermediate_size=36, num_hidden_layers=2,
+                    num_attention_heads=4, num_key_value_heads=2, head_dim=8, rope_theta=10000.0,
+                    qk_norm=False, qk_norm_elementwise_affine=True, embedding_norm=False, tie_word_embeddings=False,
+                    hidden_act="silu", gated_mlp=True, attention_bias=True, sliding_window=6,
+                    layer_types=["sliding_attention", "full_attention"], attention_multiplier=0.9,
+                    attn_logit_softcapping=1.7, attention_sinks=True)),
     "gated": dict(
         seed=23, batch=3, time=18, packed=[[18], [7, 11], [1, 17]],
         config=dict(SHAPE, vocab_size=87, hidden_size=32, intermediate_size=44, num_hidden_layers=2,
@@ -72,7 +82,7 @@ CASES = {
                     hidden_act="gelu_pytorch_tanh", gated_mlp=True, mlp_bias=True, lm_head_bias=True, qk_norm=False,
                     qk_norm_elementwise_affine=True, embedding_norm=False, tie_word_embeddings=True)),
 }
-ACTIVATIONS = {"relu2": lambda x: x.relu().square(), "gelu_pytorch_tanh": lambda x: F.gelu(x, approximate="tanh")}
+ACTIVATIONS = {"silu": F.silu, "relu2": lambda x: x.relu().square(), "gelu_pytorch_tanh": lambda x: F.gelu(x, approximate="tanh")}
 
 
 def rms(x, eps, gain=None):
@@ -114,6 +124,8 @@ class Recipe:
             self.add_values(p + "self_attn.", i, matrix)
             if "attention_gate_channels" in c:
                 matrix(p + "self_attn.gate", heads, c["attention_gate_channels"])
+            if c.get("attention_sinks"):
+                self.add(p + "self_attn.sinks", torch.randn(heads, generator=generator, dtype=torch.float64))
             for key in ("resid_lambda", "x0_lambda"):
                 if key + "s" in c:
                     self.add(p + key, torch.tensor([c[key + "s"][i]], dtype=torch.float64))
@@ -208,11 +220,24 @@ class Recipe:
             q, k = rms(q, c["norm_eps"]), rms(k, c["norm_eps"])
         groups = c["num_attention_heads"] // c["num_key_value_heads"]
         k, v = k.repeat_interleave(groups, dim=2), v.repeat_interleave(groups, dim=2)
-        y = F.scaled_dot_product_attention(*(t.transpose(1, 2) for t in (q, k, v)),
-                                           attn_mask=shared.causal_mask(document, window),
-                                           scale=c.get("attention_multiplier"))
+        y = self.attend(p, *(t.transpose(1, 2) for t in (q, k, v)), shared.causal_mask(document, window))
         y = y.transpose(1, 2) * self.gate(p + "self_attn.gate", x, 1)
         return self.linear(p + "self_attn.o_proj", y.flatten(2))
+
+    def attend(self, p, q, k, v, mask):
+        """q, k, v [B, H, T, D]."""
+        cap, sinks, scale = self.c.get("attn_logit_softcapping"), self.w.get(p + "self_attn.sinks"), \
+            self.c.get("attention_multiplier")
+        if cap is None and sinks is None:
+            return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
+        scores = q @ k.transpose(2, 3) * (scale or q.shape[-1] ** -0.5)
+        if cap:
+            scores = cap * torch.tanh(scores / cap)
+        scores = scores.masked_fill(~mask, float("-inf"))
+        if sinks is None:
+            return scores.softmax(-1) @ v
+        sinks = sinks.view(1, -1, 1, 1).expand(*scores.shape[:3], 1)
+        return torch.cat((scores, sinks), dim=-1).softmax(-1)[..., :-1] @ v  # the sink has no value
 
     def parameters(self):
         return list(self.w.values())

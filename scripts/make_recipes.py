@@ -245,11 +245,13 @@ def record11():
 
 def record19():
     """records/track_1_short/2025-01-13_Fp8LmHead: 3.28 in 1,395 steps of sequences of 65,536 tokens."""
-    turning = 128 // 4
+    turning, blocks, steps = 128 // 4, 14, 1395
+    # The window is the next multiple of 128 tokens above 1,728 times the share of the steps that are done.
+    grows = [[0 if b == 0 else 128 * b * steps // 1728 + 1, 128 * (b + 1)] for b in range(blocks)]
     model = {
         "rope_theta": fixed(1024 ** (128 / 2 / (turning - 1))),
         "rope_scaling": {"rope_type": "proportional", "partial_rotary_factor": 0.5},
-        "sliding_window": 1792,
+        "sliding_window": 128 * blocks,
         "value_embeddings": [0, 1, 2] + [None] * 6 + [0, 1, 2],
         "value_embedding_lambdas": [0.5],
         "value_lambdas": [0.5],
@@ -258,9 +260,96 @@ def record19():
         "initializer_ranges": {"model.embed_tokens.weight": 1.0, "model.value_embeddings.*.weight": 1.0,
                                "lm_head.weight": 0, "*.o_proj.weight": 0, "*.down_proj.weight": 0},
     }
-    return track1("speedrun-record-19", model=model, steps=1395, rate=0.05, decay=round(0.4 * 1395), length=65536,
-                  run={"min_lr": 0.005, "adam_beta1": 0.8, "adam_beta2": 0.95, "reset_attention_mask": True,
+    return track1("speedrun-record-19", model=model, steps=steps, rate=0.05, decay=round(0.4 * steps), length=65536,
+                  run={"sliding_window_schedule": grows, "min_lr": 0.005, "adam_beta1": 0.8, "adam_beta2": 0.95, "reset_attention_mask": True,
                        "eod_token_id": 50256})
+
+
+def slowrun(name, *, epochs=12, decay=1.6, multiplier=0.25, run=None):
+    """NanoGPT slowrun at commit 106a2906 (2026-02-28), train.py, the second record of its track of one hour: 3.376."""
+    width, depth, head, length, vocab = 1792, 30, 128, 2048, 50304
+    rate, steps = 0.08 * multiplier, round(epochs * 100e6 / STEP_TOKENS)
+    return {
+        "model": {
+            "model_type": "athanor",
+            "vocab_size": vocab,
+            "hidden_size": width,
+            "num_hidden_layers": depth,
+            "num_attention_heads": width // head,
+            "intermediate_size": 4 * width,
+            "max_position_embeddings": length,
+            "norm_eps": EPS,
+            "rope_theta": 10000.0,
+            "hidden_act": "relu2",
+            "gated_mlp": False,
+            "norm_elementwise_affine": False,
+            "embedding_norm": True,
+            "qk_norm": True,
+            "qk_norm_elementwise_affine": False,
+            "sliding_window": length // 2 + 1,
+            "layer_types": ["full_attention" if i % 4 == 3 or i == depth - 1 else "sliding_attention"
+                            for i in range(depth)],
+            "resid_lambdas": [1.0],
+            "x0_lambdas": [0.1],
+            "value_embeddings": [i // 2 if i % 2 == 1 else None for i in range(depth)],
+            "value_gate_channels": 32,
+            "tie_word_embeddings": False,
+            "final_logit_softcapping": 15,
+            "initializer_range": fixed(width**-0.5),
+            "initializer_ranges": {
+                "model.embed_tokens.weight": 1.0,
+                "lm_head.weight": 0.001,
+                "*.o_proj.weight": 0,
+                "*.down_proj.weight": 0,
+                "*.value_gate.weight": 0,
+            },
+            "bos_token_id": 50256,
+            "eos_token_id": 50256,
+        },
+        "save": f"runs/recipes/{name}",
+        "train_data": "data/slowrun/fineweb_train_*.bin",
+        "valid_data": "data/slowrun/fineweb_val_*.bin",
+        "train_iters": steps,
+        "global_batch_size": STEP_TOKENS // length,
+        "micro_batch_size": "auto",
+        "seq_length": length,
+        "optimizer": "normuon",
+        "muon_scale": "original",
+        "muon_coefficients": "polar_express",
+        "learning_rate": fixed(rate),
+        "min_lr": 0,
+        "lr_decay_style": "WSD",
+        "lr_wsd_decay_style": "linear",
+        "lr_wsd_decay_iters": round(0.5 * steps),
+        "adam_beta1": 0.8,
+        "adam_beta2": 0.95,
+        "adam_eps": 1e-10,
+        "weight_decay": decay,
+        "cautious_weight_decay": True,
+        "clip_grad": 0,
+        **(run or {}),
+        "param_groups": [
+            {"match": "model.embed_tokens.weight", "optimizer": "adamw", "lr_factor": fixed(0.3 * multiplier / rate)},
+            {"match": "model.value_embeddings.*.weight", "optimizer": "adamw",
+             "lr_factor": fixed(0.3 * multiplier / rate)},
+            {"match": "lm_head.weight", "optimizer": "adamw", "lr_factor": fixed(0.004 * multiplier / rate)},
+            {"match": "*.resid_lambda", "optimizer": "adamw", "lr_factor": fixed(0.005 * multiplier / rate),
+             "weight_decay": 0},
+            {"match": "*.x0_lambda", "optimizer": "adamw", "lr_factor": fixed(0.5 * multiplier / rate),
+             "weight_decay": 0},
+        ],
+        "precision": "bf16",
+        "eval_interval": round(100e6 / STEP_TOKENS),
+        "eval_iters": 20,
+        "save_interval": 1000,
+    }
+
+
+def muloco():
+    """MuLoCo with one worker over the slow run's model (github bentherien/muloco-slowrun-analysis at fece39e6,
+    2026-03-01, and its best result, 3.3666): an outer step of Nesterov momentum after every three steps of Muon."""
+    return slowrun("slowrun-muloco", decay=1.3, multiplier=0.23,
+                   run={"local_steps": 3, "outer_learning_rate": 0.5, "outer_momentum": 0.5})
 
 
 def mlperf():
@@ -293,7 +382,8 @@ def mlperf():
 
 
 RECIPES = {"nanochat-d12": nanochat(12), "nanochat-d24": nanochat(24), "speedrun-track3-muon": speedrun(),
-           "speedrun-record-11": record11(), "speedrun-record-19": record19(), "mlperf-llama3.1-8b": mlperf()}
+           "speedrun-record-11": record11(), "speedrun-record-19": record19(), "mlperf-llama3.1-8b": mlperf(), "slowrun": slowrun("slowrun"),
+           "slowrun-muloco": muloco()}
 
 
 def text_of(config):

@@ -47,6 +47,9 @@ enum class Activation : uint8_t { gelu, silu, relu, relu2 };
 // logit alone.
 enum class RouterScore : uint8_t { softmax, sigmoid };
 
+// Probability with which a block's branches are dropped: in proportion to its number, or the same in all.
+enum class StochasticDepthMode : uint8_t { linear, uniform };
+
 enum class RecomputeGranularity : uint8_t { none, selective, full };
 
 // How ranks that share sequences get at each other's keys and values: all of them at once, or those of one rank after

@@ -153,7 +153,9 @@ void Machine::open_cpu(const Config& config, const Neighbours& here) {
 }
 
 void Machine::open_gpu(const Config& config, const RankInfo& ranks, const Neighbours& here) {
-  CudaOptions options{.attention = config.attention,
+  // Plans and trials are of one window.
+  const bool changes = !config.sliding_window_schedule.empty();
+  CudaOptions options{.attention = changes ? CudaAttention::builtin : config.attention,
                       .tokens = config.seq_length,
                       .documents = config.context_parallel_size == 1,  // else queries see keys of other pieces
                       .programmatic_launch = config.programmatic_launch,

@@ -146,6 +146,12 @@ std::vector<Field<ModelConfig>> block_fields() {
       number("attention_multiplier", &M::attention_multiplier, between(0, 1e3), refused, "",
              "athanor: factor of attention scores; null or 0 = 1 / sqrt(head_dim)")
           .or_word("null", 0),
+      number("attn_logit_softcapping", &M::attn_logit_softcapping, between(0, 1e6), refused, "",
+             "athanor: attention scores become this * tanh(scores / this) before the softmax; null or 0 = off")
+          .or_word("null", 0),
+      option("attention_sinks", &M::attention_sinks, refused,
+             "athanor: a trained score for each head, at first 0, takes part in the softmax of attention and has no "
+             "value, as in gpt-oss"),
       custom(
           "layer_types", Custom<M>{read_layer_types, write_layer_types, layer_types_schema, "null, or list of words"},
           refused,

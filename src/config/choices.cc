@@ -25,6 +25,7 @@ constexpr std::string_view kGroupOptimizers[] = {"inherit",   "adamw",      "ada
                                                  "adafactor", "onebit_adam"};
 constexpr std::string_view kGroupRoles[] = {"any", "matrix", "embedding", "vector"};
 constexpr std::string_view kMuonScales[] = {"original", "match_rms", "spectral"};
+constexpr std::string_view kStochasticDepthModes[] = {"linear", "uniform"};
 constexpr std::string_view kDistillLosses[] = {"kl", "reverse_kl"};
 constexpr std::string_view kPrunePatterns[] = {"unstructured", "2:4"};
 constexpr std::string_view kPruneScopes[] = {"layer", "global"};
@@ -71,6 +72,7 @@ ChoiceNames choice_names(RuleName) { return kOptimizers; }
 ChoiceNames choice_names(std::optional<RuleName>) { return kGroupOptimizers; }
 ChoiceNames choice_names(std::optional<Role>) { return kGroupRoles; }
 ChoiceNames choice_names(MuonScale) { return kMuonScales; }
+ChoiceNames choice_names(StochasticDepthMode) { return kStochasticDepthModes; }
 ChoiceNames choice_names(DistillLoss) { return kDistillLosses; }
 ChoiceNames choice_names(PrunePattern) { return kPrunePatterns; }
 ChoiceNames choice_names(PruneScope) { return kPruneScopes; }

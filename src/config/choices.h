@@ -56,6 +56,7 @@ ChoiceNames choice_names(std::optional<RuleName>);
 ChoiceNames choice_names(std::optional<Role>);
 ChoiceNames choice_names(MuonScale);
 ChoiceNames choice_names(DistillLoss);
+ChoiceNames choice_names(StochasticDepthMode);
 ChoiceNames choice_names(PrunePattern);
 ChoiceNames choice_names(PruneScope);
 ChoiceNames choice_names(PruneMethod);

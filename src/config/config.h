@@ -73,6 +73,11 @@ struct BatchRamp {
   int64_t start = 0, increment = 0, samples = 0;  // sequences; start 0: no ramp
 };
 
+// sliding_window_schedule: from a step on, counted from 0, sliding layers see so many tokens.
+struct WindowStage {
+  int64_t from_step = 0, tokens = 0;
+};
+
 struct Config {
   ModelConfig model;
   // run
@@ -109,12 +114,13 @@ struct Config {
   int64_t train_tokens = 0;       // alternative to train_iters; 0 after validate()
   int64_t global_batch_size = 0;  // sequences
   BatchRamp rampup_batch_size;
-  int64_t micro_batch_size = 0;             // sequences; 0 = "auto"
-  int64_t gradient_accumulation_steps = 0;  // 0 = not checked
-  int64_t seq_length = 0;                   // tokens; after validate() never 0
-  int64_t total_curriculum_step = 0;        // steps of the warm-up of sequences; 0 = none
-  int64_t min_difficulty = 64;              // tokens of the first sequences
-  int64_t difficulty_step = 8;              // tokens; lengths are multiples of it
+  int64_t micro_batch_size = 0;                      // sequences; 0 = "auto"
+  int64_t gradient_accumulation_steps = 0;           // 0 = not checked
+  int64_t seq_length = 0;                            // tokens; after validate() never 0
+  std::vector<WindowStage> sliding_window_schedule;  // empty: model.sliding_window in all steps
+  int64_t total_curriculum_step = 0;                 // steps of the warm-up of sequences; 0 = none
+  int64_t min_difficulty = 64;                       // tokens of the first sequences
+  int64_t difficulty_step = 8;                       // tokens; lengths are multiples of it
   // low-rank adapters
   int64_t lora_rank = 0;  // 0 = none
   double lora_alpha = 16.0;
@@ -165,6 +171,8 @@ struct Config {
   std::vector<ParamGroupConfig> param_groups = default_param_groups({});
   WeightDecayStyle weight_decay_style = WeightDecayStyle::constant;
   double end_weight_decay = -1.0;  // -1 until validate(): weight_decay
+  double stochastic_depth = 0.0;   // probability with which the last block's branches are dropped
+  StochasticDepthMode stochastic_depth_mode = StochasticDepthMode::linear;
   double z_loss = 0.0;
   double clip_grad = 1.0;          // largest global gradient norm; 0 = off
   int64_t max_skipped_steps = 20;  // consecutive non-finite steps before the run stops
@@ -311,6 +319,8 @@ int64_t batch_size_at(const Config&, int64_t consumed);
 int64_t samples_after(const Config&, int64_t steps);
 // Steps that take at least `samples` sequences.
 int64_t steps_for(const Config&, int64_t samples);
+// Tokens that layers with a sliding window see in a step, counted from 0.
+int64_t sliding_window_at(const Config&, int64_t step);
 // Tokens of the chunks that a sequence of the run is cut into; seq_length: it stays whole.
 int64_t chunk_length_at(const Config&, int64_t sample);
 // Chunks of a sequence at most.

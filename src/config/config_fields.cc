@@ -29,6 +29,45 @@ Json write_ramp(const Config& in) {
   return list;
 }
 
+void read_windows(Config& out, const Json& value, const std::string& path, Notices) {
+  out.sliding_window_schedule.clear();
+  const std::string expected = "null, or a list of pairs [first step, tokens]";
+  if (value.is(Json::Kind::null)) return;
+  if (!value.is(Json::Kind::array) || value.items.empty()) bad_value(value, path, expected);
+  for (size_t i = 0; i < value.items.size(); ++i) {
+    const Json& pair = value.items[i];
+    const std::string at = cat(path, "[", i, "]");
+    if (!pair.is(Json::Kind::array) || pair.items.size() != 2) bad_value(pair, at, "a pair [first step, tokens]");
+    out.sliding_window_schedule.push_back({.from_step = read_integer(pair.items[0], cat(at, "[0]"), at_least(0)),
+                                           .tokens = read_integer(pair.items[1], cat(at, "[1]"), at_least(1))});
+  }
+}
+
+Json write_windows(const Config& in) {
+  if (in.sliding_window_schedule.empty()) return {};
+  Json list = Json::array();
+  for (const WindowStage& stage : in.sliding_window_schedule) {
+    Json pair = Json::array();
+    pair.items = {Json::of(stage.from_step), Json::of(stage.tokens)};
+    list.items.push_back(std::move(pair));
+  }
+  return list;
+}
+
+Json windows_schema() {
+  Json schema = Json::object(), types = Json::array(), pair = Json::object(), number = Json::object();
+  types.items = {Json::of("array"), Json::of("null")};
+  schema.set("type", std::move(types));
+  number.set("type", Json::of("integer"));
+  number.set("minimum", Json::of(int64_t{0}));
+  pair.set("type", Json::of("array"));
+  pair.set("minItems", Json::of(int64_t{2}));
+  pair.set("maxItems", Json::of(int64_t{2}));
+  pair.set("items", std::move(number));
+  schema.set("items", std::move(pair));
+  return schema;
+}
+
 void read_layout(Config& out, const Json& value, const std::string& path, Notices) {
   out.pipeline_layout.clear();
   if (value.is(Json::Kind::null)) return;
@@ -165,6 +204,12 @@ Fields train_group() {
       number("seq_length", &Config::seq_length, between(0, kMaxCount), refused, "tokens",
              "tokens of one sequence; 0 = max_position_embeddings of the model")
           .alias({"block_size", "sequence_length", "max_seq_length", "max_seq_len"}),
+      custom(
+          "sliding_window_schedule",
+          Custom<Config>{read_windows, write_windows, windows_schema, "null, or list of [step, tokens]"}, notice,
+          "sliding windows that change in training: from a step on, counted from 0, layers with a window see so many "
+          "tokens, as in [[0, 128], [1000, 512]]; evaluations in the run too; the last is model.sliding_window, "
+          "which the saved model has; null = that in all steps"),
       number("total_curriculum_step", &Config::total_curriculum_step, between(0, kMaxCount), notice, "steps",
              "sequences warm up: they are cut into chunks that see only themselves, of min_difficulty tokens at first, "
              "then linearly more, up to seq_length from this step on; a step keeps its tokens, and samples their "

@@ -1,5 +1,6 @@
-// Sequence length warm-up: the length of a sample as a function of its number, by DeepSpeed's fixed_linear schedule of
-// curriculum_type seqlen [Li et al. 2022, "The Stability-Efficiency Dilemma"].
+// Schedules by step of what attention sees. Windows: sliding_window_schedule. Sequence length warm-up: the length of a
+// sample as a function of its number, by DeepSpeed's fixed_linear schedule of curriculum_type seqlen [Li et al. 2022,
+// "The Stability-Efficiency Dilemma"].
 #include <algorithm>
 
 #include "base/int.h"
@@ -14,6 +15,13 @@ int64_t chunk_length_at(const Config& c, int64_t sample) {
   if (step >= c.total_curriculum_step) return c.seq_length;
   const int64_t length = c.min_difficulty + (c.seq_length - c.min_difficulty) * step / c.total_curriculum_step;
   return length - length % c.difficulty_step;
+}
+
+int64_t sliding_window_at(const Config& c, int64_t step) {
+  int64_t tokens = c.model.sliding_window;
+  for (const WindowStage& stage : c.sliding_window_schedule)
+    if (stage.from_step <= step) tokens = stage.tokens;
+  return tokens;
 }
 
 int64_t max_chunks(const Config& c) {

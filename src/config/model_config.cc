@@ -47,6 +47,7 @@ N count_parameters(const ModelConfig& m, int64_t experts) {
   }
   if (m.smear_channels > 0) embeddings += N(m.smear_channels) + N(1);
   block += N(m.num_attention_heads) * N(m.attention_gate_channels);
+  if (m.attention_sinks) block += N(m.num_attention_heads);
   block += norm + norm;
   const N dense = (m.gated_mlp ? hidden * ffn + hidden * ffn : hidden * ffn) + ffn * hidden;
   const N routed = N(m.num_experts) * hidden + N(experts) * (N(3) * hidden * N(m.moe_intermediate_size));

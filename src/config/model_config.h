@@ -77,6 +77,8 @@ struct ModelConfig {
   bool qk_norm_elementwise_affine = true;    // so have those of queries and keys
   bool embedding_norm = false;               // a norm between embedding and first block
   double attention_multiplier = 0;           // factor of attention scores; 0: 1 / sqrt(head_dim)
+  double attn_logit_softcapping = 0;         // attention scores become this * tanh(scores / this); 0 = off
+  bool attention_sinks = false;              // a trained score of each head in the denominator of its softmax
   std::vector<LayerType> layer_types;        // of each layer; empty: all have sliding_window
   std::vector<double> resid_lambdas;         // initial factors of the stream at each block; empty: none
   std::vector<double> x0_lambdas;            // initial factors of the normed embedding added there; empty: none

@@ -158,6 +158,15 @@ std::vector<Field<Config>> optimizer_fields() {
       number("end_weight_decay", &Config::end_weight_decay, at_least(0), notice, "",
              "weight decay from lr_decay_iters on, unless weight_decay_style is constant")
           .unset_is("weight_decay"),
+      number(
+          "stochastic_depth", &Config::stochastic_depth, below(0, 1), notice, "",
+          "in training, attention and the feed-forward layer of the last block are left out for a sequence with this "
+          "probability, each by itself, and count 1 / (1 - p) times elsewhere; which follows from seed, step and the "
+          "sequence's number in the step alone; 0 = off"),
+      choice<&Config::stochastic_depth_mode>(
+          "stochastic_depth_mode", notice,
+          "stochastic_depth: probability of block l of L: linear = l / L times that of the last; uniform = the same in "
+          "all"),
       number("z_loss", &Config::z_loss, at_least(0), notice, "",
              "adds this times the square of log sum exp(logits) to what is trained, not to the losses shown: keeps "
              "logits from drifting; 1e-4 is usual; 0 = off"),

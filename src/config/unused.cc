@@ -93,6 +93,9 @@ std::vector<std::string> keys_without_effect(const Config& c) {
   unused.key("pipeline_schedule", &Config::pipeline_schedule, c.pipeline_parallel_size > 1,
              "pipeline_parallel_size above 1");
 
+  unused.key("stochastic_depth_mode", &Config::stochastic_depth_mode, c.stochastic_depth > 0,
+             "stochastic_depth above 0");
+
   const bool warms_up = c.total_curriculum_step > 0;
   unused.key("min_difficulty", &Config::min_difficulty, warms_up, "total_curriculum_step");
   unused.key("difficulty_step", &Config::difficulty_step, warms_up, "total_curriculum_step");

@@ -37,6 +37,28 @@ void validate_curriculum(const Config& c) {
             c.difficulty_step);
 }
 
+void validate_windows(const Config& c) {
+  const std::vector<WindowStage>& stages = c.sliding_window_schedule;
+  if (stages.empty()) return;
+  const auto& last = stages.back();
+  require(
+      c.model.sliding_window > 0,
+      "sliding_window_schedule: no layer has a window, since model.sliding_window is 0; set it to the last tokens, ",
+      last.tokens, ", or leave the schedule out");
+  require(stages.front().from_step == 0, "sliding_window_schedule: begins with step ", stages.front().from_step,
+          ", expected 0, the first step");
+  for (size_t i = 1; i < stages.size(); ++i)
+    require(stages[i - 1].from_step < stages[i].from_step, "sliding_window_schedule[", i, "]: step ",
+            stages[i].from_step, " does not follow step ", stages[i - 1].from_step, "; expected rising ones");
+  require(last.tokens == c.model.sliding_window, "sliding_window_schedule: ends with ", last.tokens,
+          " tokens, but the saved model has model.sliding_window ", c.model.sliding_window, "; make them the same");
+  require(c.context_parallel_size == 1, "sliding_window_schedule: not supported with context_parallel_size ",
+          c.context_parallel_size, ", whose ranks exchange keys by one window; set it to 1");
+  require(c.attention != CudaAttention::cudnn,
+          "sliding_window_schedule: not supported with attention cudnn, whose plans are made for one window; set "
+          "attention to auto or builtin");
+}
+
 void validate_batch(Config& c) {
   const int64_t longest = c.model.max_position_embeddings;
   if (c.seq_length == 0) c.seq_length = longest;
@@ -50,6 +72,7 @@ void validate_batch(Config& c) {
   }
   validate_ramp(c);
   validate_curriculum(c);
+  validate_windows(c);
   if (accumulation > 0) {
     // The devices divide what is left; the trainer compares with their number.
     const double once = double(std::max<int64_t>(c.micro_batch_size, 1)) * double(accumulation);
@@ -155,10 +178,18 @@ void validate_qk_clip(const Config& c) {
   require(!c.model.qk_norm, "qk_clip_threshold: ", c.qk_clip_threshold,
           " scales queries and keys, whose size the norm ",
           "of model.qk_norm sets anew, so that it would do nothing; expected 0 with this model");
+  require(c.model.attn_logit_softcapping == 0, "qk_clip_threshold: ", c.qk_clip_threshold,
+          ", but model.attn_logit_softcapping ", c.model.attn_logit_softcapping,
+          " bounds attention scores already; set one of them to 0");
   require(c.attention != CudaAttention::cudnn, "qk_clip_threshold: ", c.qk_clip_threshold,
           " needs the largest scores, which the kernels of attention cudnn do not give; set attention to auto or "
           "builtin, or "
           "qk_clip_threshold to 0");
+}
+
+void validate_stochastic_depth(const Config& c) {
+  require(c.stochastic_depth == 0 || !has_experts(c.model.model_type), "stochastic_depth: ", c.stochastic_depth,
+          " is not supported with experts (model.model_type ", name_of(c.model.model_type), "); set it to 0");
 }
 
 void validate_update_clip(const Config& c) {
@@ -499,6 +530,7 @@ void validate(Config& c) {
   resolve_groups(c);
   validate_cautious(c);
   validate_qk_clip(c);
+  validate_stochastic_depth(c);
   validate_update_clip(c);
   validate_schedule_free(c);
   resolve_other_courses(c);

@@ -105,9 +105,10 @@ class FwdBlock {
                      .cols = nr,
                      .k = dim_,
                      .add = false});
+    if (op_.shape.softcap > 0) cap_scores(scores, nullptr, now.size(), nr, nr, op_.shape);
     mask_scores(scores, nr, span_, op_.shape, first_ + i, lanes, now);
     float* rescale = state(2) + i;
-    kern_.softmax({scores, now.size(), op_.shape.scale, state(0) + i, state(1) + i, rescale});
+    kern_.softmax({scores, now.size(), scale_of_scores(op_.shape), state(0) + i, state(1) + i, rescale});
     float* y = memory_ + at_.y + i * wide_;
     for (int64_t l = 0; l < lanes && started_[i / nr]; ++l)
       if (rescale[l] != 1.0f)

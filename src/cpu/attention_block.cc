@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "cpu/simd.h"
+#include "cpu/vec.h"
 
 namespace athanor {
 namespace {
@@ -32,7 +33,28 @@ void check_disjoint(const char* op, const std::vector<RowRange>& sorted, const c
           sorted[i].begin);
 }
 
+struct CapScores {
+  template <int L>
+  static ATHANOR_INLINE void run(float* s, float* slope, int64_t n, float scale, float cap) {
+    const float factor = scale / cap;
+    for (int64_t c = 0; c < n; c += L) {
+      const size_t bytes = size_t(n - c < L ? n - c : L) * sizeof(float);
+      simd::Float<L> x{}, value, derivative;
+      std::memcpy(&x, s + c, bytes);
+      simd::tanh<L>(x * factor, value, derivative);
+      value *= cap, derivative *= scale;
+      std::memcpy(s + c, &value, bytes);
+      if (slope) std::memcpy(slope + c, &derivative, bytes);
+    }
+  }
+};
+
 }  // namespace
+
+void cap_scores(float* s, float* slope, int64_t rows, int64_t cols, int64_t stride, const AttentionShape& shape) {
+  for (int64_t r = 0; r < rows; ++r)
+    simd::dispatch<CapScores>(s + r * stride, slope ? slope + r * stride : nullptr, cols, shape.scale, shape.softcap);
+}
 
 void mask_scores(float* scores, int64_t stride, const Span& s, const AttentionShape& shape, int64_t q, int64_t lanes,
                  KeyRange keys) {

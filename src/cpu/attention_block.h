@@ -28,6 +28,12 @@ inline KeyRange visible_keys(const Span& s, const AttentionShape& shape, int64_t
 void mask_scores(float* scores, int64_t stride, const Span&, const AttentionShape&, int64_t q, int64_t lanes,
                  KeyRange keys);
 
+// s becomes the scores softcap * tanh(scale s / softcap) of s = q·k; slope, which may be null: their derivatives by s.
+// Both [rows, cols], rows `stride` apart.
+void cap_scores(float* s, float* slope, int64_t rows, int64_t cols, int64_t stride, const AttentionShape&);
+// What is left to multiply scores with: scale, or 1 of those that are capped.
+inline float scale_of_scores(const AttentionShape& s) { return s.softcap > 0 ? 1.0f : s.scale; }
+
 enum class SpanSide : uint8_t { queries, keys };
 
 // The spans that have work, cut into blocks of rows on one side.

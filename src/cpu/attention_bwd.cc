@@ -17,22 +17,23 @@ constexpr int64_t kWholeHeads = 8;  // with so many key/value heads (over all sp
 
 // A worker's scratch memory, in floats.
 struct BwdLayout {
-  int64_t q_lanes, dy_lanes, q, dy, scores, gradient, k, v, k_panels, dq, lse, delta, total;
+  int64_t q_lanes, dy_lanes, q, dy, scores, gradient, slope, k, v, k_panels, dq, lse, delta, total;
   BwdLayout(const AttentionShape& s, DType dtype, const Kernels& kern) {
     const int64_t dim = s.head_dim, wide = round_up<int64_t>(dim, kern.nr);
     const bool convert = dtype != DType::f32;
-    q_lanes = 0;                                     // [panels][D][nr]
-    dy_lanes = q_lanes + kQueryBlock * dim;          // [panels][D][nr]
-    q = dy_lanes + kQueryBlock * dim;                // panels of [kQueryBlock][nr]
-    dy = q + kQueryBlock * wide;                     // panels of [kQueryBlock][nr]
-    scores = dy + kQueryBlock * wide;                // [kKeyBlock][kQueryBlock]
-    gradient = scores + kKeyBlock * kQueryBlock;     // [kKeyBlock][kQueryBlock]
-    k = gradient + kKeyBlock * kQueryBlock;          // [kKeyBlock][D]
-    v = k + (convert ? kKeyBlock * dim : 0);         // [kKeyBlock][D]
-    k_panels = v + (convert ? kKeyBlock * dim : 0);  // panels of [kKeyBlock][nr]
-    dq = k_panels + kKeyBlock * wide;                // [kQueryBlock][wide]
-    lse = dq + kQueryBlock * wide;                   // [kQueryBlock]
-    delta = lse + kQueryBlock;                       // [kQueryBlock]
+    q_lanes = 0;                                                // [panels][D][nr]
+    dy_lanes = q_lanes + kQueryBlock * dim;                     // [panels][D][nr]
+    q = dy_lanes + kQueryBlock * dim;                           // panels of [kQueryBlock][nr]
+    dy = q + kQueryBlock * wide;                                // panels of [kQueryBlock][nr]
+    scores = dy + kQueryBlock * wide;                           // [kKeyBlock][kQueryBlock]
+    gradient = scores + kKeyBlock * kQueryBlock;                // [kKeyBlock][kQueryBlock]
+    slope = gradient + kKeyBlock * kQueryBlock;                 // [kKeyBlock][kQueryBlock], of capped scores
+    k = slope + (s.softcap > 0 ? kKeyBlock * kQueryBlock : 0);  // [kKeyBlock][D]
+    v = k + (convert ? kKeyBlock * dim : 0);                    // [kKeyBlock][D]
+    k_panels = v + (convert ? kKeyBlock * dim : 0);             // panels of [kKeyBlock][nr]
+    dq = k_panels + kKeyBlock * wide;                           // [kQueryBlock][wide]
+    lse = dq + kQueryBlock * wide;                              // [kQueryBlock]
+    delta = lse + kQueryBlock;                                  // [kQueryBlock]
     total = round_up<int64_t>(delta + kQueryBlock, 64);
   }
 };
@@ -146,9 +147,13 @@ class BwdBlock {
     p.a = v.data + skip * v.stride, p.a_stride = v.stride;
     p.b = memory_ + at_.dy_lanes + i * dim_, p.c = ds;
     multiply(kern_, p);
+    float* slope = op_.shape.softcap > 0 ? memory_ + at_.slope + skip * kQueryBlock + i : nullptr;
+    if (slope) cap_scores(s, slope, now.size(), kern_.nr, kQueryBlock, op_.shape);
     mask_scores(s, kQueryBlock, span_, op_.shape, first_ + i, lanes, now);
     kern_.score_gradient(
-        {s, ds, now.size(), kQueryBlock, op_.shape.scale, memory_ + at_.lse + i, memory_ + at_.delta + i});
+        {s, ds, now.size(), kQueryBlock, scale_of_scores(op_.shape), memory_ + at_.lse + i, memory_ + at_.delta + i});
+    for (int64_t row = 0; slope && row < now.size() * kQueryBlock; row += kQueryBlock)
+      for (int64_t lane = 0; lane < kern_.nr; ++lane) ds[row + lane] *= slope[row + lane];
   }
 
   void add_dq(int64_t i, int64_t lanes, int64_t keys, int64_t skip, int64_t k_panel) const {

@@ -190,4 +190,22 @@ void CpuOps::run(const Dropout& op, void*) {
   });
 }
 
+void CpuOps::run(const DropPath& op, void*) {
+  const uint64_t stream = Dropout::stream_at(op.stream, *static_cast<const StepState*>(op.state.data));
+  const int64_t first = *op.first.as<int64_t>(), columns = op.y.cols();
+  by_float(op.y.dtype, [&]<class T>() {
+    T* y = op.y.as<T>();
+    const T *x = op.x.as<T>(), *residual = op.residual ? op.residual.as<T>() : nullptr;
+    pool_.parallel_ranges(op.y.rows(), row_grain(columns), [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const float factor = op.factor(stream, first, i);
+        for (int64_t c = i * columns; c < (i + 1) * columns; ++c) {
+          const float before = residual ? to_float(residual[c]) : 0.0f;
+          y[c] = factor == 0 ? from_float<T>(before) : from_float<T>(before + factor * to_float(x[c]));
+        }
+      }
+    });
+  });
+}
+
 }  // namespace athanor

@@ -23,6 +23,8 @@ class CpuOps final : public Ops {
   void run(const AttentionFwd&, void* scratch) override;
   void run(const AttentionBwd&, void* scratch) override;
   void run(const MergeAttention&, void* scratch) override;
+  void run(const AttentionSinks&, void* scratch) override;
+  void run(const AttentionSinksBwd&, void* scratch) override;
   void run(const Rope&, void* scratch) override;
   size_t scratch(const AttentionFwd&) const override;
   size_t scratch(const AttentionBwd&) const override;
@@ -77,6 +79,7 @@ class CpuOps final : public Ops {
   void run(const SquaredNorm&, void* scratch) override;
   void run(const RandomNormal&, void* scratch) override;
   void run(const Dropout&, void* scratch) override;
+  void run(const DropPath&, void* scratch) override;
   size_t scratch(const ReduceSum&) const override;
   size_t scratch(const SquaredNorm&) const override;
   // adamw.cc, schedule_free.cc, sgd.cc, lion.cc, ema.cc

@@ -1,5 +1,6 @@
-// Dropout by counter-based random numbers: the op of ops/dropout.h.
-// Layout: flat buffers, a block per tile (flat.h). Bound by the arithmetic of the random numbers. Not timed on a GPU yet.
+// Dropout and stochastic depth by counter-based random numbers: the ops of ops/dropout.h.
+// Layout of dropout: flat buffers, a block per tile (flat.h). Bound by the arithmetic of the random numbers. Not timed on
+// a GPU yet. Layout of stochastic depth: a block per row. Memory bound. No GPU has run it.
 #include "cuda/dropout.h"
 
 #include "cuda/flat.h"
@@ -32,7 +33,34 @@ __global__ void __launch_bounds__(kTileThreads) dropout(T* y, const T* x, Droppe
     tile.store(y, v);
   });
 }
+
+constexpr int kPathThreads = 128;
+
+// op: its tensors' shapes and addresses are not read.
+template <class T>
+__global__ void __launch_bounds__(kPathThreads)
+    drop_path(T* y, const T* x, const T* residual, const StepState* state, const int64_t* first, int columns,
+              DropPath op) {
+  ptx::wait_for_earlier_kernels();
+  const int64_t row = blockIdx.x;
+  const float factor = op.factor(Dropout::stream_at(op.stream, *state), *first, row);
+  for (int c = static_cast<int>(threadIdx.x); c < columns; c += kPathThreads) {
+    const int64_t at = row * columns + c;
+    const float before = residual ? to_float(residual[at]) : 0.f;
+    y[at] = from_float<T>(factor == 0 ? before : fmaf(factor, to_float(x[at]), before));
+  }
+}
 }  // namespace
+
+void run(const DropPath& op, void*, cudaStream_t stream) {
+  if (op.y.numel() == 0) return;
+  by_type(op.y.dtype, [&]<class T>() {
+    const LaunchConfig config{dim3(grid_size(op.y.rows())), dim3(kPathThreads), 0, stream};
+    CUDA_CHECK(launch(drop_path<T>, config, data<T>(op.y), data<T>(op.x), data<T>(op.residual),
+                      static_cast<const StepState*>(op.state.data), data<int64_t>(op.first),
+                      static_cast<int>(op.y.cols()), op));
+  });
+}
 
 void run(const Dropout& op, void*, cudaStream_t stream) {
   if (op.y.numel() == 0) return;

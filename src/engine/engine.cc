@@ -538,6 +538,16 @@ void Engine::use_weights() {
   refresh_codes(CodesOf::evaluation);
 }
 
+void Engine::set_sliding_window(int64_t tokens) {
+  if (model_->config().sliding_window == tokens) return;
+  CHECK(part_.ranks == 1, "a window that changes on ranks that share sequences");
+  backend_.device.sync();  // graphs that may still run are forgotten
+  model_->set_sliding_window(tokens);
+  evaluation_runners_.clear();
+  micro_runners_.clear();
+  steps_of_program_ = 0;
+}
+
 void Engine::set_ops(Ops& ops, CaptureOps capture) {
   ops_ = &ops;
   if (capture == CaptureOps::no) options_.graphs = false;

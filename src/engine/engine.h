@@ -88,6 +88,7 @@ struct EngineOptions {
   double clip_grad = 0;
   SpikeRule spikes = {};  // deviations 0: no step is skipped
   double z_loss = 0;
+  StochasticDepth depth = {};
   float router_bias_rate = 1e-3f;  // of a model whose routers have a bias: see StepRouterBias
   std::optional<TeacherOptions> teacher = {};
   std::optional<PruningOptions> pruning = {};
@@ -287,6 +288,9 @@ class Engine {
   void want_top_logits(int64_t k, int64_t vocab, float temperature);
   TopLogitsOfBatch top_logits(std::span<const int32_t> tokens);
 
+  // What layers with a sliding window see from now on. Drops captured graphs; nothing that is planned depends on it.
+  void set_sliding_window(int64_t tokens);
+
   // Replaces the ops that run (not those of the plan) by decorators that check or trace. Drops captured graphs; from
   // then on captures only ops that allow it: those that do the same launches and do not block.
   void set_ops(Ops& ops, CaptureOps = CaptureOps::no);
@@ -325,7 +329,7 @@ class Engine {
     TeacherLogits top;   // of the teacher, if they are given
     Tensor all_losses;   // [all rows] f32: those of all ranks that share sequences, in their order
     Tensor targets;      // [1] f32: number of targets of the micro-batch that are not ignored
-    Tensor first_row;    // [1] i64, as Dropping::first; none without dropout
+    Tensor first_row;    // [1] i64, as Dropping::first; none without dropout or stochastic depth
     bool documents_changed = true;
   };
   void plan_inputs(MicroInputs&, size_t slot);

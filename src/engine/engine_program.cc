@@ -25,6 +25,7 @@ Ctx without_tape(Ctx c) {
   c.max_attention_logits = {};
   c.quantization = {};
   c.routing = {};
+  c.dropping = {};
   return c;
 }
 
@@ -40,7 +41,15 @@ void Engine::run_passes(Ctx c, const Passes& p, const PhaseRunner::Enter& on) {
                .inv_count = head().inv_count,
                .sequence = part_.rows() / part_.sequences};
   c.block_inputs = p.block_inputs;
-  if (p.inputs.first_row) c.dropping = {.state = state_, .first = p.inputs.first_row};
+  const int64_t rows = part_.rows() / part_.sequences;  // of a sequence
+  if (p.inputs.first_row)
+    c.dropping = {.state = state_,
+                  .first = p.inputs.first_row,
+                  .depth = options_.depth,
+                  .layers = model_->config().num_hidden_layers,
+                  .rows = {.sequences = part_.sequences,
+                           .length = part_.ranks > 1 ? part_.piece_length() : rows,
+                           .per_sequence = rows}};
   if (p.forward) {
     on(Phase::forward);
     run_forward(c, p);

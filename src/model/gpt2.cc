@@ -36,8 +36,13 @@ class Gpt2 final : public Model {
     const Layer& w = layers_[size_t(l)];
     auto [h, x] = fork_norm(net(c), std::move(in), w.norm1, &w.qkv);
     x = attention(net(c), linear(net(c), std::move(x), w.qkv), batch, {}, attention_shape(l), l, w.out);
-    auto [h2, y] = fork_norm(net(c), linear(net(c), std::move(x), w.out, std::move(h)), w.norm2, &w.up);
-    return gelu_mlp(net(c), std::move(y), w.up, w.down, std::move(h2));
+    Var after = add_branch(net(c), l, std::move(h), w.out.w, [&, &x = x](Var residual) {
+      return linear(net(c), std::move(x), w.out, std::move(residual));
+    });
+    auto [h2, y] = fork_norm(net(c), std::move(after), w.norm2, &w.up);
+    return add_branch(net(c), l, std::move(h2), w.down.w, [&, &y = y](Var residual) {
+      return gelu_mlp(net(c), std::move(y), w.up, w.down, std::move(residual));
+    });
   }
 
   Var final_norm(Ctx& c, Var h, const Taps&) override { return finish(c, fork_norm(net(c), std::move(h), norm_f_)); }

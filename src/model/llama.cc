@@ -56,9 +56,11 @@ class Llama final : public Model {
       x = rotated_linear(net(c), std::move(x), w.qkv, batch, rope_table(), shape);
     }
     x = with_values(c, std::move(x), l, std::move(value_gate), taps);
-    x = attention(net(c), std::move(x), batch, rope_table(), shape, l, w.out);  // [N, H D]
+    x = attention(net(c), std::move(x), batch, rope_table(), shape, l, w.out, w.sinks);  // [N, H D]
     if (attention_gate) x = gated_sum(net(c), {}, std::move(x), std::move(attention_gate));
-    Var after = linear(net(c), std::move(x), w.out, std::move(h));
+    Var after = add_branch(net(c), l, std::move(h), w.out.w, [&, &x = x](Var residual) {
+      return linear(net(c), std::move(x), w.out, std::move(residual));
+    });
     if (w.experts.router) {
       auto [h2, y] = fork_norm(net(c), std::move(after), w.norm2);
       if (!w.mlp.up.w) return moe(net(c), std::move(y), w.experts, l, std::move(h2));  // [N, C]
@@ -67,7 +69,9 @@ class Llama final : public Model {
       return moe(net(c), std::move(of_routed), w.experts, l, std::move(h2));
     }
     auto [h2, y] = fork_norm(net(c), std::move(after), w.norm2, &w.mlp.up);
-    return mlp(net(c), std::move(y), w.mlp, std::move(h2));  // [N, C]
+    return add_branch(net(c), l, std::move(h2), w.mlp.down.w, [&, &y = y](Var residual) {
+      return mlp(net(c), std::move(y), w.mlp, std::move(residual));  // [N, C]
+    });
   }
 
   Var final_norm(Ctx& c, Var h, const Taps& taps) override {
@@ -82,6 +86,7 @@ class Llama final : public Model {
     Linear qkv;
     Param value_lambda, value_embedding_lambda, value_residual_lambda;
     Linear value_gate, attention_gate;
+    Param sinks;
     Norm q_norm, k_norm;
     Linear out;
     Norm norm2;
@@ -173,6 +178,9 @@ class Llama final : public Model {
     }
     w.out.w = matrix(a + "o_proj", u, {{a + "o_proj.weight", {c, q}}}, output_init_std(),
                      {.axis = 1, .parts = {q}, .whole = d});
+    if (m.attention_sinks)
+      w.sinks = vector(a + "sinks", u, {{a + "sinks", m.num_attention_heads}}, 0,
+                       {.axis = 0, .parts = {m.num_attention_heads}});
     declare_values(w, a, u, l);
     if (m.attention_gate_channels > 0)
       w.attention_gate.w = gate(a + "gate", u, m.num_attention_heads, m.attention_gate_channels);

@@ -30,7 +30,8 @@ AttentionShape Model::attention_shape(int layer) const {
           .head_dim = config_.head_dim,
           .window = window_of(config_, layer),
           .scale = config_.attention_multiplier > 0 ? float(config_.attention_multiplier)
-                                                    : 1.0f / std::sqrt(float(config_.head_dim))};
+                                                    : 1.0f / std::sqrt(float(config_.head_dim)),
+          .softcap = float(config_.attn_logit_softcapping)};
 }
 
 float Model::init_std() const { return float(config_.initializer_range / std::sqrt(config_.mup_width)); }

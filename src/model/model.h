@@ -25,6 +25,7 @@ class Model {
   void init_constants(Device&);  // after commit
 
   const ModelConfig& config() const { return config_; }
+  void set_sliding_window(int64_t tokens) { config_.sliding_window = tokens; }  // of layers that have a window
   ParamStore& params() { return params_; }
   const ParamStore& params() const { return params_; }
   Param head() const { return head_; }

@@ -1,3 +1,4 @@
+#include "nn/adapters.h"
 #include "nn/context.h"
 #include "nn/linear_gemms.h"
 
@@ -58,14 +59,24 @@ void run(Ctx& c, const AttentionBwd& op) {
 
 }  // namespace
 
-// Where ranks share sequences, y comes from several launches, and nobody leaves its largest magnitude.
-Var attention(Net n, Var qkv, const Batch& batch, Tensor cos_sin, AttentionShape shape, int layer,
-              const Linear& reader) {
+void add_sinks(Net n, const Tensor& y, const Tensor& lse, Param sinks) {
+  if (sinks) n.c.run(AttentionSinks{.y = y, .lse = lse, .sinks = n.params.value(sinks)});
+}
+void add_sinks_gradient(Net n, const Tensor& dy, const Tensor& y, const Tensor& lse, Param sinks) {
+  if (!sinks) return;
+  const Buffer d = gradient_of(n, sinks);
+  n.c.run(AttentionSinksBwd{.dsinks = d.t, .dy = dy, .y = y, .lse = lse, .sinks = n.params.value(sinks)});
+}
+
+// Where ranks share sequences, or heads have sinks, y comes from several launches, and nobody leaves its largest
+// magnitude.
+Var attention(Net n, Var qkv, const Batch& batch, Tensor cos_sin, AttentionShape shape, int layer, const Linear& reader,
+              Param sinks) {
   Ctx& c = n.c;
   if (batch.piece_length > 0 || batch.context_rows) {
     qkv = turned(n, std::move(qkv), batch, cos_sin, shape);
-    return batch.piece_length > 0 ? attention_in_ring(n, std::move(qkv), batch, shape, layer)
-                                  : attention_of_parts(n, std::move(qkv), batch, shape, layer);
+    return batch.piece_length > 0 ? attention_in_ring(n, std::move(qkv), batch, shape, layer, sinks)
+                                  : attention_of_parts(n, std::move(qkv), batch, shape, layer, sinks);
   }
   Packed in(qkv.t(), shape);
   if (batch.cache) {
@@ -79,7 +90,7 @@ Var attention(Net n, Var qkv, const Batch& batch, Tensor cos_sin, AttentionShape
   const int64_t rows = qkv.t().rows();
   Buffer y = c.alloc("attention.y", {rows, shape.heads * shape.head_dim});
   Buffer lse = c.alloc("attention.lse", DType::f32, {rows, shape.heads});
-  y.amax = wanted_largest(n, reader, Matrix::x);
+  if (!sinks) y.amax = wanted_largest(n, reader, Matrix::x);
   c.run(AttentionFwd{.y = y.t,
                      .lse = lse.t,
                      .q = in.q,
@@ -89,11 +100,13 @@ Var attention(Net n, Var qkv, const Batch& batch, Tensor cos_sin, AttentionShape
                      .shape = shape,
                      .top = max_attention_logits(c, shape, layer),
                      .amax = y.amax});
+  add_sinks(n, y.t, lse.t, sinks);
   Var out = c.var(y);
   out.producer_keeps_it();
-  c.record("attention", [kept = qkv.keep(), y, lse, spans = batch.spans, shape, cos_sin,
+  c.record("attention", [&params = n.params, sinks, kept = qkv.keep(), y, lse, spans = batch.spans, shape, cos_sin,
                          positions = cos_sin ? batch.positions : Tensor{}, sx = qkv.slot(), s = out.slot()](Ctx& cc) {
     Buffer dy = cc.take(s), d = cc.alloc("attention.dqkv", kept.t.shape);
+    add_sinks_gradient({cc, params}, dy.t, y.t, lse.t, sinks);
     const Packed x(kept.t, shape), dx(d.t, shape);
     run(cc, AttentionBwd{.dq = dx.q,
                          .dk = dx.k,

@@ -93,7 +93,7 @@ std::vector<Span> ContextPart::cut(const std::vector<Span>& whole) const {
 
 // The pieces are taken one after the other: backward writes the gradients of a key for one span alone, and both pieces
 // of a document see its first keys.
-Var attention_of_parts(Net n, Var qkv, const Batch& batch, AttentionShape shape, int layer) {
+Var attention_of_parts(Net n, Var qkv, const Batch& batch, AttentionShape shape, int layer, Param sinks) {
   Ctx& c = n.c;
   CHECK(!batch.cache, "a key/value cache is of whole sequences");
   const std::string block = block_subject(n, layer);
@@ -113,12 +113,14 @@ Var attention_of_parts(Net n, Var qkv, const Batch& batch, AttentionShape shape,
                          .shape = shape,
                          .top = max_attention_logits(c, shape, layer)});
   }
+  add_sinks(n, y.t, lse.t, sinks);
   Var out = c.var(y);
   out.producer_keeps_it();
-  c.record("attention", [kept = qkv.keep(), y, lse, spans = batch.spans, order = batch.context_rows, shape, block,
-                         sx = qkv.slot(), s = out.slot()](Ctx& cc) {
+  c.record("attention", [&params = n.params, sinks, kept = qkv.keep(), y, lse, spans = batch.spans,
+                         order = batch.context_rows, shape, block, sx = qkv.slot(), s = out.slot()](Ctx& cc) {
     const CollectiveSubject of_backward(block);
     const Buffer dy = cc.take(s), d = cc.alloc("attention.dqkv", kept.t.shape);
+    add_sinks_gradient({cc, params}, dy.t, y.t, lse.t, sinks);
     std::array<Buffer, 2> dkv;
     {
       const Buffer kv = gather(cc, kept.t, order, shape);

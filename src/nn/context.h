@@ -37,14 +37,19 @@ struct ContextPart {
   int64_t piece(int64_t of_rank, int64_t half) const { return half == 0 ? of_rank : 2 * ranks - 1 - of_rank; }
 };
 
+// Attention sinks [H]: AttentionSinks on attention's output and statistics, and the gradient of the sinks. Neither does
+// anything without sinks.
+void add_sinks(Net, const Tensor& y, const Tensor& lse, Param sinks);
+void add_sinks_gradient(Net, const Tensor& dy, const Tensor& y, const Tensor& lse, Param sinks);
+
 // What the collectives of a block's layer are for: the name of the block. Unit 0 is the embedding.
 inline std::string block_subject(Net n, int layer) { return n.params.units().at(size_t(layer) + 1)->name; }
 
 // Attention of this rank's queries to all keys. Gathers keys and values once in forward and once more in backward,
 // where the gradients are added up and dealt out.
-Var attention_of_parts(Net, Var qkv, const Batch&, AttentionShape, int layer);
+Var attention_of_parts(Net, Var qkv, const Batch&, AttentionShape, int layer, Param sinks);
 // Attention as a ring (nn/ring.h), in which no rank has all keys: each rank's keys and values are sent to all others,
 // in forward and again in backward, where their gradients are returned.
-Var attention_in_ring(Net, Var qkv, const Batch&, AttentionShape, int layer);
+Var attention_in_ring(Net, Var qkv, const Batch&, AttentionShape, int layer, Param sinks);
 
 }  // namespace athanor

@@ -40,7 +40,8 @@ Var gated_sum(Net, Var x, Var z, Var gate, Param b = {});
 Var linear(Net, Var x, const Linear&, Var residual = {});  // [N, in] -> [N, out]
 // -> (h, norm of h). reader: the layer that alone reads the norm, or none; it may want its largest magnitude.
 std::pair<Var, Var> fork_norm(Net, Var h, const Norm&, const Linear* reader = nullptr);
-Var gelu_mlp(Net, Var x, const Linear& up, const Linear& down, Var residual);  // [N, C] -> [N, C], added to residual
+// [N, C] -> [N, C], added to residual, which may be absent
+Var gelu_mlp(Net, Var x, const Linear& up, const Linear& down, Var residual);
 Var swiglu_mlp(Net n, Var x, const Linear& gate_up, const Linear& down, Var residual);  // likewise
 // A feed-forward layer of any activation f: down(f(up(x))), or with a gate down(f(gate(x)) up(x)).
 struct Mlp {
@@ -70,10 +71,26 @@ Var rope(Net, Var qkv, const Batch&, Tensor cos_sin, AttentionShape);
 // rope(linear(x)), in one launch where the backend can
 Var rotated_linear(Net, Var x, const Linear& qkv, const Batch&, Tensor cos_sin, AttentionShape);
 // [N, (H+2K)D] -> [N, H D]. cos_sin: of rope(), whose backward this includes; none: q and k are not rotated. reader:
-// the layer that alone reads the result.
-Var attention(Net, Var qkv, const Batch&, Tensor cos_sin, AttentionShape, int layer, const Linear& reader);
+// the layer that alone reads the result. sinks [H], optional: AttentionSinks.
+Var attention(Net, Var qkv, const Batch&, Tensor cos_sin, AttentionShape, int layer, const Linear& reader,
+              Param sinks = {});
 Tensor max_attention_logits(const Ctx&, const AttentionShape&,
                             int layer);  // [H] f32, or none: where attention raises them
+
+// Probability with which training drops the branches of a block now; 0 in evaluation.
+float drop_rate(const Ctx&, int layer);
+// residual + branch / (1 - p), where whole sequences drop the branch with probability p; by f(seed, name, step, number
+// of the sequence in the step).
+Var drop_path(Net, Var residual, Var branch, float p, const std::string& name);
+// The stream after a residual branch: branch(residual) adds it itself, branch({}) leaves that to stochastic depth.
+// weight: the branch's last one, whose name its drops follow from.
+template <class Branch>
+Var add_branch(Net n, int layer, Var residual, Param weight, Branch&& branch) {
+  const float p = drop_rate(n.c, layer);
+  if (p == 0) return branch(std::move(residual));
+  Var added = branch(Var{});
+  return drop_path(n, std::move(residual), std::move(added), p, n.params.spec(weight).name);
+}
 
 // LM head and loss in one: computes logits for chunk_rows rows at a time and replaces them in place by their gradient,
 // so that [N, V] never exists. Writes losses [N]; with a recording tape also computes the head's gradients. Ranks that

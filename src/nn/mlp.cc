@@ -103,9 +103,10 @@ Var activation(Net n, Var x, const Mlp& layer) {
 
 // z = x W_up^T + b_up, y = gelu(z), out = y W_down^T + b_down + residual. Backward keeps x, z and y, or recomputes x
 // and y: y is cheap to recompute from z unless the product computed it from sums before rounding.
-// Frozen layers run the three parts separately, since their GEMMs lack the epilogues that are fused here.
+// Frozen layers, and those without a residual, run the three parts separately: their GEMMs lack the epilogues that are
+// fused here.
 Var gelu_mlp(Net n, Var x, const Linear& up, const Linear& down, Var residual) {
-  if (is_frozen(n, up)) return linear(n, gelu(n, linear(n, std::move(x), up)), down, std::move(residual));
+  if (is_frozen(n, up) || !residual) return linear(n, gelu(n, linear(n, std::move(x), up)), down, std::move(residual));
   Ctx& c = n.c;
   const Shape in = x.t().shape;
   RowsOfAll coming = input_rows(n, up, x.keep());
@@ -213,7 +214,8 @@ Var swiglu_mlp(Net n, Var x, const Linear& gate_up, const Linear& down, Var resi
   Ctx& c = n.c;
   Gated g{.reader = down};
   const Var gated = run_gated(n, std::move(x), gate_up, g);
-  if (!fuses_gradient(n, down, g.y.t)) return linear(n, swiglu(n, gated, std::move(g)), down, std::move(residual));
+  if (!residual || !fuses_gradient(n, down, g.y.t))
+    return linear(n, swiglu(n, gated, std::move(g)), down, std::move(residual));
   Buffer out = c.alloc("mlp.out", residual.t().shape);
   const Shape half = g.y.t.shape;
   run_with_residual(n, down, out.t, {.data = std::move(g.y), .scales = {}}, residual.t());

@@ -262,7 +262,7 @@ struct RingBackward {
 }  // namespace
 
 // Parts are merged, and gradients added, in f32 and in the order of hops, and rounded once.
-Var attention_in_ring(Net n, Var qkv, const Batch& batch, AttentionShape shape, int layer) {
+Var attention_in_ring(Net n, Var qkv, const Batch& batch, AttentionShape shape, int layer, Param sinks) {
   Ctx& c = n.c;
   const std::string block = block_subject(n, layer);
   const CollectiveSubject subject(block);
@@ -296,6 +296,7 @@ Var attention_in_ring(Net n, Var qkv, const Batch& batch, AttentionShape shape, 
     meet(ring.own_pairs());
     for (const int64_t hop : ring.hops()) meet(ring.pairs(hop));
   }
+  add_sinks(n, y.t, lse.t, sinks);
   if (c.recipe.compute != DType::f32) {
     const Buffer rounded = c.alloc("attention.y", y.t.shape);
     c.run(Cast{.y = rounded.t, .x = y.t});
@@ -303,10 +304,11 @@ Var attention_in_ring(Net n, Var qkv, const Batch& batch, AttentionShape shape, 
   }
   Var out = c.var(y);
   out.producer_keeps_it();
-  c.record("attention", [kept = qkv.keep(), y, lse, spans = batch.spans, shape, ring, block, sx = qkv.slot(),
-                         s = out.slot()](Ctx& cc) {
+  c.record("attention", [&params = n.params, sinks, kept = qkv.keep(), y, lse, spans = batch.spans, shape, ring, block,
+                         sx = qkv.slot(), s = out.slot()](Ctx& cc) {
     const CollectiveSubject of_backward(block);
     const Buffer dy = cc.take(s);
+    add_sinks_gradient({cc, params}, dy.t, y.t, lse.t, sinks);
     const RingBackward backward{kept.t, y.t, lse.t, spans, shape, ring};
     cc.put(sx, backward.run(cc, dy.t));
   });

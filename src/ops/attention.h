@@ -18,17 +18,19 @@ struct AttentionShape {
   int64_t heads, kv_heads, head_dim;
   int64_t window = 0;  // 0 = unlimited
   float scale = 0;     // on q·k, usually 1/sqrt(head_dim)
+  float softcap = 0;   // scores are softcap * tanh(scale q·k / softcap) [Gemma 2, 2024]; 0: scale q·k
 };
 
-// y = softmax(mask(q k^T scale)) v per sequence and head. Rows of y outside every span are written as zeros; a query
-// that sees no key gives y = 0 and lse = -inf.
+// y = softmax(mask(cap(q k^T scale))) v per sequence and head, with cap of AttentionShape::softcap. Rows of y outside
+// every span are written as zeros; a query that sees no key gives y = 0 and lse = -inf.
 struct AttentionFwd {
   Tensor y;        // [Nq, H D]
-  Tensor lse;      // [Nq, H] f32: log of the softmax's denominator, natural, scale included
+  Tensor lse;      // [Nq, H] f32: log of the softmax's denominator, natural, scale and softcap included
   Tensor q, k, v;  // [Nq, H D], [Nk, K D], [Nk, K D]; rows may be strided
   Tensor spans;    // [S, 6] i32
   AttentionShape shape;
-  // [H] f32, may be absent: becomes the largest of itself and of the head's visible scores scale q·k. A NaN is ignored.
+  // [H] f32, may be absent: becomes the largest of itself and of the head's visible scores, capped ones. A NaN is
+  // ignored.
   Tensor top = {};
   double seen = 0.5;  // for cost(): the share of a span's pairs of a query and a key that are visible
   Tensor amax = {};   // optional [1] f32: amax of y, as in ops/norm.h
@@ -53,6 +55,7 @@ struct AttentionFwd {
         .view("v", v, q.dtype, {k.rows(), kc});
     e.is("y", y, q.dtype, {q.rows(), qc}).is("lse", lse, DType::f32, {q.rows(), shape.heads});
     e.is("spans", spans, DType::i32, {spans.rows(), kSpanWords});
+    e.that(shape.softcap >= 0, "a softcap of at least 0");
     if (top) e.is("top", top, DType::f32, {shape.heads});
     e.largest("amax", amax);
   }
@@ -101,6 +104,7 @@ struct AttentionBwd {
     e.view("dq", dq, q.dtype, q.shape).view("dk", dk, k.dtype, k.shape).view("dv", dv, v.dtype, v.shape);
     e.is("dy", dy, q.dtype, q.shape).is("y", y, q.dtype, q.shape).is("lse", lse, DType::f32, {q.rows(), shape.heads});
     e.is("spans", spans, DType::i32, {spans.rows(), kSpanWords});
+    e.that(shape.softcap >= 0, "a softcap of at least 0");
     e.that(bool(positions) == bool(cos_sin), "positions for angles, and for nothing else");
     if (!cos_sin) return;
     e.is("cos_sin", cos_sin, DType::f32, {cos_sin.rows(), shape.head_dim})

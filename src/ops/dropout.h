@@ -1,6 +1,8 @@
-// Dropout [Srivastava et al. 2014] by counter-based random numbers: the mask follows from seed, layer, step and the
-// element's place in the step's batch, so recomputation, resuming, micro-batches and ranks have the same.
+// Dropout [Srivastava et al. 2014] and stochastic depth [Huang et al. 2016] by counter-based random numbers: the mask
+// follows from seed, layer, step and the element's place in the step's batch, so recomputation, resuming, micro-batches
+// and ranks have the same.
 #pragma once
+#include "base/choices.h"
 #include "base/rng.h"
 #include "ops/op.h"
 #include "ops/optimizer.h"
@@ -31,6 +33,57 @@ struct Dropout {
     e.that(p >= 0 && p < 1, "a probability of at least 0 and below 1");
   }
   Cost cost() const { return {20.0 * double(y.numel()), traffic(*this)}; }
+};
+
+// Of a model: rate is the probability with which the last block drops its branches.
+struct StochasticDepth {
+  float rate = 0;
+  StochasticDepthMode mode = StochasticDepthMode::linear;
+};
+
+// Which sequences the rows of a micro-batch are of, on this rank: row i is of sequence (row + i) / length % sequences.
+struct SequenceRows {
+  int64_t sequences = 1;     // of the micro-batch
+  int64_t length = 1;        // rows in a row that are of one sequence
+  int64_t per_sequence = 1;  // rows of a sequence on this rank: length, or twice it where ranks share sequences
+  int64_t row = 0;           // number of row 0, where ranks share the rows
+  ATHANOR_HOST_DEVICE int64_t sequence(int64_t i) const { return (row + i) / length % sequences; }
+};
+
+// Stochastic depth: y = residual + x / (1 - p) in rows of sequences that are kept, with probability 1 - p, else
+// residual, or 0 without one; in f32, rounded once. It is its own gradient: dx is DropPath of dy without a residual.
+struct DropPath {
+  Tensor y;              // [N, C]; may be x or residual
+  Tensor x;              // [N, C]
+  Tensor residual = {};  // optional [N, C]
+  Tensor state;          // StepState, of which the number of the step is read
+  Tensor first;          // [1] i64, as in Dropout
+  uint64_t seed = 0, stream = 0;
+  float p = 0;
+  SequenceRows rows = {};
+  static constexpr const char* kName = "drop_path";
+
+  // What x is multiplied with in rows of a sequence of the step. stream: Dropout::stream_at().
+  ATHANOR_HOST_DEVICE float factor(uint64_t stream_of_step, int64_t first_row, int64_t i) const {
+    const auto sequence = uint64_t(first_row / rows.per_sequence + rows.sequence(i));
+    return random_uniform(seed, stream_of_step, sequence) >= p ? 1 / (1 - p) : 0.0f;
+  }
+  std::array<Field, 5> fields() {
+    return {{{"y", Io::out, &y},
+             {"x", Io::in, &x},
+             {"residual", Io::in, &residual},
+             {"state", Io::in, &state},
+             {"first", Io::in, &first}}};
+  }
+  void check() const {
+    Expect e{kName};
+    e.floating("y", y).matrix("y", y).is("y", y, y.dtype, y.shape).is("x", x, y.dtype, y.shape);
+    if (residual) e.is("residual", residual, y.dtype, y.shape);
+    e.is("state", state, DType::u8, {int64_t(sizeof(StepState))}).is("first", first, DType::i64, {1});
+    e.that(p >= 0 && p < 1, "a probability of at least 0 and below 1");
+    e.that(rows.sequences > 0 && rows.length > 0 && rows.per_sequence > 0, "rows of sequences");
+  }
+  Cost cost() const { return {2.0 * double(y.numel()), traffic(*this)}; }
 };
 
 }  // namespace athanor

@@ -3,6 +3,7 @@
 #include "ops/activation.h"
 #include "ops/adafactor.h"
 #include "ops/attention.h"
+#include "ops/attention_sinks.h"
 #include "ops/basic.h"
 #include "ops/dora.h"
 #include "ops/dropout.h"
@@ -37,7 +38,8 @@ namespace athanor {
       RouteBwd, StepRouterBias, SortByExpert, SendSlots, ReceiveSlots, SumRows, WeightedSwigluFwd, WeightedSwigluBwd,  \
       GroupedGemm, ActivationFwd, ActivationBwd, ScaledSum, ScaledSumBwd, GatedSum, GatedSumBwd, Dropout,              \
       DequantizeNf4, ScaleByMagnitude, ScaleByMagnitudeBwd, KeepTwoOfFour, DecayPruned, TopLogits, PickLogits,         \
-      CachedDistilledCrossEntropy, OneBitMomentum, OneBitMean, OneBitDirection
+      CachedDistilledCrossEntropy, OneBitMomentum, OneBitMean, OneBitDirection, AttentionSinks, AttentionSinksBwd,     \
+      DropPath
 
 // run() launches on the compute stream; scratch() is the temporary memory it needs (bytes), a pure function of the op.
 template <class Op>

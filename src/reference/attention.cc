@@ -35,9 +35,20 @@ double dot(const Values& a, int64_t a_row, int64_t a_col, const Values& b, int64
   return sum;
 }
 
+// The score of a q·k: y, and its derivative.
+struct Score {
+  double y, slope;
+};
+Score score_of(double qk, const AttentionShape& a) {
+  const double x = double(a.scale) * qk;
+  if (a.softcap == 0) return {x, double(a.scale)};
+  const double t = std::tanh(x / double(a.softcap));
+  return {double(a.softcap) * t, double(a.scale) * (1 - t * t)};
+}
+
 }  // namespace
 
-// y_i = sum_j p_ij v_j,  p_ij = exp(scale q_i·k_j - lse_i),  lse_i = log sum_j exp(scale q_i·k_j)
+// y_i = sum_j p_ij v_j,  p_ij = exp(s_ij - lse_i),  lse_i = log sum_j exp(s_ij),  s_ij = cap(scale q_i·k_j)
 // over the visible j. [Vaswani et al. 2017, eq. 1]
 void ReferenceOps::run(const AttentionFwd& op, void*) {
   const AttentionShape& a = op.shape;
@@ -53,7 +64,7 @@ void ReferenceOps::run(const AttentionFwd& op, void*) {
     double most = kNone, sum = 0;
     for (int64_t j = 0; j < s.k_len; ++j)
       if (visible(s, i, j, a.window)) {
-        score[size_t(j)] = double(a.scale) * dot(q, row, qc, k, s.k_begin + j, kc, dim);
+        score[size_t(j)] = score_of(dot(q, row, qc, k, s.k_begin + j, kc, dim), a).y;
         most = std::max(most, score[size_t(j)]);
       }
     if (most == kNone) return;
@@ -70,8 +81,9 @@ void ReferenceOps::run(const AttentionFwd& op, void*) {
   store_largest(op.amax, op.y);
 }
 
-// dv_j = sum_i p_ij dy_i,  ds_ij = p_ij (dy_i·v_j - dy_i·y_i),  dq_i = scale sum_j ds_ij k_j,
-// dk_j = scale sum_i ds_ij q_i, with p from the stored lse. [Dao et al. 2022, app. B.4]
+// dv_j = sum_i p_ij dy_i,  ds_ij = p_ij (dy_i·v_j - dy_i·y_i),  dq_i = sum_j c_ij ds_ij k_j,
+// dk_j = sum_i c_ij ds_ij q_i, with c the derivative of the score by q·k, and p from the stored lse. [Dao et al. 2022,
+// app. B.4]
 void ReferenceOps::run(const AttentionBwd& op, void*) {
   if (op.cos_sin) return in_parts(op, [&](const auto& part) { run(part, nullptr); });
   const AttentionShape& a = op.shape;
@@ -84,8 +96,9 @@ void ReferenceOps::run(const AttentionBwd& op, void*) {
     for (int64_t j = 0; j < s.k_len; ++j) {
       if (!visible(s, i, j, a.window)) continue;
       const int64_t key = s.k_begin + j;
-      const double p = std::exp(double(a.scale) * dot(q, row, qc, k, key, kc, dim) - lse(row, h));
-      const double ds = double(a.scale) * p * (dot(dy, row, qc, v, key, kc, dim) - dyy);
+      const Score score = score_of(dot(q, row, qc, k, key, kc, dim), a);
+      const double p = std::exp(score.y - lse(row, h));
+      const double ds = score.slope * p * (dot(dy, row, qc, v, key, kc, dim) - dyy);
       for (int64_t c = 0; c < dim; ++c) {
         dv(key, kc + c) += p * dy(row, qc + c);
         dq(row, qc + c) += ds * k(key, kc + c);
@@ -113,6 +126,31 @@ void ReferenceOps::run(const MergeAttention& op, void*) {
     }
   store(op.y, y);
   store(op.lse, lse);
+}
+
+void ReferenceOps::run(const AttentionSinks& op, void*) {
+  const Values sinks = load(op.sinks);
+  Values y = load(op.y), lse = load(op.lse);
+  const int64_t heads = lse.cols, dim = y.cols / heads;
+  for (int64_t i = 0; i < y.rows; ++i)
+    for (int64_t h = 0; h < heads; ++h) {
+      const double most = std::max(lse(i, h), sinks[h]);
+      const double both = most + std::log(std::exp(lse(i, h) - most) + std::exp(sinks[h] - most));
+      for (int64_t c = h * dim; c < (h + 1) * dim; ++c) y(i, c) *= std::exp(lse(i, h) - both);
+      lse(i, h) = both;
+    }
+  store(op.y, y);
+  store(op.lse, lse);
+}
+
+void ReferenceOps::run(const AttentionSinksBwd& op, void*) {
+  const Values dy = load(op.dy), y = load(op.y), lse = load(op.lse), sinks = load(op.sinks);
+  Values dsinks = load(op.dsinks);
+  const int64_t heads = lse.cols, dim = y.cols / heads;
+  for (int64_t i = 0; i < y.rows; ++i)
+    for (int64_t h = 0; h < heads; ++h)
+      dsinks[h] -= std::exp(sinks[h] - lse(i, h)) * dot(dy, i, h * dim, y, i, h * dim, dim);
+  store(op.dsinks, dsinks);
 }
 
 void ReferenceOps::run(const Rope& op, void*) {

@@ -79,4 +79,15 @@ void ReferenceOps::run(const Dropout& op, void*) {
   store(op.y, y);
 }
 
+void ReferenceOps::run(const DropPath& op, void*) {
+  const uint64_t stream = Dropout::stream_at(op.stream, *static_cast<const StepState*>(op.state.data));
+  const Values x = load(op.x);
+  Values y = op.residual ? load(op.residual) : zeros_like(op.y);
+  for (int64_t i = 0; i < y.rows; ++i) {
+    const double factor = double(op.factor(stream, *op.first.as<int64_t>(), i));
+    for (int64_t c = 0; c < y.cols; ++c) y(i, c) += factor * x(i, c);
+  }
+  store(op.y, y);
+}
+
 }  // namespace athanor

@@ -19,6 +19,8 @@ class ReferenceOps final : public Ops {
   void run(const AttentionFwd&, void*) override;
   void run(const AttentionBwd&, void*) override;
   void run(const MergeAttention&, void*) override;
+  void run(const AttentionSinks&, void*) override;
+  void run(const AttentionSinksBwd&, void*) override;
   void run(const Rope&, void*) override;
   void run(const GeluFwd&, void*) override;
   void run(const GeluBwd&, void*) override;
@@ -46,6 +48,7 @@ class ReferenceOps final : public Ops {
   void run(const SquaredNorm&, void*) override;
   void run(const RandomNormal&, void*) override;
   void run(const Dropout&, void*) override;
+  void run(const DropPath&, void*) override;
   void run(const StepControl&, void*) override;
   void run(const AdamW&, void*) override;
   void run(const AdamW8bit&, void*) override;

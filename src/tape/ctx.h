@@ -180,10 +180,13 @@ struct Routing {
   int64_t sequence = 1;    // tokens of a sequence
 };
 
-// What dropout needs to know of the micro-batch, in training; none: nothing is dropped.
+// What dropout and stochastic depth need to know of the micro-batch, in training; none: nothing is dropped.
 struct Dropping {
   Tensor state = {};  // StepState
   Tensor first = {};  // [1] i64: number of the first row among those of the step
+  StochasticDepth depth = {};
+  int64_t layers = 1;      // of the model
+  SequenceRows rows = {};  // of all rows of the micro-batch on this rank
 };
 
 struct Ctx {

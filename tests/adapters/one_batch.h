@@ -32,7 +32,8 @@ inline EngineOptions options_of(Recompute::Granularity recompute, const LoraOpti
 // One micro-batch of an engine whose values the test chooses.
 struct OneBatch {
   explicit OneBatch(ModelType type, Recompute::Granularity recompute, const LoraOptions& lora)
-      : engine(small(type), options_of(recompute, lora), rig.backend()) {
+      : OneBatch(type, options_of(recompute, lora)) {}
+  OneBatch(ModelType type, const EngineOptions& options) : engine(small(type), options, rig.backend()) {
     engine.commit();
     engine.init_weights();
   }

@@ -21,6 +21,8 @@ json athanor_json() {
             {"qk_norm", true},
             {"qk_norm_elementwise_affine", false},
             {"attention_multiplier", 0.12},
+            {"attn_logit_softcapping", 20.0},
+            {"attention_sinks", true},
             {"sliding_window", 9},
             {"layer_types", {"sliding_attention", "full_attention"}},
             {"resid_lambdas", {1.0}},
@@ -54,11 +56,27 @@ TEST(Athanor, OptionsSurviveTheFileOfACheckpoint) {
 
 TEST(Athanor, OtherFamiliesRefuseItsOptions) {
   const json all = athanor_json();
-  for (const char* key :
-       {"gated_mlp", "lm_head_bias", "norm_elementwise_affine", "embedding_norm", "qk_norm_elementwise_affine",
-        "attention_multiplier", "resid_lambdas", "x0_lambdas", "skip_from", "skip_lambdas", "value_embeddings",
-        "value_embedding_lambdas", "value_residual_lambdas", "value_lambdas", "value_gate_channels", "value_gate_scale",
-        "attention_gate_channels", "smear_channels", "rope_scaling"})
+  for (const char* key : {"gated_mlp",
+                          "lm_head_bias",
+                          "norm_elementwise_affine",
+                          "embedding_norm",
+                          "qk_norm_elementwise_affine",
+                          "attention_multiplier",
+                          "attn_logit_softcapping",
+                          "attention_sinks",
+                          "resid_lambdas",
+                          "x0_lambdas",
+                          "skip_from",
+                          "skip_lambdas",
+                          "value_embeddings",
+                          "value_embedding_lambdas",
+                          "value_residual_lambdas",
+                          "value_lambdas",
+                          "value_gate_channels",
+                          "value_gate_scale",
+                          "attention_gate_channels",
+                          "smear_channels",
+                          "rope_scaling"})
     expect_parts(error_of_model(with_key(llama_json(), key, all[key])),
                  {cat("model.", key), "llama has", "model_type athanor"});
   EXPECT_EQ(error_of_model(with_key(llama_json(), "initializer_ranges", all["initializer_ranges"])), "");
@@ -104,6 +122,8 @@ TEST(Athanor, KeysThatDoNotGoTogetherAreBothNamed) {
   refused({"tensor_parallel_size=4", "model.num_attention_heads=4", "model.num_key_value_heads=2"},
           {"model.value_embeddings", "tensor_parallel_size", "num_key_value_heads"});
   refused({"context_parallel_size=2"}, {"model.layer_types", "context_parallel_size"});
+  refused({"qk_clip_threshold=100", "model.qk_norm=false", "model.qk_norm_elementwise_affine=true"},
+          {"qk_clip_threshold", "model.attn_logit_softcapping"});
   refused({"mup_base_width=32"}, {"mup_base_width", "model.initializer_ranges"});
   refused({"mup_base_width=32", "model.initializer_ranges=null"}, {"mup_base_width", "norm_elementwise_affine"});
 }

@@ -177,6 +177,34 @@ TEST(Validate, SequenceLengthWarmUp) {
   expect_parts(idle[0], {"min_difficulty has no effect", "total_curriculum_step"});
 }
 
+TEST(Validate, WindowsByStep) {
+  const auto with = [](const std::string& schedule, const std::vector<std::string>& more = {}) {
+    std::vector<std::string> sets = {"model.model_type=mistral", "model.sliding_window=8",
+                                     "sliding_window_schedule=" + schedule};
+    sets.insert(sets.end(), more.begin(), more.end());
+    return error_in(small_config("", llama_json().dump()), sets);
+  };
+  EXPECT_EQ(with("[[0,2],[5,8]]"), "");
+  const Config c = parse(small_config("", llama_json().dump()), {"model.model_type=mistral", "model.sliding_window=8",
+                                                                 "sliding_window_schedule=[[0,2],[5,8]]"});
+  for (const auto& [step, tokens] : {std::pair{0, 2}, {4, 2}, {5, 8}, {100, 8}})
+    EXPECT_EQ(sliding_window_at(c, step), tokens);
+  expect_parts(with("[[1,8]]"), {"sliding_window_schedule: begins with step 1", "expected 0"});
+  expect_parts(with("[[0,2],[5,4],[5,8]]"), {"sliding_window_schedule[2]: step 5 does not follow step 5"});
+  expect_parts(with("[[0,2]]"), {"sliding_window_schedule: ends with 2", "model.sliding_window 8"});
+  expect_parts(with("[[0]]"), {"sliding_window_schedule[0]", "pair [first step, tokens]"});
+  expect_parts(with("[[0,8]]", {"model.sliding_window=0"}), {"sliding_window_schedule", "model.sliding_window is 0"});
+  expect_parts(with("[[0,8]]", {"context_parallel_size=2"}), {"sliding_window_schedule", "context_parallel_size 2"});
+  expect_parts(with("[[0,8]]", {"attention=cudnn"}), {"sliding_window_schedule", "attention cudnn"});
+}
+
+TEST(Validate, StochasticDepth) {
+  expect_parts(error_with({"stochastic_depth=1"}), {"stochastic_depth"});
+  const auto idle = keys_without_effect(parse(small_config(), {"stochastic_depth_mode=uniform"}));
+  ASSERT_EQ(idle.size(), 1U);
+  expect_parts(idle[0], {"stochastic_depth_mode has no effect", "stochastic_depth above 0"});
+}
+
 TEST(Validate, Pruning) {
   expect_parts(error_with({"prune_sparsity=1"}), {"prune_sparsity"});
   expect_parts(error_with({"prune_sparsity=0.6", "prune_pattern=2:4"}), {"prune_sparsity: 0.6", "2:4"});

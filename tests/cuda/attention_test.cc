@@ -26,6 +26,9 @@ class Attention : public KernelTest {
 TEST_F(Attention, Forward) { op_cases(AttentionFwd::kName); }
 TEST_F(Attention, Backward) { op_cases(AttentionBwd::kName); }
 TEST_F(Attention, Merge) { agrees_with_the_reference(MergeAttention::kName, attention_cases, 20); }
+TEST_F(Attention, Sinks) { agrees_with_the_reference(AttentionSinks::kName, attention_cases, 20); }
+TEST_F(Attention, SinksNeedNoAlignment) { needs_no_alignment(AttentionSinks::kName, attention_cases, 5); }
+TEST_F(Attention, SinkGradients) { agrees_with_the_reference(AttentionSinksBwd::kName, attention_cases, 20); }
 TEST_F(Attention, MergeNeedsNoAlignment) { needs_no_alignment(MergeAttention::kName, attention_cases, 5); }
 
 // Head sizes of every tile shape and between them; lengths off the tiles; documents, windows, groups of heads.

@@ -16,6 +16,7 @@ TEST_F(Basic, Fill) { agrees_with_the_reference(Fill::kName, basic_cases, 70); }
 TEST_F(Basic, Cast) { agrees_with_the_reference(Cast::kName, basic_cases, 90); }
 TEST_F(Basic, Add) { agrees_with_the_reference(Add::kName, basic_cases, 45); }
 TEST_F(Basic, Dropout) { agrees_with_the_reference(Dropout::kName, basic_cases, 76); }
+TEST_F(Basic, DropPath) { agrees_with_the_reference(DropPath::kName, basic_cases, 30); }
 TEST_F(Basic, DequantizeNf4) { agrees_with_the_reference(DequantizeNf4::kName, weight_form_cases, 40); }
 TEST_F(Basic, ScaleByMagnitude) { agrees_with_the_reference(ScaleByMagnitude::kName, weight_form_cases, 60); }
 TEST_F(Basic, ScaleByMagnitudeBwd) { agrees_with_the_reference(ScaleByMagnitudeBwd::kName, weight_form_cases, 60); }

@@ -42,6 +42,11 @@ AttentionShape heads(int64_t heads, int64_t kv_heads, int64_t dim, int64_t windo
   return {heads, kv_heads, dim, window, float(1 / std::sqrt(double(dim)))};
 }
 
+AttentionShape capped(AttentionShape shape, float softcap) {
+  shape.softcap = softcap;
+  return shape;
+}
+
 std::vector<Setting> settings() {
   const Span whole33{0, 33, 0, 33, 0, 0};
   return {
@@ -74,6 +79,9 @@ std::vector<Setting> settings() {
        3,
        96,
        heads(4, 2, 16)},
+      {"capped", {{0, 33, 0, 33, 0, 0}}, 33, 33, capped(heads(4, 2, 16), 0.7f)},
+      {"capped, long window", {{0, 150, 0, 150, 0, 0}}, 150, 150, capped(heads(2, 1, 64, 40), 2)},
+      {"capped, packed", {{0, 20, 0, 20, 0, 0}, {20, 13, 20, 13, 0, 0}}, 33, 33, capped(heads(2, 2, 8, 4), 50)},
       {"cache with window", {{0, 1, 0, 40, 39, 0}, {1, 2, 64, 20, 18, 0}}, 3, 96, heads(2, 1, 16, 8)},
   };
 }
@@ -81,7 +89,8 @@ std::vector<Setting> settings() {
 void gradients(Examiner& examine) {
   if (!examine.wanted(AttentionBwd::kName)) return;
   for (const Setting& s : {Setting{"gradient", {{0, 4, 0, 4, 0, 0}, {4, 3, 4, 3, 0, 0}}, 8, 8, heads(4, 2, 3)},
-                           Setting{"gradient, window, offset", {{0, 5, 0, 7, 2, 0}}, 5, 7, heads(2, 1, 4, 3)}}) {
+                           Setting{"gradient, window, offset", {{0, 5, 0, 7, 2, 0}}, 5, 7, heads(2, 1, 4, 3)},
+                           Setting{"gradient, capped", {{0, 5, 0, 5, 0, 0}}, 5, 5, capped(heads(2, 1, 4), 0.8f)}}) {
     const auto fwd = forward(s, DType::f32, 0);
     examine.gradient(fwd, backward_of(examine, fwd), {{"y", "dy"}}, {{"q", "dq"}, {"k", "dk"}, {"v", "dv"}});
   }
@@ -145,6 +154,32 @@ void merge_cases(Examiner& examine) {
     }
 }
 
+void sink_cases(Examiner& examine) {
+  const Init statistics = listed({-0.4, 0.9, -INFINITY, 2.5, -30, 0.1, 40});
+  for (const auto& [rows, heads, dim] :
+       {std::array<int64_t, 3>{1, 1, 1}, {1, 2, 3}, {33, 3, 8}, {17, 2, 64}, {260, 5, 40}})
+    for (const DType type : kFloats)
+      for (const DType of_sinks : {DType::f32, DType::bf16}) {
+        OpCase<AttentionSinks> c{cat(rows, "x", heads, "x", dim, " ", type, ", sinks ", of_sinks),
+                                 {.y = tensor(type, {rows, heads * dim}),
+                                  .lse = tensor(DType::f32, {rows, heads}),
+                                  .sinks = tensor(of_sinks, {heads})}};
+        c.values["lse"] = statistics;
+        examine(c);
+        OpCase<AttentionSinksBwd> back{
+            c.name,
+            {.dsinks = tensor(of_sinks, {heads}), .dy = c.op.y, .y = c.op.y, .lse = c.op.lse, .sinks = c.op.sinks}};
+        back.values["lse"] = listed({0.4, 0.9, 2.5, 7});
+        examine(back);
+        if (rows != 33 || type != DType::f32 || of_sinks != DType::f32 || examine.lists()) continue;
+        c.values["lse"] = listed({0.4, 0.9, 2.5, -1});
+        const auto results = examine.reference_results(c);
+        for (const char* name : {"y", "lse"})
+          back.values[name] = listed(decoded(DType::f32, result(results, name).after));
+        examine.gradient(c, back, {{"y", "dy"}}, {{"sinks", "dsinks"}});
+      }
+}
+
 }  // namespace
 
 void attention_cases(Examiner& examine) {
@@ -163,6 +198,7 @@ void attention_cases(Examiner& examine) {
   gradients(examine);
   turned_back_cases(examine);
   merge_cases(examine);
+  sink_cases(examine);
 }
 
 void rope_cases(Examiner& examine) {

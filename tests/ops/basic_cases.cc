@@ -158,6 +158,30 @@ void dropouts(Examiner& examine) {
   drop("many", DType::f32, {300, 257}, 0.05f, 0, 1);
 }
 
+// Sequences whole on a rank, in two pieces, and rows from the middle of a micro-batch.
+void dropped_paths(Examiner& examine) {
+  for (const DType dtype : kFloats)
+    for (const SequenceRows rows : {SequenceRows{1, 1, 1, 0}, {4, 3, 3, 0}, {3, 2, 4, 0}, {5, 4, 4, 10}})
+      for (const bool residual : {false, true}) {
+        const Tensor x = tensor(dtype, {12, 67});
+        OpCase<DropPath> c{cat(dtype, " ", rows.sequences, " sequences, from row ", rows.row, residual ? " added" : ""),
+                           {.y = x,
+                            .x = x,
+                            .residual = residual ? x : Tensor{},
+                            .state = tensor(DType::u8, {int64_t(sizeof(StepState))}),
+                            .first = tensor(DType::i64, {1}),
+                            .seed = 5,
+                            .stream = 77,
+                            .p = 0.4f,
+                            .rows = rows},
+                           {{"state", bytes_of(running_state())}, {"first", listed({double(24 * rows.per_sequence)})}}};
+        examine(c);
+        c.name += " in place";
+        c.shared = {{"y", residual ? "residual" : "x"}};
+        examine(c);
+      }
+}
+
 }  // namespace
 
 void basic_cases(Examiner& examine) {
@@ -168,6 +192,7 @@ void basic_cases(Examiner& examine) {
   random_values(examine);
   sharded_random_values(examine);
   dropouts(examine);
+  dropped_paths(examine);
 }
 
 }  // namespace athanor

@@ -70,6 +70,25 @@ TEST_F(TrainerTest, SequencesWarmUp) {
   }
 }
 
+// Layers see 2 tokens in three steps, 5 in three more, then 8, also where a run goes on.
+TEST_F(TrainerTest, WindowsGrow) {
+  const auto with = [&](const std::string& name, int64_t steps, const std::string& schedule, int window) {
+    return config(name, {"model.model_type=mistral", cat("model.sliding_window=", window), "lr_decay_iters=8",
+                         cat("train_iters=", steps), "sliding_window_schedule=" + schedule});
+  };
+  const std::string grows = "[[0,2],[3,5],[6,8]]";
+  ASSERT_EQ(run(with("whole", 8, grows, 8)), Exit::done);
+  for (const int64_t steps : {2, 3, 4, 8}) ASSERT_EQ(run(with("parts", steps, grows, 8)), Exit::done);
+  ASSERT_EQ(run(with("narrow", 3, "null", 2)), Exit::done);
+  ASSERT_EQ(run(with("wide", 8, "null", 8)), Exit::done);
+  for (const char* file : {"model.safetensors", "optimizer.safetensors"}) {
+    EXPECT_EQ(bytes("whole", 8, file), bytes("parts", 8, file)) << file;
+    EXPECT_EQ(bytes("narrow", 3, file), bytes("parts", 3, file)) << file;
+    EXPECT_NE(bytes("whole", 8, file), bytes("wide", 8, file)) << file;
+  }
+  EXPECT_EQ(history("whole").evals.back().loss, history("parts").evals.back().loss);
+}
+
 // Evaluations are of whole sequences throughout, and the tokens of a step do not change.
 TEST_F(TrainerTest, OnlyTrainingSeesChunks) {
   const std::vector<std::string> still = {"learning_rate=1e-30", "min_lr=0", "train_iters=4", "lr_decay_iters=8"};

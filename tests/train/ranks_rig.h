@@ -65,6 +65,7 @@ struct Setting {
   int64_t kv_heads = 0;   // 0: the family's
   int64_t vocab = kVocab;
   double z_loss = 0;
+  double depth = 0;  // stochastic depth
   double softcap = 0;
   int context = 1;
   bool ring = false;  // keys of other ranks come one rank after the other
@@ -180,6 +181,7 @@ inline EngineOptions options(const Setting& s) {
   o.schedule = {.style = DecayStyle::constant, .lr = s.lr, .min_lr = s.lr};
   o.clip_grad = s.clip;
   o.z_loss = s.z_loss;
+  o.depth.rate = float(s.depth);
   o.keep_codes = s.keep_codes, o.high_layers.head = s.high_head;
   o.frozen = s.frozen;
   if (s.teacher) o.teacher = teacher_of(s);

@@ -1,5 +1,5 @@
 // Attention forward and backward by multiply-add in f32, for f32 tensors, head sizes and strides that the tensor-core
-// kernels do not support; formulas as in forward.cu and backward.cu, but weights are not rounded. Layout: a block takes
+// kernels do not support; formulas as in forward.cu and backward.cu, but weights are not rounded, and scores may be capped. Layout: a block takes
 // 64 rows of a head and 64 output columns, a thread 8 x 8 scores, then 8 x 8 sums; warps exchange weights through
 // shared memory. Wider heads recompute scores for each 64 columns: meant for tests and small models. Deterministic: all
 // sums are over the other side's rows in order.
@@ -107,6 +107,17 @@ __device__ __forceinline__ Seen together(const Seen* rows) {
 }
 __device__ __forceinline__ bool sees(const Seen& s, int row) { return row >= s.first && row < s.last; }
 
+// The score of a q·k, and its derivative divided by scale.
+struct Score {
+  float y, slope;
+};
+__device__ __forceinline__ Score score_of(float qk, float scale, float softcap) {
+  const float y = qk * scale;
+  if (softcap == 0) return {y, 1};
+  const float t = tanhf(y / softcap);
+  return {softcap * t, (1 - t) * (1 + t)};
+}
+
 // ---- kernels; grid: (tile and head, slice of columns)
 
 template <class T>
@@ -137,7 +148,7 @@ __global__ void __launch_bounds__(kThreads) attend(Forward<T> a) {
       float most = top[i], total = 0;
 #pragma unroll
       for (int j = 0; j < kPart; ++j) {
-        s[i][j] = sees(now, key + j) ? s[i][j] * in.scale : -INFINITY;
+        s[i][j] = sees(now, key + j) ? score_of(s[i][j], in.scale, in.softcap).y : -INFINITY;
         most = fmaxf(most, s[i][j]);
       }
       for (int lane = 1; lane < 8; lane *= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, lane));
@@ -170,11 +181,11 @@ __global__ void __launch_bounds__(kThreads) attend(Forward<T> a) {
   store(a.y + head * in.dim, width, row, in.spans.queries, column, in.dim, y, factor);
 }
 
-// Weights p, or ds = p (dp - dy·y), for a thread's own rows and rows of the other side. stats: of the queries; Own:
+// Weights p, or ds = p (dp - dy·y) times the slope of a capped score, for a thread's own rows and rows of the other side. stats: of the queries; Own:
 // whether these are the thread's own rows.
 template <Side Own, bool Ds>
 __device__ __forceinline__ void weigh(Square& s, const Square& dp, const Seen* seen, int own, int other,
-                                      const QueryStats* stats, int queries, float scale) {
+                                      const QueryStats* stats, int queries, float scale, float softcap) {
 #pragma unroll
   for (int i = 0; i < kPart; ++i) {
     const Seen now = load_seen(seen + i);
@@ -186,8 +197,14 @@ __device__ __forceinline__ void weigh(Square& s, const Square& dp, const Seen* s
         continue;
       }
       const QueryStats q = stats[query];
-      s[i][j] = exp2f(fmaf(s[i][j], scale * kLog2e, -q.lse));
-      if constexpr (Ds) s[i][j] *= dp[i][j] - q.dy_by_y;
+      float slope = 1;
+      if (softcap == 0) {
+        s[i][j] = exp2f(fmaf(s[i][j], scale * kLog2e, -q.lse));
+      } else {
+        const Score score = score_of(s[i][j], scale, softcap);
+        s[i][j] = exp2f(fmaf(score.y, kLog2e, -q.lse)), slope = score.slope;
+      }
+      if constexpr (Ds) s[i][j] *= (dp[i][j] - q.dy_by_y) * slope;
     }
   }
 }
@@ -238,7 +255,7 @@ __global__ void __launch_bounds__(kThreads) differentiate(Backward<T> a) {
         dots(s, x.own, x.other, in.dim, in.vectors);
         if constexpr (G != Gradient::kValues) dots(dp, x.own_dp, x.other_dp, in.dim, in.vectors);
         weigh<kOwn, G != Gradient::kValues>(s, dp, seen, row, x.other.first,
-                                            a.stats + head * stats_rows(in.spans.queries), in.spans.queries, in.scale);
+                                            a.stats + head * stats_rows(in.spans.queries), in.spans.queries, in.scale, in.softcap);
       }
       __syncwarp();  // reads of the previous tile's weights are done
       share(weights, s, at);

@@ -24,7 +24,8 @@ struct Inputs {
   SpanTable spans;
   int heads, group, dim;  // group: query heads per key head
   float scale;
-  bool vectors;  // every row starts on a 16-byte boundary
+  float softcap;  // of scores; 0: none
+  bool vectors;   // every row starts on a 16-byte boundary
 };
 template <class T>
 struct Forward {
@@ -78,6 +79,7 @@ Inputs<T> inputs_of(const Op& op) {
           static_cast<int>(s.heads / s.kv_heads),
           static_cast<int>(s.head_dim),
           s.scale,
+          s.softcap,
           rows_are_aligned(op)};
 }
 

@@ -173,6 +173,6 @@ void by_head_dim(int dim, F f) {
 }
 template <class T>
 bool tensor_cores_take(const Inputs<T>& in) {
-  return in.vectors && in.dim <= 256 && in.scale > 0;
+  return in.vectors && in.dim <= 256 && in.scale > 0 && in.softcap == 0;
 }
 }  // namespace athanor::cuda::attention

@@ -67,8 +67,8 @@ struct Outcome {
   bool operator==(const Outcome&) const = default;
 };
 
-// Steps are collected one late, as the trainer does.
-Outcome train(ModelType type, const EngineOptions& o) {
+// Steps are collected one late, as the trainer does. windows: attention's in each step; empty: the model's.
+Outcome train(ModelType type, const EngineOptions& o, const std::vector<int64_t>& windows = {}) {
   Rig rig;
   Engine engine(tiny(type), o, rig.backend());
   engine.commit();
@@ -81,6 +81,7 @@ Outcome train(ModelType type, const EngineOptions& o) {
     out.scores.push_back(s.max_attention_logit);
   };
   for (int64_t s = 0; s < kSteps; ++s) {
+    if (!windows.empty()) engine.set_sliding_window(windows[size_t(s)]);
     step(engine, s);
     while (engine.uncollected() > 1) collect();
   }
@@ -109,6 +110,14 @@ TEST_P(Graphs, AreReplayedWithOtherChunks) {
   const Outcome chunks = train(type, eager);
   EXPECT_EQ(chunks, train(type, graphs));
   EXPECT_NE(chunks.losses, train(type, options(precision, true)).losses);
+}
+
+TEST_P(Graphs, AreMadeAnewForAnotherWindow) {
+  const auto [type, precision] = GetParam();
+  const std::vector<int64_t> windows = {3, 3, 9, 9};
+  const Outcome eager = train(type, options(precision, false), windows);
+  EXPECT_EQ(eager, train(type, options(precision, true), windows));
+  EXPECT_NE(eager.losses, train(type, options(precision, true), {3, 3, 3, 3}).losses);
 }
 
 // The device alone decides which heads are scaled.

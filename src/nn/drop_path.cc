@@ -1,0 +1,57 @@
+// Stochastic depth [Huang et al. 2016]: in training, residual branches are left out for whole sequences.
+#include <utility>
+
+#include "base/rng.h"
+#include "nn/layers.h"
+#include "nn/rows.h"
+
+namespace athanor {
+namespace {
+
+// Where ranks share the rows of the stream, each piece of them is cut among the ranks.
+void run_drop_path(Ctx& c, const Tensor& y, const Tensor& x, const Tensor& residual, float p, uint64_t stream) {
+  const Dropping& d = c.dropping;
+  const int pieces = shares_rows(c) ? c.row_pieces : 1, ranks = shares_rows(c) ? c.mesh.tensor().size() : 1;
+  const int rank = shares_rows(c) ? c.mesh.tensor().rank() : 0;
+  for (int i = 0; i < pieces; ++i) {
+    const Tensor part = piece_of(y, pieces, i);
+    SequenceRows rows = d.rows;
+    rows.row = (int64_t{i} * ranks + rank) * part.rows();
+    c.run(DropPath{.y = part,
+                   .x = piece_of(x, pieces, i),
+                   .residual = residual ? piece_of(residual, pieces, i) : Tensor{},
+                   .state = d.state,
+                   .first = d.first,
+                   .seed = c.seed,
+                   .stream = stream,
+                   .p = p,
+                   .rows = rows});
+  }
+}
+
+}  // namespace
+
+// Linear: p of the l-th of L blocks, from 1, is l / L times that of the last [Huang et al. 2016, eq. 4].
+float drop_rate(const Ctx& c, int layer) {
+  const Dropping& d = c.dropping;
+  if (d.first.shape.rank == 0) return 0;
+  const bool uniform = d.depth.mode == StochasticDepthMode::uniform;
+  return uniform ? d.depth.rate : d.depth.rate * float(layer + 1) / float(d.layers);
+}
+
+Var drop_path(Net n, Var residual, Var branch, float p, const std::string& name) {
+  Ctx& c = n.c;
+  const uint64_t stream = stream_of(name);
+  Buffer y = c.alloc("drop_path.y", residual.t().shape);
+  run_drop_path(c, y.t, branch.t(), residual.t(), p, stream);
+  Var out = c.var(std::move(y));
+  c.record("drop_path", [p, stream, sr = residual.slot(), sx = branch.slot(), s = out.slot()](Ctx& cc) {
+    Buffer dy = cc.take(s), dx = cc.alloc("drop_path.dx", dy.t.shape);
+    run_drop_path(cc, dx.t, dy.t, {}, p, stream);
+    cc.put(sx, std::move(dx));
+    cc.put(sr, std::move(dy));
+  });
+  return out;
+}
+
+}  // namespace athanor
