@@ -14,16 +14,19 @@ int64_t ParamStore::movable_units() const {
   return count;
 }
 
-// Evenly spread over the model, so that copies hide behind units that stay on the GPU.
+// Evenly spread over the model, so that copies hide behind units that stay on the GPU. The first and the last unit,
+// where a pass begins and nothing hides them, are moved last.
 std::vector<size_t> ParamStore::units_to_move() const {
-  const int64_t all = movable_units(), moved = std::min(all, sharding_.host_units);
+  std::vector<size_t> all;
+  for (size_t u = 0; u < units_.size(); ++u)
+    if (here(u) && !units_[u]->buffers) all.push_back(u);
+  const auto count = int64_t(all.size()), moved = std::min(count, sharding_.host_units);
+  const int64_t inner = std::max<int64_t>(0, count - 2), of_inner = std::min(moved, inner);
   std::vector<size_t> units;
-  int64_t number = 0;
-  for (size_t u = 0; u < units_.size() && moved > 0; ++u) {
-    if (!here(u) || units_[u]->buffers) continue;
-    if ((number + 1) * moved / all > number * moved / all) units.push_back(u);
-    ++number;
-  }
+  for (int64_t i = 0; i < inner; ++i)
+    if ((i + 1) * of_inner / inner > i * of_inner / inner) units.push_back(all[size_t(i + 1)]);
+  if (moved > inner) units.push_back(all.back());
+  if (moved > inner + 1) units.push_back(all.front());
   return units;
 }
 
