@@ -226,7 +226,7 @@ requires kIsOneOf<Op, NormFwd, NormApply, QkNormFwd, AttentionFwd, MergeAttentio
                   DelayedScales, RouteFwd, StepRouterBias, SendSlots, ReceiveSlots, SumRows, WeightedSwigluFwd,
                   WeightedSwigluBwd, GroupedGemm, ActivationFwd, ActivationBwd, ScaledSum, GatedSum, Dropout,
                   DequantizeNf4, ScaleByMagnitude, ScaleByMagnitudeBwd, KeepTwoOfFour, DecayPruned, TopLogits,
-                  PickLogits, CachedDistilledCrossEntropy, OneBitMomentum, OneBitMean, OneBitDirection>
+                  PickLogits, CachedDistilledCrossEntropy, OneBitMomentum, OneBitMean, OneBitDirection, Int8Gemm>
 constexpr size_t scratch(const Op&) { return 0; }
 
 inline size_t scratch(const ColumnSum& op) {
