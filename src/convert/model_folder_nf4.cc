@@ -102,10 +102,11 @@ std::vector<std::byte> ModelFolder::nf4_file_record(const Weight& w, bool nested
 
 std::vector<std::byte> ModelFolder::nf4_record(const Weight& w, bool nested) const {
   if (w.nf4 && in_out())
-    throw Error(cat(path_, ": ", w.name, " of ", name_of(config_.model_type), " is stored in NF4 as [outputs, inputs], ",
-                    "and base_precision nf4 computes with blocks of [inputs, outputs]; give init_from the folder it was "
-                    "made of, or set base_precision to none"),
-                Exit::usage);
+    throw Error(
+        cat(path_, ": ", w.name, " of ", name_of(config_.model_type), " is stored in NF4 as [outputs, inputs], ",
+            "and base_precision nf4 computes with blocks of [inputs, outputs]; give init_from the folder it was "
+            "made of, or set base_precision to none"),
+        Exit::usage);
   if (w.nf4) return stored_nf4_record(w, nested);
   Nf4Quantizer quantizer(w.shape.numel(), nested);
   std::vector<float> values;

@@ -20,13 +20,21 @@ void expect_exact(const char* name, Int8DotsFn dots, int64_t m, int64_t n, int64
     for (size_t i = 1; i < a.size(); i += 2) a[i] = -127;
   for (int64_t i = 0; i < m; ++i)
     for (int64_t c = 0; c < k; ++c) sums[size_t(i)] += a[size_t(i * k + c)];
-  dots({.out = out.data(), .out_stride = n + 2, .a = a.data(), .sums = sums.data(), .w = w.data(), .m = m, .n = n, .k = k});
+  dots({.out = out.data(),
+        .out_stride = n + 2,
+        .a = a.data(),
+        .sums = sums.data(),
+        .w = w.data(),
+        .m = m,
+        .n = n,
+        .k = k});
   for (int64_t i = 0; i < m; ++i)
     for (int64_t j = 0; j < n + 2; ++j) {
       int64_t want = j < n ? 0 : -1;  // nothing is written beyond the columns
       for (int64_t c = 0; c < k && j < n; ++c)
         want += int64_t(a[size_t(i * k + c)]) * (int64_t(w[size_t(j * k + c)]) - 128);
-      ASSERT_EQ(out[size_t(i * (n + 2) + j)], want) << name << " " << m << "x" << n << "x" << k << " at " << i << ", " << j;
+      ASSERT_EQ(out[size_t(i * (n + 2) + j)], want)
+          << name << " " << m << "x" << n << "x" << k << " at " << i << ", " << j;
     }
 }
 

@@ -60,7 +60,8 @@ TEST_P(CachedLogits, AreNearInInt8) {
       logits(InferenceWeights::int8);
       ADD_FAILURE() << "accepted";
     } catch (const Error& e) {
-      EXPECT_NE(std::string(e.what()).find("weights: int8 is not supported for experts"), std::string::npos) << e.what();
+      EXPECT_NE(std::string(e.what()).find("weights: int8 is not supported for experts"), std::string::npos)
+          << e.what();
     }
     return;
   }
