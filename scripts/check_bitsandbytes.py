@@ -58,7 +58,8 @@ def compare_bytes(original, exported):
     for name in matrices:
         state = json.loads(bytes(after[f"{name}.quant_state.bitsandbytes__nf4"].numpy()))
         nested = "nested_offset" in state
-        packed, theirs = quantize(before[name], quant_type="nf4", compress_statistics=nested)
+        weight = before[name].T.contiguous() if name.startswith("transformer.h.") else before[name]  # GPT-2's are [in, out]
+        packed, theirs = quantize(weight, quant_type="nf4", compress_statistics=nested)
         assert torch.equal(packed, after[name]), f"{name}: other values"
         assert torch.equal(theirs.code, after[f"{name}.quant_map"]), f"{name}: another table"
         if not nested:
@@ -89,7 +90,8 @@ def dequantized(original, exported):
         parts = {k: v for k, v in stored.items() if k.startswith(name + ".")}
         state = bitsandbytes.functional.QuantState.from_dict(parts, torch.device("cpu"))
         state.dtype = torch.float32
-        weight.data = bitsandbytes.functional.dequantize_4bit(stored[name], state).reshape(weight.shape)
+        values = bitsandbytes.functional.dequantize_4bit(stored[name], state)
+        weight.data = values.T.contiguous() if type(model) is transformers.GPT2LMHeadModel else values.reshape(weight.shape)
     return model
 
 

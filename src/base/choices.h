@@ -31,6 +31,10 @@ enum class Role : uint8_t { matrix, embedding, vector };
 // FP8 format of gradients: automatic = as the recipe says.
 enum class GradientCodes : uint8_t { automatic, e5m2, e4m3 };
 
+// What the linear layers of a model that is only evaluated are: as the precision has it, in 8 bits with activations
+// quantized row by row (ops/int8_gemm.h), or the same with outliers of the activations apart.
+enum class InferenceWeights : uint8_t { as_precision, int8, llm_int8 };
+
 // What a student's distribution is compared with its teacher's by: KL(teacher, student), or KL(student, teacher).
 enum class DistillLoss : uint8_t { kl, reverse_kl };
 

@@ -9,6 +9,7 @@
 
 #include "base/file.h"
 #include "command/command.h"
+#include "command/inference_weights.h"
 #include "command/machine.h"
 #include "config/config.h"
 #include "convert/gguf_reader.h"
@@ -25,7 +26,7 @@ namespace athanor {
 namespace {
 
 struct EvalArgs {
-  std::string checkpoint, choices, scores, tasks, tokenizer;
+  std::string checkpoint, choices, scores, tasks, tokenizer, weights = kWeightsAsPrecision;
   std::vector<std::string> data, overrides;
   int64_t samples = 0, max_items = 0;
   bool json = false, averages = false;
@@ -155,11 +156,14 @@ void report(const ChoiceResult& r, nlohmann::ordered_json& json, std::string& te
 }
 
 // Language modelling asks for logits of whole micro-batches, so these are of one sequence.
-std::unique_ptr<Engine> engine_for(Config config, const std::vector<EvalTask>& tasks, Backend backend) {
+std::unique_ptr<Engine> engine_for(Config config, const std::vector<EvalTask>& tasks, Backend backend,
+                                   InferenceWeights weights) {
   const auto greedy = [](const EvalTask& task) { return task.kind == TaskKind::language_modeling; };
-  if (std::none_of(tasks.begin(), tasks.end(), greedy)) return make_engine(config, backend, false);
+  if (std::none_of(tasks.begin(), tasks.end(), greedy)) return make_engine(config, backend, false, weights);
   config.global_batch_size = config.micro_batch_size = 1;
-  auto engine = std::make_unique<Engine>(config.model, engine_options(config, false), backend);
+  EngineOptions options = engine_options(config, false);
+  options.weights = weights;
+  auto engine = std::make_unique<Engine>(config.model, options, backend);
   engine->want_logits();
   engine->memory().require_fits(memory_capacity(config, backend.device), runtime_reserve(config, backend.device));
   return engine;
@@ -191,6 +195,7 @@ Exit eval(const EvalArgs& args) {
   const ModelFolder from(args.checkpoint, args.averages);
   Config config = config_of(args, from);
   Machine machine(config, {}, WithoutLibraries::use_cpu);
+  const InferenceWeights weights = inference_weights(args.weights, machine);
   std::optional<Dataset> data;
   if (!config.valid_data.empty()) data = open_dataset(config.valid_data, config);
   const auto tokenizer = tokenizer_of(args, from.path(), config, data);
@@ -205,7 +210,7 @@ Exit eval(const EvalArgs& args) {
         {.seq_length = config.seq_length, .vocab_size = config.model.vocab_size, .max_items = args.max_items});
   if (!tasks.empty() && config.multiple_choice_data.empty())
     config.multiple_choice_data = args.tasks;  // the engine is planned for several texts in a sequence
-  const auto engine = engine_for(config, tasks, machine.backend());
+  const auto engine = engine_for(config, tasks, machine.backend(), weights);
   engine->commit();
   load_weights(*engine, machine.backend().device, from);
   nlohmann::ordered_json json;
@@ -251,6 +256,7 @@ void add_eval(Cli& cli) {
       .check(non_negative());
   verb.add_option("--tokenizer", args->tokenizer, "tokenizer file or folder; default: the checkpoint's or the data's");
   verb.add_option("--set", args->overrides, "override a key of the run's config: a.b=value (may repeat)").one_value();
+  add_weights_option(verb, args->weights);
   verb.add_flag("--average,--ema", args->averages,
                 "the averages of a checkpoint's weights (ema_decay, tail_average_start) instead of the weights");
   verb.add_flag("--json", args->json, "print one JSON object");

@@ -12,6 +12,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "command/command.h"
+#include "command/inference_weights.h"
 #include "command/machine.h"
 #include "data/json_line.h"
 #include "infer/continue_texts.h"
@@ -23,7 +24,7 @@ namespace athanor {
 namespace {
 
 struct SampleArgs {
-  std::string checkpoint, prompts_file, precision = "fp32";
+  std::string checkpoint, prompts_file, precision = "fp32", weights = kWeightsAsPrecision;
   std::vector<std::string> prompts, stops;
   int64_t max_tokens = 256, batch_size = 8, threads = 0;
   bool json = false, averages = false;
@@ -140,7 +141,7 @@ Exit sample(const SampleArgs& args) {
   config.threads = args.threads;
   Machine machine(config, {}, WithoutLibraries::use_cpu);
   Sampler sampler(model, make_recipe(args.precision, DType::f32), machine.backend(), capacity,
-                  std::min(args.batch_size, int64_t(prompts.size())));
+                  std::min(args.batch_size, int64_t(prompts.size())), inference_weights(args.weights, machine));
   sampler.memory().require_fits(memory_capacity(config, machine.backend().device),
                                 runtime_reserve(config, machine.backend().device));
   sampler.commit();
@@ -204,6 +205,7 @@ void add_sample(Cli& cli) {
   verb.add_option("--precision", args->precision, "fp32, bf16 or fp16")
       .show_default()
       .check(one_of({"fp32", "bf16", "fp16"}));
+  add_weights_option(verb, args->weights);
   verb.add_option("--threads", args->threads, "0: all cores this process may use").show_default().check(non_negative());
   verb.on_chosen([&cli, args] { cli.action = [args] { return sample(*args); }; });
 }

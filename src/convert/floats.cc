@@ -43,4 +43,12 @@ void from_floats(std::span<const float> values, DType dtype, std::string_view wh
   });
 }
 
+std::vector<float> transposed(std::span<const float> matrix, int64_t rows) {
+  const int64_t columns = int64_t(matrix.size()) / rows;
+  std::vector<float> out(matrix.size());
+  for (int64_t r = 0; r < rows; ++r)
+    for (int64_t c = 0; c < columns; ++c) out[size_t(c * rows + r)] = matrix[size_t(r * columns + c)];
+  return out;
+}
+
 }  // namespace athanor

@@ -13,6 +13,9 @@ namespace athanor {
 // Any of f32, bf16, f16.
 void to_floats(std::span<const std::byte> bytes, DType dtype, std::vector<float>& out);
 
+// A matrix of so many rows.
+std::vector<float> transposed(std::span<const float> matrix, int64_t rows);
+
 // How many are NaN or infinite.
 int64_t count_non_finite(std::span<const std::byte> bytes, DType dtype);
 

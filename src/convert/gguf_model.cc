@@ -27,13 +27,6 @@ void interleave_halves(std::vector<float>& head, int64_t rows) {
   head = std::move(out);
 }
 
-std::vector<float> transposed(const std::vector<float>& in, int64_t rows, int64_t cols) {
-  std::vector<float> out(in.size());
-  for (int64_t r = 0; r < rows; ++r)
-    for (int64_t c = 0; c < cols; ++c) out[size_t(c * rows + r)] = in[size_t(r * cols + c)];
-  return out;
-}
-
 class GgufModelWriter {
  public:
   GgufModelWriter(const ModelFolder& model, const GgufOptions& options)
@@ -166,7 +159,7 @@ class GgufModelWriter {
     const std::string name = gguf_name(w.name);
     const GgmlType type = type_of(w, name, layout.shape);
     file_.add({.name = name, .type = type, .shape = layout.shape, .make = [=, this, &w](const ByteSink& sink) {
-                 emit(type, w, layout.shape.back(), transposed(floats(w, 0, w.shape[0]), w.shape[0], w.shape[1]), sink);
+                 emit(type, w, layout.shape.back(), transposed(floats(w, 0, w.shape[0]), w.shape[0]), sink);
                }});
   }
 

@@ -67,19 +67,8 @@ TensorData converted(const ModelFolder& model, const ModelFolder::Weight& weight
   return {.name = weight.name, .dtype = dtype, .shape = weight.shape, .pieces = {}, .make = make};
 }
 
-std::vector<float> transposed(const std::vector<float>& x, int64_t rows) {
-  const int64_t columns = int64_t(x.size()) / rows;
-  std::vector<float> y(x.size());
-  for (int64_t r = 0; r < rows; ++r)
-    for (int64_t c = 0; c < columns; ++c) y[size_t(c * rows + r)] = x[size_t(r * columns + c)];
-  return y;
-}
-
-// GPT-2's files have matrices as [in, out].
-bool is_in_out(const ModelFolder& model) { return model.config().model_type == ModelType::gpt2; }
-
 int64_t inputs_of(const ModelFolder& model, const ModelFolder::Weight& matrix) {
-  return matrix.shape[is_in_out(model) ? 0 : 1];
+  return matrix.shape[model.in_out() ? 0 : 1];
 }
 
 // A matrix as a whole, pruned when it is written.
@@ -89,9 +78,9 @@ TensorData pruned(const ModelFolder& model, const ModelFolder::Weight& weight, D
     std::vector<std::byte> bytes;
     model.read(weight, 0, weight.shape[0], bytes);
     to_floats(bytes, weight.dtype, values);
-    if (is_in_out(model)) values = transposed(values, weight.shape[0]);
+    if (model.in_out()) values = transposed(values, weight.shape[0]);
     how.prune(weight.name, values, inputs_of(model, weight));
-    if (is_in_out(model)) values = transposed(values, weight.shape[1]);
+    if (model.in_out()) values = transposed(values, weight.shape[1]);
     from_floats(values, dtype, weight.name, bytes);
     sink(bytes);
   };
@@ -110,7 +99,7 @@ void require_prunable(const ModelFolder& model, const PrunedExport& how) {
 std::vector<TensorData> tensors_of(const ModelFolder& model, const HfFolderOptions& options) {
   const ModelType family = model.config().model_type;
   if ((options.codes || options.ints || options.gptq || options.nested_nf4) &&
-      (family == ModelType::gpt2 || has_experts(family)))
+      ((model.in_out() && !options.nested_nf4) || has_experts(family)))
     throw Error(cat("export: ", name_of(family), " has no form in ",
                     options.codes        ? "FP8"
                     : options.gptq       ? "GPTQ's format"

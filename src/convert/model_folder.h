@@ -79,6 +79,10 @@ class ModelFolder {
   // A matrix in NF4: the bytes that the folder has, or its values quantized. An Error(usage) if the folder has NF4 with
   // absmaxes of the other kind.
   std::vector<std::byte> nf4_record(const Weight&, bool nested) const;
+  // The same of what files in bitsandbytes' layout have, which is [outputs, inputs] of GPT-2's matrices, too; such
+  // files have no nf4_record().
+  std::vector<std::byte> nf4_file_record(const Weight&, bool nested) const;
+  bool in_out() const { return config_.model_type == ModelType::gpt2; }  // of matrices in plain files
   // Norms of the outputs of a matrix; nested: of what it is in NF4, with absmaxes of that kind.
   std::vector<float> output_norms(const Weight&, std::optional<bool> nested) const;
   // All rows in order, in blocks of whole rows of about kBlockBytes.
@@ -98,6 +102,8 @@ class ModelFolder {
   Weight find_weight(const std::string& name, const Shape&, Role);
   Weight nf4_weight(const std::string& name, const Shape&);
   std::vector<std::byte> read_nf4_parts(const Weight&, bool packed) const;
+  std::vector<std::byte> stored_nf4_record(const Weight&, bool nested) const;
+  const std::vector<float>& in_out_nf4_values(const Weight&) const;
   void read_nf4(const Weight&, int64_t begin, int64_t end, std::vector<std::byte>& out) const;
   std::vector<float> base_values(const Weight&, int64_t begin, int64_t end) const;
   Weight with_scales(const std::string& name, const Shape&);
@@ -143,7 +149,7 @@ class ModelFolder {
   mutable std::vector<float> output_factors_;  // of DoRA
   std::vector<Weight> weights_;
   std::map<std::string, std::vector<float>> scales_;  // of weights in FP8 and in packed integers
-  // The GPTQ matrix that is held whole, since its codes are transposed in files.
+  // The matrix of GPTQ, or in NF4 of GPT-2, that is held whole, since it is transposed in files.
   mutable std::string unpacked_name_;
   mutable std::vector<float> unpacked_;
   // The matrix in NF4 that was read last. packed: only where it was quantized here.

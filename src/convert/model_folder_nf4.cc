@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "config/choices.h"
 #include "convert/floats.h"
 #include "convert/model_folder.h"
 
@@ -20,7 +21,7 @@ ModelFolder::Weight ModelFolder::nf4_weight(const std::string& name, const Shape
   read_stored(state, of_state, 0, of_state.shape.numel(), bytes);
   const std::string text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   Weight w{.name = name, .dtype = DType::f32, .shape = shape};
-  w.nf4 = parse_nf4_state(text, cat(path_, ": ", state), shape);
+  w.nf4 = parse_nf4_state(text, cat(path_, ": ", state), in_out() ? Shape{shape[1], shape[0]} : shape);
   for (const Nf4Part& part : nf4_parts(name, {shape.numel(), w.nf4->nested})) {
     const bool there = has(part.name);
     const Stored found = there ? stored(part.name) : Stored{};
@@ -52,6 +53,10 @@ std::vector<std::byte> ModelFolder::read_nf4_parts(const Weight& w, bool packed)
 }
 
 void ModelFolder::read_nf4(const Weight& w, int64_t begin, int64_t end, std::vector<std::byte>& out) const {
+  if (in_out()) {
+    const auto part = std::as_bytes(std::span(in_out_nf4_values(w)).subspan(size_t(begin), size_t(end - begin)));
+    return out.assign(part.begin(), part.end());
+  }
   const Nf4Record record(w.shape.numel(), w.nf4->nested);
   if (nf4_.name != w.name) nf4_ = {w.name, {}, nf4_absmax(read_nf4_parts(w, false), record)};
   std::vector<std::byte> packed;
@@ -60,19 +65,49 @@ void ModelFolder::read_nf4(const Weight& w, int64_t begin, int64_t end, std::vec
   dequantize_nf4(packed.data(), nf4_.absmax, begin, end, reinterpret_cast<float*>(out.data()));
 }
 
+const std::vector<float>& ModelFolder::in_out_nf4_values(const Weight& w) const {
+  if (unpacked_name_ == w.name) return unpacked_;
+  const std::vector<std::byte> record = read_nf4_parts(w, true);
+  std::vector<float> values(size_t(w.shape.numel()));
+  dequantize_nf4(record.data(), nf4_absmax(record, {w.shape.numel(), w.nf4->nested}), 0, w.shape.numel(),
+                 values.data());
+  unpacked_ = transposed(values, w.shape[1]);
+  unpacked_name_ = w.name;
+  return unpacked_;
+}
+
+std::vector<std::byte> ModelFolder::stored_nf4_record(const Weight& w, bool nested) const {
+  if (w.nf4->nested != nested)
+    throw Error(cat(path_, ": ", w.name, " is stored in NF4 ", nested ? "without" : "with",
+                    " double quantization; set base_double_quant to ", nested ? "false" : "true",
+                    ", or export it with --dtype ", nested ? "nf4_single" : "nf4"),
+                Exit::usage);
+  std::vector<std::byte> stored = read_nf4_parts(w, true);
+  for (const float absmax : nf4_absmax(stored, {w.shape.numel(), nested}))
+    if (!std::isfinite(absmax)) refuse_non_finite();
+  return stored;
+}
+
+std::vector<std::byte> ModelFolder::nf4_file_record(const Weight& w, bool nested) const {
+  if (!in_out()) return nf4_record(w, nested);
+  if (w.nf4) return stored_nf4_record(w, nested);
+  std::vector<std::byte> bytes;
+  std::vector<float> values;
+  read(w, 0, w.shape[0], bytes);
+  to_floats(bytes, w.dtype, values);
+  Nf4Quantizer quantizer(w.shape.numel(), nested);
+  quantizer.add(transposed(values, w.shape[0]));
+  return quantizer.finish();
+}
+
 std::vector<std::byte> ModelFolder::nf4_record(const Weight& w, bool nested) const {
-  const Nf4Record record(w.shape.numel(), nested);
-  if (w.nf4) {
-    if (w.nf4->nested != nested)
-      throw Error(cat(path_, ": ", w.name, " is stored in NF4 ", nested ? "without" : "with",
-                      " double quantization; set base_double_quant to ", nested ? "false" : "true",
-                      ", or export it with --dtype ", nested ? "nf4_single" : "nf4"),
-                  Exit::usage);
-    std::vector<std::byte> stored = read_nf4_parts(w, true);
-    for (const float absmax : nf4_absmax(stored, record))
-      if (!std::isfinite(absmax)) refuse_non_finite();
-    return stored;
-  }
+  if (w.nf4 && in_out())
+    throw Error(
+        cat(path_, ": ", w.name, " of ", name_of(config_.model_type), " is stored in NF4 as [outputs, inputs], ",
+            "and base_precision nf4 computes with blocks of [inputs, outputs]; give init_from the folder it was "
+            "made of, or set base_precision to none"),
+        Exit::usage);
+  if (w.nf4) return stored_nf4_record(w, nested);
   Nf4Quantizer quantizer(w.shape.numel(), nested);
   std::vector<float> values;
   for_each_block(w, [&](std::span<const std::byte> block) {

@@ -77,11 +77,12 @@ std::string nf4_config_json(bool nested) {
 // quant_map and the state are the last of theirs. The parts of a type are cut from one record, which is then dropped:
 // between the types stand the parts of all other matrices.
 std::vector<TensorData> nf4_matrix(const ModelFolder& model, const std::string& weight, bool nested) {
-  const Shape shape = model.at(weight).shape;
+  const Shape& own = model.at(weight).shape;
+  const Shape shape = model.in_out() ? Shape{own[1], own[0]} : own;
   const Nf4Record record(shape.numel(), nested);
   const auto kept = std::make_shared<std::vector<std::byte>>();
   const auto bytes_of = [&model, weight, nested, kept](int64_t at, int64_t bytes) {
-    if (kept->empty()) *kept = model.nf4_record(model.at(weight), nested);
+    if (kept->empty()) *kept = model.nf4_file_record(model.at(weight), nested);
     return std::span<const std::byte>(*kept).subspan(size_t(at), size_t(bytes));
   };
   std::vector<TensorData> tensors;

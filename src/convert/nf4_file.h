@@ -4,7 +4,8 @@
 //   NAME.quant_map                          f32 [16]
 //   NAME.nested_absmax, .nested_quant_map   f32 [blocks of 256], [256]; if nested
 //   NAME.quant_state.bitsandbytes__nf4      u8: JSON with the sizes and nested_offset
-// Only the linear layers of blocks are quantized; embeddings, the head and norms keep their type.
+// GPT-2's matrices, [in, out] in plain files, are transposed to that first. Only the linear layers of blocks are
+// quantized; embeddings, the head and norms keep their type.
 #pragma once
 #include <functional>
 #include <span>

@@ -119,6 +119,9 @@ class CpuOps final : public Ops {
   void run(const DelayedScales&, void* scratch) override;
   size_t scratch(const Quantize&) const override;
   size_t scratch(const ScaledGemm&) const override;
+  // int8_gemm.cc
+  void run(const Int8Gemm&, void* scratch) override;
+  size_t scratch(const Int8Gemm&) const override;
   // nf4.cc, dora.cc
   void run(const DequantizeNf4&, void* scratch) override;
   void run(const ScaleByMagnitude&, void* scratch) override;

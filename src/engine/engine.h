@@ -61,6 +61,7 @@ struct EngineOptions {
   int64_t documents_per_sequence = 1;    // upper bound for set_documents(): rows of the document table
   std::vector<std::string> frozen = {};  // parameters that are not trained: substrings of names
   LoraOptions lora = {};                 // of a frozen model; rank 0: none
+  InferenceWeights weights = {};         // without training: of linear layers
   bool training = true;                  // false: weights and evaluation only
   bool graphs = true;                    // capture and replay graphs, where the device can
   int zero_stage = 0;                    // what ranks share out: see Sharding

@@ -4,6 +4,7 @@
 
 #include "base/int.h"
 #include "engine/engine.h"
+#include "model/int8_weights.h"
 
 namespace athanor {
 namespace {
@@ -40,6 +41,7 @@ Engine::Engine(const ModelConfig& config, const EngineOptions& options, Backend 
     options_.documents.resize(size_t(sequences * options_.documents_per_sequence), Span{});
   for (const std::string& name : options_.frozen) model_->params().freeze(name);
   if (options_.lora.rank > 0) add_adapters(*model_, options_.lora);
+  if (!options_.training) store_for_inference(*model_, options_.weights, options_.recipe);
   if (backend_.mesh.experts().size() > 1) model_->params().separate_experts();
   const TensorRank tensor = {.ranks = backend_.mesh.tensor().size(),
                              .rank = backend_.mesh.tensor().rank(),

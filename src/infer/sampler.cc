@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "base/rng.h"
+#include "model/int8_weights.h"
 
 namespace athanor {
 
@@ -45,7 +46,8 @@ int32_t choose_token(std::span<const float> logits, const SamplingOptions& optio
   return order[std::min(size_t(it - cumulative.begin()), last)];
 }
 
-Sampler::Sampler(const ModelConfig& config, const Recipe& recipe, Backend backend, int64_t capacity, int64_t texts)
+Sampler::Sampler(const ModelConfig& config, const Recipe& recipe, Backend backend, int64_t capacity, int64_t texts,
+                 InferenceWeights weights)
     : recipe_(recipe), backend_(backend), model_(make_model(config)) {
   if (recipe.low_precision())
     throw Error(cat("precision: text is not generated with products in 8 bits, got ", recipe.name,
@@ -55,6 +57,7 @@ Sampler::Sampler(const ModelConfig& config, const Recipe& recipe, Backend backen
         " texts");
   texts_.assign(size_t(texts), {.logits = std::vector<float>(size_t(config.vocab_size))});
   const int64_t piece = std::min(kPiece, capacity);
+  store_for_inference(*model_, weights, recipe_);
   model_->plan(memory_, recipe_, false, {});
   cache_rows_ = capacity + std::max<int64_t>(piece - 1, texts > 1 ? 1 : 0);
   const Shape cache_shape{texts * cache_rows_, config.num_key_value_heads * config.head_dim};

@@ -34,7 +34,7 @@ class Sampler {
   // `texts` contexts of up to `capacity` tokens, numbered from 0. Prompts are processed in pieces of a fixed size, so
   // results do not depend on the sampler's capacity.
   static constexpr int64_t kPiece = 64;  // tokens: enough for the full rate of products
-  Sampler(const ModelConfig&, const Recipe&, Backend, int64_t capacity, int64_t texts = 1);
+  Sampler(const ModelConfig&, const Recipe&, Backend, int64_t capacity, int64_t texts = 1, InferenceWeights = {});
   Model& model() { return *model_; }
   const MemoryPlan& memory() const { return memory_; }
   void commit();  // then load weights into model()

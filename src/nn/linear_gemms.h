@@ -33,8 +33,10 @@ struct GemmOperand {
   Blocks blocks = {};                      // of `data`
   bool turned = false;                     // `data` is transposed
   Buffer beside = {}, beside_scales = {};  // the transposed copy, as Codes::beside
+  float outlier = 0;                       // of a weight in int8: Int8Gemm::outlier
   RowsOfAll* coming = nullptr;             // rows of `data` that are still arriving: run() waits for them
   bool is_codes() const { return bool(scales.t); }
+  bool is_int8() const { return data.t.dtype == DType::u8; }  // a weight: Int8Gemm quantizes what it is multiplied with
 };
 // The operand made of `matrix`. both: also makes the operand of the weight's gradient, where LayerCodes::both() says
 // so.

@@ -1,4 +1,6 @@
 // What the GEMMs of a linear layer read: the matrices themselves, or in a layer of 8 or 4 bits their quantized values.
+#include <type_traits>
+
 #include "nn/codes.h"
 #include "nn/linear_gemms.h"
 
@@ -13,6 +15,11 @@ GemmOperand weight_operand(Net n, const Linear& layer, Operand operand) {
   if (const Codes kept = kept_codes(n, layer, operand); kept.data) {
     GemmOperand f{.blocks = kept.blocks, .turned = kept.turned};
     f.data.t = kept.data, f.scales.t = kept.scales, f.global.t = kept.global;
+    return f;
+  }
+  if (const auto w = n.params.int8_weight(layer.w)) {
+    GemmOperand f{.turned = !out_in(layer), .outlier = w->outlier};
+    f.data.t = w->codes, f.scales.t = w->scales;
     return f;
   }
   return operand_of(n, layer, operand, n.params.gemm_value(n.c, layer.w));
@@ -84,12 +91,28 @@ ScaledGemm of_codes(const LinearGemm& p) {
           .fast = p.fast};
 }
 
+// With the epilogue as an op of its own.
+void run_int8(Ctx& c, const LinearGemm& p) {
+  in_parts(p.op, [&]<class Part>(const Part& part) {
+    if constexpr (std::is_same_v<Part, Gemm>)
+      c.run(Int8Gemm{.d = part.d,
+                     .a = part.a,
+                     .codes = p.b.data.t,
+                     .scales = p.b.scales.t,
+                     .bias = part.bias,
+                     .outlier = p.b.outlier});
+    else
+      c.run(part);
+  });
+}
+
 }  // namespace
 
-bool fuses(const Ops& ops, const LinearGemm& p) { return !p.a.is_codes() && ops.fuses(p.op); }
+bool fuses(const Ops& ops, const LinearGemm& p) { return !p.a.is_codes() && !p.b.is_int8() && ops.fuses(p.op); }
 
 // A product with rows that are still on their way is one for each piece of them, as soon as it is there.
 void run(Ctx& c, const LinearGemm& p) {
+  if (p.b.is_int8()) return run_int8(c, p);
   if (p.a.coming && p.a.coming->coming() > 0) {
     CHECK(!p.op.ta, "a sum over rows that have not come");
     for (const int pieces = p.a.coming->coming(); p.a.coming->coming() > 0;) {

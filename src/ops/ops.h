@@ -10,6 +10,7 @@
 #include "ops/embedding.h"
 #include "ops/gated_sum.h"
 #include "ops/gemm.h"
+#include "ops/int8_gemm.h"
 #include "ops/lamb.h"
 #include "ops/loss.h"
 #include "ops/mlp.h"
@@ -39,7 +40,7 @@ namespace athanor {
       GroupedGemm, ActivationFwd, ActivationBwd, ScaledSum, ScaledSumBwd, GatedSum, GatedSumBwd, Dropout,              \
       DequantizeNf4, ScaleByMagnitude, ScaleByMagnitudeBwd, KeepTwoOfFour, DecayPruned, TopLogits, PickLogits,         \
       CachedDistilledCrossEntropy, OneBitMomentum, OneBitMean, OneBitDirection, AttentionSinks, AttentionSinksBwd,     \
-      DropPath
+      DropPath, Int8Gemm
 
 // run() launches on the compute stream; scratch() is the temporary memory it needs (bytes), a pure function of the op.
 template <class Op>

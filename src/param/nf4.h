@@ -12,9 +12,13 @@ namespace athanor {
 
 // How the values of a parameter lie in memory.
 enum class StoredAs : uint8_t {
-  values,     // in the compute dtype
-  nf4,        // as an Nf4Record for each tensor of the file
-  nf4_nested  // the same with double quantization
+  values,      // in the compute dtype
+  nf4,         // as an Nf4Record for each tensor of the file
+  nf4_nested,  // the same with double quantization
+  // In the order of ops/int8_gemm.h, whatever that of the file is: codes [outputs, inputs] of the parameter, then from
+  // the next cache line on a scale for each output; only for inference on one rank.
+  int8,
+  int8_outliers  // the same, and GEMMs take outliers of their inputs apart
 };
 
 // The bytes of one tensor; each part starts on a cache line.

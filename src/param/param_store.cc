@@ -129,8 +129,11 @@ void ParamStore::plan(MemoryPlan& plan, const Recipe& recipe, bool training, std
     }
     const bool as_values = unit.stored == StoredAs::values;
     if (separate)
-      add(MemoryKind::weights, as_values ? "weights" : "NF4 weights", as_values ? recipe.compute : DType::u8,
-          stage >= 3 || codes, &unit.value, unit.home);
+      add(MemoryKind::weights,
+          as_values              ? "weights"
+          : is_int8(unit.stored) ? "int8 weights"
+                                 : "NF4 weights",
+          as_values ? recipe.compute : DType::u8, stage >= 3 || codes, &unit.value, unit.home);
     if (!training || unit.frozen) continue;
     // Where weights serve as their own masters, these are whole as long as the weights are.
     unit.masters_home = separate ? sharding_.states_home.mem : unit.home;
@@ -371,7 +374,7 @@ VocabPart ParamStore::vocab_part(Param p) const {
 Tensor ParamStore::value(Param p) const {
   const ParamSpec& spec = specs_[size_t(p.id)];
   const Unit& unit = *units_[size_t(spec.unit)];
-  CHECK(unit.stored == StoredAs::values, spec.name, " has no values but as gemm_value()");
+  CHECK(unit.stored == StoredAs::values, spec.name, " has no values but as GEMMs read them");
   if (unit.codes) {
     CHECK(!spec.as_codes, spec.name, " is whole on no rank but as codes");
     return {unit.others.at(unit.others_before(offsets_[size_t(p.id)])), unit.others.dtype,

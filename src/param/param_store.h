@@ -7,6 +7,7 @@
 #include <bit>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -299,6 +300,15 @@ class ParamStore {
   int64_t trained_count() const;    // of these, those that may change
 
   std::vector<Piece> pieces() const;
+  // A parameter stored as int8.
+  struct Int8Weight {
+    Tensor codes, scales;  // [outputs, inputs] u8, [outputs] f32, as Int8Gemm reads them
+    float outlier = 0;     // Int8Gemm::outlier
+  };
+  std::optional<Int8Weight> int8_weight(Param) const;  // none where it is stored otherwise
+  // values: of the piece, which is a whole tensor of a file, as f32 in the order of the file. Quantizes them.
+  void set_int8(Device&, const Piece& piece, std::span<const float> values) const;
+  bool is_int8(const Piece& piece) const { return is_int8(specs_[size_t(piece.param)].stored); }
   bool has_record(const Piece& piece) const { return specs_[size_t(piece.param)].stored != StoredAs::values; }
   // Of a piece that has one, whose Piece::offset is then its place: copies what this rank has of the record.
   Nf4Record record_of(const Piece&) const;
@@ -310,6 +320,7 @@ class ParamStore {
   std::vector<Range> extents() const;
 
  private:
+  static bool is_int8(StoredAs form) { return form == StoredAs::int8 || form == StoredAs::int8_outliers; }
   Tensor view(const Tensor& flat, Param) const;
   Shape stored_shape(int id) const;  // of what the unit's flat buffer has of a parameter
   struct OwnPiece {

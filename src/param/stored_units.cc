@@ -1,11 +1,20 @@
 // Weights of which GEMMs read another form than what is stored. Frozen ones: a record of bytes for each tensor of the
 // file (param/nf4.h), which ranks share as they share values. Trained ones: two of every four values.
 #include <algorithm>
+#include <cmath>
 #include <map>
 
+#include "base/int.h"
+#include "ops/int8_gemm.h"
 #include "param/param_store.h"
 
 namespace athanor {
+namespace {
+
+// Bytes from the start of a parameter in int8.
+int64_t int8_scales_at(const ParamSpec& spec) { return round_up<int64_t>(spec.shape.numel(), 64); }
+
+}  // namespace
 
 void ParamStore::use_together(int unit, int beside) {
   int last = unit;
@@ -17,7 +26,7 @@ void ParamStore::use_together(int unit, int beside) {
 void ParamStore::store_as(StoredAs form, const std::vector<Param>& params) {
   std::map<int, std::vector<int>> by_unit;
   for (const Param p : params) {
-    CHECK(spec(p).frozen, spec(p).name, " is trained, and only frozen weights are stored in NF4");
+    CHECK(spec(p).frozen, spec(p).name, " is trained, and only frozen weights are stored in another form");
     specs_[size_t(p.id)].stored = form;
     by_unit[spec(p).unit].push_back(p.id);
   }
@@ -43,6 +52,7 @@ Nf4Record ParamStore::record_of(const Piece& piece) const {
 
 // Bytes from the start of the parameter; behind the last slice: all bytes.
 int64_t ParamStore::record_offset(const ParamSpec& spec, size_t slice) const {
+  if (is_int8(spec.stored)) return spec.slices[slice].offset;
   int64_t at = 0;
   for (size_t s = 0; s < slice; ++s) at += record_of(spec, s).bytes;
   return at;
@@ -53,6 +63,7 @@ Shape ParamStore::stored_shape(int id) const {
   const Placement& placement = placements_[size_t(id)];
   if (spec.stored == StoredAs::values) return placement.shape;
   CHECK(!placement.is_cut(), spec.name, " is cut over ranks, and a record is not");
+  if (is_int8(spec.stored)) return {int8_scales_at(spec) + spec.shape[spec.in_out ? 1 : 0] * int64_t(sizeof(float))};
   return {record_offset(spec, spec.slices.size())};
 }
 
@@ -108,6 +119,41 @@ void ParamStore::set_record(Device& device, const Piece& piece, std::span<const 
   if (held.begin >= held.end) return;
   const Tensor to = unit.part(unit.value, held);
   device.copy(to.data, record.data() + (held.begin - piece.offset), to.bytes(), Stream::compute);
+  device.sync();
+}
+
+std::optional<ParamStore::Int8Weight> ParamStore::int8_weight(Param p) const {
+  const ParamSpec& spec = specs_[size_t(p.id)];
+  if (!is_int8(spec.stored)) return std::nullopt;
+  const Unit& unit = *units_[size_t(spec.unit)];
+  const int64_t at = offsets_[size_t(p.id)], n = spec.shape[spec.in_out ? 1 : 0];
+  return Int8Weight{.codes = {unit.value.at(at), DType::u8, {n, spec.shape.numel() / n}},
+                    .scales = {unit.value.at(at + int8_scales_at(spec)), DType::f32, {n}},
+                    .outlier = spec.stored == StoredAs::int8_outliers ? kLlmInt8Threshold : 0};
+}
+
+void ParamStore::set_int8(Device& device, const Piece& piece, std::span<const float> values) const {
+  const ParamSpec& spec = specs_[size_t(piece.param)];
+  const Unit& unit = *units_[size_t(piece.unit)];
+  CHECK(!unit.is_shard(unit.value) && (!spec.in_out || spec.slices.size() == 1), spec.name,
+        " is shared by ranks, or has parts side by side");
+  const Shape& shape = piece.slice->shape;
+  const int64_t outputs = shape[spec.in_out ? 1 : 0], inputs = shape.numel() / outputs;
+  std::vector<uint8_t> codes(values.size());
+  std::vector<float> scales(outputs);
+  for (int64_t j = 0; j < outputs; ++j) {
+    const auto value = [&](int64_t k) { return values[size_t(spec.in_out ? k * outputs + j : j * inputs + k)]; };
+    float amax = 0;
+    for (int64_t k = 0; k < inputs; ++k) amax = std::max(amax, std::fabs(value(k)));
+    const float inverse = int8_inverse(amax);
+    for (int64_t k = 0; k < inputs; ++k)
+      codes[size_t(j * inputs + k)] = uint8_t(int(int8_code(value(k), inverse)) + kInt8Offset);
+    scales[size_t(j)] = amax / kInt8Most;
+  }
+  device.copy(unit.value.at(piece.offset), codes.data(), codes.size(), Stream::compute);
+  const int64_t row = piece.slice->offset / inputs;
+  device.copy(unit.value.at(offsets_[size_t(piece.param)] + int8_scales_at(spec) + row * int64_t(sizeof(float))),
+              scales.data(), scales.size() * sizeof(float), Stream::compute);
   device.sync();
 }
 

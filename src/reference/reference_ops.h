@@ -91,6 +91,7 @@ class ReferenceOps final : public Ops {
   void run(const GatedSum&, void*) override;
   void run(const GatedSumBwd&, void*) override;
   void run(const DequantizeNf4&, void*) override;
+  void run(const Int8Gemm&, void*) override;
   void run(const ScaleByMagnitude&, void*) override;
   void run(const ScaleByMagnitudeBwd&, void*) override;
   void run(const KeepTwoOfFour&, void*) override;

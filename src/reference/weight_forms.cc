@@ -61,6 +61,31 @@ void ReferenceOps::run(const DequantizeNf4& op, void*) {
   store(op.y, y);
 }
 
+void ReferenceOps::run(const Int8Gemm& op, void*) {
+  Values d = zeros_like(op.d);
+  const Values a = load(op.a), t = load(op.scales), bias = op.bias ? load(op.bias) : Values(1, d.cols);
+  const auto* codes = op.codes.as<uint8_t>();
+  const auto is_outlier = [&](double x) { return !(std::fabs(x) < double(op.limit())); };
+  for (int64_t i = 0; i < d.rows; ++i) {
+    float amax = 0;
+    for (int64_t k = 0; k < a.cols; ++k)
+      if (!is_outlier(a(i, k))) amax = std::max(amax, float(std::fabs(a(i, k))));
+    const float inverse = int8_inverse(amax), scale = amax / kInt8Most;
+    for (int64_t j = 0; j < d.cols; ++j) {
+      double sum = 0, apart = 0;
+      for (int64_t k = 0; k < a.cols; ++k) {
+        const double w = double(codes[j * a.cols + k]) - kInt8Offset;
+        if (is_outlier(a(i, k)))
+          apart += a(i, k) * t[j] * w;
+        else
+          sum += double(int8_code(float(a(i, k)), inverse)) * w;
+      }
+      d(i, j) = double(scale) * t[j] * sum + apart + bias[j];
+    }
+  }
+  store(op.d, d);
+}
+
 void ReferenceOps::run(const ScaleByMagnitude& op, void*) {
   const Values x = load(op.x);
   Values y = op.accumulate ? load(op.y) : zeros_like(op.y);

@@ -85,7 +85,7 @@ class Pace {
 
 class Fitting {
  public:
-  Fitting(const Config& c, Backend backend, bool training)
+  Fitting(const Config& c, Backend backend, bool training, InferenceWeights weights)
       : config_(c),
         backend_(backend),
         training_(training),
@@ -94,6 +94,7 @@ class Fitting {
         capacity_(size_t(least_of_ranks(backend, int64_t(memory_capacity(c, backend.device))))),
         host_capacity_(least_of_ranks(backend, clamped(host_memory_capacity(c, backend.device)))),
         logits_budgets_{kLogitsBudget} {
+    options_.weights = weights;
     if (training && distills(c)) options_.teacher = teacher_options(c);
     if (!backend.device.unified() && c.loss_chunk_rows == 0 && capacity_ / kLogitsShare > kLogitsBudget)
       logits_budgets_ = {capacity_ / kLogitsShare, kLogitsBudget};
@@ -356,7 +357,7 @@ void require_division(const Config& c, int64_t groups, bool training) {
 
 }  // namespace
 
-std::unique_ptr<Engine> make_engine(const Config& c, Backend backend, bool training) {
+std::unique_ptr<Engine> make_engine(const Config& c, Backend backend, bool training, InferenceWeights weights) {
   require_division(c, backend.mesh.batches(), training);
   for (const auto& [key, offload] : {std::pair{"offload_optimizer", c.offload_optimizer},
                                      {"offload_activations", c.offload_activations},
@@ -372,7 +373,7 @@ std::unique_ptr<Engine> make_engine(const Config& c, Backend backend, bool train
                     " copies; set zero_stage to 3 and data_parallel_replicate_size to 1, or offload_params to none"),
                 Exit::usage);
   if (const std::string line = memory_of_others(c, backend.device); !line.empty()) log::warn(line);
-  Fitting fitting(c, backend, training);
+  Fitting fitting(c, backend, training, weights);
   auto engine = fitting.with_more_scratch(fitting.fastest());
   if (engine->options().recompute != engine_options(c, training).recompute)
     log::info("recompute_granularity: more is recomputed than configured (", to_text(engine->options().recompute),

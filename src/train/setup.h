@@ -53,7 +53,7 @@ size_t memory_beside_plan(const Config&, const Device&, const Engine&);
 constexpr int64_t kAutoTokens = 8192, kAutoTokensOnGpu = 131072;
 // With more ranks in a ring a dry run takes seconds, and hops wait for their latency: they gather keys if that fits.
 constexpr int kMostInRing = 512;
-std::unique_ptr<Engine> make_engine(const Config&, Backend, bool training);
+std::unique_ptr<Engine> make_engine(const Config&, Backend, bool training, InferenceWeights = {});
 
 // Before commit(): times algorithms and epilogues of the engine's products, and attention kernels, within the
 // configured time, skips those in the user's cache, and adds the results to it.

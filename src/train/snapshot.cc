@@ -252,6 +252,14 @@ void load_weights(const ParamStore& params, Device& device, const ModelFolder& f
     const ParamStore::Unit& unit = *params.units()[size_t(piece.unit)];
     const ModelFolder::Weight& weight = folder.at(piece.slice->name);
     require_shape(folder.path(), weight.name, weight.shape, piece.slice->shape);
+    if (params.is_int8(piece)) {
+      std::vector<float> values;
+      std::vector<std::byte> bytes;
+      folder.read(weight, 0, weight.shape[0], bytes);
+      to_floats(bytes, weight.dtype, values);
+      params.set_int8(device, piece, values);
+      continue;
+    }
     if (params.has_record(piece)) {
       params.set_record(device, piece, folder.nf4_record(weight, params.record_of(piece).nested));
       continue;

@@ -42,6 +42,42 @@ TEST_P(CachedLogits, EqualTheFullForwardPass) {
   }
 }
 
+// With weights and activations in 8 bits, and outliers apart or not, logits are near those of fp32, and not they.
+TEST_P(CachedLogits, AreNearInInt8) {
+  testing::Rig rig;
+  const std::string folder = cat("tests/golden/", GetParam());
+  const ModelConfig config = load_model_config(folder + "/config.json");
+  const std::vector<int32_t> tokens{3, 1, 4, 1, 5};
+  const auto logits = [&](InferenceWeights weights) {
+    Sampler sampler(config, make_recipe("fp32", DType::f32), rig.backend(), 8, 1, weights);
+    sampler.commit();
+    load_weights(sampler.model().params(), *rig.device, ModelFolder(folder));
+    const auto got = sampler.prompt(tokens);
+    return std::vector<float>(got.begin(), got.end());
+  };
+  if (has_experts(config.model_type)) {
+    try {
+      logits(InferenceWeights::int8);
+      ADD_FAILURE() << "accepted";
+    } catch (const Error& e) {
+      EXPECT_NE(std::string(e.what()).find("weights: int8 is not supported for experts"), std::string::npos)
+          << e.what();
+    }
+    return;
+  }
+  const std::vector<float> want = logits(InferenceWeights::as_precision);
+  for (const InferenceWeights weights : {InferenceWeights::int8, InferenceWeights::llm_int8}) {
+    const std::vector<float> got = logits(weights);
+    double squares = 0, errors = 0;
+    for (size_t v = 0; v < want.size(); ++v) {
+      squares += double(want[v]) * double(want[v]);
+      errors += (double(got[v]) - double(want[v])) * (double(got[v]) - double(want[v]));
+    }
+    EXPECT_LT(errors, 4e-3 * squares);
+    EXPECT_GT(errors, 0);
+  }
+}
+
 TEST_P(CachedLogits, AreSoftCapped) {
   testing::Rig rig;
   const std::string folder = cat("tests/golden/", GetParam());

@@ -89,6 +89,33 @@ class FolderTest(SystemTest):
         self.run_program("import", GOLDEN / "gpt2", "gpt2")
         self.refused("export", "gpt2", "x", "--dtype", "fp8_block", code=USAGE, says=["gpt2", "FP8"])
 
+    def test_gpt2_in_nf4_is_stored_as_outputs_by_inputs_and_read_back(self):
+        self.run_program("export", GOLDEN / "gpt2", "nf4", "--dtype", "nf4_single")
+        self.run_program("export", "nf4", "again", "--dtype", "nf4_single")
+        self.assertEqual(tensors_of(self.folder / "nf4"), tensors_of(self.folder / "again"))
+        self.run_program("export", "nf4", "plain", "--dtype", "f32")
+        name = "transformer.h.0.mlp.c_fc.weight"
+        stored, original = tensors_of(self.folder / "nf4"), read_safetensors(GOLDEN / "gpt2" / "model.safetensors")[name]
+        inputs, outputs = original[1]
+        state = json.loads(stored[name + ".quant_state.bitsandbytes__nf4"][2])
+        self.assertEqual(state["shape"], [outputs, inputs])
+        floats = lambda t: struct.unpack(f"<{len(t[2]) // 4}f", t[2])
+        want, got = floats(original), floats(tensors_of(self.folder / "plain")[name])
+        absmax = floats(stored[name + ".absmax"])
+        for i in range(inputs):
+            for j in range(outputs):  # the widest gap of the table is 0.304
+                self.assertLessEqual(abs(want[i * outputs + j] - got[i * outputs + j]), 0.153 * absmax[(j * inputs + i) // 64])
+
+    def test_weights_in_int8_are_near_and_on_the_cpu(self):
+        self.run_program("train", self.make_config(train_iters=40, lr_warmup_iters=2))
+        loss = lambda *more: json.loads(self.run_program("eval", "run", "--data", "data/*.bin", "--samples", "8", "--json",
+                                                         *more).out)["loss"]
+        plain, int8, apart = loss(), loss("--weights", "int8"), loss("--weights", "llm_int8")
+        self.assertNotEqual(plain, int8)
+        self.assertAlmostEqual(plain, int8, delta=5e-3)
+        self.assertAlmostEqual(plain, apart, delta=5e-3)
+        self.refused("eval", "run", "--weights", "int4", code=USAGE, says=["int4", "llm_int8"])
+
     def test_init_from_starts_where_the_weights_are(self):
         self.run_program("train", self.make_config(train_iters=60, learning_rate=3e-3))
         last = self.losses()[60]
@@ -230,16 +257,17 @@ class BitsandbytesTest(SystemTest):
     def test_bytes_and_logits_are_those_of_bitsandbytes(self):
         if not python_has("torch", "transformers", "bitsandbytes", "accelerate"):
             self.skipTest(f"{PYTHON} has no torch, transformers, bitsandbytes and accelerate (set ATHANOR_PYTHON)")
-        path = self.make_config(train_iters=3, lr_warmup_iters=1, save="run", model={
-            "model_type": "llama", "vocab_size": 320, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2,
-            "num_key_value_heads": 1, "intermediate_size": 128})  # its kernels take outputs by 32
-        self.run_program("train", path)
-        self.run_program("export", "run", "base", "--dtype", "f32")
-        for dtype in ("nf4", "nf4_single"):
-            self.run_program("export", "base", dtype, "--dtype", dtype)
-            done = subprocess.run([PYTHON, ROOT / "scripts" / "check_bitsandbytes.py", "base", dtype],
-                                  cwd=self.folder, capture_output=True, text=True)
-            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        size = {"vocab_size": 320, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+        for model in ({"model_type": "llama", "num_key_value_heads": 1, "intermediate_size": 128},  # its kernels take outputs by 32
+                      {"model_type": "gpt2"}):
+            run, base = "run-" + model["model_type"], "base-" + model["model_type"]
+            self.run_program("train", self.make_config(train_iters=3, lr_warmup_iters=1, save=run, model=size | model))
+            self.run_program("export", run, base, "--dtype", "f32")
+            for dtype in ("nf4", "nf4_single"):
+                self.run_program("export", base, f"{base}-{dtype}", "--dtype", dtype)
+                done = subprocess.run([PYTHON, ROOT / "scripts" / "check_bitsandbytes.py", base, f"{base}-{dtype}"],
+                                      cwd=self.folder, capture_output=True, text=True)
+                self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
 
 class GgufTest(SystemTest):

@@ -1,0 +1,132 @@
+// GEMM of 8-bit codes (ops/int8_gemm.h): rows of a are quantized first, then chunks of the result are sums of integers
+// that become floats. The kernels that an instruction set chooses make integers only, so bits are the same on all.
+#include <algorithm>
+#include <cmath>
+
+#include "base/int.h"
+#include "cpu/cpu_ops.h"
+#include "cpu/int8_kernel.h"
+#include "cpu/simd.h"
+
+namespace athanor {
+namespace {
+
+constexpr int64_t kChunk = 64;  // rows and columns of the result in one chunk of work
+
+struct Int8Row {
+  float scale = 0;
+  bool outliers = false;
+};
+
+// The largest magnitude below `limit` of a row, and whether some value is not below it.
+template <class T>
+ATHANOR_CLONES void find_amax(Int8Row& row, const T* x, int64_t n, float limit) {
+  float most = 0;
+  int32_t beyond = 0;
+#pragma omp simd reduction(max : most) reduction(+ : beyond)
+  for (int64_t i = 0; i < n; ++i) {
+    const float v = to_float(x[i]), size = v < 0 ? -v : v;
+    const float inside = size < limit ? size : 0.0f;
+    beyond += size < limit ? 0 : 1;
+    most = inside > most ? inside : most;
+  }
+  row.scale = most, row.outliers = beyond > 0;
+}
+
+// Returns the sum of the codes.
+template <class T>
+ATHANOR_CLONES int32_t encode_int8(int8_t* codes, const T* x, int64_t n, float limit, float inverse) {
+  int32_t sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (int64_t i = 0; i < n; ++i) {
+    const float v = to_float(x[i]), size = v < 0 ? -v : v;
+    const float code = int8_code(size < limit ? v : 0.0f, inverse);
+    codes[i] = int8_t(int32_t(code));
+    sum += int32_t(code);
+  }
+  return sum;
+}
+
+// out[0, n) += the products of a row's outliers.
+template <class T>
+void add_outliers(float* out, const Int8Gemm& op, const T* x, int64_t column, int64_t n) {
+  const float limit = op.limit();
+  const auto* codes = op.codes.as<uint8_t>();
+  const auto* scales = op.scales.as<float>();
+  for (int64_t k = 0; k < op.k(); ++k) {
+    const float v = to_float(x[k]);
+    if (std::fabs(v) < limit) continue;
+    for (int64_t j = 0; j < n; ++j)
+      out[j] += v * (scales[column + j] * float(int(codes[(column + j) * op.k() + k]) - kInt8Offset));
+  }
+}
+
+struct Int8Scratch {
+  Int8Row* rows;
+  int32_t* sums;
+  int8_t* codes;  // [M, K]
+  Int8Scratch(const Int8Gemm& op, void* at)
+      : rows(static_cast<Int8Row*>(at)),
+        sums(reinterpret_cast<int32_t*>(rows + op.m())),
+        codes(reinterpret_cast<int8_t*>(sums + op.m())) {}
+  static size_t bytes(const Int8Gemm& op) {
+    return size_t(op.m()) * (sizeof(Int8Row) + sizeof(int32_t) + size_t(op.k()));
+  }
+};
+
+// A chunk of the result, rounded.
+void store_chunk(const Int8Gemm& op, const Int8Row* rows, const int32_t* sums, int64_t row, int64_t count,
+                 int64_t column, int64_t n) {
+  const float* scales = op.scales.as<float>() + column;
+  float z[kChunk], apart[kChunk];
+  for (int64_t i = 0; i < count; ++i, sums += kChunk) {
+    const Int8Row& of = rows[row + i];
+    for (int64_t j = 0; j < n; ++j) z[j] = float(sums[j]) * (of.scale * scales[j]);
+    if (of.outliers) {
+      std::fill_n(apart, n, 0.0f);
+      by_float(op.a.dtype,
+               [&]<class T>() { add_outliers(apart, op, op.a.as<T>() + (row + i) * op.a.stride(), column, n); });
+      add_row(z, apart, n);
+    }
+    if (op.bias) by_float(op.bias.dtype, [&]<class B>() { add_row(z, op.bias.as<B>() + column, n); });
+    by_float(op.d.dtype, [&]<class T>() { store_row(op.d.as<T>() + (row + i) * op.d.stride() + column, z, n); });
+  }
+}
+
+}  // namespace
+
+size_t CpuOps::scratch(const Int8Gemm& op) const { return Int8Scratch::bytes(op); }
+
+void CpuOps::run(const Int8Gemm& op, void* scratch) {
+  const Int8Scratch s(op, scratch);
+  const int64_t m = op.m(), n = op.n(), k = op.k();
+  by_float(op.a.dtype, [&]<class T>() {
+    pool_.parallel_ranges(m, 4, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const T* x = op.a.as<T>() + i * op.a.stride();
+        find_amax(s.rows[i], x, k, op.limit());
+        const float inverse = int8_inverse(s.rows[i].scale);
+        s.sums[i] = encode_int8(s.codes + i * k, x, k, op.limit(), inverse);
+        s.rows[i].scale /= kInt8Most;
+      }
+    });
+  });
+  const Int8DotsFn dots = int8_dots();
+  const int64_t blocks = div_ceil(n, kChunk);
+  pool_.parallel_for(div_ceil(m, kChunk) * blocks, [&](int64_t chunk) {
+    const int64_t row = chunk / blocks * kChunk, column = chunk % blocks * kChunk;
+    const int64_t rows = std::min(kChunk, m - row), columns = std::min(kChunk, n - column);
+    int32_t sums[kChunk * kChunk];
+    dots({.out = sums,
+          .out_stride = kChunk,
+          .a = s.codes + row * k,
+          .sums = s.sums + row,
+          .w = op.codes.as<uint8_t>() + column * k,
+          .m = rows,
+          .n = columns,
+          .k = k});
+    store_chunk(op, s.rows, sums, row, rows, column, columns);
+  });
+}
+
+}  // namespace athanor
