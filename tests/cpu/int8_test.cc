@@ -13,7 +13,7 @@ namespace {
 void expect_exact(const char* name, Int8DotsFn dots, int64_t m, int64_t n, int64_t k, bool drawn) {
   std::vector<int8_t> a(size_t(m * k));
   std::vector<uint8_t> w(size_t(n * k));
-  std::vector<int32_t> sums(size_t(m)), out(size_t(m * (n + 2)), -1);
+  std::vector<int32_t> sums(static_cast<size_t>(m)), out(static_cast<size_t>(m * (n + 2)), -1);
   for (size_t i = 0; i < a.size(); ++i) a[i] = int8_t(drawn ? int(random_bits(1, 2, i) % 255) - 127 : 127);
   for (size_t i = 0; i < w.size(); ++i) w[i] = uint8_t(drawn ? 1 + random_bits(3, 4, i) % 255 : i % 2 ? 1 : 255);
   if (!drawn)
