@@ -21,7 +21,7 @@ struct AttentionSinks {
     e.floating("y", y).matrix("y", y).is("y", y, y.dtype, y.shape).matrix("lse", lse);
     e.is("lse", lse, DType::f32, {y.rows(), lse.cols()}).floating("sinks", sinks);
     e.is("sinks", sinks, sinks.dtype, {lse.cols()});
-    e.that(lse.cols() > 0 && y.cols() % lse.cols() == 0, "heads of one size");
+    e.that(lse.cols() > 0 && y.cols() % lse.cols() == 0, "y", "heads of one size");
   }
   Cost cost() const { return {double(y.numel()), traffic(*this)}; }
 };
@@ -46,7 +46,7 @@ struct AttentionSinksBwd {
     e.floating("y", y).matrix("y", y).is("y", y, y.dtype, y.shape).is("dy", dy, y.dtype, y.shape).matrix("lse", lse);
     e.is("lse", lse, DType::f32, {y.rows(), lse.cols()}).floating("sinks", sinks);
     e.is("sinks", sinks, sinks.dtype, {lse.cols()}).gradient("dsinks", dsinks, {lse.cols()});
-    e.that(lse.cols() > 0 && y.cols() % lse.cols() == 0, "heads of one size");
+    e.that(lse.cols() > 0 && y.cols() % lse.cols() == 0, "y", "heads of one size");
   }
   Cost cost() const { return {2.0 * double(y.numel()), traffic(*this)}; }
 };
