@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measures what loss the quick start reaches in fewer steps than configs/quickstart.json has.
 
-usage: scripts/quickstart.sh; scripts/bench/quickstart_curve.py --out scripts/bench/results/quickstart-curve.json
+usage: scripts/quickstart.sh; scripts/bench/quickstart_curve.py [--threads N] --out scripts/bench/results/quickstart-curve.json
 
 Each number of steps is a finished schedule of its own. scripts/quickstart_summary.py compares a slow machine's run with this curve.
 """
