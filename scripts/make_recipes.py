@@ -20,51 +20,47 @@ def fixed(value):
     return float(f"{value:.7g}")
 
 
-def nanochat(depth):
-    """nanochat at commit 8203efa (2026-01-16), scripts/base_train.py --depth: everything follows from the depth."""
-    vocab, length, head = 32768, 2048, 128
-    width = 64 * depth
-    heads = -(-width // head)
-    assert width % heads == 0, "heads of one size"
-    adamw = (width / 768) ** -0.5  # learning rates of embedding and head were found at 768
-    rate = 0.02
-    layers = ["full_attention" if i % 4 == 3 or i == depth - 1 else "sliding_attention" for i in range(depth)]
-    parameters = depth * 12 * width**2 + 2 * vocab * width + 2 * depth
-    steps = 8 * parameters // STEP_TOKENS
+def nanochat_model(vocab, length, head, width, depth, *, x0, values=None, deviations=None, tokens=None):
+    """nanochat's model, of full attention in every fourth layer and the last one, with what its descendants add."""
+    assert width % -(-width // head) == 0, "heads of one size"
     return {
-        "model": {
-            "model_type": "athanor",
-            "vocab_size": vocab,
-            "hidden_size": width,
-            "num_hidden_layers": depth,
-            "num_attention_heads": heads,
-            "intermediate_size": 4 * width,
-            "max_position_embeddings": length,
-            "norm_eps": EPS,
-            "rope_theta": 10000.0,
-            "hidden_act": "relu2",
-            "gated_mlp": False,
-            "norm_elementwise_affine": False,
-            "embedding_norm": True,
-            "qk_norm": True,
-            "qk_norm_elementwise_affine": False,
-            "sliding_window": length // 2 + 1,
-            "layer_types": layers,
-            "resid_lambdas": [1.0],
-            "x0_lambdas": [0.0],
-            "tie_word_embeddings": False,
-            "final_logit_softcapping": 15,
-            "initializer_range": fixed(width**-0.5),
-            "initializer_ranges": {
-                "model.embed_tokens.weight": 1.0,
-                "lm_head.weight": 0.001,
-                "*.o_proj.weight": 0,
-                "*.down_proj.weight": 0,
-            },
+        "model_type": "athanor",
+        "vocab_size": vocab,
+        "hidden_size": width,
+        "num_hidden_layers": depth,
+        "num_attention_heads": -(-width // head),
+        "intermediate_size": 4 * width,
+        "max_position_embeddings": length,
+        "norm_eps": EPS,
+        "rope_theta": 10000.0,
+        "hidden_act": "relu2",
+        "gated_mlp": False,
+        "norm_elementwise_affine": False,
+        "embedding_norm": True,
+        "qk_norm": True,
+        "qk_norm_elementwise_affine": False,
+        "sliding_window": length // 2 + 1,
+        "layer_types": ["full_attention" if i % 4 == 3 or i == depth - 1 else "sliding_attention" for i in range(depth)],
+        "resid_lambdas": [1.0],
+        "x0_lambdas": [x0],
+        **(values or {}),
+        "tie_word_embeddings": False,
+        "final_logit_softcapping": 15,
+        "initializer_range": fixed(width**-0.5),
+        "initializer_ranges": {
+            "model.embed_tokens.weight": 1.0,
+            "lm_head.weight": 0.001,
+            "*.o_proj.weight": 0,
+            "*.down_proj.weight": 0,
+            **(deviations or {}),
         },
-        "save": f"runs/recipes/nanochat-d{depth}",
-        "train_data": "data/nanochat/*_train_*.bin",
-        "valid_data": "data/nanochat/*_val_*.bin",
+        **(tokens or {}),
+    }
+
+
+def nanochat_optimizer(steps, length, rate, *, decay, decay_share):
+    """nanochat's batch and optimizer, whose rate falls to 0 in the last share of the steps."""
+    return {
         "train_iters": steps,
         "global_batch_size": STEP_TOKENS // length,
         "micro_batch_size": "auto",
@@ -76,12 +72,29 @@ def nanochat(depth):
         "min_lr": 0,
         "lr_decay_style": "WSD",
         "lr_wsd_decay_style": "linear",
-        "lr_wsd_decay_iters": round(0.4 * steps),
+        "lr_wsd_decay_iters": round(decay_share * steps),
         "adam_beta1": 0.8,
         "adam_beta2": 0.95,
         "adam_eps": 1e-10,
-        "weight_decay": fixed(0.2 * (12 / depth) ** 2),
+        "weight_decay": decay,
         "cautious_weight_decay": True,
+    }
+
+
+def nanochat(depth):
+    """nanochat at commit 8203efa (2026-01-16), scripts/base_train.py --depth: everything follows from the depth."""
+    vocab, length, head = 32768, 2048, 128
+    width = 64 * depth
+    adamw = (width / 768) ** -0.5  # learning rates of embedding and head were found at 768
+    rate = 0.02
+    parameters = depth * 12 * width**2 + 2 * vocab * width + 2 * depth
+    steps = 8 * parameters // STEP_TOKENS
+    return {
+        "model": nanochat_model(vocab, length, head, width, depth, x0=0.0),
+        "save": f"runs/recipes/nanochat-d{depth}",
+        "train_data": "data/nanochat/*_train_*.bin",
+        "valid_data": "data/nanochat/*_val_*.bin",
+        **nanochat_optimizer(steps, length, rate, decay=fixed(0.2 * (12 / depth) ** 2), decay_share=0.4),
         "weight_decay_style": "linear",
         "end_weight_decay": 0,
         "clip_grad": 0,
@@ -261,8 +274,8 @@ def record19():
                                "lm_head.weight": 0, "*.o_proj.weight": 0, "*.down_proj.weight": 0},
     }
     return track1("speedrun-record-19", model=model, steps=steps, rate=0.05, decay=round(0.4 * steps), length=65536,
-                  run={"sliding_window_schedule": grows, "min_lr": 0.005, "adam_beta1": 0.8, "adam_beta2": 0.95, "reset_attention_mask": True,
-                       "eod_token_id": 50256})
+                  run={"sliding_window_schedule": grows, "min_lr": 0.005, "adam_beta1": 0.8, "adam_beta2": 0.95,
+                       "reset_attention_mask": True, "eod_token_id": 50256})
 
 
 def slowrun(name, *, epochs=12, decay=1.6, multiplier=0.25, run=None):
@@ -270,62 +283,14 @@ def slowrun(name, *, epochs=12, decay=1.6, multiplier=0.25, run=None):
     width, depth, head, length, vocab = 1792, 30, 128, 2048, 50304
     rate, steps = 0.08 * multiplier, round(epochs * 100e6 / STEP_TOKENS)
     return {
-        "model": {
-            "model_type": "athanor",
-            "vocab_size": vocab,
-            "hidden_size": width,
-            "num_hidden_layers": depth,
-            "num_attention_heads": width // head,
-            "intermediate_size": 4 * width,
-            "max_position_embeddings": length,
-            "norm_eps": EPS,
-            "rope_theta": 10000.0,
-            "hidden_act": "relu2",
-            "gated_mlp": False,
-            "norm_elementwise_affine": False,
-            "embedding_norm": True,
-            "qk_norm": True,
-            "qk_norm_elementwise_affine": False,
-            "sliding_window": length // 2 + 1,
-            "layer_types": ["full_attention" if i % 4 == 3 or i == depth - 1 else "sliding_attention"
-                            for i in range(depth)],
-            "resid_lambdas": [1.0],
-            "x0_lambdas": [0.1],
-            "value_embeddings": [i // 2 if i % 2 == 1 else None for i in range(depth)],
-            "value_gate_channels": 32,
-            "tie_word_embeddings": False,
-            "final_logit_softcapping": 15,
-            "initializer_range": fixed(width**-0.5),
-            "initializer_ranges": {
-                "model.embed_tokens.weight": 1.0,
-                "lm_head.weight": 0.001,
-                "*.o_proj.weight": 0,
-                "*.down_proj.weight": 0,
-                "*.value_gate.weight": 0,
-            },
-            "bos_token_id": 50256,
-            "eos_token_id": 50256,
-        },
+        "model": nanochat_model(
+            vocab, length, head, width, depth, x0=0.1,
+            values={"value_embeddings": [i // 2 if i % 2 == 1 else None for i in range(depth)], "value_gate_channels": 32},
+            deviations={"*.value_gate.weight": 0}, tokens={"bos_token_id": 50256, "eos_token_id": 50256}),
         "save": f"runs/recipes/{name}",
         "train_data": "data/slowrun/fineweb_train_*.bin",
         "valid_data": "data/slowrun/fineweb_val_*.bin",
-        "train_iters": steps,
-        "global_batch_size": STEP_TOKENS // length,
-        "micro_batch_size": "auto",
-        "seq_length": length,
-        "optimizer": "normuon",
-        "muon_scale": "original",
-        "muon_coefficients": "polar_express",
-        "learning_rate": fixed(rate),
-        "min_lr": 0,
-        "lr_decay_style": "WSD",
-        "lr_wsd_decay_style": "linear",
-        "lr_wsd_decay_iters": round(0.5 * steps),
-        "adam_beta1": 0.8,
-        "adam_beta2": 0.95,
-        "adam_eps": 1e-10,
-        "weight_decay": decay,
-        "cautious_weight_decay": True,
+        **nanochat_optimizer(steps, length, fixed(rate), decay=decay, decay_share=0.5),
         "clip_grad": 0,
         **(run or {}),
         "param_groups": [
@@ -382,8 +347,8 @@ def mlperf():
 
 
 RECIPES = {"nanochat-d12": nanochat(12), "nanochat-d24": nanochat(24), "speedrun-track3-muon": speedrun(),
-           "speedrun-record-11": record11(), "speedrun-record-19": record19(), "mlperf-llama3.1-8b": mlperf(), "slowrun": slowrun("slowrun"),
-           "slowrun-muloco": muloco()}
+           "speedrun-record-11": record11(), "speedrun-record-19": record19(), "mlperf-llama3.1-8b": mlperf(),
+           "slowrun": slowrun("slowrun"), "slowrun-muloco": muloco()}
 
 
 def text_of(config):

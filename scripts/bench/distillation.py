@@ -11,57 +11,35 @@ import argparse
 import json
 import pathlib
 import statistics
-import subprocess
 
-from common import describe_machine, write_results
+from common import ROOT, add_run_flags, call, describe_machine, finished_run, write_results
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 STUDENT = {"hidden_size": 64, "intermediate_size": 192, "num_hidden_layers": 2, "num_attention_heads": 2}
 SHORT = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2,
          "max_position_embeddings": 32}
 
 
-def call(args, words):
-    done = subprocess.run([str(args.athanor), *map(str, words)], capture_output=True, text=True)
-    if done.returncode != 0:
-        raise SystemExit(f"athanor {' '.join(map(str, words))} ended with status {done.returncode}: {done.stderr[-800:]}")
-    return done.stdout
-
-
 def run(args, name, steps, changes, model):
-    """The folder of a finished run and its held-out loss."""
-    folder = args.work / name
-    result = folder / "result.json"
-    if not result.is_file():
-        config = json.loads(args.config.read_text())
-        config["model"].update(model | (SHORT if args.short else {}))
-        config |= {"train_iters": steps, "lr_warmup_iters": max(1, steps // 20), "save": str(folder / "run"),
-                   "train_data": args.train_data, "valid_data": args.valid_data, "eval_interval": 0, "save_interval": 0,
-                   "keep_latest_k": 1, "tensorboard": False, "progress": "off", "peak_tflops": 0.1} | changes
-        if args.short:
-            config["seq_length"] = SHORT["max_position_embeddings"]
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
-        call(args, ["train", folder / "config.json"])
-        found = json.loads(call(args, ["eval", folder / "run", "--data", args.valid_data, "--json"]).strip().splitlines()[-1])
-        part = result.with_suffix(".part")
-        part.write_text(json.dumps({"loss": found["loss"]}) + "\n")
-        part.rename(result)
-    loss = json.loads(result.read_text())["loss"]
-    print(f"  {name}: {loss:.4f}", flush=True)
-    return folder / "run", loss
+    """Held-out loss of a finished run."""
+    config = json.loads(args.config.read_text())
+    config["model"].update(model | (SHORT if args.short else {}))
+    config |= {"train_iters": steps, "lr_warmup_iters": max(1, steps // 20)} | changes
+    if args.short:
+        config["seq_length"] = SHORT["max_position_embeddings"]
+    return finished_run(args, name, config)
 
 
 def compare(args):
-    teacher, of_teacher = run(args, f"teacher-{args.teacher_steps}", args.teacher_steps, {"seed": 1}, {})
+    name = f"teacher-{args.teacher_steps}"
+    of_teacher = run(args, name, args.teacher_steps, {"seed": 1}, {})
     rows = []
     for kind in ("alone", *args.losses):
         for share in args.shares:
             steps = max(1, round(args.steps * share))
-            changes = {} if kind == "alone" else {"teacher": str(teacher), "distill_loss": kind,
+            changes = {} if kind == "alone" else {"teacher": str(args.work / name / "run"), "distill_loss": kind,
                                                   "distill_temperature": args.temperature,
                                                   "distill_ce_weight": args.ce_weight}
-            losses = [run(args, f"{kind}-{steps}-{seed}", steps, changes | {"seed": seed}, STUDENT)[1] for seed in args.seeds]
+            losses = [run(args, f"{kind}-{steps}-{seed}", steps, changes | {"seed": seed}, STUDENT) for seed in args.seeds]
             rows.append({"student": kind, "steps": steps, "losses": losses, "loss": statistics.mean(losses)})
     return {**describe_machine(), "program": call(args, ["--version"]).strip(), "seeds": args.seeds,
             "temperature": args.temperature, "ce_weight": args.ce_weight,
@@ -77,13 +55,8 @@ def table(report):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--athanor", type=pathlib.Path, default=ROOT / "build" / "athanor")
+    add_run_flags(parser, "runs/distillation")
     parser.add_argument("--config", type=pathlib.Path, default=ROOT / "configs" / "quickstart.json")
-    parser.add_argument("--train-data", default="runs/quickstart/data/*_train_*.bin")
-    parser.add_argument("--valid-data", default="runs/quickstart/data/*_val_*.bin")
-    parser.add_argument("--work", type=pathlib.Path, default=pathlib.Path("runs/distillation"))
-    parser.add_argument("--out", type=pathlib.Path)
-    parser.add_argument("--table", type=pathlib.Path)
     parser.add_argument("--teacher-steps", type=int, default=900)
     parser.add_argument("--steps", type=int, default=600)
     parser.add_argument("--shares", type=float, nargs="+", default=[1.0, 0.6])

@@ -11,25 +11,51 @@ bool has_weights_group(const MeshSizes& sizes) {
   return (sizes.stages > 1 && sizes.tensor > 1) || sizes.workers > 1 || sizes.experts > 1;
 }
 
+// The sizes of these groups along some axes, and 1 along the others.
+RankGrid grid_along(const std::array<std::unique_ptr<Communicator>, kAxes>& groups, Axes axes) {
+  std::array<int, kAxes> sizes{};
+  for (int a = 0; a < kAxes; ++a) sizes[size_t(a)] = axes.has(Axis(a)) ? groups[size_t(a)]->size() : 1;
+  return RankGrid(sizes);
+}
+
 }  // namespace
 
+int RankGrid::size(Axes axes) const {
+  int product = 1;
+  for (int a = 0; a < kAxes; ++a)
+    if (axes.has(Axis(a))) product *= sizes_[size_t(a)];
+  return product;
+}
+
+int RankGrid::index(int rank, Axes axes) const {
+  int number = 0, stride = 1;  // of the axes, from the last one on
+  for (int a = kAxes; a-- > 0; rank /= sizes_[size_t(a)]) {
+    if (!axes.has(Axis(a))) continue;
+    number += rank % sizes_[size_t(a)] * stride;
+    stride *= sizes_[size_t(a)];
+  }
+  return number;
+}
+
+int RankGrid::with(int rank, Axes axes, int index) const {
+  int number = 0, stride = 1;  // of all axes
+  for (int a = kAxes; a-- > 0; rank /= sizes_[size_t(a)]) {
+    const int n = sizes_[size_t(a)], coord = axes.has(Axis(a)) ? index % n : rank % n;
+    if (axes.has(Axis(a))) index /= n;
+    number += coord * stride;
+    stride *= n;
+  }
+  return number + rank * stride;  // rank: by now the number of the grid
+}
+
 ProcessMesh::ProcessMesh(std::unique_ptr<Communicator> world, const MeshSizes& sizes) : world_(std::move(world)) {
-  const std::array<int, kAxes> by_axis = sizes.by_axis();
+  const RankGrid grid(sizes.by_axis());  // of each worker
   const int product = sizes.of_worker();
   CHECK(sizes.shards % sizes.experts == 0, sizes.experts, " ranks with other experts in ", sizes.shards, " shards");
   CHECK(sizes.ranks() == world_->size(), "mesh of ", sizes.ranks(), " ranks over a world of ", world_->size());
-  // The ranks that differ from this one along these axes alone, the last axis fastest.
+  // The ranks that differ from this one along these axes alone. Same color: equal other coordinates and worker.
   const auto group = [&](Axes axes) {
-    int stride = product, key = 0, offset = 0;
-    for (int a = 0; a < kAxes; ++a) {
-      const int n = by_axis[size_t(a)];
-      stride /= n;
-      if (!axes.has(Axis(a))) continue;
-      const int coord = world_->rank() / stride % n;
-      key = key * n + coord;
-      offset += coord * stride;
-    }
-    return world_->split(world_->rank() - offset, key);  // same color: equal other coordinates and worker
+    return world_->split(grid.with(world_->rank(), axes, 0), grid.index(world_->rank(), axes));
   };
   for (int a = 0; a < kAxes; ++a) axes_[size_t(a)] = group({Axis(a)});
   data_parallel_ = group(kDataParallel);
@@ -78,47 +104,9 @@ std::string_view group_name(int split) {
   return split < int(kNames.size()) ? kNames[size_t(split)] : "other";
 }
 
-int RankGrid::size(Axes axes) const {
-  int product = 1;
-  for (int a = 0; a < kAxes; ++a)
-    if (axes.has(Axis(a))) product *= sizes_[size_t(a)];
-  return product;
-}
+RankGrid ProcessMesh::grid_of_weights() const { return grid_along(axes_, kDataParallel | Axes{Axis::tp}); }
 
-int RankGrid::index(int rank, Axes axes) const {
-  int number = 0, stride = 1;  // of the axes, from the last one on
-  for (int a = kAxes; a-- > 0; rank /= sizes_[size_t(a)]) {
-    if (!axes.has(Axis(a))) continue;
-    number += rank % sizes_[size_t(a)] * stride;
-    stride *= sizes_[size_t(a)];
-  }
-  return number;
-}
-
-int RankGrid::with(int rank, Axes axes, int index) const {
-  int number = 0, stride = 1;  // of all axes
-  for (int a = kAxes; a-- > 0; rank /= sizes_[size_t(a)]) {
-    const int n = sizes_[size_t(a)], coord = axes.has(Axis(a)) ? index % n : rank % n;
-    if (axes.has(Axis(a))) index /= n;
-    number += coord * stride;
-    stride *= n;
-  }
-  return number;
-}
-
-RankGrid ProcessMesh::grid_of_weights() const {
-  std::array<int, kAxes> sizes{};
-  for (int a = 0; a < kAxes; ++a)
-    sizes[size_t(a)] = (kDataParallel | Axes{Axis::tp}).has(Axis(a)) ? axes_[size_t(a)]->size() : 1;
-  return RankGrid(sizes);
-}
-
-int ProcessMesh::size(Axes axes) const {
-  int product = 1;
-  for (int a = 0; a < kAxes; ++a)
-    if (axes.has(Axis(a))) product *= axes_[size_t(a)]->size();
-  return product;
-}
+int ProcessMesh::size(Axes axes) const { return grid_along(axes_, axes).size(axes); }
 
 bool ProcessMesh::is_first_except(Axes axes) const {
   for (int a = 0; a < kAxes; ++a)

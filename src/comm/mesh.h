@@ -45,7 +45,7 @@ class Axes {
   unsigned bits_ = 0;
 };
 
-// Numbers of ranks on a grid of axes, of which the last one varies fastest.
+// Numbers of ranks on a grid of axes, of which the last one varies fastest; ranks of a next grid have the next numbers.
 class RankGrid {
  public:
   explicit RankGrid(const std::array<int, kAxes>& sizes) : sizes_(sizes) {}

@@ -14,11 +14,15 @@ bool needs_whole_gradients(RuleName rule) {
   return std::ranges::find(kRules, rule) != std::end(kRules);
 }
 
+void require_gpu(const Config& c, const char* key, Offload offload, const char* what) {
+  require(
+      c.device != DeviceChoice::cpu || offload != Offload::cpu, key, ": cpu moves ", what,
+      " from a GPU to host memory, where those of device cpu are already; set it to auto or none, or device to cuda");
+}
+
 void validate_params(const Config& c) {
   if (c.offload_params == Offload::none) return;
-  require(c.device != DeviceChoice::cpu || c.offload_params != Offload::cpu,
-          "offload_params: cpu moves weights and gradients from a GPU to host memory, where those of device cpu are "
-          "already; set it to auto or none, or device to cuda");
+  require_gpu(c, "offload_params", c.offload_params, "weights and gradients");
   const std::string key = cat("offload_params: ", c.offload_params == Offload::cpu ? "cpu" : "auto");
   const auto one = [&](const char* size, int64_t ranks) {
     require(ranks <= 1, key, " works on one rank, or on ranks that share out weights with zero_stage 3, and ", size,
@@ -59,15 +63,11 @@ void validate_offload(const Config& c) {
       "host_memory_limit_gib: ", c.host_memory_limit_gib,
       " has a meaning only with offload_optimizer, offload_activations or offload_params cpu or auto, all are none; "
       "leave it out");
-  require(c.device != DeviceChoice::cpu || c.offload_activations != Offload::cpu,
-          "offload_activations: cpu moves the inputs of recomputed blocks from a GPU to host memory, where those of "
-          "device cpu are already; set it to auto or none, or device to cuda");
+  require_gpu(c, "offload_activations", c.offload_activations, "the inputs of recomputed blocks");
   require(c.offload_activations != Offload::cpu || c.recompute_granularity == RecomputeGranularity::full,
           "offload_activations: cpu moves the inputs of blocks that recompute_granularity full recomputes, it is ",
           name_of(c.recompute_granularity), "; set that to full, or this to auto or none");
-  require(c.device != DeviceChoice::cpu || c.offload_optimizer != Offload::cpu,
-          "offload_optimizer: cpu moves optimizer states from a GPU to host memory, where those of device cpu are "
-          "already; set it to auto or none, or device to cuda");
+  require_gpu(c, "offload_optimizer", c.offload_optimizer, "optimizer states");
   validate_params(c);
 }
 

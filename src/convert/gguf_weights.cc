@@ -67,9 +67,10 @@ class ConfigReader {
     if (!value) refuse(cat("has no key ", arch_, ".", name));
     return *value;
   }
-  int64_t size(const char* name) const {
+  int64_t size(const char* name, int64_t least = 1) const {
     const double value = number(name);
-    if (!(value >= 1 && value < 1e9)) refuse(cat(arch_, ".", name, " is ", value, "; expected 1 to 1e9"));
+    if (!(value >= double(least) && value < 1e9))
+      refuse(cat(arch_, ".", name, " is ", value, "; expected ", least, " to 1e9"));
     return int64_t(value);
   }
   int64_t token(const char* key) const {
@@ -117,11 +118,7 @@ class ConfigReader {
   }
 
   void add_routing() {
-    const auto count = [&](const char* name) {
-      const double value = find(name).value_or(0);
-      if (!(value >= 0 && value < 1e9)) refuse(cat(arch_, ".", name, " is ", value, "; expected 0 to 1e9"));
-      return int64_t(value);
-    };
+    const auto count = [&](const char* name) { return find(name) ? size(name, 0) : 0; };
     if (find("expert_gating_func").value_or(kGgufSigmoid) != kGgufSigmoid)
       refuse(cat(arch_, ".expert_gating_func is ", number("expert_gating_func"), "; expected ", kGgufSigmoid,
                  ", sigmoids"));

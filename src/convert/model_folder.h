@@ -79,8 +79,8 @@ class ModelFolder {
   // A matrix in NF4: the bytes that the folder has, or its values quantized. An Error(usage) if the folder has NF4 with
   // absmaxes of the other kind.
   std::vector<std::byte> nf4_record(const Weight&, bool nested) const;
-  // The same of what files in bitsandbytes' layout have, which is [outputs, inputs] of GPT-2's matrices, too; such
-  // files have no nf4_record().
+  // The record that a file in bitsandbytes' layout has of a matrix: its values as [outputs, inputs], so that GPT-2's
+  // matrices are transposed first. A GPT-2 folder that is itself in NF4 has no nf4_record().
   std::vector<std::byte> nf4_file_record(const Weight&, bool nested) const;
   bool in_out() const { return config_.model_type == ModelType::gpt2; }  // of matrices in plain files
   // Norms of the outputs of a matrix; nested: of what it is in NF4, with absmaxes of that kind.

@@ -47,7 +47,7 @@ ATHANOR_CLONES int32_t encode_int8(int8_t* codes, const T* x, int64_t n, float l
   return sum;
 }
 
-// out[0, n) += the products of a row's outliers.
+// Adds the products of a row's outliers to out[0, n).
 template <class T>
 void add_outliers(float* out, const Int8Gemm& op, const T* x, int64_t column, int64_t n) {
   const float limit = op.limit();

@@ -6,6 +6,8 @@
 #include <cstring>
 #include <initializer_list>
 
+#include "cpu/kernel.h"
+
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
 #define ATHANOR_INT8_X86 1
 #include <immintrin.h>
@@ -79,10 +81,7 @@ inline int32_t total(const V& v, int32_t) { return v.sum; }
 Int8DotsFn int8_dots_named(const char* name) {
   const auto is = [&](const char* other) { return std::strcmp(name, other) == 0; };
 #ifdef ATHANOR_INT8_X86
-  const bool v4 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                  __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
-                  __builtin_cpu_supports("avx512cd");
-  if (is("AVX-512 VNNI") && v4 && __builtin_cpu_supports("avx512vnni")) return int8_vnni::dots;
+  if (is("AVX-512 VNNI") && cpu_has_avx512() && __builtin_cpu_supports("avx512vnni")) return int8_vnni::dots;
   if (is("AVX2") && __builtin_cpu_supports("avx2")) return int8_avx2::dots;
 #endif
   return is("baseline") ? int8_baseline::dots : nullptr;

@@ -1,5 +1,5 @@
-// Sums of products of 8-bit codes, compiled once per instruction set and chosen at run time. Integers are exact: every
-// instruction set has the same sums.
+// Dot products of 8-bit integers, compiled once per instruction set and chosen at run time. Sums of integers are exact,
+// so every instruction set gives the same bits.
 #pragma once
 #include <cstdint>
 

@@ -14,7 +14,7 @@ inline void step(V (&sum)[M][N], const int8_t* a, int64_t a_stride, const uint8_
   }
 }
 
-// The last codes of rows are copied, with zeros of a behind them.
+// The end of a row that does not fill kBytes is copied to a buffer, which is filled up with zeros.
 template <int M, int N>
 void tile(const Int8Dots& p, int64_t i, int64_t j) {
   V sum[M][N] = {};

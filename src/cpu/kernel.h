@@ -7,6 +7,8 @@
 
 namespace athanor {
 
+bool cpu_has_avx512();  // x86-64-v4: what the kernels for AVX-512 are compiled for
+
 // c[rows, n] = A B, or += with add. All strides in units.
 struct Micro {
   const float* a;  // row kernels: A[i, k] at a[i * a_stride + k]; column kernels: at a[k * a_stride + i]

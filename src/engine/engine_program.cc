@@ -35,13 +35,13 @@ void Engine::run_passes(Ctx c, const Passes& p, const PhaseRunner::Enter& on) {
   model_->params().begin_micro_batch(p.first, p.last);
   c.max_attention_logits = max_attention_logits_;
   if (codes_) c.quantization = codes_->collect();
+  const int64_t rows = part_.rows() / part_.sequences;  // of a sequence
   c.routing = {.statistics = routing_,
                .counts = expert_counts_,
                .loss_scale = head().loss_scale,
                .inv_count = head().inv_count,
-               .sequence = part_.rows() / part_.sequences};
+               .sequence = rows};
   c.block_inputs = p.block_inputs;
-  const int64_t rows = part_.rows() / part_.sequences;  // of a sequence
   if (p.inputs.first_row)
     c.dropping = {.state = state_,
                   .first = p.inputs.first_row,

@@ -79,8 +79,8 @@ Tensor max_attention_logits(const Ctx&, const AttentionShape&,
 
 // Probability with which training drops the branches of a block now; 0 in evaluation.
 float drop_rate(const Ctx&, int layer);
-// residual + branch / (1 - p), where whole sequences drop the branch with probability p; by f(seed, name, step, number
-// of the sequence in the step).
+// residual + branch / (1 - p), where whole sequences drop the branch with probability p. A sequence's choice is
+// f(seed, name, step, number of the sequence in the step).
 Var drop_path(Net, Var residual, Var branch, float p, const std::string& name);
 // The stream after a residual branch: branch(residual) adds it itself, branch({}) leaves that to stochastic depth.
 // weight: the branch's last one, whose name its drops follow from.

@@ -37,8 +37,8 @@ GroupedGemm product(Net n, const Routes& r, Grouped kind, Tensor d, Tensor a, Te
   return {.d = d, .a = a, .b = b, .offsets = r.rows.offsets.t, .product = kind, .tf32 = n.c.recipe.tf32};
 }
 
-// Gradient of the router's logits. The router's losses are of whole sequences: ranks that share rows all compute those
-// of all rows, and each keeps its own.
+// Gradient of the router's logits. The router's losses are sums over whole sequences, so ranks that share rows gather
+// the logits, compute the gradient of all rows, and keep that of their own.
 Buffer logit_gradients(Ctx& c, const Moe& layer, int number, const Routes& r, const Buffer& of_weights) {
   const Routing& step = c.routing;
   const Buffer logits = all_rows(c, r.logits), experts = all_rows(c, r.experts), dweights = all_rows(c, of_weights);

@@ -29,8 +29,8 @@ struct AttentionFwd {
   Tensor q, k, v;  // [Nq, H D], [Nk, K D], [Nk, K D]; rows may be strided
   Tensor spans;    // [S, 6] i32
   AttentionShape shape;
-  // [H] f32, may be absent: becomes the largest of itself and of the head's visible scores, capped ones. A NaN is
-  // ignored.
+  // [H] f32, may be absent: becomes the maximum of itself and of the head's visible scores, which are capped before. A
+  // NaN is ignored.
   Tensor top = {};
   double seen = 0.5;  // for cost(): the share of a span's pairs of a query and a key that are visible
   Tensor amax = {};   // optional [1] f32: amax of y, as in ops/norm.h

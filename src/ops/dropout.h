@@ -35,7 +35,7 @@ struct Dropout {
   Cost cost() const { return {20.0 * double(y.numel()), traffic(*this)}; }
 };
 
-// Of a model: rate is the probability with which the last block drops its branches.
+// Stochastic depth of a model: `rate` is the probability with which the last block drops a branch.
 struct StochasticDepth {
   float rate = 0;
   StochasticDepthMode mode = StochasticDepthMode::linear;

@@ -8,7 +8,7 @@
 namespace athanor {
 
 constexpr float kInt8Most = 127;            // codes are -127 .. 127
-constexpr int kInt8Offset = 128;            // what stored codes of weights are raised by
+constexpr int kInt8Offset = 128;            // a weight is stored as its code plus this
 constexpr float kLlmInt8Threshold = 6;      // of outliers, the paper's
 constexpr int64_t kMostInt8Terms = 133144;  // sums of 127 x 127 that fit into 32 bits
 

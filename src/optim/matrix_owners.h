@@ -43,7 +43,7 @@ struct MatrixTensor {
 
 class MatrixOwners {
  public:
-  // Of ProcessMesh::weights(). Without states of outputs `numbers_state` is -1.
+  // The ranks are those of ProcessMesh::weights(). numbers_state: -1 where a rule keeps no state of outputs.
   MatrixOwners(const ParamStore&, const Placed&, const ProcessMesh&, int numbers_state);
 
   size_t rounds() const { return rounds_.size(); }

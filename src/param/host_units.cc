@@ -48,7 +48,7 @@ void ParamStore::start_bringing(Ctx& c, Unit& unit) {
   unit.gathering = c.beside([&](Stream stream) { c.mesh.shards().all_gather(unit.gathered.t, own, stream); });
 }
 
-// Of a unit that nobody has prefetched.
+// Counts the weights of a unit that nobody has prefetched: compute waits for their copy.
 void ParamStore::count_waited(const Ctx& c, int u) const {
   if (!c.unit_traffic) return;
   for (int each = u; each >= 0; each = units_[size_t(each)]->beside) {

@@ -4,6 +4,17 @@
 #include "param/param_store.h"
 
 namespace athanor {
+namespace {
+
+// A range of a unit's elements, of a buffer in device memory or of what is there of one elsewhere.
+Tensor on_device(const ParamStore::Unit& unit, const Tensor& t, Mem home, const ParamStore::Brought& here,
+                 ParamStore::Range range) {
+  const int64_t first = unit.is_shard(t) ? unit.shard.begin : 0;
+  const auto of = [&](const auto& buffer) { return buffer.slice(range.begin - first, range.end - first); };
+  return home == Mem::device ? of(t) : of(here);
+}
+
+}  // namespace
 
 ParamStore::Range ParamStore::Unit::owned(int64_t begin, int64_t end) const {
   const int64_t from = std::max(begin, shard.begin);
@@ -11,8 +22,7 @@ ParamStore::Range ParamStore::Unit::owned(int64_t begin, int64_t end) const {
 }
 
 Tensor ParamStore::Unit::part(const Tensor& t, Range range) const {
-  const int64_t first = is_shard(t) ? shard.begin : 0;
-  return t.slice(range.begin - first, range.end - first);
+  return on_device(*this, t, Mem::device, {}, range);
 }
 
 int64_t ParamStore::State::first_of(size_t piece) const {
@@ -48,21 +58,13 @@ Tensor ParamStore::State::on_device(Range range) const {
 }
 
 Tensor ParamStore::Unit::masters_on_device(Range range) const {
-  if (masters_home == Mem::device) return part(master, range);
-  const int64_t first = is_shard(master) ? shard.begin : 0;
-  return masters_here.slice(range.begin - first, range.end - first);
+  return on_device(*this, master, masters_home, masters_here, range);
 }
 
 Tensor ParamStore::Unit::values_on_device(Range range) const {
-  if (home == Mem::device) return part(value, range);
-  const int64_t first = is_shard(value) ? shard.begin : 0;
-  return values_here.slice(range.begin - first, range.end - first);
+  return on_device(*this, value, home, values_here, range);
 }
 
-Tensor ParamStore::Unit::grads_on_device(Range range) const {
-  if (home == Mem::device) return part(grad, range);
-  const int64_t first = is_shard(grad) ? shard.begin : 0;
-  return grads_here.slice(range.begin - first, range.end - first);
-}
+Tensor ParamStore::Unit::grads_on_device(Range range) const { return on_device(*this, grad, home, grads_here, range); }
 
 }  // namespace athanor

@@ -302,18 +302,19 @@ size_t host_units_bytes(const MemoryPlan& plan) {
 }
 
 void report_offload(const Config& c, Engine& engine) {
+  const auto why = [](Offload offload) {
+    return offload == Offload::automatic ? ", since the plan does not fit otherwise; no bit changes"
+                                         : "; no bit changes";
+  };
   const size_t bytes = engine.host_memory(), inputs = engine.memory().total(MemoryKind::activations, Mem::pinned);
   if (inputs > 0)
     log::info("offload_activations: ", format_bytes(inputs), " of block inputs are in host memory",
-              c.offload_activations == Offload::automatic ? ", since the plan does not fit otherwise" : "",
-              "; no bit changes");
+              why(c.offload_activations));
   const size_t params = host_units_bytes(engine.memory());
   if (engine.options().host_units > 0) {
     const int64_t all = engine.model().params().movable_units(), moved = std::min(all, engine.options().host_units);
     log::info("offload_params: ", format_bytes(params), " of weights and gradients of ", moved, " of ", all,
-              " units are in host memory",
-              c.offload_params == Offload::automatic ? ", since the plan does not fit otherwise" : "",
-              "; no bit changes");
+              " units are in host memory", why(c.offload_params));
   }
   if (engine.options().states_home.mem == Mem::device) return;
   if (bytes == inputs + params)
@@ -324,9 +325,7 @@ void report_offload(const Config& c, Engine& engine) {
             name_of(c.precision), "); set it to none"),
         Exit::usage);
   log::info("offload_optimizer: ", format_bytes(bytes - inputs - params),
-            " of masters and optimizer states are in host memory",
-            c.offload_optimizer == Offload::automatic ? ", since the plan does not fit otherwise" : "",
-            "; no bit changes");
+            " of masters and optimizer states are in host memory", why(c.offload_optimizer));
 }
 
 // Ranks that share products or sequences read the same ones.

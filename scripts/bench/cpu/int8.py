@@ -9,7 +9,6 @@ The forms take turns; medians are reported. Only an idle machine says something 
 import argparse
 import pathlib
 import statistics
-import subprocess
 import sys
 import json
 import time
@@ -20,11 +19,9 @@ import common
 FORMS = [("fp32", "precision"), ("bf16", "precision"), ("fp32", "int8"), ("fp32", "llm_int8"), ("bf16", "int8")]
 
 
-def call(args, words):
-    done = subprocess.run([str(args.athanor), *map(str, words)], capture_output=True, text=True)
-    if done.returncode != 0:
-        raise SystemExit(f"athanor {' '.join(map(str, words))} ended with status {done.returncode}: {done.stderr[-800:]}")
-    return json.loads(done.stdout.strip().splitlines()[-1])
+def record_of(args, words):
+    """The JSON object that a call prints last."""
+    return json.loads(common.call(args, words).strip().splitlines()[-1])
 
 
 def measure(args, precision, weights):
@@ -32,11 +29,11 @@ def measure(args, precision, weights):
     keys = ["--set", f"precision={precision}", "--set", "device=cpu", "--set", f"threads={args.threads}"]
     if args.model:
         begin = time.perf_counter()
-        found["loss"] = call(args, ["eval", args.model, "--data", args.data, "--samples", args.samples, "--weights", weights,
-                                    "--json", *keys])["loss"]
+        found["loss"] = record_of(args, ["eval", args.model, "--data", args.data, "--samples", args.samples, "--weights", weights,
+                                         "--json", *keys])["loss"]
         found["eval_seconds"] = time.perf_counter() - begin
     if args.config and not args.loss_only:
-        decoded = call(args, ["bench", "decode", args.config, "--weights", weights, "--json", "--rounds", 3, *keys])
+        decoded = record_of(args, ["bench", "decode", args.config, "--weights", weights, "--json", "--rounds", 3, *keys])
         found |= {"tokens_per_second": decoded["tokens_per_second"], "weight_bytes": decoded["weight_bytes"]}
     return found
 
