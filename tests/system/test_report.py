@@ -1,4 +1,5 @@
 """The helper verbs: report, scaling, sweep, compare."""
+import ctypes
 import json
 import os
 import shutil
@@ -97,6 +98,13 @@ class ScalingTest(SystemTest):
         self.refused("scaling", "--flops", "-1", code=USAGE, says=["--flops"])
 
 
+def adopt_orphans(adopt):
+    """Makes this process the parent of what its children leave behind."""
+    PR_SET_CHILD_SUBREAPER = 36
+    if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, int(adopt), 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
+
+
 class SweepTest(SystemTest):
     def setUp(self):
         super().setUp()
@@ -159,6 +167,8 @@ class SweepTest(SystemTest):
         self.assertEqual(len(self.runs()), 1)
 
     def test_a_killed_sweep_leaves_no_run_behind_and_starts_again(self):
+        adopt_orphans(True)  # the kernel continues a stopped process group that loses its last parent of the session
+        self.addCleanup(adopt_orphans, False)
         values = ("sweep", self.config, "--set", "train_iters=100000,3", "--set", "eval_interval=0", "-o", "sw")
         sweep = self.start(*values)
         first = "sw/000-train_iters=100000-eval_interval=0"
@@ -170,6 +180,7 @@ class SweepTest(SystemTest):
         again = self.start(*values)
         self.wait(lambda: "waiting for the process" in self.said(again))
         os.kill(child, signal.SIGCONT)
+        os.waitpid(child, 0)
         self.wait(lambda: self.records(first)[-1]["event"] == "step" and
                   any(r["event"] == "resume" for r in self.records(first)))
         self.assertIn("signal", [r["event"] for r in self.records(first)], "the first run has stopped as by SIGTERM")
