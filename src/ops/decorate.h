@@ -7,29 +7,16 @@
 
 namespace athanor {
 
-template <class D, class Base, class... Op>
-struct EachOp : Base {
+template <class D>
+struct Decorated : Ops {
+#define ATHANOR_OP(Op)                                                                       \
+  void run(const Op& op, void* scratch) override { static_cast<D*>(this)->on(op, scratch); } \
+  size_t scratch(const Op& op) const override { return static_cast<const D*>(this)->inner().scratch(op); }
+  ATHANOR_EACH_OP(ATHANOR_OP)
+#undef ATHANOR_OP
+
   bool fuses(const Gemm& op) const override { return asked(op); }
   bool fuses(const AttentionBwd& op) const override { return asked(op); }
-
- private:
-  template <class Asked>
-  bool asked(const Asked& op) const {
-    const auto& inner = static_cast<const D*>(this)->inner();
-    if constexpr (requires { inner.fuses(op); }) return inner.fuses(op);
-    return false;
-  }
-};
-template <class D, class Base, class First, class... Rest>
-struct EachOp<D, Base, First, Rest...> : EachOp<D, Base, Rest...> {
-  using Parent = EachOp<D, Base, Rest...>;
-  using Parent::run;
-  using Parent::scratch;
-  void run(const First& op, void* scratch) override { static_cast<D*>(this)->on(op, scratch); }
-  size_t scratch(const First& op) const override { return static_cast<const D*>(this)->inner().scratch(op); }
-};
-template <class D>
-struct Decorated : EachOp<D, Ops, ATHANOR_ALL_OPS> {
   CodeProduct code_product(const ScaledGemm& op) const override {
     const auto& inner = static_cast<const D*>(this)->inner();
     if constexpr (std::is_base_of_v<Ops, std::remove_cvref_t<decltype(inner)>>) return inner.code_product(op);
@@ -38,6 +25,14 @@ struct Decorated : EachOp<D, Ops, ATHANOR_ALL_OPS> {
   bool turns_codes() const override {
     const auto& inner = static_cast<const D*>(this)->inner();
     if constexpr (std::is_base_of_v<Ops, std::remove_cvref_t<decltype(inner)>>) return inner.turns_codes();
+    return false;
+  }
+
+ private:
+  template <class Asked>
+  bool asked(const Asked& op) const {
+    const auto& inner = static_cast<const D*>(this)->inner();
+    if constexpr (requires { inner.fuses(op); }) return inner.fuses(op);
     return false;
   }
 };

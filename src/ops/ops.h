@@ -1,4 +1,4 @@
-// THE LIST of ops. A backend derives from Ops and implements run() for every one; missing one does not compile.
+// The list of ops. A backend derives from Ops and implements run() for every one; one that is missing does not compile.
 #pragma once
 #include "ops/activation.h"
 #include "ops/adafactor.h"
@@ -29,42 +29,41 @@
 
 namespace athanor {
 
-#define ATHANOR_ALL_OPS                                                                                                \
-  Gemm, ColumnSum, NormFwd, NormApply, NormBwd, QkNormFwd, QkNormBwd, AttentionFwd, AttentionBwd, MergeAttention,      \
-      Rope, GeluFwd, GeluBwd, SwigluFwd, SwigluBwd, EmbeddingFwd, EmbeddingBwd, GatherRows, ScatterRows, CrossEntropy, \
-      RowMax, LogitSums, DistilledCrossEntropy, Fill, MaskedFill, Cast, Add, ReduceSum, SquaredNorm, RandomNormal,     \
-      StepControl, AdamW, AdamW8bit, ScheduleFreeAdamW, Sgd, Lion, Ema, AdamDirection, ScaleByTrustRatio,              \
-      OutputSquares, ScaleOutputs, FactoredMoments, ClipFactors, Momentum, NormalizeMatrix, Combine, NormalizeNeurons, \
-      SplitMaster, JoinMaster, QkClip, Quantize, LargestOfPart, QuantizePart, ScaledGemm, DelayedScales, RouteFwd,     \
-      RouteBwd, StepRouterBias, SortByExpert, SendSlots, ReceiveSlots, SumRows, WeightedSwigluFwd, WeightedSwigluBwd,  \
-      GroupedGemm, ActivationFwd, ActivationBwd, ScaledSum, ScaledSumBwd, GatedSum, GatedSumBwd, Dropout,              \
-      DequantizeNf4, ScaleByMagnitude, ScaleByMagnitudeBwd, KeepTwoOfFour, DecayPruned, TopLogits, PickLogits,         \
-      CachedDistilledCrossEntropy, OneBitMomentum, OneBitMean, OneBitDirection, AttentionSinks, AttentionSinksBwd,     \
-      DropPath, Int8Gemm
+// X(Op) for every op.
+// clang-format off
+#define ATHANOR_EACH_OP(X) \
+  X(Gemm) X(ColumnSum) X(NormFwd) X(NormApply) X(NormBwd) X(QkNormFwd) X(QkNormBwd) X(AttentionFwd) X(AttentionBwd) \
+  X(MergeAttention) X(Rope) X(GeluFwd) X(GeluBwd) X(SwigluFwd) X(SwigluBwd) X(EmbeddingFwd) X(EmbeddingBwd) \
+  X(GatherRows) X(ScatterRows) X(CrossEntropy) X(RowMax) X(LogitSums) X(DistilledCrossEntropy) X(Fill) X(MaskedFill) \
+  X(Cast) X(Add) X(ReduceSum) X(SquaredNorm) X(RandomNormal) X(StepControl) X(AdamW) X(AdamW8bit) \
+  X(ScheduleFreeAdamW) X(Sgd) X(Lion) X(Ema) X(AdamDirection) X(ScaleByTrustRatio) X(OutputSquares) X(ScaleOutputs) \
+  X(FactoredMoments) X(ClipFactors) X(Momentum) X(NormalizeMatrix) X(Combine) X(NormalizeNeurons) X(SplitMaster) \
+  X(JoinMaster) X(QkClip) X(Quantize) X(LargestOfPart) X(QuantizePart) X(ScaledGemm) X(DelayedScales) X(RouteFwd) \
+  X(RouteBwd) X(StepRouterBias) X(SortByExpert) X(SendSlots) X(ReceiveSlots) X(SumRows) X(WeightedSwigluFwd) \
+  X(WeightedSwigluBwd) X(GroupedGemm) X(ActivationFwd) X(ActivationBwd) X(ScaledSum) X(ScaledSumBwd) X(GatedSum) \
+  X(GatedSumBwd) X(Dropout) X(DequantizeNf4) X(ScaleByMagnitude) X(ScaleByMagnitudeBwd) X(KeepTwoOfFour) \
+  X(DecayPruned) X(TopLogits) X(PickLogits) X(CachedDistilledCrossEntropy) X(OneBitMomentum) X(OneBitMean) \
+  X(OneBitDirection) X(AttentionSinks) X(AttentionSinksBwd) X(DropPath) X(Int8Gemm)
+// clang-format on
 
 // run() launches on the compute stream; scratch() is the temporary memory it needs (bytes), a pure function of the op.
-template <class Op>
-struct Runs {
-  virtual void run(const Op&, void* scratch) = 0;
+class Ops {
+ public:
+  virtual ~Ops() = default;
+#define ATHANOR_OP(Op)                            \
+  virtual void run(const Op&, void* scratch) = 0; \
   virtual size_t scratch(const Op&) const { return 0; }
+  ATHANOR_EACH_OP(ATHANOR_OP)
+#undef ATHANOR_OP
 
- protected:
-  ~Runs() = default;
-};
-template <class... Op>
-struct OpsOf : Runs<Op>... {
-  using Runs<Op>::run...;
-  using Runs<Op>::scratch...;
   // Whether the op may run in one launch with its epilogue, where that is not a matter of trial alone; of sizes and
   // types only. Layers then ask for SwiGLU or RoPE as an epilogue, and for gradients of attention that are turned back.
   virtual bool fuses(const Gemm&) const { return false; }
   virtual bool fuses(const AttentionBwd&) const { return false; }  // with angles
-  virtual ~OpsOf() = default;
   virtual CodeProduct code_product(const ScaledGemm&) const { return {}; }
   // Whether products of codes read factors with the terms of the sums in their rows, so that Quantize is best asked for
   // codes that lie so.
   virtual bool turns_codes() const { return false; }
 };
-using Ops = OpsOf<ATHANOR_ALL_OPS>;
 
 }  // namespace athanor

@@ -57,10 +57,9 @@ class Silent final : public Decorated<Silent> {
   Sizes inner() const { return {}; }
 };
 
-template <class... Op>
-constexpr size_t count(const OpsOf<Op...>*) {
-  return sizeof...(Op);
-}
+#define ATHANOR_ONE(Op) +1
+constexpr size_t kOps = 0 ATHANOR_EACH_OP(ATHANOR_ONE);
+#undef ATHANOR_ONE
 
 TEST(Scratch, OfADescribedGpuIsThatOfTheBackend) {
   auto ops = std::make_shared<Compared>();
@@ -70,7 +69,7 @@ TEST(Scratch, OfADescribedGpuIsThatOfTheBackend) {
       },
       {.threads = {1}, .every = 20, .reference = std::make_shared<Silent>()});
   for (const Family& family : kFamilies) family.run(examine);
-  EXPECT_EQ(ops->sizes.compared.size(), count(static_cast<const Ops*>(nullptr)));
+  EXPECT_EQ(ops->sizes.compared.size(), kOps);
 }
 
 }  // namespace

@@ -20,16 +20,17 @@ struct Target {
 };
 
 // Every op and tensor of THE LIST.
-template <class... Op>
-std::set<Target> targets_of(const OpsOf<Op...>*) {
+std::set<Target> all_targets() {
   std::set<Target> all;
-  const auto add = [&]<class One>(One op) {
-    for (const Field& f : op.fields()) all.insert({One::kName, f.name, f.io});
+  const auto add = [&]<class Op>(Op op) {
+    for (const Field& f : op.fields()) all.insert({Op::kName, f.name, f.io});
   };
-  (add(Op{}), ...);
+#define ATHANOR_ADD(Op) add(Op{});
+  ATHANOR_EACH_OP(ATHANOR_ADD)
+#undef ATHANOR_ADD
   return all;
 }
-const std::set<Target> kTargets = targets_of(static_cast<const Ops*>(nullptr));
+const std::set<Target> kTargets = all_targets();
 
 // Those that bugs are planted in.
 std::vector<Target> planted() {
