@@ -251,6 +251,8 @@ void check_order(const uint8_t* p, size_t bytes, int access, const void* caller)
   const uint64_t mine = stamp_now() | (access & kAtomic ? kStampAtomic : 0);
   const bool write = access & kWrite;
   uint64_t good_writer = 0, good_reader = 0;  // neighbouring bytes mostly have the same history
+  uint64_t last_reader = mine;                // of those that this access does or does not replace
+  bool replaces = true;
   for (Cell* c = cells + offset_of(p); bytes--; ++c, ++p) {
     const uint64_t writer = c->writer, reader = c->reader;
     if (writer && writer != good_writer) {
@@ -270,9 +272,13 @@ void check_order(const uint8_t* p, size_t bytes, int access, const void* caller)
       }
       good_reader = reader;
       *c = {mine, 0};
-    } else if (reader != mine && (!reader || happened_before(reader) || (block().gang->random.next() & 1))) {
-      c->reader = mine;
+      continue;
     }
+    if (reader != last_reader) {
+      last_reader = reader;
+      replaces = !reader || reader == mine || happened_before(reader) || (block().gang->random.next() & 1);
+    }
+    if (replaces) c->reader = mine;
   }
 }
 }  // namespace

@@ -1,6 +1,7 @@
 // Running one action: the grid, the copy, the fill. Every range of the arena that it touches is checked and stamped.
 #include "emulator/runtime/actions.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "emulator/runtime/api.h"
@@ -50,7 +51,10 @@ void run_fill(const FillAction& action, const Operation& operation) {
     uint8_t* to = action.to + row * action.pitch;
     check_operation(operation, to, action.width, true);
     if (faulted()) return;
-    for (size_t i = 0; i < action.width; i += action.element_bytes) memcpy(to + i, &action.value, action.element_bytes);
+    size_t filled = std::min<size_t>(action.element_bytes, action.width);
+    memcpy(to, &action.value, filled);
+    for (; filled < action.width; filled = std::min(2 * filled, action.width))
+      memcpy(to + filled, to, std::min(filled, action.width - filled));
   }
 }
 
