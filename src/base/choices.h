@@ -22,8 +22,11 @@ enum class RuleName : uint8_t {
   lamb,
   schedule_free_adamw,
   adafactor,
-  onebit_adam
+  onebit_adam,
+  onebit_lamb
 };
+// Whose gradients are not summed over workers once the variance is frozen.
+constexpr bool compresses(RuleName rule) { return rule == RuleName::onebit_adam || rule == RuleName::onebit_lamb; }
 enum class MuonScale : uint8_t { original, match_rms, spectral };
 enum class MuonCoefficients : uint8_t { quintic, polar_express };
 enum class Role : uint8_t { matrix, embedding, vector };

@@ -18,11 +18,12 @@ constexpr std::string_view kAttentions[] = {"auto", "builtin", "cudnn"};
 constexpr std::string_view kContextMethods[] = {"auto", "gather", "ring"};
 constexpr std::string_view kPipelineSchedules[] = {"1f1b", "interleaved", "gpipe", "zb1p", "zbv"};
 constexpr std::string_view kOptimizers[] = {
-    "adamw",     "adam",       "sgd", "lion", "muon", "normuon", "adamw_8bit", "lamb", "schedule_free_adamw",
-    "adafactor", "onebit_adam"};
-constexpr std::string_view kGroupOptimizers[] = {"inherit",   "adamw",      "adam",       "sgd",  "lion",
-                                                 "muon",      "normuon",    "adamw_8bit", "lamb", "schedule_free_adamw",
-                                                 "adafactor", "onebit_adam"};
+    "adamw",     "adam",        "sgd",        "lion", "muon", "normuon", "adamw_8bit", "lamb", "schedule_free_adamw",
+    "adafactor", "onebit_adam", "onebit_lamb"};
+constexpr std::string_view kGroupOptimizers[] = {
+    "inherit",   "adamw",       "adam",       "sgd",  "lion",
+    "muon",      "normuon",     "adamw_8bit", "lamb", "schedule_free_adamw",
+    "adafactor", "onebit_adam", "onebit_lamb"};
 constexpr std::string_view kGroupRoles[] = {"any", "matrix", "embedding", "vector"};
 constexpr std::string_view kMuonScales[] = {"original", "match_rms", "spectral"};
 constexpr std::string_view kStochasticDepthModes[] = {"linear", "uniform"};

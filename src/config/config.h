@@ -162,7 +162,7 @@ struct Config {
   double qk_clip_threshold = 0.0;         // largest attention score that is not scaled down; 0 = off
   double ema_decay = 0.0;                 // decay of the moving average of the weights; 0 = off
   int64_t tail_average_start = 0;         // steps before those of an equal-weight average of the weights; 0 = off
-  int64_t freeze_step = 0;                // onebit_adam: steps with whole gradients, before the variance is frozen
+  int64_t freeze_step = 0;                // compresses(optimizer): steps with whole gradients
   int64_t local_steps = 0;                // steps between two averages over data_parallel_replicate_size; 0 = off
   double outer_learning_rate = 0.7;
   double outer_momentum = 0.9;
@@ -309,9 +309,11 @@ bool distills(const Config&);
 std::vector<std::string> keys_without_effect(const Config&);
 // Whether the run, or one of its groups, has the optimizer.
 bool updates_by(const Config&, RuleName);
-// Whether the data_parallel_replicate_size copies do not sum their gradients: with local_steps or optimizer
-// onebit_adam.
+// Whether the data_parallel_replicate_size copies do not sum their gradients: with local_steps, or an optimizer that
+// compresses momentum.
 bool copies_are_workers(const Config&);
+// The optimizer that does the same with whole gradients, of one that compresses.
+std::string_view without_compression(RuleName);
 
 // Sequences of the step that follows `consumed` of them.
 int64_t batch_size_at(const Config&, int64_t consumed);

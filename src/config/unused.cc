@@ -133,7 +133,7 @@ std::vector<std::string> keys_without_effect(const Config& c) {
                                                         [](const ParamGroupConfig& g) { return g.weight_decay > 0; });
   unused.key("cautious_weight_decay", &Config::cautious_weight_decay, decays, "a weight_decay above 0");
 
-  unused.key("freeze_step", &Config::freeze_step, updates_by(c, RuleName::onebit_adam), "optimizer onebit_adam");
+  unused.key("freeze_step", &Config::freeze_step, compresses(c.optimizer), "optimizer onebit_adam or onebit_lamb");
   unused.key("outer_learning_rate", &Config::outer_learning_rate, c.local_steps > 0, "local_steps above 0");
   unused.key("outer_momentum", &Config::outer_momentum, c.local_steps > 0, "local_steps above 0");
   unused.key("local_fragments", &Config::local_fragments, c.local_steps > 0, "local_steps above 0");

@@ -273,9 +273,7 @@ void validate_precision(Config& c) {
 }
 
 // Rules that put more than one gradient's rounding into the gradient's place.
-bool steps_in_gradient(RuleName o) {
-  return o == RuleName::lamb || o == RuleName::adafactor || o == RuleName::onebit_adam;
-}
+bool steps_in_gradient(RuleName o) { return o == RuleName::lamb || o == RuleName::adafactor || compresses(o); }
 
 void validate_gradients(const Config& c) {
   if (c.grad_dtype == SumDtype::fp32) return;
@@ -435,10 +433,10 @@ void validate_ranks(const Config& c) {
   validate_context_parallel(c);
   require(c.zero_stage > 0 || c.data_parallel_shard_size <= 1, "data_parallel_shard_size: ", c.data_parallel_shard_size,
           " ranks share out nothing with zero_stage 0; leave it out, or take zero_stage 1 to 3");
-  require(
-      c.data_parallel_replicate_size == 1 || c.zero_stage > 0 || copies_are_workers(c),
-      "data_parallel_replicate_size: ", c.data_parallel_replicate_size,
-      " has a meaning only with zero_stage 1 to 3, local_steps or optimizer onebit_adam; with 0 every rank is a copy");
+  require(c.data_parallel_replicate_size == 1 || c.zero_stage > 0 || copies_are_workers(c),
+          "data_parallel_replicate_size: ", c.data_parallel_replicate_size,
+          " has a meaning only with zero_stage 1 to 3, local_steps or optimizer onebit_adam or onebit_lamb; with 0 "
+          "every rank is a copy");
   if (c.deterministic_reduction != DeterministicReduction::rank_invariant) return;
   const int64_t leaves = c.logical_shards;
   require(std::has_single_bit(uint64_t(leaves)), "logical_shards: ", leaves, " is not a power of two");

@@ -9,8 +9,8 @@ namespace {
 
 // Whose step needs gradients of all weights at once: norms of whole tensors, or matrices exchanged between ranks.
 bool needs_whole_gradients(RuleName rule) {
-  constexpr RuleName kRules[] = {RuleName::muon, RuleName::normuon, RuleName::lamb, RuleName::adafactor,
-                                 RuleName::onebit_adam};
+  constexpr RuleName kRules[] = {RuleName::muon,      RuleName::normuon,     RuleName::lamb,
+                                 RuleName::adafactor, RuleName::onebit_adam, RuleName::onebit_lamb};
   return std::ranges::find(kRules, rule) != std::end(kRules);
 }
 

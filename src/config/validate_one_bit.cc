@@ -1,4 +1,4 @@
-// What optimizer onebit_adam asks of the other options.
+// What the optimizers onebit_adam and onebit_lamb ask of the other options.
 #include <algorithm>
 
 #include "config/config.h"
@@ -6,32 +6,37 @@
 
 namespace athanor {
 
-bool copies_are_workers(const Config& c) { return c.local_steps > 0 || c.optimizer == RuleName::onebit_adam; }
+bool copies_are_workers(const Config& c) { return c.local_steps > 0 || compresses(c.optimizer); }
+
+std::string_view without_compression(RuleName optimizer) {
+  return optimizer == RuleName::onebit_lamb ? "lamb" : "adamw";
+}
 
 void validate_one_bit(const Config& c) {
-  const auto is_one_bit = [](RuleName o) { return o == RuleName::onebit_adam; };
   for (size_t g = 0; g < c.param_groups.size(); ++g) {
     const auto& own = c.param_groups[g].optimizer;
-    require(!own || is_one_bit(*own) == is_one_bit(c.optimizer), "param_groups[", g,
+    require(!own || compresses(*own) == compresses(c.optimizer), "param_groups[", g,
             "].optimizer: ", own ? name_of(*own) : "", " beside optimizer ", name_of(c.optimizer),
-            ": onebit_adam does not sum gradients, so it updates all weights or none; leave the group's optimizer out");
+            ": onebit_adam and onebit_lamb do not sum gradients, so they update all weights or none; leave the group's "
+            "optimizer out");
   }
-  if (!is_one_bit(c.optimizer)) return;
-  require(c.freeze_step > 0,
-          "freeze_step: optimizer onebit_adam needs the number of steps before its variance is "
-          "frozen, got 0; 15 to 25 % of train_iters are usual, of these ",
-          c.train_iters, " some ", std::max<int64_t>(1, c.train_iters / 5));
-  const auto one = [](const char* key, int64_t size, const char* why) {
-    require(size == 1, key, ": optimizer onebit_adam with ", size, " ranks of it is not supported: ", why,
-            "; set it to 1, or take optimizer adamw");
+  if (!compresses(c.optimizer)) return;
+  const std::string_view name = name_of(c.optimizer), whole = without_compression(c.optimizer);
+  require(
+      c.freeze_step > 0, "freeze_step: optimizer ", name,
+      " needs the number of steps before its variance is frozen, got 0; 15 to 25 % of train_iters are usual, of these ",
+      c.train_iters, " some ", std::max<int64_t>(1, c.train_iters / 5));
+  const auto one = [&](const char* key, int64_t size, const char* why) {
+    require(size == 1, key, ": optimizer ", name, " with ", size, " ranks of it is not supported: ", why,
+            "; set it to 1, or take optimizer ", whole);
   };
   one("tensor_parallel_size", c.tensor_parallel_size,
       "ranks would compress what they have in common unlike each other");
   one("pipeline_parallel_size", c.pipeline_parallel_size, "stages would compress tied weights unlike each other");
   one("expert_parallel_size", c.expert_parallel_size, "experts have other copies than the rest");
-  const auto off = [](const char* key, bool is_off, const char* why, const char* remedy) {
-    require(is_off, key, ": not supported with optimizer onebit_adam: ", why, "; ", remedy,
-            ", or take optimizer adamw");
+  const auto off = [&](const char* key, bool is_off, const char* why, const char* remedy) {
+    require(is_off, key, ": not supported with optimizer ", name, ": ", why, "; ", remedy, ", or take optimizer ",
+            whole);
   };
   off("local_steps", c.local_steps == 0, "it sends momentum in every step", "set it to 0");
   off("qk_clip_threshold", c.qk_clip_threshold == 0, "copies would clip by the attention scores of their own sequences",

@@ -92,6 +92,8 @@ class CpuOps final : public Ops {
   // lamb.cc
   void run(const AdamDirection&, void* scratch) override;
   void run(const ScaleByTrustRatio&, void* scratch) override;
+  void run(const AverageTrustRatio&, void* scratch) override;
+  void run(const FrozenTrustRatio&, void* scratch) override;
   // output_scaling.cc
   void run(const OutputSquares&, void* scratch) override;
   void run(const ScaleOutputs&, void* scratch) override;

@@ -69,4 +69,25 @@ void CpuOps::run(const ScaleByTrustRatio& op, void*) {
   }
 }
 
+void CpuOps::run(const AverageTrustRatio& op, void*) {
+  if (update::state_of(op.state).skip) return;
+  for (const AverageTrustRatio::Part& p : op.parts) {
+    float& average = flat<float>(p.trust)[0];
+    average = next_average(average, trust_ratio(flat<double>(p.sums), p.sums.cols()));
+  }
+}
+
+void CpuOps::run(const FrozenTrustRatio& op, void*) {
+  const bool skip = update::state_of(op.state).skip;
+  for (const FrozenTrustRatio::Part& p : op.parts) {
+    double* sums = flat<double>(p.sums);
+    sums[0] = sums[1] = 1;
+    if (skip) continue;
+    float* trust = flat<float>(p.trust);
+    trust[1] = next_factor(trust[1], *flat<float>(p.max));
+    const double ratio = double(trust[0]) * double(trust[1]);
+    sums[0] = ratio * ratio;
+  }
+}
+
 }  // namespace athanor

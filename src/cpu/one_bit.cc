@@ -31,6 +31,22 @@ void compress(const float* x, const float* v, float* error, OneBitRecord& record
     if (v[i] != 0) error[i] = x[i] - (x[i] < 0 ? -scale : scale);
 }
 
+// The fresh variance of a block before its momentum changes, and the maximum of its ratios.
+float add_to_variance(float* fresh, const OneBitRecord& record, const float* m, const float* v,
+                      const OneBitScalars& a) {
+  float most = 0;
+  for (int64_t i = 0; i < kOneBitBlock; ++i) {
+    if (v[i] == 0) continue;
+    const float old = a.keep * m[i], moved = record.value(i, v[i]) - old, implied = moved / a.take;
+    const float kept = a.beta2 * (fresh[i] == 0 ? v[i] : fresh[i]), square = implied * implied;
+    const float added = a.one_minus_beta2 * square;
+    fresh[i] = kept + added;
+    const float frozen = std::sqrt(v[i]) / a.root_bias2, now = std::sqrt(fresh[i]) / a.root_bias3;
+    most = std::max(most, (frozen + a.eps) / (now + a.eps));
+  }
+  return most;
+}
+
 }  // namespace
 
 void CpuOps::run(const OneBitMomentum& op, void*) {
@@ -97,9 +113,7 @@ void CpuOps::run(const OneBitMean& op, void*) {
 
 void CpuOps::run(const OneBitDirection& op, void*) {
   const StepState& s = update::state_of(op.state);
-  const auto inverse_bias1 = float(1 / double(s.corrections[op.average1]));
-  const auto root_bias2 = float(std::sqrt(double(s.corrections[op.average2])));
-  const auto eps = float(op.eps);
+  const OneBitScalars a = one_bit_scalars(op, s);
   pool_.parallel_ranges(op.blocks.count, kBlocksAtOnce, [&](int64_t begin, int64_t end) {
     for (int64_t b = begin; b < end; ++b) {
       const int64_t first = b * kOneBitBlock;
@@ -110,10 +124,17 @@ void CpuOps::run(const OneBitDirection& op, void*) {
         continue;
       }
       const OneBitRecord& record = records_in(op.records)[op.blocks.slot(b)];
+      if (op.fresh) op.ratios.as<float>()[b] = add_to_variance(op.fresh.as<float>() + first, record, m, v, a);
       for (int64_t i = 0; i < kOneBitBlock; ++i) m[i] = record.value(i, v[i]);
       for (int64_t i = 0; i < kOneBitBlock; ++i) {
-        const float root = std::sqrt(v[i]) / root_bias2, divisor = root + eps, unbiased = inverse_bias1 * m[i];
+        const float root = std::sqrt(v[i]) / a.root_bias2, divisor = root + a.eps, unbiased = a.inverse_bias1 * m[i];
         grad[i] = v[i] != 0 ? unbiased / divisor : 0;
+      }
+      if (!op.w) continue;
+      const float* w = op.w.as<float>() + first;
+      for (int64_t i = 0; i < std::min(kOneBitBlock, op.decayed - first); ++i) {
+        const float decay = (w[i] * grad[i] >= 0 ? a.decay : a.decay_away) * w[i];
+        grad[i] += decay;
       }
     }
   });

@@ -89,6 +89,43 @@ __global__ void __launch_bounds__(kTileThreads) scale_by_trust_ratio(const __gri
   });
 }
 
+// Both of 1-bit LAMB: a block per tensor, of one warp, whose first thread does all.
+struct AveragedPart {
+  const double* sums;
+  int64_t count;
+  float* trust;
+};
+
+__global__ void __launch_bounds__(32)
+    average_trust_ratio(const __grid_constant__ Ranges<AveragedPart> parts, const StepState* state) {
+  ptx::wait_for_earlier_kernels();
+  if (threadIdx.x != 0 || state->skip) return;
+  const AveragedPart& p = parts.range[parts.find(blockIdx.x)];
+  p.trust[0] = next_average(p.trust[0], trust_ratio(p.sums, p.count));
+}
+
+struct FrozenPart {
+  const float* max;
+  float* trust;
+  double* sums;
+};
+
+__global__ void __launch_bounds__(32)
+    frozen_trust_ratio(const __grid_constant__ Ranges<FrozenPart> parts, const StepState* state) {
+  ptx::wait_for_earlier_kernels();
+  if (threadIdx.x != 0) return;
+  const FrozenPart& p = parts.range[parts.find(blockIdx.x)];
+  p.sums[1] = 1;
+  if (state->skip) {
+    p.sums[0] = 1;
+    return;
+  }
+  const float factor = next_factor(p.trust[1], *p.max);
+  const double ratio = static_cast<double>(p.trust[0]) * static_cast<double>(factor);
+  p.trust[1] = factor;
+  p.sums[0] = ratio * ratio;
+}
+
 }  // namespace
 
 void run(const AdamDirection& op, void*, cudaStream_t stream) {
@@ -127,6 +164,26 @@ void run(const ScaleByTrustRatio& op, void*, cudaStream_t stream) {
   in_tables<ScaledPart>(op.parts, add_part, [&](const Ranges<ScaledPart>& table) {
     const LaunchConfig config{dim3(table.blocks()), dim3(kTileThreads), 0, stream};
     CUDA_CHECK(launch(scale_by_trust_ratio, config, table));
+  });
+}
+
+void run(const AverageTrustRatio& op, void*, cudaStream_t stream) {
+  const auto add_part = [](Ranges<AveragedPart>& table, const AverageTrustRatio::Part& p) {
+    table.add({data<double>(p.sums), p.sums.cols(), data<float>(p.trust)}, 1);
+  };
+  in_tables<AveragedPart>(op.parts, add_part, [&](const Ranges<AveragedPart>& table) {
+    const LaunchConfig config{dim3(table.blocks()), dim3(32), 0, stream};
+    CUDA_CHECK(launch(average_trust_ratio, config, table, data<StepState>(op.state)));
+  });
+}
+
+void run(const FrozenTrustRatio& op, void*, cudaStream_t stream) {
+  const auto add_part = [](Ranges<FrozenPart>& table, const FrozenTrustRatio::Part& p) {
+    table.add({data<float>(p.max), data<float>(p.trust), data<double>(p.sums)}, 1);
+  };
+  in_tables<FrozenPart>(op.parts, add_part, [&](const Ranges<FrozenPart>& table) {
+    const LaunchConfig config{dim3(table.blocks()), dim3(32), 0, stream};
+    CUDA_CHECK(launch(frozen_trust_ratio, config, table, data<StepState>(op.state)));
   });
 }
 }  // namespace athanor::cuda

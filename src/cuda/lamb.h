@@ -7,4 +7,6 @@ namespace athanor::cuda {
 
 void run(const AdamDirection& op, void* scratch, cudaStream_t stream);
 void run(const ScaleByTrustRatio& op, void* scratch, cudaStream_t stream);
+void run(const AverageTrustRatio& op, void* scratch, cudaStream_t stream);
+void run(const FrozenTrustRatio& op, void* scratch, cudaStream_t stream);
 }  // namespace athanor::cuda

@@ -86,26 +86,49 @@ struct Direction {
   const StepState* state;
   const OneBitRecord* records;
   const float* v;
-  float *m, *grad;
-  double eps;
-  int average1, average2;
+  float *m, *grad, *fresh, *ratios;  // the last two are null without LAMB, and so is w
+  const float* w;
+  double beta1, beta2, eps, weight_decay;
+  int64_t decayed;
+  bool cautious;
+  int average1, average2, average3;
   OneBitBlocks blocks;
 };
 
+// The fresh variance of an element whose momentum becomes m; its ratio.
+__device__ float add_to_variance(float* fresh, float m, float old, float v, float divisor, const OneBitScalars& a) {
+  if (v == 0) return 0;
+  const float implied = __fdiv_rn(__fsub_rn(m, __fmul_rn(a.keep, old)), a.take);
+  const float kept = __fmul_rn(a.beta2, *fresh == 0 ? v : *fresh);
+  const float now = __fadd_rn(kept, __fmul_rn(a.one_minus_beta2, __fmul_rn(implied, implied)));
+  *fresh = now;
+  return __fdiv_rn(divisor, __fadd_rn(__fdiv_rn(__fsqrt_rn(now), a.root_bias3), a.eps));
+}
+
 __global__ void __launch_bounds__(kThreads) one_bit_direction(const Direction op) {
   ptx::wait_for_earlier_kernels();
+  SHARED(float, room, [32]);
   const int64_t b = blockIdx.x, i = b * kOneBitBlock + threadIdx.x;
   const StepState& s = *op.state;
   if (s.skip) {
     op.grad[i] = 0;
     return;
   }
-  const auto inverse_bias1 = static_cast<float>(1 / static_cast<double>(s.corrections[op.average1]));
-  const auto root_bias2 = static_cast<float>(sqrt(static_cast<double>(s.corrections[op.average2])));
+  const OneBitScalars a = one_bit_scalars(op, s);
   const float v = op.v[i], m = op.records[op.blocks.slot(b)].value(threadIdx.x, v);
-  const float divisor = __fadd_rn(__fdiv_rn(__fsqrt_rn(v), root_bias2), static_cast<float>(op.eps));
+  const float divisor = __fadd_rn(__fdiv_rn(__fsqrt_rn(v), a.root_bias2), a.eps);
+  const float u = v != 0 ? __fdiv_rn(__fmul_rn(a.inverse_bias1, m), divisor) : 0.f;
+  if (op.fresh == nullptr) {
+    op.m[i] = m;
+    op.grad[i] = u;
+    return;
+  }
+  const float old = op.m[i];
   op.m[i] = m;
-  op.grad[i] = v != 0 ? __fdiv_rn(__fmul_rn(inverse_bias1, m), divisor) : 0.f;
+  const float ratio = block_reduce(add_to_variance(op.fresh + i, m, old, v, divisor, a), room, Max{});
+  if (threadIdx.x == 0) op.ratios[b] = ratio;
+  const float w = op.w[i], decay = i >= op.decayed ? 0.f : __fmul_rn(w, u) >= 0 ? a.decay : a.decay_away;
+  op.grad[i] = __fadd_rn(u, __fmul_rn(decay, w));
 }
 
 OneBitRecord* records_in(const Tensor& t) { return reinterpret_cast<OneBitRecord*>(data<uint8_t>(t)); }
@@ -144,9 +167,18 @@ void run(const OneBitDirection& op, void*, cudaStream_t stream) {
                        .v = data<float>(op.v),
                        .m = data<float>(op.m),
                        .grad = data<float>(op.grad),
+                       .fresh = data<float>(op.fresh),
+                       .ratios = data<float>(op.ratios),
+                       .w = data<float>(op.w),
+                       .beta1 = op.beta1,
+                       .beta2 = op.beta2,
                        .eps = op.eps,
+                       .weight_decay = op.weight_decay,
+                       .decayed = op.decayed,
+                       .cautious = op.cautious,
                        .average1 = op.average1,
                        .average2 = op.average2,
+                       .average3 = op.average3,
                        .blocks = op.blocks};
   const LaunchConfig config{dim3(static_cast<unsigned>(op.blocks.count)), dim3(kThreads), 0, stream};
   CUDA_CHECK(launch(one_bit_direction, config, args));

@@ -221,13 +221,13 @@ template <class Op>
 requires kIsOneOf<Op, NormFwd, NormApply, QkNormFwd, AttentionFwd, MergeAttention, Rope, GeluFwd, GeluBwd, SwigluFwd,
                   SwigluBwd, EmbeddingFwd, GatherRows, ScatterRows, CrossEntropy, DistilledCrossEntropy, RowMax,
                   LogitSums, Fill, MaskedFill, Cast, Add, RandomNormal, StepControl, AdamW, AdamW8bit,
-                  ScheduleFreeAdamW, Sgd, Lion, Ema, AdamDirection, ScaleByTrustRatio, OutputSquares, ScaleOutputs,
-                  FactoredMoments, ClipFactors, Momentum, Combine, SplitMaster, JoinMaster, QkClip, LargestOfPart,
-                  DelayedScales, RouteFwd, StepRouterBias, SendSlots, ReceiveSlots, SumRows, WeightedSwigluFwd,
-                  WeightedSwigluBwd, GroupedGemm, ActivationFwd, ActivationBwd, ScaledSum, GatedSum, Dropout,
-                  DequantizeNf4, ScaleByMagnitude, ScaleByMagnitudeBwd, KeepTwoOfFour, DecayPruned, TopLogits,
-                  PickLogits, CachedDistilledCrossEntropy, OneBitMomentum, OneBitMean, OneBitDirection, AttentionSinks,
-                  AttentionSinksBwd, DropPath, Int8Gemm>
+                  ScheduleFreeAdamW, Sgd, Lion, Ema, AdamDirection, ScaleByTrustRatio, AverageTrustRatio,
+                  FrozenTrustRatio, OutputSquares, ScaleOutputs, FactoredMoments, ClipFactors, Momentum, Combine,
+                  SplitMaster, JoinMaster, QkClip, LargestOfPart, DelayedScales, RouteFwd, StepRouterBias, SendSlots,
+                  ReceiveSlots, SumRows, WeightedSwigluFwd, WeightedSwigluBwd, GroupedGemm, ActivationFwd,
+                  ActivationBwd, ScaledSum, GatedSum, Dropout, DequantizeNf4, ScaleByMagnitude, ScaleByMagnitudeBwd,
+                  KeepTwoOfFour, DecayPruned, TopLogits, PickLogits, CachedDistilledCrossEntropy, OneBitMomentum,
+                  OneBitMean, OneBitDirection, AttentionSinks, AttentionSinksBwd, DropPath, Int8Gemm>
 constexpr size_t scratch(const Op&) { return 0; }
 
 inline size_t scratch(const ColumnSum& op) {

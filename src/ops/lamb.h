@@ -84,6 +84,64 @@ struct ScaleByTrustRatio {
   }
 };
 
+// Trust ratios of 1-bit LAMB, whose weights are scaled by |w| / |r| while gradients are whole, and then by the average
+// of these ratios times a factor that follows the variance (ops/one_bit.h). trust = {average, factor}, both 0 at first.
+constexpr float kTrustDecay = 0.9F;                        // of the average
+constexpr float kLeastFactor = 0.5F, kGreatestFactor = 4;  // as the paper's authors have them
+constexpr float kFactorChange = 0.1F;                      // of a step, as a share of the last factor
+
+// average = 0.9 average + 0.1 |w| / |r|, or the ratio itself at first; unchanged in a skipped step.
+struct AverageTrustRatio {
+  struct Part {
+    Tensor sums;   // [2, S] f64, as those of ScaleByTrustRatio
+    Tensor trust;  // [2] f32
+  };
+  std::vector<Part> parts = std::vector<Part>(1);
+  Tensor state;  // StepState
+  static constexpr const char* kName = "average_trust_ratio";
+  std::vector<Field> fields() {
+    std::vector<Field> all{{"state", Io::in, &state}};
+    for (Part& p : parts) all.insert(all.end(), {{"sums", Io::in, &p.sums}, {"trust", Io::inout, &p.trust}});
+    return all;
+  }
+  void check() const {
+    Expect e{kName};
+    e.is("state", state, DType::u8, {int64_t(sizeof(StepState))}).that(!parts.empty(), "at least one part");
+    for (const Part& p : parts) {
+      e.matrix("sums", p.sums).is("sums", p.sums, DType::f64, {2, p.sums.cols()});
+      e.is("trust", p.trust, DType::f32, {2});
+    }
+  }
+  Cost cost() const { return {4.0 * double(parts.size()), traffic(*this)}; }
+};
+
+// factor = the tensor's maximum of OneBitDirection::ratios, between kLeastFactor and kGreatestFactor and within 10 % of
+// the last factor (of 1 at first, which it stays without a variance); sums = {(average factor)^2, 1}, with which
+// ScaleByTrustRatio scales by average * factor. In a skipped step trust is unchanged, and sums are {1, 1}.
+struct FrozenTrustRatio {
+  struct Part {
+    Tensor max;    // [1] f32
+    Tensor trust;  // [2] f32
+    Tensor sums;   // [2, 1] f64
+  };
+  std::vector<Part> parts = std::vector<Part>(1);
+  Tensor state;  // StepState
+  static constexpr const char* kName = "frozen_trust_ratio";
+  std::vector<Field> fields() {
+    std::vector<Field> all{{"state", Io::in, &state}};
+    for (Part& p : parts)
+      all.insert(all.end(), {{"max", Io::in, &p.max}, {"trust", Io::inout, &p.trust}, {"sums", Io::out, &p.sums}});
+    return all;
+  }
+  void check() const {
+    Expect e{kName};
+    e.is("state", state, DType::u8, {int64_t(sizeof(StepState))}).that(!parts.empty(), "at least one part");
+    for (const Part& p : parts)
+      e.is("max", p.max, DType::f32, {1}).is("trust", p.trust, DType::f32, {2}).is("sums", p.sums, DType::f64, {2, 1});
+  }
+  Cost cost() const { return {8.0 * double(parts.size()), traffic(*this)}; }
+};
+
 // ---- scalars: as in ops/update.h
 
 struct LambScalars {
@@ -120,6 +178,19 @@ inline ATHANOR_HOST_DEVICE float trust_ratio(const double* sums, int64_t count) 
     r += sums[count + i];
   }
   return w > 0 && r > 0 ? float(std::sqrt(w / r)) : 1.f;
+}
+
+inline ATHANOR_HOST_DEVICE float next_average(float average, float ratio) {
+  const double kept = double(kTrustDecay) * average, added = double(1 - kTrustDecay) * ratio;
+  return average == 0 ? ratio : float(kept + added);
+}
+
+inline ATHANOR_HOST_DEVICE float next_factor(float factor, float max) {
+  const float last = factor == 0 ? 1 : factor;
+  if (!(max > 0)) return last;
+  const float limited = max < kLeastFactor ? kLeastFactor : max > kGreatestFactor ? kGreatestFactor : max;
+  const float least = (1 - kFactorChange) * last, greatest = (1 + kFactorChange) * last;
+  return limited < least ? least : limited > greatest ? greatest : limited;
 }
 
 }  // namespace athanor

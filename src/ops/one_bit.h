@@ -12,6 +12,7 @@
 // All is computed in f32, rounded after every operation, but for sums of squares, which are made in f64.
 #pragma once
 #include <cmath>
+#include <limits>
 
 #include "base/host_device.h"
 #include "base/int.h"
@@ -120,16 +121,26 @@ struct OneBitMean {
   Cost cost() const { return {4.0 * double(v.numel()) / blocks.workers, traffic(*this)}; }
 };
 
-// Step 3 above; the gradient becomes the direction of Adam with a frozen variance, (m / c1) / (sqrt(v / c2) + eps),
+// Step 3 above; the gradient becomes the direction of Adam with a frozen variance, u = (m / c1) / (sqrt(v / c2) + eps),
 // with c1, c2 the corrections of the two averages. In a skipped step m is unchanged and the gradient becomes 0.
+// For 1-bit LAMB [Li et al. 2021, "1-bit LAMB: Communication Efficient Large-Scale Large-Batch Training with LAMB's
+// Convergence Speed"] also a variance that goes on, of the gradients that the momenta imply:
+//   fresh = b2 fresh + (1 - b2) ((C(y) - b1 m) / (1 - b1))^2, where a fresh variance of 0 begins as v.
+// ratios are the maximum over a block of (sqrt(v / c2) + eps) / (sqrt(fresh / c3) + eps), 0 without a variance; and the
+// direction has the decay of LAMB: u + wd w, without it where cautious and w u < 0. A skipped step changes neither.
 struct OneBitDirection {
-  Tensor state;    // StepState
-  Tensor records;  // [count * 36]
-  Tensor v;        // [n] f32
-  Tensor m;        // [n] f32
-  Tensor grad;     // [n] f32
-  double eps = 1e-8;
-  int average1 = 0, average2 = 1;  // indices into StepState::corrections
+  Tensor state;                                                    // StepState
+  Tensor records;                                                  // [count * 36]
+  Tensor v;                                                        // [n] f32
+  Tensor m;                                                        // [n] f32
+  Tensor grad;                                                     // [n] f32
+  Tensor fresh;                                                    // [n] f32, for LAMB; absent: so are ratios and w
+  Tensor ratios;                                                   // [count] f32
+  Tensor w;                                                        // [n] f32
+  double beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0;  // the betas and the decay are LAMB's
+  int64_t decayed = std::numeric_limits<int64_t>::max();           // elements before this one have weight decay
+  bool cautious = false;
+  int average1 = 0, average2 = 1, average3 = 1;  // indices into StepState::corrections
   OneBitBlocks blocks;
   static constexpr const char* kName = "one_bit_direction";
   std::vector<Field> fields() {
@@ -137,14 +148,43 @@ struct OneBitDirection {
             {"records", Io::in, &records},
             {"v", Io::in, &v},
             {"m", Io::inout, &m},
-            {"grad", Io::out, &grad}};
+            {"grad", Io::out, &grad},
+            {"fresh", Io::inout, &fresh},
+            {"ratios", Io::inout, &ratios},
+            {"w", Io::in, &w}};
   }
   void check() const {
     check_one_bit(kName, blocks, state, v, records);
-    Expect{kName}.is("m", m, DType::f32, v.shape).is("grad", grad, DType::f32, v.shape);
+    Expect e{kName};
+    e.is("m", m, DType::f32, v.shape).is("grad", grad, DType::f32, v.shape);
+    e.that(bool(fresh) == bool(ratios) && bool(fresh) == bool(w), "ratios and w", "with fresh, and not without it");
+    e.that(fresh || weight_decay == 0, "weight_decay", "0 without w");
+    if (!fresh) return;
+    e.is("fresh", fresh, DType::f32, v.shape).is("w", w, DType::f32, v.shape);
+    e.is("ratios", ratios, DType::f32, {blocks.count});
   }
-  Cost cost() const { return {5.0 * double(v.numel()), traffic(*this)}; }
+  Cost cost() const { return {(fresh ? 16.0 : 5.0) * double(v.numel()), traffic(*this)}; }
 };
+
+// The scalars of OneBitDirection. Op: the op, or the kernel argument made from it.
+struct OneBitScalars {
+  float inverse_bias1, root_bias2, root_bias3, eps, keep, take, beta2, one_minus_beta2, decay, decay_away;
+};
+template <class Op>
+ATHANOR_HOST_DEVICE OneBitScalars one_bit_scalars(const Op& op, const StepState& s) {
+  const double beta1 = momentum_now(op.beta1, s);
+  const auto decay = float(op.weight_decay * s.weight_decay_factor);
+  return {.inverse_bias1 = float(1 / double(s.corrections[op.average1])),
+          .root_bias2 = float(std::sqrt(double(s.corrections[op.average2]))),
+          .root_bias3 = float(std::sqrt(double(s.corrections[op.average3]))),
+          .eps = float(op.eps),
+          .keep = float(beta1),
+          .take = float(1 - beta1),
+          .beta2 = float(op.beta2),
+          .one_minus_beta2 = float(1 - op.beta2),
+          .decay = decay,
+          .decay_away = op.cautious ? 0.f : decay};
+}
 
 // The scale of a block of `count` elements with a variance, whose squares add up to `squares`.
 ATHANOR_HOST_DEVICE inline float one_bit_scale(double squares, int count) {

@@ -36,7 +36,7 @@ namespace athanor {
   X(MergeAttention) X(Rope) X(GeluFwd) X(GeluBwd) X(SwigluFwd) X(SwigluBwd) X(EmbeddingFwd) X(EmbeddingBwd) \
   X(GatherRows) X(ScatterRows) X(CrossEntropy) X(RowMax) X(LogitSums) X(DistilledCrossEntropy) X(Fill) X(MaskedFill) \
   X(Cast) X(Add) X(ReduceSum) X(SquaredNorm) X(RandomNormal) X(StepControl) X(AdamW) X(AdamW8bit) \
-  X(ScheduleFreeAdamW) X(Sgd) X(Lion) X(Ema) X(AdamDirection) X(ScaleByTrustRatio) X(OutputSquares) X(ScaleOutputs) \
+  X(ScheduleFreeAdamW) X(Sgd) X(Lion) X(Ema) X(AdamDirection) X(ScaleByTrustRatio) X(AverageTrustRatio) X(FrozenTrustRatio) X(OutputSquares) X(ScaleOutputs) \
   X(FactoredMoments) X(ClipFactors) X(Momentum) X(NormalizeMatrix) X(Combine) X(NormalizeNeurons) X(SplitMaster) \
   X(JoinMaster) X(QkClip) X(Quantize) X(LargestOfPart) X(QuantizePart) X(ScaledGemm) X(DelayedScales) X(RouteFwd) \
   X(RouteBwd) X(StepRouterBias) X(SortByExpert) X(SendSlots) X(ReceiveSlots) X(SumRows) X(WeightedSwigluFwd) \

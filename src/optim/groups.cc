@@ -82,6 +82,8 @@ std::string without_numbers(const std::string& name) {
 
 std::vector<ParamGroup> default_groups(RuleName rule) {
   if (rule == RuleName::lamb) return {{.role = Role::vector, .rule = RuleName::adamw, .weight_decay = 0.0}};
+  if (rule == RuleName::onebit_lamb)
+    return {{.role = Role::vector, .rule = RuleName::onebit_adam, .weight_decay = 0.0}};
   if (!takes_matrices(rule)) return {{.role = Role::vector, .weight_decay = 0.0}};
   return {{.role = Role::embedding, .rule = RuleName::adamw},
           {.role = Role::vector, .rule = RuleName::adamw, .weight_decay = 0.0}};

@@ -10,11 +10,9 @@
 namespace athanor {
 
 constexpr const char* kRuleNames[] = {
-    "adamw",     "adam",       "sgd", "lion", "muon", "normuon", "adamw_8bit", "lamb", "schedule_free_adamw",
-    "adafactor", "onebit_adam"};
+    "adamw",     "adam",        "sgd",        "lion", "muon", "normuon", "adamw_8bit", "lamb", "schedule_free_adamw",
+    "adafactor", "onebit_adam", "onebit_lamb"};
 constexpr bool has_codes(RuleName rule) { return rule == RuleName::adamw_8bit; }
-// Whose gradients are not summed over workers once the variance is frozen.
-constexpr bool compresses(RuleName rule) { return rule == RuleName::onebit_adam; }
 constexpr bool takes_matrices(RuleName rule) { return rule == RuleName::muon || rule == RuleName::normuon; }
 
 // A group's update rule with all its hyperparameters.
@@ -29,7 +27,7 @@ struct RuleOptions {
   MuonScale scale = MuonScale::match_rms;
   MuonCoefficients coefficients = MuonCoefficients::quintic;
   DType m = DType::f32, v = DType::f32;  // dtype of the moments: f32 or bf16
-  int64_t freeze_step = 0;               // onebit_adam: steps before the variance is frozen
+  int64_t freeze_step = 0;               // compresses(): steps before the variance is frozen
   uint64_t seed = 0;                     // of stochastic rounding
   bool operator==(const RuleOptions&) const = default;
 };
@@ -63,7 +61,7 @@ struct OptimizerOptions {
   double normuon_beta2 = 0.95;       // normuon uses muon's options too
   int64_t min_8bit_size = 4096;      // has_codes(): elements of the smallest matrix whose moments have 8 bits
   double update_clip_threshold = 0;  // adamw: largest root mean square of a tensor's update; 0: off
-  int64_t freeze_step = 1;           // onebit_adam: steps with whole gradients, before the variance is frozen
+  int64_t freeze_step = 1;           // compresses(): steps with whole gradients, before the variance is frozen
   double qk_clip_threshold = 0;      // largest attention score of a head that is not scaled down; 0: off
   double ema_decay = 0;              // of the moving average of the weights; 0: none
   int64_t tail_average_start = 0;    // updates before those of an equal-weight average of the weights; 0: none

@@ -1,29 +1,13 @@
 // LAMB: Adam's steps with decay, each tensor's scaled to the norm of its weights. Norms are sums over the ranks that
 // share the tensor; with rank-invariant sums they are added in the order of the leaves' shards, so that their bits do
 // not depend on the number of ranks.
+#include "optim/lamb.h"
+
 #include <algorithm>
 #include <span>
 
-#include "optim/rule.h"
-
 namespace athanor {
 namespace {
-
-// This rank's shard of a unit's masters, in f32: a copy where they are kept otherwise.
-struct Masters {
-  Buffer copy;
-  const ParamStore::Unit& unit;
-  Masters(Ctx& c, const ParamStore::Unit& of) : unit(of) {
-    if (unit.master.dtype == DType::f32) return;
-    const Tensor own = unit.masters_on_device(unit.shard);
-    copy = c.alloc("masters in f32", DType::f32, {unit.shard.end - unit.shard.begin});
-    if (unit.is_split())
-      c.run(JoinMaster{.master = copy.t, .param = unit.own(unit.value), .rest = own});
-    else
-      c.run(Cast{.y = copy.t, .x = own});
-  }
-  Tensor part(ParamStore::Range range) const { return copy ? unit.part(copy.t, range) : unit.masters_on_device(range); }
-};
 
 class LambRule final : public UpdateRule {
  public:
@@ -37,9 +21,10 @@ class LambRule final : public UpdateRule {
   }
   void run(size_t pass, Ctx& c, ParamStore& params, const Placed& placed, Tensor step_state) override {
     if (pass == 0) return begin(c, params, placed, step_state);
-    if (pass == 2) return move(c, params, placed, step_state);
+    if (pass == 2) return move_without_decay(c, o_, params, placed, step_state);
     add_over_ranks(c, params, "norms of tensors", sums_.t);
-    scale(c, params, placed, params.leaves(), sums_.t);
+    if (o_.rule == RuleName::onebit_lamb) keep_ratios(c, params, placed, step_state);
+    scale_by_trust_ratios(c, params, placed, params.leaves(), sums_.t);
     sums_ = {};
   }
 
@@ -56,7 +41,7 @@ class LambRule final : public UpdateRule {
     for (size_t begin = 0, end = 0; begin < placed.ranges.size(); begin = end) {
       const size_t u = placed.ranges[begin].unit;
       while (end < placed.ranges.size() && placed.ranges[end].unit == u) ++end;
-      const Masters masters(c, *params.units()[u]);
+      const F32Masters masters(c, *params.units()[u]);
       make_directions(c, runs, parts, placed, masters, step_state);
       const int64_t first = int64_t(placed.first_range + begin), last = int64_t(placed.first_range + end);
       add_squares(c, std::span(placed.ranges).subspan(begin, end - begin), masters, leaves,
@@ -64,16 +49,19 @@ class LambRule final : public UpdateRule {
     }
   }
 
-  // The decay is part of the steps.
-  void move(Ctx& c, const ParamStore& params, const Placed& placed, Tensor step_state) const {
-    RuleOptions without_decay = o_;
-    without_decay.weight_decay = 0, without_decay.cautious = false;
-    move_along(c, without_decay, params, placed, step_state);
+  // For the steps of onebit_lamb after these.
+  void keep_ratios(Ctx& c, const ParamStore& params, const Placed& placed, const Tensor& step_state) const {
+    AverageTrustRatio op{.parts = {}, .state = step_state};
+    const int64_t leaves = params.leaves();
+    for (size_t i = 0; i < placed.ranges.size(); ++i)
+      op.parts.push_back({.sums = {sums_.t.at(2 * leaves * int64_t(i)), DType::f64, {2, leaves}},
+                          .trust = trust_of(params, placed, placed.ranges[i])});
+    if (!op.parts.empty()) c.run(op);
   }
 
   // Replaces the gradients of this rank's shard of a unit by steps.
   void make_directions(Ctx& c, const std::vector<OwnedRun>& runs, const std::vector<UpdatePart>& parts,
-                       const Placed& placed, const Masters& masters, Tensor step_state) const {
+                       const Placed& placed, const F32Masters& masters, Tensor step_state) const {
     AdamDirection op{.parts = {}};
     set_adam(op, o_, placed, step_state);
     for (size_t i = 0; i < runs.size(); ++i)
@@ -89,7 +77,7 @@ class LambRule final : public UpdateRule {
   }
 
   // sums: of each tensor [2, leaves]; what this rank does not own stays 0.
-  static void add_squares(Ctx& c, std::span<const UpdateRange> tensors, const Masters& masters, int64_t leaves,
+  static void add_squares(Ctx& c, std::span<const UpdateRange> tensors, const F32Masters& masters, int64_t leaves,
                           Tensor sums) {
     const ParamStore::Unit& unit = masters.unit;
     const int64_t size = unit.layout.numel / leaves;
@@ -109,24 +97,47 @@ class LambRule final : public UpdateRule {
     if (any) c.run(norms);
   }
 
-  static void scale(Ctx& c, const ParamStore& params, const Placed& placed, int64_t leaves, const Tensor& sums) {
-    ScaleByTrustRatio op{.parts = {}};
-    for (size_t i = 0; i < placed.ranges.size(); ++i) {
-      const UpdateRange& tensor = placed.ranges[i];
-      const ParamStore::Unit& unit = *params.units()[tensor.unit];
-      const ParamStore::Range range = unit.owned(tensor.range.begin, tensor.range.end);
-      if (range.begin < range.end)
-        op.parts.push_back(
-            {.grad = unit.part(unit.grad, range), .sums = {sums.at(2 * leaves * int64_t(i)), DType::f64, {2, leaves}}});
-    }
-    if (!op.parts.empty()) c.run(op);
-  }
-
   RuleOptions o_;
   Buffer sums_;  // from the first pass to the second: of each tensor [2, leaves]
 };
 
 }  // namespace
+
+F32Masters::F32Masters(Ctx& c, const ParamStore::Unit& of) : unit(of) {
+  if (unit.master.dtype == DType::f32) return;
+  const Tensor own = unit.masters_on_device(unit.shard);
+  copy = c.alloc("masters in f32", DType::f32, {unit.shard.end - unit.shard.begin});
+  if (unit.is_split())
+    c.run(JoinMaster{.master = copy.t, .param = unit.own(unit.value), .rest = own});
+  else
+    c.run(Cast{.y = copy.t, .x = own});
+}
+
+Tensor trust_of(const ParamStore& params, const Placed& placed, const UpdateRange& tensor) {
+  const ParamStore::State& state = params.units()[tensor.unit]->states[placed.states[kTrustState]];
+  const int64_t first = state.first_of(tensor.piece);
+  return state.t.slice(first, first + 2);
+}
+
+void scale_by_trust_ratios(Ctx& c, const ParamStore& params, const Placed& placed, int64_t leaves, const Tensor& sums) {
+  ScaleByTrustRatio op{.parts = {}};
+  for (size_t i = 0; i < placed.ranges.size(); ++i) {
+    const UpdateRange& tensor = placed.ranges[i];
+    const ParamStore::Unit& unit = *params.units()[tensor.unit];
+    const ParamStore::Range range = unit.owned(tensor.range.begin, tensor.range.end);
+    if (range.begin < range.end)
+      op.parts.push_back(
+          {.grad = unit.part(unit.grad, range), .sums = {sums.at(2 * leaves * int64_t(i)), DType::f64, {2, leaves}}});
+  }
+  if (!op.parts.empty()) c.run(op);
+}
+
+void move_without_decay(Ctx& c, const RuleOptions& options, const ParamStore& params, const Placed& placed,
+                        Tensor step_state) {
+  RuleOptions without_decay = options;
+  without_decay.weight_decay = 0, without_decay.cautious = false;
+  move_along(c, without_decay, params, placed, step_state);
+}
 
 std::unique_ptr<UpdateRule> make_lamb(const RuleOptions& options) { return std::make_unique<LambRule>(options); }
 

@@ -10,10 +10,10 @@ namespace {
 
 // In the order of RuleName.
 constexpr std::unique_ptr<UpdateRule> (*kRules[])(const RuleOptions&) = {
-    make_adamw,      make_adamw,       make_sgd,
-    make_lion,       make_muon,        make_muon,
-    make_adamw_8bit, make_lamb,        make_schedule_free_adamw,
-    make_adafactor,  make_one_bit_adam};
+    make_adamw,      make_adamw,        make_sgd,
+    make_lion,       make_muon,         make_muon,
+    make_adamw_8bit, make_lamb,         make_schedule_free_adamw,
+    make_adafactor,  make_one_bit_adam, make_one_bit_lamb};
 static_assert(std::size(kRules) == std::size(kRuleNames));
 
 template <class T, class Same>
@@ -98,7 +98,9 @@ Optimizer::Optimizer(const OptimizerOptions& options, ParamStore& params) {
   }
   for (Bundle& bundle : bundles_) {
     bundle.rule = kRules[size_t(bundle.options.rule)](bundle.options);
-    if (::athanor::compresses(bundle.options.rule)) bundle.warm_up = make_adamw(bundle.options);
+    if (!::athanor::compresses(bundle.options.rule)) continue;
+    const bool lamb = bundle.options.rule == RuleName::onebit_lamb;
+    bundle.warm_up = lamb ? make_lamb(bundle.options) : make_adamw(bundle.options);
   }
   CHECK(options.ema_decay == 0 || options.tail_average_start == 0, "two averages of the weights");
   std::vector<Bundle> last;

@@ -67,8 +67,9 @@ class UpdateRule {
 };
 
 std::unique_ptr<UpdateRule> make_adamw(const RuleOptions&);  // and adam
-// After RuleOptions::freeze_step; before, the rule is adamw, with the same states.
+// After RuleOptions::freeze_step; before, the rule is adamw or lamb, with the same states.
 std::unique_ptr<UpdateRule> make_one_bit_adam(const RuleOptions&);
+std::unique_ptr<UpdateRule> make_one_bit_lamb(const RuleOptions&);
 std::unique_ptr<UpdateRule> make_adamw_8bit(const RuleOptions&);
 std::unique_ptr<UpdateRule> make_adafactor(const RuleOptions&);
 std::unique_ptr<UpdateRule> make_sgd(const RuleOptions&);

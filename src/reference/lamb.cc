@@ -1,4 +1,5 @@
 // The ops of ops/lamb.h, element by element.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -45,6 +46,38 @@ void ReferenceOps::run(const ScaleByTrustRatio& op, void*) {
     Values grad = load(p.grad);  // [n]
     for (double& x : grad.v) x *= w > 0 && r > 0 ? std::sqrt(w) / std::sqrt(r) : 1;
     store(p.grad, grad);
+  }
+}
+
+void ReferenceOps::run(const AverageTrustRatio& op, void*) {
+  StepState s;
+  std::memcpy(&s, op.state.data, sizeof s);
+  if (s.skip) return;
+  for (const AverageTrustRatio::Part& p : op.parts) {
+    const Values sums = load(p.sums);  // [2, S]
+    Values trust = load(p.trust);      // {average, factor}
+    double w = 0, r = 0;
+    for (int64_t i = 0; i < sums.cols; ++i) w += sums(0, i), r += sums(1, i);
+    const double ratio = w > 0 && r > 0 ? std::sqrt(w / r) : 1;
+    trust[0] = trust[0] == 0 ? ratio : 0.9 * trust[0] + 0.1 * ratio;
+    store(p.trust, trust);
+  }
+}
+
+void ReferenceOps::run(const FrozenTrustRatio& op, void*) {
+  StepState s;
+  std::memcpy(&s, op.state.data, sizeof s);
+  for (const FrozenTrustRatio::Part& p : op.parts) {
+    const double max = load(p.max)[0];
+    Values trust = load(p.trust), sums = load(p.sums);
+    sums(0, 0) = sums(1, 0) = 1;
+    if (!s.skip) {
+      const double last = trust[1] == 0 ? 1 : trust[1];
+      trust[1] = max > 0 ? std::clamp(std::clamp(max, 0.5, 4.0), 0.9 * last, 1.1 * last) : last;
+      sums(0, 0) = std::pow(trust[0] * trust[1], 2);
+      store(p.trust, trust);
+    }
+    store(p.sums, sums);
   }
 }
 

@@ -79,22 +79,29 @@ void ReferenceOps::run(const OneBitMean& op, void*) {
 
 void ReferenceOps::run(const OneBitDirection& op, void*) {
   const StepState s = state_in(op.state);
-  const auto inverse_bias1 = float(1 / double(s.corrections[op.average1]));
-  const auto root_bias2 = float(std::sqrt(double(s.corrections[op.average2])));
-  const auto eps = float(op.eps);
+  const OneBitScalars a = one_bit_scalars(op, s);
   for (int64_t b = 0; b < op.blocks.count; ++b) {
     const OneBitRecord& record = records_in(op.records)[op.blocks.slot(b)];
+    float most = 0;  // of the block's ratios
     for (int64_t i = 0; i < kOneBitBlock; ++i) {
       const int64_t at = b * kOneBitBlock + i;
-      const float v = op.v.as<float>()[at], m = record.value(i, v);
+      const float v = op.v.as<float>()[at], m = record.value(i, v), old = op.m.as<float>()[at];
       float& grad = op.grad.as<float>()[at];
       grad = 0;
       if (s.skip) continue;
       op.m.as<float>()[at] = m;
-      if (v == 0) continue;
-      const float root = std::sqrt(v) / root_bias2, divisor = root + eps, unbiased = inverse_bias1 * m;
-      grad = unbiased / divisor;
+      const float root = std::sqrt(v) / a.root_bias2, divisor = root + a.eps, unbiased = a.inverse_bias1 * m;
+      if (v != 0) grad = unbiased / divisor;
+      if (!op.fresh) continue;
+      if (float& fresh = op.fresh.as<float>()[at]; v != 0) {
+        const float moved = m - a.keep * old, implied = moved / a.take, square = implied * implied;
+        fresh = a.beta2 * (fresh == 0 ? v : fresh) + a.one_minus_beta2 * square;
+        most = std::max(most, divisor / (std::sqrt(fresh) / a.root_bias3 + a.eps));
+      }
+      const float w = op.w.as<float>()[at];
+      if (at < op.decayed) grad += (w * grad >= 0 ? a.decay : a.decay_away) * w;
     }
+    if (op.ratios && !s.skip) op.ratios.as<float>()[b] = most;
   }
 }
 

@@ -58,6 +58,8 @@ class ReferenceOps final : public Ops {
   void run(const Ema&, void*) override;
   void run(const AdamDirection&, void*) override;
   void run(const ScaleByTrustRatio&, void*) override;
+  void run(const AverageTrustRatio&, void*) override;
+  void run(const FrozenTrustRatio&, void*) override;
   void run(const OutputSquares&, void*) override;
   void run(const ScaleOutputs&, void*) override;
   void run(const QkClip&, void*) override;

@@ -23,6 +23,8 @@ TEST_F(Optimizer, Ema) { agrees_with_the_reference(Ema::kName, optimizer_cases, 
 TEST_F(Optimizer, Lion) { agrees_with_the_reference(Lion::kName, optimizer_cases, 60); }
 TEST_F(Optimizer, AdamDirection) { agrees_with_the_reference(AdamDirection::kName, optimizer_cases, 32); }
 TEST_F(Optimizer, ScaleByTrustRatio) { agrees_with_the_reference(ScaleByTrustRatio::kName, optimizer_cases, 6); }
+TEST_F(Optimizer, AverageTrustRatio) { agrees_with_the_reference(AverageTrustRatio::kName, optimizer_cases, 1); }
+TEST_F(Optimizer, FrozenTrustRatio) { agrees_with_the_reference(FrozenTrustRatio::kName, optimizer_cases, 1); }
 TEST_F(Optimizer, OneBitMomentum) { agrees_with_the_reference(OneBitMomentum::kName, optimizer_cases, 10); }
 TEST_F(Optimizer, OneBitMean) { agrees_with_the_reference(OneBitMean::kName, optimizer_cases, 8); }
 TEST_F(Optimizer, OneBitDirection) { agrees_with_the_reference(OneBitDirection::kName, optimizer_cases, 10); }

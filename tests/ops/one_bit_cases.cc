@@ -47,6 +47,23 @@ void one_bit_cases(Examiner& examine) {
           name, {.state = state(), .m = n, .v = n, .grad = n, .error = n, .records = records, .blocks = blocks}});
       examine_with(OpCase<OneBitDirection>{
           name, {.state = state(), .records = records, .v = n, .m = n, .grad = n, .blocks = blocks}});
+      for (const bool cautious : {false, true}) {
+        OpCase<OneBitDirection> lamb{cat(name, cautious ? " for LAMB, cautious" : " for LAMB"),
+                                     {.state = state(),
+                                      .records = records,
+                                      .v = n,
+                                      .m = n,
+                                      .grad = n,
+                                      .fresh = n,
+                                      .ratios = tensor(DType::f32, {count}),
+                                      .w = n,
+                                      .weight_decay = 0.3,
+                                      .decayed = count > 1 ? n.numel() - 300 : n.numel(),
+                                      .cautious = cautious,
+                                      .blocks = blocks}};
+        lamb.values["fresh"] = [](uint64_t stream, int64_t i) { return i % 7 == 0 ? 0 : uniform(0.01, 1)(stream, i); };
+        examine_with(lamb);
+      }
       const int64_t served = blocks.served(blocks.turn(worker));
       if (served == 0) continue;
       examine_with(
@@ -59,6 +76,38 @@ void one_bit_cases(Examiner& examine) {
                               .records = records,
                               .blocks = blocks}});
     }
+}
+
+// Factors that the limits leave alone, and such that they change; a tensor that has no ratios yet, and one without a
+// variance.
+void trust_ratio_cases(Examiner& examine) {
+  for (const bool skip : {false, true}) {
+    StepState s = running_state();
+    s.skip = skip;
+    const auto some = [](std::vector<double> values) {
+      return [=](uint64_t, int64_t i) { return values[size_t(i) % values.size()]; };
+    };
+    for (const auto& [average, factor, max] : {std::tuple{0.0, 0.0, 1.05},
+                                               {0.3, 0.0, 3.0},
+                                               {0.3, 1.2, 1.25},
+                                               {0.7, 1.2, 0.2},
+                                               {0.7, 3.9, 9.0},
+                                               {0.7, 0.52, 0.1},
+                                               {2.0, 1.5, 0.0}}) {
+      const std::string name = cat(average, " ", factor, " ", max, skip ? " skip" : "");
+      OpCase<AverageTrustRatio> averages{name, {.parts = {}, .state = state()}};
+      OpCase<FrozenTrustRatio> frozen{name, {.parts = {}, .state = state()}};
+      for (const int64_t count : {1, 3}) {
+        averages.op.parts.push_back({.sums = tensor(DType::f64, {2, count}), .trust = tensor(DType::f32, {2})});
+        frozen.op.parts.push_back(
+            {.max = tensor(DType::f32, {1}), .trust = tensor(DType::f32, {2}), .sums = tensor(DType::f64, {2, 1})});
+      }
+      averages.values = {{"state", bytes_of(s)}, {"trust", some({average, factor})}, {"sums", uniform(1, 9)}};
+      frozen.values = {{"state", bytes_of(s)}, {"trust", some({average, factor})}, {"max", some({max})}};
+      examine(averages);
+      examine(frozen);
+    }
+  }
 }
 
 }  // namespace athanor

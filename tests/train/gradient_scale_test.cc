@@ -22,6 +22,7 @@ Size first_step_of(RuleName rule) {
     case RuleName::lamb:                 // Adam's step, of the weights' norm [You et al. 2020, alg. 2]
     case RuleName::adafactor:            // g / sqrt(R C / mean(R)), before the clipping [Shazeer & Stern 2018, alg. 4]
     case RuleName::onebit_adam:          // as adamw before the freeze
+    case RuleName::onebit_lamb:          // as lamb before the freeze
     case RuleName::lion:                 // sign(g) [Chen et al. 2023, alg. 2]
     case RuleName::muon:                 // orthogonal factor of g [Jordan et al. 2024]
     case RuleName::normuon:              // the same, each output of one size [Li et al. 2025, alg. 1]

@@ -78,7 +78,7 @@ struct Setting {
   DistillLoss distill = DistillLoss::kl;
   int workers = 1;
   OuterOptions outer = {};
-  int64_t freeze = 0;   // steps with whole gradients of onebit_adam
+  int64_t freeze = 0;   // steps with whole gradients of onebit_adam and onebit_lamb
   int64_t offload = 0;  // elements of a stretch of masters and states in host memory; 0: in device memory
   bool offload_inputs = false;
   int64_t host_units = 0;  // units whose weights and gradients are in host memory
