@@ -20,11 +20,11 @@ function(athanor_flags target)
   endif()
 endfunction()
 
-# athanor_unity(target [alone...]): compiles eight sources at a time as one, where ATHANOR_UNITY is on; those named last
+# athanor_unity(target [alone...]): compiles up to 24 sources as one, where ATHANOR_UNITY is on; those named last
 # are compiled alone, since they share names with others.
 function(athanor_unity target)
   if(ATHANOR_UNITY)
-    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 24
       UNITY_BUILD_CODE_BEFORE_INCLUDE "// NOLINTNEXTLINE(bugprone-suspicious-include)")
     set_source_files_properties(${ARGN} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
   endif()

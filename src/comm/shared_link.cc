@@ -23,7 +23,8 @@ namespace athanor {
 namespace {
 
 constexpr size_t kRingBytes = 1 << 18;  // of each direction: both rings of a pair stay in a core's second-level cache
-constexpr size_t kMaxAtOnce = 1 << 16;  // bytes published at once, so that the peer reads while this rank writes on
+constexpr size_t kPublishedAtOnce =
+    1 << 16;                               // bytes published at once, so that the peer reads while this rank writes on
 constexpr double kSecondsToIntroduce = 5;  // for who has connected
 
 // Data of asynchronous sends has a ring of its own in each direction, large enough that a send ends while both ranks
@@ -95,7 +96,7 @@ struct RingEnd {
   }
 
  private:
-  size_t one_piece(size_t n) const { return std::min({n, size - position % size, kMaxAtOnce}); }
+  size_t one_piece(size_t n) const { return std::min({n, size - position % size, kPublishedAtOnce}); }
   size_t sane(size_t n) const {
     if (n > size) throw Error("shared memory: its counters are wrong: another process of this user writes to it");
     return n;
@@ -209,13 +210,13 @@ std::string machine() {
   return boot.empty() || error ? "" : cat(boot, "/", network.string(), "/user ", geteuid());
 }
 
-struct Address {
+struct UnixAddress {
   sockaddr_un name = {};
   socklen_t bytes = 0;
 };
 // In the abstract namespace: a zero byte, then the name.
-Address socket_address(std::string_view name) {
-  Address a;
+UnixAddress socket_address(std::string_view name) {
+  UnixAddress a;
   a.name.sun_family = AF_UNIX;
   CHECK(name.size() + 1 < sizeof a.name.sun_path, "a socket's name of ", name.size(), " bytes");
   std::memcpy(a.name.sun_path + 1, name.data(), name.size());
@@ -289,7 +290,7 @@ Fd bell() { return Fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)); }
 SharedEntry SharedEntry::listening() {
   SharedEntry entry;
   const std::string here = machine(), name = "athanor-" + to_hex(random_bytes(16));
-  const Address at = socket_address(name);
+  const UnixAddress at = socket_address(name);
   Fd listener(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!here.empty() && listener && bind(listener.get(), reinterpret_cast<const sockaddr*>(&at.name), at.bytes) == 0 &&
       listen(listener.get(), SOMAXCONN) == 0) {
@@ -335,7 +336,7 @@ bool on_one_machine(const std::string& address, const std::string& other) {
 
 std::unique_ptr<Link> dial_shared(const std::string& address, const std::string& secret, int from, int to,
                                   Deadline deadline) {
-  const Address at = socket_address(name_in(address));
+  const UnixAddress at = socket_address(name_in(address));
   Fd socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   Fd memory = sealed_memory(), own = bell(), peers = bell();
   Mapping mapped = memory ? map(memory) : nullptr;

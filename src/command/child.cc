@@ -64,7 +64,7 @@ pid_t spawn(const std::vector<std::string>& command, const std::string& log, con
   std::vector<char*> arguments;
   for (const std::string& argument : command) arguments.push_back(const_cast<char*>(argument.c_str()));
   arguments.push_back(nullptr);
-  const pid_t parent = getpid(), child = fork();
+  const pid_t parent = getpid(), child = ::fork();
   if (child == 0) become(arguments.data(), output, parent, mask);
   if (child < 0) throw_io(cat("starting ", command[0], " with its output in"), log, errno);
   return child;

@@ -20,6 +20,8 @@
 namespace athanor {
 namespace {
 
+using Json = nlohmann::ordered_json;
+
 constexpr size_t kShown = 5;
 constexpr int kMostSearchedContext = 64, kMostStages = 16;
 
@@ -30,7 +32,7 @@ struct Tried {
 };
 
 // What trying candidates came to: those that are possible, the shortest expected step first, and why others are not.
-struct Found {
+struct Ways {
   std::vector<Tried> all;
   std::map<std::string, std::vector<Candidate>> refused;
   size_t tried = 0;
@@ -47,7 +49,7 @@ std::string pipeline_text(const Candidate& w) {
   return w.pipeline == 1 ? "-" : cat(w.pipeline, " ", name_of(w.schedule));
 }
 
-void try_all(Found& found, const Config& config, const Cluster& on, const std::vector<Candidate>& candidates) {
+void try_all(Ways& found, const Config& config, const Cluster& on, const std::vector<Candidate>& candidates) {
   std::vector<std::variant<Tried, std::string>> answers(candidates.size());
   ThreadPool().parallel_for(int64_t(candidates.size()), [&](int64_t i) {
     try {
@@ -72,8 +74,8 @@ void try_all(Found& found, const Config& config, const Cluster& on, const std::v
 }
 
 // Every candidate; and of the best pipeline the other schedules.
-Found search(const Config& config, const Cluster& on) {
-  Found found;
+Ways search(const Config& config, const Cluster& on) {
+  Ways found;
   try_all(found, config, on, search_candidates(config, on));
   const auto pipeline = std::ranges::find_if(found.all, [](const Tried& f) { return f.way.pipeline > 1; });
   if (pipeline == found.all.end()) return found;
@@ -166,6 +168,8 @@ std::vector<Candidate> search_candidates(const Config& c, const Cluster& on) {
 
 namespace {
 
+using Json = nlohmann::ordered_json;
+
 // For each choice the best of those with another value of it.
 std::vector<std::pair<std::string, Tried>> other_choices(const std::vector<Tried>& all) {
   const Candidate& best = all.front().way;
@@ -189,7 +193,7 @@ Config configured_exactly_as(const Config& config, const Tried& best) {
   return c;
 }
 
-void print_text(const Config& config, const Cluster& on, const Found& found, double price) {
+void print_text(const Config& config, const Cluster& on, const Ways& found, double price) {
   const std::vector<Tried>& all = found.all;
   for (const auto& [why, which] : found.refused)
     std::printf("not possible: %s%s: %s\n", keys_of(which[0]).c_str(),
@@ -221,8 +225,7 @@ void print_text(const Config& config, const Cluster& on, const Found& found, dou
   std::printf("\nbest with one change\n%s", of_best.c_str());
 }
 
-void print_json(const Config& config, const Cluster& on, const Found& found, double price) {
-  using Json = nlohmann::ordered_json;
+void print_json(const Config& config, const Cluster& on, const Ways& found, double price) {
   const auto described = [&](const Tried& f) {
     const Config c = configured_exactly_as(config, f);
     Json json = Json::parse(to_json(config, on, forecast(RankPlan(c, on))));
@@ -250,7 +253,7 @@ void print_json(const Config& config, const Cluster& on, const Found& found, dou
 
 void print_search(const Config& config, const Cluster& on, const SearchArgs& args) {
   const QuietLog quiet(config.log_level);
-  const Found found = search(config, on);
+  const Ways found = search(config, on);
   if (found.all.empty())
     throw Error(cat("plan --search: none of ", found.tried, " ways to run ", config.global_batch_size,
                     " sequences a step on ", on.ranks, " GPUs is possible",

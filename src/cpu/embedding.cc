@@ -5,20 +5,11 @@
 
 #include "cpu/chunks.h"
 #include "cpu/cpu_ops.h"
+#include "cpu/indices.h"
 #include "cpu/vec.h"
 
 namespace athanor {
 namespace {
-
-// The indices of an op, each known to be in [0, limit).
-const int32_t* checked_indices(const char* op, const char* name, const Tensor& t, int64_t limit) {
-  const int32_t* index = flat<int32_t>(t);
-  const int64_t n = t.numel();
-  for (int64_t i = 0; i < n; ++i)
-    if (index[i] < 0 || index[i] >= limit)
-      throw Error(cat(op, ": ", name, "[", i, "] = ", index[i], " is outside the table of ", limit, " rows"));
-  return index;
-}
 
 // The rows of tokens in a table of a part of the vocabulary; -1 where another part has the token.
 std::vector<int32_t> rows_in_part(const char* op, const Tensor& tokens, const VocabPart& part) {

@@ -8,6 +8,7 @@
 
 #include "cpu/chunks.h"
 #include "cpu/cpu_ops.h"
+#include "cpu/indices.h"
 #include "cpu/logistic.h"
 #include "cpu/simd.h"
 #include "cpu/update.h"
@@ -99,14 +100,6 @@ class Chooser {
   std::vector<uint8_t> taken_, taken_groups_;
   std::vector<int32_t> groups_;
 };
-
-const int32_t* checked_indices(const char* op, const char* name, const Tensor& t, int64_t limit) {
-  const int32_t* index = flat<int32_t>(t);
-  for (int64_t i = 0; i < t.numel(); ++i)
-    if (index[i] < 0 || index[i] >= limit)
-      throw Error(cat(op, ": ", name, "[", i, "] = ", index[i], " is not below ", limit));
-  return index;
-}
 
 }  // namespace
 

@@ -9,22 +9,20 @@
 namespace athanor {
 namespace {
 
-constexpr int64_t kHeader = 1024;  // bytes, of llm.c and of LLMQ
-
 // llm.c: 256 int32 (magic, version, tokens, zeros), then the tokens [llm.c dev/data/data_common.py].
 TokenLayout read_llmc(const Probe& probe, int32_t version, TokenType type) {
   const int64_t size = probe.file.bytes(), item = item_size(type);
-  if (size < kHeader)
-    throw Error(cat(probe.path(), ": truncated: an llm.c header has ", kHeader, " bytes, the file ", size));
+  if (size < kLlmcHeaderBytes)
+    throw Error(cat(probe.path(), ": truncated: an llm.c header has ", kLlmcHeaderBytes, " bytes, the file ", size));
   if (probe.word(1) != version)
     throw Error(cat(probe.path(), ": this llm.c shard should have version ", version, ", it says ", probe.word(1)));
   probe.require_dtype(type);
   // The header's count is an int32 that some writers let overflow: use the file's size and compare the low bits.
-  const int64_t payload = size - kHeader, count = payload / item;
+  const int64_t payload = size - kLlmcHeaderBytes, count = payload / item;
   if (payload % item != 0 || uint32_t(probe.word(2)) != uint32_t(count))
     throw Error(cat(probe.path(), ": the header promises ", probe.word(2), " tokens of ", item, " bytes, but ", payload,
                     " bytes follow it: the file is truncated or was appended to; write it again"));
-  return {.format = cat("llm.c-v", version), .offset = kHeader, .type = type, .count = count};
+  return {.format = cat("llm.c-v", version), .offset = kLlmcHeaderBytes, .type = type, .count = count};
 }
 
 TokenLayout headerless(const Probe& probe, TokenType type, std::string_view format) {
@@ -99,8 +97,8 @@ TokenLayout read_llmc_v7(const Probe& probe) { return read_llmc(probe, 7, TokenT
 // from byte 1024; one bit per token, the lowest first [llmq src/training/dataloader.cpp, scripts/tokenize_data.py].
 TokenLayout read_llmq(const Probe& probe) {
   const int64_t size = probe.file.bytes();
-  if (size < kHeader)
-    throw Error(cat(probe.path(), ": truncated: an LLMQ header has ", kHeader, " bytes, the file ", size));
+  if (size < kLlmcHeaderBytes)
+    throw Error(cat(probe.path(), ": truncated: an LLMQ header has ", kLlmcHeaderBytes, " bytes, the file ", size));
   const int32_t version = probe.word(2), item = probe.word(3);
   const int64_t count = probe.word(4);
   if (version != 1 && version != 2)
@@ -110,12 +108,13 @@ TokenLayout read_llmq(const Probe& probe) {
     throw Error(cat(probe.path(), ": damaged LLMQ header: ", item, " bytes per token (expected 4), ", count,
                     " tokens, has_masks ", masks));
   probe.require_dtype(TokenType::i32);
-  const int64_t expected = kHeader + 4 * count + (masks ? (count + 7) / 8 : 0);
+  const int64_t expected = kLlmcHeaderBytes + 4 * count + (masks ? (count + 7) / 8 : 0);
   if (size != expected)
     throw Error(cat(probe.path(), ": the header promises ", count, " tokens", masks ? " with a mask" : "", ", that is ",
                     expected, " bytes, but the file has ", size, ": it is truncated or was appended to"));
-  TokenLayout layout{.format = cat("llmq-v", version), .offset = kHeader, .type = TokenType::i32, .count = count};
-  if (masks) layout.mask = LossMask{.file = {}, .offset = kHeader + 4 * count, .is_bits = true};
+  TokenLayout layout{
+      .format = cat("llmq-v", version), .offset = kLlmcHeaderBytes, .type = TokenType::i32, .count = count};
+  if (masks) layout.mask = LossMask{.file = {}, .offset = kLlmcHeaderBytes + 4 * count, .is_bits = true};
   return layout;
 }
 

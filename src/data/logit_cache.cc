@@ -16,7 +16,7 @@
 namespace athanor {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using Manifest = nlohmann::ordered_json;
 
 constexpr const char* kManifest = "manifest.json";
 constexpr int64_t kFormat = 1, kMaxManifestBytes = 1 << 20;
@@ -65,18 +65,18 @@ void convert_back(std::span<To> to, const std::byte* from, const auto& each) {
 // A finite number stays finite; none is above 0.
 f16 to_half(float x) { return from_float<f16>(std::isfinite(x) ? std::max(x, -65504.0f) : x); }
 
-int64_t count(const Json& json, const char* key, int64_t most) {
+int64_t count(const Manifest& json, const char* key, int64_t most) {
   const bool is_count = json.contains(key) && json.at(key).is_number_unsigned() && json.at(key) <= uint64_t(most);
   if (!is_count) throw Error(cat("\"", key, "\": expected a whole number from 0 to ", most), Exit::usage);
   return json.at(key).get<int64_t>();
 }
-std::string text_of(const Json& json, const char* key) {
+std::string text_of(const Manifest& json, const char* key) {
   if (!json.contains(key) || !json.at(key).is_string())
     throw Error(cat("\"", key, "\": expected a string"), Exit::usage);
   return json.at(key).get<std::string>();
 }
 
-Json to_json(const LogitCacheInfo& info) {
+Manifest to_json(const LogitCacheInfo& info) {
   return {{"format", kFormat},
           {"teacher", info.teacher},
           {"teacher_fingerprint", info.teacher_fingerprint},
@@ -92,7 +92,7 @@ Json to_json(const LogitCacheInfo& info) {
           {"dtype", name_of(info.dtype)}};
 }
 
-LogitCacheInfo from_json(const Json& json) {
+LogitCacheInfo from_json(const Manifest& json) {
   if (!json.is_object() || count(json, "format", 1 << 20) != kFormat)
     throw Error(cat("expected format ", kFormat, " of cached logits; another version of the program made it"),
                 Exit::usage);
@@ -120,7 +120,7 @@ LogitCacheInfo from_json(const Json& json) {
 
 // The keys in which two manifests differ, with both values.
 std::string differences(const LogitCacheInfo& there, const LogitCacheInfo& here) {
-  const Json a = to_json(there), b = to_json(here);
+  const Manifest a = to_json(there), b = to_json(here);
   std::string all;
   for (const auto& [key, value] : a.items())
     if (value != b.at(key)) all += cat("\n  ", key, ": it has ", value.dump(), ", this would be ", b.at(key).dump());
@@ -150,7 +150,8 @@ LogitCacheInfo read_logit_cache_info(const std::string& folder) {
     throw Error(cat(folder, " has no ", kManifest,
                     " of cached logits; make it with `athanor cache-logits CONFIG TEACHER`, or name another folder"),
                 Exit::usage);
-  return with_context(path, [&] { return from_json(parse_json_text<Json>(read_file(path, kMaxManifestBytes), path)); });
+  return with_context(path,
+                      [&] { return from_json(parse_json_text<Manifest>(read_file(path, kMaxManifestBytes), path)); });
 }
 
 void begin_logit_cache(const std::string& folder, const LogitCacheInfo& info) {

@@ -12,7 +12,7 @@ namespace {
 
 using Type = ThriftReader::Type;
 
-constexpr std::string_view kMagic = "PAR1", kEncryptedMagic = "PARE";
+constexpr std::string_view kParquetMagic = "PAR1", kEncryptedMagic = "PARE";
 constexpr int64_t kTail = 8;                        // length of the metadata, magic
 constexpr int64_t kMaxFooter = int64_t{256} << 20;  // files of published corpora have less than 10 MiB
 
@@ -231,7 +231,7 @@ class FooterReader {
     const bool dictionary_first = c.dictionary_offset > 0 && c.dictionary_offset < c.data_offset;
     chunk.offset = dictionary_first ? c.dictionary_offset : c.data_offset;
     chunk.bytes = c.bytes;
-    if (chunk.offset < int64_t(kMagic.size()) || chunk.bytes < 0 || chunk.offset > data_end_ ||
+    if (chunk.offset < int64_t(kParquetMagic.size()) || chunk.bytes < 0 || chunk.offset > data_end_ ||
         chunk.bytes > data_end_ - chunk.offset)
       damaged_footer(cat("its pages at bytes ", chunk.offset, " + ", chunk.bytes, " are not in the file's ", data_end_,
                          " bytes of data"));
@@ -247,20 +247,21 @@ class FooterReader {
 
 }  // namespace
 
-bool is_parquet(std::string_view start) { return start == kMagic || start == kEncryptedMagic; }
+bool is_parquet(std::string_view start) { return start == kParquetMagic || start == kEncryptedMagic; }
 
 ParquetLayout read_parquet_layout(const StableFile& file, const std::string& column) {
   return with_context(file.path(), [&] {
-    std::string magic(kMagic.size(), '\0');
-    if (file.bytes() < int64_t(kMagic.size()) + kTail) damaged_footer("the file is too short for a parquet file");
+    std::string magic(kParquetMagic.size(), '\0');
+    if (file.bytes() < int64_t(kParquetMagic.size()) + kTail)
+      damaged_footer("the file is too short for a parquet file");
     file.read(file.bytes() - int64_t(magic.size()), std::as_writable_bytes(std::span(magic)));
     if (magic == kEncryptedMagic) refuse_column("an encrypted parquet file, which cannot be read");
-    if (magic != kMagic) damaged_footer("begins as a parquet file but does not end as one: is it complete?");
+    if (magic != kParquetMagic) damaged_footer("begins as a parquet file but does not end as one: is it complete?");
     const auto size = int64_t{file.value<uint32_t>(file.bytes() - kTail)};
     const int64_t data_end = file.bytes() - kTail - size;
-    if (data_end < int64_t(kMagic.size()) || size > kMaxFooter)
+    if (data_end < int64_t(kParquetMagic.size()) || size > kMaxFooter)
       damaged_footer(cat("metadata of ", size, " bytes, expected at most ",
-                         std::min(kMaxFooter, file.bytes() - kTail - int64_t(kMagic.size()))));
+                         std::min(kMaxFooter, file.bytes() - kTail - int64_t(kParquetMagic.size()))));
     std::string bytes(size_t(size), '\0');
     file.read(data_end, std::as_writable_bytes(std::span(bytes)));
     try {

@@ -18,10 +18,10 @@ namespace {
 constexpr int64_t kMaxFile = int64_t{1} << 30, kMaxLine = int64_t{1} << 24;  // bytes
 constexpr size_t kMaxChoices = 256;
 
-[[noreturn]] void refuse(const std::string& what) { throw Error(what, Exit::usage); }
+[[noreturn]] void refuse_question(const std::string& what) { throw Error(what, Exit::usage); }
 
 std::string text_of(const nlohmann::json& json, const char* key) {
-  if (!json.contains(key) || !json.at(key).is_string()) refuse(cat("expected a string \"", key, "\""));
+  if (!json.contains(key) || !json.at(key).is_string()) refuse_question(cat("expected a string \"", key, "\""));
   return json.at(key).get<std::string>();
 }
 
@@ -34,8 +34,8 @@ int64_t label_of(const nlohmann::json& json, size_t choices) {
     if (error != std::errc() || stop != text.data() + text.size()) label = -1;
   }
   if (label < 0 || label >= int64_t(choices))
-    refuse(cat("label: expected the number of the right choice, 0 to ", choices - 1, ", got ",
-               json.contains("label") ? json.at("label").dump().substr(0, 40) : "none"));
+    refuse_question(cat("label: expected the number of the right choice, 0 to ", choices - 1, ", got ",
+                        json.contains("label") ? json.at("label").dump().substr(0, 40) : "none"));
   return label;
 }
 
@@ -46,34 +46,34 @@ int64_t characters_of(std::string_view utf8) {
 void require_known(const std::vector<int32_t>& ids, int64_t vocab_size) {
   for (const int32_t id : ids)
     if (id >= vocab_size)
-      refuse(cat("token ", id, " is not below the model's vocabulary of ", vocab_size,
-                 ": this is another model's tokenizer"));
+      refuse_question(cat("token ", id, " is not below the model's vocabulary of ", vocab_size,
+                          ": this is another model's tokenizer"));
 }
 
 Question question_of(const std::string& line, const Tokenizer& tokenizer, QuestionLimits limits) {
-  if (!json_depth_within(line)) refuse(cat("JSON nested deeper than ", kMostJsonDepth, " levels"));
+  if (!json_depth_within(line)) refuse_question(cat("JSON nested deeper than ", kMostJsonDepth, " levels"));
   const nlohmann::json json = nlohmann::json::parse(line, nullptr, false);
-  if (!json.is_object()) refuse("expected a JSON object");
+  if (!json.is_object()) refuse_question("expected a JSON object");
   const bool hellaswag = json.contains("endings");
   const char* list = hellaswag ? "endings" : "choices";
   if (!json.contains(list) || !json.at(list).is_array())
-    refuse("expected a list \"choices\" (or HellaSwag's \"endings\")");
+    refuse_question("expected a list \"choices\" (or HellaSwag's \"endings\")");
   const nlohmann::json& texts = json.at(list);
   if (texts.size() < 2 || texts.size() > kMaxChoices)
-    refuse(cat(list, ": expected 2 to ", kMaxChoices, " texts, got ", texts.size()));
+    refuse_question(cat(list, ": expected 2 to ", kMaxChoices, " texts, got ", texts.size()));
   Question q;
   q.context = tokenizer.encode(text_of(json, hellaswag ? "ctx" : "context"));
   if (q.context.empty()) q.context.push_back(tokenizer.eod_id());  // a text begins after the end of another
   require_known(q.context, limits.vocab_size);
   for (const nlohmann::json& text : texts) {
-    if (!text.is_string()) refuse(cat(list, ": expected texts, got ", text.dump().substr(0, 40)));
+    if (!text.is_string()) refuse_question(cat(list, ": expected texts, got ", text.dump().substr(0, 40)));
     const auto choice = text.get<std::string>();
     q.choices.push_back(tokenizer.encode(hellaswag ? " " + choice : choice, TextPlace::inside));
     q.characters.push_back(characters_of(choice));
-    if (choice.empty()) refuse(cat(list, ": choice ", q.choices.size() - 1, " is empty"));
+    if (choice.empty()) refuse_question(cat(list, ": choice ", q.choices.size() - 1, " is empty"));
     if (int64_t(q.choices.back().size()) > limits.seq_length)
-      refuse(cat(list, ": choice ", q.choices.size() - 1, " has ", q.choices.back().size(),
-                 " tokens, more than the sequence length ", limits.seq_length));
+      refuse_question(cat(list, ": choice ", q.choices.size() - 1, " has ", q.choices.back().size(),
+                          " tokens, more than the sequence length ", limits.seq_length));
     require_known(q.choices.back(), limits.vocab_size);
   }
   q.label = label_of(json, texts.size());
@@ -103,11 +103,12 @@ std::vector<Question> read_questions(const std::string& path, const Tokenizer& t
   std::vector<Question> questions;
   for_each_nonblank_line(text, [&](const std::string& line, int64_t number) {
     with_context(cat(path, ": line ", number), [&] {
-      if (int64_t(line.size()) > kMaxLine) refuse(cat("has ", line.size(), " bytes, expected at most ", kMaxLine));
+      if (int64_t(line.size()) > kMaxLine)
+        refuse_question(cat("has ", line.size(), " bytes, expected at most ", kMaxLine));
       questions.push_back(question_of(line, tokenizer, limits));
     });
   });
-  if (questions.empty()) refuse(cat(path, ": holds no question"));
+  if (questions.empty()) refuse_question(cat(path, ": holds no question"));
   return questions;
 }
 

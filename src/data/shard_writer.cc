@@ -15,12 +15,12 @@
 #include "base/int.h"
 #include "data/glob.h"
 #include "data/megatron_index.h"
+#include "data/token_format.h"
 
 namespace athanor {
 namespace {
 
 constexpr size_t kBuffer = 1 << 20;
-constexpr int64_t kHeader = 1024;  // bytes, of llm.c
 constexpr const char* kSixDigits = "[0-9][0-9][0-9][0-9][0-9][0-9]";
 
 std::array<int32_t, 256> header_of(int64_t item_size, int64_t count) {
@@ -124,7 +124,7 @@ std::vector<std::string> ShardWriter::existing_shards() const {
   return match_glob(cat(escape_glob(options_.prefix), kSixDigits, ".bin"));
 }
 
-int64_t ShardWriter::header_bytes() const { return options_.format == ShardFormat::llmc ? kHeader : 0; }
+int64_t ShardWriter::header_bytes() const { return options_.format == ShardFormat::llmc ? kLlmcHeaderBytes : 0; }
 
 void ShardWriter::begin_shard() {
   file_ = create_anew(temporary(shard_path(shards_++)), O_RDWR);

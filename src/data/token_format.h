@@ -12,6 +12,8 @@
 
 namespace athanor {
 
+constexpr int64_t kLlmcHeaderBytes = 1024;  // of llm.c and LLMQ
+
 enum class TokenType : uint8_t { u8, i8, u16, i16, u32, i32, u64, i64, f32, f64 };
 int64_t item_size(TokenType);
 std::string_view name_of(TokenType);  // "uint16", ...

@@ -8,20 +8,6 @@
 namespace athanor {
 namespace {
 
-// Columns of packed [N, (H + 2K) D].
-Tensor queries(const Tensor& qkv, const AttentionShape& s) { return qkv.columns(0, s.heads * s.head_dim); }
-Tensor keys_and_values(const Tensor& qkv, const AttentionShape& s) {
-  return qkv.columns(s.heads * s.head_dim, qkv.cols());
-}
-Tensor keys(const Tensor& kv, const AttentionShape& s) { return kv.columns(0, s.kv_heads * s.head_dim); }
-Tensor values(const Tensor& kv, const AttentionShape& s) { return kv.columns(s.kv_heads * s.head_dim, kv.cols()); }
-
-// The first or the second pieces' part of a tensor, or table of spans.
-Tensor half(const Tensor& t, int64_t which) {
-  const int64_t rows = t.shape[0] / 2;
-  return t.slice(which * rows, (which + 1) * rows);
-}
-
 // Keys and values of whole sequences [all rows, 2 K D].
 Buffer gather(Ctx& c, const Tensor& qkv, const Tensor& rows, const AttentionShape& s) {
   const Tensor own = keys_and_values(qkv, s);

@@ -52,4 +52,20 @@ Var attention_of_parts(Net, Var qkv, const Batch&, AttentionShape, int layer, Pa
 // in forward and again in backward, where their gradients are returned.
 Var attention_in_ring(Net, Var qkv, const Batch&, AttentionShape, int layer, Param sinks);
 
+// Columns of packed [N, (H + 2K) D].
+inline Tensor queries(const Tensor& qkv, const AttentionShape& s) { return qkv.columns(0, s.heads * s.head_dim); }
+inline Tensor keys_and_values(const Tensor& qkv, const AttentionShape& s) {
+  return qkv.columns(s.heads * s.head_dim, qkv.cols());
+}
+inline Tensor keys(const Tensor& kv, const AttentionShape& s) { return kv.columns(0, s.kv_heads * s.head_dim); }
+inline Tensor values(const Tensor& kv, const AttentionShape& s) {
+  return kv.columns(s.kv_heads * s.head_dim, kv.cols());
+}
+
+// The first or the second pieces' part of a tensor, or table of spans.
+inline Tensor half(const Tensor& t, int64_t which) {
+  const int64_t rows = t.shape[0] / 2;
+  return t.slice(which * rows, (which + 1) * rows);
+}
+
 }  // namespace athanor

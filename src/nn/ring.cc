@@ -14,14 +14,6 @@ Tensor rows_of(const Tensor& t, Ring::Halves halves) {
   const int64_t rows = t.shape[0] / 2;
   return t.slice(halves.begin * rows, halves.end * rows);
 }
-Tensor half(const Tensor& t, int64_t which) { return rows_of(t, {which, which + 1}); }
-
-Tensor queries(const Tensor& qkv, const AttentionShape& s) { return qkv.columns(0, s.heads * s.head_dim); }
-Tensor keys_and_values(const Tensor& qkv, const AttentionShape& s) {
-  return qkv.columns(s.heads * s.head_dim, qkv.cols());
-}
-Tensor keys(const Tensor& kv, const AttentionShape& s) { return kv.columns(0, s.kv_heads * s.head_dim); }
-Tensor values(const Tensor& kv, const AttentionShape& s) { return kv.columns(s.kv_heads * s.head_dim, kv.cols()); }
 
 // to = sum, rounded; rows of `to` may be strided.
 void round_to(Ctx& c, const Tensor& to, const Tensor& sum) {

@@ -9,9 +9,6 @@
 namespace athanor {
 namespace {
 
-// What exponents are relative to: -inf - -inf would be NaN.
-double base(double max) { return max == -std::numeric_limits<double>::infinity() ? 0 : max; }
-
 // [n] logits and how the capped ones follow them: softcap * tanh(z / softcap) and 1 - tanh^2.
 struct Capped {
   Values z;
@@ -28,8 +25,6 @@ Capped capped(const Tensor& row, int64_t vocab, float softcap) {
   }
   return out;
 }
-
-double capped(double z, float softcap) { return softcap == 0 ? z : double(softcap) * std::tanh(z / double(softcap)); }
 
 struct RowSums {
   double base, sum, at_target;  // sum of exp(z - base); z of the target - base
@@ -56,9 +51,9 @@ void ReferenceOps::run(const CrossEntropy& op, void*) {
     Values gradient = zeros_like(row);
     if (target >= 0) {
       const auto [z, slope] = capped(row, op.vocab, op.softcap);
-      const RowSums s =
-          op.part ? RowSums{base(capped(load(op.max)[i], op.softcap)), load(op.sums)(0, i), load(op.sums)(1, i)}
-                  : sums_of(z, op.vocab, target);
+      const RowSums s = op.part ? RowSums{exponent_base(capped(load(op.max)[i], op.softcap)), load(op.sums)(0, i),
+                                          load(op.sums)(1, i)}
+                                : sums_of(z, op.vocab, target);
       const double lse = s.base + std::log(s.sum);
       losses[i] = std::log(s.sum) - s.at_target;
       if (op.grad) {
@@ -148,7 +143,7 @@ void ReferenceOps::run(const LogitSums& op, void*) {
   const Values max = load(op.max);
   for (int64_t i = 0; i < op.logits.rows(); ++i) {
     const Values z = capped(op.logits.slice(i, i + 1), op.part.count, op.softcap).z;
-    const double most = base(capped(max[i], op.softcap));
+    const double most = exponent_base(capped(max[i], op.softcap));
     for (int64_t c = 0; c < op.part.count; ++c) sums(0, i) += std::exp(z[c] - most);
     const int32_t target = op.targets.as<int32_t>()[i];
     CHECK(target < op.part.total, "logit_sums.targets: entry ", i, " is ", target, " of a vocabulary of ",

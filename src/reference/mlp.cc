@@ -11,8 +11,6 @@ namespace {
 const double kInner = std::sqrt(2 / std::numbers::pi);  // sqrt(2/pi) and 0.044715: [Hendrycks & Gimpel 2016, sec. 2]
 constexpr double kCubic = 0.044715;
 
-double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
-
 struct Point {
   double value, slope;
 };

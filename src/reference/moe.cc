@@ -31,8 +31,6 @@ Softmax softmax(const Values& logits, int64_t t) {
   return s;
 }
 
-double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
-
 // Scores of a token's experts, and their sum.
 struct Scores {
   std::vector<double> of;

@@ -13,13 +13,11 @@ namespace {
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
-double capped(double z, float softcap) { return softcap == 0 ? z : double(softcap) * std::tanh(z / double(softcap)); }
 double slope(double z, float softcap) {
   if (softcap == 0) return 1;
   const double cosine = std::cosh(z / double(softcap));
   return 1 / (cosine * cosine);
 }
-double base(double max) { return max == -kInf ? 0 : max; }  // -inf - -inf would be NaN
 
 // a log(a / b) by the logarithms of both; 0 where a is.
 double term(double log_a, double log_b) { return log_a == -kInf ? 0 : std::exp(log_a) * (log_a - log_b); }
@@ -75,7 +73,7 @@ void ReferenceOps::run(const PickLogits& op, void*) {
       const int32_t row = op.part.row(op.ids.as<int32_t>()[i * k + j]);
       if (row >= 0) picked(i, j) = z[row], is_top[size_t(row)] = true;
     }
-    const double most = base(capped(max[i], op.softcap));
+    const double most = exponent_base(capped(max[i], op.softcap));
     for (int64_t c = 0; c < op.part.count; ++c)
       if (!is_top[size_t(c)]) rest[i] += std::exp((capped(z[c], op.softcap) - most) / double(op.temperature));
   }
@@ -98,7 +96,7 @@ void ReferenceOps::run(const CachedDistilledCrossEntropy& op, void*) {
     Values gradient = zeros_like(row);
     if (target >= 0) {
       const Values z = load(row);
-      const double most = base(capped(max[i], op.softcap));
+      const double most = exponent_base(capped(max[i], op.softcap));
       Events p{.top = {}, .rest = rest[i]}, q{.top = {}, .rest = std::log(picked_rest[i])};
       for (int64_t j = 0; j < k; ++j) {
         p.top.push_back(values(i, j) / t);

@@ -2,6 +2,8 @@
 // stores them; storing is the one place that rounds: double to f32 (the arithmetic of every backend), then to the
 // tensor's dtype, both to nearest even.
 #pragma once
+#include <cmath>
+#include <limits>
 #include <vector>
 
 #include "tensor/tensor.h"
@@ -24,5 +26,13 @@ Values zeros_like(const Tensor&);  // rank 2 keeps its shape; other ranks become
 Values load(const Tensor&);        // float dtypes, those of 8 bits too, and f64
 void store(const Tensor&, const Values&);
 void store_largest(const Tensor& amax, const Tensor& of);  // magnitude, NaN above all; amax: [1] f32, or none
+
+// What several ops compute in double.
+inline double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
+inline double capped(double logit, float softcap) {
+  return softcap == 0 ? logit : double(softcap) * std::tanh(logit / double(softcap));
+}
+// What exponents are relative to, of logits with this maximum: -inf - -inf would be NaN.
+inline double exponent_base(double max) { return max == -std::numeric_limits<double>::infinity() ? 0 : max; }
 
 }  // namespace athanor

@@ -13,9 +13,9 @@ namespace {
 
 enum PieceType : int64_t { kNormal = 1, kUnknown, kControl, kUserDefined, kUnused, kByte };
 
-class Reader {
+class ModelReader {
  public:
-  Reader(std::string_view content, const std::string& where) : content_(content), where_(where) {}
+  ModelReader(std::string_view content, const std::string& where) : content_(content), where_(where) {}
 
   SubwordParts read() {
     ProtobufReader file(content_, where_);
@@ -206,7 +206,7 @@ class Reader {
 }  // namespace
 
 SubwordParts parse_sentencepiece(std::string_view content, const std::string& where) {
-  return Reader(content, where).read();
+  return ModelReader(content, where).read();
 }
 
 }  // namespace athanor

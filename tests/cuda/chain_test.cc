@@ -9,7 +9,7 @@
 namespace athanor {
 namespace {
 
-constexpr int64_t kRows = 256, kTerms = 64, kHalf = 128;
+constexpr int64_t kChainRows = 256, kTerms = 64, kHalf = 128;
 
 class Chain : public KernelTest {
  protected:
@@ -18,14 +18,14 @@ class Chain : public KernelTest {
     if (IsSkipped()) return;
     for (cudaStream_t* stream : {&main_, &other_}) CUDA_CHECK(cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking));
     for (cudaEvent_t* event : {&forked_, &joined_}) CUDA_CHECK(cudaEventCreateWithFlags(event, cudaEventDisableTiming));
-    product_ = {.d = matrix(kRows, 2 * kHalf),
-                .a = matrix(kRows, kTerms),
+    product_ = {.d = matrix(kChainRows, 2 * kHalf),
+                .a = matrix(kChainRows, kTerms),
                 .b = matrix(2 * kHalf, kTerms),
-                .aux = matrix(kRows, kHalf),
+                .aux = matrix(kChainRows, kHalf),
                 .epilogue = Epilogue::swiglu,
                 .tb = true};
-    beside_ = matrix(kRows, kTerms), sum_ = matrix(kRows, kTerms), cleared_ = matrix(kRows, kHalf);
-    result_ = matrix(kRows, kHalf);
+    beside_ = matrix(kChainRows, kTerms), sum_ = matrix(kChainRows, kTerms), cleared_ = matrix(kChainRows, kHalf);
+    result_ = matrix(kChainRows, kHalf);
     clusters_ = cuda::wgmma_takes(problem_of(product_), make_gemm_runner()->capability());
   }
   void TearDown() override {

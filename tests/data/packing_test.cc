@@ -12,7 +12,7 @@ namespace {
 
 using namespace testing;
 
-constexpr int32_t kEod = 9;
+constexpr int32_t kEndOfDocument = 9;
 
 struct Packed {
   std::vector<int32_t> tokens, targets, positions;
@@ -22,11 +22,11 @@ struct Packed {
 
 Packed pack_tokens(const std::vector<int32_t>& tokens, PackingOptions options, std::vector<uint8_t> mask = {}) {
   if (mask.empty()) mask.assign(tokens.size(), 1);
-  options.eod_id = kEod;
+  options.eod_id = kEndOfDocument;
   const size_t t = tokens.size() - 1;
   Packed out{std::vector<int32_t>(t, -7), std::vector<int32_t>(t, -7), std::vector<int32_t>(t, -7),
              std::vector<Document>(size_t(options.table_rows()), {-7, -7})};
-  const Window window{tokens, mask, ends_by_token(std::span(tokens).first(t), kEod)};
+  const Window window{tokens, mask, ends_by_token(std::span(tokens).first(t), kEndOfDocument)};
   Row row{.tokens = out.tokens, .targets = out.targets};
   if (options.varies()) row.positions = out.positions, row.documents = out.documents;
   out.given_up = pack(window, options, row);
@@ -125,7 +125,7 @@ TEST(Packing, EveryCountedPredictionSeesExactlyItsDocument) {
   std::mt19937 random(11);
   for (int round = 0; round < 500; ++round) {
     std::vector<int32_t> tokens(2 + random() % 40);
-    for (int32_t& t : tokens) t = random() % 4 ? int32_t(random() % 9) : kEod;
+    for (int32_t& t : tokens) t = random() % 4 ? int32_t(random() % 9) : kEndOfDocument;
     const auto most = int64_t(1 + random() % 8);
     const auto t = int64_t(tokens.size()) - 1;
     const int64_t shortest = 1 + int64_t(random() % 8), length = round % 2 ? t : shortest + int64_t(random() % 4);
@@ -147,7 +147,7 @@ TEST(Packing, EveryCountedPredictionSeesExactlyItsDocument) {
         ASSERT_NE(d, p.documents.end());
         EXPECT_EQ(d->begin, begin);
       }
-      if (tokens[i] == kEod) begin = int32_t(i) + 1;
+      if (tokens[i] == kEndOfDocument) begin = int32_t(i) + 1;
     }
     EXPECT_EQ(ignored, p.given_up);
     int32_t covered = 0;
@@ -171,7 +171,7 @@ TEST(Packing, LoadersPackByIndexOrByToken) {
   const PackingOptions options{.reset_attention_mask = true,
                                .reset_position_ids = true,
                                .eod_mask_loss = true,
-                               .eod_id = kEod,
+                               .eod_id = kEndOfDocument,
                                .max_documents = 4};
   const auto batch_of = [&](const std::string& path, int64_t eod) {
     const Dataset data = Dataset::open({{path, 1, path.ends_with("ds") ? "uint16" : "auto"}}, 6, 0);
@@ -180,7 +180,7 @@ TEST(Packing, LoadersPackByIndexOrByToken) {
     Loader loader(data, {.order = {.shuffled = false}, .rows = 2, .packing = o});
     return loader.next();
   };
-  const HostBatch by_index = batch_of(dir / "a.ds", -1), by_token = batch_of(dir / "b.bin", kEod);
+  const HostBatch by_index = batch_of(dir / "a.ds", -1), by_token = batch_of(dir / "b.bin", kEndOfDocument);
   EXPECT_EQ(by_index.documents, (std::vector<Document>{{0, 3}, {3, 2}, {5, 1}, {}, {0, 3}, {3, 3}, {}, {}}));
   EXPECT_EQ(by_index.positions, (std::vector<int32_t>{0, 1, 2, 0, 1, 0, 0, 1, 2, 0, 1, 2}));
   EXPECT_EQ(by_index.targets, (std::vector<int32_t>{2, 9, -1, 9, -1, 5, 6, 9, -1, 8, 1, 2}));
@@ -188,7 +188,8 @@ TEST(Packing, LoadersPackByIndexOrByToken) {
   EXPECT_EQ(by_token.targets, by_index.targets);
   EXPECT_EQ(by_token.positions, by_index.positions);
   write_bytes(dir / "b.bin.loss", std::string("\1\0\1\1\1\1\1\1\1\1\1\1\0", 13));
-  EXPECT_EQ(batch_of(dir / "b.bin", kEod).targets, (std::vector<int32_t>{-1, 9, -1, 9, -1, 5, 6, 9, -1, 8, 1, -1}));
+  EXPECT_EQ(batch_of(dir / "b.bin", kEndOfDocument).targets,
+            (std::vector<int32_t>{-1, 9, -1, 9, -1, 5, 6, 9, -1, 8, 1, -1}));
 }
 
 // A shard that is cut while a run reads it ends the run with its name; what was read before is not skipped.

@@ -6,7 +6,7 @@
 
 namespace emu {
 namespace {
-constexpr size_t kReservedShared = 1024;  // per block, compute capability 8.0 and later
+constexpr size_t kReservedPerBlock = 1024;  // per block, compute capability 8.0 and later
 
 cudaError_t set_attribute(Kernel& kernel, cudaFuncAttribute attribute, int value) {
   const GpuModel& gpu = runtime().devices[size_t(current_device())].model;
@@ -63,7 +63,7 @@ cudaError_t with_kernel(const char* name, const void* function, Body&& body) {
 int blocks_per_multiprocessor(const GpuModel& gpu, const Kernel& kernel, int block_threads, size_t dynamic_shared) {
   if (block_threads <= 0 || block_threads > 1024 || dynamic_shared > size_t(kernel.max_dynamic_shared)) return 0;
   const int threads = (block_threads + 31) / 32 * 32;
-  const size_t shared = dynamic_shared + kernel.static_shared + kReservedShared;
+  const size_t shared = dynamic_shared + kernel.static_shared + kReservedPerBlock;
   int blocks = std::min(gpu.threads_per_multiprocessor / threads, gpu.blocks_per_multiprocessor);
   blocks = std::min(blocks, int(gpu.shared_per_multiprocessor / shared));
   if (kernel.registers != 0) {
@@ -106,7 +106,7 @@ cudaError_t cudaOccupancyAvailableDynamicSMemPerBlock(size_t* bytes, const void*
   return with_kernel("cudaOccupancyAvailableDynamicSMemPerBlock", function, [&](Kernel& kernel, const GpuModel& gpu) {
     if (bytes == nullptr || blocks <= 0 || block_threads <= 0) return cudaErrorInvalidValue;
     const size_t each = gpu.shared_per_multiprocessor / size_t(blocks);
-    const size_t fixed = kernel.static_shared + emu::kReservedShared;
+    const size_t fixed = kernel.static_shared + emu::kReservedPerBlock;
     *bytes = std::min(each < fixed ? 0 : each - fixed, gpu.shared_per_block_optin - kernel.static_shared);
     return cudaSuccess;
   });

@@ -1,0 +1,18 @@
+// Indices that an op reads, checked before use.
+#pragma once
+#include "base/error.h"
+#include "cpu/chunks.h"
+
+namespace athanor {
+
+// The values of t [n] i32. Throws an Error that names one which is not in [0, limit).
+inline const int32_t* checked_indices(const char* op, const char* name, const Tensor& t, int64_t limit) {
+  const int32_t* index = flat<int32_t>(t);
+  const int64_t n = t.numel();
+  for (int64_t i = 0; i < n; ++i)
+    if (index[i] < 0 || index[i] >= limit)
+      throw Error(cat(op, ": ", name, "[", i, "] = ", index[i], " is outside the table of ", limit, " rows"));
+  return index;
+}
+
+}  // namespace athanor
