@@ -12,7 +12,7 @@
 #                      native, or off for no CUDA backend (default: native where a GPU is, else 80,90a,100; there is
 #                      none without nvcc)
 #   --libc DIR         links with the C library in DIR, the root folder of an older distribution (see docs/gpu.md)
-#   --unity            a new folder compiles several sources as one: half the time, but longer rebuilds
+#   --unity            a new folder compiles up to 24 sources as one: a shorter clean build, longer rebuilds
 #   --jobs N           compilers at once (default: one per core)
 #   --target NAME      one target of CMake instead of the program; may repeat
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"

@@ -19,7 +19,7 @@ struct Target {
   bool operator<(const Target& o) const { return std::tie(op, tensor) < std::tie(o.op, o.tensor); }
 };
 
-// Every op and tensor of THE LIST.
+// Every tensor of every op.
 std::set<Target> all_targets() {
   std::set<Target> all;
   const auto add = [&]<class Op>(Op op) {
