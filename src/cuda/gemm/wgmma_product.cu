@@ -88,7 +88,9 @@ __device__ __forceinline__ void produce(Room<T>& room, PairRing& ring, const Map
       });
   });
 }
-// Or half of its columns; then its own gates and ups.
+// Or half of its columns; then the old gates of both blocks, or the old ups. A slot must be filled from both blocks: one
+// that a block had filled alone its warps could release before a warp of the other block has arrived for the fill
+// before, and the barrier, which counts arrivals, would take the one for the other.
 template <class T>
 __device__ __forceinline__ void produce(Room<T>& room, PairRing& ring, const Backward& maps, const Tiles& tiles) {
   const int half = pair_rank();
@@ -114,8 +116,10 @@ __device__ __forceinline__ void produce(Room<T>& room, PairRing& ring, const Bac
         Slot<T>& slot = room.slots[i];
         uint64_t* full = &ring.full[i];
         ptx::mbar_expect_bytes(full, 2 * sizeof slot.x);
-        ptx::tma_load(slot.x, &maps.old_gate, full, column + c, row);
-        ptx::tma_load(slot.w, &maps.old_up, full, column + c, row);
+#pragma unroll
+        for (int b = 0; b < kPair; ++b)
+          ptx::tma_load_multicast(half == 0 ? slot.x : slot.w, half == 0 ? &maps.old_gate : &maps.old_up, full,
+                                  static_cast<uint16_t>(1 << b), column + c, row + (b - half) * kRows);
       });
   });
 }
