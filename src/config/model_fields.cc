@@ -9,6 +9,8 @@
 namespace athanor {
 namespace {
 
+using M = ModelConfig;
+
 using enum OnResume;
 
 constexpr double kMaxTokenId = 2147483647.0;  // 2^31 - 1
@@ -122,7 +124,6 @@ Json scaling_schema() {
 }  // namespace
 
 std::vector<Field<ModelConfig>> model_fields() {
-  using M = ModelConfig;
   std::vector<Field<M>> fields = {
       choice<&M::model_type>("model_type", refused, "family of the architecture").required(),
       number("vocab_size", &M::vocab_size, between(1, kMaxTokenId), refused, "", "rows of the token embedding")
