@@ -23,9 +23,8 @@ namespace athanor {
 namespace {
 
 constexpr size_t kRingBytes = 1 << 18;  // of each direction: both rings of a pair stay in a core's second-level cache
-constexpr size_t kPublishedAtOnce =
-    1 << 16;                               // bytes published at once, so that the peer reads while this rank writes on
-constexpr double kSecondsToIntroduce = 5;  // for who has connected
+constexpr size_t kPublishedAtOnce = 1 << 16;  // bytes, so that the peer reads while this rank writes on
+constexpr double kSecondsToIntroduce = 5;     // for who has connected
 
 // Data of asynchronous sends has a ring of its own in each direction, large enough that a send ends while both ranks
 // compute. Its memory is allocated with the first such send.

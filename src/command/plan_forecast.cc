@@ -14,7 +14,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr double kLeastShown = 0.001;  // sensitivities below this part of the step are left out
+constexpr double kMinShown = 0.001;  // sensitivities below this part of the step are left out
 
 struct StepPart {
   const char* key;
@@ -46,7 +46,7 @@ Forecast forecast(const RankPlan& plan) {
     const double a = plan.with(low).step() - step, b = plan.with(high).step() - step;
     const Sensitivity s{&row, assumed.*row.value, std::min(a, b), std::max(a, b)};
     better += s.better * s.better, worse += s.worse * s.worse;
-    if (s.worse > kLeastShown * step) f.sensitive.push_back(s);
+    if (s.worse > kMinShown * step) f.sensitive.push_back(s);
   }
   std::ranges::stable_sort(f.sensitive, std::greater{}, &Sensitivity::worse);
   f.fastest = step - std::sqrt(better), f.slowest = step + std::sqrt(worse);

@@ -20,8 +20,6 @@
 namespace athanor {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
 constexpr size_t kShown = 5;
 constexpr int kMostSearchedContext = 64, kMostStages = 16;
 

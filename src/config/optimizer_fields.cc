@@ -50,9 +50,8 @@ std::vector<Field<Config>> optimizer_fields() {
           "read, in place of a decay of the learning rate; adafactor = factored second moments alone, updates clipped "
           "to "
           "a root mean square of 1; onebit_adam = adamw for freeze_step steps, then with the variance of that step and "
-          "momentum that the data_parallel_replicate_size copies send each other in 1 bit per weight, and onebit_lamb "
-          "= "
-          "lamb so (docs/distributed.md)"),
+          "momentum that the data_parallel_replicate_size copies send each other in 1 bit per weight, and "
+          "onebit_lamb = lamb so (docs/distributed.md)"),
       number("learning_rate", &Config::learning_rate, above(0), notice, "", "peak learning rate")
           .alias({"lr"})
           .required(),
@@ -131,8 +130,7 @@ std::vector<Field<Config>> optimizer_fields() {
              "(docs/optimizers.md); four fifths of train_iters are usual; 0 = off"),
       number("freeze_step", &Config::freeze_step, at_least(0), refused, "steps",
              "onebit_adam and onebit_lamb: steps that sum whole gradients, before the variance is frozen; 15 to 25 % "
-             "of train_iters are "
-             "usual"),
+             "of train_iters are usual"),
       number(
           "local_steps", &Config::local_steps, at_least(0), refused, "steps",
           "local updates (DiLoCo; with muon MuLoCo): the data_parallel_replicate_size copies train apart, and after "

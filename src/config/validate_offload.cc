@@ -9,9 +9,8 @@ namespace {
 
 // Whose step needs gradients of all weights at once: norms of whole tensors, or matrices exchanged between ranks.
 bool needs_whole_gradients(RuleName rule) {
-  constexpr RuleName kRules[] = {RuleName::muon,      RuleName::normuon,     RuleName::lamb,
-                                 RuleName::adafactor, RuleName::onebit_adam, RuleName::onebit_lamb};
-  return std::ranges::find(kRules, rule) != std::end(kRules);
+  constexpr RuleName kRules[] = {RuleName::muon, RuleName::normuon, RuleName::lamb, RuleName::adafactor};
+  return compresses(rule) || std::ranges::find(kRules, rule) != std::end(kRules);
 }
 
 void require_gpu(const Config& c, const char* key, Offload offload, const char* what) {

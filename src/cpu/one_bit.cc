@@ -37,7 +37,7 @@ float add_to_variance(float* fresh, const OneBitRecord& record, const float* m, 
   float most = 0;
   for (int64_t i = 0; i < kOneBitBlock; ++i) {
     if (v[i] == 0) continue;
-    const float old = a.keep * m[i], moved = record.value(i, v[i]) - old, implied = moved / a.take;
+    const float old = a.beta1 * m[i], moved = record.value(i, v[i]) - old, implied = moved / a.one_minus_beta1;
     const float kept = a.beta2 * (fresh[i] == 0 ? v[i] : fresh[i]), square = implied * implied;
     const float added = a.one_minus_beta2 * square;
     fresh[i] = kept + added;

@@ -89,7 +89,7 @@ __global__ void __launch_bounds__(kTileThreads) scale_by_trust_ratio(const __gri
   });
 }
 
-// Both of 1-bit LAMB: a block per tensor, of one warp, whose first thread does all.
+// The trust ratios of 1-bit LAMB, here and below: a block of one warp for each tensor, whose first thread does all.
 struct AveragedPart {
   const double* sums;
   int64_t count;

@@ -98,7 +98,7 @@ struct Direction {
 // The fresh variance of an element whose momentum becomes m; its ratio.
 __device__ float add_to_variance(float* fresh, float m, float old, float v, float divisor, const OneBitScalars& a) {
   if (v == 0) return 0;
-  const float implied = __fdiv_rn(__fsub_rn(m, __fmul_rn(a.keep, old)), a.take);
+  const float implied = __fdiv_rn(__fsub_rn(m, __fmul_rn(a.beta1, old)), a.one_minus_beta1);
   const float kept = __fmul_rn(a.beta2, *fresh == 0 ? v : *fresh);
   const float now = __fadd_rn(kept, __fmul_rn(a.one_minus_beta2, __fmul_rn(implied, implied)));
   *fresh = now;

@@ -84,11 +84,11 @@ struct ScaleByTrustRatio {
   }
 };
 
-// Trust ratios of 1-bit LAMB, whose weights are scaled by |w| / |r| while gradients are whole, and then by the average
-// of these ratios times a factor that follows the variance (ops/one_bit.h). trust = {average, factor}, both 0 at first.
-constexpr float kTrustDecay = 0.9F;                        // of the average
-constexpr float kLeastFactor = 0.5F, kGreatestFactor = 4;  // as the paper's authors have them
-constexpr float kFactorChange = 0.1F;                      // of a step, as a share of the last factor
+// The trust ratios of 1-bit LAMB: |w| / |r| while gradients are whole, then the average of these ratios times a factor
+// that follows the variance (ops/one_bit.h). trust = {average, factor} of a tensor, both 0 at first.
+constexpr float kTrustDecay = 0.9F;                 // of the average
+constexpr float kMinFactor = 0.5F, kMaxFactor = 4;  // as the paper's authors have them
+constexpr float kFactorChange = 0.1F;               // of a step, as a share of the last factor
 
 // average = 0.9 average + 0.1 |w| / |r|, or the ratio itself at first; unchanged in a skipped step.
 struct AverageTrustRatio {
@@ -115,7 +115,7 @@ struct AverageTrustRatio {
   Cost cost() const { return {4.0 * double(parts.size()), traffic(*this)}; }
 };
 
-// factor = the tensor's maximum of OneBitDirection::ratios, between kLeastFactor and kGreatestFactor and within 10 % of
+// factor = the tensor's maximum of OneBitDirection::ratios, between kMinFactor and kMaxFactor and within 10 % of
 // the last factor (of 1 at first, which it stays without a variance); sums = {(average factor)^2, 1}, with which
 // ScaleByTrustRatio scales by average * factor. In a skipped step trust is unchanged, and sums are {1, 1}.
 struct FrozenTrustRatio {
@@ -188,9 +188,9 @@ inline ATHANOR_HOST_DEVICE float next_average(float average, float ratio) {
 inline ATHANOR_HOST_DEVICE float next_factor(float factor, float max) {
   const float last = factor == 0 ? 1 : factor;
   if (!(max > 0)) return last;
-  const float limited = max < kLeastFactor ? kLeastFactor : max > kGreatestFactor ? kGreatestFactor : max;
-  const float least = (1 - kFactorChange) * last, greatest = (1 + kFactorChange) * last;
-  return limited < least ? least : limited > greatest ? greatest : limited;
+  const float limited = max < kMinFactor ? kMinFactor : max > kMaxFactor ? kMaxFactor : max;
+  const float lower = (1 - kFactorChange) * last, upper = (1 + kFactorChange) * last;
+  return limited < lower ? lower : limited > upper ? upper : limited;
 }
 
 }  // namespace athanor

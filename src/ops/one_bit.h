@@ -16,7 +16,7 @@
 
 #include "base/host_device.h"
 #include "base/int.h"
-#include "ops/optimizer.h"
+#include "ops/lamb.h"
 
 namespace athanor {
 
@@ -166,24 +166,14 @@ struct OneBitDirection {
   Cost cost() const { return {(fresh ? 16.0 : 5.0) * double(v.numel()), traffic(*this)}; }
 };
 
-// The scalars of OneBitDirection. Op: the op, or the kernel argument made from it.
-struct OneBitScalars {
-  float inverse_bias1, root_bias2, root_bias3, eps, keep, take, beta2, one_minus_beta2, decay, decay_away;
+// The scalars of OneBitDirection: those of a step of LAMB, and the correction of the fresh variance. Op: the op, or the
+// kernel argument made from it.
+struct OneBitScalars : LambScalars {
+  float root_bias3;
 };
 template <class Op>
 ATHANOR_HOST_DEVICE OneBitScalars one_bit_scalars(const Op& op, const StepState& s) {
-  const double beta1 = momentum_now(op.beta1, s);
-  const auto decay = float(op.weight_decay * s.weight_decay_factor);
-  return {.inverse_bias1 = float(1 / double(s.corrections[op.average1])),
-          .root_bias2 = float(std::sqrt(double(s.corrections[op.average2]))),
-          .root_bias3 = float(std::sqrt(double(s.corrections[op.average3]))),
-          .eps = float(op.eps),
-          .keep = float(beta1),
-          .take = float(1 - beta1),
-          .beta2 = float(op.beta2),
-          .one_minus_beta2 = float(1 - op.beta2),
-          .decay = decay,
-          .decay_away = op.cautious ? 0.f : decay};
+  return {lamb_scalars(op, s), float(std::sqrt(double(s.corrections[op.average3])))};
 }
 
 // The scale of a block of `count` elements with a variance, whose squares add up to `squares`.

@@ -36,14 +36,15 @@ namespace athanor {
   X(MergeAttention) X(Rope) X(GeluFwd) X(GeluBwd) X(SwigluFwd) X(SwigluBwd) X(EmbeddingFwd) X(EmbeddingBwd) \
   X(GatherRows) X(ScatterRows) X(CrossEntropy) X(RowMax) X(LogitSums) X(DistilledCrossEntropy) X(Fill) X(MaskedFill) \
   X(Cast) X(Add) X(ReduceSum) X(SquaredNorm) X(RandomNormal) X(StepControl) X(AdamW) X(AdamW8bit) \
-  X(ScheduleFreeAdamW) X(Sgd) X(Lion) X(Ema) X(AdamDirection) X(ScaleByTrustRatio) X(AverageTrustRatio) X(FrozenTrustRatio) X(OutputSquares) X(ScaleOutputs) \
-  X(FactoredMoments) X(ClipFactors) X(Momentum) X(NormalizeMatrix) X(Combine) X(NormalizeNeurons) X(SplitMaster) \
-  X(JoinMaster) X(QkClip) X(Quantize) X(LargestOfPart) X(QuantizePart) X(ScaledGemm) X(DelayedScales) X(RouteFwd) \
-  X(RouteBwd) X(StepRouterBias) X(SortByExpert) X(SendSlots) X(ReceiveSlots) X(SumRows) X(WeightedSwigluFwd) \
-  X(WeightedSwigluBwd) X(GroupedGemm) X(ActivationFwd) X(ActivationBwd) X(ScaledSum) X(ScaledSumBwd) X(GatedSum) \
-  X(GatedSumBwd) X(Dropout) X(DequantizeNf4) X(ScaleByMagnitude) X(ScaleByMagnitudeBwd) X(KeepTwoOfFour) \
-  X(DecayPruned) X(TopLogits) X(PickLogits) X(CachedDistilledCrossEntropy) X(OneBitMomentum) X(OneBitMean) \
-  X(OneBitDirection) X(AttentionSinks) X(AttentionSinksBwd) X(DropPath) X(Int8Gemm)
+  X(ScheduleFreeAdamW) X(Sgd) X(Lion) X(Ema) X(AdamDirection) X(ScaleByTrustRatio) X(AverageTrustRatio) \
+  X(FrozenTrustRatio) X(OutputSquares) X(ScaleOutputs) X(FactoredMoments) X(ClipFactors) X(Momentum) \
+  X(NormalizeMatrix) X(Combine) X(NormalizeNeurons) X(SplitMaster) X(JoinMaster) X(QkClip) X(Quantize) \
+  X(LargestOfPart) X(QuantizePart) X(ScaledGemm) X(DelayedScales) X(RouteFwd) X(RouteBwd) X(StepRouterBias) \
+  X(SortByExpert) X(SendSlots) X(ReceiveSlots) X(SumRows) X(WeightedSwigluFwd) X(WeightedSwigluBwd) X(GroupedGemm) \
+  X(ActivationFwd) X(ActivationBwd) X(ScaledSum) X(ScaledSumBwd) X(GatedSum) X(GatedSumBwd) X(Dropout) \
+  X(DequantizeNf4) X(ScaleByMagnitude) X(ScaleByMagnitudeBwd) X(KeepTwoOfFour) X(DecayPruned) X(TopLogits) \
+  X(PickLogits) X(CachedDistilledCrossEntropy) X(OneBitMomentum) X(OneBitMean) X(OneBitDirection) X(AttentionSinks) \
+  X(AttentionSinksBwd) X(DropPath) X(Int8Gemm)
 // clang-format on
 
 // run() launches on the compute stream; scratch() is the temporary memory it needs (bytes), a pure function of the op.

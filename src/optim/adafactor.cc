@@ -116,13 +116,13 @@ class AdafactorRule final : public UpdateRule {
     c.run(Fill{.x = sums.t});
     c.run(Fill{.x = clipped_sums.t});
     if (!squares.parts.empty()) c.run(squares);
-    add_over_ranks(c, params, unit.name, sums.t);
+    reduce_over_ranks(c, params, unit.name, sums.t);
     c.run(moments);
     if (!scale_columns.parts.empty()) {
       c.run(scale_columns);
       c.run(of_updates);
     }
-    add_over_ranks(c, params, unit.name, clipped_sums.t);
+    reduce_over_ranks(c, params, unit.name, clipped_sums.t);
     c.run(clip);
     if (!scale_rows.parts.empty()) c.run(scale_rows);
   }

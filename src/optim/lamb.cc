@@ -14,15 +14,11 @@ class LambRule final : public UpdateRule {
   explicit LambRule(const RuleOptions& options) : o_(options) {}
   std::vector<KeptState> states() const override { return {{"m", o_.m}, {"v", o_.v}}; }
   std::vector<Average> averages() const override { return {{o_.beta1, true}, {o_.beta2}}; }
-  std::vector<UpdatePass> passes() const override {
-    using Of = UpdatePass::Of;
-    using Use = UpdatePass::Use;
-    return {{Of::whole_units, Use::reads}, {Of::everything, Use::no, Use::no}, {.states = Use::no}};
-  }
+  std::vector<UpdatePass> passes() const override { return lamb_passes(); }
   void run(size_t pass, Ctx& c, ParamStore& params, const Placed& placed, Tensor step_state) override {
     if (pass == 0) return begin(c, params, placed, step_state);
     if (pass == 2) return move_without_decay(c, o_, params, placed, step_state);
-    add_over_ranks(c, params, "norms of tensors", sums_.t);
+    reduce_over_ranks(c, params, "norms of tensors", sums_.t);
     if (o_.rule == RuleName::onebit_lamb) keep_ratios(c, params, placed, step_state);
     scale_by_trust_ratios(c, params, placed, params.leaves(), sums_.t);
     sums_ = {};
@@ -49,7 +45,7 @@ class LambRule final : public UpdateRule {
     }
   }
 
-  // For the steps of onebit_lamb after these.
+  // Averages the trust ratios for the steps of onebit_lamb after the freeze.
   void keep_ratios(Ctx& c, const ParamStore& params, const Placed& placed, const Tensor& step_state) const {
     AverageTrustRatio op{.parts = {}, .state = step_state};
     const int64_t leaves = params.leaves();
@@ -111,6 +107,12 @@ F32Masters::F32Masters(Ctx& c, const ParamStore::Unit& of) : unit(of) {
     c.run(JoinMaster{.master = copy.t, .param = unit.own(unit.value), .rest = own});
   else
     c.run(Cast{.y = copy.t, .x = own});
+}
+
+std::vector<UpdatePass> lamb_passes() {
+  using Of = UpdatePass::Of;
+  using Use = UpdatePass::Use;
+  return {{Of::whole_units, Use::reads}, {Of::everything, Use::no, Use::no}, {.states = Use::no}};
 }
 
 Tensor trust_of(const ParamStore& params, const Placed& placed, const UpdateRange& tensor) {

@@ -12,6 +12,9 @@ struct F32Masters {
   Tensor part(ParamStore::Range range) const { return copy ? unit.part(copy.t, range) : unit.masters_on_device(range); }
 };
 
+// Directions and what their scale follows from, the scale over all ranks, and the step.
+std::vector<UpdatePass> lamb_passes();
+
 // The average and the factor of a tensor's trust ratios [2], a state of onebit_lamb on all ranks.
 constexpr size_t kTrustState = 4;  // its place among the rule's states
 Tensor trust_of(const ParamStore&, const Placed&, const UpdateRange&);

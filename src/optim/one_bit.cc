@@ -4,6 +4,7 @@
 #include "ops/one_bit.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "base/int.h"
 #include "optim/lamb.h"
@@ -25,7 +26,7 @@ class Exchange {
   bool serves() const { return blocks_.served(own_) > 0; }
   const Tensor& records() const { return records_.t; }
   const Tensor& received() const { return received_.t; }
-  // Of blocks that others serve, to these.
+  // Sends the records of blocks that other workers average to these workers.
   void send_to_servers() {
     send([&](int w) { return of_turn(blocks_.turn(w)); },
          [&](int w) {
@@ -33,7 +34,7 @@ class Exchange {
            return serves() ? slice(received_.t, w * served, (w + 1) * served) : Tensor{};
          });
   }
-  // Of the averages of the blocks that this worker serves, to all.
+  // Sends the averages of the blocks that this worker serves to all workers.
   void send_to_all() {
     send([&](int) { return of_turn(own_); }, [&](int w) { return of_turn(blocks_.turn(w)); });
   }
@@ -172,11 +173,7 @@ class OneBitLambRule final : public OneBitRule {
     averages.push_back({o_.beta2});
     return averages;
   }
-  std::vector<UpdatePass> passes() const override {
-    using Of = UpdatePass::Of;
-    using Use = UpdatePass::Use;
-    return {{Of::whole_units, Use::reads}, {Of::everything, Use::no, Use::no}, {.states = Use::no}};
-  }
+  std::vector<UpdatePass> passes() const override { return lamb_passes(); }
   void run(size_t pass, Ctx& c, ParamStore& params, const Placed& placed, Tensor step_state) override {
     if (pass == 0) return begin(c, params, placed, step_state);
     if (pass == 2) return move_without_decay(c, o_, params, placed, step_state);
@@ -192,18 +189,19 @@ class OneBitLambRule final : public OneBitRule {
   void begin(Ctx& c, const ParamStore& params, const Placed& placed, const Tensor& step_state) {
     maxima_ = c.alloc("largest ratios of variances", DType::f32, {int64_t(placed.all_ranges)});
     c.run(Fill{.x = maxima_.t});
+    std::optional<F32Masters> masters;  // of a unit, for all of its runs
     for (const OwnedRun& own : owned_runs(params, placed)) {
-      const F32Masters masters(c, own.unit);
+      if (!masters || &masters->unit != &own.unit) masters.emplace(c, own.unit);
       const auto [begin, end] = own.range;
       const Buffer ratios = c.alloc("ratios of variances", DType::f32, {(end - begin) / kOneBitBlock});
       make_directions(c, params.worker(), placed, own, step_state,
-                      {.fresh = state_of(placed, own, 3), .ratios = ratios.t, .w = masters.part(own.range)});
+                      {.fresh = state_of(placed, own, 3), .ratios = ratios.t, .w = masters->part(own.range)});
       find_maxima(c, placed, own, ratios.t);
     }
   }
 
-  // Of the tensors that this rank has of a run. Queries, keys and values, which are one tensor in memory, share the
-  // blocks in which one ends and the next begins.
+  // Finds the maximum of each tensor over the blocks that this rank has of it. Queries, keys and values are one tensor
+  // in memory: a block in which one of them ends and the next begins counts for both.
   void find_maxima(Ctx& c, const Placed& placed, const OwnedRun& own, const Tensor& ratios) const {
     for (size_t i = 0; i < placed.ranges.size(); ++i) {
       const UpdateRange& tensor = placed.ranges[i];
@@ -218,11 +216,7 @@ class OneBitLambRule final : public OneBitRule {
   }
 
   void scale(Ctx& c, const ParamStore& params, const Placed& placed, const Tensor& step_state) const {
-    if (params.sharded()) {
-      if (c.update_sums) ++c.update_sums->calls, c.update_sums->bytes += int64_t(maxima_.t.bytes());
-      const CollectiveSubject subject("ratios of variances");
-      c.all_reduce(c.mesh.shards(), maxima_.t, Reduce::max);
-    }
+    reduce_over_ranks(c, params, "ratios of variances", maxima_.t, Reduce::max);
     const auto tensors = int64_t(placed.ranges.size());
     if (tensors == 0) return;
     const Buffer sums = c.alloc("trust ratios", DType::f64, {2 * tensors});

@@ -108,8 +108,10 @@ void for_owned_leaves(const ParamStore& params, const ParamStore::Unit& unit, Pa
     if (range.begin < range.end) visit(leaf, range);
   }
 }
-// Adds what each rank has summed over its shards, where there are shards. `subject` names it in errors.
-void add_over_ranks(Ctx&, const ParamStore&, const std::string& subject, const Tensor& sums);
+// Combines what each rank has found of its shards, where there are shards: sums, or maxima. `subject` names it in
+// errors.
+void reduce_over_ranks(Ctx&, const ParamStore&, const std::string& subject, const Tensor& found,
+                       Reduce how = Reduce::sum);
 // Scales the update directions that have taken the gradients' place down to a root mean square of `limit` in each
 // tensor.
 void clip_updates(Ctx&, const ParamStore&, const Placed&, double limit);

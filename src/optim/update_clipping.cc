@@ -46,7 +46,7 @@ void clip_unit(Ctx& c, const ParamStore& params, std::span<const UpdateRange> te
   c.run(Fill{.x = sums.t});
   c.run(Fill{.x = factors.t, .value = 1});
   if (!squares.parts.empty()) c.run(squares);
-  add_over_ranks(c, params, unit.name, sums.t);
+  reduce_over_ranks(c, params, unit.name, sums.t);
   c.run(clip);
   if (!scale.parts.empty()) c.run(scale);
 }

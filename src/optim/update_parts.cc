@@ -56,11 +56,11 @@ std::vector<UpdatePart> update_parts(const ParamStore& params, const Placed& pla
   return parts;
 }
 
-void add_over_ranks(Ctx& c, const ParamStore& params, const std::string& subject, const Tensor& sums) {
+void reduce_over_ranks(Ctx& c, const ParamStore& params, const std::string& subject, const Tensor& found, Reduce how) {
   if (!params.sharded()) return;
-  if (c.update_sums) ++c.update_sums->calls, c.update_sums->bytes += int64_t(sums.bytes());
+  if (c.update_sums) ++c.update_sums->calls, c.update_sums->bytes += int64_t(found.bytes());
   const CollectiveSubject named(subject);
-  c.all_reduce(c.mesh.shards(), sums);
+  c.all_reduce(c.mesh.shards(), found, how);
 }
 
 void move_along(Ctx& c, const RuleOptions& o, const ParamStore& params, const Placed& placed, Tensor step_state) {

@@ -8,6 +8,16 @@
 #include "reference/values.h"
 
 namespace athanor {
+namespace {
+
+// The trust ratio of a tensor whose squares of w and of r are summed in [2, S].
+double ratio_of(const Values& sums) {
+  double w = 0, r = 0;
+  for (int64_t i = 0; i < sums.cols; ++i) w += sums(0, i), r += sums(1, i);
+  return w > 0 && r > 0 ? std::sqrt(w) / std::sqrt(r) : 1;
+}
+
+}  // namespace
 
 void ReferenceOps::run(const AdamDirection& op, void*) {
   StepState s;
@@ -40,11 +50,9 @@ void ReferenceOps::run(const AdamDirection& op, void*) {
 
 void ReferenceOps::run(const ScaleByTrustRatio& op, void*) {
   for (const ScaleByTrustRatio::Part& p : op.parts) {
-    const Values sums = load(p.sums);  // [2, S]
-    double w = 0, r = 0;
-    for (int64_t i = 0; i < sums.cols; ++i) w += sums(0, i), r += sums(1, i);
+    const double ratio = ratio_of(load(p.sums));
     Values grad = load(p.grad);  // [n]
-    for (double& x : grad.v) x *= w > 0 && r > 0 ? std::sqrt(w) / std::sqrt(r) : 1;
+    for (double& x : grad.v) x *= ratio;
     store(p.grad, grad);
   }
 }
@@ -54,11 +62,8 @@ void ReferenceOps::run(const AverageTrustRatio& op, void*) {
   std::memcpy(&s, op.state.data, sizeof s);
   if (s.skip) return;
   for (const AverageTrustRatio::Part& p : op.parts) {
-    const Values sums = load(p.sums);  // [2, S]
-    Values trust = load(p.trust);      // {average, factor}
-    double w = 0, r = 0;
-    for (int64_t i = 0; i < sums.cols; ++i) w += sums(0, i), r += sums(1, i);
-    const double ratio = w > 0 && r > 0 ? std::sqrt(w / r) : 1;
+    const double ratio = ratio_of(load(p.sums));
+    Values trust = load(p.trust);  // {average, factor}
     trust[0] = trust[0] == 0 ? ratio : 0.9 * trust[0] + 0.1 * ratio;
     store(p.trust, trust);
   }

@@ -94,7 +94,7 @@ void ReferenceOps::run(const OneBitDirection& op, void*) {
       if (v != 0) grad = unbiased / divisor;
       if (!op.fresh) continue;
       if (float& fresh = op.fresh.as<float>()[at]; v != 0) {
-        const float moved = m - a.keep * old, implied = moved / a.take, square = implied * implied;
+        const float moved = m - a.beta1 * old, implied = moved / a.one_minus_beta1, square = implied * implied;
         fresh = a.beta2 * (fresh == 0 ? v : fresh) + a.one_minus_beta2 * square;
         most = std::max(most, divisor / (std::sqrt(fresh) / a.root_bias3 + a.eps));
       }

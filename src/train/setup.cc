@@ -220,12 +220,11 @@ MeshSizes mesh_sizes(const Config& c, int ranks) {
                   .experts = experts};
   if (copies_are_workers(c)) sizes.workers = std::exchange(sizes.copies, 1);
   if (compresses(c.optimizer) && sizes.workers == 1 && ranks > 1)
-    throw Error(cat("data_parallel_replicate_size: optimizer ", name_of(c.optimizer),
-                    " compresses what copies send each other, and of "
-                    "these ",
-                    ranks, " ranks there is one copy; set it to ", groups, ", or take optimizer ",
-                    without_compression(c.optimizer)),
-                Exit::usage);
+    throw Error(
+        cat("data_parallel_replicate_size: optimizer ", name_of(c.optimizer),
+            " compresses what copies send each other, and of these ", ranks, " ranks there is one copy; set it to ",
+            groups, ", or take optimizer ", without_compression(c.optimizer)),
+        Exit::usage);
   if (!shares_out) sizes.copies = std::exchange(sizes.shards, 1);
   return sizes;
 }

@@ -88,9 +88,9 @@ __device__ __forceinline__ void produce(Room<T>& room, PairRing& ring, const Map
       });
   });
 }
-// Or half of its columns; then the old gates of both blocks, or the old ups. A slot must be filled from both blocks: one
-// that a block had filled alone its warps could release before a warp of the other block has arrived for the fill
-// before, and the barrier, which counts arrivals, would take the one for the other.
+// Backward, each block copies half of W's columns to both; then one block copies the old gates of both, the other the old
+// ups. Both blocks must fill every slot: if a block filled one alone, its warps could release the slot a second time
+// before a slow warp has released it once, and `empty` of the other block, which counts arrivals, would complete early.
 template <class T>
 __device__ __forceinline__ void produce(Room<T>& room, PairRing& ring, const Backward& maps, const Tiles& tiles) {
   const int half = pair_rank();
