@@ -38,8 +38,9 @@ enum class GradientCodes : uint8_t { automatic, e5m2, e4m3 };
 // quantized row by row (ops/int8_gemm.h), or the same with outliers of the activations apart.
 enum class InferenceWeights : uint8_t { as_precision, int8, llm_int8 };
 
-// What a student's distribution is compared with its teacher's by: KL(teacher, student), or KL(student, teacher).
-enum class DistillLoss : uint8_t { kl, reverse_kl };
+// What a student's distribution is compared with its teacher's by: KL(teacher, student), KL(student, teacher), or the
+// difference of their sorted probabilities, whose tokens may be others (ULD).
+enum class DistillLoss : uint8_t { kl, reverse_kl, uld };
 
 // Which weights pruning removes: the smallest, or of every four in a row the two smallest; and among which.
 enum class PrunePattern : uint8_t { unstructured, two_of_four };

@@ -16,9 +16,9 @@ namespace athanor {
 namespace {
 
 struct CacheArgs {
-  std::string config, teacher, dtype = "f16";
+  std::string config, teacher, tokenizer, dtype = "f16";
   std::vector<std::string> overrides;
-  int64_t top_k = 64, batch = 0;
+  int64_t top_k = 64, batch = 0, bos = -1, length = 0;
   bool common_vocab = false;
   RankFlags ranks;
 };
@@ -65,11 +65,13 @@ Exit cache_logits(const CacheArgs& args) {
   Machine machine(config, ranks);
   machine.run([&] {
     const Backend backend = machine.backend();
-    const CacheOptions options{
+    CacheOptions options{
         .top_k = args.top_k, .dtype = args.dtype == "f32" ? DType::f32 : DType::f16, .common_vocab = args.common_vocab};
     const Dataset data = open_training_data(config);
     const PackingOptions packing = packing_options(config, data);
     const ModelFolder teacher(args.teacher);
+    if (!args.tokenizer.empty())
+      options.tokens = teacher_tokens(args.tokenizer, data, teacher.config(), int32_t(args.bos), args.length);
     const LogitCacheInfo info = logit_cache_info(config, teacher, data, packing, options);
     const std::string& folder = config.teacher_logits;
     if (ranks.rank == 0) begin(folder, info);
@@ -85,20 +87,24 @@ Exit cache_logits(const CacheArgs& args) {
       engine->commit();
       load_weights(*engine, backend.device, teacher);
       auto last = std::chrono::steady_clock::now();
-      const auto told = [&](int64_t shard) {
+      const auto told = [&](int64_t shard, double taught) {
         const auto now = std::chrono::steady_clock::now();
         const double seconds = std::chrono::duration<double>(now - std::exchange(last, now)).count();
-        log::info(logit_shard(folder, shard), " is written, ",
-                  format_count(double(info.windows_in(shard) * info.seq_length) / seconds), " tokens/s on this rank");
+        log::info(
+            logit_shard(folder, shard), " is written, ",
+            format_count(double(info.windows_in(shard) * info.seq_length) / seconds), " tokens/s on this rank",
+            options.tokens ? cat("; ", format_percent(taught), " of its positions end where the teacher's do") : "");
       };
-      write_logit_shards(*engine, data, packing, folder, info, {.batch = [&] { any_works(true); }, .shard = told});
+      write_logit_shards(*engine, data, packing, folder, info, options,
+                         {.batch = [&] { any_works(true); }, .shard = told});
     }
     while (any_works(false)) {
     }
     if (ranks.rank == 0)
       std::printf("%s: the %lld largest of %lld logits at each of %s positions, %s\n", folder.c_str(),
                   static_cast<long long>(info.top_k),
-                  static_cast<long long>(std::min(info.vocab_size, info.teacher_vocab_size)),
+                  static_cast<long long>(options.tokens ? info.teacher_vocab_size
+                                                        : std::min(info.vocab_size, info.teacher_vocab_size)),
                   format_count(double(info.windows * info.seq_length)).c_str(),
                   format_bytes(uint64_t(info.windows * info.record_bytes())).c_str());
   });
@@ -115,7 +121,7 @@ void add_cache_logits(Cli& cli) {
       .required();
   verb.add_option("teacher", args->teacher,
                   "checkpoint, run folder, folder in Hugging Face's layout, or GGUF file of a model with the run's "
-                  "vocabulary")
+                  "vocabulary, or any with --teacher-tokenizer")
       .required();
   verb.add_option("--set", args->overrides, "override a key: a.b=value (may repeat)").one_value();
   verb.add_option("--top-k", args->top_k, "logits that are kept at each position; all others are one sum")
@@ -131,6 +137,18 @@ void add_cache_logits(Cli& cli) {
       "--common-vocab", args->common_vocab,
       "teacher and run have other vocab_sizes and share the ids of the smaller one (padding, added tokens): of "
       "the teacher's distribution the part over these is kept");
+  verb.add_option(
+      "--teacher-tokenizer", args->tokenizer,
+      "tokenizer file, or folder with one, of a teacher whose tokens are others than the run's, for "
+      "distill_loss uld: it reads the text of each window, and teaches where its tokens end with the run's");
+  verb.add_option("--teacher-length", args->length,
+                  "with --teacher-tokenizer: the teacher's tokens in a window, at most; 0: seq_length")
+      .show_default()
+      .check(in_range(int64_t{0}, int64_t{1} << 30));
+  verb.add_option("--teacher-bos", args->bos,
+                  "with --teacher-tokenizer: id of the token that the teacher expects at the start of a text; -1: none")
+      .show_default()
+      .check(in_range(int64_t{-1}, int64_t{1} << 30));
   add_rank_flags(verb, args->ranks);
   verb.on_chosen([&cli, args] { cli.action = [args] { return cache_logits(*args); }; });
 }

@@ -22,7 +22,9 @@ std::vector<Field<Config>> distillation_fields() {
           .path(),
       choice<&Config::distill_loss>(
           "distill_loss", notice,
-          "teacher: kl = KL(teacher, student), reverse_kl = KL(student, teacher), times the square of the temperature"),
+          "teacher: kl = KL(teacher, student), reverse_kl = KL(student, teacher), uld = sum of the differences of "
+          "their sorted probabilities, which works with teacher_logits of another tokenizer; times the square of the "
+          "temperature"),
       number("distill_temperature", &Config::distill_temperature, above(0), notice, "",
              "teacher: both models' logits are divided by this before they are compared"),
       number(

@@ -9,10 +9,16 @@ bool distills(const Config& c) { return !c.teacher.empty() || !c.teacher_logits.
 void validate_distillation(const Config& c) {
   require(c.teacher.empty() || c.teacher_logits.empty(), "teacher_logits: ", c.teacher_logits,
           " is read in place of running the teacher ", c.teacher, "; leave one of the two out");
-  require(c.teacher.empty() || c.tensor_parallel_size == 1, "teacher: ", c.tensor_parallel_size,
-          " ranks of tensor_parallel_size have logits of parts of the vocabulary, which are not compared with a "
-          "teacher's; cache its logits with `athanor cache-logits` and set teacher_logits, or set tensor_parallel_size "
-          "to 1");
+  const bool sorts = c.distill_loss == DistillLoss::uld;
+  require(!sorts || c.teacher.empty(),
+          "distill_loss: uld compares sorted probabilities with cached ones; cache those of ", c.teacher,
+          " with `athanor cache-logits` and set teacher_logits in place of teacher");
+  require(!sorts || c.tensor_parallel_size == 1,
+          "distill_loss: uld sorts the probabilities of a position, and with "
+          "tensor_parallel_size ",
+          c.tensor_parallel_size,
+          " a rank has those of a part of the vocabulary; set "
+          "tensor_parallel_size to 1, or distill_loss to kl");
   if (c.teacher_logits.empty()) return;
   require(c.packing != Packing::best_fit,
           "packing: best_fit packs every epoch anew, and teacher_logits are cached by the window of train_data; run "

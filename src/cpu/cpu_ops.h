@@ -63,6 +63,7 @@ class CpuOps final : public Ops {
   void run(const DistilledCrossEntropy&, void* scratch) override;
   void run(const RowMax&, void* scratch) override;
   void run(const LogitSums&, void* scratch) override;
+  void run(const DistillSums&, void* scratch) override;
   // top_logits.cc
   void run(const TopLogits&, void* scratch) override;
   void run(const PickLogits&, void* scratch) override;

@@ -1,5 +1,6 @@
 // Cross-entropy and a teacher's loss per row of logits: a sweep for the sums of both softmaxes, one for the divergence,
-// and one that writes the gradient, while both rows are in the L2 cache.
+// and one that writes the gradient, while both rows are in the L2 cache. Where ranks have parts of the vocabulary,
+// DistillSums makes the sums of one part in one sweep.
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -17,10 +18,18 @@ using simd::Vec;
 constexpr int64_t kBlock = 2048;  // terms that are added in fp32; blocks are added in double
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
+// Of all parts of the vocabulary, by row; none: this one has all of it.
+struct SumsOfParts {
+  VocabPart part = {};
+  const float *max = nullptr, *cold_sums = nullptr, *at_target = nullptr, *teacher_max = nullptr;
+  const float *y_sums = nullptr, *u_sums = nullptr, *cross = nullptr;  // rows of DistillSums::sums
+};
+
 struct DistillRows {
   float *losses, *divergences;
   const int32_t* targets;
-  int64_t vocab, padded;
+  SumsOfParts all;
+  int64_t vocab, padded, teacher_padded;
   float scale;  // of the gradient
   bool forward;
   float temperature, inv_temperature, ce_weight, z_loss, softcap, teacher_softcap;
@@ -31,6 +40,10 @@ ATHANOR_INLINE Vec<L> capped(const Vec<L>& x, float cap) {
   return cap > 0 ? cap * simd::tanh(x / cap).value : x;
 }
 double capped(float x, float cap) { return cap > 0 ? double(cap) * std::tanh(double(x) / double(cap)) : double(x); }
+float base_of(float max, float cap) {
+  const float most = float(capped(max, cap));
+  return most == -kInf ? 0 : most;  // -inf - -inf would be NaN
+}
 
 // a where it is above 0, times b; else 0, also where b is not finite.
 template <int L>
@@ -72,8 +85,7 @@ ATHANOR_INLINE Softmax softmax_of(const T* x, int64_t n, float cap, float invers
   Vec<L> most = simd::broadcast<L>(-kInf);
   simd::for_columns<L, T>(
       n, [&](auto at) ATHANOR_INLINE_LAMBDA { most = simd::max(at.or_else(at.load(x), -kInf), most); });
-  const float max = float(capped(simd::max(most), cap));
-  Softmax s{.base = max == -kInf ? 0 : max, .cap = cap, .inverse = inverse};  // -inf - -inf would be NaN
+  Softmax s{.base = base_of(simd::max(most), cap), .cap = cap, .inverse = inverse};
   const auto sum = [&](float factor) ATHANOR_INLINE_LAMBDA {
     return sum_over<L, T>(n, [&](auto at, int64_t begin) ATHANOR_INLINE_LAMBDA {
       return simd::exp_nonpositive(at.or_else((capped(at.load(x + begin), cap) - s.base) * factor, -kInf));
@@ -90,7 +102,7 @@ struct DistillKernel {
     for (int64_t i = begin; i < end; ++i) {
       T* z = logits + i * a.padded;
       if (a.targets[i] >= 0) {
-        row<L>(z, teacher + i * a.padded, i, a);
+        row<L>(z, teacher + i * a.teacher_padded, i, a);
         continue;
       }
       a.losses[i] = a.divergences[i] = 0;
@@ -100,34 +112,66 @@ struct DistillKernel {
 
   template <int L, class T>
   static ATHANOR_INLINE void row(T* z, const T* v, int64_t i, const DistillRows& a) {
-    const int32_t target = a.targets[i];
-    const Softmax q = softmax_of<L>(z, a.vocab, a.softcap, a.inv_temperature);
-    const Softmax p = softmax_of<L>(v, a.vocab, a.teacher_softcap, a.inv_temperature);
-    const double between = sum_over<L, T>(a.vocab, [&](auto at, int64_t from) ATHANOR_INLINE_LAMBDA {
-      const Vec<L> log_q = q.log_of(at.load(z + from)), log_p = p.log_of(at.load(v + from));
+    if (a.all.part) return row_of<L>(z, v, i, a, of_all_parts(i, a));
+    Both b{.target = a.targets[i],
+           .q = softmax_of<L>(z, a.vocab, a.softcap, a.inv_temperature),
+           .p = softmax_of<L>(v, a.vocab, a.teacher_softcap, a.inv_temperature)};
+    b.between = sum_over<L, T>(a.vocab, [&](auto at, int64_t from) ATHANOR_INLINE_LAMBDA {
+      const Vec<L> log_q = b.q.log_of(at.load(z + from)), log_p = b.p.log_of(at.load(v + from));
       const Vec<L> term = a.forward ? weighted(simd::exp_nonpositive(log_p), log_p - log_q)
                                     : weighted(simd::exp_nonpositive(log_q), log_q - log_p);
       return at.or_else(term, 0);
     });
-    const double at_target = capped(to_float(z[target]), a.softcap) - double(q.base);
+    b.at_target = capped(to_float(z[b.target]), a.softcap) - double(b.q.base);
+    row_of<L>(z, v, i, a, b);
+  }
+
+  // What is known of a row before its gradient is written.
+  struct Both {
+    int32_t target;        // its column, negative: in another part
+    Softmax q, p;          // of student and teacher
+    double between = 0;    // the divergence, over the square of the temperature
+    double at_target = 0;  // the target's logit, relative to q.base
+  };
+  static Both of_all_parts(int64_t i, const DistillRows& a) {
+    const SumsOfParts& all = a.all;
+    const double log_y = std::log(double(all.y_sums[i])), log_u = std::log(double(all.u_sums[i]));
+    return {.target = all.part.row(a.targets[i]),
+            .q = {.base = base_of(all.max[i], a.softcap),
+                  .cap = a.softcap,
+                  .inverse = a.inv_temperature,
+                  .log_sum = float(log_y),
+                  .cold_sum = double(all.cold_sums[i])},
+            .p = {.base = base_of(all.teacher_max[i], a.teacher_softcap),
+                  .cap = a.teacher_softcap,
+                  .inverse = a.inv_temperature,
+                  .log_sum = float(log_u)},
+            .between = a.forward ? double(all.cross[i]) / double(all.u_sums[i]) - log_u + log_y
+                                 : double(all.cross[i]) / double(all.y_sums[i]) - log_y + log_u,
+            .at_target = double(all.at_target[i])};
+  }
+
+  template <int L, class T>
+  static ATHANOR_INLINE void row_of(T* z, const T* v, int64_t i, const DistillRows& a, const Both& b) {
+    const auto& [target, q, p, between, at_target] = b;
     const double log_cold = std::log(q.cold_sum), loss = log_cold - at_target;
     a.losses[i] = float(loss);
     a.divergences[i] = float(double(a.temperature) * double(a.temperature) * between);
     const double z_weight = 2 * double(a.z_loss) * (double(q.base) + log_cold);
     const float factor = float((double(a.ce_weight) + z_weight) / q.cold_sum);
-    const float of_target = float(gradient_at(q, p, z[target], v[target], between, loss, z_weight, a));
+    const float of_target = target < 0 ? 0 : float(gradient_at(q, p, z[target], v[target], between, loss, z_weight, a));
     const float divergence = float(between);
     simd::for_columns<L, T>(a.vocab, [&](auto at) ATHANOR_INLINE_LAMBDA {
-      const Vec<L> x = at.load(z), log_q = q.log_of(x), log_p = p.log_of(at.load(v));
+      const Vec<L> x = at.load(z), log_q = b.q.log_of(x), log_p = b.p.log_of(at.load(v));
       const Vec<L> soft = simd::exp_nonpositive(log_q);
       const Vec<L> of_teacher =
           a.forward ? soft - simd::exp_nonpositive(log_p) : weighted(soft, log_q - log_p - divergence);
-      const Vec<L> cold = simd::exp_nonpositive(capped(x, a.softcap) - q.base);
+      const Vec<L> cold = simd::exp_nonpositive(capped(x, a.softcap) - b.q.base);
       Vec<L> gradient = (of_teacher * a.temperature + cold * factor) * a.scale;
       if (a.softcap > 0) gradient = gradient * simd::tanh(x / a.softcap).slope;
       at.store(z, gradient);
     });
-    z[target] = from_float<T>(of_target);
+    if (target >= 0) z[target] = from_float<T>(of_target);
     std::memset(z + a.vocab, 0, size_t(a.padded - a.vocab) * sizeof(T));
   }
 
@@ -148,16 +192,88 @@ struct DistillKernel {
   }
 };
 
+struct DistillSumRows {
+  float* sums;  // [3, n]
+  const float *max, *teacher_max;
+  const int32_t* targets;
+  int64_t n, columns, padded, teacher_padded;
+  bool forward;
+  float inverse, softcap, teacher_softcap;
+};
+
+struct SumsKernel {
+  template <int L, class T>
+  static ATHANOR_INLINE void run(const T* logits, const T* teacher, const DistillSumRows& a, int64_t begin,
+                                 int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      double sums[3] = {};
+      if (a.targets[i] >= 0) row<L>(logits + i * a.padded, teacher + i * a.teacher_padded, i, a, sums);
+      for (int k = 0; k < 3; ++k) a.sums[k * a.n + i] = float(sums[k]);
+    }
+  }
+
+  template <int L, class T>
+  static ATHANOR_INLINE void row(const T* z, const T* v, int64_t i, const DistillSumRows& a, double (&sums)[3]) {
+    const float base = base_of(a.max[i], a.softcap), teacher_base = base_of(a.teacher_max[i], a.teacher_softcap);
+    for (int64_t from = 0; from < a.columns; from += kBlock) {
+      Vec<L> of_y = simd::broadcast<L>(0), of_u = of_y, cross = of_y;
+      simd::for_columns<L, T>(std::min(kBlock, a.columns - from), [&](auto at) ATHANOR_INLINE_LAMBDA {
+        const Vec<L> y = at.or_else((capped(at.load(z + from), a.softcap) - base) * a.inverse, -kInf);
+        const Vec<L> u = at.or_else((capped(at.load(v + from), a.teacher_softcap) - teacher_base) * a.inverse, -kInf);
+        const Vec<L> exp_y = simd::exp_nonpositive(y), exp_u = simd::exp_nonpositive(u);
+        of_y += exp_y, of_u += exp_u;
+        cross += a.forward ? weighted(exp_u, u - y) : weighted(exp_y, y - u);
+      });
+      sums[0] += double(simd::sum(of_y)), sums[1] += double(simd::sum(of_u)), sums[2] += double(simd::sum(cross));
+    }
+  }
+};
+
 }  // namespace
 
+void CpuOps::run(const DistillSums& op, void*) {
+  const DistillSumRows rows{.sums = flat<float>(op.sums),
+                            .max = flat<float>(op.max),
+                            .teacher_max = flat<float>(op.teacher_max),
+                            .targets = flat<int32_t>(op.targets),
+                            .n = op.logits.rows(),
+                            .columns = op.part.count,
+                            .padded = op.logits.cols(),
+                            .teacher_padded = op.teacher.cols(),
+                            .forward = op.kind == DistillLoss::kl,
+                            .inverse = 1 / op.temperature,
+                            .softcap = op.softcap,
+                            .teacher_softcap = op.teacher_softcap};
+  by_float(op.logits.dtype, [&]<class T>() {
+    const T *logits = flat<T>(op.logits), *teacher = flat<T>(op.teacher);
+    pool_.parallel_ranges(rows.n, row_grain(rows.padded), [&](int64_t begin, int64_t end) {
+      simd::dispatch<SumsKernel>(logits, teacher, rows, begin, end);
+    });
+  });
+}
+
 void CpuOps::run(const DistilledCrossEntropy& op, void*) {
-  const int64_t padded = op.logits.cols();
-  require_targets(op.kName, op.targets, op.vocab);
+  const int64_t n = op.logits.rows(), padded = op.logits.cols();
+  require_targets(op.kName, op.targets, op.part ? op.part.total : op.vocab);
+  SumsOfParts all;
+  if (op.part) {
+    const float *sums = flat<float>(op.sums), *distill_sums = flat<float>(op.distill_sums);
+    all = {.part = op.part,
+           .max = flat<float>(op.max),
+           .cold_sums = sums,
+           .at_target = sums + n,
+           .teacher_max = flat<float>(op.teacher_max),
+           .y_sums = distill_sums,
+           .u_sums = distill_sums + n,
+           .cross = distill_sums + 2 * n};
+  }
   const DistillRows rows{.losses = flat<float>(op.losses),
                          .divergences = flat<float>(op.divergences),
                          .targets = flat<int32_t>(op.targets),
+                         .all = all,
                          .vocab = op.vocab,
                          .padded = padded,
+                         .teacher_padded = op.teacher.cols(),
                          .scale = *op.scale.as<float>() * op.inv_count,
                          .forward = op.kind == DistillLoss::kl,
                          .temperature = op.temperature,
@@ -169,7 +285,7 @@ void CpuOps::run(const DistilledCrossEntropy& op, void*) {
   by_float(op.logits.dtype, [&]<class T>() {
     T* logits = flat<T>(op.logits);
     const T* teacher = flat<T>(op.teacher);
-    pool_.parallel_ranges(op.logits.rows(), row_grain(padded), [&](int64_t begin, int64_t end) {
+    pool_.parallel_ranges(n, row_grain(padded), [&](int64_t begin, int64_t end) {
       simd::dispatch<DistillKernel>(logits, teacher, rows, begin, end);
     });
   });

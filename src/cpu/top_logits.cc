@@ -128,7 +128,7 @@ struct CachedRows {
   VocabPart part;
   int64_t k, padded;
   float scale;  // of the gradient
-  bool forward;
+  DistillLoss kind;
   float temperature, inverse, ce_weight, z_loss, softcap;
 };
 
@@ -137,6 +137,8 @@ struct Pair {
   double base, log_cold, loss;             // of the student's logits, at temperature 1
   double log_p_sum, log_q_sum;             // at the temperature, relative to the largest logit
   double log_p_rest, log_q_rest, between;  // log_q_rest: with its floor
+  double rest_share;                       // of the gradient of a token of the rest, unless kl: over its probability
+  double signed_q;                         // of uld: sum of q with the sign of q - p
   double z_weight;                         // 2 z_loss log sum exp
   double log_p(float value, const CachedRows& a) const { return double(value) / double(a.temperature) - log_p_sum; }
   double log_q(float logit, const CachedRows& a) const {
@@ -145,6 +147,33 @@ struct Pair {
 };
 
 double weighted(double p, double difference) { return p > 0 ? p * difference : 0; }
+double sign_of_difference(double q, double p) { return double(q > p) - double(q < p); }  // NaN: 0
+
+// The difference of the sorted probabilities of student and teacher.
+void compare_sorted(Pair& r, double q_rest, const float* values, const float* picked, const CachedRows& a) {
+  const double p_rest = std::exp(r.log_p_rest), rest_sign = sign_of_difference(q_rest, p_rest);
+  r.between = std::abs(q_rest - p_rest), r.signed_q = rest_sign * q_rest;
+  for (int64_t j = 0; j < a.k; ++j) {
+    const double p = std::exp(r.log_p(values[j], a)), q = std::exp(r.log_q(picked[j], a));
+    r.between += std::abs(q - p), r.signed_q += sign_of_difference(q, p) * q;
+  }
+  if (values[0] == -kInf) r.between = r.signed_q = 0;  // no teacher: p is NaN
+  r.rest_share = rest_sign - r.signed_q;
+}
+
+// The gradient of the divergence by the logit of a top token.
+double gradient_of_top(const Pair& r, double log_q, double log_p, DistillLoss kind) {
+  const double q = std::exp(log_q);
+  switch (kind) {
+    case DistillLoss::kl:
+      return q - std::exp(log_p);
+    case DistillLoss::reverse_kl:
+      return weighted(q, log_q - log_p - r.between);
+    case DistillLoss::uld:
+      break;
+  }
+  return q * (sign_of_difference(q, std::exp(log_p)) - r.signed_q);
+}
 
 Pair pair_of(int64_t i, const CachedRows& a) {
   const float *values = a.values + i * a.k, *picked = a.picked + i * a.k;
@@ -157,12 +186,18 @@ Pair pair_of(int64_t i, const CachedRows& a) {
   r.log_p_rest = double(a.rest[i]) - r.log_p_sum;
   r.log_q_rest = std::log(std::max(double(a.picked_rest[i]), double(std::numeric_limits<float>::min()))) - r.log_q_sum;
   const double q_rest = double(a.picked_rest[i]) / q_sum;
-  r.between = a.forward ? weighted(std::exp(r.log_p_rest), r.log_p_rest - r.log_q_rest)
-                        : weighted(q_rest, r.log_q_rest - r.log_p_rest);
+  if (a.kind == DistillLoss::uld) {
+    compare_sorted(r, q_rest, values, picked, a);
+    return r;
+  }
+  const bool forward = a.kind == DistillLoss::kl;
+  r.between = forward ? weighted(std::exp(r.log_p_rest), r.log_p_rest - r.log_q_rest)
+                      : weighted(q_rest, r.log_q_rest - r.log_p_rest);
   for (int64_t j = 0; j < a.k; ++j) {
     const double log_p = r.log_p(values[j], a), log_q = r.log_q(picked[j], a);
-    r.between += a.forward ? weighted(std::exp(log_p), log_p - log_q) : weighted(std::exp(log_q), log_q - log_p);
+    r.between += forward ? weighted(std::exp(log_p), log_p - log_q) : weighted(std::exp(log_q), log_q - log_p);
   }
+  r.rest_share = a.picked_rest[i] > 0 ? r.log_q_rest - r.log_p_rest - r.between : 0;
   return r;
 }
 
@@ -197,27 +232,27 @@ struct CachedKernel {
     const int32_t target = a.part.row(a.targets[i]);
     const float at_target = target < 0 ? 0 : to_float(z[target]);
     const float base = float(r.base), log_sum = float(r.log_q_sum), shift = float(r.log_p_rest - r.log_q_rest);
-    const float reverse = a.picked_rest[i] > 0 ? float(r.log_q_rest - r.log_p_rest - r.between) : 0;
+    const float rest_share = float(r.rest_share);
+    const bool forward = a.kind == DistillLoss::kl;
     const float factor = float((double(a.ce_weight) + r.z_weight) * std::exp(-r.log_cold));
     simd::for_columns<L, T>(a.part.count, [&](auto at) ATHANOR_INLINE_LAMBDA {
       const Vec<L> x = at.load(z), y = capped(x, a.softcap) - base, log_q = y * a.inverse - log_sum;
       const Vec<L> q = simd::exp_nonpositive(log_q);
-      const Vec<L> of_teacher = a.forward ? q - simd::exp_nonpositive(log_q + shift) : q * reverse;
+      const Vec<L> of_teacher = forward ? q - simd::exp_nonpositive(log_q + shift) : q * rest_share;
       Vec<L> gradient = (of_teacher * a.temperature + simd::exp_nonpositive(y) * factor) * a.scale;
       if (a.softcap > 0) gradient = gradient * simd::tanh(x / a.softcap).slope;
       at.store(z, gradient);
     });
     if (target >= 0) {
       const double q = std::exp(r.log_q(at_target, a));
-      const double of_teacher = a.forward ? q - std::exp(r.log_q(at_target, a) + double(shift)) : q * double(reverse);
+      const double of_teacher = forward ? q - std::exp(r.log_q(at_target, a) + double(shift)) : q * double(rest_share);
       z[target] = from_float<T>(float(gradient_of(r, at_target, true, of_teacher, a)));
     }
     for (int64_t j = 0; j < a.k; ++j) {
       const int32_t id = a.ids[i * a.k + j], column = a.part.row(id);
       if (column < 0) continue;
       const float logit = a.picked[i * a.k + j];
-      const double log_q = r.log_q(logit, a), log_p = r.log_p(a.values[i * a.k + j], a), q = std::exp(log_q);
-      const double of_teacher = a.forward ? q - std::exp(log_p) : weighted(q, log_q - log_p - r.between);
+      const double of_teacher = gradient_of_top(r, r.log_q(logit, a), r.log_p(a.values[i * a.k + j], a), a.kind);
       z[column] = from_float<T>(float(gradient_of(r, logit, id == a.targets[i], of_teacher, a)));
     }
     std::memset(z + a.part.count, 0, size_t(a.padded - a.part.count) * sizeof(T));
@@ -279,7 +314,7 @@ void CpuOps::run(const CachedDistilledCrossEntropy& op, void*) {
                         .k = op.ids.cols(),
                         .padded = op.logits.cols(),
                         .scale = *op.scale.as<float>() * op.inv_count,
-                        .forward = op.kind == DistillLoss::kl,
+                        .kind = op.kind,
                         .temperature = op.temperature,
                         .inverse = 1 / op.temperature,
                         .ce_weight = op.ce_weight,

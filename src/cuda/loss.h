@@ -10,6 +10,7 @@ void run(const CrossEntropy& op, void* scratch, cudaStream_t stream);
 void run(const DistilledCrossEntropy& op, void* scratch, cudaStream_t stream);
 void run(const RowMax& op, void* scratch, cudaStream_t stream);
 void run(const LogitSums& op, void* scratch, cudaStream_t stream);
+void run(const DistillSums& op, void* scratch, cudaStream_t stream);
 void run(const TopLogits& op, void* scratch, cudaStream_t stream);
 void run(const PickLogits& op, void* scratch, cudaStream_t stream);
 void run(const CachedDistilledCrossEntropy& op, void* scratch, cudaStream_t stream);

@@ -220,7 +220,7 @@ constexpr bool kIsOneOf = (std::is_same_v<Op, Listed> || ...);
 template <class Op>
 requires kIsOneOf<Op, NormFwd, NormApply, QkNormFwd, AttentionFwd, MergeAttention, Rope, GeluFwd, GeluBwd, SwigluFwd,
                   SwigluBwd, EmbeddingFwd, GatherRows, ScatterRows, CrossEntropy, DistilledCrossEntropy, RowMax,
-                  LogitSums, Fill, MaskedFill, Cast, Add, RandomNormal, StepControl, AdamW, AdamW8bit,
+                  LogitSums, DistillSums, Fill, MaskedFill, Cast, Add, RandomNormal, StepControl, AdamW, AdamW8bit,
                   ScheduleFreeAdamW, Sgd, Lion, Ema, AdamDirection, ScaleByTrustRatio, AverageTrustRatio,
                   FrozenTrustRatio, OutputSquares, ScaleOutputs, FactoredMoments, ClipFactors, Momentum, Combine,
                   SplitMaster, JoinMaster, QkClip, LargestOfPart, DelayedScales, RouteFwd, StepRouterBias, SendSlots,

@@ -160,9 +160,14 @@ struct CachedRows {
   float inv_count;
   Part part;
   int k, columns;
-  bool forward;
+  DistillLoss kind;
   float temperature, ce_weight, z_loss, softcap;
 };
+
+// Of q - p; NaN: 0.
+__device__ __forceinline__ float sign_of_difference(float q, float p) {
+  return static_cast<float>(q > p) - static_cast<float>(q < p);
+}
 
 template <class T>
 __global__ void __launch_bounds__(kMaxThreads, 2) cached_distilled_cross_entropy(CachedRows<T> a) {
@@ -186,12 +191,29 @@ __global__ void __launch_bounds__(kMaxThreads, 2) cached_distilled_cross_entropy
   const float log_q_sum = logf(q_rest + sum_over(a.k, room, [&](int j) { return expf(student(picked[j])); }));
   const float log_p_sum = logf(p_rest + sum_over(a.k, room, [&](int j) { return expf(values[j] * inverse); }));
   const float log_q_rest = logf(fmaxf(q_rest, kLeast)) - log_q_sum, log_p_rest = a.rest[row] - log_p_sum;
+  const bool forward = a.kind == DistillLoss::kl, sorted = a.kind == DistillLoss::uld;
+  // A term of the divergence, given both probabilities and their logarithms.
+  const auto term = [&](float q, float log_q, float p, float log_p) {
+    return sorted ? fabsf(q - p) : forward ? weighted(p, log_p - log_q) : weighted(q, log_q - log_p);
+  };
+  const auto log_q_of = [&](int j) { return student(picked[j]) - log_q_sum; };
+  const auto log_p_of = [&](int j) { return values[j] * inverse - log_p_sum; };
   float between = sum_over(a.k, room, [&](int j) {
-    const float log_q = student(picked[j]) - log_q_sum, log_p = values[j] * inverse - log_p_sum;
-    return a.forward ? weighted(expf(log_p), log_p - log_q) : weighted(expf(log_q), log_q - log_p);
+    return term(expf(log_q_of(j)), log_q_of(j), expf(log_p_of(j)), log_p_of(j));
   });
-  between += a.forward ? weighted(expf(log_p_rest), log_p_rest - log_q_rest)
-                       : weighted(q_rest * expf(-log_q_sum), log_q_rest - log_p_rest);
+  const float q_of_rest = q_rest * expf(-log_q_sum);
+  between += term(q_of_rest, log_q_rest, expf(log_p_rest), log_p_rest);
+  float signed_q = 0, rest_share = q_rest > 0 ? log_q_rest - log_p_rest - between : 0.f;
+  if (sorted) {
+    const bool taught = values[0] > -kInf;  // else p is NaN
+    signed_q = sum_over(a.k, room, [&](int j) {
+      return sign_of_difference(expf(log_q_of(j)), expf(log_p_of(j))) * expf(log_q_of(j));
+    });
+    const float rest_sign = sign_of_difference(q_of_rest, expf(log_p_rest));
+    signed_q = taught ? signed_q + rest_sign * q_of_rest : 0.f;
+    between = taught ? between : 0.f;
+    rest_share = rest_sign - signed_q;
+  }
   if (threadIdx.x == 0) {
     a.losses[row] = loss;
     a.divergences[row] = a.temperature * a.temperature * between;
@@ -204,22 +226,23 @@ __global__ void __launch_bounds__(kMaxThreads, 2) cached_distilled_cross_entropy
   };
   // Kernels cannot throw: a target outside the vocabulary made its logit NaN (LogitSums).
   const int target_column = a.part.column(target);
-  const float reverse = q_rest > 0 ? log_q_rest - log_p_rest - between : 0.f;
   for (int c = static_cast<int>(threadIdx.x); c < a.columns; c += step) {
     if (c >= a.part.count) {
       z[c] = from_float<T>(0.f);
       continue;
     }
     const float x = to_float(z[c]), log_q = student(x) - log_q_sum;
-    const float of_teacher = a.forward ? expf(log_q) - expf(log_q + (log_p_rest - log_q_rest)) : expf(log_q) * reverse;
+    const float of_teacher = forward ? expf(log_q) - expf(log_q + (log_p_rest - log_q_rest)) : expf(log_q) * rest_share;
     z[c] = gradient(x, c == target_column, of_teacher);
   }
   __syncthreads();  // the top tokens were written as others
   for (int j = static_cast<int>(threadIdx.x); j < a.k; j += step) {
     const int column = a.part.column(ids[j]);
     if (column < 0) continue;
-    const float log_q = student(picked[j]) - log_q_sum, log_p = values[j] * inverse - log_p_sum;
-    const float of_teacher = a.forward ? expf(log_q) - expf(log_p) : weighted(expf(log_q), log_q - log_p - between);
+    const float log_q = log_q_of(j), log_p = log_p_of(j), q = expf(log_q), p = expf(log_p);
+    const float of_teacher = sorted    ? q * (sign_of_difference(q, p) - signed_q)
+                             : forward ? q - p
+                                       : weighted(q, log_q - log_p - between);
     z[column] = gradient(picked[j], column == target_column, of_teacher);
   }
 }
@@ -295,7 +318,7 @@ void run(const CachedDistilledCrossEntropy& op, void*, cudaStream_t stream) {
                           .part = part_of(op.part),
                           .k = static_cast<int>(op.ids.cols()),
                           .columns = columns,
-                          .forward = op.kind == DistillLoss::kl,
+                          .kind = op.kind,
                           .temperature = op.temperature,
                           .ce_weight = op.ce_weight,
                           .z_loss = op.z_loss,

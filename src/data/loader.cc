@@ -8,20 +8,28 @@
 namespace athanor {
 
 HostBatch::HostBatch(int64_t rows, int64_t seq_length, const PackingOptions& options)
-    : tokens(size_t(rows * seq_length)), targets(tokens.size()) {
+    : tokens(size_t(rows * seq_length)), targets(tokens.size()), seq_length_(seq_length) {
   if (!options.varies()) return;
   positions.resize(tokens.size());
   documents.resize(size_t(rows * options.table_rows()));
 }
 
-void HostBatch::read(int64_t row, const Dataset& dataset, const Sample& sample, const PackingOptions& options) {
-  const auto t = size_t(dataset.seq_length()), at = size_t(row) * t, most = size_t(options.table_rows());
+Row HostBatch::at(int64_t row, const PackingOptions& options) {
+  const auto t = size_t(seq_length_), at = size_t(row) * t, most = size_t(options.table_rows());
   Row out{.tokens = std::span(tokens).subspan(at, t), .targets = std::span(targets).subspan(at, t)};
   if (options.varies()) {
     out.positions = std::span(positions).subspan(at, t);
     out.documents = std::span(documents).subspan(size_t(row) * most, most);
   }
-  given_up += dataset.read_row(sample, options, out);
+  return out;
+}
+
+void HostBatch::read(int64_t row, const Dataset& dataset, const Sample& sample, const PackingOptions& options) {
+  given_up += dataset.read_row(sample, options, at(row, options));
+}
+
+void HostBatch::read(int64_t row, const Window& window, const PackingOptions& options) {
+  given_up += pack(window, options, at(row, options));
 }
 
 void HostBatch::read_teacher(int64_t row, const Dataset& dataset, const Sample& sample, const LogitCache& cache) {

@@ -28,8 +28,14 @@ struct HostBatch {
   HostBatch(int64_t rows, int64_t seq_length, const PackingOptions& options);
   // Fills a row with a sample.
   void read(int64_t row, const Dataset& dataset, const Sample& sample, const PackingOptions& options);
+  // Or with a window of T + 1 tokens.
+  void read(int64_t row, const Window& window, const PackingOptions& options);
   // Then its cached logits, of the same sample.
   void read_teacher(int64_t row, const Dataset& dataset, const Sample& sample, const LogitCache& cache);
+
+ private:
+  Row at(int64_t row, const PackingOptions& options);
+  int64_t seq_length_;
 };
 
 struct LoaderOptions {

@@ -24,6 +24,9 @@ struct LogitCacheInfo {
   std::string data_fingerprint;              // Dataset::fingerprint()
   std::string documents;                     // how tokens of a window see each other
   std::string compute;                       // dtype that the teacher computed in
+  // The teacher's own tokens, if they are others than the run's (data/token_alignment.h); "": the same. With others,
+  // ids are 0 to k - 1, and a position without text in common has values and rest of -inf.
+  std::string teacher_tokens;
   int64_t seq_length = 0;
   int64_t vocab_size = 0, teacher_vocab_size = 0;  // of the run, and of the teacher; ids are below both
   int64_t top_k = 0, windows = 0;

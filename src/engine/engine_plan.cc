@@ -126,7 +126,6 @@ void Engine::plan_teacher() {
   const ModelConfig& config = options_.teacher->model;
   CHECK(config.vocab_size == mine.vocab_size, "a teacher of ", config.vocab_size, " tokens for a model of ",
         mine.vocab_size);
-  CHECK(backend_.mesh.tensor().size() == 1, "a teacher beside parts of a vocabulary");
   if (!stage_.has_head()) return;
   teacher_ = make_model(config);
   teacher_->plan(memory_, options_.recipe, false, {});

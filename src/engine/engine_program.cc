@@ -70,6 +70,7 @@ Distillation Engine::distillation(Ctx& c, const MicroInputs& inputs) {
                  .logits = inputs.top};
   if (!teacher_) return d;
   Ctx of_teacher = without_tape(c);
+  of_teacher.sequence_parallel = false;  // every rank has all of the teacher
   d.teacher.emplace(Teacher{.params = teacher_->params(),
                             .w = teacher_->head(),
                             .b = teacher_->head_bias(),

@@ -39,13 +39,48 @@ Linear head_layer(const ParamStore& params, Param w, Param b) {
   return layer;
 }
 
-// Rows [lo, hi) of the teacher's logits.
-Buffer teacher_logits(Ctx& c, const Teacher& teacher, int64_t lo, int64_t hi) {
+// Rows [lo, hi) of the teacher's logits: all columns, or those of a part of the vocabulary. Every rank has the whole
+// head of the teacher.
+Buffer teacher_logits(Ctx& c, const Teacher& teacher, int64_t lo, int64_t hi, const VocabPart& part) {
   const Net n{c, teacher.params};
   const Linear layer = head_layer(teacher.params, teacher.w, teacher.b);
-  Buffer v = c.alloc("classifier.teacher_logits", {hi - lo, outputs_of(n, layer)});
-  run(c, output_gemm(n, layer, v.t, operand_of(n, layer, Operand::forward_x, view_of(teacher.x.t.slice(lo, hi)))));
+  Buffer v = c.alloc("classifier.teacher_logits", {hi - lo, part ? part.count : outputs_of(n, layer)});
+  LinearGemm gemm =
+      output_gemm(n, layer, v.t, operand_of(n, layer, Operand::forward_x, view_of(teacher.x.t.slice(lo, hi))));
+  if (part) {
+    gemm.op.b = gemm.op.b.slice(part.first, part.first + part.count);
+    if (gemm.op.bias) gemm.op.bias = gemm.op.bias.slice(part.first, part.first + part.count);
+  }
+  run(c, gemm);
   return v;
+}
+
+// What DistilledCrossEntropy needs to know of the columns that other ranks have.
+struct TeacherStats {
+  Buffer all;        // [4, n] f32
+  Tensor max, sums;  // its rows: [n], [3, n]; of all ranks
+};
+
+TeacherStats teacher_stats(Ctx& c, const Tensor& v, const DistilledCrossEntropy& op) {
+  const int64_t n = v.rows();
+  TeacherStats s{.all = c.alloc("classifier.teacher_sums", DType::f32, {4, n}), .max = {}, .sums = {}};
+  s.max = {s.all.t.at(0), DType::f32, {n}};
+  s.sums = {s.all.t.at(n), DType::f32, {3, n}};
+  c.run(RowMax{.max = s.max, .x = v, .columns = op.part.count});
+  c.tensor_sum(s.max, Reduce::max);
+  c.run(DistillSums{.sums = s.sums,
+                    .logits = op.logits,
+                    .teacher = v,
+                    .max = op.max,
+                    .teacher_max = s.max,
+                    .targets = op.targets,
+                    .part = op.part,
+                    .kind = op.kind,
+                    .temperature = op.temperature,
+                    .softcap = op.softcap,
+                    .teacher_softcap = op.teacher_softcap});
+  c.tensor_sum(s.sums);
+  return s;
 }
 
 // A chunk of rows [lo, hi): its logits [hi - lo, Vp], which become the gradient, and its part of what a row has.
@@ -71,31 +106,55 @@ void run_losses(Ctx& c, const Chunk& at, const Classifier& head, const VocabPart
                      .sums = stats.sums});
 }
 
-void run_losses(Ctx& c, const Chunk& at, const Classifier& head, const Distillation& d, const Teacher& teacher) {
-  const Buffer v = teacher_logits(c, teacher, at.lo, at.hi);
-  c.run(DistilledCrossEntropy{.logits = at.z,
-                              .teacher = v.t,
-                              .losses = at.losses,
-                              .divergences = d.divergences.slice(at.lo, at.hi),
-                              .targets = at.targets,
-                              .scale = head.loss_scale,
-                              .inv_count = head.inv_count,
-                              .vocab = head.vocab,
-                              .kind = d.kind,
-                              .temperature = d.temperature,
-                              .ce_weight = d.ce_weight,
-                              .z_loss = head.z_loss,
-                              .softcap = head.softcap,
-                              .teacher_softcap = teacher.softcap});
+void run_losses(Ctx& c, const Chunk& at, const Classifier& head, const Distillation& d, const Teacher& teacher,
+                const VocabPart& part) {
+  const Buffer v = teacher_logits(c, teacher, at.lo, at.hi, part);
+  const RowStats stats = part ? row_stats(c, at.z, at.targets, part, head.softcap) : RowStats{};
+  DistilledCrossEntropy op{.logits = at.z,
+                           .teacher = v.t,
+                           .losses = at.losses,
+                           .divergences = d.divergences.slice(at.lo, at.hi),
+                           .targets = at.targets,
+                           .scale = head.loss_scale,
+                           .inv_count = head.inv_count,
+                           .vocab = part ? part.count : head.vocab,
+                           .kind = d.kind,
+                           .temperature = d.temperature,
+                           .ce_weight = d.ce_weight,
+                           .z_loss = head.z_loss,
+                           .softcap = head.softcap,
+                           .teacher_softcap = teacher.softcap,
+                           .part = part,
+                           .max = stats.max,
+                           .sums = stats.sums};
+  const TeacherStats of_teacher = part ? teacher_stats(c, v.t, op) : TeacherStats{};
+  op.teacher_max = of_teacher.max, op.distill_sums = of_teacher.sums;
+  c.run(op);
+}
+
+// The ids of the student's k largest logits, [n, k]; on a rank that has the whole vocabulary.
+Buffer own_top_ids(Ctx& c, const Tensor& logits, int64_t vocab, int64_t k, float softcap) {
+  const int64_t n = logits.rows();
+  Buffer ids = c.alloc("classifier.top_ids", DType::i32, {n, k});
+  const Buffer values = c.alloc("classifier.top_logits", DType::f32, {n, k});
+  const Buffer rest = c.alloc("classifier.top_rest", DType::f32, {n});
+  c.run(TopLogits{
+      .ids = ids.t, .values = values.t, .rest = rest.t, .logits = logits, .vocab = vocab, .softcap = softcap});
+  return ids;
 }
 
 // `part`: all of the vocabulary, on a rank that has it whole.
 void run_losses(Ctx& c, const Chunk& at, const Classifier& head, const Distillation& d, const VocabPart& part) {
   const RowStats stats = row_stats(c, at.z, at.targets, part, head.softcap);
-  const TeacherLogits top{.ids = d.logits.ids.slice(at.lo, at.hi),
-                          .values = d.logits.values.slice(at.lo, at.hi),
-                          .rest = d.logits.rest.slice(at.lo, at.hi)};
+  TeacherLogits top{.ids = d.logits.ids.slice(at.lo, at.hi),
+                    .values = d.logits.values.slice(at.lo, at.hi),
+                    .rest = d.logits.rest.slice(at.lo, at.hi)};
   const int64_t n = at.hi - at.lo, k = top.ids.cols();
+  Buffer own_ids;
+  if (d.kind == DistillLoss::uld) {
+    own_ids = own_top_ids(c, at.z, part.count, k, head.softcap);
+    top.ids = own_ids.t;
+  }
   const Buffer all = c.alloc("classifier.picked", DType::f32, {n * (k + 1)});
   const Tensor picked{all.t.data, DType::f32, {n, k}}, picked_rest = all.t.slice(n * k, n * (k + 1));
   c.run(PickLogits{.picked = picked,
@@ -140,7 +199,8 @@ void classifier(Net n, Var x, const Batch& batch, const Classifier& head, Tensor
   const int64_t rows = all.t.rows();
   const bool grad = c.recording();
   CHECK(!distills || grad, "distillation is for training");
-  CHECK(!distills || !distills->teacher || !vocab, "a teacher is for a whole vocabulary on each rank");
+  CHECK(!distills || distills->kind != DistillLoss::uld || (!distills->teacher && !vocab),
+        "sorted probabilities are compared with cached ones, on a rank that has the whole vocabulary");
   Buffer dx = grad ? c.alloc("classifier.dx", x.t().shape) : Buffer{};
   PartsOfRows parts = grad && vocab ? PartsOfRows(c, dx.t) : PartsOfRows();
   for (int64_t lo = 0; lo < rows; lo += head.chunk_rows) {
@@ -154,7 +214,7 @@ void classifier(Net n, Var x, const Batch& batch, const Classifier& head, Tensor
     read = {};
     const Chunk at{.z = z.t, .targets = targets, .losses = losses.slice(lo, hi), .lo = lo, .hi = hi};
     if (distills && distills->teacher)
-      run_losses(c, at, head, *distills, *distills->teacher);
+      run_losses(c, at, head, *distills, *distills->teacher, vocab);
     else if (distills)
       run_losses(c, at, head, *distills, vocab ? vocab : VocabPart{.count = head.vocab, .total = head.vocab});
     else

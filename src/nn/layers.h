@@ -105,7 +105,7 @@ struct Classifier {
   float softcap = 0;  // likewise
   Param b = {};       // [Vp], optional
 };
-// A frozen model of the same vocabulary.
+// A frozen model of the same vocabulary, whole on every rank.
 struct Teacher {
   ParamStore& params;
   Param w, b;     // its head; b optional

@@ -1,5 +1,6 @@
 // Softmax cross-entropy: loss and gradient in one pass over the logits, which become their own gradient. Where ranks
-// have parts of the vocabulary, RowMax and LogitSums come before it, each followed by a reduction over the ranks.
+// have parts of the vocabulary, RowMax and LogitSums (of a student also DistillSums) come before it, each followed by a
+// reduction over the ranks.
 #pragma once
 #include "base/choices.h"
 #include "ops/op.h"
@@ -100,6 +101,51 @@ struct LogitSums {
   Cost cost() const { return {4.0 * double(logits.numel()), traffic(*this)}; }
 };
 
+// What a part of the vocabulary adds to a row's sums of a student and its teacher at a temperature T. With
+// y_c = (logits_c - max) / T and u_c = (teacher_c - teacher_max) / T, soft-capped first, summed over the part:
+//   sums[0, i] = sum exp(y_c)    sums[1, i] = sum exp(u_c)
+//   sums[2, i] = sum exp(u_c) (u_c - y_c) for kl, sum exp(y_c) (y_c - u_c) for reverse_kl
+// Ignored rows become 0. A max of -inf counts as 0, and a factor of 0 makes a term of sums[2] 0.
+struct DistillSums {
+  Tensor sums;         // [3, n] f32
+  Tensor logits;       // [n, Vp]
+  Tensor teacher;      // [n, columns >= part.count], of the same type; before its soft-cap
+  Tensor max;          // [n] f32: of all parts; see RowMax
+  Tensor teacher_max;  // [n] f32
+  Tensor targets;      // [n] i32; negative: ignored
+  VocabPart part = {};
+  DistillLoss kind = DistillLoss::kl;
+  float temperature = 1;
+  float softcap = 0, teacher_softcap = 0;
+  static constexpr const char* kName = "distill_sums";
+  std::array<Field, 6> fields() {
+    return {{{"sums", Io::out, &sums},
+             {"logits", Io::in, &logits},
+             {"teacher", Io::in, &teacher},
+             {"max", Io::in, &max},
+             {"teacher_max", Io::in, &teacher_max},
+             {"targets", Io::in, &targets}}};
+  }
+  void check() const {
+    Expect e{kName};
+    e.floating("logits", logits)
+        .matrix("logits", logits)
+        .contiguous("logits", logits)
+        .matrix("teacher", teacher)
+        .is("teacher", teacher, logits.dtype, {logits.rows(), teacher.cols()})
+        .is("sums", sums, DType::f32, {3, logits.rows()})
+        .is("max", max, DType::f32, {logits.rows()})
+        .is("teacher_max", teacher_max, DType::f32, {logits.rows()})
+        .is("targets", targets, DType::i32, {logits.rows()})
+        .that(part.count > 0 && part.count <= logits.cols() && part.count <= teacher.cols() &&
+                  part.first + part.count <= part.total,
+              "0 < part <= columns")
+        .that(kind != DistillLoss::uld, "kl or reverse_kl")
+        .that(temperature > 0 && softcap >= 0 && teacher_softcap >= 0, "temperature > 0 and soft-caps >= 0");
+  }
+  Cost cost() const { return {12.0 * double(logits.numel()), traffic(*this)}; }
+};
+
 // Cross-entropy and a teacher's loss in one, with their gradient [Hinton et al. 2015, section 2]. With z = logits,
 // v = teacher, T = temperature, q = softmax(z / T), p = softmax(v / T), each over the columns of the vocabulary:
 //   kl:          divergences[i] = T^2 sum_c p_c (log p_c - log q_c), whose gradient is T (q - p)
@@ -108,9 +154,10 @@ struct LogitSums {
 // losses[i] is the cross-entropy, as CrossEntropy has it. Logits become scale * inv_count times the gradient of
 // divergences[i] + ce_weight losses[i], plus that of z_loss; ignored rows and padding become 0, and so do the losses of
 // ignored rows. A column that the teacher gives -inf has no weight in kl.
+// With `part`, columns are the tokens of this part; losses and divergences are those of the whole vocabulary.
 struct DistilledCrossEntropy {
   Tensor logits;       // [n, Vp]
-  Tensor teacher;      // [n, Vp], of the same type; before its soft-cap
+  Tensor teacher;      // [n, columns >= vocab], of the same type; before its soft-cap
   Tensor losses;       // [n] f32
   Tensor divergences;  // [n] f32
   Tensor targets;      // [n] i32; negative: ignored
@@ -121,28 +168,44 @@ struct DistilledCrossEntropy {
   float temperature = 1, ce_weight = 1;
   float z_loss = 0;
   float softcap = 0, teacher_softcap = 0;  // of the logits of each, as CrossEntropy::softcap
+  VocabPart part = {};
+  Tensor max, sums, teacher_max, distill_sums;  // of RowMax, LogitSums and DistillSums; with part only
   static constexpr const char* kName = "distilled_cross_entropy";
-  std::array<Field, 6> fields() {
+  std::array<Field, 10> fields() {
     return {{{"logits", Io::inout, &logits},
              {"teacher", Io::in, &teacher},
              {"losses", Io::out, &losses},
              {"divergences", Io::out, &divergences},
              {"targets", Io::in, &targets},
-             {"scale", Io::in, &scale}}};
+             {"scale", Io::in, &scale},
+             {"max", Io::in, &max},
+             {"sums", Io::in, &sums},
+             {"teacher_max", Io::in, &teacher_max},
+             {"distill_sums", Io::in, &distill_sums}}};
   }
   void check() const {
     Expect e{kName};
     e.floating("logits", logits)
         .matrix("logits", logits)
         .contiguous("logits", logits)
-        .is("teacher", teacher, logits.dtype, logits.shape)
+        .matrix("teacher", teacher)
+        .is("teacher", teacher, logits.dtype, {logits.rows(), teacher.cols()})
         .is("losses", losses, DType::f32, {logits.rows()})
         .is("divergences", divergences, DType::f32, {logits.rows()})
         .is("targets", targets, DType::i32, {logits.rows()})
         .is("scale", scale, DType::f32, {1})
-        .that(vocab > 0 && vocab <= logits.cols(), "0 < vocab <= columns")
+        .that(vocab > 0 && vocab <= logits.cols() && vocab <= teacher.cols(), "0 < vocab <= columns")
+        .that(kind != DistillLoss::uld, "kl or reverse_kl")
         .that(temperature > 0 && ce_weight >= 0, "temperature > 0 and ce_weight >= 0")
         .that(softcap >= 0 && teacher_softcap >= 0, "soft-caps >= 0");
+    for (const Tensor* t : {&max, &sums, &teacher_max, &distill_sums})
+      e.that(bool(*t) == bool(part), "max and sums of a part, and of a part alone");
+    if (!part) return;
+    e.is("max", max, DType::f32, {logits.rows()})
+        .is("teacher_max", teacher_max, DType::f32, {logits.rows()})
+        .is("sums", sums, DType::f32, {2, logits.rows()})
+        .is("distill_sums", distill_sums, DType::f32, {3, logits.rows()})
+        .that(vocab == part.count, "the columns of the part");
   }
   Cost cost() const { return {24.0 * double(logits.numel()), traffic(*this)}; }
 };

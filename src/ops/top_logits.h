@@ -93,10 +93,15 @@ struct PickLogits {
 //                T (q_j - p_j), and T q_c (1 - p_r / q_r) for a token c not in ids
 //   reverse_kl:  divergences[i] = T^2 D, D = sum_j q_j log(q_j / p_j) + q_r log(q_r / p_r), whose gradient is
 //                T q_j (log(q_j / p_j) - D), and T q_c (log(q_r / p_r) - D)
-// Neither is larger than the divergence from the whole distribution [data processing inequality, Cover & Thomas 2006,
-// section 2.8]; with k = V both are equal to it. The logarithm of q_r has a floor, -87 relative to the largest logit.
-// What is of the whole vocabulary: max (RowMax), sums (LogitSums), picked and picked_rest (PickLogits), each reduced
-// over the ranks. losses, ce_weight, z_loss and ignored rows: as in DistilledCrossEntropy.
+//   uld:         divergences[i] = T^2 (sum_j |q_j - p_j| + |q_r - p_r|), whose gradient is T q_j (s_j - S) and
+//                T q_c (s_r - S), s the signs of the differences, S = sum_j s_j q_j + s_r q_r. Here ids are the
+//                student's own top tokens: its j-th largest probability is compared with the teacher's, whatever their
+//                tokens [Boizard et al. 2024, "Towards Cross-Tokenizer Distillation", section 3]. A row whose values
+//                are -inf has no teacher: its divergence is 0.
+// Neither of the first two is larger than the divergence from the whole distribution [data processing inequality, Cover
+// & Thomas 2006, section 2.8]; with k = V both are equal to it. The logarithm of q_r has a floor, -87 relative to the
+// largest logit. What is of the whole vocabulary: max (RowMax), sums (LogitSums), picked and picked_rest (PickLogits),
+// each reduced over the ranks. losses, ce_weight, z_loss and ignored rows: as in DistilledCrossEntropy.
 struct CachedDistilledCrossEntropy {
   Tensor logits;       // [n, Vp]; becomes the gradient
   Tensor losses;       // [n] f32

@@ -71,25 +71,48 @@ void ReferenceOps::run(const CrossEntropy& op, void*) {
 
 namespace {
 
-// log softmax(z / temperature) over the vocabulary.
-std::vector<double> log_softmax(const Values& z, int64_t vocab, double temperature) {
-  const double max = *std::max_element(z.v.begin(), z.v.begin() + vocab);
-  double sum = 0;
-  for (int64_t c = 0; c < vocab; ++c) sum += std::exp((z[c] - max) / temperature);
-  std::vector<double> out;
-  for (int64_t c = 0; c < vocab; ++c) out.push_back((z[c] - max) / temperature - std::log(sum));
-  return out;
+// A student's and its teacher's logits of a row, soft-capped, relative to the largest, over the temperature; and the
+// three sums of DistillSums.
+struct Scaled {
+  std::vector<double> y, u;
+  double y_sum = 0, u_sum = 0, cross = 0;
+};
+
+// factor * difference, 0 where the factor is.
+double weighted(double factor, double difference) { return factor > 0 ? factor * difference : 0; }
+
+Scaled scaled(const Values& z, const Values& v, int64_t vocab, double base, double teacher_base, double temperature,
+              bool forward) {
+  Scaled s;
+  for (int64_t c = 0; c < vocab; ++c) {
+    const double y = (z[c] - base) / temperature, u = (v[c] - teacher_base) / temperature;
+    s.y.push_back(y), s.u.push_back(u);
+    s.y_sum += std::exp(y), s.u_sum += std::exp(u);
+    s.cross += forward ? weighted(std::exp(u), u - y) : weighted(std::exp(y), y - u);
+  }
+  return s;
 }
 
-// KL(a, b) of distributions given by their logarithms; what has no probability in a counts nothing.
-double divergence(const std::vector<double>& a, const std::vector<double>& b) {
-  double sum = 0;
-  for (size_t c = 0; c < a.size(); ++c)
-    if (const double p = std::exp(a[c]); p > 0) sum += p * (a[c] - b[c]);
-  return sum;
+double largest(const Values& z, int64_t vocab) {
+  return exponent_base(*std::max_element(z.v.begin(), z.v.begin() + vocab));
 }
 
 }  // namespace
+
+void ReferenceOps::run(const DistillSums& op, void*) {
+  Values sums = zeros_like(op.sums);
+  const Values max = load(op.max), teacher_max = load(op.teacher_max);
+  for (int64_t i = 0; i < op.logits.rows(); ++i) {
+    if (op.targets.as<int32_t>()[i] < 0) continue;
+    const Scaled s =
+        scaled(capped(op.logits.slice(i, i + 1), op.part.count, op.softcap).z,
+               capped(op.teacher.slice(i, i + 1), op.part.count, op.teacher_softcap).z, op.part.count,
+               exponent_base(capped(max[i], op.softcap)), exponent_base(capped(teacher_max[i], op.teacher_softcap)),
+               op.temperature, op.kind == DistillLoss::kl);
+    sums(0, i) = s.y_sum, sums(1, i) = s.u_sum, sums(2, i) = s.cross;
+  }
+  store(op.sums, sums);
+}
 
 // With q and p the softmax of student and teacher at the temperature T:
 //   kl:          T^2 KL(p, q), and its gradient T (q - p)
@@ -97,28 +120,39 @@ double divergence(const std::vector<double>& a, const std::vector<double>& b) {
 void ReferenceOps::run(const DistilledCrossEntropy& op, void*) {
   Values losses = zeros_like(op.losses), divergences = zeros_like(op.divergences);
   const double t = op.temperature, weight = load(op.scale)[0] * double(op.inv_count);
+  const bool forward = op.kind == DistillLoss::kl;
+  const int64_t vocab = op.part ? op.part.total : op.vocab;
   for (int64_t i = 0; i < op.logits.rows(); ++i) {
     const Tensor row = op.logits.slice(i, i + 1);
     const int32_t target = op.targets.as<int32_t>()[i];
-    CHECK(target < op.vocab, "distilled_cross_entropy.targets: entry ", i, " is ", target, " of a vocabulary of ",
-          op.vocab);
+    CHECK(target < vocab, "distilled_cross_entropy.targets: entry ", i, " is ", target, " of a vocabulary of ", vocab);
     Values gradient = zeros_like(row);
     if (target >= 0) {
       const auto [z, slope] = capped(row, op.vocab, op.softcap);
       const Values v = capped(op.teacher.slice(i, i + 1), op.vocab, op.teacher_softcap).z;
-      const std::vector<double> log_q = log_softmax(z, op.vocab, t), log_p = log_softmax(v, op.vocab, t);
-      const bool forward = op.kind == DistillLoss::kl;
-      const double between = forward ? divergence(log_p, log_q) : divergence(log_q, log_p);
-      const RowSums s = sums_of(z, op.vocab, target);
+      const RowSums s = op.part ? RowSums{exponent_base(capped(load(op.max)[i], op.softcap)), load(op.sums)(0, i),
+                                          load(op.sums)(1, i)}
+                                : sums_of(z, op.vocab, target);
+      const double teacher_base =
+          op.part ? exponent_base(capped(load(op.teacher_max)[i], op.teacher_softcap)) : largest(v, op.vocab);
+      Scaled both = scaled(z, v, op.vocab, s.base, teacher_base, t, forward);
+      if (op.part) {
+        const Values all = load(op.distill_sums);
+        both.y_sum = all(0, i), both.u_sum = all(1, i), both.cross = all(2, i);
+      }
+      const double log_y = std::log(both.y_sum), log_u = std::log(both.u_sum);
+      const double between =
+          forward ? both.cross / both.u_sum - log_u + log_y : both.cross / both.y_sum - log_y + log_u;
       const double lse = s.base + std::log(s.sum);
       losses[i] = std::log(s.sum) - s.at_target;
       divergences[i] = t * t * between;
       for (int64_t c = 0; c < op.vocab; ++c) {
-        const double q = std::exp(log_q[size_t(c)]), p = std::exp(log_p[size_t(c)]);
-        const double of_teacher = forward ? q - p : q > 0 ? q * (log_q[size_t(c)] - log_p[size_t(c)] - between) : 0;
+        const double log_q = both.y[size_t(c)] - log_y, log_p = both.u[size_t(c)] - log_u;
+        const double of_teacher =
+            forward ? std::exp(log_q) - std::exp(log_p) : weighted(std::exp(log_q), log_q - log_p - between);
         const double softmax = std::exp(z[c] - lse);
         gradient[c] = weight * slope[size_t(c)] *
-                      (t * of_teacher + double(op.ce_weight) * (softmax - (c == target ? 1 : 0)) +
+                      (t * of_teacher + double(op.ce_weight) * (softmax - (c == op.part.row(target) ? 1 : 0)) +
                        2 * double(op.z_loss) * lse * softmax);
       }
     }

@@ -34,6 +34,7 @@ class ReferenceOps final : public Ops {
   void run(const DistilledCrossEntropy&, void*) override;
   void run(const RowMax&, void*) override;
   void run(const LogitSums&, void*) override;
+  void run(const DistillSums&, void*) override;
   void run(const TopLogits&, void*) override;
   void run(const PickLogits&, void*) override;
   void run(const CachedDistilledCrossEntropy&, void*) override;

@@ -34,6 +34,17 @@ struct Events {
   }
 };
 
+double sign(double x) { return x > 0 ? 1 : x < 0 ? -1 : 0; }  // NaN: 0
+
+// Sums over the events of |q - p|, and of q with the sign of q - p.
+struct SortedDifference {
+  double distance = 0, signed_q = 0;
+  void add(double log_q, double log_p) {
+    distance += std::abs(std::exp(log_q) - std::exp(log_p));
+    signed_q += sign(log_q - log_p) * std::exp(log_q);
+  }
+};
+
 double divergence(const Events& a, const Events& b) {
   double sum = term(a.rest, b.rest);
   for (size_t j = 0; j < a.top.size(); ++j) sum += term(a.top[j], b.top[j]);
@@ -87,7 +98,7 @@ void ReferenceOps::run(const CachedDistilledCrossEntropy& op, void*) {
                picked = load(op.picked), picked_rest = load(op.picked_rest);
   const int64_t k = op.ids.cols();
   const double t = op.temperature, weight = load(op.scale)[0] * double(op.inv_count);
-  const bool forward = op.kind == DistillLoss::kl;
+  const bool forward = op.kind == DistillLoss::kl, sorted = op.kind == DistillLoss::uld;
   for (int64_t i = 0; i < op.logits.rows(); ++i) {
     const Tensor row = op.logits.slice(i, i + 1);
     const int32_t target = op.targets.as<int32_t>()[i];
@@ -106,10 +117,15 @@ void ReferenceOps::run(const CachedDistilledCrossEntropy& op, void*) {
       for (const double x : q.top) log_z += std::exp(x);
       log_z = std::log(log_z);
       p.normalize(), q.normalize();
+      SortedDifference differs;
+      if (sorted && values(i, 0) > -kInf) {
+        for (size_t j = 0; j < p.top.size(); ++j) differs.add(q.top[j], p.top[j]);
+        differs.add(q.rest, p.rest);
+      }
       const double floor = std::log(double(std::numeric_limits<float>::min())) - log_z;
       Events q_above = q;  // what logarithms are taken of
       q_above.rest = std::max(q.rest, floor);
-      const double between = forward ? divergence(p, q_above) : divergence(q, p);
+      const double between = sorted ? differs.distance : forward ? divergence(p, q_above) : divergence(q, p);
       const double lse = most + std::log(sums(0, i));
       losses[i] = std::log(sums(0, i)) - sums(1, i);
       divergences[i] = t * t * between;
@@ -122,7 +138,8 @@ void ReferenceOps::run(const CachedDistilledCrossEntropy& op, void*) {
       };
       for (int64_t c = 0; c < op.part.count; ++c) {
         const double log_q = (capped(z[c], op.softcap) - most) / t - log_z, each = std::exp(log_q);
-        const double of_teacher = forward          ? each - std::exp(log_q + p.rest - q_above.rest)
+        const double of_teacher = sorted           ? each * (sign(q.rest - p.rest) - differs.signed_q)
+                                  : forward        ? each - std::exp(log_q + p.rest - q_above.rest)
                                   : q.rest > -kInf ? each * (q.rest - p.rest - between)
                                                    : 0;
         gradient[c] = gradient_of(z[c], c == op.part.row(target), of_teacher);
@@ -131,7 +148,10 @@ void ReferenceOps::run(const CachedDistilledCrossEntropy& op, void*) {
         const int32_t id = op.ids.as<int32_t>()[i * k + j];
         if (op.part.row(id) < 0) continue;
         const double log_q = q.top[size_t(j)], log_p = p.top[size_t(j)], each = std::exp(log_q);
-        const double of_teacher = forward ? each - std::exp(log_p) : each > 0 ? each * (log_q - log_p - between) : 0;
+        const double of_teacher = sorted     ? each * (sign(log_q - log_p) - differs.signed_q)
+                                  : forward  ? each - std::exp(log_p)
+                                  : each > 0 ? each * (log_q - log_p - between)
+                                             : 0;
         gradient[op.part.row(id)] = gradient_of(picked(i, j), id == target, of_teacher);
       }
     }

@@ -2,12 +2,16 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <limits>
+#include <numeric>
 
+#include "base/checksum.h"
 #include "checkpoint/store.h"
 #include "convert/gguf_reader.h"
 #include "data/loader.h"
 #include "infer/evaluate.h"
 #include "metrics/format.h"
+#include "tokenizer/load.h"
 #include "train/find_together.h"
 
 namespace athanor {
@@ -46,6 +50,10 @@ TeacherOptions cached_options(const Config& c) {
     require_equal("model.vocab_size", info.vocab_size, c.model.vocab_size);
     require_equal("seq_length", info.seq_length, c.seq_length);
     require_equal("distill_temperature", info.temperature, c.distill_temperature);
+    if (!info.teacher_tokens.empty() && c.distill_loss != DistillLoss::uld)
+      refuse(cat(c.teacher_logits, " was made by a teacher with other tokens (", info.teacher_tokens,
+                 "), and distill_loss ", name_of(c.distill_loss),
+                 " compares probabilities of the same tokens; set distill_loss to uld"));
     return TeacherOptions{.top_k = info.top_k};
   });
 }
@@ -56,8 +64,8 @@ TeacherOptions model_options(const Config& c) {
     const auto newest = newest_valid(c.teacher, nullptr, verify_sizes);  // of a run's folder
     const ModelFolder folder(VerifiedModel{.folder = newest ? newest->path : c.teacher, .elsewhere = true});
     require_same_vocab(folder.path(), folder.config(), c,
-                       ", or where they share the ids of the smaller one cache its logits with `athanor cache-logits "
-                       "--common-vocab`");
+                       ", or cache its logits with `athanor cache-logits`: with --common-vocab where they share the "
+                       "ids of the smaller one, with --teacher-tokenizer for distill_loss uld");
     require_positions(folder.path(), folder.config(), c);
     return TeacherOptions{.model = folder.config()};
   });
@@ -105,12 +113,43 @@ std::string teacher_words(const ModelFolder* teacher, const LogitCache* logits) 
              logits->info().teacher, ", ");
 }
 
+std::string TeacherTokens::text() const {
+  Xxh3 files;
+  for (const Tokenizer* each : {run.get(), teacher.get()})
+    for (const TokenizerFile& file : each->files()) files.update(std::as_bytes(std::span(file.content)));
+  return cat(teacher->name(), " of ", teacher->vocab_size(), ", bos ", bos, ", up to ", length, " in a window, ",
+             files.hex());
+}
+
+TeacherTokens teacher_tokens(const std::string& path, const Dataset& train, const ModelConfig& teacher, int32_t bos,
+                             int64_t length) {
+  return with_context("--teacher-tokenizer", [&] {
+    TeacherTokens tokens{.run = find_tokenizer(train.first_shard()),
+                         .teacher = load_tokenizer(path),
+                         .bos = bos,
+                         .length = length > 0 ? length : train.seq_length()};
+    if (!tokens.run)
+      refuse(cat("there is no tokenizer beside ", train.first_shard(),
+                 ", so its text is not known; make the shards with `athanor tokenize`"));
+    if (tokens.teacher->vocab_size() > teacher.vocab_size)
+      refuse(cat(path, " has ", tokens.teacher->vocab_size(), " tokens, the teacher's vocab_size is ",
+                 teacher.vocab_size, "; give the teacher's own tokenizer"));
+    if (bos >= teacher.vocab_size)
+      refuse(cat("--teacher-bos ", bos, " is outside the teacher's vocabulary of ", teacher.vocab_size));
+    if (teacher.max_position_embeddings < tokens.length)
+      refuse(cat("windows of ", tokens.length, " tokens are longer than the teacher's max_position_embeddings, ",
+                 teacher.max_position_embeddings, "; give a smaller --teacher-length"));
+    return tokens;
+  });
+}
+
 LogitCacheInfo logit_cache_info(const Config& c, const ModelFolder& teacher, const Dataset& train,
                                 const PackingOptions& packing, const CacheOptions& o) {
-  if (!o.common_vocab)
+  if (!o.common_vocab && !o.tokens)
     require_same_vocab(teacher.path(), teacher.config(), c,
-                       ", or give --common-vocab where they share the ids of the smaller one");
-  require_positions(teacher.path(), teacher.config(), c);
+                       ", or give --common-vocab where they share the ids of the smaller one, --teacher-tokenizer for "
+                       "distill_loss uld");
+  if (!o.tokens) require_positions(teacher.path(), teacher.config(), c);
   const int64_t vocab = std::min(c.model.vocab_size, teacher.config().vocab_size);
   if (o.top_k > vocab) refuse(cat("--top-k: ", o.top_k, " is more than the ", vocab, " tokens of the vocabulary"));
   return {.teacher = std::filesystem::absolute(teacher.path()).lexically_normal().string(),
@@ -118,6 +157,7 @@ LogitCacheInfo logit_cache_info(const Config& c, const ModelFolder& teacher, con
           .data_fingerprint = train.fingerprint(),
           .documents = documents_text(packing),
           .compute = name_of(engine_options(c, false).recipe.compute),
+          .teacher_tokens = o.tokens ? o.tokens->text() : "",
           .seq_length = c.seq_length,
           .vocab_size = c.model.vocab_size,
           .teacher_vocab_size = teacher.config().vocab_size,
@@ -132,44 +172,125 @@ std::unique_ptr<Engine> teacher_engine(const Config& c, const ModelConfig& teach
   Config config = c;
   if (low_precision(config.precision)) config.precision = Precision::bf16;
   config.multiple_choice_data.clear();
+  if (o.tokens) config.seq_length = o.tokens->length;
   EngineOptions options = engine_options(config, false);
   options.zero_stage = 0;  // every rank has all of it
   options.pipeline = {};
   options.sequence_parallel = false;
   if (batch == 0)
-    batch = c.micro_batch_size > 0 ? c.micro_batch_size : std::max<int64_t>(1, kAutoTokens / c.seq_length);
+    batch = c.micro_batch_size > 0 ? c.micro_batch_size : std::max<int64_t>(1, kAutoTokens / config.seq_length);
   options.micro_batch_size = batch;
   options.global_batch_size = batch * backend.mesh.batches();
   auto engine = std::make_unique<Engine>(teacher, options, backend);
-  engine->want_top_logits(o.top_k, std::min(c.model.vocab_size, teacher.vocab_size), float(c.distill_temperature));
+  const int64_t vocab = o.tokens ? teacher.vocab_size : std::min(c.model.vocab_size, teacher.vocab_size);
+  engine->want_top_logits(o.top_k, vocab, float(c.distill_temperature));
   engine->memory().require_fits(memory_capacity(c, backend.device), runtime_reserve(c, backend.device));
   return engine;
 }
 
+namespace {
+
+constexpr float kNone = -std::numeric_limits<float>::infinity();
+
+// The logits of one window, at the run's positions.
+struct WindowLogits {
+  int64_t length, k;
+  std::vector<int32_t> ids;         // [length, k]
+  std::vector<float> values, rest;  // [length, k], [length]
+  WindowLogits(int64_t length_, int64_t k_)
+      : length(length_), k(k_), ids(size_t(length * k)), values(ids.size()), rest(size_t(length)) {}
+  TopLogitRow row() { return {.ids = ids, .values = values, .rest = rest}; }
+};
+
+// The windows of a micro-batch as the teacher reads them.
+class TeacherBatch {
+ public:
+  TeacherBatch(int64_t rows, int64_t length, const PackingOptions& packing, const TeacherTokens* tokens)
+      : packing_(packing), tokens_(tokens), run_(rows, length, packing), teacher_(rows, length, packing) {
+    if (!tokens) return;
+    packing_of_teacher_ = packing;
+    packing_of_teacher_.eod_id = tokens->teacher->eod_id();
+    teacher_ = HostBatch(rows, tokens->length, packing_of_teacher_);
+    positions_.resize(size_t(rows));
+  }
+
+  void read(int64_t row, const Dataset& data, int64_t window) {
+    run_.read(row, data, data.window(window), packing_);
+    if (!tokens_) return;
+    AlignedTokens aligned = align_tokens(*tokens_->run, *tokens_->teacher, tokens_of(row, data.seq_length()),
+                                         tokens_->length, tokens_->bos);
+    aligned.tokens.resize(size_t(tokens_->length + 1), tokens_->teacher->eod_id());
+    const Window text{.tokens = std::move(aligned.tokens),
+                      .mask = std::vector<uint8_t>(size_t(tokens_->length + 1), 1),
+                      .ends = std::move(aligned.ends)};
+    teacher_.read(row, text, packing_of_teacher_);
+    positions_[size_t(row)] = std::move(aligned.positions);
+  }
+
+  const HostBatch& of_teacher() const { return tokens_ ? teacher_ : run_; }
+  std::span<const int32_t> tokens_of(int64_t row, int64_t length) const {
+    return std::span(run_.tokens).subspan(size_t(row * length), size_t(length));
+  }
+
+  // Returns how many positions of the row have a teacher.
+  int64_t give(int64_t row, const Engine::TopLogitsOfBatch& top, WindowLogits& out) const {
+    int64_t taught = 0;
+    for (int64_t i = 0; i < out.length; ++i) {
+      const int64_t position = tokens_ ? positions_[size_t(row)][size_t(i)] : i;
+      const int64_t from = row * (tokens_ ? tokens_->length : out.length) + position;
+      const auto values = out.values.begin() + i * out.k;
+      if (tokens_)
+        std::iota(out.ids.begin() + i * out.k, out.ids.begin() + (i + 1) * out.k, 0);
+      else
+        std::copy_n(top.ids.begin() + from * out.k, out.k, out.ids.begin() + i * out.k);
+      if (position < 0) {
+        std::fill_n(values, out.k, kNone);
+        out.rest[size_t(i)] = kNone;
+        continue;
+      }
+      std::copy_n(top.values.begin() + from * out.k, out.k, values);
+      out.rest[size_t(i)] = top.rest[size_t(from)];
+      ++taught;
+    }
+    return taught;
+  }
+
+ private:
+  const PackingOptions packing_;
+  const TeacherTokens* tokens_;
+  PackingOptions packing_of_teacher_;
+  HostBatch run_, teacher_;
+  std::vector<std::vector<int64_t>> positions_;  // AlignedTokens::positions of each row
+};
+
+}  // namespace
+
 void write_logit_shards(Engine& teacher, const Dataset& data, const PackingOptions& packing, const std::string& folder,
-                        const LogitCacheInfo& info, const CacheProgress& progress) {
-  const int64_t rows = teacher.options().micro_batch_size, t = info.seq_length, k = info.top_k;
-  HostBatch batch(rows, t, packing);
+                        const LogitCacheInfo& info, const CacheOptions& options, const CacheProgress& progress) {
+  const int64_t rows = teacher.options().micro_batch_size, t = info.seq_length;
+  TeacherBatch batch(rows, t, packing, options.tokens ? &*options.tokens : nullptr);
+  WindowLogits logits(t, info.top_k);
   for (int64_t shard = teacher.rank(); shard < info.shards(); shard += teacher.ranks()) {
     if (has_logit_shard(folder, info, shard)) continue;
     LogitShardWriter writer(folder, info, shard);
     const int64_t first = shard * info.shard_windows(), end = first + info.windows_in(shard);
+    int64_t taught = 0;
     for (int64_t window = first; window < end; window += rows) {
       const int64_t here = std::min(rows, end - window);
-      for (int64_t row = 0; row < here; ++row) batch.read(row, data, data.window(window + row), packing);
-      set_documents(teacher, batch);
-      Engine::TopLogitsOfBatch top = teacher.top_logits(batch.tokens);
+      for (int64_t row = 0; row < here; ++row) batch.read(row, data, window + row);
+      set_documents(teacher, batch.of_teacher());
+      const Engine::TopLogitsOfBatch top = teacher.top_logits(batch.of_teacher().tokens);
       for (int64_t row = 0; row < here; ++row) {
-        const auto at = size_t(row * t), size = size_t(t), of_k = size_t(k);
-        writer.append(std::span(batch.tokens).subspan(at, size),
-                      {.ids = std::span(top.ids).subspan(at * of_k, size * of_k),
-                       .values = std::span(top.values).subspan(at * of_k, size * of_k),
-                       .rest = std::span(top.rest).subspan(at, size)});
+        taught += batch.give(row, top, logits);
+        writer.append(batch.tokens_of(row, t), logits.row());
       }
       progress.batch();
     }
+    if (taught == 0)
+      refuse(cat(folder, ": no token of shard ", shard,
+                 " ends where one of the teacher's does; is --teacher-tokenizer the teacher's?"));
     writer.commit();
-    progress.shard(shard);
+    progress.shard(shard, double(taught) / double(info.windows_in(shard) * t));
   }
 }
 

@@ -225,8 +225,9 @@ TEST(Validate, Pruning) {
 }
 
 TEST(Validate, Distillation) {
-  expect_parts(error_with({"teacher=folder", "tensor_parallel_size=2"}),
-               {"teacher", "tensor_parallel_size", "cache-logits", "teacher_logits"});
+  expect_parts(error_with({"teacher=folder", "distill_loss=uld"}), {"distill_loss: uld", "folder", "teacher_logits"});
+  expect_parts(error_with({"teacher_logits=cache", "distill_loss=uld", "tensor_parallel_size=2"}),
+               {"distill_loss: uld", "tensor_parallel_size 2"});
   expect_parts(error_with({"teacher=folder", "teacher_logits=cache"}), {"teacher_logits: cache", "teacher folder"});
   expect_parts(error_with({"teacher_logits=cache", "packing=best_fit"}), {"packing", "teacher_logits"});
   expect_parts(error_with({"teacher_logits=cache", "total_curriculum_step=5", "min_difficulty=8"}),

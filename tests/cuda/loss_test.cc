@@ -38,6 +38,14 @@ TEST_F(Loss, PartsOfAVocabulary) {
     needs_no_alignment(op, vocab_part_cases, 5);
 }
 
+TEST_F(Loss, ATeacher) {
+  agrees_with_the_reference(DistilledCrossEntropy::kName, loss_cases, 18);
+  for (const char* op : {DistillSums::kName, DistilledCrossEntropy::kName}) {
+    agrees_with_the_reference(op, vocab_part_cases, 18);
+    needs_no_alignment(op, vocab_part_cases, 5);
+  }
+}
+
 TEST_F(Loss, TopLogitsOfATeacher) {
   for (const char* op : {TopLogits::kName, PickLogits::kName, CachedDistilledCrossEntropy::kName}) {
     agrees_with_the_reference(op, top_logits_cases, 20, 5);

@@ -109,8 +109,8 @@ void set_logits(Case& c, const Size& s, const std::function<double(int64_t row, 
 
 Case cached(const Size& s, DType dt, DistillLoss kind, float temperature, float softcap) {
   const Tensor rows = tensor(DType::f32, {s.n}), top = tensor(DType::f32, {s.n, s.k});
-  Case c{cat(name_of(s, dt), " ", kind == DistillLoss::kl ? "kl" : "reverse kl", " temperature ", temperature,
-             " softcap ", softcap),
+  constexpr const char* kNames[] = {"kl", "reverse kl", "uld"};
+  Case c{cat(name_of(s, dt), " ", kNames[int(kind)], " temperature ", temperature, " softcap ", softcap),
          {.logits = tensor(dt, {s.n, s.padded}),
           .losses = rows,
           .divergences = rows,
@@ -140,7 +140,7 @@ Case cached(const Size& s, DType dt, DistillLoss kind, float temperature, float 
 void gradient(Examiner& examine, DistillLoss kind, int64_t k) {
   const Size s{{5, {0, 9, 9}, 11}, k};
   for (const auto& [temperature, z_loss, softcap] :
-       {std::tuple{1.0, 0.0, 0.0}, {3.0, 0.5, 0.0}, {0.5, 0.0, 3.0}, {2.0, 0.5, 2.0}}) {
+       {std::tuple{1.0, 0.0, 0.0}, {3.5, 0.5, 0.0}, {0.5, 0.0, 3.0}, {2.0, 0.5, 2.0}}) {
     Case c = cached(s, DType::f32, kind, float(temperature), float(softcap)), moved = c;
     c.op.z_loss = float(z_loss);
     c.name += cat(" z loss ", z_loss);
@@ -164,6 +164,18 @@ void gradient(Examiner& examine, DistillLoss kind, int64_t k) {
   }
 }
 
+// Rows whose values are -inf have no teacher.
+void without_teacher(Examiner& examine) {
+  const Size& s = kSizes[0];
+  Case c = cached(s, DType::f32, DistillLoss::uld, 1, 0);
+  c.name += " every other row without a teacher";
+  constexpr double kNone = -std::numeric_limits<double>::infinity();
+  const Init values = c.values["values"], rest = c.values["rest"];
+  c.values["values"] = [=](uint64_t stream, int64_t i) { return i / s.k % 2 == 0 ? kNone : values(stream, i); };
+  c.values["rest"] = [=](uint64_t stream, int64_t i) { return i % 2 == 0 ? kNone : rest(stream, i); };
+  examine(c);
+}
+
 }  // namespace
 
 void top_logits_cases(Examiner& examine) {
@@ -172,12 +184,13 @@ void top_logits_cases(Examiner& examine) {
       top(examine, s, dt);
       for (const float softcap : {0.0f, 5.0f}) {
         examine(pick(s, dt, 2, softcap));
-        for (const DistillLoss kind : {DistillLoss::kl, DistillLoss::reverse_kl})
+        for (const DistillLoss kind : {DistillLoss::kl, DistillLoss::reverse_kl, DistillLoss::uld})
           for (const float temperature : {1.0f, 2.5f}) examine(cached(s, dt, kind, temperature, softcap));
       }
     }
-  for (const DistillLoss kind : {DistillLoss::kl, DistillLoss::reverse_kl})
+  for (const DistillLoss kind : {DistillLoss::kl, DistillLoss::reverse_kl, DistillLoss::uld})
     for (const int64_t k : {1, 4, 9}) gradient(examine, kind, k);
+  without_teacher(examine);
 }
 
 }  // namespace athanor

@@ -55,6 +55,61 @@ void losses(Examiner& examine, const VocabRows& s, DType dt) {
     }
 }
 
+// The teacher has other columns of padding.
+void distillation(Examiner& examine, const VocabRows& s, DType dt, DistillLoss kind, float temperature, float softcap) {
+  VocabRows of_teacher = s;
+  of_teacher.padded = s.part.count + 3;
+  const float teacher_softcap = 2 * softcap;
+  const Tensor rows = tensor(DType::f32, {s.n}), three = tensor(DType::f32, {3, s.n}),
+               index = tensor(DType::i32, {s.n});
+  const Tensor z = tensor(dt, {s.n, s.padded}), v = tensor(dt, {s.n, of_teacher.padded});
+  const std::string name = cat(name_of(s, dt), " ", kind == DistillLoss::kl ? "kl" : "reverse kl", " temperature ",
+                               temperature, " softcap ", softcap);
+  OpCase<DistillSums> sums_of{name,
+                              {.sums = three,
+                               .logits = z,
+                               .teacher = v,
+                               .max = rows,
+                               .teacher_max = rows,
+                               .targets = index,
+                               .part = s.part,
+                               .kind = kind,
+                               .temperature = temperature,
+                               .softcap = softcap,
+                               .teacher_softcap = teacher_softcap}};
+  sums_of.values = {{"logits", logits(s)},
+                    {"teacher", logits(of_teacher)},
+                    {"max", constant(kMax)},
+                    {"teacher_max", constant(kMax - 1)},
+                    {"targets", targets(s)}};
+  examine(sums_of);
+  OpCase<DistilledCrossEntropy> c{name,
+                                  {.logits = z,
+                                   .teacher = v,
+                                   .losses = rows,
+                                   .divergences = rows,
+                                   .targets = index,
+                                   .scale = tensor(DType::f32, {1}),
+                                   .inv_count = 1.0f / float(s.n + 3),
+                                   .vocab = s.part.count,
+                                   .kind = kind,
+                                   .temperature = temperature,
+                                   .ce_weight = 0.25f,
+                                   .z_loss = 0.25f,
+                                   .softcap = softcap,
+                                   .teacher_softcap = teacher_softcap,
+                                   .part = s.part,
+                                   .max = rows,
+                                   .sums = tensor(DType::f32, {2, s.n}),
+                                   .teacher_max = rows,
+                                   .distill_sums = three},
+                                  sums_of.values};
+  c.values["scale"] = constant(8);
+  c.values["sums"] = sums(s, double(softcap));
+  c.values["distill_sums"] = uniform(0.5, 2);
+  examine(c);
+}
+
 void embedding(Examiner& examine, const VocabRows& s, DType dt, bool positions) {
   constexpr int64_t kContext = 11, kColumns = 41;
   const std::string name = cat(name_of(s, dt), positions ? " wpe" : "");
@@ -83,6 +138,8 @@ void vocab_part_cases(Examiner& examine) {
   for (DType dt : kFloats)
     for (const VocabRows& s : kSizes) {
       losses(examine, s, dt);
+      for (const DistillLoss kind : {DistillLoss::kl, DistillLoss::reverse_kl})
+        for (const float softcap : {0.0f, 5.0f}) distillation(examine, s, dt, kind, softcap > 0 ? 2.5f : 1.0f, softcap);
       for (const bool positions : {false, true}) embedding(examine, s, dt, positions);
     }
 }

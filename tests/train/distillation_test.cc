@@ -8,10 +8,11 @@
 namespace athanor::ranks {
 namespace {
 
+// A divergence is a difference of logarithms that are rounded to fp32, each about 4.
 void expect_same_teaching(const Curve& want, const Curve& got, const Setting& s) {
   expect_same(want, got, 1e-5, s.name());
   for (size_t i = 0; i < want.distilled.size(); ++i)
-    EXPECT_NEAR(got.distilled[i], want.distilled[i], 1e-5 * want.distilled[i]) << s.name() << " step " << i;
+    EXPECT_NEAR(got.distilled[i], want.distilled[i], 1e-5 * want.distilled[i] + 2.5e-7) << s.name() << " step " << i;
 }
 
 TEST(Distillation, RanksAndMicroBatchesChangeNoLoss) {
@@ -23,6 +24,11 @@ TEST(Distillation, RanksAndMicroBatchesChangeNoLoss) {
     Setting s = one;
     s.stage = stage, s.shards = stage == 0 ? 1 : 2, s.replicas = stage == 0 ? 2 : 1, s.accumulation = 2;
     if (stage == 1) s.recompute = Recompute::Granularity::full;
+    expect_same_teaching(want, train(s), s);
+  }
+  for (const bool sequence : {false, true}) {
+    Setting s = one;
+    s.tensor = 2, s.sequence = sequence, s.shards = 2, s.stage = 2;
     expect_same_teaching(want, train(s), s);
   }
   Setting context = one;
@@ -68,6 +74,16 @@ TEST(Distillation, RanksChangeNoLossOfCachedLogits) {
   s = one;
   s.workers = 2, s.outer = {.steps = 1, .learning_rate = 1, .momentum = 0};
   EXPECT_NEAR(train(s, 1).distilled[0], want.distilled[0], 1e-5 * want.distilled[0]) << "workers add up divergences";
+}
+
+TEST(Distillation, SortedProbabilitiesTeachWithAnyRanks) {
+  Setting one{.type = ModelType::llama, .masked = true, .length = 8, .teacher = true, .top_k = 5};
+  one.distill = DistillLoss::uld;
+  const Curve want = train(one);
+  for (const double each : want.distilled) EXPECT_GT(each, 0.001);
+  Setting s = one;
+  s.shards = 2, s.stage = 2, s.accumulation = 3, s.context = 2;
+  expect_same_teaching(want, train(s), s);
 }
 
 TEST(Distillation, EvaluationsDoNotSeeTheTeacher) {

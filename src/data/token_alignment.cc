@@ -1,0 +1,70 @@
+#include "data/token_alignment.h"
+
+#include <algorithm>
+#include <string>
+
+namespace athanor {
+namespace {
+
+// The text of ids and, for each, where its own ends.
+struct Ends {
+  std::string text;
+  std::vector<size_t> of;  // by token
+  Ends(const Tokenizer& tokenizer, std::span<const int32_t> ids, TextPlace place) {
+    for (const int32_t id : ids) {
+      text += tokenizer.decode({&id, 1}, text.empty() ? place : TextPlace::inside);
+      of.push_back(text.size());
+    }
+  }
+};
+
+// For each end in `ours`, the last token of `theirs` that ends there, in a text that both have up to `same` bytes; -1.
+std::vector<int64_t> matches(const std::vector<size_t>& ours, const std::vector<size_t>& theirs, size_t same) {
+  std::vector<int64_t> out;
+  size_t next = 0;
+  for (const size_t end : ours) {
+    while (next < theirs.size() && theirs[next] <= end) ++next;
+    const bool found = next > 0 && theirs[next - 1] == end && end <= same;
+    out.push_back(found ? int64_t(next) - 1 : -1);
+  }
+  return out;
+}
+
+}  // namespace
+
+AlignedTokens align_tokens(const Tokenizer& from, const Tokenizer& to, std::span<const int32_t> tokens, int64_t limit,
+                           int32_t bos) {
+  AlignedTokens out;
+  const auto encoder = to.encoder();
+  const auto add = [&](int32_t id) {
+    out.tokens.push_back(id);
+    return int64_t(out.tokens.size()) - 1;
+  };
+  for (size_t begin = 0; begin < tokens.size();) {
+    const auto document = tokens.subspan(begin);
+    const auto length = size_t(std::ranges::find(document, from.eod_id()) - document.begin());
+    if (bos >= 0) add(bos);
+    const int64_t first = int64_t(out.tokens.size());
+    const Ends ours(from, document.first(length), begin == 0 ? TextPlace::inside : TextPlace::after_token);
+    const TextPlace place = begin == 0 ? TextPlace::inside : TextPlace::document;
+    std::vector<int32_t> ids;
+    encoder->append(ours.text, ids, place);
+    const Ends theirs(to, ids, begin == 0 ? TextPlace::inside : TextPlace::after_token);
+    const size_t same = size_t(std::ranges::mismatch(ours.text, theirs.text).in1 - ours.text.begin());
+    for (const int64_t match : matches(ours.of, theirs.of, same))
+      out.positions.push_back(match < 0 ? -1 : first + match);
+    out.tokens.insert(out.tokens.end(), ids.begin(), ids.end());
+    begin += length;
+    if (begin == tokens.size()) break;
+    out.positions.push_back(add(to.eod_id()));
+    out.ends.push_back(int64_t(out.tokens.size()));
+    ++begin;
+  }
+  if (int64_t(out.tokens.size()) > limit) out.tokens.resize(size_t(limit));
+  for (int64_t& position : out.positions)
+    if (position >= limit) position = -1;
+  std::erase_if(out.ends, [&](int64_t end) { return end > limit; });
+  return out;
+}
+
+}  // namespace athanor
