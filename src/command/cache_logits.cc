@@ -70,8 +70,9 @@ Exit cache_logits(const CacheArgs& args) {
     const Dataset data = open_training_data(config);
     const PackingOptions packing = packing_options(config, data);
     const ModelFolder teacher(args.teacher);
-    if (!args.tokenizer.empty())
-      options.tokens = teacher_tokens(args.tokenizer, data, teacher.config(), int32_t(args.bos), args.length);
+    if (!args.tokenizer.empty())  // a run's folder has it in its checkpoints
+      options.tokens = teacher_tokens(args.tokenizer == args.teacher ? teacher.path() : args.tokenizer, data, teacher,
+                                      int32_t(args.bos), args.length);
     const LogitCacheInfo info = logit_cache_info(config, teacher, data, packing, options);
     const std::string& folder = config.teacher_logits;
     if (ranks.rank == 0) begin(folder, info);

@@ -121,9 +121,10 @@ std::string TeacherTokens::text() const {
              files.hex());
 }
 
-TeacherTokens teacher_tokens(const std::string& path, const Dataset& train, const ModelConfig& teacher, int32_t bos,
+TeacherTokens teacher_tokens(const std::string& path, const Dataset& train, const ModelFolder& model, int32_t bos,
                              int64_t length) {
   return with_context("--teacher-tokenizer", [&] {
+    const ModelConfig& teacher = model.config();
     TeacherTokens tokens{.run = find_tokenizer(train.first_shard()),
                          .teacher = load_tokenizer(path),
                          .bos = bos,
@@ -134,6 +135,9 @@ TeacherTokens teacher_tokens(const std::string& path, const Dataset& train, cons
     if (tokens.teacher->vocab_size() > teacher.vocab_size)
       refuse(cat(path, " has ", tokens.teacher->vocab_size(), " tokens, the teacher's vocab_size is ",
                  teacher.vocab_size, "; give the teacher's own tokenizer"));
+    if (has_tokenizer(model.path()) && load_tokenizer(model.path())->vocab_size() != tokens.teacher->vocab_size())
+      refuse(cat(path, " has ", tokens.teacher->vocab_size(), " tokens, and the tokenizer in ", model.path(), " has ",
+                 load_tokenizer(model.path())->vocab_size(), "; give that folder"));
     if (bos >= teacher.vocab_size)
       refuse(cat("--teacher-bos ", bos, " is outside the teacher's vocabulary of ", teacher.vocab_size));
     if (teacher.max_position_embeddings < tokens.length)

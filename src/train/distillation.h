@@ -34,7 +34,7 @@ struct TeacherTokens {
   std::string text() const;  // as in LogitCacheInfo
 };
 // `path`: as load_tokenizer() has it. The run's is beside its shards. Throws Error(usage) where either cannot be.
-TeacherTokens teacher_tokens(const std::string& path, const Dataset& train, const ModelConfig& teacher, int32_t bos,
+TeacherTokens teacher_tokens(const std::string& path, const Dataset& train, const ModelFolder& teacher, int32_t bos,
                              int64_t length);
 
 // What `cache-logits` makes for this configuration with this teacher. dtype: of the stored values.

@@ -1,5 +1,5 @@
 """A student learns from a run's checkpoint or its cached logits: log, exact resume, and teachers that cannot teach."""
-from harness import ERROR, USAGE, SystemTest
+from harness import ERROR, ROOT, USAGE, SystemTest
 
 
 class DistillationTest(SystemTest):
@@ -29,7 +29,7 @@ class DistillationTest(SystemTest):
                 (["teacher=nowhere"], "teacher: nowhere"),
                 (["teacher=teacher", "model.vocab_size=300"], "vocab_size 257"),
                 (["teacher=teacher", "model.max_position_embeddings=512", "seq_length=512"], "max_position_embeddings"),
-                (["teacher=teacher", "tensor_parallel_size=2"], "tensor_parallel_size"),
+                (["teacher=teacher", "distill_loss=uld"], "teacher_logits"),
                 (["teacher=teacher", "distill_temperature=0"], "distill_temperature")]:
             flags = [word for change in changes for word in ("--set", change)]
             self.refused("train", config, "--set", "save=student", *flags, code=USAGE, says=says)
@@ -50,9 +50,11 @@ class DistillationTest(SystemTest):
         self.run_program("train", config, "--set", "teacher=teacher", "--set", "save=live", "--set", "seed=7")
         self.run_program(*student, "--set", "save=whole")
         self.run_program("launch", "--ranks", "2", *student, "--set", "save=ranks", "--set", "tensor_parallel_size=2")
+        self.run_program("launch", "--ranks", "2", "train", config, "--set", "teacher=teacher", "--set", "save=live-ranks",
+                         "--set", "seed=7", "--set", "tensor_parallel_size=2")
         self.run_program("launch", "--ranks", "2", *student, "--set", "save=stages", "--set", "pipeline_parallel_size=2",
                          "--set", "micro_batch_size=1")
-        for run in ("whole", "ranks", "stages"):
+        for run in ("whole", "ranks", "live-ranks", "stages"):
             for mine, live in zip(self.records(run), self.records("live"), strict=False):
                 if live["event"] == "step":
                     for key in ("loss", "distill_loss"):
@@ -89,6 +91,27 @@ class DistillationTest(SystemTest):
         self.run_program("train", config, *more, "--set", "save=wider")
         steps = [record for record in self.records("wider") if record["event"] == "step"]
         self.assertGreater(steps[0]["distill_loss"], 0)
+
+    def test_a_teacher_of_another_tokenizer_teaches_where_tokens_end_with_the_runs(self):
+        text = self.folder / "text.txt"
+        text.write_text("The quick brown fox jumps over the lazy dog, and then it sleeps.\n" * 60)
+        tokenizer = ROOT / "tests/tokenizer/fixtures/gpt2.json"
+        for name, source in (("bpe", tokenizer), ("bytes", "byte")):
+            self.run_program("tokenize", text, "--output-prefix", f"{name}/text", "--tokenizer", source,
+                             "--block", "512", "--valid-every", "4")
+        data = {name: {"train_data": f"{name}/*_train_*.bin", "valid_data": f"{name}/*_val_*.bin"} for name in ("bpe", "bytes")}
+        teacher = self.make_config("teacher.json", train_iters=6, save="teacher", model={"vocab_size": 702}, **data["bpe"])
+        self.run_program("train", teacher)
+        config = self.make_config("student.json", train_iters=6, teacher_logits="cache", distill_loss="uld", **data["bytes"])
+        make = ["cache-logits", config, "teacher", "--top-k", "8"]
+        self.refused(*make, code=USAGE, says="--teacher-tokenizer for distill_loss uld")
+        self.refused(*make, "--teacher-tokenizer", "bytes", code=USAGE, says="bytes has 257 tokens")
+        made = self.run_program(*make, "--teacher-tokenizer", "teacher")
+        self.assertRegex(made.out + made.err, r"[1-9][0-9.]*% of its positions end where the teacher's do")
+        self.refused("train", config, "--set", "distill_loss=kl", code=USAGE, says="set distill_loss to uld")
+        self.run_program("train", config, "--set", "save=student")
+        steps = [record for record in self.records("student") if record["event"] == "step"]
+        self.assertTrue(all(step["distill_loss"] > 0 for step in steps))
 
     def test_logits_of_something_else_are_refused_before_the_first_step(self):
         config = self.make_config(train_iters=6)
