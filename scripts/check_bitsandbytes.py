@@ -101,7 +101,7 @@ def main():
     original, exported = sys.argv[1:]
     matrices, moved, values = compare_bytes(original, exported)
     by_hand = dequantized(original, exported)
-    loaded = transformers.AutoModelForCausalLM.from_pretrained(exported, device_map="cpu", dtype=torch.float32)
+    loaded = transformers.AutoModelForCausalLM.from_pretrained(exported, device_map="cpu", dtype="auto")
     four_bit = sum(isinstance(m, bitsandbytes.nn.Linear4bit) for m in loaded.modules())
     tokens = torch.arange(24).reshape(2, 12) % by_hand.config.vocab_size
     want, got = logits_of(by_hand, tokens), logits_of(loaded, tokens)
