@@ -29,20 +29,30 @@ def run(args, name, steps, changes, model):
     return finished_run(args, name, config)
 
 
+def cached_logits(args, teacher):
+    """The teacher's logits on the text, made once."""
+    folder = args.work / f"{teacher}-top-{args.top_k}-{args.temperature:g}"
+    if args.top_k:
+        call(args, ["cache-logits", args.work / teacher / "config.json", args.work / teacher / "run", "--set",
+                    f"teacher_logits={folder}", "--set", f"distill_temperature={args.temperature}", "--top-k", args.top_k])
+    return {"teacher_logits": str(folder)} if args.top_k else {"teacher": str(args.work / teacher / "run")}
+
+
 def compare(args):
     name = f"teacher-{args.teacher_steps}"
     of_teacher = run(args, name, args.teacher_steps, {"seed": 1}, {})
+    of = cached_logits(args, name)
     rows = []
     for kind in ("alone", *args.losses):
         for share in args.shares:
             steps = max(1, round(args.steps * share))
-            changes = {} if kind == "alone" else {"teacher": str(args.work / name / "run"), "distill_loss": kind,
-                                                  "distill_temperature": args.temperature,
-                                                  "distill_ce_weight": args.ce_weight}
-            losses = [run(args, f"{kind}-{steps}-{seed}", steps, changes | {"seed": seed}, STUDENT) for seed in args.seeds]
+            changes = {} if kind == "alone" else of | {"distill_loss": kind, "distill_temperature": args.temperature,
+                                                       "distill_ce_weight": args.ce_weight}
+            variant = "alone" if kind == "alone" else f"{kind}-{args.temperature:g}-{args.ce_weight:g}-{args.top_k}"
+            losses = [run(args, f"{variant}-{steps}-{seed}", steps, changes | {"seed": seed}, STUDENT) for seed in args.seeds]
             rows.append({"student": kind, "steps": steps, "losses": losses, "loss": statistics.mean(losses)})
     return {**describe_machine(), "program": call(args, ["--version"]).strip(), "seeds": args.seeds,
-            "temperature": args.temperature, "ce_weight": args.ce_weight,
+            "temperature": args.temperature, "ce_weight": args.ce_weight, "top_k": args.top_k,
             "teacher": {"steps": args.teacher_steps, "loss": of_teacher}, "rows": rows}
 
 
@@ -63,6 +73,7 @@ def main():
     parser.add_argument("--losses", nargs="+", choices=["kl", "reverse_kl"], default=["kl"])
     parser.add_argument("--temperature", type=float, default=1.0)
     parser.add_argument("--ce-weight", type=float, default=0.5)
+    parser.add_argument("--top-k", type=int, default=0, help="students read so many cached logits of the teacher; 0: they run it")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--short", action="store_true", help="a tiny model: to try the script")
     args = parser.parse_args()

@@ -78,6 +78,12 @@ struct WindowStage {
   int64_t from_step = 0, tokens = 0;
 };
 
+// An entry of multi_token_prediction: the weight of one more token ahead, which falls linearly to 0 between two steps.
+struct AheadToken {
+  double weight = 0;
+  int64_t decay_start = 0, decay_end = 0;  // steps, counted from 0; decay_end 0: it stays
+};
+
 struct Config {
   ModelConfig model;
   // run
@@ -174,9 +180,10 @@ struct Config {
   double stochastic_depth = 0.0;   // probability with which the last block's branches are dropped
   StochasticDepthMode stochastic_depth_mode = StochasticDepthMode::linear;
   double z_loss = 0.0;
-  double clip_grad = 1.0;          // largest global gradient norm; 0 = off
-  int64_t max_skipped_steps = 20;  // consecutive non-finite steps before the run stops
-  double loss_spike_zscore = 0.0;  // 0 = off
+  std::vector<AheadToken> multi_token_prediction;  // of the second token ahead, the third, ...
+  double clip_grad = 1.0;                          // largest global gradient norm; 0 = off
+  int64_t max_skipped_steps = 20;                  // consecutive non-finite steps before the run stops
+  double loss_spike_zscore = 0.0;                  // 0 = off
   int64_t max_consecutive_spikes = 3;
   bool rollback = false;
   // precision
@@ -323,6 +330,8 @@ int64_t samples_after(const Config&, int64_t steps);
 int64_t steps_for(const Config&, int64_t samples);
 // Tokens that layers with a sliding window see in a step, counted from 0.
 int64_t sliding_window_at(const Config&, int64_t step);
+// Weights of multi_token_prediction in a step, counted from 0.
+std::vector<float> ahead_weights_at(const Config&, int64_t step);
 // Tokens of the chunks that a sequence of the run is cut into; seq_length: it stays whole.
 int64_t chunk_length_at(const Config&, int64_t sample);
 // Chunks of a sequence at most.

@@ -95,6 +95,7 @@ std::string config_reference() {
   text += cat("\n### Entries of train_data and valid_data\n\nA plain path stands for an entry with only `path`.\n\n",
               table(data_source_fields()));
   text += cat("\n### Entries of train_data_stages\n\n", table(data_stage_fields()));
+  text += cat("\n### Entries of multi_token_prediction\n\n", table(ahead_token_fields()));
   text += cat("\n### Entries of param_groups\n\n`athanor config validate` prints which weights fall where.\n\n",
               table(param_group_fields()));
   text += cat(

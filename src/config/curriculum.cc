@@ -1,4 +1,5 @@
-// Schedules by step of what attention sees. Windows: sliding_window_schedule. Sequence length warm-up: the length of a
+// Schedules by step of what attention sees and of which tokens are predicted. Windows: sliding_window_schedule. Weights
+// of tokens further ahead: multi_token_prediction. Sequence length warm-up: the length of a
 // sample as a function of its number, by DeepSpeed's fixed_linear schedule of curriculum_type seqlen [Li et al. 2022,
 // "The Stability-Efficiency Dilemma"].
 #include <algorithm>
@@ -22,6 +23,16 @@ int64_t sliding_window_at(const Config& c, int64_t step) {
   for (const WindowStage& stage : c.sliding_window_schedule)
     if (stage.from_step <= step) tokens = stage.tokens;
   return tokens;
+}
+
+std::vector<float> ahead_weights_at(const Config& c, int64_t step) {
+  std::vector<float> weights;
+  for (const AheadToken& token : c.multi_token_prediction) {
+    const auto left =
+        double(token.decay_end - step) / double(std::max<int64_t>(1, token.decay_end - token.decay_start));
+    weights.push_back(float(token.decay_end == 0 ? token.weight : token.weight * std::clamp(left, 0.0, 1.0)));
+  }
+  return weights;
 }
 
 int64_t max_chunks(const Config& c) {

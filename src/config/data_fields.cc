@@ -76,27 +76,6 @@ Json weights_schema() {
   return schema;
 }
 
-void read_stages(Config& out, const Json& value, const std::string& path, Notices notices) {
-  if (!value.is(Json::Kind::array)) bad_value(value, path, "a list of stages");
-  out.train_data_stages.clear();
-  for (size_t i = 0; i < value.items.size(); ++i)
-    read_fields(data_stage_fields(), value.items[i], cat(path, "[", i, "]"), out.train_data_stages.emplace_back(),
-                notices);
-}
-
-Json write_stages(const Config& in) {
-  Json list = Json::array();
-  for (const DataStage& stage : in.train_data_stages) list.items.push_back(write_fields(data_stage_fields(), stage));
-  return list;
-}
-
-Json stages_schema() {
-  Json list = Json::object();
-  list.set("type", Json::of("array"));
-  list.set("items", schema_of(data_stage_fields()));
-  return list;
-}
-
 TokenName read_token(const Json& value, const std::string& path) {
   if (value.is(Json::Kind::integer)) return {.id = read_integer(value, path, between(0, kMaxCount)), .text = ""};
   if (!value.is(Json::Kind::string) || value.text.empty()) bad_value(value, path, "the id or the text of a token");
@@ -140,7 +119,8 @@ std::vector<Field<Config>> data_fields() {
                                    "token shards to train on; paths may be globs and are relative to the working "
                                    "directory; they may move, but other "
                                    "content is refused on resume (by fingerprint)"),
-      custom("train_data_stages", Custom<Config>{read_stages, write_stages, stages_schema, "list of stages"}, notice,
+      custom("train_data_stages", list_of_objects<&Config::train_data_stages, data_stage_fields>("list of stages"),
+             notice,
              "other weights of train_data from some token of the run on; stages that have begun are refused on resume "
              "if they changed (by fingerprint)"),
       sources<&Config::valid_data>("valid_data", free, "token shards to evaluate on; none = no evaluation"),

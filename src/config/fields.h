@@ -151,6 +151,7 @@ std::vector<Field<Config>> adapter_fields();
 std::vector<Field<Config>> data_fields();
 std::vector<Field<DataSource>> data_source_fields();
 std::vector<Field<DataStage>> data_stage_fields();
+std::vector<Field<AheadToken>> ahead_token_fields();
 std::vector<Field<ParamGroupConfig>> param_group_fields();
 std::vector<Field<ModelConfig>> model_fields();  // with block_fields()
 std::vector<Field<ModelConfig>> block_fields();

@@ -181,4 +181,27 @@ Json schema_of(const std::vector<Field<T>>& fields) {
   return object;
 }
 
+// A member of Config that is a list of objects, each with the fields of fields_of(). type: what help calls it.
+template <auto M, auto fields_of>
+Custom<Config> list_of_objects(const char* type) {
+  return {[](Config& out, const Json& value, const std::string& path, Notices notices) {
+            if (!value.is(Json::Kind::array)) bad_value(value, path, "a list of objects");
+            (out.*M).clear();
+            for (size_t i = 0; i < value.items.size(); ++i)
+              read_fields(fields_of(), value.items[i], cat(path, "[", i, "]"), (out.*M).emplace_back(), notices);
+          },
+          [](const Config& in) {
+            Json list = Json::array();
+            for (const auto& each : in.*M) list.items.push_back(write_fields(fields_of(), each));
+            return list;
+          },
+          [] {
+            Json list = Json::object();
+            list.set("type", Json::of("array"));
+            list.set("items", schema_of(fields_of()));
+            return list;
+          },
+          type};
+}
+
 }  // namespace athanor

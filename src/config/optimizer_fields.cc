@@ -166,6 +166,11 @@ std::vector<Field<Config>> optimizer_fields() {
           "stochastic_depth_mode", notice,
           "stochastic_depth: probability of block l of L: linear = l / L times that of the last; uniform = the same in "
           "all"),
+      custom("multi_token_prediction",
+             list_of_objects<&Config::multi_token_prediction, ahead_token_fields>("list of tokens further ahead"),
+             notice,
+             "the head also predicts the second token ahead, the third, ..., up to 8, an entry for each; their losses "
+             "are trained on and not shown; empty = the next token alone"),
       number("z_loss", &Config::z_loss, at_least(0), notice, "",
              "adds this times the square of log sum exp(logits) to what is trained, not to the losses shown: keeps "
              "logits from drifting; 1e-4 is usual; 0 = off"),
@@ -187,6 +192,16 @@ std::vector<Field<Config>> optimizer_fields() {
       number("max_consecutive_spikes", &Config::max_consecutive_spikes, between(1, kMaxCount), notice, "steps",
              "loss_spike_zscore: maximum number of steps skipped in a row; the next one is always taken")
           .alias({"max_spikes_in_row"}),
+  };
+}
+
+std::vector<Field<AheadToken>> ahead_token_fields() {
+  using A = AheadToken;
+  return {
+      number("weight", &A::weight, above(0), notice, "", "factor of its loss; that of the next token has 1").required(),
+      number("decay_start", &A::decay_start, at_least(0), notice, "", "step from which the weight falls, linearly"),
+      number("decay_end", &A::decay_end, at_least(0), notice, "",
+             "step from which the weight is 0; 0 = the weight does not fall"),
   };
 }
 

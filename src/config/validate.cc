@@ -37,6 +37,21 @@ void validate_curriculum(const Config& c) {
             c.difficulty_step);
 }
 
+void validate_ahead(const Config& c) {
+  const auto& ahead = c.multi_token_prediction;
+  if (ahead.empty()) return;
+  require(ahead.size() <= 8, "multi_token_prediction: ", ahead.size(), " tokens further ahead; expected at most 8");
+  require(int64_t(ahead.size()) < c.seq_length, "multi_token_prediction: ", ahead.size(),
+          " tokens further ahead reach beyond seq_length ", c.seq_length, "; make one of them fit the other");
+  require(!distills(c), "multi_token_prediction: not supported with ",
+          c.teacher.empty() ? "teacher_logits " : "teacher ", c.teacher.empty() ? c.teacher_logits : c.teacher,
+          ", which is compared at the next token; leave one out");
+  for (size_t i = 0; i < ahead.size(); ++i)
+    require(ahead[i].decay_end == 0 ? ahead[i].decay_start == 0 : ahead[i].decay_start < ahead[i].decay_end,
+            "multi_token_prediction[", i, "]: decay_start ", ahead[i].decay_start, " is not before decay_end ",
+            ahead[i].decay_end, "; set both, or neither");
+}
+
 void validate_windows(const Config& c) {
   const std::vector<WindowStage>& stages = c.sliding_window_schedule;
   if (stages.empty()) return;
@@ -73,6 +88,7 @@ void validate_batch(Config& c) {
   validate_ramp(c);
   validate_curriculum(c);
   validate_windows(c);
+  validate_ahead(c);
   if (accumulation > 0) {
     // The devices divide what is left; the trainer compares with their number.
     const double once = double(std::max<int64_t>(c.micro_batch_size, 1)) * double(accumulation);

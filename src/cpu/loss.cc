@@ -102,6 +102,14 @@ ATHANOR_INLINE LogSum log_sum(const Logits<T>& row, const Cap& cap) {
   return s;
 }
 
+// Further targets of each row, and how much the loss of each counts.
+struct Ahead {
+  const int32_t* targets = nullptr;  // [n, count]; negative: none
+  const float* weights = nullptr;    // [count]
+  int64_t count = 0;
+  VocabPart part = {};
+};
+
 struct XentRows {
   float* losses;
   const int32_t* targets;
@@ -110,6 +118,45 @@ struct XentRows {
   bool grad;
   float z_loss, softcap;
   PartSums of_all;
+  Ahead ahead;
+};
+
+// The further targets of one row: their logits are read before the gradient replaces them.
+template <class T>
+class RowAhead {
+ public:
+  RowAhead(const Ahead& a, const T* x, int64_t row) {
+    for (int64_t j = 0; j < a.count; ++j) {
+      const int32_t token = a.targets[row * a.count + j];
+      if (token < 0) continue;
+      total_ += double(a.weights[j]);
+      if (const int32_t column = a.part.row(token); column >= 0) add(column, a.weights[j], to_float(x[column]));
+    }
+  }
+  double total() const { return total_; }  // sum of weights
+  // Calls set(column, logit, sum of the weights of the targets with this token).
+  template <class Set>
+  void each(const Set& set) const {
+    for (int k = 0; k < count_; ++k) set(targets_[k].column, targets_[k].logit, targets_[k].weight);
+  }
+
+ private:
+  struct Target {
+    int32_t column;
+    float logit;
+    double weight;
+  };
+  void add(int32_t column, float weight, float logit) {
+    for (int k = 0; k < count_; ++k)
+      if (targets_[k].column == column) {
+        targets_[k].weight += double(weight);
+        return;
+      }
+    targets_[count_++] = {column, logit, double(weight)};
+  }
+  Target targets_[CrossEntropy::kMaxAhead];
+  int count_ = 0;
+  double total_ = 0;
 };
 
 // loss = log sum exp(x) - x[target]; with grad, x becomes scale (softmax(x) (1 + z) - onehot(target)), where
@@ -145,15 +192,19 @@ struct CrossEntropyRows {
       logit = double(cap.template one<L>(to_float(row.x[target]))) - double(s.base);
     }
     const double loss = std::log(s.sum) - logit;
-    if (a.grad) write_gradient<L>(row, target, s, loss, a);
+    if (a.grad) {
+      const RowAhead<T> ahead(a.ahead, row.x, i);
+      write_gradient<L>(row, target, s, loss, ahead, a);
+    }
     return float(loss);
   }
 
   // target -1: in no column of the row
   template <int L, class T>
   static ATHANOR_INLINE void write_gradient(const Logits<T>& row, int32_t target, const LogSum& s, double loss,
-                                            const XentRows& a) {
-    const double z = a.z_loss == 0 ? 0 : 2 * double(a.z_loss) * (double(s.base) + std::log(s.sum));
+                                            const RowAhead<T>& ahead, const XentRows& a) {
+    const double of_z_loss = a.z_loss == 0 ? 0 : 2 * double(a.z_loss) * (double(s.base) + std::log(s.sum));
+    const double z = of_z_loss + ahead.total();
     const float factor = float(double(a.scale) * (1 + z) / s.sum);
     double at_target = std::expm1(-loss) + z * std::exp(-loss);  // softmax = e^-loss
     if constexpr (std::is_same_v<Cap, NoCap>) {
@@ -168,6 +219,14 @@ struct CrossEntropyRows {
       });
     }
     if (target >= 0) row.x[target] = from_float<T>(float(double(a.scale) * at_target));
+    ahead.each([&](int32_t column, float logit, double weight) ATHANOR_INLINE_LAMBDA {
+      const Cap cap(a.softcap);
+      double slope = 1;
+      if constexpr (!std::is_same_v<Cap, NoCap>) slope = double(cap.template slope_of_one<L>(logit));
+      const double softmax = std::exp(double(cap.template one<L>(logit)) - double(s.base)) / s.sum;
+      const double hot = weight + (column == target ? 1 : 0);
+      row.x[column] = from_float<T>(float(double(a.scale) * slope * ((1 + z) * softmax - hot)));
+    });
     std::memset(row.x + row.n, 0, size_t(a.padded - row.n) * sizeof(T));
   }
 };
@@ -213,6 +272,11 @@ void CpuOps::run(const CrossEntropy& op, void*) {
   require_targets(op.kName, op.targets, op.part ? op.part.total : op.vocab);
   PartSums of_all;
   if (op.part) of_all = {op.part, flat<float>(op.max), flat<float>(op.sums), flat<float>(op.sums) + n};
+  Ahead ahead;
+  if (op.ahead) {
+    require_targets("cross_entropy.ahead", op.ahead, op.part ? op.part.total : op.vocab);
+    ahead = {flat<int32_t>(op.ahead), flat<float>(op.ahead_weights), op.ahead.cols(), op.part};
+  }
   const XentRows rows{.losses = flat<float>(op.losses),
                       .targets = flat<int32_t>(op.targets),
                       .vocab = op.vocab,
@@ -221,7 +285,8 @@ void CpuOps::run(const CrossEntropy& op, void*) {
                       .grad = op.grad,
                       .z_loss = op.z_loss,
                       .softcap = op.softcap,
-                      .of_all = of_all};
+                      .of_all = of_all,
+                      .ahead = ahead};
   by_float(op.logits.dtype, [&]<class T>() {
     T* logits = flat<T>(op.logits);
     pool_.parallel_ranges(n, row_grain(padded), [&](int64_t begin, int64_t end) {

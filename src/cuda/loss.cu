@@ -28,6 +28,13 @@ constexpr float kInf = std::numeric_limits<float>::infinity();
 
 // ---- device helpers
 
+// Further targets of each row, and how much the loss of each counts.
+struct Ahead {
+  const int32_t* targets = nullptr;  // [n, count]; negative: none
+  const float* weights = nullptr;    // [count]
+  int count = 0;
+};
+
 template <class T>
 struct Logits {
   T* logits;
@@ -39,6 +46,7 @@ struct Logits {
   int kept;  // columns that stay in shared memory between the passes
   bool vectors;
   float z_loss, softcap;
+  Ahead ahead = {};
 };
 
 // Replaces the values of columns past the vocabulary in a chunk at column c.
@@ -116,6 +124,33 @@ __device__ __forceinline__ void load_batch(float (&x)[kBatch][kVector<T>], const
   }
 }
 
+// The further target that a thread sets: the first of the row's with its column; the others' threads have none.
+struct AheadTarget {
+  int column = -1;
+  float logit = 0, weight = 0;  // weight: of all of the row's targets with this column
+};
+
+// Finds this thread's target before any thread writes to the row. first: the first token of this rank's part of the
+// vocabulary. total: receives the sum of the weights of the row's targets.
+template <class T>
+__device__ __forceinline__ AheadTarget ahead_target(const Logits<T>& a, const T* row, int first, float& total) {
+  const int32_t* targets = a.ahead.targets + static_cast<size_t>(blockIdx.x) * static_cast<size_t>(a.ahead.count);
+  const int mine = static_cast<int>(threadIdx.x);
+  AheadTarget found;
+  total = 0;
+  for (int j = 0; j < a.ahead.count; ++j) total += targets[j] < 0 ? 0.f : a.ahead.weights[j];
+  if (mine >= a.ahead.count) return found;
+  const int token = targets[mine], column = token - first;
+  if (token < 0 || column < 0 || column >= a.vocab) return found;
+  for (int j = 0; j < a.ahead.count; ++j) {
+    if (targets[j] != token) continue;
+    if (j < mine) return {};
+    found.weight += a.ahead.weights[j];
+  }
+  found.column = column, found.logit = to_float(row[column]);
+  return found;
+}
+
 struct Softmax {
   float base, factor;  // dz = factor e^(z - base), except at the target
   int target;
@@ -156,18 +191,32 @@ __device__ __forceinline__ void write_zeros(const Logits<T>& a, T* row) {
     store_chunk(row, zeros, c, a.columns, a.vectors);
 }
 
-// Gradient of a row without its target; base, sum of exponentials and loss are those of the whole vocabulary.
+// Gradient of a row without its target; base, sum of exponentials and loss are those of the whole vocabulary. ahead: the
+// sum of the weights of further targets.
 template <class T>
-__device__ __forceinline__ Softmax gradient_of(const Logits<T>& a, float base, float sum, float loss) {
+__device__ __forceinline__ Softmax gradient_of(const Logits<T>& a, float base, float sum, float loss, float ahead) {
   const float scale = *a.scale * a.inv_count;
-  const float z = a.z_loss == 0 ? 0.f : 2 * a.z_loss * (base + logf(sum));
+  const float z = (a.z_loss == 0 ? 0.f : 2 * a.z_loss * (base + logf(sum))) + ahead;
   const float at_target = expm1f(-loss) + z * expf(-loss);  // softmax = e^-loss
   return {base, scale * (1 + z) / sum, -1, scale * at_target};
 }
 
+// Called by all threads after write_gradient(), with `s` as that had it. target: the column of the row's own target.
+template <bool kCapped, class T>
+__device__ __forceinline__ void write_ahead(const Logits<T>& a, T* row, const Softmax& s, const AheadTarget& t,
+                                            int target) {
+  __syncthreads();
+  if (t.column < 0) return;
+  const float logit = kCapped ? soft_cap(t.logit, a.softcap) : t.logit;
+  const float hot = t.weight + (t.column == target ? 1.f : 0.f);
+  float gradient = exp_fast(logit - s.base) * s.factor - hot * *a.scale * a.inv_count;
+  if constexpr (kCapped) gradient *= cap_slope(t.logit, a.softcap);
+  row[t.column] = from_float<T>(gradient);
+}
+
 // ---- kernels
 
-template <class T, bool kCapped>
+template <class T, bool kCapped, bool kAhead>
 __global__ void __launch_bounds__(kMaxThreads, 2) cross_entropy(Logits<T> a) {
   ptx::wait_for_earlier_kernels();
   SHARED(float, room, [32]);
@@ -186,6 +235,12 @@ __global__ void __launch_bounds__(kMaxThreads, 2) cross_entropy(Logits<T> a) {
   const bool owner = static_cast<int>(threadIdx.x) == target / kElements % static_cast<int>(blockDim.x);
   const float stored = owner && target < a.vocab ? to_float(row[target]) : __int_as_float(0x7fffffff);
   const float logit = kCapped ? soft_cap(stored, a.softcap) : stored;
+  float ahead_weights = 0;
+  AheadTarget ahead;
+  if constexpr (kAhead) {
+    ahead = ahead_target(a, row, 0, ahead_weights);
+    __syncthreads();  // all have read what others will write
+  }
   const int step = static_cast<int>(blockDim.x) * kElements;
   OnlineSum s;
   for (int c = static_cast<int>(threadIdx.x) * kElements; c < a.vocab; c += kBatch * step) {
@@ -199,10 +254,11 @@ __global__ void __launch_bounds__(kMaxThreads, 2) cross_entropy(Logits<T> a) {
   const float loss = logf(sum) - (logit - s.base());
   if (owner) a.losses[blockIdx.x] = loss;
   if (!a.scale) return;
-  Softmax found = gradient_of(a, s.base(), sum, loss);
+  Softmax found = gradient_of(a, s.base(), sum, loss, ahead_weights);
   found.target = target;
   if constexpr (kCapped) found.at_target *= cap_slope(stored, a.softcap);
   write_gradient<kCapped>(a, row, kept, found);
+  if constexpr (kAhead) write_ahead<kCapped>(a, row, found, ahead, target);
 }
 
 // ---- kernels of a part of the vocabulary
@@ -291,7 +347,7 @@ __global__ void __launch_bounds__(kMaxThreads, 2) logit_sums(Logits<T> a, const 
   a.losses[gridDim.x + blockIdx.x] = logit;
 }
 
-template <class T, bool kCapped>
+template <class T, bool kCapped, bool kAhead>
 __global__ void __launch_bounds__(kMaxThreads, 2) cross_entropy_of_part(Logits<T> a, PartSums all) {
   ptx::wait_for_earlier_kernels();
   T* row = a.logits + static_cast<size_t>(blockIdx.x) * static_cast<size_t>(a.columns);
@@ -305,7 +361,13 @@ __global__ void __launch_bounds__(kMaxThreads, 2) cross_entropy_of_part(Logits<T
   const float loss = logf(sum) - all.at_target[blockIdx.x];
   if (threadIdx.x == 0) a.losses[blockIdx.x] = loss;
   if (!a.scale) return;
-  Softmax found = gradient_of(a, base, sum, loss);
+  float ahead_weights = 0;
+  AheadTarget ahead;
+  if constexpr (kAhead) {
+    ahead = ahead_target(a, row, all.first, ahead_weights);
+    __syncthreads();  // all have read what others will write
+  }
+  Softmax found = gradient_of(a, base, sum, loss, ahead_weights);
   found.target = column_of(target, all.first, a.vocab);
   if constexpr (kCapped) {  // the thread that will write there reads it first
     const int owner = found.target / kVector<T> % static_cast<int>(blockDim.x);
@@ -313,6 +375,7 @@ __global__ void __launch_bounds__(kMaxThreads, 2) cross_entropy_of_part(Logits<T
       found.at_target *= cap_slope(to_float(row[found.target]), a.softcap);
   }
   write_gradient<kCapped>(a, row, static_cast<const T*>(row), found);
+  if constexpr (kAhead) write_ahead<kCapped>(a, row, found, ahead, found.target);
 }
 
 // ---- launchers
@@ -340,6 +403,15 @@ template <class T>
 LaunchConfig of_rows(const Logits<T>& a, int64_t rows, size_t shared_bytes, cudaStream_t stream) {
   const int threads = std::min(kMaxThreads, round_up(div_ceil(a.columns, kVector<T>), 32));
   return {dim3(grid_size(rows)), dim3(static_cast<unsigned>(threads)), shared_bytes, stream};
+}
+
+// Calls fn<capped, with targets ahead>().
+template <class Fn>
+void by_options(const CrossEntropy& op, const Fn& fn) {
+  const auto with = [&]<bool kCapped>() {
+    op.ahead ? fn.template operator()<kCapped, true>() : fn.template operator()<kCapped, false>();
+  };
+  op.softcap > 0 ? with.template operator()<true>() : with.template operator()<false>();
 }
 
 int token(int64_t first) {
@@ -378,18 +450,23 @@ void run(const CrossEntropy& op, void*, cudaStream_t stream) {
     a.losses = data<float>(op.losses), a.targets = data<int32_t>(op.targets);
     a.scale = op.grad ? data<float>(op.scale) : nullptr;
     a.inv_count = op.inv_count, a.z_loss = op.z_loss, a.softcap = op.softcap;
+    if (op.ahead)
+      a.ahead = {data<int32_t>(op.ahead), data<float>(op.ahead_weights), static_cast<int>(op.ahead.cols())};
     if (op.part) {
       const float* sums = data<float>(op.sums);
       const PartSums all{data<float>(op.max), sums, sums + rows, token(op.part.first)};
       const LaunchConfig config = of_rows(a, rows, 0, stream);
-      CUDA_CHECK(op.softcap > 0 ? launch(cross_entropy_of_part<T, true>, config, a, all)
-                                : launch(cross_entropy_of_part<T, false>, config, a, all));
+      by_options(op, [&]<bool kCapped, bool kAhead>() {
+        CUDA_CHECK(launch(cross_entropy_of_part<T, kCapped, kAhead>, config, a, all));
+      });
       return;
     }
     a.kept = a.vectors && op.grad ? kept_columns<T>(a.vocab) : 0;
     const size_t shared_bytes = static_cast<size_t>(std::max(a.kept, kVector<T>)) * sizeof(T);
     const LaunchConfig config = of_rows(a, rows, shared_bytes, stream);
-    CUDA_CHECK(op.softcap > 0 ? launch(cross_entropy<T, true>, config, a) : launch(cross_entropy<T, false>, config, a));
+    by_options(op, [&]<bool kCapped, bool kAhead>() {
+      CUDA_CHECK(launch(cross_entropy<T, kCapped, kAhead>, config, a));
+    });
   });
 }
 }  // namespace athanor::cuda

@@ -65,6 +65,7 @@ void Engine::commit() {
     inputs_ = std::make_unique<HostRing>(device,
                                          2 * in.batch.tokens.bytes() + in.targets.bytes() +
                                              (in.batch.previous ? in.batch.previous.bytes() : 0) +
+                                             (in.batch.ahead ? in.batch.ahead.bytes() + in.ahead_weights.bytes() : 0) +
                                              (in.first_row ? in.first_row.bytes() : 0) + in.batch.positions.bytes() +
                                              in.batch.spans.bytes() + in.top.bytes(),
                                          options_.training ? kStepsAhead * micro_batches() : 1);
@@ -139,7 +140,7 @@ void Engine::set_documents(std::vector<Span> documents, std::vector<int32_t> pos
   }
   CHECK(documents.size() == options_.documents.size() && positions.size() == n, documents.size(), " documents and ",
         positions.size(), " positions, planned for ", options_.documents.size(), " and ", n);
-  if (micro_inputs_.front().batch.previous) {
+  if (micro_inputs_.front().batch.previous || micro_inputs_.front().batch.ahead) {
     first_rows_.assign(n, false);
     for (const Span& span : documents)
       if (span.q_len > 0) first_rows_[size_t(span.q_begin)] = true;
@@ -153,6 +154,7 @@ void Engine::load(std::span<const int32_t> tokens, std::span<const int32_t> targ
   CHECK(int64_t(tokens.size()) == part_.all_rows() && targets.size() == tokens.size(), "a micro-batch has ",
         part_.all_rows(), " tokens, got ", tokens.size());
   const std::vector<int32_t> previous = in.batch.previous ? previous_tokens(tokens) : std::vector<int32_t>();
+  const std::vector<int32_t> ahead = in.batch.ahead ? tokens_ahead(targets) : std::vector<int32_t>();
   if (!part_rows_.empty()) {
     own_tokens_ = part_.cut(part_rows_, tokens.data()), own_targets_ = part_.cut(part_rows_, targets.data());
     tokens = own_tokens_, targets = own_targets_;
@@ -176,6 +178,10 @@ void Engine::load(std::span<const int32_t> tokens, std::span<const int32_t> targ
   upload(in.batch.targets, targets.data());
   upload(in.targets, &count);
   if (in.batch.previous) upload(in.batch.previous, previous.data());
+  if (in.batch.ahead) {
+    upload_rows(in.batch.ahead, ahead.data());
+    upload(in.ahead_weights, options_.ahead_weights.data());
+  }
   const int64_t micro = slot - step_slot_ * micro_batches();
   const int64_t first_row = micro_batch_order().number(micro) * part_.rows();
   if (in.first_row) upload(in.first_row, &first_row);
@@ -197,6 +203,16 @@ std::vector<int32_t> Engine::previous_tokens(std::span<const int32_t> tokens) co
   for (size_t i = 1; i < tokens.size(); ++i)
     if (!first_rows_[i]) previous[i] = tokens[i - 1];
   return part_rows_.empty() ? previous : part_.cut(part_rows_, previous.data());
+}
+
+// Of every row of whole sequences the targets of the next rows, as far as they are of the same document.
+std::vector<int32_t> Engine::tokens_ahead(std::span<const int32_t> targets) const {
+  const size_t m = options_.ahead_weights.size();
+  std::vector<int32_t> ahead(targets.size() * m, -1);
+  for (size_t i = 0; i < targets.size(); ++i)
+    for (size_t j = 0; j < m && i + j + 1 < targets.size() && !first_rows_[i + j + 1]; ++j)
+      ahead[i * m + j] = targets[i + j + 1];
+  return ahead;
 }
 
 Tensor Engine::scalar(size_t offset, DType dtype) const { return {state_.at(int64_t(offset)), dtype, {1}}; }
@@ -546,6 +562,12 @@ void Engine::set_sliding_window(int64_t tokens) {
   evaluation_runners_.clear();
   micro_runners_.clear();
   steps_of_program_ = 0;
+}
+
+void Engine::set_ahead_weights(std::vector<float> weights) {
+  CHECK(weights.size() == options_.ahead_weights.size(), weights.size(), " weights of tokens ahead, planned for ",
+        options_.ahead_weights.size());
+  options_.ahead_weights = std::move(weights);
 }
 
 void Engine::set_ops(Ops& ops, CaptureOps capture) {

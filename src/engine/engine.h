@@ -92,6 +92,8 @@ struct EngineOptions {
   StochasticDepth depth = {};
   float router_bias_rate = 1e-3f;  // of a model whose routers have a bias: see StepRouterBias
   std::optional<TeacherOptions> teacher = {};
+  std::vector<float> ahead_weights =
+      {};  // multi-token prediction: of the tokens after the next one; set_ahead_weights()
   std::optional<PruningOptions> pruning = {};
   bool quantized = false;    // also statistics of what becomes codes of 8 bits: take_quantized()
   bool keep_codes = true;    // of weights, from step to step; false: made at each use, of weights in 16 bits
@@ -291,6 +293,8 @@ class Engine {
 
   // What layers with a sliding window see from now on. Drops captured graphs; nothing that is planned depends on it.
   void set_sliding_window(int64_t tokens);
+  // The weights of tokens further ahead in micro-batches from now on, as many as EngineOptions::ahead_weights.
+  void set_ahead_weights(std::vector<float> weights);
 
   // Replaces the ops that run (not those of the plan) by decorators that check or trace. Drops captured graphs; from
   // then on captures only ops that allow it: those that do the same launches and do not block.
@@ -325,12 +329,13 @@ class Engine {
   // Inputs of a micro-batch that is under way, and its results.
   struct MicroInputs {
     Batch batch;
-    Tensor losses;       // [N] f32
-    Tensor divergences;  // [N] f32: losses against the teacher, if there is one
-    TeacherLogits top;   // of the teacher, if they are given
-    Tensor all_losses;   // [all rows] f32: those of all ranks that share sequences, in their order
-    Tensor targets;      // [1] f32: number of targets of the micro-batch that are not ignored
-    Tensor first_row;    // [1] i64, as Dropping::first; none without dropout or stochastic depth
+    Tensor losses;         // [N] f32
+    Tensor divergences;    // [N] f32: losses against the teacher, if there is one
+    TeacherLogits top;     // of the teacher, if they are given
+    Tensor all_losses;     // [all rows] f32: those of all ranks that share sequences, in their order
+    Tensor targets;        // [1] f32: number of targets of the micro-batch that are not ignored
+    Tensor ahead_weights;  // [m] f32: of Batch::ahead
+    Tensor first_row;      // [1] i64, as Dropping::first; none without dropout or stochastic depth
     bool documents_changed = true;
   };
   void plan_inputs(MicroInputs&, size_t slot);
@@ -458,6 +463,7 @@ class Engine {
   std::vector<PhaseRunner> evaluation_runners_;  // of each chunk
   std::vector<Span> documents_;                  // of the following micro-batches, if they changed
   std::vector<int32_t> positions_;
+  std::vector<int32_t> tokens_ahead(std::span<const int32_t> targets) const;
   std::vector<bool> first_rows_;                   // of whole sequences: where a document or sequence begins
   std::vector<int32_t> own_tokens_, own_targets_;  // of this rank, if others have the rest of its sequences
   std::unique_ptr<HostRing> inputs_, states_;      // pinned: what load() copies per micro-batch; StepState per step

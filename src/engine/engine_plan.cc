@@ -144,6 +144,10 @@ void Engine::plan_inputs(MicroInputs& in, size_t slot) {
   input("targets", DType::i32, {n}, &batch.targets);
   input("positions", DType::i32, {n}, &batch.positions);
   if (model_->config().smear_channels > 0) input("previous tokens", DType::i32, {n}, &batch.previous);
+  if (const auto m = int64_t(options_.ahead_weights.size()); m > 0 && options_.training && stage_.has_head()) {
+    input("tokens further ahead", DType::i32, {n, m}, &batch.ahead);
+    input("weights of tokens further ahead", DType::f32, {m}, &in.ahead_weights);
+  }
   input("spans", DType::i32, {tables * int64_t(options_.documents.size()), kSpanWords}, &batch.spans);
   if (in_ring()) batch.piece_length = part_.piece_length();
   if (part_.ranks > 1) {

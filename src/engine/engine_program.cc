@@ -91,7 +91,9 @@ void Engine::run_forward(Ctx& c, const Passes& p) {
   }
   Var x = forward_part(*model_, c, p.inputs.batch, options_.recompute, part, std::move(in));
   if (part.ends) {
-    classifier({c, model_->params()}, std::move(x), p.inputs.batch, head(), p.inputs.losses,
+    Classifier layer = head();
+    layer.ahead_weights = p.inputs.ahead_weights;
+    classifier({c, model_->params()}, std::move(x), p.inputs.batch, layer, p.inputs.losses,
                distills ? &*distills : nullptr);
     if (teacher_) {
       Ctx of_teacher = without_tape(c);

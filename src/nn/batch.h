@@ -15,6 +15,7 @@ struct KvCache {
 struct Batch {
   Tensor tokens;        // [N] i32
   Tensor targets;       // [N] i32, -1 = ignored; absent when sampling
+  Tensor ahead;         // [N, m] i32: tokens further ahead that a row also predicts, -1 = none; in training, or absent
   Tensor positions;     // [N] i32, position within the sequence or document
   Tensor previous;      // [N] i32: the token before each in its sequence or document, vocab_size where there is none;
                         // of models with smear, else absent

@@ -86,6 +86,7 @@ TeacherStats teacher_stats(Ctx& c, const Tensor& v, const DistilledCrossEntropy&
 // A chunk of rows [lo, hi): its logits [hi - lo, Vp], which become the gradient, and its part of what a row has.
 struct Chunk {
   Tensor z, targets, losses;
+  Tensor ahead;  // [hi - lo, m], optional
   int64_t lo, hi;
 };
 
@@ -103,7 +104,9 @@ void run_losses(Ctx& c, const Chunk& at, const Classifier& head, const VocabPart
                      .softcap = head.softcap,
                      .part = part,
                      .max = stats.max,
-                     .sums = stats.sums});
+                     .sums = stats.sums,
+                     .ahead = at.ahead,
+                     .ahead_weights = at.ahead ? head.ahead_weights : Tensor{}});
 }
 
 void run_losses(Ctx& c, const Chunk& at, const Classifier& head, const Distillation& d, const Teacher& teacher,
@@ -201,6 +204,7 @@ void classifier(Net n, Var x, const Batch& batch, const Classifier& head, Tensor
   CHECK(!distills || grad, "distillation is for training");
   CHECK(!distills || distills->kind != DistillLoss::uld || (!distills->teacher && !vocab),
         "sorted probabilities are compared with cached ones, on a rank that has the whole vocabulary");
+  CHECK(!distills || !batch.ahead, "a teacher beside targets further ahead");
   Buffer dx = grad ? c.alloc("classifier.dx", x.t().shape) : Buffer{};
   PartsOfRows parts = grad && vocab ? PartsOfRows(c, dx.t) : PartsOfRows();
   for (int64_t lo = 0; lo < rows; lo += head.chunk_rows) {
@@ -212,7 +216,12 @@ void classifier(Net n, Var x, const Batch& batch, const Classifier& head, Tensor
     run(c, output_gemm(n, layer, z.t, read));
     const GemmOperand of_weight = grad ? operand_of_weight_gradient(n, layer, part, read) : GemmOperand{};
     read = {};
-    const Chunk at{.z = z.t, .targets = targets, .losses = losses.slice(lo, hi), .lo = lo, .hi = hi};
+    const Chunk at{.z = z.t,
+                   .targets = targets,
+                   .losses = losses.slice(lo, hi),
+                   .ahead = grad && batch.ahead ? batch.ahead.slice(lo, hi) : Tensor{},
+                   .lo = lo,
+                   .hi = hi};
     if (distills && distills->teacher)
       run_losses(c, at, head, *distills, *distills->teacher, vocab);
     else if (distills)

@@ -99,11 +99,12 @@ struct Classifier {
   Param w;        // [Vp, C]
   int64_t vocab;  // V <= Vp, of all ranks
   int64_t chunk_rows;
-  Tensor loss_scale;  // [1] f32
-  float inv_count;    // 1 / targets in the global batch
-  float z_loss = 0;   // see CrossEntropy
-  float softcap = 0;  // likewise
-  Param b = {};       // [Vp], optional
+  Tensor loss_scale;          // [1] f32
+  float inv_count;            // 1 / targets in the global batch
+  float z_loss = 0;           // see CrossEntropy
+  float softcap = 0;          // likewise
+  Param b = {};               // [Vp], optional
+  Tensor ahead_weights = {};  // [m] f32, of Batch::ahead; without distillation
 };
 // A frozen model of the same vocabulary, whole on every rank.
 struct Teacher {

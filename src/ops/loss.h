@@ -15,6 +15,9 @@ namespace athanor {
 // With softcap, the loss is that of softcap * tanh(logits / softcap) [Gemma 2, 2024, section 2], z_loss too, and the
 // gradient that of the logits: 1 - tanh^2 times that of the capped ones.
 // With `part`, columns are the tokens of this part; max and sums are those of the whole vocabulary, and the losses too.
+// With `ahead`, what is differentiated is a sum over several targets of the row (multi-token prediction [Gloeckle et
+// al. 2024, sec. 2], here by one head): loss of targets[i] + sum over j of ahead_weights[j] times the loss of ahead[i,
+// j], where that is a token; losses[i] is the loss of targets[i] alone. z_loss counts once.
 struct CrossEntropy {
   Tensor logits;        // [n, Vp]; inout with grad
   Tensor losses;        // [n] f32
@@ -26,15 +29,19 @@ struct CrossEntropy {
   float z_loss = 0;
   float softcap = 0;  // 0: none
   VocabPart part = {};
-  Tensor max, sums;  // [n], [2, n] f32: of RowMax and LogitSums; with part only
+  Tensor max, sums;             // [n], [2, n] f32: of RowMax and LogitSums; with part only
+  Tensor ahead, ahead_weights;  // [n, m] i32, negative: none; [m] f32. With grad, optional
+  static constexpr int64_t kMaxAhead = 8;
   static constexpr const char* kName = "cross_entropy";
-  std::array<Field, 6> fields() {
+  std::array<Field, 8> fields() {
     return {{{"logits", grad ? Io::inout : Io::in, &logits},
              {"losses", Io::out, &losses},
              {"targets", Io::in, &targets},
              {"scale", Io::in, &scale},
              {"max", Io::in, &max},
-             {"sums", Io::in, &sums}}};
+             {"sums", Io::in, &sums},
+             {"ahead", Io::in, &ahead},
+             {"ahead_weights", Io::in, &ahead_weights}}};
   }
   void check() const {
     Expect e{kName};
@@ -47,6 +54,12 @@ struct CrossEntropy {
     if (grad) e.is("scale", scale, DType::f32, {1});
     e.that(bool(max) == bool(part) && bool(sums) == bool(part), "max and sums of a part, and of a part alone");
     e.that(softcap >= 0, "softcap >= 0");
+    e.that(bool(ahead) == bool(ahead_weights) && (grad || !ahead), "ahead with its weights, and with grad");
+    if (ahead) {
+      e.matrix("ahead", ahead).is("ahead", ahead, DType::i32, {logits.rows(), ahead.cols()});
+      e.is("ahead_weights", ahead_weights, DType::f32, {ahead.cols()});
+      e.that(ahead.cols() <= kMaxAhead, "at most 8 targets ahead");
+    }
     if (!part) return;
     e.is("max", max, DType::f32, {logits.rows()})
         .is("sums", sums, DType::f32, {2, logits.rows()})

@@ -40,7 +40,8 @@ RowSums sums_of(const Values& z, int64_t vocab, int32_t target) {
 }  // namespace
 
 // loss = log sum_c exp(z_c) - z_target;  dz_c = scale inv_count ((1 + 2 z_loss lse) softmax(z)_c - [c = target]);
-// with softcap of z = softcap tanh(x / softcap), and dx_c = dz_c / cosh(x_c / softcap)^2
+// with softcap of z = softcap tanh(x / softcap), and dx_c = dz_c / cosh(x_c / softcap)^2. Targets ahead add
+// scale inv_count sum over j of ahead_weights_j (softmax(z)_c - [c = ahead_j]) to dz_c.
 void ReferenceOps::run(const CrossEntropy& op, void*) {
   Values losses = zeros_like(op.losses);  // [n]
   const int64_t vocab = op.part ? op.part.total : op.vocab;
@@ -59,9 +60,21 @@ void ReferenceOps::run(const CrossEntropy& op, void*) {
       if (op.grad) {
         const double weight = load(op.scale)[0] * double(op.inv_count);
         const double softmax_weight = op.z_loss == 0 ? 1 : 1 + 2 * double(op.z_loss) * lse;
+        double weights = softmax_weight;  // of the softmax
+        std::vector<double> hot(size_t(op.vocab));
+        const auto add_target = [&](int32_t token, double its_weight) {
+          if (const int32_t c = op.part.row(token); c >= 0) hot[size_t(c)] += its_weight;
+        };
+        add_target(target, 1);
+        for (int64_t j = 0; op.ahead && j < op.ahead.cols(); ++j) {
+          const int32_t token = op.ahead.as<int32_t>()[i * op.ahead.cols() + j];
+          CHECK(token < vocab, "cross_entropy.ahead: ", token, " of a vocabulary of ", vocab);
+          if (token < 0) continue;
+          weights += load(op.ahead_weights)[j];
+          add_target(token, load(op.ahead_weights)[j]);
+        }
         for (int64_t c = 0; c < op.vocab; ++c)
-          gradient[c] =
-              weight * slope[size_t(c)] * (softmax_weight * std::exp(z[c] - lse) - (c == op.part.row(target) ? 1 : 0));
+          gradient[c] = weight * slope[size_t(c)] * (weights * std::exp(z[c] - lse) - hot[size_t(c)]);
       }
     }
     if (op.grad) store(row, gradient);

@@ -52,7 +52,7 @@ Exit Trainer::run_from_start() {
     start(resume);
     running_ = true;
   }
-  set_window(std::max<int64_t>(0, state_.step - 1));  // of the step before an evaluation that is made up
+  apply_schedules(std::max<int64_t>(0, state_.step - 1));  // of the step before an evaluation that is made up
   if (resume) make_up_evaluation(*resume);
   clock_.lap();
   const Exit code = loop();
@@ -133,7 +133,8 @@ Exit Trainer::loop() {
   return save(reached_stop() ? "stop_at_loss" : "end of training", Wait::durable) ? Exit::done : Exit::diverged;
 }
 
-void Trainer::set_window(int64_t step) {
+void Trainer::apply_schedules(int64_t step) {
+  engine_->set_ahead_weights(ahead_weights_at(config_, step));
   const int64_t tokens = sliding_window_at(config_, step);
   if (engine_->model().config().sliding_window == tokens) return;
   engine_->set_sliding_window(tokens);
@@ -231,7 +232,7 @@ bool Trainer::out_of_time(int64_t micro_left) const {
 }
 
 bool Trainer::launch_step() {
-  set_window(state_.step + engine_->uncollected());
+  apply_schedules(state_.step + engine_->uncollected());
   if (batch_size_at(config_, launched_samples_) != step_sequences_) open_loader();
   const int64_t micros = engine_->step_micro_batches();
   for (int64_t m = 0; m < micros; ++m) {

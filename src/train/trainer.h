@@ -89,7 +89,7 @@ class Trainer {
   bool asked_to_stop();                    // now; all ranks together
   bool of_any(bool mine);                  // true if true on any rank
   void open_loader();                      // at the next sample, with the step size due there
-  void set_window(int64_t step);           // sliding_window of that step
+  void apply_schedules(int64_t step);      // of windows and of tokens ahead, as in that step
   bool launch_step();                      // false: discarded because of a stop signal or missing data
   void drop_spoiled_steps();
   [[noreturn]] void end_with_failure();

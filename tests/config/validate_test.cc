@@ -224,6 +224,23 @@ TEST(Validate, Pruning) {
                {"prune_sparsity", "tensor_parallel_size"});
 }
 
+TEST(Validate, MultiTokenPrediction) {
+  const auto with = [](const std::string& entries, std::vector<std::string> more = {}) {
+    more.push_back("multi_token_prediction=" + entries);
+    return error_with(more);
+  };
+  expect_parts(with("[{}]"), {"multi_token_prediction[0].weight is required"});
+  expect_parts(with(R"([{"weight": 0}])"), {"multi_token_prediction[0].weight"});
+  expect_parts(with(R"([{"weight": 1, "decay_start": 5, "decay_end": 5}])"), {"decay_start 5", "decay_end 5"});
+  expect_parts(with(R"([{"weight": 1, "decay_start": 5}])"), {"decay_start 5", "decay_end 0"});
+  expect_parts(with(R"([{"weight": 1}])", {"teacher=folder"}), {"multi_token_prediction", "teacher folder"});
+  const Config c =
+      parse(small_config(),
+            {R"(multi_token_prediction=[{"weight": 0.5, "decay_start": 10, "decay_end": 20}, {"weight": 0.25}])"});
+  for (const auto& [step, want] : {std::pair{0, 0.5f}, {10, 0.5f}, {15, 0.25f}, {20, 0.0f}, {99, 0.0f}})
+    EXPECT_EQ(ahead_weights_at(c, step), (std::vector<float>{want, 0.25f})) << step;
+}
+
 TEST(Validate, Distillation) {
   expect_parts(error_with({"teacher=folder", "distill_loss=uld"}), {"distill_loss: uld", "folder", "teacher_logits"});
   expect_parts(error_with({"teacher_logits=cache", "distill_loss=uld", "tensor_parallel_size=2"}),

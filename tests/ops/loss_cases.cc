@@ -71,6 +71,57 @@ void with_softcap(Examiner& examine) {
   examine(c);
 }
 
+// Targets, whatever the tensor: a fifth of the rows is ignored.
+double own_target(int64_t vocab, int64_t row) { return row % 5 == 2 ? -1 : double(row * 7 % vocab); }
+// Further targets: none, the row's own again, or one token twice.
+double further_target(int64_t vocab, int64_t count, int64_t i) {
+  if (i % 7 == 3) return -1;
+  if (i % 11 == 5) return std::max(0.0, own_target(vocab, i / count));
+  return double((i - (i % 3 == 1 ? 1 : 0)) * 5 % vocab);
+}
+double further_weight(int64_t i) { return 0.5 / double(i + 1); }
+
+OpCase<CrossEntropy> with_ahead(OpCase<CrossEntropy> c, int64_t count) {
+  c.name += cat(" ahead ", count);
+  c.op.ahead = tensor(DType::i32, {c.op.logits.rows(), count});
+  c.op.ahead_weights = tensor(DType::f32, {count});
+  const int64_t vocab = c.op.vocab;
+  c.values["targets"] = [vocab](uint64_t, int64_t i) { return own_target(vocab, i); };
+  c.values["ahead"] = [vocab, count](uint64_t, int64_t i) { return further_target(vocab, count, i); };
+  c.values["ahead_weights"] = [](uint64_t, int64_t i) { return further_weight(i); };
+  return c;
+}
+
+void ahead(Examiner& examine) {
+  for (DType dt : kFloats)
+    for (const Size& s : {Size{3, 17, 17}, Size{17, 257, 320}, Size{130, 33, 40}})
+      for (const float softcap : {0.0f, 5.0f}) {
+        OpCase<CrossEntropy> c = with_ahead(cross_entropy(s, dt, true, 8), s.n == 17 ? 8 : 2);
+        c.name += cat(" softcap ", softcap);
+        c.op.softcap = softcap;
+        examine(c);
+      }
+  for (const auto& [z_loss, softcap] : {std::pair{0.0, 0.0}, {0.5, 3.0}}) {
+    OpCase<CrossEntropy> bwd = with_ahead(cross_entropy({11, 9, 11}, DType::f32, true, 8), 3);
+    bwd.op.z_loss = float(z_loss), bwd.op.softcap = float(softcap);
+    const auto capped = [cap = softcap](double z) { return cap > 0 ? cap * std::tanh(z / cap) : z; };
+    examine.gradient_of(bwd, "logits", [&, z_loss = z_loss](const std::vector<double>& x) {
+      double sum = 0;
+      for (int64_t row = 0; row < 11; ++row) {
+        if (own_target(9, row) < 0) continue;
+        double exps = 0;
+        for (int64_t c = 0; c < 9; ++c) exps += std::exp(capped(x[size_t(row * 11 + c)]));
+        const auto loss = [&](double token) { return std::log(exps) - capped(x[size_t(row * 11 + int64_t(token))]); };
+        sum += loss(own_target(9, row)) + z_loss * std::log(exps) * std::log(exps);
+        for (int64_t j = 0; j < 3; ++j)
+          if (const double token = further_target(9, 3, row * 3 + j); token >= 0)
+            sum += further_weight(j) * loss(token);
+      }
+      return 8 * double(bwd.op.inv_count) * sum;
+    });
+  }
+}
+
 // L = scale inv_count sum of losses; the logits become dL/dlogits.
 void gradient(Examiner& examine) {
   struct Options {
@@ -168,6 +219,7 @@ void loss_cases(Examiner& examine) {
   with_softcap(examine);
   gradient(examine);
   of_teachers(examine);
+  ahead(examine);
 }
 
 }  // namespace athanor

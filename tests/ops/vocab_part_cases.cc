@@ -52,6 +52,14 @@ void losses(Examiner& examine, const VocabRows& s, DType dt) {
       c.values = {{"logits", logits(s)}, {"max", constant(kMax)}, {"targets", targets(s)}, {"scale", constant(8)}};
       c.values["sums"] = sums(s, double(softcap));
       examine(c);
+      if (!grad) continue;
+      c.name += " ahead";
+      c.op.ahead = tensor(DType::i32, {s.n, 3}), c.op.ahead_weights = tensor(DType::f32, {3});
+      c.values["ahead"] = [total = s.part.total](uint64_t stream, int64_t i) {
+        return i % 4 == 3 ? -1.0 : below(total)(stream, i);
+      };
+      c.values["ahead_weights"] = uniform(0.1, 1);
+      examine(c);
     }
 }
 

@@ -89,6 +89,22 @@ TEST_F(TrainerTest, WindowsGrow) {
   EXPECT_EQ(history("whole").evals.back().loss, history("parts").evals.back().loss);
 }
 
+// The second token ahead counts less from step to step, then nothing, also where a run goes on.
+TEST_F(TrainerTest, WeightsOfTokensFurtherAheadFall) {
+  const auto with = [&](const std::string& name, int64_t steps, const std::string& entries) {
+    return config(name, {"lr_decay_iters=8", cat("train_iters=", steps), "multi_token_prediction=" + entries});
+  };
+  const std::string falls = R"([{"weight": 0.5, "decay_start": 2, "decay_end": 6}])";
+  ASSERT_EQ(run(with("whole", 8, falls)), Exit::done);
+  for (const int64_t steps : {3, 5, 7, 8}) ASSERT_EQ(run(with("parts", steps, falls)), Exit::done);
+  ASSERT_EQ(run(with("stays", 3, R"([{"weight": 0.5}])")), Exit::done);
+  for (const char* file : {"model.safetensors", "optimizer.safetensors"})
+    EXPECT_EQ(bytes("whole", 8, file), bytes("parts", 8, file)) << file;
+  EXPECT_EQ(bytes("stays", 3, "model.safetensors"), bytes("parts", 3, "model.safetensors")) << "step 3 has the whole";
+  ASSERT_EQ(run(with("stays", 5, R"([{"weight": 0.5}])")), Exit::done);
+  EXPECT_NE(bytes("stays", 5, "model.safetensors"), bytes("parts", 5, "model.safetensors"));
+}
+
 // Evaluations are of whole sequences throughout, and the tokens of a step do not change.
 TEST_F(TrainerTest, OnlyTrainingSeesChunks) {
   const std::vector<std::string> still = {"learning_rate=1e-30", "min_lr=0", "train_iters=4", "lr_decay_iters=8"};

@@ -65,7 +65,8 @@ struct Setting {
   int64_t kv_heads = 0;   // 0: the family's
   int64_t vocab = kVocab;
   double z_loss = 0;
-  double depth = 0;  // stochastic depth
+  double depth = 0;               // stochastic depth
+  std::vector<float> ahead = {};  // weights of tokens further ahead
   double softcap = 0;
   int context = 1;
   bool ring = false;  // keys of other ranks come one rank after the other
@@ -102,7 +103,8 @@ struct Setting {
                : pieces ? " pieces"
                         : "",
                " vocabulary ", vocab, " context ", context, ring ? " ring" : "", " length ", length, " window ", window,
-               documents ? " documents" : "", teacher ? cat(" teacher ", top_k, " ", int(distill)) : "",
+               documents ? " documents" : "", ahead.empty() ? "" : cat(" ahead ", ahead.size()),
+               teacher ? cat(" teacher ", top_k, " ", int(distill)) : "",
                gradients == DType::bf16 ? " gradients bf16" : "", offload > 0 ? cat(" offload ", offload) : "",
                host_units > 0 ? cat(" host units ", host_units) : "", srste >= 0 ? " 2:4" : "",
                experts > 1 ? cat(" experts ", experts) : "",
@@ -181,6 +183,7 @@ inline EngineOptions options(const Setting& s) {
   o.schedule = {.style = DecayStyle::constant, .lr = s.lr, .min_lr = s.lr};
   o.clip_grad = s.clip;
   o.z_loss = s.z_loss;
+  o.ahead_weights = s.ahead;
   o.depth.rate = float(s.depth);
   o.keep_codes = s.keep_codes, o.high_layers.head = s.high_head;
   o.frozen = s.frozen;
