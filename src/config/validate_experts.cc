@@ -17,10 +17,6 @@ void validate_router(const Config& c) {
       ") for the same tokens; set sequence_parallel to true, which gives each rank tokens of its own, or set it to 1");
   require(!low_precision(c.precision), "precision: ", name_of(c.precision),
           " is not for products of experts, and model.num_experts is ", m.num_experts, "; use bf16, fp16 or fp32");
-  require(c.context_parallel_size == 1 || m.router_aux_loss_coef == 0,
-          "context_parallel_size: ", c.context_parallel_size,
-          " ranks see parts of a sequence, and model.router_aux_loss_coef ", m.router_aux_loss_coef,
-          " balances whole ones; set one to 1, or the other to 0");
   if (has_router_bias(m.model_type)) {
     const std::string bias =
         cat(" is not supported for the bias of a router (model.model_type ", name_of(m.model_type), ")");

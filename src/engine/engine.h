@@ -336,9 +336,15 @@ class Engine {
     Tensor targets;        // [1] f32: number of targets of the micro-batch that are not ignored
     Tensor ahead_weights;  // [m] f32: of Batch::ahead
     Tensor first_row;      // [1] i64, as Dropping::first; none without dropout or stochastic depth
+    Tensor router_rows;    // [all rows] i32: Batch::context_rows for routers, where attention does not need them
     bool documents_changed = true;
   };
   void plan_inputs(MicroInputs&, size_t slot);
+  // Whether routers have a loss over whole sequences, of which context-parallel ranks have parts.
+  bool balances_sequences() const {
+    return options_.training && part_.ranks > 1 && model_->config().num_experts > 0 &&
+           model_->config().router_aux_loss_coef > 0;
+  }
   // What the actions of a pipeline program leave for each other, for a chunk and a micro-batch.
   struct MicroFrame {
     Tape tape;

@@ -37,15 +37,42 @@ GroupedGemm product(Net n, const Routes& r, Grouped kind, Tensor d, Tensor a, Te
   return {.d = d, .a = a, .b = b, .offsets = r.rows.offsets.t, .product = kind, .tf32 = n.c.recipe.tf32};
 }
 
-// Gradient of the router's logits. The router's losses are sums over whole sequences, so ranks that share rows gather
-// the logits, compute the gradient of all rows, and keep that of their own.
+// The rows of whole sequences, in their order: gathered from the ranks that share rows, and from the context-parallel
+// ranks if they balance whole sequences.
+Buffer rows_of_sequences(Ctx& c, const Buffer& own) {
+  Buffer rows = all_rows(c, own);
+  const Tensor& order = c.routing.context_rows;
+  if (!order) return rows;
+  const Shape shape{order.numel(), own.t.cols()};
+  const Buffer by_rank = c.alloc("moe.rows by rank", own.t.dtype, shape);
+  c.context_gather(by_rank.t, rows.t);
+  rows = c.alloc("moe.rows of sequences", own.t.dtype, shape);
+  c.run(ScatterRows{.y = rows.t, .x = by_rank.t, .rows = order});
+  return rows;
+}
+
+// This rank's rows of them.
+Buffer rows_of_rank(Ctx& c, const Buffer& all) {
+  const Tensor& order = c.routing.context_rows;
+  if (!order) return own_rows(c, all);
+  const int64_t rows = order.numel() / c.mesh.context().size(), rank = c.mesh.context().rank();
+  const Buffer own = c.alloc("moe.rows of this rank", all.t.dtype, {rows, all.t.cols()});
+  c.run(GatherRows{.y = own.t, .x = all.t, .rows = order.slice(rank * rows, (rank + 1) * rows)});
+  return own_rows(c, own);
+}
+
+// Gradient of the router's logits. The router's losses are sums over whole sequences, so ranks that share them gather
+// the logits, compute the gradient of all rows, and keep that of their own; the first of these ranks counts.
 Buffer logit_gradients(Ctx& c, const Moe& layer, int number, const Routes& r, const Buffer& of_weights) {
   const Routing& step = c.routing;
-  const Buffer logits = all_rows(c, r.logits), experts = all_rows(c, r.experts), dweights = all_rows(c, of_weights);
+  const Buffer logits = rows_of_sequences(c, r.logits), experts = rows_of_sequences(c, r.experts),
+               dweights = rows_of_sequences(c, of_weights);
   const RouterStatistics counted{layer.experts};
+  const bool counts_rows = !step.context_rows || c.mesh.context().rank() == 0;
   Tensor statistics, counts;
-  if (c.mesh.tensor().rank() == 0) statistics = step.statistics.slice(number, number + 1).view({counted.size()});
-  if (step.counts) counts = step.counts.slice(number, number + 1).view({layer.experts});
+  if (counts_rows && c.mesh.tensor().rank() == 0)
+    statistics = step.statistics.slice(number, number + 1).view({counted.size()});
+  if (counts_rows && step.counts) counts = step.counts.slice(number, number + 1).view({layer.experts});
   Buffer dlogits = c.alloc("moe.dlogits", {logits.t.rows(), layer.experts});
   c.run(RouteBwd{.dlogits = dlogits.t,
                  .statistics = statistics,
@@ -54,12 +81,12 @@ Buffer logit_gradients(Ctx& c, const Moe& layer, int number, const Routes& r, co
                  .logits = logits.t,
                  .experts = experts.t,
                  .scale = step.loss_scale,
-                 .sequence = step.sequence,
+                 .sequence = step.context_rows ? step.sequence * c.mesh.context().size() : step.sequence,
                  .inv_count = step.inv_count,
                  .balance = layer.balance,
                  .z = layer.z,
                  .rule = layer.rule});
-  return own_rows(c, dlogits);
+  return rows_of_rank(c, dlogits);
 }
 
 // The gradient of the router's weights, and dx += that of its input.

@@ -177,7 +177,10 @@ struct Routing {
   Tensor counts = {};      // [L, E] f64: tokens of each expert in this step; of a model whose bias follows them
   Tensor loss_scale = {};  // [1] f32
   float inv_count = 0;     // 1 / targets in the global batch
-  int64_t sequence = 1;    // tokens of a sequence
+  int64_t sequence = 1;    // tokens of a sequence on this rank
+  // [all rows] i32, ContextPart::rows_of_ranks(): where context-parallel ranks balance whole sequences together; else
+  // none
+  Tensor context_rows = {};
 };
 
 // What dropout and stochastic depth need to know of the micro-batch, in training; none: nothing is dropped.

@@ -90,10 +90,15 @@ TEST(ExpertParallel, WithShardsIsTheRunOfOneRank) {
 // Ranks that share rows of the residual stream route their own; the router's loss is that of whole sequences.
 TEST(ExpertParallel, WithTensorAndContextParallelismIsTheRunOfOneRank) {
   for (const ModelType type : {ModelType::qwen3_moe, ModelType::dots1}) {
-    Setting s{.type = type, .length = 8};
+    Setting s{.type = type, .length = 8, .balance = 2};
     const Curve want = ranks::train(s);
     s.tensor = 2, s.sequence = true;
     ranks::expect_same(want, ranks::train(s), 1e-5, s.name());
+    for (const bool ring : {false, true})
+      for (const int tensor : {1, 2}) {
+        s.tensor = tensor, s.sequence = tensor > 1, s.context = 2, s.ring = ring;
+        ranks::expect_same(want, ranks::train(s), 1e-5, s.name());
+      }
   }
   Setting s{.type = ModelType::dots1, .length = 8};
   const Curve want = ranks::train(s);
@@ -128,10 +133,13 @@ TEST(ExpertParallel, TwoRunsHaveTheSameBits) {
 
 // Weights of the second step differ by the rounding of sums over ranks; no two logits are as near to each other.
 TEST(ExpertParallel, RoutesEveryTokenAndCountsEveryGradientOnce) {
-  const Steps want = two_steps(dots(1, 1, 1));
   const RouterStatistics at{6};
-  for (const Setting& s : {dots(1, 2, 2), dots(1, 4, 2), dots(2, 2, 2)}) {
-    const Steps got = two_steps(s);
+  Setting parts = dots(1, 2, 2);
+  parts.context = 2, parts.length = 8, parts.balance = 2;
+  for (const Setting& s : {dots(1, 2, 2), dots(1, 4, 2), dots(2, 2, 2), parts}) {
+    Setting one = dots(1, 1, 1);
+    one.length = s.length, one.balance = s.balance;
+    const Steps want = two_steps(one), got = two_steps(s);
     ASSERT_EQ(got.routing.size(), want.routing.size());
     for (size_t layer = 0; layer * size_t(at.size()) < want.routing.size(); ++layer)
       for (size_t e = 0; e < 6; ++e) {

@@ -83,6 +83,7 @@ struct Setting {
   int64_t offload = 0;  // elements of a stretch of masters and states in host memory; 0: in device memory
   bool offload_inputs = false;
   int64_t host_units = 0;  // units whose weights and gradients are in host memory
+  double balance = 0.001;  // router_aux_loss_coef of models with experts
   int experts = 1;         // of the shards, those that have other experts
   double srste = -1;       // decay of weights that are not kept, of 2:4 by SR-STE; below 0: dense
   int ranks() const { return mesh().ranks(); }
@@ -121,6 +122,7 @@ inline ModelConfig tiny(const Setting& s) {
   m.vocab_size = s.vocab;
   m.final_logit_softcapping = s.softcap;
   m.sliding_window = s.window;
+  if (m.num_experts > 0) m.router_aux_loss_coef = s.balance;
   if (s.length != kLength) m.layer_types.clear();  // ranks that share sequences need one window
   m.max_position_embeddings = std::max(m.max_position_embeddings, s.length);
   return m;
