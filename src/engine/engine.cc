@@ -205,7 +205,7 @@ std::vector<int32_t> Engine::previous_tokens(std::span<const int32_t> tokens) co
   return part_rows_.empty() ? previous : part_.cut(part_rows_, previous.data());
 }
 
-// Of every row of whole sequences the targets of the next rows, as far as they are of the same document.
+// For each row of the whole sequences: the targets of the next rows [m], -1 beyond the end of its document or sequence.
 std::vector<int32_t> Engine::tokens_ahead(std::span<const int32_t> targets) const {
   const size_t m = options_.ahead_weights.size();
   std::vector<int32_t> ahead(targets.size() * m, -1);

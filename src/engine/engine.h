@@ -93,7 +93,7 @@ struct EngineOptions {
   float router_bias_rate = 1e-3f;  // of a model whose routers have a bias: see StepRouterBias
   std::optional<TeacherOptions> teacher = {};
   std::vector<float> ahead_weights =
-      {};  // multi-token prediction: of the tokens after the next one; set_ahead_weights()
+      {};  // multi-token prediction: initial weights of the losses of the tokens after the next one
   std::optional<PruningOptions> pruning = {};
   bool quantized = false;    // also statistics of what becomes codes of 8 bits: take_quantized()
   bool keep_codes = true;    // of weights, from step to step; false: made at each use, of weights in 16 bits
@@ -293,7 +293,8 @@ class Engine {
 
   // What layers with a sliding window see from now on. Drops captured graphs; nothing that is planned depends on it.
   void set_sliding_window(int64_t tokens);
-  // The weights of tokens further ahead in micro-batches from now on, as many as EngineOptions::ahead_weights.
+  // Sets the weights of the tokens further ahead, from the next micro-batch on; as many as
+  // EngineOptions::ahead_weights.
   void set_ahead_weights(std::vector<float> weights);
 
   // Replaces the ops that run (not those of the plan) by decorators that check or trace. Drops captured graphs; from
@@ -340,7 +341,7 @@ class Engine {
     bool documents_changed = true;
   };
   void plan_inputs(MicroInputs&, size_t slot);
-  // Whether routers have a loss over whole sequences, of which context-parallel ranks have parts.
+  // Whether routers have a balance loss over whole sequences while context-parallel ranks have parts of sequences.
   bool balances_sequences() const {
     return options_.training && part_.ranks > 1 && model_->config().num_experts > 0 &&
            model_->config().router_aux_loss_coef > 0;

@@ -39,8 +39,8 @@ Linear head_layer(const ParamStore& params, Param w, Param b) {
   return layer;
 }
 
-// Rows [lo, hi) of the teacher's logits: all columns, or those of a part of the vocabulary. Every rank has the whole
-// head of the teacher.
+// Computes rows [lo, hi) of the teacher's logits, for all tokens or for this rank's part of the vocabulary. Every rank
+// has the teacher's whole head.
 Buffer teacher_logits(Ctx& c, const Teacher& teacher, int64_t lo, int64_t hi, const VocabPart& part) {
   const Net n{c, teacher.params};
   const Linear layer = head_layer(teacher.params, teacher.w, teacher.b);
@@ -55,10 +55,10 @@ Buffer teacher_logits(Ctx& c, const Teacher& teacher, int64_t lo, int64_t hi, co
   return v;
 }
 
-// What DistilledCrossEntropy needs to know of the columns that other ranks have.
+// The reductions over the whole vocabulary that DistilledCrossEntropy needs on tensor-parallel ranks.
 struct TeacherStats {
   Buffer all;        // [4, n] f32
-  Tensor max, sums;  // its rows: [n], [3, n]; of all ranks
+  Tensor max, sums;  // views of `all`: [n] max of the teacher's logits, [3, n] DistillSums
 };
 
 TeacherStats teacher_stats(Ctx& c, const Tensor& v, const DistilledCrossEntropy& op) {
@@ -135,7 +135,7 @@ void run_losses(Ctx& c, const Chunk& at, const Classifier& head, const Distillat
   c.run(op);
 }
 
-// The ids of the student's k largest logits, [n, k]; on a rank that has the whole vocabulary.
+// Finds the ids [n, k] of the student's k largest logits, on a rank that has the whole vocabulary.
 Buffer own_top_ids(Ctx& c, const Tensor& logits, int64_t vocab, int64_t k, float softcap) {
   const int64_t n = logits.rows();
   Buffer ids = c.alloc("classifier.top_ids", DType::i32, {n, k});

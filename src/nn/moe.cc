@@ -37,8 +37,8 @@ GroupedGemm product(Net n, const Routes& r, Grouped kind, Tensor d, Tensor a, Te
   return {.d = d, .a = a, .b = b, .offsets = r.rows.offsets.t, .product = kind, .tf32 = n.c.recipe.tf32};
 }
 
-// The rows of whole sequences, in their order: gathered from the ranks that share rows, and from the context-parallel
-// ranks if they balance whole sequences.
+// Gathers the rows of whole sequences: from the tensor-parallel ranks, which split them with sequence parallelism, and
+// from the context-parallel ranks if the router has a balance loss.
 Buffer rows_of_sequences(Ctx& c, const Buffer& own) {
   Buffer rows = all_rows(c, own);
   const Tensor& order = c.routing.context_rows;
@@ -51,7 +51,7 @@ Buffer rows_of_sequences(Ctx& c, const Buffer& own) {
   return rows;
 }
 
-// This rank's rows of them.
+// Returns this rank's rows of a tensor that rows_of_sequences() gathered.
 Buffer rows_of_rank(Ctx& c, const Buffer& all) {
   const Tensor& order = c.routing.context_rows;
   if (!order) return own_rows(c, all);
@@ -61,8 +61,9 @@ Buffer rows_of_rank(Ctx& c, const Buffer& all) {
   return own_rows(c, own);
 }
 
-// Gradient of the router's logits. The router's losses are sums over whole sequences, so ranks that share them gather
-// the logits, compute the gradient of all rows, and keep that of their own; the first of these ranks counts.
+// Gradient of the router's logits. The router's losses are sums over whole sequences, so ranks that split sequences
+// gather the logits, compute the gradient of all rows, and keep their own rows. The first of these ranks adds to the
+// statistics.
 Buffer logit_gradients(Ctx& c, const Moe& layer, int number, const Routes& r, const Buffer& of_weights) {
   const Routing& step = c.routing;
   const Buffer logits = rows_of_sequences(c, r.logits), experts = rows_of_sequences(c, r.experts),
