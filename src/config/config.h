@@ -177,6 +177,7 @@ struct Config {
   std::vector<ParamGroupConfig> param_groups = default_param_groups({});
   WeightDecayStyle weight_decay_style = WeightDecayStyle::constant;
   double end_weight_decay = -1.0;  // -1 until validate(): weight_decay
+  double hidden_dropout = 0.0;     // probability with which elements of embeddings and branches are dropped
   double stochastic_depth = 0.0;   // probability with which the last block's branches are dropped
   StochasticDepthMode stochastic_depth_mode = StochasticDepthMode::linear;
   double z_loss = 0.0;

@@ -158,6 +158,11 @@ std::vector<Field<Config>> optimizer_fields() {
              "weight decay from lr_decay_iters on, unless weight_decay_style is constant")
           .unset_is("weight_decay"),
       number(
+          "hidden_dropout", &Config::hidden_dropout, below(0, 1), notice, "",
+          "in training, elements of the embedding and of what attention and feed-forward layers add to the stream "
+          "become 0 with this probability, and others count 1 / (1 - p) times; which follows from seed, step and the "
+          "element's number in the step alone; 0 = off"),
+      number(
           "stochastic_depth", &Config::stochastic_depth, below(0, 1), notice, "",
           "in training, attention and the feed-forward layer of the last block are left out for a sequence with this "
           "probability, each by itself, and count 1 / (1 - p) times elsewhere; which follows from seed, step and the "

@@ -204,6 +204,11 @@ void validate_qk_clip(const Config& c) {
 }
 
 void validate_stochastic_depth(const Config& c) {
+  require(c.hidden_dropout == 0 || !has_experts(c.model.model_type), "hidden_dropout: ", c.hidden_dropout,
+          " is not supported with experts (model.model_type ", name_of(c.model.model_type), "); set it to 0");
+  require(c.hidden_dropout == 0 || c.context_parallel_size == 1, "hidden_dropout: ", c.hidden_dropout,
+          " is not supported with context_parallel_size ", c.context_parallel_size,
+          ", whose ranks have rows in another order; set one to 1, or the other to 0");
   require(c.stochastic_depth == 0 || !has_experts(c.model.model_type), "stochastic_depth: ", c.stochastic_depth,
           " is not supported with experts (model.model_type ", name_of(c.model.model_type), "); set it to 0");
 }

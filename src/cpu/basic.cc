@@ -198,10 +198,12 @@ void CpuOps::run(const DropPath& op, void*) {
     const T *x = op.x.as<T>(), *residual = op.residual ? op.residual.as<T>() : nullptr;
     pool_.parallel_ranges(op.y.rows(), row_grain(columns), [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
-        const float factor = op.factor(stream, first, i);
-        for (int64_t c = i * columns; c < (i + 1) * columns; ++c) {
-          const float before = residual ? to_float(residual[c]) : 0.0f;
-          y[c] = factor == 0 ? from_float<T>(before) : from_float<T>(before + factor * to_float(x[c]));
+        float factor = op.factor(stream, first, i, 0, columns);
+        for (int64_t c = 0; c < columns; ++c) {
+          if (op.elements) factor = op.factor(stream, first, i, c, columns);
+          const int64_t at = i * columns + c;
+          const float before = residual ? to_float(residual[at]) : 0.0f;
+          y[at] = factor == 0 ? from_float<T>(before) : from_float<T>(before + factor * to_float(x[at]));
         }
       }
     });

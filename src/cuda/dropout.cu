@@ -43,9 +43,11 @@ __global__ void __launch_bounds__(kPathThreads)
               DropPath op) {
   ptx::wait_for_earlier_kernels();
   const int64_t row = blockIdx.x;
-  const float factor = op.factor(Dropout::stream_at(op.stream, *state), *first, row);
+  const uint64_t stream = Dropout::stream_at(op.stream, *state);
+  float factor = op.factor(stream, *first, row, 0, columns);
   for (int c = static_cast<int>(threadIdx.x); c < columns; c += kPathThreads) {
     const int64_t at = row * columns + c;
+    if (op.elements) factor = op.factor(stream, *first, row, c, columns);
     const float before = residual ? to_float(residual[at]) : 0.f;
     y[at] = from_float<T>(factor == 0 ? before : fmaf(factor, to_float(x[at]), before));
   }

@@ -90,6 +90,7 @@ struct EngineOptions {
   SpikeRule spikes = {};  // deviations 0: no step is skipped
   double z_loss = 0;
   StochasticDepth depth = {};
+  float hidden_dropout = 0;        // see Dropping::hidden
   float router_bias_rate = 1e-3f;  // of a model whose routers have a bias: see StepRouterBias
   std::optional<TeacherOptions> teacher = {};
   std::vector<float> ahead_weights =

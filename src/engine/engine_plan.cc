@@ -164,7 +164,7 @@ void Engine::plan_inputs(MicroInputs& in, size_t slot) {
     input("rest of the teacher's logits", DType::f32, {n}, &in.top.rest);
   }
   input("target count", DType::f32, {1}, &in.targets);
-  if (options_.training && (options_.lora.dropout > 0 || options_.depth.rate > 0))
+  if (options_.training && (options_.lora.dropout > 0 || options_.depth.rate > 0 || options_.hidden_dropout > 0))
     input("number of the first row", DType::i64, {1}, &in.first_row);
 }
 

@@ -48,6 +48,7 @@ void Engine::run_passes(Ctx c, const Passes& p, const PhaseRunner::Enter& on) {
                   .first = p.inputs.first_row,
                   .depth = options_.depth,
                   .layers = model_->config().num_hidden_layers,
+                  .hidden = options_.hidden_dropout,
                   .rows = {.sequences = part_.sequences,
                            .length = part_.ranks > 1 ? part_.piece_length() : rows,
                            .per_sequence = rows}};

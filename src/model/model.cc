@@ -177,6 +177,8 @@ Var forward_part(Model& model, Ctx& c, const Batch& batch, const Recompute& reco
   if (part.embeds) {
     params.use(c, 0);
     h = model.embed(c, batch, taps);
+    if (const float p = hidden_dropout(c); p > 0)
+      h = drop_path({c, params}, {}, std::move(h), DropBy::element, p, "embedding");
     params.done(c, 0);
     if (!model.config().x0_lambdas.empty()) h = set_tap(c, std::move(h), taps.embedding);
   }

@@ -1,4 +1,6 @@
-// Stochastic depth [Huang et al. 2016]: in training, residual branches are left out for whole sequences.
+// Dropout of residual branches in training: of whole sequences, stochastic depth [Huang et al. 2016], or of elements
+// [Srivastava et al. 2014].
+#include <optional>
 #include <utility>
 
 #include "base/rng.h"
@@ -9,7 +11,8 @@ namespace athanor {
 namespace {
 
 // Where ranks share the rows of the stream, each piece of them is cut among the ranks.
-void run_drop_path(Ctx& c, const Tensor& y, const Tensor& x, const Tensor& residual, float p, uint64_t stream) {
+void run_drop_path(Ctx& c, const Tensor& y, const Tensor& x, const Tensor& residual, DropBy by, float p,
+                   uint64_t stream) {
   const Dropping& d = c.dropping;
   const int pieces = shares_rows(c) ? c.row_pieces : 1, ranks = shares_rows(c) ? c.mesh.tensor().size() : 1;
   const int rank = shares_rows(c) ? c.mesh.tensor().rank() : 0;
@@ -25,6 +28,7 @@ void run_drop_path(Ctx& c, const Tensor& y, const Tensor& x, const Tensor& resid
                    .seed = c.seed,
                    .stream = stream,
                    .p = p,
+                   .elements = by == DropBy::element,
                    .rows = rows});
   }
 }
@@ -39,17 +43,20 @@ float drop_rate(const Ctx& c, int layer) {
   return uniform ? d.depth.rate : d.depth.rate * float(layer + 1) / float(d.layers);
 }
 
-Var drop_path(Net n, Var residual, Var branch, float p, const std::string& name) {
+float hidden_dropout(const Ctx& c) { return c.dropping.first ? c.dropping.hidden : 0; }
+
+Var drop_path(Net n, Var residual, Var branch, DropBy by, float p, const std::string& name) {
   Ctx& c = n.c;
-  const uint64_t stream = stream_of(name);
-  Buffer y = c.alloc("drop_path.y", residual.t().shape);
-  run_drop_path(c, y.t, branch.t(), residual.t(), p, stream);
+  const uint64_t stream = stream_of(by == DropBy::element ? name + " elements" : name);
+  Buffer y = c.alloc("drop_path.y", branch.t().shape);
+  run_drop_path(c, y.t, branch.t(), residual ? residual.t() : Tensor{}, by, p, stream);
   Var out = c.var(std::move(y));
-  c.record("drop_path", [p, stream, sr = residual.slot(), sx = branch.slot(), s = out.slot()](Ctx& cc) {
+  const std::optional<int> sr = residual ? std::optional(residual.slot()) : std::nullopt;
+  c.record("drop_path", [by, p, stream, sr, sx = branch.slot(), s = out.slot()](Ctx& cc) {
     Buffer dy = cc.take(s), dx = cc.alloc("drop_path.dx", dy.t.shape);
-    run_drop_path(cc, dx.t, dy.t, {}, p, stream);
+    run_drop_path(cc, dx.t, dy.t, {}, by, p, stream);
     cc.put(sx, std::move(dx));
-    cc.put(sr, std::move(dy));
+    if (sr) cc.put(*sr, std::move(dy));
   });
   return out;
 }

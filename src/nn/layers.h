@@ -79,17 +79,23 @@ Tensor max_attention_logits(const Ctx&, const AttentionShape&,
 
 // Probability with which training drops the branches of a block now; 0 in evaluation.
 float drop_rate(const Ctx&, int layer);
-// residual + branch / (1 - p), where whole sequences drop the branch with probability p. A sequence's choice is
-// f(seed, name, step, number of the sequence in the step).
-Var drop_path(Net, Var residual, Var branch, float p, const std::string& name);
-// The stream after a residual branch: branch(residual) adds it itself, branch({}) leaves that to stochastic depth.
-// weight: the branch's last one, whose name its drops follow from.
+// Probability with which training drops elements of embeddings and residual branches; 0 in evaluation.
+float hidden_dropout(const Ctx&);
+// residual (optional) + branch / (1 - p), where whole sequences, or single elements, drop the branch with probability
+// p. The choice is f(seed, name, step, number of the sequence or element in the step).
+enum class DropBy : uint8_t { sequence, element };
+Var drop_path(Net, Var residual, Var branch, DropBy, float p, const std::string& name);
+// The stream after a residual branch: branch(residual) adds the residual itself, branch({}) leaves that to dropout.
+// weight: the branch's last one, from whose name the random numbers follow.
 template <class Branch>
 Var add_branch(Net n, int layer, Var residual, Param weight, Branch&& branch) {
-  const float p = drop_rate(n.c, layer);
-  if (p == 0) return branch(std::move(residual));
+  const float of_sequences = drop_rate(n.c, layer), of_elements = hidden_dropout(n.c);
+  if (of_sequences == 0 && of_elements == 0) return branch(std::move(residual));
+  const std::string& name = n.params.spec(weight).name;
   Var added = branch(Var{});
-  return drop_path(n, std::move(residual), std::move(added), p, n.params.spec(weight).name);
+  if (of_sequences == 0) return drop_path(n, std::move(residual), std::move(added), DropBy::element, of_elements, name);
+  if (of_elements > 0) added = drop_path(n, {}, std::move(added), DropBy::element, of_elements, name);
+  return drop_path(n, std::move(residual), std::move(added), DropBy::sequence, of_sequences, name);
 }
 
 // LM head and loss in one: computes logits for chunk_rows rows at a time and replaces them in place by their gradient,

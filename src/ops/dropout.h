@@ -50,8 +50,9 @@ struct SequenceRows {
   ATHANOR_HOST_DEVICE int64_t sequence(int64_t i) const { return (row + i) / length % sequences; }
 };
 
-// Stochastic depth: y = residual + x / (1 - p) in rows of sequences that are kept, with probability 1 - p, else
-// residual, or 0 without one; in f32, rounded once. It is its own gradient: dx is DropPath of dy without a residual.
+// Dropout of a residual branch: y = residual + x / (1 - p) where x is kept, with probability 1 - p, else residual, or 0
+// without one; in f32, rounded once. Whole sequences are kept or dropped (stochastic depth), or with `elements` every
+// element by itself. The op is its own gradient: dx is DropPath of dy without a residual.
 struct DropPath {
   Tensor y;              // [N, C]; may be x or residual
   Tensor x;              // [N, C]
@@ -60,13 +61,16 @@ struct DropPath {
   Tensor first;          // [1] i64, as in Dropout
   uint64_t seed = 0, stream = 0;
   float p = 0;
+  bool elements = false;  // then rows.row alone is read of `rows`: the rows of a step have one order
   SequenceRows rows = {};
   static constexpr const char* kName = "drop_path";
 
-  // What x is multiplied with in rows of a sequence of the step. stream: Dropout::stream_at().
-  ATHANOR_HOST_DEVICE float factor(uint64_t stream_of_step, int64_t first_row, int64_t i) const {
-    const auto sequence = uint64_t(first_row / rows.per_sequence + rows.sequence(i));
-    return random_uniform(seed, stream_of_step, sequence) >= p ? 1 / (1 - p) : 0.0f;
+  // The factor of x in column c of row i. stream_of_step: Dropout::stream_at(). columns: C.
+  ATHANOR_HOST_DEVICE float factor(uint64_t stream_of_step, int64_t first_row, int64_t i, int64_t c,
+                                   int64_t columns) const {
+    const int64_t number =
+        elements ? (first_row + rows.row + i) * columns + c : first_row / rows.per_sequence + rows.sequence(i);
+    return random_uniform(seed, stream_of_step, uint64_t(number)) >= p ? 1 / (1 - p) : 0.0f;
   }
   std::array<Field, 5> fields() {
     return {{{"y", Io::out, &y},

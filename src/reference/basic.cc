@@ -84,8 +84,8 @@ void ReferenceOps::run(const DropPath& op, void*) {
   const Values x = load(op.x);
   Values y = op.residual ? load(op.residual) : zeros_like(op.y);
   for (int64_t i = 0; i < y.rows; ++i) {
-    const double factor = double(op.factor(stream, *op.first.as<int64_t>(), i));
-    for (int64_t c = 0; c < y.cols; ++c) y(i, c) += factor * x(i, c);
+    for (int64_t c = 0; c < y.cols; ++c)
+      y(i, c) += double(op.factor(stream, *op.first.as<int64_t>(), i, c, y.cols)) * x(i, c);
   }
   store(op.y, y);
 }

@@ -189,6 +189,7 @@ struct Dropping {
   Tensor first = {};  // [1] i64: number of the first row among those of the step
   StochasticDepth depth = {};
   int64_t layers = 1;      // of the model
+  float hidden = 0;        // probability with which elements of embeddings and residual branches are dropped
   SequenceRows rows = {};  // of all rows of the micro-batch on this rank
 };
 

@@ -134,6 +134,7 @@ EngineOptions engine_options(const Config& c, bool training) {
   o.spikes = {.deviations = c.loss_spike_zscore, .most_in_row = c.max_consecutive_spikes};
   o.z_loss = c.z_loss;
   o.ahead_weights = ahead_weights_at(c, 0);
+  o.hidden_dropout = float(c.hidden_dropout);
   o.depth = {.rate = float(c.stochastic_depth), .mode = c.stochastic_depth_mode};
   if (c.prune_sparsity > 0)
     o.pruning = PruningOptions{.method = c.prune_method,

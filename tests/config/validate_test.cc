@@ -224,6 +224,15 @@ TEST(Validate, Pruning) {
                {"prune_sparsity", "tensor_parallel_size"});
 }
 
+TEST(Validate, HiddenDropout) {
+  expect_parts(error_with({"hidden_dropout=1"}), {"hidden_dropout"});
+  expect_parts(error_with({"hidden_dropout=0.1", "context_parallel_size=2"}),
+               {"hidden_dropout: 0.1", "context_parallel_size 2"});
+  expect_parts(error_with({"hidden_dropout=0.1", "model.model_type=mixtral", "model.intermediate_size=64",
+                           "model.num_experts=4", "model.num_experts_per_tok=2"}),
+               {"hidden_dropout: 0.1", "mixtral"});
+}
+
 TEST(Validate, MultiTokenPrediction) {
   const auto with = [](const std::string& entries, std::vector<std::string> more = {}) {
     more.push_back("multi_token_prediction=" + entries);

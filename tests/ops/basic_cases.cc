@@ -162,9 +162,10 @@ void dropouts(Examiner& examine) {
 void dropped_paths(Examiner& examine) {
   for (const DType dtype : kFloats)
     for (const SequenceRows rows : {SequenceRows{1, 1, 1, 0}, {4, 3, 3, 0}, {3, 2, 4, 0}, {5, 4, 4, 10}})
-      for (const bool residual : {false, true}) {
+      for (const auto& [residual, elements] : {std::pair{false, false}, {true, false}, {false, true}, {true, true}}) {
         const Tensor x = tensor(dtype, {12, 67});
-        OpCase<DropPath> c{cat(dtype, " ", rows.sequences, " sequences, from row ", rows.row, residual ? " added" : ""),
+        OpCase<DropPath> c{cat(dtype, " ", rows.sequences, " sequences, from row ", rows.row, residual ? " added" : "",
+                               elements ? " by element" : ""),
                            {.y = x,
                             .x = x,
                             .residual = residual ? x : Tensor{},
@@ -173,6 +174,7 @@ void dropped_paths(Examiner& examine) {
                             .seed = 5,
                             .stream = 77,
                             .p = 0.4f,
+                            .elements = elements,
                             .rows = rows},
                            {{"state", bytes_of(running_state())}, {"first", listed({double(24 * rows.per_sequence)})}}};
         examine(c);

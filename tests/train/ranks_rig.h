@@ -66,6 +66,7 @@ struct Setting {
   int64_t vocab = kVocab;
   double z_loss = 0;
   double depth = 0;               // stochastic depth
+  double hidden_dropout = 0;      // dropout of elements of the stream
   std::vector<float> ahead = {};  // weights of tokens further ahead
   double softcap = 0;
   int context = 1;
@@ -187,6 +188,7 @@ inline EngineOptions options(const Setting& s) {
   o.z_loss = s.z_loss;
   o.ahead_weights = s.ahead;
   o.depth.rate = float(s.depth);
+  o.hidden_dropout = float(s.hidden_dropout);
   o.keep_codes = s.keep_codes, o.high_layers.head = s.high_head;
   o.frozen = s.frozen;
   if (s.teacher) o.teacher = teacher_of(s);

@@ -1,5 +1,5 @@
-// Stochastic depth: gradients are those of the loss whose branches are left out, and ranks, micro-batches and
-// recomputation change nothing.
+// Stochastic depth and dropout of elements: gradients are those of the loss whose branches are left out, and ranks,
+// micro-batches and recomputation change nothing.
 #include <gtest/gtest.h>
 
 #include <optional>
@@ -37,22 +37,45 @@ TEST(StochasticDepth, IsTheRunOfOneRank) {
   }
 }
 
-EngineOptions dropped(StochasticDepth depth, G recompute) {
+TEST(HiddenDropout, IsTheRunOfOneRank) {
+  for (const ModelType type : {ModelType::gpt2, ModelType::llama, ModelType::athanor})
+    for (const double depth : {0.0, 0.3}) {
+      const Setting base{
+          .type = type, .kv_heads = type == ModelType::gpt2 ? 0 : 4, .depth = depth, .hidden_dropout = 0.2};
+      Setting micro = base, shards = base, tensor = base;
+      micro.accumulation = 4, micro.recompute = G::selective;
+      shards.shards = 3, shards.stage = 3, shards.accumulation = 2, shards.recompute = G::full;
+      tensor.tensor = 2, tensor.accumulation = 2;
+      Setting sequence = tensor;
+      sequence.sequence = true, sequence.pieces = true;
+      const Curve want = train(base, 3);
+      for (const Setting& s : {micro, shards, tensor, sequence}) expect_same_curve(want, train(s, 3), 1e-5, s.name());
+      Setting never = base;
+      never.hidden_dropout = 0;
+      EXPECT_NE(train(never, 1).losses, train(base, 1).losses);
+    }
+}
+
+struct Drops {
+  StochasticDepth depth = {};
+  float hidden = 0;
+};
+
+EngineOptions dropped(const Drops& drops, G recompute) {
   EngineOptions o = options_of(recompute, {});
   o.micro_batch_size = o.global_batch_size = 2;
-  o.depth = depth;
+  o.depth = drops.depth, o.hidden_dropout = drops.hidden;
   return o;
 }
 
 // As OneBatch, of a model that is trained whole.
 struct DroppedBatch : OneBatch {
-  explicit DroppedBatch(ModelType type, StochasticDepth depth, G recompute = G::none)
-      : OneBatch(type, dropped(depth, recompute)) {}
+  explicit DroppedBatch(ModelType type, const Drops& drops, G recompute = G::none)
+      : OneBatch(type, dropped(drops, recompute)) {}
 };
 
-TEST(StochasticDepth, GradientsAreThoseOfTheDroppedLoss) {
+void gradients_are_those_of_the_dropped_loss(const Drops& half) {
   for (const ModelType type : {ModelType::llama, ModelType::gpt2, ModelType::athanor}) {
-    const StochasticDepth half{.rate = 0.5f, .mode = StochasticDepthMode::uniform};
     std::optional<double> loss;
     for (const auto recompute : {G::none, G::full}) {
       DroppedBatch at(type, half, recompute), ahead(type, half, recompute), behind(type, half, recompute);
@@ -76,8 +99,14 @@ TEST(StochasticDepth, GradientsAreThoseOfTheDroppedLoss) {
   }
 }
 
-TEST(StochasticDepth, IsOfTrainingAloneAndOtherSequencesInEveryStep) {
-  DroppedBatch whole(ModelType::llama, {}), at(ModelType::llama, {.rate = 0.5f});
+TEST(StochasticDepth, GradientsAreThoseOfTheDroppedLoss) {
+  gradients_are_those_of_the_dropped_loss({.depth = {.rate = 0.5f, .mode = StochasticDepthMode::uniform}});
+}
+
+TEST(HiddenDropout, GradientsAreThoseOfTheDroppedLoss) { gradients_are_those_of_the_dropped_loss({.hidden = 0.3f}); }
+
+void is_of_training_alone_and_other_in_every_step(const Drops& drops) {
+  DroppedBatch whole(ModelType::llama, {}), at(ModelType::llama, drops);
   const std::vector<int32_t> tokens(32, 3), targets(32, 4);
   EXPECT_EQ(whole.engine.evaluate(tokens, targets), at.engine.evaluate(tokens, targets));
   std::set<double> losses;
@@ -86,6 +115,14 @@ TEST(StochasticDepth, IsOfTrainingAloneAndOtherSequencesInEveryStep) {
     at.engine.finish_step();  // at a rate that moves nothing
   }
   EXPECT_GT(losses.size(), 2U);
+}
+
+TEST(StochasticDepth, IsOfTrainingAloneAndOtherSequencesInEveryStep) {
+  is_of_training_alone_and_other_in_every_step({.depth = {.rate = 0.5f}});
+}
+
+TEST(HiddenDropout, IsOfTrainingAloneAndOtherElementsInEveryStep) {
+  is_of_training_alone_and_other_in_every_step({.hidden = 0.1f});
 }
 
 }  // namespace
