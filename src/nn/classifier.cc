@@ -8,10 +8,11 @@
 namespace athanor {
 namespace {
 
-// What CrossEntropy needs to know of the columns that other ranks have [Shoeybi et al. 2019, "Megatron-LM", section 3].
+// Row maxima and sums over the columns of all ranks, for vocabulary-parallel CrossEntropy [Shoeybi et al. 2019,
+// "Megatron-LM", section 3].
 struct RowStats {
   Buffer all;        // [3, n] f32
-  Tensor max, sums;  // its rows: [n], [2, n]; of all ranks
+  Tensor max, sums;  // rows of `all`: [n], [2, n]; over all ranks
 };
 
 RowStats row_stats(Ctx& c, const Tensor& logits, const Tensor& targets, const VocabPart& part, float softcap) {
@@ -39,8 +40,8 @@ Linear head_layer(const ParamStore& params, Param w, Param b) {
   return layer;
 }
 
-// Rows [lo, hi) of the teacher's logits: all columns, or those of a part of the vocabulary. Every rank has the whole
-// head of the teacher.
+// Rows [lo, hi) of the teacher's logits: all columns, or those of one part of the vocabulary. Every rank has the
+// teacher's whole head.
 Buffer teacher_logits(Ctx& c, const Teacher& teacher, int64_t lo, int64_t hi, const VocabPart& part) {
   const Net n{c, teacher.params};
   const Linear layer = head_layer(teacher.params, teacher.w, teacher.b);
@@ -55,10 +56,10 @@ Buffer teacher_logits(Ctx& c, const Teacher& teacher, int64_t lo, int64_t hi, co
   return v;
 }
 
-// What DistilledCrossEntropy needs to know of the columns that other ranks have.
+// Row maxima and sums of the teacher's logits over the columns of all ranks, for DistilledCrossEntropy.
 struct TeacherStats {
   Buffer all;        // [4, n] f32
-  Tensor max, sums;  // its rows: [n], [3, n]; of all ranks
+  Tensor max, sums;  // rows of `all`: [n], [3, n]; over all ranks
 };
 
 TeacherStats teacher_stats(Ctx& c, const Tensor& v, const DistilledCrossEntropy& op) {
@@ -83,13 +84,14 @@ TeacherStats teacher_stats(Ctx& c, const Tensor& v, const DistilledCrossEntropy&
   return s;
 }
 
-// A chunk of rows [lo, hi): its logits [hi - lo, Vp], which become the gradient, and its part of what a row has.
+// A chunk of rows [lo, hi): its logits [hi - lo, Vp], which become their gradient, and its slices of the per-row
+// tensors.
 struct Chunk {
   Tensor z, targets, losses;
   int64_t lo, hi;
 };
 
-// The cross-entropy alone.
+// Cross-entropy without distillation.
 void run_losses(Ctx& c, const Chunk& at, const Classifier& head, const VocabPart& part, bool grad) {
   const RowStats stats = part ? row_stats(c, at.z, at.targets, part, head.softcap) : RowStats{};
   c.run(CrossEntropy{.logits = at.z,
@@ -132,7 +134,7 @@ void run_losses(Ctx& c, const Chunk& at, const Classifier& head, const Distillat
   c.run(op);
 }
 
-// The ids of the student's k largest logits, [n, k]; on a rank that has the whole vocabulary.
+// Ids [n, k] of the student's k largest logits; needs the whole vocabulary on this rank.
 Buffer own_top_ids(Ctx& c, const Tensor& logits, int64_t vocab, int64_t k, float softcap) {
   const int64_t n = logits.rows();
   Buffer ids = c.alloc("classifier.top_ids", DType::i32, {n, k});
@@ -143,7 +145,7 @@ Buffer own_top_ids(Ctx& c, const Tensor& logits, int64_t vocab, int64_t k, float
   return ids;
 }
 
-// `part`: all of the vocabulary, on a rank that has it whole.
+// Distillation from cached logits. `part`: the whole vocabulary if this rank has it.
 void run_losses(Ctx& c, const Chunk& at, const Classifier& head, const Distillation& d, const VocabPart& part) {
   const RowStats stats = row_stats(c, at.z, at.targets, part, head.softcap);
   TeacherLogits top{.ids = d.logits.ids.slice(at.lo, at.hi),
