@@ -1,4 +1,5 @@
-// Which gradients a rank adds to the norm: every one counts on one rank, whatever ranks share.
+// Which gradients a rank adds to the gradient norm: each gradient counts on exactly one rank, however it is sharded or
+// replicated.
 #include <algorithm>
 
 #include "param/param_store.h"

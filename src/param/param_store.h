@@ -183,7 +183,7 @@ class ParamStore {
     std::vector<State::Segment> others_at;  // which elements `others` holds, and where
     Tensor grad;                            // f32 or bf16; absent without training
     std::vector<State> states;              // in the order of the StateSpecs
-    std::vector<Tensor> joined;             // f32, whole: partial sums of 1, 2, 4, ... leaves
+    std::vector<Tensor> joined;             // dtype of `grad`, whole: partial sums of 1, 2, 4, ... leaves
     // Whole buffers while the unit is in use: weights, or their quantized values, at stage 3 or from host memory;
     // gradients at stages 2 and 3 or if their home is host memory.
     Buffer gathered, whole_grad;
