@@ -76,8 +76,7 @@ struct EngineOptions {
   // else never.
   std::optional<bool> sums_beside = {};
   std::optional<int64_t> least_piece = {};
-  ContextMethod context_method =
-      ContextMethod::gather;   // how context-parallel ranks exchange keys; if there are any, not automatic
+  ContextMethod context_method = ContextMethod::gather;  // with context-parallel ranks not `automatic`
   int64_t logical_shards = 0;  // leaves of rank-invariant sums: see LogicalShards; 0: sums are not rank-invariant
   uint64_t seed = 0;
   int64_t save_block_bytes = BlockGather::kBytes;
