@@ -22,7 +22,7 @@ std::array<struct sigaction, kStopSignals.size()> previous_actions;
 bool installed = false;
 
 // A closing terminal and its shell both send SIGHUP; above its CPU time limit a process gets SIGXCPU every second.
-// Neither repetition is a second request.
+// Repetitions of these are not second requests.
 bool comes_repeatedly(int signal) { return signal == SIGHUP || signal == SIGXCPU; }
 
 int64_t nanoseconds(const timespec& time) { return int64_t(time.tv_sec) * 1'000'000'000 + time.tv_nsec; }
@@ -51,7 +51,8 @@ StopSignals::StopSignals() {
   sigemptyset(&action.sa_mask);
   for (size_t i = 0; i < kStopSignals.size(); ++i) {
     sigaction(kStopSignals[i], nullptr, &previous_actions[i]);
-    if (kStopSignals[i] == SIGHUP && previous_actions[i].sa_handler == SIG_IGN) continue;  // nohup: must not stop
+    if (kStopSignals[i] == SIGHUP && previous_actions[i].sa_handler == SIG_IGN)
+      continue;  // nohup: must not stop the run
     sigaction(kStopSignals[i], &action, nullptr);
   }
 }
