@@ -8,7 +8,7 @@ namespace athanor {
 
 // Keys and values of earlier tokens, one pair per layer; rows of one sequence are contiguous.
 struct KvCache {
-  std::vector<Tensor> k, v;  // [sequences * capacity, K D] each
+  std::vector<Tensor> k, v;  // [sequences * rows, K D] each; `capacity` rows per sequence, or more for padding
   int64_t capacity = 0;      // tokens per sequence
 };
 
