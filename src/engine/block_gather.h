@@ -79,7 +79,7 @@ class BlockGather {
   const int64_t most_bytes_;
   size_t block_bytes_ = 0;
   Buffer block_, parts_of_block_, halves_;
-  Buffer sent_;  // if masters and states are in host memory: copies of what other ranks want
+  Buffer sent_;  // if tensors may be in host memory: copies of what other ranks want
 };
 
 }  // namespace athanor

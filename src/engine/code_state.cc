@@ -94,9 +94,8 @@ bool CodeState::counts(Param weight, Matrix matrix, const ProcessMesh& mesh) con
   const bool cut = matrix == Matrix::w   ? how != Shared::no
                    : matrix == Matrix::x ? how == Shared::by_inputs
                                          : how == Shared::by_outputs;
-  const bool other_rows =
-      matrix != Matrix::w ||
-      params_.has_codes(weight);  // weights that are gathered quantized: each rank counts its own shard
+  // Of a weight that is gathered quantized each rank counts its own shard.
+  const bool other_rows = matrix != Matrix::w || params_.has_codes(weight);
   return (cut || mesh.tensor().rank() == 0) && (other_rows || mesh.data_parallel().rank() == 0);
 }
 

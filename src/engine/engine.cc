@@ -10,8 +10,8 @@
 #include "nn/rows.h"
 
 namespace athanor {
-// As many pieces as still give each GEMM least_piece elements. FP8 and FP4 recipes have one, since their scales cover
-// all rows.
+// The max number of pieces that still have least_piece elements each. FP8 and FP4 recipes use one, since their scales
+// cover all rows.
 int Engine::row_pieces(int64_t least_piece) const {
   const int64_t rows = part_.rows(), ranks = backend_.mesh.tensor().size();
   if (!options_.sequence_parallel || ranks == 1 || options_.recipe.low_precision()) return 1;
@@ -170,9 +170,7 @@ void Engine::load(std::span<const int32_t> tokens, std::span<const int32_t> targ
   };
   const auto upload_rows = [&](const Tensor& to, const void* whole) {
     if (part_rows_.empty()) return upload(to, whole);
-    upload(
-        to,
-        part_.cut_rows(part_rows_, whole, to.bytes() / size_t(to.shape[0])).data());  // upload() copies the temporary
+    upload(to, part_.cut_rows(part_rows_, whole, to.bytes() / size_t(to.shape[0])).data());  // copies the temporary
   };
   const auto count = float(std::count_if(targets.begin(), targets.end(), [](int32_t t) { return t >= 0; }));
   upload(in.batch.tokens, tokens.data());
@@ -472,7 +470,7 @@ void Engine::discard_step() {
 }
 
 void Engine::spoil_step() {
-  constexpr auto kInf = std::numeric_limits<float>::infinity();  // survives sums and NCCL's max, unlike NaN
+  constexpr auto kInf = std::numeric_limits<float>::infinity();  // survives sums, and NCCL's max, unlike NaN
   ops_->run(Fill{.x = leaf_sums_ ? leaf_sums_ : scalar(offsetof(StepState, loss_sum), DType::f64), .value = kInf},
             nullptr);
 }

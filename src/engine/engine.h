@@ -172,10 +172,9 @@ class Engine {
   // alone has losses.
   bool reports_losses() const { return stage_.has_head() && backend_.mesh.tensor().rank() == 0 && part_.rank == 0; }
   const Stage& stage() const { return stage_; }
-  std::span<const Gemm> products() const {
-    return plan_.products;
-  }                          // GEMMs of a micro-batch and an evaluation, once planned
-  Tunable tunable() const {  // ops to autotune, of the same two
+  // GEMMs of a micro-batch and an evaluation, once planned; and all ops of these two to autotune.
+  std::span<const Gemm> products() const { return plan_.products; }
+  Tunable tunable() const {
     return {plan_.products, plan_.attention_forward, plan_.attention_backward, plan_.of_codes};
   }
   std::span<const Gemm> micro_products() const { return products().first(micro_products_); }  // GEMMs of a micro-batch
@@ -254,11 +253,12 @@ class Engine {
   void use_weights();
   std::vector<float> losses();  // per token of the last evaluated micro-batch, on the last stage
 
-  // Sets the smallest weights of the pruned matrices to zero, so that a fraction `sparsity` of them is zero; these stay
-  // zero until the next call. Call between steps, on all ranks together. Needs EngineOptions::pruning by magnitude.
+  // Sets weights of smallest magnitude of the pruned matrices to zero, so that a fraction `sparsity` of them is zero;
+  // these stay zero until the next call. Call between steps, on all ranks together. Needs EngineOptions::pruning by
+  // magnitude.
   void prune(double sparsity);
-  void
-  zero_pruned();  // zeroes the weights of the last prune(), or of a checkpoint's masks, after other weights were loaded
+  // Zeroes the weights of the last prune(), or of a checkpoint's masks, after other weights were loaded.
+  void zero_pruned();
   std::vector<PrunedMatrix> pruned_matrices();  // all ranks call it together; empty without pruning
 
   // Gathers masters and optimizer states for checkpoints. All ranks create and use it together; while it exists,
@@ -271,9 +271,8 @@ class Engine {
   // For QK-clip: bytes of max attention logits that ranks max-reduce once per step.
   const CodeState* codes() const { return codes_ ? &*codes_ : nullptr; }
   size_t score_bytes() const { return max_attention_logits_ ? max_attention_logits_.bytes() : 0; }
-  size_t expert_count_bytes() const {
-    return expert_counts_ ? expert_counts_.bytes() : 0;
-  }  // bytes of tokens per expert that ranks sum once per step
+  // For routers with a bias: bytes of tokens per expert that ranks sum once per step.
+  size_t expert_count_bytes() const { return expert_counts_ ? expert_counts_.bytes() : 0; }
   // Quantization statistics of all ranks' micro-batches since the last call, if options().quantized. Weights, which are
   // equal on all ranks, count once. All ranks call it together.
   std::vector<QuantizedOperand> take_quantized();

@@ -211,8 +211,7 @@ void PrunedWeights::choose_smallest(Device& device, const ProcessMesh& mesh, Com
   for (size_t i = 0; i < mine.size(); ++i)
     if (counts_here) equal[mine[i].piece * shards + shard] = std::ranges::count(all[i], threshold[mine[i].group]);
   sum_over_ranks(control, equal);
-  std::vector<int64_t> of_piece(
-      group_of_.size());  // what is left of `wanted` at the start of this rank's part of a piece
+  std::vector<int64_t> of_piece(group_of_.size());  // what is left of `wanted` before this rank's part of a piece
   for (size_t piece = 0; piece < of_piece.size(); ++piece)
     for (size_t s = 0; s < shards; ++s) {
       if (s == shard) of_piece[piece] = wanted[group_of_[piece]];

@@ -28,8 +28,8 @@ class Stage {
   const StepProgram& program() const { return program_; }
   const Actions& actions() const { return program_.stages[size_t(stage_)]; }
   const Frames& frames() const { return frames_; }
-  // leaves(): true if action i + 1 belongs to another frame than action i. ever_leaves(): true if any action of this
-  // chunk and kind is followed by one of another frame.
+  // leaves(): true if action i does not end its frame and action i + 1 belongs to another one. ever_leaves(): true if
+  // that holds for any action of this chunk and kind.
   bool leaves(size_t i) const;
   bool ever_leaves(int chunk, StageAction::Kind) const;
 

@@ -117,9 +117,8 @@ EvalResult evaluate(Engine& engine, const Dataset& data, const EvalOptions& opti
   const HeldOut chosen = held_out(data, options.samples);
   const auto windows = int64_t(chosen.windows.size());
   HostBatch batch(rows, data.seq_length(), options.packing);
-  EvalResult broken;  // returned instead of a result
-  std::vector<Found> found(static_cast<size_t>(windows) +
-                           1);  // each entry is filled by one rank; the last one counts failures
+  EvalResult broken;                                           // returned instead of a result
+  std::vector<Found> found(static_cast<size_t>(windows) + 1);  // filled by one rank each; the last counts failures
   // Every rank makes the same number of calls, even if all its rows are past the end.
   for (int64_t turn = 0; turn < windows; turn += rows * engine.ranks()) {
     if (options.stop && options.stop()) {  // a failure known only to this rank will recur in a resumed run

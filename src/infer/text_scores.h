@@ -13,8 +13,8 @@ namespace athanor {
 
 struct ScoredText {
   std::vector<int32_t> tokens;
-  int64_t scored =
-      0;  // number of last tokens to score, 1 to tokens.size() - 1; a text longer than a sequence loses its start
+  // Number of last tokens to score, 1 to tokens.size() - 1. A text longer than a sequence loses its start.
+  int64_t scored = 0;
 };
 
 struct TextScore {

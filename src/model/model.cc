@@ -26,8 +26,7 @@ std::vector<int> head_units(const Model& model) {
 AttentionShape Model::attention_shape(int layer) const {
   const int64_t ranks = params_.tensor().ranks;
   return {.heads = config_.num_attention_heads / ranks,
-          .kv_heads = std::max<int64_t>(
-              1, config_.num_key_value_heads / ranks),  // heads are replicated if there are more ranks
+          .kv_heads = std::max<int64_t>(1, config_.num_key_value_heads / ranks),  // replicated if fewer than ranks
           .head_dim = config_.head_dim,
           .window = window_of(config_, layer),
           .scale = config_.attention_multiplier > 0 ? float(config_.attention_multiplier)

@@ -25,9 +25,7 @@ class Model {
   void init_constants(Device&);  // after MemoryPlan::commit()
 
   const ModelConfig& config() const { return config_; }
-  void set_sliding_window(int64_t tokens) {
-    config_.sliding_window = tokens;
-  }  // only affects layers that have a window
+  void set_sliding_window(int64_t tokens) { config_.sliding_window = tokens; }  // for layers that have a window
   ParamStore& params() { return params_; }
   const ParamStore& params() const { return params_; }
   Param head() const { return head_; }

@@ -14,9 +14,8 @@ class LayerCodes {
   OperandRule rule(Operand) const;
   bool any(Operand operand) const { return rule(operand).scaling != Scaling::none; }
   Blocks blocks(Operand) const;
-  bool same(Operand a, Operand b) const {
-    return rule(a) == rule(b) && blocks(a) == blocks(b);
-  }  // whether both operands have the same quantized values, if they are of one matrix
+  // True if two operands of one matrix have the same quantized values.
+  bool same(Operand a, Operand b) const { return rule(a) == rule(b) && blocks(a) == blocks(b); }
   // True if the operand is quantized transposed, because its GEMM sums over the rows and the backend wants the K
   // dimension contiguous. Weights are not transposed if forward and input-gradient GEMMs read the same values: a
   // transpose for each GEMM is cheaper than a second copy of all weights.

@@ -70,8 +70,7 @@ std::vector<Span> ContextPart::cut(const std::vector<Span>& whole) const {
       part.q_begin = int32_t(sequence * piece_length() + begin - before);
       part.q_len = end - begin;
       part.q_pos = span.q_pos + begin - span.q_begin;
-      part.k_len = std::clamp(part.q_pos + part.q_len - span.k_pos, 0,
-                              span.k_len);  // causal: keys after the last query are not seen
+      part.k_len = std::clamp(part.q_pos + part.q_len - span.k_pos, 0, span.k_len);  // causal: no later keys
       own.push_back(part);
     }
   }

@@ -41,7 +41,7 @@ Var linear(Net, Var x, const Linear&, Var residual = {});  // [N, in] -> [N, out
 std::pair<Var, Var> fork_norm(Net, Var h, const Norm&, const Linear* reader = nullptr);
 // [N, C] -> [N, C], added to residual, which may be absent
 Var gelu_mlp(Net, Var x, const Linear& up, const Linear& down, Var residual);
-Var swiglu_mlp(Net n, Var x, const Linear& gate_up, const Linear& down, Var residual);  // same shapes
+Var swiglu_mlp(Net n, Var x, const Linear& gate_up, const Linear& down, Var residual);  // as gelu_mlp()
 // A feed-forward layer with any activation f: down(f(up(x))), or gated: down(f(gate(x)) up(x)).
 struct Mlp {
   Activation f = Activation::silu;

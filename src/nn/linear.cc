@@ -141,8 +141,7 @@ Var linear(Net n, Var x, const Linear& layer, Var residual, Gated* gated, std::o
     if (gate_up && dy.t.shape != gate_up.t.shape) {  // dy is the gradient of SwiGLU's output
       const Buffer of_gated = std::exchange(dy, std::move(gate_up));
       dy.amax = asked;
-      cc.run(SwigluBwd{
-          .dgu = dy.t, .dy = of_gated.t, .gu = dy.t, .amax = asked});  // in place: gate_up has no later reader
+      cc.run(SwigluBwd{.dgu = dy.t, .dy = of_gated.t, .gu = dy.t, .amax = asked});  // in place: no later reader
     }
     if (dora.u) {
       cc.put(sx, run_dora_gradients(net, layer, dy, saved.get(net, layer).data.t, dora));

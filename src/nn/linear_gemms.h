@@ -10,19 +10,20 @@ namespace athanor {
 inline bool out_in(const Linear& layer) { return layer.order == WeightOrder::out_in; }
 int64_t outputs_of(Net, const Linear&);  // number of outputs on this rank
 // How tensor-parallel ranks split a layer. by_outputs (column-parallel): each rank has some outputs, and input
-// gradients are all-reduced. by_inputs (row-parallel): each rank has some inputs, and outputs are all-reduced.
+// gradients are summed over the ranks. by_inputs (row-parallel): each rank has some inputs, and outputs are summed over
+// the ranks.
 enum class Shared : uint8_t { no, by_outputs, by_inputs };
 Shared shared(const ParamStore&, const Linear&);
 Shared shared(Net, const Linear&);
-// The rows that GEMMs read of the layer's input x and of the gradient dy of its output: all rows (nn/rows.h) where x,
-// or the output, belongs to the residual stream; else the tensor itself. If rows are gathered in pieces, the gather may
+// The rows that GEMMs read of the layer's input x and of the gradient dy of its output: all rows (nn/rows.h) if x, or
+// the output, belongs to the residual stream; else the tensor itself. If rows are gathered in pieces, the gather may
 // still be running, so that the GEMM of one piece overlaps the gather of the next (GemmOperand::coming).
 RowsOfAll input_rows(Net, const Linear&, const Buffer& x);
 RowsOfAll gradient_rows(Net, const Linear&, const Buffer& dy);
 bool in_low_precision(Net, const Linear&);
 bool is_frozen(Net, const Linear&);  // a frozen weight has no gradient
-// Where the op that writes the layer's input, or the gradient of its output, leaves the amax for the layer, [1] f32;
-// none: the layer does not need it. The amax of rows that are gathered from other ranks is never known.
+// Where the op that writes the layer's input, or the gradient of its output, stores the amax for the layer, [1] f32;
+// empty: the layer does not need it. The amax of rows that are gathered from other ranks is never known.
 Tensor wanted_largest(Net, const Linear&, Matrix);
 
 // A GEMM operand: the matrix itself, or its quantized values with their scales.
@@ -57,11 +58,11 @@ struct LinearGemm {
 void run(Ctx&, const LinearGemm&);
 bool fuses(const Ops&, const LinearGemm&);  // whether the backend may run it with its epilogue in one launch
 
-// y = x W^T + b (W [out, in]; transposed for [in, out]). In a layer shared by inputs y is the rank's part of the sum,
-// and the first rank's part includes b.
+// y = x W^T + b (W [out, in]; transposed for [in, out]). In a row-parallel layer y is this rank's partial sum, and only
+// the first rank adds b.
 LinearGemm output_gemm(Net, const Linear&, Tensor y, const GemmOperand& x);
-// Runs y = x W^T + b + residual. In a layer shared by inputs y is summed over the ranks, and y and residual are rows of
-// the residual stream.
+// Runs y = x W^T + b + residual. In a row-parallel layer y is summed over the ranks, and y and residual are rows of the
+// residual stream.
 void run_with_residual(Net, const Linear&, Tensor y, const GemmOperand& x, Tensor residual);
 // SwiGLU fused into a layer's output.
 struct Gated {
@@ -72,14 +73,14 @@ struct Gated {
 Var linear(Net, Var x, const Linear&, Gated*);
 // The op that rotates q and k of packed qkv [N, (H + 2K) D].
 Rope rotation(const Tensor& qkv, const Batch&, Tensor cos_sin, const AttentionShape&, bool inverse);
-// dx = dy W. In a layer shared by outputs dx is the rank's part of the sum.
+// dx = dy W. In a column-parallel layer dx is this rank's partial sum.
 LinearGemm input_gradient_gemm(Net, const Linear&, Tensor dx, const GemmOperand& dy);
-// Runs dx = dy W. In a layer shared by outputs dx is summed over the ranks and has rows of the residual stream.
+// Runs dx = dy W. In a column-parallel layer dx is summed over the ranks and has rows of the residual stream.
 void run_input_gradient(Net, const Linear&, Tensor dx, const GemmOperand& dy);
-// Whether the sum of input gradients over ranks overlaps the GEMM of the weight's gradient.
+// True if the reduction of input gradients over ranks overlaps the weight-gradient GEMM.
 bool sums_beside(Net, const Linear&);
-// Runs dW += dy^T x and db += column sums of dy, unless the layer is frozen, now or as Ctx::weight_half() has it.
-// Returns what input_gradient_gemm() reads of dy.
+// Runs dW += dy^T x and db += column sums of dy, unless the layer is frozen; at once, or when Ctx::weight_half() runs
+// it. Returns dy as the operand of input_gradient_gemm().
 GemmOperand run_weight_gradient(Net, const Linear&, const Buffer& dy, const GemmOperand& x);
 
 // All rows of the layer's input, gathered from this rank's own rows while run_gradients() computes.

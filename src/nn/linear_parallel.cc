@@ -37,14 +37,14 @@ RowsOfAll gradient_rows(Net n, const Linear& layer, const Buffer& dy) {
 
 namespace {
 
-// Number of row pieces in which an all-reduced output is computed.
+// Number of row pieces in which an output that is summed over ranks is computed.
 int summed_pieces(const Ctx& c, const Tensor& y, const GemmOperand& x) {
   if (!c.sums_beside || x.is_codes()) return 1;
   if (shares_rows(c)) return c.row_pieces;
   return y.numel() / 2 >= c.least_piece && y.rows() > 1 ? 2 : 1;
 }
 
-// The all-reduce of one piece of rows overlaps the GEMM of the next piece, and the last all-reduce overlaps residual
+// The sum over ranks of one piece of rows overlaps the GEMM of the next piece, and the last such sum overlaps residual
 // additions [Wang et al. 2024, "Domino: Eliminating Communication in LLM Training via Generic Tensor Slicing and
 // Overlapping"].
 void run_in_pieces(Net n, const Linear& layer, Tensor y, const GemmOperand& x, Tensor residual, int pieces) {

@@ -109,7 +109,7 @@ Buffer run_moe_gradients(Net n, const Moe& layer, int number, const Routes& r, B
 
 }  // namespace
 
-// Token with experts e_j and weights p_j: out = residual + sum_j W_down,e_j (p_j silu(gate) up), [gate | up] =
+// A token with experts e_j and weights p_j: out = residual + sum_j W_down,e_j (p_j silu(gate) up), [gate | up] =
 // W_gate_up,e_j x. The weight multiplies the activation, not the expert's output, so that backward need not keep the
 // output. Backward keeps x, [gate | up] and the routes, and recomputes the rest.
 Var moe(Net n, Var x, const Moe& layer, int number, Var residual) {

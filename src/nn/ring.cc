@@ -174,8 +174,7 @@ Span Ring::cut(const Span& whole, int64_t query_piece, int64_t key_piece) const 
   const int64_t k_begin = std::max<int64_t>(whole.k_begin, keys);
   const int64_t k_pos = whole.k_pos + k_begin - whole.k_begin;
   int64_t k_end = std::min<int64_t>(whole.k_begin + whole.k_len, keys + piece_length);
-  k_end =
-      std::min(k_end, k_begin + q_pos + (q_end - q_begin) - k_pos);  // causal: keys after the last query are not seen
+  k_end = std::min(k_end, k_begin + q_pos + (q_end - q_begin) - k_pos);  // causal: no keys after the last query
   if (q_begin >= q_end || k_begin >= k_end) return {};
   if (window > 0 && q_pos - (k_pos + k_end - k_begin - 1) >= window) return {};
   return {.q_begin = narrow<int32_t>(sequence * piece_length + q_begin - queries),

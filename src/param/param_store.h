@@ -103,7 +103,7 @@ struct Sharding {
   int stage = 0;
   int shards = 1, index = 0;
   LogicalShards logical = {};
-  TensorRank tensor = {};  // this and the next two also apply without training
+  TensorRank tensor = {};  // also without training, as experts, stages and worker
   ExpertRank experts = {};
   StageUnits stages = {};
   // Stages 0 and 1 reduce gradients during the backward of the step's last micro-batch; if true, after all
@@ -175,7 +175,7 @@ class ParamStore {
     Tensor norm = {};
     Tensor master;  // i16: low halves of split masters whose upper halves are the values (tensor/half.h)
     Tensor value;   // compute dtype; absent if the master itself is used
-    // Only in a sharded unit whose matrices GEMMs read quantized: engine/code_state.h writes the FP8 values to
+    // Only in a sharded unit whose matrices GEMMs read quantized: engine/code_state.h writes the quantized values to
     // own(codes), one byte per element; whole at stages 1 and 2, else this rank's shard. `value` is then this rank's
     // shard at every stage, and `others` holds the whole values of the parameters that are not quantized.
     Tensor codes;                           // u8; absent elsewhere
@@ -221,8 +221,8 @@ class ParamStore {
   void freeze_for_good(Param p) { specs_[size_t(p.id)].frozen = true, freeze(p); }
   // Stores frozen parameters in another form than `values`, in units of their own. Before plan().
   void store_as(StoredAs, const std::vector<Param>&);
-  // For a unit whose parameters are partly in another unit `beside`, frozen or stored in another form: uses of `unit`
-  // then include `beside`.
+  // Makes every use of `unit` include unit `beside`, which holds what belongs to its layers: adapters, experts, or
+  // parameters that are stored in another form.
   void use_together(int unit, int beside);
   void read_two_of_four(Param, size_t slice);  // ParamSpec::two_of_four
   void adapt(Param w, Adapters adapters) { adapters_[w.id] = std::move(adapters); }
@@ -249,8 +249,8 @@ class ParamStore {
   // The values as GEMMs read them: value(), or a buffer with dequantized or sparsified values.
   Buffer gemm_value(Ctx&, Param) const;
   bool has_codes(Param p) const { return spec(p).as_codes && bool(units_[size_t(spec(p).unit)]->codes); }
-  Tensor codes(
-      Param) const;  // u8, in the parameter's shape, if has_codes(); like value(), valid while its unit is in use
+  // The quantized values, u8 in the parameter's shape, if has_codes(); like value(), valid while its unit is in use.
+  Tensor codes(Param) const;
   int64_t offset(Param p) const { return offsets_[size_t(p.id)]; }  // of its first element in its unit
   Range owned_lines(Param) const;  // elements that this rank updates, and the padding after them: whole cache lines
   Tensor grad(Param) const;

@@ -54,9 +54,7 @@ OffloadTime offload_time(const Engine& engine, const Roofline& limits) {
   const double compute = (least_sum(planned_rows(engine, limits)) - least_update_seconds(engine, limits)) / micros;
   if (units) add_units(time, engine, limits.host_bytes, compute);
   if (units) return time;
-  const double forward =
-      compute /
-      4;  // a recomputed block runs forward twice and backward once, which takes as long as two forward passes
+  const double forward = compute / 4;  // recomputed blocks: two forwards and a backward, which takes as long as two
   time.inputs_exposed = micros * (std::max(0.0, inputs - forward) + std::max(0.0, inputs - 3 * forward));
   return time;
 }

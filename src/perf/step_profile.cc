@@ -15,8 +15,8 @@
 namespace athanor {
 namespace {
 
-constexpr int64_t kPreparing = 1,
-                  kPreparingGraphs = 2;  // libraries build plans in the first step, graphs are captured in the second
+// Number of first steps that are not measured: in the first, libraries build plans; in the second, graphs are captured.
+constexpr int64_t kPreparing = 1, kPreparingGraphs = 2;
 
 bool communicates(const DeviceWork& a) { return a.name.rfind("nccl", 0) == 0; }  // NCCL's kernels: ncclDevKernel_...
 

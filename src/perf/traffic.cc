@@ -251,8 +251,8 @@ StepTraffic step_traffic(const Engine& engine, ProcessMesh& mesh, const Network&
   StepTraffic t;
   for (size_t u = 0; u < units.size(); ++u) {
     if (units[u]->buffers) continue;  // replicated on all ranks
-    const Placement& placement = params.placement(
-        {units[u]->params.front()});  // equal for all parameters of the unit, except how they are sliced
+    // All parameters of a unit have the same placement, except how they are sliced.
+    const Placement& placement = params.placement({units[u]->params.front()});
     const int shards = mesh.size(placement.shards);
     const int copies = placement.copies(mesh);
     const auto n = double(units[u]->layout.numel);

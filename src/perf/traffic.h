@@ -51,7 +51,7 @@ struct StepTraffic {
   Traffic gathers;   // overlaps with forward and backward
   Traffic ends;      // before or after the optimizer, not overlapped
   Traffic matrices;  // whole matrices to the ranks that update them, and back; overlaps with GEMMs of the update
-  // In the next three only what exceeds the launches that overlap them, if any, counts as not hidden.
+  // In the next three, the time beyond that of overlapping launches, if there are any, counts as exposed.
   Traffic tensor;   // collectives of tensor-parallel layers
   Traffic context;  // keys and values of context-parallel ranks, and their gradients
   Traffic experts;  // rows of tokens to the ranks that have their experts, and back

@@ -79,9 +79,9 @@ class Tape {
   int next_slot = 0;
 };
 
-// Activations and activation gradients that tensor-parallel ranks (ProcessMesh::tensor()) or context-parallel ranks
-// (context()) send: `calls` counts all-reduces, `row_calls` counts all-gathers and reduce-scatters of rows, whose bytes
-// are those of all ranks' rows together.
+// Activations and activation gradients that tensor-parallel (ProcessMesh::tensor()), context-parallel (context()) or
+// expert-parallel ranks (experts()) send: `calls` counts all-reduces; `row_calls` counts all-gathers, reduce-scatters
+// and all-to-alls of rows, whose bytes are those of all ranks' rows together.
 struct TensorSums {
   struct Sent {
     int64_t calls = 0, bytes = 0;
@@ -197,13 +197,13 @@ struct Ctx {
   const Recipe& recipe;
   Tape* tape = nullptr;                     // null: forward only
   bool selective = false;                   // recompute values that have a Remake instead of keeping them
-  TensorSums* tensor_sums = nullptr;        // what tensor-parallel ranks send; set where a dry run counts it
-  TensorSums* context_sums = nullptr;       // what context-parallel ranks send, likewise
-  TensorSums* expert_sums = nullptr;        // what expert-parallel ranks send, likewise
-  ContextPasses* context_passes = nullptr;  // hops of ring attention, likewise
-  UpdateSums* update_sums = nullptr;        // what updates send, likewise
-  StateTraffic* state_traffic = nullptr;    // host copies of optimizer states, likewise
-  UnitTraffic* unit_traffic = nullptr;      // host copies of units, likewise
+  TensorSums* tensor_sums = nullptr;        // what tensor-parallel ranks send; dry runs only
+  TensorSums* context_sums = nullptr;       // what context-parallel ranks send; dry runs only
+  TensorSums* expert_sums = nullptr;        // what expert-parallel ranks send; dry runs only
+  ContextPasses* context_passes = nullptr;  // hops of ring attention; dry runs only
+  UpdateSums* update_sums = nullptr;        // what updates send; dry runs only
+  StateTraffic* state_traffic = nullptr;    // host copies of optimizer states; dry runs only
+  UnitTraffic* unit_traffic = nullptr;      // host copies of units; dry runs only
   bool sequence_parallel = false;           // see nn/rows.h
   int row_pieces = 1;                       // pieces in which rows are gathered and reduced: nn/rows.h
   bool sums_beside = false;                 // tensor-parallel collectives overlap GEMMs

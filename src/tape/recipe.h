@@ -61,9 +61,8 @@ struct Recipe {
   bool power_of_two = false;                       // round their scales to powers of two
   DelayedScaling delayed = {};                     // used by operands whose rule says `delayed`
   bool turns_codes = false;  // Ops::turns_codes() of the backend: operands are quantized with K contiguous
-  bool separate_params() const {
-    return compute != master;
-  }  // weights to compute with are stored in addition to the masters
+  // True if the weights that GEMMs read are stored in addition to the masters.
+  bool separate_params() const { return compute != master; }
   OperandRule rule(Operand operand) const { return linear[size_t(operand)]; }
   bool low_precision() const { return rule(Operand::forward_x).scaling != Scaling::none; }  // FP8 or FP4
   bool delayed_scaling() const { return rule(Operand::forward_x).delayed; }

@@ -10,7 +10,7 @@
 namespace athanor {
 namespace {
 
-// FLOPs per token of forward and causal attention and backward, by the dimension that they scale with.
+// FLOPs per token of forward and backward with causal attention, by the dimension that they scale with.
 struct Work {
   double width = 0;      // all matrices: the width is one dimension of each
   double mlp = 0;        // portion of `width` in the feed-forward layer

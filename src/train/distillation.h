@@ -42,8 +42,7 @@ TeacherTokens teacher_tokens(const std::string& path, const Dataset& train, cons
 struct CacheOptions {
   int64_t top_k = 64;
   DType dtype = DType::f16;
-  bool common_vocab =
-      false;  // teacher and run may have vocabularies of different size; the first ids are common to both
+  bool common_vocab = false;  // vocabularies of teacher and run may differ in size; the first ids are the same tokens
   std::optional<TeacherTokens> tokens = {};
 };
 LogitCacheInfo logit_cache_info(const Config&, const ModelFolder& teacher, const Dataset& train, const PackingOptions&,
@@ -58,8 +57,8 @@ std::unique_ptr<Engine> teacher_engine(const Config&, const ModelConfig& teacher
 // teacher's tokens align with no position of a shard.
 struct CacheProgress {
   std::function<void()> batch;  // called after every micro-batch
-  std::function<void(int64_t shard, double taught)>
-      shard;  // called after every shard, with the fraction of positions that have teacher logits
+  // Called after every shard; taught: fraction of its positions that have teacher logits.
+  std::function<void(int64_t shard, double taught)> shard;
 };
 void write_logit_shards(Engine& teacher, const Dataset&, const PackingOptions&, const std::string& folder,
                         const LogitCacheInfo&, const CacheOptions&, const CacheProgress&);

@@ -262,8 +262,7 @@ class Fitting {
   // Returns null if no size fits; leaves the sizes that do not fit in `sizes`.
   std::unique_ptr<Engine> largest(std::span<const int64_t>& sizes) {
     std::unique_ptr<Engine> best = fitting(sizes.back());
-    size_t fit = best ? sizes.size() : 0,
-           end = sizes.size() - 1;  // sizes before index `fit` fit, those from `end` on do not
+    size_t fit = best ? sizes.size() : 0, end = sizes.size() - 1;  // sizes before `fit` fit, those from `end` do not
     while (fit < end) {
       const size_t middle = (fit + end) / 2;
       if (auto engine = fitting(sizes[middle])) {

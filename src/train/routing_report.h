@@ -16,8 +16,8 @@ void add_routing(std::vector<double>& sums, std::span<const double> more);
 // One record per layer, from the statistics of all layers; empty if no token was routed.
 std::vector<RoutingMetrics> routing_records(const ModelConfig&, std::span<const double> sums, int64_t step);
 
-// Names the layers in which an expert got no token although many were routed, or one was chosen by most tokens that
-// could have been distributed; empty if there are none.
+// Names the layers in which an expert got no token although many were routed, or one expert was chosen by nearly all
+// tokens although its equal share would be small; empty if there are none.
 std::string routing_alarm(std::span<const RoutingMetrics>, int64_t experts, int64_t chosen);
 
 }  // namespace athanor

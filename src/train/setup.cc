@@ -321,8 +321,7 @@ FlopCount flops_per_token(Engine& engine, int64_t seq_length) {
   FlopCount flops = flops_per_token(engine.model(), seq_length);
   if (engine.runs_teacher()) {
     const FlopCount of_teacher = flops_per_token(*make_model(engine.options().teacher->model), seq_length);
-    flops.causal += of_teacher.causal / 3,
-        flops.full += of_teacher.full / 3;  // a teacher has no backward, which counts twice
+    flops.causal += of_teacher.causal / 3, flops.full += of_teacher.full / 3;  // forward only: backward counts twice
   }
   return flops;
 }

@@ -38,7 +38,7 @@ size_t memory_capacity(const Config&, const Device&);
 size_t host_memory_capacity(const Config&, const Device&);
 size_t runtime_reserve(const Config&, const Device&);
 // If capacity depends on how much GPU memory other programs hold: a line that says how much; else empty. Micro-batch,
-// recomputation and kernels are chosen by what is left, and results depend on these choices bit for bit.
+// recomputation and kernels are chosen by what is left, and these choices affect the bits of the results.
 std::string memory_of_others(const Config&, const Device&);
 bool saves_in_background(const Config&, const Device&);
 // Host memory that a training run takes, in addition to the plan, for the copy that background saves write.

@@ -51,8 +51,7 @@ StopSignals::StopSignals() {
   sigemptyset(&action.sa_mask);
   for (size_t i = 0; i < kStopSignals.size(); ++i) {
     sigaction(kStopSignals[i], nullptr, &previous_actions[i]);
-    if (kStopSignals[i] == SIGHUP && previous_actions[i].sa_handler == SIG_IGN)
-      continue;  // nohup: must not stop the run
+    if (kStopSignals[i] == SIGHUP && previous_actions[i].sa_handler == SIG_IGN) continue;  // nohup: must not stop
     sigaction(kStopSignals[i], &action, nullptr);
   }
 }

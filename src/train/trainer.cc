@@ -259,8 +259,7 @@ bool Trainer::launch_step() {
                 " predictions are left out, for its sequences have ", "more documents than the ",
                 packing_.max_documents, " of max_documents_per_sequence (told once)");
     set_documents(*engine_, batch);
-    engine_->set_teacher_logits(
-        {batch.teacher_ids, batch.teacher_values, batch.teacher_rest});  // empty without cached logits
+    engine_->set_teacher_logits({batch.teacher_ids, batch.teacher_values, batch.teacher_rest});  // empty without cache
     engine_->micro_batch(batch.tokens, batch.targets, clock_);
     last_tokens_.assign(batch.tokens.begin(), batch.tokens.end());
     last_targets_.assign(batch.targets.begin(), batch.targets.end());
@@ -305,8 +304,7 @@ void Trainer::collect_step() {
   const LaunchedStep launched = launched_.front();
   launched_.pop_front();
   state_.consumed_samples += launched.sequences;
-  const float loss_scale =
-      std::exchange(state_.device, done.state).loss_scale;  // of this step; done.state has that of the next
+  const float loss_scale = std::exchange(state_.device, done.state).loss_scale;  // this step's; `done` has the next
   if (!std::isfinite(done.state.loss)) ++state_.nan_steps;
   if (std::isnan(first_step_seconds_)) first_step_seconds_ = Seconds(PhaseClock::Clock::now() - started_).count();
   spiking_ = spiking_ || (config_.rollback && done.state.spikes_in_row >= config_.max_consecutive_spikes);

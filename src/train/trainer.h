@@ -60,12 +60,11 @@ class Trainer {
     int64_t sequences;
   };
   void doing(Activity) const;
-  void require_common_start();                     // several ranks: same program, configuration and data
-  void open_run();                                 // run folder, lock, sinks, start records
-  std::optional<Resume> find_resume();             // also checks that the config is compatible
-  std::string resume_folder(const Verify&) const;  // on rank 0; "": start from scratch
-  bool was_done_before(
-      const std::string& folder) const;  // the run that wrote `folder` already applied `load` and `load_step`
+  void require_common_start();                                  // several ranks: same program, configuration and data
+  void open_run();                                              // run folder, lock, sinks, start records
+  std::optional<Resume> find_resume();                          // also checks that the config is compatible
+  std::string resume_folder(const Verify&) const;               // on rank 0; "": start from scratch
+  bool was_done_before(const std::string& folder) const;        // its run has already applied `load` and `load_step`
   void leave_other_branch(const std::optional<Resume>&) const;  // on rank 0
   void check_resume(Resume&);
   void warn_of_rate(const Resume&, const std::vector<ConfigChange>&) const;  // warns if the learning rate rises

@@ -52,8 +52,7 @@ void Trainer::set_weights(const std::optional<Resume>& resume, const ModelFolder
     load_weights(*engine_, backend_.device, *mask);
     engine_->prune(config_.prune_sparsity);
   }
-  if (from)
-    load_weights(*engine_, backend_.device, *from);  // with adapters: the frozen weights, which checkpoints leave out
+  if (from) load_weights(*engine_, backend_.device, *from);  // with adapters: frozen weights, absent in checkpoints
   if (resume) {
     state_ = load_checkpoint(*engine_, backend_.device, resume->folder, mask ? kPrunedState : "");
   } else if (config_.lora_rank > 0) {
