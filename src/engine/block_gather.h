@@ -72,14 +72,14 @@ class BlockGather {
   const std::vector<std::unique_ptr<ParamStore::Unit>>& units_;
   const std::vector<ParamStore::Piece> pieces_;
   const int ranks_, rank_;
-  const RankGrid grid_;                   // of ProcessMesh::weights()
-  std::vector<std::vector<Part>> parts_;  // by piece
+  const RankGrid grid_;                   // mesh coordinates of the ranks of ProcessMesh::weights()
+  std::vector<std::vector<Part>> parts_;  // parts of each piece
   bool any_columns_ = false;
   bool elsewhere_ = false;  // blocks may contain elements of other ranks
   const int64_t most_bytes_;
   size_t block_bytes_ = 0;
   Buffer block_, parts_of_block_, halves_;
-  Buffer sent_;  // if tensors may be in host memory: copies of what other ranks want
+  Buffer sent_;  // copies of what other ranks want, if tensors may be in host memory
 };
 
 }  // namespace athanor

@@ -94,7 +94,7 @@ bool CodeState::counts(Param weight, Matrix matrix, const ProcessMesh& mesh) con
   const bool cut = matrix == Matrix::w   ? how != Shared::no
                    : matrix == Matrix::x ? how == Shared::by_inputs
                                          : how == Shared::by_outputs;
-  // Of a weight that is gathered quantized each rank counts its own shard.
+  // Each rank counts its own shard of a weight that is gathered quantized.
   const bool other_rows = matrix != Matrix::w || params_.has_codes(weight);
   return (cut || mesh.tensor().rank() == 0) && (other_rows || mesh.data_parallel().rank() == 0);
 }

@@ -28,10 +28,10 @@ class CodeState {
   // enough.
   void plan(MemoryPlan&, bool keep_codes, bool statistics, bool in_turns);
 
-  std::string how_gathered() const;  // for logs and plans, after parameters are planned: "ranks gather codes of 12"
+  std::string how_gathered() const;  // text for logs and plans, after plan(): "ranks gather codes of 12"
 
-  Quantization read() const;     // for evaluations
-  Quantization collect() const;  // for micro-batches: their ops also count statistics and find the amax
+  Quantization read() const;     // tensors for evaluations
+  Quantization collect() const;  // tensors for micro-batches, whose ops also count statistics and find the amax
   const Tensor& statistics() const { return statistics_; }
   // Bytes of amax values that are max-reduced once per step: over the ranks that shard weights; over all ranks.
   size_t largest_of_shards() const { return size_t(found_) * sizeof(float); }

@@ -61,10 +61,10 @@ struct EngineOptions {
   int64_t documents_per_sequence = 1;    // max of set_documents(): rows of the document table
   std::vector<std::string> frozen = {};  // substrings of names of parameters that are not trained
   LoraOptions lora = {};                 // adapters of a frozen model; rank 0: none
-  InferenceWeights weights = {};         // without training: how linear layers are stored
+  InferenceWeights weights = {};         // how linear layers are stored without training
   bool training = true;                  // false: weights and evaluation only
   bool graphs = true;                    // capture and replay CUDA graphs if the device can
-  int zero_stage = 0;                    // what ranks shard: see Sharding
+  int zero_stage = 0;                    // ZeRO stage: see Sharding
   StatesHome states_home = {};           // where masters and optimizer states are
   bool offload_inputs = false;           // keep inputs of recomputed blocks in host memory between forward and backward
   int64_t host_units = 0;                // units whose weights and gradients are in host memory: see Sharding
@@ -76,7 +76,7 @@ struct EngineOptions {
   // else never.
   std::optional<bool> sums_beside = {};
   std::optional<int64_t> least_piece = {};
-  ContextMethod context_method = ContextMethod::gather;  // with context-parallel ranks not `automatic`
+  ContextMethod context_method = ContextMethod::gather;  // must not be `automatic` with context-parallel ranks
   int64_t logical_shards = 0;  // leaves of rank-invariant sums: see LogicalShards; 0: sums are not rank-invariant
   uint64_t seed = 0;
   int64_t save_block_bytes = BlockGather::kBytes;
@@ -90,12 +90,12 @@ struct EngineOptions {
   SpikeRule spikes = {};  // deviations 0: no step is skipped
   double z_loss = 0;
   StochasticDepth depth = {};
-  float router_bias_rate = 1e-3f;  // for routers with a bias: see StepRouterBias
+  float router_bias_rate = 1e-3f;  // step size of StepRouterBias, for routers with a bias
   std::optional<TeacherOptions> teacher = {};
   std::optional<PruningOptions> pruning = {};
   bool quantized = false;    // count statistics of FP8 and FP4 quantization: take_quantized()
   bool keep_codes = true;    // keep quantized weights for the step; false: quantize 16-bit weights at each use
-  bool noise_scale = false;  // also compute the gradient norm of a step's first micro-batch: StepState::micro_norm
+  bool noise_scale = false;  // compute StepState::micro_norm, the gradient norm of a step's first micro-batch
 };
 
 // Device, ops and mesh of one rank; outlives the engine.
@@ -158,7 +158,7 @@ class Engine {
   int64_t micro_batches() const { return options_.global_batch_size / (options_.micro_batch_size * ranks()); }
   // Sets the sequences per step from now on: initially and at most global_batch_size. Not while a step is accumulating.
   void set_step_sequences(int64_t sequences);
-  int64_t step_micro_batches() const { return step_micro_batches_; }  // of this rank, per step of set_step_sequences()
+  int64_t step_micro_batches() const { return step_micro_batches_; }  // this rank's, in a step of set_step_sequences()
   MicroGradients micro_gradients() const;
   // Number of ranks, or groups of ranks, that have different sequences of a batch.
   int ranks() const { return backend_.mesh.batches(); }
@@ -181,15 +181,17 @@ class Engine {
   std::span<const ScaledGemm> micro_products_of_codes() const {
     return std::span(plan_.of_codes).first(micro_of_codes_);
   }
-  std::span<const Launch> micro_launches() const { return micro_launches_; }    // of a micro-batch, once planned
-  const TensorSums& micro_tensor_sums() const { return micro_tensor_sums_; }    // of a micro-batch, once planned
-  const UpdateSums& update_sums() const { return update_sums_; }                // of the end of a step, once planned
-  const StateTraffic& state_traffic() const { return state_traffic_; }          // of the end of a step, once planned
-  const UnitTraffic& unit_traffic() const { return unit_traffic_; }             // of a micro-batch, once planned
-  const TensorSums& micro_context_sums() const { return micro_context_sums_; }  // of a micro-batch, once planned
-  const TensorSums& micro_expert_sums() const { return micro_expert_sums_; }    // of a micro-batch, once planned
-  const ContextPasses& micro_context_passes() const { return micro_context_passes_; }  // of a micro-batch, once planned
-  std::span<const Launch> update_launches() const { return update_launches_; }  // of the end of a step, once planned
+  // Launches and traffic that the dry runs recorded, once planned: of a micro-batch (unit_traffic() and micro_*), and
+  // of the end of a step (update_*() and state_traffic()).
+  std::span<const Launch> micro_launches() const { return micro_launches_; }
+  const TensorSums& micro_tensor_sums() const { return micro_tensor_sums_; }
+  const UpdateSums& update_sums() const { return update_sums_; }
+  const StateTraffic& state_traffic() const { return state_traffic_; }
+  const UnitTraffic& unit_traffic() const { return unit_traffic_; }
+  const TensorSums& micro_context_sums() const { return micro_context_sums_; }
+  const TensorSums& micro_expert_sums() const { return micro_expert_sums_; }
+  const ContextPasses& micro_context_passes() const { return micro_context_passes_; }
+  std::span<const Launch> update_launches() const { return update_launches_; }
 
   void commit();  // allocates all planned memory at once
   // Initializes weights from the seed: of all parameters, or all except frozen ones. Starts rounds of local updates.
@@ -423,11 +425,11 @@ class Engine {
   std::unique_ptr<Model> model_;
   std::unique_ptr<Model> teacher_;
   std::unique_ptr<Optimizer> optimizer_;
-  std::optional<OuterOptimizer> outer_;      // for local updates
-  std::optional<AveragedWeights> averages_;  // if evaluations may read them
+  std::optional<OuterOptimizer> outer_;      // used by local updates
+  std::optional<AveragedWeights> averages_;  // used if evaluations may read averages
   std::optional<PrunedWeights> pruned_;
   std::optional<SparseWeights> sparse_;
-  std::optional<CodeState> codes_;  // for FP8 and FP4 recipes, in training
+  std::optional<CodeState> codes_;  // used by FP8 and FP4 recipes, in training
   bool reads_averages_ = false;
   bool in_ring() const { return part_.ranks > 1 && options_.context_method == ContextMethod::ring; }
   Ring ring() const { return {part_.ranks, part_.rank, part_.piece_length(), model_->attention_shape(0).window}; }
@@ -435,17 +437,17 @@ class Engine {
   std::vector<int32_t> part_rows_;  // rows of all context-parallel ranks; empty: this rank has all rows
   Stage stage_;
   std::vector<MicroInputs> micro_inputs_;        // one per micro-batch in progress
-  std::vector<std::vector<MicroFrame>> frames_;  // by chunk
+  std::vector<std::vector<MicroFrame>> frames_;  // frames of each chunk
   std::vector<std::vector<FrameTensors>> frame_tensors_;
-  std::vector<std::vector<BlockInputs>> block_inputs_;  // by chunk and frame; empty: they are not offloaded
+  std::vector<std::vector<BlockInputs>> block_inputs_;  // inputs of each chunk and frame; empty: they are not offloaded
   static constexpr int64_t kStepsToCapture = 2;         // PhaseRunner's eager run, and the run that it captures
   int64_t steps_of_program_ = 0;                        // number of steps since the step's program changed
-  size_t next_action_ = 0;                              // in the accumulating step
+  size_t next_action_ = 0;                              // next action of the accumulating step
   StageLinks links_;
 
   Tensor state_;                 // StepState
   Tensor window_;                // SpikeWindow, if spikes are detected
-  Tensor max_attention_logits_;  // with QK-clip, for the accumulating step: see Ctx::max_attention_logits
+  Tensor max_attention_logits_;  // values of the accumulating step, with QK-clip: see Ctx::max_attention_logits
   Tensor routing_;               // [L, E + 3] f64: RouterStatistics since they were last taken; only with experts
   Tensor expert_counts_;         // [L, E] f64: tokens per expert in the accumulating step, if routers have a bias
   Tensor eval_sum_;              // [1] f64
@@ -457,13 +459,13 @@ class Engine {
   TopLogitRows next_teacher_;
   bool want_logits_ = false, recorded_micro_batch_ = false, recorded_ = false;
   std::map<std::tuple<int, int, int, bool, std::optional<StageAction::Kind>, bool, bool>, PhaseRunner>
-      micro_runners_;                             // by what run_passes() runs
-  std::array<PhaseRunner, 2> optimizer_runners_;  // for steps with uncompressed and with compressed gradients
+      micro_runners_;                             // keys: what run_passes() runs
+  std::array<PhaseRunner, 2> optimizer_runners_;  // runners of steps with uncompressed and with compressed gradients
   bool compressed_ = false;
-  std::vector<PhaseRunner> evaluation_runners_;  // by chunk
-  std::vector<Span> documents_;                  // for the following micro-batches, if they changed
+  std::vector<PhaseRunner> evaluation_runners_;  // one per chunk
+  std::vector<Span> documents_;                  // spans of the following micro-batches, if they changed
   std::vector<int32_t> positions_;
-  std::vector<bool> first_rows_;                   // of whole sequences: true where a document or sequence begins
+  std::vector<bool> first_rows_;                   // rows of whole sequences: true where a document or sequence begins
   std::vector<int32_t> own_tokens_, own_targets_;  // this rank's rows, if other ranks have the rest of its sequences
   std::unique_ptr<HostRing> inputs_, states_;      // pinned: what load() copies per micro-batch; StepState per step
   int64_t step_micro_batches_ = 0;

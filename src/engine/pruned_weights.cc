@@ -13,7 +13,7 @@
 namespace athanor {
 namespace {
 
-constexpr int64_t kGroup = 4, kKept = 2;  // in the pattern 2:4
+constexpr int64_t kGroup = 4, kKept = 2;  // 2:4 pattern: 2 of 4 weights are kept
 constexpr int64_t kBuckets = 1 << 16;     // a magnitude is found by its upper 16 bits, then by its lower 16 bits
 
 // Magnitudes of elements as integers with the same order.
@@ -211,7 +211,7 @@ void PrunedWeights::choose_smallest(Device& device, const ProcessMesh& mesh, Com
   for (size_t i = 0; i < mine.size(); ++i)
     if (counts_here) equal[mine[i].piece * shards + shard] = std::ranges::count(all[i], threshold[mine[i].group]);
   sum_over_ranks(control, equal);
-  std::vector<int64_t> of_piece(group_of_.size());  // what is left of `wanted` before this rank's part of a piece
+  std::vector<int64_t> of_piece(group_of_.size());  // remainder of `wanted` before this rank's part of each piece
   for (size_t piece = 0; piece < of_piece.size(); ++piece)
     for (size_t s = 0; s < shards; ++s) {
       if (s == shard) of_piece[piece] = wanted[group_of_[piece]];

@@ -12,7 +12,7 @@ namespace athanor {
 // Which matrices are pruned, and how: by the magnitude of masters, or with srste of the weights that GEMMs read.
 struct PruningOptions {
   PruneMethod method = PruneMethod::magnitude;
-  double decay = 0;  // with srste
+  double decay = 0;  // strength of srste's decay
   PrunePattern pattern = PrunePattern::unstructured;
   PruneScope scope = PruneScope::layer;
   std::vector<std::string> exclude = {};  // names in files that match one of these patterns (* and ?) are not pruned
@@ -56,8 +56,8 @@ class PrunedWeights {
 
   ParamStore& params_;
   PruningOptions options_;
-  std::vector<bool> pieces_;      // by piece: whether it is pruned
-  std::vector<size_t> group_of_;  // by pruned piece
+  std::vector<bool> pieces_;      // whether each piece is pruned
+  std::vector<size_t> group_of_;  // group of each pruned piece
   std::vector<int64_t> sizes_;    // weights per group, over all ranks
   size_t state_ = 0;
 };

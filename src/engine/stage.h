@@ -46,7 +46,7 @@ class Stage {
  private:
   PipelineOptions options_;
   int stages_ = 1, stage_ = 0;
-  std::vector<ModelPart> parts_;  // of all stages, in the order of the model
+  std::vector<ModelPart> parts_;  // parts of all stages, in the order of the model
   StepProgram program_;
   Frames frames_;
 };

@@ -30,7 +30,7 @@ class StageLinks {
  private:
   struct Slot {
     Tensor t;
-    std::unique_ptr<Event> sent;  // on a GPU: when the slot may be overwritten
+    std::unique_ptr<Event> sent;  // event after which the slot may be overwritten, on a GPU
   };
   struct Outbox {
     std::vector<Slot> slots;
@@ -45,7 +45,7 @@ class StageLinks {
   size_t message_bytes_ = 0;
   Device* device_ = nullptr;
   Communicator* stages_ = nullptr;
-  std::map<int, Outbox> outboxes_;  // by receiver
+  std::map<int, Outbox> outboxes_;  // keys: receiving stage
   // On a GPU each way has a communicator of its two stages, so that no send waits for a send of another way: NCCL runs
   // the calls of a communicator one after the other, and a send ends when it is received.
   std::map<Way, std::unique_ptr<Communicator>> pairs_;

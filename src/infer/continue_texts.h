@@ -14,7 +14,7 @@ namespace athanor {
 
 struct Prompt {
   std::string text;
-  std::vector<int32_t> tokens;  // at least one
+  std::vector<int32_t> tokens;  // at least one token
 };
 
 struct ContinueOptions {
@@ -26,7 +26,7 @@ struct ContinueOptions {
 struct Continuation {
   std::string text;
   int64_t tokens = 0;
-  const char* stopped_by = "length";  // or "eod", "stop"
+  const char* stopped_by = "length";  // one of "length", "eod", "stop"
   uint64_t seed = 0;
 };
 

@@ -38,7 +38,8 @@ std::vector<EvalTask> read_eval_tasks(const std::string& path, const Tokenizer& 
 
 struct TaskResult {
   int64_t items = 0;
-  double accuracy = 0;  // by log probability per token; language modelling: all tokens are the most likely ones
+  double accuracy = 0;  // option with the best log probability per token is right; language modelling: all tokens are
+                        // the most likely ones
   double centered = 0;  // (accuracy - baseline) / (1 - baseline)
 };
 

@@ -27,8 +27,8 @@ struct EvalResult {
   int64_t tokens = 0;                    // number of predicted tokens
   double bytes = 0;                      // bytes of text in the predicted tokens, if `token_bytes` is given
   int64_t windows = 0, windows_all = 0;  // evaluated; available
-  std::vector<SourceLoss> sources = {};  // if there are several sources: those with predicted tokens
-  bool stopped = false;                  // by EvalOptions::stop: no result
+  std::vector<SourceLoss> sources = {};  // sources with predicted tokens, if there are several sources
+  bool stopped = false;                  // EvalOptions::stop ended the evaluation: no result
   std::string failure;       // reason why data could not be read on some rank: no result; the engine is unchanged
   bool failed_here = false;  // true if this rank failed
 

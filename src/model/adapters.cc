@@ -85,7 +85,7 @@ void add_adapters(Model& model, const LoraOptions& options) {
   ParamStore& params = model.params();
   const std::vector<ParamSpec> base = params.specs();
   require_targets(base, options);
-  std::map<int, int> unit_beside;  // by the block's unit
+  std::map<int, int> unit_beside;  // keys: unit of the block
   for (int id = 0; id < int(base.size()); ++id) {
     params.freeze_for_good({id});
     const ParamSpec& spec = base[size_t(id)];

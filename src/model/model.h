@@ -25,7 +25,8 @@ class Model {
   void init_constants(Device&);  // after MemoryPlan::commit()
 
   const ModelConfig& config() const { return config_; }
-  void set_sliding_window(int64_t tokens) { config_.sliding_window = tokens; }  // for layers that have a window
+  // Changes the window of layers that have one.
+  void set_sliding_window(int64_t tokens) { config_.sliding_window = tokens; }
   ParamStore& params() { return params_; }
   const ParamStore& params() const { return params_; }
   Param head() const { return head_; }

@@ -13,7 +13,7 @@ namespace athanor {
 // The pieces of one rank; whole sequences if ranks = 1.
 struct ContextPart {
   int64_t ranks = 1, rank = 0;
-  int64_t sequences = 0, length = 0;  // of a micro-batch; length is a multiple of 2 ranks
+  int64_t sequences = 0, length = 0;  // sequences per micro-batch; tokens per sequence, a multiple of 2 ranks
 
   int64_t all_rows() const { return sequences * length; }
   int64_t rows() const { return all_rows() / ranks; }

@@ -41,7 +41,7 @@ Var linear(Net, Var x, const Linear&, Var residual = {});  // [N, in] -> [N, out
 std::pair<Var, Var> fork_norm(Net, Var h, const Norm&, const Linear* reader = nullptr);
 // [N, C] -> [N, C], added to residual, which may be absent
 Var gelu_mlp(Net, Var x, const Linear& up, const Linear& down, Var residual);
-Var swiglu_mlp(Net n, Var x, const Linear& gate_up, const Linear& down, Var residual);  // as gelu_mlp()
+Var swiglu_mlp(Net n, Var x, const Linear& gate_up, const Linear& down, Var residual);  // same shapes as gelu_mlp()
 // A feed-forward layer with any activation f: down(f(up(x))), or gated: down(f(gate(x)) up(x)).
 struct Mlp {
   Activation f = Activation::silu;
@@ -109,7 +109,7 @@ struct Teacher {
   ParamStore& params;
   Param w, b;     // its LM head; b optional
   Buffer x;       // [N, C of the teacher]: output of its final norm
-  float softcap;  // of the teacher's logits
+  float softcap;  // soft-cap of the teacher's logits
 };
 // The teacher's k largest logits, read from a cache: TopLogits.
 struct TeacherLogits {

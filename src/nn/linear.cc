@@ -117,7 +117,7 @@ Var linear(Net n, Var x, const Linear& layer, Var residual, Gated* gated, std::o
   all = {};
   const bool adapted = n.params.adapters(layer.w);
   Buffer h;       // h of run_adapters(), which adds to y before RoPE or SwiGLU is applied
-  DoraKept dora;  // for adapters with magnitudes (DoRA)
+  DoraKept dora;  // outputs that backward of DoRA needs
   if (has_magnitudes(n, layer))
     dora = run_dora(n, layer, y.t, read.data, residual ? residual.t() : Tensor{});
   else if (gated && !adapted)

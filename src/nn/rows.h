@@ -49,7 +49,7 @@ class PartsOfRows {
   PartsOfRows(Ctx&, Tensor own, int pieces);                  // own: rows of some pieces of the result
   const Tensor& t() const { return room_ ? room_.t : own_; }  // [N, C]
   void add_up(Ctx&);                                          // reduces over the ranks into the result
-  void begin(Ctx&);                                           // the same, overlapped with what is launched until end()
+  void begin(Ctx&);  // starts add_up() so that it overlaps what is launched until end()
   void end(Ctx&);
 
  private:

@@ -12,7 +12,7 @@ namespace athanor {
 
 // How the values of a parameter are stored in memory.
 enum class StoredAs : uint8_t {
-  values,      // in the compute dtype
+  values,      // values in the compute dtype
   nf4,         // one Nf4Record per tensor of the file
   nf4_nested,  // NF4 with double quantization
   // The layout of ops/int8_gemm.h whatever the file's order is: values [outputs, inputs] of the parameter, then from

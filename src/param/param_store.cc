@@ -55,7 +55,7 @@ Param ParamStore::declare(ParamSpec spec) {
 }
 
 void ParamStore::separate_experts() {
-  std::map<int, int> unit_beside;  // by the block's unit
+  std::map<int, int> unit_beside;  // keys: unit of the block
   for (int id = 0; id < int(specs_.size()); ++id) {
     ParamSpec& spec = specs_[size_t(id)];
     if (spec.experts == 1) continue;

@@ -46,7 +46,7 @@ inline constexpr const char* kOuterMomentumState = "outer_momentum";
 
 // An optimizer state of all or some weights.
 struct StateSpec {
-  std::string name;  // in files: "<name>.<tensor>"
+  std::string name;  // name in files: "<name>.<tensor>"
   DType dtype;
   std::vector<bool> pieces = {};  // indexed as ParamStore::pieces(): which pieces have this state; empty: all
   // Indexed by piece: the number of values of the state, replicated on all ranks. Empty: one value per element,
@@ -93,7 +93,7 @@ struct WorkerRank {
 // at once if that is host memory (param/state_stream.h). Masters that are the weights themselves, and states with
 // `sizes`, which are small, are always in device memory.
 struct StatesHome {
-  Mem mem = Mem::device;               // or pinned
+  Mem mem = Mem::device;               // device, or pinned host memory
   int64_t stretch = int64_t{1} << 23;  // elements, rounded up to whole cache lines and blocks
 };
 
@@ -103,7 +103,7 @@ struct Sharding {
   int stage = 0;
   int shards = 1, index = 0;
   LogicalShards logical = {};
-  TensorRank tensor = {};  // also without training, as experts, stages and worker
+  TensorRank tensor = {};  // applies without training, too, as do experts, stages and worker
   ExpertRank experts = {};
   StageUnits stages = {};
   // Stages 0 and 1 reduce gradients during the backward of the step's last micro-batch; if true, after all
@@ -145,9 +145,9 @@ class ParamStore {
     std::vector<Segment> segments;
     std::vector<std::pair<size_t, int64_t>> firsts = {};  // for states with sizes: pieces, and where their values begin
     Mem home = Mem::device;
-    Brought here = {};                             // if home is host memory
-    Tensor part(Range range) const;                // in the state's home memory
-    Tensor on_device(Range range) const;           // in device memory
+    Brought here = {};                             // the device copy, if home is host memory
+    Tensor part(Range range) const;                // view in the home memory
+    Tensor on_device(Range range) const;           // view in device memory
     Range stored(Range range) const;               // range of `t` that holds these elements
     std::vector<Range> within(Range range) const;  // parts of a range of the unit that have the state
     int64_t first_of(size_t piece) const;
@@ -166,7 +166,7 @@ class ParamStore {
     Range shard;        // elements that this rank updates
     // Each of these tensors is the whole unit [numel] or this rank's shard, depending on the stage.
     Mem masters_home = Mem::device;
-    Brought masters_here = {};  // if masters are in host memory
+    Brought masters_here = {};  // the device copy, if masters are in host memory
     Mem home = Mem::device;     // home of weights and gradients
     // If `home` is host memory: the elements that an update has on the device; whether the gradients in host memory are
     // of this step; and [1] f64, the squared norm of the gradients that were last copied there.
@@ -182,7 +182,7 @@ class ParamStore {
     Tensor others;                          // dtype of the values
     std::vector<State::Segment> others_at;  // which elements `others` holds, and where
     Tensor grad;                            // f32 or bf16; absent without training
-    std::vector<State> states;              // in the order of the StateSpecs
+    std::vector<State> states;              // one per StateSpec
     std::vector<Tensor> joined;             // dtype of `grad`, whole: partial sums of 1, 2, 4, ... leaves
     // Whole buffers while the unit is in use: weights, or their quantized values, at stage 3 or from host memory;
     // gradients at stages 2 and 3 or if their home is host memory.
@@ -251,7 +251,7 @@ class ParamStore {
   bool has_codes(Param p) const { return spec(p).as_codes && bool(units_[size_t(spec(p).unit)]->codes); }
   // The quantized values, u8 in the parameter's shape, if has_codes(); like value(), valid while its unit is in use.
   Tensor codes(Param) const;
-  int64_t offset(Param p) const { return offsets_[size_t(p.id)]; }  // of its first element in its unit
+  int64_t offset(Param p) const { return offsets_[size_t(p.id)]; }  // offset of its first element in its unit
   Range owned_lines(Param) const;  // elements that this rank updates, and the padding after them: whole cache lines
   Tensor grad(Param) const;
 
@@ -333,7 +333,7 @@ class ParamStore {
   Tensor view(const Tensor& flat, Param) const;
   Shape stored_shape(int id) const;  // shape that the unit's flat buffer has for a parameter
   struct OwnPiece {
-    size_t number;  // in pieces()
+    size_t number;  // index in pieces()
     Range extent;
   };
   void lay_out(Unit&);
@@ -373,10 +373,10 @@ class ParamStore {
   void end_gradients(Ctx&, int unit);
   void end_gradients_of(Ctx&, Unit&, bool last);
   std::vector<ParamSpec> specs_;
-  std::vector<int64_t> offsets_;       // of each parameter in its unit
-  std::vector<Placement> placements_;  // of each parameter
+  std::vector<int64_t> offsets_;       // offset of each parameter in its unit
+  std::vector<Placement> placements_;  // placement of each parameter
   std::vector<std::unique_ptr<Unit>> units_;
-  std::map<int, Adapters> adapters_;  // by the id of the matrix
+  std::map<int, Adapters> adapters_;  // keys: id of the adapted matrix
   std::vector<StateSpec> states_;
   Sharding sharding_;
   int64_t align_ = kAlign;

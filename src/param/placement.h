@@ -40,8 +40,8 @@ struct Placement {
     int64_t offset = 0, numel = 0;  // elements, from the start of this rank's part of the parameter
     std::vector<Strips> strips;
   };
-  Shape shape;                // of this rank's part, with padding
-  std::vector<Slice> slices;  // as ParamSpec::slices
+  Shape shape;                // shape of this rank's part, with padding
+  std::vector<Slice> slices;  // one per entry of ParamSpec::slices
   Axes cuts;                  // axes along which every rank has a different part
   Axes shards;                // axes whose ranks shard the part's flat buffers, by the ZeRO stage
   Axes sums;                  // axes over which the gradient is summed

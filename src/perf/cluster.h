@@ -9,7 +9,8 @@ namespace athanor {
 struct ClusterRun {
   int64_t gpus = 8, gpus_per_node = 8;
   double days = 7;
-  double mtbf_hours = 50000;  // of one GPU with its share of all other hardware; failures are a Poisson process
+  double mtbf_hours = 50000;  // mean time between failures of one GPU with its share of all other hardware; failures
+                              // are a Poisson process
   double save_every = 1800;   // seconds of training between two saves
   double save_stall = 30;     // seconds that a save stops training
   double save_write = 0;      // seconds from a save's start until it is durable; at least save_stall

@@ -22,7 +22,7 @@ struct Roofline {
   double epilogue_byte = 32;  // cost of each byte per output element that an epilogue reads or writes, in elements of K
   bool square_tiles = false;  // tiles of 128 x 128 are as fast as larger ones: GPUs without wgmma
 
-  Roofline of(Factors) const;  // with the rate of GEMMs with these operands as `most.flops`
+  Roofline of(Factors) const;  // roofline whose most.flops is the rate of GEMMs with these operands
 };
 
 // True if a micro-batch of a planned engine has GEMMs with such operands.

@@ -116,7 +116,7 @@ Occupation occupation(std::span<const DeviceWork> activities) {
 std::vector<DeviceWork> without_waits(std::vector<DeviceWork> activities) {
   std::stable_sort(activities.begin(), activities.end(),
                    [](const DeviceWork& a, const DeviceWork& b) { return a.begin < b.begin; });
-  std::map<int64_t, int64_t> ended;  // by stream
+  std::map<int64_t, int64_t> ended;  // keys: stream
   for (DeviceWork& a : activities) {
     if (communicates(a) || a.name == "copy" || a.name == "fill") continue;
     int64_t& before = ended.try_emplace(a.stream, a.begin).first->second;

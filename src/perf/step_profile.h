@@ -37,7 +37,7 @@ std::vector<DeviceWork> without_waits(std::vector<DeviceWork>);
 // Communication of one layer group in one step. NaN: unknown, or not modelled.
 struct CommunicationRow {
   LayerGroup of;
-  double calls, exposed, seconds;  // as CollectiveRow
+  double calls, exposed, seconds;  // see CollectiveRow
   double modelled;                 // exposed seconds by the model of perf/traffic.h
 };
 
@@ -93,7 +93,7 @@ class StepProfile {
   Backend backend_;
   Options options_;
   std::string source_;
-  std::unique_ptr<LabelOps> labels_;  // with a profiler
+  std::unique_ptr<LabelOps> labels_;  // used with a profiler
   std::unique_ptr<TimedOps> timed_;   // used without a profiler
   std::unique_ptr<CollectiveTimes> collectives_;
   std::map<std::string, OpRow> kernel_rows_;

@@ -68,7 +68,7 @@ Actions zb1p(const PipelineShape& shape, int stage) {
 Actions zbv(const PipelineShape& shape, int stage) {
   const int64_t m = shape.micro_batches, p = shape.stages, later = p - stage, enough = std::max(m, 2 * p - 1);
   Actions list;
-  std::array<std::array<int64_t, 2>, 3> done = {};  // by kind and chunk
+  std::array<std::array<int64_t, 2>, 3> done = {};  // number of actions of each kind and chunk so far
   const auto add = [&](Kind kind, int chunk) {
     const size_t row = kind == Kind::forward ? 0 : kind == Kind::input_backward ? 1 : 2;
     const int64_t next = done[row][size_t(chunk)]++;
@@ -141,7 +141,7 @@ StageAction arrival_of(const PipelineShape& shape, int stage, const StageAction&
 void add_transfers(StepProgram& program) {
   const PipelineShape& shape = program.shape;
   const auto n = size_t(shape.stages);
-  std::vector<std::vector<Actions>> arrivals(n, std::vector<Actions>(n));  // by receiver and sender
+  std::vector<std::vector<Actions>> arrivals(n, std::vector<Actions>(n));  // indices: receiver, sender
   std::vector<std::vector<size_t>> places(n);  // index of a receiver's arrival among the messages of its sender
   const auto number = [&](const StageAction& a) {
     const int half = a.kind == Kind::receive_gradient ? shape.chunks : 0;

@@ -10,7 +10,7 @@ namespace athanor {
 struct PassTimes {
   double forward = 1, backward = 2;
   double weights = 1;   // portion of backward for weight gradients, in schedules that split backward
-  double transfer = 0;  // from one stage to another, while both compute
+  double transfer = 0;  // time of a message from one stage to another, while both compute
 };
 
 struct TimedAction {
@@ -20,8 +20,8 @@ struct TimedAction {
 
 struct Simulation {
   std::vector<std::vector<TimedAction>> stages;
-  double seconds = 0;  // of the step
-  double useful = 0;   // of the stage that computes longest
+  double seconds = 0;  // duration of the step
+  double useful = 0;   // compute time of the stage that computes longest
   double bubble() const { return seconds - useful; }
   // Max forward passes in flight on each stage, in passes of a whole stage: forward has begun, and backward, including
   // weight gradients, has not ended.

@@ -94,7 +94,7 @@ struct TensorSums {
     int64_t from, to = 0;
     std::string subject = {};
   };
-  std::map<std::string, Sent> by_subject = {};  // by name of CollectiveSubject
+  std::map<std::string, Sent> by_subject = {};  // keys: CollectiveSubject::name()
   std::vector<Beside> beside = {};
   const std::vector<Launch>* launches = nullptr;  // launches so far, while a dry run counts them
   Sent all() const {

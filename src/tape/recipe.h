@@ -55,7 +55,7 @@ struct Recipe {
   DType compute;                 // activations, their gradients, and the weights that GEMMs read
   DType master;                  // master weights; i16: low halves of split f32 masters (tensor/half.h)
   bool tf32 = false;             // round inputs of f32 GEMMs to TF32
-  bool loss_scaling = false;     // for fp16's narrow exponent
+  bool loss_scaling = false;     // needed because of fp16's narrow exponent
   DType gradients = DType::f32;  // weight gradients, accumulated and sent: f32 or bf16
   std::array<OperandRule, kOperands> linear = {};  // low-precision layers, by Operand
   bool power_of_two = false;                       // round their scales to powers of two

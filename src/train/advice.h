@@ -10,7 +10,7 @@ namespace athanor {
 
 struct DimensionAdvice {
   std::string key;     // key of the model config
-  int64_t value = 0;   // as given
+  int64_t value = 0;   // configured value
   int64_t better = 0;  // the next multiple
   double gain = 0;     // fraction of a token's operations that is padding
 };

@@ -166,7 +166,7 @@ class Checkpointer::Rounds {
     int64_t begin = 0;
   };
   std::unique_ptr<BlockGather> blocks_;
-  std::span<const std::vector<Item>> order_;  // by rank of the stage
+  std::span<const std::vector<Item>> order_;  // indices: rank within the stage
   std::vector<Next> next_;
 };
 

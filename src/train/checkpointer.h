@@ -21,7 +21,7 @@ namespace athanor {
 
 struct CheckpointerOptions {
   std::string root;                 // the save folder, at the same path on all ranks
-  RunLock* lock = nullptr;          // on rank 0
+  RunLock* lock = nullptr;          // set on rank 0 only
   Communicator* control = nullptr;  // all ranks, host memory; null: one rank
   bool background = false;          // takes host memory of snapshot_bytes()
   int64_t keep_latest = 0;          // number of checkpoints to keep; 0: all
@@ -31,7 +31,7 @@ struct SavedCheckpoint {
   std::string folder, why;
   int64_t step = 0;
   double stall_seconds = 0;  // during which training was blocked
-  double seconds = 0;        // from the start until durable
+  double seconds = 0;        // duration from the start until the checkpoint is durable
   int64_t bytes = 0;         // size of its files, without the manifest
 };
 
@@ -59,7 +59,7 @@ class Checkpointer {
   // Finishes the previous save, then copies the state and starts writing. With background saving, weights may change
   // once it returns. `prune`: whether older checkpoints may be removed afterwards.
   void begin(const RunState&, std::string why, SaveExtras, CheckpointOptions, bool prune = true);
-  bool writing() const { return part_.valid(); }  // from begin() to collect()
+  bool writing() const { return part_.valid(); }  // true from begin() to collect()
   bool under_way() const { return writing() || commit_.valid(); }
   bool part_is_written() const;  // this rank has written its files, or failed
   // Call once all ranks have written: sends the file lists to rank 0, which commits in the background.
@@ -123,7 +123,7 @@ class Checkpointer {
   const int rank_, ranks_;
   const std::vector<ParamStore::Piece> pieces_;
   std::vector<File> files_;
-  std::vector<std::vector<Item>> order_;  // by rank: what it writes, in the order of its files
+  std::vector<std::vector<Item>> order_;  // what each rank writes, in the order of its files
   HostMemory host_;
   std::atomic<bool> give_up_ = false;
   // The current save:
@@ -132,9 +132,9 @@ class Checkpointer {
   Clock::time_point begin_;
   SaveExtras extras_;
   std::string state_;
-  std::unique_ptr<CheckpointWriter> writer_;  // on rank 0
+  std::unique_ptr<CheckpointWriter> writer_;  // set on rank 0 only
   std::future<std::vector<WrittenFile>> part_;
-  std::future<Committed> commit_;  // on rank 0
+  std::future<Committed> commit_;  // valid on rank 0 only
   std::optional<SavedCheckpoint> saved_;
   std::optional<FailedSave> failed_;
 };

@@ -61,7 +61,7 @@ TeacherOptions cached_options(const Config& c) {
 TeacherOptions model_options(const Config& c) {
   return with_context("teacher", [&] {
     if (!is_gguf_file(c.teacher)) require_folder(c.teacher);
-    const auto newest = newest_valid(c.teacher, nullptr, verify_sizes);  // if it is a run's folder
+    const auto newest = newest_valid(c.teacher, nullptr, verify_sizes);  // has a value if it is a run's folder
     const ModelFolder folder(VerifiedModel{.folder = newest ? newest->path : c.teacher, .elsewhere = true});
     require_same_vocab(folder.path(), folder.config(), c,
                        ", or cache its logits with `athanor cache-logits`: with --common-vocab where they share the "
@@ -264,7 +264,7 @@ class TeacherBatch {
   const TeacherTokens* tokens_;
   PackingOptions packing_of_teacher_;
   HostBatch run_, teacher_;
-  std::vector<std::vector<int64_t>> positions_;  // by row: AlignedTokens::positions
+  std::vector<std::vector<int64_t>> positions_;  // AlignedTokens::positions of each row
 };
 
 }  // namespace

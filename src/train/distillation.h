@@ -31,7 +31,7 @@ struct TeacherTokens {
   std::shared_ptr<const Tokenizer> run, teacher;
   int32_t bos = -1;          // token with which align_tokens() begins documents
   int64_t length = 0;        // max teacher tokens per window
-  std::string text() const;  // as LogitCacheInfo::teacher_tokens
+  std::string text() const;  // value of LogitCacheInfo::teacher_tokens
 };
 // Loads both tokenizers. `path`: as for load_tokenizer(). The run's tokenizer is next to its shards. Throws
 // Error(usage) if one of them is missing or unsuitable.

@@ -290,7 +290,7 @@ class Fitting {
   Backend backend_;
   bool training_;
   EngineOptions options_;
-  Recompute recompute_;  // as configured
+  Recompute recompute_;  // configured recomputation
   size_t capacity_;
   int64_t host_capacity_;
   std::vector<size_t> logits_budgets_;          // budgets of logits chunks to try, largest first

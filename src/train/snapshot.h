@@ -31,7 +31,7 @@ struct RunState {
   int64_t micro_batch_size = 0;                       // chosen by "auto"
   MfuPeak peak;                                       // unless it is configured
   StepState device;                                   // the part of StepState that persists between steps
-  std::optional<SpikeWindow> window = std::nullopt;   // if spikes are detected
+  std::optional<SpikeWindow> window = std::nullopt;   // present if spikes are detected
   NoiseScale noise_scale = {};                        // averages; zeros without log_noise_scale
   int64_t rollbacks = 0;                              // number of rollbacks due to spikes
   std::optional<double> reached_loss = std::nullopt;  // validation loss that ended the run by stop_at_loss

@@ -27,16 +27,16 @@
 namespace athanor {
 
 struct TrainerOptions {
-  ProgramInfo program;              // for environment.json and the manifest
+  ProgramInfo program;              // written to environment.json and the manifest
   std::string commit;               // source revision
-  std::string backend_description;  // for the log
+  std::string backend_description;  // text for the log
   double most_flops = 0;            // upper bound of the device's FLOP/s, for MFU; 0: from its data sheet, or unknown
-  Sensors* sensors = nullptr;       // of the device; null: none
-  Profiler* profiler = nullptr;     // for config.profile; null: ops are timed by events
+  Sensors* sensors = nullptr;       // the device's sensors; null: none
+  Profiler* profiler = nullptr;     // used for config.profile; null: ops are timed by events
   std::string why_no_profiler;      // reason for having no profiler; "" if the device has none
-  CollectiveWatch* collectives = nullptr;                  // of the mesh, for config.profile
+  CollectiveWatch* collectives = nullptr;                  // watch of the mesh, for config.profile
   bool allow_changed_data = false;                         // resume although the data's fingerprint differs
-  std::function<bool(const StepMetrics&)> on_step = {};    // on every rank with the same result; false ends the run
+  std::function<bool(const StepMetrics&)> on_step = {};    // same result on every rank; false ends the run
   double first_step_seconds = 30;                          // seconds between progress messages during the first step
   std::function<void(Activity, int64_t step)> doing = {};  // called when an activity begins, for ranks that wait
   StopRequests* stop = nullptr;                            // null: the signals of this process
@@ -52,7 +52,7 @@ class Trainer {
   struct Resume {
     std::string folder;
     RunState state;
-    std::optional<RunBranch> branch;  // if the horizon has changed
+    std::optional<RunBranch> branch;  // set if the horizon has changed
     bool prunes_anew = false;         // prune_mask_from is given, which the run of the checkpoint did not have
   };
   struct LaunchedStep {
@@ -63,20 +63,20 @@ class Trainer {
   void require_common_start();                                  // several ranks: same program, configuration and data
   void open_run();                                              // run folder, lock, sinks, start records
   std::optional<Resume> find_resume();                          // also checks that the config is compatible
-  std::string resume_folder(const Verify&) const;               // on rank 0; "": start from scratch
+  std::string resume_folder(const Verify&) const;               // called on rank 0; "": start from scratch
   bool was_done_before(const std::string& folder) const;        // its run has already applied `load` and `load_step`
-  void leave_other_branch(const std::optional<Resume>&) const;  // on rank 0
+  void leave_other_branch(const std::optional<Resume>&) const;  // acts on rank 0 only
   void check_resume(Resume&);
   void warn_of_rate(const Resume&, const std::vector<ConfigChange>&) const;  // warns if the learning rate rises
   void tune(const std::optional<Resume>&);             // autotunes GEMMs: rank 0's choices, on all ranks
-  void choose_products(const std::optional<Resume>&);  // those of the resumed run, or new ones
+  void choose_products(const std::optional<Resume>&);  // imports the choices of the resumed run, or autotunes
   void start(const std::optional<Resume>&);
   std::unique_ptr<ModelFolder> find_weights(const std::optional<Resume>&);
   std::unique_ptr<ModelFolder> find_mask(const std::optional<Resume>&);  // null: no mask is taken from a checkpoint
   void set_weights(const std::optional<Resume>&, const ModelFolder* from, const ModelFolder* mask);
-  std::string choose_peak();  // of MFU; returns why it changed, or ""
+  std::string choose_peak();  // sets the peak of MFU; returns why it changed, or ""
   void show_masked_sample() const;
-  void warn_of_full_disk() const;                      // for the checkpoints ahead
+  void warn_of_full_disk() const;                      // checks the checkpoints ahead
   void tell_what_is_ahead() const;                     // estimated times, before the first step
   void tell_first_step(int64_t done, int64_t micros);  // progress of a slow first step
   Exit run_from_start();
@@ -88,7 +88,7 @@ class Trainer {
   int stop_signal() const;                 // 0: none
   bool asked_to_stop();                    // checks now; all ranks call it together
   bool of_any(bool mine);                  // true if true on any rank
-  void open_loader();                      // at the next sample, with the step size due there
+  void open_loader();                      // opens it at the next sample, with the step size due there
   void set_window(int64_t step);           // sets sliding_window of that step
   bool launch_step();                      // false: discarded because of a stop signal or missing data
   void drop_spoiled_steps();
@@ -106,8 +106,8 @@ class Trainer {
   void report_quantized();
   void count_routing();
   void report_routing();        // warns once while there is a problem
-  void report_pruned();         // for each matrix, after pruning
-  void report_communication();  // from the profile
+  void report_pruned();         // reports each matrix, after pruning
+  void report_communication();  // reports the collectives of the profile
   std::optional<double> noise_scale(const StepState&, double tokens);
   void read_sensors(StepMetrics&);
   void after_step();
@@ -136,11 +136,11 @@ class Trainer {
   bool eval_due(int64_t step) const;
   bool save_due(int64_t step) const;
   bool quantized_due(int64_t step) const;
-  bool wants_to_save() const;  // by this rank's clock
+  bool wants_to_save() const;  // true if this rank's clock says so
   bool time_is_up() const;
   bool reached_stop() const;
   std::string newest_before_trouble(const Verify&) const;  // checkpoint folder, on rank 0; "": none
-  bool roll_back();                                        // if configured and not done before
+  bool roll_back();                                        // returns false if not configured, or done before
   Exit finish(Exit);
 
   Config config_;
@@ -178,7 +178,7 @@ class Trainer {
   int64_t launched_samples_ = 0;       // samples of all launched steps: the loader's position
   int64_t step_sequences_ = 0;         // sequences of a step that is launched now
   bool ended_ = false;                 // on_step has ended the run
-  int64_t steps_done_ = 0;             // in this process
+  int64_t steps_done_ = 0;             // number of steps in this process
   EvalSets owed_;                      // evaluations due after the last step and not complete; the same on all ranks
   bool making_up_ = false;             // an earlier start owed them
   bool spiking_ = false;               // the last collected steps are enough spikes to trigger a rollback
@@ -186,15 +186,15 @@ class Trainer {
   PhaseClock::Clock::time_point started_, last_save_;
   int64_t last_saved_step_ = -1;
   std::optional<PhaseClock::Clock::time_point> retry_save_;  // when to retry a failed save
-  std::optional<Error> save_failure_;                        // on this rank
+  std::optional<Error> save_failure_;                        // failure of a save on this rank
   bool save_put_off_ = false;                                // until a step succeeds again
   bool failed_ = false;                                      // true if any rank has failed: see failure_
   std::optional<Error> failure_;                     // ends the run; the saved state is that after the last good step
-  std::vector<int32_t> last_tokens_, last_targets_;  // of the last micro-batch
+  std::vector<int32_t> last_tokens_, last_targets_;  // inputs of the last micro-batch
   bool running_ = false;                             // the log of this run was started
   double micro_seconds_ = 0, save_seconds_ = 0, mean_step_seconds_ = 0;  // latest of each, for the stop budget and ETA
   PhaseClock::Clock::time_point told_;                                   // when the first step was last reported
-  double first_step_seconds_ = kUnknown;  // from this process' start of the run to the end of its first step
+  double first_step_seconds_ = kUnknown;  // seconds from this process' start of the run to the end of its first step
 };
 
 }  // namespace athanor

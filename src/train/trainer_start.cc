@@ -462,7 +462,7 @@ void Trainer::tune(const std::optional<Resume>& resume) {
   const std::string attention = attention_words(*engine_, backend_.tuning);
   if (attention.empty()) return;
   log::info(attention);
-  options_.backend_description += "; " + attention;  // for the first record
+  options_.backend_description += "; " + attention;  // appears in the first record
 }
 
 void Trainer::choose_products(const std::optional<Resume>& resume) {
