@@ -28,8 +28,8 @@ struct RunState {
   int64_t step = 0;              // steps done, including skipped ones
   int64_t consumed_samples = 0;  // sequences consumed: position in the sample order
   int64_t nan_steps = 0;
-  int64_t micro_batch_size = 0;                       // chosen by "auto"
-  MfuPeak peak;                                       // unless it is configured
+  int64_t micro_batch_size = 0;                       // the size that "auto" chose
+  MfuPeak peak;                                       // absent if peak_tflops is configured
   StepState device;                                   // the part of StepState that persists between steps
   std::optional<SpikeWindow> window = std::nullopt;   // present if spikes are detected
   NoiseScale noise_scale = {};                        // averages; zeros without log_noise_scale

@@ -120,7 +120,7 @@ class Trainer {
   void evaluate_windows();
   void answer_questions();
   void make_up_evaluation(const Resume&);
-  int64_t steps_left() const;  // not launched yet
+  int64_t steps_left() const;  // number of steps not launched yet
   void warn_of_short_limit();  // warns if this start ran one step or none
   enum class Wait { no, durable };
   enum class Health { unknown, diverged };

@@ -84,7 +84,7 @@ void Trainer::evaluate_windows() {
   owed_.valid = false;
   if (result.loss <= config_.stop_at_loss) {
     state_.reached_loss = result.loss;
-    last_saved_step_ = -1;  // a checkpoint of this step was saved without reached_loss
+    last_saved_step_ = -1;  // a checkpoint of this step may lack reached_loss
   }
   const double seconds = Seconds(PhaseClock::Clock::now() - begin).count();
   for (const SourceLoss& s : result.sources)
