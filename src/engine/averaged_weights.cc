@@ -29,7 +29,7 @@ void AveragedWeights::plan(MemoryPlan& plan) {
   }
 }
 
-// Masters are read where the average is a distance from the weights.
+// Reads masters if the state is the average minus the weight.
 void AveragedWeights::put_in_averages(Ctx& c) const {
   std::vector<StateStretch> all = weights_and({.masters = minus_weight_, .states = {state_}});
   stream_states(c, params_, all, [&](const StateStretch& s) {
@@ -46,7 +46,7 @@ void AveragedWeights::put_in_averages(Ctx& c) const {
   });
 }
 
-// Stretches in which the weights change and nothing else does.
+// Stretches that write the weights and nothing else.
 std::vector<StateStretch> AveragedWeights::weights_and(StatesUsed used) const {
   used.values = true;
   used.masters = used.masters || !params_.has_values();
@@ -64,7 +64,7 @@ AveragedWeights::Part AveragedWeights::part(size_t u, ParamStore::Range range) c
           .aside = aside_[u] ? aside_[u].slice(at.begin, at.end) : Tensor{}};
 }
 
-// In f32, and rounded once.
+// Adds in f32, and rounds once.
 void AveragedWeights::add_weights(Ctx& c, const Part& p, const Tensor& average) {
   const Buffer sum = c.alloc("averaged weights", DType::f32, average.shape);
   const Tensor master = p.unit.masters_on_device(p.range);

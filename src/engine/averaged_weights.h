@@ -1,7 +1,6 @@
-// AveragedWeights: puts the averages of the weights that an optimizer keeps (ema_decay, tail_average_start,
-// schedule_free_adamw), or the global weights of local updates, in the place of the weights that products read, and the
-// weights back. Masters and averages stay what they are, but for masters that are the weights themselves: those are set
-// aside.
+// AveragedWeights: replaces the weights that GEMMs read by the averages that an optimizer keeps (ema_decay,
+// tail_average_start, schedule_free_adamw), or by the global weights of local updates; and restores the weights.
+// Masters and averages do not change, except masters that are the weights themselves, which are saved to a copy first.
 #pragma once
 #include <vector>
 
@@ -14,8 +13,8 @@ namespace athanor {
 class AveragedWeights {
  public:
   explicit AveragedWeights(ParamStore& params) : params_(params) {}
-  void plan(MemoryPlan&);  // after that of the parameters
-  // Both without collectives in a dry run; all ranks call them together.
+  void plan(MemoryPlan&);  // after plan() of the parameters
+  // Called by all ranks together; neither runs collectives in a dry run.
   void put_in(Ctx&);
   void take_out(Ctx&);
 
@@ -24,17 +23,17 @@ class AveragedWeights {
   struct Part {
     const ParamStore::Unit& unit;
     ParamStore::Range range;
-    Tensor weights, aside;  // [n]; aside: where the weights are set aside, or nothing
+    Tensor weights, aside;  // [n]; aside: where the weights are saved meanwhile, or empty
   };
   Part part(size_t unit, ParamStore::Range) const;
   void put_in_averages(Ctx&) const;
   std::vector<StateStretch> weights_and(StatesUsed) const;
   static void add_weights(Ctx&, const Part&, const Tensor& average);
-  bool set_aside() const;  // weights cannot be made from masters again
+  bool set_aside() const;  // true if weights must be saved, since they cannot be computed from masters again
   ParamStore& params_;
   size_t state_ = 0;
   bool minus_weight_ = false;  // the state is the average minus the weight
-  std::vector<Tensor> aside_;  // of each unit: weights, in the order of its averages
+  std::vector<Tensor> aside_;  // by unit: saved weights, in the order of the averages
 };
 
 }  // namespace athanor

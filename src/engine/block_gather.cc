@@ -83,7 +83,7 @@ int64_t BlockGather::most_values(size_t piece, int state) const {
   return std::max<int64_t>(1, most / row) * row;
 }
 
-// A block ends within no strip of rows of any rank, so that a rank has one range of it.
+// A block does not cross the end of a strip of rows of any rank, so that each rank has one range of it.
 int64_t BlockGather::block_end(size_t piece, int state, int64_t begin) const {
   int64_t end = std::min(values(piece, state), begin + most_values(piece, state));
   if (parts_[piece].size() == 1 || elements_of_value(state) > 1 || is_cut_by_columns(piece)) return end;
@@ -94,15 +94,15 @@ int64_t BlockGather::block_end(size_t piece, int state, int64_t begin) const {
   return end;
 }
 
-// A range of a tensor that this rank has; of split masters the values or the rests.
+// View of a range that this rank has; of split masters the upper halves (values) or the lower halves (rests).
 Tensor BlockGather::view(const SavedBlock& b, ParamStore::Range range, bool rests) const {
   const ParamStore::Unit& unit = unit_of(b);
   if (b.state >= 0) return unit.states[size_t(b.state)].part(range);
   return unit.part(!unit.master || (unit.is_split() && !rests) ? unit.value : unit.master, range);
 }
 
-// What the block consists of, in the order of parts: of the ranks that are the writer's neighbours along the axes that
-// cut or shard the piece.
+// The transfers that make up a block, in the order of parts. They come from ranks that differ from the writer only
+// along the axes that slice or shard the piece.
 std::vector<BlockGather::Transfer> BlockGather::transfers(const SavedBlock& b, int writer) const {
   const ParamStore::Unit& unit = unit_of(b);
   const Placement& placed = placement(b.piece);
@@ -137,7 +137,7 @@ std::vector<BlockGather::Transfer> BlockGather::transfers(const SavedBlock& b, i
   return all;
 }
 
-// This rank's block as a view of what it has, if it has all of it in the order of the file.
+// Returns this rank's block as a view of its own memory, if it has the whole block in the order of the file.
 Tensor BlockGather::in_place(const SavedBlock& b) const {
   if (has_sizes(b)) {
     const ParamStore::State& state = unit_of(b).states[size_t(b.state)];
@@ -149,7 +149,7 @@ Tensor BlockGather::in_place(const SavedBlock& b) const {
   return all.size() == 1 && all.front().from == rank_ ? view(b, all.front().range, false) : Tensor{};
 }
 
-// Sends what others want and this rank has, and receives this rank's block, in the order of parts.
+// Sends what other ranks want from this one, and receives this rank's block, in the order of parts.
 void BlockGather::exchange(std::span<const SavedBlock> wanted, const Tensor& to, bool rests) {
   std::vector<Tensor> out(wanted.size()), in(wanted.size());
   for (int w = 0; w < ranks_; ++w) {
@@ -171,7 +171,7 @@ void BlockGather::exchange(std::span<const SavedBlock> wanted, const Tensor& to,
   if (elsewhere_) c_.mesh.weights().all_to_all(out, in, Stream::compute);
 }
 
-// For rank w: in device memory.
+// Returns the bytes for rank w, copied to device memory if they may be in host memory.
 Tensor BlockGather::sendable(const Tensor& bytes, int w) {
   if (!sent_) return bytes;
   const int64_t each = sent_.t.numel() / ranks_;
@@ -191,7 +191,7 @@ Tensor BlockGather::next(std::span<const SavedBlock> wanted) {
     return Tensor{buffer.t.at(int64_t(offset)), type, {n}};
   };
   const bool columns = gathers && is_cut_by_columns(mine.piece);
-  Tensor parts;  // of the block
+  Tensor parts;  // parts of the block
   if (gathers) parts = as(columns ? parts_of_block_ : block_, dtype(mine.piece, mine.state));
   Tensor values = parts, rests;
   if (split) values = as(halves_, DType::bf16), rests = as(halves_, DType::i16, halves_.t.bytes() / 2);
@@ -201,7 +201,7 @@ Tensor BlockGather::next(std::span<const SavedBlock> wanted) {
   return columns ? in_order(mine, parts) : gathers ? parts : direct;
 }
 
-// The parts of whole rows that ranks have as columns, in their places.
+// Copies column slices of whole rows to their places in the block.
 Tensor BlockGather::in_order(const SavedBlock& b, const Tensor& parts) {
   const Tensor block{block_.t.data, parts.dtype, parts.shape};
   int64_t at = 0;

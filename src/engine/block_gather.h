@@ -1,6 +1,6 @@
-// BlockGather: brings the tensors of a checkpoint, block by block, to the ranks that write them, one block for each
-// rank in a round. So a save needs memory for a few blocks, whatever the size of the model; which rank writes what, and
-// in which order, is the caller's choice.
+// BlockGather: sends the tensors of a checkpoint, block by block, to the ranks that write them, one block per rank and
+// round. So a save needs memory for a few blocks, whatever the size of the model. The caller chooses which rank writes
+// what, and in which order.
 #pragma once
 #include <span>
 #include <vector>
@@ -23,8 +23,8 @@ class BlockGather {
   static constexpr int64_t kBytes = 4 << 20;
   static constexpr const char* kPhase = "blocks of a checkpoint";
 
-  // Records the memory that it needs, in a dry run, or begins the recorded phase of the arena, which ends with it.
-  // bytes: of a block, at most; columns that ranks share are gathered by whole rows, at least one.
+  // In a dry run records the memory that it needs; else begins the recorded phase of the arena, which ends with this
+  // object. bytes: max size of a block. A tensor that is sliced by columns is gathered in whole rows, at least one.
   BlockGather(const Ctx&, const ParamStore&, int64_t bytes);
   ~BlockGather();
   BlockGather(const BlockGather&) = delete;
@@ -32,33 +32,33 @@ class BlockGather {
 
   int64_t values(size_t piece, int state) const;
   DType dtype(size_t piece, int state) const;
-  size_t block_bytes() const { return block_bytes_; }  // of the largest block
-  // Where the block ends that begins at `begin`.
+  size_t block_bytes() const { return block_bytes_; }  // size of the largest block
+  // Returns the end of the block that begins at `begin`.
   int64_t block_end(size_t piece, int state, int64_t begin) const;
-  // Collective among ProcessMesh::weights(). wanted: the block that each of these ranks gets, of units that they have;
-  // empty: none. Returns this rank's, [values], in device memory, or where masters and states are; valid until the next
-  // call.
+  // Collective over ProcessMesh::weights(). wanted: the block that each of these ranks gets, from units that it has;
+  // empty: none. Returns this rank's block [values], in device memory or where masters and states are; valid until the
+  // next call.
   Tensor next(std::span<const SavedBlock> wanted);
 
  private:
-  // What one of the ranks that have other parts of a piece (Placement::cuts) has of it.
+  // The part of a piece on one of the ranks that have different parts of it (Placement::cuts).
   struct Part {
-    int64_t begin;  // in its unit
+    int64_t begin;  // offset in its unit
     std::vector<Strips> strips;
-    int first;  // the first of these ranks that has the same
+    int first;  // the first of these ranks that has the same part
   };
-  // A range of a part, of one rank.
+  // A range of a part, sent by one rank.
   struct Transfer {
     int from;
     ParamStore::Range range;  // elements of the unit
-    int64_t at;               // place of the first one, in elements, among all that the block consists of
+    int64_t at;               // offset in the block, in elements
   };
   const Placement& placement(size_t piece) const { return params_.placement({pieces_[piece].param}); }
   const ParamStore::Unit& unit_of(const SavedBlock& b) const { return *units_[size_t(pieces_[b.piece].unit)]; }
   bool has_sizes(const SavedBlock& b) const { return b.state >= 0 && params_.has_sizes(size_t(b.state)); }
   bool is_split(const SavedBlock& b) const { return b.state < 0 && unit_of(b).is_split(); }
   int64_t elements_of_value(int state) const;
-  int64_t most_values(size_t piece, int state) const;  // of a block
+  int64_t most_values(size_t piece, int state) const;  // max number of values of a block
   bool is_cut_by_columns(size_t piece) const;
   Tensor view(const SavedBlock&, ParamStore::Range, bool rests) const;
   std::vector<Transfer> transfers(const SavedBlock&, int writer) const;
@@ -72,14 +72,14 @@ class BlockGather {
   const std::vector<std::unique_ptr<ParamStore::Unit>>& units_;
   const std::vector<ParamStore::Piece> pieces_;
   const int ranks_, rank_;
-  const RankGrid grid_;                   // of these ranks
-  std::vector<std::vector<Part>> parts_;  // of each piece
+  const RankGrid grid_;                   // mesh coordinates of the ranks of ProcessMesh::weights()
+  std::vector<std::vector<Part>> parts_;  // parts of each piece
   bool any_columns_ = false;
-  bool elsewhere_ = false;  // blocks may consist of what other ranks have
+  bool elsewhere_ = false;  // blocks may contain elements of other ranks
   const int64_t most_bytes_;
   size_t block_bytes_ = 0;
   Buffer block_, parts_of_block_, halves_;
-  Buffer sent_;  // where masters and states are in host memory: what others want of them
+  Buffer sent_;  // copies of what other ranks want, if tensors may be in host memory
 };
 
 }  // namespace athanor

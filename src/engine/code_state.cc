@@ -5,7 +5,7 @@
 #include "nn/linear_gemms.h"
 
 namespace athanor {
-// On the first tensor in files of each parameter.
+// The history belongs to the first tensor in files of each parameter.
 std::optional<StateSpec> CodeState::history() const {
   if (!recipe_.delayed_scaling()) return std::nullopt;
   StateSpec state{.name = kAmaxHistory, .dtype = DType::f32};
@@ -94,7 +94,8 @@ bool CodeState::counts(Param weight, Matrix matrix, const ProcessMesh& mesh) con
   const bool cut = matrix == Matrix::w   ? how != Shared::no
                    : matrix == Matrix::x ? how == Shared::by_inputs
                                          : how == Shared::by_outputs;
-  const bool other_rows = matrix != Matrix::w || params_.has_codes(weight);  // or each rank counts its own shard
+  // Each rank counts its own shard of a weight that is gathered quantized.
+  const bool other_rows = matrix != Matrix::w || params_.has_codes(weight);
   return (cut || mesh.tensor().rank() == 0) && (other_rows || mesh.data_parallel().rank() == 0);
 }
 
@@ -109,8 +110,8 @@ void CodeState::make_codes(Ctx& c) const {
   if (!gathered_.empty()) make_codes_of_shards(c);
 }
 
-// Scales follow from the largest magnitudes of whole blocks, which no rank may have whole: those of the parts are
-// compared, and each rank encodes its own part by the largest of all.
+// Scales follow from the amax of whole blocks, of which a rank may have only parts: ranks max-reduce the amax of their
+// parts, and each quantizes its own part.
 void CodeState::make_codes_of_shards(Ctx& c) const {
   const Buffer found = c.alloc("largest magnitudes of weights", DType::f32, {found_});
   const auto largest_of = [&](const Gathered& g) { return found.t.slice(g.first, g.first + g.whole.grid().numel()); };
@@ -131,7 +132,7 @@ void CodeState::make_codes_of_shards(Ctx& c) const {
   });
   c.all_reduce(c.mesh.shards(), found.t, Reduce::max);
 
-  const bool counts = c.mesh.copies().rank() == 0;  // copies have the same weights
+  const bool counts = c.mesh.copies().rank() == 0;  // ranks of copies() have the same weights
   each_part([&](const Gathered& g, const MatrixPart& part, const Tensor& x, const Tensor& codes) {
     const LayerCodes layer(params_, recipe_, layer_of(params_, g.weight));
     const Quantize whole = layer.quantize(c, Operand::forward_w, {}, {});
@@ -144,7 +145,7 @@ void CodeState::make_codes_of_shards(Ctx& c) const {
                        .part = part,
                        .power_of_two = whole.power_of_two});
   });
-  // The scales that a matrix of the largest magnitudes alone has, a row for each block.
+  // Computes the scales by quantizing a matrix of only the amax values, one row per block.
   const Buffer codes = c.alloc("codes of largest magnitudes", DType::u8, {found_});
   for (const Gathered& g : gathered_) {
     const LayerCodes layer(params_, recipe_, layer_of(params_, g.weight));
@@ -181,7 +182,7 @@ void CodeState::scale(Ctx& c, Tensor step_state) const {
   c.run(op);
 }
 
-// Weights count in the step that reads them. What was counted of a step before it was given up stays counted.
+// Statistics of weights count in the step that reads them. Statistics counted before a step was discarded are kept.
 void CodeState::begin_step(Ctx& c) const {
   scale(c, {});
   c.quantization = collect();

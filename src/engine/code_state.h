@@ -1,5 +1,5 @@
-// CodeState: what a run in 8 or 4 bits keeps from step to step beside its weights: codes of the weights, made once per
-// step; the history and the scales of delayed scaling; statistics. Absent with other recipes.
+// CodeState: what an FP8 or FP4 run keeps from step to step in addition to its weights: the quantized weights, made
+// once per step; amax history and scales of delayed scaling; quantization statistics. Not used with other recipes.
 #pragma once
 #include <optional>
 #include <string>
@@ -22,30 +22,31 @@ class CodeState {
   // Chooses the weights that ranks gather quantized, before the parameters are planned: those whose two GEMMs read the
   // same values. Ranks agree on the amax of the blocks, and each quantizes its own shard.
   void gather_codes();
-  // After the parameters. Codes are kept of weights that lie whole on this rank between their uses, and of shards where
-  // ranks gather codes; so not of shards that are gathered in 16 bits. in_turns: a micro-batch's backward ends before
-  // the next one's forward begins, so that one amax for each matrix is enough.
+  // Call after the parameters are planned. keep_codes: keeps quantized copies of weights that are whole on this rank
+  // between their uses, and of shards that ranks gather quantized; not of shards that are gathered in 16 bits.
+  // in_turns: backward of a micro-batch ends before forward of the next one begins, so that one amax per matrix is
+  // enough.
   void plan(MemoryPlan&, bool keep_codes, bool statistics, bool in_turns);
 
-  std::string how_gathered() const;  // for logs and plans, of planned parameters: "ranks gather codes of 12"
+  std::string how_gathered() const;  // text for logs and plans, after plan(): "ranks gather codes of 12"
 
-  Quantization read() const;     // for evaluations
-  Quantization collect() const;  // for micro-batches: these also count, and find the largest magnitudes
+  Quantization read() const;     // tensors for evaluations
+  Quantization collect() const;  // tensors for micro-batches, whose ops also count statistics and find the amax
   const Tensor& statistics() const { return statistics_; }
-  // Bytes of largest magnitudes whose maximum is taken once per step: over the ranks that share weights, over all.
+  // Bytes of amax values that are max-reduced once per step: over the ranks that shard weights; over all ranks.
   size_t largest_of_shards() const { return size_t(found_) * sizeof(float); }
   size_t largest_of_all() const { return history_ ? params_.specs().size() * kMatrices * sizeof(float) : 0; }
 
-  // Whether this rank's statistics of a matrix of a layer count. Ranks have other rows of inputs and of gradients of
-  // outputs, and the same weights; of what several have alike the first one's count. The key heads that ranks repeat
-  // (Placement::repeats) count on each.
+  // True if this rank's statistics of a layer's matrix are counted. Ranks have different rows of inputs and output
+  // gradients, but the same weights; where several ranks have the same matrix, the first one counts. K and V heads that
+  // are replicated on ranks (Placement::repeats) are counted on each.
   bool counts(Param weight, Matrix, const ProcessMesh&) const;
 
-  // Codes of the weights as they are. All ranks call it together.
+  // Quantizes the current weights. All ranks call it together.
   void make_codes(Ctx&) const;
-  // As at the beginning of a step: after weights and histories were set, or a step was given up.
+  // Prepares the next step, after weights and histories were loaded, or a step was discarded.
   void begin_step(Ctx&) const;
-  // After the update of a step. All ranks call it together.
+  // Called after the update of a step, by all ranks together.
   void end_step(Ctx&, Tensor step_state) const;
 
  private:
@@ -53,19 +54,20 @@ class CodeState {
   void make_codes_of_shards(Ctx&) const;
   ParamStore& params_;
   const Recipe& recipe_;
-  Tensor statistics_, factors_, amax_, largest_;  // as Quantization's
+  Tensor statistics_, factors_, amax_, largest_;  // see Quantization
   std::vector<Codes> kept_;                       // [parameters * kOperands]
-  // Weights whose codes ranks gather: `kept_` has their scales.
+  // Weights that ranks gather quantized; `kept_` has their scales.
   struct Gathered {
     Param weight;
     MatrixPart whole;
-    int64_t first;   // among the largest magnitudes of blocks of all of them; that of all blocks behind its own
-    bool four_bits;  // which need that
+    int64_t first;  // index of its first block amax in the buffer of all amax values; FP4: the amax of the whole weight
+                    // follows
+    bool four_bits;  // FP4: also needs the amax of the whole weight
     int64_t all() const { return first + whole.grid().numel(); }
   };
   std::vector<Gathered> gathered_;
-  int64_t found_ = 0;              // largest magnitudes
-  std::optional<size_t> history_;  // among the states of units
+  int64_t found_ = 0;              // number of amax values
+  std::optional<size_t> history_;  // index among the states of units
 };
 
 }  // namespace athanor

@@ -10,7 +10,8 @@
 #include "nn/rows.h"
 
 namespace athanor {
-// As many as products may compute with; but not of codes, whose scales are of all rows.
+// The max number of pieces that still have least_piece elements each. FP8 and FP4 recipes use one, since their scales
+// cover all rows.
 int Engine::row_pieces(int64_t least_piece) const {
   const int64_t rows = part_.rows(), ranks = backend_.mesh.tensor().size();
   if (!options_.sequence_parallel || ranks == 1 || options_.recipe.low_precision()) return 1;
@@ -92,7 +93,7 @@ void Engine::commit() {
   if (expert_counts_) ops_->run(Fill{.x = expert_counts_}, nullptr);
 }
 
-// Distinct tokens, for who runs steps without data.
+// Sets distinct ids, for callers that run steps without data.
 void Engine::init_teacher_logits(const TeacherLogits& top) {
   if (!top.ids) return;
   std::vector<int32_t> ids(size_t(top.ids.numel()));
@@ -118,7 +119,7 @@ void Engine::refresh_values() {
   refresh_codes(CodesOf::step);
 }
 
-// After the weights changed without a step.
+// Requantizes the weights after they changed without a step.
 void Engine::refresh_codes(CodesOf which) {
   if (!codes_) return;
   arena_.begin("codes of weights");
@@ -160,7 +161,7 @@ void Engine::load(std::span<const int32_t> tokens, std::span<const int32_t> targ
     tokens = own_tokens_, targets = own_targets_;
   }
   CHECK(!inputs_ || slot < inputs_->slots(), "more micro-batches in a step than the ", micro_batches(), " planned");
-  // The device may read the slot later, so it must be one that no earlier copy still reads.
+  // The device may read the slot later, so no earlier copy may still be reading it.
   auto* pinned = inputs_ ? static_cast<std::byte*>(inputs_->slot(slot)) : nullptr;
   const auto upload = [&](const Tensor& to, const void* from) {
     if (pinned) {
@@ -171,7 +172,7 @@ void Engine::load(std::span<const int32_t> tokens, std::span<const int32_t> targ
   };
   const auto upload_rows = [&](const Tensor& to, const void* whole) {
     if (part_rows_.empty()) return upload(to, whole);
-    upload(to, part_.cut_rows(part_rows_, whole, to.bytes() / size_t(to.shape[0])).data());  // which copies it
+    upload(to, part_.cut_rows(part_rows_, whole, to.bytes() / size_t(to.shape[0])).data());  // copies the temporary
   };
   const auto count = float(std::count_if(targets.begin(), targets.end(), [](int32_t t) { return t >= 0; }));
   upload(in.batch.tokens, tokens.data());
@@ -197,7 +198,7 @@ void Engine::load(std::span<const int32_t> tokens, std::span<const int32_t> targ
   upload(in.batch.spans, documents_.data());
 }
 
-// The token before each of this rank's rows.
+// Returns the preceding token of each of this rank's rows.
 std::vector<int32_t> Engine::previous_tokens(std::span<const int32_t> tokens) const {
   std::vector<int32_t> previous(tokens.size(), int32_t(model_->config().vocab_size));
   for (size_t i = 1; i < tokens.size(); ++i)
@@ -229,7 +230,7 @@ Classifier Engine::head() const {
           .b = model_->head_bias()};
 }
 
-// Keeps the loss of each leaf separate; the end of the step adds all of them in order.
+// Keeps the loss of each leaf separate; the end of the step adds all leaves in order.
 void Engine::run_end_of_leaf(Ctx c, int64_t leaf) {
   const Tensor loss = scalar(offsetof(StepState, loss_sum), DType::f64);
   const int64_t number = rank() * (options_.logical_shards / ranks()) + leaf;
@@ -255,7 +256,7 @@ void Engine::run_evaluation(Ctx c, int chunk) {
   c.all_gather(backend_.mesh.context(), inputs.all_losses, inputs.losses);
 }
 
-// With leaves, a unit has one slice per leaf, each with its own sum.
+// With logical shards, a unit has one slice per leaf, each with its own sum.
 void Engine::add_norms(Ctx& c) {
   const ParamStore& params = model_->params();
   const int64_t parts = std::max<int64_t>(1, options_.logical_shards);
@@ -264,8 +265,8 @@ void Engine::add_norms(Ctx& c) {
                    .x = {}};
   bool any = false;
   for (const auto& unit : params.units()) {
-    if (unit->layout.numel == 0) continue;  // of another stage
-    if (unit->home != Mem::device) {        // its turn in the order of sums
+    if (unit->layout.numel == 0) continue;  // the unit is on another stage
+    if (unit->home != Mem::device) {        // computed in its place in the order of sums
       if (std::exchange(any, false)) c.run(norm);
       norm.x.clear();
       if (unit->norm) c.run(ReduceSum{.out = norm.out, .x = unit->norm});
@@ -283,8 +284,8 @@ void Engine::add_norms(Ctx& c) {
   if (any) c.run(norm);
 }
 
-// Each rank of a tensor-parallel group has counted other gradients, and other ranks' requests. The losses are those of
-// all, but not finite on a rank that has no data, and all must skip that step.
+// Each tensor-parallel rank has counted different gradients and requests: sums them. Their losses are equal, but not
+// finite on a rank that has no data: the max makes all ranks skip that step.
 void Engine::agree_in_tensor_group(Ctx& c) {
   Communicator& group = backend_.mesh.tensor();
   c.all_reduce(group, scalar(offsetof(StepState, norm_sq), DType::f64));
@@ -305,7 +306,8 @@ MicroGradients Engine::micro_gradients() const {
   return {options_.micro_batch_size * (ranks() / copies), copies};
 }
 
-// Norm of what this rank has accumulated: its whole gradient, or its shard of the sum over the ranks of one replica.
+// Norm of the gradient that this rank has accumulated: its whole gradient, or its shard of the sum over one replica's
+// ranks.
 void Engine::run_micro_norm(Ctx c) {
   SquaredNorm norm{.out = scalar(offsetof(StepState, micro_norm_sq), DType::f64), .x = {}};
   for (const auto& unit : model_->params().units()) {
@@ -317,7 +319,7 @@ void Engine::run_micro_norm(Ctx c) {
   c.run(norm);
 }
 
-// Each rank of a tensor-parallel group has the scores of its heads, each stage those of its blocks.
+// Each tensor-parallel rank has the logits of its heads, each stage those of its blocks.
 void Engine::end_scores(Ctx& c) {
   for (Communicator* group : {&backend_.mesh.tensor(), &backend_.mesh.stages()})
     if (group->size() > 1)
@@ -345,12 +347,12 @@ void Engine::run_optimizer(Ctx c, const PhaseRunner::Enter& enter) {
   Communicator& all = backend_.mesh.data_parallel();
   const Tensor loss = scalar(offsetof(StepState, loss_sum), DType::f64);
   const Tensor norm = scalar(offsetof(StepState, norm_sq), DType::f64);
-  Tensor counts = scalar(offsetof(StepState, targets), DType::f64);  // whole numbers: exact in any order
+  Tensor counts = scalar(offsetof(StepState, targets), DType::f64);  // integers: exact in any order
   static_assert(offsetof(StepState, requests) == offsetof(StepState, targets) + sizeof(double));
   counts.shape = {1 + kRequestSums};
   c.all_reduce(all, counts);
   if (leaf_sums_) {
-    c.all_reduce(all, leaf_sums_);  // each is zero on all ranks but one: exact
+    c.all_reduce(all, leaf_sums_);  // each element is zero on all ranks but one: exact
     c.run(ReduceSum{.out = loss, .x = leaf_sums_.slice(0, options_.logical_shards)});
     c.run(ReduceSum{.out = norm, .x = leaf_sums_.slice(options_.logical_shards, leaf_sums_.numel())});
     c.run(Fill{.x = leaf_sums_});
@@ -365,7 +367,7 @@ void Engine::run_optimizer(Ctx c, const PhaseRunner::Enter& enter) {
   if (backend_.mesh.workers().size() > 1) agree_among_workers(c);
   c.max_attention_logits = max_attention_logits_;
   if (max_attention_logits_) c.all_reduce(all, max_attention_logits_, Reduce::max);
-  if (expert_counts_) c.all_reduce(all, expert_counts_);  // whole numbers: exact in any order
+  if (expert_counts_) c.all_reduce(all, expert_counts_);  // integers: exact in any order
   StepControl control{.state = state_,
                       .window = window_,
                       .scores = max_attention_logits_,
@@ -484,8 +486,7 @@ void Engine::discard_step() {
 }
 
 void Engine::spoil_step() {
-  constexpr auto kInf =
-      std::numeric_limits<float>::infinity();  // and so is a sum with it, and NCCL's maximum, unlike NaN
+  constexpr auto kInf = std::numeric_limits<float>::infinity();  // survives sums, and NCCL's max, unlike NaN
   ops_->run(Fill{.x = leaf_sums_ ? leaf_sums_ : scalar(offsetof(StepState, loss_sum), DType::f64), .value = kInf},
             nullptr);
 }
@@ -557,7 +558,7 @@ void Engine::use_weights() {
 void Engine::set_sliding_window(int64_t tokens) {
   if (model_->config().sliding_window == tokens) return;
   CHECK(part_.ranks == 1, "a window that changes on ranks that share sequences");
-  backend_.device.sync();  // graphs that may still run are forgotten
+  backend_.device.sync();  // graphs that may still run are dropped
   model_->set_sliding_window(tokens);
   evaluation_runners_.clear();
   micro_runners_.clear();

@@ -37,52 +37,52 @@ namespace athanor {
 
 constexpr size_t kLogitsBudget = size_t{256} << 20;
 
-// Smallest GEMM worth splitting: two tiles of 128 x 256 for each SM of an H200. Less would leave some idle.
+// Smallest GEMM worth splitting: two 128 x 256 tiles per SM of an H200. Less would leave some SMs idle.
 constexpr int64_t kLeastPiece = int64_t{2} * 132 * 128 * 256;
 
-// A model whose distribution the engine's learns from.
+// Distillation: the teacher, whose distribution the model learns from.
 struct TeacherOptions {
   ModelConfig model = {};
-  int64_t top_k = 0;  // cached logits at each position, given by set_teacher_logits(); 0: none, the model is run
+  int64_t top_k = 0;  // cached logits per position, given by set_teacher_logits(); 0: the teacher itself is run
   DistillLoss loss = DistillLoss::kl;
   double temperature = 1, ce_weight = 1;
 };
 
 struct EngineOptions {
   Recipe recipe;
-  HighLayers high_layers = {};  // of a recipe of 8 bits
+  HighLayers high_layers = {};  // layers that FP8 and FP4 recipes leave in bf16
   Recompute recompute;
   int64_t seq_length = 0;                // T
   int64_t micro_batch_size = 0;          // sequences per micro-batch
   int64_t global_batch_size = 0;         // sequences per optimizer step
   int64_t loss_chunk_rows = 0;           // rows of logits per chunk; 0: chosen within logits_budget
   size_t logits_budget = kLogitsBudget;  // bytes
-  std::vector<Span> documents = {};      // attention spans of a micro-batch; none: every sequence is one document
-  int64_t documents_per_sequence = 1;    // upper bound for set_documents(): rows of the document table
-  std::vector<std::string> frozen = {};  // parameters that are not trained: substrings of names
-  LoraOptions lora = {};                 // of a frozen model; rank 0: none
-  InferenceWeights weights = {};         // without training: of linear layers
+  std::vector<Span> documents = {};      // attention spans of a micro-batch; empty: every sequence is one document
+  int64_t documents_per_sequence = 1;    // max of set_documents(): rows of the document table
+  std::vector<std::string> frozen = {};  // substrings of names of parameters that are not trained
+  LoraOptions lora = {};                 // adapters of a frozen model; rank 0: none
+  InferenceWeights weights = {};         // how linear layers are stored without training
   bool training = true;                  // false: weights and evaluation only
-  bool graphs = true;                    // capture and replay graphs, where the device can
-  int zero_stage = 0;                    // what ranks share out: see Sharding
-  StatesHome states_home = {};           // of masters and optimizer states
-  bool offload_inputs = false;           // of recomputed blocks, to host memory between forward and backward
+  bool graphs = true;                    // capture and replay CUDA graphs if the device can
+  int zero_stage = 0;                    // ZeRO stage: see Sharding
+  StatesHome states_home = {};           // where masters and optimizer states are
+  bool offload_inputs = false;           // keep inputs of recomputed blocks in host memory between forward and backward
   int64_t host_units = 0;                // units whose weights and gradients are in host memory: see Sharding
-  PipelineOptions pipeline = {};         // of ProcessMesh::stages()
-  bool sequence_parallel = false;        // ranks that share products share the rows of the residual stream: nn/rows.h
-  // What ranks that share products send runs beside products; default: where the device has streams of its own. Where
-  // half an output, or with sequence_parallel a quarter, has as many numbers as least_piece, its pieces are computed
-  // apart, each as soon as its rows have come, and summed apart; default: kLeastPiece where the device has streams of
-  // its own, else never.
+  PipelineOptions pipeline = {};         // pipeline over ProcessMesh::stages()
+  bool sequence_parallel = false;        // tensor-parallel ranks shard the rows of the residual stream: nn/rows.h
+  // Tensor-parallel collectives overlap GEMMs; default: if the device has several streams. An output is computed in
+  // pieces if half of it, or with sequence_parallel a quarter, has at least least_piece elements: each piece starts as
+  // soon as its rows have arrived, and is reduced separately. Default: kLeastPiece if the device has several streams,
+  // else never.
   std::optional<bool> sums_beside = {};
   std::optional<int64_t> least_piece = {};
-  ContextMethod context_method = ContextMethod::gather;  // of ranks that share sequences; with some, not automatic
-  int64_t logical_shards = 0;  // leaves of the rank-invariant sums: see LogicalShards; 0: none
+  ContextMethod context_method = ContextMethod::gather;  // must not be `automatic` with context-parallel ranks
+  int64_t logical_shards = 0;  // leaves of rank-invariant sums: see LogicalShards; 0: sums are not rank-invariant
   uint64_t seed = 0;
   int64_t save_block_bytes = BlockGather::kBytes;
   OptimizerOptions optimizer;
   bool eval_averages = false;  // use_averages() will be called; needs optimizer.ema_decay or tail_average_start
-  OuterOptions outer = {};     // of local updates, where workers are ProcessMesh::workers(): see end_rounds()
+  OuterOptions outer = {};     // local updates by ProcessMesh::workers(): see end_rounds()
   Schedule schedule;
   LossScaling scaling;
   double loss_scale = 1;  // initial
@@ -91,14 +91,14 @@ struct EngineOptions {
   double z_loss = 0;
   StochasticDepth depth = {};
   float hidden_dropout = 0;        // see Dropping::hidden
-  float router_bias_rate = 1e-3f;  // of a model whose routers have a bias: see StepRouterBias
+  float router_bias_rate = 1e-3f;  // step size of StepRouterBias, for routers with a bias
   std::optional<TeacherOptions> teacher = {};
   std::vector<float> ahead_weights =
       {};  // multi-token prediction: initial weights of the losses of the tokens after the next one
   std::optional<PruningOptions> pruning = {};
-  bool quantized = false;    // also statistics of what becomes codes of 8 bits: take_quantized()
-  bool keep_codes = true;    // of weights, from step to step; false: made at each use, of weights in 16 bits
-  bool noise_scale = false;  // also the norm of a step's first micro-batch: StepState::micro_norm
+  bool quantized = false;    // count statistics of FP8 and FP4 quantization: take_quantized()
+  bool keep_codes = true;    // keep quantized weights for the step; false: quantize 16-bit weights at each use
+  bool noise_scale = false;  // compute StepState::micro_norm, the gradient norm of a step's first micro-batch
 };
 
 // Device, ops and mesh of one rank; outlives the engine.
@@ -106,8 +106,8 @@ struct Backend {
   Device& device;
   Ops& ops;
   ProcessMesh& mesh;
-  Tuning* tuning = nullptr;         // for backends that choose algorithms by trial
-  Communicator* control = nullptr;  // all ranks, host memory, for decisions of the host; null: one rank
+  Tuning* tuning = nullptr;         // for backends that autotune algorithms
+  Communicator* control = nullptr;  // all ranks, host memory, for decisions on the host; null: one rank
   Network network = {};             // bandwidth between the ranks
 };
 
@@ -116,16 +116,16 @@ struct Backend {
 struct StepResult {
   StepState state;
   PhaseTimes times;
-  RequestBits requests = 0;  // of any rank, given to its close_step(): the same on all ranks
+  RequestBits requests = 0;  // requests of any rank, from its close_step(): the same on all ranks
 };
 
-// What StepState::micro_norm is the norm of.
+// The gradients of which StepState::micro_norm is the norm.
 struct MicroGradients {
-  int64_t sequences;  // behind each gradient
-  int64_t count;      // gradients whose squares were added
+  int64_t sequences;  // sequences behind each gradient
+  int64_t count;      // number of gradients whose squares were added
 };
 
-// What products read in 8 bits of a linear layer's matrices, counted over micro-batches.
+// Quantization of one operand of a linear layer's GEMMs, counted over micro-batches.
 struct QuantizedOperand {
   Param parameter;  // the layer's weight
   Operand operand;
@@ -141,76 +141,78 @@ class Engine {
   const EngineOptions& options() const { return options_; }
   const std::string& low_precision() const {
     return low_precision_;
-  }                            // which layers are in 8 bits; empty: the recipe has none
-  const MemoryPlan& memory();  // records the dry runs on first use
-  // memory().total() is this or more: what is planned, and most that a micro-batch has alive at once. Takes far less
-  // time, since only a micro-batch is run and no offsets are chosen.
+  }                            // which layers are quantized; empty: the recipe quantizes none
+  const MemoryPlan& memory();  // runs the dry runs on first use
+  // A lower bound of memory().total(): planned tensors plus the peak of one micro-batch. Takes far less time, since
+  // only a micro-batch is dry-run and no offsets are chosen.
   size_t least_memory();
-  size_t host_memory() const { return memory_.total(Mem::pinned); }  // bytes of what is offloaded
-  // Bytes of block inputs that a micro-batch sends to the host, and gets back; 0: they are not offloaded.
+  size_t host_memory() const { return memory_.total(Mem::pinned); }  // bytes of offloaded tensors
+  // Bytes of block inputs that a micro-batch copies to the host, and back; 0: they are not offloaded.
   size_t offloaded_inputs() const;
   const Arena& arena() const { return arena_; }
   Model& model() { return *model_; }
   const Model& model() const { return *model_; }
-  // null: none that is run on this rank; its weights are loaded after commit()
+  // null if this rank runs no teacher; its weights are loaded after commit()
   Model* teacher() { return teacher_.get(); }
   bool distills() const { return options_.training && options_.teacher; }
-  bool runs_teacher() const { return distills() && options_.teacher->top_k == 0; }  // on the last stage
+  bool runs_teacher() const { return distills() && options_.teacher->top_k == 0; }  // true on the last stage
   const Optimizer* optimizer() const { return optimizer_.get(); }                   // null without training
-  // Micro-batches of this rank in a step of global_batch_size, which is the batch of one worker.
+  // This rank's micro-batches in a step of global_batch_size, which is the batch of one worker.
   int64_t micro_batches() const { return options_.global_batch_size / (options_.micro_batch_size * ranks()); }
-  // Sequences of the following steps: initially and at most global_batch_size. Not while a step is being accumulated.
+  // Sets the sequences per step from now on: initially and at most global_batch_size. Not while a step is accumulating.
   void set_step_sequences(int64_t sequences);
-  int64_t step_micro_batches() const { return step_micro_batches_; }  // of this rank, per step as set
+  int64_t step_micro_batches() const { return step_micro_batches_; }  // this rank's, in a step of set_step_sequences()
   MicroGradients micro_gradients() const;
-  // Ranks, or groups of them, that have different sequences of a batch.
+  // Number of ranks, or groups of ranks, that have different sequences of a batch.
   int ranks() const { return backend_.mesh.batches(); }
   int rank() const {
     const ProcessMesh& mesh = backend_.mesh;
     return (mesh.workers().rank() * mesh.data_parallel().size() + mesh.data_parallel().rank()) / int(part_.ranks);
   }
   int devices() const { return backend_.mesh.world().size(); }
-  size_t stage_message_bytes() const { return links_.message_bytes(); }  // sent from stage to stage; 0: there is one
-  // One rank of those that compute the same losses from the same samples: on the stage that has the head, which alone
-  // has losses.
+  size_t stage_message_bytes() const { return links_.message_bytes(); }  // bytes sent from stage to stage; 0: one stage
+  // True on one of the ranks that compute the same losses from the same samples. That is on the head's stage, which
+  // alone has losses.
   bool reports_losses() const { return stage_.has_head() && backend_.mesh.tensor().rank() == 0 && part_.rank == 0; }
   const Stage& stage() const { return stage_; }
-  std::span<const Gemm> products() const { return plan_.products; }  // of a micro-batch and an evaluation, once planned
-  Tunable tunable() const {                                          // of the same
+  // GEMMs of a micro-batch and an evaluation, once planned; and all ops of these two to autotune.
+  std::span<const Gemm> products() const { return plan_.products; }
+  Tunable tunable() const {
     return {plan_.products, plan_.attention_forward, plan_.attention_backward, plan_.of_codes};
   }
-  std::span<const Gemm> micro_products() const { return products().first(micro_products_); }  // of a micro-batch
+  std::span<const Gemm> micro_products() const { return products().first(micro_products_); }  // GEMMs of a micro-batch
   std::span<const ScaledGemm> micro_products_of_codes() const {
     return std::span(plan_.of_codes).first(micro_of_codes_);
   }
-  std::span<const Launch> micro_launches() const { return micro_launches_; }    // of a micro-batch, once planned
-  const TensorSums& micro_tensor_sums() const { return micro_tensor_sums_; }    // of a micro-batch, once planned
-  const UpdateSums& update_sums() const { return update_sums_; }                // of the end of a step, once planned
-  const StateTraffic& state_traffic() const { return state_traffic_; }          // likewise
-  const UnitTraffic& unit_traffic() const { return unit_traffic_; }             // of a micro-batch, once planned
-  const TensorSums& micro_context_sums() const { return micro_context_sums_; }  // likewise
-  const TensorSums& micro_expert_sums() const { return micro_expert_sums_; }    // likewise
-  const ContextPasses& micro_context_passes() const { return micro_context_passes_; }  // likewise
-  std::span<const Launch> update_launches() const { return update_launches_; }         // of the end of a step
+  // Launches and traffic that the dry runs recorded, once planned: of a micro-batch (unit_traffic() and micro_*), and
+  // of the end of a step (update_*() and state_traffic()).
+  std::span<const Launch> micro_launches() const { return micro_launches_; }
+  const TensorSums& micro_tensor_sums() const { return micro_tensor_sums_; }
+  const UpdateSums& update_sums() const { return update_sums_; }
+  const StateTraffic& state_traffic() const { return state_traffic_; }
+  const UnitTraffic& unit_traffic() const { return unit_traffic_; }
+  const TensorSums& micro_context_sums() const { return micro_context_sums_; }
+  const TensorSums& micro_expert_sums() const { return micro_expert_sums_; }
+  const ContextPasses& micro_context_passes() const { return micro_context_passes_; }
+  std::span<const Launch> update_launches() const { return update_launches_; }
 
-  void commit();  // the one allocation
-  // From the seed; those of frozen parameters too, or only the others. Starts rounds.
+  void commit();  // allocates all planned memory at once
+  // Initializes weights from the seed: of all parameters, or all except frozen ones. Starts rounds of local updates.
   void init_weights(ParamStore::Init = ParamStore::Init::all);
-  void refresh_values();  // compute copies of the weights, after masters were loaded
+  void refresh_values();  // recomputes compute copies of the weights, after masters were loaded
 
-  // Spans (as many rows as the table has) and positions [micro_batch_size * T] of the following micro-batches; empty:
-  // those of the options.
+  // Sets spans (as many rows as the table has) and positions [micro_batch_size * T] of the following micro-batches;
+  // empty: those of the options.
   void set_documents(std::vector<Span> documents, std::vector<int32_t> positions);
-  // The teacher's logits of the next micro-batch, if TeacherOptions::top_k > 0. ids, values: [micro_batch_size * T, k],
-  // rest: [micro_batch_size * T]; valid until micro_batch() returns.
+  // The teacher's logits for the next micro-batch, if TeacherOptions::top_k > 0. ids, values: [micro_batch_size * T,
+  // k], rest: [micro_batch_size * T]; valid until micro_batch() returns.
   struct TopLogitRows {
     std::span<const int32_t> ids;
     std::span<const float> values, rest;
   };
   void set_teacher_logits(const TopLogitRows& rows) { next_teacher_ = rows; }
-  // tokens, targets: [micro_batch_size * T]; ranks that share sequences get the same and take their rows of them.
-  // Targets of -1 are ignored; the step's loss and gradients are means over the others. Moves the clock through forward
-  // and backward.
+  // tokens, targets: [micro_batch_size * T]; context-parallel ranks get the same and select their rows. Targets of -1
+  // are ignored; the step's loss and gradients are means over the others. Moves the clock through forward and backward.
   void micro_batch(std::span<const int32_t> tokens, std::span<const int32_t> targets, PhaseClock&);
   // This rank's micro-batches in steps of set_step_sequences().
   MicroBatchOrder micro_batch_order() const {
@@ -220,60 +222,64 @@ class Engine {
             .workers = backend_.mesh.workers().size(),
             .per_step = step_micro_batches()};
   }
-  // Queues the sums over ranks, norm, skip decision, clipping and the optimizer. Results are collected once each and in
-  // order; at most kStepsAhead steps may be uncollected. The host blocks only in collect(). Moves the clock through
-  // communication and optimizer. requests: this rank's, for StepResult::requests of all ranks.
+  // Queues the end of a step: reductions over ranks, gradient norm, skip decision, clipping and the optimizer. Results
+  // are collected once each and in order; at most kStepsAhead steps may be uncollected. The host blocks only in
+  // collect(). Moves the clock through communication and optimizer. requests: those of this rank, for
+  // StepResult::requests of all ranks.
   void close_step(PhaseClock&, RequestBits requests = 0);
   StepResult collect();
   int64_t uncollected() const { return int64_t(closed_.size()); }
-  StepState finish_step();  // close_step() and this step's result
+  StepState finish_step();  // close_step(), then returns this step's result
   static constexpr int64_t kStepsAhead = 2;
-  // For local updates; without them these do nothing, and there are no workers. start_rounds() copies this worker's
-  // weights, which are the same on all, to the global ones.
+  // For local updates; without them these functions do nothing, and workers() is 0. start_rounds() copies this worker's
+  // weights, which are the same on all workers, to the global weights.
   int64_t workers() const { return outer_ || compresses() ? backend_.mesh.workers().size() : 0; }
   void start_rounds();
-  // After step number `step` of the run, counted from 1, with no step uncollected: ends the rounds that end there, or
-  // with `all` those of all fragments.
+  // Called after step number `step` of the run, counted from 1, with no step uncollected: ends the rounds that end
+  // there; with `all`, the rounds of all fragments.
   bool round_ends(int64_t step) const;
   void end_rounds(int64_t step, bool all = false);
-  // From the next close_step() on, whether workers send each other compressed momentum in place of gradients; for an
-  // optimizer that compresses, else without effect.
+  // Sets whether workers send each other compressed momentum instead of gradients, from the next close_step() on. Has
+  // no effect unless the optimizer compresses.
   void set_compressed(bool compressed) { compressed_ = compressed && optimizer_->compresses(); }
   // Drops the micro-batches accumulated since the last step.
   void discard_step();
-  // Makes the accumulating step one without an update, on all ranks. For a rank that has no data for it while the
-  // others wait in the collectives.
+  // Makes the accumulating step one without an update, on all ranks. For a rank that has no data for the step while the
+  // other ranks wait in collectives.
   void spoil_step();
-  // Sum of the token losses of one micro-batch of this rank, and of those that share its sequences; changes no state.
-  // All ranks call it together. 0 on all stages but the last.
+  // Sum of the token losses of one micro-batch, over this rank and the ranks that share its sequences; changes no
+  // state. All ranks call it together. 0 on all stages but the last.
   double evaluate(std::span<const int32_t> tokens, std::span<const int32_t> targets);
-  // Evaluations from here on read the averages of the weights, or the weights again. Between the two no step and no
-  // checkpoint. Before the first update there are no averages: then the weights stay. Averages of schedule_free_adamw
-  // are there without EngineOptions::eval_averages.
+  // use_averages() makes evaluations read the averages of the weights, use_weights() the weights again. No step and no
+  // checkpoint in between. Before the first update there are no averages: then the weights stay. Averages of
+  // schedule_free_adamw exist without EngineOptions::eval_averages.
   bool has_averages() const { return averages_.has_value(); }
   void use_averages();
   void use_weights();
-  std::vector<float> losses();  // per token of the last evaluated micro-batch: on the last stage
+  std::vector<float> losses();  // per token of the last evaluated micro-batch, on the last stage
 
-  // Sets the smallest weights of the pruned matrices to zero, such that this share of them is zero; these stay zero
-  // until the next call. Between steps; all ranks call it together. Needs EngineOptions::pruning by magnitude.
+  // Sets weights of smallest magnitude of the pruned matrices to zero, so that a fraction `sparsity` of them is zero;
+  // these stay zero until the next call. Call between steps, on all ranks together. Needs EngineOptions::pruning by
+  // magnitude.
   void prune(double sparsity);
-  void zero_pruned();  // those of the last call, or of a checkpoint, once other weights were loaded
-  std::vector<PrunedMatrix> pruned_matrices();  // all ranks call it together; none without pruning
+  // Zeroes the weights of the last prune(), or of a checkpoint's masks, after other weights were loaded.
+  void zero_pruned();
+  std::vector<PrunedMatrix> pruned_matrices();  // all ranks call it together; empty without pruning
 
-  // For checkpoints: gathers masters and optimizer states. All ranks make and use it together; while it exists, nothing
-  // else runs.
+  // Gathers masters and optimizer states for checkpoints. All ranks create and use it together; while it exists,
+  // nothing else may run.
   std::unique_ptr<BlockGather> gather_blocks();
 
   StepState read_state();
   void write_state(const StepState&);
   bool looks_for_spikes() const { return bool(window_); }
-  // For QK-clip: the bytes of attention logits that ranks compare once per step.
+  // For QK-clip: bytes of max attention logits that ranks max-reduce once per step.
   const CodeState* codes() const { return codes_ ? &*codes_ : nullptr; }
   size_t score_bytes() const { return max_attention_logits_ ? max_attention_logits_.bytes() : 0; }
-  size_t expert_count_bytes() const { return expert_counts_ ? expert_counts_.bytes() : 0; }  // likewise, of routers
-  // Quantization statistics of the micro-batches of all ranks since the last call, if options().quantized. Weights,
-  // which are equal on all ranks, count once. All ranks call it together.
+  // For routers with a bias: bytes of tokens per expert that ranks sum once per step.
+  size_t expert_count_bytes() const { return expert_counts_ ? expert_counts_.bytes() : 0; }
+  // Quantization statistics of all ranks' micro-batches since the last call, if options().quantized. Weights, which are
+  // equal on all ranks, count once. All ranks call it together.
   std::vector<QuantizedOperand> take_quantized();
   // RouterStatistics of each layer with experts, concatenated, summed over the micro-batches of all ranks since the
   // last call; empty if there are none. All ranks call it together.
@@ -283,7 +289,7 @@ class Engine {
   // Logits [N, V] of a micro-batch's tokens on the host, for comparisons. Call want_logits() before memory().
   void want_logits();
   std::vector<float> logits(std::span<const int32_t> tokens);
-  // At every position of a micro-batch the k largest logits among those of the first `vocab` tokens (TopLogits). Call
+  // The k largest logits at every position of a micro-batch, among those of the first `vocab` tokens (TopLogits). Call
   // want_top_logits() before memory().
   struct TopLogitsOfBatch {
     std::vector<int32_t> ids;         // [N, k]
@@ -292,14 +298,15 @@ class Engine {
   void want_top_logits(int64_t k, int64_t vocab, float temperature);
   TopLogitsOfBatch top_logits(std::span<const int32_t> tokens);
 
-  // What layers with a sliding window see from now on. Drops captured graphs; nothing that is planned depends on it.
+  // Changes the window of layers with sliding-window attention. Drops captured graphs; nothing that is planned depends
+  // on it.
   void set_sliding_window(int64_t tokens);
   // Sets the weights of the tokens further ahead, from the next micro-batch on; as many as
   // EngineOptions::ahead_weights.
   void set_ahead_weights(std::vector<float> weights);
 
-  // Replaces the ops that run (not those of the plan) by decorators that check or trace. Drops captured graphs; from
-  // then on captures only ops that allow it: those that do the same launches and do not block.
+  // Replaces the ops that run (not those of the plan) by decorators that check or trace. Drops captured graphs, and
+  // from then on captures only if CaptureOps::yes: for ops that make the same launches and do not block.
   void set_ops(Ops& ops, CaptureOps = CaptureOps::no);
 
  private:
@@ -328,16 +335,16 @@ class Engine {
   void record_micro_batch();
   void record_optimizer();
   void record_other_phases();
-  // Inputs of a micro-batch that is under way, and its results.
+  // Inputs and results of a micro-batch in progress.
   struct MicroInputs {
     Batch batch;
     Tensor losses;         // [N] f32
     Tensor divergences;    // [N] f32: losses against the teacher, if there is one
-    TeacherLogits top;     // of the teacher, if they are given
-    Tensor all_losses;     // [all rows] f32: those of all ranks that share sequences, in their order
+    TeacherLogits top;     // the teacher's logits, if they are given
+    Tensor all_losses;     // [all rows] f32: losses of all context-parallel ranks, in rank order
     Tensor targets;        // [1] f32: number of targets of the micro-batch that are not ignored
-    Tensor ahead_weights;  // [m] f32: of Batch::ahead
-    Tensor first_row;      // [1] i64, as Dropping::first; none without dropout or stochastic depth
+    Tensor ahead_weights;  // [m] f32: weights of the losses of Batch::ahead
+    Tensor first_row;      // [1] i64, as Dropping::first; empty without dropout and stochastic depth
     Tensor router_rows;    // [all rows] i32: Batch::context_rows for routers, where attention does not need them
     bool documents_changed = true;
   };
@@ -347,19 +354,19 @@ class Engine {
     return options_.training && part_.ranks > 1 && model_->config().num_experts > 0 &&
            model_->config().router_aux_loss_coef > 0;
   }
-  // What the actions of a pipeline program leave for each other, for a chunk and a micro-batch.
+  // State that the actions of a pipeline program pass on, for one chunk and micro-batch.
   struct MicroFrame {
     Tape tape;
-    Buffer in, out;            // activations that were received, or are sent
-    Buffer in_grad, out_grad;  // their gradients
+    Buffer in, out;            // activations that are received and sent
+    Buffer in_grad, out_grad;  // gradients that are received and sent
     int in_slot = -1, out_slot = -1;
-    bool open = false, entered = false;  // as the arena has it
+    bool open = false, entered = false;  // state of the frame in the arena
   };
   // The tensors that a frame's transfers read and write; their memory is the same in every step.
   struct FrameTensors {
     Tensor in, out, in_grad, out_grad;
   };
-  // Forward, backward or both of a chunk for a micro-batch, or one half of backward.
+  // What to run of a chunk for a micro-batch: forward, backward or both, or one half of backward.
   struct Passes {
     int chunk;
     MicroFrame& frame;
@@ -367,8 +374,8 @@ class Engine {
     bool forward;
     std::optional<StageAction::Kind> backward;
     BlockInputs* block_inputs;
-    bool first;  // of the step's micro-batches, and gradients are in host memory
-    bool last;   // of the step's micro-batches, and its gradients are reduced meanwhile
+    bool first;  // first micro-batch of the step, with gradients in host memory
+    bool last;   // last micro-batch of the step, whose gradients are reduced during backward
   };
   BlockInputs* block_inputs(int chunk, int frame) {
     return block_inputs_.empty() ? nullptr : &block_inputs_[size_t(chunk)][size_t(frame)];
@@ -377,11 +384,11 @@ class Engine {
   void run_passes(Ctx, const Passes&, const PhaseRunner::Enter&);
   void run_forward(Ctx&, const Passes&);
   void run_backward(Ctx&, const Passes&, const PhaseRunner::Enter&);
-  size_t run_actions(size_t first, PhaseClock&);  // returns the number of the next one
+  size_t run_actions(size_t first, PhaseClock&);  // returns the number of the next action
   void run_transfer(Ctx, const StageAction&, MicroFrame&, FrameTensors&);
   void replay_transfer(const StageAction&, const FrameTensors&);
-  // Whether captured graphs stand for the host code of passes: in a pipeline only in steps whose passes all have one,
-  // since a pass that is not captured needs what the host code of earlier passes leaves in its frame.
+  // True if captured graphs may replace the host code of passes. In a pipeline only in steps in which all passes have a
+  // graph, since a pass that is not captured needs the state that the host code of earlier passes leaves in its frame.
   bool replays() const {
     if (!options_.graphs || !backend_.device.can_capture()) return false;
     return stage_.stages() == 1 || steps_of_program_ >= kStepsToCapture;
@@ -431,63 +438,63 @@ class Engine {
   std::unique_ptr<Model> model_;
   std::unique_ptr<Model> teacher_;
   std::unique_ptr<Optimizer> optimizer_;
-  std::optional<OuterOptimizer> outer_;      // of local updates
-  std::optional<AveragedWeights> averages_;  // if evaluations may read them
+  std::optional<OuterOptimizer> outer_;      // used by local updates
+  std::optional<AveragedWeights> averages_;  // used if evaluations may read averages
   std::optional<PrunedWeights> pruned_;
   std::optional<SparseWeights> sparse_;
-  std::optional<CodeState> codes_;  // of a recipe of 8 or 4 bits, in training
+  std::optional<CodeState> codes_;  // used by FP8 and FP4 recipes, in training
   bool reads_averages_ = false;
   bool in_ring() const { return part_.ranks > 1 && options_.context_method == ContextMethod::ring; }
   Ring ring() const { return {part_.ranks, part_.rank, part_.piece_length(), model_->attention_shape(0).window}; }
-  ContextPart part_;                // the rows of a micro-batch that this rank has
-  std::vector<int32_t> part_rows_;  // of all ranks that share sequences; empty: this rank has all
+  ContextPart part_;                // this rank's rows of a micro-batch
+  std::vector<int32_t> part_rows_;  // rows of all context-parallel ranks; empty: this rank has all rows
   Stage stage_;
-  std::vector<MicroInputs> micro_inputs_;        // of the micro-batches under way
-  std::vector<std::vector<MicroFrame>> frames_;  // of each chunk
+  std::vector<MicroInputs> micro_inputs_;        // one per micro-batch in progress
+  std::vector<std::vector<MicroFrame>> frames_;  // frames of each chunk
   std::vector<std::vector<FrameTensors>> frame_tensors_;
-  std::vector<std::vector<BlockInputs>> block_inputs_;  // of each chunk and frame; none: they are not offloaded
-  static constexpr int64_t kStepsToCapture = 2;         // PhaseRunner's eager run, and the one that it captures
-  int64_t steps_of_program_ = 0;                        // since the step's program changed
-  size_t next_action_ = 0;                              // of the accumulating step
+  std::vector<std::vector<BlockInputs>> block_inputs_;  // inputs of each chunk and frame; empty: they are not offloaded
+  static constexpr int64_t kStepsToCapture = 2;         // PhaseRunner's eager run, and the run that it captures
+  int64_t steps_of_program_ = 0;                        // number of steps since the step's program changed
+  size_t next_action_ = 0;                              // next action of the accumulating step
   StageLinks links_;
 
   Tensor state_;                 // StepState
   Tensor window_;                // SpikeWindow, if spikes are detected
-  Tensor max_attention_logits_;  // as Ctx::max_attention_logits, with QK-clip: of the accumulating step
-  Tensor routing_;               // [L, E + 3] f64: RouterStatistics since they were last taken, of a model with experts
-  Tensor expert_counts_;         // [L, E] f64: tokens of each expert in the accumulating step, if its router has a bias
+  Tensor max_attention_logits_;  // values of the accumulating step, with QK-clip: see Ctx::max_attention_logits
+  Tensor routing_;               // [L, E + 3] f64: RouterStatistics since they were last taken; only with experts
+  Tensor expert_counts_;         // [L, E] f64: tokens per expert in the accumulating step, if routers have a bias
   Tensor eval_sum_;              // [1] f64
-  Tensor leaf_sums_;           // [leaves, 1 + units] f64: per leaf its loss sum, then each unit's squared gradient norm
+  Tensor leaf_sums_;           // [leaves, 1 + units] f64: each leaf's loss sum, then each unit's squared gradient norm
   Tensor logit_rows_;          // [N] i32: 0, 1, 2, ...
-  TeacherLogits top_;          // of this engine's model, if they are wanted
-  int64_t top_vocab_ = 0;      // tokens among which top_ has the largest logits
+  TeacherLogits top_;          // largest logits of this engine's model, if wanted
+  int64_t top_vocab_ = 0;      // number of tokens among which top_ has the largest logits
   float top_temperature_ = 1;  // divides the logits that TopLogits adds up
   TopLogitRows next_teacher_;
   bool want_logits_ = false, recorded_micro_batch_ = false, recorded_ = false;
   std::map<std::tuple<int, int, int, bool, std::optional<StageAction::Kind>, bool, bool>, PhaseRunner>
-      micro_runners_;                             // by what run_passes() runs
-  std::array<PhaseRunner, 2> optimizer_runners_;  // of steps whose gradients are not, or are, compressed
+      micro_runners_;                             // keys: what run_passes() runs
+  std::array<PhaseRunner, 2> optimizer_runners_;  // runners of steps with uncompressed and with compressed gradients
   bool compressed_ = false;
-  std::vector<PhaseRunner> evaluation_runners_;  // of each chunk
-  std::vector<Span> documents_;                  // of the following micro-batches, if they changed
+  std::vector<PhaseRunner> evaluation_runners_;  // one per chunk
+  std::vector<Span> documents_;                  // spans of the following micro-batches, if they changed
   std::vector<int32_t> positions_;
   std::vector<int32_t> tokens_ahead(std::span<const int32_t> targets) const;
-  std::vector<bool> first_rows_;                   // of whole sequences: where a document or sequence begins
-  std::vector<int32_t> own_tokens_, own_targets_;  // of this rank, if others have the rest of its sequences
+  std::vector<bool> first_rows_;                   // rows of whole sequences: true where a document or sequence begins
+  std::vector<int32_t> own_tokens_, own_targets_;  // this rank's rows, if other ranks have the rest of its sequences
   std::unique_ptr<HostRing> inputs_, states_;      // pinned: what load() copies per micro-batch; StepState per step
   int64_t step_micro_batches_ = 0;
-  int64_t step_slot_ = 0, micro_slot_ = 0;  // of the accumulating step; of its next micro-batch
-  std::vector<Mark> marks_;                 // of the accumulating step
+  int64_t step_slot_ = 0, micro_slot_ = 0;  // the accumulating step's slot; its next micro-batch's slot
+  std::vector<Mark> marks_;                 // marks of the accumulating step
   std::deque<ClosedStep> closed_;
-  std::unique_ptr<Event> last_end_;  // of the last collected step, unless other work followed it
+  std::unique_ptr<Event> last_end_;  // end of the last collected step, unless other work followed it
   std::vector<Launch> micro_launches_, update_launches_;
   TensorSums micro_tensor_sums_, micro_context_sums_, micro_expert_sums_;
   ContextPasses micro_context_passes_;
   UpdateSums update_sums_;
   StateTraffic state_traffic_;
   UnitTraffic unit_traffic_;
-  PlanOps plan_;                                    // of the dry runs
-  size_t micro_products_ = 0, micro_of_codes_ = 0;  // the first ones in plan_
+  PlanOps plan_;                                    // ops of the dry runs
+  size_t micro_products_ = 0, micro_of_codes_ = 0;  // number of GEMMs of a micro-batch, which are the first in plan_
   MemoryPlan memory_;
 };
 

@@ -1,4 +1,4 @@
-// What an engine holds, for checkpoints, reports and comparisons.
+// Reads and writes the engine's state for checkpoints, reports and comparisons.
 #include <cstring>
 
 #include "comm/texts.h"
@@ -84,7 +84,7 @@ std::vector<float> Engine::losses() {
   return in_order;
 }
 
-// The record that a tensor of device memory holds.
+// Reads a record from a tensor in device memory.
 template <class Record>
 Record Engine::read(const Tensor& from) {
   Record record;

@@ -1,4 +1,4 @@
-// What an engine needs, before it has any memory: its buffers, and a dry run of each phase.
+// Plans an engine before it has any memory: its buffers, and a dry run of each phase.
 #include <algorithm>
 #include <utility>
 
@@ -9,10 +9,10 @@
 namespace athanor {
 namespace {
 
-constexpr int64_t kScaledRows = 128;  // of a chunk of logits, at most, that share a scale of a recipe with blocks
+constexpr int64_t kScaledRows = 128;  // max rows of a chunk of logits that share a scale with block scaling
 
-// Rows of logits per chunk: equal chunks within the budget, rounded up to whole tiles of products. Each chunk reads and
-// writes the whole gradient of the head; with several thousand rows the product hides that traffic.
+// Rows of logits per chunk: equal chunks within the budget, rounded up to whole GEMM tiles. Each chunk reads and writes
+// the head's whole gradient; with several thousand rows the GEMM hides that traffic.
 int64_t auto_chunk_rows(int64_t rows, int64_t row_bytes, size_t budget) {
   constexpr int64_t kEnough = 8192, kTile = 128;
   const int64_t most = std::clamp<int64_t>(int64_t(budget) / row_bytes, 1, kEnough);
@@ -20,7 +20,7 @@ int64_t auto_chunk_rows(int64_t rows, int64_t row_bytes, size_t budget) {
   return std::min(most, round_up(equal, kTile));
 }
 
-// Row s of a micro-batch as one document.
+// Sequence s of a micro-batch as one document.
 Span whole_sequence(int64_t s, int64_t t) {
   const auto begin = narrow<int32_t>(s * t), length = narrow<int32_t>(t);
   return {.q_begin = begin, .q_len = length, .k_begin = begin, .k_len = length, .q_pos = 0, .k_pos = 0};
@@ -105,7 +105,7 @@ Engine::Engine(const ModelConfig& config, const EngineOptions& options, Backend 
   if (runs_teacher()) plan_teacher();
   if (codes_ && model_->params().sharded()) low_precision_ += cat("; ", codes_->how_gathered());
   if (options_.loss_chunk_rows == 0) {
-    const int64_t columns = model_->params().placement(model_->head()).shape[0];  // of this rank's logits
+    const int64_t columns = model_->params().placement(model_->head()).shape[0];  // columns of this rank's logits
     options_.loss_chunk_rows =
         auto_chunk_rows(n, columns * int64_t(size_of(options_.recipe.compute)), options_.logits_budget);
   }
@@ -217,7 +217,7 @@ size_t Engine::offloaded_inputs() const {
   return bytes;
 }
 
-// What the validation of a configuration refuses by name.
+// The checks below repeat what config validation rejects with a proper message.
 void Engine::require_tensor_parallel() const {
   CHECK(options_.logical_shards == 0, "the tree of sums has no leaves for parts of a gradient");
 }
@@ -260,7 +260,7 @@ void Engine::require_workers() const {
   CHECK(!options_.noise_scale, "steps of several workers have no noise scale");
 }
 
-// Each phase is run once on a backend that launches nothing.
+// Runs each phase once on a backend that launches nothing.
 void Engine::record_micro_batch() {
   if (std::exchange(recorded_micro_batch_, true) || !options_.training) return;
   plan_.launches = &micro_launches_;
@@ -271,7 +271,8 @@ void Engine::record_micro_batch() {
   micro_of_codes_ = plan_.of_codes.size();
 }
 
-// Of an optimizer that compresses both kinds of steps; the launches are those of the last, which most steps are.
+// An optimizer that compresses momentum has two kinds of steps; records both. The launches kept are those of compressed
+// steps, which are most steps.
 void Engine::record_optimizer() {
   for (const bool compressed : {false, true}) {
     if (compressed && !compresses()) continue;

@@ -1,5 +1,5 @@
-// The interpreter of a step's program: forward and backward of each micro-batch in the order of the stage's list, and
-// what stages send each other. Without a pipeline the list is forward and backward of each micro-batch in turn.
+// Interpreter of a step's program: forward and backward of each micro-batch in the order of the stage's list, and
+// messages between stages. Without a pipeline the list is forward and backward of each micro-batch in turn.
 #include <algorithm>
 #include <cstddef>
 
@@ -11,15 +11,15 @@ namespace {
 
 using Kind = StageAction::Kind;
 
-// All kinds, in the order in which a micro-batch has them.
+// All kinds, in the order in which a micro-batch runs them.
 constexpr Kind kKinds[] = {Kind::receive_activation, Kind::forward,        Kind::send_activation,
                            Kind::receive_gradient,   Kind::backward,       Kind::input_backward,
                            Kind::send_gradient,      Kind::weight_backward};
 
-// The backward pass that a computation is; none: it is a forward pass.
+// The backward kind of a computing action; none: it is a forward pass.
 std::optional<Kind> backward_of(Kind kind) { return kind == Kind::forward ? std::nullopt : std::optional(kind); }
 
-// For a forward pass of a frozen model, of which nothing is recorded or counted.
+// Context for a forward pass of a frozen model, in which nothing is recorded or counted.
 Ctx without_tape(Ctx c) {
   c.tape = nullptr;
   c.max_attention_logits = {};
@@ -35,7 +35,7 @@ void Engine::run_passes(Ctx c, const Passes& p, const PhaseRunner::Enter& on) {
   model_->params().begin_micro_batch(p.first, p.last);
   c.max_attention_logits = max_attention_logits_;
   if (codes_) c.quantization = codes_->collect();
-  const int64_t rows = part_.rows() / part_.sequences;  // of a sequence
+  const int64_t rows = part_.rows() / part_.sequences;  // rows of a sequence
   c.routing = {.statistics = routing_,
                .counts = expert_counts_,
                .loss_scale = head().loss_scale,
@@ -72,7 +72,7 @@ Distillation Engine::distillation(Ctx& c, const MicroInputs& inputs) {
                  .logits = inputs.top};
   if (!teacher_) return d;
   Ctx of_teacher = without_tape(c);
-  of_teacher.sequence_parallel = false;  // every rank has all of the teacher
+  of_teacher.sequence_parallel = false;  // every rank has the whole teacher
   d.teacher.emplace(Teacher{.params = teacher_->params(),
                             .w = teacher_->head(),
                             .b = teacher_->head_bias(),
@@ -84,7 +84,7 @@ Distillation Engine::distillation(Ctx& c, const MicroInputs& inputs) {
 void Engine::run_forward(Ctx& c, const Passes& p) {
   const ModelPart& part = stage_.part(p.chunk);
   std::optional<Distillation> distills;
-  if (part.ends && this->distills())  // before the model's own activations take memory
+  if (part.ends && this->distills())  // before the model's own activations are allocated
     distills.emplace(distillation(c, p.inputs));
   Var in;
   if (!part.embeds) {
@@ -112,7 +112,7 @@ void Engine::run_backward(Ctx& c, const Passes& p, const PhaseRunner::Enter& on)
   c.selective = options_.recompute.granularity != Recompute::Granularity::none;
   if (!part.ends) c.put(p.frame.out_slot, std::move(p.frame.out_grad));
   c.backward();
-  // A graph cannot end before its streams have joined: with graphs this wait counts as backward.
+  // A captured graph cannot end before its streams have joined: with graphs this wait counts as backward.
   if (p.last && !(options_.graphs && c.device.can_capture())) on(Phase::communication);
   model_->params().join(c);
   if (!part.embeds) p.frame.in_grad = c.take(p.frame.in_slot);
@@ -124,7 +124,7 @@ void Engine::run_backward(Ctx& c, const Passes& p, const PhaseRunner::Enter& on)
     c.run(ReduceSum{.out = scalar(offsetof(StepState, distill_sum), DType::f64), .x = p.inputs.divergences});
 }
 
-// One action, or forward and backward of a micro-batch where nothing lies between them.
+// Runs one action, or forward and backward of a micro-batch if they follow each other directly.
 size_t Engine::run_actions(size_t first, PhaseClock& clock) {
   const Actions& list = stage_.actions();
   const StageAction& a = list[first];
@@ -178,7 +178,7 @@ size_t Engine::run_actions(size_t first, PhaseClock& clock) {
   return last + 1;
 }
 
-// What outlives a run of launches that repeats belongs to the frame, so transfers lie between them.
+// Transfers run between captured graphs, so the tensors that they read and write belong to the frame.
 void Engine::run_transfer(Ctx c, const StageAction& a, MicroFrame& frame, FrameTensors& tensors) {
   switch (a.kind) {
     case Kind::receive_activation:
@@ -222,7 +222,7 @@ void Engine::send_to_stage(const StageAction& a, const Tensor& x) {
   if (!arena_.recording()) links_.send(a, x);
 }
 
-// The actions of one micro-batch on a chunk.
+// Dry-runs the actions of one micro-batch on a chunk.
 void Engine::record_chunk(int chunk) {
   arena_.record(stage_.phase("micro-batch", chunk), stage_.frames().frames[size_t(chunk)]);
   MicroFrame frame;
@@ -256,14 +256,14 @@ void Engine::record_chunk(int chunk) {
   unit_traffic_.backward = std::exchange(unit_traffic_.forward, forward);
 }
 
-// Ranks of the last stage alone have divergences. Those that share products have the same.
+// Only ranks of the last stage have divergences. They are equal on all tensor-parallel ranks.
 void Engine::agree_on_divergence(Ctx& c) {
   const ProcessMesh& mesh = backend_.mesh;
   for (Communicator* group : {&mesh.data_parallel(), &mesh.stages(), &mesh.workers()})
     if (group->size() > 1) c.all_reduce(*group, scalar(offsetof(StepState, distill_sum), DType::f64));
 }
 
-// Each stage has counted the gradients of its blocks, and requests of its ranks; the last one alone has losses.
+// Sums over stages: each stage has counted its blocks' gradients and its ranks' requests; only the last one has losses.
 void Engine::agree_among_stages(Ctx& c) {
   Communicator& stages = backend_.mesh.stages();
   Tensor sums = scalar(offsetof(StepState, loss_sum), DType::f64);

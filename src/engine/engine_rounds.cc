@@ -1,4 +1,5 @@
-// Rounds of local updates: what workers agree on in every step, and the outer steps (optim/outer_optimizer.h).
+// Local updates: the sums over workers in every step, and the outer steps at the end of rounds
+// (optim/outer_optimizer.h).
 #include <algorithm>
 
 #include "engine/engine.h"
@@ -10,8 +11,8 @@ std::string phase_of(int64_t fragment) { return cat("end of a round, fragment ",
 
 }  // namespace
 
-// A few numbers, no gradients: workers skip, stop and lower the loss scale in the same steps. The loss and the targets
-// are those of all; the norm is the root mean square of the workers'.
+// All-reduces a few scalars, no gradients, so that workers skip, stop and lower the loss scale in the same steps. Loss
+// and targets are sums over all workers; the norm is the root mean square of the workers' norms.
 void Engine::agree_among_workers(Ctx& c) {
   Tensor sums = scalar(offsetof(StepState, loss_sum), DType::f64);
   static_assert(offsetof(StepState, targets) == offsetof(StepState, loss_sum) + sizeof(double));
@@ -22,7 +23,7 @@ void Engine::agree_among_workers(Ctx& c) {
   c.all_reduce(backend_.mesh.workers(), sums);
 }
 
-// The gradients of one step, in the units' own order on all ranks.
+// Averages the gradients of one step, in the order of units, which is the same on all ranks.
 void Engine::average_over_workers(Ctx& c) {
   for (const auto& unit : model_->params().units()) {
     if (!unit->grad) continue;

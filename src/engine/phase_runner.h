@@ -16,11 +16,11 @@ class PhaseRunner {
   using Enter = std::function<void(Phase)>;
   using Body = std::function<void(const Enter&)>;  // calls its argument before the launches of each phase
 
-  // mark(phase) is called on the host just before the work of a phase is launched. replays: graphs that were captured
-  // may stand for the body; else it runs again.
+  // Runs the body. mark(phase) is called on the host just before the work of a phase is launched. replays: captured
+  // graphs may replace the body; else it runs again.
   void run(Device&, bool graphs, const Body&, const Enter& mark, bool replays = true);
   bool captured() const { return !graphs_.empty(); }
-  void forget();  // the next run counts as the first
+  void forget();  // makes the next run count as the first
 
  private:
   struct Part {

@@ -13,8 +13,8 @@
 namespace athanor {
 namespace {
 
-constexpr int64_t kGroup = 4, kKept = 2;  // of the pattern 2:4
-constexpr int64_t kBuckets = 1 << 16;     // a magnitude is found by its upper, then by its lower 16 bits
+constexpr int64_t kGroup = 4, kKept = 2;  // 2:4 pattern: 2 of 4 weights are kept
+constexpr int64_t kBuckets = 1 << 16;     // a magnitude is found by its upper 16 bits, then by its lower 16 bits
 
 // Magnitudes of elements as integers with the same order.
 using Magnitudes = std::vector<uint32_t>;
@@ -57,7 +57,8 @@ void sum_over_ranks(Communicator* control, std::vector<int64_t>& counts) {
   if (control) control->all_reduce({counts.data(), DType::i64, {int64_t(counts.size())}}, Reduce::sum, Stream::compute);
 }
 
-// The first bucket up to which there are more than `wanted`; takes those below it off `wanted`.
+// Returns the first bucket at which the cumulative count exceeds `wanted`; subtracts the counts of lower buckets from
+// `wanted`.
 int64_t bucket_of(const int64_t* counts, int64_t& wanted) {
   int64_t bucket = 0;
   while (bucket + 1 < kBuckets && counts[bucket] <= wanted) wanted -= counts[bucket++];
@@ -113,7 +114,7 @@ void PrunedWeights::planned() {
   state_ = size_t(at - states.begin());
 }
 
-// In the order of pieces, and within a piece of its elements.
+// Segments in the order of pieces, and of elements within a piece.
 std::vector<PrunedWeights::Segment> PrunedWeights::segments() const {
   std::vector<Segment> all;
   const std::vector<ParamStore::Piece> pieces = params_.pieces();
@@ -122,7 +123,7 @@ std::vector<PrunedWeights::Segment> PrunedWeights::segments() const {
     if (!pieces_[i]) continue;
     const auto unit = size_t(pieces[i].unit);
     const ParamStore::Unit& of = *params_.units()[unit];
-    // Padding after a piece is none of it.
+    // The padding after a piece does not belong to it.
     const ParamStore::Range mine = of.owned(pieces[i].offset, pieces[i].offset + pieces[i].slice->shape.numel());
     if (mine.begin < mine.end) all.push_back({unit, number, group_of_[number], mine, of.states[state_].part(mine)});
     ++number;
@@ -163,7 +164,7 @@ void PrunedWeights::choose(Device& device, const ProcessMesh& mesh, Communicator
     choose_smallest(device, mesh, control, sparsity);
 }
 
-// Prunes the two smallest of every four elements; among equal ones the first.
+// Prunes the two smallest of every four elements; of equal ones the first.
 void PrunedWeights::choose_two_of_four(Device& device) const {
   for (const Segment& s : segments()) {
     const Magnitudes x = magnitudes(device, *params_.units()[s.unit], s.range);
@@ -179,8 +180,8 @@ void PrunedWeights::choose_two_of_four(Device& device) const {
   }
 }
 
-// The threshold of a group is its k-th magnitude, found over all ranks by counting; copies of a shard count once. Of
-// those that equal it, the first ones are pruned, in the order of the files.
+// The threshold of a group is its k-th smallest magnitude, found over all ranks by counting; replicas of a shard count
+// once. Of elements equal to the threshold the first are pruned, in the order of the files.
 void PrunedWeights::choose_smallest(Device& device, const ProcessMesh& mesh, Communicator* control,
                                     double sparsity) const {
   const std::vector<Segment> mine = segments();
@@ -210,7 +211,7 @@ void PrunedWeights::choose_smallest(Device& device, const ProcessMesh& mesh, Com
   for (size_t i = 0; i < mine.size(); ++i)
     if (counts_here) equal[mine[i].piece * shards + shard] = std::ranges::count(all[i], threshold[mine[i].group]);
   sum_over_ranks(control, equal);
-  std::vector<int64_t> of_piece(group_of_.size());  // what is left of `wanted` where this rank's part of a piece begins
+  std::vector<int64_t> of_piece(group_of_.size());  // remainder of `wanted` before this rank's part of each piece
   for (size_t piece = 0; piece < of_piece.size(); ++piece)
     for (size_t s = 0; s < shards; ++s) {
       if (s == shard) of_piece[piece] = wanted[group_of_[piece]];

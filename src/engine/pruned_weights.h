@@ -1,5 +1,5 @@
-// PrunedWeights: weights that are zero and stay zero, by a mask that is a state of the pruned matrices: sharded, saved
-// and resharded like the optimizer's states.
+// PrunedWeights: weights that are zero and stay zero. The mask is a state of the pruned matrices: sharded, saved and
+// resharded like optimizer states.
 #pragma once
 #include <string>
 #include <vector>
@@ -9,44 +9,44 @@
 
 namespace athanor {
 
-// Which matrices are pruned, and how: by the magnitude of masters, or by that of the weights that GEMMs read.
+// Which matrices are pruned, and how: by the magnitude of masters, or with srste of the weights that GEMMs read.
 struct PruningOptions {
   PruneMethod method = PruneMethod::magnitude;
-  double decay = 0;  // with srste
+  double decay = 0;  // strength of srste's decay
   PrunePattern pattern = PrunePattern::unstructured;
   PruneScope scope = PruneScope::layer;
-  std::vector<std::string> exclude = {};  // names in files that match one of these patterns (* and ?)
+  std::vector<std::string> exclude = {};  // names in files that match one of these patterns (* and ?) are not pruned
 };
 
-// The mask of a pruned weight in files: "pruned.<weight>".
+// Name prefix in files of a pruned weight's mask: "pruned.<weight>".
 inline constexpr const char* kPrunedState = "pruned";
 
 struct PrunedMatrix {
   std::string name;
-  int64_t weights = 0, zeros = 0;  // zeros: of the mask
+  int64_t weights = 0, zeros = 0;  // zeros: number of pruned weights in the mask
 };
 
-// By piece: which are pruned. Throws Error(usage) where a pattern of `exclude` fits no matrix, none is left, or 2:4
-// groups do not lie in rows.
+// Returns by piece which are pruned. Throws Error(usage) if a pattern of `exclude` matches no matrix, if no matrix is
+// left, or if groups of 2:4 sparsity are not within rows.
 std::vector<bool> pruned_pieces(const ParamStore&, const PruningOptions&);
 
 class PrunedWeights {
  public:
-  // Throws what pruned_pieces() does.
+  // Throws the errors of pruned_pieces().
   PrunedWeights(ParamStore&, PruningOptions);
   StateSpec state() const;  // [n] u8: 1 where a weight is pruned
-  void planned();           // after the parameters' plan
-  // After an update, before weights are gathered.
+  void planned();           // call after the parameters are planned
+  // Applies the mask after an update, before weights are gathered.
   void apply(Ctx&) const;
-  // Chooses the mask anew: exactly round(sparsity n) weights of each matrix, or of all; ties by their order. `control`:
-  // all ranks, in host memory; null: one rank. Then apply().
+  // Chooses the mask anew: exactly round(sparsity n) weights of each matrix, or of all matrices; ties by order.
+  // `control`: all ranks, in host memory; null: one rank. Then applies it.
   void choose(Device&, const ProcessMesh&, Communicator* control, double sparsity) const;
-  // All ranks, as choose().
+  // All ranks call it together, as choose().
   std::vector<PrunedMatrix> matrices(Device&, const ProcessMesh&, Communicator* control) const;
 
  private:
   struct Segment {
-    size_t unit, piece, group;  // piece: among those that are pruned; group: of weights that are compared
+    size_t unit, piece, group;  // piece: index among pruned pieces; group: weights that are compared with each other
     ParamStore::Range range;
     Tensor mask;
   };
@@ -56,9 +56,9 @@ class PrunedWeights {
 
   ParamStore& params_;
   PruningOptions options_;
-  std::vector<bool> pieces_;      // which are pruned
-  std::vector<size_t> group_of_;  // of each pruned piece
-  std::vector<int64_t> sizes_;    // of each group, over all ranks
+  std::vector<bool> pieces_;      // whether each piece is pruned
+  std::vector<size_t> group_of_;  // group of each pruned piece
+  std::vector<int64_t> sizes_;    // weights per group, over all ranks
   size_t state_ = 0;
 };
 

@@ -1,6 +1,6 @@
-// SparseWeights: matrices that are trained dense while GEMMs read two of every four weights, by SR-STE [Zhou et al.
-// 2021, "Learning N:M Fine-grained Structured Sparse Neural Networks From Scratch"]. Which two follows from the
-// weights, so there is no mask to keep.
+// SparseWeights: matrices that are trained dense while GEMMs read two of every four weights (2:4 sparsity), by SR-STE
+// [Zhou et al. 2021, "Learning N:M Fine-grained Structured Sparse Neural Networks From Scratch"]. The choice of the two
+// follows from the weights, so no mask is kept.
 #pragma once
 #include "engine/pruned_weights.h"
 
@@ -8,10 +8,10 @@ namespace athanor {
 
 class SparseWeights {
  public:
-  // Constructed before the parameters are planned. Throws what pruned_pieces() does.
+  // Construct before the parameters are planned. Throws the errors of pruned_pieces().
   SparseWeights(ParamStore&, const PruningOptions&);
-  // Once gradients are reduced and StepControl has run: pulls weights that are not read towards zero. Gradients that
-  // are clipped are so without it.
+  // Pulls weights that are not read towards zero, after gradients are reduced and StepControl has run. So clipping does
+  // not include this term.
   void decay(Ctx&, Tensor step_state) const;
 
  private:

@@ -9,7 +9,7 @@
 namespace athanor {
 namespace {
 
-// Products of a token's forward pass: weights of a block, and attention to the tokens before it [Kaplan et al. 2020,
+// Multiplications of a token's forward pass: weights of a block, and attention to preceding tokens [Kaplan et al. 2020,
 // "Scaling Laws for Neural Language Models", table 1].
 PartCosts costs_of(const Model& model, int64_t seq_length) {
   const ModelConfig& m = model.config();

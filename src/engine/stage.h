@@ -1,5 +1,5 @@
-// Stage: which parts of the model a rank has in a pipeline, and the step's program for them. Without a pipeline the
-// rank is the one stage, and its part is the whole model.
+// Stage: which parts of the model this rank has in a pipeline, and the step's program for them. Without a pipeline
+// there is one stage, which has the whole model.
 #pragma once
 #include <string>
 #include <vector>
@@ -11,11 +11,11 @@ namespace athanor {
 
 struct PipelineOptions {
   PipelineSchedule schedule = PipelineSchedule::one_f_one_b;
-  int chunks = 1;                // parts of the model on each stage
-  std::vector<int> layout = {};  // blocks of each part; none: balanced by modelled cost
+  int chunks = 1;                // number of parts of the model on each stage
+  std::vector<int> layout = {};  // blocks of each part; empty: balanced by modelled cost
 };
 
-// Blocks of each part: the given layout, or the balanced one.
+// Returns the blocks of each part: the given layout, or the balanced one.
 std::vector<int> layout_of(const PipelineOptions&, int stages, const Model&, int64_t seq_length);
 
 class Stage {
@@ -23,13 +23,13 @@ class Stage {
   Stage() = default;
   Stage(const PipelineOptions&, int stages, int stage, const Model&, int64_t seq_length);
 
-  // The program of a step of so many micro-batches.
+  // Makes the program of a step of `count` micro-batches.
   void set_micro_batches(int64_t count);
   const StepProgram& program() const { return program_; }
   const Actions& actions() const { return program_.stages[size_t(stage_)]; }
   const Frames& frames() const { return frames_; }
-  // Whether the action after number i belongs to another frame, so that this one is left; and whether any action of
-  // this chunk and kind is followed by one of another frame.
+  // leaves(): true if action i does not end its frame and action i + 1 belongs to another one. ever_leaves(): true if
+  // that holds for any action of this chunk and kind.
   bool leaves(size_t i) const;
   bool ever_leaves(int chunk, StageAction::Kind) const;
 
@@ -40,13 +40,13 @@ class Stage {
   const ModelPart& part(int chunk) const { return parts_[size_t(program_.shape.part(stage_, chunk))]; }
   const std::vector<ModelPart>& parts() const { return parts_; }
   StageUnits units(const Model&) const;
-  // The name of a phase of a chunk: "micro-batch", or "micro-batch, chunk 1".
+  // The name of a chunk's phase: "micro-batch", or "micro-batch, chunk 1".
   std::string phase(const char* name, int chunk) const;
 
  private:
   PipelineOptions options_;
   int stages_ = 1, stage_ = 0;
-  std::vector<ModelPart> parts_;  // of all stages, in the order of the model
+  std::vector<ModelPart> parts_;  // parts of all stages, in the order of the model
   StepProgram program_;
   Frames frames_;
 };

@@ -11,8 +11,8 @@ bool has_gradients(const StageAction& a) {
   return a.kind == StageAction::Kind::send_gradient || a.kind == StageAction::Kind::receive_gradient;
 }
 
-// Activations and gradients are sent by streams of their own: in one stream a send to a stage that computes for long
-// would hold up what another stage waits for. Nothing else of a micro-batch runs in these streams.
+// Activations and gradients are sent in separate streams: in one stream, a send to a stage that is still computing
+// would delay a message that another stage waits for. Nothing else of a micro-batch runs in these streams.
 Stream stream_of(bool gradients) { return gradients ? Stream::copy_back : Stream::copy; }
 
 }  // namespace

@@ -12,7 +12,7 @@
 namespace athanor {
 namespace {
 
-// Which parameter a product reads, by the address of its weight.
+// Finds the parameter that a GEMM reads, by the address of its weight.
 class Weights {
  public:
   explicit Weights(const ParamStore& params) {
@@ -39,7 +39,7 @@ class Weights {
   std::map<const std::byte*, Place> found_;
 };
 
-// Shows each product with a weight, and the weight's parameter, to a function.
+// Calls a function for each GEMM with a weight, with the weight's parameter.
 class WatchedProducts final : public Decorated<WatchedProducts> {
  public:
   using Watch = std::function<void(const Gemm&, const ParamSpec&)>;
@@ -64,7 +64,7 @@ class WatchedProducts final : public Decorated<WatchedProducts> {
   Watch watch_;
 };
 
-// squares += the squares of each column of x.
+// Adds the squares of x, summed over rows, to `squares`.
 void add_squares(InputSquares& squares, const Tensor& x) {
   squares.sums.resize(size_t(x.cols()));
   for (int64_t r = 0; r < x.rows(); ++r) {
@@ -86,7 +86,7 @@ void add_outer_products(std::vector<float>& sum, const Tensor& x, Ops& ops) {
   ops.run(product, aligned);
 }
 
-// Evaluates whole micro-batches of the chosen windows, so that every row counts.
+// Evaluates only whole micro-batches of the chosen windows, so that every row counts.
 void run_windows(Engine& engine, Ops& observed, Ops& ops, const Dataset& data, int64_t samples) {
   const int64_t rows = engine.options().micro_batch_size;
   const HeldOut chosen = held_out(data, samples);

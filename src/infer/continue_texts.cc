@@ -11,8 +11,8 @@
 namespace athanor {
 namespace {
 
-// Ids that the tokenizer has a text for. A model's vocabulary may be padded beyond its tokenizer's, and tokenizers have
-// unused ids; neither must be drawn.
+// Ids for which the tokenizer has a text. A model's vocabulary may be padded beyond its tokenizer's, and tokenizers
+// have unused ids; neither may be drawn.
 std::vector<bool> drawable(const Tokenizer& tokenizer, int64_t vocab_size) {
   std::vector<bool> ok(size_t(vocab_size), false);
   for (int32_t id = 0; id < std::min(vocab_size, tokenizer.vocab_size()); ++id)
@@ -20,7 +20,7 @@ std::vector<bool> drawable(const Tokenizer& tokenizer, int64_t vocab_size) {
   return ok;
 }
 
-// What is drawn from, and how.
+// Draws tokens from the drawable ids.
 class Drawing {
  public:
   Drawing(const Tokenizer& tokenizer, int64_t vocab_size) : drawable_(drawable(tokenizer, vocab_size)) {}
@@ -38,7 +38,7 @@ class Drawing {
   std::vector<float> masked_;   // [V]
 };
 
-// One prompt and how far its continuation is.
+// A prompt and the state of its continuation.
 class OpenText {
  public:
   OpenText(const Prompt& prompt, const ContinueOptions& options, int64_t number)
@@ -47,7 +47,7 @@ class OpenText {
     result_.seed = sampling_.seed;
   }
 
-  // Draws the next token; nothing where the continuation has ended.
+  // Draws the next token; returns nothing if the continuation has ended.
   std::optional<int32_t> step(std::span<const float> logits, const Tokenizer& tokenizer, Drawing& drawing) {
     const int32_t token = drawing.draw(logits, sampling_, uint64_t(result_.tokens));
     if (token == tokenizer.eod_id()) return end("eod");
@@ -59,7 +59,7 @@ class OpenText {
     return token;
   }
 
-  // Shows what has come since the last time; true: that is all of it.
+  // Passes new text to the sink; returns true if the continuation is complete.
   bool show(const ContinuationSink& sink) {
     if (!begun_) sink.begin(prompt_);
     begun_ = true;
@@ -93,7 +93,7 @@ void continue_texts(Sampler& sampler, const Tokenizer& tokenizer, std::span<cons
   Drawing drawing(tokenizer, sampler.model().config().vocab_size);
   std::vector<OpenText> all;
   for (const Prompt& prompt : prompts) all.emplace_back(prompt, options, int64_t(all.size()));
-  std::vector<OpenText*> at(static_cast<size_t>(sampler.texts()));  // whose context it is; null: nobody's
+  std::vector<OpenText*> at(static_cast<size_t>(sampler.texts()));  // the text that uses each context; null: none
   size_t begun = 0, shown = 0;
   while (shown < all.size()) {
     std::vector<NextToken> tokens;

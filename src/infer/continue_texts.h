@@ -1,5 +1,5 @@
-// Continues prompts with a Sampler, as many at once as it has contexts. A continuation follows from its prompt, its
-// seed and the options; other prompts have no part in it.
+// Continues prompts with a Sampler, as many at once as it has contexts. A continuation depends only on its prompt, its
+// seed and the options, not on other prompts.
 #pragma once
 #include <functional>
 #include <span>
@@ -14,11 +14,11 @@ namespace athanor {
 
 struct Prompt {
   std::string text;
-  std::vector<int32_t> tokens;  // at least one
+  std::vector<int32_t> tokens;  // at least one token
 };
 
 struct ContinueOptions {
-  SamplingOptions sampling;  // prompt i has seed + i
+  SamplingOptions sampling;  // prompt i uses seed + i
   int64_t max_tokens = 256;
   std::vector<std::string> stops;  // texts before which a continuation ends
 };
@@ -26,11 +26,11 @@ struct ContinueOptions {
 struct Continuation {
   std::string text;
   int64_t tokens = 0;
-  const char* stopped_by = "length";  // "eod", "stop"
+  const char* stopped_by = "length";  // one of "length", "eod", "stop"
   uint64_t seed = 0;
 };
 
-// Where continuations go, prompt after prompt: pieces of text as soon as they are known, then the whole.
+// Receives continuations, prompt after prompt: pieces of text as soon as they are known, then the whole.
 struct ContinuationSink {
   std::function<void(const Prompt&)> begin;
   std::function<void(std::string_view)> piece;

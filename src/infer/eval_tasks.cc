@@ -45,9 +45,9 @@ std::vector<std::string> texts_member(const nlohmann::json& json, const char* ke
   return texts;
 }
 
-// An item as texts: what its prompts are made of.
+// An item as texts, from which its prompts are made.
 struct RawItem {
-  std::vector<std::string> contexts, continuations;  // one of the two has an entry per option, the other has one
+  std::vector<std::string> contexts, continuations;  // one of the two has an entry per option, the other has one entry
   size_t gold = 0;
   std::string where;  // file and line
 
@@ -98,7 +98,7 @@ std::vector<RawItem> raw_items(const std::string& path, TaskKind kind) {
   return items;
 }
 
-// `count` items other than `index`, a function of the task's name and of the two numbers.
+// Chooses `count` items other than `index`, as a function of the task's name, `index` and the number of items.
 std::vector<size_t> examples_of(size_t index, size_t items, int64_t count, uint64_t stream) {
   std::vector<size_t> chosen;
   for (uint64_t draw = 0; int64_t(chosen.size()) < count; ++draw) {
@@ -114,7 +114,7 @@ struct TaskFormat {
   std::string delimiter;
 };
 
-// Turns items into tokens of prompts and marks what is scored.
+// Turns items into tokens of prompts and marks the tokens to score.
 class PromptMaker {
  public:
   PromptMaker(const Tokenizer& tokenizer, const TaskFormat& format, const TaskLimits& limits)
@@ -130,7 +130,7 @@ class PromptMaker {
     const bool schema = format_.kind == TaskKind::schema;
     const size_t common = schema ? common_end(texts) : common_start(texts);
     for (size_t o = 0; o < item.options(); ++o) {
-      // The token in front of all is never scored.
+      // The first token, which ends a document, is never scored.
       const auto scored = int64_t(std::min(schema ? common : texts[o].size() - common, texts[o].size() - 1));
       if (scored < 1) refuse_task(cat("option ", o, " has no token of its own"));
       if (scored > limits_.seq_length)
@@ -142,7 +142,7 @@ class PromptMaker {
   }
 
  private:
-  // With the token that ends a document in front: a text begins after the end of another.
+  // Puts the end-of-document token in front, as if the text followed another one.
   std::vector<int32_t> encode(const std::string& text) const {
     std::vector<int32_t> ids = {tokenizer_.eod_id()};
     const std::vector<int32_t> rest = tokenizer_.encode(text);

@@ -1,7 +1,7 @@
-// Evaluation tasks with examples in the prompt, in the formats of DCLM's CORE set [Li et al. 2024, arXiv 2406.11794]:
-// multiple choice (several continuations of a context), schema (several contexts of a continuation) and language
-// modelling (a continuation that greedy decoding must give). Items are JSON lines; a JSON file lists the tasks
-// (data/README.md).
+// Evaluation tasks with few-shot examples in the prompt, in the formats of DCLM's CORE set [Li et al. 2024, arXiv
+// 2406.11794]: multiple choice (several continuations of a context), schema (several contexts of a continuation) and
+// language modelling (a continuation that greedy decoding must produce). Items are JSON lines; a JSON file lists the
+// tasks (data/README.md).
 #pragma once
 #include <cstdint>
 #include <string>
@@ -15,7 +15,7 @@ namespace athanor {
 enum class TaskKind : uint8_t { multiple_choice, schema, language_modeling };
 
 struct TaskItem {
-  std::vector<ScoredText> options;  // language modelling: one
+  std::vector<ScoredText> options;  // one entry in language modelling
   int64_t gold = 0;
 };
 
@@ -29,16 +29,17 @@ struct EvalTask {
 
 struct TaskLimits {
   int64_t seq_length = 0, vocab_size = 0;
-  int64_t max_items = 0;  // of each task, the first ones; 0: all
+  int64_t max_items = 0;  // max number of items per task, the first ones; 0: all
 };
 
 // Reads the list and the items of all tasks, whose paths are relative to the list's folder. Throws Error(usage) with
-// file and line for what is wrong.
+// file and line of what is wrong.
 std::vector<EvalTask> read_eval_tasks(const std::string& path, const Tokenizer& tokenizer, const TaskLimits& limits);
 
 struct TaskResult {
   int64_t items = 0;
-  double accuracy = 0;  // by log probability per token; language modelling: all tokens are the likeliest
+  double accuracy = 0;  // option with the best log probability per token is right; language modelling: all tokens are
+                        // the most likely ones
   double centered = 0;  // (accuracy - baseline) / (1 - baseline)
 };
 

@@ -16,7 +16,7 @@ namespace athanor {
 void set_documents(Engine& engine, const HostBatch& batch) {
   if (batch.documents.empty()) return;
   const EngineOptions& o = engine.options();
-  const int64_t given = int64_t(batch.documents.size()) / o.micro_batch_size;  // per sequence
+  const int64_t given = int64_t(batch.documents.size()) / o.micro_batch_size;  // documents per sequence
   std::vector<Span> spans;
   for (int64_t s = 0; s < o.micro_batch_size; ++s)
     for (int64_t d = 0; d < o.documents_per_sequence; ++d) {
@@ -29,7 +29,7 @@ void set_documents(Engine& engine, const HostBatch& batch) {
 
 namespace {
 
-// Of a mean loss over tokens whose texts have this many bytes.
+// Bits per byte from a mean loss over tokens whose texts have `bytes` bytes.
 double bits_per_byte_of(double loss, double tokens, double bytes) {
   return bytes > 0 ? loss * tokens / (bytes * std::numbers::ln2) : std::numeric_limits<double>::quiet_NaN();
 }
@@ -39,7 +39,7 @@ struct Found {
   double loss = 0, tokens = 0, bytes = 0;  // sums
 };
 
-// Per source: the mean over tokens, with windows as clusters [Cochran 1977, "Sampling Techniques", eq. 6.13, without
+// Mean over the tokens of one source, with windows as clusters [Cochran 1977, "Sampling Techniques", eq. 6.13, without
 // finite-population correction: the error is that of the loss on such text].
 struct Mean {
   double loss = 0, variance = 0, bytes = 0;  // per token
@@ -59,7 +59,7 @@ Mean mean_of(std::span<const Found> windows) {
   mean.loss /= mean.tokens;
   mean.bytes /= mean.tokens;
   for (const Found& w : windows) mean.variance += std::pow((w.loss - mean.loss * w.tokens) / mean.tokens, 2);
-  mean.variance *= counted / (counted - 1);  // with one window: 0 / 0
+  mean.variance *= counted / (counted - 1);  // NaN (0 / 0) with one window
   return mean;
 }
 
@@ -94,7 +94,7 @@ EvalResult result_of(const Dataset& data, const HeldOut& chosen, std::span<const
   return result;
 }
 
-// Per row of the last evaluated micro-batch.
+// Sums of one row of the last evaluated micro-batch.
 Found found_in_row(const HostBatch& batch, std::span<const float> losses, const std::vector<int32_t>& token_bytes,
                    int64_t row, int64_t t) {
   Found found;
@@ -117,8 +117,8 @@ EvalResult evaluate(Engine& engine, const Dataset& data, const EvalOptions& opti
   const HeldOut chosen = held_out(data, options.samples);
   const auto windows = int64_t(chosen.windows.size());
   HostBatch batch(rows, data.seq_length(), options.packing);
-  EvalResult broken;                                           // returned in place of a result
-  std::vector<Found> found(static_cast<size_t>(windows) + 1);  // each filled by one rank; the last counts failures
+  EvalResult broken;                                           // returned instead of a result
+  std::vector<Found> found(static_cast<size_t>(windows) + 1);  // filled by one rank each; the last counts failures
   // Every rank makes the same number of calls, even if all its rows are past the end.
   for (int64_t turn = 0; turn < windows; turn += rows * engine.ranks()) {
     if (options.stop && options.stop()) {  // a failure known only to this rank will recur in a resumed run

@@ -1,4 +1,4 @@
-// Validation: mean loss over windows spread over the whole data set, the same ones every time.
+// Validation: mean loss over windows spread over the whole data set, the same windows every time.
 #pragma once
 #include <functional>
 #include <string>
@@ -9,30 +9,30 @@
 
 namespace athanor {
 
-// Passes the engine what varies per micro-batch besides tokens and targets.
+// Passes documents and positions of a micro-batch to the engine.
 void set_documents(Engine&, const HostBatch&);
 
-// Of the windows of one source.
+// Loss over the windows of one source.
 struct SourceLoss {
   int64_t source = 0;
-  double loss = 0, loss_error = 0;       // as EvalResult has them
-  double bits_per_byte = 0;              // NaN where bytes are not known
-  int64_t tokens = 0;                    // predicted
+  double loss = 0, loss_error = 0;       // see EvalResult
+  double bits_per_byte = 0;              // NaN if bytes are unknown
+  int64_t tokens = 0;                    // number of predicted tokens
   int64_t windows = 0, windows_all = 0;  // evaluated; available
 };
 
 struct EvalResult {
-  double loss = 0;                       // mean per predicted token, nats; several sources are weighted
+  double loss = 0;                       // mean per predicted token, nats; weighted if there are several sources
   double loss_error = 0;                 // standard error of loss, from its spread over windows; NaN: too few
-  int64_t tokens = 0;                    // predicted
+  int64_t tokens = 0;                    // number of predicted tokens
   double bytes = 0;                      // bytes of text in the predicted tokens, if `token_bytes` is given
   int64_t windows = 0, windows_all = 0;  // evaluated; available
-  std::vector<SourceLoss> sources = {};  // of several sources, those with predicted tokens
-  bool stopped = false;                  // by EvalOptions::stop: no result
-  std::string failure;                   // reason why data could not be read on some rank: no result; engine unchanged
-  bool failed_here = false;              // on this rank
+  std::vector<SourceLoss> sources = {};  // sources with predicted tokens, if there are several sources
+  bool stopped = false;                  // EvalOptions::stop ended the evaluation: no result
+  std::string failure;       // reason why data could not be read on some rank: no result; the engine is unchanged
+  bool failed_here = false;  // true if this rank failed
 
-  double bits_per_byte() const;  // NaN where bytes are not known
+  double bits_per_byte() const;  // NaN if bytes are unknown
 };
 
 struct EvalOptions {
@@ -42,7 +42,7 @@ struct EvalOptions {
   // Polled before every round of micro-batches, by all ranks with the same answer; true ends without a result.
   std::function<bool()> stop = {};
 };
-// Micro-batches are divided among the ranks, and all get the result over `control`; null: one rank.
+// Micro-batches are divided among the ranks, and all ranks get the result over `control`; null: one rank.
 EvalResult evaluate(Engine&, const Dataset&, const EvalOptions&, Communicator* control = nullptr);
 
 }  // namespace athanor

@@ -106,7 +106,7 @@ Buffer Sampler::run(Ctx c, const Inputs& in) {
   return athanor::logits({c, model_->params()}, std::move(x), in.last_rows, model_->head(), model_->head_bias());
 }
 
-// Adds a row: token number `at` of the text.
+// Adds a row for token number `at` of the text.
 void Sampler::add(Fed& fed, int64_t text, int64_t at, int32_t token) const {
   const std::vector<int32_t>& context = texts_[size_t(text)].context;
   const bool known = at > 0 && at <= int64_t(context.size());
@@ -116,7 +116,7 @@ void Sampler::add(Fed& fed, int64_t text, int64_t at, int32_t token) const {
   fed.cache_rows.push_back(int32_t(text * cache_rows_ + at));
 }
 
-// Logits [spans, V].
+// Runs a forward pass; returns logits [spans, V].
 std::vector<float> Sampler::feed(const char* phase, const Inputs& in, const Fed& fed) {
   Device& device = backend_.device;
   const auto upload = [&](const Tensor& to, const auto& values) {
@@ -141,7 +141,7 @@ std::vector<float> Sampler::feed(const char* phase, const Inputs& in, const Fed&
 }
 
 // An incomplete last piece is padded with tokens that no query sees: their keys and values are past the span's end and
-// get overwritten by the following tokens.
+// are overwritten by the following tokens.
 void Sampler::feed_prompt(int64_t text, std::span<const int32_t> tokens) {
   Text& t = texts_[size_t(text)];
   const auto n = int64_t(tokens.size()), planned = prompt_.batch.tokens.numel();
@@ -170,7 +170,8 @@ std::span<const float> Sampler::prompt(std::span<const int32_t> tokens, int64_t 
   return t.logits;
 }
 
-// Row i is of text i. A text without a token has a row too, which no query sees and the text's next token overwrites.
+// Row i belongs to text i. A text without a token also has a row, which no query sees and the text's next token
+// overwrites.
 void Sampler::next(std::span<const NextToken> tokens) {
   std::vector<const NextToken*> fed_to(texts_.size());
   for (const NextToken& next : tokens) {

@@ -11,9 +11,9 @@ namespace athanor {
 
 struct SamplingOptions {
   double temperature = 1;  // 0: greedy
-  int64_t top_k = 0;       // only the k likeliest; 0 = all
+  int64_t top_k = 0;       // only the k most likely tokens; 0 = all
   double top_p = 1;        // smallest set of tokens with this probability [Holtzman et al. 2020]
-  double min_p = 0;  // only tokens with this share of the likeliest one's probability [Nguyen et al. 2024]; 0 = all
+  double min_p = 0;  // only tokens with at least this fraction of the max probability [Nguyen et al. 2024]; 0 = all
   uint64_t seed = 0;
 };
 
@@ -23,7 +23,7 @@ void require_finite_logits(std::span<const float> logits, int64_t vocab_size);
 // The next token from logits [V]; `draw` is the index of the random draw within a text.
 int32_t choose_token(std::span<const float> logits, const SamplingOptions&, uint64_t draw);
 
-// A token that a text goes on with.
+// The next token of a text.
 struct NextToken {
   int64_t text = 0;
   int32_t token = 0;
@@ -33,7 +33,7 @@ class Sampler {
  public:
   // `texts` contexts of up to `capacity` tokens, numbered from 0. Prompts are processed in pieces of a fixed size, so
   // results do not depend on the sampler's capacity.
-  static constexpr int64_t kPiece = 64;  // tokens: enough for the full rate of products
+  static constexpr int64_t kPiece = 64;  // tokens per piece: enough for GEMMs to reach their full rate
   Sampler(const ModelConfig&, const Recipe&, Backend, int64_t capacity, int64_t texts = 1, InferenceWeights = {});
   Model& model() { return *model_; }
   const MemoryPlan& memory() const { return memory_; }
@@ -41,9 +41,9 @@ class Sampler {
 
   // Logits [V] after the prompt; resets the context of the text. Valid until its next token or prompt.
   std::span<const float> prompt(std::span<const int32_t> tokens, int64_t text = 0);
-  // One more token of each of these texts, different ones, in one forward pass. When the context of a text is full, its
-  // second half, including this token, is processed again as a prompt and the rest is dropped, so text may have any
-  // length.
+  // Adds one token to each of these texts, which must differ, in one forward pass. When the context of a text is full,
+  // its second half, including this token, is processed again as a prompt and the rest is dropped, so texts may have
+  // any length.
   void next(std::span<const NextToken> tokens);
   std::span<const float> next(int32_t token) {
     const NextToken one{0, token};
@@ -61,11 +61,11 @@ class Sampler {
     Tensor last_rows;  // rows whose logits are computed
   };
   struct Text {
-    int64_t length = 0;              // tokens in the cache
-    std::vector<int32_t> context;    // these
+    int64_t length = 0;              // number of tokens in the cache
+    std::vector<int32_t> context;    // the tokens in the cache
     std::vector<float> logits = {};  // [V]
   };
-  // What a forward pass is fed with, a row each.
+  // Inputs of a forward pass, one row per token.
   struct Fed {
     std::vector<int32_t> tokens, previous, positions, cache_rows, last_rows;
     std::vector<Span> spans;
@@ -82,7 +82,7 @@ class Sampler {
   Arena arena_;
   std::unique_ptr<Model> model_;
   KvCache cache_;
-  int64_t cache_rows_ = 0;  // of a text: its capacity, and room for what is fed beyond its end
+  int64_t cache_rows_ = 0;  // per text: its capacity, and rows for padding that is fed beyond its end
   Inputs prompt_, next_;
   std::vector<Text> texts_;
   MemoryPlan memory_;

@@ -12,12 +12,12 @@ class StopText {
   // Adds the next piece; returns text that is safe to show. Nothing follows once found() is true.
   std::string add(std::string_view piece);
   bool found() const { return found_; }
-  // At the end of the stream: the text still held back.
+  // Returns the text still held back, at the end of the stream.
   std::string rest() { return std::move(held_); }
 
  private:
   std::vector<std::string> stops_;
-  std::string held_;  // a prefix of a stop text
+  std::string held_;  // prefix of a stop text
   bool found_ = false;
 };
 

@@ -10,7 +10,7 @@
 namespace athanor {
 namespace {
 
-// Packs texts into the rows of micro-batches, which the ranks take in turns.
+// Packs texts into the rows of micro-batches, which are assigned to the ranks round-robin.
 class Packer {
  public:
   Packer(Engine& engine, std::vector<TextScore>& scores, const ScoringOptions& options)
@@ -78,7 +78,7 @@ class Packer {
     if (++turn_ == engine_.ranks()) run();
   }
 
-  // One micro-batch of each rank; of the last round some have none.
+  // Runs one micro-batch per rank; in the last round some ranks have none.
   void run() {
     turn_ = 0;
     stopped_ = stopped_ || (options_.stop && options_.stop());
@@ -110,7 +110,7 @@ class Packer {
   const ScoringOptions& options_;
   bool stopped_ = false;
   const int64_t rows_, t_, most_;
-  Packed batch_, own_;  // being filled; this rank's of the round
+  Packed batch_, own_;  // being filled; this rank's batch of the round
   int turn_ = 0;        // rank whose micro-batch is being filled
   int64_t row_ = 0, at_ = 0, in_row_ = 0;
 };

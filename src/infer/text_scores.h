@@ -13,19 +13,20 @@ namespace athanor {
 
 struct ScoredText {
   std::vector<int32_t> tokens;
-  int64_t scored = 0;  // the last tokens, 1 to tokens.size() - 1; a text longer than a sequence loses its start
+  // Number of last tokens to score, 1 to tokens.size() - 1. A text longer than a sequence loses its start.
+  int64_t scored = 0;
 };
 
 struct TextScore {
-  double log_probability = 0;  // nats, summed over the scored tokens, given those before
-  double misses = 0;           // scored tokens that are not the model's likeliest, if asked for
+  double log_probability = 0;  // nats, summed over the scored tokens, given the tokens before them
+  double misses = 0;           // number of scored tokens that are not the most likely ones, if asked for
 };
 
 struct ScoringOptions {
-  bool misses = false;  // Engine::want_logits() must have been called
+  bool misses = false;  // count misses; needs Engine::want_logits()
   // Polled before every round of micro-batches, by all ranks with the same answer; true ends with an empty result.
   std::function<bool()> stop = {};
-  Communicator* control = nullptr;  // of all ranks; null: one rank
+  Communicator* control = nullptr;  // over all ranks; null: one rank
 };
 
 // The engine must allow at least one document per sequence; with more, fewer micro-batches are needed. All ranks call

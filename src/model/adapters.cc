@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::string_view kWeight = ".weight", kAllLinear = "all-linear";
 
-// As PEFT matches the entries of `target_modules`.
+// Matches a module as PEFT matches the entries of `target_modules`.
 bool fits(const std::string& target, const std::string& module) {
   return target == kAllLinear || target == module || module.ends_with("." + target);
 }
@@ -21,7 +21,7 @@ bool is_target(const std::string& module, const LoraOptions& options) {
   return std::ranges::any_of(options.targets, [&](const std::string& target) { return fits(target, module); });
 }
 
-// Every target has a layer, since a name that matches nothing is a mistake.
+// Throws an Error if a target matches no layer.
 void require_targets(const std::vector<ParamSpec>& specs, const LoraOptions& options) {
   std::set<std::string> modules, names;
   for (const ParamSpec& spec : specs)
@@ -37,19 +37,19 @@ void require_targets(const std::vector<ParamSpec>& specs, const LoraOptions& opt
                   Exit::usage);
 }
 
-// The matrices for one weight in memory, which may be several modules of the file.
+// Declares the matrices for one weight in memory, which may be several modules of the file.
 Adapters declare(ParamStore& params, const ParamSpec& w, int unit, const LoraOptions& options) {
   const int64_t in = w.shape[w.in_out ? 0 : 1], rank = options.rank;
   Adapters all{.rank = rank, .scale = float(options.scale()), .dropout = float(options.dropout)};
-  // A has the variance of U(-1 / sqrt(in), 1 / sqrt(in)), PEFT's default; B is zero, so that the first step starts from
-  // the frozen model.
+  // A has the variance of U(-1 / sqrt(in), 1 / sqrt(in)), PEFT's default; B is zero, so that training starts from the
+  // frozen model.
   ParamSpec a{.name = w.name + ".lora_A",
               .shape = {0, in},
               .role = Role::matrix,
               .unit = unit,
               .init_std = float(1 / std::sqrt(3.0 * double(in)))};
   ParamSpec b{.name = w.name + ".lora_B", .shape = {0, rank}, .role = Role::matrix, .unit = unit};
-  // Near the norms of initial weights; a run sets the magnitudes to the norms of those that it reads.
+  // Approximates the norms of initial weights; a run sets the magnitudes to the norms of the weights that it loads.
   ParamSpec m{.name = w.name + ".lora_magnitude_vector",
               .shape = {0},
               .role = Role::vector,
@@ -85,7 +85,7 @@ void add_adapters(Model& model, const LoraOptions& options) {
   ParamStore& params = model.params();
   const std::vector<ParamSpec> base = params.specs();
   require_targets(base, options);
-  std::map<int, int> unit_beside;  // by the unit of a block
+  std::map<int, int> unit_beside;  // keys: unit of the block
   for (int id = 0; id < int(base.size()); ++id) {
     params.freeze_for_good({id});
     const ParamSpec& spec = base[size_t(id)];

@@ -1,8 +1,8 @@
-// Llama and its relatives [Grattafiori et al. 2024, sec. 3.2]: RMSNorm, rotary positions, SwiGLU, grouped queries.
-// Qwen2 adds a QKV bias, Qwen3 a norm of queries and keys, Mistral a sliding window: all from the config. Mixtral
-// [Jiang et al. 2024], Qwen3-MoE and OLMoE [Muennighoff et al. 2024] have experts in place of the feed-forward layer,
-// dots1 [rednote 2025] too, chosen as in DeepSeek-V3, beside shared ones and behind dense layers.
-// athanor is the family in which each of these options, and some of published speed runs, is free.
+// Llama and related families [Grattafiori et al. 2024, sec. 3.2]: RMSNorm, rotary positions, SwiGLU, grouped-query
+// attention. Qwen2 adds a QKV bias, Qwen3 QK-norm, Mistral a sliding window: all from the config. Mixtral [Jiang et al.
+// 2024], Qwen3-MoE and OLMoE [Muennighoff et al. 2024] have experts instead of the feed-forward layer; so has dots1
+// [rednote 2025], routed as in DeepSeek-V3, with shared experts and with dense first layers. The family athanor can
+// combine these options, and some of published speed runs, freely.
 #include "model/families.h"
 
 namespace athanor {
@@ -90,11 +90,11 @@ class Llama final : public Model {
     Norm q_norm, k_norm;
     Linear out;
     Norm norm2;
-    Mlp mlp;  // the only one, or the shared experts as one
+    Mlp mlp;  // the dense layer, or all shared experts as one layer
     Moe experts;
   };
 
-  // What skip_from adds to the stream before a block, or at the end.
+  // Adds the block output that skip_from names to the stream, before a block or at the end.
   Var with_skip(Ctx& c, Var h, int64_t at, Param lambda, const Taps& taps) {
     if (!lambda) return h;
     return scaled_sum(net(c), std::move(h), {}, taps.blocks[size_t(config_.skip_from[size_t(at)])], lambda);
@@ -104,7 +104,8 @@ class Llama final : public Model {
     return skips ? scalar(name, unit, config_.skip_lambdas[size_t(at)]) : Param{};
   }
 
-  // The gate that a linear layer makes of the first channels of x, which stays to be read; none where there is no gate.
+  // Returns the output of the linear layer `gate` on the first channels of x, which stays readable; empty if there is
+  // no gate.
   Var read_gate(Ctx& c, Var& x, const Linear& gate, int64_t channels) {
     if (!gate.w) return {};
     auto [all, first] = fork_columns(c, std::move(x), channels);
@@ -112,7 +113,7 @@ class Llama final : public Model {
     return linear(net(c), std::move(first), gate);
   }
 
-  // What value_embeddings and value_residual_lambdas add to the values of qkv.
+  // Adds the terms of value_embeddings and value_residual_lambdas to v of qkv.
   Var with_values(Ctx& c, Var qkv, int l, Var gate, const Taps& taps) {
     const Layer& w = layers_[size_t(l)];
     const AttentionShape shape = attention_shape(l);
@@ -131,7 +132,7 @@ class Llama final : public Model {
   }
 
   bool norms_all_heads() const { return config_.model_type == ModelType::olmoe; }
-  // OLMoE's norm takes all heads of queries together, and all of keys, of which there are as many.
+  // OLMoE normalizes all heads of q together, and all heads of k together; it has as many K as Q heads.
   AttentionShape normed_shape(AttentionShape shape) const {
     if (norms_all_heads()) shape.head_dim *= shape.heads, shape.heads = shape.kv_heads = 1;
     return shape;
@@ -188,7 +189,7 @@ class Llama final : public Model {
       w.out.b = vector(a + "o_proj.b", u, {{a + "o_proj.bias", c}}, 0);
   }
 
-  // A linear layer from the first channels to the heads, which ranks share.
+  // A linear layer from the first channels to the heads, which are sliced over tensor-parallel ranks.
   Param gate(const std::string& name, int unit, int64_t heads, int64_t channels) {
     return matrix(name, unit, {{name + ".weight", {heads, channels}}}, init_std(), {.axis = 0, .parts = {heads}});
   }
@@ -242,7 +243,7 @@ class Llama final : public Model {
     return w;
   }
 
-  // A unit of its own, behind the head's.
+  // The router bias is a unit of its own, after the head's.
   void declare_router_bias() {
     const ModelConfig& m = config_;
     ParamSpec spec{.name = "model.e_score_correction_bias",
@@ -304,7 +305,7 @@ class Llama final : public Model {
   Param scalar(const std::string& name, int unit, double value) {
     return vector(name, unit, {{name, 1}}, float(value), {}, PartialGradient::of_rows);
   }
-  // One that ranks that share heads apply to theirs.
+  // A scalar that each tensor-parallel rank applies to its own heads.
   Param head_scalar(const std::string& name, int unit, double value) {
     return vector(name, unit, {{name, 1}}, float(value), {}, PartialGradient::of_heads);
   }

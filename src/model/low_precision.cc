@@ -7,7 +7,7 @@
 namespace athanor {
 namespace {
 
-constexpr int64_t kMultiple = 16;  // tensor cores read rows of codes in 16 bytes
+constexpr int64_t kMultiple = 16;  // tensor cores read rows of FP8 values in 16-byte units
 
 bool fits(const std::string& pattern, const ParamSpec& spec) {
   return std::any_of(spec.slices.begin(), spec.slices.end(),
@@ -22,7 +22,7 @@ bool fits(const std::string& pattern, const ParamSpec& spec) {
               Exit::usage);
 }
 
-// Linear layers of all blocks, by what becomes of them.
+// Numbers of linear layers in blocks, by the reason why they are quantized or not.
 struct Counts {
   int ranks = 1;
   int64_t all = 0, chosen = 0, at_ends = 0, named = 0, small = 0, odd = 0;

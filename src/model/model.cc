@@ -11,11 +11,11 @@
 namespace athanor {
 namespace {
 
-// Vocabularies, or a rank's part, are padded inside to a multiple of this, so that products with the head run at full
-// speed.
+// The vocabulary, or a rank's part of it, is padded in memory to a multiple of this, so that GEMMs of the head run at
+// full speed.
 constexpr int64_t kVocabMultiple = 64;
 
-// The units of the final norm and of the head's weight, which may be the embedding's.
+// Units of the final norm and of the head's weight, which may be the embedding's unit.
 std::vector<int> head_units(const Model& model) {
   const int last = int(model.config().num_hidden_layers) + 1, head = model.params().spec(model.head()).unit;
   return head == last ? std::vector{last} : std::vector{last, head};
@@ -26,7 +26,7 @@ std::vector<int> head_units(const Model& model) {
 AttentionShape Model::attention_shape(int layer) const {
   const int64_t ranks = params_.tensor().ranks;
   return {.heads = config_.num_attention_heads / ranks,
-          .kv_heads = std::max<int64_t>(1, config_.num_key_value_heads / ranks),  // repeated where ranks are more
+          .kv_heads = std::max<int64_t>(1, config_.num_key_value_heads / ranks),  // replicated if fewer than ranks
           .head_dim = config_.head_dim,
           .window = window_of(config_, layer),
           .scale = config_.attention_multiplier > 0 ? float(config_.attention_multiplier)
@@ -108,7 +108,7 @@ Param Model::table(const std::string& name, int unit, const HfSlice& slice, int6
                           .init_std = std_of(slice.name, float(config_.initializer_range)),
                           .slices = {slice},
                           .cut = cut,
-                          .read_by_rows = unit == 0});  // the embedding's
+                          .read_by_rows = unit == 0});  // only the embedding's table
 }
 
 Param Model::vocab_table(const std::string& name, int unit, const std::string& file_name) {

@@ -1,5 +1,5 @@
-// Model: a family is a declaration of parameters and the body of one block; everything around it is shared.
-// Recomputation, sharding and pipelines cut at block boundaries.
+// Model: a family is a declaration of parameters and the body of one block; the rest is shared. Recomputation, sharding
+// and pipeline stages split the model at block boundaries.
 #pragma once
 #include <memory>
 
@@ -14,25 +14,26 @@ class Model {
   explicit Model(const ModelConfig& config) : config_(config) {}
   virtual ~Model() = default;
 
-  virtual void declare() = 0;                        // once, before anything else
-  virtual Var embed(Ctx&, const Batch&, Taps&) = 0;  // sets Taps::value_rows, where blocks read them
-  // The residual stream [N, C] in and out.
+  virtual void declare() = 0;                        // called once, before anything else
+  virtual Var embed(Ctx&, const Batch&, Taps&) = 0;  // also sets Taps::value_rows if blocks read them
+  // Takes and returns the residual stream [N, C].
   virtual Var block(Ctx&, int layer, Var h, const Batch&, const Taps&) = 0;
   virtual Var final_norm(Ctx&, Var h, const Taps&) = 0;
 
   // Adds parameters (with gradients and states when training) and constant tables to the plan.
   void plan(MemoryPlan&, const Recipe&, bool training, std::vector<StateSpec> states, const Sharding& = {});
-  void init_constants(Device&);  // after commit
+  void init_constants(Device&);  // after MemoryPlan::commit()
 
   const ModelConfig& config() const { return config_; }
-  void set_sliding_window(int64_t tokens) { config_.sliding_window = tokens; }  // of layers that have a window
+  // Changes the window of layers that have one.
+  void set_sliding_window(int64_t tokens) { config_.sliding_window = tokens; }
   ParamStore& params() { return params_; }
   const ParamStore& params() const { return params_; }
   Param head() const { return head_; }
   Param head_bias() const { return head_bias_; }
-  Param router_bias() const { return router_bias_; }  // [layers with experts, E] f32; none: there is no such bias
-  AttentionShape attention_shape(int layer) const;    // attention of this rank's heads, once planned
-  // Throws Error(usage) where a pattern of initializer_ranges fits no declared weight.
+  Param router_bias() const { return router_bias_; }  // [layers with experts, E] f32; empty: routers have no bias
+  AttentionShape attention_shape(int layer) const;    // shape for this rank's heads, after plan()
+  // Throws Error(usage) if a pattern of initializer_ranges matches no declared weight.
   void require_patterns_used() const;
 
  protected:
@@ -43,17 +44,18 @@ class Model {
                float std_dev, Cut cut, bool in_out = false, PartialGradient partial = PartialGradient::never);
   Param vector(const std::string& name, int unit, const std::vector<std::pair<std::string, int64_t>>& parts,
                float value, Cut cut = {}, PartialGradient partial = PartialGradient::never);
-  // Rows of the vocabulary, padded, which ranks may share; or as many as there are positions.
+  // Tables of the padded vocabulary, which tensor-parallel ranks may share; and a table with one row per position.
   Param vocab_table(const std::string& name, int unit, const std::string& file_name);
   Param vocab_bias(const std::string& name, int unit, const std::string& file_name);
   Param position_table(const std::string& name, int unit, const std::string& file_name);
   Param table(const std::string& name, int unit, const HfSlice&, int64_t rows, const Cut&);
-  // Standard deviation of initial matrices: 0.02 for most; output projections of residual branches divided by sqrt(2 L)
-  // [Radford et al. 2019, sec. 2.3]. With muP [Yang et al. 2022] by the square root of the width, and the final norm's
-  // gain by the width: it stands for the scale of the logits.
+  // Standard deviation of initial matrices: 0.02 for most; output projections of residual branches are divided by
+  // sqrt(2 L) [Radford et al. 2019, sec. 2.3]. With muP [Yang et al. 2022] they are divided by the square root of the
+  // width, and the final norm's gain by the width, which scales the logits.
   float init_std() const;
   float output_init_std() const;
-  // Standard deviation of the weight of this name: of the pattern in initializer_ranges that fits, else `otherwise`.
+  // Standard deviation for the weight of this name: that of the matching pattern in initializer_ranges, else
+  // `otherwise`.
   float std_of(const std::string& file_name, float otherwise) const;
   float final_gain() const { return float(1 / config_.mup_width); }
   int head_unit() const { return int(config_.num_hidden_layers) + 1; }
@@ -62,7 +64,7 @@ class Model {
   ParamStore params_;
   Param head_, head_bias_, router_bias_;
   bool has_rope_ = false;
-  Tensor ones_;  // [C, or D where it is larger] f32: gains of norms without a parameter
+  Tensor ones_;  // [C, or D if it is larger] f32: gains of norms without a parameter
 
  private:
   Tensor rope_table_;  // [max_position_embeddings, D] f32: cos, then sin
@@ -70,11 +72,11 @@ class Model {
 
 std::unique_ptr<Model> make_model(const ModelConfig&);
 
-// How much of the activations is kept for backward.
+// Which activations are kept for backward, and which are recomputed.
 struct Recompute {
   using Granularity = RecomputeGranularity;
   Granularity granularity = Granularity::none;
-  int64_t every = 1;  // full: every k-th block is recomputed whole, of the others what selective recomputes
+  int64_t every = 1;  // full: every k-th block is recomputed whole; the others use selective recomputation
   bool operator==(const Recompute&) const = default;
 };
 inline bool is_recomputed_whole(const Recompute& r, int block) {
@@ -90,18 +92,18 @@ struct ModelPart {
   static ModelPart whole(const Model& model) { return {0, int(model.config().num_hidden_layers), true, true}; }
 };
 
-// A part of the model: from tokens, or from `in`, the output of the part before, to the residual stream, or at the end
-// the normed one.
+// Runs a part of the model: from tokens, or from `in`, the output of the previous part. Returns the residual stream; at
+// the end of the model, the final norm's output.
 Var forward_part(Model&, Ctx&, const Batch&, const Recompute&, const ModelPart&, Var in);
 
-// Embedding, all blocks and the final norm: [N] tokens -> [N, C]. The head's weights stay in use: of backward if the
-// tape records, else until release_head().
+// Runs embedding, all blocks and the final norm: [N] tokens -> [N, C]. The head's weights stay gathered: for backward
+// if the tape records, else until release_head().
 Var forward(Model&, Ctx&, const Batch&, const Recompute&);
 void release_head(Model&, Ctx&);
 
-// Frequencies of rotary embeddings with the family's scaling, radians per position: [D / 2]. (rope.cc)
+// Frequencies of rotary embeddings with the model's scaling, in radians per position: [D / 2]. (rope.cc)
 std::vector<double> rope_frequencies(const ModelConfig&);
-// Their cosines and sines at every position, as the table of Rope: [positions, D].
+// Cosines and sines at every position, as the op Rope reads them: [positions, D].
 std::vector<float> rope_table(const ModelConfig&, int64_t positions);
 
 }  // namespace athanor

@@ -1,4 +1,4 @@
-// Which file builds which family; a plain table.
+// Which file implements which model family.
 #include "model/families.h"
 
 namespace athanor {

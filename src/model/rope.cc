@@ -1,4 +1,4 @@
-// The table of rotary embeddings and how its frequencies are stretched to longer contexts, as transformers computes it.
+// The table of rotary embeddings, and scaling of its frequencies to longer contexts, computed as in transformers.
 #include <algorithm>
 #include <cmath>
 
@@ -7,7 +7,7 @@
 namespace athanor {
 namespace {
 
-// [Llama 3.1 release]: long wavelengths are stretched, short ones kept, blended between.
+// [Llama 3.1 release]: long wavelengths are stretched, short ones kept, those between blended.
 double llama3_frequency(double frequency, const RopeScaling& s) {
   const double wavelength = 2 * M_PI / frequency, context = double(s.original_max_position_embeddings);
   const double smooth = (context / wavelength - s.low_freq_factor) / (s.high_freq_factor - s.low_freq_factor);
@@ -15,18 +15,19 @@ double llama3_frequency(double frequency, const RopeScaling& s) {
   return (1 - blend) * frequency / s.factor + blend * frequency;
 }
 
-// [Peng et al. 2023, sec. 3.2, "NTK-by-parts"] with the ramp over dimensions instead of wavelengths. `i` of D / 2.
+// [Peng et al. 2023, sec. 3.2, "NTK-by-parts"], with the ramp over dimensions instead of wavelengths. `i`: index of the
+// frequency, below D / 2.
 double yarn_frequency(double frequency, int64_t i, const ModelConfig& m) {
   const RopeScaling& s = m.rope_scaling;
   const double dim = double(m.head_dim), context = double(s.original_max_position_embeddings);
-  // The dimension whose frequency makes so many turns in the original context.
+  // The dimension whose frequency makes `turns` full rotations within the original context.
   const auto dimension_of = [&](double turns) {
     return dim * std::log(context / (turns * 2 * M_PI)) / (2 * std::log(m.rope_theta));
   };
   double low = dimension_of(s.beta_fast), high = dimension_of(s.beta_slow);
   if (s.truncate) low = std::floor(low), high = std::ceil(high);
   low = std::max(low, 0.0), high = std::min(high, dim - 1);
-  if (low == high) high += 0.001;  // a step instead of a division by zero
+  if (low == high) high += 0.001;  // avoids a division by zero; the ramp becomes a step
   const double stretched = std::clamp((double(i) - low) / (high - low), 0.0, 1.0);
   return stretched * frequency / s.factor + (1 - stretched) * frequency;
 }
@@ -42,7 +43,7 @@ double stretched_frequency(int64_t i, const ModelConfig& m) {
       return llama3_frequency(frequency, m.rope_scaling);
     case RopeType::yarn:
       return yarn_frequency(frequency, i, m);
-    case RopeType::proportional:  // pairs behind the share stand still
+    case RopeType::proportional:  // pairs beyond this fraction are not rotated
       return 2 * double(i) < m.rope_scaling.partial_rotary_factor * double(m.head_dim) ? frequency : 0;
   }
   return frequency;

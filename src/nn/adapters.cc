@@ -7,7 +7,7 @@ namespace {
 
 void scale(Ctx& c, const Tensor& x, float by) { c.run(Combine{.y = x, .a = x, .alpha = by}); }
 
-// fn(columns of y, columns of h, rows of B) for each part.
+// Calls fn(columns of y, columns of h, rows of B) for each part.
 template <class Fn>
 void for_each_part(const Adapters& all, Fn&& fn) {
   int64_t row = 0;
@@ -21,7 +21,7 @@ void for_each_part(const Adapters& all, Fn&& fn) {
   }
 }
 
-// What the adapters read of the layer's input, or the gradient of that in place.
+// Applies the adapters' dropout to the layer's input, or in place to its gradient.
 void drop(Net n, const Linear& layer, const Tensor& y, const Tensor& x) {
   const Adapters& adapters = *n.params.adapters(layer.w);
   n.c.run(Dropout{.y = y,
@@ -65,7 +65,7 @@ Buffer run_adapters(Net n, const Linear& layer, const Tensor& y, const Tensor& i
   return h;
 }
 
-// With g = scale dy B: dA += g^T x, dB += dy^T h, dx += g A, where x and what is added to dx are dropped alike.
+// With g = scale dy B: dA += g^T x, dB += dy^T h, dx += g A; x and the addend to dx have the same dropout mask.
 void run_adapter_gradients(Net n, const Linear& layer, const Tensor& dx, const Tensor& dy, const Tensor& input,
                            const Tensor& h) {
   Ctx& c = n.c;

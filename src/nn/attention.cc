@@ -40,7 +40,7 @@ Var rope(Net n, Var qkv, const Batch& batch, Tensor cos_sin, AttentionShape shap
 
 namespace {
 
-// Whose gradients are turned back in a launch of its own.
+// Records the inverse rotation of the gradient of qkv as an op of its own.
 Var turned(Net n, Var qkv, const Batch& batch, Tensor cos_sin, AttentionShape shape) {
   if (!cos_sin) return qkv;
   Var out = n.c.var(qkv.keep());
@@ -68,8 +68,8 @@ void add_sinks_gradient(Net n, const Tensor& dy, const Tensor& y, const Tensor& 
   n.c.run(AttentionSinksBwd{.dsinks = d.t, .dy = dy, .y = y, .lse = lse, .sinks = n.params.value(sinks)});
 }
 
-// Where ranks share sequences, or heads have sinks, y comes from several launches, and nobody leaves its largest
-// magnitude.
+// With context parallelism or attention sinks y is computed by several launches, so that none of them can store its
+// amax.
 Var attention(Net n, Var qkv, const Batch& batch, Tensor cos_sin, AttentionShape shape, int layer, const Linear& reader,
               Param sinks) {
   Ctx& c = n.c;

@@ -8,20 +8,20 @@ namespace athanor {
 
 // Keys and values of earlier tokens, one pair per layer; rows of one sequence are contiguous.
 struct KvCache {
-  std::vector<Tensor> k, v;  // [sequences * capacity, K D] each
+  std::vector<Tensor> k, v;  // [sequences * rows, K D] each; `capacity` rows per sequence, or more for padding
   int64_t capacity = 0;      // tokens per sequence
 };
 
 struct Batch {
-  Tensor tokens;        // [N] i32
-  Tensor targets;       // [N] i32, -1 = ignored; absent when sampling
-  Tensor ahead;         // [N, m] i32: tokens further ahead that a row also predicts, -1 = none; in training, or absent
-  Tensor positions;     // [N] i32, position within the sequence or document
-  Tensor previous;      // [N] i32: the token before each in its sequence or document, vocab_size where there is none;
-                        // of models with smear, else absent
-  Tensor spans;         // [S, 6] i32: which keys each query sees; with context_rows [2 S, 6], in a ring more tables
-  Tensor context_rows;  // [all rows] i32 on ranks that share sequences and gather keys: nn/context.h; else absent
-  int64_t piece_length = 0;  // tokens, on ranks that share sequences in a ring: nn/ring.h; else 0
+  Tensor tokens;     // [N] i32
+  Tensor targets;    // [N] i32, -1 = ignored; absent when sampling
+  Tensor ahead;      // [N, m] i32: tokens further ahead that a row also predicts, -1 = none; training only, optional
+  Tensor positions;  // [N] i32, position within the sequence or document
+  Tensor previous;   // [N] i32: the preceding token of the sequence or document, vocab_size for the first one; only for
+                     // models with smear, else absent
+  Tensor spans;  // [S, 6] i32: which keys each query sees; [2 S, 6] with context_rows, more tables in ring attention
+  Tensor context_rows;       // [all rows] i32 with context parallelism that gathers keys: nn/context.h; else absent
+  int64_t piece_length = 0;  // tokens, with context parallelism as a ring: nn/ring.h; else 0
   KvCache* cache = nullptr;  // sampling: keys and values are written to and read from it
   Tensor cache_rows;         // [N] i32: cache row that each token's key and value are written to
 };

@@ -8,10 +8,11 @@
 namespace athanor {
 namespace {
 
-// What CrossEntropy needs to know of the columns that other ranks have [Shoeybi et al. 2019, "Megatron-LM", section 3].
+// Row maxima and sums over the columns of all ranks, for vocabulary-parallel CrossEntropy [Shoeybi et al. 2019,
+// "Megatron-LM", section 3].
 struct RowStats {
   Buffer all;        // [3, n] f32
-  Tensor max, sums;  // its rows: [n], [2, n]; of all ranks
+  Tensor max, sums;  // rows of `all`: [n], [2, n]; over all ranks
 };
 
 RowStats row_stats(Ctx& c, const Tensor& logits, const Tensor& targets, const VocabPart& part, float softcap) {
@@ -83,14 +84,15 @@ TeacherStats teacher_stats(Ctx& c, const Tensor& v, const DistilledCrossEntropy&
   return s;
 }
 
-// A chunk of rows [lo, hi): its logits [hi - lo, Vp], which become the gradient, and its part of what a row has.
+// A chunk of rows [lo, hi): its logits [hi - lo, Vp], which become their gradient, and its slices of the per-row
+// tensors.
 struct Chunk {
   Tensor z, targets, losses;
   Tensor ahead;  // [hi - lo, m], optional
   int64_t lo, hi;
 };
 
-// The cross-entropy alone.
+// Cross-entropy without distillation.
 void run_losses(Ctx& c, const Chunk& at, const Classifier& head, const VocabPart& part, bool grad) {
   const RowStats stats = part ? row_stats(c, at.z, at.targets, part, head.softcap) : RowStats{};
   c.run(CrossEntropy{.logits = at.z,
@@ -146,7 +148,7 @@ Buffer own_top_ids(Ctx& c, const Tensor& logits, int64_t vocab, int64_t k, float
   return ids;
 }
 
-// `part`: all of the vocabulary, on a rank that has it whole.
+// Distillation from cached logits. `part`: the whole vocabulary if this rank has it.
 void run_losses(Ctx& c, const Chunk& at, const Classifier& head, const Distillation& d, const VocabPart& part) {
   const RowStats stats = row_stats(c, at.z, at.targets, part, head.softcap);
   TeacherLogits top{.ids = d.logits.ids.slice(at.lo, at.hi),

@@ -20,7 +20,7 @@ OperandRule LayerCodes::rule(Operand operand) const {
   return spec_.low_precision ? recipe_.rule(operand) : OperandRule{};
 }
 
-// The dimension of an operand, as it lies in memory, that its product sums over.
+// The dimension of the operand's matrix in memory that is the GEMM's K dimension.
 int LayerCodes::summed(Operand operand) const {
   const bool out_in = layer_.order == WeightOrder::out_in;
   switch (operand) {

@@ -1,4 +1,4 @@
-// Which codes of 8 or 4 bits the three products of a linear layer read, and how a matrix becomes them.
+// LayerCodes: how the operands of a linear layer's three GEMMs are quantized to FP8 or FP4.
 #pragma once
 #include "nn/layers.h"
 
@@ -14,23 +14,24 @@ class LayerCodes {
   OperandRule rule(Operand) const;
   bool any(Operand operand) const { return rule(operand).scaling != Scaling::none; }
   Blocks blocks(Operand) const;
-  bool same(Operand a, Operand b) const { return rule(a) == rule(b) && blocks(a) == blocks(b); }  // of a matrix
-  // Whether the operand's codes are those of the transposed matrix, since its product sums over the rows and the
-  // backend wants the terms in rows. Weights are not where both products read the same codes: a second copy of all
-  // weights costs more memory than transposing them for each product costs time.
+  // True if two operands of one matrix have the same quantized values.
+  bool same(Operand a, Operand b) const { return rule(a) == rule(b) && blocks(a) == blocks(b); }
+  // True if the operand is quantized transposed, because its GEMM sums over the rows and the backend wants the K
+  // dimension contiguous. Weights are not transposed if forward and input-gradient GEMMs read the same values: a
+  // transpose for each GEMM is cheaper than a second copy of all weights.
   bool turned(Operand) const;
-  // Whether quantizing the input, or the gradient of the output, writes beside what one product reads what the gradient
-  // of the weight does: the same codes transposed, or those that have scales along the other dimension.
+  // True if quantizing x or dy also writes the operand of the weight-gradient GEMM: the transposed copy of the same
+  // values, or transposed values with scales along the other dimension.
   bool both(Matrix) const;
-  // Tensors without memory for the codes of a matrix of this shape; both: as that says.
+  // Returns tensors without memory for a matrix of this shape. both: with the transposed copy, see both().
   Codes like(Operand, const Shape&, bool both = false) const;
-  // largest: of the matrix, or none.
+  // Quantizes the matrix. largest: its amax, optional.
   void make(Ctx& c, Operand operand, const Tensor& matrix, const Codes& codes, Tensor largest = {}) const {
     c.run(quantize(c, operand, matrix, codes, largest));
   }
   Quantize quantize(const Ctx&, Operand, const Tensor& matrix, const Codes&, Tensor largest = {}) const;
-  // Where whoever makes the layer's input, or the gradient of its output, leaves its largest magnitude, [1] f32, since
-  // quantizing it would have to find that; none: it need not.
+  // Where the op that writes the layer's input x, or dy, stores its amax, [1] f32, so that quantizing need not compute
+  // it; empty if quantizing does not need it.
   Tensor largest(const Ctx&, Matrix) const;
 
  private:
@@ -42,8 +43,8 @@ class LayerCodes {
 
 // The layer of a weight, without its bias.
 Linear layer_of(const ParamStore&, Param weight);
-// The quantized weight of this operand that Quantization::weights keeps, or no data. Where both GEMMs read the same
-// values, forward_w has them; where quantized weights are sharded, the ParamStore has the gathered ones.
+// Returns the quantized weight of this operand that Quantization::weights keeps, or no data. Where both GEMMs read the
+// same values, forward_w has them; where quantized weights are sharded, the ParamStore has the gathered ones.
 Codes kept_codes(Net, const Linear&, Operand);
 
 }  // namespace athanor

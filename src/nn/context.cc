@@ -8,7 +8,7 @@
 namespace athanor {
 namespace {
 
-// Keys and values of whole sequences [all rows, 2 K D].
+// All-gathers keys and values of whole sequences: [all rows, 2 K D].
 Buffer gather(Ctx& c, const Tensor& qkv, const Tensor& rows, const AttentionShape& s) {
   const Tensor own = keys_and_values(qkv, s);
   Buffer by_rank = c.alloc("keys and values by rank", own.dtype, {rows.numel(), own.cols()});
@@ -22,7 +22,7 @@ Buffer gather(Ctx& c, const Tensor& qkv, const Tensor& rows, const AttentionShap
   return whole;
 }
 
-// Adds up gradients of keys and values of whole sequences over the ranks, each of which gets those of its rows.
+// Sums gradients of keys and values of whole sequences over the ranks; each rank gets the sums of its rows.
 void scatter(Ctx& c, const Tensor& dqkv, Buffer whole, const Tensor& rows, const AttentionShape& s) {
   const Tensor own = keys_and_values(dqkv, s);
   const Buffer by_rank = c.alloc("gradients of keys and values by rank", own.dtype, whole.t.shape);
@@ -70,15 +70,15 @@ std::vector<Span> ContextPart::cut(const std::vector<Span>& whole) const {
       part.q_begin = int32_t(sequence * piece_length() + begin - before);
       part.q_len = end - begin;
       part.q_pos = span.q_pos + begin - span.q_begin;
-      part.k_len = std::clamp(part.q_pos + part.q_len - span.k_pos, 0, span.k_len);  // no query sees later ones
+      part.k_len = std::clamp(part.q_pos + part.q_len - span.k_pos, 0, span.k_len);  // causal: no later keys
       own.push_back(part);
     }
   }
   return own;
 }
 
-// The pieces are taken one after the other: backward writes the gradients of a key for one span alone, and both pieces
-// of a document see its first keys.
+// The two pieces are computed one after the other: AttentionBwd writes (does not add) a key's gradients for one span,
+// and both pieces of a document see its first keys.
 Var attention_of_parts(Net n, Var qkv, const Batch& batch, AttentionShape shape, int layer, Param sinks) {
   Ctx& c = n.c;
   CHECK(!batch.cache, "a key/value cache is of whole sequences");

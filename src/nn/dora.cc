@@ -9,8 +9,8 @@ namespace {
 
 const Adapters& adapters_of(Net n, const Linear& layer) { return *n.params.adapters(layer.w); }
 
-// fn(first column, end, first output of the parts) for all columns of the output; of those without adapters the last
-// is -1.
+// Calls fn(first column, end, first output of the parts) for all columns of the output; the last argument is -1 for
+// columns without adapters.
 template <class Fn>
 void for_all_columns(const Adapters& all, int64_t columns, Fn&& fn) {
   int64_t at = 0, output = 0;
@@ -23,7 +23,8 @@ void for_all_columns(const Adapters& all, int64_t columns, Fn&& fn) {
   if (at < columns) fn(at, columns, int64_t{-1});
 }
 
-// squares += those of rows [begin, end) of W + s B A of one part. W's rows are outputs; of GPT-2's inputs.
+// Adds the squared norms of rows [begin, end) of W + s B A of one part to `squares`. W's rows are outputs; in GPT-2's
+// order inputs.
 void add_squares(Net n, const Tensor& w, bool in_out, const Tensor& a, const Tensor& b, const Tensor& squares,
                  int64_t begin, int64_t end) {
   Ctx& c = n.c;
@@ -45,7 +46,7 @@ void add_squares(Net n, const Tensor& w, bool in_out, const Tensor& a, const Ten
 }
 
 Buffer squared_norms(Net n, const Linear& layer) {
-  constexpr int64_t kTogether = 1 << 22;  // elements in f32 at a time
+  constexpr int64_t kTogether = 1 << 22;  // max elements that are converted to f32 at a time
   Ctx& c = n.c;
   const Adapters& all = adapters_of(n, layer);
   const bool in_out = layer.order == WeightOrder::in_out;
@@ -69,7 +70,7 @@ Buffer squared_norms(Net n, const Linear& layer) {
   return squares;
 }
 
-// y [+]= u m / norm [+ b] in the columns with adapters, y [+]= u [+ b] in the others.
+// y [+]= u m / norm [+ b] in columns with adapters, y [+]= u [+ b] in other columns.
 void scale_outputs(Net n, const Linear& layer, const Tensor& y, const DoraKept& kept, const Tensor& bias,
                    bool accumulate) {
   const Adapters& all = adapters_of(n, layer);

@@ -10,7 +10,7 @@
 namespace athanor {
 namespace {
 
-// Where ranks share the rows of the stream, each piece of them is cut among the ranks.
+// With sequence parallelism each of Ctx::row_pieces pieces of the stream is sharded over the ranks.
 void run_drop_path(Ctx& c, const Tensor& y, const Tensor& x, const Tensor& residual, DropBy by, float p,
                    uint64_t stream) {
   const Dropping& d = c.dropping;
@@ -35,7 +35,8 @@ void run_drop_path(Ctx& c, const Tensor& y, const Tensor& x, const Tensor& resid
 
 }  // namespace
 
-// Linear: p of the l-th of L blocks, from 1, is l / L times that of the last [Huang et al. 2016, eq. 4].
+// Linear mode: the l-th of L blocks, counted from 1, has l / L times the last block's probability [Huang et al. 2016,
+// eq. 4].
 float drop_rate(const Ctx& c, int layer) {
   const Dropping& d = c.dropping;
   if (d.first.shape.rank == 0) return 0;

@@ -4,8 +4,8 @@
 namespace athanor {
 namespace {
 
-// With parts of the vocabulary every token is looked up on one rank, and the positions are added by the first, so that
-// the sum is that of one rank to the bit. Its gradient is whole on all ranks, or gathered.
+// Vocabulary-parallel: every token is looked up on one rank, and the first rank adds the positions, so that the sum
+// over ranks is bit-identical to that of one rank. The gradient is complete on all ranks, or gathered.
 Var look_up(Net n, const Tensor& tokens, const Tensor& positions, Param wte, Param wpe, const VocabPart& rows) {
   Ctx& c = n.c;
   const Tensor w = n.params.value(wte);
@@ -44,7 +44,7 @@ Var embedding(Net n, const Batch& batch, Param wte, Param wpe) {
   return look_up(n, batch.tokens, batch.positions, wte, wpe, n.params.vocab_part(wte));
 }
 
-// The token that stands for none is one beyond the vocabulary, which no part has.
+// The id of "no preceding token" is the vocabulary size, which no part of the vocabulary contains.
 Var previous_embedding(Net n, const Batch& batch, Param wte) {
   const int64_t vocab = n.params.spec(wte).slices.at(0).shape[0];
   VocabPart part = n.params.vocab_part(wte);

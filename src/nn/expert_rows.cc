@@ -7,7 +7,7 @@ namespace {
 
 Tensor as_column(const Tensor& t) { return t.view({t.numel(), 1}); }
 
-// What each rank has for each of the others, in equal parts.
+// All-to-all of equal parts of `out` between the expert-parallel ranks.
 Buffer exchanged(Ctx& c, std::string_view name, const Buffer& out) {
   Buffer in = c.alloc(name, out.t.dtype, out.t.shape);
   c.expert_exchange(in.t, out.t);
@@ -20,7 +20,7 @@ Buffer gathered(Ctx& c, std::string_view name, const Tensor& x, const Tensor& ro
   return y;
 }
 
-// Where the rows of this rank's tokens go, and which rows come.
+// Finds where the rows of this rank's tokens are sent, and which rows are received.
 void find_exchange(Ctx& c, const Moe& layer, int64_t own_experts, ExpertRows& r) {
   const int64_t ranks = c.mesh.experts().size(), tokens = r.rows.t.rows(), k = r.rows.t.cols();
   CHECK(own_experts * ranks == layer.experts, "a rank has ", own_experts, " of ", layer.experts, " experts, and ",

@@ -1,4 +1,4 @@
-// Gates of rows: of attention heads, and of the previous token's embedding.
+// Sigmoid gates per row: for attention heads, and for the previous token's embedding.
 #include <utility>
 
 #include "nn/adapters.h"
@@ -29,7 +29,7 @@ Var gated_sum(Net n, Var x, Var z, Var gate, Param b) {
                        .b = value(params, b)});
     cc.put(sg, std::move(dgate));
     cc.put(sz, std::move(dz));
-    if (sx >= 0) cc.put(sx, dy);  // of x alone: 1 times it
+    if (sx >= 0) cc.put(sx, dy);  // the gradient of x is dy itself
   });
   return out;
 }

@@ -1,7 +1,6 @@
-// Differentiable layers: forward and its vector-Jacobian product stand side by side in one .cc per family.
-// Every function consumes its Vars and records its backward on c.tape. Where the ranks of a tensor-parallel group share
-// a layer's products, sizes named here are those of one rank's part; of the residual stream a rank has all rows or a
-// share (nn/rows.h).
+// Differentiable layers: each .cc has forward and backward of one family. Every function consumes its Vars and records
+// its backward on c.tape. With tensor parallelism the sizes named here are those of one rank's part; of the residual
+// stream a rank has all rows or, with sequence parallelism, a share (nn/rows.h).
 #pragma once
 #include <optional>
 #include <span>
@@ -17,7 +16,7 @@ struct Net {
   ParamStore& params;
 };
 
-// [in, out] is the order of GPT-2's files (Conv1D), [out, in] that of all others.
+// GPT-2's files (Conv1D) store [in, out], all others [out, in].
 enum class WeightOrder : uint8_t { out_in, in_out };
 struct Linear {
   Param w;  // [out, in] or [in, out]
@@ -26,24 +25,24 @@ struct Linear {
 };
 struct Norm {
   NormKind kind;
-  Param w, b;  // [C]; b for layer norm only; none: a gain of 1
+  Param w, b;  // [C]; b for layer norm only; no w: gain 1
   float eps;
-  const Tensor* ones = nullptr;  // [>= C] f32: the gain where there is no w
+  const Tensor* ones = nullptr;  // [>= C] f32 ones, used as the gain if there is no w
 };
 
 Var embedding(Net, const Batch&, Param wte, Param wpe);  // -> [N, C]; wpe optional
-// The embedding of the token before each (Batch::previous), zeros where there is none: -> [N, C]
+// Embedding of the preceding token (Batch::previous), zeros where there is none: -> [N, C]
 Var previous_embedding(Net, const Batch&, Param wte);
-// x + b sigmoid(gate) z; x optional, z [N, C] of as many groups of columns as gate [N, G] has, b [1] optional: 1.
+// x + b sigmoid(gate) z. x is optional; z [N, C] has as many groups of columns as gate [N, G]; b [1] is 1 if absent.
 Var gated_sum(Net, Var x, Var z, Var gate, Param b = {});
-// The product's epilogue adds the residual [N, out], optional.
+// Adds the residual [N, out], optional, in the GEMM's epilogue.
 Var linear(Net, Var x, const Linear&, Var residual = {});  // [N, in] -> [N, out]
-// -> (h, norm of h). reader: the layer that alone reads the norm, or none; it may want its largest magnitude.
+// -> (h, norm of h). reader: the only layer that reads the norm, or null; it may want the norm's amax.
 std::pair<Var, Var> fork_norm(Net, Var h, const Norm&, const Linear* reader = nullptr);
 // [N, C] -> [N, C], added to residual, which may be absent
 Var gelu_mlp(Net, Var x, const Linear& up, const Linear& down, Var residual);
-Var swiglu_mlp(Net n, Var x, const Linear& gate_up, const Linear& down, Var residual);  // likewise
-// A feed-forward layer of any activation f: down(f(up(x))), or with a gate down(f(gate(x)) up(x)).
+Var swiglu_mlp(Net n, Var x, const Linear& gate_up, const Linear& down, Var residual);  // same shapes as gelu_mlp()
+// A feed-forward layer with any activation f: down(f(up(x))), or gated: down(f(gate(x)) up(x)).
 struct Mlp {
   Activation f = Activation::silu;
   bool gated = true;
@@ -51,33 +50,33 @@ struct Mlp {
   Linear down;
 };
 Var mlp(Net, Var x, const Mlp&, Var residual);  // [N, C] -> [N, C], added to residual
-// Experts: feed-forward layers of the form of swiglu_mlp(), of which each token passes the few that a router chooses.
+// Mixture of experts: feed-forward layers like swiglu_mlp(); a router chooses a few of them for each token.
 struct Moe {
   Param router;   // [E, C]
-  Param bias;     // [layers with experts, E] f32, added to scores for the choice alone; optional
-  int64_t row;    // of the bias
-  Param gate_up;  // [E 2F, C]: of each expert gate and up
+  Param bias;     // [layers with experts, E] f32, added to scores only for choosing experts; optional
+  int64_t row;    // this layer's row of `bias`
+  Param gate_up;  // [E 2F, C]: gate and up of each expert
   Param down;     // [E C, F]
   int64_t experts;
-  int64_t chosen;  // for each token
+  int64_t chosen;  // experts per token
   RouterRule rule;
-  float balance = 0, z = 0;  // factors of the router's own losses (RouteBwd)
+  float balance = 0, z = 0;  // weights of the router's own losses (RouteBwd)
 };
 Var moe(Net, Var x, const Moe&, int layer, Var residual);  // [N, C] -> [N, C], added to residual
 Var qk_norm(Net, Var qkv, const Norm& q, const Norm& k, AttentionShape);
-// Rotates q and k in place. Its backward is that of attention() by the same angles, which alone may follow, but for
-// what changes v.
+// Rotates q and k in place. The backward of attention() with the same angles includes the inverse rotation, so only
+// attention() may follow, or layers that change v alone.
 Var rope(Net, Var qkv, const Batch&, Tensor cos_sin, AttentionShape);
-// rope(linear(x)), in one launch where the backend can
+// rope(linear(x)), in one launch if the backend can
 Var rotated_linear(Net, Var x, const Linear& qkv, const Batch&, Tensor cos_sin, AttentionShape);
-// [N, (H+2K)D] -> [N, H D]. cos_sin: of rope(), whose backward this includes; none: q and k are not rotated. reader:
-// the layer that alone reads the result. sinks [H], optional: AttentionSinks.
+// [N, (H+2K)D] -> [N, H D]. cos_sin: angles of rope(), whose backward is included here; empty: q and k are not rotated.
+// reader: the only layer that reads the result. sinks [H], optional: AttentionSinks.
 Var attention(Net, Var qkv, const Batch&, Tensor cos_sin, AttentionShape, int layer, const Linear& reader,
               Param sinks = {});
 Tensor max_attention_logits(const Ctx&, const AttentionShape&,
-                            int layer);  // [H] f32, or none: where attention raises them
+                            int layer);  // [H] f32 that attention raises to the max logits, or empty
 
-// Probability with which training drops the branches of a block now; 0 in evaluation.
+// Current drop probability of a block's branches in training; 0 in evaluation.
 float drop_rate(const Ctx&, int layer);
 // Probability with which training drops elements of embeddings and residual branches; 0 in evaluation.
 float hidden_dropout(const Ctx&);
@@ -99,48 +98,48 @@ Var add_branch(Net n, int layer, Var residual, Param weight, Branch&& branch) {
 }
 
 // LM head and loss in one: computes logits for chunk_rows rows at a time and replaces them in place by their gradient,
-// so that [N, V] never exists. Writes losses [N]; with a recording tape also computes the head's gradients. Ranks that
-// share the head's rows have logits of their tokens only; losses are whole on every rank.
+// so that [N, V] never exists. Writes losses [N]; with a recording tape also computes the head's gradients. With a
+// vocabulary-parallel head a rank has logits of its tokens of the vocabulary only; losses are complete on every rank.
 struct Classifier {
   Param w;        // [Vp, C]
-  int64_t vocab;  // V <= Vp, of all ranks
+  int64_t vocab;  // V <= Vp, over all ranks
   int64_t chunk_rows;
   Tensor loss_scale;          // [1] f32
   float inv_count;            // 1 / targets in the global batch
   float z_loss = 0;           // see CrossEntropy
-  float softcap = 0;          // likewise
+  float softcap = 0;          // see CrossEntropy
   Param b = {};               // [Vp], optional
-  Tensor ahead_weights = {};  // [m] f32, of Batch::ahead; without distillation
+  Tensor ahead_weights = {};  // [m] f32: weights of the losses of Batch::ahead
 };
-// A frozen model of the same vocabulary, whole on every rank.
+// A frozen teacher with the same vocabulary, complete on every rank.
 struct Teacher {
   ParamStore& params;
-  Param w, b;     // its head; b optional
-  Buffer x;       // [N, C of the teacher]: its final norm
-  float softcap;  // of its logits
+  Param w, b;     // its LM head; b optional
+  Buffer x;       // [N, C of the teacher]: output of its final norm
+  float softcap;  // soft-cap of the teacher's logits
 };
-// The k largest logits of such a model: TopLogits.
+// The teacher's k largest logits, read from a cache: TopLogits.
 struct TeacherLogits {
   Tensor ids;     // [N, k] i32
   Tensor values;  // [N, k] f32
   Tensor rest;    // [N] f32
   size_t bytes() const { return ids ? ids.bytes() + values.bytes() + rest.bytes() : 0; }
 };
-// What a classifier in training learns besides the text: the distribution of a model that is there, or of one that was.
+// Distillation: the loss against a teacher, which is either a loaded model or its cached logits.
 struct Distillation {
   DistillLoss kind;  // see DistilledCrossEntropy and CachedDistilledCrossEntropy
   float temperature, ce_weight;
   Tensor divergences;  // [N] f32
   std::optional<Teacher> teacher = {};
-  TeacherLogits logits = {};  // without a teacher
+  TeacherLogits logits = {};  // used if there is no teacher
 };
 void classifier(Net, Var x, const Batch&, const Classifier&, Tensor losses, const Distillation* = nullptr);
-// The k largest logits of every row of x [N, C], by the chunk of rows; no gradient. The head must be whole on this
-// rank.
+// Writes the k largest logits of every row of x [N, C], chunk by chunk; no gradient. This rank must have the whole
+// head.
 void top_logits(Net, const Buffer& x, const Classifier&, const TeacherLogits& out, float temperature);
-// Logits [n, Vp] f32 of chosen rows of x, before any soft-cap; no gradient. The head must be whole on this rank.
+// Logits [n, Vp] f32 of chosen rows of x, before any soft-cap; no gradient. This rank must have the whole head.
 Buffer logits(Net, Var x, Tensor rows, Param w, Param b = {});
-// The first columns of such logits on the host, soft-capped as in CrossEntropy: out [n, V].
+// Copies the first V columns of such logits to the host and soft-caps them as CrossEntropy does: out [n, V].
 void read_logits(Device&, const Tensor& z, float softcap, int64_t vocab, std::span<float> out);
 
 }  // namespace athanor

@@ -38,7 +38,7 @@ LinearGemm input_gradient_gemm(Net n, const Linear& layer, Tensor dx, const Gemm
   return p;
 }
 
-// Sums for the bias are of dy itself, never of its codes.
+// The bias gradient sums dy itself, never its quantized values.
 GemmOperand run_weight_gradient(Net n, const Linear& layer, const Buffer& dy, const GemmOperand& x) {
   if (is_frozen(n, layer)) return {.data = dy, .scales = {}};
   Ctx& c = n.c;
@@ -72,7 +72,7 @@ GemmOperand run_weight_gradient(Net n, const Linear& layer, const Buffer& dy, co
 
 namespace {
 
-// y = x W^T, and SwiGLU of that where both are fused; else the caller makes it of y.
+// y = x W^T, and gated.y = SwiGLU(y) if the backend fuses both; else the caller computes SwiGLU from y.
 void run_with_swiglu(Net n, const Linear& layer, Tensor y, const GemmOperand& x, Gated& gated) {
   LinearGemm p = output_gemm(n, layer, y, x);
   p.op.epilogue = Epilogue::swiglu;
@@ -91,7 +91,7 @@ struct Rotation {
   AttentionShape shape;
 };
 
-// y = x W^T + b, with queries and keys turned, in one launch where both are fused.
+// y = x W^T + b, then RoPE on q and k; one launch if the backend fuses both.
 void run_with_rope(Net n, const Linear& layer, Tensor y, const GemmOperand& x, const Rotation& by) {
   const Rope turn = rotation(y, by.batch, by.cos_sin, by.shape, false);
   const LinearGemm apart = output_gemm(n, layer, y, x);
@@ -113,11 +113,11 @@ Var linear(Net n, Var x, const Linear& layer, Var residual, Gated* gated, std::o
       "linear.y",
       {shared(n, layer) == Shared::by_inputs ? rows_of_stream(c, all.t.rows()) : all.t.rows(), outputs_of(n, layer)});
   GemmOperand read = input_operand(n, layer, x, all);
-  if (coming.coming() > 0) read.coming = &coming;  // not of codes, which may be kept
+  if (coming.coming() > 0) read.coming = &coming;  // quantized operands have no rows to wait for
   all = {};
   const bool adapted = n.params.adapters(layer.w);
-  Buffer h;       // of the adapters, whose part is added before what else is made of y
-  DoraKept dora;  // likewise of adapters with magnitudes
+  Buffer h;       // h of run_adapters(), which adds to y before RoPE or SwiGLU is applied
+  DoraKept dora;  // outputs that backward of DoRA needs
   if (has_magnitudes(n, layer))
     dora = run_dora(n, layer, y.t, read.data, residual ? residual.t() : Tensor{});
   else if (gated && !adapted)
@@ -138,7 +138,7 @@ Var linear(Net n, Var x, const Linear& layer, Var residual, Gated* gated, std::o
                       s = out.slot()](Ctx& cc) mutable {
     const Net net{cc, params};
     Buffer dy = cc.take(s);
-    if (gate_up && dy.t.shape != gate_up.t.shape) {  // the gradient of y
+    if (gate_up && dy.t.shape != gate_up.t.shape) {  // dy is the gradient of SwiGLU's output
       const Buffer of_gated = std::exchange(dy, std::move(gate_up));
       dy.amax = asked;
       cc.run(SwigluBwd{.dgu = dy.t, .dy = of_gated.t, .gu = dy.t, .amax = asked});  // in place: no later reader

@@ -1,5 +1,5 @@
 // The three GEMMs of a linear layer, for layers that add epilogues to them: their operands in the layer's precision,
-// and what backward keeps of them. A layer in 8 or 4 bits reads quantized values with scales (tape/recipe.h); any other
+// and what backward keeps of them. A low-precision layer reads quantized values with scales (tape/recipe.h); any other
 // layer reads the matrices themselves, and for it operands.cc neither launches nor allocates anything.
 #pragma once
 #include "nn/layers.h"
@@ -9,41 +9,42 @@ namespace athanor {
 
 inline bool out_in(const Linear& layer) { return layer.order == WeightOrder::out_in; }
 int64_t outputs_of(Net, const Linear&);  // number of outputs on this rank
-// How the ranks of a tensor-parallel group share a layer: each has some of its outputs, so that gradients of its inputs
-// are summed over them, or some of its inputs, so that its outputs are.
+// How tensor-parallel ranks split a layer. by_outputs (column-parallel): each rank has some outputs, and input
+// gradients are summed over the ranks. by_inputs (row-parallel): each rank has some inputs, and outputs are summed over
+// the ranks.
 enum class Shared : uint8_t { no, by_outputs, by_inputs };
 Shared shared(const ParamStore&, const Linear&);
 Shared shared(Net, const Linear&);
-// The rows that GEMMs read of the layer's input x and of the gradient dy of its output: all rows (nn/rows.h) where x,
-// or the output, belongs to the residual stream; else the tensor itself. If rows are gathered in pieces, the gather may
+// The rows that GEMMs read of the layer's input x and of the gradient dy of its output: all rows (nn/rows.h) if x, or
+// the output, belongs to the residual stream; else the tensor itself. If rows are gathered in pieces, the gather may
 // still be running, so that the GEMM of one piece overlaps the gather of the next (GemmOperand::coming).
 RowsOfAll input_rows(Net, const Linear&, const Buffer& x);
 RowsOfAll gradient_rows(Net, const Linear&, const Buffer& dy);
 bool in_low_precision(Net, const Linear&);
 bool is_frozen(Net, const Linear&);  // a frozen weight has no gradient
-// Where the op that writes the layer's input, or the gradient of its output, leaves the amax for the layer, [1] f32;
-// none: the layer does not need it. The amax of rows that are gathered from other ranks is never known.
+// Where the op that writes the layer's input, or the gradient of its output, stores the amax for the layer, [1] f32;
+// empty: the layer does not need it. The amax of rows that are gathered from other ranks is never known.
 Tensor wanted_largest(Net, const Linear&, Matrix);
 
-// What a GEMM reads of a matrix: the matrix itself, or its quantized values with their scales.
+// A GEMM operand: the matrix itself, or its quantized values with their scales.
 struct GemmOperand {
   Buffer data;                             // [rows, columns] of the matrix, or of its transpose (`turned`)
   Buffer scales;                           // none: `data` is the matrix itself
   Buffer global = {};                      // FP4: the scale of the whole matrix, [1] f32
-  Blocks blocks = {};                      // of `data`
+  Blocks blocks = {};                      // blocks of `data` that share a scale
   bool turned = false;                     // `data` is transposed
   Buffer beside = {}, beside_scales = {};  // the transposed copy, as Codes::beside
-  float outlier = 0;                       // of a weight in int8: Int8Gemm::outlier
+  float outlier = 0;                       // int8 weight: Int8Gemm::outlier
   RowsOfAll* coming = nullptr;             // rows of `data` that are still arriving: run() waits for them
   bool is_codes() const { return bool(scales.t); }
-  bool is_int8() const { return data.t.dtype == DType::u8; }  // a weight: Int8Gemm quantizes what it is multiplied with
+  bool is_int8() const { return data.t.dtype == DType::u8; }  // an int8 weight: Int8Gemm quantizes the other operand
 };
-// The operand made of `matrix`. both: also makes the operand of the weight's gradient, where LayerCodes::both() says
+// Makes the operand of `matrix`. both: also makes the operand of the weight-gradient GEMM if LayerCodes::both() says
 // so.
 GemmOperand operand_of(Net, const Linear&, Operand, const Buffer& matrix, bool both = false);
 // The weight, as its GEMM with this operand reads it.
 GemmOperand weight_operand(Net, const Linear&, Operand);
-// What a GEMM that sums over the rows reads of a matrix that was quantized both ways.
+// The operand of a GEMM that sums over the rows, from a matrix that was quantized both ways.
 GemmOperand transpose_of(const GemmOperand&);
 // The GEMM operand of the layer's input: all rows of x.
 GemmOperand input_operand(Net, const Linear&, const Var& x, const Buffer& all);
@@ -57,29 +58,29 @@ struct LinearGemm {
 void run(Ctx&, const LinearGemm&);
 bool fuses(const Ops&, const LinearGemm&);  // whether the backend may run it with its epilogue in one launch
 
-// y = x W^T + b (W [out, in]; transposed for [in, out]). In a layer shared by inputs y is the rank's part of the sum,
-// and the first rank's part includes b.
+// y = x W^T + b (W [out, in]; transposed for [in, out]). In a row-parallel layer y is this rank's partial sum, and only
+// the first rank adds b.
 LinearGemm output_gemm(Net, const Linear&, Tensor y, const GemmOperand& x);
-// Runs y = x W^T + b + residual. In a layer shared by inputs y is summed over the ranks, and y and residual are rows of
-// the residual stream.
+// Runs y = x W^T + b + residual. In a row-parallel layer y is summed over the ranks, and y and residual are rows of the
+// residual stream.
 void run_with_residual(Net, const Linear&, Tensor y, const GemmOperand& x, Tensor residual);
-// SwiGLU of a layer's output.
+// SwiGLU fused into a layer's output.
 struct Gated {
   const Linear& reader;  // the layer that reads y
-  Buffer y = {};         // silu(gate) up, if the backend computes it in the GEMM's launch, else none
+  Buffer y = {};         // silu(gate) up, if the backend fuses it into the GEMM, else empty
 };
-// linear() of layers.h whose output is [gate | up], without a residual. Its gradient may be that of y instead.
+// linear() of layers.h with output [gate | up] and no residual. Its backward also accepts the gradient of gated->y.
 Var linear(Net, Var x, const Linear&, Gated*);
 // The op that rotates q and k of packed qkv [N, (H + 2K) D].
 Rope rotation(const Tensor& qkv, const Batch&, Tensor cos_sin, const AttentionShape&, bool inverse);
-// dx = dy W. In a layer shared by outputs dx is the rank's part of the sum.
+// dx = dy W. In a column-parallel layer dx is this rank's partial sum.
 LinearGemm input_gradient_gemm(Net, const Linear&, Tensor dx, const GemmOperand& dy);
-// Runs dx = dy W. In a layer shared by outputs dx is summed over the ranks and has rows of the residual stream.
+// Runs dx = dy W. In a column-parallel layer dx is summed over the ranks and has rows of the residual stream.
 void run_input_gradient(Net, const Linear&, Tensor dx, const GemmOperand& dy);
-// Whether the sum of input gradients over ranks overlaps the GEMM of the weight's gradient.
+// True if the reduction of input gradients over ranks overlaps the weight-gradient GEMM.
 bool sums_beside(Net, const Linear&);
-// Runs dW += dy^T x and db += column sums of dy, unless the layer is frozen, now or as Ctx::weight_half() has it.
-// Returns what input_gradient_gemm() reads of dy.
+// Runs dW += dy^T x and db += column sums of dy, unless the layer is frozen; at once, or when Ctx::weight_half() runs
+// it. Returns dy as the operand of input_gradient_gemm().
 GemmOperand run_weight_gradient(Net, const Linear&, const Buffer& dy, const GemmOperand& x);
 
 // All rows of the layer's input, gathered from this rank's own rows while run_gradients() computes.
@@ -89,7 +90,7 @@ RowsOfAll input_rows_beside(Net, const Linear&, const Buffer& own);
 Buffer run_gradients(Net, const Linear&, std::string_view name, const Shape& in, RowsOfAll dy, GemmOperand x,
                      RowsOfAll* later = nullptr);
 
-// What the GEMM of the weight's gradient reads of the layer's input x. `forward`: the operand of x in forward.
+// The weight-gradient GEMM's operand of the layer's input x. `forward`: the operand of x in forward.
 GemmOperand operand_of_weight_gradient(Net, const Linear&, const Buffer& x, const GemmOperand& forward);
 
 // The operand of the layer's input, kept from forward to backward.

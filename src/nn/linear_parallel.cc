@@ -1,5 +1,5 @@
-// Linear layers on ranks that share them (tensor parallelism): which rows of the residual stream a rank's GEMMs read,
-// and where sums over the ranks overlap GEMMs.
+// Linear layers under tensor parallelism: which rows of the residual stream a rank's GEMMs read, and where collectives
+// overlap GEMMs.
 #include <array>
 
 #include "nn/linear_gemms.h"
@@ -14,7 +14,7 @@ Shared shared(Net n, const Linear& layer) { return shared(n.params, layer); }
 
 namespace {
 
-// Whether a piece of an output [all rows, columns] is worth a product of its own.
+// True if a piece of an output [all rows, columns] is large enough for a GEMM of its own.
 bool computes_by_pieces(Net n, const Linear& layer, const Buffer& own, int64_t columns) {
   const int64_t piece = own.t.rows() * n.c.mesh.tensor().size() / n.c.row_pieces * columns;
   return n.c.sums_beside && n.c.row_pieces > 1 && piece >= n.c.least_piece && !in_low_precision(n, layer);
@@ -37,15 +37,16 @@ RowsOfAll gradient_rows(Net n, const Linear& layer, const Buffer& dy) {
 
 namespace {
 
-// Pieces of rows in which an output that ranks add up is computed.
+// Number of row pieces in which an output that is summed over ranks is computed.
 int summed_pieces(const Ctx& c, const Tensor& y, const GemmOperand& x) {
   if (!c.sums_beside || x.is_codes()) return 1;
   if (shares_rows(c)) return c.row_pieces;
   return y.numel() / 2 >= c.least_piece && y.rows() > 1 ? 2 : 1;
 }
 
-// The sum of one piece of the rows beside the product of the next, and the last one beside residuals [Wang et al. 2024,
-// "Domino: Eliminating Communication in LLM Training via Generic Tensor Slicing and Overlapping"].
+// The sum over ranks of one piece of rows overlaps the GEMM of the next piece, and the last such sum overlaps residual
+// additions [Wang et al. 2024, "Domino: Eliminating Communication in LLM Training via Generic Tensor Slicing and
+// Overlapping"].
 void run_in_pieces(Net n, const Linear& layer, Tensor y, const GemmOperand& x, Tensor residual, int pieces) {
   const CollectiveSubject subject(n.params.spec(layer.w).name);
   const LinearGemm whole = output_gemm(n, layer, y, x);
@@ -66,7 +67,8 @@ void run_in_pieces(Net n, const Linear& layer, Tensor y, const GemmOperand& x, T
 
 }  // namespace
 
-// Rounded before it is added where ranks share the sum: a residual in each part would count once per rank.
+// In a row-parallel layer the sum is rounded before the residual is added: a residual in each rank's partial sum would
+// count once per rank.
 void run_with_residual(Net n, const Linear& layer, Tensor y, const GemmOperand& x, Tensor residual) {
   if (shared(n, layer) != Shared::by_inputs) {
     LinearGemm product = output_gemm(n, layer, y, x);

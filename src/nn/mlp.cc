@@ -7,7 +7,7 @@
 namespace athanor {
 namespace {
 
-// z and y = gelu(z). In 8 bits the two are made one after the other on every backend.
+// z = x W_up^T + b_up and y = gelu(z). Low-precision layers run them as two ops on every backend.
 void run_gelu_product(Net n, const Linear& up, const Linear& down, Buffer& y, Tensor z, const GemmOperand& x) {
   LinearGemm p = output_gemm(n, up, y.t, x);
   if (p.a.is_codes()) {
@@ -21,7 +21,7 @@ void run_gelu_product(Net n, const Linear& up, const Linear& down, Buffer& y, Te
   run(n.c, p);
 }
 
-// By the pieces of rows of forward: products of other sizes may have other algorithms, and so other bits.
+// Uses the row pieces of forward: GEMMs of other sizes may use other algorithms, which round differently.
 void run_gelu_again(Net n, const Linear& up, Tensor y, Tensor z, const GemmOperand& x, int pieces) {
   if (in_low_precision(n, up)) return n.c.run(GeluFwd{.y = y, .x = z});
   LinearGemm p = output_gemm(n, up, y, x);
@@ -51,8 +51,8 @@ void run_gradient_through_gelu(Net n, const Linear& up, const Linear& down, Buff
 
 namespace {
 
-// y = forward(x), element by element, as a layer of its own: backward keeps x, of which selective recomputation makes y
-// again. backward(c, x, dy) writes dx in the memory of one of the two and returns it.
+// y = forward(x), elementwise, as a layer of its own: backward keeps x, from which selective recomputation computes y
+// again. backward(c, x, dy) writes dx in place over x or dy and returns it.
 template <class Forward, class Backward>
 Var element_wise(Ctx& c, const char* name, Var x, Buffer y, Forward forward, Backward backward) {
   forward(c, y, x.t());
@@ -61,7 +61,7 @@ Var element_wise(Ctx& c, const char* name, Var x, Buffer y, Forward forward, Bac
     remake = std::make_shared<UniqueFn<Buffer(Ctx&)>>([=, kept = x.keep(), shape = y.t.shape, amax = y.amax](Ctx& cc) {
       Buffer again = cc.alloc(cat(name, " again"), shape);
       forward(cc, again, kept.t);
-      again.amax = amax;  // still that of y
+      again.amax = amax;  // amax of y computed in forward is still valid
       return again;
     });
   Var out = c.var(std::move(y), std::move(remake));
@@ -82,7 +82,7 @@ Var gelu(Net n, Var z) {
       });
 }
 
-// f(x), or f(gate) up of x = [gate | up].
+// f(x); gated: f(gate) up with x = [gate | up].
 Var activation(Net n, Var x, const Mlp& layer) {
   Buffer y = n.c.alloc("activation.y", {x.t().rows(), x.t().cols() / (layer.gated ? 2 : 1)});
   y.amax = wanted_largest(n, layer.down, Matrix::x);
@@ -92,7 +92,7 @@ Var activation(Net n, Var x, const Mlp& layer) {
       [f = layer.f](Ctx& c, const Buffer& of, const Tensor& in) {
         c.run(ActivationFwd{.f = f, .y = of.t, .x = in, .amax = of.amax});
       },
-      [f = layer.f, asked](Ctx& c, Buffer dx, const Buffer& dy) {  // in place of x: no later reader
+      [f = layer.f, asked](Ctx& c, Buffer dx, const Buffer& dy) {  // in place of x, which has no later reader
         dx.amax = asked;
         c.run(ActivationBwd{.f = f, .dx = dx.t, .dy = dy.t, .x = dx.t, .amax = asked});
         return dx;
@@ -102,9 +102,8 @@ Var activation(Net n, Var x, const Mlp& layer) {
 }  // namespace
 
 // z = x W_up^T + b_up, y = gelu(z), out = y W_down^T + b_down + residual. Backward keeps x, z and y, or recomputes x
-// and y: y is cheap to recompute from z unless the product computed it from sums before rounding.
-// Frozen layers, and those without a residual, run the three parts separately: their GEMMs lack the epilogues that are
-// fused here.
+// and y: y is cheap to recompute from z unless the GEMM computed it from sums before rounding. Frozen layers, and those
+// without a residual, run the three parts separately: their GEMMs lack the epilogues that are fused here.
 Var gelu_mlp(Net n, Var x, const Linear& up, const Linear& down, Var residual) {
   if (is_frozen(n, up) || !residual) return linear(n, gelu(n, linear(n, std::move(x), up)), down, std::move(residual));
   Ctx& c = n.c;
@@ -115,13 +114,13 @@ Var gelu_mlp(Net n, Var x, const Linear& up, const Linear& down, Var residual) {
   const Shape inner{all.t.rows(), outputs_of(n, up)};  // [N, F]
   Buffer z = c.alloc("mlp.z", inner), y = c.alloc("mlp.gelu", inner);
   GemmOperand read_x = input_operand(n, up, x, all);
-  if (coming.coming() > 0) read_x.coming = &coming;  // not of codes, which may be kept
+  if (coming.coming() > 0) read_x.coming = &coming;  // quantized operands have no rows to wait for
   all = {};
   run_gelu_product(n, up, down, y, z.t, read_x);
   SavedInput saved(n, up, x, read_x);
   read_x = {};
   Buffer out = c.alloc("mlp.out", residual.t().shape);
-  GemmOperand kept;  // of y
+  GemmOperand kept;  // operand made of y
   const Tensor largest = y.amax;
   {
     const bool keeps = c.recording() && !c.selective;
@@ -143,7 +142,7 @@ Var gelu_mlp(Net n, Var x, const Linear& up, const Linear& down, Var residual) {
     if (!kept.data) {
       Buffer again = cc.alloc("mlp.gelu again", z.t.shape);
       run_gelu_again(net, up, again.t, z.t, xf, pieces);
-      again.amax = largest;  // still that of y
+      again.amax = largest;  // amax of y computed in forward is still valid
       kept = operand_of(net, down, Operand::weight_x, again);
     }
     std::optional<RowsOfAll> later;
@@ -165,7 +164,7 @@ Var gelu_mlp(Net n, Var x, const Linear& up, const Linear& down, Var residual) {
 
 namespace {
 
-// [gate | up] = x W^T; y of `gated` = silu(gate) up, fused into the product where the backend may.
+// [gate | up] = x W^T; gated.y = silu(gate) up, fused into the GEMM if the backend can.
 Var run_gated(Net n, Var x, const Linear& layer, Gated& gated) {
   Var gate_up = linear(n, std::move(x), layer, &gated);
   if (gated.y) return gate_up;
@@ -175,7 +174,7 @@ Var run_gated(Net n, Var x, const Linear& layer, Gated& gated) {
   return gate_up;
 }
 
-// y as a layer of its own. Its gradient goes to the product's backward, which keeps [gate | up].
+// SwiGLU as a layer of its own. Its gradient is passed to the backward of the GEMM, which keeps [gate | up].
 Var swiglu(Net n, const Var& gate_up, Gated gated) {
   Ctx& c = n.c;
   Remake remake;  // recomputes the output from the input, which backward keeps anyway
@@ -184,7 +183,7 @@ Var swiglu(Net n, const Var& gate_up, Gated gated) {
         [kept = gate_up.keep(), half = gated.y.t.shape, amax = gated.y.amax](Ctx& cc) {
           Buffer again = cc.alloc("swiglu.y again", half);
           cc.run(SwigluFwd{.y = again.t, .gu = kept.t});
-          again.amax = amax;  // still that of y
+          again.amax = amax;  // amax of y computed in forward is still valid
           return again;
         });
   Var out = c.var(std::move(gated.y), std::move(remake));
@@ -192,13 +191,13 @@ Var swiglu(Net n, const Var& gate_up, Gated gated) {
   return out;
 }
 
-// The product that gives the gradient of y, and with it that of gate_up: replaced in place, while y is made again.
+// The input-gradient GEMM whose epilogue turns the gradient of y into that of gate_up, in place, and recomputes y.
 LinearGemm gradient_through_swiglu(Net n, const Linear& down, Tensor y, const GemmOperand& dy) {
   LinearGemm p = input_gradient_gemm(n, down, y, dy);
   p.op.epilogue = Epilogue::swiglu_gradient;
   return p;
 }
-// Whether the backend may compute all that in the product.
+// True if the backend can fuse all of that into the GEMM.
 bool fuses_gradient(Net n, const Linear& down, const Tensor& y) {
   if (in_low_precision(n, down) || is_frozen(n, down)) return false;
   Buffer dy;
@@ -208,8 +207,8 @@ bool fuses_gradient(Net n, const Linear& down, const Tensor& y) {
 
 }  // namespace
 
-// y = silu(gate) up of [gate | up] = x W^T, out = y W_down^T + residual. Backward keeps x and [gate | up]; y too, or
-// where its gradient has a product that makes it again, not even without recomputation.
+// y = silu(gate) up with [gate | up] = x W^T, out = y W_down^T + residual. Backward keeps x and [gate | up]. It also
+// keeps y, except with recomputation or if the GEMM of y's gradient recomputes y anyway.
 Var swiglu_mlp(Net n, Var x, const Linear& gate_up, const Linear& down, Var residual) {
   Ctx& c = n.c;
   Gated g{.reader = down};
@@ -228,7 +227,7 @@ Var swiglu_mlp(Net n, Var x, const Linear& gate_up, const Linear& down, Var resi
     const Buffer all_d = rows.take();
     Buffer y = cc.alloc("swiglu.y again", half);
     LinearGemm p = gradient_through_swiglu(net, down, y.t, {.data = all_d, .scales = {}, .coming = &rows});
-    p.op.aux = kept.t;  // no later reader
+    p.op.aux = kept.t;  // overwritten: it has no later reader
     run(cc, p);
     (void)run_weight_gradient(net, down, all_d, {.data = std::move(y), .scales = {}});
     cc.put(sg, std::move(kept));

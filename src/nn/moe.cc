@@ -13,7 +13,7 @@ struct Routes {
   ExpertRows rows;
 };
 
-// Experts that this rank has.
+// Number of experts on this rank.
 int64_t own_experts(Net n, const Moe& layer) {
   return n.params.placement(layer.down).shape[0] * layer.experts / n.params.spec(layer.down).shape[0];
 }
@@ -90,7 +90,7 @@ Buffer logit_gradients(Ctx& c, const Moe& layer, int number, const Routes& r, co
   return rows_of_rank(c, dlogits);
 }
 
-// The gradient of the router's weights, and dx += that of its input.
+// Adds to the gradient of the router's weights, and the gradient of the router's input to dx.
 void run_router_gradients(Net n, const Moe& layer, int number, const Routes& r, Tensor dx, Tensor x,
                           const Buffer& dweights) {
   Ctx& c = n.c;
@@ -100,7 +100,8 @@ void run_router_gradients(Net n, const Moe& layer, int number, const Routes& r, 
   c.run(Gemm{.d = dx, .a = dlogits.t, .b = n.params.value(layer.router), .accumulate = true, .tf32 = tf32});
 }
 
-// Gradients of the experts' weights and of the layer's input, from the gradient d of its output. gate_up is replaced.
+// Adds to the gradients of the experts' weights and returns dx, given the gradient d of the layer's output. Overwrites
+// gate_up.
 Buffer run_moe_gradients(Net n, const Moe& layer, int number, const Routes& r, Buffer gate_up, const Tensor& d,
                          const Buffer& x) {
   Ctx& c = n.c;
@@ -136,9 +137,9 @@ Buffer run_moe_gradients(Net n, const Moe& layer, int number, const Routes& r, B
 
 }  // namespace
 
-// Token t with experts e_j and weights p_j: out = residual + sum_j W_down,e_j (p_j silu(gate) up), [gate | up] =
-// W_gate_up,e_j x. The weight acts on the activation, not on the output, which backward then need not keep. Backward
-// keeps x, [gate | up] and the routes, and makes the rest again.
+// A token with experts e_j and weights p_j: out = residual + sum_j W_down,e_j (p_j silu(gate) up), [gate | up] =
+// W_gate_up,e_j x. The weight multiplies the activation, not the expert's output, so that backward need not keep the
+// output. Backward keeps x, [gate | up] and the routes, and recomputes the rest.
 Var moe(Net n, Var x, const Moe& layer, int number, Var residual) {
   Ctx& c = n.c;
   const std::string block = block_subject(n, number);

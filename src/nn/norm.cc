@@ -9,7 +9,7 @@ Tensor gain_of(const ParamStore& params, const Norm& norm, int64_t size) {
   return {norm.ones->data, norm.ones->dtype, {size}};
 }
 
-// Where the op adds the gradient of the gain: the parameter's, or memory that nobody reads.
+// The buffer to which the op adds the gain's gradient: the parameter's, or scratch memory that nobody reads.
 struct GainGradient {
   Buffer buffer;
   Tensor t;
@@ -44,7 +44,7 @@ std::pair<Var, Var> fork_norm(Net n, Var x, const Norm& norm, const Linear* read
     remake = std::make_shared<UniqueFn<Buffer(Ctx&)>>(
         [&params = n.params, norm, layer, h, mean, rstd, amax = y.amax](Ctx& cc) {
           Buffer again = cc.alloc("norm.y again", h.t.shape);
-          again.amax = amax;  // still that of y
+          again.amax = amax;  // amax of y computed in forward is still valid
           cc.run(NormApply{.kind = norm.kind,
                            .y = again.t,
                            .h = h.t,

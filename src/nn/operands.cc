@@ -1,4 +1,4 @@
-// What the GEMMs of a linear layer read: the matrices themselves, or in a layer of 8 or 4 bits their quantized values.
+// GEMM operands of a linear layer: the matrices themselves, or in low-precision layers their quantized values.
 #include <type_traits>
 
 #include "nn/codes.h"
@@ -58,8 +58,8 @@ GemmOperand operand_of_weight_gradient(Net n, const Linear& layer, const Buffer&
   return same || forward.beside.t ? transpose_of(forward) : operand_of(n, layer, Operand::weight_x, x);
 }
 
-// Codes are made now, so that the matrix need not be kept; but where backward has the matrix anyway, they are made
-// there, as where a rank has but some rows of it: those are gathered again.
+// Forward quantizes x for backward, so that x need not be kept. Exceptions: backward has x anyway, or this rank has
+// only some rows of x, which backward gathers again; then backward quantizes x.
 bool SavedInput::keeps_codes(Net n, const Linear& layer, const Var& x) {
   const bool whole = shared(n, layer) != Shared::by_outputs || !shares_rows(n.c);
   return LayerCodes(n, layer).any(Operand::weight_x) && n.c.recording() && whole && !n.c.has_in_backward(x);
@@ -91,7 +91,7 @@ ScaledGemm of_codes(const LinearGemm& p) {
           .fast = p.fast};
 }
 
-// With the epilogue as an op of its own.
+// Runs the epilogue as an op of its own.
 void run_int8(Ctx& c, const LinearGemm& p) {
   in_parts(p.op, [&]<class Part>(const Part& part) {
     if constexpr (std::is_same_v<Part, Gemm>)
@@ -110,7 +110,7 @@ void run_int8(Ctx& c, const LinearGemm& p) {
 
 bool fuses(const Ops& ops, const LinearGemm& p) { return !p.a.is_codes() && !p.b.is_int8() && ops.fuses(p.op); }
 
-// A product with rows that are still on their way is one for each piece of them, as soon as it is there.
+// If rows of operand a are still arriving, runs one GEMM for each piece as soon as its rows have arrived.
 void run(Ctx& c, const LinearGemm& p) {
   if (p.b.is_int8()) return run_int8(c, p);
   if (p.a.coming && p.a.coming->coming() > 0) {

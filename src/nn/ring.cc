@@ -15,7 +15,7 @@ Tensor rows_of(const Tensor& t, Ring::Halves halves) {
   return t.slice(halves.begin * rows, halves.end * rows);
 }
 
-// to = sum, rounded; rows of `to` may be strided.
+// to = sum, rounded to the dtype of `to`, whose rows may be strided.
 void round_to(Ctx& c, const Tensor& to, const Tensor& sum) {
   if (to.dtype == sum.dtype) return c.run(Combine{.y = to, .a = sum});
   const Buffer narrow = c.alloc("sum, rounded", to.dtype, sum.shape);
@@ -29,17 +29,17 @@ Buffer zeros(Ctx& c, const char* name, DType dtype, Shape shape) {
   return b;
 }
 
-// One tensor to one rank and one from another.
+// Sends one tensor to a rank and receives one from another.
 ContextPass pass(Ctx& c, const Ring& ring, std::pair<int64_t, Tensor> out, std::pair<int64_t, Tensor> in,
                  int64_t most) {
-  if (c.arena.recording()) return c.begin_pass({}, {}, most);  // sends nothing
+  if (c.arena.recording()) return c.begin_pass({}, {}, most);  // a dry run sends nothing
   std::vector<Tensor> to(size_t(ring.ranks)), from(to.size());
   if (out.second.numel() > 0) to[size_t(out.first)] = out.second;
   if (in.second.numel() > 0) from[size_t(in.first)] = in.second;
   return c.begin_pass(to, from, most);
 }
 
-// This rank's keys and values, and hop after hop those of others.
+// Yields this rank's keys and values, then in each hop those of another rank.
 class PassedKeys {
  public:
   PassedKeys(Ctx& c, const Ring& ring, const Tensor& own) : ring_(ring), hops_(ring.hops()), own_(own) {
@@ -50,7 +50,7 @@ class PassedKeys {
       passed_[i] = c.alloc("keys and values of another rank", own.dtype, own.shape);
     begin(c);
   }
-  // The next ones; those of two calls ago are then gone.
+  // Returns the next keys and values, and invalidates those returned two calls ago.
   Tensor next(Ctx& c) {
     const size_t now = at_++;
     if (now == 0) return own_;
@@ -60,7 +60,8 @@ class PassedKeys {
   }
 
  private:
-  // After the first call of next() the first pass is under way, so the hop that begins is that of at_, from 1.
+  // Starts the next hop. After the first call of next() the first hop is already running, so the one to start is number
+  // at_, counted from 1.
   void begin(Ctx& c) {
     const size_t number = at_ == 0 ? 0 : at_ - 1;
     const int64_t hop = hops_[number], to = ring_.after(hop), from = ring_.before(hop);
@@ -78,7 +79,7 @@ class PassedKeys {
   size_t at_ = 0;
 };
 
-// Gradients of other ranks' keys and values on their way to these, and those of own ones that come in return.
+// Sends gradients of other ranks' keys and values to their owners, and receives those of this rank's own.
 class GradientsHome {
  public:
   GradientsHome(Ctx& c, const Ring& ring, const Tensor& like) : ring_(ring) {
@@ -107,7 +108,7 @@ class GradientsHome {
   bool under_way_ = false;
 };
 
-// The tables of spans, in the order in which they are used.
+// The span tables, in the order in which they are used.
 class Tables {
  public:
   Tables(const Tensor& spans, const Ring& ring) : spans_(spans), rows_(spans.shape[0] / ring.tables()) {}
@@ -137,9 +138,10 @@ Ring::Halves Ring::seen(int64_t queries_of, int64_t keys_of) const {
   return all.size() > 0 ? all : Halves{};
 }
 
-// The maximum of seen(after(hop), rank).size() over all ranks, without a loop over them. Keys go `hop` ranks up, where
-// queries are `hop` pieces behind the first one and see nothing of the second; or `ranks - hop` down, where they are as
-// many pieces behind the second one, and from rank ranks - 1 one more behind the first.
+// Closed form of the max of seen(after(hop), rank).size() over all ranks. A receiver `hop` ranks up has queries `hop`
+// pieces after the sender's first piece, and sees nothing of its second. A receiver `ranks - hop` ranks down has
+// queries that many pieces after the sender's second piece, and one more after its first if the sender is rank ranks -
+// 1.
 int64_t Ring::most_halves(int64_t hop) const {
   const auto reaches = [&](int64_t pieces) { return window == 0 || (pieces - 1) * piece_length + 1 < window; };
   if (reaches(ranks - hop + 1)) return 2;
@@ -155,7 +157,8 @@ std::vector<int64_t> Ring::hops() const {
 
 std::vector<Ring::Pair> Ring::own_pairs() const { return {{0, 0, 0.5}, {1, 0, 1}, {1, 1, 0.5}}; }
 
-// A rank before this one has earlier first and later second pieces; one behind it the other way round.
+// Both pieces of this rank see a lower rank's first pieces only. A higher rank's pieces are both seen by this rank's
+// second pieces only.
 std::vector<Ring::Pair> Ring::pairs(int64_t hop) const {
   if (before(hop) < rank) return {{0, 0, 1}, {1, 0, 1}};
   return {{1, 0, 1}, {1, 1, 1}};
@@ -171,7 +174,7 @@ Span Ring::cut(const Span& whole, int64_t query_piece, int64_t key_piece) const 
   const int64_t k_begin = std::max<int64_t>(whole.k_begin, keys);
   const int64_t k_pos = whole.k_pos + k_begin - whole.k_begin;
   int64_t k_end = std::min<int64_t>(whole.k_begin + whole.k_len, keys + piece_length);
-  k_end = std::min(k_end, k_begin + q_pos + (q_end - q_begin) - k_pos);  // no query sees later ones
+  k_end = std::min(k_end, k_begin + q_pos + (q_end - q_begin) - k_pos);  // causal: no keys after the last query
   if (q_begin >= q_end || k_begin >= k_end) return {};
   if (window > 0 && q_pos - (k_pos + k_end - k_begin - 1) >= window) return {};
   return {.q_begin = narrow<int32_t>(sequence * piece_length + q_begin - queries),
@@ -195,7 +198,7 @@ std::vector<Span> Ring::cut(const std::vector<Span>& whole) const {
 
 namespace {
 
-// The part of a backward pass that is one function: gradients of this rank's rows [rows, (H + 2K) D].
+// Backward of ring attention: gradients of this rank's rows [rows, (H + 2K) D].
 struct RingBackward {
   Tensor qkv, y, lse, spans;
   AttentionShape shape;
@@ -253,7 +256,7 @@ struct RingBackward {
 
 }  // namespace
 
-// Parts are merged, and gradients added, in f32 and in the order of hops, and rounded once.
+// Partial outputs are merged, and gradients added, in f32 in the order of hops, and rounded once.
 Var attention_in_ring(Net n, Var qkv, const Batch& batch, AttentionShape shape, int layer, Param sinks) {
   Ctx& c = n.c;
   const std::string block = block_subject(n, layer);

@@ -1,8 +1,8 @@
-// Context parallelism that gathers no keys: each rank keeps its own keys and values, and in each hop gets those of one
-// other rank, of the rank h before it, while it computes with the ones before [Liu et al. 2023, "Ring Attention with
-// Blockwise Transformers for Near-Infinite Context"]. They come from the rank that has them, not from a neighbour that
-// passes them on: the same bytes, but with a window nobody gets pieces that none of its queries see, and gradients of
-// keys need one hop back. Pieces are those of nn/context.h.
+// Ring attention: context parallelism that gathers no keys. Each rank keeps its own keys and values; in hop h it
+// receives those of the rank h places before it, while it computes with the previous ones [Liu et al. 2023, "Ring
+// Attention with Blockwise Transformers for Near-Infinite Context"]. They come directly from their owner, not through
+// neighbours: the bytes are the same, but with a sliding window no rank gets pieces that its queries do not see, and
+// gradients of keys return in one hop. Pieces are those of nn/context.h.
 #pragma once
 #include <array>
 #include <vector>
@@ -14,32 +14,33 @@ namespace athanor {
 struct Ring {
   int64_t ranks = 1, rank = 0;
   int64_t piece_length = 0;  // tokens
-  int64_t window = 0;        // of attention; 0: unlimited
+  int64_t window = 0;        // sliding window of attention, in tokens; 0: unlimited
 
-  // Halves of a rank's rows, the first or the second pieces of all sequences: [begin, end) within [0, 2].
+  // A half of a rank's rows is the first or the second pieces of all sequences. This is a range [begin, end) within [0,
+  // 2].
   struct Halves {
     int64_t begin = 0, end = 0;
     int64_t size() const { return end - begin; }
   };
-  // A half of this rank's queries, and one of the keys that it meets.
+  // A half of this rank's queries, and a half of keys that they see.
   struct Pair {
     int64_t q, k;
-    double seen;  // share of the pairs of a query and a key that are visible without window and documents
+    double seen;  // fraction of query-key pairs that are visible, ignoring window and documents
   };
 
   int64_t before(int64_t hop) const { return (rank - hop + ranks) % ranks; }
   int64_t after(int64_t hop) const { return (rank + hop) % ranks; }
-  // Which halves of rank `keys_of` some query of rank `queries_of` sees, by causal order and window.
+  // Halves of rank `keys_of` that some query of rank `queries_of` sees, by causal order and window.
   Halves seen(int64_t queries_of, int64_t keys_of) const;
-  // Hops in which some rank receives keys, ascending; the same on all ranks, as are the launches of a hop.
+  // Hops in which some rank receives keys, ascending. All ranks have the same hops, and the same launches in each hop.
   std::vector<int64_t> hops() const;
-  // Sent in a hop by the rank that sends most: keys, or back in the same hop their gradients.
+  // Halves of keys that the rank that sends the most sends in a hop; their gradients return in the same hop.
   int64_t most_halves(int64_t hop) const;
-  // With this rank's own keys, and with those of another one.
+  // Pairs with this rank's own keys, and with keys received in a hop.
   std::vector<Pair> own_pairs() const;
   std::vector<Pair> pairs(int64_t hop) const;
-  // A table of spans for each of own_pairs(), then for each of the pairs of all hops(), of as many rows as `whole`,
-  // which are spans of whole sequences. Queries and keys are counted from the starts of their halves.
+  // Span tables, one for each of own_pairs(), then one for each of pairs(h) for all hops(); each has as many rows as
+  // `whole`, the spans of whole sequences. Queries and keys are counted from the starts of their halves.
   std::vector<Span> cut(const std::vector<Span>& whole) const;
   int64_t tables() const { return 3 + 2 * int64_t(hops().size()); }
 

@@ -1,5 +1,5 @@
-// Values that layers beyond the next read, too: of the residual stream, such as the normed embedding, and those that
-// are added to the values of attention.
+// Taps: values that several later layers read, such as the normalized embedding, block outputs, and values that are
+// added to attention's v.
 #pragma once
 #include <memory>
 
@@ -9,8 +9,8 @@ namespace athanor {
 
 struct ValueTerm;
 
-// A value that is kept for later readers. Their gradients are added up in the order in which backward
-// meets them, and join the value's own where the tap was set.
+// A value that is kept for later readers. Their gradients are summed in the order in which backward meets them, and are
+// added to the value's own gradient where the tap was set.
 class Tap {
  public:
   explicit operator bool() const { return state_ != nullptr; }
@@ -25,35 +25,35 @@ class Tap {
   friend Var add_to_values(Net, Var qkv, const AttentionShape&, const ValueTerm&);
   struct State {
     Buffer value, grad;
-    Tensor sum_of(Ctx& c);  // the gradient, zeros at first
+    Tensor sum_of(Ctx& c);  // the gradient sum, zero at first
   };
   std::shared_ptr<State> state_;  // shared with the tape, which outlives the forward pass
 };
 
-// The taps of one forward pass. They are set between blocks, never in one, which recomputation may run twice, but for
-// the first block's values.
+// The taps of one forward pass. They are set between blocks, never inside one, because recomputation may run a block
+// twice; the exception is the first block's values.
 struct Taps {
   Tap embedding;
-  std::vector<Tap> blocks;      // of the outputs that are read later; none of the others
-  std::vector<Tap> value_rows;  // of each table of value embeddings: [N, K D]
-  Tap first_values;             // of the first block, before anything is added to them: [N, K D]
+  std::vector<Tap> blocks;      // block outputs that are read later; empty for other blocks
+  std::vector<Tap> value_rows;  // one per table of value embeddings: [N, K D]
+  Tap first_values;             // the first block's v before anything is added: [N, K D]
 };
 
-Var set_tap(Ctx&, Var h, Tap&);  // h itself
+Var set_tap(Ctx&, Var h, Tap&);  // returns h itself
 // a x + b z of a tap's value z; a and b [1] are optional parameters, 1 where absent.
 Var scaled_sum(Net, Var x, Param a, const Tap& z, Param b);
 
-// The rows of the batch's tokens in a table [V, K D], of which ranks that share heads have columns.
+// Looks up the batch's tokens in a table [V, K D]; with tensor parallelism a rank has the columns of its heads.
 void tap_rows(Net, const Batch&, Param table, Tap&);
-// A tap that set_values() sets within a block, which recomputation may run twice.
+// A tap that set_values() sets inside a block, which recomputation may run twice.
 Tap values_to_come();
-Var set_values(Ctx&, Var qkv, const AttentionShape&, const Tap&);  // qkv [N, (H + 2K) D] itself
+Var set_values(Ctx&, Var qkv, const AttentionShape&, const Tap&);  // returns qkv [N, (H + 2K) D] itself
 
-// One term of the values of attention: v becomes own v + factor scale sigmoid(gate) other.
+// One term added to attention's v: v becomes own v + factor scale sigmoid(gate) other.
 struct ValueTerm {
   const Tap& other;   // [N, K D]
-  Param own, factor;  // [1], optional: 1
-  Var gate = {};      // [N, K], optional: without, sigmoid(gate) is 1
+  Param own, factor;  // [1], optional; 1 if absent
+  Var gate = {};      // [N, K], optional; if absent, sigmoid(gate) is 1
   float scale = 1;
 };
 Var add_to_values(Net, Var qkv, const AttentionShape&, const ValueTerm&);

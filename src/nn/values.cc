@@ -1,5 +1,5 @@
-// What is added to the values of attention: rows of a table by token [Zhou et al. 2024, "Value Residual Learning";
-// value embeddings of modded-nanogpt], and the values of the first block.
+// Terms that are added to attention's v: rows of a table by token [Zhou et al. 2024, "Value Residual Learning"; value
+// embeddings of modded-nanogpt], and the first block's v.
 #include <utility>
 
 #include "nn/adapters.h"
@@ -64,7 +64,7 @@ Var set_values(Ctx& c, Var qkv, const AttentionShape& shape, const Tap& tap) {
   return out;
 }
 
-// In place: producers save their inputs, not this output.
+// Works in place: producers save their inputs, not this output.
 Var add_to_values(Net n, Var qkv, const AttentionShape& shape, const ValueTerm& term) {
   Ctx& c = n.c;
   const auto value = [](const ParamStore& params, Param p) { return p ? params.value(p) : Tensor{}; };

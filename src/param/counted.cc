@@ -1,4 +1,5 @@
-// Which gradients a rank adds to the norm: every one counts on one rank, whatever ranks share.
+// Which gradients a rank adds to the gradient norm: each gradient counts on exactly one rank, however it is sharded or
+// replicated.
 #include <algorithm>
 
 #include "param/param_store.h"
@@ -7,7 +8,7 @@ namespace athanor {
 
 // A parameter and the padding after it count on the first of the ranks that have the same gradients.
 std::vector<ParamStore::Range> ParamStore::counted(const ProcessMesh& mesh, const Unit& unit, Range of) const {
-  std::vector<std::pair<int64_t, bool>> starts;  // in the order of the layout, and whether it counts here
+  std::vector<std::pair<int64_t, bool>> starts;  // offsets in the order of the layout, and whether they count here
   for (const int id : unit.params) {
     const Placement& p = placements_[size_t(id)];
     const bool first = mesh.is_first_except(p.cuts | p.shards | p.stages);

@@ -1,4 +1,4 @@
-// cut: the slice of a parameter that a rank of a tensor-parallel group holds.
+// cut(): the slice of a parameter that a tensor-parallel rank holds.
 #pragma once
 #include <vector>
 
@@ -7,15 +7,15 @@
 namespace athanor {
 
 struct AxisRange {
-  int64_t begin = 0, end = 0;  // along the axis of the cut
-  int ranks = 1;               // that have it, neighbours
+  int64_t begin = 0, end = 0;  // along the axis of spec.cut
+  int ranks = 1;               // number of neighbouring ranks that hold this range
   bool operator==(const AxisRange&) const = default;
 };
 
-// Slice `index` of `count` equal ones: one range per part of spec.cut, in order, all covering the same heads. Without
-// an axis there are no ranges: every rank holds the whole. Throws an Error naming the parameter if a part is not
-// divisible by whole heads, or, of parts that may be repeated, `count` by their number. Of a padded cut, slices are
-// equal or differ by one.
+// Slice `index` of `count` equal slices: one range per part of spec.cut, in order, all covering the same heads. If
+// spec.cut has no axis, there are no ranges: every rank holds the whole parameter. Throws an Error naming the parameter
+// unless the number of heads of each part is a multiple of `count`; in repeated parts `count` may be a multiple of that
+// number instead. Slices of a padded cut are equal or differ by one.
 std::vector<AxisRange> cut(const ParamSpec& spec, int64_t count, int64_t index);
 
 }  // namespace athanor

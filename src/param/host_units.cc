@@ -1,7 +1,7 @@
-// Units whose weights and gradients are in pinned host memory while nobody computes with them. Weights are copied to
-// the GPU ahead of their use, as shards of units are gathered (start_gather()). Gradients of a step's earlier
-// micro-batches are copied there ahead of the unit's backward, which adds to them, and back behind it. Both have
-// buffers for as long as the unit is in use. Updates have them stretch by stretch (param/state_stream.h).
+// Units whose weights and gradients are in pinned host memory while nobody computes with them. Weights are prefetched
+// to the GPU like all-gathers of sharded units (start_gather()). Gradients of a step's earlier micro-batches are copied
+// to the GPU before the unit's backward, which adds to them, and back to the host after it. Both have device buffers
+// only while the unit is in use. Updates get them stretch by stretch (param/state_stream.h).
 #include <algorithm>
 
 #include "param/param_store.h"
@@ -14,8 +14,8 @@ int64_t ParamStore::movable_units() const {
   return count;
 }
 
-// Evenly spread over the model, so that copies hide behind units that stay on the GPU. The first and the last unit,
-// where a pass begins and nothing hides them, are moved last.
+// Spreads units evenly over the model, so that computing with units that stay on the GPU hides the copies. The last and
+// then the first unit are moved only after all others: a pass begins with them, so nothing hides their copies.
 std::vector<size_t> ParamStore::units_to_move() const {
   std::vector<size_t> all;
   for (size_t u = 0; u < units_.size(); ++u)
@@ -35,7 +35,7 @@ void ParamStore::begin_micro_batch(bool first, bool last) {
   for (const auto& unit : units_) unit->has_gradient = !first;
 }
 
-// At stage 3 a shard, which is then gathered.
+// At stage 3 copies this rank's shard, then all-gathers.
 void ParamStore::start_bringing(Ctx& c, Unit& unit) {
   const Tensor& home = unit.weights();
   unit.gathered = c.alloc("weights of a unit", home.dtype, {unit.layout.numel});
@@ -48,7 +48,7 @@ void ParamStore::start_bringing(Ctx& c, Unit& unit) {
   unit.gathering = c.beside([&](Stream stream) { c.mesh.shards().all_gather(unit.gathered.t, own, stream); });
 }
 
-// Counts the weights of a unit that nobody has prefetched: compute waits for their copy.
+// Counts the weights of a unit that was not prefetched: compute waits for their copy.
 void ParamStore::count_waited(const Ctx& c, int u) const {
   if (!c.unit_traffic) return;
   for (int each = u; each >= 0; each = units_[size_t(each)]->beside) {
@@ -57,9 +57,9 @@ void ParamStore::count_waited(const Ctx& c, int u) const {
   }
 }
 
-// Prefetches gradients, of units in host memory alone; no-op if the unit does not exist.
+// Prefetches gradients of units in host memory; no-op if the unit does not exist.
 void ParamStore::start_gradients(Ctx& c, int u) {
-  if (!has_host_units() || sharded()) return;  // sharded: what is added to them is a sum over ranks
+  if (!has_host_units() || sharded()) return;  // sharded: gradients that are added are sums over ranks
   for (int each = u; each >= 0; each = units_[size_t(each)]->beside)
     if (Unit& unit = *units_[size_t(each)]; !unit.frozen && unit.home != Mem::device)
       start_gradients_of(c, unit, false);
@@ -67,7 +67,7 @@ void ParamStore::start_gradients(Ctx& c, int u) {
 
 void ParamStore::start_gradients_of(Ctx& c, Unit& unit, bool waits) {
   if (unit.whole_grad) return;
-  if (sending_.unit == &unit) wait_for_sent(c);  // where a table is the head's weight, too
+  if (sending_.unit == &unit) wait_for_sent(c);  // happens if the embedding is tied to the LM head
   unit.whole_grad = c.alloc("gradients of a unit", unit.grad.dtype, {unit.layout.numel});
   unit.grad_comes = bring_gradients(c, unit, unit.whole_grad.t, waits);
 }
@@ -84,7 +84,7 @@ Ctx::Ticket ParamStore::bring_gradients(Ctx& c, const Unit& unit, const Tensor& 
   return nullptr;
 }
 
-// The norm is that of the gradients so far: the last micro-batch leaves the step's.
+// Also computes the squared norm of the gradients so far: after the last micro-batch it is the step's.
 void ParamStore::send_gradients(Ctx& c, Unit& unit, Buffer grad, Range of) {
   wait_for_sent(c);
   c.run(Fill{.x = unit.norm});

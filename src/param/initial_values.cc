@@ -1,4 +1,4 @@
-// Initial values of parameters: each element is a function of the seed, the tensor's name in files and its place there.
+// Initial values of parameters: each element is a function of the seed, the tensor's name in files and its index there.
 #include <algorithm>
 
 #include "base/rng.h"
@@ -10,7 +10,7 @@
 namespace athanor {
 namespace {
 
-constexpr int64_t kInitChunk = int64_t{1} << 24;  // split masters: elements that are f32 at a time
+constexpr int64_t kInitChunk = int64_t{1} << 24;  // split masters: max elements that are f32 at a time
 
 }  // namespace
 
@@ -31,11 +31,12 @@ void ParamStore::init(Ctx& c, uint64_t seed, Init which) {
   refresh_values(c);
 }
 
-// As far as this rank has elements of the tensor; each is drawn by its place in the whole one.
+// Initializes this rank's elements of the tensor. Each value depends on its index in the full tensor, so sharding does
+// not change it.
 void ParamStore::init_piece(Ctx& c, const Piece& piece, RandomNormal values, Range within) {
   const Unit& unit = *units_[size_t(piece.unit)];
   const Tensor& flat = unit.master ? unit.master : unit.value;
-  const auto fill = [&](const Tensor& x, Range range) {  // elements of the unit
+  const auto fill = [&](const Tensor& x, Range range) {  // range: elements of the unit
     for_each_run(piece.part->strips, 0, piece.slice->shape.numel(), [&](int64_t at, int64_t part_at, int64_t length) {
       const int64_t start = piece.offset + part_at;
       const int64_t begin = std::max(start, range.begin), end = std::min(start + length, range.end);
@@ -59,7 +60,7 @@ void ParamStore::init_piece(Ctx& c, const Piece& piece, RandomNormal values, Ran
   }
 }
 
-// The same values as of other parameters, quantized on the host.
+// Initializes with the same values as unquantized parameters, and quantizes them on the host.
 void ParamStore::init_record(Ctx& c, const Piece& piece, const RandomNormal& values) const {
   constexpr int64_t kTogether = 1 << 16;
   CHECK(!is_int8(piece), piece.slice->name, " in int8 is for weights that are loaded");

@@ -11,7 +11,8 @@ namespace {
 
 constexpr int64_t kLine = 64;  // bytes
 
-// Value i of a block lies at or below bound i, and above bound i - 1: the midpoints of neighbouring values in f32.
+// Bounds between neighbouring NF4 values, in f32: a number rounds to value i if it is above bound i - 1 and at most
+// bound i.
 constexpr std::array<float, 15> bounds_of_values() {
   std::array<float, 15> all{};
   for (size_t i = 0; i < all.size(); ++i) all[i] = (kNf4.value[i] + kNf4.value[i + 1]) / 2;
@@ -19,7 +20,7 @@ constexpr std::array<float, 15> bounds_of_values() {
 }
 constexpr std::array<float, 15> kBounds = bounds_of_values();
 
-// Bound by bound, so that a block's values are compared together by vector instructions.
+// Loops over bounds outside, so that the values of a block are compared by vector instructions.
 std::array<uint32_t, kNf4Block> nearest_values(const std::array<float, kNf4Block>& x) {
   std::array<uint32_t, kNf4Block> above{};
   for (const float bound : kBounds)
@@ -28,7 +29,7 @@ std::array<uint32_t, kNf4Block> nearest_values(const std::array<float, kNf4Block
   return above;
 }
 
-// [torch.linspace(0.1, 1, parts + 1), f32]: from either end by multiples of the step, each rounded once.
+// [torch.linspace(0.1, 1, parts + 1), f32]: counts multiples of the step from either end, each rounded once.
 std::array<float, 256> make_map() {
   constexpr float kDecades[] = {1e-6f, 1e-5f, 1e-4f, 1e-3f, 1e-2f, 1e-1f, 1.0f};
   std::array<float, 256> map{};
@@ -48,7 +49,7 @@ std::array<float, 256> make_map() {
   return map;
 }
 
-// bitsandbytes' CPU code rounds a share to one of 65536 places between -1 and 1, and takes the value nearest to that.
+// bitsandbytes' CPU code rounds x to one of 65536 points between -1 and 1, and takes the map value nearest to that.
 uint8_t nearest_in_map(const std::array<float, 256>& map, float share) {
   constexpr float kPlaces = 65535;
   const float place = std::floor((std::clamp(share, -1.0f, 1.0f) + 1.0f) * 0.5f * kPlaces + 0.5f);
@@ -121,7 +122,7 @@ void Nf4Quantizer::add(std::span<const float> values) {
   }
 }
 
-// The last block, if it is short, is divided by its absmax; others are multiplied by the inverse. Neither is 0.
+// Whole blocks are multiplied by 1 / absmax; a short last block is divided by its absmax. Both are kept from being 0.
 void Nf4Quantizer::quantize_block(const float* values, int64_t n) {
   constexpr float kSmallest = 1e-38f;
   const bool whole = n == kNf4Block;

@@ -1,6 +1,6 @@
-// Matrices in NF4 (ops/nf4.h) on the host: how a tensor's values and absmaxes lie one after the other in a record of
-// bytes, and quantizing to such a record. The bits are those of bitsandbytes' CPU code, but for the mean absmax, whose
-// sum is in double here.
+// NF4 matrices (ops/nf4.h) on the host: the byte record that holds a tensor's packed values and absmaxes, and
+// quantizing to it. The bits equal those of bitsandbytes' CPU code, except the mean absmax, which is summed in double
+// here.
 #pragma once
 #include <array>
 #include <span>
@@ -10,18 +10,18 @@
 
 namespace athanor {
 
-// How the values of a parameter lie in memory.
+// How the values of a parameter are stored in memory.
 enum class StoredAs : uint8_t {
-  values,      // in the compute dtype
-  nf4,         // as an Nf4Record for each tensor of the file
-  nf4_nested,  // the same with double quantization
-  // In the order of ops/int8_gemm.h, whatever that of the file is: codes [outputs, inputs] of the parameter, then from
-  // the next cache line on a scale for each output; only for inference on one rank.
+  values,      // values in the compute dtype
+  nf4,         // one Nf4Record per tensor of the file
+  nf4_nested,  // NF4 with double quantization
+  // The layout of ops/int8_gemm.h whatever the file's order is: values [outputs, inputs] of the parameter, then from
+  // the next cache line on one scale per output. Only for inference on one rank.
   int8,
-  int8_outliers  // the same, and GEMMs take outliers of their inputs apart
+  int8_outliers  // int8, and GEMMs compute outliers of their inputs separately
 };
 
-// The bytes of one tensor; each part starts on a cache line.
+// Byte layout of one tensor's record; each part starts on a cache line.
 struct Nf4Record {
   int64_t elements = 0;
   bool nested = false;
@@ -32,20 +32,20 @@ struct Nf4Record {
   Nf4Record(int64_t elements, bool nested);
   int64_t packed_bytes() const { return div_ceil<int64_t>(elements, 2); }
   int64_t absmax_bytes() const { return nested ? blocks : 4 * blocks; }
-  // The op that dequantizes a record at this address to y [elements].
+  // Returns the op that dequantizes a record at this address to y [elements].
   DequantizeNf4 dequantize(void* record, const Tensor& y) const;
 };
 
-// The 256 values of a nested absmax: the signed dynamic map as torch's f32 arithmetic has it, which differs from
-// ops/dynamic_map.h in the last bit of some values.
+// The 256 values that a nested absmax can have: bitsandbytes' signed dynamic map as torch computes it in f32. Some
+// values differ from ops/dynamic_map.h in the last bit.
 const std::array<float, 256>& nf4_map();
 
-// Quantizes a tensor whose values come in order.
+// Quantizes a tensor whose values are added in order.
 class Nf4Quantizer {
  public:
   Nf4Quantizer(int64_t elements, bool nested);
   void add(std::span<const float> values);
-  std::vector<std::byte> finish();  // the record, after all values
+  std::vector<std::byte> finish();  // returns the record, after all values were added
 
  private:
   void quantize_block(const float* values, int64_t n);
@@ -62,9 +62,10 @@ class Nf4Quantizer {
   int64_t pending_count_ = 0, done_ = 0;  // values
 };
 
-// The absmaxes of a record in f32; its packed values are not looked at.
+// Returns the absmaxes of a record in f32; does not read its packed values.
 std::vector<float> nf4_absmax(std::span<const std::byte> bytes, const Nf4Record&);
-// Elements [begin, end) of a tensor, in f32. packed: from the byte of element `begin` on. absmax: of all blocks.
+// Dequantizes elements [begin, end) of a tensor to f32. packed: starts at the byte of element `begin`. absmax: for all
+// blocks.
 void dequantize_nf4(const std::byte* packed, std::span<const float> absmax, int64_t begin, int64_t end, float* out);
 
 }  // namespace athanor

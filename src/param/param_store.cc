@@ -13,7 +13,7 @@
 namespace athanor {
 namespace {
 
-// On all ranks of the group.
+// Sums x over the group, on all its ranks.
 void add_up(Ctx& c, Communicator& group, const Tensor& x) {
   const Buffer room = c.room_of_sum(group, x);
   if (!c.arena.recording()) group.sum(x, room.t, Stream::compute);
@@ -29,8 +29,8 @@ std::string common_name(const std::vector<ParamSpec>& specs) {
   return name.empty() ? specs[0].name : name;
 }
 
-// The unit to prefetch while `unit` computes, where the next one is used `step` units on: that one where all are
-// gathered; else the next one that is in host memory, so that units which stay on the GPU hide its copy, too. -1: none.
+// The unit to prefetch while `unit` computes: `unit` + `step` if all units are gathered; else the next one in that
+// direction that is in host memory, so that computing with units on the GPU also hides its copy. -1: none.
 int unit_to_prefetch(const ParamStore& params, int unit, int step) {
   if (!params.has_host_units() || params.sharded()) return unit + step;
   const auto& units = params.units();
@@ -55,7 +55,7 @@ Param ParamStore::declare(ParamSpec spec) {
 }
 
 void ParamStore::separate_experts() {
-  std::map<int, int> unit_beside;  // by the unit of a block
+  std::map<int, int> unit_beside;  // keys: unit of the block
   for (int id = 0; id < int(specs_.size()); ++id) {
     ParamSpec& spec = specs_[size_t(id)];
     if (spec.experts == 1) continue;
@@ -135,7 +135,7 @@ void ParamStore::plan(MemoryPlan& plan, const Recipe& recipe, bool training, std
                                  : "NF4 weights",
           as_values ? recipe.compute : DType::u8, stage >= 3 || codes, &unit.value, unit.home);
     if (!training || unit.frozen) continue;
-    // Where weights serve as their own masters, these are whole as long as the weights are.
+    // If weights are their own masters, masters are sharded only when the weights are.
     unit.masters_home = separate ? sharding_.states_home.mem : unit.home;
     add(MemoryKind::masters, "masters", recipe.master, separate || codes ? stage >= 1 : stage >= 3, &unit.master,
         unit.masters_home);
@@ -242,7 +242,7 @@ std::vector<ParamStore::Range> ParamStore::extents() const {
   std::vector<size_t> order(all.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::sort(order.begin(), order.end(), [&](size_t a, size_t b) {
-    const auto key = [&](size_t i) {  // a piece of which this rank has nothing comes before the next one
+    const auto key = [&](size_t i) {  // a piece without elements on this rank comes first
       return std::tuple(all[i].unit, all[i].offset, all[i].part ? all[i].part->numel : int64_t{1});
     };
     return key(a) < key(b);
@@ -275,7 +275,7 @@ void ParamStore::refresh_values(Ctx& c) {
   gather_weights(c);
 }
 
-// Stages 1 and 2: every rank holds all weights, or their codes, and has updated one shard of them.
+// Stages 1 and 2: every rank holds all weights, or their quantized values, and has updated one shard of them.
 void ParamStore::gather_weights(Ctx& c) {
   for (const auto& unit : units_) {
     if (unit->layout.numel == 0 || unit->frozen) continue;
@@ -288,12 +288,12 @@ void ParamStore::gather_weights(Ctx& c) {
 }
 
 void ParamStore::end_leaf(Ctx& c, int64_t leaf) {
-  const int pairs = std::countr_one(uint64_t(leaf));  // pairs that this leaf completes
+  const int pairs = std::countr_one(uint64_t(leaf));  // number of pairs in the tree that this leaf completes
   for (const auto& unit : units_) {
     if (unit->frozen) continue;
     const Tensor& grad = unit->grad;
     for (int level = 0; level < pairs; ++level) c.run(Add{.y = grad, .a = grad, .b = unit->joined[size_t(level)]});
-    if (leaf + 1 == sharding_.logical.mine) continue;  // grad holds the sum of all
+    if (leaf + 1 == sharding_.logical.mine) continue;  // grad holds the sum of all leaves
     c.run(Cast{.y = unit->joined[size_t(pairs)], .x = grad});
     c.run(Fill{.x = grad});
   }
@@ -314,10 +314,10 @@ void ParamStore::reduce_gradients(Ctx& c) {
       reduce_in_tree(c, *unit);
     else if (sharding_.stage >= 2)
       add_up(c, c.mesh.copies(), grad);
-    else if (sharding_.reduces_late)  // else reduce_early() has reduced them
+    else if (sharding_.reduces_late)  // otherwise reduce_early() has reduced them
       reduce_whole(c, *unit);
     if (sharding_.stage == 0 || unit->is_shard(grad)) continue;
-    // The sum is for this rank's shard only; clear the gradients of the others' shards.
+    // The sum covers only this rank's shard; clear the gradients of other ranks' shards.
     if (unit->shard.begin > 0) c.run(Fill{.x = grad.slice(0, unit->shard.begin)});
     if (unit->shard.end < unit->layout.numel) c.run(Fill{.x = grad.slice(unit->shard.end, unit->layout.numel)});
   }
@@ -325,7 +325,7 @@ void ParamStore::reduce_gradients(Ctx& c) {
   add_tied_gradients(c);
 }
 
-// Sums gradients of weights that every rank of a tensor-parallel group has whole, but uses for its heads or rows alone.
+// Sums gradients of weights that every tensor-parallel rank has whole, but uses only for its own heads or rows.
 void ParamStore::add_parts_of_gradients(Ctx& c) {
   for (size_t id = 0; id < specs_.size(); ++id) {
     if (!specs_[id].trainable || !placements_[id].sums_parts() || !here(size_t(specs_[id].unit))) continue;
@@ -339,8 +339,8 @@ void ParamStore::add_parts_of_gradients(Ctx& c) {
       add_repeated_gradients(c, id);
 }
 
-// Sums gradients of elements that several neighbours hold. All ranks of the group join one sum, each at its piece's
-// place.
+// Sums gradients of elements that are replicated on neighbouring ranks. All ranks of the group take part in one
+// all-reduce, each writing at the offset of its piece.
 void ParamStore::add_repeated_gradients(Ctx& c, size_t id) {
   const Placement& p = placements_[id];
   const Unit& unit = *units_[size_t(specs_[id].unit)];
@@ -395,7 +395,7 @@ Tensor ParamStore::grad(Param p) const {
   return view(grad, p);
 }
 
-// Starts the gather concurrently with compute; no-op if it has started or the unit does not exist.
+// Starts the all-gather concurrently with compute; no-op if it has started or the unit does not exist.
 void ParamStore::start_gather(Ctx& c, int u) {
   if (u < 0 || u >= int(units_.size()) || units_[size_t(u)]->gathered) return;
   Unit& unit = *units_[size_t(u)];
@@ -440,7 +440,7 @@ void ParamStore::begin_gradients(Ctx& c, int u) {
   }
 }
 
-// Starts reducing this micro-batch's gradients to their owners; the result is added when the next unit's has started.
+// Starts reduce-scattering this micro-batch's gradients; settle() adds the result when the next unit's starts.
 void ParamStore::end_gradients(Ctx& c, int u) {
   const bool last = --c.tape->uses[u] == 0;
   for (int each = u; each >= 0; each = units_[size_t(each)]->beside)
@@ -484,18 +484,18 @@ bool ParamStore::reduces_early(const ProcessMesh& mesh) const {
          mesh.data_parallel().size() > 1;
 }
 
-// The ranks whose gradients of a unit that none shares out are added up.
+// The ranks over which gradients of a unit without shards are summed.
 Communicator& ParamStore::copies_of(const ProcessMesh& mesh, const Unit& unit) {
   return unit.experts ? mesh.expert_copies() : mesh.data_parallel();
 }
 
-// The ranks that have the shards of a unit, where there are shards.
+// The ranks that shard a unit, if it is sharded.
 Communicator& ParamStore::shards_of(const ProcessMesh& mesh, const Unit& unit) {
   return unit.experts ? mesh.expert_shards() : mesh.shards();
 }
 
-// Reduces whole gradients to which no later micro-batch of the step adds. Every micro-batch has the room for that,
-// since all are planned alike.
+// Starts reducing gradients to which no later micro-batch of the step adds. Every micro-batch allocates the scratch
+// buffers for it, because all micro-batches have the same memory plan.
 void ParamStore::reduce_early(Ctx& c, const Unit& unit) {
   if (!reduces_early(c.mesh)) return;
   leave_early_room(c);
@@ -520,7 +520,7 @@ void ParamStore::begin_sum(Ctx& c, const Unit& unit, bool sends) {
   });
 }
 
-// The room of the last unit's sums is free again once they are made.
+// Waits for the previous unit's reduction and frees its scratch buffers.
 void ParamStore::leave_early_room(Ctx& c) {
   if (!early_.room && !early_.of_copies) return;
   c.wait(std::move(early_.ticket));
@@ -543,7 +543,7 @@ void ParamStore::begin_use(Ctx& c, int unit) {
   });
 }
 
-// Prefetches a unit while this one computes: a later one in forward, an earlier one in backward.
+// Also prefetches a unit while this one computes: a later unit in forward, an earlier one in backward.
 void ParamStore::use(Ctx& c, int unit) {
   begin_use(c, unit);
   start_gather(c, unit_to_prefetch(*this, unit, 1));

@@ -13,7 +13,7 @@ Placement::Slice whole_slice(const HfSlice& slice) {
   return {.offset = slice.offset, .numel = n, .strips = {{.length = n}}};
 }
 
-// A tensor whose rows are cut: the rows [first, first + rows) of the parameter.
+// A tensor that is sliced by rows: the rows of `ranges` of the parameter that belong to it.
 Placement::Slice some_rows(const HfSlice& slice, const std::vector<AxisRange>& ranges, int64_t row) {
   const int64_t first = slice.offset / row, end = first + slice.shape[0];
   Placement::Slice part;
@@ -38,7 +38,7 @@ Placement::Slice some_columns(const HfSlice& slice, const std::vector<AxisRange>
   return part;
 }
 
-// Whole experts, as many on each rank.
+// Gives each rank the same number of whole experts.
 void cut_experts(const ParamSpec& spec, const ExpertRank& experts, Placement& p) {
   CHECK(spec.experts % experts.ranks == 0, spec.name, ": ", spec.experts, " experts on ", experts.ranks,
         " ranks, not equal");

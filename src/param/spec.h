@@ -1,4 +1,4 @@
-// What a parameter is: shape, role for optimizers, initial values, and names in files.
+// ParamSpec: a parameter's shape, role for optimizers, initial values, and names in files.
 #pragma once
 #include <string>
 #include <vector>
@@ -22,20 +22,20 @@ struct HfSlice {
 // sliced.
 struct Cut {
   int axis = -1;
-  std::vector<int64_t> parts = {};  // their lengths along the axis
-  int64_t whole = 1;                // elements that stay together: a head
-  // From this part on, neighbouring ranks have the same piece where there are fewer pieces than ranks: keys and values
-  // of heads that queries on several ranks read. -1: none.
+  std::vector<int64_t> parts = {};  // lengths of the parts along the axis
+  int64_t whole = 1;                // elements that stay together, such as a head
+  // From this part on, neighbouring ranks hold the same slice if there are fewer slices than ranks: K and V heads that
+  // are shared by queries on several ranks. -1: none.
   int repeated = -1;
-  // Above 0, of one part: ranks' slices may differ by one, and each is padded with zeros to this multiple.
+  // If above 0 (only with one part): slices may differ by one, and each is padded with zeros to a multiple of this.
   int64_t padded_to = 0;
 };
 
-// When ranks of a tensor-parallel group have all of a parameter, but parts of its gradient's sum.
+// When tensor-parallel ranks have all of a parameter, but only partial sums of its gradient.
 enum class PartialGradient : uint8_t {
-  never,     // products and look-ups read all rows
-  of_heads,  // each rank uses it for its heads
-  of_rows    // with sequence parallelism: for its rows of the residual stream
+  never,     // GEMMs and look-ups read all rows
+  of_heads,  // each rank uses it for its own heads
+  of_rows    // with sequence parallelism: each rank uses it for its rows of the residual stream
 };
 
 struct ParamSpec {
@@ -46,25 +46,25 @@ struct ParamSpec {
   float init_mean = 0;  // initial values: normal(mean, std) from (seed, slice name, index within the slice)
   float init_std = 0;
   std::vector<HfSlice> slices = {};
-  Cut cut = {};  // how ranks of a tensor-parallel group may share it
+  Cut cut = {};  // how tensor-parallel ranks may slice it
   PartialGradient partial = PartialGradient::never;
-  bool in_out = false;         // of a matrix: its rows are inputs, not outputs
-  int attention = -1;          // its outputs are the queries, keys and values of the attention in this layer; -1: not
-  bool read_by_rows = false;   // look-ups read its values, whatever products read
-  bool low_precision = false;  // products read codes of it and of what they multiply it with
-  bool as_codes = false;       // ranks that shard it gather codes of it in place of its values: ParamStore::Unit::codes
-  // Its rows are those of `experts` equal matrices, of which a token meets `chosen`.
+  bool in_out = false;         // a matrix whose rows are inputs, not outputs
+  int attention = -1;          // layer of the attention whose q, k and v are its outputs; -1: none
+  bool read_by_rows = false;   // look-ups read its values even if GEMMs read quantized ones
+  bool low_precision = false;  // GEMMs read it, and what they multiply it with, quantized
+  bool as_codes = false;       // ranks that shard it gather it quantized: ParamStore::Unit::codes
+  // Its rows are those of `experts` equal matrices; each token uses `chosen` of them.
   int64_t experts = 1, chosen = 1;
   bool trainable = true;  // false: stays what it was; optimizers and the gradient norm leave it out
-  // Never trained, and known elsewhere: there are values in the compute dtype alone, which ranks share out with the
-  // weights, and no gradient, master or state; checkpoints leave it out. As all parameters of its unit, or none.
+  // Never trained, and stored elsewhere: only values in the compute dtype exist, sharded like weights; no gradient,
+  // master or state. Checkpoints leave it out. All or no parameters of a unit are frozen.
   bool frozen = false;
-  // By slice: GEMMs read the two of every four neighbours with the largest magnitude (ops/two_of_four.h), and gradients
-  // are for all. Empty: no slice.
+  // By slice: 2:4 sparsity (ops/two_of_four.h), where GEMMs read the two elements of every four with the largest
+  // magnitude, and gradients are for all four. Empty: no slice.
   std::vector<bool> two_of_four = {};
-  StoredAs stored = StoredAs::values;  // others only where frozen; as all parameters of its unit, or none
-  // State that no gradient reaches: f32 whatever the recipe is, whole on every rank, without master, gradient or
-  // optimizer state; saved with the weights. As all parameters of its unit, or none.
+  StoredAs stored = StoredAs::values;  // others only if frozen; all parameters of a unit are stored alike
+  // State without gradients: f32 with any recipe, whole on every rank, without master, gradient or optimizer state;
+  // saved with the weights. All or no parameters of a unit are buffers.
   bool buffer = false;
 };
 

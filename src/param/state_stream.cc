@@ -20,7 +20,7 @@ std::vector<Range> joined(std::vector<Range> ranges) {
   return all;
 }
 
-// The device memory of a stretch, and what is copied to it and back.
+// The device memory of a stretch, and the copies to it and back.
 class Window {
  public:
   Window(ParamStore& params, const StateStretch& s) {
@@ -61,7 +61,7 @@ class Window {
   void take_back(Ctx& c) {
     if (!copies_.empty()) out_ = move(c, Stream::copy_back, c.state_traffic ? &c.state_traffic->out : nullptr);
   }
-  // The memory is free again once it has been copied.
+  // Waits for the copies back to the host, and frees the memory.
   void end(Ctx& c) {
     c.wait(std::move(out_));
     buffer_ = {};
@@ -70,8 +70,8 @@ class Window {
  private:
   struct Shown {
     ParamStore::Brought* to;
-    int64_t first, count;  // elements of the buffer
-    size_t at;             // in the window
+    int64_t first, count;  // elements of the home buffer
+    size_t at;             // offset in the window, in bytes
     DType dtype;
   };
   struct Copy {
@@ -80,7 +80,7 @@ class Window {
     bool back;
   };
 
-  // ranges: of the buffer, ordered.
+  // ranges: elements of `buffer`, ascending.
   void add(ParamStore::Brought& to, const Tensor& buffer, const std::vector<Range>& ranges, bool back) {
     if (ranges.empty()) return;
     const int64_t first = ranges.front().begin, count = ranges.back().end - first;
@@ -92,7 +92,7 @@ class Window {
     bytes_ += round_up(size_t(count) * size_of(buffer.dtype), kArenaAlign);
   }
 
-  // On its stream, after what compute has been given so far.
+  // Copies in `stream`, after the compute work submitted so far.
   Ctx::Ticket move(Ctx& c, Stream stream, int64_t* counted) const {
     const bool back = stream == Stream::copy_back;
     for (const Copy& copy : copies_)

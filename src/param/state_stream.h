@@ -1,6 +1,6 @@
-// Masters and optimizer states whose home is pinned host memory, and likewise values and gradients, in device memory
-// for as long as an update computes with them: a stretch of a unit at a time, while the next one is on its way there
-// and the one before on its way back. What has its home in device memory stays there, and nothing moves.
+// Streams masters, optimizer states, values and gradients from pinned host memory to device memory while an update
+// computes with them: one stretch of a unit at a time, while the next stretch is being copied in and the previous one
+// out. Tensors whose home is device memory are not copied.
 #pragma once
 #include <functional>
 #include <vector>
@@ -9,7 +9,7 @@
 
 namespace athanor {
 
-// A range of a unit's elements, and what of its masters and states somebody computes with there.
+// A range of a unit's elements, and which masters and states of that range are used.
 struct StateStretch {
   size_t unit;
   ParamStore::Range range;
@@ -19,22 +19,22 @@ struct StateStretch {
   };
   std::vector<ParamStore::Range> masters = {}, values = {}, grads = {};
   std::vector<Part> states = {};
-  // False: only read, so they need not go back. Gradients never do: the next step begins without.
+  // False: only read, so they are not copied back. Gradients never are: the next step starts without them.
   bool writes_masters = true, writes_values = true, writes_states = true;
 };
 
 struct StatesUsed {
   bool masters = false, values = false, grads = false;
   std::vector<size_t> states = {};
-  bool whole_units = false;  // else a unit may be cut into stretches of StatesHome::stretch elements
+  bool whole_units = false;  // false: a unit may be split into stretches of StatesHome::stretch elements
 };
 
-// All units of this rank: with what is used, as far as its home is not device memory. A unit of which nothing is there
-// is one stretch.
+// Stretches of all units of this rank, with the used tensors whose home is not device memory. A unit without such
+// tensors is one stretch.
 std::vector<StateStretch> state_stretches(const ParamStore&, const StatesUsed&);
 
-// run(stretch) for each, in their order; meanwhile Unit::masters_on_device(), values_on_device(), grads_on_device() and
-// State::on_device() have what it names.
+// Calls run(stretch) for each stretch, in order. During the call Unit::masters_on_device(), values_on_device(),
+// grads_on_device() and State::on_device() return the tensors that the stretch names.
 void stream_states(Ctx&, ParamStore&, const std::vector<StateStretch>&,
                    const std::function<void(const StateStretch&)>& run);
 

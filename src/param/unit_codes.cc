@@ -1,5 +1,5 @@
-// Units whose matrices ranks gather as codes: a byte for each element that somebody else makes of this rank's own
-// values, and the other parameters whole. What the bytes stand for is not known here.
+// Units whose matrices are all-gathered quantized: one byte per element, which the caller writes for this rank's shard;
+// other parameters are gathered whole. The format of the bytes is not known here.
 #include <algorithm>
 
 #include "base/int.h"
@@ -7,9 +7,10 @@
 
 namespace athanor {
 
-// Which elements have no codes; whether the others are worth it. Each rank holds all without codes, so these are few.
+// Finds the elements that are not quantized; returns whether the unit is worth it: every rank holds those elements
+// whole, so they must be few.
 bool ParamStore::lay_out_codes(Unit& unit) const {
-  constexpr int64_t kFewest = 8;  // one in
+  constexpr int64_t kFewest = 8;  // at most one in 8 elements is not quantized
   std::vector<int> ids = unit.params;
   std::ranges::sort(ids, {}, [&](int id) { return offsets_[size_t(id)]; });
   unit.others_at.clear();
@@ -39,7 +40,7 @@ void ParamStore::gather_codes(Ctx& c) {
   }
 }
 
-// In the order of elements, so that what a rank has of them is one piece, of another size on each.
+// In the order of elements, so that each rank contributes one contiguous range; ranges differ in size.
 void ParamStore::gather_others(Ctx& c, const Unit& unit) {
   if (!unit.others) return;
   const int64_t share = unit.layout.numel / sharding_.shards;

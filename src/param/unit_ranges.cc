@@ -1,4 +1,4 @@
-// Ranges of a unit's elements as views of its buffers: at home, and in device memory.
+// Ranges of a unit's elements as views of its buffers, in their home memory and in device memory.
 #include <algorithm>
 
 #include "param/param_store.h"
@@ -6,7 +6,7 @@
 namespace athanor {
 namespace {
 
-// A range of a unit's elements, of a buffer in device memory or of what is there of one elsewhere.
+// View of a range of the unit's elements in device memory: in `t` if its home is there, else in `here`.
 Tensor on_device(const ParamStore::Unit& unit, const Tensor& t, Mem home, const ParamStore::Brought& here,
                  ParamStore::Range range) {
   const int64_t first = unit.is_shard(t) ? unit.shard.begin : 0;

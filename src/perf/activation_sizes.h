@@ -1,4 +1,4 @@
-// Sizes of activations, which muP's coordinate check compares over widths [Yang et al. 2022, "Tensor Programs V",
+// RMS of activations, which muP's coordinate check compares across widths [Yang et al. 2022, "Tensor Programs V",
 // appendix D.1].
 #pragma once
 #include <cstdint>
@@ -11,17 +11,16 @@
 namespace athanor {
 
 struct ActivationSize {
-  std::string name;  // the weight that the GEMM reads; or "attention 0" and so on
+  std::string name;  // name of the weight that the GEMM reads; or "attention 0" and so on
   double rms = 0;    // root mean square
 };
 
 // RMS of the outputs of all GEMMs and attentions of an evaluation, in order. Tokens and targets as in
-// Engine::evaluate(); the recipe has no 8-bit products. The engine's captured graphs are dropped.
+// Engine::evaluate(); not for recipes with FP8 or FP4 GEMMs. Drops the engine's captured graphs.
 std::vector<ActivationSize> activation_sizes(Engine&, const Backend&, std::span<const int32_t> tokens,
                                              std::span<const int32_t> targets);
 
-// The largest size of an activation over the smallest, of models that differ in width alone; infinite if one is no
-// number.
+// Max over min of an activation's RMS among models that differ only in width; infinite if one is not a number.
 double spread(std::span<const std::vector<ActivationSize>> models, size_t activation);
 
 }  // namespace athanor

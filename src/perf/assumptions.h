@@ -1,5 +1,5 @@
-// Assumptions: what a predicted step takes for granted beyond data sheets, as numbers with names, so that a plan can
-// state each with its source and say how much the step depends on it. The default is the ideal: a bound.
+// Assumptions of a predicted step beyond data sheets, as named numbers, so that a plan can state each with its source
+// and say how much the step depends on it. The defaults are ideal: they give a bound.
 #pragma once
 #include <span>
 #include <string>
@@ -11,20 +11,20 @@
 namespace athanor {
 
 struct Assumptions {
-  // Shares of the rates of limits_of() and of a Network.
-  double products = 1, codes = 1;  // GEMMs in 16 or 32 bits; in 8 or 4 bits
+  // Fractions of the rates of limits_of() and of a Network.
+  double products = 1, codes = 1;  // GEMMs in 16 or 32 bits; in FP8 or FP4
   double attention = 1, copies = 1;
   double links = 1, network = 1;  // bandwidth within a node, and between nodes
   double host = 1;                // bandwidth to host memory
-  double latency = 1;             // factor of the time of a collective of no bytes
+  double latency = 1;             // factor on the time of a collective without bytes
   double launch = 0;              // seconds between two kernels
-  double interference = 0;        // seconds that computing loses for each byte sent meanwhile
+  double interference = 0;        // seconds that computing loses per byte that is sent meanwhile
 
   Roofline of(const Roofline&) const;
   Network of(const Network&) const;
 };
 
-// One row for each member, in their order.
+// One row per member, in the order of members.
 struct Assumption {
   const char* name;
   double Assumptions::*value;
@@ -32,10 +32,11 @@ struct Assumption {
 };
 std::span<const Assumption> all_assumptions();
 
-// "products=0.9". Throws Error(usage) if there is no such assumption, or the value is none that it can have.
+// Sets an assumption from text such as "products=0.9". Throws Error(usage) if there is no such assumption or the value
+// is invalid.
 void set(Assumptions&, const std::string& text);
 
-// What training steps on such a GPU are expected to reach; docs/distributed.md says how this compares with published
+// Assumptions that training steps on such a GPU are expected to meet; docs/distributed.md compares them with published
 // steps.
 Assumptions expected_on(const GpuSpec&);
 

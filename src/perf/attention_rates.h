@@ -1,4 +1,4 @@
-// The rate of causal attention of a run's heads and length, measured on random operands.
+// Measures the rate of causal attention with a run's heads and sequence length, on random operands.
 #pragma once
 #include "engine/engine.h"
 
@@ -8,7 +8,7 @@ struct AttentionRates {
   double forward = 0, backward = 0;  // FLOP/s, counted as AttentionFwd::cost() and AttentionBwd::cost() do
 };
 
-// Of one sequence of `tokens`, causal whatever the window of `shape`.
+// Measures one sequence of `tokens`, causal whatever the window of `shape`.
 AttentionRates measure_attention(const Backend&, AttentionShape shape, DType, int64_t tokens);
 
 }  // namespace athanor

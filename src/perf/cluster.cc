@@ -9,12 +9,12 @@
 namespace athanor {
 namespace {
 
-// In (0, 1), 32 bits.
+// A uniform number in (0, 1) with 32 bits.
 double uniform(uint64_t seed, std::string_view stream, uint64_t index) {
   return (double(random_bits(seed, stream_of(stream), index)) + 0.5) * 0x1p-32;
 }
 
-// What an uninterrupted stretch of so many seconds does.
+// Result of an uninterrupted stretch of `seconds` seconds.
 struct Stretch {
   double trained = 0, durable = 0, stalled = 0;
 };
@@ -29,12 +29,12 @@ Stretch stretch(const ClusterRun& run, double seconds) {
   return s;
 }
 
-// Nodes under repair; those that failed first come back first.
+// Nodes under repair; the node that failed first returns first.
 class Repairs {
  public:
   explicit Repairs(const ClusterRun& run) : run_(run) {}
   void fail(double now) { back_.push_back(now + run_.repair_hours * 3600); }
-  // When enough nodes are there, at `now` or later.
+  // The time, `now` or later, from which enough nodes are available.
   double complete_from(double now) {
     while (!back_.empty() && back_.front() <= now) back_.pop_front();
     const auto lacking = int64_t(back_.size()) - run_.spares;
@@ -67,7 +67,7 @@ ClusterTimes simulate(const ClusterRun& run, uint64_t seed) {
   ClusterTimes times;
   Failures failures(run, seed);
   Repairs repairs(run);
-  double up = 0;  // since when training goes on
+  double up = 0;  // start of the current stretch of training
   while (true) {
     const double until = std::min(failures.at(), end);
     const Stretch s = stretch(run, until - up);
@@ -77,7 +77,7 @@ ClusterTimes simulate(const ClusterRun& run, uint64_t seed) {
       return times;
     }
     times.training += s.durable, times.lost += s.trained - s.durable;
-    // A failure during a restart begins it again.
+    // A failure during a restart starts the restart again.
     double now = until;
     while (true) {
       ++times.failures;
@@ -85,7 +85,7 @@ ClusterTimes simulate(const ClusterRun& run, uint64_t seed) {
       failures.next();
       const double complete = std::min(end, repairs.complete_from(now));
       times.waiting += complete - now;
-      while (failures.at() < complete) failures.next();  // of a cluster that waits nothing fails
+      while (failures.at() < complete) failures.next();  // a cluster that waits has no failures
       up = std::min(end, complete + down);
       const double stopped = std::min(up, failures.at());
       times.restarting += stopped - complete;
@@ -126,7 +126,7 @@ double daly_effective(const ClusterRun& run) {
 
 double best_interval(const ClusterRun& run, int count) {
   constexpr int kSteps = 48;
-  constexpr double kWidth = 8;  // times and by theory's
+  constexpr double kWidth = 8;  // search from 1/8 to 8 times the theoretical interval
   const double middle = std::max(daly_interval(run), 1.0);
   double best = middle, most = -1;
   for (int i = 0; i <= kSteps; ++i) {

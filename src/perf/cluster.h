@@ -1,5 +1,5 @@
-// A cluster on paper: a run of some days on GPUs that fail now and then, played event by event, and what of its time is
-// training. Knows no model: how long a save stops training, and a restart, are given.
+// Simulates a run of some days on a cluster whose GPUs fail now and then, event by event, and computes which fraction
+// of the time is training. Knows no model: how long saves stop training, and how long restarts take, are inputs.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -9,49 +9,50 @@ namespace athanor {
 struct ClusterRun {
   int64_t gpus = 8, gpus_per_node = 8;
   double days = 7;
-  double mtbf_hours = 50000;             // of one GPU with its share of everything else; failures are a Poisson process
-  double save_every = 1800;              // seconds of training between two saves
-  double save_stall = 30;                // seconds that a save stops training
-  double save_write = 0;                 // seconds from a save's start until it is durable; at least the stall counts
-  double detection = 60, restart = 300;  // seconds until a failure is noticed; and until training goes on after that
-  double repair_hours = 24;              // until a node that failed can be used again
-  double repair_share = 1;               // of the failures, those that take a node away; the others restart in place
-  int64_t spares = -1;                   // nodes that wait; negative: always enough
+  double mtbf_hours = 50000;  // mean time between failures of one GPU with its share of all other hardware; failures
+                              // are a Poisson process
+  double save_every = 1800;   // seconds of training between two saves
+  double save_stall = 30;     // seconds that a save stops training
+  double save_write = 0;      // seconds from a save's start until it is durable; at least save_stall
+  double detection = 60, restart = 300;  // seconds until a failure is noticed; and from then until training continues
+  double repair_hours = 24;              // until a failed node can be used again
+  double repair_share = 1;               // fraction of failures that take a node away; the others restart in place
+  int64_t spares = -1;                   // spare nodes; negative: always enough
   double failures_per_second() const { return double(gpus) / (mtbf_hours * 3600); }
   int64_t nodes() const { return (gpus + gpus_per_node - 1) / gpus_per_node; }
 };
 
-// Where the time of a run goes, in seconds; together all of it.
+// How the time of a run is spent, in seconds; the parts add up to all of it.
 struct ClusterTimes {
-  double training = 0;    // that is kept
-  double saving = 0;      // stalls
+  double training = 0;    // training that is kept
+  double saving = 0;      // stalls by saves
   double lost = 0;        // training since the last durable save before a failure
-  double restarting = 0;  // detection included
-  double waiting = 0;     // for a node, where no spare is left
+  double restarting = 0;  // including detection
+  double waiting = 0;     // waiting for a node when no spare is left
   double failures = 0;
   double all() const { return training + saving + lost + restarting + waiting; }
   double effective() const { return training / all(); }
 };
 
-// One possible course, by the seed. The failures are the same whatever is saved how often.
+// Simulates one course of events, chosen by the seed. Failures do not depend on how often the run saves.
 ClusterTimes simulate(const ClusterRun&, uint64_t seed);
 
-// The mean of courses [0, count), and how far the effective share of one lies from it (standard deviation).
+// The mean over courses [0, count), and the standard deviation of a course's effective fraction.
 struct ClusterMean {
   ClusterTimes times;
   double deviation = 0;
 };
 ClusterMean simulate_many(const ClusterRun&, int count);
 
-// Seconds of training between saves that keep most: by first-order theory [Young 1974], by [Daly 2006, eq. 37], and of
-// those that the simulation tries.
+// The best seconds of training between saves: by first-order theory [Young 1974], by [Daly 2006, eq. 37], and by
+// simulating candidates.
 double young_interval(const ClusterRun&);
 double daly_interval(const ClusterRun&);
 double best_interval(const ClusterRun&, int count);
-// Daly's expectation of the effective share [2006, eq. 20], with enough spares and saves that are durable at once.
+// Daly's expected effective fraction [2006, eq. 20], with enough spares and saves that are durable at once.
 double daly_effective(const ClusterRun&);
 
-// The fewest spare nodes with which no more than `share` of the time is lost against always enough.
+// Min number of spare nodes with which the run loses at most `share` of the time compared with always enough.
 int64_t spares_needed(const ClusterRun&, int count, double share);
 
 }  // namespace athanor

@@ -1,6 +1,6 @@
-// CollectiveTimes: how long the collectives of a step took and how much of that nothing hid, by what they were for, the
-// group and the kind. With a profiler, of NCCL's kernels; without one, of calls, where streams run synchronously and so
-// nothing hides them. Elsewhere there are no times.
+// CollectiveTimes: how long the collectives of a step took and how much of that was exposed (not overlapped), by
+// subject, group and kind. With a profiler, times of NCCL's kernels; without one, of calls, if streams run
+// synchronously, so that nothing overlaps. Otherwise there are no times.
 #pragma once
 #include <chrono>
 #include <map>
@@ -33,7 +33,7 @@ struct CollectiveRow {
 
 class CollectiveTimes final : public CollectiveObserver {
  public:
-  // Tells `watch` of itself for as long as it lives. profiler: null if there is none; else it gets negative labels.
+  // Registers itself with `watch` during its lifetime. profiler: null if there is none; else it gets negative labels.
   CollectiveTimes(CollectiveWatch& watch, Profiler* profiler, bool synchronous)
       : watch_(watch), profiler_(profiler), synchronous_(synchronous) {
     watch_.observer = this;
@@ -44,9 +44,9 @@ class CollectiveTimes final : public CollectiveObserver {
 
   void begins(std::string_view kind, std::string_view group) override;
   void ends() override;
-  // Kernels with the label of a collective; 0: it is not known of which.
+  // Adds kernels with the label of a collective; label 0: unknown which.
   void add(int64_t label, const CollectiveRow& kernels);
-  // The calls since the last one count or do not.
+  // Counts or discards the calls since the last settle().
   void settle(bool count);
   const std::map<CollectiveKey, CollectiveRow>& rows() const { return rows_; }
 

@@ -10,22 +10,22 @@
 namespace athanor {
 namespace {
 
-// Causal attention on Hopper, TFLOP/s, as published for cuDNN 9.19 and FlashAttention 3; head size 64 backward and
-// sequences of 1024 are extrapolated.
+// Rates of causal attention on Hopper in TFLOP/s, as published for cuDNN 9.19 and FlashAttention 3; head size 64
+// backward and sequences of 1024 are extrapolated.
 constexpr std::array<double, 4> kLengths = {1024, 2048, 4096, 8192};
 struct PublishedRates {
   std::array<double, 4> forward, backward;
 };
 constexpr PublishedRates kHeads64 = {{288, 371, 420, 460}, {215, 290, 355, 395}};
 constexpr PublishedRates kHeads128 = {{410, 484, 591, 644}, {290, 370, 474, 541}};
-constexpr double kProductsThere = 795e12, kPlainThere = 67e12;  // FLOP/s of a GPU where these were taken
+constexpr double kProductsThere = 795e12, kPlainThere = 67e12;  // FLOP/s of the GPU on which these were measured
 constexpr double kMultiprocessorsThere = 132;
 
-// Seconds of one score of a head without overlap: 4 D FLOP in two products, and an exponential. A multiprocessor has 16
-// exponentials a clock and 128 units of f32 that count twice [CUDA programming guide, throughput of instructions],
-// before compute capability 8.6 64: so the smaller a GPU's product rate is beside its exponentials, the larger is
-// attention's share of it [Shah et al. 2024, FlashAttention-3, section 3.2: an H100 has 3.9 T exponentials beside 989
-// TFLOP/s].
+// Seconds per attention score of a head without overlap: 4 D FLOP in two GEMMs, and an exponential. An SM computes 16
+// exponentials per clock and has 128 f32 units, 64 before compute capability 8.6, that count twice [CUDA programming
+// guide, throughput of instructions]. So a GPU whose GEMM rate is low relative to its rate of exponentials runs
+// attention at a larger fraction of the GEMM rate [Shah et al. 2024, FlashAttention-3, section 3.2: an H100 has 3.9 T
+// exponentials and 989 TFLOP/s].
 double seconds_of_score(double products, double plain, int capability, double head_dim) {
   const double exponentials = plain / (2 * (capability < 86 ? 64 : 128)) * 16;
   return 4 * head_dim / products + 1 / exponentials;
@@ -49,9 +49,9 @@ class DescribedDevice final : public Device {
   void* allocate(size_t, Mem) override { throw Error(cat(description(), ": has no memory to allocate")); }
   void release(void*, size_t, Mem) override {}
   void copy(void*, const void*, size_t, Stream) override { throw Error(cat(description(), ": has no memory to copy")); }
-  // Free memory of the GPU once a process has its context: 78.6 of 79.1 GiB on an H100.
+  // Memory that is free once a process has its context: 78.6 of 79.1 GiB on an H100.
   size_t capacity(Mem kind) const override {
-    return kind == Mem::device ? gpu_.memory_bytes - kContext : SIZE_MAX;  // nothing is known of its machine
+    return kind == Mem::device ? gpu_.memory_bytes - kContext : SIZE_MAX;  // the host's memory is not described
   }
   size_t allocated() const override { return 0; }
   double peak_flops(DType inputs) const override {
@@ -65,14 +65,14 @@ class DescribedDevice final : public Device {
   const GpuSpec& gpu_;
 };
 
-// Scratch memory is that of the CUDA backend, but for cuDNN's attention, whose plans only the library knows: an
-// estimate. Attention, whose rates are cuDNN's, turns no gradients back.
+// Scratch sizes are those of the CUDA backend, except for cuDNN's attention, whose plans only the library knows: an
+// estimate. Attention has cuDNN's rates, so it does not fuse the inverse RoPE rotation of gradients.
 struct Sizes {
   int capability;
-  int64_t tokens;  // as describe()
+  int64_t tokens;  // see describe()
   size_t most = cuda::kMostAutomaticScratch;
 
-  size_t of_scores(const AttentionBwd& op) const {  // two bytes for each
+  size_t of_scores(const AttentionBwd& op) const {  // two bytes per score
     const double keys =
         tokens > 0 ? double(tokens) : double(op.q.rows()) / double(std::max<int64_t>(1, op.spans.rows()));
     return size_t(double(op.q.rows()) * double(op.shape.heads) * keys * 2);
@@ -133,7 +133,7 @@ Roofline limits_of(const GpuSpec& gpu, int64_t head_dim, int64_t seq_length) {
   const double dim = head_dim < 128 ? 64 : 128;
   const double share = 1e12 * seconds_of_score(kProductsThere, kPlainThere, 90, dim) /
                        seconds_of_score(gpu.product_flops, gpu.f32_flops, gpu.capability, dim);
-  // Filling a pipeline and writing a tile take time, so the fewer terms of K, the slower a multiprocessor multiplies.
+  // Filling a pipeline and writing a tile take time, so the smaller K is, the slower an SM multiplies.
   const double speed = gpu.product_flops / double(gpu.multiprocessors) / (kProductsThere / kMultiprocessorsThere);
   return {.most = {gpu.product_flops, gpu.copy_bytes, gpu.sustained(gpu.codes_flops), gpu.sustained(gpu.f32_flops)},
           .attention_forward = std::min(gpu.product_flops, share * rate_at(rates.forward, double(seq_length))),

@@ -1,5 +1,5 @@
-// A GPU described by its specifications, for `athanor plan --gpu`: memory and roofline of a run on it. Allocates and
-// runs nothing.
+// A GPU described by its data sheet, for `athanor plan --gpu`: memory and roofline of a run on it. Allocates and runs
+// nothing.
 #pragma once
 #include <memory>
 
@@ -10,7 +10,8 @@
 
 namespace athanor {
 
-// Rates of causal attention: [head size, sequence length] -> FLOP/s, interpolated between published values.
+// Data-sheet limits. The rate of causal attention is interpolated between published values by [head size, sequence
+// length].
 Roofline limits_of(const GpuSpec&, int64_t head_dim, int64_t seq_length);
 
 struct DescribedBackend {
@@ -18,7 +19,7 @@ struct DescribedBackend {
   std::unique_ptr<Ops> ops;  // report scratch sizes of kernels known to need much; cannot run
   Tuning* tuning = nullptr;  // part of ops
 };
-// tokens: of a sequence, for cuDNN's attention; 0: the table of spans has no more rows than there are sequences.
+// tokens: sequence length assumed for cuDNN's attention; 0 if the span table has at most one row per sequence.
 DescribedBackend describe(const GpuSpec&, int64_t tokens = 0);
 
 }  // namespace athanor

@@ -1,4 +1,4 @@
-// LabelOps: a decorator that labels each launch with its op for a profiler. No cost when a graph is replayed.
+// LabelOps: a decorator that labels each launch with its op for a profiler. Costs nothing when a graph is replayed.
 #pragma once
 #include <map>
 #include <string>

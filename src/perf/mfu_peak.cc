@@ -6,7 +6,7 @@
 namespace athanor {
 
 MfuPeak settled_peak(const MfuPeak& now, const MfuPeak& before, std::string* told) {
-  constexpr double kNoise = 1.01;  // clock measurement noise
+  constexpr double kNoise = 1.01;  // tolerance for noise of the measured clock
   told->clear();
   if (before.of == now.of && before.flops > 0 && now.flops <= kNoise * before.flops) return before;
   const std::string change = cat("MFU refers to ", format_count(now.flops), "FLOP/s from here on");

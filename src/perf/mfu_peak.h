@@ -1,4 +1,4 @@
-// The denominator of MFU: fixed for the whole run, so that its curve shows the run and not noise in measuring the rate.
+// The denominator of MFU: fixed for the whole run, so that the curve shows the run and not noise in measuring the rate.
 #pragma once
 #include <string>
 
@@ -9,8 +9,8 @@ struct MfuPeak {
   std::string of;    // name of the device
 };
 
-// The peak for a resumed run that used `before` and now finds `now`: on the same device the old one, unless the device
-// is faster. *told: why it changes; empty if it does not.
+// Returns the peak for a resumed run that used `before` and now finds `now`: on the same device the old one, unless the
+// device is faster now. *told: why the peak changes; empty if it does not.
 MfuPeak settled_peak(const MfuPeak& now, const MfuPeak& before, std::string* told);
 
 }  // namespace athanor

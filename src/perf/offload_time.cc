@@ -6,8 +6,8 @@
 namespace athanor {
 namespace {
 
-// A pass of a micro-batch: `in` and `out` are copied in both directions at once while it computes, and `waited` of `in`
-// before. `grows`: seconds of `in` that are as many times more as the micro-batch is larger.
+// A pass of a micro-batch: `in` and `out` are copied in both directions at once while it computes, and `waited`, a
+// portion of `in`, before. `grows`: seconds of additional copies to the device that grow with the micro-batch.
 struct Pass {
   double compute, in, waited, out, grows = 0;
   double exposed() const { return waited + std::max(0.0, std::max(in + grows - waited, out) - compute); }
@@ -17,7 +17,7 @@ struct Pass {
   }
 };
 
-// Blocks that are recomputed whole run forward twice.
+// Fraction of a micro-batch's compute in forward; blocks that are recomputed whole run forward twice.
 double forward_share(const Recompute& recompute) {
   const double again = recompute.granularity == Recompute::Granularity::full ? 1.0 / double(recompute.every) : 0;
   return 1 / (3 + again);
@@ -54,13 +54,13 @@ OffloadTime offload_time(const Engine& engine, const Roofline& limits) {
   const double compute = (least_sum(planned_rows(engine, limits)) - least_update_seconds(engine, limits)) / micros;
   if (units) add_units(time, engine, limits.host_bytes, compute);
   if (units) return time;
-  const double forward = compute / 4;  // a recomputed block runs forward twice and backward once: as long as two
+  const double forward = compute / 4;  // recomputed blocks: two forwards and a backward, which takes as long as two
   time.inputs_exposed = micros * (std::max(0.0, inputs - forward) + std::max(0.0, inputs - 3 * forward));
   return time;
 }
 
 double hiding_batch(const OffloadTime& offload, double share, double batch, double micro_seconds, double end_seconds) {
-  const double step = offload.exposed / share;  // in which it is just that share
+  const double step = offload.exposed / share;  // step time at which `exposed` is exactly that fraction
   return std::max(0.0, step - offload.exposed - end_seconds) / (micro_seconds / batch);
 }
 

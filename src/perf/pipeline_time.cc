@@ -11,10 +11,10 @@ namespace athanor {
 PipelineTime pipeline_time(const Engine& engine, const Network& network, double compute, int stride) {
   const StepProgram& program = engine.stage().program();
   if (program.shape.stages == 1) return {};
-  const double each = compute / double(program.shape.micro_batches);  // of a micro-batch
+  const double each = compute / double(program.shape.micro_batches);  // seconds per micro-batch
   PassTimes times{.forward = each / 3, .backward = each * 2 / 3, .weights = each / 3};
   const double without = simulate(program, times).seconds;
-  // A group of all stages, since the slowest transfer is between machines where any is.
+  // A group of all stages, because the slowest transfer crosses machines if any does.
   const bool within = network.within_machines(program.shape.stages, stride);
   const auto bytes = double(engine.stage_message_bytes());
   times.transfer = within ? network.seconds_to_all(bytes, 0, 2) : network.seconds_to_all(0, bytes, 2);

@@ -1,4 +1,4 @@
-// What a pipeline adds to a step, by the simulator of its program (pipeline/simulate.h).
+// Time that a pipeline adds to a step, by the simulator of its program (pipeline/simulate.h).
 #pragma once
 
 namespace athanor {
@@ -7,15 +7,15 @@ class Engine;
 struct Network;
 
 struct PipelineTime {
-  double waits = 0;    // seconds that stages wait for each other, if transfers took no time
-  double sending = 0;  // seconds more, since they do
+  double waits = 0;    // seconds that stages wait for each other if transfers take no time
+  double sending = 0;  // additional seconds because of transfers
 };
 
-// compute: seconds in which the slowest stage computes all micro-batches of a step; backward takes two thirds of them,
-// half of that for the weights. Stages are `stride` ranks apart.
+// compute: seconds in which the slowest stage computes all micro-batches of a step; backward takes two thirds of that,
+// half of it for weight gradients. Stages are `stride` ranks apart.
 PipelineTime pipeline_time(const Engine&, const Network&, double compute, int stride);
 
-// Bytes of activations and gradients that a stage in the middle sends in a step.
+// Bytes of activations and gradients that a middle stage sends in a step.
 double sent_to_stages(const Engine&);
 
 }  // namespace athanor

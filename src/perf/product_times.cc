@@ -5,7 +5,7 @@
 namespace athanor {
 
 std::vector<ProductUse> products_of_step(Engine& engine) {
-  engine.memory();  // the dry run names the products
+  engine.memory();  // the dry run records the GEMMs
   std::vector<ProductUse> products = distinct_products(engine.micro_products(), engine.micro_products_of_codes());
   for (ProductUse& use : products) {
     use.launches *= engine.micro_batches();
@@ -16,7 +16,7 @@ std::vector<ProductUse> products_of_step(Engine& engine) {
 
 namespace {
 
-// Gives a tensor of an op memory filled with random numbers; codes and scales of 8 bits with any bytes.
+// Gives tensors of an op memory filled with random numbers; FP8 and FP4 values and their scales get arbitrary bytes.
 class Operands {
  public:
   void add(Tensor& t) {
@@ -30,7 +30,7 @@ class Operands {
     plan_.commit(backend.device);
     for (Place& place : places_) {
       place.target->data = place.memory.data;
-      if (place.memory.dtype == DType::f16) place.memory.dtype = DType::bf16;  // any 16-bit numbers will do
+      if (place.memory.dtype == DType::f16) place.memory.dtype = DType::bf16;  // any 16-bit numbers are good enough
       backend.ops.run(RandomNormal{.x = place.memory, .std = 0.02f}, nullptr);
     }
   }
@@ -46,7 +46,7 @@ class Operands {
   MemoryPlan plan_;
 };
 
-// op: with memory for its operands.
+// op: its operands have memory.
 template <class Op>
 double seconds_of(Backend backend, const Op& op) {
   Tensor scratch;

@@ -1,4 +1,4 @@
-// The distinct products of a step: how often each runs, and its time when run alone as in training.
+// The distinct GEMMs of a step: how often each runs, and its time when run alone with the addresses of training.
 #pragma once
 #include <vector>
 
@@ -11,7 +11,7 @@ namespace athanor {
 // GEMMs of a training step with their launch counts and planned addresses, most work first.
 std::vector<ProductUse> products_of_step(Engine&);
 
-// With the backend's chosen algorithm; without Tuning on random operands, which may stay in its caches.
+// Runs the backend's chosen algorithm; without Tuning on random operands, which may stay in its caches.
 ProductTime time_product(Backend, const ProductUse&);
 
 }  // namespace athanor

@@ -12,8 +12,8 @@
 namespace athanor {
 namespace {
 
-// Partial sums of cuts along K are written and read once, in f32. `most` is the rate of a product with edges of 8192,
-// so times are scaled by that product.
+// Partial sums of splits along K are written and read once, in f32. `most` is the rate of a GEMM with M = N = K = 8192,
+// so fractions are relative to that GEMM's.
 double tiled_seconds(const Launch& product, const Tiling& tiling, const Roofline& limits) {
   const auto m = double(product.shape[0]), n = double(product.shape[1]), k = double(product.inner);
   const double yardstick = filling({.rows = 128, .cols = 256}, 8192, 8192, 8192, limits).all();
@@ -27,7 +27,7 @@ void append(std::string& out, const char* format, auto... values) {
   out += text;
 }
 
-// Four digits, and no exponent where there are more.
+// Four digits, and no exponent for larger numbers.
 std::string milliseconds(double seconds) {
   const double ms = seconds * 1e3;
   char text[40];

@@ -14,49 +14,50 @@ class Engine;
 
 struct Roofline {
   Ceilings most;
-  // Known for described GPUs; 0: only `most` bounds the ops.
-  double attention_forward = 0, attention_backward = 0;  // FLOP/s of causal attention, for the head size of the run
-  int64_t multiprocessors = 0;                           // tiles of products are distributed over them
-  double host_bytes = 0;                                 // per second to or from host memory
+  // The members below are known for described GPUs; 0: only `most` bounds the ops.
+  double attention_forward = 0, attention_backward = 0;  // FLOP/s of causal attention for the run's head size
+  int64_t multiprocessors = 0;                           // number of SMs over which GEMM tiles are distributed
+  double host_bytes = 0;                                 // bytes per second to or from host memory
   double pipeline = 192;      // cost of filling and draining a tile's pipeline, in elements of K
-  double epilogue_byte = 32;  // cost of each byte per result that an epilogue reads or writes, in elements of K
+  double epilogue_byte = 32;  // cost of each byte per output element that an epilogue reads or writes, in elements of K
   bool square_tiles = false;  // tiles of 128 x 128 are as fast as larger ones: GPUs without wgmma
 
-  Roofline of(Factors) const;  // with `most.flops` of these products
+  Roofline of(Factors) const;  // roofline whose most.flops is the rate of GEMMs with these operands
 };
 
-// Whether a micro-batch of a planned engine has products with such factors.
+// True if a micro-batch of a planned engine has GEMMs with such operands.
 bool multiplies(const Engine&, Factors);
 
-// "products 795T FLOP/s, of codes 1.59P FLOP/s, copies 4.3T B/s": of codes where the run has such products.
+// Text such as "products 795T FLOP/s, of codes 1.59P FLOP/s, copies 4.3T B/s"; "of codes" (quantized GEMMs) only if the
+// run has them.
 std::string rates_in_words(const Ceilings&, const Engine&);
 
-// Lower bounds for any launch: both rates of `most` and, where given, the attention rate and the rounding of products
-// up to whole waves of tiles.
+// Lower bound for any launch: both rates of `most` and, if given, the attention rate and the rounding of GEMMs up to
+// whole waves of tiles.
 double least_seconds(const Launch&, const Roofline&);
 
-// How a product is tiled: d into tiles, K into splits that are computed concurrently and summed.
+// How a GEMM is tiled: d into tiles, K into splits that are computed concurrently and summed.
 struct Tiling {
   double rows = 0, cols = 0;  // size of a tile; 0: unknown
   double cuts = 1;
   double tiles(double m, double n) const { return std::ceil(m / rows) * std::ceil(n / cols) * cuts; }
 };
 
-// Shares of the multiprocessors' time that go into results, 1 at most: tiles reach over the edges of d, the last wave
-// of tiles takes as long as a full one, and a tile's pipeline fills and drains, which costs as much as 192 of K; of
-// products at another rate as long, so more of K; so does what an epilogue reads and writes, beside which nothing is
-// multiplied. (192 and the tiles of best_tiling() are a fit to rates published for cuBLASLt on Hopper. 32: 32 KiB for a
-// byte of each result of a tile, at 64 bytes a cycle, in which a tile is multiplied by 32 terms. Neither is measured by
-// this program.)
+// Fractions of the SMs' time that go into results, at most 1. Losses: tiles extend beyond the edges of d; the last wave
+// of tiles takes as long as a full one; filling and draining a tile's pipeline costs as much as 192 of K (GEMMs at
+// another rate: the same time, so more of K); and an epilogue's reads and writes do not overlap multiplication. (192
+// and the tiles of best_tiling() are a fit to rates published for cuBLASLt on Hopper. epilogue_byte = 32: one byte per
+// element of a tile is 32 KiB, which at 64 bytes per cycle takes as long as 32 of K. Neither is measured by this
+// program.)
 struct Filling {
   double edges, wave, pipeline;
   double all() const { return edges * wave * pipeline; }
 };
 Filling filling(const Tiling&, double m, double n, double k, const Roofline&, double epilogue_bytes = 0);
-double partial_sum_bytes(const Tiling&, double m, double n);  // written and read once, in f32
+double partial_sum_bytes(const Tiling&, double m, double n);  // partial sums are written and read once, in f32
 
-// The fastest predicted tiling among tiles of 128 x 256 and 256 x 128, and where `square_tiles` says so 128 x 128, with
-// up to 12 splits of K.
+// The fastest predicted tiling with tiles of 128 x 256 or 256 x 128, also 128 x 128 if `square_tiles`, and up to 12
+// splits of K.
 Tiling best_tiling(const Launch& product, const Roofline&);
 
 // Launches of one op, or of one op with one shape.
@@ -66,7 +67,7 @@ struct OpRow {
   int64_t inner = 0;  // K of that launch, if it is a GEMM
   Factors factors = Factors::matrices;
   Cost cost;
-  double least = 0;    // seconds
+  double least = 0;    // lower bound, in seconds
   double seconds = 0;  // measured; 0: only planned
   void add(const Launch&, const Roofline&, int64_t times = 1);
   double lost() const { return seconds - least; }
@@ -80,17 +81,17 @@ std::map<std::string, OpRow> planned_rows(const Engine&, const Roofline&, bool b
 // Most lost time first; for planned rows, longest first.
 std::vector<std::pair<std::string, OpRow>> ordered(const std::map<std::string, OpRow>&);
 
-// Seconds of the end of a step within planned_rows(): norm, clipping and the optimizer.
+// Lower bound of the end of a step within planned_rows(), in seconds: norm, clipping and the optimizer.
 double least_update_seconds(const Engine&, const Roofline&);
-// Seconds of GEMMs within least_update_seconds().
+// Lower bound of the GEMMs within least_update_seconds(), in seconds.
 double least_update_product_seconds(const Engine&, const Roofline&);
 
 double least_sum(const std::map<std::string, OpRow>&);
 double measured_sum(const std::map<std::string, OpRow>&);
 
-// A text table: bytes, FLOPs and bound of each row; for measured rows also rates, share of the step and gap. `steps`:
-// number of steps in the rows; `step_seconds`: time of one such step, 0 for planned rows. Also shows step time that no
-// op explains.
+// A text table: bytes, FLOPs and bound of each row; for measured rows also rates, fraction of the step and gap.
+// `steps`: number of steps in the rows; `step_seconds`: time of one such step, 0 for planned rows. Also shows step time
+// that no op explains.
 std::string op_table(const std::map<std::string, OpRow>&, double steps, double step_seconds);
 
 }  // namespace athanor

@@ -15,13 +15,14 @@
 namespace athanor {
 namespace {
 
-constexpr int64_t kPreparing = 1, kPreparingGraphs = 2;  // libraries build plans, then graphs are captured
+// Number of first steps that are not measured: in the first, libraries build plans; in the second, graphs are captured.
+constexpr int64_t kPreparing = 1, kPreparingGraphs = 2;
 
 bool communicates(const DeviceWork& a) { return a.name.rfind("nccl", 0) == 0; }  // NCCL's kernels: ncclDevKernel_...
 
-// AllReduce of ncclDevKernel_AllReduce_Sum_bf16_RING_LL(...).
+// Kind of an NCCL kernel: AllReduce for ncclDevKernel_AllReduce_Sum_bf16_RING_LL(...).
 std::string kind_of(const std::string& kernel) {
-  const size_t from = kernel.find('_') + 1;  // 0: none
+  const size_t from = kernel.find('_') + 1;  // 0 if there is none
   return kernel.substr(from, kernel.find_first_of("_(", from) - from);
 }
 
@@ -45,7 +46,7 @@ double seconds_of(const Spans& disjoint) {
   return double(sum) * 1e-9;
 }
 
-// Seconds of interval `a` that none of the disjoint spans covers.
+// Seconds of activity `a` that none of the disjoint spans covers.
 double uncovered_seconds(const DeviceWork& a, const Spans& disjoint) {
   int64_t rest = a.end - a.begin;
   auto at = std::upper_bound(disjoint.begin(), disjoint.end(), a.begin,
@@ -66,7 +67,7 @@ std::string number(double x, int digits) {
   return text;
 }
 
-// Without kinds: those are in the log.
+// The table sums over kinds of collectives, which only the log tells apart.
 std::string communication_table(const std::vector<CommunicationRow>& rows, const Network& network) {
   if (rows.empty()) return "";
   char text[240];
@@ -115,7 +116,7 @@ Occupation occupation(std::span<const DeviceWork> activities) {
 std::vector<DeviceWork> without_waits(std::vector<DeviceWork> activities) {
   std::stable_sort(activities.begin(), activities.end(),
                    [](const DeviceWork& a, const DeviceWork& b) { return a.begin < b.begin; });
-  std::map<int64_t, int64_t> ended;  // by stream
+  std::map<int64_t, int64_t> ended;  // keys: stream
   for (DeviceWork& a : activities) {
     if (communicates(a) || a.name == "copy" || a.name == "fill") continue;
     int64_t& before = ended.try_emplace(a.stream, a.begin).first->second;
@@ -160,7 +161,7 @@ void StepProfile::use_events() {
 }
 
 void StepProfile::watch_collectives(Profiler* profiler) {
-  collectives_.reset();  // before another one: the watch knows one observer
+  collectives_.reset();  // before the next one is created, because the watch has one observer
   if (options_.collectives)
     collectives_ = std::make_unique<CollectiveTimes>(*options_.collectives, profiler, backend_.device.unified());
 }
@@ -231,7 +232,7 @@ std::map<CollectiveKey, CollectiveRow> StepProfile::collectives() const {
   return all;
 }
 
-// Processors send and compute in turns.
+// A device with unified memory sends and computes one after the other, so nothing is hidden.
 std::map<LayerGroup, double> StepProfile::modelled_communication() const {
   const Roofline& limits = options_.limits;
   const bool turns = backend_.device.unified();

@@ -22,7 +22,7 @@ class TimedOps;
 // Device busy time between the first and the last activity, in seconds; sums over steps.
 struct Occupation {
   double window = 0, busy = 0;
-  double exposed = 0;  // part of busy: only communication
+  double exposed = 0;  // portion of busy in which only communication runs
   // `exposed` by kind of NCCL kernel, such as AllReduce; concurrent kernels both count.
   std::map<std::string, double> exposed_by = {};
   std::map<int64_t, double> exposed_by_label = {};  // `exposed` by label of the NCCL kernel
@@ -30,15 +30,15 @@ struct Occupation {
 };
 Occupation occupation(std::span<const DeviceWork>);
 
-// A kernel of a programmatic launch starts early and waits for the one before it on its stream: each that computes
-// begins when the one before has ended. In the order of begin.
+// Corrects kernels of programmatic launches, which start early and wait for the previous kernel of their stream: each
+// compute kernel begins when the previous one has ended. Returns activities in the order of begin.
 std::vector<DeviceWork> without_waits(std::vector<DeviceWork>);
 
 // Communication of one layer group in one step. NaN: unknown, or not modelled.
 struct CommunicationRow {
   LayerGroup of;
-  double calls, exposed, seconds;  // as CollectiveRow
-  double modelled;                 // what is exposed by the model of perf/traffic.h
+  double calls, exposed, seconds;  // see CollectiveRow
+  double modelled;                 // exposed seconds by the model of perf/traffic.h
 };
 
 class StepProfile {
@@ -57,8 +57,8 @@ class StepProfile {
   StepProfile(const StepProfile&) = delete;
   StepProfile& operator=(const StepProfile&) = delete;
 
-  // Waits for the device. The work since the last call was one step, or something else; the first, preparing steps are
-  // not counted.
+  // Both wait for the device. end_step(): the work since the last call was one step, which is counted after the first,
+  // preparing steps; skip(): it was something else.
   void end_step(double seconds = 0);
   void skip();
 
@@ -71,12 +71,12 @@ class StepProfile {
   const std::string& why_events() const { return options_.why_events; }
   const Occupation& occupied() const { return occupied_; }
   int64_t lost() const { return lost_; }  // number of missing activities
-  // By unit ("" for what is of the whole step), group and kind; sums over the counted steps. Empty where times of
-  // collectives are not known: one rank, or a GPU without a profiler.
+  // By unit ("" for the whole step), group and kind; sums over the counted steps. Empty if times of collectives are not
+  // known: one rank, or a GPU without a profiler.
   std::map<CollectiveKey, CollectiveRow> collectives() const;
   // collectives() summed over kinds, in the order of units, with the modelled times. Empty with one rank.
   std::vector<CommunicationRow> communication() const;
-  // op_table() and communication() plus a line on the source of the times and, for kernels, the device's idle time
+  // op_table() and communication(), plus a line on the source of the times and, for kernels, the device's idle time
   // between them.
   std::string table(double step_seconds) const;
 
@@ -93,8 +93,8 @@ class StepProfile {
   Backend backend_;
   Options options_;
   std::string source_;
-  std::unique_ptr<LabelOps> labels_;  // with a profiler
-  std::unique_ptr<TimedOps> timed_;   // without one
+  std::unique_ptr<LabelOps> labels_;  // used with a profiler
+  std::unique_ptr<TimedOps> timed_;   // used without a profiler
   std::unique_ptr<CollectiveTimes> collectives_;
   std::map<std::string, OpRow> kernel_rows_;
   Occupation occupied_;

@@ -12,8 +12,8 @@ namespace {
 
 constexpr double kBackward = 2.0 / 3;  // fraction of a micro-batch's time
 
-// Collectives on their own stream, one after the other: one has the launches of a micro-batch beside it that those
-// before it left.
+// Collectives on their own stream, one after the other: each overlaps the launches of a micro-batch that earlier
+// collectives have not used up.
 class Beside {
  public:
   Beside(std::span<const Launch> launches, const Roofline* limits) : launches_(launches), limits_(limits) {}
@@ -31,11 +31,11 @@ class Beside {
  private:
   std::span<const Launch> launches_;
   const Roofline* limits_;
-  int64_t used_to_ = 0;  // launches before this one have collectives beside them already
-  double left_ = 0;      // seconds of these that are still free
+  int64_t used_to_ = 0;  // launches before this one already overlap collectives
+  double left_ = 0;      // seconds of these launches that no collective uses yet
 };
 
-// Gathers and reduce-scatters of keys, values and their gradients; neighbours are `near` ranks apart.
+// All-gathers and reduce-scatters of keys, values and their gradients; neighbours are `near` ranks apart.
 void add_context_sums(StepTraffic& t, const Engine& engine, const Network& net, int ranks, int near) {
   for (const auto& [subject, sums] : engine.micro_context_sums().by_subject) {
     const double each = double(ranks - 1) / ranks * double(sums.row_bytes) / double(sums.row_calls);
@@ -45,7 +45,7 @@ void add_context_sums(StepTraffic& t, const Engine& engine, const Network& net, 
   }
 }
 
-// Rows to experts and back, in equal parts to each rank; neighbours are `near` ranks apart.
+// Rows sent to experts and back, in equal parts to each rank; neighbours are `near` ranks apart.
 void add_expert_exchanges(StepTraffic& t, const Engine& engine, const Network& net, int ranks, int near) {
   const int within = std::clamp(net.per_machine / near, 1, ranks);  // ranks on one machine
   for (const auto& [subject, sums] : engine.micro_expert_sums().by_subject) {
@@ -57,7 +57,7 @@ void add_expert_exchanges(StepTraffic& t, const Engine& engine, const Network& n
   }
 }
 
-// In a ring. Gradients on their way home share the network with the next keys, so passes are one after the other.
+// Ring attention. Returning gradients share the network with the next keys, so passes run one after the other.
 void add_context_passes(StepTraffic& t, const Engine& engine, const Network& net, const Roofline* limits, int ranks,
                         int near) {
   const bool within = net.within_machines(ranks, near);
@@ -71,11 +71,11 @@ void add_context_passes(StepTraffic& t, const Engine& engine, const Network& net
   }
 }
 
-// What ranks send in every micro-batch, as the dry run recorded it; and once per step those of gradients that each rank
-// has a part of.
+// What tensor-parallel ranks send in every micro-batch, as the dry run recorded it; and once per step, gradients of
+// which each rank has a partial sum.
 void add_tensor_sums(StepTraffic& t, const Engine& engine, const Network& net, const Roofline* limits, int ranks) {
   if (ranks == 1) return;
-  const double sent_of = 2.0 * (ranks - 1) / ranks;  // bytes sent, of those summed
+  const double sent_of = 2.0 * (ranks - 1) / ranks;  // bytes sent per byte summed
   const auto micros = double(engine.micro_batches());
   const ParamStore& params = engine.model().params();
   const auto add = [&](const std::string& subject, int64_t calls, double sent) {
@@ -105,7 +105,7 @@ void add_tensor_sums(StepTraffic& t, const Engine& engine, const Network& net, c
   }
 }
 
-// The group ProcessMesh::weights().
+// Name of the group ProcessMesh::weights().
 const char* of_weights(ProcessMesh& mesh) {
   if (&mesh.weights() == &mesh.data_parallel()) return "data_parallel";
   return &mesh.weights() == &mesh.world() ? "world" : "weights";
@@ -129,7 +129,8 @@ void add_update_sums(StepTraffic& t, const Engine& engine, ProcessMesh& mesh, co
   add("tensor", double(engine.codes()->largest_of_all()), 1, mesh.tensor().size(), 1);
 }
 
-// Whole matrices on their way to owners and back. A call takes as long as the rank with most to send or to receive.
+// Whole matrices sent to the ranks that update them and back. A call takes as long as the rank that sends or receives
+// the most.
 void add_matrices(StepTraffic& t, const Engine& engine, ProcessMesh& mesh, const Network& net) {
   struct Load {
     double link = 0, network = 0;
@@ -151,14 +152,14 @@ void add_matrices(StepTraffic& t, const Engine& engine, ProcessMesh& mesh, const
   }
 }
 
-// What workers send each other, beside which nothing is computed: at the ends of rounds of local updates, shared out
-// over the steps of a round, or the records of blocks of compressed momentum in every step.
+// What workers send each other while nothing is computed: at the ends of rounds of local updates, averaged over the
+// steps of a round, or records of compressed momentum in every step.
 void add_workers(StepTraffic& t, const Engine& engine, ProcessMesh& mesh, const Network& net) {
   const int workers = mesh.workers().size(), of_worker = mesh.world().size() / workers;
   if (workers == 1) return;
   const bool compressed = engine.optimizer() && engine.optimizer()->compresses();
   const double steps = compressed ? 1 : double(engine.options().outer.steps);
-  const double bytes = compressed ? double(sizeof(OneBitRecord)) / double(kOneBitBlock) : 4;  // of an element
+  const double bytes = compressed ? double(sizeof(OneBitRecord)) / double(kOneBitBlock) : 4;  // bytes per element
   for (const auto& unit : engine.model().params().units()) {
     const double sent = 2.0 * (workers - 1) / workers * bytes * double(unit->shard.end - unit->shard.begin);
     const double seconds = net.seconds(sent, workers, of_worker);
@@ -241,7 +242,7 @@ StepTraffic step_traffic(const Engine& engine, ProcessMesh& mesh, const Network&
   const ParamStore& params = engine.model().params();
   const auto& units = params.units();
   const int head = params.spec(engine.model().head()).unit;
-  const int near = mesh.tensor().size();  // the distance of neighbouring shards
+  const int near = mesh.tensor().size();  // distance between neighbouring shards
   const int stage = engine.options().zero_stage;
   const double value = double(size_of(engine.options().recipe.compute));
   const double grad = double(size_of(engine.options().recipe.gradients));
@@ -249,9 +250,9 @@ StepTraffic step_traffic(const Engine& engine, ProcessMesh& mesh, const Network&
   const auto share = [](int n) { return double(n - 1) / n; };
   StepTraffic t;
   for (size_t u = 0; u < units.size(); ++u) {
-    if (units[u]->buffers) continue;  // whole and alike on all ranks
-    const Placement& placement =
-        params.placement({units[u]->params.front()});  // the same for all of the unit, except how they are cut
+    if (units[u]->buffers) continue;  // replicated on all ranks
+    // All parameters of a unit have the same placement, except how they are sliced.
+    const Placement& placement = params.placement({units[u]->params.front()});
     const int shards = mesh.size(placement.shards);
     const int copies = placement.copies(mesh);
     const auto n = double(units[u]->layout.numel);
@@ -262,7 +263,7 @@ StepTraffic step_traffic(const Engine& engine, ProcessMesh& mesh, const Network&
     const double gather_s = net.seconds(gather, shards, near), scatter_s = net.seconds(scatter, shards, near);
     const double copied = frozen ? 0 : 2 * share(copies) * n / shards * grad;
     const double copied_s = net.seconds(copied, copies, shards * near);
-    // at_end: nothing hides the last of them, or the first.
+    // at_end: nothing hides the last, or the first, of these collectives.
     const auto of_shards = [&](Traffic& kind, double sent, double seconds, double calls, bool at_end) {
       kind.add({units[u]->name, units[u]->experts ? "expert_shards" : "shards"}, sent, seconds, calls,
                at_end ? seconds : 0);
@@ -273,8 +274,8 @@ StepTraffic step_traffic(const Engine& engine, ProcessMesh& mesh, const Network&
                                                   : "data_parallel"},
              copied, copied_s, 1, first ? copied_s : 0);
     if (stage == 1) of_shards(t.early, scatter, scatter_s, 1, first);
-    // What the head uses is not let go between forward and backward: the last unit, and an embedding that is its
-    // weight.
+    // The head's weights stay gathered between forward and backward: those of the last unit, and of an embedding that
+    // is tied to the head.
     const bool shared = int(u) == head && !last;
     if (stage >= 2) of_shards(t.backward, scatter, scatter_s, (shared ? 2 : 1) * micros, first);
     if (stage == 3) of_shards(t.gathers, gather, gather_s, (last ? 1 : shared ? 3 : 2) * micros, first || last);

@@ -41,7 +41,7 @@ std::string schedule_text(const StepProgram& program, const Simulation& simulati
 }
 
 std::string schedule_svg(const StepProgram& program, const Simulation& simulation) {
-  constexpr int kLeft = 70, kTop = 40, kRow = 28, kUnit = 24;  // pixels; kUnit: of a forward pass of a chunk
+  constexpr int kLeft = 70, kTop = 40, kRow = 28, kUnit = 24;  // pixels; kUnit: width of a chunk's forward pass
   const int chunks = program.shape.chunks;
   const auto at = [&](double time) { return cat(kLeft + time * chunks * kUnit); };
   const int height = kTop + kRow * int(simulation.stages.size()) + 10;

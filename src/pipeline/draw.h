@@ -1,4 +1,4 @@
-// A simulated step as a drawing: what each stage computes when, and when it waits.
+// Draws a simulated step: what each stage computes when, and when it waits.
 #pragma once
 #include <string>
 
@@ -6,12 +6,12 @@
 
 namespace athanor {
 
-// One line per stage, a column per unit of time: "f3" and "b3" are forward and backward of micro-batch 3, with several
-// chunks "f3.1" of its chunk 1; dots where the stage waits.
+// Text with one line per stage and one column per `unit` of time: "f3" and "b3" are forward and backward of micro-batch
+// 3, with several chunks "f3.1" of its chunk 1; dots where the stage waits.
 std::string schedule_text(const StepProgram&, const Simulation&, double unit);
 
-// The schedule as an SVG picture: a row per stage, passes as wide as they take with the micro-batch's number, forward
-// and backward in different colors, later chunks darker.
+// The schedule as an SVG picture: a row per stage, passes as wide as their duration, labelled with the micro-batch;
+// forward and backward in different colors, later chunks darker.
 std::string schedule_svg(const StepProgram&, const Simulation&);
 
 }  // namespace athanor

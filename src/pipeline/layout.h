@@ -1,17 +1,17 @@
-// How the blocks of a model are shared out among the parts of a pipeline.
+// Assigns the blocks of a model to the parts of a pipeline.
 #pragma once
 #include <vector>
 
 namespace athanor {
 
-// What a forward pass costs, in any unit.
+// Cost of a forward pass, in any unit.
 struct PartCosts {
   double block = 1, head = 0;
 };
 
-// Blocks of each part, one at least: the part that costs most costs as little as it can. The last part has the head,
-// too. Parts that are left with equal numbers but for one have the larger ones at the end, where fewer micro-batches
-// are under way.
+// Returns the number of blocks of each part, at least one, such that the most expensive part is as cheap as possible.
+// The last part also has the head. If the other parts cannot be equal, the larger ones come last, where fewer
+// micro-batches are in flight.
 std::vector<int> balanced_layout(int blocks, int parts, const PartCosts&);
 
 }  // namespace athanor

@@ -13,9 +13,9 @@ namespace {
 
 using Kind = StageAction::Kind;
 
-// Groups of micro-batches that run through all chunks one after the other [Narayanan et al. 2021, figure 4]: as many as
-// there are stages or more, since the last stage's output of a chunk is the first stage's input of the next one. Sizes
-// differ by one at most.
+// Sizes of the groups of micro-batches that run through all chunks one after the other [Narayanan et al. 2021, figure
+// 4]: at least as many micro-batches as stages, since the last stage's output of a chunk is the first stage's input of
+// the next. Sizes differ by at most one.
 std::vector<int64_t> group_sizes(const PipelineShape& shape) {
   const int64_t m = shape.micro_batches, groups = std::max<int64_t>(1, m / shape.stages);
   std::vector<int64_t> sizes;
@@ -23,7 +23,7 @@ std::vector<int64_t> group_sizes(const PipelineShape& shape) {
   return sizes;
 }
 
-// All forwards of a stage, or all backwards, in which the chunks are in reverse.
+// All forward passes of a stage, or all its backward passes, which take the chunks in reverse order.
 Actions in_groups(const PipelineShape& shape, const std::vector<int64_t>& groups, Kind kind) {
   Actions list;
   int64_t first = 0;
@@ -36,7 +36,7 @@ Actions in_groups(const PipelineShape& shape, const std::vector<int64_t>& groups
   return list;
 }
 
-// `ahead` forwards, then pairs of a forward and a backward, then the backwards that are left.
+// `ahead` forward passes, then pairs of a forward and a backward pass, then the remaining backward passes.
 Actions in_pairs(const Actions& forwards, const Actions& backwards, int64_t ahead) {
   const auto before = std::min(forwards.size(), size_t(ahead));
   Actions list;
@@ -47,9 +47,9 @@ Actions in_pairs(const Actions& forwards, const Actions& backwards, int64_t ahea
   return list;
 }
 
-// 1F1B whose backwards compute only the gradients of activations. The weights' gradients wait: on stage r those of r
-// micro-batches, so that every stage has about as many micro-batches under way as the first one [Qi et al. 2023, "Zero
-// Bubble Pipeline Parallelism", figure 2: ZB-H1].
+// 1F1B whose backward passes compute only activation gradients. Weight gradients are postponed: stage r postpones those
+// of r micro-batches, so that every stage has about as many micro-batches in flight as the first one [Qi et al. 2023,
+// "Zero Bubble Pipeline Parallelism", figure 2: ZB-H1].
 Actions zb1p(const PipelineShape& shape, int stage) {
   const int64_t m = shape.micro_batches, ahead = std::min<int64_t>(m, shape.stages - 1 - stage);
   Actions list;
@@ -64,11 +64,11 @@ Actions zb1p(const PipelineShape& shape, int stage) {
 }
 
 // ZB-V [Qi et al. 2024, "Pipeline Parallelism with Controllable Memory"; the order of PyTorch's ScheduleZBVZeroBubble].
-// It needs 2 p - 1 micro-batches on p stages; with fewer, those that are not there are left out.
+// It needs 2 p - 1 micro-batches on p stages; with fewer, actions of missing micro-batches are left out.
 Actions zbv(const PipelineShape& shape, int stage) {
   const int64_t m = shape.micro_batches, p = shape.stages, later = p - stage, enough = std::max(m, 2 * p - 1);
   Actions list;
-  std::array<std::array<int64_t, 2>, 3> done = {};  // of each kind and chunk
+  std::array<std::array<int64_t, 2>, 3> done = {};  // number of actions of each kind and chunk so far
   const auto add = [&](Kind kind, int chunk) {
     const size_t row = kind == Kind::forward ? 0 : kind == Kind::input_backward ? 1 : 2;
     const int64_t next = done[row][size_t(chunk)]++;
@@ -113,7 +113,7 @@ Actions computations(PipelineSchedule schedule, const PipelineShape& shape, int 
   }
 }
 
-// What a computation sends to another stage: activations to a part, or a gradient.
+// The send that follows a computation: activations to the next part, or a gradient to the previous one.
 std::optional<StageAction> sent_by(const PipelineShape& shape, int stage, const StageAction& a) {
   const int part = shape.part(stage, a.chunk);
   if (a.kind == Kind::forward && part + 1 < shape.parts())
@@ -129,20 +129,20 @@ std::optional<StageAction> needed_by(const PipelineShape& shape, int stage, cons
   return std::nullopt;
 }
 
-// The other stage's side of a send.
+// The receiving stage's action for a send.
 StageAction arrival_of(const PipelineShape& shape, int stage, const StageAction& sent) {
   const int part = shape.part(stage, sent.chunk);
   if (sent.kind == Kind::send_activation) return {Kind::receive_activation, shape.chunk_of(part + 1), sent.micro_batch};
   return {Kind::receive_gradient, shape.chunk_of(part - 1), sent.micro_batch};
 }
 
-// A stage sends as soon as it has computed. It receives what a computation needs just before it, and before that what
+// A stage sends as soon as it has computed. It receives what a computation needs just before it, after everything that
 // the same stage sent earlier, since messages between two stages arrive in the order in which they were sent.
 void add_transfers(StepProgram& program) {
   const PipelineShape& shape = program.shape;
   const auto n = size_t(shape.stages);
-  std::vector<std::vector<Actions>> arrivals(n, std::vector<Actions>(n));  // by receiver and sender
-  std::vector<std::vector<size_t>> places(n);  // of a receiver's arrivals among those of their senders
+  std::vector<std::vector<Actions>> arrivals(n, std::vector<Actions>(n));  // indices: receiver, sender
+  std::vector<std::vector<size_t>> places(n);  // index of a receiver's arrival among the messages of its sender
   const auto number = [&](const StageAction& a) {
     const int half = a.kind == Kind::receive_gradient ? shape.chunks : 0;
     return size_t((half + a.chunk) * shape.micro_batches + a.micro_batch);
@@ -221,7 +221,7 @@ int peer_of(const PipelineShape& shape, int stage, const StageAction& a) {
 Frames assign_frames(const Actions& list, int chunks) {
   struct Use {
     int number = -1;
-    size_t left = 0;  // actions
+    size_t left = 0;  // actions left
   };
   int64_t micro_batches = 0;
   for (const StageAction& a : list) micro_batches = std::max(micro_batches, a.micro_batch + 1);

@@ -10,9 +10,9 @@
 namespace athanor {
 
 struct StageAction {
-  // Transfers are with the stage that has the model's previous or next part: its activations come before forward, the
-  // gradient of this part's output before backward. Zero-bubble schedules run backward in two halves: input_backward
-  // computes the gradients of activations, weight_backward those of the linear layers' weights.
+  // Transfers are to and from the stage that has the model's previous or next part: activations are received before
+  // forward, the gradient of this part's output before backward. Zero-bubble schedules run backward in two halves:
+  // input_backward computes the gradients of activations, weight_backward those of the linear layers' weights.
   enum class Kind : uint8_t {
     receive_activation,
     forward,
@@ -24,7 +24,7 @@ struct StageAction {
     weight_backward
   };
   Kind kind;
-  int chunk = 0;  // of the stage's chunks
+  int chunk = 0;  // number among the stage's chunks
   int64_t micro_batch = 0;
   bool operator==(const StageAction&) const = default;
 };
@@ -36,15 +36,15 @@ inline bool sends(const StageAction& a) {
   return a.kind == StageAction::Kind::send_activation || a.kind == StageAction::Kind::send_gradient;
 }
 inline bool computes(const StageAction& a) { return !receives(a) && !sends(a); }
-// Whether the gradient of the chunk's input is there after the action.
+// True if the gradient of the chunk's input is complete after the action.
 inline bool gives_gradient(const StageAction& a) {
   return a.kind == StageAction::Kind::backward || a.kind == StageAction::Kind::input_backward;
 }
 
-// The model is cut into stages * chunks consecutive parts; part p belongs to stage p % stages and is its chunk p /
-// stages [Narayanan et al. 2021, "Efficient Large-Scale Language Model Training", section 2.2]. In a V the stages of
-// every second chunk are in reverse order, so that the first stage has the model's first part and its last one [Qi et
-// al. 2024, "Pipeline Parallelism with Controllable Memory"].
+// The model is split into stages * chunks consecutive parts; part p belongs to stage p % stages and is its chunk p /
+// stages [Narayanan et al. 2021, "Efficient Large-Scale Language Model Training", section 2.2]. With `v`, every second
+// chunk visits the stages in reverse order, so that the first stage has the model's first and last part [Qi et al.
+// 2024, "Pipeline Parallelism with Controllable Memory"].
 struct PipelineShape {
   int stages = 1, chunks = 1;
   int64_t micro_batches = 1;
@@ -64,29 +64,29 @@ using Actions = std::vector<StageAction>;
 struct StepProgram {
   PipelineShape shape;
   std::vector<Actions> stages;
-  bool splits_backward = false;  // into the halves of inputs and weights
-  // Messages that a stage may have sent to another one that has not received them yet. The next send waits.
+  bool splits_backward = false;  // into input gradients and weight gradients
+  // Max number of messages that a stage has sent to another stage and that were not received yet. The next send waits.
   int sends_ahead = 2;
 };
 
-// Transfers included, those between chunks of one stage too. zbv has two chunks per stage, in a V; all others but
-// interleaved have one. sends_ahead is the smallest number, at least 2,
-// with which no stage waits for ever: whether one does depends on the lists alone, not on how long actions take.
+// Makes the lists of a schedule, including transfers, also between chunks of one stage. zbv has two chunks per stage,
+// in a V; all others except interleaved have one. sends_ahead is the smallest number, at least 2, with which no stage
+// waits forever: that depends only on the lists, not on how long actions take.
 StepProgram make_program(PipelineSchedule, PipelineShape);
 
-// The stage that sends what an action receives, or receives what it sends: maybe the same one.
+// The stage that sends what an action receives, or receives what it sends: it may be the same stage.
 int peer_of(const PipelineShape&, int stage, const StageAction&);
 
-// Where an interpreter keeps what outlives an action.
+// Where the interpreter stores what must outlive an action.
 struct Frames {
   // For each action: the frame of its chunk, which holds what forward leaves for backward, and the slot of its inputs.
-  // Both are the lowest ones free; a frame is taken by a chunk's first action for a micro-batch, a slot by a stage's,
-  // and both are free after the last one.
+  // Both are the lowest free numbers. A chunk's first action for a micro-batch takes a frame, a stage's first action
+  // takes a slot; the last action frees them.
   std::vector<int> frame, slot;
   std::vector<bool> ends;   // after this action the frame is free
-  std::vector<int> frames;  // of each chunk
-  int slots = 0;            // micro-batches under way at once
-  int most = 0;             // frames of all chunks under way at once
+  std::vector<int> frames;  // number of frames of each chunk
+  int slots = 0;            // max micro-batches in flight
+  int most = 0;             // max frames of all chunks in use at once
 };
 Frames assign_frames(const Actions&, int chunks);
 

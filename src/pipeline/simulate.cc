@@ -10,14 +10,14 @@ namespace {
 
 using Kind = StageAction::Kind;
 
-// What one stage has sent another.
+// Messages from one stage to another.
 struct Messages {
   struct Sent {
     StageAction arrival;
     double time;
   };
   std::vector<Sent> sent;
-  std::vector<double> received;  // times
+  std::vector<double> received;  // times of receipt
 };
 
 class Run {

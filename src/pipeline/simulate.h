@@ -1,4 +1,4 @@
-// A step's program run without a model: does it end, how long does it take, what does each stage have under way.
+// Simulates a step's program without a model: whether it ends, how long it takes, and what each stage has in flight.
 #pragma once
 #include <vector>
 
@@ -6,11 +6,11 @@
 
 namespace athanor {
 
-// Times of a micro-batch on a whole stage; a chunk takes a share of them.
+// Times of a micro-batch on a whole stage; each of its chunks takes an equal share.
 struct PassTimes {
   double forward = 1, backward = 2;
-  double weights = 1;   // part of backward: the weights' gradients, where a schedule has them apart
-  double transfer = 0;  // from one stage to another, while both compute
+  double weights = 1;   // portion of backward for weight gradients, in schedules that split backward
+  double transfer = 0;  // time of a message from one stage to another, while both compute
 };
 
 struct TimedAction {
@@ -20,20 +20,20 @@ struct TimedAction {
 
 struct Simulation {
   std::vector<std::vector<TimedAction>> stages;
-  double seconds = 0;  // of the step
-  double useful = 0;   // of the stage that computes longest
+  double seconds = 0;  // duration of the step
+  double useful = 0;   // compute time of the stage that computes longest
   double bubble() const { return seconds - useful; }
-  // Forwards of a whole stage that each stage has under way at most: begun, and backward has not ended, with that of
-  // the weights.
+  // Max forward passes in flight on each stage, in passes of a whole stage: forward has begun, and backward, including
+  // weight gradients, has not ended.
   std::vector<double> in_flight;
 };
 
-// Whether every stage comes to the end of its list.
+// True if every stage reaches the end of its list.
 bool ends(const StepProgram&);
 // Throws an Error that names the stages and actions that wait for each other, or transfers that do not match.
 Simulation simulate(const StepProgram&, const PassTimes&);
 
-// Time of a step over that of a stage's own passes, where backward takes twice as long as forward: 1 or more.
+// Step time over the compute time of the busiest stage, if backward takes twice as long as forward: at least 1.
 double with_waits(const StepProgram&);
 
 }  // namespace athanor

@@ -8,7 +8,7 @@
 namespace athanor {
 namespace {
 
-// Not in the copy streams: there, stages of a pipeline send, and a copy would wait until another stage has received.
+// Does not use the copy streams: pipeline stages send in those, and a copy would wait until another stage has received.
 Ctx::Ticket copy(Ctx& c, const Tensor& to, const Tensor& from) {
   return c.beside([&](Stream stream) { c.device.copy(to.data, from.data, from.bytes(), stream); });
 }
@@ -24,11 +24,11 @@ void BlockInputs::plan(MemoryPlan& plan, int64_t blocks, DType dtype, const Shap
 size_t BlockInputs::bytes() const { return home_.empty() ? 0 : home_.size() * home_.front().bytes(); }
 
 int64_t BlockInputs::keep(Ctx& c, Buffer input) {
-  c.wait(std::move(moving_.copied));  // the memory of the input before it is free then
+  c.wait(std::move(moving_.copied));  // then the previous input's memory is free
   const int64_t number = next_++;
   moving_.input = std::move(input);
   moving_.number = number;
-  if (number == int64_t(home_.size())) return number;  // the last one
+  if (number == int64_t(home_.size())) return number;  // the last input stays in device memory
   const Tensor &from = moving_.input.t, &home = home_.at(size_t(number));
   CHECK(home.shape == from.shape && home.dtype == from.dtype, "input ", from.shape, " of block ", number, ", planned ",
         home.shape);

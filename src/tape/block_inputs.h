@@ -1,6 +1,6 @@
-// BlockInputs: the inputs of recomputed blocks (checkpoint() in tape/ctx.h) in host memory between forward and
-// backward, for one micro-batch under way. An input is copied to the host while its block runs forward, and back while
-// the block behind it runs backward; so device memory holds two inputs at once, in place of one per block. The last
+// BlockInputs: holds the inputs of recomputed blocks (checkpoint() in tape/ctx.h) in host memory between forward and
+// backward of one micro-batch. An input is copied to the host while its block runs forward, and back to the device
+// while the next block runs backward. So device memory holds two inputs at a time instead of one per block. The last
 // block's input stays in device memory, since backward begins with it.
 #pragma once
 #include <cstdint>
@@ -13,21 +13,21 @@ namespace athanor {
 
 class BlockInputs {
  public:
-  // Pinned host memory for the inputs [rows, hidden size] of so many blocks but the last one.
+  // Plans pinned host memory for the inputs [rows, hidden size] of all blocks but the last one.
   void plan(MemoryPlan&, int64_t blocks, DType, const Shape& input);
-  size_t bytes() const;  // of that
-  // Takes the input of the next block in forward. Returns its number.
+  size_t bytes() const;  // pinned host memory
+  // Takes the input of the next block in forward. Returns the block's number.
   int64_t keep(Ctx&, Buffer input);
-  // Gives the input back to backward, which asks for the inputs in reverse order.
+  // Returns the input for backward, which must ask for the inputs in reverse order.
   Buffer bring(Ctx&, int64_t number);
 
  private:
-  std::vector<Tensor> home_;  // by number
+  std::vector<Tensor> home_;  // host copies, by block number
   struct {
     int64_t number = -1;
     Buffer input;
     Ctx::Ticket copied;
-  } moving_;  // on its way to the host, or back
+  } moving_;  // being copied to the host, or back
   int64_t next_ = 0;
 };
 

@@ -37,8 +37,9 @@ class Var {
   explicit operator bool() const { return slot_ >= 0; }
   Buffer keep() const { return buffer_; }  // shares the memory, not the right to consume
   void producer_keeps_it() { kept_ = true; }
-  // Where the producer, who quantizes the gradient, wants its largest magnitude left; none: it does not ask. Who gives
-  // the gradient need not heed it: Buffer::amax says whether it was left.
+  // Asks the consumer of this value to store the amax of its gradient in `of_gradient`, because the producer will
+  // quantize the gradient; no tensor: the producer does not need it. The consumer may ignore this: Buffer::amax says
+  // whether the amax was stored.
   void asks_largest(Tensor of_gradient) { asked_ = of_gradient; }
   Tensor asked_largest() const { return asked_; }
 
@@ -48,7 +49,7 @@ class Var {
   Buffer buffer_;
   int slot_ = -1;
   Remake remake_;
-  bool kept_ = false;  // for the backward of whoever made it
+  bool kept_ = false;  // kept for the producer's backward
   Tensor asked_ = {};
 };
 
@@ -70,32 +71,32 @@ class Tape {
     UniqueFn<void(Ctx&)> backward;
   };
   std::vector<Entry> entries;
-  std::map<int, Buffer> grads;    // by slot
-  std::map<int, int> uses;        // by unit: in forward, with the backward still to come
+  std::map<int, Buffer> grads;    // gradients by slot
+  std::map<int, int> uses;        // by unit: uses in forward whose backward is still to come
   bool puts_off_weights = false;  // Ctx::weight_half() keeps functions in weight_halves
   std::vector<UniqueFn<void(Ctx&)>> weight_halves;
   bool recording = true;
   int next_slot = 0;
 };
 
-// What the ranks that share a layer's products (ProcessMesh::tensor()), or its sequences (context()), send of
-// activations and their gradients: all-reduces; gathers and reduce-scatters of rows, whose bytes are those of all
-// ranks' rows.
+// Activations and activation gradients that tensor-parallel (ProcessMesh::tensor()), context-parallel (context()) or
+// expert-parallel ranks (experts()) send: `calls` counts all-reduces; `row_calls` counts all-gathers, reduce-scatters
+// and all-to-alls of rows, whose bytes are those of all ranks' rows together.
 struct TensorSums {
   struct Sent {
     int64_t calls = 0, bytes = 0;
     int64_t row_calls = 0, row_bytes = 0;
   };
-  // Of these, those that run beside launches [from, to).
+  // Collectives, counted in `by_subject` too, that overlap the launches [from, to).
   struct Beside {
     int64_t bytes;
     bool rows;
     int64_t from, to = 0;
     std::string subject = {};
   };
-  std::map<std::string, Sent> by_subject = {};  // CollectiveSubject
+  std::map<std::string, Sent> by_subject = {};  // keys: CollectiveSubject::name()
   std::vector<Beside> beside = {};
-  const std::vector<Launch>* launches = nullptr;  // so far, while a dry run counts them
+  const std::vector<Launch>* launches = nullptr;  // launches so far, while a dry run counts them
   Sent all() const {
     Sent sum;
     for (const auto& [subject, s] : by_subject) {
@@ -106,22 +107,22 @@ struct TensorSums {
   }
 };
 
-// A sum or gather that is under way.
+// A tensor-parallel collective that is still running.
 struct TensorPass {
   std::unique_ptr<Event> ticket = nullptr;
   size_t number = 0;
 };
 
-// In each, a rank sends one tensor to another rank that shares its sequences and gets one from a third, while it
-// launches what lies between begin_pass() and end_pass().
+// Hops of ring attention: in each, a rank sends one tensor to another context-parallel rank and gets one from a third,
+// while it runs what is launched between begin_pass() and end_pass().
 struct ContextPasses {
   struct Pass {
-    int64_t bytes;         // sent by the rank that sends most
-    int64_t from, to = 0;  // numbers of launches: [from, to) run meanwhile
+    int64_t bytes;         // sent by the rank that sends the most
+    int64_t from, to = 0;  // the launches [from, to) overlap the transfer
     std::string subject = {};
   };
   std::vector<Pass> all = {};
-  const std::vector<Launch>* launches = nullptr;  // so far, while a dry run counts passes
+  const std::vector<Launch>* launches = nullptr;  // launches so far, while a dry run counts passes
   int64_t bytes() const {
     int64_t sum = 0;
     for (const Pass& pass : all) sum += pass.bytes;
@@ -129,64 +130,62 @@ struct ContextPasses {
   }
 };
 
-// What ranks send each other in one all_to_all so that whole matrices are where they are updated; ranks are numbers in
-// ProcessMesh::weights().
+// One all_to_all that brings whole matrices to the ranks that update them. Ranks are numbers in ProcessMesh::weights().
 struct MatrixExchange {
   struct Part {
     int from, to;
     int64_t bytes;
   };
   std::vector<Part> parts = {};
-  bool exposed = false;  // no products are computed meanwhile
+  bool exposed = false;  // no GEMM overlaps the exchange
 };
 
-// What ranks send each other for an update. Those that share out the weights (ProcessMesh::shards()) add up squares of
-// tensors, rows, columns; all that have parts of the weights exchange whole matrices, and add up NorMuon's numbers of
-// outputs.
+// What ranks send each other for an optimizer update. `calls` and `bytes`: sums of squares of tensors, rows and columns
+// over the ranks that shard the weights (ProcessMesh::shards()). `numbers_calls` and `numbers_bytes`: NorMuon's sums
+// per output over all ranks that have parts of the weights. `exchanges`: whole matrices.
 struct UpdateSums {
   int64_t calls = 0, bytes = 0;
   int64_t numbers_calls = 0, numbers_bytes = 0;
   std::vector<MatrixExchange> exchanges = {};
 };
 
-// Masters and optimizer states of a step that are in host memory: bytes that are copied to the device and back.
+// Bytes of master weights and optimizer states in host memory that a step copies to the device and back.
 struct StateTraffic {
   int64_t in = 0, out = 0;
 };
 
-// Weights and gradients of units in host memory: bytes that a micro-batch copies to the device and back.
+// Bytes of units' weights and gradients in host memory that a micro-batch copies to the device and back.
 struct UnitTraffic {
   struct Copied {
     int64_t bytes = 0;
-    int64_t waited = 0;  // of these: compute waits for them as soon as the copy starts
+    int64_t waited = 0;  // portion for which compute waits as soon as the copy starts
   };
-  Copied forward = {}, backward = {};  // of weights
-  Copied gradients = {};               // to the device; not in a step's first micro-batch
+  Copied forward = {}, backward = {};  // weights
+  Copied gradients = {};               // gradients copied to the device; none in a step's first micro-batch
   int64_t gradients_out = 0;
 };
 
-// A pass that is under way.
+// A hop of ring attention that is still running.
 struct ContextPass {
   std::unique_ptr<Event> ticket = nullptr;
   size_t number = 0;
 };
 
-// What the routers of a mixture of experts need to know of the step, in training.
+// What MoE routers need to know about the step, in training.
 struct Routing {
-  Tensor statistics = {};  // [L, E + 3] f64: RouterStatistics of each layer
-  Tensor counts = {};      // [L, E] f64: tokens of each expert in this step; of a model whose bias follows them
+  Tensor statistics = {};  // [L, E + 3] f64: RouterStatistics, one row per layer
+  Tensor counts = {};      // [L, E] f64: tokens per expert in this step; only in models whose router bias follows them
   Tensor loss_scale = {};  // [1] f32
   float inv_count = 0;     // 1 / targets in the global batch
   int64_t sequence = 1;    // tokens of a sequence on this rank
-  // [all rows] i32, ContextPart::rows_of_ranks(): where context-parallel ranks balance whole sequences together; else
-  // none
+  // [all rows] i32: ContextPart::rows_of_ranks(), if context-parallel ranks compute a balance loss over whole sequences
   Tensor context_rows = {};
 };
 
-// What dropout and stochastic depth need to know of the micro-batch, in training; none: nothing is dropped.
+// What dropout and stochastic depth need to know about the micro-batch, in training; empty: nothing is dropped.
 struct Dropping {
   Tensor state = {};  // StepState
-  Tensor first = {};  // [1] i64: number of the first row among those of the step
+  Tensor first = {};  // [1] i64: number of the micro-batch's first row among the rows of the step
   StochasticDepth depth = {};
   int64_t layers = 1;      // of the model
   float hidden = 0;        // probability with which elements of embeddings and residual branches are dropped
@@ -201,23 +200,23 @@ struct Ctx {
   const Recipe& recipe;
   Tape* tape = nullptr;                     // null: forward only
   bool selective = false;                   // recompute values that have a Remake instead of keeping them
-  TensorSums* tensor_sums = nullptr;        // where a dry run counts them
-  TensorSums* context_sums = nullptr;       // likewise
-  TensorSums* expert_sums = nullptr;        // likewise
-  ContextPasses* context_passes = nullptr;  // likewise
-  UpdateSums* update_sums = nullptr;        // likewise
-  StateTraffic* state_traffic = nullptr;    // likewise
-  UnitTraffic* unit_traffic = nullptr;      // likewise
+  TensorSums* tensor_sums = nullptr;        // what tensor-parallel ranks send; dry runs only
+  TensorSums* context_sums = nullptr;       // what context-parallel ranks send; dry runs only
+  TensorSums* expert_sums = nullptr;        // what expert-parallel ranks send; dry runs only
+  ContextPasses* context_passes = nullptr;  // hops of ring attention; dry runs only
+  UpdateSums* update_sums = nullptr;        // what updates send; dry runs only
+  StateTraffic* state_traffic = nullptr;    // host copies of optimizer states; dry runs only
+  UnitTraffic* unit_traffic = nullptr;      // host copies of units; dry runs only
   bool sequence_parallel = false;           // see nn/rows.h
-  int row_pieces = 1;                       // likewise
-  bool sums_beside = false;                 // ranks that share products send sums beside other products
-  int64_t least_piece = 0;                  // numbers of a piece of an output to be computed and summed apart
-  uint64_t seed = 0;                        // of rounding at random
-  Tensor max_attention_logits = {};         // [L, H] f32: largest attention score of each head so far; none: not wanted
-  Quantization quantization = {};           // of a recipe of 8 or 4 bits
-  Routing routing = {};                     // of a mixture of experts
-  Dropping dropping = {};                   // of adapters
-  BlockInputs* block_inputs = nullptr;      // null: inputs of recomputed blocks stay in device memory
+  int row_pieces = 1;                       // pieces in which rows are gathered and reduced: nn/rows.h
+  bool sums_beside = false;                 // tensor-parallel collectives overlap GEMMs
+  int64_t least_piece = 0;              // min elements of a piece of an output that is computed and reduced separately
+  uint64_t seed = 0;                    // seed of stochastic rounding and dropout
+  Tensor max_attention_logits = {};     // [L, H] f32: max attention logit of each head so far; empty: not tracked
+  Quantization quantization = {};       // used by recipes with FP8 or FP4
+  Routing routing = {};                 // used by mixtures of experts
+  Dropping dropping = {};               // used by dropout of adapters and by stochastic depth
+  BlockInputs* block_inputs = nullptr;  // null: inputs of recomputed blocks stay in device memory
 
   Buffer alloc(std::string_view name, DType dtype, Shape shape) { return arena.alloc(name, dtype, shape); }
   Buffer alloc(std::string_view name, Shape shape) { return arena.alloc(name, recipe.compute, shape); }
@@ -244,13 +243,13 @@ struct Ctx {
   void exchange(Communicator& group, Tensor out, Tensor in, int peer) {
     if (!arena.recording()) group.exchange(out, in, peer, Stream::compute);
   }
-  // That Communicator::sum() and sum_scatter() of x overwrite; empty where they need none.
+  // Allocates the scratch buffer that Communicator::sum() and sum_scatter() of x need; empty where they need none.
   Buffer room_of_sum(const Communicator& group, const Tensor& x) {
     const int64_t elements = group.room_of_sum(x.dtype, x.numel());
     return elements > 0 ? alloc("gradients of other ranks", x.dtype, {elements}) : Buffer{};
   }
 
-  // Adds up what each rank that shares a layer's products has of x, or takes the largest.
+  // All-reduces x over the tensor-parallel ranks: sum, or max.
   void tensor_sum(Tensor x, Reduce how = Reduce::sum) {
     Communicator& group = mesh.tensor();
     if (group.size() == 1) return;
@@ -258,7 +257,7 @@ struct Ctx {
     all_reduce(group, x, how);
   }
 
-  // The rows of all these ranks, in their order; and sums over them of rows of all, of which each rank gets its own.
+  // All-gathers rows over the tensor-parallel ranks, in rank order; and reduce-scatters them.
   void tensor_gather(Tensor all, Tensor own) {
     count_rows(tensor_sums, all);
     all_gather(mesh.tensor(), all, own);
@@ -268,7 +267,8 @@ struct Ctx {
     reduce_scatter(mesh.tensor(), own, all);
   }
 
-  // The same beside what is launched until end_pass(). Nobody writes what is sent meanwhile.
+  // Starts the same collectives so that they overlap what is launched until end_pass(). Nobody may write to their
+  // tensors meanwhile.
   TensorPass begin_tensor_sum(Tensor x) {
     count_sum(x);
     return begin_tensor_pass(x, false, [&](Stream stream) { mesh.tensor().all_reduce(x, Reduce::sum, stream); });
@@ -287,12 +287,12 @@ struct Ctx {
     if (tensor_sums) tensor_sums->beside[pass.number].to = int64_t(tensor_sums->launches->size());
   }
 
-  // The same among the ranks that share sequences: nn/context.h.
+  // All-gather and reduce-scatter over the context-parallel ranks: nn/context.h.
   void context_gather(Tensor all, Tensor own) {
     count_rows(context_sums, all);
     all_gather(mesh.context(), all, own);
   }
-  void context_scatter(Tensor own, Tensor all) {  // in f32, rounded once
+  void context_scatter(Tensor own, Tensor all) {  // sums in f32, rounded once
     count_rows(context_sums, all);
     const Buffer room = room_of_sum(mesh.context(), all);
     if (!arena.recording())
@@ -317,16 +317,16 @@ struct Ctx {
     if (!arena.recording()) group.all_to_all(out, in, Stream::compute);
   }
 
-  // Among the ranks that have other experts: equal parts of `out` go to each of them, theirs come into `in` in rank
-  // order; and what all of them have.
+  // Over the expert-parallel ranks: expert_exchange() is an all-to-all of equal parts of `out`, received into `in` in
+  // rank order; expert_gather() is an all-gather.
   void expert_exchange(Tensor in, Tensor out);
   void expert_gather(Tensor all, Tensor own) {
     count_rows(expert_sums, all);
     all_gather(mesh.experts(), all, own);
   }
 
-  // Tensors to and from ranks that share sequences, as all_to_all() has them, beside what is launched until end_pass():
-  // nn/ring.h. `most`: bytes that the rank with most to send sends.
+  // Starts an all_to_all() over the context-parallel ranks that overlaps what is launched until end_pass(): nn/ring.h.
+  // `most`: bytes sent by the rank that sends the most.
   ContextPass begin_pass(std::span<const Tensor> out, std::span<const Tensor> in, int64_t most) {
     if (!context_passes) return {beside([&](Stream stream) { mesh.context().all_to_all(out, in, stream); })};
     context_passes->all.push_back(
@@ -341,20 +341,21 @@ struct Ctx {
   bool recording() const { return tape && tape->recording; }
   Var var(Buffer buffer, Remake remake = nullptr);
   Saved save(const Var& v) const;
-  // Backward has the value without any cost in memory: its producer keeps it, or it is made again.
+  // True if the value costs no extra memory in backward: its producer keeps it, or it is recomputed.
   bool has_in_backward(const Var& v) const { return v.kept_ || (selective && v.remake_); }
   void record(const char* op, UniqueFn<void(Ctx&)> backward);
-  // Gradients by slot: put by the value's consumer, taken by its producer, exactly one each.
+  // Gradients by slot. The value's consumer puts exactly one, and its producer takes it.
   void put(int slot, Buffer grad);
   Buffer take(int slot);
   // Runs the whole tape in reverse.
   void backward();
-  // Runs a part of a layer's backward that computes gradients of weights alone: now, or where the schedule has it as an
-  // action of its own, then. So it owns what it reads.
+  // Runs the part of a layer's backward that computes only weight gradients: at once, or later if the pipeline schedule
+  // has separate actions for weight gradients. So `half` must own what it reads.
   void weight_half(UniqueFn<void(Ctx&)> half);
-  // A gradient that the caller may write to: the given one, or a copy where a weight_half() that was put off reads it.
+  // Returns a gradient that the caller may write to: the given one, or a copy if a postponed weight_half() still reads
+  // it.
   Buffer own(Buffer grad);
-  void run_weight_halves();  // in the order in which they were put off
+  void run_weight_halves();  // runs postponed halves in the order in which they were postponed
 
  private:
   template <class Call>
@@ -380,11 +381,11 @@ struct Ctx {
 
 // Fan-out: two Vars for one value; their gradients are added.
 std::pair<Var, Var> fork(Ctx&, Var);
-// x [N, C] itself, and a copy of its first columns.
+// Returns x [N, C] itself, and a copy of its first columns.
 std::pair<Var, Var> fork_columns(Ctx&, Var x, int64_t columns);
 
-// Activation checkpointing of a block of the residual stream: forward keeps only its input; backward runs it again with
-// recording, then its backward.
+// Activation checkpointing of one block: forward keeps only the block's input; backward runs the block again with
+// recording, then runs its backward.
 using Block = UniqueFn<Var(Ctx&, Var)>;
 Var checkpoint(Ctx&, Block block, Var in);
 

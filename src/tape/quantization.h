@@ -1,4 +1,5 @@
-// What layers in 8 or 4 bits read and leave beside their matrices. The engine owns the memory (engine/code_state.h).
+// Quantized values of low-precision layers and the tensors that go with them. The engine owns the memory
+// (engine/code_state.h).
 #pragma once
 #include <span>
 
@@ -6,25 +7,25 @@
 
 namespace athanor {
 
-// A matrix's codes and their scales.
+// The quantized (FP8 or FP4) values of a matrix, with their scales.
 struct Codes {
-  Tensor data;          // of the matrix's shape, or of its transpose's
+  Tensor data;          // [the matrix's shape], or its transpose if `turned`
   Tensor scales;        // blocks.grid()
-  Tensor global = {};   // of codes of 4 bits: [1] f32
-  Blocks blocks = {};   // of `data`
-  bool turned = false;  // the matrix is transposed
-  // None, or the transpose of the matrix; its scales where they are others than those of `data`.
+  Tensor global = {};   // FP4: the scale of the whole matrix, [1] f32
+  Blocks blocks = {};   // blocks of `data` that share a scale
+  bool turned = false;  // `data` is transposed
+  // Transposed copy of `data`, optional; its scales if they differ from those of `data`.
   Tensor beside = {}, beside_scales = {};
 };
 
-// By parameter: the layer's weight. Absent: nothing is counted, scales are those of the very matrix, and weights become
-// codes at each use.
+// All tensors are indexed by the parameter that is the layer's weight. If they are empty, no statistics are counted,
+// scales are current (from the tensor's own amax), and weights are quantized at each use.
 struct Quantization {
-  Tensor statistics = {};               // [parameters, kOperands, 4] f64: QuantizeStatistics of each
-  Tensor factors = {};                  // [parameters, kMatrices] f32 of delayed scaling, as Quantize::factor
-  Tensor amax = {};                     // [parameters, kMatrices] f32 of the step, as Quantize::amax
-  Tensor largest = {};                  // [parameters, kMatrices] f32 that producers leave: LayerCodes::largest()
-  std::span<const Codes> weights = {};  // [parameters * kOperands]: kept from step to step; else without data
+  Tensor statistics = {};  // [parameters, kOperands, 4] f64: QuantizeStatistics
+  Tensor factors = {};     // [parameters, kMatrices] f32: Quantize::factor, for delayed scaling
+  Tensor amax = {};        // [parameters, kMatrices] f32: Quantize::amax of this step
+  Tensor largest = {};     // [parameters, kMatrices] f32: amax that producers store, see LayerCodes::largest()
+  std::span<const Codes> weights = {};  // [parameters * kOperands]: quantized once per step; no data: not kept
 };
 
 }  // namespace athanor

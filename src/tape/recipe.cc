@@ -9,22 +9,24 @@ namespace {
 using Rules = std::array<OperandRule, kOperands>;
 constexpr Rules all_of(Scaling s) { return {{{s}, {s}, {s}, {s}, {s}, {s}}}; }
 
-// As in TransformerEngine's current scaling.
+// The recipe of TransformerEngine's current scaling.
 constexpr OperandRule kTensor{Scaling::tensor}, kTensorGradient{Scaling::tensor, DType::f8_e5m2};
 constexpr Rules kTensorwise{{kTensor, kTensor, kTensorGradient, kTensor, kTensorGradient, kTensor}};
-// As in TransformerEngine's delayed scaling.
+// The recipe of TransformerEngine's delayed scaling.
 constexpr OperandRule kDelayed{.scaling = Scaling::tensor, .delayed = true},
     kDelayedGradient{.scaling = Scaling::tensor, .codes = DType::f8_e5m2, .delayed = true};
 constexpr Rules kAllDelayed{{kDelayed, kDelayed, kDelayedGradient, kDelayed, kDelayedGradient, kDelayed}};
-// As in torchao: the gradients of weights stay in 16 bits, those of inputs read weights with one scale.
+// torchao's rowwise_with_gw_hp: weight-gradient GEMMs stay in 16 bits; input-gradient GEMMs read weights with one
+// scale.
 constexpr OperandRule kRow{Scaling::row}, kHigh{};
 constexpr Rules kRowwiseHighWeightGradient{{kRow, kRow, kRow, kTensor, kHigh, kHigh}};
-// [DeepSeek-AI 2024, DeepSeek-V3, sec. 3.3.2]: gradients never in squares, which diverged there (B.2).
+// [DeepSeek-AI 2024, DeepSeek-V3, sec. 3.3.2]: gradients are never quantized in squares, which diverged there (B.2).
 constexpr OperandRule kBlock{Scaling::block128}, kSquare{Scaling::square128};
 constexpr Rules kBlockwise{{kBlock, kSquare, kBlock, kSquare, kBlock, kBlock}};
 
-// [NVIDIA 2025, Pretraining Large Language Models with NVFP4, sec. 4]: weights in squares, so that both products read
-// the same codes; gradients rounded at random; both factors of weight gradients transformed.
+// [NVIDIA 2025, Pretraining Large Language Models with NVFP4, sec. 4]: weights in squares, so that forward and
+// input-gradient GEMMs read the same values; gradients with stochastic rounding; both operands of weight-gradient GEMMs
+// Hadamard-transformed.
 constexpr DType kFp4 = DType::f4_e2m1;
 constexpr OperandRule kLine16{Scaling::block16, kFp4}, kSquare16{Scaling::square16, kFp4},
     kGradient16{.scaling = Scaling::block16, .codes = kFp4, .at_random = true},

@@ -98,7 +98,7 @@ std::pair<Var, Var> fork_columns(Ctx& c, Var x, int64_t columns) {
 
 namespace {
 
-// Runs fn on a fresh inner tape; slots stay unique, and gradients left over pass to the outer tape.
+// Runs fn on a new inner tape. Slots stay unique, and gradients that fn does not take move to the outer tape.
 template <class Fn>
 void on_inner_tape(Ctx& c, Fn&& fn) {
   Tape inner;

@@ -10,11 +10,11 @@
 namespace athanor {
 namespace {
 
-// FLOPs per token, forward and backward, causal, by the dimension that they depend on.
+// FLOPs per token of forward and backward with causal attention, by the dimension that they scale with.
 struct Work {
-  double width = 0;      // all matrices: each has the width as one dimension
-  double mlp = 0;        // the part of them in the feed-forward layer
-  double attention = 0;  // products of queries, keys and values
+  double width = 0;      // all matrices: the width is one dimension of each
+  double mlp = 0;        // portion of `width` in the feed-forward layer
+  double attention = 0;  // GEMMs of queries, keys and values
   double total() const { return width + attention; }
 };
 
@@ -22,11 +22,11 @@ Work work_of(const ModelConfig& m, int64_t seq_length) {
   const double projections = double(m.hidden_size * m.head_dim * 2 * (m.num_attention_heads + m.num_key_value_heads));
   const double matrices = m.gated_mlp ? 3 : 2;  // gate, up, down; up, down
   const auto layers = double(m.num_hidden_layers);
-  double widths = 0;  // of all layers
+  double widths = 0;  // sum over all layers
   for (int64_t l = 0; l < m.num_hidden_layers; ++l)
     widths += has_experts(m, l) ? double(m.num_experts_per_tok * m.moe_intermediate_size + shared_width(m))
                                 : double(m.intermediate_size);
-  const double mlp = matrices * double(m.hidden_size) * widths / layers;  // mean
+  const double mlp = matrices * double(m.hidden_size) * widths / layers;  // mean per layer
   Work w;
   w.mlp = 6 * layers * mlp;
   w.width = 6 * (layers * (projections + mlp) + double(m.vocab_size * m.hidden_size));

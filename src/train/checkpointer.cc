@@ -30,8 +30,8 @@ class Stopwatch {
   std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
 };
 
-// Runs fn and returns its error message, or "". A lost rank is thrown: the ranks that are left cannot agree on
-// anything.
+// Runs fn and returns its error message, or "". The loss of a rank is rethrown, since the remaining ranks cannot agree
+// on anything.
 template <class Fn>
 std::string failure_of(Fn&& fn) {
   try {
@@ -66,11 +66,11 @@ std::vector<WrittenFile> parse_part(const std::string& json, int rank) {
   return part;
 }
 
-// The rank of a worker that writes a piece's tensors: of the ranks of the stage that has it consecutive ones, about as
-// many elements for each rank.
+// The rank, within a worker, that writes each piece's tensors: pieces of a stage go to consecutive ranks of that stage,
+// with about the same number of elements per rank.
 std::vector<int> writers_of(const ParamStore& params, const std::vector<ParamStore::Piece>& pieces, int of_worker) {
   const StageUnits& stages = params.stages();
-  const int ranks = of_worker / stages.stages;  // those of a stage have consecutive numbers
+  const int ranks = of_worker / stages.stages;  // ranks of a stage have consecutive numbers
   const auto stage_of = [&](const ParamStore::Piece& p) {
     return size_t(stages.stages == 1 ? 0 : stages.stage_of[size_t(p.unit)]);
   };
@@ -87,7 +87,7 @@ std::vector<int> writers_of(const ParamStore& params, const std::vector<ParamSto
   return writers;
 }
 
-// The tensors, each with the rank that writes it; the first worker writes what is the same on all.
+// Calls fn(tensor, rank that writes it); the first worker writes tensors that are the same on all workers.
 template <class Fn>
 void for_each_writer(const ParamStore& params, const std::vector<ParamStore::Piece>& pieces, int ranks, Fn&& fn) {
   const int of_worker = ranks / params.worker().workers;
@@ -98,7 +98,7 @@ void for_each_writer(const ParamStore& params, const std::vector<ParamStore::Pie
   }
 }
 
-// Runs fn on a thread; without `background`, or if no thread can be started, when the result is requested.
+// Runs fn on a thread; without `background`, or if no thread can be started, runs it when the result is requested.
 template <class Fn>
 auto begin_work(bool background, const Fn& fn) {
   if (background) try {
@@ -126,7 +126,7 @@ int64_t tensor_bytes(const ParamStore& params) {
   return bytes;
 }
 
-// All ranks of a worker's pipeline stage make the same rounds, whatever happens to what they write.
+// All ranks of a worker's pipeline stage make the same rounds, whatever happens to the files that they write.
 class Checkpointer::Rounds {
  public:
   explicit Rounds(Checkpointer& save) : blocks_(save.engine_.gather_blocks()) {
@@ -138,7 +138,7 @@ class Checkpointer::Rounds {
     next_.resize(ranks);
   }
 
-  // This rank's next block.
+  // Returns this rank's next block.
   Tensor next() {
     std::vector<SavedBlock> wanted(next_.size());
     for (size_t r = 0; r < next_.size(); ++r) {
@@ -153,7 +153,7 @@ class Checkpointer::Rounds {
     }
     return blocks_->next(wanted);
   }
-  // The rounds in which other ranks still get blocks.
+  // Takes part in the remaining rounds, in which only other ranks get blocks.
   void finish() {
     for (size_t r = 0; r < next_.size(); ++r)
       while (next_[r].item < order_[r].size()) next();
@@ -166,7 +166,7 @@ class Checkpointer::Rounds {
     int64_t begin = 0;
   };
   std::unique_ptr<BlockGather> blocks_;
-  std::span<const std::vector<Item>> order_;  // by rank of the stage
+  std::span<const std::vector<Item>> order_;  // indices: rank within the stage
   std::vector<Next> next_;
 };
 
@@ -192,7 +192,7 @@ Checkpointer::Checkpointer(Engine& engine, Device& device, CheckpointerOptions o
     std::vector<Item>& items = files_[tensor.model ? 0 : 1].items;
     items.push_back({std::move(tensor), rank});
   });
-  for (File& file : files_) std::ranges::stable_sort(file.items, {}, &Item::rank);  // a rank's tensors are one shard
+  for (File& file : files_) std::ranges::stable_sort(file.items, {}, &Item::rank);  // each rank's tensors are one shard
   for (const File& file : files_)
     for (const WeightShard& shard : shards(file)) {
       std::vector<TensorData> tensors;
@@ -228,7 +228,7 @@ std::vector<WeightShard> Checkpointer::shards(const File& file) const {
   return shards;
 }
 
-// Copies all that this rank writes.
+// Copies everything that this rank writes to host memory.
 std::vector<Checkpointer::Tensors> Checkpointer::snapshot() {
   auto* next = static_cast<std::byte*>(host_.memory);
   std::map<std::pair<size_t, int>, std::byte*> copies;
@@ -265,7 +265,7 @@ std::span<const std::byte> Checkpointer::on_host(const Tensor& block) {
   return {static_cast<const std::byte*>(from), block.bytes()};
 }
 
-// Writes what this rank writes, block by block, while training waits.
+// Writes this rank's tensors block by block, while training waits.
 std::vector<WrittenFile> Checkpointer::write_blocks(const std::string& folder, CheckpointOptions options) {
   Rounds rounds(*this);
   std::vector<Tensors> made(files_.size());
@@ -377,10 +377,11 @@ Checkpointer::Committed Checkpointer::commit() {
   return done;
 }
 
-// Where the new checkpoint does not fit beside the older ones, or a save has failed (a quota shows only then), those
-// that are removed after a save otherwise go before it; and one more if that is not enough. A whole one always stays.
+// Removes old checkpoints before the save if the new one does not fit on the disk next to them, or if a save has failed
+// (a quota shows only then): first those that would be removed after the save anyway, and one more if that is not
+// enough. One complete checkpoint always stays.
 void Checkpointer::make_room() const {
-  constexpr int64_t kBesides = 1 << 16, kPerTensor = 512;  // manifest and headers, generously
+  constexpr int64_t kBesides = 1 << 16, kPerTensor = 512;  // upper bounds for manifest and headers
   if (options_.keep_latest == 0 || !prune_ || diverged_) return;
   int64_t need = tensor_bytes(engine_.model().params()) + kBesides + kPerTensor * int64_t(pieces_.size()) +
                  int64_t(extras_.hf_config.size() + extras_.resolved_config.size() + extras_.tuning.size());

@@ -1,7 +1,7 @@
-// Checkpointer: the saves of a run. The tensors are divided among the ranks; each gets its own in blocks, and either
-// writes them as they come, or copies all to host memory, which is then all that training waits for, and writes them in
-// the background. When all files are durable, rank 0 commits them under one manifest; until then the previous
-// checkpoints stay valid. A save that fails on any rank is aborted by all, and training continues.
+// Checkpointer: the saves of a run. Tensors are divided among the ranks; each rank receives its tensors in blocks, and
+// either writes them as they arrive, or copies all to host memory, which is all that training waits for, and writes
+// them in the background. When all files are durable, rank 0 commits them under one manifest; until then the previous
+// checkpoints stay valid. A save that fails on any rank is aborted by all ranks, and training continues.
 #pragma once
 #include <atomic>
 #include <chrono>
@@ -21,34 +21,34 @@ namespace athanor {
 
 struct CheckpointerOptions {
   std::string root;                 // the save folder, at the same path on all ranks
-  RunLock* lock = nullptr;          // of rank 0
+  RunLock* lock = nullptr;          // set on rank 0 only
   Communicator* control = nullptr;  // all ranks, host memory; null: one rank
   bool background = false;          // takes host memory of snapshot_bytes()
-  int64_t keep_latest = 0;          // checkpoints; 0: all
+  int64_t keep_latest = 0;          // number of checkpoints to keep; 0: all
 };
 
 struct SavedCheckpoint {
   std::string folder, why;
   int64_t step = 0;
   double stall_seconds = 0;  // during which training was blocked
-  double seconds = 0;        // from the start until durable
-  int64_t bytes = 0;         // of its files, without the manifest
+  double seconds = 0;        // duration from the start until the checkpoint is durable
+  int64_t bytes = 0;         // size of its files, without the manifest
 };
 
 struct FailedSave {
   int64_t step = 0;
-  std::string why;     // reason, from the first rank that failed, which it names
+  std::string why;     // reason, from the first rank that failed, whose name it contains
   double seconds = 0;  // duration of the attempt
   bool here = true;    // this rank is one that failed
 };
 
-// Host memory, in bytes, that background saves take on the one of `ranks` that writes most: whole tensors.
+// Bytes of host memory that background saves take on the rank, of `ranks`, that writes most: whole tensors.
 size_t snapshot_bytes(const ParamStore&, int ranks);
 
-// Bytes of a checkpoint's tensors, of all ranks together.
+// Bytes of a checkpoint's tensors, over all ranks.
 int64_t tensor_bytes(const ParamStore&);
 
-// Every rank makes the same calls in the same order.
+// Every rank must make the same calls in the same order.
 class Checkpointer {
  public:
   Checkpointer(Engine&, Device&, CheckpointerOptions);
@@ -56,10 +56,10 @@ class Checkpointer {
   Checkpointer(const Checkpointer&) = delete;
   Checkpointer& operator=(const Checkpointer&) = delete;
 
-  // Finishes the previous save, then copies and starts writing. With background saving, weights may change on return.
-  // `prune`: whether older checkpoints may be removed afterwards.
+  // Finishes the previous save, then copies the state and starts writing. With background saving, weights may change
+  // once it returns. `prune`: whether older checkpoints may be removed afterwards.
   void begin(const RunState&, std::string why, SaveExtras, CheckpointOptions, bool prune = true);
-  bool writing() const { return part_.valid(); }  // from begin() to collect()
+  bool writing() const { return part_.valid(); }  // true from begin() to collect()
   bool under_way() const { return writing() || commit_.valid(); }
   bool part_is_written() const;  // this rank has written its files, or failed
   // Call once all ranks have written: sends the file lists to rank 0, which commits in the background.
@@ -76,9 +76,9 @@ class Checkpointer {
   using Tensors = std::vector<CheckpointTensor>;
   struct Item {
     SavedTensor tensor;
-    int rank;  // writes it
+    int rank;  // rank that writes it
   };
-  // Blocks of all tensors, in rounds, each on the rank that writes it.
+  // Gathers blocks of all tensors, in rounds, each on the rank that writes it.
   class Rounds;
   struct File {
     std::string stem;
@@ -89,8 +89,9 @@ class Checkpointer {
     Clock::time_point time;
     int64_t bytes = 0;
   };
-  // Host memory: of background saves for a copy of all that this rank writes, taken at the start, so that a run that
-  // could never save ends there; else for a block, where the host cannot read the device's.
+  // Host memory. Background saves use it for a copy of everything that this rank writes, allocated at the start, so
+  // that a run that could never save fails there. Other saves use it for one block, if the host cannot read device
+  // memory.
   struct HostMemory {
     Device& device;
     Mem kind;
@@ -113,7 +114,7 @@ class Checkpointer {
   void remove_older() const;
   void settle();
   void fail(const std::string& why, bool here);
-  std::string named(const std::string& why) const;  // with this rank, one of several, and its machine
+  std::string named(const std::string& why) const;  // names this rank, if there are several, and its machine
   std::string of_any_rank(const std::string& why) const;
 
   Engine& engine_;
@@ -122,7 +123,7 @@ class Checkpointer {
   const int rank_, ranks_;
   const std::vector<ParamStore::Piece> pieces_;
   std::vector<File> files_;
-  std::vector<std::vector<Item>> order_;  // by rank: what it writes, in the order of its files
+  std::vector<std::vector<Item>> order_;  // what each rank writes, in the order of its files
   HostMemory host_;
   std::atomic<bool> give_up_ = false;
   // The current save:
@@ -131,9 +132,9 @@ class Checkpointer {
   Clock::time_point begin_;
   SaveExtras extras_;
   std::string state_;
-  std::unique_ptr<CheckpointWriter> writer_;  // of rank 0
+  std::unique_ptr<CheckpointWriter> writer_;  // set on rank 0 only
   std::future<std::vector<WrittenFile>> part_;
-  std::future<Committed> commit_;  // of rank 0
+  std::future<Committed> commit_;  // valid on rank 0 only
   std::optional<SavedCheckpoint> saved_;
   std::optional<FailedSave> failed_;
 };

@@ -61,7 +61,7 @@ TeacherOptions cached_options(const Config& c) {
 TeacherOptions model_options(const Config& c) {
   return with_context("teacher", [&] {
     if (!is_gguf_file(c.teacher)) require_folder(c.teacher);
-    const auto newest = newest_valid(c.teacher, nullptr, verify_sizes);  // of a run's folder
+    const auto newest = newest_valid(c.teacher, nullptr, verify_sizes);  // has a value if it is a run's folder
     const ModelFolder folder(VerifiedModel{.folder = newest ? newest->path : c.teacher, .elsewhere = true});
     require_same_vocab(folder.path(), folder.config(), c,
                        ", or cache its logits with `athanor cache-logits`: with --common-vocab where they share the "
@@ -86,7 +86,7 @@ VerifiedModel find_teacher(const Config& c, const Backend& backend) {
 
 std::unique_ptr<LogitCache> open_teacher_logits(const Config& c, const Dataset& train, const PackingOptions& packing) {
   if (c.teacher_logits.empty()) return nullptr;
-  cached_options(c);  // first: another seq_length is other data too
+  cached_options(c);  // checked first: another seq_length also changes the data
   return with_context("teacher_logits", [&] {
     auto cache = std::make_unique<LogitCache>(c.teacher_logits);
     const LogitCacheInfo& info = cache->info();
@@ -178,7 +178,7 @@ std::unique_ptr<Engine> teacher_engine(const Config& c, const ModelConfig& teach
   config.multiple_choice_data.clear();
   if (o.tokens) config.seq_length = o.tokens->length;
   EngineOptions options = engine_options(config, false);
-  options.zero_stage = 0;  // every rank has all of it
+  options.zero_stage = 0;  // every rank has the whole teacher
   options.pipeline = {};
   options.sequence_parallel = false;
   if (batch == 0)
@@ -236,7 +236,7 @@ class TeacherBatch {
     return std::span(run_.tokens).subspan(size_t(row * length), size_t(length));
   }
 
-  // Returns how many positions of the row have a teacher.
+  // Copies the logits of one row; returns how many of its positions have teacher logits.
   int64_t give(int64_t row, const Engine::TopLogitsOfBatch& top, WindowLogits& out) const {
     int64_t taught = 0;
     for (int64_t i = 0; i < out.length; ++i) {

@@ -15,19 +15,19 @@ namespace athanor {
 namespace {
 
 void tell_size(const std::string& folder, int ranks) {
-  constexpr int64_t kQuick = int64_t{1} << 30;  // more takes seconds to read
+  constexpr int64_t kQuick = int64_t{1} << 30;  // larger checkpoints take seconds to read
   int64_t bytes = 0;
   try {
     for (const ManifestFile& file : read_manifest(folder).files) bytes += file.bytes;
   } catch (const Error&) {
-    return;  // verifying it says why
+    return;  // verifying it reports the reason
   }
   if (bytes > kQuick)
     log::info("verifying ", folder, ": ", format_bytes(uint64_t(bytes)), " to read",
               ranks > 1 ? cat(", divided among ", ranks, " ranks") : "");
 }
 
-// The number in the manifest of the damaged file; 0 if the manifest itself is not readable.
+// Index in the manifest of the damaged file; 0 if the manifest itself is not readable.
 size_t place_of(const Verification& damaged) {
   const std::vector<ManifestFile>& files = damaged.manifest.files;
   for (size_t i = 0; i < files.size(); ++i)
@@ -35,13 +35,13 @@ size_t place_of(const Verification& damaged) {
   return 0;
 }
 
-// What a rank says of its share of the files: nothing, or the place of the first that is damaged, and the problem.
+// What a rank reports of its share of the files: nothing, or the index of the first damaged file, and the problem.
 std::string said_of(const Verification& v) {
   return v.ok ? "" : cat(place_of(v), " ", v.problem, ", as read on ", host_name());
 }
 
-// On rank 0 the verdict of all. A file that rank 0 finds whole while another rank does not is not damaged: that rank's
-// machine cannot read it.
+// Returns the verdict of all ranks on rank 0. A file that rank 0 finds intact while another rank does not is not
+// damaged: that rank's machine cannot read it.
 Verification verify_shared(Communicator& ranks, const std::string& folder) {
   const CollectiveSubject subject(cat("verifying ", folder));
   const int count = ranks.size();
@@ -84,7 +84,7 @@ std::string find_together(Communicator* control, const FindFolder& find) {
   }
   const std::string found =
       find([&](const std::string& folder) { return verify_shared(*control, share_text(*control, folder)); });
-  share_text(*control, "");  // no more to verify
+  share_text(*control, "");  // tells the other ranks that nothing is left to verify
   return share_text(*control, found);
 }
 

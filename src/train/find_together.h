@@ -1,5 +1,5 @@
-// Looking for a checkpoint on several ranks: rank 0 looks, all ranks hash a share of the files of what it looks at, and
-// all learn what it found.
+// Finds a checkpoint on several ranks: rank 0 searches, all ranks hash a share of the files that it examines, and all
+// ranks get the result.
 #pragma once
 #include <functional>
 #include <string>

@@ -13,7 +13,7 @@
 namespace athanor {
 namespace {
 
-constexpr size_t kLogitsShare = 64;  // logits may take 1 / this of a GPU's memory
+constexpr size_t kLogitsShare = 64;  // logits may take 1/64 of a GPU's memory
 
 int64_t clamped(size_t bytes) { return int64_t(std::min(bytes, size_t(INT64_MAX))); }
 
@@ -24,7 +24,8 @@ int64_t least_of_ranks(Backend backend, int64_t value) {
   return -negative;
 }
 
-// Recomputation modes from the configured one on, cheapest first: they change no bit, so the plan may use more.
+// Recomputation modes from the configured one on, cheapest first: they change no bit, so the plan may recompute more
+// than configured.
 std::vector<Recompute> from_cheapest(const Recompute& least, int64_t layers) {
   using G = Recompute::Granularity;
   std::vector<Recompute> modes = {least};
@@ -35,7 +36,7 @@ std::vector<Recompute> from_cheapest(const Recompute& least, int64_t layers) {
   return modes;
 }
 
-// Micro-batches to try, ascending.
+// Micro-batch sizes to try, ascending.
 std::vector<int64_t> micro_batches_to_try(const Config& c, Backend backend) {
   if (c.micro_batch_size > 0) return {c.micro_batch_size};
   const int64_t share = common_batch_size(c) / backend.mesh.batches();
@@ -47,8 +48,8 @@ std::vector<int64_t> micro_batches_to_try(const Config& c, Backend backend) {
   return sizes;
 }
 
-// Rates and launch overhead for comparing plans. Rounding follows from the choice, so nothing is measured: without a
-// data sheet these are typical values for the kind of device.
+// Rates and launch overhead for comparing plans. Nothing is measured, since the choice affects rounding and must be
+// reproducible: without a data sheet these are typical values for the kind of device.
 class Pace {
  public:
   Pace(Backend backend, const Recipe& recipe) : backend_(backend) {
@@ -71,7 +72,7 @@ class Pace {
     const double compute =
         (least_sum(planned_rows(engine, limits_)) + kLaunch * micro_batches * double(engine.micro_launches().size())) *
         with_waits(engine.stage().program());
-    // Processors send and compute in turns.
+    // A device with unified memory sends and computes one after the other.
     const Roofline* beside = backend_.device.unified() ? nullptr : &limits_;
     return compute + step_traffic(engine, backend_.mesh, backend_.network, beside)
                          .exposed(compute, micro_batches, least_update_product_seconds(engine, limits_));
@@ -114,10 +115,10 @@ class Fitting {
     return engine;
   }
 
-  // For each way of sharing keys (of many ranks the first that fits), each budget of logits and each recomputation mode
-  // what add_fitting() finds; of these the one with the fastest steps. Masters and states in host memory only where
-  // nothing fits otherwise, or where the configuration has them there.
-  // Throws Error(usage) if none fits.
+  // Collects what add_fitting() finds for each context-parallel method (with many ranks the first method that fits),
+  // each budget of logits and each recomputation mode, and returns the engine with the fastest modelled step. Masters
+  // and states are in host memory only if nothing fits otherwise, or if the configuration says so. Throws Error(usage)
+  // if nothing fits.
   std::unique_ptr<Engine> fastest() {
     const std::vector<bool> all_inputs = choices(config_.offload_activations),
                             all_states = choices(config_.offload_optimizer);
@@ -127,7 +128,7 @@ class Fitting {
       options_.host_units = 0;
       return units ? with_host_units() : fastest_with_home();
     };
-    // Weights and gradients pass the link in every micro-batch, so they come last.
+    // Weights and gradients are copied in every micro-batch, so offloading them is tried last.
     for (const bool units : choices(config_.offload_params)) {
       if (units) {
         if (auto engine = with(all_inputs.back(), all_states.back(), true)) return engine;
@@ -141,7 +142,7 @@ class Fitting {
   }
 
  private:
-  // Whether to offload, in the order in which that is tried.
+  // The values of an offload option to try, in order.
   std::vector<bool> choices(Offload offload) const {
     const bool gpu = training_ && !backend_.device.unified();
     if (!gpu || offload == Offload::none) return {false};
@@ -149,14 +150,15 @@ class Fitting {
     return {false, true};
   }
 
-  // All units in host memory; or, with auto, as few as fit. Fewer take more of the GPU and less of the host.
+  // Puts all units into host memory; with auto, as few as fit. Fewer units there take more GPU memory and less host
+  // memory.
   std::unique_ptr<Engine> with_host_units() {
     options_.host_units = INT32_MAX;
     too_large_for_host_ = nullptr;
     std::unique_ptr<Engine> best = fastest_with_home();
     const Engine* all = best ? best.get() : too_large_for_host_.get();
     if (config_.offload_params == Offload::cpu || !all) return best;
-    // So few as `none` do not fit the GPU. So many as `end` do, but maybe not the host.
+    // With `none` units in host memory the GPU is too small. With `end` units it is not, but the host may be.
     for (int64_t none = 0, end = all->model().params().movable_units(); none + 1 < end;) {
       options_.host_units = (none + end) / 2;
       auto on_device = std::exchange(too_large_for_host_, nullptr);
@@ -172,7 +174,7 @@ class Fitting {
     return best;
   }
 
-  // Null if none fits.
+  // Returns null if none fits.
   std::unique_ptr<Engine> fastest_with_home() {
     std::vector<std::unique_ptr<Engine>> found;
     for (const ContextMethod method : methods()) {
@@ -188,7 +190,7 @@ class Fitting {
     const Pace pace(backend_, options_.recipe);
     std::vector<double> seconds;
     for (const auto& engine : found) seconds.push_back(pace.step_seconds(*engine));
-    if (backend_.control)  // ranks compute different parts, and wait for the one that takes longest
+    if (backend_.control)  // ranks compute different parts, and wait for the slowest
       backend_.control->all_reduce({seconds.data(), DType::f64, {int64_t(seconds.size())}}, Reduce::max,
                                    Stream::compute);
     return std::move(found[size_t(std::min_element(seconds.begin(), seconds.end()) - seconds.begin())]);
@@ -200,8 +202,8 @@ class Fitting {
     return {ContextMethod::gather, ContextMethod::ring};
   }
 
-  // The largest micro-batch that fits with each recomputation, if larger than with less. With pipeline stages also
-  // smaller ones: of more micro-batches they wait less.
+  // Adds the largest micro-batch that fits with each recomputation mode, if it is larger than with less recomputation.
+  // With pipeline stages also adds smaller ones: stages wait less with more micro-batches.
   void add_fitting(std::vector<std::unique_ptr<Engine>>& found) {
     const std::vector<int64_t> all = micro_batches_to_try(config_, backend_);
     std::span<const int64_t> sizes = all;
@@ -237,7 +239,7 @@ class Fitting {
                 Exit::usage);
   }
 
-  // Ranks may need different amounts: states of some weights only, and the matrices that each orthogonalizes.
+  // Ranks may need different amounts: a rank may have more optimizer states, or larger matrices to orthogonalize.
   size_t most_of_ranks(size_t bytes) const { return size_t(-least_of_ranks(backend_, -int64_t(bytes))); }
 
   enum class Fit : uint8_t { no, only_device, yes };
@@ -250,17 +252,17 @@ class Fitting {
     return Fit::yes;
   }
 
-  // All ranks call it together, as what it asks them.
+  // All ranks call it together, because most_of_ranks() is a collective.
   bool fits_host(Engine& engine) {
     if (options_.states_home.mem == Mem::device && !options_.offload_inputs && options_.host_units == 0) return true;
     const size_t planned = engine.host_memory();
     return most_of_ranks(planned + save_copy_bytes(config_, backend_.device, engine)) <= size_t(host_capacity_);
   }
 
-  // Null if no size fits; leaves in `sizes` those that do not fit.
+  // Returns null if no size fits; leaves the sizes that do not fit in `sizes`.
   std::unique_ptr<Engine> largest(std::span<const int64_t>& sizes) {
     std::unique_ptr<Engine> best = fitting(sizes.back());
-    size_t fit = best ? sizes.size() : 0, end = sizes.size() - 1;  // sizes before `fit` fit, those from `end` on do not
+    size_t fit = best ? sizes.size() : 0, end = sizes.size() - 1;  // sizes before `fit` fit, those from `end` do not
     while (fit < end) {
       const size_t middle = (fit + end) / 2;
       if (auto engine = fitting(sizes[middle])) {
@@ -274,7 +276,7 @@ class Fitting {
     return best;
   }
 
-  // Null if the plan does not fit.
+  // Returns null if the plan does not fit.
   std::unique_ptr<Engine> fitting(int64_t size) {
     options_.micro_batch_size = size;
     auto engine = std::make_unique<Engine>(config_.model, options_, backend_);
@@ -288,15 +290,15 @@ class Fitting {
   Backend backend_;
   bool training_;
   EngineOptions options_;
-  Recompute recompute_;  // as configured
+  Recompute recompute_;  // configured recomputation
   size_t capacity_;
   int64_t host_capacity_;
-  std::vector<size_t> logits_budgets_;          // sizes of chunks of logits to try, largest first
+  std::vector<size_t> logits_budgets_;          // budgets of logits chunks to try, largest first
   std::unique_ptr<Engine> too_large_;           // the last plan that did not fit
-  std::unique_ptr<Engine> too_large_for_host_;  // the last one that fit the device, and not the host
+  std::unique_ptr<Engine> too_large_for_host_;  // the last plan that fit the device, but not the host
 };
 
-// Weights that serve as their own masters count with these.
+// Weights that are their own masters count as weights here.
 size_t host_units_bytes(const MemoryPlan& plan) {
   return plan.total(MemoryKind::weights, Mem::pinned) + plan.total(MemoryKind::gradients, Mem::pinned);
 }
@@ -328,7 +330,7 @@ void report_offload(const Config& c, Engine& engine) {
             " of masters and optimizer states are in host memory", why(c.offload_optimizer));
 }
 
-// Ranks that share products or sequences read the same ones.
+// Tensor- and context-parallel ranks and pipeline stages read the same sequences.
 void require_division(const Config& c, int64_t groups, bool training) {
   const int64_t logical = engine_options(c, training).logical_shards;
   const int64_t together = c.pipeline_parallel_size * c.tensor_parallel_size * c.context_parallel_size;

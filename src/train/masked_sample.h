@@ -1,4 +1,4 @@
-// A sample of a data set with a loss mask as text, so that a wrong mask is seen before it has cost a run.
+// Shows a sample of a data set with a loss mask as text, so that a wrong mask is noticed at the start of the run.
 #pragma once
 #include <string>
 
@@ -7,7 +7,7 @@
 
 namespace athanor {
 
-// Sample number `n` of the order: what is learnt is between >> and <<, the rest is left out of the loss. Long samples
+// Sample number `n` of the order: text between >> and << is learned, the rest is masked out of the loss. Long samples
 // end with "...".
 std::string masked_sample(const Dataset&, const PackingOptions&, const SampleOrder&, int64_t n, const Tokenizer&);
 

@@ -48,9 +48,9 @@ std::vector<RoutingMetrics> routing_records(const ModelConfig& m, std::span<cons
   return records;
 }
 
-// With fewer rows per expert some may get none by chance: of 30, one in e^30.
+// Min rows per expert for the alarm: with fewer an expert may get none by chance. With 30 the probability is e^-30.
 constexpr double kEnoughRows = 30;
-// Share of the tokens for one expert that raises an alarm, unless equal shares are near it.
+// Fraction of tokens that choose one expert at which the alarm is raised, unless equal shares are near it.
 constexpr double kMostShare = 0.9;
 
 std::string routing_alarm(std::span<const RoutingMetrics> layers, int64_t experts, int64_t chosen) {

@@ -1,4 +1,4 @@
-// What the routers of a model with experts counted over some steps, as records; and what of it is wrong.
+// Turns what MoE routers counted over some steps into records, and checks them for problems.
 #pragma once
 #include <span>
 #include <string>
@@ -9,15 +9,15 @@
 
 namespace athanor {
 
-bool routing_due(const Config&, int64_t step);  // by log_routing_interval
-int64_t routing_size(const ModelConfig&);       // numbers of the RouterStatistics of all layers; 0 without experts
+bool routing_due(const Config&, int64_t step);  // true if log_routing_interval says so
+int64_t routing_size(const ModelConfig&);  // number of values in the RouterStatistics of all layers; 0 without experts
 void add_routing(std::vector<double>& sums, std::span<const double> more);
 
-// One record per layer from the statistics of all layers; none where no token was routed.
+// One record per layer, from the statistics of all layers; empty if no token was routed.
 std::vector<RoutingMetrics> routing_records(const ModelConfig&, std::span<const double> sums, int64_t step);
 
-// Names the layers in which an expert got no token although many were routed, or one was chosen by most tokens that
-// could have been spread; empty: all is well.
+// Names the layers in which an expert got no token although many were routed, or one expert was chosen by nearly all
+// tokens although its equal share would be small; empty if there are none.
 std::string routing_alarm(std::span<const RoutingMetrics>, int64_t experts, int64_t chosen);
 
 }  // namespace athanor

@@ -1,5 +1,5 @@
-// Which tensors a checkpoint consists of: weights, optimizer states, and with local updates what each worker has of its
-// own. The same list for writers, readers and estimates.
+// The list of tensors in a checkpoint: weights, optimizer states, and with local updates each worker's own tensors.
+// Writers, readers and size estimates use the same list.
 #pragma once
 #include <string>
 #include <vector>
@@ -9,14 +9,15 @@
 namespace athanor {
 
 struct SavedTensor {
-  size_t piece = 0;   // of ParamStore::pieces()
-  int state = -1;     // of ParamStore::state_specs(); -1: the master
-  int worker = -1;    // whose; -1: the same on all
+  size_t piece = 0;   // index in ParamStore::pieces()
+  int state = -1;     // index in ParamStore::state_specs(); -1: the master
+  int worker = -1;    // the worker that it belongs to; -1: the same on all workers
   bool model = true;  // in model.safetensors, else in optimizer.safetensors
   std::string name;
 };
 
-// Piece by piece. With local updates the model's weights are the global ones, and each worker's are beside its states.
+// Lists tensors piece by piece. With local updates the model's weights are the global ones, and each worker's weights
+// are stored with its states.
 std::vector<SavedTensor> saved_tensors(const ParamStore&);
 DType dtype_of(const ParamStore&, const std::vector<ParamStore::Piece>&, const SavedTensor&);
 Shape shape_of(const ParamStore&, const std::vector<ParamStore::Piece>&, const SavedTensor&);

@@ -16,7 +16,7 @@
 namespace athanor {
 namespace {
 
-// The element type of master weights, as Recipe has it.
+// dtype of master weights, as in Recipe
 DType to_dtype(MasterWeights m) {
   switch (m) {
     case MasterWeights::fp32:
@@ -101,7 +101,7 @@ EngineOptions engine_options(const Config& c, bool training) {
   o.sequence_parallel = c.sequence_parallel;
   o.context_method = c.context_parallel_method;
   o.training = training;
-  if (training)  // without, the weights that are read have them merged
+  if (training)  // without training, adapters are merged into the weights that are read
     o.lora = {.rank = c.lora_rank,
               .alpha = c.lora_alpha,
               .dropout = c.lora_dropout,
@@ -241,7 +241,7 @@ size_t host_memory_capacity(const Config& c, const Device& device) {
 }
 
 std::string memory_of_others(const Config& c, const Device& device) {
-  constexpr size_t kOwn = size_t{2} << 30;  // less may be this program's own: its context, code of the libraries
+  constexpr size_t kOwn = size_t{2} << 30;  // less may be this program's own: its CUDA context and library code
   if (device.unified() || c.memory_limit_gib > 0) return {};
   const size_t others = device.in_use() - std::min(device.in_use(), device.allocated());
   if (others < kOwn) return {};
@@ -311,7 +311,7 @@ FlopCount flops_per_token(Model& model, int64_t seq_length) {
   int64_t frozen = model.params().spec(model.head()).frozen ? matmul : 0;
   for (const ParamSpec& spec : model.params().specs()) {
     if (spec.role != Role::matrix) continue;
-    const int64_t met = spec.shape.numel() / spec.experts * spec.chosen;  // by a token
+    const int64_t met = spec.shape.numel() / spec.experts * spec.chosen;  // weights that a token uses
     matmul += met, frozen += spec.frozen ? met : 0;
   }
   const FlopCount attention = attention_flops_per_token(m, seq_length);
@@ -323,16 +323,16 @@ FlopCount flops_per_token(Engine& engine, int64_t seq_length) {
   FlopCount flops = flops_per_token(engine.model(), seq_length);
   if (engine.runs_teacher()) {
     const FlopCount of_teacher = flops_per_token(*make_model(engine.options().teacher->model), seq_length);
-    flops.causal += of_teacher.causal / 3, flops.full += of_teacher.full / 3;  // backward counts twice
+    flops.causal += of_teacher.causal / 3, flops.full += of_teacher.full / 3;  // forward only: backward counts twice
   }
   return flops;
 }
 
 namespace {
 
-// Sizes at which a product and a copy reach the full rate within a few milliseconds.
+// Sizes at which a GEMM and a copy reach the full rate within a few milliseconds.
 struct ProbeSizes {
-  int64_t product, copy;  // edge of the matrices; elements of f32
+  int64_t product, copy;  // product: M = N = K; copy: f32 elements
 };
 ProbeSizes probe_sizes(const Device& device) {
   return device.unified() ? ProbeSizes{768, 16 << 20} : ProbeSizes{8192, 256 << 20};
@@ -349,7 +349,7 @@ double measure_copy_bytes(Backend backend) {
   return copy.cost().bytes / best_seconds(backend, copy, nullptr);
 }
 
-// On random values: zeros run faster than real data.
+// Uses random values: zeros run faster than real data.
 double measure_product_flops(Backend backend, DType compute, bool tensor_cores = true) {
   const int64_t size = probe_sizes(backend.device).product;
   Tensor a, b, d, scratch;
@@ -365,7 +365,7 @@ double measure_product_flops(Backend backend, DType compute, bool tensor_cores =
   return product.cost().flops / best_seconds(backend, product, scratch.data);
 }
 
-// Measured FLOPS of an FP8 GEMM with one scale per matrix; 0 where the backend does not multiply FP8.
+// Measured FLOP/s of an FP8 GEMM with one scale per matrix; 0 if the backend has no FP8 GEMM.
 double measure_code_flops(Backend backend) {
   const int64_t size = probe_sizes(backend.device).product;
   Tensor x, codes, scale, d, scratch;

@@ -1,6 +1,6 @@
 // Stop signals: SIGTERM, SIGUSR1, SIGINT, SIGHUP (unless ignored, as under nohup) and SIGXCPU stop the run after a
-// checkpoint; a second one of the first three, if it comes after kOneRequest, exits at once. The only process-wide
-// state of the program, because signal handlers cannot reach anything else.
+// checkpoint; a second SIGTERM, SIGUSR1 or SIGINT, if it comes after kOneRequest, exits at once. This is the only
+// process-wide state of the program, because signal handlers cannot reach anything else.
 #pragma once
 #include <array>
 #include <chrono>
@@ -13,20 +13,20 @@ namespace athanor {
 
 inline constexpr std::array kStopSignals = {SIGTERM, SIGUSR1, SIGINT, SIGHUP, SIGXCPU};
 
-// Signals within this time after the first are one request: `timeout`, mpirun and Slurm signal a process and then its
-// process group.
+// Signals within this time after the first count as one request: `timeout`, mpirun and Slurm signal a process and then
+// its process group.
 inline constexpr std::chrono::nanoseconds kOneRequest = std::chrono::seconds(1);
 
-// Where a run learns that it is to stop.
+// How a run learns that it is to stop.
 class StopRequests {
  public:
   virtual ~StopRequests() = default;
   struct Received {
-    int signal;  // of kStopSignals
+    int signal;  // one of kStopSignals
     std::chrono::steady_clock::time_point when;
   };
   virtual std::optional<Received> received() const = 0;
-  virtual void leave() {}  // the run is over: requests from here on are ignored
+  virtual void leave() {}  // called when the run is over: later requests are ignored
 };
 
 // Installs the handlers for its lifetime, one instance at a time, then restores the previous ones.
@@ -39,15 +39,15 @@ class StopSignals final : public StopRequests {
 
   std::optional<Received> received() const override;
   // Ignores signals until the process ends: the exit code is decided, and a launcher that kills the other ranks when
-  // the first one exits with a code other than 0 must not change theirs.
+  // the first one exits with a nonzero code must not change their exit codes.
   void leave() override;
 
  private:
   bool leaving_ = false;
 };
 
-// For its lifetime, during startup, a stop signal ends the process with Exit::requeue within a tenth of a second,
-// whatever other threads do (reading a checkpoint, trying products, waiting for ranks): there is nothing to save.
+// During startup, while it exists, a stop signal ends the process with Exit::requeue within a tenth of a second,
+// whatever other threads do (reading a checkpoint, autotuning, waiting for ranks): there is nothing to save.
 class StopAtStart {
  public:
   // last_words is called on a separate thread before the process ends.

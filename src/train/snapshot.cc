@@ -21,7 +21,7 @@ using Range = ParamStore::Range;
 // Destination of a unit's elements: masters or weights (flat), or an optimizer state.
 struct Target {
   const ParamStore::Unit& unit;
-  Tensor flat;  // absent: a state that this rank has no elements of
+  Tensor flat;  // absent: a state of which this rank has no elements
   const ParamStore::State* state = nullptr;
   bool is_shard = false;
 
@@ -32,7 +32,7 @@ struct Target {
   // The intersection of [begin, end) with this rank's elements.
   Range held(int64_t begin, int64_t end) const { return is_shard ? unit.owned(begin, end) : Range{begin, end}; }
   Tensor part(Range range) const { return state ? state->part(range) : unit.part(flat, range); }
-  int64_t block() const { return state ? state->block : 1; }  // elements of a value
+  int64_t block() const { return state ? state->block : 1; }  // elements per value
 };
 
 void copy_to(Device& device, const Tensor& to, const void* from) {
@@ -40,7 +40,7 @@ void copy_to(Device& device, const Tensor& to, const void* from) {
   device.sync();
 }
 
-// Masters split into two halves.
+// Loads split masters, as upper and lower halves.
 void load_split(Device& device, const ParamStore::Unit& unit, Range range, const float* from) {
   std::vector<bf16> weights;
   std::vector<int16_t> rests;
@@ -53,7 +53,7 @@ void load_split(Device& device, const ParamStore::Unit& unit, Range range, const
   copy_to(device, unit.part(unit.master, range), rests.data());
 }
 
-// Copies the values of elements that this rank holds; converts floats of another dtype.
+// Copies values of elements that this rank holds, in `range` of the unit; converts floats if the dtypes differ.
 void load_run(Device& device, const Target& to, Range range, std::span<const std::byte> bytes, DType dtype,
               const std::string& name) {
   if (dtype == to.flat.dtype) return copy_to(device, to.part(range), bytes.data());
@@ -65,8 +65,8 @@ void load_run(Device& device, const Target& to, Range range, std::span<const std
   copy_to(device, to.part(range), converted.data());
 }
 
-// fn(at, range) for each run of a tensor's elements that this rank has: the first one's place in the tensor of the
-// file, and where they are in the unit.
+// Calls fn(at, range) for each run of a tensor's elements that this rank has: index of the first one in the tensor of
+// the file, and range in the unit.
 template <class Fn>
 void for_each_held(const ParamStore::Piece& piece, const Target& to, Fn&& fn) {
   const auto held = [&](int64_t at, int64_t part_at, int64_t length) {
@@ -84,7 +84,7 @@ void require_shape(const std::string& where, const std::string& name, const Shap
                     ": the folder is of another model"));
 }
 
-// Reads what this rank has of a piece, and no other bytes, into device memory, converting floats where dtypes differ.
+// Reads only this rank's part of a piece into device memory, converting floats if the dtypes differ.
 void load_piece(Device& device, const WeightFiles& files, const std::string& name, const ParamStore::Piece& piece,
                 const Target& to) {
   const Shape& shape = piece.slice->shape;
@@ -102,7 +102,7 @@ void load_piece(Device& device, const WeightFiles& files, const std::string& nam
   });
 }
 
-// A state that is replicated on all ranks.
+// Loads a state that is replicated on all ranks.
 void load_numbers(Device& device, const WeightFiles& files, const std::string& name, const Tensor& to) {
   const auto [file, entry] = files.at(name);
   require_shape(file->path(), name, entry->checked_shape(), to.shape);
@@ -114,10 +114,10 @@ void load_numbers(Device& device, const WeightFiles& files, const std::string& n
   copy_to(device, to, bytes.data());
 }
 
-// Weights and optimizer states, as far as this rank's worker has them; all but the state called `without`.
+// Loads weights and optimizer states of this rank's worker, except the state called `without`.
 void load_tensors(const ParamStore& params, Device& device, const std::string& folder, const std::string& without) {
   const WeightFiles model(folder);
-  std::optional<WeightFiles> optimizer;  // opened for the first state: plain SGD has none
+  std::optional<WeightFiles> optimizer;  // opened for the first state, since plain SGD has none
   const std::vector<ParamStore::Piece> pieces = params.pieces();
   for (const SavedTensor& t : saved_tensors(params)) {
     const ParamStore::Piece& piece = pieces[t.piece];
@@ -138,7 +138,7 @@ void load_tensors(const ParamStore& params, Device& device, const std::string& f
   }
 }
 
-// A magnitude that is not finite is a string: JSON has no such numbers.
+// Non-finite values are stored as strings: JSON has no such numbers.
 nlohmann::json magnitude_json(double x) {
   if (std::isfinite(x)) return x;
   return std::isnan(x) ? "nan" : "inf";
@@ -213,7 +213,7 @@ RunState parse_state(const std::string& text, const std::string& where) {
     s.device.hysteresis_left = j.at("hysteresis_left").get<int32_t>();
     if (const auto peak = j.find("mfu_peak"); peak != j.end())
       s.peak = {peak->at("flops").get<double>(), peak->at("of").get<std::string>()};
-    s.device.peak_lr = j.value("peak_lr", 0.0);  // absent without averages weighted by it
+    s.device.peak_lr = j.value("peak_lr", 0.0);  // absent unless an average is weighted by it
     s.device.squared_lr_sum = j.value("squared_lr_sum", 0.0);
     s.device.spikes = j.value("spikes", int64_t{0});  // absent in checkpoints of older versions
     s.device.spikes_in_row = j.value("spikes_in_row", int64_t{0});
@@ -283,7 +283,7 @@ void load_weights(Engine& engine, Device& device, const ModelFolder& folder) {
   engine.start_rounds();
 }
 
-// Norms in double, of what GEMMs read of the weights: values that are quantized where the base is.
+// Computes norms in double, of the weights as GEMMs read them: quantized if the base is quantized.
 void init_magnitudes(Engine& engine, Device& device, const ModelFolder& base) {
   const LoraOptions& lora = engine.options().lora;
   if (lora.variant != LoraVariant::dora) return;

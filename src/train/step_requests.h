@@ -1,4 +1,4 @@
-// What a rank requests of all ranks in a step, as bits that travel with the step's scalars
+// What a rank requests from all ranks in a step, as bits that are summed with the step's scalars
 // (engine/step_requests.h).
 #pragma once
 #include "engine/step_requests.h"
@@ -7,11 +7,11 @@
 namespace athanor {
 
 struct StepRequests {
-  int stop_signal = 0;   // one of kStopSignals; 0: none. Of several, the largest is kept
+  int stop_signal = 0;   // one of kStopSignals; 0: none. The largest if there are several
   bool save = false;     // a checkpoint after the step
-  bool end = false;      // of the run, by the clock
+  bool end = false;      // the run ends, because of a time limit
   bool writing = false;  // files of a checkpoint are being written
-  bool failed = false;   // this rank has no data for the step, which is spoiled
+  bool failed = false;   // this rank has no data for the step, so all ranks skip it (Engine::spoil_step())
   bool operator==(const StepRequests&) const = default;
 };
 

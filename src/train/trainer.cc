@@ -141,7 +141,7 @@ void Trainer::apply_schedules(int64_t step) {
   log::info("step ", step, ": sliding_window ", tokens);
 }
 
-// Forgets the steps that ranks launched together after one of them had failed: they made no update.
+// Discards the steps that ranks launched together after one of them had failed: they made no update.
 void Trainer::drop_spoiled_steps() {
   while (engine_->uncollected() > 0) engine_->collect();
   launched_.clear();
@@ -159,7 +159,7 @@ void Trainer::warn_of_short_limit() {
                               "start makes one step: raise it, or lower eval_iters")});
 }
 
-// Saves the last complete step, then reports the failure of this rank, or of the one that failed.
+// Saves the last complete step, then throws the failure of this rank, or reports the rank that failed.
 void Trainer::end_with_failure() {
   try {
     save("error", Wait::durable);
@@ -223,7 +223,7 @@ bool Trainer::out_of_time(int64_t micro_left) const {
   const auto stop = stop_.received();
   if (!stop || backend_.control) return false;  // several ranks finish the current step together
   const double used = Seconds(PhaseClock::Clock::now() - stop->when).count();
-  // The host only launches work that runs later: assumes the average time of a micro-batch, and counts queued ones.
+  // The host only launches work that runs later: assumes the average time per micro-batch, and counts queued ones.
   const double micros = double(engine_->step_micro_batches());
   const double seconds = std::max(micro_seconds_, mean_step_seconds_ / micros);
   const double left = double(micro_left) + double(engine_->uncollected()) * micros;
@@ -260,13 +260,13 @@ bool Trainer::launch_step() {
                 " predictions are left out, for its sequences have ", "more documents than the ",
                 packing_.max_documents, " of max_documents_per_sequence (told once)");
     set_documents(*engine_, batch);
-    engine_->set_teacher_logits({batch.teacher_ids, batch.teacher_values, batch.teacher_rest});  // or none
+    engine_->set_teacher_logits({batch.teacher_ids, batch.teacher_values, batch.teacher_rest});  // empty without cache
     engine_->micro_batch(batch.tokens, batch.targets, clock_);
     last_tokens_.assign(batch.tokens.begin(), batch.tokens.end());
     last_targets_.assign(batch.targets.begin(), batch.targets.end());
     micro_seconds_ = Seconds(PhaseClock::Clock::now() - begin).count();
   }
-  if (failure_) engine_->spoil_step();  // and those launched before all ranks know
+  if (failure_) engine_->spoil_step();  // also steps that are launched before all ranks know
   engine_->set_compressed(state_.step + engine_->uncollected() >= config_.freeze_step);
   engine_->close_step(clock_, backend_.control ? to_bits(own_requests()) : 0);
   launched_.push_back({clock_.lap(), step_sequences_});
@@ -283,8 +283,8 @@ void Trainer::tell_first_step(int64_t done, int64_t micros) {
             format_duration(double(micros - done) * micro_seconds_), " left of this step");
 }
 
-// If the device runs asynchronously, times are from its own clock; its idle time counts as waiting for data, up to the
-// time that the host waited for data.
+// If the device runs asynchronously, times are measured by the device; its idle time counts as waiting for data, at
+// most as long as the host waited for data.
 PhaseTimes Trainer::times_of(const StepResult& done, PhaseTimes host) const {
   if (backend_.device.unified()) return host;
   PhaseTimes times = done.times;
@@ -305,7 +305,7 @@ void Trainer::collect_step() {
   const LaunchedStep launched = launched_.front();
   launched_.pop_front();
   state_.consumed_samples += launched.sequences;
-  const float loss_scale = std::exchange(state_.device, done.state).loss_scale;  // of this step; done has the next
+  const float loss_scale = std::exchange(state_.device, done.state).loss_scale;  // this step's; `done` has the next
   if (!std::isfinite(done.state.loss)) ++state_.nan_steps;
   if (std::isnan(first_step_seconds_)) first_step_seconds_ = Seconds(PhaseClock::Clock::now() - started_).count();
   spiking_ = spiking_ || (config_.rollback && done.state.spikes_in_row >= config_.max_consecutive_spikes);
@@ -372,11 +372,11 @@ void Trainer::report(const StepResult& result, const LaunchedStep& launched, flo
   if (done.spike != 0) report_spike(m, done);
 }
 
-// Gradient noise scale by the averages up to this step; tokens: of this step.
+// Gradient noise scale from the averages up to this step; tokens: number in this step.
 std::optional<double> Trainer::noise_scale(const StepState& done, double tokens) {
   const MicroGradients micro = engine_->micro_gradients();
   const double small = double(micro.sequences * config_.seq_length);
-  const double norm = done.micro_norm * tokens / small;  // was divided by the tokens of the step
+  const double norm = done.micro_norm * tokens / small;  // undoes the division by the tokens of the step
   state_.noise_scale.add({small, norm * norm / double(micro.count)}, {tokens, double(done.grad_norm) * done.grad_norm});
   return state_.noise_scale.tokens();
 }
@@ -428,7 +428,7 @@ bool Trainer::pause_due(int64_t step) const {
          routing_due(config_, step) || prunes_after(config_, step) || engine_->round_ends(step) || stop_signal() != 0;
 }
 
-// The last step ends all rounds, so that the run's weights have all that its workers have learned.
+// Also ends all rounds after the last step, so that the run's weights contain all updates of its workers.
 void Trainer::end_rounds() {
   const bool last = state_.step == config_.train_iters;
   if (!last && !engine_->round_ends(state_.step)) return;
@@ -441,7 +441,7 @@ bool Trainer::quantized_due(int64_t step) const {
   return interval > 0 && (step == config_.train_iters || step % interval == 0);
 }
 
-// Adds what the engine has counted to what the run's state holds.
+// Adds what the engine has counted to the run's state.
 void Trainer::count_quantized() {
   for (const QuantizedOperand& q : engine_->take_quantized())
     state_.quantized[{engine_->model().params().spec(q.parameter).name, std::string(name_of(q.operand))}].add(
@@ -527,7 +527,7 @@ std::string Trainer::newest_before_trouble(const Verify& verify) const {
   return "";
 }
 
-// The run's counters continue; an immediate save makes the decision persistent.
+// The counters of the run continue. An immediate save makes the rollback persistent.
 bool Trainer::roll_back() {
   if (!config_.rollback || state_.rollbacks > 0) return false;
   settle_save();

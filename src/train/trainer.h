@@ -27,17 +27,17 @@
 namespace athanor {
 
 struct TrainerOptions {
-  ProgramInfo program;              // for environment.json and the manifest
+  ProgramInfo program;              // written to environment.json and the manifest
   std::string commit;               // source revision
-  std::string backend_description;  // for the log
-  double most_flops = 0;            // upper bound of the device's rate, for MFU; 0: from its data sheet, or unknown
-  Sensors* sensors = nullptr;       // of the device; null: it has none
-  Profiler* profiler = nullptr;     // for config.profile; null: ops are timed by events
-  std::string why_no_profiler;      // "": the device has none
-  CollectiveWatch* collectives = nullptr;                  // of the mesh, for config.profile
+  std::string backend_description;  // text for the log
+  double most_flops = 0;            // upper bound of the device's FLOP/s, for MFU; 0: from its data sheet, or unknown
+  Sensors* sensors = nullptr;       // the device's sensors; null: none
+  Profiler* profiler = nullptr;     // used for config.profile; null: ops are timed by events
+  std::string why_no_profiler;      // reason for having no profiler; "" if the device has none
+  CollectiveWatch* collectives = nullptr;                  // watch of the mesh, for config.profile
   bool allow_changed_data = false;                         // resume although the data's fingerprint differs
-  std::function<bool(const StepMetrics&)> on_step = {};    // on every rank with the same result; false ends the run
-  double first_step_seconds = 30;                          // between progress messages during the first step
+  std::function<bool(const StepMetrics&)> on_step = {};    // same result on every rank; false ends the run
+  double first_step_seconds = 30;                          // seconds between progress messages during the first step
   std::function<void(Activity, int64_t step)> doing = {};  // called when an activity begins, for ranks that wait
   StopRequests* stop = nullptr;                            // null: the signals of this process
 };
@@ -52,31 +52,31 @@ class Trainer {
   struct Resume {
     std::string folder;
     RunState state;
-    std::optional<RunBranch> branch;  // if the horizon has changed
-    bool prunes_anew = false;         // by prune_mask_from, which the run of the checkpoint did not have
+    std::optional<RunBranch> branch;  // set if the horizon has changed
+    bool prunes_anew = false;         // prune_mask_from is given, which the run of the checkpoint did not have
   };
   struct LaunchedStep {
     PhaseTimes host_times;
     int64_t sequences;
   };
   void doing(Activity) const;
-  void require_common_start();                            // several ranks: same program, configuration and data
-  void open_run();                                        // run folder, lock, sinks, start records
-  std::optional<Resume> find_resume();                    // and checks that the config is compatible
-  std::string resume_folder(const Verify&) const;         // on rank 0; "": start from scratch
-  bool was_done_before(const std::string& folder) const;  // `load` and `load_step`, by the run that wrote `folder`
-  void leave_other_branch(const std::optional<Resume>&) const;  // on rank 0
+  void require_common_start();                                  // several ranks: same program, configuration and data
+  void open_run();                                              // run folder, lock, sinks, start records
+  std::optional<Resume> find_resume();                          // also checks that the config is compatible
+  std::string resume_folder(const Verify&) const;               // called on rank 0; "": start from scratch
+  bool was_done_before(const std::string& folder) const;        // its run has already applied `load` and `load_step`
+  void leave_other_branch(const std::optional<Resume>&) const;  // acts on rank 0 only
   void check_resume(Resume&);
-  void warn_of_rate(const Resume&, const std::vector<ConfigChange>&) const;  // if the rate rises
-  void tune(const std::optional<Resume>&);                                   // products: rank 0's choices, on all ranks
-  void choose_products(const std::optional<Resume>&);                        // of the resumed run, or new ones
+  void warn_of_rate(const Resume&, const std::vector<ConfigChange>&) const;  // warns if the learning rate rises
+  void tune(const std::optional<Resume>&);             // autotunes GEMMs: rank 0's choices, on all ranks
+  void choose_products(const std::optional<Resume>&);  // imports the choices of the resumed run, or autotunes
   void start(const std::optional<Resume>&);
   std::unique_ptr<ModelFolder> find_weights(const std::optional<Resume>&);
-  std::unique_ptr<ModelFolder> find_mask(const std::optional<Resume>&);  // null: none is to be taken
+  std::unique_ptr<ModelFolder> find_mask(const std::optional<Resume>&);  // null: no mask is taken from a checkpoint
   void set_weights(const std::optional<Resume>&, const ModelFolder* from, const ModelFolder* mask);
-  std::string choose_peak();  // of MFU; returns why it changed, or ""
+  std::string choose_peak();  // sets the peak of MFU; returns why it changed, or ""
   void show_masked_sample() const;
-  void warn_of_full_disk() const;                      // for the checkpoints ahead
+  void warn_of_full_disk() const;                      // checks the checkpoints ahead
   void tell_what_is_ahead() const;                     // estimated times, before the first step
   void tell_first_step(int64_t done, int64_t micros);  // progress of a slow first step
   Exit run_from_start();
@@ -84,9 +84,9 @@ class Trainer {
   Exit loop();
   std::string shared(const std::string&);  // rank 0's value, on all ranks
   StepRequests own_requests() const;
-  void hear(const StepRequests& of_step);  // of all ranks
+  void hear(const StepRequests& of_step);  // of_step: merged requests of all ranks
   int stop_signal() const;                 // 0: none
-  bool asked_to_stop();                    // now; all ranks together
+  bool asked_to_stop();                    // checks now; all ranks call it together
   bool of_any(bool mine);                  // true if true on any rank
   void open_loader();                      // at the next sample, with the step size due there
   void apply_schedules(int64_t step);      // of windows and of tokens ahead, as in that step
@@ -94,20 +94,20 @@ class Trainer {
   void drop_spoiled_steps();
   [[noreturn]] void end_with_failure();
   [[noreturn]] void leave_with(const std::optional<Error>& mine);
-  void collect_step();   // the oldest launched one: counts and reports it. Does not return if a rank has failed in it
-  void collect_steps();  // all launched ones
+  void collect_step();   // the oldest launched step: counts and reports it. Does not return if a rank has failed in it
+  void collect_steps();  // collects all launched steps
   bool out_of_time(int64_t micro_left) const;
-  bool pause_due(int64_t step) const;  // work after this step needs its result
-  void end_rounds();                   // of local updates, those that end with the last step
+  bool pause_due(int64_t step) const;  // true if work after this step needs its result
+  void end_rounds();                   // ends the rounds of local updates that end with the last step
   PhaseTimes times_of(const StepResult&, PhaseTimes host) const;
   void report(const StepResult&, const LaunchedStep&, float loss_scale);
   void report_spike(const StepMetrics&, const StepState&);
   void count_quantized();
   void report_quantized();
   void count_routing();
-  void report_routing();        // warns once while something is wrong
-  void report_pruned();         // of each matrix, after it was pruned
-  void report_communication();  // of the profile
+  void report_routing();        // warns once while there is a problem
+  void report_pruned();         // reports each matrix, after pruning
+  void report_communication();  // reports the collectives of the profile
   std::optional<double> noise_scale(const StepState&, double tokens);
   void read_sensors(StepMetrics&);
   void after_step();
@@ -115,17 +115,17 @@ class Trainer {
     bool valid = false, choices = false;
     bool any() const { return valid || choices; }
   };
-  void evaluate();  // the sets that are owed
+  void evaluate();  // evaluates the sets in owed_
   void evaluate_weights();
   void evaluate_windows();
   void answer_questions();
   void make_up_evaluation(const Resume&);
-  int64_t steps_left() const;  // not launched yet
-  void warn_of_short_limit();  // if this start made one step or none
+  int64_t steps_left() const;  // number of steps not launched yet
+  void warn_of_short_limit();  // warns if this start ran one step or none
   enum class Wait { no, durable };
   enum class Health { unknown, diverged };
   // Saves the state after the last step unless it is saved already. Wait::no: a failure is reported and retried later.
-  // Wait::durable: durable on return, or throws. False: the state has diverged and is saved as such.
+  // Wait::durable: durable on return, or throws. Returns false if the state has diverged and is saved as such.
   bool save(const char* why, Wait, Health = Health::unknown);
   void begin_save(const char* why, bool diverged);
   bool has_diverged();
@@ -136,11 +136,11 @@ class Trainer {
   bool eval_due(int64_t step) const;
   bool save_due(int64_t step) const;
   bool quantized_due(int64_t step) const;
-  bool wants_to_save() const;  // by this rank's clock
+  bool wants_to_save() const;  // true if this rank's clock says so
   bool time_is_up() const;
   bool reached_stop() const;
-  std::string newest_before_trouble(const Verify&) const;  // on rank 0; checkpoint folder, "": none
-  bool roll_back();                                        // if configured and not done before
+  std::string newest_before_trouble(const Verify&) const;  // checkpoint folder, on rank 0; "": none
+  bool roll_back();                                        // returns false if not configured, or done before
   Exit finish(Exit);
 
   Config config_;
@@ -152,8 +152,8 @@ class Trainer {
   std::unique_ptr<LogitCache> teacher_logits_;  // null: none
   bool told_given_up_ = false;
   std::vector<Question> questions_;
-  std::vector<int32_t> token_bytes_;      // [vocabulary] of valid_data's tokenizer; empty: not known
-  std::vector<TokenizerFile> tokenizer_;  // of the data, as at the start
+  std::vector<int32_t> token_bytes_;      // [vocabulary] of valid_data's tokenizer; empty: unknown
+  std::vector<TokenizerFile> tokenizer_;  // the data's tokenizer, as read at the start
   std::string adapter_;                   // adapter.json of checkpoints; empty: all weights are trained
   std::unique_ptr<Engine> engine_;
   std::optional<RunLock> lock_;
@@ -163,10 +163,10 @@ class Trainer {
   std::unique_ptr<StepProfile> profile_;
   std::unique_ptr<SensorWatch> sensors_;  // null: no sensors
   int64_t throttle_alarms_ = 0;           // throttle reasons at the last step
-  std::unique_ptr<StopSignals> signals_;  // null: there are other requests
+  std::unique_ptr<StopSignals> signals_;  // null: TrainerOptions::stop is used
   StopRequests& stop_;
-  // With several ranks: what any rank requested up to the last collected step and was not done yet. All ranks collect
-  // the same steps at the same time, so all act alike. A single rank asks itself when needed.
+  // With several ranks: requests of any rank up to the last collected step that were not handled yet. All ranks collect
+  // the same steps at the same time, so all act alike. A single rank checks its own requests when needed.
   StepRequests requests_;
   bool each_alone_ = false;  // every step is collected before the next one is launched
   RunState state_;
@@ -175,26 +175,26 @@ class Trainer {
   PhaseClock clock_;
   std::unique_ptr<Loader> loader_;
   std::deque<LaunchedStep> launched_;  // not yet collected
-  int64_t launched_samples_ = 0;       // of all launched steps: the loader's position
-  int64_t step_sequences_ = 0;         // of steps launched now
-  bool ended_ = false;                 // by on_step
-  int64_t steps_done_ = 0;             // in this process
-  EvalSets owed_;                      // evaluations due after the last step and not whole; the same on all ranks
+  int64_t launched_samples_ = 0;       // samples of all launched steps: the loader's position
+  int64_t step_sequences_ = 0;         // sequences of a step that is launched now
+  bool ended_ = false;                 // on_step has ended the run
+  int64_t steps_done_ = 0;             // number of steps in this process
+  EvalSets owed_;                      // evaluations due after the last step and not complete; the same on all ranks
   bool making_up_ = false;             // an earlier start owed them
-  bool spiking_ = false;               // the last collected steps are as many spikes as trigger a rollback
+  bool spiking_ = false;               // the last collected steps are enough spikes to trigger a rollback
   StepTable table_;
   PhaseClock::Clock::time_point started_, last_save_;
   int64_t last_saved_step_ = -1;
   std::optional<PhaseClock::Clock::time_point> retry_save_;  // when to retry a failed save
-  std::optional<Error> save_failure_;                        // on this rank
+  std::optional<Error> save_failure_;                        // failure of a save on this rank
   bool save_put_off_ = false;                                // until a step succeeds again
-  bool failed_ = false;                                      // on any rank: failure_
-  std::optional<Error> failure_;                             // ends the run; its state stays as after the last step
-  std::vector<int32_t> last_tokens_, last_targets_;          // of the last micro-batch
-  bool running_ = false;                                     // the log of this run was started
+  bool failed_ = false;                                      // true if any rank has failed: see failure_
+  std::optional<Error> failure_;                     // ends the run; the saved state is that after the last good step
+  std::vector<int32_t> last_tokens_, last_targets_;  // inputs of the last micro-batch
+  bool running_ = false;                             // the log of this run was started
   double micro_seconds_ = 0, save_seconds_ = 0, mean_step_seconds_ = 0;  // latest of each, for the stop budget and ETA
   PhaseClock::Clock::time_point told_;                                   // when the first step was last reported
-  double first_step_seconds_ = kUnknown;  // from this process' start of the run to the end of its first step
+  double first_step_seconds_ = kUnknown;  // seconds from this process' start of the run to the end of its first step
 };
 
 }  // namespace athanor

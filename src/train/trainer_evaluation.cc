@@ -1,5 +1,5 @@
 // Evaluations of a run: when they are due, and how an interrupted one is made up. An evaluation that is due is owed
-// until it is whole: a run that is stopped before then ends with Exit::requeue, and the next start evaluates first.
+// until it is complete: a run that is stopped before then ends with Exit::requeue, and the next start evaluates first.
 #include <chrono>
 #include <filesystem>
 #include <set>
@@ -16,11 +16,11 @@ namespace {
 using Seconds = std::chrono::duration<double>;
 namespace fs = std::filesystem;
 
-// Whether the folder of a checkpoint lies in the folder of the run, however the two paths are written.
+// True if a checkpoint's folder is in the run's folder, however the two paths are written.
 bool lies_in(const std::string& checkpoint, const std::string& run) {
   std::error_code none;
   fs::path path = fs::absolute(checkpoint, none).lexically_normal();
-  if (!path.has_filename()) path = path.parent_path();  // ended with a slash
+  if (!path.has_filename()) path = path.parent_path();  // the path ended with a slash
   return fs::equivalent(path.parent_path(), run, none);
 }
 
@@ -31,7 +31,7 @@ bool Trainer::eval_due(int64_t step) const {
          (step == config_.train_iters || step % config_.eval_interval == 0);
 }
 
-// Runs the evaluation of a run that was stopped between a step and the end of its evaluation.
+// Makes up the evaluation of a run that was stopped between a step and the end of its evaluation.
 void Trainer::make_up_evaluation(const Resume& resume) {
   if (state_.step == 0 || !eval_due(state_.step)) return;
   const bool looks = backend_.mesh.world().rank() == 0 && lies_in(resume.folder, config_.save);
@@ -84,7 +84,7 @@ void Trainer::evaluate_windows() {
   owed_.valid = false;
   if (result.loss <= config_.stop_at_loss) {
     state_.reached_loss = result.loss;
-    last_saved_step_ = -1;  // a checkpoint of this step was written earlier
+    last_saved_step_ = -1;  // a checkpoint of this step may lack reached_loss
   }
   const double seconds = Seconds(PhaseClock::Clock::now() - begin).count();
   for (const SourceLoss& s : result.sources)

@@ -1,4 +1,4 @@
-// Start of a run: checks everything that can be checked before the first step is computed; and saving checkpoints.
+// Starts a run: checks everything that can be checked before the first step is computed. Also saves checkpoints.
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
@@ -56,7 +56,7 @@ std::string common_keys(const Config& config) {
   return kept;
 }
 
-// The first line of `a` that differs from that of `b`.
+// The first line of `a` that differs from the same line of `b`.
 std::string first_difference(const std::string& a, const std::string& b) {
   std::istringstream x(a), y(b);
   std::string of_a, of_b;
@@ -138,7 +138,7 @@ void Trainer::require_common_start() {
   if (backend_.control) backend_.control->barrier();  // rank 0 writes only after all ranks have checked
 }
 
-// Rank 0 alone writes and reports.
+// Only rank 0 writes and reports.
 void Trainer::open_run() {
   if (backend_.mesh.world().rank() != 0) return;
   metrics_.add(std::make_unique<ConsoleSink>(
@@ -150,7 +150,7 @@ void Trainer::open_run() {
   if (config_.tensorboard) metrics_.add(std::make_unique<TensorboardSink>(run + "/tensorboard"));
   try {
     write_environment(find_environment(options_.program), run + "/environment.json");
-  } catch (const Error& e) {  // informative only
+  } catch (const Error& e) {  // the file is only informative
     log::warn("environment.json was not written, training goes on: ", e.what());
   }
 }
@@ -185,9 +185,10 @@ std::string Trainer::resume_folder(const Verify& verify) const {
   return checkpoint_at(config_.load_step >= 0 ? cat(from, "/", step_folder(config_.load_step)) : from, verify);
 }
 
-// When the same command is started again (after exit code 85, by a batch system, by hand), it must not roll back once
-// more. A run is determined by its configuration, so rolling back again would only repeat what is saved. `load` none
-// means what it says, unless Slurm has requeued the job.
+// True if the rollback that `load` or `load_step` asks for was already done. When the same command is started again
+// (after exit code 85, by a batch system, by hand), it must not roll back once more: a run is determined by its
+// configuration, so it would only repeat what is saved. With `load` none the run starts from scratch, unless Slurm has
+// requeued the job.
 bool Trainer::was_done_before(const std::string& folder) const {
   const char* restarts = std::getenv("SLURM_RESTART_COUNT");
   const bool requeued = restarts && std::string_view(restarts) != "0" && *restarts;
@@ -202,8 +203,8 @@ bool Trainer::was_done_before(const std::string& folder) const {
   }
 }
 
-// From here on the save folder's newest checkpoint is this run's: what it goes back to at once, else what it saves
-// first.
+// Makes this run's checkpoint the newest one of the save folder: the one that it goes back to, at once; else the first
+// one that it saves.
 void Trainer::leave_other_branch(const std::optional<Resume>& resume) const {
   if (!lock_ || (config_.load == "auto" && config_.load_step < 0)) return;
   const std::vector<CheckpointInfo> all = list_checkpoints(config_.save);
@@ -270,7 +271,7 @@ void Trainer::check_resume(Resume& resume) {
   if (tells) warn_of_rate(resume, changes);
 }
 
-// A longer run stretches the schedule: a rate that had fallen would rise again.
+// Warns that a longer run stretches the schedule: a learning rate that had already decayed would rise again.
 void Trainer::warn_of_rate(const Resume& resume, const std::vector<ConfigChange>& changes) const {
   std::vector<std::string> as_before;
   bool stretched = false;
@@ -316,7 +317,7 @@ void Trainer::tell_what_is_ahead() const {
       : log::info(text);
 }
 
-// A mask that hides the wrong tokens shows in no loss.
+// A mask that hides the wrong tokens is not visible in the loss, so the text is shown.
 void Trainer::show_masked_sample() const {
   if (!train_.has_loss_mask() || state_.step > 0) return;
   if (const auto tokenizer = find_tokenizer(train_.first_shard()))
@@ -440,7 +441,7 @@ void Trainer::start(const std::optional<Resume>& resume) {
                                                                   .trace = trace_.get(),
                                                                   .collectives = options_.collectives});
   }
-  each_alone_ = of_any(backend_.device.unified() || profile_);  // rank 0 alone has a profile
+  each_alone_ = of_any(backend_.device.unified() || profile_);  // only rank 0 has a profile
 }
 
 std::string Trainer::choose_peak() {
@@ -461,7 +462,7 @@ void Trainer::tune(const std::optional<Resume>& resume) {
   const std::string attention = attention_words(*engine_, backend_.tuning);
   if (attention.empty()) return;
   log::info(attention);
-  options_.backend_description += "; " + attention;  // for the first record
+  options_.backend_description += "; " + attention;  // appears in the first record
 }
 
 void Trainer::choose_products(const std::optional<Resume>& resume) {
@@ -488,8 +489,8 @@ bool Trainer::save(const char* why, Wait wait, Health health) {
   bool diverged = false;
   if (of_any(last_saved_step_ != state_.step)) {
     diverged = health == Health::diverged || has_diverged();
-    // While steps are skipped it is unknown whether the next one succeeds: keep the older checkpoint. Skipped steps do
-    // not change the weights.
+    // While steps are skipped it is unknown whether the next one succeeds, so the older checkpoint is kept. Skipped
+    // steps do not change the weights.
     save_put_off_ = wait == Wait::no && (diverged || is_skipping());
     if (save_put_off_) return !diverged;
     begin_save(why, diverged);
@@ -519,7 +520,7 @@ void Trainer::begin_save(const char* why, bool diverged) {
   last_save_ = PhaseClock::Clock::now();
   last_saved_step_ = state_.step;
   retry_save_.reset();
-  requests_.writing = true;  // until a step says that no rank is
+  requests_.writing = true;  // until a step says that no rank is writing
   checkpointer_->begin(state_, why,
                        {.resolved_config = resolved,
                         .hf_config = hf_config_json(config_.model, bf16_masters ? "bfloat16" : "float32"),

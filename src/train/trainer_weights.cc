@@ -7,7 +7,7 @@
 
 namespace athanor {
 
-// The folder of weights that the run starts from, or of a frozen model that it goes on beside.
+// The folder of weights that the run starts from, or of the frozen model that a run with adapters resumes with.
 std::unique_ptr<ModelFolder> Trainer::find_weights(const std::optional<Resume>& resume) {
   const bool adapts = config_.lora_rank > 0;
   if (config_.init_from.empty() || (resume && !adapts)) return nullptr;
@@ -32,7 +32,7 @@ std::unique_ptr<ModelFolder> Trainer::find_weights(const std::optional<Resume>& 
   return from;
 }
 
-// The model of prune_mask_from, unless the resumed run was pruned by it.
+// The model of prune_mask_from; null if the resumed run was already pruned by it.
 std::unique_ptr<ModelFolder> Trainer::find_mask(const std::optional<Resume>& resume) {
   const std::string& path = config_.prune_mask_from;
   if (path.empty() || (resume && !resume->prunes_anew)) return nullptr;
@@ -46,13 +46,13 @@ std::unique_ptr<ModelFolder> Trainer::find_mask(const std::optional<Resume>& res
   return mask;
 }
 
-// Masters, optimizer states and the mask of pruned weights: of a checkpoint, of another model, or new ones.
+// Sets masters, optimizer states and pruning masks: from a checkpoint, from another model, or new ones.
 void Trainer::set_weights(const std::optional<Resume>& resume, const ModelFolder* from, const ModelFolder* mask) {
   if (mask) {  // the mask stays when other weights are loaded
     load_weights(*engine_, backend_.device, *mask);
     engine_->prune(config_.prune_sparsity);
   }
-  if (from) load_weights(*engine_, backend_.device, *from);  // with adapters those that checkpoints leave out
+  if (from) load_weights(*engine_, backend_.device, *from);  // with adapters: frozen weights, absent in checkpoints
   if (resume) {
     state_ = load_checkpoint(*engine_, backend_.device, resume->folder, mask ? kPrunedState : "");
   } else if (config_.lora_rank > 0) {

@@ -1,4 +1,4 @@
-// From the keys of data to open data sets and to the form of their rows.
+// Opens data sets from the config, and decides how windows become rows.
 #include <algorithm>
 
 #include "metrics/format.h"
@@ -17,7 +17,7 @@ Dataset open_dataset(const std::vector<DataSource>& sources, const Config& c, co
 
 namespace {
 
-// The id of a token that fim_tokens names: the only one of the tokenizer with this text.
+// The id of a token that fim_tokens names: the tokenizer's only token with this text.
 int32_t id_of(const TokenName& token, const Dataset& data, const Config& c) {
   if (token.id >= 0) return int32_t(token.id);
   const auto tokenizer = find_tokenizer(data.first_shard());
@@ -38,8 +38,8 @@ int32_t id_of(const TokenName& token, const Dataset& data, const Config& c) {
   return ids.front();
 }
 
-// The token that ends a document: the config's, or that of the tokenizer beside the data; needed where shards have no
-// index. `why`: what needs it.
+// The token that ends a document: the config's, or that of the tokenizer next to the data; required if shards have no
+// index of documents. `why`: what needs it.
 int64_t end_of_document(const Config& c, const Dataset& data, const char* why) {
   if (c.eod_token_id >= 0) return c.eod_token_id;
   if (const auto tokenizer = find_tokenizer(data.first_shard())) return tokenizer->eod_id();

@@ -1,4 +1,4 @@
-// Choices made by trial, cached for later runs: one file per GPU, driver and library in a folder of the user. If the
+// Cache of autotuning results for later runs: one file per GPU, driver and library in a folder of the user. If the
 // cache cannot be read or written, the run only loses time.
 #pragma once
 #include <string>
@@ -7,12 +7,12 @@
 
 namespace athanor {
 
-// The folder for the option tuning_cache ("auto", "none" or a path); "": none.
+// The folder for the option tuning_cache ("auto", "none" or a path); "": no cache.
 std::string tuning_folder(const std::string& option);
 
 class TuningCache {
  public:
-  // folder: that of tuning_folder(). key: Tuning::key().
+  // folder: result of tuning_folder(). key: Tuning::key().
   TuningCache(const std::string& folder, const std::string& key);
   void load(Tuning&) const;
   void store(const Tuning&) const;
