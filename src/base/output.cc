@@ -14,8 +14,7 @@
 namespace athanor {
 namespace {
 
-constexpr size_t kPolled = 512;  // bytes that a pipe or terminal accepts after poll() reports it writable; POSIX's
-                                 // minimum PIPE_BUF
+constexpr size_t kPolled = 512;  // bytes that a pipe or terminal accepts once poll() says so; POSIX's minimum PIPE_BUF
 
 bool can_take(int fd, std::chrono::milliseconds wait) {
   pollfd entry{fd, POLLOUT, 0};
@@ -102,9 +101,7 @@ void Output::offer(std::string_view text) {
   ssize_t n = 0;
   while ((n = put(text)) < 0 && errno == EINTR) {
   }
-  if (n > 0)
-    pending_ += text.substr(size_t(n));  // keeps the rest, since half a control sequence would corrupt what
-                                         // follows
+  if (n > 0) pending_ += text.substr(size_t(n));  // half a control sequence would corrupt what follows
 }
 
 }  // namespace athanor

@@ -10,8 +10,7 @@ namespace athanor {
 struct DeviceWork {
   std::string name;            // kernel name, "copy" or "fill"
   int64_t label = 0;           // label passed to begin() when the work was launched or captured; 0: none
-  int64_t stream = 0;          // works on one stream overlap only where a kernel starts before its predecessor ends
-                               // (programmatic launch)
+  int64_t stream = 0;          // work of one stream overlaps only with programmatic dependent launch
   int64_t begin = 0, end = 0;  // ns on the profiler's clock
 };
 

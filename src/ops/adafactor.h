@@ -17,8 +17,7 @@ struct FactoredMoments {
   struct Part {
     Tensor r, c;                         // [R], [C] f32
     Tensor row_factors, column_factors;  // [R], [C] f32
-    Tensor row_sums, column_sums;        // [S, R], [S, C] f64: S partial sums of the squared gradients per row and per
-                                         // column
+    Tensor row_sums, column_sums;        // [S, R], [S, C] f64: S partial sums of squared gradients per row and column
   };
   std::vector<Part> parts = std::vector<Part>(1);
   Tensor state;  // StepState
@@ -60,8 +59,7 @@ struct FactoredMoments {
 struct ClipFactors {
   struct Part {
     Tensor factors;       // [R] f32
-    Tensor sums;          // [S, R] f64: S partial sums per row of the squares of the elements that the row's factor
-                          // multiplies
+    Tensor sums;          // [S, R] f64: S partial sums per row of squares of what its factor multiplies
     int64_t columns = 1;  // elements per row
   };
   std::vector<Part> parts = std::vector<Part>(1);

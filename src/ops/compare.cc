@@ -75,8 +75,7 @@ Tolerance tolerance_of(DType dtype) {
       return {1e-6, 2e-2};  // half an ulp is 2^-11 of a value, values reach some 4 rms
     case DType::bf16:
       return {2e-5, 1e-1};  // half an ulp is 2^-8
-    case DType::i16: {      // remainders of split masters are the last bits of f32; tests that depend on them compare
-                            // bits
+    case DType::i16: {      // remainders are the last bits of f32; tests that depend on them compare bits
       constexpr double kAny = std::numeric_limits<double>::infinity();
       return {kAny, kAny};
     }

@@ -20,8 +20,7 @@ struct Dropout {
 
   // The random stream of a step; element i is kept if random_uniform(seed, stream, i) >= p.
   ATHANOR_HOST_DEVICE static uint64_t stream_at(uint64_t stream, const StepState& state) {
-    constexpr uint64_t kStep = 0x9E3779B97F4A7C15ull;  // odd, so that steps of one stream do not collide with those of
-                                                       // neighboring streams
+    constexpr uint64_t kStep = 0x9E3779B97F4A7C15ull;  // odd, so that steps of neighboring streams do not collide
     return stream + uint64_t(state.updates + state.skipped) * kStep;
   }
   std::array<Field, 4> fields() {

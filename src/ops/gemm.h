@@ -14,8 +14,7 @@ enum class Epilogue : uint8_t {
   add,            // d = z + aux (residual); aux [M, N]
   gelu,           // aux = z, d = gelu(aux); both [M, N]
   gelu_gradient,  // d = z gelu'(aux); aux [M, N]
-  sum_a,          // aux [M] f32 or bf16 += sums of op(a) over k; the bias gradient of a weight-gradient GEMM; requires
-                  // ta
+  sum_a,          // aux [M] f32 or bf16 += sums of op(a) over k, the bias gradient in a wgrad GEMM; requires ta
   sum_b,          // aux [N] f32 or bf16 += sums of op(b) over k; requires !tb
   swiglu,         // d = z = [gate | up], aux = silu(gate) up computed from the rounded d; aux [M, N/2]
   // aux = [gate | up] [M, 2N] becomes its own gradient, with the rounded z as gradient of silu(gate) up; d = silu(gate)
@@ -41,8 +40,7 @@ struct Gemm {
   bool accumulate = false;  // add to d
   bool tf32 = false;        // round f32 inputs to TF32 first (round_tf32), as tensor cores do
   bool symmetric = false;   // d is known to be bitwise symmetric, so a backend may compute one triangle and copy it
-  bool recompute = false;   // gelu only: `aux` holds z of an earlier run of this op; only d is computed,
-                            // bit-identically
+  bool recompute = false;   // gelu only: `aux` holds z of an earlier run; computes only d, bit-identically
   static constexpr const char* kName = "gemm";
 
   int64_t m() const { return d.rows(); }

@@ -168,8 +168,7 @@ struct DistilledCrossEntropy {
   float z_loss = 0;
   float softcap = 0, teacher_softcap = 0;  // soft-caps of the student and of the teacher, as CrossEntropy::softcap
   VocabPart part = {};
-  Tensor max, sums, teacher_max, distill_sums;  // outputs of RowMax, LogitSums, RowMax of the teacher and DistillSums;
-                                                // with `part` only
+  Tensor max, sums, teacher_max, distill_sums;  // outputs of RowMax (both), LogitSums and DistillSums; with `part` only
   static constexpr const char* kName = "distilled_cross_entropy";
   std::array<Field, 10> fields() {
     return {{{"logits", Io::inout, &logits},

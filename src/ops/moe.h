@@ -304,8 +304,7 @@ enum class Grouped : uint8_t {
 struct GroupedGemm {
   Tensor d, a;
   Tensor b;        // [E O, I]: the weights of all experts; for weight_gradient [R, I]
-  Tensor offsets;  // [E + 1] i32: starts at 0, non-decreasing, at most R; rows from the last offset on are not read or
-                   // written
+  Tensor offsets;  // [E + 1] i32: from 0, non-decreasing, at most R; later rows are not read or written
   Grouped product = Grouped::forward;
   bool tf32 = false;  // as in Gemm
   static constexpr const char* kName = "grouped_gemm";

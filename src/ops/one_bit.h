@@ -135,8 +135,7 @@ struct OneBitDirection {
   Tensor v;                                                        // [n] f32
   Tensor m;                                                        // [n] f32
   Tensor grad;                                                     // [n] f32
-  Tensor fresh;                                                    // [n] f32, 1-bit LAMB only; if absent, ratios and w
-                                                                   // are absent too
+  Tensor fresh;                                                    // [n] f32, 1-bit LAMB only, like ratios and w
   Tensor ratios;                                                   // [count] f32
   Tensor w;                                                        // [n] f32
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0;  // betas and weight_decay: 1-bit LAMB only

@@ -75,8 +75,7 @@ struct Quantize {
   bool turn = false;
   Tensor turned = {};             // optional [C, R]
   Tensor turned_scales = {};      // for blocks {1, 0}: [C, 1] f32; for {1, 128}: [C, ceil(R / 128)] f32
-  Tensor turned_statistics = {};  // counters of the transposed output, if it has scales of its own and `statistics` is
-                                  // set
+  Tensor turned_statistics = {};  // requires `statistics`, and turned_scales
   static constexpr const char* kName = "quantize";
 
   bool powers() const { return power_of_two || scales.dtype == DType::f8_e8m0; }
@@ -162,8 +161,7 @@ struct Quantize {
 // of the format) / amax / 2^margin, clamped to [2^-126, 2^126], or 0 while every amax is 0. [NVIDIA, TransformerEngine,
 // recipe.DelayedScaling] Skipped steps and non-finite amax values do not enter a history.
 struct DelayedScales {
-  std::vector<Tensor> histories = {};  // one per row of `amax`: [columns * length] f32, newest first; [0] if the row
-                                       // has no history
+  std::vector<Tensor> histories = {};  // one per row of `amax`: [columns * length] f32, newest first; [0]: no history
   Tensor amax;                         // [rows, columns] f32: amax of this step; zeroed afterwards
   Tensor factors;                      // [rows, columns] f32: output
   Tensor state = {};                   // [sizeof(StepState)] u8, after StepControl; absent if no step ended
