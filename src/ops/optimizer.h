@@ -110,7 +110,7 @@ struct StepControl {
   LossScaling scaling;
   double clip_grad = 0;  // maximum global gradient norm; 0 = no clipping
   Average averages[kMostAverages] = {};
-  double divided_by = 0;  // divisor already applied to the gradients instead of `targets`; 0: none is missing
+  double divided_by = 0;  // divisor already applied to the gradients instead of `targets`; 0: no rescaling
   SpikeRule spikes = {};
   int64_t workers = 1;  // number of gradients whose squares norm_sq sums; the norm is their root mean square
   static constexpr const char* kName = "step_control";

@@ -12,8 +12,7 @@ namespace athanor {
 struct f8_e4m3 {  // no infinity; 0x7f and 0xff are NaN
   uint8_t bits;
   static constexpr float kMost = 448;
-  static constexpr float kSaturates = 464;  // inputs above count as saturated: midpoint to the value after kMost, if
-                                            // there were one
+  static constexpr float kSaturates = 464;  // midpoint to the next value, if there were one; larger inputs saturate
 };
 struct f8_e5m2 {  // the upper half of an f16
   uint8_t bits;
