@@ -49,7 +49,7 @@ enum class PruneScope : uint8_t { layer, global };
 // magnitude: pruned weights are zero and stay zero. srste: weights stay dense, and GEMMs read them with zeros.
 enum class PruneMethod : uint8_t { magnitude, srste };
 
-// Activation of feed-forward layers, in the words of transformers.
+// Activation of feed-forward layers, named as in transformers.
 enum class Activation : uint8_t { gelu, silu, relu, relu2 };
 
 // How the router scores an expert: softmax over all experts, or the sigmoid of its own logit.

@@ -18,7 +18,7 @@ namespace athanor {
 
 using TextMap = std::map<std::string, std::string>;
 
-// The format's dtype names ("F32", "BF16", ...). A file may contain types for which this program has no DType.
+// The format's dtype names ("F32", "BF16", ...). A file may contain dtypes that this program does not support.
 const char* safetensors_name(DType dtype);
 std::optional<DType> dtype_of_safetensors(std::string_view name);
 

@@ -1,4 +1,4 @@
-// Spans, masks and block products of attention.
+// Spans, masks and block GEMMs of attention.
 #include "cpu/attention_block.h"
 
 #include <algorithm>

@@ -24,7 +24,7 @@ struct Micro {
   int64_t ahead_step;
 };
 
-// A rank-2 operand in memory as packing reads it.
+// A rank-2 operand in memory, the input of packing.
 struct Source {
   const void* data;
   int64_t stride;  // elements between rows

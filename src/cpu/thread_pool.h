@@ -25,8 +25,8 @@ class ThreadPool {
 
   // Runs fn(chunk) or fn(chunk, worker) for every chunk in [0, chunks) and returns when all are done. `worker` is in
   // [0, size()) and no two chunks that run at the same time in this call share it: it selects private scratch memory.
-  // A call while the pool is busy (nested, or from another thread) runs inline as worker 0. The first exception leaves
-  // the call; chunks not yet started are then skipped. Allocates nothing.
+  // A call while the pool is busy (nested, or from another thread) runs inline as worker 0. The call rethrows the first
+  // exception of a chunk and skips chunks that have not started. Allocates nothing.
   template <class Fn>
   void parallel_for(int64_t chunks, Fn&& fn) {
     using F = std::remove_reference_t<Fn>;

@@ -134,7 +134,7 @@ struct CachedRows {
 
 // Both distributions of a row; the tokens outside ids are one event ("rest").
 struct Pair {
-  double base, log_cold, loss;             // of the student's logits, at temperature 1
+  double base, log_cold, loss;             // student at temperature 1: max logit, log of the sum of exps, loss
   double log_p_sum, log_q_sum;             // at the temperature, relative to the maximum logit
   double log_p_rest, log_q_rest, between;  // log_q_rest is clamped from below
   double rest_share;                       // reverse_kl, uld: gradient of a token outside ids, over its probability

@@ -14,7 +14,7 @@
 #include "cpu/simd.h"
 #include "tensor/half.h"
 
-#pragma GCC diagnostic ignored "-Wpsabi"  // to the end of the file that includes this: no vector crosses a real call
+#pragma GCC diagnostic ignored "-Wpsabi"  // for the whole including file: vectors never cross a real call
 
 #if defined(ATHANOR_SANITIZED)
 #define ATHANOR_INLINE_LAMBDA

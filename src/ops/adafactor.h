@@ -91,7 +91,7 @@ struct ClipFactors {
 struct FactoredScalars {
   double beta2, one_minus_beta2, scale_sq;
 };
-// Op: the op, or the kernel argument made from it.
+// Op: the op or the kernel argument made from it.
 template <class Op>
 ATHANOR_HOST_DEVICE FactoredScalars factored_scalars(const Op& op, const StepState& s) {
   const double rest = std::pow(double(s.updates), -op.decay);

@@ -58,7 +58,7 @@ double rounding(DType dtype) {
       return 8 * 0x1p-24;  // allows 8 roundings; AdamW's v has 6: the grad scale enters g^2 twice, 1 - b2 and its
                            // product, b2 v, the sum
     case DType::f16:
-      return 0x1p-10;  // f32 results on either side of a tie become neighbours
+      return 0x1p-10;  // f32 results on either side of a rounding tie become neighboring f16 values
     case DType::bf16:
       return 0x1p-7;
     default:
@@ -70,7 +70,7 @@ Tolerance tolerance_of(DType dtype) {
   switch (dtype) {
     case DType::f64:
     case DType::f32:
-      return {1e-11, 3e-5};  // sums of 1e3 terms in f32: relative error some 1e-6
+      return {1e-11, 3e-5};  // a sum of 1e3 terms in f32 has a relative error of some 1e-6
     case DType::f16:
       return {1e-6, 2e-2};  // half an ulp is 2^-11 of a value, values reach some 4 rms
     case DType::bf16:

@@ -62,8 +62,8 @@ struct QkClip {
   }
 };
 
-// What the weights of an output are multiplied by. Op: the op, or the kernel argument made from it. In double, rounded
-// once.
+// Factor for the weights of an output, computed in double and rounded once. Op: the op or the kernel argument made from
+// it.
 template <class Op>
 ATHANOR_HOST_DEVICE float clip_factor(const Op& op, const float* top, int64_t output) {
   const bool shared = op.kv_heads < op.heads;

@@ -18,7 +18,7 @@ ATHANOR_HOST_DEVICE inline uint64_t top_key(uint32_t float_bits, bool is_nan, ui
 
 // The k largest logits of a row after soft-capping, in descending order (among equal logits the earlier column first):
 //   values[i, j] = z[ids[i, j]] - z[ids[i, 0]]
-//   rest[i]      = log sum over all other columns c < vocab of exp((z_c - z[ids[i, 0]]) / temperature); -inf: none
+//   rest[i]      = log sum over all other columns c < vocab of exp((z_c - z[ids[i, 0]]) / temperature); -inf if none
 // NaN is chosen last and stays NaN in values or rest.
 struct TopLogits {
   Tensor ids;         // [n, k] i32
