@@ -46,7 +46,7 @@ enum class DistillLoss : uint8_t { kl, reverse_kl, uld };
 // layer or over the whole model.
 enum class PrunePattern : uint8_t { unstructured, two_of_four };
 enum class PruneScope : uint8_t { layer, global };
-// magnitude: pruned weights are zero and stay zero. srste: weights stay dense, and GEMMs read them with zeros.
+// magnitude: pruned weights are zero and stay zero. srste: weights stay dense, and GEMMs use a copy with zeros.
 enum class PruneMethod : uint8_t { magnitude, srste };
 
 // Activation of feed-forward layers, named as in transformers.

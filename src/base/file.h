@@ -1,5 +1,6 @@
 // File access: checked reads and writes, atomic replacement (temporary file, fsync, rename, fsync of the folder),
-// mapping. Every failure is an Error with the action, the path, the system's reason and a remedy. Knows no format.
+// mapping. Every failure is an Error with the action, the path, the system's reason and a remedy. Independent of file
+// formats.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -75,7 +76,7 @@ void rename_path(const std::string& from, const std::string& to);
 // Removes a file or a folder with its contents; no-op if missing. Does not follow symbolic links.
 void remove_tree(const std::string& path);
 std::string parent_dir(const std::string& path);
-std::string base_name(const std::string& path);  // after the last slash
+std::string base_name(const std::string& path);  // part after the last slash
 
 // A new file, written sequentially. Not durable before finish().
 class OutputFile {

@@ -1,5 +1,5 @@
 // Reads safetensors files: validates the whole header first; tensors are spans of a mapping or are copied into the
-// caller's buffers. Knows no model, converts nothing.
+// caller's buffers. Independent of models; converts nothing.
 #pragma once
 #include <cstddef>
 #include <cstdint>

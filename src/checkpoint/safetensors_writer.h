@@ -17,8 +17,8 @@ namespace athanor {
 
 using ByteSink = std::function<void(std::span<const std::byte>)>;
 
-// A tensor whose bytes lie in one or more pieces of memory, in order (row blocks, column slices copied row by row,
-// ...), or are generated while they are written.
+// A tensor whose bytes are stored in one or more pieces of memory, in order (row blocks, column slices copied row by
+// row, ...), or are generated while they are written.
 struct TensorData {
   std::string name;
   DType dtype = DType::f32;

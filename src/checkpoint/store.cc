@@ -242,7 +242,7 @@ std::vector<CheckpointInfo> list_checkpoints(const std::string& root) {
         std::find_if(list.rbegin(), list.rend(), [&](const auto& other) { return other.step < info.step; });
     list.insert(below.base(), std::move(info));
   }
-  int64_t smallest = INT64_MAX;  // step of what was written later
+  int64_t smallest = INT64_MAX;  // minimum step of the checkpoints written later
   for (auto info = list.rbegin(); info != list.rend(); ++info) {
     info->given_up = info->step >= smallest;
     smallest = std::min(smallest, info->step);

@@ -23,7 +23,7 @@ namespace athanor {
 
 class GgufWeights;
 
-// A folder whose bytes have all been verified, if it has a manifest.
+// A folder in which every byte was verified, if it has a manifest.
 struct VerifiedModel {
   std::string folder;
   bool elsewhere = false;  // another rank, which also opens the folder, has verified it

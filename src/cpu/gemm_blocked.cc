@@ -64,7 +64,7 @@ GemmBlocking gemm_blocking(const Gemm& op, const Kernels& kern, int64_t most_lan
   cut_tiles(g, m, kern.mr, kern.nr);
   const int64_t tiles = div_ceil(m, g.tile_m) * div_ceil(g.nb, g.tile_n);
   g.lanes = std::clamp<int64_t>(std::min({kWantedTiles / tiles, k / kLaneDepth, most_lanes}), 1, g.kcs);
-  const int64_t lane_kcs = div_ceil(g.kcs, g.lanes), floats = g.lanes * g.units * g.nb;  // of an inner block per lane
+  const int64_t lane_kcs = div_ceil(g.kcs, g.lanes), floats = g.lanes * g.units * g.nb;  // floats: per inner block
   g.steps = div_ceil(lane_kcs, std::clamp<int64_t>(kPackedFloats / floats, 1, lane_kcs));
   g.step_kcs = div_ceil(lane_kcs, g.steps);
   g.group_kcs = std::clamp<int64_t>(kGroupFloats / (g.tile_m * g.units), 1, g.step_kcs);

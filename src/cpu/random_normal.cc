@@ -24,7 +24,7 @@ using Long = typename simd::Hardware<H, uint64_t>::type;
 
 constexpr uint64_t kTwo52 = 0x4330000000000000u;  // 2^52: bits of 2^52 + integer hold the integer in the low 52 bits
 template <int H>
-ATHANOR_INLINE Double<H> to_double(const Long<H>& integer) {  // of 32-bit integers
+ATHANOR_INLINE Double<H> to_double(const Long<H>& integer) {  // integer < 2^32
   return (Double<H>)(integer | kTwo52) - 0x1p52;
 }
 

@@ -82,7 +82,7 @@ class Arena {
   void commit(void* memory, bool host = false);
   void begin(std::string_view phase, int frame = 0);  // start running a recorded phase
   void end();                                         // every buffer must be dead and every planned block used
-  void pause();                                       // leaves the phase, only where the recording did; recorded, too
+  void pause();                                       // pauses the phase, only where the recording did (or records it)
   void resume(std::string_view phase, int frame);     // re-enters a paused run; no-op while recording
 
   Buffer alloc(std::string_view name, DType, Shape);

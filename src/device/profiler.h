@@ -1,5 +1,5 @@
-// Profiler: records kernels, copies and fills with their device times, replayed graphs included, without changing
-// execution. Knows no ops: the host labels what it launches.
+// Profiler: records kernels, copies and fills with their device times, including those of replayed graphs, without
+// changing execution. Independent of ops: the host labels what it launches.
 #pragma once
 #include <cstdint>
 #include <string>

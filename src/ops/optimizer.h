@@ -23,7 +23,7 @@ struct Average {
   bool momentum = false;  // decay is a momentum, which the schedule may lower
   Weighting weighting = Weighting::decaying;
   int64_t start = 0;                                  // equal: number of leading updates that do not count
-  int64_t end = std::numeric_limits<int64_t>::max();  // decaying: the correction stops changing after so many updates
+  int64_t end = std::numeric_limits<int64_t>::max();  // decaying: the average is frozen after this many updates
   bool operator==(const Average&) const = default;
 };
 

@@ -31,7 +31,7 @@ struct Schedule {
   // peak.
   int64_t momentum_warmup = 0;
   double low_momentum = 0;
-  WeightDecayStyle weight_decay = WeightDecayStyle::constant;  // of the factor on the optimizer's own weight decay
+  WeightDecayStyle weight_decay = WeightDecayStyle::constant;  // schedule of the factor on the optimizer's own decay
   double end_weight_decay = 1;
 };
 

@@ -24,7 +24,7 @@ struct WholeMatrix {
 // A tensor of the checkpoint, without padding, and its matrices: several if queries, keys and values are stored next to
 // each other.
 struct MatrixTensor {
-  // The part of the tensor that one rank along the axes that cut it (Placement::cuts) holds. Tensors are sent part
+  // The part of the tensor held by one rank along the axes that cut the tensor (Placement::cuts). Tensors are sent part
   // after part.
   struct Part {
     ParamStore::Range range;     // elements of the rank's unit

@@ -306,7 +306,7 @@ class MuonRule final : public UpdateRule {
   }
 
   RuleOptions o_;
-  std::optional<MatrixOwners> owners_;  // the same in every step
+  std::optional<MatrixOwners> owners_;  // unchanged in all steps
 };
 
 }  // namespace

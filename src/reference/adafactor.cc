@@ -18,7 +18,7 @@ void ReferenceOps::run(const FactoredMoments& op, void*) {
       Values m = load(moments);
       const Values stored = load(sums);  // [S, rows or columns]: squares of stored gradients
       for (int64_t i = 0; i < m.size() && !s.skip; ++i) {
-        double squares = 0;  // of G
+        double squares = 0;  // sum of squares of G
         for (int64_t k = 0; k < stored.rows; ++k) squares += stored(k, i) * scale * scale;
         m[i] = float(beta2 * m[i] + (1 - beta2) * (squares / double(others) + 1e-30));
       }
