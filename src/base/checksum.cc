@@ -25,8 +25,8 @@ std::string to_hex(XXH128_hash_t hash) {
   return text;
 }
 
-// Row k advances a byte past k further zero bytes, so that eight bytes take eight independent look-ups [Kounavis &
-// Berry 2005, "A systematic approach to building high performance software-based CRC generators"].
+// Table k advances the CRC of a byte past k further zero bytes, so that eight bytes take eight independent look-ups
+// [Kounavis & Berry 2005, "A systematic approach to building high performance software-based CRC generators"].
 using CrcTables = std::array<std::array<uint32_t, 256>, 8>;
 
 constexpr CrcTables make_crc_tables() {

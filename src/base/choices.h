@@ -1,5 +1,5 @@
-// Choices that a configuration makes and that code below it acts upon: one enum for both. The words of configurations
-// are in config/choices.cc.
+// Enums of configuration choices, shared by the configuration and the code that acts on them. Their names in
+// configuration files are in config/choices.cc.
 #pragma once
 #include <cstdint>
 
@@ -10,7 +10,7 @@ enum class DecayStyle : uint8_t { constant, linear, cosine, wsd, inverse_sqrt, o
 enum class WsdDecay : uint8_t { linear, cosine, minus_sqrt, exponential };
 enum class WeightDecayStyle : uint8_t { constant, linear, cosine };
 
-// Optimizers, and what they choose weights by: vectors (norm weights, biases) are not decayed.
+// Optimizers, and the roles by which they treat weights: vectors (norm weights, biases) have no weight decay.
 enum class RuleName : uint8_t {
   adamw,
   adam,
@@ -25,52 +25,52 @@ enum class RuleName : uint8_t {
   onebit_adam,
   onebit_lamb
 };
-// Whose gradients are not summed over workers once the variance is frozen.
+// True for rules that stop all-reducing gradients over workers once the variance is frozen.
 constexpr bool compresses(RuleName rule) { return rule == RuleName::onebit_adam || rule == RuleName::onebit_lamb; }
 enum class MuonScale : uint8_t { original, match_rms, spectral };
 enum class MuonCoefficients : uint8_t { quintic, polar_express };
 enum class Role : uint8_t { matrix, embedding, vector };
 
-// FP8 format of gradients: automatic = as the recipe says.
+// FP8 format of gradients; automatic: the recipe's.
 enum class GradientCodes : uint8_t { automatic, e5m2, e4m3 };
 
-// What the linear layers of a model that is only evaluated are: as the precision has it, in 8 bits with activations
-// quantized row by row (ops/int8_gemm.h), or the same with outliers of the activations apart.
+// Weights of linear layers in a model that is only evaluated: as the precision says; int8 with activations quantized
+// row by row (ops/int8_gemm.h); or int8 with activation outliers kept in floating point.
 enum class InferenceWeights : uint8_t { as_precision, int8, llm_int8 };
 
-// What a student's distribution is compared with its teacher's by: KL(teacher, student), KL(student, teacher), or the
-// difference of their sorted probabilities, whose tokens may be others (ULD).
+// Loss between a student's and its teacher's distribution: KL(teacher, student), KL(student, teacher), or the
+// difference of their sorted probabilities, which allows different tokenizers (ULD).
 enum class DistillLoss : uint8_t { kl, reverse_kl, uld };
 
-// Which weights pruning removes: the smallest, or of every four in a row the two smallest; and among which.
+// Which weights pruning removes: the smallest, or the two smallest of every four consecutive ones; scope: ranked per
+// layer or over the whole model.
 enum class PrunePattern : uint8_t { unstructured, two_of_four };
 enum class PruneScope : uint8_t { layer, global };
-// magnitude: pruned weights are zero and stay zero. srste: weights stay dense, and GEMMs read them with zeros.
+// magnitude: pruned weights are zero and stay zero. srste: weights stay dense, and GEMMs use a copy with zeros.
 enum class PruneMethod : uint8_t { magnitude, srste };
 
-// Activation of feed-forward layers, in the words of transformers.
+// Activation of feed-forward layers, named as in transformers.
 enum class Activation : uint8_t { gelu, silu, relu, relu2 };
 
-// What an expert's score is made of by the router: its probability among all experts, or the logistic function of its
-// logit alone.
+// How the router scores an expert: softmax over all experts, or the sigmoid of its own logit.
 enum class RouterScore : uint8_t { softmax, sigmoid };
 
-// Probability with which a block's branches are dropped: in proportion to its number, or the same in all.
+// Drop probability of a block's branches: proportional to the block's index, or the same for all blocks.
 enum class StochasticDepthMode : uint8_t { linear, uniform };
 
 enum class RecomputeGranularity : uint8_t { none, selective, full };
 
-// How ranks that share sequences get at each other's keys and values: all of them at once, or those of one rank after
-// the other; automatic: whichever has the shorter modelled step.
+// How context-parallel ranks get each other's keys and values: gathered at once, or one rank after the other (ring
+// attention); automatic: whichever has the shorter modelled step.
 enum class ContextMethod : uint8_t { automatic, gather, ring };
 
-// In which order a pipeline stage runs its micro-batches: pipeline/program.h.
+// Order in which a pipeline stage runs its micro-batches; see pipeline/program.h.
 enum class PipelineSchedule : uint8_t { one_f_one_b, interleaved, gpipe, zb1p, zbv };
-// Whether backward runs in two halves: gradients of activations, and later those of weights.
+// True if backward is split in two: activation gradients first, weight gradients later.
 constexpr bool splits_backward(PipelineSchedule s) { return s == PipelineSchedule::zb1p || s == PipelineSchedule::zbv; }
 
-// cudnn: its attention wherever it can; automatic: where a plan has memory for it, unless the program's own is found to
-// be faster (Tuning), and for documents and windows only where it is found to be the faster one.
+// cudnn: cuDNN's attention wherever it supports the problem. automatic: cuDNN's if the plan has memory for it, unless
+// autotuning finds the built-in one faster; for documents and windows only if autotuning finds cuDNN faster.
 enum class CudaAttention : uint8_t { automatic, builtin, cudnn };
 
 enum class Progress : uint8_t {

@@ -266,7 +266,7 @@ void make_new_dir(const std::string& path) {
 void make_dirs(const std::string& path) {
   struct stat info;
   if (stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode)) return;
-  // Such a path comes from where no shell has read it, and nobody wants a folder of that name.
+  // Such a path comes from a source that no shell has expanded; hardly anyone wants a folder of that name.
   if (path == "~" || path.starts_with("~/"))
     throw Error(
         cat("creating the folder ", path, ": no shell has replaced the ~ (as in --option=~/x); write $HOME, or ./",

@@ -1,5 +1,6 @@
 // File access: checked reads and writes, atomic replacement (temporary file, fsync, rename, fsync of the folder),
-// mapping. Every failure is an Error with the action, the path, the system's reason and a remedy. Knows no format.
+// mapping. Every failure is an Error with the action, the path, the system's reason and a remedy. Independent of file
+// formats.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -44,7 +45,8 @@ Fd create_anew(const std::string& path, int flags);
 // Opens a regular file for reading; a folder, pipe or device is an error and never blocks.
 Fd open_regular(const std::string& path);
 int64_t file_bytes(const Fd& file, const std::string& path);
-// Bytes that this user may still write in a folder; nothing where the file system does not say. Quotas do not show.
+// Bytes that this user may still write in a folder, without regard to quotas; nullopt if the file system does not
+// report them.
 std::optional<int64_t> free_bytes(const std::string& folder);
 // Locks an open file exclusively until it is closed (flock); false if another process holds the lock. Where the file
 // system has no locks (Lustre without -o flock, some NFS and FUSE), warns that `what` is not protected and returns
@@ -53,11 +55,11 @@ bool lock_file(const Fd& file, const std::string& path, std::string_view what);
 
 // Raises the limit of open files to the hard limit; a soft limit of 1024 is common while the hard one is far higher.
 void raise_file_limit();
-// Raises the limit likewise; throws Error naming it if fewer than `more` files can be opened besides the open ones.
-// what: whose they are, for the message.
+// Raises the limit of open files as above; throws Error naming it if fewer than `more` further files can be opened.
+// what: the owner of the files, for the message.
 void require_file_descriptors(int64_t more, std::string_view what);
 
-// Handle EINTR and partial transfers; a transfer of fewer bytes is an Error.
+// These handle EINTR and partial transfers; a transfer of fewer bytes is an Error.
 void write_all(const Fd& file, std::span<const std::byte> bytes, const std::string& path);
 void pread_all(const Fd& file, std::span<std::byte> bytes, int64_t offset, const std::string& path);
 // Reads from the current position to the end; more than max_bytes is an Error, and is not stored.
@@ -74,7 +76,7 @@ void rename_path(const std::string& from, const std::string& to);
 // Removes a file or a folder with its contents; no-op if missing. Does not follow symbolic links.
 void remove_tree(const std::string& path);
 std::string parent_dir(const std::string& path);
-std::string base_name(const std::string& path);  // after the last slash
+std::string base_name(const std::string& path);  // part after the last slash
 
 // A new file, written sequentially. Not durable before finish().
 class OutputFile {

@@ -1,11 +1,10 @@
-// Paths that begin with the home folder, as people write them where no shell reads them: in configurations.
+// Expands "~" in paths that no shell has seen, such as those of configuration files.
 #pragma once
 #include <string>
 
 namespace athanor {
 
-// "~" and "~/..." with HOME in place of the ~, as a shell reads them; other paths as they are. "~NAME/..." is an
-// Error(usage).
+// Replaces the ~ of "~" and "~/..." by $HOME; returns other paths unchanged. "~NAME/..." is an Error(usage).
 std::string expand_home(const std::string& path);
 
 }  // namespace athanor

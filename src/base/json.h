@@ -1,4 +1,4 @@
-// What users of a JSON library share. Its header stays out of this one: Json is any of its types.
+// Helpers shared by the users of a JSON library. Templates over the library's type Json avoid including its header.
 #pragma once
 #include <string>
 #include <string_view>
@@ -7,7 +7,7 @@
 
 namespace athanor {
 
-// ---- nesting, limited before a text is parsed, because recursion over the tree could overflow the stack
+// ---- nesting depth, checked before parsing, because recursion over the tree could overflow the stack
 
 inline constexpr int kMostJsonDepth = 128;  // files read by this program have at most about ten levels
 
@@ -15,14 +15,14 @@ inline constexpr int kMostJsonDepth = 128;  // files read by this program have a
 // the text is valid JSON.
 bool json_depth_within(std::string_view text, int most = kMostJsonDepth);
 
-// Throws Error(..., Exit::usage) starting with `where` if they are deeper.
+// Throws Error(..., Exit::usage) starting with `where` if the nesting is deeper.
 void require_json_depth(std::string_view text, const std::string& where, int most = kMostJsonDepth);
 
-// What a JSON library's exception says, for people: without its own name in brackets, and not longer than a line,
-// though it may quote a whole file.
+// Message of a JSON library's exception for users: without the library's own prefix in brackets, and cut to one line,
+// since it may quote a whole file.
 std::string json_problem(std::string_view what);
 
-// A text from a file. Throws Error(..., Exit::usage) starting with `where`.
+// Parses JSON text from a file. Throws Error(..., Exit::usage) starting with `where`.
 template <class Json>
 Json parse_json_text(std::string_view text, const std::string& where) {
   require_json_depth(text, where);
@@ -33,7 +33,7 @@ Json parse_json_text(std::string_view text, const std::string& where) {
   }
 }
 
-// In one line, or in lines indented by so many spaces a level; invalid UTF-8 is replaced.
+// Serializes to one line, or to lines indented by `indent` spaces per level; invalid UTF-8 is replaced.
 template <class Json>
 std::string json_text(const Json& json, int indent = -1) {
   return json.dump(indent, ' ', false, Json::error_handler_t::replace);

@@ -1,4 +1,4 @@
-// The lines of a text that hold something, for files of one record a line.
+// Iterates over the nonblank lines of a text, for files with one record per line.
 #pragma once
 #include <algorithm>
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Choices of low-rank adapters that configurations name and model/adapters.h acts upon.
+// Configuration choices of low-rank adapters, used by model/adapters.h.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -6,8 +6,8 @@
 
 namespace athanor {
 
-// How the update of a matrix is scaled: alpha / rank [Hu et al. 2021, "LoRA"], or alpha / sqrt(rank) [Kalajdzievski
-// 2023, "rsLoRA"]. dora: as lora, and the norms of the outputs are trained too [Liu et al. 2024, "DoRA"].
+// Scale of the low-rank update: alpha / rank [Hu et al. 2021, "LoRA"], or alpha / sqrt(rank) [Kalajdzievski 2023,
+// "rsLoRA"]. dora: as lora, with trained output norms [Liu et al. 2024, "DoRA"].
 enum class LoraVariant : uint8_t { lora, rslora, dora };
 
 // How the frozen linear layers are stored: in the compute dtype, or in NF4 [Dettmers et al. 2023, "QLoRA"].
@@ -17,10 +17,10 @@ struct LoraOptions {
   int64_t rank = 0;  // 0: no adapters, and no weight is frozen
   double alpha = 16;
   double dropout = 0;
-  std::vector<std::string> targets = {"all-linear"};  // names of modules, or ends of names after a dot
+  std::vector<std::string> targets = {"all-linear"};  // module names, or suffixes of names that follow a dot
   LoraVariant variant = LoraVariant::lora;
   BasePrecision base = BasePrecision::none;
-  bool double_quant = true;  // of a base in NF4
+  bool double_quant = true;  // for an NF4 base
   double scale() const;
 };
 

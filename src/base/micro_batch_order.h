@@ -1,19 +1,19 @@
-// Which of the micro-batches of all ranks a rank has.
+// Assignment of micro-batches to data-parallel ranks.
 #pragma once
 #include <cstdint>
 
 namespace athanor {
 
-// Ranks take turns of `turn` consecutive micro-batches. Workers, consecutive ranks that do not sum gradients, each have
-// a contiguous part of a step's: so a worker's sequences are the same for any number of ranks in it and any
-// micro-batches.
+// Ranks take turns of `turn` consecutive micro-batches. A worker is a group of consecutive ranks, between which
+// gradients are summed but not with other workers; each worker has a contiguous part of a step's micro-batches. Its
+// sequences therefore do not depend on the number of ranks in it nor on the micro-batch size.
 struct MicroBatchOrder {
-  int rank = 0, world = 1;  // ranks, or groups of them, that have different sequences
+  int rank = 0, world = 1;  // ranks, or groups of ranks, that process different sequences
   int64_t turn = 1;
   int workers = 1;
-  int64_t per_step = 1;  // micro-batches of a rank in a step; read where there are several workers
+  int64_t per_step = 1;  // micro-batches per rank and step; only read if workers > 1
 
-  // Number of this rank's micro-batch `micro`, counted over all steps, among those of all ranks.
+  // Global index, over all ranks and steps, of this rank's micro-batch number `micro`.
   int64_t number(int64_t micro) const {
     const int64_t ranks = world / workers, step = workers > 1 ? micro / per_step : 0, in_step = micro - step * per_step;
     const int64_t before = (step * workers + rank / ranks) * per_step * ranks;  // 0 with one worker

@@ -14,22 +14,22 @@
 namespace athanor {
 namespace {
 
-constexpr size_t kPolled = 512;  // bytes that a pipe or terminal takes once poll() says so; POSIX' least PIPE_BUF
+constexpr size_t kPolled = 512;  // bytes that a pipe or terminal accepts once poll() says so; POSIX's minimum PIPE_BUF
 
 bool can_take(int fd, std::chrono::milliseconds wait) {
   pollfd entry{fd, POLLOUT, 0};
-  return poll(&entry, 1, int(wait.count())) > 0;  // an error shows in the write that follows
+  return poll(&entry, 1, int(wait.count())) > 0;  // an error is reported by the following write
 }
 
 }  // namespace
 
 Output::~Output() { advance(kWaitAtEnd); }
 
-// Tests and daemons may put another file in the descriptor's place.
+// Checks fd_ again: tests and daemons may replace the file behind the descriptor.
 void Output::look() {
   struct stat s {};
   if (fstat(fd_, &s) != 0) {
-    way_ = Way::direct, inode_ = 0;  // the write tells why
+    way_ = Way::direct, inode_ = 0;  // the write reports the reason
     return;
   }
   if (s.st_dev == device_ && s.st_ino == inode_ && s.st_rdev == rdev_) return;
@@ -87,7 +87,7 @@ int Output::write(std::string_view text) {
     left_out_ = 0;
   }
   const bool fits = pending_.empty() || pending_.size() + text.size() <= kMaxPending;
-  if (!fits || left_out_ > 0) {  // nothing later comes before the note
+  if (!fits || left_out_ > 0) {  // keeps the order: no text before the note about dropped lines
     ++left_out_;
   } else {
     pending_ += text;
@@ -101,7 +101,7 @@ void Output::offer(std::string_view text) {
   ssize_t n = 0;
   while ((n = put(text)) < 0 && errno == EINTR) {
   }
-  if (n > 0) pending_ += text.substr(size_t(n));  // half a control code would spoil what follows
+  if (n > 0) pending_ += text.substr(size_t(n));  // half a control sequence would corrupt what follows
 }
 
 }  // namespace athanor

@@ -1,5 +1,5 @@
-// Marks memory that is free, so that builds with the address sanitizer report every read and write of it. Other builds
-// do nothing here.
+// Marks free memory as poisoned, so that builds with the address sanitizer report reads and writes of it. A no-op in
+// other builds.
 #pragma once
 #include <cstddef>
 

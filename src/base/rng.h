@@ -38,7 +38,7 @@ constexpr uint64_t stream_of(std::string_view name) {
   return h;
 }
 
-// Uniform 32-bit value number `index` of a stream.
+// Uniform 32-bit value at position `index` of a stream.
 ATHANOR_HOST_DEVICE inline uint32_t random_bits(uint64_t seed, uint64_t stream, uint64_t index) {
   return philox(seed, stream, index >> 2)[index & 3];
 }
@@ -48,8 +48,8 @@ ATHANOR_HOST_DEVICE inline float random_uniform(uint64_t seed, uint64_t stream, 
   return float(random_bits(seed, stream, index) >> 8) * 0x1p-24f;
 }
 
-// Standard normal value number `index`: Box-Muller on one Philox block per pair. Uses double, so that every libm gives
-// the same float after rounding.
+// Standard normal value at position `index` of a stream: Box-Muller on one Philox block per pair. Uses double, so that
+// every libm gives the same float after rounding.
 ATHANOR_HOST_DEVICE inline float random_normal(uint64_t seed, uint64_t stream, uint64_t index) {
   const auto b = philox(seed, stream, index >> 1);
   const double u = (double(b[0]) + 0.5) * 0x1p-32, v = (double(b[1]) + 0.5) * 0x1p-32;

@@ -52,7 +52,7 @@ std::string bare(std::string_view text) {  // escaped and shortened like printab
   return q.substr(1, q.size() - 2);
 }
 
-// The share of zeros among the values of a piece, as "12.5 %"; -0 counts, too.
+// Fraction of zeros among the values of a piece, as "12.5 %"; -0 counts, too.
 std::string share_of_zeros(const CheckpointReader& reader, const ManifestTensor& t) {
   constexpr int64_t kBlock = int64_t{1} << 22;  // values in memory at once, or one row
   const auto size = size_of(t.dtype);
@@ -81,7 +81,7 @@ std::string share_of_zeros(const CheckpointReader& reader, const ManifestTensor&
   return out.str();
 }
 
-// reader: of the values, for their zeros; null: not wanted.
+// reader: reads the values to count zeros; null: no zeros column.
 std::string tensor_table(const Manifest& m, const CheckpointReader* reader) {
   std::vector<Row> rows = {{"tensor", "dtype", "shape", "piece", "bytes", "file"}};
   if (reader) rows.front().insert(rows.front().begin() + 4, "zeros");

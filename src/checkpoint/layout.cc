@@ -1,4 +1,4 @@
-// Names of a save folder, made and recognised; only exact round trips are recognised.
+// Formats and parses the names in a save folder; parsing accepts only names that formatting produces.
 #include "checkpoint/layout.h"
 
 #include <algorithm>

@@ -15,8 +15,8 @@ inline constexpr std::string_view kLockName = ".lock";
 std::string step_folder(int64_t step);   // "step-00001000"
 std::string tmp_folder(int64_t step);    // ".step-00001000.tmp": being written, or being removed
 std::string aside_folder(int64_t step);  // ".step-00001000.old": a complete step while it is being replaced
-// "diverged-00001000": the state of a run that diverged, for inspection. Not a step: a run neither resumes from it
-// automatically nor removes a step for it.
+// "diverged-00001000": the state of a run that diverged, for inspection. Not counted as a step: a run neither resumes
+// from it automatically nor removes a step because of it.
 std::string diverged_folder(int64_t step);
 
 // The step number of a name that the corresponding function above returns; empty for any other name.

@@ -21,7 +21,8 @@ std::string host_name() {
   return gethostname(name, sizeof name - 1) == 0 ? name : "unknown";
 }
 
-// A crash may leave a step that was moved aside while its replacement was renamed into place: keeps the complete one.
+// A crash may leave a step that was moved aside while its replacement was renamed into place: keeps the complete one of
+// the two.
 void settle_moved_aside(const std::string& root, const std::string& old_path, int64_t step) {
   const std::string target = cat(root, "/", step_folder(step));
   const Verification v = verify_checkpoint(target, Depth::sizes);
@@ -51,7 +52,7 @@ void clear_leftovers(const std::string& root) {
   }
 }
 
-// Whether `path` still leads to the open file. A stat() error other than a missing path counts as yes.
+// True if `path` still refers to the open file. A stat() error other than a missing path counts as true.
 bool names(const std::string& path, const Fd& file) {
   struct stat held {};
   struct stat there {};

@@ -23,7 +23,7 @@ using Json = nlohmann::json;
 
 constexpr std::string_view kHead = "{\n \"xxh3\": \"";  // then 32 digits, kTail, and the checksummed rest
 constexpr std::string_view kTail = "\",";
-// Far above what a thousand ranks with thousands of tensors each need.
+// Far more than a thousand ranks with thousands of tensors each need.
 constexpr int64_t kMaxManifestBytes = int64_t{256} << 20;
 
 nlohmann::ordered_json dims(const Shape& s) {

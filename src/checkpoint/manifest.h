@@ -34,7 +34,7 @@ struct Manifest {
   int64_t format_version = kManifestVersion;
   std::string program_version, program_commit;
   int64_t step = 0;
-  int64_t serial = 0;   // counts the saves of a folder: the checkpoint written last has the largest; 0: older format
+  int64_t serial = 0;   // save counter of a folder: the newest checkpoint has the largest; 0: older format
   std::string created;  // UTC, ISO 8601
   std::string config_hash, data_fingerprint;
   std::vector<ManifestFile> files;

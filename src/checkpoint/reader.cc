@@ -147,7 +147,7 @@ void CheckpointReader::read(std::string_view name, std::span<std::byte> out) con
   read(name, begin, at(name).shape, out);
 }
 
-// As at most three boxes: the rest of a row, whole rows, and the beginning of one.
+// Reads at most three boxes: the rest of a row, whole rows, and the beginning of a row.
 void CheckpointReader::read_run(std::string_view name, int64_t begin, int64_t end, std::span<std::byte> out) const {
   const Info& info = at(name);
   CHECK(info.shape.rank <= 2, name, " has shape ", info.shape);

@@ -32,7 +32,7 @@ class CheckpointReader {
   // Elements [begin, end) of the tensor, row-major, into out (exactly their bytes).
   void read(std::string_view name, const Shape& begin, const Shape& end, std::span<std::byte> out) const;
   void read(std::string_view name, std::span<std::byte> out) const;  // all of it
-  // Elements [begin, end) of a vector or matrix, counted row by row.
+  // Elements [begin, end) of a vector or matrix, in row-major order.
   void read_run(std::string_view name, int64_t begin, int64_t end, std::span<std::byte> out) const;
 
   std::string text(const std::string& file, int64_t max_bytes = int64_t{64} << 20) const;

@@ -1,5 +1,5 @@
 // Reads safetensors files: validates the whole header first; tensors are spans of a mapping or are copied into the
-// caller's buffers. Knows no model, converts nothing.
+// caller's buffers. Independent of models; converts nothing.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -18,7 +18,7 @@ namespace athanor {
 
 using TextMap = std::map<std::string, std::string>;
 
-// The format's dtype names ("F32", "BF16", ...). A file may contain types for which this program has no DType.
+// The format's dtype names ("F32", "BF16", ...). A file may contain dtypes that this program does not support.
 const char* safetensors_name(DType dtype);
 std::optional<DType> dtype_of_safetensors(std::string_view name);
 

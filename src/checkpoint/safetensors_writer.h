@@ -17,21 +17,21 @@ namespace athanor {
 
 using ByteSink = std::function<void(std::span<const std::byte>)>;
 
-// A tensor whose bytes lie in one or more pieces of memory, in order (row blocks, column slices copied row by row,
-// ...), or are generated while they are written.
+// A tensor whose bytes are stored in one or more pieces of memory, in order (row blocks, column slices copied row by
+// row, ...), or are generated while they are written.
 struct TensorData {
   std::string name;
   DType dtype = DType::f32;
   Shape shape;
   std::vector<std::span<const std::byte>> pieces;  // together exactly the shape's bytes
-  std::function<void(const ByteSink&)> make = {};  // instead of pieces: passes the same bytes to the sink, in order
+  std::function<void(const ByteSink&)> make = {};  // alternative to `pieces`: streams the bytes to the sink, in order
 };
 TensorData tensor_data(std::string name, const Tensor& tensor);  // contiguous or strided rows; refers to its memory
 
-// Numbers of the tensors in the order in which write_safetensors() writes them.
+// Indices of the tensors in the order in which write_safetensors() writes them.
 std::vector<size_t> safetensors_order(std::span<const TensorData> tensors);
 
-// Transformers refuses a file whose "format" it does not know.
+// Transformers rejects files with an unknown "format".
 inline const TextMap kPlainMetadata = {{"format", "pt"}};
 
 struct SafetensorsSummary {
@@ -44,10 +44,10 @@ struct SafetensorsWriteOptions {
   TextMap metadata = kPlainMetadata;
   std::function<void(std::string_view name)> after_tensor;  // called after a tensor's bytes were written
 };
-// Writes into an empty file; the caller finishes it.
+// Writes into an empty file; the caller calls finish().
 SafetensorsSummary write_safetensors(OutputFile& out, std::span<const TensorData> tensors,
                                      const SafetensorsWriteOptions& options = {});
-// A whole file, atomically.
+// Writes a whole file, atomically.
 SafetensorsSummary save_safetensors(const std::string& path, std::span<const TensorData> tensors,
                                     const SafetensorsWriteOptions& options = {});
 

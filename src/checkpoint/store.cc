@@ -67,7 +67,8 @@ void remove_step(const std::string& root, const CheckpointInfo& info) {
   remove_tree(hidden);
 }
 
-// Whether a folder, not a link, holds a manifest. What does not is no checkpoint and is never removed or replaced.
+// True for a real folder (not a link) that contains a manifest. Anything else is not a checkpoint and is never removed
+// or replaced.
 bool is_checkpoint(const std::string& path) {
   std::error_code none;
   namespace fs = std::filesystem;
@@ -75,7 +76,7 @@ bool is_checkpoint(const std::string& path) {
          fs::exists(fs::symlink_status(cat(path, "/", kManifestName), none));
 }
 
-// Renames what is in the way of a checkpoint and is none.
+// Renames something that is not a checkpoint but has a checkpoint's path.
 void move_out_of_the_way(const std::string& path) {
   std::error_code none;
   for (int i = 1;; ++i) {
@@ -104,7 +105,7 @@ int64_t next_serial(const std::string& root) {
 }
 
 int64_t serial_of(const std::string& folder) {
-  for (int attempt = 0; attempt < 2; ++attempt) try {  // a disk or network that fails once must not change the order
+  for (int attempt = 0; attempt < 2; ++attempt) try {  // one transient read failure must not change the order
       return read_manifest(folder).serial;
     } catch (const Error&) {  // NOLINT(bugprone-empty-catch): verifying it says why
     }
@@ -241,7 +242,7 @@ std::vector<CheckpointInfo> list_checkpoints(const std::string& root) {
         std::find_if(list.rbegin(), list.rend(), [&](const auto& other) { return other.step < info.step; });
     list.insert(below.base(), std::move(info));
   }
-  int64_t smallest = INT64_MAX;  // step of what was written later
+  int64_t smallest = INT64_MAX;  // minimum step of the checkpoints written later
   for (auto info = list.rbegin(); info != list.rend(); ++info) {
     info->given_up = info->step >= smallest;
     smallest = std::min(smallest, info->step);

@@ -1,7 +1,7 @@
 // The folder of a run's checkpoints. A step is written to .step-N.tmp/, synced and renamed to step-N/, so it is saved
-// atomically. `latest` is informational only. The newest checkpoint is the one written last, which a serial number in
-// its manifest tells: a run that went back to an earlier step goes on from there, not from a larger step of the branch
-// that it gave up. Does not know what is saved: the trainer passes tensors and texts.
+// saved atomically. `latest` is informational only. The newest checkpoint is the one written last, according to the
+// serial number in its manifest: a run that went back to an earlier step resumes from there, not from a later step of
+// the abandoned branch. Independent of what is saved: the trainer passes tensors and texts.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -20,18 +20,19 @@
 
 namespace athanor {
 
-// Exclusive write access to a save folder: locks ROOT/.lock and, where the file system can, the folder itself, so that
-// a removed `.lock` lets no second run in. The kernel frees both when the process ends. Taking the lock creates the
-// folder and removes incomplete steps that killed runs left.
+// Exclusive write access to a save folder: locks ROOT/.lock and, if the file system allows it, the folder itself, so
+// that deleting `.lock` does not admit a second run. The kernel releases both when the process ends. Taking the lock
+// creates the folder and removes incomplete steps of killed runs.
 class RunLock {
  public:
   explicit RunLock(std::string root);  // throws an Error naming the host and process that hold it
   const std::string& root() const { return root_; }
-  // Makes `.lock` again if somebody removed it, with a warning. Throws an Error if another run has the folder since.
+  // Recreates `.lock` if somebody deleted it, with a warning. Throws an Error if another run has locked the folder
+  // since.
   void keep();
 
  private:
-  std::string take();  // locks; "": done, else who holds the lock
+  std::string take();  // returns "" if locked, otherwise who holds the lock
 
   std::string root_, holder_;
   Fd file_, folder_;
@@ -62,7 +63,8 @@ struct CheckpointOptions {
   std::function<void(std::string_view point)> at_point;
 };
 
-// In this order, per-file points once per file. "moved_aside" and "old_removed" only when a step is replaced.
+// In this order; per-file points occur once per file. "moved_aside" and "old_removed" occur only when a step is
+// replaced.
 inline constexpr std::string_view kSavePoints[] = {
     "begin",       "tensor_written", "file_written", "file_synced", "manifest_written", "folder_synced",
     "moved_aside", "renamed",        "root_synced",  "old_removed", "latest_replaced",
@@ -114,18 +116,19 @@ struct CheckpointInfo {
   bool given_up = false;  // a checkpoint of the same or a smaller step was written later
 };
 
-// In the order of writing, the newest last. Those of one serial number (0: made by older versions) are in the order of
-// steps, and one whose manifest cannot be read comes behind those of smaller steps. Empty if root does not exist.
+// In the order of writing, the newest last. Checkpoints with equal serial numbers (0: made by older versions) are
+// ordered by step; one whose manifest cannot be read comes after those of smaller steps. Empty if root does not exist.
 std::vector<CheckpointInfo> list_checkpoints(const std::string& root);
 
-// Makes a checkpoint of the lock's folder its newest, durably, by a new serial number: a run goes back to it.
+// Makes a checkpoint in the lock's folder its newest, durably, by giving it a new serial number; used when a run goes
+// back.
 void make_newest(const RunLock& lock, const CheckpointInfo& info);
 
-// The checkpoint that `path` means: itself; for the folder of a run, or the file `latest` in it, the newest checkpoint.
-// Throws Error(usage) that says what to give if there is none.
+// The checkpoint that `path` refers to: itself, or the newest checkpoint if path is a run's folder or its `latest`
+// file. If there is none, throws Error(usage) that says what to pass.
 std::string checkpoint_at(const std::string& path, const Verify& verify);
 
-// The states that diverged (diverged_folder).
+// States of diverged runs (diverged_folder).
 std::vector<CheckpointInfo> list_diverged(const std::string& root);
 
 // Throws Error(usage) if the folder does not exist, listing the checkpoints in its parent folder.
@@ -136,12 +139,12 @@ void require_folder(const std::string& folder);
 std::optional<CheckpointInfo> newest_valid(const std::string& root, std::vector<std::string>* why_skipped = nullptr,
                                            const Verify& verify = verify_checksums);
 
-// Removes all diverged states but the newest.
+// Removes all diverged states except the newest.
 void prune_diverged(const RunLock& lock);
 
 // Removes all checkpoints except the newest keep_latest complete ones, and returns the removed steps. Removes nothing
-// before the checksums of a kept one have been verified; if none verifies, also keeps the newest older one that does.
-// Folders without a manifest are no checkpoints and stay.
+// before the checksums of a kept one have been verified; if no kept one passes, also keeps the newest older one that
+// does. Folders without a manifest are not checkpoints and are kept.
 std::vector<int64_t> prune(const RunLock& lock, int64_t keep_latest);
 
 }  // namespace athanor

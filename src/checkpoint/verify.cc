@@ -61,7 +61,7 @@ struct Damage {
   std::string reason;
 };
 
-// Where a safetensors file of the right size differs from the manifest.
+// Locates the difference between a safetensors file of the right size and the manifest.
 Damage locate(const Manifest& manifest, const std::string& name, const std::string& path) {
   try {
     const SafetensorsFile file(path);
@@ -80,7 +80,7 @@ Damage locate(const Manifest& manifest, const std::string& name, const std::stri
             .end = file.header().data_begin(),
             .reason = "the header differs from what was saved"};
   } catch (const Error& e) {
-    // The header is unreadable, and its length unknown: it ended where the first tensor began.
+    // The header is unreadable and its length unknown; it ended where the first tensor began.
     int64_t data = 0, total = manifest.find_file(name)->bytes;
     for (const ManifestTensor& t : manifest.tensors)
       if (t.file == name) data += t.piece_shape().numel() * int64_t(size_of(t.dtype));
@@ -96,7 +96,7 @@ void report(Verification& v, const std::string& file, const Damage& damage) {
                   damage.begin, " to ", damage.end, ": ", damage.reason);
 }
 
-// The damage of one file, if it has any.
+// The damage of one file, if any.
 std::optional<Damage> check_file(const Manifest& manifest, const std::string& dir, const ManifestFile& f, Depth depth) {
   const std::string path = cat(dir, "/", f.name);
   const Fd file = open_regular(path);
@@ -117,8 +117,8 @@ struct Checked {
   std::exception_ptr error;
 };
 
-// In threads, since one core hashes slower than many disks read. None is begun after the first that is not whole, but
-// all before it are checked.
+// Uses several threads, since one core hashes slower than many disks read. After the first damaged file no other is
+// started, but all files before it are checked.
 std::vector<Checked> check_files(const Manifest& manifest, const std::string& dir, Depth depth, ShareOfFiles share) {
   std::vector<Checked> all(manifest.files.size());
   std::atomic<size_t> next{0};  // next file of the share
@@ -142,7 +142,7 @@ std::vector<Checked> check_files(const Manifest& manifest, const std::string& di
   return all;
 }
 
-// `repeat` is set where something threw that may not happen again.
+// repeat: set if an exception might be transient.
 Verification verify_once(const std::string& dir, Depth depth, ShareOfFiles share, bool& repeat) {
   Verification v;
   v.file = kManifestName;
@@ -171,8 +171,8 @@ Verification verify_once(const std::string& dir, Depth depth, ShareOfFiles share
 
 }  // namespace
 
-// A read that failed and now succeeds says nothing about what it was to read: only a failure that repeats itself is
-// damage.
+// A failed read that succeeds on retry says nothing about the file's content: only a failure that repeats is reported
+// as damage.
 Verification verify_checkpoint(const std::string& dir, Depth depth, ShareOfFiles share) {
   bool repeat = false;
   Verification v = verify_once(dir, depth, share, repeat);

@@ -26,7 +26,7 @@ struct Verification {
   int64_t begin = 0, end = 0;  // bytes of the file within which the damage lies
 };
 
-// Which files: number `first` of the manifest, and from there on every so-manyth.
+// Subset of the files: those with index first, first + every, first + 2 every, ... in the manifest.
 struct ShareOfFiles {
   size_t first = 0, every = 1;
 };
@@ -34,13 +34,13 @@ struct ShareOfFiles {
 // Damage is reported, not thrown; throws only if nothing can be determined (out of memory).
 Verification verify_checkpoint(const std::string& dir, Depth depth, ShareOfFiles share = {});
 
-// How a folder is verified, by whoever looks for a checkpoint.
+// Verification method, chosen by code that looks for a checkpoint.
 using Verify = std::function<Verification(const std::string& dir)>;
 inline Verification verify_checksums(const std::string& dir) { return verify_checkpoint(dir, Depth::checksums); }
 inline Verification verify_sizes(const std::string& dir) { return verify_checkpoint(dir, Depth::sizes); }
 
-// A table of files, tensors (dtype, shape, placement, size) and the keys of JSON state files.
-// zeros: reads the tensors, too, and says which share of the values is zero.
+// A table of files, tensors (dtype, shape, placement, size) and the keys of JSON state files. zeros: also reads the
+// tensors and reports the fraction of zeros.
 std::string inspect_checkpoint(const std::string& dir, bool zeros = false);
 
 }  // namespace athanor

@@ -107,7 +107,7 @@ AdapterFolder::AdapterFolder(const std::string& folder) : path_(folder) {
   find_modules();
 }
 
-// What changes a model's output and is not known here is refused.
+// Rejects PEFT options that change a model's output and are not supported here.
 void AdapterFolder::read_peft_config() {
   const std::string path = cat(path_, "/", kPeftFile);
   const nlohmann::json json = read_object(path);
@@ -149,7 +149,7 @@ void AdapterFolder::find_modules() {
   if (files_)
     for (const auto& [name, place] : files_->tensors()) add(name);
   else
-    for (const auto& [name, info] : checkpoint_->tensors())  // those of optimizers have prefixes of their own
+    for (const auto& [name, info] : checkpoint_->tensors())  // tensors of optimizers have prefixes of their own
       if (name.starts_with("model.") || name.starts_with("transformer.")) add(name);
   modules_.assign(found.begin(), found.end());
   if (modules_.empty()) throw Error(cat(path_, ": holds no adapters"));

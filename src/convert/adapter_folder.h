@@ -1,6 +1,6 @@
-// A folder of low-rank adapters without the weights that they are for: a checkpoint of ours (adapter.json beside the
-// adapters' matrices), or what PEFT writes (adapter_config.json, adapter_model.safetensors). Names are those of
-// model/adapters.h; PEFT's prefix is left out.
+// A folder of low-rank adapters without their base weights: a checkpoint of this program (adapter.json and the
+// adapters' matrices) or PEFT's format (adapter_config.json, adapter_model.safetensors). Names are those of
+// model/adapters.h, without PEFT's prefix.
 #pragma once
 #include <memory>
 #include <string>
@@ -16,7 +16,7 @@ inline constexpr const char* kAdapterFile = "adapter.json";
 inline constexpr const char* kPeftFile = "adapter_config.json";
 inline constexpr const char* kPeftPrefix = "base_model.model.";
 
-// Which model a checkpoint's adapters are for: its adapter.json.
+// Contents of adapter.json: the base model that a checkpoint's adapters belong to.
 struct AdapterBase {
   std::string path;         // folder or file of the frozen weights
   std::string fingerprint;  // weights_fingerprint(); empty: unknown
@@ -37,10 +37,10 @@ class AdapterFolder {
   const LoraOptions& options() const { return about_.lora; }
   const std::vector<std::string>& modules() const { return modules_; }  // sorted
   bool adapts(const std::string& module) const;
-  std::vector<std::string> tensor_names(const std::string& module) const;  // of the tensors that a module has
+  std::vector<std::string> tensor_names(const std::string& module) const;  // names of the module's adapter tensors
   Shape shape_of(const std::string& name) const { return stored(name).shape; }
-  void require_shape(const std::string& name, const Shape& shape) const;  // else an Error that names both
-  std::vector<float> read(const std::string& name) const;                 // NaN or infinite values are an Error
+  void require_shape(const std::string& name, const Shape& shape) const;  // Error that names both shapes if they differ
+  std::vector<float> read(const std::string& name) const;                 // NaN and infinite values are an Error
 
  private:
   struct Stored {
@@ -53,7 +53,7 @@ class AdapterFolder {
 
   std::string path_;
   AdapterBase about_;
-  std::unique_ptr<CheckpointReader> checkpoint_;  // or
+  std::unique_ptr<CheckpointReader> checkpoint_;  // set for a checkpoint; files_ for PEFT's format
   std::unique_ptr<WeightFiles> files_;
   std::vector<std::string> modules_;
 };

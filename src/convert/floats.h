@@ -1,4 +1,4 @@
-// Floats of files from one dtype to another, block by block.
+// Conversion of float data in files between dtypes, block by block.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -10,16 +10,16 @@
 
 namespace athanor {
 
-// Any of f32, bf16, f16.
+// dtype: f32, bf16 or f16.
 void to_floats(std::span<const std::byte> bytes, DType dtype, std::vector<float>& out);
 
-// A matrix of so many rows.
+// Transposes a matrix with `rows` rows.
 std::vector<float> transposed(std::span<const float> matrix, int64_t rows);
 
-// How many are NaN or infinite.
+// Number of values that are NaN or infinite.
 int64_t count_non_finite(std::span<const std::byte> bytes, DType dtype);
 
-// Rounds to nearest even. A finite value that has no finite counterpart (f16 ends at 65504) is an Error naming `what`.
+// Rounds to nearest even. A finite value outside the range of dtype (f16 ends at 65504) is an Error naming `what`.
 void from_floats(std::span<const float> values, DType dtype, std::string_view what, std::vector<std::byte>& out);
 
 }  // namespace athanor

@@ -26,7 +26,7 @@ std::string path_behind(const std::string& path) {
 void require_in_folder(const std::string& folder, const std::string& name, const std::string& opened) {
   const fs::path real = path_behind(folder);
   if (is_below(opened, real)) return;
-  const fs::path model = real.parent_path().parent_path();  // models--OWNER--NAME of the hub's cache
+  const fs::path model = real.parent_path().parent_path();  // models--OWNER--NAME in the hub's cache
   if (real.parent_path().filename() == "snapshots" && is_below(opened, model / "blobs")) return;
   throw Error(cat(folder, "/", name, ": leads out of the folder, to ", opened,
                   "; expected files of the folder itself: if you trust it, put a copy of that file there, or take the "
@@ -37,7 +37,7 @@ void require_in_folder(const std::string& folder, const std::string& name, const
 std::string read_file_in(const std::string& folder, const std::string& name, int64_t max_bytes, Links links) {
   const std::string path = cat(folder, "/", name);
   const Fd file = open_regular(path);
-  // The path of the open file is checked, so that nobody can change the link in between.
+  // Checks the path of the file that is already open, so that nobody can change the link in between.
   if (links == Links::inside) require_in_folder(folder, name, path_behind(cat("/proc/self/fd/", file.get())));
   return read_all(file, max_bytes, path);
 }

@@ -1,7 +1,6 @@
-// Blocks of 256 values with scales of sub-blocks in 6 or 8 bits. Sub-blocks of 32 (q4_K, q5_K): f16 d, f16 dmin, 8
-// pairs of a scale and a minimum in 12 bytes, for 5 bits one bit of all codes, then their low 4 bits;
-// x ~ d scale q - dmin min. Sub-blocks of 16 (q6_K): low 4 bits, high 2 bits, 16 int8 scales, f16 d; x ~ d scale (q -
-// 32).
+// Blocks of 256 values whose sub-blocks have scales of 6 or 8 bits. Sub-blocks of 32 (q4_K, q5_K): f16 d, f16 dmin, 8
+// pairs of a scale and a minimum in 12 bytes, for 5 bits the high bits of all values, then their low 4 bits; x ~ d
+// scale q - dmin min. Sub-blocks of 16 (q6_K): low 4 bits, high 2 bits, 16 int8 scales, f16 d; x ~ d scale (q - 32).
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -12,13 +11,13 @@
 namespace athanor {
 namespace {
 
-constexpr size_t kSub32 = 8, kSub16 = 16;  // sub-blocks of a block
+constexpr size_t kSub32 = 8, kSub16 = 16;  // sub-blocks per block
 constexpr size_t kScaleBytes = 12;
 using Codes = std::array<uint8_t, kBlock256>;
-using SubCodes = std::array<uint8_t, kSub32>;  // of scales or minima, 6 bits each
+using SubCodes = std::array<uint8_t, kSub32>;  // quantized scales or minima, 6 bits each
 
-// The first four pairs have a byte per number; the other four have their low 4 bits in a byte of their own and their
-// high 2 bits on top of the first eight.
+// The first four scales and minima take one byte each. The other four store their low 4 bits in separate bytes and
+// their high 2 bits in the top bits of the first eight bytes.
 void put_scales(const SubCodes& scales, const SubCodes& mins, std::byte* out) {
   for (size_t j = 0; j < 4; ++j) {
     out[j] = std::byte(scales[j] | (scales[j + 4] >> 4) << 6);
@@ -36,7 +35,7 @@ void get_scales(const std::byte* from, SubCodes& scales, SubCodes& mins) {
   }
 }
 
-// Values l and l + 32 of each 64 share a byte; bit 2n and 2n + 1 of byte l are the fifth bits of the n-th such pair.
+// Values l and l + 32 of each 64 share a byte; bits 2n and 2n + 1 of byte l are the fifth bits of the n-th such pair.
 template <int kBits>
 void put_codes(const Codes& q, std::byte* out) {
   if constexpr (kBits == 5) {
@@ -57,7 +56,7 @@ struct Affine {
   float d, dmin;
 };
 
-// Every column alike: weights of a sub-block are its root mean square + |x|, and the largest scale becomes 63.
+// Without importance: weights of a sub-block are its RMS + |x|, and the largest scale is quantized to 63.
 template <int kBits>
 void search_plain(std::span<const float> x, Codes& q, Affine& found) {
   constexpr AffineTrials trials = kBits == 4 ? AffineTrials{.first = -1.0f, .step = 0.1f, .trials = 21}
@@ -86,8 +85,8 @@ void search_plain(std::span<const float> x, Codes& q, Affine& found) {
   found.dmin = max_min / 63.0f;
 }
 
-// Weights are importance sqrt(2 mean square of the block + x^2), and scales are themselves quantized with the sums of
-// the weights of their sub-blocks.
+// With importance: weights are importance sqrt(2 mean square of the block + x^2), and the scales are themselves
+// quantized with the sum of weights of their sub-block.
 template <int kBits>
 void search_weighted(std::span<const float> x, std::span<const float> importance, Codes& q, Affine& found) {
   constexpr AffineTrials trials = {.first = -0.9f, .step = 0.05f, .trials = 37};
@@ -124,7 +123,7 @@ void quantize_affine(std::span<const float> row, std::span<const float> importan
       search_weighted<kBits>(x, importance.subspan(at, q.size()), q, found);
     const float d = put_half(found.d, out), dmin = put_half(found.dmin, out + 2);
     put_scales(found.scale_codes, found.min_codes, out + 4);
-    for (size_t j = 0; j < kSub32; ++j) {  // once more, by the scales that readers have
+    for (size_t j = 0; j < kSub32; ++j) {  // quantizes again with the scales that readers will use
       const float scale = d * float(found.scale_codes[j]), min = dmin * float(found.min_codes[j]);
       if (scale == 0) continue;
       for (size_t i = 32 * j; i < 32 * (j + 1); ++i)

@@ -1,5 +1,6 @@
 // Blocks of 32 values. q4_0 and q5_0: f16 scale; q4_1 and q5_1: f16 scale and f16 minimum; then for 5 bits the high
-// bits of all codes in one word, and the low 4 bits, value j and value j + 16 in one byte. q8_0: f16 scale and 32 int8.
+// bits of all values in one word, and the low 4 bits, with value j and value j + 16 in one byte. q8_0: f16 scale and 32
+// int8.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -14,7 +15,7 @@ using Codes = std::array<uint8_t, kBlock32>;
 using Weights = std::array<float, kBlock32>;
 constexpr AffineTrials kTrials = {.first = -0.9f, .step = 0.05f, .trials = 37};  // with importance
 
-// Bytes per block of such codes.
+// Bytes per block with this number of bits, with or without a minimum.
 constexpr size_t bytes_of(int bits, bool has_min) { return (has_min ? 4 : 2) + (bits == 5 ? 4 : 0) + kBlock32 / 2; }
 
 template <int kBits>
@@ -45,7 +46,7 @@ Codes get_codes(const std::byte* from) {
   return q;
 }
 
-// The importance of a block's columns times the size of its values: sqrt(mean square of the row + x^2).
+// Weights of a block's values: importance of the column times sqrt(mean square of the row + x^2).
 Weights weights_of(std::span<const float> x, std::span<const float> importance, float mean_square) {
   Weights w;
   for (size_t j = 0; j < w.size(); ++j) w[j] = importance[j] * std::sqrt(mean_square + x[j] * x[j]);
@@ -58,7 +59,7 @@ float mean_square_of(std::span<const float> row) {
   return sum / float(row.size());
 }
 
-// x ~ scale (q - limit), by the value of largest magnitude alone, which becomes code 0.
+// x ~ scale (q - limit): the scale follows from the value of largest magnitude, whose q is 0.
 template <int kBits>
 float by_extreme(std::span<const float> x, Codes& q) {
   constexpr int limit = 1 << (kBits - 1);
@@ -75,7 +76,7 @@ struct ScaleAndMin {
   float scale, min;
 };
 
-// x ~ scale q + min, by the smallest and the largest value alone.
+// x ~ scale q + min: scale and min follow from the minimum and maximum of x.
 template <int kBits>
 ScaleAndMin by_range(std::span<const float> x, Codes& q) {
   constexpr int levels = (1 << kBits) - 1;

@@ -64,7 +64,7 @@ AffineScale search_affine(std::span<const float> x, std::span<const float> weigh
     std::fill_n(q, n, uint8_t{0});
     return {0, -min};
   }
-  // Codes count from the best minimum so far.
+  // q is relative to the best minimum so far.
   const auto set_codes = [&](float factor, uint8_t* out) {
     for (size_t i = 0; i < n; ++i) out[i] = uint8_t(std::clamp(nearest_int(factor * (x[i] - min)), 0, levels));
   };

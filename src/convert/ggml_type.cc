@@ -30,7 +30,7 @@ DType float_of(GgmlType type) {
   return type == GgmlType::f32 ? DType::f32 : type == GgmlType::f16 ? DType::f16 : DType::bf16;
 }
 
-// A scale beyond f16 is stored as infinity, which reads back as values that are not finite.
+// A scale too large for f16 is stored as infinity, which dequantizes to non-finite values.
 void require_finite(const GgmlTypeInfo& info, std::span<const std::byte> row, std::string_view what) {
   std::vector<float> values(static_cast<size_t>(info.block));
   for (size_t at = 0; at < row.size(); at += size_t(info.bytes)) {

@@ -1,6 +1,6 @@
-// Element types of GGUF tensors: floats, and blocks of small integers that share scales in f16. Blocks are quantized to
-// the bytes of ggml's own quantizer [ggml src/ggml-quants.c] and read back as it reads them. Knows no model and no
-// file.
+// Element types of GGUF tensors: floats, and blocks of small integers that share f16 scales. Quantization reproduces
+// the bytes of ggml's own quantizer [ggml src/ggml-quants.c], and dequantization matches its. Independent of models and
+// files.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace athanor {
 
-// Numbers of ggml's types.
+// ggml's type numbers.
 enum class GgmlType : uint32_t {
   f32 = 0,
   f16 = 1,
@@ -27,7 +27,7 @@ enum class GgmlType : uint32_t {
   bf16 = 30,
 };
 
-// Quantizes one row, whole blocks. importance: one weight per column of the row, or empty: all columns count alike.
+// Quantizes one row of whole blocks. importance: one weight per column, or empty for equal weights.
 using QuantizeRow = void (*)(std::span<const float> row, std::span<const float> importance, std::byte* out);
 using DequantizeBlock = void (*)(const std::byte* block, float* out);
 
@@ -35,27 +35,27 @@ struct GgmlTypeInfo {
   GgmlType type;
   const char* name;
   int64_t block;         // values per block; a block never crosses a row
-  int64_t bytes;         // per block
-  QuantizeRow quantize;  // null: floats
+  int64_t bytes;         // bytes per block
+  QuantizeRow quantize;  // null for floats
   DequantizeBlock dequantize;
 };
 const GgmlTypeInfo& ggml_info(GgmlType type);
-bool is_ggml_type(uint32_t number);  // one of those above
+bool is_ggml_type(uint32_t number);  // true for the types above
 
 int64_t ggml_row_bytes(GgmlType type, int64_t columns);
 
-// Rows of one matrix, what: its name in errors.
+// Rows of one matrix; what: its name for errors.
 struct GgmlRows {
   std::span<const float> values;  // whole rows
   int64_t columns;
   std::span<const float> importance = {};  // [columns], or empty
   std::string_view what;
 };
-// Appends the rows in a type. Values that are not finite, or scales too large for f16, are an Error naming `what`. With
-// a pool rows are quantized in parallel; the bytes do not depend on the number of threads.
+// Appends the rows, converted to a type. Non-finite values and scales too large for f16 are an Error naming `what`.
+// With a pool, rows are quantized in parallel; the bytes do not depend on the number of threads.
 void append_ggml(GgmlType type, const GgmlRows& rows, ThreadPool* pool, std::vector<std::byte>& out);
 
-// The values that whole blocks stand for.
+// Dequantizes whole blocks.
 void read_ggml(GgmlType type, std::span<const std::byte> bytes, std::vector<float>& out);
 
 }  // namespace athanor

@@ -9,7 +9,7 @@
 namespace athanor {
 namespace {
 
-constexpr int64_t kAlignment = 32;  // general.alignment's default
+constexpr int64_t kAlignment = 32;  // default of general.alignment
 enum class PairType : uint32_t { u32 = 4, i32 = 5, f32 = 6, boolean = 7, string = 8, array = 9 };
 
 template <class T>

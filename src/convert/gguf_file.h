@@ -1,4 +1,5 @@
-// The GGUF format, version 3 [ggml docs/gguf.md]: typed key/value pairs, tensor places, aligned data. Knows no model.
+// Writer for the GGUF format, version 3 [ggml docs/gguf.md]: typed key/value pairs, tensor descriptions, aligned data.
+// Independent of models.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -24,16 +25,16 @@ class GgufFile {
   struct GgufTensor {
     std::string name;
     GgmlType type;
-    std::vector<int64_t> shape;  // rows first; the file has it the other way round
+    std::vector<int64_t> shape;  // rows first; the file stores dimensions in reverse
     std::function<void(const ByteSink&)> make;
 
     int64_t bytes() const;
   };
   void add(GgufTensor tensor) { tensors_.push_back(std::move(tensor)); }
 
-  // Orders tensors as llama.cpp's quantizer does: by layer, those outside of layers first, then by name.
+  // Orders tensors as llama.cpp's quantizer does: by layer, with tensors outside of layers first, then by name.
   void sort_tensors();
-  // Atomically; returns the bytes of the file.
+  // Atomic; returns the size of the file in bytes.
   int64_t write(const std::string& path) const;
 
  private:

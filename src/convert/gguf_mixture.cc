@@ -27,7 +27,7 @@ constexpr std::array<GgufMixture, 10> kMixtures = {{
     {"q6_K", 18, GgmlType::q6_k},
 }};
 
-// Layer of "blk.7.ffn_down.weight": 7; -1 outside blocks.
+// Layer index in a name: 7 for "blk.7.ffn_down.weight"; -1 outside of blocks.
 int64_t layer_of(std::string_view name) {
   constexpr std::string_view prefix = "blk.";
   int64_t layer = -1;
@@ -35,12 +35,13 @@ int64_t layer_of(std::string_view name) {
   return layer;
 }
 
-// The first and the last eighth of the layers, and every third between them.
+// True for the first and last eighth of the layers, and for every third layer between them.
 bool has_more_bits(int64_t layer, int64_t layers) {
   return layer < layers / 8 || layer >= 7 * layers / 8 || (layer - layers / 8) % 3 == 2;
 }
 
-// What the quantizer takes for Llama 70B, whose value heads serve 8 query heads each: few bytes, read often.
+// llama.cpp's criterion for Llama 70B, where each value head serves 8 query heads, so that more bits for values are
+// cheap.
 bool is_70b(const ModelConfig& m) {
   if (m.num_hidden_layers != 80 || m.model_type == ModelType::gpt2 || m.model_type == ModelType::qwen3) return false;
   return m.model_type == ModelType::qwen2 || m.num_attention_heads != m.num_key_value_heads;
@@ -64,7 +65,7 @@ GgmlType for_down(const GgufMixture& mix, const ModelConfig& m, int64_t layer, b
   return mix.type;
 }
 
-// A type whose blocks fill the rows.
+// The type, or one with smaller blocks that divide the rows.
 GgmlType fitting(GgmlType type, int64_t columns) {
   if (columns % ggml_info(type).block == 0) return type;
   const GgmlType smaller = type == GgmlType::q4_k   ? GgmlType::q5_0

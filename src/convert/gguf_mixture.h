@@ -1,4 +1,4 @@
-// Which type each tensor of a GGUF file gets: the rules of llama.cpp's quantizer, so that a name such as q4_K_M means
+// The type of each tensor in a GGUF file, by the rules of llama.cpp's quantizer, so that a name such as q4_K_M means
 // the same file [llama.cpp src/llama-quant.cpp].
 #pragma once
 #include <cstdint>
@@ -13,17 +13,17 @@
 namespace athanor {
 
 struct GgufMixture {
-  const char* name;    // of --dtype
+  const char* name;    // value of --dtype
   uint32_t file_type;  // general.file_type
-  GgmlType type;       // of most matrices
-  bool more = false;   // the M mixtures: more bits for values and down-projections of a part of the layers
+  GgmlType type;       // type of most matrices
+  bool more = false;   // the M mixtures: more bits for value and down projections of some layers
 };
-std::optional<GgufMixture> mixture_named(std::string_view name);  // "q4_K" is q4_K_M, and so on
+std::optional<GgufMixture> mixture_named(std::string_view name);  // "q4_K" means q4_K_M, and so on
 std::vector<std::string> mixture_names();
 const GgufMixture& mixture_of_floats(GgmlType type);  // f32, f16 and bf16
 
-// The type of a matrix by its name in the file. importance: there is an importance matrix, which changes some choices.
-// Rows that are no whole blocks get a type with smaller blocks, or f16.
+// The type of a matrix, by its GGUF name. importance: whether there is an importance matrix, which changes some
+// choices. If `columns` is no multiple of the block, returns a type with smaller blocks, or f16.
 GgmlType matrix_type(const GgufMixture&, const ModelConfig&, const std::string& gguf_name, int64_t columns,
                      bool importance);
 

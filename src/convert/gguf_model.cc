@@ -14,7 +14,7 @@
 namespace athanor {
 namespace {
 
-// Rows of one head from halves to neighbours: row i of the first half and row i of the second come together.
+// Interleaves the two halves of a head's rows: row i of the first half is followed by row i of the second.
 void interleave_halves(std::vector<float>& head, int64_t rows) {
   const size_t row = head.size() / size_t(rows);
   std::vector<float> out;
@@ -39,7 +39,7 @@ class GgufModelWriter {
     add_gguf_tokenizer(file_, model_);
     add_file_type();
     if (m_.rope_scaling.rope_type == RopeType::llama3) add_rope_factors();
-    std::map<std::string, std::map<int64_t, const ModelFolder::Weight*>> experts;  // by name and number
+    std::map<std::string, std::map<int64_t, const ModelFolder::Weight*>> experts;  // by name and expert index
     for (const auto& weight : model_.weights()) {
       if (const auto expert = expert_name(weight.name))
         experts[expert->merged][expert->number] = &weight;
@@ -112,13 +112,14 @@ class GgufModelWriter {
     file_.set(key("attention.value_length"), uint32_t(m_.head_dim));
   }
 
-  // Last, where llama.cpp's quantizer leaves them.
+  // Added last, as in files of llama.cpp's quantizer.
   void add_file_type() {
     if (ggml_info(options_.mixture.type).quantize) file_.set("general.quantization_version", uint32_t{2});
     file_.set("general.file_type", options_.mixture.file_type);
   }
 
-  // llama.cpp has no sliding window for these architectures: within the window, full attention is the same.
+  // llama.cpp has no sliding window for these architectures, so the context is limited to the window, within which full
+  // attention is equivalent.
   int64_t context_length() const {
     if (m_.sliding_window == 0 || m_.sliding_window >= m_.max_position_embeddings) return m_.max_position_embeddings;
     log::warn("gguf: llama.cpp has no sliding window for ", arch_, ": the file's context ends with the window, ",
@@ -140,7 +141,7 @@ class GgufModelWriter {
     file_.set(key("rope.scaling.yarn_beta_slow"), float(r.beta_slow));
   }
 
-  // What each plain frequency is divided by: llama.cpp's form of llama3's stretching.
+  // Factors that divide the unscaled frequencies: llama.cpp's form of llama3's RoPE scaling.
   void add_rope_factors() {
     ModelConfig plain = m_;
     plain.rope_scaling = {};
@@ -172,7 +173,7 @@ class GgufModelWriter {
     sink(bytes);
   }
 
-  // One tensor of one weight; or of several experts' weights of the same shape, one after the other.
+  // Adds one tensor: of one weight, or of several experts' weights of equal shape, concatenated.
   void add_rows(const std::string& name, const std::vector<const ModelFolder::Weight*>& weights,
                 const GgufLayout& layout) {
     const Shape& each = weights.front()->shape;
@@ -208,7 +209,7 @@ class GgufModelWriter {
     return it == options_.importance.end() ? std::vector<float>() : it->second.means();
   }
 
-  // A mixture of which no matrix has a type would be one in name only.
+  // Rejects a mixture if no matrix can have its type.
   void require_blocks() const {
     const GgmlTypeInfo& most = ggml_info(options_.mixture.type);
     if (whole_blocks_ > 0) return;
@@ -231,7 +232,7 @@ class GgufModelWriter {
   const char* arch_;
   const GgufOptions& options_;
   GgufFile file_;
-  int64_t whole_blocks_ = 0;  // matrices whose rows are whole blocks of the mixture's type
+  int64_t whole_blocks_ = 0;  // matrices whose rows consist of whole blocks of the mixture's type
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Models as GGUF files for llama.cpp: names, order of rows, metadata and tokenizer as its converter writes them.
+// Writes models as GGUF files for llama.cpp, with the names, row order, metadata and tokenizer of its converter.
 #pragma once
 #include <string>
 
@@ -11,15 +11,16 @@ namespace athanor {
 
 struct GgufOptions {
   GgufMixture mixture;
-  Importance importance = {};  // of columns, for quantizing; empty: all alike
-  ThreadPool* pool = nullptr;  // quantizes; null: this thread
+  Importance importance = {};  // weights of columns for quantization; empty: all equal
+  ThreadPool* pool = nullptr;  // pool for quantization; null: this thread
 };
 
-// Matrices get the types of the mixture; vectors and positions stay f32. What llama.cpp cannot compute, or a mixture of
-// which no matrix has whole blocks, is an Error(usage) naming the key. Returns the bytes of the file.
+// Matrices get the types of the mixture; vectors and positions stay f32. Throws Error(usage) naming the key if
+// llama.cpp cannot compute the model, or if no matrix consists of whole blocks of the mixture. Returns the size of the
+// file in bytes.
 int64_t write_gguf(const ModelFolder& model, const std::string& path, const GgufOptions& options);
 
-// The tokenizer's keys (gguf_tokenizer.cc); without a tokenizer beside the model, the file says that there is none.
+// Adds the tokenizer's keys (gguf_tokenizer.cc); if the model's folder has no tokenizer, the file says so.
 void add_gguf_tokenizer(GgufFile& file, const ModelFolder& model);
 
 }  // namespace athanor

@@ -8,7 +8,7 @@
 namespace athanor {
 namespace {
 
-// Last parts of tensor names, theirs and ours.
+// Last components of tensor names: Hugging Face to GGUF.
 const std::map<std::string, std::string>& block_names() {
   static const std::map<std::string, std::string> names = {
       {"ln_1", "attn_norm"},
@@ -57,7 +57,7 @@ const char* gguf_architecture(ModelType type) {
       return "olmoe";
     case ModelType::dots1:
       return "dots1";
-    case ModelType::athanor:  // export refuses it
+    case ModelType::athanor:  // not supported by export
       break;
   }
   return "";

@@ -1,4 +1,4 @@
-// Maps weight names and layouts of Hugging Face's files to those of GGUF files.
+// Maps weight names and layouts of Hugging Face files to those of GGUF files.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -10,28 +10,29 @@
 
 namespace athanor {
 
-// The architecture that computes a family: llama turns neighbouring elements of a head, the others its two halves.
+// llama.cpp's architecture for a family. RoPE of "llama" rotates adjacent elements of a head, the others' its two
+// halves.
 const char* gguf_architecture(ModelType type);
-std::string gguf_name(const std::string& name);  // of the tensor that Hugging Face calls `name`, where it is one
+std::string gguf_name(const std::string& name);  // GGUF name of a Hugging Face tensor
 
-inline constexpr uint32_t kGgufSigmoid = 2;  // expert_gating_func of scores that are sigmoids of logits
+inline constexpr uint32_t kGgufSigmoid = 2;  // expert_gating_func for sigmoid scores
 
-// One of the matrices of a layer's experts, which are one tensor in GGUF: [experts, rows, columns].
+// A matrix of one expert. GGUF stores those of all experts of a layer as one tensor [experts, rows, columns].
 struct ExpertName {
   std::string merged;
   int64_t number;
 };
-std::optional<ExpertName> expert_name(const std::string& name);  // none: a tensor of its own
+std::optional<ExpertName> expert_name(const std::string& name);  // nullopt: not an expert's matrix
 
-// How a weight is stored there.
+// Layout of a weight in GGUF.
 struct GgufLayout {
   std::vector<int64_t> shape;  // rows first
-  bool transposed = false;     // GPT-2's matrices, [in, out] in Hugging Face's files
-  bool interleaved = false;    // rows of each head: halves there become neighbours
+  bool transposed = false;     // GPT-2's matrices, which are [in, out] in Hugging Face files
+  bool interleaved = false;    // rows of each head: the two halves are interleaved in GGUF
 };
 GgufLayout gguf_layout(const ModelConfig&, const ModelFolder::Weight&);
 
-// A row of an interleaved matrix in GGUF for a row in Hugging Face's order.
+// Row of an interleaved matrix in GGUF, given its row in Hugging Face's order.
 constexpr int64_t interleaved_row(int64_t row, int64_t head_dim) {
   const int64_t in_head = row % head_dim, half = head_dim / 2;
   return row - in_head + in_head % half * 2 + in_head / half;

@@ -16,17 +16,17 @@ namespace {
 
 constexpr int64_t kMaxHeader = int64_t{256} << 20, kMaxDimensions = 4;
 constexpr int64_t kMaxAlignment = 1 << 20;
-// Smallest sizes in the header: a key's length, kind and value; a tensor's name length, rank, one dimension, type and
+// Minimum sizes in the header: a key's length, type and value; a tensor's name length, rank, one dimension, type and
 // offset.
 constexpr int64_t kPairBytes = 8 + 4 + 1, kTensorBytes = 8 + 4 + 8 + 4 + 8;
-constexpr int64_t kValuesPerByte = 2;  // at most, of the types here
+constexpr int64_t kValuesPerByte = 2;  // maximum for the supported types
 
-// Bytes of the kinds of values, by their numbers; 0: a string or an array.
+// Bytes of each value type, by number; 0: a string or an array.
 constexpr std::array<int64_t, 13> kKindBytes = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
 constexpr uint32_t kString = 8, kArray = 9;
 
-// Reads the header from the front. What is announced beyond the file's end is an Error naming the field, the value and
-// the bound, before memory is allocated for it.
+// Reads the header sequentially. A size that exceeds the file is an Error naming the field, the value and the limit,
+// before memory is allocated for it.
 class Cursor {
  public:
   Cursor(const Fd& file, const std::string& path) : path_(path), size_(file_bytes(file, path)) {
@@ -51,7 +51,7 @@ class Cursor {
     const auto bytes = take(number<uint64_t>(what), what);
     return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
   }
-  // A number of things, each of which takes `each` bytes or more of what follows.
+  // Reads a count of things that take at least `each` bytes each.
   uint64_t count(int64_t each, std::string_view what, std::string_view things) {
     const auto count = number<uint64_t>(what);
     require_bytes(count, each, what, things);

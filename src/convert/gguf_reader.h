@@ -1,5 +1,5 @@
-// Reads GGUF files, version 2 and 3: validates the whole header first, then tensors row by row as floats. Knows no
-// model.
+// Reads GGUF files, version 2 and 3: validates the whole header first, then reads tensors row by row as floats.
+// Independent of models.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -21,17 +21,17 @@ class GgufReader {
   struct Stored {
     GgmlType type;
     std::vector<int64_t> shape;  // rows first
-    int64_t offset;              // in the file
+    int64_t offset;              // offset in the file
     int64_t rows() const;
     int64_t columns() const { return shape.back(); }
   };
   const std::map<std::string, Stored>& tensors() const { return tensors_; }
 
-  // Values of keys; arrays are skipped. Absent: nullopt; of another kind: an Error naming the key.
+  // Value of a key; arrays are skipped. nullopt if absent; an Error naming the key if it has another type.
   std::optional<double> number(const std::string& key) const;
   std::optional<std::string> text(const std::string& key) const;
 
-  // Rows [begin, end).
+  // Reads rows [begin, end).
   void read_rows(const Stored&, int64_t begin, int64_t end, std::vector<float>& out) const;
 
  private:
@@ -41,7 +41,7 @@ class GgufReader {
   std::map<std::string, Stored> tensors_;
 };
 
-// Whether a path names a GGUF file: it ends so and is no folder.
+// True if the path ends with the suffix of GGUF files and is not a folder.
 bool is_gguf_file(const std::string& path);
 
 }  // namespace athanor

@@ -1,5 +1,5 @@
-// Byte-level vocabularies as llama.cpp has them: tokens and merges in GPT-2's alphabet, a type for each token, and the
-// name of the split pattern.
+// Byte-level vocabularies in llama.cpp's format: tokens and merges in GPT-2's alphabet, a type per token, and the name
+// of the split pattern.
 #include <algorithm>
 #include <filesystem>
 #include <map>
@@ -15,7 +15,7 @@ namespace {
 
 enum TokenType : int32_t { kNormal = 1, kControl = 3, kUserDefined = 4, kUnused = 5 };
 
-// llama.cpp's names of the patterns (src/llama-vocab.cpp, tokenizer.ggml.pre).
+// llama.cpp's names of split patterns (src/llama-vocab.cpp, tokenizer.ggml.pre).
 std::string pattern_name(const SubwordParts& parts) {
   static const std::map<std::string, std::string> names = {
       {"gpt2", "gpt-2"}, {"llama3", "llama-bpe"}, {"qwen2", "qwen2"}, {"cl100k", "dbrx"}, {"o200k", "gpt-4o"}};
@@ -26,7 +26,7 @@ std::string pattern_name(const SubwordParts& parts) {
   return "default";
 }
 
-// Every id of the model's vocabulary has a text; ids beyond the tokenizer's are never met.
+// Every id of the model's vocabulary needs a text; ids beyond the tokenizer's vocabulary are marked unused.
 void add_tokens(GgufFile& file, const SubwordParts& parts, int64_t vocab, const std::string& where) {
   std::vector<std::string> texts(size_t(vocab), "");
   std::vector<int32_t> types(texts.size(), kUnused);
@@ -69,7 +69,7 @@ void add_gguf_tokenizer(GgufFile& file, const ModelFolder& model) {
   if (!has_tokenizer(model.path())) return without(" has no tokenizer");
   LoadedParts loaded = load_tokenizer_parts(model.path());
   if (loaded.parts.characters) return without(" has a tokenizer of characters, which is not written");
-  file.set("tokenizer.ggml.model", "gpt2");  // byte-level BPE, whatever the model
+  file.set("tokenizer.ggml.model", "gpt2");  // byte-level BPE, for every model
   file.set("tokenizer.ggml.pre", pattern_name(loaded.parts));
   add_tokens(file, loaded.parts, m.vocab_size, model.path());
   add_merges(file, loaded.parts);
@@ -77,7 +77,7 @@ void add_gguf_tokenizer(GgufFile& file, const ModelFolder& model) {
   const int64_t bos = m.bos_token_id >= 0 ? m.bos_token_id : eos;
   file.set("tokenizer.ggml.bos_token_id", uint32_t(bos));
   file.set("tokenizer.ggml.eos_token_id", uint32_t(eos));
-  // A token of its own opens every text (Llama 3); where it is the one that ends documents, texts begin bare.
+  // Text starts with a BOS token if it differs from EOS (Llama 3); if one token serves as both, text starts without it.
   file.set("tokenizer.ggml.add_bos_token", bos != eos);
 }
 

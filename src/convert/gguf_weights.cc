@@ -155,7 +155,7 @@ Shape GgufWeights::shape_of(const std::string& name) const {
 }
 
 void GgufWeights::require_no_others(const std::vector<ModelFolder::Weight>& weights) const {
-  std::map<const GgufReader::Stored*, int64_t> rows;  // that are parts of the model
+  std::map<const GgufReader::Stored*, int64_t> rows;  // number of rows used by the model, per tensor
   for (const auto& w : weights) {
     const Place place = place_of(w.name);
     rows[place.stored] += place.rows;

@@ -22,7 +22,7 @@ float scale_of(const float* w, int64_t count, int bits) {
   float largest = 0;
   for (int64_t i = 0; i < count; ++i) largest = std::max(largest, std::fabs(w[i]));
   const float scale = to_float(from_float<f16>((largest > 0 ? 2 * largest : 2.0f) / float((1 << bits) - 1)));
-  return scale > 0 ? scale : 0x1p-24f;  // f16's least
+  return scale > 0 ? scale : 0x1p-24f;  // smallest positive f16
 }
 
 }  // namespace
@@ -31,7 +31,7 @@ GptqMatrix quantize_gptq(GptqProblem p, const GptqOptions& o, ThreadPool& pool) 
   const int64_t in = p.in, out = p.out, group = o.group > 0 ? o.group : in, groups = in / group;
   CHECK(in % group == 0 && int64_t(p.weight.size()) == out * in && int64_t(p.hessian.size()) == in * in, p.what);
   Square h{std::move(p.hessian), in};
-  const std::vector<int64_t> dead = dead_inputs(h);  // decide nothing: their columns become 0
+  const std::vector<int64_t> dead = dead_inputs(h);  // irrelevant inputs: their columns become 0
   std::vector<int64_t> order(static_cast<size_t>(in));
   std::iota(order.begin(), order.end(), 0);
   if (o.act_order) {
@@ -45,7 +45,7 @@ GptqMatrix quantize_gptq(GptqProblem p, const GptqOptions& o, ThreadPool& pool) 
   for (int64_t i = 0; i < in; ++i) result.group_of[size_t(order[size_t(i)])] = int32_t(i / group);
   const int half = 1 << (o.bits - 1);
   pool.parallel_ranges(out, kRowsTogether, [&](int64_t begin, int64_t end) {
-    std::vector<float> rows(static_cast<size_t>((end - begin) * in));  // in the order of rounding
+    std::vector<float> rows(static_cast<size_t>((end - begin) * in));  // columns in the order of rounding
     for (int64_t r = begin; r < end; ++r) {
       float* const original = p.weight.data() + r * in;
       for (const int64_t i : dead) original[i] = 0;

@@ -9,7 +9,8 @@ namespace {
 
 int64_t group_of(int64_t in, const GptqOptions& o) { return o.group > 0 ? o.group : in; }
 
-// Made by whichever of the four tensors is written first; the codes go with the one that needs them.
+// Result shared by the four tensors: computed by the first one written; the integers are freed after their tensor is
+// written.
 struct Made {
   GptqMatrix matrix;
   bool done = false;

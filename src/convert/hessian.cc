@@ -8,7 +8,8 @@
 namespace athanor {
 namespace {
 
-// In place: symmetric h -> upper R with h = R R^T, from the last row up; false if h is not positive definite.
+// In-place factorization of symmetric h into upper R with h = R R^T, from the last row up; false if h is not positive
+// definite.
 bool factor(Square& h, ThreadPool& pool) {
   for (int64_t k = h.size - 1; k >= 0; --k) {
     const float pivot = h.at(k, k);
@@ -22,7 +23,7 @@ bool factor(Square& h, ThreadPool& pool) {
       for (int64_t i = begin; i < end; ++i) {
         float* row = h.row(i);
         const float factor = column[size_t(i)];
-        for (int64_t j = i; j < k; ++j) row[j] -= factor * column[size_t(j)];  // the upper half suffices
+        for (int64_t j = i; j < k; ++j) row[j] -= factor * column[size_t(j)];  // only the upper half is needed
       }
     });
   }
@@ -30,7 +31,7 @@ bool factor(Square& h, ThreadPool& pool) {
   return true;
 }
 
-// The inverse of an upper triangle: U with h^-1 = U^T U.
+// Inverse of the upper triangle r: U = r^-1, so that h^-1 = U^T U.
 Square inverse(const Square& r, ThreadPool& pool) {
   Square u{std::vector<float>(r.values.size()), r.size};
   // Row i of U solves U R = 1: U_ij = (1_ij - sum_{i<=k<j} U_ik R_kj) / R_jj.

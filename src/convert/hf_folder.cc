@@ -19,7 +19,7 @@ namespace {
 namespace fs = std::filesystem;
 constexpr int64_t kMaxTextBytes = int64_t{256} << 20;
 
-// What a tokenizer may consist of, and what belongs to how a model is asked.
+// Files of tokenizers, and files that describe how to prompt or sample from the model.
 constexpr const char* kCarried[] = {kTokenizerFile,
                                     "tokenizer.json",
                                     "tokenizer_config.json",
@@ -71,7 +71,7 @@ int64_t inputs_of(const ModelFolder& model, const ModelFolder::Weight& matrix) {
   return matrix.shape[model.in_out() ? 0 : 1];
 }
 
-// A matrix as a whole, pruned when it is written.
+// A matrix that is pruned as a whole when it is written.
 TensorData pruned(const ModelFolder& model, const ModelFolder::Weight& weight, DType dtype, const PrunedExport& how) {
   const auto make = [&model, &weight, dtype, &how](const ByteSink& sink) {
     std::vector<float> values;
@@ -134,7 +134,7 @@ std::vector<TensorData> tensors_of(const ModelFolder& model, const HfFolderOptio
   return tensors;
 }
 
-// Writes the files of a folder and remembers them for its manifest.
+// Writes the files of a folder and records them for its manifest.
 class FolderWriter {
  public:
   FolderWriter(std::string folder, const CheckpointOptions& options) : folder_(std::move(folder)), options_(options) {}
@@ -180,7 +180,7 @@ int64_t write_hf_folder(const ModelFolder& model, const std::string& out, const 
     writer.weights(shard.file, held);
   }
   if (shards.size() > 1) writer.text("model.safetensors.index.json", weight_index_json(shards, tensors));
-  // The dtype of the token embedding stands for all.
+  // config.json has only one dtype: that of the token embedding.
   writer.text("config.json", hf_config_json(model.config(), torch_name(tensors.front().dtype),
                                             options.nested_nf4 ? nf4_config_json(*options.nested_nf4)
                                             : options.gptq     ? quantization_config_json(options.gptq->options)

@@ -1,4 +1,4 @@
-// Importance matrices as files of llama.cpp's imatrix tool, for its quantizer.
+// Writes importance matrices in the format of llama.cpp's imatrix tool, for its quantizer.
 #pragma once
 #include <string>
 #include <vector>

@@ -15,8 +15,8 @@ namespace {
 int64_t group_of(int64_t columns, IntGroups g) { return g.group > 0 ? g.group : columns; }
 int64_t words_of(int64_t columns, IntGroups g) { return (columns * g.bits + 31) / 32; }
 
-// The scale maps the group's amax to half the range of the integers (7.5 for 4 bits) and is rounded to the type that
-// the file stores. A group of zeros gets the epsilon of bf16, as in the compressed-tensors library.
+// The scale maps the group's amax to half the range of the integers (7.5 for 4 bits) and is rounded to bf16, as stored
+// in the file. A group of zeros gets the epsilon of bf16, as in the compressed-tensors library.
 float scale_of(std::span<const float> values, IntGroups g) {
   float largest = 0;
   for (const float x : values) largest = std::max(largest, std::fabs(x));

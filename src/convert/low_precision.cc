@@ -13,7 +13,7 @@ namespace {
 
 constexpr int64_t kBlock = 128;
 
-// Which scale a value has.
+// Maps elements to scales.
 struct Grid {
   Grid(const Shape& matrix, CodeBlocks of)
       : blocks(of == CodeBlocks::tensor    ? Blocks{matrix[0], matrix[1]}
@@ -28,7 +28,7 @@ struct Grid {
   Shape shape;  // shape of the scales
 };
 
-// The quantization of every block of a matrix.
+// Quantization scale of each block of a matrix.
 std::vector<CodeScale> code_scales(const ModelFolder& model, const ModelFolder::Weight& weight, const Grid& grid) {
   std::vector<float> amax(size_t(grid.shape.numel()), 0.0f), values;
   int64_t row = 0;
@@ -79,7 +79,7 @@ std::string quantization_config_json(CodeBlocks blocks) {
 CodedMatrix coded_matrix(const ModelFolder& model, const std::string& name, CodeBlocks blocks) {
   const ModelFolder::Weight& weight = model.at(name);
   const Grid grid(weight.shape, blocks);
-  // Made by whichever of the two tensors is written first.
+  // Computed by whichever of the two tensors is written first.
   const auto table = [&model, &weight, grid, made = std::make_shared<std::vector<CodeScale>>() ]() -> auto& {
     if (made->empty()) *made = code_scales(model, weight, grid);
     return *made;

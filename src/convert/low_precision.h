@@ -1,9 +1,9 @@
-// Matrices in FP8 (E4M3) with scales, as files have them: value = code * scale. A matrix [out, in] is divided into
-// blocks with one scale each; the codes keep its name, the scales lie beside it in f32:
-//   tensor   all of it   "<layer>.weight_scale" [1]           compressed-tensors, "float-quantized"
+// Matrices in FP8 (E4M3) with scales, as stored in files: value = FP8 value * scale. A matrix [out, in] is divided into
+// blocks with one scale each; the FP8 tensor keeps the matrix's name, and the f32 scales are a separate tensor:
+//   tensor   one block   "<layer>.weight_scale" [1]           compressed-tensors, "float-quantized"
 //   channel  a row       "<layer>.weight_scale" [out, 1]      compressed-tensors, "float-quantized"
 //   block    128 x 128   "<layer>.weight_scale_inv" [out / 128, in / 128, rounded up]   DeepSeek-V3
-// Only the linear layers of blocks are in FP8; embeddings, the head, norms and biases keep their type.
+// Only the linear layers of blocks are in FP8; embeddings, the head, norms and biases keep their dtype.
 #pragma once
 #include <memory>
 #include <optional>
@@ -22,19 +22,19 @@ std::optional<CodeBlocks> code_blocks_named(std::string_view name);  // "fp8_ten
 
 std::string scale_name(const std::string& weight, CodeBlocks);
 Shape scale_shape(const Shape& matrix, CodeBlocks);
-// "quantization_config" of config.json, a JSON object.
+// "quantization_config" for config.json, a JSON object.
 std::string quantization_config_json(CodeBlocks);
 
 class ModelFolder;
 
-// The codes and the scales of one matrix of a model, read once for the scales and once for the codes. The folder must
-// outlive both.
+// The FP8 values and the scales of a model's matrix, which is read once for the scales and once for the values. The
+// folder must outlive both.
 struct CodedMatrix {
   TensorData codes, scales;
 };
 CodedMatrix coded_matrix(const ModelFolder&, const std::string& weight, CodeBlocks);
 
-// Elements [first, ...) of a matrix of that shape, counted row by row: codes -> out, f32.
+// Dequantizes elements from `first` on, in row-major order, of a matrix of that shape to f32.
 void decode(std::span<const std::byte> codes, int64_t first, const Shape& matrix, CodeBlocks,
             std::span<const float> scales, std::vector<std::byte>& out);
 

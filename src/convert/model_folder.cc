@@ -46,9 +46,9 @@ ModelConfig read_config(const std::string& folder, Links links) {
 constexpr GptqTensor kGptqTensors[] = {GptqTensor::qweight, GptqTensor::qzeros, GptqTensor::scales, GptqTensor::g_idx};
 
 int64_t rows_of(const Shape& shape) { return shape.rank == 0 ? 1 : shape.dim[0]; }
-int64_t row_of(const Shape& shape) { return shape.numel() / rows_of(shape); }  // elements of a row
+int64_t row_of(const Shape& shape) { return shape.numel() / rows_of(shape); }  // elements per row
 
-// run(begin, end) for all elements in order, in blocks of whole rows of about kBlockBytes.
+// Calls run(begin, end) over all elements in order, in blocks of whole rows of about kBlockBytes.
 template <class Fn>
 void for_each_rows(const ModelFolder::Weight& w, Fn&& run) {
   const int64_t row = row_of(w.shape), all = w.shape.numel();
@@ -72,7 +72,7 @@ std::string newest_model(const std::string& folder, const Verify& verify) {
 
 VerifiedModel verified_model(const std::string& path, const Verify& verify) {
   if (is_gguf_file(path)) return {path};
-  const std::string folder = newest_model(path, verify);  // verified, if it is one of several
+  const std::string folder = newest_model(path, verify);  // already verified if the path is a run's folder
   if (folder != path || !exists(cat(folder, "/", kManifestName))) return {folder};
   const Verification whole = verify(folder);
   if (!whole.ok) throw Error(cat(folder, whole.unreadable ? " cannot be read: " : " is damaged: ", whole.problem));
@@ -109,9 +109,9 @@ ModelFolder::ModelFolder(const VerifiedModel& model, bool averages, Links links,
   if (checkpoint_) find_two_of_four();
 }
 
-// The adapters' own folder may hold the shape, as a checkpoint of ours does.
+// The adapter folder itself may have a config.json, as checkpoints of this program do.
 void ModelFolder::open_adapter(int adapters) {
-  constexpr int kMost = 16;  // more lead back to where they began
+  constexpr int kMost = 16;  // a longer chain must be a cycle
   if (adapters == kMost)
     throw Error(cat(path_, ": adapters of adapters, ", kMost, " deep: folders name each other as their base"));
   adapter_ = std::make_unique<AdapterFolder>(path_);
@@ -130,7 +130,7 @@ void ModelFolder::open_adapter(int adapters) {
 void ModelFolder::open_folder() {
   if (exists(cat(path_, "/", kManifestName))) {
     checkpoint_ = std::make_unique<CheckpointReader>(path_);
-  } else if (exists(cat(path_, "/state.json"))) {  // no other program writes one
+  } else if (exists(cat(path_, "/state.json"))) {  // only this program writes state.json
     throw Error(cat(path_, ": is a checkpoint without its ", kManifestName,
                     ", so that nothing says whether its files are whole; take another checkpoint, or copy config.json, "
                     "model*.safetensors and the tokenizer to a folder of their own to use them as they are"));
@@ -178,7 +178,7 @@ bool ModelFolder::has(const std::string& name) const {
   return checkpoint_ ? checkpoint_->tensors().contains(name) : files_->tensors().contains(name);
 }
 
-// The model's tensors: a checkpoint also has tensors of optimizers and others, with prefixes of their own.
+// Names of the model's tensors; a checkpoint also has other tensors (optimizer states etc.), whose names have prefixes.
 std::vector<std::string> ModelFolder::names() const {
   std::vector<std::string> all;
   if (files_)
@@ -186,7 +186,7 @@ std::vector<std::string> ModelFolder::names() const {
   return all;
 }
 
-// heads: compares the head of a tied model, which is stored once more, with the embedding.
+// heads: if a tied model's head is also stored, compares it with the embedding.
 void ModelFolder::check_weights(bool heads) {
   const auto model = make_model(config_);
   for (const ParamSpec& spec : model->params().specs())
@@ -221,7 +221,7 @@ void ModelFolder::check_weights(bool heads) {
       throw Error(cat(path_, ": adapters of ", printable(module), ", which is no linear layer of ", base_->path()));
 }
 
-// A weight of the base, to which adapters are added where the folder has some for it.
+// A weight of the base model, to which adapters are added if the folder has them.
 ModelFolder::Weight ModelFolder::merged_weight(const std::string& name, const Shape& shape, Role role) {
   const Weight& of_base = base_->at(name);
   if (of_base.shape != shape)
@@ -252,8 +252,7 @@ void ModelFolder::read_merged(const Weight& w, int64_t begin, int64_t end, std::
   out.assign(all.begin(), all.end());
 }
 
-// Adds the product B A of the adapters, scaled, to `values`, the weight's elements [begin, end); with DoRA it then
-// scales each output to its magnitude.
+// Adds scale B A to `values`, the weight's elements [begin, end); DoRA then scales each output to its magnitude.
 void ModelFolder::add_adapters(const Weight& w, int64_t begin, int64_t end, std::vector<float>& values) const {
   const std::string module = module_of(w.name);
   if (adapted_name_ != w.name) {
@@ -266,12 +265,12 @@ void ModelFolder::add_adapters(const Weight& w, int64_t begin, int64_t end, std:
   for (int64_t i = begin; i < end; ++i) values[size_t(i - begin)] *= output_factors_[size_t(output_of(w, i))];
 }
 
-// Rows of the weight are outputs; of GPT-2's columns.
+// Output index of an element: its row, or its column for GPT-2.
 int64_t ModelFolder::output_of(const Weight& w, int64_t element) const {
   return config_.model_type == ModelType::gpt2 ? element % w.shape[1] : element / w.shape[1];
 }
 
-// Magnitudes divided by the norms of the outputs of W + scale B A, which takes one more pass over the weight.
+// Computes magnitude / norm of W + scale B A per output, which takes one more pass over the weight.
 void ModelFolder::read_magnitudes(const Weight& w) const {
   output_factors_ = adapter_->read(lora_magnitude_name(module_of(w.name)));
   std::vector<double> squares(output_factors_.size());
@@ -289,7 +288,7 @@ void ModelFolder::read_magnitudes(const Weight& w) const {
 
 // values += scale B A
 void ModelFolder::add_product(const Weight& w, int64_t begin, int64_t end, std::vector<float>& values) const {
-  // Rows of the weight are outputs; of GPT-2's inputs.
+  // Rows of the weight are outputs, or inputs for GPT-2.
   const bool in_out = config_.model_type == ModelType::gpt2;
   const int64_t rank = adapter_->options().rank, columns = w.shape[1], in = w.shape[in_out ? 0 : 1];
   const auto scale = float(adapter_->options().scale());
@@ -377,7 +376,7 @@ const std::vector<float>& ModelFolder::gptq_matrix_values(const Weight& w) const
   return unpacked_;
 }
 
-// A matrix in packed integers. Its scales are few and are read at once.
+// A matrix of packed integers. Its scales are small and are read here.
 ModelFolder::Weight ModelFolder::packed(const std::string& name, const Shape& shape) {
   const std::string scales = packed_scale_name(name), codes = packed_name(name);
   const Stored found = stored(codes), scale = has(scales) ? stored(scales) : Stored{DType::f32, {}};
@@ -407,7 +406,7 @@ void ModelFolder::read_packed(const Weight& w, int64_t begin, int64_t end, std::
   out.assign(part.begin(), part.end());
 }
 
-// A matrix in FP8. Its scales are few and are read at once.
+// A matrix in FP8. Its scales are small and are read here.
 ModelFolder::Weight ModelFolder::with_scales(const std::string& name, const Shape& shape) {
   for (const CodeBlocks codes : {CodeBlocks::tensor, CodeBlocks::channel, CodeBlocks::block}) {
     const std::string scales = scale_name(name, codes);
@@ -431,7 +430,7 @@ void ModelFolder::check_float(const Weight& w) const {
     throw Error(cat(path_, ": tensor ", w.name, " is ", w.dtype, "; weights are expected in f32, bf16 or f16"));
 }
 
-// Some files hold the head of a tied model once more. It must be the embedding, or the config.json is wrong.
+// Some files also store the head of a tied model. It must equal the embedding, otherwise config.json is wrong.
 void ModelFolder::check_tied_head(const Weight& table) {
   const Stored head = stored("lm_head.weight");
   bool same = head.dtype == table.dtype && head.shape == table.shape;
@@ -465,7 +464,7 @@ void ModelFolder::read_run(const Weight& w, int64_t begin, int64_t end, std::vec
   if (count_non_finite(out, w.dtype) > 0) refuse_non_finite();
 }
 
-// As evaluations of the run have it: the sum of both, in f32.
+// The weights that the run's evaluations use: weight plus average-minus-weight, in f32.
 void ModelFolder::read_sum(const std::string& name, int64_t begin, int64_t end, std::vector<std::byte>& out) const {
   const CheckpointReader::Info& weight = checkpoint_->at(name);
   const std::string difference = cat(kAverageMinusWeightState, ".", name);
@@ -535,7 +534,7 @@ void ModelFolder::for_each_block(const Weight& w, const Block& block) const {
 }
 
 std::string weights_fingerprint(const ModelFolder& model) {
-  constexpr int64_t kValues = 64;  // of each tensor
+  constexpr int64_t kValues = 64;  // values per tensor
   std::string all;
   std::vector<std::byte> bytes;
   for (const ModelFolder::Weight& w : model.weights()) {

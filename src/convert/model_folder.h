@@ -1,6 +1,6 @@
-// A folder that holds a model: config.json and weights, as Hugging Face has them, or a checkpoint of ours; or a GGUF
-// file. Opening it proves that weights and shape belong together: every tensor of the model is there once with its
-// shape, and nothing else. Weights are read in blocks; no second model lies in memory.
+// A folder that holds a model: config.json and weights in Hugging Face's format, or a checkpoint of this program; or a
+// GGUF file. Opening it checks that weights and config match: every tensor of the model exists once with its shape, and
+// no others do. Weights are read in blocks, so the model is never held in memory as a whole.
 #pragma once
 #include <functional>
 #include <map>
@@ -23,24 +23,24 @@ namespace athanor {
 
 class GgufWeights;
 
-// A folder of which every byte has been verified, if it has a manifest.
+// A folder in which every byte was verified, if it has a manifest.
 struct VerifiedModel {
   std::string folder;
-  bool elsewhere = false;  // by another rank, which opens it too
+  bool elsewhere = false;  // another rank, which also opens the folder, has verified it
 };
-// The folder itself, or of a run's folder the newest whole checkpoint. An Error if it is damaged.
+// The folder itself, or for a run's folder its newest complete checkpoint. An Error if it is damaged.
 VerifiedModel verified_model(const std::string& path, const Verify& verify = verify_checksums);
 
 class ModelFolder {
  public:
-  // path: as for verified_model(). A checkpoint that lacks its manifest is refused.
-  // With `averages` the weights are a checkpoint's averages of them (ema_decay, tail_average_start); frozen ones have
-  // none and are as they are. An Error(usage) if there are none. Averages of schedule_free_adamw are what its weights
-  // are in any case.
+  // path: as for verified_model(). A checkpoint without its manifest is an Error. averages: reads a checkpoint's
+  // averages of the weights (ema_decay, tail_average_start) instead of the weights; frozen weights have no averages and
+  // are read as they are; an Error(usage) if there are none. The weights of schedule_free_adamw are always read as its
+  // averages.
   explicit ModelFolder(const std::string& path, bool averages = false, Links links = Links::inside);
-  // adapters: folders of adapters that this one is the base of.
+  // adapters: number of adapter folders that led to this one as their base.
   explicit ModelFolder(const VerifiedModel&, bool averages = false, Links links = Links::inside, int adapters = 0);
-  // A GGUF file of a model of known shape: its keys are not read.
+  // A GGUF file of a model with known configuration: its keys are not read.
   ModelFolder(const std::string& gguf, const ModelConfig& config);
   ~ModelFolder();
 
@@ -49,43 +49,44 @@ class ModelFolder {
   const ModelConfig& config() const { return config_; }
 
   struct Weight {
-    std::string name;  // as transformers has it
+    std::string name;  // name in transformers
     DType dtype;       // f32, bf16 or f16
     Shape shape;
-    std::optional<CodeBlocks> codes = {};  // stored in FP8 with such scales; read as f32
+    std::optional<CodeBlocks> codes = {};  // stored in FP8 with scales for these blocks; read as f32
     std::optional<IntGroups> ints = {};    // stored as packed integers; read as f32
-    int gptq_bits = 0;                     // stored as in GPTQ's files, in so many bits; read as f32
+    int gptq_bits = 0;                     // if > 0, stored in GPTQ's format with this number of bits; read as f32
     std::optional<Nf4State> nf4 = {};      // stored in NF4; read as f32
     Role role = Role::matrix;
-    bool buffer = false;  // state that stays in its dtype: ParamSpec::buffer
-    // The checkpoint has dense weights, and its run computes with two of every four (prune_method srste): reading sets
-    // the other two to zero.
+    bool buffer = false;  // state that keeps its dtype: ParamSpec::buffer
+    // The checkpoint has dense weights of a run with 2:4 sparsity (prune_method srste): reading sets the two pruned
+    // weights of every four to zero.
     bool two_of_four = false;
-    // A weight of a folder of adapters, read as f32. `merged`: its type in the base folder. `quantized`: the adapters
-    // were trained on the NF4 weight, so reading quantizes and dequantizes it. `adapted`: it has adapters, which
-    // reading adds.
+    // For adapter folders, read as f32. `merged`: dtype of the weight in the base folder. `quantized`: the adapters
+    // were trained on the NF4 weight, so reading quantizes and dequantizes it. `adapted`: reading adds the weight's
+    // adapters.
     std::optional<DType> merged = {};
     bool quantized = false, adapted = false;
   };
-  const AdapterFolder* adapter() const { return adapter_.get(); }  // whose weights are merged into those of a base
-  const std::vector<Weight>& weights() const { return weights_; }  // in the order of the model; no tied head
+  const AdapterFolder* adapter() const { return adapter_.get(); }  // adapters merged into the base; may be null
+  const std::vector<Weight>& weights() const { return weights_; }  // in model order; without a tied head
   const Weight& at(const std::string& name) const;                 // Error if there is no such tensor
 
-  // Rows [begin, end) of the first dimension; of a vector, its elements. Values that are NaN or infinite are an Error
-  // that names all tensors with such values.
+  // Reads rows [begin, end) of the first dimension; for a vector, elements. NaN or infinite values are an Error that
+  // names all tensors with such values.
   void read(const Weight&, int64_t begin, int64_t end, std::vector<std::byte>& out) const;
-  // Reads elements [begin, end), counted row by row.
+  // Reads elements [begin, end) in row-major order.
   void read_run(const Weight&, int64_t begin, int64_t end, std::vector<std::byte>& out) const;
-  // A matrix in NF4: the bytes that the folder has, or its values quantized. An Error(usage) if the folder has NF4 with
-  // absmaxes of the other kind.
+  // The NF4 record of a matrix: the folder's own bytes, or its values quantized. An Error(usage) if the folder has NF4
+  // with the other kind of absmaxes.
   std::vector<std::byte> nf4_record(const Weight&, bool nested) const;
-  // The record that a file in bitsandbytes' layout has of a matrix: its values as [outputs, inputs], so that GPT-2's
-  // matrices are transposed first. A GPT-2 folder that is itself in NF4 has no nf4_record().
+  // The record of a matrix in bitsandbytes' file layout: its values are [outputs, inputs], so GPT-2's matrices are
+  // transposed first. A GPT-2 folder that is itself in NF4 has no nf4_record().
   std::vector<std::byte> nf4_file_record(const Weight&, bool nested) const;
-  bool in_out() const { return config_.model_type == ModelType::gpt2; }  // of matrices in plain files
-  // Norms of the outputs of a matrix; nested: of what it is in NF4, with absmaxes of that kind.
+  // True if plain files store matrices as [in, out].
+  bool in_out() const { return config_.model_type == ModelType::gpt2; }
+  // L2 norms of the outputs of a matrix; nested: of the matrix quantized to NF4, with that kind of absmaxes.
   std::vector<float> output_norms(const Weight&, std::optional<bool> nested) const;
-  // All rows in order, in blocks of whole rows of about kBlockBytes.
+  // Passes all rows in order, in blocks of whole rows of about kBlockBytes.
   static constexpr int64_t kBlockBytes = 4 << 20;
   using Block = std::function<void(std::span<const std::byte>)>;
   void for_each_block(const Weight&, const Block&) const;
@@ -113,7 +114,7 @@ class ModelFolder {
   void read_packed(const Weight&, int64_t begin, int64_t end, std::vector<std::byte>& out) const;
   void check_tied_head(const Weight& table);
   void check_float(const Weight&) const;
-  // Elements [begin, end):
+  // These read elements [begin, end).
   void read_unchecked(const Weight&, int64_t begin, int64_t end, std::vector<std::byte>& out) const;
   void read_stored(const std::string& name, const Stored&, int64_t begin, int64_t end,
                    std::vector<std::byte>& out) const;
@@ -138,21 +139,21 @@ class ModelFolder {
   bool averages_;
   Links links_;
   ModelConfig config_;
-  std::unique_ptr<CheckpointReader> checkpoint_;  // one of the three
+  std::unique_ptr<CheckpointReader> checkpoint_;  // exactly one of these three is set,
   std::unique_ptr<WeightFiles> files_;
   std::unique_ptr<GgufWeights> gguf_;
-  std::unique_ptr<AdapterFolder> adapter_;  // apart from the folder of the model that it is for
+  std::unique_ptr<AdapterFolder> adapter_;  // or these two, for an adapter folder
   std::unique_ptr<ModelFolder> base_;
-  // The adapters of the matrix that was read last.
+  // Cache: the adapters of the matrix read last.
   mutable std::string adapted_name_;
   mutable std::vector<float> a_, b_;
-  mutable std::vector<float> output_factors_;  // of DoRA
+  mutable std::vector<float> output_factors_;  // DoRA: magnitude / norm per output
   std::vector<Weight> weights_;
-  std::map<std::string, std::vector<float>> scales_;  // of weights in FP8 and in packed integers
-  // The matrix of GPTQ, or in NF4 of GPT-2, that is held whole, since it is transposed in files.
+  std::map<std::string, std::vector<float>> scales_;  // scales of FP8 and packed-integer weights
+  // Cache: one whole GPTQ matrix, or GPT-2 NF4 matrix, dequantized and transposed.
   mutable std::string unpacked_name_;
   mutable std::vector<float> unpacked_;
-  // The matrix in NF4 that was read last. packed: only where it was quantized here.
+  // Cache: the NF4 matrix read last. packed: set only if it was quantized here.
   struct Nf4Cache {
     std::string name;
     std::vector<std::byte> packed;
@@ -161,15 +162,15 @@ class ModelFolder {
   mutable Nf4Cache nf4_;
 };
 
-// The folder itself, or of a run's folder the newest whole checkpoint; the log names it, and why newer ones are not.
+// The folder itself, or for a run's folder its newest complete checkpoint; logs its name and why newer ones were
+// skipped.
 std::string newest_model(const std::string& folder, const Verify& verify = verify_checksums);
 
-// A checksum of the names, the shapes and some values of all weights: equal for equal models, and cheap.
+// A cheap checksum of the names, shapes and some values of all weights.
 std::string weights_fingerprint(const ModelFolder&);
 
-// What a run with this shape cannot take over from weights of that shape is an Error(usage) naming the keys; what it
-// may change (the context and how positions reach it) is a line of the log.
-// key: which names the folder.
+// Throws Error(usage) naming the keys if a run with this configuration cannot use the weights; logs differences that
+// are allowed (context length, positions). key: the option that names the folder.
 void require_same_model(const ModelFolder& from, const ModelConfig& run, const std::string& key = "init_from");
 
 }  // namespace athanor

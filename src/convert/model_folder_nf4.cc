@@ -1,4 +1,4 @@
-// NF4 weights of a ModelFolder: stored so in its files, or quantized because adapters were trained on NF4 weights.
+// NF4 weights of a ModelFolder: stored as NF4, or quantized because adapters were trained on NF4 weights.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -39,7 +39,7 @@ ModelFolder::Weight ModelFolder::nf4_weight(const std::string& name, const Shape
   return w;
 }
 
-// The record of a matrix that the folder has in NF4; packed: with its values, else zeros in their place.
+// The NF4 record of a matrix that the folder stores in NF4; without `packed`, zeros in place of its values.
 std::vector<std::byte> ModelFolder::read_nf4_parts(const Weight& w, bool packed) const {
   const Nf4Record record(w.shape.numel(), w.nf4->nested);
   std::vector<std::byte> out(size_t(record.bytes)), bytes;
@@ -141,7 +141,7 @@ std::vector<float> ModelFolder::output_norms(const Weight& w, std::optional<bool
   return norms;
 }
 
-// The base weight that the adapters were trained on: its NF4 values where the run quantized it.
+// The base weight that the adapters were trained on: its NF4 values if the run quantized it.
 std::vector<float> ModelFolder::base_values(const Weight& w, int64_t begin, int64_t end) const {
   const Weight& of_base = base_->at(w.name);
   std::vector<float> values;

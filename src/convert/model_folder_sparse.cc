@@ -1,4 +1,4 @@
-// Weights of a ModelFolder whose run computes with two of every four: masters are dense in its checkpoints.
+// Weights of a ModelFolder whose run uses 2:4 sparsity: its checkpoints have dense master weights.
 #include <bit>
 #include <cstring>
 #include <filesystem>
@@ -12,7 +12,7 @@
 
 namespace athanor {
 
-// Marks the matrices that the checkpoint's own configuration prunes by SR-STE.
+// Marks the matrices that the checkpoint's own config.resolved.json prunes by SR-STE.
 void ModelFolder::find_two_of_four() {
   constexpr int64_t kMostBytes = 1 << 20;
   const std::string path = cat(path_, "/config.resolved.json");
@@ -26,7 +26,7 @@ void ModelFolder::find_two_of_four() {
   for (Weight& w : weights_) w.two_of_four = w.role == Role::matrix && !matches_any(excluded, w.name);
 }
 
-// Whole groups around the elements are read.
+// Reads whole groups of four around the elements.
 void ModelFolder::read_two_of_four(const Weight& w, int64_t begin, int64_t end, std::vector<std::byte>& out) const {
   Weight dense = w;
   dense.two_of_four = false;

@@ -1,5 +1,5 @@
-// A folder that appears under its name only when it is whole: made as .NAME.tmp beside it and renamed by commit().
-// Destroyed before that, it vanishes.
+// Creates a folder atomically: it is filled as .NAME.tmp in the same parent and renamed by commit(). Without commit()
+// the destructor removes it.
 #pragma once
 #include <string>
 
@@ -7,11 +7,11 @@ namespace athanor {
 
 class NewFolder {
  public:
-  explicit NewFolder(const std::string& path);  // Error(usage) if something is there already
+  explicit NewFolder(const std::string& path);  // Error(usage) if the path exists already
   NewFolder(const NewFolder&) = delete;
   NewFolder& operator=(const NewFolder&) = delete;
   ~NewFolder();
-  const std::string& path() const { return tmp_; }  // where its files are written
+  const std::string& path() const { return tmp_; }  // folder to write the files to
   void commit();
 
  private:

@@ -73,9 +73,9 @@ std::string nf4_config_json(bool nested) {
              R"("llm_int8_enable_fp32_cpu_offload": false})");
 }
 
-// A file has the parts of a matrix by type and name (safetensors_order()), so those of one type follow each other, and
-// quant_map and the state are the last of theirs. The parts of a type are cut from one record, which is then dropped:
-// between the types stand the parts of all other matrices.
+// Safetensors files order tensors by dtype, then by name (safetensors_order()). So a matrix's parts of one dtype are
+// consecutive; quant_map and the state are the last ones of their dtypes. Parts of a dtype are cut from one record,
+// which is freed after the last of them: parts of all other matrices come before the next dtype.
 std::vector<TensorData> nf4_matrix(const ModelFolder& model, const std::string& weight, bool nested) {
   const Shape& own = model.at(weight).shape;
   const Shape shape = model.in_out() ? Shape{own[1], own[0]} : own;

@@ -1,11 +1,11 @@
-// Matrices in NF4 as bitsandbytes and transformers store them. Of a matrix "NAME" [out, in] with n values:
+// NF4 matrices as stored by bitsandbytes and transformers. A matrix "NAME" [out, in] with n values consists of
 //   NAME                                    u8 [(n + 1) / 2, 1]   values, the first in the high half of a byte
 //   NAME.absmax                             f32 [blocks of 64], or nested u8
 //   NAME.quant_map                          f32 [16]
 //   NAME.nested_absmax, .nested_quant_map   f32 [blocks of 256], [256]; if nested
 //   NAME.quant_state.bitsandbytes__nf4      u8: JSON with the sizes and nested_offset
-// GPT-2's matrices, [in, out] in plain files, are transposed to that first. Only the linear layers of blocks are
-// quantized; embeddings, the head and norms keep their type.
+// GPT-2's matrices, [in, out] in plain files, are transposed first. Only the linear layers of blocks are quantized;
+// embeddings, the head and norms keep their dtype.
 #pragma once
 #include <functional>
 #include <span>
@@ -19,12 +19,12 @@ namespace athanor {
 
 class ModelFolder;
 
-// A tensor of a file that belongs to the matrix.
+// One tensor in the file that belongs to the matrix.
 struct Nf4Part {
   std::string name;
   DType dtype;
   Shape shape;
-  int64_t at, bytes;  // in the Nf4Record; at -1: not there
+  int64_t at, bytes;  // position in the Nf4Record; at = -1: not part of it
 };
 std::string nf4_state_name(const std::string& weight);
 std::vector<Nf4Part> nf4_parts(const std::string& weight, const Nf4Record&);
@@ -33,12 +33,12 @@ struct Nf4State {
   bool nested = false;
   float offset = 0;
 };
-// From the text of the tensor nf4_state_name(). An Error that names what this program does not read.
+// Parses the text of the tensor nf4_state_name(). An Error names what this program does not support.
 Nf4State parse_nf4_state(const std::string& text, const std::string& where, const Shape& matrix);
 
-// "quantization_config" of config.json, a JSON object.
+// "quantization_config" for config.json, a JSON object.
 std::string nf4_config_json(bool nested);
-// The tensors of a matrix, quantized, or copied if the folder has them in this form. The folder must outlive them.
+// The tensors of a matrix: quantized, or copied if the folder has them in this format. The folder must outlive them.
 std::vector<TensorData> nf4_matrix(const ModelFolder&, const std::string& weight, bool nested);
 
 }  // namespace athanor

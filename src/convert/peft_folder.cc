@@ -17,14 +17,14 @@ namespace {
 
 std::string last_name(const std::string& module) { return module.substr(module.rfind('.') + 1); }
 
-// An integer without a fraction, as most readers expect.
+// Writes whole numbers as integers, as most readers expect.
 nlohmann::ordered_json number(double x) {
   const auto whole = int64_t(x);
   if (double(whole) == x) return whole;
   return x;
 }
 
-// Ends of names where all layers with that end have adapters, as other programs write them, else whole names.
+// Suffixes of module names if all layers with those suffixes have adapters, as PEFT writes them, otherwise full names.
 std::vector<std::string> target_modules(const ModelFolder& model) {
   const AdapterFolder& adapter = *model.adapter();
   std::set<std::string> ends, whole;
@@ -37,7 +37,7 @@ std::vector<std::string> target_modules(const ModelFolder& model) {
   return {names.begin(), names.end()};
 }
 
-// The keys of PEFT's first versions: unknown ones make a reader fail, and these have not changed their meaning.
+// Only keys of PEFT's first versions: readers reject unknown keys, and these have kept their meaning.
 std::string config_json(const ModelFolder& model) {
   const AdapterFolder& adapter = *model.adapter();
   const LoraOptions& lora = adapter.options();

@@ -1,4 +1,4 @@
-// Writes adapters as PEFT has them: adapter_model.safetensors and adapter_config.json.
+// Writes adapters in PEFT's format: adapter_model.safetensors and adapter_config.json.
 #pragma once
 #include <string>
 
@@ -6,8 +6,8 @@
 
 namespace athanor {
 
-// model: a folder of adapters (ModelFolder::adapter()), else an Error(usage). `out` must not exist; it is there as a
-// whole or not at all. dtype: of the matrices; absent: f32. Returns their bytes.
+// model: a folder of adapters (ModelFolder::adapter()), otherwise Error(usage). `out` must not exist; it is created
+// atomically. dtype: of the matrices; f32 if absent. Returns the size of the matrices in bytes.
 int64_t write_peft_folder(const ModelFolder& model, const std::string& out, std::optional<DType> dtype);
 
 }  // namespace athanor

@@ -12,10 +12,10 @@ namespace {
 
 constexpr int64_t kGroup = 4;
 
-// u: of column c. Its square is (H^-1)_cc of the columns from c on.
+// u: diagonal element of U for column c; u^2 is (H^-1)_cc restricted to the columns from c on.
 double score(float w, float u) { return double(w) * double(w) / (double(u) * double(u)); }
 
-// Mask [out, end - begin] of a block of columns: the share with the smallest scores.
+// Mask [out, end - begin] for a block of columns: the given fraction with the smallest scores.
 std::vector<uint8_t> block_mask(const SparseGptProblem& p, const Square& u, int64_t begin, int64_t end, double share) {
   std::vector<double> scores;
   for (int64_t r = 0; r < int64_t(p.weight.size()); r += p.in)
@@ -23,14 +23,14 @@ std::vector<uint8_t> block_mask(const SparseGptProblem& p, const Square& u, int6
   return mask_of_smallest(scores, size_t(std::llround(share * double(scores.size()))));
 }
 
-// Masks two of the four columns from `column` on in one row.
+// Masks two of the four columns starting at `column` in one row.
 void mask_group(const float* row, const Square& u, int64_t column, uint8_t* mask) {
   std::array<double, kGroup> scores;
   for (int64_t i = 0; i < kGroup; ++i) scores[size_t(i)] = score(row[column + i], u.at(column + i, column + i));
   std::ranges::copy(mask_of_smallest(scores, kGroup / 2), mask);
 }
 
-// w[column] becomes 0; the columns that follow move by its error.
+// Sets w[column] to 0 and adjusts the following columns by its error.
 void remove(float* w, int64_t column, const Square& u) {
   const float* const moves = u.row(column);
   const float error = w[column] / moves[column];
@@ -46,7 +46,7 @@ void prune_by_sparsegpt(SparseGptProblem p, const Sparsity& sparsity, ThreadPool
   CHECK(int64_t(p.weight.size()) == out * in && int64_t(p.hessian.size()) == in * in, p.what);
   CHECK(!groups || (in % kGroup == 0 && p.mask_block % kGroup == 0), p.what, ": ", in, " inputs in groups of ", kGroup);
   Square h{std::move(p.hessian), in};
-  for (const int64_t i : dead_inputs(h))  // decide nothing
+  for (const int64_t i : dead_inputs(h))  // irrelevant inputs
     for (int64_t r = 0; r < out; ++r) p.weight[size_t(r * in + i)] = 0;
   const Square u = inverse_factor(h, p.damping, p.what, pool);
   for (int64_t begin = 0; begin < in; begin += p.mask_block) {

@@ -1,4 +1,4 @@
-// What pruning in one pass at export sets to zero: the matrices of linear layers as [out, in].
+// One-shot pruning at export: which weights of linear layers, as [out, in] matrices, are set to zero.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -15,16 +15,16 @@ struct Sparsity {
   PrunePattern pattern = PrunePattern::unstructured;
   double share = 0.5;
 };
-// "2:4", or a share between 0 and 1.
+// Parses "2:4" or a fraction between 0 and 1.
 std::optional<Sparsity> sparsity_named(const std::string& text);
 
-// Mask of the `count` smallest scores: 1; of equal ones the first.
+// Mask with 1 for the `count` smallest scores; among equal scores the first ones.
 std::vector<uint8_t> mask_of_smallest(std::span<const double> scores, size_t count);
 
 struct PrunedExport {
   Sparsity sparsity;
-  std::string flag;  // for errors
-  // values: [out, in] of this weight, pruned in place.
+  std::string flag;  // option name for errors
+  // Prunes the values [out, in] of a weight in place.
   std::function<void(const std::string& weight, std::span<float> values, int64_t in)> prune;
 };
 

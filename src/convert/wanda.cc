@@ -9,7 +9,7 @@ namespace athanor {
 void prune_by_wanda(std::span<float> values, std::span<const double> squares, const Sparsity& sparsity) {
   const size_t in = squares.size();
   const bool groups = sparsity.pattern == PrunePattern::two_of_four;
-  const size_t compared = groups ? 4 : in;  // weights that are compared with one another
+  const size_t compared = groups ? 4 : in;  // number of weights ranked together
   const size_t count = groups ? 2 : size_t(std::llround(sparsity.share * double(in)));
   CHECK(in > 0 && values.size() % in == 0 && in % compared == 0, in, " inputs of ", values.size(), " weights");
   std::vector<double> scores(compared);

@@ -1,6 +1,6 @@
 // One-shot pruning of linear layers by Wanda [Sun et al. 2024, "A Simple and Effective Pruning Approach for Large
-// Language Models"]: in each row of a matrix [out, in] the weights with the smallest |w| |x|_2 become zero, where |x|_2
-// is the norm of their input over calibration text. The others stay as they are.
+// Language Models"]: in each row of a matrix [out, in] the weights with the smallest |w| |x|_2 are set to zero, where
+// |x|_2 is the norm of their input over calibration text. The other weights are unchanged.
 #pragma once
 #include <span>
 
@@ -8,8 +8,8 @@
 
 namespace athanor {
 
-// values: [out, in]; squares: [in], sums of the squares of each input. A share is of each row, rounded to whole
-// weights. Of equal weights the first are pruned.
+// values: [out, in]; squares: [in], the sum of squares of each input. A fractional sparsity applies per row, rounded to
+// whole weights. Among equal scores the first are pruned.
 void prune_by_wanda(std::span<float> values, std::span<const double> squares, const Sparsity&);
 
 }  // namespace athanor

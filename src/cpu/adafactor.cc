@@ -1,4 +1,4 @@
-// Adafactor: second moments of rows and columns, and the clipping of updates. The passes over gradients are those of
+// Adafactor: second moments of rows and columns, and update clipping. The passes over gradients are in
 // output_scaling.cc.
 #include "ops/adafactor.h"
 
@@ -10,7 +10,7 @@
 namespace athanor {
 namespace {
 
-// Averages of rows or columns, and their mean.
+// Updates the second moments of rows or columns; returns their mean.
 double moments(float* m, int64_t n, const Tensor& sums, int64_t others, const FactoredScalars& a, bool skip) {
   double total = 0;
   for (int64_t i = 0; i < n; ++i) {

@@ -1,5 +1,4 @@
-// Adam and AdamW: one pass over weights, moments and gradient. Moments of 8 bits are f32 for as long as their block is
-// worked on.
+// Adam and AdamW: one pass over weights, moments and gradient. 8-bit moments are converted to f32 block by block.
 #include "cpu/cpu_ops.h"
 #include "cpu/update.h"
 
@@ -8,7 +7,7 @@ namespace {
 
 using simd::Vec;
 
-// In the order of torch.optim.Adam where the decay is coupled, else of torch.optim.AdamW.
+// In the order of operations of torch.optim.Adam if the decay is coupled, else of torch.optim.AdamW.
 template <bool kCoupled>
 struct Moments {
   template <int L>
@@ -28,7 +27,7 @@ struct Moments {
 template <bool kCoupled>
 using Kernel = update::Kernel<Moments<kCoupled>, true, true>;
 
-// A block of codes and their scale.
+// Dequantize and quantize a block of 8-bit moments.
 void load_codes(float* x, const float* shares, const uint8_t* codes, float scale) {
   for (int64_t i = 0; i < kCodeBlock; ++i) x[i] = shares[codes[i]] * scale;
 }

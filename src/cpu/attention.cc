@@ -1,5 +1,5 @@
 // Attention forward: blocks of queries against blocks of keys with a running softmax [Dao et al. 2022, alg. 1].
-// Scores are kept transposed, [keys, queries]: lanes are queries, so that the softmax needs no sums across lanes, and
+// Scores are stored transposed, [keys, queries]: lanes are queries, so that the softmax needs no sums across lanes, and
 // keys and values are read in place.
 #include <algorithm>
 #include <array>
@@ -14,7 +14,7 @@
 namespace athanor {
 namespace {
 
-// A worker's scratch memory, in floats.
+// Layout of a worker's scratch memory, in floats.
 struct FwdLayout {
   int64_t q, scores, y, k, v, state, total;
   FwdLayout(const AttentionShape& s, DType dtype, const Kernels& kern) {
@@ -30,7 +30,7 @@ struct FwdLayout {
   }
 };
 
-// x = max(x, y), whatever other threads do; the same bits in any order, since no zero is negative.
+// Atomic x = max(x, y); the result does not depend on the order, since -0 is never stored.
 void raise(float& x, float y) {
   std::atomic_ref<float> shared(x);
   float now = shared.load(std::memory_order_relaxed);
@@ -89,7 +89,7 @@ class FwdBlock {
     }
   }
 
-  // Queries [i, i + lanes) of the block against keys `now`, which start at row `skip` of k and of v's panels.
+  // Processes queries [i, i + lanes) of the block against keys `now`, which start at row `skip` of k and of v's panels.
   void meet_panel(int64_t i, int64_t lanes, KeyRange now, int64_t skip, const Rows& k, int64_t v_panel) {
     const int64_t nr = kern_.nr;
     float* scores = memory_ + at_.scores;
@@ -136,7 +136,7 @@ class FwdBlock {
   const int64_t dim_, wide_;
   Span span_{};
   int64_t first_ = 0, size_ = 0, q_col_ = 0, k_col_ = 0;
-  std::array<bool, kQueryBlock> started_;  // per panel: has met keys, so that y holds something
+  std::array<bool, kQueryBlock> started_;  // per panel: has processed keys, so that y is initialized
 };
 
 }  // namespace
@@ -158,7 +158,7 @@ void CpuOps::run(const AttentionFwd& op, void* scratch) {
   const Largest largest(op.amax);
   pool_.parallel_for(blocks.count() * heads, [&](int64_t chunk, int worker) {
     FwdBlock block(op, largest, kern, layout, static_cast<float*>(scratch) + worker * layout.total);
-    // Later blocks see more keys: the longest work first, so that threads end together.
+    // Later blocks see more keys; the longest work comes first to balance the threads.
     block.run(blocks.at(blocks.count() - 1 - chunk / heads), chunk % heads);
   });
 }

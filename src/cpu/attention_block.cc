@@ -1,4 +1,4 @@
-// Spans, masks and block products of attention.
+// Spans, masks and block GEMMs of attention.
 #include "cpu/attention_block.h"
 
 #include <algorithm>
@@ -17,7 +17,7 @@ RowRange rows_of(const Span& s, SpanSide side) {
   return side == SpanSide::queries ? RowRange{s.q_begin, s.q_len} : RowRange{s.k_begin, s.k_len};
 }
 
-// Rows per span, without the empty spans; q_len = 0 makes a span empty on both sides.
+// Row ranges of the spans on one side, without empty spans; q_len = 0 makes a span empty on both sides.
 std::vector<RowRange> ranges(const Tensor& spans, SpanSide side) {
   std::vector<RowRange> all;
   const Span* table = static_cast<const Span*>(spans.data);
@@ -60,7 +60,7 @@ void mask_scores(float* scores, int64_t stride, const Span& s, const AttentionSh
                  KeyRange keys) {
   for (int64_t key = keys.first; key < keys.last; ++key) {
     float* row = scores + (key - keys.first) * stride;
-    // The first lane that sees the key is the one at its position; with a window, the last is window - 1 later.
+    // A key is visible from the lane at its own position on; with a window, for `window` lanes.
     const int64_t first = int64_t(s.k_pos) + key - s.q_pos - q;
     for (int64_t i = 0; i < std::min(first, lanes); ++i) row[i] = -std::numeric_limits<float>::infinity();
     if (shape.window)

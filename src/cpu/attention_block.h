@@ -1,4 +1,4 @@
-// What attention forward and backward share: the span table made safe, which keys a query sees, and products of blocks.
+// Shared by attention forward and backward: checks of the span table, visible key ranges, and GEMMs of blocks.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -9,34 +9,34 @@
 
 namespace athanor {
 
-constexpr int64_t kQueryBlock = 64;  // queries whose packed form is shared; a multiple of every nr
-constexpr int64_t kKeyBlock = 128;   // keys at a time: scores of one panel of queries then stay in L1
+constexpr int64_t kQueryBlock = 64;  // queries packed at a time; a multiple of every nr
+constexpr int64_t kKeyBlock = 128;   // keys processed at a time, so that the scores of one panel of queries stay in L1
 
 struct KeyRange {
   int64_t first, last;  // keys [first, last) of a span; empty when first >= last
   int64_t size() const { return last > first ? last - first : 0; }
 };
 
-// Keys that some query in [q, q + n) of the span sees.
+// Keys that at least one query in [q, q + n) of the span sees.
 inline KeyRange visible_keys(const Span& s, const AttentionShape& shape, int64_t q, int64_t n) {
   const int64_t newest = int64_t(s.q_pos) + q + n - 1 - s.k_pos;  // the last query's own position, as a key index
   const int64_t oldest = shape.window ? int64_t(s.q_pos) + q - s.k_pos - shape.window + 1 : 0;
   return {oldest > 0 ? oldest : 0, newest + 1 < s.k_len ? newest + 1 : s.k_len};
 }
 
-// Sets scores[key - keys.first, query] to -inf where the query q + i (i < lanes) does not see the key.
+// Sets scores[key - keys.first, i] to -inf where query q + i (i < lanes) does not see the key.
 void mask_scores(float* scores, int64_t stride, const Span&, const AttentionShape&, int64_t q, int64_t lanes,
                  KeyRange keys);
 
-// s becomes the scores softcap * tanh(scale s / softcap) of s = q·k; slope, which may be null: their derivatives by s.
-// Both [rows, cols], rows `stride` apart.
+// Replaces s = q·k by the scores softcap * tanh(scale s / softcap). slope, optional: receives the derivatives of the
+// scores by s. Both are [rows, cols], rows `stride` apart.
 void cap_scores(float* s, float* slope, int64_t rows, int64_t cols, int64_t stride, const AttentionShape&);
-// What is left to multiply scores with: scale, or 1 of those that are capped.
+// Remaining factor of the scores: scale, or 1 if they were soft-capped, which includes the scale.
 inline float scale_of_scores(const AttentionShape& s) { return s.softcap > 0 ? 1.0f : s.scale; }
 
 enum class SpanSide : uint8_t { queries, keys };
 
-// The spans that have work, cut into blocks of rows on one side.
+// The non-empty spans, cut into blocks of rows on one side.
 struct SpanBlocks {
   struct Block {
     Span span;
@@ -51,9 +51,9 @@ struct SpanBlocks {
 };
 SpanBlocks span_blocks(const Tensor& spans, SpanSide, int64_t rows_per_block);
 
-// Refuses a table that points outside the tensors; rows in two spans are refused on the sides that are written.
+// Throws if the table points outside the tensors, or if a row is in two spans on a side that is written.
 void check_spans(const char* op, const Tensor& spans, int64_t query_rows, int64_t key_rows, bool keys_written);
-// Rows of [0, rows) that no span covers on that side.
+// Rows of [0, rows) on that side that no span covers.
 struct RowRange {
   int64_t begin, size;
 };
@@ -80,20 +80,21 @@ struct HeadRows {
   int64_t row, rows, col, cols;
 };
 
-// The same in f32: in place when they are f32, else converted into buffer.
+// The rows of a HeadRows as f32: in place if they are f32, else converted into buffer.
 struct Rows {
   const float* data;
   int64_t stride;
 };
 Rows rows_as_f32(const Kernels&, const HeadRows&, float* buffer);
 
-// The same as panels of nr columns [ceil(cols / nr)][rows][nr], zeros past the last column.
+// Packs a HeadRows into panels of nr columns [ceil(cols / nr)][rows][nr], with zeros past the last column.
 void rows_as_panels(const Kernels&, const HeadRows&, float* dst);
 
-// Their transpose [cols, rows] as panels of nr rows each [ceil(rows / nr)][cols][nr], zeros past the last row.
+// Packs the transpose [cols, rows] of a HeadRows into panels of nr rows each [ceil(rows / nr)][cols][nr], with zeros
+// past the last row.
 void rows_as_lanes(const Kernels&, const HeadRows&, float* dst);
 
-// The rows become x[i, j] * factor[i] (1 when factor is null), rounded to the tensor's dtype.
+// Stores x[i, j] * factor[i] in the rows (factor null: 1), rounded to the tensor's dtype.
 void store_rows(const HeadRows&, const float* x, int64_t stride, const float* factor);
 
 }  // namespace athanor

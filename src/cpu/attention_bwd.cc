@@ -1,6 +1,6 @@
-// Attention backward: scores again from the stored log-sum-exp, then the five products of a block [Dao et al. 2022,
-// alg. 4]. Either one pass per key/value head (all of its sums stay with one thread), or, when there are too few of
-// those to share out, one pass for dq over blocks of queries and one for dk, dv over blocks of keys.
+// Attention backward: recomputes scores from the stored log-sum-exp, then runs the five GEMMs of a block [Dao et al.
+// 2022, alg. 4]. Uses one pass per key/value head (all sums of a head on one thread), or, with too few heads for all
+// threads, one pass for dq over blocks of queries and one for dk, dv over blocks of keys.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -13,9 +13,9 @@
 namespace athanor {
 namespace {
 
-constexpr int64_t kWholeHeads = 8;  // with so many key/value heads (over all spans), one pass is used
+constexpr int64_t kWholeHeads = 8;  // minimum number of key/value heads (over all spans) for the single-pass variant
 
-// A worker's scratch memory, in floats.
+// Layout of a worker's scratch memory, in floats.
 struct BwdLayout {
   int64_t q_lanes, dy_lanes, q, dy, scores, gradient, slope, k, v, k_panels, dq, lse, delta, total;
   BwdLayout(const AttentionShape& s, DType dtype, const Kernels& kern) {
@@ -27,7 +27,7 @@ struct BwdLayout {
     dy = q + kQueryBlock * wide;                                // panels of [kQueryBlock][nr]
     scores = dy + kQueryBlock * wide;                           // [kKeyBlock][kQueryBlock]
     gradient = scores + kKeyBlock * kQueryBlock;                // [kKeyBlock][kQueryBlock]
-    slope = gradient + kKeyBlock * kQueryBlock;                 // [kKeyBlock][kQueryBlock], of capped scores
+    slope = gradient + kKeyBlock * kQueryBlock;                 // [kKeyBlock][kQueryBlock], only with softcap
     k = slope + (s.softcap > 0 ? kKeyBlock * kQueryBlock : 0);  // [kKeyBlock][D]
     v = k + (convert ? kKeyBlock * dim : 0);                    // [kKeyBlock][D]
     k_panels = v + (convert ? kKeyBlock * dim : 0);             // panels of [kKeyBlock][nr]
@@ -38,7 +38,7 @@ struct BwdLayout {
   }
 };
 
-// Where dk and dv are summed: the tensors themselves when they are f32, else f32 scratch [Nk, kv_heads D].
+// Accumulators of dk and dv: the tensors themselves if they are f32, else f32 scratch [Nk, kv_heads D].
 struct KeySums {
   Tensor dk, dv;
 };
@@ -51,7 +51,7 @@ ATHANOR_CLONES float dot(const T* a, const T* b, int64_t n) {
   return sum;
 }
 
-// One block of queries of one head, and its products with blocks of keys.
+// One block of queries of one head, and its GEMMs with blocks of keys.
 class BwdBlock {
  public:
   BwdBlock(const AttentionBwd& op, const KeySums& sums, const Kernels& kern, const BwdLayout& layout, float* memory)
@@ -90,7 +90,8 @@ class BwdBlock {
   struct Want {
     bool dq, dkv;
   };
-  // Adds what keys (at most kKeyBlock, all of them seen by some query of the block) give and take.
+  // Adds the contributions of a block of keys (at most kKeyBlock, each seen by at least one query of the block) to dq,
+  // dk and dv, as wanted.
   void meet_keys(KeyRange keys, Want want) const {
     const HeadRows k_rows{op_.k, span_.k_begin + keys.first, keys.size(), k_col_, dim_};
     const HeadRows v_rows{op_.v, k_rows.row, k_rows.rows, k_col_, dim_};
@@ -115,7 +116,7 @@ class BwdBlock {
   float* scores_at(int64_t key, int64_t query) const { return memory_ + at_.scores + key * kQueryBlock + query; }
   float* gradient_at(int64_t key, int64_t query) const { return memory_ + at_.gradient + key * kQueryBlock + query; }
 
-  // Keys that the panel at query i does not meet count as zeros in dk and dv.
+  // Zeroes p and ds of keys that the panel at query i does not see, for the sums in dk and dv.
   void clear_scores(int64_t i, KeyRange keys, KeyRange now) const {
     const auto clear = [&](int64_t begin, int64_t end) {
       for (int64_t key = begin - keys.first; key < end - keys.first; ++key) {
@@ -128,7 +129,7 @@ class BwdBlock {
     clear(now.last, keys.last);
   }
 
-  // p and ds of the panel at query i; `skip` is the row of now.first within k, v and the scores.
+  // Computes p and ds of the panel at query i; `skip` is the row of now.first within k, v and the scores.
   void find_scores(int64_t i, int64_t lanes, KeyRange now, int64_t skip, const Rows& k, const Rows& v) const {
     float *s = scores_at(skip, i), *ds = gradient_at(skip, i);
     BlockProduct p{.by_column = false,
@@ -171,7 +172,7 @@ class BwdBlock {
                      .add = true});
   }
 
-  // dv += p dy and dk += ds q, a few keys at a time, so that queries before the first of them can be skipped.
+  // dv += p dy and dk += ds q, a few keys at a time, so that queries before the first of these keys are skipped.
   void add_dkv(KeyRange keys) const {
     for (int64_t key = keys.first; key < keys.last; key += kern_.mr) {
       const int64_t rows = std::min<int64_t>(kern_.mr, keys.last - key), skip = key - keys.first;
@@ -246,7 +247,7 @@ class Backward {
 
   void whole_heads() {
     SpanBlocks spans = span_blocks(op_.spans, SpanSide::keys, std::numeric_limits<int32_t>::max());
-    // The longest work first, so that threads end together.
+    // The longest work comes first to balance the threads.
     std::stable_sort(spans.spans.begin(), spans.spans.end(), [](const Span& a, const Span& b) {
       return int64_t(a.q_len) * a.k_len > int64_t(b.q_len) * b.k_len;
     });
@@ -292,7 +293,7 @@ class Backward {
     });
   }
 
-  // Key blocks start at multiples of kKeyBlock.
+  // Processes all visible keys in blocks that start at multiples of kKeyBlock.
   static void meet_all(const BwdBlock& part, BwdBlock::Want want) {
     const KeyRange seen = part.seen();
     for (int64_t k = seen.first; k < seen.last;) {

@@ -1,4 +1,4 @@
-// Attention sinks: each head's output is multiplied by the share of the softmax that is not the sink's, and the sink's
+// Attention sinks: each head's output is multiplied by the softmax weight that the sink leaves to the keys; the sink's
 // gradient is a sum over queries. Memory bound.
 #include <algorithm>
 #include <cmath>

@@ -26,7 +26,8 @@ struct Sum {
   }
 };
 
-// *out = sum of x, or of x^2, in double: squares of small gradients would vanish in f32, those of large ones overflow.
+// *out = sum of x or of x^2, in double: squares of small gradients would underflow in f32, those of large ones
+// overflow.
 template <bool kSquare>
 struct BlockSum {
   template <int L, class T>
@@ -58,7 +59,7 @@ struct BlockSum {
 
 size_t block_sum_bytes(const Tensor& x) { return size_t(div_ceil(x.numel(), kChunkElements)) * sizeof(double); }
 
-// out += the sums of all blocks of x, added in order.
+// out += sums of all blocks of x, in order.
 template <class Kernel>
 void add_block_sums(ThreadPool& pool, const Tensor& out, const Tensor& x, void* scratch) {
   double* sums = static_cast<double*>(scratch);
@@ -75,7 +76,7 @@ void add_block_sums(ThreadPool& pool, const Tensor& out, const Tensor& x, void* 
 
 template <class T>
 T value_as(float value) {
-  if constexpr (std::is_class_v<T>)  // floats of 16 and 8 bits
+  if constexpr (std::is_class_v<T>)  // 16-bit and 8-bit floats
     return from_float<T>(value);
   else
     return static_cast<T>(value);
@@ -84,7 +85,7 @@ T value_as(float value) {
 template <class T>
 void fill_all(ThreadPool& pool, const Tensor& x, float value) {
   T* data = flat<T>(x);
-  const bool zero = std::bit_cast<uint32_t>(value) == 0;  // memset is faster than stores: it need not read the lines
+  const bool zero = std::bit_cast<uint32_t>(value) == 0;  // memset is faster: it need not read the cache lines
   pool.parallel_ranges(x.numel(), kChunkElements, [&](int64_t begin, int64_t end) {
     if (zero)
       std::memset(static_cast<void*>(data + begin), 0, size_t(end - begin) * sizeof(T));
@@ -155,7 +156,7 @@ void CpuOps::run(const Add& op, void*) {
 size_t CpuOps::scratch(const ReduceSum& op) const { return op.x.dtype == DType::f64 ? 0 : block_sum_bytes(op.x); }
 void CpuOps::run(const ReduceSum& op, void* scratch) {
   if (op.x.dtype == DType::f32) return add_block_sums<BlockSum<false>>(pool_, op.out, op.x, scratch);
-  const double* x = op.x.as<double>();  // sums of sums: few
+  const double* x = op.x.as<double>();  // few elements, since they are partial sums
   *op.out.as<double>() += std::accumulate(x, x + op.x.numel(), 0.0);
 }
 
@@ -168,7 +169,7 @@ void CpuOps::run(const SquaredNorm& op, void* scratch) {
   for (size_t i = 0; i < op.x.size(); ++i) add_block_sums<BlockSum<true>>(pool_, op.sum_of(i), op.x[i], scratch);
 }
 
-// Four elements share a block of random numbers.
+// Four consecutive elements share a block of random numbers.
 void CpuOps::run(const Dropout& op, void*) {
   constexpr int64_t kDropoutGrain = 1 << 14;  // elements per chunk of work
   const auto& state = *static_cast<const StepState*>(op.state.data);
@@ -179,11 +180,11 @@ void CpuOps::run(const Dropout& op, void*) {
     T* y = op.y.as<T>();
     const T* x = op.x.as<T>();
     pool_.parallel_ranges(op.y.numel(), kDropoutGrain, [&](int64_t begin, int64_t end) {
-      PhiloxBlock block{};  // of four elements
+      PhiloxBlock block{};  // random numbers of four elements
       for (int64_t i = begin; i < end; ++i) {
         const uint64_t element = first + uint64_t(i);
         if (i == begin || element % 4 == 0) block = philox(op.seed, stream, element / 4);
-        const float uniform = float(block[element % 4] >> 8) * 0x1p-24f;  // as random_uniform() has it
+        const float uniform = float(block[element % 4] >> 8) * 0x1p-24f;  // as in random_uniform()
         y[i] = from_float<T>(uniform >= op.p ? to_float(x[i]) * scale : 0.0f);
       }
     });

@@ -1,5 +1,5 @@
-// How memory-bound ops cut their work: pieces of about kChunkElements elements, a function of shapes alone, so that
-// results have the same bits for any number of threads.
+// Chunking of memory-bound ops: chunks of about kChunkElements elements, which depend only on the shapes, so that
+// results are bit-identical for any number of threads.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -8,12 +8,12 @@
 
 namespace athanor {
 
-constexpr int64_t kChunkElements = 32768;  // 128 KiB of f32: far above the cost of handing out a chunk, below an L2
+constexpr int64_t kChunkElements = 32768;  // 128 KiB of f32: below an L2, and dispatching it costs comparatively little
 
 // Rows per chunk.
 inline int64_t row_grain(int64_t cols) { return std::max<int64_t>(1, kChunkElements / std::max<int64_t>(1, cols)); }
 
-// The elements of a tensor that has no gaps.
+// Pointer to the elements of a contiguous tensor.
 template <class T>
 T* flat(const Tensor& t) {
   CHECK(t.shape.rank != 2 || t.contiguous(), "a tensor ", t.shape, " has row stride ", t.row_stride,
@@ -21,7 +21,7 @@ T* flat(const Tensor& t) {
   return t.as<T>();
 }
 
-// Rows that are summed into one partial result each; the partials are then added in order.
+// Blocks of rows, each of which is summed into one partial result; the partial results are then added in order.
 struct RowBlocks {
   static constexpr int64_t kMinRows = 32, kMaxBlocks = 128;  // a partial row costs as much traffic as half a row
   int64_t rows_per_block, count;

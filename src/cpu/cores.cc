@@ -45,7 +45,7 @@ std::vector<std::string> groups(const CgroupPaths& paths, const std::string& con
   return result;
 }
 
-// A number that opens `text`, or -1 ("max", a missing file).
+// The number at the start of `text`, or -1 ("max", a missing file).
 double number(const std::string& text) {
   std::istringstream in(text);
   double value = -1;
@@ -72,7 +72,7 @@ double cgroup_cpu_quota(const CgroupPaths& paths) {
 size_t cgroup_memory_limit(const CgroupPaths& paths) {
   double least = 0;
   const auto limit = [&](double bytes) {
-    // Version 1 says "no limit" with a number near 2^63.
+    // Version 1 reports "no limit" as a number near 2^63.
     if (bytes > 0 && bytes < 0x1p62) least = least > 0 ? std::min(least, bytes) : bytes;
   };
   for (const std::string& dir : groups(paths, "")) limit(number(first_line(dir + "/memory.max")));
@@ -94,8 +94,7 @@ double field(const std::string& path, const std::string& key) {
 
 }  // namespace
 
-// Version 2 of cgroups says how much of a group's use is file cache that can be dropped; version 1 likewise, by other
-// names.
+// Cgroups report how much of a group's memory is file cache that can be dropped; versions 1 and 2 use different names.
 size_t available_memory(const CgroupPaths& paths, const std::string& meminfo) {
   const double free_kib = field(meminfo, "MemAvailable:");
   double available = free_kib >= 0 ? free_kib * 1024 : double(usable_memory());
@@ -119,7 +118,7 @@ size_t usable_memory() {
 
 int usable_cores() {
   int cores = int(std::thread::hardware_concurrency());
-  // Larger masks than cpu_set_t's 1024 cores need a bigger buffer: the kernel then answers EINVAL.
+  // The kernel answers EINVAL if it has more CPUs than the mask; cpu_set_t alone has only 1024.
   std::vector<cpu_set_t> mask(16);
   const size_t bytes = mask.size() * sizeof(cpu_set_t);
   if (sched_getaffinity(0, bytes, mask.data()) == 0) cores = CPU_COUNT_S(bytes, mask.data());

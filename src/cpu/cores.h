@@ -12,7 +12,7 @@ struct CgroupPaths {
 double cgroup_cpu_quota(const CgroupPaths&);     // cores; 0 = no limit
 size_t cgroup_memory_limit(const CgroupPaths&);  // bytes; 0 = no limit
 size_t usable_memory();                          // physical memory or the cgroup's limit, whichever is less
-// The part of usable_memory() that is free, or holds only the page cache.
+// The part of usable_memory() that is free or used only by the page cache.
 size_t available_memory(const CgroupPaths& = {}, const std::string& meminfo = "/proc/meminfo");
 
 // The widest instruction set the kernels use here: "AVX-512", "AVX2" or "baseline".

@@ -1,4 +1,4 @@
-// Host memory from mmap, in huge pages where the kernel has them (matrix products read through fewer TLB misses).
+// Host memory from mmap, in huge pages if the kernel has them (fewer TLB misses in GEMMs).
 #include "cpu/cpu_device.h"
 
 #include <sys/mman.h>
@@ -12,7 +12,7 @@
 
 namespace athanor {
 namespace {
-constexpr size_t kPage = 4096;          // the promised alignment
+constexpr size_t kPage = 4096;          // guaranteed alignment
 constexpr size_t kHugePage = 2u << 20;  // x86-64's and arm64's usual size
 size_t pages(size_t bytes) { return round_up(bytes ? bytes : 1, kPage); }
 }  // namespace
@@ -36,13 +36,13 @@ void* CpuDevice::allocate(size_t bytes, Mem) {
     allocated_.fetch_sub(bytes);
     throw Error(cat("cpu memory: the system refused ", bytes, " bytes: ", std::strerror(reason)));
   }
-  if (bytes >= kHugePage) madvise(memory, pages(bytes), MADV_HUGEPAGE);  // advice only: failure changes nothing
+  if (bytes >= kHugePage) madvise(memory, pages(bytes), MADV_HUGEPAGE);  // a hint: failure changes nothing
   return memory;
 }
 
 void CpuDevice::release(void* memory, size_t bytes, Mem) {
   if (!memory) return;
-  unpoison(memory, bytes);  // freed blocks of an arena
+  unpoison(memory, bytes);  // blocks of an arena may still be poisoned
   CHECK(munmap(memory, pages(bytes)) == 0, "releasing ", bytes, " bytes: ", std::strerror(errno));
   allocated_.fetch_sub(bytes);
 }

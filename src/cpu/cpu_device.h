@@ -1,4 +1,4 @@
-// Host memory and cores as a Device; every stream runs at once.
+// Host memory and cores as a Device; every stream executes synchronously.
 #pragma once
 #include <atomic>
 
@@ -9,7 +9,7 @@ namespace athanor {
 
 class CpuDevice final : public Device {
  public:
-  // threads: 0 = all usable cores. limit: bytes the device may hand out; 0 = what machine and cgroup allow.
+  // threads: 0 = all usable cores. limit: bytes that the device may allocate; 0 = what machine and cgroup allow.
   explicit CpuDevice(int threads = 0, size_t limit = 0);
   ThreadPool& pool() { return pool_; }
   bool unified() const override { return true; }

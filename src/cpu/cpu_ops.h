@@ -1,4 +1,4 @@
-// The CPU backend: every op on host memory, over one thread pool. One .cc per family of ops, named as in ops/.
+// The CPU backend: every op on host memory, with one thread pool. One .cc per family of ops, named as in ops/.
 #pragma once
 #include "cpu/thread_pool.h"
 #include "ops/ops.h"
@@ -9,7 +9,7 @@ struct GemmPlugin;  // gemm_plugin.h
 
 class CpuOps final : public Ops {
  public:
-  // The plug-in, when given, computes the matrix products; both must outlive the ops.
+  // plugin: optional, computes the GEMMs. pool and plugin must outlive the ops.
   explicit CpuOps(ThreadPool& pool, const GemmPlugin* plugin = nullptr) : pool_(pool), plugin_(plugin) {}
   using Ops::run;
   using Ops::scratch;

@@ -1,6 +1,6 @@
-// Cross-entropy and a teacher's loss per row of logits: a sweep for the sums of both softmaxes, one for the divergence,
-// and one that writes the gradient, while both rows are in the L2 cache. Where ranks have parts of the vocabulary,
-// DistillSums makes the sums of one part in one sweep.
+// Cross-entropy and distillation loss per row of logits: one sweep for the sums of both softmaxes, one for the
+// divergence, and one that writes the gradient, while both rows are in the L2 cache. With a sharded vocabulary,
+// DistillSums computes the sums of one shard in one sweep.
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -15,10 +15,10 @@ namespace {
 
 using simd::Vec;
 
-constexpr int64_t kBlock = 2048;  // terms that are added in fp32; blocks are added in double
+constexpr int64_t kBlock = 2048;  // terms added in fp32; sums of blocks are added in double
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
-// Of all parts of the vocabulary, by row; none: this one has all of it.
+// Sums over all vocabulary shards, per row; null if this rank has the whole vocabulary.
 struct SumsOfParts {
   VocabPart part = {};
   const float *max = nullptr, *cold_sums = nullptr, *at_target = nullptr, *teacher_max = nullptr;
@@ -30,7 +30,7 @@ struct DistillRows {
   const int32_t* targets;
   SumsOfParts all;
   int64_t vocab, padded, teacher_padded;
-  float scale;  // of the gradient
+  float scale;  // factor of the gradient
   bool forward;
   float temperature, inv_temperature, ce_weight, z_loss, softcap, teacher_softcap;
 };
@@ -45,20 +45,20 @@ float base_of(float max, float cap) {
   return most == -kInf ? 0 : most;  // -inf - -inf would be NaN
 }
 
-// a where it is above 0, times b; else 0, also where b is not finite.
+// a * b where a > 0, else 0, even if b is not finite.
 template <int L>
 ATHANOR_INLINE Vec<L> weighted(const Vec<L>& a, const Vec<L>& b) {
   return simd::each_part<L>(
       [&](int i) ATHANOR_INLINE_LAMBDA { return a.part[i] > 0.0f ? a.part[i] * b.part[i] : simd::Float<L>{}; });
 }
 
-// The softmax of a row of logits at a temperature, by the logarithm of its sum.
+// Softmax of a row of logits at a temperature, represented by the logarithm of its sum.
 struct Softmax {
-  float base = 0;       // the largest logit, capped
-  float cap = 0;        // of logits
-  float inverse = 1;    // of the temperature
-  float log_sum = 0;    // of exp((x - base) inverse)
-  double cold_sum = 0;  // the same at temperature 1
+  float base = 0;       // maximum logit, capped
+  float cap = 0;        // soft-cap of the logits; 0 = none
+  float inverse = 1;    // 1 / temperature
+  float log_sum = 0;    // log of the sum of exp((x - base) inverse)
+  double cold_sum = 0;  // sum of exp(x - base), i.e. at temperature 1
 
   template <int L>
   ATHANOR_INLINE Vec<L> log_of(const Vec<L>& x) const {
@@ -67,7 +67,7 @@ struct Softmax {
   double log_of(float x) const { return (capped(x, cap) - double(base)) * double(inverse) - double(log_sum); }
 };
 
-// Adds term(column block) over a row, in double between blocks.
+// Sum of term(column block) over a row, in double between blocks.
 template <int L, class T, class Term>
 ATHANOR_INLINE double sum_over(int64_t n, const Term& term) {
   double sum = 0;
@@ -126,11 +126,11 @@ struct DistillKernel {
     row_of<L>(z, v, i, a, b);
   }
 
-  // What is known of a row before its gradient is written.
+  // Quantities of a row that its gradient needs.
   struct Both {
-    int32_t target;        // its column, negative: in another part
-    Softmax q, p;          // of student and teacher
-    double between = 0;    // the divergence, over the square of the temperature
+    int32_t target;        // the target's column; negative if another shard has it
+    Softmax q, p;          // student's and teacher's softmax
+    double between = 0;    // divergence / temperature^2
     double at_target = 0;  // the target's logit, relative to q.base
   };
   static Both of_all_parts(int64_t i, const DistillRows& a) {
@@ -175,7 +175,7 @@ struct DistillKernel {
     std::memset(z + a.vocab, 0, size_t(a.padded - a.vocab) * sizeof(T));
   }
 
-  // The gradient of the target's logit, whose cross-entropy part is a difference.
+  // Gradient of the target's logit; its cross-entropy part is a difference, computed with expm1.
   template <class T>
   static double gradient_at(const Softmax& q, const Softmax& p, T z, T v, double between, double loss, double z_weight,
                             const DistillRows& a) {

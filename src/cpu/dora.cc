@@ -1,4 +1,4 @@
-// Columns scaled by magnitudes over norms, and their gradients.
+// Scaling of columns by magnitude / norm, and its gradients.
 #include <cmath>
 #include <vector>
 
@@ -8,7 +8,7 @@
 namespace athanor {
 namespace {
 
-// Read by index, of whatever float type.
+// The elements of a float tensor as f32.
 std::vector<float> floats(const Tensor& t) {
   std::vector<float> all(size_t(t.numel()));
   by_float(t.dtype, [&]<class T>() {

@@ -11,7 +11,7 @@
 namespace athanor {
 namespace {
 
-// The rows of tokens in a table of a part of the vocabulary; -1 where another part has the token.
+// Local rows of tokens in a vocabulary shard; -1 if another shard has the token.
 std::vector<int32_t> rows_in_part(const char* op, const Tensor& tokens, const VocabPart& part) {
   const int32_t* token = checked_indices(op, "tokens", tokens, part.total);
   std::vector<int32_t> rows(size_t(tokens.numel()));
@@ -19,7 +19,7 @@ std::vector<int32_t> rows_in_part(const char* op, const Tensor& tokens, const Vo
   return rows;
 }
 
-// Rows at random places defeat the hardware's prefetching: asks for the row that comes a few rows later.
+// Random rows defeat the hardware prefetcher, so the row needed kAhead rows later is prefetched.
 constexpr int64_t kAhead = 4;
 ATHANOR_INLINE void prefetch_row(const void* row, size_t bytes) {
   for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch(static_cast<const char*>(row) + i, 0, 2);
@@ -37,7 +37,7 @@ struct ScatterGrads {
   const T* dy;
   float *dwte, *dwpe;  // dwpe may be null
   const int32_t *tokens, *positions;
-  const int32_t* from;  // rows of dy; null: all of them, in order
+  const int32_t* from;  // rows of dy to use; null: all rows in order
   int64_t rows, cols;
 };
 
@@ -60,12 +60,12 @@ struct EmbeddingBackward {
   }
 };
 
-// Columns [begin, end) of a gradient in 16 bits. Rows of one index are added up in f32, in order, and rounded once.
+// Columns [begin, end) of a 16-bit gradient. Rows with equal index are summed in f32, in order, and rounded once.
 template <class T>
 struct SortedRows {
   bf16* sums;
   const T* dy;
-  const int32_t *index, *order;  // order: rows of dy by their index, then by their number
+  const int32_t *index, *order;  // order: row numbers of dy, sorted by index and then by row
   int64_t rows, cols;
 };
 struct SumSortedRows {
@@ -88,7 +88,7 @@ struct SumSortedRows {
   }
 };
 
-// index: the row of `grad` that a row of dy is added to; negative: none.
+// index: the row of `grad` that each row of dy is added to; negative: none.
 template <class T>
 void add_sorted(ThreadPool& pool, const Tensor& grad, const T* dy, const int32_t* index, int64_t rows, int64_t width) {
   std::vector<int32_t> order;
@@ -126,7 +126,7 @@ void CpuOps::run(const EmbeddingFwd& op, void*) {
   });
 }
 
-// Every sum runs over the rows in order, so the cut into columns may follow the number of threads.
+// Every sum runs over the rows in order, so the split into columns may depend on the number of threads.
 size_t CpuOps::scratch(const EmbeddingBwd&) const { return 0; }
 void CpuOps::run(const EmbeddingBwd& op, void*) {
   const int64_t rows = op.dy.rows(), cols = op.dy.cols();

@@ -1,4 +1,4 @@
-// Matrix products and column sums on the thread pool: which way each product goes.
+// GEMM and column sums on the thread pool; chooses the implementation of each GEMM.
 #include <algorithm>
 
 #include "cpu/cpu_ops.h"
@@ -11,7 +11,7 @@ namespace athanor {
 
 namespace {
 
-// The product of no terms: the bias, zeros, or what d was.
+// GEMM with K = 0: d becomes the bias or 0, or stays with accumulate.
 void empty_product(const Gemm& op) {
   if (op.accumulate) return;
   by_float(op.d.dtype, [&]<class T>() {
@@ -48,9 +48,9 @@ void CpuOps::run(const Gemm& op, void* scratch) {
 
 namespace {
 
-constexpr int64_t kSumColumns = 256, kSumRows = 256;  // one chunk of a column sum
+constexpr int64_t kSumColumns = 256, kSumRows = 256;  // columns and rows of one chunk of a column sum
 
-// sums[0, cols) = sum over rows of x[row, 0 .. cols); in four interleaved chains per column, added at the end.
+// sums[0, cols) = sum over rows of x[row, 0 .. cols), in four interleaved partial sums per column, added at the end.
 template <class T>
 ATHANOR_CLONES void sum_columns(float* sums, const T* x, int64_t stride, int64_t rows, int64_t cols) {
   float chain[4][kSumColumns] = {};

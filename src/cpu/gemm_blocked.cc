@@ -1,4 +1,4 @@
-// Cutting, packing and tile order of the blocked product.
+// Blocking, packing and tile order of the blocked GEMM.
 #include "cpu/gemm_blocked.h"
 
 #include <algorithm>
@@ -8,31 +8,32 @@
 namespace athanor {
 namespace {
 
-// Depth of one micro-kernel pass in units: a panel of b then has kUnits x nr floats (AVX-512: 32 KiB) and stays in L1.
+// K depth of one micro-kernel pass in units: a panel of b then has kUnits x nr floats (AVX-512: 32 KiB) and stays in
+// L1.
 constexpr int64_t kUnits = 256;
-constexpr int64_t kBlockColumns = 2048;                  // of an outer block
+constexpr int64_t kBlockColumns = 2048;                  // columns of an outer block
 constexpr int64_t kPackedFloats = 4 << 20;               // packed b of one step: 16 MiB, a share of L3
-constexpr int64_t kTileRowPanels = 8, kTileWidth = 512;  // of the largest tile: its part of a stays in L2
+constexpr int64_t kTileRowPanels = 8, kTileWidth = 512;  // size of the largest tile: its part of a stays in L2
 constexpr int64_t kPackedTileWidth = 256;
-constexpr int64_t kGroupFloats = 128 << 10;  // of a tile's part of a: 512 KiB, half of a typical L2
-constexpr int64_t kWantedTiles = 40;         // enough for 16 threads to end together
-constexpr int64_t kLaneDepth = 512;          // least k worth a lane of its own
-// Piece of b packed per chunk of work: columns of d, a multiple of every nr, by k.
+constexpr int64_t kGroupFloats = 128 << 10;  // a tile's part of a: 512 KiB, half of a typical L2
+constexpr int64_t kWantedTiles = 40;         // enough for 16 threads to finish together
+constexpr int64_t kLaneDepth = 512;          // minimum K per lane
+// Part of b packed per chunk of work: columns of d (a multiple of every nr) by k.
 constexpr int64_t kPackColumns = 384, kPackDepth = 64;
 
-// Equal blocks of at most `most` that are multiples of `unit`.
+// Equal block sizes of at most `most` that are multiples of `unit`.
 int64_t even_block(int64_t size, int64_t most, int64_t unit) {
   return round_up(div_ceil(size, div_ceil(size, most)), unit);
 }
 
-// a is read in place when nothing is to be converted and its elements are whole units.
+// a is read in place if it needs no conversion and its elements are whole units.
 bool can_read_a(const Gemm& op, bool pairs) {
   if (pairs) return !op.ta && op.a.stride() % 2 == 0 && op.k() % 2 == 0;
   return op.a.dtype == DType::f32 && !op.tf32;
 }
 
-// Halves the larger side of the tiles until there are enough of them. Tiles for which a is packed stay wide: their part
-// of a is packed again for every tile beside them.
+// Halves the larger side of the tiles until there are enough tiles. If a is packed, tiles stay wide, since their part
+// of a is packed again for every tile in the same rows.
 void cut_tiles(GemmBlocking& g, int64_t m, int64_t mr, int64_t nr) {
   int64_t tall = std::min(kTileRowPanels, div_ceil(m, mr)), wide = std::min(kTileWidth / nr, div_ceil(g.nb, nr));
   const int64_t narrow = g.direct_a ? 1 : std::min(kPackedTileWidth / nr, wide);
@@ -63,7 +64,7 @@ GemmBlocking gemm_blocking(const Gemm& op, const Kernels& kern, int64_t most_lan
   cut_tiles(g, m, kern.mr, kern.nr);
   const int64_t tiles = div_ceil(m, g.tile_m) * div_ceil(g.nb, g.tile_n);
   g.lanes = std::clamp<int64_t>(std::min({kWantedTiles / tiles, k / kLaneDepth, most_lanes}), 1, g.kcs);
-  const int64_t lane_kcs = div_ceil(g.kcs, g.lanes), floats = g.lanes * g.units * g.nb;  // of one inner block per lane
+  const int64_t lane_kcs = div_ceil(g.kcs, g.lanes), floats = g.lanes * g.units * g.nb;  // floats: per inner block
   g.steps = div_ceil(lane_kcs, std::clamp<int64_t>(kPackedFloats / floats, 1, lane_kcs));
   g.step_kcs = div_ceil(lane_kcs, g.steps);
   g.group_kcs = std::clamp<int64_t>(kGroupFloats / (g.tile_m * g.units), 1, g.step_kcs);
@@ -88,12 +89,12 @@ ATHANOR_CLONES void add_floats(float* sum, const float* x, int64_t n) {
   for (int64_t i = 0; i < n; ++i) sum[i] += x[i];
 }
 
-// Scratch memory in floats: packed b | d's outer block as panels of nr columns per lane, when staged | per worker: a
+// Scratch memory in floats: packed b | if staged, d's outer block as panels of nr columns per lane | per worker: a
 // tile's part of a, and the tile as panels.
 struct Layout {
   int64_t b_size, staged_size, worker_size, a_size, total;
   Layout(const Gemm& op, const GemmBlocking& g, int nr, int threads) {
-    constexpr int64_t kLine = 64;  // keeps parts apart in cache
+    constexpr int64_t kLine = 64;  // separates parts in different cache lines
     b_size = round_up(g.lanes * g.step_kcs * g.b_panels * nr * g.units, kLine);
     staged_size = g.staged ? round_up(g.lanes * g.b_panels * op.m() * nr, kLine) : 0;
     a_size = g.direct_a ? 0 : g.group_kcs * g.tile_m * g.units;
@@ -145,14 +146,14 @@ class Block {
     return {i, std::min(g_.tile_m, op_.m() - i), j, std::min(g_.tile_n, cols_ - j)};
   }
 
-  // Rows of a tile's panel at column j that are computed: of a symmetric d none that lie wholly below the diagonal.
+  // Rows of a tile's panel at column j to compute; for symmetric d without rows entirely below the diagonal.
   int64_t rows_of(const Tile& tile, int64_t j) const {
     if (!op_.symmetric) return tile.rows;
     const int64_t end = col_ + tile.col + std::min(j + nr_, tile.cols);
     return std::clamp<int64_t>(end - tile.row, 0, tile.rows);
   }
 
-  // Where the products of a tile's panel at column j are summed: d itself, staged or the worker's own memory.
+  // Where a tile's panel at column j is accumulated: d itself, the staged copy or the worker's memory.
   struct Collector {
     float* c;
     int64_t stride;
@@ -171,12 +172,12 @@ class Block {
     const int64_t begin = g_.kcs * lane / g_.lanes, end = g_.kcs * (lane + 1) / g_.lanes;
     return {std::min(begin + step * g_.step_kcs, end), std::min(begin + (step + 1) * g_.step_kcs, end)};
   }
-  int64_t depth(int64_t kc) const { return std::min(g_.kc, op_.k() - kc * g_.kc); }  // k of an inner block
+  int64_t depth(int64_t kc) const { return std::min(g_.kc, op_.k() - kc * g_.kc); }  // K of an inner block
   int64_t units_of(int64_t k) const { return g_.pairs ? div_ceil<int64_t>(k, 2) : k; }
   float* b_at(int64_t slot, int64_t panel) const { return packed_b_ + (slot * g_.b_panels + panel) * nr_ * g_.units; }
 
-  // Packing and tiles of a step are one parallel loop: tiles come after all packing chunks in the order of hand-out
-  // and wait for them, so a thread that is done packing need not be joined first.
+  // Packing and tiles of a step are one parallel loop: chunks of packing are dispatched before tiles, and tiles wait
+  // for all of them, so that a thread that has finished packing need not join the others first.
   void run_step(ThreadPool& pool, int64_t step) {
     const int64_t depths = div_ceil(g_.kc, kPackDepth), per_kc = div_ceil(cols_, kPackColumns) * depths;
     const int64_t packs = g_.lanes * g_.step_kcs * per_kc;
@@ -195,7 +196,8 @@ class Block {
     });
   }
 
-  // Packs kPackDepth k from `k` of inner block kc on, kPackColumns columns from `col` of the block on.
+  // Packs kPackDepth values of k, starting at `k` of inner block kc, for kPackColumns columns, starting at `col` of the
+  // block.
   void pack_b(int64_t slot, int64_t kc, int64_t k, int64_t col) const {
     const int64_t deep = std::min(kPackDepth, depth(kc) - k), end = std::min(col + kPackColumns, cols_);
     if (deep <= 0) return;
@@ -207,8 +209,8 @@ class Block {
       kern_.pack_transposed(to, b, col_ + col, std::min(nr_, end - col), kc * g_.kc + k, deep, g_.pairs);
   }
 
-  // A few inner blocks at a time, as many as have their part of a in L2: every panel of b meets them all, so that its
-  // part of d stays in L1.
+  // Processes a few inner blocks at a time, as many as keep their part of a in L2: every panel of b is multiplied with
+  // all of them, so that its part of d stays in L1.
   void run_tile(int64_t lane, int64_t step, const Tile& tile, int worker) const {
     float* packed_a = workers_ + worker * layout_.worker_size;
     const Range range = kcs_of(lane, step);
@@ -235,7 +237,7 @@ class Block {
     }
   }
 
-  // One panel of b meets the tile's part of a, while the panel after it is fetched.
+  // Multiplies one panel of b with the tile's part of a, and prefetches the next panel.
   void run_panel(const float* a, const float* b, const float* ahead, int64_t units, const Tile& tile, int64_t j,
                  Collector sum, bool add) const {
     const Kernels::MicroFn* micros =
@@ -268,7 +270,7 @@ class Block {
       kern_.pack_rows(to, units_of(deep), a, tile.row, tile.rows, k, deep, g_.pairs);
   }
 
-  // Puts what the products are added to into the collector; false when they are not added to anything.
+  // Initializes the collector with the bias or the previous d; returns false if there is nothing to add to.
   bool start(const Tile& tile, int64_t j, Collector sum) const {
     const int64_t cols = std::min(nr_, tile.cols - j), col = col_ + tile.col + j;
     if (op_.bias)
@@ -296,10 +298,10 @@ class Block {
   const bool direct_d_;
   const int64_t mr_, nr_;
   float *packed_b_, *staged_, *workers_;
-  int64_t tiles_m_, tiles_ = 0, col_ = 0, cols_ = 0;  // of this block
+  int64_t tiles_m_, tiles_ = 0, col_ = 0, cols_ = 0;  // number of tiles, and columns of the current block
 };
 
-// The lower triangle from the upper one, in square blocks.
+// Copies the upper triangle to the lower one, in square blocks.
 template <class T>
 void copy_triangle(ThreadPool& pool, T* d, int64_t n, int64_t stride) {
   constexpr int64_t kSide = 64;
@@ -339,7 +341,7 @@ size_t gemm_grouped_scratch(const Gemm& largest, const Kernels& kern, int thread
   const int64_t terms = largest.k() + 8 * div_ceil(largest.k(), kUnits) + 8;  // in blocks that are multiples of 8
   const int64_t packed = std::min(terms * columns, std::max(kPackedFloats, unit * columns));
   const int64_t of_a = std::max(kGroupFloats, tile_m * unit), tile = tile_m * (kTileWidth + kern.nr);
-  // Whether d is collected in f32 follows from k, which only differs with ta.
+  // Whether d is collected in f32 depends on K, which only differs within a group with ta.
   const bool staged = largest.ta ? largest.d.dtype != DType::f32 : g.staged;
   constexpr int64_t kLine = 64;
   return size_t(packed + (staged ? largest.m() * columns : 0) + threads * (of_a + tile + kLine) + 2 * kLine) *

@@ -1,4 +1,4 @@
-// Conversion, tiles and epilogue around a plug-in's products.
+// Conversion, tiling and epilogue for GEMMs by a plug-in.
 #include "cpu/gemm_external.h"
 
 #include <algorithm>
@@ -13,7 +13,7 @@ constexpr int64_t kLargestTile = 512, kSmallestTile = 32;
 constexpr int64_t kWantedTiles = 16;
 constexpr int64_t kConvertGrain = 64;  // rows per chunk of work
 
-// Scratch memory in floats: a and b as f32 when they are not | a tile of d per worker when d is not.
+// Scratch memory in floats: a and b as f32, unless they are f32 | a tile of d per worker, unless d is f32.
 struct Layout {
   int64_t tile_m, tile_n, a, b, tiles, tile, total;
   static bool copies(const Tensor& t, bool tf32) { return t.dtype != DType::f32 || tf32; }
@@ -66,7 +66,7 @@ struct Tile {
   int64_t row, rows, col, cols;
 };
 
-// Puts bias or d's old values under the products; false when there are none.
+// Initializes the tile with the bias or the previous d; returns false if there is nothing to add to.
 bool start(const Gemm& op, const Tile& t, float* c, int64_t stride) {
   const bool in_place = op.d.dtype == DType::f32;
   for (int64_t i = 0; i < t.rows && (op.bias || (op.accumulate && !in_place)); ++i)

@@ -1,4 +1,5 @@
-// Products by a plug-in library: operands as f32, d cut into tiles by its shape alone, one library call per tile.
+// GEMMs by a plug-in library: operands as f32, d cut into tiles that depend only on its shape, one library call per
+// tile.
 #pragma once
 #include "cpu/gemm_plugin.h"
 #include "cpu/thread_pool.h"

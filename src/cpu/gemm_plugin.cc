@@ -1,4 +1,4 @@
-// Finding and opening a GEMM plug-in.
+// Locates and opens a GEMM plug-in.
 #include "cpu/gemm_plugin.h"
 
 #include "base/error.h"

@@ -1,4 +1,4 @@
-// The C interface between the program and optional GEMM libraries in shared objects beside it.
+// The C interface between the program and optional GEMM libraries in shared objects next to it.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -16,8 +16,8 @@ struct GemmPlugin {
                int64_t ldb, float* d, int64_t ldd, bool accumulate);
 };
 
-// Opens lib<name>.so on its first call, in $ATHANOR_PLUGIN_DIR, beside the program, or in ../lib/athanor. nullptr and
-// the reason in *why when there is none that works. Never closed: worker threads may keep state in it.
+// Opens lib<name>.so on the first call, from $ATHANOR_PLUGIN_DIR, the program's folder, or ../lib/athanor. Returns
+// nullptr and the reason in *why if no library works. Never closed: worker threads may keep state in it.
 const GemmPlugin* load_gemm_plugin(const std::string& name, std::string* why);
 
 }  // namespace athanor

@@ -1,5 +1,5 @@
-// b [N, K]: dot products of the few rows of a with every row of b. b [K, N]: sums of rows of b, whole runs of rows at a
-// time, so that memory is read from one end to the other; the sums of the runs are added in the end.
+// b [N, K]: dot products of the few rows of a with every row of b. b [K, N]: weighted sums of rows of b, over runs of
+// consecutive rows so that memory is read sequentially; the sums of the runs are added at the end.
 #include "cpu/gemm_small.h"
 
 #include <algorithm>
@@ -10,19 +10,19 @@
 namespace athanor {
 namespace {
 
-constexpr int64_t kFewRows = 8;             // beyond, packing b pays
-constexpr int64_t kChunkElements = 131072;  // of b per chunk of work: enough for handing it out to cost nothing
+constexpr int64_t kFewRows = 8;             // with more rows, packing b pays off
+constexpr int64_t kChunkElements = 131072;  // elements of b per chunk of work: enough to make its dispatch negligible
 constexpr int64_t kMaxChunkRows = 256;
-constexpr int64_t kRunColumns = 4096;  // of b [K, N] per chunk of work: their sums stay in L1
-constexpr int64_t kSumColumns = 2048;  // per chunk of adding them
-constexpr int64_t kLeastRun = 192;     // rows of b [K, N] per chunk of work, and at most
-constexpr int64_t kMostRuns = 8;       // such runs: few enough for adding their sums to cost little
+constexpr int64_t kRunColumns = 4096;  // columns of b [K, N] per chunk of work: their sums stay in L1
+constexpr int64_t kSumColumns = 2048;  // columns per chunk when the sums of runs are added
+constexpr int64_t kLeastRun = 192;     // minimum rows of b [K, N] per run
+constexpr int64_t kMostRuns = 8;       // maximum number of runs: few enough that adding their sums costs little
 
 bool in_place(const Gemm& op) { return op.a.dtype == DType::f32 && !op.tf32; }
 
 Source source_of(const Gemm& op, const Tensor& t) { return {t.data, t.stride(), t.dtype, op.tf32}; }
 
-// The rows of a as f32, converted into scratch where they are not.
+// The rows of a as f32, converted into scratch unless they are f32.
 struct Left {
   const float* x;  // [m, k]
   int64_t stride;
@@ -35,7 +35,7 @@ struct Left {
   }
 };
 
-// Of an element of a matrix, or where it would be beyond its end.
+// Address of an element of a matrix, which may be past the end.
 const void* address(const Tensor& t, int64_t row, int64_t col) {
   return static_cast<const std::byte*>(t.data) + (row * t.stride() + col) * int64_t(size_of(t.dtype));
 }
@@ -54,13 +54,13 @@ void store(const Gemm& op, float* sums, int64_t stride, int64_t col, int64_t col
   }
 }
 
-// The rows of x in groups that the kernels take.
+// Splits the rows of x into groups of at most kMaxFewRows, which the kernels accept.
 template <class Fn>
 void in_groups(int64_t m, Fn fn) {
   for (int64_t i = 0; i < m; i += kMaxFewRows) fn(i, std::min<int64_t>(kMaxFewRows, m - i) - 1);
 }
 
-// Rows of b [K, N] in one chunk of work.
+// Rows of b [K, N] per run.
 int64_t run_rows(const Gemm& op) { return std::max(kLeastRun, div_ceil(op.k(), 8 * kMostRuns) * 8); }
 
 void sum_rows(const Gemm& op, const Kernels& kern, ThreadPool& pool, void* scratch) {

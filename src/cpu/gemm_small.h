@@ -1,4 +1,4 @@
-// Products with few rows of d, as in decoding: b is read once, in place, at the speed of memory.
+// GEMMs with few rows of d, as in decoding: b is read once, in place, at memory bandwidth.
 #pragma once
 #include "cpu/kernel.h"
 #include "cpu/thread_pool.h"

@@ -1,5 +1,5 @@
-// Products of rows with their expert's matrix: one product after the other, each on all threads. Where the rows of each
-// expert begin is read here, in host memory; how a product is cut depends on its own rows alone.
+// Grouped GEMM: one GEMM per expert, one after the other, each on all threads. The offsets of the experts' rows are
+// read here, in host memory. The blocking of each GEMM depends on its own rows only.
 #include <algorithm>
 
 #include "cpu/cpu_ops.h"

@@ -1,11 +1,11 @@
-// Indices that an op reads, checked before use.
+// Checks indices before an op uses them.
 #pragma once
 #include "base/error.h"
 #include "cpu/chunks.h"
 
 namespace athanor {
 
-// The values of t [n] i32. Throws an Error that names one which is not in [0, limit).
+// Returns the values of t [n] i32. Throws an Error that names the first one outside [0, limit).
 inline const int32_t* checked_indices(const char* op, const char* name, const Tensor& t, int64_t limit) {
   const int32_t* index = flat<int32_t>(t);
   const int64_t n = t.numel();

@@ -1,5 +1,6 @@
-// GEMM of 8-bit codes (ops/int8_gemm.h): rows of a are quantized first, then chunks of the result are sums of integers
-// that become floats. The kernels that an instruction set chooses make integers only, so bits are the same on all.
+// GEMM of int8 values (ops/int8_gemm.h): quantizes the rows of a, then computes chunks of the result as integer sums
+// and converts them to float. The kernels that depend on the instruction set compute integers only, so results are
+// bit-identical on all.
 #include <algorithm>
 #include <cmath>
 
@@ -18,7 +19,7 @@ struct Int8Row {
   bool outliers = false;
 };
 
-// The largest magnitude below `limit` of a row, and whether some value is not below it.
+// amax of the elements of a row below `limit`, and whether an element is not below it (an outlier).
 template <class T>
 ATHANOR_CLONES void find_amax(Int8Row& row, const T* x, int64_t n, float limit) {
   float most = 0;
@@ -33,7 +34,7 @@ ATHANOR_CLONES void find_amax(Int8Row& row, const T* x, int64_t n, float limit) 
   row.scale = most, row.outliers = beyond > 0;
 }
 
-// Returns the sum of the codes.
+// Quantizes a row with outliers as 0; returns the sum of the quantized values.
 template <class T>
 ATHANOR_CLONES int32_t encode_int8(int8_t* codes, const T* x, int64_t n, float limit, float inverse) {
   int32_t sum = 0;
@@ -74,7 +75,7 @@ struct Int8Scratch {
   }
 };
 
-// A chunk of the result, rounded.
+// Scales a chunk of the result and stores it, rounded.
 void store_chunk(const Int8Gemm& op, const Int8Row* rows, const int32_t* sums, int64_t row, int64_t count,
                  int64_t column, int64_t n) {
   const float* scales = op.scales.as<float>() + column;

@@ -1,6 +1,6 @@
 // VPDPBUSD multiplies unsigned by signed bytes and adds four products to 32 bits without saturation, so weights are
-// stored as unsigned, and 128 times the sum of a's row is subtracted in the end, modulo 2^32. VPMADDUBSW adds two
-// products with saturation to 16 bits, which 2 x 127 x 127 does not reach: the signs of w go to a first.
+// stored as unsigned, and 128 times the sum of a's row is subtracted at the end, modulo 2^32. VPMADDUBSW adds two
+// products with saturation at 16 bits, which 2 x 127 x 127 does not reach, if the signs of w are first moved to a.
 #include "cpu/int8_kernel.h"
 
 #include <cstring>
@@ -22,7 +22,7 @@ namespace {
 namespace int8_vnni {
 constexpr int kRows = 4, kBytes = 64;
 using V = __m512i;
-// By masks that keep everything: GCC 12 warns of the plain ones.
+// With full masks, since GCC 12 warns about the unmasked intrinsics.
 inline V load(const void* p) { return _mm512_maskz_loadu_epi32(0xffff, p); }
 inline V dot(V sum, V w, V a) { return _mm512_dpbusd_epi32(sum, w, a); }
 inline int32_t total(V sum, int32_t of_a) {

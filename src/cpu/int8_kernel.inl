@@ -1,5 +1,5 @@
-// The loops of int8_kernel.cc, for an instruction set that defines kRows (of a, in registers at once), kBytes (of a row
-// at once), V, load(), dot(sum, w, a) and total(sum, sum of a's row).
+// The loops of int8_kernel.cc, for an instruction set that defines kRows (rows of a in registers), kBytes (bytes of a
+// row per step), V, load(), dot(sum, w, a) and total(sum, sum of a's row).
 
 template <int M, int N>
 inline void step(V (&sum)[M][N], const int8_t* a, int64_t a_stride, const uint8_t* w, int64_t w_stride) {
@@ -14,7 +14,7 @@ inline void step(V (&sum)[M][N], const int8_t* a, int64_t a_stride, const uint8_
   }
 }
 
-// The end of a row that does not fill kBytes is copied to a buffer, which is filled up with zeros.
+// The last part of a row that does not fill kBytes is copied to a zero-padded buffer.
 template <int M, int N>
 void tile(const Int8Dots& p, int64_t i, int64_t j) {
   V sum[M][N] = {};

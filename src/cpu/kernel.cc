@@ -1,4 +1,4 @@
-// Choice of the kernels for the CPU at hand.
+// Chooses the kernels for this CPU.
 #include "cpu/kernel.h"
 
 #include <cstring>

@@ -1,5 +1,5 @@
-// The innermost loops of matrix products and attention, compiled once per instruction set and chosen at run time.
-// A "unit" is 32 bits along k: one f32, or two bf16 neighbours for the products that read bf16 pairs.
+// The innermost loops of GEMMs and attention, compiled once per instruction set and chosen at run time. A "unit" is 32
+// bits along K: one f32, or two consecutive bf16 in the kernels that multiply bf16 pairs.
 #pragma once
 #include <cstdint>
 
@@ -7,9 +7,9 @@
 
 namespace athanor {
 
-bool cpu_has_avx512();  // x86-64-v4: what the kernels for AVX-512 are compiled for
+bool cpu_has_avx512();  // x86-64-v4, the target of the AVX-512 kernels
 
-// c[rows, n] = A B, or += with add. All strides in units.
+// c[rows, n] = A B, or c += A B with `add`. All strides are in units.
 struct Micro {
   const float* a;  // row kernels: A[i, k] at a[i * a_stride + k]; column kernels: at a[k * a_stride + i]
   int64_t a_stride;
@@ -20,11 +20,11 @@ struct Micro {
   int64_t k;  // units
   int64_t n;  // 1 .. Kernels::nr
   bool add;
-  const float* ahead;  // memory that a later call reads: ahead[k * ahead_step] is fetched into L2 for every k
+  const float* ahead;  // memory that a later call reads: ahead[k * ahead_step] is prefetched into L2 for every k
   int64_t ahead_step;
 };
 
-// A rank-2 operand in memory as packing reads it.
+// A rank-2 operand in memory, the input of packing.
 struct Source {
   const void* data;
   int64_t stride;  // elements between rows
@@ -32,13 +32,13 @@ struct Source {
   bool tf32;       // round f32 elements to TF32
 };
 
-// Products of few rows of x with a part of w, which is read once, in place, whatever its type.
+// Products of few rows of x with a part of w, which is read once, in place, in any dtype.
 struct FewRows {
-  const float* x;  // [m, k], m in 1 .. kMaxFewRows; k: columns of the part for dots, its rows for sums
+  const float* x;  // [m, k], m in 1 .. kMaxFewRows; k: the part's columns for dots, its rows for sums
   int64_t x_stride;
   Source w;
-  int64_t row, rows, column, columns;  // of the part
-  const void* next;                    // the part that is probably read next starts here; its first rows are fetched
+  int64_t row, rows, column, columns;  // position and size of the part in w
+  const void* next;                    // start of the part that is probably read next; its first rows are prefetched
   float* out;
   int64_t out_stride;
 };
@@ -49,9 +49,9 @@ struct Softmax {
   float* s;  // [rows, nr]: q·k, -inf where masked; becomes exp(scale q·k - top)
   int64_t rows;
   float scale;
-  float* top;      // [nr]: largest scaled score so far, -inf before the first block
+  float* top;      // [nr]: maximum scaled score so far, -inf before the first block
   float* sum;      // [nr]: sum of exponentials so far, 0 before the first block
-  float* rescale;  // [nr], out: what earlier results must be multiplied by
+  float* rescale;  // [nr], output: factor for the results accumulated so far
 };
 
 // Gradient of attention scores: p = exp(scale q·k - lse), ds = p (dp - delta) scale.
@@ -67,7 +67,7 @@ struct ScoreGradient {
 struct Kernels {
   const char* name;
   int mr, nr;
-  // [rows - 1] with rows in 1 .. mr. The *_pairs products are null without bf16 instructions.
+  // Indexed by rows - 1, with rows in 1 .. mr. The *_pairs kernels are null without bf16 instructions.
   using MicroFn = void (*)(const Micro&);
   const MicroFn* by_row;
   const MicroFn* by_column;
@@ -104,7 +104,8 @@ struct IndicesTo<0, I...> {
 
 // The best table for this CPU.
 const Kernels& kernels();
-// One instruction set: "AVX-512", "AVX2" or "baseline"; nullptr when this CPU or compiler lacks it.
+// The table of one instruction set: "AVX-512", "AVX2" or "baseline"; nullptr if this CPU or compiler does not support
+// it.
 const Kernels* kernels_named(const char* name);
 
 }  // namespace athanor

@@ -1,7 +1,7 @@
-// Bodies of kernel.h for one instruction set. The includer has defined, inside a namespace of its own and under its
-// target pragma: kLanes, kMr, kVectors, V (a vector of kLanes floats), madd(a, b, c) = a b + c,
-// madd_pairs and widen(p), kLanes bf16 or f16 in memory as a V. Nothing here may call a library template: it would be
-// compiled for the wrong CPU.
+// Bodies of kernel.h for one instruction set. The including file has defined, inside a namespace of its own and under
+// its target pragma: kLanes, kMr, kVectors, V (a vector of kLanes floats), madd(a, b, c) = a b + c, madd_pairs, and
+// widen(p), which converts kLanes bf16 or f16 in memory to a V. This file must not call library templates: they would
+// be compiled for the wrong CPU.
 
 constexpr int kNr = kVectors * kLanes;
 typedef float Unaligned __attribute__((vector_size(kLanes * 4), aligned(1), may_alias));
@@ -31,11 +31,11 @@ inline void write_back(const V (&acc)[R][kVectors], const Micro& m) {
     }
 }
 
-// R x kNr accumulators in registers; per k one row of b and R broadcasts of a.
+// R x kNr accumulators in registers; each k loads one row of b and broadcasts R values of a.
 template <int R, bool kByRow, bool kInPairs>
 void micro(const Micro& m) {
   V acc[R][kVectors] = {};
-  // Rows in groups of three: base, base + s and base + 2 s are addresses an x86 load can form itself.
+  // Rows in groups of three, since base, base + s and base + 2 s are addresses that x86 loads can form.
   constexpr int kGroups = (R + 2) / 3;
   const int64_t s = m.a_stride;
   const float* group[kGroups];
@@ -43,7 +43,7 @@ void micro(const Micro& m) {
   for (int g = 0; g < kGroups; ++g) group[g] = m.a + 3 * g * s;
   const float *a = m.a, *b = m.b;
   const float* ahead = m.ahead;
-  // c comes last and its rows are far apart: it is fetched while the products are summed.
+  // c is accessed last and its rows are far apart: prefetch it while the products are accumulated.
 #pragma GCC unroll 16
   for (int r = 0; r < R; ++r)
 #pragma GCC unroll 4
@@ -83,7 +83,7 @@ inline float as_f32(T x) {
   return to_float(x);
 }
 
-// Calls fn.run<T, tf32>() for what the source holds.
+// Calls fn.run<T, tf32>() with the source's element type.
 template <class Fn>
 inline void by_source(const Source& s, const Fn& fn) {
   if (s.dtype == DType::bf16)
@@ -101,7 +101,7 @@ inline const T* at(const Source& s, int64_t row, int64_t column) {
   return static_cast<const T*>(s.data) + row * s.stride + column;
 }
 
-// Two bf16 neighbours along k as one unit: the lower k in the lower half. `high` is ignored without has_high.
+// Two consecutive bf16 along K as one unit: the lower k in the lower half. `high` is ignored without has_high.
 inline uint32_t pair_of(bf16 low, bf16 high) { return uint32_t(low.bits) | uint32_t(high.bits) << 16; }
 
 struct PackRows {
@@ -128,7 +128,7 @@ struct PackRows {
   }
 };
 
-// Rows of the source are read whole, across panels: they are the only contiguous runs there are.
+// Reads whole rows of the source, across panels, since only rows are contiguous.
 template <int W>
 struct PackColumns {
   float* dst;
@@ -171,8 +171,8 @@ inline V interleave_high(V a, V b, Indices<I...>) {
   return __builtin_shufflevector(a, b, (kLanes / 2 + (I % 2 ? kLanes + I / 2 : I / 2))...);
 }
 
-// dst[k][kNr] = transpose of rows of units; from(j) is row j, n of them exist. One step of the network rotates the bits
-// of (row, lane) by one: after log2(kLanes) steps rows are lanes.
+// dst[k][kNr] = transpose of rows of units; from(j) is row j, of which n exist. One step of the network rotates the
+// bits of (row, lane) by one: after log2(kLanes) steps rows and lanes are exchanged.
 inline void transpose(float* dst, const char* from, int64_t row_bytes, int64_t n, int64_t k) {
   using All = typename IndicesTo<kLanes>::type;
   for (int64_t j = 0; j < kNr; j += kLanes) {
@@ -264,7 +264,7 @@ typedef int32_t Ints __attribute__((vector_size(kLanes * 4)));
 
 inline V all(float x) { return V{} + x; }
 
-// e^x for x <= 88, about 2 ulp, 0 below -87; NaN stays NaN. As fast_exp of simd.h, but products and sums may fuse,
+// e^x for x <= 88, about 2 ulp, 0 below -87; NaN stays NaN. Like fast_exp of simd.h, but multiply-adds may fuse,
 // and the polynomial is of degree 6 (Chebyshev fit of (e^r - 1 - r)/r^2, error 1e-8).
 inline V exp_of(V x) {
   const V c = x < all(-87.0f) ? all(-87.0f) : x;

@@ -1,4 +1,4 @@
-// Any CPU: vectors of four floats, which every 64-bit CPU has; 6 x 8 tiles of c.
+// Any CPU: vectors of four floats, which every 64-bit CPU supports; 6 x 8 tiles of c.
 #include "cpu/kernel.h"
 
 namespace athanor {

@@ -1,4 +1,4 @@
-// Products with few rows of x, for kernel.inl: w is read once, in place, at the speed of memory.
+// Products with few rows of x, for kernel.inl: w is read once, in place, at memory bandwidth.
 
 template <bool kTf32>
 inline V load_as_f32(const float* p) {
@@ -21,8 +21,8 @@ inline float sum_of(V v) {
 template <class T>
 constexpr int64_t kLine = 64 / int64_t(sizeof(T));  // elements of a cache line
 
-// Memory is fastest read from one end to the other, and further ahead than the hardware foresees: the lines of a part
-// in that order, from one of its rows on, and then those of the part that is read next.
+// Software prefetch: memory is fastest when read sequentially and prefetched further ahead than the hardware does.
+// Fetches the cache lines of a part in order, starting at one of its rows, then those of the next part.
 template <class T>
 class Ahead {
  public:
@@ -46,7 +46,7 @@ class Ahead {
  private:
   const T *at_, *next_;
   int64_t columns_, skip_;
-  int64_t left_, rows_;  // elements of the row, and rows of the part, that are still to come
+  int64_t left_, rows_;  // elements left in the row, and rows left in the part
 };
 
 template <int M>
@@ -54,7 +54,7 @@ struct DotRows {
   const FewRows& p;
   template <class T, bool kTf32>
   void run() const {
-    constexpr int kChains = 4;  // of sums, so that they need not wait for each other
+    constexpr int kChains = 4;  // independent sums, to hide the latency of FMA
     constexpr int64_t kStep = kChains * kLanes, kAhead = 16384 / int64_t(sizeof(T));
     const int64_t columns = p.columns, x_stride = p.x_stride;
     const float* x = p.x;
@@ -120,7 +120,7 @@ struct SumRows {
   }
   template <class T, bool kTf32>
   void run() const {
-    constexpr int kRows = 4;  // share a read of the sums; more would be further from one end to the other
+    constexpr int kRows = 4;  // rows of w per pass over the sums; with more, w would be read less sequentially
     int64_t row = 0;
     for (; row + kRows <= p.rows; row += kRows) some<kRows, T, kTf32>(row);
     for (; row < p.rows; ++row) some<1, T, kTf32>(row);

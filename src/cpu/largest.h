@@ -1,5 +1,5 @@
-// The largest magnitude of what an op writes (NormFwd::amax and others), piece by piece while it is in the caches.
-// A maximum does not depend on the order, so bits do not depend on the number of threads.
+// Computes the amax of an op's output (NormFwd::amax and others), chunk by chunk while it is in cache. A maximum does
+// not depend on the order, so the result is the same for any number of threads.
 #pragma once
 #include "tensor/tensor.h"
 
@@ -7,8 +7,8 @@ namespace athanor {
 
 class Largest {
  public:
-  explicit Largest(const Tensor& amax);  // [1] f32, which becomes 0; none: nothing is looked at
-  // Elements of a tensor without gaps that have their values; any thread.
+  explicit Largest(const Tensor& amax);  // [1] f32, set to 0 here; absent: add() does nothing
+  // Includes elements [begin, end) of a contiguous tensor, after they were written; thread-safe.
   void add(const Tensor& of, int64_t begin, int64_t end) const;
   void add_rows(const Tensor& of, int64_t begin, int64_t end) const { add(of, begin * of.cols(), end * of.cols()); }
 

@@ -8,7 +8,7 @@ namespace {
 using simd::Vec;
 using simd::Word;
 
-// lr with the sign of c; 0 where c is 0. NaN stays NaN.
+// lr with the sign of c; 0 if c is 0; NaN stays NaN.
 template <int L>
 ATHANOR_INLINE Vec<L> signed_rate(const Vec<L>& c, float lr) {
   return simd::each_part<L>([&](int i) ATHANOR_INLINE_LAMBDA {

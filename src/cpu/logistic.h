@@ -1,15 +1,15 @@
-// The logistic function on vectors, for the activations of feed-forward layers.
+// Vectorized logistic function (sigmoid) for the activations of feed-forward layers.
 #pragma once
 #include "cpu/vec.h"
 
 namespace athanor {
 
-// 1 / (1 + e^-x) of x and of -x, each with full relative precision.
+// sigmoid(x) and sigmoid(-x), each with full relative precision.
 template <int L>
 struct Logistic {
   simd::Vec<L> of, of_minus;
 };
-// Both are 1 / (1 + e) or e / (1 + e) with e = e^-|x|; the sign of x says which is which.
+// They are 1 / (1 + e) and e / (1 + e) with e = e^-|x|, in an order that depends on the sign of x.
 template <int L>
 ATHANOR_INLINE Logistic<L> logistic(const simd::Vec<L>& x) {
   using Bits = simd::Word<L>;

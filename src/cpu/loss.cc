@@ -17,27 +17,27 @@ using simd::Vec;
 constexpr int64_t kBlock = 2048;  // logits per step of the online sum: read twice from the L1 cache
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
-// Where ranks have parts of the vocabulary: the sums of all of them.
+// Sums over all vocabulary shards; null if this rank has the whole vocabulary.
 struct PartSums {
   VocabPart part = {};
-  const float *max = nullptr, *sums = nullptr, *at_target = nullptr;  // [n]; null: no parts
+  const float *max = nullptr, *sums = nullptr, *at_target = nullptr;  // [n]; null: not sharded
 };
 
 float base_of(float max) { return max == -kInf ? 0 : max; }  // -inf - -inf would be NaN
 
 struct LogSum {
-  float base;  // the largest logit; 0 when all are -inf
-  double sum;  // of exp(logit - base)
+  float base;  // maximum logit; 0 if all are -inf
+  double sum;  // sum of exp(logit - base)
 };
 
-// One row or a part of it.
+// A row of logits, or a block of one.
 template <class T>
 struct Logits {
   T* x;
   int64_t n;
 };
 
-// What the loss makes of logits: nothing, or softcap * tanh(logits / softcap). slope: of that function.
+// The soft-cap of logits: identity, or softcap * tanh(logits / softcap); slope: its derivative.
 struct NoCap {
   explicit NoCap(float) {}
   template <int L>
@@ -114,7 +114,7 @@ struct XentRows {
   float* losses;
   const int32_t* targets;
   int64_t vocab, padded;
-  float scale;  // of the gradient
+  float scale;  // factor of the gradient
   bool grad;
   float z_loss, softcap;
   PartSums of_all;
@@ -160,7 +160,7 @@ class RowAhead {
 };
 
 // loss = log sum exp(x) - x[target]; with grad, x becomes scale (softmax(x) (1 + z) - onehot(target)), where
-// z = 2 z_loss log sum exp(x). With a cap, of cap(x), and the gradient times the cap's slope.
+// z = 2 z_loss log sum exp(x). With a cap, x is capped first and the gradient is multiplied by the cap's slope.
 template <class Cap>
 struct CrossEntropyRows {
   template <int L, class T>
@@ -199,7 +199,7 @@ struct CrossEntropyRows {
     return float(loss);
   }
 
-  // target -1: in no column of the row
+  // target -1: another vocabulary shard has the target
   template <int L, class T>
   static ATHANOR_INLINE void write_gradient(const Logits<T>& row, int32_t target, const LogSum& s, double loss,
                                             const RowAhead<T>& ahead, const XentRows& a) {
@@ -231,7 +231,7 @@ struct CrossEntropyRows {
   }
 };
 
-// RowMax writes max; LogitSums reads it and writes the sums.
+// For RowMax, which writes max, and LogitSums, which reads max and writes sums.
 struct PartRows {
   float *max = nullptr, *sums = nullptr, *at_target = nullptr;  // [n]
   const int32_t* targets = nullptr;

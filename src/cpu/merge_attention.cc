@@ -1,5 +1,5 @@
-// Attention to two sets of keys becomes attention to both: each head's output is weighed by its share of the softmax's
-// denominator. Memory bound.
+// Merges attention over two sets of keys: each head's output is weighted by its share of the softmax denominator.
+// Memory bound.
 #include <algorithm>
 #include <cmath>
 #include <limits>

@@ -1,5 +1,5 @@
-// GELU (tanh form), SwiGLU and other activations; sums scaled by parameters. Element-wise; written with the logistic
-// function, which needs one exponential.
+// GELU (tanh form), SwiGLU and other activations; sums scaled by learned scalars. Elementwise; GELU and SwiGLU use the
+// logistic function, which needs a single exponential.
 #include <cmath>
 
 #include "cpu/chunks.h"
@@ -52,8 +52,8 @@ struct SwigluForward {
   }
 };
 
-// dgate = dy up s (1 + gate (1 - s)), dup = dy gate s, s = logistic(gate). dgu may be gu, and y dy: an element is read
-// before it is written. y: none, or gate s up.
+// dgate = dy up s (1 + gate (1 - s)), dup = dy gate s, s = logistic(gate). dgu may alias gu, and y may alias dy: an
+// element is read before it is written. y: optional, receives gate s up.
 struct SwigluBackward {
   template <int L, class T>
   static ATHANOR_INLINE void run(T* dgu, T* y, const T* dy, const T* gu, int64_t f, int64_t begin, int64_t end) {
@@ -175,7 +175,7 @@ struct ScaledBackward {
   }
 };
 
-// sum of x y in double: four sums, added in a fixed order.
+// Dot product in double: four partial sums, added in a fixed order.
 template <class T>
 double dot(const T* x, const T* y, int64_t n) {
   double sum[4] = {};
@@ -183,7 +183,7 @@ double dot(const T* x, const T* y, int64_t n) {
   return (sum[0] + sum[1]) + (sum[2] + sum[3]);
 }
 
-// y = a x; y may be x.
+// y = a x; y may alias x.
 struct Scale {
   template <int L, class T>
   static ATHANOR_INLINE void run(T* y, const T* x, float a, int64_t n) {
@@ -199,7 +199,7 @@ struct ScaledAdd {  // y += a x
 
 double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
 
-// The rows of an optional matrix, which may be strided.
+// The rows of an optional matrix; may be strided.
 template <class T>
 struct Rows {
   T* data = nullptr;

@@ -1,5 +1,5 @@
-// Mixture of experts: the router, the order of rows, and the activation of rows with a weight each. The router costs
-// little compared with the GEMMs of the experts, so only its exponentials are vectorised.
+// Mixture of experts: the router, sorting of rows, and weighted SwiGLU of rows. The router costs little compared with
+// the experts' GEMMs, so only its exponentials are vectorized.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -19,7 +19,7 @@ namespace {
 
 using simd::Vec;
 
-// p[0, n) = softmax of x; returns log(sum(exp(x))). All NaN where one is.
+// p[0, n) = softmax of x; returns log(sum(exp(x))). If an element is NaN, all results are NaN.
 ATHANOR_CLONES float softmax_row(float* p, const float* x, int64_t n) {
   float most = x[0], sum = 0;
   for (int64_t i = 1; i < n; ++i) most = x[i] > most ? x[i] : most;
@@ -41,10 +41,10 @@ ATHANOR_CLONES float sigmoid_row(float* s, const float* x, int64_t n) {
   return sum;
 }
 
-// Whether a comes before b where numbers are ordered from the largest to the smallest and NaN is below all.
+// True if a sorts before b in descending order with NaN last.
 bool is_larger(float a, float b) { return a > b || (std::isnan(b) && !std::isnan(a)); }
 
-// The k largest of x, as RouteFwd orders them, of those that are not taken.
+// Chooses the k largest elements of x that are not taken, in RouteFwd's order.
 void choose_largest(int32_t* chosen, const float* x, int64_t n, int64_t k, std::vector<uint8_t>& taken) {
   for (int64_t j = 0; j < k; ++j) {
     int32_t best = -1;
@@ -55,7 +55,7 @@ void choose_largest(int32_t* chosen, const float* x, int64_t n, int64_t k, std::
   }
 }
 
-// The sum of the two largest of x[0, n).
+// Sum of the two largest elements of x[0, n).
 float two_largest(const float* x, int64_t n) {
   float first = x[0], second = x[1];
   if (is_larger(second, first)) std::swap(first, second);
@@ -68,11 +68,11 @@ float two_largest(const float* x, int64_t n) {
   return first + second;
 }
 
-// A router's choice for one token after the other.
+// Chooses the experts of one token after the other.
 class Chooser {
  public:
   explicit Chooser(const RouteFwd& op) : op_(op), values_(size_t(op.logits.cols())) {}
-  // scores: none where logits are what is compared
+  // scores: null if logits are compared
   void operator()(int32_t* chosen, const float* logits, const float* scores) {
     const int64_t e = op_.logits.cols(), k = op_.weights.cols();
     taken_.assign(size_t(e), 0);
@@ -127,7 +127,8 @@ void CpuOps::run(const RouteFwd& op, void*) {
 
 namespace {
 
-// Scratch memory of RouteBwd: rows of each sequence at each expert, and what ranges of tokens add to the statistics.
+// Layout of RouteBwd's scratch memory: number of rows of each sequence at each expert, and the statistics of chunks of
+// tokens.
 struct RouteRoom {
   int64_t grain, chunks;
   size_t counts_bytes, bytes;
@@ -142,7 +143,7 @@ struct TokenSums {
   double entropy = 0, balance = 0, squares = 0;
 };
 
-// Gradient of the scores of one token: dp gains what the weights give.
+// Adds the gradient through the weights of one token to dp, the gradient of its scores.
 void add_weight_gradients(float* dp, const float* p, const int32_t* experts, const float* dweights, int64_t k,
                           const RouterRule& rule) {
   float sum = 1, weighted = 0;
@@ -154,11 +155,11 @@ void add_weight_gradients(float* dp, const float* p, const int32_t* experts, con
   for (int64_t j = 0; j < k; ++j) dp[experts[j]] += rule.factor * ((dweights[j] - weighted) / sum);
 }
 
-// One token of RouteBwd, and room for it.
+// RouteBwd for one token, with buffers.
 struct TokenGradient {
   const RouteBwd& op;
-  float scale, share;                // of the losses; of a count and a probability in the balance loss
-  std::vector<float> p, scores, dp;  // [E]: softmax; sigmoids, where these are the scores; results
+  float scale, share;                // factors of the losses, and of count * probability in the balance loss
+  std::vector<float> p, scores, dp;  // [E]: softmax; sigmoids, if they are the scores; result
   TokenGradient(const RouteBwd& of, float scale_, float share_)
       : op(of), scale(scale_), share(share_), p(size_t(of.logits.cols())), scores(p.size()), dp(p.size()) {}
 
@@ -251,7 +252,7 @@ void CpuOps::run(const StepRouterBias& op, void*) {
   for (int64_t l = 0; l < op.bias.rows(); ++l) {
     float* bias = flat<float>(op.bias) + l * e;
     double* counts = flat<double>(op.counts) + l * e;
-    const double sum = std::accumulate(counts, counts + e, 0.0);  // whole numbers, as E times each of them
+    const double sum = std::accumulate(counts, counts + e, 0.0);  // exact: counts are whole numbers
     for (int64_t i = 0; i < e; ++i) {
       const double below = sum - counts[i] * double(e);
       if (!skip && below != 0) bias[i] += below > 0 ? op.rate : -op.rate;
@@ -260,7 +261,7 @@ void CpuOps::run(const StepRouterBias& op, void*) {
   }
 }
 
-// Serial: a few operations for each row, against thousands in its products.
+// Serial: a few operations per row, against thousands in its GEMMs.
 void CpuOps::run(const SortByExpert& op, void*) {
   const int64_t slots = op.experts.numel(), k = op.experts.cols(), e = op.expert_count();
   const int32_t* experts = checked_indices(op.kName, "experts", op.experts, e);
@@ -278,7 +279,7 @@ void CpuOps::run(const SortByExpert& op, void*) {
   }
 }
 
-// Serial as well.
+// Serial, like SortByExpert.
 void CpuOps::run(const SendSlots& op, void*) {
   const int64_t own = op.experts() / op.ranks, k = op.slots.cols(), rows = op.slots.numel();
   const auto *offsets = flat<int32_t>(op.offsets), *sorted = checked_indices(op.kName, "sorted", op.sorted, rows);
@@ -304,7 +305,7 @@ void CpuOps::run(const SendSlots& op, void*) {
 
 void CpuOps::run(const ReceiveSlots& op, void*) {
   const int64_t own = op.own(), ranks = op.ranks(), capacity = op.capacity();
-  const auto* counts = flat<int32_t>(op.counts) + op.rank * own;  // [ranks, own] in rows of all experts
+  const auto* counts = flat<int32_t>(op.counts) + op.rank * own;  // [ranks, own] in rows of E
   int32_t *offsets = flat<int32_t>(op.offsets), *slots = flat<int32_t>(op.slots), *rows = flat<int32_t>(op.rows);
   std::vector<int64_t> next(static_cast<size_t>(ranks));
   int32_t row = 0;
@@ -350,7 +351,7 @@ struct SumOfRows {
 
 template <class T>
 struct WeightedRows {
-  T *dgu, *y;  // dgu: of the gradient alone
+  T *dgu, *y;  // dgu: backward only
   const T *dy, *gu;
   float* dweights;
   const float* weights;
@@ -370,7 +371,7 @@ struct WeightedForward {
     }
   }
 };
-// Each element is read before it is written, as dgu may be gu, and y dy.
+// Each element is read before it is written, since dgu may alias gu, and y dy.
 struct WeightedBackward {
   template <int L, class T>
   static ATHANOR_INLINE void run(const WeightedRows<T>& a, int64_t begin, int64_t end) {

@@ -1,4 +1,4 @@
-// The ops of ops/muon.h: each one pass over memory, but for the norm of a matrix.
+// The ops of ops/muon.h: one pass over memory each, except those that need a norm first.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -12,7 +12,7 @@ namespace {
 using simd::Vec;
 
 struct MomentumScalars {
-  float grad_scale, beta, one_minus_beta, from_gradient, from_average;  // the gradient becomes these parts of g and m
+  float grad_scale, beta, one_minus_beta, from_gradient, from_average;  // the gradient becomes a combination of g and m
 };
 
 struct MovingAverage {
@@ -27,7 +27,7 @@ struct MovingAverage {
   }
 };
 
-// y = alpha a + beta b of a row; kTwo: there is a b.
+// y = alpha a + beta b for one row; kTwo: b is present.
 template <bool kTwo>
 struct WeightedSum {
   template <int L, class T>
@@ -48,7 +48,7 @@ struct Scale {
   }
 };
 
-// Sum of squares of a row, in double, in lanes that are added in a fixed order.
+// Sum of squares of a row in double; partial sums are added in a fixed order.
 template <class T>
 ATHANOR_CLONES double squares(const T* x, int64_t n) {
   constexpr int64_t kLanes = 16;
@@ -66,7 +66,7 @@ ATHANOR_CLONES double squares(const T* x, int64_t n) {
   return sum;
 }
 
-// sums[c] += squares of columns [begin, end) of a matrix without gaps, row after row.
+// sums[c] += squares of columns [begin, end) of a contiguous matrix, row after row.
 template <class T>
 ATHANOR_CLONES void column_squares(double* sums, const T* x, int64_t rows, int64_t cols, int64_t begin, int64_t end) {
   for (int64_t r = 0; r < rows; ++r)
@@ -84,7 +84,7 @@ struct ScaleColumns {
   }
 };
 
-// What the weights of each output are multiplied by.
+// factor[o] = the factor for all weights of output o; updates v.
 void neuron_factors(float* factor, const double* squares, const NormalizeNeurons& op) {
   const auto n = size_t(op.outputs());
   float* v = flat<float>(op.v);
@@ -99,7 +99,7 @@ void neuron_factors(float* factor, const double* squares, const NormalizeNeurons
   for (size_t o = 0; o < n; ++o) factor[o] = float(all / (std::sqrt(double(v[o])) + op.eps));
 }
 
-// fn(first, count) for rows in chunks that depend on the shape alone.
+// Calls fn(first, count) for chunks of rows that depend only on the shape.
 template <class Fn>
 void by_rows(ThreadPool& pool, const Tensor& t, const Fn& fn) {
   pool.parallel_ranges(t.rows(), row_grain(t.cols()), fn);

@@ -14,7 +14,7 @@ float absmax_of(const DequantizeNf4& op, int64_t block) {
 
 }  // namespace
 
-// A block has 16 different results, which are rounded once and then copied.
+// A block has only 16 distinct results, which are rounded once and then copied.
 void CpuOps::run(const DequantizeNf4& op, void*) {
   const auto* packed = op.packed.as<uint8_t>();
   by_float(op.y.dtype, [&]<class T>() {

@@ -1,5 +1,5 @@
 // RMSNorm and LayerNorm, and per-head RMSNorm of queries and keys. Memory bound: a row is read once and its passes run
-// in the L1 cache. Sums are f32.
+// in the L1 cache. Sums are in f32.
 #include <cmath>
 #include <cstring>
 
@@ -34,7 +34,8 @@ ATHANOR_INLINE RowStats row_stats(const T* h, int64_t n, float eps, bool layer) 
   return {mean, 1.0f / std::sqrt(simd::sum(squares) / float(n) + eps)};
 }
 
-// y = (h - mean) * rstd * w + b; b is absent for rms. The one place that computes y, for the same bits everywhere.
+// y = (h - mean) * rstd * w + b; b is absent for rms. The only code that computes y, so that all ops give the same
+// bits.
 template <int L, class T>
 ATHANOR_INLINE void apply_row(T* y, const T* h, RowStats s, const float* w, const float* b, int64_t n) {
   if (b)
@@ -85,10 +86,10 @@ struct NormBwdRows {
   int64_t cols;
 };
 
-// With x = (h - mean) rstd and g = dy w:  dh += rstd (g - mean(g) - x mean(g x)), without mean(g) for rms; dw += dy x
-// and db += dy into the partial sums of these rows.
+// With x = (h - mean) rstd and g = dy w: dh += rstd (g - mean(g) - x mean(g x)), without mean(g) for rms. Partial sums
+// of these rows: dw += dy x and db += dy.
 struct NormBackward {
-  static constexpr int kGroup = 4;  // rows whose weight gradients are summed before the partial sums are touched
+  static constexpr int kGroup = 4;  // rows whose weight gradients are added before they are written to the partial sums
 
   template <int L, class T>
   static ATHANOR_INLINE void run(const NormBwdRows<T>& a, float* dw, float* db, int64_t begin, int64_t end) {
@@ -159,7 +160,7 @@ void add_partials(const Tensor& out, const float* partials, int64_t count, int64
            [&]<class T>() { simd::dispatch<AddPartials>(out.as<T>(), partials, count, stride, begin, end); });
 }
 
-// A per-feature vector as f32: in place when it is f32 already, else converted into `room`.
+// A per-feature vector as f32: in place if it is f32, else converted into `room`.
 const float* as_f32(const Tensor& w, float* room) {
   if (!w) return nullptr;
   if (w.dtype == DType::f32) return w.as<float>();
@@ -273,7 +274,7 @@ struct QkBwdRows {
   int64_t heads, kv_heads, head_dim;
 };
 
-// Per head as NormBackward for rms, without an incoming dx; dw = [dwq | dwk] of these rows.
+// NormBackward for rms per head, without an incoming dx; dw = [dwq | dwk] of these rows.
 struct QkNormBackward {
   template <int L, class T>
   static ATHANOR_INLINE void run(const QkBwdRows<T>& a, float* dw, int64_t begin, int64_t end) {

@@ -1,4 +1,4 @@
-// Sums of momentum in 1 bit per element: a block at a time, in a cache of the first level.
+// The ops of ops/one_bit.h, one block at a time in the L1 cache.
 #include "ops/one_bit.h"
 
 #include "cpu/cpu_ops.h"
@@ -7,12 +7,12 @@
 namespace athanor {
 namespace {
 
-constexpr int64_t kBlocksAtOnce = 64;  // of a thread
+constexpr int64_t kBlocksAtOnce = 64;  // blocks per thread and chunk
 constexpr auto kWords = int(kOneBitBlock / 32);
 
 OneBitRecord* records_in(const Tensor& t) { return reinterpret_cast<OneBitRecord*>(t.as<uint8_t>()); }
 
-// C(x) of a block, whose errors become x - C(x).
+// Compresses a block to C(x) and sets its error to x - C(x).
 void compress(const float* x, const float* v, float* error, OneBitRecord& record) {
   double squares = 0;
   int count = 0;
@@ -31,7 +31,7 @@ void compress(const float* x, const float* v, float* error, OneBitRecord& record
     if (v[i] != 0) error[i] = x[i] - (x[i] < 0 ? -scale : scale);
 }
 
-// The fresh variance of a block before its momentum changes, and the maximum of its ratios.
+// Updates the fresh variance of a block, before its momentum changes, and returns the maximum of its ratios.
 float add_to_variance(float* fresh, const OneBitRecord& record, const float* m, const float* v,
                       const OneBitScalars& a) {
   float most = 0;

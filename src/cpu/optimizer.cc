@@ -1,4 +1,4 @@
-// The end of a step, and masters that are split into halves and joined.
+// StepControl, and splitting and joining of master weights.
 #include <algorithm>
 
 #include "cpu/chunks.h"

@@ -8,14 +8,14 @@
 namespace athanor {
 namespace {
 
-// sums[c] += squares of column c of [rows, cols] elements, row after row.
+// sums[c] += squares of column c of a [rows, cols] array, row after row.
 ATHANOR_CLONES void add_squares(double* sums, const float* x, int64_t rows, int64_t cols) {
   for (int64_t r = 0; r < rows; ++r)
 #pragma omp simd
     for (int64_t c = 0; c < cols; ++c) sums[c] += double(x[r * cols + c]) * double(x[r * cols + c]);
 }
 
-// Of one output, in lanes that are added in order.
+// Sum of squares of one output; partial sums are added in order.
 double row_squares(const float* x, int64_t n) {
   constexpr int64_t kLanes = 64;
   double lanes[kLanes] = {}, sum = 0;
@@ -25,8 +25,8 @@ double row_squares(const float* x, int64_t n) {
   return sum;
 }
 
-// fn(row, first column, end, the first one's place in the range) for what n elements have of the rows from `begin` to
-// `end`.
+// Calls fn(row, first column, end column, index of the first element in the range) for the elements of the range in
+// rows [begin, end); the range has n elements.
 template <class Fn>
 void for_rows(const OutputRange& range, int64_t n, int64_t begin, int64_t end, const Fn& fn) {
   for (int64_t row = begin; row < end; ++row) {
@@ -36,7 +36,7 @@ void for_rows(const OutputRange& range, int64_t n, int64_t begin, int64_t end, c
   }
 }
 
-// One factor, or one for each element.
+// Multiplies by one factor, or by one per element.
 struct Times {
   template <int L>
   static ATHANOR_INLINE void run(float* x, const float* factors, int64_t n, bool one) {

@@ -15,12 +15,12 @@
 namespace athanor {
 namespace {
 
-// Sums that wait for each other, one a cycle on every core there is; neither a neighbour on the same core nor the width
-// of its units changes that.
+// Time of a chain of dependent additions, one per cycle on any core; neither another hardware thread on the core nor
+// the width of its units affects it.
 double seconds_of_sums(int64_t rounds) {
   constexpr int kUnrolled = 16;
   uint64_t x = 1;
-  const uint64_t y = uint64_t(rounds) | 1;  // in a register: sums with constants may take no cycle at all
+  const uint64_t y = uint64_t(rounds) | 1;  // in a register: additions of constants may take no cycle at all
   const auto begin = std::chrono::steady_clock::now();
   for (int64_t i = 0; i < rounds / kUnrolled; ++i)
     for (int k = 0; k < kUnrolled; ++k) {
@@ -30,7 +30,7 @@ double seconds_of_sums(int64_t rounds) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-// Hz, from a file in kHz; 0: there is none.
+// Maximum clock in Hz from a file in kHz; 0 if there is none.
 double clock_limit() {
   std::ifstream in("/sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq");
   double khz = 0;
@@ -40,7 +40,7 @@ double clock_limit() {
 }  // namespace
 
 double core_clock() {
-  constexpr int64_t kSums = 1 << 17;  // some 40 us: shorter than the time between two interruptions
+  constexpr int64_t kSums = 1 << 17;  // some 40 us: shorter than the time between two interrupts
   constexpr int kTries = 100;
   double least = seconds_of_sums(kSums);
   for (int i = 1; i < kTries; ++i) least = std::min(least, seconds_of_sums(kSums));
@@ -51,9 +51,9 @@ double flops_per_cycle(const std::string& instructions) {
   if (instructions == "AVX-512") return 2 * 16 * 2;
   if (instructions == "AVX2") return 2 * 8 * 2;
 #if defined(__x86_64__)
-  return 2 * 4 * 2;  // SSE2: products and sums apart, two units of each
+  return 2 * 4 * 2;  // SSE2: two multiply and two add units, without FMA
 #else
-  return 4 * 4 * 2;  // four units of 128 bits
+  return 4 * 4 * 2;  // four 128-bit units with FMA
 #endif
 }
 

@@ -1,21 +1,23 @@
-// What cores cannot exceed, computed from their number, clock and vector width: MFU is a fraction of it. Measured rates
-// of products would not do: on a shared machine they come and go with the neighbours.
+// Theoretical peak FLOP/s of the cores, from their number, clock and vector width; MFU is relative to it. Measured GEMM
+// rates would vary with the load of other users on a shared machine.
 #pragma once
 #include <string>
 
 namespace athanor {
 
-// The greatest clock of this thread's core over some milliseconds, or of the kernel's files where that is more. Hz
+// Maximum clock in Hz of this thread's core: measured over some milliseconds, or the kernel's reported limit if that is
+// higher.
 double core_clock();
 
-// FLOP in a cycle of one core, in f32: two units of this width that multiply and add, which no core today exceeds.
-// instructions: instruction_set().
+// f32 FLOP per cycle of one core: two FMA units of the vector width, which no core today exceeds. instructions:
+// instruction_set().
 double flops_per_cycle(const std::string& instructions);
 
-// Cores of so many threads: those that the process may use, of which two threads of a core share one.
+// Physical cores that `threads` threads run on: at most the cores that the process may use; two hardware threads share
+// a core.
 int physical_cores(int threads, const std::string& cpus = "/sys/devices/system/cpu");
 
-// FLOP/s of so many threads.
+// Peak FLOP/s of `threads` threads.
 double peak_flops(int threads);
 
 }  // namespace athanor

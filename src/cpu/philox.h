@@ -1,4 +1,4 @@
-// The Philox blocks of consecutive counters, over arrays so that the rounds vectorise: the numbers of base/rng.h.
+// Philox blocks of consecutive counters in arrays, so that the rounds vectorize; same numbers as base/rng.h.
 #pragma once
 #include <cstdint>
 
@@ -6,7 +6,7 @@
 
 namespace athanor {
 
-// Where a sequence of random numbers stands: random_bits(seed, stream, index), index = first, first + 1, ...
+// Position in a sequence of random numbers: random_bits(seed, stream, index), index = first, first + 1, ...
 struct Noise {
   uint64_t seed, stream, first;
 };

@@ -1,4 +1,4 @@
-// QK-clip: one pass over the weights of the heads that are scaled.
+// QK-clip: one pass over the weights of the heads to scale.
 #include "ops/qk_clip.h"
 
 #include "cpu/cpu_ops.h"
@@ -9,7 +9,7 @@ namespace {
 
 using simd::Vec;
 
-// Weights, and what is scaled with them if `also` is not null, times one factor.
+// Multiplies weights, and `also` if it is not null, by one factor.
 struct ScaleBoth {
   template <int L>
   static ATHANOR_INLINE void run(float* w, float* also, int64_t n, float factor) {
@@ -20,8 +20,8 @@ struct ScaleBoth {
   }
 };
 
-// fn(begin, end, output): the elements of [begin, end) of a part in runs whose outputs belong to one head; `output` is
-// that of the first.
+// Calls fn(begin, end, output) for the elements of [begin, end) of a part, in runs whose outputs belong to one head;
+// `output` is the output of the first element.
 template <class Fn>
 void for_heads(const OutputRange& range, int64_t head_dim, int64_t begin, int64_t end, const Fn& fn) {
   while (begin < end) {

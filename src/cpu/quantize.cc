@@ -1,5 +1,5 @@
-// Codes of 8 and 4 bits, and products of them: the codes times their scales as f32, then the product of that. No
-// processor that this runs on multiplies such codes itself.
+// Quantization to FP8 and FP4, and GEMMs of quantized operands, which are dequantized to f32 first: no supported CPU
+// multiplies such values.
 #include <algorithm>
 #include <atomic>
 #include <limits>
@@ -15,7 +15,7 @@
 namespace athanor {
 namespace {
 
-constexpr int64_t kBandRows = 64;  // rows whose largest values are found together, of blocks as high as the matrix
+constexpr int64_t kBandRows = 64;  // rows per task when computing amax, for blocks that span all rows
 constexpr uint32_t kMagnitude = 0x7fffffffu;
 
 template <class T>
@@ -23,8 +23,8 @@ ATHANOR_INLINE uint32_t magnitude(T x) {
   return std::bit_cast<uint32_t>(to_float(x)) & kMagnitude;
 }
 
-// Where blocks are narrower than vectors, each element gets the number of its block: all[i] = numbers[(first + i) /
-// width]; first is a multiple of kPiece, and kPiece of narrow widths.
+// For blocks narrower than vectors: expands per-block values to elements, all[i] = numbers[(first + i) / width]. first
+// is a multiple of kPiece, and kPiece a multiple of narrow widths.
 constexpr int64_t kNarrow = 64, kPiece = 512;
 ATHANOR_INLINE bool narrow(int64_t width) { return width < kNarrow && kPiece % width == 0; }
 ATHANOR_INLINE void spread(float* all, const float* numbers, int64_t first, int64_t n, int64_t width) {
@@ -40,8 +40,8 @@ ATHANOR_INLINE void spread(float* all, const float* numbers, int64_t first, int6
   }
 }
 
-// most[b] = the largest magnitude of block b of a row, or what it is already; as bits, whose order is that of the
-// values with NaN above all.
+// most[b] = max(most[b], amax of block b of a row), as float bits, which are ordered like the values with NaN as the
+// maximum.
 template <class T>
 ATHANOR_CLONES void find_most(uint32_t* most, const T* x, int64_t cols, int64_t width) {
   if (width == 1) {
@@ -89,11 +89,11 @@ ATHANOR_CLONES void encode_row(Code* codes, const T* x, const float* factors, in
   }
 }
 
-// The element `index` of the matrix is the first.
+// index: index of the row's first element in the matrix.
 template <class T>
 ATHANOR_CLONES void encode_row_at_random(f4_e2m1* codes, const T* x, const float* factors, int64_t cols, int64_t width,
                                          uint64_t seed, uint64_t stream, uint64_t index) {
-  constexpr int64_t kBlocks = kPiece / 4 + 1;  // the first may begin before the piece
+  constexpr int64_t kBlocks = kPiece / 4 + 1;  // the first Philox block may begin before the piece
   PhiloxBlocks<kBlocks> random;
   uint32_t numbers[4 * kBlocks];
   float scaled[kPiece], own[kPiece];
@@ -116,8 +116,8 @@ ATHANOR_CLONES void encode_row_at_random(f4_e2m1* codes, const T* x, const float
   }
 }
 
-// H diag(signs) x / 4 of the 16 rows of kStrip columns each that begin at x; sums in double, which has room for those
-// of most f32. Values of a row are `beside` apart, rows `apart`.
+// H diag(signs) x / 4 for 16 x kStrip values: transforms along 16 values that are `apart` apart, for kStrip neighbors
+// that are `beside` apart. Sums are in double, where sums of most f32 values are exact.
 constexpr int kStrip = 16;
 template <class T>
 ATHANOR_CLONES void transform(float* y, const T* x, int64_t apart, int64_t beside, int64_t strip) {
@@ -136,7 +136,8 @@ ATHANOR_CLONES void transform(float* y, const T* x, int64_t apart, int64_t besid
       }
     }
   for (int i = 0; i < kHadamard; ++i)
-    for (int64_t c = 0; c < strip; ++c) y[i * apart + c * beside] = float(v[i][c] / 4) + 0.0f;  // zero has no sign
+    // + 0.0f turns -0 into 0
+    for (int64_t c = 0; c < strip; ++c) y[i * apart + c * beside] = float(v[i][c] / 4) + 0.0f;
 }
 
 template <class Code, class Scale>
@@ -184,7 +185,7 @@ QuantizeStatistics measure_row(const T* x, const Code* codes, const Scale* scale
   return found;
 }
 
-// Of all blocks of a matrix: of neighbouring columns, or one after the other along a row, kStrip at once.
+// Transforms all blocks of a matrix, kStrip blocks at once: neighboring columns, or consecutive blocks of a row.
 void transform(ThreadPool& pool, const Tensor& y, const Tensor& x, const Blocks& blocks) {
   const bool along = blocks.rows == 1;
   const int64_t cols = x.cols(), count = along ? cols / kHadamard : cols;
@@ -201,7 +202,7 @@ void transform(ThreadPool& pool, const Tensor& y, const Tensor& x, const Blocks&
   });
 }
 
-// One Quantize. Rows are worked on in bands: of the blocks' height, or of kBandRows where a block has all rows.
+// Executes one Quantize. Rows are processed in bands of the blocks' height, or of kBandRows if a block spans all rows.
 struct Quantizer {
   Quantizer(const Quantize& quantize, void* scratch)
       : op(quantize),
@@ -220,7 +221,7 @@ struct Quantizer {
       find_most(most + band * across, op.x.as<T>() + r * cols, cols, width);
   }
 
-  // The factors take the place of the magnitudes that they follow from.
+  // Replaces each amax by the factor computed from it, and writes the scales.
   void scale(int64_t row_of_blocks, int64_t begin, int64_t end) const {
     by_scale(op.scales.dtype, [&]<class Scale>() {
       for (int64_t b = begin; b < end; ++b) {
@@ -242,7 +243,7 @@ struct Quantizer {
     });
   }
 
-  // By the largest magnitude of a block; of one scale for all that may be given.
+  // The scale from a block's amax; with one scale for all, `factor` may override it.
   CodeScale given_or_own(float largest) const {
     const CodeScale own = code_scale(largest, largest_code(op.codes.dtype), op.powers());
     if (op.amax) {
@@ -254,7 +255,7 @@ struct Quantizer {
     return {given, std::isnan(own.scale) ? own.scale : 1 / given};
   }
 
-  // Once all bands are found.
+  // Called after the amax of all bands is known.
   void scale_matrix() {
     const uint32_t largest = *std::max_element(most, most + bands * across);
     global = global_scale(std::bit_cast<float>(largest));
@@ -278,7 +279,7 @@ struct Quantizer {
     });
   }
 
-  // Counts are whole numbers: exact in any order.
+  // Counts are whole numbers: their sums are exact in any order.
   template <class T>
   void measure(ThreadPool& pool) const {
     std::mutex mutex;
@@ -303,13 +304,13 @@ struct Quantizer {
   int64_t rows, cols, height, width, across, bands;
   uint32_t* most;  // [bands, across]
   GlobalScale global = {1, 1};
-  uint64_t stream = 0;  // of random numbers
+  uint64_t stream = 0;  // stream of random numbers
 };
 
-// The scratch memory of a product: a and b as f32, then the product's own.
+// Scratch memory of a ScaledGemm: a and b as f32, then the scratch memory of the f32 GEMM.
 struct Decoded {
   Gemm product;
-  int64_t b_at, rest;  // floats before b, and before the product's scratch
+  int64_t b_at, rest;  // floats before b and before the f32 GEMM's scratch
   Decoded(const ScaledGemm& op, float* memory) : product(op.product) {
     b_at = round_up(op.product.a.numel(), kLine);
     rest = b_at + round_up(op.product.b.numel(), kLine);
@@ -335,7 +336,7 @@ void decode(ThreadPool& pool, const Tensor& x, const Tensor& codes, const Tensor
   });
 }
 
-// Atomically; both as bits.
+// Atomic maximum of amax and `most`, both as float bits.
 void raise(float& amax, uint32_t most) {
   const std::atomic_ref<float> shared(amax);
   float before = shared.load(std::memory_order_relaxed);
@@ -344,7 +345,7 @@ void raise(float& amax, uint32_t most) {
   }
 }
 
-// fn(block, from, to) for the elements [begin, end) of a part of a matrix, those of a block in a row at a time.
+// Calls fn(block, from, to) for elements [begin, end) of a part of a matrix, in runs within one block and row.
 template <class Fn>
 void each_run(const MatrixPart& part, int64_t begin, int64_t end, Fn&& fn) {
   const int64_t cols = part.matrix[1], width = part.blocks.cols ? part.blocks.cols : cols;
@@ -376,7 +377,7 @@ size_t CpuOps::scratch(const Quantize& op) const {
   return most + (op.hadamard ? size_t(op.x.numel()) * sizeof(float) : before);
 }
 
-// Nothing on a CPU asks for it: codes as ever, then their transpose.
+// For completeness, unused in training on a CPU: quantizes as usual, then transposes.
 void CpuOps::run_turned(const Quantize& op, void* scratch) {
   const Quantizer q(op, nullptr);
   const int64_t rows = q.rows, cols = q.cols;

@@ -13,7 +13,8 @@
 namespace athanor {
 namespace {
 
-// Far above the error of what follows plus that of any libm: each step adds less than 2 units of 2^-53, seven in all.
+// Far above the error of the following code plus that of any libm: each step adds less than 2 units of 2^-53, seven in
+// all.
 constexpr double kDoubt = 0x1p-48;
 
 template <int H>
@@ -21,9 +22,9 @@ using Double = typename simd::Hardware<H, double>::type;
 template <int H>
 using Long = typename simd::Hardware<H, uint64_t>::type;
 
-constexpr uint64_t kTwo52 = 0x4330000000000000u;  // 2^52: below it lie 52 bits of integer
+constexpr uint64_t kTwo52 = 0x4330000000000000u;  // 2^52: bits of 2^52 + integer hold the integer in the low 52 bits
 template <int H>
-ATHANOR_INLINE Double<H> to_double(const Long<H>& integer) {  // of 32 bits
+ATHANOR_INLINE Double<H> to_double(const Long<H>& integer) {  // integer < 2^32
   return (Double<H>)(integer | kTwo52) - 0x1p52;
 }
 
@@ -67,7 +68,7 @@ ATHANOR_INLINE SinCos<H> sin_cos(const Double<H>& a) {
   c = c * r2 + 1 / 40320.0;
   c = c * r2 - 1 / 720.0;
   c = c * r2 + 1 / 24.0;
-  const Double<H> half = r2 * 0.5, one = 1.0 - half;  // 1 - r2/2 loses what (1 - one) - half says
+  const Double<H> half = r2 * 0.5, one = 1.0 - half;  // 1 - r2/2 is rounded; (1 - one) - half is the rounding error
   c = one + (((1.0 - one) - half) + r2 * r2 * c);
   const Long<H> quadrant = (Long<H>)shifted, odd = (Long<H>)((quadrant & 1) != 0);
   const Long<H> sin_bits = ((Long<H>)s & ~odd) | ((Long<H>)c & odd),

@@ -7,7 +7,7 @@ namespace {
 
 constexpr int64_t kRowGrain = 32;  // rows per chunk of work
 
-// One head's pairs (a_i, b_i) rotated by the angles of one position; sign = -1 rotates back.
+// Rotates one head's pairs (a_i, b_i) by the angles of one position; sign = -1 rotates by the negative angles.
 template <class T>
 ATHANOR_CLONES void rotate(T* a, T* b, const float* cos, const float* sin, float sign, int64_t half) {
 #pragma omp simd

@@ -1,4 +1,4 @@
-// Schedule-free AdamW: one pass over weights, what their average differs by, second moments and gradient.
+// Schedule-free AdamW: one pass over weights, m = x - y, second moments and gradient.
 #include "cpu/cpu_ops.h"
 #include "cpu/update.h"
 

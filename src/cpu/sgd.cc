@@ -7,7 +7,7 @@ namespace {
 
 using simd::Vec;
 
-// In the order of torch.optim.SGD; a factor of 1 or 0 changes no bit of what it leaves.
+// In the order of operations of torch.optim.SGD; multiplying by factors 1 and 0 does not change the results.
 struct Descent {
   template <int L>
   static ATHANOR_INLINE void step(Vec<L>& w, const Vec<L>& grad, Vec<L>& m, Vec<L>&, const SgdScalars& a) {

@@ -1,7 +1,7 @@
-// What the CPU kernels share: run-time choice of the instruction set, elementary functions that vectorise, and rows
-// of any float type as f32.
-// A function marked ATHANOR_CLONES is compiled three times and chosen when the program starts. Only what is inlined
-// into it is compiled with it: every helper called from it must be ATHANOR_INLINE (or a lambda-free template).
+// Shared by the CPU kernels: run-time choice of the instruction set, elementary functions that vectorize, and
+// conversion of rows of any float type to and from f32. A function marked ATHANOR_CLONES is compiled three times; the
+// version is chosen when the program starts. Only code that is inlined into it is compiled with it: every helper it
+// calls must be ATHANOR_INLINE (or a lambda-free template).
 #pragma once
 #include <bit>
 #include <cstdint>

@@ -1,4 +1,4 @@
-// The pool's hand-out of chunks, its idle waiting and its exceptions.
+// Dispatch of chunks, idle waiting and exceptions of the pool.
 #include "cpu/thread_pool.h"
 
 #include <algorithm>
@@ -12,11 +12,11 @@
 namespace athanor {
 namespace {
 
-// About 20 us of spinning before a thread sleeps: longer than the serial code between two ops, shorter than a wake-up
-// is worth on a machine that others use.
+// About 20 us of spinning before a thread sleeps: longer than the serial code between two ops, short enough not to
+// waste a shared machine's CPU time.
 constexpr int kSpins = 500;
 
-// Threads that a run needs beside the pool: a loader, a writer of checkpoints, connections to other ranks.
+// Threads that a run needs besides the pool: a data loader, a checkpoint writer, connections to other ranks.
 constexpr int kSpare = 4;
 
 inline void pause_cpu() {
@@ -102,7 +102,7 @@ void ThreadPool::run(int64_t chunks, void* fn, Call call) {
 }
 
 void ThreadPool::work(int worker) {
-  int32_t ran = 0;  // told once, in the end: each word to other cores costs as much as a small chunk
+  int32_t ran = 0;  // added to done_ once, at the end: a write to a shared cache line costs as much as a small chunk
   for (int64_t left = remaining_.load(std::memory_order_acquire); left > 0;) {
     if (!remaining_.compare_exchange_weak(left, left - 1, std::memory_order_acq_rel)) continue;
     if (!failed_.load(std::memory_order_relaxed)) {

@@ -1,5 +1,5 @@
-// Persistent worker threads for data-parallel loops. Chunks are handed out dynamically, so callers cut work by shape
-// alone: then results have the same bits for any number of threads.
+// Persistent worker threads for data-parallel loops. Chunks are assigned dynamically, so callers must derive chunks
+// from shapes alone for results to be bit-identical for any number of threads.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -14,19 +14,19 @@ namespace athanor {
 
 class ThreadPool {
  public:
-  // 0 = usable_cores(), or with a warning fewer where the system does not allow so many. As many as are given, or an
-  // Error(usage) with the limits.
+  // threads: 0 = usable_cores(), or fewer with a warning if the system does not allow so many. A positive number is
+  // used exactly, or is an Error(usage) that names the limits.
   explicit ThreadPool(int threads = 0);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
-  int size() const { return size_; }  // threads that work, the caller included
+  int size() const { return size_; }  // working threads, including the caller
 
   // Runs fn(chunk) or fn(chunk, worker) for every chunk in [0, chunks) and returns when all are done. `worker` is in
   // [0, size()) and no two chunks that run at the same time in this call share it: it selects private scratch memory.
-  // A call while the pool is busy (nested, or from another thread) runs inline as worker 0. The first exception leaves
-  // the call; chunks not yet started are then skipped. Allocates nothing.
+  // A call while the pool is busy (nested, or from another thread) runs inline as worker 0. The call rethrows the first
+  // exception of a chunk and skips chunks that have not started. Allocates nothing.
   template <class Fn>
   void parallel_for(int64_t chunks, Fn&& fn) {
     using F = std::remove_reference_t<Fn>;
@@ -50,11 +50,11 @@ class ThreadPool {
 
  private:
   using Call = void (*)(void* fn, int64_t chunk, int worker);
-  std::string start_workers();  // up to size(); "" or why the next one cannot be started
+  std::string start_workers();  // starts up to size() threads; returns "", or why the next one could not be started
   void stop_workers();
   void run(int64_t chunks, void* fn, Call call);
   void work(int worker);   // claims and runs chunks until none is left
-  void serve(int worker);  // a worker thread's life
+  void serve(int worker);  // main loop of a worker thread
   void keep_first_exception();
 
   int size_;
@@ -69,7 +69,7 @@ class ThreadPool {
   std::atomic<bool> failed_{false}, busy_{false}, stop_{false};
   alignas(64) std::atomic<int64_t> remaining_{0};  // chunks not yet claimed
   alignas(64) std::atomic<int32_t> done_{0};       // chunks finished
-  alignas(64) std::atomic<uint32_t> epoch_{0};     // jobs published: what idle workers sleep on
+  alignas(64) std::atomic<uint32_t> epoch_{0};     // number of published jobs; idle workers wait on it
 };
 
 // Cores this process may use: the affinity mask, limited by the cgroup's CPU quota rounded up. At least 1.

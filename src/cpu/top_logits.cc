@@ -1,5 +1,5 @@
-// A teacher's largest logits, and a student's loss against them, per row: ops/top_logits.h. Sweeps over a row are
-// vectorized and find it in the L2 cache; what is done for its k top tokens is scalar, in double.
+// A teacher's largest logits, and a student's loss against them, per row: see ops/top_logits.h. Sweeps over a row are
+// vectorized and find it in the L2 cache; the code for its k top tokens is scalar, in double.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -16,7 +16,7 @@ namespace {
 
 using simd::Vec;
 
-constexpr int64_t kBlock = 2048;  // terms that are added in fp32; blocks are added in double
+constexpr int64_t kBlock = 2048;  // terms added in fp32; sums of blocks are added in double
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
 template <int L>
@@ -31,7 +31,7 @@ double slope(float x, float cap) {
 }
 float base_of(float max, float cap) { return max == -kInf ? 0 : float(capped(max, cap)); }  // -inf - -inf would be NaN
 
-// Sum over n columns of exp((x - base) inverse), x soft-capped; columns of -inf count nothing.
+// Sum over n columns of exp((x - base) inverse), x soft-capped; columns of -inf contribute 0.
 template <int L, class T>
 ATHANOR_INLINE double sum_of_exp(const T* x, int64_t n, float cap, float base, float inverse) {
   double sum = 0;
@@ -67,7 +67,7 @@ struct TopKernel {
         row[size_t(c)] = x;
         keys[size_t(c)] = top_key(std::bit_cast<uint32_t>(x), std::isnan(x), uint32_t(c));
       }
-      const int64_t sorted = std::min(a.k + 1, a.vocab);  // and the first of the rest
+      const int64_t sorted = std::min(a.k + 1, a.vocab);  // one more than k, for the first of the remaining tokens
       std::ranges::nth_element(keys, keys.begin() + sorted - 1, std::greater<>());
       std::sort(keys.begin(), keys.begin() + sorted, std::greater<>());
       const auto column = [&](int64_t j) { return int32_t(0xffffffffu - uint32_t(keys[size_t(j)])); };
@@ -100,7 +100,7 @@ struct PickRows {
   float inverse, softcap;
 };
 
-// The top tokens are -inf while the others are added.
+// Writes -inf to the top tokens while the others are summed, then restores them.
 struct PickKernel {
   template <int L, class T>
   static ATHANOR_INLINE void run(T* logits, const PickRows& a, int64_t begin, int64_t end) {
@@ -127,18 +127,18 @@ struct CachedRows {
   const float *values, *rest, *max, *sums, *at_target, *picked, *picked_rest;
   VocabPart part;
   int64_t k, padded;
-  float scale;  // of the gradient
+  float scale;  // factor of the gradient
   DistillLoss kind;
   float temperature, inverse, ce_weight, z_loss, softcap;
 };
 
-// Both distributions of a row, of which a token of the rest has a share.
+// Both distributions of a row; the tokens outside ids are one event ("rest").
 struct Pair {
-  double base, log_cold, loss;             // of the student's logits, at temperature 1
-  double log_p_sum, log_q_sum;             // at the temperature, relative to the largest logit
-  double log_p_rest, log_q_rest, between;  // log_q_rest: with its floor
-  double rest_share;                       // of the gradient of a token of the rest, unless kl: over its probability
-  double signed_q;                         // of uld: sum of q with the sign of q - p
+  double base, log_cold, loss;             // student at temperature 1: max logit, log of the sum of exps, loss
+  double log_p_sum, log_q_sum;             // at the temperature, relative to the maximum logit
+  double log_p_rest, log_q_rest, between;  // log_q_rest is clamped from below
+  double rest_share;                       // reverse_kl, uld: gradient of a token outside ids, over its probability
+  double signed_q;                         // uld: sum of q times the sign of q - p
   double z_weight;                         // 2 z_loss log sum exp
   double log_p(float value, const CachedRows& a) const { return double(value) / double(a.temperature) - log_p_sum; }
   double log_q(float logit, const CachedRows& a) const {
@@ -149,7 +149,7 @@ struct Pair {
 double weighted(double p, double difference) { return p > 0 ? p * difference : 0; }
 double sign_of_difference(double q, double p) { return double(q > p) - double(q < p); }  // NaN: 0
 
-// The difference of the sorted probabilities of student and teacher.
+// Computes the difference of the sorted probabilities of student and teacher.
 void compare_sorted(Pair& r, double q_rest, const float* values, const float* picked, const CachedRows& a) {
   const double p_rest = std::exp(r.log_p_rest), rest_sign = sign_of_difference(q_rest, p_rest);
   r.between = std::abs(q_rest - p_rest), r.signed_q = rest_sign * q_rest;
@@ -161,7 +161,7 @@ void compare_sorted(Pair& r, double q_rest, const float* values, const float* pi
   r.rest_share = rest_sign - r.signed_q;
 }
 
-// The gradient of the divergence by the logit of a top token.
+// Gradient of the divergence with respect to a top token's logit.
 double gradient_of_top(const Pair& r, double log_q, double log_p, DistillLoss kind) {
   const double q = std::exp(log_q);
   switch (kind) {
@@ -201,7 +201,7 @@ Pair pair_of(int64_t i, const CachedRows& a) {
   return r;
 }
 
-// The gradient of one logit, given that of the divergence at temperature 1.
+// Gradient of one logit; of_teacher: gradient of the divergence with respect to the logit over the temperature.
 double gradient_of(const Pair& r, float logit, bool is_target, double of_teacher, const CachedRows& a) {
   const double log_softmax = capped(logit, a.softcap) - r.base - r.log_cold;
   const double hard = is_target ? std::expm1(-r.loss) : std::exp(log_softmax);
@@ -223,7 +223,8 @@ struct CachedKernel {
     }
   }
 
-  // All columns as tokens of the rest, then the target, then the top tokens, which may have it.
+  // Writes the gradient of all columns as if outside ids, then overwrites the target and the top tokens (which may
+  // include the target).
   template <int L, class T>
   static ATHANOR_INLINE void row(T* z, int64_t i, const CachedRows& a) {
     const Pair r = pair_of(i, a);

@@ -8,7 +8,7 @@
 namespace athanor {
 namespace {
 
-// fn(i, kept) for the elements of all groups.
+// Calls fn(i, kept) for every element of every group.
 template <class T, class Fn>
 void for_each_of_groups(ThreadPool& pool, const T* x, int64_t n, const Fn& fn) {
   static_assert(kChunkElements % kSparseGroup == 0);

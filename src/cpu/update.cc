@@ -1,4 +1,4 @@
-// Masters and states of any element type as f32, and back.
+// Conversion of master weights and states of any dtype to f32 and back.
 #include "cpu/update.h"
 
 namespace athanor::update {
@@ -47,7 +47,7 @@ struct Narrow {
   }
 };
 
-// By the upper half of an element's random bits, or by the lower.
+// Rounds stochastically with the upper or the lower half of each element's random bits.
 struct RoundAtRandom {
   template <int L>
   static ATHANOR_INLINE void run(bf16* to, const float* from, int64_t n, const Noise& noise, bool upper) {

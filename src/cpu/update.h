@@ -1,7 +1,7 @@
-// What the update rules share: masters and states as f32, random bits of their rounding, and the pass over all of them.
-// A rule is a struct of scalars and one of what it does to a vector of weights; it sees f32 alone: what memory holds as
-// f32 is worked on in place, the rest a piece at a time in the L1 cache. So a rule is compiled once, whatever it is
-// stored in.
+// Shared by the update rules: master weights and optimizer states as f32, random bits for stochastic rounding, and the
+// pass over all parts. A rule is a struct of scalars plus a struct with its step for one vector of weights, in f32
+// only: tensors stored as f32 are updated in place, others are converted a piece at a time in the L1 cache. So a rule
+// is compiled once for all storage dtypes.
 #pragma once
 #include <algorithm>
 #include <cstring>
@@ -20,13 +20,13 @@ using simd::Word;
 // ---- random bits
 
 constexpr int kBlocks = 80;
-constexpr int64_t kDrawn = 9 * simd::kWidth;  // elements that share one call, wherever in a block they start
+constexpr int64_t kDrawn = 9 * simd::kWidth;  // elements per fill() of random bits, at any offset in a Philox block
 static_assert(kDrawn + 3 <= 4 * kBlocks);
 
-// Of each of kDrawn elements: 32 random bits.
+// 32 random bits for each of kDrawn elements.
 struct Random {
   uint32_t bits[4 * kBlocks];
-  int64_t skip;  // elements of the first block that come before
+  int64_t skip;  // elements of the first Philox block before the first element
 
   ATHANOR_INLINE void fill(const Noise& noise) {
     PhiloxBlocks<kBlocks> random;
@@ -42,42 +42,43 @@ struct Random {
   }
 };
 
-// ---- masters and states as f32
+// ---- master weights and states as f32
 
 constexpr int64_t kPiece = 4 * kDrawn;  // elements
 using Room = float[kPiece];
 
-// Replaces values by what two halves can hold (settled() of tensor/half.h) and stores these: their rounding to bf16,
-// and the remainder where `lower` is given. join() has the values again.
+// settle() rounds values to what bf16 halves can hold (settled() of tensor/half.h) and stores their bf16 rounding and,
+// if `lower` is given, the remainder. join() restores the values.
 void settle(float* values, bf16* upper, int16_t* lower, int64_t n);
 void join(float* values, const bf16* upper, const int16_t* lower, int64_t n);
 
-// The elements [begin, begin + n) a state or a master as f32: where they lie, or in the room, for up to kPiece of them.
-// What is opened to be changed is closed with the changed values. A state: f32; bf16, rounded at random by one half of
-// an element's random bits; or absent: zeros.
+// Returns elements [begin, begin + n) of a state or master weight as f32: in place if it is stored as f32, else
+// converted into `room` (n <= kPiece). After changes call close_*() to store them. States: f32; bf16, rounded
+// stochastically with one half of an element's random bits; or absent, which reads as zeros.
 enum class Bits { lower, upper };
 float* open_state(const Tensor& t, int64_t begin, int64_t n, Room& room);
 void close_state(const Tensor& t, int64_t begin, int64_t n, const float* values, const Noise& noise, Bits bits);
 inline bool in_place(const Tensor& t) { return t && t.dtype == DType::f32; }
 
-// The master of a part: f32, alone or with a compute copy in 16 bits; bf16, rounded at random; or in halves, i16 beside
-// weights in bf16.
+// Master weights of a part: f32, alone or with a 16-bit compute copy; bf16, rounded stochastically; or i16 remainders
+// of bf16 weights.
 float* open_master(const UpdatePart& p, int64_t begin, int64_t n, Room& room);
 void close_master(const UpdatePart& p, int64_t begin, int64_t n, float* values, const Noise& noise);
 inline bool in_place(const UpdatePart& p) { return in_place(p.master) && !p.param; }
 
-// Weights that keep their values: the gradient is zeroed, and the compute copy written like any other output.
+// A skipped step: weights keep their values, the gradient is zeroed, and the compute copy is written as in any step.
 void skip_part(ThreadPool& pool, const UpdatePart& p);
 
-// A gradient as f32, as open_state(); zeroed when it is closed, or by what worked on it in place.
+// A gradient as f32, like open_state(). close_gradient() zeroes it, unless it was opened in place: then the update
+// kernel does.
 float* open_gradient(const Tensor& grad, int64_t begin, int64_t n, Room& room);
 void close_gradient(const Tensor& grad, int64_t begin, int64_t n);
-// Or closed with what takes its place, rounded to nearest.
+// Instead of closing: stores values in place of the gradient, rounded to nearest.
 void replace_gradient(const Tensor& grad, int64_t begin, int64_t n, const float* values);
 
 // ---- the update
 
-// A weight after a step by u, and its decay.
+// Applies weight decay and the step u to a weight.
 template <int L, class Scalars>
 ATHANOR_INLINE Vec<L> decayed(const Vec<L>& w, const Vec<L>& u, const Scalars& a) {
   const Vec<L> product = w * u;
@@ -88,8 +89,8 @@ ATHANOR_INLINE Vec<L> decayed(const Vec<L>& w, const Vec<L>& u, const Scalars& a
   return w * factor - u;
 }
 
-// Rule::step<L>(w, g, m, v, scalars) moves weights and states by a gradient; the gradient is zeroed. A state that the
-// rule does not keep is null.
+// Rule::step<L>(w, g, m, v, scalars) updates weights and states from a gradient; run() then zeroes the gradient. A
+// state that the rule does not have is null.
 template <class Rule, bool kHasM, bool kHasV>
 struct Kernel {
   template <int L, class Scalars>
@@ -107,8 +108,8 @@ struct Kernel {
   }
 };
 
-// fn(begin, n, scalars) over [begin, end) in pieces of up to `piece`: with these scalars before `decayed`, with
-// scalars.undecayed() behind it.
+// Calls fn(begin, n, scalars) over [begin, end) in pieces of at most `piece`: with these scalars below index `decayed`,
+// with scalars.undecayed() from it on.
 template <class Scalars, class Fn>
 void for_pieces(int64_t begin, int64_t end, int64_t piece, int64_t decayed, const Scalars& scalars, const Fn& fn) {
   const Scalars others = scalars.undecayed();
@@ -117,7 +118,7 @@ void for_pieces(int64_t begin, int64_t end, int64_t piece, int64_t decayed, cons
   for (int64_t i = cut; i < end; i += piece) fn(i, std::min(piece, end - i), others);
 }
 
-// A step of an op.
+// Runs one step of an update op.
 template <class Rule, class Op, class Scalars>
 void run(ThreadPool& pool, const Op& op, const StepState& state, const Scalars& scalars) {
   constexpr bool kHasM = Op::kStates.m != Kept::none, kHasV = Op::kStates.v != Kept::none;

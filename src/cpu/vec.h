@@ -1,8 +1,8 @@
 // Vectors for memory-bound kernels: 32 floats at a time, read from and rounded to rows of any float type.
 // A kernel is a struct with a static ATHANOR_INLINE template run<L>(args...), L = floats per hardware vector, called as
-// simd::dispatch<Kernel>(args...): it is compiled for three instruction sets and the CPU's best is taken. All that it
-// calls must be ATHANOR_INLINE, lambdas ATHANOR_INLINE_LAMBDA. Sums over lanes have one order for every L, so its bits
-// depend on the CPU only in files that let products and sums fuse (flags.cmake).
+// simd::dispatch<Kernel>(args...): it is compiled for three instruction sets, and the best one for the CPU runs. All
+// functions it calls must be ATHANOR_INLINE, lambdas ATHANOR_INLINE_LAMBDA. Sums over lanes have the same order for
+// every L, so results differ between CPUs only in files that allow fused multiply-add (flags.cmake).
 #pragma once
 #include <array>
 #include <bit>
@@ -14,7 +14,7 @@
 #include "cpu/simd.h"
 #include "tensor/half.h"
 
-#pragma GCC diagnostic ignored "-Wpsabi"  // to the end of the file that includes this: no vector crosses a real call
+#pragma GCC diagnostic ignored "-Wpsabi"  // for the whole including file: vectors never cross a real call
 
 #if defined(ATHANOR_SANITIZED)
 #define ATHANOR_INLINE_LAMBDA
@@ -37,7 +37,7 @@ using Int = typename Hardware<L, int32_t>::type;
 template <int L>
 using Word = typename Hardware<L, uint32_t>::type;
 
-// Lanes are in the order that the kernel's rows suggest (see to_pairs).
+// The order of elements in lanes depends on the dtypes of the kernel's rows (see to_pairs).
 template <int L>
 struct Vec {
   static constexpr int kWidth = 32, kParts = kWidth / L;
@@ -82,7 +82,7 @@ template <int L>
 ATHANOR_INLINE Vec<L> broadcast(float x) {
   return each_part<L>([&](int) ATHANOR_INLINE_LAMBDA { return Float<L>{} + x; });
 }
-// a > b ? a : b, so b where one is NaN.
+// a > b ? a : b, which is b if either is NaN.
 template <int L>
 ATHANOR_INLINE Vec<L> max(const Vec<L>& a, const Vec<L>& b) {
   return each_part<L>([&](int i) ATHANOR_INLINE_LAMBDA { return a.part[i] > b.part[i] ? a.part[i] : b.part[i]; });
@@ -125,7 +125,7 @@ ATHANOR_INLINE float max(const Vec<L>& v) {
   return fold(v, [](auto a, auto b) ATHANOR_INLINE_LAMBDA { return a > b ? a : b; });
 }
 
-// e^x for x <= 0 (or NaN, which stays), error below 1.5 ulp; 0 where it would fall below the normal range (x < -87).
+// e^x for x <= 0, error below 1.5 ulp; NaN stays NaN; 0 for x < -87, near the end of the normal range.
 // x = n ln2 + r, |r| <= ln2/2; e^r = 1 + r + r^2 q(r), q interpolated at the Chebyshev nodes (relative error 1e-8).
 template <int L>
 ATHANOR_INLINE Float<L> exp_nonpositive(const Float<L>& v) {
@@ -171,7 +171,8 @@ ATHANOR_INLINE Tanh<L> tanh(const Vec<L>& x) {
 
 // --- 16-bit floats ---------------------------------------------------------------------------------------------------
 // The conversions of tensor/half.h. A word holds an even element in its lower half and the next, odd one above it.
-// int16_t stands for the lower half of a float's bits: read as a signed integer in the bits of a float, written back.
+// int16_t stands for the lower half of a float's bits: it is sign-extended into the bits of a float, and written back
+// from there.
 
 template <class T, int L>
 ATHANOR_INLINE Float<L> widen_even(const Word<L>& w) {
@@ -191,10 +192,11 @@ ATHANOR_INLINE Float<L> widen_odd(const Word<L>& w) {
   if constexpr (std::is_same_v<T, bf16>)
     return (Float<L>)(w & 0xffff0000u);
   else
-    return widen_even<T, L>(w >> 16);  // of int16_t too: its upper half is shifted out
+    return widen_even<T, L>(w >> 16);  // for int16_t, too: the upper half is shifted out
 }
 
-// x rounded to T, to nearest even: for bf16 in the upper half of the word, above garbage; for f16 in the lower half.
+// x rounded to T, to nearest even: for bf16 in the upper half of the word, with garbage below; for f16 in the lower
+// half.
 template <class T, int L>
 ATHANOR_INLINE Word<L> round_bits(const Float<L>& x) {
   const Word<L> u = (Word<L>)x;
@@ -240,9 +242,9 @@ ATHANOR_INLINE Float<L> zip(const Float<L>& a, const Float<L>& b, std::integer_s
   return __builtin_shufflevector(a, b, (kFirst + I / 2 + (I % 2) * L)...);
 }
 
-// The order of 32 elements in the lanes of a Vec: consecutive, or pairs, i.e. the even elements in the first half of
-// the vectors and the odd ones in the second, where widening a 16-bit type is a shift. A kernel takes the order that
-// suits its rows; other rows are shuffled on their way.
+// Order of 32 elements in the lanes of a Vec: consecutive, or in pairs, i.e. even elements in the first half of the
+// vectors and odd ones in the second, where widening a 16-bit type is only a shift. A kernel uses the order that suits
+// its rows; other rows are shuffled when they are loaded or stored.
 template <int L>
 ATHANOR_INLINE Vec<L> to_pairs(const Vec<L>& v) {
   constexpr int kHalf = Vec<L>::kParts / 2;
@@ -307,14 +309,14 @@ ATHANOR_INLINE void store(T* p, const Vec<L>& v) {
   }
 }
 
-// Number of the element in every lane.
+// Index of the element in each lane.
 template <bool kPairs>
 constexpr std::array<int32_t, kWidth> element_numbers() {
   std::array<int32_t, kWidth> number{};
   for (int i = 0; i < kWidth; ++i) number[i] = kPairs ? 2 * (i % (kWidth / 2)) + i / (kWidth / 2) : i;
   return number;
 }
-// v in the lanes of the first `count` elements, `other` in the rest.
+// v in the lanes of the first `count` elements, `other` in the remaining lanes.
 template <int L, bool kPairs>
 ATHANOR_INLINE Vec<L> first_elements(const Vec<L>& v, int64_t count, float other) {
   constexpr auto kNumber = element_numbers<kPairs>();
@@ -324,7 +326,7 @@ ATHANOR_INLINE Vec<L> first_elements(const Vec<L>& v, int64_t count, float other
   });
 }
 
-// 32 elements of every row of a kernel, from column `at`.
+// 32 elements of each row of a kernel, starting at column `at`.
 template <int L, bool kPairs>
 struct Whole {
   int64_t at;
@@ -336,11 +338,11 @@ struct Whole {
   ATHANOR_INLINE void store(T* row, const Vec<L>& v) const {
     simd::store<L, kPairs>(row + at, v);
   }
-  // v with the lanes past the end of the row replaced.
+  // Replaces the lanes of v past the end of the row; here there are none.
   ATHANOR_INLINE Vec<L> or_else(const Vec<L>& v, float) const { return v; }
 };
 
-// The last elements of rows: lanes past the end load as zeros and are not stored.
+// The last elements of each row: lanes past the end are loaded as zeros and not stored.
 template <int L, bool kPairs>
 struct Rest {
   int64_t at, count;
@@ -361,7 +363,7 @@ struct Rest {
   }
 };
 
-// Calls fn for every 32 of n columns and for what is left; lanes are in the order for rows of T.
+// Calls fn for each 32 of n columns and for the remainder; lanes are in the order that suits rows of T.
 template <int L, class T, class Fn>
 ATHANOR_INLINE void for_columns(int64_t n, const Fn& fn) {
   constexpr bool kPairs = sizeof(T) == 2;

@@ -55,7 +55,7 @@ size_t Arena::bytes() {
   return std::max(most, scratch + frames);
 }
 
-// What lives at a pause apart from the rest.
+// Packs blocks that are alive at a pause separately from all others.
 void Arena::pack(ArenaPhase& p) {
   std::vector<PlannedBlock> held, rest;
   for (const PlannedBlock& b : p.blocks) (p.holds(b) ? held : rest).push_back(b);
@@ -138,7 +138,7 @@ Buffer Arena::alloc(std::string_view name, DType dtype, Shape shape) {
   const size_t id = run.next++;
   if (mode_ == Mode::recording) {
     phase.blocks.push_back({.name = std::string(name), .bytes = bytes, .born = run.clock++});
-    b.t.data = planned_address();  // a recording launches nothing
+    b.t.data = planned_address();  // a recording launches no work
   } else {
     CHECK(id < phase.blocks.size(), "phase ", phase.name, " allocates '", name, "' beyond its plan");
     const PlannedBlock& planned = phase.blocks[id];

@@ -2,10 +2,10 @@
 // addresses and notes when each block is allocated and freed; pack() assigns offsets; at run time block k of a phase
 // gets the offset planned for block k. Any divergence from the recording is an error that names the block.
 //
-// A phase may be left and entered again between two allocations, as forward and backward of a micro-batch are while
-// other micro-batches run in between. Of the blocks of such a phase, those that live while it is left are a frame, of
-// which there are as many as runs of the phase that are under way at once; all others share one scratch memory. A phase
-// without frames runs alone: while no other one is under way.
+// A phase may be paused and resumed between two allocations, as forward and backward of a micro-batch are while other
+// micro-batches run. Blocks of such a phase that are alive during a pause form a frame; there are as many frames as
+// runs of the phase that can be in progress at once. All other blocks share one scratch memory. A phase without frames
+// runs only while no other phase is in progress.
 #pragma once
 #include <map>
 #include <memory>
@@ -19,7 +19,7 @@ namespace athanor {
 
 constexpr size_t kArenaAlign = 256;  // bytes; the alignment that CUDA libraries prefer
 
-// What tensors point to while memory is only planned: aligned and not null; dereferencing it faults.
+// Fake address of tensors while memory is only planned: aligned and not null; dereferencing it faults.
 inline void* planned_address() {
   return reinterpret_cast<void*>(uintptr_t{kArenaAlign});  // NOLINT(performance-no-int-to-ptr)
 }
@@ -37,8 +37,8 @@ class Arena;
 class Buffer {
  public:
   Tensor t;
-  // None, or [1] f32 of longer life that holds the largest magnitude of t as it is now. Whoever writes to t again sets
-  // it again, or drops it.
+  // Optional [1] f32 that outlives the buffer: the amax of t's current contents. Code that writes to t updates or
+  // resets it.
   Tensor amax = {};
   Buffer() = default;
   explicit operator bool() const { return lease_ != nullptr; }
@@ -54,13 +54,13 @@ class Buffer {
 struct ArenaPhase {
   std::string name;
   std::vector<PlannedBlock> blocks;
-  size_t packed_bytes = 0;           // needed with the chosen offsets, once bytes() has chosen them; without frames
-  size_t peak_live = 0;              // lower bound: most bytes alive at once
-  int frames = 0;                    // runs under way at once, also beside those of other phases; 0: it runs alone
-  std::vector<int64_t> pauses = {};  // when it is left, on the clock of born and died
-  size_t held_live = 0;              // most bytes alive at a pause
-  size_t frame_bytes = 0;            // once bytes() has chosen offsets: of one frame; 0 where it is never left
-  size_t frames_at = 0;              // where the first one begins
+  size_t packed_bytes = 0;           // bytes of all blocks outside frames, once bytes() has packed them
+  size_t peak_live = 0;              // lower bound: maximum of the bytes alive at once
+  int frames = 0;                    // runs in progress at once, possibly together with other phases; 0: runs alone
+  std::vector<int64_t> pauses = {};  // times of the pauses, on the clock of born and died
+  size_t held_live = 0;              // maximum of the bytes alive at a pause
+  size_t frame_bytes = 0;            // bytes of one frame, once bytes() has packed them; 0 without pauses
+  size_t frames_at = 0;              // offset of the first frame
   bool holds(const PlannedBlock&) const;  // alive at a pause
 };
 
@@ -70,20 +70,20 @@ class Arena {
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
-  // Starts recording a new phase (fake addresses: do not dereference). frames: see ArenaPhase.
+  // Starts recording a new phase; addresses are fake and must not be dereferenced. frames: see ArenaPhase.
   void record(std::string phase, int frames = 0);
   void finish_recording();     // every buffer must be dead
-  size_t least_bytes() const;  // bytes() is this or more: most bytes alive at once
-  // Of the largest phase that runs alone, or of the largest scratch memory and all frames; packs phases that have not
-  // been packed yet.
+  size_t least_bytes() const;  // lower bound of bytes(): maximum of the bytes alive at once
+  // Memory needed: the largest phase without frames, or the largest scratch memory plus all frames. Packs phases that
+  // are not packed yet.
   size_t bytes();
-  // From now on phases run in this memory of bytes(); null: it is being released. host: the host can read it; then
-  // freed blocks are poisoned (in builds with the address sanitizer).
+  // Sets the memory, of size bytes(), in which phases run from now on; null while it is being released. host: the host
+  // can access it; freed blocks are then poisoned (in builds with the address sanitizer).
   void commit(void* memory, bool host = false);
   void begin(std::string_view phase, int frame = 0);  // start running a recorded phase
   void end();                                         // every buffer must be dead and every planned block used
-  void pause();                                       // leave the phase, only where the recording did; or record that
-  void resume(std::string_view phase, int frame);     // enter again what was begun and left; nothing while recording
+  void pause();                                       // pauses the phase, only where the recording did (or records it)
+  void resume(std::string_view phase, int frame);     // re-enters a paused run; no-op while recording
 
   Buffer alloc(std::string_view name, DType, Shape);
 
@@ -95,7 +95,7 @@ class Arena {
   enum class Mode { idle, recording, running };
   // A run of a phase, from begin() to end().
   struct Run {
-    size_t phase = 0;  // number
+    size_t phase = 0;  // index into phases_
     int frame = 0;
     size_t next = 0, live_blocks = 0, live_bytes = 0;
     int64_t clock = 0;
@@ -108,8 +108,8 @@ class Arena {
 
   Mode mode_ = Mode::idle;
   std::vector<ArenaPhase> phases_;
-  std::map<std::pair<size_t, int>, Run> runs_;  // the last one of each phase and frame
-  Run* run_ = nullptr;                          // that is recorded or runs
+  std::map<std::pair<size_t, int>, Run> runs_;  // the latest run of each phase and frame
+  Run* run_ = nullptr;                          // the run being recorded or executed
   char* memory_ = nullptr;
   bool host_ = false;
 };

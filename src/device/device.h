@@ -11,8 +11,8 @@ namespace athanor {
 
 enum class Mem : uint8_t { device, pinned, host };
 // An ordered queue of work: a CUDA stream. On the CPU, work runs synchronously in the calling thread.
-// copy: from host to device memory, and what belongs to no other stream; copy_back: from device to host memory, since a
-// GPU's link carries both directions at once.
+// copy: from host to device memory, and work of no other stream. copy_back: from device to host memory, a separate
+// stream since a GPU's link carries both directions at once.
 enum class Stream : uint8_t { compute, comm, copy, copy_back };
 constexpr int kDeviceStreams = 4;
 
@@ -29,7 +29,7 @@ class Device {
  public:
   virtual ~Device() = default;
   virtual std::string description() const = 0;
-  // Dimensions of products should be multiples of this: a 64-byte vector by default, a tile on other devices.
+  // GEMM dimensions should be multiples of this: a 64-byte vector by default, a tile on other devices.
   virtual int64_t dimension_multiple() const { return 16; }
   virtual bool unified() const { return false; }  // the host can access device memory, and streams run synchronously
   // Aligned for every element type and vector (at least 256 bytes), zero-filled. Called O(1) times per run: everything
@@ -38,7 +38,7 @@ class Device {
   virtual void release(void* memory, size_t bytes, Mem) = 0;
   virtual void copy(void* dst, const void* src, size_t bytes, Stream) = 0;
   virtual size_t capacity(Mem) const = 0;                // bytes this process may use
-  virtual size_t allocated() const = 0;                  // bytes handed out and not released
+  virtual size_t allocated() const = 0;                  // bytes allocated and not released
   virtual size_t in_use() const { return allocated(); }  // device bytes in use, including other libraries and processes
 
   // Events. On unified devices an event is a host time stamp and waiting for it returns at once.
@@ -48,7 +48,7 @@ class Device {
   virtual double seconds(const Event& from, const Event& to) const;  // between two completed events
   virtual int64_t host_waits() const { return 0; }                   // number of times the host has waited so far
   virtual void sync() {}                                             // the host waits for all streams
-  // Peak rate of matrix products with inputs of this type, the denominator of MFU; 0: unknown, measure it.
+  // Peak FLOP/s of GEMMs with inputs of this dtype, the denominator of MFU; 0: unknown, must be measured.
   virtual double peak_flops(DType) const { return 0; }
   virtual double peak_plain_flops() const { return 0; }  // peak rate of f32 GEMMs without tensor cores
   virtual double peak_bytes() const { return 0; }        // bytes per second of device memory; 0: unknown

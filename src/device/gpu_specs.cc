@@ -10,19 +10,17 @@ namespace {
 constexpr size_t kMiB = size_t{1} << 20;
 constexpr double kTera = 1e12;
 
-// The sustained rates of the H200 are known to be reached on random values. Those of the H100 and the B200 are a guess:
-// 80 % of the data sheet's product rate, as the H200 reaches. An A100 reaches 95 % of its own [Isaev et al. 2023,
-// Calculon, GEMMs of 128 GFLOP and more]. An RTX 4090 is taken to reach all of it: its clock may rise above that of the
-// data sheet, and LLMQ trains at 84 % of it, all ops included. All memory rates but the H200's are a guess: 90 % of the
-// data sheet's.
+// Sustained rates. H200: reached in measurements on random values. H100 and B200: estimated as 80 % of the data sheet's
+// GEMM rate, which the H200 reaches. An A100 reaches 95 % of its own [Isaev et al. 2023, Calculon, GEMMs of 128 GFLOP
+// and more]. An RTX 4090 is assumed to reach 100 %: its clock may exceed the data sheet's, and LLMQ trains at 84 % of
+// it, all ops included. Memory rates other than the H200's are estimated as 90 % of the data sheet's.
 constexpr double kProducts = 0.8, kCopies = 0.9;
 constexpr double kPcie5 = 55e9, kPcie4 = 25e9;
-// Memory: what PyTorch prints as the total of such a GPU: 178.35, 139.8, 79.1, 79.15 and 23.65
-// GiB.
-// Copies from and to host memory: what nvbandwidth measures of PCIe 5.0 x16 (55.6 GB/s, NVIDIA's own example of an
-// H100) and 4.0 x16 (24.8 GB/s, published for an A100); that both directions reach it at once is an assumption. Codes
-// and f32: NVIDIA's data sheets of A100, H100, H200 and HGX B200, and its paper on the Ada architecture (FP8 with f32
-// sums), without sparsity.
+// Memory: the total that PyTorch reports for such a GPU: 178.35, 139.8, 79.1, 79.15 and 23.65 GiB.
+// Host copies: nvbandwidth's results for PCIe 5.0 x16 (55.6 GB/s, NVIDIA's own example of an H100) and 4.0 x16 (24.8
+// GB/s, published for an A100); that both directions reach it at once is an assumption. FP8 and f32 rates: NVIDIA's
+// data sheets of A100, H100, H200 and HGX B200, and its paper on the Ada architecture (FP8 with f32 sums), without
+// sparsity.
 
 constexpr GpuSpec kGpus[] = {
     {"B200", 2250 * kTera, 1125 * kTera, "b200", "B200", 182630 * kMiB, 148, kProducts * 2250 * kTera, kCopies * 8e12,

@@ -11,16 +11,16 @@ namespace athanor {
 
 struct GpuSpec {
   const char* name;           // substring of the driver's name for the GPU
-  double half_flops;          // dense products per second with f32 accumulation: bf16 and fp16 inputs
-  double tf32_flops;          // the same for TF32 inputs
-  const char* key = nullptr;  // the name that --gpu takes; null: the fields below are not known
+  double half_flops;          // dense FLOP/s of bf16 and fp16 GEMMs with f32 accumulation
+  double tf32_flops;          // dense FLOP/s of TF32 GEMMs
+  const char* key = nullptr;  // value of --gpu; null: the fields below are unknown
   const char* title = nullptr;
-  size_t memory_bytes = 0;  // as a process sees it (cudaMemGetInfo), which is less than nvidia-smi shows
+  size_t memory_bytes = 0;  // total of cudaMemGetInfo, which is less than nvidia-smi shows
   int64_t multiprocessors = 0;
-  double product_flops = 0, copy_bytes = 0;  // sustained rates per second: bf16 products; copies
+  double product_flops = 0, copy_bytes = 0;  // sustained FLOP/s of bf16 GEMMs; bytes per second of device copies
   // Bytes per second in one direction: NVLink, else PCIe; one network card of 100, 200 or 400 Gbit/s per GPU.
   double link_bytes = 0, network_bytes = 0;
-  double host_bytes = 0;  // bytes per second to or from pinned host memory, of copies in one direction
+  double host_bytes = 0;  // bytes per second of a copy to or from pinned host memory
   int capability = 0;     // compute capability: 90 for 9.0
   // Dense rates of the data sheet: FP8 GEMMs (0: no FP8), and f32 GEMMs without tensor cores.
   double codes_flops = 0, f32_flops = 0;
@@ -28,7 +28,7 @@ struct GpuSpec {
   double peak_flops(DType inputs) const {
     return is_code(inputs) ? codes_flops : inputs == DType::f32 ? tf32_flops : half_flops;
   }
-  // What remains of a data sheet's rate: as of bf16 products, since power bounds all of them.
+  // Sustained part of a data sheet's rate: the same fraction as for bf16 GEMMs, since power limits all GEMMs.
   double sustained(double flops) const { return flops * product_flops / half_flops; }
 };
 

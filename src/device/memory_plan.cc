@@ -62,7 +62,8 @@ const char* MemoryPlan::params_offload() const {
   return trains && moved == 0 ? ", on one GPU also offload_params \"auto\"" : "";
 }
 
-// Buffers that outlive the plan, as where a step fails, poison nothing in memory that may be another plan's by then.
+// Buffers may outlive the plan, e.g. when a step fails; without the arena's memory they poison nothing that another
+// plan may own by then.
 MemoryPlan::~MemoryPlan() {
   if (arena_ && memory_) arena_->commit(nullptr);
   if (memory_) device_->release(memory_, total_, Mem::device);

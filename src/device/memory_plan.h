@@ -1,6 +1,6 @@
-// MemoryPlan: all device memory of a run, and the pinned host memory of what is offloaded, known before the first
-// allocation. Owners add their tensors as lines; commit makes one allocation of each memory and points every tensor
-// into it, so allocated bytes equal planned bytes exactly.
+// MemoryPlan: all device memory of a run, and the pinned host memory of offloaded tensors, known before the first
+// allocation. Owners add their tensors as lines; commit() makes one allocation per kind of memory and points every
+// tensor into it, so allocated bytes equal planned bytes exactly.
 #pragma once
 #include <string>
 #include <vector>
@@ -30,7 +30,8 @@ class MemoryPlan {
   MemoryPlan& operator=(const MemoryPlan&) = delete;
   ~MemoryPlan();
 
-  // *target gets dtype, shape and, until commit, a fake address that must not be dereferenced. It must not move.
+  // Sets dtype and shape of *target and, until commit(), a fake address that must not be dereferenced. `target` must
+  // not move.
   void add(MemoryKind, std::string name, DType, Shape, Tensor* target, Mem where = Mem::device);
   // Adds what the arena's phases need; call after all phases are recorded.
   void add(Arena&);
@@ -42,7 +43,7 @@ class MemoryPlan {
   std::string knobs(MemoryKind) const;
   // Throws an Error with the largest kinds and their options when total() + reserve exceeds capacity.
   void require_fits(size_t capacity, size_t reserve) const;
-  // The same of host memory. `beside`: bytes that the run needs there as well.
+  // As require_fits(), for host memory. beside: further bytes of host memory that the run needs.
   void require_host_fits(size_t capacity, size_t beside) const;
   void commit(Device&);  // the memory is zero-filled
 

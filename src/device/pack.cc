@@ -41,8 +41,8 @@ class Taken {
   std::vector<R> ranges_;  // ascending
 };
 
-// Allocated ranges over time: a segment tree over moments. A node stores the ranges allocated at some moment of its
-// span, and those allocated during all of it.
+// Allocated ranges over time: a segment tree over moments. A node stores the ranges allocated at any moment of its
+// span, and those allocated during the whole span.
 class TakenOverTime {
  public:
   explicit TakenOverTime(size_t moments) : moments_(moments), nodes_(4 * std::max<size_t>(1, moments)) {}
@@ -93,8 +93,8 @@ class TakenOverTime {
   std::vector<const Taken*> found_;
 };
 
-// When a block has just been allocated and the next thing that happens is that one is freed. Blocks that are ever alive
-// at once are so at such a moment.
+// Moments after a block has been allocated and before the next block is freed. Any two blocks that are ever alive at
+// once are both alive at one of these moments.
 std::vector<int64_t> fullest_moments(const std::vector<PlannedBlock>& blocks) {
   std::vector<int64_t> births, deaths, moments;
   for (const PlannedBlock& b : blocks) births.push_back(b.born), deaths.push_back(b.died);

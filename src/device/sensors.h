@@ -6,7 +6,7 @@
 
 namespace athanor {
 
-struct SensorReading {  // no value: the device has no such sensor
+struct SensorReading {  // a field without value: the device has no such sensor
   std::optional<double> watts, celsius;
   std::optional<double> sm_mhz, memory_mhz;
   std::optional<int64_t> throttle_reasons;  // bits, see throttle_text

@@ -1,11 +1,11 @@
-// Feed-forward activations other than the two of ops/mlp.h, with a gate or without, and sums scaled by parameters.
+// Feed-forward activations other than those of ops/mlp.h, gated or not, and sums scaled by learned scalars.
 #pragma once
 #include "base/choices.h"
 #include "ops/op.h"
 
 namespace athanor {
 
-// Without a gate y = f(x), x [N, F]; with one y = f(gate) up, x = [gate | up] [N, 2F] [Shazeer 2020, eq. 5, 6].
+// Not gated: y = f(x), x [N, F]. Gated: y = f(gate) up, x = [gate | up] [N, 2F] [Shazeer 2020, eq. 5, 6].
 //   gelu   0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))   [Hendrycks & Gimpel 2016, sec. 2; tanh form]
 //   silu   x / (1 + exp(-x))
 //   relu   max(x, 0)
@@ -28,10 +28,10 @@ struct ActivationFwd {
   Cost cost() const { return {10.0 * double(y.numel()), traffic(*this)}; }
 };
 
-// dx of the same; of the tie of relu at 0 the derivative is 0.
+// Gradient of ActivationFwd; the derivative of relu at 0 is 0.
 struct ActivationBwd {
   Activation f = Activation::relu2;
-  Tensor dx;         // of x's shape; may be x's memory, and dy's where there is no gate
+  Tensor dx;         // shape of x; may be x's memory, or dy's if not gated
   Tensor dy;         // [N, F]
   Tensor x;          // [N, F] or [N, 2F]
   Tensor amax = {};  // optional [1] f32: amax of dx
@@ -51,7 +51,7 @@ struct ActivationBwd {
   Cost cost() const { return {15.0 * double(dy.numel()), traffic(*this)}; }
 };
 
-// y = a x + b z, in f32, rounded once; a or b absent: 1. Scalars of the residual stream that are parameters.
+// y = a x + b z, in f32, rounded once; an absent a or b counts as 1. For learned scalars of the residual stream.
 struct ScaledSum {
   Tensor y, x, z;  // [N, C]; y may be x's or z's memory
   Tensor a, b;     // optional [1] float
@@ -68,11 +68,11 @@ struct ScaledSum {
   Cost cost() const { return {3.0 * double(x.numel()), traffic(*this)}; }
 };
 
-// dx = a dy, dz += b dy; da += sum(dy x), db += sum(dy z), whose terms are added in double in a fixed order.
+// dx = a dy, dz += b dy; da += sum(dy x), db += sum(dy z); both sums are in double in a fixed order.
 struct ScaledSumBwd {
   Tensor dx;      // [N, C]; may be dy's memory
   Tensor dz;      // [N, C], accumulates
-  Tensor da, db;  // [1] f32 or bf16, accumulate; present where a and b are
+  Tensor da, db;  // [1] f32 or bf16, accumulate; present exactly if a and b are
   Tensor dy;      // [N, C]
   Tensor x, z;    // [N, C]
   Tensor a, b;    // optional [1] float

@@ -1,5 +1,5 @@
 // Adafactor's ops [Shazeer & Stern 2018, "Adafactor: Adaptive Learning Rates with Sublinear Memory Cost", alg. 4]: the
-// second moments of a matrix from means of its rows and columns, and the clipping of its update.
+// second moments of a matrix, factored into row and column means, and update clipping.
 #pragma once
 #include <cmath>
 #include <vector>
@@ -9,14 +9,15 @@
 namespace athanor {
 
 // Factored second moments of an [R, C] matrix, with g = gradient * state.grad_scale, in step t:
-//   b = 1 - t^-decay;  r = b r + (1 - b) (mean(g^2) + 1e-30) of each row;  c the same of each column
-// and the factors of the stored gradient in u = g / sqrt(r c / mean(r)): of a row 1 / sqrt(r / mean(r)), of a column
-// state.grad_scale / sqrt(c). In double, rounded once. In a skipped step r and c are unchanged and the factors are 0.
+//   b = 1 - t^-decay;  r = b r + (1 - b) (mean(g^2) + 1e-30) per row;  c likewise per column
+// The update u = g / sqrt(r c / mean(r)) is the stored gradient times row_factors = 1 / sqrt(r / mean(r)) and
+// column_factors = state.grad_scale / sqrt(c). Computed in double, rounded once. In a skipped step r and c are
+// unchanged and the factors are 0.
 struct FactoredMoments {
   struct Part {
     Tensor r, c;                         // [R], [C] f32
     Tensor row_factors, column_factors;  // [R], [C] f32
-    Tensor row_sums, column_sums;        // [S, R], [S, C] f64: squares of gradients, each the sum of S numbers
+    Tensor row_sums, column_sums;        // [S, R], [S, C] f64: S partial sums of squared gradients per row and column
   };
   std::vector<Part> parts = std::vector<Part>(1);
   Tensor state;  // StepState
@@ -53,12 +54,13 @@ struct FactoredMoments {
   }
 };
 
-// Divides a matrix's row factors by max(1, rms / limit), with rms the root mean square of the update that they make.
+// Update clipping: divides a matrix's row factors by max(1, rms / limit), where rms is the root mean square of the
+// update.
 struct ClipFactors {
   struct Part {
-    Tensor factors;  // [R] f32
-    Tensor sums;     // [S, R] f64: of each row the squares of what its factor multiplies, each the sum of S numbers
-    int64_t columns = 1;  // elements of a row
+    Tensor factors;       // [R] f32
+    Tensor sums;          // [S, R] f64: S partial sums per row of squares of what its factor multiplies
+    int64_t columns = 1;  // elements per row
   };
   std::vector<Part> parts = std::vector<Part>(1);
   double limit = 1;
@@ -84,25 +86,25 @@ struct ClipFactors {
   }
 };
 
-// ---- of one row or column
+// ---- formulas for one row or column
 
 struct FactoredScalars {
   double beta2, one_minus_beta2, scale_sq;
 };
-// Op: the op, or the kernel argument made from it.
+// Op: the op or the kernel argument made from it.
 template <class Op>
 ATHANOR_HOST_DEVICE FactoredScalars factored_scalars(const Op& op, const StepState& s) {
   const double rest = std::pow(double(s.updates), -op.decay);
   return {1 - rest, rest, double(s.grad_scale) * double(s.grad_scale)};
 }
 
-// Number i of sums [count, n], each added in order.
+// Sum of the `count` partial sums of row or column i, in order; sums is [count, n].
 inline ATHANOR_HOST_DEVICE double added(const double* sums, int64_t count, int64_t n, int64_t i) {
   double sum = 0;
   for (int64_t k = 0; k < count; ++k) sum += sums[k * n + i];
   return sum;
 }
-// others: the elements of the row or column.
+// others: number of elements in the row or column.
 inline ATHANOR_HOST_DEVICE float factored_moment(const FactoredScalars& a, float before, double squares,
                                                  int64_t others) {
   const double mean = squares * a.scale_sq / double(others) + FactoredMoments::kEps;

@@ -1,5 +1,5 @@
-// Causal attention over sequences described by spans: packed documents, sliding windows, key/value caches and
-// query/key offsets are all rows of one small table. Never stores the T x T scores [Dao et al. 2022].
+// Causal attention over sequences described by spans: packed documents, sliding windows, key/value caches and query/key
+// offsets are all rows of one small table. Never materializes the T x T scores [Dao et al. 2022].
 #pragma once
 #include "ops/op.h"
 
@@ -7,7 +7,7 @@ namespace athanor {
 
 // One row of `spans` per sequence, int32. Query i of the sequence has position q_pos + i, key j has k_pos + j; key j is
 // visible to query i when k_position <= q_position and, with a window, q_position - k_position < window.
-// Rows with q_len = 0 are empty, so that the table can have a fixed size.
+// Rows with q_len = 0 are empty, which lets the table have a fixed size.
 struct Span {
   int32_t q_begin, q_len, k_begin, k_len, q_pos, k_pos;
 };
@@ -17,22 +17,21 @@ constexpr int64_t kSpanWords = sizeof(Span) / sizeof(int32_t);
 struct AttentionShape {
   int64_t heads, kv_heads, head_dim;
   int64_t window = 0;  // 0 = unlimited
-  float scale = 0;     // on q·k, usually 1/sqrt(head_dim)
-  float softcap = 0;   // scores are softcap * tanh(scale q·k / softcap) [Gemma 2, 2024]; 0: scale q·k
+  float scale = 0;     // factor of q·k, usually 1/sqrt(head_dim)
+  float softcap = 0;   // scores are softcap * tanh(scale q·k / softcap) [Gemma 2, 2024]; 0 = no cap
 };
 
 // y = softmax(mask(cap(q k^T scale))) v per sequence and head, with cap of AttentionShape::softcap. Rows of y outside
 // every span are written as zeros; a query that sees no key gives y = 0 and lse = -inf.
 struct AttentionFwd {
   Tensor y;        // [Nq, H D]
-  Tensor lse;      // [Nq, H] f32: log of the softmax's denominator, natural, scale and softcap included
+  Tensor lse;      // [Nq, H] f32: natural log of the softmax denominator, with scale and softcap applied
   Tensor q, k, v;  // [Nq, H D], [Nk, K D], [Nk, K D]; rows may be strided
   Tensor spans;    // [S, 6] i32
   AttentionShape shape;
-  // [H] f32, may be absent: becomes the maximum of itself and of the head's visible scores, which are capped before. A
-  // NaN is ignored.
+  // Optional [H] f32: becomes max(itself, the head's visible scores after scale and softcap). NaN scores are ignored.
   Tensor top = {};
-  double seen = 0.5;  // for cost(): the share of a span's pairs of a query and a key that are visible
+  double seen = 0.5;  // for cost(): fraction of the query/key pairs of a span that are visible
   Tensor amax = {};   // optional [1] f32: amax of y, as in ops/norm.h
   static constexpr const char* kName = "attention_fwd";
   std::array<Field, 8> fields() {
@@ -59,7 +58,7 @@ struct AttentionFwd {
     if (top) e.is("top", top, DType::f32, {shape.heads});
     e.largest("amax", amax);
   }
-  // Upper bound: as if each span had its part of all keys.
+  // Upper bound: assumes that the spans share all keys equally.
   Cost cost() const {
     const double pairs = double(q.numel()) * double(k.rows()) / double(spans.rows() ? spans.rows() : 1);
     return {4.0 * seen * pairs, traffic(*this)};
@@ -67,17 +66,18 @@ struct AttentionFwd {
 };
 
 // Rows of dq, dk, dv outside every span are written as zeros. Spans must not share key rows (in forward they may).
-// Deterministic. With angles dq and dk are those of what RoPE turned into q and k: in_parts() below defines it.
+// Deterministic. With `cos_sin`, RoPE was applied to q and k in forward, and dq and dk are the gradients of its inputs:
+// in_parts() below defines it.
 struct AttentionBwd {
   Tensor dq, dk, dv;  // like q, k, v; rows may be strided
   Tensor dy, y;       // [Nq, H D]
   Tensor lse;         // [Nq, H] f32
-  Tensor q, k, v;     // as forward
+  Tensor q, k, v;     // as in forward
   Tensor spans;       // [S, 6] i32
   AttentionShape shape;
-  Tensor cos_sin = {};    // [P, D] f32, as Rope has it; absent: dq and dk are those of q and k
-  Tensor positions = {};  // with cos_sin: [Nq] i32, each < P; of keys too, and Nk = Nq
-  double seen = 0.5;      // as forward
+  Tensor cos_sin = {};    // [P, D] f32, as in Rope; if absent, dq and dk are the gradients of q and k themselves
+  Tensor positions = {};  // with cos_sin: [Nq] i32, each < P; for queries and keys, so Nk = Nq
+  double seen = 0.5;      // as in forward
   static constexpr const char* kName = "attention_bwd";
   std::array<Field, 12> fields() {
     return {{{"dq", Io::out, &dq},
@@ -118,9 +118,9 @@ struct AttentionBwd {
   }
 };
 
-// Attention to some keys and attention to others become attention to all of them: with e = log(exp(lse) +
-// exp(part_lse)), y = y exp(lse - e) + part exp(part_lse - e) per query and head, then lse = e. [Liu et al. 2023,
-// "Ring Attention with Blockwise Transformers", sec. 3] Where neither has keys (-inf), y and lse stay.
+// Merges attention over one set of keys (y, lse) with attention over another (part, part_lse): with e = log(exp(lse) +
+// exp(part_lse)), y = y exp(lse - e) + part exp(part_lse - e) per query and head, then lse = e. [Liu et al. 2023, "Ring
+// Attention with Blockwise Transformers", sec. 3] If both lse are -inf (no keys), y and lse are unchanged.
 struct MergeAttention {
   Tensor y;         // [N, H D] f32
   Tensor lse;       // [N, H] f32
@@ -140,7 +140,7 @@ struct MergeAttention {
 };
 
 // Rotary position embedding in place [Su et al. 2021, eq. 34], halves layout (rotate_half): for each head
-// (a, b) -> (a cos - b sin, b cos + a sin); inverse rotates back (its own gradient).
+// (a, b) -> (a cos - b sin, b cos + a sin). `inverse` rotates by the negative angles, which is the gradient.
 struct Rope {
   Tensor x;          // [N, heads D], rows may be strided
   Tensor cos_sin;    // [P, D] f32: cos of the D/2 angles, then sin
@@ -159,8 +159,8 @@ struct Rope {
   Cost cost() const { return {3.0 * double(x.numel()), traffic(*this)}; }
 };
 
-// Defines AttentionBwd with angles: run() gets the op without them, then Rope back, which reads the rounded dq and dk;
-// one of both where the columns of dk follow those of dq.
+// Defines AttentionBwd with `cos_sin`: run() gets the op without it, then inverse Rope on the rounded dq and dk; a
+// single Rope for both if the columns of dk follow those of dq.
 template <class Run>
 void in_parts(const AttentionBwd& op, Run&& run) {
   AttentionBwd plain = op;

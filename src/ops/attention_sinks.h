@@ -1,6 +1,6 @@
-// Attention sinks: a learned score per head that takes part in the softmax and has no value [Xiao et al. 2023; OpenAI
-// 2025, "gpt-oss", sec. 2.2]. They follow AttentionFwd, as a key whose value is 0 would be merged (MergeAttention), so
-// every kernel of attention can have them; AttentionBwd needs nothing but the new y and lse.
+// Attention sinks: a learned logit per head that takes part in the softmax and has no value [Xiao et al. 2023; OpenAI
+// 2025, "gpt-oss", sec. 2.2]. The op rescales the output of AttentionFwd, like MergeAttention with a key whose value is
+// 0, so it works with every attention kernel. AttentionBwd only needs the new y and lse.
 #pragma once
 #include "ops/op.h"
 
@@ -26,8 +26,8 @@ struct AttentionSinks {
   Cost cost() const { return {double(y.numel()), traffic(*this)}; }
 };
 
-// dsinks += -sum over queries of exp(sink - lse) dy·y, with y and lse as AttentionSinks leaves them; the sums are made
-// in a fixed order.
+// dsinks += -sum over queries of exp(sink - lse) dy·y, with y and lse as written by AttentionSinks; summed in a fixed
+// order.
 struct AttentionSinksBwd {
   Tensor dsinks;  // [H] f32 or bf16, accumulates
   Tensor dy, y;   // [N, H D]

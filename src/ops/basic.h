@@ -42,7 +42,7 @@ struct MaskedFill {
   Cost cost() const { return {0, traffic(*this)}; }
 };
 
-// y = a + b; y may be a, or b of its dtype.
+// y = a + b; y may alias a, or b if it has y's dtype.
 struct Add {
   Tensor y, a;  // same shape and dtype
   Tensor b;     // same shape; any float
@@ -68,10 +68,10 @@ struct ReduceSum {
   Cost cost() const { return {double(x.numel()), traffic(*this)}; }
 };
 
-// out += sum of squares over all tensors, in order (gradient norm), or out[i] += that of tensor i; in fixed blocks,
-// double between blocks. Non-finite input gives a non-finite result.
+// out += sum of squares over all tensors, in order (gradient norm); or out[i] += sum of squares of tensor i. Summed in
+// fixed blocks, with double between blocks. Non-finite input gives a non-finite result.
 struct SquaredNorm {
-  Tensor out;                                      // [1] f64, or as many as tensors
+  Tensor out;                                      // [1] f64, or one per tensor
   std::vector<Tensor> x = std::vector<Tensor>(1);  // [n] each, all f32 or all bf16
   Tensor sum_of(size_t i) const { return out.numel() == 1 ? out : out.slice(int64_t(i), int64_t(i) + 1); }
   static constexpr const char* kName = "squared_norm";

@@ -23,7 +23,7 @@ float CheckOps::largest_magnitude(const Tensor& t) {
   by_float(t.dtype, [&]<class T>() {
     for (int64_t i = 0; i < t.numel(); ++i) {
       const float x = std::abs(to_float(t.as<T>()[i]));
-      if (!std::isnan(most) && !(x <= most)) most = x;  // nothing is above NaN
+      if (!std::isnan(most) && !(x <= most)) most = x;  // NaN counts as the maximum
     }
   });
   return most;

@@ -16,13 +16,13 @@ namespace athanor {
 
 class CheckOps final : public Decorated<CheckOps> {
  public:
-  // One output of one op in one dtype, over all launches so far.
+  // Worst differences of one output of one op in one dtype, over all launches so far.
   struct Worst {
     std::string op, tensor;
     DType dtype;
-    int64_t launches = 0, failures = 0;  // failures: beyond tolerance_of(op, dtype)
-    Difference nmse, peak;               // the launches with the largest of each
-    int64_t peak_launch = 0;             // counted over all ops from 1
+    int64_t launches = 0, failures = 0;  // failures: launches beyond tolerance_of(op, dtype)
+    Difference nmse, peak;               // maxima over the launches, by each measure
+    int64_t peak_launch = 0;             // number of the launch with the largest `peak`, counted over all ops from 1
     Shape peak_shape;
   };
 
@@ -58,8 +58,8 @@ class CheckOps final : public Decorated<CheckOps> {
   std::string report() const;  // one line per op and tensor, failures marked
 
  private:
-  // The largest magnitude of an output as it is stored (NormFwd::amax), which is the first field: of this backend's
-  // own, since another may round that element to a neighbour.
+  // An `amax` output (NormFwd::amax) is checked against the amax of this backend's own output (the first field): the
+  // reference may round the maximal element differently.
   static bool leaves_largest(const Field& f) { return f.io == Io::out && std::string_view(f.name) == "amax"; }
   static float largest_magnitude(const Tensor&);
   static size_t blocks(size_t bytes) { return bytes / sizeof(std::max_align_t) + 1; }

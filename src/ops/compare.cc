@@ -18,7 +18,7 @@ double widen(T x) {
   return double(to_float(x));
 }
 
-// 0 for equal values, both NaN included; infinite when only one is a number.
+// Absolute difference: 0 for equal values and for two NaNs; infinite if they differ and either is NaN or infinite.
 double distance(double got, double want) {
   if (got == want || (std::isnan(got) && std::isnan(want))) return 0;
   const double d = std::abs(got - want);
@@ -44,7 +44,7 @@ Difference compare_as(const Tensor& got, const Tensor& want) {
       most = std::max(most, d);
     }
   if (most > 0) {
-    result.nmse = error / power;  // infinite where nothing but zeros was expected
+    result.nmse = error / power;  // infinite if all expected values are 0
     if (beyond > 0) result.peak = beyond / std::sqrt(power / double(want.numel()));
   }
   return result;
@@ -55,10 +55,10 @@ Difference compare_as(const Tensor& got, const Tensor& want) {
 double rounding(DType dtype) {
   switch (dtype) {
     case DType::f32:
-      return 8 * 0x1p-24;  // allows 8 roundings; AdamW's v has 6: g = grad scale counts twice in g^2, (1 - b2) and its
+      return 8 * 0x1p-24;  // allows 8 roundings; AdamW's v has 6: the grad scale enters g^2 twice, 1 - b2 and its
                            // product, b2 v, the sum
     case DType::f16:
-      return 0x1p-10;  // f32 results on either side of a tie become neighbours
+      return 0x1p-10;  // f32 results on either side of a rounding tie become neighboring f16 values
     case DType::bf16:
       return 0x1p-7;
     default:
@@ -70,12 +70,12 @@ Tolerance tolerance_of(DType dtype) {
   switch (dtype) {
     case DType::f64:
     case DType::f32:
-      return {1e-11, 3e-5};  // sums of 1e3 terms in f32: relative error some 1e-6
+      return {1e-11, 3e-5};  // a sum of 1e3 terms in f32 has a relative error of some 1e-6
     case DType::f16:
       return {1e-6, 2e-2};  // half an ulp is 2^-11 of a value, values reach some 4 rms
     case DType::bf16:
       return {2e-5, 1e-1};  // half an ulp is 2^-8
-    case DType::i16: {      // rests of masters: the last bits of f32; where they matter tests ask for the very bits
+    case DType::i16: {      // remainders are the last bits of f32; tests that depend on them compare bits
       constexpr double kAny = std::numeric_limits<double>::infinity();
       return {kAny, kAny};
     }

@@ -1,4 +1,4 @@
-// Difference of two tensors relative to the expected one, and its tolerances.
+// Difference between two tensors relative to the expected one, and tolerances.
 #pragma once
 #include "tensor/tensor.h"
 
@@ -14,11 +14,11 @@ struct Tolerance {
 // number of elements.
 double rounding(DType);
 
-// THE table of tolerances, by dtype of the compared tensor: how far backends may differ by summing in another order, in
-// f32 instead of double, or by rounding 16-bit intermediates. Integers and bytes must be equal.
+// THE table of tolerances, by dtype of the compared tensor: how far backends may differ because they sum in another
+// order, in f32 instead of double, or round 16-bit intermediates. Integers and bytes must be equal.
 Tolerance tolerance_of(DType);
 
-// That of the dtype, unless the op knows better: `Tolerance tolerance(DType) const`.
+// Tolerance of an op's result: the op's own `Tolerance tolerance(DType) const` if it has one, else that of the dtype.
 template <class Op>
 Tolerance tolerance_of(const Op& op, DType dtype) {
   if constexpr (requires { op.tolerance(dtype); }) {
@@ -30,12 +30,12 @@ Tolerance tolerance_of(const Op& op, DType dtype) {
 
 struct Difference {
   double nmse = 0, peak = 0;  // infinite if one side is NaN or infinite and the other differs
-  int64_t at = 0;             // element (row-major) of the peak; its values:
+  int64_t at = 0;             // row-major index of the element with the largest error, and its values:
   double got = 0, want = 0;
   bool within(const Tolerance& t) const { return nmse <= t.nmse && peak <= t.peak; }
 };
 
-// Both in host memory, of the same shape and dtype; rows may be strided.
+// Both tensors are in host memory, with equal shape and dtype; rows may be strided.
 Difference compare(const Tensor& got, const Tensor& want);
 
 }  // namespace athanor

@@ -1,5 +1,5 @@
 // Decorators: backends that wrap backends. Decorated<D> implements every op through a single template member D::on(op,
-// scratch) and asks D::inner() for scratch sizes, and what it fuses; sizes alone fuse nothing.
+// scratch). It forwards scratch sizes and the fusion queries to D::inner(); if that is not a backend, nothing is fused.
 #pragma once
 #include <type_traits>
 
@@ -48,7 +48,7 @@ struct Launch {
   double epilogue_bytes = 0;  // memory traffic of a GEMM's epilogue
 };
 
-// ops: that run it.
+// ops: the backend that runs the op.
 template <class Op>
 Launch launch_of(const Op& op, const Ops& ops) {
   Op copy = op;
@@ -62,8 +62,8 @@ Launch launch_of(const Op& op, const Ops& ops) {
   return launch;
 }
 
-// The backend of a dry run: launches nothing; lists what a backend may tune and, where asked to, every launch. Scratch
-// sizes are those of the real backend.
+// The backend of a dry run: launches nothing, collects the ops that a backend may autotune and, if requested, every
+// launch. Scratch sizes are those of the real backend.
 class PlanOps final : public Decorated<PlanOps> {
  public:
   explicit PlanOps(const Ops& real) : real_(real) {}
@@ -76,7 +76,7 @@ class PlanOps final : public Decorated<PlanOps> {
     if constexpr (std::is_same_v<Op, AttentionBwd>) attention_backward.push_back(op);
   }
   const Ops& inner() const { return real_; }
-  std::vector<Launch>* launches = nullptr;  // where they are listed
+  std::vector<Launch>* launches = nullptr;  // optional list to append launches to
   std::vector<Gemm> products;
   std::vector<ScaledGemm> of_codes;
   std::vector<AttentionFwd> attention_forward;

@@ -1,17 +1,17 @@
-// DoRA [Liu et al. 2024]: the outputs of W + s B A are divided by the norms of their rows and scaled by trained
-// magnitudes. Norms count as constants for gradients, as in the paper's sec. 4.3.
+// DoRA [Liu et al. 2024]: the outputs of W + s B A are divided by the norms of its rows and scaled by learned
+// magnitudes. Gradients treat the norms as constants, as in the paper's sec. 4.3.
 #pragma once
 #include "ops/op.h"
 
 namespace athanor {
 
-// y = x m / sqrt(squares) [+ bias] [+ y] for each column, in f32, rounded once. Without magnitudes m / sqrt(squares) is
-// 1. The factor is computed in double and rounded to f32.
+// y = x m / sqrt(squares) [+ bias] [+ y] per column, in f32, rounded once. Without magnitudes the factor m /
+// sqrt(squares) is 1. The factor is computed in double and rounded to f32.
 struct ScaleByMagnitude {
   Tensor y;               // [N, O]; may be x's memory; rows may be strided
   Tensor x;               // [N, O]; rows may be strided
   Tensor magnitude = {};  // optional [O] float
-  Tensor squares = {};    // [O] f64, with magnitudes
+  Tensor squares = {};    // [O] f64; present exactly if `magnitude` is
   Tensor bias = {};       // optional [O] float
   bool accumulate = false;
   static constexpr const char* kName = "scale_by_magnitude";
@@ -36,8 +36,8 @@ struct ScaleByMagnitude {
   Cost cost() const { return {3.0 * double(y.numel()), traffic(*this)}; }
 };
 
-// dx = dy m / sqrt(squares); dm += sum of dy x / sqrt(squares) over the rows, in f32 or wider, in an order that shapes
-// fix.
+// dx = dy m / sqrt(squares); dm += sum over rows of dy x / sqrt(squares), in f32 or wider, in an order that depends
+// only on the shapes.
 struct ScaleByMagnitudeBwd {
   Tensor dx;         // [N, O]; may be dy's memory; rows may be strided
   Tensor dm;         // [O] f32 or bf16, accumulates

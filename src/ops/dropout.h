@@ -1,6 +1,6 @@
-// Dropout [Srivastava et al. 2014] and stochastic depth [Huang et al. 2016] by counter-based random numbers: the mask
-// follows from seed, layer, step and the element's place in the step's batch, so recomputation, resuming, micro-batches
-// and ranks have the same.
+// Dropout [Srivastava et al. 2014] and stochastic depth [Huang et al. 2016] with counter-based random numbers: the mask
+// depends only on seed, layer, step and the element's index in the step's global batch, so it is the same under
+// recomputation, resuming, and any split into micro-batches and ranks.
 #pragma once
 #include "base/choices.h"
 #include "base/rng.h"
@@ -9,18 +9,18 @@
 
 namespace athanor {
 
-// y = x / (1 - p) where the element is kept, with probability 1 - p, else 0; rounded once.
+// y = x / (1 - p) with probability 1 - p, else 0; rounded once.
 struct Dropout {
   Tensor y, x;   // [N, C]; y may be x
-  Tensor state;  // StepState, of which the number of the step is read
-  Tensor first;  // [1] i64: number of row 0 among the rows of the step, on all ranks and in all micro-batches
+  Tensor state;  // StepState; only the step number is read
+  Tensor first;  // [1] i64: index of row 0 among all rows of the step, over ranks and micro-batches
   uint64_t seed = 0, stream = 0;
   float p = 0;
   static constexpr const char* kName = "dropout";
 
-  // The stream of a step; element i of it is kept where random_uniform(seed, stream, i) is at least p.
+  // The random stream of a step; element i is kept if random_uniform(seed, stream, i) >= p.
   ATHANOR_HOST_DEVICE static uint64_t stream_at(uint64_t stream, const StepState& state) {
-    constexpr uint64_t kStep = 0x9E3779B97F4A7C15ull;  // odd: steps of a stream do not meet those of its neighbours
+    constexpr uint64_t kStep = 0x9E3779B97F4A7C15ull;  // odd, so that steps of neighboring streams do not collide
     return stream + uint64_t(state.updates + state.skipped) * kStep;
   }
   std::array<Field, 4> fields() {
@@ -35,29 +35,30 @@ struct Dropout {
   Cost cost() const { return {20.0 * double(y.numel()), traffic(*this)}; }
 };
 
-// Stochastic depth of a model: `rate` is the probability with which the last block drops a branch.
+// Stochastic depth of a model: `rate` is the drop probability of the last block's branches.
 struct StochasticDepth {
   float rate = 0;
   StochasticDepthMode mode = StochasticDepthMode::linear;
 };
 
-// Which sequences the rows of a micro-batch are of, on this rank: row i is of sequence (row + i) / length % sequences.
+// Maps the rows of a micro-batch on this rank to sequences: row i belongs to sequence (row + i) / length % sequences.
 struct SequenceRows {
-  int64_t sequences = 1;     // of the micro-batch
-  int64_t length = 1;        // rows in a row that are of one sequence
-  int64_t per_sequence = 1;  // rows of a sequence on this rank: length, or twice it where ranks share sequences
-  int64_t row = 0;           // number of row 0, where ranks share the rows
+  int64_t sequences = 1;     // sequences in the micro-batch
+  int64_t length = 1;        // consecutive rows of one sequence
+  int64_t per_sequence = 1;  // rows per sequence on this rank: length, or 2 * length with context parallelism
+  int64_t row = 0;           // index of row 0, with sequence parallelism
   ATHANOR_HOST_DEVICE int64_t sequence(int64_t i) const { return (row + i) / length % sequences; }
 };
 
-// Dropout of a residual branch: y = residual + x / (1 - p) where x is kept, with probability 1 - p, else residual, or 0
-// without one; in f32, rounded once. Whole sequences are kept or dropped (stochastic depth), or with `elements` every
-// element by itself. The op is its own gradient: dx is DropPath of dy without a residual.
+// Dropout of a residual branch: y = residual + x / (1 - p) where x is kept, with probability 1 - p; otherwise y =
+// residual. An absent residual counts as 0. Whole sequences are kept or dropped (stochastic depth), or single elements
+// if `elements` is set. Computed in f32, rounded once. Its gradient is the same op: dx is DropPath of dy without a
+// residual.
 struct DropPath {
   Tensor y;              // [N, C]; may be x or residual
   Tensor x;              // [N, C]
   Tensor residual = {};  // optional [N, C]
-  Tensor state;          // StepState, of which the number of the step is read
+  Tensor state;          // StepState; only the step number is read
   Tensor first;          // [1] i64, as in Dropout
   uint64_t seed = 0, stream = 0;
   float p = 0;

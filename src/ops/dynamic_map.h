@@ -1,7 +1,8 @@
-// The 256 numbers between -1 and 1 (signed) or 0 and 1 that codes of 8 bits stand for in block-wise optimizer states:
-// dense in their relative, not their absolute distance, over seven decades [Dettmers et al. 2022, "8-bit Optimizers via
-// Block-wise Quantization"; bitsandbytes' create_dynamic_map]. Of decade 10^(i - 6), i = 0 ... 6, they are the
-// midpoints of [0.1, 1] cut into 2^i equal parts for either sign, or into 2^(i + 1); besides, 0 and 1.
+// The 256 values that the 8-bit elements of block-wise quantized optimizer states index: between -1 and 1 (signed) or 0
+// and 1, with roughly constant relative spacing over seven decades [Dettmers et al. 2022, "8-bit Optimizers via
+// Block-wise Quantization"; bitsandbytes' create_dynamic_map]. Decade 10^(i - 6), i = 0 ... 6, contributes the
+// midpoints of [0.1, 1] cut into 2^i equal intervals for each sign (signed), or 2^(i + 1) intervals (unsigned); 0 and 1
+// are added.
 #pragma once
 #include <bit>
 #include <cstddef>
@@ -11,16 +12,16 @@
 
 namespace athanor {
 
-constexpr int64_t kCodeBlock = 256;  // elements that share a scale, the largest absolute value among them
+constexpr int64_t kCodeBlock = 256;  // elements that share a scale, their amax
 
 struct DynamicMap {
-  float value[256] = {};  // by code, rising
-  float bound[255] = {};  // code i + 1 or a larger one is nearest from here on
+  float value[256] = {};  // value of each index, ascending
+  float bound[255] = {};  // from bound[i] on, index i + 1 or above is nearest
 };
 
 namespace dynamic_map {
 
-// The smallest f32 that is not below x.
+// The smallest f32 >= x.
 constexpr float rounded_up(double x) {
   const auto nearest = float(x);
   if (double(nearest) >= x) return nearest;
@@ -49,16 +50,16 @@ constexpr DynamicMap make(bool is_signed) {
 
 inline constexpr DynamicMap kSignedMap = dynamic_map::make(true), kUnsignedMap = dynamic_map::make(false);
 
-// The code nearest to x in [-1, 1], of two the larger one. bound: of a map.
+// Index of the value nearest to x in [-1, 1]; ties go to the larger index. bound: DynamicMap::bound.
 ATHANOR_HOST_DEVICE inline uint8_t nearest_code(const float* bound, float x) {
   int code = 0;
-  // A product, since branches on x cannot be predicted.
+  // Multiplies instead of branching: branches on x are unpredictable.
   for (int step = 128; step > 0; step /= 2) code += int(x >= bound[code + step - 1]) * step;
   return uint8_t(code);
 }
 
-// Codes of a moment in a block whose scale this is. A second moment above 0 never becomes 0: by its root the next step
-// is divided.
+// Quantized moment of a block with this scale. A second moment above 0 is never quantized to 0, since the next step
+// divides by its square root.
 ATHANOR_HOST_DEVICE inline uint8_t code_of_m(const float* signed_bound, float m, float scale) {
   return nearest_code(signed_bound, scale > 0 ? m / scale : 0.f);
 }

@@ -5,11 +5,11 @@
 
 namespace athanor {
 
-// y[i] = wte[tokens[i]] (+ wpe[positions[i]]). With `part`, wte has the rows of these tokens; those of others count as
-// 0.
+// y[i] = wte[tokens[i]] (+ wpe[positions[i]]). With `part`, wte has the rows of this vocabulary shard only; other
+// tokens give 0.
 struct EmbeddingFwd {
   Tensor y;                  // [N, C]
-  Tensor tokens, positions;  // [N] i32; positions with wpe only
+  Tensor tokens, positions;  // [N] i32; positions only with wpe
   Tensor wte, wpe;           // [V, C], [P, C] optional
   VocabPart part = {};
   static constexpr const char* kName = "embedding_fwd";
@@ -34,8 +34,8 @@ struct EmbeddingFwd {
 };
 
 // dwte[tokens[i]] += dy[i], dwpe[positions[i]] += dy[i]; summed in order of i for any number of threads. With `part`,
-// dwte has the rows of these tokens; those of others are left out. Sums are in f32; of bf16 a row is rounded when it is
-// stored: once, or on a GPU twice where its token is not within one of the blocks of 16 sorted rows.
+// dwte has the rows of this vocabulary shard only; other tokens are ignored. Sums are in f32. A bf16 row is rounded
+// when it is stored: once, or on a GPU twice if the rows of its token are not within one block of 16 sorted rows.
 struct EmbeddingBwd {
   Tensor dwte, dwpe;         // [V, C], [P, C] f32 or bf16, accumulate; dwpe optional
   Tensor dy;                 // [N, C]

@@ -1,18 +1,18 @@
-// Sums of which one term may have a gate for each row and group of columns: gates of attention heads, of embeddings
-// that are added to values, and of the previous token.
+// Weighted sum of two terms, the second optionally gated per row and column group: gates of attention heads, of
+// embeddings added to values, and of the previous token.
 #pragma once
 #include "ops/op.h"
 
 namespace athanor {
 
-// y = a x + b factor sigmoid(gate) z, in f32, rounded once. The C columns are G groups of neighbours, each with a gate
-// of its own. A term without x or z is absent; a or b absent: 1; without a gate sigmoid(gate) is 1. Rows of x, y and z
-// may be strided.
+// y = a x + b factor sigmoid(gate) z, in f32, rounded once. The C columns form G groups of consecutive columns, each
+// with its own gate. A term whose x or z is absent is 0; an absent a or b counts as 1; without a gate sigmoid(gate) is
+// 1. Rows of x, y and z may be strided.
 struct GatedSum {
   Tensor y;               // [N, C]; may be x's or z's memory
   Tensor x, z;            // optional [N, C]; at least one
   Tensor gate = {};       // optional [N, G]
-  Tensor a = {}, b = {};  // optional [1] float, of terms that are there
+  Tensor a = {}, b = {};  // optional [1] float; only for terms that are present
   float factor = 1;
   int64_t groups() const { return gate ? gate.cols() : 1; }
   static constexpr const char* kName = "gated_sum";
@@ -38,15 +38,15 @@ struct GatedSum {
   Cost cost() const { return {4.0 * double(y.numel()), traffic(*this)}; }
 };
 
-// dx = a dy, dz += b factor s dy, dgate = b factor s (1 - s) times the group's sum of dy z, with s = sigmoid(gate); da
-// += sum(dy x), db += sum(factor s dy z), whose terms are added in double in a fixed order.
+// dx = a dy; dz += b factor s dy; dgate = b factor s (1 - s) times the group's sum of dy z, with s = sigmoid(gate); da
+// += sum(dy x); db += sum(factor s dy z). da and db are summed in double in a fixed order.
 struct GatedSumBwd {
-  Tensor dx;      // [N, C], where x is; may be dy's memory
-  Tensor dz;      // [N, C], where z is; accumulates
-  Tensor dgate;   // [N, G], where the gate is
-  Tensor da, db;  // [1] f32 or bf16, accumulate; present where a and b are
+  Tensor dx;      // [N, C], present if x is; may be dy's memory
+  Tensor dz;      // [N, C], present if z is; accumulates
+  Tensor dgate;   // [N, G], present if gate is
+  Tensor da, db;  // [1] f32 or bf16, accumulate; present exactly if a and b are
   Tensor dy;      // [N, C]
-  Tensor x, z;    // [N, C]; x needed for da alone, z for db and dgate
+  Tensor x, z;    // [N, C]; x is read for da only, z for db and dgate only
   Tensor gate = {};
   Tensor a = {}, b = {};
   float factor = 1;

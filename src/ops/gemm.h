@@ -1,5 +1,4 @@
-// Matrix product with fused bias, accumulation and epilogue. Row-major. Strided rank-2 views are allowed for d, a and
-// b.
+// GEMM with fused bias, accumulation and epilogue. Row-major. d, a and b may be strided rank-2 views.
 #pragma once
 #include "ops/attention.h"
 #include "ops/basic.h"
@@ -9,38 +8,39 @@
 
 namespace athanor {
 
-// Work fused into a product, on its tensor `aux`; it saves a pass over memory.
+// Work fused into a GEMM, with a second tensor `aux`. Saves one pass over memory.
 enum class Epilogue : uint8_t {
   none,
   add,            // d = z + aux (residual); aux [M, N]
   gelu,           // aux = z, d = gelu(aux); both [M, N]
   gelu_gradient,  // d = z gelu'(aux); aux [M, N]
-  sum_a,          // aux [M] f32 or bf16 += sums of op(a) over k; with ta: the bias gradient in a weight gradient
-  sum_b,          // aux [N] f32 or bf16 += sums of op(b) over k; without tb: likewise
-  swiglu,         // d = z = [gate | up], aux = silu(gate) up of the rounded d; aux [M, N/2]
-  // aux = [gate | up] [M, 2N] becomes its gradient where z, rounded, is that of silu(gate) up; d = silu(gate) up
+  sum_a,          // aux [M] f32 or bf16 += sums of op(a) over k, the bias gradient in a wgrad GEMM; requires ta
+  sum_b,          // aux [N] f32 or bf16 += sums of op(b) over k; requires !tb
+  swiglu,         // d = z = [gate | up], aux = silu(gate) up computed from the rounded d; aux [M, N/2]
+  // aux = [gate | up] [M, 2N] becomes its own gradient, with the rounded z as gradient of silu(gate) up; d = silu(gate)
+  // up
   swiglu_gradient,
-  rope  // d = z with its first `rotated` columns turned (Rope), heads of aux [P, D] f32: the table of angles
+  rope  // d = z with its first `rotated` columns rotated (Rope); aux [P, D] f32 is the cos/sin table of one head
 };
 
-// z = op(a) op(b) [+ bias] [+ d]; op transposes where ta/tb. Sums in f32; the result is rounded once to d's dtype. d is
-// z or the epilogue's result. in_parts() below defines epilogues; a backend may apply them to z before it is rounded,
-// if it does so every time (with `recompute`, or when the op runs a second time); but SwiGLU is of what d holds, so
-// that it can be made again from d, its gradient is that of the rounded z, and RoPE turns the rounded z.
+// z = op(a) op(b) [+ bias] [+ d]; op transposes if ta or tb. Accumulates in f32; the result is rounded once to d's
+// dtype. d is z or the result of the epilogue. in_parts() below defines the epilogues. A backend may apply one to z
+// before rounding, but then in every run of the op, also with `recompute`. Exceptions that always read the rounded z:
+// SwiGLU, so that it can be recomputed from d; its gradient; and RoPE.
 struct Gemm {
   Tensor d;               // [M, N]; f32, bf16 or f16
   Tensor a;               // [M, K], or [K, M] with ta
   Tensor b;               // [K, N], or [N, K] with tb
   Tensor bias = {};       // [N], optional; not together with accumulate
-  Tensor aux = {};        // second tensor of the epilogue; laid out like d if it is [M, N], and d is then contiguous
+  Tensor aux = {};        // second tensor of the epilogue; if aux is [M, N], it has d's layout and d is contiguous
   Tensor positions = {};  // rope only: [M] i32, each < P
-  int64_t rotated = 0;    // rope only: columns, whole heads
+  int64_t rotated = 0;    // rope only: number of leading columns to rotate, whole heads
   Epilogue epilogue = Epilogue::none;
   bool ta = false, tb = false;
   bool accumulate = false;  // add to d
   bool tf32 = false;        // round f32 inputs to TF32 first (round_tf32), as tensor cores do
-  bool symmetric = false;   // d is known to be symmetric, to the bit: a backend may compute one triangle and copy it
-  bool recompute = false;   // gelu only: `aux` holds z of an earlier run of this op; only d is made, to the same bits
+  bool symmetric = false;   // d is known to be bitwise symmetric, so a backend may compute one triangle and copy it
+  bool recompute = false;   // gelu only: `aux` holds z of an earlier run; computes only d, bit-identically
   static constexpr const char* kName = "gemm";
 
   int64_t m() const { return d.rows(); }
@@ -57,8 +57,8 @@ struct Gemm {
              {"aux", io, &aux},
              {"positions", Io::in, &positions}}};
   }
-  // Tolerance of f32 results. TF32: a library may round or truncate operands, or take them as they are. 16-bit
-  // operands: tensor cores truncate the terms of each K step of 16 to the unit of the sum.
+  // Tolerance of f32 results. TF32: a library may round or truncate operands, or use them in full precision. 16-bit
+  // operands: tensor cores truncate the terms of each K step of 16 to the unit in the last place of the sum.
   Tolerance tolerance(DType result) const {
     const Tolerance t = tolerance_of(result);
     if (result != DType::f32) return t;
@@ -71,7 +71,7 @@ struct Gemm {
     e.floating("a", a).floating("b", b);
     check_result(e);
   }
-  // All but the types of the factors.
+  // Checks everything except the dtypes of the operands.
   void check_result(const Expect& e) const {
     e.floating("d", d).matrix("d", d);
     e.shape("a", a, ta ? Shape{k(), m()} : Shape{m(), k()}).shape("b", b, tb ? Shape{n(), k()} : Shape{k(), n()});
@@ -119,7 +119,7 @@ struct Gemm {
             .heads = rotated / aux.cols(),
             .head_dim = aux.cols()};
   }
-  // That the epilogue reads and writes of matrices, beside d.
+  // Bytes of matrices that the epilogue reads and writes besides d.
   double epilogue_bytes() const {
     if (epilogue == Epilogue::none || epilogue == Epilogue::rope || sums() || recompute) return 0;
     return double(aux.bytes()) * (epilogue == Epilogue::swiglu_gradient ? 2 : 1);
@@ -142,8 +142,8 @@ struct ColumnSum {
   Cost cost() const { return {double(x.numel()), traffic(*this)}; }
 };
 
-// Defines the epilogues: run() gets the plain product, then the op that the epilogue stands for, which reads the
-// rounded values that the product stored.
+// Defines the epilogues: run() gets the plain GEMM, then the op of the epilogue, which reads the rounded values that
+// the GEMM stored.
 template <class Run>
 void in_parts(const Gemm& op, Run&& run) {
   Gemm product = op;

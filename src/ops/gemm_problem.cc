@@ -11,7 +11,7 @@ namespace {
 
 int alignment(const void* data) {
   const auto address = reinterpret_cast<uintptr_t>(data);
-  return static_cast<int>(std::min<uintptr_t>(address & (~address + 1), kMostAlign));  // its lowest bit
+  return static_cast<int>(std::min<uintptr_t>(address & (~address + 1), kMostAlign));  // lowest set bit
 }
 
 const char* words_of(Epilogue epilogue) {
@@ -64,7 +64,7 @@ GemmProblem problem_of(const Gemm& op) {
                 .align_d = alignment(op.d.data),
                 .align_a = alignment(op.a.data),
                 .align_b = alignment(op.b.data)};
-  // There is no attribute for the alignment of the bias; it is read where d is written.
+  // The problem has no field for the alignment of the bias, which is read together with d.
   if (op.bias) p.align_d = std::min(p.align_d, alignment(op.bias.data));
   if (op.aux && !op.sums()) p.align_d = std::min(p.align_d, alignment(op.aux.data));
   if (op.epilogue == Epilogue::rope) p.rotated = op.rotated, p.head_dim = op.aux.cols();
@@ -126,7 +126,7 @@ std::vector<ProductUse> distinct_products(std::span<const Gemm> ops, std::span<c
   std::vector<ProductUse> order;
   for (const auto& [problem, use] : distinct)
     if (use.op.d) order.push_back(use);
-  std::map<std::string, size_t> known;  // scaled GEMMs already listed, and where
+  std::map<std::string, size_t> known;  // index of each scaled GEMM already listed
   for (const ScaledGemm& op : of_codes) {
     if (op.product.d.numel() == 0 || op.product.k() == 0) continue;
     const ProductUse use{.op = op.product, .codes = op};

@@ -1,5 +1,5 @@
-// Everything that the algorithm of a Gemm may depend on: sizes, strides, types, flags and address alignment. Ops with
-// equal problems are computed alike, bit for bit.
+// Everything that the algorithm of a Gemm may depend on: sizes, strides, dtypes, flags and address alignment. Ops with
+// equal problems use the same algorithm, so their results are bitwise reproducible.
 #pragma once
 #include <compare>
 #include <iosfwd>
@@ -11,9 +11,9 @@
 #include "ops/quantize.h"
 namespace athanor {
 
-// How a library reads the scales of a factor of codes: one for all, one per row along the terms of the sums, per 128
-// terms of a row, per square of 128; of 8 bits in tiles, per 32 terms (E8M0) or per 16 (E4M3); none: no codes. [cuBLAS
-// manual, "Narrow precision data types usage"]
+// Scale layout that a library expects of a quantized operand. matrix: one scale; rows: one per row along K; blocks: one
+// per 128 elements of a row; squares: one per 128 x 128 block; tiles32, tiles16: 8-bit scales in tiles, one per 32
+// elements (E8M0) or per 16 (E4M3); none: not quantized. [cuBLAS manual, "Narrow precision data types usage"]
 enum class ScaleLayout : uint8_t { none, matrix, rows, blocks, squares, tiles32, tiles16 };
 constexpr bool in_tiles(ScaleLayout s) { return s == ScaleLayout::tiles32 || s == ScaleLayout::tiles16; }
 
@@ -23,7 +23,7 @@ struct GemmProblem {
   DType d{}, a{}, b{};
   bool ta = false, tb = false, bias = false, accumulate = false, tf32 = false;
   Epilogue epilogue = Epilogue::none;
-  int align_d = 0, align_a = 0, align_b = 0;  // bytes; kMostAlign at most. d: also of what is read or written with it
+  int align_d = 0, align_a = 0, align_b = 0;  // bytes, at most kMostAlign. align_d: the minimum over d, bias and aux
   ScaleLayout scales_a{}, scales_b{};
   bool fast = false;                  // ScaledGemm::fast
   int64_t rotated = 0, head_dim = 0;  // Epilogue::rope only
@@ -31,28 +31,29 @@ struct GemmProblem {
   auto operator<=>(const GemmProblem&) const = default;  // NOLINT(modernize-use-nullptr): a false alarm
 };
 
-// No library requires more, so buffers at any offset of an arena have equal problems.
+// Alignments are capped here: no library requires more, and buffers at different arena offsets then have equal
+// problems.
 constexpr int kMostAlign = 16;
 
 GemmProblem problem_of(const Gemm& op);
 
-// As text, also the problem's key in a file of choices:
+// Text form, which is also the key of the problem in a file of tuned choices:
 // "bf16[64, 96] = bf16[64, 32] bf16[96, 32]^T + bias, rows 96 32 32, aligned 16 16 16".
 std::ostream& operator<<(std::ostream& out, const GemmProblem& p);
 
-// One of the distinct problems among products.
+// A distinct GEMM problem and how often it is launched.
 struct ProductUse {
   Gemm op;                               // representative op
   int64_t launches = 0;                  // launches of the op itself
   int64_t within = 0;                    // launches as the GEMM of an epilogue op that may run as two kernels
-  bool recompute = false;                // also computed again (Gemm::recompute)
+  bool recompute = false;                // also runs as a recomputation (Gemm::recompute)
   std::optional<ScaledGemm> codes = {};  // the scaled GEMM whose `product` is `op`
   Cost cost() const { return codes ? codes->cost() : op.cost(); }
   double flops() const { return double(launches + within) * op.cost().flops; }
 };
-// The problem; of codes also the blocks that share a scale.
+// Text form of the problem; for scaled GEMMs also the blocks that share a scale.
 std::string words_of(const ProductUse&);
 
-// Most work first; a product comes before the problem that it contains.
+// Sorted by work, largest first; a GEMM with an epilogue comes before the plain GEMM that it contains.
 std::vector<ProductUse> distinct_products(std::span<const Gemm> ops, std::span<const ScaledGemm> of_codes = {});
 }  // namespace athanor

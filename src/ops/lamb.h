@@ -1,6 +1,6 @@
-// Steps of Adam that take the gradients' place: with decay for LAMB [You et al. 2020, "Large Batch Optimization for
-// Deep Learning: Training BERT in 76 minutes", alg. 2], and without it where updates are clipped
-// (optim/update_clipping.cc); and LAMB's scaling by each tensor's trust ratio.
+// Ops of LAMB [You et al. 2020, "Large Batch Optimization for Deep Learning: Training BERT in 76 minutes", alg. 2] and
+// of its 1-bit variant: Adam's step direction, which replaces the gradient, and scaling by each tensor's trust ratio.
+// Update clipping (optim/update_clipping.cc) uses AdamDirection without weight decay.
 #pragma once
 #include <vector>
 
@@ -11,16 +11,16 @@ namespace athanor {
 // m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2;  u = (m / c1) / (sqrt(v / c2) + eps);  r = u + wd w
 // with g = grad * state.grad_scale and c1, c2 the corrections of the two averages, in f32; the gradient becomes r.
 // Cautious, as in ops/update.h: the decay is left out where w u < 0. In a skipped step m and v are unchanged and the
-// gradient becomes 0. bf16 moments are rounded as those of an UpdatePart, after use.
+// gradient becomes 0. bf16 moments are rounded after use, as in UpdatePart (ops/update.h).
 struct AdamDirection {
   struct Part {
-    Tensor w;                                               // [n] f32; absent in all parts: no decay
+    Tensor w;                                               // [n] f32; absent in all parts if there is no decay
     Tensor m, v;                                            // [n] f32 or bf16
     Tensor grad;                                            // [n] f32
-    int64_t decayed = std::numeric_limits<int64_t>::max();  // elements before this one have weight decay
+    int64_t decayed = std::numeric_limits<int64_t>::max();  // weight decay applies to elements below this index
     uint64_t moment_stream = 0, first = 0;
   };
-  std::vector<Part> parts = std::vector<Part>(1);  // all of the same dtypes
+  std::vector<Part> parts = std::vector<Part>(1);  // all parts have the same dtypes
   Tensor state;                                    // StepState
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0;
   uint64_t seed = 0;
@@ -56,11 +56,11 @@ struct AdamDirection {
   }
 };
 
-// grad *= |w| / |r|, the trust ratio of the tensor that the part belongs to; 1 where either norm is 0.
+// grad *= |w| / |r|, the trust ratio of the tensor that the part belongs to, or 1 if either norm is 0.
 struct ScaleByTrustRatio {
   struct Part {
     Tensor grad;  // [n] f32
-    Tensor sums;  // [2, S] f64: the squares of w, then those of r; each the sum of S numbers, added in order
+    Tensor sums;  // [2, S] f64: S partial sums of the squares of w, then S of r; each S are added in order
   };
   std::vector<Part> parts = std::vector<Part>(1);
   static constexpr const char* kName = "scale_by_trust_ratio";
@@ -84,16 +84,17 @@ struct ScaleByTrustRatio {
   }
 };
 
-// The trust ratios of 1-bit LAMB: |w| / |r| while gradients are whole, then the average of these ratios times a factor
-// that follows the variance (ops/one_bit.h). trust = {average, factor} of a tensor, both 0 at first.
-constexpr float kTrustDecay = 0.9F;                 // of the average
-constexpr float kMinFactor = 0.5F, kMaxFactor = 4;  // as the paper's authors have them
-constexpr float kFactorChange = 0.1F;               // of a step, as a share of the last factor
+// Trust ratios of 1-bit LAMB. While gradients are communicated uncompressed, |w| / |r|; afterwards the running average
+// of those ratios times a factor that follows the variance (ops/one_bit.h). trust = {average, factor} of a tensor, both
+// initially 0.
+constexpr float kTrustDecay = 0.9F;                 // decay of the running average
+constexpr float kMinFactor = 0.5F, kMaxFactor = 4;  // values of the paper's authors
+constexpr float kFactorChange = 0.1F;               // maximum relative change of the factor in one step
 
-// average = 0.9 average + 0.1 |w| / |r|, or the ratio itself at first; unchanged in a skipped step.
+// average = 0.9 average + 0.1 |w| / |r|, or the first ratio itself; unchanged in a skipped step.
 struct AverageTrustRatio {
   struct Part {
-    Tensor sums;   // [2, S] f64, as those of ScaleByTrustRatio
+    Tensor sums;   // [2, S] f64, as in ScaleByTrustRatio
     Tensor trust;  // [2] f32
   };
   std::vector<Part> parts = std::vector<Part>(1);
@@ -115,9 +116,9 @@ struct AverageTrustRatio {
   Cost cost() const { return {4.0 * double(parts.size()), traffic(*this)}; }
 };
 
-// factor = the tensor's maximum of OneBitDirection::ratios, between kMinFactor and kMaxFactor and within 10 % of
-// the last factor (of 1 at first, which it stays without a variance); sums = {(average factor)^2, 1}, with which
-// ScaleByTrustRatio scales by average * factor. In a skipped step trust is unchanged, and sums are {1, 1}.
+// factor = maximum of OneBitDirection::ratios over the tensor, clamped to [kMinFactor, kMaxFactor] and to within 10 %
+// of the previous factor (initially 1; unchanged if no element has a variance). sums = {(average factor)^2, 1}, so that
+// ScaleByTrustRatio scales by average * factor. A skipped step leaves trust unchanged and writes sums {1, 1}.
 struct FrozenTrustRatio {
   struct Part {
     Tensor max;    // [1] f32
@@ -153,7 +154,7 @@ struct LambScalars {
   }
 };
 
-// Op: the op, or the kernel argument made from it.
+// Op: the op or the kernel argument made from it.
 template <class Op>
 ATHANOR_HOST_DEVICE LambScalars lamb_scalars(const Op& op, const StepState& s) {
   const double beta1 = momentum_now(op.beta1, s);

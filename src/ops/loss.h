@@ -1,6 +1,6 @@
-// Softmax cross-entropy: loss and gradient in one pass over the logits, which become their own gradient. Where ranks
-// have parts of the vocabulary, RowMax and LogitSums (of a student also DistillSums) come before it, each followed by a
-// reduction over the ranks.
+// Softmax cross-entropy: loss and gradient in one pass over the logits, which are overwritten by their gradient. With a
+// vocabulary sharded over ranks, RowMax and LogitSums (for distillation also DistillSums) run first, each followed by
+// an all-reduce.
 #pragma once
 #include "base/choices.h"
 #include "ops/op.h"
@@ -9,28 +9,27 @@
 namespace athanor {
 
 // losses[i] = logsumexp(logits[i, :vocab]) - logits[i, targets[i]]; 0 where targets[i] < 0 (ignored).
-// With grad, logits become scale * inv_count * (softmax - onehot); columns >= vocab (padding) and ignored rows become
-// 0. z_loss adds z_loss * logsumexp^2 to what is differentiated, and nothing to the losses [Chowdhery et al. 2022
-// (PaLM), section 5]: softmax becomes (1 + 2 z_loss logsumexp) softmax.
-// With softcap, the loss is that of softcap * tanh(logits / softcap) [Gemma 2, 2024, section 2], z_loss too, and the
-// gradient that of the logits: 1 - tanh^2 times that of the capped ones.
-// With `part`, columns are the tokens of this part; max and sums are those of the whole vocabulary, and the losses too.
-// With `ahead`, what is differentiated is a sum over several targets of the row (multi-token prediction [Gloeckle et
-// al. 2024, sec. 2], here by one head): loss of targets[i] + sum over j of ahead_weights[j] times the loss of ahead[i,
-// j], where that is a token; losses[i] is the loss of targets[i] alone. z_loss counts once.
+// With `grad`, logits become scale * inv_count * (softmax - onehot), or 0 in columns >= vocab (padding) and ignored
+// rows. z_loss adds z_loss * logsumexp^2 to the differentiated loss, but not to `losses` [Chowdhery et al. 2022 (PaLM),
+// section 5]: softmax becomes (1 + 2 z_loss logsumexp) softmax. With softcap, the loss and the z-loss are those of
+// softcap * tanh(logits / softcap) [Gemma 2, 2024, section 2], and the gradient gets the factor 1 - tanh^2. With
+// `part`, the columns are this rank's tokens; max, sums and losses are those of the whole vocabulary.
+// With `ahead`, the differentiated loss of row i adds, for every token ahead[i, j] >= 0, ahead_weights[j] times its
+// cross-entropy under the same logits (multi-token prediction [Gloeckle et al. 2024, sec. 2] by one head); losses[i]
+// stays the loss of targets[i], and the z-loss counts once.
 struct CrossEntropy {
   Tensor logits;        // [n, Vp]; inout with grad
   Tensor losses;        // [n] f32
   Tensor targets;       // [n] i32
   Tensor scale;         // [1] f32: the loss scale of fp16; read on the device
   float inv_count = 0;  // 1 / number of targets in the whole global batch
-  int64_t vocab = 0;    // columns that exist; the rest is padding
+  int64_t vocab = 0;    // valid columns; the rest is padding
   bool grad = true;
   float z_loss = 0;
-  float softcap = 0;  // 0: none
+  float softcap = 0;  // 0 = no cap
   VocabPart part = {};
-  Tensor max, sums;             // [n], [2, n] f32: of RowMax and LogitSums; with part only
-  Tensor ahead, ahead_weights;  // [n, m] i32, negative: none; [m] f32. With grad, optional
+  Tensor max, sums;             // [n] and [2, n] f32: outputs of RowMax and LogitSums; with `part` only
+  Tensor ahead, ahead_weights;  // [n, m] i32, negative = no token; [m] f32. Optional, with `grad` only
   static constexpr int64_t kMaxAhead = 8;
   static constexpr const char* kName = "cross_entropy";
   std::array<Field, 8> fields() {
@@ -68,11 +67,11 @@ struct CrossEntropy {
   Cost cost() const { return {8.0 * double(logits.numel()), traffic(*this)}; }
 };
 
-// max[i] = the largest of x[i, :columns]; -inf if all are. NaN is skipped.
+// max[i] = maximum of x[i, :columns], -inf if all are -inf. NaN is skipped.
 struct RowMax {
   Tensor max;           // [n] f32
   Tensor x;             // [n, C]
-  int64_t columns = 0;  // that exist; the rest is padding
+  int64_t columns = 0;  // valid columns; the rest is padding
   static constexpr const char* kName = "row_max";
   std::array<Field, 2> fields() { return {{{"max", Io::out, &max}, {"x", Io::in, &x}}}; }
   void check() const {
@@ -83,10 +82,10 @@ struct RowMax {
   Cost cost() const { return {double(x.numel()), traffic(*this)}; }
 };
 
-// What a part of the vocabulary adds to a row's sums, relative to the row's largest logit of all parts:
-// sums[0, i] = sum over the part of exp(logits[i, c] - max[i]); sums[1, i] = logits[i, target] - max[i] if the part has
-// the target, else 0. A max of -inf counts as 0. With softcap, both logits and max are capped first: the cap keeps
-// their order, so RowMax needs not know it.
+// The sums of a softmax row over one shard of the vocabulary, relative to the row's maximum over all shards: sums[0, i]
+// = sum over the shard of exp(logits[i, c] - max[i]); sums[1, i] = logits[i, target] - max[i] if the target is in this
+// shard, else 0. A max of -inf counts as 0. With softcap, both logits and max are capped first; the cap is monotonic,
+// so RowMax need not apply it.
 struct LogitSums {
   Tensor sums;     // [2, n] f32
   Tensor logits;   // [n, Vp]
@@ -114,16 +113,16 @@ struct LogitSums {
   Cost cost() const { return {4.0 * double(logits.numel()), traffic(*this)}; }
 };
 
-// What a part of the vocabulary adds to a row's sums of a student and its teacher at a temperature T. With
-// y_c = (logits_c - max) / T and u_c = (teacher_c - teacher_max) / T, soft-capped first, summed over the part:
+// The sums of a student and its teacher over one shard of the vocabulary, at temperature T. With y_c = (logits_c - max)
+// / T and u_c = (teacher_c - teacher_max) / T, after soft-capping, summed over the shard:
 //   sums[0, i] = sum exp(y_c)    sums[1, i] = sum exp(u_c)
 //   sums[2, i] = sum exp(u_c) (u_c - y_c) for kl, sum exp(y_c) (y_c - u_c) for reverse_kl
-// Ignored rows become 0. A max of -inf counts as 0, and a factor of 0 makes a term of sums[2] 0.
+// Ignored rows become 0. A max of -inf counts as 0. A term of sums[2] is 0 if its exp() factor is 0.
 struct DistillSums {
   Tensor sums;         // [3, n] f32
   Tensor logits;       // [n, Vp]
-  Tensor teacher;      // [n, columns >= part.count], of the same type; before its soft-cap
-  Tensor max;          // [n] f32: of all parts; see RowMax
+  Tensor teacher;      // [n, columns >= part.count], same dtype as logits; before its soft-cap
+  Tensor max;          // [n] f32: maximum over all shards; see RowMax
   Tensor teacher_max;  // [n] f32
   Tensor targets;      // [n] i32; negative: ignored
   VocabPart part = {};
@@ -159,30 +158,30 @@ struct DistillSums {
   Cost cost() const { return {12.0 * double(logits.numel()), traffic(*this)}; }
 };
 
-// Cross-entropy and a teacher's loss in one, with their gradient [Hinton et al. 2015, section 2]. With z = logits,
+// Cross-entropy plus a distillation loss, with their gradient [Hinton et al. 2015, section 2]. With z = logits,
 // v = teacher, T = temperature, q = softmax(z / T), p = softmax(v / T), each over the columns of the vocabulary:
 //   kl:          divergences[i] = T^2 sum_c p_c (log p_c - log q_c), whose gradient is T (q - p)
 //   reverse_kl:  divergences[i] = T^2 sum_c q_c (log q_c - log p_c), whose gradient is
 //                T q_c (log q_c - log p_c - sum_d q_d (log q_d - log p_d))
-// losses[i] is the cross-entropy, as CrossEntropy has it. Logits become scale * inv_count times the gradient of
-// divergences[i] + ce_weight losses[i], plus that of z_loss; ignored rows and padding become 0, and so do the losses of
-// ignored rows. A column that the teacher gives -inf has no weight in kl.
-// With `part`, columns are the tokens of this part; losses and divergences are those of the whole vocabulary.
+// losses[i] is the cross-entropy as in CrossEntropy. Logits become scale * inv_count times the gradient of
+// divergences[i] + ce_weight losses[i], plus that of z_loss; they become 0 in ignored rows and padding. Losses and
+// divergences of ignored rows are 0. A column where the teacher's logit is -inf does not count in kl. With `part`, the
+// columns are this rank's tokens; losses and divergences are those of the whole vocabulary.
 struct DistilledCrossEntropy {
   Tensor logits;       // [n, Vp]
-  Tensor teacher;      // [n, columns >= vocab], of the same type; before its soft-cap
+  Tensor teacher;      // [n, columns >= vocab], same dtype as logits; before its soft-cap
   Tensor losses;       // [n] f32
   Tensor divergences;  // [n] f32
   Tensor targets;      // [n] i32; negative: ignored
   Tensor scale;        // [1] f32: the loss scale of fp16; read on the device
   float inv_count = 0;
-  int64_t vocab = 0;  // columns that exist; the rest is padding
+  int64_t vocab = 0;  // valid columns; the rest is padding
   DistillLoss kind = DistillLoss::kl;
   float temperature = 1, ce_weight = 1;
   float z_loss = 0;
-  float softcap = 0, teacher_softcap = 0;  // of the logits of each, as CrossEntropy::softcap
+  float softcap = 0, teacher_softcap = 0;  // soft-caps of the student and of the teacher, as CrossEntropy::softcap
   VocabPart part = {};
-  Tensor max, sums, teacher_max, distill_sums;  // of RowMax, LogitSums and DistillSums; with part only
+  Tensor max, sums, teacher_max, distill_sums;  // outputs of RowMax (both), LogitSums and DistillSums; with `part` only
   static constexpr const char* kName = "distilled_cross_entropy";
   std::array<Field, 10> fields() {
     return {{{"logits", Io::inout, &logits},

@@ -52,7 +52,7 @@ struct SwigluBwd {
   Tensor dy;         // [N, F]
   Tensor gu;         // [N, 2F]
   Tensor amax = {};  // optional [1] f32: amax of dgu
-  Tensor y = {};     // optional [N, F]: recomputed output of SwigluFwd, to the bit; may be dy's memory
+  Tensor y = {};     // optional [N, F]: recomputed output of SwigluFwd, bit-identical; may be dy's memory
   static constexpr const char* kName = "swiglu_bwd";
   std::array<Field, 5> fields() {
     return {{{"dgu", Io::out, &dgu},

@@ -1,6 +1,6 @@
-// Mixture of experts: the router, rows in the order of their experts, and what is computed of such rows. Shapes are
-// static: N tokens with k experts each make R = N k rows, however they are divided among the E experts; `offsets` says
-// where each expert's rows begin, in device memory.
+// Mixture of experts: the router, sorting of rows by expert, and computation on sorted rows. Shapes are static: N
+// tokens with k experts each make R = N k rows, however they are distributed over the E experts; `offsets` in device
+// memory holds the first row of each expert.
 #pragma once
 #include <utility>
 
@@ -11,23 +11,23 @@
 
 namespace athanor {
 
-// How logits become choices and weights. Scores are the softmax over all E experts [Shazeer et al. 2017, sec. 2.1], or
-// the sigmoid of each logit [DeepSeek-AI 2024, "DeepSeek-V3", eq. 15]; weights are the scores of the chosen experts,
-// with `normalize` divided by their sum + kSumFloor, times `factor`. With groups > 1 the experts are that many equal
-// groups of neighbours, and those outside the chosen_groups best ones cannot be chosen; a group's value is the sum of
-// the two largest selection values in it.
+// How logits become choices and weights. Scores are the softmax over all E experts [Shazeer et al. 2017, sec. 2.1] or
+// the sigmoid of each logit [DeepSeek-AI 2024, "DeepSeek-V3", eq. 15]. Weights are the scores of the chosen experts,
+// times `factor`; with `normalize` first divided by their sum + kSumFloor. With groups > 1 the experts form that many
+// equal groups of consecutive experts, and only experts of the chosen_groups best groups can be chosen; a group's value
+// is the sum of its two largest selection values.
 struct RouterRule {
   RouterScore score = RouterScore::softmax;
   bool normalize = false;
   int64_t groups = 1, chosen_groups = 1;
   float factor = 1;
-  static constexpr float kSumFloor = 1e-20f;  // as transformers has it: scores may all underflow
+  static constexpr float kSumFloor = 1e-20f;  // as in transformers; all scores may underflow
   static constexpr int64_t kMaxGroups = 256;
 };
 
-// The k experts of each token with the largest selection values, in falling order; of equal ones the expert with the
-// lower number comes first. The selection value is the logit, or where there are groups, a bias or sigmoids the score
-// plus the bias. Weights never contain the bias.
+// Chooses the k experts of each token with the largest selection values, in descending order; among equal values the
+// lower expert index comes first. The selection value is the logit; with groups, a bias or sigmoid scores it is score +
+// bias. Weights never include the bias.
 struct RouteFwd {
   Tensor weights;    // [N, k] f32
   Tensor experts;    // [N, k] i32
@@ -59,34 +59,34 @@ struct RouteFwd {
   Cost cost() const { return {10.0 * double(logits.numel()), traffic(*this)}; }
 };
 
-// What RouteBwd counts of a layer, in f64: tokens of each expert [E], then sums over tokens.
+// Layout of RouteBwd's f64 statistics of a layer: tokens per expert [E], then three sums over tokens.
 struct RouterStatistics {
   static constexpr int64_t kSums = 3;
   int64_t experts;
   int64_t size() const { return experts + kSums; }
-  int64_t entropy() const { return experts; }      // of the probabilities, nats
-  int64_t balance() const { return experts + 1; }  // RouteBwd's balance loss, 1 for each token where all are balanced
-  int64_t squares() const { return experts + 2; }  // of log(sum(exp(logits)))
+  int64_t entropy() const { return experts; }      // entropy of the probabilities in nats
+  int64_t balance() const { return experts + 1; }  // RouteBwd's balance loss; 1 per token if perfectly balanced
+  int64_t squares() const { return experts + 2; }  // log(sum(exp(logits)))^2
 };
 
-// Gradient of the logits, from that of the weights and from two losses of the router itself. In a sequence of T tokens,
-// with c_i of its T k rows at expert i and p_ti the score of expert i for token t, divided by the sum of all its
-// scores,
+// Gradient of the logits: through the weights, plus two auxiliary losses of the router. In a sequence of T tokens let
+// c_i be the number of its T k rows at expert i, and p_ti the score of expert i for token t divided by the sum of all
+// scores of t:
 //   balance loss = E / (k T^2) sum_i c_i sum_t p_ti   [Fedus et al. 2021, eq. 4, for k experts]
 //   z-loss = 1/T sum_t log(sum_i exp(logit_ti))^2     [Zoph et al. 2022, eq. 5]
-// Both count as `balance` and `z` times T losses of tokens, so gradients are multiplied with scale * inv_count. Counts
-// and the bias of RouteFwd have no gradient. Every sequence has its own, so that micro-batches and ranks do not matter.
-// `statistics` and `counts` gain what this call counts: backward runs once per micro-batch, whatever of forward is
-// computed again.
+// Each counts as `balance` or `z` times T token losses, so its gradient is also multiplied by scale * inv_count. Counts
+// and the bias of RouteFwd have no gradient. The losses are computed per sequence, so they do not depend on
+// micro-batches and ranks. This call's counts are added to `statistics` and `counts`: backward runs exactly once per
+// micro-batch, even if forward is recomputed.
 struct RouteBwd {
   Tensor dlogits;        // [N, E] any float
-  Tensor statistics;     // [E + 3] f64, accumulate: RouterStatistics; optional
-  Tensor counts = {};    // [E] f64, accumulate: tokens of each expert; optional
+  Tensor statistics;     // optional [E + 3] f64, accumulate: RouterStatistics
+  Tensor counts = {};    // optional [E] f64, accumulate: tokens per expert
   Tensor dweights;       // [N, k] f32
   Tensor logits;         // [N, E] f32
-  Tensor experts;        // [N, k] i32, of RouteFwd
+  Tensor experts;        // [N, k] i32, from RouteFwd
   Tensor scale;          // [1] f32: the loss scale
-  int64_t sequence = 1;  // T; N is a multiple
+  int64_t sequence = 1;  // T; N is a multiple of it
   float inv_count = 1;
   float balance = 0, z = 0;
   RouterRule rule = {};
@@ -116,8 +116,8 @@ struct RouteBwd {
 };
 
 // One step of the bias that balances experts without a loss [Wang et al. 2024, "Auxiliary-Loss-Free Load Balancing",
-// alg. 1]: b_e += rate sign(mean - c_e), with c_e of a layer's tokens at expert e in the step, on all ranks, and their
-// mean over the experts. A skipped step changes no bias. Either way the counts are 0 afterwards.
+// alg. 1]: b_e += rate sign(mean - c_e), where c_e is the number of a layer's tokens at expert e in the step, over all
+// ranks, and mean its mean over experts. A skipped step does not change the bias. The counts are zeroed in any case.
 struct StepRouterBias {
   Tensor bias;    // [L, E] f32
   Tensor counts;  // [L, E] f64
@@ -135,13 +135,13 @@ struct StepRouterBias {
   Cost cost() const { return {3.0 * double(bias.numel()), traffic(*this)}; }
 };
 
-// The N k rows in the order of their experts, those of one expert in the order of the tokens.
+// Sorts the N k rows by expert, stably: rows of one expert are in token order.
 struct SortByExpert {
   Tensor offsets;  // [E + 1] i32: expert e has rows [offsets[e], offsets[e + 1])
-  Tensor tokens;   // [R] i32: of each row
+  Tensor tokens;   // [R] i32: token of each row
   Tensor slots;    // [R] i32: token * k + choice of each row
-  Tensor rows;     // [N, k] i32: the row of each choice
-  Tensor experts;  // [N, k] i32; with unequal values in each row
+  Tensor rows;     // [N, k] i32: row of each choice
+  Tensor experts;  // [N, k] i32; the experts of one token are distinct
   static constexpr const char* kName = "sort_by_expert";
   std::array<Field, 5> fields() {
     return {{{"offsets", Io::out, &offsets},
@@ -161,16 +161,16 @@ struct SortByExpert {
   Cost cost() const { return {double(experts.numel()), traffic(*this)}; }
 };
 
-// Where the rows of SortByExpert are sent if each of `ranks` ranks has E / ranks of the experts: every rank gets a
-// range of S / ranks slots, of which the first ones are its rows, in their order. S is static: what is behind a rank's
-// rows is row 0 and is never read. No rank is sent more rows than it has slots: each token chooses an expert once.
+// Send layout for expert parallelism, where each of `ranks` ranks has E / ranks experts. Every rank is sent a range of
+// S / ranks slots: first its rows in the order of SortByExpert, then unused slots, which hold row 0 and are never read.
+// S is static; the slots always suffice because each token chooses an expert at most once.
 struct SendSlots {
-  Tensor tokens;   // [S] i32: the token of each slot
+  Tensor tokens;   // [S] i32: token of each slot
   Tensor choices;  // [S] i32: token * k + choice of each slot
-  Tensor slots;    // [N, k] i32: the slot of each choice
-  Tensor counts;   // [E] i32: rows of each expert
-  Tensor offsets;  // [E + 1] i32, of SortByExpert
-  Tensor sorted;   // [R] i32: its `slots`
+  Tensor slots;    // [N, k] i32: slot of each choice
+  Tensor counts;   // [E] i32: rows per expert
+  Tensor offsets;  // [E + 1] i32, from SortByExpert
+  Tensor sorted;   // [R] i32: SortByExpert::slots
   int64_t ranks = 1;
   static constexpr const char* kName = "send_slots";
   std::array<Field, 6> fields() {
@@ -182,8 +182,8 @@ struct SendSlots {
              {"sorted", Io::in, &sorted}}};
   }
   int64_t experts() const { return counts.numel(); }
-  int64_t capacity() const { return tokens.numel() / ranks; }  // slots of a rank
-  // Enough for any routing of N tokens.
+  int64_t capacity() const { return tokens.numel() / ranks; }  // slots per rank
+  // Maximum number of rows that one rank can receive, for any routing of `tokens` tokens.
   static int64_t most_rows(int64_t tokens, int64_t chosen, int64_t experts, int64_t ranks) {
     return tokens * std::min(chosen, experts / ranks);
   }
@@ -201,15 +201,14 @@ struct SendSlots {
   Cost cost() const { return {double(tokens.numel()), traffic(*this)}; }
 };
 
-// The order of the rows that a rank has received from `ranks` ranks, S slots in their order, of which the first ones of
-// each range are rows, sorted by expert: rows of this rank's experts one after the other, of an expert in the order of
-// the ranks; behind them the unused slots.
+// Receive layout for expert parallelism: sorts the S slots received from `ranks` ranks by local expert; each rank's
+// range of slots begins with its rows. Rows of one expert are in rank order. Unused slots come last.
 struct ReceiveSlots {
   Tensor offsets;    // [E / ranks + 1] i32: expert e of this rank has rows [offsets[e], offsets[e + 1])
-  Tensor slots;      // [S] i32: the slot of each row
-  Tensor rows;       // [S] i32: the row of each slot
-  Tensor counts;     // [ranks, E] i32: SendSlots::counts of all ranks
-  int64_t rank = 0;  // this one
+  Tensor slots;      // [S] i32: slot of each row
+  Tensor rows;       // [S] i32: row of each slot
+  Tensor counts;     // [ranks, E] i32: SendSlots::counts of every rank
+  int64_t rank = 0;  // this rank
   static constexpr const char* kName = "receive_slots";
   std::array<Field, 4> fields() {
     return {{{"offsets", Io::out, &offsets},
@@ -218,7 +217,7 @@ struct ReceiveSlots {
              {"counts", Io::in, &counts}}};
   }
   int64_t ranks() const { return counts.rows(); }
-  int64_t own() const { return counts.cols() / ranks(); }  // experts
+  int64_t own() const { return counts.cols() / ranks(); }  // number of local experts
   int64_t capacity() const { return slots.numel() / ranks(); }
   void check() const {
     Expect e{kName};
@@ -230,7 +229,7 @@ struct ReceiveSlots {
   Cost cost() const { return {double(slots.numel()), traffic(*this)}; }
 };
 
-// y[t] = sum over j of x[rows[t, j]], in f32 and in the order of j, plus add[t].
+// y[t] = sum over j of x[rows[t, j]], in f32 and in the order of j, plus add[t] if present.
 struct SumRows {
   Tensor y;         // [N, C]
   Tensor x;         // [R, C]
@@ -271,7 +270,7 @@ struct WeightedSwigluFwd {
 struct WeightedSwigluBwd {
   Tensor dgu;       // [R, 2F]; may be gu's memory
   Tensor dweights;  // [N, k] f32: at slots[r] the sum of dy silu(gate) up over row r
-  Tensor y;         // [R, F]: that of WeightedSwigluFwd again, to the bit; may be dy's memory
+  Tensor y;         // [R, F]: recomputed output of WeightedSwigluFwd, bit-identical; may be dy's memory
   Tensor dy;        // [R, F]
   Tensor gu;        // [R, 2F]
   Tensor weights;   // [N, k] f32
@@ -296,18 +295,18 @@ struct WeightedSwigluBwd {
   Cost cost() const { return {18.0 * double(dy.numel()), traffic(*this)}; }
 };
 
-// The products of a linear layer whose rows belong to experts, each with a weight matrix W_e [O, I] of its own.
+// The GEMMs of a linear layer whose rows are sorted by expert; expert e has a weight matrix W_e [O, I].
 enum class Grouped : uint8_t {
   forward,         // d [R, O] = a [R, I] W_e^T
   input_gradient,  // d [R, I] = a [R, O] W_e
-  weight_gradient  // d_e [O, I] += a_e^T b_e of a [R, O] and b [R, I], over the rows of e
+  weight_gradient  // d_e [O, I] += a_e^T b_e, with a [R, O] and b [R, I] restricted to the rows of expert e
 };
 struct GroupedGemm {
   Tensor d, a;
-  Tensor b;        // [E O, I]: the matrices of all experts, or [R, I]
-  Tensor offsets;  // [E + 1] i32, from 0, not falling, at most R; rows behind the last one are not read or written
+  Tensor b;        // [E O, I]: the weights of all experts; for weight_gradient [R, I]
+  Tensor offsets;  // [E + 1] i32: from 0, non-decreasing, at most R; later rows are not read or written
   Grouped product = Grouped::forward;
-  bool tf32 = false;  // as Gemm has it
+  bool tf32 = false;  // as in Gemm
   static constexpr const char* kName = "grouped_gemm";
   std::array<Field, 4> fields() {
     const bool adds = product == Grouped::weight_gradient;
@@ -316,7 +315,7 @@ struct GroupedGemm {
   }
   int64_t experts() const { return offsets.numel() - 1; }
   int64_t rows() const { return a.rows(); }  // R
-  // The dimension of a product that all rows share, and the other one.
+  // The tensor with one [O, I] matrix per expert.
   const Tensor& matrices() const { return product == Grouped::weight_gradient ? d : b; }
   int64_t outputs() const { return matrices().rows() / experts(); }  // O
   int64_t inputs() const { return matrices().cols(); }               // I
@@ -333,7 +332,7 @@ struct GroupedGemm {
       e.shape("a", a, product == Grouped::forward ? in : out).shape("d", d, product == Grouped::forward ? out : in);
   }
   Cost cost() const { return {2.0 * double(rows()) * double(outputs()) * double(inputs()), traffic(*this)}; }
-  // The product of one expert, which has these rows.
+  // The GEMM of one expert, whose rows are [begin, end).
   Gemm of_expert(int64_t expert, int64_t begin, int64_t end) const {
     const auto own = [&](const Tensor& t) { return t.slice(expert * outputs(), (expert + 1) * outputs()); };
     if (product == Grouped::weight_gradient)

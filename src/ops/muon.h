@@ -1,4 +1,4 @@
-// Ops of update rules on whole matrices: Muon's momentum, and elementwise steps between its products.
+// Ops of Muon: momentum, and the elementwise steps between its GEMMs.
 #pragma once
 #include <vector>
 
@@ -15,7 +15,7 @@ struct Momentum {
     Tensor grad;  // [n] f32 or bf16
     uint64_t moment_stream = 0, first = 0;
   };
-  std::vector<Part> parts = std::vector<Part>(1);  // all of the same dtypes
+  std::vector<Part> parts = std::vector<Part>(1);  // all parts have the same dtypes
   Tensor state;                                    // StepState
   double beta = 0.95;
   bool nesterov = true;
@@ -43,7 +43,8 @@ struct Momentum {
   }
 };
 
-// y = x / (margin * |x| + eps), |x| the Frobenius norm; its sum of squares is in fixed blocks, in double.
+// y = x / (margin * |x| + eps), where |x| is the Frobenius norm; sums of squares are computed in double in fixed
+// blocks.
 struct NormalizeMatrix {
   Tensor y;  // [R, C] float, contiguous
   Tensor x;  // [R, C] float; rows may be strided
@@ -54,9 +55,9 @@ struct NormalizeMatrix {
   Cost cost() const { return {3.0 * double(x.numel()), traffic(*this)}; }
 };
 
-// y = alpha a, or with b alpha a + beta b, in f32 and rounded once; y may be a or b.
+// y = alpha a, or alpha a + beta b if b is present; computed in f32 and rounded once. y may alias a or b.
 struct Combine {
-  Tensor y;       // [R, C] float; rows of all may be strided
+  Tensor y;       // [R, C] float; rows of y, a and b may be strided
   Tensor a;       // [R, C] like y
   Tensor b = {};  // [R, C] like y; optional
   float alpha = 1, beta = 0;
@@ -70,13 +71,13 @@ struct Combine {
   Cost cost() const { return {3.0 * double(y.numel()), traffic(*this)}; }
 };
 
-// [Li et al. 2025, "NorMuon"] Of an update x of a matrix, with the mean of each output's squares kept in v:
+// NorMuon [Li et al. 2025, "NorMuon"]: normalizes an update x of a matrix; v is a running mean of squares per output:
 //   v = b v + (1 - b) mean(x^2);  u = x / (sqrt(v) + eps);  x = scale u |x| / (|u| + eps)
-// where |x| is as above. Sums are in double, in a fixed order; v rounds once, and so does x. In a skipped step v stays
-// and x becomes 0.
+// where |x| is the Frobenius norm. Sums are in double in a fixed order; v and x are each rounded once. In a skipped
+// step v is unchanged and x becomes 0.
 struct NormalizeNeurons {
-  Tensor x;      // [R, C] float, no gaps
-  Tensor v;      // [R] f32: an output's weights are a row; or [C]: a column
+  Tensor x;      // [R, C] float, contiguous
+  Tensor v;      // [R] f32 if an output's weights are a row, [C] if they are a column
   Tensor state;  // StepState
   bool columns = false;
   double beta = 0.95, scale = 1, eps = 1e-10;

@@ -1,6 +1,6 @@
-// NF4 [Dettmers et al. 2023, "QLoRA"]: 4-bit values, two in a byte, with an amax ("absmax") for each block of 64, which
-// may itself be 8 bits wide (double quantization). Tables and arithmetic are those of bitsandbytes, bit for bit; it
-// publishes the 16 values. What quantizes is in param/nf4.h.
+// NF4 [Dettmers et al. 2023, "QLoRA"]: 4-bit values, two per byte, with an amax ("absmax") per block of 64, which may
+// itself be 8 bits wide (double quantization). Tables, among them the 16 values, and arithmetic match bitsandbytes bit
+// for bit. Quantization to NF4 is in param/nf4.h.
 #pragma once
 #include "base/host_device.h"
 #include "ops/op.h"
@@ -9,7 +9,7 @@ namespace athanor {
 
 constexpr int64_t kNf4Block = 64;         // values that share an absmax
 constexpr int64_t kNf4NestedBlock = 256;  // absmaxes that share a nested absmax
-constexpr int64_t kNf4MapSize = 256;      // values of an 8-bit absmax, as a share of the nested one
+constexpr int64_t kNf4MapSize = 256;      // number of values that an 8-bit absmax can index
 
 struct Nf4Table {
   float value[16] = {-1.0f,
@@ -31,13 +31,13 @@ struct Nf4Table {
 };
 inline constexpr Nf4Table kNf4;
 
-// y = value x absmax of its block, rounded once. Nested, absmax = map[absmax] x nested absmax of its block + offset,
-// whose product is rounded to f32 before the sum.
+// y = value x absmax of its block, rounded once. If nested, absmax = map[absmax] x nested absmax of its block + offset;
+// the product is rounded to f32 before the sum.
 struct DequantizeNf4 {
   Tensor y;                   // [n] float
-  Tensor packed;              // [(n + 1) / 2] u8: the first value in the high half
+  Tensor packed;              // [(n + 1) / 2] u8: the first value is in the high half
   Tensor absmax;              // [blocks] f32, or nested u8
-  Tensor nested_absmax = {};  // [nested blocks] f32: these three of a nested absmax
+  Tensor nested_absmax = {};  // [nested blocks] f32; nested only, like map and offset
   Tensor map = {};            // [256] f32
   Tensor offset = {};         // [1] f32
   static constexpr const char* kName = "dequantize_nf4";

@@ -1,7 +1,7 @@
 // RMSNorm and LayerNorm of the residual stream, and RMSNorm of queries and keys. Residual additions are epilogues of
-// the preceding product (Epilogue::add).
-// Where an op here, in ops/mlp.h or ops/attention.h has `amax`, it leaves there the largest magnitude of its output as
-// stored, 0 of none; NaN is above all. Quantize then need not find it (Quantize::largest).
+// the preceding GEMM (Epilogue::add). An optional output `amax`, here and in ops/mlp.h and ops/attention.h, receives
+// the amax of the op's output as stored: 0 for an empty output, NaN if any element is NaN. Quantize then need not
+// compute it (Quantize::largest).
 #pragma once
 #include "ops/op.h"
 
@@ -69,8 +69,8 @@ struct NormApply {
   Cost cost() const { return {3.0 * double(h.numel()), traffic(*this)}; }
 };
 
-// dh: in = gradient of h through the residual stream; out = plus that through the norm. dw, db accumulate in a fixed
-// order, the sums of one launch in f32.
+// dh: in = gradient of h through the residual stream; out = that plus the gradient through the norm. dw and db
+// accumulate in a fixed order; the sums of one launch are in f32.
 struct NormBwd {
   NormKind kind;
   Tensor dh;          // [N, C]

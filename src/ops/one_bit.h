@@ -1,15 +1,15 @@
-// Sums of momentum over workers in 1 bit per element with error feedback, for 1-bit Adam [Tang et al. 2021, "1-bit
-// Adam: Communication Efficient Large-Scale Training with Adam's Convergence Speed"]. A vector of whole blocks is
-// compressed block by block, C(x) = scale * sign(x) with sign(0) = 1 and scale = the root mean square of the block, and
-// what is lost, x - C(x), is added to what is compressed next. The blocks are shared out over the workers in turn; a
-// worker averages those that it serves, compresses the averages, and sends them to all:
-//   1. OneBitMomentum: x = b1 m + (1 - b1) g. Blocks of other servers: C(x + error) is sent to them. Own blocks stay x.
-//   2. OneBitMean: own blocks: y = mean over workers of what came and own x, plus error; C(y) is sent to all.
-//   3. OneBitDirection: m = C(y) of all blocks.
-// So one vector of errors serves both roles: a worker sends itself nothing. The paper has one scale for each tensor and
-// compresses a server's own part too; scales of blocks keep rows of an embedding apart that occur more or less often.
-// Elements whose variance v is 0 never had a gradient before v was frozen: they count in no scale and stay as they are.
-// All is computed in f32, rounded after every operation, but for sums of squares, which are made in f64.
+// All-reduce of momentum in 1 bit per element with error feedback, for 1-bit Adam [Tang et al. 2021, "1-bit Adam:
+// Communication Efficient Large-Scale Training with Adam's Convergence Speed"]. A vector of whole blocks is compressed
+// block by block: C(x) = scale * sign(x) with sign(0) = 1 and scale = the root mean square of the block. The error x -
+// C(x) is added to the next input of the compression. Workers serve blocks round-robin; a server averages its blocks,
+// compresses the averages, and sends them to all workers:
+//   1. OneBitMomentum: x = b1 m + (1 - b1) g. Sends C(x + error) of each block to its server; own blocks stay x.
+//   2. OneBitMean: own blocks: y = mean over workers of the received values and own x, plus error; sends C(y) to all.
+//   3. OneBitDirection: m = C(y) for all blocks.
+// A worker sends nothing to itself, so one error vector serves both compressions. The paper instead has one scale per
+// tensor and also compresses a server's own part; per-block scales suit rows of an embedding that differ in frequency.
+// Elements with v = 0 had no gradient before v was frozen: they are excluded from scales and stay unchanged.
+// Everything is computed in f32, rounded after every operation, except sums of squares, which are in f64.
 #pragma once
 #include <cmath>
 #include <limits>
@@ -22,7 +22,7 @@ namespace athanor {
 
 constexpr int64_t kOneBitBlock = 256;
 
-// What is sent of a block. Bit i % 32 of signs[i / 32] is set where element i is negative.
+// A compressed block. Bit i % 32 of signs[i / 32] is set if element i is negative.
 struct OneBitRecord {
   float scale;
   uint32_t signs[kOneBitBlock / 32];
@@ -33,14 +33,14 @@ struct OneBitRecord {
 };
 static_assert(sizeof(OneBitRecord) == 36);
 
-// Which worker serves a block of a vector, and where its record lies among those of all blocks: server by server, which
-// are numbered from that of the first block on. Independent of how ranks within a worker share the vector's unit.
+// Assigns blocks to servers and records to slots: the records of a vector are grouped by server, starting with the
+// server of its first block. The assignment depends only on the unit, not on how ranks within a worker shard it.
 struct OneBitBlocks {
   int64_t count = 0;  // blocks of the vector
-  int64_t first = 0;  // number of its first block in the unit
+  int64_t first = 0;  // index of the vector's first block in the unit
   int workers = 1, worker = 0;
 
-  ATHANOR_HOST_DEVICE int turn(int server) const {  // of the server, within the vector
+  ATHANOR_HOST_DEVICE int turn(int server) const {  // position of a server in the vector's server order
     return static_cast<int>((server - first % workers + workers) % workers);
   }
   ATHANOR_HOST_DEVICE bool is_own(int64_t block) const { return block % workers == turn(worker); }
@@ -64,14 +64,14 @@ inline void check_one_bit(const char* op, const OneBitBlocks& blocks, const Tens
   e.is("records", records, DType::u8, {blocks.count * int64_t(sizeof(OneBitRecord))});
 }
 
-// Step 1 above, with g = grad * state.grad_scale: own blocks of grad become x; elsewhere grad keeps its values. In a
-// skipped step errors are unchanged, and the records have scale 0.
+// Step 1 above, with g = grad * state.grad_scale. Own blocks of grad become x; other blocks keep their values. In a
+// skipped step errors are unchanged and the records have scale 0.
 struct OneBitMomentum {
   Tensor state;    // StepState
   Tensor m, v;     // [n] f32
   Tensor grad;     // [n] f32
   Tensor error;    // [n] f32
-  Tensor records;  // [count * 36] OneBitRecord: those of other servers are written
+  Tensor records;  // [count * 36] OneBitRecord; blocks of other servers are written
   double beta1 = 0.9;
   OneBitBlocks blocks;  // n = count * kOneBitBlock
   static constexpr const char* kName = "one_bit_momentum";
@@ -93,15 +93,15 @@ struct OneBitMomentum {
   Cost cost() const { return {8.0 * double(v.numel()), traffic(*this)}; }
 };
 
-// Step 2 above. `received`: from each worker, in their order, the records of this one's blocks; its own are not read.
-// Values are added in the order of the workers. In a skipped step errors are unchanged, and the records have scale 0.
+// Step 2 above. `received` holds the records of this worker's blocks from each worker, in worker order; its own entry
+// is not read. Values are added in worker order. In a skipped step errors are unchanged and the records have scale 0.
 struct OneBitMean {
   Tensor state;     // StepState
   Tensor v;         // [n] f32
   Tensor grad;      // [n] f32: x in own blocks
   Tensor received;  // [workers * own blocks * 36]; absent with one worker
   Tensor error;     // [n] f32
-  Tensor records;   // [count * 36]: own ones are written
+  Tensor records;   // [count * 36]; own blocks are written
   OneBitBlocks blocks;
   static constexpr const char* kName = "one_bit_mean";
   std::vector<Field> fields() {
@@ -121,24 +121,25 @@ struct OneBitMean {
   Cost cost() const { return {4.0 * double(v.numel()) / blocks.workers, traffic(*this)}; }
 };
 
-// Step 3 above; the gradient becomes the direction of Adam with a frozen variance, u = (m / c1) / (sqrt(v / c2) + eps),
-// with c1, c2 the corrections of the two averages. In a skipped step m is unchanged and the gradient becomes 0.
-// For 1-bit LAMB [Li et al. 2021, "1-bit LAMB: Communication Efficient Large-Scale Large-Batch Training with LAMB's
-// Convergence Speed"] also a variance that goes on, of the gradients that the momenta imply:
-//   fresh = b2 fresh + (1 - b2) ((C(y) - b1 m) / (1 - b1))^2, where a fresh variance of 0 begins as v.
-// ratios are the maximum over a block of (sqrt(v / c2) + eps) / (sqrt(fresh / c3) + eps), 0 without a variance; and the
-// direction has the decay of LAMB: u + wd w, without it where cautious and w u < 0. A skipped step changes neither.
+// Step 3 above. The gradient becomes Adam's direction with a frozen variance, u = (m / c1) / (sqrt(v / c2) + eps), with
+// c1, c2 the corrections of the two averages. In a skipped step m is unchanged and the gradient becomes 0. 1-bit LAMB
+// [Li et al. 2021, "1-bit LAMB: Communication Efficient Large-Scale Large-Batch Training with LAMB's Convergence
+// Speed"] also updates a fresh variance from the gradients that the momenta imply:
+//   fresh = b2 fresh + (1 - b2) ((C(y) - b1 m) / (1 - b1))^2; a fresh variance of 0 starts as v.
+// ratios = maximum over a block of (sqrt(v / c2) + eps) / (sqrt(fresh / c3) + eps), or 0 if no element has a variance.
+// The direction then includes LAMB's decay: u + wd w, without it if `cautious` and w u < 0. A skipped step leaves fresh
+// and ratios unchanged.
 struct OneBitDirection {
   Tensor state;                                                    // StepState
   Tensor records;                                                  // [count * 36]
   Tensor v;                                                        // [n] f32
   Tensor m;                                                        // [n] f32
   Tensor grad;                                                     // [n] f32
-  Tensor fresh;                                                    // [n] f32, for LAMB; absent: so are ratios and w
+  Tensor fresh;                                                    // [n] f32, 1-bit LAMB only, like ratios and w
   Tensor ratios;                                                   // [count] f32
   Tensor w;                                                        // [n] f32
-  double beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0;  // the betas and the decay are LAMB's
-  int64_t decayed = std::numeric_limits<int64_t>::max();           // elements before this one have weight decay
+  double beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0;  // betas and weight_decay: 1-bit LAMB only
+  int64_t decayed = std::numeric_limits<int64_t>::max();           // weight decay applies to elements below this index
   bool cautious = false;
   int average1 = 0, average2 = 1, average3 = 1;  // indices into StepState::corrections
   OneBitBlocks blocks;
@@ -166,8 +167,8 @@ struct OneBitDirection {
   Cost cost() const { return {(fresh ? 16.0 : 5.0) * double(v.numel()), traffic(*this)}; }
 };
 
-// The scalars of OneBitDirection: those of a step of LAMB, and the correction of the fresh variance. Op: the op, or the
-// kernel argument made from it.
+// Scalars of OneBitDirection: those of LAMB, and the correction of the fresh variance. Op: the op or the kernel
+// argument made from it.
 struct OneBitScalars : LambScalars {
   float root_bias3;
 };
@@ -176,7 +177,7 @@ ATHANOR_HOST_DEVICE OneBitScalars one_bit_scalars(const Op& op, const StepState&
   return {lamb_scalars(op, s), float(std::sqrt(double(s.corrections[op.average3])))};
 }
 
-// The scale of a block of `count` elements with a variance, whose squares add up to `squares`.
+// Scale of a block: squares is the sum of squares of its `count` elements with a nonzero variance.
 ATHANOR_HOST_DEVICE inline float one_bit_scale(double squares, int count) {
   return count > 0 ? float(std::sqrt(squares / count)) : 0.f;
 }

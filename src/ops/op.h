@@ -22,15 +22,15 @@ struct Cost {
   double bytes = 0;  // minimum traffic: every tensor read or written once per role
 };
 
-// What a product multiplies, which its rate depends on: matrices of the run's type; codes of 8 bits, or of 4; what
-// codes stand for, as f32 without tensor cores.
+// Operand type of a GEMM, which determines its peak rate: the run's dtype (matrices); FP8 (codes) or FP4 values; or
+// quantized values that are dequantized to f32 and multiplied without tensor cores (floats).
 enum class Factors : uint8_t { matrices, codes, floats, codes_of_4_bits };
 
 // Peak rates of a device. Work takes at least the longer of its two times [Williams et al. 2009, roofline].
 struct Ceilings {
-  double flops = 0, bytes = 0;   // per second; FLOP/s of products of matrices
-  double codes = 0, floats = 0;  // FLOP/s of codes of 8 bits and of floats; 0: as of matrices
-  // Codes of 4 bits have twice the rate of 8. [NVIDIA, data sheet of HGX B200]
+  double flops = 0, bytes = 0;   // per second; FLOP/s of GEMMs in the run's dtype
+  double codes = 0, floats = 0;  // FLOP/s of FP8 GEMMs and of f32 GEMMs; 0: same as `flops`
+  // FP4 has twice the rate of FP8. [NVIDIA, data sheet of HGX B200]
   double flops_of(Factors f) const {
     if (f == Factors::codes_of_4_bits) return 2 * flops_of(Factors::codes);
     const double own = f == Factors::codes ? codes : f == Factors::floats ? floats : flops;
@@ -64,12 +64,13 @@ struct Expect {
   const Expect& is(const char* name, const Tensor& t, DType d, const Shape& s) const {
     return view(name, t, d, s).contiguous(name, t);
   }
-  // What ops add a gradient to; of bf16 the sum is made in f32 and rounded to nearest when it is stored.
+  // Expects a tensor that ops accumulate a gradient into: f32, or bf16, whose sum is computed in f32 and rounded to
+  // nearest when it is stored.
   const Expect& gradient(const char* name, const Tensor& t, const Shape& s) const {
     CHECK(t.dtype == DType::f32 || t.dtype == DType::bf16, op, ".", name, " is ", t.dtype, ", expected f32 or bf16");
     return is(name, t, t.dtype, s);
   }
-  // As is(), but the rows may be strided.
+  // Like is(), but rows may be strided.
   const Expect& view(const char* name, const Tensor& t, DType d, const Shape& s) const {
     return dtype(name, t, d).shape(name, t, s);
   }
@@ -86,7 +87,7 @@ struct Expect {
     CHECK(t.contiguous(), op, ".", name, " is ", t.shape, " with rows ", t.row_stride, " apart, expected no gaps");
     return *this;
   }
-  // Where an op leaves the largest magnitude of its output: none, or [1] f32.
+  // Expects an output for the amax: absent, or [1] f32.
   const Expect& largest(const char* name, const Tensor& t) const { return t ? is(name, t, DType::f32, {1}) : *this; }
   const Expect& that(bool ok, const char* what) const {
     CHECK(ok, op, ": expected ", what);

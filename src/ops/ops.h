@@ -1,4 +1,4 @@
-// The list of ops. A backend derives from Ops and implements run() for every one; one that is missing does not compile.
+// The list of ops. A backend derives from Ops and implements run() for every op; a missing one is a compile error.
 #pragma once
 #include "ops/activation.h"
 #include "ops/adafactor.h"
@@ -47,7 +47,8 @@ namespace athanor {
   X(AttentionSinksBwd) X(DropPath) X(Int8Gemm)
 // clang-format on
 
-// run() launches on the compute stream; scratch() is the temporary memory it needs (bytes), a pure function of the op.
+// run() launches on the compute stream; scratch() returns the bytes of temporary memory that it needs, a pure function
+// of the op.
 class Ops {
  public:
   virtual ~Ops() = default;
@@ -57,13 +58,13 @@ class Ops {
   ATHANOR_EACH_OP(ATHANOR_OP)
 #undef ATHANOR_OP
 
-  // Whether the op may run in one launch with its epilogue, where that is not a matter of trial alone; of sizes and
-  // types only. Layers then ask for SwiGLU or RoPE as an epilogue, and for gradients of attention that are turned back.
+  // True if the op can run fused with its epilogue in one kernel, apart from what autotuning decides; depends on sizes
+  // and dtypes only. Layers then request SwiGLU or RoPE as an epilogue, and RoPE's backward within attention's.
   virtual bool fuses(const Gemm&) const { return false; }
-  virtual bool fuses(const AttentionBwd&) const { return false; }  // with angles
+  virtual bool fuses(const AttentionBwd&) const { return false; }  // with cos_sin
   virtual CodeProduct code_product(const ScaledGemm&) const { return {}; }
-  // Whether products of codes read factors with the terms of the sums in their rows, so that Quantize is best asked for
-  // codes that lie so.
+  // True if quantized GEMMs expect K contiguous in both operands, so that callers should have Quantize write transposed
+  // values where needed.
   virtual bool turns_codes() const { return false; }
 };
 

@@ -1,4 +1,4 @@
-// Ops on the outputs of matrices: sums of squares of each output's elements, and scaling of each output.
+// Per-output ops on weight matrices: sums of squares of each output's elements, and scaling of each output.
 #pragma once
 #include <vector>
 
@@ -6,17 +6,19 @@
 
 namespace athanor {
 
-// Elements [first, first + n) of a matrix whose rows, of `cols` elements, are outputs; or its columns are.
+// Elements [first, first + n) of a row-major matrix with `cols` columns. An output is a row, or with `columns` a
+// column.
 struct OutputRange {
   int64_t first = 0, cols = 1;
   bool columns = false;
   ATHANOR_HOST_DEVICE int64_t output(int64_t i) const { return columns ? (first + i) % cols : (first + i) / cols; }
 };
 
-// sums[o] += the squares of those elements of x that belong to output o. In double, in an order that shapes fix.
+// sums[o] += squares of the elements of x that belong to output o; in double, in an order that depends only on the
+// shapes.
 struct OutputSquares {
   struct Part {
-    Tensor sums;  // [O] f64; of no other part
+    Tensor sums;  // [O] f64; each part has its own
     Tensor x;     // [n] f32
     OutputRange range;
   };
@@ -45,7 +47,7 @@ struct OutputSquares {
   }
 };
 
-// x *= the factor of its output.
+// x *= factors[output of the element].
 struct ScaleOutputs {
   struct Part {
     Tensor x;        // [n] f32

@@ -9,21 +9,21 @@
 
 namespace athanor {
 
-// With s the largest score scale q·k of a query head in this step, and gamma = threshold / s where s is above the
-// threshold, else 1: the outputs of its queries and keys are multiplied by sqrt(gamma) each. Where query heads share
-// keys, these stay as they are, since all of them read them, and the queries are multiplied by gamma: the paper's rule
-// for the part of keys that heads share. Weights are rounded as an UpdatePart's; one that is not scaled keeps its bits.
-// In a skipped step nothing changes.
+// Let s be the maximum attention score scale q·k of a query head in this step, and gamma = threshold / s if s >
+// threshold, else 1. The output rows of the head's query and key weights are multiplied by sqrt(gamma) each. If several
+// query heads share a key head, the keys are unchanged, since all of them read them, and the queries are multiplied by
+// gamma: the paper's rule for the shared part of keys. Weights are rounded as in UpdatePart; unscaled weights keep
+// their bits. A skipped step changes nothing.
 struct QkClip {
   struct Part {
-    Tensor master, param;  // [n] as those of an UpdatePart: of a weight [outputs, inputs], its transpose, or a bias
-    Tensor also;           // [n] f32, may be absent: is multiplied alike
+    Tensor master, param;  // [n] as in UpdatePart: part of a weight [outputs, inputs], of its transpose, or of a bias
+    Tensor also;           // optional [n] f32, multiplied by the same factors
     Tensor top;            // [H] f32: s of each query head
-    OutputRange range;     // outputs: H D of queries, K D of keys, then those of values
+    OutputRange range;     // outputs in the order H D queries, K D keys, then values
     uint64_t stream = 0, first = 0;
     UpdatePart weights() const { return {.master = master, .param = param, .stream = stream, .first = first}; }
   };
-  std::vector<Part> parts = std::vector<Part>(1);  // all of the same dtypes
+  std::vector<Part> parts = std::vector<Part>(1);  // all parts have the same dtypes
   Tensor state;                                    // StepState
   double threshold = 100;
   int64_t heads = 1, kv_heads = 1, head_dim = 1;
@@ -62,8 +62,8 @@ struct QkClip {
   }
 };
 
-// What the weights of an output are multiplied by. Op: the op, or the kernel argument made from it. In double, rounded
-// once.
+// Factor for the weights of an output, computed in double and rounded once. Op: the op or the kernel argument made from
+// it.
 template <class Op>
 ATHANOR_HOST_DEVICE float clip_factor(const Op& op, const float* top, int64_t output) {
   const bool shared = op.kv_heads < op.heads;

@@ -1,4 +1,4 @@
-// Codes of 8 and 4 bits with scales, and products of them.
+// Quantization to FP8 and FP4 with scales, and GEMMs with quantized operands.
 #pragma once
 #include <cmath>
 #include <limits>
@@ -8,8 +8,8 @@
 
 namespace athanor {
 
-// A matrix in blocks that share a scale each; 0: as many rows or columns as there are. {0, 0}: one scale for all,
-// {1, 0}: one per row, {1, 128}: one per 128 elements of a row. Blocks at the end may be smaller.
+// Partition of a matrix into blocks that share a scale. 0 means all rows or all columns: {0, 0} is one scale for the
+// matrix, {1, 0} one per row, {1, 128} one per 128 elements of a row. The last block of a row or column may be smaller.
 struct Blocks {
   int64_t rows = 0, cols = 0;
   bool operator==(const Blocks&) const = default;
@@ -21,24 +21,25 @@ struct Blocks {
 inline Shape turned_shape(const Shape& s) { return {s[1], s[0]}; }
 constexpr Blocks turned(const Blocks& b) { return {b.cols, b.rows}; }
 
-// Scales of f8_e4m3 are those of f4_e2m1, beneath one more for the matrix (GlobalScale in tensor/float8.h).
+// FP8 values have f32 or f8_e8m0 scales. FP4 values have f8_e4m3 block scales and one more f32 scale for the whole
+// matrix (GlobalScale in tensor/float8.h).
 constexpr bool is_scale(DType codes, DType scales) {
   if (codes == DType::f4_e2m1) return scales == DType::f8_e4m3;
   return scales == DType::f32 || scales == DType::f8_e8m0;
 }
 
-// Signs of the random Hadamard transform: of 16 values along a block, x = H diag(signs) x / 4, where H is the Hadamard
-// matrix in Sylvester's order. Both factors of a product have it along the terms of its sums, where it cancels, since
-// H H^T = 16; it spreads single large values. Bits of pi; any serve. [NVIDIA 2025, NVFP4, app. C.2]
+// Sign flips of the random Hadamard transform: every 16 consecutive values of a block become H diag(signs) x / 4, where
+// H is the Hadamard matrix in Sylvester's order. It spreads outliers. Both operands of a GEMM are transformed along K,
+// where the transform cancels since H H^T = 16. The signs are bits of pi; any would do. [NVIDIA 2025, NVFP4, app. C.2]
 constexpr int64_t kHadamard = 16;
-constexpr uint32_t kHadamardSigns = 0x243f;  // bit i set: value i changes its sign
+constexpr uint32_t kHadamardSigns = 0x243f;  // bit i set: value i is negated
 
-// What quantizing did to the elements of blocks without Inf and NaN; `largest` is of all.
+// Counters of one quantization. Blocks that contain Inf or NaN are left out, except from `largest`.
 struct QuantizeStatistics {
-  double values = 0;       // that are not zero
-  double saturated = 0;    // magnitude above scale * kSaturates (tensor/float8.h), of blocks with a scale above zero
-  double underflowed = 0;  // not zero, with a code that is
-  double largest = 0;      // magnitude; NaN if there is one
+  double values = 0;       // nonzero inputs
+  double saturated = 0;    // inputs with |x| > scale * kSaturates (tensor/float8.h), in blocks with a nonzero scale
+  double underflowed = 0;  // nonzero inputs that were quantized to 0
+  double largest = 0;      // amax; NaN if any input is NaN
   static constexpr int64_t kNumbers = 4;
   void add(const QuantizeStatistics& b) {
     values += b.values, saturated += b.saturated, underflowed += b.underflowed;
@@ -47,39 +48,40 @@ struct QuantizeStatistics {
   }
 };
 
-// codes = x * factor, rounded to nearest even, and scales = 1 / factor, by code_scale() of each block; of f4_e2m1 by
-// global_scale() and block_scale() (tensor/float8.h).
+// Quantizes each block: codes = x * factor, rounded to nearest even, and scales = 1 / factor. code_scale() computes
+// both from the block's amax; for f4_e2m1 global_scale() and block_scale() do (tensor/float8.h).
 struct Quantize {
-  Tensor codes;   // [R, C] f8_e4m3, f8_e5m2 or f4_e2m1; [C, R] with `turn`
-  Tensor scales;  // blocks.grid(), f32 or f8_e8m0; of f4_e2m1: f8_e4m3; with `turn` the grid's transpose
-  Tensor global;  // of f4_e2m1: [1] f32
+  Tensor codes;   // [R, C] quantized values: f8_e4m3, f8_e5m2 or f4_e2m1; [C, R] with `turn`
+  Tensor scales;  // blocks.grid(); f32 or f8_e8m0, or f8_e4m3 for f4_e2m1 values; the transposed grid with `turn`
+  Tensor global;  // f4_e2m1 only: [1] f32
   Tensor x;       // [R, C]
   Blocks blocks = {};
-  bool power_of_two = false;  // scales; those of f8_e8m0 are anyway
+  bool power_of_two = false;  // round scales to powers of two; f8_e8m0 scales always are
   bool hadamard = false;      // transform x first, along blocks of {1, 16} or {16, 1}
-  bool at_random = false;     // f4_e2m1: round by f(seed, stream + bits of the largest magnitude, element)
+  bool at_random = false;     // f4_e2m1 only: stochastic rounding by f(seed, stream + bits of the amax, element)
   uint64_t seed = 0, stream = 0;
-  Tensor statistics = {};  // none, or [4] f64: a QuantizeStatistics to which this one's counts are added
-  // With one f32 scale for the whole tensor: a factor above 0 is used as it is, instead of one computed from the amax;
-  // the scale still is NaN where x is not finite.
-  Tensor factor = {};  // none, or [1] f32
-  Tensor amax = {};    // none, or [1] f32 that becomes at least the largest magnitude; infinity where x is not finite
-  // With one scale for the whole tensor: the amax of x, as the op that produced x left it (NormFwd::amax), so that
+  Tensor statistics = {};  // optional [4] f64: a QuantizeStatistics, which this op's counts are added to
+  // Only with one f32 scale for the whole tensor: a factor above 0 is used instead of one computed from the amax. The
+  // scale is still NaN if x is not finite.
+  Tensor factor = {};  // optional [1] f32
+  Tensor amax = {};    // optional [1] f32: becomes max(itself, amax of x); infinity if x is not finite
+  // Only with one scale for the whole tensor: the amax of x from the op that produced x (NormFwd::amax), so that
   // Quantize need not compute it. NaN counts as the maximum.
-  Tensor largest = {};  // none, or [1] f32
-  // Of one level of f32 scales: codes and scales of x are written transposed. Or the transpose is written beside the
-  // codes: theirs where all have one scale; where each row, or each 128 of a row, have one, of codes with a scale for
-  // each column, or each 128 of a column, as alone() would write it.
+  Tensor largest = {};  // optional [1] f32
+  // Transposed output, for f32 scales without a global scale. `turn`: only the transpose of x is quantized. `turned`:
+  // the transpose is written as a second output. With one scale for all it holds the same values as `codes`; with one
+  // scale per row, or per 128 elements of a row, it has scales of its own, one per column or per 128 elements of a
+  // column, as alone() computes it.
   bool turn = false;
-  Tensor turned = {};             // none, or [C, R]
-  Tensor turned_scales = {};      // of blocks of {1, 0}: [C, 1] f32, of {1, 128}: [C, ceil(R / 128)] f32
-  Tensor turned_statistics = {};  // likewise, and none without statistics
+  Tensor turned = {};             // optional [C, R]
+  Tensor turned_scales = {};      // for blocks {1, 0}: [C, 1] f32; for {1, 128}: [C, ceil(R / 128)] f32
+  Tensor turned_statistics = {};  // requires `statistics`, and turned_scales
   static constexpr const char* kName = "quantize";
 
   bool powers() const { return power_of_two || scales.dtype == DType::f8_e8m0; }
   bool two_levels() const { return codes.dtype == DType::f4_e2m1; }
   Shape scale_grid() const { return turn ? turned_shape(blocks.grid(x.shape)) : blocks.grid(x.shape); }
-  // The codes without their transpose beside them, and that alone.
+  // The op without its transposed output, and an op that computes only the transposed output.
   Quantize without_turned() const {
     Quantize op = *this;
     op.turned = op.turned_scales = op.turned_statistics = {};
@@ -91,9 +93,9 @@ struct Quantize {
     op.blocks = athanor::turned(blocks);
     return op;
   }
-  // Whether a row stays on the chip between its largest magnitude and its codes, so that x is read once: a GPU keeps
-  // two rows of up to 75 KiB and as much for the columns in its shared memory (compute capabilities 9.0 and 10.0: 227
-  // KiB), which has room for the gate and up projections of Qwen 7B.
+  // True if a kernel keeps a row on chip between computing its amax and quantizing it, so that x is read once. GPUs of
+  // compute capability 9.0 and 10.0 have 227 KiB of shared memory: two rows of up to 75 KiB each and 75 KiB for column
+  // maxima. That fits the gate and up projections of Qwen 7B.
   bool keeps_rows() const {
     constexpr int64_t kMostColumns = 38400;
     return blocks == Blocks{1, 0} && x.cols() <= kMostColumns && x.cols() % 8 == 0 && size_of(x.dtype) == 2;
@@ -145,9 +147,8 @@ struct Quantize {
     if (largest) e.that(blocks == Blocks{} && !factor && !amax, "one scale for all, which follows from `largest`");
     e.largest("largest", largest);
   }
-  // x is read twice, but where its largest magnitude is known before, or found in a tile or row that is kept. Codes of
-  // columns beside those of rows are written in a reading of their own, from the largest magnitudes of columns, which
-  // are found while rows are kept.
+  // x is read twice, or once if the amax is given or a whole block stays on chip. The transposed output of row-wise
+  // scales needs one more read of x; column maxima are found while rows are on chip.
   Cost cost() const {
     const bool lines = turned_scales && blocks.cols == 0;
     const bool once = factor || largest || (turn && blocks.rows == 128) || (turned_scales && !lines) || keeps_rows();
@@ -156,16 +157,15 @@ struct Quantize {
   }
 };
 
-// Delayed scaling: the factors that the next step's Quantize takes, from the largest magnitudes of the last `length`
-// steps: largest code / largest / 2^margin, between 2^-126 and 2^126, and 0 as long as all magnitudes are 0. [NVIDIA,
-// TransformerEngine, recipe.DelayedScaling] A step that was skipped enters nowhere, nor does a magnitude that is not
-// finite: that history stays what it was.
+// Delayed scaling: computes the factors for the next step's Quantize from the amax of the last `length` steps: (maximum
+// of the format) / amax / 2^margin, clamped to [2^-126, 2^126], or 0 while every amax is 0. [NVIDIA, TransformerEngine,
+// recipe.DelayedScaling] Skipped steps and non-finite amax values do not enter a history.
 struct DelayedScales {
-  std::vector<Tensor> histories = {};  // of each row of amax: [columns * length] f32, the newest first; or [0]: none
-  Tensor amax;                         // [rows, columns] f32 of the step; afterwards 0
-  Tensor factors;                      // [rows, columns] f32
-  Tensor state = {};                   // [sizeof(StepState)] u8, after StepControl; none: no step ended
-  std::vector<DType> codes = {};       // of each column
+  std::vector<Tensor> histories = {};  // one per row of `amax`: [columns * length] f32, newest first; [0]: no history
+  Tensor amax;                         // [rows, columns] f32: amax of this step; zeroed afterwards
+  Tensor factors;                      // [rows, columns] f32: output
+  Tensor state = {};                   // [sizeof(StepState)] u8, after StepControl; absent if no step ended
+  std::vector<DType> codes = {};       // quantized dtype of each column
   int64_t length = 1;
   int margin = 0;
   bool power_of_two = false;
@@ -189,13 +189,14 @@ struct DelayedScales {
   Cost cost() const { return {2.0 * double(histories.size()), traffic(*this)}; }
 };
 
-// A product whose a and b are codes: each stands for its code times the scale of its block. The only epilogue is add.
+// A GEMM with quantized a and b: each element is its quantized value times the scale of its block. The only fused
+// epilogue is `add`.
 struct ScaledGemm {
   Gemm product;
-  Tensor a_scales, b_scales;  // the blocks' grids
-  Tensor a_global, b_global;  // of f4_e2m1: [1] f32
-  Blocks a_blocks, b_blocks;  // of a and b as they lie in memory
-  bool fast = false;          // sums may be kept in fewer bits than f32 has, some 14, as GPUs do where that is faster
+  Tensor a_scales, b_scales;  // grids of a_blocks and b_blocks
+  Tensor a_global, b_global;  // f4_e2m1 only: [1] f32
+  Blocks a_blocks, b_blocks;  // blocks of a and b in their memory layout
+  bool fast = false;          // allows accumulation with some 14 mantissa bits, as GPUs do where that is faster
   static constexpr const char* kName = "scaled_gemm";
 
   std::array<Field, 9> fields() {
@@ -229,7 +230,7 @@ struct ScaledGemm {
     product.check_result(e);
   }
   Cost cost() const { return {product.cost().flops, traffic(*this)}; }
-  // Hopper keeps some 14 bits of sums of 8-bit numbers and of their addends.
+  // Hopper accumulates FP8 GEMMs with some 14 mantissa bits.
   Tolerance tolerance(DType result) const {
     if (result != DType::f32 || four_bits()) return tolerance_of(result);
     return fast ? Tolerance{1e-6, 1e-2} : Tolerance{2e-7, 5e-3};
@@ -240,7 +241,7 @@ struct ScaledGemm {
 // How a backend computes a ScaledGemm.
 struct CodeProduct {
   Factors factors = Factors::floats;
-  double moved = 0;  // bytes that its other kernels read and write, one after the other with the product
+  double moved = 0;  // bytes that its other kernels (e.g. dequantization) move, one after the other with the GEMM
 };
 
 }  // namespace athanor

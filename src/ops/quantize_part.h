@@ -1,19 +1,19 @@
-// Codes of a matrix that ranks share out: each makes those of its part, consecutive elements in the order of rows, and
-// all parts are the codes that Quantize makes of the whole. In between, ranks take the maximum of what LargestOfPart
-// found: scales belong to blocks, which cross the borders of parts.
+// Quantization of a matrix that is sharded over ranks: each rank quantizes its part, consecutive elements in row-major
+// order, and all parts together equal the output of Quantize for the whole matrix. Blocks may cross the borders of
+// parts, so between LargestOfPart and QuantizePart ranks all-reduce (max) the amax of each block.
 #pragma once
 #include "ops/quantize.h"
 
 namespace athanor {
 
-// A run of elements of a matrix [R, C], row-major from `first` on; C and `first` are multiples of 8.
+// Flat range of a row-major [R, C] matrix starting at `first`; C and `first` are multiples of 8.
 struct MatrixPart {
   Shape matrix = {0, 0};
   int64_t first = 0;
-  Blocks blocks = {};  // of the matrix; of columns all, or a multiple of 8
+  Blocks blocks = {};  // blocks of the whole matrix; their columns are all (0) or a multiple of 8
 
   Shape grid() const { return blocks.grid(matrix); }
-  // Where the block of the part's element i lies in the grid.
+  // Index into the grid of the block that contains element i of the part.
   int64_t block_of(int64_t i) const {
     const int64_t row = (first + i) / matrix[1], column = (first + i) % matrix[1];
     return (blocks.rows ? row / blocks.rows : 0) * grid()[1] + (blocks.cols ? column / blocks.cols : 0);
@@ -28,11 +28,11 @@ struct MatrixPart {
   }
 };
 
-// largest = the largest magnitude of each block, of what it holds already and the part; infinity where an element is
-// not finite, so that a maximum over ranks tells all of them.
+// Updates the amax of each block with the elements of the part. Non-finite elements give infinity, so that the maximum
+// over ranks tells all ranks.
 struct LargestOfPart {
   Tensor largest;      // part.grid() f32
-  Tensor of_all = {};  // none, or [1] f32: likewise of all blocks
+  Tensor of_all = {};  // optional [1] f32: updated with the amax over all blocks
   Tensor x;            // [n]
   MatrixPart part;
   static constexpr const char* kName = "largest_of_part";
@@ -48,17 +48,18 @@ struct LargestOfPart {
   Cost cost() const { return {double(x.numel()), traffic(*this)}; }
 };
 
-// codes = x * factor, rounded to nearest even, by the largest magnitudes of the whole matrix: code_scale() of a block,
-// or block_scale() of f4_e2m1. The scales are those of a Quantize of `largest` by rows of one element.
+// codes = x * factor, rounded to nearest even. The factors come from the amax of each block of the whole matrix by
+// code_scale(), or block_scale() for f4_e2m1. The scales are not written here; a Quantize of `largest`, viewed as rows
+// of one element, computes them.
 struct QuantizePart {
   Tensor codes;            // [n] f8_e4m3, f8_e5m2 or f4_e2m1
   Tensor x;                // [n]
-  Tensor largest;          // part.grid() f32
-  Tensor of_all = {};      // of f4_e2m1: [1] f32, the largest of all blocks
-  Tensor factor = {};      // none, or [1] f32, of one scale for all: above 0 it is taken as it is
-  Tensor statistics = {};  // none, or [4] f64: a QuantizeStatistics to which the part's counts are added
+  Tensor largest;          // part.grid() f32: amax of each block
+  Tensor of_all = {};      // f4_e2m1 only: [1] f32, amax of the whole matrix
+  Tensor factor = {};      // optional [1] f32, with one scale for all: used as it is if above 0
+  Tensor statistics = {};  // optional [4] f64: a QuantizeStatistics, which the part's counts are added to
   MatrixPart part;
-  bool power_of_two = false;  // scales
+  bool power_of_two = false;  // round scales to powers of two
   static constexpr const char* kName = "quantize_part";
 
   bool two_levels() const { return codes.dtype == DType::f4_e2m1; }

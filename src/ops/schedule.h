@@ -1,7 +1,7 @@
 // Learning rate, momentum and weight decay as functions of the number of steps done, for host and device: StepControl
 // evaluates them on the device inside a captured step.
 //
-//   style         after the warm-up, r from 0 to 1 until `decay`         source
+//   style         after the warm-up, r from 0 to 1 at step `decay`       source
 //   constant      lr
 //   linear        lr -> min_lr
 //   cosine        lr -> min_lr along half a cosine                       [Loshchilov & Hutter 2017, eq. 5]
@@ -25,12 +25,13 @@ struct Schedule {
   DecayStyle style = DecayStyle::constant;
   WsdDecay wsd = WsdDecay::linear;
   double lr = 0, min_lr = 0;
-  int64_t warmup = 0, decay = 0, wsd_decay = 0;  // steps; decay counts from 0 and includes warm-up
-  double start = 0;                              // learning rate that the warm-up, or the first step, comes from
-  // Momentum is low at first and rises linearly over momentum_warmup steps, or is low at the peak of one_cycle.
+  int64_t warmup = 0, decay = 0, wsd_decay = 0;  // in steps; `decay` is where the decay ends, including the warm-up
+  double start = 0;                              // learning rate before the warm-up, or in the first step
+  // Momentum starts at low_momentum and rises linearly over momentum_warmup steps; with one_cycle it is low at the
+  // peak.
   int64_t momentum_warmup = 0;
   double low_momentum = 0;
-  WeightDecayStyle weight_decay = WeightDecayStyle::constant;  // from 1 to end_weight_decay times the optimizer's own
+  WeightDecayStyle weight_decay = WeightDecayStyle::constant;  // schedule of the factor on the optimizer's own decay
   double end_weight_decay = 1;
 };
 
@@ -38,7 +39,7 @@ struct Schedule {
 struct StepRates {
   double lr = 0;
   double momentum_low = 0;  // 0: the optimizer's own momentum; 1: Schedule::low_momentum; between: between them
-  double weight_decay = 1;  // factor
+  double weight_decay = 1;  // multiplies the optimizer's own weight decay
 };
 
 ATHANOR_HOST_DEVICE inline double half_cosine(double from, double to, double r) {

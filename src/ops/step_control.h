@@ -1,4 +1,4 @@
-// The end of a step, computed in one way by every backend: the rule of StepControl.
+// The end of a step, implemented once for all backends: the rule of StepControl.
 #pragma once
 #include <cmath>
 
@@ -7,7 +7,7 @@
 
 namespace athanor {
 
-// fp16 only: doubles the loss scale after a window of good steps, halves it when bad ones outlast the hysteresis.
+// fp16 only: doubles the loss scale after a window of good steps, halves it once bad steps exhaust the hysteresis.
 ATHANOR_HOST_DEVICE inline void adapt_loss_scale(StepState& s, const LossScaling& scaling, bool finite) {
   constexpr float kMost = 0x1p60f;
   if (finite) {
@@ -24,7 +24,7 @@ ATHANOR_HOST_DEVICE inline void adapt_loss_scale(StepState& s, const LossScaling
   s.hysteresis_left = 1;  // keeps halving until a full window of good steps
 }
 
-// Standard deviations that x lies above the mean of a full window; 0 where all of it is one value.
+// z-score of x against a full window; 0 if all values in the window are equal.
 ATHANOR_HOST_DEVICE inline double deviations_above(const float* window, double x) {
   constexpr auto kCount = double(SpikeWindow::kSteps);
   double mean = 0, square = 0;
@@ -34,7 +34,7 @@ ATHANOR_HOST_DEVICE inline double deviations_above(const float* window, double x
   return square > 0 ? (x - mean) / std::sqrt(square / kCount) : 0;
 }
 
-// The rule of SpikeRule, for a step with finite numbers.
+// Applies SpikeRule to a step with finite numbers.
 ATHANOR_HOST_DEVICE inline void judge(StepState& s, const SpikeRule& rule, SpikeWindow& window, double loss) {
   const bool full = window.count >= SpikeWindow::kSteps;
   s.loss_deviations = full ? float(deviations_above(window.loss, loss)) : 0;
@@ -53,7 +53,7 @@ ATHANOR_HOST_DEVICE inline void judge(StepState& s, const SpikeRule& rule, Spike
   ++window.count;
 }
 
-// The entry of StepState::corrections of an average, after an update.
+// Value of StepState::corrections for an average, after an update.
 ATHANOR_HOST_DEVICE inline float correction_of(const Average& average, StepState& s, double lr) {
   switch (average.weighting) {
     case Weighting::decaying: {
@@ -72,12 +72,12 @@ ATHANOR_HOST_DEVICE inline float correction_of(const Average& average, StepState
   return 1;
 }
 
-// The rule of StepControl; window null: absent. max_attention_logit: the largest of the scores, 0 without them.
+// The rule of StepControl. window: null if absent. max_attention_logit: the maximum of `scores`, or 0 without them.
 ATHANOR_HOST_DEVICE inline void close_step(StepState& s, const StepControl& c, SpikeWindow* window = nullptr,
                                            float max_attention_logit = 0) {
   s.max_attention_logit = max_attention_logit;
-  // Gradients become those of the mean over the targets, as PyTorch's cross_entropy takes it with ignore_index; a step
-  // without targets has none. Without ignored targets the factor is exactly 1.
+  // Rescales gradients to the mean over targets, as PyTorch's cross_entropy with ignore_index; a step without targets
+  // is not rescaled. Without ignored targets the factor is exactly 1.
   const double mean = c.divided_by > 0 && s.targets > 0 ? c.divided_by / s.targets : 1;
   const double inv_scale = mean / double(s.loss_scale);
   const double norm = std::sqrt(s.norm_sq / double(c.workers)) * inv_scale;
@@ -102,7 +102,7 @@ ATHANOR_HOST_DEVICE inline void close_step(StepState& s, const StepControl& c, S
   s.weight_decay_factor = rates.weight_decay;
   if (finite) s.skipped_in_row = 0;
   if (s.skip == 0) {
-    const double fit = c.clip_grad / (norm + 1e-6);  // eps as torch's clip_grad_norm_
+    const double fit = c.clip_grad / (norm + 1e-6);  // eps as in torch's clip_grad_norm_
     s.grad_scale = float(inv_scale * (c.clip_grad > 0 && fit < 1 ? fit : 1));
     ++s.updates;
     for (int i = 0; i < kMostAverages; ++i) s.corrections[i] = correction_of(c.averages[i], s, rates.lr);

@@ -1,5 +1,5 @@
-// A teacher's distribution as its k largest logits and the mass of the rest: how they are found, and the loss of a
-// student against them. Where k is the whole vocabulary, that is DistilledCrossEntropy (ops/loss.h).
+// A teacher's distribution as its k largest logits and the total mass of the rest: computing it, and a student's loss
+// against it. If k is the whole vocabulary, the loss equals DistilledCrossEntropy (ops/loss.h).
 #pragma once
 #include <bit>
 
@@ -10,22 +10,22 @@
 
 namespace athanor {
 
-// Orders the columns of a row: a larger key is a larger logit, or of equal logits the earlier column. NaN is last.
+// Sort key of a logit: a larger key is a larger logit, or the earlier column among equal logits. NaN sorts last.
 ATHANOR_HOST_DEVICE inline uint64_t top_key(uint32_t float_bits, bool is_nan, uint32_t column) {
   const uint32_t ordered = float_bits >> 31 ? ~float_bits : float_bits | 0x80000000u;
   return uint64_t{is_nan ? 0 : ordered} << 32 | (0xffffffffu - column);
 }
 
-// The k largest logits of a row, after a soft-cap, in descending order (of equal ones the earlier column first):
+// The k largest logits of a row after soft-capping, in descending order (among equal logits the earlier column first):
 //   values[i, j] = z[ids[i, j]] - z[ids[i, 0]]
-//   rest[i]      = log sum over all other columns c < vocab of exp((z_c - z[ids[i, 0]]) / temperature); -inf: none
-// NaN is taken last and stays NaN in values or rest.
+//   rest[i]      = log sum over all other columns c < vocab of exp((z_c - z[ids[i, 0]]) / temperature); -inf if none
+// NaN is chosen last and stays NaN in values or rest.
 struct TopLogits {
   Tensor ids;         // [n, k] i32
   Tensor values;      // [n, k] f32
   Tensor rest;        // [n] f32
   Tensor logits;      // [n, Vp]
-  int64_t vocab = 0;  // columns that exist; the rest is padding
+  int64_t vocab = 0;  // valid columns; the rest is padding
   float temperature = 1;
   float softcap = 0;  // as CrossEntropy::softcap
   static constexpr const char* kName = "top_logits";
@@ -47,16 +47,16 @@ struct TopLogits {
   Cost cost() const { return {4.0 * double(logits.numel()), traffic(*this)}; }
 };
 
-// What a student makes of a teacher's top tokens, in one part of the vocabulary:
-//   picked[i, j]   = logits[i, ids[i, j]], before any soft-cap; 0 where another part has that token
-//   picked_rest[i] = sum over the part's other columns of exp((z_c - max[i]) / temperature), both soft-capped
-// Ignored rows become 0. ids of a row are distinct. Logits are the same afterwards.
+// The student's logits at a teacher's top tokens, in one shard of the vocabulary:
+//   picked[i, j]   = logits[i, ids[i, j]], before any soft-cap; 0 if another shard has that token
+//   picked_rest[i] = sum over the shard's other columns of exp((z_c - max[i]) / temperature), both soft-capped
+// Ignored rows become 0. The ids of a row are distinct. Logits are unchanged.
 struct PickLogits {
   Tensor picked;       // [n, k] f32
   Tensor picked_rest;  // [n] f32
   Tensor logits;       // [n, Vp]
   Tensor ids;          // [n, k] i32
-  Tensor max;          // [n] f32: of all parts; see RowMax
+  Tensor max;          // [n] f32: maximum over all shards; see RowMax
   Tensor targets;      // [n] i32; negative: ignored
   VocabPart part = {};
   float temperature = 1, softcap = 0;
@@ -86,9 +86,9 @@ struct PickLogits {
   Cost cost() const { return {4.0 * double(logits.numel()), traffic(*this)}; }
 };
 
-// DistilledCrossEntropy against a teacher's TopLogits. All other tokens are one event, for teacher and student: with
-// q = softmax(z / T), p_j = exp(values[j] / T) / Z, p_r = exp(rest) / Z, Z their sum over j and r, and q_r the
-// student's probability of all tokens but ids,
+// DistilledCrossEntropy against a teacher's TopLogits. All other tokens are one event, for teacher and student. Let q =
+// softmax(z / T), p_j = exp(values[j] / T) / Z, p_r = exp(rest) / Z, Z the sum of these numerators over j and r, and
+// q_r the student's probability of all tokens except ids:
 //   kl:          divergences[i] = T^2 (sum_j p_j log(p_j / q_j) + p_r log(p_r / q_r)), whose gradient is
 //                T (q_j - p_j), and T q_c (1 - p_r / q_r) for a token c not in ids
 //   reverse_kl:  divergences[i] = T^2 D, D = sum_j q_j log(q_j / p_j) + q_r log(q_r / p_r), whose gradient is
@@ -98,10 +98,10 @@ struct PickLogits {
 //                student's own top tokens: its j-th largest probability is compared with the teacher's, whatever their
 //                tokens [Boizard et al. 2024, "Towards Cross-Tokenizer Distillation", section 3]. A row whose values
 //                are -inf has no teacher: its divergence is 0.
-// Neither of the first two is larger than the divergence from the whole distribution [data processing inequality, Cover
-// & Thomas 2006, section 2.8]; with k = V both are equal to it. The logarithm of q_r has a floor, -87 relative to the
-// largest logit. What is of the whole vocabulary: max (RowMax), sums (LogitSums), picked and picked_rest (PickLogits),
-// each reduced over the ranks. losses, ce_weight, z_loss and ignored rows: as in DistilledCrossEntropy.
+// kl and reverse_kl are at most the divergence from the full distribution [data processing inequality, Cover & Thomas
+// 2006, section 2.8]; for k = V they equal it. log(q_r) is clamped to at least -87 relative to the largest logit.
+// Inputs over the whole vocabulary, each reduced over ranks: max (RowMax), sums (LogitSums), picked and picked_rest
+// (PickLogits). losses, ce_weight, z_loss and ignored rows: as in DistilledCrossEntropy.
 struct CachedDistilledCrossEntropy {
   Tensor logits;       // [n, Vp]; becomes the gradient
   Tensor losses;       // [n] f32
@@ -116,7 +116,7 @@ struct CachedDistilledCrossEntropy {
   Tensor picked;       // [n, k] f32
   Tensor picked_rest;  // [n] f32
   float inv_count = 0;
-  VocabPart part = {};  // of the columns
+  VocabPart part = {};  // vocabulary shard of the columns
   DistillLoss kind = DistillLoss::kl;
   float temperature = 1, ce_weight = 1;
   float z_loss = 0, softcap = 0;

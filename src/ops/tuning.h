@@ -1,5 +1,5 @@
-// Tuning: algorithms that a backend chooses by trial for the shapes of a run. Rounding depends on them, so they are
-// saved with the run and restored on resume.
+// Autotuning: algorithms that a backend chooses by benchmarking the shapes of a run. Rounding depends on the choice, so
+// choices are saved with the run and restored on resume.
 #pragma once
 #include <span>
 #include <string>
@@ -12,7 +12,7 @@
 
 namespace athanor {
 
-// Ops of a dry run for which a backend may choose among algorithms.
+// Ops of a dry run that a backend may autotune.
 struct Tunable {
   std::span<const Gemm> products;
   std::span<const AttentionFwd> forward = {};
@@ -20,8 +20,9 @@ struct Tunable {
   std::span<const ScaledGemm> of_codes = {};
 };
 
-// Documents for measurements, since those of a run are not known before it: each has half of what is left of its
-// sequence, down to a sixteenth of the sequence, and the last one of so many all that is left.
+// Synthetic document lengths for benchmarks, since those of a run are unknown in advance: each document takes half of
+// the rest of its sequence, down to 1/16 of the sequence; the last of at most most_per_sequence documents takes all of
+// the rest.
 inline std::vector<Span> documents_to_measure(int64_t sequences, int64_t tokens, int64_t most_per_sequence) {
   std::vector<Span> all;
   for (int64_t s = 0; s < sequences; ++s) {
@@ -36,16 +37,16 @@ inline std::vector<Span> documents_to_measure(int64_t sequences, int64_t tokens,
   return all;
 }
 
-// Positions for measurements, of sequences of so many tokens one after the other.
+// Positions for benchmarks: consecutive sequences of `tokens` tokens.
 inline std::vector<int32_t> positions_to_measure(int64_t count, int64_t tokens) {
   std::vector<int32_t> all;
   for (int64_t i = 0; i < count; ++i) all.push_back(narrow<int32_t>(i % tokens));
   return all;
 }
 
-// How a product is computed.
+// How a GEMM is computed.
 struct ProductMethod {
-  bool in_parts = false;  // by a product, which the words describe, and a kernel for its epilogue
+  bool in_parts = false;  // as a plain GEMM, which `words` describes, and a separate kernel for its epilogue
   std::string words;      // "algorithm 66, tile 128x256, stages 36, 2 cuts of K"
 };
 
@@ -57,26 +58,27 @@ struct ProductTime {
 class Tuning {
  public:
   virtual ~Tuning() = default;
-  // Tries what has not been measured yet, the most work first, for so many seconds; a line for the log.
+  // Benchmarks problems that have not been measured yet, largest work first, for up to `seconds`. Returns a line for
+  // the log.
   virtual std::string search(const Tunable& ops, double seconds) = 0;
   virtual std::string export_choices() const = 0;
-  // Takes the choices of an earlier run. Returns why they do not apply here (another GPU or library), empty if they do;
-  // throws Error if the text is damaged.
+  // Imports the choices of an earlier run. Returns the reason if they do not apply here (another GPU or library), else
+  // an empty string. Throws Error if the text is damaged.
   virtual std::string import_choices(const std::string&) = 0;
-  // Time of a product as training runs it: by its choice, on operands that are not in a cache. again: it is also
-  // computed again (Gemm::again), and that counts.
+  // Time of a GEMM as training runs it: with its tuned choice and operands that are not in cache. recompute: includes
+  // the time of its recomputation (Gemm::recompute).
   virtual ProductTime time(const Gemm& product, bool recompute) = 0;
-  // Time of a GEMM of quantized operands alone, as the library computes it, without quantizing them.
+  // Time of a scaled GEMM as the library computes it, without the time to quantize its operands.
   virtual ProductTime time(const ScaledGemm& product) = 0;
-  // Scratch memory that makes faster kernels possible where less will do: how much the ops want beyond what is allowed,
-  // for the one that wants most, or 0; and to allow so much, before anything is planned. Returns what was allowed.
+  // wanted_scratch: scratch memory beyond the current limit with which faster kernels become possible, for the op that
+  // needs most; 0 if none. allow_scratch raises the limit, before anything is planned, and returns the previous limit.
   virtual size_t wanted_scratch(const Tunable&) { return 0; }
   virtual size_t allow_scratch(size_t bytes) { return bytes; }
-  // Whose kernels compute the ops' attention, and why; "" where there is no choice.
+  // Which implementation of attention is used, and why; "" if there is no choice.
   virtual std::string describe_attention(const Tunable&) { return ""; }
-  // How products of codes of 8 or 4 bits are computed: "natively", or what is emulated; "" where there are none.
+  // How FP8 and FP4 GEMMs are computed: "natively", or what is emulated; "" if there are none.
   virtual std::string describe_codes(const Tunable&) { return ""; }
-  // What the choices depend on, in words: GPU, driver, library.
+  // Text of everything that choices depend on: GPU, driver, library.
   virtual std::string key() const = 0;
 };
 

@@ -1,6 +1,6 @@
-// 2:4 sparsity of weights that are trained dense: of every four neighbours GEMMs read the two with the largest
-// magnitude. Magnitudes are compared as bf16, so that a checkpoint's f32 masters and a run's bf16 weights keep the same
-// two; of equal ones the later are kept.
+// 2:4 sparsity of weights that are trained dense: of every four consecutive weights, GEMMs use the two of largest
+// magnitude. Magnitudes are compared as bf16, so that f32 master weights in a checkpoint and bf16 weights in a run
+// select the same two. Among equal magnitudes the later ones are kept.
 #pragma once
 #include "base/host_device.h"
 #include "ops/optimizer.h"
@@ -9,11 +9,11 @@ namespace athanor {
 
 constexpr int64_t kSparseGroup = 4, kSparseKept = 2;
 
-// bits: of an f32. The bits of its bf16 rounding, without the sign.
+// Magnitude bits of a float after rounding to bf16. bits: the f32's bits.
 ATHANOR_HOST_DEVICE inline uint32_t bf16_magnitude(uint32_t bits) {
   return ((bits & 0x7fffffffu) + 0x7fffu + (bits >> 16 & 1u)) >> 16;
 }
-// Whether element i of four with these magnitudes is kept.
+// True if element i of a group of four with these magnitudes is kept.
 ATHANOR_HOST_DEVICE inline bool is_kept(const uint32_t* magnitudes, int i) {
   int larger = 0;
   for (int j = 0; j < int(kSparseGroup); ++j)
@@ -21,7 +21,7 @@ ATHANOR_HOST_DEVICE inline bool is_kept(const uint32_t* magnitudes, int i) {
   return larger < int(kSparseKept);
 }
 
-// y = x where it is kept, else 0.
+// y = x for kept elements, else 0.
 struct KeepTwoOfFour {
   Tensor y, x;  // [n] of one float type; n a multiple of 4
   static constexpr const char* kName = "keep_two_of_four";
@@ -34,9 +34,9 @@ struct KeepTwoOfFour {
   Cost cost() const { return {double(x.numel()), traffic(*this)}; }
 };
 
-// The pull of SR-STE on weights that are not kept [Zhou et al. 2021, "Learning N:M Fine-grained Structured Sparse
-// Neural Networks From Scratch", eq. 9]: grad += decay w, where grad is still to be multiplied by
-// StepState::grad_scale. In a skipped step gradients stay.
+// SR-STE's decay of pruned weights [Zhou et al. 2021, "Learning N:M Fine-grained Structured Sparse Neural Networks From
+// Scratch", eq. 9]: grad += decay w / StepState::grad_scale for weights that are not kept, since grad is multiplied by
+// grad_scale later. A skipped step leaves gradients unchanged.
 struct DecayPruned {
   Tensor grad;   // [n] f32 or bf16; n a multiple of 4
   Tensor w;      // [n] any float
@@ -53,7 +53,7 @@ struct DecayPruned {
   Cost cost() const { return {2 * double(w.numel()), traffic(*this)}; }
 };
 
-// The factor of w in DecayPruned; 0 where nothing is to be added.
+// Factor of w in DecayPruned; 0 if nothing is added.
 ATHANOR_HOST_DEVICE inline float pruned_decay(float decay, const StepState& s) {
   return s.skip || s.grad_scale == 0 ? 0.0f : decay / s.grad_scale;
 }

@@ -1,5 +1,5 @@
 // Elementwise update rules of optimizers, each over a list of contiguous parts, and the scalars that they use. All
-// rules read and write masters in the same formats.
+// rules store master weights in the same formats.
 #pragma once
 #include <cmath>
 #include <limits>
@@ -11,22 +11,22 @@
 
 namespace athanor {
 
-// A contiguous range of trained weights of a unit, or the part of it that a rank updates, with the states that the rule
-// keeps for it. Gradients are zeroed for the next step, also when the step is skipped. Results are rounded to the
-// dtypes of the tensors:
-//   master f32: exact; with a bf16 param it is settled (tensor/half.h). master i16: the remainders of f32 masters whose
-//   upper halves are param. bf16: stochastic rounding, w by the upper 16 bits of random_bits(seed, stream, updates *
-//   2^40 + first + i), m by the upper and v by the lower 16 bits of the same with moment_stream.
+// A contiguous range of a unit's weights (or this rank's shard of it) with its optimizer state. The op zeroes the
+// gradient for the next step, even if the step is skipped. Rounding, by dtype:
+//   master f32: exact; with a bf16 param it passes settled() (tensor/half.h)
+//   master i16: remainders of f32 masters whose upper halves are `param`
+//   bf16: stochastic rounding with random_bits(seed, stream, updates * 2^40 + first + i): the master by the upper 16
+//   bits; with moment_stream instead, m by the upper and v by the lower 16 bits
 struct UpdatePart {
   Tensor master;  // [n] f32, bf16 or i16
-  Tensor param;   // [n] compute copy, bf16 or f16, of f32 masters; bf16 with i16 masters; else absent
-  Tensor m, v;    // [n] f32 or bf16; absent where the rule keeps none
+  Tensor param;   // [n] compute copy: bf16 or f16 with f32 masters, bf16 with i16 masters, absent otherwise
+  Tensor m, v;    // [n] f32 or bf16; absent if the rule has no such state
   Tensor grad;    // [n] f32 or bf16
-  int64_t decayed = std::numeric_limits<int64_t>::max();  // elements before this one have weight decay
+  int64_t decayed = std::numeric_limits<int64_t>::max();  // weight decay applies to elements below this index
   uint64_t stream = 0, moment_stream = 0, first = 0;
 };
 
-// Shared by all rules: the fields, checks and memory traffic of the list of parts.
+// Whether a rule has a state. The functions below implement fields(), checks and memory traffic for all rules.
 enum class Kept : uint8_t { none, optional, required };
 struct UpdateStates {
   Kept m, v;
@@ -82,7 +82,7 @@ Cost update_cost(const Op& op, double flops) {
   return {flops * double(n), traffic(op)};
 }
 
-// Decoupled weight decay [Loshchilov & Hutter 2019, alg. 2], the order of torch.optim.AdamW:
+// Decoupled weight decay [Loshchilov & Hutter 2019, alg. 2], in the order of operations of torch.optim.AdamW:
 //   w -= lr wd w;  m = b1 m + (1 - b1) g;  v = b2 v + (1 - b2) g^2;  w -= lr (m / c1) / (sqrt(v / c2) + eps)
 // with g = grad * state.grad_scale, lr = state.lr * rate, and c1, c2 the corrections of the two averages, in f32.
 // Coupled [Kingma & Ba 2015, with L2 as in torch.optim.Adam]: g = grad * state.grad_scale + wd w, and w does not decay.
@@ -90,11 +90,11 @@ Cost update_cost(const Op& op, double flops) {
 // does not move it away from zero, i.e. w times what the step subtracts is >= 0.
 struct AdamW {
   using Part = UpdatePart;
-  std::vector<Part> parts = std::vector<Part>(1);  // all of the same dtypes
+  std::vector<Part> parts = std::vector<Part>(1);  // all parts have the same dtypes
   Tensor state;                                    // StepState
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0;
   uint64_t seed = 0;
-  double rate = 1;                 // factor of the step's learning rate
+  double rate = 1;                 // multiplies the step's learning rate
   int average1 = 0, average2 = 1;  // indices into StepState::corrections for beta1, beta2
   bool coupled = false;
   bool cautious = false;  // requires decoupled decay
@@ -108,13 +108,12 @@ struct AdamW {
   Cost cost() const { return update_cost(*this, 14); }
 };
 
-// AdamW with both moments in codes of 8 bits [Dettmers et al. 2022, "8-bit Optimizers via Block-wise Quantization"]: of
-// each kCodeBlock neighbours the largest absolute value, in f32, and for each a share of it: the nearest of 256
-// (ops/dynamic_map.h). A step computes with f32 moments, rounded after every operation as AdamW's, and then rounds what
-// is kept.
+// AdamW with 8-bit moments [Dettmers et al. 2022, "8-bit Optimizers via Block-wise Quantization"]: each block of
+// kCodeBlock elements stores its amax in f32 and per element an index into the 256 values of ops/dynamic_map.h. A step
+// dequantizes the moments to f32, computes with the same rounding as AdamW, and quantizes them again.
 struct AdamW8bit {
   struct Part {
-    Tensor master, param, grad;  // as those of an UpdatePart
+    Tensor master, param, grad;  // as in UpdatePart
     Tensor m, v;                 // [n] u8; n a multiple of kCodeBlock
     Tensor m_scale, v_scale;     // [n / kCodeBlock] f32
     int64_t decayed = std::numeric_limits<int64_t>::max();
@@ -123,7 +122,7 @@ struct AdamW8bit {
       return {.master = master, .param = param, .grad = grad, .decayed = decayed, .stream = stream, .first = first};
     }
   };
-  std::vector<Part> parts = std::vector<Part>(1);  // all of the same dtypes
+  std::vector<Part> parts = std::vector<Part>(1);  // all parts have the same dtypes
   Tensor state;                                    // StepState
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0;
   uint64_t seed = 0;
@@ -165,14 +164,14 @@ struct AdamW8bit {
   Cost cost() const {
     int64_t n = 0;
     for (const Part& p : parts) n += p.master.numel();
-    return {50.0 * double(n), traffic(*this)};  // 14 of AdamW, the others for two codes
+    return {50.0 * double(n), traffic(*this)};  // 14 for AdamW, the rest for quantizing and dequantizing two moments
   }
 };
 
-// Stochastic gradient descent, the order of torch.optim.SGD:
+// Stochastic gradient descent, in the order of operations of torch.optim.SGD:
 //   g += wd w;  m = momentum m + g;  w -= lr (m, or with nesterov g + momentum m, or g where there is no m)
-// with g = grad * state.grad_scale. With `direction` the gradient is an update direction that another rule computed: it
-// is not scaled, and the decay is decoupled (w -= lr wd w).
+// with g = grad * state.grad_scale. With `direction`, grad is an update direction computed by another rule: it is not
+// scaled, and the decay is decoupled (w -= lr wd w).
 struct Sgd {
   using Part = UpdatePart;
   std::vector<Part> parts = std::vector<Part>(1);  // m: absent without momentum
@@ -210,12 +209,12 @@ struct Lion {
 };
 
 // Schedule-free AdamW [Defazio et al. 2024, "The Road Less Scheduled"], with the decay at y as in the authors' package.
-// Gradients are those at the weights y = (1 - b1) z + b1 x, where z takes the steps and x is the average of z:
+// Gradients are taken at the weights y = (1 - b1) z + b1 x, where z takes the steps and x is the average of z:
 //   v = b2 v + (1 - b2) g^2;  u = g / (sqrt(v / c2) + eps) + wd y;  z -= lr u;  x += c (z - x)
-// with g = grad * state.grad_scale and c the share of this step in the average. Kept are y and m = x - y, which starts
-// at 0 and gives x without b1; with z = y - b1 / (1 - b1) m the same step is
+// with g = grad * state.grad_scale and c the weight of this step in the average. Stored are y and m = x - y, which
+// starts at 0 and makes x available without b1. With z = y - b1 / (1 - b1) m the same step is
 //   y -= c b1 / (1 - b1) m + lr (1 - b1 (1 - c)) u;  m = (1 - c) (m + (1 - b1) lr u)
-// in f32. Cautious: the decay is left out where y g < 0.
+// in f32. Cautious: no decay where y g < 0.
 struct ScheduleFreeAdamW {
   using Part = UpdatePart;
   std::vector<Part> parts = std::vector<Part>(1);  // m: f32
@@ -223,7 +222,7 @@ struct ScheduleFreeAdamW {
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0;
   uint64_t seed = 0;
   double rate = 1;
-  int average1 = 0, average2 = 1;  // indices into StepState::corrections: of x, of v
+  int average1 = 0, average2 = 1;  // indices into StepState::corrections for x and for v
   bool cautious = false;
   static constexpr const char* kName = "schedule_free_adamw";
   static constexpr UpdateStates kStates = {Kept::required, Kept::required};
@@ -235,21 +234,20 @@ struct ScheduleFreeAdamW {
   Cost cost() const { return update_cost(*this, 17); }
 };
 
-// Average of the weights, once an update rule has moved them. Exponential, with its bias corrected as that of Adam's
-// moments [Kingma & Ba 2015, sec. 3]: after the first step it is the weights themselves; or with decay 0 of equal
-// weights.
+// Running average of the weights, computed after the update rule: exponential with Adam's bias correction [Kingma & Ba
+// 2015, sec. 3], so that after the first step it equals the weights; with decay 0 the arithmetic mean.
 //   average += (1 - decay) / c (w - average)
-// with c the correction of the average. In a skipped step it stays.
+// with c = StepState::corrections[average]. A skipped step does not change it.
 struct Ema {
   struct Part {
     Tensor average;  // [n] f32
     Tensor master;   // [n] f32, bf16 or i16
-    Tensor param;    // [n] bf16, the weights of masters in i16; else absent
+    Tensor param;    // [n] bf16, only with i16 masters: the upper halves of the weights
   };
-  std::vector<Part> parts = std::vector<Part>(1);  // all of the same dtypes
+  std::vector<Part> parts = std::vector<Part>(1);  // all parts have the same dtypes
   Tensor state;                                    // StepState
   double decay = 0.999;
-  int average = 0;  // number of the average with this decay
+  int average = 0;  // index into StepState::corrections
   static constexpr const char* kName = "ema";
   std::vector<Field> fields() {
     std::vector<Field> all{{"state", Io::in, &state}};
@@ -290,7 +288,7 @@ struct AdamScalars {
   }
 };
 
-// Op: the op, or the kernel argument made from it.
+// Op: the op or the kernel argument made from it.
 template <class Op>
 ATHANOR_HOST_DEVICE AdamScalars adam_scalars(const Op& op, const StepState& s) {
   const double lr = double(s.lr) * op.rate, beta1 = momentum_now(op.beta1, s);
@@ -363,7 +361,7 @@ ATHANOR_HOST_DEVICE ScheduleFreeScalars schedule_free_scalars(const Op& op, cons
           .m_step = float((1 - op.beta1) * lr)};
 }
 
-// The share of the weights in their average.
+// Weight of the current weights in their running average.
 inline ATHANOR_HOST_DEVICE float ema_rate(double decay, int average, const StepState& s) {
   return float(1 - decay) / s.corrections[average];
 }

@@ -1,10 +1,10 @@
-// The rows of an embedding or a head that a rank of a tensor-parallel group has.
+// Vocabulary shard: the rows of an embedding or output head that one tensor-parallel rank has.
 #pragma once
 #include <cstdint>
 
 namespace athanor {
 
-// Tokens [first, first + count) of a vocabulary of `total`. total 0: all of them, on this rank.
+// Tokens [first, first + count) of a vocabulary of `total` tokens. total 0: not sharded.
 struct VocabPart {
   int64_t first = 0, count = 0, total = 0;
   explicit operator bool() const { return total > 0; }

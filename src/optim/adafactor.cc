@@ -1,8 +1,8 @@
-// Adafactor: steps by second moments that are factored into those of rows and columns, without first moments, and
-// clipped to a root mean square of 1 in each tensor. A vector is a matrix of one column, whose factored moments are its
-// own. The learning rate is the run's: no relative steps and no scaling by the weights, as in trainings of T5. Sums of
-// squares are added over the ranks that share the tensor, in the order of the leaves' shards where bits must not depend
-// on the number of ranks; all ranks keep all second moments.
+// Adafactor: second moments factored into rows and columns, no first moments, and updates clipped to an RMS of 1 per
+// tensor. A vector is a matrix of one column, whose factored moments are its unfactored ones. The learning rate is the
+// run's: no relative steps and no scaling by the weights' RMS, as in T5's training. Sums of squares are all-reduced
+// over the ranks that shard the tensor, in the order of logical shards if results must not depend on the number of
+// ranks. Second moments are replicated on all ranks.
 #include "ops/adafactor.h"
 
 #include <span>
@@ -54,10 +54,10 @@ class AdafactorRule final : public UpdateRule {
     size_t unit;
     ParamStore::Range range;  // elements of the unit
     Sides sides;
-    int64_t first_row, first_column;  // where its second moments begin in the unit's states
+    int64_t first_row, first_column;  // offsets of its second moments in the unit's states
   };
 
-  // From the plan: the same in every step.
+  // The tensors are the same in every step.
   void find_tensors(const ParamStore& params, const Placed& placed) {
     const auto pieces = params.pieces();
     for (const UpdateRange& r : placed.ranges) {
@@ -71,7 +71,7 @@ class AdafactorRule final : public UpdateRule {
     }
   }
 
-  // Replaces the gradients of this rank's shard of a unit by clipped update directions.
+  // Replaces the gradients in this rank's shard of a unit by clipped update directions.
   void make_directions(Ctx& c, const ParamStore& params, const Placed& placed, std::span<const UnitTensor> tensors,
                        Tensor step_state) const {
     const ParamStore::Unit& unit = *params.units()[tensors.front().unit];
@@ -85,7 +85,7 @@ class AdafactorRule final : public UpdateRule {
     FactoredMoments moments{.parts = {}, .state = step_state};
     ScaleOutputs scale_columns{.parts = {}}, scale_rows{.parts = {}};
     ClipFactors clip{.parts = {}};
-    int64_t at = 0, row = 0;  // lines and rows of the tensors before
+    int64_t at = 0, row = 0;  // offsets of the tensor's lines and rows
     for (const UnitTensor& t : tensors) {
       const int64_t r = t.sides.rows, n = t.sides.columns;
       const Tensor row_factors = factors.t.slice(at, at + r), column_factors = factors.t.slice(at + r, at + r + n);

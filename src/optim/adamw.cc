@@ -1,5 +1,5 @@
-// AdamW, and Adam with coupled weight decay: one op for all its weights, or with update clipping AdamW's steps first
-// and then the weights.
+// AdamW, and Adam with coupled weight decay: one op for all weights of the rule; with update clipping, AdamW's
+// directions first, then the weights.
 #include "ops/lamb.h"
 #include "optim/rule.h"
 
@@ -26,7 +26,7 @@ class AdamWRule final : public UpdateRule {
   }
 
  private:
-  // The decay is not part of what is clipped.
+  // Weight decay is not clipped, so it is applied in the last pass.
   void run_clipped(size_t pass, Ctx& c, const ParamStore& params, const Placed& placed, Tensor step_state) const {
     if (pass == 1) return clip_updates(c, params, placed, o_.update_clip_threshold);
     if (pass == 2) return move_along(c, o_, params, placed, step_state);

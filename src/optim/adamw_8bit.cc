@@ -1,5 +1,5 @@
-// AdamW with moments of 8 bits, of the dynamic map: codes and, for each block of them, a scale. Blocks start
-// with the tensor and no rank's shard cuts one, so that codes do not depend on the number of ranks.
+// AdamW with 8-bit moments: indices into the dynamic map and one scale per block. Blocks start with the tensor and are
+// never split between ranks, so that quantized values do not depend on the number of ranks.
 #include "optim/rule.h"
 
 namespace athanor {
@@ -19,7 +19,7 @@ class AdamW8bitRule final : public UpdateRule {
     AdamW8bit op{.parts = {}, .rate = o_.lr_factor};
     set_adam(op, o_, placed, step_state);
     const std::vector<OwnedRun> runs = owned_runs(params, placed);
-    const std::vector<UpdatePart> parts = update_parts(params, placed);  // m and v: codes
+    const std::vector<UpdatePart> parts = update_parts(params, placed);  // m and v are quantized
     for (size_t i = 0; i < parts.size(); ++i) {
       const UpdatePart& p = parts[i];
       const auto scale = [&](size_t state) {

@@ -1,5 +1,4 @@
-// Average of the trained weights, exponential (EMA) or of equal weights, for evaluation and export; training never
-// reads it.
+// Average of the trained weights, exponential (EMA) or arithmetic, for evaluation and export; training never reads it.
 #include "optim/rule.h"
 
 namespace athanor {

@@ -20,7 +20,7 @@ bool fits(const ParamGroup& group, const std::string& name, Role role) {
   return (!group.role || *group.role == role) && ::fnmatch(group.match.c_str(), name.c_str(), 0) == 0;
 }
 
-// Runs of a name's dot-separated components, longest first: suggestions for a mistyped pattern.
+// Sequences of a name's dot-separated components, longest first: suggestions for a mistyped pattern.
 std::vector<std::string> parts_of(const std::string& name) {
   std::vector<size_t> starts{0};
   for (size_t i = 0; i < name.size(); ++i)
@@ -48,12 +48,12 @@ std::vector<std::string> parts_of(const std::string& name) {
       Exit::usage);
 }
 
-// Consecutive pieces() of one parameter are one tensor in memory, which is trained or frozen as a whole.
+// Consecutive pieces() of one parameter are one tensor in memory, which can only be trained or frozen as a whole.
 void freeze(const std::vector<int>& groups, const OptimizerOptions& options, ParamStore& params) {
   const auto pieces = params.pieces();
   const auto frozen = [&](size_t i) { return groups[i] >= 0 && options.groups[size_t(groups[i])].frozen; };
   for (size_t begin = 0, end = 0; begin < pieces.size(); begin = end) {
-    std::optional<size_t> one, other;  // the first that is frozen, the first that is not
+    std::optional<size_t> one, other;  // first frozen and first trained piece
     for (; end < pieces.size() && pieces[end].param == pieces[begin].param; ++end) {
       std::optional<size_t>& first = frozen(end) ? one : other;
       if (!first) first = end;
@@ -137,8 +137,8 @@ RuleOptions rule_options(const OptimizerOptions& o, int number) {
   return r;
 }
 
-// Codes share scales in blocks that start with the tensor; a tensor that ends within a block, or follows such a one in
-// memory, has none.
+// Quantized moments share scales in blocks that start with the tensor. A tensor that ends within a block, or follows
+// such a tensor in memory, has no 8-bit moments.
 RuleOptions rule_of(const OptimizerOptions& o, int group, const ParamSpec& spec, const HfSlice& slice) {
   RuleOptions rule = rule_options(o, group);
   if (!has_codes(rule.rule)) return rule;
@@ -153,7 +153,7 @@ std::vector<std::string> describe_groups(const OptimizerOptions& options, ParamS
   const auto pieces = params.pieces();
   std::vector<std::string> lines;
   for (int g = -1; g < int(options.groups.size()); ++g) {
-    std::vector<std::pair<std::string, int>> names;  // in the order of the model
+    std::vector<std::pair<std::string, int>> names;  // in model order
     int64_t elements = 0, coded = 0;
     for (size_t i = 0; i < pieces.size(); ++i) {
       if (groups[i] != g) continue;
@@ -190,7 +190,7 @@ std::vector<std::string> describe_groups(const OptimizerOptions& options, ParamS
 std::string why_no_8bit_moments(const OptimizerOptions& options, ParamStore& params) {
   const std::vector<int> groups = assign_groups(options, params);
   const auto pieces = params.pieces();
-  const HfSlice* largest = nullptr;  // of the matrices that their group would give 8-bit moments
+  const HfSlice* largest = nullptr;  // the largest of the matrices for which the group requests 8-bit moments
   std::optional<RuleName> rule;
   for (size_t i = 0; i < pieces.size(); ++i) {
     const ParamSpec& spec = params.specs()[size_t(pieces[i].param)];

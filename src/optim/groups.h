@@ -1,5 +1,5 @@
 // Parameter groups: each weight is updated by the rule of the first group whose pattern and role match its name in
-// files, else by the run's own rule. Everything here is resolved before training starts.
+// checkpoint files, or by the run's own rule. Everything here is resolved before training starts.
 #pragma once
 #include <optional>
 #include <string>
@@ -19,29 +19,29 @@ constexpr bool takes_matrices(RuleName rule) { return rule == RuleName::muon || 
 struct RuleOptions {
   RuleName rule = RuleName::adamw;
   double lr_factor = 1, weight_decay = 0;
-  bool cautious = false;                 // apply decay only where the step does not move a weight away from zero
-  double beta1 = 0, beta2 = 0, eps = 0;  // all but sgd and muon; eps not lion; normuon uses only beta2
+  bool cautious = false;                 // apply decay only if the step does not move a weight away from zero
+  double beta1 = 0, beta2 = 0, eps = 0;  // all rules except sgd and muon; eps: not lion; normuon uses only beta2
   double momentum = 0;                   // sgd, muon, normuon
   bool nesterov = false;                 // sgd, muon, normuon
-  double update_clip_threshold = 0;      // adamw: largest root mean square of a tensor's update; 0: off
+  double update_clip_threshold = 0;      // adamw: maximum RMS of a tensor's update; 0 = off
   MuonScale scale = MuonScale::match_rms;
   MuonCoefficients coefficients = MuonCoefficients::quintic;
   DType m = DType::f32, v = DType::f32;  // dtype of the moments: f32 or bf16
-  int64_t freeze_step = 0;               // compresses(): steps before the variance is frozen
-  uint64_t seed = 0;                     // of stochastic rounding
+  int64_t freeze_step = 0;               // compresses(): number of steps before the variance is frozen
+  uint64_t seed = 0;                     // seed of stochastic rounding
   bool operator==(const RuleOptions&) const = default;
 };
 
-// Fields that are absent are taken from the run's options.
+// Absent fields take the run's options.
 struct ParamGroup {
-  std::string match = "*";   // pattern for names in files: * matches any characters, ? one
-  std::optional<Role> role;  // only weights of this role
+  std::string match = "*";   // pattern for names in checkpoint files: * matches any characters, ? one
+  std::optional<Role> role;  // matches only weights of this role
   std::optional<RuleName> rule;
   double lr_factor = 1;
   std::optional<double> weight_decay, beta1, beta2, eps, momentum;
   bool frozen = false;
 };
-// Groups appended to the configured ones: vectors do not decay, and have no trust ratios; Muon updates only matrices.
+// Groups appended to the configured ones: vectors have no decay and no trust ratios; Muon updates only matrices.
 std::vector<ParamGroup> default_groups(RuleName);
 
 struct OptimizerOptions {
@@ -58,25 +58,26 @@ struct OptimizerOptions {
   bool muon_nesterov = true;
   MuonScale muon_scale = MuonScale::match_rms;
   MuonCoefficients muon_coefficients = MuonCoefficients::quintic;
-  double normuon_beta2 = 0.95;       // normuon uses muon's options too
-  int64_t min_8bit_size = 4096;      // has_codes(): elements of the smallest matrix whose moments have 8 bits
-  double update_clip_threshold = 0;  // adamw: largest root mean square of a tensor's update; 0: off
-  int64_t freeze_step = 1;           // compresses(): steps with whole gradients, before the variance is frozen
-  double qk_clip_threshold = 0;      // largest attention score of a head that is not scaled down; 0: off
-  double ema_decay = 0;              // of the moving average of the weights; 0: none
-  int64_t tail_average_start = 0;    // updates before those of an equal-weight average of the weights; 0: none
+  double normuon_beta2 = 0.95;       // normuon also uses muon's options
+  int64_t min_8bit_size = 4096;      // has_codes(): minimum number of elements of a matrix with 8-bit moments
+  double update_clip_threshold = 0;  // adamw: maximum RMS of a tensor's update; 0 = off
+  int64_t freeze_step = 1;           // compresses(): steps with uncompressed gradients, before the variance is frozen
+  double qk_clip_threshold = 0;      // heads with a larger attention logit are scaled down; 0 = off
+  double ema_decay = 0;              // decay of the moving average of the weights; 0 = no average
+  int64_t tail_average_start = 0;    // updates before the equal-weight average of the weights starts; 0 = no average
   std::vector<ParamGroup> groups = default_groups(RuleName::adamw);
 };
 
-// Group number of each of ParamStore::pieces(), or -1. Freezes the weights of frozen groups. Throws an Error for a
-// pattern that matches nothing and for weights that their rule cannot update.
+// Index of the group of each of ParamStore::pieces(), or -1. Freezes the weights of frozen groups. Throws an Error for
+// a pattern that matches nothing and for weights that their rule cannot update.
 std::vector<int> assign_groups(const OptimizerOptions&, ParamStore&);
 RuleOptions rule_options(const OptimizerOptions&, int group);
-// The rule of a weight: that of its group, but adamw for what has no codes. `slice` of a parameter `spec`.
+// The rule of a weight: its group's, or adamw for a weight that cannot have 8-bit moments. `slice`: part of parameter
+// `spec`.
 RuleOptions rule_of(const OptimizerOptions&, int group, const ParamSpec& spec, const HfSlice& slice);
-// One line per group that has weights: their names, with * for layer numbers, and how they are updated.
+// One line per group that has weights: their names, with * for layer indices, and how they are updated.
 std::vector<std::string> describe_groups(const OptimizerOptions&, ParamStore&);
-// Says why no weight has 8-bit moments where an optimizer keeps such moments; else empty.
+// Explains why no weight has 8-bit moments although the optimizer supports them; empty otherwise.
 std::string why_no_8bit_moments(const OptimizerOptions&, ParamStore&);
 
 }  // namespace athanor

@@ -1,6 +1,6 @@
-// LAMB: Adam's steps with decay, each tensor's scaled to the norm of its weights. Norms are sums over the ranks that
-// share the tensor; with rank-invariant sums they are added in the order of the leaves' shards, so that their bits do
-// not depend on the number of ranks.
+// LAMB: Adam's directions with decay, each tensor's scaled to the norm of its weights. Squared norms are all-reduced
+// over the ranks that shard the tensor; with rank-invariant sums they are added in the order of logical shards, so that
+// results do not depend on the number of ranks.
 #include "optim/lamb.h"
 
 #include <algorithm>
@@ -25,7 +25,7 @@ class LambRule final : public UpdateRule {
   }
 
  private:
-  // Steps in place of the gradients, and the norms of both.
+  // Stores the directions in place of the gradients, and the squared norms of weights and directions.
   void begin(Ctx& c, const ParamStore& params, const Placed& placed, Tensor step_state) {
     const int64_t leaves = params.leaves();
     if (!sums_) {
@@ -45,7 +45,7 @@ class LambRule final : public UpdateRule {
     }
   }
 
-  // Averages the trust ratios for the steps of onebit_lamb after the freeze.
+  // Updates the average trust ratios, which onebit_lamb uses after the freeze.
   void keep_ratios(Ctx& c, const ParamStore& params, const Placed& placed, const Tensor& step_state) const {
     AverageTrustRatio op{.parts = {}, .state = step_state};
     const int64_t leaves = params.leaves();
@@ -55,7 +55,7 @@ class LambRule final : public UpdateRule {
     if (!op.parts.empty()) c.run(op);
   }
 
-  // Replaces the gradients of this rank's shard of a unit by steps.
+  // Replaces the gradients in this rank's shard of a unit by directions.
   void make_directions(Ctx& c, const std::vector<OwnedRun>& runs, const std::vector<UpdatePart>& parts,
                        const Placed& placed, const F32Masters& masters, Tensor step_state) const {
     AdamDirection op{.parts = {}};
@@ -72,7 +72,7 @@ class LambRule final : public UpdateRule {
     if (!op.parts.empty()) c.run(op);
   }
 
-  // sums: of each tensor [2, leaves]; what this rank does not own stays 0.
+  // sums: per tensor [2, leaves]; entries that this rank does not own stay 0.
   static void add_squares(Ctx& c, std::span<const UpdateRange> tensors, const F32Masters& masters, int64_t leaves,
                           Tensor sums) {
     const ParamStore::Unit& unit = masters.unit;
@@ -94,7 +94,7 @@ class LambRule final : public UpdateRule {
   }
 
   RuleOptions o_;
-  Buffer sums_;  // from the first pass to the second: of each tensor [2, leaves]
+  Buffer sums_;  // kept from the first to the second pass; per tensor [2, leaves]
 };
 
 }  // namespace

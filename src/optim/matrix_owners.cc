@@ -9,7 +9,7 @@
 namespace athanor {
 namespace {
 
-// The matrices of a weight that is cut along columns are those that the ranks of a tensor-parallel group would cut.
+// A weight that tensor parallelism cuts along columns holds one matrix per column group (e.g. queries, keys, values).
 std::vector<WholeMatrix> matrices_of(const ParamSpec& spec, const Shape& shape, int64_t numbers) {
   const std::vector<int64_t> columns = spec.cut.axis == 1 ? spec.cut.parts : std::vector<int64_t>{shape[1]};
   std::vector<WholeMatrix> all;
@@ -21,7 +21,7 @@ std::vector<WholeMatrix> matrices_of(const ParamSpec& spec, const Shape& shape, 
   return all;
 }
 
-// What each of the ranks has that have other parts of a tensor.
+// Sets the parts of a tensor that the ranks along the cuts hold.
 void set_parts(MatrixTensor& tensor, const ParamStore& params, const ParamStore::Piece& piece, const RankGrid& grid) {
   const ParamSpec& spec = params.specs()[size_t(piece.param)];
   const auto number = size_t(piece.slice - spec.slices.data());
@@ -41,8 +41,8 @@ void set_parts(MatrixTensor& tensor, const ParamStore& params, const ParamStore:
   CHECK(at == tensor.numel, piece.slice->name, ": parts have ", at, " elements of ", tensor.numel);
 }
 
-// Each tensor goes to the owner with the least to do so far, the most expensive first. The owner with the most is the
-// first one: the plan of rank 0 is that of the slowest.
+// Deals out tensors, most expensive first, each to the owner with the least work. The owner with the most work becomes
+// rank 0, so that the plan of rank 0 is the slowest rank's.
 std::vector<std::vector<const MatrixTensor*>> deal_out(const std::vector<MatrixTensor>& tensors, int ranks) {
   std::vector<const MatrixTensor*> order;
   for (const MatrixTensor& t : tensors) order.push_back(&t);
@@ -68,7 +68,7 @@ std::vector<std::vector<const MatrixTensor*>> deal_out(const std::vector<MatrixT
 
 }  // namespace
 
-// FLOPs of an iteration's three GEMMs: two involve both sides, one the short side alone.
+// FLOPs of an iteration's three GEMMs: two use both sides, one only the short side.
 double WholeMatrix::cost() const {
   const auto side = double(std::min(rows, cols)), other = double(std::max(rows, cols));
   return side * side * (2 * other + side);

@@ -1,7 +1,7 @@
-// Which rank makes which matrix orthogonal, and what ranks send each other for it. Every tensor of matrices has one
-// owner among all ranks that have parts of the weights (ProcessMesh::weights()), copies included; owners have equal
-// costs as far as tensors can be dealt out, the longest first. In a round every owner works at one of its tensors: what
-// the next round needs and what the last one has made are sent meanwhile.
+// Assigns matrices to the ranks that orthogonalize them, and plans the communication. Every tensor of matrices has one
+// owner among all ranks that hold parts of the weights (ProcessMesh::weights()), replicas included. Tensors are dealt
+// out by cost, most expensive first, so that owners have about equal work. In a round every owner processes one of its
+// tensors, overlapped with receiving the next round's inputs and sending the last round's results.
 #pragma once
 #include <vector>
 
@@ -9,48 +9,50 @@
 
 namespace athanor {
 
-// A part of a tensor of the files that is a matrix of its own: [rows, cols], `offset` elements from the tensor's start.
+// A matrix within a tensor of the checkpoint: [rows, cols], starting `offset` elements after the tensor's start.
 struct WholeMatrix {
   int64_t offset, rows, cols, stride;
   bool in_out;
-  int64_t numbers;  // start of its outputs' numbers in the unit's state
+  int64_t numbers;  // offset of its outputs' values in the unit's per-output state
   int64_t outputs() const { return in_out ? cols : rows; }
   int64_t inputs() const { return in_out ? rows : cols; }
   double cost() const;
-  // As a view of the whole tensor.
+  // View of this matrix within the flat tensor.
   Tensor in(const Tensor& flat) const { return {flat.at(offset), flat.dtype, {rows, cols}, stride}; }
 };
 
-// A tensor of the files, without the padding after it, and its matrices: several where one holds queries, keys and
-// values side by side.
+// A tensor of the checkpoint, without padding, and its matrices: several if queries, keys and values are stored next to
+// each other.
 struct MatrixTensor {
-  // What one of the ranks that have other parts of it (Placement::cuts) has. Tensors are sent as parts, one after the
-  // other.
+  // The part of the tensor held by one rank along the axes that cut the tensor (Placement::cuts). Tensors are sent part
+  // after part.
   struct Part {
     ParamStore::Range range;     // elements of the rank's unit
-    int64_t at = 0;              // where it lies among the parts
-    int first = 0;               // number of the first of these ranks that has this part
-    std::vector<Strips> strips;  // where its elements lie in the tensor
+    int64_t at = 0;              // offset among the concatenated parts
+    int first = 0;               // first of the ranks that hold this same part
+    std::vector<Strips> strips;  // location of its elements in the tensor
   };
   size_t unit;
   int64_t numel;
   const Placement* placement;
   std::vector<WholeMatrix> matrices = {};
-  std::vector<Part> parts = {};  // by rank along the cuts; those of several ranks that have the same are one part
-  bool in_order = true;          // the parts, one after the other, are the tensor
+  std::vector<Part> parts = {};  // by rank along the cuts; ranks with the same part share its `at`
+  bool in_order = true;          // the concatenated parts equal the tensor
   double cost() const;
 };
 
 class MatrixOwners {
  public:
-  // The ranks are those of ProcessMesh::weights(). numbers_state: -1 where a rule keeps no state of outputs.
+  // The ranks are those of ProcessMesh::weights(). numbers_state: index of the per-output state; -1 if the rule has
+  // none.
   MatrixOwners(const ParamStore&, const Placed&, const ProcessMesh&, int numbers_state);
 
   size_t rounds() const { return rounds_.size(); }
-  // By rank: the tensor that it owns in a round, or null.
+  // By rank: the tensor that it processes in round j, or null.
   const std::vector<const MatrixTensor*>& round(size_t j) const { return rounds_[j]; }
   int ranks() const { return ranks_; }
-  // What rank number k of all updates of a tensor: a range of its unit's elements, and where that lies among the parts.
+  // The part of a tensor that rank k updates: a range of its unit's elements, and its offset among the concatenated
+  // parts.
   struct Held {
     ParamStore::Range range;
     int64_t at;
@@ -58,15 +60,15 @@ class MatrixOwners {
     Tensor of(const Tensor& parts) const { return parts.slice(at, at + size()); }
   };
   Held held(const MatrixTensor&, int k) const;
-  // Whether rank k sends the owner what it holds (or keeps it there, as the owner): it differs from the owner along the
-  // axes that cut or shard the tensor alone, and of ranks with the same part it is the one in the owner's place among
-  // them, else the first.
+  // True if rank k sends its part to the owner (or, as the owner, copies it locally): its coordinates differ from the
+  // owner's only along axes that cut or shard the tensor, and of several ranks with the same part it is the one with
+  // the owner's index along the cuts, or else the first.
   bool gives(const MatrixTensor&, int owner, int k) const;
 
-  // What ranks send in the order of the calls, with elements of `size` bytes: of each round the averages, then the
-  // updates; those of the first and the last have no products beside them.
+  // The communication of all rounds, in the order of the calls, with elements of `size` bytes: per round the averages,
+  // then the updates. Averages of the first and updates of the last round are not overlapped.
   std::vector<MatrixExchange> exchanges(size_t size) const;
-  // Whether averages are on several ranks.
+  // True if the averages of a tensor are distributed over several ranks.
   bool gathers() const { return gathers_; }
 
  private:

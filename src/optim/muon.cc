@@ -1,8 +1,8 @@
 // Muon [Jordan et al. 2024; Liu et al. 2025, "Muon is scalable for LLM training"]: orthogonalizes the momentum of each
 // matrix by Newton-Schulz iterations; NorMuon [Li et al. 2025] then equalizes the size of its outputs. Queries, keys
-// and values, stored as one tensor, are separate matrices. No matrix is orthogonalized twice: each has an owner among
-// all ranks (matrix_owners.h), to which momenta are sent before and from which updates come after, beside other
-// products. Of a matrix that ranks have in parts, the owner puts these together, and cuts the update into such parts.
+// and values, stored as one tensor, are separate matrices. Each matrix is orthogonalized by only one rank, its owner
+// (matrix_owners.h): momenta are sent to it before and updates come back after, overlapped with other GEMMs. The owner
+// assembles a matrix from the parts of several ranks, and cuts its update into the same parts.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -18,7 +18,7 @@ namespace {
 struct Coefficients {
   double a, b, c;
 };
-// [Jordan et al. 2024]: five equal iterations; raises small singular values fast and leaves all in [0.68, 1.14].
+// [Jordan et al. 2024]: five equal iterations; amplifies small singular values quickly and leaves all in [0.68, 1.14].
 constexpr std::array<Coefficients, 5> kQuintic = {{{3.4445, -4.7750, 2.0315},
                                                    {3.4445, -4.7750, 2.0315},
                                                    {3.4445, -4.7750, 2.0315},
@@ -64,7 +64,7 @@ class MuonRule final : public UpdateRule {
   }
 
  private:
-  // Replaces this rank's shard of the gradients by updates.
+  // Replaces the gradients in this rank's shard by updates.
   void make_orthogonal(Ctx& c, const ParamStore& params, const Placed& placed, Tensor step_state) {
     Communicator& group = c.mesh.weights();
     if (!owners_) owners_.emplace(params, placed, c.mesh, normalizes() ? int(placed.states[1]) : -1);
@@ -89,17 +89,17 @@ class MuonRule final : public UpdateRule {
     if (normalizes() && group.size() > 1) share_numbers(c, params, placed);
   }
 
-  // An exchange that may be under way beside the products of another round.
+  // An exchange that may overlap with the GEMMs of another round.
   struct Sent {
     struct Part {
-      Tensor grad, update;  // of this rank's shard; its update, once it has arrived
+      Tensor grad, update;  // range of this rank's shard, and the received update
     };
     Buffer out, in;
     Ctx::Ticket ticket;
     std::vector<Part> parts;
   };
 
-  // Replaces this rank's shard of the gradients by the momenta.
+  // Replaces the gradients in this rank's shard by momenta.
   void average(Ctx& c, const ParamStore& params, const Placed& placed, Tensor step_state) const {
     Momentum op{.parts = {}, .state = step_state, .beta = o_.momentum, .nesterov = o_.nesterov, .seed = o_.seed};
     for (const UpdatePart& p : update_parts(params, placed, PartsOf::states))
@@ -107,13 +107,13 @@ class MuonRule final : public UpdateRule {
     if (!op.parts.empty()) c.run(op);
   }
 
-  // Mean squares of a unit's outputs.
+  // NorMuon's state of a unit: mean squares per output.
   static Tensor numbers_of(const ParamStore& params, size_t unit, const Placed& placed) {
     return params.units()[unit]->states[placed.states[1]].t;
   }
   bool normalizes() const { return o_.rule == RuleName::normuon; }
 
-  // Products are in bf16, or in f32 if all products of the run are.
+  // GEMMs are in bf16, or in f32 if the whole run is in f32.
   static DType product_type(const Ctx& c) { return c.recipe.compute == DType::f32 ? DType::f32 : DType::bf16; }
 
   static Ctx::Ticket exchange(Ctx& c, const std::vector<Tensor>& out, const std::vector<Tensor>& in) {
@@ -121,7 +121,7 @@ class MuonRule final : public UpdateRule {
     return c.beside([&](Stream stream) { c.mesh.weights().all_to_all(out, in, stream); });
   }
 
-  // A tensor from its parts, one after the other; or, with `cut`, back.
+  // Assembles a tensor from its concatenated parts; or, with `cut`, the reverse.
   static Buffer rearranged(Ctx& c, const MatrixTensor& t, Buffer from, bool cut) {
     if (t.in_order) return from;
     Buffer to = c.alloc(cut ? "updates in parts" : "averages in their places", from.t.dtype, {t.numel});
@@ -139,8 +139,8 @@ class MuonRule final : public UpdateRule {
     return to;
   }
 
-  // Averages of the tensors of a round on their way to the owners within this copy of the weights. Rounded before they
-  // are sent, so they do not depend on the number of ranks.
+  // Starts sending the momenta of a round's tensors to the owners within this replica of the weights. They are rounded
+  // before they are sent, so they do not depend on the number of ranks.
   Sent collect(Ctx& c, const ParamStore& params, size_t j) const {
     const MatrixOwners& owners = *owners_;
     const auto& round = owners.round(j);
@@ -172,7 +172,7 @@ class MuonRule final : public UpdateRule {
     return sent;
   }
 
-  // Returns the updates of this rank's tensor of a round, from its averages [numel].
+  // Returns the updates of this rank's tensor of a round, computed from its momenta [numel].
   Buffer updates_of(Ctx& c, const ParamStore& params, const Placed& placed, const MatrixTensor& tensor,
                     const Buffer& averages, Tensor step_state) const {
     const double margin = o_.coefficients == MuonCoefficients::polar_express ? 1.02 : 1;
@@ -195,7 +195,7 @@ class MuonRule final : public UpdateRule {
     return all;
   }
 
-  // Updates of a round on their way to all ranks that update a part of them, in every copy of the weights.
+  // Starts sending the updates of a round to all ranks that apply a part of them, in every replica of the weights.
   Sent spread(Ctx& c, const ParamStore& params, size_t j, Buffer updates) const {
     const MatrixOwners& owners = *owners_;
     const auto& round = owners.round(j);
@@ -227,14 +227,14 @@ class MuonRule final : public UpdateRule {
     return sent;
   }
 
-  // Replaces the gradients of this rank's shard by the updates.
+  // Replaces the gradients in this rank's shard by the received updates.
   static void take(Ctx& c, Sent sent) {
     c.wait(std::move(sent.ticket));
     for (const Sent::Part& part : sent.parts) c.run(Cast{.y = part.grad, .x = part.update});
   }
 
-  // Sums over ranks: each number is not 0 only on the rank that owns its matrix, so the sum is exact. The state of
-  // matrices in other groups is unchanged.
+  // All-reduces the per-output state: each value is nonzero only on the rank that owns its matrix, so sums are exact.
+  // The state of matrices in other groups is unchanged.
   void share_numbers(Ctx& c, const ParamStore& params, const Placed& placed) const {
     std::vector<WholeMatrix> none;
     struct Numbers {
@@ -273,15 +273,15 @@ class MuonRule final : public UpdateRule {
     });
   }
 
-  // rows and columns in the order of products: an [out, in] matrix.
+  // Uses the matrix's [out, in] orientation, independent of its storage order.
   double scale(const WholeMatrix& m) const {
     const auto out = double(m.outputs()), in = double(m.inputs());
     if (o_.scale == MuonScale::match_rms) return 0.2 * std::sqrt(std::max(out, in));
     return std::sqrt(o_.scale == MuonScale::spectral ? out / in : std::max(1.0, out / in));
   }
 
-  // X <- a X + b (X X') X + c (X X')^2 X per iteration, the last one times the scale; uses the smaller of X X' and X'
-  // X.
+  // Per iteration X <- a X + b (X X') X + c (X X')^2 X; the last iteration also multiplies by the scale. Uses the
+  // smaller of X X' and X' X.
   Buffer orthogonal(Ctx& c, Buffer x, const WholeMatrix& matrix) const {
     const bool wide = matrix.rows <= matrix.cols;
     const int64_t side = std::min(matrix.rows, matrix.cols);
@@ -306,7 +306,7 @@ class MuonRule final : public UpdateRule {
   }
 
   RuleOptions o_;
-  std::optional<MatrixOwners> owners_;  // from the plan: the same in every step
+  std::optional<MatrixOwners> owners_;  // unchanged in all steps
 };
 
 }  // namespace

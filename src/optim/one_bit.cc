@@ -1,6 +1,6 @@
 // 1-bit Adam [Tang et al. 2021] and 1-bit LAMB [Li et al. 2021] after the variance is frozen: each worker adds its own
-// gradient to the momentum that all have in common, and the sums are made in 1 bit per element (ops/one_bit.h). Ranks
-// within a worker are free: blocks of a vector and their servers follow from its place in the unit.
+// gradient to the shared momentum, which is all-reduced with 1 bit per element (ops/one_bit.h). Blocks of a vector and
+// their servers depend only on its offset in the unit, so they do not depend on the number of ranks within a worker.
 #include "ops/one_bit.h"
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 namespace athanor {
 namespace {
 
-// The records of blocks that workers send each other, server by server.
+// Exchange of block records between workers, grouped by server.
 class Exchange {
  public:
   Exchange(Ctx& c, const OneBitBlocks& blocks)
@@ -26,7 +26,7 @@ class Exchange {
   bool serves() const { return blocks_.served(own_) > 0; }
   const Tensor& records() const { return records_.t; }
   const Tensor& received() const { return received_.t; }
-  // Sends the records of blocks that other workers average to these workers.
+  // Sends each block's record to the worker that averages the block.
   void send_to_servers() {
     send([&](int w) { return of_turn(blocks_.turn(w)); },
          [&](int w) {
@@ -61,15 +61,15 @@ class Exchange {
 
   Ctx& c_;
   OneBitBlocks blocks_;
-  int own_;  // turn of this worker
+  int own_;  // position of this worker in the server order
   Buffer records_, received_;
 };
 
-struct LambTensors {  // of a run, for onebit_lamb
+struct LambTensors {  // tensors of a run, for onebit_lamb
   Tensor fresh, ratios, w;
 };
 
-// What both rules do with the elements of a run: sum the workers' momenta, and put directions in the gradients' place.
+// Common to both rules: all-reduces the workers' momenta of a run, and replaces its gradients by directions.
 class OneBitRule : public UpdateRule {
  public:
   explicit OneBitRule(const RuleOptions& options) : o_(options) {
@@ -156,8 +156,8 @@ class OneBitAdamRule final : public OneBitRule {
   }
 };
 
-// The trust ratios of whole gradients go on as their average times a factor: how much smaller the variance that the
-// momenta imply is than the frozen one, where it is smallest.
+// After the freeze the trust ratio is the average of the earlier ratios times a factor: the maximum over the tensor of
+// the frozen divided by the fresh Adam denominator, where the fresh variance follows from the momenta.
 class OneBitLambRule final : public OneBitRule {
  public:
   using OneBitRule::OneBitRule;
@@ -189,7 +189,7 @@ class OneBitLambRule final : public OneBitRule {
   void begin(Ctx& c, const ParamStore& params, const Placed& placed, const Tensor& step_state) {
     maxima_ = c.alloc("largest ratios of variances", DType::f32, {int64_t(placed.all_ranges)});
     c.run(Fill{.x = maxima_.t});
-    std::optional<F32Masters> masters;  // of a unit, for all of its runs
+    std::optional<F32Masters> masters;  // masters of the current unit, shared by its runs
     for (const OwnedRun& own : owned_runs(params, placed)) {
       if (!masters || &masters->unit != &own.unit) masters.emplace(c, own.unit);
       const auto [begin, end] = own.range;
@@ -200,8 +200,8 @@ class OneBitLambRule final : public OneBitRule {
     }
   }
 
-  // Finds the maximum of each tensor over the blocks that this rank has of it. Queries, keys and values are one tensor
-  // in memory: a block in which one of them ends and the next begins counts for both.
+  // Updates the maximum ratio of each tensor with the blocks of this run. Queries, keys and values are one tensor in
+  // memory: a block in which one of them ends and the next begins counts for both.
   void find_maxima(Ctx& c, const Placed& placed, const OwnedRun& own, const Tensor& ratios) const {
     for (size_t i = 0; i < placed.ranges.size(); ++i) {
       const UpdateRange& tensor = placed.ranges[i];
@@ -229,7 +229,7 @@ class OneBitLambRule final : public OneBitRule {
     scale_by_trust_ratios(c, params, placed, 1, sums.t);
   }
 
-  Buffer maxima_;  // from the first pass to the second: of each tensor, over its blocks
+  Buffer maxima_;  // kept from the first to the second pass: maximum per tensor over its blocks
 };
 
 }  // namespace

@@ -8,7 +8,7 @@
 namespace athanor {
 namespace {
 
-// In the order of RuleName.
+// Indexed by RuleName.
 constexpr std::unique_ptr<UpdateRule> (*kRules[])(const RuleOptions&) = {
     make_adamw,      make_adamw,        make_sgd,
     make_lion,       make_muon,         make_muon,
@@ -26,7 +26,7 @@ size_t find_or_add(std::vector<T>& list, T value, const Same& same) {
 
 }  // namespace
 
-// Groups whose options differ only in weight decay share a bundle, and one launch.
+// Groups whose options differ only in weight decay share a bundle and are updated by one op.
 Optimizer::Bundle& Optimizer::bundle_of(const RuleOptions& options) {
   for (Bundle& bundle : bundles_) {
     RuleOptions& have = bundle.options;
@@ -65,7 +65,7 @@ Optimizer::Bundle Optimizer::average_of_all(const Average& average) const {
   return all;
 }
 
-// An output of a layer must not be scaled without its bias.
+// Weights and bias of a layer must be scaled together: both must be trained, or both frozen.
 Optimizer::Bundle Optimizer::clip_of_scores(const OptimizerOptions& options, const ParamStore& params) {
   Bundle all{.options = {}, .rule = make_qk_clip(options.qk_clip_threshold, options.seed)};
   const auto pieces = params.pieces();
@@ -121,7 +121,7 @@ Optimizer::Optimizer(const OptimizerOptions& options, ParamStore& params) {
     if (std::ranges::count(state.pieces, false) == 0) state.pieces.clear();
 }
 
-// From the plan: the same in every step.
+// The ranges are the same in every step.
 void Optimizer::find_ranges(const ParamStore& params) {
   const auto pieces = params.pieces();
   const std::vector<ParamStore::Range> extents = params.extents();
@@ -141,8 +141,8 @@ void Optimizer::find_ranges(const ParamStore& params) {
   ranges_known_ = true;
 }
 
-// Last passes move weights, each its own, and what follows these (averages) comes last: they share a sweep, so that
-// masters are brought once.
+// The last pass of each rule updates its own weights, and averages of the weights come after these: all of them share
+// one sweep, so that masters are copied to the device only once.
 void Optimizer::find_sweeps(const ParamStore& params) {
   std::vector<std::pair<size_t, size_t>> last;
   for (size_t b = 0; b < bundles_.size(); ++b) {
@@ -156,7 +156,7 @@ void Optimizer::find_sweeps(const ParamStore& params) {
 
 namespace {
 
-// What of a rule's ranges is within a stretch. Cut ranges keep their places, and with them their random bits.
+// The part of a rule's ranges within a stretch. Elements keep their offsets in the unit, and so their random bits.
 Placed within(const Placed& all, const StateStretch& stretch) {
   Placed placed{.states = all.states, .averages = all.averages, .all_ranges = all.all_ranges};
   for (size_t i = 0; i < all.ranges.size(); ++i) {
@@ -174,7 +174,7 @@ Placed within(const Placed& all, const StateStretch& stretch) {
 void add_used(StateStretch& stretch, const ParamStore& params, const Placed& placed, const UpdatePass& pass) {
   using Use = UpdatePass::Use;
   const ParamStore::Unit& unit = *params.units()[stretch.unit];
-  if (pass.of == UpdatePass::Of::whole_units) {  // also what lies between the rule's weights
+  if (pass.of == UpdatePass::Of::whole_units) {  // includes elements between the rule's weights
     if (pass.masters != Use::no) stretch.masters = stretch.values = {stretch.range};
     stretch.grads = {stretch.range};
     if (pass.states != Use::no)

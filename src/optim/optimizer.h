@@ -1,6 +1,6 @@
-// Optimizer: the update rules of a run's groups, their states, and one step of all. Where masters and states are in
-// host memory, passes run stretch by stretch (param/state_stream.h), else each pass runs once, on all of its rule's
-// weights.
+// Optimizer: the update rules of a run's groups, their states, and one step of all rules. If master weights and states
+// are offloaded to host memory, passes run stretch by stretch (param/state_stream.h), otherwise each pass runs once, on
+// all weights of its rule.
 #pragma once
 #include <memory>
 #include <vector>
@@ -12,34 +12,35 @@ namespace athanor {
 
 class Optimizer {
  public:
-  // Assigns all trained weights to rules; freezes those of frozen groups.
+  // Assigns all trained weights to rules; freezes the weights of frozen groups.
   Optimizer(const OptimizerOptions&, ParamStore&);
   std::vector<StateSpec> states() const { return states_; }
   const std::vector<Average>& averages() const { return averages_; }  // at most kMostAverages
-  // Whether gradients are those of this worker alone once `compressed` is true (RuleOptions::freeze_step).
+  // True if gradients stay local to each worker once `compressed` is true (RuleOptions::freeze_step).
   bool compresses() const { return !bundles_.empty() && bundles_.front().warm_up != nullptr; }
-  // Whether a rule computes with the gradients of several units at once, or writes to them.
+  // True if a rule reads or writes the gradients of several units at once.
   bool whole_gradients() const;
   // One step over this rank's shard of all units, after StepControl; zeroes the shard's gradients.
   void step(Ctx&, ParamStore&, Tensor step_state, bool compressed = false);
 
  private:
-  // Groups whose options differ only in weight decay; the last ones may be QK-clip and the average of all weights.
+  // Groups whose options differ only in weight decay share a bundle. The last bundles may be QK-clip and the average of
+  // all weights.
   struct Bundle {
     RuleOptions options;
     std::vector<std::pair<size_t, bool>> pieces = {};  // piece numbers, and whether each decays
     std::unique_ptr<UpdateRule> rule = nullptr;
-    std::unique_ptr<UpdateRule> warm_up = nullptr;  // in its place while gradients are not compressed; null: none
+    std::unique_ptr<UpdateRule> warm_up = nullptr;  // rule to use until gradients are compressed; null: none
     Placed placed = {};
   };
-  // Passes of one rule, or the last ones of all, stretch by stretch.
+  // Passes of one rule, or the last passes of all rules, run stretch by stretch.
   struct Sweep {
     struct Part {
       size_t bundle, pass;
       Placed placed;
     };
     std::vector<StateStretch> stretches = {};
-    std::vector<std::vector<Part>> parts = {};  // of each stretch
+    std::vector<std::vector<Part>> parts = {};  // parts of each stretch
   };
   Bundle& bundle_of(const RuleOptions&);
   Bundle average_of_all(const Average&) const;
@@ -50,7 +51,7 @@ class Optimizer {
   Sweep sweep_of(const ParamStore&, const std::vector<std::pair<size_t, size_t>>& passes) const;
   void run_sweep(Ctx&, ParamStore&, const Sweep&, Tensor step_state);
   std::vector<Bundle> bundles_;
-  std::vector<Sweep> sweeps_;  // in the order of a step's passes; those of everything are empty ones
+  std::vector<Sweep> sweeps_;  // in the order of a step's passes; empty for a pass over everything
   std::vector<StateSpec> states_;
   std::vector<Average> averages_;
   bool ranges_known_ = false;

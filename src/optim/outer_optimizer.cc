@@ -40,7 +40,7 @@ void OuterOptimizer::commit(Device& device) const {
 }
 
 bool OuterOptimizer::round_ends(int64_t fragment, int64_t step) const {
-  const int64_t last = (fragment + 1) * options_.steps / options_.fragments;  // of the first round: in [1, steps]
+  const int64_t last = (fragment + 1) * options_.steps / options_.fragments;  // end of the first round, in [1, steps]
   return step % options_.steps == last % options_.steps;
 }
 
@@ -88,7 +88,7 @@ void OuterOptimizer::update(Ctx& c, const Part& p) const {
             .momentum = options_.momentum,
             .nesterov = true});
   const Tensor value = p.unit.value ? p.unit.part(p.unit.value, p.range) : Tensor{};
-  // Settles the global weights, so that masters in f32 and split ones stay the same numbers.
+  // Rounds the global weights by settled() (tensor/half.h), so that f32 and split masters hold the same values.
   if (value && value.dtype == DType::bf16)
     c.run(SplitMaster{.param = value, .rest = p.unit.is_split() ? p.master() : Tensor{}, .master = p.theta});
   if (!p.unit.is_split()) c.run(Cast{.y = p.master(), .x = p.theta});

@@ -1,6 +1,6 @@
-// QK-clip [Kimi Team 2025, "Kimi K2", alg. 1]: scales the queries and keys of heads whose scores were too large, once
-// the other rules have moved the weights. Knows neither optimizers nor models: queries and keys are the outputs of
-// weights that say so (ParamSpec::attention).
+// QK-clip [Kimi Team 2025, "Kimi K2", alg. 1]: scales the query and key weights of heads whose attention logits were
+// too large, after the other rules have updated the weights. Independent of optimizers and models: query and key
+// weights are those with ParamSpec::attention set.
 #include <algorithm>
 
 #include "base/rng.h"
@@ -14,7 +14,7 @@ class QkClipRule final : public UpdateRule {
  public:
   QkClipRule(double threshold, uint64_t seed) : threshold_(threshold), seed_(seed) {}
   std::vector<KeptState> states() const override { return {}; }
-  // Reads the step's largest scores, those of all ranks, in Ctx::max_attention_logits.
+  // Reads the step's maximum attention logits over all ranks from Ctx::max_attention_logits.
   void run(size_t, Ctx& c, ParamStore& params, const Placed& placed, Tensor step_state) override {
     const auto pieces = params.pieces();
     QkClip clip{.parts = {}, .state = step_state, .threshold = threshold_, .seed = seed_};
@@ -30,7 +30,7 @@ class QkClipRule final : public UpdateRule {
       const ParamStore::Range own =
           unit.owned(std::max(piece.offset, r.range.begin), std::min(piece.offset + piece.part->numel, r.range.end));
       if (own.begin >= own.end) continue;
-      const int64_t start = piece.offset - piece.part->offset;  // of the weight in its unit
+      const int64_t start = piece.offset - piece.part->offset;  // offset of the weight in its unit
       clip.parts.push_back({.master = unit.masters_on_device(own),
                             .param = unit.value ? unit.values_on_device(own) : Tensor{},
                             .also = scaled_with(params, unit, r.piece, own),
@@ -45,7 +45,7 @@ class QkClipRule final : public UpdateRule {
   }
 
  private:
-  // What evaluations read is the weight and this: the sum has to be scaled.
+  // Evaluations read the weight plus this state, so the state must be scaled, too.
   static Tensor scaled_with(const ParamStore& params, const ParamStore::Unit& unit, size_t piece,
                             ParamStore::Range range) {
     const std::vector<StateSpec>& states = params.state_specs();

@@ -10,8 +10,8 @@
 
 namespace athanor {
 
-// A piece of the parameters (ParamStore::pieces()) and the padding after it; a rank updates the range of it that it
-// owns.
+// A piece of the parameters (ParamStore::pieces()) and the padding after it; each rank updates the part of the range
+// that it owns.
 struct UpdateRange {
   size_t piece;
   size_t unit;
@@ -19,7 +19,8 @@ struct UpdateRange {
   bool decays;
 };
 
-// Adjacent elements of a unit, those before `decayed` with weight decay; and the streams of their random bits.
+// Adjacent elements of a unit; those before `decayed` have weight decay. Streams: random streams for stochastic
+// rounding.
 struct UpdateRun {
   size_t unit;
   int64_t begin, end, decayed;
@@ -27,28 +28,28 @@ struct UpdateRun {
 };
 
 struct KeptState {
-  std::string_view name;  // in files; rules with states of the same name share buffers
+  std::string_view name;  // name in checkpoint files; rules with states of the same name share buffers
   DType dtype;
-  // How many values each piece has, replicated on all ranks; null: one per element or block.
+  // Number of values per piece, which are replicated on all ranks; null: one value per element or block.
   std::vector<int64_t> (*sizes)(const ParamStore&) = nullptr;
   int64_t block = 1;            // elements that share a value
   int64_t aligned = 1;          // StateSpec::aligned
-  bool of_all_workers = false;  // the same on all workers
+  bool of_all_workers = false;  // identical on all workers
 };
 
-// Weights of a rule, all or those within a stretch of a unit, and the locations of its declared states and averages.
+// The weights of a rule, or those within a stretch of a unit, and the locations of the rule's states and averages.
 struct Placed {
   std::vector<size_t> states = {};         // indices into Unit::states, in the order of states()
   std::vector<int> averages = {};          // indices into StepState::corrections, in the order of averages()
   std::vector<UpdateRange> ranges = {};    // ordered by unit and position
-  std::vector<UpdateRun> runs = {};        // the same, adjacent ones merged
-  size_t first_range = 0, all_ranges = 0;  // number of ranges[0] among all of the rule's, and how many these are
+  std::vector<UpdateRun> runs = {};        // `ranges` with adjacent ones merged
+  size_t first_range = 0, all_ranges = 0;  // index of ranges[0] among all ranges of the rule, and their number
 };
 
-// A part of a step, and what it computes with of what may be in host memory (param/state_stream.h): of masters, and of
-// the rule's states without sizes.
+// A part of a step, and its use of tensors that may be in host memory (param/state_stream.h): master weights, and the
+// rule's states with one value per element or block.
 struct UpdatePass {
-  enum class Of : uint8_t { elements, whole_units, everything };  // least that it is run on at a time
+  enum class Of : uint8_t { elements, whole_units, everything };  // minimum extent of one run()
   enum class Use : uint8_t { no, reads, writes };
   Of of = Of::elements;
   Use masters = Use::writes, states = Use::writes;
@@ -59,15 +60,15 @@ class UpdateRule {
   virtual ~UpdateRule() = default;
   virtual std::vector<KeptState> states() const = 0;
   virtual std::vector<Average> averages() const { return {}; }
-  // A step is these passes, one after the other; the last one is of elements. Passes of everything use no masters or
+  // A step consists of these passes, in order; the last one is over elements. Passes over everything use no masters or
   // states.
   virtual std::vector<UpdatePass> passes() const { return {{}}; }
-  // After StepControl has decided about the step. The last pass zeroes the gradients.
+  // Called after StepControl has decided about the step. The last pass zeroes the gradients.
   virtual void run(size_t pass, Ctx&, ParamStore&, const Placed&, Tensor step_state) = 0;
 };
 
-std::unique_ptr<UpdateRule> make_adamw(const RuleOptions&);  // and adam
-// After RuleOptions::freeze_step; before, the rule is adamw or lamb, with the same states.
+std::unique_ptr<UpdateRule> make_adamw(const RuleOptions&);  // for adamw and adam
+// Rules after RuleOptions::freeze_step; before it, adamw or lamb runs with the same states.
 std::unique_ptr<UpdateRule> make_one_bit_adam(const RuleOptions&);
 std::unique_ptr<UpdateRule> make_one_bit_lamb(const RuleOptions&);
 std::unique_ptr<UpdateRule> make_adamw_8bit(const RuleOptions&);
@@ -76,29 +77,30 @@ std::unique_ptr<UpdateRule> make_sgd(const RuleOptions&);
 std::unique_ptr<UpdateRule> make_lamb(const RuleOptions&);
 std::unique_ptr<UpdateRule> make_lion(const RuleOptions&);
 std::unique_ptr<UpdateRule> make_schedule_free_adamw(const RuleOptions&);
-std::unique_ptr<UpdateRule> make_muon(const RuleOptions&);  // and normuon
+std::unique_ptr<UpdateRule> make_muon(const RuleOptions&);  // for muon and normuon
 
-// Runs after the rules that move weights: scales those of queries and keys whose scores, in Ctx::max_attention_logits,
-// are above the threshold (ops/qk_clip.h).
+// Runs after the rules that update weights: scales the query and key weights of heads whose maximum attention logit
+// (Ctx::max_attention_logits) exceeds the threshold (ops/qk_clip.h).
 std::unique_ptr<UpdateRule> make_qk_clip(double threshold, uint64_t seed);
 
-// Runs after all other rules: keeps an average of the weights they have made, decaying or of equal weights.
+// Runs after all other rules: keeps a running average of the new weights, exponential or with equal weights.
 std::unique_ptr<UpdateRule> make_average(const Average&);
 
 // Merges adjacent ranges, given in the order of units and positions.
 std::vector<UpdateRun> joined(const std::vector<UpdateRange>&);
-// This rank's ranges of the runs, each with its unit.
+// This rank's part of a run, with its unit.
 struct OwnedRun {
   const ParamStore::Unit& unit;
   ParamStore::Range range;
   const UpdateRun& run;
 };
 std::vector<OwnedRun> owned_runs(const ParamStore&, const Placed&);
-// This rank's parts of the runs, for elementwise ops, in device memory. States: the m and v of `placed`, as far as they
-// exist and have one value per element. A pass asks only for what it uses.
+// This rank's parts of the runs, for elementwise ops, in device memory. Includes m and v of `placed` if they exist and
+// have one value per element. A pass requests only what it uses.
 enum class PartsOf : uint8_t { weights_and_states, weights, states };
 std::vector<UpdatePart> update_parts(const ParamStore&, const Placed&, PartsOf = PartsOf::weights_and_states);
-// Calls visit(leaf, elements of the unit) for what this rank has of a tensor in the shard of each leaf, if anything.
+// Calls visit(leaf, range of the unit's elements) for this rank's part of a tensor in each leaf (logical shard), if not
+// empty.
 template <class Visit>
 void for_owned_leaves(const ParamStore& params, const ParamStore::Unit& unit, ParamStore::Range tensor, Visit visit) {
   const int64_t leaves = params.leaves(), size = unit.layout.numel / leaves;
@@ -108,17 +110,16 @@ void for_owned_leaves(const ParamStore& params, const ParamStore::Unit& unit, Pa
     if (range.begin < range.end) visit(leaf, range);
   }
 }
-// Combines what each rank has found of its shards, where there are shards: sums, or maxima. `subject` names it in
-// errors.
+// All-reduces results that each rank computed on its shards, if the weights are sharded. `subject` names them in error
+// messages.
 void reduce_over_ranks(Ctx&, const ParamStore&, const std::string& subject, const Tensor& found,
                        Reduce how = Reduce::sum);
-// Scales the update directions that have taken the gradients' place down to a root mean square of `limit` in each
-// tensor.
+// Scales the update directions that were stored in place of the gradients down to an RMS of `limit` per tensor.
 void clip_updates(Ctx&, const ParamStore&, const Placed&, double limit);
-// Moves the weights against the directions that have taken the gradients' place, with decoupled decay.
+// Moves the weights against the directions that were stored in place of the gradients, with decoupled decay.
 void move_along(Ctx&, const RuleOptions&, const ParamStore&, const Placed&, Tensor step_state);
 
-// The scalars that Adam's ops share.
+// Sets the scalars that Adam's ops have in common.
 template <class Op>
 void set_adam(Op& op, const RuleOptions& o, const Placed& placed, Tensor step_state) {
   op.state = step_state;

@@ -1,5 +1,5 @@
-// Schedule-free AdamW: the weights are where gradients are taken; what evaluations read is an average that lies beside
-// them. It is kept as its distance from the weights, which starts at 0.
+// Schedule-free AdamW: gradients are taken at the weights; evaluations read an average, which is stored as its
+// difference from the weights and starts at 0.
 #include "optim/rule.h"
 
 namespace athanor {

@@ -1,6 +1,6 @@
 // Update clipping [Shazeer & Stern 2018, "Adafactor: Adaptive Learning Rates with Sublinear Memory Cost", sec. 6].
-// Squares are added over the ranks that share the tensor, in the order of the leaves' shards where bits must not depend
-// on the number of ranks.
+// Sums of squares are all-reduced over the ranks that shard the tensor, in the order of logical shards if results must
+// not depend on the number of ranks.
 #include <span>
 
 #include "ops/adafactor.h"
@@ -9,8 +9,8 @@
 namespace athanor {
 namespace {
 
-// Clips tensors of one unit. Each tensor has one factor, but its rows are separate so that many blocks add up its
-// squares.
+// Clips the tensors of one unit. Each tensor has a single factor, but sums of squares are computed per row, so that
+// many thread blocks take part.
 void clip_unit(Ctx& c, const ParamStore& params, std::span<const UpdateRange> tensors, double limit) {
   const ParamStore::Unit& unit = *params.units()[tensors.front().unit];
   const auto pieces = params.pieces();

@@ -1,5 +1,5 @@
-// The ops of ops/adafactor.h, element by element, from the paper [Shazeer & Stern 2018, alg. 4]: its G is the gradient
-// that the optimizer gets, which is the stored one times grad_scale.
+// The ops of ops/adafactor.h, element by element, after the paper [Shazeer & Stern 2018, alg. 4]. The paper's G is the
+// stored gradient times grad_scale.
 #include <cmath>
 #include <cstring>
 
@@ -18,7 +18,7 @@ void ReferenceOps::run(const FactoredMoments& op, void*) {
       Values m = load(moments);
       const Values stored = load(sums);  // [S, rows or columns]: squares of stored gradients
       for (int64_t i = 0; i < m.size() && !s.skip; ++i) {
-        double squares = 0;  // of G
+        double squares = 0;  // sum of squares of G
         for (int64_t k = 0; k < stored.rows; ++k) squares += stored(k, i) * scale * scale;
         m[i] = float(beta2 * m[i] + (1 - beta2) * (squares / double(others) + 1e-30));
       }
@@ -28,8 +28,8 @@ void ReferenceOps::run(const FactoredMoments& op, void*) {
     const Values r = average(p.r, p.row_sums, p.c.numel()), c = average(p.c, p.column_sums, p.r.numel());
     double mean = 0;
     for (const double x : r.v) mean += x / double(r.size());
-    // U = G / sqrt(V) with V = r c / mean(r): one factor for each row, and one for each column, which makes G of the
-    // stored gradient.
+    // U = G / sqrt(V) with V = r c / mean(r), as one factor per row and one per column; the column's includes
+    // grad_scale.
     Values rows(1, r.size()), columns(1, c.size());
     for (int64_t i = 0; i < r.size() && !s.skip; ++i) rows[i] = std::sqrt(mean / r[i]);
     for (int64_t i = 0; i < c.size() && !s.skip; ++i) columns[i] = scale / std::sqrt(c[i]);

@@ -8,7 +8,7 @@
 namespace athanor {
 namespace {
 
-// fn(span, head, query row) for each query of each span, after checking that the span lies inside the tensors.
+// Calls fn(span, head, query row) for each query of each span, after checking that the span lies inside the tensors.
 template <class Fn>
 void each_query(const Tensor& spans, int64_t heads, int64_t queries, int64_t keys, Fn&& fn) {
   for (int64_t s = 0; s < spans.rows(); ++s) {
@@ -23,7 +23,7 @@ void each_query(const Tensor& spans, int64_t heads, int64_t queries, int64_t key
   }
 }
 
-// Is key j of the span visible to its query i?
+// True if key j of the span is visible to its query i.
 bool visible(const Span& s, int64_t i, int64_t j, int64_t window) {
   const int64_t distance = (s.q_pos + i) - (s.k_pos + j);
   return distance >= 0 && (window == 0 || distance < window);
@@ -35,7 +35,7 @@ double dot(const Values& a, int64_t a_row, int64_t a_col, const Values& b, int64
   return sum;
 }
 
-// The score of a q·k: y, and its derivative.
+// The score of q·k, and its derivative by q·k.
 struct Score {
   double y, slope;
 };

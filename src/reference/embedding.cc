@@ -1,4 +1,4 @@
-// Embedding look-up and its gradient, and row moves by index. Indices are checked: the reference is also a debugger.
+// Embedding look-up and its gradient, and row moves by index. Indices are checked, which helps debugging.
 #include <cstring>
 
 #include "reference/reference_ops.h"
@@ -7,14 +7,14 @@
 namespace athanor {
 namespace {
 
-// Index number i, which must name a row of `table`.
+// Returns indices[i], which must be a row of `table`.
 int64_t row_index(const char* what, const Tensor& indices, int64_t i, const Tensor& table) {
   const int32_t row = indices.as<int32_t>()[i];
   CHECK(row >= 0 && row < table.rows(), what, ": entry ", i, " is ", row, " of ", table.rows(), " rows");
   return row;
 }
 
-// The row of token number i in `table`; -1 if another part of the vocabulary has it.
+// Row of token i in `table`; -1 if another vocabulary shard has it.
 int64_t token_row(const char* what, const Tensor& tokens, int64_t i, const VocabPart& part, const Tensor& table) {
   if (!part) return row_index(what, tokens, i, table);
   const int32_t token = tokens.as<int32_t>()[i];
@@ -28,7 +28,7 @@ void add_row(Values& table, int64_t i, const Values& x) {
   for (int64_t c = 0; c < table.cols; ++c) table(i, c) = double(float(table(i, c) + x[c]));
 }
 
-// Rows move as bytes: no rounding, no NaN quieting.
+// Rows are copied as bytes: no rounding, no NaN quieting.
 void copy_row(const Tensor& to, int64_t to_row, const Tensor& from, int64_t from_row) {
   std::memcpy(to.slice(to_row, to_row + 1).data, from.slice(from_row, from_row + 1).data,
               size_t(to.cols()) * size_of(to.dtype));
@@ -48,7 +48,7 @@ void ReferenceOps::run(const EmbeddingFwd& op, void*) {
   }
 }
 
-// In f32 and in the order of i, as the header fixes it.
+// Sums in f32 and in the order of i, as the op's header specifies.
 void ReferenceOps::run(const EmbeddingBwd& op, void*) {
   Values dwte = load(op.dwte), dwpe = op.dwpe ? load(op.dwpe) : dwte;
   for (int64_t i = 0; i < op.dy.rows(); ++i) {

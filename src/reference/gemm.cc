@@ -1,4 +1,4 @@
-// Matrix product and column sums, from their definitions.
+// GEMM and column sums, from their definitions.
 #include "reference/gemm.h"
 
 #include "reference/reference_ops.h"
@@ -13,7 +13,7 @@ Values transposed(const Values& x) {
   return t;
 }
 
-// The factor as the product sees it: TF32-rounded if asked.
+// The operand as the GEMM sees it: TF32-rounded if requested.
 Values factor(const Tensor& t, bool tf32) {
   Values x = load(t);
   if (tf32 && t.dtype == DType::f32)

@@ -1,11 +1,11 @@
-// The definition of a product, for those of codes too.
+// The definition of a GEMM, shared by Gemm and ScaledGemm.
 #pragma once
 #include "ops/gemm.h"
 #include "reference/values.h"
 
 namespace athanor {
 
-// op.d from the values of a and b as they lie in memory; without an epilogue.
+// Computes op.d from a and b, given in their memory layout; ignores the epilogue.
 void multiply(const Gemm& op, Values a, Values b);
 
 }  // namespace athanor

@@ -10,7 +10,7 @@
 namespace athanor {
 namespace {
 
-// The trust ratio of a tensor whose squares of w and of r are summed in [2, S].
+// The trust ratio of a tensor. sums [2, S]: partial sums of the squares of w and of r.
 double ratio_of(const Values& sums) {
   double w = 0, r = 0;
   for (int64_t i = 0; i < sums.cols; ++i) w += sums(0, i), r += sums(1, i);

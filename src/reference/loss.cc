@@ -9,7 +9,7 @@
 namespace athanor {
 namespace {
 
-// [n] logits and how the capped ones follow them: softcap * tanh(z / softcap) and 1 - tanh^2.
+// [n] soft-capped logits softcap * tanh(z / softcap), and their derivatives 1 - tanh^2.
 struct Capped {
   Values z;
   std::vector<double> slope;
@@ -27,7 +27,7 @@ Capped capped(const Tensor& row, int64_t vocab, float softcap) {
 }
 
 struct RowSums {
-  double base, sum, at_target;  // sum of exp(z - base); z of the target - base
+  double base, sum, at_target;  // sum of exp(z - base); logit of the target - base
 };
 
 RowSums sums_of(const Values& z, int64_t vocab, int32_t target) {
@@ -40,7 +40,7 @@ RowSums sums_of(const Values& z, int64_t vocab, int32_t target) {
 }  // namespace
 
 // loss = log sum_c exp(z_c) - z_target;  dz_c = scale inv_count ((1 + 2 z_loss lse) softmax(z)_c - [c = target]);
-// with softcap of z = softcap tanh(x / softcap), and dx_c = dz_c / cosh(x_c / softcap)^2. Targets ahead add
+// with softcap: z = softcap tanh(x / softcap), and dx_c = dz_c / cosh(x_c / softcap)^2. Targets ahead add
 // scale inv_count sum over j of ahead_weights_j (softmax(z)_c - [c = ahead_j]) to dz_c.
 void ReferenceOps::run(const CrossEntropy& op, void*) {
   Values losses = zeros_like(op.losses);  // [n]
@@ -84,14 +84,14 @@ void ReferenceOps::run(const CrossEntropy& op, void*) {
 
 namespace {
 
-// A student's and its teacher's logits of a row, soft-capped, relative to the largest, over the temperature; and the
+// y and u: a row's student and teacher logits, soft-capped, minus their maximum, divided by the temperature; and the
 // three sums of DistillSums.
 struct Scaled {
   std::vector<double> y, u;
   double y_sum = 0, u_sum = 0, cross = 0;
 };
 
-// factor * difference, 0 where the factor is.
+// factor * difference, or 0 if the factor is 0.
 double weighted(double factor, double difference) { return factor > 0 ? factor * difference : 0; }
 
 Scaled scaled(const Values& z, const Values& v, int64_t vocab, double base, double teacher_base, double temperature,

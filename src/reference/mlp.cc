@@ -1,4 +1,4 @@
-// GELU (tanh form), SwiGLU and other activations with their derivatives; sums scaled by parameters.
+// GELU (tanh form), SwiGLU and other activations with their derivatives; sums scaled by learned scalars.
 #include <cmath>
 #include <numbers>
 

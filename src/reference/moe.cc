@@ -1,4 +1,4 @@
-// Mixture of experts, from the definitions: router, order of rows, and products of rows with their expert's matrix.
+// Mixture of experts, from the definitions: router, sorting of rows, and grouped GEMMs.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -43,7 +43,7 @@ Scores scores(RouterScore kind, const Values& logits, int64_t t) {
   return s;
 }
 
-// Largest first; of equal ones the one that comes first.
+// Indices of the k largest values, in descending order; among equal values the lower index comes first.
 std::vector<int32_t> largest(const std::vector<double>& values, int64_t k) {
   std::vector<int32_t> order(values.size());
   std::iota(order.begin(), order.end(), 0);
@@ -53,7 +53,7 @@ std::vector<int32_t> largest(const std::vector<double>& values, int64_t k) {
   return order;
 }
 
-// Selection values, with those outside the chosen groups below all others.
+// Selection values; those outside the chosen groups are below all others.
 std::vector<double> selection(const RouteFwd& op, const Values& logits, int64_t t) {
   std::vector<double> values = op.selects_by_logit() ? std::vector<double>{} : scores(op.rule.score, logits, t).of;
   for (int64_t i = 0; i < logits.cols && op.selects_by_logit(); ++i) values.push_back(logits(t, i));
@@ -93,7 +93,7 @@ void ReferenceOps::run(const RouteFwd& op, void*) {
 
 namespace {
 
-// Gradient of a token's scores from that of its weights.
+// Gradient of a token's scores, from the gradient of its weights.
 std::vector<double> score_gradients(const RouteBwd& op, const std::vector<double>& s, const Values& dweights,
                                     int64_t t) {
   const int64_t k = dweights.cols;
@@ -122,12 +122,12 @@ void ReferenceOps::run(const RouteBwd& op, void*) {
     for (int64_t slot = first * k; slot < (first + op.sequence) * k; ++slot)
       ++counts[size_t(checked("route_bwd.experts", ints(op.experts)[slot], e))];
     for (int64_t i = 0; i < e; ++i) gained[size_t(i)] += counts[size_t(i)];
-    const double share = double(e) / (double(k) * double(op.sequence));  // of a count and a probability in the loss
+    const double share = double(e) / (double(k) * double(op.sequence));  // factor in the balance loss
     for (int64_t t = first; t < first + op.sequence; ++t) {
       const auto [softmaxes, lse] = softmax(logits, t);
       const Scores token = scores(op.rule.score, logits, t);
       std::vector<double> ds = score_gradients(op, token.of, dweights, t);
-      double inner = 0;  // of the scores' shares and their gradients in the balance loss
+      double inner = 0;  // dot product of the normalized scores and their gradients in the balance loss
       for (size_t i = 0; i < ds.size(); ++i) {
         const double p = token.of[i] / token.sum;
         inner += p * counts[i];
@@ -199,7 +199,7 @@ void ReferenceOps::run(const SendSlots& op, void*) {
 
 void ReferenceOps::run(const ReceiveSlots& op, void*) {
   const int64_t own = op.own(), first = op.rank * own;
-  std::vector<int64_t> next(size_t(op.ranks()));  // slot of each rank
+  std::vector<int64_t> next(size_t(op.ranks()));  // next slot of each rank
   int32_t row = 0;
   const auto give = [&](int64_t rank) {
     const int64_t slot = rank * op.capacity() + next[size_t(rank)]++;

@@ -35,7 +35,7 @@ void ReferenceOps::run(const NormFwd& op, void*) {
   for (int64_t i = 0; i < h.rows; ++i) {
     if (op.kind == NormKind::layer) {
       for (int64_t c = 0; c < h.cols; ++c) mean[i] += h(i, c) / double(h.cols);
-      for (int64_t c = 0; c < h.cols; ++c) h(i, c) -= mean[i];  // the rms of what is left is the standard deviation
+      for (int64_t c = 0; c < h.cols; ++c) h(i, c) -= mean[i];  // their rms is then the standard deviation
     }
     rstd[i] = inverse_rms(&h(i, 0), h.cols, double(op.eps));
   }
@@ -83,7 +83,7 @@ void ReferenceOps::run(const QkNormFwd& op, void*) {
   for (int64_t i = 0; i < x.rows; ++i)
     for (int64_t j = 0; j < normed; ++j) rstd(i, j) = inverse_rms(&x.v[size_t(i * x.cols + j * dim)], dim, op.eps);
   store(op.rstd, rstd);
-  rstd = load(op.rstd);  // y from the stored statistics
+  rstd = load(op.rstd);  // y is computed from the stored (rounded) statistics
   Values y = x;
   for (int64_t i = 0; i < x.rows; ++i)
     for (int64_t j = 0; j < normed; ++j)

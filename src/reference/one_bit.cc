@@ -1,4 +1,4 @@
-// The ops of ops/one_bit.h, block by block, in the precision that they are defined in.
+// The ops of ops/one_bit.h, block by block, in the precision of their definition.
 #include "ops/one_bit.h"
 
 #include <array>
@@ -19,7 +19,7 @@ StepState state_in(const Tensor& t) {
 
 OneBitRecord* records_in(const Tensor& t) { return reinterpret_cast<OneBitRecord*>(t.as<uint8_t>()); }
 
-// C(x) of a block, whose errors become x - C(x).
+// Compresses a block to C(x) and sets its error to x - C(x).
 OneBitRecord compress(const Block& x, const float* v, float* error) {
   double squares = 0;
   int count = 0;
@@ -82,7 +82,7 @@ void ReferenceOps::run(const OneBitDirection& op, void*) {
   const OneBitScalars a = one_bit_scalars(op, s);
   for (int64_t b = 0; b < op.blocks.count; ++b) {
     const OneBitRecord& record = records_in(op.records)[op.blocks.slot(b)];
-    float most = 0;  // of the block's ratios
+    float most = 0;  // maximum of the block's ratios
     for (int64_t i = 0; i < kOneBitBlock; ++i) {
       const int64_t at = b * kOneBitBlock + i;
       const float v = op.v.as<float>()[at], m = record.value(i, v), old = op.m.as<float>()[at];

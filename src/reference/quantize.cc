@@ -1,5 +1,5 @@
-// Codes of 8 and 4 bits and products of them, from their definitions. Codes are found by search over all of them,
-// scales in double, so that nothing here shares arithmetic with what it specifies.
+// Quantization to FP8 and FP4 and GEMMs of quantized operands, from their definitions. Quantized values are found by
+// exhaustive search and scales are computed in double, so that no arithmetic is shared with the code under test.
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -37,7 +37,7 @@ constexpr uint8_t kOnes = 0xff;
 template <>
 constexpr uint8_t kOnes<f4_e2m1> = 0xf;
 
-// The code nearest to x, of two the even one.
+// The value of type T nearest to x; ties go to the even encoding.
 template <class T>
 T nearest(double x) {
   constexpr uint8_t kMagnitudes = kOnes<T> / 2;
@@ -53,8 +53,8 @@ T nearest(double x) {
   return {uint8_t(best.bits | (std::signbit(x) ? kMagnitudes + 1 : 0))};
 }
 
-// Rounds to the neighbour of x that is further from zero, if a uniform number is below x's place between both
-// neighbours.
+// Stochastic rounding: to the neighbor away from zero if `uniform` is below the relative position of x between its
+// neighbors.
 f4_e2m1 at_random(double x, double uniform) {
   if (std::isnan(x)) return {0x7};
   uint8_t below = 0;
@@ -76,11 +76,11 @@ void transform(Values& x, const Blocks& blocks) {
       const double term = from[i + (k - place) * apart];
       sum += minus ? -term : term;
     }
-    x[i] = double(float(sum / 4) + 0.0f);  // zero has no sign
+    x[i] = double(float(sum / 4) + 0.0f);  // + 0.0f turns -0 into 0
   }
 }
 
-// What turns a block's values into codes, and the scale that is stored: of the block, and `global` of the matrix.
+// Quantization factor of a block, and its stored scale; the scale of the whole matrix is stored separately.
 struct Step {
   double factor, scale;
 };
@@ -234,7 +234,7 @@ void ReferenceOps::run(const DelayedScales& op, void*) {
   store(op.amax, zeros_like(op.amax));
 }
 
-// The product of what the codes stand for, which doubles hold.
+// The GEMM of the dequantized operands, which are exact in double.
 void ReferenceOps::run(const ScaledGemm& op, void*) {
   const auto decoded = [](const Tensor& codes, const Tensor& scales, const Tensor& global, const Blocks& blocks) {
     Values v = load(codes), s = load(scales);

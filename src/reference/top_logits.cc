@@ -19,10 +19,10 @@ double slope(double z, float softcap) {
   return 1 / (cosine * cosine);
 }
 
-// a log(a / b) by the logarithms of both; 0 where a is.
+// a log(a / b) from the logarithms of a and b; 0 if a is 0.
 double term(double log_a, double log_b) { return log_a == -kInf ? 0 : std::exp(log_a) * (log_a - log_b); }
 
-// The events of a row: its top tokens, and all others.
+// The events of a row: its top tokens, and all other tokens as one.
 struct Events {
   std::vector<double> top;  // log probabilities
   double rest;
@@ -36,7 +36,7 @@ struct Events {
 
 double sign(double x) { return x > 0 ? 1 : x < 0 ? -1 : 0; }  // NaN: 0
 
-// Sums over the events of |q - p|, and of q with the sign of q - p.
+// Sums over the events: of |q - p|, and of q times the sign of q - p.
 struct SortedDifference {
   double distance = 0, signed_q = 0;
   void add(double log_q, double log_p) {
@@ -123,13 +123,14 @@ void ReferenceOps::run(const CachedDistilledCrossEntropy& op, void*) {
         differs.add(q.rest, p.rest);
       }
       const double floor = std::log(double(std::numeric_limits<float>::min())) - log_z;
-      Events q_above = q;  // what logarithms are taken of
+      Events q_above = q;  // with the clamp, for logarithms
       q_above.rest = std::max(q.rest, floor);
       const double between = sorted ? differs.distance : forward ? divergence(p, q_above) : divergence(q, p);
       const double lse = most + std::log(sums(0, i));
       losses[i] = std::log(sums(0, i)) - sums(1, i);
       divergences[i] = t * t * between;
-      // The gradient of logit x of a token; of_teacher: that of between.
+      // Gradient with respect to logit x of a token; of_teacher: gradient of `between` with respect to the scaled
+      // logit.
       const auto gradient_of = [&](double x, bool is_target, double of_teacher) {
         const double softmax = std::exp(capped(x, op.softcap) - lse);
         return weight * slope(x, op.softcap) *

@@ -1,4 +1,4 @@
-// Widening and rounding between tensors and Values; row strides are honoured here and nowhere else in the reference.
+// Conversion between tensors and Values; the only code of the reference that handles row strides.
 #include "reference/values.h"
 
 #include <cmath>
@@ -25,7 +25,7 @@ e8m0 rounded<e8m0>(double x) {
   return as_e8m0(float(x));
 }
 
-// fn(T& element, index in Values) for each element of t.
+// Calls fn(T& element, index in Values) for each element of t.
 template <class T, class Fn>
 void each_element(const Tensor& t, Fn&& fn) {
   const int64_t rows = t.shape.rank == 2 ? t.rows() : 1, cols = rows ? t.numel() / rows : 0;
@@ -65,7 +65,7 @@ void store_largest(const Tensor& amax, const Tensor& of) {
   if (!amax) return;
   double most = 0;
   for (const double x : load(of).v)
-    if (std::isnan(x) || std::abs(x) > most) most = std::abs(x);  // nothing is above NaN
+    if (std::isnan(x) || std::abs(x) > most) most = std::abs(x);  // NaN counts as the maximum
   *amax.as<float>() = float(most);
 }
 

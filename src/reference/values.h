@@ -1,6 +1,6 @@
-// Values: a tensor's elements widened to double, dense, row after row. The reference loads Values, computes, and
-// stores them; storing is the one place that rounds: double to f32 (the arithmetic of every backend), then to the
-// tensor's dtype, both to nearest even.
+// Values: the elements of a tensor as double, contiguous and row-major. The reference loads Values, computes, and
+// stores them. Only storing rounds: double to f32 (the arithmetic of every backend), then to the tensor's dtype, both
+// to nearest even.
 #pragma once
 #include <cmath>
 #include <limits>
@@ -23,16 +23,16 @@ struct Values {
 };
 
 Values zeros_like(const Tensor&);  // rank 2 keeps its shape; other ranks become one row
-Values load(const Tensor&);        // float dtypes, those of 8 bits too, and f64
+Values load(const Tensor&);        // float dtypes, including FP8 and FP4, and f64
 void store(const Tensor&, const Values&);
-void store_largest(const Tensor& amax, const Tensor& of);  // magnitude, NaN above all; amax: [1] f32, or none
+void store_largest(const Tensor& amax, const Tensor& of);  // amax: [1] f32 or absent; NaN counts as the maximum
 
-// What several ops compute in double.
+// Formulas shared by several ops, in double.
 inline double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
 inline double capped(double logit, float softcap) {
   return softcap == 0 ? logit : double(softcap) * std::tanh(logit / double(softcap));
 }
-// What exponents are relative to, of logits with this maximum: -inf - -inf would be NaN.
+// Value to subtract from logits before exp(), given their maximum; 0 for -inf, since -inf - -inf is NaN.
 inline double exponent_base(double max) { return max == -std::numeric_limits<double>::infinity() ? 0 : max; }
 
 }  // namespace athanor

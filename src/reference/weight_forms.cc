@@ -1,4 +1,4 @@
-// Frozen weights in NF4, columns scaled as in DoRA, and weights with 2:4 sparsity.
+// NF4 weights, DoRA's column scaling, and 2:4 sparsity.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -12,7 +12,7 @@
 namespace athanor {
 namespace {
 
-// Indices of the elements that are not kept, two of every four.
+// Indices of the pruned elements, two of every four.
 std::vector<int64_t> pruned_of(const Values& x) {
   std::vector<int64_t> pruned;
   for (int64_t at = 0; at < x.size(); at += 4) {

@@ -10,7 +10,7 @@
 
 namespace athanor {
 
-// Values are stable, since files may hold them; names are those of safetensors in lower case.
+// Numeric values are stable, since files may contain them; names are those of safetensors in lower case.
 enum class DType : uint8_t {
   f32 = 0,
   bf16 = 1,
@@ -23,7 +23,7 @@ enum class DType : uint8_t {
   f8_e4m3 = 8,
   f8_e5m2 = 9,
   f8_e8m0 = 10,  // scales
-  f4_e2m1 = 11   // one in a byte: for backends that emulate it
+  f4_e2m1 = 11   // stored one per byte, in backends that emulate it
 };
 
 constexpr size_t size_of(DType t) {
@@ -108,7 +108,7 @@ struct DTypeOf<e8m0> {
   static constexpr DType value = DType::f8_e8m0;
 };
 
-// by_float(t.dtype, [&]<class T>() { kernel<T>(...); }): runs fn for the float type that dtype names.
+// by_float(t.dtype, [&]<class T>() { kernel<T>(...); }): calls fn with the C++ type of the float dtype.
 template <class Fn>
 decltype(auto) by_float(DType dtype, Fn&& fn) {
   switch (dtype) {
@@ -123,7 +123,7 @@ decltype(auto) by_float(DType dtype, Fn&& fn) {
   }
 }
 
-// Element types of quantized operands (codes); by_code() and by_scale() are by_float() for codes and scales.
+// Dtypes of quantized values. by_code() and by_scale() work like by_float(), for quantized values and their scales.
 constexpr bool is_code(DType t) { return t == DType::f8_e4m3 || t == DType::f8_e5m2 || t == DType::f4_e2m1; }
 constexpr float largest_code(DType t) {
   return t == DType::f4_e2m1 ? f4_e2m1::kMost : t == DType::f8_e5m2 ? f8_e5m2::kMost : f8_e4m3::kMost;

@@ -1,7 +1,7 @@
-// Floats of 8 and 4 bits on the host: storage types with exact conversion, round to nearest even. E4M3, E5M2 and E2M1
-// saturate: values beyond the largest, infinity included, become the largest; NaN stays NaN, but E2M1 has none: there
-// it becomes the largest too. E8M0 is a power of two, for scales. [Rouhani et al. 2023, OCP Microscaling Formats 1.0,
-// sec. 5.3 and 5.4.1; Micikevicius et al. 2022, "FP8 formats"]
+// FP8 and FP4 on the host: storage types with exact conversion, round to nearest even. E4M3, E5M2 and E2M1 saturate:
+// values above the maximum, infinity included, become the maximum. NaN stays NaN, except in E2M1, which has none: it
+// becomes the maximum. E8M0 is a power of two, for scales. [Rouhani et al. 2023, OCP Microscaling Formats 1.0, sec. 5.3
+// and 5.4.1; Micikevicius et al. 2022, "FP8 formats"]
 #pragma once
 #include <cmath>
 
@@ -12,7 +12,7 @@ namespace athanor {
 struct f8_e4m3 {  // no infinity; 0x7f and 0xff are NaN
   uint8_t bits;
   static constexpr float kMost = 448;
-  static constexpr float kSaturates = 464;  // nearer to the next code, if there were one, from here on
+  static constexpr float kSaturates = 464;  // midpoint to the next value, if there were one; larger inputs saturate
 };
 struct f8_e5m2 {  // the upper half of an f16
   uint8_t bits;
@@ -28,7 +28,7 @@ struct e8m0 {  // 2^(bits - 127); 0xff is NaN
   uint8_t bits;
 };
 
-// As f16: shift into place, then rescale by 2^120 (exact, subnormals included).
+// Like f16: shift into place, then rescale by 2^120 (exact, subnormals included).
 ATHANOR_INLINE float to_float(f8_e4m3 x) {
   const uint32_t magnitude = uint32_t(x.bits & 0x7fu) << 20;
   const float scaled = std::bit_cast<float>(magnitude) * 0x1p120f;
@@ -47,9 +47,9 @@ ATHANOR_INLINE float to_float(e8m0 x) {
 
 namespace detail {
 
-// Rounds to a type with kMantissa bits of mantissa whose smallest normal value is 2^kLeast and whose largest has the
-// float's bits kMost. Normal range: add the rounding bias in the integer domain. Subnormal results: adding a power of
-// two aligns the mantissa so that the hardware's own rounding does the work. NaN becomes 0x7f, whatever its sign.
+// Rounds to a type with kMantissa mantissa bits, smallest normal value 2^kLeast and maximum kMost (bits of a float).
+// Normal range: add the rounding bias in the integer domain. Subnormal results: adding a power of two aligns the
+// mantissa so that the hardware's own rounding does the work. NaN becomes 0x7f, whatever its sign.
 template <int kMantissa, int kLeast, uint32_t kMost>
 ATHANOR_INLINE uint8_t round_to_8_bits(float x) {
   constexpr int kShift = 23 - kMantissa;
@@ -80,17 +80,17 @@ ATHANOR_INLINE f4_e2m1 from_float<f4_e2m1>(float x) {
   return {uint8_t((code & 0x7u) | (code & 0x80u) >> 4)};
 }
 
-// Rounded up in magnitude with the probability that makes the mean x, by 24 bits of `random`; saturates as above.
+// Stochastic rounding with the upper 24 bits of `random`, so that the expected value is x; saturates as above.
 ATHANOR_INLINE f4_e2m1 round_at_random(float x, uint32_t random) {
   const float magnitude = std::fabs(x);
-  const bool finite = magnitude < f4_e2m1::kMost;  // not NaN either
+  const bool finite = magnitude < f4_e2m1::kMost;  // false for NaN, too
   const float a = finite ? magnitude : 0.0f;
   const float gap = a < 2   ? 0.5f
                     : a < 4 ? 1.0f
                             : 2.0f,
               per_gap = a < 2   ? 2.0f
                         : a < 4 ? 1.0f
-                                : 0.5f;  // distance of FP4 values here
+                                : 0.5f;  // gap: distance between neighboring FP4 values at a; per_gap: its inverse
   const auto below = float(int32_t(a * per_gap)), rest = a * per_gap - below;
   const float up = float(int32_t(random >> 8)) * 0x1p-24f < rest ? 1.0f : 0.0f;
   const float rounded = finite ? (below + up) * gap : magnitude;
@@ -98,13 +98,13 @@ ATHANOR_INLINE f4_e2m1 round_at_random(float x, uint32_t random) {
   return from_float<f4_e2m1>(std::bit_cast<float>(std::bit_cast<uint32_t>(rounded) | sign));
 }
 
-// Quantization of a block: code = round(value * factor); value is approximately code * scale.
+// Scale of a block: quantized value = round(value * factor), and value is approximately (quantized value) * scale.
 struct CodeScale {
   float factor, scale;
 };
-// For values of magnitude up to amax and a type whose largest value is `most`: factor is most / amax, at most 2^126,
-// optionally rounded down to a power of two; scale is 1 / factor. A block of zeros has factor 1. A block with Inf or
-// NaN has factor 0 and scale NaN, since saturation would hide it: products with the block are then NaN.
+// Scale for a block with the given amax and a type with maximum `most`: factor = most / amax, at most 2^126, optionally
+// rounded down to a power of two; scale = 1 / factor. A block of zeros has factor 1. A block with Inf or NaN has factor
+// 0 and scale NaN, since saturation would hide it: GEMM results that use the block are then NaN.
 inline CodeScale code_scale(float amax, float most, bool power_of_two) {
   if (!(amax <= 0x1.fffffep127f)) return {0, std::bit_cast<float>(0x7fc00000u)};
   if (amax == 0) return {1, 1};
@@ -113,13 +113,14 @@ inline CodeScale code_scale(float amax, float most, bool power_of_two) {
   const float kept = power_of_two ? std::bit_cast<float>(std::bit_cast<uint32_t>(factor) & 0x7f800000u) : factor;
   return {kept, 1 / kept};
 }
-// Two levels of scales for E2M1: value is approximately code * block * global, where `block` is an E4M3 for a block of
-// values and `global` one for the matrix. [NVIDIA 2025, Pretraining Large Language Models with NVFP4, app. C]
+// Two levels of scales for E2M1: value is approximately (quantized value) * block * global, where `block` is an E4M3
+// scale per block and `global` an f32 scale for the matrix. [NVIDIA 2025, Pretraining Large Language Models with NVFP4,
+// app. C]
 struct GlobalScale {
   float factor, scale;
 };
-// For a matrix of magnitudes up to amax: factor is 6 * 448 / amax, at most 2^110, scale 1 / factor. A matrix of zeros
-// has factor 1, one with Inf or NaN has factor 0 and scale NaN.
+// Scale for a matrix with the given amax: factor = 6 * 448 / amax, at most 2^110; scale = 1 / factor. A matrix of zeros
+// has factor 1; one with Inf or NaN has factor 0 and scale NaN.
 inline GlobalScale global_scale(float amax) {
   if (!(amax <= 0x1.fffffep127f)) return {0, std::bit_cast<float>(0x7fc00000u)};
   if (amax == 0) return {1, 1};
@@ -128,17 +129,18 @@ inline GlobalScale global_scale(float amax) {
   return {factor, 1 / factor};
 }
 struct BlockScale {
-  float factor;  // code = round(value * factor)
+  float factor;  // quantized value = round(value * factor)
   f8_e4m3 scale;
 };
-// For a block of magnitudes up to amax. A block whose scale rounds to zero has factor 0, so that its codes are zeros.
+// Scale for a block with the given amax. If the scale rounds to 0, factor is 0, so that the block is quantized to
+// zeros.
 inline BlockScale block_scale(float amax, const GlobalScale& global) {
   if (global.factor == 0) return {0, {0}};
   const auto scale = from_float<f8_e4m3>(amax / f4_e2m1::kMost * global.factor);
   return {scale.bits == 0 ? 0 : global.factor / to_float(scale), scale};
 }
 
-// scale: a power of two, or NaN.
+// scale: a power of two or NaN.
 inline e8m0 as_e8m0(float scale) {
   const uint32_t exponent = std::bit_cast<uint32_t>(scale) >> 23;
   return {uint8_t(exponent < 255 ? exponent : 255)};

@@ -58,10 +58,10 @@ inline float round_tf32(float x) {
   return std::bit_cast<float>(finite ? (u + 0x1000u) & 0xffffe000u : u);
 }
 
-// Changes of the bits of floats: of one (uint32_t) or of a vector of them (cpu/vec.h).
+// Bit-level changes of floats, for one float (uint32_t) or a vector of floats (cpu/vec.h).
 
-// To bf16, up or down with probability in proportion to the distance: adds 16 uniform bits below the kept mantissa and
-// truncates. Exact values stay, as do Inf and NaN.
+// Stochastic rounding to bf16: adds 16 uniform bits below the kept mantissa and truncates, so the probability of
+// rounding up is proportional to the distance. Exact values, Inf and NaN are unchanged.
 template <class Word>
 ATHANOR_HOST_DEVICE ATHANOR_INLINE void round_word(Word& u, const Word& random16) {
   u = (u & 0x7f800000u) != 0x7f800000u ? (u + random16) & 0xffff0000u : u;
@@ -72,16 +72,17 @@ ATHANOR_HOST_DEVICE ATHANOR_INLINE void settle_word(Word& u) {
   u = (u & 0x1ffffu) == 0x8000u ? u - 1u : u;
 }
 
-// By the upper 16 of 32 uniform bits.
+// Uses the upper 16 of 32 uniform bits.
 inline bf16 round_stochastic(float x, uint32_t random) {
   auto u = std::bit_cast<uint32_t>(x);
   round_word(u, random >> 16);
   return from_float<bf16>(std::bit_cast<float>(u));
 }
 
-// Splits a float into its rounding to bf16 and the remainder, the signed difference of the two bit patterns; joined()
-// restores the float exactly. One float in 2^17 has the remainder 2^15, which int16 cannot hold: a tie between two bf16
-// that rounds down. settled() replaces it by the next float towards zero, which rounds to the same bf16.
+// Splitting a float: its rounding to bf16, and the remainder, which is the signed difference of the two bit patterns.
+// joined() restores the float exactly. One float in 2^17 has the remainder 2^15, which int16 cannot hold: a tie between
+// two bf16 values that rounds down. settled() replaces it by the next float towards zero, which rounds to the same
+// bf16.
 inline float settled(float x) {
   auto u = std::bit_cast<uint32_t>(x);
   settle_word(u);

@@ -1,5 +1,5 @@
-// oneDNN as a GEMM plug-in. Every call stays on the calling thread: the program's own threads share out the tiles, so
-// that the result has the same bits for any number of them.
+// oneDNN as a GEMM plug-in. Every call runs on the calling thread only: the program's own threads distribute the tiles,
+// so that results are bit-identical for any number of threads.
 #include <dnnl.h>
 #include <omp.h>
 
@@ -12,7 +12,7 @@ namespace {
 
 int sgemm(bool ta, bool tb, int64_t m, int64_t n, int64_t k, const float* a, int64_t lda, const float* b, int64_t ldb,
           float* d, int64_t ldd, bool accumulate) {
-  omp_set_num_threads(1);  // of this thread: a cheap store
+  omp_set_num_threads(1);  // affects this thread only: a cheap store
   return dnnl_sgemm(ta ? 'T' : 'N', tb ? 'T' : 'N', m, n, k, 1.0f, a, lda, b, ldb, accumulate ? 1.0f : 0.0f, d, ldd) ==
                  dnnl_success
              ? 0
