@@ -1,4 +1,5 @@
-// SwiGLU of one element and its gradient, for the kernels of cuda/mlp.cu and of products: both give the same bits.
+// SwiGLU of one element and its gradient, shared by the kernels of cuda/mlp.cu and GEMM epilogues: both give the same
+// bits.
 //   y = g s(g) u  [Shazeer 2020, eq. 5], s(g) = 1 / (1 + exp(-g));  dg = dy u s (1 + g (1 - s)), du = dy g s
 #pragma once
 #include "cuda/types.h"

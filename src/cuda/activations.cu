@@ -1,7 +1,7 @@
 // GELU, SiLU, ReLU and ReLU^2 with a gate or without, sums scaled by parameters, and gated sums, forward and backward:
-// the formulas of ops/activation.h and gated_sum.h. Plain kernels, one element per thread; in the backward of a scaled
-// sum a tile per block, in that of a gated sum a warp per group of a row, whose two sums a second launch adds in order.
-// Memory bound. Unverified: no GPU has run them.
+// the formulas of ops/activation.h and gated_sum.h. Plain kernels with one element per thread. The backward of a scaled
+// sum has one tile per block, that of a gated sum one warp per group of a row; a second launch adds their two sums in
+// order. Memory bound. Unverified: no GPU has run them.
 #include "cuda/activations.h"
 
 #include "cuda/activation.h"
@@ -104,7 +104,7 @@ __global__ void __launch_bounds__(kTileThreads)
   });
 }
 
-// sums: of the tile's dy x and dy z, [2, tiles].
+// sums [2, tiles]: the sum of dy x and the sum of dy z over each tile.
 template <class T>
 __global__ void __launch_bounds__(kTileThreads) scaled_sum_backward(double* sums, T* dx, T* dz, const T* dy, const T* x,
                                                                     const T* z, Weights a, Weights b, Flat flat) {
@@ -133,7 +133,7 @@ __global__ void __launch_bounds__(kTileThreads) scaled_sum_backward(double* sums
   if (threadIdx.x == 0) sums[blockIdx.x] = da, sums[gridDim.x + blockIdx.x] = db;
 }
 
-// A matrix of rows that may be strided; null: there is none.
+// A matrix whose rows may be strided; null data: absent.
 template <class T>
 struct Rows {
   T* data;
@@ -141,7 +141,7 @@ struct Rows {
   __device__ __forceinline__ T* at(int64_t row, int64_t column) const { return data + row * stride + column; }
 };
 
-// The groups of columns that have a gate each, and the factor of all gates.
+// Groups of columns that share a gate, and the factor that multiplies all gates.
 struct Groups {
   int64_t count, width;  // width: columns of a group
   float factor;
@@ -176,7 +176,7 @@ struct GatedSumBackward {
   Groups groups;
   int64_t rows;
 };
-// A warp per group of a row. sums: of the block's dy x and factor s dy z, [2, blocks].
+// One warp per group of a row. sums [2, blocks]: the sum of dy x and the sum of factor s dy z over each block.
 template <class T>
 __global__ void __launch_bounds__(kGatedSumWarps * 32) gated_sum_backward(double* sums, GatedSumBackward<T> p) {
   ptx::wait_for_earlier_kernels();

@@ -1,6 +1,6 @@
-// Adafactor's kernels: second moments of the rows and columns of matrices, and the clipping of their factors, a block
-// for each matrix. They read some numbers for each row and column; the passes over gradients are those of output_scaling.cu.
-// Deterministic: each sum is one block's. Not timed on a GPU yet.
+// Adafactor's kernels: factored second moments (rows and columns) of matrices, and clipping of the update factors; one
+// thread block per matrix. They read a few numbers per row and column; the passes over gradients are in
+// output_scaling.cu. Deterministic: one block computes each sum. Not timed on a GPU yet.
 #include "cuda/adafactor.h"
 
 #include "cuda/vec8.h"

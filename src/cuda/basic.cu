@@ -13,7 +13,7 @@
 namespace athanor::cuda {
 namespace {
 
-constexpr int kChunks = 4;  // 64 bytes of loads on their way per thread
+constexpr int kChunks = 4;  // 64 bytes of loads in flight per thread
 constexpr int kMaxRanges = SumCut::kMaxRanges;
 constexpr int kRangeChunks = 4;  // chunks per thread and step of a range
 static_assert(kTile<kVector<float>, kRangeChunks> == SumCut::kTile);
@@ -104,7 +104,7 @@ __global__ void __launch_bounds__(kTileThreads)
 #pragma unroll
         for (int i = 0; i < kElements; ++i) {
           const double value = static_cast<double>(v[c][i]);
-          sum[i] += Square ? value * value : value;  // the product is exact
+          sum[i] += Square ? value * value : value;  // the square is exact in double
         }
       }
     });
@@ -157,7 +157,7 @@ void add_partials(const Ranges<Summed>& table, const double* partials, cudaStrea
   CUDA_CHECK(launch(add_sums, one, partials, table));
 }
 
-// sum_of(i): where the sum of x[i] is added.
+// sum_of(i): the tensor to which the sum of x[i] is added.
 template <bool Square, class SumOf>
 void add_to(const SumOf& sum_of, const std::vector<Tensor>& x, void* scratch, cudaStream_t stream) {
   auto* partials = static_cast<double*>(scratch);

@@ -1,6 +1,7 @@
-// Codes on their way into products: transposed, as f32; their scales as the library reads them.
-// Layout: row-major. A transpose has tiles of 64 by 64 codes, other kernels a thread for each element or four.
-// Memory bound. Each output is written by one thread. Not timed on a GPU yet.
+// Prepares FP8/FP4 operands for GEMMs: transposes or packs values, dequantizes them to f32, and rearranges scales into
+// the library's layout.
+// Layout: row-major. Transposing uses tiles of 64 by 64 values; other kernels have one thread per element, or per 16
+// values to pack. Memory bound. Each output is written by one thread. Not timed on a GPU yet.
 #include "cuda/codes.h"
 
 #include "cuda/host_tools.h"
@@ -10,15 +11,17 @@ namespace athanor::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kTileSide = 64, kPiece = 16;   // codes; of a 16-byte access
-constexpr int kPieces = kTileSide / kPiece;  // of a row of a tile: a thread for each piece
-constexpr int kStride = kTileSide / 4 + 1;   // words of a row in shared memory: one more, for fewer conflicts
+// One-byte values per side of a tile, and per 16-byte access.
+constexpr int kTileSide = 64, kPiece = 16;
+constexpr int kPieces = kTileSide / kPiece;  // 16-byte pieces per row of a tile; a thread has one piece
+constexpr int kStride = kTileSide / 4 + 1;   // words per row in shared memory; one word of padding reduces bank
+                                            // conflicts
 static_assert(kThreads == kTileSide * kPieces);
 
-// Codes of 4 bits, each in the low half of a byte: of 8 bytes, 4 with two each.
+// Packs FP4 values, each in the low half of a byte: 8 bytes become 4 bytes with two values each.
 __device__ __forceinline__ uint32_t packed(uint32_t first, uint32_t second) {
   const auto halves = [](uint32_t w) {
-    const uint32_t pairs = (w & 0x000f000fu) | (w & 0x0f000f00u) >> 4;  // bytes 0 and 2 have two codes each
+    const uint32_t pairs = (w & 0x000f000fu) | (w & 0x0f000f00u) >> 4;  // bytes 0 and 2 have two values each
     return (pairs & 0xffu) | (pairs >> 8 & 0xff00u);
   };
   return halves(first) | halves(second) << 16;
@@ -51,7 +54,7 @@ __global__ void __launch_bounds__(kThreads)
     st16(to, {words[0], words[1], words[2], words[3]});
 }
 
-// 16 codes of 4 bits for each thread.
+// Each thread packs 16 FP4 values.
 __global__ void __launch_bounds__(kThreads) pack_rows(uint8_t* out, const uint8_t* in, int64_t pieces) {
   ptx::wait_for_earlier_kernels();
   const int64_t at = int64_t{blockIdx.x} * kThreads + static_cast<int>(threadIdx.x);
@@ -65,9 +68,9 @@ __global__ void multiply_two(ProductScalars* out, const float* a, const float* b
   *out = {__fmul_rn(*a, *b), beta};
 }
 
-// Scales of one byte in tiles of 128 rows by 4 blocks: that of row r and block c of a tile at r % 32 * 16 + r / 32 * 4 +
-// c; tiles along the blocks follow each other, and what has no scale is 0. [cuBLAS manual, "Narrow precision data types
-// usage"] in[row * step_row + block * step_block], where `repeat` rows share one.
+// Arranges one-byte scales in tiles of 128 rows by 4 blocks: the scale of row r and block c of a tile is at r % 32 * 16
+// + r / 32 * 4 + c. Tiles along the blocks of a row are consecutive; padding is 0. [cuBLAS manual, "Narrow precision
+// data types usage"] The input is in[row / repeat * step_row + block * step_block]: `repeat` rows share one scale.
 struct Tiling {
   int64_t rows, blocks, step_row, step_block, repeat;
 };
@@ -108,9 +111,9 @@ __device__ __forceinline__ float value_of(E2m1 x) {
 
 struct ScaleGrid {
   const void* scales;
-  const float* global;  // of codes of 4 bits, whose other scales are e4m3; else null
+  const float* global;  // scale of the matrix for FP4, whose block scales are e4m3; else null
   bool e8m0;
-  int64_t height, width, across;  // of a block, both above 0; blocks of a row
+  int64_t height, width, across;  // height and width of a scale block, both above 0; blocks per row
 };
 template <class Code>
 __global__ void __launch_bounds__(kThreads)
@@ -185,7 +188,7 @@ void arrange_scales(const ScalesToArrange& op, cudaStream_t stream) {
     return;
   }
   Arrangement a{1, 1, 1, 0, 0};
-  if (op.layout == ScaleLayout::rows)  // of a grid of one: repeated
+  if (op.layout == ScaleLayout::rows)  // a single scale is repeated
     a = {1, outer, outer, 0, outers == 1 ? 0 : step_outer};
   else if (op.layout == ScaleLayout::blocks)
     a = {along, outers, outers, step_along, step_outer};

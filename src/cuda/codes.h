@@ -1,23 +1,23 @@
-// What products of codes need beside the library: factors and scales as it reads them, or codes as what they stand for.
+// Prepares FP8/FP4 operands and their scales for cuBLASLt's GEMMs, or dequantizes operands to f32.
 #pragma once
 #include <cuda_runtime_api.h>
 
 #include "cuda/scratch.h"
 namespace athanor::cuda {
 
-// out [C, R] = the transpose of codes [R, C]; both sizes multiples of 16, both addresses on boundaries of 16 bytes.
+// out [C, R] = the transpose of codes [R, C]. Both sizes are multiples of 16, both addresses are 16-byte aligned.
 void transpose_codes(void* out, const Tensor& codes, cudaStream_t stream);
-// Packs FP4 values, transposed or not: two neighbours of a row of `out` per byte, the first in the low half; R, or C
-// without transposing, is a multiple of 32.
+// Packs FP4 values, transposed if `turn`: each byte gets two neighbours of a row of `out`, the first in the low half.
+// R, or C without transposing, is a multiple of 32.
 void pack_codes(void* out, const Tensor& codes, bool turn, cudaStream_t stream);
 
-// The factors of a product and of d before it, which the library reads in device memory: a b, and 1 or 0.
+// alpha = a * b and beta = 1 or 0 (adds) of a GEMM, which the library reads from device memory.
 struct ProductScalars {
   float alpha, beta;
 };
 void multiply_scales(ProductScalars* out, const float* a, const float* b, bool adds, cudaStream_t stream);
 
-// Scales of a factor in a layout of the library. terms: the dimension of `codes` that the product sums over.
+// Scales of a GEMM operand, to be rearranged into a layout of the library. terms: the dimension of `codes` that is K.
 struct ScalesToArrange {
   void* out;  // [scale_bytes()]
   ScaleLayout layout;
@@ -28,7 +28,7 @@ struct ScalesToArrange {
 };
 void arrange_scales(const ScalesToArrange& op, cudaStream_t stream);
 
-// out = codes * scales (* global, of codes of 4 bits) as f32.
+// out = codes * scales as f32; FP4 values are also multiplied by `global`.
 struct Decoding {
   float* out;
   Tensor codes, scales, global;

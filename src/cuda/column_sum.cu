@@ -15,7 +15,7 @@ constexpr int kWarps = ColumnSumCut::kWarps, kRowsInFlight = ColumnSumCut::kRows
 
 template <class T, class Out = float>
 struct Columns {
-  Out* out;  // [C], added to, if there is one range of rows, else [ranges, C]
+  Out* out;  // one range of rows: [C], added to; several: [ranges, C], overwritten
   const T* x;
   int64_t rows, rows_per_range, stride;
   int columns;

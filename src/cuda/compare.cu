@@ -1,5 +1,5 @@
-// Distances between results. A block per 64 rows, whose squares are added in double and in a fixed order; read once, in
-// trials alone.
+// Distances between results. One block per 64 rows adds squares in double and in a fixed order. Used only in
+// autotuning.
 #include "cuda/compare.h"
 
 #include <algorithm>

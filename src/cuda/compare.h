@@ -1,4 +1,4 @@
-// Compares what two kernels give for the same op, for trials: a wrong kernel may be the fastest.
+// Compares the results of two kernels for the same op during autotuning: a wrong kernel may be the fastest.
 #pragma once
 #include <cuda_runtime_api.h>
 
@@ -12,11 +12,11 @@
 #include "ops/op.h"
 namespace athanor::cuda {
 
-// Largest relative distance |x - expected| / |expected|, in root mean squares, of 64 rows in turn: rounding to bf16
-// gives up to 0.006, a tile that is wrong 0.1 or more. 0 where both are 0; NaN where a number is none. x and expected:
-// one shape and float type; rows may be strided. Waits for the stream.
+// Largest relative distance |x - expected| / |expected| (root mean squares) over groups of 64 rows: rounding to bf16
+// gives up to 0.006, a wrong tile 0.1 or more. 0 where both are 0; NaN if a value is NaN. x and expected have one shape
+// and float type; rows may be strided. Waits for the stream.
 double largest_distance(const Tensor& x, const Tensor& expected, cudaStream_t stream);
-constexpr double kMostDistance = 0.02;  // of results that are the same but for rounding
+constexpr double kMostDistance = 0.02;  // limit for results that differ only by rounding
 
 // Copies of tensors that an op writes.
 class WrittenCopies {
@@ -31,8 +31,9 @@ class WrittenCopies {
 };
 void fill_with_nan(const std::vector<Tensor>& tensors, cudaStream_t stream);
 
-// Runs expected() and then candidate(), which compute `op` on its tensors, from the same contents. Returns the output
-// that is further from the expected one than rounding explains, and how far; empty if none is.
+// Runs expected() and then candidate(), which both compute `op` on its tensors, from the same initial contents. Returns
+// the name of an output that differs from the expected one by more than rounding explains, and by how much; empty if
+// there is none.
 template <class Op, class Expected, class Candidate>
 std::string difference(Op op, cudaStream_t stream, Expected&& expected, Candidate&& candidate) {
   std::vector<Tensor> outputs, kept, written;
@@ -44,7 +45,7 @@ std::string difference(Op op, cudaStream_t stream, Expected&& expected, Candidat
     names.emplace_back(field.name);
   }
   const WrittenCopies before(kept, stream);
-  fill_with_nan(outputs, stream);  // shows what is not written
+  fill_with_nan(outputs, stream);  // makes elements visible that are not written
   expected();
   const WrittenCopies results(written, stream);
   before.restore(kept, stream);

@@ -58,7 +58,8 @@ CudaDevice::CudaDevice(int index, bool programmatic_launch, size_t host_memory)
   int least = 0, greatest = 0;
   CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
   for (const Stream which :
-       {Stream::compute, Stream::comm, Stream::copy, Stream::copy_back})  // comm overtakes pending compute blocks
+       // comm has priority over pending compute blocks
+       {Stream::compute, Stream::comm, Stream::copy, Stream::copy_back})
     CUDA_CHECK(cudaStreamCreateWithPriority(&streams_[static_cast<size_t>(which)], cudaStreamNonBlocking,
                                             which == Stream::comm ? greatest : least));
   size_t free = 0, total = 0;
@@ -100,7 +101,8 @@ void* CudaDevice::allocate(size_t bytes, Mem kind) {
   return memory;
 }
 
-void CudaDevice::release(void* memory, size_t bytes, Mem kind) {  // errors are of earlier work, reported elsewhere
+// errors stem from earlier work and are reported elsewhere
+void CudaDevice::release(void* memory, size_t bytes, Mem kind) {
   if (kind != Mem::device) {
     (void)cudaFreeHost(memory);
     return;

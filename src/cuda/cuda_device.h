@@ -1,5 +1,5 @@
-// One GPU: memory, a stream for each which, events and graphs. Use it only from the thread that
-// created it; the constructor sets the runtime's current device once.
+// One GPU: memory, a CUDA stream for each Stream, events and graphs. Use it only from the thread that created it; the
+// constructor sets the runtime's current device once.
 #pragma once
 #include <cuda_runtime_api.h>
 
@@ -14,20 +14,20 @@ namespace athanor::cuda {
 // Memory bandwidth of a GPU in bytes per second, from its data rate.
 double memory_rate(int index);
 
-// Whether this thread's kernels may start before those ahead of them have ended, where the current GPU can do that.
+// Lets this thread's kernels start before earlier kernels in the stream have ended, if the current GPU supports that.
 void allow_programmatic_launches(bool allowed);
 
 class CudaDevice final : public Device {
  public:
-  // programmatic_launch: kernels may start before those ahead of them have ended, where the GPU can do that.
-  // host_memory: bytes of capacity(Mem::pinned); 0: unknown, and as many as an address can have.
+  // programmatic_launch: kernels may start before earlier ones have ended, if the GPU supports that. host_memory:
+  // capacity(Mem::pinned) in bytes; 0: unknown, no limit.
   explicit CudaDevice(int index, bool programmatic_launch = true, size_t host_memory = 0);
   ~CudaDevice() override;
   cudaStream_t stream(Stream which) const { return streams_[static_cast<size_t>(which)]; }
   // Called after every wait of the host, before CUDA's status is checked: throws if the run was aborted. May be null.
   void set_wait_check(std::function<void()> check) { wait_check_ = std::move(check); }
-  // Where device memory comes from instead of cudaMalloc(), which is asked where allocate() returns null. released() is
-  // told of a block before it goes to free(), which may be called when the source has been replaced.
+  // Source of device memory to use instead of cudaMalloc(), which is the fallback when allocate() returns null.
+  // released() is called with a block right before free(), which may be called after the source has been replaced.
   struct MemorySource {
     std::function<void*(size_t bytes)> allocate;
     std::function<void(void*)> released, free;
@@ -67,6 +67,6 @@ class CudaDevice final : public Device {
   void waited(cudaError_t);
   std::function<void()> wait_check_;
   MemorySource source_;
-  std::map<void*, std::function<void(void*)>> from_source_;  // blocks, and what frees them
+  std::map<void*, std::function<void(void*)>> from_source_;  // blocks from the source, and the function that frees each
 };
 }  // namespace athanor::cuda

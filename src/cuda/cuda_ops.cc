@@ -22,7 +22,8 @@ std::string name_of(size_t cudnn) { return cudnn ? cat(cudnn) : "not used"; }
 
 std::string CudaOps::search(const Tunable& ops, double seconds) {
   const auto start = std::chrono::steady_clock::now();
-  const AttentionRunner::SearchReport a = sizes_.attention.search(ops, seconds / 2, stream_);  // products weigh more
+  // Attention gets at most half of the time, because GEMMs matter more.
+  const AttentionRunner::SearchReport a = sizes_.attention.search(ops, seconds / 2, stream_);
   const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - start;
   const GemmRunner::SearchReport r = gemm().search(ops.products, seconds - spent.count(), stream_, ops.of_codes);
   const std::string own = r.own ? cat(" (", r.own, " by the program's own kernel)") : "";

@@ -7,7 +7,7 @@
 
 namespace athanor::cuda {
 
-// One instance at a time. Throws Error if CUPTI is missing or too old, or a call of it failed.
+// One instance at a time. Throws Error if CUPTI is missing or too old, or if a call of it failed.
 std::unique_ptr<Profiler> cupti_profiler(const SearchPlaces& places);
 
 }  // namespace athanor::cuda

@@ -1,7 +1,7 @@
-// Cross-entropy and a teacher's loss, a block per row: DistilledCrossEntropy of ops/loss.h. A pass over both rows finds
-// the maxima, one the sums, one the divergence, and the last writes the gradient in place of the logits. Memory bound;
-// after the first pass rows come from L2. Where ranks have parts of the vocabulary, DistillSums has the sums of one part.
-// Deterministic: the order of sums depends on the number of columns alone. Not run on a GPU yet.
+// Cross-entropy and distillation loss (DistilledCrossEntropy of ops/loss.h), one block per row. A pass over both rows
+// finds the maxima, one the sums, one the divergence, and the last writes the gradient in place of the logits. Memory
+// bound; after the first pass rows come from L2. With a sharded vocabulary, DistillSums computes the sums of one shard.
+// Deterministic: the order of sums depends only on the number of columns. Not run on a GPU yet.
 #include <algorithm>
 #include <limits>
 
@@ -17,10 +17,10 @@ namespace {
 constexpr int kMaxThreads = 512;
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
-// Of all parts of the vocabulary, by row; without a part, `vocab` columns are all of it.
+// Row sums over the whole vocabulary, reduced over its shards. Unused if it is not sharded: `vocab` is then its size.
 struct SumsOfParts {
   const float *max, *cold_sums, *at_target, *teacher_max, *y_sums, *u_sums, *cross;
-  int first, total;  // of the part's tokens, and of all parts; total 0: no part
+  int first, total;  // first token of this shard, tokens of all shards; total 0: not sharded
 };
 
 template <class T>
@@ -45,7 +45,7 @@ __device__ __forceinline__ float slope(float x, float cap) {
   return 4 * e / ((1 + e) * (1 + e));
 }
 
-// The softmax of a row of logits at a temperature, by the logarithm of its sum.
+// Softmax of a row of logits at a temperature; log_sum is the logarithm of its denominator.
 template <class T>
 struct Softmax {
   const T* x;
@@ -79,14 +79,14 @@ __device__ __forceinline__ Softmax<T> softmax_of(const T* x, int n, float cap, f
 // p times the difference of logarithms, also where p is 0 and the difference is not finite.
 __device__ __forceinline__ float weighted(float p, float difference) { return p > 0 ? p * difference : 0; }
 
-// What is known of a row before its gradient is written.
+// What is needed of a row to write its gradient.
 template <class T>
 struct Both {
-  Softmax<T> q, p;  // of student and teacher
-  float cold_sum;   // of exp(z - q.base)
-  float between;    // the divergence, over the square of the temperature
+  Softmax<T> q, p;  // softmax of student and of teacher
+  float cold_sum;   // sum of exp(z - q.base)
+  float between;    // divergence, divided by the square of the temperature
   float at_target;  // the target's logit, relative to q.base
-  int target;       // its column, negative: in another part
+  int target;       // column of the target; negative: in another shard
 };
 
 template <class T>
@@ -136,7 +136,7 @@ __global__ void __launch_bounds__(kMaxThreads, 2) distilled_cross_entropy(Rows<T
     a.losses[row] = loss;
     a.divergences[row] = a.temperature * a.temperature * b.between;
   }
-  __syncthreads();  // all have read the target's logit
+  __syncthreads();  // all threads have read the target's logit
   const float scale = *a.scale * a.inv_count, z_weight = 2 * a.z_loss * (q.base + logf(b.cold_sum));
   for (int c = static_cast<int>(threadIdx.x); c < a.columns; c += step) {
     float gradient = 0;

@@ -1,6 +1,6 @@
-// Columns scaled by magnitudes over norms, and their gradients: the ops of ops/dora.h.
-// Layout: forward, a block has 32 columns of 64 rows; backward, 32 columns of all rows, of which each warp adds every
-// eighth, and shared memory combines the warps: no atomics, and bits repeat. Memory bound. Not timed on a GPU yet.
+// Columns scaled by magnitude / norm, and their gradients: the ops of ops/dora.h.
+// Layout: a block has 32 columns of 64 rows forward, and 32 columns of all rows backward: each warp adds every eighth
+// row, and shared memory combines the warps. Deterministic, without atomics. Memory bound. Not timed on a GPU yet.
 #include "cuda/dora.h"
 
 #include "cuda/host_tools.h"

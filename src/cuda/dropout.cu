@@ -1,6 +1,7 @@
 // Dropout and stochastic depth by counter-based random numbers: the ops of ops/dropout.h.
-// Layout of dropout: flat buffers, a block per tile (flat.h). Bound by the arithmetic of the random numbers. Not timed on
-// a GPU yet. Layout of stochastic depth: a block per row. Memory bound. No GPU has run it.
+// Dropout: flat buffers, one block per tile (flat.h). Bound by the arithmetic of the random numbers. Not timed on a GPU
+// yet.
+// Stochastic depth: one block per row. Memory bound. No GPU has run it.
 #include "cuda/dropout.h"
 
 #include "cuda/flat.h"
@@ -36,7 +37,7 @@ __global__ void __launch_bounds__(kTileThreads) dropout(T* y, const T* x, Droppe
 
 constexpr int kPathThreads = 128;
 
-// op: its tensors' shapes and addresses are not read.
+// Reads only the scalar fields of `op`, none of its tensors.
 template <class T>
 __global__ void __launch_bounds__(kPathThreads)
     drop_path(T* y, const T* x, const T* residual, const StepState* state, const int64_t* first, int columns,

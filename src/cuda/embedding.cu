@@ -1,9 +1,9 @@
-// Embedding look-up and its gradient; rows gathered and scattered by index.
-// Layout: flat packs of 16 bytes where rows allow them. Forward and moves are memory bound: each row is read and
-// written once. The gradient sorts rows by token, then a block sums kRun consecutive rows in registers; sums of a token
-// that began in an earlier run go through scratch memory to a second launch, so that frequent tokens use many blocks.
-// With a part of the vocabulary, rows of other ranks' tokens are zeros in forward; in the gradient's order they come
-// last and are left out.
+// Embedding look-up and its gradient; gather and scatter of rows by index.
+// Layout: flat packs of 16 bytes where rows allow them. Forward, gather and scatter are memory bound: each row is read
+// and written once. The gradient sorts rows by token, then a block sums kRun consecutive rows in registers; sums of a
+// token that began in an earlier run go through scratch memory to a second launch, so that frequent tokens use many
+// blocks. With a sharded vocabulary, tokens of other ranks give zeros in forward; in the gradient they are sorted last
+// and skipped.
 // Deterministic: the order of all sums depends on the tokens alone. Not timed on a GPU yet.
 #include "cuda/embedding.h"
 
@@ -16,7 +16,7 @@
 namespace athanor::cuda {
 namespace {
 
-// ---- rows moved as they are
+// ---- gather and scatter of rows
 
 constexpr int kMoves = 4;  // per thread
 
@@ -135,7 +135,8 @@ __global__ void __launch_bounds__(kFlatThreads) add_embeddings(LookUp<T> a) {
   }
 }
 
-// Tokens [first, first + count) of the vocabulary are the rows of wte; others count as zeros. wpe: null for none.
+// Tokens [first, first + count) of the vocabulary, this rank's shard, are the rows of wte; other tokens give zeros. wpe
+// may be null.
 template <class T, int E>
 __global__ void __launch_bounds__(kFlatThreads) look_up_part(LookUp<T> a, int token_first, unsigned token_count) {
   ptx::wait_for_earlier_kernels();
@@ -177,7 +178,7 @@ struct Runs {
   float* partials;  // [runs, C]: sums of a run's first rows if their token began in an earlier run
   SortedIndices sorted;
   int rows, columns;
-  int last;  // rows of this index and later ones, which stand at the end, are in no sum
+  int last;  // rows with this index or a larger one, sorted to the end, are skipped
 
   __device__ __forceinline__ int token(int run) const { return sorted.index[run * kRun]; }
   __device__ __forceinline__ bool continues(int run) const {
@@ -263,7 +264,7 @@ __global__ void __launch_bounds__(kFlatThreads) add_continued(Runs<G> a, int run
   store_values(grad, sum);
 }
 
-// grad[index[i]] += dy[i]; of a part of the vocabulary grad[part.row(index[i])], where it has one.
+// grad[index[i]] += dy[i]; with a sharded vocabulary grad[part.row(index[i])], for the shard's own tokens.
 void add_rows(const Tensor& grad, const Tensor& dy, const Tensor& index, const VocabPart& part, void* scratch,
               cudaStream_t stream) {
   const int64_t rows = dy.rows(), runs = div_ceil<int64_t>(rows, kRun), limit = sort_limit(grad, part);

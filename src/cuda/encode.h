@@ -1,4 +1,4 @@
-// How kernels turn numbers into codes: tensor/float8.h on a GPU. A lane has 8 neighbouring elements, a warp 256.
+// How kernels quantize values: tensor/float8.h on a GPU. A lane has 8 neighbouring elements, a warp 256.
 #pragma once
 #include "cuda/largest.h"
 #include "cuda/vectors.h"
@@ -6,10 +6,11 @@
 namespace athanor::cuda {
 
 constexpr int kLanes = 32;
-constexpr int kElements = 8;  // of a lane
+constexpr int kElements = 8;  // per lane
 constexpr uint32_t kInfinity = 0x7f800000u, kNan = 0x7fc00000u;
 
-// The maximum over the lanes that have columns of one block, in all of them. width: 0 or at least kElements.
+// The maximum over the lanes that hold columns of one block, returned to all of them. width: columns of a block, at
+// least kElements, or 0: all.
 __device__ __forceinline__ uint32_t over_lanes(uint32_t value, int width) {
   const int lanes = width == 0 ? kLanes : width / kElements;
   for (int apart = 1; apart < lanes; apart *= 2) {
@@ -19,12 +20,12 @@ __device__ __forceinline__ uint32_t over_lanes(uint32_t value, int width) {
   return value;
 }
 
-// code_scale() of tensor/float8.h.
+// Parameters of scaled(), which computes what code_scale() of tensor/float8.h does.
 struct Rule {
   float most_code;
   bool e5m2, power_of_two, e8m0;
-  const float* given;  // factor, or null
-  float* amax;         // or null
+  const float* given;  // multiplier to use if above 0; may be null
+  float* amax;         // raised to the amax of x; may be null
 };
 struct Scaled {
   float factor, scale;
@@ -37,7 +38,7 @@ __device__ __forceinline__ Scaled scaled(uint32_t most, const Rule& rule) {
   if (rule.power_of_two) factor = __uint_as_float(__float_as_uint(factor) & kInfinity);
   return {factor, __fdiv_rn(1.f, factor)};
 }
-// Two codes; NaN is 0x7f, whatever its sign.
+// Quantizes two values to FP8; NaN becomes 0x7f, whatever its sign.
 __device__ __forceinline__ uint32_t code_pair(float a, float b, bool e5m2) {
   const uint32_t codes = __nv_cvt_float2_to_fp8x2(make_float2(a, b), __NV_SATFINITE, e5m2 ? __NV_E5M2 : __NV_E4M3);
   const uint32_t low = magnitude(a) > kInfinity ? 0x7fu : codes & 0xffu,
@@ -59,9 +60,9 @@ __device__ __forceinline__ void store_scale(void* scales, int64_t at, float scal
     static_cast<float*>(scales)[at] = scale;
   }
 }
-// global_scale(); factor 0 and scale NaN of what is not finite.
+// Same as global_scale() of tensor/float8.h; a non-finite amax gives factor 0 and scale NaN.
 __device__ __forceinline__ Scaled whole_scale(uint32_t most) {
-  constexpr float kLargest = 6 * 448;  // codes by scales
+  constexpr float kLargest = 6 * 448;  // maximum of e2m1 times maximum of e4m3
   if (most >= kInfinity) return {0.f, __uint_as_float(kNan)};
   if (most == 0) return {1.f, 1.f};
   const float exact = __fdiv_rn(kLargest, __uint_as_float(most)), factor = exact < 0x1p110f ? exact : 0x1p110f;
@@ -72,9 +73,10 @@ __device__ __forceinline__ float e4m3_value(uint8_t bits) {
   code.__x = bits;
   return to_float(code);
 }
-// round_to_8_bits<1, 0, 6>() and from_float<f4_e2m1>().
+// Rounds as round_to_8_bits<1, 0, 6>() and from_float<f4_e2m1>() of tensor/float8.h do.
 __device__ __forceinline__ uint8_t e2m1_code(float x) {
-  constexpr uint32_t kMost = 0x40c00000u, kOne = 127u << 23, kRebias = 126u << 23, kAlign = 149u << 23;  // 6; 2^22
+  // As floats, kMost is 6 and kAlign is 2^22.
+  constexpr uint32_t kMost = 0x40c00000u, kOne = 127u << 23, kRebias = 126u << 23, kAlign = 149u << 23;
   const uint32_t sign = (__float_as_uint(x) >> 28) & 0x8u, m = magnitude(x), a = m < kMost ? m : kMost;
   if (m > kInfinity) return 0x7;
   const uint32_t normal = (a - kRebias + ((1u << 21) - 1) + ((a >> 22) & 1u)) >> 22;
@@ -82,7 +84,7 @@ __device__ __forceinline__ uint8_t e2m1_code(float x) {
   return static_cast<uint8_t>(sign | (a < kOne ? small : normal));
 }
 
-// Magnitudes above the scale times this saturate.
+// Values whose magnitude exceeds the scale times this number saturate.
 inline double saturates(DType codes) {
   if (codes == DType::f4_e2m1) return f4_e2m1::kSaturates;
   return codes == DType::f8_e5m2 ? f8_e5m2::kSaturates : f8_e4m3::kSaturates;

@@ -1,5 +1,5 @@
-// Flat buffers divided into tiles. A thread has `Chunks` chunks of E elements of a tile, one block width apart:
-// accesses of a warp are contiguous, and all loads of a thread are in flight at once.
+// Flat buffers split into tiles. A thread has `Chunks` chunks of E elements of a tile, one block width apart: accesses
+// of a warp are contiguous, and all loads of a thread are in flight at once.
 #pragma once
 #include <algorithm>
 
@@ -9,7 +9,7 @@ namespace athanor::cuda {
 
 constexpr int kTileThreads = 256;
 
-// As many elements as fill 16 bytes in the widest of the types; a narrower one moves 8 bytes at a time.
+// Elements that fill 16 bytes in the widest of the types; a narrower type then moves 8 bytes at a time.
 template <class... T>
 constexpr int kChunk = std::min({kVector<T>...});
 

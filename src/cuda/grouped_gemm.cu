@@ -1,9 +1,9 @@
-// Products of rows with their expert's matrix, and the gradients of these matrices.
+// Grouped GEMM of a mixture of experts: rows times their expert's matrix, and the gradients of these matrices.
 //   forward: d = a W_e^T;  input gradient: d = a W_e;  weight gradient: d_e += a_e^T b_e
-// Layout: a block computes a tile of 32 x 32 of d from tiles of both factors in shared memory, in f32. Of rows there
-// are as many tiles as all experts together may have, R / 32 + E; a block finds its expert and rows from the offsets in
-// device memory, and the last blocks find none. Sums run over the terms in order. A plain kernel for any size and type,
-// without tensor cores: not tuned and not timed on a GPU yet.
+// Layout: a block computes a 32 x 32 tile of d from tiles of both operands in shared memory, in f32. There are R / 32 +
+// E row tiles, the maximum for any split of the rows among experts; a block finds its expert and rows from the offsets
+// in device memory, and surplus blocks return. Sums run over K in order. A plain kernel for any size and type, without
+// tensor cores: not tuned and not timed on a GPU yet.
 #include "cuda/host_tools.h"
 #include "cuda/moe.h"
 #include "cuda/ptx/ptx.h"
@@ -19,7 +19,7 @@ struct Group {
   int expert, begin, end;  // rows of a tile; expert -1: none
 };
 
-// The rows of tile `number` of all experts' tiles. Every thread gets the same.
+// Finds expert and rows of tile `number`, counting all experts' tiles. Every thread gets the same result.
 __device__ __forceinline__ Group find_group(const int* offsets, int experts, int number) {
   for (int e = 0; e < experts; ++e) {
     const int begin = offsets[e], end = offsets[e + 1], tiles = (end - begin + kSide - 1) / kSide;
@@ -29,7 +29,7 @@ __device__ __forceinline__ Group find_group(const int* offsets, int experts, int
   return {-1, 0, 0};
 }
 
-// As tensor cores round f32 factors: see round_tf32 in tensor/half.h.
+// Rounds f32 operands as tensor cores do: see round_tf32 in tensor/half.h.
 __device__ __forceinline__ float rounded(float x, bool tf32) {
   const uint32_t bits = __float_as_uint(x);
   const bool rounds = tf32 && (bits & 0x7f800000u) != 0x7f800000u;
@@ -53,7 +53,7 @@ struct Factors {
   bool tf32;
 };
 
-// sums[i] += the products of a tile's row threadIdx.y + i kRows and column threadIdx.x.
+// sums[i] += the dot product of row threadIdx.y + i kRows of a's tile and column threadIdx.x of b's tile.
 __device__ __forceinline__ void multiply_tiles(float (&sums)[kEach], const float (*a)[kSide + 1],
                                                const float (*b)[kSide + 1]) {
   const int x = static_cast<int>(threadIdx.x), y = static_cast<int>(threadIdx.y);
@@ -64,7 +64,7 @@ __device__ __forceinline__ void multiply_tiles(float (&sums)[kEach], const float
   }
 }
 
-// turned: b is W [outputs, inputs] and sums run over inputs (forward); else over outputs (input gradient).
+// turned: b is W [outputs, inputs], used transposed, and K is inputs (forward); else K is outputs (input gradient).
 template <class A, class D, bool turned>
 __global__ void __launch_bounds__(kThreads) grouped_rows(Factors<A, D> f) {
   ptx::wait_for_earlier_kernels();
@@ -103,7 +103,7 @@ __global__ void __launch_bounds__(kThreads) grouped_rows(Factors<A, D> f) {
   }
 }
 
-// A block per tile of an expert's matrix; of an expert without rows nothing is read or written.
+// One block per tile of an expert's matrix. For experts without rows nothing is read or written.
 template <class A, class D>
 __global__ void __launch_bounds__(kThreads) grouped_weights(Factors<A, D> f) {
   ptx::wait_for_earlier_kernels();

@@ -1,7 +1,9 @@
-// Stable radix sort of row numbers by index, least digit first; two passes of up to 9 bits for usual vocabularies.
-// A pass is three launches: count each digit per tile of rows, prefix sums for the place of each tile's rows, and the
-// move. Within a tile a warp ranks 32 rows at a time by comparing digits among its lanes, with its own counters, so
-// that the order does not depend on scheduling. Latency bound, and short beside the kernels that use it.
+// Stable radix sort of row numbers by index, least significant digit first; two passes of up to 9 bits for usual
+// vocabularies.
+// A pass is three launches: count each digit per tile of rows, prefix sums that give the position of each tile's rows,
+// and the move. Within a tile a warp ranks 32 rows at a time by comparing digits among its lanes, with its own
+// counters, so that the order does not depend on scheduling. Latency bound, but short compared with the kernels that
+// use it.
 #include "cuda/index_sort.h"
 
 #include <algorithm>
@@ -13,17 +15,17 @@ namespace athanor::cuda {
 namespace {
 
 constexpr int kWarps = 8, kThreads = 32 * kWarps;
-constexpr int kRounds = 8;  // of 32 rows a warp
+constexpr int kRounds = 8;  // rounds of 32 rows per warp
 constexpr int kTile = SortCut::kTile;
 static_assert(kTile == kThreads * kRounds);
 
 struct Pass {
   const int *index, *row;  // row: null for 0, 1, 2, ...
   int *index_out, *row_out;
-  int* counts;  // [digits, tiles]; after the prefix sums the place of the first such row
+  int* counts;  // [digits, tiles] rows; after the prefix sums, position of the first of them
   int rows, shift, bits;
   int first;      // subtracted from each index
-  unsigned last;  // the largest index; others count as it
+  unsigned last;  // maximum index, to which larger ones are clamped
 
   __device__ __forceinline__ int at(int i) const {
     return static_cast<int>(min(static_cast<unsigned>(index[i]) - static_cast<unsigned>(first), last));
@@ -54,9 +56,9 @@ __device__ __forceinline__ Ranks rank_rows(const Pass& a, int* counters) {
     const int digit = ranks.digit[r];
     const unsigned same = __match_any_sync(~0u, digit);
     const int before = digit < 0 ? 0 : own[digit];
-    __syncwarp();  // reads are done
+    __syncwarp();  // all lanes have read
     if (digit >= 0 && (same & lanes_below) == 0) own[digit] = before + __popc(same);
-    __syncwarp();  // before the next round reads
+    __syncwarp();  // the write is visible in the next round
     ranks.before[r] = before + __popc(same & lanes_below);
   }
   return ranks;
@@ -107,7 +109,8 @@ __global__ void __launch_bounds__(kThreads) place_rows(Pass a) {
   int* counters = reinterpret_cast<int*>(raw);
   const Ranks ranks = rank_rows(a, counters);
   __syncthreads();
-  for (int d = static_cast<int>(threadIdx.x); d < 1 << a.bits; d += kThreads) {  // first place of each warp's rows
+  // counters become each warp's first position
+  for (int d = static_cast<int>(threadIdx.x); d < 1 << a.bits; d += kThreads) {
     int place = a.counts[static_cast<size_t>(d) * gridDim.x + blockIdx.x];
 #pragma unroll
     for (int w = 0; w < kWarps; ++w) {

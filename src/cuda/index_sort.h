@@ -10,13 +10,13 @@ namespace athanor::cuda {
 struct Indices {
   const int* of_row;  // [rows]
   int64_t rows, limit;
-  int64_t first = 0;  // subtracted from each; what is then outside [0, limit) counts as limit - 1
+  int64_t first = 0;  // subtracted from each index; results outside [0, limit) count as limit - 1
 };
-// By position in the sorted order, less `first`.
+// Indices after subtracting `first`, and their row numbers, in sorted order.
 struct SortedIndices {
   const int* index;
   const int* row;
 };
-// The result lies in scratch, which has sort_scratch() bytes.
+// The result is stored in scratch, which has sort_scratch() bytes.
 SortedIndices sort_indices(const Indices& indices, void* scratch, cudaStream_t stream);
 }  // namespace athanor::cuda

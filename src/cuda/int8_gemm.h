@@ -1,4 +1,4 @@
-// GEMM of 8-bit codes: for the CPU alone. Whoever asks for weights in int8 on a GPU has been refused by name before.
+// GEMM of int8 values, which only the CPU computes: int8 weights on a GPU are rejected earlier, with a message.
 #pragma once
 #include <cuda_runtime_api.h>
 

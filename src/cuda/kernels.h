@@ -1,5 +1,5 @@
 // The ops that this folder's kernels compute: run(op, scratch, stream) launches; scratch(op) is the temporary memory in
-// bytes (scratch.h). Products are computed by cuBLASLt, attention also by cuDNN; see cuda_ops.h.
+// bytes (scratch.h). cuBLASLt computes GEMMs, cuDNN may compute attention; see cuda_ops.h.
 #pragma once
 #include "cuda/activations.h"
 #include "cuda/adafactor.h"

@@ -1,6 +1,6 @@
-// LAMB's elementwise kernels: steps of Adam with decay, which take the gradients' place, and their scaling by trust
-// ratios. One launch over all parts, a block per tile of 2048 elements (ranges.h), rounded as on the CPU. Memory bound:
-// with f32 moments 16 bytes of loads and 12 of stores per element, then 4 and 4. Not timed on a GPU yet.
+// LAMB's elementwise kernels: Adam directions with decay, which replace the gradients, and their scaling by trust
+// ratios. One launch over all parts, one block per tile of 2048 elements (ranges.h), rounded as on the CPU. Memory
+// bound: with f32 moments 16 bytes of loads and 12 of stores per element, then 4 and 4. Not timed on a GPU yet.
 #include "cuda/lamb.h"
 
 #include "cuda/vec8.h"
@@ -89,7 +89,7 @@ __global__ void __launch_bounds__(kTileThreads) scale_by_trust_ratio(const __gri
   });
 }
 
-// The trust ratios of 1-bit LAMB, here and below: a block of one warp for each tensor, whose first thread does all.
+// Trust ratios of 1-bit LAMB (this kernel and the next): one warp per tensor, whose first thread does all the work.
 struct AveragedPart {
   const double* sums;
   int64_t count;

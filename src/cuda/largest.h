@@ -1,6 +1,6 @@
-// The largest magnitude of what a kernel stores, for ops that leave it beside their output (NormFwd::amax and others).
-// As bits, whose order is that of magnitudes, with NaN above all; so a maximum of any order is the same. The launcher
-// sets the result to 0 before.
+// Amax of a kernel's output, for ops that return it next to their output (NormFwd::amax and others). It is kept as
+// float bits, which sort like absolute values with NaN above all, so the result does not depend on the order of
+// reduction. The launcher sets the result to 0 before.
 #pragma once
 #include "cuda/host_tools.h"
 #include "cuda/reduce.h"
@@ -8,13 +8,13 @@ namespace athanor::cuda {
 
 __device__ __forceinline__ uint32_t magnitude(float x) { return __float_as_uint(x) & 0x7fffffffu; }
 
-// Raises amax to a magnitude, rounded to T.
+// Raises amax to an absolute value, given as float bits, rounded to T.
 template <class T>
 __device__ __forceinline__ void raise_to(uint32_t* amax, uint32_t bits) {
   atomicMax(amax, magnitude(to_float(from_float<T>(__uint_as_float(bits)))));
 }
 
-// To the largest of a warp's threads; all of them must call it.
+// Raises amax to the maximum over a warp's threads; all of them must call it.
 template <class T>
 __device__ __forceinline__ void raise_by_warp(uint32_t* amax, uint32_t bits) {
   bits = warp_reduce(bits, Max{});
@@ -51,7 +51,7 @@ struct Largest {
   }
 };
 
-// amax: none, or [1] f32.
+// Zeroes amax (empty, or [1] f32) and returns it as bits; null if empty.
 inline uint32_t* zeroed(const Tensor& amax, cudaStream_t stream) {
   if (amax) CUDA_CHECK(cudaMemsetAsync(amax.data, 0, sizeof(uint32_t), stream));
   return data<uint32_t>(amax);

@@ -1,13 +1,14 @@
-// Softmax cross-entropy, a block per row of logits.
+// Softmax cross-entropy, one block per row of logits.
 //   lse = log sum exp(z);  loss = lse - z_target;
 //   dz = scale ((1 + 2 z_loss lse) softmax(z) - onehot(target)), in place of z.
-// With a soft-cap z = cap tanh(x / cap), and dx = dz (1 - tanh^2) in place of x, by a kernel of its own.
-// Where ranks have parts of the vocabulary, one kernel finds the maximum of a row's part, the next one the part's sum
-// and the target's logit, and the last, which has those of all parts, reads each logit once.
+// With a soft-cap z = cap tanh(x / cap), and dx = dz (1 - tanh^2) in place of x, by separate instantiations of the
+// kernels.
+// With a sharded vocabulary, one kernel finds the maximum of a row's shard, the next one the shard's sum and the
+// target's logit, and the last, given the values of all shards together, reads each logit once.
 // The first pass finds maximum and sum together [Milakov & Gimelshein 2018] and keeps the row in shared memory for the
-// second, which writes the gradient; columns that do not fit (two blocks per multiprocessor) are read again, from L2.
-// Memory bound: each logit is read and written once. Deterministic: the order of sums depends on the number of columns
-// alone. Not timed on a GPU yet.
+// second, which writes the gradient; columns that do not fit (two blocks per SM) are read again, from L2.
+// Memory bound: each logit is read and written once. Deterministic: the order of sums depends only on the number of
+// columns. Not timed on a GPU yet.
 #include "cuda/loss.h"
 
 #include <algorithm>
@@ -60,8 +61,8 @@ __device__ __forceinline__ void mask(float (&values)[E], int c, int vocab, float
 // e^x for x <= 0; results below the normal numbers are 0.
 __device__ __forceinline__ float exp_fast(float x) { return ptx::exp2_approx(x * 0x1.715476p0f); }
 
-// The soft-capped x, and the slope of the cap: 1 - tanh^2(u) = 4 e / (1 + e)^2, e = exp(-2 |u|), keeps its precision
-// where tanh is close to 1.
+// soft_cap() is the soft-capped x. cap_slope() is the cap's derivative: 1 - tanh^2(u) = 4 e / (1 + e)^2, e = exp(-2
+// |u|), keeps its precision where tanh is close to 1.
 __device__ __forceinline__ float soft_cap(float x, float cap) { return cap * tanhf(x / cap); }
 __device__ __forceinline__ float cap_slope(float x, float cap) {
   const float e = expf(-2 * fabsf(x / cap));
@@ -191,8 +192,8 @@ __device__ __forceinline__ void write_zeros(const Logits<T>& a, T* row) {
     store_chunk(row, zeros, c, a.columns, a.vectors);
 }
 
-// Gradient of a row without its target; base, sum of exponentials and loss are those of the whole vocabulary. ahead: the
-// sum of the weights of further targets.
+// Gradient of a row; the caller sets the target's column. base, sum and loss are those of the whole vocabulary. ahead:
+// the sum of the weights of further targets.
 template <class T>
 __device__ __forceinline__ Softmax gradient_of(const Logits<T>& a, float base, float sum, float loss, float ahead) {
   const float scale = *a.scale * a.inv_count;
@@ -261,21 +262,21 @@ __global__ void __launch_bounds__(kMaxThreads, 2) cross_entropy(Logits<T> a) {
   if constexpr (kAhead) write_ahead<kCapped>(a, row, found, ahead, target);
 }
 
-// ---- kernels of a part of the vocabulary
+// ---- kernels for a sharded vocabulary
 
-// Sums of all parts of the vocabulary, by row.
+// Statistics of each row over the whole vocabulary, reduced over its shards.
 struct PartSums {
-  const float *max, *sums, *at_target;  // [n]; the last two relative to the first
-  int first;                            // of the part's tokens
+  const float *max, *sums, *at_target;  // [n]; sums and at_target are relative to max
+  int first;                            // first token of this shard
 };
 
-// Its column, or -1 where another rank has it. A target below 0 is nobody's.
+// Column of the target in this shard, or -1 if another rank has it. A negative target belongs to no rank.
 __device__ __forceinline__ int column_of(int target, int first, int columns) {
   const int column = target - first;
   return target >= 0 && column >= 0 && column < columns ? column : -1;
 }
 
-// What exponents of a row are relative to: its capped maximum.
+// The offset of a row's exponents: its soft-capped maximum.
 template <bool kCapped>
 __device__ __forceinline__ float base_of(float max, float softcap) {
   const float capped = kCapped ? soft_cap(max, softcap) : max;
@@ -369,7 +370,7 @@ __global__ void __launch_bounds__(kMaxThreads, 2) cross_entropy_of_part(Logits<T
   }
   Softmax found = gradient_of(a, base, sum, loss, ahead_weights);
   found.target = column_of(target, all.first, a.vocab);
-  if constexpr (kCapped) {  // the thread that will write there reads it first
+  if constexpr (kCapped) {  // the thread that will overwrite the target's logit reads it first
     const int owner = found.target / kVector<T> % static_cast<int>(blockDim.x);
     if (found.target >= 0 && owner == static_cast<int>(threadIdx.x))
       found.at_target *= cap_slope(to_float(row[found.target]), a.softcap);
@@ -380,7 +381,7 @@ __global__ void __launch_bounds__(kMaxThreads, 2) cross_entropy_of_part(Logits<T
 
 // ---- launchers
 
-// Columns that fit into shared memory with two blocks per multiprocessor, in whole chunks.
+// Columns that fit into shared memory with two blocks per SM, in whole chunks.
 template <class T>
 int kept_columns(int vocab) {
   int device = 0, bytes = 0;
@@ -398,7 +399,7 @@ Logits<T> logits_of(const char* op, const Tensor& logits, int64_t vocab) {
   return a;
 }
 
-// A block for each row.
+// One block per row.
 template <class T>
 LaunchConfig of_rows(const Logits<T>& a, int64_t rows, size_t shared_bytes, cudaStream_t stream) {
   const int threads = std::min(kMaxThreads, round_up(div_ceil(a.columns, kVector<T>), 32));

@@ -1,4 +1,5 @@
-// Softmax cross-entropy on a GPU, of a vocabulary and of parts of one: the ops of ops/loss.h and ops/top_logits.h.
+// Softmax cross-entropy on a GPU, over a whole vocabulary or a shard of one: the ops of ops/loss.h and
+// ops/top_logits.h.
 #pragma once
 #include <cuda_runtime_api.h>
 

@@ -36,7 +36,7 @@ GpuReport describe(int index) {
   return gpu;
 }
 
-// cuDNN compiles kernels with NVRTC, which it opens by name; opening it first makes it found.
+// cuDNN compiles kernels with NVRTC, which it opens by name; loading it first lets cuDNN find it.
 void find_compiler(const SearchPlaces& places, const std::string& cudnn_file) {
   try {
     open_nvrtc(places, cudnn_file);
@@ -47,7 +47,7 @@ void find_compiler(const SearchPlaces& places, const std::string& cudnn_file) {
 
 struct FoundCudnn {
   std::unique_ptr<cuda::CudnnAttention> attention;  // null: the program's own kernels compute all attention
-  std::string name;                                 // of the library
+  std::string name;                                 // of cuDNN, with its version
   std::string why_not;
 };
 

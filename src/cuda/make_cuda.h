@@ -17,15 +17,15 @@ namespace athanor {
 
 struct CudaOptions {
   int index = 0;  // CUDA's index among the visible GPUs
-  // cudnn: cuDNN's attention wherever it supports the op; automatic: where its plan fits in memory, unless a trial
-  // finds the program's own kernels faster (Tuning), of which a trial may also choose those with five products. Both
-  // only for sequences of exactly `tokens` tokens; setting `tokens` promises that, and `documents` that other tables of
-  // spans are of documents within such sequences.
+  // cudnn: cuDNN's attention wherever it supports the op; automatic: cuDNN's attention where its plan fits in memory,
+  // unless autotuning (Tuning) finds the program's own kernels faster. Both need sequences of exactly `tokens` tokens:
+  // setting `tokens` promises that, and setting `documents` promises that all other tables of spans describe documents
+  // within such sequences.
   CudaAttention attention = CudaAttention::automatic;
-  bool cudnn = true;   // false: as if it were not installed
-  int64_t tokens = 0;  // 0: any lengths: only the program's own kernels
+  bool cudnn = true;   // false: behave as if cuDNN were not installed
+  int64_t tokens = 0;  // 0: any lengths, for which only the program's own kernels are used
   bool documents = false;
-  bool programmatic_launch = true;  // kernels may start before those ahead of them have ended; changes no bit
+  bool programmatic_launch = true;  // kernels may start before earlier ones have ended; does not change results
   size_t host_memory = 0;           // Device::capacity(Mem::pinned) in bytes; 0: unknown
   std::string plan_folder;          // stores cuDNN's plans for later runs; "": plans are built at each start
 };

@@ -1,4 +1,4 @@
-// Masters of f32 as weights of bf16 and the 16 bits that these lack (SplitMaster of ops/optimizer.h), and back.
+// Splits f32 master weights into bf16 weights and 16-bit remainders (SplitMaster of ops/optimizer.h), and joins them.
 #include "cuda/vec8.h"
 #include "cuda/optimizer.h"
 

@@ -82,7 +82,8 @@ __global__ void __launch_bounds__(kFlatThreads)
   largest.template raise<T>(amax);
 }
 
-// The gate of pack `at` of [N, F] in [N, 2F]; the up value is F elements further. row_packs: packs per row.
+// Index of the gate of pack `at` of [N, F] in [N, 2F]; the up value is F elements further. row_packs: packs per row of
+// y.
 template <int E>
 __device__ __forceinline__ size_t gate_of(unsigned at, unsigned row_packs) {
   return (static_cast<size_t>(at / row_packs) * row_packs + at) * E;
@@ -117,7 +118,7 @@ __global__ void __launch_bounds__(kFlatThreads)
   largest.template raise<T>(amax);
 }
 
-// Y: makes y, too.
+// Y: also recomputes y.
 template <class T, int E, bool L, bool Y>
 __global__ void __launch_bounds__(kFlatThreads)
     swiglu_backward(T* dgu, T* y, const T* dy, const T* gu, unsigned packs, unsigned row_packs, uint32_t* amax) {

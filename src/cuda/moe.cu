@@ -1,7 +1,7 @@
 // Mixtures of experts: the router, the order of rows, sums of a token's rows, and SwiGLU with a weight for each row.
-// Layout: a warp per token in the router, whose lanes take experts 32 apart; packs of 16 bytes in sums and SwiGLU,
-// whose gradient has a warp per row, since it sums over the row. Deterministic: sums have an order by shapes alone, and
-// rows are sorted by a stable sort. Plain kernels, not tuned and not timed on a GPU yet.
+// Layout: the router has one warp per token, whose lanes take experts 32 apart; sums and SwiGLU use packs of 16 bytes,
+// and SwiGLU's gradient has one warp per row, since it sums over the row. Deterministic: the order of sums depends on
+// shapes alone, and the sort of rows is stable. Plain kernels, not tuned and not timed on a GPU yet.
 #include "cuda/moe.h"
 
 #include <algorithm>
@@ -44,7 +44,7 @@ __device__ __forceinline__ RowSums row_sums(const float* logits, int experts) {
   return s;
 }
 
-// Numbers that order experts: by logit, NaN below all, then by their number, the lower one being larger.
+// Sort key of an expert: by logit, NaN below all, then by expert number, where the lower number has the larger key.
 __device__ __forceinline__ unsigned long long order_of(float logit, int expert) {
   const float x = logit + 0.f;  // -0 is 0
   const uint32_t bits = __float_as_uint(x), flipped = bits & 0x80000000u ? ~bits : bits | 0x80000000u;
@@ -58,13 +58,13 @@ struct Routed {
   float* weights;
   int* experts;
   const float *logits, *bias;  // bias: null for none
-  int tokens, count, chosen;   // count: of experts
+  int tokens, count, chosen;   // count: number of experts
   int groups, chosen_groups;
   float factor;
   bool sigmoids, normalize, by_logit;
 };
 
-// The largest order below `last` of those that value_of(i) gives for i in [begin, end), over the warp.
+// The largest key below `last` among value_of(i) for i in [begin, end), over the warp; 0: none.
 template <class Value>
 __device__ __forceinline__ unsigned long long next_largest(int begin, int end, unsigned long long last,
                                                            const Value& value_of) {
@@ -79,7 +79,7 @@ __device__ __forceinline__ int number_in(unsigned long long order) {
   return static_cast<int>(~static_cast<uint32_t>(order));
 }
 
-// kept[g] = whether group g is one of the chosen ones; best: room for as many numbers. Both of this warp.
+// kept[g] = whether group g is chosen; best: scratch for as many numbers. Both arrays belong to this warp.
 template <class Value>
 __device__ __forceinline__ void choose_groups(int* kept, float* best, const Routed& a, const Value& value_of) {
   const int each = a.count / a.groups;
@@ -140,7 +140,7 @@ __global__ void __launch_bounds__(kThreads) route_forward(Routed a) {
   }
 }
 
-// counts [sequences, E]: a block per sequence. Whole numbers: exact in any order.
+// counts [sequences, E]: rows per expert; one block per sequence. Integers: exact in any order.
 __global__ void __launch_bounds__(kThreads) count_rows(int* counts, const int* experts, int slots, int count) {
   ptx::wait_for_earlier_kernels();
   DYN_SMEM(room);
@@ -157,7 +157,7 @@ __global__ void __launch_bounds__(kThreads) count_rows(int* counts, const int* e
 template <class T>
 struct RouteGradient {
   T* dlogits;
-  float* sums;  // [3, N]: what each token adds to the statistics
+  float* sums;  // [3, N]: contribution of each token to the statistics
   const int* counts;
   const float *dweights, *logits, *scale;
   const int* experts;
@@ -210,7 +210,7 @@ __global__ void __launch_bounds__(kThreads) route_backward(RouteGradient<T> a) {
     a.sums[2 * a.tokens + token] = lse * lse;
   }
   const float around = a.sigmoids ? balance : 0.f;
-  const auto gradient = [&](int i) {  // of the score of expert i
+  const auto gradient = [&](int i) {  // with respect to the score of expert i
     float dp = scale * a.balance * a.share * (static_cast<float>(counts[i]) - around) / all;
     for (int j = 0; j < a.chosen; ++j)
       if (a.experts[first + j] == i) dp += a.factor * ((a.dweights[first + j] - weighted) / sum);
@@ -227,7 +227,7 @@ __global__ void __launch_bounds__(kThreads) route_backward(RouteGradient<T> a) {
   }
 }
 
-// A block for each of the three sums, and one for the counts of all sequences.
+// One block for each of the three sums, and one for the counts of all sequences.
 __global__ void __launch_bounds__(kThreads)
     add_statistics(double* statistics, const int* counts, const float* sums, int tokens, int sequences, int count) {
   ptx::wait_for_earlier_kernels();
@@ -247,7 +247,7 @@ __global__ void __launch_bounds__(kThreads)
   if (thread == 0) statistics[count + which] += sum;
 }
 
-// Adds the counts of all sequences alone.
+// Adds only the counts of all sequences.
 __global__ void __launch_bounds__(kThreads) add_counts(double* to, const int* counts, int sequences, int count) {
   ptx::wait_for_earlier_kernels();
   for (int i = static_cast<int>(threadIdx.x); i < count; i += kThreads) {
@@ -257,7 +257,7 @@ __global__ void __launch_bounds__(kThreads) add_counts(double* to, const int* co
   }
 }
 
-// A block per layer. Counts are whole numbers, so that their sum is exact in any order.
+// One block per layer. Counts are integers, so their sum is exact in any order.
 __global__ void __launch_bounds__(kThreads)
     step_bias(float* bias, double* counts, const StepState* state, int count, float rate) {
   ptx::wait_for_earlier_kernels();
@@ -280,7 +280,7 @@ __global__ void __launch_bounds__(kThreads)
 struct Sorted {
   int *offsets, *tokens, *slots, *rows;
   SortedIndices by_expert;
-  int count, chosen, experts;  // count: of rows
+  int count, chosen, experts;  // count: number of rows
 };
 
 __global__ void __launch_bounds__(kFlatThreads) write_order(Sorted a) {
@@ -297,15 +297,15 @@ __global__ void __launch_bounds__(kFlatThreads) write_order(Sorted a) {
   for (int e = expert + 1; e <= a.experts; ++e) a.offsets[e] = a.count;
 }
 
-// ---- rows for other ranks
+// ---- rows exchanged with other ranks
 
 struct Sent {
   int *tokens, *choices, *slots, *counts;
   const int *offsets, *sorted;
-  int all, capacity, experts, own, chosen;  // all: slots
+  int all, capacity, experts, own, chosen;  // all: number of slots
 };
 
-// A thread per slot; the first ones also count.
+// One thread per slot; the first `experts` threads also write the counts.
 __global__ void __launch_bounds__(kFlatThreads) send_slots(Sent a) {
   ptx::wait_for_earlier_kernels();
   const int slot = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
@@ -325,14 +325,14 @@ struct Received {
   int all, capacity, experts, own, ranks;
 };
 
-// A thread per slot, which reads all counts: these are few.
+// One thread per slot; each reads all counts, which are few.
 __global__ void __launch_bounds__(kFlatThreads) receive_slots(Received a) {
   ptx::wait_for_earlier_kernels();
   const int slot = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
   if (slot >= a.all) return;
   const int rank = slot / a.capacity;
-  int left = slot % a.capacity;  // slots of its rank before this one, behind the experts that were passed
-  int before = 0, row = -1;      // rows of these experts on all ranks
+  int left = slot % a.capacity;  // position among the rows of its rank, less those of experts before e
+  int before = 0, row = -1;      // before: rows of experts before e on all ranks
   for (int e = 0; e < a.own; ++e) {
     if (slot == 0) a.offsets[e] = before;
     int of_earlier = 0;
@@ -347,7 +347,7 @@ __global__ void __launch_bounds__(kFlatThreads) receive_slots(Received a) {
     before += of_earlier;
   }
   if (slot == 0) a.offsets[a.own] = before;
-  if (row < 0) {  // unused: behind all rows and the unused slots of the ranks before
+  if (row < 0) {  // unused slots come after all rows and the unused slots of earlier ranks
     row = before + left;
     for (int r = 0; r < rank; ++r) {
       row += a.capacity;
@@ -418,7 +418,7 @@ __global__ void __launch_bounds__(kFlatThreads) weighted_forward(WeightedRows<T>
   store_values(a.y + static_cast<size_t>(at) * E, y);
 }
 
-// All of a pack is read before it is written, as outputs may be inputs.
+// Each pack is read before it is written, since outputs may alias inputs.
 template <class T, int E>
 __global__ void __launch_bounds__(kThreads) weighted_backward(WeightedRows<T> a) {
   ptx::wait_for_earlier_kernels();

@@ -1,8 +1,8 @@
 // Muon's elementwise kernels: division of a matrix by its norm, sums of two matrices, and normalization of outputs
 // (NorMuon).
-// Layout: row-major matrices, rows may be strided; a block has a piece of one row. Memory bound: the norm reads its
-// matrix twice, from L2 if it fits. Deterministic: one block sums each row, another adds the rows' sums in order. Not
-// timed on a GPU yet.
+// Layout: row-major matrices, rows may be strided; a block has a piece of one row. Memory bound: NormalizeMatrix reads
+// its matrix twice, from L2 if it fits. Deterministic: one block sums each row, another adds the rows' sums in order.
+// Not timed on a GPU yet.
 #include "cuda/muon.h"
 
 #include "cuda/host_tools.h"
@@ -63,7 +63,7 @@ __global__ void __launch_bounds__(kThreads) square_rows(double* sums, Rows<const
   if (threadIdx.x == 0) sums[blockIdx.x] = total;
 }
 
-// sums[rows] = the factor of the matrix, 1 / (margin norm + eps).
+// sums[rows] = 1 / (margin * norm + eps), by which the matrix is multiplied.
 __global__ void __launch_bounds__(kThreads) inverse_norm(double* sums, int64_t rows, double margin, double eps) {
   ptx::wait_for_earlier_kernels();
   SHARED(double, room, [32]);
@@ -89,8 +89,8 @@ __global__ void __launch_bounds__(kThreads)
   store_chunk(y + row * columns, v, column, columns, vector);
 }
 
-// sums[column] = sum of squares of a column: lanes of a warp have adjacent columns, warps of a block every kWarps-th
-// row.
+// sums[column] = sum of squares of a column. Lanes of a warp have adjacent columns; each warp of a block adds every
+// kWarps-th row.
 constexpr int kLanes = 32, kWarps = kThreads / kLanes;
 template <class T>
 __global__ void __launch_bounds__(kThreads) square_columns(double* sums, const T* x, int64_t rows, int columns) {
@@ -110,7 +110,7 @@ __global__ void __launch_bounds__(kThreads) square_columns(double* sums, const T
   sums[column] = sum;
 }
 
-// The update of v in NormalizeNeurons; factors: one per output, for its weights.
+// Updates v as NormalizeNeurons does, and computes one factor per output, by which its weights are multiplied.
 struct NeuronRule {
   const StepState* state;
   int64_t outputs;

@@ -10,7 +10,7 @@ namespace {
 
 struct Nf4Source {
   const uint8_t* packed;
-  const float* absmax;  // null: nested
+  const float* absmax;  // null if absmax is quantized itself (nested)
   const uint8_t* nested;
   const float *nested_absmax, *map, *offset;
 

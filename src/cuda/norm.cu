@@ -2,10 +2,10 @@
 //   y = (h - mean) rstd w + b,  mean = 0 and no b for rms  [Ba et al. 2016, eq. 4; Zhang & Sennrich 2019, eq. 4].
 //   With x = (h - mean) rstd and g = dy w:
 //   dh += rstd (g - mean(g) - x mean(g x)), without mean(g) for rms;  dw += sum of dy x, db += sum of dy over the rows.
-// Layout: [N, C] row-major; whole warps hold a row in registers, up to 16384 columns of 16 bits forward and 8192
-// backward (half as many of 32 bits); other rows are read element by element. Memory bound: each activation is read and
-// written once. Deterministic: sums over rows go through per-block partial sums, whose number depends on the shape
-// alone. Not timed on a GPU yet.
+// Layout: [N, C] row-major; whole warps hold a row in registers: up to 16384 columns of 16 bits or 8192 of 32 bits
+// forward, and 8192 columns backward; longer or unaligned rows are read element by element. Memory bound: each
+// activation is read and written once. Deterministic: sums over rows go through per-block partial sums, whose number
+// depends on the shape alone. Not timed on a GPU yet.
 #include "cuda/norm.h"
 
 #include <algorithm>
@@ -21,7 +21,7 @@ namespace {
 
 constexpr int kMaxThreads = 512;
 constexpr int kShortBlock = 256;  // threads of a block that several rows share
-constexpr int kForwardPacks = 4;  // of a thread
+constexpr int kForwardPacks = 4;  // per thread
 template <class T>
 constexpr int kBackwardPacks = 16 / kVector<T>;  // 16 elements, whose sums also fit in registers
 
@@ -36,7 +36,7 @@ struct Rows {
   int64_t rows;
   int columns;
   float eps;
-  uint32_t* amax;  // or null
+  uint32_t* amax;  // may be null
 };
 
 __device__ __forceinline__ float inverse_deviation(float squares, int columns, float eps) {
@@ -55,7 +55,7 @@ __device__ __forceinline__ void load_weight_and_bias(float (&w)[E], float (&b)[E
   }
 }
 
-// y of the packs of one row of so many columns that this thread holds.
+// Computes and stores y for this thread's packs of one row. columns: length of the row, or 0 to store nothing.
 template <NormKind K, class T, int P, bool L>
 __device__ __forceinline__ void store_normalised(const Rows<T>& a, T* y, const Pack<T, kVector<T>> (&h)[P], int columns,
                                                  float mean, float rstd, Largest<L>& largest) {
@@ -73,7 +73,8 @@ __device__ __forceinline__ void store_normalised(const Rows<T>& a, T* y, const P
   }
 }
 
-// ---- forward, rows in registers: blockDim.x threads a row, blockDim.y rows of one warp each
+// ---- forward, rows in registers: a row has blockDim.x threads, and a block has several rows only if these are one
+// warp each
 
 template <NormKind K, class T, bool L>
 __global__ void __launch_bounds__(kMaxThreads) norm_forward(Rows<T> a) {
@@ -81,8 +82,10 @@ __global__ void __launch_bounds__(kMaxThreads) norm_forward(Rows<T> a) {
   SHARED(float, room, [32]);
   constexpr int kElements = kVector<T>;
   const int64_t row = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
-  if (!L && row >= a.rows) return;                   // returns whole warps: nothing synchronizes rows of a block
-  const int columns = row < a.rows ? a.columns : 0;  // but the largest magnitude of all
+  // Without amax, whole warps may return: nothing synchronizes the rows of a block. With amax, all threads take part in
+  // its reduction.
+  if (!L && row >= a.rows) return;
+  const int columns = row < a.rows ? a.columns : 0;
   const int64_t start = row * a.columns;
   Pack<T, kElements> h[kForwardPacks] = {};
 #pragma unroll
@@ -137,7 +140,7 @@ __global__ void __launch_bounds__(kMaxThreads) norm_apply(Rows<T> a) {
   store_normalised<K>(a, a.y + start, h, a.columns, K == NormKind::layer ? a.mean[row] : 0.f, a.rstd[row], unused);
 }
 
-// ---- forward, any row: a block a row
+// ---- forward, rows of any length: one block per row
 
 template <NormKind K, class T, bool L>
 __global__ void __launch_bounds__(kMaxThreads) norm_forward_any(Rows<T> a) {
@@ -197,7 +200,7 @@ struct BackwardRows {
   Weights w;
   int64_t rows, rows_per_block;
   int columns;
-  uint32_t* amax;  // of dh, or null
+  uint32_t* amax;  // amax of dh; may be null
 };
 
 // Sums both values over the warps of a row; all threads get the result. All rows of the block must call it. `room`
@@ -311,12 +314,12 @@ struct BackwardRow {
   }
 };
 
-// Resident blocks per multiprocessor, so that one computes while others load: three if registers allow it without
-// spilling.
+// Resident blocks per SM, so that one computes while others load: three if registers allow it without spilling.
 template <NormKind K, class T>
 constexpr int kShortResident = K == NormKind::rms && sizeof(T) == 2 ? 3 : 2;
 
-// blockDim.y rows at a time, blockDim.x threads each. Shared memory: column sums per row, if there are several rows.
+// A block has blockDim.y rows at a time, with blockDim.x threads each. Dynamic shared memory: column sums per row, if
+// there are several rows.
 template <NormKind K, class T, int Threads, bool L>
 __global__ void __launch_bounds__(Threads, Threads == kShortBlock ? kShortResident<K, T> : 1)
     norm_backward(BackwardRows<T> a) {
@@ -362,7 +365,7 @@ __global__ void __launch_bounds__(Threads, Threads == kShortBlock ? kShortReside
   }
 }
 
-// ---- backward, any row: dw and db sums in shared memory, each column always by the same thread
+// ---- backward, rows of any length: dw and db sums in shared memory, each column always by the same thread
 
 template <NormKind K, class T, bool L>
 __global__ void __launch_bounds__(kMaxThreads) norm_backward_any(BackwardRows<T> a) {

@@ -1,5 +1,6 @@
-// Sums of momentum in 1 bit per element: a CUDA block for each block of 256 elements, a thread for each element, rounded
-// as on the CPU. Memory bound: OneBitMomentum reads 16 bytes and writes 4 per element. Not timed on a GPU yet.
+// Momentum compressed to 1 bit per element for communication: one thread block per block of 256 elements, one thread
+// per element, rounded as on the CPU. Memory bound: OneBitMomentum reads 16 bytes and writes 4 per element. Not timed
+// on a GPU yet.
 #include "cuda/one_bit.h"
 
 #include "cuda/host_tools.h"
@@ -11,7 +12,8 @@ namespace {
 
 constexpr int kThreads = static_cast<int>(kOneBitBlock);
 
-// C(x) of the block, and the error of this thread's element. `room` as block_reduce() needs it.
+// Writes C(x) of the block to `record` and the error of this thread's element to `error`. room: shared memory for
+// block_reduce().
 __device__ void compress(float x, float v, float* error, OneBitRecord* record, double* room) {
   const double counted = v != 0 ? static_cast<double>(x) : 0.0;
   const double squares = block_reduce(counted * counted, room, Plus{});
@@ -86,7 +88,7 @@ struct Direction {
   const StepState* state;
   const OneBitRecord* records;
   const float* v;
-  float *m, *grad, *fresh, *ratios;  // the last two are null without LAMB, and so is w
+  float *m, *grad, *fresh, *ratios;  // fresh, ratios and w are null without LAMB
   const float* w;
   double beta1, beta2, eps, weight_decay;
   int64_t decayed;
@@ -95,7 +97,8 @@ struct Direction {
   OneBitBlocks blocks;
 };
 
-// The fresh variance of an element whose momentum becomes m; its ratio.
+// Updates the fresh variance of an element whose momentum becomes m. Returns the ratio of the frozen to the fresh
+// divisor.
 __device__ float add_to_variance(float* fresh, float m, float old, float v, float divisor, const OneBitScalars& a) {
   if (v == 0) return 0;
   const float implied = __fdiv_rn(__fsub_rn(m, __fmul_rn(a.beta1, old)), a.one_minus_beta1);

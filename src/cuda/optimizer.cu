@@ -1,8 +1,8 @@
-// The end of a step: StepControl in one warp; update rules over all flat buffers in one launch, a block per tile of
+// The end of a step: StepControl in one warp; update rules over all flat buffers in one launch, one block per tile of
 // 2048 elements (ranges.h). Every operation of the rules (ops/update.h) is rounded as in torch.optim, without fused
-// multiply-add, so the bits are those of the CPU backend. Memory bound, each byte moves once: all f32, 16 bytes of loads
-// and 18 of stores per element; with split masters and bf16 moments 12 and 12. A skipped step writes back what it read.
-// Not timed on a GPU yet.
+// multiply-add, so the bits are those of the CPU backend. Memory bound, each byte moves once: with all f32, 16 bytes of
+// loads and 18 of stores per element; with bf16 weights plus remainders and bf16 moments 12 and 12. A skipped step
+// writes back what it read. Not timed on a GPU yet.
 #include "cuda/optimizer.h"
 
 #include "cuda/muon.h"
@@ -18,7 +18,7 @@ namespace {
 
 // ---- arithmetic
 
-// A weight after decay and a step by u.
+// Weight after weight decay and an update by u.
 template <class Scalars>
 __device__ __forceinline__ float decayed(float w, float u, const Scalars& a) {
   return __fsub_rn(__fmul_rn(w, __fmul_rn(w, u) >= 0.f ? a.decay : a.decay_away), u);
@@ -68,7 +68,7 @@ struct Signs {
 
 // ---- kernels
 
-// One warp: its first thread closes the step, all of them look for the largest of the scores.
+// One warp: all threads compute the maximum attention logit, then the first closes the step.
 __global__ void step_control(StepState* state, SpikeWindow* window, const float* scores, int64_t count,
                              StepControl op) {
   ptx::wait_for_earlier_kernels();
@@ -81,7 +81,7 @@ __global__ void step_control(StepState* state, SpikeWindow* window, const float*
   *state = s;
 }
 
-// An UpdatePart.
+// UpdatePart as a kernel argument.
 struct Part {
   void *master, *param, *m, *v;
   Gradient grad;
@@ -113,13 +113,13 @@ struct LionRule {
   bool cautious;
   __device__ __forceinline__ LionScalars scalars() const { return lion_scalars(*this, *state); }
 };
-struct None {};  // no such state
+struct None {};  // absent optimizer state
 
-// Formats of masters.
+// Storage formats of master weights.
 template <class P>
-struct Copied {};   // f32, with a copy of type P; float: no copy
-struct Rounded {};  // bf16
-struct Halved {};   // i16 remainders, and weights in bf16
+struct Copied {};   // f32, and a copy of type P in param; P = float: no copy
+struct Rounded {};  // bf16, rounded stochastically
+struct Halved {};   // bf16 weights in param, and int16 remainders
 
 template <class Kind>
 struct Master {
@@ -137,7 +137,7 @@ struct Master {
       vec8.load(w, static_cast<const float*>(p.master));
     }
   }
-  // Rounds a new weight as it is stored.
+  // Rounds a new weight to its storage format.
   static __device__ __forceinline__ float kept(float w, uint32_t random) {
     if constexpr (std::is_same_v<Kind, Rounded>) {
       return round_stochastic(w, random >> 16);
@@ -247,13 +247,13 @@ __global__ void __launch_bounds__(kTileThreads, 3)
   });
 }
 
-// ---- moments in codes of 8 bits: a warp has a block of them, a thread eight
+// ---- 8-bit moments: a warp has one block of them, a thread eight
 
 static_assert(kCodeBlock == 32 * kElements);
 __device__ const DynamicMap code_maps[2] = {kSignedMap, kUnsignedMap};
 
 struct CodedPart {
-  Part part;  // m, v: codes
+  Part part;  // m, v: 8-bit values
   float *m_scale, *v_scale;
 };
 struct Codes {
@@ -280,7 +280,7 @@ struct Codes {
     for (int i = 0; i < kElements; ++i) p[i] = code[i];
   }
 };
-// The largest absolute value of the warp's block.
+// Amax of the warp's block.
 __device__ __forceinline__ float scale_of(const float (&x)[kElements]) {
   float most = 0;
 #pragma unroll
@@ -304,7 +304,7 @@ __global__ void __launch_bounds__(kTileThreads)
   const CodedPart& coded = parts.range[number];
   const Part& p = coded.part;
   on_vec8(p.extent, blockIdx.x - parts.first_block[number], [&](auto vec8) {
-    if (vec8.count <= 0) return;  // and so does the rest of the warp: parts are whole blocks
+    if (vec8.count <= 0) return;  // the whole warp returns, since parts consist of whole blocks
     const int64_t block = vec8.first / kCodeBlock;
     float w[kElements], m[kElements], v[kElements], g[kElements];
     Codes m_codes, v_codes;
@@ -391,7 +391,7 @@ __global__ void __launch_bounds__(kTileThreads, 3)
 
 struct EmaPart {
   float* average;
-  Part masters;  // master and param alone
+  Part masters;  // only master, param and extent are set
 };
 struct EmaRule {
   const StepState* state;
@@ -470,11 +470,11 @@ __global__ void __launch_bounds__(kTileThreads)
   });
 }
 
-// ---- QK-clip: eight weights whose heads are not scaled cost no access to memory but that of their scores
+// ---- QK-clip: a warp whose heads are not scaled reads only their logits
 
 struct ClipPart {
   Part part;
-  float* also;  // may be null
+  float* also;  // also multiplied; may be null
   const float* top;
   OutputRange range;
 };
@@ -494,7 +494,8 @@ __global__ void __launch_bounds__(kTileThreads)
   const Part& p = clip.part;
   on_vec8(p.extent, blockIdx.x - parts.first_block[number], [&](auto vec8) {
     const int64_t at = clip.range.first + vec8.first, cols = clip.range.cols;
-    int64_t row = at / cols, column = at - row * cols, begin = 0, end = 0;  // of the outputs of a head
+    // begin and end: range of outputs of the current head.
+    int64_t row = at / cols, column = at - row * cols, begin = 0, end = 0;
     float factor[kElements], now = 1.f;
     bool scales = false;
 #pragma unroll
@@ -512,7 +513,7 @@ __global__ void __launch_bounds__(kTileThreads)
         ++row;
       }
     }
-    // By warps: neighbouring threads exchange what they load.
+    // The whole warp takes the same branch, because loads exchange values between neighbouring threads.
     if (op.state->skip || !__any_sync(~0u, scales)) return;
     float w[kElements];
     Master<Kind>::load(vec8, w, p);
@@ -638,7 +639,7 @@ void launch_update(const Lion& op, const Ranges<Part>& table, cudaStream_t strea
   launch_rule<Kind>(op.parts.front(), table, rule, stream);
 }
 
-// One launch over all parts (or several, see ranges.h), by the format of masters.
+// One launch over all parts (or several, see ranges.h); the format of the master weights selects the kernel.
 template <class Range, class Op>
 void run_update(const Op& op, cudaStream_t stream) {
   const DType master = op.parts.front().master.dtype;

@@ -1,6 +1,6 @@
-// Sums of squares of each output, a warp for each row or lanes for columns; and the scaling of each output, a block per
-// tile of 2048 elements (ranges.h). Memory bound: 8 bytes of loads and 4 of stores for each element. Deterministic: each sum is one warp's or
-// thread block's. Not timed on a GPU yet.
+// Sum of squares of each output, with one warp per row or one lane per column; and scaling of each output, with one
+// block per tile of 2048 elements (ranges.h). Memory bound: 8 bytes of loads and 4 of stores for each element.
+// Deterministic: one warp or thread block computes each sum. Not timed on a GPU yet.
 #include "cuda/output_scaling.h"
 
 #include "cuda/vec8.h"
@@ -19,8 +19,8 @@ struct SquaresPart {
   OutputRange range;
 };
 
-// Rows: block k of a part has its rows k kWarps and following. Columns: it has columns k kLanes and following, of which
-// each warp adds every kWarps-th row.
+// Outputs in rows: block k of a part has kWarps rows, from row k * kWarps. Outputs in columns: it has kLanes columns,
+// from column k * kLanes, and each warp adds every kWarps-th row.
 __global__ void __launch_bounds__(kTileThreads) output_squares(const __grid_constant__ Ranges<SquaresPart> parts) {
   ptx::wait_for_earlier_kernels();
   SHARED(double, room, [kTileThreads]);

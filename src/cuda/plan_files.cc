@@ -16,7 +16,7 @@ constexpr int64_t kMostBytes = 4 << 20;
 constexpr const char* kPrefix = "attention-";
 
 void remove_oldest(const std::string& folder, size_t most) {
-  std::error_code gone;  // ignored: other ranks do the same
+  std::error_code gone;  // errors are ignored: other ranks remove files at the same time
   std::vector<std::pair<fs::file_time_type, fs::path>> files;
   for (const auto& entry : fs::directory_iterator(folder, gone))
     if (entry.path().filename().string().starts_with(kPrefix))

@@ -13,7 +13,7 @@ class PlanFiles {
   // key: what a plan depends on besides its graph: GPU, driver, library.
   PlanFiles(std::string folder, std::string key);
 
-  // The plan of a described graph; empty: none. Thread-safe.
+  // The stored plan of a described graph; empty if there is none. Thread-safe.
   std::string load(const std::string& graph) const;
   void store(const std::string& graph, const std::string& plan) const;
 

@@ -1,4 +1,4 @@
-// Programmatic dependent launch, without CUDA's language: see LaunchConfig in cuda/launch.h.
+// Programmatic dependent launch: the switch that LaunchConfig (cuda/launch.h) reads. Needs no CUDA compiler.
 #pragma once
 namespace athanor::cuda {
 

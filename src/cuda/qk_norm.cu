@@ -112,7 +112,7 @@ struct Backward {
   unsigned heads_per_block;
 };
 
-// Sums of one head: adds to dw of its part and writes dx.
+// Backward of one head: adds to dw of q or k, and writes dx.
 template <class T, int E, int P>
 __device__ __forceinline__ void backward_head(const Heads& a, const Backward<T>& b, unsigned number,
                                               const Pack<T, E> (&x)[P], const Pack<T, E> (&dy)[P],
@@ -255,7 +255,7 @@ void by_head(const Op& op, bool aligned, F f) {
   });
 }
 
-// The backward pass divides all heads into ranges of whole block rounds.
+// Splits the heads of the backward pass into ranges; each is a multiple of the heads that a block processes at a time.
 struct Cut {
   int64_t heads_per_block, blocks;
   Cut(int64_t count, int64_t round) {

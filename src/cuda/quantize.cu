@@ -1,10 +1,9 @@
-// Codes of 8 and 4 bits with scales (Quantize).
-// Layout: x row-major and contiguous; a block of threads has 256 columns and a band of rows: as many as share scales,
-// else 64. A lane has 8 columns, a warp every eighth part of the band. Where codes are written transposed too, tiles of
-// 128 by 128. Rows with a scale each: quantize_rows.cu, where they fit. Memory bound: x is read twice, the second time
-// from L2 where it fits, and once with a factor or the largest magnitude given, or where 128 rows of a tile share
-// scales; codes are written once. Deterministic: a maximum does not depend on the order, counts are integers. Not timed
-// on a GPU yet.
+// Quantizes to FP8 and FP4 (Quantize).
+// Layout: x row-major and contiguous; a thread block has 256 columns and a band of rows: as many as share scales, else
+// 64. A lane has 8 columns, a warp one eighth of the band. Kernels that write transposed values use tiles of 128 by
+// 128. Per-row scales use quantize_rows.cu if rows fit in shared memory. Memory bound: x is read twice, the second time
+// from L2 if it fits; once if the factor or amax is given, or if 128 rows of a tile share scales. Quantized values are
+// written once. Deterministic: a maximum does not depend on the order, counts are integers. Not timed on a GPU yet.
 #include "cuda/quantize.h"
 
 #include <bit>
@@ -19,7 +18,7 @@ namespace {
 
 constexpr int kWarps = 8, kThreads = kWarps * kLanes;
 constexpr int kTileColumns = kLanes * kElements;
-constexpr int kBandRows = 64;  // where no fewer or more rows share scales
+constexpr int kBandRows = 64;  // used if a single row or all rows share scales
 
 Cut cut_of(const Quantize& op) {
   Cut c{.rows = op.x.rows(),
@@ -42,8 +41,8 @@ bool shared(const Cut& c) { return c.height == 0 || c.width == 0; }
 
 // This thread's part of its tile.
 struct Place {
-  int64_t band, first;  // its number; this warp's first row
-  int rows;             // of this warp, of which those past the end are none
+  int64_t band, first;  // number of the band; this warp's first row
+  int rows;             // rows of this warp, without those past the end
   int column, lane, warp;
   __device__ __forceinline__ explicit Place(const Cut& c)
       : band(blockIdx.x / c.tiles),
@@ -60,7 +59,7 @@ struct Place {
   }
 };
 
-// Rows of this thread from the i-th on; 0 past the end.
+// Loads this thread's rows from the i-th on; 0 past the end.
 constexpr int kInFlight = 4;
 template <class T>
 __device__ __forceinline__ void load(float (&v)[kInFlight][kElements], const Matrix<T>& x, const Cut& c, const Place& at,
@@ -77,7 +76,8 @@ __device__ __forceinline__ void keep(uint32_t* most, uint32_t value, bool shared
   }
 }
 
-// most[block] = the largest magnitude, as bits. Where blocks are shared it is 0 before. Nothing with a factor given.
+// most[block] = amax of the scale block, as float bits; zeroed before if thread blocks share scales. Does nothing if a
+// factor is given.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     find_most(uint32_t* most, const Matrix<T> x, const Cut c, bool is_shared, const float* given) {
@@ -107,7 +107,7 @@ __global__ void __launch_bounds__(kThreads)
   }
   if (c.height == 1) return;
   const int64_t row_of_blocks = c.height == 0 ? 0 : at.band;
-  if (c.width == 1) {  // threads have columns in turn
+  if (c.width == 1) {  // each thread reduces one column
 #pragma unroll
     for (int k = 0; k < kElements; ++k) room[at.warp * kTileColumns + k * kLanes + at.lane] = columns[k];
     __syncthreads();
@@ -141,7 +141,8 @@ __device__ __forceinline__ void store_codes(uint8_t* row, const float (&v)[kElem
   store_words(row, words.x, words.y, c, column);
 }
 
-// Codes, and the scales where their blocks begin. With a factor given also most[0], which was 0.
+// Writes quantized values, and the scale of each block that starts here. With a given factor it also raises most[0],
+// which was 0, to the amax of x.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     encode(uint8_t* codes, void* scales, uint32_t* most, const Matrix<T> x, const Cut c, const Rule rule) {
@@ -158,7 +159,7 @@ __global__ void __launch_bounds__(kThreads)
     for (float& f : factors) f = s.factor;
     if (writes && first && !rule.given) store_scale(scales, block, s.scale, rule.e8m0);
   };
-  const bool writes = at.warp == 0 && (c.height != 0 || at.band == 0);  // of scales of several rows
+  const bool writes = at.warp == 0 && (c.height != 0 || at.band == 0);  // for scales of several rows
   if (inside && c.width == 1) {
     const int64_t block = at.block_row(c, 0) * c.across + at.column;
 #pragma unroll
@@ -191,7 +192,7 @@ __global__ void __launch_bounds__(kThreads)
   if (at.lane == 0) atomicMax(most, largest);
 }
 
-// The scale beside a given factor, and the largest magnitude of several matrices.
+// Delayed scaling: writes the scale that belongs to a given factor, and raises rule.amax, which several matrices share.
 __global__ void finish_delayed(float* scale, const uint32_t* most, const Rule rule) {
   ptx::wait_for_earlier_kernels();
   const bool given = rule.given && *rule.given > 0, finite = *most < kInfinity;
@@ -205,20 +206,20 @@ __global__ void finish_delayed(float* scale, const uint32_t* most, const Rule ru
   *rule.amax = finite ? (now > before ? now : before) : __uint_as_float(kInfinity);
 }
 
-// ---- codes transposed
+// ---- transposed output
 
-constexpr int kSide = 128;                   // of a tile: no more terms share a scale, but all
-constexpr int kSquares = kSide / kElements;  // of 8 by 8 elements along its side: one for each thread
-constexpr int kRoom = kSide + kSquares;      // words of a row of maxima in shared memory
+constexpr int kSide = 128;  // side of a tile; a scale covers at most that many elements along K, or all
+constexpr int kSquares = kSide / kElements;  // squares of 8 by 8 elements along a side; a thread has one square
+constexpr int kRoom = kSide + kSquares;      // words per row of maxima in shared memory
 static_assert(kSquares * kSquares == kThreads);
 
 struct Turning {
-  bool of_columns, of_tiles;  // a scale for each column; for each 128 rows of it, which are found here
-  bool vectors;               // rows of transposed codes, 8 at a time
-  float* scales;              // of the codes that are not transposed: null, or of each 128 of a row
+  bool of_columns, of_tiles;  // one scale per column; one per 128 rows of a column, whose amax this kernel computes
+  bool vectors;               // rows of transposed values can be stored 8 at a time
+  float* scales;              // scales of the non-transposed output; null, or one per 128 elements of a row
 };
 
-// Bytes of four words as those of their columns.
+// Transposes a 4 x 4 matrix of bytes, which has one row per word.
 __device__ __forceinline__ void transpose_4(uint32_t (&w)[4]) {
   const uint32_t low = __byte_perm(w[0], w[1], 0x5140), low2 = __byte_perm(w[2], w[3], 0x5140);
   const uint32_t high = __byte_perm(w[0], w[1], 0x7362), high2 = __byte_perm(w[2], w[3], 0x7362);
@@ -226,10 +227,10 @@ __device__ __forceinline__ void transpose_4(uint32_t (&w)[4]) {
   w[2] = __byte_perm(high, high2, 0x5410), w[3] = __byte_perm(high, high2, 0x7632);
 }
 
-// A block of threads for each tile, whose elements stay in registers between the maximum and the codes; a thread has 8
-// of 8 rows. turned [C, R], scales [C, blocks]; codes: null, or not transposed, with the same scale for all or scales
-// of their own. In shared memory 8 codes lie at a place that differs for each of the threads that write, or read,
-// together.
+// One thread block per tile, whose elements stay in registers between the amax and quantization; a thread has 8
+// elements of each of 8 rows. turned [C, R]: transposed values, with scales [C, blocks]. codes: null, or the
+// non-transposed values, with the same per-tensor scale or with how.scales. Groups of 8 values are swizzled in shared
+// memory, so that threads which write, or read, together use different banks.
 template <class T>
 __global__ void __launch_bounds__(kThreads, sizeof(T) == 2 ? 2 : 1)
     encode_turned(uint8_t* turned, uint8_t* codes, float* scales, uint32_t* most, const Matrix<T> x, const Cut c,
@@ -293,7 +294,7 @@ __global__ void __launch_bounds__(kThreads, sizeof(T) == 2 ? 2 : 1)
   }
   uint2 of_columns[kElements];
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {  // of the rows
+  for (int half = 0; half < 2; ++half) {  // half of the 8 rows
     uint32_t words[2][4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -342,9 +343,9 @@ __global__ void __launch_bounds__(kThreads, sizeof(T) == 2 ? 2 : 1)
   if (thread % kLanes == 0) atomicMax(most, largest);
 }
 
-// ---- codes of 4 bits, each in a byte, and two levels of scales: tensor/float8.h
+// ---- FP4 values, each in a byte, with two levels of scales: tensor/float8.h
 
-// counts->whole = the largest of all blocks.
+// counts->whole = amax of the matrix, the maximum over all blocks.
 __global__ void __launch_bounds__(kThreads) find_whole(QuantizeCounts* counts, const uint32_t* most, int64_t blocks) {
   ptx::wait_for_earlier_kernels();
   const int64_t at = int64_t{blockIdx.x} * kThreads + static_cast<int>(threadIdx.x);
@@ -352,7 +353,7 @@ __global__ void __launch_bounds__(kThreads) find_whole(QuantizeCounts* counts, c
   if (threadIdx.x % kLanes == 0) atomicMax(&counts->whole, all);
 }
 
-// round_at_random().
+// Same as round_at_random() of tensor/float8.h.
 __device__ __forceinline__ uint8_t e2m1_code_at_random(float x, uint32_t random) {
   const float a = fabsf(x);
   if (!(a < 6)) return e2m1_code(x);
@@ -400,7 +401,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// y = H diag(signs) x / 4 of 16 values that are `apart`, a thread for each 16.
+// y = H diag(signs) x / 4 for groups of 16 values, which are `apart` elements apart; one thread per group.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     hadamard(float* y, const T* x, int64_t groups, int64_t columns, bool along) {
@@ -430,7 +431,7 @@ __global__ void __launch_bounds__(kThreads)
   for (int i = 0; i < kCount; ++i) y[first + i * apart] = static_cast<float>(v[i] / 4) + 0.0f;  // zero has no sign
 }
 
-// ---- what became of the values
+// ---- statistics of quantization
 
 template <class T>
 __global__ void __launch_bounds__(kThreads)
@@ -475,14 +476,14 @@ __global__ void __launch_bounds__(kThreads)
   atomicMax(&counts->largest, largest);
 }
 
-// QuantizeStatistics::add().
+// Adds the counts to the statistics, as QuantizeStatistics::add() does.
 __global__ void add(double* statistics, const QuantizeCounts* counts) {
   ptx::wait_for_earlier_kernels();
   statistics[0] += static_cast<double>(counts->values);
   statistics[1] += static_cast<double>(counts->saturated);
   statistics[2] += static_cast<double>(counts->underflowed);
   const auto now = static_cast<double>(__uint_as_float(counts->largest)), before = statistics[3];
-  if (counts->largest > kInfinity || now > before) statistics[3] = now;  // and NaN remains
+  if (counts->largest > kInfinity || now > before) statistics[3] = now;  // once NaN, it stays NaN
 }
 
 LaunchConfig threads(int64_t count, cudaStream_t stream) {
@@ -491,7 +492,7 @@ LaunchConfig threads(int64_t count, cudaStream_t stream) {
 LaunchConfig tiles(const Cut& c, cudaStream_t stream) {
   return {dim3(grid_size(div_ceil<int64_t>(c.rows, c.band) * c.tiles)), dim3(kThreads), 0, stream};
 }
-// Adds to the op's statistics; counts are zeros before.
+// Computes the op's statistics and adds them to op.statistics; `counts` are zeros before.
 template <class T>
 void count(const Quantize& op, QuantizeCounts* counts, const Matrix<T>& x, const Cut& c, const Rule& rule,
            cudaStream_t stream) {
@@ -540,7 +541,8 @@ void run_from(const Quantize& op, const Matrix<T>& x, const Rule& rule, Quantize
   count(op.alone(), counts, x, cut_of(op.alone()), rule, stream);
 }
 
-// Along rows, and beside these along columns, whose largest magnitudes are found in the same reading where rows fit.
+// Quantizes with per-row scales and, if op.turned, the transpose with per-column scales. If rows fit in shared memory,
+// one pass over x finds the amax of rows and of columns.
 void run_rows(const Quantize& op, const Rule& rule, QuantizeCounts* counts, uint32_t* most, cudaStream_t stream) {
   const Quantize rows = op.without_turned();
   Quantize columns = op.turned ? op.alone() : Quantize{};

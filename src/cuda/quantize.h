@@ -1,4 +1,4 @@
-// The ops of ops/quantize.h on a GPU but the products (gemm/scaled.cc), and what products need of codes.
+// The ops of ops/quantize.h on a GPU, except ScaledGemm (gemm/scaled.cc), and helpers that several sources use.
 #pragma once
 #include <cuda_runtime_api.h>
 
@@ -11,16 +11,17 @@ void run(const LargestOfPart& op, void* scratch, cudaStream_t stream);
 void run(const QuantizePart& op, void* scratch, cudaStream_t stream);
 void run(const DelayedScales& op, void* scratch, cudaStream_t stream);
 
-// Codes with a scale for each row, whose largest magnitude is found in the same reading (quantize_rows.cu); of_columns:
-// none, or [columns] that become at least the largest magnitudes of columns, as bits. rows_fit(): whether it takes the
-// op, by its sizes, its addresses and the GPU's shared memory.
+// Quantizes with one scale per row, computing each row's amax in the same pass over x (quantize_rows.cu). of_columns:
+// null, or [columns] float bits, raised to the amax of each column. rows_fit(): whether encode_rows() supports the op,
+// by its sizes, its addresses and the GPU's shared memory.
 bool rows_fit(const Quantize& op);
 struct Rule;
 void encode_rows(const Quantize& op, const Rule& rule, uint32_t* of_columns, cudaStream_t stream);
 
-// amax = the largest magnitude of a matrix, as ops leave it that find it on their way (NormFwd::amax); none: nothing.
+// amax = the amax of a matrix, stored as ops store it that compute it on the way (NormFwd::amax); does nothing if amax
+// is empty.
 void find_largest(const Tensor& amax, const Tensor& matrix, cudaStream_t stream);
 
-// A QuantizeStatistics that grows by what was counted; statistics: [4] f64.
+// Adds the counts to a QuantizeStatistics; statistics: [4] f64.
 void add_counts(const Tensor& statistics, const QuantizeCounts* counts, cudaStream_t stream);
 }  // namespace athanor::cuda

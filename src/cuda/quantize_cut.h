@@ -1,4 +1,4 @@
-// A matrix that becomes codes, and how it is cut into blocks with a scale each.
+// A matrix to be quantized, and how it is split into blocks that share a scale.
 #pragma once
 #include "cuda/encode.h"
 #include "cuda/host_tools.h"
@@ -7,16 +7,17 @@
 #include "ops/quantize.h"
 namespace athanor::cuda {
 
-// A matrix in blocks of `height` by `width`, and how it is cut: see the head of quantize.cu.
+// A matrix in scale blocks of `height` by `width`, and how it is split among thread blocks: see the head of
+// quantize.cu.
 struct Cut {
   int64_t rows;
-  int columns, height, width;  // of blocks; 0: all
-  int across;                  // blocks of a row
-  int band, tiles;             // rows of a band; tiles of 256 columns
+  int columns, height, width;  // height and width of a scale block; 0: all
+  int across;                  // scale blocks per row of the matrix
+  int band, tiles;             // rows per band; tiles of 256 columns per row
   bool vectors;
 };
 
-// load(): 8 elements of a row, 0 where they are not `inside`.
+// load() reads 8 elements of a row; they are 0 if not `inside`.
 template <class T>
 struct Matrix {
   const T* x;  // [rows, columns]

@@ -1,6 +1,5 @@
-// The factors of delayed scaling (DelayedScales), from the largest magnitudes of the last steps. A block of threads for
-// each number of amax reads and moves its history. Deterministic: a maximum does not depend on the order. Not timed on a
-// GPU yet.
+// Factors of delayed scaling (DelayedScales), from the amax history of the last steps. One thread block per element of
+// amax reads and shifts its history. Deterministic: a maximum does not depend on the order. Not timed on a GPU yet.
 #include <algorithm>
 
 #include "cuda/encode.h"
@@ -24,7 +23,6 @@ struct DelayedRule {
   int columns, margin;
   bool power_of_two;
 };
-// A block for each element of amax.
 __global__ void __launch_bounds__(kThreads) delay(const Histories table, int64_t first_row, const DelayedRule op) {
   ptx::wait_for_earlier_kernels();
   SHARED(float, room, [kLanes]);
@@ -34,7 +32,8 @@ __global__ void __launch_bounds__(kThreads) delay(const Histories table, int64_t
   float* history = table.of_row[row] ? table.of_row[row] + column * op.length : nullptr;
   const bool enters = op.state && op.state->skip == 0 && magnitude(now) < kInfinity;
   float largest = 0;
-  for (int64_t chunk = history ? (op.length - 1) / kThreads : -1; chunk >= 0; --chunk) {  // from the end: it moves up
+  // The loop starts at the end, because entries move to higher indices.
+  for (int64_t chunk = history ? (op.length - 1) / kThreads : -1; chunk >= 0; --chunk) {
     const int64_t i = chunk * kThreads + static_cast<int>(threadIdx.x);
     float value = 0;
     if (i < op.length) value = !enters ? history[i] : i == 0 ? now : history[i - 1];

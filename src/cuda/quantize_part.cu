@@ -1,7 +1,8 @@
-// Codes of parts of matrices (ops/quantize_part.h).
-// Layout: a warp has 256 columns of 16 rows of the matrix, a lane 8 of each row, of which those outside of the part are
-// none; so a warp's rows share blocks of 16 or 128 rows. Memory bound: each op reads the part once. Deterministic: a
-// maximum does not depend on the order, counts are integers. Not timed on a GPU yet.
+// Quantizes parts of matrices (ops/quantize_part.h).
+// Layout: a warp has 256 columns of 16 rows of the matrix, a lane 8 elements of each row; elements outside of the part
+// are skipped. All rows of a warp lie in the same blocks, since heights of blocks are multiples of 16. Memory bound:
+// each op reads the part once. Deterministic: a maximum does not depend on the order, counts are integers. Not timed on
+// a GPU yet.
 #include "cuda/encode.h"
 #include "cuda/quantize.h"
 
@@ -12,12 +13,12 @@ constexpr int kWarps = 8, kThreads = kWarps * kLanes;
 constexpr int kRows = 16, kInFlight = 4;
 
 struct Cut {
-  int64_t first, end;                  // elements of the matrix
-  int64_t first_band, warps;           // bands of kRows rows; warps that have something to do
+  int64_t first, end;                  // range of elements of the matrix
+  int64_t first_band, warps;           // first band of kRows rows; number of warps that have elements
   int columns, strips;                 // strips of 256 columns
-  int64_t height;                      // of blocks; 0: all
-  int width, across;                   // of blocks, 0: all; blocks of a row
-  bool vectors;                        // 8 elements lie on boundaries of 16 bytes, and their codes of 8
+  int64_t height;                      // rows of a scale block; 0: all
+  int width, across;                   // columns of a scale block, 0: all; blocks per row
+  bool vectors;                        // x is 16-byte aligned, the quantized values 8-byte aligned
 };
 Cut cut_of(const char* op, const MatrixPart& part, const Tensor& x, const Tensor& codes) {
   CHECK(part.blocks.rows % kRows == 0 && (kLanes * kElements) % std::max<int64_t>(1, part.blocks.cols) == 0, op,
@@ -38,9 +39,9 @@ Cut cut_of(const char* op, const MatrixPart& part, const Tensor& x, const Tensor
   return c;
 }
 
-// This thread's part: calls fn(values, element of the part) for its 8 elements of each row.
+// This thread's elements. each() calls fn(values, index in the part) for 8 elements of each row.
 struct Place {
-  int64_t row;  // the first
+  int64_t row;  // first row
   int column;
   bool any;
   __device__ __forceinline__ explicit Place(const Cut& c) {
@@ -91,18 +92,18 @@ __global__ void __launch_bounds__(kThreads)
 
 struct PartRule {
   Rule rule;
-  const uint32_t *largest, *of_all;  // of_all: of codes of 4 bits, else null
+  const uint32_t *largest, *of_all;  // of_all: amax of the matrix for FP4, else null
   double saturates;
 };
 
-// counts: null, or zeros before.
+// counts: null, or zeroed before.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     encode_part(uint8_t* codes, QuantizeCounts* counts, const T* x, const Cut c, const PartRule op) {
   ptx::wait_for_earlier_kernels();
   SHARED(unsigned, room, [kLanes]);
   const Place at(c);
-  float factor = 0, scale = 0;  // NaN where something of the block is not finite
+  float factor = 0, scale = 0;  // scale: NaN if the block has a non-finite value
   if (at.any) {
     const uint32_t largest = op.largest[at.block(c)];
     const Scaled own = scaled(largest, op.rule);

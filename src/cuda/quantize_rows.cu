@@ -1,8 +1,8 @@
-// Codes with a scale for each row of a matrix of 16-bit numbers whose rows stay on the chip (Quantize::keeps_rows()).
-// Layout: a block of threads has a range of rows, one after the other; cp.async brings the next row into shared memory
-// while one becomes codes. A thread copies and reads the same chunks of 8 elements of each row. The largest magnitudes
-// of columns, for codes with a scale for each column, are found beside, in shared memory too. Memory bound: x is read once. Deterministic: a maximum does not depend on the
-// order. Not timed on a GPU yet.
+// Quantizes a matrix of 16-bit floats with one scale per row, keeping rows on the chip (Quantize::keeps_rows()).
+// Layout: a thread block has a range of rows, one after the other; cp.async copies the next row into shared memory
+// while the current one is quantized. A thread copies and reads the same chunks of 8 elements of each row. The amax of
+// each column, needed to quantize the transpose, is found in the same pass, also in shared memory. Memory bound: x is
+// read once. Deterministic: a maximum does not depend on the order. Not timed on a GPU yet.
 #include <algorithm>
 
 #include "cuda/quantize.h"
@@ -12,19 +12,19 @@
 namespace athanor::cuda {
 namespace {
 
-constexpr int kMostThreads = 1024, kChunks = 4;  // of a thread and a row, where a block has threads enough
+constexpr int kMostThreads = 1024, kChunks = 4;  // chunks per thread and row, if a block can have enough threads
 constexpr int kRing = 2;                         // rows in shared memory
 
 struct RowsOfCodes {
   uint8_t* codes;           // [rows, columns]
   void* scales;             // [rows]
-  uint32_t* of_columns;     // none, or [columns] that become at least the largest magnitudes, as bits
-  int64_t rows, rows_each;  // of a block of threads
+  uint32_t* of_columns;     // null, or [columns] float bits, raised to the amax of each column
+  int64_t rows, rows_each;  // rows_each: rows per thread block
   int columns;
   Rule rule;
 };
 
-// Amax of pairs of 16-bit floats. The order of magnitudes is that of their bits, with NaN above all.
+// Raises maxima to the magnitudes of pairs of 16-bit floats. Magnitudes sort like their bits, with NaN above all.
 __device__ __forceinline__ void raise(uint32_t& most, uint32_t pair) { most = __vmaxu2(most, pair & 0x7fff7fffu); }
 __device__ __forceinline__ void raise(uint4& most, const uint4& v) {
   raise(most.x, v.x), raise(most.y, v.y), raise(most.z, v.z), raise(most.w, v.w);
@@ -47,7 +47,7 @@ __global__ void __launch_bounds__(kMostThreads) encode_rows(const T* x, const Ro
   const int64_t last = first + op.rows_each < op.rows ? first + op.rows_each : op.rows;
   auto* ring = reinterpret_cast<uint4*>(memory);
   uint4* of_columns = ring + kRing * chunks;
-  const auto each_chunk = [&](auto f) {  // of this thread
+  const auto each_chunk = [&](auto f) {  // calls f for this thread's chunks
     for (int c = thread; c < chunks; c += threads) f(c);
   };
   const auto copy = [&](int64_t row) {
@@ -73,7 +73,7 @@ __global__ void __launch_bounds__(kMostThreads) encode_rows(const T* x, const Ro
     raise(pairs.x, pairs.y), raise(pairs.z, pairs.w), raise(pairs.x, pairs.z);
     uint32_t most = Max{}(magnitude(element<T>(&pairs.x, 0)), magnitude(element<T>(&pairs.x, 1)));
     most = warp_reduce(most, Max{});
-    uint32_t* of_warps = room + row % kRing * kLanes;  // the other half may still be read
+    uint32_t* of_warps = room + row % kRing * kLanes;  // other warps may still read the other half
     if (lane == 0) of_warps[warp] = most;
     __syncthreads();
     most = warp_reduce(lane < threads / kLanes ? of_warps[lane] : 0u, Max{});
@@ -87,22 +87,24 @@ __global__ void __launch_bounds__(kMostThreads) encode_rows(const T* x, const Ro
       st8(op.codes + row * op.columns + c * kElements, code_words(v, op.rule.e5m2));
     });
   }
-  ptx::cp_async_wait<0>();  // of the group without copies behind the last row
-  // Threads raise neighbouring maxima, not those that they found, which lie before the last row's barrier.
+  ptx::cp_async_wait<0>();  // waits for the empty group committed after the last row
+  // Threads write the maxima of adjacent columns, not those of their own chunks: all updates precede the last row's
+  // barrier.
   for (int c = thread; op.of_columns && c < op.columns; c += threads) {
     const uint32_t pair = reinterpret_cast<const uint32_t*>(of_columns)[c / 2];
     atomicMax(op.of_columns + c, magnitude(c % 2 ? element<T>(&pair, 1) : element<T>(&pair, 0)));
   }
 }
 
-// How rows are shared out over the blocks that an H200 holds at once; a block has some, so that copies run ahead and
-// few blocks raise the maxima of columns.
+// Splits rows among the thread blocks that an H200 holds at once. A block has several rows, so that copies run ahead
+// and few blocks update the column amax.
 struct RowsCut {
   static constexpr int64_t kMultiprocessors = 132, kMostBlocks = 32, kMinRows = 16;
-  static constexpr int64_t kMostResident = 2048;  // threads, by their registers (tests/cuda/kernel_budget.txt)
+  // Threads per SM, limited by their registers (tests/cuda/kernel_budget.txt).
+  static constexpr int64_t kMostResident = 2048;
   static constexpr size_t kShared = size_t{227} << 10, kStatic = 1024;
   unsigned threads;
-  size_t bytes;  // of shared memory
+  size_t bytes;  // dynamic shared memory
   int64_t rows_each;
   explicit RowsCut(const Quantize& op)
       : threads(static_cast<unsigned>(std::min<int64_t>(

@@ -4,12 +4,12 @@
 #include "cuda/launch.h"
 namespace athanor::cuda {
 
-constexpr int kMostRanges = 128;  // 12 KiB of a kernel's 32 KiB of parameters; more ranges are further launches
+constexpr int kMostRanges = 128;  // 12 KiB of a kernel's 32 KiB of parameters; more ranges need further launches
 
 template <class Range>
 struct Ranges {
   int count = 0;
-  unsigned first_block[kMostRanges + 1] = {};  // of each range, and the end
+  unsigned first_block[kMostRanges + 1] = {};  // first block of each range, and the number of blocks
   Range range[kMostRanges] = {};
 
   void add(const Range& r, int64_t blocks) {

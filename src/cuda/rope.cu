@@ -1,6 +1,6 @@
 // Rotary position embedding in place [Su et al. 2021, eq. 34], halves layout: (a, b) -> (a cos - b sin, b cos + a sin).
 // Layout: x [N, heads D], any row stride. A thread takes a pack of the first half of a head, the matching pack of the
-// second half, and the same places in a few more heads of the row, so that the table is read once for all of them.
+// second half, and the same columns of a few more heads of the row, so that the table is read once for all of them.
 // Memory bound: x is read and written once, the table comes from the caches. Not timed on a GPU yet.
 #include "cuda/rope.h"
 
@@ -18,7 +18,7 @@ struct Rotation {
   const float* cos_sin;  // [P, D]
   const int* positions;  // [N]
   int64_t stride;        // row stride of x
-  float sign;            // of the angle: -1 in backward
+  float sign;            // sign of the angle: -1 in backward
   unsigned heads, half;  // half: D / 2
   unsigned groups;       // head h belongs to group h % groups
   unsigned threads;

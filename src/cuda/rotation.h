@@ -1,4 +1,5 @@
-// How RoPE turns two numbers that are half a head apart, in one order of operations wherever it is computed.
+// RoPE's rotation of two elements that are half a head apart, with the same order of operations wherever it is
+// computed.
 #pragma once
 #include "cuda/launch.h"
 namespace athanor::cuda {

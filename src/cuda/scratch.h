@@ -1,6 +1,6 @@
-// Scratch memory of every op's kernels, and how those that need any cut their work. Free of CUDA's headers, so that the
-// plan for a described GPU (perf/described_gpu.cc) has the sizes that a GPU allocates. An op that is missing here does
-// not compile.
+// Scratch memory of every op's kernels, and how kernels that need scratch memory split their work. Free of CUDA's
+// headers, so that the plan for a described GPU (perf/described_gpu.cc) uses the sizes that a GPU allocates. An op that
+// is missing here does not compile.
 #pragma once
 #include <algorithm>
 #include <span>
@@ -13,22 +13,22 @@
 #include "ops/ops.h"
 namespace athanor::cuda {
 
-// cuBLASLt's workspace, for every product. 32 MiB is what NVIDIA advises from Hopper on.
+// cuBLASLt's workspace, for every GEMM. 32 MiB is what NVIDIA advises from Hopper on.
 // [cuBLAS manual, cublasSetWorkspace()]
 constexpr size_t kWorkspaceBytes = size_t{32} << 20;
 
-// Most scratch memory of cuDNN's attention, unless it is asked for by name or the plan has more left
+// Maximum scratch memory of cuDNN's attention, unless cuDNN is requested by name or the plan has more left
 // (Tuning::allow_scratch).
 constexpr size_t kMostAutomaticScratch = size_t{2} << 30;
 
-// ---- how kernels cut their work
+// ---- how kernels split their work
 
-// Rows of ColumnSum: into as many ranges as one wave has blocks, or a little fewer.
+// Splits the rows of ColumnSum into ranges, so that the blocks of all ranges fill one wave, or slightly less.
 struct ColumnSumCut {
-  static constexpr int kWarps = 8;                    // of a block
-  static constexpr int kRowsInFlight = 4;             // of a warp
-  static constexpr int64_t kMaxRanges = 256;          // so that the second launch is short
-  static constexpr int64_t kWave = int64_t{5} * 132;  // blocks that an H200 holds at once, by their registers
+  static constexpr int kWarps = 8;                    // per block
+  static constexpr int kRowsInFlight = 4;             // per warp
+  static constexpr int64_t kMaxRanges = 256;          // keeps the second launch short
+  static constexpr int64_t kWave = int64_t{5} * 132;  // blocks resident on an H200, limited by registers
   int64_t rows_each, count;
   ColumnSumCut(int64_t rows, int64_t columns) {
     const int64_t tiles = std::max<int64_t>(1, div_ceil<int64_t>(columns, 256));
@@ -38,42 +38,43 @@ struct ColumnSumCut {
   }
 };
 
-// Elements of a scaled sum's backward: a tile per block, of one pack per thread.
+// Backward of ScaledSum: a block has one tile, a thread kScaledSumElements elements.
 constexpr int kScaledSumElements = 4, kScaledSumThreads = 256;
-// A warp of gated_sum_backward() has one group of one row.
+// Each warp of gated_sum_backward() has one group of one row.
 constexpr int kGatedSumWarps = 8;
 inline int64_t gated_sum_blocks(int64_t rows, int64_t groups) {
   return div_ceil<int64_t>(rows * groups, kGatedSumWarps);
 }
 inline int64_t scaled_sum_tiles(int64_t n) { return div_ceil<int64_t>(n, kScaledSumElements * kScaledSumThreads); }
 
-// Elements of a sum: into at most so many ranges of whole tiles.
+// Splits the elements of a sum into at most kMaxRanges ranges of whole tiles.
 struct SumCut {
-  static constexpr int kMaxRanges = 512;         // some four blocks per multiprocessor of an H200
+  static constexpr int kMaxRanges = 512;         // some four blocks per SM of an H200
   static constexpr int64_t kTile = 4 * 4 * 256;  // four chunks of four floats for each of a block's threads
   int64_t tiles_each, count;
   explicit SumCut(int64_t n)
       : tiles_each(div_ceil<int64_t>(n, kMaxRanges * kTile)), count(n ? div_ceil(n, tiles_each * kTile) : 0) {}
 };
 
-// Rows of NormBwd, of which each block leaves one partial sum.
+// Splits the rows of NormBwd; each block writes one partial sum of its rows.
 struct NormCut {
-  static constexpr int64_t kMaxBlocks = 264;  // two for each multiprocessor of an H200
-  static constexpr int64_t kMinRows = 8;      // so that partial sums stay few beside the rows
+  static constexpr int64_t kMaxBlocks = 264;  // two per SM of an H200
+  static constexpr int64_t kMinRows = 8;      // keeps the partial sums few compared with the rows
   int64_t rows_each, blocks;
   explicit NormCut(int64_t rows)
       : rows_each(std::max(kMinRows, div_ceil<int64_t>(rows, kMaxBlocks))),
         blocks(div_ceil<int64_t>(rows, rows_each)) {}
 };
 
-constexpr int64_t kMostQkNormBlocks = 264;  // of QkNormBwd: two for each multiprocessor of an H200
+constexpr int64_t kMostQkNormBlocks = 264;  // blocks of QkNormBwd: two per SM of an H200
 
-constexpr int kEmbeddingRun = 16;  // rows of a block of EmbeddingBwd, in the order of their tokens
+constexpr int kEmbeddingRun = 16;  // rows per block of EmbeddingBwd, sorted by token
 
-// A radix sort of row numbers by an index below `limit`: passes of so many bits, and counters for each tile of rows.
+// Radix sort of row numbers by an index below `limit`: number of passes, bits per pass; counters exist per tile of
+// rows.
 struct SortCut {
-  static constexpr int kTile = 2048;  // rows: 8 warps with 8 rounds of 32
-  static constexpr int kMaxBits = 9;  // of a digit: 16 KiB of counters
+  static constexpr int kTile = 2048;  // rows: 8 warps times 8 rounds of 32
+  static constexpr int kMaxBits = 9;  // per digit: 16 KiB of counters
   int passes, bits;
   explicit SortCut(int64_t limit) {
     int all = 1;
@@ -82,35 +83,38 @@ struct SortCut {
     bits = div_ceil(all, passes);
   }
 };
-// Bytes; a multiple of 256.
+// Scratch memory of the sort in bytes; a multiple of 256.
 inline size_t sort_scratch(int64_t rows, int64_t limit) {
   const int64_t counts = div_ceil<int64_t>(rows, SortCut::kTile) << SortCut(limit).bits;
   return static_cast<size_t>(round_up<int64_t>((4 * rows + counts) * int64_t{sizeof(int)}, 256));
 }
-// Upper bound of the sort keys of an embedding's gradient. With a part of a vocabulary, tokens of other ranks sort
-// behind its own.
+// Upper bound of the sort keys of an embedding's gradient. With a sharded vocabulary, tokens of other ranks get the
+// last key.
 inline int64_t sort_limit(const Tensor& grad, const VocabPart& part) { return part ? part.count + 1 : grad.rows(); }
 
-// Statistics of AttentionBwd for each query and head. Each head has all queries, and padding where the next head would
-// not start on a boundary of 16 bytes.
+// Statistics of AttentionBwd, for each head [stats_rows(queries)]: rows are padded so that every head starts on a
+// 16-byte boundary.
 struct QueryStats {
   float lse;      // times log2(e)
-  float dy_by_y;  // the row's dy·y, which is the sum of its p dp
+  float dy_by_y;  // dot product of the row of dy and of y; it equals the sum of p dp over keys
 };
 ATHANOR_HOST_DEVICE constexpr int64_t stats_rows(int64_t queries) { return queries + queries % 2; }
 
-// First part of Quantize's scratch memory; the amax of each block as 32 bits and a transformed matrix as f32 follow.
+// First part of Quantize's scratch memory; the amax of each scale block as 32 bits and a transformed matrix as f32
+// follow.
 struct QuantizeCounts {
   unsigned long long values, saturated, underflowed;
-  unsigned largest, whole;  // magnitudes of statistics, and of the matrix where it has a scale beside those of blocks
+  // Amax as float bits: `largest` for statistics, `whole` of the matrix for FP4, whose scales have two levels.
+  unsigned largest, whole;
 };
-inline int64_t transformed_at(const Quantize& op) {  // in words
+// Offset of the transformed matrix behind the counts, in 32-bit words.
+inline int64_t transformed_at(const Quantize& op) {
   const int64_t scales = std::max(op.scales.numel(), op.turned_scales ? op.turned_scales.numel() : 0);
   return round_up<int64_t>(scales, 4);
 }
 
-// How cuBLASLt can be given the scales of a factor; none: it cannot. Scales of 16 x 16 are repeated.
-// terms: the dimension of the factor, as it lies in memory, that the product sums over.
+// The layout in which cuBLASLt takes the scales of a GEMM operand; none: unsupported. Scales of 16 x 16 blocks are
+// repeated per row. terms: the dimension of the operand, as stored in memory, that is K.
 inline ScaleLayout layout_of(DType scales, const Blocks& blocks, int terms) {
   const int64_t across = terms == 1 ? blocks.rows : blocks.cols, along = terms == 1 ? blocks.cols : blocks.rows;
   if (scales == DType::f8_e8m0) return across == 1 && along == 32 ? ScaleLayout::tiles32 : ScaleLayout::none;
@@ -122,9 +126,9 @@ inline ScaleLayout layout_of(DType scales, const Blocks& blocks, int terms) {
   return across == 128 && along == 128 ? ScaleLayout::squares : ScaleLayout::none;
 }
 
-// A product of codes as cuBLASLt computes it on a GPU of a compute capability (90: Hopper): both factors with the terms
-// in their rows, transposed in scratch memory where they lie otherwise, those of 4 bits two in a byte. Else codes are
-// multiplied as f32.
+// How cuBLASLt computes a GEMM of FP8 or FP4 operands on a GPU of a given compute capability (90: Hopper): both
+// operands have K contiguous, otherwise they are transposed in scratch memory; FP4 values are packed two per byte.
+// Where that is not possible, operands are dequantized and multiplied as f32.
 struct NativeProduct {
   bool possible = false;
   ScaleLayout a = ScaleLayout::none, b = ScaleLayout::none;
@@ -144,15 +148,16 @@ struct NativeProduct {
       possible = capability == 90 && (a == ScaleLayout::blocks || b == ScaleLayout::blocks);
     } else if (a != ScaleLayout::none && b != ScaleLayout::none && !fine(a) && !fine(b)) {
       possible = capability == 90;
-      a = b = ScaleLayout::rows;  // one scale for all is repeated
+      a = b = ScaleLayout::rows;  // a per-tensor scale is repeated per row
     }
   }
 };
-// A product with an epilogue that the program's own kernel computes in one launch on a GPU of such a compute capability
-// (gemm/wgmma_product.cu), and the library does not: SwiGLU, its gradient, and RoPE of heads of 64 or 128, of 16-bit
-// numbers, whose rows TMA can copy. The weights are [N, K] forward and [K, N] backward.
+// Whether the program's own kernel (gemm/wgmma_product.cu) computes this GEMM and its epilogue in one launch on a GPU
+// of that compute capability. It does for epilogues that the library lacks: SwiGLU, its gradient, and RoPE with heads
+// of 64 or 128; operands are of 16 bits, with rows that TMA can copy. The weights are [N, K] forward and [K, N]
+// backward.
 inline bool own_product_takes(const GemmProblem& p, int capability) {
-  constexpr int64_t kMost = int64_t{1} << 30;  // coordinates of tiles are 32-bit numbers
+  constexpr int64_t kMost = int64_t{1} << 30;  // tile coordinates are 32-bit integers
   const auto whole = [](int64_t n) { return n > 0 && n < kMost && n % 8 == 0; };
   const bool forward = p.epilogue == Epilogue::swiglu && p.tb && p.n % 16 == 0;
   const bool backward = p.epilogue == Epilogue::swiglu_gradient && !p.tb;
@@ -162,8 +167,8 @@ inline bool own_product_takes(const GemmProblem& p, int capability) {
          p.m < kMost && whole(p.n) && whole(p.k) && whole(p.stride_a) && whole(p.stride_b) && whole(p.stride_d) &&
          div_ceil<int64_t>(p.m, 128) * div_ceil<int64_t>(p.n, 256) < kMost;
 }
-inline bool turns_codes(int capability) { return capability >= 89; }  // which have such products
-// The scales that it arranges are too few to count.
+inline bool turns_codes(int capability) { return capability >= 89; }  // GPUs that have FP8 GEMMs
+// `moved` leaves out the rearranged scales, which are too few to count.
 inline CodeProduct code_product(const ScaledGemm& op, const NativeProduct& native) {
   const Gemm& g = op.product;
   const auto a = double(g.a.numel()), b = double(g.b.numel());
@@ -171,9 +176,11 @@ inline CodeProduct code_product(const ScaledGemm& op, const NativeProduct& nativ
     return op.four_bits() ? CodeProduct{.factors = Factors::codes_of_4_bits, .moved = 1.5 * (a + b)}
                           : CodeProduct{.factors = Factors::codes, .moved = 2 * ((g.ta ? a : 0) + (g.tb ? 0 : b))};
   return {.factors = Factors::floats,
-          .moved = 5 * (a + b) + (g.d.dtype == DType::f32 ? 0 : 4 * double(g.d.numel()))};  // to f32, and from it
+          // conversion to f32, and back
+          .moved = 5 * (a + b) + (g.d.dtype == DType::f32 ? 0 : 4 * double(g.d.numel()))};
 }
-// How a GPU computes them, for the log; "" for none. native: how many of them it multiplies as they are.
+// How a GPU computes FP8 and FP4 GEMMs, for the log; "" if there are none. native: number of them that need no
+// dequantizing.
 inline std::string describe_codes(std::span<const ScaledGemm> ops, int64_t native, int capability) {
   const int64_t emulated = std::ssize(ops) - native;
   if (ops.empty()) return "";
@@ -186,10 +193,11 @@ inline std::string describe_codes(std::span<const ScaledGemm> ops, int64_t nativ
              ", so what the codes stand for is multiplied as fp32");
 }
 
-// Tiles of ScaleLayout::tiles32 and tiles16: 512 bytes for 128 rows and 4 blocks of each.
+// Tiles of ScaleLayout::tiles32 and tiles16: 512 bytes for 128 rows and 4 scale blocks of each row.
 constexpr int kTileRows = 128, kTileBlocks = 4;
 
-// Bytes of the scales of a factor with so many rows across the terms, as the library reads them: f32 but in tiles.
+// Bytes of an operand's scales in the library's layout. outer: M or N; terms: K. Scales are f32, one byte in tiled
+// layouts.
 inline int64_t scale_bytes(ScaleLayout layout, int64_t outer, int64_t terms) {
   constexpr int64_t f32 = sizeof(float);
   const int64_t blocks = div_ceil<int64_t>(terms, 128);
@@ -214,7 +222,7 @@ inline int64_t scale_bytes(ScaleLayout layout, int64_t outer, int64_t terms) {
 
 // ---- bytes of scratch memory
 
-// Ops that need none.
+// Ops that need no scratch memory.
 template <class Op, class... Listed>
 constexpr bool kIsOneOf = (std::is_same_v<Op, Listed> || ...);
 template <class Op>
@@ -235,7 +243,7 @@ inline size_t scratch(const ColumnSum& op) {
   return cut.count > 1 ? static_cast<size_t>(cut.count * op.x.cols()) * sizeof(float) : 0;
 }
 
-// Sums of the library lie behind the workspace until they are added to the op's.
+// Bias gradients that the library computes are stored behind the workspace until they are added to the op's.
 inline size_t scratch(const Gemm& op, size_t workspace = kWorkspaceBytes) {
   if (!op.sums()) return workspace;
   size_t column_sum = 0;
@@ -251,9 +259,9 @@ inline size_t scratch(const Quantize& op) {
   return sizeof(QuantizeCounts) + static_cast<size_t>(words) * sizeof(uint32_t);
 }
 
-// Where the parts of a ScaledGemm's scratch memory begin: the workspace; then transposed or packed factors, their
-// scales as the library reads them and two numbers (ProductScalars), or the factors as f32, and the product where it
-// has another type.
+// Offsets of the parts of a ScaledGemm's scratch memory, behind the workspace. Native GEMMs: transposed or packed
+// operands, their scales in the library's layout, and two numbers (ProductScalars). Otherwise: operands as f32, and the
+// result as f32 if d has another type.
 struct ScaledScratch {
   size_t a, b, a_scales, b_scales, scalars, d, bytes;
   ScaledScratch(const ScaledGemm& op, const NativeProduct& native, size_t workspace) {
@@ -300,13 +308,13 @@ inline size_t scratch(const NormBwd& op) {
   return static_cast<size_t>(NormCut(op.h.rows()).blocks * op.h.cols() * (op.db ? 2 : 1)) * sizeof(float);
 }
 
-// Enough for any way to cut the heads.
+// An upper bound for any way to split the heads.
 inline size_t scratch(const QkNormBwd& op) {
   return static_cast<size_t>(kMostQkNormBlocks * 2 * op.wq.numel()) * sizeof(float);
 }
 
 inline size_t scratch(const SortByExpert& op) { return sort_scratch(op.experts.numel(), op.expert_count()); }
-// Rows of each sequence at each expert, and what each token adds to the statistics.
+// Token counts per sequence and expert, and each token's contribution to the statistics.
 inline size_t scratch(const RouteBwd& op) {
   const int64_t counts = op.sequences() * op.logits.cols(), sums = RouterStatistics::kSums * op.logits.rows();
   return static_cast<size_t>(counts * int64_t{sizeof(int)} + sums * int64_t{sizeof(float)});
@@ -315,7 +323,7 @@ inline size_t scratch(const RouteBwd& op) {
 inline size_t scratch(const EmbeddingBwd& op) {
   const int64_t rows = op.dy.rows(), runs = div_ceil<int64_t>(rows, kEmbeddingRun);
   const size_t tokens = sort_scratch(rows, sort_limit(op.dwte, op.part));
-  const size_t positions = op.dwpe ? sort_scratch(rows, op.dwpe.rows()) : 0;  // of few rows, digits may be longer
+  const size_t positions = op.dwpe ? sort_scratch(rows, op.dwpe.rows()) : 0;  // its digits may have more bits
   return std::max(tokens, positions) + static_cast<size_t>(runs * op.dy.cols()) * sizeof(float);
 }
 

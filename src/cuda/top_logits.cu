@@ -1,6 +1,6 @@
-// A teacher's largest logits, and a student's loss against them, a block per row: ops/top_logits.h. Plain kernels: the
-// k largest are found by k passes over a row, which lies in L2 after the first; the loss takes two passes, and a
-// thread per top token. Deterministic: the order of sums depends on the number of columns and top tokens alone. Not run
+// A teacher's top-k logits, and a student's loss against them, one block per row: ops/top_logits.h. Plain kernels: the
+// k largest are found by k passes over a row, which comes from L2 after the first; the loss takes two passes, and one
+// thread per top token. Deterministic: the order of sums depends only on the number of columns and top tokens. Not run
 // on a GPU yet.
 #include <algorithm>
 #include <cmath>
@@ -39,10 +39,10 @@ __device__ __forceinline__ float sum_over(int n, float* room, F term) {
   return block_sum(sum, room);
 }
 
-// Tokens of this part of the vocabulary.
+// Tokens of this shard of the vocabulary.
 struct Part {
   int first, count;
-  __device__ __forceinline__ int column(int id) const {  // -1: another part's
+  __device__ __forceinline__ int column(int id) const {  // -1: in another shard
     const int c = id - first;
     return id >= 0 && c >= 0 && c < count ? c : -1;
   }
@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(kMaxThreads, 2) top_logits(TopRows<T> a) {
   };
   const auto raw = [&](unsigned long long found) { return to_float(z[0xffffffffu - static_cast<uint32_t>(found)]); };
   const auto logit = [&](unsigned long long found) { return capped(raw(found), a.softcap); };
-  // Differences of capped logits are small where tanh is close to 1.
+  // Uses double, since differences of capped logits are small where tanh is close to 1.
   const auto exact = [&](float x) -> double {
     const double cap = static_cast<double>(a.softcap);
     return cap > 0 ? cap * tanh(static_cast<double>(x) / cap) : static_cast<double>(x);
@@ -118,7 +118,7 @@ struct PickRows {
   float inverse, softcap;
 };
 
-// The top tokens are -inf while the others are added.
+// The logits of the top tokens are set to -inf while the other tokens are summed, and then restored.
 template <class T>
 __global__ void __launch_bounds__(kMaxThreads, 2) pick_logits(PickRows<T> a) {
   ptx::wait_for_earlier_kernels();
@@ -164,7 +164,7 @@ struct CachedRows {
   float temperature, ce_weight, z_loss, softcap;
 };
 
-// Of q - p; NaN: 0.
+// Sign of q - p; 0 if one is NaN.
 __device__ __forceinline__ float sign_of_difference(float q, float p) {
   return static_cast<float>(q > p) - static_cast<float>(q < p);
 }
@@ -235,7 +235,7 @@ __global__ void __launch_bounds__(kMaxThreads, 2) cached_distilled_cross_entropy
     const float of_teacher = forward ? expf(log_q) - expf(log_q + (log_p_rest - log_q_rest)) : expf(log_q) * rest_share;
     z[c] = gradient(x, c == target_column, of_teacher);
   }
-  __syncthreads();  // the top tokens were written as others
+  __syncthreads();  // the top tokens, written above like others, are written again
   for (int j = static_cast<int>(threadIdx.x); j < a.k; j += step) {
     const int column = a.part.column(ids[j]);
     if (column < 0) continue;

@@ -50,8 +50,8 @@ class Stopwatch {
   cudaEvent_t events_[2] = {};
 };
 
-// Best time per launch of each candidate, in microseconds, of three rounds; candidates take turns, since clocks drift.
-// time(i, launches) runs candidate i and returns the microseconds per launch, or infinity.
+// Best time per launch of each candidate in three rounds, in microseconds; candidates alternate, since clocks drift.
+// time(i, launches) runs candidate i and returns microseconds per launch, or infinity.
 template <class Time>
 std::vector<double> best_in_turns(size_t candidates, Time&& time) {
   constexpr int kRounds = 3;

@@ -1,4 +1,4 @@
-// How update rules access flat buffers: a thread has eight consecutive elements of a tile, whatever their types; and
+// How update rules access flat buffers: a thread has eight consecutive elements of a tile, whatever their types. Also
 // their random bits.
 #pragma once
 #include "base/rng.h"
@@ -11,7 +11,7 @@ constexpr int64_t kTileElements = kElements * kTileThreads;
 
 // ---- eight consecutive elements
 
-// int16_t: the lower half of an f32, as a signed number in the bits of a float.
+// An int16_t is the lower half of an f32; it is held as a signed integer in the bits of a float.
 template <class T>
 __device__ __forceinline__ float widened(const uint32_t* words, int i) {
   if constexpr (std::is_same_v<T, int16_t>) {
@@ -45,7 +45,7 @@ __device__ __forceinline__ T narrowed(float x) {
   }
 }
 
-// As in tensor/half.h, of f32 values.
+// settled() and joined() of tensor/half.h, with all values held in floats.
 __device__ __forceinline__ float settled(float x) {
   unsigned bits = __float_as_uint(x);
   settle_word(bits);
@@ -68,7 +68,7 @@ __device__ __forceinline__ void swap_with_neighbour(uint4& first, uint4& second)
   second = odd ? second : got;
 }
 
-// The elements of a thread in a tile. Whole: all exist, and every buffer starts on a 16-byte boundary.
+// A thread's elements of a tile. Whole: all eight exist, and every buffer starts on a 16-byte boundary.
 template <bool Whole>
 struct Vec8 {
   int64_t first;
@@ -134,7 +134,7 @@ struct Vec8 {
 
 struct Extent {
   int64_t n;
-  bool vectors;  // every buffer starts on a boundary of 16 bytes
+  bool vectors;  // every buffer starts on a 16-byte boundary
 };
 template <class... P>
 Extent extent(int64_t n, const P*... buffers) {
@@ -154,7 +154,7 @@ __device__ __forceinline__ void on_vec8(const Extent& extent, int64_t number, Wo
 }
 inline int64_t tiles_of(int64_t n) { return div_ceil(n, kTileElements); }
 
-// A gradient, of f32 or of bf16: one branch for all threads of a launch.
+// A gradient, f32 or bf16; all threads of a launch take the same branch.
 struct Gradient {
   void* data;
   bool halved;
@@ -201,7 +201,7 @@ __device__ __forceinline__ void random_words(uint32_t (&bits)[4], uint64_t seed,
   }
 }
 
-// As in tensor/half.h, of f32 values.
+// round_stochastic() of tensor/half.h, with the result as f32.
 __device__ __forceinline__ float round_stochastic(float x, uint32_t random16) {
   unsigned bits = __float_as_uint(x);
   round_word(bits, random16);

@@ -1,5 +1,5 @@
-// Kernels by warpgroups (sm_90a): a block is two consumer warpgroups, which multiply by wgmma, and one with the
-// producer warp, which copies tiles by TMA into a ring of slots in shared memory. Used by attention and by products.
+// Warp-specialized kernels (sm_90a): a block is two consumer warpgroups, which multiply by wgmma, and one with the
+// producer warp, which copies tiles by TMA into a ring of slots in shared memory. Used by attention and GEMMs.
 #pragma once
 #include "cuda/lanes.h"
 #include "cuda/ptx/ptx_wgmma.h"
@@ -37,20 +37,22 @@ constexpr int kProducerRegisters = 24, kConsumerRegisters = 240;
 // registers.
 __device__ __forceinline__ int group_id() { return __shfl_sync(~0u, static_cast<int>(threadIdx.x) / kGroupThreads, 0); }
 
-// Slots are filled and emptied in turn. Before `full` completes its kth phase, `empty` must have completed k - 1.
+// Position in a ring, whose slots are filled and emptied in order. Before a slot's barrier `full` completes its kth
+// phase, its barrier `empty` must have completed k - 1 phases.
 template <int Slots>
 struct Turn {
   int slot = 0;
-  uint32_t parity = 0;  // of the phase that fills the slot
+  uint32_t parity = 0;  // of the phase in which the slot is filled
   __device__ __forceinline__ void advance() {
     if (++slot == Slots) slot = 0, parity ^= 1;
   }
 };
-// Blocks: so many of a cluster have copies sent to each other, and release their slots together.
+// Blocks: thread blocks of a cluster that multicast tiles to each other; a slot is free once all of them have released
+// it.
 template <int Slots, int Blocks = 1>
 struct Ring {
   uint64_t full[Slots], empty[Slots];
-  int next[Slots];  // where attention's producer sets the first row of the tensor's next tile
+  int next[Slots];  // set by attention's producer: first row of the tensor's next tile
 
   // Called by one thread, followed by a barrier of the block. consumers: number of warps that release each slot.
   __device__ __forceinline__ void init(uint32_t consumers) {
@@ -59,12 +61,12 @@ struct Ring {
       ptx::mbar_init(&empty[i], Blocks * consumers);
     }
   }
-  // Called by the producer warp: one thread waits for the slot and calls copy(slot). Only that thread waits: another
-  // could come after the consumers have emptied the slot again, and wait for a phase that has passed.
+  // Called by the producer warp: one thread waits for the slot and calls copy(slot). Only one thread may wait: another
+  // one could come after the consumers have emptied the slot again, and would wait for a phase that is already over.
   template <class F>
   __device__ __forceinline__ void fill(Turn<Slots>& turn, F copy) {
     if (lane_id() == 0) {
-      ptx::mbar_wait_to_copy(&empty[turn.slot], turn.parity ^ 1);  // does not wait the first time
+      ptx::mbar_wait_to_copy(&empty[turn.slot], turn.parity ^ 1);  // returns at once for the first use of each slot
       copy(turn.slot);
     }
     turn.advance();
@@ -76,7 +78,7 @@ struct Ring {
       copy(slot);
     });
   }
-  // Waits until the current slot is filled.
+  // Waits until the current slot is filled, and returns it.
   __device__ __forceinline__ int wait(Turn<Slots>& turn) {
     const int slot = turn.slot;
     ptx::mbar_wait(&full[slot], turn.parity);

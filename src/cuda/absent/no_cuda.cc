@@ -1,4 +1,4 @@
-// Replaces make_cuda.cc in a build without CUDA: there is no GPU, with the reason.
+// Replaces make_cuda.cc in a build without CUDA: reports that there is no GPU, and why.
 #include "cuda/make_cuda.h"
 
 namespace athanor {

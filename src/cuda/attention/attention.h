@@ -1,4 +1,4 @@
-// Attention on a GPU: the ops of ops/attention.h but Rope, and those of ops/attention_sinks.h.
+// Attention on a GPU: the ops of ops/attention.h except Rope, and those of ops/attention_sinks.h.
 #pragma once
 #include <cuda_runtime_api.h>
 
@@ -8,10 +8,11 @@ namespace athanor::cuda {
 
 void run(const AttentionFwd& op, void* scratch, cudaStream_t stream);
 void run(const AttentionBwd& op, void* scratch, cudaStream_t stream);
-// As run(), never by the wgmma kernels: what the faster kernels, cuDNN's too, are compared with.
+// Same as run(), but never uses the wgmma kernels: the reference for faster kernels, including cuDNN's.
 void run_without_wgmma(const AttentionFwd& op, void* scratch, cudaStream_t stream);
 void run_without_wgmma(const AttentionBwd& op, void* scratch, cudaStream_t stream);
-// On the current GPU. They alone turn gradients back; behind others that is a launch more.
+// Whether the wgmma kernels compute the op on the current GPU. Only they fuse RoPE's backward (AttentionBwd::cos_sin);
+// after other kernels it is a separate launch.
 bool warpgroups_take(const AttentionBwd& op);
 void run(const MergeAttention& op, void* scratch, cudaStream_t stream);
 void run(const AttentionSinks& op, void* scratch, cudaStream_t stream);

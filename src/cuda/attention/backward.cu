@@ -1,10 +1,10 @@
 // Attention backward on tensor cores; scores are recomputed from q, k and the stored lse [Dao et al. 2022, app. B.4]:
 //   p = exp(scale q k^T - lse),  ds = p (dy v^T - rowsum(dy y)),
-//   dv = p^T dy,  dk = scale ds^T q,  dq = scale ds k;  p and ds are rounded to the inputs' type before these products.
+//   dv = p^T dy,  dk = scale ds^T q,  dq = scale ds k;  p and ds are rounded to the inputs' type before these GEMMs.
 // Deterministic without atomics: one kernel takes tiles of keys and iterates over the queries that see them, head by
 // head of the group; another takes tiles of queries and iterates over their keys. So scores are computed twice: seven
-// products, not five. Layout: a warp owns 16 R rows of its side, whose sums stay in registers; tiles of the other side
-// go through two stages of shared memory. Compute bound. Not timed on a GPU yet.
+// GEMMs, not five. Layout: a warp owns 16 R rows of its side, whose sums stay in registers; tiles of the other side go
+// through two stages of shared memory. Compute bound. Not timed on a GPU yet.
 #include "cuda/attention/attention.h"
 #include "cuda/attention/plain.h"
 #include "cuda/attention/tiles.h"
@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(kStatsThreads) query_stats(StatsRows<T> a) {
   for (int offset = kStatsLanes / 2; offset > 0; offset /= 2) sum += __shfl_xor_sync(~0u, sum, offset);
   if (!exists || lane != 0) return;
   const float lse = a.lse[item];
-  // A query without keys has weights of 0 for any finite value; -inf would give NaN.
+  // A query without keys has lse = -inf, which would give NaN; with any finite value its weights are 0.
   a.stats[item % a.heads * stats_rows(a.rows) + item / a.heads] = {lse == -INFINITY ? 0.f : lse * kLog2e, sum};
 }
 
@@ -91,7 +91,7 @@ __device__ __forceinline__ void load_queries(Stage<T, Tile>& stage, const Backwa
   }
 }
 
-// A warp's keys with a tile of queries. k, v: the warp's rows; scale: times log2(e).
+// Adds the gradients from a tile of queries to a warp's dk and dv. k, v: the warp's rows; scale: times log2(e).
 template <bool Dk, bool Dv, class T, class Tile>
 __device__ __forceinline__ void meet_queries(Accumulators<Tile::R, Tile::D>& dk, Accumulators<Tile::R, Tile::D>& dv,
                                              const T* k, const T* v, const Stage<T, Tile>& stage, const Seen* seen,
@@ -171,7 +171,7 @@ __global__ void __launch_bounds__(Tile::kThreads) keys_backward(Backward<T> a) {
 
 // ---- queries: dq
 
-// A warp's queries with a tile of keys. q, dy: the warp's rows; scale: times log2(e).
+// Adds the gradients from a tile of keys to a warp's dq. q, dy: the warp's rows; scale: times log2(e).
 template <class T, class Tile>
 __device__ __forceinline__ void meet_keys(Accumulators<Tile::R, Tile::D>& dq, const T* q, const T* dy,
                                           const Stage<T, Tile>& stage, const QueryStats (&stats)[Tile::R][2],

@@ -30,15 +30,15 @@ enum Id : int64_t {
 };
 
 constexpr float kMinusInfinityValue = -std::numeric_limits<float>::infinity();
-// For windows and documents, whose rows may begin with blocks of hidden keys: a largest score of minus infinity would
-// leave infinity minus infinity there. As cudnn-frontend hides scores.
+// Mask value for windows and documents, as in cudnn-frontend. Their rows may begin with blocks of hidden keys, where a
+// row maximum of -inf would give -inf - -inf.
 constexpr float kHiddenValue = -0x1p30F;
 constexpr size_t kAlign = 256;
 constexpr int64_t kVectorElements = 8;  // 16 bytes of 16-bit elements, the access width of cuDNN's kernels
 
 cudnnDataType_t type_of(DType dtype) { return dtype == DType::bf16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_HALF; }
 
-// Why the op is not supported, as far as known without the library; empty: it may be.
+// Why the op is not supported, as far as that is known without asking the library; empty: it may be supported.
 template <class Op>
 std::string why_not(const Op& op, const CudnnAttention::Options& options) {
   const int64_t tokens = options.tokens;
@@ -115,14 +115,14 @@ bool AttentionPlan::restore(const PlanFiles& files) {
   return false;
 }
 
-// [batch, head, token, dim] over rows of tokens.
+// A tensor [batch, head, token, dim] whose tokens are rows in memory.
 AttentionPlan::Node AttentionPlan::rows(int64_t id, int64_t heads, int64_t stride) {
   return graph_.memory(id, {p_.batch, heads, p_.tokens, p_.head_dim}, {p_.tokens * stride, p_.head_dim, stride, 1},
                        type_);
 }
 
 AttentionPlan::Inputs AttentionPlan::inputs() {
-  // Keys are a right factor; so are values in backward.
+  // k is the right operand of a matmul, and so is v in backward: their rows are columns of the operand.
   const auto columns = [this](int64_t id, int64_t stride) {
     return graph_.memory(id, {p_.batch, p_.kv_heads, p_.head_dim, p_.tokens},
                          {p_.tokens * stride, p_.head_dim, 1, stride}, type_);
@@ -151,7 +151,7 @@ AttentionPlan::Node AttentionPlan::scaled_scores(const Inputs& in, const Node& s
   return apply(CUDNN_POINTWISE_MUL, graph_.matmul(in.q, in.k, scores), scale);
 }
 
-// Scores where a compares with b, else the scalar of that id.
+// Returns scores where the comparison `visible` holds between a and b, else the scalar with the id `hidden`.
 AttentionPlan::Node AttentionPlan::hide(const Node& scores, cudnnPointwiseMode_t visible, const Node& a, const Node& b,
                                         int64_t hidden) {
   const Node seen =
@@ -160,10 +160,10 @@ AttentionPlan::Node AttentionPlan::hide(const Node& scores, cudnnPointwiseMode_t
   return graph_.pointwise({.mode = CUDNN_POINTWISE_BINARY_SELECT, .b = &value, .t = &seen}, scores, like(scores));
 }
 
-// Scores of keys after their query, outside its window or in another document become small. Engines of forward know
-// "key + window > query" and skip the blocks of keys before it; written in another way they would not. Documents are
-// compared by queries forward, where engines then load four times less, and by keys backward, since only those of
-// compute capability 9.0 take the other.
+// Masks the scores of keys after their query, outside its window or in another document. Forward engines recognize "key
+// + window > query" and skip the blocks of keys before the window; written differently, they do not. Documents are
+// compared by queries forward, where engines then load four times less, and by keys backward, since only the engines of
+// compute capability 9.0 accept the other form.
 AttentionPlan::Node AttentionPlan::masked(const Node& scores) {
   const auto index = [&](int64_t axis) {
     return graph_.pointwise({.mode = CUDNN_POINTWISE_GEN_INDEX, .axis = axis, .precision = CUDNN_DATA_INT32}, scores,
@@ -228,7 +228,7 @@ void AttentionPlan::backward() {
                        graph_.temporary({b, h, t, d}, {h * t * d, t * d, h * d, 1}, CUDNN_DATA_FLOAT));
   const Node sums =
       graph_.reduce(CUDNN_REDUCE_TENSOR_ADD, products, graph_.temporary(column, column_strides, CUDNN_DATA_FLOAT));
-  const Node one = graph_.scalar(kOne);  // identity, since the engines want the sums in memory
+  const Node one = graph_.scalar(kOne);  // multiplied by 1, since the engines require the sums in memory
   const Node row_sums = graph_.pointwise({.mode = CUDNN_POINTWISE_MUL, .b = &one}, sums,
                                          graph_.memory(kRowSums, column, column_strides, CUDNN_DATA_FLOAT));
   const Node scale = graph_.scalar(kScale);
@@ -257,7 +257,7 @@ size_t AttentionPlan::scratch() const {
   return bounds_offset() + static_cast<size_t>(p_.batch * p_.tokens) * sizeof(int32_t);
 }
 
-// The tensors are those of every mask.
+// tensors: the bindings that every mask needs; those of windows and documents are added.
 void AttentionPlan::launch(std::vector<CudnnGraph::Binding> tensors, const Tensor& spans, void* scratch,
                            cudaStream_t stream) const {
   const auto window = static_cast<int32_t>(p_.window);
@@ -334,7 +334,7 @@ CudnnAttention::Plan CudnnAttention::make(const AttentionProblem& p) {
 const AttentionPlan& CudnnAttention::plan_of(const AttentionProblem& p) {
   Plan& plan = plans_[p];
   if (plan) return *plan;
-  take_ahead();  // it may be this plan
+  take_ahead();  // the plan built ahead may be this one
   if (!p.backward) begin_ahead(p);
   if (!plan) plan = make(p);
   return *plan;

@@ -1,12 +1,12 @@
-// Causal attention through cuDNN's graph interface, for sequences of one length without gaps, whole or of documents,
-// and windows; other cases use the kernels of attention.h. lse has the format of ops/attention.h, so forward and
-// backward may be computed by different kernels. Deterministic: backward needs a workspace of two bytes per score
-// instead of atomics. Plans are built on first use, in most of a second, or restored (plan_files.h); launches allocate
-// nothing and may be captured. For one thread and stream.
+// Causal attention through cuDNN's graph interface, for sequences of equal length without gaps, optionally divided into
+// documents, and with windows; other cases use the kernels of attention.h. lse has the format of ops/attention.h, so
+// forward and backward may be computed by different kernels. Deterministic: backward needs a workspace of two bytes per
+// score instead of atomics. Plans are built on first use, in most of a second, or restored (plan_files.h); launches
+// allocate nothing and may be captured. For one thread and stream.
 //
-// Documents are a comparison within the graph, with where they begin or end (document_bounds.h), which is made from the
-// table of spans at each launch. Scores of other documents are computed and hidden; rows outside every span come out as
-// documents of one token.
+// Documents are masked by a comparison within the graph, with the begin or end of each token's document
+// (document_bounds.h), which is computed from the table of spans at each launch. Scores of other documents are computed
+// and then masked; rows outside every span are treated as documents of one token.
 #pragma once
 #include <cuda_runtime_api.h>
 
@@ -26,13 +26,13 @@ namespace athanor::cuda {
 // Everything that a plan depends on.
 struct AttentionProblem {
   bool backward = false;
-  int64_t batch = 0, tokens = 0;  // sequences, and the length of each
+  int64_t batch = 0, tokens = 0;  // number of sequences, and the length of each
   int64_t heads = 0, kv_heads = 0, head_dim = 0;
   DType dtype{};
   int64_t stride_q = 0, stride_k = 0, stride_v = 0;           // elements between tokens
   int64_t stride_dq = 0, stride_dk = 0, stride_dv = 0;        // backward only
   int64_t window = 0;                                         // 0: none, or one that hides nothing
-  bool documents = false;                                     // else each sequence is one
+  bool documents = false;                                     // false: each sequence is one document
   auto operator<=>(const AttentionProblem&) const = default;  // NOLINT(modernize-use-nullptr): a false alarm
 };
 AttentionProblem problem_of(const AttentionFwd& op, int64_t tokens);
@@ -44,8 +44,8 @@ class AttentionPlan {
  public:
   // Restores the plan if a file has it, else builds and stores it.
   AttentionPlan(const CudnnTable& cudnn, CudnnTarget target, const AttentionProblem& p, const PlanFiles& files = {});
-  const std::string& why_not() const { return why_not_; }  // no engine supports it; empty if one does
-  int64_t engine() const { return graph_.engine(); }       // -1: restored
+  const std::string& why_not() const { return why_not_; }  // reason why no engine supports it; empty if one does
+  int64_t engine() const { return graph_.engine(); }       // -1: unknown, since the plan was restored
   size_t scratch() const;                                  // bytes
 
   void run(const AttentionFwd& op, void* scratch, cudaStream_t stream) const;

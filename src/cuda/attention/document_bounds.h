@@ -1,17 +1,17 @@
-// The table of spans in the form that cuDNN's attention takes: for each token where its document begins or ends.
+// The table of spans in the form that cuDNN's attention needs: the begin or end of each token's document.
 #pragma once
 #include <cuda_runtime_api.h>
 
 #include "tensor/tensor.h"
 namespace athanor::cuda {
 
-// Places within sequences. Every span lies in one sequence, and its queries are its keys; a token in no span is a
-// document by itself. The table is read when the kernel runs.
+// Positions are relative to the sequence. Every span lies in one sequence, and its queries are its keys; a token in no
+// span is a document by itself. The kernel reads the table when it runs.
 struct DocumentBounds {
-  int32_t* bounds;  // [N]: of each token's document the first token, or the one after the last
-  bool ends;        // which of the two
+  int32_t* bounds;  // [N]: for each token, the first token of its document, or the one after the last
+  bool ends;        // true: the one after the last
   int64_t rows;     // N
-  int64_t tokens;   // of a sequence; N is a multiple
+  int64_t tokens;   // per sequence; N is a multiple
   Tensor spans;     // [S, 6] i32
 };
 void run(const DocumentBounds& of, cudaStream_t stream);

@@ -1,5 +1,5 @@
 // Attention forward on tensor cores. y = softmax(mask(scale q k^T)) v per head, by tiles of keys with a running softmax
-// [Dao et al. 2022, alg. 1; Dao 2023]; p is rounded to the type of v before the second product.
+// [Dao et al. 2022, alg. 1; Dao 2023]; p is rounded to the type of v before the second GEMM.
 // Layout: a block takes kRows queries of one head, a warp 16 R of them; scores and sums stay in registers. During q k^T
 // the next values are loaded, during p v the next keys. Compute bound. Deterministic: the sums of a row are over its
 // keys in order. Not timed on a GPU yet.

@@ -1,5 +1,5 @@
-// MergeAttention of ops/attention.h. Layout: rows of y, part and lse have no gaps, so head h of query i is number i H + h
-// of either; a warp takes one of these, whose lanes read both lse before the first of them writes the new one.
+// MergeAttention of ops/attention.h. Layout: rows of y, part and lse have no gaps, so head h of query i is at index i H
+// + h in each of them; a warp has one such index, and its lanes read both lse before the first lane writes the new one.
 // Memory bound: y is read and written once, part read once. Not timed on a GPU yet.
 #include "cuda/attention/attention.h"
 #include "cuda/pack.h"
@@ -7,7 +7,7 @@
 namespace athanor::cuda {
 namespace {
 
-constexpr int kWarps = 4;  // of a block
+constexpr int kWarps = 4;  // per block
 
 template <class T>
 struct Merge {
@@ -15,7 +15,7 @@ struct Merge {
   float* lse;
   const T* part;
   const float* part_lse;
-  int64_t count;  // heads of all queries
+  int64_t count;  // queries times heads
   int dim;
 };
 

@@ -1,8 +1,8 @@
-// Attention forward and backward by multiply-add in f32, for f32 tensors, head sizes and strides that the tensor-core
-// kernels do not support; formulas as in forward.cu and backward.cu, but weights are not rounded, and scores may be capped. Layout: a block takes
-// 64 rows of a head and 64 output columns, a thread 8 x 8 scores, then 8 x 8 sums; warps exchange weights through
-// shared memory. Wider heads recompute scores for each 64 columns: meant for tests and small models. Deterministic: all
-// sums are over the other side's rows in order.
+// Attention forward and backward by multiply-add in f32, for f32 tensors and for head sizes and strides that the
+// tensor-core kernels do not support. Formulas as in forward.cu and backward.cu, but weights are not rounded, and
+// scores may be soft-capped. Layout: a block takes 64 rows of a head and 64 output columns, a thread 8 x 8 scores, then
+// 8 x 8 sums; warps exchange weights through shared memory. Wider heads recompute scores for each 64 columns: meant for
+// tests and small models. Deterministic: all sums are over the other side's rows in order.
 #include "cuda/attention/plain.h"
 #include "cuda/vectors.h"
 
@@ -15,7 +15,7 @@ constexpr int kSlice = 64;                           // output columns per block
 
 using Square = float[kPart][kPart];
 
-// A thread's rows in the block's tile, and its rows of the other side's tile or columns of the slice.
+// A thread's first row in the block's tile, and its first row of the other side's tile or column of the slice.
 struct Place {
   int rows, others;
 };
@@ -107,7 +107,7 @@ __device__ __forceinline__ Seen together(const Seen* rows) {
 }
 __device__ __forceinline__ bool sees(const Seen& s, int row) { return row >= s.first && row < s.last; }
 
-// The score of a q·k, and its derivative divided by scale.
+// The score for a dot product qk, and its derivative with respect to qk, divided by scale.
 struct Score {
   float y, slope;
 };
@@ -181,8 +181,8 @@ __global__ void __launch_bounds__(kThreads) attend(Forward<T> a) {
   store(a.y + head * in.dim, width, row, in.spans.queries, column, in.dim, y, factor);
 }
 
-// Weights p, or ds = p (dp - dy·y) times the slope of a capped score, for a thread's own rows and rows of the other side. stats: of the queries; Own:
-// whether these are the thread's own rows.
+// Computes the weights p, or ds = p (dp - dy·y) times the slope of a soft-capped score, for a thread's own rows and
+// rows of the other side. stats: statistics of the queries; Own: the side of the thread's own rows.
 template <Side Own, bool Ds>
 __device__ __forceinline__ void weigh(Square& s, const Square& dp, const Seen* seen, int own, int other,
                                       const QueryStats* stats, int queries, float scale, float softcap) {
@@ -211,7 +211,7 @@ __device__ __forceinline__ void weigh(Square& s, const Square& dp, const Seen* s
 
 enum class Gradient { kQueries, kKeys, kValues };
 
-// Rows of the gradient's own side and of the other side, for both products of a score.
+// Operands of the two dot products of a score: rows of the gradient's own side and of the other side.
 template <Gradient G, class T>
 struct Operands {
   HeadRows<T> own, own_dp, other, other_dp;  // s = own other^T, dp = own_dp other_dp^T

@@ -1,4 +1,4 @@
-// Attention without tensor cores: f32, any head size, rows on any boundary.
+// Attention without tensor cores: f32, any head size, any alignment.
 #pragma once
 #include "cuda/attention/rows.h"
 namespace athanor::cuda::attention {

@@ -1,5 +1,5 @@
-// Shared by all attention kernels: arguments, and which rows of the other side a row sees. Each block reads the span
-// table from device memory, so a captured graph can be replayed with other spans.
+// Shared by all attention kernels: arguments, and which rows of the other side (keys for a query, queries for a key) a
+// row sees. Each block reads the span table from device memory, so a captured graph can be replayed with other spans.
 #pragma once
 #include <climits>
 
@@ -24,7 +24,7 @@ struct Inputs {
   SpanTable spans;
   int heads, group, dim;  // group: query heads per key head
   float scale;
-  float softcap;  // of scores; 0: none
+  float softcap;  // soft-cap of scores; 0: none
   bool vectors;   // every row starts on a 16-byte boundary
 };
 template <class T>
@@ -32,10 +32,10 @@ struct Forward {
   Inputs<T> in;
   T* y;            // [Nq, H D]
   float* lse;      // [Nq, H]
-  float* top;      // [H]; null: not wanted
-  uint32_t* amax;  // bits of the largest |y|; null: not wanted
+  float* top;      // [H] maximum score of each head; null: not wanted
+  uint32_t* amax;  // amax of y, as float bits; null: not wanted
 };
-// By which dq and dk, rounded, are turned back (AttentionBwd::cos_sin). Null: they are not.
+// RoPE angles by which dq and dk are rotated back after rounding (AttentionBwd::cos_sin). Null: no rotation.
 struct Angles {
   const float* cos_sin;  // [P, D]
   const int* positions;  // [Nq] = [Nk]
@@ -83,8 +83,9 @@ Inputs<T> inputs_of(const Op& op) {
           rows_are_aligned(op)};
 }
 
-// Raises the largest score of a head to that of a warp's rows. Floats without a sign are ordered as signed numbers,
-// those with one against the order of unsigned numbers; zeros have none here. In any order the same bits.
+// Raises the maximum score of a head to that of a warp's rows. Non-negative floats sort like signed integers, negative
+// floats in the reverse order of unsigned integers; -0 becomes 0 first. The result does not depend on the order of
+// updates.
 __device__ __forceinline__ void raise_top(float* top, float score) {
   for (int lane = 1; lane < 32; lane *= 2) score = fmaxf(score, __shfl_xor_sync(~0u, score, lane));
   if (threadIdx.x % 32 != 0) return;
@@ -104,11 +105,11 @@ struct Seen {
 };
 constexpr int kNone = INT_MAX;
 
-// What the rows of a tile see; in shared memory.
+// The rows of the other side that each row of a tile sees; in shared memory.
 template <int Rows>
 struct Sight {
   Seen seen[Rows];
-  int spans[Rows];  // with rows in the tile
+  int spans[Rows];  // numbers of the spans that have rows in the tile
   int count;
   int last;  // maximum of seen[].last
 };
@@ -180,7 +181,7 @@ __device__ __forceinline__ int next_seen(const Seen* rows, int from) {
   return __reduce_min_sync(~0u, next);
 }
 
-// Whether a row of the warp sees part of [first, last); whether all rows see all of it.
+// one_sees(): whether a row of the warp sees part of [first, last). all_see(): whether all its rows see all of it.
 template <int Rows>
 __device__ __forceinline__ bool one_sees(const Seen* rows, int first, int last) {
   const Seen seen = load_seen(rows + threadIdx.x % Rows);

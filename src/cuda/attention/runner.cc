@@ -25,8 +25,8 @@ std::string text_of(const AttentionProblem& p) {
   return name;
 }
 
-// An op on its own memory: random numbers, whole sequences or documents_to_measure(); for backward, also the results of
-// forward.
+// An op with memory of its own, to be timed: random numbers, and whole sequences or documents_to_measure(); backward
+// also has the results of forward.
 template <class Op>
 class Trial {
  public:
@@ -53,7 +53,7 @@ class Trial {
           nullptr, stream);
     }
   }
-  // Per launch.
+  // Microseconds per launch.
   template <class Launch>
   double microseconds(int launches, Launch&& launch) {
     const auto all = [&] {
@@ -186,7 +186,7 @@ size_t AttentionRunner::wanted_scratch(const Tunable& ops) const {
 
 size_t AttentionRunner::allow_scratch(size_t bytes) { return cudnn_ ? cudnn_->allow_scratch(bytes) : bytes; }
 
-// Whose kernels are used, and why.
+// Whether cuDNN's or the program's own kernels compute the op, and why.
 template <class Op>
 std::string AttentionRunner::whose(const Op& op) const {
   std::string why = own_.why;
@@ -251,7 +251,7 @@ AttentionRunner::SearchReport AttentionRunner::search(const Tunable& ops, double
   if (!by_trial_) return report;
   const auto start = std::chrono::steady_clock::now();
   const auto search_ops = [&]<class Op>(std::span<const Op> all) {
-    std::map<std::string, std::pair<Op, int>> distinct;  // with its number of launches
+    std::map<std::string, std::pair<Op, int>> distinct;  // each with its number of launches
     for (const Op& op : all)
       if (candidates(op).size() > 1) ++distinct.try_emplace(name_of(op), op, 0).first->second.second;
     report.problems += static_cast<int>(distinct.size());

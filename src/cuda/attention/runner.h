@@ -1,6 +1,6 @@
-// Chooses between cuDNN's attention, where it has a plan, and the program's own kernels. A choice by trial is saved
-// with the run, since rounding depends on it. Before a trial cuDNN computes whole sequences, and the program's own
-// kernels documents and windows, for only they leave out all that is hidden.
+// Chooses between cuDNN's attention, where it has a plan, and the program's own kernels. A choice by autotuning is
+// saved with the run, since rounding depends on it. Before autotuning, cuDNN computes whole sequences, and the
+// program's own kernels compute documents and windows, since only they skip all masked blocks.
 #pragma once
 #include <cuda_runtime_api.h>
 
@@ -15,9 +15,9 @@ namespace athanor::cuda {
 
 class AttentionRunner {
  public:
-  // Without cuDNN.
+  // Used if there is no cuDNN.
   struct Own {
-    std::string why = "";  // there is no cuDNN
+    std::string why = "";  // why there is no cuDNN
   };
   AttentionRunner() = default;
   explicit AttentionRunner(Own own) : own_(std::move(own)) {}
@@ -29,26 +29,27 @@ class AttentionRunner {
   size_t scratch(const Op& op) const;
   template <class Op>
   void run(const Op& op, void* scratch, cudaStream_t stream) const;
-  // Whether kernels that turn gradients back may compute it. cuDNN's do not.
+  // Whether kernels that fuse RoPE's backward (AttentionBwd::cos_sin) may compute the op. cuDNN's do not fuse it.
   bool fuses(const AttentionBwd& op) const;
 
-  // Times all that can compute it, on random numbers, for every distinct problem without a choice. Allocates memory for
-  // one at a time.
+  // Times all candidates, on random numbers, for every distinct problem without a choice. Allocates memory for one
+  // problem at a time.
   struct SearchReport {
-    int problems = 0, timed = 0;                           // distinct; timed
-    int own = 0;                                           // of those, with own kernels chosen
-    double first_microseconds = 0, best_microseconds = 0;  // sums over all launches of timed ones: untried, chosen
+    int problems = 0, timed = 0;  // distinct problems; those timed
+    int own = 0;                  // timed problems for which the program's own kernels were chosen
+    // of all launches of the timed problems: by the first candidate, by the chosen one
+    double first_microseconds = 0, best_microseconds = 0;
   };
   SearchReport search(const Tunable& ops, double seconds, cudaStream_t stream);
 
-  // As in Tuning.
+  // See Tuning.
   size_t wanted_scratch(const Tunable& ops) const;
   size_t allow_scratch(size_t bytes);
   std::string describe(const Tunable& ops) const;
 
   const AttentionChoices& choices() const { return choices_; }
   void take(const AttentionChoices& choices);
-  size_t version() const { return cudnn_ ? cudnn_->version() : 0; }  // of cuDNN; 0: it is not used
+  size_t version() const { return cudnn_ ? cudnn_->version() : 0; }  // version of cuDNN; 0: not used
 
  private:
   template <class Op>
@@ -68,10 +69,10 @@ class AttentionRunner {
   AttentionChoice time_all(const Op& like, double* first_microseconds, cudaStream_t stream) const;
   template <class Op>
   std::string whose(const Op& op) const;
-  int64_t tokens() const { return cudnn_ ? cudnn_->tokens() : 0; }  // of a sequence
+  int64_t tokens() const { return cudnn_ ? cudnn_->tokens() : 0; }  // per sequence
 
   std::unique_ptr<CudnnAttention> cudnn_;
-  Own own_;  // without cuDNN
+  Own own_;  // set without cuDNN
   bool by_trial_ = false;
   AttentionChoices choices_;
 };

@@ -1,21 +1,21 @@
-// AttentionSinks and its backward of ops/attention_sinks.h. Layout: rows of y and lse have no gaps, so head h of query i is
-// number i H + h of either. Forward: a warp takes one of these. Backward: a block takes one head, a warp every 32nd of
-// its queries, and the sums of the warps are added in order. Memory bound. No GPU has run it.
+// AttentionSinks and its backward of ops/attention_sinks.h. Layout: rows of y and lse have no gaps, so head h of query
+// i is at index i H + h in both. Forward: a warp has one such index. Backward: a block has one head, a warp every 32nd
+// of its queries, and the sums of the warps are added in order. Memory bound. No GPU has run it.
 #include "cuda/attention/attention.h"
 #include "cuda/pack.h"
 
 namespace athanor::cuda {
 namespace {
 
-constexpr int kWarps = 4;           // of a block, forward
-constexpr int kBackwardWarps = 32;  // of a block, backward
+constexpr int kWarps = 4;           // per block, forward
+constexpr int kBackwardWarps = 32;  // per block, backward
 
 template <class T, class S>
 struct Sinks {
   T* y;
   float* lse;
   const S* sinks;
-  int64_t count;  // heads of all queries
+  int64_t count;  // queries times heads
   int heads, dim;
 };
 

@@ -4,7 +4,7 @@
 #include "cuda/largest.h"
 namespace athanor::cuda::attention {
 
-// For the rows of a warp: top, the maximum of q·k so far, and sum, that of exp2(scale (q·k - top)).
+// State of a warp's rows. top: maximum of q·k so far; sum: sum of exp2(scale (q·k - top)) so far.
 template <int R>
 struct Softmax {
   float top[R][2], sum[R][2] = {};
@@ -13,8 +13,8 @@ struct Softmax {
 #pragma unroll
     for (int i = 0; i < 2 * R; ++i) top[i / 2][i % 2] = -INFINITY;
   }
-  // s: q·k of further keys, -inf where not seen; becomes their weights. shrink: factor for earlier weights and weighted
-  // sums. scale: times log2(e), > 0.
+  // s: q·k of further keys, -inf where masked; becomes their weights. shrink: factor for earlier weights and sums.
+  // scale: times log2(e), > 0.
   template <int N>
   __device__ __forceinline__ void add(Accumulators<R, N>& s, float scale, float (&shrink)[R][2]) {
 #pragma unroll
@@ -26,7 +26,7 @@ struct Softmax {
         for (int n = 0; n < N / 8; ++n) now = fmaxf(now, fmaxf(s[r][n][2 * h], s[r][n][2 * h + 1]));
         now = fmaxf(now, __shfl_xor_sync(~0u, now, 1));
         now = fmaxf(now, __shfl_xor_sync(~0u, now, 2));
-        const float base = now == -INFINITY ? 0.f : now * scale;  // no visible key so far
+        const float base = now == -INFINITY ? 0.f : now * scale;  // 0 if no key was visible so far
         shrink[r][h] = ptx::exp2_approx(fmaf(top[r][h], scale, -base));
         top[r][h] = now;
         float total = sum[r][h] * shrink[r][h];
@@ -47,8 +47,8 @@ __device__ __forceinline__ void multiply_by_row(Accumulators<R, D>& o, const flo
   for_elements<R, D>(o, [&](float& x, int r, int h, int) { x *= factor[r][h]; });
 }
 
-// Raises `largest` to the bits of the largest magnitude of y = o times factor in the warp's rows, before y is rounded.
-// Rows that do not exist see no key: 0, or NaN where values are not finite, as then in all rows of their tile.
+// Raises `largest` to the amax, as float bits, of y = o times factor in the warp's rows, before y is rounded. Rows that
+// do not exist see no key: they give 0, or NaN if inputs are not finite, as do then all rows of their tile.
 template <int R, int D>
 __device__ __forceinline__ void add_largest(uint32_t& largest, const Accumulators<R, D>& o,
                                             const float (&factor)[R][2]) {
@@ -56,7 +56,7 @@ __device__ __forceinline__ void add_largest(uint32_t& largest, const Accumulator
   for (int r = 0; r < R; ++r) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      uint32_t of_row = 0;  // without its factor, which keeps their order
+      uint32_t of_row = 0;  // before multiplying by the row's factor, which keeps the order
 #pragma unroll
       for (int n = 0; n < D / 8; ++n) {
 #pragma unroll
@@ -67,7 +67,7 @@ __device__ __forceinline__ void add_largest(uint32_t& largest, const Accumulator
   }
 }
 
-// Writes lse of the warp's rows, starting at `row`, and raises the head's largest score. factor: 1 / sum of weights, 0
+// Writes lse of the warp's rows, starting at `row`, and raises the head's maximum score. factor: 1 / sum of weights, 0
 // without keys.
 template <int R, class T>
 __device__ __forceinline__ void finish(float (&factor)[R][2], const Softmax<R>& softmax, const Forward<T>& a, int row,
@@ -76,12 +76,12 @@ __device__ __forceinline__ void finish(float (&factor)[R][2], const Softmax<R>& 
   for (int r = 0; r < R; ++r) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      float sum = softmax.sum[r][h];  // of this thread's columns
+      float sum = softmax.sum[r][h];  // sum over this thread's columns only
       sum += __shfl_xor_sync(~0u, sum, 1);
       sum += __shfl_xor_sync(~0u, sum, 2);
       factor[r][h] = sum == 0 ? 0.f : 1.f / sum;
       const int query = row + r * 16 + h * 8 + lane_id() / 4;
-      if (lane_id() % 4 == 0 && query < a.in.spans.queries)  // -inf where no key is seen
+      if (lane_id() % 4 == 0 && query < a.in.spans.queries)  // lse is -inf where no key is seen
         a.lse[static_cast<int64_t>(query) * a.in.heads + head] = softmax.top[r][h] * a.in.scale + logf(sum);
     }
   }

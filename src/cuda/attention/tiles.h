@@ -1,4 +1,4 @@
-// Tiles of 16-bit rows for attention on tensor cores: cp.async into shared memory, fragments by ldmatrix, products by
+// Tiles of 16-bit rows for attention on tensor cores: cp.async into shared memory, fragments by ldmatrix, GEMMs by
 // mma.sync m16n8k16, and the accumulators' layout.
 #pragma once
 #include "cuda/attention/rows.h"
@@ -41,7 +41,7 @@ __device__ __forceinline__ void for_elements(Accumulators<R, N>& a, F visit) {
   }
 }
 
-// Sets elements of masked pairs to `value`. seen: of the warp's rows; first: the other side's row of column 0.
+// Sets elements of masked pairs to `value`. seen: what the warp's rows see; first: the other side's row in column 0.
 template <int R, int N>
 __device__ __forceinline__ void hide(Accumulators<R, N>& a, const Seen* seen, int first, float value) {
 #pragma unroll
@@ -61,13 +61,13 @@ __device__ __forceinline__ void hide(Accumulators<R, N>& a, const Seen* seen, in
   }
 }
 
-// Masks scores like hide_unseen() above, and does nothing if no pair is masked.
+// Sets elements of masked pairs to 0. all: no pair is masked, so nothing is done.
 template <int R, int N>
 __device__ __forceinline__ void hide_unseen(Accumulators<R, N>& a, const Seen* seen, int first, bool all) {
   if (!all) hide<R, N>(a, seen, first, 0.f);
 }
 
-// ---- products
+// ---- GEMMs
 
 template <class T>
 __device__ __forceinline__ void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
@@ -131,8 +131,8 @@ __device__ __forceinline__ void multiply_columns(Accumulators<R, D>& o, const Ac
   }
 }
 
-// Stores the warp's rows as whole 16-byte chunks, through its own rows of a tile in shared memory. rows: how many
-// exist.
+// Stores the warp's rows as whole 16-byte chunks, through its own rows of a tile in shared memory. rows: number of rows
+// that exist.
 template <int D, int R, class T>
 __device__ __forceinline__ void store_rows(T* to, int64_t stride, int rows, int dim, T* tile,
                                            Accumulators<R, D>& values, const float (&factor)[R][2]) {

@@ -3,7 +3,7 @@
 #include "cuda/attention/rows.h"
 namespace athanor::cuda::attention {
 
-// Depends only on the GPU, the build, and sizes, strides and addresses.
+// warpgroups_take() depends only on the GPU, the build, and sizes, strides and addresses.
 template <class T>
 bool warpgroups_take(const Forward<T>& a);
 template <class T>

@@ -1,9 +1,9 @@
 // Attention backward by warpgroups (sm_90a), with wgmma and TMA, in the two passes of backward.cu; p and ds go from
-// accumulators into the next product without leaving registers [Shah et al. 2024, sec. 3]. Layout: a block takes 128
-// rows of its side, of one head after the other (wgmma_schedule.h), two warpgroups 64 each; one warp copies tiles of
-// the other side's two tensors into a ring, and the next head's first ones while a head is computed.
-// Exponentials of one warpgroup run beside products of the other, and beside the next product of its own. Compute
-// bound. Deterministic: sums are over the other side's rows in order, head by head of the group. No GPU has run it yet.
+// accumulators into the next GEMM without leaving registers [Shah et al. 2024, sec. 3]. Layout: a block takes 128 rows
+// of its side, of one head after the other (wgmma_schedule.h), two warpgroups 64 each; one warp copies tiles of the
+// other side's two tensors into a ring, and the first tiles of the next head while a head is computed. Exponentials of
+// one warpgroup overlap GEMMs of the other, and the next GEMM of its own. Compute bound. Deterministic: sums are over
+// the other side's rows in order, head by head of the group. No GPU has run it yet.
 #include "cuda/attention/wgmma.h"
 #include "cuda/attention/wgmma_backward.h"
 #include "cuda/attention/wgmma_schedule.h"
@@ -12,7 +12,7 @@
 namespace athanor::cuda::attention {
 namespace {
 
-// Dynamic shared memory: the block's own rows of two tensors, of two heads if there is room, and tiles of N rows of the
+// Dynamic shared memory: the block's own rows of two tensors, for two heads if they fit, and tiles of N rows of the
 // other side's two tensors.
 template <class T, int D, int Others, int SlotCount>
 struct Room {
@@ -22,7 +22,7 @@ struct Room {
 };
 template <class T, int D>  // own: k, v; other: q, dy. N is limited by the registers that dk and dv leave
 struct KeyRoom : Room<T, D, D == 64 ? 96 : 64, 8> {
-  QueryStats stats[KeyRoom::kSlots / 2][KeyRoom::N];  // of the queries of two slots
+  QueryStats stats[KeyRoom::kSlots / 2][KeyRoom::N];  // of the queries in each pair of slots
 };
 template <class T, int D>  // own: q, dy; other: k, v
 struct QueryRoom : Room<T, D, 128, D == 64 ? 8 : 4> {
@@ -40,12 +40,12 @@ struct QueryMaps {
 struct Place {
   int head, end;  // the block's heads of its side: [head, end)
   int first;      // its first row
-  int start;      // the first row of the other side that they see; kNone: none
+  int start;      // first row of the other side that its rows see; kNone: none
 };
 
 // ---- keys: dk and dv
 
-// group: query heads of a key head.
+// group: query heads per key head.
 template <int D, class R>
 __device__ __forceinline__ void produce_queries(R& room, Shared<R>& shared, const KeyMaps& maps, const Place& at,
                                                 int group) {
@@ -129,7 +129,7 @@ __global__ void __launch_bounds__(kImageThreads, 1)
   // Longest work first: earlier keys are seen by more queries.
   const Schedule::Run run = schedule.run(static_cast<int>(blockIdx.x));
   Place at{run.head, run.end, run.tile * kRows, kNone};
-  look<Side::kKeys>(shared.sight, in.spans, at.first);  // contains the barrier that init needs
+  look<Side::kKeys>(shared.sight, in.spans, at.first);  // look() contains the barrier that init() needs
   at.start = next_seen<kRows>(shared.sight.seen, 0);
   if (threadIdx.x >= kConsumers) {
     ptx::registers_decrease<kProducerRegisters>();
@@ -190,7 +190,8 @@ __device__ __forceinline__ void produce_keys(R& room, Shared<R>& shared, const Q
   }
 }
 
-// p, then ds, for the thread's queries and keys. stats: of its first query; scale: times log2(e).
+// weigh_queries() computes p, differentiate_queries() ds, for the thread's queries and keys. stats: those of its first
+// query; scale: times log2(e).
 template <int N>
 __device__ __forceinline__ void weigh_queries(Accumulators<1, N>& p, const QueryStats* stats, float scale) {
   const float lse[2] = {stats[0].lse, stats[8].lse};
@@ -214,7 +215,8 @@ __device__ __forceinline__ void meet_keys(Accumulators<1, D>& dq, R& room, Share
   auto& ring = shared.ring;
   Accumulators<1, N> p, ds;
   uint32_t changes[N / 16][4] = {};
-  // If registers suffice, a tile's last product overlaps the first of the next tile, and its keys stay in their slot.
+  // If registers suffice, a tile's last GEMM overlaps the first one of the next tile, and its keys stay in their slot
+  // until then.
   constexpr bool kRunsOn = D == 64;
   int held = -1;
   while (start != kNone) {
@@ -273,7 +275,7 @@ __global__ void __launch_bounds__(kImageThreads, 1)
   // Longest work first: later queries see more keys.
   const Schedule::Run run = schedule.run(static_cast<int>(blockIdx.x));
   Place at{run.head, run.end, (schedule.tiles - 1 - run.tile) * kRows, kNone};
-  look<Side::kQueries>(shared.sight, in.spans, at.first);  // contains the barrier that init needs
+  look<Side::kQueries>(shared.sight, in.spans, at.first);  // look() contains the barrier that init() needs
   at.start = next_seen<kRows>(shared.sight.seen, 0);
   if (threadIdx.x >= kConsumers) {
     ptx::registers_decrease<kProducerRegisters>();

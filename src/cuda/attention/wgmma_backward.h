@@ -1,5 +1,5 @@
-// Parts of attention backward by warpgroups (wgmma_backward.cu): a block's rings, a warpgroup's rows, p and ds of its
-// keys, and how gradients are written.
+// Parts of attention backward by warpgroups (wgmma_backward.cu): a block's rings, a warpgroup's rows, p and ds of the
+// pass over keys, and how gradients are written.
 #pragma once
 #include "cuda/attention/wgmma_tiles.h"
 #include "cuda/rotation.h"
@@ -20,11 +20,11 @@ struct Shared {
   }
 };
 
-// A warpgroup's rows of a head.
+// A warpgroup's own rows of a head.
 template <class T>
 struct Own {
-  T *a, *b;           // its first rows
-  const Seen* group;  // what they see
+  T *a, *b;           // its first rows of both tensors
+  const Seen* group;  // what the warpgroup's rows see
   const Seen* warp;   // what the warp's rows see
 
   template <class R>
@@ -35,7 +35,7 @@ struct Own {
   }
 };
 
-// p, then ds, for the thread's keys and queries. scale: times log2(e).
+// weigh_keys() computes p, differentiate_keys() ds, for the thread's keys and queries. scale: times log2(e).
 template <int N>
 __device__ __forceinline__ void weigh_keys(Accumulators<1, N>& p, const QueryStats* stats, float scale) {
 #pragma unroll
@@ -58,18 +58,18 @@ __device__ __forceinline__ void differentiate_keys(Accumulators<1, N>& ds, const
   }
 }
 
-// Turns a warpgroup's gradients of a head, times `scale` and rounded, back by the angles of their rows. Columns that
-// are half a head apart are in registers of one thread. first: the block's first row, of `rows`.
+// RoPE's backward: rotates a warpgroup's gradients of a head, times `scale` and rounded, back by the angles of their
+// rows. Columns that are half a head apart are in registers of one thread. first: the block's first row, of `rows`.
 template <class T, int D>
 __device__ __forceinline__ void turn_back(Accumulators<1, D>& d, const Angles& angles, float scale, int first,
                                           int rows) {
   constexpr int kApart = D / 16;
   uint32_t thread = threadIdx.x;
-  ptx::pin(thread);  // else what follows from it keeps registers over all tiles, which then do not suffice
+  ptx::pin(thread);  // else values computed from it occupy registers during all tiles, and these do not suffice
   const int own = first + static_cast<int>(thread / 32 * 16 + thread % 32 / 4);
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    const int row = min(own + h * 8, rows - 1);  // beyond it nothing is stored
+    const int row = min(own + h * 8, rows - 1);  // rows beyond it are not stored
     const float* table = angles.cos_sin + int64_t{angles.positions[row]} * D + thread % 4 * 2;
 #pragma unroll
     for (int n = 0; n < kApart; ++n) {
@@ -87,7 +87,7 @@ __device__ __forceinline__ void turn_back(Accumulators<1, D>& d, const Angles& a
   }
 }
 
-// Writes a warpgroup's gradients of a head, times `scale`, and turned back if there are angles, as write_rows().
+// Writes a warpgroup's gradients of a head by write_rows(): times `scale`, and rotated back if there are angles.
 template <int D, class T>
 __device__ __forceinline__ void write_turned(T* tile, Accumulators<1, D>& d, const Angles& angles, float scale,
                                              int first, int rows) {

@@ -1,8 +1,8 @@
-// Attention forward by warpgroups (sm_90a), as forward.cu, with wgmma and TMA [Shah et al. 2024].
+// Attention forward by warpgroups (sm_90a), as in forward.cu, with wgmma and TMA [Shah et al. 2024].
 // Layout: a block takes 128 queries, of one head after the other (wgmma_schedule.h). One warp copies tiles of keys and
-// values into a ring in order of use, and a head's queries while the head before is computed; two warpgroups own 64
-// queries each, with scores and sums in registers. The softmax of a tile overlaps the product with the previous tile's
-// values, what ends a head the next head's first scores. Compute bound. Deterministic: the sums of a row
+// values into a ring in order of use, and a head's queries while the previous head is computed; two warpgroups own 64
+// queries each, with scores and sums in registers. The softmax of a tile overlaps the GEMM with the previous tile's
+// values; the end of a head overlaps the first scores of the next head. Compute bound. Deterministic: the sums of a row
 // are over its keys in order. No GPU has run it yet.
 #include "cuda/attention/softmax.h"
 #include "cuda/attention/wgmma.h"
@@ -21,7 +21,7 @@ struct Maps {
 
 template <class T, int D>
 struct Room {            // dynamic shared memory
-  T rows[2][kRows * D];  // queries, later y, of heads in turn
+  T rows[2][kRows * D];  // queries, later y; heads alternate between the two
   T slots[kSlots][N * D];
 };
 
@@ -70,7 +70,7 @@ __device__ __forceinline__ void produce(Room<T, D>& room, Shared& shared, const 
 
 // ---- consumers
 
-// A warpgroup. It begins the scores of a head before it ends the head before, so that tensor cores need not wait.
+// One warpgroup. It begins the scores of a head before it ends the previous head, so that tensor cores need not wait.
 template <class T, int D>
 struct Consumer {
   Room<T, D>& room;
@@ -79,13 +79,13 @@ struct Consumer {
   float scale;  // times log2(e)
   Turn<kSlots> turn = {};
   Turn<2> heads = {};
-  int place = 0, keys = 0;  // of the head and of the tile whose scores are in s, or on the way
+  int place = 0, keys = 0;  // place of the head and slot of the keys whose scores are in s, or in flight
   const T* queries = nullptr;
   Softmax<1> softmax = {};
   Accumulators<1, D> o = {};
   Accumulators<1, N> s = {};
   uint32_t weights[N / 16][4] = {};
-  uint32_t largest = 0;  // bits of |y| so far, where that is wanted
+  uint32_t largest = 0;  // amax of y so far, as float bits, if it is wanted
 
   __device__ __forceinline__ T* rows(int of) { return room.rows[of] + group_id() * kGroupRows * kBoxColumns; }
 
@@ -97,14 +97,14 @@ struct Consumer {
     place = shared.heads.wait(heads), queries = rows(place);
     begin_scores();
   }
-  // s becomes weights; shrink: factor for o.
+  // Turns the scores in s into weights. shrink: factor for o.
   __device__ __forceinline__ void weigh(int start, float (&shrink)[1][2]) {
     const Seen* seen = shared.sight.seen + warp_id() * 16;
     if (!all_see<16>(seen, start, start + N)) hide<1, N>(s, seen, start, -INFINITY);
     softmax.template add<N>(s, scale, shrink);
   }
   __device__ __forceinline__ void begin_sums(int values) { wgmma_columns<D, N>(o, weights, room.slots[values]); }
-  // A head that has begun, but for the product with its last values. Returns their slot.
+  // Computes a head that has begun, except for the GEMM with its last values. Returns the slot of these values.
   __device__ __forceinline__ int attend() {
     auto& ring = shared.ring;
     float shrink[1][2];
@@ -154,7 +154,7 @@ __device__ __forceinline__ void attend_group(Room<T, D>& room, Shared& shared, c
   int head = at.head;
   for (;; ++head) {
     const int values = c.attend(), place = c.place;
-    // Each way has a product and a wait of its own: where two meet, ptxas makes products wait one by one.
+    // Each branch has its own GEMM and wait: if the branches joined before them, ptxas would serialize the GEMMs.
     if (head + 1 == at.end) {
       c.begin_sums(values);
       ptx::wgmma_wait<0>(c.o, c.weights);
@@ -189,7 +189,7 @@ __global__ void __launch_bounds__(kImageThreads, 1)
   // Longest work first: later queries see more keys.
   const Schedule::Run run = schedule.run(static_cast<int>(blockIdx.x));
   Place at{run.head, run.end, (schedule.tiles - 1 - run.tile) * kRows, kNone};
-  look<Side::kQueries>(shared.sight, a.in.spans, at.first);  // contains the barrier that init needs
+  look<Side::kQueries>(shared.sight, a.in.spans, at.first);  // look() contains the barrier that init() needs
   at.start = next_seen<kRows>(shared.sight.seen, 0);
   if (threadIdx.x >= kConsumers) {
     ptx::registers_decrease<kProducerRegisters>();

@@ -1,9 +1,9 @@
-// Which heads of which tile of rows a block of attention by warpgroups computes.
-// A block takes a tile and a run of heads: what its rows see is found once for all of them, a head's first tiles are
-// copied while the head before is computed, and results are stored while the next one is. Blocks start in order, tiles
-// with the most work first. While many tiles are left, a block takes all heads of one; then runs become shorter, down
-// to a head, so that all multiprocessors end at about the same time (guided self-scheduling [Polychronopoulos and Kuck
-// 1987]). No sum depends on it: each is of one head and row.
+// Which tile of rows and which heads a block of attention by warpgroups computes.
+// A block takes a tile and a run of heads: what its rows see is found once for all of them, the first tiles of a head
+// are copied while the previous head is computed, and results are stored while the next head is computed. Blocks start
+// in order, tiles with the most work first. While many tiles are left, a block takes all heads of one; then runs become
+// shorter, down to one head, so that all SMs end at about the same time (guided self-scheduling [Polychronopoulos and
+// Kuck 1987]). The schedule changes no sum: each is of one head and row.
 #pragma once
 #include <algorithm>
 
@@ -13,10 +13,10 @@ namespace athanor::cuda::attention {
 
 struct Schedule {
   struct Run {
-    int tile;       // its place in the order of work
+    int tile;       // position of the tile, most work first
     int head, end;  // heads [head, end)
   };
-  static constexpr int kStages = 8;  // in stage i a tile's heads are shared by 2^i blocks, as far as there are heads
+  static constexpr int kStages = 8;  // in stage i, 2^i blocks share the heads of a tile, at most one block per head
   int tiles, heads, blocks;
   int first_block[kStages], first_tile[kStages];
 
@@ -31,14 +31,15 @@ struct Schedule {
   }
 };
 
-// A tile has the fewest parts with which twice as many as there are multiprocessors are left.
+// Each tile has the fewest blocks with which the tiles that are left still give two blocks per SM.
 inline Schedule schedule(int64_t rows, int rows_of_tile, int heads) {
   const int wanted = 2 * multiprocessors();
   Schedule s{.tiles = static_cast<int>(div_ceil<int64_t>(rows, rows_of_tile)), .heads = heads};
   int64_t blocks = 0;
   for (int i = 0, tile = 0; i < Schedule::kStages; ++i) {
     const int parts = std::min(1 << i, heads);
-    const int left = parts == heads || i == Schedule::kStages - 1 ? 0 : div_ceil(wanted, parts) - 1;  // to later stages
+    // tiles left to later stages
+    const int left = parts == heads || i == Schedule::kStages - 1 ? 0 : div_ceil(wanted, parts) - 1;
     s.first_block[i] = static_cast<int>(blocks), s.first_tile[i] = tile;
     const int here = std::max(0, s.tiles - tile - left);
     blocks += int64_t{here} * parts, tile += here;

@@ -1,18 +1,18 @@
-// Tiles of 16-bit rows for attention by warpgroups (sm_90a): TMA into a ring of slots in shared memory, products by
-// wgmma. A tile [Rows, D] is stored as panels of 64 columns, one after the other; a row of a panel is 128 swizzled
-// bytes.
+// Tiles of 16-bit rows for attention by warpgroups (sm_90a): TMA into a ring of slots in shared memory, GEMMs by wgmma.
+// A tile [Rows, D] is stored as panels of 64 columns, one after the other; a row of a panel is 128 swizzled bytes.
 #pragma once
 #include "cuda/attention/tiles.h"
 #include "cuda/warpgroups.h"
 namespace athanor::cuda::attention {
 
 #if PTX_SM90A
-constexpr int kTailBarrier = 1, kGroupBarrier = 2;                   // the second one per warpgroup
-constexpr int kProducer = kConsumers / 32, kStorer = kProducer + 1;  // warps
+// numbers of named barriers; kGroupBarrier is the first of one per warpgroup
+constexpr int kTailBarrier = 1, kGroupBarrier = 2;
+constexpr int kProducer = kConsumers / 32, kStorer = kProducer + 1;  // numbers of warps
 
-// A block's own rows of one head after the other, in places that take turns: the producer copies them there, consumers
-// leave their results in the same place, and a warp of its own stores these. So neither the copies for the next head
-// nor the stores of the last one make consumers wait.
+// A block's own rows of one head after the other, in places that are used in turn: the producer copies the rows in,
+// consumers leave their results in the same place, and a separate warp stores these. So neither the copies for the next
+// head nor the stores of the previous one make consumers wait.
 template <int Places>
 struct Heads {
   uint64_t full[Places], results[Places], empty[Places];
@@ -29,12 +29,12 @@ struct Heads {
   template <class F>
   __device__ __forceinline__ void fill(Turn<Places>& turn, F copy) {
     if (lane_id() == 0) {
-      ptx::mbar_wait(&empty[turn.slot], turn.parity ^ 1);  // does not wait the first time
+      ptx::mbar_wait(&empty[turn.slot], turn.parity ^ 1);  // returns at once for the first use of each place
       copy(turn.slot);
     }
     turn.advance();
   }
-  // For heads [head, end) of which nothing is read: hands over places without rows.
+  // Hands over places without rows, for heads [head, end) that see nothing.
   __device__ __forceinline__ void fill_none(int head, int end) {
     Turn<Places> turn;
 #pragma unroll 1
@@ -46,7 +46,7 @@ struct Heads {
     turn.advance();
     return place;
   }
-  // Called by all warps of consumers that have written their results.
+  // Called by each consumer warp after it has written its results.
   __device__ __forceinline__ void publish(int place) {
     ptx::fence_proxy_async();
     __syncwarp();
@@ -70,7 +70,7 @@ struct Heads {
 };
 
 // tile [Rows, D] = the rows from `row` on, D columns from `column` on; called by one thread. copy_tile() also makes
-// `full` expect its bytes, and those of further copies that signal it: `also`.
+// `full` expect its bytes plus `also`, the bytes of further copies that signal it.
 template <int Rows, int D, class T>
 __device__ __forceinline__ void copy_panels(T* tile, const CUtensorMap& map, uint64_t* full, int column, int row) {
 #pragma unroll
@@ -82,7 +82,7 @@ __device__ __forceinline__ void copy_tile(T* tile, const CUtensorMap& map, uint6
   ptx::mbar_expect_bytes(full, Rows * D * sizeof(T) + also);
   copy_panels<Rows, D>(tile, map, full, column, row);
 }
-// The reverse, of all rows of a block, without commit.
+// The reverse of copy_panels(): stores all rows of a block, without commit.
 template <int D, class T>
 __device__ __forceinline__ void store_tile(const CUtensorMap& map, const T* tile, int column, int row) {
 #pragma unroll
@@ -110,7 +110,7 @@ __device__ __forceinline__ float (&flat(Accumulators<1, N>& a))[N / 2] {
   return reinterpret_cast<float(&)[N / 2]>(a);
 }
 
-// ---- products of a warpgroup, one wgmma group each; the caller waits. Descriptors are in units of 16 bytes.
+// ---- GEMMs of a warpgroup, one wgmma group each; the caller waits. Descriptors are in units of 16 bytes.
 
 // s [64, N] = A B^T: a is the warpgroup's first row of a tile [ARows, D], b a tile [N, D].
 template <int D, int ARows, int N, class T>
@@ -137,7 +137,7 @@ __device__ __forceinline__ void wgmma_columns(Accumulators<1, D>& o, uint32_t (&
   ptx::wgmma_commit();
 }
 
-// Converts accumulators to the left operand of the next product.
+// Converts accumulators to the left operand of the next GEMM.
 template <class T, int N>
 __device__ __forceinline__ void pack_weights(uint32_t (&w)[N / 16][4], const Accumulators<1, N>& s) {
 #pragma unroll
@@ -147,12 +147,12 @@ __device__ __forceinline__ void pack_weights(uint32_t (&w)[N / 16][4], const Acc
   }
 }
 
-// Writes a warpgroup's results over its rows of a tile [kRows, D] that its products no longer need; `tile`: the first
-// of these rows. Heads::publish() follows.
+// Writes a warpgroup's results over its rows of a tile [kRows, D], which its GEMMs no longer need; `tile`: the first of
+// these rows. Call Heads::publish() afterwards.
 template <int D, class T>
 __device__ __forceinline__ void write_rows(T* tile, const Accumulators<1, D>& values, const float (&factor)[1][2]) {
   const int lane = lane_id();
-  ptx::bar_sync(kGroupBarrier + group_id(), kGroupThreads);  // products of all warps have read these rows
+  ptx::bar_sync(kGroupBarrier + group_id(), kGroupThreads);  // GEMMs of all warps have read these rows
 #pragma unroll
   for (int n = 0; n < D / 8; ++n) {
 #pragma unroll

@@ -1,4 +1,4 @@
-// An algorithm of cuBLASLt in words.
+// Describes an algorithm of cuBLASLt in words.
 #pragma once
 #include <string>
 

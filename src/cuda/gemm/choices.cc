@@ -51,7 +51,7 @@ GemmChoice parse_choice(const std::string& problem, const Json& entry) {
   return choice;
 }
 
-// By AttentionKernels.
+// Names of AttentionKernels, by their values.
 constexpr const char* kKernels[] = {"cudnn", "builtin"};
 
 AttentionChoice parse_attention(const std::string& problem, const Json& entry) {

@@ -1,4 +1,4 @@
-// Chosen algorithms of products and attention as text, saved with a run so that a restart gives the same bits. An
+// Chosen algorithms of GEMMs and attention as text, saved with a run so that a restart gives the same bits. An
 // algorithm is 64 opaque bytes, valid for one version of cuBLASLt on one kind of GPU.
 #pragma once
 #include <cublasLt.h>
@@ -19,8 +19,8 @@ struct GemmKey {
 
 struct GemmChoice {
   cublasLtMatmulAlgo_t algorithm{};
-  double microseconds = 0;  // as measured; 0: the library's first answer, not measured
-  bool in_parts = false;    // no algorithm: product and epilogue run separately
+  double microseconds = 0;  // measured time; 0: the heuristic's first result, not measured
+  bool in_parts = false;    // no algorithm: GEMM and epilogue run separately
   bool own = false;         // no algorithm: the program's own kernel
 };
 using GemmChoices = std::map<std::string, GemmChoice>;  // by the text of the problem
@@ -28,7 +28,7 @@ using GemmChoices = std::map<std::string, GemmChoice>;  // by the text of the pr
 enum class AttentionKernels { cudnn, builtin };  // builtin: the program's own
 struct AttentionChoice {
   AttentionKernels by = AttentionKernels::cudnn;
-  double microseconds = 0;  // as measured
+  double microseconds = 0;  // measured time
 };
 using AttentionChoices = std::map<std::string, AttentionChoice>;  // by the text of the problem
 

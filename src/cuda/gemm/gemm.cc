@@ -11,7 +11,7 @@
 namespace athanor::cuda {
 namespace {
 
-constexpr int kAnswers = 8;  // searched for a deterministic one
+constexpr int kAnswers = 8;  // heuristic results to search for a deterministic one
 
 // Throws unless cublasLtMatmul() supports the types. [cuBLAS manual, cublasLtMatmul(), table of types]
 void check_types(const Gemm& op) {
@@ -23,7 +23,7 @@ void check_types(const Gemm& op) {
     throw Error(cat("gemm: the bias is ", op.bias.dtype, " and d is ", op.d.dtype, "; on a GPU they need one type"));
 }
 
-// k = 0: d = 0, or d unchanged.
+// A GEMM with k = 0: d = 0, or unchanged if it accumulates.
 void empty_product(const Gemm& op, cudaStream_t stream) {
   if (op.accumulate) return;
   CHECK(!op.bias, "gemm: a bias without a product (k = 0)");
@@ -271,7 +271,7 @@ GemmRunner::Plan GemmRunner::describe(const GemmProblem& p) const {
     if (p.scales_a == ScaleLayout::tiles16)
       set(CUBLASLT_MATMUL_DESC_POINTER_MODE, int32_t{CUBLASLT_POINTER_MODE_DEVICE});
   }
-  // Our row-major matrix as a column-major one.
+  // Describes our row-major matrix as a column-major one.
   const auto layout = [&](Layout& out, DType dtype, int64_t rows, int64_t cols, int64_t stride) {
     cublasLtMatrixLayout_t made = nullptr;
     require(lt_.cublasLtMatrixLayoutCreate(&made, type_of(dtype), static_cast<uint64_t>(cols),
@@ -285,8 +285,8 @@ GemmRunner::Plan GemmRunner::describe(const GemmProblem& p) const {
   return plan;
 }
 
-// Partial sums over k must be added in f32 and in a fixed order: not in d, in order of arrival, or in 16 bits. The
-// heuristic is restricted to these; if the attribute cannot be read, its answer is trusted.
+// Whether partial sums over k are added in f32 and in a fixed order, and not in d, in order of arrival, or in 16 bits.
+// The heuristic is restricted to such algorithms; if the attribute cannot be read, its result is trusted.
 bool GemmRunner::deterministic(const cublasLtMatmulAlgo_t& algorithm) const {
   uint32_t reduction = CUBLASLT_REDUCTION_SCHEME_NONE;
   (void)lt_.cublasLtMatmulAlgoConfigGetAttribute(&algorithm, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &reduction,
@@ -294,7 +294,7 @@ bool GemmRunner::deterministic(const cublasLtMatmulAlgo_t& algorithm) const {
   return (reduction & ~uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE}) == 0;
 }
 
-// The library's usable answers, in order of its expected speed.
+// The heuristic's usable results, in order of their expected speed.
 std::pair<GemmRunner::Answers, cublasStatus_t> GemmRunner::answers(const GemmProblem& p, const Plan& plan,
                                                                    int most) const {
   const char* what = "no algorithm can be chosen";
@@ -324,7 +324,7 @@ std::pair<GemmRunner::Answers, cublasStatus_t> GemmRunner::answers(const GemmPro
   return {std::move(answers), status};
 }
 
-// Empty if the library cannot compute the epilogue; throws if it cannot compute a product without one.
+// Empty if the library cannot compute the epilogue; throws if it cannot compute a GEMM without epilogue.
 GemmRunner::Answers GemmRunner::ask(const GemmProblem& p, const Plan& plan, int most) const {
   auto [answers, status] = this->answers(p, plan, most);
   if (p.epilogue != Epilogue::none) return std::move(answers);
@@ -360,7 +360,7 @@ GemmRunner::Verdict GemmRunner::check(const Plan& plan, const cublasLtMatmulAlgo
   return verdict;
 }
 
-// The algorithm is from a file, so it is checked.
+// Checks the algorithm, since it was read from a file.
 void GemmRunner::check_imported(const GemmProblem& p, const Plan& plan) const {
   if (plan.in_parts && p.epilogue != Epilogue::none) return;
   if (plan.own && wgmma_takes(p, capability_)) return;

@@ -1,7 +1,7 @@
-// Matrix products on a GPU through cuBLASLt, or by the program's own kernel (wgmma_product.h). The library is
-// column-major, so d = a b is computed as d^T = b^T a^T, without copies. Each problem keeps its algorithm, and partial
-// sums over k are f32 in a fixed order, so a run repeats its bits. Epilogues are fused where a search found that
-// faster, else run as separate kernels. Launches allocate and synchronize nothing, so they may be captured.
+// GEMMs on a GPU through cuBLASLt, or by the program's own kernel (wgmma_product.h). The library is column-major, so d
+// = a b is computed as d^T = b^T a^T, without copies. Each problem keeps its algorithm, and partial sums over k are
+// added in f32 and in a fixed order, so results are the same bits in every run. Epilogues are fused where autotuning
+// found that faster, else run as separate kernels. Launches allocate and synchronize nothing, so they may be captured.
 // Single-threaded, on the GPU current at construction.
 #pragma once
 #include <cuda_runtime_api.h>
@@ -25,17 +25,17 @@ namespace athanor::cuda {
 // Whether the library may compute the epilogue in the same pass.
 bool can_fuse(const GemmProblem& p);
 
-// The library's type. Throws Error for types without products.
+// The library's type. Throws Error for types without GEMMs.
 cudaDataType_t type_of(DType dtype);
 cublasComputeType_t compute_type_of(const GemmProblem& p);
 
-// A product as the library is asked for it: of matrices, or of codes with scales.
+// A GEMM as it is passed to the library, with plain or quantized operands.
 struct LibraryProduct {
   Gemm op;
-  ScaleLayout a_layout{}, b_layout{};                    // none: matrices
+  ScaleLayout a_layout{}, b_layout{};                    // none: plain operands
   const void *a_scales = nullptr, *b_scales = nullptr;   // in device memory
-  const float *a_global = nullptr, *b_global = nullptr;  // of codes of 4 bits: the scales of matrices
-  ProductScalars* scalars = nullptr;                     // of these: memory for what the library reads
+  const float *a_global = nullptr, *b_global = nullptr;  // FP4 only: scales of the whole operands
+  ProductScalars* scalars = nullptr;                     // FP4 only: memory for alpha and beta, which the library reads
   bool fast = false;
   LibraryProduct(const Gemm& product) : op(product) {}
   bool codes() const { return a_layout != ScaleLayout::none; }
@@ -53,21 +53,21 @@ class GemmRunner {
   size_t scratch(const Gemm& op) const { return cuda::scratch(op, options_.workspace_bytes); }
   void run(const Gemm& op, void* scratch, cudaStream_t stream) { run(LibraryProduct(op), scratch, stream); }
 
-  // Products of codes: by the library where it has them, else of what the codes stand for, as f32 (gemm/scaled.cc).
+  // GEMMs of quantized operands: by the library if it has them, else on operands dequantized to f32 (gemm/scaled.cc).
   size_t scratch(const ScaledGemm& op) { return cuda::scratch(op, native(op), options_.workspace_bytes); }
   void run(const ScaledGemm& op, void* scratch, cudaStream_t stream);
-  // Not possible, too, where the library has no algorithm; a warning says so once for each kind of product.
+  // Also not possible if the library has no algorithm; a warning says so once for each kind of GEMM.
   NativeProduct native(const ScaledGemm& op);
   int capability() const { return capability_; }  // of the GPU: 90 for 9.0
   bool fuses(const Gemm& op) const { return own_product_takes(problem_of(op), capability_); }
 
-  // Times the library's best answers for every distinct problem of the ops without a measured choice, those with the
-  // most work first, and keeps the fastest; for epilogues also the separate kernels. Uses only the alignment of the
-  // ops' addresses. Allocates memory for one problem at a time. Before a search, products use the library's first
-  // answer without fused epilogues. Times vary, so another search may choose, and round, differently.
+  // Autotunes: for every distinct problem of the ops without a measured choice, those with the most work first, it
+  // times the heuristic's best results and keeps the fastest; for epilogues also separate kernels. Uses only the
+  // alignment of the ops' addresses. Allocates memory for one problem at a time. Before a search, GEMMs use the
+  // heuristic's first result without fused epilogues. Times vary, so another search may choose, and round, differently.
   struct SearchReport {
-    int problems = 0, timed = 0;                           // distinct ones; those timed within the limit
-    int epilogues = 0, fused = 0, own = 0;                 // of the timed ones; by the program's own kernel
+    int problems = 0, timed = 0;            // distinct problems; those timed within the limit
+    int epilogues = 0, fused = 0, own = 0;  // of the timed problems: with an epilogue, fused, with own kernel
     double first_microseconds = 0, best_microseconds = 0;  // of all launches of the timed problems
   };
   SearchReport search(std::span<const Gemm> ops, double seconds, cudaStream_t stream,
@@ -83,8 +83,8 @@ class GemmRunner {
   std::string export_choices() const { return to_json(key_, choices_); }
   const GemmKey& key() const { return key_; }
   const GemmChoices& choices() const { return choices_; }
-  // Replaces choices by those of an earlier run. Returns why they do not apply (another GPU or library: products are
-  // chosen again and may round differently); empty if they do. Throws Error if the text is damaged.
+  // Replaces choices by those of an earlier run. Returns why they do not apply (another GPU or library: GEMMs are
+  // autotuned again and may round differently); empty if they do. Throws Error if the text is damaged.
   std::string import_choices(const std::string& text);
 
  private:
@@ -94,19 +94,19 @@ class GemmRunner {
   using Layout = Owned<cublasLtMatrixLayout_t>;
   using Answers = std::vector<cublasLtMatmulHeuristicResult_t>;
 
-  // The library's descriptors of a problem; its A and B are our b and a. Empty if product and epilogue run separately.
+  // The library's descriptors of a problem; its A and B are our b and a. Empty if GEMM and epilogue run separately.
   struct Plan {
     Owned<cublasLtMatmulDesc_t> desc{nullptr, nullptr};
     Layout a{nullptr, nullptr}, b{nullptr, nullptr}, d{nullptr, nullptr};
     cublasLtMatmulAlgo_t algorithm{};
     bool in_parts = false;
-    bool own = false;  // the program's own kernel; no descriptors either
+    bool own = false;  // the program's own kernel; has no descriptors either
   };
 
   const Plan& plan_of(const GemmProblem& p);
   Plan describe(const GemmProblem& p) const;
   Answers ask(const GemmProblem& p, const Plan& plan, int most) const;
-  // As ask(), with the library's status instead of an error.
+  // Same as ask(), but returns the library's status instead of throwing.
   std::pair<Answers, cublasStatus_t> answers(const GemmProblem& p, const Plan& plan, int most) const;
   bool offers(const GemmProblem& p) const;
   bool deterministic(const cublasLtMatmulAlgo_t& algorithm) const;
@@ -125,8 +125,8 @@ class GemmRunner {
   Gemm decoded_product(const ScaledGemm& op, const NativeProduct& native, void* scratch) const;
   void require(cublasStatus_t status, const char* what, const GemmProblem& p) const;
 
-  // A candidate for a problem: an algorithm of the library, the program's own kernel, or product and epilogue
-  // separately.
+  // A candidate for a problem: an algorithm of the library, the program's own kernel, or GEMM and epilogue as separate
+  // kernels.
   struct Candidate {
     bool in_parts = false, own = false;
     cublasLtMatmulAlgo_t algorithm{};
@@ -149,8 +149,8 @@ class GemmRunner {
   GemmKey key_;
   int capability_ = 0;
   std::map<GemmProblem, Plan> plans_;
-  std::map<GemmProblem, bool> offered_;  // products of codes: whether the library has an algorithm
-  std::set<std::string> told_;           // kinds of products that it lacks
+  std::map<GemmProblem, bool> offered_;  // quantized GEMMs: whether the library has an algorithm
+  std::set<std::string> told_;           // kinds of GEMMs without algorithm, of which a warning was logged
   GemmChoices choices_;
 };
 }  // namespace athanor::cuda

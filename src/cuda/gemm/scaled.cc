@@ -1,7 +1,7 @@
-// Products of codes. On a GPU that multiplies them, cuBLASLt does, if it can be given their scales (native()): it
-// reads both factors with the terms of the sums in their rows, so what lies otherwise is transposed first, byte by
-// byte, and codes of 4 bits become two in a byte. Else codes times scales as f32, and the product of these, which is
-// slow and shows what a recipe does to a curve.
+// GEMMs of quantized operands. On a GPU that has them, cuBLASLt computes them if it supports their scales (native()):
+// it needs K contiguous in both operands, so others are transposed first, byte by byte, and FP4 values are packed two
+// per byte. Otherwise the operands are dequantized to f32 and multiplied, which is slow, but shows what a recipe does
+// to a loss curve.
 #include "base/log.h"
 #include "cuda/basic.h"
 #include "cuda/codes.h"
@@ -22,8 +22,8 @@ bool GemmRunner::offers(const GemmProblem& p) const {
   }
 }
 
-// The manual's tables have gaps, and libraries differ: the library is asked, once for each problem, without an
-// epilogue, which can run by itself, and for aligned addresses, as those of the arena are.
+// The manual's tables have gaps, and libraries differ, so the library is asked, once for each problem: without an
+// epilogue, which can run as a separate kernel, and for aligned addresses, as those of the arena are.
 NativeProduct GemmRunner::native(const ScaledGemm& op) {
   NativeProduct native(op, capability_);
   if (!native.possible || op.product.d.numel() == 0 || op.product.k() == 0) return native;
@@ -42,7 +42,7 @@ NativeProduct GemmRunner::native(const ScaledGemm& op) {
   return native;
 }
 
-// Without scratch: for a search, which has operands and scales of its own.
+// scratch is null in a search, which has operands and scales of its own.
 LibraryProduct GemmRunner::native_product(const ScaledGemm& op, const NativeProduct& native, void* scratch) const {
   const ScaledScratch at(op, native, options_.workspace_bytes);
   LibraryProduct product(op.product);

@@ -1,5 +1,5 @@
-// GemmRunner::search() times the library's answers for a problem on random numbers. A candidate whose results are not
-// those of the first one is not used. GemmRunner::time() times the chosen one.
+// GemmRunner::search() times the heuristic's results for a problem on random numbers. A candidate whose results differ
+// from those of the first one is not used. GemmRunner::time() times the chosen one.
 #include <algorithm>
 #include <chrono>
 #include <vector>
@@ -11,8 +11,8 @@
 namespace athanor::cuda {
 namespace {
 
-constexpr int kCandidates = 16;      // answers to time
-constexpr double kLeastGain = 0.01;  // required advantage over the first answer
+constexpr int kCandidates = 16;      // heuristic results to time
+constexpr double kLeastGain = 0.01;  // required advantage over the first candidate
 
 }  // namespace
 

@@ -1,4 +1,4 @@
-// GemmRunner::Timer: runs and times candidates for one product on its own operands.
+// GemmRunner::Timer: runs and times candidates for one GEMM on its own operands.
 #pragma once
 #include <limits>
 #include <span>
@@ -11,7 +11,7 @@ namespace athanor::cuda {
 
 class GemmRunner::Timer {
  public:
-  static constexpr double kNever = std::numeric_limits<double>::infinity();  // time of a candidate that is rejected
+  static constexpr double kNever = std::numeric_limits<double>::infinity();  // time of a rejected candidate
 
   // recompute: the op is also recomputed, which is cheap only with a separate epilogue.
   Timer(GemmRunner& runner, const LibraryProduct& product, bool recompute, cudaStream_t stream);
@@ -19,7 +19,7 @@ class GemmRunner::Timer {
   const GemmProblem& problem() const { return problem_; }
   const Plan& plan() const { return plan_; }                 // empty if the library must not be used
   double microseconds(const Candidate&, int launches);       // per launch
-  cublasStatus_t refusal() const { return refusal_; }        // the last one; CUBLAS_STATUS_SUCCESS: none
+  cublasStatus_t refusal() const { return refusal_; }        // last error; CUBLAS_STATUS_SUCCESS: none
   std::vector<double> in_turns(std::span<const Candidate>);  // best_in_turns()
   std::string difference(const Candidate& expected, const Candidate& candidate);  // cuda/compare.h
 

@@ -47,7 +47,7 @@ GemmTrial::GemmTrial(const LibraryProduct& product, size_t scratch_bytes)
   const auto bytes = [](DType dtype, int64_t n) { return n * static_cast<int64_t>(size_of(dtype)); };
   const int64_t once = bytes(p.a, a) + bytes(p.b, b) + bytes(p.d, d) + bytes(op.aux.dtype, aux);
   const int64_t copies = std::clamp<int64_t>(div_ceil<int64_t>(2 * int64_t{cache}, once), 1, kMostCopies);
-  // Codes of 4 bits are two in a byte; scales of a byte are any.
+  // FP4 values are packed two per byte; one-byte scales may have any value.
   const auto factor = [](DType dtype, int64_t n, int align) {
     return dtype == DType::f4_e2m1 ? TrialMatrix(DType::f8_e4m3, n / 2, align) : TrialMatrix(dtype, n, align);
   };
@@ -69,7 +69,7 @@ GemmTrial::GemmTrial(const LibraryProduct& product, size_t scratch_bytes)
     const std::vector<int32_t> positions = positions_to_measure(p.m, op.aux.rows());
     CUDA_CHECK(cudaMemcpy(positions_.data(), positions.data(), op.positions.bytes(), cudaMemcpyDefault));
   }
-  CUDA_CHECK(cudaDeviceSynchronize());  // copies of pageable memory are not ordered before other streams
+  CUDA_CHECK(cudaDeviceSynchronize());  // copies from pageable memory are not ordered before other streams
 }
 
 LibraryProduct GemmTrial::next() { return on(copies_[turn_++ % copies_.size()]); }

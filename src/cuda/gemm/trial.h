@@ -1,4 +1,4 @@
-// Operands for timing products: random numbers, mostly not in the L2 cache.
+// Operands for timing GEMMs: random numbers, mostly not in the L2 cache.
 #pragma once
 #include <vector>
 
@@ -20,12 +20,12 @@ class TrialMatrix {
   int offset_;
 };
 
-// So many copies of an op's operands that a launch finds few of its own in the L2 cache.
+// Several copies of an op's operands, so that a launch finds few of its own in the L2 cache.
 class GemmTrial {
  public:
   GemmTrial(const LibraryProduct& product, size_t scratch_bytes);
-  LibraryProduct next();   // on the next copy of its operands
-  LibraryProduct fresh();  // on a copy to which no product was added yet
+  LibraryProduct next();   // the GEMM on the next copy of its operands
+  LibraryProduct fresh();  // the GEMM on a copy whose d and aux are refilled
   void* scratch() const { return scratch_.data(); }
 
  private:

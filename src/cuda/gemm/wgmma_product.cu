@@ -1,13 +1,13 @@
-// Products with SwiGLU or RoPE by warpgroups (sm_90a). Forward: z = x W^T of gate and up, written as it is, and y =
-// silu(gate) up. Backward: z = dy W, of which [gate | up] becomes the gradient that z as y's stands for, and y made
-// again. RoPE: z = x W^T + bias, whose heads of queries and keys are turned before they are written.
-// Layout: persistent blocks take tiles of z in turn, of 128 rows and 256 columns; with SwiGLU forward these are 128 of
+// GEMMs with SwiGLU or RoPE by warpgroups (sm_90a). SwiGLU forward: z = x W^T of gate and up, stored as it is, and y =
+// silu(gate) up. SwiGLU backward: z = dy W is the gradient of y; its gradient of [gate | up] overwrites these, and y is
+// recomputed. RoPE: z = x W^T + bias, whose heads of queries and keys are rotated before they are stored.
+// Layout: persistent blocks take tiles of z in turn, of 128 rows and 256 columns; in SwiGLU forward these are 128 of
 // gate and the same 128 of up, so that a thread's registers hold both, as they hold both halves of a head. Two blocks
 // of a cluster take tiles one above the other, so that W comes from the L2 cache once for both. One warp copies 64
-// terms of x and W at a time into a ring by TMA, and backward behind them gate and up, 64 columns at a time; two
+// elements along K of x and W at a time into a ring by TMA, and in backward then gate and up, 64 columns at a time; two
 // warpgroups multiply 64 rows each by wgmma, with the sums in registers. Each warp then stores its 16 rows by TMA
-// through shared memory of its own, while what comes next is copied. Compute bound; backward also by memory with less
-// than some 1,000 terms. Deterministic: a sum is over k in order. No GPU has run it yet.
+// through shared memory of its own, while the next copies run. Compute bound; backward is also memory bound if K is
+// less than some 1,000. Deterministic: a sum is over k in order. No GPU has run it yet.
 #include "cuda/gemm/wgmma_product.h"
 
 #include "cuda/activation.h"
@@ -19,20 +19,20 @@
 namespace athanor::cuda {
 namespace {
 
-constexpr int kColumns = 256;  // of a tile; with SwiGLU forward half of them are gates
+constexpr int kColumns = 256;  // per tile; in SwiGLU forward half of them are gates
 constexpr int kHalf = kColumns / 2;
 constexpr int kSlots = 4;   // of the ring: 48 KiB each
-constexpr int kTerms = 64;  // of a step
+constexpr int kTerms = 64;  // elements along K per step
 
-struct Forward {                        // maps
+struct Forward {                        // tensor maps
   static constexpr int kWidth = kHalf;  // columns of y in a tile
-  CUtensorMap x, weights[2];            // of the factors; of the rows of W for either half of a tile
-  CUtensorMap gate, up, y;              // of the results
+  CUtensorMap x, weights[2];            // x; rows of W for either half of a tile
+  CUtensorMap gate, up, y;                    // results
 };
 struct Backward {
   static constexpr int kWidth = kColumns;
-  CUtensorMap dy, weights, old_gate, old_up;  // of what is read
-  CUtensorMap gate, up, y;                    // of the results; gate and up are where the old ones were
+  CUtensorMap dy, weights, old_gate, old_up;  // inputs
+  CUtensorMap gate, up, y;                    // results; gate and up overwrite the old ones
 };
 template <int HeadDim>
 struct Rotated {
@@ -45,8 +45,8 @@ struct Rotated {
   int rows, columns, rotated;
 };
 
-// Terms of x, and of W: its rows [256, 64], or four panels [64, 64] of its columns. Or of 64 columns of the old ones,
-// gate in x and up in w.
+// x and W of one step: W's rows [256, 64], or four panels [64, 64] of its columns. In backward also 64 columns of the
+// old values: gate in x, up in w.
 template <class T>
 struct Slot {
   T x[kRows * kTerms], w[kColumns * kTerms];
@@ -62,14 +62,14 @@ struct Room {  // dynamic shared memory
 using PairRing = Ring<kSlots, kPair>;
 constexpr int kPanel = kTerms * kBoxColumns;  // elements
 
-// Calls visit(row, column) with the first row and column of each of this block's tiles, which lie in pairs one above
-// the other.
+// Calls visit(row, column) with the first row and column of each of this block's tiles. The tiles of a pair of blocks
+// lie one above the other.
 template <int Width, class F>
 __device__ __forceinline__ void for_blocks(const Tiles& tiles, F visit) {
   for_tiles(tiles, [&](int row, int column) { visit((row * kPair + pair_rank()) * kRows, column * Width); });
 }
 
-// Each block of a pair copies its own rows of x, and to both blocks one half of W's rows.
+// Each block of a pair copies its own rows of x, and multicasts one half of W's rows to both blocks.
 constexpr uint16_t kBoth = (1 << kPair) - 1;
 template <class T, class Maps>
 __device__ __forceinline__ void produce(Room<T>& room, PairRing& ring, const Maps& maps, const Tiles& tiles) {
@@ -88,9 +88,10 @@ __device__ __forceinline__ void produce(Room<T>& room, PairRing& ring, const Map
       });
   });
 }
-// Backward, each block copies half of W's columns to both; then one block copies the old gates of both, the other the old
-// ups. Both blocks must fill every slot: if a block filled one alone, its warps could release the slot a second time
-// before a slow warp has released it once, and `empty` of the other block, which counts arrivals, would complete early.
+// Backward: each block multicasts half of W's columns to both; then one block copies the old gates of both, the other
+// the old ups. Both blocks must fill every slot: if a block filled one alone, its warps could release the slot a second
+// time before a slow warp has released it once, and `empty` of the other block, which counts arrivals, would complete
+// early.
 template <class T>
 __device__ __forceinline__ void produce(Room<T>& room, PairRing& ring, const Backward& maps, const Tiles& tiles) {
   const int half = pair_rank();
@@ -124,15 +125,15 @@ __device__ __forceinline__ void produce(Room<T>& room, PairRing& ring, const Bac
   });
 }
 
-// sums [64, 256] of the warpgroup's rows. Element (8 n + lane % 4 * 2 + e, row 8 h + lane / 4 of the warp) is
-// 4 n + 2 h + e.
+// Sums [64, 256] of the warpgroup's rows. The element in column 8 n + lane % 4 * 2 + e and in row 8 h + lane / 4 of the
+// warp has the index 4 n + 2 h + e.
 using Sums = float[kColumns / 2];
 template <class Maps, class T>
 __device__ __forceinline__ void multiply(Sums& sums, const Room<T>& room, PairRing& ring, Turn<kSlots>& turn, int group,
                                          uint32_t steps) {
   constexpr bool kOutIn = !std::is_same_v<Maps, Backward>;  // W [N, K], not [K, N]
-  int last = 0;                                             // the slot of the step before
-  uint32_t step = 0;  // pinned, for else the compiler makes the first step code of its own
+  int last = 0;                                             // slot of the previous step
+  uint32_t step = 0;  // pinned, otherwise the compiler peels the first step
   ptx::pin(step);
 #pragma unroll 1
   do {
@@ -141,7 +142,7 @@ __device__ __forceinline__ void multiply(Sums& sums, const Room<T>& room, PairRi
     const uint64_t w = ptx::matrix_descriptor(room.slots[slot].w, {.leading = kOutIn ? 16 : kPanel * sizeof(T)});
     ptx::wgmma_fence(sums);
 #pragma unroll
-    for (int k = 0; k < kTerms / 16; ++k) {  // 32 bytes of each row of x; of W too, or 16 rows
+    for (int k = 0; k < kTerms / 16; ++k) {  // 32 bytes of each row of x; of W likewise, or 16 of its rows
       const bool adds = step > 0 || k > 0;
       if constexpr (kOutIn)
         ptx::wgmma<T>(sums, x + 2 * k, w + 2 * k, adds);
@@ -157,16 +158,16 @@ __device__ __forceinline__ void multiply(Sums& sums, const Room<T>& room, PairRi
   ring.release(last);
 }
 
-// The words of 64 columns of a warp's rows: [n][h].
+// A lane's words of 64 columns of its warp's rows: [n][h].
 using Words = uint32_t[8][2];
 
-// Stores them at (column, row) through a panel of the warp.
+// Stores the words at (column, row) through a panel of the warp.
 template <class T>
 __device__ __forceinline__ void store_panel(const CUtensorMap& map, T* panel, const Words& words, int column, int row) {
   through_panel([&] { write_panel(panel, words); }, [&] { ptx::tma_store(&map, panel, column, row); });
 }
 
-// What is done with a warp's sums, whose first element is at (column, row).
+// finish(): epilogue of a warp's sums, whose first element is at (column, row).
 template <class T>
 __device__ __forceinline__ void finish(const Sums& sums, Room<T>& room, PairRing&, Turn<kSlots>&, const Forward& maps,
                                        int warp, int column, int row) {
@@ -226,7 +227,7 @@ __device__ __forceinline__ void finish(const Sums& sums, Room<T>& room, PairRing
   }
 }
 
-// Numbers that are turned together are half a head apart, hence in registers of one thread.
+// RoPE: the two elements of a rotation are half a head apart, hence in registers of one thread.
 template <class T, int HeadDim>
 __device__ __forceinline__ void finish(const Sums& sums, Room<T>& room, PairRing&, Turn<kSlots>&,
                                        const Rotated<HeadDim>& maps, int warp, int column, int row) {
@@ -235,7 +236,7 @@ __device__ __forceinline__ void finish(const Sums& sums, Room<T>& room, PairRing
   const float* table[2];
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    const int at = min(row + 8 * h + lane / 4, maps.rows - 1);  // beyond it nothing is stored
+    const int at = min(row + 8 * h + lane / 4, maps.rows - 1);  // rows beyond it are not stored
     table[h] = maps.cos_sin + static_cast<int64_t>(maps.positions[at]) * HeadDim + lane % 4 * 2;
   }
 #pragma unroll
@@ -293,9 +294,9 @@ __device__ __forceinline__ void run_block(Room<T>& room, PairRing& ring, const M
       multiply<Maps>(sums, room, ring, turn, group, static_cast<uint32_t>(tiles.steps));
       finish(sums, room, ring, turn, maps, warp, column, row + warp * kWarpRows);
     });
-    if (lane_id() == 0) ptx::bulk_wait_read<0>();  // shared memory ends with the block
+    if (lane_id() == 0) ptx::bulk_wait_read<0>();  // the stores have read shared memory before the block ends
   }
-  ptx::cluster_sync();  // the other block may still write here, and arrive at barriers
+  ptx::cluster_sync();  // the other block may still write to this block's shared memory and arrive at its barriers
 }
 #endif
 
@@ -341,7 +342,7 @@ template <class T>
 void launch_product(const Gemm& op, cudaStream_t stream) {
   const int64_t m = op.m(), k = op.k();
   const bool forward = op.epilogue == Epilogue::swiglu;
-  const int64_t f = forward ? op.n() / 2 : op.n();  // columns of y, or of z with RoPE
+  const int64_t f = forward ? op.n() / 2 : op.n();  // columns of y; with RoPE, of z
   const TensorMapEncoder encode = tensor_map_encoder();
   const auto factor = [&](const Tensor& t, int64_t first, int64_t rows, uint32_t box) {
     return tensor_map<T>(encode, {data<T>(t) + first * t.stride(), rows, k, t.stride(), box, kTerms});

@@ -1,19 +1,18 @@
-// What the products by warpgroups (sm_90a) in this folder share: blocks in clusters of two, the order in which these
-// take the tiles of d, and the way of results to memory through panels of shared memory.
+// Shared by the GEMMs by warpgroups (sm_90a) in this folder: clusters of two blocks, the order in which they take the
+// tiles of d, and stores of results through panels of shared memory.
 #pragma once
 #include <algorithm>
 
 #include "cuda/warpgroups.h"
 namespace athanor::cuda {
 
-constexpr int kPair = 2;                 // blocks of a cluster
-constexpr int kWarps = kConsumers / 32;  // that multiply and store
-constexpr int kWarpRows = 16;            // of a panel
-constexpr int kPanels = 2;               // that a warp may be storing at once
+constexpr int kPair = 2;                 // blocks per cluster
+constexpr int kWarps = kConsumers / 32;  // warps that multiply and store
+constexpr int kWarpRows = 16;            // rows per panel
+constexpr int kPanels = 2;               // panels that a warp may be storing at once
 constexpr int kPanelBytes = kWarpRows * kRowBytes;
 
-// What the blocks of a cluster compute together: so many tiles along the rows of d and along its columns, in so many
-// steps along k each.
+// Work of all clusters: numbers of tiles along the rows of d and along its columns, and of steps along K for each tile.
 struct Tiles {
   int rows, columns, steps;
 };
@@ -24,12 +23,12 @@ inline dim3 grid_of(const Tiles& tiles) {
 }
 
 #if PTX_SM90A
-constexpr int kBand = 8;  // tiles along rows that are computed about together, so that L2 has their factors
+constexpr int kBand = 8;  // tiles along rows that are computed at about the same time, so that L2 has their operands
 
 __device__ __forceinline__ int pair_rank() { return static_cast<int>(blockIdx.x) % kPair; }
 
-// Calls visit(row, column) with the numbers of each of this cluster's tiles. They are in bands of kBand rows; within a
-// band column by column.
+// Calls visit(row, column) with the coordinates of each of this cluster's tiles, in tiles. They are ordered in bands of
+// kBand rows, and column by column within a band.
 template <class F>
 __device__ __forceinline__ void for_tiles(const Tiles& tiles, F visit) {
   const int clusters = static_cast<int>(gridDim.x) / kPair;
@@ -52,7 +51,7 @@ __device__ __forceinline__ float2 two_of(const void* p, int64_t i) {  // i is ev
   }
 }
 
-// Called by a warp: write() fills a panel that no store reads any more, store() starts a copy from it by TMA.
+// Called by a warp: write() fills a panel that no store reads any more, store() starts a TMA copy from it.
 template <class Write, class Store>
 __device__ __forceinline__ void through_panel(Write write, Store store) {
   if (lane_id() == 0) ptx::bulk_wait_read<kPanels - 1>();
@@ -66,7 +65,8 @@ __device__ __forceinline__ void through_panel(Write write, Store store) {
   }
 }
 
-// Calls visit(n, h, bytes) with where in a panel of 16-bit numbers, 64 columns of a warp's rows, the lane's words lie.
+// Calls visit(n, h, bytes) with the offset of each of the lane's words in a panel of 16-bit elements: 64 columns of a
+// warp's rows.
 template <class F>
 __device__ __forceinline__ void for_words(F visit) {
   const int lane = lane_id();

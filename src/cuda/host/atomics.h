@@ -5,8 +5,9 @@
 #include "cuda/host/access.h"
 namespace emu {
 
-// For the checker: what a release fence before an atomic publishes by it, and what an acquire fence after it may take.
-// In this order around the atomic: a value that is read has published.
+// For the race checker. atomic_publishes(): a release fence before the atomic publishes earlier accesses by it.
+// atomic_collects(): an acquire fence after the atomic may take what was published. They are called in this order
+// around the atomic, so that any value that can be read has been published.
 void atomic_publishes(const void* address);
 void atomic_collects(const void* address);
 void atomic_changed();  // wakes threads that wait for this value

@@ -8,8 +8,8 @@
 namespace emu::ptx {
 
 // ---- addresses and clusters
-uint32_t shared_address(const void* pointer);                  // in the own block: offset in its shared memory
-uint32_t cluster_address(const void* pointer, uint32_t rank);  // the same object in another block (mapa)
+uint32_t shared_address(const void* pointer);                  // offset in the block's own shared memory
+uint32_t cluster_address(const void* pointer, uint32_t rank);  // the same object's address in another block (mapa)
 void* cluster_pointer(void* pointer, uint32_t rank);           // as a generic pointer
 uint32_t cluster_rank();
 uint32_t cluster_size();
@@ -87,14 +87,14 @@ struct Wgmma {
   uint64_t a, b;                // matrix descriptors
   bool accumulate, a_transposed, b_transposed;
 };
-struct Registers {  // of the running thread
+struct Registers {  // registers of the running thread
   const void* begin;
   size_t bytes;
 };
-void wgmma_fence(std::initializer_list<Registers> taken);  // by the products that follow
+void wgmma_fence(std::initializer_list<Registers> taken);  // registers that the following wgmmas use
 void wgmma(float* d, const Wgmma& operation);
 void wgmma_commit();
-void wgmma_wait(unsigned groups_left, std::initializer_list<Registers> results);  // these may be read again
-// What a matrix descriptor is made of: swizzle as in its upper bits, offsets in bytes.
+void wgmma_wait(unsigned groups_left, std::initializer_list<Registers> results);  // results may be read afterwards
+// Checks the fields of a matrix descriptor: swizzle as in its upper bits, offsets in bytes.
 void check_matrix(const void* tile, unsigned swizzle, uint32_t leading, uint32_t stride);
 }  // namespace emu::ptx

@@ -40,7 +40,7 @@ inline unsigned __byte_perm(unsigned a, unsigned b, unsigned selector) {
   for (int i = 0; i < 4; ++i) r |= unsigned(bytes >> (selector >> 4 * i & 7) * 8 & 0xff) << 8 * i;
   return r;
 }
-inline unsigned __vmaxu2(unsigned a, unsigned b) {  // of each half
+inline unsigned __vmaxu2(unsigned a, unsigned b) {  // maximum of each 16-bit half
   const unsigned low = (a & 0xffff) > (b & 0xffff) ? a : b, high = a >> 16 > b >> 16 ? a : b;
   return (low & 0xffff) | (high & 0xffff0000u);
 }

@@ -44,7 +44,7 @@ void add_site_packages(const std::string& prefix, std::vector<std::string>& out)
   }
 }
 
-// Adds those of the first python3 on PATH, which need not be an activated environment.
+// Adds the site packages of the first python3 on PATH, which need not be an activated environment.
 void add_python_of_path(std::vector<std::string>& out) {
   std::istringstream folders(variable_value("PATH"));
   std::error_code ignored;
@@ -53,7 +53,7 @@ void add_python_of_path(std::vector<std::string>& out) {
       return add_site_packages(fs::path(folder).parent_path().string(), out);
 }
 
-// Files of other versions: libcublasLt.so.12 if libcublasLt.so.13 is missing.
+// Lists files of other versions: libcublasLt.so.12 if libcublasLt.so.13 is missing.
 std::string other_versions(const fs::path& file) {
   const std::string name = file.filename().string();
   const std::string stem = name.substr(0, name.find(".so") + 3);
@@ -78,7 +78,7 @@ std::string why_unfit(const LibrarySpec& spec, const Version& found) {
   return "";
 }
 
-// If the file is not usable: nullopt, and the reason is added to `tried`.
+// Returns nullopt if the file is not usable, and adds the reason to `tried`.
 std::optional<Library> try_open(const LibrarySpec& spec, const std::string& file, const std::string& place,
                                 std::vector<Attempt>& tried) {
   if (file.find('/') != std::string::npos) {

@@ -33,8 +33,8 @@ struct LibrarySpec {
 // Search order for libraries. A plain value, so that tests can make their own.
 struct SearchPlaces {
   std::map<std::string, std::string> overrides;  // variable -> file or folder; if set, nothing else is tried
-  std::string program_folder;                    // beside the program and in ../lib
-  std::vector<std::string> other_folders = {};   // of related libraries, see places_near()
+  std::string program_folder;                    // searched, and its ../lib
+  std::vector<std::string> other_folders = {};   // folders of related libraries, see places_near()
   bool system = true;                            // the dynamic linker's search: LD_LIBRARY_PATH, ld.so.cache
   std::vector<std::string> cuda_folders;         // toolkits
   std::vector<std::string> site_packages;        // Python environments with NVIDIA's pip packages
@@ -46,7 +46,7 @@ SearchPlaces search_places(const std::vector<LibrarySpec>& specs);
 // An open library. Never unloaded: CUDA libraries run threads and exit handlers, and tables point into them.
 struct Library {
   void* handle = nullptr;
-  std::string path;  // of the file that was mapped
+  std::string path;  // path of the mapped file
   Version version;
 };
 

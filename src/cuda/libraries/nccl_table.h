@@ -5,7 +5,7 @@
 #include <string_view>
 #include <type_traits>
 
-// O: optional; null if the library is too old. The program calls those for memory where it has them, no others.
+// O: optional, null if the library is too old. Of these the program calls only the memory functions, if present.
 #define ATHANOR_NCCL_FUNCTIONS(F, O) \
   F(ncclGetVersion)                  \
   F(ncclGetErrorString)              \

@@ -33,7 +33,7 @@ Version nccl_version(void* handle) {
   return get && get(&code) == ncclSuccess ? decimal_version(code) : Version{};
 }
 
-// Only with a driver: cuptiGetVersion() of CUPTI 13.2 crashes without one.
+// Returns {} without a driver, since cuptiGetVersion() of CUPTI 13.2 then crashes.
 Version cupti_version(void* handle) {
   void* driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
   if (!driver) return {};

@@ -14,13 +14,13 @@ namespace athanor {
 template <class Table>
 struct Opened {
   Table call;
-  Library library;  // its origin, for the record of the run
+  Library library;  // the file it came from, for the record of the run
 };
 
 Opened<CublasLtTable> open_cublaslt(const SearchPlaces& places);
 Opened<CudnnTable> open_cudnn(const SearchPlaces& places);
-// Opens NVRTC, which cuDNN opens by name to compile kernels: from the search places and beside cuDNN's file, which may
-// be outside the dynamic linker's path.
+// Opens NVRTC, which cuDNN opens by name to compile kernels. Looks in the search places and next to cuDNN's file, which
+// may be outside the dynamic linker's path.
 Library open_nvrtc(const SearchPlaces&, const std::string& cudnn_file);
 Opened<NcclTable> open_nccl(const SearchPlaces& places);
 Opened<NvmlTable> open_nvml(const SearchPlaces& places);

@@ -31,7 +31,7 @@ CollectiveMarks::~CollectiveMarks() {
 
 void CollectiveMarks::mark(Stream stream, uint32_t what) {
   const auto l = static_cast<size_t>(stream);
-  // Not before the collective has ended: a mark that waits beside it would look like work that hides it.
+  // No programmatic launch: a mark that starts early and waits would look like work overlapped with the collective.
   const LaunchConfig config{.grid = 1, .block = 1, .stream = device_.stream(stream), .programmatic = false};
   CUDA_CHECK(launch(tell, config, passed_ + l, visible_ + l, what));
 }

@@ -11,7 +11,7 @@ class CollectiveMarks {
     uint32_t passed = 0;  // number of marks, two per collective; odd: inside one
     uint32_t what = 0;    // as given to begin()
     bool inside() const { return passed % 2 == 1; }
-    uint32_t collectives() const { return (passed + 1) / 2; }  // begun
+    uint32_t collectives() const { return (passed + 1) / 2; }  // collectives begun
   };
 
   explicit CollectiveMarks(CudaDevice&);
@@ -19,7 +19,7 @@ class CollectiveMarks {
   CollectiveMarks(const CollectiveMarks&) = delete;
   CollectiveMarks& operator=(const CollectiveMarks&) = delete;
 
-  void begin(Stream, uint32_t what);  // queued on the stream, before and after a collective
+  void begin(Stream, uint32_t what);  // queues the mark before a collective; end() queues the one after it
   void end(Stream stream) { mark(stream, 0); }
   State read(Stream) const;  // thread-safe, never blocks
 

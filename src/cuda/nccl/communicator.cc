@@ -66,7 +66,7 @@ class Nccl final : public Communicator {
 
   std::unique_ptr<Communicator> split(int color, int key) override {
     auto group = control_->split(color, key);
-    int32_t differs = group->size() != size() || group->rank() != rank();  // on any rank
+    int32_t differs = group->size() != size() || group->rank() != rank();  // becomes true if it differs on any rank
     control_->all_reduce({&differs, DType::i32, {1}}, Reduce::max, Stream::compute);
     if (group->size() == 1) return make_single(handle_->guard()->device());
     auto handle = differs ? std::make_shared<Handle>(handle_->guard(), *group) : handle_;
@@ -97,13 +97,13 @@ class Nccl final : public Communicator {
     });
   }
 
-  // NCCL's sums of bf16 are rounded at every hop, so ranks send each other pieces, and each adds up its own.
+  // NCCL rounds sums of bf16 at every hop. So ranks send each other pieces instead, and each adds up its own piece.
   int64_t room_of_sum(DType dtype, int64_t n) const override { return room_of_bf16_sum(dtype, n, size()); }
 
   void sum(Tensor x, Tensor room, Stream stream) override {
     if (room_of_sum(x.dtype, x.numel()) == 0) return all_reduce(x, Reduce::sum, stream);
     const int64_t n = x.numel(), piece = piece_of_sum(n, size());
-    std::vector<Tensor> pieces;  // of few numbers, the last ranks have none
+    std::vector<Tensor> pieces;  // with few elements, the last ranks have no piece
     for (int r = 0; r < size(); ++r) {
       const int64_t begin = std::min(n, r * piece), end = std::min(n, begin + piece);
       pieces.push_back(begin < end ? x.slice(begin, end) : Tensor{});
@@ -167,14 +167,14 @@ class Nccl final : public Communicator {
                           [&](cudaStream_t on) { return send_and_receive(out, in, on); });
   }
 
-  // Barrier of the hosts, after the work queued on each device is done.
+  // Barrier of the hosts, after all work queued on this rank's device is done.
   void barrier() override {
     handle_->guard()->device().sync();
     control_->barrier();
   }
 
  private:
-  // out: the sum of all ranks' values of this rank's piece, if it has one.
+  // out: the sum of this rank's piece over all ranks; empty if this rank has no piece.
   void add_pieces(const Tensor& out, std::span<const Tensor> pieces, const Tensor& room, Stream stream) {
     const auto me = size_t(rank());
     const int64_t stride = piece_of_sum(pieces[0].numel(), 1);
@@ -217,7 +217,7 @@ class Nccl final : public Communicator {
   }
 
   std::shared_ptr<Handle> handle_;
-  std::unique_ptr<Communicator> control_;  // the same ranks, in host memory
+  std::unique_ptr<Communicator> control_;  // the same ranks, for messages in host memory
 };
 
 }  // namespace

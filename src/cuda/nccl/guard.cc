@@ -70,7 +70,8 @@ ncclComm_t NcclGuard::open(Communicator& control) {
   return comm;
 }
 
-// NCCL rounds up to what its hardware can share, up to 512 MiB; where that is too much, cudaMalloc() may still do.
+// NCCL rounds sizes up to what its hardware can share, up to 512 MiB; if that does not fit, cudaMalloc() may still
+// work.
 void* NcclGuard::allocate(size_t bytes) {
   const std::lock_guard lock(mutex_);
   void* memory = nullptr;
@@ -89,7 +90,7 @@ void NcclGuard::released(void* memory) {
   memory_.erase(memory);
 }
 
-// Without it NCCL copies through buffers of its own: no reason to stop.
+// Registers memory. A failure is no error: NCCL then copies through buffers of its own.
 void NcclGuard::enroll(ncclComm_t comm, void* memory, size_t bytes) {
   void* handle = nullptr;
   if (nccl_.ncclCommRegister(comm, memory, bytes, &handle) == ncclSuccess && handle)
@@ -105,7 +106,7 @@ void NcclGuard::withdraw(ncclComm_t comm, void* memory) {
 
 void NcclGuard::close(ncclComm_t comm) {
   std::unique_lock lock(mutex_);
-  if (!ended_.empty()) return;  // watch() aborts it
+  if (!ended_.empty()) return;  // watch() aborts the communicator
   for (const auto& [memory, bytes] : memory_) withdraw(comm, memory);
   if (std::uncaught_exceptions() > 0 || !finalize(lock, comm)) {
     if (ended_.empty()) end("NCCL: the run gave its communicators up");
@@ -132,7 +133,8 @@ void NcclGuard::settle(std::unique_lock<std::mutex>& lock, ncclComm_t comm, nccl
   const auto begin = Clock::now();
   call_ = &what;
   while (result == ncclInProgress && comm && ended_.empty()) {
-    const double waited = seconds(Clock::now() - begin);  // before the query: a pause between does not count
+    // measured before the query, so that a pause in between does not count
+    const double waited = seconds(Clock::now() - begin);
     if (nccl_.ncclCommGetAsyncError(comm, &result) != ncclSuccess) result = ncclInternalError;
     if (result != ncclInProgress) break;
     if (const double limit = options_.timeout(); waited > limit) {
@@ -196,8 +198,9 @@ uint32_t NcclGuard::enter(const std::string& what) {
   return entry->second;
 }
 
-// All ranks run the collectives of one communicator in the order in which they are queued, on whichever streams, inside
-// of a graph too. Streams that are not captured together have met at the beginning of the graph.
+// Keeps the collectives of one communicator in the order in which they are queued, whichever streams they use, also
+// within a graph. A captured stream needs no wait for one that is not captured: they have met at the beginning of the
+// graph.
 void NcclGuard::wait_for_last_stream(ncclComm_t comm, Stream stream) {
   Stream last = stream;
   {
@@ -238,7 +241,7 @@ void NcclGuard::watch() {
 }
 
 void NcclGuard::look() {
-  const auto now = Clock::now();  // before the queries: a pause between does not count
+  const auto now = Clock::now();  // measured before the queries, so that a pause in between does not count
   uint64_t passed = 0, begun = 0;
   bool inside = false;
   for (const Stream stream : kStreams) {

@@ -1,5 +1,5 @@
-// Sums of all ranks' values of a piece, eight elements a thread. Memory bound: every value is read once. Not timed on a
-// GPU yet.
+// Sums a piece over all ranks, eight elements per thread. Memory bound: every value is read once. Not timed on a GPU
+// yet.
 #include "cuda/nccl/sum_pieces.h"
 
 #include "cuda/vec8.h"
@@ -43,7 +43,8 @@ void sum_pieces(const SumOfPieces& sum, cudaStream_t stream) {
                       sum.ranks,
                       sum.rank};
   LaunchConfig config{dim3(grid_size(tiles_of(n))), dim3(kTileThreads), 0, stream};
-  config.programmatic = false;  // as marks of collectives: nothing of the program runs beside a collective in its stream
+  // As for marks of collectives: no kernel of the program overlaps a collective in its stream.
+  config.programmatic = false;
   CUDA_CHECK(launch(add_pieces, config, pieces));
 }
 }  // namespace athanor::cuda

@@ -1,4 +1,4 @@
-// What each rank adds up of a sum over ranks of bf16 numbers: its piece, of all ranks' values.
+// A rank's part of a sum of bf16 values over ranks: the sum of its piece over all ranks.
 #pragma once
 #include <cuda_runtime_api.h>
 
@@ -8,10 +8,10 @@ namespace athanor::cuda {
 struct SumOfPieces {
   Tensor out;     // [n] bf16; may be `own`
   Tensor own;     // [n] bf16: this rank's values
-  Tensor others;  // bf16: those of rank r from element r * stride on, but for this rank's
+  Tensor others;  // bf16 values of the other ranks: those of rank r from element r * stride on
   int64_t stride;
   int ranks, rank;
 };
-// In f32, in the order of ranks, rounded once to nearest.
+// Sums in f32, in the order of ranks, and rounds once to nearest.
 void sum_pieces(const SumOfPieces& sum, cudaStream_t stream);
 }  // namespace athanor::cuda

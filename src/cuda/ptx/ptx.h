@@ -1,6 +1,6 @@
-// All inline PTX is in this header and the ptx_*.h that it includes: for GPUs the instructions, for the emulated GPU of
-// the tests calls of their emulations. Shared-memory operands are plain pointers. Functions that need sm_90 or sm_90a
-// are declared under PTX_SM90 or PTX_SM90A; kernels for several architectures test these macros too.
+// All inline PTX is in this header and the ptx_*.h that it includes: instructions on GPUs, calls of emulations on the
+// emulated GPU of the tests. Shared-memory operands are plain pointers. Functions that need sm_90 or sm_90a are
+// declared under PTX_SM90 or PTX_SM90A; kernels for several architectures test these macros too.
 #pragma once
 #include <cuda.h>
 #include <cuda_bf16.h>
@@ -192,9 +192,9 @@ T* cluster_pointer(T* p, uint32_t rank) {
   return static_cast<T*>(emu::ptx::cluster_pointer(p, rank));
 }
 #endif
-// Every kernel calls this before it reads or writes global memory: a programmatic launch starts it while kernels before
-// it in the stream still run. Waits until these have ended and what they wrote is visible. From then on the next kernel
-// may start beside this one, and waits here for its end; so each has waited for all before it.
+// Every kernel calls this before it reads or writes global memory: a programmatic launch starts it while earlier
+// kernels in the stream still run. Waits until these have ended and their writes are visible. From then on the next
+// kernel may start while this one runs, and waits here for its end; so each kernel waits for all earlier ones.
 PTX_FUNCTION void wait_for_earlier_kernels() {
   griddep_wait();
   griddep_launch();

@@ -68,8 +68,8 @@ PTX_FUNCTION void mbar_arrive(uint64_t* b) {
 PTX_FUNCTION void mbar_arrive_remote(uint32_t cluster_address) {
   asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(cluster_address) : "memory");
 }
-// For one that has only read: at cluster scope the arrival would wait for all memory accesses of the warp, at GPU
-// scope.
+// Remote arrival of a thread that has only read: with release at cluster scope it would wait for all memory accesses of
+// the warp, at GPU scope.
 PTX_FUNCTION void mbar_arrive_remote_after_reads(uint32_t cluster_address) {
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(cluster_address) : "memory");
 }
@@ -86,7 +86,7 @@ PTX_FUNCTION void mbar_wait(uint64_t* b, uint32_t parity) {
 }
 // Wait of a thread that then copies into memory which other blocks of the cluster have read before their remote
 // arrivals. The asynchronous proxy needs no acquire at cluster scope, which would empty L1; CUTLASS's ClusterBarrier
-// waits so as well.
+// waits in the same way.
 PTX_FUNCTION void mbar_wait_to_copy(uint64_t* b, uint32_t parity) { mbar_wait(b, parity); }
 PTX_FUNCTION bool mbar_test(uint64_t* b, uint32_t parity) {
   uint32_t done;

@@ -1,8 +1,8 @@
-// wgmma: matrix products of a warpgroup (sm_90a), m64 n8..n256, k of 32 bytes, fp32 accumulators; bf16, fp16, fp8, and
-// float for tf32 (the last 13 bits are ignored). Not included by cuda/ptx/ptx.h, because it is slow to compile.
+// wgmma: GEMMs of a warpgroup (sm_90a), m64 n8..n256, k of 32 bytes, fp32 accumulators; bf16, fp16, fp8, and float for
+// tf32 (the last 13 bits are ignored). Not included by cuda/ptx/ptx.h, because it is slow to compile.
 // Sequence: wgmma_fence(d, a); wgmma<T>(d, a, ...); ... wgmma_commit(); wgmma_wait<GroupsLeft>(d); then read d. The
-// fence must name all registers that the products use, the wait those of completed products: the compiler does not know
-// how long wgmma uses a register, and may move other accesses across.
+// fence must name all registers that the wgmmas use, the wait those of completed wgmmas: the compiler does not know how
+// long wgmma uses a register, and may move other accesses across.
 #pragma once
 #include "cuda/ptx/ptx.h"
 namespace athanor::cuda::ptx {
@@ -19,7 +19,7 @@ struct TileLayout {
   uint32_t stride = 1024, leading = 16;
 };
 #if PTX_SM90A
-// tile: aligned to 8 rows of the swizzle, as wgmma and TMA require; to 16 bytes without one.
+// tile: aligned to 8 rows of the swizzle, as wgmma and TMA require; without a swizzle to 16 bytes.
 PTX_FUNCTION uint64_t matrix_descriptor(const void* tile, TileLayout layout = {}) {
 #ifndef __CUDACC__
   emu::ptx::check_matrix(tile, static_cast<unsigned>(layout.swizzle), layout.leading, layout.stride);
@@ -50,8 +50,8 @@ PTX_FUNCTION void wgmma_wait(Results&... results) {
   (pin(results), ...);
 }
 // Delays the next wait until `value`, which must not be negative, is computed. ptxas would move the wait above
-// independent arithmetic, which then runs after the products instead of beside them. The branch on `value`, never
-// taken, ends the basic block. A trap instead of the sleep would make ptxas spill and serialize the products.
+// independent arithmetic, which then runs after the wgmmas instead of overlapping them. The branch on `value`, never
+// taken, ends the basic block. A trap instead of the sleep would make ptxas spill and serialize the wgmmas.
 PTX_FUNCTION void wgmma_wait_after(float value) {
   asm volatile("{.reg .pred p; setp.lt.f32 p, %0, 0f00000000; @p nanosleep.u32 0;}" ::"f"(value) : "memory");
 }
