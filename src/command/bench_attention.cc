@@ -284,7 +284,7 @@ void print_text(const AttentionReport& report) {
     std::printf("%lld x %lld tokens, %lld heads of %lld, %s%s\n", static_cast<long long>(p.sequences),
                 static_cast<long long>(p.length), static_cast<long long>(p.heads), static_cast<long long>(p.head_dim),
                 p.window() > 0 ? cat("a window of ", p.window()).c_str() : name_of(p.mask),
-                p.rope ? ", gradients turned back" : "");
+                p.rope ? ", gradients rotated back" : "");
     print_side("own", p, row.own);
     std::printf("\n");
     if (!row.cudnn) continue;

@@ -115,7 +115,7 @@ class CpuOps final : public Ops {
   void run(const JoinMaster&, void* scratch) override;
   // quantize.cc
   void run(const Quantize&, void* scratch) override;
-  void run_turned(const Quantize&, void* scratch);
+  void run_transposed(const Quantize&, void* scratch);
   void run(const LargestOfPart&, void* scratch) override;
   void run(const QuantizePart&, void* scratch) override;
   void run(const ScaledGemm&, void* scratch) override;

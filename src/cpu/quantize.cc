@@ -370,7 +370,7 @@ void Largest::add(const Tensor& of, int64_t begin, int64_t end) const {
 }
 
 size_t CpuOps::scratch(const Quantize& op) const {
-  if (op.turned_scales) return std::max(scratch(op.without_turned()), scratch(op.alone()));
+  if (op.transposed_scales) return std::max(scratch(op.without_transposed()), scratch(op.alone()));
   const Quantizer q(op, nullptr);
   const auto most = size_t(q.bands * q.across) * sizeof(uint32_t);
   const size_t before = op.turn ? size_t(op.scales.numel()) * sizeof(float) + size_t(op.x.numel()) : 0;
@@ -378,11 +378,11 @@ size_t CpuOps::scratch(const Quantize& op) const {
 }
 
 // For completeness, unused in training on a CPU: quantizes as usual, then transposes.
-void CpuOps::run_turned(const Quantize& op, void* scratch) {
+void CpuOps::run_transposed(const Quantize& op, void* scratch) {
   const Quantizer q(op, nullptr);
   const int64_t rows = q.rows, cols = q.cols;
   Quantize plain = op;
-  plain.turn = false, plain.turned = {};
+  plain.turn = false, plain.transposed = {};
   if (op.turn) {
     auto* scales = static_cast<float*>(scratch) + q.bands * q.across;
     plain.scales = {scales, DType::f32, op.blocks.grid(op.x.shape)};
@@ -395,7 +395,7 @@ void CpuOps::run_turned(const Quantize& op, void* scratch) {
         for (int64_t r = 0; r < height; ++r) out[c * height + r] = in[r * width + c];
     });
   };
-  transpose(static_cast<uint8_t*>(op.turn ? op.codes.data : op.turned.data),
+  transpose(static_cast<uint8_t*>(op.turn ? op.codes.data : op.transposed.data),
             static_cast<const uint8_t*>(plain.codes.data), rows, cols);
   if (op.turn)
     transpose(op.scales.as<float>(), static_cast<const float*>(plain.scales.data), plain.scales.rows(),
@@ -403,11 +403,11 @@ void CpuOps::run_turned(const Quantize& op, void* scratch) {
 }
 
 void CpuOps::run(const Quantize& op, void* scratch) {
-  if (op.turned_scales) {
-    run(op.without_turned(), scratch);
+  if (op.transposed_scales) {
+    run(op.without_transposed(), scratch);
     return run(op.alone(), scratch);
   }
-  if (op.turn || op.turned) return run_turned(op, scratch);
+  if (op.turn || op.transposed) return run_transposed(op, scratch);
   Quantizer q(op, scratch);
   if (op.x.numel() == 0) return;
   if (op.hadamard) {

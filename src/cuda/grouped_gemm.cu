@@ -64,8 +64,8 @@ __device__ __forceinline__ void multiply_tiles(float (&sums)[kEach], const float
   }
 }
 
-// turned: b is W [outputs, inputs], used transposed, and K is inputs (forward); else K is outputs (input gradient).
-template <class A, class D, bool turned>
+// transposed: b is W [outputs, inputs], used transposed, and K is inputs (forward); else K is outputs (input gradient).
+template <class A, class D, bool transposed>
 __global__ void __launch_bounds__(kThreads) grouped_rows(Factors<A, D> f) {
   ptx::wait_for_earlier_kernels();
   SHARED(float, a, [kSide][kSide + 1]);
@@ -73,7 +73,7 @@ __global__ void __launch_bounds__(kThreads) grouped_rows(Factors<A, D> f) {
   const Group group = find_group(f.offsets, f.experts, static_cast<int>(blockIdx.y));
   if (group.expert < 0) return;
   const int x = static_cast<int>(threadIdx.x), y = static_cast<int>(threadIdx.y);
-  const int terms = turned ? f.inputs : f.outputs, columns = turned ? f.outputs : f.inputs;
+  const int terms = transposed ? f.inputs : f.outputs, columns = transposed ? f.outputs : f.inputs;
   const int column = static_cast<int>(blockIdx.x) * kSide;
   const A* w = f.b + static_cast<int64_t>(group.expert) * f.outputs * f.inputs;
   float sums[kEach] = {};
@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(kThreads) grouped_rows(Factors<A, D> f) {
       const int line = y + i * kRows, row = group.begin + line;
       const bool in_a = row < group.end && k + x < terms;
       a[line][x] = in_a ? factor(f.a + static_cast<int64_t>(row) * terms + k + x, f.tf32) : 0.f;
-      if constexpr (turned) {
+      if constexpr (transposed) {
         const bool in_b = column + line < columns && k + x < terms;
         b[x][line] = in_b ? factor(w + static_cast<int64_t>(column + line) * terms + k + x, f.tf32) : 0.f;
       } else {

@@ -228,12 +228,12 @@ __device__ __forceinline__ void transpose_4(uint32_t (&w)[4]) {
 }
 
 // One thread block per tile, whose elements stay in registers between the amax and quantization; a thread has 8
-// elements of each of 8 rows. turned [C, R]: transposed values, with scales [C, blocks]. codes: null, or the
+// elements of each of 8 rows. transposed [C, R]: transposed values, with scales [C, blocks]. codes: null, or the
 // non-transposed values, with the same per-tensor scale or with how.scales. Groups of 8 values are swizzled in shared
 // memory, so that threads which write, or read, together use different banks.
 template <class T>
 __global__ void __launch_bounds__(kThreads, sizeof(T) == 2 ? 2 : 1)
-    encode_turned(uint8_t* turned, uint8_t* codes, float* scales, uint32_t* most, const Matrix<T> x, const Cut c,
+    encode_transposed(uint8_t* transposed, uint8_t* codes, float* scales, uint32_t* most, const Matrix<T> x, const Cut c,
                   const Turning how, const Rule rule) {
   ptx::wait_for_earlier_kernels();
   SHARED(uint2, tile, [kSide * kSquares]);
@@ -328,7 +328,7 @@ __global__ void __launch_bounds__(kThreads, sizeof(T) == 2 ? 2 : 1)
     const int mine = i * kSquares + thread / kSquares, to_column = first_column + mine;
     if (to_column >= c.columns || to_row >= c.rows) continue;
     const uint2 word = tile[mine * kSquares + (part ^ (mine / kElements))];
-    uint8_t* to = turned + to_column * c.rows + to_row;
+    uint8_t* to = transposed + to_column * c.rows + to_row;
     if (how.vectors) {
       st8(to, word);
       continue;
@@ -436,7 +436,7 @@ __global__ void __launch_bounds__(kThreads)
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     count_codes(QuantizeCounts* counts, const uint8_t* codes, const void* scales, const float* global, const Matrix<T> x,
-                const Cut c, const Rule rule, double saturates, bool turned) {
+                const Cut c, const Rule rule, double saturates, bool transposed) {
   ptx::wait_for_earlier_kernels();
   SHARED(unsigned, room, [kLanes]);
   const Place at(c);
@@ -448,7 +448,7 @@ __global__ void __launch_bounds__(kThreads)
       const uint32_t m = magnitude(x.at(row, at.column + k, c));
       largest = Max{}(largest, m);
       const int64_t across = c.width ? (at.column + k) / c.width : 0;
-      const int64_t block = turned ? across * bands + at.block_row(c, row) : row_of_blocks + across;
+      const int64_t block = transposed ? across * bands + at.block_row(c, row) : row_of_blocks + across;
       float scale;
       if (global) {
         scale = __fmul_rn(e4m3_value(static_cast<const uint8_t*>(scales)[block]), *global);
@@ -460,7 +460,7 @@ __global__ void __launch_bounds__(kThreads)
       }
       if (m == 0 || magnitude(scale) > kInfinity) continue;
       ++values;
-      const uint8_t code = codes[turned ? (at.column + k) * c.rows + row : row * c.columns + at.column + k];
+      const uint8_t code = codes[transposed ? (at.column + k) * c.rows + row : row * c.columns + at.column + k];
       if (scale > 0 && static_cast<double>(__uint_as_float(m)) > static_cast<double>(scale) * saturates) ++saturated;
       if ((code & (global ? 0x7u : 0x7fu)) == 0) ++underflowed;
     }
@@ -505,7 +505,7 @@ template <class T>
 void run_from(const Quantize& op, const Matrix<T>& x, const Rule& rule, QuantizeCounts* counts, uint32_t* most,
               cudaStream_t stream) {
   Cut c = cut_of(op);
-  const bool is_shared = shared(c), of_tiles = (op.turn && op.blocks.rows == kSide) || op.turned_scales;
+  const bool is_shared = shared(c), of_tiles = (op.turn && op.blocks.rows == kSide) || op.transposed_scales;
   const bool finds = is_shared && !op.largest;
   const auto zeros = finds ? static_cast<size_t>(op.scales.numel()) * sizeof(uint32_t) : 0;
   if (op.statistics || finds || op.two_levels()) CUDA_CHECK(cudaMemsetAsync(counts, 0, sizeof *counts + zeros, stream));
@@ -515,15 +515,15 @@ void run_from(const Quantize& op, const Matrix<T>& x, const Rule& rule, Quantize
   const LaunchConfig config = tiles(c, stream);
   const uint32_t* magnitudes = most;
   if (!of_tiles && !op.largest) CUDA_CHECK(launch(find_most<T>, config, most, x, c, is_shared, rule.given));
-  if (op.turn || op.turned) {
-    auto* turned = static_cast<uint8_t*>(op.turn ? op.codes.data : op.turned.data);
+  if (op.turn || op.transposed) {
+    auto* transposed = static_cast<uint8_t*>(op.turn ? op.codes.data : op.transposed.data);
     const Turning how{.of_columns = of_tiles || op.blocks.cols == 1,
                       .of_tiles = of_tiles,
-                      .vectors = c.rows % kElements == 0 && reinterpret_cast<uintptr_t>(turned) % kElements == 0,
-                      .scales = op.turned_scales ? data<float>(op.scales) : nullptr};
+                      .vectors = c.rows % kElements == 0 && reinterpret_cast<uintptr_t>(transposed) % kElements == 0,
+                      .scales = op.transposed_scales ? data<float>(op.scales) : nullptr};
     const int64_t squares = div_ceil<int64_t>(c.rows, kSide) * div_ceil<int64_t>(c.columns, kSide);
-    CUDA_CHECK(launch(encode_turned<T>, {dim3(grid_size(squares)), dim3(kThreads), 0, stream}, turned,
-                      op.turn ? nullptr : codes, data<float>(op.turned_scales ? op.turned_scales : op.scales), most, x,
+    CUDA_CHECK(launch(encode_transposed<T>, {dim3(grid_size(squares)), dim3(kThreads), 0, stream}, transposed,
+                      op.turn ? nullptr : codes, data<float>(op.transposed_scales ? op.transposed_scales : op.scales), most, x,
                       c, how, rule));
   } else if (op.two_levels()) {
     const QuantizeCounts* found = counts;
@@ -536,20 +536,20 @@ void run_from(const Quantize& op, const Matrix<T>& x, const Rule& rule, Quantize
   if (op.factor || op.amax)
     CUDA_CHECK(launch(finish_delayed, {dim3(1), dim3(1), 0, stream}, data<float>(op.scales), magnitudes, rule));
   if (op.statistics) count(op, counts, x, c, rule, stream);
-  if (!op.turned_statistics) return;
+  if (!op.transposed_statistics) return;
   CUDA_CHECK(cudaMemsetAsync(counts, 0, sizeof *counts, stream));
   count(op.alone(), counts, x, cut_of(op.alone()), rule, stream);
 }
 
-// Quantizes with per-row scales and, if op.turned, the transpose with per-column scales. If rows fit in shared memory,
+// Quantizes with per-row scales and, if op.transposed, the transpose with per-column scales. If rows fit in shared memory,
 // one pass over x finds the amax of rows and of columns.
 void run_rows(const Quantize& op, const Rule& rule, QuantizeCounts* counts, uint32_t* most, cudaStream_t stream) {
-  const Quantize rows = op.without_turned();
-  Quantize columns = op.turned ? op.alone() : Quantize{};
+  const Quantize rows = op.without_transposed();
+  Quantize columns = op.transposed ? op.alone() : Quantize{};
   if (rows_fit(op)) {
-    const auto zeros = static_cast<size_t>(op.turned ? op.x.cols() : 0) * sizeof(uint32_t);
-    if (op.statistics || op.turned) CUDA_CHECK(cudaMemsetAsync(counts, 0, sizeof *counts + zeros, stream));
-    encode_rows(op, rule, op.turned ? most : nullptr, stream);
+    const auto zeros = static_cast<size_t>(op.transposed ? op.x.cols() : 0) * sizeof(uint32_t);
+    if (op.statistics || op.transposed) CUDA_CHECK(cudaMemsetAsync(counts, 0, sizeof *counts + zeros, stream));
+    encode_rows(op, rule, op.transposed ? most : nullptr, stream);
     if (op.statistics)
       by_type(op.x.dtype,
               [&]<class T>() { count(rows, counts, Matrix<T>{data<const T>(op.x)}, cut_of(rows), rule, stream); });
@@ -557,7 +557,7 @@ void run_rows(const Quantize& op, const Rule& rule, QuantizeCounts* counts, uint
   } else {
     run(rows, counts, stream);
   }
-  if (op.turned) run(columns, counts, stream);
+  if (op.transposed) run(columns, counts, stream);
 }
 }  // namespace
 
@@ -599,7 +599,7 @@ void run(const Quantize& op, void* scratch, cudaStream_t stream) {
                   .e8m0 = op.scales.dtype == DType::f8_e8m0,
                   .given = data<const float>(op.factor),
                   .amax = data<float>(op.amax)};
-  if ((op.turned_scales && op.blocks.cols == 0) || rows_fit(op)) return run_rows(op, rule, counts, most, stream);
+  if ((op.transposed_scales && op.blocks.cols == 0) || rows_fit(op)) return run_rows(op, rule, counts, most, stream);
   by_type(op.x.dtype,
           [&]<class T>() { run_from(op, Matrix<T>{data<const T>(op.x)}, rule, counts, most, stream); });
 }

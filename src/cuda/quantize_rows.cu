@@ -109,7 +109,7 @@ struct RowsCut {
   explicit RowsCut(const Quantize& op)
       : threads(static_cast<unsigned>(std::min<int64_t>(
             kMostThreads, round_up<int64_t>(div_ceil<int64_t>(op.x.cols(), kElements * kChunks), kLanes)))),
-        bytes(static_cast<size_t>(op.x.cols() * (kRing + (op.turned ? 1 : 0))) * sizeof(uint16_t)) {
+        bytes(static_cast<size_t>(op.x.cols() * (kRing + (op.transposed ? 1 : 0))) * sizeof(uint16_t)) {
     const int64_t resident = std::min({kMostBlocks, kMostResident / threads, static_cast<int64_t>(kShared / (bytes + kStatic))});
     const int64_t all = kMultiprocessors * std::max<int64_t>(1, resident);
     rows_each = std::max(kMinRows, div_ceil(op.x.rows(), all));

@@ -51,8 +51,8 @@ __global__ void __launch_bounds__(kFlatThreads) rope(Rotation<T> a) {
 #pragma unroll
     for (int i = 0; i < E; ++i) {
       const float sine = a.sign * sines[i];
-      const float2 turned = rotate(first[k][i], second[k][i], cosines[i], sine);
-      u[i] = turned.x, v[i] = turned.y;
+      const float2 rotated = rotate(first[k][i], second[k][i], cosines[i], sine);
+      u[i] = rotated.x, v[i] = rotated.y;
     }
     T* to = x + static_cast<size_t>(head) * 2 * a.half;
     store_values(to, u);

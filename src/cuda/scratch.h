@@ -109,7 +109,7 @@ struct QuantizeCounts {
 };
 // Offset of the transformed matrix behind the counts, in 32-bit words.
 inline int64_t transformed_at(const Quantize& op) {
-  const int64_t scales = std::max(op.scales.numel(), op.turned_scales ? op.turned_scales.numel() : 0);
+  const int64_t scales = std::max(op.scales.numel(), op.transposed_scales ? op.transposed_scales.numel() : 0);
   return round_up<int64_t>(scales, 4);
 }
 

@@ -41,7 +41,7 @@ Var rope(Net n, Var qkv, const Batch& batch, Tensor cos_sin, AttentionShape shap
 namespace {
 
 // Records the inverse rotation of the gradient of qkv as an op of its own.
-Var turned(Net n, Var qkv, const Batch& batch, Tensor cos_sin, AttentionShape shape) {
+Var rotated(Net n, Var qkv, const Batch& batch, Tensor cos_sin, AttentionShape shape) {
   if (!cos_sin) return qkv;
   Var out = n.c.var(qkv.keep());
   n.c.record("rope", [batch, cos_sin, shape, sx = qkv.slot(), s = out.slot()](Ctx& c) {
@@ -74,7 +74,7 @@ Var attention(Net n, Var qkv, const Batch& batch, Tensor cos_sin, AttentionShape
               Param sinks) {
   Ctx& c = n.c;
   if (batch.piece_length > 0 || batch.context_rows) {
-    qkv = turned(n, std::move(qkv), batch, cos_sin, shape);
+    qkv = rotated(n, std::move(qkv), batch, cos_sin, shape);
     return batch.piece_length > 0 ? attention_in_ring(n, std::move(qkv), batch, shape, layer, sinks)
                                   : attention_of_parts(n, std::move(qkv), batch, shape, layer, sinks);
   }

@@ -40,7 +40,7 @@ int LayerCodes::summed(Operand operand) const {
 
 Blocks LayerCodes::blocks(Operand operand) const { return blocks_of(rule(operand).scaling, summed(operand)); }
 
-bool LayerCodes::turned(Operand operand) const {
+bool LayerCodes::transposed(Operand operand) const {
   const OperandRule r = rule(operand);
   const bool simple = r.scaling != Scaling::none && r.codes != DType::f4_e2m1 && scale_type(r.scaling) == DType::f32;
   if (!recipe_.turns_codes || !simple || summed(operand) != 0) return false;
@@ -52,20 +52,20 @@ bool LayerCodes::both(Matrix matrix) const {
   const bool x = matrix == Matrix::x;
   const Operand along = x ? Operand::forward_x : Operand::input_dy, across = x ? Operand::weight_x : Operand::weight_dy;
   const Scaling scaling = rule(along).scaling;
-  return rule(along) == rule(across) && turned(across) &&
+  return rule(along) == rule(across) && transposed(across) &&
          (scaling == Scaling::tensor || scaling == Scaling::row || scaling == Scaling::block128);
 }
 
 Codes LayerCodes::like(Operand operand, const Shape& matrix, bool both) const {
   const OperandRule r = rule(operand);
-  const bool turns = turned(operand) && !both;
-  const Shape shape = turns ? turned_shape(matrix) : matrix;
-  const Blocks of_shape = turns ? athanor::turned(blocks(operand)) : blocks(operand);
+  const bool turns = transposed(operand) && !both;
+  const Shape shape = turns ? transposed_shape(matrix) : matrix;
+  const Blocks of_shape = turns ? athanor::transposed(blocks(operand)) : blocks(operand);
   Codes codes{.data = {nullptr, r.codes, shape},
               .scales = {nullptr, scale_type(r.scaling), of_shape.grid(shape)},
               .blocks = of_shape,
-              .turned = turns};
-  if (both) codes.beside = {nullptr, r.codes, turned_shape(matrix)};
+              .transposed = turns};
+  if (both) codes.beside = {nullptr, r.codes, transposed_shape(matrix)};
   if (both && r.scaling != Scaling::tensor)
     codes.beside_scales = {nullptr, DType::f32, of_shape.grid(codes.beside.shape)};
   if (r.codes == DType::f4_e2m1) codes.global = {nullptr, DType::f32, {1}};
@@ -94,16 +94,16 @@ Quantize LayerCodes::quantize(const Ctx& c, Operand operand, const Tensor& matri
               .at_random = r.at_random,
               .seed = c.seed,
               .stream = r.at_random ? stream_of(spec_.name) + uint64_t(operand) : 0,
-              .turn = codes.turned,
-              .turned = codes.beside,
-              .turned_scales = codes.beside_scales};
+              .turn = codes.transposed,
+              .transposed = codes.beside,
+              .transposed_scales = codes.beside_scales};
   const auto statistics_of = [&](Operand counted) {
     const int64_t row = layer_.w.id * int64_t(kOperands) + int64_t(counted);
     return Tensor{q.statistics.at(row * QuantizeStatistics::kNumbers), DType::f64, {QuantizeStatistics::kNumbers}};
   };
   if (q.statistics) op.statistics = statistics_of(operand);
   if (q.statistics && codes.beside_scales)
-    op.turned_statistics = statistics_of(operand == Operand::forward_x ? Operand::weight_x : Operand::weight_dy);
+    op.transposed_statistics = statistics_of(operand == Operand::forward_x ? Operand::weight_x : Operand::weight_dy);
   const auto of_matrix = [&](const Tensor& all) {
     return Tensor{all.at(layer_.w.id * int64_t(kMatrices) + int64_t(matrix_of(operand))), DType::f32, {1}};
   };

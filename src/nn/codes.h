@@ -19,7 +19,7 @@ class LayerCodes {
   // True if the operand is quantized transposed, because its GEMM sums over the rows and the backend wants the K
   // dimension contiguous. Weights are not transposed if forward and input-gradient GEMMs read the same values: a
   // transpose for each GEMM is cheaper than a second copy of all weights.
-  bool turned(Operand) const;
+  bool transposed(Operand) const;
   // True if quantizing x or dy also writes the operand of the weight-gradient GEMM: the transposed copy of the same
   // values, or transposed values with scales along the other dimension.
   bool both(Matrix) const;

@@ -24,7 +24,7 @@ LinearGemm output_gemm(Net n, const Linear& layer, Tensor y, const GemmOperand& 
                .a = x,
                .b = weight_operand(n, layer, Operand::forward_w)};
   p.op.b = p.b.data.t;
-  p.op.tb = out_in(layer) != p.b.turned;
+  p.op.tb = out_in(layer) != p.b.transposed;
   p.fast = LayerCodes(n, layer).rule(Operand::forward_x).fast();
   return p;
 }
@@ -34,7 +34,7 @@ LinearGemm input_gradient_gemm(Net n, const Linear& layer, Tensor dx, const Gemm
                .a = dy,
                .b = weight_operand(n, layer, Operand::input_w)};
   p.op.b = p.b.data.t;
-  p.op.tb = out_in(layer) == p.b.turned;
+  p.op.tb = out_in(layer) == p.b.transposed;
   return p;
 }
 
@@ -50,8 +50,8 @@ GemmOperand run_weight_gradient(Net n, const Linear& layer, const Buffer& dy, co
   LinearGemm p{.op = {.d = n.params.grad(layer.w),
                       .a = a.data.t,
                       .b = b.data.t,
-                      .ta = !a.turned,
-                      .tb = b.turned,
+                      .ta = !a.transposed,
+                      .tb = b.transposed,
                       .accumulate = true,
                       .tf32 = c.recipe.tf32},
                .a = a,

@@ -28,11 +28,11 @@ Tensor wanted_largest(Net, const Linear&, Matrix);
 
 // A GEMM operand: the matrix itself, or its quantized values with their scales.
 struct GemmOperand {
-  Buffer data;                             // [rows, columns] of the matrix, or of its transpose (`turned`)
+  Buffer data;                             // [rows, columns] of the matrix, or of its transpose (`transposed`)
   Buffer scales;                           // none: `data` is the matrix itself
   Buffer global = {};                      // FP4: the scale of the whole matrix, [1] f32
   Blocks blocks = {};                      // blocks of `data` that share a scale
-  bool turned = false;                     // `data` is transposed
+  bool transposed = false;                 // `data` is transposed
   Buffer beside = {}, beside_scales = {};  // the transposed copy, as Codes::beside
   float outlier = 0;                       // int8 weight: Int8Gemm::outlier
   RowsOfAll* coming = nullptr;             // rows of `data` that are still arriving: run() waits for them

@@ -13,12 +13,12 @@ Tensor wanted_largest(Net n, const Linear& layer, Matrix matrix) { return LayerC
 
 GemmOperand weight_operand(Net n, const Linear& layer, Operand operand) {
   if (const Codes kept = kept_codes(n, layer, operand); kept.data) {
-    GemmOperand f{.blocks = kept.blocks, .turned = kept.turned};
+    GemmOperand f{.blocks = kept.blocks, .transposed = kept.transposed};
     f.data.t = kept.data, f.scales.t = kept.scales, f.global.t = kept.global;
     return f;
   }
   if (const auto w = n.params.int8_weight(layer.w)) {
-    GemmOperand f{.turned = !out_in(layer), .outlier = w->outlier};
+    GemmOperand f{.transposed = !out_in(layer), .outlier = w->outlier};
     f.data.t = w->codes, f.scales.t = w->scales;
     return f;
   }
@@ -27,8 +27,10 @@ GemmOperand weight_operand(Net n, const Linear& layer, Operand operand) {
 
 GemmOperand transpose_of(const GemmOperand& f) {
   if (!f.beside.t) return f;
-  return {
-      .data = f.beside, .scales = f.beside_scales.t ? f.beside_scales : f.scales, .blocks = f.blocks, .turned = true};
+  return {.data = f.beside,
+          .scales = f.beside_scales.t ? f.beside_scales : f.scales,
+          .blocks = f.blocks,
+          .transposed = true};
 }
 
 GemmOperand operand_of(Net n, const Linear& layer, Operand operand, const Buffer& matrix, bool both) {
@@ -41,11 +43,11 @@ GemmOperand operand_of(Net n, const Linear& layer, Operand operand, const Buffer
                 .scales = alloc("scales", like.scales),
                 .global = like.data.dtype == DType::f4_e2m1 ? alloc("scale", like.global) : Buffer{},
                 .blocks = like.blocks,
-                .turned = like.turned,
+                .transposed = like.transposed,
                 .beside = optional("codes, transposed", like.beside),
                 .beside_scales = optional("scales, transposed", like.beside_scales)};
   made.make(n.c, operand, matrix.t,
-            {f.data.t, f.scales.t, f.global.t, f.blocks, f.turned, f.beside.t, f.beside_scales.t}, matrix.amax);
+            {f.data.t, f.scales.t, f.global.t, f.blocks, f.transposed, f.beside.t, f.beside_scales.t}, matrix.amax);
   return f;
 }
 

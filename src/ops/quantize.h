@@ -18,8 +18,8 @@ struct Blocks {
   }
 };
 
-inline Shape turned_shape(const Shape& s) { return {s[1], s[0]}; }
-constexpr Blocks turned(const Blocks& b) { return {b.cols, b.rows}; }
+inline Shape transposed_shape(const Shape& s) { return {s[1], s[0]}; }
+constexpr Blocks transposed(const Blocks& b) { return {b.cols, b.rows}; }
 
 // FP8 values have f32 or f8_e8m0 scales. FP4 values have f8_e4m3 block scales and one more f32 scale for the whole
 // matrix (GlobalScale in tensor/float8.h).
@@ -68,29 +68,29 @@ struct Quantize {
   // Only with one scale for the whole tensor: the amax of x from the op that produced x (NormFwd::amax), so that
   // Quantize need not compute it. NaN counts as the maximum.
   Tensor largest = {};  // optional [1] f32
-  // Transposed output, for f32 scales without a global scale. `turn`: only the transpose of x is quantized. `turned`:
-  // the transpose is written as a second output. With one scale for all it holds the same values as `codes`; with one
-  // scale per row, or per 128 elements of a row, it has scales of its own, one per column or per 128 elements of a
-  // column, as alone() computes it.
+  // Transposed output, for f32 scales without a global scale. `turn`: only the transpose of x is quantized.
+  // `transposed`: the transpose is written as a second output. With one scale for all it holds the same values as
+  // `codes`; with one scale per row, or per 128 elements of a row, it has scales of its own, one per column or per 128
+  // elements of a column, as alone() computes it.
   bool turn = false;
-  Tensor turned = {};             // optional [C, R]
-  Tensor turned_scales = {};      // for blocks {1, 0}: [C, 1] f32; for {1, 128}: [C, ceil(R / 128)] f32
-  Tensor turned_statistics = {};  // requires `statistics`, and turned_scales
+  Tensor transposed = {};             // optional [C, R]
+  Tensor transposed_scales = {};      // for blocks {1, 0}: [C, 1] f32; for {1, 128}: [C, ceil(R / 128)] f32
+  Tensor transposed_statistics = {};  // requires `statistics`, and transposed_scales
   static constexpr const char* kName = "quantize";
 
   bool powers() const { return power_of_two || scales.dtype == DType::f8_e8m0; }
   bool two_levels() const { return codes.dtype == DType::f4_e2m1; }
-  Shape scale_grid() const { return turn ? turned_shape(blocks.grid(x.shape)) : blocks.grid(x.shape); }
+  Shape scale_grid() const { return turn ? transposed_shape(blocks.grid(x.shape)) : blocks.grid(x.shape); }
   // The op without its transposed output, and an op that computes only the transposed output.
-  Quantize without_turned() const {
+  Quantize without_transposed() const {
     Quantize op = *this;
-    op.turned = op.turned_scales = op.turned_statistics = {};
+    op.transposed = op.transposed_scales = op.transposed_statistics = {};
     return op;
   }
   Quantize alone() const {
-    Quantize op = without_turned();
-    op.turn = true, op.codes = turned, op.scales = turned_scales, op.statistics = turned_statistics;
-    op.blocks = athanor::turned(blocks);
+    Quantize op = without_transposed();
+    op.turn = true, op.codes = transposed, op.scales = transposed_scales, op.statistics = transposed_statistics;
+    op.blocks = athanor::transposed(blocks);
     return op;
   }
   // True if a kernel keeps a row on chip between computing its amax and quantizing it, so that x is read once. GPUs of
@@ -104,9 +104,9 @@ struct Quantize {
     return {{{"codes", Io::out, &codes},
              {"scales", Io::out, &scales},
              {"global", Io::out, &global},
-             {"turned", Io::out, &turned},
-             {"turned_scales", Io::out, &turned_scales},
-             {"turned_statistics", Io::inout, &turned_statistics},
+             {"transposed", Io::out, &transposed},
+             {"transposed_scales", Io::out, &transposed_scales},
+             {"transposed_statistics", Io::inout, &transposed_statistics},
              {"x", Io::in, &x},
              {"statistics", Io::inout, &statistics},
              {"factor", Io::in, &factor},
@@ -127,19 +127,21 @@ struct Quantize {
       e.that(blocks == Blocks{1, kHadamard} || blocks == Blocks{kHadamard, 1}, "blocks of 16 values in a line");
       e.that(x.shape[blocks.rows == 1 ? 1 : 0] % kHadamard == 0, "x", "whole blocks of 16 values");
     }
-    e.is("codes", codes, codes.dtype, turn ? turned_shape(x.shape) : x.shape)
+    e.is("codes", codes, codes.dtype, turn ? transposed_shape(x.shape) : x.shape)
         .is("scales", scales, scales.dtype, scale_grid());
-    if (turn || turned) {
+    if (turn || transposed) {
       const bool columns = turn && (blocks == Blocks{0, 1} || blocks == Blocks{128, 1});
-      const bool both = turned && turned_scales && (blocks == Blocks{1, 128} || blocks == Blocks{1, 0});
-      e.that(
-          scales.dtype == DType::f32 && (columns || both || (blocks == Blocks{} && !turned_scales)) &&
-              !(turn && turned) && bool(turned_statistics) == (both && statistics),
-          "to be transposed, f32 scales: one for all, of columns that are turned, or of lines or each 128 both ways");
+      const bool both = transposed && transposed_scales && (blocks == Blocks{1, 128} || blocks == Blocks{1, 0});
+      e.that(scales.dtype == DType::f32 && (columns || both || (blocks == Blocks{} && !transposed_scales)) &&
+                 !(turn && transposed) && bool(transposed_statistics) == (both && statistics),
+             "to be transposed, f32 scales: one for all, of columns that are transposed, or of lines or each 128 both "
+             "ways");
     }
-    if (turned_scales) e.is("turned_scales", turned_scales, DType::f32, blocks.grid(turned_shape(x.shape)));
-    if (turned_statistics) e.is("turned_statistics", turned_statistics, DType::f64, {QuantizeStatistics::kNumbers});
-    if (turned) e.is("turned", turned, codes.dtype, turned_shape(x.shape));
+    if (transposed_scales)
+      e.is("transposed_scales", transposed_scales, DType::f32, blocks.grid(transposed_shape(x.shape)));
+    if (transposed_statistics)
+      e.is("transposed_statistics", transposed_statistics, DType::f64, {QuantizeStatistics::kNumbers});
+    if (transposed) e.is("transposed", transposed, codes.dtype, transposed_shape(x.shape));
     if (statistics) e.is("statistics", statistics, DType::f64, {QuantizeStatistics::kNumbers});
     if (factor || amax) e.that(blocks == Blocks{} && scales.dtype == DType::f32, "one f32 scale for all");
     if (factor) e.is("factor", factor, DType::f32, {1});
@@ -150,8 +152,9 @@ struct Quantize {
   // x is read twice, or once if the amax is given or a whole block stays on chip. The transposed output of row-wise
   // scales needs one more read of x; column maxima are found while rows are on chip.
   Cost cost() const {
-    const bool lines = turned_scales && blocks.cols == 0;
-    const bool once = factor || largest || (turn && blocks.rows == 128) || (turned_scales && !lines) || keeps_rows();
+    const bool lines = transposed_scales && blocks.cols == 0;
+    const bool once =
+        factor || largest || (turn && blocks.rows == 128) || (transposed_scales && !lines) || keeps_rows();
     const int passes = lines ? 2 : 1, readings = once ? 1 : 2;
     return {2.0 * double(x.numel()), traffic(*this) + double(x.bytes()) * (passes * readings - 1)};
   }

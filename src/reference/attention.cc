@@ -165,9 +165,9 @@ void ReferenceOps::run(const Rope& op, void*) {
         const double cosine = cos_sin[p * op.head_dim + c];
         const double sine = cos_sin[p * op.head_dim + half + c] * (op.inverse ? -1.0 : 1.0);
         double &a = x(i, h * op.head_dim + c), &b = x(i, h * op.head_dim + half + c);
-        const double turned = a * cosine - b * sine;
+        const double rotated = a * cosine - b * sine;
         b = b * cosine + a * sine;
-        a = turned;
+        a = rotated;
       }
   }
   store(op.x, x);

@@ -100,20 +100,20 @@ Step two_levels(double amax, double global_factor) {
 }  // namespace
 
 void ReferenceOps::run(const Quantize& op, void*) {
-  if (op.turned_scales) {
-    run(op.without_turned(), nullptr);
+  if (op.transposed_scales) {
+    run(op.without_transposed(), nullptr);
     return run(op.alone(), nullptr);
   }
-  if (op.turn || op.turned) {
+  if (op.turn || op.transposed) {
     const Shape grid = op.blocks.grid(op.x.shape);
     std::vector<uint8_t> codes(size_t(op.x.numel()));
     std::vector<float> scales(size_t(grid[0] * grid[1]));
     Quantize plain = op;
-    plain.turn = false, plain.turned = {};
+    plain.turn = false, plain.transposed = {};
     if (op.turn)
       plain.codes = {codes.data(), op.codes.dtype, op.x.shape}, plain.scales = {scales.data(), DType::f32, grid};
     run(plain, nullptr);
-    auto* out = static_cast<uint8_t*>(op.turn ? op.codes.data : op.turned.data);
+    auto* out = static_cast<uint8_t*>(op.turn ? op.codes.data : op.transposed.data);
     const auto* in = static_cast<const uint8_t*>(plain.codes.data);
     for (int64_t r = 0; r < op.x.rows(); ++r)
       for (int64_t c = 0; c < op.x.cols(); ++c) out[c * op.x.rows() + r] = in[r * op.x.cols() + c];

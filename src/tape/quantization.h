@@ -9,11 +9,11 @@ namespace athanor {
 
 // The quantized (FP8 or FP4) values of a matrix, with their scales.
 struct Codes {
-  Tensor data;          // [the matrix's shape], or its transpose if `turned`
-  Tensor scales;        // blocks.grid()
-  Tensor global = {};   // FP4: the scale of the whole matrix, [1] f32
-  Blocks blocks = {};   // blocks of `data` that share a scale
-  bool turned = false;  // `data` is transposed
+  Tensor data;              // [the matrix's shape], or its transpose if `transposed`
+  Tensor scales;            // blocks.grid()
+  Tensor global = {};       // FP4: the scale of the whole matrix, [1] f32
+  Blocks blocks = {};       // blocks of `data` that share a scale
+  bool transposed = false;  // `data` is transposed
   // Transposed copy of `data`, optional; its scales if they differ from those of `data`.
   Tensor beside = {}, beside_scales = {};
 };

@@ -227,16 +227,16 @@ TEST_F(AttentionChoice, TellsWhoseKernelsAndWhy) {
   EXPECT_THAT(words(*make()), Not(HasSubstr("backward")));
 }
 
-// Behind cuDNN's kernels gradients are turned back by a launch more, which is timed with them: a problem of its own.
-TEST_F(AttentionChoice, GradientsTurnedBackAreTriedWithTheirLaunch) {
-  const auto turned = [](int64_t dim) {
+// Behind cuDNN's kernels gradients are rotated back by a launch more, which is timed with them: a problem of its own.
+TEST_F(AttentionChoice, GradientsRotatedBackAreTriedWithTheirLaunch) {
+  const auto rotated = [](int64_t dim) {
     AttentionBwd op = backward_of(forward(1, dim));
     op.cos_sin = tensor(DType::f32, {5, dim});
     op.positions = tensor(DType::i32, {kTokens});
     return op;
   };
   forwards = {};
-  backwards = {backward_of(forward(1, 64)), turned(64)};
+  backwards = {backward_of(forward(1, 64)), rotated(64)};
   const auto slow = make(), fast = make(), by_name = make(false);
   search(*slow, kSlow);
   emu::reset_kernel_counters();
@@ -247,9 +247,9 @@ TEST_F(AttentionChoice, GradientsTurnedBackAreTriedWithTheirLaunch) {
   for (const auto& [kernel, counters] : emu::kernel_counters()) kernels += kernel + "; ";
   EXPECT_THAT(kernels, HasSubstr("rope<"));
   for (const auto& [ops, cudnn] : {std::pair{&slow, false}, {&fast, true}, {&by_name, true}}) {
-    EXPECT_EQ(by_cudnn(**ops, turned(64)), cudnn);
-    EXPECT_EQ((*ops)->fuses(turned(64)), ops != &by_name) << "as before a search";
-    EXPECT_FALSE((*ops)->fuses(turned(kDim)));
+    EXPECT_EQ(by_cudnn(**ops, rotated(64)), cudnn);
+    EXPECT_EQ((*ops)->fuses(rotated(64)), ops != &by_name) << "as before a search";
+    EXPECT_FALSE((*ops)->fuses(rotated(kDim)));
   }
 }
 

@@ -74,7 +74,7 @@ class AttentionWgmma : public KernelTest {
     }
   }
   // Rows that end within tiles and between them, groups of heads, and rows that nobody sees.
-  void gradients_turned_back() {
+  void gradients_rotated_back() {
     for (const int64_t dim : {64, 128}) {
       turns_back(forward(DType::bf16, heads(2, 1, dim), 150, spans_of({150})));
       turns_back(forward(DType::f16, heads(3, 1, dim), 261, spans_of({70, 1, 190})));
@@ -112,7 +112,7 @@ TEST_F(AttentionWgmma, WithoutCausality) { without_causality(); }
 
 TEST_F(AttentionWgmma, DocumentsAndWindows) { documents_and_windows(); }
 
-TEST_F(AttentionWgmma, GradientsTurnedBack) { gradients_turned_back(); }
+TEST_F(AttentionWgmma, GradientsRotatedBack) { gradients_rotated_back(); }
 
 // One query each and many keys, as when text is sampled; more tiles than the ring has slots.
 TEST_F(AttentionWgmma, Caches) {
@@ -172,7 +172,7 @@ TEST_F(AttentionWgmma, RunsOfHeads) {
 
 // The kernels that an op and its backward op run on a GPU.
 std::string kernels_on(const emu::GpuModel& gpu, const Setting& s, const MakeBackend& make = make_cuda_backend,
-                       bool largest = false, bool turned_back = false) {
+                       bool largest = false, bool rotated_back = false) {
   emu::simulate({gpu});
   std::string names;
   {
@@ -181,7 +181,7 @@ std::string kernels_on(const emu::GpuModel& gpu, const Setting& s, const MakeBac
     if (largest) x.op.amax = {x.backend().device->allocate(sizeof(float), Mem::device), DType::f32, {1}};
     AttentionBwd backward = backward_of(x.op);
     const auto& [device, ops] = x.backend();
-    if (turned_back) {
+    if (rotated_back) {
       backward.cos_sin = tensor(DType::f32, {1, s.shape.head_dim});
       backward.positions = tensor(DType::i32, {x.op.q.rows()});
       for (Tensor* t : {&backward.cos_sin, &backward.positions}) {
@@ -242,7 +242,7 @@ TEST(AttentionKernels, TheLargestMagnitudeNeedsNoOtherKernel) {
 }
 
 // Other kernels than warpgroups' turn nothing back: a launch behind them does.
-TEST(AttentionKernels, GradientsTurnedBack) {
+TEST(AttentionKernels, GradientsRotatedBack) {
   const Setting usual{DType::f16, heads(2, 1, 64), {20}}, other{DType::f16, heads(2, 1, 80), {20}};
   EXPECT_EQ(kernels_on(emu::gpu_h200(), usual, make_cuda_backend, false, true), kernels_on(emu::gpu_h200(), usual));
   EXPECT_EQ(kernels_on(emu::gpu_h200(), other, make_cuda_backend, false, true),

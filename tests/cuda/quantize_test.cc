@@ -173,23 +173,23 @@ TEST_F(QuantizeKernels, BlackwellMultipliesBlocksOf32And16) {
   EXPECT_TRUE(hopper.findings().empty()) << hopper.report();
 }
 
-// Ops on one matrix, by the scales that they have: along rows and, turned, along columns.
+// Ops on one matrix, by the scales that they have: along rows and, transposed, along columns.
 struct QuantizeOps {
   AccessBudget budget;
   Tensor x = budget.tensor(DType::bf16, {256, 512}), codes = budget.tensor(DType::f8_e4m3, {256, 512}),
-         turned_codes = budget.tensor(DType::f8_e4m3, {512, 256});
+         transposed_codes = budget.tensor(DType::f8_e4m3, {512, 256});
   Quantize alone(const Blocks& blocks) const {
     return {.codes = codes, .scales = budget.tensor(DType::f32, blocks.grid(x.shape)), .x = x, .blocks = blocks};
   }
-  Quantize turned(const Blocks& blocks) const {
+  Quantize transposed(const Blocks& blocks) const {
     Quantize op = alone(blocks);
-    op.turn = true, op.codes = turned_codes, op.scales = budget.tensor(DType::f32, op.scale_grid());
+    op.turn = true, op.codes = transposed_codes, op.scales = budget.tensor(DType::f32, op.scale_grid());
     return op;
   }
   Quantize both(const Blocks& blocks) const {
     Quantize op = alone(blocks);
-    op.turned = turned_codes;
-    if (blocks != Blocks{}) op.turned_scales = budget.tensor(DType::f32, blocks.grid(turned_codes.shape));
+    op.transposed = transposed_codes;
+    if (blocks != Blocks{}) op.transposed_scales = budget.tensor(DType::f32, blocks.grid(transposed_codes.shape));
     return op;
   }
 };
@@ -201,7 +201,7 @@ TEST(QuantizeKernelsBudget, AccessesAreCoalesced) {
       .a_scales = ops.budget.tensor(DType::f32, {1, 1}),
       .b_scales = ops.budget.tensor(DType::f32, {1, 1})};
   EXPECT_EQ(ops.budget.check(ops.alone({}), ops.alone({1, 0}), ops.alone({1, 128}), ops.both({}), ops.both({1, 0}),
-                             ops.both({1, 128}), ops.turned({0, 1}), ops.turned({128, 1}), product),
+                             ops.both({1, 128}), ops.transposed({0, 1}), ops.transposed({128, 1}), product),
             "");
 }
 
@@ -209,11 +209,12 @@ TEST(QuantizeKernelsBudget, AccessesAreCoalesced) {
 TEST(QuantizeKernelsBudget, BytesAreThoseOfTheCost) {
   const QuantizeOps ops;
   for (const Quantize& op : {ops.alone({}), ops.alone({1, 0}), ops.alone({1, 128}), ops.both({}), ops.both({1, 0}),
-                             ops.both({1, 128}), ops.turned({0, 1}), ops.turned({128, 1})}) {
+                             ops.both({1, 128}), ops.transposed({0, 1}), ops.transposed({128, 1})}) {
     ops.budget.check(op);
     double bytes = 0;
     for (const auto& [name, counters] : emu::kernel_counters()) bytes += 32.0 * double(counters.global_sectors);
-    EXPECT_NEAR(bytes / op.cost().bytes, 1, 0.15) << op.blocks.rows << "x" << op.blocks.cols << " " << bool(op.turned);
+    EXPECT_NEAR(bytes / op.cost().bytes, 1, 0.15)
+        << op.blocks.rows << "x" << op.blocks.cols << " " << bool(op.transposed);
   }
 }
 
@@ -229,7 +230,8 @@ TEST_F(QuantizeKernels, RowsThatDoNotFit) {
                   .x = tensor(DType::bf16, s),
                   .blocks = {1, 0}};
       if (both)
-        op.turned = tensor(DType::f8_e4m3, turned_shape(s)), op.turned_scales = tensor(DType::f32, {columns, 1});
+        op.transposed = tensor(DType::f8_e4m3, transposed_shape(s)),
+        op.transposed_scales = tensor(DType::f32, {columns, 1});
       examine(OpCase<Quantize>{cat(columns, both ? " both" : ""), op, {}, true});
     }
   EXPECT_TRUE(examine.findings().empty()) << examine.report();

@@ -77,7 +77,7 @@ class OwnProducts final : public Decorated<OwnProducts> {
     backend_.ops->run(apart, memory.data);
     const bool same = read(op.d) == read(apart.d);
     for (const Tensor& t : {apart.d, memory}) release(t);
-    if (!same) throw Error("heads are not turned as by the separate op, to the bit");
+    if (!same) throw Error("heads are not rotated as by the separate op, to the bit");
   }
   void compare_gradient(const Gemm& op, const std::vector<std::byte>& before) {
     Gemm apart = op;
@@ -125,7 +125,7 @@ OpCase<Gemm> gradient(const Size& s, DType dtype) {
           {{"a", in_steps}, {"b", in_steps}, {"aux", normal(0, 2)}}};
 }
 
-// s.f: columns, of which the last head or half is not turned.
+// s.f: columns, of which the last head or half is not rotated.
 template <int HeadDim>
 OpCase<Gemm> rotated(const Size& s, DType dtype) {
   constexpr int64_t kPositions = 11;
@@ -233,9 +233,9 @@ TEST_F(WgmmaProduct, SupportedShapes) {
   EXPECT_FALSE(takes(gradient({64, 64, 60}, DType::bf16).op));
   no = backward, no.tb = true;
   EXPECT_FALSE(takes(no));
-  const Gemm turned = rotated<64>({65, 256, 64}, DType::bf16).op;
-  EXPECT_TRUE(takes(turned) && turned.bias);
-  for (const int other : {80, 89, 100, 120}) EXPECT_FALSE(takes(turned, other)) << other;
+  const Gemm rotated = rotated<64>({65, 256, 64}, DType::bf16).op;
+  EXPECT_TRUE(takes(rotated) && rotated.bias);
+  for (const int other : {80, 89, 100, 120}) EXPECT_FALSE(takes(rotated, other)) << other;
   EXPECT_TRUE(takes(rotated<128>({65, 256, 64}, DType::f16).op));
   EXPECT_FALSE(takes(rotated<96>({65, 256, 64}, DType::bf16).op));
   EXPECT_FALSE(takes(rotated<64>({65, 128, 64}, DType::bf16).op));

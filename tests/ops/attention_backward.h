@@ -49,7 +49,7 @@ inline void turns_back(Examiner& examine, const OpCase<AttentionBwd>& plain) {
   constexpr int64_t kTable = 40;
   const AttentionShape& s = plain.op.shape;
   OpCase<AttentionBwd> c = plain;
-  c.name += ", turned back";
+  c.name += ", rotated back";
   c.op.cos_sin = tensor(DType::f32, {kTable, s.head_dim});
   c.op.positions = tensor(DType::i32, {c.op.q.rows()});
   c.values["cos_sin"] = cosines_and_sines(s.head_dim);

@@ -96,7 +96,7 @@ void gradients(Examiner& examine) {
   }
 }
 
-void turned_back_cases(Examiner& examine) {
+void rotated_back_cases(Examiner& examine) {
   if (!examine.wanted(AttentionBwd::kName)) return;
   for (const Setting& s : settings())
     for (DType dt : kFloats)
@@ -196,7 +196,7 @@ void attention_cases(Examiner& examine) {
   large_scores(examine);
   largest_of_outputs(examine);
   gradients(examine);
-  turned_back_cases(examine);
+  rotated_back_cases(examine);
   merge_cases(examine);
   sink_cases(examine);
 }

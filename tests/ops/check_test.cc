@@ -289,8 +289,8 @@ TEST(Check, RefusesContradictions) {
   EXPECT_NE(refusal(backward).find("attention_bwd: expected positions for angles"), std::string::npos);
 }
 
-// Gradients of queries and keys are turned back in one launch where they lie side by side, else in one each.
-TEST(InParts, GradientsSideBySideAreTurnedBackTogether) {
+// Gradients of queries and keys are rotated back in one launch where they lie side by side, else in one each.
+TEST(InParts, GradientsSideBySideAreRotatedBackTogether) {
   const Tensor packed = tensor(DType::bf16, {4, 12});
   AttentionBwd op{.dq = packed.columns(0, 4),
                   .dk = packed.columns(4, 8),
@@ -298,7 +298,7 @@ TEST(InParts, GradientsSideBySideAreTurnedBackTogether) {
                   .shape = {.heads = 2, .kv_heads = 2, .head_dim = 2},
                   .cos_sin = tensor(DType::f32, {9, 2}),
                   .positions = tensor(DType::i32, {4})};
-  const auto turned = [&] {
+  const auto rotated = [&] {
     std::string heads;
     in_parts(op, [&](const auto& part) {
       if constexpr (std::is_same_v<std::decay_t<decltype(part)>, Rope>) {
@@ -312,14 +312,14 @@ TEST(InParts, GradientsSideBySideAreTurnedBackTogether) {
     });
     return heads;
   };
-  EXPECT_EQ(turned(), "plain; [4, 8] from 0; ");
+  EXPECT_EQ(rotated(), "plain; [4, 8] from 0; ");
   op.dk = op.dv;
-  EXPECT_EQ(turned(), "plain; [4, 4] from 0; [4, 4] from 16; ");
+  EXPECT_EQ(rotated(), "plain; [4, 4] from 0; [4, 4] from 16; ");
   op.dk = packed.columns(4, 8), op.dk.row_stride = 4;
-  EXPECT_EQ(turned(), "plain; [4, 4] from 0; [4, 4] from 8; ");
+  EXPECT_EQ(rotated(), "plain; [4, 4] from 0; [4, 4] from 8; ");
   op.cos_sin = {};
   op.positions = {};
-  EXPECT_EQ(turned(), "plain; ");
+  EXPECT_EQ(rotated(), "plain; ");
 }
 
 }  // namespace

@@ -137,19 +137,19 @@ void swiglu_gradient(Examiner& examine, DType dt) {
     }
 }
 
-// Heads of queries and keys turned, values left as they are.
+// Heads of queries and keys rotated, values left as they are.
 void rope(Examiner& examine, DType dt) {
   struct Heads {
-    int64_t rows, turned, others, dim, k;
+    int64_t rows, rotated, others, dim, k;
   };
   for (const Heads& h : {Heads{3, 1, 0, 2, 5}, Heads{33, 3, 2, 8, 40}, Heads{70, 2, 1, 64, 136}})
     for (const bool bias : {false, true}) {
       constexpr int64_t kPositions = 7;
-      const int64_t n = (h.turned + h.others) * h.dim;
+      const int64_t n = (h.rotated + h.others) * h.dim;
       Gemm op = with(product({h.rows, n, h.k}, {dt, dt, dt}, false, true), Epilogue::rope,
                      tensor(DType::f32, {kPositions, h.dim}));
       op.positions = tensor(DType::i32, {h.rows});
-      op.rotated = h.turned * h.dim;
+      op.rotated = h.rotated * h.dim;
       if (bias) op.bias = tensor(dt, {n});
       examine(OpCase<Gemm>{cat(h.rows, "x", n, "x", h.k, " ", dt, bias ? " bias" : "", " rope"),
                            op,

@@ -113,7 +113,7 @@ void given_largest(Examiner& examine) {
         op.statistics = tensor(DType::f64, {QuantizeStatistics::kNumbers});
         op.turn = written == 1;
         if (op.turn) op.codes = tensor(codes, {261, 37});
-        if (written == 2) op.turned = tensor(codes, {261, 37});
+        if (written == 2) op.transposed = tensor(codes, {261, 37});
         examine(OpCase<Quantize>{cat(codes, " largest ", largest, " written ", written),
                                  op,
                                  {{"statistics", constant(0)}, {"largest", constant(largest)}},
@@ -131,15 +131,16 @@ void transposed_codes(Examiner& examine) {
         for (const Shape& s : {Shape{1, 1}, Shape{37, 261}, Shape{136, 48}, Shape{140, 131}, Shape{19, 1064}})
           for (const auto& [of, x] : {std::pair{DType::bf16, normal()}, {DType::bf16, bad}, {DType::f32, bad}}) {
             const bool both = !turn && blocks != Blocks{};  // and along rows
-            Quantize op = quantize(s, codes, of, both ? turned(blocks) : blocks);
+            Quantize op = quantize(s, codes, of, both ? transposed(blocks) : blocks);
             const Tensor counts = tensor(DType::f64, {QuantizeStatistics::kNumbers});
             if (both)
-              op.turned_scales = tensor(DType::f32, op.blocks.grid(turned_shape(s))), op.turned_statistics = counts;
+              op.transposed_scales = tensor(DType::f32, op.blocks.grid(transposed_shape(s))),
+              op.transposed_statistics = counts;
             op.turn = turn;
-            if (turn) op.codes = tensor(codes, turned_shape(s)), op.scales = tensor(DType::f32, op.scale_grid());
-            if (!turn) op.turned = tensor(codes, turned_shape(s));
+            if (turn) op.codes = tensor(codes, transposed_shape(s)), op.scales = tensor(DType::f32, op.scale_grid());
+            if (!turn) op.transposed = tensor(codes, transposed_shape(s));
             op.statistics = counts;
-            const Values values{{"x", x}, {"statistics", constant(0)}, {"turned_statistics", constant(0)}};
+            const Values values{{"x", x}, {"statistics", constant(0)}, {"transposed_statistics", constant(0)}};
             const std::string name = cat(s, turn ? " transposed " : " and transposed ", blocks.rows, "x", blocks.cols,
                                          " ", codes, " of ", of);
             examine(OpCase<Quantize>{name, op, values, true});

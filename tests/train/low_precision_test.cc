@@ -207,7 +207,7 @@ TEST_P(LowPrecision, TransposedCodesChangeNoBit) {
     for (const G granularity : {G::none, G::selective}) {
       std::vector<Curve> curves;
       std::vector<size_t> launches;
-      int64_t turned = 0;
+      int64_t transposed = 0;
       for (const bool turns : {false, true}) {
         Rig rig;
         Backend backend = rig.backend();
@@ -216,12 +216,12 @@ TEST_P(LowPrecision, TransposedCodesChangeNoBit) {
         Engine engine(tiny(type), options(s), {backend.device, ops, backend.mesh});
         curves.push_back(curve_of(rig, engine, 2, accumulate));
         launches.push_back(engine.micro_launches().size());
-        turned += ops.turned;
+        transposed += ops.transposed;
       }
       EXPECT_EQ(curves[0], curves[1]) << name_of(type) << " " << int(granularity);
       EXPECT_EQ(launches[0] > launches[1], GetParam() == "fp8_blockwise" || GetParam() == "fp8_rowwise")
           << "both codes in one op";
-      EXPECT_EQ(turned > 0, GetParam() != "mxfp8" && GetParam() != "nvfp4");
+      EXPECT_EQ(transposed > 0, GetParam() != "mxfp8" && GetParam() != "nvfp4");
     }
 }
 

@@ -187,14 +187,14 @@ class Swapped final : public Forwarding {
  public:
   Swapped(std::unique_ptr<Communicator> inner, bool swaps) : Forwarding(std::move(inner)), swaps_(swaps) {}
   void all_to_all(std::span<const Tensor> out, std::span<const Tensor> in, Stream stream) override {
-    std::vector<Tensor> turned(in.begin(), in.end());
+    std::vector<Tensor> transposed(in.begin(), in.end());
     Tensor* last = nullptr;
-    for (Tensor& t : turned) {
+    for (Tensor& t : transposed) {
       if (!swaps_ || !t) continue;
       if (last && last->bytes() == t.bytes()) std::swap(*last, t), ++swapped;
       last = &t;
     }
-    inner_->all_to_all(out, turned, stream);
+    inner_->all_to_all(out, transposed, stream);
   }
   int swapped = 0;
 

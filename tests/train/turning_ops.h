@@ -11,10 +11,10 @@ class TurningOps final : public Decorated<TurningOps> {
   bool turns_codes() const override { return turns_; }
   template <class Op>
   void on(const Op& op, void* scratch) {
-    if constexpr (std::is_same_v<Op, Quantize>) turned += op.turn || op.turned;
+    if constexpr (std::is_same_v<Op, Quantize>) transposed += op.turn || op.transposed;
     inner_.run(op, scratch);
   }
-  int64_t turned = 0;  // launches that wrote transposed codes
+  int64_t transposed = 0;  // launches that wrote transposed codes
 
  private:
   Ops& inner_;

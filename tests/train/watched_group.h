@@ -39,7 +39,7 @@ inline Setting alone(const Setting& s) {
           .documents = s.documents};
 }
 
-// Without weights: after ten steps AdamW has turned the rounding of small gradients into other weights.
+// Without weights: after ten steps AdamW has amplified the rounding of small gradients, so that weights differ.
 inline void expect_same_curve(const Curve& want, const Curve& got, double tolerance, const std::string& what) {
   ASSERT_EQ(want.losses.size(), got.losses.size());
   for (size_t i = 0; i < want.losses.size(); ++i) {

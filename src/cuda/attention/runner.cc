@@ -113,7 +113,7 @@ template <class Op>
 std::string AttentionRunner::name_of(const Op& op) const {
   std::string name = text_of(problem_of(op, tokens()));
   if constexpr (std::is_same_v<Op, AttentionBwd>)
-    if (op.cos_sin) name += ", turned back";
+    if (op.cos_sin) name += ", rotated back";
   return name;
 }
 

@@ -151,7 +151,7 @@ __global__ void __launch_bounds__(kImageThreads, 1)
     if (at.start != kNone) meet_queries<T, D>(dk, dv, room, shared, turn, own, at.start, in.scale * kLog2e);
     const float one[1][2] = {{1, 1}};
     write_rows<D>(own.b, dv, one);
-    write_turned<D>(own.a, dk, angles, in.scale, at.first, in.spans.keys);
+    write_rotated<D>(own.a, dk, angles, in.scale, at.first, in.spans.keys);
     shared.heads.publish(place);
   }
 #endif
@@ -294,7 +294,7 @@ __global__ void __launch_bounds__(kImageThreads, 1)
     const QueryStats* stats = room.stats[place] + warp_id() * 16 + lane_id() / 4;
     Accumulators<1, D> dq = {};
     if (at.start != kNone) meet_keys<T, D>(dq, room, shared, turn, own, stats, at.start, in.scale * kLog2e);
-    write_turned<D>(own.a, dq, angles, in.scale, at.first, in.spans.queries);
+    write_rotated<D>(own.a, dq, angles, in.scale, at.first, in.spans.queries);
     shared.heads.publish(place);
   }
 #endif

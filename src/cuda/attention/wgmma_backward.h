@@ -80,8 +80,8 @@ __device__ __forceinline__ void turn_back(Accumulators<1, D>& d, const Angles& a
       const uint32_t left = word_of<T>(a[0] * scale, a[1] * scale), right = word_of<T>(b[0] * scale, b[1] * scale);
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
-        const float2 turned = rotate(element<T>(&left, e), element<T>(&right, e), cosine[e], sine[e]);
-        a[e] = turned.x, b[e] = turned.y;
+        const float2 rotated = rotate(element<T>(&left, e), element<T>(&right, e), cosine[e], sine[e]);
+        a[e] = rotated.x, b[e] = rotated.y;
       }
     }
   }
@@ -89,8 +89,8 @@ __device__ __forceinline__ void turn_back(Accumulators<1, D>& d, const Angles& a
 
 // Writes a warpgroup's gradients of a head by write_rows(): times `scale`, and rotated back if there are angles.
 template <int D, class T>
-__device__ __forceinline__ void write_turned(T* tile, Accumulators<1, D>& d, const Angles& angles, float scale,
-                                             int first, int rows) {
+__device__ __forceinline__ void write_rotated(T* tile, Accumulators<1, D>& d, const Angles& angles, float scale,
+                                              int first, int rows) {
   if (angles.cos_sin) turn_back<T, D>(d, angles, scale, first, rows);
   const float left = angles.cos_sin ? 1.f : scale;
   const float factor[1][2] = {{left, left}};

@@ -45,13 +45,13 @@ class Apart final : public Decorated<Apart> {
   const Ops& inner() const { return ops_; }
   template <class Op>
   void on(const Op& op, void* scratch) {
-    if constexpr (std::is_same_v<Op, AttentionBwd>) turned_back += bool(op.cos_sin);
-    if constexpr (std::is_same_v<Op, Rope>) turned_behind += op.inverse;
+    if constexpr (std::is_same_v<Op, AttentionBwd>) rotated_back += bool(op.cos_sin);
+    if constexpr (std::is_same_v<Op, Rope>) rotated_behind += op.inverse;
     ops_.run(op, scratch);
   }
   bool fuses(const Gemm& op) const override { return !apart_ && ops_.fuses(op); }
   bool fuses(const AttentionBwd& op) const override { return !apart_ && ops_.fuses(op); }
-  int64_t turned_back = 0, turned_behind = 0;  // gradients of q and k, by attention, and by a launch behind it
+  int64_t rotated_back = 0, rotated_behind = 0;  // gradients of q and k, by attention, and by a launch behind it
 
  private:
   Ops& ops_;
@@ -65,7 +65,7 @@ struct Tuned {
   bool apart = false;
   int64_t head_dim = 0;  // 0: tiny()'s
   std::string choices, report;
-  int64_t turned_back = 0, turned_behind = 0;
+  int64_t rotated_back = 0, rotated_behind = 0;
   bool asks = false;  // whether layers ask for SwiGLU's gradient as an epilogue
   // The ways of products with SwiGLU, its gradient, and RoPE, after a search.
   std::string gated, gradient, rotated;
@@ -103,7 +103,7 @@ Outcome train(ModelType type, const EngineOptions& o, Tuned& tuned) {
     out.losses.push_back(state.loss);
     out.norms.push_back(state.grad_norm);
   }
-  tuned.turned_back = ops.turned_back, tuned.turned_behind = ops.turned_behind;
+  tuned.rotated_back = ops.rotated_back, tuned.rotated_behind = ops.rotated_behind;
   for (const auto& unit : engine.model().params().units()) out.masters.push_back(rig.read<float>(unit->master));
   return out;
 }
@@ -146,7 +146,7 @@ TEST_P(Fused, RecomputationChangesNoBit) {
   EXPECT_EQ(train(type, options(precision, G::full), tuned), none);
 }
 
-// Queries and keys turned in the launch of their product, or apart: before a search; and by its choice with every
+// Queries and keys rotated in the launch of their product, or apart: before a search; and by its choice with every
 // recomputation.
 TEST(RopeOfProducts, AskedForAsAnEpilogueHasTheBitsOfOpsApart) {
   constexpr ModelType kType = ModelType::qwen2;  // with a bias
@@ -162,19 +162,19 @@ TEST(RopeOfProducts, AskedForAsAnEpilogueHasTheBitsOfOpsApart) {
   EXPECT_EQ(train(kType, options("bf16", G::full), tuned), none);
 }
 
-// Gradients of queries and keys turned back by attention, or by a launch behind it; RoPE comes from a product, or
+// Gradients of queries and keys rotated back by attention, or by a launch behind it; RoPE comes from a product, or
 // behind a norm of queries and keys.
-TEST(RopeOfAttention, TurnedBackHasTheBitsOfOpsApart) {
+TEST(RopeOfAttention, RotatedBackHasTheBitsOfOpsApart) {
   for (const ModelType type : {ModelType::llama, ModelType::qwen3})
     for (const G granularity : {G::none, G::selective, G::full}) {
       Tuned fused{.head_dim = 64}, apart{.apart = true, .head_dim = 64};
       const EngineOptions o = options("bf16", granularity);
       EXPECT_EQ(train(type, o, fused), train(type, o, apart));
-      EXPECT_EQ(apart.turned_back, 0);
-      EXPECT_EQ(apart.turned_behind, 2 * kSteps) << "a layer and step";
+      EXPECT_EQ(apart.rotated_back, 0);
+      EXPECT_EQ(apart.rotated_behind, 2 * kSteps) << "a layer and step";
 #ifdef ATHANOR_EMULATED_GPU
-      EXPECT_EQ(fused.turned_back, 2 * kSteps);
-      EXPECT_EQ(fused.turned_behind, 0);
+      EXPECT_EQ(fused.rotated_back, 2 * kSteps);
+      EXPECT_EQ(fused.rotated_behind, 0);
 #endif
     }
 }

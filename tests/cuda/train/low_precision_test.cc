@@ -196,7 +196,7 @@ TEST(LowPrecisionOnGpus, TransposedCodesChangeNoBit) {
       for (const ParamSpec& spec : engine.model().params().specs())
         weights += double(spec.low_precision * spec.shape.numel());
       outcomes[turns] = train(engine);
-      EXPECT_EQ(ops.turned > 0, turns) << precision;
+      EXPECT_EQ(ops.transposed > 0, turns) << precision;
     }
     EXPECT_EQ(outcomes[0], outcomes[1]) << precision;
     // By products weights alone are transposed, and only where both of theirs read the same codes.

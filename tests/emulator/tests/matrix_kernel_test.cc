@@ -95,19 +95,19 @@ __global__ void matrices(const uint16_t* in, uint32_t* registers, uint16_t* out)
   const unsigned lane = threadIdx.x;
   for (unsigned i = lane; i < 256; i += 32) tile[i] = in[i];
   __syncwarp();
-  uint32_t r[4], turned[4], two[2], one[1];
+  uint32_t r[4], transposed[4], two[2], one[1];
   ptx::ldmatrix(r, tile + lane * 8);
-  ptx::ldmatrix<4, true>(turned, tile + lane * 8);
+  ptx::ldmatrix<4, true>(transposed, tile + lane * 8);
   ptx::ldmatrix(two, tile + lane * 8);
   ptx::ldmatrix<1, true>(one, tile + lane * 8);
   for (int i = 0; i < 4; ++i) registers[i * 32 + lane] = r[i];
-  for (int i = 0; i < 4; ++i) registers[(4 + i) * 32 + lane] = turned[i];
+  for (int i = 0; i < 4; ++i) registers[(4 + i) * 32 + lane] = transposed[i];
   registers[8 * 32 + lane] = two[1];
   registers[9 * 32 + lane] = one[0];
 #if PTX_SM90
   SHARED(uint16_t, back, [512]);
   ptx::stmatrix(back + lane * 8, r);
-  ptx::stmatrix<4, true>(back + 256 + lane * 8, turned);
+  ptx::stmatrix<4, true>(back + 256 + lane * 8, transposed);
   __syncwarp();
   for (unsigned i = lane; i < 512; i += 32) out[i] = back[i];
 #endif
@@ -121,10 +121,10 @@ TEST(MatrixKernel, LoadAndStoreMatrices) {
     DeviceBuffer<uint32_t> registers(10 * 32);
     ok(launch(matrices, {dim3(1), dim3(32)}, from.get(), registers.get(), to.get()));
     const auto r = registers.read();
-    const auto pair = [&](int m, int lane, bool turned) {
+    const auto pair = [&](int m, int lane, bool transposed) {
       const int major = lane / 4, minor = lane % 4 * 2;
-      const uint32_t low = turned ? in[m * 64 + minor * 8 + major] : in[m * 64 + major * 8 + minor];
-      const uint32_t high = turned ? in[m * 64 + (minor + 1) * 8 + major] : in[m * 64 + major * 8 + minor + 1];
+      const uint32_t low = transposed ? in[m * 64 + minor * 8 + major] : in[m * 64 + major * 8 + minor];
+      const uint32_t high = transposed ? in[m * 64 + (minor + 1) * 8 + major] : in[m * 64 + major * 8 + minor + 1];
       return low | high << 16;
     };
     for (int lane = 0; lane < 32; ++lane) {
