@@ -145,11 +145,13 @@ void add_cache_logits(Cli& cli) {
   verb.add_option("--teacher-length", args->length,
                   "with --teacher-tokenizer: the teacher's tokens in a window, at most; 0: seq_length")
       .show_default()
-      .check(in_range(int64_t{0}, int64_t{1} << 30));
+      .check(in_range(int64_t{0}, int64_t{1} << 30))
+      .needs("--teacher-tokenizer");
   verb.add_option("--teacher-bos", args->bos,
                   "with --teacher-tokenizer: id of the token that the teacher expects at the start of a text; -1: none")
       .show_default()
-      .check(in_range(int64_t{-1}, int64_t{1} << 30));
+      .check(in_range(int64_t{-1}, int64_t{1} << 30))
+      .needs("--teacher-tokenizer");
   add_rank_flags(verb, args->ranks);
   verb.on_chosen([&cli, args] { cli.action = [args] { return cache_logits(*args); }; });
 }

@@ -233,9 +233,9 @@ TEST_F(WgmmaProduct, SupportedShapes) {
   EXPECT_FALSE(takes(gradient({64, 64, 60}, DType::bf16).op));
   no = backward, no.tb = true;
   EXPECT_FALSE(takes(no));
-  const Gemm rotated = rotated<64>({65, 256, 64}, DType::bf16).op;
-  EXPECT_TRUE(takes(rotated) && rotated.bias);
-  for (const int other : {80, 89, 100, 120}) EXPECT_FALSE(takes(rotated, other)) << other;
+  const Gemm with_rope = rotated<64>({65, 256, 64}, DType::bf16).op;
+  EXPECT_TRUE(takes(with_rope) && with_rope.bias);
+  for (const int other : {80, 89, 100, 120}) EXPECT_FALSE(takes(with_rope, other)) << other;
   EXPECT_TRUE(takes(rotated<128>({65, 256, 64}, DType::f16).op));
   EXPECT_FALSE(takes(rotated<96>({65, 256, 64}, DType::bf16).op));
   EXPECT_FALSE(takes(rotated<64>({65, 128, 64}, DType::bf16).op));
