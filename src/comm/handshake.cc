@@ -175,7 +175,7 @@ Doorkeeper::Stage Doorkeeper::advance(Applicant& a) {
     return same_bytes(a.pipe.received(), mac(secret_, "guest stays", a.nonce, a.answer)) ? Stage::inside
                                                                                          : Stage::refused;
   }
-  // Who knows the secret has no limit: its last message lets it in, and may be on its way.
+  // An applicant that knows the secret has no time limit: its last message, which admits it, may be on its way.
   const std::chrono::duration<double> patience(crowded_ ? kSecondsToAnswerWhenCrowded : seconds_to_answer_);
   return open && (!a.answer.empty() || Clock::now() - a.came < patience) ? Stage::waiting : Stage::refused;
 }
