@@ -18,7 +18,7 @@ constexpr size_t kAnswer = kNonce + 3 * 8 + kDialled, kVerdict = 1 + kMac;
 constexpr size_t kMaxApplicants = 64;
 constexpr double kSecondsToAnswerWhenCrowded = 0.05;
 constexpr double kSecondsToEnter = 5;
-constexpr double kSecondsWithoutDescriptors = 0.1;  // before checking for free descriptors again
+constexpr double kSecondsWithoutDescriptors = 0.1;  // pause before checking for free descriptors again
 constexpr int kKeptForFiles = 64;                   // descriptors reserved for files
 
 // The listener's verdict. Only `welcome` comes with a proof; the others are hints for an error message.

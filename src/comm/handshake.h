@@ -17,7 +17,7 @@ namespace athanor {
 
 enum class Purpose : uint64_t { rendezvous = 1, data = 2 };
 
-// What a guest claims about itself.
+// The claims of a guest about itself.
 struct Card {
   Purpose purpose = Purpose::rendezvous;
   int rank = 0, world = 0;
@@ -78,7 +78,7 @@ class Doorkeeper {
   std::list<Applicant> applicants_;
   bool crowded_ = false;  // more connections are pending: applicants must answer without delay
   Deadline pause_ = {};   // no free descriptors: accept nobody until then
-  bool relayed_ = false;  // reported once
+  bool relayed_ = false;  // the relay was already reported
   int strangers_ = 0;     // connections with another secret
   std::string last_stranger_;
 };

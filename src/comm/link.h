@@ -25,7 +25,7 @@ class Link {
   // Called before poll(): adds descriptors that become ready when push() or pull() can make progress. Call push() and
   // pull() once more between this call and poll(): what the peer did before this call may have woken nobody.
   virtual void begin_wait(std::vector<pollfd>&, bool sends, bool receives) = 0;
-  virtual void end_wait() {}  // after poll()
+  virtual void end_wait() {}  // called after poll()
 };
 
 // Authenticated by a tag over header and data: pull() throws Error if it is wrong.

@@ -19,7 +19,7 @@ constexpr int kAxes = 6;
 // dp_shard.
 struct MeshSizes {
   int stages = 1, copies = 1, shards = 1, context = 1, tensor = 1;
-  int experts = 1;  // divides shards
+  int experts = 1;  // size of ep; divides shards
   // Workers of local updates (optim/outer_optimizer.h): each has consecutive ranks, which form a grid of their own.
   int workers = 1;
   int of_worker() const { return stages * copies * shards * context * tensor; }

@@ -55,7 +55,7 @@ class LateNotice {
   std::mutex mutex_;
   std::condition_variable_any changed_;
   std::string why_ = "neither the look-up of its name nor its port has answered";
-  std::jthread watch_;  // last: it uses the others
+  std::jthread watch_;  // declared last, since its thread uses the other members
 };
 
 std::string why_no_key(const std::string& awaited_file) {
@@ -108,7 +108,7 @@ void Rendezvous::join() {
   const RankInfo& me = options_.ranks;
   LateNotice late(cat("rendezvous: rank ", me.rank, " of ", me.world, " has not reached rank 0 at ", me.host, ": "),
                   cat("; trying on for ", options_.timeout, " s"), options_.notice_seconds);
-  std::string why, told;  // told: reported by another rank, more specific than a later missing answer
+  std::string why, told;  // told: reason given by another rank; says more than a later missing answer
   for (;;) {
     const JobKey key = server_ ? JobKey{secret_, server_->port()} : options_.key();
     if (key.secret.empty()) why = why_no_key(options_.awaited_file);

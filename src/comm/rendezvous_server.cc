@@ -80,7 +80,7 @@ void RendezvousServer::turn() {
 
 void RendezvousServer::join(Guest guest) {
   const int world = int(members_.size());
-  const auto refuse = [&](const std::string& why) {  // tell the guest too
+  const auto refuse = [&](const std::string& why) {  // also tells the guest
     fail(why);
     Channel channel(std::move(guest.fd), std::move(guest.session));
     channel.write({'a', why});

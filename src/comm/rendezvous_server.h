@@ -50,7 +50,7 @@ class RendezvousServer {
   void lose(int rank);
   void blame_silent(const std::vector<int>& ranks);
   void fail(const std::string& why);
-  double seconds_since(Deadline) const;  // until now_
+  double seconds_since(Deadline) const;  // seconds from then until now_
   void find_missing();
   void find_silent();
   void find_hanging();

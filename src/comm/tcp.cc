@@ -19,7 +19,7 @@ namespace {
 constexpr std::string_view kWhereYouMetMe = "*";  // address of a rank 0 that listens on all of its own
 constexpr double kSecondsToDial = 60;  // limit to reach a rank whose process lives: a thread of it always answers
 constexpr int kPauseMs = 20;
-constexpr double kSecondsInMemory = 50e-6;  // of polling shared memory before the rank sleeps
+constexpr double kSecondsInMemory = 50e-6;  // duration of polling shared memory before the rank sleeps
 
 // Admits the ranks that dial this one, on a thread, so that they need not wait until this rank needs them.
 class Entry {
@@ -112,9 +112,9 @@ class Connections final : public Wire {
   void add_guests();
   bool moved(const Transfer&, Link::Outcome);  // throws if the peer is gone
   Rendezvous& rendezvous_;
-  std::vector<std::string> endpoints_, shared_;  // by rank: address over TCP, and for ranks on its machine
+  std::vector<std::string> endpoints_, shared_;  // addresses by rank: over TCP, and for ranks on its machine
   std::string secret_;
-  std::vector<std::unique_ptr<Link>> peers_;  // by rank
+  std::vector<std::unique_ptr<Link>> peers_;  // indexed by world rank
   std::vector<Transfer> started_;             // asynchronous sends, in their order
   Calls calls_;
   std::optional<Entry> entry_;

@@ -19,7 +19,7 @@ namespace {
 struct Job {
   std::mutex mutex;
   std::condition_variable changed;
-  std::vector<bool> ended;  // by rank
+  std::vector<bool> ended;  // indexed by rank
   int failed_rank = -1;
   std::exception_ptr failure;
   std::string reason;
