@@ -28,7 +28,7 @@ std::vector<RankFrame> unbundle(const Frame&, const RankTree&, int sender);
 
 class Relay {
  public:
-  // up: called with what goes to rank 0, on the relay's thread. silence: allowed seconds without a heartbeat.
+  // up: called on the relay thread with each frame that goes to rank 0. silence: allowed seconds without a heartbeat.
   Relay(Fd listener, const std::string& secret, int rank, RankTree, double silence, std::function<void(Frame)> up);
   ~Relay() { leave(); }
   Relay(const Relay&) = delete;

@@ -16,7 +16,8 @@
 namespace athanor {
 namespace {
 
-constexpr std::string_view kWhereYouMetMe = "*";  // address of a rank 0 that listens on all of its own
+// Published as the address of rank 0 when rank 0 listens on all its addresses.
+constexpr std::string_view kWhereYouMetMe = "*";
 constexpr double kSecondsToDial = 60;  // limit to reach a rank whose process lives: a thread of it always answers
 constexpr int kPauseMs = 20;
 constexpr double kSecondsInMemory = 50e-6;  // duration of polling shared memory before the rank sleeps

@@ -58,7 +58,7 @@ struct SumCut {
 
 // Splits the rows of NormBwd; each block writes one partial sum of its rows.
 struct NormCut {
-  static constexpr int64_t kMaxBlocks = 264;  // two per SM of an H200
+  static constexpr int64_t kMaxBlocks = 264;  // two thread blocks per SM of an H200
   static constexpr int64_t kMinRows = 8;      // keeps the partial sums few compared with the rows
   int64_t rows_each, blocks;
   explicit NormCut(int64_t rows)
