@@ -26,30 +26,30 @@ class Communicator {
   virtual void all_gather(Tensor full, Tensor shard, Stream) = 0;
   virtual void reduce_scatter(Tensor shard, Tensor full, Reduce,
                               Stream) = 0;  // inverse of all_gather; does not change full unless shard is a view of it
-  // all_reduce and reduce_scatter of sums that are made in f32, of the values of all ranks in their order, and rounded
-  // once to the dtype. `room`: as many elements as room_of_sum() says for x or full, which are overwritten.
+  // all_reduce and reduce_scatter of sums that are accumulated in f32, over all ranks in order, and rounded once to the
+  // dtype. `room`: scratch tensor with room_of_sum() elements for x or full, which are overwritten.
   virtual int64_t room_of_sum(DType, int64_t) const { return 0; }
   virtual void sum(Tensor x, Tensor room, Stream);
   virtual void sum_scatter(Tensor shard, Tensor full, Tensor room, Stream);
   virtual void send(Tensor x, int dst, Stream) = 0;
   virtual void recv(Tensor x, int src, Stream) = 0;
-  // A send that other calls of this rank do not wait for: recv() of the other rank takes it, in the order of the sends.
-  // x stays as it is until finish_sends(dst, n), which returns when at most n sends to dst are under way. A rank gets
-  // on with them while it waits in other calls, of any group; two ranks make all their calls with each other in one
-  // order. Hosts only: tensors of a device are sent by its streams.
+  // An asynchronous send, for which other calls of this rank do not wait; recv() of the other rank takes sends in their
+  // order. x must not change until finish_sends(dst, n) has returned, which waits until at most n sends to dst are in
+  // flight. A rank makes progress with its sends while it waits in other calls, of any group; two ranks make all their
+  // calls with each other in one order. Only for tensors in host memory: a device's tensors are sent on its streams.
   virtual void start_send(Tensor x, int dst, Stream stream) { send(x, dst, stream); }
   virtual void finish_sends(int /*dst*/, int64_t /*under_way*/) {}
   // Sends `out` to peer and receives `in` from it concurrently; the peer makes the matching call.
   virtual void exchange(Tensor out, Tensor in, int peer, Stream) = 0;
-  // One tensor per rank, in rank order, of any sizes: out[r] arrives as in[this rank] of rank r, which must be as
-  // large; one without data is not sent. Tensors of `out` may overlap.
+  // One tensor per rank, in rank order, of any sizes: out[r] arrives at rank r as its in[this rank], which must have
+  // the same size. A tensor without data is not sent. Tensors of `out` may overlap.
   virtual void all_to_all(std::span<const Tensor> out, std::span<const Tensor> in, Stream) = 0;
   virtual void broadcast(Tensor x, int root, Stream) = 0;
   virtual void barrier() = 0;
 };
 
-// Communicator::room_of_sum() of a transport whose own sums of bf16 are rounded at every hop, so that ranks send each
-// other pieces of whole vectors, padded.
+// Communicator::room_of_sum() of a transport that rounds its own sums of bf16 at every hop, so that ranks send each
+// other pieces instead, padded to whole 16-byte vectors.
 constexpr int64_t piece_of_sum(int64_t n, int ranks) { return round_up<int64_t>(div_ceil<int64_t>(n, ranks), 8); }
 constexpr int64_t room_of_bf16_sum(DType dtype, int64_t n, int ranks) {
   return dtype == DType::bf16 && ranks > 1 ? ranks * piece_of_sum(n, ranks) : 0;

@@ -1,6 +1,6 @@
 // Communicator calls over a wire. Reductions are in rank order. Tensors are exchanged directly, every rank with every
-// other; broadcasts, barriers and what is small go through a tree (tree.h), so that the decisions of a thousand ranks
-// take each of them a few messages. What hosts tell each other goes through it whatever its size.
+// other; broadcasts, barriers and small tensors go through a tree (tree.h), so that a common decision of a thousand
+// ranks takes each of them a few messages. Messages between hosts always go through the tree, whatever their size.
 #include <algorithm>
 #include <cstring>
 
@@ -13,7 +13,7 @@ namespace athanor {
 namespace {
 
 constexpr int64_t kBlockBytes = 1 << 18;  // per rank's contribution and block: bounds the memory of reductions
-// Bytes that go through the tree at once: of a rank, and what rank 0 receives where all send it theirs.
+// Maximum bytes that go through the tree at once: per rank, and received by rank 0 if all ranks send.
 constexpr size_t kMostOfRank = 1 << 16, kMostInTree = 1 << 26;
 
 class Direct final : public Communicator {
@@ -149,8 +149,8 @@ class Direct final : public Communicator {
     return transfer(peer(with), x.data, {group_, 0, x.bytes(), uint32_t(Collective::message), uint32_t(x.dtype)});
   }
 
-  // How many elements go through the tree at once where every rank contributes `x`; 0: it is exchanged directly. All
-  // ranks find the same.
+  // Number of elements that go through the tree at once if every rank contributes `x`; 0: x is exchanged directly. All
+  // ranks get the same number.
   int64_t slice_in_tree(const Tensor& x) const {
     const size_t most = std::min(kMostOfRank, kMostInTree / members_.size());
     if (tree_.is_flat() || (of_ == Of::tensors && x.bytes() > most)) return 0;
@@ -161,7 +161,7 @@ class Direct final : public Communicator {
     void* data = nullptr;
     size_t size = 0;
   };
-  // What all ranks contribute goes to rank 0, where it fills `all`, in rank order.
+  // Gathers each rank's `own` on rank 0, into `all`, in rank order.
   void climb(Header h, Bytes own, void* all) {
     const std::vector<int> mine = tree_.subtree(rank_);
     std::vector<std::byte> parts(mine.size() * own.size);
@@ -182,10 +182,10 @@ class Direct final : public Communicator {
       std::memcpy(static_cast<std::byte*>(all) + size_t(mine[i]) * own.size, parts.data() + i * own.size, own.size);
   }
 
-  // What `root` has goes to all ranks.
+  // Broadcasts `what` of `root` to all ranks.
   void descend(Header h, Bytes what, int root) {
     h.bytes = what.size;
-    const int place = (rank_ - root + size()) % size();  // in the tree
+    const int place = (rank_ - root + size()) % size();  // position in the tree
     const auto to = [&](int other) { return transfer((other + root) % size(), what.data, h); };
     std::vector<Transfer> sends, receives;
     if (place > 0) receives.push_back(to(tree_.parent(place)));
@@ -206,7 +206,7 @@ class Direct final : public Communicator {
     descend(h, {x.data, bytes}, 0);
   }
 
-  // Every rank's n elements of `full`, this rank's of which are there already.
+  // Gathers every rank's n elements into `full`, where this rank's already are.
   void gather_in_tree(const Tensor& full, int64_t n, int64_t slice) {
     std::vector<std::byte> of_all;
     for (int64_t lo = 0; lo < n; lo += slice) {
@@ -222,7 +222,7 @@ class Direct final : public Communicator {
     }
   }
 
-  // Sends this rank's slice to every other rank and receives theirs.
+  // Sends this rank's part to every other rank and receives theirs.
   void gather(Collective op, const std::vector<Part>& parts, DType dtype) {
     Header h = header(op, dtype, 0);
     std::vector<Transfer> sends, receives;
@@ -235,7 +235,7 @@ class Direct final : public Communicator {
     wire_->run(sends, receives);
   }
 
-  // Rank r reduces the slice that part_of(r) names; this rank's n elements go to out.
+  // Rank r reduces the part that part_of(r) names; this rank's result of n elements goes to `out`.
   template <class PartOf>
   void exchange_and_reduce(Collective op, Reduce how, DType dtype, int64_t n, void* out, PartOf part_of) {
     Header h = header(op, dtype, 0);
@@ -269,7 +269,7 @@ class Direct final : public Communicator {
 
   const Of of_;
   std::shared_ptr<Wire> wire_;
-  std::vector<int> members_;  // ranks of the world
+  std::vector<int> members_;  // world ranks of the group
   int rank_;
   uint64_t group_, call_ = 0;
   RankTree tree_;

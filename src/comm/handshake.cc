@@ -18,7 +18,7 @@ constexpr size_t kAnswer = kNonce + 3 * 8 + kDialled, kVerdict = 1 + kMac;
 constexpr size_t kMaxApplicants = 64;
 constexpr double kSecondsToAnswerWhenCrowded = 0.05;
 constexpr double kSecondsToEnter = 5;
-constexpr double kSecondsWithoutDescriptors = 0.1;  // before checking for free descriptors again
+constexpr double kSecondsWithoutDescriptors = 0.1;  // pause before checking for free descriptors again
 constexpr int kKeptForFiles = 64;                   // descriptors reserved for files
 
 // The listener's verdict. Only `welcome` comes with a proof; the others are hints for an error message.
@@ -175,7 +175,7 @@ Doorkeeper::Stage Doorkeeper::advance(Applicant& a) {
     return same_bytes(a.pipe.received(), mac(secret_, "guest stays", a.nonce, a.answer)) ? Stage::inside
                                                                                          : Stage::refused;
   }
-  // Who knows the secret has no limit: its last message lets it in, and may be on its way.
+  // An applicant that knows the secret has no time limit: its last message, which admits it, may be on its way.
   const std::chrono::duration<double> patience(crowded_ ? kSecondsToAnswerWhenCrowded : seconds_to_answer_);
   return open && (!a.answer.empty() || Clock::now() - a.came < patience) ? Stage::waiting : Stage::refused;
 }

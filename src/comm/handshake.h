@@ -17,7 +17,7 @@ namespace athanor {
 
 enum class Purpose : uint64_t { rendezvous = 1, data = 2 };
 
-// What a guest claims about itself.
+// The claims of a guest about itself.
 struct Card {
   Purpose purpose = Purpose::rendezvous;
   int rank = 0, world = 0;
@@ -37,14 +37,14 @@ struct Entrance {
   Fd fd;  // empty: not admitted
   Session session;
   std::string why;       // reason why not
-  bool refused = false;  // by a process of this program, with a reason; else no answer, or another program
+  bool refused = false;  // refused by a process of this program, with a reason; false: no answer, or another program
 };
 
 // The guest's side. A guest may disconnect and retry at any time: it is admitted once it has answered the listener's
 // proof.
 Entrance enter(const Endpoint&, const std::string& secret, const Card&, Deadline);
 
-constexpr double kSecondsToAnswer = 10;  // for who has not proved yet that it knows the secret
+constexpr double kSecondsToAnswer = 10;  // limit for a connection that has not yet proved that it knows the secret
 
 // The listener's side, for event loops: silent or slow peers never block the listener and use few resources.
 class Doorkeeper {
@@ -64,7 +64,7 @@ class Doorkeeper {
     Pipe pipe;
     std::string nonce;
     Deadline came;
-    std::string answer = {};  // once it has proved that it knows the secret
+    std::string answer = {};  // set once it has proved that it knows the secret
   };
   enum class Stage { waiting, refused, inside };
   void accept();
@@ -77,8 +77,8 @@ class Doorkeeper {
   double seconds_to_answer_;
   std::list<Applicant> applicants_;
   bool crowded_ = false;  // more connections are pending: applicants must answer without delay
-  Deadline pause_ = {};   // no descriptors: accept nobody until then
-  bool relayed_ = false;  // reported once
+  Deadline pause_ = {};   // no free descriptors: accept nobody until then
+  bool relayed_ = false;  // the relay was already reported
   int strangers_ = 0;     // connections with another secret
   std::string last_stranger_;
 };

@@ -1,5 +1,5 @@
-// A connection that carries tensors to and from one other rank: over TCP, where a tag proves what arrives, or through
-// memory that both ranks share (shared_link.h).
+// A connection that carries tensors to and from one other rank: over TCP, authenticated by tags, or through memory that
+// both ranks share (shared_link.h).
 #pragma once
 #include <poll.h>
 
@@ -16,16 +16,16 @@ class Link {
  public:
   enum class Outcome { moved, waiting, closed };
   virtual ~Link() = default;
-  // Transfer as much as possible without blocking. At most one transfer per direction at a time.
+  // Transfers as much as possible without blocking. At most one transfer per direction at a time.
   virtual Outcome push(Transfer&) = 0;
   // Throws Error if the header is not the expected one. Received data is valid once the transfer has ended.
   virtual Outcome pull(Transfer&, int rank) = 0;
   // Whether the peer's progress shows in memory, so that a short busy wait sees it before poll() would.
   virtual bool in_memory() const { return false; }
-  // Before poll(): adds descriptors that become ready when push() or pull() may go on. Push and pull once more between
-  // this call and poll(): what the peer did before the call may have woken nobody.
+  // Called before poll(): adds descriptors that become ready when push() or pull() can make progress. Call push() and
+  // pull() once more between this call and poll(): what the peer did before this call may have woken nobody.
   virtual void begin_wait(std::vector<pollfd>&, bool sends, bool receives) = 0;
-  virtual void end_wait() {}  // after poll()
+  virtual void end_wait() {}  // called after poll()
 };
 
 // Authenticated by a tag over header and data: pull() throws Error if it is wrong.

@@ -5,13 +5,13 @@
 namespace athanor {
 namespace {
 
-// With several workers, or experts on several ranks, the group exists too, so that its number among the groups is
-// always the same.
+// The group also exists with several workers, or with experts on several ranks, so that later groups always have the
+// same numbers.
 bool has_weights_group(const MeshSizes& sizes) {
   return (sizes.stages > 1 && sizes.tensor > 1) || sizes.workers > 1 || sizes.experts > 1;
 }
 
-// The sizes of these groups along some axes, and 1 along the others.
+// A grid with the sizes of these groups along `axes`, and 1 along the others.
 RankGrid grid_along(const std::array<std::unique_ptr<Communicator>, kAxes>& groups, Axes axes) {
   std::array<int, kAxes> sizes{};
   for (int a = 0; a < kAxes; ++a) sizes[size_t(a)] = axes.has(Axis(a)) ? groups[size_t(a)]->size() : 1;
@@ -28,7 +28,7 @@ int RankGrid::size(Axes axes) const {
 }
 
 int RankGrid::index(int rank, Axes axes) const {
-  int number = 0, stride = 1;  // of the axes, from the last one on
+  int number = 0, stride = 1;  // over `axes`, from the last one on
   for (int a = kAxes; a-- > 0; rank /= sizes_[size_t(a)]) {
     if (!axes.has(Axis(a))) continue;
     number += rank % sizes_[size_t(a)] * stride;
@@ -38,22 +38,23 @@ int RankGrid::index(int rank, Axes axes) const {
 }
 
 int RankGrid::with(int rank, Axes axes, int index) const {
-  int number = 0, stride = 1;  // of all axes
+  int number = 0, stride = 1;  // over all axes
   for (int a = kAxes; a-- > 0; rank /= sizes_[size_t(a)]) {
     const int n = sizes_[size_t(a)], coord = axes.has(Axis(a)) ? index % n : rank % n;
     if (axes.has(Axis(a))) index /= n;
     number += coord * stride;
     stride *= n;
   }
-  return number + rank * stride;  // rank: by now the number of the grid
+  return number + rank * stride;  // what is left of `rank` is the number of the grid
 }
 
 ProcessMesh::ProcessMesh(std::unique_ptr<Communicator> world, const MeshSizes& sizes) : world_(std::move(world)) {
-  const RankGrid grid(sizes.by_axis());  // of each worker
+  const RankGrid grid(sizes.by_axis());  // grid of each worker
   const int product = sizes.of_worker();
   CHECK(sizes.shards % sizes.experts == 0, sizes.experts, " ranks with other experts in ", sizes.shards, " shards");
   CHECK(sizes.ranks() == world_->size(), "mesh of ", sizes.ranks(), " ranks over a world of ", world_->size());
-  // The ranks that differ from this one along these axes alone. Same color: equal other coordinates and worker.
+  // Splits off the ranks that differ from this one only along `axes`. Equal color: equal other coordinates, same
+  // worker.
   const auto group = [&](Axes axes) {
     return world_->split(grid.with(world_->rank(), axes, 0), grid.index(world_->rank(), axes));
   };

@@ -1,6 +1,6 @@
 // ProcessMesh: every parallelism axis always exists; an axis of size 1 is a group of one, so no code asks "is TP on?".
-// What a parameter is cut, shared or summed over is said by param/placement.h alone; everybody else asks the mesh for a
-// group by what its ranks share, and names no axis (scripts/check_layers.py).
+// Only param/placement.h says along which axes a parameter is sharded, shared or summed; all other code asks the mesh
+// for a group by what its ranks share, and names no axis (scripts/check_layers.py).
 #pragma once
 #include <array>
 #include <initializer_list>
@@ -14,12 +14,13 @@ namespace athanor {
 enum class Axis : uint8_t { pp, dp_replicate, dp_shard, ep, cp, tp };
 constexpr int kAxes = 6;
 
-// The ranks along each axis, in the order of the axes: a world is a grid whose last axis varies fastest. Of the shards,
-// each `experts` neighbours have the experts of a model in turn: they are an axis of their own within dp_shard.
+// Number of ranks along each axis, in the order of the axes: a world is a grid whose last axis varies fastest. Within
+// the shards, each `experts` consecutive ranks split the experts of a model: they are an axis of their own within
+// dp_shard.
 struct MeshSizes {
   int stages = 1, copies = 1, shards = 1, context = 1, tensor = 1;
-  int experts = 1;  // divides shards
-  // Workers of local updates (optim/outer_optimizer.h): consecutive ranks that are a grid of their own.
+  int experts = 1;  // size of ep; divides shards
+  // Workers of local updates (optim/outer_optimizer.h): each has consecutive ranks, which form a grid of their own.
   int workers = 1;
   int of_worker() const { return stages * copies * shards * context * tensor; }
   int ranks() const { return workers * of_worker(); }
@@ -45,21 +46,21 @@ class Axes {
   unsigned bits_ = 0;
 };
 
-// Numbers of ranks on a grid of axes, of which the last one varies fastest; ranks of a next grid have the next numbers.
+// Numbers ranks on a grid of axes, of which the last one varies fastest; the next grid has the next numbers.
 class RankGrid {
  public:
   explicit RankGrid(const std::array<int, kAxes>& sizes) : sizes_(sizes) {}
-  int size(Axes) const;             // ranks that differ along these axes alone
-  int index(int rank, Axes) const;  // the number of a rank among these
-  // The rank that has this number among those that differ from `rank` along these axes alone.
+  int size(Axes) const;             // number of ranks that differ only along these axes
+  int index(int rank, Axes) const;  // position of a rank among these
+  // The rank at position `index` among those that differ from `rank` only along these axes.
   int with(int rank, Axes, int index) const;
 
  private:
   std::array<int, kAxes> sizes_;
 };
 
-// Ranks that differ along these axes read other sequences; with cp, compute with other tokens, so that they add up
-// their gradients.
+// Ranks that differ along kBatchAxes read different sequences. Ranks that differ along kDataParallel, which adds cp,
+// compute different tokens, so their gradients are summed.
 constexpr Axes kBatchAxes{Axis::dp_replicate, Axis::dp_shard, Axis::ep};
 constexpr Axes kDataParallel = kBatchAxes | Axes{Axis::cp};
 
@@ -70,40 +71,41 @@ class ProcessMesh {
   Communicator& world() { return *world_; }
   Communicator& operator[](Axis axis) { return *axes_[static_cast<size_t>(axis)]; }
   int coord(Axis axis) const { return axes_[static_cast<size_t>(axis)]->rank(); }
-  Communicator& stages() const { return group(Axis::pp); }            // those that have other blocks of the same model
-  Communicator& tensor() const { return group(Axis::tp); }            // those that share the products of a layer
-  Communicator& context() const { return group(Axis::cp); }           // those that share sequences
-  Communicator& copies() const { return group(Axis::dp_replicate); }  // those that have the same shards
-  Communicator& experts() const { return group(Axis::ep); }  // those that have other experts of the same layers
-  // Those of data_parallel(), and of shards(), that have the same experts.
+  Communicator& stages() const { return group(Axis::pp); }            // ranks with other blocks of the same model
+  Communicator& tensor() const { return group(Axis::tp); }            // ranks that split the GEMMs of a layer
+  Communicator& context() const { return group(Axis::cp); }           // ranks that split sequences
+  Communicator& copies() const { return group(Axis::dp_replicate); }  // ranks with the same shards
+  Communicator& experts() const { return group(Axis::ep); }           // ranks with other experts of the same layers
+  // Ranks of data_parallel(), and of shards(), that have the same experts.
   Communicator& expert_copies() const { return expert_copies_ ? *expert_copies_ : *data_parallel_; }
   Communicator& expert_shards() const { return expert_shards_ ? *expert_shards_ : shards(); }
-  // The ranks with the same part of the weights of every worker; all other groups are within a worker.
+  // Ranks of all workers that have the same part of the weights; all other groups are within a worker.
   Communicator& workers() const { return *workers_; }
-  int batches() const { return workers().size() * size(kBatchAxes); }  // ranks, or groups of them, with other sequences
-  // All of kDataParallel together: the ranks that share a batch, or its sequences.
+  // number of ranks, or groups of ranks, with different sequences
+  int batches() const { return workers().size() * size(kBatchAxes); }
+  // All axes of kDataParallel together: the ranks that split a batch, or its sequences.
   Communicator& data_parallel() const { return *data_parallel_; }
-  // All that have parts of a stage's weights: those and tensor() together. Rank number data_parallel().rank() *
-  // tensor().size() + tensor().rank().
+  // All ranks that have parts of a stage's weights: data_parallel() and tensor() together. A rank's number is
+  // data_parallel().rank() * tensor().size() + tensor().rank().
   Communicator& weights() const;
-  RankGrid grid_of_weights() const;  // of the ranks of weights()
-  // Those of data_parallel() that share out what the ZeRO stage says: dp_shard, ep and cp together.
+  RankGrid grid_of_weights() const;  // grid of the ranks of weights()
+  // Ranks of data_parallel() that shard what the ZeRO stage says: dp_shard, ep and cp together.
   Communicator& shards() const { return shards_ ? *shards_ : group(Axis::dp_shard); }
-  // Ranks of a worker that differ in these coordinates alone.
+  // Number of ranks of a worker that differ only along these axes.
   int size(Axes axes) const;
-  // Whether this rank is the first of its worker's that differ in other coordinates than `axes`.
+  // Whether this rank has coordinate 0 along all axes except `axes`.
   bool is_first_except(Axes axes) const;
-  // Sizes of the groups for which it splits a world, in this order.
+  // Sizes of the groups that the constructor splits from the world, in this order.
   static std::vector<int> splits(const MeshSizes& sizes);
 
  private:
   Communicator& group(Axis axis) const { return *axes_[static_cast<size_t>(axis)]; }
   std::unique_ptr<Communicator> world_;
   std::array<std::unique_ptr<Communicator>, kAxes> axes_;
-  std::unique_ptr<Communicator> data_parallel_, shards_;  // shards_: null where dp_shard's is the same
-  std::unique_ptr<Communicator> weights_;                 // null but where pp and tp have several ranks
+  std::unique_ptr<Communicator> data_parallel_, shards_;  // shards_: null if dp_shard's group has the same ranks
+  std::unique_ptr<Communicator> weights_;                 // null unless pp and tp, or workers, or experts are several
   std::unique_ptr<Communicator> workers_;
-  std::unique_ptr<Communicator> expert_copies_, expert_shards_;  // null where all ranks have all experts
+  std::unique_ptr<Communicator> expert_copies_, expert_shards_;  // null if all ranks have all experts
 };
 
 }  // namespace athanor

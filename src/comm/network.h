@@ -6,11 +6,11 @@ namespace athanor {
 // Bytes per second in one direction, within a machine and between machines.
 struct Network {
   double link_bytes = 0, network_bytes = 0;
-  int per_machine = 1;           // ranks
+  int per_machine = 1;           // ranks per machine
   double bandwidth_share = 0.8;  // fraction of the data sheet that large messages reach
   // Latency in seconds: per collective; and per doubling of its ranks.
   double start = 20e-6, hop = 5e-6;
-  // Whether no group of so many ranks at distance `stride` crosses a machine, of ranks that are numbered machine by
+  // Whether no group of `ranks` ranks at distance `stride` spans several machines, if ranks are numbered machine by
   // machine.
   bool within_machines(int ranks, int stride) const;
   // Seconds of a collective over `ranks` ranks at distance `stride` in which each rank sends `bytes`.

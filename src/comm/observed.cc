@@ -10,7 +10,7 @@ class Observed final : public Communicator {
   int rank() const override { return inner_->rank(); }
   int size() const override { return inner_->size(); }
   std::unique_ptr<Communicator> split(int color, int key) override {
-    constexpr int kOther = 1000;  // no group of a mesh
+    constexpr int kOther = 1000;  // not a group of a mesh
     const int number = split_ < 0 ? splits_++ : kOther;
     return std::make_unique<Observed>(inner_->split(color, key), watch_, number);
   }
@@ -66,7 +66,7 @@ class Observed final : public Communicator {
   void barrier() override { inner_->barrier(); }
 
  private:
-  // A group of one sends nothing.
+  // Reports one call. A group of one sends nothing, so it reports nothing.
   struct Call {
     Call(const Observed& o, std::string_view kind) : observer(o.size() > 1 ? o.watch_.observer : nullptr) {
       if (observer) observer->begins(kind, group_name(o.split_));
@@ -80,7 +80,7 @@ class Observed final : public Communicator {
   };
   std::unique_ptr<Communicator> inner_;
   const CollectiveWatch& watch_;
-  int split_;       // its number among the groups of the world; -1: the world
+  int split_;       // number among the groups split from the world; -1: the world
   int splits_ = 0;  // groups split off the world so far
 };
 

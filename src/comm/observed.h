@@ -1,5 +1,5 @@
-// A communicator that says when collectives are called and when the calls return, its own and those of the groups that
-// a ProcessMesh splits from it. On devices whose streams run synchronously a call takes as long as the collective.
+// A communicator that reports when collective calls begin and return: its own, and those of the groups that a
+// ProcessMesh splits from it. On devices whose streams run synchronously, a call takes as long as the collective.
 #pragma once
 #include <memory>
 #include <string_view>
@@ -11,13 +11,12 @@ namespace athanor {
 class CollectiveObserver {
  public:
   virtual ~CollectiveObserver() = default;
-  // kind: "all_reduce", ...; group: what its ranks have in common or share out, such as "tensor". CollectiveSubject has
-  // the purpose.
+  // kind: "all_reduce", ...; group: what its ranks share or split, such as "tensor". CollectiveSubject has the purpose.
   virtual void begins(std::string_view kind, std::string_view group) = 0;
   virtual void ends() = 0;
 };
 
-// Who is told; null: nobody.
+// The observer that is notified; null: none.
 struct CollectiveWatch {
   CollectiveObserver* observer = nullptr;
 };

@@ -13,7 +13,7 @@
 namespace athanor {
 namespace {
 
-constexpr int kDefaultPort = 29500;  // torchrun's
+constexpr int kDefaultPort = 29500;  // torchrun's default port
 // Ports above Linux' ephemeral range (32768 to 60999), for jobs whose launcher sets none.
 constexpr int kFirstJobPort = 61000, kJobPorts = 4500;
 constexpr int64_t kMaxHosts = 1 << 16;

@@ -24,7 +24,7 @@ struct RankFlags {
 
 using EnvironmentVariables = std::map<std::string, std::string>;
 EnvironmentVariables process_environment();
-std::string value_of(const EnvironmentVariables&, const char* name);  // "": not set
+std::string value_of(const EnvironmentVariables&, const char* name);  // "" if it is not set
 
 // Precedence: flags, RANK and WORLD_SIZE, OMPI_COMM_WORLD_*, PMI_*, SLURM_*; rank and size come from the same source.
 // Slurm's variables count only inside a step: a batch script, and what mpirun starts in it, inherit the script's
@@ -46,6 +46,6 @@ std::string loopback_address(const std::string& host);
 bool is_loopback(const std::string& host);
 
 std::string host_name();  // name of this machine
-std::string boot_id();    // of this machine since it was started, the same in its containers; "": unknown
+std::string boot_id();    // identifies this boot of the machine, also in its containers; "": unknown
 
 }  // namespace athanor

@@ -15,8 +15,8 @@ A largest(A a, A b) {
   return std::max(a, b);
 }
 
-// Sums of T in Accumulator; load and store convert. In blocks, so that each loop over elements is vectorized and the
-// sums stay in the first-level cache. `out` may be one of the parts.
+// Reduces T in Accumulator; load and store convert. Works in blocks, so that each loop over elements is vectorized and
+// the sums stay in the L1 cache. `out` may be one of the parts.
 template <class T, class Accumulator, class Load, class Store>
 void reduce_as(void* out, std::span<const void* const> parts, int64_t n, Reduce how, Load load, Store store) {
   constexpr int64_t kBlock = 1024;

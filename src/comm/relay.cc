@@ -11,8 +11,10 @@
 namespace athanor {
 namespace {
 
-constexpr std::chrono::seconds kLate{2};        // for a thread that should check at least once a second
-constexpr double kSecondsBetweenBeatsUp = 0.2;  // which go together: a thousand ranks may beat at every short step
+// A thread that should check at least once a second counts as held up after this time.
+constexpr std::chrono::seconds kLate{2};
+// Heartbeats are passed up in batches: a thousand ranks may beat at every short step.
+constexpr double kSecondsBetweenBeatsUp = 0.2;
 
 }  // namespace
 
@@ -132,7 +134,7 @@ void Relay::turn() {
   tell();
 }
 
-// What came from above, and a sign of life.
+// Sends what came from above, and a heartbeat, to the ranks below.
 void Relay::tell() {
   std::vector<Frame> frames;
   {
@@ -155,7 +157,7 @@ void Relay::tell() {
 void Relay::join(Guest guest) {
   const bool mine = guest.world == tree_.ranks && guest.rank > rank_ && guest.rank < tree_.ranks &&
                     tree_.parent(guest.rank) == rank_ && !child(guest.rank).came;
-  if (!mine) return;  // rank 0 has let it in before, and told it where to go: none of our ranks comes here
+  if (!mine) return;  // rank 0 told each rank of the job where to go, and this one not to come here
   Child& c = child(guest.rank);
   c.channel.emplace(std::move(guest.fd), std::move(guest.session));
   c.came = true;

@@ -1,6 +1,6 @@
-// Relay: what a rank does for those below it in the tree of ranks (tree.h). One thread lets in the ranks directly
-// below, passes on to rank 0 what they say and to them what rank 0 says, and notices which of them are lost or silent.
-// It decides nothing: that is rank 0's (rendezvous_server.h).
+// Relay: serves the ranks below a rank in the tree of ranks (tree.h). One thread admits the ranks directly below,
+// passes what they say on to rank 0 and what rank 0 says on to them, and notices which of them are lost or silent. It
+// decides nothing: rank 0 does (rendezvous_server.h).
 #pragma once
 #include <functional>
 #include <map>
@@ -15,26 +15,26 @@
 
 namespace athanor {
 
-constexpr double kSecondsToLeave = 10;  // for the ranks below one that has left
+constexpr double kSecondsToLeave = 10;  // limit for the ranks below to leave, after this one has left
 
-// A frame of a rank, or of the one above it about it: j(oined), l(ost), s(ilent), t(rusted no more: the reason).
+// A frame of a rank, or of its parent about it: j(oined), l(ost), s(ilent), t(rusted no more: the reason).
 struct RankFrame {
   int rank = 0;
   Frame frame;
 };
 Frame bundle(const std::vector<RankFrame>&);  // into one frame of kind m(any)
-// Throws Error for what is not about `sender` or a rank below it.
+// Throws Error for a frame that is about neither `sender` nor a rank below it.
 std::vector<RankFrame> unbundle(const Frame&, const RankTree&, int sender);
 
 class Relay {
  public:
-  // up: receives what goes to rank 0, on the relay's thread. silence: seconds without a heartbeat.
+  // up: called on the relay thread with each frame that goes to rank 0. silence: allowed seconds without a heartbeat.
   Relay(Fd listener, const std::string& secret, int rank, RankTree, double silence, std::function<void(Frame)> up);
   ~Relay() { leave(); }
   Relay(const Relay&) = delete;
   Relay& operator=(const Relay&) = delete;
   int port() const { return port_; }
-  void down(Frame);  // to all ranks below; an a(bort) also to those that come later
+  void down(Frame);  // sends to all ranks below; an a(bort) also to those that come later
   void leave();      // returns when all ranks below have left, or after some seconds
   void disappear();  // leaves at once, as if the process had ended
 
@@ -62,13 +62,13 @@ class Relay {
   const double silence_;
   const std::function<void(Frame)> up_;
   std::vector<Child> children_;
-  std::vector<RankFrame> said_;       // to be passed on in this turn
-  std::map<int, std::string> beats_;  // the latest of each rank, to be passed on together
+  std::vector<RankFrame> said_;       // frames to be passed up in this turn
+  std::map<int, std::string> beats_;  // latest heartbeat of each rank, passed up in batches
   Deadline now_, next_beat_, next_beats_up_;
   std::optional<Frame> abort_;
   Fd wake_;
-  std::mutex mutex_;           // guards what follows
-  std::vector<Frame> outbox_;  // to the ranks below
+  std::mutex mutex_;           // guards the members below
+  std::vector<Frame> outbox_;  // frames for the ranks below
   std::optional<Deadline> stop_;
   std::thread thread_;
 };

@@ -15,10 +15,11 @@
 namespace athanor {
 namespace {
 
-constexpr int kOtherFiles = 16;  // opened besides connections: events, the configuration, a shard, a checkpoint's file
-constexpr int kPorts = 8;        // rank 0 and the ranks that look for it try this many ports
+// descriptors besides connections: events, the configuration, a shard, a checkpoint's file
+constexpr int kOtherFiles = 16;
+constexpr int kPorts = 8;  // rank 0 and the ranks that look for it try this many ports
 constexpr double kSecondsToTell = 2;
-constexpr double kSecondsToReach = 60;  // the rank above, a thread of which always answers
+constexpr double kSecondsToReach = 60;  // limit to reach the parent, a thread of which always answers
 constexpr size_t kStepsRemembered = 256, kStepsToKnow = 8;
 constexpr double kSecondsBetweenBeats = 0.05;  // minimum, however often this rank's activity changes
 constexpr auto kPause = std::chrono::milliseconds(50);
@@ -33,7 +34,7 @@ Fd take_port(const RankInfo& ranks, const std::string& address) {
                   " are all taken on this machine; set MASTER_PORT to a free one"));
 }
 
-// Says once what a rank that has not reached rank 0 waits for, even while a look-up of a name blocks it.
+// Logs once what a rank that has not reached rank 0 waits for, even while a look-up of a name blocks it.
 class LateNotice {
  public:
   LateNotice(std::string prefix, std::string suffix, double seconds)
@@ -54,7 +55,7 @@ class LateNotice {
   std::mutex mutex_;
   std::condition_variable_any changed_;
   std::string why_ = "neither the look-up of its name nor its port has answered";
-  std::jthread watch_;  // last: it uses the others
+  std::jthread watch_;  // declared last, since its thread uses the other members
 };
 
 std::string why_no_key(const std::string& awaited_file) {
@@ -82,7 +83,7 @@ Rendezvous::Rendezvous(RendezvousOptions options) : options_(std::move(options))
     monitor_ = start_thread(cat("the connection to ", above_), [this] { monitor(); });
     barrier("everybody is here");
   } catch (const std::exception& e) {
-    if (channel_ && !monitor_.joinable()) {  // rank 0 has let this one in, and tells the others why it does not stay
+    if (channel_ && !monitor_.joinable()) {  // rank 0 has admitted this rank, and tells the others why it fails
       std::string why;
       put_text(why, e.what());
       channel_->write({'f', why});
@@ -107,11 +108,11 @@ void Rendezvous::join() {
   const RankInfo& me = options_.ranks;
   LateNotice late(cat("rendezvous: rank ", me.rank, " of ", me.world, " has not reached rank 0 at ", me.host, ": "),
                   cat("; trying on for ", options_.timeout, " s"), options_.notice_seconds);
-  std::string why, told;  // told: reported by another rank, more specific than a later missing answer
+  std::string why, told;  // told: reason given by another rank; says more than a later missing answer
   for (;;) {
     const JobKey key = server_ ? JobKey{secret_, server_->port()} : options_.key();
     if (key.secret.empty()) why = why_no_key(options_.awaited_file);
-    // A stranger on the first port gives another reason than no answer on the last.
+    // The first port's reason is kept: a stranger there says more than no answer on the last port.
     std::string reason;
     for (int k = 0; k < (key.secret.empty() ? 0 : key.port ? 1 : kPorts); ++k) {
       const std::string here = address_.empty() ? "127.0.0.1" : address_;
@@ -142,7 +143,7 @@ void Rendezvous::join() {
   }
 }
 
-// Listens for the ranks below, if there are to be any, and goes where this one belongs.
+// Listens for the ranks below, unless this rank is a leaf, and connects to this rank's parent.
 void Rendezvous::enter_tree(Deadline deadline) {
   const RankTree all = tree();
   if (rank() == 0 || all.is_flat()) return;
@@ -162,8 +163,8 @@ void Rendezvous::enter_tree(Deadline deadline) {
   if (all.parent(rank()) != 0) go_to_parent(deadline);
 }
 
-// Rank 0 says where it is, and is left once this rank is there, so that at any time somebody would miss this rank. A
-// parent that does not come is rank 0's to name.
+// Rank 0 says where the parent is. The connection to rank 0 is kept until this rank is connected to its parent, so that
+// at any time some rank would notice its loss. If the parent does not come, rank 0 reports it.
 void Rendezvous::go_to_parent(Deadline deadline) {
   const int parent = tree().parent(rank());
   std::string to, host;
@@ -291,7 +292,7 @@ void Rendezvous::monitor() {
       set_failure(cat("the connection to ", above_, " cannot be trusted: ", e.what()));
     }
   }
-  // The last messages must still be sent.
+  // Sends the last messages.
   const Deadline until = after(kSecondsToTell);
   while (open) {
     try {
@@ -341,8 +342,8 @@ std::vector<std::string> Rendezvous::exchange(const std::string& name, const std
   return values;
 }
 
-// The mutex is free while the thread is woken: a training thread that stands still in that call must not keep the
-// heartbeats, from which the others see that it does not go on.
+// Wakes the thread without holding the mutex: if this training thread is suspended in that call, it must not block the
+// heartbeats, which tell other ranks that it makes no progress.
 void Rendezvous::doing(Activity activity, int64_t step) {
   {
     const std::lock_guard lock(mutex_);
@@ -366,7 +367,7 @@ Rendezvous::Waiting::Waiting(Rendezvous& r, const char* collective, bool begins)
 }
 
 double Rendezvous::beat_seconds() {
-  const double most = tree().is_flat() ? 1.0 : 0.6;  // makes up for what relays hold back
+  const double most = tree().is_flat() ? 1.0 : 0.6;  // compensates for the delay of relays
   return std::clamp(std::min(options_.timeouts.silence, limit()) / 8, 0.02, most);
 }
 

@@ -1,6 +1,6 @@
 // Rendezvous: ranks of a job find each other, exchange small texts and learn of each other's failures. Rank 0 runs the
-// server on a thread; every rank keeps one connection upwards in the tree of ranks (tree.h), up to 17 ranks all to rank
-// 0, and those in the middle a relay on a thread. Transfers no tensors.
+// server on a thread. Every rank keeps one connection to its parent in the tree of ranks (tree.h), which is rank 0 with
+// up to 17 ranks; inner ranks of the tree run a relay on a thread. Transfers no tensors.
 #pragma once
 #include <atomic>
 #include <condition_variable>
@@ -23,11 +23,11 @@ class Relay;
 class RendezvousServer;
 
 // A rank's current activity; each has its own limit of how long others wait for that rank.
-enum class Activity : uint8_t { startup, step, evaluation, saving, loading };  // loading: as long as startup
+enum class Activity : uint8_t { startup, step, evaluation, saving, loading };  // loading has the limit of startup
 
 struct Timeouts {                                                  // seconds
   double startup = 600, step = 0, evaluation = 600, saving = 600;  // step 0: kLeastStepLimit, or 3 x the p99 of steps
-  double silence = 8;                                              // without a heartbeat, in any activity
+  double silence = 8;                                              // allowed without a heartbeat, in any activity
 };
 constexpr double kLeastStepLimit = 9;
 
@@ -35,7 +35,7 @@ struct RendezvousOptions {
   RankInfo ranks;
   std::function<JobKey()> key;         // called at every attempt: rank 0 may not have written the key yet
   std::function<void(int)> listening;  // on rank 0: receives the chosen port; may be empty
-  std::string awaited_file = {};       // where rank 0 is to write the key; "": the key is known
+  std::string awaited_file = {};       // file into which rank 0 will write the key; "": the key is known
   double timeout = 600;                // seconds for all ranks to connect
   Timeouts timeouts = {};
   // Called on a separate thread if another rank has failed and this one has not exited within grace_seconds, because it
@@ -43,16 +43,17 @@ struct RendezvousOptions {
   std::function<void(const std::string&)> last_resort;
   double grace_seconds = 10;
   std::string interfaces =
-      {};                     // on which a rank listens for those below it, as in NCCL_SOCKET_IFNAME; "": see address()
-  double notice_seconds = 5;  // after which a rank that has not reached rank 0 says what it waits for; less in tests
-  int fan_out = kFanOut;      // fan-out of the tree of ranks, the same for all; less in tests
+      {};  // interfaces to listen on for the ranks below, as in NCCL_SOCKET_IFNAME; "": see address()
+  // After this time a rank that has not reached rank 0 logs what it waits for; less in tests.
+  double notice_seconds = 5;
+  int fan_out = kFanOut;  // fan-out of the tree of ranks, the same for all; less in tests
 };
 
 class Rendezvous {
  public:
   // Returns when all ranks are connected. Throws Error(peer_lost) naming the missing ones.
   explicit Rendezvous(RendezvousOptions);
-  // Leaves. During stack unwinding it sends no goodbye, so the others learn that this rank is lost.
+  // Leaves the job. During stack unwinding it sends no goodbye, so the others learn that this rank is lost.
   ~Rendezvous();
   Rendezvous(const Rendezvous&) = delete;
   Rendezvous& operator=(const Rendezvous&) = delete;
@@ -81,15 +82,17 @@ class Rendezvous {
   // the first one of another rank, which may have caused it.
   Error first_error(const Error& mine);
   void throw_if_failed();
-  std::string where();                                         // "rank 3 (node-7) at step 17" for this rank
-  std::string failure();                                       // the job's first failure, as all report it; "": none
-  [[noreturn]] void throw_lost(const std::string& otherwise);  // with the server's reason if it comes within `silence`
-  int failure_fd() const { return failed_.get(); }             // readable once a rank has failed
+  std::string where();    // "rank 3 (node-7) at step 17" for this rank
+  std::string failure();  // the job's first failure, as all report it; "": none
+  // Throws the server's reason if it comes within `silence`, else `otherwise`.
+  [[noreturn]] void throw_lost(const std::string& otherwise);
+  int failure_fd() const { return failed_.get(); }  // readable once a rank has failed
 
   // Wraps every wait for another rank: the server blames ranks that are not waiting.
   class Waiting {
    public:
-    Waiting(Rendezvous&, const char* collective, bool begins = true);  // begins: not a further wait of the same call
+    // begins: false for a further wait of the same call
+    Waiting(Rendezvous&, const char* collective, bool begins = true);
     ~Waiting() { --r_.waiting_; }
     Waiting(const Waiting&) = delete;
     Waiting& operator=(const Waiting&) = delete;
@@ -110,16 +113,16 @@ class Rendezvous {
   bool pump(int timeout_ms);
   void beat();
   double limit();             // seconds, for the current activity
-  double beat_seconds();      // frequent enough for the limits of the others
+  double beat_seconds();      // interval that is short enough for the limits of the others
   std::string at() const;     // "step 17"; under mutex_
   std::string place() const;  // "step 17, collective 3 of it: all_gather for model.layers.2"; under mutex_
   std::string with_place(const std::string& failure);
 
   RendezvousOptions options_;
   std::unique_ptr<RendezvousServer> server_;  // on rank 0 only
-  std::unique_ptr<Relay> relay_;              // on other ranks with some below them
-  std::unique_ptr<Channel> channel_;          // upwards; used by the monitor thread only
-  std::string above_;                         // the rank at its end: "rank 0 (node-1)"
+  std::unique_ptr<Relay> relay_;              // on other ranks that have ranks below them
+  std::unique_ptr<Channel> channel_;          // connection to the parent; used by the monitor thread only
+  std::string above_;                         // name of the parent: "rank 0 (node-1)"
   std::string address_, server_address_, secret_;
   Fd wake_, failed_;
   std::atomic<uint64_t> entered_{0}, device_entered_{0};
@@ -133,10 +136,10 @@ class Rendezvous {
   std::string failure_;
   Activity activity_ = Activity::startup;
   int64_t step_ = 0;
-  uint64_t in_step_ = 0;             // collectives in the current activity
-  std::string collective_;           // the latest
+  uint64_t in_step_ = 0;             // collectives begun in the current activity
+  std::string collective_;           // latest collective
   Deadline since_;                   // start of the current activity
-  std::deque<double> step_seconds_;  // the latest
+  std::deque<double> step_seconds_;  // durations of the latest steps
   bool leaving_ = false;
   std::thread monitor_;
 };

@@ -80,7 +80,7 @@ void RendezvousServer::turn() {
 
 void RendezvousServer::join(Guest guest) {
   const int world = int(members_.size());
-  const auto refuse = [&](const std::string& why) {  // tell the guest too
+  const auto refuse = [&](const std::string& why) {  // also tells the guest
     fail(why);
     Channel channel(std::move(guest.fd), std::move(guest.session));
     channel.write({'a', why});
@@ -160,7 +160,7 @@ void RendezvousServer::handle(int rank, const Frame& frame) {
   }
 }
 
-// What a rank said to the one above it, or what that one saw of it.
+// Handles a frame that a rank sent to its parent, or the parent's observation of it.
 void RendezvousServer::handle_of_relay(int rank, const Frame& frame) {
   if (frame.kind == 'j') {
     members_[size_t(rank)].in_place = true;
@@ -190,7 +190,7 @@ void RendezvousServer::collect(int rank, FieldReader fields) {
   exchanges_.erase(name);
 }
 
-// Once both are known: a visitor, and where its parent is.
+// Tells a visitor where its parent is, once both have said where they are.
 void RendezvousServer::show_parent(int rank) {
   Member& m = members_[size_t(rank)];
   if (rank == 0 || !m.visiting || !m.channel || !m.endpoint) return;

@@ -1,8 +1,8 @@
 // Server side of a rendezvous: one thread that admits ranks, collects what they exchange, and detects ranks that died,
-// hang or never came. Every rank comes here first; those that are below another rank in the tree (tree.h) are told
-// where that one is, go there, and are heard through it (relay.h). Frames of a rank: e(xchange), b(eat), f(ailure),
-// q(uit), h(ere: where the ranks below it find it), d(one here: it is below its parent), m(any, of itself and ranks
-// below it); of the server: r(esult), b(eat), a(bort), p(arent: where it is).
+// hang or never came. Every rank comes here first; a rank whose parent in the tree (tree.h) is not rank 0 is told where
+// its parent is, connects to it, and is heard through it (relay.h). Frames of a rank: e(xchange), b(eat), f(ailure),
+// q(uit), h(ere: where the ranks below it find it), d(one here: it is connected to its parent), m(any, of itself and
+// ranks below it); of the server: r(esult), b(eat), a(bort), p(arent: where it is).
 #pragma once
 #include <map>
 #include <optional>
@@ -22,7 +22,7 @@ struct ServerTimeouts {  // seconds
 class RendezvousServer {
  public:
   RendezvousServer(Fd listener, const std::string& secret, RankTree, ServerTimeouts);
-  ~RendezvousServer();  // after all ranks have left, or a few seconds
+  ~RendezvousServer();  // waits until all ranks have left, or a few seconds
   RendezvousServer(const RendezvousServer&) = delete;
   RendezvousServer& operator=(const RendezvousServer&) = delete;
   int port() const { return port_; }
@@ -31,12 +31,13 @@ class RendezvousServer {
   struct Member {
     std::optional<Channel> channel;
     bool joined = false, quit = false, waiting = false;
-    bool visiting = false, in_place = false;  // here on the way to its parent; where it belongs
-    std::optional<std::string> endpoint;      // where the ranks below it find it; of a leaf ""
+    // visiting: here on the way to its parent; in_place: connected to its parent
+    bool visiting = false, in_place = false;
+    std::optional<std::string> endpoint;  // where the ranks below it find it; "" for a leaf
     uint64_t entered = 0;
     double limit = 0;         // seconds, for its current activity
     std::string host, place;  // as last reported
-    Deadline progress, beat;  // time of its last progress; of its last message
+    Deadline progress, beat;  // time of its last progress, and of its last message
   };
   void serve();
   void turn();
@@ -49,7 +50,7 @@ class RendezvousServer {
   void lose(int rank);
   void blame_silent(const std::vector<int>& ranks);
   void fail(const std::string& why);
-  double seconds_since(Deadline) const;  // until now_
+  double seconds_since(Deadline) const;  // seconds from then until now_
   void find_missing();
   void find_silent();
   void find_hanging();
@@ -62,7 +63,7 @@ class RendezvousServer {
   int port_;
   ServerTimeouts limits_;
   Deadline started_, next_beat_;
-  Deadline now_;  // all input up to here has been read, so a slow server thread blames no rank for its own delay
+  Deadline now_;  // all input up to here has been read, so that a slow server thread blames no rank for its own delay
   std::vector<Member> members_;
   std::map<std::string, std::vector<std::optional<std::string>>> exchanges_;
   std::string failure_;

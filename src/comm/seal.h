@@ -15,7 +15,7 @@ class Seal {
  public:
   Seal() = default;
   explicit Seal(const Digest& key) : key_(key) {}
-  void add(const void* data, size_t bytes);  // to the message, in any number of calls
+  void add(const void* data, size_t bytes);  // adds bytes to the message, in any number of calls
   Tag end();                                 // returns its tag and starts the next message
 
  private:

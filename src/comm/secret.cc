@@ -59,14 +59,14 @@ std::string private_folder(const EnvironmentVariables& environment) {
               Exit::usage);
 }
 
-// A network file system remembers that a name was absent, until the folder is seen to have changed: opening the folder
+// A network file system remembers that a name was absent until it sees that the folder has changed; opening the folder
 // makes it look.
 Fd open_to_read(const std::string& path) {
   const Fd folder(open(parent_dir(path).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   return Fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
 }
 
-// "" if it does not exist.
+// Returns "" if the file does not exist.
 std::string read_private(const std::string& path) {
   const Fd file = open_to_read(path);
   if (!file && errno == ENOENT) return "";
@@ -103,7 +103,7 @@ JobSecret::JobSecret(const RankInfo& ranks, const EnvironmentVariables& environm
             "and set ATHANOR_SECRET_FILE to it"),
         Exit::usage);
   if (!one_machine && ranks.rank == 0) make_dirs(save_folder);
-  // Hidden, since the folder is that of a run.
+  // The name is hidden, since the save folder belongs to a run.
   path_ = cat(one_machine ? private_folder(environment) + "/" : save_folder + "/.", "job-", ranks.port, "-",
               to_hex(cat(stream_of(ranks.job))));
   if (ranks.rank != 0) {
@@ -136,7 +136,7 @@ void JobSecret::publish(int port) {
 
 void JobSecret::remove() {
   try {
-    // Without the prefix it is another job's.
+    // A file without the prefix is another job's.
     if (std::exchange(ours_, false) && read_private(path_).starts_with(value_)) unlink(path_.c_str());
   } catch (const Error&) {  // NOLINT(bugprone-empty-catch): the file is no longer ours
   }

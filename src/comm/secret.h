@@ -1,6 +1,6 @@
 // The secret with which the ranks of a job authenticate: from the environment, from a private file, or from a private
-// file that rank 0 writes, in a private folder if all ranks are on one machine, else in the save folder that they
-// share. Never derived from the job's number, which is public.
+// file that rank 0 writes: into a private folder if all ranks are on one machine, else into the save folder that they
+// share. It is never derived from the job's number, which is public.
 #pragma once
 #include <string>
 
@@ -10,7 +10,7 @@ namespace athanor {
 
 struct JobKey {
   std::string secret;  // "": not known yet
-  int port = 0;        // where rank 0 listens; 0: on the launcher's port or one of the next
+  int port = 0;        // on which rank 0 listens; 0: the launcher's port or one of the next
 };
 
 class JobSecret {
@@ -19,18 +19,18 @@ class JobSecret {
   // per job in a private folder, if the ranks meet on the loopback address, else in `save_folder`; Error(usage) without
   // one ("").
   JobSecret(const RankInfo&, const EnvironmentVariables&, const std::string& save_folder = "");
-  ~JobSecret();  // as remove()
+  ~JobSecret();  // calls remove()
   JobSecret(const JobSecret&) = delete;
   JobSecret& operator=(const JobSecret&) = delete;
 
   // The current key; empty before rank 0 has published it.
   JobKey read() const;
-  // Called on rank 0 when it listens on that port. The key file contains the port, so ranks that can read it try no
+  // Called on rank 0 once it listens on that port. The key file contains the port, so ranks that can read it try no
   // other.
   void publish(int port);
   // On rank 0, once all ranks have met: removes the file that it wrote.
   void remove();
-  // Where rank 0 is to put the secret, for messages; "": it is given.
+  // The file into which rank 0 will write the secret, for messages; "": the secret is given.
   const std::string& awaited_file() const { return awaited_; }
 
  private:

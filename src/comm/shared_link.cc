@@ -22,23 +22,24 @@
 namespace athanor {
 namespace {
 
-constexpr size_t kRingBytes = 1 << 18;  // of each direction: both rings of a pair stay in a core's second-level cache
-constexpr size_t kPublishedAtOnce = 1 << 16;  // bytes, so that the peer reads while this rank writes on
-constexpr double kSecondsToIntroduce = 5;     // for who has connected
+constexpr size_t kRingBytes = 1 << 18;        // per direction: both rings of a pair stay in a core's L2 cache
+constexpr size_t kPublishedAtOnce = 1 << 16;  // bytes; the peer reads them while this rank writes on
+constexpr double kSecondsToIntroduce = 5;     // limit for a process that has connected
 
 // Data of asynchronous sends has a ring of its own in each direction, large enough that a send ends while both ranks
 // compute. Its memory is allocated with the first such send.
 constexpr size_t kBacklogBytes = 1 << 25;
-constexpr uint32_t kBacklogged = uint32_t{1} << 31;  // in Header::dtype: the data is in that ring
+constexpr uint32_t kBacklogged = uint32_t{1} << 31;  // in Header::dtype: the data is in the backlog ring
 
 // Counters of a ring. They only grow; the writer owns `written`, the reader `read`.
 struct Ring {
   alignas(64) std::atomic<uint64_t> written;
   alignas(64) std::atomic<uint64_t> read;
-  alignas(64) std::atomic<uint32_t> writer_waits;  // for space
-  alignas(64) std::atomic<uint32_t> reader_waits;  // for bytes
+  alignas(64) std::atomic<uint32_t> writer_waits;  // the writer waits for space
+  alignas(64) std::atomic<uint32_t> reader_waits;  // the reader waits for bytes
 };
-// The memory of two ranks. Index 0 is what the rank that dialled writes, index 1 what the one that was dialled writes.
+// Memory shared by two ranks. Index 0: what the rank that dialled writes; index 1: what the rank that was dialled
+// writes.
 struct SharedPair {
   Ring rings[2], backlogs[2];
   alignas(4096) std::array<std::byte, kRingBytes> bytes[2];
@@ -47,7 +48,7 @@ struct SharedPair {
 constexpr size_t kAllocatedAtOnce = offsetof(SharedPair, backlog_bytes);
 static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free);
 
-// What the dialling rank says of itself.
+// The message by which the dialling rank introduces itself.
 struct Introduction {
   std::array<char, 8> magic = {'a', 't', 'h', 's', 'h', 'm', '0', '1'};
   uint64_t bytes = sizeof(SharedPair);
@@ -80,7 +81,7 @@ struct RingEnd {
 
   size_t used() const { return sane(size_t(position - ring->read.load(std::memory_order_seq_cst))); }
   size_t ready() const { return sane(size_t(ring->written.load(std::memory_order_seq_cst) - position)); }
-  // At most n bytes as far as they lie in one piece; returns their number.
+  // Writes at most n bytes, as far as they are contiguous in the ring; returns their number.
   size_t write(const std::byte* data, size_t n) {
     n = one_piece(n);
     std::memcpy(bytes + position % size, data, n);
@@ -198,10 +199,10 @@ class SharedLink final : public Link {
   int way_;
   RingEnd out_, in_, backlog_out_, backlog_in_;
   std::optional<bool> backlog_;  // whether its memory could be allocated
-  bool gone_ = false;            // the peer has ended; what it has written is still there
+  bool gone_ = false;            // the peer has ended; what it has written can still be read
 };
 
-// The first part of an address, "" if it is not known: see SharedEntry.
+// The machine in an address, "" if it is not known: see SharedEntry.
 std::string machine() {
   const std::string boot = boot_id();
   std::error_code error;
@@ -213,7 +214,7 @@ struct UnixAddress {
   sockaddr_un name = {};
   socklen_t bytes = 0;
 };
-// In the abstract namespace: a zero byte, then the name.
+// An address in the abstract namespace: a zero byte, then the name.
 UnixAddress socket_address(std::string_view name) {
   UnixAddress a;
   a.name.sun_family = AF_UNIX;
@@ -241,7 +242,8 @@ bool send_introduction(const Fd& socket, const Introduction& words, const std::a
   return sendmsg(socket.get(), &message, MSG_NOSIGNAL) == ssize_t(sizeof words);
 }
 
-// The descriptors that came with the expected words; empty ones if others came, or nothing by the deadline.
+// Receives `words`, and returns the descriptors that came with it; empty ones if its size is wrong, or nothing came by
+// the deadline.
 std::array<Fd, kPassed> take_introduction(const Fd& socket, Deadline deadline, Introduction& words) {
   std::array<Fd, kPassed> fds;
   pollfd ready{socket.get(), POLLIN, 0};
@@ -264,7 +266,7 @@ std::array<Fd, kPassed> take_introduction(const Fd& socket, Deadline deadline, I
   return fds;
 }
 
-// Memory of the expected size that its owner cannot shrink under this rank's feet.
+// Whether the memory has the expected size, and its owner cannot shrink it while this rank uses it.
 bool is_sealed(const Fd& memory) {
   struct stat file = {};
   const int seals = fcntl(memory.get(), F_GET_SEALS);
@@ -274,7 +276,7 @@ bool is_sealed(const Fd& memory) {
 
 Fd sealed_memory() {
   Fd memory(memfd_create("athanor", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  // Allocated at once, but for the backlogs: a later lack of memory would be a signal.
+  // Allocated at once, except for the backlogs: a later lack of memory would raise a signal.
   if (!memory || ftruncate(memory.get(), off_t(sizeof(SharedPair))) != 0 ||
       fallocate(memory.get(), 0, 0, off_t(kAllocatedAtOnce)) != 0 ||
       fcntl(memory.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)

@@ -10,8 +10,8 @@
 
 namespace athanor {
 
-// Where a rank listens for others on its machine, as text for them: the machine (the boot's id, the network namespace
-// and the user, who must be the same) and the name of a socket.
+// Where a rank listens for others on its machine. The address is a text for them: the machine (boot id, network
+// namespace and user, which must all be the same) and the name of a socket.
 class SharedEntry {
  public:
   struct Guest {
@@ -19,13 +19,13 @@ class SharedEntry {
     std::unique_ptr<Link> link;
   };
   SharedEntry() = default;  // has no address and no guests: the rank uses TCP with all others
-  // Listens on such a socket; where the machine offers none, the entry has no address either.
+  // Listens on such a socket; if the machine offers none, the address is empty.
   static SharedEntry listening();
   const std::string& address() const { return address_; }
-  // From then on guests are admitted: ranks of a job of `world` ranks that know its secret.
+  // Begins to admit guests: ranks of a job of `world` ranks that know its secret.
   void open(std::string secret, int rank, int world);
   void add_to(std::vector<pollfd>&) const;
-  // After poll(): the guests that have come. Strangers are sent away.
+  // Call after poll(): returns the guests that have come. Strangers are sent away.
   std::vector<Guest> admit();
   void close() { listener_ = {}; }
 
@@ -38,8 +38,8 @@ class SharedEntry {
 // Whether both addresses are of one machine, network namespace and user.
 bool on_one_machine(const std::string& address, const std::string& other);
 
-// A link of rank `from` to rank `to`, which listens at `address`. None if it does not answer by the deadline, or shared
-// memory cannot be had: the caller then uses TCP.
+// Connects rank `from` to rank `to`, which listens at `address`. Null if it does not answer by the deadline, or if
+// shared memory is not available: the caller then uses TCP.
 std::unique_ptr<Link> dial_shared(const std::string& address, const std::string& secret, int from, int to, Deadline);
 
 }  // namespace athanor

@@ -219,7 +219,8 @@ std::string interface_address(const std::string& list) {
   for (const ifaddrs* i = found; i; i = i->ifa_next) {
     if (!i->ifa_addr || (i->ifa_addr->sa_family != AF_INET && i->ifa_addr->sa_family != AF_INET6)) continue;
     const Address a = to_address(*i->ifa_addr);
-    if (a.any.sa_family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&a.v6.sin6_addr)) continue;  // needs a scope
+    // link-local addresses need a scope
+    if (a.any.sa_family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&a.v6.sin6_addr)) continue;
     if (listed(i->ifa_name) != exclude) return numeric(a);
   }
   throw Error(cat("no network interface with an address matches \"", list, "\"; `ip address` lists them"), Exit::usage);

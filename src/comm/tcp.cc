@@ -16,12 +16,13 @@
 namespace athanor {
 namespace {
 
-constexpr std::string_view kWhereYouMetMe = "*";  // as rank 0's address, which listens on all of its own
-constexpr double kSecondsToDial = 60;             // for a rank whose process lives: a thread of it always answers
+// Published as the address of rank 0 when rank 0 listens on all its addresses.
+constexpr std::string_view kWhereYouMetMe = "*";
+constexpr double kSecondsToDial = 60;  // limit to reach a rank whose process lives: a thread of it always answers
 constexpr int kPauseMs = 20;
-constexpr double kSecondsInMemory = 50e-6;  // of waiting for shared memory before the rank sleeps
+constexpr double kSecondsInMemory = 50e-6;  // duration of polling shared memory before the rank sleeps
 
-// Lets in the ranks that dial this one, on a thread: they need not wait until this rank has to do with them.
+// Admits the ranks that dial this one, on a thread, so that they need not wait until this rank needs them.
 class Entry {
  public:
   using Guest = SharedEntry::Guest;
@@ -92,8 +93,7 @@ std::vector<Entry::Guest> Entry::guests() {
   return std::exchange(guests_, {});
 }
 
-// The connections of one rank to others, each made when it is needed for the first time: by the rank with the higher
-// number.
+// The connections of one rank to others. Each is made when it is first needed, by the rank with the higher number.
 class Connections final : public Wire {
  public:
   Connections(Rendezvous& rendezvous, const std::string& interfaces, bool share_memory);
@@ -113,10 +113,10 @@ class Connections final : public Wire {
   void add_guests();
   bool moved(const Transfer&, Link::Outcome);  // throws if the peer is gone
   Rendezvous& rendezvous_;
-  std::vector<std::string> endpoints_, shared_;  // by rank: over TCP, and for ranks on its machine
+  std::vector<std::string> endpoints_, shared_;  // addresses by rank: over TCP, and for ranks on its machine
   std::string secret_;
-  std::vector<std::unique_ptr<Link>> peers_;  // by rank
-  std::vector<Transfer> started_;             // sends that nobody waits for, in their order
+  std::vector<std::unique_ptr<Link>> peers_;  // indexed by world rank
+  std::vector<Transfer> started_;             // asynchronous sends, in their order
   Calls calls_;
   std::optional<Entry> entry_;
 };
@@ -172,7 +172,7 @@ void Connections::dial(int peer) {
   }
 }
 
-// Ranks below this one are dialled; those above dial.
+// Dials the missing ranks below this one; those above dial this one.
 void Connections::connect(const std::vector<Transfer>& some, const std::vector<Transfer>& others) {
   std::vector<int> missing;
   for (const auto* list : {&some, &others})
@@ -224,10 +224,10 @@ void Connections::finish(int peer, int64_t most) {
   move_until(sends, receives, [&] { return under_way(peer) <= most; });
 }
 
-// What was started comes before other sends to the same peer. Returns whether anything moved, as move_all() does.
+// Started sends come before other sends to the same peer. Returns whether anything moved, as move_all() does.
 bool Connections::move_started() {
   bool any = false;
-  std::vector<int> waiting;  // peers whose connection takes no more now
+  std::vector<int> waiting;  // peers whose connection takes no more data now
   for (Transfer& t : started_) {
     if (std::ranges::find(waiting, t.peer) != waiting.end()) continue;
     while (!t.ended && link_to(t) && moved(t, link_to(t)->push(t))) any = true;
@@ -247,7 +247,7 @@ bool Connections::move_all(std::vector<Transfer>& sends, std::vector<Transfer>& 
   return any;
 }
 
-// Waits in memory for a moment, then in poll().
+// Polls shared memory for a moment, then sleeps in poll().
 template <class Done>
 void Connections::move_until(std::vector<Transfer>& sends, std::vector<Transfer>& receives, Done done) {
   std::vector<pollfd> fds;
@@ -268,7 +268,7 @@ void Connections::move_until(std::vector<Transfer>& sends, std::vector<Transfer>
       move_all(sends, receives);
     }
     if (done()) return;
-    if (failed) rendezvous_.throw_if_failed();  // after a last poll: a call that all ranks made may be complete
+    if (failed) rendezvous_.throw_if_failed();  // after a last move_all(): a call that all ranks made may be complete
     fds.assign({{rendezvous_.failure_fd(), POLLIN, 0}, {entry_->arrived_fd(), POLLIN, 0}});
     bool in_memory = false;
     each_waiting([&](Link* link, bool is_send) {
@@ -289,7 +289,8 @@ void Connections::move_until(std::vector<Transfer>& sends, std::vector<Transfer>
 std::unique_ptr<Communicator> make_tcp(Rendezvous& rendezvous, const std::string& interfaces, bool share_memory) {
   auto world = make_direct(std::make_shared<Connections>(rendezvous, interfaces, share_memory), rendezvous.rank(),
                            rendezvous.tree());
-  world->barrier();  // whoever cannot be reached is known before work begins: all, or the neighbours in the tree
+  // Fails now if a rank cannot be reached: connects to every rank, or to the neighbours in the tree.
+  world->barrier();
   return world;
 }
 

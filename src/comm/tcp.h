@@ -1,6 +1,6 @@
-// Ranks over TCP, or through shared memory where they are on one machine, for tensors in host memory and what hosts
-// tell each other (wire.h): a rank has a connection to each other that it has exchanged something with, so to all after
-// a reduction of tensors among all. Reductions are in rank order.
+// Ranks over TCP, or through shared memory if they are on one machine, for tensors in host memory and messages between
+// hosts (wire.h). A rank has a connection to each rank that it has exchanged something with, so to all ranks after a
+// reduction of tensors among all. Reductions are in rank order.
 #pragma once
 #include <memory>
 
@@ -11,7 +11,7 @@ namespace athanor {
 
 // All ranks of the rendezvous; it must outlive the communicator and its splits. Calls of one rank come from one thread.
 // interfaces: the network interface for tensors, as in NCCL_SOCKET_IFNAME; "": the one that reaches rank 0's machine.
-// share_memory: with ranks of the same machine, network namespace and user, if those ask for it too.
+// share_memory: use shared memory with ranks of the same machine, network namespace and user that ask for it too.
 std::unique_ptr<Communicator> make_tcp(Rendezvous&, const std::string& interfaces, bool share_memory = false);
 
 }  // namespace athanor

@@ -19,7 +19,7 @@ namespace {
 struct Job {
   std::mutex mutex;
   std::condition_variable changed;
-  std::vector<bool> ended;  // by rank
+  std::vector<bool> ended;  // indexed by rank
   int failed_rank = -1;
   std::exception_ptr failure;
   std::string reason;
@@ -105,7 +105,7 @@ class Hub {
       throw;
     }
   }
-  // Copied: a rank that fails frees its memory before its messages are taken.
+  // The data is copied, since a rank that fails frees its memory before its messages are taken.
   void start_send(int from, int to, Tensor x) {
     const std::lock_guard lock(job_.mutex);
     const auto* bytes = static_cast<const std::byte*>(x.data);
@@ -154,7 +154,7 @@ class Hub {
   std::vector<Call> calls_;
   std::vector<bool> arrived_;
   uint64_t generation_ = 0;
-  std::map<std::pair<int, int>, std::deque<std::vector<std::byte>>> mail_;  // by sender and receiver
+  std::map<std::pair<int, int>, std::deque<std::vector<std::byte>>> mail_;  // messages by sender and receiver
 };
 
 void move(const Tensor& to, const Tensor& from) {

@@ -1,12 +1,13 @@
-// The tree by which ranks are heard and told: rank 0 is its root, and below rank r are the ranks r * fan_out + 1 ...
-// r * fan_out + fan_out. No rank speaks with more than fan_out + 1 others, and 1,024 ranks are three levels deep.
+// The tree along which ranks exchange messages: rank 0 is its root, and the children of rank r are the ranks r *
+// fan_out + 1 ... r * fan_out + fan_out. No rank talks to more than fan_out + 1 others, and 1,024 ranks are three
+// levels deep.
 #pragma once
 #include <algorithm>
 #include <vector>
 
 namespace athanor {
 
-constexpr int kFanOut = 16;  // up to 17 ranks all are directly below rank 0
+constexpr int kFanOut = 16;  // with up to 17 ranks, all others are children of rank 0
 
 struct RankTree {
   int ranks = 1, fan_out = kFanOut;
@@ -16,12 +17,12 @@ struct RankTree {
   int end_child(int rank) const { return std::min(ranks, rank * fan_out + 1 + fan_out); }
   bool is_leaf(int rank) const { return first_child(rank) == ranks; }
   bool is_flat() const { return ranks <= fan_out + 1; }
-  // Whether `rank` is `above` itself or anywhere below it.
+  // Whether `rank` is in the subtree whose root is `above`.
   bool is_below(int rank, int above) const {
     while (rank > above) rank = parent(rank);
     return rank == above;
   }
-  // The rank and all below it: first itself, then one child with all below that one, then the next.
+  // The subtree of a rank: the rank itself, then its first child's subtree, then the next child's.
   std::vector<int> subtree(int rank) const {
     std::vector<int> all = {rank};
     for (int child = first_child(rank); child < end_child(rank); ++child) {

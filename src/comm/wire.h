@@ -22,13 +22,13 @@ struct Header {
 
 // Header and data of a transfer to or from one peer.
 struct Transfer {
-  int peer;  // rank of the world
+  int peer;  // world rank
   std::byte* data;
   Header header;
   size_t done = 0;  // bytes, counted by the wire
   bool ended = false;
   bool started = false;     // an asynchronous send: Wire::start()
-  bool backlogged = false;  // its data takes another way than its header (shared_link.cc)
+  bool backlogged = false;  // its data takes another ring than its header (shared_link.cc)
   Header arrived = {};
 };
 
@@ -47,7 +47,7 @@ class Wire {
 // Throws if the peer's header differs from the one that this rank expects.
 void require_same_call(const Transfer& received, int rank);
 
-// For a wire: which of its transfers begin a call, of which a tree makes several.
+// Tells a wire which of its transfers begin a call; in a tree, a call has several transfers.
 class Calls {
  public:
   bool begins(const Header& h) {
@@ -60,8 +60,8 @@ class Calls {
   uint64_t group_ = 0, call_ = ~uint64_t{0};
 };
 
-// All ranks of a wire, for what hosts tell each other: everything goes through the tree, what is large in slices.
-// Groups split from it are for tensors: of these only small ones, barriers and broadcasts go through the tree.
+// All ranks of a wire, for messages between hosts: everything goes through the tree, large data in slices. Groups split
+// from it are for tensors: only small tensors, barriers and broadcasts go through the tree.
 std::unique_ptr<Communicator> make_direct(std::shared_ptr<Wire>, int rank, RankTree);
 
 }  // namespace athanor

@@ -11,7 +11,7 @@ __device__ __forceinline__ uint32_t ld4(const void* p) { return *static_cast<con
 __device__ __forceinline__ void st16(void* p, uint4 v) { *static_cast<uint4*>(p) = v; }
 __device__ __forceinline__ void st8(void* p, uint2 v) { *static_cast<uint2*>(p) = v; }
 __device__ __forceinline__ void st4(void* p, uint32_t v) { *static_cast<uint32_t*>(p) = v; }
-// To global memory in one instruction; the compiler may split st16 between other stores.
+// Stores to global memory in one instruction; the compiler may split st16 between other stores.
 __device__ __forceinline__ void st16_global(void* p, uint4 v) { ptx::st_global16(p, v); }
 // Streaming access (evict first), for data that is used once.
 __device__ __forceinline__ uint4 ld16_streaming(const void* p) { return __ldcs(static_cast<const uint4*>(p)); }

@@ -25,7 +25,7 @@ struct Point {
 template <Activation F>
 __device__ __forceinline__ Point activate(float x) {
   if constexpr (F == Activation::gelu) {
-    constexpr float kTwiceInner = 1.5957691216057308f, kCubic = 0.044715f;  // as in cuda/mlp.cu
+    constexpr float kTwiceInner = 1.5957691216057308f, kCubic = 0.044715f;  // same constants as in cuda/mlp.cu
     const float s = sigmoid(kTwiceInner * x * (1.f + kCubic * x * x));
     const float bounded = fminf(fmaxf(x, -64.f), 64.f);
     return {x * s, s + s * (1.f - s) * kTwiceInner * bounded * (1.f + 3.f * kCubic * bounded * bounded)};

@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(kTileThreads) add(T* y, const T* a, const U* b
 struct Summed {
   const void* x;
   Flat flat;
-  int tiles;  // per block
+  int tiles;  // tiles per block
   double* out;
 };
 

@@ -21,7 +21,7 @@ void multiply_scales(ProductScalars* out, const float* a, const float* b, bool a
 struct ScalesToArrange {
   void* out;  // [scale_bytes()]
   ScaleLayout layout;
-  Tensor scales;  // blocks.grid()
+  Tensor scales;  // shape: blocks.grid(codes)
   Blocks blocks;
   Shape codes;
   int terms;

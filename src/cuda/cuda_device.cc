@@ -166,7 +166,7 @@ double CudaDevice::peak_plain_flops() const {
   return known ? known->f32_flops : 0;
 }
 
-// Thread-local mode: calls of other threads, including those of libraries, neither enter nor break the capture.
+// Thread-local capture mode: calls of other threads, including those of libraries, neither enter nor break the capture.
 void CudaDevice::begin_capture() {
   CUDA_CHECK(cudaStreamBeginCapture(stream(Stream::compute), cudaStreamCaptureModeThreadLocal));
 }

@@ -1,6 +1,6 @@
-// CUPTI records tell when a kernel ran, but not for which op. A launch outside of graphs gets the label that the host
-// has pushed, as CUPTI's external correlation id. A graph replay gets the label of its node: callbacks store it when
-// the node is captured, and copy it to the node of the executable graph.
+// CUPTI records say when a kernel ran, but not for which op. A launch outside of graphs gets the label that the host
+// has pushed, as CUPTI's external correlation id. A graph replay gets the label of its node: callbacks store the label
+// when the node is captured, and copy it to the node of the executable graph.
 #include "cuda/cupti_profiler.h"
 
 #include <cxxabi.h>
@@ -48,7 +48,7 @@ std::string short_name(const char* symbol) {
   return before == std::string::npos ? name : name.substr(before + 1);
 }
 
-int64_t label_in(const auto& labels, auto key) {  // 0: none
+int64_t label_in(const auto& labels, auto key) {  // 0: no label
   const auto found = labels.find(key);
   return found == labels.end() ? 0 : found->second;
 }
@@ -140,11 +140,11 @@ class CuptiProfiler final : public Profiler {
   CUpti_SubscriberHandle subscriber_ = nullptr;
   std::thread::id launcher_ = std::this_thread::get_id();
   int64_t label_ = 0;    // label of the current launches of launcher_
-  std::string problem_;  // the first one
+  std::string problem_;  // the first problem
   int64_t lost_ = 0;
   std::vector<Buffer> buffers_;
   std::vector<Record> records_;
-  std::unordered_map<uint32_t, int64_t> label_of_call_;  // by correlation id
+  std::unordered_map<uint32_t, int64_t> label_of_call_;  // keyed by correlation id
   std::unordered_map<uint64_t, int64_t> label_of_node_;
   std::unordered_map<std::string, std::string> short_names_;
 };
@@ -176,7 +176,7 @@ void CuptiProfiler::close() {
 void CuptiProfiler::give_buffer(uint8_t** buffer, size_t* size, size_t* most_records) {
   *buffer = static_cast<uint8_t*>(std::malloc(kBufferBytes));  // null: CUPTI drops records
   *size = *buffer ? kBufferBytes : 0;
-  *most_records = 0;  // as many as fit
+  *most_records = 0;  // as many records as fit
 }
 
 void CuptiProfiler::take_buffer(CUcontext context, uint32_t stream, uint8_t* bytes, size_t, size_t valid) {

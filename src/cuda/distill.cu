@@ -124,7 +124,7 @@ __global__ void __launch_bounds__(kMaxThreads, 2) distilled_cross_entropy(Rows<T
   const int row = static_cast<int>(blockIdx.x), step = static_cast<int>(blockDim.x);
   T* z = a.logits + static_cast<size_t>(row) * static_cast<size_t>(a.columns);
   const T* v = a.teacher + static_cast<size_t>(row) * static_cast<size_t>(a.teacher_columns);
-  if (a.targets[row] < 0) {  // ignored
+  if (a.targets[row] < 0) {  // ignored row
     if (threadIdx.x == 0) a.losses[row] = a.divergences[row] = 0;
     for (int c = static_cast<int>(threadIdx.x); c < a.columns; c += step) z[c] = from_float<T>(0.f);
     return;

@@ -11,7 +11,7 @@ namespace {
 
 struct Dropped {
   const StepState* state;
-  const int64_t* first;  // row
+  const int64_t* first;  // number of the first row
   uint64_t seed, stream;
   int64_t columns;
   float p, scale;

@@ -18,7 +18,7 @@ namespace {
 
 // ---- gather and scatter of rows
 
-constexpr int kMoves = 4;  // per thread
+constexpr int kMoves = 4;  // moves per thread
 
 template <class U>
 __device__ __forceinline__ U load_unit(const U* p) {

@@ -6,7 +6,7 @@
 namespace athanor::cuda {
 
 constexpr int kLanes = 32;
-constexpr int kElements = 8;  // per lane
+constexpr int kElements = 8;  // elements per lane
 constexpr uint32_t kInfinity = 0x7f800000u, kNan = 0x7fc00000u;
 
 // The maximum over the lanes that hold columns of one block, returned to all of them. width: columns of a block, at

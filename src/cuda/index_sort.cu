@@ -139,7 +139,7 @@ SortedIndices sort_indices(const Indices& indices, void* scratch, cudaStream_t s
   const int rows = static_cast<int>(indices.rows);
   const unsigned tiles = grid_size(div_ceil<int64_t>(rows, kTile));
   int* const words = static_cast<int*>(scratch);
-  int* const buffers[2] = {words, words + 2 * indices.rows};  // index, then row
+  int* const buffers[2] = {words, words + 2 * indices.rows};  // each has indices, then rows
   const int count = static_cast<int>(tiles) << digits.bits;
   const int scan_threads = std::clamp(round_up(div_ceil(count, 8), 32), 32, 1024);
   const size_t shared_bytes = (size_t{kWarps} << digits.bits) * sizeof(int);

@@ -69,7 +69,7 @@ __device__ __forceinline__ float cap_slope(float x, float cap) {
   return 4 * e / ((1 + e) * (1 + e));
 }
 
-// A thread's running sum of e^(x - base), relative to its largest logit so far.
+// A thread's running sum of e^(x - base), where base is its maximum logit so far.
 struct OnlineSum {
   float most = -kInf, sum = 0;
 
@@ -226,13 +226,13 @@ __global__ void __launch_bounds__(kMaxThreads, 2) cross_entropy(Logits<T> a) {
   T* kept = reinterpret_cast<T*>(raw);
   T* row = a.logits + static_cast<size_t>(blockIdx.x) * static_cast<size_t>(a.columns);
   const int target = a.targets[blockIdx.x];
-  if (target < 0) {  // ignored
+  if (target < 0) {  // ignored row
     if (threadIdx.x == 0) a.losses[blockIdx.x] = 0;
     if (a.scale) write_zeros(a, row);
     return;
   }
-  // The thread whose chunks hold the target reads it before it writes. Kernels cannot throw: a target outside the
-  // vocabulary makes the loss NaN, and the step is skipped.
+  // The thread whose chunks hold the target reads the target's logit before it overwrites it. Kernels cannot throw: a
+  // target outside the vocabulary makes the loss NaN, and the step is skipped.
   const bool owner = static_cast<int>(threadIdx.x) == target / kElements % static_cast<int>(blockDim.x);
   const float stored = owner && target < a.vocab ? to_float(row[target]) : __int_as_float(0x7fffffff);
   const float logit = kCapped ? soft_cap(stored, a.softcap) : stored;
@@ -353,7 +353,7 @@ __global__ void __launch_bounds__(kMaxThreads, 2) cross_entropy_of_part(Logits<T
   ptx::wait_for_earlier_kernels();
   T* row = a.logits + static_cast<size_t>(blockIdx.x) * static_cast<size_t>(a.columns);
   const int target = a.targets[blockIdx.x];
-  if (target < 0) {  // ignored
+  if (target < 0) {  // ignored row
     if (threadIdx.x == 0) a.losses[blockIdx.x] = 0;
     if (a.scale) write_zeros(a, row);
     return;

@@ -47,7 +47,7 @@ void find_compiler(const SearchPlaces& places, const std::string& cudnn_file) {
 
 struct FoundCudnn {
   std::unique_ptr<cuda::CudnnAttention> attention;  // null: the program's own kernels compute all attention
-  std::string name;                                 // of cuDNN, with its version
+  std::string name;                                 // name and version of cuDNN
   std::string why_not;
 };
 

@@ -76,7 +76,7 @@ struct NcclOptions {
 
 struct NcclTransport {
   std::unique_ptr<Communicator> world;
-  std::string version;  // of the library
+  std::string version;  // version of the library
 };
 
 // Collective over all ranks of `control`, which carries the hosts' messages (ids, groups, barriers) and is owned by the

@@ -31,7 +31,7 @@ LaunchConfig warps(int64_t count, cudaStream_t stream) {
 // ---- router
 
 struct RowSums {
-  float most, sum;  // the largest logit, and the sum of exp(logit - most)
+  float most, sum;  // maximum logit, and the sum of exp(logit - most)
   __device__ __forceinline__ float probability(float logit) const { return expf(logit - most) / sum; }
   __device__ __forceinline__ float log_sum() const { return most + logf(sum); }
 };
@@ -331,7 +331,7 @@ __global__ void __launch_bounds__(kFlatThreads) receive_slots(Received a) {
   const int slot = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
   if (slot >= a.all) return;
   const int rank = slot / a.capacity;
-  int left = slot % a.capacity;  // position among the rows of its rank, less those of experts before e
+  int left = slot % a.capacity;  // position among the rows of its rank, minus the rows of experts before e
   int before = 0, row = -1;      // before: rows of experts before e on all ranks
   for (int e = 0; e < a.own; ++e) {
     if (slot == 0) a.offsets[e] = before;

@@ -13,7 +13,7 @@ namespace athanor::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kElements = 4;  // per thread
+constexpr int kElements = 4;  // elements per thread
 constexpr int kPiece = kThreads * kElements;
 
 // Rows of a matrix.

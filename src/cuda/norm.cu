@@ -21,7 +21,7 @@ namespace {
 
 constexpr int kMaxThreads = 512;
 constexpr int kShortBlock = 256;  // threads of a block that several rows share
-constexpr int kForwardPacks = 4;  // per thread
+constexpr int kForwardPacks = 4;  // packs per thread
 template <class T>
 constexpr int kBackwardPacks = 16 / kVector<T>;  // 16 elements, whose sums also fit in registers
 
@@ -226,7 +226,7 @@ struct ColumnSums {
   static constexpr int kPacks = kBackwardPacks<T>, kElements = kVector<T>;
   float dw[kPacks][kElements] = {}, db[kPacks][kElements] = {};
 
-  // to: [dw | db], each `columns` long
+  // to: [dw | db], each with `columns` elements
   template <NormKind K>
   __device__ __forceinline__ void store(float* to, int columns) const {
 #pragma unroll

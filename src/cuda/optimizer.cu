@@ -89,7 +89,7 @@ struct Part {
   int64_t decayed;
   uint64_t stream, moment_stream, first;
 };
-// Kernel arguments of an op; the scalars are computed from these and the state.
+// Kernel arguments of an update rule; its scalars are computed from these and the state.
 struct AdamRule {
   const StepState* state;
   double beta1, beta2, eps, weight_decay, rate;

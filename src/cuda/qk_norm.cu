@@ -216,7 +216,7 @@ __global__ void __launch_bounds__(kBackwardThreads<P>) qk_norm_backward(Heads a,
 
 // ---- launchers
 
-constexpr int most_packs(int elements) { return elements == 1 ? 4 : 2; }  // per lane
+constexpr int most_packs(int elements) { return elements == 1 ? 4 : 2; }  // packs per lane
 
 template <class Op>
 Heads heads_of(const Op& op, int elements) {

@@ -159,7 +159,7 @@ __global__ void __launch_bounds__(kThreads)
     for (float& f : factors) f = s.factor;
     if (writes && first && !rule.given) store_scale(scales, block, s.scale, rule.e8m0);
   };
-  const bool writes = at.warp == 0 && (c.height != 0 || at.band == 0);  // for scales of several rows
+  const bool writes = at.warp == 0 && (c.height != 0 || at.band == 0);  // writes scales that several rows share
   if (inside && c.width == 1) {
     const int64_t block = at.block_row(c, 0) * c.across + at.column;
 #pragma unroll

@@ -10,7 +10,7 @@
 namespace athanor::cuda {
 namespace {
 
-constexpr int kHeads = 4;  // per thread
+constexpr int kHeads = 4;  // heads per thread
 
 template <class T>
 struct Rotation {

@@ -25,8 +25,8 @@ constexpr size_t kMostAutomaticScratch = size_t{2} << 30;
 
 // Splits the rows of ColumnSum into ranges, so that the blocks of all ranges fill one wave, or slightly less.
 struct ColumnSumCut {
-  static constexpr int kWarps = 8;                    // per block
-  static constexpr int kRowsInFlight = 4;             // per warp
+  static constexpr int kWarps = 8;                    // warps per block
+  static constexpr int kRowsInFlight = 4;             // rows per warp
   static constexpr int64_t kMaxRanges = 256;          // keeps the second launch short
   static constexpr int64_t kWave = int64_t{5} * 132;  // blocks resident on an H200, limited by registers
   int64_t rows_each, count;
@@ -58,7 +58,7 @@ struct SumCut {
 
 // Splits the rows of NormBwd; each block writes one partial sum of its rows.
 struct NormCut {
-  static constexpr int64_t kMaxBlocks = 264;  // two per SM of an H200
+  static constexpr int64_t kMaxBlocks = 264;  // two thread blocks per SM of an H200
   static constexpr int64_t kMinRows = 8;      // keeps the partial sums few compared with the rows
   int64_t rows_each, blocks;
   explicit NormCut(int64_t rows)

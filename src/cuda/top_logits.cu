@@ -143,7 +143,7 @@ __global__ void __launch_bounds__(kMaxThreads, 2) pick_logits(PickRows<T> a) {
     const float x = to_float(z[c]);
     return x == -kInf ? 0.f : expf((capped(x, a.softcap) - base) * a.inverse);
   });
-  __syncthreads();  // all have read the row
+  __syncthreads();  // all threads have read the row
   if (threadIdx.x == 0) a.rest[blockIdx.x] = sum;
   for (int j = static_cast<int>(threadIdx.x); j < a.k; j += step) {
     const int column = a.part.column(ids[j]);
@@ -179,7 +179,7 @@ __global__ void __launch_bounds__(kMaxThreads, 2) cached_distilled_cross_entropy
   const int32_t* ids = a.ids + of_row;
   const float *values = a.values + of_row, *picked = a.picked + of_row;
   const int target = a.targets[row];
-  if (target < 0) {  // ignored
+  if (target < 0) {  // ignored row
     if (threadIdx.x == 0) a.losses[row] = a.divergences[row] = 0;
     for (int c = static_cast<int>(threadIdx.x); c < a.columns; c += step) z[c] = from_float<T>(0.f);
     return;
@@ -235,7 +235,7 @@ __global__ void __launch_bounds__(kMaxThreads, 2) cached_distilled_cross_entropy
     const float of_teacher = forward ? expf(log_q) - expf(log_q + (log_p_rest - log_q_rest)) : expf(log_q) * rest_share;
     z[c] = gradient(x, c == target_column, of_teacher);
   }
-  __syncthreads();  // the top tokens, written above like others, are written again
+  __syncthreads();  // the loop above also wrote the top tokens, which are written again
   for (int j = static_cast<int>(threadIdx.x); j < a.k; j += step) {
     const int column = a.part.column(ids[j]);
     if (column < 0) continue;

@@ -56,7 +56,7 @@ template <class Time>
 std::vector<double> best_in_turns(size_t candidates, Time&& time) {
   constexpr int kRounds = 3;
   constexpr double kRoundMicroseconds = 300;  // minimum duration of a round
-  constexpr int kMostLaunches = 30;           // per round
+  constexpr int kMostLaunches = 30;           // launches per round
   std::vector<double> best(candidates, std::numeric_limits<double>::infinity());
   std::vector<int> launches(candidates);
   for (size_t i = 0; i < candidates; ++i) {

@@ -6,7 +6,7 @@
 #include "tensor/half.h"
 namespace athanor::cuda {
 
-constexpr int kElements = 8;  // per thread
+constexpr int kElements = 8;  // elements per thread
 constexpr int64_t kTileElements = kElements * kTileThreads;
 
 // ---- eight consecutive elements

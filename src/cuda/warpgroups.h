@@ -42,7 +42,7 @@ __device__ __forceinline__ int group_id() { return __shfl_sync(~0u, static_cast<
 template <int Slots>
 struct Turn {
   int slot = 0;
-  uint32_t parity = 0;  // of the phase in which the slot is filled
+  uint32_t parity = 0;  // parity of the phase in which the slot is filled
   __device__ __forceinline__ void advance() {
     if (++slot == Slots) slot = 0, parity ^= 1;
   }

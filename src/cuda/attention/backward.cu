@@ -35,7 +35,7 @@ struct Stage {
 };
 template <class T, class Tile>
 struct Shared {
-  T a[Tile::kRows * kPitch<Tile::D>], b[Tile::kRows * kPitch<Tile::D>];  // the block's own rows
+  T a[Tile::kRows * kPitch<Tile::D>], b[Tile::kRows * kPitch<Tile::D>];  // rows of the block's own side
   Stage<T, Tile> stages[2];
 };
 

@@ -30,7 +30,7 @@ struct AttentionProblem {
   int64_t heads = 0, kv_heads = 0, head_dim = 0;
   DType dtype{};
   int64_t stride_q = 0, stride_k = 0, stride_v = 0;           // elements between tokens
-  int64_t stride_dq = 0, stride_dk = 0, stride_dv = 0;        // backward only
+  int64_t stride_dq = 0, stride_dk = 0, stride_dv = 0;        // used in backward only
   int64_t window = 0;                                         // 0: none, or one that hides nothing
   bool documents = false;                                     // false: each sequence is one document
   auto operator<=>(const AttentionProblem&) const = default;  // NOLINT(modernize-use-nullptr): a false alarm
@@ -46,7 +46,7 @@ class AttentionPlan {
   AttentionPlan(const CudnnTable& cudnn, CudnnTarget target, const AttentionProblem& p, const PlanFiles& files = {});
   const std::string& why_not() const { return why_not_; }  // reason why no engine supports it; empty if one does
   int64_t engine() const { return graph_.engine(); }       // -1: unknown, since the plan was restored
-  size_t scratch() const;                                  // bytes
+  size_t scratch() const;                                  // in bytes
 
   void run(const AttentionFwd& op, void* scratch, cudaStream_t stream) const;
   void run(const AttentionBwd& op, void* scratch, cudaStream_t stream) const;

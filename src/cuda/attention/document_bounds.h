@@ -10,7 +10,7 @@ namespace athanor::cuda {
 struct DocumentBounds {
   int32_t* bounds;  // [N]: for each token, the first token of its document, or the one after the last
   bool ends;        // true: the one after the last
-  int64_t rows;     // N
+  int64_t rows;     // N, the number of tokens
   int64_t tokens;   // per sequence; N is a multiple
   Tensor spans;     // [S, 6] i32
 };

@@ -7,7 +7,7 @@
 namespace athanor::cuda {
 namespace {
 
-constexpr int kWarps = 4;  // per block
+constexpr int kWarps = 4;  // warps per thread block
 
 template <class T>
 struct Merge {

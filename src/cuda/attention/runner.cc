@@ -62,7 +62,7 @@ class Trial {
     return watch_.microseconds(all) / launches;
   }
   template <class Expected, class Candidate>
-  std::string difference(Expected&& expected, Candidate&& candidate) {  // cuda/compare.h
+  std::string difference(Expected&& expected, Candidate&& candidate) {  // see cuda/compare.h
     return cuda::difference(
         op_, stream_, [&] { expected(op_, scratch_); }, [&] { candidate(op_, scratch_); });
   }

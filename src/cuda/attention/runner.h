@@ -21,10 +21,10 @@ class AttentionRunner {
   };
   AttentionRunner() = default;
   explicit AttentionRunner(Own own) : own_(std::move(own)) {}
-  // by_trial: use own kernels also where search() finds them faster.
+  // by_trial: use the program's own kernels also where search() finds them faster.
   AttentionRunner(std::unique_ptr<CudnnAttention> cudnn, bool by_trial);
 
-  // Enough for any choice, so that the memory plan stays valid after a search.
+  // Maximum over all candidates, so that the memory plan stays valid after a search.
   template <class Op>
   size_t scratch(const Op& op) const;
   template <class Op>
@@ -37,7 +37,7 @@ class AttentionRunner {
   struct SearchReport {
     int problems = 0, timed = 0;  // distinct problems; those timed
     int own = 0;                  // timed problems for which the program's own kernels were chosen
-    // of all launches of the timed problems: by the first candidate, by the chosen one
+    // sums over all launches of the timed problems: with the first candidate, with the chosen one
     double first_microseconds = 0, best_microseconds = 0;
   };
   SearchReport search(const Tunable& ops, double seconds, cudaStream_t stream);
@@ -69,7 +69,7 @@ class AttentionRunner {
   AttentionChoice time_all(const Op& like, double* first_microseconds, cudaStream_t stream) const;
   template <class Op>
   std::string whose(const Op& op) const;
-  int64_t tokens() const { return cudnn_ ? cudnn_->tokens() : 0; }  // per sequence
+  int64_t tokens() const { return cudnn_ ? cudnn_->tokens() : 0; }  // tokens per sequence
 
   std::unique_ptr<CudnnAttention> cudnn_;
   Own own_;  // set without cuDNN

@@ -22,11 +22,11 @@ struct Room {
 };
 template <class T, int D>  // own: k, v; other: q, dy. N is limited by the registers that dk and dv leave
 struct KeyRoom : Room<T, D, D == 64 ? 96 : 64, 8> {
-  QueryStats stats[KeyRoom::kSlots / 2][KeyRoom::N];  // of the queries in each pair of slots
+  QueryStats stats[KeyRoom::kSlots / 2][KeyRoom::N];  // statistics of the queries in each pair of slots
 };
 template <class T, int D>  // own: q, dy; other: k, v
 struct QueryRoom : Room<T, D, 128, D == 64 ? 8 : 4> {
-  QueryStats stats[QueryRoom::kPlaces][kRows];  // of the block's queries
+  QueryStats stats[QueryRoom::kPlaces][kRows];  // statistics of the block's queries
 };
 
 struct KeyMaps {
@@ -39,7 +39,7 @@ struct QueryMaps {
 #if PTX_SM90A
 struct Place {
   int head, end;  // the block's heads of its side: [head, end)
-  int first;      // its first row
+  int first;      // first row of the block
   int start;      // first row of the other side that its rows see; kNone: none
 };
 

@@ -34,7 +34,7 @@ struct Shared {
 
 struct Place {
   int head, end;  // the block's query heads: [head, end)
-  int first;      // its first query
+  int first;      // first query of the block
   int start;      // the first key that its queries see; kNone: none
 };
 

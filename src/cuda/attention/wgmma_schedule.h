@@ -31,7 +31,7 @@ struct Schedule {
   }
 };
 
-// Each tile has the fewest blocks with which the tiles that are left still give two blocks per SM.
+// Shares the heads of each tile among the fewest blocks with which the remaining tiles still give two blocks per SM.
 inline Schedule schedule(int64_t rows, int rows_of_tile, int heads) {
   const int wanted = 2 * multiprocessors();
   Schedule s{.tiles = static_cast<int>(div_ceil<int64_t>(rows, rows_of_tile)), .heads = heads};

@@ -12,8 +12,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 constexpr const char* kFormat = "athanor gemm choices, version 3";
-constexpr const char* kOldFormats[] = {"athanor gemm choices, version 1",   // had no epilogues
-                                       "athanor gemm choices, version 2"};  // had no attention
+constexpr const char* kOldFormats[] = {"athanor gemm choices, version 1",   // this version had no epilogues
+                                       "athanor gemm choices, version 2"};  // this version had no attention
 constexpr const char* kDigits = "0123456789abcdef";
 
 std::string to_hex(const cublasLtMatmulAlgo_t& algorithm) {

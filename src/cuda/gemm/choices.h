@@ -10,7 +10,7 @@ namespace athanor::cuda {
 
 // What the bytes of an algorithm are valid for.
 struct GemmKey {
-  std::string gpu;             // as CUDA names it
+  std::string gpu;             // name that CUDA reports
   int driver = 0;              // newest CUDA that the driver supports: 13000
   size_t cublaslt = 0;         // version: 130101
   size_t workspace_bytes = 0;  // limit for an algorithm
@@ -23,14 +23,14 @@ struct GemmChoice {
   bool in_parts = false;    // no algorithm: GEMM and epilogue run separately
   bool own = false;         // no algorithm: the program's own kernel
 };
-using GemmChoices = std::map<std::string, GemmChoice>;  // by the text of the problem
+using GemmChoices = std::map<std::string, GemmChoice>;  // keyed by the text of the problem
 
 enum class AttentionKernels { cudnn, builtin };  // builtin: the program's own
 struct AttentionChoice {
   AttentionKernels by = AttentionKernels::cudnn;
   double microseconds = 0;  // measured time
 };
-using AttentionChoices = std::map<std::string, AttentionChoice>;  // by the text of the problem
+using AttentionChoices = std::map<std::string, AttentionChoice>;  // keyed by the text of the problem
 
 struct ChosenAttention {
   std::optional<size_t> cudnn;  // version: 91900; 0: not used; nullopt: not in the file

@@ -51,7 +51,7 @@ GemmKey make_key(const CublasLtTable& lt, size_t workspace_bytes, const cudaDevi
 uint32_t epilogue_of(const GemmProblem& p) {
   switch (p.epilogue) {
     case Epilogue::none:
-    case Epilogue::add:  // as C
+    case Epilogue::add:  // the residual is passed as C
       return p.bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
     case Epilogue::gelu:
       return p.bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;

@@ -58,17 +58,18 @@ class GemmRunner {
   void run(const ScaledGemm& op, void* scratch, cudaStream_t stream);
   // Also not possible if the library has no algorithm; a warning says so once for each kind of GEMM.
   NativeProduct native(const ScaledGemm& op);
-  int capability() const { return capability_; }  // of the GPU: 90 for 9.0
+  int capability() const { return capability_; }  // compute capability of the GPU: 90 for 9.0
   bool fuses(const Gemm& op) const { return own_product_takes(problem_of(op), capability_); }
 
-  // Autotunes: for every distinct problem of the ops without a measured choice, those with the most work first, it
-  // times the heuristic's best results and keeps the fastest; for epilogues also separate kernels. Uses only the
-  // alignment of the ops' addresses. Allocates memory for one problem at a time. Before a search, GEMMs use the
-  // heuristic's first result without fused epilogues. Times vary, so another search may choose, and round, differently.
+  // Autotunes the distinct problems of the ops that have no measured choice, those with the most work first: times the
+  // heuristic's best results, for epilogues also separate kernels, and keeps the fastest. Uses only the alignment of
+  // the ops' addresses. Allocates memory for one problem at a time. Before a search, GEMMs use the heuristic's first
+  // result without fused epilogues. Times vary, so another search may choose, and round, differently.
   struct SearchReport {
-    int problems = 0, timed = 0;            // distinct problems; those timed within the limit
-    int epilogues = 0, fused = 0, own = 0;  // of the timed problems: with an epilogue, fused, with own kernel
-    double first_microseconds = 0, best_microseconds = 0;  // of all launches of the timed problems
+    int problems = 0, timed = 0;  // distinct problems; those timed within the limit
+    // timed problems with an epilogue, with a fused one, and with the program's own kernel
+    int epilogues = 0, fused = 0, own = 0;
+    double first_microseconds = 0, best_microseconds = 0;  // sums over all launches of the timed problems
   };
   SearchReport search(std::span<const Gemm> ops, double seconds, cudaStream_t stream,
                       std::span<const ScaledGemm> of_codes = {});

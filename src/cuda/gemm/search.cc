@@ -83,7 +83,8 @@ GemmRunner::Timed GemmRunner::time_candidates(const LibraryProduct& product, boo
   }
 }
 
-// GEMMs to search among the given ops: those of quantized operands that the library computes, and all others.
+// Distinct GEMMs to autotune: quantized ones that the library computes, and plain ones, including those on dequantized
+// operands.
 std::vector<GemmRunner::Searched> GemmRunner::to_search(std::span<const Gemm> ops,
                                                         std::span<const ScaledGemm> of_codes) {
   std::vector<Gemm> plain(ops.begin(), ops.end());

@@ -18,10 +18,10 @@ class GemmRunner::Timer {
 
   const GemmProblem& problem() const { return problem_; }
   const Plan& plan() const { return plan_; }                 // empty if the library must not be used
-  double microseconds(const Candidate&, int launches);       // per launch
+  double microseconds(const Candidate&, int launches);       // microseconds per launch
   cublasStatus_t refusal() const { return refusal_; }        // last error; CUBLAS_STATUS_SUCCESS: none
-  std::vector<double> in_turns(std::span<const Candidate>);  // best_in_turns()
-  std::string difference(const Candidate& expected, const Candidate& candidate);  // cuda/compare.h
+  std::vector<double> in_turns(std::span<const Candidate>);  // calls best_in_turns()
+  std::string difference(const Candidate& expected, const Candidate& candidate);  // see cuda/compare.h
 
  private:
   cublasStatus_t run(const LibraryProduct& product, const Candidate& candidate);

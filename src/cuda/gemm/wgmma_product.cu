@@ -21,7 +21,7 @@ namespace {
 
 constexpr int kColumns = 256;  // per tile; in SwiGLU forward half of them are gates
 constexpr int kHalf = kColumns / 2;
-constexpr int kSlots = 4;   // of the ring: 48 KiB each
+constexpr int kSlots = 4;   // slots of the ring: 48 KiB each
 constexpr int kTerms = 64;  // elements along K per step
 
 struct Forward {                        // tensor maps

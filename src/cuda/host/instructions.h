@@ -10,7 +10,7 @@ namespace emu::ptx {
 // ---- addresses and clusters
 uint32_t shared_address(const void* pointer);                  // offset in the block's own shared memory
 uint32_t cluster_address(const void* pointer, uint32_t rank);  // the same object's address in another block (mapa)
-void* cluster_pointer(void* pointer, uint32_t rank);           // as a generic pointer
+void* cluster_pointer(void* pointer, uint32_t rank);           // its generic pointer
 uint32_t cluster_rank();
 uint32_t cluster_size();
 void cluster_arrive();  // barrier.cluster.arrive.release

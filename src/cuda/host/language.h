@@ -3,7 +3,7 @@
 // features do not compile (host/refused.h).
 #pragma once
 #include "cuda/host/qualifiers.h"
-// these use the qualifiers:
+// The following headers use the qualifiers.
 #include "cuda/host/access.h"
 #include "cuda/host/atomics.h"
 #include "cuda/host/collectives.h"

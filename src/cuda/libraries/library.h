@@ -33,10 +33,10 @@ struct LibrarySpec {
 // Search order for libraries. A plain value, so that tests can make their own.
 struct SearchPlaces {
   std::map<std::string, std::string> overrides;  // variable -> file or folder; if set, nothing else is tried
-  std::string program_folder;                    // searched, and its ../lib
+  std::string program_folder;                    // folder of the program; searched, and its ../lib
   std::vector<std::string> other_folders = {};   // folders of related libraries, see places_near()
   bool system = true;                            // the dynamic linker's search: LD_LIBRARY_PATH, ld.so.cache
-  std::vector<std::string> cuda_folders;         // toolkits
+  std::vector<std::string> cuda_folders;         // CUDA toolkits
   std::vector<std::string> site_packages;        // Python environments with NVIDIA's pip packages
 };
 

@@ -97,7 +97,8 @@ class Nccl final : public Communicator {
     });
   }
 
-  // NCCL rounds sums of bf16 at every hop. So ranks send each other pieces instead, and each adds up its own piece.
+  // NCCL rounds sums of bf16 at every hop. So ranks send each other pieces instead, and each rank adds up its own
+  // piece.
   int64_t room_of_sum(DType dtype, int64_t n) const override { return room_of_bf16_sum(dtype, n, size()); }
 
   void sum(Tensor x, Tensor room, Stream stream) override {

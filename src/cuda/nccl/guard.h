@@ -64,14 +64,14 @@ class NcclGuard {
   bool finalize(std::unique_lock<std::mutex>&, ncclComm_t);
   void abort_all(std::unique_lock<std::mutex>&);
   void throw_if_ended() const;
-  std::string present() const;  // what the device, or else the host, is doing
+  std::string present() const;  // activity of the device, else of the host
   std::string words(ncclResult_t, ncclComm_t) const;
 
   NcclTable nccl_;
   CudaDevice& device_;
   NcclOptions options_;
   CollectiveMarks marks_;
-  int index_ = 0;             // of the GPU
+  int index_ = 0;             // index of the GPU
   mutable std::mutex mutex_;  // held during every NCCL call; guards the members below
   std::condition_variable changed_;
   std::set<ncclComm_t> open_;

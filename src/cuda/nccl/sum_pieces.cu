@@ -43,7 +43,7 @@ void sum_pieces(const SumOfPieces& sum, cudaStream_t stream) {
                       sum.ranks,
                       sum.rank};
   LaunchConfig config{dim3(grid_size(tiles_of(n))), dim3(kTileThreads), 0, stream};
-  // As for marks of collectives: no kernel of the program overlaps a collective in its stream.
+  // Not programmatic, like collective marks: no kernel of the program overlaps a collective in its stream.
   config.programmatic = false;
   CUDA_CHECK(launch(add_pieces, config, pieces));
 }

@@ -11,9 +11,9 @@ namespace athanor::cuda::ptx {
 enum class Major { kK = 0, kRows = 1 };
 enum class Swizzle : uint64_t { kNone = 0, k128 = 1, k64 = 2, k32 = 3 };
 
-// In bytes. K-major: `stride` is the distance between groups of 8 rows, `leading` that between the two 16-byte halves
-// of k (used only without a swizzle). Row-major (16-bit types): with a swizzle, `leading` is the distance between atoms
-// along the rows and `stride` that between groups of 8 k; without one it is the reverse.
+// Distances in bytes. K-major: `stride` is the distance between groups of 8 rows, `leading` the distance between the
+// two 16-byte halves of k (used only without a swizzle). Row-major (16-bit types): with a swizzle, `leading` is the
+// distance between atoms along the rows and `stride` the distance between groups of 8 k; without one it is the reverse.
 struct TileLayout {
   Swizzle swizzle = Swizzle::k128;
   uint32_t stride = 1024, leading = 16;

@@ -7,7 +7,7 @@ namespace athanor::cuda {
 
 // A copy moves a box of box_rows x box_columns. If box_columns are 128 bytes, the 128-byte swizzle is used, against
 // bank conflicts, as wgmma expects. Rows and columns outside of the matrix read as zeros and are not written.
-constexpr int kBoxColumns = 64;  // of 16-bit types
+constexpr int kBoxColumns = 64;  // elements of 16-bit types
 template <class T>
 struct TmaMatrix {
   const T* data;  // [rows, columns], 16-byte aligned
