@@ -18,7 +18,7 @@ SHRINK_LLAMA = {"num_key_value_heads": 2, "head_dim": 16, "intermediate_size": 9
 
 # Options that are read as something else: what validate.cc makes of them, or what src/config computes from them.
 READ_AS = {"mup_base_width": r"\.mup_width\b", "min_difficulty": r"\bchunk_length_at\(",
-           "difficulty_step": r"\bchunk_length_at\("}
+           "difficulty_step": r"\bchunk_length_at\(", "multi_token_prediction": r"\bahead_weights_at\("}
 
 
 class OptionsTest(unittest.TestCase):
