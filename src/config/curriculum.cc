@@ -1,6 +1,6 @@
-// Schedules by step of what attention sees. Windows: sliding_window_schedule. Sequence length warm-up: the length of a
-// sample as a function of its number, by DeepSpeed's fixed_linear schedule of curriculum_type seqlen [Li et al. 2022,
-// "The Stability-Efficiency Dilemma"].
+// Step schedules of the attention window and of the sequence length. Windows: sliding_window_schedule. Sequence length
+// warm-up: the length of a sample as a function of its number, by DeepSpeed's fixed_linear schedule of curriculum_type
+// seqlen [Li et al. 2022, "The Stability-Efficiency Dilemma"].
 #include <algorithm>
 
 #include "base/int.h"
@@ -8,7 +8,7 @@
 
 namespace athanor {
 
-// Chunk length in step k of N, from 1: min + floor(k / N (seq_length - min)), rounded down to a multiple of
+// Chunk length in step k (from 1) of N: min + floor(k / N (seq_length - min)), rounded down to a multiple of
 // difficulty_step.
 int64_t chunk_length_at(const Config& c, int64_t sample) {
   const int64_t step = c.total_curriculum_step > 0 ? steps_for(c, sample + 1) : 0;
