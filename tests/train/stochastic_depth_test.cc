@@ -1,4 +1,4 @@
-// Stochastic depth: gradients are those of the loss whose branches are left out, and ranks, micro-batches and
+// Stochastic depth: gradients are those of the loss with the dropped branches left out, and ranks, micro-batches and
 // recomputation change nothing.
 #include <gtest/gtest.h>
 
@@ -44,7 +44,7 @@ EngineOptions dropped(StochasticDepth depth, G recompute) {
   return o;
 }
 
-// As OneBatch, of a model that is trained whole.
+// Like OneBatch, for a model that is fully trained.
 struct DroppedBatch : OneBatch {
   explicit DroppedBatch(ModelType type, StochasticDepth depth, G recompute = G::none)
       : OneBatch(type, dropped(depth, recompute)) {}
@@ -83,7 +83,7 @@ TEST(StochasticDepth, IsOfTrainingAloneAndOtherSequencesInEveryStep) {
   std::set<double> losses;
   for (int step = 0; step < 8; ++step) {
     losses.insert(at.run());
-    at.engine.finish_step();  // at a rate that moves nothing
+    at.engine.finish_step();  // with a learning rate that moves nothing
   }
   EXPECT_GT(losses.size(), 2U);
 }

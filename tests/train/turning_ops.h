@@ -1,4 +1,4 @@
-// The ops of a backend that wants codes transposed, or does not, whatever it says itself.
+// Wraps a backend's ops and overrides whether it asks for transposed quantized operands.
 #pragma once
 #include "ops/decorate.h"
 
@@ -14,7 +14,7 @@ class TurningOps final : public Decorated<TurningOps> {
     if constexpr (std::is_same_v<Op, Quantize>) turned += op.turn || op.turned;
     inner_.run(op, scratch);
   }
-  int64_t turned = 0;  // launches that wrote transposed codes
+  int64_t turned = 0;  // launches that wrote transposed quantized values
 
  private:
   Ops& inner_;

@@ -1,5 +1,5 @@
-// The law with products that compute their epilogues themselves: recomputation changes no bit, whichever epilogues are
-// fused, also where the library's GELU sees sums that were not rounded yet.
+// The law with fused GEMM epilogues: recomputation changes no bit, whichever epilogues are fused, even though the
+// library's GELU sees sums that are not rounded yet.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -38,7 +38,7 @@ struct Outcome {
   bool operator==(const Outcome&) const = default;
 };
 
-// A backend for which layers may leave ops apart.
+// A backend that can be told to reject fused ops.
 class Apart final : public Decorated<Apart> {
  public:
   Apart(Ops& ops, bool apart) : ops_(ops), apart_(apart) {}
@@ -51,23 +51,24 @@ class Apart final : public Decorated<Apart> {
   }
   bool fuses(const Gemm& op) const override { return !apart_ && ops_.fuses(op); }
   bool fuses(const AttentionBwd& op) const override { return !apart_ && ops_.fuses(op); }
-  int64_t turned_back = 0, turned_behind = 0;  // gradients of q and k, by attention, and by a launch behind it
+  int64_t turned_back = 0, turned_behind = 0;  // inverse RoPE of dQ and dK: fused into attention, and in a separate
+                                               // launch
 
  private:
   Ops& ops_;
   bool apart_;
 };
 
-// A run with the choices of another, with those of a search (into `choices`), or with none.
+// Autotune choices: given ones, those of a search (stored in `choices`), or none.
 enum class Choose : uint8_t { none, search, given };
 struct Tuned {
   Choose how = Choose::none;
   bool apart = false;
-  int64_t head_dim = 0;  // 0: tiny()'s
+  int64_t head_dim = 0;  // 0: that of tiny()
   std::string choices, report;
   int64_t turned_back = 0, turned_behind = 0;
-  bool asks = false;  // whether layers ask for SwiGLU's gradient as an epilogue
-  // The ways of products with SwiGLU, its gradient, and RoPE, after a search.
+  bool asks = false;  // whether layers request the SwiGLU gradient as an epilogue
+  // How GEMMs with SwiGLU, its gradient, and RoPE are computed after a search.
   std::string gated, gradient, rotated;
 };
 
@@ -112,7 +113,7 @@ class Fused : public ::testing::TestWithParam<std::pair<ModelType, const char*>>
  protected:
   void SetUp() override { set_times(true); }
   void TearDown() override { set_times(false); }
-  // On the emulated GPU, products with an epilogue take less time than those without.
+  // On the emulated GPU, makes GEMMs with an epilogue faster than those without.
   static void set_times([[maybe_unused]] bool fusing_pays) {
 #ifdef ATHANOR_EMULATED_GPU
     { Rig opens_the_library; }
@@ -146,7 +147,7 @@ TEST_P(Fused, RecomputationChangesNoBit) {
   EXPECT_EQ(train(type, options(precision, G::full), tuned), none);
 }
 
-// Queries and keys turned in the launch of their product, or apart: before a search; and by its choice with every
+// RoPE on Q and K, fused into the QKV GEMM or separate: before autotuning, and with its choice, with every
 // recomputation.
 TEST(RopeOfProducts, AskedForAsAnEpilogueHasTheBitsOfOpsApart) {
   constexpr ModelType kType = ModelType::qwen2;  // with a bias
@@ -162,8 +163,8 @@ TEST(RopeOfProducts, AskedForAsAnEpilogueHasTheBitsOfOpsApart) {
   EXPECT_EQ(train(kType, options("bf16", G::full), tuned), none);
 }
 
-// Gradients of queries and keys turned back by attention, or by a launch behind it; RoPE comes from a product, or
-// behind a norm of queries and keys.
+// Inverse RoPE of dQ and dK, fused into attention or in a separate launch; RoPE is applied by the GEMM, or after the QK
+// norm.
 TEST(RopeOfAttention, TurnedBackHasTheBitsOfOpsApart) {
   for (const ModelType type : {ModelType::llama, ModelType::qwen3})
     for (const G granularity : {G::none, G::selective, G::full}) {
@@ -179,7 +180,7 @@ TEST(RopeOfAttention, TurnedBackHasTheBitsOfOpsApart) {
     }
 }
 
-// Products in parts, as before a search, and layers that never ask for an epilogue.
+// GEMMs in parts, as before autotuning, and layers that never request an epilogue.
 TEST(SwigluGradient, AskedForAsAnEpilogueHasTheBitsOfOpsApart) {
   for (const G granularity : {G::none, G::selective}) {
     Tuned fused, apart{.apart = true};
