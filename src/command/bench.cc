@@ -30,7 +30,7 @@ struct BenchArgs {
   RankFlags ranks;
 };
 
-// An engine with weights and one micro-batch of random tokens: timing needs no data.
+// An engine with weights and one micro-batch of random tokens; timing needs no data.
 struct Bench {
   Bench(const Config& c, Machine& m) : config(c), machine(m), engine(make_engine(config, machine.backend(), true)) {
     const Backend backend = machine.backend();
@@ -39,7 +39,7 @@ struct Bench {
     engine->commit();
     attention = attention_words(*engine, backend.tuning);
     engine->init_weights();
-    engine->set_compressed(true);  // as in most steps of an optimizer that compresses
+    engine->set_compressed(true);  // as in most steps of a 1-bit optimizer
     const int64_t n = engine->options().micro_batch_size * config.seq_length, from = engine->rank() * n;
     for (int64_t i = 0; i <= n; ++i)
       tokens.push_back(
@@ -53,7 +53,7 @@ struct Bench {
     engine->finish_step();
   }
   bool is_first() const { return machine.backend().mesh.world().rank() == 0; }
-  // The largest value of all ranks, on all of them.
+  // The maximum over all ranks, on all of them.
   double most_of_ranks(double value) const {
     Communicator* ranks = machine.backend().control;
     if (ranks) ranks->all_reduce({&value, DType::f64, {1}}, Reduce::max, Stream::compute);
@@ -65,10 +65,10 @@ struct Bench {
   std::string attention;  // attention_words()
   std::vector<int32_t> tokens, targets;
   PhaseClock clock;
-  int64_t steps = 0;  // begun
+  int64_t steps = 0;  // number of steps begun
 };
 
-// Seconds of one step on the slowest rank.
+// Seconds of one step, on the slowest rank.
 double seconds_of_step(Bench& b) {
   const auto begin = Clock::now();
   b.step();
@@ -81,7 +81,7 @@ std::vector<double> time_steps(Bench& b, int64_t steps) {
   return seconds;
 }
 
-// What every op takes, and of several ranks every collective.
+// Times of all ops, and with several ranks of all collectives.
 struct OpTimes {
   OpTimes(Bench& b, const BenchArgs& args, bool by_shape)
       : limits{.most = given_or_measured(args.rates, b.machine.backend(), b.engine->options().recipe)},
@@ -97,7 +97,7 @@ struct OpTimes {
   StepProfile profile;
 };
 
-// Steps in which rank 0 times every op; null on the others.
+// Runs steps in which rank 0 times every op; returns null on other ranks.
 std::unique_ptr<OpTimes> time_ops(Bench& b, const BenchArgs& args, bool by_shape) {
   b.machine.doing(Activity::startup, 0);
   auto ops = b.is_first() ? std::make_unique<OpTimes>(b, args, by_shape) : nullptr;
@@ -138,7 +138,7 @@ nlohmann::ordered_json ops_json(const StepProfile& profile) {
 
 nlohmann::ordered_json communication_json(const StepProfile& profile) {
   nlohmann::ordered_json rows = nlohmann::ordered_json::array();
-  for (const CommunicationRow& row : profile.communication())  // not known or not modelled: null
+  for (const CommunicationRow& row : profile.communication())  // unknown or not modelled: null
     rows.push_back({{"layer", row.of.layer},
                     {"group", row.of.group},
                     {"calls", row.calls},
@@ -150,7 +150,7 @@ nlohmann::ordered_json communication_json(const StepProfile& profile) {
 
 struct StepTimes {
   std::vector<double> seconds;  // time of each step
-  double cpu = 0;               // seconds of this process' threads in all of them
+  double cpu = 0;               // CPU seconds of this process' threads in all steps
   double median() const { return athanor::median(seconds); }
 };
 
@@ -163,7 +163,7 @@ StepTimes time_steps_and_cpu(Bench& b, int64_t steps) {
 
 double tokens_of_step(const Bench& b) { return double(b.config.global_batch_size * b.config.seq_length); }
 
-// Per second and rank.
+// FLOP/s per rank.
 double flops_of_rank(const Bench& b, const StepTimes& times) {
   return flops_per_token(*b.engine, b.config.seq_length).causal * tokens_of_step(b) / times.median() /
          double(b.engine->devices());
@@ -187,7 +187,7 @@ std::string to_json(const Bench& b, const StepTimes& times, const OpTimes* ops) 
   if (ops) {
     const StepProfile& profile = ops->profile;
     out["ceilings"] = {{"flops", ops->limits.most.flops}, {"bytes", ops->limits.most.bytes}};
-    // Only the steps whose ops were timed; others may have met a busier machine.
+    // Only the steps whose ops were timed; in other steps the machine may have been busier.
     out["profiled_ms"] = profile.step_seconds() * 1e3;
     out["explained"] = measured_sum(profile.rows()) / double(profile.steps()) / profile.step_seconds();
     out["times"] = source_json(profile);
@@ -223,7 +223,7 @@ Exit bench_step(const BenchArgs& args, bool by_shape) {
     const auto ops = !args.json || args.ops ? time_ops(b, args, by_shape) : nullptr;
     if (b.is_first()) std::fputs((args.json ? to_json(b, times, ops.get()) : to_text(b, times, *ops)).c_str(), stdout);
     std::fflush(stdout);
-    if (Communicator* all = machine.backend().control) all->barrier();  // nobody leaves while rank 0 is busy
+    if (Communicator* all = machine.backend().control) all->barrier();  // no rank leaves while rank 0 is busy
   });
   return Exit::done;
 }

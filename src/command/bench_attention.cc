@@ -1,5 +1,5 @@
-// athanor bench attention: forward and backward of attention for several lengths, head sizes and kinds of masks, by the
-// program's own kernels and, on a GPU, by cuDNN's: rates, and whether the bits repeat.
+// athanor bench attention: forward and backward of attention for several lengths, head sizes and kinds of masks, with
+// the program's own kernels and, on a GPU, with cuDNN's: rates, and whether results are bit-identical across runs.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -33,14 +33,14 @@ struct Problem {
   Mask mask;
   int64_t sequences, heads;
   DType dtype;
-  bool rope;  // backward turns gradients of queries and keys back
+  bool rope;  // backward applies the inverse RoPE to dQ and dK
 
   int64_t rows() const { return sequences * length; }
   int64_t window() const { return mask == Mask::window ? std::max<int64_t>(1, length / 8) : 0; }
   std::vector<Span> spans() const {
     return documents_to_measure(sequences, length, mask == Mask::documents ? length : 1);
   }
-  // Pairs of a query and a key that it sees.
+  // Number of query-key pairs inside the mask.
   double pairs() const {
     double sum = 0;
     for (const Span& span : spans()) {
@@ -55,19 +55,19 @@ struct Problem {
 
 struct AttentionTime {
   double seconds = 0;
-  bool repeated = false;  // a second run had the same bits
+  bool repeated = false;  // a second run was bit-identical
 };
 struct Side {
-  std::string why_not;  // empty: it was measured
+  std::string why_not;  // empty: measured
   AttentionTime forward, backward;
 };
 struct AttentionRow {
   Problem problem;
   Side own;
-  std::optional<Side> cudnn;  // on a GPU
+  std::optional<Side> cudnn;  // only on a GPU
 };
 
-// The tensors of a forward and a backward op, as training has them: q, k and v side by side.
+// The tensors of a forward and a backward op, laid out as in training: Q, K and V in one packed QKV tensor.
 class AttentionBench {
  public:
   AttentionBench(Backend backend, const Problem& p) : backend_(backend) {
@@ -110,7 +110,7 @@ class AttentionBench {
     results_ = {forward_.y, forward_.lse};
     gradients_ = {dqkv};
   }
-  // On a GPU: why the program's own kernels run instead of cuDNN's.
+  // Why the program's own kernels run instead of cuDNN's, on a GPU.
   std::string why_not_cudnn() const {
     std::string words =
         backend_.tuning->describe_attention({.products = {}, .forward = {&forward_, 1}, .backward = {&backward_, 1}});
@@ -183,7 +183,7 @@ std::vector<Problem> problems_of(const BenchAttentionArgs& args) {
   return all;
 }
 
-// A problem that fails costs itself: too little memory, or a kernel that does not run.
+// Errors such as too little memory, or a kernel that cannot run, affect only this problem.
 Side measure(Backend backend, const Problem& p, CudaAttention asked) {
   try {
     AttentionBench bench(backend, p);
@@ -194,7 +194,7 @@ Side measure(Backend backend, const Problem& p, CudaAttention asked) {
   }
 }
 
-// cuDNN's plans are for one length of sequences.
+// A separate machine for each length, because cuDNN's plans are for one sequence length.
 void add_cudnn(const BenchAttentionArgs& args, std::vector<AttentionRow>& rows) {
   for (auto first = rows.begin(); first != rows.end();) {
     const int64_t length = first->problem.length;

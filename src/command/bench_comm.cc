@@ -24,8 +24,9 @@ struct CommRow {
   double seconds, bus;
 };
 
-// A collective on f32 buffers of n elements, of which each rank has n / ranks; and the share of the bytes that crosses
-// the busiest link of a perfect network, as nccl-tests counts it, so that numbers compare across rank counts.
+// A collective on f32 buffers of n elements, of which each rank owns n / ranks, and the fraction of the bytes that
+// crosses the busiest link of a perfect network. It is nccl-tests' bus bandwidth factor, which makes results comparable
+// across rank counts.
 struct CommCase {
   const char* name;
   std::function<void(Communicator&, Tensor full, Tensor part)> run;
@@ -49,7 +50,7 @@ double timed(Communicator& c, const CommCase& which, Tensor full, Tensor part, i
   const auto begin = Clock::now();
   for (int64_t i = 0; i < calls; ++i) which.run(c, full, part);
   double seconds = seconds_since(begin) / double(calls);
-  c.all_reduce({&seconds, DType::f64, {1}}, Reduce::max, Stream::compute);  // all ranks use the slowest time
+  c.all_reduce({&seconds, DType::f64, {1}}, Reduce::max, Stream::compute);  // all ranks use the time of the slowest
   return seconds;
 }
 
@@ -91,7 +92,7 @@ Exit bench_comm(const BenchCommArgs& args, const RankFlags& flags) {
   log::configure({.level = ranks.rank == 0 ? log::Level::info : log::Level::warn, .rank = ranks.rank});
   Machine machine(config, ranks);
   machine.run([&] {
-    const auto group = machine.backend().control->split(0, ranks.rank);  // for tensors
+    const auto group = machine.backend().control->split(0, ranks.rank);  // communicator for tensors
     Communicator& c = *group;
     std::vector<CommRow> rows;
     for (const CommCase& which : kCommCases)

@@ -1,5 +1,5 @@
-// athanor bench decode CONFIG.json: tokens per second of sampling one text on the CPU, beside the speed at which the
-// same threads read a buffer of the weights' size: every weight is read once for a token, so that is the bound.
+// athanor bench decode CONFIG.json: tokens per second of sampling one text on the CPU, compared with the speed at which
+// the same threads read a buffer of the weights' size. That is the bound, because every token reads every weight once.
 #include <algorithm>
 #include <cstdio>
 #include <memory>
@@ -24,18 +24,19 @@ struct BenchDecodeArgs {
   bool json = false;
 };
 
-// Reads all of a buffer with many threads, as fast as memory gives it.
+// Reads a whole buffer with many threads at memory bandwidth.
 class StreamReader {
  public:
   StreamReader(int64_t bytes, int threads) : pool_(threads), words_(size_t(bytes) / 8) {
-    each_chunk([&](uint64_t* begin, uint64_t* end) { std::fill(begin, end, 1); });  // by the threads that will read
+    each_chunk([&](uint64_t* begin, uint64_t* end) { std::fill(begin, end, 1); });  // first touch by the threads that
+                                                                                    // will read
   }
   double seconds() {
     const auto begin = Clock::now();
     std::atomic<uint64_t> total = 0;
     each_chunk([&](const uint64_t* at, const uint64_t* end) {
       uint64_t sums[16] = {};
-      constexpr int64_t kAhead = 2048;  // words: the hardware alone does not foresee what lies beyond a page
+      constexpr int64_t kAhead = 2048;  // words: the hardware prefetcher does not cross page boundaries
       for (; at + 16 <= end; at += 16) {
         __builtin_prefetch(at + kAhead);
         __builtin_prefetch(at + kAhead + 8);
@@ -45,7 +46,8 @@ class StreamReader {
       for (; at < end; ++at) sums[0] += *at;
       total += sums[0];
     });
-    CHECK(total == words_.size(), "read ", total.load(), " of ", words_.size());  // so that nothing is optimized away
+    CHECK(total == words_.size(), "read ", total.load(), " of ", words_.size());  // uses the sum, so that the reads are
+                                                                                  // not optimized away
     return seconds_since(begin);
   }
 
@@ -62,7 +64,7 @@ class StreamReader {
 struct DecodeTimes {
   int64_t bytes = 0;                   // size of the weights
   double token_seconds, read_seconds;  // medians
-  double share;                        // median of the rounds' read_seconds / token_seconds
+  double share;                        // median over the rounds of read_seconds / token_seconds
 };
 
 DecodeTimes measure(const BenchDecodeArgs& args, const Config& config, Machine& machine) {
@@ -78,8 +80,9 @@ DecodeTimes measure(const BenchDecodeArgs& args, const Config& config, Machine& 
   };
   for (const auto& unit : sampler.model().params().units()) {
     Tensor values = unit->value;
-    if (values.dtype == DType::f16) values.dtype = DType::bf16;  // any small numbers will do
-    if (unit->stored == StoredAs::values)                        // others: all codes are 0, and as fast as any
+    if (values.dtype == DType::f16) values.dtype = DType::bf16;  // any small numbers are fine
+    if (unit->stored == StoredAs::values)                        // otherwise the quantized values stay 0, which are as
+                                                                 // fast as any
       machine.backend().ops.run(RandomNormal{.x = values, .std = 0.02f}, nullptr);
     m.bytes += int64_t(unit->value.bytes());
   }
@@ -88,7 +91,7 @@ DecodeTimes measure(const BenchDecodeArgs& args, const Config& config, Machine& 
   std::vector<int32_t> start;
   for (int64_t i = 0; i < prompt; ++i) start.push_back(random_token());
   std::vector<double> token, read, share;
-  // Taken in turn, token after token and read after read, so that a busy machine disturbs both alike.
+  // Token and read times alternate, so that a busy machine disturbs both alike.
   for (int64_t round = 0; round < args.rounds; ++round) {
     sampler.prompt(start);
     double token_sum = 0, read_sum = 0;

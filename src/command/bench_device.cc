@@ -1,4 +1,4 @@
-// athanor bench device: the rates that rooflines are drawn with, measured on this machine.
+// athanor bench device: measures this machine's ceilings for the roofline model.
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>

@@ -1,4 +1,4 @@
-// athanor bench gemm CONFIG.json times each distinct GEMM of a step on its own, and compares its rate with that of a
+// athanor bench gemm CONFIG.json: times each distinct GEMM of a step in isolation, and compares its rate with that of a
 // large GEMM.
 #include <algorithm>
 #include <cstdio>
@@ -31,18 +31,18 @@ struct ProductRow {
   ProductUse use;
   ProductTime time;
   Factors factors = Factors::matrices;
-  double share = 0;  // of the rate of a large product of such factors
+  double share = 0;  // fraction of the rate of a large GEMM with the same kind of operands
 
   double flops() const { return use.op.cost().flops / time.seconds; }
 };
 
-// A kind of GEMM of quantized operands, and whether the device multiplies them as they are.
+// A kind of GEMM of quantized operands, and whether the device supports it natively.
 struct QuantizedPair {
   std::string operands, scales, result;
   bool native = false;
 };
 
-// All kinds that recipes use, of 1024 x 1024 x 1024. Empty on the CPU.
+// All kinds that recipes use, at 1024 x 1024 x 1024. Empty on the CPU.
 std::vector<QuantizedPair> quantized_pairs(const Backend& backend) {
   constexpr int64_t n = 1024;
   struct Scales {
@@ -97,7 +97,7 @@ struct ProductReport {
   }
 };
 
-// Keeps GEMMs within epilogues only where the backend runs them as separate ops.
+// Counts GEMMs inside fused ops only if the backend runs that op as separate parts; removes rows without launches.
 void keep_what_runs(std::vector<ProductRow>& rows) {
   std::map<GemmProblem, int64_t> within;
   for (const ProductRow& row : rows)

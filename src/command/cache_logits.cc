@@ -1,4 +1,4 @@
-// athanor cache-logits CONFIG TEACHER: the teacher's largest logits on a run's data, for its key teacher_logits.
+// athanor cache-logits CONFIG TEACHER: stores the teacher's top-k logits on a run's data, for its key teacher_logits.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -23,7 +23,7 @@ struct CacheArgs {
   RankFlags ranks;
 };
 
-// The run's configuration, for ranks that each have the whole teacher.
+// The run's configuration, changed so that every rank holds the whole teacher.
 Config config_of(const CacheArgs& args, int rank) {
   Config config = load_config_logged(args.config, args.overrides, rank);
   if (config.teacher_logits.empty())
@@ -34,7 +34,7 @@ Config config_of(const CacheArgs& args, int rank) {
   config.tensor_parallel_size = config.context_parallel_size = config.pipeline_parallel_size = 1;
   config.expert_parallel_size = config.data_parallel_replicate_size = 1;
   config.data_parallel_shard_size = config.zero_stage = config.local_steps = 0;
-  config.optimizer = RuleName::adamw, config.param_groups.clear();  // none that needs shards
+  config.optimizer = RuleName::adamw, config.param_groups.clear();  // an optimizer that does not require shards
   return config;
 }
 
@@ -45,7 +45,7 @@ int64_t missing_windows(const std::string& folder, const LogitCacheInfo& info) {
   return missing;
 }
 
-// On rank 0, before work begins.
+// Called on rank 0 before work begins.
 void begin(const std::string& folder, const LogitCacheInfo& info) {
   begin_logit_cache(folder, info);
   const int64_t needed = missing_windows(folder, info) * info.record_bytes();
@@ -70,14 +70,14 @@ Exit cache_logits(const CacheArgs& args) {
     const Dataset data = open_training_data(config);
     const PackingOptions packing = packing_options(config, data);
     const ModelFolder teacher(args.teacher);
-    if (!args.tokenizer.empty())  // a run's folder has it in its checkpoints
+    if (!args.tokenizer.empty())  // a run's folder has the tokenizer in its checkpoints
       options.tokens = teacher_tokens(args.tokenizer == args.teacher ? teacher.path() : args.tokenizer, data, teacher,
                                       int32_t(args.bos), args.length);
     const LogitCacheInfo info = logit_cache_info(config, teacher, data, packing, options);
     const std::string& folder = config.teacher_logits;
     if (ranks.rank == 0) begin(folder, info);
     if (backend.control) backend.control->barrier();
-    // Called together, so that no rank waits longer for another than a micro-batch takes.
+    // A collective, so that no rank waits for another longer than one micro-batch takes.
     const auto any_works = [&](bool mine) {
       int32_t any = mine ? 1 : 0;
       if (backend.control) backend.control->all_reduce({&any, DType::i32, {1}}, Reduce::max, Stream::compute);

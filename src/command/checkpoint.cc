@@ -16,7 +16,7 @@ void add_verb(Cli& cli, Verb parent, const char* name, const char* help, Exit (*
   verb.on_chosen([&cli, path, run] { cli.action = [path, run] { return run(*path); }; });
 }
 
-// "whole": every byte was verified; "present": all files have the right size.
+// Prints the checkpoints. "whole": every byte was verified; "present": all files have the right size.
 Exit list(const std::string& root, Depth depth) {
   auto all = list_checkpoints(root);
   const size_t steps = all.size();

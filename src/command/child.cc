@@ -20,10 +20,10 @@
 namespace athanor {
 namespace {
 
-constexpr int kNotStarted = 127;    // as a shell's code for a program that it cannot start
-constexpr int kSecondsToStop = 30;  // exit_signal_budget, and what a step in progress takes
+constexpr int kNotStarted = 127;    // the shell's code for a program that cannot be started
+constexpr int kSecondsToStop = 30;  // exit_signal_budget plus the time of a step in progress
 
-// Blocks signals for its lifetime, so that they can be waited for instead of handled.
+// Blocks signals for its lifetime, so that they can be waited for with sigtimedwait instead of handled.
 class BlockedSignals {
  public:
   BlockedSignals() {
@@ -46,7 +46,7 @@ class BlockedSignals {
   sigset_t waited_{}, before_{};
 };
 
-// What the child does between fork and exec: async-signal-safe calls only, since other threads may hold locks.
+// Runs in the child between fork and exec: only async-signal-safe calls, since other threads may hold locks.
 [[noreturn]] void become(char* const* arguments, const Fd& output, pid_t parent, const sigset_t& mask) {
   setpgid(0, 0);
   end_with_parent(parent);
@@ -74,7 +74,7 @@ pid_t spawn(const std::vector<std::string>& command, const std::string& log, con
 
 void end_with_parent(pid_t parent) {
   prctl(PR_SET_PDEATHSIG, SIGTERM);
-  if (getppid() != parent) _exit(kNotStarted);  // it ended before
+  if (getppid() != parent) _exit(kNotStarted);  // the parent ended before prctl
 }
 
 std::string own_program() { return std::filesystem::read_symlink("/proc/self/exe").string(); }

@@ -35,7 +35,7 @@ std::string version_text() {
   return cat("athanor ", v.version, "\ncommit   ", v.commit, "\ncompiler ", v.compiler, " (", v.build, ")");
 }
 
-// Every error leaves through here: one line on stderr, one exit code.
+// All errors pass through here: one line on stderr, one exit code.
 Exit guarded(const Action& action) {
   try {
     return action();
@@ -51,8 +51,8 @@ Exit guarded(const Action& action) {
   }
 }
 
-// A result that could not be written to standard output is an error. If its reader went away (`athanor config | head`)
-// the code is that of other programs, which SIGPIPE ends.
+// Reports an error if the output could not be written to stdout. If the reader went away (`athanor config | head`), the
+// exit code is that of a program ended by SIGPIPE.
 int judge_output(int code) {
   std::cout.flush();
   const bool flushed = std::fflush(stdout) == 0;
@@ -81,8 +81,8 @@ std::vector<std::string_view> options_of(const CLI::App& app, std::deque<std::st
   return names;
 }
 
-// What is wrong with the words of a command line, where the parser says less: a word where a verb is expected, an
-// option that the verb does not have. Empty otherwise.
+// Explains an error in the command line better than the parser: a word where a verb is expected, an option that the
+// verb does not have. Empty if there is neither.
 std::string misspelt(const CLI::App& app, const std::vector<std::string>& words) {
   const CLI::App* at = &app;
   std::string path = "athanor";
@@ -99,7 +99,7 @@ std::string misspelt(const CLI::App& app, const std::vector<std::string>& words)
         return cat(path, ": there is no option \"", name, "\"; ",
                    advice(nearest(name, known), cat("`", path, " --help` lists all")));
       if (!at->get_option(name)->get_expected_min() || word.size() > name.size()) continue;
-      ++i;  // its value
+      ++i;  // skips the option's value
     } else if (at->get_require_subcommand_min() > 0 && !word.starts_with("-")) {
       const auto verbs = names_of(*at, kept);
       if (std::find(verbs.begin(), verbs.end(), word) == verbs.end())
@@ -112,7 +112,7 @@ std::string misspelt(const CLI::App& app, const std::vector<std::string>& words)
   return at->get_require_subcommand_min() > 0 ? cat(path, ": expected a verb; `", path, " --help` lists all") : "";
 }
 
-// The action of the words, or the exit code where the parser has said all.
+// Parses the words: sets the action, or returns the exit code after the parser has printed everything.
 std::optional<int> read_words(const std::vector<std::string>& words, Action& action) {
   CLI::App app("athanor: pretrains GPT-2- and Llama-family language models from token shards", "athanor");
   app.footer(kExitCodes);
@@ -125,11 +125,11 @@ std::optional<int> read_words(const std::vector<std::string>& words, Action& act
                             add_tokenize, add_data,          add_checkpoint, add_import,  add_export, add_lr_find,
                             add_report,   add_scaling,       add_sweep,      add_compare, add_logits, add_cache_logits,
                             add_bench,    add_check_backend, add_devices};
-  // What launch runs begins with a verb too, which must not be taken for a second one of this command line.
+  // The command that launch runs begins with a verb, too, which must not be parsed as a second verb.
   if (words.size() > 1 && words[1] == "launch") verbs = {add_launch};
   for (const Add add : verbs) add(cli);
   try {
-    std::vector<std::string> backwards(words.rbegin(), words.rend() - (words.empty() ? 0 : 1));  // as CLI11 takes them
+    std::vector<std::string> backwards(words.rbegin(), words.rend() - (words.empty() ? 0 : 1));  // as CLI11 expects
     app.parse(std::move(backwards));
     return std::nullopt;
   } catch (const CLI::ParseError& e) {
@@ -137,7 +137,7 @@ std::optional<int> read_words(const std::vector<std::string>& words, Action& act
     const bool unknown = dynamic_cast<const CLI::ExtrasError*>(&e) || dynamic_cast<const CLI::RequiredError*>(&e);
     const std::string better = unknown ? misspelt(app, words) : "";
     std::string said = escape_controls(better.empty() ? e.what() : better);
-    if (said.size() > kLongestMessage) said = said.substr(0, kLongestMessage) + "...";  // it repeats words as they came
+    if (said.size() > kLongestMessage) said = said.substr(0, kLongestMessage) + "...";  // the message quotes the words
     std::fprintf(stderr, "%s\nRun with --help for more information.\n", said.c_str());
     return int(Exit::usage);
   }

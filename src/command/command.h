@@ -1,5 +1,5 @@
-// The command line: one file per verb adds its subcommand and says what to do; cli.cc parses, runs and turns every
-// Error into a message and an exit code.
+// The command line: one file per verb adds its subcommand and its action; cli.cc parses, runs the action, and turns
+// every Error into a message and an exit code.
 #pragma once
 #include <functional>
 #include <optional>
@@ -48,10 +48,10 @@ void add_scaling(Cli&);
 void add_sweep(Cli&);
 void add_compare(Cli&);
 
-// Whether the words of a command line, the program's name first, are understood, without running them; nothing: they
-// are. Otherwise it has been said what is wrong, or the help they ask for, and this is the exit code.
+// Parses a command line (program name first) without running it; nullopt: it is valid. Otherwise it has printed the
+// error or the requested help, and returns the exit code.
 std::optional<int> refuse_words(const std::vector<std::string>& words);
-// Parses and runs; returns the process exit code.
+// Parses and runs a command line; returns the process exit code.
 int run_cli(int argc, char** argv);
 
 }  // namespace athanor

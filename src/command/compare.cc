@@ -1,5 +1,5 @@
-// athanor compare CONFIG --output FOLDER: trains a configuration in low precision and in bf16, with equal seeds and
-// data, and reports how far the two runs differ.
+// athanor compare CONFIG --output FOLDER: trains a configuration in low precision and in bf16, with the same seed and
+// data, and reports the difference between the two runs.
 #include <cstdio>
 #include <filesystem>
 #include <memory>
@@ -22,7 +22,7 @@ struct CompareArgs {
   ComparisonLimits limits;
 };
 
-// Last on the command line, so that neither the file nor --set changes it.
+// These overrides come last, so that neither the file nor --set changes them.
 std::vector<std::string> of_both(const CompareArgs& args, const std::string& name) {
   std::vector<std::string> all = args.overrides;
   all.insert(all.end(), {cat("save=", args.folder, "/", name), "load=auto", "log_jsonl=true"});
@@ -38,14 +38,14 @@ std::vector<std::string> of_reference(const CompareArgs& args) {
 }
 
 std::vector<std::string> of_run(const CompareArgs& args, const Config& config) {
-  constexpr int64_t kRecords = 100;  // records of each matrix, unless the configuration has an interval
+  constexpr int64_t kRecords = 100;  // records per matrix, unless the configuration sets an interval
   std::vector<std::string> all = of_both(args, std::string(name_of(config.precision)));
   if (config.log_quantization_interval == 0)
     all.push_back(cat("log_quantization_interval=", std::max<int64_t>(1, config.train_iters / kRecords)));
   return all;
 }
 
-// Exit::done, or why there is nothing to compare.
+// Returns Exit::done, or the reason why there is nothing to compare.
 Exit train(const CompareArgs& args, const std::string& name, const std::vector<std::string>& overrides) {
   const std::string log = cat(args.folder, "/", name, ".log");
   log::info("compare: ", name, ", with its output in ", log);
@@ -57,7 +57,7 @@ Exit train(const CompareArgs& args, const std::string& name, const std::vector<s
     log::info("compare: stopped in ", name, "; the same command resumes");
     return Exit::requeue;
   }
-  // A run that diverged is compared as far as it came.
+  // A diverged run is compared up to its end.
   if (end.code == 0 || end.code == int(Exit::diverged)) return Exit::done;
   log::error("compare: ", name, " failed with exit code ", end.code, "; its output is in ", log);
   return Exit::error;

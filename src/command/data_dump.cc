@@ -1,4 +1,5 @@
-// athanor data dump CONFIG OUT: the very rows that a run trains on, in its order, for programs that are compared.
+// athanor data dump CONFIG OUT: writes the exact rows that a run trains on, in its order, to compare with other
+// programs.
 #include <cstdio>
 #include <memory>
 
@@ -17,7 +18,7 @@ struct DataSamplesArgs {
   int64_t first = 0, steps = 1;
 };
 
-constexpr int64_t kMostTokens = int64_t{1} << 28;  // 2 GiB of file
+constexpr int64_t kMostTokens = int64_t{1} << 28;  // 2 GiB in the file
 
 Exit write_samples(const DataSamplesArgs& args) {
   const Config config = load_config_logged(args.config, args.overrides);

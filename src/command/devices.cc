@@ -1,4 +1,4 @@
-// athanor devices: the GPUs, the CPU and NVIDIA's libraries that this program finds, and why something is not usable.
+// athanor devices: lists the GPUs, the CPU and NVIDIA's libraries that this program finds, and why one is not usable.
 #include <cstdio>
 #include <nlohmann/json.hpp>
 

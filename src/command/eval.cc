@@ -1,5 +1,5 @@
-// athanor eval FOLDER: loss, perplexity and bits per byte of a checkpoint on shards, its answers to multiple-choice
-// questions, and its accuracy on tasks with examples in the prompt.
+// athanor eval FOLDER: loss, perplexity and bits per byte of a checkpoint on shards, its accuracy on multiple-choice
+// questions, and on few-shot tasks.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -37,7 +37,7 @@ bool is_there(const std::string& path) {
   return std::filesystem::exists(path, ignored);
 }
 
-// The run's own config; of a folder that is only a model, one that evaluates it in fp32 at its full length.
+// The run's own config; for a folder with only a model, a config that evaluates it in fp32 at its full length.
 Config config_of(const EvalArgs& args, const ModelFolder& from) {
   const std::string& folder = from.path();
   const std::string resolved = folder + "/config.resolved.json";
@@ -46,7 +46,7 @@ Config config_of(const EvalArgs& args, const ModelFolder& from) {
   Config config;
   if (is_there(resolved)) {
     config = load_config_logged(resolved, overrides);
-    // This process is alone.
+    // evaluation runs in a single process
     config.data_parallel_replicate_size = config.tensor_parallel_size = config.context_parallel_size = 1;
     config.pipeline_parallel_size = config.virtual_pipeline_size = config.expert_parallel_size = 1;
     config.pipeline_schedule = PipelineSchedule::one_f_one_b;
@@ -71,7 +71,7 @@ Config config_of(const EvalArgs& args, const ModelFolder& from) {
   return config;
 }
 
-// --tokenizer, or the folder's own, or that beside the data; null when there is none.
+// The tokenizer of --tokenizer, else of the folder, else the one next to the data; null if there is none.
 std::unique_ptr<Tokenizer> tokenizer_of(const EvalArgs& args, const std::string& folder, const Config& config,
                                         const std::optional<Dataset>& data) {
   if (!args.tokenizer.empty()) return make_tokenizer({.source = args.tokenizer});
@@ -94,7 +94,7 @@ void write_scores(const std::string& path, const std::vector<Question>& question
   write_file(path, text);
 }
 
-// With the standard error, where there is one.
+// Formats a loss, with its standard error if there is one.
 std::string loss_text(double mean, double standard_error) {
   char loss[48], error[48] = "";
   std::snprintf(loss, sizeof loss, "loss %.4f", mean);
@@ -155,7 +155,7 @@ void report(const ChoiceResult& r, nlohmann::ordered_json& json, std::string& te
   text += line;
 }
 
-// Language modelling asks for logits of whole micro-batches, so these are of one sequence.
+// Language modelling tasks request logits of whole micro-batches, so micro-batches have one sequence.
 std::unique_ptr<Engine> engine_for(Config config, const std::vector<EvalTask>& tasks, Backend backend,
                                    InferenceWeights weights) {
   const auto greedy = [](const EvalTask& task) { return task.kind == TaskKind::language_modeling; };
@@ -169,7 +169,7 @@ std::unique_ptr<Engine> engine_for(Config config, const std::vector<EvalTask>& t
   return engine;
 }
 
-// Every task and the mean of their centred accuracies, the CORE metric.
+// Evaluates every task, and the mean of their centred accuracies: the CORE metric.
 void report(Engine& engine, const std::vector<EvalTask>& tasks, nlohmann::ordered_json& json, std::string& text) {
   double sum = 0;
   for (const EvalTask& task : tasks) {
@@ -209,7 +209,7 @@ Exit eval(const EvalArgs& args) {
         args.tasks, *tokenizer,
         {.seq_length = config.seq_length, .vocab_size = config.model.vocab_size, .max_items = args.max_items});
   if (!tasks.empty() && config.multiple_choice_data.empty())
-    config.multiple_choice_data = args.tasks;  // the engine is planned for several texts in a sequence
+    config.multiple_choice_data = args.tasks;  // makes the engine plan for several texts per sequence
   const auto engine = engine_for(config, tasks, machine.backend(), weights);
   engine->commit();
   load_weights(*engine, machine.backend().device, from);

@@ -1,4 +1,4 @@
-// athanor export CHECKPOINT OUT: a model for other programs.
+// athanor export CHECKPOINT OUT: converts a model to the formats of other programs.
 #include <unistd.h>
 
 #include <cstdio>
@@ -38,14 +38,14 @@ std::vector<std::string> dtype_names() {
   return names;
 }
 
-// "same" is the type of the token embedding.
+// "same" takes the dtype of the token embedding.
 GgufMixture mixture_of(const ExportArgs& args, const ModelFolder& model) {
   if (const auto mixture = mixture_named(args.dtype)) return *mixture;
   const DType dtype = float_named(args.dtype).value_or(model.weights().front().dtype);
   return mixture_of_floats(dtype == DType::f32 ? GgmlType::f32 : dtype == DType::f16 ? GgmlType::f16 : GgmlType::bf16);
 }
 
-// No program but this one caps the logits of these families, and none would say that it does not.
+// Refuses models that other programs would silently compute differently, such as capped logits in these families.
 void require_known_elsewhere(const ModelConfig& m) {
   if (m.model_type == ModelType::athanor) {
     const std::string option = option_of_athanor(m);
@@ -62,14 +62,14 @@ void require_known_elsewhere(const ModelConfig& m) {
               Exit::usage);
 }
 
-// Whether an NF4 --dtype quantizes its absmaxes too; none for other types.
+// Whether an NF4 --dtype also quantizes its absmax values (double quantization); nullopt for other types.
 std::optional<bool> nested_nf4_named(const std::string& dtype) {
   if (dtype == "nf4") return true;
   if (dtype == "nf4_single") return false;
   return std::nullopt;
 }
 
-// Which types each format has, besides floats for hf and gguf.
+// Which dtypes each format supports; hf and gguf support floats, too.
 bool has_type(const std::string& format, const std::string& dtype) {
   const bool plain = dtype == "same" || float_named(dtype), fp8 = code_blocks_named(dtype).has_value();
   if (format == "gguf") return plain || mixture_named(dtype);
@@ -93,7 +93,7 @@ void require_pruning(const ExportArgs& args) {
     refuse("is for --format hf in same, f32, bf16 or f16; this is ", args.format, " ", args.dtype);
 }
 
-// What can be refused without a look at the model.
+// Refuses invalid combinations that can be found without reading the model.
 void require_sense(const ExportArgs& args) {
   const auto refuse = [](const auto&... why) { throw Error(cat("export: ", why...), Exit::usage); };
   if (!has_type(args.format, args.dtype)) {
@@ -171,7 +171,7 @@ int64_t write(const ModelFolder& model, const ExportArgs& args, const std::strin
   return write_hf_folder(model, to, options);
 }
 
-// Writes the model under a hidden name, checks it, and renames it to args.to only if it is within the limits.
+// Writes the model under a hidden name, checks it, and renames it to args.to only if it passes.
 int64_t write_checked(const ModelFolder& model, const ExportArgs& args) {
   const std::string hidden = cat(parent_dir(args.to), "/.", base_name(args.to), ".", getpid(), ".checked");
   int64_t bytes = 0;
@@ -193,7 +193,7 @@ Exit export_model(const ExportArgs& args) {
   const ModelFolder model(args.from, args.averages);
   require_known_elsewhere(model.config());
   const int64_t bytes = args.check.data.empty() ? write(model, args, args.to) : write_checked(model, args);
-  if (args.check.json) return Exit::done;  // the only line of the output is the table's
+  if (args.check.json) return Exit::done;  // the table's JSON must be the only line of output
   std::printf("%s -> %s: %s of weights\n", model.path().c_str(), args.to.c_str(), format_bytes(size_t(bytes)).c_str());
   return Exit::done;
 }

@@ -17,7 +17,7 @@
 namespace athanor {
 namespace {
 
-// llama.cpp's tools measure at this length, too.
+// llama.cpp's tools also measure at this length.
 constexpr int64_t kLength = 512;
 
 Config config_for(const ModelFolder& model, const std::vector<std::string>& data, int64_t threads) {
@@ -127,7 +127,7 @@ struct HessianSource::State {
   Machine machine;
   std::unique_ptr<Engine> engine;
   int64_t samples;
-  std::map<std::string, int64_t> bytes;  // of each weight's Hessian, in the order in which files have the weights
+  std::map<std::string, int64_t> bytes;  // bytes of each weight's Hessian, in file order
   Hessians held;
 };
 

@@ -1,5 +1,5 @@
-// What `export` does with text: the importance of columns for quantizing, and how far what was written is from the
-// original.
+// Uses of text in `export`: the importance of columns for quantization, and the comparison of the exported model with
+// the original.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -14,12 +14,13 @@ namespace athanor {
 struct CalibrationArgs {
   std::vector<std::string> data;
   int64_t samples = 128;
-  std::string imatrix;  // file to write; empty: none
+  std::string imatrix;  // imatrix file to write; empty: none
 };
-// Nothing without data.
+// Returns an empty result if there is no data.
 Importance calibrate(const ModelFolder&, const CalibrationArgs&, int64_t threads);
 
-// Second moments of a model's inputs for GPTQ and SparseGPT, measured for as many weights at a time as fit in some GiB.
+// Hessians (second moments of the inputs) of weights for GPTQ and SparseGPT, measured for as many weights at a time as
+// fit in a few GiB.
 class HessianSource {
  public:
   HessianSource(const ModelFolder&, const CalibrationArgs&, int64_t threads);
@@ -37,7 +38,8 @@ struct CheckArgs {
   double max_kl = 0.1, min_same_top = 0.85, max_loss_increase = 0.1;
   bool force = false, json = false;
 };
-// Prints one table about `written`, of so many bytes. Beyond a limit and without `force`: an Error(usage) naming it.
+// Prints a table that compares `written`, of size `bytes`, with the original. Throws Error(usage) naming the limit if
+// one is exceeded and `force` is not set.
 void check_export(const ModelFolder& original, const ModelFolder& written, int64_t bytes, const CheckArgs&,
                   int64_t threads);
 

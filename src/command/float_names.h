@@ -1,4 +1,4 @@
-// Dtypes of weights as they are named on the command line.
+// Names of weight dtypes on the command line.
 #pragma once
 #include <optional>
 #include <string>
@@ -10,7 +10,7 @@ namespace athanor {
 
 inline std::vector<std::string> float_names() { return {"same", "f32", "bf16", "f16"}; }
 
-// Nothing for "same".
+// Returns nullopt for "same".
 inline std::optional<DType> float_named(const std::string& name) {
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16})
     if (name == name_of(dtype)) return dtype;

@@ -1,4 +1,4 @@
-// athanor import DIR OUT: takes over a model of another program, checked and with checksums.
+// athanor import DIR OUT: imports a model of another program, verified and with checksums.
 #include <cstdio>
 #include <memory>
 

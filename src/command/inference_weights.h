@@ -1,4 +1,4 @@
-// --weights of the verbs that compute with a model and do not train it.
+// The option --weights of verbs that run a model without training it.
 #pragma once
 #include <string>
 
@@ -8,8 +8,8 @@
 namespace athanor {
 
 constexpr const char* kWeightsAsPrecision = "precision";
-void add_weights_option(Verb, std::string& word);  // word: kWeightsAsPrecision at first
-// An Error(usage) on a GPU, where there are no GEMMs of int8.
+void add_weights_option(Verb, std::string& word);  // word: initially kWeightsAsPrecision
+// Throws Error(usage) for int8 on a GPU, which has no int8 GEMMs here.
 InferenceWeights inference_weights(const std::string& word, const Machine&);
 
 }  // namespace athanor

@@ -24,9 +24,9 @@ struct LaunchArgs {
   std::vector<std::string> command;
 };
 
-// After a rank has failed. The others learn of it within a second, unless it failed before it had joined: then they
-// wait for it, and SIGTERM ends them. A rank that hangs ends itself after ten seconds; one that still runs after
-// kSecondsToLeave is killed. One that is stopped (SIGSTOP) can do neither.
+// Timing after a rank has failed. The others learn of it within a second, except if it failed before it joined: then
+// they wait for it, until SIGTERM ends them. A rank that hangs ends itself after ten seconds; one that still runs after
+// kSecondsToLeave is killed. A stopped rank (SIGSTOP) can do neither.
 constexpr double kSecondsToAsk = 4, kSecondsToLeave = 20, kSecondsToLeaveStopped = 2;
 
 constexpr int kForwarded[] = {SIGTERM, SIGINT, SIGUSR1, SIGHUP};
@@ -34,23 +34,23 @@ constexpr int kForwarded[] = {SIGTERM, SIGINT, SIGUSR1, SIGHUP};
 struct Child {
   pid_t pid = -1;
   bool running = true, stopped = false;
-  bool asked = false, killed = false;  // by us: SIGTERM, SIGKILL
+  bool asked = false, killed = false;  // the launcher sent SIGTERM, SIGKILL
 };
 
 void set_variable(const char* name, const std::string& value) { setenv(name, value.c_str(), 1); }
 
-// Rank 0 is given the listener: nobody can take its port before it does.
+// Rank 0 inherits the listening socket, so that nobody can take its port first.
 [[noreturn]] void become_rank(int rank, pid_t launcher, std::vector<std::string>& command, const Fd& listener) {
   set_variable("RANK", cat(rank));
   set_variable("LOCAL_RANK", cat(rank));
   if (rank == 0) {
-    const int inherited = dup(listener.get());  // which exec does not close
+    const int inherited = dup(listener.get());  // the duplicate stays open across exec
     set_variable("ATHANOR_LISTENER", cat(inherited));
   }
   std::vector<char*> argv;
   for (std::string& word : command) argv.push_back(word.data());
   argv.push_back(nullptr);
-  setpgid(0, 0);  // Ctrl-C reaches the launcher alone, which passes it on
+  setpgid(0, 0);  // Ctrl-C reaches only the launcher, which forwards it
   end_with_parent(launcher);
   sigset_t none;
   sigemptyset(&none);
@@ -62,7 +62,7 @@ void set_variable(const char* name, const std::string& value) { setenv(name, val
 
 int exit_code(int status) { return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status); }
 
-// Takes note of what has become of a child; its exit code once it has ended.
+// Updates the state of a child; returns its exit code once it has ended.
 std::optional<int> look_at(Child& c) {
   int status = 0;
   if (!c.running || waitpid(c.pid, &status, WNOHANG | WUNTRACED | WCONTINUED) != c.pid) return std::nullopt;
@@ -72,10 +72,11 @@ std::optional<int> look_at(Child& c) {
   return exit_code(status);
 }
 
-// Waits for all; the code of the rank that failed first, where "a peer was lost" only says that another did.
+// Waits for all ranks. Returns the exit code of the rank that failed first; "a peer was lost" only says that another
+// failed.
 int await(std::vector<Child>& children, const sigset_t& signals) {
   int code = 0;
-  std::optional<Deadline> failed;  // when the first rank did
+  std::optional<Deadline> failed;  // time when the first rank failed
   while (std::any_of(children.begin(), children.end(), [](const Child& c) { return c.running; })) {
     const timespec moment{0, 50'000'000};
     const int signal = sigtimedwait(&signals, nullptr, &moment);
@@ -109,7 +110,7 @@ int await(std::vector<Child>& children, const sigset_t& signals) {
 Exit launch(LaunchArgs args) {
   args.command.insert(args.command.begin(), "athanor");
   if (const std::optional<int> code = refuse_words(args.command))
-    return static_cast<Exit>(*code);  // once, not by ranks
+    return static_cast<Exit>(*code);  // reported once, not by every rank
   set_variable("WORLD_SIZE", cat(args.ranks));
   set_variable("LOCAL_WORLD_SIZE", cat(args.ranks));
   set_variable("MASTER_ADDR", "127.0.0.1");

@@ -1,4 +1,4 @@
-// athanor logits MODEL OUT: what the model computes for random tokens, for comparison with other programs.
+// athanor logits MODEL OUT: writes the model's logits for random tokens, for comparison with other programs.
 #include <cstdio>
 #include <memory>
 

@@ -1,5 +1,5 @@
-// athanor lr-find CONFIG: a short run whose learning rate grows by one factor each step, and the rate that it
-// suggests.
+// athanor lr-find CONFIG: a short run whose learning rate grows by a constant factor per step; prints the suggested
+// learning rate.
 #include <cstdio>
 #include <filesystem>
 #include <memory>
@@ -19,11 +19,11 @@ namespace {
 struct LrFindArgs {
   std::string config, output;
   std::vector<std::string> overrides;
-  double from = 1e-8, to = 1;  // as PyTorch Lightning's lr_find
+  double from = 1e-8, to = 1;  // as in PyTorch Lightning's lr_find
   int64_t steps = 100;
 };
 
-// What makes a range test of a run; said last, so that neither the file nor --set changes it.
+// Overrides that turn a run into a range test; they come last, so that neither the file nor --set changes them.
 std::vector<std::string> as_lr_find(const LrFindArgs& args) {
   std::vector<std::string> all = args.overrides;
   all.insert(all.end(),
@@ -34,7 +34,7 @@ std::vector<std::string> as_lr_find(const LrFindArgs& args) {
   return all;
 }
 
-// The records of a run, for `athanor report`, and its page.
+// Writes the records of a run, for `athanor report`, and its HTML page.
 class Folder {
  public:
   explicit Folder(const std::string& path) : path_(path) {

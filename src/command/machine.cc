@@ -26,16 +26,16 @@
 namespace athanor {
 namespace {
 
-constexpr double kSecondsToExplain = 3;  // for the rendezvous to name a lost rank; it beats once a second
+constexpr double kSecondsToExplain = 3;  // time for the rendezvous to name a lost rank; heartbeats come once a second
 
-// Usual ones, since nothing is measured: those of an H200; memory and 10 Gbit/s.
+// Typical rates, since nothing is measured: links of an H200; for CPUs, memory and 10 Gbit/s Ethernet.
 Network between_gpus() {
   const GpuSpec& gpu = find_gpu("h200");
   return {.link_bytes = gpu.link_bytes, .network_bytes = gpu.network_bytes};
 }
 constexpr Network kBetweenCpus{.link_bytes = 5e9, .network_bytes = 1.25e9};
 
-// Whether the machine has a card of NVIDIA's, with a driver or without.
+// Whether the machine has an NVIDIA card, with or without a driver.
 bool has_nvidia_card() {
   std::error_code ignored;
   if (std::filesystem::exists("/proc/driver/nvidia", ignored)) return true;
@@ -43,14 +43,14 @@ bool has_nvidia_card() {
     try {
       if (read_file(card.path() / "vendor", 64) == "0x10de\n" &&
           read_file(card.path() / "class", 64).starts_with("0x03"))
-        return true;          // class 03: displays and 3D
-    } catch (const Error&) {  // NOLINT(bugprone-empty-catch): not a card then
+        return true;          // PCI class 03: display and 3D controllers
+    } catch (const Error&) {  // NOLINT(bugprone-empty-catch): then it is not a card
     }
   }
   return false;
 }
 
-// Why no GPU is used is told where one would be expected; elsewhere the description of the CPU says enough.
+// Logs why no GPU is used if one is expected; otherwise the description of the CPU is enough.
 bool wants_gpu(DeviceChoice choice, WithoutLibraries otherwise) {
   if (choice != DeviceChoice::automatic) return choice == DeviceChoice::cuda;
   std::string why = why_no_cuda();
@@ -64,8 +64,8 @@ bool wants_gpu(DeviceChoice choice, WithoutLibraries otherwise) {
   return why.empty();
 }
 
-// Equal for all processes that share this machine's cores and memory: containers may share a host name, and several
-// containers of one machine their boot id.
+// Identifies processes that share this machine's cores and memory: containers on different machines may have the same
+// host name, and containers on one machine the same boot id.
 std::string machine_identity() {
   std::error_code error;
   const auto mounts = std::filesystem::read_symlink("/proc/self/ns/mnt", error);
@@ -81,11 +81,11 @@ void require_same_kind(Rendezvous& rendezvous, bool gpu) {
 }
 
 bool may_share_gpus() {
-  const char* setting = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");  // NCCL's own
+  const char* setting = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");  // NCCL's own variable
   return setting && std::string(setting) == "1";
 }
 
-// Warns about features that only the emulated GPU has run, and says what to compare them with.
+// Warns about features that have only run on the emulated GPU, and says what to compare them with.
 void warn_of_shared_steps(const Config& config) {
   for (const auto& [key, size, what] :
        {std::tuple{"tensor_parallel_size", config.tensor_parallel_size, "share the products of a layer"},
@@ -124,7 +124,7 @@ Machine::Neighbours Machine::meet(const Config& config, const RankInfo& ranks) {
                                                                   .silence = config.heartbeat_timeout},
                                                      .last_resort = end_process,
                                                      .interfaces = interfaces});
-  secret_->remove();  // all are there
+  secret_->remove();  // all ranks have connected
   control_ = make_tcp(*rendezvous_, interfaces, value_of(environment, "ATHANOR_SHM_DISABLE") != "1");
   Neighbours here{.index = 0, .count = 0};
   const std::string me = machine_identity();
@@ -153,15 +153,16 @@ void Machine::open_cpu(const Config& config, const Neighbours& here) {
 }
 
 void Machine::open_gpu(const Config& config, const RankInfo& ranks, const Neighbours& here) {
-  // Plans and trials are of one window.
+  // Attention plans and autotune results are for a single window.
   const bool changes = !config.sliding_window_schedule.empty();
   CudaOptions options{.attention = changes ? CudaAttention::builtin : config.attention,
                       .tokens = config.seq_length,
-                      .documents = config.context_parallel_size == 1,  // else queries see keys of other pieces
+                      .documents = config.context_parallel_size == 1,  // with context parallelism, queries attend to
+                                                                       // keys of other ranks' chunks
                       .programmatic_launch = config.programmatic_launch,
                       .host_memory = available_memory() / size_t(std::max(1, here.count)),
                       .plan_folder = tuning_folder(config.tuning_cache)};
-  std::string attention;  // rank 0's choice: all take the same kernels, since kernels round differently
+  std::string attention;  // rank 0's choice; all ranks use the same kernels, since kernels round differently
   if (rendezvous_) {
     options.index = claim_gpu(ranks.local_rank >= 0 ? ranks.local_rank : here.index);
     if (ranks.rank > 0) attention = rendezvous_->exchange("attention", "")[0];
@@ -194,7 +195,8 @@ int Machine::claim_gpu(int local_rank) {
 
 std::unique_ptr<Communicator> Machine::connect_gpus(const Config& config, const RankInfo& ranks) {
   Rendezvous& r = *rendezvous_;
-  // The server names whoever stays away within the same time; NCCL's own limit is for what it cannot explain.
+  // The rendezvous server names a missing rank within the same time; NCCL's own timeout is for failures it cannot
+  // explain.
   NcclTransport nccl = make_nccl(*device_,
                                  {.place = [&r] { return r.where(); },
                                   .timeout = [limit = config.distributed_timeout + kSecondsToExplain] { return limit; },
@@ -207,7 +209,7 @@ std::unique_ptr<Communicator> Machine::connect_gpus(const Config& config, const 
 }
 
 Machine::Machine(const Config& config, const RankInfo& ranks, WithoutLibraries otherwise) {
-  // What can be refused is refused before anybody waits for others.
+  // Refuses what it can before waiting for other ranks.
   const auto mesh = mesh_sizes(config, ranks.world);
   const bool gpu = wants_gpu(config.device, otherwise);
   if (const std::string why = gpu ? why_no_cuda() : ""; !why.empty())
@@ -276,7 +278,7 @@ void add_rates(Verb verb, std::vector<double>& given) {
       .check(positive());
 }
 
-// Given rates are of bf16. Of the others data sheets tell their ratio to it: of codes twice, of f32 a fifteenth.
+// Given rates are for bf16. The other rates follow from data sheets: FP8 twice that of bf16, fp32 a fifteenth.
 Ceilings given_or_measured(const std::vector<double>& given, Backend backend, const Recipe& recipe) {
   if (given.empty()) return measure_ceilings(backend, recipe.compute, recipe.low_precision());
   if (backend.device.unified()) return {given[0], given[1]};

@@ -13,7 +13,7 @@ namespace athanor {
 
 namespace {
 
-// The whole text as a number; the error otherwise.
+// Parses the whole text as a number; returns the error if it is none.
 template <class T>
 std::errc parse(const std::string& text, T& value) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -28,7 +28,7 @@ Check condition(const std::string& expected, const std::function<bool(double)>& 
   return std::make_shared<CLI::Validator>(message, "");
 }
 
-// What T cannot hold exactly as it is written.
+// Refuses numbers that T cannot hold exactly as written.
 template <class T>
 CLI::Validator plain_number() {
   return {[](const std::string& text) -> std::string {

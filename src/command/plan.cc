@@ -1,5 +1,5 @@
-// athanor plan CONFIG.json: memory, parameters, operations and the limit of a run, without running it; --gpu: on a GPU
-// that is only described.
+// athanor plan CONFIG.json: memory, parameters, FLOPs and performance bound of a run, without running it; --gpu: on a
+// GPU that is only described.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -35,7 +35,8 @@ struct PlanArgs {
   SearchArgs search;
 };
 
-// Prints the host memory of offloaded masters and states, which no line of device memory counts.
+// Prints the host memory of offloaded master weights and optimizer states, which is not part of the device memory
+// table.
 void print_host_memory(const Config& config, const MemoryPlan& plan, const Device& device) {
   if (plan.total(Mem::pinned) == 0) return;
   std::printf("\nhost memory per rank                 made smaller by\n");
@@ -77,7 +78,7 @@ void print_memory(const Config& config, Engine& engine, const Device& device) {
                 format_bytes(std::max(p.peak_live, size_t(p.frames) * p.held_live)).c_str());
 }
 
-// What the plan is made for: this machine, or a GPU of which a description is known.
+// Target of the plan: this machine, or a GPU from the table of descriptions.
 struct Place {
   Place(const Config& config, const std::string& gpu) {
     const MeshSizes sizes = first_mesh_sizes(config);
@@ -108,19 +109,19 @@ struct Place {
 
   std::unique_ptr<Machine> machine;
   DescribedBackend described;
-  std::unique_ptr<ProcessMesh> mesh;  // null: the machine's
+  std::unique_ptr<ProcessMesh> mesh;  // null: that of this machine
   Roofline limits;                    // limits of a described GPU
   Network network;                    // network of a described GPU
-  double most_flops = 0;              // that is never exceeded, for MFU
+  double most_flops = 0;              // upper bound of FLOP/s, for MFU
 };
 
-// What a step demands: FLOPs of one rank, tokens of all ranks, and the peak that MFU is a fraction of.
+// Work of a step: FLOPs of one rank, tokens of all ranks, and the peak that MFU relates to.
 struct Demand {
   double flops, tokens, peak;
   int64_t steps;
 };
 
-// Weights and gradients of units in host memory, and which micro-batches hide them.
+// Prints the traffic of weights and gradients of FSDP units in host memory, and which micro-batches hide it.
 void print_units(const Engine& engine, const Roofline& limits, const OffloadTime& time, double least) {
   const UnitTraffic& t = engine.unit_traffic();
   if (t.forward.bytes == 0) return;
@@ -144,7 +145,7 @@ void print_units(const Engine& engine, const Roofline& limits, const OffloadTime
                 static_cast<long long>(std::max(1.0, from)));
 }
 
-// What passes through the GPU of masters and states in host memory, and which batches hide it.
+// Prints the traffic of offloaded master weights and optimizer states, and which batch sizes hide it.
 void print_offload(const Engine& engine, const Roofline& limits, const OffloadTime& time, double least, double end) {
   constexpr double kShare = 0.05;
   const StateTraffic& bytes = engine.state_traffic();
@@ -192,7 +193,7 @@ void print_limit(const Engine& engine, const Roofline& limits, const Demand& run
               format_duration(least * double(run.steps)).c_str(), static_cast<long long>(run.steps));
 }
 
-// Which keys ask for the ranks of a plan.
+// The keys that determine the number of ranks of a plan.
 const char* sizes_of(const Config& c) {
   if (c.pipeline_parallel_size > 1) return "pipeline_parallel_size and the other sizes of groups say";
   if (c.data_parallel_replicate_size > 1 || c.data_parallel_shard_size > 1)
@@ -295,7 +296,7 @@ void print_forecast_json(const Config& config, const Cluster& on) {
   std::printf("%s\n", to_json(config, on, forecast(RankPlan(config, on)), 1).c_str());
 }
 
-// Flags of --simulate.
+// Adds the flags of --simulate.
 void add_cluster(Verb& verb, ClusterArgs& args) {
   ClusterRun& run = args.run;
   run.save_every = 0;

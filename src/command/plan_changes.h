@@ -1,5 +1,5 @@
-// What one change of a configuration would bring on many GPUs: the next ZeRO stage, another micro-batch, recomputation,
-// precision, or where states are kept.
+// The effect of a single change to a configuration on many GPUs: next ZeRO stage, another micro-batch, recomputation,
+// precision, or where optimizer states are stored.
 #pragma once
 #include <optional>
 #include <string>
@@ -11,18 +11,18 @@
 namespace athanor {
 
 struct Change {
-  std::string keys;                // "zero_stage 2"
-  std::optional<Prediction> then;  // expected; none: `why` it is not possible
+  std::string keys;                // the changed keys: "zero_stage 2"
+  std::optional<Prediction> then;  // expected prediction; absent: the change is not possible because of `why`
   std::string why;
 };
 
-// The changes that the configuration has not yet; `before`: the prediction expected of it.
+// All changes that the configuration does not have yet; `before`: its expected prediction.
 std::vector<Change> changes_of(const Config&, const Cluster&, const Prediction& before);
 
-// A line each: step time and memory against `before`, or why it is not possible.
+// One line per change: step time and memory compared with `before`, or why it is not possible.
 std::string to_text(const std::vector<Change>&, const Prediction& before);
-// "precision fp8_tensorwise: -30.3 % step time": the one that shortens the step most, if any does.
+// The change that shortens the step most, "precision fp8_tensorwise: -30.3 % step time"; or that none does.
 std::string best_of(const std::vector<Change>&, const Prediction& before);
-std::string to_json(const std::vector<Change>&, const Prediction& before);  // an array
+std::string to_json(const std::vector<Change>&, const Prediction& before);  // a JSON array
 
 }  // namespace athanor

@@ -10,13 +10,13 @@
 namespace athanor {
 namespace {
 
-constexpr double kNoticed = 0.001;  // of the time: less is not worth a spare
+constexpr double kNoticed = 0.001;  // fraction of the time; a smaller gain does not justify a spare node
 
 void print_share(const char* what, double seconds, const ClusterTimes& of, const char* why) {
   std::printf("  %-12s %6.2f %%  %s\n", what, 100 * seconds / of.all(), why);
 }
 
-// What changing one assumption brings: the effective share with half of it.
+// Prints the effect of halving one parameter on the effective training time.
 void print_halves(const ClusterRun& run, int courses, double effective) {
   const auto with = [&](const char* what, double ClusterRun::*member, double factor) {
     ClusterRun other = run;

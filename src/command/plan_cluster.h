@@ -1,4 +1,4 @@
-// What a run makes of its time on a cluster that fails: `plan --simulate`.
+// Simulates the time efficiency of a run on a cluster with failures: `plan --simulate`.
 #pragma once
 #include "config/config.h"
 #include "perf/cluster.h"
@@ -7,8 +7,8 @@ namespace athanor {
 
 struct ClusterArgs {
   bool simulate = false;
-  ClusterRun run;        // save_every 0: the configuration's save_interval_minutes, or the best
-  int64_t courses = 64;  // that the figures are means of
+  ClusterRun run;        // save_every 0: save_interval_minutes of the config, or the optimum
+  int64_t courses = 64;  // number of simulated runs that results are averaged over
 };
 
 void print_cluster(const Config&, const ClusterArgs&);

@@ -12,7 +12,7 @@
 namespace athanor {
 namespace {
 
-// Enough digits to compare steps of minutes.
+// Formats with enough digits to compare steps that take minutes.
 std::string in_seconds(double seconds) {
   char text[32];
   std::snprintf(text, sizeof text, seconds < 1 ? "%.4g ms" : "%.5g s", seconds < 1 ? seconds * 1e3 : seconds);

@@ -1,4 +1,4 @@
-// The expected step of a plan: its parts, its bound and its range, and which assumption moves it most.
+// The expected step of a plan: its parts, its lower bound and its range, and which assumptions matter most.
 #pragma once
 #include <string>
 #include <vector>
@@ -8,21 +8,22 @@
 
 namespace athanor {
 
-constexpr double kVaried = 0.2;  // by which part each assumption is varied
+constexpr double kVaried = 0.2;  // relative variation of each assumption
 
-// An assumption and what of the step changes with it.
+// An assumption, and how the step time depends on it.
 struct Sensitivity {
   const Assumption* of = nullptr;
-  double value = 0;  // expected
+  double value = 0;  // expected value
   double better = 0,
-         worse = 0;  // seconds added to the step with the value a fifth better, or worse; better is negative
+         worse = 0;  // seconds added to the step if the value is a fifth better (negative) or a fifth worse
 };
 
 struct Forecast {
   Prediction expected;
-  double bound = 0;                    // seconds of the step with ideal rates
-  double fastest = 0, slowest = 0;     // seconds of a step, if all assumptions err by a fifth, each by itself
-  std::vector<Sensitivity> sensitive;  // the one that moves the step most first; without those that do not move it
+  double bound = 0;                    // seconds of the step at ideal rates
+  double fastest = 0, slowest = 0;     // range of the step in seconds, if all assumptions are off by a fifth,
+                                       // independently
+  std::vector<Sensitivity> sensitive;  // largest effect on the step first; those without effect are left out
 };
 Forecast forecast(const RankPlan&);
 
@@ -31,11 +32,11 @@ struct Economy {
 };
 Economy economy_of(const Config&, const Cluster&, double step_seconds, const Prediction&);
 
-// What takes most of the step, in words.
+// The largest part of the step, in words.
 std::string binding(const Prediction&);
 
 std::string to_text(const Forecast&);
-// One JSON object; `indent`: spaces a level, or -1 for one line.
+// One JSON object; `indent`: spaces per level, or -1 for a single line.
 std::string to_json(const Config&, const Cluster&, const Forecast&, int indent = -1);
 
 }  // namespace athanor

@@ -11,7 +11,7 @@
 namespace athanor {
 namespace {
 
-// The configuration of one process that measures.
+// The configuration of a single process, which measures the rates.
 Config alone(const Config& config) {
   Config c = config;
   c.pipeline_parallel_size = c.tensor_parallel_size = c.context_parallel_size = c.expert_parallel_size = 1;

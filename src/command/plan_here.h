@@ -1,5 +1,4 @@
-// plan --ranks N without --gpu: ranks of this machine's CPU, each with the configured threads, at rates that are
-// measured first.
+// plan --ranks N without --gpu: ranks on this machine's CPU, each with the configured threads, at rates measured first.
 #pragma once
 #include "command/plan_ranks.h"
 #include "config/config.h"

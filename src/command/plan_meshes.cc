@@ -16,7 +16,7 @@
 namespace athanor {
 namespace {
 
-constexpr int kMostContext = 64;  // sizes that are tried
+constexpr int kMostContext = 64;  // largest context-parallel size that is tried
 
 struct Way {
   int copies = 1, shards = 1, context = 1, tensor = 1;
@@ -34,13 +34,13 @@ std::string to_text(const Way& w) {
              w.sequence_parallel ? " with sequence_parallel" : "");
 }
 
-// Null where the ranks do not divide as configured.
+// The configured mesh; nullopt if the ranks do not divide as configured.
 std::optional<Way> configured(const Config& c, int ranks) {
   try {
     const MeshSizes sizes = mesh_sizes(c, ranks);
     return Way{sizes.copies * sizes.workers, sizes.shards, sizes.context, sizes.tensor, c.sequence_parallel};
   } catch (const Error&) {
-    return std::nullopt;  // which is the error that the plan ends with
+    return std::nullopt;  // the plan ends with this error
   }
 }
 
@@ -54,7 +54,7 @@ std::vector<Way> ways(const Config& c, const Cluster& on) {
       const int together = int(c.pipeline_parallel_size) * tensor * context;
       if (!on.network.within_machines(tensor, 1) || on.ranks % together != 0) continue;
       const int groups = on.ranks / together;
-      // How many workers local updates have is part of what they learn.
+      // The number of workers of local updates affects training, so it is not varied.
       const auto configured_copies = int(c.data_parallel_replicate_size);
       const auto replicas = copies_are_workers(c) ? std::vector{configured_copies}
                             : zero_stage(c) == 0  ? std::vector{groups}
@@ -68,7 +68,7 @@ std::vector<Way> ways(const Config& c, const Cluster& on) {
   return all;
 }
 
-// What ways() tries.
+// Describes which meshes ways() tries.
 std::string limits_of_ways(const Config& c, const Cluster& on) {
   return cat("tried: tensor_parallel_size with all ranks of a group on one node, without and with sequence_parallel; ",
              "context_parallel_size up to ", kMostContext,
@@ -90,18 +90,18 @@ Config divided(const Config& config, const Way& w) {
 
 const char* sequence_word(const Way& w) { return w.tensor == 1 ? "-" : w.sequence_parallel ? "yes" : "no"; }
 
-// Bytes that a rank sends in a step.
+// Bytes that a rank sends per step, by group.
 struct Sent {
   double copies, shards, context, tensor;
 };
 
-// To each of these ranks. Ranks that share nothing out are copies of all of it; those with other experts are among the
+// Bytes sent by parallelism. Without sharding, gradients count as sent to replicas; expert-parallel ranks count as
 // shards.
 Sent sent_to(const StepTraffic& t, const Way& w, bool share_out) {
   Sent sent{t.bytes_of("copies") + t.bytes_of("expert_copies") + t.bytes_of("workers"),
             t.bytes_of("shards") + t.bytes_of("expert_shards") + t.bytes_of("experts"), t.bytes_of("context"),
             t.bytes_of("tensor")};
-  const int data = w.copies * w.shards * w.context;  // 1: all others have the same sequences
+  const int data = w.copies * w.shards * w.context;  // 1: only ranks with the same sequences are left
   (data == 1                               ? sent.tensor
    : share_out && w.shards * w.context > 1 ? sent.shards
                                            : sent.copies) += t.bytes_of("data_parallel") + t.bytes_of("world");
@@ -139,7 +139,8 @@ void print_memory(const std::vector<Found>& all) {
   std::printf("\n");
 }
 
-// What computing does not hide; of a block in one micro-batch beside what is sent there, embedding and head included.
+// Prints the exposed communication: per step, and per block and micro-batch next to the time of what is sent there,
+// with embedding and head included.
 void print_waits(const std::vector<Found>& all, int64_t blocks) {
   std::printf(
       "\nms that a rank waits for what is sent: in a step; in a block of a micro-batch, of the ms that it takes\n");
@@ -162,7 +163,7 @@ void print_waits(const std::vector<Found>& all, int64_t blocks) {
   }
 }
 
-// What of a longer step of `other` is longer most.
+// How the parts of the step of `other` differ from those of the best.
 std::string difference(const Prediction& best, const Prediction& other) {
   struct Part {
     double seconds;
@@ -182,7 +183,7 @@ std::string difference(const Prediction& best, const Prediction& other) {
   return text.empty() ? "the same time; the one above takes less memory or comes first" : text;
 }
 
-// Why the best is the best.
+// Explains what makes the best mesh the best.
 void explain(const std::vector<Found>& all, const Config& config, const Cluster& on) {
   const Prediction& best = all[0].p;
   std::printf(
@@ -219,7 +220,8 @@ void explain(const std::vector<Found>& all, const Config& config, const Cluster&
 void print_meshes(const Config& config, const Cluster& on) {
   const QuietLog quiet(config.log_level);
   const std::vector<Way> tried = ways(config, on);
-  std::vector<std::variant<Prediction, std::string>> answers(tried.size());  // or why it is not possible
+  std::vector<std::variant<Prediction, std::string>> answers(tried.size());  // a prediction, or why the mesh is not
+                                                                             // possible
   ThreadPool().parallel_for(int64_t(tried.size()), [&](int64_t i) {
     try {
       Config c = divided(config, tried[size_t(i)]);
@@ -230,7 +232,7 @@ void print_meshes(const Config& config, const Cluster& on) {
     }
   });
   std::vector<Found> all;
-  std::map<std::string, std::vector<Way>> refused;  // by the reason
+  std::map<std::string, std::vector<Way>> refused;  // keyed by the reason
   for (size_t i = 0; i < tried.size(); ++i)
     if (auto* p = std::get_if<Prediction>(&answers[i]))
       all.push_back({tried[i], std::move(*p)});

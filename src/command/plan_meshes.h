@@ -1,6 +1,6 @@
-// plan --ranks N: the ways to divide N ranks among copies, shards, context and tensor parallelism, the latter with and
-// without sequence parallelism, by the model of docs/distributed.md: what each takes, which does not fit and why, and
-// why the best is the best.
+// plan --ranks N: compares the meshes of N ranks (replicas, shards, context and tensor parallelism, with and without
+// sequence parallelism) by the model of docs/distributed.md: their costs, which do not fit and why, and what makes the
+// best one the best.
 #pragma once
 #include "config/config.h"
 

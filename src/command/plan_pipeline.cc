@@ -23,7 +23,7 @@ std::string layout_text(const Stage& stage) {
 void print_pipeline(const Config& config, const Backend& backend, const Engine& first, const PipelineDrawing& drawing) {
   const Stage& stage = first.stage();
   const StepProgram& program = stage.program();
-  const PassTimes times;  // backward takes twice as long as forward
+  const PassTimes times;  // default: backward takes twice as long as forward
   const Simulation step = simulate(program, times);
   std::printf("pipeline          %d stages, %s: blocks of the parts %s; stages wait %.1f %% of a step\n",
               stage.stages(), std::string(name_of(config.pipeline_schedule)).c_str(), layout_text(stage).c_str(),
@@ -39,7 +39,7 @@ void print_pipeline(const Config& config, const Backend& backend, const Engine& 
   }
   if (!drawing.svg.empty()) write_file(drawing.svg, schedule_svg(program, step));
   if (!drawing.text) return;
-  const double unit = 1.0 / stage.chunks();  // a forward pass of one part
+  const double unit = 1.0 / stage.chunks();  // duration of the forward pass of one chunk
   std::printf("\n%s\n", schedule_text(program, step, unit).c_str());
 }
 

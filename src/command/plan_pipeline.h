@@ -1,4 +1,4 @@
-// What `athanor plan` says of a pipeline: the order of a step, and the memory of each stage.
+// Pipeline parallelism in the output of `athanor plan`: the schedule of a step, and the memory of each stage.
 #pragma once
 #include <string>
 
@@ -9,10 +9,10 @@ namespace athanor {
 
 struct PipelineDrawing {
   bool text = false;
-  std::string svg = {};  // file; "": none
+  std::string svg = {};  // output file; "": none
 };
 
-// Blocks of each part, the time that stages wait for each other, bytes of each stage, and the schedule.
+// Prints the blocks of each model chunk, the pipeline bubble, the bytes of each stage, and the schedule.
 void print_pipeline(const Config&, const Backend&, const Engine& of_first_stage, const PipelineDrawing&);
 
 }  // namespace athanor

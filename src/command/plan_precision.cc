@@ -11,9 +11,9 @@
 namespace athanor {
 namespace {
 
-// Layers that have the same name in every block.
+// The layers with the same name in all blocks.
 struct Kind {
-  std::string pattern;  // "*.self_attn.q_proj.weight": of the first of the layer's tensors in files
+  std::string pattern;  // like "*.self_attn.q_proj.weight": name of the first of the layer's tensors in files
   Shape shape;
 };
 
@@ -29,11 +29,12 @@ std::vector<Kind> kinds_in_codes(const ParamStore& params) {
 }
 
 double step_seconds(Engine& engine, const Roofline& limits) {
-  engine.memory();  // the dry run lists the launches
+  engine.memory();  // performs the dry run, which records the launches
   return least_sum(planned_rows(engine, limits));
 }
 
-// Seconds of a step with these layers in bf16; `all`: no others are in FP8, and a head alone never is.
+// Seconds of a step with these layers in bf16; `all`: they are all the low-precision layers, so the whole recipe is
+// bf16.
 double seconds_without(const Engine& engine, Backend backend, const Roofline& limits,
                        const std::vector<std::string>& patterns, bool all) {
   EngineOptions o = engine.options();

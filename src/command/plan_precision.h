@@ -1,5 +1,5 @@
-// What 8 or 4 bits are worth to the linear layers of a planned model, by the modelled step: for each kind of layer the
-// step with its layers in bf16 instead, and which of them are faster so. Nothing is timed.
+// What FP8 or FP4 gains in the linear layers of a planned model, by the modelled step: for each kind of layer the step
+// time with that kind in bf16 instead, and which kinds are faster in bf16. Nothing is timed.
 #pragma once
 #include <string>
 
@@ -9,8 +9,8 @@ class Engine;
 struct Backend;
 struct Roofline;
 
-// Some lines, one for each kind of layer in 8 or 4 bits, with a pattern for fp8_exclude; empty where products of codes
-// are emulated, which are slower anyway. Plans with the engine's micro-batch and recomputation.
+// One line per kind of FP8/FP4 layer, and a pattern for fp8_exclude; empty if FP8/FP4 GEMMs are emulated, which is
+// slower anyway. Plans with the engine's micro-batch and recomputation.
 std::string precision_text(Engine&, Backend, const Roofline&);
 
 }  // namespace athanor

@@ -18,7 +18,7 @@ namespace {
 
 constexpr int kMostRanks = 1024;
 
-// Rank 0 of ranks that are not there: for plans, which record calls and make none.
+// A communicator of ranks that do not exist: for plans, which record collectives but run none.
 class Absent final : public Communicator {
  public:
   Absent(int size, int rank, std::vector<int> splits, int stage = 0)
@@ -27,7 +27,7 @@ class Absent final : public Communicator {
   int size() const override { return size_; }
   std::unique_ptr<Communicator> split(int, int) override {
     CHECK(next_ < splits_.size(), "split ", next_, " of ", splits_.size());
-    const int rank = next_ == 0 ? stage_ : 0;  // the first group is that of the stages
+    const int rank = next_ == 0 ? stage_ : 0;  // the first split is the group of the pipeline stages
     return std::make_unique<Absent>(splits_[next_++], rank, std::vector<int>{});
   }
   void all_reduce(Tensor, Reduce, Stream) override { refuse(); }
@@ -44,7 +44,7 @@ class Absent final : public Communicator {
  private:
   [[noreturn]] static void refuse() { check_failed(__FILE__, __LINE__, "plan", "a plan talks to no rank"); }
   int size_, rank_;
-  std::vector<int> splits_;  // sizes of the groups, in the order in which ProcessMesh asks for them
+  std::vector<int> splits_;  // sizes of the groups, in the order in which ProcessMesh splits
   int stage_;
   size_t next_ = 0;
 };
@@ -58,8 +58,8 @@ void print_row(const Config& c, const Cluster& on, const Prediction& p) {
               format_count(tokens / p.step()).c_str());
 }
 
-// 1, 2, 4 ... times the fewest ranks that make whole groups of tensor and context parallelism, whole copies and full
-// nodes, as far as the batch divides among them.
+// Prints the plans of 1, 2, 4 ... times the smallest number of ranks with whole tensor- and context-parallel groups,
+// whole replicas and full nodes, as long as the batch divides among them.
 void print_table(const Config& config, const GpuSpec& gpu, const ManyRanks& many) {
   Config c = config;
   c.data_parallel_shard_size = 0;
@@ -91,7 +91,7 @@ void print_table(const Config& config, const GpuSpec& gpu, const ManyRanks& many
         Exit::usage);
 }
 
-// What the model takes of a GPU.
+// Prints the GPU figures that the model uses.
 void print_rates(const Config& c, const Cluster& on) {
   const Roofline limits = limits_of(on.gpu, c.model.head_dim, c.seq_length);
   const auto memory = [&](size_t bytes) { return format_bytes(bytes); };
@@ -113,7 +113,7 @@ void print_rates(const Config& c, const Cluster& on) {
 
 }  // namespace
 
-// Without a number of nodes: as few as are filled evenly.
+// If the number of nodes is not given: the fewest that are filled evenly.
 Cluster ManyRanks::cluster(const GpuSpec& gpu, int count) const {
   int on = nodes > 0 ? nodes : (count + kGpusPerNode - 1) / kGpusPerNode;
   while (nodes == 0 && count % on != 0) ++on;
@@ -135,7 +135,7 @@ Assumptions ManyRanks::assumed(const Assumptions& expected) const {
 
 namespace {
 
-// The stages whose plans differ: first, second and last; all of few, and of a given layout.
+// The stages whose plans differ: first, second and last; all of them if there are few or the layout is given.
 std::vector<int> different_stages(const Config& c, int stages) {
   std::vector<int> all(static_cast<size_t>(stages));
   std::iota(all.begin(), all.end(), 0);
@@ -176,7 +176,7 @@ void RankPlan::record(const Config& c, const Cluster& on, Device& device, Ops& o
       rank->engine = std::make_unique<Engine>(c.model, stages_[0]->engine->options(), backend);
       rank->engine->memory().require_fits(memory_capacity(c, device), runtime_reserve(c, device));
     }
-    rank->engine->memory();  // records it
+    rank->engine->memory();  // performs and records the dry run
     stages_.push_back(std::move(rank));
   }
 }
@@ -187,7 +187,7 @@ Prediction RankPlan::with(const Assumptions& assumed) const {
   const Roofline limits = assumed.of(limits_);
   const Network network = assumed.of(network_);
   Prediction p;
-  double launches = 0, end = 0;  // of the slowest stage; end: the part that is the optimizer's
+  double launches = 0, end = 0;  // seconds of the slowest stage; end: the optimizer's part of it
   for (const auto& stage : stages_) {
     Engine& e = *stage->engine;
     const double gaps = assumed.launch * double(launches_of_step(e));
@@ -206,7 +206,7 @@ Prediction RankPlan::with(const Assumptions& assumed) const {
   p.update = end + host.exposed;
   p.recompute = engine.options().recompute;
   p.flops_per_token = flops_per_token(engine.model(), seq_length_).causal;
-  const double beside = in_turns_ ? 0 : launches;  // what is sent
+  const double beside = in_turns_ ? 0 : launches;  // seconds of computation that communication can overlap with
   const double products = in_turns_ ? 0 : least_update_product_seconds(engine, limits);
   p.waits.stages = pipeline.waits + pipeline.sending;
   const double exposed = p.traffic.exposed(beside, double(p.micro_batches), products);
@@ -214,7 +214,7 @@ Prediction RankPlan::with(const Assumptions& assumed) const {
   const double sending = p.traffic.seconds(), hidden = sending > 0 ? std::max(0.0, 1 - exposed / sending) : 0;
   p.slowed = assumed.interference * hidden * p.traffic.bytes();
   p.compute = launches + host.exposed + host.inputs_exposed + host.units_exposed + p.slowed;
-  const bool alone = mesh.data_parallel().size() == 1;  // all others share products
+  const bool alone = mesh.data_parallel().size() == 1;  // no data parallelism: all other ranks are tensor-parallel
   for (const auto& [of, seconds] : p.traffic.exposed_by_layer(beside, double(p.micro_batches), products))
     (of.group == "tensor" || (of.group == "world" && alone) ? p.waits.tensor
      : of.group == "context"                                ? p.waits.context
@@ -266,7 +266,7 @@ void print_many_ranks(const Config& config, const std::string& name, const ManyR
     const RankPlan plan(config, on);
     print_row(config, on, plan.with({}));
     std::printf("\n%s", to_text(forecast(plan)).c_str());
-  } catch (const Error&) {  // not as configured: what would fit is below
+  } catch (const Error&) {  // the configured ranks do not fit; the table below shows what would
     others();
     throw;
   }

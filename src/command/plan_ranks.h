@@ -1,5 +1,5 @@
-// What many ranks of a run would take, without having them: memory per rank by the plan of a rank, traffic and time by
-// a model that docs/distributed.md states.
+// Predicts a run on many ranks without having them: memory per rank by planning single ranks, traffic and time by the
+// model stated in docs/distributed.md.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -23,69 +23,72 @@ namespace athanor {
 
 constexpr int kGpusPerNode = 8;
 
-// Ranks, each with such a GPU, or without a key one of this machine; as many on every node.
+// A set of ranks: each has one such GPU, or if it has no key, is a rank on this machine's CPU; every node has equally
+// many.
 struct Cluster {
   GpuSpec gpu;
   int ranks = 1, nodes = 1;
-  Network network;      // its rates are those of the GPU's links
-  Assumptions assumed;  // of a step that is expected
+  Network network;      // with the rates of the GPU's links
+  Assumptions assumed;  // assumptions for the expected step
 };
 
 struct ManyRanks {
-  int ranks = -1;                // 0: a table of 1, 2, 4 ... 1024; negative: not asked for
-  int nodes = 0;                 // 0: as few as divide the ranks, with up to 8 GPUs per node
-  double link = 0, network = 0;  // GB/s of a GPU in one direction, within a node and between nodes; 0: its data sheet's
-  // Reached fraction of the bandwidth, and latencies in microseconds. 0, or negative: Network's defaults.
+  int ranks = -1;                // 0: prints a table of 1, 2, 4 ... 1024; negative: not requested
+  int nodes = 0;                 // 0: the fewest that divide the ranks, with up to 8 GPUs per node
+  double link = 0, network = 0;  // GB/s of a GPU in one direction, within a node and between nodes; 0: from its data
+                                 // sheet
+  // Achieved fraction of the bandwidth, and latencies in microseconds. 0 or negative: defaults of Network.
   double bandwidth_share = 0, latency = -1, doubling_latency = -1;
-  std::vector<std::string> assume = {};  // name=value, in place of expected_on()
-  // Throws Error(usage) where the ranks do not divide among the nodes, or an assumption is unknown.
+  std::vector<std::string> assume = {};  // name=value, overriding expected_on()
+  // Throws Error(usage) if the ranks do not divide among the nodes, or an assumption is unknown.
   Cluster cluster(const GpuSpec&, int ranks) const;
-  // Expected of it, unless `assume` says otherwise.
+  // `expected` with the overrides of `assume`.
   Assumptions assumed(const Assumptions& expected) const;
 };
 
 // Predicted step of one rank.
 struct Prediction {
   int64_t micro_batch_size = 0, micro_batches = 0;
-  size_t memory = 0;                                  // bytes; in a pipeline of the stage that needs most
-  std::array<size_t, kMemoryKinds> memory_by_kind{};  // bytes of the same
+  size_t memory = 0;                                  // bytes; in a pipeline those of the stage that needs most
+  std::array<size_t, kMemoryKinds> memory_by_kind{};  // bytes of the same stage
   StepTraffic traffic;
-  double sent_to_stages = 0;                    // bytes of a rank in a step
-  double compute = 0, update = 0, exposed = 0;  // seconds; compute includes update, launching and slowed
+  double sent_to_stages = 0;                    // bytes sent by a rank per step
+  double compute = 0, update = 0, exposed = 0;  // seconds; compute includes update, launching and slowed; exposed:
+                                                // communication that is not overlapped
   double launching = 0;                         // seconds between kernels
-  double slowed = 0;                            // seconds that computing loses to sends at the same time
+  double slowed = 0;                            // seconds that computation loses to concurrent communication
   Recompute recompute = {};
   double flops_per_token = 0;
-  // What `exposed` is the sum of, by the ranks that are waited for: those with other sequences, with the same
-  // sequences, with the same products and with other blocks. The first includes sums of gradients over all but the
-  // last.
+  // The parts of `exposed` by kind of parallelism: data, context, tensor, expert and pipeline parallelism. `data`
+  // includes all gradient reductions except over the pipeline ranks.
   struct Waits {
     double data = 0, context = 0, tensor = 0;
-    double experts = 0;  // with expert_parallel_size above 1: rows on their way to experts and back
+    double experts = 0;  // with expert_parallel_size above 1: all-to-all of rows to experts and back
     double stages = 0;   // with pipeline_parallel_size above 1
   } waits;
   ContextFigures context;  // with context_parallel_size above 1
   double step() const { return compute + exposed; }
 };
 
-// Mesh of the first rank of a pipeline stage, of absent ranks: for plans, which record collectives and run none.
+// Mesh of the first rank of a pipeline stage, with ranks that do not exist: for plans, which record collectives but run
+// none.
 ProcessMesh absent_mesh(const MeshSizes& sizes, int stage = 0);
-// The mesh of the fewest ranks that a configuration can run on.
+// The smallest mesh that a configuration can run on.
 MeshSizes first_mesh_sizes(const Config&);
 
-// The recorded dry runs of a rank of each pipeline stage that differs, of which predictions follow in no time.
+// Recorded dry runs of one rank of each distinct pipeline stage, from which predictions are computed instantly.
 class RankPlan {
  public:
-  // Throws Error where the ranks cannot be divided so, or a rank does not fit in memory.
+  // Throws Error if the ranks cannot be divided as configured, or a rank does not fit in memory.
   RankPlan(const Config&, const Cluster&);
-  // A plan of ranks on this machine's CPU, with rates that were measured here.
+  // Plans ranks on this machine's CPU, with rates measured here.
   RankPlan(const Config&, const Cluster&, const Backend&, const Roofline&);
   Prediction with(const Assumptions&) const;
-  const Assumptions& assumed() const { return assumed_; }  // those of the cluster
+  const Assumptions& assumed() const { return assumed_; }  // the cluster's assumptions
   Prediction expected() const { return with(assumed_); }
 
  private:
-  struct Rank {  // of one stage
+  struct Rank {  // the rank that stands for one stage
     ProcessMesh mesh;
     std::unique_ptr<Engine> engine;
   };
@@ -93,18 +96,18 @@ class RankPlan {
   Assumptions assumed_;
   Network network_;
   Roofline limits_;
-  int stride_ = 1;         // ranks between two stages
-  bool in_turns_ = false;  // ranks send and compute in turns: nothing of what they send is hidden
+  int stride_ = 1;         // ranks between neighbouring stages
+  bool in_turns_ = false;  // no overlap: ranks alternate between sending and computing
   int64_t seq_length_;
   DescribedBackend described_;
   std::vector<std::unique_ptr<Rank>> stages_;
 };
 
-// The bound: nothing beats it.
+// The lower bound of the step, with ideal rates.
 Prediction predict(const Config&, const Cluster&);
 
-// The cluster of the given ranks, or of one rank a node; prints what it assumes of the GPU and its links.
-// `how`: how the ranks are divided, before a comma, or nothing.
+// The cluster of the given ranks, or of one rank per node; prints its assumptions on the GPU and its links. `how`: text
+// on how the ranks are divided, ending in a comma, or "".
 Cluster print_cluster_of(const Config&, const std::string& gpu, const ManyRanks&, const std::string& how = "");
 void print_many_ranks(const Config&, const std::string& gpu, const ManyRanks&);
 

@@ -25,11 +25,11 @@ constexpr int kMostSearchedContext = 64, kMostStages = 16;
 
 struct Tried {
   Candidate way;
-  Prediction p;      // expected
-  double bound = 0;  // seconds of the step
+  Prediction p;      // expected step
+  double bound = 0;  // seconds of the step at ideal rates
 };
 
-// What trying candidates came to: those that are possible, the shortest expected step first, and why others are not.
+// Result of a search: the possible candidates, shortest expected step first, and the reasons why others are not.
 struct Ways {
   std::vector<Tried> all;
   std::map<std::string, std::vector<Candidate>> refused;
@@ -71,7 +71,7 @@ void try_all(Ways& found, const Config& config, const Cluster& on, const std::ve
   });
 }
 
-// Every candidate; and of the best pipeline the other schedules.
+// Tries all candidates, and the other schedules for the best pipeline.
 Ways search(const Config& config, const Cluster& on) {
   Ways found;
   try_all(found, config, on, search_candidates(config, on));
@@ -126,17 +126,17 @@ Config configured_as(const Config& config, const Candidate& w) {
   c.tensor_parallel_size = w.tensor, c.context_parallel_size = w.context;
   c.sequence_parallel = w.tensor > 1;
   c.pipeline_parallel_size = w.pipeline, c.pipeline_schedule = w.schedule;
-  c.virtual_pipeline_size = 0;  // the schedule's
+  c.virtual_pipeline_size = 0;  // 0: as the schedule requires
   c.pipeline_layout.clear();
   if (!copies_are_workers(c)) c.data_parallel_replicate_size = w.copies;
   c.data_parallel_shard_size = 0;
   c.micro_batch_size = c.gradient_accumulation_steps = 0;
-  c.recompute_granularity = RecomputeGranularity::none;  // a run recomputes more where memory asks for it
+  c.recompute_granularity = RecomputeGranularity::none;  // a run recomputes more if memory requires it
   return c;
 }
 
-// Context parallelism only as far as a batch with one sequence for each rank needs it, or one size more, since ranks
-// that read other sequences send less.
+// Tries the smallest context-parallel size that leaves one sequence per data-parallel rank, and the next one, since
+// ranks with different sequences send less.
 std::vector<Candidate> search_candidates(const Config& c, const Cluster& on) {
   std::vector<Candidate> all;
   const int64_t batch = common_batch_size(c);
@@ -168,7 +168,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// For each choice the best of those with another value of it.
+// For each choice, the best candidate with another value of it.
 std::vector<std::pair<std::string, Tried>> other_choices(const std::vector<Tried>& all) {
   const Candidate& best = all.front().way;
   std::vector<std::pair<std::string, Tried>> others;

@@ -1,4 +1,4 @@
-// QuietLog: silences the log, warnings and errors excepted, while plans are made that nobody runs.
+// QuietLog: silences the log, except warnings and errors, while plans are computed that will not run.
 #pragma once
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-// athanor report RUN...: one HTML page that shows runs; with --watch it follows them.
+// athanor report RUN...: writes one HTML page about runs; with --watch it follows them.
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -25,7 +25,7 @@ struct ReportArgs {
 
 std::string log_of(const std::string& run) { return run + "/metrics.jsonl"; }
 
-// Sizes of the files that the page is made from; a change means new records.
+// Sizes of the files that the page is made from; a change means there are new records.
 std::vector<int64_t> sizes(const std::vector<std::string>& runs) {
   std::vector<int64_t> all;
   for (const std::string& run : runs) {
@@ -35,7 +35,7 @@ std::vector<int64_t> sizes(const std::vector<std::string>& runs) {
   return all;
 }
 
-// Waits for runs that have not begun: folder or log may be missing, such as those of a queued job.
+// Waits for runs that have not begun: the folder or log may be missing, as with a queued job.
 void await_logs(const ReportArgs& args) {
   for (const std::string& run : args.runs) {
     struct stat info {};
@@ -52,7 +52,7 @@ Exit report(const ReportArgs& args) {
                                                      : "report.html";
   if (args.watch) await_logs(args);
   bool shown = false;
-  std::vector<int64_t> told(args.runs.size(), 0);  // unreadable lines
+  std::vector<int64_t> told(args.runs.size(), 0);  // number of unreadable lines that were reported
   for (;;) {
     const std::vector<int64_t> before = sizes(args.runs);
     std::vector<RunRecords> runs;
@@ -64,7 +64,7 @@ Exit report(const ReportArgs& args) {
     const bool over =
         !args.watch || std::all_of(runs.begin(), runs.end(), [](const RunRecords& r) { return r.ended(); });
     write_file(output, html_report(runs, {.refresh_seconds = over ? 0 : args.every}));
-    if (!std::exchange(shown, true)) {  // at once: with --watch the page is there to be opened
+    if (!std::exchange(shown, true)) {  // printed at once, so that the page can be opened while --watch continues
       std::printf("%s\n", output.c_str());
       std::fflush(stdout);
     }

@@ -1,4 +1,4 @@
-// athanor sample --checkpoint DIR --prompt TEXT: continuations of prompts, streamed in their order.
+// athanor sample --checkpoint DIR --prompt TEXT: prints continuations of prompts, streamed in order.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -41,11 +41,11 @@ std::string prompt_of(std::string_view json_line) {
   throw Error("no member \"prompt\" in this line", Exit::usage);
 }
 
-// One prompt a line, lines without one left out; in files named .jsonl the member "prompt" of each line, so that a
-// prompt may hold line ends.
+// Reads one prompt per line, skipping blank lines; in .jsonl files the key "prompt" of each line, so that a prompt may
+// contain newlines.
 std::vector<std::string> read_prompts(const std::string& path) {
   constexpr int64_t kMaxBytes = int64_t{1} << 30;
-  const std::string text = read_all(open_file(path, O_RDONLY), kMaxBytes, path);  // a pipe will do
+  const std::string text = read_all(open_file(path, O_RDONLY), kMaxBytes, path);  // may be a pipe
   std::vector<std::string> prompts;
   int64_t number = 0;
   for (size_t begin = 0; begin < text.size();) {
@@ -69,7 +69,9 @@ std::vector<Prompt> encode(const std::vector<std::string>& texts, const Tokenize
   std::vector<Prompt> prompts;
   for (const std::string& text : texts) {
     Prompt p{text, tokenizer.encode(text)};
-    if (p.tokens.empty()) p.tokens.push_back(tokenizer.eod_id());  // a text begins after the end of another
+    if (p.tokens.empty())
+      p.tokens.push_back(tokenizer.eod_id());  // an empty prompt: the text begins after the end of
+                                               // another document
     for (const int32_t token : p.tokens)
       if (token >= model.vocab_size)
         throw Error(cat(folder, ": the prompt has token ", token, ", the model's vocabulary ends before ",
@@ -84,8 +86,8 @@ std::vector<Prompt> encode(const std::vector<std::string>& texts, const Tokenize
   return prompts;
 }
 
-// Text of models and files to standard output: as it is into files and pipes, with control characters escaped on a
-// terminal. Tokens may end in the middle of a character: such bytes wait for the next.
+// Writes generated text to stdout: unchanged into files and pipes, with control characters escaped on a terminal.
+// Tokens may end in the middle of a character: such bytes are held back until the next write.
 class TextOutput {
  public:
   void write(std::string_view text) {
@@ -101,7 +103,7 @@ class TextOutput {
   }
 
  private:
-  // Bytes at the end that may begin a character.
+  // Number of bytes at the end that may begin an incomplete character.
   static size_t unfinished(std::string_view text) {
     for (size_t back = 1; back <= std::min<size_t>(3, text.size()); ++back) {
       const auto byte = uint8_t(text[text.size() - back]);

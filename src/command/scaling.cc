@@ -1,4 +1,4 @@
-// athanor scaling: how large a model and how many tokens a budget is best spent on, and how long that takes.
+// athanor scaling: the best model size and number of tokens for a compute budget, and how long training takes.
 #include <cmath>
 #include <cstdio>
 #include <memory>
@@ -59,7 +59,7 @@ void print_for_parameters(double parameters, double rate) {
   print_row("Hoffmann et al. 2022, 20 tokens each", {parameters, kTokensPerParameter * parameters}, rate);
 }
 
-// A run as it is configured, by the same laws.
+// Evaluates a configured run by the same laws.
 double print_config(const ScalingArgs& args) {
   const Config config = load_config_logged(args.config, args.overrides);
   const auto model = make_model(config.model);

@@ -1,5 +1,5 @@
-// athanor sweep CONFIG --set key=value,value... --widths n,n...: every combination as a run of its own, a table and a
-// page at the end; and muP's coordinate check.
+// athanor sweep CONFIG --set key=value,value... --widths n,n...: trains every combination as a separate run, and ends
+// with a table and a page; also muP's coordinate check.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -33,7 +33,7 @@ struct SweepArgs {
   double limit = 1.3;
 };
 
-// What is known of a run now.
+// Current state of a run.
 struct Outcome {
   const SweepRun* run;
   std::optional<RunRecords> records;
@@ -66,13 +66,13 @@ void look(const SweepArgs& args, Outcome& outcome) {
   }
 }
 
-// Every combination must be a config that can run, before the first one does.
+// Validates the config of every combination before the first one runs.
 void check_all(const SweepArgs& args, std::span<const SweepRun> runs) {
   for (const SweepRun& run : runs)
     with_context(cat("sweep: run ", run.name), [&] { return load_config(args.config, run.overrides); });
 }
 
-// A folder belongs to one sweep: other values would mix with what is there.
+// Claims the folder for this sweep: runs with other values must not mix with those in it.
 void claim_folder(const SweepArgs& args, std::span<const SweepRun> runs) {
   const std::string path = args.folder + "/sweep.json", text = sweep_json(args.config, runs);
   if (fs::exists(path)) {
@@ -123,7 +123,8 @@ void write_page(const SweepArgs& args, const std::vector<Outcome>& all, std::vec
   std::printf("\n%s\n", path.c_str());
 }
 
-// A short run at a constant rate, without all that only longer ones need; said last, so that nothing changes it.
+// Turns the runs into short ones at a constant learning rate, without features that only long runs need; these
+// overrides come last, so that nothing changes them.
 void make_short(const SweepArgs& args, std::vector<SweepRun>& runs) {
   for (SweepRun& run : runs)
     run.overrides.insert(run.overrides.end(), {"train_tokens=0", cat("train_iters=", args.steps),
@@ -154,10 +155,10 @@ std::vector<ActivationSize> sizes_of(const SweepArgs& args, const SweepRun& run)
   return activation_sizes(engine, backend, batch.tokens, batch.targets);
 }
 
-// The groups of runs that differ in width alone and are done.
+// The groups of finished runs that differ only in width.
 std::vector<WidthGroup> measure(const SweepArgs& args, const std::vector<Outcome>& all) {
   std::vector<WidthGroup> groups;
-  for (const Outcome& o : all) {  // widths come first, so that those of a group are in their order
+  for (const Outcome& o : all) {  // widths come first, so the runs of a group are in order of width
     if (!o.done()) continue;
     const std::string others = others_than(*o.run, 0);
     auto group = std::find_if(groups.begin(), groups.end(), [&](const WidthGroup& g) { return g.others == others; });
@@ -168,7 +169,7 @@ std::vector<WidthGroup> measure(const SweepArgs& args, const std::vector<Outcome
   return groups;
 }
 
-// Exit::error if an activation's size differs by more than the limit over the widths.
+// Returns Exit::error if an activation's size varies by more than the limit over the widths.
 Exit check_coordinates(const SweepArgs& args, std::span<const WidthGroup> groups) {
   Exit end = Exit::done;
   for (const WidthGroup& group : groups) {
@@ -202,7 +203,7 @@ Exit run_all(const SweepArgs& args, std::vector<Outcome>& all) {
       log::info("sweep: stopped in ", o.run->name, "; the same command goes on");
       return Exit::requeue;
     }
-    o.code = end.code == int(Exit::requeue) ? -1 : end.code;  // stopped by its own limit of time: not a failure
+    o.code = end.code == int(Exit::requeue) ? -1 : end.code;  // stopped by its own time limit, which is not a failure
     if (o.code > 0)
       log::error("sweep: ", o.run->name, " failed with exit code ", end.code, "; its output is in ",
                  log_of(args, *o.run), "; the others go on");

@@ -13,7 +13,7 @@
 namespace athanor {
 namespace {
 
-constexpr size_t kMostLines = 8;  // colours of the page
+constexpr size_t kMostLines = 8;  // number of colours of the page
 
 std::string short_number(double value, const char* format = "%.4g") {
   char text[40];
@@ -27,7 +27,7 @@ std::optional<double> number_of(const std::string& text) {
   return !text.empty() && *end == 0 && std::isfinite(value) ? std::optional(value) : std::nullopt;
 }
 
-// The place in SweepRun::values of the key along which losses are drawn.
+// Index in SweepRun::values of the x axis of the loss chart.
 std::optional<size_t> axis_of(std::span<const RunLoss> losses) {
   std::optional<size_t> found;
   const std::vector<SweptValue>& first = losses.front().run->values;
@@ -42,7 +42,7 @@ std::optional<size_t> axis_of(std::span<const RunLoss> losses) {
   return found;
 }
 
-// Positions of a logarithmic axis.
+// Makes the x axis logarithmic if all values are positive.
 void make_logarithmic(Chart& chart) {
   for (const ChartLine& line : chart.lines)
     if (std::any_of(line.x.begin(), line.x.end(), [](double x) { return x <= 0; })) return;
@@ -70,7 +70,7 @@ Chart chart_of_losses(std::span<const RunLoss> losses) {
   std::vector<RunLoss> sorted(losses.begin(), losses.end());
   const auto x_of = [&](const RunLoss& l) { return *number_of(l.run->values[*axis].value); };
   std::stable_sort(sorted.begin(), sorted.end(), [&](const RunLoss& a, const RunLoss& b) { return x_of(a) < x_of(b); });
-  for (const RunLoss& loss : losses) {  // lines in the order of the runs, their points in that of the axis
+  for (const RunLoss& loss : losses) {  // lines are in the order of the runs, points in the order of the axis
     const std::string label = others_than(*loss.run, *axis);
     const auto same = [&](const ChartLine& l) { return l.label == label; };
     if (std::any_of(chart.lines.begin(), chart.lines.end(), same)) continue;

@@ -48,7 +48,7 @@ SweptKey parse_axis(const std::string& text) {
   return axis;
 }
 
-// What may stand in a folder's name.
+// Replaces characters that are not safe in a folder's name.
 std::string plain(const std::string& text) {
   std::string out;
   for (const char c : text) {
@@ -71,7 +71,7 @@ std::string name_of(size_t number, const std::vector<SweptValue>& values) {
 std::string shell_quoted(const std::string& text) {
   std::string out = "'";
   for (const char c : text) {
-    if (c == '\'') out += "'\\'";  // ends the quotes, a quote of its own, and the quotes begin again
+    if (c == '\'') out += "'\\'";  // closes the quotes, adds an escaped quote, and opens them again
     out += c;
   }
   out += '\'';

@@ -1,4 +1,4 @@
-// The runs of a sweep: every combination of the values that --set and --widths list, with a name each.
+// The runs of a sweep: every combination of the values listed by --set and --widths, each with a name.
 #pragma once
 #include <span>
 #include <string>
@@ -14,31 +14,30 @@ struct SweptValue {
 };
 struct SweepRun {
   std::string name;                    // name of its folder: "000-learning_rate=1e-3"
-  std::vector<SweptValue> values;      // one value per list, in their order; "width" comes first
+  std::vector<SweptValue> values;      // one per list, in their order; "width" comes first
   std::vector<std::string> overrides;  // "key=value"
 };
 
-// A model made wider or narrower: hidden_size `value`, with intermediate_size and heads in proportion and head_dim as
-// it is.
+// A model scaled in width: hidden_size `value`, with intermediate_size and heads in proportion, and head_dim unchanged.
 struct Width {
   std::string value;
   std::vector<std::string> overrides;
 };
-// Error(usage) for a list of "64,128,..." whose widths are not made of whole heads of the model, or come twice.
+// Throws Error(usage) if a width in the list "64,128,..." is not a whole number of the model's heads, or occurs twice.
 std::vector<Width> plan_widths(const std::string& list, const ModelConfig&);
 
-// Each of `sets` is "key=value,value,...". A comma inside brackets, braces or quotes separates nothing. Error(usage)
-// for a list without a value, a key that comes twice, and more than kMostRuns combinations.
+// Each of `sets` is "key=value,value,...". Commas inside brackets, braces or quotes do not separate. Throws
+// Error(usage) for a list without a value, a key that occurs twice, and more than kMostRuns combinations.
 constexpr size_t kMostRuns = 10000;
 std::vector<SweepRun> plan_sweep(std::span<const std::string> sets, std::span<const Width> widths = {});
 
-// sweep.json: what a folder was made for.
+// Content of sweep.json, which identifies the sweep that a folder was made for.
 std::string sweep_json(const std::string& config, std::span<const SweepRun> runs);
 
-// A batch script for Slurm: one task of a job array for each run.
+// A Slurm batch script with one job array task per run.
 struct SlurmJob {
-  std::string program, config, folder, directory;  // where it works; all absolute
-  std::vector<std::string> options;                // lines of #SBATCH besides those that are always there
+  std::string program, config, folder, directory;  // absolute paths; directory: working directory
+  std::vector<std::string> options;                // additional #SBATCH lines
 };
 std::string slurm_script(const SlurmJob& job, std::span<const SweepRun> runs);
 

@@ -1,4 +1,4 @@
-// athanor tokenize: a thin cover of data/tokenize.h, with the progress that it shows.
+// athanor tokenize: a thin wrapper of data/tokenize.h that shows progress.
 #include "data/tokenize.h"
 #include "data/tokenize_chats.h"
 
@@ -22,7 +22,7 @@ std::string duration(double seconds) {
                     : cat(s / 3600, " h ", s % 3600 / 60, " min");
 }
 
-// A line that replaces itself on a terminal; elsewhere a log line now and then.
+// Progress as one line that is overwritten on a terminal; elsewhere as an occasional log line.
 class ProgressLine {
  public:
   ~ProgressLine() {

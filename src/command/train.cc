@@ -20,11 +20,11 @@ struct TrainArgs {
   RankFlags ranks;
 };
 
-// Several ranks find and verify weights together, once they have met; until then the newest checkpoint with the sizes
-// of a whole one says what model it is.
+// Folder whose checkpoint tells the model shape. Several ranks find and verify the weights together later, once
+// connected; until then the newest checkpoint whose files have the right sizes is used.
 std::string folder_with_shape(const std::string& init_from) {
   const auto newest = newest_valid(init_from, nullptr, verify_sizes);
-  return newest ? newest->path : newest_model(init_from, verify_sizes);  // the folder itself, or an Error
+  return newest ? newest->path : newest_model(init_from, verify_sizes);  // newest_model: the folder itself, or an Error
 }
 
 Exit train(TrainArgs args, const std::vector<std::string>& command_line) {

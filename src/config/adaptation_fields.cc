@@ -1,4 +1,4 @@
-// The options of distillation, pruning and adapters: as in config_fields.cc.
+// The options of distillation, pruning and adapters, in the form of config_fields.cc.
 #include "config/fields.h"
 #include "config/names_field.h"
 

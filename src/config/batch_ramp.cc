@@ -1,5 +1,5 @@
-// The sizes of a run's batches: one number, or a ramp in equal increments over its first sequences, as Megatron-LM's
-// --rampup-batch-size has it.
+// The batch size of each step: constant, or a ramp in equal increments over the first sequences of a run, as with
+// Megatron-LM's --rampup-batch-size.
 #include <algorithm>
 #include <limits>
 #include <numeric>
@@ -10,12 +10,12 @@
 namespace athanor {
 namespace {
 
-// Steps of one size, one after the other.
+// Consecutive steps of the same batch size.
 struct Stretch {
   int64_t batch, steps;
 };
 
-// fn of every stretch in order, until it returns false; the last one has no end.
+// Calls fn for every stretch in order until it returns false; the last stretch has no end.
 template <class Fn>
 void for_each_stretch(const Config& c, const Fn& fn) {
   const BatchRamp& ramp = c.rampup_batch_size;

@@ -1,4 +1,4 @@
-// Options of a model's blocks that no published family leaves open; those of model_type athanor are free.
+// Options of a model's blocks that are fixed in every published family and free with model_type athanor.
 #include "base/error.h"
 #include "config/fields.h"
 
@@ -65,7 +65,7 @@ Field<M> numbers(std::string_view key, std::string_view help) {
       .unset_is("null");
 }
 
-// Lists of numbers of blocks or tables, -1 where the file has null.
+// Lists of block or table indices; JSON null is stored as -1.
 template <std::vector<int64_t> M::*L>
 void read_indices(M& out, const Json& value, const std::string& path, Notices) {
   (out.*L).clear();

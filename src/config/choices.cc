@@ -1,4 +1,4 @@
-// Words of the enums.
+// JSON names of the enums.
 #include "config/choices.h"
 
 #include "base/error.h"

@@ -1,4 +1,4 @@
-// The enums of a configuration and their words, in the order of the enumerators.
+// The enums of a configuration and their names in JSON, which are listed in the order of the enumerators.
 #pragma once
 #include <optional>
 #include <span>
@@ -18,25 +18,25 @@ enum class Precision {
   tf32,
   bf16,
   fp16,
-  fp8_tensorwise,  // these: linear layers in 8 bits, all else as with bf16
+  fp8_tensorwise,  // from here on: FP8 or FP4 linear layers, everything else as with bf16
   fp8_delayed,
   fp8_rowwise,
   fp8_rowwise_gw_hp,
   fp8_blockwise,
   mxfp8,
-  nvfp4  // 4 bits
+  nvfp4  // FP4
 };
-constexpr bool low_precision(Precision p) { return p >= Precision::fp8_tensorwise; }  // or four
-enum class AmaxComputeAlgo { max, most_recent };                                      // TransformerEngine's words
+constexpr bool low_precision(Precision p) { return p >= Precision::fp8_tensorwise; }  // FP8 or FP4
+enum class AmaxComputeAlgo { max, most_recent };                                      // TransformerEngine's names
 enum class MasterWeights { fp32, split, bf16 };
-enum class SumDtype { fp32, bf16 };                // type of gradients and of moments
-enum class EvalWeights { current, average, ema };  // ema: average
+enum class SumDtype { fp32, bf16 };                // dtype of gradients and of optimizer moments
+enum class EvalWeights { current, average, ema };  // ema: moving or equal-weight average
 enum class AsyncSave { automatic, on, off };
 enum class Offload { none, cpu, automatic };  // to host memory
 enum class DeterministicReduction { fixed_order, rank_invariant };
 enum class Packing { contiguous, best_fit };  // how documents become rows
 enum class TokenDtype { automatic, uint8, uint16, uint32, uint64, int8, int16, int32, int64 };
-// What may happen to a key when a run goes on from a checkpoint with another value.
+// What may happen to a key whose value changed when a run resumes from a checkpoint.
 enum class OnResume { free, notice, refused };
 
 using ChoiceNames = std::span<const std::string_view>;
@@ -81,10 +81,10 @@ ChoiceNames choice_names(LoraVariant);
 ChoiceNames choice_names(BasePrecision);
 ChoiceNames choice_names(OnResume);
 namespace log {
-ChoiceNames choice_names(Level);  // where lookup by argument finds it
+ChoiceNames choice_names(Level);  // declared here so that argument-dependent lookup finds it
 }
 
-// The word of a value.
+// The JSON name of a value.
 std::string_view word_of(ChoiceNames names, int value);
 template <class E>
 requires requires(E value) { choice_names(value); }

@@ -1,4 +1,4 @@
-// From files, text and overrides to a Config, and back to JSON.
+// Converts files, text and overrides to a Config, and a Config back to JSON.
 #include "config/config.h"
 
 #include <algorithm>
@@ -22,7 +22,7 @@ using Strings = std::vector<std::string>;
 constexpr int kMaxPathDots = 4;
 
 std::string read_stream(std::istream& in, const std::string& name) {
-  // One byte more than the reader accepts, so that it names the size problem itself.
+  // Reads one byte more than the parser accepts, so that the parser reports the size itself.
   std::string text(kMaxConfigBytes + 1, '\0');
   in.read(text.data(), std::streamsize(text.size()));
   if (in.bad()) throw Error(cat(name, ": cannot be read"), Exit::usage);
@@ -42,7 +42,7 @@ std::string read_file(const std::string& path) {
   return read_stream(in, path);
 }
 
-// Replaces "model": "path" by what the file holds.
+// Replaces "model": "path" by the content of that file.
 void load_model(Json& root, const std::string& base_dir, Notices notices) {
   Json* model = root.find("model");
   if (!model || !model->is(Json::Kind::string)) return;
@@ -58,12 +58,12 @@ void load_model(Json& root, const std::string& base_dir, Notices notices) {
   adopt_published(*model, "model", notices);
 }
 
-// A run that starts from the weights of a folder has its shape too, unless it is told another.
+// A run that initializes from the weights of a folder takes its model shape, too, unless the config has one.
 void take_model_of_weights(Json& root) {
   const Json* from = root.find("init_from");
   if (!from || !from->is(Json::Kind::string) || from->text.empty() || root.find("model")) return;
   Json folder = *from;
-  folder.where = "--set init_from";  // like that key, a path from the working folder
+  folder.where = "--set init_from";  // the path is relative to the working folder, like --set init_from
   root.set("model", std::move(folder));
 }
 
@@ -72,7 +72,8 @@ void set_origin(Json& value, const std::string& where) {
   for (auto& item : value.items) set_origin(item, where);
 }
 
-// JSON if it is JSON, or else the text itself; what begins like a JSON list, object or string must be one.
+// Parses JSON if possible, else takes the text as a string; text that starts like a JSON list, object or string must
+// parse.
 Json override_value(const std::string& text, const std::string& where) {
   const size_t start = text.find_first_not_of(" \t");
   const bool structured = start != std::string::npos && std::strchr("{[\"", text[start]) != nullptr;
@@ -97,11 +98,11 @@ Strings names_in(const std::vector<Field<T>>& fields, std::string_view key) {
   return names;
 }
 
-// Every name under which the object at `prefix` may hold the option `key`; an override replaces them all.
+// All names under which the object at `prefix` may hold the option `key`; an override replaces all of them.
 Strings names_of_option(const std::string& prefix, const std::string& key) {
   if (prefix == "model") {
     Strings names = names_in(model_fields(), key);
-    // Keys of config.json that repeat or switch off what is being set.
+    // Keys of config.json that repeat or disable the option being set.
     if (key == "rope_parameters") names = {"rope_scaling", "rope_theta"};
     if (key == "sliding_window") names = {"use_sliding_window", "max_window_layers", "layer_types"};
     if (names.front() == "max_position_embeddings") names.push_back("n_ctx");
@@ -109,7 +110,7 @@ Strings names_of_option(const std::string& prefix, const std::string& key) {
   }
   if (!prefix.empty()) return {key};
   Strings names = names_in(config_fields(), key);
-  // These two are alternatives: the command line chooses.
+  // Mutually exclusive; the command line wins.
   const Strings iters = names_in(config_fields(), "train_iters"), tokens = names_in(config_fields(), "train_tokens");
   if (names == iters) {
     names.insert(names.end(), tokens.begin(), tokens.end());

@@ -1,4 +1,4 @@
-// Documentation that follows from the option tables: JSON schema, defaults, and the reference of configs/README.md.
+// Documentation generated from the option tables: JSON schema, defaults, and the reference in configs/README.md.
 #include "base/error.h"
 #include "config/config.h"
 #include "config/fields.h"
@@ -51,7 +51,7 @@ std::string json_schema() {
   schema.set("$schema", Json::of("https://json-schema.org/draft/2020-12/schema"));
   schema.set("title", Json::of("athanor configuration"));
   schema.set("type", Json::of("object"));
-  // One subschema per section, so that an editor can show the section's title; each allows the keys of the others.
+  // One subschema per section, so that an editor can show its title; each allows the keys of the other sections.
   Json sections = Json::array();
   const auto fields = config_fields();
   for (size_t from = 0, to = 0; from < fields.size(); from = to) {

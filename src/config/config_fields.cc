@@ -1,5 +1,5 @@
-// The options of a run: one row each. What is not said here (C++ type, default) is the member's own in config.h.
-// Rules on resume: free = silently, notice = allowed and logged, refused = the run would not be the same run.
+// The options of a run, one row each. C++ type and default are those of the member in config.h.
+// Resume rules: free = may change silently, notice = may change and is logged, refused = it would not be the same run.
 #include "base/error.h"
 #include "config/fields.h"
 #include "config/fields_walk.h"
@@ -84,7 +84,7 @@ Json write_layout(const Config& in) {
   return list;
 }
 
-// A list of whole numbers above 0, or null.
+// Schema: a list of integers above 0, or null.
 Json counts_schema() {
   Json schema = Json::object(), types = Json::array(), number = Json::object();
   types.items = {Json::of("array"), Json::of("null")};

@@ -1,4 +1,4 @@
-// The options of data: what is read, in which proportions, and how rows are made of it; one row each.
+// The options of data, one row each: which files are read, in which proportions, and how rows are built from them.
 #include "base/error.h"
 #include "config/fields.h"
 #include "config/fields_walk.h"

@@ -12,8 +12,8 @@
 namespace athanor {
 namespace {
 
-constexpr size_t kMaxShown = 80;      // bytes of a wrong value that a message quotes
-constexpr size_t kMaxCompared = 100;  // longer keys are not misspellings
+constexpr size_t kMaxShown = 80;      // maximum bytes of a wrong value quoted in a message
+constexpr size_t kMaxCompared = 100;  // longer keys are not looked up as misspellings
 
 std::string shown(const Json& value) {
   switch (value.kind) {
@@ -35,13 +35,13 @@ std::string shown(const Json& value) {
   return "";
 }
 
-std::string plain(double v) {  // bounds: 2147483648, not 2147483648.0
+std::string plain(double v) {  // integers without a point: 2147483648, not 2147483648.0
   std::string text = number_text(v);
   if (text.ends_with(".0")) text.resize(text.size() - 2);
   return text;
 }
 
-// The bound that every integer has is not worth a word, unless it is the one that is exceeded.
+// The upper bound common to all integers is mentioned only if the value exceeds it.
 std::string bounds_for(const Range& range, const Json& value) {
   std::string text = to_text(range);
   if (range.high == kMaxInteger && value.is_number() && value.real > range.high)

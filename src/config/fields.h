@@ -1,6 +1,6 @@
-// Tables of options: one row says key, member, range, unit, resume rule, help and aliases of one option. Parsing,
-// dumping, documentation and resume comparison are generic walks over such rows. Defaults are the members' own
-// initialisers.
+// Tables of options: one row holds key, member, range, unit, resume rule, help and aliases of one option. Parsing,
+// dumping, documentation and resume comparison are generic walks over the rows. Defaults are the initialisers of the
+// members.
 #pragma once
 #include <cstdint>
 #include <initializer_list>
@@ -19,7 +19,7 @@
 
 namespace athanor {
 
-// Bounds of a number; both belong to it unless said to be open.
+// Bounds of a number, inclusive unless marked as open.
 struct Range {
   double low = -std::numeric_limits<double>::infinity();
   double high = std::numeric_limits<double>::infinity();
@@ -32,7 +32,7 @@ constexpr Range above(double low) { return {.low = low, .open_low = true}; }
 constexpr Range between(double low, double high) { return {.low = low, .high = high}; }
 constexpr Range below(double low, double high) { return {.low = low, .high = high, .open_high = true}; }
 
-// A string, or the text null, that stands for a number in JSON.
+// A string, or the literal null, that stands for a number in JSON.
 struct Word {
   std::string_view text;
   int64_t value = 0;
@@ -42,14 +42,14 @@ std::string to_text(const Range&);  // ">= 0", "0 ... 1", "> 0"; "" without boun
 using Notices = std::vector<std::string>*;  // may be nullptr
 
 template <class T>
-struct Choice {  // an enum member; the JSON string is a name of its value
+struct Choice {  // an enum member; its JSON value is a string, one of `names`
   std::span<const std::string_view> names;
   int (*get)(const T&);
   void (*set)(T&, int);
 };
 
 template <class T>
-struct Custom {  // a member with a grammar of its own
+struct Custom {  // a member with its own JSON syntax
   void (*read)(T&, const Json&, const std::string& path, Notices);
   Json (*write)(const T&);
   Json (*schema)();
@@ -68,13 +68,14 @@ struct Field {
   std::string_view help;
   std::string_view group;
   bool is_required = false;
-  bool is_path = false;       // a string in which ~/ stands for the home folder
-  bool is_developer = false;  // accepted and resumed as any other, but left out of schema and reference
+  bool is_path = false;       // the value is a path; a leading ~/ is the home folder
+  bool is_developer = false;  // accepted and resumed like any other, but not in the schema and the reference
   Word word;
-  std::string_view word_for_default;       // in the documentation, where the initialiser only means "not given"
-  std::vector<std::string_view> aliases;   // read with a notice
-  std::vector<std::string_view> synonyms;  // read without one
-  std::vector<std::string_view> same;      // words that are the same run: free on resume among each other
+  std::string_view word_for_default;       // default shown in the documentation if the initialiser only means "not
+                                           // given"
+  std::vector<std::string_view> aliases;   // other keys, read with a notice
+  std::vector<std::string_view> synonyms;  // other keys, read without a notice
+  std::vector<std::string_view> same;      // values with the same meaning: changing between them on resume is free
 
   Field path() && { return is_path = true, std::move(*this); }
   Field developer() && { return is_developer = true, std::move(*this); }
@@ -86,7 +87,7 @@ struct Field {
   Field synonym(std::initializer_list<std::string_view> keys) && { return synonyms = keys, std::move(*this); }
 };
 
-// Rows. Numbers have a range and a unit, the others do not.
+// Constructors of rows. Only numbers have a range and a unit.
 template <class T, class V>
 Field<T> number(std::string_view key, V T::*member, Range range, OnResume rule, std::string_view unit,
                 std::string_view help) {
@@ -100,7 +101,7 @@ Field<T> option(std::string_view key, V T::*member, OnResume rule, std::string_v
 }
 template <class T, class E>
 T owner_of(E T::*);
-// The number of a value's name; the first name of an optional value stands for none.
+// The index of a value in choice_names(); for an optional value, index 0 means that it is absent.
 template <class E>
 int name_number(E value) {
   return int(value);
@@ -134,7 +135,7 @@ Field<T> custom(std::string_view key, Custom<T> member, OnResume rule, std::stri
   return field;
 }
 
-// What is known of a row apart from the struct it belongs to.
+// What the documentation needs of a row, independent of its struct.
 struct FieldDoc {
   std::string key, type, default_value, range, unit, rule, help, group;
   std::vector<std::string> aliases;
@@ -143,8 +144,8 @@ struct FieldDoc {
 };
 
 // The tables (config_fields.cc, data_fields.cc, optimizer_fields.cc, adaptation_fields.cc, model_fields.cc).
-std::vector<Field<Config>> config_fields();     // with all of these
-std::vector<Field<Config>> optimizer_fields();  // each one group of the documentation
+std::vector<Field<Config>> config_fields();     // all of Config, including the groups below
+std::vector<Field<Config>> optimizer_fields();  // each function: one group of the documentation
 std::vector<Field<Config>> distillation_fields();
 std::vector<Field<Config>> pruning_fields();
 std::vector<Field<Config>> adapter_fields();
@@ -153,16 +154,16 @@ std::vector<Field<DataSource>> data_source_fields();
 std::vector<Field<DataStage>> data_stage_fields();
 std::vector<Field<AheadToken>> ahead_token_fields();
 std::vector<Field<ParamGroupConfig>> param_group_fields();
-std::vector<Field<ModelConfig>> model_fields();  // with block_fields()
+std::vector<Field<ModelConfig>> model_fields();  // including block_fields()
 std::vector<Field<ModelConfig>> block_fields();
 std::vector<Field<RopeScaling>> rope_scaling_fields();
 
-// Model shapes have a reader of their own for what Hugging Face files contain besides.
+// Reads a model shape. It has its own reader because Hugging Face files contain other keys, too.
 ModelConfig read_model(const Json& object, const std::string& path, Notices);
-// Completes a shape that a file of its own says, as published config.json files are meant: with the defaults of
-// transformers' configuration classes, and without dropout. Each change is a notice.
+// Fills in a shape from a published config.json the way transformers reads it: with the defaults of its configuration
+// classes, and without dropout. Each change adds a notice.
 void adopt_published(Json& model, const std::string& path, Notices);
-// Takes the keys out of `object` that only Hugging Face needs, and describes them in a schema's properties.
+// Removes the keys from `object` that only Hugging Face needs, and describes them in a schema's properties.
 void drop_foreign_keys(Json& object, const std::string& path, ModelType, Notices);
 void describe_foreign_keys(Json& properties);
 Json write_model(const ModelConfig&);
@@ -170,7 +171,7 @@ Json write_model(const ModelConfig&);
 void merge_rope_keys(Json& model, const std::string& path);
 Json model_schema();
 
-// Errors and scalars (fields.cc). `path` is the dotted key; all throw Error(..., Exit::usage).
+// Errors and scalars (fields.cc). `path` is the dotted key; all of them throw Error(..., Exit::usage).
 [[noreturn]] void bad_value(const Json& value, const std::string& path, const std::string& expected);
 bool read_bool(const Json&, const std::string& path);
 std::string read_string(const Json&, const std::string& path);
@@ -186,10 +187,10 @@ std::string nearest(std::string_view word, std::span<const std::string_view> can
 std::string joined(std::span<const std::string_view> words, std::string_view separator);
 std::string dotted(const std::string& prefix, std::string_view key);
 
-// Whether an earlier version had the key, here with the value that does what runs now do without it (removed.cc).
-// Throws Error(usage) with what to use instead of any other value.
+// True if the key existed in an earlier version and has the value that matches today's behaviour (removed.cc). Throws
+// Error(usage) with the replacement if the key has another value.
 bool skips_removed_key(const Json& value, const std::string& prefix, std::string_view key, Notices);
-// Throws Error(usage) with what to use instead of a word that only an earlier version had.
+// Throws Error(usage) with the replacement if the value existed only in an earlier version.
 void refuse_removed_value(const Json& value, const std::string& path);
 
 }  // namespace athanor

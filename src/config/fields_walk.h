@@ -63,7 +63,7 @@ void read_field(const Field<T>& field, const Json& value, const std::string& pat
              field.member);
 }
 
-// Reads an object into `out`; members without a key keep their value. Every key must belong to exactly one row.
+// Reads an object into `out`; members without a key keep their value. Every key must match exactly one row.
 template <class T>
 void read_fields(const std::vector<Field<T>>& fields, const Json& object, const std::string& prefix, T& out,
                  Notices notices) {

@@ -15,15 +15,15 @@ namespace athanor {
 namespace {
 
 constexpr size_t kMaxDepth = 32;         // the deepest valid configuration has 4
-constexpr size_t kMaxMembers = 4096;     // in one object; bounds the search for duplicates
-constexpr size_t kMaxMessageText = 160;  // bytes of the input quoted in messages
+constexpr size_t kMaxMembers = 4096;     // per object; limits the quadratic search for duplicates
+constexpr size_t kMaxMessageText = 160;  // maximum bytes of input quoted in a message
 
-// Where the parser is. Lines are counted only when somebody asks.
+// Position of the parser. Lines are counted only on request.
 class Cursor {
  public:
   explicit Cursor(std::string_view text) : text_(text) {}
   void consumed(size_t bytes) { consumed_ = bytes; }
-  // Line of the last byte consumed; a newline belongs to the line that it ends.
+  // Line of the last byte consumed; a newline belongs to the line it ends.
   size_t line() {
     const size_t end = consumed_ > 0 ? consumed_ - 1 : 0;
     for (; counted_ < end; ++counted_) line_ += text_[counted_] == '\n';
@@ -35,7 +35,7 @@ class Cursor {
   size_t consumed_ = 0, counted_ = 0, line_ = 1;
 };
 
-// Hands out the text byte by byte and tells the cursor.
+// Iterator over the text that reports each byte to the cursor.
 struct TrackedByte {
   using iterator_category = std::input_iterator_tag;
   using value_type = char;
@@ -67,7 +67,7 @@ std::string shortened(std::string text) {
   return text;
 }
 
-// "name:line:column" of byte number `position`, counted from 1.
+// "name:line:column" of a byte; `position` counts from 1.
 std::string place(const std::string& name, std::string_view text, size_t position) {
   size_t line = 1, column = 1;
   for (size_t i = 0; i + 1 < position && i < text.size(); ++i) {
@@ -120,7 +120,7 @@ class TreeBuilder : public nlohmann::json_sax<nlohmann::json> {
 
   bool parse_error(size_t position, const std::string&, const nlohmann::detail::exception& e) override {
     if (e.id == 406) throw Error(cat(here(), ": a number is too large to be finite"), Exit::usage);
-    // nlohmann's text is "[json...] parse error at line L, column C: what"; the place is said in our own form.
+    // nlohmann's text is "[json...] parse error at line L, column C: what"; the place is replaced by ours.
     std::string what = e.what();
     const size_t colon = what.find(": ");
     if (colon != std::string::npos) what = what.substr(colon + 2);

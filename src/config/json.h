@@ -1,4 +1,4 @@
-// JSON text as a small tree whose every value knows where it came from, for messages that name file and line.
+// JSON text as a small tree in which every value knows its source, for messages that name file and line.
 // Strict: duplicate keys, non-finite numbers, comments, deep nesting and huge inputs are errors.
 #pragma once
 #include <cstddef>
@@ -9,7 +9,7 @@
 
 namespace athanor {
 
-inline constexpr size_t kMaxConfigBytes = 1 << 20;  // configurations are kilobytes; more is the wrong file
+inline constexpr size_t kMaxConfigBytes = 1 << 20;  // configurations are kilobytes; a larger file is the wrong file
 
 struct Json {
   enum class Kind { null, boolean, integer, real, string, array, object };
@@ -17,7 +17,7 @@ struct Json {
   bool boolean = false;
   int64_t integer = 0;
   double real = 0.0;              // also set for integers
-  std::string text;               // value of a string, or a number as it was written
+  std::string text;               // a string's value, or a number as written
   std::vector<std::string> keys;  // keys of an object, one per item, in the order of the text
   std::vector<Json> items;        // items of an array or object
   std::string where;              // "file:line", or the override that set it
@@ -46,9 +46,10 @@ struct Json {
 // Throws Error(..., Exit::usage) that opens with "name:line:column".
 Json parse_json(std::string_view text, const std::string& name);
 
-std::string json_string(std::string_view);  // as a JSON string; invalid UTF-8 is replaced
-std::string number_text(double);            // shortest text that reads back the same, always with a point or exponent
+std::string json_string(std::string_view);  // as a JSON string literal; invalid UTF-8 is replaced
+std::string number_text(double);            // shortest text that parses back to the same value, always with a point or
+                                            // exponent
 std::string to_line(const Json&);
-std::string to_pretty(const Json&);  // two spaces a level, a newline at the end
+std::string to_pretty(const Json&);  // two spaces per level, a newline at the end
 
 }  // namespace athanor

@@ -1,5 +1,4 @@
-// What follows from a model shape: missing sizes, whether it can be built, how many values it trains, and its
-// config.json.
+// Functions of a model shape: missing sizes, validation, parameter counts, and its config.json.
 #include "config/model_config.h"
 
 #include <algorithm>
@@ -12,14 +11,14 @@
 namespace athanor {
 namespace {
 
-constexpr double kMaxParameters = 1125899906842624.0;  // 2^50: offsets in bytes stay far from 2^63
+constexpr double kMaxParameters = 1125899906842624.0;  // 2^50: byte offsets stay far from 2^63
 
-// In all layers: far beyond any published model. Each has tensors of its own in files, so that a damaged number of them
-// would fill the memory with names.
+// Limits over all layers, far beyond any published model. Every expert and listed layer has its own tensors in files,
+// so a corrupt count would fill the memory with tensor names.
 constexpr int64_t kMaxExperts = 1 << 18;
 constexpr int64_t kMaxListedLayers = 1 << 16;
 
-// experts: of each layer, that count.
+// experts: number of experts counted per layer.
 template <class N>
 N count_parameters(const ModelConfig& m, int64_t experts) {
   const N vocab = N(m.vocab_size), hidden = N(m.hidden_size), ffn = N(m.intermediate_size);
@@ -54,12 +53,12 @@ N count_parameters(const ModelConfig& m, int64_t experts) {
   const N sparse = routed + N(3) * hidden * N(shared_width(m));
   const N with_experts = has_experts(m.model_type) ? N(m.num_hidden_layers) - N(m.first_k_dense_replace) : N(0);
   if (m.mlp_bias) block += (m.gated_mlp ? ffn + ffn : ffn) + hidden;
-  if (gpt2) block += hidden;  // bias of the attention's output
+  if (gpt2) block += hidden;  // bias of the attention output projection
   const N all = N(m.num_hidden_layers);
   return embeddings + all * block + (all - with_experts) * dense + with_experts * sparse + norm;
 }
 
-// Whether moe_intermediate_size is the file's own key.
+// Whether moe_intermediate_size is a key of the family's config.json.
 bool has_own_width(ModelType type) { return type == ModelType::qwen3_moe || type == ModelType::dots1; }
 
 void require_size(std::string_view where, std::string_view key, int64_t value) {
@@ -102,7 +101,7 @@ void validate_family(const ModelConfig& m, std::string_view where) {
   require_key(m.rope_scaling.rope_type == RopeType::none, where, "rope_scaling", "gpt2 has no rotary embeddings");
 }
 
-// Keys of experts that a family without them, or with simpler ones, leaves at these values.
+// Keys of experts that must keep these values in a family that lacks the feature.
 void require_unused(const ModelConfig& m, std::string_view where, const char* why,
                     std::initializer_list<std::pair<const char*, std::pair<double, double>>> keys) {
   for (const auto& [key, values] : keys)
@@ -324,7 +323,7 @@ ModelConfig model_defaults(ModelType type) {
   m.norm_topk_prob = type == ModelType::mixtral;
   if (type == ModelType::gpt2) m.hidden_act = Activation::gelu, m.gated_mlp = false, m.mlp_bias = true;
   if (type == ModelType::dots1) m.scoring_func = RouterScore::sigmoid;
-  // transformers' defaults
+  // defaults of transformers
   if (has_experts(type) && !has_router_bias(type)) m.router_aux_loss_coef = type == ModelType::olmoe ? 0.01 : 0.001;
   m.tie_word_embeddings = type == ModelType::gpt2;
   return m;
@@ -344,7 +343,7 @@ void complete(ModelConfig& m) {
     m.skip_lambdas.resize(m.skip_from.size(), m.skip_lambdas.front());
   if (!has_experts(m.model_type)) return;
   if (m.moe_intermediate_size == 0 && !has_own_width(m.model_type)) m.moe_intermediate_size = m.intermediate_size;
-  // intermediate_size is that of layers without experts; the supported qwen3_moe models have no such layers.
+  // intermediate_size is the width of dense layers; the supported qwen3_moe models have none.
   if (m.intermediate_size == 0 && m.first_k_dense_replace == 0) m.intermediate_size = m.moe_intermediate_size;
 }
 
@@ -384,7 +383,7 @@ void validate(const ModelConfig& m, std::string_view where) {
 double attention_factor(const RopeScaling& r) {
   if (r.rope_type != RopeType::yarn) return 1;
   if (r.attention_factor > 0) return r.attention_factor;
-  // [Peng et al. 2023, eq. 22]; the two-sided form is DeepSeek's, as transformers has it.
+  // [Peng et al. 2023, eq. 22]; the quotient form is DeepSeek's, as implemented in transformers.
   const auto scale = [&r](double weight) { return r.factor <= 1 ? 1 : 0.1 * weight * std::log(r.factor) + 1; };
   return r.mscale > 0 && r.mscale_all_dim > 0 ? scale(r.mscale) / scale(r.mscale_all_dim) : scale(1);
 }
@@ -395,7 +394,7 @@ int64_t active_parameter_count(const ModelConfig& m) { return count_parameters<i
 std::string hf_config_json(const ModelConfig& m, const char* torch_dtype, const std::string& quantization) {
   Json out = Json::object(), architectures = Json::array();
   architectures.items.push_back(Json::of(architecture(m.model_type)));
-  if (m.model_type == ModelType::athanor) {  // no other program reads it: the options themselves
+  if (m.model_type == ModelType::athanor) {  // only this program reads the family: write its own options
     out = write_model(m);
     out.set("architectures", std::move(architectures));
     out.set("torch_dtype", Json::of(torch_dtype));

@@ -1,5 +1,5 @@
-// The options of a model shape, one row each, and the reader of one. Keys of Hugging Face's config.json files that are
-// no options are those of published_model.cc.
+// The options of a model shape, one row each, and their reader. Other keys of Hugging Face's config.json files are
+// handled in published_model.cc.
 #include <algorithm>
 
 #include "base/error.h"
@@ -15,7 +15,7 @@ using enum OnResume;
 
 constexpr double kMaxTokenId = 2147483647.0;  // 2^31 - 1
 
-// Instruction-tuned models list all tokens that end an answer; a document ends with the first.
+// Instruction-tuned models list all tokens that end an answer; the first one ends a document.
 void take_first_id(Json& object, const std::string& key, const std::string& path, Notices notices) {
   const Json* ids = object.find(key);
   if (!ids || !ids->is(Json::Kind::array) || ids->items.empty()) return;
@@ -25,8 +25,8 @@ void take_first_id(Json& object, const std::string& key, const std::string& path
   object.set(key, std::move(first));
 }
 
-// rope_scaling or rope_parameters as a rope_scaling of ours: "type" becomes rope_type, "default" becomes none, and a
-// rope_theta inside moves to the model.
+// Converts rope_scaling or rope_parameters to this program's rope_scaling: "type" becomes rope_type, "default" becomes
+// none, and a rope_theta inside moves to the model.
 Json plain_scaling(Json scaling, Json& model, const std::string& path) {
   if (scaling.is(Json::Kind::null)) return scaling;
   require_object(scaling, path);
@@ -48,7 +48,7 @@ Json plain_scaling(Json scaling, Json& model, const std::string& path) {
   return scaling;
 }
 
-// Keys of which part of the meaning depends on others: taken out before the rows are read, judged afterwards.
+// Keys whose meaning depends on other keys: removed before the rows are read, applied afterwards.
 struct Dependent {
   Json use_sliding_window, max_window_layers, layer_types, n_ctx;
 };
@@ -68,8 +68,8 @@ Dependent take_dependent(Json& object) {
   return out;
 }
 
-// The window of qwen2 and qwen3: a switch, the first layer that has it, or a list of all layers, which comes before
-// that.
+// The sliding window of qwen2 and qwen3 is given by a switch, the first layer that has it, or a list of all layers,
+// which wins.
 void apply_window(const Dependent& keys, const std::string& path, ModelConfig& m) {
   const bool has_switch = !keys.use_sliding_window.is(Json::Kind::null);
   const bool has_list = !keys.layer_types.is(Json::Kind::null);

@@ -1,4 +1,4 @@
-// How two model shapes differ in the options of blocks.
+// Finds block options in which two model shapes differ.
 #pragma once
 #include <string>
 
@@ -6,8 +6,8 @@
 
 namespace athanor {
 
-// The first row of block_fields() in which they differ, with its value in the first: "hidden_act \"relu2\"", or "". Not
-// initializer_ranges, which says nothing about trained weights.
+// The first row of block_fields() in which they differ, with the first shape's value: "hidden_act \"relu2\"", or "" if
+// there is none. Ignores initializer_ranges, which does not affect trained weights.
 std::string differing_option(const ModelConfig&, const ModelConfig&);
 
 }  // namespace athanor

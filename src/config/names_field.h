@@ -1,10 +1,9 @@
-// Options that are lists of names, or of patterns of names.
+// Options whose value is a list of names or name patterns.
 #pragma once
 #include "config/fields.h"
 
 namespace athanor {
 
-// A list of names.
 using Names = std::vector<std::string>;
 
 template <Names Config::*M>

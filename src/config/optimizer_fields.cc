@@ -1,4 +1,4 @@
-// The options of optimizers, and of groups of weights: as in config_fields.cc.
+// The options of optimizers and param groups, in the form of config_fields.cc.
 #include "base/error.h"
 #include "config/fields.h"
 #include "config/fields_walk.h"
@@ -15,7 +15,7 @@ void read_groups(Config& out, const Json& value, const std::string& path, Notice
     read_fields(param_group_fields(), value.items[i], cat(path, "[", i, "]"), out.param_groups.emplace_back(), notices);
 }
 
-// What is not given is left out.
+// Values that are not given are left out.
 Json write_groups(const Config& in) {
   Json list = Json::array();
   for (const auto& group : in.param_groups) {

@@ -1,5 +1,5 @@
-// When weights are pruned, and how many of them: sparsity grows as s (1 - (1 - t)^3), t from 0 to 1 between prune_start
-// and prune_end [Zhu & Gupta 2017, "To prune, or not to prune", equation 1].
+// Schedule of pruning: when weights are pruned, and to which sparsity. Sparsity is s (1 - (1 - t)^3), with t from 0 to
+// 1 between prune_start and prune_end [Zhu & Gupta 2017, "To prune, or not to prune", equation 1].
 #include <fnmatch.h>
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 namespace athanor {
 namespace {
 
-// Steps after prune_start at which weights were pruned last.
+// Steps between prune_start and the most recent pruning.
 int64_t last_pruning(const Config& c, int64_t steps) {
   const int64_t since = std::min(steps, c.prune_end) - c.prune_start;
   return since == c.prune_end - c.prune_start ? since : since / c.prune_interval * c.prune_interval;

@@ -1,6 +1,7 @@
-// What Hugging Face's config.json files hold besides a model shape, and what they leave out: keys without meaning here
-// are skipped, keys with one supported value must have it, and missing ones have the defaults of the published
-// configuration classes. A "model" object in a configuration of this program has this program's own defaults instead.
+// Handles keys of Hugging Face's config.json files that are not part of a model shape, and keys that such files leave
+// out: keys without meaning here are skipped, keys with one supported value must have it, and missing keys get the
+// defaults of the published configuration classes. A "model" object in a configuration of this program gets this
+// program's own defaults instead.
 #include <algorithm>
 
 #include "base/error.h"
@@ -10,7 +11,7 @@
 namespace athanor {
 namespace {
 
-// Keys that transformers itself writes, or once wrote, which do not change the trained function: skipped in silence.
+// Keys that transformers writes or once wrote and that do not change the trained function: skipped without a notice.
 constexpr std::string_view kWritten[] = {"_name_or_path",
                                          "architectures",
                                          "torch_dtype",
@@ -39,9 +40,9 @@ constexpr std::string_view kWritten[] = {"_name_or_path",
                                          "output_router_logits",
                                          "_attn_implementation_autoset"};
 
-// Keys of published files that other programs read, or nobody: skipped with one note.
+// Keys of published files that only other programs read: skipped with one notice.
 constexpr std::string_view kSkipped[] = {
-    // settings of text generation, which older saves of transformers keep beside the shape
+    // settings of text generation, which older versions of transformers store in config.json
     "max_length", "max_new_tokens", "min_length", "min_new_tokens", "do_sample", "early_stopping", "num_beams",
     "num_beam_groups", "diversity_penalty", "temperature", "top_k", "top_p", "min_p", "typical_p", "epsilon_cutoff",
     "eta_cutoff", "repetition_penalty", "encoder_repetition_penalty", "length_penalty", "no_repeat_ngram_size",
@@ -50,24 +51,24 @@ constexpr std::string_view kSkipped[] = {
     "exponential_decay_length_penalty", "suppress_tokens", "begin_suppress_tokens", "cache_implementation",
     "generation_config", "penalty_alpha", "renormalize_logits", "num_assistant_tokens", "num_assistant_tokens_schedule",
     "assistant_confidence_threshold", "assistant_lookbehind", "target_lookbehind",
-    // tokenizers, classifiers and kinds of models that these are not
+    // keys of tokenizers, classifiers and unsupported kinds of models
     "tokenizer_class", "tokenizer_model_max_length", "tokenizer_padding_side", "model_max_length",
     "max_sequence_length", "vocab_file", "prefix", "unk_token_id", "sep_token_id", "cls_token_id", "mask_token_id",
     "decoder_start_token_id", "num_labels", "finetuning_task", "classifier_dropout", "tie_encoder_decoder",
     "cross_attention_hidden_size", "keys_to_ignore_at_inference", "n_special", "predict_special_tokens",
-    // how a program computes, or which one wrote the file
+    // how a program computes, or which program wrote the file
     "torchscript", "use_bfloat16", "tf_legacy_loss", "xla_device", "_commit_hash", "name_or_path", "model_name",
     "attn_implementation", "_attn_implementation", "_flash_attn_2_enabled", "use_flash_attention_2", "use_flash_attn",
     "is_llama_config", "unsloth_fixed", "unsloth_version", "neftune_noise_alpha", "gradient_checkpointing_kwargs",
     "transformers.js_config"};
 
-// Keys that say something this program cannot do unless they have one of these values.
+// Keys that ask for something this program cannot do unless they have one of these values.
 enum class Of : uint8_t { all, gpt2, others };
 struct OnlyValues {
   std::string_view key, values, meaning;  // values: JSON, separated by spaces
   Of family = Of::all;
   bool applies_to(ModelType type) const {
-    if (family == Of::others && type == ModelType::athanor) return false;  // its options
+    if (family == Of::others && type == ModelType::athanor) return false;  // they are options of athanor
     return family == Of::all || (family == Of::gpt2) == (type == ModelType::gpt2);
   }
 };
@@ -114,8 +115,8 @@ bool has_value(const Json& value, std::string_view allowed) {
   return false;
 }
 
-// FP8, packed integers and NF4 as `athanor export` writes them; the weights themselves say which are stored so
-// (convert/low_precision.h, convert/int_weights.h, convert/nf4_file.h).
+// Accepts FP8, packed integers and NF4 as written by `athanor export`; the weight tensors themselves say how they are
+// stored (convert/low_precision.h, convert/int_weights.h, convert/nf4_file.h).
 void drop_quantization(Json& object, const std::string& path) {
   const Json* value = object.find("quantization_config");
   if (!value) return;
@@ -137,8 +138,8 @@ void drop_quantization(Json& object, const std::string& path) {
   object.erase("quantization_config");
 }
 
-// What the published configuration class of a family reads where the file is silent, and this program's own default is
-// another [transformers 4 and 5, configuration_*.py].
+// Default of a family's published configuration class where it differs from this program's own default [transformers 4
+// and 5, configuration_*.py].
 struct PublishedDefault {
   ModelType family;
   std::string_view key, value;  // value: JSON
@@ -231,16 +232,16 @@ constexpr PublishedDefault kDefaults[] = {
     {dots1, "max_position_embeddings", "2048"},
     {dots1, "norm_eps", "1e-06"},
 };
-constexpr int64_t kWindowOfQwen = 4096, kFirstLayerWithWindow = 28;  // defaults where the switch is true
+constexpr int64_t kWindowOfQwen = 4096, kFirstLayerWithWindow = 28;  // defaults if the switch is true
 
-// Whether a key of the object, by any of its names, is the option `key`.
+// Whether the object contains the option `key` under any of its names.
 bool gives(const Json& model, const std::vector<Field<ModelConfig>>& fields, std::string_view key) {
   const Field<ModelConfig>* option = find_field(fields, key);
   return std::ranges::any_of(model.keys, [&](const std::string& k) { return find_field(fields, k) == option; });
 }
 
-// Published files of qwen2, qwen3 and qwen3_moe name a window that only their switch turns on. Versions of qwen3_moe's
-// class differ in which layers have it: there a file must say so.
+// Published files of qwen2, qwen3 and qwen3_moe give a window that is used only if their switch is on. Versions of the
+// qwen3_moe class differ in which layers have it, so such a file must list them.
 void default_window(Json& model, const std::string& path, ModelType family, Notices notices) {
   const Json* window = model.find("sliding_window");
   const Json* on = model.find("use_sliding_window");
@@ -255,8 +256,8 @@ void default_window(Json& model, const std::string& path, ModelType family, Noti
     model.set("max_window_layers", Json::of(kFirstLayerWithWindow));
 }
 
-// dots1 has no switch: a window is that of the layers from max_window_layers on, 62 by default, unless layer_types says
-// otherwise. Its published files name the kind of scores by the method that balances them.
+// dots1 has no switch: layers from max_window_layers on (62 by default) have the window, unless layer_types says
+// otherwise. Its published files name the score function after the load-balancing method.
 void default_dots1(Json& model) {
   if (!model.find("use_sliding_window")) model.set("use_sliding_window", Json::of(true));
   if (!model.find("sliding_window")) model.set("sliding_window", Json::of(kWindowOfQwen));
@@ -265,12 +266,12 @@ void default_dots1(Json& model) {
   if (score && score->is(Json::Kind::string) && score->text == "noaux_tc") score->text = "sigmoid";
 }
 
-// [transformers 5, modeling_rope_utils.py]: a missing original context is max_position_embeddings; what only has a
-// default in this program must be given.
+// [transformers 5, modeling_rope_utils.py]: a missing original context is max_position_embeddings; keys whose default
+// exists only in this program must be given.
 void default_scaling(Json& model, const std::string& path) {
   Json* scaling = model.find("rope_scaling");
   const Json* type = scaling && scaling->is(Json::Kind::object) ? scaling->find("rope_type") : nullptr;
-  if (!type || type->text == "none" || type->text == "proportional") return;  // the last is of athanor alone
+  if (!type || type->text == "none" || type->text == "proportional") return;  // "proportional" exists only in athanor
   const bool is_llama3 = type->text == "llama3";
   const auto require = [&](std::string_view key) {
     if (!scaling->find(key))
@@ -287,7 +288,7 @@ void default_scaling(Json& model, const std::string& path) {
   }
 }
 
-// Takes dropout out: it is a matter of how another program trained.
+// Removes dropout, which concerns only how the other program trained.
 void forget_dropout(Json& model, const std::string& path, Notices notices) {
   for (const auto& only : kOnly) {
     const Json* value = model.find(only.key);
@@ -299,7 +300,7 @@ void forget_dropout(Json& model, const std::string& path, Notices notices) {
   }
 }
 
-// The value of a vocabulary that is smaller than a published one has no such token.
+// Whether the value is a token id outside the vocabulary, for models with a smaller vocabulary than the published one.
 bool is_beyond(const Json& model, std::string_view key, const Json& value) {
   const Json* vocabulary = model.find("vocab_size");
   return key.ends_with("_token_id") && vocabulary && vocabulary->is_number() && value.real >= vocabulary->real;
@@ -333,7 +334,7 @@ void describe_foreign_keys(Json& properties) {
   for (auto key : kWritten) properties.set(std::string(key), Json::object());
   for (auto key : kSkipped) properties.set(std::string(key), Json::object());
   for (const auto& only : kOnly) {
-    const Json* other = properties.find(only.key);  // the key's row of other families
+    const Json* other = properties.find(only.key);  // the same key's row for other families
     const std::string before = other ? other->find("description")->text + "; " : "";
     Json note = Json::object();
     note.set("description", Json::of(cat(before, "only ", only.values, ": ", only.meaning)));
@@ -342,7 +343,7 @@ void describe_foreign_keys(Json& properties) {
 }
 
 void adopt_published(Json& model, const std::string& path, Notices notices) {
-  if (!model.is(Json::Kind::object)) return;  // refused by read_model
+  if (!model.is(Json::Kind::object)) return;  // read_model reports the error
   forget_dropout(model, path, notices);
   const Json* type = model.find("model_type");
   if (!type) return;

@@ -1,5 +1,5 @@
-// Keys and values that earlier versions had. A configuration, or a checkpoint's, that has one is refused with what to
-// use instead; such a key may have the value that is left.
+// Keys and values of earlier versions. A configuration (also one in a checkpoint) that contains one is refused with a
+// message naming the replacement, except if the key has the value that matches today's behaviour.
 #include "base/error.h"
 #include "config/fields.h"
 
@@ -7,7 +7,7 @@ namespace athanor {
 namespace {
 
 struct RemovedKey {
-  std::string_view key, left, instead;  // left: the value that does what runs now do without the key
+  std::string_view key, left, instead;  // left: the value that matches today's behaviour
 };
 constexpr RemovedKey kKeys[] = {
     {"transport", "tcp",

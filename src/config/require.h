@@ -1,4 +1,4 @@
-// A check of a configuration: Error(usage) with the parts as its text, unless it holds.
+// Check of a configuration: throws Error(usage) with the concatenated parts as message unless `ok`.
 #pragma once
 #include <string_view>
 

@@ -1,4 +1,4 @@
-// What changed between the configuration that a checkpoint was written with and the one of now.
+// Compares the configuration of a checkpoint with the current one.
 #include <algorithm>
 
 #include "base/error.h"
@@ -22,8 +22,8 @@ bool same(const Json& a, const Json& b) {
   return true;
 }
 
-// A key that the stored configuration lacks under all its names did not exist then: it had its default. A default that
-// follows from other keys is not compared: what it was is not known here.
+// A key missing from the stored configuration under all its names did not exist then, so its default applied. A default
+// derived from other keys is not compared, because its value then is unknown.
 template <class T>
 void compare(const std::vector<Field<T>>& fields, const std::string& prefix, const Json& old, const T& now,
              const T& blank, std::vector<ConfigChange>& changes) {
@@ -55,7 +55,7 @@ std::vector<ConfigChange> resume_changes(const std::string& old_resolved_json, c
   auto fields = config_fields();
   std::erase_if(fields, [](const auto& field) { return field.key == "model"; });
   compare(fields, "", old, now, Config{}, changes);
-  // With the mask of a model the run is pruned anew from the checkpoint on, whatever was pruned in it.
+  // With the mask of another model, pruning starts anew from the checkpoint, whatever was pruned before.
   if (!now.prune_mask_from.empty() && std::ranges::count(changes, "prune_mask_from", &ConfigChange::key) > 0)
     for (ConfigChange& c : changes)
       if (c.key.starts_with("prune_")) c.rule = OnResume::notice;

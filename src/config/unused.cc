@@ -1,4 +1,4 @@
-// Keys that a configuration sets and that have no effect with what else it says.
+// Keys that a configuration sets but that have no effect with its other keys.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -10,7 +10,7 @@
 namespace athanor {
 namespace {
 
-// Tells of keys that differ from their defaults.
+// Collects remarks on keys that differ from their defaults but have no effect.
 class Unused {
  public:
   explicit Unused(const Config& c) : config_(c) {}
@@ -27,7 +27,7 @@ class Unused {
   const Config defaults_ = {};
 };
 
-// Whether Adam's moments are kept of some weights: by its own variants, and by those that leave some weights to AdamW.
+// Whether some weights have Adam moments: with Adam variants, and with rules that leave some weights to AdamW.
 bool keeps_adam_moments(const Config& c) {
   const auto keeps = [](RuleName rule) {
     return rule != RuleName::sgd && rule != RuleName::lion && rule != RuleName::adafactor;

@@ -1,4 +1,4 @@
-// Combinations of options that cannot work, and options that follow from others.
+// Refuses combinations of options that cannot work, and fills options derived from others.
 #include <algorithm>
 #include <bit>
 #include <functional>
@@ -12,8 +12,8 @@
 namespace athanor {
 namespace {
 
-constexpr double kMaxStepTokens = 1099511627776.0;       // 2^40: tokens of one step
-constexpr double kMaxRunTokens = 4611686018427387904.0;  // 2^62: counters of tokens never overflow
+constexpr double kMaxStepTokens = 1099511627776.0;       // 2^40: maximum tokens of one step
+constexpr double kMaxRunTokens = 4611686018427387904.0;  // 2^62: token counters never overflow
 
 void validate_ramp(const Config& c) {
   const BatchRamp& ramp = c.rampup_batch_size;
@@ -90,7 +90,7 @@ void validate_batch(Config& c) {
   validate_windows(c);
   validate_ahead(c);
   if (accumulation > 0) {
-    // The devices divide what is left; the trainer compares with their number.
+    // The devices divide the rest; the trainer checks their number.
     const double once = double(std::max<int64_t>(c.micro_batch_size, 1)) * double(accumulation);
     require(once <= double(c.global_batch_size) && c.global_batch_size % int64_t(once) == 0,
             "gradient_accumulation_steps: ", accumulation, " times micro_batch_size ",
@@ -126,7 +126,7 @@ void resolve_schedule(Config& c) {
   require(c.min_lr <= c.learning_rate, "min_lr: ", c.min_lr, " is more than learning_rate ", c.learning_rate);
   if (c.lr_decay_iters == 0) c.lr_decay_iters = c.train_iters;
   if (cycle && c.lr_warmup_iters == 0)
-    c.lr_warmup_iters = div_ceil<int64_t>(3 * c.lr_decay_iters, 10);  // its pct_start
+    c.lr_warmup_iters = div_ceil<int64_t>(3 * c.lr_decay_iters, 10);  // OneCycleLR's pct_start
   require(c.lr_warmup_iters <= c.lr_decay_iters, "lr_warmup_iters: ", c.lr_warmup_iters,
           " are more than the lr_decay_iters ", c.lr_decay_iters, " (by default train_iters) that contain them");
   if (c.lr_decay_style == DecayStyle::exponential) {
@@ -140,7 +140,7 @@ void resolve_schedule(Config& c) {
             " has a meaning only with lr_decay_style WSD, not ", name_of(c.lr_decay_style));
     return;
   }
-  constexpr int64_t kLeastDecay = 4;  // the first step of a decay still has the full rate
+  constexpr int64_t kLeastDecay = 4;  // minimum steps: the first step of a decay still has the full learning rate
   if (c.lr_wsd_decay_iters == 0)
     c.lr_wsd_decay_iters = std::min(std::max(kLeastDecay, c.lr_decay_iters / 10), after_warmup);
   require(c.lr_wsd_decay_iters <= after_warmup, "lr_wsd_decay_iters: ", c.lr_wsd_decay_iters,
@@ -164,7 +164,7 @@ void resolve_mup(Config& c) {
       has_rules(*group.optimizer, cat(" of param_groups[", g, "]"));
 }
 
-// A list that is the default of another optimizer, as a new Config has it, was not given.
+// A list equal to the default of another optimizer, as in a new Config, was not given by the user.
 void resolve_groups(Config& c) {
   std::vector<ParamGroupConfig>& groups = c.param_groups;
   const std::vector<ParamGroupConfig> last = default_param_groups({.optimizer = c.optimizer,
@@ -176,7 +176,7 @@ void resolve_groups(Config& c) {
   groups.insert(groups.end(), last.begin(), last.end());
 }
 
-// Coupled decay is a part of the gradient: its direction is not known before the decay.
+// Coupled decay is part of the gradient, so the update's sign is not known before the decay.
 void validate_cautious(const Config& c) {
   if (!c.cautious_weight_decay) return;
   require(c.optimizer != RuleName::adam && c.optimizer != RuleName::sgd, "cautious_weight_decay: optimizer ",
@@ -293,7 +293,7 @@ void validate_precision(Config& c) {
   only_with_low_precision(c.log_quantization_interval == 0, "log_quantization_interval");
 }
 
-// Rules that put more than one gradient's rounding into the gradient's place.
+// Rules that overwrite the gradient with the update, where bf16 would round more than the gradient.
 bool steps_in_gradient(RuleName o) { return o == RuleName::lamb || o == RuleName::adafactor || compresses(o); }
 
 void validate_gradients(const Config& c) {
@@ -317,7 +317,7 @@ void validate_gradients(const Config& c) {
           "update_clip_threshold to 0");
 }
 
-constexpr int64_t kLeastReserveMib = 256;  // of runtime_reserve_mib auto, on a CPU
+constexpr int64_t kLeastReserveMib = 256;  // value of runtime_reserve_mib auto on a CPU
 
 void validate_memory(const Config& c) {
   require(c.recompute_granularity == RecomputeGranularity::full || c.recompute_num_layers == 1,
@@ -332,12 +332,12 @@ void validate_memory(const Config& c) {
   validate_offload(c);
 }
 
-// Ranks that can share the products of a layer. Of more ranks than key heads, some have the same.
+// Tensor-parallel sizes that KV heads allow. With more ranks than KV heads, several ranks have a copy of the same head.
 bool shares_key_heads(const ModelConfig& m, int64_t ranks) {
   return m.num_key_value_heads % ranks == 0 || ranks % m.num_key_value_heads == 0;
 }
 std::string tensor_sizes(const ModelConfig& m) {
-  constexpr int64_t kMost = 1024;  // ranks that anybody would try
+  constexpr int64_t kMost = 1024;  // largest size that is listed
   const int64_t all = std::gcd(m.num_attention_heads, m.intermediate_size);
   std::string text;
   for (int64_t n = 1; n <= std::min(all, kMost); ++n)
@@ -345,7 +345,7 @@ std::string tensor_sizes(const ModelConfig& m) {
   return text;
 }
 
-// Why ranks that have parts of matrices cannot update by this rule; null: they can.
+// Why this rule cannot update tensor-parallel shards of matrices; null: it can.
 const char* needs_more_than_parts(RuleName o) {
   if (o == RuleName::adamw_8bit)
     return "keeps a scale for each block of moments of all of it, which parts would divide";
@@ -396,7 +396,7 @@ void validate_tensor_parallel(const Config& c) {
           "tensor_parallel_size 1");
 }
 
-// Numbers of ranks, of those anybody would try, that can share sequences of this length.
+// List of the context-parallel sizes, up to kMost, that divide this sequence length.
 std::string context_sizes(int64_t seq_length) {
   constexpr int64_t kMost = 1024;
   std::string text = "1";
@@ -423,7 +423,7 @@ void validate_context_parallel(const Config& c) {
           "fixed_order, or context_parallel_size 1");
 }
 
-// Local updates: what they do not go with.
+// What local updates cannot be combined with.
 void validate_workers(const Config& c) {
   if (c.local_steps == 0) return;
   require(c.local_fragments <= c.local_steps, "local_fragments: ", c.local_fragments, " fragments are more than the ",
@@ -471,7 +471,7 @@ void validate_ranks(const Config& c) {
           " of rampup_batch_size are not multiples of ", leaves, " times micro_batch_size ", c.micro_batch_size);
 }
 
-// What options of model_type athanor do not go together with.
+// What the options of model_type athanor cannot be combined with.
 void validate_block(const Config& c) {
   const ModelConfig& m = c.model;
   require(m.x0_lambdas.empty() || c.pipeline_parallel_size == 1, "model.x0_lambdas: with the ",
@@ -529,7 +529,7 @@ std::vector<ParamGroupConfig> default_param_groups(const GroupDefaults& of) {
                       .optimizer = rest,
                       .lr_factor = 1 / of.mup_width,
                       .weight_decay = 0.0});
-    if (!muon)  // what decays a weight is rate times decay, and stays what it is
+    if (!muon)  // weights decay by lr x weight_decay, which is kept constant
       groups.push_back(
           {.role = Role::matrix, .lr_factor = 1 / of.mup_width, .weight_decay = of.weight_decay * of.mup_width});
   }

@@ -1,4 +1,4 @@
-// What a run that trains adapters of a frozen model asks of the other options.
+// Requirements on the other options in a run that trains adapters of a frozen model.
 #include <utility>
 
 #include "config/config.h"

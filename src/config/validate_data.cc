@@ -1,4 +1,4 @@
-// Combinations of the keys of data that cannot work, and the weights of its sources over a run.
+// Combinations of data keys that cannot work, and the weights of data sources over a run.
 #include <algorithm>
 #include <numeric>
 #include <set>
@@ -25,7 +25,7 @@ void validate_sources(const std::vector<DataSource>& sources, std::string_view k
   }
 }
 
-// Stage 0 are the weights of train_data's own entries.
+// Stage 0 has the weights of train_data's own entries.
 void validate_weights(const Config& c) {
   for (const DataSource& source : c.valid_data)
     require(source.weight > 0, "valid_data: the weight of \"", source_name(source), "\" is 0; leave the entry out");
@@ -89,7 +89,7 @@ void validate_documents(Config& c) {
   require(c.max_documents_per_sequence <= c.seq_length, "max_documents_per_sequence: ", c.max_documents_per_sequence,
           " is more than the ", c.seq_length, " tokens of a sequence");
   constexpr int64_t kTokensPerDocument =
-      16;  // in ordinary text, sequences with shorter documents are too rare to matter
+      16;  // average; sequences with shorter documents are too rare in ordinary text to matter
   if (c.reset_attention_mask && c.max_documents_per_sequence == 0)
     c.max_documents_per_sequence = div_ceil(c.seq_length, kTokensPerDocument);
 }

@@ -1,4 +1,4 @@
-// Combinations of the keys of distillation that cannot work.
+// Combinations of distillation keys that cannot work.
 #include "config/config.h"
 #include "config/require.h"
 

@@ -28,7 +28,7 @@ void validate_router(const Config& c) {
           m.num_experts, "; set it to 0");
 }
 
-// Whole experts on each rank.
+// Every rank holds whole experts.
 void validate_expert_parallel(const Config& c) {
   const int64_t ranks = c.expert_parallel_size;
   if (ranks == 1) return;
@@ -48,7 +48,7 @@ void validate_expert_parallel(const Config& c) {
   alone(c.prune_sparsity > 0, "prune_sparsity", cat(c.prune_sparsity), "set it to 0");
   alone(c.log_noise_scale, "log_noise_scale", "true", "set it to false");
   alone(c.update_clip_threshold > 0, "update_clip_threshold", cat(c.update_clip_threshold), "set it to 0");
-  // Rules with norms of tensors would add up other tensors on each rank.
+  // Rules that use tensor norms would sum over different tensors on each rank.
   const auto without_tensor_norms = [&](RuleName rule, const std::string& where) {
     using enum RuleName;
     const bool is = rule == adamw || rule == adam || rule == sgd || rule == lion || rule == schedule_free_adamw ||

@@ -1,4 +1,4 @@
-// What the optimizers onebit_adam and onebit_lamb ask of the other options.
+// Requirements of the optimizers onebit_adam and onebit_lamb on the other options.
 #include <algorithm>
 
 #include "config/config.h"

@@ -1,4 +1,4 @@
-// Combinations of pipeline keys that cannot work, and what follows from others.
+// Combinations of pipeline keys that cannot work, and values derived from other keys.
 #include <algorithm>
 #include <numeric>
 
@@ -10,7 +10,7 @@ namespace {
 
 constexpr const char* kOneStage = ", or set pipeline_parallel_size to 1";
 
-// What does not work with several stages yet.
+// Refuses options that are not yet supported with several stages.
 void refuse_others(const Config& c) {
   const auto stages = cat(" with the ", c.pipeline_parallel_size, " stages of pipeline_parallel_size");
   require(c.zero_stage < 2, "zero_stage: ", c.zero_stage, stages, " is not supported, for ranks would share out the ",

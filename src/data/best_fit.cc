@@ -14,8 +14,8 @@
 namespace athanor {
 namespace {
 
-// Spaces of rows by size: which sizes there are, and the latest row of each. Finds the smallest space that is at least
-// a size in O(log capacity): a tree of bits, 64 children per node.
+// Index of rows by free space: which sizes exist, and the latest row of each. Finds the smallest space of at least a
+// given size in O(log capacity), with a tree of bits, 64 children per node.
 class Spaces {
  public:
   explicit Spaces(int64_t capacity) : first_(size_t(capacity) + 1, kNone) {
@@ -62,16 +62,16 @@ class Spaces {
 
  private:
   static constexpr int32_t kNone = -1;
-  std::vector<int32_t> first_, next_;  // lists of rows by space: [capacity + 1], [rows]
+  std::vector<int32_t> first_, next_;  // linked lists of rows with equal space: [capacity + 1], [rows]
   std::vector<std::vector<uint64_t>> levels_;
 };
 
-// Every whole row of a long document, then what is left of each document, longest first and equal ones in the order in
-// which they come. `whole(index, begin)` and `rest(index, begin, length)`.
+// Visits every full row of long documents, then the remainder of each document, longest first; equal lengths stay in
+// the given order. Calls `whole(index, begin)` and `rest(index, begin, length)`.
 template <class Whole, class Rest>
 void for_each_piece(std::span<const uint32_t> lengths, std::span<const int32_t> order, int64_t most, Whole&& whole,
                     Rest&& rest) {
-  std::vector<int32_t> starts(size_t(most) + 2, 0);  // counting sort of the rests, descending
+  std::vector<int32_t> starts(size_t(most) + 2, 0);  // counting sort of the remainders, descending
   const auto rest_of = [&](int32_t document) {
     const int64_t length = lengths[size_t(document)];
     return length == 0 ? 0 : (length - 1) % most + 1;
@@ -142,7 +142,7 @@ PackedRows best_fit(std::span<const uint32_t> lengths, const BestFit& how) {
   if (rows.empty()) return packed;
   const Permutation by_row(int64_t(rows.size()), how.seed, ~how.stream);
   for (int64_t i = 0; i < int64_t(rows.size()); ++i) {
-    // The pieces of a row in a shuffled order too: the longest would always come first.
+    // Also shuffles the pieces within a row; otherwise the longest would always come first.
     auto& pieces = rows[size_t(by_row(i))];
     for (size_t left = pieces.size(); left > 1; --left) {
       const auto bits = philox(how.seed, how.stream, uint64_t(i) << 32 | left);

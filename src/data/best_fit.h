@@ -1,7 +1,7 @@
 // Best-fit packing of documents into rows of equal capacity [Ding et al. 2024, arXiv 2404.10830]: documents longer than
-// a row are cut into rows, everything else stays whole and goes, longest first, to the fullest row that has space for
-// it (best-fit decreasing, O(n log capacity)). A pure function of lengths and of a key that decides which of equally
-// long documents goes where and the order of the rows; the number of rows depends on the lengths alone.
+// a row are cut into rows; all other pieces stay whole and go, longest first, into the fullest row with enough space
+// (best-fit decreasing, O(n log capacity)). The result depends only on the lengths and on a key, which decides the
+// order of equally long documents and of the rows; the number of rows depends only on the lengths.
 #pragma once
 #include <cstdint>
 #include <iosfwd>
@@ -17,7 +17,7 @@ struct PackedPiece {
 };
 
 struct PackedRows {
-  std::vector<PackedPiece> pieces;   // of all rows, row after row
+  std::vector<PackedPiece> pieces;   // [pieces]: all rows, one after the other
   std::vector<int32_t> first_piece;  // [rows + 1]
   int64_t rows() const { return int64_t(first_piece.size()) - 1; }
   std::span<const PackedPiece> row(int64_t i) const {
@@ -27,21 +27,21 @@ struct PackedRows {
 };
 
 struct PackingCounts {
-  int64_t documents = 0, cut = 0;  // without the empty ones; cut: in several rows
+  int64_t documents = 0, cut = 0;  // documents: not counting empty ones; cut: those split over several rows
   int64_t rows = 0, pieces = 0;
-  int64_t tokens = 0, unused = 0;  // of documents; places of rows that stay empty
+  int64_t tokens = 0, unused = 0;  // tokens of all documents; unfilled positions in rows
   PackingCounts& operator+=(const PackingCounts&);
 };
 std::ostream& operator<<(std::ostream&, const PackingCounts&);  // for logs
 
 struct BestFit {
-  int64_t capacity = 0;           // places of a row
-  int64_t extra = 0;              // places that a piece takes besides its tokens: 1 for a BOS token in front of it
-  uint64_t seed = 0, stream = 0;  // the key
+  int64_t capacity = 0;           // positions per row
+  int64_t extra = 0;              // positions that a piece takes besides its tokens: 1 for a BOS token in front of it
+  uint64_t seed = 0, stream = 0;  // key of the random numbers
 };
 
 PackedRows best_fit(std::span<const uint32_t> lengths, const BestFit& how);
-// What best_fit() makes of these lengths, whatever the key.
+// The counts of best_fit() for these lengths; they do not depend on the key.
 PackingCounts count_best_fit(std::span<const uint32_t> lengths, int64_t capacity, int64_t extra);
 
 }  // namespace athanor

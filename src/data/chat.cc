@@ -61,7 +61,7 @@ Conversation turns(const Json& line, const char* list, const char* role, const c
   return all;
 }
 
-// A prompt and a completion that are lists of turns are one conversation.
+// If prompt and completion are lists of turns, they form one conversation.
 Conversation prompt_and_completion(const Json& line) {
   if (line.contains("prompt") && line["prompt"].is_array()) {
     Conversation all = turns(line, "prompt", "role", "content");
@@ -85,7 +85,7 @@ std::string trimmed(const std::string& text) {
   return begin == text.npos ? "" : text.substr(begin, text.find_last_not_of(kSpace) + 1 - begin);
 }
 
-// Segments in the making; empty texts are left out.
+// Collects segments; empty texts are left out.
 struct ChatWriter {
   std::vector<ChatSegment> all;
   void text(std::string text, bool learnt = false) {
@@ -95,7 +95,7 @@ struct ChatWriter {
   void mark(const char* token) { all.push_back({token, Kind::mark, false}); }
 };
 
-// The system message, if there is one, and question and answer in turns after it, the last of them an answer.
+// The system message, if any, followed by pairs of question and answer; the last turn is an answer.
 struct Turns {
   std::string system;
   std::vector<std::pair<std::string, std::string>> pairs;
@@ -151,7 +151,7 @@ void llama2(ChatWriter& out, const Conversation& chat) {
   }
 }
 
-// Newer tokenizers have [INST] as tokens.
+// Newer tokenizers have [INST] as a special token.
 void mistral(ChatWriter& out, const Conversation& chat) {
   Turns turns(chat, "mistral");
   std::string system = turns.system.empty() ? "" : turns.system + "\n\n";

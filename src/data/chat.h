@@ -1,5 +1,5 @@
-// Conversations for fine-tuning: lines of JSON in the shapes in use, and the texts that a chat template makes of them,
-// each with whether it is learnt. Knows no tokens.
+// Conversations for fine-tuning: parses common JSON line formats and renders them with a chat template into segments of
+// text, each marked as trained on or not. Does not tokenize.
 #pragma once
 #include <optional>
 #include <string>
@@ -16,34 +16,36 @@ struct ChatMessage {
 };
 using Conversation = std::vector<ChatMessage>;
 
-// Shapes of a line: {"messages": [{"role", "content"}]}; {"prompt", "completion"}; {"instruction", "input", "output"};
-// {"conversations": [{"from", "value"}]}.
+// Accepted JSON objects: {"messages": [{"role", "content"}]}; {"prompt", "completion"}; {"instruction", "input",
+// "output"}; {"conversations": [{"from", "value"}]}.
 enum class ChatShape : uint8_t { messages, prompt, alpaca, sharegpt };
 std::optional<ChatShape> chat_shape_named(std::string_view name);
 std::vector<std::string> chat_shape_names();
 
-// shape: absent: by the members of the line. Anything else throws an Error(usage) that says what was expected.
+// shape: if absent, detected from the keys of the line. An invalid line throws an Error(usage) that says what was
+// expected.
 Conversation parse_chat(std::string_view line, std::optional<ChatShape> shape = {});
 
-// Published templates; plain has none: texts as they are, and the end-of-document token after each answer.
+// Published chat templates; plain uses no template: texts as they are, and the end-of-document token after each answer.
 enum class ChatTemplate : uint8_t { chatml, llama3, llama2, mistral, gemma, plain };
 std::optional<ChatTemplate> chat_template_named(std::string_view name);
 std::vector<std::string> chat_template_names();
 
-// A part of a conversation, tokenized by itself.
+// A part of a conversation that is tokenized separately.
 struct ChatSegment {
   enum class Kind : uint8_t {
     text,
-    special,  // the text of one special token
-    mark,     // likewise, or ordinary text where the tokenizer has no such token
+    special,  // the text is one special token
+    mark,     // one special token, or ordinary text if the tokenizer lacks it
     end       // the end-of-document token; no text
   };
   std::string text;
   Kind kind = Kind::text;
-  bool learnt = false;  // an answer, or the token that ends one
+  bool learnt = false;  // trained on: an answer, or the token that ends one
   bool operator==(const ChatSegment&) const = default;
 };
-// An Error(usage) for what the template has no place for: turns out of order, a system message in the middle.
+// Throws Error(usage) for conversations the template cannot express: turns out of order, a system message in the
+// middle.
 std::vector<ChatSegment> apply_template(ChatTemplate, const Conversation&);
 
 }  // namespace athanor

@@ -13,12 +13,12 @@
 namespace athanor {
 namespace {
 
-constexpr int64_t kEndBytes = 64 << 10;   // checked at either end of a shard when it is opened
+constexpr int64_t kEndBytes = 64 << 10;   // bytes checked at each end of a shard when it is opened
 constexpr int64_t kMaskTokens = 1 << 20;  // tokens per read
 constexpr int64_t kMaxSeqLength = int64_t{1} << 30;
 
-// A wrong dtype, a wrong tokenizer or padding with invalid ids shows at a shard's ends, before training reads it.
-// Returns what is wrong with the type of the tokens; "": nothing.
+// Finds a wrong dtype, a wrong tokenizer or padding with invalid ids at a shard's ends, before training reads it.
+// Returns a warning about the type of the tokens; "": none.
 std::string check_ends(const TokenFile& shard) {
   std::vector<int32_t> tokens(size_t(std::min(shard.count(), kEndBytes / item_size(shard.layout().type))));
   shard.read(0, tokens);
@@ -29,7 +29,7 @@ std::string check_ends(const TokenFile& shard) {
 
 void add(Xxh3& hash, int64_t value) { hash.update(&value, sizeof value); }
 void add(Xxh3& hash, const std::string& text) {
-  add(hash, int64_t(text.size()));  // distinguishes "ab", "c" from "a", "bc"
+  add(hash, int64_t(text.size()));  // the length distinguishes "ab", "c" from "a", "bc"
   hash.update(text.data(), text.size());
 }
 
@@ -67,8 +67,8 @@ Dataset::Source Dataset::open_source(const ShardSource& source, int64_t seq_leng
   return opened;
 }
 
-// A loss mask without any predicted token would make the loss of all these windows 0. Reads only up to the first
-// predicted token.
+// Throws if a loss mask excludes all tokens: the loss of these windows would be 0. Reads only up to the first predicted
+// token.
 void Dataset::require_targets(const Source& source) {
   std::vector<uint8_t> mask;
   for (const TokenFile& shard : source.shards) {
@@ -90,7 +90,7 @@ std::string Dataset::first_shared_shard(const Dataset& other) const {
     add_ends(hash, shard.file());
     return hash.hex();
   };
-  std::map<int64_t, std::vector<const TokenFile*>> mine;  // by size: only shards of equal size must be read
+  std::map<int64_t, std::vector<const TokenFile*>> mine;  // by size: only shards of equal size must be compared
   for (const Source& source : sources_)
     for (const TokenFile& shard : source.shards) mine[shard.file().bytes()].push_back(&shard);
   for (const Source& source : other.sources_)
@@ -155,7 +155,7 @@ Sample Dataset::locate(const SampleOrder& order, int64_t n) const {
   int64_t window = position % source.windows();
   if (source.packed) return {index, epoch, window, -1, 0, order};
   if (order.shuffled) {
-    CHECK(epoch < int64_t{1} << 32, "epoch ", epoch);  // the stream has 32 bits for each of source and epoch
+    CHECK(epoch < int64_t{1} << 32, "epoch ", epoch);  // the Philox stream has 32 bits each for source and epoch
     window = Permutation(source.windows(), order.seed, uint64_t(index) << 32 | uint64_t(epoch))(window);
   }
   Sample sample = at(index, window);
@@ -239,7 +239,7 @@ double Dataset::share(int64_t source) const {
   return double(mixture_.shares(0)[size_t(source)]) / double(mixture_.period(0));
 }
 
-// Each stage's is a hash of that of the stage before and what it changes.
+// The fingerprint of a stage hashes the fingerprint of the stage before and the weights that it changes.
 std::vector<std::string> Dataset::compute_fingerprints() const {
   Xxh3 hash;
   add(hash, seq_length_);
@@ -275,7 +275,7 @@ const std::string& Dataset::fingerprint(int64_t samples) const {
 }
 
 std::vector<std::string> Dataset::doubts() const {
-  constexpr double kMuch = 0.1;  // of a source's tokens
+  constexpr double kMuch = 0.1;  // fraction of a source's tokens
   std::vector<std::string> all;
   for (const Source& s : sources_) {
     if (!s.doubt.empty()) all.push_back(s.doubt);

@@ -19,7 +19,7 @@ namespace athanor {
 
 struct ShardSource {
   std::string path_glob;       // a file, or a pattern with * ? [abc]; matches are sorted by byte order of names
-  double weight = 1;           // share of the samples, relative to the other sources
+  double weight = 1;           // fraction of samples, relative to the other sources
   std::string dtype = "auto";  // "auto" or the token type: see TokenFile::open
 };
 
@@ -28,8 +28,8 @@ struct SampleOrder {
   bool shuffled = true;  // false: windows in file order, blended by weight
 };
 
-// Location of a sample: tokens [token, token + T + 1) of shard `shard` of a source; of a packed source, row `window` of
-// the epoch in this order.
+// Location of a sample: tokens [token, token + T + 1) of shard `shard` of a source; for a packed source, row `window`
+// of the epoch in this order.
 struct Sample {
   int64_t source, epoch, window, shard, token;
   SampleOrder order = {};
@@ -38,44 +38,44 @@ struct Sample {
 class Dataset {
  public:
   // Opens and validates every shard, and checks its first and last 64 KiB against vocab_size (0 = unchecked).
-  // stages: other weights of the sources from a sample on, in order.
+  // stages: weights of the sources that apply from a sample number on, in order.
   static Dataset open(const std::vector<ShardSource>& sources, int64_t seq_length, int64_t vocab_size,
                       const std::vector<MixtureStage>& stages = {});
 
-  // From now on documents are reordered for fill-in-the-middle (data/fill_in_the_middle.h).
+  // After this call, documents are reordered for fill-in-the-middle (data/fill_in_the_middle.h).
   void reorder(const FillInTheMiddle& fim);
-  // From now on samples are best-fit packed rows of whole documents instead of windows (data/packed_source.h).
+  // After this call, samples are best-fit packed rows of whole documents instead of windows (data/packed_source.h).
   void pack(const RowPacking& packing);
 
   int64_t seq_length() const { return seq_length_; }
   int64_t windows() const { return windows_; }  // distinct samples over all sources
   int64_t sources() const { return int64_t(sources_.size()); }
   int64_t windows(int64_t source) const { return sources_[size_t(source)].windows(); }
-  double share(int64_t source) const;  // of the samples, in the first stage
+  double share(int64_t source) const;  // fraction of the samples, in the first stage
   const Mixture& mixture() const { return mixture_; }
   int64_t tokens() const { return tokens_; }  // tokens of all shards
 
   // Sample number n >= 0, unbounded: a source starts its next epoch after all its windows.
   Sample locate(const SampleOrder& order, int64_t n) const;
-  // tokens: T+1 of them; inputs are the first T, targets the last T.
+  // tokens: [T + 1]; the first T are the inputs, the last T the targets.
   void read(const SampleOrder& order, int64_t n, std::span<int32_t> tokens) const;
-  Sample at(int64_t source, int64_t window) const;  // in the first epoch
-  // Number of a sample's window among those of all sources; the same in every epoch. Not of a packed source.
+  Sample at(int64_t source, int64_t window) const;  // a sample of the first epoch
+  // Index of a sample's window over all sources; the same in every epoch. Not for packed sources.
   int64_t window_number(const Sample&) const;
   Sample window(int64_t number) const;
-  // A window as a row with its documents and masks; returns the result of pack().
+  // Reads a window as a row with its documents and masks; returns the result of pack().
   int64_t read_row(const Sample&, const PackingOptions& options, const Row& row) const;
-  bool has_document_indices() const;  // in every shard
-  bool has_loss_mask() const;         // in some shard
-  // A shard of `other` that is also in this data set, by size and first and last 64 KiB; "" if there is none.
+  bool has_document_indices() const;  // whether every shard has one
+  bool has_loss_mask() const;         // whether any shard has one
+  // Path of a shard of `other` that is also in this data set, compared by size and first and last 64 KiB; "" if none.
   std::string first_shared_shard(const Dataset& other) const;
   const std::string& first_shard() const { return sources_.front().shards.front().path(); }
 
-  // 32 hex digits over what the first `samples` samples depend on: shard base names, sizes, first and last 64 KiB,
-  // dtypes, T, weights and those of the stages that begin before. Stored in checkpoints, to detect a resume with other
-  // data; stages to come may change.
+  // 32 hex digits: a hash of all that the first `samples` samples depend on: base names, sizes, first and last 64 KiB
+  // and dtypes of shards, T, weights, and the weights of stages that begin before. Stored in checkpoints to detect a
+  // resume with other data; later stages may change.
   const std::string& fingerprint(int64_t samples = std::numeric_limits<int64_t>::max()) const;
-  // Warnings: tokens that no window reaches, headerless files that are probably read with the wrong type.
+  // Warnings: tokens that no window covers, headerless files that are probably read with the wrong type.
   std::vector<std::string> doubts() const;
   // One line per source, for logs.
   const std::string& description() const { return description_; }
@@ -85,9 +85,9 @@ class Dataset {
     std::string path_glob;
     std::vector<TokenFile> shards;
     std::vector<int64_t> first_window;  // [shards + 1], ascending: shard s has windows [first[s], first[s + 1])
-    int64_t unread = 0;                 // tokens that no window reaches
-    int64_t short_shards = 0;           // shards without a window
-    std::string doubt;                  // about the type of the tokens
+    int64_t unread = 0;                 // tokens that no window covers
+    int64_t short_shards = 0;           // shards shorter than a window
+    std::string doubt;                  // warning about the token type
     std::unique_ptr<PackedSource> packed = {};
     int64_t windows() const { return packed ? packed->rows() : first_window.back(); }
   };
@@ -105,7 +105,7 @@ class Dataset {
   RowPacking packing_ = {};
   FillInTheMiddle fim_ = {};
   std::vector<Source> sources_;
-  std::vector<std::string> fingerprints_;  // [stages]: with the stages up to this one
+  std::vector<std::string> fingerprints_;  // [stages]: hash over all stages up to this one
   std::string description_;
 };
 

@@ -8,7 +8,7 @@ namespace athanor {
 
 namespace {
 
-// The index was validated at open, but the file may have changed since.
+// Checks a value read from the index again: it was valid at open, but the file may have changed since.
 int64_t checked(int64_t value, int64_t limit, const StableFile& file) {
   if (value < 0 || value > limit)
     throw Error(cat(file.path(), ": says ", value, " where ", limit,

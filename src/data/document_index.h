@@ -1,5 +1,5 @@
-// Ends of a shard's documents, from an index file. Indices can be gigabytes, so they stay on disk; a query about a
-// window is a binary search by pread.
+// Document ends of a shard, from an index file. Index files can be gigabytes, so they stay on disk; a query for a
+// window is a binary search with pread.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -23,8 +23,8 @@ class DocumentIndex {
   struct Flat {
     int64_t ends = 0, count = 0;
   };
-  // Megatron-LM: the int64 at `ends` + 8 i is a number of sequences; where sequence s begins, in bytes, is at
-  // `pointers` + 8 s.
+  // Megatron-LM: the int64 at `ends` + 8 i is the number of sequences before the end of document i; the int64 at
+  // `pointers` + 8 s is the byte offset of sequence s.
   struct Sequences {
     int64_t ends = 0, count = 0, pointers = 0, sequences = 0, item_size = 0, tokens = 0;
   };
@@ -34,7 +34,7 @@ class DocumentIndex {
   const StableFile& file() const { return file_; }
   int64_t count() const { return count_; }
   int64_t end(int64_t i) const;
-  // Distinct ends e of documents with at < e <= at + n, ascending.
+  // Distinct document ends e with at < e <= at + n, ascending.
   std::vector<int64_t> ends_within(int64_t at, int64_t n) const;
   DocumentStatistics statistics() const;
 
@@ -44,7 +44,7 @@ class DocumentIndex {
   Sequences sequences_;
 };
 
-// Reads ascending positions of a file in large blocks.
+// Reads a file's array of T at ascending indices, in large blocks.
 template <class T>
 class ValueRun {
  public:

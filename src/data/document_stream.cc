@@ -13,9 +13,9 @@ namespace athanor {
 namespace {
 
 constexpr size_t kJob = 1 << 20;      // approximate bytes of text per job
-constexpr size_t kHead = 64 << 10;    // bytes of a document that are hashed to hold it out
-constexpr size_t kAhead = 2 * kHead;  // lookahead: the last document's head, separators, special tokens
-// Memory use is about 8 times this: a few hundred kilobytes of gzip may contain a line of gigabytes.
+constexpr size_t kHead = 64 << 10;    // bytes of a document that are hashed to choose its split
+constexpr size_t kAhead = 2 * kHead;  // lookahead for the head of a job's last document, separators and special tokens
+// Memory use is about 8 times these limits: a few hundred kilobytes of gzip can expand to a line of gigabytes.
 constexpr size_t kMostLine = 64 << 20;   // longest JSON line
 constexpr size_t kMostText = 256 << 20;  // longest text without a place to cut
 
@@ -62,7 +62,7 @@ bool DocumentStream::open() {
   return true;
 }
 
-// Texts that are not UTF-8 would become tokens of meaningless bytes; JSON lines could not be read.
+// Refuses texts in other encodings: they would become tokens of meaningless bytes, or JSON lines that cannot be parsed.
 void DocumentStream::judge_encoding(const std::string& path) {
   constexpr size_t kLookedAt = 4096;
   fill(kLookedAt);
@@ -96,7 +96,7 @@ std::optional<Job> DocumentStream::next() {
   }
 }
 
-// Makes the first `bytes` of the buffer the text of the job; the position in the input advances by `advance`.
+// Moves the first `bytes` bytes of the buffer into the job; the position in the input advances by `advance`.
 Job DocumentStream::take(Job job, size_t bytes, int64_t advance) {
   job.text = buffer_.substr(0, bytes);
   job.where = options_.inputs[size_t(at_.input)];
@@ -123,7 +123,7 @@ std::optional<Job> DocumentStream::next_lines() {
   }
 }
 
-// Each row is a document, as a line of JSON is; rows without text are none.
+// Each row is a document, like a line of JSON; rows without text are skipped.
 std::optional<Job> DocumentStream::next_rows() {
   Job job;
   int64_t rows = 0;
@@ -151,7 +151,7 @@ std::optional<Job> DocumentStream::next_text() {
     Job job;
     if (buffer_.empty()) {
       if (at_.in_document == 0) return {};
-      job.segments.push_back({.ends = uint8_t(at_.in_document)});  // the end came without a further byte
+      job.segments.push_back({.ends = uint8_t(at_.in_document)});  // the input ended without a further byte
       at_.in_document = 0;
       return take_text(std::move(job), 0);
     }
@@ -167,7 +167,7 @@ std::optional<Job> DocumentStream::next_text() {
   }
 }
 
-// Adds the next segment of the buffer, up to `limit` or the document's end; false: it cannot be cut there.
+// Adds the next segment of the buffer, up to `limit` or the document's end; false: there is no place to cut.
 bool DocumentStream::add_segment(Job& job, size_t& pos, size_t limit) {
   const std::string& separator = options_.separator;
   const size_t found = separator.empty() ? buffer_.npos : buffer_.find(separator, pos);
@@ -199,7 +199,7 @@ Part DocumentStream::part_of_block(int64_t begin) const {
   return (begin / options_.block + 1) % options_.valid_every == 0 ? kValid : kTrain;
 }
 
-// Begins the first block, or the first one after text that was not cut into blocks.
+// Begins the first block, or the first block after text that was not cut into blocks.
 void DocumentStream::begin_block(size_t pos) {
   const int64_t here = at_.total + int64_t(pos);
   if (here < at_.block_end) return;
@@ -209,7 +209,7 @@ void DocumentStream::begin_block(size_t pos) {
 }
 
 // Where to cut text[pos...]: at the document's end, before the block's end, or before `limit`. A block ends at the last
-// position before its nominal end at which the tokenizer can be cut; without one it continues to the next block's.
+// position before its nominal end where the tokenizer allows a cut; without one, the next block is appended to it.
 size_t DocumentStream::segment_end(size_t pos, size_t limit, size_t document_end) {
   const std::string_view document = std::string_view(buffer_).substr(0, document_end);
   size_t from = pos;

@@ -1,5 +1,5 @@
-// Cuts the inputs of `athanor tokenize` into jobs of about a megabyte and decides which text is held out. The stream
-// can restart at any job boundary.
+// Cuts the inputs of `athanor tokenize` into jobs of about a megabyte and decides which text goes to the validation
+// split. The stream can restart at any job boundary.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -20,28 +20,28 @@ enum Part : uint8_t { kTrain = 0, kValid = 1 };
 
 struct DocumentOptions {
   std::vector<std::string> inputs;
-  std::string format = "auto";  // of texts: "text", "jsonl"; "auto": by the file name
-  std::string key = "text";     // JSON lines: the member that holds the text; parquet: the column
-  std::string separator;        // text: separator of documents; "": a file is one document
-  int64_t valid_every = 20;     // one of this many documents or blocks is held out; 0: none
-  int64_t block = 4096;         // bytes per block if a file is one document; 0: hold out whole documents
+  std::string format = "auto";  // text format: "text", "jsonl"; "auto": by the file name
+  std::string key = "text";     // JSON lines: the key that holds the text; parquet: the column
+  std::string separator;        // text: separator between documents; "": each file is one document
+  int64_t valid_every = 20;     // one in this many documents or blocks goes to the validation split; 0: none
+  int64_t block = 4096;         // bytes per block if each file is one document; 0: split by whole documents
 };
 
-// A document is held out by a hash of its first 64 KiB, so equal documents go to the same split.
+// The split of a document is chosen by a hash of its first 64 KiB, so equal documents go to the same split.
 bool is_held_out(std::string_view document, int64_t valid_every);
 
 // Position in the inputs where the next job begins.
 struct StreamPosition {
   int64_t input = 0;
-  int64_t offset = 0;       // in the text of that input; of a parquet file, its rows
-  int64_t total = 0;        // bytes of text before this input's text
-  int64_t block_end = 0;    // end of the open block, as an offset in all text
-  int64_t part = kTrain;    // part of the open block or document
-  int64_t in_document = 0;  // bit p: the open document has text in part p; 0: none is open
+  int64_t offset = 0;       // bytes into the text of that input; for a parquet file, rows
+  int64_t total = 0;        // bytes of text in all earlier inputs
+  int64_t block_end = 0;    // end of the current block, as an offset into the text of all inputs
+  int64_t part = kTrain;    // split of the current block or document
+  int64_t in_document = 0;  // bit p: the current document has text in split p; 0: no document is open
 };
 
-// Text of a job that is encoded on its own, for one split; `ends` has bit p set if split p gets an end of document
-// after it.
+// A part of a job's text that is encoded separately and goes to one split. Bit p of `ends`: split p gets an
+// end-of-document token after it.
 struct Segment {
   size_t begin = 0, end = 0;
   Part part = kTrain;
@@ -51,9 +51,9 @@ struct Segment {
 
 struct Job {
   std::string text;
-  bool is_lines = false;  // JSON lines; else the segments
+  bool is_lines = false;  // the text is JSON lines; otherwise `segments` apply
   std::vector<Segment> segments;
-  std::string where;   // the input
+  std::string where;   // path of the input
   int64_t offset = 0;  // offset of the segments' text in that input, as in StreamPosition
   StreamPosition after;
 };
@@ -85,11 +85,11 @@ class DocumentStream {
   const DocumentOptions& options_;
   const Tokenizer& tokenizer_;
   StreamPosition at_;
-  std::unique_ptr<TextInput> input_;     // the open input, or
-  std::unique_ptr<ParquetColumn> rows_;  // a column of a parquet file
+  std::unique_ptr<TextInput> input_;     // set if the open input is a text
+  std::unique_ptr<ParquetColumn> rows_;  // set if the open input is a parquet file
   bool is_lines_ = false;
-  bool ended_ = false;  // the rest of the input is in buffer_
-  std::string buffer_;  // text from at_.offset on
+  bool ended_ = false;  // buffer_ holds all the remaining input
+  std::string buffer_;  // text that starts at at_.offset
   int64_t finished_file_bytes_ = 0;
 };
 

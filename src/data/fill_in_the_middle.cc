@@ -15,7 +15,7 @@ struct Cuts {
   bool suffix_first;
 };
 
-// text -> the reordered text of the same length.
+// Reorders the text in place; its length does not change.
 void reorder(std::span<int32_t> text, const FillInTheMiddle& fim, const Cuts& cuts) {
   const std::span<int32_t> kept = text.first(text.size() - size_t(kFimSentinels));
   const auto prefix = kept.first(cuts.first), middle = kept.subspan(cuts.first, cuts.second - cuts.first),
@@ -32,12 +32,12 @@ void reorder(std::span<int32_t> text, const FillInTheMiddle& fim, const Cuts& cu
   std::ranges::copy(out, text.begin());
 }
 
-// A place in [0, n], each as likely up to 2^-32.
+// A position in [0, n], uniform up to 2^-32.
 size_t place(uint32_t bits, size_t n) { return size_t((uint64_t(bits) * (n + 1)) >> 32); }
 
 bool hits(uint32_t bits, double rate) { return double(bits) * 0x1p-32 < rate; }
 
-// The text of the document [begin, end) of a window.
+// The predicted text of the document [begin, end) of a window.
 std::span<int32_t> text_of(Window& window, int64_t begin, int64_t end, int64_t eod_id) {
   while (begin < end && !window.mask[size_t(begin)]) ++begin;
   while (begin < end && (!window.mask[size_t(end) - 1] || window.tokens[size_t(end) - 1] == eod_id)) --end;
@@ -51,7 +51,8 @@ void fill_in_the_middle(Window& window, const FillInTheMiddle& fim, const Window
       philox(key.seed, stream_of("fill_in_the_middle"), uint64_t(key.source) << 32 | uint64_t(key.epoch));
   const uint64_t seed = uint64_t(of_epoch[0]) << 32 | of_epoch[1];
   std::vector<int64_t> ends = window.ends;
-  ends.push_back(int64_t(window.tokens.size()));  // the beginning of a document, or places without text
+  ends.push_back(int64_t(window.tokens.size()));  // the window may end with the beginning of a document, or with
+                                                  // unfilled positions
   int64_t begin = 0;
   for (size_t i = 0; i < ends.size(); ++i) {
     const std::span<int32_t> text = text_of(window, std::exchange(begin, ends[i]), ends[i], fim.eod_id);

@@ -17,7 +17,7 @@ TokenLayout read_llmc(const Probe& probe, int32_t version, TokenType type) {
   if (probe.word(1) != version)
     throw Error(cat(probe.path(), ": this llm.c shard should have version ", version, ", it says ", probe.word(1)));
   probe.require_dtype(type);
-  // The header's count is an int32 that some writers let overflow: use the file's size and compare the low bits.
+  // The header's count is an int32 that overflows in some writers: use the file size and compare the low bits.
   const int64_t payload = size - kLlmcHeaderBytes, count = payload / item;
   if (payload % item != 0 || uint32_t(probe.word(2)) != uint32_t(count))
     throw Error(cat(probe.path(), ": the header promises ", probe.word(2), " tokens of ", item, " bytes, but ", payload,
@@ -49,7 +49,7 @@ class NumpyHeader {
     throw Error(cat(path_, ": a NumPy array of type ", descr, ", expected little-endian integers"), Exit::usage);
   }
 
-  // Number of values; arrays of more dimensions are read in row-major order.
+  // Number of values; multi-dimensional arrays are read in row-major order.
   int64_t count() const {
     const size_t open = after("'shape':"), end = text_.find(')', open);
     if (text_[open] != '(' || end == std::string::npos) damaged();
@@ -93,8 +93,9 @@ class NumpyHeader {
 TokenLayout read_llmc_v1(const Probe& probe) { return read_llmc(probe, 1, TokenType::u16); }
 TokenLayout read_llmc_v7(const Probe& probe) { return read_llmc(probe, 7, TokenType::u32); }
 
-// "BIN.TOK\n", int32 version, bytes per token, tokens, and from version 2 on vocabulary and has_masks; tokens as int32
-// from byte 1024; one bit per token, the lowest first [llmq src/training/dataloader.cpp, scripts/tokenize_data.py].
+// LLMQ: "BIN.TOK
+// ", int32 version, bytes per token, tokens, and from version 2 on vocabulary and has_masks; int32 tokens from byte
+// 1024; then one mask bit per token, lowest first [llmq src/training/dataloader.cpp, scripts/tokenize_data.py].
 TokenLayout read_llmq(const Probe& probe) {
   const int64_t size = probe.file.bytes();
   if (size < kLlmcHeaderBytes)
@@ -121,7 +122,7 @@ TokenLayout read_llmq(const Probe& probe) {
 TokenLayout read_numpy(const Probe& probe) {
   constexpr int64_t kMaxHeader = 1 << 20;
   const int64_t size = probe.file.bytes();
-  const bool wide = probe.head.size() > 6 && probe.head[6] > 1;  // from version 2 on the length has four bytes
+  const bool wide = probe.head.size() > 6 && probe.head[6] > 1;  // from version 2 on, the length field has four bytes
   const int64_t fixed = wide ? 12 : 10;
   if (size < fixed) throw Error(cat(probe.path(), ": truncated: a NumPy header has more than ", size, " bytes"));
   const int64_t length = wide ? int64_t{probe.file.value<uint32_t>(8)} : int64_t{probe.file.value<uint16_t>(8)};
@@ -151,7 +152,7 @@ TokenLayout read_raw(const Probe& probe) {
   return headerless(probe, *probe.dtype, "raw");
 }
 
-// X.ds holds only tokens; the first line of X.ds.metadata is "TOKENIZER|BYTES"; X.ds.index has a uint64 per document:
+// X.ds holds only tokens; the first line of X.ds.metadata is "TOKENIZER|BYTES"; X.ds.index has one uint64 per document:
 // its end in tokens [datatrove pipeline/tokens/tokenizer.py].
 TokenLayout read_nanotron(const Probe& probe) {
   constexpr int64_t kMaxMetadata = 1 << 16;

@@ -14,11 +14,11 @@ constexpr std::string_view kMagic("MMIDIDX\0\0", 9);
 struct Header {
   TokenType type;
   int64_t sequences, boundaries;
-  int64_t lengths() const { return kIndexHeader; }                   // offset of int32 [sequences], tokens
-  int64_t pointers() const { return kIndexHeader + 4 * sequences; }  // offset of int64 [sequences], bytes
+  int64_t lengths() const { return kIndexHeader; }                   // offset of int32 [sequences]: lengths in tokens
+  int64_t pointers() const { return kIndexHeader + 4 * sequences; }  // offset of int64 [sequences]: byte offsets
   int64_t documents() const {
     return kIndexHeader + 12 * sequences;
-  }  // offset of int64 [boundaries], sequences; the first is 0
+  }  // offset of int64 [boundaries]: sequence numbers; the first is 0
 };
 
 TokenType type_of_code(uint8_t code, const std::string& path) {
@@ -44,14 +44,14 @@ Header read_header(const StableFile& index) {
   const auto room = uint64_t(index.bytes() - kIndexHeader);
   const bool small = sequences <= room / 12 && boundaries <= room / 8;
   const uint64_t needed = small ? 12 * sequences + 8 * boundaries : 0;
-  // Multimodal data sets have one more byte per sequence: its mode.
+  // Multimodal data sets have one more byte per sequence: the mode.
   if (!small || (needed != room && needed + sequences != room))
     throw Error(cat(path, ": the header promises ", sequences, " sequences and ", boundaries,
                     " document boundaries, but ", room, " bytes follow it: it is truncated or damaged"));
   return {type_of_code(index.value<uint8_t>(17), path), int64_t(sequences), int64_t(boundaries)};
 }
 
-// Sequences must be contiguous from the first byte of the .bin to the last; otherwise they would be misread.
+// Refuses sequences that are not contiguous from the first byte of the .bin to the last: they would be misread.
 void require_back_to_back(const StableFile& index, const Header& h, const StableFile& tokens) {
   ValueRun<int32_t> lengths(index, h.lengths(), h.sequences);
   ValueRun<int64_t> pointers(index, h.pointers(), h.sequences);

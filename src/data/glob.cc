@@ -28,7 +28,7 @@ std::vector<std::string> match_glob(const std::string& pattern) {
 
 std::vector<std::string> expand_glob(const std::string& pattern) {
   std::vector<std::string> paths = match_glob(pattern);
-  if (paths.empty()) {  // Megatron-LM names its data sets without the .bin and .idx that they consist of
+  if (paths.empty()) {  // Megatron-LM names data sets without the extensions .bin and .idx
     paths = match_glob(pattern + ".bin");
     std::erase_if(paths, [](const std::string& path) {
       return ::access((path.substr(0, path.size() - 4) + ".idx").c_str(), F_OK) != 0;

@@ -10,7 +10,7 @@ namespace athanor {
 // itself, whatever characters it contains.
 std::vector<std::string> match_glob(const std::string& pattern);
 
-// As match_glob(), but no match throws Error(usage) naming the pattern.
+// Like match_glob(), but throws Error(usage) naming the pattern if nothing matches.
 std::vector<std::string> expand_glob(const std::string& pattern);
 
 // A pattern that matches exactly this text.

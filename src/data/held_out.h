@@ -1,5 +1,5 @@
-// The windows of a data set that an evaluation uses: all, or a given number spread evenly over every source. A function
-// of the data set and that number only, so every evaluation uses the same ones.
+// The windows of a data set used for evaluation: all, or a given number spread evenly over every source. Depends only
+// on the data set and that number, so every evaluation uses the same windows.
 #pragma once
 #include <cstdint>
 #include <vector>

@@ -9,7 +9,7 @@
 namespace athanor {
 namespace {
 
-constexpr int kDepth = 512;  // levels of nesting; more is malicious
+constexpr int kDepth = 512;  // maximum nesting; deeper input is malicious
 
 class Scanner {
  public:
@@ -48,7 +48,7 @@ class Scanner {
     throw Error(at_ < line_.size() ? cat("not JSON: expected ", expected, " at byte ", at_, " of the line")
                                    : cat("not JSON: the line ends where ", expected, " is expected"));
   }
-  // The kind of value that begins here, by its first character; null: not JSON.
+  // The kind of the value that begins here, by its first character; nullptr: not JSON.
   const char* kind_of_value() const {
     const char c = peek();
     const std::string_view rest = line_.substr(at_);
@@ -84,7 +84,7 @@ class Scanner {
     return code;
   }
 
-  // The rest of \uXXXX, and the second escape of a surrogate pair.
+  // Parses the rest of \uXXXX, and the second escape of a surrogate pair.
   void unicode(std::string* out) {
     uint32_t code = hex4();
     if (code >= 0xd800 && code < 0xdc00 && line_.substr(at_, 2) == "\\u") {

@@ -5,9 +5,9 @@
 
 namespace athanor {
 
-// line: a JSON object whose member `key` is a string; the unescaped string replaces `text`. Of duplicate keys the last
-// counts. Invalid UTF-8 is kept; half a surrogate pair becomes U+FFFD. False: no such member. Anything else throws an
-// Error with what was expected, and at which byte.
+// Parses a JSON object and, if it has a string under `key`, stores the unescaped string in `text` and returns true;
+// false: no such key. The last of duplicate keys counts. Invalid UTF-8 is kept; half a surrogate pair becomes U+FFFD.
+// Invalid JSON throws an Error with the byte position and what was expected.
 [[nodiscard]] bool json_line_text(std::string_view line, std::string_view key, std::string& text);
 
 }  // namespace athanor

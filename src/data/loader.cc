@@ -78,7 +78,8 @@ void Loader::produce() {
     for (int64_t micro = 0;; ++micro) {
       const int64_t slots = int64_t(batches_.size());
       {
-        // Keeps micro-batches taken_ - 1 (in use) to filled_ - 1, so the slot of `micro` must not hold one of them.
+        // Micro-batches taken_ - 1 (in use) to filled_ - 1 must be kept, so `micro` must not use the slot of one of
+        // them.
         std::unique_lock lock(mutex_);
         released_changed_.wait(lock, [&] { return stop_ || micro < taken_ - 1 + slots; });
         if (stop_) return;

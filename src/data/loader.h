@@ -1,6 +1,6 @@
-// Micro-batches in order, prefetched by a thread. A rank's samples follow from sample numbers only: micro-batch k over
+// Micro-batches in order, prefetched by a thread. A rank's samples depend only on sample numbers: micro-batch k over
 // all ranks is samples first_sample + k * rows + [0, rows). So a step of the same global batch takes the same samples
-// for any number of ranks, micro-batches or restarts.
+// whatever the number of ranks, micro-batches or restarts.
 #pragma once
 #include <condition_variable>
 #include <cstdint>
@@ -19,18 +19,18 @@ namespace athanor {
 struct HostBatch {
   int64_t first_sample = 0;                         // sample number of row 0
   std::vector<int32_t> tokens, targets;             // [rows, T]; targets are the next tokens, -1 = ignored
-  std::vector<int32_t> positions;                   // [rows, T] and
-  std::vector<Document> documents;                  // [rows, table_rows()], only if they vary; otherwise empty
-  std::vector<int32_t> teacher_ids;                 // [rows, T, k] and
-  std::vector<float> teacher_values, teacher_rest;  // [rows, T, k], [rows, T], only with LoaderOptions::teacher_logits
-  int64_t given_up = 0;                             // predictions ignored because `documents` has too few rows
+  std::vector<int32_t> positions;                   // [rows, T]; empty unless positions vary
+  std::vector<Document> documents;                  // [rows, table_rows()]; empty unless documents vary
+  std::vector<int32_t> teacher_ids;                 // [rows, T, k]; only with LoaderOptions::teacher_logits
+  std::vector<float> teacher_values, teacher_rest;  // [rows, T, k], [rows, T]; only with LoaderOptions::teacher_logits
+  int64_t given_up = 0;                             // predictions dropped because `documents` has too few rows
 
   HostBatch(int64_t rows, int64_t seq_length, const PackingOptions& options);
-  // Fills a row with a sample.
+  // Fills a row from a sample.
   void read(int64_t row, const Dataset& dataset, const Sample& sample, const PackingOptions& options);
-  // Or with a window of T + 1 tokens.
+  // Fills a row from a window of T + 1 tokens.
   void read(int64_t row, const Window& window, const PackingOptions& options);
-  // Then its cached logits, of the same sample.
+  // Then fills the row's cached teacher logits; same sample.
   void read_teacher(int64_t row, const Dataset& dataset, const Sample& sample, const LogitCache& cache);
 
  private:
@@ -40,14 +40,15 @@ struct HostBatch {
 
 struct LoaderOptions {
   SampleOrder order;
-  int64_t first_sample = 0;  // global: samples consumed by all ranks
+  int64_t first_sample = 0;  // samples consumed by all ranks so far
   int64_t rows = 1;          // per micro-batch and rank
   MicroBatchOrder ranks = {};
   int depth = 4;  // micro-batches prepared ahead
   PackingOptions packing = {};
   const LogitCache* teacher_logits =
-      nullptr;  // of the data set's windows; must outlive the loader. Null: none are read
-  std::function<int64_t(int64_t)> chunk_length = {};  // chunk length of a sample, overrides packing's; empty: packing's
+      nullptr;  // cache of the data set's windows; must outlive the loader; null: no teacher logits are read
+  std::function<int64_t(int64_t)> chunk_length = {};  // chunk length of a sample, overriding `packing`; empty: that of
+                                                      // `packing`
 };
 
 class Loader {
@@ -57,8 +58,8 @@ class Loader {
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;
 
-  // The next micro-batch; valid until the following next(). An error of the thread is rethrown after the micro-batches
-  // before it are consumed, and at every later call.
+  // The next micro-batch; valid until the next call of next(). An error in the thread is rethrown once the
+  // micro-batches before it are consumed, and in every later call.
   const HostBatch& next();
 
  private:
@@ -68,9 +69,9 @@ class Loader {
   const Dataset& dataset_;
   const LoaderOptions options_;
 
-  std::mutex mutex_;  // guards all below; batch_[i % slots] is owned by one side until the counters change
+  std::mutex mutex_;  // guards the members below; batch_[i % slots] is owned by one side until the counters change
   std::condition_variable filled_changed_, released_changed_;
-  std::vector<HostBatch> batches_;  // [depth + 1]: one of them is used by the consumer
+  std::vector<HostBatch> batches_;  // [depth + 1]: one of them is in use by the consumer
   int64_t filled_ = 0, taken_ = 0;  // micro-batches
   bool stop_ = false;
   std::exception_ptr failure_;

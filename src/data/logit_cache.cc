@@ -27,7 +27,7 @@ std::string manifest_of(const std::string& folder) { return folder + "/" + kMani
 
 bool short_ids(const LogitCacheInfo& info) { return info.vocab_size <= 65536; }
 
-// Bytes of the parts of a record.
+// Sizes in bytes of the parts of a record.
 struct Parts {
   size_t ids, values, rest;
   explicit Parts(const LogitCacheInfo& info)
@@ -62,7 +62,7 @@ void convert_back(std::span<To> to, const std::byte* from, const auto& each) {
   }
 }
 
-// A finite number stays finite; none is above 0.
+// Finite numbers stay finite: x is never above 0, so only the lower end is clamped.
 f16 to_half(float x) { return from_float<f16>(std::isfinite(x) ? std::max(x, -65504.0f) : x); }
 
 int64_t count(const Manifest& json, const char* key, int64_t most) {
@@ -120,7 +120,7 @@ LogitCacheInfo from_json(const Manifest& json) {
   return info;
 }
 
-// The keys in which two manifests differ, with both values.
+// The keys whose values differ between two manifests, with both values.
 std::string differences(const LogitCacheInfo& there, const LogitCacheInfo& here) {
   const Manifest a = to_json(there), b = to_json(here);
   std::string all;

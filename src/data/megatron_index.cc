@@ -12,7 +12,8 @@ namespace athanor {
 namespace {
 
 std::vector<int32_t> document_lengths(const MegatronTokens& from) {
-  constexpr int64_t kPiece = 1 << 20, kLongest = std::numeric_limits<int32_t>::max();  // bytes, tokens
+  constexpr int64_t kPiece = 1 << 20, kLongest = std::numeric_limits<int32_t>::max();  // bytes per read; maximum tokens
+                                                                                       // per document
   const int64_t bytes = file_bytes(from.tokens, from.path);
   std::vector<std::byte> piece;
   std::vector<int32_t> lengths;

@@ -12,18 +12,18 @@
 namespace athanor {
 namespace {
 
-constexpr int64_t kMaxVocab = int64_t{1} << 21;  // three ids are one 63-bit key
+constexpr int64_t kMaxVocab = int64_t{1} << 21;  // three ids fit into a 63-bit key
 constexpr int kOrders = 3;
 
-// Counts of 63-bit keys: open addressing, linear probing, at most half full.
+// Hash table of counts by 63-bit key: open addressing, linear probing, at most half full.
 class CountTable {
   struct Slot {
-    uint64_t key = 0;  // + 1; 0 = free
+    uint64_t key = 0;  // key + 1; 0 = free
     int64_t count = 0;
   };
   template <class Slots>
   static auto& find(Slots& slots, uint64_t key) {
-    size_t at = size_t((key * 0x9E3779B97F4A7C15ull) >> 20);  // multiplicative hashing by the golden ratio
+    size_t at = size_t((key * 0x9E3779B97F4A7C15ull) >> 20);  // multiplicative hashing with the golden ratio
     for (;; ++at) {
       auto& slot = slots[at & (slots.size() - 1)];
       if (slot.key == 0 || slot.key == key + 1) return slot;
@@ -69,7 +69,7 @@ class Counts {
       if (i > 1) triple_.increment((uint64_t(tokens[i - 2]) * vocab_ + uint64_t(tokens[i - 1])) * vocab_ + c);
     }
   }
-  // Probability of c after a, b for each order; for an unseen context that of the next lower order.
+  // Probability of c after a, b for each order; an unseen context uses the next lower order.
   std::array<double, kOrders> operator()(uint64_t a, uint64_t b, uint64_t c) const {
     std::array<double, kOrders> p;
     p[0] = (double(single_[c]) + 1) / (total_ + double(vocab_));
@@ -86,7 +86,7 @@ class Counts {
   CountTable pair_, triple_;
 };
 
-// Calls fn with the probabilities of every token of a run that has two predecessors there.
+// Calls fn with the probabilities of every token of the run that has two predecessors in it.
 template <class Fn>
 void each(const Counts& counts, Run tokens, Fn&& fn) {
   for (size_t i = 2; i < tokens.size(); ++i)
@@ -97,10 +97,10 @@ using Weights = std::array<double, kOrders>;
 
 double mix(const Weights& w, const std::array<double, kOrders>& p) { return w[0] * p[0] + w[1] * p[1] + w[2] * p[2]; }
 
-// Expectation maximization of the mixture weights; orders above `orders` get weight 0.
+// Fits the mixture weights by expectation maximization; orders above `orders` get weight 0.
 Weights fit(const Counts& counts, std::span<const Run> held_out, int orders) {
-  constexpr int kSteps = 12;       // the loss changes by less than 1e-3 long before
-  constexpr double kFloor = 1e-3;  // minimum weight of the unigram, which is never 0
+  constexpr int kSteps = 12;       // the loss changes by less than 1e-3 well before
+  constexpr double kFloor = 1e-3;  // minimum weight of the unigram, whose probability is never 0
   Weights w{};
   for (int i = 0; i < orders; ++i) w[size_t(i)] = 1.0 / orders;
   for (int step = 0; step < kSteps; ++step) {
@@ -122,9 +122,9 @@ Weights fit(const Counts& counts, std::span<const Run> held_out, int orders) {
   return w;
 }
 
-// A twentieth of the tokens, in runs from everywhere: the end of a corpus is rarely representative. No n-gram reaches
-// over the gap that a run leaves, and a held-out run begins with the two tokens before it, so that each of its own has
-// the context that it has in the corpus.
+// Holds out a twentieth of the tokens, in short runs from everywhere, because the end of a corpus is rarely
+// representative. No n-gram spans the gap that a run leaves. A held-out run begins with the two tokens before it, so
+// that all its own tokens have their original context.
 struct Division {
   std::vector<Run> kept, held_out;
 };

@@ -5,7 +5,7 @@
 namespace athanor {
 namespace {
 
-// Whether all weights * period are integers, up to the error of their division.
+// Whether all fraction * period are integers, up to rounding error.
 bool divides(const std::vector<double>& fractions, int64_t period) {
   return std::all_of(fractions.begin(), fractions.end(), [&](double f) {
     const double share = f * double(period);
@@ -48,7 +48,7 @@ std::vector<int64_t> Blend::shares_of(const std::vector<double>& weights) {
   return shares;
 }
 
-// Sample j of a source with s of p samples is due in the slots [floor(j*p/s), ceil((j+1)*p/s)).
+// Sample j of a source with s of p samples must be given in one of the slots [floor(j*p/s), ceil((j+1)*p/s)).
 void Blend::schedule() {
   struct Due {
     int64_t given = 0, release = 0, deadline = 0;

@@ -1,5 +1,5 @@
-// The order of samples as pure functions without state, so a run can start at any sample and on any number of ranks.
-// Permutation shuffles the windows of one source; Blend assigns samples to sources, Mixture by weights that
+// The order of samples as pure, stateless functions, so that a run can start at any sample and on any number of ranks.
+// Permutation shuffles the windows of one source; Blend assigns samples to sources; Mixture does so with weights that
 // change during a run.
 #pragma once
 #include <algorithm>
@@ -14,11 +14,11 @@
 
 namespace athanor {
 
-// A pseudo-random bijection of [0, size), keyed by (seed, stream). A Feistel network over Z_a x Z_b, a*b >= size, with
-// Philox as round function [Black & Rogaway 2002, "Ciphers with arbitrary finite domains", generalised Feistel]; values
-// that land at or above size are sent through again (cycle walking). a*b < size + a + 1, so that is rare. Below kTabled
-// elements, where such a network is measurably not uniform (some distances of neighbours are too frequent, and often
-// one parity), it is a table, shuffled by [Knuth 1969, algorithm 3.4.2P].
+// A pseudo-random bijection of [0, size), keyed by (seed, stream): a Feistel network over Z_a x Z_b, a*b >= size, with
+// Philox as round function [Black & Rogaway 2002, "Ciphers with arbitrary finite domains", generalised Feistel].
+// Results at or above size are passed through the network again (cycle walking), which is rare because a*b < size + a +
+// 1. Below kTabled elements such a network is measurably not uniform (some distances between neighbours and often one
+// parity are too frequent); there it is a table, shuffled by [Knuth 1969, algorithm 3.4.2P].
 class Permutation {
  public:
   Permutation(int64_t size, uint64_t seed, uint64_t stream) : size_(uint64_t(size)), seed_(seed), stream_(stream) {
@@ -58,7 +58,7 @@ class Permutation {
     }
     return right * a_ + left;
   }
-  // 63 bits: the sum above cannot overflow, and the bias of the remainder is below 2^-31 for every size below 2^63.
+  // 63 bits: the sums above cannot overflow, and the modulo bias is below 2^-31 for every size below 2^63.
   uint64_t noise(int round, uint64_t half) const {
     const auto bits = philox(seed_, stream_, half << 3 | uint64_t(round));
     return (uint64_t(bits[0]) << 32 | bits[1]) >> 1;
@@ -68,11 +68,12 @@ class Permutation {
   std::array<uint8_t, kTabled> table_{};
 };
 
-// Which source sample n comes from, and how many samples that source gave before it. Weights become whole shares of a
-// period (exactly when a period up to kExact divides them, as for 0.7 : 0.3; else rounded to 1/kPeriod of the total),
-// and one period is scheduled by earliest deadline among the released [Baruah et al. 1996, "Proportionate progress",
-// Pfair]: after any n samples each source has given share*n/period of them, within less than one. (Megatron's greedy
-// rule, argmax(weight*n - taken), is simpler but lets a source lag by more than one once there are many.)
+// Maps sample n to its source, and to the number of samples that source gave before. Weights become integer shares of a
+// period (exactly if a period up to kExact divides them, as for 0.7 : 0.3; else rounded to 1/kPeriod of the total). One
+// period is scheduled by earliest deadline first among the released samples [Baruah et al. 1996, "Proportionate
+// progress", Pfair]: after any n samples, each source has given share*n/period samples, to within less than one.
+// (Megatron's greedy rule, argmax(weight*n - taken), is simpler but lets a source lag by more than one if there are
+// many sources.)
 class Blend {
  public:
   struct Pick {
@@ -106,19 +107,19 @@ class Blend {
   std::vector<Pick> picks_;  // [period]
 };
 
-// From sample `from` on, sources are blended by these weights; a source of weight 0 gives nothing.
+// From sample `from` on, sources are blended with these weights; a source of weight 0 gives no samples.
 struct MixtureStage {
   int64_t from = 0;
   std::vector<double> weights;  // [sources]
 };
 
-// Blends that follow each other: in every stage a source goes on with the sample after its last one. A mixture of one
-// stage is a Blend.
+// Consecutive blends: in every stage a source continues with the sample after its last one. A mixture with one stage
+// equals a Blend.
 class Mixture {
  public:
   using Pick = Blend::Pick;
 
-  // The first stage begins with sample 0, the others in the order of `from`.
+  // Stages must be sorted by `from`; the first must begin at sample 0.
   explicit Mixture(const std::vector<MixtureStage>& stages);
 
   Pick operator()(int64_t n) const;
@@ -127,16 +128,16 @@ class Mixture {
 
   size_t stages() const { return stages_.size(); }
   int64_t first_sample(size_t stage) const { return stages_[stage].from; }
-  // A stage's period, and the samples of each source in it. [sources]
+  // A stage's period, and the number of samples of each source in one period. [sources]
   int64_t period(size_t stage) const { return stages_[stage].blend.period(); }
   std::vector<int64_t> shares(size_t stage) const;
 
  private:
   struct Stage {
     int64_t from;
-    Blend blend;                   // of the sources that have a weight
-    std::vector<int64_t> sources;  // their numbers
-    std::vector<int64_t> before;   // [all sources]: samples of each in earlier stages
+    Blend blend;                   // of the sources with non-zero weight
+    std::vector<int64_t> sources;  // source numbers of the blend's sources
+    std::vector<int64_t> before;   // [all sources]: samples given in earlier stages
   };
   void add(const MixtureStage&, std::vector<int64_t> before);
   const Stage& stage_of(int64_t n) const;

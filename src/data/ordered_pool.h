@@ -20,9 +20,9 @@ class OrderedPool {
  public:
   using Work = std::function<Result(Job)>;
 
-  enum class Fewer : uint8_t { refused, allowed };  // what to do if the system starts fewer threads
+  enum class Fewer : uint8_t { refused, allowed };  // what to do if the system can start only fewer threads
 
-  // make_work is called in each thread: its result may own working memory.
+  // make_work is called in each thread, so that its result may own scratch memory.
   OrderedPool(int64_t threads, Fewer fewer, const std::function<Work()>& make_work)
       : capacity_(size_t(2 * threads + 2)) {
     try {
@@ -50,7 +50,7 @@ class OrderedPool {
     changed_.notify_all();
   }
 
-  // The result of the oldest job; rethrows what its work threw.
+  // Returns the result of the oldest job, or rethrows the exception of its work.
   Result take() {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return slots_.front().done; });
@@ -100,11 +100,11 @@ class OrderedPool {
   }
 
   const size_t capacity_;
-  size_t pending_ = 0;  // used by the thread that puts and takes only
+  size_t pending_ = 0;  // accessed only by the thread that calls put() and take()
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Slot> slots_;
-  size_t begun_ = 0;  // slots begun, from the front
+  size_t begun_ = 0;  // number of slots, from the front, whose work has begun
   bool stopping_ = false;
   std::vector<std::thread> threads_;
 };

@@ -10,7 +10,7 @@ namespace athanor {
 namespace {
 
 constexpr int64_t kScanned = 1 << 20;  // tokens per read
-constexpr size_t kTables = 4;          // kept; a rank's samples go through one window after the other
+constexpr size_t kTables = 4;          // tables cached; a rank's samples go through one window after the other
 
 }  // namespace
 
@@ -68,8 +68,8 @@ void PackedSource::find_documents(const TokenFile& shard) {
   end_at(shard.count());
 }
 
-// A document that begins with the token already would have it twice. (Shards whose documents begin with the token that
-// ends them are cut behind it: such a shard's first document is this token alone.)
+// Refuses shards whose documents already begin with the BOS token, which would then occur twice. (In shards whose
+// documents begin with the end-of-document token, documents are cut behind it: the first document is only this token.)
 void PackedSource::require_no_bos(const TokenFile& shard, int64_t first) const {
   if (packing_.bos_id < 0 || packing_.bos_id == packing_.eod_id || lengths_[size_t(first)] < 2) return;
   int32_t token = 0;
@@ -87,7 +87,8 @@ std::span<const uint32_t> PackedSource::lengths_of(int64_t window) const {
 
 std::shared_ptr<const PackedSource::Epoch> PackedSource::epoch_of(const PackedRow& row) const {
   const int64_t number = row.position / rows();
-  CHECK(number < int64_t{1} << 31, "epoch ", number);  // the stream has 32 bits for the source, and one for its use
+  CHECK(number < int64_t{1} << 31, "epoch ", number);  // of the Philox stream, 32 bits are the source and one selects
+                                                       // its use
   const uint64_t stream = row.source << 32 | uint64_t(number) << 1;
   const std::lock_guard lock(mutex_);
   if (epoch_ && epoch_->seed == row.seed && epoch_->stream == stream && epoch_->shuffled == row.shuffled) return epoch_;
@@ -108,7 +109,7 @@ std::shared_ptr<const PackedSource::Table> PackedSource::table_of(int64_t window
   for (const auto& table : tables_)
     if (table->window == window && table->seed == seed && table->stream == stream) return table;
   const auto lengths = lengths_of(window);
-  // Each window of an epoch has its own key: the window is part of the seed, whose bits Philox spreads.
+  // Each window of an epoch has its own key: the window number is part of the seed, whose bits Philox mixes.
   const auto bits = philox(seed, stream | 1, uint64_t(window));
   auto table = std::make_shared<Table>(Table{.seed = seed,
                                              .stream = stream,

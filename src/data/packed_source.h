@@ -1,7 +1,7 @@
-// The documents of one source as best-fit packed rows: a stream of rows, epoch after epoch, that is a pure function of
-// (shards, seed, epoch), so that any rank can read any row and a run continues at any row. Documents are packed in
-// windows of consecutive documents (data/best_fit.h); an epoch takes the windows in an order of its own, and the rows
-// of each in another. Keeps 4 bytes per document and the tables of the windows in use. Thread-safe once made.
+// The documents of one source as best-fit packed rows: a stream of rows, epoch after epoch, that depends only on
+// (shards, seed, epoch), so that any rank can read any row and a run can resume at any row. Consecutive documents are
+// packed together in windows (data/best_fit.h); every epoch shuffles the windows, and the rows within each. Keeps 4
+// bytes per document and the tables of the windows in use. Thread-safe once constructed.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -17,27 +17,27 @@ namespace athanor {
 
 struct RowPacking {
   int64_t row_tokens = 0;       // T + 1
-  int64_t documents = 1 << 16;  // of a window
-  int64_t eod_id = -1;          // ends a document, in shards without an index
-  int64_t bos_id = -1;          // put in front of every piece of a document; -1: nothing is
+  int64_t documents = 1 << 16;  // documents per window
+  int64_t eod_id = -1;          // end-of-document token, for shards without an index
+  int64_t bos_id = -1;          // token put in front of every piece of a document; -1: none
 };
 
-// Which row of the stream, in which order.
+// Identifies a row of the stream and the order it is taken from.
 struct PackedRow {
   uint64_t seed = 0;
-  uint64_t source = 0;  // number of the source: part of the key
+  uint64_t source = 0;  // source number: part of the random key
   bool shuffled = true;
-  int64_t position = 0;  // of the stream; epoch = position / rows()
+  int64_t position = 0;  // row number in the stream; epoch = position / rows()
 };
 
 class PackedSource {
  public:
-  // Reads the indices of the shards' documents, or all tokens where there is none. The shards must outlive it.
+  // Reads the document indices of the shards, or all tokens of shards without an index. The shards must outlive it.
   PackedSource(const std::vector<TokenFile>& shards, const RowPacking& packing);
 
-  int64_t rows() const { return rows_.back(); }  // of an epoch
+  int64_t rows() const { return rows_.back(); }  // rows per epoch
   const PackingCounts& counts() const { return counts_; }
-  // Tokens, what is predicted (0: places that stay empty, BOS tokens) and ends of pieces. [row_tokens]
+  // Reads tokens, mask (0 = not predicted: unfilled positions, BOS tokens) and ends of pieces. [row_tokens]
   Window read(const PackedRow& row) const;
 
  private:
@@ -45,14 +45,14 @@ class PackedSource {
     int32_t shard = 0;
     int64_t token = 0;
   };
-  // A window of documents, packed for an epoch.
+  // A window of documents, packed into rows for one epoch.
   struct Table {
     uint64_t seed = 0, stream = 0;
     int64_t window = 0;
     PackedRows rows;
     std::vector<Place> documents;
   };
-  // An epoch's order of the windows.
+  // The order of the windows in one epoch.
   struct Epoch {
     uint64_t seed = 0, stream = 0;
     bool shuffled = true;
@@ -68,12 +68,12 @@ class PackedSource {
 
   const std::vector<TokenFile>& shards_;
   const RowPacking packing_;
-  std::vector<uint32_t> lengths_;        // of all documents
+  std::vector<uint32_t> lengths_;        // lengths of all documents
   std::vector<int64_t> first_document_;  // [shards + 1]
-  std::vector<Place> first_place_;       // [windows]: of the window's first document
-  std::vector<int64_t> rows_;            // [windows + 1]: rows of the windows before
+  std::vector<Place> first_place_;       // [windows]: place of the window's first document
+  std::vector<int64_t> rows_;            // [windows + 1]: number of rows in all earlier windows
   PackingCounts counts_;
-  mutable std::mutex mutex_;  // guards the two below
+  mutable std::mutex mutex_;  // guards the two members below
   mutable std::vector<std::shared_ptr<const Table>> tables_;
   mutable std::shared_ptr<const Epoch> epoch_;
 };

@@ -8,7 +8,7 @@
 namespace athanor {
 namespace {
 
-// Row [0, t) cut at the ends, without empty pieces.
+// Cuts row [0, t) at the ends, without empty pieces.
 std::vector<Document> pieces(const std::vector<int64_t>& ends, int64_t t) {
   std::vector<Document> out;
   int64_t begin = 0;
@@ -29,7 +29,7 @@ std::vector<Document> chunks_of(int64_t t, const PackingOptions& options) {
   return out;
 }
 
-// What the chunks have of each document, in order.
+// The parts of each document inside the chunks, in order.
 std::vector<Document> cut(const std::vector<Document>& documents, const std::vector<Document>& chunks) {
   std::vector<Document> out;
   for (const Document& d : documents)

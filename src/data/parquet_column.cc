@@ -14,9 +14,9 @@ namespace {
 
 using Type = ThriftReader::Type;
 
-constexpr int64_t kMaxPage = int64_t{1} << 30;     // bytes of an unpacked page; writers aim at 1 MiB
-constexpr int64_t kFirstHeader = 4096;             // bytes read at first for a page's header
-constexpr int64_t kMaxHeader = int64_t{16} << 20;  // a header holds the smallest and the largest text of the page
+constexpr int64_t kMaxPage = int64_t{1} << 30;     // maximum bytes of an unpacked page; writers aim at 1 MiB
+constexpr int64_t kFirstHeader = 4096;             // bytes first read for a page header
+constexpr int64_t kMaxHeader = int64_t{16} << 20;  // a header contains the smallest and the largest text of the page
 enum PageType : uint8_t { kData = 0, kDictionary = 2, kDataV2 = 3 };
 enum Encoding : uint8_t { kPlain = 0, kPlainDictionary = 2, kRle = 3, kRleDictionary = 8 };
 
@@ -34,22 +34,22 @@ constexpr const char* kEncodings[] = {
               Exit::usage);
 }
 
-// The most bytes that so many compressed bytes can hold.
+// Upper bound of the unpacked size of `packed` compressed bytes.
 int64_t most_unpacked(ParquetCodec codec, int64_t packed) {
   switch (codec) {
     case ParquetCodec::uncompressed:
       return packed;
     case ParquetCodec::snappy:
-      return packed * 22;  // a copy of 64 bytes takes 3
+      return packed * 22;  // a copy of 64 bytes takes 3 bytes
     case ParquetCodec::gzip:
-      return packed * 1032;  // [zlib.net/zlib_tech.html: deflate's largest ratio]
+      return packed * 1032;  // [zlib.net/zlib_tech.html: maximum ratio of deflate]
     case ParquetCodec::zstd:
       return (packed / 4 + 1) * (128 << 10);  // a block of one repeated byte [RFC 8878, 3.1.1.2]
   }
   return 0;
 }
 
-// A length of 4 bytes, then the text; the text is removed from `values`.
+// Removes one plain-encoded text from `values`: a length of 4 bytes, then the text.
 std::string_view take_plain(std::string_view& values) {
   uint32_t length = 0;
   if (values.size() < sizeof length) damaged_page("it has fewer texts than its header says");
@@ -95,7 +95,7 @@ struct ParquetColumn::PageHeader {
   }
 
  private:
-  // DataPageHeader (5), DictionaryPageHeader (7), DataPageHeaderV2 (8)
+  // Reads a field of DataPageHeader (5), DictionaryPageHeader (7) or DataPageHeaderV2 (8).
   bool read_part(ThriftReader& in, int which, int id, Type field) {
     const bool second = which == 8;
     if (id == 1)
@@ -132,7 +132,7 @@ std::optional<std::string_view> ParquetColumn::next() {
     if (page_left_ == 0 && group_left_ == 0) continue;
     try {
       return next_text();
-    } catch (const Error& e) {  // not with_context(): its text would be made for every row
+    } catch (const Error& e) {  // not with_context(), which would build its text for every row
       throw Error(cat(file_.path(), ": row group ", group_, ", column \"", column_, "\": ", e.what()), e.code());
     }
   }
@@ -167,7 +167,7 @@ std::string_view ParquetColumn::next_value() {
   return dictionary_[index];
 }
 
-// Reads up to the next data page of the group.
+// Reads pages up to the next data page of the group.
 void ParquetColumn::read_page() {
   const PageHeader header = read_header();
   const int64_t end = chunk().offset + chunk().bytes;
@@ -275,7 +275,7 @@ void ParquetColumn::begin_values(int64_t encoding, std::string_view values) {
   values_ = values;
   if (!by_index_) return;
   if (!has_dictionary_) damaged_page("its texts are in a dictionary, which is missing");
-  if (values.empty()) {  // only nulls
+  if (values.empty()) {  // the page has only nulls
     indices_ = HybridDecoder();
     return;
   }

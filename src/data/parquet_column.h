@@ -1,7 +1,7 @@
-// The texts of one flat column of a parquet file, row by row: data pages of versions 1 and 2, plain or with a
-// dictionary, uncompressed or by snappy, gzip or zstd. Holds one page and one dictionary in memory, whose sizes are
-// limited by what their compressed bytes can hold and by 1 GiB. Nested and encrypted columns, other encodings and
-// compressions are refused by name. Formats: [apache/parquet-format README.md, Encodings.md].
+// The texts of one flat column of a parquet file, row by row: data pages V1 and V2, plain or dictionary-encoded,
+// uncompressed or compressed with snappy, gzip or zstd. Holds one page and one dictionary in memory; their sizes are
+// limited by what their compressed bytes can expand to, and by 1 GiB. Nested and encrypted columns and other encodings
+// and compressions are refused with their name. Formats: [apache/parquet-format README.md, Encodings.md].
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -20,10 +20,10 @@ class ParquetColumn {
   ParquetColumn(const std::string& path, std::string column);
   int64_t rows() const { return layout_.rows; }
 
-  // The text of the next row, empty for null, valid until the next call; nothing after the last row.
+  // The text of the next row, valid until the next call: empty for null, nullopt after the last row.
   std::optional<std::string_view> next();
-  void skip(int64_t rows);  // an Error if there are fewer; row groups that are skipped whole are not read
-  int64_t file_offset() const { return offset_; }  // end of the last page that was read
+  void skip(int64_t rows);  // throws an Error if there are fewer; row groups that are skipped entirely are not read
+  int64_t file_offset() const { return offset_; }  // end of the last page read
 
  private:
   struct PageHeader;
@@ -42,14 +42,14 @@ class ParquetColumn {
   StableFile file_;
   ParquetLayout layout_;
   size_t group_ = 0;
-  int64_t group_left_ = -1;  // rows of the group that no page has given; -1: it is not begun
-  int64_t page_left_ = 0;    // rows of the page that are left
+  int64_t group_left_ = -1;  // rows of the group not yet covered by a page; -1: the group has not been started
+  int64_t page_left_ = 0;    // rows left in the page
   int64_t offset_ = 0;
   std::string packed_, page_, dictionary_page_;
   std::vector<std::string_view> dictionary_;
   bool has_dictionary_ = false, by_index_ = false;
   HybridDecoder levels_, indices_;
-  std::string_view values_;  // plain values that are left
+  std::string_view values_;  // remaining plain-encoded values
 };
 
 }  // namespace athanor

@@ -13,8 +13,8 @@ namespace {
 using Type = ThriftReader::Type;
 
 constexpr std::string_view kParquetMagic = "PAR1", kEncryptedMagic = "PARE";
-constexpr int64_t kTail = 8;                        // length of the metadata, magic
-constexpr int64_t kMaxFooter = int64_t{256} << 20;  // files of published corpora have less than 10 MiB
+constexpr int64_t kTail = 8;                        // bytes: length of the metadata (4), magic (4)
+constexpr int64_t kMaxFooter = int64_t{256} << 20;  // footers in published corpora have less than 10 MiB
 
 [[noreturn]] void refuse_column(const std::string& what) { throw Error(what, Exit::usage); }
 [[noreturn]] void damaged_footer(const std::string& what) { throw Error(cat("damaged metadata: ", what)); }
@@ -34,7 +34,7 @@ struct SchemaElement {
   std::string_view name;
   std::optional<int64_t> type, converted_type;
   int64_t repetition = 0, children = 0;
-  int64_t logical_type = 0;  // field number in the union; 0: none
+  int64_t logical_type = 0;  // field number in the union; 0: absent
 };
 
 SchemaElement schema_element(ThriftReader& in) {
@@ -152,7 +152,7 @@ class FooterReader {
   }
 
  private:
-  // The schema lists a tree in depth-first order; the column must be a leaf below the root.
+  // The schema lists a tree in depth-first order; the column must be a direct leaf of the root.
   void judge_schema() {
     if (schema_.empty()) damaged_footer("an empty schema");
     std::vector<std::string> names;
@@ -185,7 +185,7 @@ class FooterReader {
     const auto is_one_of = [](int64_t value, std::initializer_list<int64_t> allowed) {
       return std::find(allowed.begin(), allowed.end(), value) != allowed.end();
     };
-    // STRING, ENUM and JSON; none: plain bytes, as older writers have texts.
+    // STRING, ENUM and JSON; or no logical type: plain bytes, as older writers store texts.
     if (!is_one_of(e.logical_type, {0, 1, 4, 12})) not_texts(cat("of logical type ", e.logical_type));
     if (e.converted_type && !is_one_of(*e.converted_type, {0, 4, 19}))
       not_texts(cat("of converted type ", *e.converted_type));

@@ -1,5 +1,5 @@
-// Metadata of a parquet file: where the pages of one flat column of texts are stored. What cannot be read (nested or
-// encrypted columns, other types) is refused by name. Reads no pages.
+// Metadata of a parquet file: where the pages of one flat column of texts are stored. Unsupported columns (nested,
+// encrypted, other types) are refused with a message. Reads no pages.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -15,7 +15,7 @@ enum class ParquetCodec : uint8_t { uncompressed = 0, snappy = 1, gzip = 2, zstd
 // The column's pages in one row group.
 struct ParquetChunk {
   int64_t rows = 0;
-  int64_t offset = 0, bytes = 0;  // in the file; a dictionary page comes first, if there is one
+  int64_t offset = 0, bytes = 0;  // position in the file; a dictionary page, if any, comes first
   ParquetCodec codec = ParquetCodec::uncompressed;
 };
 
@@ -25,7 +25,7 @@ struct ParquetLayout {
   std::vector<ParquetChunk> chunks;  // one per row group
 };
 
-bool is_parquet(std::string_view start);  // by the first four bytes
+bool is_parquet(std::string_view start);  // checks the first four bytes
 ParquetLayout read_parquet_layout(const StableFile& file, const std::string& column);
 
 }  // namespace athanor

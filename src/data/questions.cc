@@ -28,7 +28,8 @@ std::string text_of(const nlohmann::json& json, const char* key) {
 int64_t label_of(const nlohmann::json& json, size_t choices) {
   int64_t label = -1;
   if (json.contains("label") && json.at("label").is_number_integer()) label = json.at("label").get<int64_t>();
-  if (json.contains("label") && json.at("label").is_string()) {  // as in HellaSwag on the Hugging Face hub
+  if (json.contains("label") && json.at("label").is_string()) {  // a string label, as in HellaSwag on the Hugging Face
+                                                                 // hub
     const auto text = json.at("label").get<std::string>();
     const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), label);
     if (error != std::errc() || stop != text.data() + text.size()) label = -1;
@@ -63,7 +64,9 @@ Question question_of(const std::string& line, const Tokenizer& tokenizer, Questi
     refuse_question(cat(list, ": expected 2 to ", kMaxChoices, " texts, got ", texts.size()));
   Question q;
   q.context = tokenizer.encode(text_of(json, hellaswag ? "ctx" : "context"));
-  if (q.context.empty()) q.context.push_back(tokenizer.eod_id());  // a text begins after the end of another
+  if (q.context.empty())
+    q.context.push_back(tokenizer.eod_id());  // an empty context: the text begins after the end of
+                                              // another document
   require_known(q.context, limits.vocab_size);
   for (const nlohmann::json& text : texts) {
     if (!text.is_string()) refuse_question(cat(list, ": expected texts, got ", text.dump().substr(0, 40)));

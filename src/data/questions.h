@@ -1,5 +1,5 @@
-// Tokenized multiple-choice questions: a context and its possible continuations, one of which is correct. From JSON
-// lines in HellaSwag's format or ours (data/README.md).
+// Tokenized multiple-choice questions: a context and its possible continuations, one of which is correct. Read from
+// JSON lines in HellaSwag's format or in ours (data/README.md).
 #pragma once
 #include <cstdint>
 #include <string>
@@ -11,17 +11,18 @@ namespace athanor {
 
 struct Question {
   std::vector<int32_t> context;               // at least one token
-  std::vector<std::vector<int32_t>> choices;  // each at least one token
-  std::vector<int64_t> characters;            // characters of each choice's text, for scores per character
+  std::vector<std::vector<int32_t>> choices;  // each has at least one token
+  std::vector<int64_t> characters;            // number of characters of each choice's text, for scores normalized by
+                                              // length
   int64_t label = 0;                          // index of the correct choice
 };
 
 struct QuestionLimits {
-  int64_t seq_length = 0;  // a context is truncated on the left so that it fits with each choice
+  int64_t seq_length = 0;  // contexts are truncated on the left so that they fit with every choice
   int64_t vocab_size = 0;  // vocabulary of the model
 };
 
-// Fingerprint of all questions: equal for the same questions.
+// A hash of all questions.
 std::string fingerprint(const std::vector<Question>&);
 
 // Throws Error(usage) with file and line for an invalid question.

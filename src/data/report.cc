@@ -19,8 +19,8 @@ namespace athanor {
 namespace {
 
 constexpr int64_t kChunk = 1 << 18;            // tokens read at a time
-constexpr int64_t kSampleTokens = 32'000'000;  // read by info
-constexpr int64_t kNgramTokens = 8'000'000;    // at most, of training and of validation text each
+constexpr int64_t kSampleTokens = 32'000'000;  // maximum tokens that info reads
+constexpr int64_t kNgramTokens = 8'000'000;    // maximum tokens for n-grams, of training and of validation text each
 constexpr int64_t kExcerptTokens = 240;
 constexpr int kTopTokens = 10, kMaxRanges = 20;
 
@@ -36,7 +36,7 @@ int64_t vocab_of(const ShardReportOptions& options, const Tokenizer* tokenizer) 
   return options.vocab_size > 0 || !tokenizer ? options.vocab_size : tokenizer->vocab_size();
 }
 
-// Calls fn(first token's number, tokens) for the tokens [at, end) in chunks.
+// Calls fn(number of the first token, tokens) for the tokens [at, end) in chunks.
 template <class Fn>
 void each_chunk(const TokenFile& shard, int64_t at, int64_t end, Fn&& fn) {
   std::vector<int32_t> tokens;
@@ -46,8 +46,6 @@ void each_chunk(const TokenFile& shard, int64_t at, int64_t end, Fn&& fn) {
     fn(at, std::span<const int32_t>(tokens));
   }
 }
-
-// ---- verify
 
 // Collects runs of consecutive tokens outside the vocabulary.
 class BadRanges {
@@ -92,8 +90,6 @@ class BadRanges {
   std::vector<Range> ranges_;
 };
 
-// ---- info
-
 struct Frequencies {
   std::vector<int64_t> counts;  // [ids]
   int64_t total = 0, invalid = 0;
@@ -117,7 +113,7 @@ std::string printable(const std::string& text) {
     const auto byte = uint8_t(c);
     if (c == '\n')
       out << "\\n";
-    else if (byte < 0x20 || byte == 0x7f)  // must not control the terminal
+    else if (byte < 0x20 || byte == 0x7f)  // escaped, so that text cannot control the terminal
       out << "\\x" << std::hex << std::setw(2) << std::setfill('0') << int(byte) << std::dec;
     else
       out << c;
@@ -161,12 +157,12 @@ std::string describe(const Frequencies& f, int64_t vocab_size, const Tokenizer* 
   return out.str();
 }
 
-// Document lengths in token runs, by the token that ends documents. If the first token of all is that token, it begins
+// Document lengths in token runs, by the end-of-document token. If the very first token is that token, it begins
 // documents instead (llm.c); lengths are the same.
 class DocumentScan {
  public:
   explicit DocumentScan(int64_t eod_id) : eod_id_(eod_id) {}
-  // `follows`: the tokens directly follow the previous ones; otherwise documents that are cut here are not counted.
+  // `follows`: the tokens directly follow the previous ones; otherwise a document cut at this point is not counted.
   void add(std::span<const int32_t> tokens, bool follows) {
     if (!follows) open_ = false;
     for (const int32_t token : tokens) {
@@ -236,7 +232,7 @@ std::string doubt_at_start(const TokenFile& shard) {
   return doubt_of_type(shard.layout(), tokens);
 }
 
-// The shards that could be opened, and a line about each.
+// The shards that could be opened, and a line on each.
 struct Opened {
   std::vector<TokenFile> shards;
   int64_t tokens = 0;
@@ -262,7 +258,7 @@ void open_all(const ShardReportOptions& options, Opened& opened) {
   opened.lines << "total: " << opened.shards.size() << " shard(s), " << opened.tokens << " tokens\n";
 }
 
-// Findings in the tokens read: all, or chunks spread evenly over each shard.
+// Statistics of the tokens read: all tokens, or chunks spread evenly over each shard.
 struct Looked {
   Frequencies frequencies;
   DocumentStatistics documents;
@@ -293,7 +289,7 @@ Looked look(const Opened& opened, int64_t eod_id) {
   return found;
 }
 
-// By the index if the format has one, else by the end-of-document token.
+// Document statistics by the index if the format has one, else by the end-of-document token.
 std::string document_report(const Opened& opened, const Looked& looked, int64_t eod_id) {
   DocumentStatistics indexed;
   bool all_indexed = true;
@@ -316,7 +312,7 @@ std::unique_ptr<Tokenizer> tokenizer_of(const ShardReportOptions& options, const
   return options.tokenizer.empty() ? find_tokenizer(shard) : make_tokenizer({.source = options.tokenizer});
 }
 
-// Everything derived from the tokens.
+// Writes everything derived from the tokens.
 void describe_tokens(const ShardReportOptions& options, Opened& opened) {
   const TokenFile& first = opened.shards.front();
   const auto tokenizer = tokenizer_of(options, first.path());

@@ -1,4 +1,4 @@
-// Contents and integrity of token shards: the texts of `athanor data info` and `athanor data verify`.
+// Summary and integrity check of token shards: the output of `athanor data info` and `athanor data verify`.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -9,15 +9,17 @@ namespace athanor {
 struct ShardReportOptions {
   std::vector<std::string> path_globs;  // files or patterns
   std::string dtype = "auto";           // token type of all files: see TokenFile::open
-  std::string tokenizer;                // file or folder; "": from the descriptor beside the shards, if any
-  int64_t vocab_size = 0;               // 0: the tokenizer's
-  int64_t eod_id = -1;                  // info: end of document, if there is no index; -1: the tokenizer's
-  bool ngram = false;                   // info: n-gram losses too; the last twentieth of the tokens is validation
-  std::string ngram_valid_glob;         // info: or these shards are validation
+  std::string tokenizer;                // file or folder; "": from the descriptor next to the shards, if any
+  int64_t vocab_size = 0;               // 0: that of the tokenizer
+  int64_t eod_id = -1;                  // info: end-of-document token for shards without an index; -1: that of the
+                                        // tokenizer
+  bool ngram = false;                   // info: also computes n-gram losses, with the last twentieth of the tokens as
+                                        // validation
+  std::string ngram_valid_glob;         // info: these shards are the validation data instead
 };
 
-// Shards, token counts, document lengths, token frequencies (of a sample if there is much data), an excerpt as text if
-// the tokenizer is known, and problems. Bad shards are reported in the text, not thrown.
+// Reports shards, token counts, document lengths, token frequencies (of a sample if there is much data), an excerpt as
+// text if the tokenizer is known, and problems. Bad shards are reported in the text, not thrown.
 struct DataInfo {
   std::string text;
   bool sound;  // no problem was found

@@ -31,7 +31,7 @@ std::array<int32_t, 256> header_of(int64_t item_size, int64_t count) {
   return header;
 }
 
-// Megatron's DType.optimal_dtype [megatron/core/datasets/indexed_dataset.py]: int32 from 65500 on.
+// Token size as in Megatron's DType.optimal_dtype [megatron/core/datasets/indexed_dataset.py]: int32 from 65500 on.
 int64_t item_size_of(const ShardOptions& o) {
   return o.vocab_size < (o.format == ShardFormat::megatron ? 65500 : 65537) ? 2 : 4;
 }
@@ -137,7 +137,7 @@ void ShardWriter::begin_shard() {
 void ShardWriter::flush() {
   write_all(file_, buffer_, temporary(shard_path(shards_ - 1)));
   buffer_.clear();
-  // Starts writeback of what is there, so that the final fsync has little to do; it also reports errors.
+  // Starts writeback, so that the final fsync has little to do; it also reports errors.
   ::sync_file_range(file_.get(), 0, 0, SYNC_FILE_RANGE_WRITE);
 }
 
@@ -163,7 +163,7 @@ size_t ShardWriter::room(std::span<const int32_t> ids) const {
   const int64_t left = options_.shard_tokens - shard_tokens_;
   if (left > int64_t(most)) return most;
   if (options_.format == ShardFormat::llmc) return size_t(left);
-  const auto last = ids.begin() + std::max<int64_t>(left, 1) - 1;  // the first that may be the shard's last
+  const auto last = ids.begin() + std::max<int64_t>(left, 1) - 1;  // the first position where the shard may end
   return size_t(std::min(std::find(last, ids.end(), options_.eod_id) - ids.begin() + 1, std::ptrdiff_t(most)));
 }
 
@@ -179,7 +179,7 @@ void ShardWriter::append(std::span<const int32_t> ids) {
     const bool ends_document = ids[count - 1] == options_.eod_id;
     const size_t before = buffer_.size();
     buffer_.resize(before + count * size_t(item_size_));
-    for (size_t i = 0; i < count; ++i)  // little-endian: low bytes first
+    for (size_t i = 0; i < count; ++i)  // little-endian: the low bytes come first
       std::memcpy(&buffer_[before + i * size_t(item_size_)], &ids[i], size_t(item_size_));
     ids = ids.subspan(count);
     tokens_ += int64_t(count);
@@ -191,7 +191,7 @@ void ShardWriter::append(std::span<const int32_t> ids) {
   }
 }
 
-// A run that was killed while renaming has renamed some of them already.
+// Renames a finished shard. A run that was killed while renaming may have renamed it already.
 void ShardWriter::publish(const std::string& path) const {
   if (!kept_ || ::access(temporary(path).c_str(), F_OK) == 0) rename_path(temporary(path), path);
 }
@@ -203,7 +203,9 @@ std::vector<std::string> ShardWriter::finish() {
   std::vector<std::string> paths;
   for (size_t i = 0; i < shards_; ++i) {
     paths.push_back(shard_path(i));
-    if (options_.format == ShardFormat::megatron) publish(index_path(paths.back()));  // no .bin without its index
+    if (options_.format == ShardFormat::megatron)
+      publish(index_path(paths.back()));  // the index is renamed first: no
+                                          // .bin is ever without its index
     publish(paths.back());
   }
   for (const std::string& old : existing)

@@ -1,5 +1,5 @@
-// A read-only file that must not change while open; shards and their side files are read through it. Uses pread(2), not
-// a mapping: if the file shrinks this throws an Error where a mapping would raise SIGBUS. Thread-safe once open.
+// A read-only file that must not change while open, used for shards and their side files. Uses pread(2) instead of
+// mmap: if the file shrinks, this throws an Error where mmap would raise SIGBUS. Thread-safe once open.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -15,9 +15,9 @@ class StableFile {
   static StableFile open(const std::string& path);
 
   const std::string& path() const { return path_; }
-  int64_t bytes() const { return bytes_; }  // at open
+  int64_t bytes() const { return bytes_; }  // file size when it was opened
 
-  // Bytes [offset, offset + out.size()). Throws if they are not all in the file, or its size has changed.
+  // Reads bytes [offset, offset + out.size()). Throws if they are not all in the file, or if its size has changed.
   void read(int64_t offset, std::span<std::byte> out) const;
   template <class T>
   T value(int64_t offset) const {

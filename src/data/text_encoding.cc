@@ -8,12 +8,12 @@ namespace {
 
 bool is_continuation(char c) { return (uint8_t(c) & 0xc0) == 0x80; }
 
-// Bytes of a character that begins with this one; 0: none does.
+// Bytes of a character whose first byte is `first`; 0: not a first byte.
 size_t length_of(uint8_t first) {
   return first < 0x80 ? 1 : first < 0xc2 ? 0 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : first < 0xf5 ? 4 : 0;
 }
 
-// Whether `c` may follow `first`: neither a longer form than needed, nor a surrogate, nor beyond U+10FFFF.
+// Whether `c` may follow `first`: excludes overlong forms, surrogates and characters beyond U+10FFFF.
 bool may_follow(uint8_t first, uint8_t c) {
   const uint8_t low = first == 0xe0 ? 0xa0 : first == 0xf0 ? 0x90 : 0x80;
   const uint8_t high = first == 0xed ? 0x9f : first == 0xf4 ? 0x8f : 0xbf;
@@ -34,7 +34,7 @@ std::string_view wide_encoding(std::string_view start) {
   if (start.starts_with("\xff\xfe"sv) || start.starts_with("\xfe\xff"sv)) return "UTF-16";
   constexpr size_t kEnough = 16;
   if (start.size() < kEnough) return "";
-  size_t zeros[2] = {};  // at even and odd places
+  size_t zeros[2] = {};  // at even and odd byte positions
   for (size_t i = 0; i < start.size(); ++i) zeros[i % 2] += start[i] == '\0';
   const auto [few, many] = std::minmax(zeros[0], zeros[1]);
   return few == 0 && many > start.size() / 4 ? "UTF-16" : "";
@@ -43,7 +43,9 @@ std::string_view wide_encoding(std::string_view start) {
 int64_t bytes_outside_utf8(std::string_view text) {
   int64_t outside = 0;
   size_t at = 0;
-  while (at < std::min<size_t>(text.size(), 3) && is_continuation(text[at])) ++at;  // the end of a cut character
+  while (at < std::min<size_t>(text.size(), 3) && is_continuation(text[at]))
+    ++at;  // skips the end of a character that
+           // was cut off
   while (at < text.size()) {
     if (at + 8 <= text.size() && is_ascii(text.data() + at)) {
       at += 8;
@@ -55,7 +57,7 @@ int64_t bytes_outside_utf8(std::string_view text) {
     while (have < length && at + have < text.size() && is_continuation(text[at + have]) &&
            (have > 1 || may_follow(first, uint8_t(text[at + have]))))
       ++have;
-    if (length > 0 && at + have == text.size()) break;  // whole, or cut by the end
+    if (length > 0 && at + have == text.size()) break;  // complete, or cut off by the end of the text
     outside += have < length || length == 0;
     at += have == length ? length : 1;
   }

@@ -1,14 +1,15 @@
-// What tokenization needs to know about the encoding of a text: whether it is UTF-8, and if it is surely another one.
+// Detection of a text's encoding for tokenization: whether it is UTF-8, or clearly another encoding.
 #pragma once
 #include <cstdint>
 #include <string_view>
 
 namespace athanor {
 
-// "UTF-16" or "UTF-32", by the byte order mark at the start of a text, or by zeros in every second byte; else "".
+// "UTF-16" or "UTF-32", detected by the byte order mark at the start or by zeros in every second byte; else "".
 std::string_view wide_encoding(std::string_view start);
 
-// Bytes that belong to no character of UTF-8 [RFC 3629]. A character that the ends of `text` cut in two is not counted.
+// Number of bytes that are not part of a valid UTF-8 character [RFC 3629]. Characters cut off at either end of `text`
+// are not counted.
 int64_t bytes_outside_utf8(std::string_view text);
 
 }  // namespace athanor

@@ -1,5 +1,5 @@
-// An input of `athanor tokenize` as a byte stream: a plain, gzip or zstd file, or standard input, recognized by its
-// first bytes.
+// An input of `athanor tokenize` as a byte stream: a plain, gzip or zstd file, or standard input; detected by its first
+// bytes.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -11,11 +11,11 @@
 
 namespace athanor {
 
-// Reads up to the size of the buffer; 0 at the end. Errors name the file and the offset.
+// Reads up to the size of the buffer; returns 0 at the end. Errors name the file and the offset.
 using ReadBytes = std::function<size_t(std::span<char>)>;
 
-// Each decompresses one format; several members or frames in a row are one text. Truncated input is an Error. In a
-// build without the library they throw an Error(usage) that says so.
+// Each decompresses one format; consecutive members or frames are concatenated. Truncated input is an Error. In a build
+// without the library they throw an Error(usage) that says so.
 ReadBytes read_gzip(ReadBytes raw, const std::string& path);
 ReadBytes read_zstd(ReadBytes raw, const std::string& path);
 
@@ -23,7 +23,7 @@ class TextInput {
  public:
   explicit TextInput(const std::string& path);  // "-": standard input
   TextInput(const TextInput&) = delete;
-  // Appends up to `bytes`, fewer only at the end; returns the number appended.
+  // Appends up to `bytes` bytes, fewer only at the end; returns the number appended.
   size_t read(std::string& text, size_t bytes);
   void skip(int64_t bytes);                             // throws if there are fewer bytes
   int64_t file_offset() const { return file_offset_; }  // bytes read from the file, before decompression

@@ -58,7 +58,7 @@ int64_t ThriftReader::list_header(Type field, Type element) {
   require_sound(field == Type::list || field == Type::set, "a field is no list");
   const uint8_t head = byte();
   const uint64_t count = head >> 4 == 15 ? varint() : head >> 4;
-  if (count > bytes_.size() - at_) throw ThriftEnd();  // each element takes at least a byte
+  if (count > bytes_.size() - at_) throw ThriftEnd();  // each element takes at least one byte
   require_sound(count == 0 || type_of(head & 0x0f) == element, "a list has elements of an unexpected type");
   return int64_t(count);
 }

@@ -1,5 +1,5 @@
-// Reads Thrift's compact protocol [apache/thrift doc/specs/thrift-compact-protocol.md] from untrusted bytes: the
-// metadata of parquet files. Every read is bounded by the bytes that are there; recursion is limited. Knows no parquet.
+// Reads Thrift's compact protocol [apache/thrift doc/specs/thrift-compact-protocol.md] from untrusted bytes, for the
+// metadata of parquet files. Every read is bounds-checked; recursion is limited. Knows nothing of parquet.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace athanor {
 
-// Thrown as part of an Error's cause: the bytes end too early, so a caller that has more may try again.
+// Thrown if the bytes end too early; a caller that can read more bytes may try again.
 struct ThriftEnd {};
 
 class ThriftReader {
@@ -32,8 +32,8 @@ class ThriftReader {
   explicit ThriftReader(std::string_view bytes) : bytes_(bytes) {}
   size_t used() const { return at_; }
 
-  // Calls fn(field id, type) for every field of a struct. fn consumes the field's value with one of the functions below
-  // and returns true, or returns false, then the value is skipped.
+  // Calls fn(field id, type) for every field of a struct. fn either consumes the field's value with one of the
+  // functions below and returns true, or returns false, and then the value is skipped.
   template <class Fn>
   void read_struct(Fn&& fn) {
     enter();

@@ -6,10 +6,10 @@
 namespace athanor {
 namespace {
 
-// The text of ids and, for each, where its own ends.
+// The text of some tokens and, for each token, where its text ends.
 struct Ends {
   std::string text;
-  std::vector<size_t> of;  // by token
+  std::vector<size_t> of;  // by token: end of its text, in bytes
   Ends(const Tokenizer& tokenizer, std::span<const int32_t> ids, TextPlace place) {
     for (const int32_t id : ids) {
       text += tokenizer.decode({&id, 1}, text.empty() ? place : TextPlace::inside);
@@ -18,7 +18,8 @@ struct Ends {
   }
 };
 
-// For each end in `ours`, the last token of `theirs` that ends there, in a text that both have up to `same` bytes; -1.
+// For each end in `ours`, the last token of `theirs` that ends there, within the `same` bytes in which both texts
+// agree; else -1.
 std::vector<int64_t> matches(const std::vector<size_t>& ours, const std::vector<size_t>& theirs, size_t same) {
   std::vector<int64_t> out;
   size_t next = 0;

@@ -1,4 +1,4 @@
-// A window's text in the tokens of another tokenizer, and which positions of both have seen the same text.
+// Re-tokenizes a window's text with another tokenizer and aligns positions of both that end at the same text.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -9,15 +9,16 @@
 namespace athanor {
 
 struct AlignedTokens {
-  std::vector<int32_t> tokens;     // of the other tokenizer
-  std::vector<int64_t> ends;       // of documents among them, ascending
-  std::vector<int64_t> positions;  // [T]: the other position whose text ends where this one's does; -1: there is none
+  std::vector<int32_t> tokens;     // tokens of the other tokenizer
+  std::vector<int64_t> ends;       // document ends among them, ascending
+  std::vector<int64_t> positions;  // [T]: the position in `tokens` whose text ends where this position's text ends; -1:
+                                   // none
 };
 
-// bos: a token of `to` that begins every document and the window; -1: none.
-// Documents are cut at `from`'s end of document, which becomes `to`'s. The first text of a window is taken as the
-// middle of one. At most `limit` tokens are made; positions behind them have none, and neither have those of a document
-// behind the first place where `to` does not give back the text that it was given, as tokenizers that normalize do.
+// bos: a token of `to` put in front of every document and of the window; -1: none.
+// Documents are cut at `from`'s end-of-document token, which becomes `to`'s. The first text of a window is treated as
+// the middle of a document. At most `limit` tokens are produced; positions behind them are -1, and so are positions of
+// a document behind the first place where `to` does not reproduce the given text, as tokenizers that normalize do.
 AlignedTokens align_tokens(const Tokenizer& from, const Tokenizer& to, std::span<const int32_t> tokens, int64_t limit,
                            int32_t bos = -1);
 

@@ -18,12 +18,12 @@ static_assert(std::endian::native == std::endian::little, "shards are little-end
 struct Format {
   std::string_view magic;   // first bytes of the file
   std::string_view suffix;  // suffix of the file name
-  std::string_view beside;  // required file beside it: same name, this extension
+  std::string_view beside;  // extension of a required file with the same base name
   TokenLayout (*read)(const Probe&);
 };
 
-// Readable formats; the first match is used. For a new format add a function beside those of token_format.h and a row
-// here; headerless files match the last row.
+// Readable formats; the first match is used, and headerless files match the last row. For a new format, add a function
+// next to those of token_format.h and a row here.
 constexpr Format kFormats[] = {
     {"", ".bin", ".idx", read_megatron},
     {"", ".ds", "", read_nanotron},
@@ -34,7 +34,7 @@ constexpr Format kFormats[] = {
     {"", "", "", read_raw},
 };
 
-// Files of other kinds that users pass by mistake: reported, not read as tokens.
+// Files of other kinds that users pass by mistake: an error instead of reading them as tokens.
 struct Stranger {
   std::string_view magic;
   const char* what;
@@ -64,7 +64,7 @@ TokenLayout find_layout(const Probe& probe) {
       ->read(probe);
 }
 
-// One byte for each token in PATH.loss, not 0 where its prediction counts [datatrove pipeline/tokens/tokenizer.py].
+// Loss mask in PATH.loss: one byte per token, non-zero if it is predicted [datatrove pipeline/tokens/tokenizer.py].
 std::optional<LossMask> mask_beside(const std::string& path, int64_t count) {
   const std::string mask = path + ".loss";
   if (!file_exists(mask)) return {};
@@ -75,7 +75,7 @@ std::optional<LossMask> mask_beside(const std::string& path, int64_t count) {
   return LossMask{.file = std::move(file)};
 }
 
-// The type of the values as a C++ type: fn.operator()<T>().
+// Calls fn.operator()<T>() with the C++ type of the values.
 template <class Fn>
 decltype(auto) by_type(TokenType type, Fn&& fn) {
   switch (type) {
@@ -103,13 +103,13 @@ decltype(auto) by_type(TokenType type, Fn&& fn) {
   return fn.template operator()<double>();
 }
 
-// A token's id, or -1 if invalid.
+// Converts a stored value to a token id, or to -1 if invalid.
 template <class T>
 int32_t to_id(T value) {
   if constexpr (std::is_floating_point_v<T>)
     return value >= 0 && value < T(0x1p31) && std::trunc(value) == value ? int32_t(value) : -1;
   else if constexpr (sizeof(T) < 4 || std::is_same_v<T, uint32_t>)
-    return int32_t(value);  // above 2^31-1 of uint32: negative
+    return int32_t(value);  // uint32 above 2^31-1 becomes negative
   else
     return value >= 0 && uint64_t(value) <= uint64_t(std::numeric_limits<int32_t>::max()) ? int32_t(value) : -1;
 }

@@ -1,5 +1,5 @@
-// A read-only token shard: format detected and validated at open; reads runs of tokens as int32, document ends and the
-// loss mask. Thread-safe once open. Formats are described in data/README.md.
+// A read-only token shard: its format is detected and validated at open; reads ranges of tokens as int32, document ends
+// and the loss mask. Thread-safe once open. Formats are described in data/README.md.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -14,25 +14,26 @@ namespace athanor {
 
 class TokenFile {
  public:
-  // dtype: "auto" (from the header) or the token type, required for headerless files; others must match it. vocab_size:
-  // larger tokens are errors; 0 = unknown, then only tokens above 2^31-1 are.
+  // dtype: "auto" (from the header) or a token type. Headerless files need a token type; other files must have the
+  // given one.
+  // vocab_size: larger tokens are errors; with 0 = unknown, only tokens above 2^31-1 are.
   static TokenFile open(const std::string& path, std::string_view dtype = "auto", int64_t vocab_size = 0);
 
   const std::string& path() const { return file_.path(); }
   const StableFile& file() const { return file_; }
   const TokenLayout& layout() const { return layout_; }
   int64_t count() const { return layout_.count; }
-  int64_t bytes() const { return file_.bytes(); }  // file size at open
+  int64_t bytes() const { return file_.bytes(); }  // file size when it was opened
 
-  // Tokens [at, at + out.size()). Throws if the range is outside the file, a token is outside the vocabulary (naming
-  // file and token number), the file's size has changed since open, or the read fails.
+  // Reads tokens [at, at + out.size()). Throws if the range is outside the file, a token is outside the vocabulary
+  // (naming file and token number), the file's size has changed since open, or the read fails.
   void read(int64_t at, std::span<int32_t> out) const;
 
-  // Reads without the vocabulary check; invalid values are negative. For reports on bad files.
+  // Reads without the vocabulary check; invalid values become negative. For reports on bad files.
   void read_unchecked(int64_t at, std::span<int32_t> out) const;
-  std::string item_text(int64_t at) const;  // token number `at` as stored, for such reports
+  std::string item_text(int64_t at) const;  // token number `at` as stored in the file, for such reports
 
-  // 1 for tokens to predict, 0 for tokens that the file's loss mask excludes.
+  // Reads the loss mask: 1 = token is predicted, 0 = excluded by the file's loss mask.
   void read_mask(int64_t at, std::span<uint8_t> out) const;
 
  private:

@@ -55,10 +55,10 @@ void Probe::require_dtype(TokenType found) const {
 
 std::string doubt_of_type(const TokenLayout& layout, std::span<const int32_t> tokens) {
   constexpr size_t kEnough = 64;
-  constexpr int32_t kHighHalf = 15;  // of ids below 2^20, the largest vocabularies
+  constexpr int32_t kHighHalf = 15;  // maximum high half of ids below 2^20, the largest vocabularies
   const bool says_type = !layout.format.starts_with("raw-") && !layout.format.starts_with("nanotron-");
   if (says_type || tokens.size() < kEnough || item_size(layout.type) > 4) return "";
-  size_t small[2] = {}, zeros[2] = {};  // at even and odd places
+  size_t small[2] = {}, zeros[2] = {};  // at even and odd positions
   for (size_t i = 0; i < tokens.size(); ++i) {
     small[i % 2] += uint32_t(tokens[i]) <= uint32_t(kHighHalf);
     zeros[i % 2] += tokens[i] == 0;

@@ -57,7 +57,7 @@ int64_t cores() {
   return ::sched_getaffinity(0, sizeof(set), &set) == 0 ? std::max(1, CPU_COUNT(&set)) : 1;
 }
 
-// Everything that the output depends on. Input files are identified by path, size and modification time.
+// Identity of a run: all that the output depends on. Input files are identified by path, size and modification time.
 std::string identity_of(const TokenizeOptions& o, const Tokenizer& tokenizer, int64_t& bytes) {
   std::ostringstream text;
   const DocumentOptions& d = o.documents;
@@ -67,7 +67,7 @@ std::string identity_of(const TokenizeOptions& o, const Tokenizer& tokenizer, in
   for (const std::string& path : d.inputs) {
     struct stat status {};
     if (path != "-") {
-      open_regular(path);  // all must exist before the first is read
+      open_regular(path);  // all inputs must exist before the first is read
       if (::stat(path.c_str(), &status) != 0) throw_io("looking at", path, errno);
     }
     bytes += status.st_size;
@@ -82,7 +82,7 @@ struct Encoded {
   StreamPosition after;
 };
 
-// The work of one thread on jobs.
+// Encodes jobs in one thread.
 class JobEncoder {
  public:
   JobEncoder(const TokenizeOptions& options, const Tokenizer& tokenizer)
@@ -109,7 +109,7 @@ class JobEncoder {
  private:
   void lines(const Job& job, Encoded& out) {
     const std::string_view text = job.text;
-    constexpr std::string_view kMark = "\xef\xbb\xbf";  // the byte order mark of files made on Windows
+    constexpr std::string_view kMark = "\xef\xbb\xbf";  // byte order mark of files made on Windows
     for (size_t begin = job.offset == 0 && text.starts_with(kMark) ? kMark.size() : 0; begin < text.size();) {
       const size_t end = std::min(text.find('\n', begin), text.size());
       const std::string_view line = text.substr(begin, end - begin);
@@ -137,7 +137,7 @@ class JobEncoder {
   std::string document_;
 };
 
-// A run from its start, or from where an earlier one was killed, to its shards.
+// A run, from its start or from where an earlier run was killed, to its finished shards.
 class Run {
  public:
   Run(const TokenizeOptions& options, const Tokenizer& tokenizer)
@@ -187,7 +187,7 @@ class Run {
             .eod_id = tokenizer_.eod_id()};
   }
 
-  // A folder has one descriptor: a second tokenizer's shards would be read with the wrong one.
+  // A folder has one tokenizer descriptor: shards of a second tokenizer would be read with the wrong one.
   void require_one_tokenizer() const {
     if (beside_is(tokenizer_.files()[0].content)) return;
     const std::string folder = parent_dir(options_.output_prefix);
@@ -200,7 +200,7 @@ class Run {
                                            "the new one; choose another folder")),
                   Exit::usage);
   }
-  // Whether the folder's descriptor has this content or is missing. An unreadable one counts as different.
+  // Whether the folder's descriptor has this content or is missing. An unreadable descriptor counts as different.
   bool beside_is(const std::string& content) const {
     try {
       const auto beside = tokenizer_files_beside(options_.output_prefix);
@@ -283,7 +283,7 @@ class Run {
   void save() {
     for (const Part part : {kTrain, kValid}) state_.parts[part] = writers_[part]->save();
     journal_.save(state_);
-    for (auto& writer : writers_) writer->keep();  // from now on another run can continue with them
+    for (auto& writer : writers_) writer->keep();  // from now on another run can resume with them
   }
 
   std::string encoding_warning() const {

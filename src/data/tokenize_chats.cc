@@ -19,13 +19,13 @@ constexpr size_t kMostChat = 64 << 20;
 constexpr const char* kChatParts[] = {"train", "val"};
 constexpr const char* kSideFiles[] = {"", ".index", ".loss", ".metadata"};
 
-// A conversation as tokens, and whether each is learnt.
+// A conversation as tokens, each marked as trained on or not.
 struct ChatSample {
   std::vector<int32_t> tokens;
   std::vector<uint8_t> learnt;
 };
 
-// Texts of users are ordinary text, whatever they contain; only a template writes special tokens.
+// User text is encoded without special tokens, whatever it contains; only the template produces special tokens.
 class ChatEncoder {
  public:
   explicit ChatEncoder(const TokenizerOptions& options) : plain_(make_tokenizer(options)) {
@@ -72,11 +72,11 @@ class ChatEncoder {
   std::map<std::string, std::optional<int32_t>> known_;
 };
 
-// fn(line, number) for the lines of a file that are not blank.
+// Calls fn(line, number) for every line of a file that is not blank.
 template <class Fn>
 void for_each_line(const std::string& path, Fn&& fn) {
   constexpr size_t kRead = 1 << 20;
-  constexpr std::string_view kMark = "\xef\xbb\xbf";  // the byte order mark of files made on Windows
+  constexpr std::string_view kMark = "\xef\xbb\xbf";  // byte order mark of files made on Windows
   TextInput input(path);
   std::string text;
   int64_t number = 0;
@@ -99,17 +99,17 @@ void for_each_line(const std::string& path, Fn&& fn) {
   }
 }
 
-// The shard of one part.
+// The shard of one split.
 struct ChatShard {
   std::vector<int32_t> tokens;
   std::vector<uint8_t> learnt;
-  std::vector<uint64_t> ends;  // of documents
+  std::vector<uint64_t> ends;  // document ends
 
   void add(const ChatSample& sample) {
     const size_t first = tokens.size();
     tokens.insert(tokens.end(), sample.tokens.begin(), sample.tokens.end());
     learnt.insert(learnt.end(), sample.learnt.begin(), sample.learnt.end());
-    learnt[first] = 0;  // nothing of its conversation precedes it
+    learnt[first] = 0;  // the first token cannot be predicted: nothing of its conversation precedes it
     ends.push_back(tokens.size());
   }
   void pad(int64_t count, int32_t token) {
@@ -120,7 +120,7 @@ struct ChatShard {
   }
 };
 
-// Rows of whole samples, and one token more, which the last row predicts in vain.
+// Rows of whole samples, plus one token, so that the last row has a target for its last position.
 ChatShard packed(const std::vector<ChatSample>& samples, int64_t length, int32_t pad) {
   std::vector<int64_t> sizes;
   for (const ChatSample& s : samples) sizes.push_back(int64_t(s.tokens.size()));
@@ -140,7 +140,7 @@ ChatShard in_order(const std::vector<ChatSample>& samples) {
   return shard;
 }
 
-// As datatrove lays shards out.
+// Writes a shard in datatrove's layout.
 void write_shard(const ChatShard& shard, const std::string& path, const Tokenizer& tokenizer) {
   const bool small = tokenizer.vocab_size() <= 65536;
   std::string tokens;
@@ -152,7 +152,7 @@ void write_shard(const ChatShard& shard, const std::string& path, const Tokenize
   write_file(path + ".metadata", cat(tokenizer.name(), "|", small ? 2 : 4, "\n", shard.tokens.size(), "\n"));
   write_file(path + ".index", bytes_of(shard.ends));
   write_file(path + ".loss", bytes_of(shard.learnt));
-  write_file(path, tokens);  // last: a shard that is there has its side files
+  write_file(path, tokens);  // written last: an existing shard always has its side files
 }
 
 class ChatRun {
@@ -178,7 +178,7 @@ class ChatRun {
           << " left out whose answers begin after these";
     out << "\n";
     for (const int part : {kTrain, kValid}) {
-      for (const char* end : kSideFiles) remove_tree(path_of(part) + end);  // of an earlier run
+      for (const char* end : kSideFiles) remove_tree(path_of(part) + end);  // files of an earlier run
       if (parts_[part].empty()) continue;
       const ChatShard shard = options_.pack > 0 ? packed(parts_[part], options_.pack, encoder_.tokenizer().eod_id())
                                                 : in_order(parts_[part]);
@@ -238,7 +238,7 @@ std::vector<std::vector<size_t>> best_fit(const std::vector<int64_t>& sizes, int
   std::iota(order.begin(), order.end(), size_t{0});
   std::ranges::stable_sort(order, [&](size_t a, size_t b) { return sizes[a] > sizes[b]; });
   std::vector<std::vector<size_t>> rows;
-  std::set<std::pair<int64_t, size_t>> space;  // left in a row, and its number
+  std::set<std::pair<int64_t, size_t>> space;  // space left in a row, and the row's number
   for (const size_t i : order) {
     CHECK(sizes[i] <= length, "a piece of ", sizes[i], " in rows of ", length);
     auto fit = space.lower_bound({sizes[i], 0});

@@ -15,18 +15,18 @@ struct ChatOptions {
   std::string output_prefix;        // PREFIX_train.ds and PREFIX_val.ds, each with .index, .loss and .metadata
   TokenizerOptions tokenizer;
   ChatTemplate form = ChatTemplate::chatml;
-  std::optional<ChatShape> shape;  // absent: of each line by its members
-  int64_t pack = 0;                // tokens of a row in which whole conversations are packed; 0: one after the other
-  int64_t valid_every = 20;        // one of so many conversations is held out; 0: none
+  std::optional<ChatShape> shape;  // absent: detected for each line from its keys
+  int64_t pack = 0;                // tokens per row into which whole conversations are packed; 0: no packing
+  int64_t valid_every = 20;        // one in this many conversations goes to the validation split; 0: none
   bool overwrite = false;
 };
 
-// Returns a few lines of text. Conversations without an answer are left out and counted; an Error if none is left.
-// With `pack` a longer conversation keeps its beginning, and the text says how many were cut.
+// Returns a summary of a few lines. Conversations without an answer are skipped and counted; an Error if none is left.
+// With `pack`, longer conversations are truncated at the end, and the summary says how many.
 std::string tokenize_chats(const ChatOptions&);
 
-// Rows of `length` tokens for pieces of these sizes, each at most `length`, best fit for the largest first: for each
-// row the numbers of its pieces.
+// Packs pieces of these sizes, each at most `length`, into rows of `length` tokens, by best fit with the largest first.
+// Returns for each row the indices of its pieces.
 std::vector<std::vector<size_t>> best_fit(const std::vector<int64_t>& sizes, int64_t length);
 
 }  // namespace athanor

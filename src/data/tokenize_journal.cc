@@ -40,7 +40,7 @@ bool is_sane(const TokenizeState& s) {
   return p.part >= 0 && p.part <= 1 && p.in_document >= 0 && p.in_document <= 3;
 }
 
-// Whether `path` is still the open file: a run that ended may have removed it.
+// Whether `path` is still the open file: another run may have removed it when it ended.
 bool is_at(const Fd& file, const std::string& path) {
   struct stat open {
   }, named{};
@@ -84,7 +84,7 @@ std::optional<TokenizeState> TokenizeJournal::load() const {
                   .in_document = p.at("in_document").get<int64_t>()};
     s.parts = {shards_of(json.at("train")), shards_of(json.at("valid"))};
     s.documents = json.at("documents").get<int64_t>();
-    s.outside_utf8 = json.value("outside_utf8", int64_t{0});  // added later than the others
+    s.outside_utf8 = json.value("outside_utf8", int64_t{0});  // absent in older progress files
     s.outside_utf8_input = json.value("outside_utf8_input", int64_t{0});
   } catch (const nlohmann::json::exception& e) {
     throw Error(cat(path_, ": damaged: ", json_problem(e.what()), "; start anew with --overwrite"), Exit::usage);

@@ -1,4 +1,4 @@
-// Files shared by runs of `athanor tokenize`: PREFIX_progress.json holds the progress, so that the same call continues
+// Files that runs of `athanor tokenize` share: PREFIX_progress.json holds the progress, so that the same call resumes
 // after a kill; PREFIX.lock prevents concurrent runs.
 #pragma once
 #include <array>
@@ -12,10 +12,11 @@
 
 namespace athanor {
 
-// Exclusive right to write shards of a prefix; released by the kernel when the process ends.
+// Exclusive lock on the shards of a prefix; the kernel releases it when the process ends.
 class TokenizeLock {
  public:
-  explicit TokenizeLock(const std::string& prefix);  // creates missing folders; Error(usage) if another process has it
+  explicit TokenizeLock(const std::string& prefix);  // creates missing folders; throws Error(usage) if another process
+                                                     // has the lock
   TokenizeLock(const TokenizeLock&) = delete;
   TokenizeLock& operator=(const TokenizeLock&) = delete;
   ~TokenizeLock();
@@ -29,16 +30,16 @@ struct TokenizeState {
   StreamPosition position;
   std::array<ShardState, 2> parts;  // [Part]
   int64_t documents = 0;
-  int64_t outside_utf8 = 0, outside_utf8_input = 0;  // bytes that are no UTF-8, and the first input with one
+  int64_t outside_utf8 = 0, outside_utf8_input = 0;  // bytes that are not UTF-8, and the first input that has one
 };
 
 class TokenizeJournal {
  public:
-  // identity: names everything the output depends on. Runs with another identity are not continued.
+  // identity: names all that the output depends on. Only a run of the same identity is resumed.
   TokenizeJournal(std::string path, std::string identity) : path_(std::move(path)), identity_(std::move(identity)) {}
   const std::string& path() const { return path_; }
-  // The state left by an interrupted run of this identity, if any. A damaged file, or one of another identity, is an
-  // Error(usage).
+  // The state left by an interrupted run of this identity, if any. Throws Error(usage) if the file is damaged or of
+  // another identity.
   std::optional<TokenizeState> load() const;
   void save(const TokenizeState& state) const;
   void remove() const;

@@ -9,7 +9,7 @@
 namespace athanor {
 namespace {
 
-// The block being read; reading past its end is an Error.
+// The block being read; reading beyond its end is an Error.
 struct SnappyInput {
   std::string_view rest;
   const std::string& what;
@@ -43,7 +43,7 @@ void unpack_snappy(std::string_view packed, std::span<char> out, const std::stri
   while (!in.rest.empty()) {
     const auto tag = uint8_t(in.little_endian(1));
     const size_t upper = tag >> 2;
-    if ((tag & 3) == 0) {  // a literal
+    if ((tag & 3) == 0) {  // literal
       const size_t length = (upper < 60 ? upper : size_t(in.little_endian(upper - 59))) + 1;
       if (length > in.rest.size() || length > out.size() - at) in.damaged("a literal exceeds the block");
       std::copy_n(in.rest.begin(), length, out.begin() + std::ptrdiff_t(at));
@@ -51,7 +51,7 @@ void unpack_snappy(std::string_view packed, std::span<char> out, const std::stri
       at += length;
       continue;
     }
-    // A copy of earlier bytes; it may overlap what it writes.
+    // Copy of earlier bytes; source and destination may overlap.
     const bool is_short = (tag & 3) == 1;
     const size_t length = is_short ? (upper & 7) + 4 : upper + 1;
     const size_t high = is_short ? size_t(tag >> 5) << 8 : 0;

@@ -56,7 +56,7 @@ bool AppendFile::open() {
 }
 
 AppendFile::~AppendFile() {
-  // NFS reports a full disk here.
+  // NFS may report a full disk here.
   if (file_ && ::close(file_.release()) != 0) warn("lost its last records", std::strerror(errno));
 }
 
@@ -65,7 +65,7 @@ bool AppendFile::append(std::string_view record) {
   return write(record);
 }
 
-// Whether the path names another file than the open one, or none. An error of the system's tells neither.
+// Whether the path names no file or another file than the open one. Returns false if the system reports another error.
 bool AppendFile::is_lost() const {
   struct stat mine {};
   struct stat there {};
@@ -81,7 +81,7 @@ bool AppendFile::make_again() {
   }
   if (!open()) return false;
   if (is_lost())
-    regular_ = false;  // a file system whose inode numbers say nothing
+    regular_ = false;  // the file system's inode numbers are not reliable
   else
     log::warn("metrics: ", path_, " was deleted or renamed while this run writes it: it is made again, with the ",
               "records from here on");

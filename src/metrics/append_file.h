@@ -1,5 +1,5 @@
-// An append-only file of whole records, for logs. A record that could not be written completely is removed again; a
-// file that cannot be written warns once and is retried with each record. After opening nothing throws.
+// An append-only file of whole records, for logs. A partially written record is removed again. If the file cannot be
+// written, it warns once and retries with each record. Nothing throws after opening.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -12,9 +12,9 @@
 namespace athanor {
 
 struct AppendOptions {
-  int64_t size = -1;  // truncates the file to this many bytes; negative: appends at its end
-  // First record of a file that is made again because the old one was deleted or renamed while records were written;
-  // absent: such a file is not made again, and its further records are dropped with a warning.
+  int64_t size = -1;  // truncates the file to this many bytes; negative: appends at the end
+  // First record of a file that is recreated because the old one was deleted or renamed during the run; absent: the
+  // file is not recreated, and later records are dropped with a warning.
   std::optional<std::string> head = "";
 };
 
@@ -24,13 +24,13 @@ class AppendFile {
   // records.
   explicit AppendFile(const std::string& path, AppendOptions options = {})
       : AppendFile(parent_dir(path), base_name(path), std::move(options)) {}
-  // In the given folder, without following a link inside it.
+  // Like the other constructor, but does not follow a symbolic link inside `folder`.
   AppendFile(std::string folder, std::string name, AppendOptions options);
   ~AppendFile();
   AppendFile(const AppendFile&) = delete;
   AppendFile& operator=(const AppendFile&) = delete;
 
-  // A single write; if true the kernel has the data.
+  // Appends with a single write; if true, the kernel has the data.
   bool append(std::string_view record);
   const std::string& path() const { return path_; }
 
@@ -46,7 +46,7 @@ class AppendFile {
   Fd file_;
   int64_t size_ = 0;      // bytes of complete records
   bool torn_ = false;     // part of a record follows the first size_ bytes
-  bool regular_ = false;  // a file, which may be deleted; no pipe or device
+  bool regular_ = false;  // a regular file, which may be deleted; not a pipe or device
   bool warned_ = false;
 };
 

@@ -16,7 +16,7 @@ std::string number(double value, const char* format = "%.6g") {
   return text;
 }
 
-// Sums and differences of any such values are finite; what is beyond is drawn as if it were at the end.
+// Clamps values so that their sums and differences stay finite; values beyond are drawn at the limit.
 constexpr double kFarthest = 1e290;
 double near(double v) { return std::clamp(v, -kFarthest, kFarthest); }
 
@@ -57,7 +57,7 @@ class Drawing {
     }
     for (const double t : ticks(x_.low, x_.high, 4)) {
       const double left = 100 * at_x(t) / Chart::kColumns;
-      if (left > 88) continue;  // room for the name of the axis
+      if (left > 88) continue;  // space for the axis name
       labels += cat("<span class=\"x\" data-at=\"left:", number(left), "%\">",
                     html_text(chart_.x_format ? chart_.x_format(t) : number(t, "%.10g")), "</span>");
     }
@@ -79,8 +79,8 @@ class Drawing {
   }
 
  private:
-  // Extreme spikes would flatten the rest: the y axis ends at the 99th percentile if larger values are more than three
-  // times as far away. Clipped values touch the frame.
+  // Extreme spikes would flatten the rest: if the maximum is more than three times as far away as the 99th percentile,
+  // the y axis is cut a little above that percentile. Clipped values touch the frame.
   void choose_y() {
     std::sort(all_y_.begin(), all_y_.end());
     const auto part = [&](double share) { return all_y_[size_t(share * double(all_y_.size() - 1))]; };
@@ -109,7 +109,7 @@ class Drawing {
     return curve_svg(line, "raw") + curve_svg(mean, "line");
   }
 
-  // The class "line" is what the page's script reads values from.
+  // The page's script reads values from elements of class "line".
   std::string curve_svg(const ChartLine& line, const char* kind) const {
     std::vector<Column> columns(Chart::kColumns + 1);
     size_t filled = 0, points = 0;
@@ -170,8 +170,8 @@ std::string html_text(std::string_view text) {
   return out;
 }
 
-// Sums from the first and to the last point of blocks of `width` points make up every window, whatever the width, and
-// no large value is subtracted again.
+// Every window is the sum of a suffix and a prefix of blocks of `width` points, so the cost does not depend on the
+// width, and no large value is added and subtracted again.
 std::vector<double> running_mean(const std::vector<double>& y, size_t width) {
   struct Sum {
     double value = 0, count = 0;
@@ -199,7 +199,7 @@ std::vector<double> ticks(double low, double high, int most) {
   CHECK(most > 0, "ticks");
   if (!(high > low) || !std::isfinite(high - low)) return {};
   double step = std::pow(10, std::floor(std::log10((high - low) / most)));
-  for (const double factor : {2.0, 2.5, 2.0})  // 1, 2, 5, 10 times a power of ten
+  for (const double factor : {2.0, 2.5, 2.0})  // steps of 1, 2, 5, 10 times a power of ten
     if ((high - low) / step > most) step *= factor;
   std::vector<double> all;
   for (double k = std::ceil(low / step); k * step <= high && all.size() <= size_t(most); ++k)

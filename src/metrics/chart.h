@@ -1,5 +1,5 @@
-// Line charts as HTML with inline SVG: the drawing scales with the page, labels are text beside it. Any number of
-// points is reduced to at most kColumns columns with minimum, mean and maximum.
+// Line charts as HTML with inline SVG: the drawing scales with the page, labels are HTML text around it. Points are
+// reduced to at most kColumns columns with minimum, mean and maximum.
 #pragma once
 #include <string>
 #include <string_view>
@@ -15,18 +15,17 @@ struct ChartLine {
   int color = 0;  // class c0, c1, ... of the page's style
   std::vector<double> x, y;
   bool dashed = false;
-  bool dots = false;     // few points, each drawn as a dot
-  size_t mean_over = 1;  // points under a running mean, an odd number: then the points themselves are drawn pale
+  bool dots = false;     // draw each point as a dot, for few points
+  size_t mean_over = 1;  // width of the running mean, odd; if above 1, the points themselves are drawn pale
 };
 
-// Means over the `width` points around each one, an odd number, fewer at the ends; points that are not finite are left
-// out.
+// Mean of the `width` (odd) points around each point, fewer at the ends; non-finite points are left out.
 std::vector<double> running_mean(const std::vector<double>& y, size_t width);
 
 // A vertical line that marks an event.
 struct ChartMark {
   double x = 0;
-  std::string kind, text;  // the kind is its class
+  std::string kind, text;  // kind: CSS class
 };
 
 struct Chart {
@@ -36,15 +35,15 @@ struct Chart {
   std::vector<ChartLine> lines;
   std::vector<ChartMark> marks;
   bool from_zero = false;
-  std::string (*format)(double) = nullptr;  // formats the labels of the y axis; null: four digits
+  std::string (*format)(double) = nullptr;  // formats the labels of the y axis; null: four significant digits
   std::string x_name = "step";
-  std::string (*x_format)(double) = nullptr;  // formats the labels of the x axis; null: as they are
+  std::string (*x_format)(double) = nullptr;  // formats the labels of the x axis; null: plain numbers
 };
 
-// "" if no line has a finite point.
+// Returns "" if no line has a finite point.
 std::string chart_html(const Chart&);
 
-// Round numbers between low and high, at most `most` + 1.
+// At most `most` + 1 round numbers between low and high.
 std::vector<double> ticks(double low, double high, int most);
 
 }  // namespace athanor

@@ -15,7 +15,7 @@
 namespace athanor {
 namespace {
 
-constexpr size_t kSparkline = 64;  // losses kept for the bar
+constexpr size_t kSparkline = 64;  // losses kept for the bar's sparkline
 
 __attribute__((format(printf, 2, 3))) void append(std::string& out, const char* format, ...) {
   char text[128];
@@ -26,7 +26,7 @@ __attribute__((format(printf, 2, 3))) void append(std::string& out, const char* 
   out += text;
 }
 
-// " [2026-08-21 09:12:45]", local time as in Megatron-LM.
+// " [2026-08-21 09:12:45]", in local time like Megatron-LM.
 std::string stamp(double time) { return cat(" [", format_time(time, TimeZone::local), "]"); }
 
 std::string z_score(double z) {
@@ -55,7 +55,7 @@ void LogInterval::add(const StepMetrics& m) {
 }
 
 // Words and formats up to "number of nan iterations" are Megatron-LM's [megatron/training/training.py, training_log],
-// because scripts match them. New fields are only appended.
+// because scripts match them. New fields may only be appended.
 std::string LogInterval::line() const {
   const double loss = losses_ > 0 ? loss_ / double(losses_) : last_.loss;
   std::string out = stamp(last_.time);
@@ -107,15 +107,15 @@ void ConsoleSink::step(const StepMetrics& m) {
   interval_ = {};
 }
 
-// Megatron-LM's line, between rulers.
+// Prints Megatron-LM's line, between rulers.
 void ConsoleSink::eval(const EvalMetrics& m) {
-  if (m.name.starts_with(kOneSource)) return;  // the mean of all follows
+  if (m.name.starts_with(kOneSource)) return;  // only the mean of all entries is printed
   std::string line = cat(" validation loss at iteration ", m.step, " | ");
   if (m.name != "valid") line += cat("set: ", m.name, " | ");
   append(line, "lm loss value: %.6E | lm loss PPL: %.6E | ", m.loss, m.perplexity);
   if (std::isfinite(m.bits_per_byte)) append(line, "bits per byte: %.4f | ", m.bits_per_byte);
   if (m.windows > 0) {
-    if (std::isfinite(m.loss_error)) append(line, "standard error: %.1E | ", m.loss_error);  // not of one window
+    if (std::isfinite(m.loss_error)) append(line, "standard error: %.1E | ", m.loss_error);  // not for one window
     line += m.windows == m.windows_all ? cat("all ", m.windows_all, " windows | ")
                                        : cat(m.windows, " of ", m.windows_all, " windows | ");
   }

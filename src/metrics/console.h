@@ -1,5 +1,5 @@
 // Prints a run's log lines on stdout, in Megatron-LM's format so that its parsers work, and the progress bar on stderr.
-// Never waits for whoever reads them (base/output.h). Reports one process: create it on rank 0 only.
+// Never blocks on a slow reader (base/output.h). Reports one process: create it on rank 0 only.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -15,16 +15,17 @@ namespace athanor {
 struct ConsoleOptions {
   int64_t log_interval = 10;  // steps per line
   Progress progress = Progress::automatic;
-  int out_fd = 1;  // the lines
-  int bar_fd = 2;  // the bar
+  int out_fd = 1;  // file descriptor of the log lines
+  int bar_fd = 2;  // file descriptor of the progress bar
 };
 
-// Averages over the steps of one log line: times per step, rates per time, the loss over steps that were not skipped.
+// Averages over the steps of one log line: times per step, rates per time, and the loss over steps that were not
+// skipped.
 class LogInterval {
  public:
   void add(const StepMetrics&);
   double milliseconds() const { return step_ms_; }
-  // Megatron-LM's line followed by our own fields, without a newline.
+  // Megatron-LM's line followed by additional fields, without a newline.
   std::string line() const;
 
  private:
@@ -40,13 +41,13 @@ class ConsoleSink : public MetricSink {
   ConsoleSink(const ConsoleSink&) = delete;
   ConsoleSink& operator=(const ConsoleSink&) = delete;
 
-  // Prints a line every log_interval steps, at the last step, and, if steps are long, after the first step that ends at
+  // Prints a line every log_interval steps, at the last step, and, if steps are slow, after the first step that ends at
   // least kLongest after the previous line.
   static constexpr double kLongest = 60;  // seconds
   void step(const StepMetrics&) override;
   void eval(const EvalMetrics&) override;
   void table(const std::string& text) override;
-  void event(const EventRecord&) override;  // `warn` through base/log.h, the others as a line
+  void event(const EventRecord&) override;  // `warn` events go to base/log.h, other events are printed as a line
 
  private:
   void print(const std::string& text);
@@ -56,7 +57,7 @@ class ConsoleSink : public MetricSink {
   LogInterval interval_;
   std::unique_ptr<ProgressBar> bar_;  // null: no bar
   BarState bar_state_;
-  bool broken_ = false;  // stdout could not be written; reported
+  bool broken_ = false;  // writing to stdout failed, and that was reported
 };
 
 }  // namespace athanor

@@ -16,7 +16,7 @@
 namespace athanor {
 namespace {
 
-// The value behind `key` and a separator, in the first line that starts with `key`.
+// The value after `key` and a separator, in the first line that starts with `key`.
 std::string value_of(const std::string& path, const std::string& key, char separator) {
   std::ifstream in(path);
   for (std::string line; std::getline(in, line);) {
@@ -41,7 +41,7 @@ std::string utc_now() {
 
 std::vector<int> affinity() {
   std::vector<int> cores;
-  // The kernel rejects a set smaller than its own. Tries up to 65536 cores, then reports none.
+  // The kernel rejects a set smaller than its own, so up to 65536 cores are tried; beyond, none are reported.
   for (int capacity = CPU_SETSIZE; capacity <= 65536; capacity *= 4) {
     cpu_set_t* set = CPU_ALLOC(size_t(capacity));
     const size_t bytes = CPU_ALLOC_SIZE(size_t(capacity));
@@ -61,7 +61,7 @@ std::string compiler() {
   return version.find("lang") == std::string::npos ? cat("g++ ", version) : version;
 }
 
-// Writes one JSON object, indented by two spaces a level.
+// Writes one JSON object, indented by two spaces per level.
 class ObjectWriter {
  public:
   explicit ObjectWriter(std::string& out, int level = 1) : out_(out), indent_(size_t(level) * 2, ' ') { out_ += "{"; }

@@ -13,17 +13,17 @@ struct LibraryVersion {
   std::string name, version;
 };
 
-// What the caller knows; the rest is detected.
+// Given by the caller; the rest is detected.
 struct ProgramInfo {
   std::string version;                    // program version with its source revision
   std::vector<std::string> command;       // the command line
-  std::vector<LibraryVersion> libraries;  // those in use, with the versions found at run time
+  std::vector<LibraryVersion> libraries;  // libraries in use, with the versions found at run time
 };
 
 struct Environment {
   ProgramInfo program;
   std::string time;      // ISO 8601, UTC
-  std::string compiler;  // the compiler of this program
+  std::string compiler;  // compiler that built this program
   std::string host, kernel, os, cpu_model;
   int64_t cores_online = 0;
   std::vector<int> affinity;  // cores that this process may run on
@@ -34,7 +34,7 @@ struct Environment {
 Environment find_environment(ProgramInfo, const SystemRoot& = {});
 std::string to_json(const Environment&);
 
-// Atomically; throws Error if the file cannot be written.
+// Writes the file atomically; throws Error if it cannot be written.
 void write_environment(const Environment&, const std::string& path);
 
 }  // namespace athanor

@@ -10,7 +10,7 @@ FlopCount attention_training_flops_per_token(const ModelSize& m) {
   if (m.seq_length <= 0) return {};
   const double t = double(m.seq_length);
   const double w = m.window > 0 ? std::min(double(m.window), t) : t;
-  const double per_key = 12.0 * double(m.heads) * double(m.head_dim);  // 3 passes x 2 products x 2 operations
+  const double per_key = 12.0 * double(m.heads) * double(m.head_dim);  // 3 passes x 2 matmuls x 2 operations
   return {.causal = per_key * (w - w * w / (2 * t)), .full = per_key * w};
 }
 

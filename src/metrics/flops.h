@@ -1,11 +1,11 @@
-// Number of floating-point operations that training requires by definition, and MFU from it. Pure functions. Recomputed
-// activations do not count (that would be HFU).
+// Number of floating-point operations that training requires by definition, and the MFU computed from it. Pure
+// functions. Recomputed activations do not count (that would be HFU).
 //
-// Per token, forward: 2 per matmul parameter (one multiply, one add), and per layer 4 * H * D for each key that the
-// token's query meets (scores and weighted sum). Backward costs twice the forward [Kaplan et al. 2020, sec. 2.1;
-// Narayanan et al. 2021, appendix], hence 6 * N + 12 * L * H * D * keys. The two counts in use differ in `keys`:
-//   full    T: every key [PaLM, Chowdhery et al. 2022, appendix B]. Comparable with torchtitan, nanoGPT, nanotron,
-//   NeMo. causal  T / 2: what a causal model needs. Comparable with llm.c and Megatron-LM since 2025-03.
+// Forward costs per token 2 operations per matmul parameter (one multiply, one add), and per layer 4 * H * D for each
+// key that the token attends to (scores and weighted sum). Backward costs twice the forward [Kaplan et al. 2020, sec.
+// 2.1; Narayanan et al. 2021, appendix], hence 6 * N + 12 * L * H * D * keys. The two counts differ in `keys`:
+//   full: T, every key [PaLM, Chowdhery et al. 2022, appendix B]; comparable with torchtitan, nanoGPT, nanotron, NeMo.
+//   causal: T / 2, what a causal model needs; comparable with llm.c and Megatron-LM since 2025-03.
 // With a sliding window of W <= T keys: full W [OLMo-core], causal W - W^2 / (2 T), which is T / 2 at W = T.
 #pragma once
 #include <cstdint>
@@ -13,14 +13,14 @@
 namespace athanor {
 
 struct ModelSize {
-  int64_t matmul_parameters = 0;  // N: weights that are multiplied with, the head included (also a tied one), look-up
-                                  // tables (token and position embeddings) excluded
-  int64_t frozen_parameters = 0;  // of these, those without a gradient: 4 operations each in place of 6
+  int64_t matmul_parameters = 0;  // N: parameters of matmuls, including the head (also a tied one), without lookup
+                                  // tables (token and position embeddings)
+  int64_t frozen_parameters = 0;  // part of N without weight gradients: 4 operations each instead of 6
   int64_t layers = 0;             // L
   int64_t heads = 0;              // H: query heads
   int64_t head_dim = 0;           // D
   int64_t seq_length = 0;         // T
-  int64_t window = 0;             // W: keys that a query sees, 0 for all
+  int64_t window = 0;             // W: keys that a query attends to, 0 for all
 };
 
 struct FlopCount {
@@ -29,18 +29,18 @@ struct FlopCount {
 
 FlopCount training_flops_per_token(const ModelSize&);
 
-// For the attention of one layer: for models whose layers have different windows. Ignores `layers`.
+// FLOPs of the attention of one layer, for models whose layers have different windows. Ignores `layers`.
 FlopCount attention_training_flops_per_token(const ModelSize&);
 
 struct Speed {
-  double tokens_per_second = 0;  // over all devices
+  double tokens_per_second = 0;  // summed over all devices
   int64_t devices = 1;
   double peak_flops = 0;  // peak of one device, per second; 0: unknown
 };
 
 struct Utilization {
-  double tflops = 0;  // per device, causal
-  double mfu = 0;     // causal over peak; NaN without a peak
+  double tflops = 0;  // per device, by the causal count
+  double mfu = 0;     // by the causal count; NaN if the peak is unknown
   double mfu_full = 0;
 };
 

@@ -10,14 +10,14 @@
 namespace athanor {
 namespace {
 
-// Three significant digits.
+// Formats with three significant digits.
 std::string three_digits(double value) {
   char text[32];
   std::snprintf(text, sizeof(text), "%.*f", value < 9.995 ? 2 : value < 99.95 ? 1 : 0, value);
   return text;
 }
 
-// "2h05m": a major unit without and a minor one with leading zero.
+// Formats like "2h05m": major unit without a leading zero, minor unit with one.
 std::string two_units(int64_t major, char major_unit, int64_t minor, char minor_unit) {
   return cat(major, major_unit, minor < 10 ? "0" : "", minor, minor_unit);
 }
@@ -41,7 +41,7 @@ std::string format_count(double count) {
   size_t unit = 0;
   for (; count >= 999.5 && unit + 1 < kUnits.size(); ++unit) count /= 1000;
   if (count < 999.5) return cat(three_digits(count), kUnits[unit]);
-  char text[32];  // FLOP budgets exceed the largest prefix
+  char text[32];  // FLOP budgets can exceed the largest prefix
   std::snprintf(text, sizeof(text), "%.2e", count * 1e18);
   std::string scientific = text;
   std::erase(scientific, '+');

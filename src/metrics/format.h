@@ -1,4 +1,4 @@
-// Numbers for people: bytes, durations, counts. Short, and never wider than 10 characters.
+// Human-readable numbers: bytes, durations, counts. Never wider than 10 characters.
 #pragma once
 #include <cstdint>
 #include <string>

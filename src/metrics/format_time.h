@@ -1,4 +1,4 @@
-// Times of clocks, for people.
+// Human-readable points in time.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -7,7 +7,7 @@ namespace athanor {
 
 enum class TimeZone : uint8_t { utc, local };
 
-// "2026-08-21 09:12:45"; "-" for what is no time of the years 1 to 9999, as of damaged records.
+// "2026-08-21 09:12:45"; "-" outside the years 1 to 9999, as in damaged records.
 std::string format_time(double unix_seconds, TimeZone zone);
 
 }  // namespace athanor

@@ -67,8 +67,8 @@ std::string base64(std::span<const uint8_t> bytes) {
 // Hash of a text as used in a Content-Security-Policy [CSP Level 3, hash-source].
 std::string hash_source(std::string_view text) { return "sha256-" + base64(sha256(text)); }
 
-// Positions of elements as rules of the style sheet, because a policy with hashes forbids style attributes. An element
-// has data-at="top:5%"; text from runs cannot contain it, since its quotes are escaped.
+// CSS rules that place elements by their attribute, like data-at="top:5%", because a policy with hashes forbids style
+// attributes. Text from runs cannot contain such an attribute, since its quotes are escaped.
 std::string placements(std::string_view html) {
   constexpr std::string_view kAttribute = " data-at=\"";
   std::set<std::string_view> all;
@@ -81,7 +81,7 @@ std::string placements(std::string_view html) {
   return rules;
 }
 
-// Records under a running mean: a fortieth of the curve, so that its shape stays; few records are shown as they are.
+// Width of the running mean: a fortieth of the curve, so that its shape stays; 1 (no mean) for few records.
 size_t mean_width(size_t records) { return records < 100 ? 1 : std::max<size_t>(5, records / 40) | 1; }
 
 // A quantity plotted per step.
@@ -91,14 +91,14 @@ struct Curve {
   double (*value)(const StepMetrics&);
   bool from_zero;
   std::string (*format)(double);
-  bool noisy = false;  // drawn with a running mean
+  bool noisy = false;  // draw a running mean
 };
 
 class Page {
  public:
   Page(std::span<const RunRecords> runs, const ReportOptions& options) : runs_(runs), options_(options) {}
 
-  // The browser only runs scripts and styles with these hashes, so text from a run cannot inject any.
+  // The browser runs only scripts and styles with these hashes, so text from a run cannot inject any.
   std::string head(const std::string& title) const {
     const std::string style = kReportStyle + placements(out_);
     std::string text =
@@ -229,7 +229,7 @@ class Page {
     out_ += "</div>\n";
   }
 
-  // For runs that are learning-rate range tests.
+  // Charts of runs that are learning-rate range tests.
   void lr_finders() {
     Chart chart{.title = "Range test: loss, smoothed", .unit = "nats"};
     chart.x_name = "learning rate";
@@ -251,7 +251,7 @@ class Page {
     out_ += chart_html(chart);
   }
 
-  // Starts at this fraction of each run.
+  // Plots a curve from this fraction of each run on.
   void curve(const Curve& c, double from, bool marks) {
     Chart chart{.title = c.title,
                 .unit = c.unit,
@@ -275,7 +275,7 @@ class Page {
     out_ += chart_html(chart);
   }
 
-  // Skipped steps, alarms and restarts; checkpoints appear in the list of events.
+  // Marks skipped steps, alarms and restarts; checkpoints are only in the list of events.
   void add_marks(Chart& chart) const {
     constexpr size_t kMost = 60;  // more would be unreadable
     for (const RunRecords& run : runs_)
@@ -345,7 +345,7 @@ class Page {
     std::string text;
   };
 
-  // A stacked bar of the shares with a legend below.
+  // A stacked bar of the parts with a legend below.
   void bar(const RunRecords& run, const std::string& lead, const std::vector<Share>& shares) {
     double total = 0;
     for (const Share& share : shares) total += share.value;
@@ -386,7 +386,7 @@ class Page {
     out_ += "</div>\n";
   }
 
-  // The memory plan of the latest start or resume, beside the peak in use.
+  // The memory plan of the latest start or resume, next to the peak memory in use.
   void memory_plan() {
     constexpr std::pair<const char*, std::optional<int64_t> EventRecord::*> kKinds[] = {
         {"weights", &EventRecord::planned_weights},         {"masters", &EventRecord::planned_masters},
@@ -412,7 +412,7 @@ class Page {
     if (before.empty()) out_ += "</div>\n";
   }
 
-  // Table of what quantization did to each matrix, for runs with such records.
+  // Table of each matrix's quantization statistics, for runs with such records.
   void rounding() {
     std::string before =
         "<h2>Rounding to 8 bits</h2>\n<div class=\"card scroll\"><table><thead><tr><th></th>"
@@ -494,7 +494,7 @@ class Page {
     }
   }
 
-  // All keys. With several runs, those that differ are shown and the others can be expanded.
+  // Shows all keys. With several runs, only keys that differ are shown; the others can be expanded.
   void configuration(const char* title, std::vector<std::pair<std::string, std::string>> RunRecords::*lines) {
     std::vector<std::string> keys;
     std::set<std::string> known;

@@ -6,10 +6,10 @@
 
 namespace athanor {
 
-// Quoted and escaped; invalid UTF-8 becomes U+FFFD.
+// Appends a quoted and escaped string; invalid UTF-8 becomes U+FFFD.
 void append_json_string(std::string& out, std::string_view text);
 
-// The shortest digits that read back as the same value, in any locale; `null` if not finite.
+// Appends the shortest digits that parse back to the same value, in any locale; `null` if not finite.
 void append_json_number(std::string& out, double value);
 void append_json_number(std::string& out, int64_t value);
 void append_json_number(std::string& out, uint64_t value);

@@ -61,9 +61,7 @@ std::string line_of(std::string_view event, const Record& record, std::span<cons
   return out + "}";
 }
 
-// ---- continuing a file ----
-
-// The step at the end of the series, from the last usable line of `text`; its first line may be cut.
+// The last step of the series, from the last valid line of `text`, whose first line may be truncated.
 std::optional<int64_t> last_step_in(std::string_view text) {
   while (!text.empty()) {
     const size_t newline = text.rfind('\n', text.size() - 1);
@@ -78,7 +76,7 @@ std::optional<int64_t> last_step_in(std::string_view text) {
   return std::nullopt;
 }
 
-// Fails where something else than a file has that name: opening a pipe would wait until somebody writes.
+// Throws if the path is not a regular file: opening a pipe would block until somebody writes.
 std::ifstream open_records(const std::string& path) {
   std::error_code ignored;
   std::ifstream in;
@@ -89,7 +87,7 @@ std::ifstream open_records(const std::string& path) {
   return in;
 }
 
-// Reads the file from its end, twice as far each time, until a step is found: a long file costs nothing at start.
+// Reads the file from its end, doubling the range until a step is found, so that a long file costs nothing at start.
 JsonlTail find_tail(const std::string& path) {
   std::ifstream in = open_records(path);
   const int64_t size = in ? int64_t(in.seekg(0, std::ios::end).tellg()) : -1;

@@ -17,7 +17,7 @@ bool LrFinder::add(double rate, double loss) {
   return true;
 }
 
-// Central differences, one-sided at the ends of the used range, as numpy.gradient.
+// Central differences, one-sided at the ends of the used range, like numpy.gradient.
 std::optional<double> LrFinder::suggestion() const {
   if (smoothed_.size() < kSkippedFirst + kSkippedLast + 2) return std::nullopt;
   const size_t begin = kSkippedFirst, last = smoothed_.size() - kSkippedLast - 1;

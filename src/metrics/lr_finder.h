@@ -1,5 +1,5 @@
-// Learning-rate range test [Smith 2017]: the rate grows by a constant factor per step; the loss curve shows which rates
-// are too small, which learn, and which diverge.
+// Learning-rate range test [Smith 2017]: the learning rate grows by a constant factor per step; the loss curve shows
+// which rates are too small, which train, and which diverge.
 #pragma once
 #include <optional>
 #include <vector>
@@ -8,16 +8,17 @@ namespace athanor {
 
 class LrFinder {
  public:
-  static constexpr double kSmoothing =
-      0.98;                               // decay of the loss average; this and the next as PyTorch Lightning's lr_find
-  static constexpr double kDiverged = 4;  // smoothed losses above this multiple of the best end the test
-  static constexpr size_t kSkippedFirst = 10, kSkippedLast = 1;  // points ignored for the suggestion
+  static constexpr double kSmoothing = 0.98;  // decay of the loss average; as in PyTorch Lightning's lr_find, like the
+                                              // next constant
+  static constexpr double kDiverged = 4;      // the test ends when the smoothed loss exceeds this multiple of the best
+  static constexpr size_t kSkippedFirst = 10, kSkippedLast = 1;  // points at either end that the suggestion ignores
 
-  // Adds a step's rate and loss; false: the loss has diverged and the test is over.
+  // Adds the learning rate and loss of a step; false: the loss has diverged and the test is over.
   bool add(double rate, double loss);
   const std::vector<double>& rates() const { return rates_; }
-  const std::vector<double>& smoothed() const { return smoothed_; }  // exponential mean with bias correction
-  // The rate at which the smoothed loss falls fastest per step; empty if there are too few points.
+  const std::vector<double>& smoothed() const { return smoothed_; }  // exponential moving average with bias correction
+  // The learning rate where the smoothed loss falls fastest per step; nullopt if there are too few points or the loss
+  // never falls.
   std::optional<double> suggestion() const;
 
  private:

@@ -1,6 +1,7 @@
-// Gradient noise scale B = tr(S) / |G|^2, with G the mean gradient and S the covariance of one token's: batches much
-// smaller than B learn as much per token, much larger ones as much per step. Estimated from the squared norms of the
-// mean gradients of a small and a large batch, each of the two quantities averaged over steps before the division.
+// Gradient noise scale B = tr(S) / |G|^2, where G is the mean gradient and S the covariance of single-token gradients:
+// batches much smaller than B lose no token efficiency, much larger ones gain nothing per step. Estimated from the
+// squared norms of the mean gradients of a small and a large batch; numerator and denominator are averaged over steps
+// separately.
 // [McCandlish et al. 2018, "An Empirical Model of Large-Batch Training", appendix A.1]
 #pragma once
 #include <cmath>
@@ -16,7 +17,7 @@ struct BatchGradient {
 class NoiseScale {
  public:
   NoiseScale() = default;
-  NoiseScale(double signal, double noise) : signal_(signal), noise_(noise) {}  // goes on from earlier averages
+  NoiseScale(double signal, double noise) : signal_(signal), noise_(noise) {}  // continues from earlier averages
   double signal() const { return signal_; }
   double noise() const { return noise_; }
   void add(BatchGradient small, BatchGradient large) {
@@ -26,7 +27,8 @@ class NoiseScale {
     signal_ = kDecay * signal_ + (1 - kDecay) * signal;
     noise_ = kDecay * noise_ + (1 - kDecay) * noise;
   }
-  // In tokens. nullopt: no step yet, or either average is not positive, which happens in noise.
+  // The noise scale in tokens; nullopt before the first step, or if either average is not positive, which noise can
+  // cause.
   std::optional<double> tokens() const {
     if (!(signal_ > 0 && noise_ > 0)) return std::nullopt;
     return noise_ / signal_;
@@ -34,7 +36,7 @@ class NoiseScale {
 
  private:
   static constexpr double kDecay = 0.99;
-  double signal_ = 0, noise_ = 0;  // both start at 0, so the ratio needs no correction
+  double signal_ = 0, noise_ = 0;  // both start at 0, so the ratio needs no bias correction
 };
 
 }  // namespace athanor

@@ -14,12 +14,12 @@ double Outlier::push(double value) {
   }
   values_[next_] = value;
   next_ = (next_ + 1) % kWindow;
-  double mean = 0;  // recomputed every time: 128 additions, no drift
+  double mean = 0;  // recomputed every time: only 128 additions, and no drift
   for (double v : values_) mean += v / double(kWindow);
   double variance = 0;
   for (double v : values_) variance += (v - mean) * (v - mean) / double(kWindow);
   const double deviation = std::sqrt(variance);
-  // Equal values leave a rounding residue in the mean that must not count as a deviation.
+  // Rounding of the mean of equal values must not count as a deviation.
   if (!(deviation > 1e-12 * std::fabs(mean))) return 0;
   return (value - mean) / deviation;
 }

@@ -33,7 +33,7 @@ std::optional<uint64_t> number_in(const std::string& path) {
   return line ? leading_number(*line) : std::nullopt;
 }
 
-// "Key:   123 kB" lines -> bytes; 0 if the key is not there.
+// Bytes from a line like "Key:   123 kB"; 0 if the key is missing.
 uint64_t kilobytes_of(const std::string& path, std::string_view key) {
   std::ifstream in(path);
   for (std::string line; std::getline(in, line);) {
@@ -64,19 +64,19 @@ void add_v2(CgroupLimits& limits, const std::string& folder) {
 }
 
 void add_v1_memory(CgroupLimits& limits, const std::string& folder) {
-  // Without a limit the file holds the largest multiple of the page size below 2^63.
+  // Without a limit, the file holds the largest multiple of the page size below 2^63.
   const auto memory = number_in(folder + "/memory.limit_in_bytes");
   if (memory && *memory < uint64_t(1) << 62) tighten(limits.memory, *memory);
 }
 
 void add_v1_cpu(CgroupLimits& limits, const std::string& folder) {
-  const auto quota = number_in(folder + "/cpu.cfs_quota_us");  // -1 without a limit: not a number here
+  const auto quota = number_in(folder + "/cpu.cfs_quota_us");  // -1 means no limit and does not parse as a number here
   const auto period = number_in(folder + "/cpu.cfs_period_us");
   if (quota && period && *period > 0) tighten(limits.cpus, double(*quota) / double(*period));
 }
 
-// The group's folder and its ancestors up to the mount point. In a container the path may name a folder of the host
-// that is not visible; then only the mount point is used.
+// The group's folder and its ancestors up to the mount point. In a container, the path may name a folder of the host
+// that is not visible; then only the mount point counts.
 std::vector<std::string> folders_up(const std::string& mount, const std::string& group) {
   std::vector<std::string> folders;
   std::filesystem::path path = std::filesystem::path("/" + group).lexically_normal();
@@ -103,7 +103,7 @@ CgroupLimits cgroup_limits(const SystemRoot& root) {
   CgroupLimits limits;
   const std::string mount = root.path + "/sys/fs/cgroup";
   std::ifstream in(root.path + "/proc/self/cgroup");
-  for (std::string line; std::getline(in, line);) {  // "<id>:<controllers>:<path>", no controllers in v2
+  for (std::string line; std::getline(in, line);) {  // "<id>:<controllers>:<path>"; v2 has no controllers
     const size_t first = line.find(':'), second = line.find(':', first + 1);
     if (first == std::string::npos || second == std::string::npos) continue;
     const std::string group = line.substr(second + 1);

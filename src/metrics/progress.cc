@@ -22,7 +22,7 @@ bool is_set(const char* variable) {
 }
 
 bool utf8_locale() {
-  for (const char* variable : {"LC_ALL", "LC_CTYPE", "LANG"}) {  // the first one that is set decides
+  for (const char* variable : {"LC_ALL", "LC_CTYPE", "LANG"}) {  // the first variable that is set decides
     const char* value = std::getenv(variable);
     if (value == nullptr || *value == '\0') continue;
     std::string name(value);
@@ -38,7 +38,7 @@ int terminal_columns(int fd) {
   return size.ws_col;
 }
 
-// Text whose width on the terminal is known.
+// Text with its width in terminal columns.
 struct Cells {
   std::string text;
   int columns = 0;
@@ -56,7 +56,8 @@ Cells gauge(double fraction, int columns, bool unicode) {
   return cells;
 }
 
-// The last `columns` losses as columns between their least and greatest value; what is not finite shows as "!".
+// The last `columns` losses as block characters scaled between their minimum and maximum; non-finite losses show as
+// "!".
 Cells sparkline(const std::vector<double>& losses, int columns, bool unicode) {
   static constexpr const char* kUnicode[] = {"\u2581", "\u2582", "\u2583", "\u2584",
                                              "\u2585", "\u2586", "\u2587", "\u2588"};
@@ -96,7 +97,7 @@ std::string render_bar(const BarState& state, int columns, bool unicode) {
       state.total_steps > 0 ? std::clamp(double(state.step) / double(state.total_steps), 0.0, 1.0) : 0;
   char loss[32];
   std::snprintf(loss, sizeof(loss), "%.4g", state.loss);
-  // In order of importance; the first that does not fit and all after it are dropped.
+  // In order of importance; the first part that does not fit and all after it are dropped.
   const Cells parts[] = {
       ascii(cat(state.step, "/", state.total_steps)),
       ascii(cat("loss ", loss)),
@@ -148,7 +149,7 @@ void ProgressBar::show() {
   if (--hidden_ == 0 && known_) draw();
 }
 
-// Draws from the first column and erases the rest of a longer previous bar. Leaves the last column free: writing there
+// Draws from the first column and erases the rest of a longer previous bar. The last column stays free: writing there
 // makes some terminals wrap.
 void ProgressBar::draw() {
   output_.offer(cat("\r", render_bar(state_, terminal_columns(fd_) - 1, unicode_), "\x1b[K"));

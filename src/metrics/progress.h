@@ -1,5 +1,5 @@
-// The live progress bar: one terminal line, at most 10 redraws per second, erased on destruction. It is hidden around
-// every line of base/log.h, so that log lines and bar do not mix.
+// Live progress bar: one terminal line, redrawn at most 10 times per second and erased on destruction. It is hidden
+// around every line of base/log.h, so that log lines and bar do not mix.
 #pragma once
 #include <chrono>
 #include <cstdint>
@@ -17,7 +17,7 @@ bool wants_bar(Progress, int fd);
 struct BarState {
   int64_t step = 0, total_steps = 0;
   double loss = 0, tokens_per_second = 0, eta_seconds = 0;
-  std::vector<double> losses;  // recent ones, oldest first: the sparkline
+  std::vector<double> losses;  // recent losses, oldest first, for the sparkline
 };
 
 // One line of at most `columns` terminal columns, without control codes; on a narrow terminal the least important
@@ -28,13 +28,13 @@ class ProgressBar {
  public:
   static constexpr std::chrono::milliseconds kInterval{100};
 
-  explicit ProgressBar(int fd);  // at most one at a time in a process
+  explicit ProgressBar(int fd);  // at most one per process
   ~ProgressBar();
   ProgressBar(const ProgressBar&) = delete;
   ProgressBar& operator=(const ProgressBar&) = delete;
 
-  void update(const BarState&);  // draws unless the last drawing is younger than kInterval
-  void hide();                   // until show(); calls nest
+  void update(const BarState&);  // redraws unless the last drawing is younger than kInterval
+  void hide();                   // hides the bar until show(); calls nest
   void show();
 
  private:

@@ -1,4 +1,4 @@
-// Records of a run, per step, evaluation, matrix in 8 bits and event, and the single table of their fields from which
+// Records of a run (per step, evaluation, quantized matrix, event, ...) and the one table of their fields, from which
 // the JSON lines, the TensorBoard tags and the table in configs/LOGS.md are generated.
 #pragma once
 #include <cstdint>
@@ -15,7 +15,7 @@ inline constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
 
 // One optimizer step. Times are host wall-clock; data + forward + backward + optimizer + other = step.
 struct StepMetrics {
-  int64_t step = 0;               // steps finished, this one included: the first is 1
+  int64_t step = 0;               // steps finished, including this one: the first is 1
   int64_t total_steps = 0;        // steps of the whole run
   int64_t consumed_samples = 0;   // since step 0 of the run
   int64_t consumed_tokens = 0;    // since step 0 of the run
@@ -35,9 +35,9 @@ struct StepMetrics {
   double optimizer_ms = 0;
   double other_ms = 0;
   double tokens_per_second = 0;
-  double tflops = 0;           // per device, causal count
-  double mfu = kUnknown;       // share of the peak, causal count (flops.h); above 1 where the peak was measured too low
-  double mfu_full = kUnknown;  // mfu by the full count
+  double tflops = 0;            // per device, by the causal count
+  double mfu = kUnknown;        // fraction of the peak, causal count (flops.h); above 1 if the measured peak is too low
+  double mfu_full = kUnknown;   // MFU by the full count
   uint64_t memory_planned = 0;  // bytes
   uint64_t memory_used = 0;     // bytes resident
   double eta_seconds = kUnknown;
@@ -48,65 +48,66 @@ struct StepMetrics {
   std::optional<double> gpu_memory_mhz = std::nullopt;
   std::optional<int64_t> gpu_throttle = std::nullopt;
   std::optional<int64_t> spikes = std::nullopt;              // since step 0 of the run: steps skipped as spikes
-  std::optional<double> momentum = std::nullopt;             // if it has a schedule
-  std::optional<double> weight_decay = std::nullopt;         // if it has a schedule
+  std::optional<double> momentum = std::nullopt;             // if momentum has a schedule
+  std::optional<double> weight_decay = std::nullopt;         // if weight decay has a schedule
   std::optional<double> noise_scale = std::nullopt;          // tokens; with log_noise_scale
   std::optional<double> max_attention_logit = std::nullopt;  // with qk_clip_threshold
   std::optional<double> distill_loss = std::nullopt;         // mean over the predicted tokens; with a teacher
-  std::optional<double> sparsity = std::nullopt;       // share of the pruned matrices that is zero; with prune_sparsity
+  std::optional<double> sparsity = std::nullopt;       // fraction of zeros in the pruned matrices; with prune_sparsity
   std::optional<int64_t> chunk_length = std::nullopt;  // tokens; with total_curriculum_step
   double loss_z = kUnknown;                            // filled by MetricFanOut
   double grad_norm_z = kUnknown;                       // filled by MetricFanOut
   double time = 0;                                     // Unix seconds; 0: MetricFanOut fills it
 };
 
-// Names of evaluations of one of several entries of valid_data begin with it; the mean of all entries is "valid".
+// Prefix of the names of evaluations of a single entry, if valid_data has several; the mean over all entries is
+// "valid".
 inline constexpr std::string_view kOneSource = "valid/";
 
-// One evaluation of one held-out set.
+// One evaluation of one validation set.
 struct EvalMetrics {
   int64_t step = 0;
   std::string name = "valid";
   double loss = kUnknown;           // mean over the predicted tokens, nats
   double loss_error = kUnknown;     // standard error of loss
   double perplexity = kUnknown;     // exp(loss); NaN: MetricFanOut fills it
-  double bits_per_byte = kUnknown;  // bits of loss per byte of text; NaN: the tokenizer is not known
-  double accuracy = kUnknown;       // multiple choice: share of right answers
+  double bits_per_byte = kUnknown;  // bits of loss per byte of text; NaN if the tokenizer is unknown
+  double accuracy = kUnknown;       // multiple choice: fraction of correct answers
   double accuracy_norm = kUnknown;
   int64_t tokens = 0;
-  int64_t windows = 0, windows_all = 0;  // evaluated, and in the held-out set; 0: not windows
+  int64_t windows = 0, windows_all = 0;  // windows evaluated, and in the validation set; 0: the set has no windows
   double seconds = 0;
   double time = 0;  // Unix seconds; 0: MetricFanOut fills it
 };
 
-// What products read in 8 bits of one matrix of a linear layer, over the steps since the record before.
+// Quantization statistics of one FP8/FP4 operand of a linear layer, since the previous record.
 struct QuantizedMetrics {
   int64_t step = 0;
-  std::string layer;        // name of its weight
+  std::string layer;        // name of the layer's weight
   std::string operand;      // name_of(Operand)
-  std::string codes;        // their type
-  int64_t values = 0;       // that are not zero
+  std::string codes;        // data type of the quantized values
+  int64_t values = 0;       // number of non-zero values
   int64_t saturated = 0;    // values that saturated
-  int64_t underflowed = 0;  // values that became zero
-  double largest = 0;       // magnitude
+  int64_t underflowed = 0;  // values that were quantized to zero
+  double largest = 0;       // amax
   double time = 0;          // Unix seconds; 0: MetricFanOut fills it
 };
 
-// What the router of one layer with experts did, over the steps since the record before, on all ranks.
+// Router statistics of one MoE layer over all ranks, since the previous record.
 struct RoutingMetrics {
   int64_t step = 0;
   int64_t layer = 0;
   int64_t tokens = 0;
-  double largest_share = 0;   // of the tokens, that chose the most chosen expert
-  double smallest_share = 0;  // likewise the least chosen one
-  int64_t dead_experts = 0;   // that no token chose
-  double entropy = 0;         // mean of the router's probabilities, over the largest possible one
-  double balance_loss = 0;    // mean over tokens, without its factor
-  double z_loss = 0;          // likewise
+  double largest_share = 0;   // fraction of tokens routed to the most chosen expert
+  double smallest_share = 0;  // fraction of tokens routed to the least chosen expert
+  int64_t dead_experts = 0;   // experts that no token chose
+  double entropy = 0;         // mean entropy of the router's probabilities, relative to its maximum
+  double balance_loss = 0;    // mean over tokens, without coefficient
+  double z_loss = 0;          // mean over tokens, without coefficient
   double time = 0;            // Unix seconds; 0: MetricFanOut fills it
 };
 
-// One matrix after it was pruned.
+// State of one matrix after pruning.
 struct PrunedMetrics {
   int64_t step = 0;
   std::string layer;  // name of the matrix
@@ -115,12 +116,12 @@ struct PrunedMetrics {
   double time = 0;    // Unix seconds; 0: MetricFanOut fills it
 };
 
-// What the ranks of a group sent for one unit of the model in the steps of a profile, as one kind of collective.
+// Communication of one kind of collective in one process group, for one unit of the model, over the profiled steps.
 struct CommunicationMetrics {
   int64_t step = 0;
-  std::string layer;                         // the unit; "": the whole step
-  std::string group;                         // ProcessMesh's, such as "tensor"
-  std::string collective;                    // such as "all_gather"
+  std::string layer;                         // FSDP unit; "": the whole step
+  std::string group;                         // process group name of ProcessMesh, such as "tensor"
+  std::string collective;                    // kind, such as "all_gather"
   double calls = 0, exposed_ms = 0, ms = 0;  // per step
   double time = 0;                           // Unix seconds; 0: MetricFanOut fills it
 };
@@ -129,21 +130,21 @@ enum class EventKind { start, checkpoint, resume, restart, branch, skip, signal,
 std::string_view to_string(EventKind);
 std::optional<EventKind> event_kind(std::string_view name);
 
-// An event at a step.
+// Something that happened at a step.
 struct EventRecord {
   EventKind kind = EventKind::warn;
   int64_t step = 0;
   std::string text = {};
-  double seconds = 0;        // duration, if it has one
+  double seconds = 0;        // duration, if any
   double stall_seconds = 0;  // how long training was blocked
   uint64_t bytes = 0;        // bytes written, if any
   std::optional<int64_t> supersedes_from =
-      std::nullopt;  // set by the JSON-lines sink: earlier records from this step on are void
-  std::optional<int64_t> tokens = std::nullopt;             // consumed by the run; in event `end`
+      std::nullopt;  // set by the JSON-lines sink: earlier records from this step on are invalid
+  std::optional<int64_t> tokens = std::nullopt;             // tokens consumed by the run; in event `end`
   std::optional<double> first_step_seconds = std::nullopt;  // from the start to the end of the first step; in `end`
-  std::optional<double> suggested_rate = std::nullopt;      // by a learning-rate range test; in `end`
+  std::optional<double> suggested_rate = std::nullopt;      // learning rate suggested by a range test; in `end`
   std::optional<double> peak_tflops = std::nullopt;         // the denominator of MFU; in events `start` and `resume`
-  // Bytes of the memory plan by kind, this rank; in events `start` and `resume`.
+  // Bytes of this rank's memory plan by kind; in events `start` and `resume`.
   std::optional<int64_t> planned_weights = std::nullopt;
   std::optional<int64_t> planned_masters = std::nullopt;
   std::optional<int64_t> planned_gradients = std::nullopt;
@@ -154,8 +155,8 @@ struct EventRecord {
   double time = 0;  // Unix seconds; 0: MetricFanOut fills it
 };
 
-// One field of a record. A `tag` makes it a TensorBoard scalar. NaN means "unknown" if `nan_is_unknown`, otherwise it
-// is an actual value.
+// Description of one field of a record. Fields with a `tag` become TensorBoard scalars. NaN means "unknown" if
+// `nan_is_unknown`, otherwise it is an actual value.
 template <class Record>
 struct RecordField {
   using Member = std::variant<int64_t Record::*, uint64_t Record::*, double Record::*, bool Record::*,
@@ -176,7 +177,7 @@ std::span<const RecordField<PrunedMetrics>> pruned_fields();
 std::span<const RecordField<CommunicationMetrics>> communication_fields();
 std::span<const RecordField<EventRecord>> event_fields();
 
-// The table of configs/LOGS.md, as Markdown.
+// The table in configs/LOGS.md, as Markdown.
 std::string fields_markdown();
 
 }  // namespace athanor

@@ -23,7 +23,7 @@ std::string precision_of(const RunRecords& run) {
 
 double share(int64_t part, int64_t all) { return all ? double(part) / double(all) : 0; }
 
-// NaN stays.
+// max() that propagates NaN.
 double larger(double a, double b) { return std::isnan(a) || std::isnan(b) ? kUnknown : std::max(a, b); }
 
 std::vector<ComparedStep> common_steps(const RunRecords& run, const RunRecords& reference) {
@@ -61,7 +61,7 @@ std::string percent(double fraction) {
 
 void find_alarms(RunComparison& report) {
   const auto gap = [&](const char* what, double value) {
-    if (!(value <= report.limits.gap))  // NaN too
+    if (!(value <= report.limits.gap))  // also true for NaN
       report.alarms.push_back(cat("gap of the ", what, " to ", report.reference, ": ", percent(value), ", above ",
                                   percent(report.limits.gap)));
   };

@@ -18,9 +18,9 @@ namespace {
 using Json = nlohmann::ordered_json;
 namespace fs = std::filesystem;
 constexpr int64_t kMaxTextBytes = int64_t{64} << 20;
-constexpr size_t kMaxLine = size_t{1} << 20;  // far above any record: bounds memory for a corrupt file
+constexpr size_t kMaxLine = size_t{1} << 20;  // far above any record; bounds memory if a file is corrupt
 
-// A number, or the text of a non-finite one ("loss": null, "loss_nonfinite": "nan").
+// A number, or the value of a non-finite one ("loss": null, "loss_nonfinite": "nan").
 double number_of(const Json& object, const Json& value, std::string_view name) {
   if (value.is_number()) return value.get<double>();
   const auto word = object.find(cat(name, "_nonfinite"));
@@ -36,7 +36,7 @@ std::optional<int64_t> integer_of(const Json& value) {
   return value.get<int64_t>();
 }
 
-// A field of the wrong type keeps its default: a log is read as far as possible.
+// Parses a record. A field of the wrong type keeps its default, to read as much of a log as possible.
 template <class Record>
 Record record_of(const Json& object, std::span<const RecordField<Record>> fields) {
   Record record{};
@@ -79,7 +79,7 @@ void flatten(const Json& value, const std::string& path, std::vector<std::pair<s
   for (const auto& [key, child] : value.items()) flatten(child, path.empty() ? key : cat(path, ".", key), out);
 }
 
-// A JSON object of the folder as lines of text; empty if the file is missing or damaged.
+// A JSON file of the folder, flattened to keys and values; empty if the file is missing or damaged.
 std::vector<std::pair<std::string, std::string>> read_object(const fs::path& path) {
   std::vector<std::pair<std::string, std::string>> lines;
   std::error_code ignored;
@@ -123,7 +123,7 @@ bool parse_record(std::string_view line, RunRecords& into) {
     into.pruned.push_back(record_of<PrunedMetrics>(json, pruned_fields()));
     return true;
   }
-  if (name == "communication") return true;  // no page shows them
+  if (name == "communication") return true;  // not shown on any page
   const auto kind = event_kind(name);
   if (!kind) return false;
   EventRecord& e = into.events.emplace_back(record_of<EventRecord>(json, event_fields()));
@@ -155,7 +155,7 @@ RunRecords read_run(const std::string& folder) {
   int64_t number = 0;
   for (std::string line; std::getline(in, line);) {
     ++number;
-    const bool torn = in.eof();  // no newline: still being written, or the run died
+    const bool torn = in.eof();  // no newline: the line is still being written, or the run died
     if (line.empty() || (torn && line.back() != '}')) continue;
     if ((line.size() <= kMaxLine && parse_record(line, run)) || torn) continue;
     if (run.unreadable_lines++ == 0) run.first_unreadable = number;

@@ -6,9 +6,9 @@
 namespace athanor {
 namespace {
 
-// [Hoffmann et al. 2022, eq. 10] with the digits of its TeX source, which Besiroglu et al. 2024 report: 0.34 and 0.28,
-// as printed, give 44 B tokens for 1 B parameters, where the paper's table A3 has 27.1 B and these 29.2 B.
-// [Besiroglu et al. 2024, table 1]
+// Constants of [Hoffmann et al. 2022, eq. 10] with the digits of its TeX source, as reported by Besiroglu et al. 2024:
+// the printed 0.34 and 0.28 give 44 B tokens for 1 B parameters, where the paper's table A3 has 27.1 B and these digits
+// give 29.2 B; and of [Besiroglu et al. 2024, table 1].
 constexpr std::array<LossLaw, 2> kLaws = {{
     {"Hoffmann et al. 2022, approach 3", 1.6934, 406.4, 410.7, 0.3392, 0.2849},
     {"Besiroglu et al. 2024", 1.8172, 482.01, 2085.43, 0.3478, 0.3658},

@@ -1,5 +1,5 @@
-// MetricSink, the interface for record outputs, and the fan-out that completes each record and passes it to every sink.
-// Metrics never stop training: a sink that throws is reported once, and the others go on.
+// MetricSink is the interface of record outputs; MetricFanOut completes each record and passes it to every sink.
+// Metrics never stop training: a sink that throws is reported once, and the others continue.
 #pragma once
 #include <memory>
 #include <mutex>
@@ -17,11 +17,11 @@ class MetricSink {
   virtual ~MetricSink() = default;
   virtual void step(const StepMetrics&) = 0;
   virtual void eval(const EvalMetrics&) = 0;
-  virtual void quantized(const QuantizedMetrics&) {}          // many: metrics.jsonl alone has them
-  virtual void routing(const RoutingMetrics&) {}              // metrics.jsonl alone has them
-  virtual void pruned(const PrunedMetrics&) {}                // metrics.jsonl alone has them
-  virtual void communication(const CommunicationMetrics&) {}  // metrics.jsonl alone has them
-  virtual void table(const std::string&) {}                   // lines at the end of a run; the console alone has them
+  virtual void quantized(const QuantizedMetrics&) {}          // many records; only metrics.jsonl stores them
+  virtual void routing(const RoutingMetrics&) {}              // only metrics.jsonl stores them
+  virtual void pruned(const PrunedMetrics&) {}                // only metrics.jsonl stores them
+  virtual void communication(const CommunicationMetrics&) {}  // only metrics.jsonl stores them
+  virtual void table(const std::string&) {}                   // text at the end of a run; only the console prints it
   virtual void event(const EventRecord&) = 0;
 };
 
@@ -29,7 +29,7 @@ class MetricSink {
 // more than kLossAlarm standard deviations above the recent ones, and for the alarms of SpeedAlarm. Thread-safe.
 class MetricFanOut : public MetricSink {
  public:
-  static constexpr double kLossAlarm = 6;  // as OLMo-core's step skipping: 6 sigma over 128 steps
+  static constexpr double kLossAlarm = 6;  // 6 sigma over 128 steps, as in OLMo-core's step skipping
 
   void add(std::unique_ptr<MetricSink>);
   void step(const StepMetrics&) override;
@@ -44,7 +44,7 @@ class MetricFanOut : public MetricSink {
  private:
   struct Entry {
     std::unique_ptr<MetricSink> sink;
-    bool failed = false;  // already reported
+    bool failed = false;  // the failure was reported
   };
   template <class Call>
   void each(Call&&);

@@ -1,5 +1,5 @@
-// Detects avoidable slowdowns of a run: waiting for data, or fewer tokens per second than it reached before. Uses means
-// over kWindow steps, so a single slow step raises no alarm.
+// Detects avoidable slowdowns of a run: waiting for data, or a throughput drop. Uses means over kWindow steps, so that
+// a single slow step raises no alarm.
 #pragma once
 #include <deque>
 #include <string>
@@ -12,14 +12,15 @@ namespace athanor {
 class SpeedAlarm {
  public:
   static constexpr size_t kWindow = 32;       // steps
-  static constexpr double kDataShare = 0.02;  // share of step time spent waiting for the loader
-  static constexpr double kLeastDataMs = 1;   // minimum wait per step; below it is the cost of passing a batch
+  static constexpr double kDataShare = 0.02;  // fraction of the step time spent waiting for the loader
+  static constexpr double kLeastDataMs = 1;   // minimum wait per step; shorter waits are the cost of passing a batch
   static constexpr double kSpeedDrop = 0.2;   // relative to the best window since the start
-  static constexpr double kRearmShare = 0.5;  // an alarm is rearmed when half of its excess is gone
-  // After the first alarm of a kind, at most one per so many steps of the run: on shared machines more would be noise.
+  static constexpr double kRearmShare = 0.5;  // an alarm is rearmed when its value falls below this fraction of the
+                                              // limit
+  // Minimum number of steps of the run per alarm of a kind, after its first: more would be noise on shared machines.
   static constexpr int64_t kSpacing = 2000;
 
-  // This step's alarms as text; nearly always none. Each is raised once until its cause has passed.
+  // Adds a step and returns its alarms as text, usually none. Each alarm is raised once until its cause has passed.
   std::vector<std::string> push(const StepMetrics&);
 
  private:
@@ -34,7 +35,7 @@ class SpeedAlarm {
 
   std::deque<Times> window_;
   int64_t steps_ = 0;
-  double best_ = 0;  // tokens per second over a window
+  double best_ = 0;  // best tokens per second over a window
   Alarm waiting_, slow_;
 };
 

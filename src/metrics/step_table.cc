@@ -15,7 +15,7 @@ namespace {
 constexpr std::array<std::string_view, kPhases> kPhaseNames = {"data",      "forward",    "backward", "communication",
                                                                "optimizer", "checkpoint", "eval",     "other"};
 
-// Shares of `whole` units in proportion to `parts`, as integers that sum to `whole` (largest remainder method).
+// Distributes `whole` units in proportion to `parts`, as integers that sum to `whole` (largest remainder method).
 std::array<int64_t, kPhases> apportion(const std::array<int64_t, kPhases>& parts, int64_t whole) {
   const double sum = double(std::accumulate(parts.begin(), parts.end(), int64_t{0}));
   std::array<int64_t, kPhases> shares{};

@@ -1,5 +1,5 @@
 // Wall-clock time per phase: a clock that is always in exactly one phase, and a table over the run. Times are integer
-// nanoseconds, so phases sum to the total exactly.
+// nanoseconds, so the phases sum exactly to the total.
 #pragma once
 #include <array>
 #include <chrono>
@@ -23,8 +23,8 @@ struct PhaseTimes {
   int64_t total() const;
 };
 
-// Host wall-clock. For asynchronous device work a phase only measures launching; sync the device before leaving the
-// phase where that matters.
+// Host wall-clock. For asynchronous device work a phase measures only the launches; synchronize the device before
+// leaving the phase where that matters.
 class PhaseClock {
  public:
   using Clock = std::chrono::steady_clock;
@@ -32,9 +32,9 @@ class PhaseClock {
 
   explicit PhaseClock(Now now = &Clock::now) : now_(now), since_(now()) {}  // starts in Phase::other
 
-  // Ends the current phase and returns it, so that the caller can go back to it.
+  // Switches to another phase and returns the previous one, so that the caller can return to it.
   Phase enter(Phase);
-  // The times since the last lap (or the start). Ends at this instant, where the next lap begins; the phase goes on.
+  // The times since the last lap (or the start). The next lap begins at this instant, in the same phase.
   PhaseTimes lap();
 
  private:
@@ -46,7 +46,7 @@ class PhaseClock {
   PhaseTimes times_;
 };
 
-// Enters `phase` and goes back to the previous phase at the end of the scope.
+// Enters `phase` and returns to the previous phase at the end of the scope.
 class PhaseScope {
  public:
   PhaseScope(PhaseClock& clock, Phase phase) : clock_(clock), before_(clock.enter(phase)) {}
@@ -59,7 +59,7 @@ class PhaseScope {
   Phase before_;
 };
 
-// step_ms and its parts; checkpoint and evaluation count as other.
+// Sets step_ms and its parts; checkpoint and evaluation count as other.
 void set_times(StepMetrics&, const PhaseTimes&);
 
 class StepTable {
@@ -69,8 +69,8 @@ class StepTable {
   int64_t steps() const { return steps_; }
   const PhaseTimes& times() const { return times_; }
 
-  // Milliseconds per step and percent by phase. The printed figures sum to the printed total: they are rounded so that
-  // their sum is the rounded sum (largest remainders). Empty without a step.
+  // Milliseconds per step and percent by phase. The printed values sum to the printed total (rounded by the largest
+  // remainder method). Empty if there was no step.
   std::string report() const;
 
  private:

@@ -24,8 +24,8 @@ void append_raw(std::string& out, T value) {
   out.append(bytes, sizeof(T));
 }
 
-// ---- the little of protobuf's wire format that events need; field numbers are those of tensorboard's event.proto and
-// summary.proto ----
+// The part of protobuf's wire format that events need; field numbers are those of tensorboard's event.proto and
+// summary.proto.
 
 enum Wire : uint64_t { kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32 = 5 };
 
@@ -42,7 +42,7 @@ void append_bytes(std::string& out, uint64_t field, std::string_view bytes) {
   out += bytes;
 }
 
-// Event{wall_time = 1, step = 2, <what> = 3 file_version, 5 summary or 7 session_log}
+// Encodes Event{wall_time = 1, step = 2, <what> = 3 file_version, 5 summary or 7 session_log}.
 std::string event_record(double time, int64_t step, uint64_t what, std::string_view content) {
   std::string out;
   append_key(out, 1, kFixed64);
@@ -82,8 +82,6 @@ std::string summary_of(const Record& record, std::span<const RecordField<Record>
   return summary;
 }
 
-// ---- the file's name ----
-
 std::string host_name() {
   char name[256] = "";
   if (::gethostname(name, sizeof(name) - 1) != 0 || name[0] == '\0') return "host";
@@ -103,7 +101,7 @@ std::string new_name(const std::string& folder) {
     const std::string name = it->path().filename().string();
     if (name.starts_with(kPrefix)) {
       const int64_t other = std::strtoll(name.c_str() + kPrefix.size(), nullptr, 10);
-      if (other < 9'999'999'999) seconds = std::max(seconds, other + 1);  // ten digits: names sort as numbers
+      if (other < 9'999'999'999) seconds = std::max(seconds, other + 1);  // ten digits, so that names sort like numbers
     }
   }
   return cat(kPrefix, seconds, ".", host_name(), ".", ::getpid(), ".0");
@@ -113,7 +111,8 @@ double now() { return std::chrono::duration<double>(std::chrono::system_clock::n
 
 uint32_t masked_crc(std::string_view data) {
   const uint32_t crc = crc32c(data.data(), data.size());
-  return ((crc >> 15) | (crc << 17)) + 0xa282ead8u;  // so that the CRC of data with CRCs in it stays useful
+  return ((crc >> 15) | (crc << 17)) + 0xa282ead8u;  // masked, as TFRecord requires, so that CRCs of data that contains
+                                                     // CRCs stay useful
 }
 
 }  // namespace
@@ -129,7 +128,7 @@ std::string tfrecord(std::string_view data) {
 
 namespace {
 
-// Says which version of the format the file has.
+// The record that states the file's format version.
 std::string first_record() { return tfrecord(event_record(now(), 0, 3, "brain.Event:2")); }
 
 }  // namespace

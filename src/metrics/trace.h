@@ -1,6 +1,5 @@
-// A timeline of the run for chrome://tracing and ui.perfetto.dev (--profile): streamed to a file in the Trace Event
-// Format's JSON array form, which those viewers also read when a killed run left it without its end. Threads may share
-// it.
+// Timeline of the run for chrome://tracing and ui.perfetto.dev (--profile): streamed to a file in the JSON array form
+// of the Trace Event Format, which the viewers also accept without its end, as a killed run leaves it. Thread-safe.
 #pragma once
 #include <chrono>
 #include <cstdint>
@@ -17,12 +16,12 @@ class TraceWriter {
   using Clock = std::chrono::steady_clock;
 
   struct Options {
-    int64_t pid = 0;                         // the rank
+    int64_t pid = 0;                         // rank
     uint64_t max_bytes = uint64_t(1) << 30;  // size limit of the file; later events are dropped and counted
-    size_t buffer_bytes = size_t(1) << 16;   // held in memory between writes
+    size_t buffer_bytes = size_t(1) << 16;   // buffered in memory between writes
   };
 
-  // Overwrites the file. On a write failure warns once and ends the trace.
+  // Overwrites the file. A write failure warns once and ends the trace.
   explicit TraceWriter(const std::string& path);
   TraceWriter(const std::string& path, const Options&);
   ~TraceWriter();
@@ -38,9 +37,9 @@ class TraceWriter {
     Clock::time_point begin, end;
   };
   void complete(const Span&);
-  void counter(std::string_view name, double value);  // now
+  void counter(std::string_view name, double value);  // at the current time
 
-  // Ends the array; later events are ignored. The destructor does it too.
+  // Ends the JSON array; later events are ignored. The destructor calls it, too.
   void close();
   int64_t dropped() const;
 
@@ -54,13 +53,13 @@ class TraceWriter {
   Clock::time_point start_ = Clock::now();
   mutable std::mutex mutex_;
   std::string buffer_;
-  std::string event_;  // the one being built
+  std::string event_;  // the event being built
   uint64_t bytes_ = 0;
   int64_t dropped_ = 0;
   bool empty_ = true, failed_ = false, closed_ = false;
 };
 
-// A span from construction to the end of the scope. Does nothing without a writer.
+// Records a span from construction to the end of the scope. Does nothing without a writer.
 class TraceScope {
  public:
   TraceScope(TraceWriter* writer, std::string_view name, int64_t tid = 0)
@@ -75,7 +74,7 @@ class TraceScope {
 
  private:
   TraceWriter* writer_;
-  std::string_view name_;  // must outlive the scope: a literal
+  std::string_view name_;  // must outlive the scope, for example a literal
   int64_t tid_;
   TraceWriter::Clock::time_point begin_;
 };

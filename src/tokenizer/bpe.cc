@@ -71,8 +71,7 @@ void Bpe::add_rule(const Merge& merge) {
   size_t slot = slot_of(key);
   while (slots_[slot].key != kEmpty && slots_[slot].key != key) slot = (slot + 1) & mask_;
   ranks_ = std::max(ranks_, merge.rank + 1);
-  slots_[slot] = {key,
-                  {merge.rank, merge.merged}};  // a pair that is there twice has its last place, as in `tokenizers`
+  slots_[slot] = {key, {merge.rank, merge.merged}};  // of a pair listed twice the last rank counts, as in `tokenizers`
 }
 
 std::vector<Merge> Bpe::merges_of_ranks(const TokenTable& tokens) {
@@ -88,26 +87,24 @@ std::vector<Merge> Bpe::merges_of_ranks(const TokenTable& tokens) {
   return merges;
 }
 
-// ---- BpeEncoder
-
 namespace {
 
-constexpr size_t kCached = 24;          // bytes of a piece that is remembered, at most
-constexpr size_t kCachedIds = 9;        // and its tokens: together one cache line
-constexpr size_t kWays = 2;             // cache lines in which a piece may be
-constexpr size_t kCacheSets = 1 << 15;  // sets of kWays lines: 4 MiB a thread
-constexpr size_t kShort = 48;           // bytes up to which looking at every neighbour beats the queue
+constexpr size_t kCached = 24;          // maximum bytes of a cached piece
+constexpr size_t kCachedIds = 9;        // maximum tokens of a cached piece; both together fill one cache line
+constexpr size_t kWays = 2;             // associativity: cache lines that may hold a piece
+constexpr size_t kCacheSets = 1 << 15;  // sets of kWays lines: 4 MiB per thread
+constexpr size_t kShort = 48;           // up to this many bytes, scanning all neighbours is faster than the queue
 constexpr uint32_t kNone = UINT32_MAX;
 
 }  // namespace
 
-// A short piece as numbers that no other piece has.
+// Exact cache key of a short piece.
 struct BpeEncoder::Key {
   std::array<uint64_t, kCached / 8> words{};
   uint64_t bytes = 0;
 
   Key() = default;
-  // Eight bytes at a time; the last word ends with the piece and overlaps the one before it.
+  // Eight bytes at a time; the last word ends with the piece and may overlap the word before it.
   explicit Key(std::string_view piece) : bytes(piece.size()) {
     if (bytes < 8) {
       words[0] = short_word(piece);
@@ -119,7 +116,7 @@ struct BpeEncoder::Key {
   }
   bool operator==(const Key&) const = default;
 
-  // Multiply and mix, odd constants of splitmix64 [Steele et al. 2014].
+  // Multiply and mix with the odd constants of splitmix64 [Steele et al. 2014].
   uint64_t hash() const {
     uint64_t hash = (words[0] ^ bytes) * 0xbf58476d1ce4e5b9ull;
     hash = (hash ^ (hash >> 29) ^ words[1]) * 0x94d049bb133111ebull;
@@ -138,17 +135,17 @@ struct alignas(64) BpeEncoder::CacheLine {
 };
 struct BpeEncoder::CacheSet : std::array<CacheLine, kWays> {};
 
-// A piece as a list of tokens that merge.
+// A piece as a linked list of tokens that are merged.
 struct BpeEncoder::Pieces {
   struct Node {
     int32_t token;
     uint32_t next, previous;
-    uint32_t rank;   // rank of the pair (this, next); kNever: no pair, or the node is gone
-    int32_t merged;  // what that pair becomes
+    uint32_t rank;   // rank of the pair (this, next); kNever: no rule, or the node was removed
+    int32_t merged;  // token that the pair merges into
   };
   const Bpe& bpe;
   std::string_view piece;
-  std::vector<Node> nodes;  // [piece's bytes]: a token's node is that of its first byte; node 0 begins the list
+  std::vector<Node> nodes;  // [piece's bytes]: a token's node is at its first byte; node 0 is the head of the list
 
   Pieces(const Bpe& b, std::string_view p) : bpe(b), piece(p) {
     CHECK(piece.size() < kNone / 4, "piece of ", piece.size(), " bytes");
@@ -167,14 +164,14 @@ struct BpeEncoder::Pieces {
     }
   }
 
-  // push(rank, node) for each pair that may merge, from left to right.
+  // Calls push(rank, node) for each pair that has a rule, from left to right.
   template <class Fn>
   void look_at_all(Fn&& push) {
     for (uint32_t at = 0; at != kNone; at = nodes[at].next)
       if (look(at)) push(nodes[at].rank, at);
   }
 
-  // Finds the rule of the pair that begins at a node; false: none.
+  // Finds the merge rule of the pair that begins at a node; false: none.
   bool look(uint32_t at) {
     Node& node = nodes[at];
     Bpe::Rule rule;
@@ -197,15 +194,16 @@ struct BpeEncoder::Pieces {
   }
 };
 
-// Pairs that may merge, by rank: a list for each rank, and a tree of bit words, 64 ways, that finds the least rank in
-// use. Every operation takes constant time.
+// Priority queue of mergeable pairs: a list per rank, and a 64-way tree of bit words that finds the lowest rank in use.
+// Every operation takes constant time.
 struct BpeEncoder::Queue {
   struct Entry {
     uint32_t node, next;
   };
   std::vector<Entry> entries;
   std::vector<uint32_t> first, last;          // [ranks]
-  std::array<std::vector<uint64_t>, 4> used;  // level 0 has a bit for each rank; the others one for each word below
+  std::array<std::vector<uint64_t>, 4> used;  // level 0 has a bit per rank, each higher level a bit per word of the
+                                              // level below
 
   explicit Queue(uint32_t ranks) : first(ranks, kNone), last(ranks, kNone) {
     size_t words = ranks;
@@ -234,7 +232,7 @@ struct BpeEncoder::Queue {
     last[rank] = entry;
   }
 
-  // The least rank in use; kNone when there is none.
+  // The lowest rank in use; kNone if there is none.
   uint32_t least() const {
     if (used[3].empty() || used[3][0] == 0) return kNone;
     size_t word = 0;
@@ -279,7 +277,7 @@ void BpeEncoder::append(std::span<const std::string_view> pieces, std::vector<in
   append_batch(pieces, out);
 }
 
-// Most time would be spent waiting for the cache's lines, one after the other: so all are asked for first.
+// Cache misses dominate, so the cache sets of all pieces are prefetched first.
 void BpeEncoder::append_batch(std::span<const std::string_view> pieces, std::vector<int32_t>& out) {
   std::array<Key, kBatch> keys;
   std::array<CacheSet*, kBatch> sets;
@@ -289,7 +287,7 @@ void BpeEncoder::append_batch(std::span<const std::string_view> pieces, std::vec
     sets[i] = &cache_[keys[i].hash() % kCacheSets];
     for (const CacheLine& line : *sets[i]) __builtin_prefetch(&line);
   }
-  std::array<int32_t, kBatch * kCachedIds> ids;  // that are not in `out` yet
+  std::array<int32_t, kBatch * kCachedIds> ids;  // ids not yet copied to `out`
   size_t count = 0;
   for (size_t i = 0; i < pieces.size(); ++i) {
     const size_t bytes = pieces[i].size();
@@ -297,7 +295,8 @@ void BpeEncoder::append_batch(std::span<const std::string_view> pieces, std::vec
     if (const int32_t token = bytes == 1 ? bpe_.token_of_byte(uint8_t(pieces[i][0])) : -1; token >= 0) {
       ids[count++] = token;
     } else if (const CacheLine* line = cached ? found(*sets[i], keys[i]) : nullptr) {
-      std::copy(line->ids.begin(), line->ids.end(), &ids[count]);  // all: a size that is known here is copied faster
+      std::copy(line->ids.begin(), line->ids.end(), &ids[count]);  // copies the whole array: a size known at compile
+                                                                   // time is faster
       count += line->count;
     } else {
       out.insert(out.end(), ids.data(), ids.data() + std::exchange(count, 0));
@@ -317,7 +316,7 @@ const BpeEncoder::CacheLine* BpeEncoder::found(const CacheSet& set, const Key& k
 
 void BpeEncoder::remember(CacheSet& set, const Key& key, std::span<const int32_t> ids) {
   if (ids.size() > kCachedIds) return;
-  std::copy_backward(set.begin(), set.end() - 1, set.end());  // the oldest goes
+  std::copy_backward(set.begin(), set.end() - 1, set.end());  // evicts the oldest line
   set[0] = {.words = key.words, .bytes = uint8_t(key.bytes), .count = uint8_t(ids.size()), .ids = {}};
   std::copy(ids.begin(), ids.end(), set[0].ids.begin());
 }
@@ -337,8 +336,8 @@ void BpeEncoder::merge(std::string_view piece, std::vector<int32_t>& out) {
 
 void BpeEncoder::merge_short(std::string_view piece, std::vector<int32_t>& out) {
   std::array<int32_t, kShort> tokens;
-  std::array<uint8_t, kShort + 1> begins;  // offsets of the tokens in the piece, and the piece's end
-  std::array<Bpe::Rule, kShort> rules;     // rules[i]: of tokens[i] and tokens[i + 1]
+  std::array<uint8_t, kShort + 1> begins;  // offsets of the tokens in the piece, then the piece's end
+  std::array<Bpe::Rule, kShort> rules;     // rules[i]: rule of tokens[i] and tokens[i + 1]
   size_t count = 0;
   for (size_t at = 0; at < piece.size(); ++count) {
     const Bpe::Symbol symbol = bpe_.symbol_at(piece, at);
@@ -374,8 +373,8 @@ void BpeEncoder::merge_short(std::string_view piece, std::vector<int32_t>& out) 
   for (size_t i = 0; i < count; ++i) output.add(tokens[i], piece.substr(begins[i], size_t(begins[i + 1] - begins[i])));
 }
 
-// Merges everything that may merge. False: a merge made a pair that goes before itself, so the order of equal pairs
-// matters and the queue, which does not keep it, is no help. Trained vocabularies have no such pair.
+// Performs all merges. Returns false if a merge made a pair of lower or equal rank: then the order of equal pairs
+// matters, and the queue does not keep it. Trained vocabularies have no such pair.
 bool BpeEncoder::merge_by_queue(Pieces& p) {
   if (!queue_) queue_ = std::make_unique<Queue>(bpe_.ranks());
   Queue& q = *queue_;
@@ -383,8 +382,8 @@ bool BpeEncoder::merge_by_queue(Pieces& p) {
   p.look_at_all([&](uint32_t rank, uint32_t at) { q.push(rank, at); });
   for (uint32_t rank = q.least(); rank != kNone; rank = q.least()) {
     uint32_t at = q.pop(rank);
-    if (p.nodes[at].rank != rank) continue;  // it merged otherwise meanwhile
-    // Pairs that overlap, as in "aaa", go from left to right, whatever their order in the queue.
+    if (p.nodes[at].rank != rank) continue;  // stale entry: the node has merged differently meanwhile
+    // Overlapping pairs, as in "aaa", merge from left to right, whatever their order in the queue.
     while (p.nodes[at].previous != kNone && p.nodes[p.nodes[at].previous].rank == rank) at = p.nodes[at].previous;
     for (; at != kNone && p.nodes[at].rank == rank; at = p.nodes[at].next) {
       p.merge(at);
@@ -399,7 +398,7 @@ bool BpeEncoder::merge_by_queue(Pieces& p) {
 }
 
 void BpeEncoder::merge_by_heap(Pieces& p) {
-  using Place = std::pair<uint32_t, uint32_t>;  // rank, node: nodes are in the order of the text
+  using Place = std::pair<uint32_t, uint32_t>;  // rank, node; nodes are in text order
   std::priority_queue<Place, std::vector<Place>, std::greater<>> heap;
   p.look_at_all([&](uint32_t rank, uint32_t at) { heap.emplace(rank, at); });
   while (!heap.empty()) {

@@ -1,5 +1,5 @@
-// Byte-pair encoding of one piece of text, from its bytes or its characters: which two neighbours merge first, and the
-// encoder that does it in linear time. Knows nothing of files, split patterns or special tokens.
+// Byte-pair encoding of one piece of text, from its bytes or its characters: the merge rules, and an encoder that
+// applies them in linear time. Knows nothing of files, split patterns or special tokens.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -16,7 +16,8 @@
 
 namespace athanor {
 
-// One rule: `first` next to `second` becomes `merged`. The least rank goes first; of equal ranks the leftmost pair.
+// One merge rule: `first` followed by `second` becomes `merged`. The lowest rank merges first; of equal ranks the
+// leftmost pair.
 struct Merge {
   int32_t first, second, merged;
   uint32_t rank;
@@ -24,17 +25,18 @@ struct Merge {
 
 class Bpe {
  public:
-  // Merges must name tokens. whole_pieces: a piece that is a token is that token, whatever the merges say. A piece is
-  // merged from its characters if `characters` says what becomes of those that are no tokens; else from its bytes, all
-  // 256 of which must be tokens.
+  // Merges must name existing tokens. whole_pieces: a piece that equals a token becomes that token, whatever the merges
+  // say. With `characters`, merging starts from characters, and `characters` says how to encode those that are no
+  // tokens; otherwise it starts from bytes, all 256 of which must be tokens.
   Bpe(TokenTable tokens, const std::vector<Merge>& merges, bool whole_pieces,
       const std::optional<Unknown>& characters = {});
-  // The merges that ranks imply [tiktoken]: any two neighbours whose bytes together are a token; its id is the rank.
-  // No table is made of them: looking for the token is as fast, and a large vocabulary has a million. Whole pieces.
+  // Merges implied by ranks [tiktoken]: any two neighbours whose joined bytes are a token merge, and its id is the
+  // rank. No merge table is built: looking up the joined token is as fast, and a large vocabulary would need a million
+  // merges. Sets whole_pieces.
   static Bpe by_ranks(TokenTable tokens);
-  static std::vector<Merge> merges_of_ranks(const TokenTable& tokens);  // the table, for other programs
-  // SentencePiece's merges of characters: any two neighbours whose text together is a token; the highest score [id]
-  // goes first, of equal scores the leftmost.
+  static std::vector<Merge> merges_of_ranks(const TokenTable& tokens);  // the same merges as a table, for export
+  // SentencePiece's merges of characters: any two neighbours whose joined text is a token merge; the highest score [id]
+  // first, of equal scores the leftmost pair.
   static Bpe by_scores(TokenTable tokens, const std::vector<double>& scores, const Unknown& unknown);
 
   int64_t size() const { return int64_t(tokens_.size()); }
@@ -42,9 +44,13 @@ class Bpe {
   std::string_view bytes_of(int32_t id) const { return tokens_[size_t(id)]; }
   bool whole_pieces() const { return whole_pieces_; }
   int32_t token_of(std::string_view bytes) const { return tokens_.find(bytes); }  // -1: none
-  int32_t token_of_byte(uint8_t byte) const { return byte_tokens_[byte]; }        // -1: none, only with characters
+  int32_t token_of_byte(uint8_t byte) const {
+    return byte_tokens_[byte];
+  }  // -1: none, which happens only if
+     // merging starts from characters
 
-  // What merging begins with at a place of a piece: a byte or a character; token -1: a character that is none.
+  // The unit that merging starts from at a position of a piece: a byte or a character; token -1: a character that is no
+  // token.
   struct Symbol {
     int32_t token;
     uint8_t bytes;
@@ -62,13 +68,13 @@ class Bpe {
     uint32_t rank = kNever;
     int32_t merged = -1;
   };
-  // Merge rule of two neighbouring tokens whose bytes together are `both`.
+  // Merge rule of two neighbouring tokens whose joined bytes are `both`.
   Rule rule(int32_t first, int32_t second, std::string_view both) const {
     return by_ranks_ ? rule_of_rank(both) : rule_of_table(first, second);
   }
-  // The rule of two tokens of one byte each, without a search.
+  // Merge rule of two one-byte tokens, from a table.
   Rule rule_of_bytes(uint8_t first, uint8_t second) const { return byte_rules_[size_t{first} << 8 | second]; }
-  uint32_t ranks() const { return ranks_; }  // ranks are below it
+  uint32_t ranks() const { return ranks_; }  // all ranks are smaller
 
  private:
   Bpe(bool by_ranks, TokenTable tokens, bool whole_pieces, const std::optional<Unknown>& characters);
@@ -96,8 +102,8 @@ class Bpe {
 
   TokenTable tokens_;
   bool whole_pieces_, by_ranks_;
-  std::optional<Unknown> unknown_;  // none: pieces are merged from bytes
-  std::vector<uint32_t> rank_of_;   // [id]; none: the id
+  std::optional<Unknown> unknown_;  // absent: merging starts from bytes
+  std::vector<uint32_t> rank_of_;   // [id]; empty: the rank is the id
   std::array<int32_t, 256> byte_tokens_{};
   std::vector<Slot, HugePages<Slot>> slots_;  // open addressing, at most half full
   std::vector<Rule> byte_rules_;              // [first byte, second byte]
@@ -106,8 +112,8 @@ class Bpe {
   uint32_t ranks_ = 0;
 };
 
-// Encodes pieces with working memory of its own: one per thread. Short pieces are remembered, in memory that
-// does not grow; that changes no result.
+// Encodes pieces. It owns scratch memory, so use one per thread. Short pieces are cached, in memory of fixed size,
+// which does not change results.
 class BpeEncoder final : public PieceEncoder {
  public:
   explicit BpeEncoder(const Bpe& bpe);
@@ -129,12 +135,12 @@ class BpeEncoder final : public PieceEncoder {
   void merge_long(std::string_view piece, std::vector<int32_t>& out);
   bool merge_by_queue(Pieces& pieces);
   void merge_by_heap(Pieces& pieces);
-  // The ids of what became of a piece, one node or symbol after the other.
+  // Writes the tokens that a piece was merged into.
   class Output;
 
   const Bpe& bpe_;
   std::vector<CacheSet, HugePages<CacheSet>> cache_;
-  std::unique_ptr<Queue> queue_;  // made for the first long piece
+  std::unique_ptr<Queue> queue_;  // allocated for the first long piece
 };
 
 }  // namespace athanor

@@ -8,8 +8,8 @@
 namespace athanor {
 namespace {
 
-// A unit of the double array [darts-clone]: a node has the byte that leads to it, whether a value is among its
-// children, and how far away they are; a value has the top bit.
+// A unit of the double array [darts-clone]: an inner node has the byte of its incoming edge, whether one of its
+// children is a value, and the offset of its children; a value has the top bit set.
 constexpr uint32_t kValueBit = 0x80000000u;
 uint32_t label_of(uint32_t unit) { return unit & (kValueBit | 0xff); }
 bool has_value(uint32_t unit) { return unit >> 8 & 1; }
@@ -19,7 +19,7 @@ size_t offset_of(uint32_t unit) { return size_t{unit >> 10} << ((unit & 0x200) >
 
 Charsmap::Charsmap(std::string_view blob, const std::string& where) {
   if (blob.empty()) return;
-  uint32_t bytes = 0;  // little endian, as the units
+  uint32_t bytes = 0;  // little endian, like the units
   static_assert(std::endian::native == std::endian::little);
   const auto refuse = [&](auto... what) { throw Error(cat(where, ": precompiled_charsmap: ", what...), Exit::usage); };
   if (blob.size() >= sizeof(bytes)) std::memcpy(&bytes, blob.data(), sizeof(bytes));

@@ -1,5 +1,5 @@
-// The table of a SentencePiece model that says which characters become which: a double array in the layout of
-// darts-clone, and the replacements.
+// Character replacement table of a SentencePiece model: a double-array trie in the layout of darts-clone, and the
+// replacement texts.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -11,15 +11,15 @@ namespace athanor {
 class Charsmap {
  public:
   Charsmap() = default;
-  // precompiled_charsmap of the file; an Error(usage) naming `where` for what is none.
+  // blob: precompiled_charsmap of the model file. Throws Error(usage) naming `where` if it is invalid.
   Charsmap(std::string_view blob, const std::string& where);
   bool empty() const { return units_.empty(); }
 
   struct Match {
-    size_t bytes = 0;  // of the text; 0: none
+    size_t bytes = 0;  // matched bytes of the text; 0: no match
     std::string_view replacement;
   };
-  Match longest(std::string_view text) const;  // rule for what the text begins with
+  Match longest(std::string_view text) const;  // the longest rule that matches at the start of the text
 
  private:
   std::vector<uint32_t> units_;

@@ -11,7 +11,7 @@ namespace {
 using Tokens = std::vector<std::string>;
 constexpr std::string_view kBroken = "\xef\xbf\xbd";  // U+FFFD
 
-// The byte that a token stands for; -1: none.
+// The byte that a token like "<0x41>" stands for; -1: none.
 int byte_of(std::string_view token) {
   if (token.size() != 6 || !token.starts_with("<0x") || token[5] != '>') return -1;
   unsigned byte = 0;
@@ -27,7 +27,7 @@ void apply(const Replace& step, Tokens& tokens, TextPlace) {
   }
 }
 
-// Bytes in a row, each character of which is UTF-8 or one U+FFFD per byte.
+// The bytes with every invalid UTF-8 byte replaced by U+FFFD.
 std::string shown(std::string_view bytes) {
   std::string out;
   for (size_t at = 0; at < bytes.size();) {
@@ -38,7 +38,7 @@ std::string shown(std::string_view bytes) {
   return out;
 }
 
-// The package `tokenizers` gives up a whole row of bytes if one is no UTF-8 [decoders/byte_fallback.rs].
+// Like the `tokenizers` package, replaces a whole run of bytes if one is invalid UTF-8 [decoders/byte_fallback.rs].
 void apply(const ByteTokens&, Tokens& tokens, TextPlace place) {
   Tokens out;
   std::string row;

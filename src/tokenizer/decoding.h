@@ -1,4 +1,4 @@
-// How tokens become a text again, in the steps that a tokenizer file names. Without a step: one behind the other.
+// Converts tokens back to text with the decoder steps of a tokenizer file. Without steps, tokens are concatenated.
 #pragma once
 #include <string>
 #include <variant>
@@ -8,20 +8,20 @@
 
 namespace athanor {
 
-// "<0x41>" is a byte. Bytes in a row that are no UTF-8 become U+FFFD each.
+// Tokens like "<0x41>" become bytes. If consecutive bytes are not valid UTF-8, each becomes U+FFFD.
 struct ByteTokens {};
-struct Fuse {};  // all tokens become one
+struct Fuse {};  // concatenates all tokens into one
 struct Strip {
-  std::string content;  // up to `start` of it at the start of each token
+  std::string content;  // removes up to `start` copies of it from the start of each token
   size_t start = 0;
 };
 struct Metaspace {
-  bool first = true;  // spaces of the first token are left out, not only marked ones shown
+  bool first = true;  // removes the spaces of the first token instead of writing them
 };
-// Decodes as SentencePiece does: spaces from U+2581, bytes from byte pieces.
+// Decodes like SentencePiece: U+2581 becomes a space, byte pieces become bytes.
 struct PieceText {
-  bool drop_space = true;   // the space at the start of a text, as add_dummy_prefix put it there
-  bool drop_spaces = true;  // remove_extra_whitespaces: spaces at the start, up to the first token that is more
+  bool drop_space = true;   // drop the space at the start of a text, which add_dummy_prefix put there
+  bool drop_spaces = true;  // remove_extra_whitespaces: drop spaces at the start, up to the first token with other text
   bool bytes = false;       // byte_fallback
 };
 

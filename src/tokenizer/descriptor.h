@@ -1,5 +1,5 @@
-// tokenizer.athanor.json: what tells a folder of shards, or a checkpoint, which tokenizer made it. The files of the
-// tokenizer lie beside it under the names that it lists.
+// tokenizer.athanor.json: records in a folder of shards, or in a checkpoint, which tokenizer made it. The tokenizer's
+// files are stored next to it under the names that it lists.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -16,15 +16,16 @@ struct Descriptor {
   std::string type;  // "byte", "tiktoken", "gpt2", "huggingface", "sentencepiece"
   int64_t vocab_size = 0;
   int32_t eod_id = -1;
-  std::vector<std::string> files;                 // names beside the descriptor; none for "byte"
-  std::string fingerprint;                        // checksum of their bytes
-  std::string split;                              // tiktoken: the file does not say
-  std::map<std::string, int32_t> special_tokens;  // tiktoken: the file does not say
-  bool allow_special = false;                     // special tokens in a text are themselves, not ordinary text
+  std::vector<std::string> files;                 // file names, next to the descriptor; none for "byte"
+  std::string fingerprint;                        // checksum of the content of these files
+  std::string split;                              // split pattern; only tiktoken, whose files lack it
+  std::map<std::string, int32_t> special_tokens;  // only tiktoken, whose files lack them
+  bool allow_special = false;                     // special tokens that occur in a text are encoded as such, not as
+                                                  // ordinary text
 };
 
 std::string descriptor_text(const Descriptor& descriptor);
-// An Error(usage) naming `where` for what is no descriptor.
+// Throws Error(usage) naming `where` if the text is no valid descriptor.
 Descriptor parse_descriptor(const std::string& text, const std::string& where);
 std::string fingerprint_of(const std::vector<TokenizerFile>& files);
 

@@ -1,4 +1,4 @@
-// GPT-2's encoder.json and vocab.bpe, and the vocabulary in their alphabet that tokenizer.json shares.
+// GPT-2's encoder.json and vocab.bpe, and a vocabulary in their byte-level alphabet, which tokenizer.json shares.
 #include <array>
 #include <nlohmann/json.hpp>
 
@@ -9,7 +9,7 @@
 namespace athanor {
 namespace {
 
-// [character] its byte, or -1; the alphabet ends at U+0143.
+// [character]: its byte, or -1; the alphabet ends at U+0143.
 std::array<int, 0x144> byte_of_character() {
   std::array<int, 0x144> bytes;
   bytes.fill(-1);
@@ -41,7 +41,7 @@ std::string to_byte_level(std::string_view bytes) {
     std::array<std::string, 256> texts;
     for (size_t c = 0; c < byte_of.size(); ++c) {
       if (byte_of[c] < 0) continue;
-      std::string& text = texts[size_t(byte_of[c])];  // in UTF-8
+      std::string& text = texts[size_t(byte_of[c])];  // the character in UTF-8
       if (c < 0x80) text = char(c);
       if (c >= 0x80) text = {char(0xc0 | c >> 6), char(0x80 | (c & 0x3f))};
     }

@@ -1,6 +1,6 @@
-// tokenizer.json of Hugging Face: parse_huggingface of files.h. Of its parts, the post-processor (tokens around a
-// text), truncation and padding do not apply to documents in shards; the decoder of byte-level vocabularies is known
-// from their alphabet.
+// Parser of Hugging Face's tokenizer.json: parse_huggingface of files.h. Ignores the post-processor (tokens around a
+// text), truncation and padding, which do not apply to documents in shards; the decoder of byte-level vocabularies is
+// implied by their alphabet.
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -18,14 +18,14 @@ namespace {
 
 using Json = nlohmann::json;
 
-// A score as the package `tokenizers` reads it: digits and power of ten are rounded apart [serde_json de.rs,
-// f64_from_parts], which decides between near equals.
+// A score as the `tokenizers` package reads it: significand and power of ten are rounded separately [serde_json de.rs,
+// f64_from_parts], which decides between nearly equal segmentations.
 double twice_rounded(double score) {
   std::array<char, 40> text{};
   const char* end = std::to_chars(text.begin(), text.end(), std::abs(score), std::chars_format::scientific).ptr;
   double power = 0;
   uint64_t significand = 0;
-  int exponent = 0, behind = 0;  // behind: digits behind the point
+  int exponent = 0, behind = 0;  // behind: digits after the point
   const char* at = text.begin();
   for (bool point = false; at < end && *at != 'e'; ++at) {
     if (*at == '.') {
@@ -37,7 +37,9 @@ double twice_rounded(double score) {
   }
   std::from_chars(at + (at[1] == '+' ? 2 : 1), end, exponent);
   exponent -= behind;
-  if (std::abs(exponent) > std::numeric_limits<double>::max_exponent10) return score;  // no score of a token
+  if (std::abs(exponent) > std::numeric_limits<double>::max_exponent10)
+    return score;  // too small or large to be a
+                   // token's score
   const std::string ten = cat("1e", std::abs(exponent));
   std::from_chars(ten.data(), ten.data() + ten.size(), power);
   return std::copysign(exponent < 0 ? double(significand) / power : double(significand) * power, score);
@@ -252,7 +254,7 @@ class Reader {
     }
   }
 
-  // "first", "always" or "never".
+  // Returns "first", "always" or "never".
   std::string prepend_scheme(const Json& metaspace, const char* part) const {
     const std::string scheme =
         metaspace.contains("prepend_scheme") ? text_of(metaspace, "prepend_scheme", part) : "always";
@@ -289,7 +291,7 @@ class Reader {
     if (pattern.is_object() && pattern.contains("String")) {
       const std::string text = text_of(pattern, "String", "pre_tokenizer: Split: pattern");
       if (text.empty()) refuse("pre_tokenizer: Split: pattern: an empty text");
-      // Where the normalizer leaves nothing of it, the text stays whole, as with Gemma's.
+      // If the normalizer removes the text entirely, as in Gemma's files, there is nothing to split at.
       if (invert || !parts.normalizer.removes(text)) parts.splitter.add_text(text, found->second, invert);
       return;
     }
@@ -353,7 +355,7 @@ class Reader {
   Unigram::Scores scores_;
   Unknown unknown_;
   bool whole_pieces_ = false, fused_ = false;
-  const char* complete_ = nullptr;  // the pre-tokenizer that must be the last, when it has come
+  const char* complete_ = nullptr;  // name of the pre-tokenizer that must come last, once seen
 };
 
 }  // namespace

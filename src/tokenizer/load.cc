@@ -18,12 +18,12 @@ namespace {
 namespace fs = std::filesystem;
 constexpr int64_t kMaxDescriptor = 64 << 10, kMaxFile = 256 << 20;
 
-// Rank files do not say their pattern and special tokens; those of the published ones are known by their size.
+// Rank files record neither the split pattern nor the special tokens; published files are recognized by their size.
 struct KnownRanks {
   int64_t count;
   const char* name;
   const char* split;
-  std::vector<std::pair<const char*, int32_t>> special_tokens;  // the first ends documents
+  std::vector<std::pair<const char*, int32_t>> special_tokens;  // the first is the end-of-document token
 };
 const std::vector<KnownRanks>& known_ranks() {
   // [tiktoken 0.14 openai_public.py; llama3 llama/tokenizer.py]
@@ -60,8 +60,6 @@ bool is_file(const fs::path& path) {
 TokenizerFile read_source(const std::string& path) {
   return {fs::path(path).filename().string(), read_file(path, kMaxFile)};
 }
-
-// ---- what a descriptor must say about files that do not
 
 std::pair<std::string, int32_t> parse_special(const std::string& text) {
   const size_t sign = text.rfind('=');
@@ -106,7 +104,7 @@ void describe_ranks(Descriptor& d, const SubwordParts& parts, const TokenizerOpt
   d.eod_id = found->second;
 }
 
-// "eos_token" of a tokenizer_config.json beside the file; "" when it does not say.
+// "eos_token" of the tokenizer_config.json next to the file; "" if there is none.
 std::string eos_of_config(const std::string& folder) {
   const std::string path = joined(folder, "tokenizer_config.json");
   if (!is_file(path)) return "";
@@ -126,7 +124,7 @@ int32_t id_of_text(const SubwordParts& parts, const std::string& text) {
   return parts.tokens.find(text);
 }
 
-// The file's own word, then names that models use for the end of a document.
+// The end-of-document token: as requested, as the file says, or by names that models use for it.
 int32_t find_eod(const SubwordParts& parts, const std::string& asked, const std::string& folder,
                  const std::string& where) {
   const std::string said = asked.empty() ? eos_of_config(folder) : asked;
@@ -141,9 +139,7 @@ int32_t find_eod(const SubwordParts& parts, const std::string& asked, const std:
   throw Error(cat(where, ": which token ends a document? Give its text with --eod"), Exit::usage);
 }
 
-// ---- files to tokenizers
-
-// Everything but what the descriptor says; `where` names the files' folder.
+// Parses everything except what the descriptor adds; `where` names the folder of the files.
 SubwordParts parse_files(const std::string& type, const std::vector<TokenizerFile>& files, const std::string& folder) {
   const auto where = [&](size_t i) { return joined(folder, files[i].name.c_str()); };
   const auto expect = [&](size_t count) {
@@ -176,14 +172,14 @@ SubwordParts parse_files(const std::string& type, const std::vector<TokenizerFil
               Exit::usage);
 }
 
-// All that a tokenizer is made of.
+// An opened tokenizer: parsed parts, descriptor and files.
 struct Opened {
   SubwordParts parts;
   Descriptor d;
   std::vector<TokenizerFile> files;
 };
 
-// Adds the tokens that the descriptor knows and the files do not.
+// Adds the tokens that only the descriptor has.
 void add_described(SubwordParts& parts, const Descriptor& d) {
   if (d.type == "tiktoken") {
     parts.splitter.add(d.split);
@@ -204,7 +200,7 @@ std::unique_ptr<Tokenizer> build(Opened opened, const std::string& where) {
   });
 }
 
-// The kind of a file and all files that belong to it.
+// The type of a tokenizer file, and all files that belong to it.
 std::pair<std::string, std::vector<std::string>> companions(const fs::path& path) {
   const std::string name = path.filename().string();
   const fs::path folder = path.parent_path();
@@ -220,7 +216,7 @@ std::pair<std::string, std::vector<std::string>> companions(const fs::path& path
   return {path.extension() == ".json" ? "huggingface" : "tiktoken", {path.string()}};
 }
 
-// The first of a folder's files that is a tokenizer's whole name; "" when there is none.
+// The first known tokenizer file name in a folder; "" if there is none.
 std::string named_file_in(const fs::path& folder) {
   for (const char* name : {kTokenizerFile, "tokenizer.json", "vocab.json", "encoder.json", "tokenizer.model"})
     if (is_file(folder / name)) return joined(folder, name);
@@ -241,7 +237,7 @@ std::string file_in(const fs::path& folder) {
               Exit::usage);
 }
 
-// Bytes as a byte-level vocabulary without merges.
+// The byte tokenizer as a byte-level vocabulary without merges.
 SubwordParts byte_parts() {
   const ByteTokenizer byte;
   SubwordParts parts;
@@ -277,7 +273,7 @@ Opened open_described(const std::string& path) {
   return {std::move(parts), std::move(d), std::move(files)};
 }
 
-// The names that transformers looks for; what a file was called is of no use to anyone who gets a copy of it.
+// Renames files to the names that transformers looks for; the original names are of no use in a copy.
 void rename_for_copies(const std::string& type, std::vector<TokenizerFile>& files) {
   if (type == "huggingface") files[0].name = "tokenizer.json";
   if (type == "gpt2") files[0].name = "vocab.json", files[1].name = "merges.txt";
@@ -307,7 +303,7 @@ Opened open_plain(const std::string& path, const TokenizerOptions& options) {
   return {std::move(parts), std::move(d), std::move(files)};
 }
 
-// A descriptor or another tokenizer file.
+// Opens a descriptor or another tokenizer file.
 Opened open_tokenizer(const std::string& file, const TokenizerOptions& options) {
   return fs::path(file).filename() == kTokenizerFile ? open_described(file) : open_plain(file, options);
 }

@@ -1,4 +1,4 @@
-// Finds and opens tokenizers: by name, by file, in a folder of a model, or by the descriptor beside shards.
+// Finds and opens tokenizers: by name, from a file, from a model folder, or by the descriptor next to shards.
 #pragma once
 #include <memory>
 #include <string>
@@ -11,33 +11,35 @@ namespace athanor {
 
 struct TokenizerOptions {
   std::string source = "byte";              // "byte", a tokenizer file, or a folder that holds one
-  std::string split;                        // rank files: built-in name or expression; "": by the number of ranks
-  std::string eod;                          // text of the token at the end of a document; "": by the file
+  std::string split;                        // rank files: name of a built-in pattern, or a regular expression; "": by
+                                            // the number of ranks
+  std::string eod;                          // text of the end-of-document token; "": as the file says
   std::vector<std::string> special_tokens;  // rank files: TEXT=ID
-  bool allow_special = false;               // special tokens in a text are themselves, not ordinary text
+  bool allow_special = false;               // special tokens that occur in a text are encoded as such, not as ordinary
+                                            // text
 };
 
 std::unique_ptr<Tokenizer> make_tokenizer(const TokenizerOptions& options);
 
-// Whether a folder has a descriptor, or a tokenizer in a file of a name that says so.
+// Whether a folder has a descriptor, or a tokenizer file under one of the known names.
 bool has_tokenizer(const std::string& folder);
 
-// From a descriptor, another tokenizer file, or a folder: its descriptor if it has one, else the file it has.
+// Loads a descriptor, another tokenizer file, or a folder: its descriptor if it has one, else its tokenizer file.
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& path);
-// What load_tokenizer(path) would be made of, for those who write tokenizers down in other forms. "byte" has no merges.
+// The parts load_tokenizer(path) is made from, for export to other formats. "byte" has no merges.
 struct LoadedParts {
-  SubwordParts parts;  // special tokens of a descriptor are among the added ones
+  SubwordParts parts;  // parts.added contains the special tokens of a descriptor
   int32_t eod_id = -1;
 };
 LoadedParts load_tokenizer_parts(const std::string& path);
 
-// By the descriptor in the folder of a shard; null when there is none.
+// Loads the tokenizer by the descriptor in the folder of a shard; null if there is none.
 std::unique_ptr<Tokenizer> find_tokenizer(const std::string& shard_path);
 
-// The descriptor in the folder of a shard and the files that it names, as they are; nothing when there is none.
+// The descriptor in the folder of a shard and the files that it names, unparsed; empty if there is none.
 std::vector<TokenizerFile> tokenizer_files_beside(const std::string& shard_path);
 
-// Writes the descriptor and the files that it names into a folder, each atomically, the descriptor last.
+// Writes the descriptor and its files into a folder, each atomically, the descriptor last.
 void write_tokenizer(const Tokenizer& tokenizer, const std::string& folder);
 
 }  // namespace athanor

@@ -8,7 +8,7 @@
 namespace athanor {
 namespace {
 
-// Hangul syllables are computed [Unicode 16.0, section 3.12].
+// Hangul syllables are composed by arithmetic [Unicode 16.0, section 3.12].
 constexpr uint32_t kSyllables = 0xac00, kLeads = 0x1100, kVowels = 0x1161, kTails = 0x11a7;
 constexpr uint32_t kLeadCount = 19, kVowelCount = 21, kTailCount = 28;
 constexpr uint32_t kSyllableCount = kLeadCount * kVowelCount * kTailCount;
@@ -72,7 +72,7 @@ uint32_t Nfc::compose(uint32_t first, uint32_t second) const {
   return found == compositions_.end() ? 0 : found->second;
 }
 
-// Decomposes, orders by combining class, composes [Unicode 16.0, section 3.11].
+// Decomposes, sorts by combining class, and composes [Unicode 16.0, section 3.11].
 void Nfc::append_segment(std::string_view text, std::string& out) const {
   std::vector<uint32_t> codes;
   for (size_t at = 0; at < text.size();) {
@@ -89,7 +89,7 @@ void Nfc::append_segment(std::string_view text, std::string& out) const {
     while (end < codes.size() && classes[end] > 0) marks.emplace_back(classes[end], codes[end]), ++end;
     std::stable_sort(marks.begin(), marks.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
     for (size_t k = 0; k < marks.size(); ++k) classes[i + k] = marks[k].first, codes[i + k] = marks[k].second;
-    i = std::max(i, end);  // the starter behind the marks
+    i = std::max(i, end);  // the starter after the marks
   }
   std::vector<uint32_t> composed;
   size_t starter = SIZE_MAX;
@@ -113,11 +113,11 @@ void Nfc::append_segment(std::string_view text, std::string& out) const {
   }
 }
 
-// A character that is not active begins a segment that normalizes on its own.
+// A character that is not active begins a segment that can be normalized separately.
 void Nfc::append(std::string_view text, std::string& out) const {
-  size_t kept = 0, last = 0;  // text before `kept` is in `out`; `last` is where the character before `at` begins
+  size_t kept = 0, last = 0;  // text before `kept` is already in `out`; `last`: start of the character before `at`
   for (size_t at = 0; at < text.size();) {
-    if (uint8_t(text[at]) < 0xcc) {  // below U+0300
+    if (uint8_t(text[at]) < 0xcc) {  // first byte of a character below U+0300
       const Char c = char_at(text, at);
       last = at;
       at += c.bytes;

@@ -1,4 +1,4 @@
-// What happens to a text before it is split into pieces, in the steps that a tokenizer file names.
+// Normalization of a text before it is split into pieces, by the steps of a tokenizer file.
 #pragma once
 #include <string>
 #include <string_view>
@@ -12,28 +12,28 @@
 
 namespace athanor {
 
-// A text in front of a text that is not empty and not `inside`.
+// Prepends a text, unless the input is empty or its place is `inside`.
 struct Prepend {
   std::string text;
-  bool unless_there = false;    // not where the text begins with it
-  bool documents_only = false;  // not behind a token
+  bool unless_there = false;    // not if the input already begins with it
+  bool documents_only = false;  // not after a token
 };
 
 struct Replace {
   std::string from, to;
 };
 
-// Appends a text in which all of `from`, which is not empty, is `to`.
+// Appends `text` with every occurrence of `from`, which must not be empty, replaced by `to`.
 void append_replaced(std::string_view text, std::string_view from, std::string_view to, std::string& out);
 
-// SentencePiece's normal form: characters by the charsmap, user-defined symbols as they are, bytes that are no UTF-8 as
-// U+FFFD, spaces as U+2581.
+// SentencePiece's normalization: replaces characters by the charsmap, keeps user-defined symbols, and writes invalid
+// UTF-8 bytes as U+FFFD and spaces as U+2581.
 struct PieceForm {
   Charsmap charsmap;
   TokenFinder symbols;
   bool add_space = true;    // add_dummy_prefix
-  bool at_end = false;      // treat_whitespace_as_suffix: that space goes behind the text
-  bool trim_spaces = true;  // remove_extra_whitespaces: none at the ends, one between words
+  bool at_end = false;      // treat_whitespace_as_suffix: the added space goes to the end of the text
+  bool trim_spaces = true;  // remove_extra_whitespaces: no spaces at the ends, single spaces between words
   void append(std::string_view text, TextPlace place, std::string& out) const;
 
  private:
@@ -49,7 +49,7 @@ class Normalizer {
   struct Room {
     std::string text, next;
   };
-  // The normal form of a part of a text: the part itself, or text in `room`.
+  // Normalizes a part of a text; returns the part itself or text stored in `room`.
   std::string_view of(std::string_view part, TextPlace place, Room& room) const;
   std::string of(const std::string& text) const {
     Room room;
@@ -57,10 +57,10 @@ class Normalizer {
   }
 
   bool only_nfc() const;
-  // Whether characters are replaced one by one, whatever their neighbours are, and only spaces are, by U+2581.
+  // Whether the only characters replaced are spaces, by U+2581, one by one and whatever their neighbours.
   bool only_marks_spaces() const;
-  bool marks_spaces() const;                  // no space is left
-  bool removes(std::string_view text) const;  // a step leaves none of it
+  bool marks_spaces() const;                  // no spaces are left after normalization
+  bool removes(std::string_view text) const;  // the last step leaves nothing of this text
 
  private:
   std::vector<Step> steps_;

@@ -11,8 +11,8 @@ namespace {
 
 using Text = std::string_view;
 
-// The end of the run of letters a to z from `at`, eight at a time, but for those of the last seven bytes of the text. A
-// loop over characters, whose number no processor guesses, takes twice as long.
+// Returns the end of the run of letters a to z from `at`, testing eight at a time (may stop early within the last seven
+// bytes). A loop over characters takes twice as long, because the branch predictor cannot guess its length.
 inline size_t small_letters(Text text, size_t at) {
   constexpr uint64_t kEach = 0x0101010101010101, kTop = 0x80 * kEach;
   for (; at + 8 <= text.size(); at += 8) {
@@ -24,7 +24,7 @@ inline size_t small_letters(Text text, size_t at) {
   return at;
 }
 
-// The end of the run of characters from `at` whose class has one of `any`.
+// Returns the end of the run of characters from `at` that have a class in `any`.
 inline size_t run_of(const CharTable& table, Text text, size_t at, uint8_t any) {
   if (any & kLower) at = small_letters(text, at);
   while (at < text.size()) {
@@ -35,7 +35,7 @@ inline size_t run_of(const CharTable& table, Text text, size_t at, uint8_t any) 
   return at;
 }
 
-// The end of the run of characters with none of `none`.
+// Returns the end of the run of characters without a class in `none`.
 inline size_t run_without(const CharTable& table, Text text, size_t at, uint8_t none) {
   while (at < text.size()) {
     const auto c = table.at(text, at);
@@ -55,7 +55,7 @@ inline size_t numbers(const CharTable& table, Text text, size_t at, int most) {
   return at;
 }
 
-// 's|'t|'re|'ve|'m|'ll|'d from the apostrophe at text[at]; its size, or 0.
+// Size of the contraction 's|'t|'re|'ve|'m|'ll|'d at the apostrophe text[at]; 0: none.
 size_t contraction(Text text, size_t at) {
   if (at + 1 >= text.size()) return 0;
   const char a = text[at + 1], b = at + 2 < text.size() ? text[at + 2] : '\0';
@@ -132,10 +132,10 @@ size_t next_cl100k(const CharTable& table, Text text, size_t at) {
   return lines(table, text, at);
 }
 
-// The two letter alternatives of o200k from `at`, behind the optional character before the letters: 0 when neither
+// The two letter alternatives of o200k from `at`, after the optional character before the letters; 0 if neither
 // matches. With U = [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}] and W = [\p{Ll}\p{Lm}\p{Lo}\p{M}]: U*W+ first, then U+W*.
 size_t o200k_letters(const CharTable& table, Text text, size_t at) {
-  size_t end = at, after_both = 0;  // the end of U*; behind its last character that is in W too
+  size_t end = at, after_both = 0;  // end of U*; end of its last character that is also in W
   while (end < text.size()) {
     const auto c = table.at(text, end);
     if (!(c.kind & (kUpper | kCaseless | kMark))) break;
@@ -144,7 +144,7 @@ size_t o200k_letters(const CharTable& table, Text text, size_t at) {
   }
   if (end < text.size() && table.at(text, end).kind & kLower)
     return run_of(table, text, end, kLower | kCaseless | kMark);
-  if (after_both > 0) return after_both;  // U* gives back until W+ has one
+  if (after_both > 0) return after_both;  // U* backtracks until W+ matches one character
   return end > at ? end : 0;              // U+, with W* empty
 }
 
@@ -157,7 +157,7 @@ size_t next_o200k(const CharTable& table, Text text, size_t at) {
   if (c.kind & kNumber) return numbers(table, text, at, 3);
   if (!(c.kind & kNewline)) {
     const size_t second = at + c.bytes;
-    // U*W+ behind a mark as the optional character; where only U+ would match there, the mark itself is a W+.
+    // U*W+ after a mark as the optional character; if only U+ would match there, the mark itself is W+.
     const size_t end = second < text.size() ? o200k_letters(table, text, second) : 0;
     if (c.kind & kMark) {
       const bool lower = end > 0 && table.of(char_at(text, char_before(text, end)).code) & (kLower | kCaseless | kMark);
@@ -172,15 +172,14 @@ size_t next_o200k(const CharTable& table, Text text, size_t at) {
   return end;
 }
 
-// \p{N}{1,kMost}, and whatever is between.
+// \p{N}{1,kMost}, or the text between numbers.
 template <int kMost>
 size_t next_numbers(const CharTable& table, Text text, size_t at) {
   const auto c = table.at(text, at);
   return c.kind & kNumber ? numbers(table, text, at, kMost) : run_without(table, text, at + c.bytes, kNumber);
 }
 
-// As tiktoken 0.14 and the tokenizer.json files of the models write them. Those of numbers alone are parts of
-// sequences.
+// As written in tiktoken 0.14 and in the models' tokenizer.json files. Patterns of only numbers occur inside sequences.
 constexpr std::array<Pattern, 11> kPatterns{{
     {"gpt2", R"re('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)re", next_gpt2},
     {"gpt2", R"re('(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s)re", next_gpt2},

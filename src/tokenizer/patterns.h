@@ -1,5 +1,5 @@
-// The split patterns of well-known tokenizers, by hand: each cuts a text into the pieces that byte-pair encoding then
-// works on, exactly as its regular expression would, in linear time.
+// Hand-written split patterns of well-known tokenizers: each cuts a text into the pieces for byte-pair encoding,
+// exactly as its regular expression would, in linear time.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -9,24 +9,25 @@
 
 namespace athanor {
 
-// Where the piece that starts at text[at] ends; at < text.size(). What follows text is its end, not more text.
+// Returns the end of the piece that starts at text[at]; at < text.size(). The end of `text` is the end of the whole
+// text.
 using NextPiece = size_t (*)(const CharTable&, std::string_view text, size_t at);
 
 struct Pattern {
   const char* name;   // "gpt2"
-  const char* regex;  // as tiktoken or a tokenizer.json writes it
+  const char* regex;  // as written by tiktoken or a tokenizer.json
   NextPiece next;
-  bool cuts = true;  // at the places of last_safe_cut(); those that do match every character
+  bool cuts = true;  // may be cut at the places of last_safe_cut(); true if the pattern matches every character
 };
 
-// By name or by the exact regular expression; null for any other. Several expressions may have one name: the first is
-// what the name alone means.
+// Finds a pattern by name or by its exact regular expression; null if unknown. Several expressions may share a name:
+// the name refers to the first.
 const Pattern* find_pattern(std::string_view name_or_regex);
-std::string pattern_names();  // for messages: "gpt2, cl100k, ..."
+std::string pattern_names();  // list for messages: "gpt2, cl100k, ..."
 
-// Every pattern that says so ends a piece between a letter or a number and white space that follows, and looks no
-// further there. So a text may be cut at such a place and its parts split on their own, with the same pieces. The last
-// such place in text[from, to], or `from` when there is none.
+// Every pattern with `cuts` ends a piece between a letter or number and the white space after it, without looking
+// further. So a text may be cut there, and its parts split separately into the same pieces. Returns the last such place
+// in text[from, to], or `from` if there is none.
 size_t last_safe_cut(const CharTable&, std::string_view text, size_t from, size_t to);
 
 }  // namespace athanor

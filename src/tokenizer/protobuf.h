@@ -1,5 +1,5 @@
-// The fields of a protobuf message, one after the other, as they are on the wire. What does not end where it says is an
-// Error(usage) that names the file and the place.
+// Reads the fields of a protobuf message one by one, in wire order. A malformed message throws Error(usage) with the
+// file and the offset.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -9,19 +9,19 @@ namespace athanor {
 
 class ProtobufReader {
  public:
-  // where: the file. offset: the message's place in it.
+  // where: the file name. offset: the message's offset in the file.
   ProtobufReader(std::string_view message, std::string where, size_t offset = 0)
       : message_(message), where_(std::move(where)), offset_(offset) {}
 
-  bool next();  // false: the message ends
+  bool next();  // advances to the next field; false: end of the message
   uint32_t field() const { return field_; }
-  // The value of the field, which must be of this kind.
+  // The value of the current field; throws if the field has another wire type.
   int64_t integer() const;  // varint
-  float number() const;     // of four bytes
+  float number() const;     // four-byte float
   std::string_view bytes() const;
   ProtobufReader message() const;
 
-  // The file and the field's place in it, for errors.
+  // The file and the field's offset in it, for errors.
   std::string place() const;
 
  private:
@@ -33,7 +33,7 @@ class ProtobufReader {
 
   std::string_view message_;
   std::string where_;
-  size_t offset_, at_ = 0, begin_ = 0;  // begin_: of the field
+  size_t offset_, at_ = 0, begin_ = 0;  // begin_: start of the field
   uint32_t field_ = 0, kind_ = 0;
   uint64_t integer_ = 0;
   std::string_view bytes_;

@@ -1,4 +1,4 @@
-// tiktoken's rank files: parse_rank_file of files.h.
+// Parser of tiktoken's rank files: parse_rank_file of files.h.
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -9,7 +9,7 @@
 namespace athanor {
 namespace {
 
-// [RFC 4648, section 4]: what a character stands for; 64: nothing.
+// Base64 value of each character [RFC 4648, section 4]; 64: invalid.
 constexpr std::array<uint8_t, 256> kDigits = [] {
   std::array<uint8_t, 256> digits{};
   digits.fill(64);
@@ -19,7 +19,7 @@ constexpr std::array<uint8_t, 256> kDigits = [] {
   return digits;
 }();
 
-// False for what is no base64.
+// Returns false if the text is not valid base64.
 bool from_base64(std::string_view text, std::string& bytes) {
   if (text.empty() || text.size() % 4 != 0) return false;
   const size_t padding = text.ends_with("==") ? 2 : text.ends_with('=') ? 1 : 0;

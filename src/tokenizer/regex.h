@@ -1,4 +1,4 @@
-// Split patterns that patterns.h does not have, through PCRE2 where the program was built with it.
+// Split patterns that patterns.h does not have, run by PCRE2 if the program was built with it.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -16,17 +16,17 @@ class Regex {
   struct Match {
     size_t begin, end;
   };
-  // An Error(usage) with the place of the mistake or what is not supported, or with the remedy when there is no PCRE2
-  // in this program.
+  // Throws Error(usage) with the position of a syntax error or the unsupported feature; in a build without PCRE2, with
+  // a remedy.
   static std::shared_ptr<const Regex> compile(const std::string& pattern, RegexDialect dialect);
   virtual ~Regex() = default;
-  // Appends the matches in order, some of them empty. Bytes that are no UTF-8 match nothing.
+  // Appends the matches in order; some may be empty. Invalid UTF-8 bytes match nothing.
   virtual void match(std::string_view text, std::vector<Match>& matches) const = 0;
-  // Appends the ends of the pieces that text falls into: the matches, and what lies between them.
+  // Appends the ends of the pieces of the text: the matches, and the text between them.
   void split(std::string_view text, std::vector<size_t>& ends) const;
-  virtual std::string unicode_version() const = 0;  // Unicode version of the tables of character classes
-  // How many characters of all texts so far these tables do not have, but for letters, marks and numbers: those are
-  // added.
+  virtual std::string unicode_version() const = 0;  // Unicode version of the character class tables
+  // Number of characters in all texts so far that are missing in these tables. Newer letters, marks and numbers do not
+  // count: their classes are supplied to PCRE2.
   virtual int64_t unknown_characters() const = 0;
 };
 

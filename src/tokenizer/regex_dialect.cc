@@ -1,5 +1,5 @@
-// A descent through the pattern: alternatives, sequences, atoms with quantifiers, sets. Only what is known to mean the
-// same is written.
+// Recursive descent through the pattern: alternatives, sequences, atoms with quantifiers, sets. Writes only syntax that
+// is known to mean the same in PCRE2.
 #include "tokenizer/regex_dialect.h"
 
 #include <algorithm>
@@ -16,13 +16,14 @@
 namespace athanor {
 namespace {
 
-constexpr int kMostGroups = 100;        // nested
-constexpr int64_t kMostRepeats = 1000;  // {n,m}
+constexpr int kMostGroups = 100;        // nesting depth
+constexpr int64_t kMostRepeats = 1000;  // maximum n, m in {n,m}
 constexpr const char* kAnyCharacter = "(?s:.)";
 constexpr const char* kNoLineEnd = "[^\\x{a}]";
-// The insides of sets. Word characters are those of Unicode's annex 18; white space is White_Space.
+// Contents of sets. Word characters are those of Unicode's annex 18; white space is White_Space.
 constexpr const char* kWord = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}";
-// Outside of sets Oniguruma has a table for characters below 256, in which superscripts and fractions are of words.
+// Outside of sets, Oniguruma uses a table for characters below 256, in which superscripts and fractions are word
+// characters.
 constexpr const char* kMoreWord = "\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}";
 constexpr const char* kRustWord = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{200c}\\x{200d}";
 constexpr const char* kWhiteSpace =
@@ -32,7 +33,7 @@ constexpr const char* kHexDigit = "0-9a-fA-F";
 constexpr std::string_view kCategories[] = {
     "L",  "LU", "LL", "LT", "LM", "LO", "M",  "MN", "MC", "ME", "N",  "ND", "NL", "NO", "P",  "PC", "PD", "PS", "PE",
     "PI", "PF", "PO", "S",  "SM", "SC", "SK", "SO", "Z",  "ZS", "ZL", "ZP", "C",  "CC", "CF", "CN", "CO", "CS"};
-// Other names, as PCRE2 has them or as sets.
+// Other property names, as PCRE2 names them or as sets.
 constexpr std::pair<std::string_view, std::string_view> kProperties[] = {
     {"LETTER", "\\p{L}"},
     {"LOWERCASELETTER", "\\p{Ll}"},
@@ -71,10 +72,10 @@ std::string code_text(uint32_t code) {
   return text;
 }
 
-// What one character is matched with: the inside of a set, or a whole expression where a set cannot say it.
+// A pattern that matches one character: the content of a set, or alternatives where a set cannot express it.
 struct OneOf {
-  std::string inside;                // behind "[" or "[^"
-  std::vector<std::string> further;  // expressions of one character each, beside what `inside` has
+  std::string inside;                // text after "[" or "[^"
+  std::vector<std::string> further;  // alternatives to `inside`, each matching one character
 
   void add(const OneOf& other) {
     inside += other.inside;
@@ -110,8 +111,6 @@ class Translator {
     bool any_case = false, dot_is_all = false, many_lines = false;
   };
 
-  // ---- characters of the pattern
-
   template <class... A>
   [[noreturn]] void refuse(const A&... what) const {
     throw Error(cat("split pattern ", pattern_, ": ", what..., " at character ", at_,
@@ -142,9 +141,8 @@ class Translator {
     return code;
   }
 
-  // ---- alternatives and sequences
-
-  // before: the literal character in front of a group without alternatives belongs to the same text as its first.
+  // before: the literal character in front of a group without alternatives, with which its first character may form a
+  // pair.
   std::string alternatives(Mode mode, uint32_t before = 0) {
     if (++depth_ > kMostGroups) refuse("nesting deeper than ", kMostGroups, " groups");
     options(mode);
@@ -161,7 +159,7 @@ class Translator {
     return out;
   }
 
-  // (?i) and the like at the start of the pattern or of a group, where all engines agree on their reach.
+  // Parses (?i) and similar options at the start of the pattern or of a group, where all engines agree on their scope.
   void options(Mode& mode) {
     while (peek() == '(' && peek(1) == '?' && (std::isalpha(uint8_t(peek(2))) || peek(2) == '-')) {
       const size_t before = at_;
@@ -216,7 +214,7 @@ class Translator {
     return literal(character(), mode, before);
   }
 
-  // Behind a literal character `before`: without regard to case, some pairs are one character of others (ss, fi).
+  // Refuses a case-insensitive pair of literals `before`, `code` that can fold to a single character (ss, fi).
   std::string literal(uint32_t code, Mode mode, uint32_t before) {
     if (!mode.any_case) return code_text(code);
     if (code >= 0x80) refuse("a character beyond ASCII without regard to case");
@@ -227,7 +225,7 @@ class Translator {
     return cat("(?i:", code_text(code), ")");
   }
 
-  // Oniguruma joins the characters of (?:s)s to one text, but not those of other groups.
+  // Oniguruma joins the characters of (?:s)s into one text, but not those of other groups.
   std::string group(Mode mode, uint32_t before) {
     take("(");
     std::string open = "(?:";
@@ -239,7 +237,7 @@ class Translator {
         open = cat("(?", pattern_[at_ - 1]);
       } else if (take("<=") || take("<!")) {
         open = cat("(?<", pattern_[at_ - 1]);
-      } else if (take("<") || (!onig() && take("P<"))) {  // a name, of use for backreferences alone
+      } else if (take("<") || (!onig() && take("P<"))) {  // a group name, which matters only for backreferences
         while (std::isalnum(uint8_t(peek())) || peek() == '_') ++at_;
         if (!take(">")) refuse("a group of this kind");
       } else {
@@ -253,13 +251,12 @@ class Translator {
     return open + inner + ")";
   }
 
-  // ---- quantifiers
-
   struct Interval {
-    int64_t low = 0, high = -1;  // negative: without end
-    bool fixed = false;          // {n}
+    int64_t low = 0, high = -1;  // high: negative: unbounded
+    bool fixed = false;          // written as {n}
   };
-  // {n}, {n,}, {n,m}, {,m} from the brace; false, and nothing is taken: the brace is a character.
+  // Parses {n}, {n,}, {n,m} or {,m} at the brace. Returns false and consumes nothing if the brace is a literal
+  // character.
   bool interval(Interval& out) {
     const size_t before = at_;
     const auto number = [&](int64_t& value) {
@@ -291,14 +288,12 @@ class Translator {
       if (!simple) how = cat("{", range.low, ",", range.high < 0 ? "" : cat(range.high), "}");
       literal_ = 0;
       one = cat("(?:", one, ")", how);
-      // Behind {n,m} a + is another quantifier in Oniguruma, behind {n} a ? too.
+      // In Oniguruma, + after {n,m} is another quantifier, and so is ? after {n}.
       const bool lazy = peek() == '?' && (simple || !onig() || !range.fixed);
       const bool possessive = peek() == '+' && (simple || !onig());
       if (lazy || possessive) one += pattern_[at_++];
     }
   }
-
-  // ---- escapes
 
   std::string escape(Mode mode, uint32_t before) {
     OneOf set;
@@ -343,7 +338,7 @@ class Translator {
                           onig() && !in_set_ ? kMoreWord : ""),
             .further = {}};
   }
-  std::string newer_of(std::string_view text) const {  // newer characters of a row of kProperties
+  std::string newer_of(std::string_view text) const {  // newer characters for an entry of kProperties
     if (text == "\\p{L}") return newer_in("L");
     if (text == "\\p{Lu}" || text == "\\p{Uppercase}") return newer_.upper;
     if (text == "\\p{Ll}" || text == "\\p{Lowercase}") return newer_.lower;
@@ -354,7 +349,7 @@ class Translator {
     if (text == "\\p{Alphabetic}") return newer_.letters();
     return text == "\\p{Alphabetic}\\p{Nd}" ? newer_.letters() + newer_.digit : "";
   }
-  // What has to be added to a category of PCRE2's.
+  // Characters to add to a category of PCRE2.
   std::string newer_in(const std::string& category) const {
     if (category == "L") return newer_.letters();
     if (category == "LU") return newer_.upper;
@@ -364,7 +359,7 @@ class Translator {
     return category == "ND" ? newer_.digit : category == "NO" ? newer_.other_number : "";
   }
 
-  // \d, \w, \s, \h, \p{...} and their opposites, in a set or outside.
+  // Parses \d, \w, \s, \h, \p{...} and their complements, inside or outside of a set.
   bool escaped_set(OneOf& out) {
     const char c = peek(1);
     const auto set = [&](const OneOf& found, bool opposite) {
@@ -401,7 +396,7 @@ class Translator {
     }
     const std::string given(pattern_.substr(before, at_ - before));
     const OneOf found = property_named(name, given);
-    // A single property of PCRE2 has its opposite in a set.
+    // The complement of a single PCRE2 property can be written inside a set.
     const bool single = found.inside.starts_with("\\p{") && found.inside.find('\\', 1) == std::string::npos;
     if (opposite && single) {
       out = found;
@@ -424,10 +419,10 @@ class Translator {
     if (name.empty() || name.starts_with("IN") || name.starts_with("POSIX") ||
         std::any_of(name.begin(), name.end(), [](char c) { return std::isdigit(uint8_t(c)); }))
       refuse("the property ", given);
-    return {.inside = cat("\\p{sc:", name, "}"), .further = {}};  // a script, or PCRE2 says that it is none
+    return {.inside = cat("\\p{sc:", name, "}"), .further = {}};  // a script; PCRE2 reports unknown names
   }
 
-  // What one character is written as behind a backslash.
+  // Parses a single character written with a backslash.
   uint32_t escaped_character() {
     take("\\");
     const char c = peek();
@@ -454,9 +449,7 @@ class Translator {
     return character();
   }
 
-  // ---- sets
-
-  // Behind "[": up to and with its "]".
+  // Parses a set after its "[", including the closing "]".
   OneOf set() {
     if (++depth_ > kMostGroups) refuse("nesting deeper than ", kMostGroups, " sets");
     const bool was_in_set = std::exchange(in_set_, true);
@@ -476,7 +469,7 @@ class Translator {
     return opposite ? none_of(all) : all;
   }
 
-  // The members between "[", "&&" and "]".
+  // Parses the members of a set up to "&&" or "]".
   OneOf one_side(bool first) {
     OneOf all;
     for (bool begin = true;; begin = false) {
@@ -514,7 +507,7 @@ class Translator {
     if (peek() != '\\') return character();
     if (peek(1) != 'b') return escaped_character();
     at_ += 2;
-    return 8;  // in a set, \b is the character
+    return 8;  // inside a set, \b is backspace
   }
 
   OneOf posix_set() {
@@ -532,13 +525,13 @@ class Translator {
     return opposite ? none_of(found) : found;
   }
 
-  // Without regard to case: characters of ASCII and nothing else.
+  // Translates a case-insensitive set; only ASCII characters are supported.
   std::string any_case_set() {
     const size_t begin = at_++;
     const OneOf found = set();
     const std::string_view text = pattern_.substr(begin, at_ - begin);
     const bool ascii = std::all_of(text.begin(), text.end(), [](char c) { return uint8_t(c) < 0x80; });
-    // In a class such as [:upper:] Oniguruma also matches the other case, beyond ASCII.
+    // With a class such as [:upper:], Oniguruma also matches the other case, even beyond ASCII.
     const bool has_class = text.find('\\') != text.npos || text.find("[:") != text.npos;
     if (!ascii || has_class || !found.further.empty() || text.starts_with("[^"))
       refuse("the set ", text, " without regard to case");
@@ -551,7 +544,7 @@ class Translator {
   size_t at_ = 0;
   int depth_ = 0;
   bool in_set_ = false;
-  uint32_t literal_ = 0;  // the character before, where it may be the first of a pair without regard to case
+  uint32_t literal_ = 0;  // previous literal, if it may be the first of a case-insensitive pair
 };
 
 }  // namespace

@@ -1,6 +1,6 @@
-// Split patterns are written for other programs' engines, which read the same signs differently: `\w`, `^`, `\h`, `\v`,
-// `{,3}`, `&&`. Here a pattern is read as its program reads it and written anew for PCRE2, so that it cuts a text into
-// the same pieces. What cannot be said the same way is an Error that names it.
+// Translates split patterns to PCRE2. They are written for the regex engines of other programs, which read the same
+// syntax differently: `\w`, `^`, `\h`, `\v`, `{,3}`, `&&`. The translation cuts a text into the same pieces; what
+// cannot be translated is an Error that names it.
 #pragma once
 #include <string>
 #include <string_view>
@@ -8,17 +8,17 @@
 namespace athanor {
 
 enum class RegexDialect {
-  oniguruma,  // tokenizer.json: Oniguruma with Ruby's syntax, as the tokenizers package has it
-  rust,       // rank files: fancy-regex, as tiktoken has it
+  oniguruma,  // tokenizer.json: Oniguruma with Ruby's syntax, as used by the tokenizers package
+  rust,       // rank files: fancy-regex, as used by tiktoken
 };
 
-// Characters that PCRE2's tables do not have yet, by class, as the inside of a set: they are added to its classes.
+// Characters missing in PCRE2's tables, by class, in the syntax of a set: they are added to PCRE2's classes.
 struct NewerCharacters {
   std::string upper, lower, caseless, mark, digit, other_number;
   std::string letters() const { return upper + lower + caseless; }
 };
 
-// For PCRE2 with PCRE2_UTF, PCRE2_UCP and LF as the newline. Throws Error(..., Exit::usage).
+// The result is for PCRE2 with PCRE2_UTF, PCRE2_UCP and LF as the newline. Throws Error(..., Exit::usage).
 std::string to_pcre2(std::string_view pattern, RegexDialect dialect, const NewerCharacters& newer = {});
 
 }  // namespace athanor

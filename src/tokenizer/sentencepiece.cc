@@ -1,4 +1,5 @@
-// SentencePiece's model file: parse_sentencepiece of files.h. Numbers of fields are those of sentencepiece_model.proto.
+// Parser of SentencePiece's model file: parse_sentencepiece of files.h. Field numbers are those of
+// sentencepiece_model.proto.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -158,7 +159,7 @@ class ModelReader {
     return std::move(parts_);
   }
 
-  // User-defined symbols are found before BPE; the unigram model has them among its tokens, with a score that wins
+  // User-defined symbols are found before BPE; the unigram model has them as tokens with a score that always wins
   // [sentencepiece 0.2.3 unigram_model.cc, GetUserDefinedScore].
   void place_pieces(bool unigram) {
     float least = std::numeric_limits<float>::max();

@@ -17,7 +17,8 @@ void Splitter::add(const std::string& name_or_regex) {
 
 void Splitter::add_oniguruma(const std::string& regex, SplitBehavior behavior, bool invert) {
   const Pattern* known = find_pattern(regex);
-  // By a name nothing is found here, and {1,3}+ is no possessive quantifier to Oniguruma.
+  // find_pattern() also accepts names, which do not count here; and to Oniguruma, {1,3}+ is not a possessive
+  // quantifier.
   if (known && regex == known->regex && regex.find("3}+") == regex.npos &&
       (behavior == SplitBehavior::isolated || (behavior == SplitBehavior::removed && invert && known->cuts))) {
     stages_.push_back({known, nullptr, known->name});
@@ -97,7 +98,7 @@ void Splitter::Stage::split(const CharTable& table, std::string_view text,
     done = m.end;
   }
   if (done < text.size()) parts.push_back({done, text.size(), invert});
-  // Whether a part is one piece with the one before it.
+  // Whether a part belongs to the same piece as the part before it.
   const auto joins = [&](size_t i) {
     if (i == 0) return false;
     const bool match = parts[i].match, before = parts[i - 1].match;

@@ -1,5 +1,5 @@
-// Cuts a text into the pieces that are encoded on their own: one built-in pattern in nearly all tokenizer files, in
-// some a sequence of patterns, each applied to the pieces of the one before.
+// Cuts a text into the pieces that are encoded separately: with one built-in pattern in nearly all tokenizer files, or
+// with a sequence of patterns, each applied to the pieces of the one before.
 #pragma once
 #include <memory>
 #include <string>
@@ -11,15 +11,15 @@
 
 namespace athanor {
 
-// What becomes of the matches of a pattern, as the package `tokenizers` names it.
+// What happens to the matches of a pattern; named as in the `tokenizers` package.
 enum class SplitBehavior : uint8_t { removed, isolated, merged_with_previous, merged_with_next, contiguous };
 
 class Splitter {
  public:
-  // A built-in pattern by name or regular expression, or any other expression as tiktoken reads it, then with a
+  // Adds a built-in pattern by name or regular expression, or any other expression in tiktoken's syntax, with a
   // warning.
   void add(const std::string& name_or_regex);
-  // An expression of a tokenizer.json, or a text. invert: matches are what lies between.
+  // Add an expression of a tokenizer.json, or a literal text. invert: the text between the matches counts as the match.
   void add_oniguruma(const std::string& regex, SplitBehavior behavior = SplitBehavior::isolated, bool invert = false);
   void add_text(const std::string& text, SplitBehavior behavior, bool invert);
 
@@ -39,17 +39,17 @@ class Splitter {
   }
 
   bool empty() const { return stages_.empty(); }
-  // One built-in pattern: its safe cuts are cuts of this splitter.
+  // Whether the only stage is a built-in pattern that allows cuts: its safe cuts are valid for this splitter.
   bool cuts() const { return stages_.size() == 1 && stages_[0].known && stages_[0].known->cuts; }
-  // What may have become of the texts so far elsewhere; "" when nothing may differ.
+  // A warning if other programs may split the texts seen so far differently; else "".
   std::string caveat() const;
-  // The expressions, as they were given or as the name stands for them.
+  // The expressions as given, or the built-in names.
   std::vector<std::string> patterns() const;
 
  private:
   struct Stage {
-    const Pattern* known = nullptr;      // pieces are its own
-    std::shared_ptr<const Regex> regex;  // or its matches, or those of the text `pattern`, split
+    const Pattern* known = nullptr;      // set: the built-in pattern's pieces
+    std::shared_ptr<const Regex> regex;  // set: split at its matches; neither set: split at the literal `pattern`
     std::string pattern;
     SplitBehavior behavior = SplitBehavior::isolated;
     bool invert = false;
@@ -59,7 +59,7 @@ class Splitter {
   void add_other(const std::string& regex, RegexDialect dialect, SplitBehavior behavior, bool invert);
   std::vector<std::string_view> split(const CharTable& table, std::string_view text) const;
 
-  std::vector<Stage> stages_;  // none: a text is one piece
+  std::vector<Stage> stages_;  // empty: a text is one piece
 };
 
 }  // namespace athanor

@@ -12,7 +12,7 @@ namespace {
 
 using In = AddedToken::In;
 
-// As the package `tokenizers` looks for it and, since 0.23, decodes it.
+// The text of an added token as the `tokenizers` package searches for it and, since 0.23, decodes it.
 std::string form_of(const AddedToken& token, const Normalizer& normalizer) {
   return token.in == In::normal_form ? normalizer.of(token.text) : token.text;
 }
@@ -41,8 +41,8 @@ std::variant<Bpe, Unigram> model_of(SubwordParts& parts) {
   return Bpe(std::move(parts.tokens), parts.merges, parts.whole_pieces, parts.characters);
 }
 
-// A whole piece that is a token may be one that merges do not make, and rounded sums depend on all that was before:
-// such pieces must not be cut.
+// No word breaks with whole_pieces, since a whole piece may be a token that merges cannot make; and none with the
+// unigram model, since its rounded sums depend on all the text before.
 std::optional<WordBreaks> words_of(const SubwordParts& parts) {
   if (parts.splits_at_spaces) return WordBreaks();
   if (!parts.characters || parts.whole_pieces || parts.model == SubwordParts::Model::unigram) return {};
@@ -66,7 +66,7 @@ class SubwordTokenizer::TextEncoder final : public Encoder {
   }
 
  private:
-  // The ids of the tokens in a text, and rest(text, place) for what is between them.
+  // Appends the ids of the tokens found in a text, and calls rest(text, place) for the text between them.
   template <class Fn>
   static void between(const TokenFinder& tokens, std::string_view text, TextPlace place, std::vector<int32_t>& out,
                       Fn&& rest) {
@@ -140,7 +140,7 @@ void SubwordTokenizer::check(const SelfTest& test, int32_t unknown) const {
     expected.push_back(id >= 0 ? id : unknown);
   }
   const std::vector<int32_t> ids = encode(test.text);
-  const auto* unigram = std::get_if<Unigram>(&model_);  // near equals may differ between versions
+  const auto* unigram = std::get_if<Unigram>(&model_);  // nearly equal segmentations may differ between versions
   constexpr double kNear = 1e-7;                        // [sentencepiece 0.2.3 unigram_model.cc, kEpsilon]
   if (unigram ? std::abs(unigram->score(ids) - unigram->score(expected)) > kNear : ids != expected)
     throw Error(cat("self_test_data: \"", test.text.substr(0, 80), "\" has other pieces than \"",
@@ -180,8 +180,8 @@ std::string SubwordTokenizer::decode(std::span<const int32_t> ids, TextPlace pla
   return decoding_.empty() ? text : decoding_.text_of(std::move(tokens), place);
 }
 
-// Behind a split pattern, tokens in the normalized text have no fixed place in the text as it is, so with them no cut
-// is known to be safe. Breaks between words are where no token is.
+// With a split pattern, tokens in the normalized text have no fixed position in the original text, so no cut is known
+// to be safe if there are any. Word breaks never lie inside a token.
 bool SubwordTokenizer::cuts() const {
   if (!words_) return splitter_.cuts() && normalizer_.only_nfc() && in_normalized_text_.empty();
   return splitter_.empty() && normalizer_.only_marks_spaces() && respelling_.only_marks_spaces() &&

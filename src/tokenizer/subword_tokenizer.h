@@ -1,5 +1,5 @@
-// A tokenizer of subwords: added tokens found in the text, normalization, split pattern, a model of subwords. Made from
-// what tokenizer files say (files.h); the same code for all of them.
+// Subword tokenizer: finds added tokens in the text, normalizes, splits by a pattern, and encodes with a subword model.
+// Built from SubwordParts (files.h), whatever the file format.
 #pragma once
 #include <map>
 #include <memory>
@@ -20,12 +20,12 @@
 
 namespace athanor {
 
-// A token beside the vocabulary, which is found before anything is split.
+// A token outside the vocabulary, which is found before the text is split.
 struct AddedToken {
   enum class In : uint8_t {
-    text,             // in the text
-    normal_form,      // its normal form, in the normalized text
-    normalized_text,  // in the normalized text, as it is
+    text,             // its text is looked up in the original text
+    normal_form,      // its normalized text is looked up in the normalized text
+    normalized_text,  // its text is looked up, unchanged, in the normalized text
   };
   std::string text;
   int32_t id = 0;
@@ -33,15 +33,15 @@ struct AddedToken {
   In in = In::text;
 };
 
-// A text and its pieces with spaces between them, by the program that wrote the file.
+// A test case stored by the program that wrote the file: a text and its pieces, separated by spaces.
 struct SelfTest {
   std::string text, pieces;
 };
 
-// All that a tokenizer file says, whatever its format.
+// Everything in a tokenizer file, whatever its format.
 struct SubwordParts {
   enum class Model : uint8_t {
-    merges,   // Bpe by a table of merges
+    merges,   // Bpe with a merge table
     ranks,    // Bpe::by_ranks
     scores,   // Bpe::by_scores
     unigram,  // Unigram
@@ -51,21 +51,21 @@ struct SubwordParts {
   std::vector<Merge> merges;
   bool whole_pieces = false;  // see Bpe
   Unigram::Scores scores;
-  std::optional<Unknown> characters;  // what those become that are no tokens; none: tokens are of bytes
+  std::optional<Unknown> characters;  // how characters that are no tokens are encoded; absent: tokens consist of bytes
   Normalizer normalizer;
-  Normalizer respelling;  // a second one, for what is between added tokens
+  Normalizer respelling;  // second normalizer, for the text between added tokens
   Splitter splitter;
-  bool splits_at_spaces = false;  // at every U+2581 that respelling wrote
+  bool splits_at_spaces = false;  // the text is also split at every U+2581 that `respelling` wrote
   std::vector<AddedToken> added;
-  std::map<int32_t, std::string> unreachable;  // vocabulary entries that no text encodes to, only decoded
+  std::map<int32_t, std::string> unreachable;  // vocabulary entries that are decoded but never produced by encoding
   Decoding decoding;
   std::vector<SelfTest> self_tests;
-  std::string eod;  // text of the token that ends a document, where the file says it
+  std::string eod;  // text of the end-of-document token, if the file names one
 };
 
 class SubwordTokenizer final : public Tokenizer {
  public:
-  // The descriptor's vocab_size 0 stands for the greatest id + 1.
+  // vocab_size 0 in the descriptor means the largest id + 1.
   SubwordTokenizer(SubwordParts parts, Descriptor descriptor, std::vector<TokenizerFile> sources);
 
   std::string name() const override { return descriptor_.type; }
@@ -82,18 +82,18 @@ class SubwordTokenizer final : public Tokenizer {
   class TextEncoder;
   const TokenTable& tokens() const;
   std::unique_ptr<PieceEncoder> piece_encoder() const;
-  std::string_view text_of(int32_t id) const;  // null: no such token
+  std::string_view text_of(int32_t id) const;  // data() is null if there is no such token
   void check(const SelfTest& test, int32_t unknown) const;
   bool token_covers(std::string_view text, size_t cut) const;
   bool word_ends(std::string_view text, size_t cut) const;
 
   CharTable table_;
-  std::optional<WordBreaks> words_;  // where pieces fall into words; none: pieces stay whole
+  std::optional<WordBreaks> words_;  // splits pieces into words; absent: pieces stay whole
   std::variant<Bpe, Unigram> model_;
   Splitter splitter_;
-  TokenFinder in_text_, in_normalized_text_;  // added tokens that are looked for
+  TokenFinder in_text_, in_normalized_text_;  // finders of the added tokens
   Normalizer normalizer_, respelling_;
-  std::map<int32_t, std::string> texts_;  // what ids decode to that do not decode to their bytes
+  std::map<int32_t, std::string> texts_;  // decoded texts of added tokens and unreachable vocabulary entries
   Decoding decoding_;
   Descriptor descriptor_;
   std::vector<TokenizerFile> files_;

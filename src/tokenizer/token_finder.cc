@@ -20,7 +20,7 @@ TokenFinder::TokenFinder(std::vector<std::pair<std::string, int32_t>> tokens) : 
 TokenFinder::Match TokenFinder::at(std::string_view text, size_t place) const {
   if (!first_[uint8_t(text[place])]) return {};
   Match match;
-  auto low = tokens_.begin(), high = tokens_.end();  // tokens that agree with the text so far
+  auto low = tokens_.begin(), high = tokens_.end();  // tokens that match the text so far
   for (size_t depth = 0; place + depth < text.size() && low != high; ++depth) {
     const auto byte = uint8_t(text[place + depth]);
     const auto order = [&](const auto& token) {

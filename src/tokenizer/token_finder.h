@@ -1,4 +1,4 @@
-// Finds added tokens in a text: at the leftmost place where there is one, the longest.
+// Finds added tokens in a text: the leftmost match, and of those the longest.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -12,7 +12,8 @@ namespace athanor {
 class TokenFinder {
  public:
   TokenFinder() = default;
-  explicit TokenFinder(std::vector<std::pair<std::string, int32_t>> tokens);  // no empty text; the first of equals wins
+  explicit TokenFinder(std::vector<std::pair<std::string, int32_t>> tokens);  // no empty texts; of equal texts the
+                                                                              // first counts
   bool empty() const { return tokens_.empty(); }
   size_t longest() const { return longest_; }
 
@@ -22,11 +23,11 @@ class TokenFinder {
     explicit operator bool() const { return begin != std::string_view::npos; }
   };
   Match next(std::string_view text, size_t from) const;
-  Match at(std::string_view text, size_t place) const;  // the longest that begins there
+  Match at(std::string_view text, size_t place) const;  // the longest token that begins there
 
  private:
   std::vector<std::pair<std::string, int32_t>> tokens_;  // sorted by text
-  std::array<bool, 256> first_{};                        // bytes that tokens begin with
+  std::array<bool, 256> first_{};                        // first bytes of all tokens
   size_t longest_ = 0;
 };
 

@@ -20,8 +20,8 @@ uint64_t mixed(uint64_t hash, uint64_t word) {
 
 }  // namespace
 
-// Up to kInSlot bytes as they are, so that size and word say all; of more, a hash: eight at a time, the last once more
-// where the size asks for it.
+// Up to kInSlot bytes as they are, so that size and word identify the token; for longer tokens a hash of eight bytes at
+// a time, whose last word may overlap.
 uint64_t TokenTable::word_of(std::string_view bytes) {
   const size_t size = bytes.size();
   if (size < kInSlot) return short_word(bytes);
@@ -30,7 +30,7 @@ uint64_t TokenTable::word_of(std::string_view bytes) {
   return word;
 }
 
-// Where the token is, or the free slot where it would be.
+// The slot of the token, or the free slot where it would go.
 size_t TokenTable::slot_of(std::string_view bytes, uint64_t word) const {
   const auto size = uint32_t(bytes.size());
   size_t slot = size_t(mixed(size * kMix1, word) * kMix3 >> shift_);

@@ -1,5 +1,5 @@
-// The tokens of a vocabulary, found by id and by their bytes. All bytes lie in one place; of a token of up to eight the
-// hash table holds them itself, so that a search, mostly for what is no token, seldom looks anywhere else.
+// The tokens of a vocabulary, by id and by their bytes. All bytes are in one string; the hash table itself stores
+// tokens of up to eight bytes, so that a lookup, which usually fails, seldom touches other memory.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -13,26 +13,26 @@ namespace athanor {
 class TokenTable {
  public:
   TokenTable() { rebuild(16); }
-  TokenTable(const std::vector<std::string>& tokens);  // [id]; empty: no such token
+  TokenTable(const std::vector<std::string>& tokens);  // [id]; empty: no token with this id
   void reserve(size_t tokens, size_t bytes);
 
-  size_t size() const { return places_.size(); }  // ids are below it
-  size_t count() const { return count_; }         // ids that are tokens
-  size_t longest() const { return longest_; }     // token, in bytes
+  size_t size() const { return places_.size(); }  // all ids are smaller
+  size_t count() const { return count_; }         // number of ids that are tokens
+  size_t longest() const { return longest_; }     // longest token, in bytes
   std::string_view operator[](size_t id) const { return {bytes_.data() + places_[id].begin, places_[id].size}; }
   int32_t find(std::string_view bytes) const { return slots_[slot_of(bytes, word_of(bytes))].id; }  // -1: none
 
-  // Gives an id that is no token its bytes; without bytes it stays none, but size() counts it. False: another id has
-  // these bytes and goes on being the one that find() names.
+  // Stores the bytes of an unused id; empty bytes leave it unused, but size() counts it. Returns false if another id
+  // already has these bytes; find() still returns that other id.
   bool put(size_t id, std::string_view bytes);
 
  private:
-  static constexpr uint32_t kInSlot = 8;  // bytes that a slot holds
+  static constexpr uint32_t kInSlot = 8;  // maximum token bytes stored in a slot
   struct Place {
     uint32_t begin = 0, size = 0;  // in bytes_
   };
   struct Slot {
-    uint64_t word = 0;  // word_of the token
+    uint64_t word = 0;  // word_of() of the token
     uint32_t size = 0;  // 0: free
     int32_t id = -1;
   };

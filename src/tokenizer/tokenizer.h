@@ -1,4 +1,5 @@
-// Text to token ids and back. What kinds there are, and how they are found in files, is in load.h.
+// Interface of tokenizers: text to token ids and back. The implementations, and how they are found in files, are in
+// load.h.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -9,20 +10,20 @@
 
 namespace athanor {
 
-// Where a text stands: at the start of a document, behind a token, or in the middle of a text. Tokenizers in
-// SentencePiece's manner put a space in front of the first word of a text.
+// Where a text is: at the start of a document, after a token, or in the middle of a text. SentencePiece-style
+// tokenizers put a space in front of the first word of a text.
 enum class TextPlace : uint8_t { document, after_token, inside };
 
-// Encodes with working memory of its own: one per thread. Outlived by its tokenizer.
+// Encodes text. It owns scratch memory, so use one per thread. The tokenizer must outlive it.
 class Encoder {
  public:
   virtual ~Encoder() = default;
-  // Appends the ids of a text. Ids are the same wherever a text is cut at a place that last_cut() named, if what
-  // follows the cut is `inside`.
+  // Appends the ids of a text. A text cut at places returned by last_cut() gives the same ids, if what follows each cut
+  // is encoded with place `inside`.
   virtual void append(std::string_view text, std::vector<int32_t>& out, TextPlace place = TextPlace::document) = 0;
 };
 
-// A file that belongs to a tokenizer, to be kept beside what was made with it.
+// A file of a tokenizer, stored next to data made with it.
 struct TokenizerFile {
   std::string name, content;
 };
@@ -30,19 +31,19 @@ struct TokenizerFile {
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
-  virtual std::string name() const = 0;    // the descriptor's "type"
+  virtual std::string name() const = 0;    // "type" of the descriptor
   virtual int64_t vocab_size() const = 0;  // ids are [0, vocab_size)
-  virtual int32_t eod_id() const = 0;      // end of document
+  virtual int32_t eod_id() const = 0;      // end-of-document token
   virtual std::unique_ptr<Encoder> encoder() const = 0;
-  // The text of ids; throws on ids outside the vocabulary. Other places than `document` are for a text that is decoded
-  // part by part: bytes stay as they are, since the rest of a character may follow; in a whole text those that are no
-  // UTF-8 may become U+FFFD. No first space is taken away `inside`.
+  // Decodes ids; throws if an id is outside the vocabulary. For a text decoded in parts, use other places than
+  // `document`: then bytes stay as they are, because the rest of a character may follow, whereas in a whole text
+  // invalid UTF-8 may become U+FFFD. With `inside`, no leading space is removed.
   virtual std::string decode(std::span<const int32_t> ids, TextPlace place = TextPlace::document) const = 0;
-  // The last place in text[from, to] where the text may be cut without changing an id; `from` when there is none.
-  // Where no place is safe in any text, cuts() is false.
+  // The last place in text[from, to] where the text may be cut without changing any id; `from` if there is none. cuts()
+  // is false if no place is ever safe.
   virtual size_t last_cut(std::string_view text, size_t from, size_t to) const = 0;
   virtual bool cuts() const { return true; }
-  // What may have become of the texts so far in other programs; "" when nothing may differ.
+  // A warning if other programs may tokenize the texts seen so far differently; else "".
   virtual std::string caveat() const { return ""; }
   // The descriptor (load.h) first, then the files that it names.
   virtual const std::vector<TokenizerFile>& files() const = 0;

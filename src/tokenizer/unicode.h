@@ -1,5 +1,5 @@
-// UTF-8 and the character classes that split patterns are made of (Unicode 16.0). Bytes that are no UTF-8 are
-// characters too: one each, of no class.
+// UTF-8 and the character classes used by split patterns (Unicode 16.0). Every invalid UTF-8 byte is treated as a
+// character without a class.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -9,7 +9,8 @@
 
 namespace athanor {
 
-// Bits: patterns ask for unions of classes. Zero is everything else: punctuation, symbols, controls, invalid bytes.
+// Bit flags, since patterns use unions of classes. Zero is everything else: punctuation, symbols, controls, invalid
+// bytes.
 enum CharClass : uint8_t {
   kUpper = 1,     // \p{Lu}, \p{Lt}
   kLower = 2,     // \p{Ll}
@@ -22,22 +23,23 @@ enum CharClass : uint8_t {
 };
 
 struct Char {
-  uint32_t code = 0;  // kInvalidByte | byte for a byte that is no UTF-8
+  uint32_t code = 0;  // kInvalidByte | byte for an invalid UTF-8 byte
   uint8_t bytes = 1;
 };
 inline constexpr uint32_t kInvalidByte = 0x80000000u;
 
-// The character at text[at], at < text.size(). Overlong forms, surrogates and numbers above 0x10ffff are invalid bytes.
+// Decodes the character at text[at], at < text.size(). Overlong forms, surrogates and values above 0x10ffff are invalid
+// bytes.
 Char char_at(std::string_view text, size_t at);
-// Where the character that ends at `end` begins; end > 0.
+// Returns where the character that ends at `end` begins; end > 0.
 size_t char_before(std::string_view text, size_t end);
 void append_utf8(std::string& out, uint32_t code);  // any Unicode scalar value
 
-// The class of every code point, unfolded from the run-length tables into 1.1 MB, of which a language touches little.
+// The class of every code point, expanded from run-length tables to 1.1 MB, little of which one language touches.
 class CharTable {
  public:
   CharTable();
-  // The class and the size of the character at text[at].
+  // Class and size in bytes of the character at text[at].
   struct Entry {
     uint8_t kind, bytes;
   };

@@ -17,7 +17,7 @@ Unigram::Unigram(TokenTable tokens, Scores scores, const Unknown& unknown)
   std::iota(order.begin(), order.end(), 0);
   std::sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return tokens_[size_t(a)] < tokens_[size_t(b)]; });
   struct Range {
-    size_t begin, end, depth;  // tokens in order, which agree in `depth` bytes
+    size_t begin, end, depth;  // [begin, end): sorted tokens that share their first `depth` bytes
   };
   std::vector<Range> ranges{{0, order.size(), 0}};  // [node]
   for (size_t node = 0; node < nodes_.size(); ++node) {
@@ -62,7 +62,7 @@ void UnigramEncoder::find_best(std::string_view piece) {
     Best& best = best_[end];
     if (best.begin == kNowhere || double(score) > best.score) best = {double(score), uint32_t(begin), token};
   };
-  // SentencePiece takes a large sum from all that go on, lest fp32 lose differences.
+  // Like SentencePiece, subtracts a large sum from all open segmentations, so that fp32 does not lose differences.
   const auto reset = [&](size_t at) {
     constexpr double kLarge = 100000;
     const auto sum = Sum(best_[at].score);

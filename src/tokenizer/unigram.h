@@ -1,4 +1,4 @@
-// The unigram model of one piece of text: of all ways to cut it into tokens the one whose scores have the greatest sum.
+// Unigram model of one piece of text: of all segmentations into tokens, chooses the one with the highest sum of scores.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -17,17 +17,18 @@ class Unigram {
   struct Scores {
     std::vector<double> of;  // [id]
     double unknown = 0;      // score of a character that is no token
-    bool single = false;     // sums are fp32, as SentencePiece's, which decides between near equals
+    bool single = false;     // accumulate sums in fp32 like SentencePiece, which decides between nearly equal
+                             // segmentations
   };
   Unigram(TokenTable tokens, Scores scores, const Unknown& unknown);
 
   int64_t size() const { return int64_t(tokens_.size()); }
   const TokenTable& tokens() const { return tokens_; }
-  double score(std::span<const int32_t> ids) const;  // of a text cut into them
+  double score(std::span<const int32_t> ids) const;  // score of a text segmented into these tokens
 
  private:
   friend class UnigramEncoder;
-  // A place in the tree of all tokens, the children of which follow one another.
+  // A node of the trie of all tokens; its children are stored consecutively.
   struct Node {
     uint32_t first = 0;
     uint32_t children = 0;
@@ -43,7 +44,7 @@ class Unigram {
   Scores scores_;
   Unknown unknown_;
   std::vector<Node> nodes_;  // [0]: the root
-  std::string bytes_;        // [node]: the byte that leads there
+  std::string bytes_;        // [node]: the byte on the edge to it
 };
 
 class UnigramEncoder final : public PieceEncoder {
@@ -52,11 +53,11 @@ class UnigramEncoder final : public PieceEncoder {
   void append(std::span<const std::string_view> pieces, std::vector<int32_t>& out) override;
 
  private:
-  // The best way to a place of the piece.
+  // The best segmentation up to a position of the piece.
   struct Best {
     double score = 0;
-    uint32_t begin = kNowhere;  // of its last token
-    int32_t token = -1;         // -1: unknown
+    uint32_t begin = kNowhere;  // start of its last token
+    int32_t token = -1;         // its last token; -1: unknown
   };
   static constexpr uint32_t kNowhere = UINT32_MAX;
   template <class Sum>
@@ -65,7 +66,7 @@ class UnigramEncoder final : public PieceEncoder {
 
   const Unigram& model_;
   std::vector<Best> best_;      // [bytes of the piece + 1]
-  std::vector<uint32_t> ends_;  // of the best tokens, the last first
+  std::vector<uint32_t> ends_;  // ends of the best tokens, last first
 };
 
 }  // namespace athanor

@@ -9,14 +9,15 @@ void note(std::vector<uint32_t>& codes, uint32_t code) {
 
 }  // namespace
 
-// Of neighbours that are no tokens one may be made, across a break: not where the one behind it is a token.
+// Neighbouring unknown characters may become one unknown token across a break, unless the space or newline after the
+// break is itself a token.
 WordBreaks::WordBreaks(const TokenTable& tokens, bool lossless)
     : breaks_{.space = lossless || tokens.find(kSpaceMark) >= 0, .newline = lossless || tokens.find("\n") >= 0} {
   for (size_t id = 0; id < tokens.size(); ++id) add(tokens[id]);
 }
 
 void WordBreaks::add(std::string_view token) {
-  constexpr size_t kMost = 64;  // characters: beyond, looking at them costs more than breaks save
+  constexpr size_t kMost = 64;  // characters: with more, checking them costs more than breaks save
   uint32_t previous = 0;
   for (size_t at = 0; at < token.size();) {
     const Char c = char_at(token, at);

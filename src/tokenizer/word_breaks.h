@@ -1,5 +1,5 @@
-// Where no token reaches from one word into the next, by the vocabulary of a tokenizer that writes spaces as U+2581:
-// there a text falls into words that are encoded on their own, and may be cut.
+// Word breaks: places that no token of a vocabulary that writes spaces as U+2581 can span. There a text splits into
+// words that are encoded separately, and may be cut.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -15,12 +15,12 @@ inline constexpr std::string_view kSpaceMark = "\xe2\x96\x81";  // U+2581
 
 class WordBreaks {
  public:
-  WordBreaks() = default;  // at every space
-  // Where no token goes on; `lossless`: characters that are no tokens are encoded one by one.
+  WordBreaks() = default;  // breaks at every space
+  // Breaks where no token can continue; `lossless`: unknown characters are encoded one by one.
   WordBreaks(const TokenTable& tokens, bool lossless);
-  void add(std::string_view token);  // another one that does not end at a break
+  void add(std::string_view token);  // adds another token that must not span a break
 
-  // Whether a word may end with the character before a space, or before a line's end.
+  // Whether a word may end with this character before a space, or before a newline.
   bool before_space(uint32_t code) const { return breaks_.space && !has(before_space_, code); }
   bool before_newline(uint32_t code) const { return breaks_.newline && !has(before_newline_, code); }
 
@@ -46,7 +46,8 @@ class WordBreaks {
   struct {
     bool space = true, newline = false;
   } breaks_;
-  std::vector<uint32_t> before_space_, before_newline_;  // characters that tokens have there: seldom others than spaces
+  std::vector<uint32_t> before_space_, before_newline_;  // characters that occur in tokens before a space or a newline,
+                                                         // seldom others than spaces
 };
 
 }  // namespace athanor

@@ -1,4 +1,4 @@
-// The bytes of a short text as numbers, for comparing and mixing many at once.
+// The bytes of a short text as integers, to compare and hash many at once.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -6,14 +6,14 @@
 
 namespace athanor {
 
-// bytes[at, at + size) with size <= 8.
+// bytes[at, at + size), with size <= 8, as an integer.
 inline uint64_t word_at(std::string_view bytes, size_t at, size_t size) {
   uint64_t word = 0;
   std::memcpy(&word, bytes.data() + at, size);
   return word;
 }
 
-// Fewer than eight bytes as one word, which no other text of this size has.
+// Packs fewer than eight bytes into one integer, unique among texts of this size.
 inline uint64_t short_word(std::string_view bytes) {
   const size_t size = bytes.size();
   if (size >= 4) return word_at(bytes, 0, 4) | word_at(bytes, size - 4, 4) << 32;

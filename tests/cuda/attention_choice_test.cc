@@ -1,5 +1,5 @@
-// Whose kernels compute attention, by trial: the faster ones; the choice as text and back; what is refused; the rule
-// without a trial. On the emulated GPU, where a test says how long cuDNN takes.
+// Autotuning of attention: the faster implementation is chosen; choices as text and back; refused choices; the default
+// without autotuning. On the emulated GPU, where a test sets how long cuDNN takes.
 #ifdef ATHANOR_EMULATED_GPU
 #include <gmock/gmock.h>
 
@@ -19,7 +19,7 @@ using cuda::CudaOps;
 using ::testing::HasSubstr;
 
 constexpr int64_t kTokens = 16, kHeads = 2, kDim = 8;
-constexpr double kFast = 0.1, kSlow = 1e5;  // microseconds of cuDNN's; the program's take some tens
+constexpr double kFast = 0.1, kSlow = 1e5;  // microseconds of cuDNN's kernels; the program's own take some tens
 
 const CudnnTable& library() {
   static const CudnnTable table = open_cudnn(search_places(library_specs())).call;
@@ -61,14 +61,14 @@ class AttentionChoice : public KernelTest {
     fake().set_microseconds(cudnn_microseconds);
     return ops.search({.products = {}, .forward = forwards, .backward = backwards}, seconds);
   }
-  // Whether cuDNN computes the op; look: at its results.
+  // Whether cuDNN computes the op; `look` gets the op with its results.
   template <class Op>
   static bool by_cudnn(CudaOps& ops, Op op, const std::function<void(const Op&)>& look = {}) {
     size_t bytes = 0;
     for (const Field& field : op.fields()) bytes += field.t->bytes() * 3 + 256;
     void* memory = nullptr;
     CUDA_CHECK(cudaMalloc(&memory, bytes + ops.scratch(op)));
-    CUDA_CHECK(cudaMemset(memory, 0x3c, bytes + ops.scratch(op)));  // numbers of a hundredth
+    CUDA_CHECK(cudaMemset(memory, 0x3c, bytes + ops.scratch(op)));  // fills with values of about a hundredth
     CUDA_CHECK(cudaDeviceSynchronize());
     auto* at = static_cast<char*>(memory);
     for (const Field& field : op.fields()) {
@@ -106,13 +106,13 @@ TEST_F(AttentionChoice, TheFasterComputes) {
   }
   EXPECT_FALSE(by_cudnn(*slow, backwards[0]));
   EXPECT_TRUE(by_cudnn(*fast, backwards[0]));
-  EXPECT_TRUE(by_cudnn(*slow, forward(3)));                               // not tried
+  EXPECT_TRUE(by_cudnn(*slow, forward(3)));                               // not benchmarked
   EXPECT_EQ(slow->scratch(backwards[0]), make()->scratch(backwards[0]));  // as planned before the search
-  EXPECT_THAT(search(*slow, kFast), HasSubstr("3 problems, 0 tried"));    // a choice stays
+  EXPECT_THAT(search(*slow, kFast), HasSubstr("3 problems, 0 tried"));    // an earlier choice is kept
   EXPECT_FALSE(by_cudnn(*slow, forwards[0]));
 }
 
-// However fast it is.
+// Wrong results disqualify an implementation, however fast it is.
 TEST_F(AttentionChoice, WhoeverGivesOtherResultsIsNotUsed) {
   static CudnnTable forgetful = library();
   forgetful.cudnnBackendExecute = [](auto...) { return CUDNN_STATUS_SUCCESS; };  // computes nothing
@@ -131,10 +131,11 @@ TEST_F(AttentionChoice, LargestScoresAreGivenByTheProgramsOwn) {
   for (AttentionFwd& op : forwards) op.top = tensor(DType::f32, {kHeads});
   EXPECT_FALSE(by_cudnn(*fast, forwards[0]));
   EXPECT_TRUE(by_cudnn(*fast, backwards[0]));
-  EXPECT_THAT(search(*fast, kFast), HasSubstr("1 problems, 0 tried"));  // that of backward
+  EXPECT_THAT(search(*fast, kFast), HasSubstr("1 problems, 0 tried"));  // the problem of backward
 }
 
-// Of all values alike, by cuDNN too, whose plans do not give it. It is no problem of its own.
+// The amax of the output covers all values; with cuDNN, whose plans do not compute it, too. It does not make a separate
+// problem.
 TEST_F(AttentionChoice, LargestMagnitudesAreLeftByWhoeverComputes) {
   const auto slow = make(), fast = make();
   search(*slow, kSlow), search(*fast, kFast);
@@ -183,12 +184,13 @@ TEST_F(AttentionChoice, DocumentsToMeasureAreHalvesOfWhatIsLeft) {
   EXPECT_EQ(lengths(1, 100), (std::vector{16, 8, 4, 2, 2}));
 }
 
-// The program's own kernels skip what is hidden, so they compute documents and windows until a trial says otherwise.
+// The program's own kernels skip masked tiles, so they are the default for documents and windows until autotuning says
+// otherwise.
 TEST_F(AttentionChoice, DocumentsAndWindowsAreTriedFirst) {
   AttentionFwd window = forward(1), documents = forward(2), wide = forward(1);
   window.shape.window = 3;
   documents.spans = tensor(DType::i32, {7, kSpanWords});
-  wide.shape.window = kTokens;  // hides nothing
+  wide.shape.window = kTokens;  // masks nothing
   forwards = {window, documents};
   backwards = {backward_of(documents)};
   const auto untried = make(), by_name = make(false), fast = make();
@@ -253,7 +255,7 @@ TEST_F(AttentionChoice, GradientsRotatedBackAreTriedWithTheirLaunch) {
   }
 }
 
-// Backward keeps two bytes for each score.
+// Backward needs two bytes of scratch memory per score.
 TEST_F(AttentionChoice, ScratchMemoryIsWantedAndAllowed) {
   const auto ops = make();
   const Tunable all{.products = {}, .forward = forwards, .backward = backwards};

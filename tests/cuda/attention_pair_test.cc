@@ -1,6 +1,6 @@
-// The two attentions of the CUDA backend beside each other: cuDNN's and the program's own, forward and backward, from
-// the same inputs. Dense: sequences of one length. Packed: documents of different lengths in a sequence. Windows: both.
-// On a GPU all lengths up to 16k, on the emulated one short ones.
+// Compares the two attention implementations of the CUDA backend, cuDNN's and the program's own, forward and backward,
+// on the same inputs. Dense: sequences of one length. Packed: documents of different lengths in a sequence. Windows:
+// both. On a GPU all lengths up to 16k, on the emulated one short ones.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -27,7 +27,7 @@ const std::vector<std::vector<int>> kDocuments = {{1000, 1, 23}, {4096, 64, 700,
 #endif
 
 struct Problem {
-  std::vector<int> documents;  // lengths, one after the other
+  std::vector<int> documents;  // lengths of consecutive documents
   int64_t group, head_dim, window = 0;
   DType dtype = DType::bf16;
   int64_t rows() const { return std::accumulate(documents.begin(), documents.end(), int64_t{0}); }
@@ -37,7 +37,7 @@ struct Problem {
   }
 };
 
-// All tensors of a forward and a backward pass. q, k and v lie side by side, as the model has them.
+// All tensors of a forward and a backward pass. Q, K and V are packed in one tensor, as in the model.
 class Pair {
  public:
   Pair(TestBackend& backend, const Problem& p) : backend_(backend), p_(p) {
@@ -76,14 +76,14 @@ class Pair {
   Pair(const Pair&) = delete;
   Pair& operator=(const Pair&) = delete;
 
-  // Results of one way of computing them, on the host: y, lse, dq, dk, dv.
+  // Results of one implementation, on the host: y, lse, dq, dk, dv.
   using Results = std::vector<std::vector<std::byte>>;
   Results own() {
     backend_.ops->run(fwd_, nullptr);
     backend_.ops->run(bwd_, scratch(backend_.ops->scratch(bwd_)));
     return results();
   }
-  // Empty where cuDNN does not take the problem; `why` tells the reason.
+  // Returns empty results if cuDNN does not support the problem; `why` gets the reason.
   Results cudnn(std::string& why) {
     const auto& all = p_.documents;
     const bool alike = std::equal(all.begin() + 1, all.end(), all.begin());
@@ -98,7 +98,7 @@ class Pair {
     const std::array<Tensor, 5> outputs = {fwd_.y, fwd_.lse, bwd_.dq, bwd_.dk, bwd_.dv};
     for (size_t i = 0; i < outputs.size(); ++i) {
       if (p_.rows() == int64_t(p_.documents.size()) && names[i][0] == 'd' && names[i][1] != 'v') {
-        // One key for each query: no score matters, and what is computed is the rounding of zero.
+        // One key per query: scores have no effect, so dQ and dK are rounding errors of zero.
         for (const auto* side : {&own[i], &cudnn[i]})
           for (const double x : decoded(p_.dtype, *side))
             EXPECT_LT(std::abs(x), kZero) << p_.name() << ": " << names[i];
@@ -107,7 +107,8 @@ class Pair {
       Tensor a = outputs[i], b = outputs[i];
       a.data = const_cast<std::byte*>(own[i].data()), b.data = const_cast<std::byte*>(cudnn[i].data());
       a.row_stride = b.row_stride = 0;
-      const Tolerance t = tolerance_of(p_.dtype);  // of each from the truth: the two may be twice as far apart
+      const Tolerance t = tolerance_of(p_.dtype);  // tolerance of each from the exact result; the two may differ by
+                                                   // twice that
       const athanor::Difference d = compare(a, b);
       EXPECT_TRUE(d.within({4 * t.nmse, 2 * t.peak}))
           << p_.name() << ", seed " << seed_ << ": " << names[i] << " nmse " << d.nmse << ", peak " << d.peak
@@ -117,7 +118,7 @@ class Pair {
 
  private:
   static constexpr int64_t kHeads = 8;
-  static constexpr double kZero = 1e-3;  // beside inputs of size 1
+  static constexpr double kZero = 1e-3;  // for inputs of size 1
   static const CudnnTable& library() {
     static const CudnnTable table = open_cudnn(search_places(library_specs())).call;
     return table;
@@ -161,7 +162,7 @@ class Pair {
 
 class AttentionPair : public KernelTest {
  protected:
-  // Every problem is compared, or it is one of those that cuDNN leaves to the own kernels on this GPU.
+  // Checks that every problem is either compared, or unsupported by cuDNN on this GPU.
   void compare_all(const std::vector<Problem>& problems) {
     TestBackend backend = make_cuda_backend(2);
     std::string left;

@@ -1,4 +1,4 @@
-// Attention ops for the tests of its kernels: packed q, k and v, documents, and tensors of one op in device memory.
+// Attention ops for kernel tests: packed Q, K and V, documents, and the tensors of one op in device memory.
 #pragma once
 #include <cmath>
 #include <numeric>
@@ -10,7 +10,7 @@ namespace athanor {
 struct Setting {
   DType dtype;
   AttentionShape shape;
-  std::vector<int> documents;  // lengths, one after the other
+  std::vector<int> documents;  // lengths of consecutive documents
 };
 
 inline AttentionShape heads(int64_t heads, int64_t kv_heads, int64_t dim, int64_t window = 0) {
@@ -47,18 +47,18 @@ inline AttentionFwd forward_op(const Setting& s) {
           .top = tensor(DType::f32, {s.shape.heads})};
 }
 
-// Tensors of one op in device memory.
+// An attention op with its tensors in device memory.
 class DeviceOp {
  public:
   explicit DeviceOp(const Setting& s, const MakeBackend& make = make_cuda_backend)
       : op(forward_op(s)), backend_(make(2)) {
     uint32_t seed = 0;
     for (const Field& f : op.fields()) {
-      if (f.t->shape.rank == 0) continue;  // absent
+      if (f.t->shape.rank == 0) continue;  // absent tensor
       const int64_t elements = f.t->shape.rank > 1 ? f.t->rows() * f.t->stride() : f.t->numel();
       f.t->data = backend_.device->allocate(size_t(elements) * size_of(f.t->dtype), Mem::device);
       std::vector<uint16_t> bits(size_t(elements) * size_of(f.t->dtype) / 2);
-      for (uint16_t& b : bits) b = uint16_t(0x3c00 + random_bits(7, ++seed, 0) % 0x400);  // f16 of 1 to 2
+      for (uint16_t& b : bits) b = uint16_t(0x3c00 + random_bits(7, ++seed, 0) % 0x400);  // f16 values from 1 to 2
       write(*f.t, bits.data(), bits.size() * 2);
     }
   }

@@ -1,5 +1,5 @@
-// The kernels of cuda/attention_*.cu run the op cases of attention, and more around their tiles. This file is the same
-// on a GPU and on the emulated one, which draws a new schedule for every launch.
+// The kernels of cuda/attention_*.cu run the op cases of attention, and more cases around their tile sizes. This file
+// is the same on a GPU and on the emulated one, which uses a new schedule for every launch.
 #include <cuda_runtime_api.h>
 
 #include "cuda/attention/attention.h"
@@ -14,7 +14,7 @@ namespace {
 
 class Attention : public KernelTest {
  protected:
-  // Each case runs twice, under another schedule each time.
+  // Each case runs twice, with different schedules.
   static void op_cases(const char* op) {
     Examiner examine(make_cuda_backend, {.threads = {2}, .only = op});
     attention_cases(examine);
@@ -31,7 +31,7 @@ TEST_F(Attention, SinksNeedNoAlignment) { needs_no_alignment(AttentionSinks::kNa
 TEST_F(Attention, SinkGradients) { agrees_with_the_reference(AttentionSinksBwd::kName, attention_cases, 20); }
 TEST_F(Attention, MergeNeedsNoAlignment) { needs_no_alignment(MergeAttention::kName, attention_cases, 5); }
 
-// Head sizes of every tile shape and between them; lengths off the tiles; documents, windows, groups of heads.
+// Head sizes of every tile shape and between them; lengths that are not multiples of tiles; documents, windows, GQA.
 void tiles_of_every_head_size() {
   Examiner examine(make_cuda_backend, {.threads = {2}});
   const Setting settings[] = {
@@ -39,7 +39,7 @@ void tiles_of_every_head_size() {
       {DType::bf16, heads(2, 2, 80), {50, 20}},     {DType::f16, heads(2, 1, 96, 33), {140}},
       {DType::bf16, heads(8, 1, 128), {40, 1, 26}}, {DType::f16, heads(2, 1, 128), {135}},
       {DType::bf16, heads(2, 1, 256), {65, 10}},    {DType::f16, heads(1, 1, 136, 20), {67}},
-      {DType::bf16, heads(1, 1, 264), {20}}};  // beyond the tiles
+      {DType::bf16, heads(1, 1, 264), {20}}};  // larger than any tile
   for (const Setting& s : settings) {
     const std::string name = cat(s.shape.heads, "/", s.shape.kv_heads, "x", s.shape.head_dim, " ", s.dtype);
     OpCase<AttentionFwd> fwd{name, forward_op(s), {{"spans", listed(words_of(spans_of(s.documents)))}}};
@@ -58,7 +58,7 @@ TEST_F(Attention, TilesOfEveryHeadSizeOnAnA100) {
 }
 #endif
 
-// The launch knows shapes alone: spans are read when the graph runs.
+// The launch depends only on shapes: spans are read when the graph runs.
 TEST_F(Attention, ACapturedGraphServesOtherSpans) {
   const DeviceOp x({DType::f16, heads(2, 1, 64), {50, 20}});
   const std::vector<Span> before = spans_of({50, 20}), after = spans_of({7, 63});
@@ -86,7 +86,7 @@ TEST_F(Attention, ACapturedGraphServesOtherSpans) {
   CUDA_CHECK(cudaStreamDestroy(stream));
 }
 
-// A table that points outside the tensors reads and writes nothing there, and sound rows keep their values.
+// Spans outside the tensors must cause no access there, and valid rows keep their values.
 TEST_F(Attention, SpansThatPointOutsideTouchNothingThere) {
   const DeviceOp x({DType::f16, heads(1, 1, 64), {30, 10, 10}});
   x.set_spans(spans_of({30, 10, 10}));

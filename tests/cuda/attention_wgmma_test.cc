@@ -1,5 +1,5 @@
-// Attention by warpgroups around its tiles, and who is asked for it. On a GPU of compute capability 9.0, or the
-// emulated one; on other GPUs these cases run on the kernels that serve those.
+// WGMMA attention kernels around their tile sizes, and which kernel is chosen. On a GPU of compute capability 9.0, or
+// the emulated one; on other GPUs these cases run the kernels chosen there.
 #include "tests/cuda/attention_setting.h"
 #ifdef ATHANOR_EMULATED_GPU
 #include "cuda/attention/wgmma_schedule.h"
@@ -16,7 +16,7 @@ class AttentionWgmma : public KernelTest {
     KernelTest::SetUp();
     if (!IsSkipped()) examine_ = std::make_unique<Examiner>(make_cuda_backend, Examiner::Options{.threads = {2}});
   }
-  // Queries and keys are all rows of `rows`, seen as `spans` say.
+  // Q and K are all `rows` rows, with the mask of `spans`.
   OpCase<AttentionFwd> forward(DType dtype, const AttentionShape& shape, int rows, const std::vector<Span>& spans) {
     AttentionFwd op = forward_op({dtype, shape, {rows}});
     op.spans = tensor(DType::i32, {int64_t(spans.size()), kSpanWords});
@@ -31,7 +31,7 @@ class AttentionWgmma : public KernelTest {
     forward_agrees(c);
     backward_agrees(c);
   }
-  // mma.sync backward makes NaN of dk where a value that nobody sees is one: the registers for more do not suffice.
+  // The mma.sync backward makes dK NaN if an unseen value is NaN: it has too few registers to mask it.
   void unseen_rows_may_be_nan(bool values_backward) {
     for (const int64_t dim : {64, 128}) {
       OpCase<AttentionFwd> c = forward(DType::bf16, heads(1, 1, dim), 170, spans_of({139}));
@@ -81,7 +81,7 @@ class AttentionWgmma : public KernelTest {
       turns_back(forward(DType::bf16, heads(2, 2, dim), 128, spans_of({128})));
       turns_back(forward(DType::bf16, heads(1, 1, dim, 50), 270, {{3, 150, 2, 160, 0, 0}}));
     }
-    turns_back(forward(DType::bf16, heads(2, 1, 80), 33, spans_of({33})));  // by other kernels
+    turns_back(forward(DType::bf16, heads(2, 1, 80), 33, spans_of({33})));  // other kernels
   }
   void TearDown() override {
     if (!examine_) return;
@@ -92,7 +92,7 @@ class AttentionWgmma : public KernelTest {
   std::unique_ptr<Examiner> examine_;
 };
 
-// What nobody sees may be anything.
+// Unseen rows may contain anything.
 #ifdef ATHANOR_EMULATED_GPU
 TEST_F(AttentionWgmma, RowsBehindTheLastKeyMayBeNan) { unseen_rows_may_be_nan(true); }
 TEST_F(AttentionWgmma, RowsBehindTheLastKeyMayBeNanOnAnA100) {
@@ -104,17 +104,17 @@ TEST_F(AttentionWgmma, RowsBehindTheLastKeyMayBeNanOnAnA100) {
 TEST_F(AttentionWgmma, RowsBehindTheLastKeyMayBeNan) { unseen_rows_may_be_nan(false); }
 #endif
 
-// Around warps, warpgroups, blocks and tiles; groups of heads by turns.
+// Lengths around warps, warpgroups, blocks and tiles; different GQA group sizes.
 TEST_F(AttentionWgmma, LengthsAndGroups) { lengths_and_groups(); }
 
-// Queries behind all keys see every one of them.
+// Queries positioned after all keys see every key.
 TEST_F(AttentionWgmma, WithoutCausality) { without_causality(); }
 
 TEST_F(AttentionWgmma, DocumentsAndWindows) { documents_and_windows(); }
 
 TEST_F(AttentionWgmma, GradientsRotatedBack) { gradients_rotated_back(); }
 
-// One query each and many keys, as when text is sampled; more tiles than the ring has slots.
+// One query per sequence and many keys, as in sampling; more tiles than the pipeline has stages.
 TEST_F(AttentionWgmma, Caches) {
   OpCase<AttentionFwd> c = forward(DType::bf16, heads(4, 1, 64), 700, {{0, 1, 0, 600, 599, 0}, {1, 2, 610, 80, 78, 0}});
   c.op.q.shape = c.op.y.shape = {3, c.op.q.cols()};
@@ -122,8 +122,7 @@ TEST_F(AttentionWgmma, Caches) {
   forward_agrees(c);
 }
 
-// More tiles than the ring has slots, those of several heads one after the other; blocks whose warpgroups see nothing
-// in common.
+// More tiles than the pipeline has stages, for several heads in turn; blocks whose warpgroups see disjoint keys.
 TEST_F(AttentionWgmma, ManyTiles) { many_tiles(); }
 
 #ifdef ATHANOR_EMULATED_GPU
@@ -157,8 +156,8 @@ TEST(AttentionSchedule, CoversHeadsAndBecomesFiner) {
   emu::simulate({emu::gpu_h200()});
 }
 
-// On one multiprocessor a block takes several heads: more than it keeps tiles for, of rows that see one tile, several
-// or none.
+// On one multiprocessor, a block processes several heads: more than it buffers tiles for, with rows that see one tile,
+// several or none.
 TEST_F(AttentionWgmma, RunsOfHeads) {
   emu::GpuModel gpu = emu::gpu_h200();
   gpu.multiprocessors = 1;
@@ -170,7 +169,7 @@ TEST_F(AttentionWgmma, RunsOfHeads) {
   emu::simulate({emu::gpu_h200()});
 }
 
-// The kernels that an op and its backward op run on a GPU.
+// Names of the kernels that an op and its backward op run on a GPU.
 std::string kernels_on(const emu::GpuModel& gpu, const Setting& s, const MakeBackend& make = make_cuda_backend,
                        bool largest = false, bool rotated_back = false) {
   emu::simulate({gpu});
@@ -233,7 +232,7 @@ TEST(AttentionKernels, ByGpuAndHeadSize) {
   EXPECT_EQ(kernels_on(emu::gpu_h200(), usual, make_misaligned_backend), plain("__half"));
 }
 
-// With its values a kernel for 16 bits leaves the largest magnitude, too.
+// A 16-bit kernel also computes the amax of its output.
 TEST(AttentionKernels, TheLargestMagnitudeNeedsNoOtherKernel) {
   const Setting usual{DType::f16, heads(2, 1, 64), {20}}, plain{DType::f32, heads(2, 1, 64), {20}};
   for (const auto& gpu : {emu::gpu_h200(), emu::gpu_a100()})

@@ -1,5 +1,5 @@
-// The kernels of cuda/basic.cu, dropout.cu, nf4.cu, dora.cu and two_of_four.cu run the op cases; long buffers, memory
-// without alignment, sums over many ranges, moments of random values.
+// The kernels of cuda/basic.cu, dropout.cu, nf4.cu, dora.cu and two_of_four.cu run the op cases; also long buffers,
+// unaligned memory, sums over many ranges, and moments of random values.
 #include <cmath>
 #include <cstring>
 
@@ -34,7 +34,7 @@ TEST_F(Basic, NeedsNoAlignment) {
   needs_no_alignment(RandomNormal::kName, basic_cases, 9);
 }
 
-// Whole tiles of 16-bit types, exactly and with a rest.
+// Sizes in 16-bit types: whole tiles, and with a remainder.
 TEST_F(Basic, LongBuffers) {
   Examiner examine(make_cuda_backend, {.threads = {2}});
   for (const int64_t n : {3 * 8192, 2 * 8192 + 13}) {
@@ -49,7 +49,7 @@ TEST_F(Basic, LongBuffers) {
   EXPECT_TRUE(examine.findings().empty()) << examine.report();
 }
 
-// More ranges than one tile each: the bounds of ranges follow from n, and every schedule gives the same bits.
+// More than one tile per range: the bounds of ranges depend only on n, and every schedule gives the same bits.
 TEST_F(Basic, SumsOfLongRangesKeepTheirBits) {
   const TestBackend b = make_cuda_backend(2);
   const int64_t n = (int64_t{512} + 3) * 4096 + 5;
@@ -87,7 +87,8 @@ TEST_F(Basic, RandomValuesHaveTheMomentsOfANormalDistribution) {
   double moments[5] = {};
   for (const double value : decoded(DType::f32, x.read()))
     for (int k = 1; k <= 4; ++k) moments[k] += std::pow((value - 3) / 2, k) / double(n);
-  EXPECT_NEAR(moments[1], 0, 4 / std::sqrt(double(n)));  // variances of the moments: 1, 2, 15, 96
+  EXPECT_NEAR(moments[1], 0, 4 / std::sqrt(double(n)));  // variances of the moments of a normal distribution: 1, 2, 15,
+                                                         // 96
   EXPECT_NEAR(moments[2], 1, 4 * std::sqrt(2 / double(n)));
   EXPECT_NEAR(moments[3], 0, 4 * std::sqrt(15 / double(n)));
   EXPECT_NEAR(moments[4], 3, 4 * std::sqrt(96 / double(n)));

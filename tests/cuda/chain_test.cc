@@ -1,5 +1,5 @@
-// A captured chain with everything that captured steps have: kernels that may start early, a memset, a fork to a second
-// stream, a join, and a launch of clusters. Each replay has the bits of the launches one by one.
+// A captured graph with everything that captured steps contain: programmatic launches, a memset, a fork to a second
+// stream, a join, and a cluster launch. Each replay gives the same bits as separate launches.
 #include "cuda/check.h"
 #include "cuda/cuda_device.h"
 #include "cuda/gemm/wgmma_product.h"
@@ -41,7 +41,7 @@ class Chain : public KernelTest {
     memory_.push_back(t.data);
     return t;
   }
-  // Every launch reads what the one before wrote.
+  // Each launch reads what the previous one wrote.
   void launch_all() {
     cuda::allow_programmatic_launches(early_starts_in_tests());
     const auto flat = [](const Tensor& t) { return t.view({t.numel()}); };

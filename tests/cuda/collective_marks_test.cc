@@ -1,4 +1,5 @@
-// The marks of cuda/nccl/collective_marks.cu: what the host reads of each stream, before, within and after collectives.
+// Progress marks of cuda/nccl/collective_marks.cu: what the host reads of each stream before, within and after
+// collectives.
 #include "cuda/nccl/collective_marks.h"
 
 #include "tests/cuda/kernel_test.h"
@@ -17,7 +18,7 @@ TEST_F(CollectiveMarksTest, TellWhereEachLaneIs) {
   };
   EXPECT_FALSE(read(Stream::comm).inside());
   EXPECT_EQ(read(Stream::comm).collectives(), 0u);
-  constexpr uint32_t kWhat = 0x80000007u;  // all 32 bits arrive
+  constexpr uint32_t kWhat = 0x80000007u;  // tests that all 32 bits are transferred
   for (uint32_t collective = 1; collective <= 3; ++collective) {
     marks.begin(Stream::comm, kWhat);
     const auto within = read(Stream::comm);

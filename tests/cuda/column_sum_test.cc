@@ -1,4 +1,4 @@
-// The kernel of cuda/column_sum.cu runs the op cases, and matrices that are cut into ranges of rows.
+// The kernel of cuda/column_sum.cu runs the op cases, and matrices that are split into ranges of rows.
 #include "tests/cuda/kernel_test.h"
 
 namespace athanor {
@@ -10,7 +10,7 @@ TEST_F(ColumnSumKernel, Cases) { agrees_with_the_reference(ColumnSum::kName, gem
 
 TEST_F(ColumnSumKernel, AnyAlignment) { needs_no_alignment(ColumnSum::kName, gemm_cases, 4); }
 
-// Whole packs, several tiles of columns, the last range of rows not full.
+// Whole 16-byte packs, several column tiles, and a last row range that is not full.
 TEST_F(ColumnSumKernel, Packs) {
   Examiner examine(make_cuda_backend, {.threads = {2}});
   for (const DType dtype : kFloats) {

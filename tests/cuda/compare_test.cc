@@ -1,5 +1,5 @@
-// Distances between the results of two kernels: what rounding explains, what a wrong kernel leaves, and what is no
-// number.
+// Distance between the results of two kernels: explained by rounding, caused by a wrong kernel, and for non-finite
+// values.
 #include "cuda/compare.h"
 
 #include <gmock/gmock.h>
@@ -16,11 +16,11 @@ namespace {
 using cuda::largest_distance;
 
 constexpr int64_t kComparedRows = 150, kComparedColumns = 40,
-                  kComparedStride = 48;  // three times 64 rows, the last ones not whole
+                  kComparedStride = 48;  // three times 64 rows, the last part incomplete
 
 class Compare : public KernelTest {
  protected:
-  // Normally distributed numbers of a seed, rounded to T; between rows, NaN.
+  // Normally distributed values from a seed, rounded to T; the gaps between rows are NaN.
   template <class T>
   std::vector<T> numbers(uint64_t seed = 1) const {
     std::vector<T> all(size_t(kComparedRows * kComparedStride), from_float<T>(std::numeric_limits<float>::quiet_NaN()));
@@ -62,7 +62,7 @@ TEST_F(Compare, RoundingIsNear) {
   EXPECT_LT(distance, 0.006);
 }
 
-// Of the 64 rows in which it is: the others do not make it smaller.
+// The distance is relative to the 64 rows with the error: other rows do not reduce it.
 TEST_F(Compare, AWrongTileIsFarAway) {
   for (const int64_t first : {int64_t{0}, int64_t{64}, kComparedRows - 8}) {
     auto wrong = numbers<float>();
@@ -93,7 +93,7 @@ TEST_F(Compare, WhatIsNoNumberIsSeen) {
   }
 }
 
-// Both start from the same contents; what a candidate does not write, or adds twice, is named.
+// Both candidates start from the same contents; the one that leaves elements unwritten, or adds twice, is named.
 TEST_F(Compare, CandidatesAreComparedApart) {
   const std::vector<float> halves(size_t(kComparedRows * kComparedStride), 0.5F);
   const auto whole = [&](int64_t rows) { return Tensor{matrix(halves).data, DType::f32, {rows, kComparedStride}}; };

@@ -45,7 +45,7 @@ class CudaTestDevice final : public Device {
     return aligned;
   }
   void release(void* memory, size_t bytes, Mem) override {
-    (void)cudaFree(blocks_[memory]);  // also while an Error is on its way
+    (void)cudaFree(blocks_[memory]);  // an Error may already be propagating
     blocks_.erase(memory);
     allocated_ -= bytes;
   }
@@ -66,12 +66,12 @@ class CudaTestDevice final : public Device {
   size_t allocated() const override { return allocated_; }
 
  private:
-  static constexpr size_t kAlignment = 4096;  // Device promises more than cudaMalloc does
-  std::map<void*, void*> blocks_;             // aligned -> as allocated
+  static constexpr size_t kAlignment = 4096;  // the Device interface promises more alignment than cudaMalloc
+  std::map<void*, void*> blocks_;             // key: aligned address; value: allocated address
   size_t allocated_ = 0;
 };
 
-// The program's ops; on the emulated GPU every launch has a schedule of its own.
+// The program's ops; on the emulated GPU every launch uses a new schedule.
 class CudaTestOps final : public Decorated<CudaTestOps> {
  public:
   CudaTestOps(int threads, cuda::AttentionRunner attention, bool search = false)
@@ -82,13 +82,13 @@ class CudaTestOps final : public Decorated<CudaTestOps> {
   void on(const Op& op, void* scratch) {
     op.check();
     next_schedule(threads_);
-    cuda::allow_programmatic_launches(early_starts_in_tests());  // of the GPU that is simulated now
+    cuda::allow_programmatic_launches(early_starts_in_tests());  // for the GPU that is simulated now
     try {
       if constexpr (std::is_same_v<Op, Gemm>)
         if (search_ && op.epilogue != Epilogue::none) ops_.search({.products = {&op, 1}}, 600);
       ops_.run(op, scratch);
     } catch (const Error&) {
-      throw_report();  // says more than a launch that failed after a fault
+      throw_report();  // reports the fault, which explains more than the failed launch after it
       throw;
     }
   }

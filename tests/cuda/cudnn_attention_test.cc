@@ -1,5 +1,5 @@
-// CudnnAttention: sequences, documents and windows against the reference in doubles, forward and backward, packed and
-// grouped; what it leaves to other kernels and why; a captured graph; failures of the library.
+// CudnnAttention: sequences, documents and windows compared with the reference in double, forward and backward, packed
+// and with GQA; unsupported problems and the reasons; a captured graph; failures of the library.
 #include "cuda/attention/cudnn_attention.h"
 
 #include <gmock/gmock.h>
@@ -38,9 +38,10 @@ std::string error_of(Fn&& fn) {
 
 struct Setting {
   int64_t batch, tokens, heads, kv_heads, head_dim;
-  int64_t gap = 0;  // elements beside the rows of q, k and v, as in packed [q | k | v]
+  int64_t gap = 0;  // elements between rows of Q, K and V, as in packed [q | k | v]
   int64_t window = 0;
-  std::vector<int64_t> documents = {};  // lengths, one after the other, as rows of the table; none: whole sequences
+  std::vector<int64_t> documents = {};  // lengths of consecutive documents, as rows of the span table; empty: whole
+                                        // sequences
 };
 
 std::vector<int64_t> lengths_of(const Setting& s) {
@@ -119,7 +120,7 @@ TEST_F(CudnnAttentionTest, Windows) {
   agrees({1, 70, 2, 2, 64, 8, 9}, DType::f16);
 }
 
-// Rows of the table may be empty, and documents as long as a sequence.
+// Rows of the span table may be empty, and documents as long as a sequence.
 TEST_F(CudnnAttentionTest, Documents) {
   for (const DType dtype : {DType::bf16, DType::f16}) {
     agrees({1, 33, 4, 2, 16, 0, 0, {20, 1, 12}}, dtype);
@@ -178,7 +179,7 @@ struct DeviceMemory {
   void* data = nullptr;
 };
 
-// One launch as a graph, which the caller destroys.
+// Captures one launch as a graph, which the caller destroys.
 cudaGraphExec_t captured(CudnnAttention& attention, const AttentionFwd& op, void* scratch, cudaStream_t stream) {
   cudaGraph_t graph = nullptr;
   cudaGraphExec_t exec = nullptr;
@@ -190,7 +191,7 @@ cudaGraphExec_t captured(CudnnAttention& attention, const AttentionFwd& op, void
   return exec;
 }
 
-// With queries of zeros every visible key counts alike: y is the mean of the values so far.
+// With zero queries every visible key has the same weight: y is the mean of the values so far.
 TEST_F(CudnnAttentionTest, ACapturedLaunchRunsAtEachReplay) {
   constexpr int64_t kTokens = 16;
   cudaStream_t stream = nullptr;
@@ -221,7 +222,7 @@ TEST_F(CudnnAttentionTest, ACapturedLaunchRunsAtEachReplay) {
   CUDA_CHECK(cudaStreamDestroy(stream));
 }
 
-// The table is read when the graph runs. The row that no span has sees itself alone.
+// The span table is read when the graph runs. A row outside all spans attends only to itself.
 TEST_F(CudnnAttentionTest, ACapturedLaunchFollowsTheTableOfDocuments) {
   constexpr int64_t kTokens = 16, kRows = 2 * kTokens;
   cudaStream_t stream = nullptr;
@@ -268,7 +269,7 @@ TEST_F(CudnnAttentionTest, AsksTheNextEngineWhenTheFirstDeclines) {
   fake().decline_engines(0);
 }
 
-// The library announces more engines than it then gives; there is no plan to be made of the rest.
+// The library announces more engines than it returns; none is left to build a plan.
 TEST_F(CudnnAttentionTest, NoEngineLeftIsAnAnswer) {
   fake().decline_engines(2);
   CudnnAttention attention(library(), nullptr, {.tokens = 16});

@@ -1,5 +1,5 @@
-// The kernels of cuda/embedding.cu and cuda/index_sort.cu run the op cases, and what sums by token must stand: runs of
-// one token over many blocks, both ends of the vocabulary, digits of several passes.
+// The kernels of cuda/embedding.cu and cuda/index_sort.cu run the op cases, and difficult sums by token: runs of one
+// token over many blocks, both ends of the vocabulary, several radix passes.
 #include <numeric>
 
 #include "tests/cuda/kernel_test.h"
@@ -45,12 +45,12 @@ void examine_tokens(const std::string& name, int64_t vocab, int64_t columns, con
 TEST_F(EmbeddingKernels, OneTokenOnly) { examine_tokens("one", 3, 8, std::vector<double>(300, 2)); }
 
 TEST_F(EmbeddingKernels, FrequentAndRareTokens) {
-  std::vector<double> tokens;  // token 0 more than half of the time, runs that end at a block's edge and beside it
+  std::vector<double> tokens;  // token 0 more than half of the time; runs that end at a block's edge and near it
   for (int i = 0; i < 400; ++i) tokens.push_back(i % 2 ? 0 : 1 + i % 16 * (i % 3) / 2);
   examine_tokens("frequent", 40, 40, tokens);
 }
 
-// Runs that are all another rank's, or end with its tokens; none, and all of them.
+// Runs that belong entirely to another rank, or end with its tokens; also no runs, and all.
 TEST_F(EmbeddingKernels, TokensOfOtherRanks) {
   std::vector<double> tokens;
   for (int i = 0; i < 100; ++i) tokens.push_back(i % 3 ? 100 + i % 2 : i % 8);
@@ -58,7 +58,7 @@ TEST_F(EmbeddingKernels, TokensOfOtherRanks) {
     examine_tokens(cat("part from ", first), std::max(count, 40), 40, tokens, {first, count, 140});
 }
 
-// Positions of one digit beside tokens of two shorter ones: the larger scratch memory is theirs.
+// Positions need one radix digit, tokens two shorter ones: tokens need the larger scratch memory.
 TEST_F(EmbeddingKernels, DigitsOfPositionsAreLonger) {
   constexpr int64_t kRows = 70, kColumns = 8;
   Examiner examine(make_cuda_backend, {.threads = {2}});
@@ -73,7 +73,7 @@ TEST_F(EmbeddingKernels, DigitsOfPositionsAreLonger) {
   EXPECT_TRUE(examine.findings().empty()) << examine.report();
 }
 
-// 2^17 rows: two passes of nine bits. Tokens at both ends, and neighbours that differ in one digit only.
+// 2^17 rows: two passes of nine bits. Tokens at both ends, and neighbours that differ in a single digit.
 TEST_F(EmbeddingKernels, EndsOfALargeVocabulary) {
   std::vector<double> tokens;
   for (int i = 0; i < 70; ++i)
@@ -81,7 +81,7 @@ TEST_F(EmbeddingKernels, EndsOfALargeVocabulary) {
   examine_tokens("large", 131072, 1, tokens);
 }
 
-// More rows than one tile of the sort. The order of sums is the order of rows: equal bits with sums done one by one.
+// More rows than one tile of the sort. Sums are in row order: bit-identical to sequential sums.
 TEST_F(EmbeddingKernels, SumsAreInTheOrderOfRows) {
   constexpr int64_t kRows = 4500, kVocab = 600;
   OpCase<EmbeddingBwd> c{"order",
@@ -102,10 +102,10 @@ TEST_F(EmbeddingKernels, SumsAreInTheOrderOfRows) {
     float sum = 0, terms = 0;
     for (int64_t i = 0; i < kRows; ++i)
       if (token[i] == t) sum += float(dy[size_t(i)]), ++terms;
-    ASSERT_NEAR(got[size_t(t)], sum, 4 + 1e-6 * sum) << t;  // where a block's edge divides the sum
+    ASSERT_NEAR(got[size_t(t)], sum, 4 + 1e-6 * sum) << t;  // where a block boundary splits the sum
     at_most_a_block += got[size_t(t)] == double(sum);
   }
-  EXPECT_GT(at_most_a_block, kVocab / 3);  // a sum of some eight rows is mostly within one block
+  EXPECT_GT(at_most_a_block, kVocab / 3);  // a sum of about eight rows is mostly within one block
 }
 
 #ifdef ATHANOR_EMULATED_GPU

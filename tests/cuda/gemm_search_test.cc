@@ -1,4 +1,5 @@
-// Algorithms of cuBLASLt in words, times of the chosen ones, and the search's refusal of algorithms with other results.
+// cuBLASLt algorithms as text, times of the chosen ones, and the rejection of algorithms with other results in
+// autotuning.
 #include <gmock/gmock.h>
 
 #include "cuda/gemm/algorithms.h"
@@ -39,7 +40,7 @@ TEST(GemmTiles, AreThoseOfTheHeader) {
   is(CUBLASLT_MATMUL_TILE_512x128, 512, 128);
   is(CUBLASLT_MATMUL_TILE_768x80, 768, 80);
   is(CUBLASLT_MATMUL_TILE_512x1024, 512, 1024);
-  is(CUBLASLT_MATMUL_TILE_END, 0, 0);  // of a newer library
+  is(CUBLASLT_MATMUL_TILE_END, 0, 0);  // from a newer version of the library
 }
 
 #ifdef ATHANOR_EMULATED_GPU
@@ -75,7 +76,7 @@ class GemmSearchTest : public KernelTest {
   GemmRunner make(const CublasLtTable& table = library()) const {
     return GemmRunner(table, {.workspace_bytes = kWorkspace});
   }
-  // Operands are made by the trial: only addresses' alignment counts.
+  // Autotuning allocates the operands itself: only the alignment of addresses matters.
   static Gemm product(int64_t m, int64_t n, int64_t k, uintptr_t address = 256) {
     const auto at = [&](Shape shape) { return Tensor{reinterpret_cast<void*>(address), DType::bf16, shape}; };
     return {.d = at({m, n}), .a = at({m, k}), .b = at({k, n})};
@@ -84,7 +85,7 @@ class GemmSearchTest : public KernelTest {
   cudaStream_t stream_ = nullptr;
 };
 
-// An algorithm that leaves part of a product out is the fastest, and is not used.
+// An algorithm that leaves out part of a GEMM is the fastest, and must not be used.
 TEST_F(GemmSearchTest, WhoeverGivesOtherResultsIsNotUsed) {
   const Gemm op = product(32, 32, 512);
   fake().set_time([&](const cublasLtMatmulAlgo_t& algorithm, uint32_t) {
@@ -113,7 +114,7 @@ TEST_F(GemmSearchTest, WhoeverGivesOtherResultsIsNotUsed) {
   }
 }
 
-// What a search has not chosen runs in parts; the words are of the product within.
+// GEMMs that were not autotuned run in parts; the reported algorithm is that of the GEMM inside.
 TEST_F(GemmSearchTest, TheTimeOfAProductInPartsHasItsAlgorithm) {
   Gemm op = product(64, 96, 32);
   fake().set_time([](const cublasLtMatmulAlgo_t&, uint32_t) { return 60.0; });

@@ -1,5 +1,5 @@
-// GemmRunner: all op cases of products against the reference in doubles; what is refused and in which words; choices of
-// algorithms: search, files, damage; launches in a captured graph; failures of the library.
+// GemmRunner: all op cases of GEMMs compared with the reference in double; refused problems and messages; choices of
+// algorithms: autotuning, files, damaged files; launches in a captured graph; failures of the library.
 #include "cuda/gemm/gemm.h"
 
 #include <gmock/gmock.h>
@@ -76,7 +76,7 @@ class GemmTest : public KernelTest {
   Gemm product(int64_t m, int64_t n, int64_t k) {
     return {.d = matrix(m, n, -1), .a = matrix(m, k, 2), .b = matrix(k, n, 3)};
   }
-  Tensor matrix16(int64_t rows, int64_t cols, uint64_t seed) {  // random, in bf16
+  Tensor matrix16(int64_t rows, int64_t cols, uint64_t seed) {  // random values in bf16
     std::vector<bf16> host(static_cast<size_t>(rows * cols));
     for (size_t i = 0; i < host.size(); ++i) host[i] = from_float<bf16>(2 * random_uniform(seed, 0, i) - 1);
     void* memory = allocate(host.size() * sizeof(bf16));
@@ -84,7 +84,7 @@ class GemmTest : public KernelTest {
     CUDA_CHECK(cudaDeviceSynchronize());
     return {memory, DType::bf16, {rows, cols}};
   }
-  // y = gelu(x w + b) of bf16, with its input stored beside it.
+  // y = gelu(x w + b) in bf16, which also stores the input of GELU.
   Gemm gelu_product(int64_t m, int64_t n, int64_t k) {
     Gemm op{.d = matrix16(m, n, 1), .a = matrix16(m, k, 2), .b = matrix16(k, n, 3), .aux = matrix16(m, n, 4)};
     op.bias = {matrix16(1, n, 5).data, DType::bf16, {n}};
@@ -110,7 +110,7 @@ class GemmTest : public KernelTest {
     library();
     return emu::fakes::Installed<emu::fakes::FakeCublasLt>::get();
   }
-  // Fused work takes less time than a product, except that of `slow` epilogues.
+  // Sets times so that fused epilogues are faster than separate ops, except those of `slow` epilogues.
   static void fusing_pays(uint32_t slow = 0) {
     fake().set_time([slow](const cublasLtMatmulAlgo_t&, uint32_t epilogue) {
       if (epilogue == slow) return 1000.0;
@@ -130,7 +130,7 @@ class GemmTest : public KernelTest {
   std::vector<void*> memory_;
 };
 
-// The 17 cases that mix types as no model does are refused; all others agree with the reference.
+// The 17 cases that mix dtypes as no model does are refused; all others agree with the reference.
 TEST_F(GemmTest, AllCasesAgreeOrAreRefusedByName) {
   Examiner examine([](int threads) { return make_cuda_backend(threads); }, {.threads = {1, 2}, .only = Gemm::kName});
   gemm_cases(examine);
@@ -172,7 +172,7 @@ TEST_F(GemmTest, CapturedLaunchesRunAtEachReplay) {
   second.a = first_op.d;
   second.b = matrix(16, 16, 1);
   second.bias = {matrix(1, 16, 7).data, DType::f32, {16}};
-  run(runner, first_op);  // one problem is planned before the capture, the other within
+  run(runner, first_op);  // one problem is planned before the capture, the other within it
   CUDA_CHECK(cudaStreamSynchronize(stream_));
   cudaGraph_t graph = nullptr;
   cudaGraphExec_t exec = nullptr;
@@ -209,7 +209,8 @@ TEST_F(GemmTest, ProblemsInWordsTellAllThatMatters) {
             "bf16[64, 48] = bf16[64, 32] bf16[32, 48] + bias, gelu, rows 48 32 48, aligned 16 16 16");
 }
 
-// What the library documents of the matrix beside d, and where it would be less exact than the parts.
+// The library's documented constraints on the auxiliary matrix, and epilogues where it would be less exact than
+// separate ops.
 TEST_F(GemmTest, EpiloguesThatTheLibraryIsNotAskedFor) {
   Gemm op = gelu_product(64, 48, 32);
   EXPECT_TRUE(cuda::can_fuse(problem_of(op)));
@@ -285,7 +286,8 @@ TEST_F(GemmTest, DamagedChoicesAreErrorsWithARemedy) {
   refuse(replace("\"choices\": {", "\"choices\": 3, \"were\": {"), "");
   refuse("[]", "not readable");
 
-  // Parts of what has none, and an algorithm for what the library must not be asked for.
+  // Invalid choices: in_parts for a GEMM without epilogue, and an algorithm for a problem that the library must not
+  // fuse.
   const size_t entry = text.find("\"algorithm\": ");
   GemmRunner parts = make();
   EXPECT_EQ(parts.import_choices(cat(text.substr(0, entry), "\"in_parts\": true, ", text.substr(entry))), "");
@@ -297,7 +299,7 @@ TEST_F(GemmTest, DamagedChoicesAreErrorsWithARemedy) {
   EXPECT_EQ(fused.import_choices(replace("f32[64, 64], rows", "f32[64, 64], gelu, rows")), "");
   EXPECT_THAT(error_of([&] { run(fused, gelu); }), HasSubstr("the algorithm stored for f32[64, 64]"));
 
-  // Digits that are none of the library's algorithms are found when the product is needed.
+  // Digits that are no algorithm of the library are detected when the GEMM is needed.
   const size_t at = text.find("\"algorithm\": \"") + 14;
   GemmRunner two = make();
   EXPECT_EQ(two.import_choices(text.substr(0, at) + std::string(128, '0') + text.substr(at + 128)), "");
@@ -310,14 +312,14 @@ TEST_F(GemmTest, ChoicesOfOlderVersionsAreTaken) {
   GemmRunner one = make(), two = make();
   const Gemm op = product(64, 64, 64);
   run(one, op);
-  for (const char* version : {"version 1", "version 2"}) {  // before there were epilogues, and attention
+  for (const char* version : {"version 1", "version 2"}) {  // older than epilogues and attention
     std::string text = one.export_choices();
     EXPECT_EQ(two.import_choices(text.replace(text.find("version 3"), 9, version)), "");
     EXPECT_EQ(two.export_choices(), one.export_choices());
   }
 }
 
-// Without a search: the product, then a kernel, from the rounded values between them.
+// Without autotuning: the GEMM, then a separate kernel that reads the rounded values.
 TEST_F(GemmTest, EpiloguesAreInPartsAtFirst) {
   GemmRunner runner = make();
   const Gemm op = gelu_product(32, 64, 16);
@@ -352,7 +354,7 @@ TEST_F(GemmTest, NoAlgorithmAtAll) {
 }
 
 #ifdef ATHANOR_EMULATED_GPU
-// Answers that sum in d, in the order of arrival, or in 16 bits are passed over.
+// Rejects algorithms that sum in d, in the order of arrival, or in 16 bits.
 TEST_F(GemmTest, AnswersThatAreNotDeterministicAreNotTaken) {
   for (const uint32_t scheme : {CUBLASLT_REDUCTION_SCHEME_INPLACE, CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE}) {
     static uint32_t forced;
@@ -383,7 +385,7 @@ TEST_F(GemmTest, SearchTimesEachProblemOnceAndObeysItsLimit) {
   EXPECT_EQ(report.timed, 2);
   EXPECT_GT(report.best_microseconds, 0);
   EXPECT_LE(report.best_microseconds, report.first_microseconds);
-  EXPECT_EQ(runner.search(ops, 600, stream_).timed, 0);  // all are measured
+  EXPECT_EQ(runner.search(ops, 600, stream_).timed, 0);  // all are already measured
   for (const Gemm& op : ops) {
     run(runner, op);
     EXPECT_EQ(first(op.d), 6 * float(op.k()));
@@ -410,7 +412,7 @@ TEST_F(GemmTest, SearchKeepsTheFastestAndAFileBringsItBack) {
   used.clear();
   run(one, op);
   GemmRunner two = make();
-  run(two, op);  // the library's first answer
+  run(two, op);  // the library's first heuristic result
   EXPECT_EQ(two.import_choices(one.export_choices()), "");
   run(two, op);
   EXPECT_EQ(first(op.d), 6 * 512);
@@ -420,7 +422,7 @@ TEST_F(GemmTest, SearchKeepsTheFastestAndAFileBringsItBack) {
   EXPECT_EQ(used[2], 3);
 }
 
-// All epilogues fused: the cases agree with the reference.
+// With all epilogues fused, the cases agree with the reference.
 TEST_F(GemmTest, FusedEpiloguesAgree) {
   fusing_pays();
   Examiner examine(make_searching_backend, {.threads = {1}, .only = Gemm::kName, .every = 3});
@@ -442,7 +444,7 @@ TEST_F(GemmTest, SearchFusesWhereThatIsFaster) {
   fusing_pays();
   GemmRunner fusing = make();
   GemmRunner::SearchReport report = fusing.search(ops, 600, stream_);
-  EXPECT_EQ(report.timed, 7);  // with and without bias, and the sums' product
+  EXPECT_EQ(report.timed, 7);  // with and without bias, and the GEMM with sums
   EXPECT_EQ(report.epilogues, 4);
   EXPECT_EQ(report.fused, 4);
   EXPECT_NEAR(report.first_microseconds - report.best_microseconds, 102 + 102 + 2 + 102, 20);
@@ -460,7 +462,7 @@ TEST_F(GemmTest, SearchFusesWhereThatIsFaster) {
   EXPECT_THAT(partly.export_choices(), HasSubstr("in_parts"));
 }
 
-// The library writes sums in d's type, which must be that of ours.
+// The library writes bias gradients in d's dtype, which must match ours.
 TEST_F(GemmTest, SumsBesideA16BitProductAreDoneInParts) {
   Gemm op{.d = matrix16(32, 64, 1), .a = matrix16(16, 32, 2), .b = matrix16(16, 64, 3)};
   op.ta = true;
@@ -479,8 +481,8 @@ TEST_F(GemmTest, SumsBesideA16BitProductAreDoneInParts) {
   EXPECT_NEAR(first(op.aux), want, 1e-4);
 }
 
-// The library's GELU sees sums that were not rounded yet. So what it computed it computes again; and where that is
-// needed in every step, a search finds the parts to be faster.
+// The library's fused GELU sees sums that are not rounded yet. So recomputation must use the same kernel; and if that
+// is needed in every step, autotuning finds separate ops faster.
 TEST_F(GemmTest, FusedGeluIsComputedAgainToTheSameBits) {
   const Gemm op = gelu_product(32, 64, 16);
   Gemm again = op;
@@ -515,7 +517,7 @@ TEST_F(GemmTest, AnEpilogueThatTheLibraryRefusesStaysInParts) {
   const GemmRunner::SearchReport report = runner.search({&op, 1}, 600, stream_);
   EXPECT_EQ(report.timed, 2);
   EXPECT_EQ(report.fused, 0);
-  // Nor does an algorithm that fails when it is tried end the search.
+  // An algorithm that fails when benchmarked does not end autotuning either.
   table = library();
   table.cublasLtMatmul = [](auto handle, auto desc, auto... rest) {
     uint32_t epilogue = 0;
@@ -528,7 +530,7 @@ TEST_F(GemmTest, AnEpilogueThatTheLibraryRefusesStaysInParts) {
   run(failing, op);
 }
 
-// A gain within the noise of clocks is no reason to leave the library's first answer.
+// Gains within clock noise do not replace the library's first heuristic result.
 TEST_F(GemmTest, SearchIgnoresSmallGains) {
   const Gemm op = product(32, 32, 512);
   int chosen = 0;

@@ -1,6 +1,6 @@
-// main() of the test programs for a machine with a GPU. A test that leaves the GPU unusable for its process (an illegal
-// address, a failed assertion of a kernel) ends the process at once: all tests after it would fail by its fault.
-// scripts/gpu/programs.py reads the line and goes on behind that test in another process.
+// main() of the test programs on a machine with a GPU. A test that leaves the GPU unusable for its process (an illegal
+// address, a failed device assertion) ends the process at once, since all later tests would fail because of it.
+// scripts/gpu/programs.py reads the printed line and runs the remaining tests in another process.
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
@@ -18,7 +18,9 @@ class EndsAtStickyErrors final : public testing::EmptyTestEventListener {
     (void)cudaGetLastError();
     const cudaError_t error = cudaDeviceSynchronize();
     (void)cudaGetLastError();
-    if (error == cudaSuccess || cudaDeviceSynchronize() == cudaSuccess) return;  // the second call finds it again
+    if (error == cudaSuccess || cudaDeviceSynchronize() == cudaSuccess)
+      return;  // a sticky error is returned again by
+               // the second call
     std::printf("[  STICKY  ] %s.%s: %s\n", test.test_suite_name(), test.name(), cudaGetErrorString(error));
     std::fflush(stdout);
     std::_Exit(kUnusable);
@@ -29,6 +31,6 @@ class EndsAtStickyErrors final : public testing::EmptyTestEventListener {
 
 int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
-  testing::UnitTest::GetInstance()->listeners().Append(new EndsAtStickyErrors);  // owned by the list
+  testing::UnitTest::GetInstance()->listeners().Append(new EndsAtStickyErrors);  // the list takes ownership
   return RUN_ALL_TESTS();
 }

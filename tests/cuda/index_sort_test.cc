@@ -1,4 +1,4 @@
-// The sort of cuda/index_sort.cu: indices in order, rows of an index in their own order, each row once.
+// The sort of cuda/index_sort.cu: indices ascending, rows with equal index in their original order, each row once.
 #include "cuda/index_sort.h"
 
 #include <algorithm>
@@ -47,7 +47,7 @@ std::vector<int> drawn(int64_t rows, int64_t limit) {
   return indices;
 }
 
-// One row; warps and tiles that are not full; one, two, three and four digits.
+// One row; warps and tiles that are not full; one to four radix digits.
 TEST_F(IndexSort, IsStable) {
   for (const auto& [rows, limit] : {std::pair<int64_t, int64_t>{1, 1}, {31, 2}, {257, 3}, {2049, 512}, {4100, 513}})
     expect_sorted(drawn(rows, limit), limit);

@@ -1,5 +1,6 @@
-// The fixture of kernel tests: the op cases of tests/ops run on a GPU, or on the emulated one, against the reference in
-// doubles: values, gradients, guards around every tensor, the same bits in every run. A test file is the same for both.
+// Fixture of kernel tests: the op cases of tests/ops run on a GPU, or on the emulated one, compared with the reference
+// in double: values, gradients, guards around every tensor, the same bits in every run. Test files are the same for
+// both.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -12,7 +13,7 @@
 
 namespace athanor {
 
-// A device whose memory starts 8 bytes past a boundary of 16: no access of 16 bytes is possible.
+// A device whose allocations are 8 bytes off a 16-byte boundary: no 16-byte access is possible.
 class MisalignedDevice final : public Device {
  public:
   explicit MisalignedDevice(std::shared_ptr<Device> device) : device_(std::move(device)) {}
@@ -46,7 +47,8 @@ class KernelTest : public testing::Test {
   void SetUp() override {
     if (const std::string why = why_no_gpu(); !why.empty()) GTEST_SKIP() << why;
   }
-  // All cases of one op of a family, at least `least` of them, or one in so many on the emulated GPU, which is slow.
+  // Runs all cases of one op of a family, at least `least` of them; on the emulated GPU, which is slow, one in
+  // `every_emulated`.
   static void agrees_with_the_reference(const char* op, void (*family)(Examiner&), int least = 1,
                                         [[maybe_unused]] int every_emulated = 1) {
     Examiner::Options options{.threads = {1, 2}, .only = op};
@@ -59,7 +61,7 @@ class KernelTest : public testing::Test {
     EXPECT_TRUE(seen.contains(op) && seen.at(op) >= least / options.every) << "few cases of " << op;
     EXPECT_TRUE(examine.findings().empty()) << examine.report();
   }
-  // One in so many cases of a family's op, in memory that allows no vectors.
+  // Runs one in `every` cases of an op in memory that is not aligned for vector access.
   static void needs_no_alignment(const char* op, void (*family)(Examiner&), int every) {
     Examiner examine(make_misaligned_backend, {.threads = {1}, .only = op, .every = every});
     family(examine);
@@ -69,11 +71,11 @@ class KernelTest : public testing::Test {
 };
 
 #ifdef ATHANOR_EMULATED_GPU
-// Counts the accesses of ops and compares them with tests/cuda/access_budget.txt.
+// Counts the memory accesses of ops and compares them with tests/cuda/access_budget.txt.
 class AccessBudget {
  public:
   ~AccessBudget() { emu::count_accesses(false); }
-  Tensor tensor(DType dtype, const Shape& shape, int64_t row_stride = 0) const {  // of zeros
+  Tensor tensor(DType dtype, const Shape& shape, int64_t row_stride = 0) const {  // filled with zeros
     Tensor t{nullptr, dtype, shape, row_stride};
     const int64_t elements = row_stride ? shape[0] * row_stride : shape.numel();
     t.data = backend_.device->allocate(size_t(elements) * size_of(dtype), Mem::device);

@@ -1,4 +1,4 @@
-// The kernels of cuda/loss.cu run the op cases; rows longer than shared memory, logits that are no numbers, targets
+// The kernels of cuda/loss.cu run the op cases; also rows longer than shared memory, non-finite logits, and targets
 // outside the vocabulary.
 #include <cmath>
 #include <cstring>
@@ -53,7 +53,7 @@ TEST_F(Loss, TopLogitsOfATeacher) {
   }
 }
 
-// Rows of which only a part stays in shared memory, and rows that end inside a batch of loads.
+// Rows of which only a part fits in shared memory, and rows that end inside a batch of loads.
 TEST_F(Loss, LongRows) {
   Examiner examine(make_cuda_backend, {.threads = {2}});
   for (const int64_t columns : {8192, 8200, 30016}) {
@@ -64,7 +64,7 @@ TEST_F(Loss, LongRows) {
   EXPECT_TRUE(examine.findings().empty()) << examine.report();
 }
 
-// One special logit at a time: -inf says that a token cannot be, NaN and +inf make loss and gradient NaN.
+// One special logit at a time: -inf means that a token is impossible, NaN and +inf make loss and gradient NaN.
 TEST_F(Loss, LogitsThatAreNoNumbers) {
   Examiner examine(make_cuda_backend, {.threads = {2}});
   for (const DType dtype : kFloats)
@@ -81,7 +81,8 @@ TEST_F(Loss, LogitsThatAreNoNumbers) {
   EXPECT_TRUE(examine.findings().empty()) << examine.report();
 }
 
-// A part's largest logit skips NaN, which its sum then is; where all are -inf, so is the largest, and the sum is 0.
+// With split vocabularies, the max over a part skips NaN, and the sum is then NaN; if all logits are -inf, so is the
+// max, and the sum is 0.
 TEST_F(Loss, PartsWhoseLogitsAreNoNumbers) {
   Examiner examine(make_cuda_backend, {.threads = {2}});
   constexpr int64_t kRows = 4, kPadded = 300;
@@ -113,7 +114,7 @@ TEST_F(Loss, PartsWhoseLogitsAreNoNumbers) {
   EXPECT_TRUE(examine.findings().empty()) << examine.report();
 }
 
-// The host refuses such targets when data is read; a kernel cannot, and must not follow them.
+// The host refuses such targets when data is read; the kernel cannot report them, but must not access memory with them.
 TEST_F(Loss, ATargetOutsideTheVocabularyMakesTheLossNaN) {
   const TestBackend b = make_cuda_backend(2);
   Guarded logits(*b.device, tensor(DType::f32, {2, 8}), 1), losses(*b.device, tensor(DType::f32, {2}), 1);
@@ -138,7 +139,7 @@ TEST_F(Loss, ATargetOutsideTheVocabularyMakesTheLossNaN) {
   EXPECT_EQ(logits.damage(), std::nullopt);
 }
 
-// Its rank is nobody, so that no part has its logit.
+// The target belongs to no rank, so no part has its logit.
 TEST_F(Loss, ATargetOutsideAllPartsMakesTheSumsNaN) {
   const TestBackend b = make_cuda_backend(2);
   Guarded logits(*b.device, tensor(DType::f32, {2, 8}), 1), sums(*b.device, tensor(DType::f32, {2, 2}), 1);

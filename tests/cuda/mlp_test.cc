@@ -1,5 +1,5 @@
-// The kernels of cuda/mlp.cu and activations.cu run the op cases of GELU, SwiGLU, other activations and scaled sums,
-// and longer rows on their 16-byte path.
+// The kernels of cuda/mlp.cu and activations.cu run the op cases of GELU, SwiGLU, other activations and scaled sums;
+// also longer rows on their 16-byte path.
 #include "tests/cuda/kernel_test.h"
 
 namespace athanor {
@@ -24,7 +24,7 @@ TEST_F(MlpKernels, AnyAlignment) {
   needs_no_alignment(SwigluBwd::kName, mlp_cases, 9);
 }
 
-// Whole packs and some blocks, the last one not full; gradients on top of what they are computed from.
+// Whole 16-byte packs and several blocks, the last one not full; gradients that overwrite their inputs.
 TEST_F(MlpKernels, Packs) {
   Examiner examine(make_cuda_backend, {.threads = {2}});
   for (const DType dtype : kFloats) {
@@ -40,7 +40,7 @@ TEST_F(MlpKernels, Packs) {
   EXPECT_TRUE(examine.findings().empty()) << examine.report();
 }
 
-// Values that overflow in between must not spoil the result, and NaN must not vanish.
+// Intermediate overflow must not corrupt the result, and NaN must not vanish.
 TEST_F(MlpKernels, ExtremeValues) {
   Examiner examine(make_cuda_backend, {.threads = {2}});
   const Tensor x = tensor(DType::f32, {1, 8}), gu = tensor(DType::f32, {1, 8}), dy = tensor(DType::f32, {1, 4});

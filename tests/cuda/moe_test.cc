@@ -1,4 +1,4 @@
-// The kernels of cuda/moe.cu and cuda/grouped_gemm.cu run the op cases of mixtures of experts.
+// The kernels of cuda/moe.cu and cuda/grouped_gemm.cu run the op cases of MoE.
 #include "tests/cuda/kernel_test.h"
 
 namespace athanor {

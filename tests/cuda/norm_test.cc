@@ -1,5 +1,5 @@
-// The kernels of cuda/norm.cu run the op cases of the norms: parity with the reference in doubles, gradients,
-// guards around every tensor, the same bits in every run. This file is the same on a GPU and on the emulated one.
+// The kernels of cuda/norm.cu run the op cases of the norms: parity with the reference in double, gradients, guards
+// around every tensor, the same bits in every run. This file is the same on a GPU and on the emulated one.
 #include "tests/cuda/kernel_test.h"
 
 namespace athanor {
@@ -15,7 +15,7 @@ TEST_F(Norms, AnyAlignment) {
   for (const char* op : {NormFwd::kName, NormApply::kName, NormBwd::kName}) needs_no_alignment(op, norm_cases, 36);
 }
 
-// Rows that no block of the GPU has the shared memory for.
+// Rows that need more shared memory than any block of the GPU can have.
 TEST_F(Norms, RowsThatAreTooLongAreRefusedByName) {
   Examiner examine(make_cuda_backend, {.threads = {1}});
   const Tensor x = tensor(DType::f32, {1, 40001}), w = tensor(DType::f32, {40001}), column = tensor(DType::f32, {1});
@@ -67,7 +67,8 @@ NormApply apply(const Setting& s) {
   return {.kind = s.kind, .y = f.y, .h = f.h, .mean = f.mean, .rstd = f.rstd, .w = f.w, .b = f.b};
 }
 
-// Rows in registers: eight or four a block, one a block, of several warps; and rows that do not fit or are no vectors.
+// Rows in registers: eight or four per block, or one per block of several warps; and rows that do not fit, or are not
+// multiples of a vector.
 constexpr Setting kRows[] = {
     {NormKind::layer, DType::bf16, DType::bf16, 21, 264}, {NormKind::rms, DType::f16, DType::f32, 11, 768},
     {NormKind::layer, DType::bf16, DType::f32, 11, 768},  {NormKind::layer, DType::f32, DType::f32, 5, 1028},
@@ -86,7 +87,7 @@ TEST_F(Norms, LongRows) {
   EXPECT_TRUE(examine.findings().empty()) << examine.report();
 }
 
-// Recomputation repeats the bits of the forward pass.
+// Recomputation gives the same bits as the forward pass.
 TEST_F(Norms, ApplyRepeatsTheBits) {
   Examiner examine(make_cuda_backend, {.threads = {2}});
   for (const Setting& s : kRows) {

@@ -1,5 +1,5 @@
-// The kernels of cuda/optimizer.cu and lamb.cu run the op cases; AdamW has the bits of the CPU backend, in one launch
-// or several, and StepControl those of close_step() on the host.
+// The kernels of cuda/optimizer.cu and lamb.cu run the op cases; AdamW is bit-identical to the CPU backend, in one
+// launch or several, and StepControl to close_step() on the host.
 #include <cmath>
 #include <cstring>
 #include <functional>
@@ -57,7 +57,7 @@ StepState running_state(int skip = 0) {
   return {.updates = 70001, .skip = skip, .grad_scale = 0.37f, .lr = 3e-3f, .corrections = {0.9711f, 0.7713f}};
 }
 
-// What the masters, their copies and the moments are kept in.
+// Dtypes of master weights, of the copy of the weights, and of the moments.
 struct Kind {
   DType master;
   std::optional<DType> copy;
@@ -85,7 +85,7 @@ AdamW adamw(int64_t n, const Kind& kind) {
           .seed = 0x123456789abcdef};
 }
 
-// The host does not fuse products with sums, and neither does the kernel.
+// Neither the host nor the kernel uses fused multiply-add.
 class OptimizerBits : public Optimizer {
  protected:
   using Try = std::function<void(const std::string& name, const AdamW&)>;
@@ -129,13 +129,13 @@ TEST_F(OptimizerBits, OfALaunchOverMany) {
       }
       check(cat("list of ", kind.master), op);
     }
-    AdamW many = adamw(9, kKinds[6]);  // more than a table holds
+    AdamW many = adamw(9, kKinds[6]);  // more tensors than one launch's table holds
     many.parts.resize(200, many.parts[0]);
     check("long list", many);
   });
 }
 
-// Slices of one buffer, cut where no vector starts.
+// Slices of one buffer, cut at unaligned positions.
 TEST_F(Optimizer, SeveralLaunchesAreOne) {
   const TestBackend b = make_cuda_backend(2);
   constexpr int64_t n = 2048 + 600;
@@ -147,7 +147,7 @@ TEST_F(Optimizer, SeveralLaunchesAreOne) {
       if (!*field.t) continue;
       memory.push_back(std::make_unique<Guarded>(*b.device, *field.t, 1));
       std::vector<std::byte> bytes(field.t->bytes());
-      for (size_t i = 0; i < bytes.size(); ++i)  // small positive numbers in each type
+      for (size_t i = 0; i < bytes.size(); ++i)  // small positive values in every dtype
         bytes[i] = std::byte(i % size_of(field.t->dtype) == size_of(field.t->dtype) - 1 ? 0x3c : (i * 7 + 3) % 251);
       const StepState state = running_state();
       if (std::string(field.name) == "state") std::memcpy(bytes.data(), &state, sizeof state);
@@ -180,7 +180,7 @@ TEST_F(Optimizer, SeveralLaunchesAreOne) {
   }
 }
 
-// Random states under random rules.
+// Random states with random options.
 TEST_F(Optimizer, StepControlIsCloseStepBitForBit) {
   const TestBackend b = make_cuda_backend(1);
   Guarded memory(*b.device, tensor(DType::u8, {int64_t(sizeof(StepState))}), 1);
@@ -245,7 +245,7 @@ TEST(OptimizerBudget, ScheduleFreeStepsAreCoalescedToo) {
   EXPECT_EQ(budget.check(op(DType::f32, {}, DType::f32), op(DType::i16, DType::bf16, DType::bf16)), "");
 }
 
-// A step of LAMB, and sums and scaling of outputs in both orders of a matrix.
+// A step of LAMB, and per-output sums and scaling in both orders of a matrix.
 TEST(OptimizerBudget, DirectionsAreCoalescedToo) {
   const AccessBudget budget;
   const Tensor state = budget.tensor(DType::u8, {int64_t(sizeof(StepState))});

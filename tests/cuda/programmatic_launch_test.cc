@@ -1,5 +1,5 @@
-// Which launches are programmatic. That kernels wait before they touch memory is checked in their machine code
-// (scripts/check_kernels.py); where an op launches several, the emulated GPU of these tests finds a missing wait too.
+// Which launches are programmatic. That kernels wait before they access memory is checked in their machine code
+// (scripts/check_kernels.py); if an op launches several kernels, the emulated GPU also finds a missing wait.
 #ifdef ATHANOR_EMULATED_GPU
 #include "cuda/basic.h"
 #include "cuda/cuda_device.h"

@@ -1,4 +1,4 @@
-// The kernels of cuda/qk_norm.cu run the op cases, and heads of models on their 16-byte path.
+// The kernels of cuda/qk_norm.cu run the op cases, and head sizes of real models on the 16-byte path.
 #include "tests/cuda/kernel_test.h"
 
 namespace athanor {
@@ -41,7 +41,7 @@ QkNormBwd backward(const Case& c) {
   return op;
 }
 
-// Teams of 1 to 32 lanes, one or two packs a lane, weights of another type than the rows.
+// Groups of 1 to 32 lanes, one or two 16-byte packs per lane, and weights of another dtype than the rows.
 TEST_F(QkNormKernels, Packs) {
   Examiner examine(make_cuda_backend, {.threads = {2}});
   for (const Case& c : {Case{40, 3, 1, 128, DType::bf16, DType::bf16}, Case{5, 2, 2, 256, DType::f16, DType::f32},

@@ -1,6 +1,6 @@
 // The kernels of cuda/quantize.cu, quantize_delayed.cu, quantize_part.cu, quantize_rows.cu and codes.cu run the op
-// cases of codes: codes and scales have the reference's bits. Products of codes: by the library in every layout of
-// scales that it has, else emulated.
+// cases of quantization: values and scales are bit-identical to the reference. GEMMs of quantized operands: by the
+// library for every scale layout that it supports, otherwise emulated.
 #include "cuda/scratch.h"
 #include "tests/cuda/kernel_test.h"
 #ifdef ATHANOR_EMULATED_GPU
@@ -12,7 +12,7 @@ namespace {
 
 class QuantizeKernels : public KernelTest {
  protected:
-  // One in so many cases of an op.
+  // Runs one in `every` cases of an op.
   static void agrees(const char* op, void (*family)(Examiner&), int every, int least) {
     Examiner examine(make_cuda_backend, {.threads = {2}, .only = op, .every = every});
     family(examine);
@@ -39,7 +39,7 @@ TEST_F(QuantizeKernels, AnyAlignment) {
   needs_no_alignment(QuantizePart::kName, quantize_part_cases, 23);
 }
 
-// Several tiles and bands, and histories beyond one launch's table.
+// Several tiles and bands, and amax histories that exceed one launch's table.
 TEST_F(QuantizeKernels, ManyBlocks) {
   Examiner examine(make_cuda_backend, {.threads = {2}});
   for (const Blocks& blocks : {Blocks{0, 0}, Blocks{1, 0}, Blocks{0, 1}, Blocks{1, 128}, Blocks{128, 128}}) {
@@ -65,7 +65,7 @@ TEST_F(QuantizeKernels, ManyBlocks) {
   EXPECT_TRUE(examine.findings().empty()) << examine.report();
 }
 
-// Sizes that the library multiplies, in every order in memory, with all pairs of scales.
+// Sizes that the library supports, in every memory order, with all pairs of scales.
 void native_products(Examiner& examine, int capability, int* native) {
   constexpr int64_t m = 16, n = 144, k = 144;
   constexpr int64_t kSizes[] = {1, 128};
@@ -73,7 +73,7 @@ void native_products(Examiner& examine, int capability, int* native) {
   for (int flags = 0; flags < 8; ++flags) {
     const bool ta = flags & 1, tb = flags & 2, accumulate = flags & 4;
     const Shape a = ta ? Shape{k, m} : Shape{m, k}, b = tb ? Shape{n, k} : Shape{k, n};
-    // Across and along the terms; 0: all.
+    // Block sizes across and along K; 0: the whole extent.
     constexpr std::pair<int64_t, int64_t> kScales[] = {{0, 0}, {1, 0}, {kSizes[0], kSizes[1]}, {kSizes[1], kSizes[1]}};
     for (const auto& [across_a, along_a] : kScales)
       for (const auto& [across_b, along_b] : kScales) {
@@ -107,11 +107,12 @@ TEST_F(QuantizeKernels, NativeProducts) {
   int native = 0;
   native_products(examine, 90, &native);
   EXPECT_TRUE(examine.findings().empty()) << examine.report();
-  EXPECT_EQ(native, 8 * (4 + 3));  // matrices and rows with each other; blocks with blocks or squares
+  EXPECT_EQ(native, 8 * (4 + 3));  // per-tensor and per-row scales in any pair; 1 x 128 blocks with 1 x 128 or 128 x
+                                   // 128 blocks
 }
 
 #ifdef ATHANOR_EMULATED_GPU
-// Compute capability 8.9 has products of codes with one scale each, 8.0 none: the library would refuse them.
+// Compute capability 8.9 supports FP8 GEMMs with per-tensor scales only, 8.0 none: the library would refuse them.
 TEST_F(QuantizeKernels, OtherGpusEmulateWhatTheyLack) {
   for (const auto& [gpu, capability, count] : {std::tuple{emu::gpu_rtx4090(), 89, 8}, {emu::gpu_a100(), 80, 0}}) {
     emu::simulate({gpu});
@@ -124,7 +125,7 @@ TEST_F(QuantizeKernels, OtherGpusEmulateWhatTheyLack) {
   emu::simulate({emu::gpu_h200()});
 }
 
-// Scales of one byte per 32 or 16 terms, in tiles: rows beyond one tile, and blocks that do not fill one.
+// One-byte scales per 32 or 16 elements, in tiles: more rows than one tile, and blocks that do not fill one.
 void narrow_products(Examiner& examine, int capability, int* native) {
   constexpr int64_t m = 160, n = 32, k = 160;
   for (int flags = 0; flags < 16; ++flags) {
@@ -163,7 +164,7 @@ TEST_F(QuantizeKernels, BlackwellMultipliesBlocksOf32And16) {
   narrow_products(examine, 100, &native);
   EXPECT_EQ(native, 16);
   native_products(examine, 100, &native);
-  EXPECT_EQ(native, 16 + 8);  // of scales of matrices
+  EXPECT_EQ(native, 16 + 8);  // those with per-tensor scales
   EXPECT_TRUE(examine.findings().empty()) << examine.report();
   emu::simulate({emu::gpu_h200()});
   Examiner hopper(make_cuda_backend, {.threads = {2}, .every = 3});
@@ -205,7 +206,7 @@ TEST(QuantizeKernelsBudget, AccessesAreCoalesced) {
             "");
 }
 
-// What cost() counts is what kernels read and write, but for maxima on their way.
+// Kernels read and write the bytes that cost() counts, except for intermediate amaxes.
 TEST(QuantizeKernelsBudget, BytesAreThoseOfTheCost) {
   const QuantizeOps ops;
   for (const Quantize& op : {ops.alone({}), ops.alone({1, 0}), ops.alone({1, 128}), ops.both({}), ops.both({1, 0}),
@@ -218,7 +219,7 @@ TEST(QuantizeKernelsBudget, BytesAreThoseOfTheCost) {
   }
 }
 
-// Rows beyond what a block may have of this GPU's shared memory, with and without the maxima of columns.
+// Rows that exceed the shared memory of a block on this GPU, with and without column amaxes.
 TEST_F(QuantizeKernels, RowsThatDoNotFit) {
   emu::simulate({emu::gpu_rtx4090()});  // 99 KiB
   Examiner examine(make_cuda_backend, {.threads = {2}});

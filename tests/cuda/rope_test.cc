@@ -1,4 +1,4 @@
-// The kernel of cuda/rope.cu runs the op cases, and shapes of models on its 16-byte path.
+// The kernel of cuda/rope.cu runs the op cases, and shapes of real models on its 16-byte path.
 #include "tests/cuda/kernel_test.h"
 
 namespace athanor {
@@ -10,7 +10,7 @@ TEST_F(RopeKernel, Cases) { agrees_with_the_reference(Rope::kName, rope_cases, 2
 
 TEST_F(RopeKernel, AnyAlignment) { needs_no_alignment(Rope::kName, rope_cases, 5); }
 
-// Head counts that are and are not multiples of a thread's, packed rows with room behind them, rows one element off.
+// Head counts that are and are not multiples of a thread's, packed rows with a gap after them, rows off by one element.
 TEST_F(RopeKernel, Packs) {
   Examiner examine(make_cuda_backend, {.threads = {2}});
   for (const DType dtype : kFloats) {

@@ -1,4 +1,4 @@
-// The plan for a described GPU has the scratch memory that the CUDA backend asks for, of every op.
+// For every op, the plan for a described GPU has the scratch memory that the CUDA backend requests.
 #include <gtest/gtest.h>
 
 #include <set>
@@ -17,7 +17,7 @@ struct BothSizes {
   BothSizes()
       : described(describe(find_gpu("h200"))),
         real(nullptr, std::make_unique<cuda::GemmRunner>(open_cublaslt(search_places(library_specs())).call)) {
-    described.tuning->allow_scratch(0);  // nothing is left to cuDNN: its sizes are an estimate
+    described.tuning->allow_scratch(0);  // disables cuDNN, whose sizes are only estimated
   }
   template <class Op>
   size_t scratch(const Op& op) const {
@@ -31,7 +31,8 @@ struct BothSizes {
   mutable std::set<std::string> compared;
 };
 
-// Computes nothing and says so, which ends an examination early; some cases run the others outside of one.
+// Computes nothing and reports so, which ends an examination early; some cases run the other ops outside of an
+// examination.
 class Compared final : public Decorated<Compared> {
  public:
   template <class Op>

@@ -1,5 +1,5 @@
-// Kernels with much shared memory on a GPU whose blocks get 99 KiB of it, as those of compute capability 8.6, 8.9 and
-// 12.0 do: right, or refused by name. The tests beside this one run on an H200, with 227 KiB.
+// Kernels with much shared memory on a GPU with 99 KiB per block, like those of compute capability 8.6, 8.9 and 12.0:
+// results are right, or the op is refused by name. The other tests of this folder run on an H200, with 227 KiB.
 #ifdef ATHANOR_EMULATED_GPU
 #include "emulator/runtime/control.h"
 #include "tests/cuda/kernel_test.h"
@@ -13,7 +13,7 @@ class SmallGpu : public KernelTest {
   void TearDown() override { emu::simulate({emu::gpu_h200()}); }
 };
 
-// Half of what a multiprocessor has is kept of each row.
+// As much of each row as fits in half of a multiprocessor's shared memory is kept there.
 TEST_F(SmallGpu, CrossEntropyOfWholeVocabularies) {
   Examiner examine(make_cuda_backend, {.threads = {2}});
   for (const DType dtype : {DType::f32, DType::bf16}) {
@@ -38,7 +38,7 @@ TEST_F(SmallGpu, Attention) {
 
 TEST_F(SmallGpu, HeadNorms) { agrees_with_the_reference(QkNormBwd::kName, norm_cases, 10); }
 
-// Two sums of every column of a row that is no whole vectors, beside 1 KiB of the kernel's own.
+// Two sums per column of a row that is not a multiple of a vector, next to 1 KiB that the kernel needs itself.
 TEST_F(SmallGpu, NormsOfTheLongestRows) {
   Examiner examine(make_cuda_backend, {.threads = {2}});
   for (const int64_t columns : {12543, 12545, 12673}) {

@@ -1,5 +1,5 @@
-// Masters and optimizer states that pass through a GPU's memory: on the emulated GPU, which sees accesses without
-// order, an update has none, and has some as soon as one of the streams waits for no other.
+// Master weights and optimizer states that are streamed through GPU memory: on the emulated GPU, which detects
+// unordered accesses, an update has none, and has some as soon as one of the streams skips its waits.
 #ifdef ATHANOR_EMULATED_GPU
 #include "param/state_stream.h"
 
@@ -14,7 +14,7 @@
 namespace athanor {
 namespace {
 
-// A device one of whose streams does not wait.
+// A device on which one stream ignores waits.
 class Impatient final : public Device {
  public:
   Impatient(Device& inner, std::optional<Stream> stream) : inner_(inner), lane_(stream) {}
@@ -35,7 +35,7 @@ class Impatient final : public Device {
   std::optional<Stream> lane_;
 };
 
-// Two steps of AdamW over six stretches.
+// Two steps of AdamW over six chunks.
 emu::Fault fault_if(std::optional<Stream> never_waits) {
   (void)emu::take_report();
   static uint64_t order = 0;
@@ -73,7 +73,7 @@ emu::Fault fault_if(std::optional<Stream> never_waits) {
       arena.end();
     }
     device.sync();
-  } catch (const Error&) {  // NOLINT(bugprone-empty-catch): the report says more
+  } catch (const Error&) {  // NOLINT(bugprone-empty-catch): the emulator's report says more
   }
   return emu::take_report().fault;
 }

@@ -1,5 +1,5 @@
-// Products by the program's own kernel around its tiles, against the reference, and to the bit against the separate
-// kernel of SwiGLU; what it takes. On a GPU of compute capability 9.0, or the emulated one.
+// GEMMs by the program's own WGMMA kernel around its tile sizes, compared with the reference, and bit for bit with the
+// separate SwiGLU kernel; and its supported shapes. On a GPU of compute capability 9.0, or the emulated one.
 #include "cuda/gemm/wgmma_product.h"
 
 #include <gmock/gmock.h>
@@ -19,9 +19,9 @@ namespace {
 
 constexpr int kCapability = 90;
 
-// Runs products with SwiGLU by the kernel, and looks whether y is what the separate op makes of the stored z. Of its
-// gradient, and with RoPE: whether all is what the library's product and the separate op make, where sums have no
-// rounding.
+// Runs GEMMs with SwiGLU with the kernel, and checks that y is what the separate op computes from the stored z. For its
+// gradient, and with RoPE, checks all results against the library's GEMM followed by the separate op, with sums that
+// need no rounding.
 class OwnProducts final : public Decorated<OwnProducts> {
  public:
   explicit OwnProducts(TestBackend backend) : backend_(std::move(backend)) {}
@@ -103,13 +103,13 @@ OpCase<Gemm> product(const Size& s, DType dtype) {
   Gemm op{.d = tensor(dtype, {s.m, 2 * s.f}), .a = factor(s.m), .b = factor(2 * s.f), .tb = true};
   op.epilogue = Epilogue::swiglu;
   op.aux = tensor(dtype, {s.m, s.f});
-  // Gates of about 1, so that y depends on all of silu.
+  // Gates of about 1, so that y depends on the whole of silu.
   return {cat(s.m, "x", 2 * s.f, "x", s.k, s.gap ? " strided " : " ", dtype),
           op,
           {{"b", normal(0, 1 / std::sqrt(double(s.k)))}}};
 }
 
-// Multiples of 1/64 up to 2, of which sums of products are exact in f32, and z then is not in 16 bits.
+// Multiples of 1/64 up to 2: their dot products are exact in f32, but not in 16 bits.
 double in_steps(uint64_t stream, int64_t i) {
   return double(int64_t(random_bits(kCaseSeed, stream, uint64_t(i)) % 257) - 128) / 64;
 }
@@ -157,7 +157,7 @@ class WgmmaProduct : public KernelTest {
   }
 };
 
-// Around rows of a warp, of a tile, its columns, its steps along k, and the slots of the ring.
+// Around the rows of a warp and of a tile, its columns, its K step, and the pipeline stages.
 TEST_F(WgmmaProduct, SizesAroundTiles) {
   agree({{1, 8, 8},
          {17, 24, 64},
@@ -193,7 +193,7 @@ TEST_F(WgmmaProduct, HeadsAroundTiles) {
 }
 
 #ifdef ATHANOR_EMULATED_GPU
-// Few multiprocessors: each block takes several tiles, in several bands.
+// Few multiprocessors: each block processes several tiles, in several bands.
 TEST_F(WgmmaProduct, MoreTilesThanBlocks) {
   emu::GpuModel small = emu::gpu_h200();
   small.multiprocessors = 3;
@@ -205,7 +205,7 @@ TEST_F(WgmmaProduct, MoreTilesThanBlocks) {
 }
 #endif
 
-// By the op and the GPU alone, so that plans know it.
+// Support depends only on the op and the GPU, so that plans know it.
 TEST_F(WgmmaProduct, SupportedShapes) {
   const Gemm op = product({64, 64, 64}, DType::bf16).op;
   const auto takes = [](const Gemm& g, int capability = kCapability) {
@@ -240,19 +240,19 @@ TEST_F(WgmmaProduct, SupportedShapes) {
   EXPECT_FALSE(takes(rotated<96>({65, 256, 64}, DType::bf16).op));
   EXPECT_FALSE(takes(rotated<64>({65, 128, 64}, DType::bf16).op));
   EXPECT_FALSE(takes(rotated<64>({65, 256, 64}, DType::f32).op));
-  no = op, no.a.data = op.a.at(1);  // known only when it runs
+  no = op, no.a.data = op.a.at(1);  // alignment is known only at run time
   EXPECT_TRUE(takes(no));
   EXPECT_FALSE(cuda::wgmma_takes(problem_of(no), kCapability));
 }
 
-// An op whose tensors have memory.
+// The op with memory allocated for its tensors.
 Gemm placed(Gemm op, Device& device) {
   for (Tensor* t : {&op.d, &op.a, &op.b, &op.aux})
     if (*t) t->data = device.allocate(t->bytes(), Mem::device);
   return op;
 }
 
-// tests/cuda/train/fused_test.cc has the search.
+// Autotuning itself is tested in tests/cuda/train/fused_test.cc.
 TEST_F(WgmmaProduct, AFileBringsItBack) {
   const TestBackend backend = make_cuda_backend(1);
   const Gemm op = placed(product({8, 8, 8}, DType::bf16).op, *backend.device);
@@ -260,7 +260,7 @@ TEST_F(WgmmaProduct, AFileBringsItBack) {
   if (one->capability() != kCapability) GTEST_SKIP() << "needs a GPU of compute capability 9.0";
   EXPECT_TRUE(one->fuses(op));
   const cuda::DeviceMemory scratch(one->scratch(op));
-  one->run(op, scratch.data(), nullptr);  // in parts, before a search
+  one->run(op, scratch.data(), nullptr);  // in parts, before autotuning
   std::string text = one->export_choices();
   const std::string parts = "\"in_parts\"";
   EXPECT_EQ(text.find("\"own\""), std::string::npos);

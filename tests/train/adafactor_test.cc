@@ -1,4 +1,5 @@
-// Adafactor: 20 steps are those of the paper in double and of torch.optim, and mistakes show; what it keeps.
+// Adafactor: 20 steps match the paper's algorithm in double and torch.optim, planted mistakes are detected, and its
+// states have the planned size.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -18,8 +19,8 @@ struct Sides {
 // Gradients that grow, so that updates are clipped.
 double rising(size_t i, int step) { return gradient(int64_t(i), step) * (1 + 0.5 * step) / (1 + double(i % 3)); }
 
-// [Shazeer & Stern 2018, alg. 4] in double, with a constant learning rate and decoupled decay, of tensors of these
-// sides; mistakes that a test has to see.
+// [Shazeer & Stern 2018, alg. 4] in double, with a constant learning rate and decoupled decay, for tensors of these
+// sizes; and mistakes that a test must detect.
 enum class Factored { right, cautious, unclipped, clipped_together, constant_beta2, unfactored, rows_only, undecayed };
 std::vector<std::vector<double>> adafactor_in_double(const std::vector<Sides>& sides, Factored how) {
   std::vector<std::vector<double>> w, r, c, v;
@@ -59,7 +60,7 @@ std::vector<std::vector<double>> adafactor_in_double(const std::vector<Sides>& s
     for (size_t t = 0; t < w.size(); ++t) {
       const double rms = std::sqrt(how == Factored::clipped_together ? all / count : squares[t] / double(sides[t].n()));
       const double by = how == Factored::unclipped ? 1 : std::max(1.0, rms);
-      const double decay = t + 1 == w.size() || how == Factored::undecayed ? 0 : kDecay;  // the last is a vector
+      const double decay = t + 1 == w.size() || how == Factored::undecayed ? 0 : kDecay;  // the last tensor is a vector
       for (size_t i = 0; i < w[t].size(); ++i) {
         const double u = updates[t][i] / by;
         if (how != Factored::cautious || w[t][i] * u >= 0) w[t][i] *= 1 - kRate * decay;
@@ -70,8 +71,8 @@ std::vector<std::vector<double>> adafactor_in_double(const std::vector<Sides>& s
   return w;
 }
 
-// Two tensors of one parameter, as queries and keys are, which no boundary of memory divides; another one, in GPT-2's
-// order; and a vector.
+// Two tensors of one parameter, like Q and K, whose boundary is not aligned in memory; another one, in GPT-2's order;
+// and a vector.
 TEST(Adafactor, EachTensorHasItsMomentsAndItsClippingAndMistakesShow) {
   const std::vector<Sides> sides{{9, 5}, {5, 5}, {7, 11}, {13, 1}};
   const auto numbers = [](size_t n, const auto& of) {
@@ -121,7 +122,7 @@ TEST(Adafactor, IsThatOfAnIndependentImplementation) {
   expect_near(after_20_steps(with(RuleName::adafactor), true), references::kAdafactor, 1e-6,
               "adafactor of inputs in rows");
   OptimizerOptions o = with(RuleName::adafactor);
-  o.groups.clear();  // a vector that decays
+  o.groups.clear();  // so that the vector decays
   constexpr int64_t n = kRows * kColumns;
   Trained t({{.name = "v", .shape = {n}, .role = Role::vector, .slices = {{"v", {n}, 0}}}}, o);
   t.set(t.master(), values(start, n, 1, false));
@@ -132,7 +133,7 @@ TEST(Adafactor, IsThatOfAnIndependentImplementation) {
   expect_near(t.weights(), references::kAdafactorVector, 1e-6, "of a vector");
 }
 
-// Nothing of a skipped step gets through, and rows and columns without gradients have steps of 0.
+// A skipped step changes nothing, and rows and columns without gradients have zero updates.
 TEST(Adafactor, SkippedStepsAndZerosChangeNothing) {
   Trained t({matrix("w", {kRows, kColumns})}, with(RuleName::adafactor));
   t.set(t.master(), values(start, kRows, kColumns, false));

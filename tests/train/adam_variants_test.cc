@@ -1,5 +1,5 @@
-// LAMB, AdamW with clipped updates and AdamW with moments of 8 bits: 20 steps are those of their papers in double, and
-// mistakes show.
+// LAMB, AdamW with clipped updates and AdamW with 8-bit moments: 20 steps match their papers in double, and planted
+// mistakes are detected.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -11,10 +11,10 @@
 namespace athanor::optimizers {
 namespace {
 
-// Two tensors of one parameter, as queries and keys are, which no boundary of memory divides; and another one.
+// Two tensors of one parameter, like Q and K, whose boundary is not aligned in memory; and another one.
 const std::vector<size_t> kSizes{45, 25, 77};
 
-// The largest difference to `want` after 20 steps with gradients gradient_at(element, step, tensor).
+// Maximum difference to `want` after 20 steps with gradients gradient_at(element, step, tensor).
 template <class Gradient>
 double most_off_after_20_steps(const OptimizerOptions& o, Gradient&& gradient_at,
                                const std::vector<std::vector<double>>& want) {
@@ -41,13 +41,13 @@ double most_off_after_20_steps(const OptimizerOptions& o, Gradient&& gradient_at
   return most;
 }
 
-// Gradients that change their sign, that stay what they are, and that grow: m / sqrt(v) differs from tensor to tensor.
+// Gradients that change sign, that stay constant, and that grow: m / sqrt(v) differs from tensor to tensor.
 double mixed(int64_t i, int step, size_t tensor) {
   return tensor == 0 ? gradient(i, step) : gradient(i, 0) * std::pow(tensor == 1 ? 1 : 1.3, step);
 }
 
-// [You et al. 2020, "Large Batch Optimization for Deep Learning", alg. 2] in double, of three tensors; mistakes that a
-// test has to see.
+// [You et al. 2020, "Large Batch Optimization for Deep Learning", alg. 2] in double, for three tensors; and mistakes
+// that a test must detect.
 enum class Trust { right, cautious, none, of_all, decay_apart };
 std::vector<std::vector<double>> lamb_in_double(const std::vector<size_t>& sizes, Trust how) {
   const auto norm = [](const std::vector<double>& x) {
@@ -98,7 +98,7 @@ TEST(Lamb, EachTensorHasItsTrustRatioAndMistakesShow) {
     EXPECT_GT(most_off(false, mistake), 1e-3) << int(mistake);
 }
 
-// AdamW's steps, each tensor's clipped as Adafactor's are, in double; mistakes that a test has to see.
+// AdamW steps in double, with each tensor's update clipped as in Adafactor; and mistakes that a test must detect.
 enum class Clipped { right, cautious, none, together, with_decay, after_average };
 std::vector<std::vector<double>> clipped_adamw_in_double(const std::vector<size_t>& sizes, double limit, Clipped how) {
   std::vector<std::vector<double>> w, m, v;
@@ -153,7 +153,8 @@ TEST(AdamW, EachTensorsUpdateIsClippedAndMistakesShow) {
     EXPECT_GT(most_off(0.6, false, mistake), 1e-3) << int(mistake);
 }
 
-// AdamW whose moments are rounded by rounded(moment, 0 for m and 1 for v) after each step, or already for it.
+// AdamW whose moments are rounded by rounded(moment, 0 for m and 1 for v) after each step, or before it if
+// steps_by_codes.
 template <class Rounded>
 std::vector<double> coded_adamw_in_double(int64_t n, bool steps_by_codes, const Rounded& rounded) {
   std::vector<double> w, m(static_cast<size_t>(n)), v(static_cast<size_t>(n));
@@ -174,7 +175,7 @@ std::vector<double> coded_adamw_in_double(int64_t n, bool steps_by_codes, const 
   return w;
 }
 
-// fn(element, largest absolute value of its block)
+// Calls fn(element, amax of its block).
 template <class Fn>
 void in_blocks(std::vector<double>& x, size_t block, const Fn& fn) {
   for (size_t begin = 0; begin < x.size(); begin += block) {
@@ -184,11 +185,11 @@ void in_blocks(std::vector<double>& x, size_t block, const Fn& fn) {
   }
 }
 
-// [Dettmers et al. 2022, "8-bit Optimizers via Block-wise Quantization"] with its own codes; mistakes that a test has
-// to see.
+// [Dettmers et al. 2022, "8-bit Optimizers via Block-wise Quantization"] with its own quantization map; and mistakes
+// that a test must detect.
 enum class Coded { right, other_map, one_scale, shorter_blocks, steps_by_codes };
 std::vector<double> adamw_8bit_in_double(int64_t n, Coded mistake) {
-  std::vector<double> maps[2];  // of m and of v
+  std::vector<double> maps[2];  // quantization maps of m and of v
   for (int k = 0; k < 2; ++k) {
     maps[k] = {0, 1};
     const bool sign = k == 0 || mistake == Coded::other_map;
@@ -220,14 +221,15 @@ std::vector<float> after_20_steps_of(const OptimizerOptions& o, const Shape& sha
   return t.weights();
 }
 
-// How many weights differ: where f32 and double lie on two sides of a bound, one code is another.
+// Number of weights that differ: if f32 and double fall on two sides of a rounding boundary, the quantized values
+// differ.
 int64_t differing(const std::vector<float>& got, const std::vector<double>& want) {
   int64_t count = 0;
   for (size_t i = 0; i < got.size(); ++i) count += std::abs(double(got[i]) - want[i]) > 1e-5 ? 1 : 0;
   return count;
 }
 
-// The distance from AdamW's weights, relative to theirs from the start.
+// Distance from AdamW's weights, relative to how far those moved from the start.
 double off_adamw(const std::vector<float>& got, const Shape& shape) {
   const std::vector<float> exact = after_20_steps_of(with(RuleName::adamw), shape);
   double off = 0, moved = 0;
@@ -248,11 +250,12 @@ TEST(AdamW8bit, MatchesPaperReference) {
   EXPECT_LT(off_adamw(got, shape), 0.05);
 }
 
-// Codes are kept of matrices that are large enough and whole blocks, and of nothing else; the rest is AdamW to the bit.
+// 8-bit moments are used only for matrices that are large enough and consist of whole blocks; all other weights match
+// AdamW bit for bit.
 TEST(AdamW8bit, OtherWeightsHaveTheMomentsOfAdamW) {
   std::vector<ParamSpec> specs{matrix("large", {64, 64}), matrix("small", {63, 64}), matrix("ragged", {65, 65})};
   ParamSpec parts{
-      .name = "parts", .shape = {128, 65}, .role = Role::matrix};  // 65 x 64 elements each end within a block
+      .name = "parts", .shape = {128, 65}, .role = Role::matrix};  // tensors of 65 x 64 elements end within a block
   parts.slices = {{"first", {64, 65}, 0}, {"second", {64, 65}, 64 * 65}};
   specs.push_back(parts);
   specs.push_back({.name = "table", .shape = {64, 64}, .role = Role::embedding, .slices = {{"table", {64, 64}, 0}}});
@@ -272,7 +275,7 @@ TEST(AdamW8bit, OtherWeightsHaveTheMomentsOfAdamW) {
   const auto coded = trained(RuleName::adamw_8bit), plain = trained(RuleName::adamw);
   const auto& specs_of_states = coded->params.state_specs();
   ASSERT_EQ(specs_of_states.size(), 6U);
-  const size_t bytes[] = {4096, 4096, 64, 64};  // codes, and scales of 16 blocks
+  const size_t bytes[] = {4096, 4096, 64, 64};  // 8-bit moments, and scales of 16 blocks
   for (size_t s = 0, codes = 0; s < 6; ++s) {
     const bool of_codes = specs_of_states[s].name.find('_') != std::string::npos;
     for (size_t p = 0; p < 7; ++p) EXPECT_EQ(coded->params.keeps(s, p), (p == 0) == of_codes) << s << " " << p;

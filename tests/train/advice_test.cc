@@ -1,4 +1,5 @@
-// Advice on dimensions: silent for round models, and what it promises is the share of padding in the operations.
+// Advice on dimensions: none for well-aligned models, and the promised gain is the fraction of operations spent on
+// padding.
 #include "train/advice.h"
 
 #include <gtest/gtest.h>
@@ -28,7 +29,7 @@ TEST(Advice, OddFeedForwardNamesTheNextMultipleAndItsShare) {
   ASSERT_EQ(advice.size(), 1u);
   EXPECT_EQ(advice[0].key, "intermediate_size");
   EXPECT_EQ(advice[0].better, 512);
-  // Operations per token, forward: 2 per weight, and 4 H D keys of attention, 16 of 32 on average.
+  // Forward operations per token: 2 per weight, and 4 H D per key of attention, 16 of 32 keys on average.
   const double padding = 2 * 2 * 2 * 12 * 128;
   const double useful = 2 * (2 * (4 * 128 * 128 + 2 * 500 * 128) + 256 * 128) + 2 * 4 * 128 * 16;
   EXPECT_NEAR(advice[0].gain, padding / (useful + padding), 1e-9);

@@ -1,7 +1,6 @@
-// Context parallelism: ranks that share sequences are the run of one rank. Initial weights to the bit, losses and
-// gradient norms within rounding, checkpoints for any other ranks; they send what docs/distributed.md says; and
-// gradients of keys that are not summed, positions of the wrong piece, targets shifted after cutting and losses that
-// count twice are noticed.
+// Context parallelism gives the same run as one rank: initial weights bit for bit, losses and gradient norms within
+// rounding, checkpoints that any number of ranks resumes. Ranks send what docs/distributed.md says. Missing sums of dK
+// and dV, positions of the wrong chunk, targets shifted after splitting, and losses counted twice are detected.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -17,7 +16,7 @@ namespace {
 using namespace ranks;
 using G = Recompute::Granularity;
 
-constexpr int64_t kTokens = 16;  // of a sequence: two to four in a piece
+constexpr int64_t kTokens = 16;  // per sequence: two to four in a chunk
 
 std::vector<Setting> all_groups() {
   std::vector<Setting> all;
@@ -44,9 +43,9 @@ std::vector<Setting> all_groups() {
   return all;
 }
 
-// A sample of all groups; all with ATHANOR_FULL=1 (scripts/test.sh --all).
+// A sample of all groups; all of them with ATHANOR_FULL=1 (scripts/test.sh --all).
 TEST(ContextParallel, LossesAndNormsMatchOneRank) {
-  const auto every = size_t(testing::every_case(kSanitized ? 67 : 23));  // divides none of the choices
+  const auto every = size_t(testing::every_case(kSanitized ? 67 : 23));  // coprime to the numbers of choices
   std::map<std::string, Curve> one;
   const auto all = all_groups();
   for (size_t i = 0; i < all.size(); i += every) {
@@ -95,7 +94,7 @@ TEST(ContextParallel, EveryPrecisionAndOptimizer) {
     }
 }
 
-// Each rank knows the scores of its queries, all ranks together those of whole sequences.
+// Each rank knows the logits of its own queries; all ranks together know those of whole sequences.
 TEST(ContextParallel, QkClipScalesTheSameHeads) {
   const Setting s{.shards = 2, .stage = 1, .lr = 0.03, .qk_clip = 0.05, .context = 2, .length = kTokens};
   Setting one = alone(s);
@@ -104,10 +103,10 @@ TEST(ContextParallel, QkClipScalesTheSameHeads) {
   expect_same_curve(want, got, 1e-5, s.name());
   ASSERT_EQ(got.scores.size(), want.scores.size());
   for (size_t i = 0; i < want.scores.size(); ++i) EXPECT_NEAR(got.scores[i], want.scores[i], 1e-5 * want.scores[i]);
-  EXPECT_GT(want.scores.back(), s.qk_clip);  // so that heads were scaled
+  EXPECT_GT(want.scores.back(), s.qk_clip);  // some heads were scaled
 }
 
-// Of initial weights, and of repetition and recomputation.
+// Initial weights, repeated runs and recomputation give the same bits.
 TEST(ContextParallel, SameBits) {
   for (const ModelType type : {ModelType::llama, ModelType::gpt2}) {
     Setting s{.type = type, .shards = 2, .stage = 3, .context = 2, .length = kTokens, .documents = true};
@@ -121,7 +120,7 @@ TEST(ContextParallel, SameBits) {
   }
 }
 
-// Of all ranks the losses are those of whole sequences, in their order, and so is their sum.
+// The losses of all ranks together are those of whole sequences, in their order, and so is their sum.
 TEST(ContextParallel, EvaluationsAreThoseOfOneRank) {
   std::vector<float> want;
   double want_sum = 0;
@@ -151,7 +150,7 @@ TEST(ContextParallel, EvaluationsAreThoseOfOneRank) {
   }
 }
 
-// Every rank has as many pairs of a query and a key that it sees, and all queries are of one rank.
+// Every rank has equally many visible query-key pairs, and every query is on exactly one rank.
 TEST(ContextParallel, PiecesShareTheWorkOut) {
   constexpr int64_t kSequencesHere = 3, kLengthHere = 24;
   std::vector<Span> whole;
@@ -173,8 +172,8 @@ TEST(ContextParallel, PiecesShareTheWorkOut) {
   }
 }
 
-// Per layer and micro-batch: keys and values of all tokens are gathered in forward, again in a forward that is run
-// again, and in backward; their gradients are reduced and scattered.
+// Per layer and micro-batch: K and V of all tokens are all-gathered in forward, in recomputed forward, and in backward;
+// their gradients are reduce-scattered.
 TEST(ContextParallel, SendsWhatTheTableSays) {
   for (const ModelType type : {ModelType::llama, ModelType::gpt2})
     for (const int context : {2, 4})
@@ -201,7 +200,7 @@ TEST(ContextParallel, SendsWhatTheTableSays) {
         }
 }
 
-// Activations of a rank's rows, and optimizer states that ranks share out.
+// Context parallelism reduces the activations of a rank, and shards optimizer states.
 TEST(ContextParallel, ReducesMemoryOfEveryRank) {
   Setting s{.type = ModelType::gpt2, .stage = 1, .vocab = 512, .length = kTokens};
   const auto activations = [&](int context) {
@@ -228,7 +227,7 @@ TEST(ContextParallel, ReducesMemoryOfEveryRank) {
   for (size_t i = 1; i < four.planned.size(); ++i) EXPECT_EQ(four.planned[i], four.planned[0]);
 }
 
-// Checkpoints hold whole tensors and the number of samples: any other ranks go on, with the next samples.
+// Checkpoints hold whole tensors and the number of samples: any number of ranks resumes with the next samples.
 TEST(ContextParallel, CheckpointsKnowNothingOfIt) {
   const testing::TempDir dir;
   const auto at = [&](const std::string& run, int64_t step) {
@@ -251,7 +250,8 @@ TEST(ContextParallel, CheckpointsKnowNothingOfIt) {
   }
 }
 
-// A step of SGD is the gradients: those of one layer's queries and keys hardly show in the loss or in the norm of all.
+// A step of SGD exposes the gradients themselves: those of one layer's Q and K hardly affect the loss or the global
+// norm.
 TEST(ContextParallel, MissingSumsAreNoticed) {
   for (const ModelType type : {ModelType::llama, ModelType::gpt2}) {
     const Setting s{.type = type, .clip = 0, .lr = 1, .rule = RuleName::sgd, .context = 2, .length = kTokens};
@@ -262,7 +262,8 @@ TEST(ContextParallel, MissingSumsAreNoticed) {
     };
     const float rounding = off({});
     EXPECT_LT(rounding, 1e-6);
-    for (int64_t at = 0; at < 3 * kLayers; ++at)  // gathers of both layers; then of each a gather and a sum
+    for (int64_t at = 0; at < 3 * kLayers; ++at)  // all-gathers of both layers; then an all-gather and a reduce-scatter
+                                                  // of each
       for (const auto fault : {Watch::Fault::missing, Watch::Fault::reversed})
         EXPECT_GT(off({.fault = fault, .at = at}), 20 * rounding) << name_of(type) << " call " << at << int(fault);
   }
@@ -283,7 +284,7 @@ class Careless final : public Decorated<Careless> {
         return inner_.run(wrong, scratch);
       }
     } else if constexpr (std::is_same_v<Op, CrossEntropy>) {
-      if (mistake_ == Mistake::targets_shifted_after_cutting) {  // a piece's last token predicts what follows here
+      if (mistake_ == Mistake::targets_shifted_after_cutting) {  // a chunk's last target is the next local one
         Op wrong = op;
         const auto words =
             change(wrong.targets, [](int64_t i, int64_t n) { return i % kPiece == kPiece - 1 ? (i + kPiece) % n : i; });
@@ -296,7 +297,7 @@ class Careless final : public Decorated<Careless> {
   }
 
  private:
-  // Makes t the words that index() says, in the memory that is returned.
+  // Replaces t by its elements permuted by index(), stored in the vector that is returned.
   template <class Index>
   static std::vector<int32_t> change(Tensor& t, Index&& index) {
     std::vector<int32_t> words;

@@ -1,4 +1,4 @@
-// Courses of whole runs: schedules, batch ramps, branches, spikes and rollback, the end at a loss.
+// Schedules over whole runs: learning rate, batch ramps, branches, spikes and rollback, stopping at a loss.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -11,7 +11,7 @@
 namespace athanor {
 namespace {
 
-// Courses of the rate, the momentum, the weight decay and the batch, and the window of spikes.
+// Schedules of the learning rate, momentum, weight decay and batch size, and the window of spike detection.
 TEST_F(TrainerTest, CoursesResumeToTheBit) {
   const std::vector<std::string> set = {
       "lr_decay_style=1cycle", "weight_decay_style=linear", "end_weight_decay=0.5",     "z_loss=0.01",
@@ -37,7 +37,7 @@ TEST_F(TrainerTest, CoursesResumeToTheBit) {
   EXPECT_NEAR(log.steps[4].weight_decay.value_or(0), 0.3, 1e-12);
 }
 
-// Half of global_batch_size is a power of two below it: not even rounding tells the two runs apart.
+// Half of global_batch_size is a power of two smaller, so that not even rounding distinguishes the two runs.
 TEST_F(TrainerTest, ARampTakesTheSamplesOfSmallBatches) {
   ASSERT_EQ(run(config("small", {"global_batch_size=2", "train_iters=4", "lr_decay_iters=8"})), Exit::done);
   ASSERT_EQ(run(config("ramp", {"rampup_batch_size=[2,2,8]", "train_iters=4", "lr_decay_iters=8"})), Exit::done);
@@ -59,18 +59,18 @@ TEST_F(TrainerTest, SequencesWarmUp) {
   std::vector<int64_t> lengths;
   for (const StepMetrics& m : history("parts").steps) lengths.push_back(m.chunk_length.value_or(0));
   EXPECT_EQ(lengths, (std::vector<int64_t>{4, 8, 8, 12, 12, 16, 16, 16}));
-  ASSERT_EQ(run(with("warm", 5)), Exit::done);  // the next step has whole sequences
+  ASSERT_EQ(run(with("warm", 5)), Exit::done);  // the next step uses whole sequences
   ASSERT_EQ(run(with("warm", 8, {"total_curriculum_step=0"})), Exit::done);
   ASSERT_EQ(run(with("cold", 4)), Exit::done);
   ASSERT_EQ(run(with("cold", 8, {"total_curriculum_step=0"})), Exit::done);
   for (const char* file : {"model.safetensors", "optimizer.safetensors"}) {
     EXPECT_EQ(bytes("whole", 8, file), bytes("parts", 8, file)) << file;
     EXPECT_EQ(bytes("whole", 8, file), bytes("warm", 8, file)) << file;
-    EXPECT_NE(bytes("whole", 8, file), bytes("cold", 8, file)) << file;  // its fifth step should have had chunks
+    EXPECT_NE(bytes("whole", 8, file), bytes("cold", 8, file)) << file;  // its fifth step should have used chunks
   }
 }
 
-// Layers see 2 tokens in three steps, 5 in three more, then 8, also where a run goes on.
+// Sliding-window layers attend to 2 tokens for three steps, to 5 for three more, then to 8; also after a resume.
 TEST_F(TrainerTest, WindowsGrow) {
   const auto with = [&](const std::string& name, int64_t steps, const std::string& schedule, int window) {
     return config(name, {"model.model_type=mistral", cat("model.sliding_window=", window), "lr_decay_iters=8",
@@ -133,7 +133,7 @@ TEST_F(TrainerTest, ALossEndsTheRun) {
   EXPECT_GT(end.first_step_seconds.value_or(0), 0);
   EXPECT_GT(end.seconds, end.first_step_seconds.value_or(0));
   EXPECT_NE(end.text.find("stop_at_loss 100"), std::string::npos) << end.text;
-  ASSERT_EQ(run(config("r", {"stop_at_loss=100"})), Exit::done);  // has nothing left to do
+  ASSERT_EQ(run(config("r", {"stop_at_loss=100"})), Exit::done);  // nothing is left to do
   EXPECT_EQ(list_checkpoints(dir_.path() + "/r").back().step, 4);
   ASSERT_EQ(run(config("r", {"stop_at_loss=1e-9"})), Exit::done);
   EXPECT_EQ(list_checkpoints(dir_.path() + "/r").back().step, 8);
@@ -153,12 +153,12 @@ TEST_F(TrainerTest, RoundingIsLoggedAndChangesNothing) {
     EXPECT_EQ(m.codes, m.operand.ends_with("_dy") ? "f8_e5m2" : "f8_e4m3") << m.operand;
     if (m.operand == "forward_w") weights[m.step] += m.values;
   }
-  // Two blocks of 16 x 32 (q, k, v), 16 x 16, 16 x 64 and 32 x 16; codes are made once a step.
+  // Two blocks of 16 x 32 (q, k, v), 16 x 16, 16 x 64 and 32 x 16; weights are quantized once per step.
   const int64_t once = 2 * (16 * 32 + 16 * 16 + 16 * 64 + 32 * 16);
   EXPECT_EQ(weights, (std::map<int64_t, int64_t>{{2, 2 * once}, {4, 2 * once}, {5, once}}));
 }
 
-// Resumed between two records.
+// The run resumes between two records.
 TEST_F(TrainerTest, RoundingIsCountedAcrossAResume) {
   const std::vector<std::string> set = {"precision=fp8_tensorwise", "model.intermediate_size=32", "eval_interval=0",
                                         "log_quantization_interval=5", "save_interval=3"};
@@ -182,7 +182,7 @@ TEST_F(TrainerTest, RoundingIsCountedAcrossAResume) {
   EXPECT_EQ(bytes("silent", 6, "state.json").find("quantized"), std::string::npos);
 }
 
-// Resumed between two records, with an alarm before it.
+// The run resumes between two records, after an alarm.
 TEST_F(TrainerTest, RoutingIsCountedAcrossAResume) {
   const std::vector<std::string> set = {"model.model_type=olmoe",      "model.num_key_value_heads=2",
                                         "model.num_experts=5",         "model.num_experts_per_tok=1",
@@ -298,7 +298,7 @@ TEST_F(TrainerTest, ScoresAreLoggedAndClipped) {
 TEST_F(TrainerTest, AnotherHorizonIsABranch) {
   ASSERT_EQ(run(config("r", {"train_iters=4"})), Exit::done);
   ASSERT_EQ(run(config("r", {"train_iters=6"})), Exit::done);
-  ASSERT_EQ(run(config("r", {"train_iters=7", "lr_decay_iters=6"})), Exit::done);  // longer, on the same course
+  ASSERT_EQ(run(config("r", {"train_iters=7", "lr_decay_iters=6"})), Exit::done);  // longer, with the same schedule
   const auto branches = events("r", EventKind::branch);
   ASSERT_EQ(branches.size(), 1u);
   EXPECT_EQ(branches[0].step, 4);

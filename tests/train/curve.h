@@ -1,4 +1,4 @@
-// What a training run of one rank comes to: equal curves are the same run to the bit.
+// Results of a training run on one rank; equal curves mean bit-identical runs.
 #pragma once
 #include <vector>
 
@@ -26,7 +26,7 @@ inline std::vector<std::byte> weights_of(Rig& rig, Engine& engine) {
   return all;
 }
 
-// accumulate(engine, step): the micro-batches of a step.
+// accumulate(engine, step) runs the micro-batches of a step.
 template <class Accumulate>
 Curve curve_of(Rig& rig, Engine& engine, int64_t steps, const Accumulate& accumulate) {
   engine.commit();

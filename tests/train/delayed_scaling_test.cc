@@ -1,6 +1,5 @@
-// Delayed scaling: every factor that a step uses is the one a small model in double says, on one rank and on several;
-// the history survives a resume, other numbers of ranks, skipped steps and steps that are given up; planted mistakes
-// are noticed.
+// Delayed scaling: every scale used in a step matches a small model in double, on one rank and on several; the amax
+// history survives a resume, other numbers of ranks, skipped steps and discarded steps; planted mistakes are detected.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -20,7 +19,7 @@ using testing::Rig;
 constexpr double kInf = std::numeric_limits<double>::infinity(), kNan = std::numeric_limits<double>::quiet_NaN();
 const DType kCodes[kMatrices] = {DType::f8_e4m3, DType::f8_e4m3, DType::f8_e5m2};
 
-// What one matrix's factor must be: the largest code over the largest of the last `length` steps, over 2^margin.
+// Expected scale of one matrix: the format's maximum over the maximum amax of the last `length` steps, over 2^margin.
 struct Model {
   int64_t length = 1;
   int margin = 0;
@@ -69,15 +68,15 @@ TEST(DelayedScales, FollowsAModelOver20Steps) {
     }
 }
 
-// ---- every Quantize of a run on ranks against the model
+// Compares every Quantize of a run on ranks with the model.
 
 constexpr int64_t kHistory = 3;
 enum class Mistake : uint8_t { none, factor_of_another_matrix, history_shifted, no_reduction };
 
-// Shared by the ranks of a run.
+// Shared by all ranks of a run.
 struct Judge {
   std::mutex mutex;
-  std::map<int64_t, Model> models;  // by parameter * kMatrices + matrix
+  std::map<int64_t, Model> models;  // key: parameter * kMatrices + matrix
   std::map<int64_t, double> amax;   // of the step, over all ranks
   int64_t checked = 0, scaled = 0, deviations = 0;
 
@@ -91,7 +90,7 @@ class Watch final : public Decorated<Watch> {
  public:
   Watch(Ops& inner, Judge& judge, Mistake mistake) : inner_(inner), judge_(judge), mistake_(mistake) {}
   const Ops& inner() const { return inner_; }
-  const ParamStore* params = nullptr;  // once there is memory
+  const ParamStore* params = nullptr;  // set once memory is allocated
 
   template <class Op>
   void on(const Op& op, void* scratch) {
@@ -113,7 +112,7 @@ class Watch final : public Decorated<Watch> {
     for (int64_t i = 0; i < op.x.numel(); ++i)
       largest = std::max(largest, std::abs(double(to_float(op.x.as<bf16>()[i]))));
     const std::lock_guard lock(judge_.mutex);
-    // Which matrix it is, from what it is, not from where its scale lies.
+    // Identifies the matrix by its content, not by the position of its scale.
     const Matrix matrix = op.codes.dtype == DType::f8_e5m2 ? Matrix::dy : weight(op.x) >= 0 ? Matrix::w : Matrix::x;
     const bool right = Matrix(index % int64_t(kMatrices)) == matrix &&
                        (matrix != Matrix::w || index / int64_t(kMatrices) == weight(op.x)) &&
@@ -136,13 +135,13 @@ class Watch final : public Decorated<Watch> {
     local_.clear();
     inner_.run(op, scratch);
   }
-  // The parameter whose weight x is; -1: none.
+  // The parameter whose weight is x; -1: none.
   int64_t weight(const Tensor& x) const {
     for (int id = 0; id < int(params->specs().size()); ++id)
       if (params->spec({id}).low_precision && params->value({id}).data == x.data) return id;
     return -1;
   }
-  // Where the factors and amaxes of parameter 0 lie.
+  // Finds where the scales and amaxes of parameter 0 are stored.
   void find_first(const Quantize& op) {
     if (first_) return;
     const int64_t id = weight(op.x);
@@ -205,8 +204,6 @@ TEST(DelayedScaling, PlantedMistakesAreNoticed) {
   }
 }
 
-// ---- laws
-
 using Matrices = std::map<std::string, std::vector<std::byte>>;
 
 Matrices histories(const std::string& folder) {
@@ -233,7 +230,7 @@ TEST(DelayedScaling, ResumesToTheBitOnAnyRanks) {
     EXPECT_EQ(histories(at(name, 5)), want) << name;
     EXPECT_EQ(ranks::tensors_of(at(name, 5)), ranks::tensors_of(at("whole", 5))) << name;
   }
-  // A history that is not loaded is noticed.
+  // A history that is not loaded is detected.
   ranks::run_part(one, "", 0, 3, root("other"));
   EXPECT_NE(histories(at("other", 3)), want);
 }
@@ -254,7 +251,7 @@ std::vector<float> history_of(Rig& rig, Engine& engine) {
   return all;
 }
 
-// Neither a step without an update nor one that is given up changes anything later.
+// Neither a step without an update nor a discarded step changes anything later.
 TEST(DelayedScaling, SkippedAndGivenUpStepsLeaveNoTrace) {
   Rig rig;
   Engine plain(ranks::tiny(setting(1)), options(4), rig.backend()),
@@ -275,7 +272,7 @@ TEST(DelayedScaling, SkippedAndGivenUpStepsLeaveNoTrace) {
   }
 }
 
-// An infinity is none of the largest magnitudes of later steps.
+// A non-finite amax must not enter the history.
 TEST(DelayedScaling, WhatIsNoNumberDoesNotEnterTheHistory) {
   for (const float bad : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
     Rig rig;
@@ -299,7 +296,7 @@ TEST(DelayedScaling, WhatIsNoNumberDoesNotEnterTheHistory) {
   }
 }
 
-// Weights that suddenly grow pass the largest code; a margin leaves room for them.
+// Weights that suddenly grow exceed the format's maximum; a margin leaves headroom for them.
 TEST(DelayedScaling, WhatGrowsFasterThanItsScaleIsCountedAsSaturated) {
   const auto saturated = [](int margin) {
     Rig rig;

@@ -1,4 +1,5 @@
-// Ops that read and write no host memory of a committed plan, as a GPU's should not: tensors there have to be brought.
+// Ops that check that no operand is in host memory of the plan, as on a GPU: offloaded tensors must be copied to the
+// device first.
 #pragma once
 #include <gtest/gtest.h>
 

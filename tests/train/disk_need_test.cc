@@ -1,4 +1,4 @@
-// How many checkpoints a run adds, and when the disk is said to be too small for them.
+// The number of checkpoints that a run adds, and when the disk is reported as too small for them.
 #include "train/disk_need.h"
 
 #include <gtest/gtest.h>

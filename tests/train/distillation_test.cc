@@ -1,4 +1,4 @@
-// A student that learns from a teacher, in whole steps: what the teacher changes, and that ranks change nothing of it.
+// Distillation in whole steps: what the teacher changes, and that results do not depend on the ranks.
 #include "train/distillation.h"
 
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 namespace athanor::ranks {
 namespace {
 
-// A divergence is a difference of logarithms that are rounded to fp32, each about 4.
+// A KL divergence is a difference of logarithms of about 4, which are rounded to fp32.
 void expect_same_teaching(const Curve& want, const Curve& got, const Setting& s) {
   expect_same(want, got, 1e-5, s.name());
   for (size_t i = 0; i < want.distilled.size(); ++i)
@@ -93,7 +93,8 @@ TEST(Distillation, EvaluationsDoNotSeeTheTeacher) {
   EXPECT_EQ(train(s, 1).evaluation, alone);
 }
 
-// A student is its own teacher: the divergence and its gradient are zero, and half of the cross-entropy's is left.
+// The student is its own teacher: the divergence and its gradient are zero, and half of the cross-entropy's gradient is
+// left.
 TEST(Distillation, AnEqualTeacherTeachesNothing) {
   Setting s{.type = ModelType::llama, .clip = 0};
   s.precision = "fp32";

@@ -1,4 +1,5 @@
-// Evaluations of whole runs that are stopped: owed until they are whole, by any path to the checkpoint, on all ranks.
+// Evaluations of runs that are stopped in them: each is made up after a requeue until it completes, on any path to the
+// checkpoint, on all ranks.
 #include <csignal>
 
 #include "tests/train/trainer_ranks.h"

@@ -1,4 +1,4 @@
-// Ranks that have other experts: the run of one rank, on threads. Rows go to the ranks of their experts and come back.
+// Expert parallelism, on threads: gives the same run as one rank. Rows are sent to the ranks of their experts and back.
 #include <gtest/gtest.h>
 
 #include "ops/moe.h"
@@ -11,9 +11,9 @@ namespace {
 using ranks::Curve;
 using ranks::Setting;
 
-// Two steps of a model whose experts have a part in its gradients.
+// Two steps of a model whose experts contribute to its gradients.
 struct Steps {
-  std::vector<double> routing;  // what the routers of all ranks counted
+  std::vector<double> routing;  // counts of the routers of all ranks
   std::vector<double> losses, norms;
 };
 Steps two_steps(const Setting& s) {
@@ -53,7 +53,7 @@ Setting dots(int replicas, int shards, int experts) {
   return {.type = ModelType::dots1, .replicas = replicas, .shards = shards, .experts = experts};
 }
 
-// Copies of the experts too, whose gradients are then summed over these alone, and counted once in the norm.
+// Also with replicas of the experts: their gradients are summed only over the replicas, and counted once in the norm.
 TEST(ExpertParallel, IsTheRunOfOneRank) {
   const Curve want = ranks::train(dots(1, 1, 1));
   for (const Setting& s : {dots(1, 2, 2), dots(1, 3, 3), dots(2, 2, 2), dots(1, 4, 2), dots(1, 6, 6)})
@@ -72,8 +72,8 @@ TEST(ExpertParallel, IsTheRunOfOneRankInEveryFamilyModeAndOptimizer) {
   }
 }
 
-// Of two copies of the experts each has a shard; of one copy, each rank has its experts whole, beside shards of all
-// else.
+// With two replicas of the experts, each expert is sharded over two ranks; with one, each rank holds its experts whole,
+// next to shards of all other weights.
 TEST(ExpertParallel, WithShardsIsTheRunOfOneRank) {
   const Curve want = ranks::train(dots(1, 1, 1));
   for (const int stage : {1, 2, 3})
@@ -87,7 +87,7 @@ TEST(ExpertParallel, WithShardsIsTheRunOfOneRank) {
   expect_same_bits(ranks::train(bf16), ranks::train(bf16), bf16.name());
 }
 
-// Ranks that share rows of the residual stream route their own; the router's loss is that of whole sequences.
+// Sequence-parallel ranks route their own rows of the residual stream; the router's loss is that of whole sequences.
 TEST(ExpertParallel, WithTensorAndContextParallelismIsTheRunOfOneRank) {
   for (const ModelType type : {ModelType::qwen3_moe, ModelType::dots1}) {
     Setting s{.type = type, .length = 8, .balance = 2};
@@ -109,7 +109,7 @@ TEST(ExpertParallel, WithTensorAndContextParallelismIsTheRunOfOneRank) {
   }
 }
 
-// Each expert's matrices are whole on one rank, or in shards of several.
+// An expert's matrices are whole on one rank, or sharded over several.
 TEST(ExpertParallel, WholeMatricesOfExpertsAreThoseOfOneRank) {
   for (const RuleName rule : {RuleName::muon, RuleName::normuon}) {
     Setting s = dots(1, 1, 1);
@@ -131,7 +131,8 @@ TEST(ExpertParallel, TwoRunsHaveTheSameBits) {
   }
 }
 
-// Weights of the second step differ by the rounding of sums over ranks; no two logits are as near to each other.
+// Weights of the second step differ by the rounding of sums over ranks, which is smaller than the gap between any two
+// router logits.
 TEST(ExpertParallel, RoutesEveryTokenAndCountsEveryGradientOnce) {
   const RouterStatistics at{6};
   Setting parts = dots(1, 2, 2);
@@ -155,13 +156,13 @@ TEST(ExpertParallel, RoutesEveryTokenAndCountsEveryGradientOnce) {
 
 TEST(ExpertParallel, ARankPlansOnlyItsExperts) {
   const Curve whole = ranks::train(dots(1, 2, 1), 1), parts = ranks::train(dots(1, 2, 2), 1);
-  const int64_t experts = 6 * 3 * 16 * 24 * int64_t{sizeof(float)};  // of the one layer that has some
-  constexpr int64_t kPadding = 1024;                                 // experts are units of their own
+  const int64_t experts = 6 * 3 * 16 * 24 * int64_t{sizeof(float)};  // of the one layer with experts
+  constexpr int64_t kPadding = 1024;                                 // experts are separate units
   EXPECT_NEAR(double(whole.gradients - parts.gradients), double(experts) / 2, kPadding);
   EXPECT_NEAR(double(whole.optimizer - parts.optimizer), double(experts), kPadding);
 }
 
-// Checkpoints have every expert whole, whatever ranks wrote them.
+// Checkpoints hold whole experts, whatever the ranks that wrote them.
 TEST(ExpertParallel, CheckpointsGoOnWithAnyExpertRanks) {
   const athanor::testing::TempDir dir;
   const auto path = [&](const char* name) { return cat(dir.path(), "/", name); };

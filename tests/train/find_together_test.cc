@@ -1,4 +1,4 @@
-// Ranks that look for a checkpoint together find what one would find alone, and each hashes its share of the files.
+// Ranks that search for a checkpoint together find the same one as a single rank, and each hashes a part of the files.
 #include "train/find_together.h"
 
 #include <functional>
@@ -22,7 +22,7 @@ class FindTogether : public ::testing::Test {
     folder_ = cat(dir_.path(), "/", step_folder(1));
     files_ = read_manifest(folder_).files;
   }
-  // Flips a bit, or flips it back; an empty file gets a byte.
+  // Flips a bit, or flips it back; appends a byte to an empty file.
   void flip(const ManifestFile& file) const {
     const std::string path = cat(folder_, "/", file.name);
     std::string text = read_file(path, 1 << 24);
@@ -57,7 +57,7 @@ TEST_F(FindTogether, TheVerdictIsThatOfOneRank) {
   EXPECT_EQ(find_together(nullptr, [&](const Verify& verify) { return verify(folder_).ok ? "whole" : ""; }), "whole");
 }
 
-// Acts on rank 0 once all ranks have hashed their shares.
+// Calls `act` on rank 0 once all ranks have hashed their files.
 class Afterwards final : public testing::Observed {
  public:
   Afterwards(std::shared_ptr<Communicator> inner, std::function<void()> act)
@@ -71,7 +71,7 @@ class Afterwards final : public testing::Observed {
   std::function<void()> act_;
 };
 
-// Number 1 is hashed by rank 1: what it alone cannot read is no damage.
+// File number 1 is hashed by rank 1: a file that only this rank cannot read is not treated as damaged.
 TEST_F(FindTogether, WhatOneMachineCannotReadIsNotSkipped) {
   flip(files_[1]);
   run_ranks(kRanks, [&](std::unique_ptr<Communicator> world) {

@@ -1,6 +1,6 @@
-// Ranks that shard weights of which both products read the same codes gather the codes: a byte per weight instead of
-// two, and the same bits in losses, weights, evaluations and checkpoints as where they gather 16 bits and make the
-// codes themselves.
+// FP8 all-gather: ranks that shard weights whose two GEMMs read the same quantized values gather those values: one byte
+// per weight instead of two, with bit-identical losses, weights, evaluations and checkpoints compared with gathering 16
+// bits and quantizing afterwards.
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -16,7 +16,7 @@ namespace {
 
 constexpr const char* kGathered[] = {"fp8_tensorwise", "fp8_delayed", "fp8_blockwise", "nvfp4"};
 
-// All layers of all blocks are in 8 bits.
+// All layers of all blocks are quantized.
 Setting setting(int shards, int stage, ModelType type = ModelType::llama) {
   return {.type = type,
           .precision = "fp8_tensorwise",
@@ -63,7 +63,7 @@ TEST(GatheredCodes, FamiliesMastersAndRecomputation) {
   for (const Setting& s : {leaves, frozen, muon}) expect_the_bits_of_16(s);
 }
 
-// Borders of shards are anywhere in blocks of 128 by 128 and of 16 by 16.
+// Shard boundaries may be anywhere within blocks of 128 x 128 and of 16 x 16.
 TEST(GatheredCodes, OfEveryScaleThatBothProductsRead) {
   for (const char* precision : kGathered)
     for (const int stage : {1, 3}) {
@@ -73,7 +73,7 @@ TEST(GatheredCodes, OfEveryScaleThatBothProductsRead) {
     }
 }
 
-// A head is gathered as codes, too, but one that is the embedding.
+// The head is gathered as quantized values, too, unless it is tied to the embedding.
 TEST(GatheredCodes, OfTheHead) {
   for (const bool tied : {false, true})
     for (const int stage : {1, 3}) {
@@ -86,21 +86,21 @@ TEST(GatheredCodes, OfTheHead) {
     }
 }
 
-// Where few of a block's weights are in 8 bits, the rest would be whole on every rank.
+// If only few of a block's weights are quantized, the rest would be unsharded on every rank.
 TEST(GatheredCodes, OtherRecipesAndSmallSharesGather16Bits) {
   for (const char* precision : {"fp8_rowwise", "fp8_rowwise_gw_hp", "mxfp8"}) {
     Setting s = setting(2, 3);
     s.precision = precision;
     if (!kSanitized || s.precision == std::string("mxfp8")) expect_the_bits_of_16(s, false);
   }
-  for (const int64_t odd : {24, 40}) {  // no multiples of 16
+  for (const int64_t odd : {24, 40}) {  // not multiples of 16
     Setting s = setting(3, 3);
     s.intermediate = odd;
     expect_the_bits_of_16(s, odd == 24);
   }
 }
 
-// What is gathered for blocks, by whoever gathers.
+// Bytes gathered for the weights of blocks, by any kind of all-gather.
 struct Sent {
   int64_t gathered = 0, others = 0;
 };
@@ -186,7 +186,7 @@ TEST(GatheredCodes, HalveWhatIsSentAndThePlanSaysSo) {
   }
 }
 
-// A weight on one rank that is not a number, or infinite, must reach the products of all.
+// A non-finite weight on one rank must reach the GEMMs of all ranks.
 TEST(GatheredCodes, NonFiniteValuesSkipTheStepOnAllRanks) {
   for (const char* precision : kGathered)
     for (const float bad : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()})
@@ -203,7 +203,7 @@ TEST(GatheredCodes, NonFiniteValuesSkipTheStepOnAllRanks) {
       }
 }
 
-// Every element of a weight counts once, on one rank of one copy.
+// Every element of a weight is counted once, on one rank of one replica.
 void expect_statistics_of_the_whole(const char* precision) {
   std::map<std::string, QuantizeStatistics> of_stage[2];
   for (const int stage : {0, 3}) {

@@ -1,6 +1,6 @@
-// What clipping and loss scaling do to gradients: an update rule sees the product of the stored gradient and
-// StepState::grad_scale alone, in its first step and in its averages; and its first step depends on the size of that
-// product as its paper says. For every update rule, on the backend of the tests and on the reference.
+// Clipping and loss scaling: an update rule must see only the product of the stored gradient and StepState::grad_scale,
+// in its first step and in its moments; and its first step depends on the size of that product as stated in its paper.
+// Tests every update rule, on the tests' backend and on the reference.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -11,21 +11,21 @@
 namespace athanor::optimizers {
 namespace {
 
-// How the first step without decay changes where all gradients are multiplied by a factor.
+// How the first step without decay changes if all gradients are multiplied by a factor.
 enum class Size { unchanged, multiplied };
 Size first_step_of(RuleName rule) {
   switch (rule) {
     case RuleName::adamw:                // m^ / sqrt(v^) = g / |g| [Kingma & Ba 2015, sec. 2.1]
-    case RuleName::adam:                 // the same
-    case RuleName::adamw_8bit:           // codes follow the step [Dettmers et al. 2022, sec. 2]
+    case RuleName::adam:                 // like adamw
+    case RuleName::adamw_8bit:           // quantization happens after the step [Dettmers et al. 2022, sec. 2]
     case RuleName::schedule_free_adamw:  // g / sqrt(v^) [Defazio et al. 2024, alg. 1]
-    case RuleName::lamb:                 // Adam's step, of the weights' norm [You et al. 2020, alg. 2]
+    case RuleName::lamb:                 // Adam's step, scaled by the weights' norm [You et al. 2020, alg. 2]
     case RuleName::adafactor:            // g / sqrt(R C / mean(R)), before the clipping [Shazeer & Stern 2018, alg. 4]
-    case RuleName::onebit_adam:          // as adamw before the freeze
-    case RuleName::onebit_lamb:          // as lamb before the freeze
+    case RuleName::onebit_adam:          // like adamw before the freeze
+    case RuleName::onebit_lamb:          // like lamb before the freeze
     case RuleName::lion:                 // sign(g) [Chen et al. 2023, alg. 2]
     case RuleName::muon:                 // orthogonal factor of g [Jordan et al. 2024]
-    case RuleName::normuon:              // the same, each output of one size [Li et al. 2025, alg. 1]
+    case RuleName::normuon:              // like muon, with equal norms of all outputs [Li et al. 2025, alg. 1]
       return Size::unchanged;
     case RuleName::sgd:
       return Size::multiplied;
@@ -46,17 +46,17 @@ std::vector<Rule> all_rules() {
   return rules;
 }
 
-// How gradients reach the update rule.
+// How gradients are passed to the update rule.
 struct Delivery {
   float loss_scale = 1;   // stored gradients are multiplied by it
-  double clip_grad = 0;   // largest global norm
-  double multiplied = 1;  // gradients before clipping
+  double clip_grad = 0;   // maximum global norm
+  double multiplied = 1;  // factor of the gradients before clipping
 };
 
 constexpr int64_t kTensors = 3;
 
-// Tensors of every role. Of the table some rows have no gradient, as tokens that a batch does not have: the root mean
-// square of Adafactor's update is then below its limit.
+// Tensors of every role. Some rows of the table have no gradient, like tokens missing in a batch; so the RMS of
+// Adafactor's update is below its limit.
 std::vector<ParamSpec> some_of_each() {
   return {matrix("w", {16, 32}),
           {.name = "table", .shape = {24, 16}, .role = Role::embedding, .slices = {{"table", {24, 16}, 0}}},
@@ -70,8 +70,8 @@ double gradient_of(int64_t tensor, int64_t i, int step) {
 
 class GradientScale : public ::testing::TestWithParam<Rule> {
  protected:
-  // Weights after steps whose gradients are delivered so, one Delivery for each step. `as_computed`: gradients are
-  // multiplied by the clip factor beforehand instead.
+  // Weights after these steps, one Delivery per step. `as_computed`: gradients are multiplied by the clip factor
+  // beforehand instead.
   std::vector<std::vector<float>> weights_after(const std::vector<Delivery>& steps, bool as_computed, bool reference) {
     OptimizerOptions o = with(GetParam().name);
     o.weight_decay = 0;
@@ -103,7 +103,7 @@ class GradientScale : public ::testing::TestWithParam<Rule> {
     return all;
   }
 
-  // The largest |(a - start) - factor (b - start)| of a tensor over its largest |a - start|.
+  // Maximum |(a - start) - factor (b - start)| of a tensor, divided by its maximum |a - start|.
   static double most_apart(const std::vector<float>& a, const std::vector<float>& b, size_t tensor, double factor) {
     double apart = 0, moved = 0;
     for (size_t i = 0; i < a.size(); ++i) {
@@ -124,7 +124,7 @@ class GradientScale : public ::testing::TestWithParam<Rule> {
   }
 };
 
-// Directions and averages of all steps.
+// Tests update directions and moments over all steps.
 TEST_P(GradientScale, LossScalingAndClippingAreThoseOfTheGradient) {
   expect_alike({{.loss_scale = 65536}});
   expect_alike({{.clip_grad = 0.01}});

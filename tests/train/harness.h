@@ -1,5 +1,5 @@
-// What the tests of this folder share: a backend of one rank, values of device memory, temporary folders. The backend
-// is chosen by the program that links them: the CPU's (rig.cc), or a GPU's (tests/cuda/train_rig.cc).
+// Shared by the tests of this folder: a single-rank backend, access to device memory, temporary folders. The program
+// that links them chooses the backend: the CPU (rig.cc), or a GPU (tests/cuda/train/rig.cc).
 #pragma once
 #include <algorithm>
 #include <cstdlib>
@@ -12,8 +12,8 @@
 
 namespace athanor::testing {
 
-// Masters of this rank's worker and pipeline stage, by their names in files; on each of its ranks, which call it
-// together.
+// Master weights of this rank's worker and pipeline stage, by their names in files. A collective: all ranks call it,
+// and all get the result.
 inline std::map<std::string, std::vector<float>> masters_by_name(Engine& engine, Device& device) {
   const ParamStore& params = engine.model().params();
   const std::vector<ParamStore::Piece> pieces = params.pieces();
@@ -37,7 +37,7 @@ inline std::map<std::string, std::vector<float>> masters_by_name(Engine& engine,
   return masters;
 }
 
-// All masters, in the order of the files; on every rank. All ranks call it together.
+// All master weights, in file order. A collective: all ranks call it, and all get the result.
 inline std::vector<float> all_masters(Engine& engine, Device& device) {
   const auto masters = masters_by_name(engine, device);
   std::vector<float> all;
@@ -47,18 +47,19 @@ inline std::vector<float> all_masters(Engine& engine, Device& device) {
   return all;
 }
 
-// Numbers of threads that must give the bits of one thread, and how few of the law's whole matrix a quick run takes.
+// Thread counts that must give the same bits as one thread, and the fraction (1 of n) of the law's test matrix that a
+// quick run covers.
 extern const std::vector<int> kThreadCounts;
 extern const int kMatrixEvery;
 
-// Tests of a large matrix of cases take every `quick`-th, and all with ATHANOR_FULL=1 (scripts/test.sh --all).
+// Tests with a large matrix of cases run every `quick`-th case, or all with ATHANOR_FULL=1 (scripts/test.sh --all).
 inline int every_case(int quick) {
   const char* full = std::getenv("ATHANOR_FULL");
   return full && *full == '1' ? 1 : quick;
 }
 
 struct Rig {
-  explicit Rig(int threads = 2);  // on a GPU: another schedule, where those can be chosen
+  explicit Rig(int threads = 2);  // threads: on a GPU, selects another schedule where schedules can be chosen
   Backend backend() { return {*device, *ops, *mesh, tuning}; }
 
   template <class T>
@@ -77,7 +78,7 @@ struct Rig {
 
   std::unique_ptr<Device> device;
   std::unique_ptr<Ops> ops;
-  Tuning* tuning = nullptr;  // of a GPU
+  Tuning* tuning = nullptr;  // only on a GPU
   std::unique_ptr<ProcessMesh> mesh;
 };
 

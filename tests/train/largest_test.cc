@@ -1,6 +1,6 @@
-// Largest magnitudes that producers leave for fp8_tensorwise: each that Quantize is given is the one it would find, so
-// that no bit changes, in all modes of recomputation; planted mistakes are noticed; other recipes and
-// layers in 16 bits ask for none.
+// Amax passed to Quantize by the op that produced the matrix, with fp8_tensorwise: each equals the one that Quantize
+// would compute, so that no bit changes, with every recomputation granularity; planted mistakes are detected; other
+// recipes and layers in 16 bits do not request it.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -22,7 +22,7 @@ using G = Recompute::Granularity;
 
 enum class Given : uint8_t { as_left, dropped, of_the_step_before, not_rounded };
 
-// Ops of a CPU that look at what Quantize is given, or change it.
+// CPU ops that check the amax passed to Quantize, or change it.
 class LargestOps final : public Decorated<LargestOps> {
  public:
   LargestOps(Ops& inner, Given given) : inner_(inner), given_(given) {}
@@ -35,7 +35,7 @@ class LargestOps final : public Decorated<LargestOps> {
       left += bool(op.amax);
     inner_.run(op, scratch);
   }
-  int64_t left = 0, taken = 0, wrong = 0;  // launches
+  int64_t left = 0, taken = 0, wrong = 0;  // numbers of launches
 
  private:
   void quantize(Quantize op, void* scratch) {
@@ -88,7 +88,7 @@ EngineOptions options(const Setting& s) {
 
 struct Outcome {
   Curve curve;
-  int64_t left = 0, taken = 0, wrong = 0;  // of a step
+  int64_t left = 0, taken = 0, wrong = 0;  // per step
 };
 Outcome train(const Setting& s) {
   Rig rig;
@@ -116,8 +116,8 @@ Outcome train(const Setting& s) {
   return run;
 }
 
-// Inputs of a block's four linear layers, of which backward quantizes attention's output again, and the gradients of
-// three: not that which attention gives.
+// The inputs of a block's four linear layers (backward quantizes the attention output once more), and the output
+// gradients of three of them: not the one computed by attention.
 TEST(Largest, IsWhatQuantizeWouldFindAndChangesNoBit) {
   for (const ModelType type : {ModelType::gpt2, ModelType::llama, ModelType::qwen3}) {
     const Outcome found = train({.type = type, .given = Given::dropped});
@@ -149,7 +149,8 @@ TEST(Largest, IsLeftOnlyWhereItIsRead) {
     const Outcome run = train({.precision = precision, .steps = 1});
     EXPECT_EQ(run.left + run.taken, 0) << precision;
   }
-  // Without the last block and down projections: 3 inputs, one of them twice, and 2 gradients in each of two blocks.
+  // Without the last block and the down projections: 3 inputs, one of them twice, and 2 gradients in each of two
+  // blocks.
   const Outcome run = train({.high = {.last = 1, .match = {"*down_proj*"}}, .steps = 2});
   EXPECT_EQ(run.left, 10);
   EXPECT_EQ(run.taken, 12);

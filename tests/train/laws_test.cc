@@ -1,5 +1,5 @@
-// The single law, on one rank: losses and weights are a function of config, seed and data, to the bit, whatever the
-// recomputation, the number of threads or the run; micro-batching changes only the order of sums.
+// The single law, on one rank: losses and weights are a function of config, seed and data, bit for bit, whatever the
+// recomputation, the number of threads or the repetition; micro-batching changes only the order of sums.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -97,7 +97,7 @@ class Laws : public ::testing::TestWithParam<Case> {
 TEST_P(Laws, TrainsAndRepeats) {
   const Curve a = train(GetParam().type, setting(), 8), b = train(GetParam().type, setting(), 8);
   EXPECT_EQ(a, b);
-  EXPECT_NEAR(a.losses[0] / 68, std::log(67.0), 0.05);  // nothing known yet: uniform
+  EXPECT_NEAR(a.losses[0] / 68, std::log(67.0), 0.05);  // nothing is learned yet: uniform predictions
   for (const double loss : a.losses) EXPECT_TRUE(std::isfinite(loss));
 }
 
@@ -150,8 +150,8 @@ INSTANTIATE_TEST_SUITE_P(
              (which.param.gradients == DType::bf16 ? "_gradients_bf16" : "");
     });
 
-// Every family, precision, micro-batch size, recomputation and number of threads together: the last two change no bit.
-// A sample of the matrix; all of it with ATHANOR_FULL=1 (scripts/test.sh --all).
+// Every combination of family, precision, micro-batch size, recomputation and number of threads: the last two change no
+// bit. Runs a sample of the combinations; all with ATHANOR_FULL=1 (scripts/test.sh --all).
 TEST(Matrix, RecomputationAndThreadsChangeNoBit) {
   using G = Recompute::Granularity;
   const int every = testing::every_case(testing::kMatrixEvery);
@@ -189,8 +189,8 @@ TEST(Precisions, MastersAreWhatWasAskedFor) {
   EXPECT_NEAR(double(bytes_of_masters(DType::f32)) / double(bytes_of_masters(DType::bf16)), 2.0, 0.05);
 }
 
-// Split masters are f32 ones in another place: the same losses, norms, weights and masters, to the bit, at half the
-// memory.
+// Split master weights store f32 master weights differently: bit-identical losses, norms, weights and master weights,
+// at half the memory.
 TEST(Precisions, SplitMastersMatchF32Masters) {
   std::vector<std::vector<float>> masters;
   std::vector<std::vector<double>> losses;
@@ -233,7 +233,7 @@ TEST(Precisions, SplitNeedsWeightsInBf16) {
   }
 }
 
-// Moments in bf16 take half the memory and leave the curve where it was.
+// Moments in bf16 take half the memory and keep the loss curve.
 TEST(Precisions, MomentsInBf16FollowTheSameCurve) {
   constexpr int64_t kSteps = 8;
   Setting s{.precision = "bf16", .master = DType::i16, .recompute = {}};
@@ -248,7 +248,7 @@ TEST(Precisions, MomentsInBf16FollowTheSameCurve) {
   }
 }
 
-// Gradients in bf16 take half the memory and leave the curve where it was; each micro-batch is rounded.
+// Gradients in bf16 take half the memory and keep the loss curve; they are rounded after each micro-batch.
 TEST(Precisions, GradientsInBf16FollowTheSameCurve) {
   constexpr int64_t kSteps = 8;
   for (const ModelType type : {ModelType::gpt2, ModelType::qwen3})
@@ -266,7 +266,7 @@ TEST(Precisions, GradientsInBf16FollowTheSameCurve) {
         Engine engine(tiny(type), options(s), rig.backend());
         return engine.memory().total(MemoryKind::gradients);
       };
-      EXPECT_NEAR(2.0 * double(gradients(DType::bf16)) / double(gradients(DType::f32)), 1, 0.02);  // but for padding
+      EXPECT_NEAR(2.0 * double(gradients(DType::bf16)) / double(gradients(DType::f32)), 1, 0.02);  // except for padding
     }
 }
 
@@ -308,7 +308,7 @@ TEST(Engine, AllocatesWhatItPlanned) {
 TEST(Engine, LaunchesOfMicroBatchesAndUpdateHaveTheWorkOfTheStep) {
   Rig rig;
   Setting one, two;
-  one.micro = 4, two.micro = 2;  // of a global batch of 4
+  one.micro = 4, two.micro = 2;  // for a global batch of 4
   Engine whole(tiny(ModelType::gpt2), options(one), rig.backend());
   Engine halves(tiny(ModelType::gpt2), options(two), rig.backend());
   whole.memory(), halves.memory();
@@ -323,8 +323,8 @@ TEST(Engine, LaunchesOfMicroBatchesAndUpdateHaveTheWorkOfTheStep) {
   const double flops = least_seconds(whole, endless_bandwidth);
   const double tokens = double(whole.micro_batches() * whole.options().micro_batch_size * 17);
   EXPECT_GT(flops, 0.9 * tokens * flops_per_token(whole.model(), 17).causal);
-  EXPECT_NEAR(least_seconds(halves, endless_bandwidth), flops, 0.05 * flops);          // the same work in two pieces
-  EXPECT_GT(least_seconds(halves, endless_rate), least_seconds(whole, endless_rate));  // weights read twice
+  EXPECT_NEAR(least_seconds(halves, endless_bandwidth), flops, 0.05 * flops);          // same work, two micro-batches
+  EXPECT_GT(least_seconds(halves, endless_rate), least_seconds(whole, endless_rate));  // weights are read twice
 }
 
 TEST(Engine, TwoModelsLiveInOneProcess) {
@@ -355,11 +355,11 @@ TEST(Engine, NumberOfMicroBatchesMayChangeBetweenSteps) {
     const auto tokens = stream(17, 67, "tokens"), targets = stream(17, 67, "targets");
     for (int64_t m = 0; m < micros; ++m) engine.micro_batch(tokens, targets, clock);
     EXPECT_NEAR(engine.finish_step().loss / double(micros * 17), std::log(67.0),
-                0.5);  // near uniform, whatever the count
+                0.5);  // near uniform predictions, whatever the count
   }
 }
 
-// A poisoned weight makes loss and gradients non-finite: nothing may change but the counts, and training goes on.
+// A poisoned weight makes loss and gradients non-finite: only the counts may change, and training continues.
 TEST(Engine, NonFiniteStepIsSkippedOnTheDevice) {
   Rig rig;
   Engine engine(tiny(ModelType::llama), options({}), rig.backend());

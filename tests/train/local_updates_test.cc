@@ -1,4 +1,4 @@
-// Laws of local updates: workers that train apart in rounds and agree at their ends.
+// Laws of local updates (DiLoCo): workers that train separately in rounds and are averaged at the end of each round.
 #include <gtest/gtest.h>
 
 #include "checkpoint/layout.h"
@@ -8,7 +8,7 @@
 namespace athanor::ranks {
 namespace {
 
-// A step of the global weights is the mean movement.
+// The outer step applies the mean movement of the workers.
 constexpr OuterOptions plain(int64_t steps) { return {.steps = steps, .learning_rate = 1, .momentum = 0}; }
 
 Setting two_workers(OuterOptions outer) { return {.clip = 0, .workers = 2, .outer = outer}; }
@@ -21,7 +21,7 @@ double most_difference(const std::vector<float>& a, const std::vector<float>& b)
   return most;
 }
 
-// What every rank has after some steps, each of which may be changed before it is closed.
+// State of every rank after some steps; each step may be modified before it finishes.
 struct AfterSteps {
   std::vector<std::vector<float>> masters;
   std::vector<StepState> states;
@@ -58,7 +58,7 @@ AfterSteps after(const Setting& s, int64_t steps, const std::function<void(Engin
   return all;
 }
 
-// Also where workers have different numbers of targets: each gradient is divided by the mean number.
+// Also if workers have different numbers of targets: each gradient is divided by the mean number.
 TEST(LocalUpdates, RoundsOfOneStepOfSgdAreDataParallelTraining) {
   for (const bool masked : {false, true}) {
     Setting local = two_workers(plain(1));
@@ -73,7 +73,7 @@ TEST(LocalUpdates, RoundsOfOneStepOfSgdAreDataParallelTraining) {
   }
 }
 
-// Within rounding: theta - (theta - w) is not always w.
+// Equal within rounding: theta - (theta - w) is not always w.
 TEST(LocalUpdates, OneWorkerWithoutOuterMomentumIsPlainTraining) {
   for (const char* precision : {"fp32", "bf16"}) {
     const Setting want{.precision = precision, .clip = 0};
@@ -87,7 +87,7 @@ TEST(LocalUpdates, OneWorkerWithoutOuterMomentumIsPlainTraining) {
   }
 }
 
-// Against the formula in double, over three rounds: v = mu v + d; theta -= eta (d + mu v).
+// Compares three rounds with the formula in double: v = mu v + d; theta -= eta (d + mu v).
 TEST(LocalUpdates, TheOuterStepIsNesterovMomentum) {
   Setting s{.clip = 0, .outer = {.steps = 2, .learning_rate = 0.7, .momentum = 0.9}};
   run_ranks(1, [&](std::unique_ptr<Communicator> world) {
@@ -167,7 +167,7 @@ TEST(LocalUpdates, RanksOfAWorkerAreFree) {
   }
 }
 
-// The norm is the root mean square of the workers', and clips all alike.
+// The norm is the RMS of the workers' norms, and all workers are clipped alike.
 TEST(LocalUpdates, WorkersClipAndSkipTogether) {
   Setting s = two_workers({.steps = 3});
   s.clip = 0.5;
@@ -205,7 +205,7 @@ TEST(LocalUpdates, ARunGoesOnToTheBitFromAnyStepOfARound) {
   for (const Setting& s : settings) expect_exact_resume(s, {3, 4}, 5);
 }
 
-// Ranks within a worker may be others.
+// The ranks within a worker may change between save and load.
 TEST(LocalUpdates, CheckpointsHoldEveryWorkerAndRefuseAnotherNumber) {
   const testing::TempDir dir;
   const Setting s = two_workers({.steps = 2});

@@ -1,6 +1,6 @@
-// Products of codes on ranks that share layers or sequences: each makes codes of its own part of a matrix, so that the
-// run is that of one rank within what another rounding changes; where blocks with a scale lie within parts, and with
-// delayed scaling, codes are the same.
+// FP8/FP4 GEMMs with tensor and context parallelism: each rank quantizes its own part of a matrix, so the run matches
+// one rank except for rounding; if blocks with a scale lie within parts, and with delayed scaling, the quantized values
+// are identical.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -51,7 +51,8 @@ TEST(LowPrecisionOnRanks, MatchesOneRankUpToRounding) {
   }
 }
 
-// Rows are gathered before they become codes, forward and backward; gradients of norms are then sums in another order.
+// Rows are all-gathered before they are quantized, in forward and backward; only gradients of norms are summed in
+// another order.
 TEST(LowPrecisionOnRanks, SharedRowsRecomputationAndGatheredCodesChangeNoBit) {
   for (const char* precision : kPrecisions) {
     if (kSanitized && precision != std::string("fp8_tensorwise")) continue;
@@ -71,14 +72,14 @@ TEST(LowPrecisionOnRanks, SharedRowsRecomputationAndGatheredCodesChangeNoBit) {
   }
 }
 
-// Largest magnitudes are those of all ranks, so that scales are those of one rank, in any rank's checkpoint.
+// The amax is reduced over all ranks, so that scales are those of one rank, in checkpoints of any number of ranks.
 TEST(LowPrecisionOnRanks, HistoriesAreThoseOfOneRankAndGoOnAnywhere) {
   const testing::TempDir dir;
   std::map<std::string, std::vector<std::byte>> of[2];
   const auto folder = [&](int tensor) { return cat(dir.path(), "/", tensor); };
   for (const int tensor : {1, 2}) {
     Setting s = setting("fp8_delayed", tensor);
-    s.lr = 0;  // weights stay what they are
+    s.lr = 0;  // weights do not change
     run_part(s, "", 0, 2, folder(tensor));
     of[tensor - 1] = tensors_of(cat(folder(tensor), "/", step_folder(2)));
   }
@@ -129,7 +130,7 @@ Statistics statistics_of(const Setting& s) {
   return all;
 }
 
-// Sizes of parts are multiples of 128, of the tokens too.
+// Sizes of parts are multiples of 128, including the number of tokens.
 TEST(LowPrecisionOnRanks, EveryElementOfAMatrixCountsOnce) {
   for (const char* precision : {"fp8_blockwise", "mxfp8", "fp8_delayed"}) {
     if (kSanitized && precision != std::string("mxfp8")) continue;
@@ -159,7 +160,7 @@ TEST(LowPrecisionOnRanks, EveryElementOfAMatrixCountsOnce) {
   }
 }
 
-// Sizes that are multiples of 16 on one rank need not be in parts.
+// Sizes that are multiples of 16 on one rank need not be so in parts.
 TEST(LowPrecisionOnRanks, PartsOfOddSizesStayIn16Bits) {
   Setting s = setting("fp8_tensorwise", 4);
   s.intermediate = 96;

@@ -1,5 +1,5 @@
-// Recipes of 8 and 4 bits: the laws of training hold for them, they stay near bf16's curve, backward keeps codes, what
-// is not a number stops a step, and layers that do not fit stay in 16 bits.
+// FP8 and FP4 recipes: the laws of training hold, the loss curve stays near bf16's, backward keeps quantized inputs,
+// non-finite values skip a step, and layers with unsuitable sizes stay in 16 bits.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -62,7 +62,7 @@ EngineOptions options(const Setting& s) {
   return o;
 }
 
-// A step of a sequence that can be learned: each token follows from the one before.
+// A step on a sequence that can be learned: each token determines the next.
 void accumulate(Engine& engine, int64_t step) {
   std::vector<int32_t> tokens, targets;
   for (int64_t i = 0; i < kSequences * engine.options().seq_length; ++i) {
@@ -113,7 +113,7 @@ TEST_P(LowPrecision, FollowsTheCurveOfBf16) {
   }
 }
 
-// What backward needs in 8 bits is kept in 8 bits; what it needs in 16 bits costs what it did.
+// Inputs that backward needs quantized are kept quantized; those it needs in 16 bits cost as much as with bf16.
 TEST_P(LowPrecision, KeepsQuantizedInputsForBackward) {
   if (GetParam() == "fp8_rowwise_gw_hp") return;
   for (const ModelType type : {ModelType::gpt2, ModelType::llama})
@@ -121,7 +121,7 @@ TEST_P(LowPrecision, KeepsQuantizedInputsForBackward) {
         << name_of(type);
 }
 
-// An infinite weight, or an activation that overflows, must not become the largest code.
+// An infinite weight, or an activation that overflows, must not become the maximum quantized value.
 TEST_P(LowPrecision, WhatIsNoNumberSkipsTheStep) {
   for (const float bad : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN(), 3e38f}) {
     Rig rig;
@@ -138,7 +138,7 @@ TEST_P(LowPrecision, WhatIsNoNumberSkipsTheStep) {
   }
 }
 
-// Statistics change neither bits nor launches. Scales of this very matrix leave nothing to saturate.
+// Statistics change neither bits nor launches. With current scaling nothing saturates.
 TEST_P(LowPrecision, StatisticsAreCountedAndChangeNothing) {
   for (const ModelType type : {ModelType::gpt2, ModelType::llama}) {
     EXPECT_EQ(train(type, {.precision = GetParam()}), train(type, {.precision = GetParam(), .quantized = true}));
@@ -173,7 +173,7 @@ TEST_P(LowPrecision, StatisticsAreCountedAndChangeNothing) {
   }
 }
 
-// Weights become codes once per step, which costs memory and saves launches in micro-batches and nothing else.
+// Weights are quantized once per step, which costs memory and saves only launches in micro-batches.
 TEST_P(LowPrecision, KeptCodesOfWeightsAreThoseMadeAtEachUse) {
   for (const ModelType type : {ModelType::gpt2, ModelType::llama}) {
     const Setting kept{.precision = GetParam()}, made{.precision = GetParam(), .keep_codes = false};
@@ -192,15 +192,15 @@ TEST_P(LowPrecision, KeptCodesOfWeightsAreThoseMadeAtEachUse) {
       weights.push_back(engine.memory().total(MemoryKind::weights));
     }
     EXPECT_EQ(curves[0], curves[1]) << name_of(type);
-    const size_t twice = 2 * 12;  // forward and backward
+    const size_t twice = 2 * 12;  // in forward and in backward
     EXPECT_EQ(launches[1] - launches[0], twice) << name_of(type);
     EXPECT_GT(weights[0], weights[1]) << name_of(type);
     EXPECT_LE(curves[0].activations, curves[1].activations) << name_of(type);
   }
 }
 
-// Codes that quantizing writes transposed are those that products would have transposed: only where f32 scales go with
-// one factor each.
+// Transposed values written by the quantize kernel match those that the GEMM would transpose; only with f32 scales that
+// each belong to one operand.
 TEST_P(LowPrecision, TransposedCodesChangeNoBit) {
   using G = Recompute::Granularity;
   for (const ModelType type : {ModelType::gpt2, ModelType::llama})
@@ -234,7 +234,7 @@ Counts counts_of(Engine& engine) {
   return counts;
 }
 
-// Codes of averages while evaluations read them, and of the weights again afterwards.
+// Evaluations use quantized averages; afterwards the weights are quantized again.
 TEST(LowPrecisionWeights, AveragesAreEvaluatedInCodesOfTheirOwn) {
   std::vector<double> losses[2];
   for (const bool keep : {false, true}) {
@@ -259,7 +259,7 @@ TEST(LowPrecisionWeights, AveragesAreEvaluatedInCodesOfTheirOwn) {
   EXPECT_EQ(losses[false], losses[true]);
 }
 
-// Zero gradients everywhere: scales of empty blocks do no harm.
+// All gradients are zero: scales of all-zero blocks do no harm.
 TEST_P(LowPrecision, AStepWithoutTargetsIsFinite) {
   Rig rig;
   Engine engine(tiny(ModelType::llama), options({.precision = GetParam()}), rig.backend());
@@ -273,7 +273,7 @@ TEST_P(LowPrecision, AStepWithoutTargetsIsFinite) {
   EXPECT_EQ(state.grad_norm, 0);
 }
 
-// Its products read codes, whether it is the embedding or not, and the curve stays.
+// With fp8_lm_head the head's GEMMs are quantized, too, tied or not, and the loss curve stays close.
 TEST_P(LowPrecision, TheHeadToo) {
   for (const bool tied : {false, true}) {
     ModelConfig m = tiny(ModelType::llama);
@@ -323,7 +323,7 @@ TEST(LowPrecisionOptions, ChangeTheBitsAndNotTheCurve) {
     for (size_t i = 0; i < 6; ++i) EXPECT_NEAR(all.back().losses[i], bf16.losses[i], 5e-3 * bf16.losses[i]);
     for (size_t i = 0; i + 1 < all.size(); ++i) EXPECT_NE(all[i].weights, all.back().weights) << i;
   }
-  EXPECT_EQ(all[0], train(ModelType::llama, {.gradients = GradientCodes::e5m2}, 6));  // what it has by itself
+  EXPECT_EQ(all[0], train(ModelType::llama, {.gradients = GradientCodes::e5m2}, 6));  // the default
 }
 
 TEST(LowPrecisionOptions, OneLineSaysWhatStaysIn16Bits) {
@@ -382,7 +382,7 @@ TEST(LowPrecisionOptions, AreRefusedWhereNothingMultipliesCodes) {
       std::string::npos);
 }
 
-// What a GPU multiplies follows from its compute capability and the recipe; `plan --gpu` says it too.
+// What a GPU multiplies natively depends on its compute capability and the recipe; `plan --gpu` reports it, too.
 TEST(LowPrecisionOptions, AGpuMultipliesCodesOrEmulates) {
   const auto how = [](const char* name, const char* precision, int64_t intermediate = 160) {
     ModelConfig model = tiny(ModelType::llama);
@@ -399,15 +399,15 @@ TEST(LowPrecisionOptions, AGpuMultipliesCodesOrEmulates) {
   }
   for (const char* precision : {"fp8_tensorwise", "mxfp8", "nvfp4"})
     EXPECT_EQ(how("b200", precision), "the GPU multiplies the codes") << precision;
-  for (const char* precision : {"mxfp8", "nvfp4"})  // 144 is no multiple of 32
+  for (const char* precision : {"mxfp8", "nvfp4"})  // 144 is not a multiple of 32
     EXPECT_EQ(how("b200", precision, 144).find("6 of 48 products emulated: "), 0U) << precision;
   EXPECT_EQ(how("b200", "fp8_rowwise").find("emulated"), 0U);
   for (const char* precision : {"mxfp8", "nvfp4"}) EXPECT_EQ(how("h200", precision).find("emulated"), 0U) << precision;
   EXPECT_EQ(how("h200", "bf16"), "");
 }
 
-// Scales of activations are of a rank's micro-batch, those of weights of the whole weight: ranks that compute the same
-// micro-batches as one rank get the same codes.
+// Scales of activations are per micro-batch of a rank, scales of weights are per whole weight: ranks that compute the
+// same micro-batches as one rank get the same quantized values.
 TEST(LowPrecisionRanks, ShareOutTheSameMicroBatches) {
   for (const char* precision : {"fp8_tensorwise", "fp8_delayed", "fp8_blockwise"})
     for (const int stage : {0, 3}) {
@@ -417,7 +417,7 @@ TEST(LowPrecisionRanks, ShareOutTheSameMicroBatches) {
     }
 }
 
-// Weights, which all ranks have alike, count once; what they multiply is of each rank's own micro-batches.
+// Weights, which are equal on all ranks, are counted once; activations belong to each rank's own micro-batches.
 TEST(LowPrecisionRanks, StatisticsAreOfAllRanks) {
   std::map<int, Counts> by_ranks;
   for (const int count : {1, 2, 4}) {

@@ -1,5 +1,5 @@
-// The plan that make_engine() chooses, on a described GPU: it fits, no other that fits has shorter steps, and what is
-// given is kept.
+// The plan chosen by make_engine() on a described GPU: it fits, no other plan that fits has a shorter step, and given
+// options are kept.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -56,17 +56,17 @@ TEST(MakeEngine, NoPlanThatFitsHasShorterSteps) {
         const std::vector<std::string> set = {cat("micro_batch_size=", micro), cat("recompute_granularity=", mode)};
         const Plan other(config(set));
         if (other.bytes() + kReserve > capacity) continue;
-        // The choice also counts launches, which seconds() leaves out: small micro-batches have more of them.
+        // The choice also counts launches, which seconds() omits: small micro-batches have more of them.
         EXPECT_LE(chosen.seconds(), 1.03 * other.seconds()) << share << " of the memory, " << micro << " " << mode;
       }
   }
   EXPECT_THROW(Plan(config({limit(least / 2)})), Error);
 }
 
-// By itself the rank with the slow network would pass keys on in a ring, of which a window needs few, and the other one
-// gather them in fewer calls.
+// On its own, the rank with the slow network would choose ring attention, which needs few hops with a window, and the
+// other one would choose an all-gather, which needs fewer calls.
 TEST(MakeEngine, AllRanksChooseThePlanOfTheSlowest) {
-  std::array<std::map<bool, ContextMethod>, 2> chosen;  // by rank; with others, and alone
+  std::array<std::map<bool, ContextMethod>, 2> chosen;  // by rank; key: with other ranks, or alone
   run_ranks(2, [&](std::unique_ptr<Communicator> world) {
     const int rank = world->rank();
     const DescribedBackend backend = describe(gpu());
@@ -85,7 +85,7 @@ TEST(MakeEngine, AllRanksChooseThePlanOfTheSlowest) {
   EXPECT_EQ(chosen[0][true], chosen[1][true]);
 }
 
-// The rank with the larger matrices needs more memory for their updates.
+// The rank with the larger matrices needs more memory to update them.
 TEST(MakeEngine, NoRankTakesAPlanThatDoesNotFitAnother) {
   std::array<size_t, 2> bytes{};
   std::array<std::string, 2> refused;
@@ -112,7 +112,7 @@ TEST(MakeEngine, NoRankTakesAPlanThatDoesNotFitAnother) {
   EXPECT_NE(refused[bytes[0] > bytes[1]].find("memory: another rank needs more "), std::string::npos) << refused[1];
 }
 
-// One micro-batch of all sequences fits, but leaves each stage waiting for the other.
+// One micro-batch of all sequences fits, but makes each stage wait for the other.
 TEST(MakeEngine, StagesTakeSmallerMicroBatchesThatWaitLess) {
   std::array<int64_t, 2> micro_batches{};
   run_ranks(2, [&](std::unique_ptr<Communicator> world) {
@@ -139,7 +139,7 @@ TEST(MakeEngine, GivenSizesGetTheLeastRecomputationThatFits) {
   EXPECT_EQ(chosen(1), (Recompute{G::none, 1}));
   EXPECT_EQ(chosen(0), (Recompute{G::full, 1}));
   EXPECT_EQ(chosen(0.9).granularity, G::selective);
-  const Recompute between = chosen(0.5);  // some of the blocks
+  const Recompute between = chosen(0.5);  // recomputes some of the blocks
   EXPECT_EQ(between.granularity, G::full);
   EXPECT_GT(between.every, 1);
 }
@@ -148,17 +148,17 @@ TEST(MakeEngine, LogitsComeInLargeChunksWhereMemoryAllows) {
   EXPECT_EQ(Plan(config()).options().loss_chunk_rows, 8192);
   EXPECT_EQ(Plan(config({"loss_chunk_rows=1000"})).options().loss_chunk_rows, 1000);
   const Plan small(config({"memory_limit_gib=30", "micro_batch_size=16"}));
-  // 30 GiB / 64, of 2 bytes for each of 32000.
+  // A chunk takes at most 30 GiB / 64, at 2 bytes for each of 32000 logits.
   EXPECT_LE(small.options().loss_chunk_rows * 32000 * 2, (int64_t{30} << 30) / 64);
   EXPECT_EQ(small.options().loss_chunk_rows % 128, 0);
   EXPECT_GT(small.options().loss_chunk_rows, 4096);
-  // Where large chunks need recomputation and small ones do not, small ones are faster.
+  // If large chunks require recomputation and small ones do not, small ones are faster.
   const Plan tight(config({"memory_limit_gib=20"}));
   EXPECT_EQ(tight.options().recompute.granularity, Recompute::Granularity::none);
   EXPECT_EQ(tight.options().loss_chunk_rows, 4096);
 }
 
-// cuDNN's backward needs two bytes for each score, 4 GiB here: more than it may take unasked.
+// cuDNN's backward needs two bytes per score, 4 GiB here: more than it may take by default.
 TEST(MakeEngine, AttentionTakesScratchMemoryThatThePlanHasLeft) {
   constexpr size_t kScores = size_t{4} << 30;
   const std::vector<std::string> set = {"seq_length=4096", "model.max_position_embeddings=4096", "micro_batch_size=16",
@@ -190,14 +190,14 @@ std::string refusal(const std::vector<std::string>& set) {
   }
 }
 
-// Masters and states in host memory make room on the GPU, and auto puts them there only where nothing fits otherwise.
+// Offloaded master weights and optimizer states free GPU memory; auto offloads them only if nothing else fits.
 TEST(MakeEngine, OffloadsOnlyWhereNothingElseFits) {
   const std::vector<std::string> least = {"micro_batch_size=1", "recompute_granularity=full"};
   const auto with = [&](std::vector<std::string> set) {
     set.insert(set.end(), least.begin(), least.end());
     return set;
   };
-  constexpr size_t kReserve = size_t{256} << 20, kSlack = size_t{1} << 20;  // digits of a limit
+  constexpr size_t kReserve = size_t{256} << 20, kSlack = size_t{1} << 20;  // kSlack: rounding of a limit
   const Plan on_gpu(config(least)), on_host(config(with({"offload_optimizer=cpu"})));
   EXPECT_EQ(on_gpu.engine->host_memory(), 0u);
   const size_t states =
@@ -245,7 +245,7 @@ TEST(MakeEngine, RefusesAnOffloadWithoutEffect) {
   }
 }
 
-// A GPU with other programs on it.
+// A GPU that other programs use, too.
 struct SharedGpu final : Device {
   size_t own = 0, used = 0;
   std::string description() const override { return "shared"; }

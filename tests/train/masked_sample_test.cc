@@ -1,5 +1,5 @@
-// Fine-tuning data: the first sample is shown with what is learnt marked; a step's loss is the mean over what is
-// learnt, whatever the micro-batches.
+// Fine-tuning data: the first sample is logged with its trained tokens marked; a step's loss is the mean over trained
+// tokens, whatever the micro-batches.
 #include <gtest/gtest.h>
 
 #include <fstream>

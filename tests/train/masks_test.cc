@@ -1,5 +1,5 @@
-// Ignored targets and packed documents: the mean is over what is predicted, however the step is cut; a document in a
-// packed sequence is what it is alone; choices score what the whole forward pass says.
+// Ignored targets and packed documents: the loss is the mean over predicted tokens, whatever the micro-batches; a
+// document in a packed sequence behaves as if alone; scores of choices match full forward passes.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -52,7 +52,7 @@ TEST(Masks, TheMeanIsOverWhatIsPredictedHoweverAStepIsCut) {
   const auto tokens = numbers(4 * kT, "tokens");
   auto targets = numbers(4 * kT, "targets");
   for (size_t i = 0; i < targets.size(); ++i)
-    if (i < 20 || i % 5 == 0) targets[i] = -1;  // the first sequence has none, the second few
+    if (i < 20 || i % 5 == 0) targets[i] = -1;  // the first sequence has no targets, the second few
   const auto counted = std::count_if(targets.begin(), targets.end(), [](int32_t t) { return t >= 0; });
   std::vector<StepState> states;
   for (const int64_t micro : {4, 2, 1}) {
@@ -62,7 +62,7 @@ TEST(Masks, TheMeanIsOverWhatIsPredictedHoweverAStepIsCut) {
     engine.init_weights();
     states.push_back(step(engine, tokens, targets));
     EXPECT_EQ(states.back().loss_targets, double(counted)) << micro;
-    const StepState second = step(engine, tokens, tokens);  // nothing ignored, nothing left over
+    const StepState second = step(engine, tokens, tokens);  // nothing ignored, no state left from before
     EXPECT_EQ(second.loss_targets, double(4 * kT));
   }
   for (const StepState& s : states) {
@@ -71,7 +71,7 @@ TEST(Masks, TheMeanIsOverWhatIsPredictedHoweverAStepIsCut) {
   }
 }
 
-// A sequence beside which another is ignored trains as it does alone.
+// A sequence trains the same whether or not the batch has another, ignored sequence.
 TEST(Masks, IgnoredSequencesChangeNothing) {
   const auto tokens = numbers(2 * kT, "tokens");
   auto targets = numbers(2 * kT, "targets");
@@ -134,7 +134,7 @@ TEST(Masks, APackedDocumentIsWhatItIsAlone) {
     const std::vector<float> alone = engine.losses();
     for (size_t i = begin; i < end; ++i) EXPECT_NEAR(together[i], alone[i - begin], 1e-5) << i;
   }
-  // and documents change from one micro-batch of a step to the next
+  // Documents change from one micro-batch of a step to the next.
   PhaseClock clock;
   const HostBatch other = packed(tokens, {3}, 4);
   double sum = 0;
@@ -147,7 +147,7 @@ TEST(Masks, APackedDocumentIsWhatItIsAlone) {
   EXPECT_NEAR(sum, want, 1e-5 * want);
 }
 
-// Sequences cut into chunks are shorter sequences of the same tokens: losses, the gradient's norm and the next step.
+// Sequences cut into chunks give the same losses, gradient norm and next step as shorter sequences of the same tokens.
 TEST(Masks, ChunksAreShorterSequences) {
   for (const ModelType type : {ModelType::llama, ModelType::gpt2}) {
     ModelConfig model = tiny();
@@ -186,7 +186,7 @@ TEST(Masks, ChunksAreShorterSequences) {
   }
 }
 
-// log softmax of whole forward passes, one choice at a time.
+// Log-softmax of full forward passes, one choice at a time.
 double reference_score(Engine& engine, const Question& q, size_t choice) {
   std::vector<int32_t> text = q.context;
   text.insert(text.end(), q.choices[choice].begin(), q.choices[choice].end());
@@ -232,7 +232,7 @@ TEST(Answers, ScoresAreThoseOfSeparateForwardPasses) {
       for (size_t q = 0; q < questions.size(); ++q)
         for (size_t c = 0; c < 3; ++c)
           EXPECT_NEAR(scores[q][c], reference_score(whole, questions[q], c), 2e-5) << most << " " << q << " " << c;
-      // afterwards the engine trains as if nothing had been asked
+      // Afterwards the engine trains as if no questions had been scored.
       const auto tokens = numbers(2 * kT, "tokens"), targets = numbers(2 * kT, "targets");
       Engine fresh(tiny(), o, rig.backend());
       fresh.commit();
@@ -244,7 +244,7 @@ TEST(Answers, ScoresAreThoseOfSeparateForwardPasses) {
 
 TEST(Answers, GradesCountTheLikeliestByEachMeasure) {
   const std::vector<Question> questions = {{{1}, {{1, 2, 3, 4}, {1}}, {2, 10}, 0}, {{1}, {{1}, {2}}, {1, 1}, 1}};
-  const ChoiceScores scores = {{-4, -3}, {-1, -2}};  // per token -1 and -3, per character -2 and -0.3
+  const ChoiceScores scores = {{-4, -3}, {-1, -2}};  // normalized per token -1 and -3, per character -2 and -0.3
   const ChoiceResult r = grade(questions, scores);
   EXPECT_EQ(r.questions, 2);
   EXPECT_EQ(r.tokens, 5);

@@ -1,5 +1,5 @@
-// Whole matrices over ranks: none is made orthogonal twice, ranks have equal work, they send what the plan says, and a
-// part that is lost, late or misplaced changes the weights.
+// Updates of whole matrices distributed over ranks: no matrix is orthogonalized twice, ranks have equal work, they send
+// what the plan says, and a part that is lost, late or misplaced changes the weights.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -20,22 +20,23 @@ using namespace ranks;
 
 enum class Fault : uint8_t { none, lost, late, shifted };
 
-// What all ranks that have parts of the weights (ProcessMesh::weights()) together call, and a mistake in one call.
+// Watches the calls of all ranks that hold parts of the weights (ProcessMesh::weights()), and makes a mistake in one
+// call.
 struct Watch {
   Fault fault = Fault::none;
-  int64_t at = -1;                              // the all_to_all that goes wrong
-  int64_t calls = 0;                            // all_to_all so far
-  std::vector<std::vector<int64_t>> sent = {};  // by call and rank: bytes
+  int64_t at = -1;                              // index of the all_to_all with the mistake
+  int64_t calls = 0;                            // number of all_to_all calls so far
+  std::vector<std::vector<int64_t>> sent = {};  // bytes, by call and rank
   std::vector<int64_t> summed = {};             // bytes of each all_reduce
 };
 
 class Watched final : public Forwarding {
  public:
-  // The group itself, or the world of which it is a part.
+  // Whether it wraps the group itself, or the world from which the group is split.
   enum class Of : uint8_t { group, world };
   Watched(std::unique_ptr<Communicator> inner, Watch& watch, Of of)
       : Forwarding(std::move(inner)), watch_(watch), splits_(of == Of::world ? 0 : kAxes + 1) {}
-  // After the axes the mesh asks for all data-parallel ranks.
+  // After the axes, the mesh splits off the group of all data-parallel ranks.
   std::unique_ptr<Communicator> split(int color, int key) override {
     auto part = inner_->split(color, key);
     return splits_++ == kAxes ? std::make_unique<Watched>(std::move(part), watch_, Of::group) : std::move(part);
@@ -57,7 +58,7 @@ class Watched final : public Forwarding {
   }
 
  private:
-  // Of what came from others: there is nothing, or what was there before, or it is an element further on.
+  // Corrupts what came from other ranks: zeros, the previous content, or shifted by one element.
   void spoil(std::span<const Tensor> in, const std::vector<std::vector<std::byte>>& before) {
     for (size_t r = 0; r < in.size(); ++r) {
       if (!in[r] || int(r) == rank()) continue;
@@ -76,9 +77,9 @@ struct Outcome {
   std::vector<float> masters;
   std::vector<double> losses;
   std::vector<Watch> watches;         // by rank, of the last step
-  std::vector<double> product_flops;  // of the update, by rank
+  std::vector<double> product_flops;  // FLOPs of GEMMs in the update, by rank
   std::vector<UpdateSums> planned;    // by rank
-  double traffic = 0;                 // bytes of rank 0's plan
+  double traffic = 0;                 // bytes in the plan of rank 0
 };
 
 Outcome run(const Setting& s, const Watch& fault = {}, int64_t steps = 2) {
@@ -103,7 +104,7 @@ Outcome run(const Setting& s, const Watch& fault = {}, int64_t steps = 2) {
       losses.push_back(state.loss / state.loss_targets);
     }
     const Watch seen = watch;
-    auto masters = testing::all_masters(engine, *cpu.device);  // sends, too
+    auto masters = testing::all_masters(engine, *cpu.device);  // communicates, so `seen` is copied first
     const std::lock_guard lock(mutex);
     for (const Launch& launch : engine.update_launches())
       if (launch.inner > 0) run.product_flops[size_t(rank)] += launch.cost.flops;
@@ -154,13 +155,13 @@ TEST(MatrixOwners, RanksSendWhatThePlanSays) {
     for (const Setting& s : all_grids(rule)) {
       const Outcome got = run(s);
       const auto& exchanges = got.planned[0].exchanges;
-      double most = 0;  // bytes that the busiest rank of each call sends
+      double most = 0;  // bytes sent by the busiest rank of each call
       for (const MatrixExchange& exchange : exchanges) {
         std::vector<double> sent(size_t(s.ranks()));
         for (const auto& part : exchange.parts) sent[size_t(part.from)] += double(part.bytes);
         most += *std::ranges::max_element(sent);
       }
-      // As sets: the averages of the next round leave before the updates of this one.
+      // Compared as sets: the averages of the next round are sent before the updates of this one.
       for (size_t rank = 0; rank < got.watches.size(); ++rank) {
         std::multiset<std::vector<int64_t>> sent(got.watches[rank].sent.begin(), got.watches[rank].sent.end()), want;
         for (const MatrixExchange& exchange : exchanges) {
@@ -180,7 +181,7 @@ TEST(MatrixOwners, RanksSendWhatThePlanSays) {
     }
 }
 
-// Every rank keeps its part of everything, so what is lost or comes to the wrong place shows in the weights.
+// Every rank keeps its part of everything, so lost or misplaced parts show in the weights.
 TEST(MatrixOwners, MistakesShow) {
   for (const Setting& s : {Setting{.replicas = 2, .shards = 2, .stage = 1, .rule = RuleName::muon},
                            Setting{.shards = 2, .stage = 0, .rule = RuleName::normuon},

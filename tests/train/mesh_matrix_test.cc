@@ -1,6 +1,6 @@
-// One law for every mesh: all grids of copies, shards, sequences and heads of up to 8 ranks, with every stage of
-// sharding, recomputation, precision, family and kind of batch, are the run of one rank. The same initial weights to
-// the bit, losses and gradient norms of ten steps within rounding, and checkpoints that any other grid goes on from.
+// One law for every mesh: all meshes of replicas, shards, context and tensor parallelism with up to 8 ranks, with every
+// ZeRO stage, recomputation, precision, family and kind of batch, give the same run as one rank: bit-identical initial
+// weights, losses and gradient norms of ten steps within rounding, and checkpoints that any other mesh resumes.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -20,7 +20,7 @@ using G = Recompute::Granularity;
 constexpr int kMostRanks = 8;
 constexpr int64_t kSteps = 10;
 
-// Each with a model and a batch that its ranks can share.
+// All meshes, each with a model and a batch that its ranks can divide.
 std::vector<Setting> all_grids() {
   std::vector<Setting> all;
   for (int tensor = 1; tensor <= kMostRanks; ++tensor)
@@ -28,7 +28,7 @@ std::vector<Setting> all_grids() {
       for (int shards = 1; shards * context * tensor <= kMostRanks; ++shards)
         for (int replicas = 1; replicas * shards * context * tensor <= kMostRanks; ++replicas) {
           Setting s{.replicas = replicas, .shards = shards, .tensor = tensor, .context = context};
-          s.heads = tensor * ((3 + tensor) / tensor);  // 4 at least
+          s.heads = tensor * ((3 + tensor) / tensor);  // at least 4
           s.hidden = 4 * s.heads, s.intermediate = 6 * s.heads;
           if (s.sequences % (replicas * shards) != 0) s.step = s.sequences = 70;
           all.push_back(s);
@@ -37,7 +37,7 @@ std::vector<Setting> all_grids() {
 }
 
 enum class Batch : uint8_t { plain, documents, window, tied };
-constexpr size_t kKinds = 4;  // of batches
+constexpr size_t kKinds = 4;  // number of kinds of batches
 
 struct Choice {
   int stage;
@@ -57,13 +57,13 @@ std::vector<Choice> all_choices() {
   return all;
 }
 
-// Above what rounding leaves of gradients that cancel: with 1e-8 micro-batches alone change norms of AdamW's runs by
-// 1e-4.
+// Larger than the rounding residue of gradients that cancel: with 1e-8, changing only the micro-batches changes norms
+// of AdamW's runs by 1e-4.
 constexpr double kEps = 1e-5;
 
-// Of the grid `s`. Two pieces of a sequence for each of its ranks; rings, sequence parallelism, sums beside products,
-// updates of whole matrices, gradients in bf16 and numbers of key heads take turns, each `turn` with every kind of
-// batch.
+// The mesh `s` with a choice: two chunks of a sequence per context-parallel rank; ring attention, sequence parallelism,
+// overlapped all-reduces, updates of whole matrices, bf16 gradients and numbers of KV heads alternate, and each `turn`
+// occurs with every kind of batch.
 Setting with(Setting s, const Choice& c, size_t turn) {
   s.stage = s.shards * s.context > 1 ? c.stage : 0;
   s.recompute = c.recompute, s.type = c.type, s.eps = kEps;
@@ -72,7 +72,7 @@ Setting with(Setting s, const Choice& c, size_t turn) {
   s.window = c.batch == Batch::window ? 5 : 0;
   s.length = 2 * s.context * (std::has_single_bit(unsigned(s.tensor)) ? 1 : s.tensor);
   while (s.length < 10) s.length *= 2;
-  std::vector<int64_t> kv_heads;  // fewer than ranks: some have the same one
+  std::vector<int64_t> kv_heads;  // includes fewer KV heads than ranks, which then share a head
   for (int64_t n = 1; n <= s.heads; ++n)
     if (s.heads % n == 0 && (n % s.tensor == 0 || s.tensor % n == 0)) kv_heads.push_back(n);
   s.kv_heads = c.type == ModelType::llama ? kv_heads[turn % kv_heads.size()] : s.heads;
@@ -107,15 +107,15 @@ struct Law {
   }
 };
 
-// Each grid with one choice, so that neighbours of a factor's values meet; with ATHANOR_FULL=1 (scripts/test.sh --all)
-// with all of them.
+// Every mesh with one choice, so that values of neighbouring options are combined; with ATHANOR_FULL=1 (scripts/test.sh
+// --all) every mesh with all choices.
 std::vector<Setting> all_meshes() {
   const std::vector<Setting> grids = all_grids();
   const std::vector<Choice> choices = all_choices();
   const bool all = testing::every_case(2) == 1;
   std::vector<Setting> meshes;
   std::set<std::string> seen;
-  constexpr size_t kStride = 37;  // divides none of the numbers of choices
+  constexpr size_t kStride = 37;  // coprime to the numbers of choices
   for (size_t i = 0; i < grids.size(); i += kSanitized ? 9 : 1)
     for (size_t c = 0; c < (all ? choices.size() : 1); ++c) {
       const Setting s = with(grids[i], choices[(i * kStride + c) % choices.size()], i / kKinds + c / kKinds);
@@ -124,13 +124,13 @@ std::vector<Setting> all_meshes() {
   return meshes;
 }
 
-// Part i has the meshes i, i + kParts, ... All of them take about an hour on two cores; GoogleTest's shards divide them
-// among machines, or over evenings: GTEST_TOTAL_SHARDS=5 GTEST_SHARD_INDEX=0, 1, ... 4.
+// Part i has the meshes i, i + kParts, ... All of them take about an hour on two cores; GoogleTest's sharding divides
+// them among machines, or over several runs: GTEST_TOTAL_SHARDS=5 GTEST_SHARD_INDEX=0, 1, ... 4.
 constexpr int kParts = kSanitized ? 5 : 20;
 
 class EveryGrid : public ::testing::TestWithParam<int> {
  protected:
-  inline static Law law;  // parts share runs of one rank
+  inline static Law law;  // shared, so that parts reuse single-rank runs
 };
 
 TEST_P(EveryGrid, IsTheRunOfOneRank) {
@@ -140,17 +140,17 @@ TEST_P(EveryGrid, IsTheRunOfOneRank) {
 }
 INSTANTIATE_TEST_SUITE_P(MeshMatrix, EveryGrid, ::testing::Range(0, kParts));
 
-// What the run of one rank says of a model and a batch.
+// Single-rank results for a model and a batch.
 struct Reference {
-  std::vector<double> losses, then;  // of the first two steps, and of two more
-  size_t tensors;                    // in files
+  std::vector<double> losses, then;  // losses of the first two steps, and of two more
+  size_t tensors;                    // number of tensors in files
 };
 
 TEST(MeshMatrix, CheckpointsOfEveryGridResumeOnOthers) {
-  constexpr int64_t kTokens = 48;  // of a sequence, which most groups can share
+  constexpr int64_t kTokens = 48;  // per sequence; most groups can divide it
   const std::vector<Setting> grids = all_grids();
   const Choice choice{3, G::none, false, ModelType::llama, Batch::documents};
-  // The grid i with the model and the batch of another.
+  // Mesh i with the model and the batch of mesh `like`.
   const auto of = [&](size_t i, size_t like) {
     const Setting model = with(grids[like], choice, like / 2);
     Setting s = with(grids[i], choice, i / 2);
@@ -194,7 +194,7 @@ TEST(MeshMatrix, CheckpointsOfEveryGridResumeOnOthers) {
     for (const size_t pick : {i, i + n / 3, i + 2 * n / 3}) {
       const Setting& other = others[pick % n];
       const std::vector<double> on = run_part(other, cat(folder, "/", step_folder(2)), 2, 4, cat(folder, "-", pick));
-      for (size_t k = 0; k < 2; ++k)  // the first depends on weights alone, the next on optimizer states too
+      for (size_t k = 0; k < 2; ++k)  // the first loss depends only on the weights, the next also on optimizer states
         EXPECT_NEAR(on[k], want.then[k], 1e-5 * want.then[k]) << s.name() << " goes on as " << other.name();
     }
   }

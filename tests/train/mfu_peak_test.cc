@@ -1,4 +1,4 @@
-// One peak for a run: it stays, or the log says why not.
+// A run keeps one peak for MFU, or the log says why it changed.
 #include "perf/mfu_peak.h"
 
 #include <gtest/gtest.h>

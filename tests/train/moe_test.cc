@@ -1,5 +1,4 @@
-// Mixtures of experts in whole steps: what routers count, experts that stand for a dense layer, and the router's
-// losses.
+// Mixture of experts in whole steps: router counts, experts equivalent to a dense layer, and the router's losses.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -88,7 +87,7 @@ std::vector<float> router_bias(Started& s) {
   return s.rig.read<float>(s.engine.model().params().value(s.engine.model().router_bias()));
 }
 
-// By how much a step of these micro-batches moves the bias. The counts are those of its routers' records.
+// How much a step of these micro-batches must change the bias, computed from the counts in the routers' records.
 std::vector<float> expected_bias(const ModelConfig& m, const std::vector<double>& counted, float rate) {
   const RouterStatistics at{m.num_experts};
   std::vector<float> bias;
@@ -100,11 +99,12 @@ std::vector<float> expected_bias(const ModelConfig& m, const std::vector<double>
   return bias;
 }
 
-// Once per step, from the counts of all its micro-batches, whatever is computed again, and in f32 in every recipe.
+// The bias is updated once per step, from the counts of all micro-batches, without recomputed ones, and in f32 with
+// every recipe.
 TEST(Moe, RouterBiasFollowsTheCountsOfTheWholeStep) {
   using Kind = Recompute::Granularity;
   const ModelConfig m = tiny(ModelType::dots1);
-  constexpr float kRate = 0.0013f;  // no number of bf16
+  constexpr float kRate = 0.0013f;  // not representable in bf16
   for (const char* precision : {"fp32", "bf16"})
     for (const int64_t micro : {4, 1})
       for (const Recompute recompute : {Recompute{}, Recompute{Kind::full, 1}}) {
@@ -122,7 +122,7 @@ TEST(Moe, RouterBiasFollowsTheCountsOfTheWholeStep) {
       }
 }
 
-// Tokens of evaluations and of discarded steps move no bias, and gradients, weight decay or averages do not reach it.
+// Evaluations and discarded steps do not change the bias, and neither do gradients, weight decay or averaging.
 TEST(Moe, NothingButStepsMovesTheRouterBias) {
   const ModelConfig m = tiny(ModelType::dots1);
   const auto after = [&](bool disturbed) {
@@ -154,7 +154,7 @@ TEST(Moe, NothingButStepsMovesTheRouterBias) {
   EXPECT_EQ(router_bias(s), std::vector<float>(size_t(m.num_experts), 0.0f));
 }
 
-// Nothing else pulls the shares together: without an auxiliary loss, the bias balances them.
+// Without an auxiliary loss, only the bias can balance the load of the experts.
 TEST(Moe, RouterBiasBalancesShares) {
   const auto spread = [](float rate) {
     ModelConfig m = tiny(ModelType::dots1);
@@ -183,7 +183,7 @@ TEST(Moe, ModelsWithoutExpertsCountNothing) {
   EXPECT_TRUE(s.engine.take_routing().empty());
 }
 
-// Weights that add up to 1 make of equal experts the layer that each of them is.
+// Identical experts whose weights sum to 1 are equivalent to the dense layer that each of them is.
 TEST(Moe, EqualExpertsAreTheDenseLayer) {
   ModelConfig m = tiny(ModelType::qwen3_moe);
   m.norm_topk_prob = true;
@@ -212,11 +212,11 @@ TEST(Moe, EqualExpertsAreTheDenseLayer) {
   for (size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(got[i], want[i], 2e-6 * want[i]) << i;
 }
 
-// Of steps that follow the router's losses alone nothing else can raise entropy, or bring log-sums towards 0.
+// Steps that use only the router's losses: nothing else can raise the entropy, or pull log-sum-exps towards 0.
 TEST(Moe, RouterLossesBalanceShares) {
   const auto after = [](double balance, double z) {
     ModelConfig m = tiny(ModelType::qwen3_moe);
-    m.initializer_range = 0.5;  // shares are unequal at first
+    m.initializer_range = 0.5;  // the load is unbalanced at first
     m.router_aux_loss_coef = balance, m.router_z_loss_coef = z;
     Started s(m, options(4));
     for (int step = 0; step < 40; ++step) {
@@ -244,7 +244,7 @@ TEST(RoutingAlarm, NamesLayersWithDeadOrOverfullExperts) {
   const std::string text = routing_alarm(std::vector{healthy, dead, full}, 8, 2);
   EXPECT_NE(text.find("no token chose, by layer: 3 (2 of 8)"), text.npos) << text;
   EXPECT_NE(text.find("nearly all tokens, by layer: 5 (97 %)"), text.npos) << text;
-  dead.tokens = 100;  // 25 rows for each expert: too few to tell
+  dead.tokens = 100;  // 25 rows per expert: too few for an alarm
   EXPECT_EQ(routing_alarm(std::vector{dead}, 8, 2), "");
   EXPECT_EQ(routing_alarm(std::vector{full}, 2, 2), "") << "every token passes both";
 }

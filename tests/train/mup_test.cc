@@ -1,5 +1,5 @@
-// The coordinate check of muP [Yang et al. 2022]: after a few steps activations of models of any width are of one size,
-// for AdamW, Lion and Muon; without it they are not.
+// The coordinate check of muP [Yang et al. 2022]: after a few steps the size of activations does not depend on the
+// model's width, for AdamW, Lion and Muon; without muP it does.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -45,7 +45,7 @@ std::vector<ActivationSize> sizes_after_steps(const std::string& model, int64_t 
   return activation_sizes(engine, rig.backend(), tokens_of(0), tokens_of(0));
 }
 
-// The largest ratio over the widths of what any one launch makes.
+// Maximum ratio of activation sizes over the widths, over all ops.
 double largest_ratio(const std::string& model, const std::string& keys) {
   std::vector<std::vector<ActivationSize>> sizes;
   for (const int64_t width : {kBase, 3 * kBase / 2, 2 * kBase, 3 * kBase})

@@ -1,4 +1,4 @@
-// Masters and optimizer states in host memory change no bit, of any optimizer, on any ranks, and nothing of
+// Master weights and optimizer states in host memory change no bit, with any optimizer and any ranks, and do not affect
 // checkpoints.
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@ namespace {
 
 using namespace ranks;
 
-constexpr int64_t kStretch = 256;  // elements: units are several, and their ends lie within tensors
+constexpr int64_t kStretch = 256;  // elements: units consist of several chunks, whose ends lie within tensors
 
 void expect_same_bits(Setting s, const std::string& what) {
   const Curve want = train(s);
@@ -40,7 +40,7 @@ TEST(Offload, KeepsTheBitsOfEveryOptimizer) {
     expect_same_bits({.precision = c.precision,
                       .master = c.master,
                       .shards = 2,
-                      .stage = stage++ % 4,  // each rule has another one
+                      .stage = stage++ % 4,  // a different stage for each rule
                       .moments = c.moments,
                       .rule = c.rule,
                       .update_clip = c.update_clip},
@@ -72,7 +72,7 @@ TEST(Offload, KeepsAveragesOfWeightsAndQkClip) {
   expect_same_bits({.precision = "bf16", .shards = 2, .stage = 3, .lora = 2}, "adapters");
 }
 
-// Weights and gradients of all units, or of some, in host memory.
+// Weights and gradients of all units, or of some of them, are in host memory.
 TEST(Offload, UnitsInHostMemoryKeepTheBits) {
   struct Case {
     Setting setting;
@@ -116,7 +116,7 @@ TEST(Offload, UnitsInHostMemoryKeepTheBits) {
   }
 }
 
-// Also where every second block is recomputed whole, and with several micro-batches.
+// Also if only every second block is recomputed, and with several micro-batches.
 TEST(Offload, BlockInputsInHostMemoryKeepTheBits) {
   Setting s{.precision = "bf16", .shards = 2, .stage = 3, .accumulation = 2, .recompute = Recompute::Granularity::full};
   const Curve want = train(s);
@@ -156,7 +156,7 @@ TEST(Offload, KeepsWhatIsPruned) {
   EXPECT_EQ(want, masters(kStretch));
 }
 
-// What is saved with offload is what is saved without, and either goes on from the other, on other ranks.
+// Checkpoints with and without offload are equal, and either run resumes from the other's, on other ranks.
 TEST(Offload, CheckpointsAreTheSameAndGoOnEitherWay) {
   Setting s{.precision = "bf16", .master = DType::i16, .shards = 2, .stage = 2, .leaves = 4, .rule = RuleName::normuon};
   s.tail = 1;
@@ -176,7 +176,8 @@ TEST(Offload, CheckpointsAreTheSameAndGoOnEitherWay) {
   EXPECT_EQ(tensors_of(at("plain", 4)), tensors_of(at("others", 4)));
 }
 
-// Each master and state passes the link once in each direction; LAMB's masters, whose norms come first, are read twice.
+// Each master weight and state crosses the link once in each direction; LAMB reads master weights twice, because it
+// computes norms first.
 TEST(Offload, CountsWhatPassesTheLink) {
   const auto engine = [](RuleName rule, auto check) {
     testing::Rig rig(1);
@@ -185,7 +186,7 @@ TEST(Offload, CountsWhatPassesTheLink) {
     check(e.memory(), e.state_traffic());
   };
   const auto size = [](const MemoryPlan& plan, MemoryKind kind) {
-    size_t bytes = 0;  // without what rounds lines up
+    size_t bytes = 0;  // without alignment padding
     for (const auto& line : plan.lines())
       if (line.kind == kind && line.where == Mem::pinned) bytes += line.target->bytes();
     return int64_t(bytes);
@@ -219,7 +220,8 @@ TEST(Offload, CheckpointsOfUnitsInHostMemoryGoOnOnOtherRanks) {
   EXPECT_EQ(want, run_part(s, at("host", 2), 2, 4, dir / "back"));
 }
 
-// Weights pass the link in forward and again in backward, where the head's are still there, and gradients twice.
+// Weights cross the link in forward and again in backward, except those of the head, which are still there; gradients
+// cross it twice.
 TEST(Offload, CountsWhatUnitsPassOverTheLink) {
   testing::Rig rig(1);
   const Setting s{.precision = "bf16", .host_units = 100};

@@ -1,4 +1,4 @@
-// Laws of 1-bit Adam and 1-bit LAMB: workers that send each other momentum in 1 bit per weight.
+// Laws of 1-bit Adam and 1-bit LAMB: workers exchange momentum with 1 bit per weight.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -32,8 +32,8 @@ TEST(OneBit, StepsBeforeTheFreezeAreDataParallel) {
   }
 }
 
-// Momentum and errors of the workers together are what whole gradients make of them: in a block that worker s serves,
-// m' + e'_s + sum over the others of e'_i / K = (b1 m + (1 - b1) mean of g) + e_s + sum over the others of e_i / K.
+// Momentum plus the workers' errors must equal the uncompressed momentum: in a block that worker s serves, m' + e'_s +
+// sum over the others of e'_i / K = (b1 m + (1 - b1) mean of g) + e_s + sum over the others of e_i / K.
 TEST(OneBit, WhatIsLostInAStepIsAddedInTheNext) {
   const testing::TempDir dir;
   constexpr int kWorkers = 3;
@@ -66,7 +66,7 @@ TEST(OneBit, WhatIsLostInAStepIsAddedInTheNext) {
       }
       most = std::max(most, least),
       most_moved = std::max(most_moved, double(std::abs(errors[0][i] - old_errors[0][i])));
-      if (weight == "model.embed_tokens.weight") {  // which begins with a block
+      if (weight == "model.embed_tokens.weight") {  // this tensor begins at a block boundary
         EXPECT_EQ(std::abs(m[i]), std::abs(m[i / size_t(kOneBitBlock) * size_t(kOneBitBlock)])) << i;
       }
     }
@@ -86,8 +86,8 @@ TEST(OneBit, ItLearnsNearlyAsWholeGradientsDo) {
   }
 }
 
-// After the freeze the average of a matrix's trust ratios stays and its factor moves by at most 10 % a step, as the
-// variance does that the momenta imply. The step of the matrix is as long as they say.
+// After the freeze, the average of a matrix's trust ratios is kept, and its factor changes by at most 10 % per step,
+// following the variance implied by the momenta. The matrix's step has the corresponding length.
 TEST(OneBitLamb, TheTrustRatioIsTheAverageTimesAFactor) {
   const testing::TempDir dir;
   Setting s = one_bit(2, 4, RuleName::onebit_lamb);

@@ -1,4 +1,4 @@
-// A few matrices with given weights and gradients, and 20 steps of an optimizer on them.
+// A rig with a few matrices of given weights and gradients, for 20 steps of an optimizer.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -37,21 +37,21 @@ inline OptimizerOptions with(RuleName rule) {
   return o;
 }
 
-// Parameters of one unit and their optimizer.
+// The parameters of one unit, and their optimizer.
 struct Trained {
   Rig rig;
   ParamStore params;
   std::unique_ptr<Optimizer> optimizer;
   Arena arena;
   Recipe recipe;
-  Tensor state, max_attention_logits;  // the latter with QK-clip: [64], of layer 0
+  Tensor state, max_attention_logits;  // max_attention_logits: with QK-clip, [64], of layer 0
   MemoryPlan plan;
   Schedule schedule{.lr = kRate, .min_lr = kRate};
-  double clip_grad = 0;  // of the next step, and the scale of its gradients
+  double clip_grad = 0;  // clip_grad of the next step; loss_scale: factor of its gradients
   float loss_scale = 1;
 
   Trained(std::vector<ParamSpec> specs, const OptimizerOptions& options, const char* precision = "fp32",
-          DType master = DType::f32, std::unique_ptr<Ops> ops = nullptr)  // ops: in place of the rig's
+          DType master = DType::f32, std::unique_ptr<Ops> ops = nullptr)  // ops: used instead of the rig's
       : recipe(make_recipe(precision, master)) {
     if (ops) rig.ops = std::move(ops);
     for (ParamSpec& spec : specs) params.declare(std::move(spec));
@@ -108,7 +108,7 @@ struct Trained {
   }
 };
 
-// Values of an m x n matrix, or of its transpose.
+// Values of a rows x cols matrix, or of its transpose.
 inline std::vector<float> values(const std::function<double(int64_t)>& at, int64_t rows, int64_t cols,
                                  bool transposed) {
   std::vector<float> x(size_t(rows * cols));
@@ -117,7 +117,8 @@ inline std::vector<float> values(const std::function<double(int64_t)>& at, int64
   return x;
 }
 
-// 20 steps of a [kRows, kColumns] matrix; in_out: of the same matrix in GPT-2's order, given back in the other.
+// Weights after 20 steps on a [kRows, kColumns] matrix; in_out: the same matrix is stored in GPT-2's order, and the
+// result is transposed back.
 inline std::vector<float> after_20_steps(const OptimizerOptions& o, bool in_out = false) {
   const Shape shape = in_out ? Shape{kColumns, kRows} : Shape{kRows, kColumns};
   Trained t({matrix("w", shape, in_out)}, o);

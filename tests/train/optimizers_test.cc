@@ -1,5 +1,5 @@
-// Update rules: 20 steps are those of an independent implementation; Muon knows which matrices there are in a tensor
-// and which of their axes are inputs; groups choose rules by name and role.
+// Update rules: 20 steps match an independent implementation; Muon knows which matrices a tensor contains and which of
+// their axes are inputs; param groups choose rules by name and role.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -52,7 +52,7 @@ TEST(Optimizers, TheAverageOfWeightsIsThatOfAnIndependentImplementation) {
   EXPECT_EQ(average(), before) << "a skipped step is none";
 }
 
-// The mean of the weights after each step beyond the twelfth; before it the weights themselves.
+// The average is the mean of the weights after each step beyond the twelfth; before that, it is the weights themselves.
 TEST(Optimizers, TheTailAverageIsTheMeanOfTheLastWeights) {
   OptimizerOptions o = with(RuleName::lion);
   o.tail_average_start = 12;
@@ -62,7 +62,7 @@ TEST(Optimizers, TheTailAverageIsTheMeanOfTheLastWeights) {
   std::vector<double> sum(size_t(kRows * kColumns)), later = sum;
   for (int step = 1; step <= 20; ++step) {
     t.set(t.grad(), std::vector<float>(sum.size(), NAN));
-    t.step(NAN);  // a skipped step is none
+    t.step(NAN);  // a skipped step does not count
     t.set(t.grad(), values([&](int64_t i) { return gradient(i, step); }, kRows, kColumns, false));
     t.step();
     const std::vector<float> now = t.weights();
@@ -73,7 +73,7 @@ TEST(Optimizers, TheTailAverageIsTheMeanOfTheLastWeights) {
   for (double& x : later) x /= 7;
   const auto got = average();
   expect_near(got, sum, 1e-6, "mean");
-  double least_off = 0;  // a mean that starts one step later would show
+  double least_off = 0;  // distance to a mean that starts one step later, which must be detectable
   for (size_t i = 0; i < got.size(); ++i) least_off = std::max(least_off, std::abs(double(got[i]) - later[i]));
   EXPECT_GT(least_off, 1e-3);
 }
@@ -89,7 +89,8 @@ TEST(Muon, GPT2sOrderIsTheTranspose) {
     }
 }
 
-// One step from weights 0: minus rate times scale times an orthogonal matrix, whatever the size of the gradient.
+// One step from zero weights: minus learning rate times scale times an orthogonal matrix, whatever the size of the
+// gradient.
 TEST(Muon, UpdatesAreNearlyOrthogonalWhateverTheGradient) {
   for (const char* precision : {"fp32", "bf16"})
     for (const auto coefficients : {MuonCoefficients::quintic, MuonCoefficients::polar_express})
@@ -103,7 +104,7 @@ TEST(Muon, UpdatesAreNearlyOrthogonalWhateverTheGradient) {
         t.set(t.grad(), g);
         t.step();
         const auto w = t.weights();
-        double trace = 0, inner = 0;  // of W W', over rate squared; of W and G
+        double trace = 0, inner = 0;  // trace: of W W', over squared learning rate; inner: product of W and G
         for (size_t i = 0; i < w.size(); ++i) trace += double(w[i]) * w[i], inner += double(w[i]) * g[i];
         EXPECT_LT(inner, 0) << "downhill";
         EXPECT_NEAR(trace / (kRate * kRate) / 24, coefficients == MuonCoefficients::quintic ? 0.8 : 1.0, 0.25);
@@ -111,7 +112,7 @@ TEST(Muon, UpdatesAreNearlyOrthogonalWhateverTheGradient) {
       }
 }
 
-// Queries, keys and values in one tensor are three matrices, side by side in rows (Llama) or columns (GPT-2).
+// Q, K and V in one tensor are three matrices, stored next to each other in rows (Llama) or columns (GPT-2).
 TEST(Muon, PartsOfATensorAreMatricesOfTheirOwn) {
   const int64_t c = 8;
   const auto value = [&](int part, int64_t r, int64_t k) { return float(gradient(100 * part + r * c + k, part + 1)); };
@@ -151,11 +152,11 @@ TEST(Muon, PartsOfATensorAreMatricesOfTheirOwn) {
   }
 }
 
-// [Li et al. 2025, "NorMuon"] in double, with Muon's quintic polynomial; mistakes that a test has to see.
+// [Li et al. 2025, "NorMuon"] in double, with Muon's quintic polynomial; and mistakes that a test must detect.
 enum class Mistake { none, uphill, decay_twice, other_axis, other_norm, mean_of_all };
 std::vector<double> normuon_in_double(Mistake mistake) {
   constexpr size_t m = kRows, n = kColumns;
-  std::vector<double> w(m * n), average(m * n), x(m * n), v(m * n);  // v: of the outputs, at their first elements
+  std::vector<double> w(m * n), average(m * n), x(m * n), v(m * n);  // v: per output, at its first element
   const auto norm = [&] {
     double sum = 0;
     for (const double e : x) sum += e * e;
@@ -215,7 +216,7 @@ TEST(NorMuon, MatchesPaperReference) {
   }
 }
 
-// A weight decays where the rest of its step does not move it away from zero, to the bit.
+// A weight decays only if the rest of its update does not increase its magnitude, bit for bit.
 TEST(Optimizers, CautiousDecaySparesWeightsThatGrow) {
   for (const RuleName rule :
        {RuleName::adamw, RuleName::lion, RuleName::muon, RuleName::normuon, RuleName::schedule_free_adamw}) {
@@ -246,7 +247,7 @@ TEST(Optimizers, ASkippedStepChangesNothing) {
   for (const RuleName rule : {RuleName::adam, RuleName::sgd, RuleName::lion, RuleName::muon, RuleName::normuon,
                               RuleName::lamb, RuleName::schedule_free_adamw, RuleName::adamw}) {
     OptimizerOptions o = with(rule);
-    if (rule == RuleName::adamw) o.update_clip_threshold = 0.6;  // without it as adam
+    if (rule == RuleName::adamw) o.update_clip_threshold = 0.6;  // otherwise the rule behaves like adam
     Trained t({matrix("w", {kRows, kColumns})}, o);
     const auto before = values(start, kRows, kColumns, false);
     t.set(t.master(), before);
@@ -264,7 +265,7 @@ std::vector<ParamSpec> three() {
           {.name = "norm", .shape = {5}, .role = Role::vector, .slices = {{"norm.weight", {5}, 0}}}};
 }
 
-// The first group that fits has a weight; what a group does not say is the run's own; frozen weights stay.
+// The first matching group applies to a weight; values that a group does not give are the run's; frozen weights stay.
 TEST(Groups, FirstMatchWins) {
   OptimizerOptions o = with(RuleName::adamw);
   o.groups = {{.match = "h.0.*", .rule = RuleName::lion, .weight_decay = 0.0},

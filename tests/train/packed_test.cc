@@ -1,4 +1,4 @@
-// Packed documents against PyTorch: attention stays within a document, positions start anew in each.
+// Packed documents compared with PyTorch: attention stays within a document, and positions restart in each.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -29,7 +29,7 @@ TEST_P(Packed, LossAndGradientsAreThoseOfSeparateDocuments) {
   const int64_t n = shape[1] * shape[2];
   EngineOptions o;
   o.recipe = make_recipe("fp32", DType::f32);
-  o.seq_length = n;  // one row that holds all documents
+  o.seq_length = n;  // one row holds all documents
   o.micro_batch_size = o.global_batch_size = 1;
   for (size_t d = 0; d < documents.size(); d += 2)
     o.documents.push_back({documents[d], documents[d + 1], documents[d], documents[d + 1], 0, 0});

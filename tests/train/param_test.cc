@@ -1,5 +1,5 @@
-// What parameters promise: shares of a tensor-parallel group hold whole heads and together everything; parameters that
-// are not trainable keep their bits.
+// Parameters: tensor-parallel shards hold whole heads and together everything; non-trainable parameters keep their
+// bits.
 #include <gtest/gtest.h>
 
 #include <ctime>
@@ -20,7 +20,7 @@ using testing::Rig;
 constexpr ModelType kFamilies[] = {ModelType::gpt2, ModelType::llama, ModelType::qwen2, ModelType::qwen3,
                                    ModelType::mistral};
 
-// 8 query heads; 4 key heads where the family groups them.
+// 8 query heads; 4 KV heads if the family supports GQA.
 ModelConfig sample_model(ModelType type) {
   return testing::tiny_model(
       type, {.vocab = 50, .hidden = 48, .heads = 8, .kv_heads = 4, .intermediate = 32, .positions = 16});
@@ -42,8 +42,8 @@ TEST(Cut, SharesAreDisjointAndTogetherEverything) {
   }
 }
 
-// Query head h reads key head h / (H / K): both, and the value head, must be in one share; the output weight reads the
-// same heads.
+// Query head h uses KV head h / (H / K): Q, K and V heads must be in one shard; the output projection has the same
+// heads.
 TEST(Cut, HeadGroupsStayTogether) {
   for (const ModelType type : kFamilies) {
     const ModelConfig m = sample_model(type);
@@ -73,7 +73,7 @@ TEST(Cut, GateAndUpHoldTheSameColumnsOfDown) {
   }
 }
 
-// A vocabulary of 50 needs no padding between the slices of ranks; each is padded by itself.
+// A vocabulary of 50 needs no padding between the slices of ranks; each slice is padded separately.
 TEST(Cut, VocabulariesNeedNotDivide) {
   const auto model = make_model(sample_model(ModelType::llama));
   const ParamSpec& spec = model->params().spec(model->head());
@@ -126,7 +126,7 @@ EngineOptions frozen_options(std::vector<std::string> frozen) {
 }
 
 struct Trained {
-  std::map<std::string, std::vector<float>> weights;  // by name in files
+  std::map<std::string, std::vector<float>> weights;  // by tensor name in files
   float grad_norm = 0;
 };
 
@@ -169,8 +169,7 @@ TEST(Trainable, FrozenGradientsAreNotInTheNorm) {
 
 TEST(Trainable, UnknownNamesAreRefused) { EXPECT_THROW(train_two_steps({"no such parameter"}, 0), Error); }
 
-// Of each unit nothing is looked at but its own: a search through all of them for each took minutes of 20,000 units,
-// each attempt of the engine anew.
+// Planning a unit must not search all units: with 20,000 units that took minutes, each time the engine was planned.
 TEST(ParamPlan, GrowsWithTheUnitsNotWithTheirSquare) {
   constexpr int kUnits = 20000;
   ParamStore params;

@@ -1,5 +1,5 @@
-// Both families against PyTorch on the same weights and data (tests/golden/README.md): logits, losses, gradients and
-// the weights after ten AdamW steps.
+// Both families compared with PyTorch on the same weights and data (tests/golden/README.md): logits, losses, gradients
+// and the weights after ten AdamW steps.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -17,8 +17,9 @@ namespace {
 
 using testing::Rig;
 
-// Relative differences of the first loss and of those after it; the cosine of gradients; and how large gradients are
-// that are zero in theory, as a share of the largest beside them. bf16 rounds to 8 bits; f32 results are the yardstick.
+// Tolerances: relative difference of the first loss and of later ones; cosine similarity of gradients; and the size of
+// gradients that are zero in theory, relative to the maximum gradient next to them. bf16 rounds to 8 bits; f32 results
+// are the reference.
 struct Tolerances {
   const char* precision;
   double first_loss, later_loss, cosine, zero;
@@ -51,8 +52,8 @@ Difference compare(const float* a, const std::vector<float>& b) {
   return {ab / std::sqrt(aa * bb), std::sqrt(dd / bb), worst};
 }
 
-// A gradient beside PyTorch's. Those of vectors, of which some have but 14 elements here, are compared together with
-// those of the same kind in the other layers.
+// A gradient next to PyTorch's. Vectors, some of which have only 14 elements here, are compared together with those of
+// the same kind in other layers.
 struct Gradient {
   std::vector<float> got, want;
 };
@@ -63,7 +64,7 @@ std::string kind_of(const std::string& name) {
   return kind;
 }
 
-// The middle third of GPT-2's c_attn.bias: zero gradient in theory, rounding in practice.
+// The middle third of GPT-2's c_attn.bias: the gradient is zero in theory, and rounding noise in practice.
 bool has_key_bias(const std::string& name) { return name.ends_with("c_attn.bias"); }
 
 class Parity : public ::testing::TestWithParam<const char*> {
@@ -87,7 +88,7 @@ class Parity : public ::testing::TestWithParam<const char*> {
     o.optimizer = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1};
     o.schedule = {.style = DecayStyle::constant, .lr = 1e-3, .min_lr = 1e-3};
     o.clip_grad = 1;
-    o.router_bias_rate = 0;  // transformers leaves the bias as it is
+    o.router_bias_rate = 0;  // transformers does not update the bias
     return o;
   }
   std::span<const int32_t> rows(const std::vector<int32_t>& all, int64_t step, int64_t first, int64_t count) const {
@@ -101,7 +102,7 @@ class Parity : public ::testing::TestWithParam<const char*> {
   }
   double loss(const StepState& s) const { return s.loss / double(batch_ * seq_); }
 
-  // Without what is zero in theory, which is compared here.
+  // Compares the part that is zero in theory, and returns the rest.
   Gradient gradient(const std::string& name, const float* got, const Tolerances& t) const {
     Gradient g{{}, floats(reference_, "grad." + name)};
     g.got.assign(got, got + g.want.size());
@@ -184,7 +185,7 @@ TEST_P(Parity, SoftCappedLogits) {
   engine.commit();
   load_weights(engine, *rig_.device, ModelFolder(folder_));
   auto want = floats(reference_, "logits");
-  const double own = config_.final_logit_softcapping;  // that of the reference
+  const double own = config_.final_logit_softcapping;  // the soft-cap of the reference model
   for (float& z : want) z = float(kCap * std::tanh((own > 0 ? own * std::atanh(double(z) / own) : double(z)) / kCap));
   const auto logits = engine.logits(rows(tokens_, 0, 0, batch_));
   EXPECT_LT(compare(logits.data(), want).absolute, 1e-5);

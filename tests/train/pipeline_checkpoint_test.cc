@@ -1,4 +1,4 @@
-// Checkpoints of pipelines: any division of ranks continues from any other's, and files are those of one rank.
+// Checkpoints with pipeline parallelism: any mesh resumes from any other's, and the files equal those of one rank.
 #include <gtest/gtest.h>
 
 #include "checkpoint/layout.h"
@@ -8,7 +8,8 @@
 namespace athanor::pipeline {
 namespace {
 
-// Steps [from, to) from the initial weights or the checkpoint `load`, saved at the end in `save`. Losses.
+// Runs steps [from, to) from the initial weights or the checkpoint `load`, and saves the result in `save`. Returns the
+// losses.
 std::vector<double> run_part(const Setting& s, const std::string& load, int64_t from, int64_t to,
                              const std::string& save) {
   std::vector<double> losses;
@@ -73,7 +74,7 @@ TEST(PipelineCheckpoint, AnyGridContinuesFromAnyOther) {
   }
 }
 
-// Of local updates, each worker may be a pipeline, and go on as one rank.
+// With local updates, each worker may be a pipeline, and resume as a single rank.
 TEST(PipelineCheckpoint, WorkersMayBePipelines) {
   const auto workers = [](int stages) {
     Setting s = grid(stages, 1);

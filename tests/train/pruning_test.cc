@@ -1,4 +1,4 @@
-// Pruned weights in whole steps: which become zero, that they stay so, and that ranks change none of it.
+// Pruning in whole steps: which weights become zero, that they stay zero, and that results do not depend on the ranks.
 #include <gtest/gtest.h>
 
 #include "tests/train/ranks_rig.h"
@@ -6,7 +6,7 @@
 namespace athanor::ranks {
 namespace {
 
-// Masters of every piece of a one-rank engine, and whether it is pruned.
+// Master weights of a tensor on a single-rank engine, and whether it is pruned.
 struct Matrix {
   std::string name;
   bool pruned;
@@ -106,7 +106,7 @@ TEST(Pruning, TwoOfFourInputsOfEveryOutputAreZero) {
               });
 }
 
-// All weights are equal in magnitude, so that every choice is a tie.
+// `equal`: all weights have the same magnitude, so that every choice is a tie.
 TEST(Pruning, RanksChooseTheSameWeights) {
   for (const bool equal : {false, true}) {
     std::vector<float> want;

@@ -1,5 +1,5 @@
-// QK-clip: weights are those of the paper's rule in double, and mistakes show; scores that would grow stay at the
-// threshold; ranks, recomputation and restarts move no bit of it.
+// QK-clip: weights match the paper's rule in double, and planted mistakes are detected; logits that would grow stay at
+// the threshold; ranks, recomputation and restarts change no bit.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -15,14 +15,14 @@ namespace {
 using namespace ranks;
 using ::testing::HasSubstr;
 
-// ---- one update, against the rule in double
+// A single update, compared with the rule in double.
 
 constexpr int64_t kInputs = 5, kDim = 3;
 constexpr double kThreshold = 2;
 
 enum class Clip { right, twice, next_head, keys_forgotten, bias_forgotten, keys_of_groups };
 
-// [Kimi Team 2025, "Kimi K2", alg. 1]: what an output of queries (then keys, then values) is multiplied by.
+// [Kimi Team 2025, "Kimi K2", alg. 1]: factor of an output channel of Q (then K, then V).
 double factor_in_double(int64_t output, int64_t kv_heads, const std::vector<double>& top, Clip how) {
   const auto heads = int64_t(top.size());
   int64_t head = output / kDim;
@@ -37,7 +37,7 @@ double factor_in_double(int64_t output, int64_t kv_heads, const std::vector<doub
   return how == Clip::twice || (shared && how != Clip::keys_of_groups) ? gamma : std::sqrt(gamma);
 }
 
-// The largest difference of the weights and biases after a step from those by the rule, or by a mistake.
+// Maximum difference of the weights and biases after a step from those of the rule, or of a mistake.
 struct Layer {
   int64_t heads, kv_heads;
   bool in_out = false;
@@ -131,9 +131,9 @@ TEST(QkClip, QueriesAndKeysAreTrainedOrFrozenTogether) {
   EXPECT_EQ(error({{.match = "*h.0.attn.c_attn.*", .frozen = true}}), "");
 }
 
-// ---- whole models
+// Tests with whole models.
 
-// Gives the biases of queries and keys numbers, as training does.
+// Sets the biases of Q and K to non-zero values, as after training.
 void spread_biases(Engine& engine, Device& device) {
   const ParamStore& params = engine.model().params();
   for (const auto& piece : params.pieces()) {
@@ -147,8 +147,8 @@ void spread_biases(Engine& engine, Device& device) {
   engine.refresh_values();
 }
 
-// Largest scores of two steps on the same batch that move no weight but by clipping. Of one layer: what comes behind it
-// reads other numbers after a clip.
+// Maximum logits of two steps on the same batch in which only clipping changes weights. Uses one layer, because later
+// layers see other inputs after a clip.
 std::pair<float, float> scores_of_two_steps(Setting s, double threshold) {
   s.lr = 0, s.qk_clip = threshold;
   std::pair<float, float> scores;
@@ -196,13 +196,13 @@ TEST(QkClip, ScoresThatWouldGrowStayAtTheThreshold) {
   EXPECT_NE(off.masters, on.masters);
 }
 
-// Off, it plans nothing and changes no bit; with a threshold that nothing reaches neither.
+// When off, it plans nothing and changes no bit; a threshold that is never reached changes no bit either.
 TEST(QkClip, OffOrOutOfReachChangesNoBit) {
   const Curve want = train({}), idle = train({.qk_clip = 1e9});
   EXPECT_EQ(want.masters, idle.masters);
   EXPECT_EQ(want.scores[0], 0);
   EXPECT_GT(idle.scores[0], 0);
-  EXPECT_EQ(idle.planned[0] - want.planned[0], 256);  // [2, 4] numbers, aligned
+  EXPECT_EQ(idle.planned[0] - want.planned[0], 256);  // [2, 4] f32, aligned
 }
 
 TEST(QkClip, RecomputationAndMicroBatchesSeeTheSameScores) {

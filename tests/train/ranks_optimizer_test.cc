@@ -1,4 +1,4 @@
-// The end of a step on many ranks: every optimizer, smaller steps, skipped spikes.
+// The end of a step on several ranks: every optimizer, smaller steps, skipped spikes.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -12,8 +12,8 @@ namespace {
 
 using namespace ranks;
 
-// What an optimizer makes of the same gradients does not depend on the ranks, not even where it needs whole matrices:
-// each is done by one rank, from averages that were rounded before they were sent.
+// The update from given gradients does not depend on the ranks, not even if it needs whole matrices: each matrix is
+// updated by one rank, from averages that are rounded before they are sent.
 TEST(Ranks, EveryOptimizerIsBitEqualOnAnyRanks) {
   struct Case {
     RuleName rule;
@@ -47,7 +47,7 @@ TEST(Ranks, EveryOptimizerIsBitEqualOnAnyRanks) {
               .rule = c.rule,
               .update_clip = c.update_clip};
     if (c.rule == RuleName::normuon)
-      s.groups = {{.match = "*.0.mlp.*weight", .lr_factor = 0.5}};  // some of a unit's matrices
+      s.groups = {{.match = "*.0.mlp.*weight", .lr_factor = 0.5}};  // applies to only some of a unit's matrices
     const Curve want = train(s);
     EXPECT_NE(want.losses[0], want.losses[2]);
     for (const auto& [replicas, shards] : {std::pair{1, 2}, {2, 2}, {1, 4}})
@@ -61,7 +61,7 @@ TEST(Ranks, EveryOptimizerIsBitEqualOnAnyRanks) {
   }
 }
 
-// The averages of the weights are the same on any ranks, and evaluations that read them leave all weights as they were.
+// Weight averages are equal on any ranks, and evaluations that use them leave the weights unchanged.
 TEST(Ranks, WeightAveragesAreEqualOnAnyRanks) {
   struct Case {
     const char* precision;
@@ -90,7 +90,7 @@ TEST(Ranks, WeightAveragesAreEqualOnAnyRanks) {
   }
 }
 
-// AdamW keeps two moments of everything; Muon, Lion and SGD one of what they update.
+// AdamW stores two moments of everything; Muon, Lion and SGD store one for the weights they update.
 TEST(Ranks, OptimizersPlanWhatTheyKeep) {
   Setting s;
   const size_t two = train(s, 0).optimizer;
@@ -103,20 +103,20 @@ TEST(Ranks, OptimizersPlanWhatTheyKeep) {
     EXPECT_EQ(train(s, 0).optimizer, two);
   }
   s.rule = RuleName::lion;
-  s.ema = 0.9;  // and the average of lion's weights
+  s.ema = 0.9;  // plus the average of Lion's weights
   EXPECT_EQ(train(s, 0).optimizer, two);
   s.ema = 0;
-  s.rule = RuleName::adafactor;  // a number for each row and column of 14 matrices, 2 tables and 5 vectors
+  s.rule = RuleName::adafactor;  // one value per row and column of 14 matrices, 2 tables and 5 vectors
   EXPECT_EQ(train(s, 0).optimizer, 2 * (14 + 2 + 5) * 64 * sizeof(float));
   s.rule = RuleName::muon;
   const size_t muon = train(s, 0).optimizer;
   EXPECT_LT(muon, two);
   EXPECT_GT(muon, two / 2);
-  s.rule = RuleName::normuon;  // and a number for each output of 7 matrices in 2 blocks, on cache lines of their own
+  s.rule = RuleName::normuon;  // plus one value per output of 7 matrices in 2 blocks, each aligned to a cache line
   EXPECT_EQ(train(s, 0).optimizer, muon + 2 * 7 * 64 * sizeof(float));
 }
 
-// Steps of a part of the batch, as at the start of a ramp.
+// Steps with a part of the batch, as at the start of a batch ramp.
 TEST(Ranks, SmallerStepsAreTheSameOnAnyRanks) {
   const Curve whole = train({}), want = train({.accumulation = 4, .step = kSequences / 2});
   EXPECT_NE(whole.losses, want.losses);
@@ -133,10 +133,10 @@ TEST(Ranks, SmallerStepsAreTheSameOnAnyRanks) {
   }
 }
 
-// The small sums of rules that look at whole tensors, and the scores of QK-clip: 8 bytes for each number, sent and
-// received by halves on two ranks.
+// Plans count the small reductions of rules that need whole tensors, and of QK-clip: 8 bytes per number, sent and
+// received in halves on two ranks.
 TEST(Ranks, PlansCountTheSumsOfUpdates) {
-  const auto sent = [](RuleName rule, double qk_clip, int stage) {  // by a rank after backward, bytes
+  const auto sent = [](RuleName rule, double qk_clip, int stage) {  // bytes sent by a rank after backward
     const Setting s{.shards = 2, .stage = stage, .rule = rule, .qk_clip = qk_clip};
     double bytes = 0;
     run_ranks(2, [&](std::unique_ptr<Communicator> world) {
@@ -164,7 +164,7 @@ TEST(Ranks, PlansCountTheSumsOfUpdates) {
   EXPECT_EQ(sent(RuleName::lamb, 0, 0), sent(RuleName::adamw, 0, 0));
 }
 
-// The norm behind the gradient noise scale, in units of the step's mean: of the first micro-batch of all ranks.
+// The norm used for the gradient noise scale, of the first micro-batch of all ranks, in units of the step's mean.
 TEST(Ranks, NormsOfFirstMicroBatchesAreSummedOverThoseThatDiffer) {
   const auto after_first = [](const Setting& s, int64_t first_sample) {  // on one rank
     testing::Rig rig(1);
@@ -215,7 +215,7 @@ TEST(Ranks, NormsOfFirstMicroBatchesAreSummedOverThoseThatDiffer) {
   }
 }
 
-// Every rank judges by the same sums: with a window in which any loss stands out, all leave out the same steps.
+// All ranks judge by the same sums: with a window in which any loss is an outlier, all skip the same steps.
 TEST(Ranks, SpikesAreSkippedByAllRanksAlike) {
   SpikeWindow window;
   window.count = SpikeWindow::kSteps;
@@ -243,7 +243,7 @@ TEST(Ranks, SpikesAreSkippedByAllRanksAlike) {
       courses.push_back(course);
       windows.push_back(after);
     });
-    EXPECT_EQ(courses[0], "11211");  // two skipped, one taken, by which the next are no ordinary steps yet
+    EXPECT_EQ(courses[0], "11211");  // two skipped steps, then one taken; after it the next losses are still outliers
     EXPECT_EQ(courses[0], courses[1]);
     EXPECT_EQ(std::memcmp(&windows[0], &windows[1], sizeof(SpikeWindow)), 0);
   }

@@ -1,4 +1,4 @@
-// A tiny model on ranks that are threads, trained for some steps; what all ranks must agree on is checked.
+// Trains a tiny model for some steps on ranks that are threads, and checks what all ranks must agree on.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -22,9 +22,9 @@
 
 namespace athanor::ranks {
 
-inline constexpr int64_t kDocuments = 4;  // of a sequence, with Setting::documents
+inline constexpr int64_t kDocuments = 4;  // documents per sequence, with Setting::documents
 inline constexpr int64_t kSequences = 96, kLength = 7,
-                         kVocab = 40;  // of a global batch: divides by ranks times accumulation
+                         kVocab = 40;  // kSequences: per global batch; divisible by ranks times accumulation
 
 inline ModelConfig tiny(ModelType type, bool tied, int64_t hidden = 16, int64_t intermediate = 24) {
   ModelConfig m = testing::tiny_model(
@@ -43,26 +43,27 @@ struct Setting {
   int64_t accumulation = 1;
   Recompute::Granularity recompute = Recompute::Granularity::none;
   std::vector<std::string> frozen = {};
-  int64_t lora = 0;  // rank of adapters of all linear layers
+  int64_t lora = 0;  // LoRA rank of adapters on all linear layers
   LoraVariant variant = LoraVariant::lora;
-  double dropout = 0;   // of these
-  bool nf4 = false;     // the frozen layers in NF4
-  bool masked = false;  // targets are ignored: of every rank another number
+  double dropout = 0;   // dropout of the adapters
+  bool nf4 = false;     // frozen layers are stored in NF4
+  bool masked = false;  // some targets are ignored, a different number on every rank
   DType moments = DType::f32, gradients = DType::f32;
   double clip = 0.5, lr = 3e-3, eps = 1e-8;
-  int64_t leaves = 0;  // rank-invariant sums; micro-batches are then two sequences
+  int64_t leaves = 0;  // logical shards of rank-invariant sums, with micro-batches of two sequences; 0: off
   int64_t sequences = kSequences;
-  int64_t step = sequences;  // sequences of a step, of those that are planned
+  int64_t step = sequences;  // sequences per step, at most those planned
   RuleName rule = RuleName::adamw;
-  std::vector<ParamGroup> groups = {};  // before the default ones
-  double ema = 0;                       // decay of the average of the weights, which is then what is evaluated
-  int64_t tail = 0;                     // the same, of equal weights, from the step after this one
+  std::vector<ParamGroup> groups = {};  // inserted before the default groups
+  double ema = 0;                       // decay of the EMA of the weights; evaluations then use the EMA
+  int64_t tail = 0;                     // equal-weight average of the weights after this step; evaluations then use the
+                                        // average; 0: off
   double qk_clip = 0, update_clip = 0;
   int tensor = 1;
   bool sequence = false;  // sequence parallelism
-  bool beside = false;    // sums beside other products, and outputs in pieces
-  bool pieces = false;    // rows are shared in pieces without that, too
-  int64_t kv_heads = 0;   // 0: the family's
+  bool beside = false;    // overlapped all-reduces, with outputs computed in pieces
+  bool pieces = false;    // sequence parallelism exchanges rows in pieces even without `beside`
+  int64_t kv_heads = 0;   // 0: the default of the family
   int64_t vocab = kVocab;
   double z_loss = 0;
   double depth = 0;               // stochastic depth
@@ -70,18 +71,19 @@ struct Setting {
   std::vector<float> ahead = {};  // weights of tokens further ahead
   double softcap = 0;
   int context = 1;
-  bool ring = false;  // keys of other ranks come one rank after the other
+  bool ring = false;  // ring attention instead of an all-gather of keys and values
   int64_t heads = 4, hidden = 16, intermediate = 24;
   bool keep_codes = true, high_head = true;
-  int64_t length = kLength, window = 0;  // of sequences; 0: attention sees all
-  bool documents = false;                // several in a sequence, and tokens that belong to none
-  bool teacher = false;                  // of another size
-  int64_t top_k = 0;                     // of its logits, which are cached; 0: it is run
+  int64_t length = kLength, window = 0;  // length: tokens per sequence; window: 0 for full attention
+  bool documents = false;                // several documents per sequence, and tokens outside all documents
+  bool teacher = false;                  // distill from a teacher of another size
+  int64_t top_k = 0;                     // top-k of its cached logits; 0: the teacher itself is run
   DistillLoss distill = DistillLoss::kl;
   int workers = 1;
   OuterOptions outer = {};
-  int64_t freeze = 0;   // steps with whole gradients of onebit_adam and onebit_lamb
-  int64_t offload = 0;  // elements of a stretch of masters and states in host memory; 0: in device memory
+  int64_t freeze = 0;   // steps with uncompressed gradients of onebit_adam and onebit_lamb
+  int64_t offload = 0;  // elements per chunk of master weights and optimizer states in host memory; 0: kept in device
+                        // memory
   bool offload_inputs = false;
   int64_t host_units = 0;  // units whose weights and gradients are in host memory
   double balance = 0.001;  // router_aux_loss_coef of models with experts
@@ -136,7 +138,7 @@ inline TeacherOptions teacher_of(const Setting& s) {
   return {.model = m, .top_k = s.top_k, .loss = s.distill, .temperature = 2, .ce_weight = 0.5};
 }
 
-// Weights of a teacher, the same on every rank.
+// Fills in a teacher's weights, the same on every rank.
 inline void fill_teacher(const ParamStore& params, Device& device) {
   for (const auto& unit : params.units()) {
     const Tensor& to = unit->weights();
@@ -160,7 +162,7 @@ inline EngineOptions options(const Setting& s) {
   o.micro_batch_size = s.leaves > 0 ? 2 : s.sequences / (s.accumulation * s.replicas * s.shards * s.workers);
   o.global_batch_size = s.sequences;
   o.zero_stage = s.stage;
-  o.save_block_bytes = 1000;  // tensors are several blocks
+  o.save_block_bytes = 1000;  // small, so that tensors span several blocks
   o.sequence_parallel = s.sequence;
   if (s.beside) o.sums_beside = true;
   if (s.beside || s.pieces) o.least_piece = 1;
@@ -204,7 +206,7 @@ inline EngineOptions options(const Setting& s) {
   return o;
 }
 
-// The teacher on a rank of its own, which gives its largest logits.
+// The teacher on a rank of its own, which computes its top-k logits.
 class LoneTeacher {
  public:
   explicit LoneTeacher(const Setting& s, int64_t micro_batch_size)
@@ -230,8 +232,8 @@ class LoneTeacher {
   Engine::TopLogitsOfBatch top_;
 };
 
-// Sequence number `sample` of the data: a rank that is given other samples cannot get the right loss.
-// Masked, it has fewer targets the later it comes in the batch.
+// Appends sequence number `sample` of the data; a rank that is given other samples cannot get the right loss. `masked`:
+// the later in the batch, the fewer targets.
 inline void append_sample(int64_t sample, std::vector<int32_t>& tokens, std::vector<int32_t>& targets,
                           bool masked = false, int64_t vocab = kVocab, int64_t length = kLength) {
   const int64_t ignored = masked ? sample % kSequences * length / kSequences : 0;
@@ -242,8 +244,8 @@ inline void append_sample(int64_t sample, std::vector<int32_t>& tokens, std::vec
   }
 }
 
-// The documents of samples [first, first + rows): each begins where the last one ends, one is of one token, and what is
-// left over belongs to none.
+// Sets the documents of samples [first, first + rows): each begins where the previous one ends, one has a single token,
+// and the remaining tokens belong to none.
 inline void set_documents(Engine& engine, int64_t first) {
   const int64_t rows = engine.options().micro_batch_size, length = engine.options().seq_length;
   std::vector<Span> spans;
@@ -264,7 +266,7 @@ inline void set_documents(Engine& engine, int64_t first) {
   engine.set_documents(std::move(spans), std::move(positions));
 }
 
-// The micro-batches of one rank in one step, as the loader deals them out.
+// Runs the micro-batches of one rank in one step, with the samples that the loader would give it.
 inline void accumulate(Engine& engine, int64_t step, bool masked = false, LoneTeacher* teacher = nullptr) {
   PhaseClock clock;
   const int64_t rows = engine.options().micro_batch_size, micros = engine.step_micro_batches();
@@ -285,13 +287,13 @@ inline void accumulate(Engine& engine, int64_t step, bool masked = false, LoneTe
 
 struct Curve {
   std::vector<double> losses, norms;
-  std::vector<double> distilled;                     // of each step, with a teacher
-  std::vector<float> scores;                         // the largest of each step, with qk_clip
+  std::vector<double> distilled;                     // distillation loss of each step, with a teacher
+  std::vector<float> scores;                         // maximum attention logit of each step, with qk_clip
   double evaluation = 0;                             // summed over the ranks
-  std::vector<float> masters;                        // all of them, in the order of the files
-  std::vector<size_t> planned;                       // bytes, by rank
-  size_t weights = 0, gradients = 0, optimizer = 0;  // of rank 0's plan
-  size_t host = 0;                                   // bytes of a rank
+  std::vector<float> masters;                        // all of them, in file order
+  std::vector<size_t> planned;                       // bytes in the plan, by rank
+  size_t weights = 0, gradients = 0, optimizer = 0;  // bytes in the plan of rank 0
+  size_t host = 0;                                   // bytes of host memory per rank
 };
 
 inline Curve train(const Setting& s, int64_t steps = 3) {
@@ -364,7 +366,7 @@ inline void expect_same(const Curve& want, const Curve& got, double tolerance, c
   EXPECT_LT(std::sqrt(difference / size), 100 * tolerance) << what;
 }
 
-// Every tensor of a checkpoint's files by name.
+// All tensors in the files of a checkpoint, by name.
 inline std::map<std::string, std::vector<std::byte>> tensors_of(const std::string& folder) {
   std::map<std::string, std::vector<std::byte>> all;
   for (const char* stem : {"model", "optimizer"}) {
@@ -378,7 +380,8 @@ inline std::map<std::string, std::vector<std::byte>> tensors_of(const std::strin
   return all;
 }
 
-// Steps [from, to) of a run: from the initial weights or the checkpoint `load`, saved at the end in `save`. Losses.
+// Runs steps [from, to) from the initial weights or the checkpoint `load`, and saves the result in `save`. Returns the
+// losses.
 inline std::vector<double> run_part(const Setting& s, const std::string& load, int64_t from, int64_t to,
                                     const std::string& save) {
   std::vector<double> losses;
@@ -414,8 +417,8 @@ inline std::vector<double> run_part(const Setting& s, const std::string& load, i
   return losses;
 }
 
-// Runs that stop after each of these steps go on from their checkpoints to the losses, weights and states of one that
-// does not stop, to the bit.
+// Checks that runs that stop after one of these steps and resume from their checkpoints end with bit-identical losses,
+// weights and states to a run that does not stop.
 inline void expect_exact_resume(const Setting& s, std::initializer_list<int64_t> stops, int64_t end) {
   const testing::TempDir dir;
   const std::string whole = dir / "whole";

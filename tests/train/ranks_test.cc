@@ -1,5 +1,5 @@
-// The single law for many ranks: the loss curve is that of one rank, whatever is sharded over how many of them, with
-// every micro-batching and recomputation; and each rank plans less memory. Ranks are threads.
+// The single law for several ranks: the loss curve equals that of one rank, whatever is sharded over how many ranks,
+// with every micro-batching and recomputation; and each rank plans less memory. Ranks are threads.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -21,8 +21,8 @@ namespace {
 
 using namespace ranks;
 
-// Everything that may be combined: model, precision, stage, ranks (also as two copies of sharded ranks), accumulation
-// and recomputation.
+// All combinations of model, precision, ZeRO stage, ranks (also as two replicas of sharded ranks), accumulation and
+// recomputation.
 std::vector<Setting> all_shardings() {
   std::vector<Setting> all;
   for (const ModelType type : {ModelType::llama, ModelType::gpt2})
@@ -46,7 +46,7 @@ std::vector<Setting> all_shardings() {
 
 // A sample of them; all with ATHANOR_FULL=1 (scripts/test.sh --all).
 TEST(Ranks, LossesMatchOneRank) {
-  const auto every = size_t(testing::every_case(7));  // divides none of the numbers of choices
+  const auto every = size_t(testing::every_case(7));  // coprime to the numbers of choices
   std::map<std::string, Curve> one;
   const auto all = all_shardings();
   for (size_t i = 0; i < all.size(); i += every) {
@@ -93,10 +93,10 @@ TEST(Ranks, EveryPrecisionAndFamily) {
     }
 }
 
-// Routers choose by logits that are the same to the bit as long as the weights are; sums over ranks alone differ.
+// Routers choose by logits that are bit-identical as long as the weights are; only sums over ranks differ.
 TEST(Ranks, ExpertsAreTheSameRun) {
   for (const RuleName rule : {RuleName::adamw, RuleName::muon}) {
-    const ModelType type = rule == RuleName::muon ? ModelType::qwen3_moe : ModelType::dots1;  // with a bias
+    const ModelType type = rule == RuleName::muon ? ModelType::qwen3_moe : ModelType::dots1;  // dots1 has a router bias
     const Curve want = train({.type = type, .rule = rule});
     for (const int stage : {0, 3}) {
       const Setting s{.type = type, .shards = 2, .stage = stage, .accumulation = 2, .rule = rule};
@@ -105,7 +105,7 @@ TEST(Ranks, ExpertsAreTheSameRun) {
   }
 }
 
-// In every sharding the halves of masters are those of f32, and moments in bf16 are rounded by the place in the unit.
+// With every sharding, split master weights match f32 ones, and bf16 moments are rounded by their index in the unit.
 TEST(Ranks, SplitMastersMatchF32Masters) {
   struct Case {
     int replicas, shards;
@@ -125,8 +125,8 @@ TEST(Ranks, SplitMastersMatchF32Masters) {
     }
 }
 
-// The same gradients get the same random bits wherever a weight's moments lie. All stages add those of the same ranks
-// in one order; only their norms are added in another, and clip nothing here.
+// Equal gradients get equal random bits, wherever the moments of a weight are stored. All stages sum over ranks in the
+// same order; only norms are summed in another order, and they clip nothing here.
 TEST(Ranks, MomentsInBf16DoNotDependOnTheShards) {
   Setting s{.precision = "bf16", .master = DType::i16, .shards = 3, .stage = 1, .moments = DType::bf16, .clip = 0};
   const Curve want = train(s);
@@ -142,7 +142,7 @@ TEST(Ranks, MomentsInBf16DoNotDependOnTheShards) {
   EXPECT_GT(train(s).optimizer, 1.9 * want.optimizer);
 }
 
-// Ranks send bf16, and what they add up is rounded once; of one micro-batch, sums of all stages are the same bits.
+// Ranks send bf16, and the sum is rounded once; with one micro-batch, all stages give the same bits.
 TEST(Ranks, GradientsInBf16) {
   const Setting one{.precision = "bf16", .gradients = DType::bf16};
   const Curve want = train(one, 10);
@@ -158,7 +158,7 @@ TEST(Ranks, GradientsInBf16) {
   s.gradients = DType::bf16;
   const Curve whole = train(s);
   EXPECT_NE(full.masters, whole.masters);
-  EXPECT_NEAR(2.0 * double(whole.gradients) / double(full.gradients), 1, 0.02);  // but for padding
+  EXPECT_NEAR(2.0 * double(whole.gradients) / double(full.gradients), 1, 0.02);  // except for padding
   for (const int stage : {1, 2, 3}) {
     s.stage = stage;
     const Curve got = train(s);
@@ -172,7 +172,7 @@ TEST(Ranks, GradientsInBf16) {
   const auto last = run_part(s, cat(half, "/", step_folder(2)), 2, 4, rest);
   EXPECT_EQ(losses, (std::vector{first[0], first[1], last[0], last[1]}));
   EXPECT_EQ(tensors_of(cat(whole_run, "/", step_folder(4))), tensors_of(cat(rest, "/", step_folder(4))));
-  // Beside ranks that share products, or sequences. With a tied head, there are ranks that count none of a unit's.
+  // With tensor or context parallelism. With a tied head, some ranks count none of a unit's gradients.
   for (const bool tied : {false, true})
     for (const int context : {1, 2}) {
       Setting shared{.tied = tied, .precision = "bf16", .gradients = DType::bf16, .length = 8};
@@ -182,9 +182,9 @@ TEST(Ranks, GradientsInBf16) {
     }
 }
 
-// Of weights and gradients that ranks share out, in the micro-batches of a step. Units are gathered twice, but the last
-// one once, since the head keeps it for backward; an embedding that is the head's weight three times, and its gradients
-// are sent twice.
+// Traffic of sharded weights and gradients in the micro-batches of a step: units are all-gathered twice, but the last
+// one once, since the head keeps it for backward; an embedding tied to the head is gathered three times, and its
+// gradients are sent twice.
 TEST(Ranks, ShardsSendWhatTheTableSays) {
   for (const ModelType type : {ModelType::llama, ModelType::gpt2})
     for (const bool tied : {false, true})
@@ -206,7 +206,7 @@ TEST(Ranks, ShardsSendWhatTheTableSays) {
           }
 }
 
-// Products of codes add to them, too.
+// FP8/FP4 GEMMs accumulate into bf16 gradients, too.
 TEST(Ranks, GradientsInBf16OfCodes) {
   for (const char* precision : {"fp8_tensorwise", "fp8_blockwise", "nvfp4"}) {
     Setting s{.precision = precision, .accumulation = 2, .hidden = 32, .intermediate = 48};
@@ -218,7 +218,8 @@ TEST(Ranks, GradientsInBf16OfCodes) {
   }
 }
 
-// Every rule that knows them: close to those of f32, and the same on any ranks but for the order of sums.
+// All supporting rules: results are close to those with f32 gradients, and the same on any ranks except for the order
+// of sums.
 TEST(Ranks, OptimizersTakeGradientsInBf16) {
   for (const RuleName rule : {RuleName::adam, RuleName::sgd, RuleName::lion, RuleName::muon, RuleName::normuon,
                               RuleName::adamw_8bit, RuleName::schedule_free_adamw}) {
@@ -271,7 +272,7 @@ TEST(Ranks, InvariantSumsAreBitEqualOnAnyRanks) {
     }
 }
 
-// The tree is over leaves: other leaves are other bits, or the test above could not fail.
+// The reduction tree is over logical shards: another number of them gives other bits, or the test above could not fail.
 TEST(Ranks, OtherLeavesAreOtherBits) {
   const Setting s{.leaves = 2}, t{.leaves = 8}, none{.accumulation = 24};
   EXPECT_NE(train(s).masters, train(t).masters);
@@ -289,13 +290,14 @@ TEST(Ranks, InvariantSumsSkipRecomputeAndFreezeAsOthers) {
   }
 }
 
-// Levels of the tree within a rank hold whole gradients: log2(leaves of a rank) of them, and all are in the plan.
+// Levels of the tree within a rank hold whole gradients: log2(logical shards per rank) of them, all of them in the
+// plan.
 TEST(Ranks, InvariantSumsPlanTheirTree) {
   Setting s{.leaves = 8};
   const auto one = train(s, 1).gradients;
   s.shards = 4, s.stage = 2;
   const auto four = train(s, 1).gradients;
-  EXPECT_EQ(one, four * 4 / 2);  // gradients and three levels, or gradients and one level
+  EXPECT_EQ(one, four * 4 / 2);  // gradients and three levels, compared with gradients and one level
 }
 
 TEST(Ranks, InitialWeightsDoNotDependOnTheShards) {
@@ -351,20 +353,20 @@ TEST(Ranks, EveryStagePlansLess) {
   const Curve& whole = by_stage[0];
   for (int stage = 1; stage < 4; ++stage)
     EXPECT_NEAR(double(by_stage[size_t(stage)].optimizer), double(whole.optimizer) / 4, double(whole.optimizer) / 10);
-  EXPECT_GE(by_stage[1].gradients, whole.gradients);  // whole, with padding to equal shards
+  EXPECT_GE(by_stage[1].gradients, whole.gradients);  // unsharded, with padding to equal shards
   EXPECT_LT(by_stage[2].gradients, whole.gradients / 3);
   EXPECT_LT(by_stage[1].weights, whole.weights);
   EXPECT_LT(by_stage[3].weights, by_stage[2].weights);
 }
 
-// The padded vocabulary has no owner in files; a rank whose shard is all padding must take part all the same.
+// The padded vocabulary has no counterpart in files; a rank whose shard is all padding must still participate.
 TEST(Ranks, MoreRanksThanAUnitHasParameters) {
   const Curve want = train({});
   const Setting s{.shards = 16, .stage = 3};
   expect_same(want, train(s, 3), 1e-5, s.name());
 }
 
-// A checkpoint holds the same tensors whoever wrote it, and any other ranks and stage go on from it with the next
+// A checkpoint holds the same tensors whoever wrote it, and any other ranks and stage resume from it with the next
 // samples.
 TEST(Ranks, CheckpointsAreIndependentOfRanks) {
   const testing::TempDir dir;
@@ -394,7 +396,7 @@ TEST(Ranks, CheckpointsAreIndependentOfRanks) {
       for (size_t i = 0; i < 2; ++i)
         EXPECT_NEAR(rest[i], whole[i + 2], (p.starts_with("fp32") ? 1e-5 : 2e-3) * whole[i + 2]) << name;
       steps(s, cat(dir.path(), "/", p, "half/", step_folder(2)), 2, 2,
-            name + "-copy");  // what is loaded is what is saved
+            name + "-copy");  // what is loaded is saved unchanged
       EXPECT_EQ(content(p + "half", 2), content(name + "-copy", 2)) << name;
     }
   }

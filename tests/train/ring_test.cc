@@ -1,5 +1,5 @@
-// Context parallelism in a ring: the run of one rank, as when keys are gathered (context_parallel_test.cc). Ranks send
-// what docs/distributed.md says, none holds all keys, and parts that are left out or merged wrongly are noticed.
+// Ring attention: gives the same run as one rank, like all-gathered K and V (context_parallel_test.cc). Ranks send what
+// docs/distributed.md says, none holds all keys, and parts that are missing or merged wrongly are detected.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace {
 using namespace ranks;
 using G = Recompute::Granularity;
 
-constexpr int64_t kRingTokens = 16;  // of a sequence: two to four in a piece
+constexpr int64_t kRingTokens = 16;  // per sequence: two to four in a chunk
 
 std::vector<Setting> all_rings() {
   std::vector<Setting> all;
@@ -46,7 +46,7 @@ std::vector<Setting> all_rings() {
 
 // A sample; all with ATHANOR_FULL=1 (scripts/test.sh --all).
 TEST(ContextParallelRing, LossesAndNormsMatchOneRank) {
-  const auto every = size_t(testing::every_case(kSanitized ? 41 : 11));  // divides none of the choices
+  const auto every = size_t(testing::every_case(kSanitized ? 41 : 11));  // coprime to the numbers of choices
   const int steps = kSanitized ? 3 : 10;
   std::map<std::string, Curve> one;
   const auto all = all_rings();
@@ -58,7 +58,7 @@ TEST(ContextParallelRing, LossesAndNormsMatchOneRank) {
   }
 }
 
-// Heads of queries and keys with norms, heads that share keys, few pieces that a window lets be seen.
+// Q and K with norms, GQA, and windows that leave few chunks visible.
 TEST(ContextParallelRing, EveryFamily) {
   for (const ModelType type : {ModelType::qwen3, ModelType::mistral})
     for (const int context : {2, 4}) {
@@ -99,11 +99,11 @@ TEST(ContextParallelRing, QkClipScalesTheSameHeads) {
   const Curve want = train(one, 3), got = train(s, 3);
   expect_same_curve(want, got, 1e-5, s.name());
   for (size_t i = 0; i < want.scores.size(); ++i) EXPECT_NEAR(got.scores[i], want.scores[i], 1e-5 * want.scores[i]);
-  EXPECT_GT(want.scores.back(), s.qk_clip);  // so that heads were scaled
+  EXPECT_GT(want.scores.back(), s.qk_clip);  // some heads were scaled
 }
 
-// Every pair of a query and a key that it sees is in one table of one rank; ranks have as many; and whatever a rank's
-// tables name has been sent to it.
+// Every visible query-key pair is in exactly one table of one rank; ranks have equally many pairs; and all keys that a
+// rank's tables refer to have been sent to it.
 TEST(ContextParallelRing, EveryPairIsSeenOnce) {
   constexpr int32_t kSequencesHere = 2, kLengthHere = 24;
   std::vector<Span> sequences, documents;
@@ -177,8 +177,8 @@ TEST(ContextParallelRing, MostHalvesAreThoseOfSomeRank) {
         }
 }
 
-// Per layer and micro-batch, of the keys and values of a rank's tokens: each hop in forward, again where forward runs
-// again, and in backward; gradients as often in backward. A later rank needs no second pieces of an earlier one.
+// K and V of a rank's tokens make each hop in forward, in recomputed forward, and in backward, per layer and
+// micro-batch; gradients make as many hops in backward. A later rank does not need the second chunks of an earlier one.
 TEST(ContextParallelRing, SendsWhatTheTableSays) {
   for (const int context : {2, 4})
     for (const char* precision : {"fp32", "bf16"})
@@ -203,7 +203,7 @@ TEST(ContextParallelRing, SendsWhatTheTableSays) {
             const auto& [got_calls, got_bytes] = curve.passes[size_t(rank)];
             EXPECT_EQ(got_calls, micros * calls) << s.name();
             const int64_t times = kLayers * micros * (recompute == G::full ? 2 : 1), more = kLayers * micros;
-            // Halves to other ranks; gradients of halves of theirs.
+            // Halves sent to other ranks, and gradients of halves of theirs.
             const int64_t keys = rank * 2 + (context - 1 - rank), grads = rank + (context - 1 - rank) * 2;
             const int64_t want = half * (times * keys + more * (keys + grads));
             EXPECT_TRUE(window > 0 ? got_bytes < want : got_bytes == want) << s.name() << rank << " " << got_bytes;
@@ -216,7 +216,7 @@ TEST(ContextParallelRing, SendsWhatTheTableSays) {
         }
 }
 
-// Without all keys on any rank, a longer sequence costs less than where they are gathered; the plan is what is
+// Because no rank holds all keys, a longer sequence needs less memory than with all-gather; the plan is what is
 // allocated, which every run asserts.
 TEST(ContextParallelRing, PlansLessThanGathering) {
   std::map<bool, size_t> activations;
@@ -238,7 +238,8 @@ TEST(ContextParallelRing, PlansLessThanGathering) {
   EXPECT_LT(double(activations[true]), 0.95 * double(activations[false]));
 }
 
-// A step of SGD is the gradients. Each pass in turn brings nothing: keys of forward, keys of backward, gradients home.
+// A step of SGD exposes the gradients themselves. Each pass in turn delivers nothing: keys in forward, keys in
+// backward, gradients on their way back.
 TEST(ContextParallelRing, MissingPassesAreNoticed) {
   const Setting s{.clip = 0, .lr = 1, .rule = RuleName::sgd, .context = 4, .ring = true, .length = kRingTokens};
   const Curve want = train(alone(s), 1);

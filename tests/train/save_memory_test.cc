@@ -1,5 +1,5 @@
-// Peak memory of runs that save: the plan, the copy that saves in the background write, and little more. For every
-// update rule, on one rank and on ranks at every ZeRO stage.
+// Peak memory of runs that save: the plan, the copy for the background save, and little more. For every update rule, on
+// one rank and on several with every ZeRO stage.
 #include <gtest/gtest.h>
 #include <malloc.h>
 
@@ -17,14 +17,14 @@ namespace athanor {
 namespace {
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kSanitized = true;  // whose shadow memory counts
+constexpr bool kSanitized = true;  // the sanitizer's shadow memory would count
 #else
 constexpr bool kSanitized = false;
 #endif
 
-constexpr int64_t kSlack = int64_t{3} << 20;  // of a rank: buffers of files, objects of the engine
+constexpr int64_t kSlack = int64_t{3} << 20;  // per rank: file buffers, objects of the engine
 
-// A line of /proc/self/status, in bytes.
+// The value of a line of /proc/self/status, in bytes.
 int64_t status_bytes(const std::string& name) {
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);)
@@ -49,7 +49,7 @@ class SaveMemory : public ::testing::TestWithParam<Saver> {
   void SetUp() override {
     if (kSanitized) GTEST_SKIP() << "sanitizers keep memory of their own";
     if (!reset_peak()) GTEST_SKIP() << "/proc/self/clear_refs cannot be written here";
-    mallopt(M_MMAP_THRESHOLD, 64 << 10);  // what is freed goes back to the system
+    mallopt(M_MMAP_THRESHOLD, 64 << 10);  // freed memory is returned to the system
   }
 
   static EngineOptions options(const Saver& saver, int ranks, int stage) {

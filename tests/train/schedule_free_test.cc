@@ -1,6 +1,5 @@
-// Averages of the weights. Schedule-free AdamW: weights and averages are those of the authors' package, and mistakes
-// show; the average is what a run's evaluations and readers of its checkpoints see, and a run that is stopped goes on
-// to the bit.
+// Averages of the weights. Schedule-free AdamW: weights and averages match the authors' package, and planted mistakes
+// are detected; evaluations and readers of checkpoints use the average, and a resumed run is bit-identical.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -121,7 +120,7 @@ TEST_F(AveragedRuns, AveragesAreWhatIsEvaluatedAndReadAndGoOnToTheBit) {
     const double told = history(kind + "whole").evals.back().loss;
     EXPECT_EQ(loss_of(whole, ModelFolder(whole.save)), told) << kind;
     EXPECT_EQ(loss_of(whole, ModelFolder(whole.save, true)), told) << kind;
-    const fs::path bare = fs::path(dir_.path()) / (kind + "bare");  // weights alone, as another program reads them
+    const fs::path bare = fs::path(dir_.path()) / (kind + "bare");  // only the weights, as another program reads them
     fs::create_directories(bare);
     for (const char* file : {"config.json", "model.safetensors"})
       fs::copy_file(fs::path(whole.save) / step_folder(8) / file, bare / file);
@@ -129,7 +128,8 @@ TEST_F(AveragedRuns, AveragesAreWhatIsEvaluatedAndReadAndGoOnToTheBit) {
   }
 }
 
-// The mean of the last weights, beside any optimizer: saved, resumed before and within the tail, evaluated and read.
+// The mean of the last weights, with any optimizer: saved, resumed before and within the averaged part, evaluated and
+// read.
 TEST_F(AveragedRuns, TailAveragesAreSavedResumedAndEvaluated) {
   const auto with = [&](const std::string& name, std::vector<std::string> set) {
     set.insert(set.end(), {"optimizer=muon", "precision=bf16", "master_weights=split", "lr_decay_iters=8"});
@@ -151,7 +151,7 @@ TEST_F(AveragedRuns, TailAveragesAreSavedResumedAndEvaluated) {
   EXPECT_NE(changed.find("tail_average_start: 4 -> 5"), std::string::npos) << changed;
 }
 
-// Of groups with another optimizer, and of frozen ones, weights are read as they are.
+// Weights of groups with another optimizer, and frozen weights, are read without averaging.
 TEST_F(AveragedRuns, SomeWeightsMayHaveAverages) {
   const Config c = config("some", {"lr_decay_style=constant", R"(param_groups=[
       {"match": "*.0.mlp.*", "optimizer": "schedule_free_adamw"}, {"match": "*.1.mlp.*", "frozen": true}])"});

@@ -1,6 +1,6 @@
-// Sequence parallelism: tensor-parallel ranks that also share the rows of the residual stream are the run of one rank.
-// They send what the table of docs/distributed.md says, plan less, and a gather, a sum of rows, or a sum of the norms'
-// gradients that is missing, averaged or made twice is noticed.
+// Sequence parallelism: tensor-parallel ranks that also split the rows of the residual stream give the same run as one
+// rank. They send what the table in docs/distributed.md says, plan less memory, and a gather, a reduce-scatter, or a
+// sum of the norms' gradients that is missing, averaged or made twice is detected.
 #include <gtest/gtest.h>
 
 #include "tests/train/watched_group.h"
@@ -35,7 +35,7 @@ TEST(SequenceParallel, LossesAndNormsMatchOneRankAndWholeRows) {
                            .kv_heads = 4,
                            .vocab = 131,
                            .z_loss = 0.01});
-  const auto every = size_t(testing::every_case(11));  // divides none of the numbers of choices
+  const auto every = size_t(testing::every_case(11));  // coprime to the numbers of choices
   std::map<std::string, Curve> one;
   for (size_t i = 0; i < all.size(); i += every) {
     const Setting& s = all[i];
@@ -47,7 +47,7 @@ TEST(SequenceParallel, LossesAndNormsMatchOneRankAndWholeRows) {
   }
 }
 
-// Scalars of the stream see some rows on each rank, and the embedding's gradient comes from every block.
+// Scalars of the residual stream see some rows on each rank, and the embedding's gradient comes from every block.
 TEST(SequenceParallel, OptionsOfAthanorGiveTheRunOfOneRank) {
   for (const auto recompute : {G::none, G::full}) {
     const Setting s{
@@ -84,9 +84,10 @@ TEST(SequenceParallel, ReducesMemoryOfEveryRank) {
   }
 }
 
-// Per block two gathers before and two sums behind products, backward two gathers of gradients, two of the inputs again
-// and two sums; blocks that are computed again gather and sum again. The embedding ends in a sum and its gradient is
-// gathered, the head the other way round. Rows that are shared in four pieces take four calls for each.
+// Per block, forward has two all-gathers before GEMMs and two reduce-scatters after GEMMs; backward has two all-gathers
+// of gradients, two of the inputs again, and two reduce-scatters; recomputed blocks repeat those of forward. The
+// embedding ends in a reduce-scatter and its gradient is all-gathered; the head does the opposite. Rows exchanged in
+// four pieces take four calls each.
 TEST(SequenceParallel, SendsWhatTheTableSays) {
   for (const ModelType type : {ModelType::llama, ModelType::gpt2})
     for (const int tensor : {2, 4})
@@ -103,7 +104,7 @@ TEST(SequenceParallel, SendsWhatTheTableSays) {
         const int64_t rows = kSequences * kLength, calls = kLayers * (recompute == G::full ? 14 : 10) + 4;
         EXPECT_EQ(curve.sent.row_calls, (pieces ? 4 : 1) * calls) << s.name();
         EXPECT_EQ(curve.sent.row_bytes, calls * rows * kHidden * 2) << s.name();
-        EXPECT_EQ(curve.sent.calls, 2) << s.name();  // of the loss
+        EXPECT_EQ(curve.sent.calls, 2) << s.name();  // calls of the loss
         EXPECT_EQ(curve.sent.bytes, 3 * rows * 4) << s.name();
         EXPECT_EQ(curve.planned.all().row_calls, curve.sent.row_calls) << s.name();
         EXPECT_EQ(curve.planned.all().row_bytes, curve.sent.row_bytes) << s.name();
@@ -130,7 +131,7 @@ TEST(SequenceParallel, MistakesAreNoticed) {
     const int64_t calls = (beside ? 4 : 1) * (10 * kLayers + 4) + 2;
     for (int64_t at = 0; at < calls; ++at)
       EXPECT_TRUE(noticed({.fault = Watch::Fault::missing, .at = at})) << "call " << at << " beside " << beside;
-    // Gathers have no sums, what is summed in place has no order, and the largest of equal numbers is the same.
+    // An all-gather sums nothing, an in-place sum has no order, and a repeated max of equal numbers changes nothing.
     const int64_t largest = (beside ? 4 : 1) * (4 * kLayers + 2);
     for (const auto fault : {Watch::Fault::twice, Watch::Fault::reversed})
       for (int64_t at = 0; at < calls; at += beside ? 5 : 1) {
@@ -143,7 +144,7 @@ TEST(SequenceParallel, MistakesAreNoticed) {
   }
 }
 
-// Steps of SGD are the gradients: those of one norm hardly show in the loss or in the norm of all.
+// Steps of SGD expose the gradients themselves: those of one norm hardly affect the loss or the global norm.
 TEST(SequenceParallel, GradientsOfNormsAreSummedOnce) {
   using Fault = Watch::Fault;
   const Setting s{.type = ModelType::gpt2, .clip = 0, .lr = 1, .rule = RuleName::sgd, .tensor = 2, .sequence = true};
@@ -157,7 +158,7 @@ TEST(SequenceParallel, GradientsOfNormsAreSummedOnce) {
           << "norm " << at << " " << int(fault);
 }
 
-// A run goes on with whole rows, with shares of them, and on one rank.
+// A run resumes with and without sequence parallelism, and on one rank.
 TEST(SequenceParallel, CheckpointsKnowNothingOfIt) {
   const testing::TempDir dir;
   for (const ModelType type : {ModelType::llama, ModelType::gpt2}) {

@@ -1,4 +1,4 @@
-// From a configuration to the options of an engine: what no curve of a short run would show.
+// Conversion of a configuration to engine options: errors that no curve of a short run would show.
 #include "train/setup.h"
 
 #include <gtest/gtest.h>
@@ -33,11 +33,11 @@ TEST(MeshSizes, RanksDivideAsConfigured) {
     EXPECT_EQ(e.code(), Exit::usage);
     EXPECT_NE(std::string(e.what()).find("do not make the 6 ranks"), std::string::npos) << e.what();
   }
-  config.zero_stage = 0;  // every rank is a copy
+  config.zero_stage = 0;  // every rank is a replica
   EXPECT_EQ(mesh_sizes(config, 6), (MeshSizes{.copies = 6}));
   EXPECT_EQ(engine_options(config, true).zero_stage, 0);
   config.data_parallel_replicate_size = 1, config.data_parallel_shard_size = 0;
-  config.param_groups = {{.optimizer = RuleName::normuon}};  // but ranks share out updates of whole matrices
+  config.param_groups = {{.optimizer = RuleName::normuon}};  // ranks still share the updates of whole matrices
   EXPECT_EQ(mesh_sizes(config, 6), (MeshSizes{.shards = 6}));
   EXPECT_EQ(engine_options(config, true).zero_stage, 1);
 }
@@ -50,12 +50,12 @@ TEST(MeshSizes, CopiesAreWorkersOfLocalUpdates) {
   EXPECT_EQ(mesh_sizes(config, 6), (MeshSizes{.shards = 3, .workers = 2}));
   config.tensor_parallel_size = 3;
   EXPECT_EQ(mesh_sizes(config, 12), (MeshSizes{.shards = 2, .tensor = 3, .workers = 2}));
-  config.tensor_parallel_size = 1, config.zero_stage = 0;  // ranks of a worker are copies
+  config.tensor_parallel_size = 1, config.zero_stage = 0;  // the ranks of a worker are replicas
   EXPECT_EQ(mesh_sizes(config, 6), (MeshSizes{.copies = 3, .workers = 2}));
   EXPECT_THROW(mesh_sizes(config, 5), Error);
 }
 
-// A worker is consecutive ranks, and all groups but one are within it.
+// A worker consists of consecutive ranks, and all groups except that of the workers lie within it.
 TEST(Mesh, WorkersAreGridsOfTheirOwn) {
   run_ranks(8, [](std::unique_ptr<Communicator> world) {
     const int me = world->rank();
@@ -120,7 +120,7 @@ TEST(MeshSizes, RanksOfASequenceAreWhatTheRestCounts) {
   EXPECT_NE(error(12).find("times context_parallel_size 2, do not make the 12 ranks"), std::string::npos) << error(12);
 }
 
-// Those of a sequence are next to each other but for tensor-parallel ones, and share out with dp_shard.
+// Context-parallel ranks are neighbours (apart from tensor-parallel ones), and shard weights together with dp_shard.
 TEST(Mesh, RanksOfASequenceAreDataParallelOnes) {
   run_ranks(8, [](std::unique_ptr<Communicator> world) {
     const int me = world->rank();
@@ -139,7 +139,7 @@ TEST(Mesh, RanksOfASequenceAreDataParallelOnes) {
   });
 }
 
-// The ranks of a tensor-parallel group are neighbours; those that share the batch are apart.
+// The ranks of a tensor-parallel group are neighbours; data-parallel ranks are farther apart.
 TEST(Mesh, TensorParallelRanksAreNeighbours) {
   run_ranks(8, [](std::unique_ptr<Communicator> world) {
     const int me = world->rank();

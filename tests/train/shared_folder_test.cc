@@ -1,4 +1,4 @@
-// Ranks that do not see one save folder are told before step 1.
+// Ranks that do not see the same save folder get an error before step 1.
 #include "train/shared_folder.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// Weights that are trained dense by SR-STE: what a step computes with, what it gives to all, and that ranks change none
-// of it.
+// SR-STE (dense training of 2:4 sparse weights): the weights a step computes with, the gradient that all weights get,
+// and that results do not depend on the ranks.
 #include <gtest/gtest.h>
 
 #include "tests/train/ranks_rig.h"
@@ -13,7 +13,7 @@ bool is_sparse(const std::string& name) {
   return name.find("_proj") != std::string::npos && name.find("o_proj") == std::string::npos;
 }
 
-// Of every four the two with the largest magnitude in bf16, the later of equal ones.
+// Of every four weights, the two with the largest magnitude in bf16; of equal ones the later.
 std::vector<bool> kept(const std::vector<float>& w) {
   std::vector<bool> all(w.size());
   for (size_t at = 0; at < w.size(); at += 4) {
@@ -25,7 +25,7 @@ std::vector<bool> kept(const std::vector<float>& w) {
   return all;
 }
 
-// Masters after one step of SGD that clips, and its loss.
+// Master weights after one step of SGD with clipping, and its loss.
 Masters step(const Setting& s, const Masters& start, double& loss) {
   const CpuBackend cpu = make_cpu({.threads = 1});
   Masters after;

@@ -1,4 +1,4 @@
-// Ranks of one run decide alike, by what travels with a step's scalars: stops, saves, failures of any of them.
+// The ranks of a run decide alike, by requests that travel with a step's scalars: stops, saves, failures of any rank.
 #include "train/step_requests.h"
 
 #include <algorithm>
@@ -20,7 +20,7 @@ using testing::Ended;
 using testing::has_requests;
 using testing::requests_in;
 
-// The sums over ranks that each have these requests.
+// The sums over ranks with these requests.
 std::vector<double> sums_of(const std::vector<RequestBits>& ranks) {
   std::vector<double> all(kRequestSums), mine(kRequestSums);
   for (const RequestBits requests : ranks) {
@@ -43,14 +43,16 @@ TEST(StepRequests, AreExactForAsManyRanksAsAreCounted) {
   std::vector<double> one(kRequestSums), all(kRequestSums);
   for (const RequestBits requests : {0b01U, 0b10U, 0b11U}) {
     write_requests(requests, one.data());
-    for (size_t i = 0; i < all.size(); ++i) all[i] = one[i] * double(kRequestRadix - 1);  // that of so many ranks
+    for (size_t i = 0; i < all.size(); ++i)
+      all[i] = one[i] * double(kRequestRadix - 1);  // the sum of this many equal
+                                                    // ranks
     EXPECT_EQ(all[0] - one[0] + one[0], all[0]);
     EXPECT_EQ(read_requests(all.data()), requests);
   }
   EXPECT_THROW(write_requests(RequestBits{1} << kRequests, one.data()), Error);
 }
 
-// Why they are not reduced by their maximum.
+// Why requests are not reduced by max.
 TEST(StepRequests, TheLargestOfTheirSumsWouldLoseOne) {
   const std::vector<double> a = sums_of({0b01}), b = sums_of({0b10});
   std::vector<double> largest(kRequestSums);
@@ -74,7 +76,7 @@ TEST(StepRequests, EachHasItsBit) {
   EXPECT_THROW(to_bits({.stop_signal = SIGKILL}), Error);
 }
 
-// Rank r has request r; in whichever groups they add up.
+// Rank r has request r, whichever groups they are summed over.
 TEST(StepRequests, ReachAllRanksOnEveryMeshAxis) {
   for (Setting s : {Setting{.replicas = 2, .shards = 2, .stage = 3}, Setting{.shards = 2, .stage = 1, .tensor = 2},
                     Setting{.tensor = 4, .kv_heads = 4}, Setting{.tensor = 2, .context = 2}}) {
@@ -104,7 +106,7 @@ class Decisions : public testing::TrainerRanks {
     set.insert(set.end(), {"micro_batch_size=1", "zero_stage=0"});
     return config(run, set);
   }
-  // One rank is asked when it begins the step.
+  // One rank is asked to stop when it begins the step.
   static auto asks(int who, int64_t at) {
     return [=](int rank, Activity activity, int64_t step, Asked& asked) {
       if (rank == who && activity == Activity::step && step == at) asked.ask(SIGUSR1);
@@ -129,7 +131,7 @@ TEST_F(Decisions, AStopOfOneRankStopsAllAfterTheSameStep) {
     }
 }
 
-// A request in the last step, or before it, finds all steps done; the evaluation that is still owed is made up.
+// A request in the last step, or before it, finds all steps done; the missing evaluation is made up.
 TEST_F(Decisions, AStopInTheLastStepsOwesTheEvaluation) {
   for (const bool ahead : {false, true})
     for (const int64_t at : {7, 8}) {
@@ -158,7 +160,7 @@ TEST_F(Decisions, SavesByTheClockAreOfAllRanksAndChangeNothing) {
   }
 }
 
-// The run whose weights are taken still saves: whatever rank 1 would find there, it takes what rank 0 has found.
+// The run whose weights are loaded is still saving: whatever rank 1 would find, it takes what rank 0 has found.
 TEST_F(Decisions, AllStartWithTheWeightsThatRank0Found) {
   ASSERT_EQ(run_all(of_ranks("source", {"save_interval=4", "keep_latest_k=0"}), {})[0].code, Exit::done);
   const std::string source = dir_.path() + "/source", newer = cat(source, "/", step_folder(8)), aside = source + "-8";
@@ -171,8 +173,8 @@ TEST_F(Decisions, AllStartWithTheWeightsThatRank0Found) {
   const double of_older = first_loss("older", cat(source, "/", step_folder(4))), of_newer = first_loss("newer", newer);
   ASSERT_NE(of_older, of_newer);
   fs::rename(newer, aside);
-  // That there is nothing to verify and nothing to resume is told in no bytes each; then rank 1 is late, and the newer
-  // checkpoint comes.
+  // Two empty broadcasts say that there is nothing to verify and nothing to resume; then rank 1 is delayed, and the
+  // newer checkpoint appears.
   const auto late = [&](int rank) {
     return [&, rank, told = 0](const Tensor& x) mutable {
       if (rank != 1 || x.bytes() > 0 || ++told != 2) return;
@@ -185,10 +187,10 @@ TEST_F(Decisions, AllStartWithTheWeightsThatRank0Found) {
   EXPECT_TRUE(loss == of_older || loss == of_newer) << loss << ": " << of_older << " or " << of_newer;
 }
 
-// Rank 0 hashes whole checkpoints and all read one: the limit of a step would end the run.
+// Rank 0 hashes whole checkpoints and all ranks read one: the timeout of a step would end the run.
 TEST_F(Decisions, ARollbackIsNotPartOfAStep) {
   std::array<int64_t, 2> step{};
-  std::array<std::vector<Activity>, 2> rest;  // what each rank says that it does from the second bad step on
+  std::array<std::vector<Activity>, 2> rest;  // each rank's activities from the second bad step on
   const auto follow = [&](int rank, Activity activity, int64_t at, Asked&) {
     if (activity == Activity::step) step[size_t(rank)] = at;
     if (step[size_t(rank)] >= 6) rest[size_t(rank)].push_back(activity);
@@ -213,10 +215,10 @@ TEST_F(Decisions, ARollbackIsNotPartOfAStep) {
   }
 }
 
-// On one rank alone the time has come, and only once.
+// The save interval elapses on only one rank, and only once.
 TEST_F(Decisions, ASaveRequestedOnceIsMadeOnce) {
   for (const bool ahead : {false, true})
-    testing::patiently({0.6, 6, 30}, [&](double interval) {  // in which the steps before and after must be made
+    testing::patiently({0.6, 6, 30}, [&](double interval) {  // interval in which the steps before and after must finish
       const std::string name = cat("once", ahead, "-", interval);
       const auto waits = [&](int rank, Activity activity, int64_t step, Asked&) {
         if (rank == 1 && activity == Activity::step && step == 3)
@@ -227,7 +229,7 @@ TEST_F(Decisions, ASaveRequestedOnceIsMadeOnce) {
         EXPECT_EQ(e.code, Exit::done) << e.error;
       const std::vector<int64_t> saved = steps(name);
       const bool once = std::ranges::count(saved, ahead ? 4 : 3) == 1 || std::ranges::count(saved, ahead ? 3 : 2) == 1;
-      return once && saved.size() < 5;  // else in every step from there on
+      return once && saved.size() < 5;  // otherwise every later step would save
     });
 }
 
@@ -240,15 +242,14 @@ TEST_F(Decisions, ATimeLimitEndsAllAfterTheSameStep) {
   }
 }
 
-// The steps that others had launched before they knew made no update either.
+// Steps that other ranks had launched before they knew made no update either.
 TEST_F(Decisions, AReadThatFailsOnOneRankSavesTheLastWholeStep) {
   ASSERT_EQ(run_all(of_ranks("whole", {"save_interval=1", "eval_interval=0"}), {})[0].code, Exit::done);
   const std::string path = dir_.path() + "/data.bin", text = read_file(path, 1 << 20);
   for (const bool ahead : {false, true})
-    for (const int64_t at :
-         kSanitized
-             ? std::vector<int64_t>{4}
-             : std::vector<int64_t>{2, 4, 6}) {  // the loader reads ahead: the last steps are among those that fail
+    for (const int64_t at : kSanitized
+                                ? std::vector<int64_t>{4}
+                                : std::vector<int64_t>{2, 4, 6}) {  // the loader reads ahead: the last steps fail
       const std::string name = cat("failed", ahead, at);
       const auto own_file = [&](int) {
         fs::remove(path);
@@ -256,7 +257,7 @@ TEST_F(Decisions, AReadThatFailsOnOneRankSavesTheLastWholeStep) {
       };
       const auto truncate = [&](int rank, Activity activity, int64_t step, Asked&) {
         if (rank == 1 && activity == Activity::step && step == at)
-          fs::resize_file(path, 100);  // of the last rank alone
+          fs::resize_file(path, 100);  // only the last rank truncates the file
       };
       const std::vector<Ended> ended =
           run_all(of_ranks(name, {"eval_interval=0"}), {.ahead = ahead, .doing = truncate, .before = own_file});
@@ -274,7 +275,7 @@ TEST_F(Decisions, AReadThatFailsOnOneRankSavesTheLastWholeStep) {
     }
 }
 
-// But for the first step, which begins after the start's messages, and the last, after which the ranks save.
+// Except in the first step, which begins after the start's messages, and the last, after which the ranks save.
 TEST_F(Decisions, NoMessageBetweenHostsInASteadyStep) {
   for (const bool ahead : {false, true})
     for (const Ended& e : run_all(of_ranks("", {"eval_interval=0"}), {.ahead = ahead})) {

@@ -68,7 +68,7 @@ EngineOptions dropped(const Drops& drops, G recompute) {
   return o;
 }
 
-// As OneBatch, of a model that is trained whole.
+// Like OneBatch, for a model that is fully trained.
 struct DroppedBatch : OneBatch {
   explicit DroppedBatch(ModelType type, const Drops& drops, G recompute = G::none)
       : OneBatch(type, dropped(drops, recompute)) {}
@@ -112,7 +112,7 @@ void is_of_training_alone_and_other_in_every_step(const Drops& drops) {
   std::set<double> losses;
   for (int step = 0; step < 8; ++step) {
     losses.insert(at.run());
-    at.engine.finish_step();  // at a rate that moves nothing
+    at.engine.finish_step();  // with a learning rate that moves nothing
   }
   EXPECT_GT(losses.size(), 2U);
 }

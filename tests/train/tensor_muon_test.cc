@@ -1,6 +1,6 @@
-// Muon and NorMuon with tensor parallelism: each matrix is put together on its owner from the parts of the ranks that
-// share products, so steps are those of one rank, checkpoints go on from any ranks on any others, and parts that lie in
-// another order are noticed.
+// Muon and NorMuon with tensor parallelism: each matrix is assembled on its owner from the parts of the tensor-parallel
+// ranks. Steps equal those of one rank, checkpoints resume between any meshes, and parts assembled in another order are
+// detected.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -18,7 +18,7 @@ namespace {
 
 using namespace ranks;
 
-constexpr int64_t kEvenLength = 8;  // ranks that share rows or sequences divide it
+constexpr int64_t kEvenLength = 8;  // divisible by context- and sequence-parallel ranks
 
 struct Grid {
   int replicas, shards, stage, tensor;
@@ -33,8 +33,8 @@ Setting on(Setting s, const Grid& g) {
   return s;
 }
 
-// Every stage, with and without shared rows and sequences; ranks of a group have the same key head where there are
-// fewer.
+// Every stage, with and without sequence and context parallelism; ranks of a group share a KV head if there are fewer
+// heads than ranks.
 std::vector<Grid> all_grids() {
   return {{1, 1, 0, 2},
           {1, 1, 0, 4, true},
@@ -50,7 +50,7 @@ std::vector<Grid> all_grids() {
           {2, 1, 1, 4}};
 }
 
-// Of all weights together.
+// Relative distance over all weights together.
 double distance(const std::vector<float>& a, const std::vector<float>& b) {
   CHECK(a.size() == b.size(), a.size(), " weights and ", b.size());
   double difference = 0, size = 0;
@@ -63,7 +63,7 @@ double distance(const std::vector<float>& a, const std::vector<float>& b) {
 
 TEST(TensorMuon, StepsMatchOneRank) {
   const std::vector<Grid> grids = all_grids();
-  size_t turn = 0;  // so that each grid has each rule, and with it half of the models
+  size_t turn = 0;  // so that each mesh has each rule, and with it half of the models
   for (const auto& [type, tied, kv_heads] : {std::tuple{ModelType::llama, false, 1},
                                              {ModelType::llama, true, 2},
                                              {ModelType::gpt2, true, 4},
@@ -81,7 +81,7 @@ TEST(TensorMuon, StepsMatchOneRank) {
   }
 }
 
-// Averages are rounded to bf16 before they are sent, masters and moments at random.
+// Averages are rounded to bf16 before they are sent; master weights and moments are rounded stochastically.
 TEST(TensorMuon, EveryPrecision) {
   for (const auto& [precision, master, moments, gradients] : {std::tuple{"bf16", DType::f32, DType::f32, DType::f32},
                                                               {"bf16", DType::i16, DType::bf16, DType::bf16},
@@ -104,7 +104,7 @@ TEST(TensorMuon, EveryPrecision) {
     }
 }
 
-// NorMuon's numbers of outputs in a checkpoint, in the order of the names.
+// NorMuon's per-output values in a checkpoint, ordered by name.
 std::vector<float> numbers_in(const std::map<std::string, std::vector<std::byte>>& files) {
   std::vector<float> all;
   for (const auto& [name, bytes] : files) {
@@ -116,7 +116,7 @@ std::vector<float> numbers_in(const std::map<std::string, std::vector<std::byte>
   return all;
 }
 
-// Files hold whole tensors, NorMuon's numbers of outputs among them.
+// Files hold whole tensors, including NorMuon's per-output values.
 TEST(TensorMuon, CheckpointsAreIndependentOfGroups) {
   const testing::TempDir dir;
   const auto at = [&](const std::string& run, int64_t step) {
@@ -130,7 +130,7 @@ TEST(TensorMuon, CheckpointsAreIndependentOfGroups) {
     const auto whole = run_part(one, "", 0, 4, cat(dir.path(), "/", p, "whole"));
     const std::vector<Grid> grids = {{1, 1, 0, 1}, {1, 1, 0, 2}, {1, 2, 1, 2, true},
                                      {1, 2, 3, 4}, {2, 2, 2, 1}, {1, 1, 3, 2, true, 2}};
-    std::vector<float> numbers;  // of the first grid, one rank
+    std::vector<float> numbers;  // those of the first mesh, one rank
     for (size_t i = 0; i < grids.size(); ++i) {
       if (kSanitized && i % 2 == 1) continue;
       const std::string half = cat(p, "half", i);
@@ -153,7 +153,7 @@ TEST(TensorMuon, CheckpointsAreIndependentOfGroups) {
   }
 }
 
-// Strips of tensors in the opposite order: of averages that are put together, and of updates that are cut.
+// Strips of tensors in reversed order: when averages are assembled, and when updates are split.
 enum class Mistake : uint8_t { none, averages, updates };
 
 class Careless final : public Decorated<Careless> {
@@ -163,7 +163,7 @@ class Careless final : public Decorated<Careless> {
   template <class Op>
   void on(const Op& op, void* scratch) {
     if constexpr (std::is_same_v<Op, Combine>) {
-      // Nothing else has a wider step in one of both: the tensor's rows, and not those of queries, keys and values.
+      // No other op has a wider row stride on one side: this matches the tensor's rows, but not those of Q, K and V.
       const bool puts = op.y.stride() > op.a.stride(), cuts = op.y.stride() < op.a.stride();
       if (!op.b && op.y.rows() > 1 &&
           ((mistake_ == Mistake::averages && puts) || (mistake_ == Mistake::updates && cuts)))
@@ -182,7 +182,7 @@ class Careless final : public Decorated<Careless> {
   Mistake mistake_;
 };
 
-// Puts what ranks sent into each other's places, where these are equally large.
+// Swaps the data received from two ranks if they have the same size.
 class Swapped final : public Forwarding {
  public:
   Swapped(std::unique_ptr<Communicator> inner, bool swaps) : Forwarding(std::move(inner)), swaps_(swaps) {}
@@ -202,7 +202,7 @@ class Swapped final : public Forwarding {
   bool swaps_;
 };
 
-// The weights after a step.
+// The weights after one step.
 std::vector<float> after_a_step(const Setting& s, Mistake mistake, bool swaps = false) {
   std::vector<float> masters;
   int swapped = 0;
@@ -239,18 +239,18 @@ TEST(TensorMuon, PartsInAnotherOrderAreNoticed) {
       EXPECT_LT(rounding, 1e-5) << s.name();
       for (const Mistake mistake : {Mistake::averages, Mistake::updates})
         EXPECT_GT(distance(want, after_a_step(s, mistake)), 100 * rounding) << s.name() << " mistake " << int(mistake);
-      if (s.ranks() == 2) continue;  // each gets from one
+      if (s.ranks() == 2) continue;  // each rank receives from only one other
       EXPECT_GT(distance(want, after_a_step(s, Mistake::none, true)), 100 * rounding) << s.name();
     }
   }
 }
 
-// What an owner has itself is not sent, and what others of its copy have alike one of them sends; each rank of all
-// copies gets the update of its part.
+// An owner does not send its own part, and of ranks of a replica with the same part only one sends it; each rank of all
+// replicas receives the update of its part.
 TEST(TensorMuon, ReplicatedKvHeadsAreSentOnce) {
   for (const auto& [replicas, kv_heads, tensor] : {std::tuple{1, 1, 2}, {1, 2, 4}, {2, 1, 2}, {2, 2, 4}}) {
     const Setting s{.replicas = replicas, .rule = RuleName::muon, .tensor = tensor, .kv_heads = kv_heads};
-    double heads = 0, rest = 0;  // bytes of the matrices of key and value heads, and of the others
+    double heads = 0, rest = 0;  // bytes of the matrices of K and V heads, and of the others
     std::array<double, 2> sent = {};
     std::mutex mutex;
     run_ranks(s.ranks(), [&](std::unique_ptr<Communicator> world) {
@@ -275,7 +275,7 @@ TEST(TensorMuon, ReplicatedKvHeadsAreSentOnce) {
   }
 }
 
-// Where parts in the order of the ranks are the matrix, nothing is copied: queries, keys, values, gate and up of llama.
+// Nothing is copied if the parts in rank order are the matrix: Q, K, V, gate and up of llama.
 TEST(TensorMuon, CopiesOnlyWhatLiesInStrips) {
   const auto copies = [](ModelType type, int tensor) {
     const Setting s{.type = type, .rule = RuleName::muon, .tensor = tensor};
@@ -291,8 +291,8 @@ TEST(TensorMuon, CopiesOnlyWhatLiesInStrips) {
     });
     return combines;
   };
-  // Per block, to and fro: o and down in two strips of columns. Of GPT-2 the columns of two parts of c_attn, three
-  // strips each, and of c_fc; its outputs' rows are in order.
+  // Copies per block, in both directions: o and down in two strips of columns. For GPT-2 the columns of two parts of
+  // c_attn, in three strips each, and of c_fc; the rows of its output projections are in order.
   EXPECT_EQ(copies(ModelType::llama, 2) - copies(ModelType::llama, 1), kLayers * 2 * (2 + 2));
   EXPECT_EQ(copies(ModelType::gpt2, 2) - copies(ModelType::gpt2, 1), kLayers * 2 * (6 + 2));
 }

@@ -1,7 +1,7 @@
-// Tensor parallelism: ranks that share the heads and the inner columns of every block, and the rows of embedding and
-// head, are the run of one rank. Initial weights to the bit, losses and gradient norms within rounding, checkpoints for
-// any other ranks; the sums between them are those that the plan counts, and a sum that is missing, made twice, or has
-// a bias of every rank is noticed, as is what a rank does with tokens of another.
+// Tensor parallelism: ranks that split the heads and the MLP columns of every block, and the rows of embedding and
+// head, give the same run as one rank: bit-identical initial weights, losses and gradient norms within rounding,
+// checkpoints that any other ranks resume. All-reduces are those counted by the plan. An all-reduce that is missing or
+// made twice, a bias added on every rank, and mishandled tokens of other ranks are detected.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -35,9 +35,9 @@ std::vector<Setting> all_groups() {
   return all;
 }
 
-// A sample of all groups; all with ATHANOR_FULL=1 (scripts/test.sh --all).
+// A sample of all groups; all of them with ATHANOR_FULL=1 (scripts/test.sh --all).
 TEST(TensorParallel, LossesAndNormsMatchOneRank) {
-  const auto every = size_t(testing::every_case(7));  // divides none of the numbers of choices
+  const auto every = size_t(testing::every_case(7));  // coprime to the numbers of choices
   std::map<std::string, Curve> one;
   const auto all = all_groups();
   for (size_t i = 0; i < all.size(); i += every) {
@@ -48,8 +48,8 @@ TEST(TensorParallel, LossesAndNormsMatchOneRank) {
   }
 }
 
-// Fewer key heads than ranks: some have the same, and add up what each has of its gradient. It counts once in the norm,
-// and copies stay equal, of biases and with norms of heads, too.
+// Fewer KV heads than ranks: some ranks have the same head, and sum their parts of its gradient. It counts once in the
+// norm, and the copies stay equal, also for biases and with QK norms.
 TEST(TensorParallel, RanksWithTheSameKeyHeads) {
   for (const ModelType type : {ModelType::llama, ModelType::qwen2, ModelType::qwen3})
     for (const auto& [kv_heads, tensor] : {std::pair{1, 2}, {1, 4}, {2, 4}}) {
@@ -74,13 +74,13 @@ TEST(TensorParallel, EveryFamily) {
     }
 }
 
-// Vocabularies that do not divide, targets that are ignored, the z-loss, the soft-cap, logits in one chunk and in
+// Vocabularies that do not divide evenly, ignored targets, the z-loss, the soft-cap, logits in one chunk and in
 // several.
 TEST(TensorParallel, SharedVocabulary) {
   for (const ModelType type : {ModelType::llama, ModelType::gpt2})
     for (const bool tied : {false, true}) {
       Setting s{.type = type, .tied = tied, .masked = true, .kv_heads = 4, .vocab = 131, .z_loss = 0.1};
-      s.softcap = tied ? 0.5 : 0;  // of logits around 0.2
+      s.softcap = tied ? 0.5 : 0;  // for logits around 0.2
       const Curve want = train(s, 5);
       for (const int tensor : {2, 4}) {
         s.tensor = tensor;
@@ -89,7 +89,7 @@ TEST(TensorParallel, SharedVocabulary) {
     }
 }
 
-// The same sums give all ranks the same losses, each the token's loss on one rank.
+// All ranks get the same losses from the same sums, and each token's loss equals that of one rank.
 TEST(TensorParallel, LossesOfTokensAreThoseOfOneRank) {
   for (const char* precision : {"fp32", "bf16"})
     for (const bool tied : {false, true}) {
@@ -147,11 +147,11 @@ TEST(TensorParallel, EveryPrecision) {
     }
 }
 
-// What evaluations read are the averages of each rank's parts; afterwards the weights are there again.
+// Evaluations use the averages of each rank's parts; afterwards the weights are restored.
 TEST(TensorParallel, AveragesMatchOneRank) {
   for (const char* average : {"ema", "tail", "schedule-free"})
     for (const auto& [tensor, shards, stage] : {std::tuple{2, 1, 0}, {4, 1, 0}, {2, 2, 1}, {2, 2, 3}}) {
-      Setting one{.accumulation = shards, .lr = 0.05, .kv_heads = 4};  // evaluates as many rows
+      Setting one{.accumulation = shards, .lr = 0.05, .kv_heads = 4};  // evaluates equally many rows
       const Curve plain = train(one, 5);
       if (average[0] == 'e') one.ema = 0.7;
       if (average[0] == 't') one.tail = 2;
@@ -191,7 +191,7 @@ TEST(TensorParallel, RecomputationAndRepetitionChangeNoBit) {
     }
 }
 
-// As on devices that send and compute at once. A sum of half the rows is a call of its own.
+// As on devices that communicate and compute concurrently. The all-reduce of half the rows is a separate call.
 TEST(TensorParallel, SumsBesideProductsChangeNoBit) {
   for (const ModelType type : {ModelType::llama, ModelType::gpt2})
     for (const bool sequence : {false, true})
@@ -210,13 +210,14 @@ TEST(TensorParallel, SumsBesideProductsChangeNoBit) {
         EXPECT_TRUE(want.planned.beside.empty()) << s.name();
         const int64_t forward = recompute == G::full ? 8 : 4;  // halves of the outputs of attention and MLP
         EXPECT_EQ(got.sent.calls, want.sent.calls + (sequence ? 0 : kLayers * forward / 2)) << s.name();
-        // Backward: the gradients of two inputs; with shared rows also these inputs and the gradients of two outputs,
-        // all in four pieces, as are inputs and outputs forward.
+        // Backward: the gradients of two inputs; with sequence parallelism also these inputs and the gradients of two
+        // outputs, all in four pieces, as are inputs and outputs in forward.
         EXPECT_EQ(std::ssize(got.planned.beside), kLayers * (sequence ? 4 * forward + 24 : forward + 2)) << s.name();
       }
 }
 
-// Of these sums a plan counts what the launches beside them leave: of slow ones nothing but what runs beside nothing.
+// A plan counts only what overlapped launches leave exposed: with a slow GPU, only the communication that overlaps
+// nothing.
 TEST(TensorParallel, APlanCountsWhatProductsWaitFor) {
   for (const auto& [beside, sequence] : {std::pair{false, false}, {true, false}, {false, true}, {true, true}}) {
     const Setting s{.type = ModelType::llama, .tensor = 2, .sequence = sequence, .beside = beside, .pieces = true};
@@ -230,9 +231,9 @@ TEST(TensorParallel, APlanCountsWhatProductsWaitFor) {
       const StepTraffic counted = step_traffic(engine, mesh, network, &slow);
       EXPECT_EQ(step_traffic(engine, mesh, network).tensor.waits, counted.tensor.seconds);
       EXPECT_NEAR(step_traffic(engine, mesh, network, &fast).tensor.waits / counted.tensor.seconds, 1, 1e-9);
-      // Of 4 sums per block and 4 of embedding, loss and head, two are beside the gradients of weights, and the halves
-      // of two beside halves and residuals. With shared rows, of 40 pieces per block and 18 of embedding, loss and head
-      // all but the first ones of four gathers are beside products.
+      // Of 4 all-reduces per block and 4 of embedding, loss and head, two overlap the weight gradients, and the halves
+      // of two overlap halves and residuals. With sequence parallelism, of 40 pieces per block and 18 of embedding,
+      // loss and head, all but the first ones of four gathers overlap GEMMs.
       if (beside)
         EXPECT_LT(counted.tensor.waits, 0.4 * counted.tensor.seconds);
       else
@@ -241,11 +242,11 @@ TEST(TensorParallel, APlanCountsWhatProductsWaitFor) {
   }
 }
 
-// Weights that every rank of a group has whole get the same gradients and updates on all of them.
+// Replicated weights get the same gradients and updates on all ranks of a group.
 TEST(TensorParallel, WholeWeightsStayEqual) {
   for (const auto& [type, sequence, kv_heads] : {std::tuple{ModelType::gpt2, false, 4},
                                                  {ModelType::gpt2, true, 4},
-                                                 {ModelType::qwen3, false, 1},  // which both ranks have
+                                                 {ModelType::qwen3, false, 1},  // both ranks have the one KV head
                                                  {ModelType::qwen3, true, 2}}) {
     const Setting s{.type = type,
                     .precision = "bf16",
@@ -284,7 +285,7 @@ TEST(TensorParallel, WholeWeightsStayEqual) {
   }
 }
 
-// Logits, in one chunk, and the rows of embedding and head.
+// The memory of logits (in one chunk) and of the rows of embedding and head is divided among ranks.
 TEST(TensorParallel, LogitsAndTablesAreShared) {
   constexpr int64_t kVocabulary = 1024;
   const auto bytes = [](int tensor, MemoryKind kind) {
@@ -318,7 +319,8 @@ TEST(TensorParallel, ReducesMemoryOfEveryRank) {
   }
 }
 
-// Checkpoints hold whole tensors: any other group, also none, goes on from them, and saves what it has loaded.
+// Checkpoints hold whole tensors: any other mesh, also without tensor parallelism, resumes from them and saves what it
+// has loaded.
 TEST(TensorParallel, CheckpointsAreIndependentOfGroups) {
   const testing::TempDir dir;
   const auto at = [&](const std::string& run, int64_t step) {
@@ -354,7 +356,7 @@ TEST(TensorParallel, CheckpointsAreIndependentOfGroups) {
     }
 }
 
-// What this process has read so far, in bytes.
+// Bytes read by this process so far.
 int64_t bytes_read() {
   std::ifstream io("/proc/self/io");
   std::string word;
@@ -364,10 +366,10 @@ int64_t bytes_read() {
   return bytes;
 }
 
-// Of a matrix, the rows or columns that it has, and of these its shard.
+// A rank reads only its rows or columns of a matrix, and its shard of these.
 TEST(TensorParallel, LoadsOnlyItsShard) {
   const testing::TempDir dir;
-  // A table of more than one ModelFolder::kBlockBytes.
+  // The table is larger than one ModelFolder::kBlockBytes.
   const Setting one{.type = ModelType::gpt2, .kv_heads = 4, .vocab = 17000, .hidden = 64, .intermediate = 128};
   run_part(one, "", 0, 1, cat(dir.path(), "/one"));
   const std::string folder = cat(dir.path(), "/one/", step_folder(1));
@@ -400,7 +402,7 @@ TEST(TensorParallel, LoadsOnlyItsShard) {
       load_checkpoint(engine, *cpu.device, folder);
       EXPECT_EQ(testing::all_masters(engine, *cpu.device), masters) << s.name();
     });
-    // Weights, a third of all, are read by every shard up to stage 2.
+    // Up to stage 2, every shard reads the weights, a third of the file.
     const double times = stage == 1 ? 4.0 / 3 : 1;
     EXPECT_NEAR(double(read) / double(files), times, 0.2) << s.name();
     EXPECT_NEAR(double(read_of_weights) / double(weights), stage == 1 ? 2 : 1, 0.3) << s.name();
@@ -429,9 +431,9 @@ TEST(TensorParallel, WeightsOfAnotherModelAreSharedOut) {
   }
 }
 
-// One sum for attention and one for the MLP in each direction; blocks that are computed again sum their outputs again.
-// One of the embeddings, one of the gradient of the head's input; the largest logits, and the sums of exponentials
-// together with the targets' logits: 4 T and 8 T bytes in one chunk.
+// One all-reduce for attention and one for the MLP in each direction; recomputed blocks repeat those of forward. One of
+// the embeddings, one of the gradient of the head's input; the max of the logits, and the sums of exponentials together
+// with the targets' logits: 4 T and 8 T bytes in one chunk.
 TEST(TensorParallel, SendsWhatTheTableSays) {
   for (const ModelType type : {ModelType::llama, ModelType::gpt2})
     for (const int tensor : {2, 4})
@@ -450,7 +452,7 @@ TEST(TensorParallel, SendsWhatTheTableSays) {
         }
 }
 
-// Ops that do with tokens of other ranks what a careless implementation does.
+// Ops that mishandle tokens of other ranks as a careless implementation would.
 enum class Mistake : uint8_t { none, target_on_every_rank, row_of_another, gradient_twice, losses_count_twice };
 
 class Careless final : public Decorated<Careless> {
@@ -495,26 +497,26 @@ TEST(TensorParallel, MistakesAreNoticed) {
     return differs(want, got.losses, got.norms);
   };
   EXPECT_FALSE(noticed({}));
-  // The embedding, forward of all blocks, the largest logits, their sums, the gradient of the head's input, those of
-  // all blocks' inputs.
+  // The embedding, forward of all blocks, the max of the logits, their sums, the gradient of the head's input, and
+  // those of all blocks' inputs.
   const int64_t largest = 1 + 2 * kLayers;
   for (int64_t at = 0; at < 4 * kLayers + 4; ++at)
     for (const auto fault : {Watch::Fault::missing, Watch::Fault::twice}) {
-      if (at == largest && fault == Watch::Fault::twice) continue;  // the largest of equal numbers
+      if (at == largest && fault == Watch::Fault::twice) continue;  // a repeated max of equal numbers
       EXPECT_TRUE(noticed({.fault = fault, .at = at})) << "sum " << at << " fault " << int(fault);
     }
   EXPECT_TRUE(noticed({.fault = Watch::Fault::bias_of_every_rank}));
 }
 
-// A step of SGD is the gradients. What only some ranks have of a gradient: of key heads that are fewer than ranks, by
-// name the weights and biases of qkv, and of the norms of queries and keys.
+// A step of SGD exposes the gradients themselves. Gradients that only some ranks have: with fewer KV heads than ranks,
+// the weights and biases of qkv, in order of name, and those of the QK norms.
 TEST(TensorParallel, GradientsOfSharedHeadsAreSummedOnce) {
   using Fault = Watch::Fault;
   struct Case {
     ModelType type;
     int64_t kv_heads;
     int tensor;
-    int64_t sums;  // of a block
+    int64_t sums;  // per block
   };
   for (const auto& [type, kv_heads, tensor, sums] :
        {Case{ModelType::llama, 1, 2, 1}, {ModelType::qwen2, 2, 4, 2}, {ModelType::qwen3, 4, 2, 2}}) {
@@ -539,7 +541,7 @@ TEST(TensorParallel, TokensOfOtherRanksCountThere) {
   }
 }
 
-// A rank without data spoils the step of all, though the others of its group have the same samples.
+// A rank without data invalidates the step of all, though the other ranks of its group have the same samples.
 TEST(TensorParallel, ASpoiledStepIsSkippedByAll) {
   const Setting s{.shards = 2, .stage = 1, .tensor = 2};
   std::mutex mutex;

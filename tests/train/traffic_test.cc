@@ -1,5 +1,5 @@
-// The model of what ranks send, by unit and group: it expects of each what the collectives of a step are for, and its
-// parts are the whole.
+// The traffic model, by unit and group: it predicts the purposes that the collectives of a step have, and its parts sum
+// to the whole.
 #include "perf/traffic.h"
 
 #include <set>
@@ -16,7 +16,7 @@ using namespace ranks;
 
 TEST(Traffic, WhatIsHiddenIsHiddenOfAllAlike) {
   Traffic t;
-  t.add({"a", "shards"}, 100, 1, 3, 1);  // of 3 s one that nothing hides
+  t.add({"a", "shards"}, 100, 1, 3, 1);  // of 3 s, one is exposed
   t.add({"b", "shards"}, 50, 1, 1, 0);
   std::map<LayerGroup, double> all;
   t.add_exposed(all, 1);
@@ -29,7 +29,7 @@ TEST(Traffic, WhatIsHiddenIsHiddenOfAllAlike) {
   EXPECT_DOUBLE_EQ(all.at({"b", "shards"}), 2.0 / 3);
 }
 
-// What the collectives of this thread were for.
+// Records what the collectives of this thread were for.
 class Purposes final : public CollectiveObserver {
  public:
   explicit Purposes(const ParamStore& params) : params_(params) {}
@@ -62,7 +62,7 @@ std::vector<Setting> all_settings() {
   return all;
 }
 
-// Calls look(engine, mesh, observer) on rank 0 after a step of all ranks, each with an Observer(params) of its own.
+// Calls look(engine, mesh, observer) on rank 0 after a step of all ranks; each rank has its own Observer(params).
 template <class Observer, class Look>
 void observe_a_step(const Setting& s, Look&& look) {
   run_ranks(s.ranks(), [&](std::unique_ptr<Communicator> world) {
@@ -99,7 +99,7 @@ TEST(Traffic, IsExpectedOfTheLayersThatSend) {
         expected.insert(of);
       }
       std::set<LayerGroup> sent = purposes.seen;
-      for (std::set<LayerGroup>* set : {&expected, &sent})  // of the whole step not all is modelled
+      for (std::set<LayerGroup>* set : {&expected, &sent})  // not all collectives of the whole step are modelled
         std::erase_if(*set, [](const LayerGroup& of) { return of.layer.empty(); });
       EXPECT_FALSE(sent.empty());
       const auto in_words = [](const std::set<LayerGroup>& set) {
@@ -117,7 +117,7 @@ TEST(Traffic, IsExpectedOfTheLayersThatSend) {
     });
 }
 
-// The groups that whole matrices and NorMuon's numbers are sent in.
+// The groups in which whole matrices and NorMuon's per-output values are sent.
 class GroupsOfMatrices final : public CollectiveObserver {
  public:
   explicit GroupsOfMatrices(const ParamStore&) {}
@@ -129,7 +129,7 @@ class GroupsOfMatrices final : public CollectiveObserver {
   std::set<LayerGroup> seen;
 };
 
-// Of ranks that share products, too: the group that sends whole matrices is the one that the model names.
+// Also with tensor parallelism: whole matrices are sent in the group that the model names.
 TEST(Traffic, NamesTheGroupOfMatrices) {
   for (const int tensor : {1, 2}) {
     const Setting s{.shards = 2, .stage = 1, .rule = RuleName::normuon, .tensor = tensor};
@@ -145,7 +145,8 @@ TEST(Traffic, NamesTheGroupOfMatrices) {
   }
 }
 
-// Where collectives are not timed, a profile has the model alone. CPU ranks send and compute in turns.
+// Where collectives are not timed, a profile shows only the model. CPU ranks alternate between communicating and
+// computing.
 TEST(Traffic, StandsInAProfileWithoutTimes) {
   const Setting s{.shards = 2, .stage = 3};
   run_ranks(s.ranks(), [&](std::unique_ptr<Communicator> world) {

@@ -1,5 +1,5 @@
-// Whole runs of several ranks as threads: what hosts say to each other is counted, each rank can be asked to stop by
-// itself, and the device may be one ahead of which the host runs.
+// Whole runs of several ranks as threads: messages between hosts are counted, each rank can be asked to stop on its
+// own, and the device can run one step behind the host.
 #pragma once
 #include <atomic>
 #include <cstring>
@@ -27,7 +27,7 @@ class Asked final : public StopRequests {
   std::atomic<int> signal_{0};
 };
 
-// The CPU as a device whose steps are collected one later than they are launched, as a GPU's.
+// The CPU as a device whose steps are collected one step after they are launched, like a GPU's.
 class AheadDevice final : public Device {
  public:
   explicit AheadDevice(Device& inner) : inner_(inner) {}
@@ -49,11 +49,11 @@ class AheadDevice final : public Device {
   std::atomic<size_t> allocated_{0};
 };
 
-// A communicator that shares its group with those of all its ranks that are split from it, so that a rank which does
-// other things than the others is told so, in place of waiting; and that counts its calls or changes their sums.
+// A communicator that also wraps subgroups of all ranks split from it, so that a rank whose calls differ from the
+// others' gets an error instead of a deadlock. It counts its calls, and can modify results.
 class Observed : public Communicator {
  public:
-  using Sums = std::function<void(const Tensor& x)>;  // called after an all_reduce; likewise after a broadcast
+  using Sums = std::function<void(const Tensor& x)>;  // called after an all_reduce, or after a broadcast
   Observed(std::shared_ptr<Communicator> inner, std::atomic<int64_t>* calls, Sums sums = {}, Sums told = {})
       : inner_(std::move(inner)), calls_(calls), sums_(std::move(sums)), told_(std::move(told)) {}
   int rank() const override { return inner_->rank(); }
@@ -95,7 +95,7 @@ class Observed : public Communicator {
   Sums sums_, told_;
 };
 
-// Counts the steps during which no message was counted, from what a run says that it is doing.
+// Counts the steps without host messages, from the activities that a run reports.
 class QuietSteps {
  public:
   void doing(Activity activity, int64_t said) {
@@ -108,15 +108,15 @@ class QuietSteps {
   int64_t before_ = -1, count_ = 0;
 };
 
-// Whether this is the sum in which the requests of all ranks travel; they are its last kRequestSums numbers.
+// Whether this all-reduce carries the requests of all ranks; they are its last kRequestSums numbers.
 inline bool has_requests(const Tensor& x) { return x.dtype == DType::f64 && x.numel() == 1 + kRequestSums; }
 inline double* requests_in(const Tensor& x) { return static_cast<double*>(x.data) + 1; }
 
 // How each rank's run ended.
 struct Ended {
   Exit code = Exit::done;
-  std::string error;        // "": none
-  int64_t quiet_steps = 0;  // that were begun and ended without a message between hosts
+  std::string error;        // "": no error
+  int64_t quiet_steps = 0;  // steps that began and ended without a message between hosts
 };
 
 class TrainerRanks : public ::testing::Test, protected RunFolder {
@@ -125,9 +125,9 @@ class TrainerRanks : public ::testing::Test, protected RunFolder {
     bool ahead = false;
     int count = 2;
     std::function<void(int rank, Activity, int64_t step, Asked&)> doing = {};
-    std::function<Observed::Sums(int rank)> sums = {};  // what happens to sums of the device
-    std::function<Observed::Sums(int rank)> told = {};  // after hosts have been told something
-    std::function<void(int rank)> before = {};          // each rank's start, one rank after the other
+    std::function<Observed::Sums(int rank)> sums = {};  // called after an all_reduce of the device
+    std::function<Observed::Sums(int rank)> told = {};  // called after a broadcast between hosts
+    std::function<void(int rank)> before = {};          // called before a rank's start; ranks start one after the other
   };
 
   std::vector<Ended> run_all(const Config& c, const Ranks& ranks) {
@@ -139,7 +139,7 @@ class TrainerRanks : public ::testing::Test, protected RunFolder {
         const int rank = world->rank();
         run_one(c, ranks, rank, std::move(world), asked[size_t(rank)], ended[size_t(rank)]);
       });
-    } catch (const Error&) {  // NOLINT(bugprone-empty-catch): each rank has noted its own
+    } catch (const Error&) {  // NOLINT(bugprone-empty-catch): each rank has recorded its own error
     }
     ::testing::internal::GetCapturedStdout();
     return ended;

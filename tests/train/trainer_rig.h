@@ -1,4 +1,4 @@
-// Whole runs of a tiny model on a shard that the test writes.
+// Whole runs of a tiny model on a shard written by the test.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 using testing::Rig;
 using testing::TempDir;
 
-// A folder with data, where runs are saved.
+// A folder with data, in which runs are saved.
 class RunFolder {
  protected:
   RunFolder() { write_shard("data.bin", 0); }
@@ -51,7 +51,7 @@ class RunFolder {
     return read_file(cat(dir_.path(), "/", run, "/", step_folder(step), "/", file), 1 << 24);
   }
 
-  // Mostly zeros, which are soon learned; the windows at `noise` (of 16 tokens) are random.
+  // Mostly zeros, which are quickly learned; the windows of 16 tokens listed in `noise` are random.
   void write_dull_shard(const std::string& name, const std::vector<int64_t>& noise) {
     std::vector<uint16_t> tokens(24001, 0);
     for (const int64_t window : noise)
@@ -106,7 +106,7 @@ class TrainerTest : public ::testing::Test, protected RunFolder {
     }
   }
 
-  // What a run that fails says.
+  // The message of a run that fails.
   std::string failure_of(const Config& c, const Doing& doing) {
     try {
       run(c, false, doing);
@@ -115,7 +115,7 @@ class TrainerTest : public ::testing::Test, protected RunFolder {
     }
     return "no error";
   }
-  // Once, when the run begins this.
+  // Acts once, when the run begins this activity at this step.
   static Doing at(Activity activity, int64_t step, const std::function<void()>& act) {
     return [=, done = false](Activity now, int64_t n) mutable {
       if (now == activity && n == step && !std::exchange(done, true)) act();

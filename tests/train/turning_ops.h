@@ -1,4 +1,4 @@
-// The ops of a backend that wants codes transposed, or does not, whatever it says itself.
+// Wraps a backend's ops and overrides whether it asks for transposed quantized operands.
 #pragma once
 #include "ops/decorate.h"
 

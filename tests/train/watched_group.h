@@ -1,4 +1,4 @@
-// Runs of groups along one axis whose communicator counts what is sent, and may do one thing wrong.
+// Runs of process groups along one mesh axis; their communicator counts what is sent, and can make one mistake.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -15,7 +15,7 @@ namespace athanor::ranks {
 
 inline constexpr int64_t kLayers = 2, kHidden = 16;  // of tiny()
 
-// The same run on one rank. Groups of four need four key heads.
+// The same setting on one rank. Groups of four ranks need four KV heads.
 inline Setting alone(const Setting& s) {
   return {.type = s.type,
           .tied = s.tied,
@@ -48,28 +48,29 @@ inline void expect_same_curve(const Curve& want, const Curve& got, double tolera
   }
 }
 
-// What goes wrong in a group, and what was sent.
+// The mistake to make in a group, and counts of what was sent.
 struct Watch {
-  // Reversed: the parts of a gather or a reduce-scatter lie in the opposite order of the ranks.
+  // reversed: the parts of an all-gather or a reduce-scatter are in reversed rank order.
   enum class Fault : uint8_t { none, missing, twice, averaged, reversed, bias_of_every_rank } fault = Fault::none;
-  enum class Part : uint8_t { none, micro_batch, update } part = Part::micro_batch;  // of a step, where it goes wrong
-  int64_t at = -1;                                                                   // the call that goes wrong
-  Axis axis = Axis::tp;                                                              // whose groups are watched
+  enum class Part : uint8_t { none, micro_batch, update } part = Part::micro_batch;  // part of a step with the mistake
+  int64_t at = -1;                                                                   // index of the faulty call
+  Axis axis = Axis::tp;                                                              // axis whose groups are watched
   Part now = Part::none;
-  int64_t number = 0;                  // of the next call in `now`
-  int64_t wrong = 0;                   // calls that went wrong: a fault is of some kinds of calls only
+  int64_t number = 0;                  // index of the next call in `now`
+  int64_t wrong = 0;                   // number of calls with a mistake: a fault applies only to some kinds of calls
   TensorSums::Sent sent;               // in the last micro-batch
-  int64_t passes = 0, pass_bytes = 0;  // likewise: calls of all_to_all, and what this rank sent in them
-  int64_t scatters_in_f32 = 0;         // likewise: of `sent`, with the room for that
+  int64_t passes = 0, pass_bytes = 0;  // in the last micro-batch: number of all_to_all calls, and bytes that this rank
+                                       // sent in them
+  int64_t scatters_in_f32 = 0;         // in the last micro-batch: reduce-scatters with enough workspace to sum in f32
   void begin(Part of_step) { now = of_step, number = 0; }
 };
 
-// The communicator of such a group with a fault.
+// The communicator of a watched group, with a mistake.
 class Watched final : public Forwarding {
  public:
   Watched(std::unique_ptr<Communicator> inner, Watch& watch, int splits)
       : Forwarding(std::move(inner)), watch_(watch), splits_(splits) {}
-  // Who thinks that it is the first adds biases and positions.
+  // A rank that believes to be the first adds biases and positions.
   int rank() const override {
     const bool lies =
         watch_.now == Watch::Part::micro_batch && watch_.fault == Watch::Fault::bias_of_every_rank && is_group();
@@ -88,7 +89,7 @@ class Watched final : public Forwarding {
     inner_->all_reduce(x, fault == Fault::averaged ? Reduce::avg : how, stream);
     if (fault == Fault::twice) inner_->all_reduce(x, how, stream);
   }
-  // Missing: of the other ranks' rows there is nothing.
+  // missing: the rows of the other ranks are zero.
   void all_gather(Tensor full, Tensor shard, Stream stream) override {
     using Fault = Watch::Fault;
     const Fault fault = next({Fault::missing, Fault::reversed});
@@ -98,7 +99,7 @@ class Watched final : public Forwarding {
     for (int rank = 0; fault == Fault::missing && rank < size(); ++rank)
       if (rank != inner_->rank()) std::memset(full.at(shard.numel() * rank), 0, shard.bytes());
   }
-  // Missing: this rank's part alone. Twice: each rank sums what is a sum already.
+  // missing: keeps only this rank's contribution. twice: each rank sums values that are already sums.
   void reduce_scatter(Tensor shard, Tensor full, Reduce how, Stream stream) override {
     using Fault = Watch::Fault;
     const Fault fault = next({Fault::missing, Fault::twice, Fault::reversed});
@@ -111,7 +112,7 @@ class Watched final : public Forwarding {
     inner_->reduce_scatter(shard, full, how, stream);
     if (fault == Fault::missing) std::memcpy(shard.data, full.at(shard.numel() * inner_->rank()), shard.bytes());
   }
-  // As a transport whose own sums are rounded at every hop.
+  // Like a transport whose own sums are rounded at every hop.
   int64_t room_of_sum(DType dtype, int64_t n) const override { return room_of_bf16_sum(dtype, n, size()); }
   void sum_scatter(Tensor shard, Tensor full, Tensor room, Stream stream) override {
     const int64_t needed = room_of_sum(full.dtype, full.numel());
@@ -126,7 +127,7 @@ class Watched final : public Forwarding {
         if (t) watch_.pass_bytes += int64_t(t.bytes());
     }
     inner_->all_to_all(out, in, stream);
-    if (missing)  // nothing came
+    if (missing)  // nothing was received
       for (const Tensor& t : in)
         if (t) std::memset(t.data, 0, t.bytes());
   }
@@ -134,7 +135,7 @@ class Watched final : public Forwarding {
  private:
   bool is_group() const { return splits_ < 0; }
   bool in_micro_batch() const { return is_group() && watch_.now == Watch::Part::micro_batch; }
-  // The fault of the next call, if it is one of these.
+  // The fault to apply in the next call, if it is one of `possible`.
   Watch::Fault next(std::initializer_list<Watch::Fault> possible) {
     using Fault = Watch::Fault;
     const bool here = is_group() && watch_.now == watch_.part && watch_.number++ == watch_.at;
@@ -153,19 +154,19 @@ class Watched final : public Forwarding {
     if (in_micro_batch()) ++watch_.sent.row_calls, watch_.sent.row_bytes += int64_t(full.bytes());
   }
   Watch& watch_;
-  int splits_;  // so far, in the order of the axes; -1: the group itself
+  int splits_;  // number of splits so far, in the order of the axes; -1: this is a watched group
 };
 
 struct WatchedCurve {
   std::vector<double> losses, norms;
   TensorSums::Sent sent;                            // in a micro-batch
-  TensorSums planned;                               // likewise
-  std::vector<std::pair<int64_t, int64_t>> passes;  // in a micro-batch, of every rank: calls and bytes
-  ContextPasses planned_passes;                     // of rank 0
-  double traffic = 0;                               // bytes that a rank sends in a step, along the axis
-  int64_t wrong = 0;                                // calls that went wrong
+  TensorSums planned;                               // in a micro-batch
+  std::vector<std::pair<int64_t, int64_t>> passes;  // all_to_all calls and bytes of every rank in a micro-batch
+  ContextPasses planned_passes;                     // the plan of rank 0
+  double traffic = 0;                               // bytes that a rank sends per step along the axis
+  int64_t wrong = 0;                                // number of calls with a mistake
   int64_t scatters_in_f32 = 0;                      // in a micro-batch
-  std::vector<int64_t> units;                       // elements of each unit of weights
+  std::vector<int64_t> units;                       // number of elements of each unit's weights
   std::vector<float> masters;
 };
 
@@ -208,18 +209,18 @@ inline WatchedCurve train_watched(const Setting& s, const Watch& fault, int64_t 
   return curve;
 }
 
-// Whether a run differs from that of one rank in more than rounding.
+// Whether a run differs from the single-rank run by more than rounding.
 inline bool differs(const Curve& want, const std::vector<double>& losses, const std::vector<double>& norms) {
-  const auto near = [](double a, double b) { return std::abs(a / b - 1) < 1e-4; };  // not so of NaN
+  const auto near = [](double a, double b) { return std::abs(a / b - 1) < 1e-4; };  // false for NaN
   for (size_t i = 0; i < want.losses.size(); ++i)
     if (!near(losses[i], want.losses[i]) || !near(norms[i], want.norms[i])) return true;
   return false;
 }
 
-// Whether three steps differ from `want` where the ops of each rank are behind CarelessOps(inner, mistake).
+// Whether the first three steps differ from `want` if every rank's ops are wrapped in CarelessOps(inner, mistake).
 template <class CarelessOps, class Mistake>
 bool shows_with(const Setting& s, const Curve& want, Mistake mistake) {
-  std::vector<double> losses, norms;  // of rank 0
+  std::vector<double> losses, norms;  // results of rank 0
   run_ranks(s.ranks(), [&](std::unique_ptr<Communicator> world) {
     const CpuBackend cpu = make_cpu({.threads = 1});
     CarelessOps ops(*cpu.ops, mistake);
@@ -238,7 +239,7 @@ bool shows_with(const Setting& s, const Curve& want, Mistake mistake) {
   return differs(want, losses, norms);
 }
 
-// The largest difference of a weight.
+// Maximum difference of a weight.
 inline float furthest(const Curve& want, const WatchedCurve& got) {
   float most = 0;
   for (size_t i = 0; i < want.masters.size(); ++i) most = std::max(most, std::abs(got.masters[i] - want.masters[i]));

@@ -1,4 +1,4 @@
-// read_gzip on zlib.
+// Implements read_gzip with zlib.
 #include <zlib.h>
 
 #include <algorithm>
@@ -29,12 +29,12 @@ class Gunzip {
         if (in_member_) throw Error(cat(path_, ": ends in the middle of compressed data, at byte ", taken_));
         return 0;
       }
-      if (!in_member_ && *z_.next_in == 0) {  // tapes and object stores fill up the last block
+      if (!in_member_ && *z_.next_in == 0) {  // tapes and object stores pad the last block with zeros
         ++z_.next_in;
         --z_.avail_in;
         continue;
       }
-      if (!in_member_) {  // another member, as in `cat a.gz b.gz`
+      if (!in_member_) {  // the next member, as in `cat a.gz b.gz`
         inflateReset(&z_);
         in_member_ = true;
       }

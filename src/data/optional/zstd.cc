@@ -1,4 +1,4 @@
-// read_zstd and unpack_zstd on libzstd.
+// Implements read_zstd and unpack_zstd with libzstd.
 #include <zstd.h>
 
 #include <memory>
@@ -20,7 +20,7 @@ class Unzstd {
   Unzstd(ReadBytes raw, std::string path)
       : raw_(std::move(raw)), path_(std::move(path)), in_(ZSTD_DStreamInSize()), stream_(ZSTD_createDStream()) {
     CHECK(stream_ != nullptr, "out of memory for decompression");
-    ZSTD_DCtx_setParameter(stream_.get(), ZSTD_d_windowLogMax, 31);  // what `zstd --long=31` writes
+    ZSTD_DCtx_setParameter(stream_.get(), ZSTD_d_windowLogMax, 31);  // the window that `zstd --long=31` writes
   }
 
   size_t read(std::span<char> out) {
@@ -62,7 +62,7 @@ ReadBytes read_zstd(ReadBytes raw, const std::string& path) {
   return [unzstd](std::span<char> out) { return unzstd->read(out); };
 }
 
-// In one call, which needs no window: a hostile frame header could ask for one of 2 GiB.
+// Decompresses in one call, which allocates no window: a hostile frame header could request 2 GiB.
 void unpack_zstd(std::string_view packed, std::span<char> out, const std::string& what) {
   const size_t got = ZSTD_decompress(out.data(), out.size(), packed.data(), packed.size());
   if (ZSTD_isError(got)) throw Error(cat(what, ": damaged zstd data: ", ZSTD_getErrorName(got)));

@@ -1,4 +1,4 @@
-// Stands in for pcre2.cc in a program built without PCRE2.
+// Replaces pcre2.cc in builds without PCRE2.
 #include "base/error.h"
 #include "tokenizer/regex.h"
 

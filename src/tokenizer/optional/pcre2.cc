@@ -1,5 +1,5 @@
-// Regex on PCRE2. Its tables are Unicode 14's in Debian 12 and Ubuntu 24.04, which is one reason why well-known
-// patterns do not come here.
+// Implements Regex with PCRE2. Its tables are of Unicode 14 in Debian 12 and Ubuntu 24.04, which is one reason why
+// well-known patterns are not run by it.
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
@@ -16,7 +16,7 @@
 namespace athanor {
 namespace {
 
-constexpr size_t kStackStart = 32 << 10, kStackMost = 64 << 20;  // bytes for backtracking in machine code
+constexpr size_t kStackStart = 32 << 10, kStackMost = 64 << 20;  // bytes of the JIT backtracking stack
 
 std::string message_of(int code) {
   std::array<PCRE2_UCHAR, 256> text{};
@@ -46,7 +46,7 @@ Code compiled(const std::string& pattern, const std::string& as_given) {
     throw Error(cat("split pattern ", as_given, ": ", message_of(code), " at character ", at, " of ", pattern,
                     ", which is its form for PCRE2"),
                 Exit::usage);
-  pcre2_jit_compile(made.get(), PCRE2_JIT_COMPLETE);  // without a compiler for this machine it is only slower
+  pcre2_jit_compile(made.get(), PCRE2_JIT_COMPLETE);  // if there is no JIT for this machine, matching is only slower
   return made;
 }
 
@@ -54,7 +54,7 @@ struct CodeRange {
   uint32_t first, last;
 };
 
-// The characters that PCRE2's tables do not have, ascending. Of planes 4 to 13 nobody has any.
+// The characters missing in PCRE2's tables, ascending. Planes 4 to 13 are unassigned.
 std::vector<CodeRange> unassigned() {
   std::string all;
   for (uint32_t code = 0x80; code < 0xf0000; code = code + 1 == 0xd800    ? 0xe000
@@ -80,8 +80,8 @@ void add_range(std::string& set, CodeRange range) {
   set += text.data();
 }
 
-// Takes the letters, marks and numbers of Unicode 16 out of `missing`. Of the numbers since Unicode 14 those of
-// Kaktovik alone are no digits (U+1D2C0 to U+1D2D3, No).
+// Moves the letters, marks and numbers of Unicode 16 out of `missing`. Of the numbers added since Unicode 14, only
+// Kaktovik numerals are not digits (U+1D2C0 to U+1D2D3, No).
 NewerCharacters take_newer(std::vector<CodeRange>& missing) {
   const CharTable table;
   NewerCharacters newer;
@@ -110,7 +110,7 @@ NewerCharacters take_newer(std::vector<CodeRange>& missing) {
   return newer;
 }
 
-// What these tables lack, and the part of it that our own tables know.
+// The characters missing in PCRE2's tables, and those of them that our own tables have.
 struct Lacking {
   std::vector<CodeRange> unknown;
   NewerCharacters newer;
@@ -142,7 +142,8 @@ class Pcre2 final : public Regex {
     const std::unique_ptr<pcre2_jit_stack, Free> stack(pcre2_jit_stack_create(kStackStart, kStackMost, nullptr));
     CHECK(found_at && context && stack, "out of memory for a split pattern");
     pcre2_jit_stack_assign(context.get(), nullptr, stack.get());
-    // As the iterators of the onig and fancy-regex crates go on: there is an empty match, but not right behind a match.
+    // Continues like the iterators of the onig and fancy-regex crates: an empty match counts, except directly after a
+    // match.
     size_t last = std::string_view::npos;  // the end of the last match
     for (size_t at = 0; at <= text.size();) {
       const int found = pcre2_match(code_.get(), reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), at, 0,
@@ -177,7 +178,7 @@ class Pcre2 final : public Regex {
                                           [](uint32_t code, const CodeRange& range) { return code < range.first; });
       if (after != unknown.begin() && c.code <= std::prev(after)->last) ++seen;
     }
-    if (seen > 0) unknown_seen_ += seen;  // shared by all threads
+    if (seen > 0) unknown_seen_ += seen;  // an atomic, shared by all threads
   }
 
   std::string pattern_;

@@ -1,5 +1,5 @@
-// Stands in for src/cuda/libraries/open.cc on the emulated GPU: the tables of the fakes in place of NVIDIA's libraries.
-// One fake of each for the life of the process, as libraries are.
+// Replaces src/cuda/libraries/open.cc on the emulated GPU: returns the function tables of fakes instead of NVIDIA's
+// libraries. One fake per library for the life of the process, like real libraries.
 #include <cstdlib>
 
 #include "base/error.h"
@@ -44,7 +44,7 @@ Opened<CudnnTable> open_cudnn(const SearchPlaces&) {
   return {fake_table<emu::fakes::FakeCudnn>(), emulated({9, 19, 0})};
 }
 Library open_nvrtc(const SearchPlaces&, const std::string&) { return emulated({13, 0, 0}); }
-// EMULATED_NCCL: processes (ranks are processes), none (not installed); else ranks are threads of this process.
+// EMULATED_NCCL: processes (ranks are processes), none (not installed); otherwise ranks are threads of this process.
 Opened<NcclTable> open_nccl(const SearchPlaces&) {
   const char* setting = std::getenv("EMULATED_NCCL");
   const std::string kind = setting ? setting : "";
@@ -53,7 +53,7 @@ Opened<NcclTable> open_nccl(const SearchPlaces&) {
   return {kind == "processes" ? processes : fake_table<emu::fakes::FakeNccl>(), emulated({2, 28, 9})};
 }
 Opened<NvmlTable> open_nvml(const SearchPlaces&) {
-  const char* reasons = std::getenv("EMULATED_THROTTLE");  // a number, of NVML's clocks event reasons
+  const char* reasons = std::getenv("EMULATED_THROTTLE");  // a bit mask of NVML's clocks event reasons
   const emu::fakes::GpuSensors gpu{.bus = 0x10, .clock_reasons = reasons ? std::strtoull(reasons, nullptr, 0) : 0};
   return {fake_table<emu::fakes::FakeNvml>(std::vector{gpu}), emulated({1, 0, 0})};
 }

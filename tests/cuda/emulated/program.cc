@@ -1,10 +1,10 @@
-// The whole program on the emulated GPU: what it is told by its environment, and what it says at its end:
+// The whole program on the emulated GPU, configured by environment variables:
 //   EMULATED_SEED=7              the order of threads, blocks, streams and completions
 //   EMULATED_GPU=A100            A100, RTX4090, H200 (default), B200, none
-//   EMULATED_GPUS=2              so many of them (1)
+//   EMULATED_GPUS=2              number of GPUs (default 1)
 //   EMULATED_NCCL=processes      ranks are processes; none: NCCL is not installed
 //   EMULATED_CUPTI=none          not installed; old: another version; full: loses records
-//   EMULATED_MEMORY_MIB=64       a smaller memory
+//   EMULATED_MEMORY_MIB=64       limits the memory
 //   EMULATED_FAILURE=cudaLaunchKernel:3:700   the third call fails with this code
 // A fault, a misuse or a leak is printed to stderr; unless a failure was planned, the exit status is then 99.
 #include <algorithm>
@@ -45,7 +45,7 @@ void plan_failure(const std::string& plan) {
   }
 }
 
-// Whether the emulated GPU has something to complain of.
+// Reports faults, misuse and leaks of the emulated GPU; returns whether there are any.
 bool complains() {
   const emu::Report report = emu::take_report();
   if (report.fault != emu::Fault::kNone) {
@@ -64,7 +64,9 @@ int main(int argc, char** argv) {
   if (*setting("EMULATED_SEED")) emu::seed(std::strtoull(setting("EMULATED_SEED"), nullptr, 10));
   if (*setting("EMULATED_MEMORY_MIB"))
     emu::set_memory_limit(std::strtoull(setting("EMULATED_MEMORY_MIB"), nullptr, 10) << 20);
-  if (*setting("EMULATED_NCCL")) emu::set_wait_limit(600);  // other processes may be slow; who hangs the program tells
+  if (*setting("EMULATED_NCCL"))
+    emu::set_wait_limit(600);  // other processes may be slow; whoever hangs the program
+                               // reports it
   plan_failure(setting("EMULATED_FAILURE"));
   const bool planned = *setting("EMULATED_FAILURE");
   const int code = athanor::run_cli(argc, argv);

@@ -1,5 +1,5 @@
-// Tests of which one leaves the emulated GPU unusable, and one hangs where it is asked to: for what
-// scripts/gpu/programs.py makes of such a program (tests/system/test_gpu_faults.py). With the main() of gpu_main.cc.
+// Tests for scripts/gpu/programs.py (tests/system/test_gpu_faults.py): one leaves the emulated GPU unusable, and one
+// hangs on request. Uses the main() of gpu_main.cc.
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 #include <unistd.h>

@@ -1,6 +1,7 @@
-// Attention plans that the installed cuDNN makes for GPUs that are only described: no GPU and no driver are needed.
-// A plan shows that an engine takes our graph and what workspace it wants, not that it computes right. Prints a table
-// of every shipped configuration on Hopper, with ATHANOR_FULL=1 on the other GPUs too. Skipped where cuDNN is missing.
+// Attention plans that the installed cuDNN builds for GPUs that are only described: neither a GPU nor a driver is
+// needed. A plan shows that an engine accepts the graph and how much workspace it needs, not that results are right.
+// Prints a table of every shipped configuration on Hopper; with ATHANOR_FULL=1 also on the other GPUs. Skipped if cuDNN
+// is missing.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
@@ -22,7 +23,7 @@ using cuda::AttentionPlan;
 using cuda::AttentionProblem;
 using cuda::PlanFiles;
 
-// Values of the data sheets and of NVIDIA's table of compute capabilities.
+// Values from the data sheets and from NVIDIA's table of compute capabilities.
 struct Gpu {
   const char* name;
   int capability, multiprocessors, clock_khz, memory_clock_khz, l2_bytes, shared_bytes;
@@ -46,7 +47,7 @@ std::string description(const Gpu& gpu) {
 
 class CudnnPlans : public ::testing::Test {
  protected:
-  // The library stays open until the process ends, and so does the driver that it found.
+  // The library stays open until the process ends, and so does the driver it found.
   static const CudnnTable* library(std::string* why) {
     static std::string problem;
     static const std::unique_ptr<CudnnTable> table = []() -> std::unique_ptr<CudnnTable> {
@@ -78,9 +79,9 @@ class CudnnPlans : public ::testing::Test {
                         what);
     cuda::require_cudnn(*cudnn_, cudnn_->cudnnBackendFinalize(d), what);
     return AttentionPlan(*cudnn_, {.handle = nullptr, .properties = d}, p,
-                         files);  // keeps using d until the process ends
+                         files);  // cuDNN keeps using d until the process ends
   }
-  // Forward and backward of packed [q | k | v] rows.
+  // Builds forward and backward plans for packed [q | k | v] rows.
   void plan_both(const Gpu& gpu, const char* name, AttentionProblem p) const {
     p.stride_q = p.stride_k = p.stride_v = (p.heads + 2 * p.kv_heads) * p.head_dim;
     p.stride_dq = p.stride_dk = p.stride_dv = p.stride_q;
@@ -108,8 +109,8 @@ TEST_F(CudnnPlans, GroupedHeadsOfALongSequence) {
             {.batch = 1, .tokens = 8192, .heads = 32, .kv_heads = 8, .head_dim = 128, .dtype = DType::bf16});
 }
 
-// All masks together on every GPU, and apart where training is meant to be; scratch memory grows by the bounds of
-// documents alone.
+// All masks together on every GPU, and separately on the GPU meant for training; only the bounds of documents add
+// scratch memory.
 TEST_F(CudnnPlans, DocumentsAndWindows) {
   AttentionProblem p{.batch = 2, .tokens = 4096, .heads = 8, .kv_heads = 2, .head_dim = 128, .dtype = DType::bf16};
   p.window = 512;
@@ -125,7 +126,7 @@ TEST_F(CudnnPlans, DocumentsAndWindows) {
   EXPECT_EQ(plan(kHopper, p).scratch(), plan(kHopper, whole).scratch() + 2 * 4096 * sizeof(int32_t));
 }
 
-// Restoring skips the heuristic and the compiler.
+// Restoring a plan skips the heuristic and the compiler.
 TEST_F(CudnnPlans, ComeBackFromFiles) {
   const testing::TempDir folder;
   const PlanFiles files(folder.path(), "a described GPU");
@@ -138,7 +139,7 @@ TEST_F(CudnnPlans, ComeBackFromFiles) {
     EXPECT_EQ(restored.engine(), -1);
     EXPECT_EQ(restored.why_not(), "");
     EXPECT_EQ(restored.scratch(), made.scratch());
-    const AttentionPlan elsewhere = plan(kAmpere, p, files);  // refused, and replaced by a plan of its own
+    const AttentionPlan elsewhere = plan(kAmpere, p, files);  // the file is refused, and replaced by a new plan
     EXPECT_GE(elsewhere.engine(), 0);
     EXPECT_EQ(elsewhere.why_not(), "");
     EXPECT_EQ(plan(kAmpere, p, files).engine(), -1);

@@ -1,4 +1,5 @@
-// In place of the kernel that cuDNN's attention of documents launches first: programs that only make plans have none.
+// Replaces the kernel that cuDNN attention launches first for documents: programs that only build plans have no
+// kernels.
 #include "base/error.h"
 #include "cuda/attention/document_bounds.h"
 

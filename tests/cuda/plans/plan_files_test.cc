@@ -1,5 +1,6 @@
-// CudnnAttention's plans, on the fake cuDNN without the emulated GPU, so that sanitizers may look: kept in files and
-// restored from them, what damage does; backward plans made ahead by a thread of their own, whatever becomes of them.
+// Plan files of CudnnAttention, with the fake cuDNN but without the emulated GPU, so that sanitizers work: plans are
+// stored in files and restored, damaged files are handled, and backward plans are built ahead by a background thread,
+// whatever becomes of them.
 #include "cuda/plan_files.h"
 
 #include <gmock/gmock.h>
@@ -24,7 +25,7 @@ using testing::TempDir;
 
 constexpr int64_t kTokens = 16, kHeads = 2, kDim = 8, kCols = kHeads * kDim;
 
-struct Memory {  // of q, k and v as packed rows, of y and of the log-sum-exp; the fake computes in host memory
+struct Memory {  // packed Q, K and V rows, y, and log-sum-exp; the fake computes in host memory
   std::vector<uint16_t> qkv = std::vector<uint16_t>(kTokens * 3 * kCols, 0x3f00),
                         y = std::vector<uint16_t>(kTokens * kCols);
   std::vector<float> lse = std::vector<float>(kTokens * kHeads);
@@ -41,7 +42,7 @@ AttentionFwd forward(Memory& m) {
           .shape = {kHeads, kHeads, kDim, 0, 0.5F}};
 }
 
-// Gradients that lie as q, k and v do, or by themselves.
+// Gradients packed like Q, K and V, or in separate tensors.
 AttentionBwd backward(Memory& m, bool packed) {
   const AttentionFwd f = forward(m);
   const Tensor d{nullptr, DType::bf16, {kTokens, kCols}, packed ? 3 * kCols : kCols};
@@ -64,7 +65,7 @@ class PlansTest : public ::testing::Test {
   CudnnAttention::Options kept(const std::string& key = "a GPU") {
     return {.tokens = kTokens, .files = {folder.path(), key}};
   }
-  // How many plans an attention with these options lets the library make, forward and backward.
+  // The number of plans, forward and backward, that an attention with these options builds with the library.
   int made(const CudnnAttention::Options& options) {
     const int before = fake.plans_made();
     CudnnAttention attention(fake.table(), stream, options);
@@ -72,7 +73,7 @@ class PlansTest : public ::testing::Test {
     std::vector<char> scratch(attention.scratch(forward(memory)));
     attention.run(forward(memory), scratch.data());
     EXPECT_TRUE(machine.synchronize(stream));
-    for (int64_t t = 0; t < kTokens; ++t)  // equal values at all places: every visible key counts alike
+    for (int64_t t = 0; t < kTokens; ++t)  // equal values everywhere: every visible key has the same weight
       EXPECT_NEAR(memory.lse[size_t(t * kHeads)], std::log(double(t + 1)) + 0.5 * kDim * 0.25, 1e-2);
     return fake.plans_made() - before;
   }
@@ -99,7 +100,7 @@ TEST_F(PlansTest, AreMadeOnceAndRestoredFromThenOn) {
   EXPECT_EQ(files().size(), 4U);
 }
 
-// A window is a number that each launch reads; documents are another graph.
+// The window is a number read at launch; documents need another graph.
 TEST_F(PlansTest, OnePlanServesEveryWindow) {
   CudnnAttention::Options options = kept();
   options.documents = true;
@@ -115,7 +116,7 @@ TEST_F(PlansTest, OnePlanServesEveryWindow) {
   EXPECT_EQ(made_for(0, 1), 1);
   EXPECT_EQ(made_for(3, 1), 1);
   EXPECT_EQ(made_for(5, 1), 0);
-  EXPECT_EQ(made_for(kTokens, 1), 0);  // hides nothing
+  EXPECT_EQ(made_for(kTokens, 1), 0);  // masks nothing
   EXPECT_EQ(made_for(0, 3), 1);
   EXPECT_EQ(made_for(0, 4), 0);
   EXPECT_EQ(made_for(3, 3), 1);
@@ -184,7 +185,7 @@ TEST_F(PlansTest, TheOldestFilesGo) {
   EXPECT_EQ(PlanFiles().load("graph 3"), "");
 }
 
-// Each test of these runs the thread against the caller's own work: under the thread sanitizer it is a test of races.
+// These tests run the background thread concurrently with the caller: under the thread sanitizer they detect races.
 class PlansAhead : public PlansTest {
  protected:
   CudnnAttention::Options ahead() {
@@ -222,11 +223,11 @@ TEST_F(PlansAhead, AFailureIsHeardByWhoAsksAndNobodyElse) {
   {
     CudnnAttention attention(fake.table(), stream, failing);
     EXPECT_TRUE(attention.supports(forward(memory)));
-    EXPECT_TRUE(attention.supports(backward(memory, true)));  // made by this thread
+    EXPECT_TRUE(attention.supports(backward(memory, true)));  // built by this thread
     EXPECT_EQ(fake.plans_made(), 2);
   }
   CudnnAttention attention(fake.table(), stream, {.tokens = kTokens});
-  machine.fail_next("cudnnCreate", 1, int{CUDNN_STATUS_NOT_INITIALIZED});  // that of backward
+  machine.fail_next("cudnnCreate", 1, int{CUDNN_STATUS_NOT_INITIALIZED});  // the handle for backward
   EXPECT_TRUE(attention.supports(forward(memory)));
   try {
     attention.supports(backward(memory, true));

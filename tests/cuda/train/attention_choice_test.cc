@@ -1,5 +1,5 @@
-// Training whose attention was chosen by trial: the choice decides about bits, and brought back it repeats them.
-// Documents by cuDNN's kernels and by the program's own.
+// Training with autotuned attention: the choice affects the bits, and a restored choice repeats them. Also documents,
+// with cuDNN's kernels and with the program's own.
 #ifdef ATHANOR_EMULATED_GPU
 #include <gtest/gtest.h>
 
@@ -17,7 +17,8 @@ using testing::tiny;
 
 constexpr int64_t kSeq = 16, kSteps = 2;
 
-// The losses of a run; `choices`: of an earlier run, or, if empty, those of a search in which cuDNN takes so long.
+// The losses of a run. `choices`: those of an earlier run, or if empty, filled in by autotuning in which cuDNN takes
+// the given time.
 std::vector<double> train(CudaAttention attention, double cudnn_microseconds, std::string& choices,
                           std::vector<Span> documents = {}) {
   CudaBackend cuda = make_cuda({.attention = attention, .tokens = kSeq, .documents = true});
@@ -72,7 +73,7 @@ TEST(AttentionByTrial, DocumentsByCudnnFollowTheProgramsOwn) {
     std::string choices;
     return train(attention, 5, choices, spans);
   };
-  const std::vector<double> cudnn = losses(CudaAttention::cudnn, documents);  // first: it opens the fake library
+  const std::vector<double> cudnn = losses(CudaAttention::cudnn, documents);  // first: opens the fake library
   const std::vector<double> own = losses(CudaAttention::builtin, documents);
   const std::vector<double> whole = losses(CudaAttention::cudnn, {});
   EXPECT_NE(own, cudnn);

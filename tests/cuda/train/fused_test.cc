@@ -1,5 +1,5 @@
-// The law with products that compute their epilogues themselves: recomputation changes no bit, whichever epilogues are
-// fused, also where the library's GELU sees sums that were not rounded yet.
+// The law with fused GEMM epilogues: recomputation changes no bit, whichever epilogues are fused, even though the
+// library's GELU sees sums that are not rounded yet.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -38,7 +38,7 @@ struct Outcome {
   bool operator==(const Outcome&) const = default;
 };
 
-// A backend for which layers may leave ops apart.
+// A backend that can be told to reject fused ops.
 class Apart final : public Decorated<Apart> {
  public:
   Apart(Ops& ops, bool apart) : ops_(ops), apart_(apart) {}
@@ -58,12 +58,12 @@ class Apart final : public Decorated<Apart> {
   bool apart_;
 };
 
-// A run with the choices of another, with those of a search (into `choices`), or with none.
+// Autotune choices: given ones, those of a search (stored in `choices`), or none.
 enum class Choose : uint8_t { none, search, given };
 struct Tuned {
   Choose how = Choose::none;
   bool apart = false;
-  int64_t head_dim = 0;  // 0: tiny()'s
+  int64_t head_dim = 0;  // 0: that of tiny()
   std::string choices, report;
   int64_t rotated_back = 0, rotated_behind = 0;
   bool asks = false;  // whether layers ask for SwiGLU's gradient as an epilogue
@@ -112,7 +112,7 @@ class Fused : public ::testing::TestWithParam<std::pair<ModelType, const char*>>
  protected:
   void SetUp() override { set_times(true); }
   void TearDown() override { set_times(false); }
-  // On the emulated GPU, products with an epilogue take less time than those without.
+  // On the emulated GPU, makes GEMMs with an epilogue faster than those without.
   static void set_times([[maybe_unused]] bool fusing_pays) {
 #ifdef ATHANOR_EMULATED_GPU
     { Rig opens_the_library; }
@@ -179,7 +179,7 @@ TEST(RopeOfAttention, RotatedBackHasTheBitsOfOpsApart) {
     }
 }
 
-// Products in parts, as before a search, and layers that never ask for an epilogue.
+// GEMMs in parts, as before autotuning, and layers that never request an epilogue.
 TEST(SwigluGradient, AskedForAsAnEpilogueHasTheBitsOfOpsApart) {
   for (const G granularity : {G::none, G::selective}) {
     Tuned fused, apart{.apart = true};

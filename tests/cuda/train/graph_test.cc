@@ -1,5 +1,5 @@
-// A step on a GPU: graphs are the same kernels and give the same bits as launches one by one, and the host waits
-// nowhere but in collect().
+// A step on a GPU: CUDA graphs run the same kernels and give the same bits as separate launches, and the host waits
+// only in collect().
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
@@ -38,7 +38,7 @@ EngineOptions options(const char* precision, bool graphs, Recompute recompute = 
   return o;
 }
 
-// Attention inside chunks of so many tokens, if the engine's table has room for them.
+// Restricts attention to chunks of `length` tokens, if the engine's span table is large enough.
 void cut(Engine& engine, int64_t length) {
   std::vector<Span> spans(size_t(engine.options().documents_per_sequence));
   std::vector<int32_t> positions(kSeq);
@@ -62,12 +62,12 @@ void step(Engine& engine, int64_t s) {
 struct Outcome {
   std::vector<double> losses;
   std::vector<float> norms;
-  std::vector<float> scores;  // the largest of each step, with QK-clip
+  std::vector<float> scores;  // maximum attention logit of each step, with QK-clip
   std::vector<std::vector<float>> masters;
   bool operator==(const Outcome&) const = default;
 };
 
-// Steps are collected one late, as the trainer does. windows: attention's in each step; empty: the model's.
+// Steps are collected one late, as in the trainer. windows: attention window of each step; empty: the model's.
 Outcome train(ModelType type, const EngineOptions& o, const std::vector<int64_t>& windows = {}) {
   Rig rig;
   Engine engine(tiny(type), o, rig.backend());
@@ -98,11 +98,11 @@ TEST_P(Graphs, ChangeNoBit) {
   for (const Recompute recompute : {Recompute{}, Recompute{G::selective, 1}, Recompute{G::full, 1}}) {
     const Outcome eager = train(type, options(precision, false, recompute));
     EXPECT_EQ(eager, train(type, options(precision, true, recompute))) << int(recompute.granularity);
-    EXPECT_LT(eager.losses.back(), 1.1 * 2 * kSeq * std::log(double(kTinyVocab)));  // not far above knowing nothing
+    EXPECT_LT(eager.losses.back(), 1.1 * 2 * kSeq * std::log(double(kTinyVocab)));  // near that of uniform outputs
   }
 }
 
-// Sequences that grow: chunks of 4, 8 and 16 tokens are in the table that the captured kernels read.
+// Sequence length warm-up: chunks of 4, 8 and 16 tokens are in the span table that the captured kernels read.
 TEST_P(Graphs, AreReplayedWithOtherChunks) {
   const auto [type, precision] = GetParam();
   EngineOptions graphs = options(precision, true), eager = options(precision, false);
@@ -120,7 +120,7 @@ TEST_P(Graphs, AreMadeAnewForAnotherWindow) {
   EXPECT_NE(eager.losses, train(type, options(precision, true), {3, 3, 3, 3}).losses);
 }
 
-// The device alone decides which heads are scaled.
+// Only the device decides which heads are scaled.
 TEST_P(Graphs, ClipScores) {
   const auto [type, precision] = GetParam();
   EngineOptions eager = options(precision, false), graphs = options(precision, true);
@@ -142,7 +142,8 @@ INSTANTIATE_TEST_SUITE_P(Families, Graphs,
                            return std::string(name_of(which.param.first)) + "_" + which.param.second;
                          });
 
-// While a stream is captured in global mode CUDA refuses, on all threads, what may wait for the GPU or allocate.
+// While a stream is captured in global mode, CUDA refuses on all threads any call that may wait for the GPU or
+// allocate.
 class NothingMayWait {
  public:
   NothingMayWait() {
@@ -172,7 +173,7 @@ TEST(Step, HostWaitsOnlyToCollect) {
       const int64_t before = rig.device->host_waits();
       {
         std::optional<NothingMayWait> watch;
-        if (s >= 2) watch.emplace();  // kernels are loaded, graphs are made
+        if (s >= 2) watch.emplace();  // by then kernels are loaded and graphs captured
         step(engine, s);
       }
       EXPECT_EQ(rig.device->host_waits(), before) << "step " << s << (graphs ? " captured" : " eager");
@@ -182,7 +183,7 @@ TEST(Step, HostWaitsOnlyToCollect) {
   }
 }
 
-// Such as NCCL's and CUPTI's threads, or one that writes a checkpoint.
+// Like the threads of NCCL and CUPTI, or one that writes a checkpoint.
 TEST(Graphs, OtherThreadsMayCallCudaMeanwhile) {
   Rig rig;
   rig.device->begin_capture();

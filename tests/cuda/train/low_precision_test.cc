@@ -1,5 +1,5 @@
-// Recipes of 8 and 4 bits on a GPU: steps are those of the CPU backend but for the order of sums, what is planned is
-// allocated, recomputation and repetition change no bit, and what the GPU cannot multiply is emulated.
+// FP8 and FP4 recipes on a GPU: steps match the CPU backend except for the order of sums, what is planned is allocated,
+// recomputation and repetition change no bit, and unsupported GEMMs are emulated.
 #include <gtest/gtest.h>
 
 #include "cpu/make_cpu.h"
@@ -36,7 +36,7 @@ EngineOptions options(const std::string& precision, G granularity = G::none) {
 struct Outcome {
   std::vector<double> losses;
   std::vector<float> norms;
-  std::vector<QuantizedOperand> quantized = {};  // of all steps
+  std::vector<QuantizedOperand> quantized = {};  // over all steps
   bool operator==(const Outcome& b) const { return losses == b.losses && norms == b.norms; }
 };
 
@@ -60,7 +60,7 @@ Outcome train(Engine& engine) {
 
 struct GpuRun {
   Outcome outcome;
-  std::string how;  // GEMMs of quantized operands are computed
+  std::string how;  // how GEMMs of quantized operands are computed
   size_t planned = 0, allocated = 0;
 };
 GpuRun on_gpu(ModelType type, const EngineOptions& o, bool search = false) {
@@ -83,7 +83,7 @@ Outcome on_cpu(ModelType type, const EngineOptions& o) {
   return train(engine);
 }
 
-// Sums in another order round otherwise, to 16 bits, and then to 8.
+// Sums in another order round differently, first to 16 bits and then to 8.
 void expect_near(const Outcome& got, const Outcome& want, double times = 1) {
   for (size_t s = 0; s < want.losses.size(); ++s) {
     EXPECT_NEAR(got.losses[s], want.losses[s], times * 5e-4 * want.losses[s]) << "step " << s;
@@ -107,7 +107,8 @@ TEST_P(LowPrecisionOnGpu, StepsAreThoseOfTheCpu) {
   const EngineOptions o = options(precision);
   const GpuRun gpu = on_gpu(type, o);
   EXPECT_EQ(gpu.planned, gpu.allocated);
-  // Random numbers follow from the largest magnitude, so that one rounded otherwise draws all of a matrix anew.
+  // Stochastic rounding depends on the amax, so an amax that is rounded differently changes the random numbers of the
+  // whole matrix.
   expect_near(gpu.outcome, on_cpu(type, o), o.recipe.four_bits() ? 5 : 1);
   EXPECT_EQ(gpu.outcome, on_gpu(type, options(precision, G::full)).outcome);
 }
@@ -140,7 +141,7 @@ TEST(LowPrecisionOnGpus, SearchedProductsAgree) {
 }
 
 #ifdef ATHANOR_EMULATED_GPU
-// Of a GPU: Quantize finds the largest magnitude itself, or takes it where it was left.
+// Ops on a GPU: Quantize computes the amax itself, or uses the one passed to it.
 class FindingOps final : public Decorated<FindingOps> {
  public:
   FindingOps(Ops& inner, bool finds) : inner_(inner), finds_(finds) {}
@@ -162,7 +163,7 @@ class FindingOps final : public Decorated<FindingOps> {
   bool finds_;
 };
 
-// By all who leave it, attention by cuDNN's kernels and by the program's own.
+// For all ops that compute an amax, with attention by cuDNN and by the program's own kernels.
 TEST(LowPrecisionOnGpus, LargestMagnitudesChangeNoBit) {
   for (const CudaAttention attention : {CudaAttention::cudnn, CudaAttention::builtin})
     for (const ModelType type : {ModelType::gpt2, ModelType::llama}) {
@@ -181,7 +182,7 @@ TEST(LowPrecisionOnGpus, LargestMagnitudesChangeNoBit) {
 }
 #endif
 
-// The library gets the same operands, whether quantizing transposes them or the product does.
+// The library gets the same operands, whether the quantize kernel transposes them or the GEMM does.
 TEST(LowPrecisionOnGpus, TransposedCodesChangeNoBit) {
   for (const char* precision : {"fp8_delayed", "fp8_rowwise", "fp8_blockwise"}) {
     Outcome outcomes[2];
@@ -199,7 +200,7 @@ TEST(LowPrecisionOnGpus, TransposedCodesChangeNoBit) {
       EXPECT_EQ(ops.transposed > 0, turns) << precision;
     }
     EXPECT_EQ(outcomes[0], outcomes[1]) << precision;
-    // By products weights alone are transposed, and only where both of theirs read the same codes.
+    // GEMMs transpose only weights, and only if both GEMMs of a weight read the same quantized values.
     EXPECT_EQ(moved[1], precision == std::string("fp8_rowwise") ? 0 : 2 * weights) << precision;
     EXPECT_LT(moved[1], moved[0]) << precision;
   }
@@ -220,7 +221,7 @@ TEST(LowPrecisionOnGpus, WhatTheGpuLacksIsEmulated) {
   expect_near(old.outcome, on_cpu(ModelType::llama, o));
 }
 
-// A library without scales of rows for results in f32, which gradients of weights are.
+// A library without per-row scales for f32 results, which weight gradients need.
 TEST(LowPrecisionOnGpus, WhatTheLibraryLacksIsEmulated) {
   { Rig opens_the_library; }
   auto& fake = emu::fakes::Installed<emu::fakes::FakeCublasLt>::get();
@@ -243,7 +244,7 @@ TEST(LowPrecisionOnGpus, BlackwellMultipliesBlocksOf32And16) {
     emu::simulate({emu::gpu_b200()});
     const GpuRun gpu = on_gpu(ModelType::llama, o, true);
     emu::simulate({emu::gpu_h200()});
-    // Those of K = 48 are emulated.
+    // GEMMs with K = 48 are emulated.
     EXPECT_EQ(gpu.how.find("12 of 32 products emulated: a GPU of compute capability 10.0"), 0U) << gpu.how;
     EXPECT_EQ(gpu.planned, gpu.allocated);
     expect_near(gpu.outcome, on_cpu(ModelType::llama, o), o.recipe.four_bits() ? 5 : 1);

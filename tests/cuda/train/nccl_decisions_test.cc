@@ -1,4 +1,4 @@
-// Whole runs of ranks over NCCL: what they decide travels with the scalars of steps that the host collects late.
+// Whole runs of ranks over NCCL: their decisions travel with the step scalars that the host collects late.
 #include <algorithm>
 #include <atomic>
 
@@ -24,7 +24,7 @@ class NcclDecisions : public Nccl, protected RunFolder {
   std::vector<Ended> run_all(const Config& c, const Doing& doing, const std::function<void()>& before = {}) {
     std::vector<Ended> ended(kRanks);
     std::vector<Asked> asked(kRanks);
-    std::atomic<int64_t> said{0};  // of all ranks
+    std::atomic<int64_t> said{0};  // messages of all ranks
     observe_ = [&](std::unique_ptr<Communicator> hosts) { return std::make_unique<Observed>(std::move(hosts), &said); };
     ::testing::internal::CaptureStdout();
     try {
@@ -32,7 +32,7 @@ class NcclDecisions : public Nccl, protected RunFolder {
         const int me = hosts.rank();
         train(c, rank, hosts, said, ended[size_t(me)], asked[size_t(me)], doing, before);
       });
-    } catch (const Error&) {  // NOLINT(bugprone-empty-catch): each rank has noted its own
+    } catch (const Error&) {  // NOLINT(bugprone-empty-catch): each rank has recorded its own error
     }
     ::testing::internal::GetCapturedStdout();
     return ended;
@@ -72,7 +72,7 @@ class NcclDecisions : public Nccl, protected RunFolder {
   }
 };
 
-// The step of the request is the fifth; the sixth is launched before its result is read.
+// The request is made in the fifth step; the sixth is launched before its result is read.
 TEST_F(NcclDecisions, NoMessageBetweenHostsInASteadyStep) {
   const auto ask = [](int rank, Activity activity, int64_t step, Asked& asked) {
     if (rank == 1 && activity == Activity::step && step == 5) asked.ask(SIGUSR1);
@@ -91,7 +91,9 @@ TEST_F(NcclDecisions, AReadThatFailsOnOneRankSavesTheLastWholeStep) {
   ASSERT_EQ(run_all(config("whole", every), {})[0].code, Exit::done);
   const std::string path = dir_.path() + "/data.bin", text = read_file(path, 1 << 20);
   const auto truncate = [&](int rank, Activity activity, int64_t step, Asked&) {
-    if (rank == 1 && activity == Activity::step && step == 3) fs::resize_file(path, 100);  // of the last rank alone
+    if (rank == 1 && activity == Activity::step && step == 3)
+      fs::resize_file(path, 100);  // only the last rank
+                                   // truncates the file
   };
   const std::vector<Ended> ended = run_all(config("failed", set), truncate, [&] {
     fs::remove(path);

@@ -1,5 +1,6 @@
-// Ranks over NCCL as threads of one process, for the tests of this folder. On the emulated GPU every rank has a GPU of
-// its own and NCCL is a fake; on a real one all share it if NCCL permits (NCCL_MULTI_RANK_GPU_ENABLE=1, 2.30 or later).
+// Ranks over NCCL as threads of one process, for the tests of this folder. On the emulated GPU every rank has its own
+// GPU, and NCCL is a fake; on a real one all ranks share the GPU if NCCL permits (NCCL_MULTI_RANK_GPU_ENABLE=1, 2.30 or
+// later).
 #pragma once
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
@@ -24,7 +25,7 @@
 
 namespace athanor::testing {
 
-// What ranks in processes of their own learn of each other through the rendezvous.
+// Replaces the rendezvous, by which ranks in separate processes learn of failures.
 struct Board {
   std::mutex mutex;
   std::string failure;
@@ -64,7 +65,8 @@ struct Rank {
     cuda.device->sync();
     return bytes;
   }
-  // Before memory is freed, which on a shared GPU waits for the kernels of all ranks, and they perhaps for this rank.
+  // Called before memory is freed, which on a shared GPU waits for the kernels of all ranks, and those may wait for
+  // this rank.
   void quiet(Communicator& hosts, Board& board) {
     if (!board.told().empty()) return;  // some rank has left already
     cuda.device->sync();
@@ -80,10 +82,10 @@ struct Rank {
 class Nccl : public ::testing::Test {
  protected:
   static constexpr int kMostRanks = 4;
-  static constexpr double kAmple = 120;  // seconds, for whatever is expected to go well
+  static constexpr double kAmple = 120;  // timeout in seconds for everything that is expected to succeed
 
   void SetUp() override { prepare(kMostRanks); }
-  // Skips the test where there is no GPU, or NCCL does not let so many ranks run.
+  // Skips the test if there is no GPU, or NCCL does not allow this many ranks.
   void prepare([[maybe_unused]] int ranks) {
 #ifdef ATHANOR_EMULATED_GPU
     (void)emu::take_report();
@@ -113,7 +115,7 @@ class Nccl : public ::testing::Test {
 #endif
   }
 
-  // body on each rank, in a thread with a GPU, a communicator and the hosts' own way to talk.
+  // Runs `body` on each rank, in a thread with a GPU, an NCCL communicator and a host communicator.
   void run(
       int ranks, const std::function<void(Rank&, Communicator& hosts)>& body,
       const std::function<double()>& timeout = [] { return kAmple; }) {
@@ -132,10 +134,10 @@ class Nccl : public ::testing::Test {
   }
 
   Board board_;
-  std::function<std::unique_ptr<Communicator>(std::unique_ptr<Communicator>)> observe_;  // what NCCL says between hosts
+  std::function<std::unique_ptr<Communicator>(std::unique_ptr<Communicator>)> observe_;  // wraps NCCL's host side
 #ifdef ATHANOR_EMULATED_GPU
   static emu::fakes::FakeNccl& fake() {
-    (void)open_nccl({});  // makes it
+    (void)open_nccl({});  // creates the fake
     return emu::fakes::Installed<emu::fakes::FakeNccl>::get();
   }
   static std::vector<std::string> fake_leaks() { return fake().leaks(); }

@@ -1,5 +1,5 @@
-// Collectives over NCCL are those of the threads transport, their order is kept in streams and graphs, and whatever
-// fails ends all ranks with one message.
+// Collectives over NCCL match those of the threads transport, keep their order in streams and graphs, and any failure
+// ends all ranks with one message.
 #include <atomic>
 #include <chrono>
 #include <thread>
@@ -60,7 +60,7 @@ std::vector<double> numbers(const std::vector<std::byte>& bytes, DType dtype) {
   return out;
 }
 
-// Sums of a few normal numbers of size 8, in another order.
+// Tolerance for sums of a few normally distributed values of size 8, in another order.
 double tolerance(DType dtype) {
   return dtype == DType::bf16 ? 0.5 : dtype == DType::f16 ? 0.06 : dtype == DType::f32 ? 1e-5 : 0;
 }
@@ -118,7 +118,7 @@ TEST_F(Nccl, ShardsAreThoseOfThreads) {
   });
 }
 
-// NCCL's own sums of bf16 are rounded at every hop; these are made of all ranks' values in rank order and rounded once.
+// NCCL's own bf16 sums are rounded at every hop; these sum the values of all ranks in rank order and round once.
 TEST_F(Nccl, SumsOfBf16AreThoseOfThreadsToTheBit) {
   for (const int ranks : {2, 3, 4})
     run(ranks, [&](Rank& rank, Communicator& hosts) {
@@ -141,7 +141,7 @@ TEST_F(Nccl, SumsOfBf16AreThoseOfThreadsToTheBit) {
             EXPECT_EQ(rank.read(shard), std::vector(own, own + std::ptrdiff_t(part))) << n << " of " << ranks;
           }
         }
-      const Tensor few = rank.upload(contribution(hosts.rank(), 3, DType::bf16), DType::bf16);  // some have no piece
+      const Tensor few = rank.upload(contribution(hosts.rank(), 3, DType::bf16), DType::bf16);  // some get no part
       const Tensor room = rank.upload(std::vector<std::byte>(size_t(64 * ranks)), DType::bf16);
       rank.nccl->sum(few, room, Stream::compute);
       EXPECT_EQ(rank.read(few), testing::expected_reduction(ranks, 3, DType::bf16, Reduce::sum));
@@ -149,7 +149,7 @@ TEST_F(Nccl, SumsOfBf16AreThoseOfThreadsToTheBit) {
 }
 
 #ifdef ATHANOR_EMULATED_GPU
-// With communicators that were there before it, and that come later.
+// Also with communicators that existed before the memory, or are created later.
 TEST_F(Nccl, MemoryIsRegisteredWithEveryCommunicator) {
   const int64_t before = fake().calls_outside_registered_memory();
   run(4, [&](Rank& rank, Communicator& hosts) {
@@ -192,7 +192,7 @@ TEST_F(Nccl, BroadcastAndMessages) {
   });
 }
 
-// Parts of all sizes, also none; one tensor goes to several ranks.
+// Parts of all sizes, including empty ones; one tensor is sent to several ranks.
 TEST_F(Nccl, AllToAllGivesEachRankItsPart) {
   run(4, [&](Rank& rank, Communicator& hosts) {
     const int me = hosts.rank();
@@ -219,7 +219,7 @@ TEST_F(Nccl, AllToAllGivesEachRankItsPart) {
 TEST_F(Nccl, GroupsAreOrderedByKeyAndWorkAlone) {
   run(4, [&](Rank& rank, Communicator& hosts) {
     const int me = hosts.rank();
-    const auto pair = rank.nccl->split(me % 2, -me);  // odd and even ranks, last first
+    const auto pair = rank.nccl->split(me % 2, -me);  // odd and even ranks, in reversed order
     ASSERT_EQ(pair->size(), 2);
     EXPECT_EQ(pair->rank(), me < 2 ? 1 : 0);
     const Tensor x = rank.upload(contribution(me, 9, DType::i32), DType::i32);
@@ -232,7 +232,7 @@ TEST_F(Nccl, GroupsAreOrderedByKeyAndWorkAlone) {
     const auto alone = pair->split(me, 0), again = rank.nccl->split(0, me);
     EXPECT_EQ(alone->size(), 1);
     alone->all_reduce(x, Reduce::sum, Stream::compute);
-    for (int turn = 0; turn < 3; ++turn) {  // several groups by turns
+    for (int turn = 0; turn < 3; ++turn) {  // alternates between several groups
       pair->broadcast(x, 0, Stream::compute);
       again->broadcast(x, 1, Stream::compute);
     }
@@ -240,7 +240,7 @@ TEST_F(Nccl, GroupsAreOrderedByKeyAndWorkAlone) {
   });
 }
 
-// Order between streams is that of events alone, the host never waits, and a graph repeats it all.
+// Only events order the streams, the host never waits, and a graph repeats everything.
 TEST_F(Nccl, LanesAndGraphsKeepTheOrder) {
   run(2, [&](Rank& rank, Communicator& hosts) {
     Device& device = *rank.cuda.device;
@@ -268,8 +268,8 @@ TEST_F(Nccl, LanesAndGraphsKeepTheOrder) {
   });
 }
 
-// What can be learnt of the library on any machine with a GPU: start, registered memory, calls eager and captured, and
-// the end of a communicator that a graph still refers to.
+// What can be tested with the library on any machine with a GPU: start, registered memory, eager and captured calls,
+// and the destruction of a communicator that a graph still refers to.
 class NcclAlone : public Nccl {
  protected:
   void SetUp() override { prepare(1); }
@@ -321,9 +321,9 @@ TEST_F(NcclAlone, FromStartToAbort) {
   });
 }
 
-// ---- failures
+// Failures.
 
-// What a rank says at its end.
+// How a rank ended.
 struct End {
   std::string what;
   Exit code = Exit::done;
@@ -333,8 +333,8 @@ struct End {
 class NcclFailure : public Nccl {
  protected:
   using BeforeEach = std::function<void(int rank, int turn)>;
-  // Three ranks reduce for as long as it goes well, one by one or in a replayed graph. Once all have come to the turn
-  // `hasty`, and so ended those before it, a collective has a second.
+  // Three ranks all-reduce as long as that succeeds, either eagerly or in a replayed graph. Once all ranks have reached
+  // turn `hasty`, and so finished earlier ones, a collective has a timeout of one second.
   std::vector<End> ends(const BeforeEach& before_each, bool captured, int hasty = 6) {
     std::vector<End> all(3);
     ended_ = came_ = 0;
@@ -390,7 +390,7 @@ TEST_F(NcclFailure, ARankThatStaysAwayEndsTheOthersInTime) {
   }
 }
 
-// As the rendezvous tells of a process that was killed.
+// As when the rendezvous reports a killed process.
 TEST_F(NcclFailure, ALostPeerEndsTheOthersAtOnce) {
   const auto all = ends(
       [&](int rank, int turn) {
@@ -435,7 +435,7 @@ TEST_F(NcclFailure, AHangingCollectiveIsNamed) {
   }
 }
 
-// NCCL frees a communicator when no graph refers to it any more, and not before the device is done with the others.
+// NCCL frees a communicator when no graph refers to it any more, and not before the device has finished the others.
 TEST_F(NcclFailure, GraphsOfSeveralCommunicatorsDoNotHoldUpTheEnd) {
   fake().hang(1, 6);  // in the second replay
   std::atomic<int> came{0};

@@ -1,5 +1,5 @@
-// Training over NCCL: with every sharding, and on ranks that share sequences or products, it is the run of one rank,
-// graphs change no bit, and a rank that fails ends the run of all.
+// Training over NCCL: with every sharding, and with context and tensor parallelism, it matches the run of one rank;
+// graphs change no bit, and a rank that fails ends the run of all ranks.
 #include <atomic>
 
 #include "base/rng.h"
@@ -24,28 +24,29 @@ struct Setting {
   int replicas = 1, shards = 1, stage = 0;
   int64_t accumulation = 1;
   bool graphs = true;
-  int64_t leaves = 0;  // rank-invariant sums; micro-batches are then of six sequences
+  int64_t leaves = 0;  // logical shards of rank-invariant sums, with micro-batches of six sequences; 0: off
   RuleName rule = RuleName::adamw;
-  int context = 1;  // ranks that share sequences
+  int context = 1;  // context-parallel size
   bool ring = false;
   int64_t length = kLength;
-  int tensor = 1;          // ranks that share products
-  bool sequence = false;   // and rows between them
-  bool beside = true;      // their sums, beside other products
-  int64_t kv_heads = 1;    // of llama
-  int64_t head_dim = 0;    // 0: as many as heads share the hidden size
-  int64_t forgotten = -1;  // the call of a step that ranks which share products leave out
+  int tensor = 1;          // tensor-parallel size
+  bool sequence = false;   // sequence parallelism
+  bool beside = true;      // overlap tensor-parallel all-reduces with GEMMs
+  int64_t kv_heads = 1;    // of the llama family
+  int64_t head_dim = 0;    // 0: hidden size divided by heads
+  int64_t forgotten = -1;  // index of the call in a step that tensor-parallel ranks leave out
   bool keep_codes = true;
   DType gradients = DType::f32;
-  int experts = 1;      // of the shards, those that have other experts
-  int64_t offload = 0;  // elements of a stretch of masters and states in host memory; 0: in device memory
+  int experts = 1;      // expert-parallel size: number of shards with different experts
+  int64_t offload = 0;  // elements per chunk of master weights and optimizer states in host memory; 0: kept in device
+                        // memory
   RecomputeGranularity recompute = RecomputeGranularity::none;
-  bool offload_inputs = false;  // of recomputed blocks, to host memory
-  int64_t host_units = 0;       // whose weights and gradients are in host memory
-  int64_t layers = 0;           // 0: as many as the tiny model has
-  int stages = 1;               // of a pipeline
+  bool offload_inputs = false;  // offloads inputs of recomputed blocks to host memory
+  int64_t host_units = 0;       // units whose weights and gradients are in host memory
+  int64_t layers = 0;           // 0: that of the tiny model
+  int stages = 1;               // pipeline-parallel size
   PipelineSchedule schedule = PipelineSchedule::one_f_one_b;
-  int workers = 1;  // that compress momentum, after `freeze` steps
+  int workers = 1;  // workers that compress momentum, after `freeze` steps
   int64_t freeze = 0;
   int ranks() const { return stages * replicas * shards * context * tensor * workers; }
   std::string name() const {
@@ -64,8 +65,8 @@ ModelConfig model(const Setting& s) {
   return m;
 }
 
-// A world whose groups along one axis leave out one call of each step: what it should have written stays as it was.
-// The same rows may have been gathered there before, and so those of other ranks become zeros first.
+// A world whose groups along one axis leave out one call per step: its destination keeps its old content. Since an
+// earlier gather may have put the same rows there, the rows of other ranks are zeroed first.
 struct Forgotten {
   int64_t at = -1, next = 0;
   std::vector<std::byte> nothing = std::vector<std::byte>(1 << 20);
@@ -101,7 +102,7 @@ class Forgetful final : public Forwarding {
   bool forgets() { return splits_ < 0 && what_.next++ == what_.at; }
   Forgotten& what_;
   Device& device_;
-  int splits_;  // so far, in the order of the axes; -1: such a group
+  int splits_;  // number of splits so far, in the order of the axes; -1: a watched group
 };
 
 EngineOptions options(const Setting& s) {
@@ -134,7 +135,7 @@ EngineOptions options(const Setting& s) {
   return o;
 }
 
-// The micro-batches of one rank in one step, as the loader deals them out.
+// Runs the micro-batches of one rank in one step, with the samples that the loader would give it.
 void accumulate(Engine& engine, int64_t step) {
   PhaseClock clock;
   const int64_t rows = engine.options().micro_batch_size, length = engine.options().seq_length;
@@ -214,7 +215,7 @@ class NcclTraining : public Nccl {
 struct Layout {
   int replicas, shards, stage;
 };
-// Every stage and every way to share out; on a GPU all of them together.
+// Every stage and several shardings; on a GPU all combinations.
 std::vector<Layout> layouts() {
 #ifdef ATHANOR_EMULATED_GPU
   return {{1, 2, 0}, {1, 2, 1}, {1, 4, 2}, {2, 2, 3}};
@@ -240,7 +241,7 @@ TEST_F(NcclTraining, LossesMatchOneRank) {
   }
 }
 
-// Sends overlap compute in streams of their own; with ranks that share products and gradients, too.
+// Sends overlap compute in separate streams; also with tensor parallelism and sharded gradients.
 TEST_F(NcclTraining, StagesOfAPipelineMatchOneRank) {
   const Setting one{.kv_heads = 2, .layers = 4};
   const Curve want = train(one);
@@ -257,7 +258,7 @@ TEST_F(NcclTraining, StagesOfAPipelineMatchOneRank) {
   }
 }
 
-// Stages send while they copy block inputs.
+// Stages send while block inputs are copied.
 TEST_F(NcclTraining, BlockInputsInHostMemoryKeepTheBitsOfAPipeline) {
   Setting s{.accumulation = 3, .recompute = RecomputeGranularity::full, .layers = 4, .stages = 2};
   const Curve want = train(s);
@@ -265,7 +266,7 @@ TEST_F(NcclTraining, BlockInputsInHostMemoryKeepTheBitsOfAPipeline) {
   EXPECT_EQ(train(s), want) << s.name();
 }
 
-// Also where matrices are exchanged between the passes that bring momenta and masters, and norms added up.
+// Also if matrices are exchanged, or norms summed, between the passes that load moments and master weights.
 TEST_F(NcclTraining, OffloadKeepsTheBits) {
   for (const auto& [rule, stage] : {std::pair{RuleName::muon, 3}, {RuleName::lamb, 1}}) {
     Setting s{.precision = "bf16", .shards = 2, .stage = stage, .rule = rule};
@@ -275,7 +276,7 @@ TEST_F(NcclTraining, OffloadKeepsTheBits) {
   }
 }
 
-// Shards come from host memory before they are gathered, and what is added to theirs leaves behind the sum.
+// Shards are loaded from host memory before the all-gather, and gradients return there after the reduce-scatter.
 TEST_F(NcclTraining, ShardsInHostMemoryKeepTheBits) {
   Setting s{.precision = "bf16", .shards = 2, .stage = 3, .accumulation = 2};
   const Curve want = train(s);
@@ -283,7 +284,7 @@ TEST_F(NcclTraining, ShardsInHostMemoryKeepTheBits) {
   EXPECT_EQ(want, train(s)) << s.name();
 }
 
-// Steps with whole gradients and those with compressed momentum are two graphs.
+// Steps with uncompressed gradients and those with compressed momentum are two graphs.
 TEST_F(NcclTraining, WorkersThatCompressMomentum) {
   Setting s{.rule = RuleName::onebit_adam, .workers = 3, .freeze = 3};
   const Curve captured = train(s, 8);
@@ -304,7 +305,7 @@ TEST_F(NcclTraining, WorkersThatCompressMomentum) {
   EXPECT_EQ(scaled, train(lamb, 4));
 }
 
-// A byte for each weight of blocks in place of two, and the same bits.
+// FP8 all-gather: one byte per weight of the blocks instead of two, with the same bits.
 TEST_F(NcclTraining, GatheredCodesHaveTheBitsOf16) {
   for (const auto& [precision, stage] : {std::pair{"fp8_tensorwise", 1}, {"fp8_blockwise", 3}, {"nvfp4", 3}}) {
     Setting s{.precision = precision, .shards = 3, .stage = stage, .length = 8};
@@ -314,7 +315,7 @@ TEST_F(NcclTraining, GatheredCodesHaveTheBitsOf16) {
   }
 }
 
-// Of parts of matrices, and of rows that are gathered before.
+// Quantizes parts of matrices, and rows that are all-gathered first.
 TEST_F(NcclTraining, CodesOnRanksThatShareProductsOrSequences) {
   for (const auto& [precision, tensor, context] :
        {std::tuple{"fp8_tensorwise", 2, 1}, {"fp8_delayed", 2, 1}, {"fp8_blockwise", 1, 2}}) {
@@ -331,7 +332,7 @@ TEST_F(NcclTraining, CodesOnRanksThatShareProductsOrSequences) {
   }
 }
 
-// Keys and values of other ranks, gathered or hop after hop beside attention to the ones before.
+// K and V of other ranks are all-gathered, or passed hop by hop, overlapped with attention to the previous ones.
 TEST_F(NcclTraining, RanksThatShareSequences) {
   for (const auto& [type, context, shards] : {std::tuple{ModelType::llama, 4, 1}, {ModelType::gpt2, 2, 2}}) {
     const Curve want = train({.type = type, .length = 16}, 2);
@@ -346,7 +347,7 @@ TEST_F(NcclTraining, RanksThatShareSequences) {
   }
 }
 
-// Rows go to the ranks of their experts and back within captured graphs.
+// Rows are sent to the ranks of their experts and back within captured graphs.
 TEST_F(NcclTraining, RanksThatHaveOtherExperts) {
   const Curve want = train({.type = ModelType::dots1, .length = 8}, 2);
   for (const auto& [replicas, shards, stage] : {std::tuple{1, 2, 1}, {2, 2, 0}, {1, 4, 3}}) {
@@ -356,7 +357,8 @@ TEST_F(NcclTraining, RanksThatHaveOtherExperts) {
   }
 }
 
-// The same three sums of losses, of embeddings and products on all ranks of a group; beside shards and sequences, too.
+// The all-reduces of losses, embeddings and GEMMs agree on all ranks of a group; also with sharding and context
+// parallelism.
 TEST_F(NcclTraining, RanksThatShareProducts) {
   for (const ModelType type : {ModelType::llama, ModelType::gpt2}) {
     const Curve want = train({.type = type, .length = 8, .kv_heads = 2}, 2);
@@ -370,7 +372,8 @@ TEST_F(NcclTraining, RanksThatShareProducts) {
   }
 }
 
-// Sums beside other products and after them, too. Heads that products may turn, of rows that come in pieces, or not.
+// All-reduces that overlap GEMMs, or follow them. Head sizes for which a GEMM can fuse RoPE, with rows that come in
+// pieces, or not.
 TEST_F(NcclTraining, SharedProductsRepeatTheirBits) {
   for (const bool sequence : {false, true}) {
     Setting s{.precision = "bf16", .shards = 2, .stage = sequence ? 3 : 1, .length = 8};
@@ -384,7 +387,7 @@ TEST_F(NcclTraining, SharedProductsRepeatTheirBits) {
 }
 
 #ifdef ATHANOR_EMULATED_GPU
-// With the communicators of all groups.
+// Checks the communicators of all groups.
 TEST_F(NcclTraining, WhatIsSentIsInRegisteredMemory) {
   Setting s{.precision = "bf16", .shards = 2, .stage = 3, .rule = RuleName::normuon, .length = 8};
   s.tensor = s.kv_heads = 2, s.sequence = true;
@@ -394,7 +397,7 @@ TEST_F(NcclTraining, WhatIsSentIsInRegisteredMemory) {
 }
 #endif
 
-// Of those of a micro-batch: the embedding, all blocks, the loss, and the same backward.
+// Leaves out, in turn, each call of a micro-batch: the embedding, all blocks, the loss, and the same in backward.
 TEST_F(NcclTraining, ACallThatIsLeftOutIsNoticed) {
   for (const bool sequence : {false, true}) {
     Setting s{.type = ModelType::gpt2, .graphs = false, .length = 8};
@@ -404,7 +407,7 @@ TEST_F(NcclTraining, ACallThatIsLeftOutIsNoticed) {
     const int64_t layers = model(s).num_hidden_layers, calls = sequence ? 40 * layers + 18 : 6 * layers + 4;
     for (s.forgotten = 0; s.forgotten < calls; s.forgotten += sequence ? 13 : 2) {
       const Curve got = train(s, 2);
-      bool same = true;  // not with NaN
+      bool same = true;  // false if there are NaNs
       for (size_t i = 0; i < got.losses.size(); ++i)
         same = same && std::abs(got.losses[i] / want.losses[i] - 1) < 1e-5 &&
                std::abs(got.norms[i] / want.norms[i] - 1) < 1e-4F;
@@ -413,7 +416,7 @@ TEST_F(NcclTraining, ACallThatIsLeftOutIsNoticed) {
   }
 }
 
-// NCCL's largest of a number and NaN is the number.
+// NCCL's max of a number and NaN is the number.
 TEST_F(NcclTraining, ARankWithoutDataSpoilsTheStepOfItsGroup) {
   std::atomic<int> skipped{0};
   run(4, [&](Rank& rank, Communicator& hosts) {
@@ -452,7 +455,7 @@ TEST_F(NcclTraining, InvariantSumsAreBitEqualOnAnyRanks) {
   }
 }
 
-// Matrices go to their owners and updates back on another stream than the products between.
+// Matrices are sent to their owners and updates back on another stream than the GEMMs between.
 TEST_F(NcclTraining, WholeMatricesAreTheSameBitsOnAnyRanks) {
   Setting s{.precision = "bf16", .leaves = 4, .rule = RuleName::normuon};
   const Curve want = train(s, 2);
@@ -463,11 +466,11 @@ TEST_F(NcclTraining, WholeMatricesAreTheSameBitsOnAnyRanks) {
   }
 }
 
-// Parts of a matrix, from ranks that share products too, over the communicator of all ranks.
+// Parts of a matrix, also from tensor-parallel ranks, are sent over the communicator of all ranks.
 TEST_F(NcclTraining, WholeMatricesFromPartsOfProducts) {
   Setting s{.rule = RuleName::normuon, .length = 8};
   const Curve want = train(s, 3);
-  s.shards = s.tensor = 2, s.stage = 3, s.sequence = true;  // and the one key head on both
+  s.shards = s.tensor = 2, s.stage = 3, s.sequence = true;  // both ranks have the single KV head
   const Curve captured = expect_same_run(want, s, 1e-5, 3);
   s.graphs = false;
   EXPECT_EQ(captured, train(s, 3)) << s.name();
@@ -484,7 +487,7 @@ TEST_F(NcclTraining, ManyStepsInBf16) {
     expect_same_run(want, {.precision = "bf16", .replicas = replicas, .shards = shards, .stage = stage}, 5e-3, kMany);
 }
 
-// Gradients in bf16 travel as such, through room in the plan, and are added on the stream of collectives.
+// bf16 gradients are sent as such, through planned scratch memory, and are summed on the stream of collectives.
 TEST_F(NcclTraining, GradientsInBf16) {
   const Curve want = train({.precision = "bf16", .gradients = DType::bf16});
   for (const auto& [replicas, shards, stage] : layouts()) {
@@ -499,7 +502,7 @@ TEST_F(NcclTraining, GradientsInBf16) {
   expect_same_run(whole, parts, 5e-3);
 }
 
-// Others notice in the middle of captured steps; nothing of the engine waits for ever.
+// Other ranks notice in the middle of captured steps; nothing in the engine waits forever.
 TEST_F(NcclTraining, ARankThatFailsEndsTheRunOfAll) {
   std::atomic<int> lost{0};
   EXPECT_THROW(run(3,

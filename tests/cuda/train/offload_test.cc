@@ -1,5 +1,5 @@
-// Masters and optimizer states in pinned host memory, on a GPU: the bits of a run that has them in device memory,
-// whatever order the streams run in, captured or not; and runs that do not fit otherwise.
+// Master weights and optimizer states in pinned host memory on a GPU: bit-identical to a run with them in device
+// memory, in whatever order the streams run, captured or not; and runs that would not fit otherwise.
 #include <gtest/gtest.h>
 
 #include <optional>
@@ -21,7 +21,7 @@ namespace {
 using testing::Rig;
 using testing::tiny;
 
-constexpr int64_t kSeq = 8, kSteps = 3;  // eager, captured, replayed
+constexpr int64_t kSeq = 8, kSteps = 3;  // steps: eager, captured, replayed
 
 EngineOptions options(RuleName rule, DType master, int64_t stretch, bool graphs = true) {
   EngineOptions o;
@@ -88,7 +88,7 @@ TEST(OffloadOnGpu, KeepsTheBits) {
 }
 
 #ifdef ATHANOR_EMULATED_GPU
-// Copies that start as late, or as early, as their waits allow.
+// Copies start as late, or as early, as their waits allow.
 TEST(OffloadOnGpu, WaitsForWhatItBringsAndTakesBack) {
   const Outcome want = train(options(RuleName::adamw, DType::i16, 0));
   for (const emu::Schedule schedule : {emu::Schedule::kLate, emu::Schedule::kAtOnce}) {
@@ -98,7 +98,7 @@ TEST(OffloadOnGpu, WaitsForWhatItBringsAndTakesBack) {
   emu::set_schedule(emu::Schedule::kMixed);
 }
 
-// A block's input is not overwritten before it is copied, nor read before it is back.
+// A block's input is not overwritten before it is copied out, nor read before it is copied back.
 TEST(OffloadOnGpu, BlockInputsInHostMemoryKeepTheBits) {
   EngineOptions o = options(RuleName::adamw, DType::f32, 0);
   o.recompute = {.granularity = Recompute::Granularity::full};
@@ -113,8 +113,8 @@ TEST(OffloadOnGpu, BlockInputsInHostMemoryKeepTheBits) {
   EXPECT_EQ(want, train(o));
 }
 
-// A unit's weights are not read before they have come, nor overwritten in use; gradients are whole when they leave, and
-// back before the next micro-batch adds to them.
+// A unit's weights are not read before they arrive, nor overwritten in use; gradients are complete when they are copied
+// out, and back before the next micro-batch adds to them.
 TEST(OffloadOnGpu, UnitsInHostMemoryKeepTheBits) {
   EngineOptions o = options(RuleName::adamw, DType::i16, 0);
   o.recompute = {.granularity = Recompute::Granularity::full};
@@ -132,7 +132,7 @@ TEST(OffloadOnGpu, UnitsInHostMemoryKeepTheBits) {
   EXPECT_EQ(want, train(o));
 }
 
-// The configuration that a GPU is too small for trains on it with offload_optimizer and offload_params auto.
+// A configuration that is too large for the GPU trains with offload_optimizer and offload_params auto.
 TEST(OffloadOnGpu, TrainsWhereTheGpuIsTooSmall) {
   const auto config = [](const char* states, const char* params) {
     return parse_config(R"({"model": {"model_type": "llama", "vocab_size": 61, "hidden_size": 32,
@@ -197,7 +197,7 @@ TEST(OffloadOnGpu, SaysThatTheSystemRefusesPinnedMemory) {
 }
 #endif
 
-// Saved from host memory and loaded into it, and the other way round.
+// Saved from host memory and loaded into it, and the reverse.
 TEST(OffloadOnGpu, CheckpointsGoOnEitherWay) {
   const testing::TempDir dir;
   const auto run = [&](int64_t stretch, const std::string& load, const std::string& save) {

@@ -1,5 +1,5 @@
-// Times of ops by CUPTI: kernels of replayed graphs belong to their ops as those of single launches do, profiles change
-// no bit, and a CUPTI that fails costs the profile and not the run.
+// Times of ops by CUPTI: kernels of replayed graphs are attributed to their ops like those of separate launches,
+// profiling changes no bit, and a CUPTI failure costs the profile but not the run.
 #include <gtest/gtest.h>
 
 #include "cuda/make_cuda.h"
@@ -99,7 +99,7 @@ TEST_F(Profiles, EveryOpHasItsKernelsWithAndWithoutGraphs) {
     for (const auto& [name, row] : one->rows)
       EXPECT_TRUE(planned.count(name) || name == "[copy]" || name == "[fill]") << name << " belongs to no op";
   }
-#ifdef ATHANOR_EMULATED_GPU  // whose kernels always take the same time
+#ifdef ATHANOR_EMULATED_GPU  // the emulated kernels always take the same time
   for (const auto& [name, row] : planned)
     EXPECT_NEAR(graphs.rows.at(name).seconds, eager.rows.at(name).seconds, 1e-7) << name;
 #endif

@@ -1,4 +1,4 @@
-// The backend under the tests of tests/train: a GPU, or the emulated one when ATHANOR_EMULATED_GPU is defined.
+// The backend for the tests of tests/train: a GPU, or the emulated one if ATHANOR_EMULATED_GPU is defined.
 #include "cuda/make_cuda.h"
 #include "tests/train/harness.h"
 #ifdef ATHANOR_EMULATED_GPU

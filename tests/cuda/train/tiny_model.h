@@ -16,7 +16,7 @@ inline ModelConfig tiny(ModelType type) {
       type, {.vocab = kTinyVocab, .hidden = 32, .heads = 2, .kv_heads = 1, .intermediate = 48, .positions = 32});
 }
 
-// A micro-batch of random numbers, from a place in their streams on.
+// A micro-batch of random tokens, starting at `place` in their random streams.
 struct TinyBatch {
   TinyBatch(int64_t place, int64_t count) : tokens(size_t(count)), targets(size_t(count)) {
     for (size_t i = 0; i < tokens.size(); ++i) {
