@@ -7,6 +7,7 @@
 
 #include "cpu/chunks.h"
 #include "cpu/cpu_ops.h"
+#include "cpu/softcap.h"
 #include "cpu/targets.h"
 #include "cpu/vec.h"
 
@@ -34,16 +35,6 @@ struct DistillRows {
   bool forward;
   float temperature, inv_temperature, ce_weight, z_loss, softcap, teacher_softcap;
 };
-
-template <int L>
-ATHANOR_INLINE Vec<L> capped(const Vec<L>& x, float cap) {
-  return cap > 0 ? cap * simd::tanh(x / cap).value : x;
-}
-double capped(float x, float cap) { return cap > 0 ? double(cap) * std::tanh(double(x) / double(cap)) : double(x); }
-float base_of(float max, float cap) {
-  const float most = float(capped(max, cap));
-  return most == -kInf ? 0 : most;  // -inf - -inf would be NaN
-}
 
 // a * b where a > 0, else 0, even if b is not finite.
 template <int L>
@@ -153,8 +144,10 @@ struct DistillKernel {
 
   template <int L, class T>
   static ATHANOR_INLINE void row_of(T* z, const T* v, int64_t i, const DistillRows& a, const Both& b) {
-    const auto& [target, q, p, between, at_target] = b;
-    const double log_cold = std::log(q.cold_sum), loss = log_cold - at_target;
+    const Softmax &q = b.q, &p = b.p;
+    const int32_t target = b.target;
+    const double between = b.between;
+    const double log_cold = std::log(q.cold_sum), loss = log_cold - b.at_target;
     a.losses[i] = float(loss);
     a.divergences[i] = float(double(a.temperature) * double(a.temperature) * between);
     const double z_weight = 2 * double(a.z_loss) * (double(q.base) + log_cold);
@@ -162,11 +155,11 @@ struct DistillKernel {
     const float of_target = target < 0 ? 0 : float(gradient_at(q, p, z[target], v[target], between, loss, z_weight, a));
     const float divergence = float(between);
     simd::for_columns<L, T>(a.vocab, [&](auto at) ATHANOR_INLINE_LAMBDA {
-      const Vec<L> x = at.load(z), log_q = b.q.log_of(x), log_p = b.p.log_of(at.load(v));
+      const Vec<L> x = at.load(z), log_q = q.log_of(x), log_p = p.log_of(at.load(v));
       const Vec<L> soft = simd::exp_nonpositive(log_q);
       const Vec<L> of_teacher =
           a.forward ? soft - simd::exp_nonpositive(log_p) : weighted(soft, log_q - log_p - divergence);
-      const Vec<L> cold = simd::exp_nonpositive(capped(x, a.softcap) - b.q.base);
+      const Vec<L> cold = simd::exp_nonpositive(capped(x, a.softcap) - q.base);
       Vec<L> gradient = (of_teacher * a.temperature + cold * factor) * a.scale;
       if (a.softcap > 0) gradient = gradient * simd::tanh(x / a.softcap).slope;
       at.store(z, gradient);
@@ -182,12 +175,7 @@ struct DistillKernel {
     const double log_q = q.log_of(to_float(z)), log_p = p.log_of(to_float(v));
     const double of_teacher =
         a.forward ? std::exp(log_q) - std::exp(log_p) : std::exp(log_q) * (log_q - log_p - between);
-    double slope = 1;
-    if (a.softcap > 0) {
-      const double cosine = std::cosh(double(to_float(z)) / double(a.softcap));
-      slope = 1 / (cosine * cosine);
-    }
-    return double(a.scale) * slope *
+    return double(a.scale) * cap_slope(to_float(z), a.softcap) *
            (double(a.temperature) * of_teacher + double(a.ce_weight) * std::expm1(-loss) + z_weight * std::exp(-loss));
   }
 };

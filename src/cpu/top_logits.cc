@@ -8,6 +8,7 @@
 
 #include "cpu/chunks.h"
 #include "cpu/cpu_ops.h"
+#include "cpu/softcap.h"
 #include "cpu/targets.h"
 #include "cpu/vec.h"
 
@@ -18,18 +19,6 @@ using simd::Vec;
 
 constexpr int64_t kBlock = 2048;  // terms added in fp32; sums of blocks are added in double
 constexpr float kInf = std::numeric_limits<float>::infinity();
-
-template <int L>
-ATHANOR_INLINE Vec<L> capped(const Vec<L>& x, float cap) {
-  return cap > 0 ? cap * simd::tanh(x / cap).value : x;
-}
-double capped(float x, float cap) { return cap > 0 ? double(cap) * std::tanh(double(x) / double(cap)) : double(x); }
-double slope(float x, float cap) {
-  if (cap <= 0) return 1;
-  const double cosine = std::cosh(double(x) / double(cap));
-  return 1 / (cosine * cosine);
-}
-float base_of(float max, float cap) { return max == -kInf ? 0 : float(capped(max, cap)); }  // -inf - -inf would be NaN
 
 // Sum over n columns of exp((x - base) inverse), x soft-capped; columns of -inf contribute 0.
 template <int L, class T>
@@ -205,7 +194,7 @@ Pair pair_of(int64_t i, const CachedRows& a) {
 double gradient_of(const Pair& r, float logit, bool is_target, double of_teacher, const CachedRows& a) {
   const double log_softmax = capped(logit, a.softcap) - r.base - r.log_cold;
   const double hard = is_target ? std::expm1(-r.loss) : std::exp(log_softmax);
-  return double(a.scale) * slope(logit, a.softcap) *
+  return double(a.scale) * cap_slope(logit, a.softcap) *
          (double(a.temperature) * of_teacher + double(a.ce_weight) * hard + r.z_weight * std::exp(log_softmax));
 }
 

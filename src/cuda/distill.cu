@@ -6,21 +6,20 @@
 #include <limits>
 
 #include "cuda/host_tools.h"
+#include "cuda/logit_rows.h"
 #include "cuda/loss.h"
 #include "cuda/pack.h"
 #include "cuda/ptx/ptx.h"
-#include "cuda/reduce.h"
 
 namespace athanor::cuda {
 namespace {
 
-constexpr int kMaxThreads = 512;
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
 // Row sums over the whole vocabulary, reduced over its shards. Unused if it is not sharded: `vocab` is then its size.
 struct SumsOfParts {
   const float *max, *cold_sums, *at_target, *teacher_max, *y_sums, *u_sums, *cross;
-  int first, total;  // first token of this shard, tokens of all shards; total 0: not sharded
+  Part part;  // this shard; count 0: not sharded
 };
 
 template <class T>
@@ -37,14 +36,6 @@ struct Rows {
   float temperature, ce_weight, z_loss, softcap, teacher_softcap;
 };
 
-__device__ __forceinline__ float capped(float x, float cap) { return cap > 0 ? cap * tanhf(x / cap) : x; }
-// 1 - tanh^2(u) = 4 e / (1 + e)^2, e = exp(-2 |u|), keeps its precision where tanh is close to 1.
-__device__ __forceinline__ float slope(float x, float cap) {
-  if (cap <= 0) return 1;
-  const float e = expf(-2 * fabsf(x / cap));
-  return 4 * e / ((1 + e) * (1 + e));
-}
-
 // Softmax of a row of logits at a temperature; log_sum is the logarithm of its denominator.
 template <class T>
 struct Softmax {
@@ -55,29 +46,14 @@ struct Softmax {
   }
 };
 
-__device__ __forceinline__ float base_of(float max, float cap) {
-  const float most = capped(max, cap);
-  return most == -kInf ? 0.f : most;  // -inf - -inf would be NaN
-}
-
-template <class F>
-__device__ __forceinline__ float sum_of_columns(int n, float* room, F term) {
-  float sum = 0;
-  for (int c = static_cast<int>(threadIdx.x); c < n; c += static_cast<int>(blockDim.x)) sum += term(c);
-  return block_sum(sum, room);
-}
-
 template <class T>
 __device__ __forceinline__ Softmax<T> softmax_of(const T* x, int n, float cap, float inverse, float* room) {
   float most = -kInf;
   for (int c = static_cast<int>(threadIdx.x); c < n; c += static_cast<int>(blockDim.x)) most = fmaxf(most, to_float(x[c]));
   Softmax<T> s{x, base_of(block_reduce(most, room, Max{}), cap), cap, inverse, 0};
-  s.log_sum = logf(sum_of_columns(n, room, [&](int c) { return expf((capped(to_float(x[c]), cap) - s.base) * inverse); }));
+  s.log_sum = logf(sum_over(n, room, [&](int c) { return expf((capped(to_float(x[c]), cap) - s.base) * inverse); }));
   return s;
 }
-
-// p times the difference of logarithms, also where p is 0 and the difference is not finite.
-__device__ __forceinline__ float weighted(float p, float difference) { return p > 0 ? p * difference : 0; }
 
 // What is needed of a row to write its gradient.
 template <class T>
@@ -93,13 +69,12 @@ template <class T>
 __device__ __forceinline__ Both<T> of_all_parts(const Rows<T>& a, const T* z, const T* v, int row) {
   const SumsOfParts& all = a.all;
   const float inverse = 1 / a.temperature, log_y = logf(all.y_sums[row]), log_u = logf(all.u_sums[row]);
-  const int column = a.targets[row] - all.first;
   return {{z, base_of(all.max[row], a.softcap), a.softcap, inverse, log_y},
           {v, base_of(all.teacher_max[row], a.teacher_softcap), a.teacher_softcap, inverse, log_u},
           all.cold_sums[row],
           a.forward ? all.cross[row] / all.u_sums[row] - log_u + log_y : all.cross[row] / all.y_sums[row] - log_y + log_u,
           all.at_target[row],
-          column >= 0 && column < a.vocab ? column : -1};
+          all.part.column(a.targets[row])};
 }
 
 template <class T>
@@ -107,8 +82,8 @@ __device__ __forceinline__ Both<T> of_whole_row(const Rows<T>& a, const T* z, co
   Both<T> b{softmax_of<T>(z, a.vocab, a.softcap, 1 / a.temperature, room),
             softmax_of<T>(v, a.vocab, a.teacher_softcap, 1 / a.temperature, room), 0, 0, 0, target};
   b.cold_sum =
-      sum_of_columns(a.vocab, room, [&](int c) { return expf(capped(to_float(z[c]), a.softcap) - b.q.base); });
-  b.between = sum_of_columns(a.vocab, room, [&](int c) {
+      sum_over(a.vocab, room, [&](int c) { return expf(capped(to_float(z[c]), a.softcap) - b.q.base); });
+  b.between = sum_over(a.vocab, room, [&](int c) {
     const float log_q = b.q.log_of(c), log_p = b.p.log_of(c);
     return a.forward ? weighted(expf(log_p), log_p - log_q) : weighted(expf(log_q), log_q - log_p);
   });
@@ -118,7 +93,7 @@ __device__ __forceinline__ Both<T> of_whole_row(const Rows<T>& a, const T* z, co
 }
 
 template <class T>
-__global__ void __launch_bounds__(kMaxThreads, 2) distilled_cross_entropy(Rows<T> a) {
+__global__ void __launch_bounds__(kRowThreads, 2) distilled_cross_entropy(Rows<T> a) {
   ptx::wait_for_earlier_kernels();
   SHARED(float, room, [32]);
   const int row = static_cast<int>(blockIdx.x), step = static_cast<int>(blockDim.x);
@@ -129,7 +104,7 @@ __global__ void __launch_bounds__(kMaxThreads, 2) distilled_cross_entropy(Rows<T
     for (int c = static_cast<int>(threadIdx.x); c < a.columns; c += step) z[c] = from_float<T>(0.f);
     return;
   }
-  const Both<T> b = a.all.total ? of_all_parts(a, z, v, row) : of_whole_row(a, z, v, a.targets[row], room);
+  const Both<T> b = a.all.part.count > 0 ? of_all_parts(a, z, v, row) : of_whole_row(a, z, v, a.targets[row], room);
   const Softmax<T>&q = b.q, &p = b.p;
   const float loss = logf(b.cold_sum) - b.at_target;
   if (threadIdx.x == 0) {
@@ -165,7 +140,7 @@ struct DistillSumRows {
 };
 
 template <class T>
-__global__ void __launch_bounds__(kMaxThreads, 2) distill_sums(DistillSumRows<T> a) {
+__global__ void __launch_bounds__(kRowThreads, 2) distill_sums(DistillSumRows<T> a) {
   ptx::wait_for_earlier_kernels();
   SHARED(float, room, [32]);
   const int row = static_cast<int>(blockIdx.x), step = static_cast<int>(blockDim.x);
@@ -185,11 +160,6 @@ __global__ void __launch_bounds__(kMaxThreads, 2) distill_sums(DistillSumRows<T>
   a.sums[row] = of_y;
   a.sums[gridDim.x + row] = of_u;
   a.sums[2 * gridDim.x + row] = cross;
-}
-
-LaunchConfig block_per_row(int64_t rows, int columns, cudaStream_t stream) {
-  const int threads = std::min(kMaxThreads, round_up(columns, 32));
-  return {dim3(grid_size(rows)), dim3(static_cast<unsigned>(threads)), 0, stream};
 }
 
 }  // namespace
@@ -221,7 +191,6 @@ void run(const DistilledCrossEntropy& op, void*, cudaStream_t stream) {
   const int columns = checked_columns(op.kName, op.logits);
   SumsOfParts all{};
   if (op.part) {
-    CHECK(op.part.total < int64_t{1} << 31, "a vocabulary of ", op.part.total, " is beyond 32-bit indices");
     const float *sums = data<float>(op.sums), *distill_sums = data<float>(op.distill_sums);
     all = {.max = data<float>(op.max),
            .cold_sums = sums,
@@ -230,8 +199,7 @@ void run(const DistilledCrossEntropy& op, void*, cudaStream_t stream) {
            .y_sums = distill_sums,
            .u_sums = distill_sums + rows,
            .cross = distill_sums + 2 * rows,
-           .first = static_cast<int>(op.part.first),
-           .total = static_cast<int>(op.part.total)};
+           .part = part_of(op.part)};
   }
   by_type(op.logits.dtype, [&]<class T>() {
     const Rows<T> a{.logits = data<T>(op.logits),

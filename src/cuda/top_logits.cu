@@ -7,46 +7,16 @@
 #include <limits>
 
 #include "cuda/host_tools.h"
+#include "cuda/logit_rows.h"
 #include "cuda/loss.h"
 #include "cuda/pack.h"
 #include "cuda/ptx/ptx.h"
-#include "cuda/reduce.h"
 
 namespace athanor::cuda {
 namespace {
 
-constexpr int kMaxThreads = 512;
 constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kLeast = std::numeric_limits<float>::min();
-
-__device__ __forceinline__ float capped(float x, float cap) { return cap > 0 ? cap * tanhf(x / cap) : x; }
-// 1 - tanh^2(u) = 4 e / (1 + e)^2, e = exp(-2 |u|), keeps its precision where tanh is close to 1.
-__device__ __forceinline__ float slope(float x, float cap) {
-  if (cap <= 0) return 1;
-  const float e = expf(-2 * fabsf(x / cap));
-  return 4 * e / ((1 + e) * (1 + e));
-}
-__device__ __forceinline__ float base_of(float max, float cap) {
-  return max == -kInf ? 0.f : capped(max, cap);  // -inf - -inf would be NaN
-}
-// p times the difference of logarithms, also where p is 0 and the difference is not finite.
-__device__ __forceinline__ float weighted(float p, float difference) { return p > 0 ? p * difference : 0; }
-
-template <class F>
-__device__ __forceinline__ float sum_over(int n, float* room, F term) {
-  float sum = 0;
-  for (int i = static_cast<int>(threadIdx.x); i < n; i += static_cast<int>(blockDim.x)) sum += term(i);
-  return block_sum(sum, room);
-}
-
-// Tokens of this shard of the vocabulary.
-struct Part {
-  int first, count;
-  __device__ __forceinline__ int column(int id) const {  // -1: in another shard
-    const int c = id - first;
-    return id >= 0 && c >= 0 && c < count ? c : -1;
-  }
-};
 
 template <class T>
 struct TopRows {
@@ -58,7 +28,7 @@ struct TopRows {
 };
 
 template <class T>
-__global__ void __launch_bounds__(kMaxThreads, 2) top_logits(TopRows<T> a) {
+__global__ void __launch_bounds__(kRowThreads, 2) top_logits(TopRows<T> a) {
   ptx::wait_for_earlier_kernels();
   SHARED(unsigned long long, keys, [32]);
   SHARED(float, room, [32]);
@@ -120,7 +90,7 @@ struct PickRows {
 
 // The logits of the top tokens are set to -inf while the other tokens are summed, and then restored.
 template <class T>
-__global__ void __launch_bounds__(kMaxThreads, 2) pick_logits(PickRows<T> a) {
+__global__ void __launch_bounds__(kRowThreads, 2) pick_logits(PickRows<T> a) {
   ptx::wait_for_earlier_kernels();
   SHARED(float, room, [32]);
   const int step = static_cast<int>(blockDim.x);
@@ -170,7 +140,7 @@ __device__ __forceinline__ float sign_of_difference(float q, float p) {
 }
 
 template <class T>
-__global__ void __launch_bounds__(kMaxThreads, 2) cached_distilled_cross_entropy(CachedRows<T> a) {
+__global__ void __launch_bounds__(kRowThreads, 2) cached_distilled_cross_entropy(CachedRows<T> a) {
   ptx::wait_for_earlier_kernels();
   SHARED(float, room, [32]);
   const int row = static_cast<int>(blockIdx.x), step = static_cast<int>(blockDim.x);
@@ -245,16 +215,6 @@ __global__ void __launch_bounds__(kMaxThreads, 2) cached_distilled_cross_entropy
                                        : weighted(q, log_q - log_p - between);
     z[column] = gradient(picked[j], column == target_column, of_teacher);
   }
-}
-
-LaunchConfig block_per_row(int64_t rows, int columns, cudaStream_t stream) {
-  const int threads = std::min(kMaxThreads, round_up(columns, 32));
-  return {dim3(grid_size(rows)), dim3(static_cast<unsigned>(threads)), 0, stream};
-}
-
-Part part_of(const VocabPart& part) {
-  CHECK(part.total < int64_t{1} << 31, "a vocabulary of ", part.total, " is beyond 32-bit indices");
-  return {static_cast<int>(part.first), static_cast<int>(part.count)};
 }
 
 }  // namespace

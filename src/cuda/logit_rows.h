@@ -1,0 +1,56 @@
+// Helpers of kernels that run one block per row of logits: soft-cap, sums over a row, sharded vocabulary.
+#pragma once
+#include <algorithm>
+#include <limits>
+
+#include "cuda/host_tools.h"
+#include "cuda/reduce.h"
+#include "ops/vocab_part.h"
+
+namespace athanor::cuda {
+
+constexpr int kRowThreads = 512;
+
+__device__ __forceinline__ float capped(float x, float cap) { return cap > 0 ? cap * tanhf(x / cap) : x; }
+// 1 - tanh^2(u) = 4 e / (1 + e)^2, e = exp(-2 |u|), keeps its precision where tanh is close to 1.
+__device__ __forceinline__ float slope(float x, float cap) {
+  if (cap <= 0) return 1;
+  const float e = expf(-2 * fabsf(x / cap));
+  return 4 * e / ((1 + e) * (1 + e));
+}
+// What exponents of a row are relative to: its maximum, capped.
+__device__ __forceinline__ float base_of(float max, float cap) {
+  const float most = capped(max, cap);
+  return most == -std::numeric_limits<float>::infinity() ? 0.f : most;  // -inf - -inf would be NaN
+}
+// p times the difference of logarithms, also where p is 0 and the difference is not finite.
+__device__ __forceinline__ float weighted(float p, float difference) { return p > 0 ? p * difference : 0; }
+
+// Sum of term(i) over i < n, by all threads of the block; room: shared memory of block_sum().
+template <class F>
+__device__ __forceinline__ float sum_over(int n, float* room, F term) {
+  float sum = 0;
+  for (int i = static_cast<int>(threadIdx.x); i < n; i += static_cast<int>(blockDim.x)) sum += term(i);
+  return block_sum(sum, room);
+}
+
+// Tokens of this shard of the vocabulary.
+struct Part {
+  int first, count;
+  __device__ __forceinline__ int column(int id) const {  // -1: in another shard
+    const int c = id - first;
+    return id >= 0 && c >= 0 && c < count ? c : -1;
+  }
+};
+
+inline Part part_of(const VocabPart& part) {
+  CHECK(part.total < int64_t{1} << 31, "a vocabulary of ", part.total, " is beyond 32-bit indices");
+  return {static_cast<int>(part.first), static_cast<int>(part.count)};
+}
+
+inline LaunchConfig block_per_row(int64_t rows, int columns, cudaStream_t stream) {
+  const int threads = std::min(kRowThreads, round_up(columns, 32));
+  return {dim3(grid_size(rows)), dim3(static_cast<unsigned>(threads)), 0, stream};
+}
+
+}  // namespace athanor::cuda
