@@ -33,38 +33,36 @@ std::vector<int64_t> matches(const std::vector<size_t>& ours, const std::vector<
 
 }  // namespace
 
-AlignedTokens align_tokens(const Tokenizer& from, const Tokenizer& to, std::span<const int32_t> tokens, int64_t limit,
-                           int32_t bos) {
+AlignedTokens TokenAligner::align(std::span<const int32_t> tokens) {
   AlignedTokens out;
-  const auto encoder = to.encoder();
   const auto add = [&](int32_t id) {
     out.tokens.push_back(id);
     return int64_t(out.tokens.size()) - 1;
   };
   for (size_t begin = 0; begin < tokens.size();) {
     const auto document = tokens.subspan(begin);
-    const auto length = size_t(std::ranges::find(document, from.eod_id()) - document.begin());
-    if (bos >= 0) add(bos);
+    const auto length = size_t(std::ranges::find(document, from_.eod_id()) - document.begin());
+    if (bos_ >= 0) add(bos_);
     const int64_t first = int64_t(out.tokens.size());
-    const Ends ours(from, document.first(length), begin == 0 ? TextPlace::inside : TextPlace::after_token);
+    const Ends ours(from_, document.first(length), begin == 0 ? TextPlace::inside : TextPlace::after_token);
     const TextPlace place = begin == 0 ? TextPlace::inside : TextPlace::document;
     std::vector<int32_t> ids;
-    encoder->append(ours.text, ids, place);
-    const Ends theirs(to, ids, begin == 0 ? TextPlace::inside : TextPlace::after_token);
+    encoder_->append(ours.text, ids, place);
+    const Ends theirs(to_, ids, begin == 0 ? TextPlace::inside : TextPlace::after_token);
     const size_t same = size_t(std::ranges::mismatch(ours.text, theirs.text).in1 - ours.text.begin());
     for (const int64_t match : matches(ours.of, theirs.of, same))
       out.positions.push_back(match < 0 ? -1 : first + match);
     out.tokens.insert(out.tokens.end(), ids.begin(), ids.end());
     begin += length;
     if (begin == tokens.size()) break;
-    out.positions.push_back(add(to.eod_id()));
+    out.positions.push_back(add(to_.eod_id()));
     out.ends.push_back(int64_t(out.tokens.size()));
     ++begin;
   }
-  if (int64_t(out.tokens.size()) > limit) out.tokens.resize(size_t(limit));
+  if (int64_t(out.tokens.size()) > limit_) out.tokens.resize(size_t(limit_));
   for (int64_t& position : out.positions)
-    if (position >= limit) position = -1;
-  std::erase_if(out.ends, [&](int64_t end) { return end > limit; });
+    if (position >= limit_) position = -1;
+  std::erase_if(out.ends, [&](int64_t end) { return end > limit_; });
   return out;
 }
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <filesystem>
 #include <limits>
-#include <numeric>
 
 #include "base/checksum.h"
 #include "checkpoint/store.h"
@@ -135,9 +134,11 @@ TeacherTokens teacher_tokens(const std::string& path, const Dataset& train, cons
     if (tokens.teacher->vocab_size() > teacher.vocab_size)
       refuse(cat(path, " has ", tokens.teacher->vocab_size(), " tokens, the teacher's vocab_size is ",
                  teacher.vocab_size, "; give the teacher's own tokenizer"));
-    if (has_tokenizer(model.path()) && load_tokenizer(model.path())->vocab_size() != tokens.teacher->vocab_size())
+    const int64_t own = path != model.path() && has_tokenizer(model.path()) ? load_tokenizer(model.path())->vocab_size()
+                                                                            : tokens.teacher->vocab_size();
+    if (own != tokens.teacher->vocab_size())
       refuse(cat(path, " has ", tokens.teacher->vocab_size(), " tokens, and the tokenizer in ", model.path(), " has ",
-                 load_tokenizer(model.path())->vocab_size(), "; give that folder"));
+                 own, "; give that folder"));
     if (bos >= teacher.vocab_size)
       refuse(cat("--teacher-bos ", bos, " is outside the teacher's vocabulary of ", teacher.vocab_size));
     if (teacher.max_position_embeddings < tokens.length)
@@ -196,105 +197,102 @@ namespace {
 
 constexpr float kNone = -std::numeric_limits<float>::infinity();
 
-// The logits of one window, at the run's positions.
-struct WindowLogits {
-  int64_t length, k;
-  std::vector<int32_t> ids;         // [length, k]
-  std::vector<float> values, rest;  // [length, k], [length]
-  WindowLogits(int64_t length_, int64_t k_)
-      : length(length_), k(k_), ids(size_t(length * k)), values(ids.size()), rest(size_t(length)) {}
-  TopLogitRow row() { return {.ids = ids, .values = values, .rest = rest}; }
-};
-
-// The windows of a micro-batch as the teacher reads them.
-class TeacherBatch {
+// Windows of the run in the tokens of a teacher with another tokenizer, and the teacher's logits at the run's
+// positions.
+class AlignedBatch {
  public:
-  TeacherBatch(int64_t rows, int64_t length, const PackingOptions& packing, const TeacherTokens* tokens)
-      : packing_(packing), tokens_(tokens), run_(rows, length, packing), teacher_(rows, length, packing) {
-    if (!tokens) return;
-    packing_of_teacher_ = packing;
-    packing_of_teacher_.eod_id = tokens->teacher->eod_id();
-    teacher_ = HostBatch(rows, tokens->length, packing_of_teacher_);
-    positions_.resize(size_t(rows));
+  AlignedBatch(int64_t rows, const TeacherTokens& tokens, const PackingOptions& of_run, const LogitCacheInfo& info)
+      : aligner_(*tokens.run, *tokens.teacher, tokens.length, tokens.bos),
+        packing_(of_run),
+        eod_(tokens.teacher->eod_id()),
+        length_(tokens.length),
+        k_(info.top_k),
+        batch_(rows, length_, of_run),
+        positions_(size_t(rows)),
+        ids_(size_t(info.seq_length * k_)),
+        values_(ids_.size()),
+        rest_(size_t(info.seq_length)) {
+    packing_.eod_id = eod_;
+    for (size_t i = 0; i < ids_.size(); ++i) ids_[i] = int32_t(i % size_t(k_));
   }
 
-  void read(int64_t row, const Dataset& data, int64_t window) {
-    run_.read(row, data, data.window(window), packing_);
-    if (!tokens_) return;
-    AlignedTokens aligned = align_tokens(*tokens_->run, *tokens_->teacher, tokens_of(row, data.seq_length()),
-                                         tokens_->length, tokens_->bos);
-    aligned.tokens.resize(size_t(tokens_->length + 1), tokens_->teacher->eod_id());
+  const HostBatch& batch() const { return batch_; }
+  int64_t taught() const { return taught_; }  // positions with teacher logits so far
+
+  void read(int64_t row, std::span<const int32_t> tokens) {
+    AlignedTokens aligned = aligner_.align(tokens);
+    aligned.tokens.resize(size_t(length_ + 1), eod_);
     const Window text{.tokens = std::move(aligned.tokens),
-                      .mask = std::vector<uint8_t>(size_t(tokens_->length + 1), 1),
+                      .mask = std::vector<uint8_t>(size_t(length_ + 1), 1),
                       .ends = std::move(aligned.ends)};
-    teacher_.read(row, text, packing_of_teacher_);
+    batch_.read(row, text, packing_);
     positions_[size_t(row)] = std::move(aligned.positions);
   }
 
-  const HostBatch& of_teacher() const { return tokens_ ? teacher_ : run_; }
-  std::span<const int32_t> tokens_of(int64_t row, int64_t length) const {
-    return std::span(run_.tokens).subspan(size_t(row * length), size_t(length));
-  }
-
-  // Copies the logits of one row; returns how many of its positions have teacher logits.
-  int64_t give(int64_t row, const Engine::TopLogitsOfBatch& top, WindowLogits& out) const {
-    int64_t taught = 0;
-    for (int64_t i = 0; i < out.length; ++i) {
-      const int64_t position = tokens_ ? positions_[size_t(row)][size_t(i)] : i;
-      const int64_t from = row * (tokens_ ? tokens_->length : out.length) + position;
-      const auto values = out.values.begin() + i * out.k;
-      if (tokens_)
-        std::iota(out.ids.begin() + i * out.k, out.ids.begin() + (i + 1) * out.k, 0);
-      else
-        std::copy_n(top.ids.begin() + from * out.k, out.k, out.ids.begin() + i * out.k);
-      if (position < 0) {
-        std::fill_n(values, out.k, kNone);
-        out.rest[size_t(i)] = kNone;
-        continue;
-      }
-      std::copy_n(top.values.begin() + from * out.k, out.k, values);
-      out.rest[size_t(i)] = top.rest[size_t(from)];
-      ++taught;
+  // Valid until the next call.
+  TopLogitRow logits(int64_t row, const Engine::TopLogitsOfBatch& top) {
+    const std::vector<int64_t>& positions = positions_[size_t(row)];
+    std::ranges::fill(values_, kNone), std::ranges::fill(rest_, kNone);
+    for (size_t i = 0; i < positions.size(); ++i) {
+      if (positions[i] < 0) continue;
+      const int64_t from = row * length_ + positions[i];
+      std::copy_n(top.values.begin() + from * k_, k_, values_.begin() + int64_t(i) * k_);
+      rest_[i] = top.rest[size_t(from)];
+      ++taught_;
     }
-    return taught;
+    return {.ids = ids_, .values = values_, .rest = rest_};
   }
 
  private:
-  const PackingOptions packing_;
-  const TeacherTokens* tokens_;
-  PackingOptions packing_of_teacher_;
-  HostBatch run_, teacher_;
+  TokenAligner aligner_;
+  PackingOptions packing_;
+  int32_t eod_;
+  int64_t length_, k_;
+  HostBatch batch_;
   std::vector<std::vector<int64_t>> positions_;  // AlignedTokens::positions of each row
+  std::vector<int32_t> ids_;                     // [T, k]: 0 to k - 1 at each position
+  std::vector<float> values_, rest_;             // [T, k], [T]
+  int64_t taught_ = 0;
 };
 
 }  // namespace
 
 void write_logit_shards(Engine& teacher, const Dataset& data, const PackingOptions& packing, const std::string& folder,
                         const LogitCacheInfo& info, const CacheOptions& options, const CacheProgress& progress) {
-  const int64_t rows = teacher.options().micro_batch_size, t = info.seq_length;
-  TeacherBatch batch(rows, t, packing, options.tokens ? &*options.tokens : nullptr);
-  WindowLogits logits(t, info.top_k);
+  const int64_t rows = teacher.options().micro_batch_size, t = info.seq_length, k = info.top_k;
+  HostBatch batch(rows, t, packing);
+  const auto tokens_of = [&](int64_t row) { return std::span(batch.tokens).subspan(size_t(row * t), size_t(t)); };
   for (int64_t shard = teacher.rank(); shard < info.shards(); shard += teacher.ranks()) {
     if (has_logit_shard(folder, info, shard)) continue;
     LogitShardWriter writer(folder, info, shard);
+    std::optional<AlignedBatch> aligned;
+    if (options.tokens) aligned.emplace(rows, *options.tokens, packing, info);
+    const HostBatch& of_teacher = aligned ? aligned->batch() : batch;
     const int64_t first = shard * info.shard_windows(), end = first + info.windows_in(shard);
-    int64_t taught = 0;
     for (int64_t window = first; window < end; window += rows) {
       const int64_t here = std::min(rows, end - window);
-      for (int64_t row = 0; row < here; ++row) batch.read(row, data, window + row);
-      set_documents(teacher, batch.of_teacher());
-      const Engine::TopLogitsOfBatch top = teacher.top_logits(batch.of_teacher().tokens);
       for (int64_t row = 0; row < here; ++row) {
-        taught += batch.give(row, top, logits);
-        writer.append(batch.tokens_of(row, t), logits.row());
+        batch.read(row, data, data.window(window + row), packing);
+        if (aligned) aligned->read(row, tokens_of(row));
       }
+      set_documents(teacher, of_teacher);
+      Engine::TopLogitsOfBatch top = teacher.top_logits(of_teacher.tokens);
+      const auto logits_of = [&](int64_t row) -> TopLogitRow {
+        const auto at = size_t(row * t), size = size_t(t), of_k = size_t(k);
+        return {.ids = std::span(top.ids).subspan(at * of_k, size * of_k),
+                .values = std::span(top.values).subspan(at * of_k, size * of_k),
+                .rest = std::span(top.rest).subspan(at, size)};
+      };
+      for (int64_t row = 0; row < here; ++row)
+        writer.append(tokens_of(row), aligned ? aligned->logits(row, top) : logits_of(row));
       progress.batch();
     }
+    const int64_t positions = info.windows_in(shard) * t, taught = aligned ? aligned->taught() : positions;
     if (taught == 0)
       refuse(cat(folder, ": no token of shard ", shard,
                  " ends where one of the teacher's does; is --teacher-tokenizer the teacher's?"));
     writer.commit();
-    progress.shard(shard, double(taught) / double(info.windows_in(shard) * t));
+    progress.shard(shard, double(taught) / double(positions));
   }
 }
 

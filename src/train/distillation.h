@@ -29,7 +29,7 @@ std::string teacher_words(const ModelFolder* teacher, const LogitCache* logits);
 // The tokenizers of the run and of a teacher with another tokenizer.
 struct TeacherTokens {
   std::shared_ptr<const Tokenizer> run, teacher;
-  int32_t bos = -1;          // token with which align_tokens() begins documents
+  int32_t bos = -1;          // token with which TokenAligner begins documents
   int64_t length = 0;        // max teacher tokens per window
   std::string text() const;  // value of LogitCacheInfo::teacher_tokens
 };

@@ -36,7 +36,7 @@ TEST(TokenAlignment, PositionsThatEndWithTheSameByteArePaired) {
   const auto from = bytes(), to = gpt2();
   const std::string text = "The quick brown fox, 12345 na\xc3\xafve  caf\xc3\xa9s\n";
   const std::vector<int32_t> tokens = from->encode(text);
-  const AlignedTokens aligned = align_tokens(*from, *to, tokens, 1000);
+  const AlignedTokens aligned = TokenAligner(*from, *to, 1000).align(tokens);
   expect_same_prefixes(*from, *to, tokens, aligned);
   EXPECT_EQ(aligned.tokens, to->encode(text));
   std::vector<int64_t> paired;
@@ -46,7 +46,7 @@ TEST(TokenAlignment, PositionsThatEndWithTheSameByteArePaired) {
   std::iota(all.begin(), all.end(), 0);
   EXPECT_EQ(paired, all) << "a byte ends where any token does";
 
-  const AlignedTokens back = align_tokens(*to, *from, aligned.tokens, 1000);
+  const AlignedTokens back = TokenAligner(*to, *from, 1000).align(aligned.tokens);
   expect_same_prefixes(*to, *from, aligned.tokens, back);
   EXPECT_EQ(back.tokens, tokens);
   EXPECT_EQ(std::ranges::count(back.positions, -1), 0);
@@ -57,13 +57,13 @@ TEST(TokenAlignment, DocumentsEndInBothAndBeginWithTheTeachersToken) {
   std::vector<int32_t> tokens = from->encode("one two");
   tokens.push_back(from->eod_id());
   for (const int32_t id : from->encode("three")) tokens.push_back(id);
-  const AlignedTokens plain = align_tokens(*from, *to, tokens, 1000);
+  const AlignedTokens plain = TokenAligner(*from, *to, 1000).align(tokens);
   expect_same_prefixes(*from, *to, tokens, plain);
   ASSERT_EQ(plain.ends.size(), 1U);
   EXPECT_EQ(plain.tokens[size_t(plain.ends[0]) - 1], to->eod_id());
   EXPECT_EQ(plain.positions[7], plain.ends[0] - 1);
   const int32_t bos = 5;
-  const AlignedTokens begun = align_tokens(*from, *to, tokens, 1000, bos);
+  const AlignedTokens begun = TokenAligner(*from, *to, 1000, bos).align(tokens);
   EXPECT_EQ(begun.tokens.size(), plain.tokens.size() + 2);
   EXPECT_EQ(begun.tokens[0], bos);
   EXPECT_EQ(begun.tokens[size_t(begun.ends[0])], bos);
@@ -76,7 +76,8 @@ TEST(TokenAlignment, DocumentsEndInBothAndBeginWithTheTeachersToken) {
 TEST(TokenAlignment, NoPositionIsPairedBehindTheLimit) {
   const auto from = bytes(), to = gpt2();
   const std::vector<int32_t> tokens = from->encode("one two three four five six seven");
-  const AlignedTokens whole = align_tokens(*from, *to, tokens, 1000), cut = align_tokens(*from, *to, tokens, 3);
+  const AlignedTokens whole = TokenAligner(*from, *to, 1000).align(tokens),
+                      cut = TokenAligner(*from, *to, 3).align(tokens);
   EXPECT_EQ(cut.tokens.size(), 3U);
   for (size_t i = 0; i < tokens.size(); ++i)
     EXPECT_EQ(cut.positions[i], whole.positions[i] < 3 ? whole.positions[i] : -1) << i;
@@ -89,7 +90,7 @@ TEST(TokenAlignment, NoPositionIsPairedBehindAChangeOfTheText) {
   std::vector<int32_t> tokens = from->encode(text);
   tokens.push_back(from->eod_id());
   for (const int32_t id : from->encode("more plain words")) tokens.push_back(id);
-  const AlignedTokens aligned = align_tokens(*from, *to, tokens, 1000);
+  const AlignedTokens aligned = TokenAligner(*from, *to, 1000).align(tokens);
   const auto paired = [&](size_t begin, size_t end) {
     return std::count_if(aligned.positions.begin() + int64_t(begin), aligned.positions.begin() + int64_t(end),
                          [](int64_t at) { return at >= 0; });
