@@ -74,8 +74,8 @@ void Engine::commit() {
   if (part_.ranks > 1) {
     part_rows_ = part_.rows_of_ranks();
     for (const MicroInputs& each : micro_inputs_)
-      for (const Tensor& rows : {each.batch.context_rows, each.router_rows})
-        if (rows) device.copy(rows.data, part_rows_.data(), rows.bytes(), Stream::compute);
+      if (const Tensor& rows = each.batch.context_rows)
+        device.copy(rows.data, part_rows_.data(), rows.bytes(), Stream::compute);
   }
   set_documents({}, {});
   std::vector<int32_t> rows(size_t(in.batch.tokens.numel()));

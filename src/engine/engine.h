@@ -345,7 +345,6 @@ class Engine {
     Tensor targets;        // [1] f32: number of targets of the micro-batch that are not ignored
     Tensor ahead_weights;  // [m] f32: weights of the losses of Batch::ahead
     Tensor first_row;      // [1] i64, as Dropping::first; empty without dropout and stochastic depth
-    Tensor router_rows;    // [all rows] i32: Batch::context_rows for routers, where attention does not need them
     bool documents_changed = true;
   };
   void plan_inputs(MicroInputs&, size_t slot);

@@ -152,8 +152,7 @@ void Engine::plan_inputs(MicroInputs& in, size_t slot) {
   if (in_ring()) batch.piece_length = part_.piece_length();
   if (part_.ranks > 1) {
     if (!in_ring() || balances_sequences())
-      input("rows of ranks that share sequences", DType::i32, {part_.all_rows()},
-            in_ring() ? &in.router_rows : &batch.context_rows);
+      input("rows of ranks that share sequences", DType::i32, {part_.all_rows()}, &batch.context_rows);
     input("losses of ranks that share sequences", DType::f32, {part_.all_rows()}, &in.all_losses);
   }
   input("losses", DType::f32, {n}, &in.losses);

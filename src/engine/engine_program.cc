@@ -41,7 +41,7 @@ void Engine::run_passes(Ctx c, const Passes& p, const PhaseRunner::Enter& on) {
                .loss_scale = head().loss_scale,
                .inv_count = head().inv_count,
                .sequence = rows};
-  if (balances_sequences()) c.routing.context_rows = in_ring() ? p.inputs.router_rows : p.inputs.batch.context_rows;
+  if (balances_sequences()) c.routing.context_rows = p.inputs.batch.context_rows;
   c.block_inputs = p.block_inputs;
   if (p.inputs.first_row)
     c.dropping = {.state = state_,
