@@ -52,6 +52,9 @@ enum class PruneMethod : uint8_t { magnitude, srste };
 // Activation of feed-forward layers, named as in transformers.
 enum class Activation : uint8_t { gelu, silu, relu, relu2 };
 
+// Multi-token prediction: maximum number of tokens after the next one that a position predicts.
+constexpr int kMaxTokensAhead = 8;
+
 // How the router scores an expert: softmax over all experts, or the sigmoid of its own logit.
 enum class RouterScore : uint8_t { softmax, sigmoid };
 

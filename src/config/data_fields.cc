@@ -119,7 +119,7 @@ std::vector<Field<Config>> data_fields() {
                                    "token shards to train on; paths may be globs and are relative to the working "
                                    "directory; they may move, but other "
                                    "content is refused on resume (by fingerprint)"),
-      custom("train_data_stages", list_of_objects<&Config::train_data_stages, data_stage_fields>("list of stages"),
+      custom("train_data_stages", list_of_objects<&Config::train_data_stages, data_stage_fields, "list of stages">(),
              notice,
              "other weights of train_data from some token of the run on; stages that have begun are refused on resume "
              "if they changed (by fingerprint)"),

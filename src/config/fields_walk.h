@@ -181,11 +181,18 @@ Json schema_of(const std::vector<Field<T>>& fields) {
   return object;
 }
 
-// A member of Config that is a list of objects, each with the fields of fields_of(). type: what help calls it.
-template <auto M, auto fields_of>
-Custom<Config> list_of_objects(const char* type) {
+// A text as a template argument.
+template <size_t N>
+struct FixedText {
+  char text[N];
+  constexpr FixedText(const char (&from)[N]) { std::copy_n(from, N, text); }  // NOLINT(google-explicit-constructor)
+};
+
+// A member of Config that is a list of objects, each with the fields of fields_of(). type: its name in help and errors.
+template <auto M, auto fields_of, FixedText type>
+Custom<Config> list_of_objects() {
   return {[](Config& out, const Json& value, const std::string& path, Notices notices) {
-            if (!value.is(Json::Kind::array)) bad_value(value, path, "a list of objects");
+            if (!value.is(Json::Kind::array)) bad_value(value, path, cat("a ", type.text));
             (out.*M).clear();
             for (size_t i = 0; i < value.items.size(); ++i)
               read_fields(fields_of(), value.items[i], cat(path, "[", i, "]"), (out.*M).emplace_back(), notices);
@@ -201,7 +208,7 @@ Custom<Config> list_of_objects(const char* type) {
             list.set("items", schema_of(fields_of()));
             return list;
           },
-          type};
+          type.text};
 }
 
 }  // namespace athanor

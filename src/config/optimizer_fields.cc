@@ -8,13 +8,6 @@ namespace {
 
 using enum OnResume;
 
-void read_groups(Config& out, const Json& value, const std::string& path, Notices notices) {
-  if (!value.is(Json::Kind::array)) bad_value(value, path, "a list of groups");
-  out.param_groups.clear();
-  for (size_t i = 0; i < value.items.size(); ++i)
-    read_fields(param_group_fields(), value.items[i], cat(path, "[", i, "]"), out.param_groups.emplace_back(), notices);
-}
-
 // Values that are not given are left out.
 Json write_groups(const Config& in) {
   Json list = Json::array();
@@ -29,10 +22,9 @@ Json write_groups(const Config& in) {
   return list;
 }
 
-Json groups_schema() {
-  Json list = Json::object();
-  list.set("type", Json::of("array"));
-  list.set("items", schema_of(param_group_fields()));
+Custom<Config> groups() {
+  Custom<Config> list = list_of_objects<&Config::param_groups, param_group_fields, "list of groups">();
+  list.write = write_groups;
   return list;
 }
 
@@ -148,7 +140,7 @@ std::vector<Field<Config>> optimizer_fields() {
           "mup_base_width", &Config::mup_base_width, at_least(0), refused, "",
           "hidden_size at which learning rate and initializer_range were found: initial weights and rates of another "
           "hidden_size follow by muP (docs/optimizers.md); with muon muon_scale spectral is needed; 0 = off"),
-      custom("param_groups", Custom<Config>{read_groups, write_groups, groups_schema, "list of groups"}, refused,
+      custom("param_groups", groups(), refused,
              "weights that are updated differently: the first group that fits a weight's name and role has it; behind "
              "those given, vectors do not decay, with muon and normuon embeddings and vectors have adamw, and with "
              "lamb vectors do"),
@@ -172,7 +164,7 @@ std::vector<Field<Config>> optimizer_fields() {
           "stochastic_depth: probability of block l of L: linear = l / L times that of the last; uniform = the same in "
           "all"),
       custom("multi_token_prediction",
-             list_of_objects<&Config::multi_token_prediction, ahead_token_fields>("list of tokens further ahead"),
+             list_of_objects<&Config::multi_token_prediction, ahead_token_fields, "list of tokens further ahead">(),
              notice,
              "the head also predicts the second token ahead, the third, ..., up to 8, an entry for each; their losses "
              "are trained on and not shown; empty = the next token alone"),

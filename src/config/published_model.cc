@@ -294,8 +294,8 @@ void forget_dropout(Json& model, const std::string& path, Notices notices) {
     const Json* value = model.find(only.key);
     if (!value || !only.meaning.starts_with("dropout") || !value->is_number() || value->real == 0) continue;
     if (notices)
-      notices->push_back(
-          cat(value->where, ": ", dotted(path, only.key), " ", to_line(*value), " is left out: there is no dropout"));
+      notices->push_back(cat(value->where, ": ", dotted(path, only.key), " ", to_line(*value),
+                             " is left out: how a model was trained is no part of it"));
     model.erase(only.key);
   }
 }

@@ -40,7 +40,8 @@ void validate_curriculum(const Config& c) {
 void validate_ahead(const Config& c) {
   const auto& ahead = c.multi_token_prediction;
   if (ahead.empty()) return;
-  require(ahead.size() <= 8, "multi_token_prediction: ", ahead.size(), " tokens further ahead; expected at most 8");
+  require(ahead.size() <= size_t{kMaxTokensAhead}, "multi_token_prediction: ", ahead.size(),
+          " tokens further ahead; expected at most ", kMaxTokensAhead);
   require(int64_t(ahead.size()) < c.seq_length, "multi_token_prediction: ", ahead.size(),
           " tokens further ahead reach beyond seq_length ", c.seq_length, "; make one of them fit the other");
   require(!distills(c), "multi_token_prediction: not supported with ",

@@ -154,7 +154,7 @@ class RowAhead {
       }
     targets_[count_++] = {column, logit, double(weight)};
   }
-  Target targets_[CrossEntropy::kMaxAhead];
+  Target targets_[kMaxTokensAhead];
   int count_ = 0;
   double total_ = 0;
 };

@@ -30,7 +30,6 @@ struct CrossEntropy {
   VocabPart part = {};
   Tensor max, sums;             // [n] and [2, n] f32: outputs of RowMax and LogitSums; with `part` only
   Tensor ahead, ahead_weights;  // [n, m] i32, negative = no token; [m] f32. Optional, with `grad` only
-  static constexpr int64_t kMaxAhead = 8;
   static constexpr const char* kName = "cross_entropy";
   std::array<Field, 8> fields() {
     return {{{"logits", grad ? Io::inout : Io::in, &logits},
@@ -57,7 +56,7 @@ struct CrossEntropy {
     if (ahead) {
       e.matrix("ahead", ahead).is("ahead", ahead, DType::i32, {logits.rows(), ahead.cols()});
       e.is("ahead_weights", ahead_weights, DType::f32, {ahead.cols()});
-      e.that(ahead.cols() <= kMaxAhead, "at most 8 targets ahead");
+      e.that(ahead.cols() <= kMaxTokensAhead, "at most 8 targets ahead");
     }
     if (!part) return;
     e.is("max", max, DType::f32, {logits.rows()})
