@@ -127,14 +127,4 @@ int usable_cores() {
   return std::max(cores, 1);
 }
 
-const char* instruction_set() {
-#if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-      __builtin_cpu_supports("avx512vl"))
-    return "AVX-512";
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return "AVX2";
-#endif
-  return "baseline";
-}
-
 }  // namespace athanor

@@ -15,7 +15,4 @@ size_t usable_memory();                          // physical memory or the cgrou
 // The part of usable_memory() that is free or used only by the page cache.
 size_t available_memory(const CgroupPaths& = {}, const std::string& meminfo = "/proc/meminfo");
 
-// The widest instruction set the kernels use here: "AVX-512", "AVX2" or "baseline".
-const char* instruction_set();
-
 }  // namespace athanor

@@ -9,6 +9,7 @@
 #include "base/int.h"
 #include "base/poison.h"
 #include "cpu/cores.h"
+#include "cpu/isa.h"
 
 namespace athanor {
 namespace {
@@ -20,7 +21,7 @@ size_t pages(size_t bytes) { return round_up(bytes ? bytes : 1, kPage); }
 CpuDevice::CpuDevice(int threads, size_t limit) : pool_(threads), capacity_(limit ? limit : usable_memory()) {}
 
 std::string CpuDevice::description() const {
-  return cat("cpu, ", pool_.size(), pool_.size() == 1 ? " thread, " : " threads, ", instruction_set());
+  return cat("cpu, ", pool_.size(), pool_.size() == 1 ? " thread, " : " threads, ", name_of(isa()));
 }
 
 void* CpuDevice::allocate(size_t bytes, Mem) {

@@ -4,9 +4,8 @@
 #include "cpu/int8_kernel.h"
 
 #include <cstring>
-#include <initializer_list>
 
-#include "cpu/kernel.h"
+#include "cpu/isa.h"
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
 #define ATHANOR_INT8_X86 1
@@ -81,16 +80,16 @@ inline int32_t total(const V& v, int32_t) { return v.sum; }
 Int8DotsFn int8_dots_named(const char* name) {
   const auto is = [&](const char* other) { return std::strcmp(name, other) == 0; };
 #ifdef ATHANOR_INT8_X86
-  if (is("AVX-512 VNNI") && cpu_has_avx512() && __builtin_cpu_supports("avx512vnni")) return int8_vnni::dots;
-  if (is("AVX2") && __builtin_cpu_supports("avx2")) return int8_avx2::dots;
+  if (is("AVX-512 VNNI") && cpu_has(Isa::avx512) && __builtin_cpu_supports("avx512vnni")) return int8_vnni::dots;
+  if (is("AVX2") && cpu_has(Isa::avx2)) return int8_avx2::dots;
 #endif
   return is("baseline") ? int8_baseline::dots : nullptr;
 }
 
 Int8DotsFn int8_dots() {
-  for (const char* name : {"AVX-512 VNNI", "AVX2"})
-    if (const Int8DotsFn found = int8_dots_named(name)) return found;
-  return int8_baseline::dots;
+  Int8DotsFn found = isa() >= Isa::avx512 ? int8_dots_named("AVX-512 VNNI") : nullptr;
+  if (!found && isa() >= Isa::avx2) found = int8_dots_named("AVX2");
+  return found ? found : int8_baseline::dots;
 }
 
 }  // namespace athanor

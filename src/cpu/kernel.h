@@ -3,11 +3,10 @@
 #pragma once
 #include <cstdint>
 
+#include "cpu/isa.h"
 #include "tensor/dtype.h"
 
 namespace athanor {
-
-bool cpu_has_avx512();  // x86-64-v4, the target of the AVX-512 kernels
 
 // c[rows, n] = A B, or c += A B with `add`. All strides are in units.
 struct Micro {
@@ -102,10 +101,7 @@ struct IndicesTo<0, I...> {
   using type = Indices<I...>;
 };
 
-// The best table for this CPU.
-const Kernels& kernels();
-// The table of one instruction set: "AVX-512", "AVX2" or "baseline"; nullptr if this CPU or compiler does not support
-// it.
-const Kernels* kernels_named(const char* name);
+const Kernels& kernels();        // the table of isa()
+const Kernels* kernels_of(Isa);  // null if this CPU or compiler does not support it
 
 }  // namespace athanor

@@ -47,9 +47,9 @@ double core_clock() {
   return std::max(double(kSums) / least, clock_limit());
 }
 
-double flops_per_cycle(const std::string& instructions) {
-  if (instructions == "AVX-512") return 2 * 16 * 2;
-  if (instructions == "AVX2") return 2 * 8 * 2;
+double flops_per_cycle(Isa isa) {
+  if (isa >= Isa::avx512) return 2 * 16 * 2;
+  if (isa == Isa::avx2) return 2 * 8 * 2;
 #if defined(__x86_64__)
   return 2 * 4 * 2;  // SSE2: two multiply and two add units, without FMA
 #else
@@ -72,6 +72,6 @@ int physical_cores(int threads, const std::string& cpus) {
   return std::clamp(threads, 1, std::max(1, int(cores.size())));
 }
 
-double peak_flops(int threads) { return physical_cores(threads) * flops_per_cycle(instruction_set()) * core_clock(); }
+double peak_flops(int threads) { return physical_cores(threads) * flops_per_cycle(isa()) * core_clock(); }
 
 }  // namespace athanor

@@ -3,15 +3,16 @@
 #pragma once
 #include <string>
 
+#include "cpu/isa.h"
+
 namespace athanor {
 
 // Maximum clock in Hz of this thread's core: measured over some milliseconds, or the kernel's reported limit if that is
 // higher.
 double core_clock();
 
-// f32 FLOP per cycle of one core: two FMA units of the vector width, which no core today exceeds. instructions:
-// instruction_set().
-double flops_per_cycle(const std::string& instructions);
+// f32 FLOP per cycle of one core: two FMA units of the vector width, which no core today exceeds.
+double flops_per_cycle(Isa);
 
 // Physical cores that `threads` threads run on: at most the cores that the process may use; two hardware threads share
 // a core.

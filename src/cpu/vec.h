@@ -11,6 +11,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "cpu/isa.h"
 #include "cpu/simd.h"
 #include "tensor/half.h"
 
@@ -385,18 +386,13 @@ ATHANOR_TARGET("avx2,fma")
 void run_avx2(const A&... args) {
   Kernel::template run<8>(args...);
 }
-inline bool has_avx512() {
-  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512cd");
-}
-inline bool has_avx2() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
 #endif
 
 template <class Kernel, class... A>
 void dispatch(const A&... args) {
 #if defined(__x86_64__)
-  if (has_avx512()) return run_avx512<Kernel>(args...);
-  if (has_avx2()) return run_avx2<Kernel>(args...);
+  if (isa() >= Isa::avx512) return run_avx512<Kernel>(args...);
+  if (isa() >= Isa::avx2) return run_avx2<Kernel>(args...);
 #endif
   Kernel::template run<4>(args...);
 }

@@ -15,7 +15,7 @@ namespace {
 
 // How far repeated measurements lie apart is the machine's matter: its clock may change between them.
 TEST(Peak, IsThatOfAPlausibleClock) {
-  const double clock = peak_flops(1) / flops_per_cycle(instruction_set());
+  const double clock = peak_flops(1) / flops_per_cycle(isa());
   EXPECT_GT(clock, 0.3e9);
   EXPECT_LT(clock, 10e9);
 }

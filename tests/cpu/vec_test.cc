@@ -19,8 +19,8 @@ template <class Kernel, class... A>
 void on_all(const A&... args) {
   Kernel::template run<4>(args...);
 #if defined(__x86_64__)
-  if (simd::has_avx2()) simd::run_avx2<Kernel>(args...);
-  if (simd::has_avx512()) simd::run_avx512<Kernel>(args...);
+  if (cpu_has(Isa::avx2)) simd::run_avx2<Kernel>(args...);
+  if (cpu_has(Isa::avx512)) simd::run_avx512<Kernel>(args...);
 #endif
 }
 

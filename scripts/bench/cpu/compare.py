@@ -26,6 +26,13 @@ ROOT = HERE.parents[2]
 # glibc gives freed tensors back to the system and PyTorch faults them in again at every step, for up to a tenth of it.
 KEEP_MEMORY = {"MALLOC_TRIM_THRESHOLD_": "100000000000", "MALLOC_MMAP_THRESHOLD_": "100000000000",
                "MALLOC_TOP_PAD_": "1000000000"}
+# Instruction set of both sides: athanor's, PyTorch's own kernels', oneDNN's, MKL's.
+ISAS = {
+    "avx2": {"ATHANOR_CPU_ISA": "avx2", "ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2",
+             "MKL_ENABLE_INSTRUCTIONS": "AVX2"},
+    "avx512": {"ATHANOR_CPU_ISA": "avx512", "ATEN_CPU_CAPABILITY": "avx512", "ONEDNN_MAX_CPU_ISA": "AVX512_CORE",
+               "MKL_ENABLE_INSTRUCTIONS": "AVX512"},
+}
 DISTURBED = 0.05  # share of the cores that other programs may take
 SETTLE_SECONDS = 0.5  # threads of the other side that still spin for work fall asleep
 
@@ -230,7 +237,7 @@ def describe_run(args):
                               stdout=subprocess.PIPE, text=True, check=True).stdout.split()
     return {"date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"), "cpu": cpu,
             "cores": os.cpu_count(), "threads": args.threads, "rounds": args.rounds, "precision": args.precision,
-            "commit": git("rev-parse", "--short=12", "HEAD").strip(),
+            "isa": args.isa or "best", "commit": git("rev-parse", "--short=12", "HEAD").strip(),
             "uncommitted_changes": bool(git("status", "--porcelain", "--untracked-files=no", "src").strip()),
             "torch": packages[0], "python": packages[1], "torch_cpu_capability": packages[2]}
 
@@ -245,6 +252,7 @@ def parse_arguments():
     parser.add_argument("--variants", nargs="+",
                         help="of PyTorch: eager, compile or a mode of torch.compile, +onednn in fp32 (default: "
                              "eager and compile, in fp32 each with and without +onednn)")
+    parser.add_argument("--isa", choices=ISAS, help="instruction set of both sides (default: the best of this CPU)")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=0, help="of one turn (default: by shape)")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
@@ -265,12 +273,14 @@ def parse_arguments():
 
 def main():
     args = parse_arguments()
+    if args.isa:
+        os.environ |= ISAS[args.isa]
     cores = sorted(os.sched_getaffinity(0))
     if args.threads > len(cores):
         raise SystemExit(f"--threads {args.threads}: only {len(cores)} cores may be used")
     os.sched_setaffinity(0, cores[:args.threads])  # and so do all sides
     report = describe_run(args)
-    print(f"{report['cpu']}, {args.threads} threads, {args.precision}; torch {report['torch']}; commit {report['commit']}")
+    print(f"{report['cpu']}, {args.threads} threads, {args.precision}, {report['isa']} instruction set; torch {report['torch']}; commit {report['commit']}")
     report["results"] = []
     with tempfile.TemporaryDirectory() as folder:
         for name in args.shapes:
