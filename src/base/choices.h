@@ -32,7 +32,7 @@ enum class MuonCoefficients : uint8_t { quintic, polar_express };
 enum class Role : uint8_t { matrix, embedding, vector };
 
 // FP8 format of gradients; automatic: the recipe's.
-enum class GradientCodes : uint8_t { automatic, e5m2, e4m3 };
+enum class GradientFormat : uint8_t { automatic, e5m2, e4m3 };
 
 // Weights of linear layers in a model that is only evaluated: as the precision says; int8 with activations quantized
 // row by row (ops/int8_gemm.h); or int8 with activation outliers kept in floating point.

@@ -101,7 +101,7 @@ void sync_fd(const Fd& file, const std::string& path) {
   throw_io("creating", path, error);
 }
 
-OutputFile open_tmp_beside(const std::string& path) {
+OutputFile open_tmp_for(const std::string& path) {
   const std::string stem = cat(parent_dir(path), "/.", base_name(path), ".", getpid(), ".");
   // A crashed process with the same id may have left its file: try the next number.
   for (int k = 0;; ++k) {
@@ -337,7 +337,7 @@ void OutputFile::finish() {
   if (::close(file_.release()) != 0 && errno != EINTR) throw_io("closing", path_, errno);
 }
 
-AtomicFile::AtomicFile(std::string path) : path_(std::move(path)), out_(open_tmp_beside(path_)) {}
+AtomicFile::AtomicFile(std::string path) : path_(std::move(path)), out_(open_tmp_for(path_)) {}
 
 AtomicFile::~AtomicFile() {
   if (!committed_) ::unlink(out_.path().c_str());

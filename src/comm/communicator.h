@@ -27,10 +27,10 @@ class Communicator {
   virtual void reduce_scatter(Tensor shard, Tensor full, Reduce,
                               Stream) = 0;  // inverse of all_gather; does not change full unless shard is a view of it
   // all_reduce and reduce_scatter of sums that are accumulated in f32, over all ranks in order, and rounded once to the
-  // dtype. `room`: scratch tensor with room_of_sum() elements for x or full, which are overwritten.
-  virtual int64_t room_of_sum(DType, int64_t) const { return 0; }
-  virtual void sum(Tensor x, Tensor room, Stream);
-  virtual void sum_scatter(Tensor shard, Tensor full, Tensor room, Stream);
+  // dtype. `workspace`: scratch tensor with sum_workspace() elements for x or full, which are overwritten.
+  virtual int64_t sum_workspace(DType, int64_t) const { return 0; }
+  virtual void sum(Tensor x, Tensor workspace, Stream);
+  virtual void sum_scatter(Tensor shard, Tensor full, Tensor workspace, Stream);
   virtual void send(Tensor x, int dst, Stream) = 0;
   virtual void recv(Tensor x, int src, Stream) = 0;
   // An asynchronous send, for which other calls of this rank do not wait; recv() of the other rank takes sends in their
@@ -48,10 +48,10 @@ class Communicator {
   virtual void barrier() = 0;
 };
 
-// Communicator::room_of_sum() of a transport that rounds its own sums of bf16 at every hop, so that ranks send each
+// Communicator::sum_workspace() of a transport that rounds its own sums of bf16 at every hop, so that ranks send each
 // other pieces instead, padded to whole 16-byte vectors.
 constexpr int64_t piece_of_sum(int64_t n, int ranks) { return round_up<int64_t>(div_ceil<int64_t>(n, ranks), 8); }
-constexpr int64_t room_of_bf16_sum(DType dtype, int64_t n, int ranks) {
+constexpr int64_t bf16_sum_workspace(DType dtype, int64_t n, int ranks) {
   return dtype == DType::bf16 && ranks > 1 ? ranks * piece_of_sum(n, ranks) : 0;
 }
 

@@ -26,14 +26,14 @@ class Observed final : public Communicator {
     const Call call(*this, "reduce_scatter");
     inner_->reduce_scatter(shard, full, how, stream);
   }
-  int64_t room_of_sum(DType dtype, int64_t n) const override { return inner_->room_of_sum(dtype, n); }
-  void sum(Tensor x, Tensor room, Stream stream) override {
+  int64_t sum_workspace(DType dtype, int64_t n) const override { return inner_->sum_workspace(dtype, n); }
+  void sum(Tensor x, Tensor workspace, Stream stream) override {
     const Call call(*this, "all_reduce");
-    inner_->sum(x, room, stream);
+    inner_->sum(x, workspace, stream);
   }
-  void sum_scatter(Tensor shard, Tensor full, Tensor room, Stream stream) override {
+  void sum_scatter(Tensor shard, Tensor full, Tensor workspace, Stream stream) override {
     const Call call(*this, "reduce_scatter");
-    inner_->sum_scatter(shard, full, room, stream);
+    inner_->sum_scatter(shard, full, workspace, stream);
   }
   void send(Tensor x, int dst, Stream stream) override {
     const Call call(*this, "send");

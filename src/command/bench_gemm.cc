@@ -16,9 +16,9 @@
 namespace athanor {
 namespace {
 
-constexpr std::pair<Factors, const char*> kRates[] = {{Factors::codes, ", of codes "},
-                                                      {Factors::codes_of_4_bits, ", of codes of 4 bits "},
-                                                      {Factors::floats, ", of codes as f32 "}};
+constexpr std::pair<Factors, const char*> kRates[] = {{Factors::quantized, ", in FP8 "},
+                                                      {Factors::fp4_values, ", in FP4 "},
+                                                      {Factors::floats, ", of dequantized values "}};
 
 struct BenchGemmArgs {
   std::string config;
@@ -69,9 +69,9 @@ std::vector<QuantizedPair> quantized_pairs(const Backend& backend) {
                     .b_scales = {nullptr, s.type, s.b.grid(shape)},
                     .a_blocks = s.a,
                     .b_blocks = s.b};
-      const Factors factors = backend.ops.code_product(op).factors;
+      const Factors factors = backend.ops.plan_scaled_gemm(op).factors;
       pairs.push_back({cat(a, " x ", b), s.name, cat(d, op.product.accumulate ? ", accumulated" : ""),
-                       factors == Factors::codes || factors == Factors::codes_of_4_bits});
+                       factors == Factors::quantized || factors == Factors::fp4_values});
     }
   };
   if (backend.device.unified()) return pairs;
@@ -101,12 +101,12 @@ struct ProductReport {
 void keep_what_runs(std::vector<ProductRow>& rows) {
   std::map<GemmProblem, int64_t> within;
   for (const ProductRow& row : rows)
-    if (row.time.method.in_parts && !row.use.codes)
+    if (row.time.method.in_parts && !row.use.quantized)
       in_parts(row.use.op, [&]<class Part>(const Part& part) {
         if constexpr (std::is_same_v<Part, Gemm>) within[problem_of(part)] += row.use.launches;
       });
   for (ProductRow& row : rows) {
-    if (row.use.codes) continue;
+    if (row.use.quantized) continue;
     const auto found = within.find(problem_of(row.use.op));
     row.use.within = found == within.end() ? 0 : found->second;
   }
@@ -124,9 +124,10 @@ ProductReport measure(const BenchGemmArgs& args) {
                        .most = given_or_measured(args.rates, backend, engine->options().recipe),
                        .rows = {}};
   for (const ProductUse& use : products_of_step(*engine))
-    report.rows.push_back({.use = use,
-                           .time = time_product(backend, use),
-                           .factors = use.codes ? backend.ops.code_product(*use.codes).factors : Factors::matrices});
+    report.rows.push_back(
+        {.use = use,
+         .time = time_product(backend, use),
+         .factors = use.quantized ? backend.ops.plan_scaled_gemm(*use.quantized).factors : Factors::matrices});
   keep_what_runs(report.rows);
   for (ProductRow& row : report.rows) row.share = row.flops() / report.most.flops_of(row.factors);
   return report;
@@ -143,11 +144,11 @@ void print_pairs(const std::vector<QuantizedPair>& pairs) {
 
 void print_text(const ProductReport& report) {
   print_pairs(report.pairs);
-  std::string of_codes;
+  std::string of_quantized;
   for (const auto& [factors, words] : kRates)
-    if (report.has(factors)) of_codes += cat(words, format_count(report.most.flops_of(factors)), "FLOP/s");
+    if (report.has(factors)) of_quantized += cat(words, format_count(report.most.flops_of(factors)), "FLOP/s");
   std::printf("%s\nrate of a large product %sFLOP/s%s, of a copy %sB/s\n\n%8s %10s %9s %8s %8s  product\n",
-              report.device.c_str(), format_count(report.most.flops).c_str(), of_codes.c_str(),
+              report.device.c_str(), format_count(report.most.flops).c_str(), of_quantized.c_str(),
               format_count(report.most.bytes).c_str(), "launches", "us", "FLOP/s", "of rate", "of time");
   for (const ProductRow& row : report.rows) {
     const double time = double(row.use.launches) * row.time.seconds;
@@ -165,7 +166,7 @@ using Json = nlohmann::ordered_json;
 
 Json row_json(const ProductRow& row) {
   const Gemm& op = row.use.op;
-  constexpr const char* kNames[] = {"matrices", "codes", "floats", "codes_of_4_bits"};
+  constexpr const char* kNames[] = {"matrices", "quantized", "floats", "fp4_values"};
   return {{"product", words_of(row.use)},
           {"factors", kNames[size_t(row.factors)]},
           {"shape", {op.m(), op.n(), op.k()}},
@@ -183,7 +184,7 @@ void print_json(const ProductReport& report) {
               {"rates",
                {{"flops", report.most.flops},
                 {"bytes", report.most.bytes},
-                {"codes", report.most.flops_of(Factors::codes)},
+                {"quantized", report.most.flops_of(Factors::quantized)},
                 {"floats", report.most.flops_of(Factors::floats)}}},
               {"step_ms", 1e3 * report.step_seconds()},
               {"quantized_pairs", Json::array()},

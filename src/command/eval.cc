@@ -76,11 +76,11 @@ std::unique_ptr<Tokenizer> tokenizer_of(const EvalArgs& args, const std::string&
                                         const std::optional<Dataset>& data) {
   if (!args.tokenizer.empty()) return make_tokenizer({.source = args.tokenizer});
   if (has_tokenizer(folder)) return load_tokenizer(folder);
-  auto beside = data ? find_tokenizer(data->first_shard()) : nullptr;
+  auto found = data ? find_tokenizer(data->first_shard()) : nullptr;
   const std::string& needs = args.tasks.empty() ? config.multiple_choice_data : args.tasks;
-  if (!beside && !needs.empty())
+  if (!found && !needs.empty())
     throw Error(cat("eval: ", needs, " needs a tokenizer, and ", folder, " has none: give --tokenizer"), Exit::usage);
-  return beside;
+  return found;
 }
 
 void write_scores(const std::string& path, const std::vector<Question>& questions, const ChoiceScores& scores) {

@@ -17,7 +17,7 @@ struct Kind {
   Shape shape;
 };
 
-std::vector<Kind> kinds_in_codes(const ParamStore& params) {
+std::vector<Kind> quantized_kinds(const ParamStore& params) {
   std::vector<Kind> kinds;
   for (const ParamSpec& spec : params.specs()) {
     if (spec.role != Role::matrix || !spec.low_precision) continue;
@@ -59,9 +59,9 @@ std::string line(const std::string& name, const std::string& size, double second
 }  // namespace
 
 std::string precision_text(Engine& engine, Backend backend, const Roofline& limits) {
-  if (!multiplies(engine, Factors::codes) && !multiplies(engine, Factors::codes_of_4_bits)) return {};
+  if (!multiplies(engine, Factors::quantized) && !multiplies(engine, Factors::fp4_values)) return {};
   const double chosen = step_seconds(engine, limits);
-  const std::vector<Kind> kinds = kinds_in_codes(engine.model().params());
+  const std::vector<Kind> kinds = quantized_kinds(engine.model().params());
   std::vector<std::string> faster;
   std::string text = cat("\nlayers in ", engine.options().recipe.four_bits() ? 4 : 8,
                          " bits                                 weight   in bf16: step ms   longer by\n");

@@ -33,7 +33,7 @@ class Absent final : public Communicator {
   void all_reduce(Tensor, Reduce, Stream) override { refuse(); }
   void all_gather(Tensor, Tensor, Stream) override { refuse(); }
   void reduce_scatter(Tensor, Tensor, Reduce, Stream) override { refuse(); }
-  int64_t room_of_sum(DType dtype, int64_t n) const override { return room_of_bf16_sum(dtype, n, size_); }
+  int64_t sum_workspace(DType dtype, int64_t n) const override { return bf16_sum_workspace(dtype, n, size_); }
   void send(Tensor, int, Stream) override { refuse(); }
   void recv(Tensor, int, Stream) override { refuse(); }
   void exchange(Tensor, Tensor, int, Stream) override { refuse(); }
@@ -95,12 +95,12 @@ void print_table(const Config& config, const GpuSpec& gpu, const ManyRanks& many
 void print_rates(const Config& c, const Cluster& on) {
   const Roofline limits = limits_of(on.gpu, c.model.head_dim, c.seq_length);
   const auto memory = [&](size_t bytes) { return format_bytes(bytes); };
-  const bool codes = engine_options(c, true).recipe.low_precision() && limits.most.codes > 0;
+  const bool quantized = engine_options(c, true).recipe.low_precision() && limits.most.quantized > 0;
   std::printf(
       "of a GPU: products %s FLOP/s%s, attention %s forward and %s backward, copies %s B/s; %s of memory may be "
       "used, %s of it by runtime_reserve_mib\n",
       format_count(limits.most.flops).c_str(),
-      codes ? cat(" and of codes ", format_count(limits.most.codes)).c_str() : "",
+      quantized ? cat(" and in FP8 ", format_count(limits.most.quantized)).c_str() : "",
       format_count(limits.attention_forward).c_str(), format_count(limits.attention_backward).c_str(),
       format_count(limits.most.bytes).c_str(), memory(memory_capacity(c, *describe(on.gpu).device)).c_str(),
       memory(runtime_reserve(c, *describe(on.gpu).device)).c_str());
@@ -206,16 +206,16 @@ Prediction RankPlan::with(const Assumptions& assumed) const {
   p.update = end + host.exposed;
   p.recompute = engine.options().recompute;
   p.flops_per_token = flops_per_token(engine.model(), seq_length_).causal;
-  const double beside = in_turns_ ? 0 : launches;  // seconds of computation that communication can overlap with
+  const double concurrent = in_turns_ ? 0 : launches;  // seconds of computation that communication can overlap with
   const double products = in_turns_ ? 0 : least_update_product_seconds(engine, limits);
   p.waits.stages = pipeline.waits + pipeline.sending;
-  const double exposed = p.traffic.exposed(beside, double(p.micro_batches), products);
+  const double exposed = p.traffic.exposed(concurrent, double(p.micro_batches), products);
   p.exposed = exposed + p.waits.stages;
   const double sending = p.traffic.seconds(), hidden = sending > 0 ? std::max(0.0, 1 - exposed / sending) : 0;
   p.slowed = assumed.interference * hidden * p.traffic.bytes();
   p.compute = launches + host.exposed + host.inputs_exposed + host.units_exposed + p.slowed;
   const bool alone = mesh.data_parallel().size() == 1;  // no data parallelism: all other ranks are tensor-parallel
-  for (const auto& [of, seconds] : p.traffic.exposed_by_layer(beside, double(p.micro_batches), products))
+  for (const auto& [of, seconds] : p.traffic.exposed_by_layer(concurrent, double(p.micro_batches), products))
     (of.group == "tensor" || (of.group == "world" && alone) ? p.waits.tensor
      : of.group == "context"                                ? p.waits.context
      : of.group == "experts"                                ? p.waits.experts

@@ -39,7 +39,7 @@ constexpr std::string_view kWeightDecayStyles[] = {"constant", "linear", "cosine
 constexpr std::string_view kPrecisions[] = {"fp32",           "tf32",        "bf16",        "fp16",
                                             "fp8_tensorwise", "fp8_delayed", "fp8_rowwise", "fp8_rowwise_gw_hp",
                                             "fp8_blockwise",  "mxfp8",       "nvfp4"};
-constexpr std::string_view kGradientCodes[] = {"auto", "hybrid", "e4m3"};
+constexpr std::string_view kGradientFormat[] = {"auto", "hybrid", "e4m3"};
 constexpr std::string_view kAmaxComputeAlgos[] = {"max", "most_recent"};
 constexpr std::string_view kMasterWeights[] = {"fp32", "split", "bf16"};
 constexpr std::string_view kSumDtypes[] = {"fp32", "bf16"};
@@ -83,7 +83,7 @@ ChoiceNames choice_names(DecayStyle) { return kDecayStyles; }
 ChoiceNames choice_names(WsdDecay) { return kWsdDecays; }
 ChoiceNames choice_names(WeightDecayStyle) { return kWeightDecayStyles; }
 ChoiceNames choice_names(Precision) { return kPrecisions; }
-ChoiceNames choice_names(GradientCodes) { return kGradientCodes; }
+ChoiceNames choice_names(GradientFormat) { return kGradientFormat; }
 ChoiceNames choice_names(AmaxComputeAlgo) { return kAmaxComputeAlgos; }
 ChoiceNames choice_names(MasterWeights) { return kMasterWeights; }
 ChoiceNames choice_names(SumDtype) { return kSumDtypes; }

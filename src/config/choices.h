@@ -65,7 +65,7 @@ ChoiceNames choice_names(DecayStyle);
 ChoiceNames choice_names(WsdDecay);
 ChoiceNames choice_names(WeightDecayStyle);
 ChoiceNames choice_names(Precision);
-ChoiceNames choice_names(GradientCodes);
+ChoiceNames choice_names(GradientFormat);
 ChoiceNames choice_names(AmaxComputeAlgo);
 ChoiceNames choice_names(MasterWeights);
 ChoiceNames choice_names(SumDtype);

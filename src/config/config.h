@@ -191,7 +191,7 @@ struct Config {
   bool rollback = false;
   // precision
   Precision precision = Precision::bf16;
-  GradientCodes fp8_format = GradientCodes::automatic;
+  GradientFormat fp8_format = GradientFormat::automatic;
   bool fp8_power_of_two_scales = false;
   int64_t fp8_amax_history_len = 1024;
   AmaxComputeAlgo fp8_amax_compute_algo = AmaxComputeAlgo::max;

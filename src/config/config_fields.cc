@@ -159,16 +159,17 @@ Fields run_group() {
           .developer(),
       choice<&Config::attention>("attention", notice,
                                  "attention kernels on a GPU: auto = cuDNN's where they support the case, memory "
-                                 "suffices and no trial finds others faster (of documents and windows: where a trial "
+                                 "suffices and autotuning finds no others faster (of documents and windows: where it "
                                  "finds them faster), else the program's own"),
       number(
           "autotune_seconds", &Config::autotune_seconds, at_least(0), free, "s",
-          "time limit for trials of algorithms and fused epilogues of matrix products, and with attention auto of its "
+          "time limit for autotuning of algorithms and fused epilogues of matrix products, and with attention auto of "
+          "its "
           "kernels, at the start of a run on a GPU; 0 = the library's first answers, nothing fused, cuDNN's attention "
           "of whole sequences")
           .alias({"gemm_search_seconds"}),
       option("tuning_cache", &Config::tuning_cache, free,
-             "folder for results of trials and cuDNN's plans, for later runs; auto = athanor in XDG_CACHE_HOME or "
+             "folder for results of autotuning and cuDNN's plans, for later runs; auto = athanor in XDG_CACHE_HOME or "
              "~/.cache, none")
           .path()
           .developer(),
@@ -226,7 +227,7 @@ Fields precision_group() {
   return {
       choice<&Config::precision>("precision", refused,
                                  "type of activations and matrix products; fp8_*, mxfp8, nvfp4: linear layers of "
-                                 "blocks multiply codes of 8 or 4 bits, everything else is as with bf16 "
+                                 "blocks multiply FP8 or FP4 values, everything else is as with bf16 "
                                  "(docs/precision.md)")
           .alias({"dtype"}),
       choice<&Config::fp8_format>("fp8_format", refused,
@@ -256,7 +257,7 @@ Fields precision_group() {
              "8 bits: linear layers with fewer inputs or outputs stay in bf16")
           .developer(),
       option("fp8_lm_head", &Config::fp8_lm_head, refused,
-             "8 bits: the product that gives logits, and its gradients, read codes, too"),
+             "8 bits: the product that gives logits, and its gradients, read FP8 values, too"),
       number("num_layers_at_start_in_bf16", &Config::num_layers_at_start_in_bf16, between(0, kMaxCount), refused,
              "blocks", "8 bits: first blocks that stay in bf16"),
       number("num_layers_at_end_in_bf16", &Config::num_layers_at_end_in_bf16, between(0, kMaxCount), refused, "blocks",
@@ -428,7 +429,7 @@ Fields report_group() {
              "log the gradient noise scale, the batch size in tokens above which larger batches save few steps; it "
              "compares the gradient of a step with that of its first micro-batch, so a step needs two on every rank"),
       number("log_quantization_interval", &Config::log_quantization_interval, at_least(0), free, "steps",
-             "8 bits: steps between records in metrics.jsonl of what each linear layer lost by rounding to codes: "
+             "8 bits: steps between records in metrics.jsonl of what each linear layer lost by quantization: "
              "values that saturate or underflow, the largest; changes no bit of the run; 0 = never"),
       number("log_routing_interval", &Config::log_routing_interval, at_least(0), free, "steps",
              "experts: steps between records in metrics.jsonl of each layer's router: shares of the most and the least "

@@ -273,11 +273,11 @@ void validate_precision(Config& c) {
   };
   if (c.num_layers_at_end_in_bf16 < 0) c.num_layers_at_end_in_bf16 = last_blocks_in_bf16(c);
   const bool four_bits = c.precision == Precision::nvfp4;
-  require(!four_bits || c.fp8_format == GradientCodes::automatic, "fp8_format: ", name_of(c.fp8_format),
-          " has no meaning with precision nvfp4, whose codes are all E2M1; remove it");
+  require(!four_bits || c.fp8_format == GradientFormat::automatic, "fp8_format: ", name_of(c.fp8_format),
+          " has no meaning with precision nvfp4, whose values are all E2M1; remove it");
   require(!four_bits || !c.fp8_power_of_two_scales,
           "fp8_power_of_two_scales: has no meaning with precision nvfp4, whose scales are E4M3; remove it");
-  only_with_low_precision(c.fp8_format == GradientCodes::automatic, "fp8_format");
+  only_with_low_precision(c.fp8_format == GradientFormat::automatic, "fp8_format");
   only_with_low_precision(!c.fp8_power_of_two_scales, "fp8_power_of_two_scales");
   const auto only_delayed = [&](bool is_default, const char* key) {
     require(is_default || c.precision == Precision::fp8_delayed, key,

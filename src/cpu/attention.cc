@@ -7,9 +7,9 @@
 #include <cmath>
 #include <limits>
 
+#include "cpu/amax.h"
 #include "cpu/attention_block.h"
 #include "cpu/cpu_ops.h"
-#include "cpu/largest.h"
 
 namespace athanor {
 namespace {
@@ -41,9 +41,9 @@ void raise(float& x, float y) {
 // One block of queries of one head.
 class FwdBlock {
  public:
-  FwdBlock(const AttentionFwd& op, const Largest& largest, const Kernels& kern, const FwdLayout& layout, float* memory)
+  FwdBlock(const AttentionFwd& op, const Amax& amax, const Kernels& kern, const FwdLayout& layout, float* memory)
       : op_(op),
-        largest_(largest),
+        amax_(amax),
         kern_(kern),
         at_(layout),
         memory_(memory),
@@ -71,7 +71,7 @@ class FwdBlock {
     if (op_.top) raise(op_.top.as<float>()[head], *std::max_element(top, top + size_));
     store_rows({op_.y, row, size_, q_col_, dim_}, memory_ + at_.y, wide_, factor);
     for (int64_t i = row; i < row + size_; ++i)
-      largest_.add(op_.y, i * op_.y.cols() + q_col_, i * op_.y.cols() + q_col_ + dim_);
+      amax_.add(op_.y, i * op_.y.cols() + q_col_, i * op_.y.cols() + q_col_ + dim_);
   }
 
  private:
@@ -129,7 +129,7 @@ class FwdBlock {
   }
 
   const AttentionFwd& op_;
-  const Largest& largest_;
+  const Amax& amax_;
   const Kernels& kern_;
   const FwdLayout& at_;
   float* memory_;
@@ -155,9 +155,9 @@ void CpuOps::run(const AttentionFwd& op, void* scratch) {
   const Kernels& kern = kernels();
   const FwdLayout layout(op.shape, op.q.dtype, kern);
   const SpanBlocks blocks = span_blocks(op.spans, SpanSide::queries, kQueryBlock);
-  const Largest largest(op.amax);
+  const Amax amax(op.amax);
   pool_.parallel_for(blocks.count() * heads, [&](int64_t chunk, int worker) {
-    FwdBlock block(op, largest, kern, layout, static_cast<float*>(scratch) + worker * layout.total);
+    FwdBlock block(op, amax, kern, layout, static_cast<float*>(scratch) + worker * layout.total);
     // Later blocks see more keys; the longest work comes first to balance the threads.
     block.run(blocks.at(blocks.count() - 1 - chunk / heads), chunk % heads);
   });

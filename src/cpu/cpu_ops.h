@@ -116,7 +116,7 @@ class CpuOps final : public Ops {
   // quantize.cc
   void run(const Quantize&, void* scratch) override;
   void run_transposed(const Quantize&, void* scratch);
-  void run(const LargestOfPart&, void* scratch) override;
+  void run(const AmaxOfPart&, void* scratch) override;
   void run(const QuantizePart&, void* scratch) override;
   void run(const ScaledGemm&, void* scratch) override;
   void run(const DelayedScales&, void* scratch) override;

@@ -29,8 +29,8 @@ void CpuOps::run(const Ema& op, void*) {
     pool_.parallel_ranges(p.master.numel(), kChunkElements, [&](int64_t from, int64_t to) {
       for (int64_t begin = from; begin < to; begin += update::kPiece) {
         const int64_t n = std::min(update::kPiece, to - begin);
-        update::Room room;
-        const float* w = update::open_master(weights, begin, n, room);
+        update::Workspace workspace;
+        const float* w = update::open_master(weights, begin, n, workspace);
         simd::dispatch<Averaging>(average + begin, w, n, rate);
       }
     });

@@ -36,13 +36,13 @@ ATHANOR_CLONES void find_amax(Int8Row& row, const T* x, int64_t n, float limit) 
 
 // Quantizes a row with outliers as 0; returns the sum of the quantized values.
 template <class T>
-ATHANOR_CLONES int32_t encode_int8(int8_t* codes, const T* x, int64_t n, float limit, float inverse) {
+ATHANOR_CLONES int32_t encode_int8(int8_t* quantized, const T* x, int64_t n, float limit, float inverse) {
   int32_t sum = 0;
 #pragma omp simd reduction(+ : sum)
   for (int64_t i = 0; i < n; ++i) {
     const float v = to_float(x[i]), size = v < 0 ? -v : v;
     const float code = int8_code(size < limit ? v : 0.0f, inverse);
-    codes[i] = int8_t(int32_t(code));
+    quantized[i] = int8_t(int32_t(code));
     sum += int32_t(code);
   }
   return sum;
@@ -52,24 +52,24 @@ ATHANOR_CLONES int32_t encode_int8(int8_t* codes, const T* x, int64_t n, float l
 template <class T>
 void add_outliers(float* out, const Int8Gemm& op, const T* x, int64_t column, int64_t n) {
   const float limit = op.limit();
-  const auto* codes = op.codes.as<uint8_t>();
+  const auto* quantized = op.quantized.as<uint8_t>();
   const auto* scales = op.scales.as<float>();
   for (int64_t k = 0; k < op.k(); ++k) {
     const float v = to_float(x[k]);
     if (std::fabs(v) < limit) continue;
     for (int64_t j = 0; j < n; ++j)
-      out[j] += v * (scales[column + j] * float(int(codes[(column + j) * op.k() + k]) - kInt8Offset));
+      out[j] += v * (scales[column + j] * float(int(quantized[(column + j) * op.k() + k]) - kInt8Offset));
   }
 }
 
 struct Int8Scratch {
   Int8Row* rows;
   int32_t* sums;
-  int8_t* codes;  // [M, K]
+  int8_t* quantized;  // [M, K]
   Int8Scratch(const Int8Gemm& op, void* at)
       : rows(static_cast<Int8Row*>(at)),
         sums(reinterpret_cast<int32_t*>(rows + op.m())),
-        codes(reinterpret_cast<int8_t*>(sums + op.m())) {}
+        quantized(reinterpret_cast<int8_t*>(sums + op.m())) {}
   static size_t bytes(const Int8Gemm& op) {
     return size_t(op.m()) * (sizeof(Int8Row) + sizeof(int32_t) + size_t(op.k()));
   }
@@ -107,7 +107,7 @@ void CpuOps::run(const Int8Gemm& op, void* scratch) {
         const T* x = op.a.as<T>() + i * op.a.stride();
         find_amax(s.rows[i], x, k, op.limit());
         const float inverse = int8_inverse(s.rows[i].scale);
-        s.sums[i] = encode_int8(s.codes + i * k, x, k, op.limit(), inverse);
+        s.sums[i] = encode_int8(s.quantized + i * k, x, k, op.limit(), inverse);
         s.rows[i].scale /= kInt8Most;
       }
     });
@@ -120,9 +120,9 @@ void CpuOps::run(const Int8Gemm& op, void* scratch) {
     int32_t sums[kChunk * kChunk];
     dots({.out = sums,
           .out_stride = kChunk,
-          .a = s.codes + row * k,
+          .a = s.quantized + row * k,
           .sums = s.sums + row,
-          .w = op.codes.as<uint8_t>() + column * k,
+          .w = op.quantized.as<uint8_t>() + column * k,
           .m = rows,
           .n = columns,
           .k = k});

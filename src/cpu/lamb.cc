@@ -48,8 +48,8 @@ void CpuOps::run(const AdamDirection& op, void*) {
         return;
       }
       update::for_pieces(from, to, update::kPiece, p.decayed, scalars, [&](int64_t begin, int64_t n, const auto& a) {
-        update::Room m_room, v_room;
-        float *m = update::open_state(p.m, begin, n, m_room), *v = update::open_state(p.v, begin, n, v_room);
+        update::Workspace m_workspace, v_workspace;
+        float *m = update::open_state(p.m, begin, n, m_workspace), *v = update::open_state(p.v, begin, n, v_workspace);
         simd::dispatch<Direction>(w ? w + begin : nullptr, m, v, grad + begin, n, a);
         const Noise noise{op.seed, p.moment_stream, first + uint64_t(begin)};
         update::close_state(p.m, begin, n, m, noise, update::Bits::upper);

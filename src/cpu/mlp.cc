@@ -2,9 +2,9 @@
 // logistic function, which needs a single exponential.
 #include <cmath>
 
+#include "cpu/amax.h"
 #include "cpu/chunks.h"
 #include "cpu/cpu_ops.h"
-#include "cpu/largest.h"
 #include "cpu/logistic.h"
 #include "cpu/vec.h"
 
@@ -222,10 +222,10 @@ void CpuOps::run(const GeluFwd& op, void*) {
   by_float(op.x.dtype, [&]<class T>() {
     T* y = flat<T>(op.y);
     const T* x = flat<T>(op.x);
-    const Largest largest(op.amax);
+    const Amax amax(op.amax);
     pool_.parallel_ranges(op.x.numel(), kChunkElements, [&](int64_t begin, int64_t end) {
       simd::dispatch<GeluForward>(y + begin, x + begin, end - begin);
-      largest.add(op.y, begin, end);
+      amax.add(op.y, begin, end);
     });
   });
 }
@@ -234,10 +234,10 @@ void CpuOps::run(const GeluBwd& op, void*) {
   by_float(op.x.dtype, [&]<class T>() {
     T* dx = flat<T>(op.dx);
     const T *dy = flat<T>(op.dy), *x = flat<T>(op.x);
-    const Largest largest(op.amax);
+    const Amax amax(op.amax);
     pool_.parallel_ranges(op.x.numel(), kChunkElements, [&](int64_t begin, int64_t end) {
       simd::dispatch<GeluBackward>(dx + begin, dy + begin, x + begin, end - begin);
-      largest.add(op.dx, begin, end);
+      amax.add(op.dx, begin, end);
     });
   });
 }
@@ -246,10 +246,10 @@ void CpuOps::run(const SwigluFwd& op, void*) {
   by_float(op.gu.dtype, [&]<class T>() {
     T* y = flat<T>(op.y);
     const T* gu = flat<T>(op.gu);
-    const Largest largest(op.amax);
+    const Amax amax(op.amax);
     pool_.parallel_ranges(op.y.rows(), row_grain(op.y.cols()), [&](int64_t begin, int64_t end) {
       simd::dispatch<SwigluForward>(y, gu, op.y.cols(), begin, end);
-      largest.add_rows(op.y, begin, end);
+      amax.add_rows(op.y, begin, end);
     });
   });
 }
@@ -259,10 +259,10 @@ void CpuOps::run(const SwigluBwd& op, void*) {
     T* dgu = flat<T>(op.dgu);
     T* y = op.y ? flat<T>(op.y) : nullptr;
     const T *dy = flat<T>(op.dy), *gu = flat<T>(op.gu);
-    const Largest largest(op.amax);
+    const Amax amax(op.amax);
     pool_.parallel_ranges(op.dy.rows(), row_grain(op.dy.cols()), [&](int64_t begin, int64_t end) {
       simd::dispatch<SwigluBackward>(dgu, y, dy, gu, op.dy.cols(), begin, end);
-      largest.add_rows(op.dgu, begin, end);
+      amax.add_rows(op.dgu, begin, end);
     });
   });
 }
@@ -272,10 +272,10 @@ void CpuOps::run(const ActivationFwd& op, void*) {
     by_activation(op.f, [&]<Activation F>() {
       T* y = flat<T>(op.y);
       const T* x = flat<T>(op.x);
-      const Largest largest(op.amax);
+      const Amax amax(op.amax);
       pool_.parallel_ranges(op.y.rows(), row_grain(op.y.cols()), [&](int64_t begin, int64_t end) {
         simd::dispatch<ActivationForward<F>>(y, x, op.y.cols(), op.gated(), begin, end);
-        largest.add_rows(op.y, begin, end);
+        amax.add_rows(op.y, begin, end);
       });
     });
   });
@@ -286,10 +286,10 @@ void CpuOps::run(const ActivationBwd& op, void*) {
     by_activation(op.f, [&]<Activation F>() {
       T* dx = flat<T>(op.dx);
       const T *dy = flat<T>(op.dy), *x = flat<T>(op.x);
-      const Largest largest(op.amax);
+      const Amax amax(op.amax);
       pool_.parallel_ranges(op.dy.rows(), row_grain(op.dy.cols()), [&](int64_t begin, int64_t end) {
         simd::dispatch<ActivationBackward<F>>(dx, dy, x, op.dy.cols(), op.gated(), begin, end);
-        largest.add_rows(op.dx, begin, end);
+        amax.add_rows(op.dx, begin, end);
       });
     });
   });

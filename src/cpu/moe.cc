@@ -129,10 +129,10 @@ namespace {
 
 // Layout of RouteBwd's scratch memory: number of rows of each sequence at each expert, and the statistics of chunks of
 // tokens.
-struct RouteRoom {
+struct RouteWorkspace {
   int64_t grain, chunks;
   size_t counts_bytes, bytes;
-  explicit RouteRoom(const RouteBwd& op)
+  explicit RouteWorkspace(const RouteBwd& op)
       : grain(row_grain(op.logits.cols())),
         chunks(div_ceil(op.logits.rows(), grain)),
         counts_bytes(size_t(round_up(op.sequences() * op.logits.cols(), int64_t{2})) * sizeof(float)),
@@ -210,13 +210,13 @@ struct TokenGradient {
 
 }  // namespace
 
-size_t CpuOps::scratch(const RouteBwd& op) const { return RouteRoom(op).bytes; }
+size_t CpuOps::scratch(const RouteBwd& op) const { return RouteWorkspace(op).bytes; }
 
 void CpuOps::run(const RouteBwd& op, void* scratch) {
-  const RouteRoom room(op);
+  const RouteWorkspace workspace(op);
   const int64_t n = op.logits.rows(), e = op.logits.cols(), k = op.dweights.cols();
   auto* counts = static_cast<float*>(scratch);  // [sequences, E]
-  auto* sums = reinterpret_cast<double*>(static_cast<std::byte*>(scratch) + room.counts_bytes);
+  auto* sums = reinterpret_cast<double*>(static_cast<std::byte*>(scratch) + workspace.counts_bytes);
   const int32_t* experts = checked_indices(op.kName, "experts", op.experts, e);
   pool_.parallel_for(op.sequences(), [&](int64_t s) {
     std::fill(counts + s * e, counts + (s + 1) * e, 0.0f);
@@ -224,7 +224,7 @@ void CpuOps::run(const RouteBwd& op, void* scratch) {
   });
   const float scale = *flat<float>(op.scale) * op.inv_count;
   const float share = float(double(e) / (double(k) * double(op.sequence)));
-  pool_.parallel_ranges(n, room.grain, [&](int64_t begin, int64_t end) {
+  pool_.parallel_ranges(n, workspace.grain, [&](int64_t begin, int64_t end) {
     TokenGradient token(op, scale, share);
     TokenSums gained;
     for (int64_t t = begin; t < end; ++t) {
@@ -233,7 +233,7 @@ void CpuOps::run(const RouteBwd& op, void* scratch) {
         for (int64_t i = 0; i < e; ++i) flat<T>(op.dlogits)[t * e + i] = from_float<T>(token.dp[size_t(i)]);
       });
     }
-    double* to = sums + begin / room.grain * RouterStatistics::kSums;
+    double* to = sums + begin / workspace.grain * RouterStatistics::kSums;
     to[0] = gained.entropy, to[1] = gained.balance, to[2] = gained.squares;
   });
   for (const Tensor& to : {op.statistics, op.counts})
@@ -241,7 +241,7 @@ void CpuOps::run(const RouteBwd& op, void* scratch) {
       for (int64_t i = 0; i < e; ++i) flat<double>(to)[i] += double(counts[s * e + i]);
   if (!op.statistics) return;
   auto* statistics = flat<double>(op.statistics);
-  for (int64_t chunk = 0; chunk < room.chunks; ++chunk)
+  for (int64_t chunk = 0; chunk < workspace.chunks; ++chunk)
     for (int64_t i = 0; i < RouterStatistics::kSums; ++i)
       statistics[e + i] += sums[chunk * RouterStatistics::kSums + i];
 }

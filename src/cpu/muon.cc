@@ -124,8 +124,9 @@ void CpuOps::run(const Momentum& op, void*) {
       }
       for (int64_t begin = from; begin < to; begin += update::kPiece) {
         const int64_t n = std::min(update::kPiece, to - begin);
-        update::Room room, g_room;
-        float *m = update::open_state(p.m, begin, n, room), *grad = update::open_gradient(p.grad, begin, n, g_room);
+        update::Workspace workspace, g_workspace;
+        float *m = update::open_state(p.m, begin, n, workspace),
+              *grad = update::open_gradient(p.grad, begin, n, g_workspace);
         simd::dispatch<MovingAverage>(m, grad, n, scalars);
         update::replace_gradient(p.grad, begin, n, grad);
         update::close_state(p.m, begin, n, m, {op.seed, p.moment_stream, first + uint64_t(begin)}, update::Bits::upper);

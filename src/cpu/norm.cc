@@ -3,9 +3,9 @@
 #include <cmath>
 #include <cstring>
 
+#include "cpu/amax.h"
 #include "cpu/chunks.h"
 #include "cpu/cpu_ops.h"
-#include "cpu/largest.h"
 #include "cpu/vec.h"
 
 namespace athanor {
@@ -160,14 +160,14 @@ void add_partials(const Tensor& out, const float* partials, int64_t count, int64
            [&]<class T>() { simd::dispatch<AddPartials>(out.as<T>(), partials, count, stride, begin, end); });
 }
 
-// A per-feature vector as f32: in place if it is f32, else converted into `room`.
-const float* as_f32(const Tensor& w, float* room) {
+// A per-feature vector as f32: in place if it is f32, else converted into `workspace`.
+const float* as_f32(const Tensor& w, float* workspace) {
   if (!w) return nullptr;
   if (w.dtype == DType::f32) return w.as<float>();
   by_float(w.dtype, [&]<class W>() {
-    for (int64_t i = 0; i < w.numel(); ++i) room[i] = to_float(w.as<W>()[i]);
+    for (int64_t i = 0; i < w.numel(); ++i) workspace[i] = to_float(w.as<W>()[i]);
   });
-  return room;
+  return workspace;
 }
 
 size_t f32_bytes(const Tensor& w) { return w && w.dtype != DType::f32 ? size_t(w.numel()) * sizeof(float) : 0; }
@@ -181,25 +181,25 @@ T* data_or_null(const Tensor& t) {
 
 size_t CpuOps::scratch(const NormFwd& op) const { return f32_bytes(op.w) + f32_bytes(op.b); }
 void CpuOps::run(const NormFwd& op, void* scratch) {
-  float* room = static_cast<float*>(scratch);
+  float* workspace = static_cast<float*>(scratch);
   const int64_t cols = op.h.cols();
-  const float *w = as_f32(op.w, room), *b = as_f32(op.b, room + cols);
-  const Largest largest(op.amax);
+  const float *w = as_f32(op.w, workspace), *b = as_f32(op.b, workspace + cols);
+  const Amax amax(op.amax);
   by_float(op.h.dtype, [&]<class T>() {
     const NormRows<T> rows{flat<T>(op.y), data_or_null<float>(op.mean), flat<float>(op.rstd), flat<T>(op.h), w, b, cols,
                            op.eps};
     pool_.parallel_ranges(op.h.rows(), row_grain(cols), [&](int64_t begin, int64_t end) {
       simd::dispatch<NormForward>(rows, begin, end);
-      largest.add_rows(op.y, begin, end);
+      amax.add_rows(op.y, begin, end);
     });
   });
 }
 
 size_t CpuOps::scratch(const NormApply& op) const { return f32_bytes(op.w) + f32_bytes(op.b); }
 void CpuOps::run(const NormApply& op, void* scratch) {
-  float* room = static_cast<float*>(scratch);
+  float* workspace = static_cast<float*>(scratch);
   const int64_t cols = op.h.cols();
-  const float *w = as_f32(op.w, room), *b = as_f32(op.b, room + cols);
+  const float *w = as_f32(op.w, workspace), *b = as_f32(op.b, workspace + cols);
   by_float(op.h.dtype, [&]<class T>() {
     const NormRows<T> rows{
         flat<T>(op.y), data_or_null<float>(op.mean), flat<float>(op.rstd), flat<T>(op.h), w, b, cols, 0};
@@ -218,7 +218,7 @@ void CpuOps::run(const NormBwd& op, void* scratch) {
   const int64_t stride = cols * (op.db ? 2 : 1);
   float* partials = static_cast<float*>(scratch);
   const float* w = as_f32(op.w, partials + blocks.count * stride);
-  const Largest largest(op.amax);
+  const Amax amax(op.amax);
   by_float(op.h.dtype, [&]<class T>() {
     const NormBwdRows<T> rows{
         flat<T>(op.dh), flat<T>(op.dy), flat<T>(op.h), data_or_null<float>(op.mean), flat<float>(op.rstd), w, cols};
@@ -227,7 +227,7 @@ void CpuOps::run(const NormBwd& op, void* scratch) {
       const int64_t begin = k * blocks.rows_per_block, end = std::min(n, begin + blocks.rows_per_block);
       float* db = op.db ? dw + cols : nullptr;
       simd::dispatch<NormBackward>(rows, dw, db, begin, end);
-      largest.add_rows(op.dh, begin, end);
+      amax.add_rows(op.dh, begin, end);
     });
   });
   pool_.parallel_ranges(cols, 512, [&](int64_t begin, int64_t end) {
@@ -312,9 +312,9 @@ struct QkNormBackward {
 
 size_t CpuOps::scratch(const QkNormFwd& op) const { return f32_bytes(op.wq) + f32_bytes(op.wk); }
 void CpuOps::run(const QkNormFwd& op, void* scratch) {
-  float* room = static_cast<float*>(scratch);
+  float* workspace = static_cast<float*>(scratch);
   const int64_t d = op.wq.shape[0];
-  const float *wq = as_f32(op.wq, room), *wk = as_f32(op.wk, room + d);
+  const float *wq = as_f32(op.wq, workspace), *wk = as_f32(op.wk, workspace + d);
   by_float(op.x.dtype, [&]<class T>() {
     const QkRows<T> rows{flat<T>(op.y), flat<float>(op.rstd), flat<T>(op.x), wq, wk, op.heads, op.kv_heads, d, op.eps};
     pool_.parallel_ranges(op.x.rows(), row_grain(op.x.cols()),
@@ -330,8 +330,8 @@ void CpuOps::run(const QkNormBwd& op, void* scratch) {
   const int64_t n = op.x.rows(), d = op.wq.shape[0];
   const RowBlocks blocks(n);
   float* partials = static_cast<float*>(scratch);
-  float* room = partials + blocks.count * 2 * d;
-  const float *wq = as_f32(op.wq, room), *wk = as_f32(op.wk, room + d);
+  float* workspace = partials + blocks.count * 2 * d;
+  const float *wq = as_f32(op.wq, workspace), *wk = as_f32(op.wk, workspace + d);
   by_float(op.x.dtype, [&]<class T>() {
     const QkBwdRows<T> rows{
         flat<T>(op.dx), flat<T>(op.dy), flat<T>(op.x), flat<float>(op.rstd), wq, wk, op.heads, op.kv_heads, d};

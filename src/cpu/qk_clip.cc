@@ -47,8 +47,8 @@ void CpuOps::run(const QkClip& op, void*) {
     const auto scale = [&](int64_t from, int64_t to, float factor) {
       for (int64_t begin = from; begin < to; begin += update::kPiece) {
         const int64_t n = std::min(update::kPiece, to - begin);
-        update::Room room;
-        float* w = update::open_master(weights, begin, n, room);
+        update::Workspace workspace;
+        float* w = update::open_master(weights, begin, n, workspace);
         simd::dispatch<ScaleBoth>(w, also ? also + begin : nullptr, n, factor);
         update::close_master(weights, begin, n, w, {op.seed, p.stream, first + uint64_t(begin)});
       }

@@ -6,9 +6,9 @@
 #include <mutex>
 #include <utility>
 
+#include "cpu/amax.h"
 #include "cpu/chunks.h"
 #include "cpu/cpu_ops.h"
-#include "cpu/largest.h"
 #include "cpu/philox.h"
 #include "cpu/simd.h"
 
@@ -65,10 +65,10 @@ ATHANOR_CLONES void find_most(uint32_t* most, const T* x, int64_t cols, int64_t 
 }
 
 template <class Code, class T>
-ATHANOR_CLONES void encode_row(Code* codes, const T* x, const float* factors, int64_t cols, int64_t width) {
+ATHANOR_CLONES void encode_row(Code* quantized, const T* x, const float* factors, int64_t cols, int64_t width) {
   if (width == 1) {
 #pragma omp simd
-    for (int64_t c = 0; c < cols; ++c) codes[c] = from_float<Code>(to_float(x[c]) * factors[c]);
+    for (int64_t c = 0; c < cols; ++c) quantized[c] = from_float<Code>(to_float(x[c]) * factors[c]);
     return;
   }
   if (narrow(width)) {
@@ -77,7 +77,7 @@ ATHANOR_CLONES void encode_row(Code* codes, const T* x, const float* factors, in
       const int64_t n = kPiece < cols - begin ? kPiece : cols - begin;
       spread(own, factors, begin, n, width);
 #pragma omp simd
-      for (int64_t i = 0; i < n; ++i) codes[begin + i] = from_float<Code>(to_float(x[begin + i]) * own[i]);
+      for (int64_t i = 0; i < n; ++i) quantized[begin + i] = from_float<Code>(to_float(x[begin + i]) * own[i]);
     }
     return;
   }
@@ -85,14 +85,14 @@ ATHANOR_CLONES void encode_row(Code* codes, const T* x, const float* factors, in
     const int64_t end = begin + width < cols ? begin + width : cols;
     const float factor = factors[b];
 #pragma omp simd
-    for (int64_t c = begin; c < end; ++c) codes[c] = from_float<Code>(to_float(x[c]) * factor);
+    for (int64_t c = begin; c < end; ++c) quantized[c] = from_float<Code>(to_float(x[c]) * factor);
   }
 }
 
 // index: index of the row's first element in the matrix.
 template <class T>
-ATHANOR_CLONES void encode_row_at_random(f4_e2m1* codes, const T* x, const float* factors, int64_t cols, int64_t width,
-                                         uint64_t seed, uint64_t stream, uint64_t index) {
+ATHANOR_CLONES void encode_row_at_random(f4_e2m1* quantized, const T* x, const float* factors, int64_t cols,
+                                         int64_t width, uint64_t seed, uint64_t stream, uint64_t index) {
   constexpr int64_t kBlocks = kPiece / 4 + 1;  // the first Philox block may begin before the piece
   PhiloxBlocks<kBlocks> random;
   uint32_t numbers[4 * kBlocks];
@@ -112,19 +112,19 @@ ATHANOR_CLONES void encode_row_at_random(f4_e2m1* codes, const T* x, const float
 #pragma omp simd
     for (int64_t i = 0; i < n; ++i) scaled[i] = to_float(x[begin + i]) * own[i];
 #pragma omp simd
-    for (int64_t i = 0; i < n; ++i) codes[begin + i] = round_at_random(scaled[i], at[i]);
+    for (int64_t i = 0; i < n; ++i) quantized[begin + i] = round_at_random(scaled[i], at[i]);
   }
 }
 
 // H diag(signs) x / 4 for 16 x kStrip values: transforms along 16 values that are `apart` apart, for kStrip neighbors
-// that are `beside` apart. Sums are in double, where sums of most f32 values are exact.
+// that are `stride` apart. Sums are in double, where sums of most f32 values are exact.
 constexpr int kStrip = 16;
 template <class T>
-ATHANOR_CLONES void transform(float* y, const T* x, int64_t apart, int64_t beside, int64_t strip) {
+ATHANOR_CLONES void transform(float* y, const T* x, int64_t apart, int64_t stride, int64_t strip) {
   double v[kHadamard][kStrip] = {};
   for (int i = 0; i < kHadamard; ++i) {
     const double sign = kHadamardSigns >> i & 1 ? -1 : 1;
-    for (int64_t c = 0; c < strip; ++c) v[i][c] = sign * double(to_float(x[i * apart + c * beside]));
+    for (int64_t c = 0; c < strip; ++c) v[i][c] = sign * double(to_float(x[i * apart + c * stride]));
   }
   for (int half = 1; half < kHadamard; half *= 2)
     for (int i = 0; i < kHadamard; ++i) {
@@ -137,15 +137,15 @@ ATHANOR_CLONES void transform(float* y, const T* x, int64_t apart, int64_t besid
     }
   for (int i = 0; i < kHadamard; ++i)
     // + 0.0f turns -0 into 0
-    for (int64_t c = 0; c < strip; ++c) y[i * apart + c * beside] = float(v[i][c] / 4) + 0.0f;
+    for (int64_t c = 0; c < strip; ++c) y[i * apart + c * stride] = float(v[i][c] / 4) + 0.0f;
 }
 
 template <class Code, class Scale>
-ATHANOR_CLONES void decode_row(float* x, const Code* codes, const Scale* scales, float global, int64_t cols,
+ATHANOR_CLONES void decode_row(float* x, const Code* quantized, const Scale* scales, float global, int64_t cols,
                                int64_t width) {
   if (width == 1) {
 #pragma omp simd
-    for (int64_t c = 0; c < cols; ++c) x[c] = to_float(codes[c]) * (to_float(scales[c]) * global);
+    for (int64_t c = 0; c < cols; ++c) x[c] = to_float(quantized[c]) * (to_float(scales[c]) * global);
     return;
   }
   if (narrow(width)) {
@@ -155,7 +155,7 @@ ATHANOR_CLONES void decode_row(float* x, const Code* codes, const Scale* scales,
       for (int64_t b = 0; b < blocks; ++b) of_block[b] = to_float(scales[begin / width + b]) * global;
       spread(own, of_block, 0, n, width);
 #pragma omp simd
-      for (int64_t i = 0; i < n; ++i) x[begin + i] = to_float(codes[begin + i]) * own[i];
+      for (int64_t i = 0; i < n; ++i) x[begin + i] = to_float(quantized[begin + i]) * own[i];
     }
     return;
   }
@@ -163,12 +163,12 @@ ATHANOR_CLONES void decode_row(float* x, const Code* codes, const Scale* scales,
     const int64_t end = begin + width < cols ? begin + width : cols;
     const float scale = to_float(scales[b]) * global;
 #pragma omp simd
-    for (int64_t c = begin; c < end; ++c) x[c] = to_float(codes[c]) * scale;
+    for (int64_t c = begin; c < end; ++c) x[c] = to_float(quantized[c]) * scale;
   }
 }
 
 template <class T, class Code, class Scale>
-QuantizeStatistics measure_row(const T* x, const Code* codes, const Scale* scales, float global, int64_t cols,
+QuantizeStatistics measure_row(const T* x, const Code* quantized, const Scale* scales, float global, int64_t cols,
                                int64_t width) {
   QuantizeStatistics found;
   uint32_t most = 0;
@@ -179,9 +179,9 @@ QuantizeStatistics measure_row(const T* x, const Code* codes, const Scale* scale
     if (m == 0 || std::isnan(scale)) continue;
     found.values += 1;
     found.saturated += scale > 0 && double(std::bit_cast<float>(m)) > scale * double(Code::kSaturates);
-    found.underflowed += to_float(codes[c]) == 0;
+    found.underflowed += to_float(quantized[c]) == 0;
   }
-  found.largest = double(std::bit_cast<float>(most));
+  found.amax = double(std::bit_cast<float>(most));
   return found;
 }
 
@@ -189,14 +189,14 @@ QuantizeStatistics measure_row(const T* x, const Code* codes, const Scale* scale
 void transform(ThreadPool& pool, const Tensor& y, const Tensor& x, const Blocks& blocks) {
   const bool along = blocks.rows == 1;
   const int64_t cols = x.cols(), count = along ? cols / kHadamard : cols;
-  const int64_t apart = along ? 1 : cols, beside = along ? kHadamard : 1;
+  const int64_t apart = along ? 1 : cols, stride = along ? kHadamard : 1;
   by_float(x.dtype, [&]<class T>() {
     pool.parallel_ranges(
         x.rows() / blocks.rows, std::max<int64_t>(1, row_grain(cols) / blocks.rows), [&](int64_t begin, int64_t end) {
           for (int64_t band = begin; band < end; ++band)
             for (int64_t i = 0; i < count; i += kStrip) {
-              const int64_t at = band * blocks.rows * cols + i * beside;
-              transform(y.as<float>() + at, x.as<T>() + at, apart, beside, std::min<int64_t>(kStrip, count - i));
+              const int64_t at = band * blocks.rows * cols + i * stride;
+              transform(y.as<float>() + at, x.as<T>() + at, apart, stride, std::min<int64_t>(kStrip, count - i));
             }
         });
   });
@@ -244,11 +244,11 @@ struct Quantizer {
   }
 
   // The scale from a block's amax; with one scale for all, `factor` may override it.
-  CodeScale given_or_own(float largest) const {
-    const CodeScale own = code_scale(largest, largest_code(op.codes.dtype), op.powers());
-    if (op.amax) {
-      float& amax = *op.amax.as<float>();
-      amax = std::max(amax, std::isfinite(largest) ? largest : std::numeric_limits<float>::infinity());
+  CodeScale given_or_own(float amax) const {
+    const CodeScale own = code_scale(amax, max_code(op.quantized.dtype), op.powers());
+    if (op.step_amax) {
+      float& all = *op.step_amax.as<float>();
+      all = std::max(all, std::isfinite(amax) ? amax : std::numeric_limits<float>::infinity());
     }
     const float given = op.factor ? *op.factor.as<float>() : 0;
     if (given <= 0) return own;
@@ -257,24 +257,24 @@ struct Quantizer {
 
   // Called after the amax of all bands is known.
   void scale_matrix() {
-    const uint32_t largest = *std::max_element(most, most + bands * across);
-    global = global_scale(std::bit_cast<float>(largest));
+    const uint32_t amax = *std::max_element(most, most + bands * across);
+    global = global_scale(std::bit_cast<float>(amax));
     *op.global.as<float>() = global.scale;
-    stream = op.stream + largest;
+    stream = op.stream + amax;
   }
 
   template <class T>
   void encode(int64_t band, int64_t row_of_blocks) const {
     const auto* factors = reinterpret_cast<const float*>(most + row_of_blocks * across);
-    by_code(op.codes.dtype, [&]<class Code>() {
+    by_code(op.quantized.dtype, [&]<class Code>() {
       for (int64_t r = band * height; r < end_of(band); ++r) {
         if constexpr (std::is_same_v<Code, f4_e2m1>)
           if (op.at_random) {
-            encode_row_at_random(op.codes.as<Code>() + r * cols, op.x.as<T>() + r * cols, factors, cols, width, op.seed,
-                                 stream, uint64_t(r * cols));
+            encode_row_at_random(op.quantized.as<Code>() + r * cols, op.x.as<T>() + r * cols, factors, cols, width,
+                                 op.seed, stream, uint64_t(r * cols));
             continue;
           }
-        encode_row(op.codes.as<Code>() + r * cols, op.x.as<T>() + r * cols, factors, cols, width);
+        encode_row(op.quantized.as<Code>() + r * cols, op.x.as<T>() + r * cols, factors, cols, width);
       }
     });
   }
@@ -283,12 +283,12 @@ struct Quantizer {
   template <class T>
   void measure(ThreadPool& pool) const {
     std::mutex mutex;
-    by_code(op.codes.dtype, [&]<class Code>() {
+    by_code(op.quantized.dtype, [&]<class Code>() {
       by_scale(op.scales.dtype, [&]<class Scale>() {
         pool.parallel_ranges(rows, row_grain(cols), [&](int64_t begin, int64_t end) {
           QuantizeStatistics found;
           for (int64_t r = begin; r < end; ++r)
-            found.add(measure_row(op.x.as<T>() + r * cols, op.codes.as<Code>() + r * cols,
+            found.add(measure_row(op.x.as<T>() + r * cols, op.quantized.as<Code>() + r * cols,
                                   op.scales.as<Scale>() + (op.blocks.rows ? r / height * across : 0),
                                   op.two_levels() ? *op.global.as<float>() : 1, cols, width));
           const std::lock_guard lock(mutex);
@@ -320,17 +320,17 @@ struct Decoded {
   static constexpr int64_t kLine = 16;  // floats: a cache line
 };
 
-void decode(ThreadPool& pool, const Tensor& x, const Tensor& codes, const Tensor& scales, const Tensor& global_scale,
-            const Blocks& blocks) {
+void decode(ThreadPool& pool, const Tensor& x, const Tensor& quantized, const Tensor& scales,
+            const Tensor& global_scale, const Blocks& blocks) {
   const float global = global_scale ? *global_scale.as<float>() : 1;
-  const int64_t cols = codes.cols(), across = blocks.grid(codes.shape)[1];
-  const int64_t height = blocks.rows ? blocks.rows : codes.rows(), width = blocks.cols ? blocks.cols : cols;
-  by_code(codes.dtype, [&]<class Code>() {
+  const int64_t cols = quantized.cols(), across = blocks.grid(quantized.shape)[1];
+  const int64_t height = blocks.rows ? blocks.rows : quantized.rows(), width = blocks.cols ? blocks.cols : cols;
+  by_code(quantized.dtype, [&]<class Code>() {
     by_scale(scales.dtype, [&]<class Scale>() {
-      pool.parallel_ranges(codes.rows(), row_grain(cols), [&](int64_t begin, int64_t end) {
+      pool.parallel_ranges(quantized.rows(), row_grain(cols), [&](int64_t begin, int64_t end) {
         for (int64_t r = begin; r < end; ++r)
-          decode_row(x.as<float>() + r * cols, codes.as<Code>() + r * cols, scales.as<Scale>() + r / height * across,
-                     global, cols, width);
+          decode_row(x.as<float>() + r * cols, quantized.as<Code>() + r * cols,
+                     scales.as<Scale>() + r / height * across, global, cols, width);
       });
     });
   });
@@ -358,11 +358,11 @@ void each_run(const MatrixPart& part, int64_t begin, int64_t end, Fn&& fn) {
 
 }  // namespace
 
-Largest::Largest(const Tensor& amax) : amax_(amax ? amax.as<float>() : nullptr) {
+Amax::Amax(const Tensor& amax) : amax_(amax ? amax.as<float>() : nullptr) {
   if (amax_) *amax_ = 0;
 }
 
-void Largest::add(const Tensor& of, int64_t begin, int64_t end) const {
+void Amax::add(const Tensor& of, int64_t begin, int64_t end) const {
   if (!amax_ || begin == end) return;
   uint32_t most = 0;
   by_float(of.dtype, [&]<class T>() { find_most(&most, of.as<T>() + begin, end - begin, end - begin); });
@@ -386,7 +386,7 @@ void CpuOps::run_transposed(const Quantize& op, void* scratch) {
   if (op.turn) {
     auto* scales = static_cast<float*>(scratch) + q.bands * q.across;
     plain.scales = {scales, DType::f32, op.blocks.grid(op.x.shape)};
-    plain.codes = {scales + plain.scales.numel(), op.codes.dtype, op.x.shape};
+    plain.quantized = {scales + plain.scales.numel(), op.quantized.dtype, op.x.shape};
   }
   run(plain, scratch);
   const auto transpose = [&]<class T>(T* out, const T* in, int64_t height, int64_t width) {
@@ -395,8 +395,8 @@ void CpuOps::run_transposed(const Quantize& op, void* scratch) {
         for (int64_t r = 0; r < height; ++r) out[c * height + r] = in[r * width + c];
     });
   };
-  transpose(static_cast<uint8_t*>(op.turn ? op.codes.data : op.transposed.data),
-            static_cast<const uint8_t*>(plain.codes.data), rows, cols);
+  transpose(static_cast<uint8_t*>(op.turn ? op.quantized.data : op.transposed.data),
+            static_cast<const uint8_t*>(plain.quantized.data), rows, cols);
   if (op.turn)
     transpose(op.scales.as<float>(), static_cast<const float*>(plain.scales.data), plain.scales.rows(),
               plain.scales.cols());
@@ -429,8 +429,8 @@ void CpuOps::run(const Quantize& op, void* scratch) {
       q.scale(band, 0, q.across);
       q.encode<T>(band, band);
     };
-    if (op.largest) {
-      q.most[0] = std::bit_cast<uint32_t>(*op.largest.as<float>());
+    if (op.amax) {
+      q.most[0] = std::bit_cast<uint32_t>(*op.amax.as<float>());
       q.scale(0, 0, 1);
       each_band([&](int64_t band) { q.encode<T>(band, 0); });
       if (op.statistics) q.measure<T>(pool_);
@@ -455,7 +455,7 @@ void CpuOps::run(const Quantize& op, void* scratch) {
   });
 }
 
-void CpuOps::run(const LargestOfPart& op, void*) {
+void CpuOps::run(const AmaxOfPart& op, void*) {
   constexpr auto kInfinite = std::bit_cast<uint32_t>(std::numeric_limits<float>::infinity());
   by_float(op.x.dtype, [&]<class T>() {
     pool_.parallel_ranges(op.x.numel(), kChunkElements, [&](int64_t begin, int64_t end) {
@@ -463,7 +463,7 @@ void CpuOps::run(const LargestOfPart& op, void*) {
         uint32_t most = 0;
         find_most(&most, op.x.as<T>() + from, to - from, to - from);
         most = std::min(most, kInfinite);
-        raise(op.largest.as<float>()[block], most);
+        raise(op.amax.as<float>()[block], most);
         if (op.of_all) raise(*op.of_all.as<float>(), most);
       });
     });
@@ -477,18 +477,18 @@ void CpuOps::run(const QuantizePart& op, void*) {
   const auto encode = [&]<class T, class Code>(int64_t begin, int64_t end) {
     QuantizeStatistics found;
     each_run(op.part, begin, end, [&](int64_t block, int64_t from, int64_t to) {
-      const float largest = op.largest.as<float>()[block];
+      const float amax = op.amax.as<float>()[block];
       const T* x = op.x.as<T>() + from;
-      Code* codes = op.codes.as<Code>() + from;
+      Code* quantized = op.quantized.as<Code>() + from;
       const auto with = [&](float factor, auto scale) {
-        encode_row(codes, x, &factor, to - from, to - from);
-        if (op.statistics) found.add(measure_row(x, codes, &scale, global.scale, to - from, to - from));
+        encode_row(quantized, x, &factor, to - from, to - from);
+        if (op.statistics) found.add(measure_row(x, quantized, &scale, global.scale, to - from, to - from));
       };
       if constexpr (std::is_same_v<Code, f4_e2m1>) {
-        const BlockScale s = block_scale(largest, global);
+        const BlockScale s = block_scale(amax, global);
         with(s.factor, s.scale);
       } else {
-        const CodeScale own = code_scale(largest, Code::kMost, op.power_of_two);
+        const CodeScale own = code_scale(amax, Code::kMost, op.power_of_two);
         with(given > 0 ? given : own.factor, given > 0 && !std::isnan(own.scale) ? 1 / given : own.scale);
       }
     });
@@ -497,7 +497,7 @@ void CpuOps::run(const QuantizePart& op, void*) {
     static_cast<QuantizeStatistics*>(op.statistics.data)->add(found);
   };
   by_float(op.x.dtype, [&]<class T>() {
-    by_code(op.codes.dtype, [&]<class Code>() {
+    by_code(op.quantized.dtype, [&]<class Code>() {
       pool_.parallel_ranges(op.x.numel(), kChunkElements,
                             [&](int64_t begin, int64_t end) { encode.template operator()<T, Code>(begin, end); });
     });
@@ -509,18 +509,18 @@ void CpuOps::run(const DelayedScales& op, void*) {
   for (size_t row = 0; row < op.histories.size(); ++row)
     for (int64_t c = 0; c < op.columns(); ++c) {
       const int64_t at = int64_t(row) * op.columns() + c;
-      const float amax = std::exchange(op.amax.as<float>()[at], 0.0f);
+      const float now = std::exchange(op.amax.as<float>()[at], 0.0f);
       float& factor = op.factors.as<float>()[at];
       factor = 0;
       if (op.histories[row].numel() == 0) continue;
       float* history = op.histories[row].as<float>() + c * op.length;
-      if (enters && std::isfinite(amax)) {
+      if (enters && std::isfinite(now)) {
         std::copy_backward(history, history + op.length - 1, history + op.length);
-        history[0] = amax;
+        history[0] = now;
       }
-      const float largest = *std::max_element(history, history + op.length);
-      if (largest == 0) continue;
-      const float exact = code_scale(largest, largest_code(op.codes[size_t(c)]), op.power_of_two).factor;
+      const float amax = *std::max_element(history, history + op.length);
+      if (amax == 0) continue;
+      const float exact = code_scale(amax, max_code(op.quantized[size_t(c)]), op.power_of_two).factor;
       factor = std::max(std::ldexp(exact, -op.margin), 0x1p-126f);
     }
 }

@@ -78,28 +78,28 @@ void join(float* values, const bf16* upper, const int16_t* lower, int64_t n) {
   simd::dispatch<JoinHalves>(values, upper, lower, n);
 }
 
-float* open_state(const Tensor& t, int64_t begin, int64_t n, Room& room) {
+float* open_state(const Tensor& t, int64_t begin, int64_t n, Workspace& workspace) {
   if (in_place(t)) return flat<float>(t) + begin;
   check_piece(n);
   if (t)
-    simd::dispatch<Widen>(&room[0], flat<bf16>(t) + begin, n);
+    simd::dispatch<Widen>(&workspace[0], flat<bf16>(t) + begin, n);
   else
-    std::fill_n(room, n, 0.0f);
-  return room;
+    std::fill_n(workspace, n, 0.0f);
+  return workspace;
 }
 
 void close_state(const Tensor& t, int64_t begin, int64_t n, const float* values, const Noise& noise, Bits bits) {
   if (t && !in_place(t)) simd::dispatch<RoundAtRandom>(flat<bf16>(t) + begin, values, n, noise, bits == Bits::upper);
 }
 
-float* open_master(const UpdatePart& p, int64_t begin, int64_t n, Room& room) {
+float* open_master(const UpdatePart& p, int64_t begin, int64_t n, Workspace& workspace) {
   if (in_place(p.master)) return flat<float>(p.master) + begin;
   check_piece(n);
   if (p.master.dtype == DType::i16)
-    join(room, flat<bf16>(p.param) + begin, flat<int16_t>(p.master) + begin, n);
+    join(workspace, flat<bf16>(p.param) + begin, flat<int16_t>(p.master) + begin, n);
   else
-    simd::dispatch<Widen>(&room[0], flat<bf16>(p.master) + begin, n);
-  return room;
+    simd::dispatch<Widen>(&workspace[0], flat<bf16>(p.master) + begin, n);
+  return workspace;
 }
 
 void close_master(const UpdatePart& p, int64_t begin, int64_t n, float* values, const Noise& noise) {
@@ -114,8 +114,8 @@ void close_master(const UpdatePart& p, int64_t begin, int64_t n, float* values, 
     settle(values, flat<bf16>(p.param) + begin, nullptr, n);
 }
 
-float* open_gradient(const Tensor& grad, int64_t begin, int64_t n, Room& room) {
-  return open_state(grad, begin, n, room);
+float* open_gradient(const Tensor& grad, int64_t begin, int64_t n, Workspace& workspace) {
+  return open_state(grad, begin, n, workspace);
 }
 
 void close_gradient(const Tensor& grad, int64_t begin, int64_t n) {

@@ -45,7 +45,7 @@ struct Random {
 // ---- master weights and states as f32
 
 constexpr int64_t kPiece = 4 * kDrawn;  // elements
-using Room = float[kPiece];
+using Workspace = float[kPiece];
 
 // settle() rounds values to what bf16 halves can hold (settled() of tensor/half.h) and stores their bf16 rounding and,
 // if `lower` is given, the remainder. join() restores the values.
@@ -53,16 +53,16 @@ void settle(float* values, bf16* upper, int16_t* lower, int64_t n);
 void join(float* values, const bf16* upper, const int16_t* lower, int64_t n);
 
 // Returns elements [begin, begin + n) of a state or master weight as f32: in place if it is stored as f32, else
-// converted into `room` (n <= kPiece). After changes call close_*() to store them. States: f32; bf16, rounded
+// converted into `workspace` (n <= kPiece). After changes call close_*() to store them. States: f32; bf16, rounded
 // stochastically with one half of an element's random bits; or absent, which reads as zeros.
 enum class Bits { lower, upper };
-float* open_state(const Tensor& t, int64_t begin, int64_t n, Room& room);
+float* open_state(const Tensor& t, int64_t begin, int64_t n, Workspace& workspace);
 void close_state(const Tensor& t, int64_t begin, int64_t n, const float* values, const Noise& noise, Bits bits);
 inline bool in_place(const Tensor& t) { return t && t.dtype == DType::f32; }
 
 // Master weights of a part: f32, alone or with a 16-bit compute copy; bf16, rounded stochastically; or i16 remainders
 // of bf16 weights.
-float* open_master(const UpdatePart& p, int64_t begin, int64_t n, Room& room);
+float* open_master(const UpdatePart& p, int64_t begin, int64_t n, Workspace& workspace);
 void close_master(const UpdatePart& p, int64_t begin, int64_t n, float* values, const Noise& noise);
 inline bool in_place(const UpdatePart& p) { return in_place(p.master) && !p.param; }
 
@@ -71,7 +71,7 @@ void skip_part(ThreadPool& pool, const UpdatePart& p);
 
 // A gradient as f32, like open_state(). close_gradient() zeroes it, unless it was opened in place: then the update
 // kernel does.
-float* open_gradient(const Tensor& grad, int64_t begin, int64_t n, Room& room);
+float* open_gradient(const Tensor& grad, int64_t begin, int64_t n, Workspace& workspace);
 void close_gradient(const Tensor& grad, int64_t begin, int64_t n);
 // Instead of closing: stores values in place of the gradient, rounded to nearest.
 void replace_gradient(const Tensor& grad, int64_t begin, int64_t n, const float* values);
@@ -131,11 +131,11 @@ void run(ThreadPool& pool, const Op& op, const StepState& state, const Scalars& 
     const bool whole = in_place(p) && in_place(p.grad) && (!kHasM || in_place(p.m)) && (!kHasV || in_place(p.v));
     pool.parallel_ranges(p.master.numel(), kChunkElements, [&](int64_t from, int64_t to) {
       const auto step = [&](int64_t begin, int64_t n, const Scalars& a) {
-        Room w_room, m_room, v_room, g_room;
-        float* grad = open_gradient(p.grad, begin, n, g_room);
-        float* w = open_master(p, begin, n, w_room);
-        float* m = kHasM ? open_state(p.m, begin, n, m_room) : nullptr;
-        float* v = kHasV ? open_state(p.v, begin, n, v_room) : nullptr;
+        Workspace w_workspace, m_workspace, v_workspace, g_workspace;
+        float* grad = open_gradient(p.grad, begin, n, g_workspace);
+        float* w = open_master(p, begin, n, w_workspace);
+        float* m = kHasM ? open_state(p.m, begin, n, m_workspace) : nullptr;
+        float* v = kHasV ? open_state(p.v, begin, n, v_workspace) : nullptr;
         simd::dispatch<Kernel<Rule, kHasM, kHasV>>(w, grad, m, v, n, a);
         close_gradient(p.grad, begin, n);
         const Noise noise{op.seed, p.moment_stream, first + uint64_t(begin)};

@@ -349,15 +349,15 @@ struct Rest {
   int64_t at, count;
   template <class T>
   ATHANOR_INLINE Vec<L> load(const T* row) const {
-    T room[kWidth] = {};
-    for (int64_t i = 0; i < count; ++i) room[i] = row[at + i];
-    return simd::load<L, kPairs>(room);
+    T workspace[kWidth] = {};
+    for (int64_t i = 0; i < count; ++i) workspace[i] = row[at + i];
+    return simd::load<L, kPairs>(workspace);
   }
   template <class T>
   ATHANOR_INLINE void store(T* row, const Vec<L>& v) const {
-    T room[kWidth];
-    simd::store<L, kPairs>(room, v);
-    for (int64_t i = 0; i < count; ++i) row[at + i] = room[i];
+    T workspace[kWidth];
+    simd::store<L, kPairs>(workspace, v);
+    for (int64_t i = 0; i < count; ++i) row[at + i] = workspace[i];
   }
   ATHANOR_INLINE Vec<L> or_else(const Vec<L>& v, float other) const {
     return first_elements<L, kPairs>(v, count, other);

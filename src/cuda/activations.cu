@@ -6,7 +6,7 @@
 
 #include "cuda/activation.h"
 #include "cuda/flat.h"
-#include "cuda/largest.h"
+#include "cuda/quantize/amax.h"
 #include "cuda/pack.h"
 #include "cuda/reduce.h"
 #include "cuda/scratch.h"
@@ -53,15 +53,15 @@ __global__ void __launch_bounds__(kFlatThreads)
     activation_forward(T* y, const T* x, int64_t n, int64_t columns, uint32_t* amax) {
   ptx::wait_for_earlier_kernels();
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kFlatThreads + static_cast<int>(threadIdx.x);
-  Largest<L> largest;
+  Amax<L> running;
   if (i < n) {
     const int64_t gate = Gated ? i + i / columns * columns : i;
     float result[1] = {activate<F>(to_float(x[gate])).value};
     if constexpr (Gated) result[0] *= to_float(x[gate + columns]);
     y[i] = from_float<T>(result[0]);
-    largest.add(result);
+    running.add(result);
   }
-  largest.template raise<T>(amax);
+  running.template raise<T>(amax);
 }
 
 template <class T, Activation F, bool Gated, bool L>
@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(kFlatThreads)
     activation_backward(T* dx, const T* dy, const T* x, int64_t n, int64_t columns, uint32_t* amax) {
   ptx::wait_for_earlier_kernels();
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kFlatThreads + static_cast<int>(threadIdx.x);
-  Largest<L> largest;
+  Amax<L> running;
   if (i < n) {
     const int64_t gate = Gated ? i + i / columns * columns : i;
     const Point p = activate<F>(to_float(x[gate]));
@@ -81,9 +81,9 @@ __global__ void __launch_bounds__(kFlatThreads)
       dx[gate + columns] = from_float<T>(result[1]);
     }
     dx[gate] = from_float<T>(result[0]);
-    largest.add(result);
+    running.add(result);
   }
-  largest.template raise<T>(amax);
+  running.template raise<T>(amax);
 }
 
 template <class T>
@@ -109,7 +109,7 @@ template <class T>
 __global__ void __launch_bounds__(kTileThreads) scaled_sum_backward(double* sums, T* dx, T* dz, const T* dy, const T* x,
                                                                     const T* z, Weights a, Weights b, Flat flat) {
   ptx::wait_for_earlier_kernels();
-  SHARED(double, room, [32]);
+  SHARED(double, smem, [32]);
   const float of_x = scalar(a), of_z = scalar(b);
   double da = 0, db = 0;
   on_tile<kScaledSumElements, 1>(flat, blockIdx.x, [&](auto tile) {
@@ -128,8 +128,8 @@ __global__ void __launch_bounds__(kTileThreads) scaled_sum_backward(double* sums
     tile.store(dz, w);
     tile.store(dx, d);
   });
-  da = block_reduce(da, room, Plus{});
-  db = block_reduce(db, room, Plus{});
+  da = block_reduce(da, smem, Plus{});
+  db = block_reduce(db, smem, Plus{});
   if (threadIdx.x == 0) sums[blockIdx.x] = da, sums[gridDim.x + blockIdx.x] = db;
 }
 
@@ -180,7 +180,7 @@ struct GatedSumBackward {
 template <class T>
 __global__ void __launch_bounds__(kGatedSumWarps * 32) gated_sum_backward(double* sums, GatedSumBackward<T> p) {
   ptx::wait_for_earlier_kernels();
-  SHARED(double, room, [32]);
+  SHARED(double, smem, [32]);
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int64_t at = static_cast<int64_t>(blockIdx.x) * kGatedSumWarps + warp;
   double of_x = 0, of_z = 0;
@@ -203,8 +203,8 @@ __global__ void __launch_bounds__(kGatedSumWarps * 32) gated_sum_backward(double
       *p.dgate.at(row, group) = from_float<T>(static_cast<float>(b * (1. - s) * sum));
     of_z *= static_cast<double>(p.groups.factor) * s;
   }
-  of_x = block_reduce(of_x, room, Plus{});
-  of_z = block_reduce(of_z, room, Plus{});
+  of_x = block_reduce(of_x, smem, Plus{});
+  of_z = block_reduce(of_z, smem, Plus{});
   if (threadIdx.x == 0) sums[blockIdx.x] = of_x, sums[gridDim.x + blockIdx.x] = of_z;
 }
 
@@ -212,11 +212,11 @@ __global__ void __launch_bounds__(kGatedSumWarps * 32) gated_sum_backward(double
 template <class G>
 __global__ void __launch_bounds__(kTileThreads) add_tiles(G* da, G* db, const double* sums, int64_t tiles) {
   ptx::wait_for_earlier_kernels();
-  SHARED(double, room, [32]);
+  SHARED(double, smem, [32]);
   G* out = blockIdx.x == 0 ? da : db;
   double sum = 0;
   for (int64_t i = static_cast<int>(threadIdx.x); i < tiles; i += kTileThreads) sum += sums[blockIdx.x * tiles + i];
-  sum = block_reduce(sum, room, Plus{});
+  sum = block_reduce(sum, smem, Plus{});
   if (threadIdx.x == 0 && out != nullptr)
     *out = from_float<G>(static_cast<float>(static_cast<double>(to_float(*out)) + sum));
 }

@@ -89,7 +89,7 @@ template <bool Square, class T>
 __global__ void __launch_bounds__(kTileThreads)
     sum_ranges(double* partials, const __grid_constant__ Ranges<Summed> all) {
   ptx::wait_for_earlier_kernels();
-  SHARED(double, room, [32]);
+  SHARED(double, smem, [32]);
   constexpr int kElements = kVector<float>;
   const int number = all.find(blockIdx.x);
   const Summed& range = all.range[number];
@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(kTileThreads)
       }
     });
   }
-  const double total = block_reduce((sum[0] + sum[1]) + (sum[2] + sum[3]), room, Plus{});
+  const double total = block_reduce((sum[0] + sum[1]) + (sum[2] + sum[3]), smem, Plus{});
   if (threadIdx.x == 0) partials[blockIdx.x] = total;
 }
 
@@ -117,11 +117,11 @@ __global__ void __launch_bounds__(kTileThreads)
 __global__ void __launch_bounds__(kMaxRanges)
     add_sums(const double* partials, const __grid_constant__ Ranges<Summed> all) {
   ptx::wait_for_earlier_kernels();
-  SHARED(double, room, [32]);
+  SHARED(double, smem, [32]);
   for (int r = 0; r < all.count; ++r) {
     double sum = 0;
     for (unsigned i = all.first_block[r] + threadIdx.x; i < all.first_block[r + 1]; i += kMaxRanges) sum += partials[i];
-    const double total = block_reduce(sum, room, Plus{});
+    const double total = block_reduce(sum, smem, Plus{});
     if (threadIdx.x == 0) *all.range[r].out += total;
   }
 }

@@ -23,7 +23,7 @@ struct Squares {
 template <class T>
 __global__ void __launch_bounds__(kThreads) add_squares(Squares* sums, const T* x, const T* expected, Matrix m) {
   ptx::wait_for_earlier_kernels();
-  SHARED(double, room, [32]);
+  SHARED(double, smem, [32]);
   const int64_t first = static_cast<int64_t>(blockIdx.x) * kRows;
   Squares own = {};
   for (int64_t row = first; row < first + kRows && row < m.rows; ++row) {
@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(kThreads) add_squares(Squares* sums, const T* 
       own.expected += is * is;
     }
   }
-  const Squares all = {block_reduce(own.apart, room, Plus{}), block_reduce(own.expected, room, Plus{})};
+  const Squares all = {block_reduce(own.apart, smem, Plus{}), block_reduce(own.expected, smem, Plus{})};
   if (threadIdx.x == 0) sums[blockIdx.x] = all;
 }
 
@@ -57,13 +57,13 @@ double largest_distance(const Tensor& x, const Tensor& expected, cudaStream_t st
   const Matrix m = matrix_of(x, expected);
   const int64_t blocks = div_ceil(m.rows, int64_t{kRows});
   std::vector<Squares> sums(static_cast<size_t>(blocks));
-  const DeviceMemory room(sums.size() * sizeof(Squares));
+  const DeviceMemory smem(sums.size() * sizeof(Squares));
   by_type(x.dtype, [&]<class T>() {
     const LaunchConfig config{dim3(grid_size(blocks)), dim3(kThreads), 0, stream};
-    auto* out = reinterpret_cast<Squares*>(room.data());
+    auto* out = reinterpret_cast<Squares*>(smem.data());
     CUDA_CHECK(launch(add_squares<T>, config, out, data<T>(x), data<T>(expected), m));
   });
-  CUDA_CHECK(cudaMemcpyAsync(sums.data(), room.data(), sums.size() * sizeof(Squares), cudaMemcpyDeviceToHost, stream));
+  CUDA_CHECK(cudaMemcpyAsync(sums.data(), smem.data(), sums.size() * sizeof(Squares), cudaMemcpyDeviceToHost, stream));
   CUDA_CHECK(cudaStreamSynchronize(stream));
   double most = 0;
   for (const Squares& s : sums) {

@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "cuda/autotune.h"
 #include "cuda/check.h"
-#include "cuda/trial.h"
 #include "ops/op.h"
 namespace athanor::cuda {
 

@@ -25,12 +25,15 @@ class CudaOps final : public Decorated<CudaOps>, public Tuning {
   size_t wanted_scratch(const Tunable& ops) override { return sizes_.attention.wanted_scratch(ops); }
   size_t allow_scratch(size_t bytes) override { return sizes_.attention.allow_scratch(bytes); }
   std::string describe_attention(const Tunable& ops) override { return sizes_.attention.describe(ops); }
-  std::string describe_codes(const Tunable& ops) override {
+  std::string describe_quantized(const Tunable& ops) override {
     const auto native = [&](const ScaledGemm& op) { return gemm().native(op).possible; };
-    return cuda::describe_codes(ops.of_codes, std::ranges::count_if(ops.of_codes, native), gemm().capability());
+    return cuda::describe_quantized(ops.of_quantized, std::ranges::count_if(ops.of_quantized, native),
+                                    gemm().capability());
   }
-  CodeProduct code_product(const ScaledGemm& op) const override { return cuda::code_product(op, gemm().native(op)); }
-  bool turns_codes() const override { return cuda::turns_codes(gemm().capability()); }
+  ScaledGemmPlan plan_scaled_gemm(const ScaledGemm& op) const override {
+    return cuda::plan_scaled_gemm(op, gemm().native(op));
+  }
+  bool transposes_quantized() const override { return cuda::transposes_quantized(gemm().capability()); }
   std::string key() const override;
 
   struct Sizes {

@@ -3,7 +3,6 @@
 // bound; after the first pass rows come from L2. With a sharded vocabulary, DistillSums computes the sums of one shard.
 // Deterministic: the order of sums depends only on the number of columns. Not run on a GPU yet.
 #include <algorithm>
-#include <limits>
 
 #include "cuda/host_tools.h"
 #include "cuda/logit_rows.h"
@@ -14,7 +13,6 @@
 namespace athanor::cuda {
 namespace {
 
-constexpr float kInf = std::numeric_limits<float>::infinity();
 
 // Row sums over the whole vocabulary, reduced over its shards. Unused if it is not sharded: `vocab` is then its size.
 struct SumsOfParts {
@@ -47,11 +45,11 @@ struct Softmax {
 };
 
 template <class T>
-__device__ __forceinline__ Softmax<T> softmax_of(const T* x, int n, float cap, float inverse, float* room) {
+__device__ __forceinline__ Softmax<T> softmax_of(const T* x, int n, float cap, float inverse, float* smem) {
   float most = -kInf;
   for (int c = static_cast<int>(threadIdx.x); c < n; c += static_cast<int>(blockDim.x)) most = fmaxf(most, to_float(x[c]));
-  Softmax<T> s{x, base_of(block_reduce(most, room, Max{}), cap), cap, inverse, 0};
-  s.log_sum = logf(sum_over(n, room, [&](int c) { return expf((capped(to_float(x[c]), cap) - s.base) * inverse); }));
+  Softmax<T> s{x, base_of(block_reduce(most, smem, Max{}), cap), cap, inverse, 0};
+  s.log_sum = logf(sum_over(n, smem, [&](int c) { return expf((capped(to_float(x[c]), cap) - s.base) * inverse); }));
   return s;
 }
 
@@ -78,12 +76,12 @@ __device__ __forceinline__ Both<T> of_all_parts(const Rows<T>& a, const T* z, co
 }
 
 template <class T>
-__device__ __forceinline__ Both<T> of_whole_row(const Rows<T>& a, const T* z, const T* v, int target, float* room) {
-  Both<T> b{softmax_of<T>(z, a.vocab, a.softcap, 1 / a.temperature, room),
-            softmax_of<T>(v, a.vocab, a.teacher_softcap, 1 / a.temperature, room), 0, 0, 0, target};
+__device__ __forceinline__ Both<T> of_whole_row(const Rows<T>& a, const T* z, const T* v, int target, float* smem) {
+  Both<T> b{softmax_of<T>(z, a.vocab, a.softcap, 1 / a.temperature, smem),
+            softmax_of<T>(v, a.vocab, a.teacher_softcap, 1 / a.temperature, smem), 0, 0, 0, target};
   b.cold_sum =
-      sum_over(a.vocab, room, [&](int c) { return expf(capped(to_float(z[c]), a.softcap) - b.q.base); });
-  b.between = sum_over(a.vocab, room, [&](int c) {
+      sum_over(a.vocab, smem, [&](int c) { return expf(capped(to_float(z[c]), a.softcap) - b.q.base); });
+  b.between = sum_over(a.vocab, smem, [&](int c) {
     const float log_q = b.q.log_of(c), log_p = b.p.log_of(c);
     return a.forward ? weighted(expf(log_p), log_p - log_q) : weighted(expf(log_q), log_q - log_p);
   });
@@ -95,7 +93,7 @@ __device__ __forceinline__ Both<T> of_whole_row(const Rows<T>& a, const T* z, co
 template <class T>
 __global__ void __launch_bounds__(kRowThreads, 2) distilled_cross_entropy(Rows<T> a) {
   ptx::wait_for_earlier_kernels();
-  SHARED(float, room, [32]);
+  SHARED(float, smem, [32]);
   const int row = static_cast<int>(blockIdx.x), step = static_cast<int>(blockDim.x);
   T* z = a.logits + static_cast<size_t>(row) * static_cast<size_t>(a.columns);
   const T* v = a.teacher + static_cast<size_t>(row) * static_cast<size_t>(a.teacher_columns);
@@ -104,7 +102,7 @@ __global__ void __launch_bounds__(kRowThreads, 2) distilled_cross_entropy(Rows<T
     for (int c = static_cast<int>(threadIdx.x); c < a.columns; c += step) z[c] = from_float<T>(0.f);
     return;
   }
-  const Both<T> b = a.all.part.count > 0 ? of_all_parts(a, z, v, row) : of_whole_row(a, z, v, a.targets[row], room);
+  const Both<T> b = a.all.part.count > 0 ? of_all_parts(a, z, v, row) : of_whole_row(a, z, v, a.targets[row], smem);
   const Softmax<T>&q = b.q, &p = b.p;
   const float loss = logf(b.cold_sum) - b.at_target;
   if (threadIdx.x == 0) {
@@ -142,7 +140,7 @@ struct DistillSumRows {
 template <class T>
 __global__ void __launch_bounds__(kRowThreads, 2) distill_sums(DistillSumRows<T> a) {
   ptx::wait_for_earlier_kernels();
-  SHARED(float, room, [32]);
+  SHARED(float, smem, [32]);
   const int row = static_cast<int>(blockIdx.x), step = static_cast<int>(blockDim.x);
   const T* z = a.logits + static_cast<size_t>(row) * static_cast<size_t>(a.columns);
   const T* v = a.teacher + static_cast<size_t>(row) * static_cast<size_t>(a.teacher_columns);
@@ -155,7 +153,7 @@ __global__ void __launch_bounds__(kRowThreads, 2) distill_sums(DistillSumRows<T>
     of_y += expf(y), of_u += expf(u);
     cross += a.forward ? weighted(expf(u), u - y) : weighted(expf(y), y - u);
   }
-  of_y = block_sum(of_y, room), of_u = block_sum(of_u, room), cross = block_sum(cross, room);
+  of_y = block_sum(of_y, smem), of_u = block_sum(of_u, smem), cross = block_sum(cross, smem);
   if (threadIdx.x != 0) return;
   a.sums[row] = of_y;
   a.sums[gridDim.x + row] = of_u;

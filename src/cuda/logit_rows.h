@@ -10,6 +10,7 @@
 namespace athanor::cuda {
 
 constexpr int kRowThreads = 512;
+constexpr float kInf = std::numeric_limits<float>::infinity();
 
 __device__ __forceinline__ float capped(float x, float cap) { return cap > 0 ? cap * tanhf(x / cap) : x; }
 // 1 - tanh^2(u) = 4 e / (1 + e)^2, e = exp(-2 |u|), keeps its precision where tanh is close to 1.
@@ -21,17 +22,17 @@ __device__ __forceinline__ float slope(float x, float cap) {
 // What exponents of a row are relative to: its maximum, capped.
 __device__ __forceinline__ float base_of(float max, float cap) {
   const float most = capped(max, cap);
-  return most == -std::numeric_limits<float>::infinity() ? 0.f : most;  // -inf - -inf would be NaN
+  return most == -kInf ? 0.f : most;  // -inf - -inf would be NaN
 }
 // p times the difference of logarithms, also where p is 0 and the difference is not finite.
 __device__ __forceinline__ float weighted(float p, float difference) { return p > 0 ? p * difference : 0; }
 
 // Sum of term(i) over i < n, by all threads of the block; room: shared memory of block_sum().
 template <class F>
-__device__ __forceinline__ float sum_over(int n, float* room, F term) {
+__device__ __forceinline__ float sum_over(int n, float* smem, F term) {
   float sum = 0;
   for (int i = static_cast<int>(threadIdx.x); i < n; i += static_cast<int>(blockDim.x)) sum += term(i);
-  return block_sum(sum, room);
+  return block_sum(sum, smem);
 }
 
 // Tokens of this shard of the vocabulary.

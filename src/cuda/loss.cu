@@ -220,7 +220,7 @@ __device__ __forceinline__ void write_ahead(const Logits<T>& a, T* row, const So
 template <class T, bool kCapped, bool kAhead>
 __global__ void __launch_bounds__(kMaxThreads, 2) cross_entropy(Logits<T> a) {
   ptx::wait_for_earlier_kernels();
-  SHARED(float, room, [32]);
+  SHARED(float, smem, [32]);
   DYN_SMEM(raw);
   constexpr int kElements = kVector<T>;
   T* kept = reinterpret_cast<T*>(raw);
@@ -250,8 +250,8 @@ __global__ void __launch_bounds__(kMaxThreads, 2) cross_entropy(Logits<T> a) {
     s.add(x);
   }
   const float before = s.base();
-  s.most = block_reduce(s.most, room, Max{});
-  const float sum = block_sum(s.sum * exp_fast(before - s.base()), room);
+  s.most = block_reduce(s.most, smem, Max{});
+  const float sum = block_sum(s.sum * exp_fast(before - s.base()), smem);
   const float loss = logf(sum) - (logit - s.base());
   if (owner) a.losses[blockIdx.x] = loss;
   if (!a.scale) return;
@@ -286,7 +286,7 @@ __device__ __forceinline__ float base_of(float max, float softcap) {
 template <class T>
 __global__ void __launch_bounds__(kMaxThreads, 2) row_max(Logits<T> a, float* max) {
   ptx::wait_for_earlier_kernels();
-  SHARED(float, room, [32]);
+  SHARED(float, smem, [32]);
   constexpr int kElements = kVector<T>;
   const T* row = a.logits + static_cast<size_t>(blockIdx.x) * static_cast<size_t>(a.columns);
   const int step = static_cast<int>(blockDim.x) * kElements;
@@ -316,7 +316,7 @@ __global__ void __launch_bounds__(kMaxThreads, 2) row_max(Logits<T> a, float* ma
     load_chunk(x, row, c, a.vocab, false);
     add(x, c);
   }
-  most = block_reduce(most, room, Max{});
+  most = block_reduce(most, smem, Max{});
   if (threadIdx.x == 0) max[blockIdx.x] = most;
 }
 
@@ -324,7 +324,7 @@ __global__ void __launch_bounds__(kMaxThreads, 2) row_max(Logits<T> a, float* ma
 template <class T, bool kCapped>
 __global__ void __launch_bounds__(kMaxThreads, 2) logit_sums(Logits<T> a, const float* max, int first, int total) {
   ptx::wait_for_earlier_kernels();
-  SHARED(float, room, [32]);
+  SHARED(float, smem, [32]);
   constexpr int kElements = kVector<T>;
   const T* row = a.logits + static_cast<size_t>(blockIdx.x) * static_cast<size_t>(a.columns);
   const float base = base_of<kCapped>(max[blockIdx.x], a.softcap);
@@ -339,7 +339,7 @@ __global__ void __launch_bounds__(kMaxThreads, 2) logit_sums(Logits<T> a, const 
       for (int i = 0; i < kElements; ++i) sum += exp_fast(x[b][i] - base);
     }
   }
-  sum = block_sum(sum, room);
+  sum = block_sum(sum, smem);
   if (threadIdx.x != 0) return;
   const int target = a.targets[blockIdx.x], column = column_of(target, first, a.vocab);
   float logit = target < total ? 0.f : __int_as_float(0x7fffffff);

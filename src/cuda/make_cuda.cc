@@ -2,9 +2,9 @@
 
 #include "base/log.h"
 #include "cuda/check.h"
-#include "cuda/cuda_device.h"
 #include "cuda/cuda_ops.h"
-#include "cuda/cupti_profiler.h"
+#include "cuda/device/cuda_device.h"
+#include "cuda/device/cupti_profiler.h"
 #include "cuda/libraries/open.h"
 #include "cuda/libraries/specs.h"
 #include "cuda/nvml_sensors.h"
@@ -117,9 +117,9 @@ CudaBackend make_cuda(const CudaOptions& options) {
   std::string description = cat(device->description(), ", cuBLASLt ", cublaslt.library.version);
   FoundCudnn cudnn = cudnn_attention(options, places, device->stream(Stream::compute));
   if (cudnn.attention) description += ", " + cudnn.name;
-  const bool by_trial = options.attention == CudaAttention::automatic;
+  const bool autotuned = options.attention == CudaAttention::automatic;
   cuda::AttentionRunner attention = cudnn.attention
-                                        ? cuda::AttentionRunner(std::move(cudnn.attention), by_trial)
+                                        ? cuda::AttentionRunner(std::move(cudnn.attention), autotuned)
                                         : cuda::AttentionRunner(cuda::AttentionRunner::Own{.why = cudnn.why_not});
   auto ops = std::make_unique<cuda::CudaOps>(device->stream(Stream::compute),
                                              std::make_unique<cuda::GemmRunner>(cublaslt.call), std::move(attention));

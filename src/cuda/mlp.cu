@@ -7,7 +7,7 @@
 #include "cuda/mlp.h"
 
 #include "cuda/activation.h"
-#include "cuda/largest.h"
+#include "cuda/quantize/amax.h"
 #include "cuda/pack.h"
 
 namespace athanor::cuda {
@@ -41,7 +41,7 @@ __global__ void __launch_bounds__(kFlatThreads) gelu_forward(T* y, const T* x, u
     const unsigned at = first + k * kFlatThreads;
     if (at < packs) v[k] = load_pack<E>(x + static_cast<size_t>(at) * E);
   }
-  Largest<L> largest;
+  Amax<L> running;
 #pragma unroll
   for (int k = 0; k < kForward; ++k) {
     const unsigned at = first + k * kFlatThreads;
@@ -50,9 +50,9 @@ __global__ void __launch_bounds__(kFlatThreads) gelu_forward(T* y, const T* x, u
 #pragma unroll
     for (int i = 0; i < E; ++i) result[i] = v[k][i] * gelu_sigmoid(v[k][i]);
     store_values(y + static_cast<size_t>(at) * E, result);
-    largest.add(result);
+    running.add(result);
   }
-  largest.template raise<T>(amax);
+  running.template raise<T>(amax);
 }
 
 template <class T, int E, bool L>
@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(kFlatThreads)
     v[k] = load_pack<E>(x + static_cast<size_t>(at) * E);
     d[k] = load_pack<E>(dy + static_cast<size_t>(at) * E);
   }
-  Largest<L> largest;
+  Amax<L> running;
 #pragma unroll
   for (int k = 0; k < kBackward; ++k) {
     const unsigned at = first + k * kFlatThreads;
@@ -77,9 +77,9 @@ __global__ void __launch_bounds__(kFlatThreads)
 #pragma unroll
     for (int i = 0; i < E; ++i) result[i] = d[k][i] * gelu_derivative(v[k][i]);
     store_values(dx + static_cast<size_t>(at) * E, result);
-    largest.add(result);
+    running.add(result);
   }
-  largest.template raise<T>(amax);
+  running.template raise<T>(amax);
 }
 
 // Index of the gate of pack `at` of [N, F] in [N, 2F]; the up value is F elements further. row_packs: packs per row of
@@ -104,7 +104,7 @@ __global__ void __launch_bounds__(kFlatThreads)
     g[k] = load_pack<E>(gu + gate);
     u[k] = load_pack<E>(up + gate);
   }
-  Largest<L> largest;
+  Amax<L> running;
 #pragma unroll
   for (int k = 0; k < kBackward; ++k) {
     const unsigned at = first + k * kFlatThreads;
@@ -113,9 +113,9 @@ __global__ void __launch_bounds__(kFlatThreads)
 #pragma unroll
     for (int i = 0; i < E; ++i) result[i] = swiglu(g[k][i], u[k][i]);
     store_values(y + static_cast<size_t>(at) * E, result);
-    largest.add(result);
+    running.add(result);
   }
-  largest.template raise<T>(amax);
+  running.template raise<T>(amax);
 }
 
 // Y: also recomputes y.
@@ -135,7 +135,7 @@ __global__ void __launch_bounds__(kFlatThreads)
     g[k] = load_pack<E>(gu + gate);
     u[k] = load_pack<E>(gu + gate + to_up);
   }
-  Largest<L> largest;
+  Amax<L> running;
 #pragma unroll
   for (int k = 0; k < kBackward; ++k) {
     const unsigned at = first + k * kFlatThreads;
@@ -155,10 +155,10 @@ __global__ void __launch_bounds__(kFlatThreads)
     const size_t gate = gate_of<E>(at, row_packs);
     store_values(dgu + gate, dgate);
     store_values(dgu + gate + to_up, dup);
-    largest.add(dgate);
-    largest.add(dup);
+    running.add(dgate);
+    running.add(dup);
   }
-  largest.template raise<T>(amax);
+  running.template raise<T>(amax);
 }
 }  // namespace
 

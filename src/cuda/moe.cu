@@ -143,8 +143,8 @@ __global__ void __launch_bounds__(kThreads) route_forward(Routed a) {
 // counts [sequences, E]: rows per expert; one block per sequence. Integers: exact in any order.
 __global__ void __launch_bounds__(kThreads) count_rows(int* counts, const int* experts, int slots, int count) {
   ptx::wait_for_earlier_kernels();
-  DYN_SMEM(room);
-  int* own = reinterpret_cast<int*>(room);
+  DYN_SMEM(smem);
+  int* own = reinterpret_cast<int*>(smem);
   for (int i = static_cast<int>(threadIdx.x); i < count; i += kThreads) own[i] = 0;
   __syncthreads();
   const int* mine = experts + static_cast<int64_t>(blockIdx.x) * slots;
@@ -240,10 +240,10 @@ __global__ void __launch_bounds__(kThreads)
     }
     return;
   }
-  SHARED(double, room, [32]);
+  SHARED(double, smem, [32]);
   double sum = 0;
   for (int t = thread; t < tokens; t += kThreads) sum += static_cast<double>(sums[which * tokens + t]);
-  sum = block_reduce(sum, room, Plus{});
+  sum = block_reduce(sum, smem, Plus{});
   if (thread == 0) statistics[count + which] += sum;
 }
 
@@ -261,13 +261,13 @@ __global__ void __launch_bounds__(kThreads) add_counts(double* to, const int* co
 __global__ void __launch_bounds__(kThreads)
     step_bias(float* bias, double* counts, const StepState* state, int count, float rate) {
   ptx::wait_for_earlier_kernels();
-  SHARED(double, room, [32]);
+  SHARED(double, smem, [32]);
   const int thread = static_cast<int>(threadIdx.x);
   bias += static_cast<int64_t>(blockIdx.x) * count;
   counts += static_cast<int64_t>(blockIdx.x) * count;
   double sum = 0;
   for (int i = thread; i < count; i += kThreads) sum += counts[i];
-  sum = block_reduce(sum, room, Plus{});
+  sum = block_reduce(sum, smem, Plus{});
   for (int i = thread; i < count; i += kThreads) {
     const double below = sum - counts[i] * count;
     if (!state->skip && below != 0) bias[i] += below > 0 ? rate : -rate;

@@ -11,7 +11,7 @@
 #include <algorithm>
 
 #include "cuda/column_sum.h"
-#include "cuda/largest.h"
+#include "cuda/quantize/amax.h"
 #include "cuda/pack.h"
 #include "cuda/reduce.h"
 #include "cuda/scratch.h"
@@ -58,7 +58,7 @@ __device__ __forceinline__ void load_weight_and_bias(float (&w)[E], float (&b)[E
 // Computes and stores y for this thread's packs of one row. columns: length of the row, or 0 to store nothing.
 template <NormKind K, class T, int P, bool L>
 __device__ __forceinline__ void store_normalised(const Rows<T>& a, T* y, const Pack<T, kVector<T>> (&h)[P], int columns,
-                                                 float mean, float rstd, Largest<L>& largest) {
+                                                 float mean, float rstd, Amax<L>& amax) {
   constexpr int kElements = kVector<T>;
 #pragma unroll
   for (int p = 0; p < P; ++p) {
@@ -69,7 +69,7 @@ __device__ __forceinline__ void store_normalised(const Rows<T>& a, T* y, const P
 #pragma unroll
     for (int i = 0; i < kElements; ++i) out[i] = normalised(h[p][i], mean, rstd, w[i], b[i]);
     store_values(y + column, out);
-    largest.add(out);
+    amax.add(out);
   }
 }
 
@@ -79,7 +79,7 @@ __device__ __forceinline__ void store_normalised(const Rows<T>& a, T* y, const P
 template <NormKind K, class T, bool L>
 __global__ void __launch_bounds__(kMaxThreads) norm_forward(Rows<T> a) {
   ptx::wait_for_earlier_kernels();
-  SHARED(float, room, [32]);
+  SHARED(float, smem, [32]);
   constexpr int kElements = kVector<T>;
   const int64_t row = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
   // Without amax, whole warps may return: nothing synchronizes the rows of a block. With amax, all threads take part in
@@ -104,7 +104,7 @@ __global__ void __launch_bounds__(kMaxThreads) norm_forward(Rows<T> a) {
   }
   float mean = 0;
   if constexpr (K == NormKind::layer) {  // mean first: E[h^2] - mean^2 would cancel
-    mean = block_sum(sum, room) / static_cast<float>(a.columns);
+    mean = block_sum(sum, smem) / static_cast<float>(a.columns);
     squares = 0;
 #pragma unroll
     for (int p = 0; p < kForwardPacks; ++p) {
@@ -113,14 +113,14 @@ __global__ void __launch_bounds__(kMaxThreads) norm_forward(Rows<T> a) {
       for (int i = 0; i < kElements; ++i) squares += exists ? (h[p][i] - mean) * (h[p][i] - mean) : 0.f;
     }
   }
-  const float rstd = inverse_deviation(block_sum(squares, room), a.columns, a.eps);
+  const float rstd = inverse_deviation(block_sum(squares, smem), a.columns, a.eps);
   if (threadIdx.x == 0 && row < a.rows) {
     a.rstd[row] = rstd;
     if constexpr (K == NormKind::layer) a.mean[row] = mean;
   }
-  Largest<L> largest;
-  store_normalised<K>(a, a.y + start, h, columns, mean, rstd, largest);
-  largest.template raise<T>(a.amax);
+  Amax<L> amax;
+  store_normalised<K>(a, a.y + start, h, columns, mean, rstd, amax);
+  amax.template raise<T>(a.amax);
 }
 
 template <NormKind K, class T>
@@ -136,7 +136,7 @@ __global__ void __launch_bounds__(kMaxThreads) norm_apply(Rows<T> a) {
     const int column = static_cast<int>(p * blockDim.x + threadIdx.x) * kElements;
     if (column < a.columns) h[p] = load_pack<kElements>(a.h + start + column);
   }
-  Largest<false> unused;
+  Amax<false> unused;
   store_normalised<K>(a, a.y + start, h, a.columns, K == NormKind::layer ? a.mean[row] : 0.f, a.rstd[row], unused);
 }
 
@@ -145,7 +145,7 @@ __global__ void __launch_bounds__(kMaxThreads) norm_apply(Rows<T> a) {
 template <NormKind K, class T, bool L>
 __global__ void __launch_bounds__(kMaxThreads) norm_forward_any(Rows<T> a) {
   ptx::wait_for_earlier_kernels();
-  SHARED(float, room, [32]);
+  SHARED(float, smem, [32]);
   const int64_t start = static_cast<int64_t>(blockIdx.x) * a.columns;
   const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
   const T* h = a.h + start;
@@ -157,24 +157,24 @@ __global__ void __launch_bounds__(kMaxThreads) norm_forward_any(Rows<T> a) {
   }
   float mean = 0;
   if constexpr (K == NormKind::layer) {
-    mean = block_sum(sum, room) / static_cast<float>(a.columns);
+    mean = block_sum(sum, smem) / static_cast<float>(a.columns);
     squares = 0;
     for (int c = thread; c < a.columns; c += threads) squares += (to_float(h[c]) - mean) * (to_float(h[c]) - mean);
   }
-  const float rstd = inverse_deviation(block_sum(squares, room), a.columns, a.eps);
+  const float rstd = inverse_deviation(block_sum(squares, smem), a.columns, a.eps);
   if (threadIdx.x == 0) {
     a.rstd[blockIdx.x] = rstd;
     if constexpr (K == NormKind::layer) a.mean[blockIdx.x] = mean;
   }
-  Largest<L> largest;
+  Amax<L> amax;
   for (int c = thread; c < a.columns; c += threads) {
     float w[1], b[1];
     load_weight_and_bias<K>(w, b, a.w, a.b, c);
     const float y[1] = {normalised(to_float(h[c]), mean, rstd, w[0], b[0])};
     a.y[start + c] = from_float<T>(y[0]);
-    largest.add(y);
+    amax.add(y);
   }
-  largest.template raise<T>(a.amax);
+  amax.template raise<T>(a.amax);
 }
 
 template <NormKind K, class T>
@@ -203,19 +203,19 @@ struct BackwardRows {
   uint32_t* amax;  // amax of dh; may be null
 };
 
-// Sums both values over the warps of a row; all threads get the result. All rows of the block must call it. `room`
+// Sums both values over the warps of a row; all threads get the result. All rows of the block must call it. `smem`
 // alternates between two halves of shared memory from call to call, so that one barrier suffices.
-__device__ __forceinline__ float2 row_sums(float2 value, float2* room) {
+__device__ __forceinline__ float2 row_sums(float2 value, float2* smem) {
   value.x = warp_reduce(value.x, Plus{});
   value.y = warp_reduce(value.y, Plus{});
   const unsigned warps = blockDim.x / 32, first = threadIdx.y * warps;
   if (warps == 1) return value;
-  if (threadIdx.x % 32 == 0) room[first + threadIdx.x / 32] = value;
+  if (threadIdx.x % 32 == 0) smem[first + threadIdx.x / 32] = value;
   __syncthreads();
-  value = room[first];
+  value = smem[first];
   for (unsigned w = 1; w < warps; ++w) {
-    value.x += room[first + w].x;
-    value.y += room[first + w].y;
+    value.x += smem[first + w].x;
+    value.y += smem[first + w].y;
   }
   return value;
 }
@@ -299,7 +299,7 @@ struct BackwardRow {
   }
   template <bool L>
   __device__ __forceinline__ void store(const BackwardRows<T>& a, int64_t row, const float (&w)[kPacks][kElements],
-                                        float mean_g, float mean_gx, Largest<L>& largest) const {
+                                        float mean_g, float mean_gx, Amax<L>& amax) const {
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
       const int column = static_cast<int>(p * blockDim.x + threadIdx.x) * kElements;
@@ -309,7 +309,7 @@ struct BackwardRow {
       for (int i = 0; i < kElements; ++i)
         d[i] = dh[p][i] + rstd * (dy[p][i] * w[p][i] - mean_g - (h[p][i] - mean) * rstd * mean_gx);
       store_values(a.dh + row * a.columns + column, d);
-      largest.add(d);
+      amax.add(d);
     }
   }
 };
@@ -324,7 +324,7 @@ template <NormKind K, class T, int Threads, bool L>
 __global__ void __launch_bounds__(Threads, Threads == kShortBlock ? kShortResident<K, T> : 1)
     norm_backward(BackwardRows<T> a) {
   ptx::wait_for_earlier_kernels();
-  SHARED(float2, room, [2][kMaxThreads / 32]);
+  SHARED(float2, smem, [2][kMaxThreads / 32]);
   constexpr bool kLayer = K == NormKind::layer;
   using Row = BackwardRow<T>;
   float w[Row::kPacks][Row::kElements] = {};
@@ -337,16 +337,16 @@ __global__ void __launch_bounds__(Threads, Threads == kShortBlock ? kShortReside
   const int64_t first = blockIdx.x * a.rows_per_block;
   const int64_t last = first + a.rows_per_block < a.rows ? first + a.rows_per_block : a.rows;
   const float scale = 1.f / static_cast<float>(a.columns);
-  Largest<L> largest;
+  Amax<L> amax;
   int half = 0;
   for (int64_t next = first; next < last; next += blockDim.y, half ^= 1) {
     const int64_t row = next + threadIdx.y;
     Row r;
     if (row < last) r.template load<K>(a, row);
-    const float2 total = row_sums(r.add_to(sums, w), room[half]);
-    if (row < last) r.store(a, row, w, kLayer ? total.x * scale : 0.f, total.y * scale, largest);
+    const float2 total = row_sums(r.add_to(sums, w), smem[half]);
+    if (row < last) r.store(a, row, w, kLayer ? total.x * scale : 0.f, total.y * scale, amax);
   }
-  largest.template raise<T>(a.amax);
+  amax.template raise<T>(a.amax);
   constexpr int kSums = kLayer ? 2 : 1;
   float* partial = a.partials + static_cast<size_t>(blockIdx.x) * static_cast<size_t>(kSums * a.columns);
   if (blockDim.y == 1) return sums.template store<K>(partial, a.columns);
@@ -370,7 +370,7 @@ __global__ void __launch_bounds__(Threads, Threads == kShortBlock ? kShortReside
 template <NormKind K, class T, bool L>
 __global__ void __launch_bounds__(kMaxThreads) norm_backward_any(BackwardRows<T> a) {
   ptx::wait_for_earlier_kernels();
-  SHARED(float, room, [32]);
+  SHARED(float, smem, [32]);
   DYN_SMEM(raw);
   float* const sums = reinterpret_cast<float*>(raw);  // [dw | db]
   constexpr bool kLayer = K == NormKind::layer;
@@ -382,7 +382,7 @@ __global__ void __launch_bounds__(kMaxThreads) norm_backward_any(BackwardRows<T>
     sums[c] = 0;
     if constexpr (kLayer) sums[a.columns + c] = 0;
   }
-  Largest<L> largest;
+  Amax<L> amax;
   for (int64_t row = first; row < last; ++row) {
     const T *dy = a.dy + row * a.columns, *h = a.h + row * a.columns;
     const float mean = kLayer ? a.mean[row] : 0.f, rstd = a.rstd[row], scale = 1.f / static_cast<float>(a.columns);
@@ -395,17 +395,17 @@ __global__ void __launch_bounds__(kMaxThreads) norm_backward_any(BackwardRows<T>
       sums[c] += d * x;
       if constexpr (kLayer) sums[a.columns + c] += d;
     }
-    const float mean_g = kLayer ? block_sum(sum_g, room) * scale : 0.f, mean_gx = block_sum(sum_gx, room) * scale;
+    const float mean_g = kLayer ? block_sum(sum_g, smem) * scale : 0.f, mean_gx = block_sum(sum_gx, smem) * scale;
     for (int c = thread; c < a.columns; c += threads) {
       load_weights(w, a.w, c);
       const float x = (to_float(h[c]) - mean) * rstd, g = to_float(dy[c]) * w[0];
       T* dh = a.dh + row * a.columns + c;
       const float sum[1] = {to_float(*dh) + rstd * (g - mean_g - x * mean_gx)};
       *dh = from_float<T>(sum[0]);
-      largest.add(sum);
+      amax.add(sum);
     }
   }
-  largest.template raise<T>(a.amax);
+  amax.template raise<T>(a.amax);
   float* partial = a.partials + static_cast<size_t>(blockIdx.x) * static_cast<size_t>(kSums * a.columns);
   for (int c = thread; c < a.columns; c += threads) {
     partial[c] = sums[c];
@@ -449,7 +449,7 @@ void launch_rows(void (*in_registers)(Rows<T>), void (*any)(Rows<T>), const Rows
 
 // The smallest GPUs give a block 99 KiB: rows of 12,544 columns with a layer norm, twice as many with an RMSNorm.
 void require_shared(size_t bytes, int64_t columns) {
-  constexpr size_t kStaticBytes = 1024;  // `room`, padded to the alignment of DYN_SMEM
+  constexpr size_t kStaticBytes = 1024;  // `smem`, padded to the alignment of DYN_SMEM
   int device = 0, most = 0;
   CUDA_CHECK(cudaGetDevice(&device));
   CUDA_CHECK(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));

@@ -23,7 +23,7 @@ struct SquaresPart {
 // from column k * kLanes, and each warp adds every kWarps-th row.
 __global__ void __launch_bounds__(kTileThreads) output_squares(const __grid_constant__ Ranges<SquaresPart> parts) {
   ptx::wait_for_earlier_kernels();
-  SHARED(double, room, [kTileThreads]);
+  SHARED(double, smem, [kTileThreads]);
   const int number = parts.find(blockIdx.x);
   const SquaresPart& p = parts.range[number];
   const int64_t block = blockIdx.x - parts.first_block[number], cols = p.range.cols, first = p.range.first;
@@ -48,10 +48,10 @@ __global__ void __launch_bounds__(kTileThreads) output_squares(const __grid_cons
     const int64_t at = row * cols + column - first;
     if (at >= 0 && at < p.n) add(at);
   }
-  room[threadIdx.x] = sum;
+  smem[threadIdx.x] = sum;
   __syncthreads();
   if (warp != 0 || column >= cols) return;
-  for (int k = 1; k < kWarps; ++k) sum += room[k * kLanes + lane];
+  for (int k = 1; k < kWarps; ++k) sum += smem[k * kLanes + lane];
   p.sums[column] += sum;
 }
 

@@ -24,18 +24,18 @@ __device__ __forceinline__ T warp_reduce(T value, Combine combine) {
   return value;
 }
 
-// Result in every thread of the block, whose size is a multiple of 32. `room` [32]: shared memory, not used elsewhere.
+// Result in every thread of the block, whose size is a multiple of 32. `smem` [32]: shared memory, not used elsewhere.
 template <class Combine, class T>
-__device__ __forceinline__ T block_reduce(T value, T* room, Combine combine) {
+__device__ __forceinline__ T block_reduce(T value, T* smem, Combine combine) {
   value = warp_reduce(value, combine);
   const unsigned warps = blockDim.x / 32;
   if (warps == 1) return value;
   __syncthreads();  // the results of the previous call may still be read
-  if (threadIdx.x % 32 == 0) room[threadIdx.x / 32] = value;
+  if (threadIdx.x % 32 == 0) smem[threadIdx.x / 32] = value;
   __syncthreads();
-  T result = room[0];
-  for (unsigned i = 1; i < warps; ++i) result = combine(result, room[i]);
+  T result = smem[0];
+  for (unsigned i = 1; i < warps; ++i) result = combine(result, smem[i]);
   return result;
 }
-__device__ __forceinline__ float block_sum(float value, float* room) { return block_reduce(value, room, Plus{}); }
+__device__ __forceinline__ float block_sum(float value, float* smem) { return block_reduce(value, smem, Plus{}); }
 }  // namespace athanor::cuda

@@ -104,8 +104,8 @@ ATHANOR_HOST_DEVICE constexpr int64_t stats_rows(int64_t queries) { return queri
 // follow.
 struct QuantizeCounts {
   unsigned long long values, saturated, underflowed;
-  // Amax as float bits: `largest` for statistics, `whole` of the matrix for FP4, whose scales have two levels.
-  unsigned largest, whole;
+  // Amax as float bits: `amax` for statistics, `whole` of the matrix for FP4, whose scales have two levels.
+  unsigned amax, whole;
 };
 // Offset of the transformed matrix behind the counts, in 32-bit words.
 inline int64_t transformed_at(const Quantize& op) {
@@ -167,30 +167,31 @@ inline bool own_product_takes(const GemmProblem& p, int capability) {
          p.m < kMost && whole(p.n) && whole(p.k) && whole(p.stride_a) && whole(p.stride_b) && whole(p.stride_d) &&
          div_ceil<int64_t>(p.m, 128) * div_ceil<int64_t>(p.n, 256) < kMost;
 }
-inline bool turns_codes(int capability) { return capability >= 89; }  // GPUs that have FP8 GEMMs
+inline bool transposes_quantized(int capability) { return capability >= 89; }  // GPUs that have FP8 GEMMs
 // `moved` leaves out the rearranged scales, which are too few to count.
-inline CodeProduct code_product(const ScaledGemm& op, const NativeProduct& native) {
+inline ScaledGemmPlan plan_scaled_gemm(const ScaledGemm& op, const NativeProduct& native) {
   const Gemm& g = op.product;
   const auto a = double(g.a.numel()), b = double(g.b.numel());
   if (native.possible)
-    return op.four_bits() ? CodeProduct{.factors = Factors::codes_of_4_bits, .moved = 1.5 * (a + b)}
-                          : CodeProduct{.factors = Factors::codes, .moved = 2 * ((g.ta ? a : 0) + (g.tb ? 0 : b))};
+    return op.four_bits()
+               ? ScaledGemmPlan{.factors = Factors::fp4_values, .moved = 1.5 * (a + b)}
+               : ScaledGemmPlan{.factors = Factors::quantized, .moved = 2 * ((g.ta ? a : 0) + (g.tb ? 0 : b))};
   return {.factors = Factors::floats,
           // conversion to f32, and back
           .moved = 5 * (a + b) + (g.d.dtype == DType::f32 ? 0 : 4 * double(g.d.numel()))};
 }
 // How a GPU computes FP8 and FP4 GEMMs, for the log; "" if there are none. native: number of them that need no
 // dequantizing.
-inline std::string describe_codes(std::span<const ScaledGemm> ops, int64_t native, int capability) {
+inline std::string describe_quantized(std::span<const ScaledGemm> ops, int64_t native, int capability) {
   const int64_t emulated = std::ssize(ops) - native;
   if (ops.empty()) return "";
-  if (emulated == 0) return "the GPU multiplies the codes";
+  if (emulated == 0) return "the GPU multiplies quantized values";
   int64_t of_gpu = 0;
   for (const ScaledGemm& op : ops) of_gpu += NativeProduct(op, capability).possible;
   return cat(native ? cat(emulated, " of ", ops.size(), " products ") : "",
              "emulated: ", of_gpu > native ? "cuBLASLt, or " : "", "a GPU of compute capability ", capability / 10, ".",
              capability % 10, of_gpu > native ? "," : "", " has no such products", native ? " of their sizes" : "",
-             ", so what the codes stand for is multiplied as fp32");
+             ", so dequantized values are multiplied as fp32");
 }
 
 // Tiles of ScaleLayout::tiles32 and tiles16: 512 bytes for 128 rows and 4 scale blocks of each row.
@@ -231,7 +232,7 @@ requires kIsOneOf<Op, NormFwd, NormApply, QkNormFwd, AttentionFwd, MergeAttentio
                   LogitSums, DistillSums, Fill, MaskedFill, Cast, Add, RandomNormal, StepControl, AdamW, AdamW8bit,
                   ScheduleFreeAdamW, Sgd, Lion, Ema, AdamDirection, ScaleByTrustRatio, AverageTrustRatio,
                   FrozenTrustRatio, OutputSquares, ScaleOutputs, FactoredMoments, ClipFactors, Momentum, Combine,
-                  SplitMaster, JoinMaster, QkClip, LargestOfPart, DelayedScales, RouteFwd, StepRouterBias, SendSlots,
+                  SplitMaster, JoinMaster, QkClip, AmaxOfPart, DelayedScales, RouteFwd, StepRouterBias, SendSlots,
                   ReceiveSlots, SumRows, WeightedSwigluFwd, WeightedSwigluBwd, GroupedGemm, ActivationFwd,
                   ActivationBwd, ScaledSum, GatedSum, Dropout, DequantizeNf4, ScaleByMagnitude, ScaleByMagnitudeBwd,
                   KeepTwoOfFour, DecayPruned, TopLogits, PickLogits, CachedDistilledCrossEntropy, OneBitMomentum,
@@ -273,9 +274,9 @@ struct ScaledScratch {
       return begin;
     };
     const bool packed = op.four_bits();
-    const auto codes = [&](const Tensor& t, bool other) { return packed ? t.numel() / 2 : other ? t.numel() : 0; };
-    a = take(native.possible ? codes(g.a, g.ta) : 4 * g.a.numel());
-    b = take(native.possible ? codes(g.b, !g.tb) : 4 * g.b.numel());
+    const auto quantized = [&](const Tensor& t, bool other) { return packed ? t.numel() / 2 : other ? t.numel() : 0; };
+    a = take(native.possible ? quantized(g.a, g.ta) : 4 * g.a.numel());
+    b = take(native.possible ? quantized(g.b, !g.tb) : 4 * g.b.numel());
     a_scales = take(native.possible ? scale_bytes(native.a, g.m(), g.k()) : 0);
     b_scales = take(native.possible ? scale_bytes(native.b, g.n(), g.k()) : 0);
     scalars = take(native.possible && packed ? int64_t{2 * sizeof(float)} : 0);

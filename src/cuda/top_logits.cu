@@ -4,7 +4,6 @@
 // on a GPU yet.
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "cuda/host_tools.h"
 #include "cuda/logit_rows.h"
@@ -15,7 +14,6 @@
 namespace athanor::cuda {
 namespace {
 
-constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kLeast = std::numeric_limits<float>::min();
 
 template <class T>
@@ -31,7 +29,7 @@ template <class T>
 __global__ void __launch_bounds__(kRowThreads, 2) top_logits(TopRows<T> a) {
   ptx::wait_for_earlier_kernels();
   SHARED(unsigned long long, keys, [32]);
-  SHARED(float, room, [32]);
+  SHARED(float, smem, [32]);
   const T* z = a.logits + static_cast<size_t>(blockIdx.x) * static_cast<size_t>(a.columns);
   int32_t* ids = a.ids + static_cast<size_t>(blockIdx.x) * static_cast<size_t>(a.k);
   float* values = a.values + static_cast<size_t>(blockIdx.x) * static_cast<size_t>(a.k);
@@ -70,7 +68,7 @@ __global__ void __launch_bounds__(kRowThreads, 2) top_logits(TopRows<T> a) {
     return;
   }
   const float top = logit(next);
-  const float sum = sum_over(a.vocab, room, [&](int c) {
+  const float sum = sum_over(a.vocab, smem, [&](int c) {
     return key(c) < last ? expf((capped(to_float(z[c]), a.softcap) - top) * a.inverse) : 0.f;
   });
   if (threadIdx.x == 0)
@@ -92,7 +90,7 @@ struct PickRows {
 template <class T>
 __global__ void __launch_bounds__(kRowThreads, 2) pick_logits(PickRows<T> a) {
   ptx::wait_for_earlier_kernels();
-  SHARED(float, room, [32]);
+  SHARED(float, smem, [32]);
   const int step = static_cast<int>(blockDim.x);
   T* z = a.logits + static_cast<size_t>(blockIdx.x) * static_cast<size_t>(a.columns);
   const int32_t* ids = a.ids + static_cast<size_t>(blockIdx.x) * static_cast<size_t>(a.k);
@@ -109,7 +107,7 @@ __global__ void __launch_bounds__(kRowThreads, 2) pick_logits(PickRows<T> a) {
   }
   __syncthreads();
   const float base = base_of(a.max[blockIdx.x], a.softcap);
-  const float sum = sum_over(a.part.count, room, [&](int c) {
+  const float sum = sum_over(a.part.count, smem, [&](int c) {
     const float x = to_float(z[c]);
     return x == -kInf ? 0.f : expf((capped(x, a.softcap) - base) * a.inverse);
   });
@@ -142,7 +140,7 @@ __device__ __forceinline__ float sign_of_difference(float q, float p) {
 template <class T>
 __global__ void __launch_bounds__(kRowThreads, 2) cached_distilled_cross_entropy(CachedRows<T> a) {
   ptx::wait_for_earlier_kernels();
-  SHARED(float, room, [32]);
+  SHARED(float, smem, [32]);
   const int row = static_cast<int>(blockIdx.x), step = static_cast<int>(blockDim.x);
   T* z = a.logits + static_cast<size_t>(row) * static_cast<size_t>(a.columns);
   const auto of_row = static_cast<size_t>(row) * static_cast<size_t>(a.k);
@@ -158,8 +156,8 @@ __global__ void __launch_bounds__(kRowThreads, 2) cached_distilled_cross_entropy
   const float cold_sum = a.sums[row], loss = logf(cold_sum) - a.at_target[row];
   const auto student = [&](float x) { return (capped(x, a.softcap) - base) * inverse; };
   const float q_rest = a.picked_rest[row], p_rest = expf(a.rest[row]);
-  const float log_q_sum = logf(q_rest + sum_over(a.k, room, [&](int j) { return expf(student(picked[j])); }));
-  const float log_p_sum = logf(p_rest + sum_over(a.k, room, [&](int j) { return expf(values[j] * inverse); }));
+  const float log_q_sum = logf(q_rest + sum_over(a.k, smem, [&](int j) { return expf(student(picked[j])); }));
+  const float log_p_sum = logf(p_rest + sum_over(a.k, smem, [&](int j) { return expf(values[j] * inverse); }));
   const float log_q_rest = logf(fmaxf(q_rest, kLeast)) - log_q_sum, log_p_rest = a.rest[row] - log_p_sum;
   const bool forward = a.kind == DistillLoss::kl, sorted = a.kind == DistillLoss::uld;
   // A term of the divergence, given both probabilities and their logarithms.
@@ -168,7 +166,7 @@ __global__ void __launch_bounds__(kRowThreads, 2) cached_distilled_cross_entropy
   };
   const auto log_q_of = [&](int j) { return student(picked[j]) - log_q_sum; };
   const auto log_p_of = [&](int j) { return values[j] * inverse - log_p_sum; };
-  float between = sum_over(a.k, room, [&](int j) {
+  float between = sum_over(a.k, smem, [&](int j) {
     return term(expf(log_q_of(j)), log_q_of(j), expf(log_p_of(j)), log_p_of(j));
   });
   const float q_of_rest = q_rest * expf(-log_q_sum);
@@ -176,7 +174,7 @@ __global__ void __launch_bounds__(kRowThreads, 2) cached_distilled_cross_entropy
   float signed_q = 0, rest_share = q_rest > 0 ? log_q_rest - log_p_rest - between : 0.f;
   if (sorted) {
     const bool taught = values[0] > -kInf;  // else p is NaN
-    signed_q = sum_over(a.k, room, [&](int j) {
+    signed_q = sum_over(a.k, smem, [&](int j) {
       return sign_of_difference(expf(log_q_of(j)), expf(log_p_of(j))) * expf(log_q_of(j));
     });
     const float rest_sign = sign_of_difference(q_of_rest, expf(log_p_rest));

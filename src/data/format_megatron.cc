@@ -41,13 +41,13 @@ Header read_header(const StableFile& index) {
   if (const auto version = index.value<uint64_t>(9); version != 1)
     throw Error(cat(path, ": expected a Megatron index of version 1, it says ", version));
   const auto sequences = index.value<uint64_t>(18), boundaries = index.value<uint64_t>(26);
-  const auto room = uint64_t(index.bytes() - kIndexHeader);
-  const bool small = sequences <= room / 12 && boundaries <= room / 8;
+  const auto available = uint64_t(index.bytes() - kIndexHeader);
+  const bool small = sequences <= available / 12 && boundaries <= available / 8;
   const uint64_t needed = small ? 12 * sequences + 8 * boundaries : 0;
   // Multimodal data sets have one more byte per sequence: the mode.
-  if (!small || (needed != room && needed + sequences != room))
+  if (!small || (needed != available && needed + sequences != available))
     throw Error(cat(path, ": the header promises ", sequences, " sequences and ", boundaries,
-                    " document boundaries, but ", room, " bytes follow it: it is truncated or damaged"));
+                    " document boundaries, but ", available, " bytes follow it: it is truncated or damaged"));
   return {type_of_code(index.value<uint8_t>(17), path), int64_t(sequences), int64_t(boundaries)};
 }
 

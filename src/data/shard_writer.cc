@@ -158,7 +158,7 @@ void ShardWriter::end_shard() {
 }
 
 // How many of the ids fit into the open shard.
-size_t ShardWriter::room(std::span<const int32_t> ids) const {
+size_t ShardWriter::fitting(std::span<const int32_t> ids) const {
   const size_t most = std::min(ids.size(), kBuffer);
   const int64_t left = options_.shard_tokens - shard_tokens_;
   if (left > int64_t(most)) return most;
@@ -175,7 +175,7 @@ void ShardWriter::append(std::span<const int32_t> ids) {
                       ", expected less than the vocabulary's size ", options_.vocab_size));
   while (!ids.empty()) {
     if (!file_) begin_shard();
-    const size_t count = room(ids);
+    const size_t count = fitting(ids);
     const bool ends_document = ids[count - 1] == options_.eod_id;
     const size_t before = buffer_.size();
     buffer_.resize(before + count * size_t(item_size_));

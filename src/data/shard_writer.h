@@ -54,7 +54,7 @@ class ShardWriter {
  private:
   std::string shard_path(size_t index) const;
   int64_t header_bytes() const;
-  size_t room(std::span<const int32_t> ids) const;
+  size_t fitting(std::span<const int32_t> ids) const;
   void publish(const std::string& path) const;
   // Opens a file left by another writer; it must hold at least this many tokens.
   Fd open_left_behind(const std::string& path, int64_t tokens) const;

@@ -16,9 +16,9 @@ static_assert(std::endian::native == std::endian::little, "shards are little-end
 
 // How to recognize a format: all non-empty fields must match.
 struct Format {
-  std::string_view magic;   // first bytes of the file
-  std::string_view suffix;  // suffix of the file name
-  std::string_view beside;  // extension of a required file with the same base name
+  std::string_view magic;    // first bytes of the file
+  std::string_view suffix;   // suffix of the file name
+  std::string_view sibling;  // extension of a required file with the same base name
   TokenLayout (*read)(const Probe&);
 };
 
@@ -49,7 +49,7 @@ constexpr Stranger kStrangers[] = {
 
 bool fits(const Format& format, const Probe& probe) {
   return probe.head.starts_with(format.magic) && probe.path().ends_with(format.suffix) &&
-         (format.beside.empty() || file_exists(with_extension(probe.path(), format.beside)));
+         (format.sibling.empty() || file_exists(with_extension(probe.path(), format.sibling)));
 }
 
 TokenLayout find_layout(const Probe& probe) {
@@ -65,7 +65,7 @@ TokenLayout find_layout(const Probe& probe) {
 }
 
 // Loss mask in PATH.loss: one byte per token, non-zero if it is predicted [datatrove pipeline/tokens/tokenizer.py].
-std::optional<LossMask> mask_beside(const std::string& path, int64_t count) {
+std::optional<LossMask> find_mask(const std::string& path, int64_t count) {
   const std::string mask = path + ".loss";
   if (!file_exists(mask)) return {};
   StableFile file = StableFile::open(mask);
@@ -124,7 +124,7 @@ TokenFile TokenFile::open(const std::string& path, std::string_view dtype, int64
   const auto head_size = size_t(std::min<int64_t>(file.bytes(), head.size()));
   file.read(0, std::as_writable_bytes(std::span(head)).first(head_size));
   TokenLayout layout = find_layout({file, std::string_view(head.data(), head_size), type});
-  if (!layout.mask) layout.mask = mask_beside(path, layout.count);
+  if (!layout.mask) layout.mask = find_mask(path, layout.count);
   return {std::move(file), std::move(layout), vocab_size};
 }
 

@@ -189,7 +189,7 @@ class Run {
 
   // A folder has one tokenizer descriptor: shards of a second tokenizer would be read with the wrong one.
   void require_one_tokenizer() const {
-    if (beside_is(tokenizer_.files()[0].content)) return;
+    if (has_tokenizer(tokenizer_.files()[0].content)) return;
     const std::string folder = parent_dir(options_.output_prefix);
     const std::string others = foreign_shard();
     if (!options_.overwrite || !others.empty())
@@ -201,10 +201,10 @@ class Run {
                   Exit::usage);
   }
   // Whether the folder's descriptor has this content or is missing. An unreadable descriptor counts as different.
-  bool beside_is(const std::string& content) const {
+  bool has_tokenizer(const std::string& content) const {
     try {
-      const auto beside = tokenizer_files_beside(options_.output_prefix);
-      return beside.empty() || beside[0].content == content;
+      const auto found = tokenizer_files_of(options_.output_prefix);
+      return found.empty() || found[0].content == content;
     } catch (const Error&) {
       return false;
     }

@@ -206,8 +206,8 @@ class ChatRun {
       for (const char* end : kSideFiles)
         if (!options_.overwrite && std::filesystem::exists(path_of(part) + end))
           refuse(path_of(part), end, " exists already: choose another output prefix or ask for overwriting");
-    const auto beside = tokenizer_files_beside(options_.output_prefix);
-    if (!options_.overwrite && !beside.empty() && beside[0].content != encoder_.tokenizer().files()[0].content)
+    const auto found = tokenizer_files_of(options_.output_prefix);
+    if (!options_.overwrite && !found.empty() && found[0].content != encoder_.tokenizer().files()[0].content)
       refuse(parent_dir(options_.output_prefix),
              ": this folder has shards of another tokenizer; choose another folder");
   }

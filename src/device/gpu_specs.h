@@ -23,10 +23,10 @@ struct GpuSpec {
   double host_bytes = 0;  // bytes per second of a copy to or from pinned host memory
   int capability = 0;     // compute capability: 90 for 9.0
   // Dense rates of the data sheet: FP8 GEMMs (0: no FP8), and f32 GEMMs without tensor cores.
-  double codes_flops = 0, f32_flops = 0;
+  double quantized_flops = 0, f32_flops = 0;
 
   double peak_flops(DType inputs) const {
-    return is_code(inputs) ? codes_flops : inputs == DType::f32 ? tf32_flops : half_flops;
+    return is_code(inputs) ? quantized_flops : inputs == DType::f32 ? tf32_flops : half_flops;
   }
   // Sustained part of a data sheet's rate: the same fraction as for bf16 GEMMs, since power limits all GEMMs.
   double sustained(double flops) const { return flops * product_flops / half_flops; }

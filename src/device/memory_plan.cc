@@ -106,8 +106,8 @@ void MemoryPlan::require_fits(size_t capacity, size_t reserve) const {
   throw Error(text, Exit::usage);
 }
 
-void MemoryPlan::require_host_fits(size_t capacity, size_t beside) const {
-  if (host_total_ <= capacity && beside <= capacity - host_total_) return;
+void MemoryPlan::require_host_fits(size_t capacity, size_t extra) const {
+  if (host_total_ <= capacity && extra <= capacity - host_total_) return;
   const bool inputs = total(MemoryKind::activations, Mem::pinned) > 0,
              params = total(MemoryKind::weights, Mem::pinned) + total(MemoryKind::gradients, Mem::pinned) > 0,
              states = total(MemoryKind::optimizer, Mem::pinned) > 0 ||
@@ -117,13 +117,13 @@ void MemoryPlan::require_host_fits(size_t capacity, size_t beside) const {
        {std::pair{"offload_optimizer", states}, {"offload_activations", inputs}, {"offload_params", params}})
     if (moves) keys += cat(keys.empty() ? "" : " with ", key);
   std::string text = cat("memory: ", keys, " keeps ", mib(host_total_), " in pinned host memory",
-                         beside > 0 ? cat(", and a save in the background copies ", mib(beside), " there") : "",
-                         ", but ", mib(capacity), " of host memory may be used. It holds:");
+                         extra > 0 ? cat(", and a save in the background copies ", mib(extra), " there") : "", ", but ",
+                         mib(capacity), " of host memory may be used. It holds:");
   for (const MemoryKind kind : {MemoryKind::weights, MemoryKind::gradients, MemoryKind::masters, MemoryKind::optimizer,
                                 MemoryKind::activations})
     if (const size_t bytes = total(kind, Mem::pinned); bytes > 0)
       text += cat("\n  ", name_of(kind), " ", mib(bytes), " (smaller with ", knobs(kind), ")");
-  if (beside > 0) text += "\n  a save needs no copy with async_save \"off\"";
+  if (extra > 0) text += "\n  a save needs no copy with async_save \"off\"";
   throw Error(text, Exit::usage);
 }
 

@@ -44,7 +44,7 @@ class MemoryPlan {
   // Throws an Error with the largest kinds and their options when total() + reserve exceeds capacity.
   void require_fits(size_t capacity, size_t reserve) const;
   // As require_fits(), for host memory. beside: further bytes of host memory that the run needs.
-  void require_host_fits(size_t capacity, size_t beside) const;
+  void require_host_fits(size_t capacity, size_t extra) const;
   void commit(Device&);  // the memory is zero-filled
 
  private:

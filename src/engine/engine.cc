@@ -32,10 +32,10 @@ Ctx Engine::context(Ops& ops, Tape* tape) {
           .tape = tape,
           .sequence_parallel = options_.sequence_parallel,
           .row_pieces = row_pieces(least_piece),
-          .sums_beside = options_.sums_beside.value_or(streams) && !stage_.program().splits_backward,
+          .overlaps_sums = options_.overlaps_sums.value_or(streams) && !stage_.program().splits_backward,
           .least_piece = least_piece,
           .seed = options_.seed,
-          .quantization = codes_ ? codes_->read() : Quantization{}};
+          .quantization = quantized_ ? quantized_->read() : Quantization{}};
 }
 
 // Gradients are divided by the tokens of global_batch_size; StepControl then rescales them to the step's targets.
@@ -107,7 +107,7 @@ void Engine::init_weights(ParamStore::Init which) {
   Ctx c = context(*ops_, nullptr);
   model_->params().init(c, options_.seed, which);
   arena_.end();
-  refresh_codes(CodesOf::step);
+  refresh_quantized(QuantizedFor::step);
   start_rounds();
 }
 
@@ -116,18 +116,18 @@ void Engine::refresh_values() {
   Ctx c = context(*ops_, nullptr);
   model_->params().refresh_values(c);
   arena_.end();
-  refresh_codes(CodesOf::step);
+  refresh_quantized(QuantizedFor::step);
 }
 
 // Requantizes the weights after they changed without a step.
-void Engine::refresh_codes(CodesOf which) {
-  if (!codes_) return;
-  arena_.begin("codes of weights");
+void Engine::refresh_quantized(QuantizedFor which) {
+  if (!quantized_) return;
+  arena_.begin("quantized weights");
   Ctx c = context(*ops_, nullptr);
-  if (which == CodesOf::step)
-    codes_->begin_step(c);
+  if (which == QuantizedFor::step)
+    quantized_->begin_step(c);
   else
-    codes_->make_codes(c);
+    quantized_->quantize_weights(c);
   arena_.end();
 }
 
@@ -386,9 +386,9 @@ void Engine::run_optimizer(Ctx c, const PhaseRunner::Enter& enter) {
   if (expert_counts_) step_router_bias(c);
   if (backend_.mesh.data_parallel().size() > 1) enter(Phase::communication);
   params.gather_weights(c);
-  if (!codes_) return;
+  if (!quantized_) return;
   if (backend_.mesh.data_parallel().size() > 1) enter(Phase::optimizer);
-  codes_->end_step(c, state_);
+  quantized_->end_step(c, state_);
 }
 
 void Engine::micro_batch(std::span<const int32_t> tokens, std::span<const int32_t> targets, PhaseClock& clock) {
@@ -479,7 +479,7 @@ void Engine::discard_step() {
   StepState state = read_state();
   state.loss_sum = state.targets = state.micro_norm_sq = state.distill_sum = 0;
   write_state(state);
-  refresh_codes(CodesOf::step);
+  refresh_quantized(QuantizedFor::step);
   marks_.clear();
   micro_slot_ = 0;
   next_action_ = 0;
@@ -542,7 +542,7 @@ void Engine::use_averages() {
   Ctx c = context(*ops_, nullptr);
   averages_->put_in(c);
   arena_.end();
-  refresh_codes(CodesOf::evaluation);
+  refresh_quantized(QuantizedFor::evaluation);
   reads_averages_ = true;
 }
 
@@ -552,7 +552,7 @@ void Engine::use_weights() {
   Ctx c = context(*ops_, nullptr);
   averages_->take_out(c);
   arena_.end();
-  refresh_codes(CodesOf::evaluation);
+  refresh_quantized(QuantizedFor::evaluation);
 }
 
 void Engine::set_sliding_window(int64_t tokens) {

@@ -14,10 +14,10 @@
 #include "comm/network.h"
 #include "engine/averaged_weights.h"
 #include "engine/block_gather.h"
-#include "engine/code_state.h"
 #include "engine/host_ring.h"
 #include "engine/phase_runner.h"
 #include "engine/pruned_weights.h"
+#include "engine/quantized_state.h"
 #include "engine/sparse_weights.h"
 #include "engine/stage.h"
 #include "engine/stage_links.h"
@@ -74,7 +74,7 @@ struct EngineOptions {
   // pieces if half of it, or with sequence_parallel a quarter, has at least least_piece elements: each piece starts as
   // soon as its rows have arrived, and is reduced separately. Default: kLeastPiece if the device has several streams,
   // else never.
-  std::optional<bool> sums_beside = {};
+  std::optional<bool> overlaps_sums = {};
   std::optional<int64_t> least_piece = {};
   ContextMethod context_method = ContextMethod::gather;  // must not be `automatic` with context-parallel ranks
   int64_t logical_shards = 0;  // leaves of rank-invariant sums: see LogicalShards; 0: sums are not rank-invariant
@@ -96,9 +96,9 @@ struct EngineOptions {
   std::vector<float> ahead_weights =
       {};  // multi-token prediction: initial weights of the losses of the tokens after the next one
   std::optional<PruningOptions> pruning = {};
-  bool quantized = false;    // count statistics of FP8 and FP4 quantization: take_quantized()
-  bool keep_codes = true;    // keep quantized weights for the step; false: quantize 16-bit weights at each use
-  bool noise_scale = false;  // compute StepState::micro_norm, the gradient norm of a step's first micro-batch
+  bool quantized = false;      // count statistics of FP8 and FP4 quantization: take_quantized()
+  bool keep_quantized = true;  // keep quantized weights for the step; false: quantize 16-bit weights at each use
+  bool noise_scale = false;    // compute StepState::micro_norm, the gradient norm of a step's first micro-batch
 };
 
 // Device, ops and mesh of one rank; outlives the engine.
@@ -178,11 +178,11 @@ class Engine {
   // GEMMs of a micro-batch and an evaluation, once planned; and all ops of these two to autotune.
   std::span<const Gemm> products() const { return plan_.products; }
   Tunable tunable() const {
-    return {plan_.products, plan_.attention_forward, plan_.attention_backward, plan_.of_codes};
+    return {plan_.products, plan_.attention_forward, plan_.attention_backward, plan_.of_quantized};
   }
   std::span<const Gemm> micro_products() const { return products().first(micro_products_); }  // GEMMs of a micro-batch
-  std::span<const ScaledGemm> micro_products_of_codes() const {
-    return std::span(plan_.of_codes).first(micro_of_codes_);
+  std::span<const ScaledGemm> micro_gemms_of_quantized() const {
+    return std::span(plan_.of_quantized).first(micro_of_quantized_);
   }
   // Launches and traffic that the dry runs recorded, once planned: of a micro-batch (unit_traffic() and micro_*), and
   // of the end of a step (update_*() and state_traffic()).
@@ -274,7 +274,7 @@ class Engine {
   void write_state(const StepState&);
   bool looks_for_spikes() const { return bool(window_); }
   // For QK-clip: bytes of max attention logits that ranks max-reduce once per step.
-  const CodeState* codes() const { return codes_ ? &*codes_ : nullptr; }
+  const QuantizedState* quantized() const { return quantized_ ? &*quantized_ : nullptr; }
   size_t score_bytes() const { return max_attention_logits_ ? max_attention_logits_.bytes() : 0; }
   // For routers with a bias: bytes of tokens per expert that ranks sum once per step.
   size_t expert_count_bytes() const { return expert_counts_ ? expert_counts_.bytes() : 0; }
@@ -416,8 +416,8 @@ class Engine {
   void step_router_bias(Ctx&);
   Fill no_scores() const { return {.x = max_attention_logits_, .value = -std::numeric_limits<float>::infinity()}; }
   void run_micro_norm(Ctx);
-  enum class CodesOf : uint8_t { step, evaluation };
-  void refresh_codes(CodesOf);
+  enum class QuantizedFor : uint8_t { step, evaluation };
+  void refresh_quantized(QuantizedFor);
   void agree_in_tensor_group(Ctx&);
   void run_logits(Ctx, std::vector<float>* out);
   void run_top_logits(Ctx);
@@ -441,7 +441,7 @@ class Engine {
   std::optional<AveragedWeights> averages_;  // used if evaluations may read averages
   std::optional<PrunedWeights> pruned_;
   std::optional<SparseWeights> sparse_;
-  std::optional<CodeState> codes_;  // used by FP8 and FP4 recipes, in training
+  std::optional<QuantizedState> quantized_;  // used by FP8 and FP4 recipes, in training
   bool reads_averages_ = false;
   bool in_ring() const { return part_.ranks > 1 && options_.context_method == ContextMethod::ring; }
   Ring ring() const { return {part_.ranks, part_.rank, part_.piece_length(), model_->attention_shape(0).window}; }
@@ -492,8 +492,9 @@ class Engine {
   UpdateSums update_sums_;
   StateTraffic state_traffic_;
   UnitTraffic unit_traffic_;
-  PlanOps plan_;                                    // ops of the dry runs
-  size_t micro_products_ = 0, micro_of_codes_ = 0;  // number of GEMMs of a micro-batch, which are the first in plan_
+  PlanOps plan_;  // ops of the dry runs
+  size_t micro_products_ = 0,
+         micro_of_quantized_ = 0;  // number of GEMMs of a micro-batch, which are the first in plan_
   MemoryPlan memory_;
 };
 

@@ -126,8 +126,8 @@ std::vector<double> Engine::take_routing() {
 }
 
 std::vector<QuantizedOperand> Engine::take_quantized() {
-  if (!codes_ || !codes_->statistics()) return {};
-  const Tensor& counted = codes_->statistics();
+  if (!quantized_ || !quantized_->statistics()) return {};
+  const Tensor& counted = quantized_->statistics();
   using Counts = std::vector<QuantizeStatistics>;
   Counts counts(size_t(counted.shape[0]) * kOperands);
   last_end_ = nullptr;
@@ -136,7 +136,7 @@ std::vector<QuantizedOperand> Engine::take_quantized() {
   backend_.device.sync();
   if (backend_.control) {
     for (size_t i = 0; i < counts.size(); ++i)
-      if (!codes_->counts({int(i / kOperands)}, matrix_of(Operand(i % kOperands)), backend_.mesh)) counts[i] = {};
+      if (!quantized_->counts({int(i / kOperands)}, matrix_of(Operand(i % kOperands)), backend_.mesh)) counts[i] = {};
     const std::string mine(reinterpret_cast<const char*>(counts.data()), counted.bytes());
     const std::vector<std::string> all = gather_texts(*backend_.control, mine);
     counts.assign(counts.size(), {});
@@ -149,7 +149,7 @@ std::vector<QuantizedOperand> Engine::take_quantized() {
   }
   std::vector<QuantizedOperand> found;
   for (size_t i = 0; i < counts.size(); ++i)
-    if (counts[i].values > 0 || counts[i].largest != 0)
+    if (counts[i].values > 0 || counts[i].amax != 0)
       found.push_back({Param{int(i / kOperands)}, Operand(i % kOperands), counts[i]});
   return found;
 }

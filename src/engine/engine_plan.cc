@@ -30,7 +30,7 @@ Span whole_sequence(int64_t s, int64_t t) {
 
 Engine::Engine(const ModelConfig& config, const EngineOptions& options, Backend backend)
     : options_(options), backend_(backend), ops_(&backend.ops), model_(make_model(config)), plan_(backend.ops) {
-  options_.recipe.turns_codes = backend.ops.turns_codes();
+  options_.recipe.transposes_quantized = backend.ops.transposes_quantized();
   const int64_t sequences = options_.micro_batch_size;
   const Communicator& context = backend_.mesh.context();
   part_ = {.ranks = context.size(), .rank = context.rank(), .sequences = sequences, .length = options_.seq_length};
@@ -75,10 +75,10 @@ Engine::Engine(const ModelConfig& config, const EngineOptions& options, Backend 
         " in micro-batches of ", options_.micro_batch_size);
   const Communicator& shards = backend_.mesh.shards();
   std::vector<StateSpec> states = optimizer_ ? optimizer_->states() : std::vector<StateSpec>{};
-  if (options_.training && options_.recipe.low_precision()) codes_.emplace(model_->params(), options_.recipe);
-  if (codes_ && options_.keep_codes) codes_->gather_codes();
-  if (codes_)
-    if (auto history = codes_->history()) states.push_back(std::move(*history));
+  if (options_.training && options_.recipe.low_precision()) quantized_.emplace(model_->params(), options_.recipe);
+  if (quantized_ && options_.keep_quantized) quantized_->gather_quantized();
+  if (quantized_)
+    if (auto history = quantized_->history()) states.push_back(std::move(*history));
   if (options_.training && options_.pruning && options_.pruning->method == PruneMethod::magnitude)
     states.push_back(pruned_.emplace(model_->params(), *options_.pruning).state());
   if (options_.training && options_.pruning && options_.pruning->method == PruneMethod::srste)
@@ -103,7 +103,7 @@ Engine::Engine(const ModelConfig& config, const EngineOptions& options, Backend 
   if (outer_) outer_->plan(memory_);
   if (pruned_) pruned_->planned();
   if (runs_teacher()) plan_teacher();
-  if (codes_ && model_->params().sharded()) low_precision_ += cat("; ", codes_->how_gathered());
+  if (quantized_ && model_->params().sharded()) low_precision_ += cat("; ", quantized_->how_gathered());
   if (options_.loss_chunk_rows == 0) {
     const int64_t columns = model_->params().placement(model_->head()).shape[0];  // columns of this rank's logits
     options_.loss_chunk_rows =
@@ -185,7 +185,7 @@ void Engine::plan_inputs() {
   input("step state", DType::u8, {int64_t(sizeof(StepState))}, &state_);
   if (options_.training && options_.spikes.deviations > 0)
     input("latest losses and norms", DType::u8, {int64_t(sizeof(SpikeWindow))}, &window_);
-  if (codes_) codes_->plan(memory_, options_.keep_codes, options_.quantized, stage_.stages() == 1);
+  if (quantized_) quantized_->plan(memory_, options_.keep_quantized, options_.quantized, stage_.stages() == 1);
   if (options_.training && options_.optimizer.qk_clip_threshold > 0)
     input("largest attention scores", DType::f32,
           {model_->config().num_hidden_layers, model_->attention_shape(0).heads}, &max_attention_logits_);
@@ -267,7 +267,7 @@ void Engine::record_micro_batch() {
   for (int chunk = 0; chunk < stage_.chunks(); ++chunk) record_chunk(chunk);
   micro_tensor_sums_.launches = micro_context_passes_.launches = nullptr;
   micro_products_ = plan_.products.size();
-  micro_of_codes_ = plan_.of_codes.size();
+  micro_of_quantized_ = plan_.of_quantized.size();
 }
 
 // An optimizer that compresses momentum has two kinds of steps; records both. The launches kept are those of compressed
@@ -322,10 +322,10 @@ void Engine::record_other_phases() {
     pruned_->apply(c);
     arena_.finish_recording();
   }
-  if (codes_) {
-    arena_.record("codes of weights");
+  if (quantized_) {
+    arena_.record("quantized weights");
     Ctx c = context(plan_, nullptr);
-    codes_->begin_step(c);
+    quantized_->begin_step(c);
     arena_.finish_recording();
   }
   for (int chunk = 0; chunk < stage_.chunks(); ++chunk) {

@@ -34,7 +34,7 @@ Ctx without_tape(Ctx c) {
 void Engine::run_passes(Ctx c, const Passes& p, const PhaseRunner::Enter& on) {
   model_->params().begin_micro_batch(p.first, p.last);
   c.max_attention_logits = max_attention_logits_;
-  if (codes_) c.quantization = codes_->collect();
+  if (quantized_) c.quantization = quantized_->collect();
   const int64_t rows = part_.rows() / part_.sequences;  // rows of a sequence
   c.routing = {.statistics = routing_,
                .counts = expert_counts_,

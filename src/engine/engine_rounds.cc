@@ -68,7 +68,7 @@ void Engine::end_rounds(int64_t step, bool all) {
     outer_->end_round(c, fragment);
     arena_.end();
   }
-  refresh_codes(CodesOf::step);
+  refresh_quantized(QuantizedFor::step);
   backend_.device.sync();
   last_end_ = nullptr;
 }

@@ -70,7 +70,7 @@ StageUnits Stage::units(const Model& model) const {
   for (size_t p = 0; p < parts_.size(); ++p)
     for (int l = parts_[p].first; l < parts_[p].end; ++l) units.stage_of[size_t(l) + 1] = shape.stage_of(int(p));
   for (size_t u = 0; u < count; ++u)
-    if (const int together = model.params().units()[u]->beside; together >= 0)
+    if (const int together = model.params().units()[u]->next_together; together >= 0)
       units.stage_of[size_t(together)] = units.stage_of[u];
   if (units.head != 0 && model.params().spec(model.head()).unit == 0) units.tied = 0;
   return units;

@@ -122,9 +122,9 @@ constexpr std::array<RecordField<Q>, 9> kQuantizedFields = {{
     {"layer", "", "name of the linear layer's weight", "", false, &Q::layer},
     {"operand", "",
      "the product (forward, gradient of the input, gradient of the weight) and what it reads: forward_x, forward_w, "
-     "input_dy, input_w, weight_dy or weight_x; one that reads another's codes has no record",
+     "input_dy, input_w, weight_dy or weight_x; one that reads another's quantized values has no record",
      "", false, &Q::operand},
-    {"codes", "", "their type", "", false, &Q::codes},
+    {"dtype", "", "data type of the quantized values", "", false, &Q::dtype},
     {"values", "", "that are not zero, of blocks without Inf and NaN; of all ranks, as all of this, but weights of one",
      "", false, &Q::values},
     {"saturated", "", "of these: nearer to a code beyond the largest, if there were one", "", false, &Q::saturated},

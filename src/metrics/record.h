@@ -85,7 +85,7 @@ struct QuantizedMetrics {
   int64_t step = 0;
   std::string layer;        // name of the layer's weight
   std::string operand;      // name_of(Operand)
-  std::string codes;        // data type of the quantized values
+  std::string dtype;        // data type of the quantized values
   int64_t values = 0;       // number of non-zero values
   int64_t saturated = 0;    // values that saturated
   int64_t underflowed = 0;  // values that were quantized to zero

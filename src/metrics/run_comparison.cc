@@ -69,14 +69,14 @@ void find_alarms(RunComparison& report) {
   if (report.valid_step >= 0) gap("held-out loss", report.valid_gap);
   const auto rounding = [&](const QuantizedCourse& q, const char* what, double worst, double limit) {
     if (worst > limit)
-      report.alarms.push_back(cat(q.layer, " ", q.operand, " (", q.codes, "): up to ", format_percent(worst),
+      report.alarms.push_back(cat(q.layer, " ", q.operand, " (", q.dtype, "): up to ", format_percent(worst),
                                   " of the values ", what, ", above ", format_percent(limit)));
   };
   for (const QuantizedCourse& q : report.operands) {
     rounding(q, "saturate", q.worst_saturated, report.limits.saturated);
     rounding(q, "underflow to zero", q.worst_underflowed, report.limits.underflowed);
     if (!std::isfinite(q.largest))
-      report.alarms.push_back(cat(q.layer, " ", q.operand, " (", q.codes, "): held Inf or NaN"));
+      report.alarms.push_back(cat(q.layer, " ", q.operand, " (", q.dtype, "): held Inf or NaN"));
   }
 }
 
@@ -87,7 +87,7 @@ std::vector<QuantizedCourse> quantized_courses(const RunRecords& run) {
   std::map<std::pair<std::string, std::string>, size_t> at;
   for (const QuantizedMetrics& m : run.quantized) {
     const auto [place, is_new] = at.try_emplace({m.layer, m.operand}, all.size());
-    if (is_new) all.push_back({.layer = m.layer, .operand = m.operand, .codes = m.codes, .records = {}});
+    if (is_new) all.push_back({.layer = m.layer, .operand = m.operand, .dtype = m.dtype, .records = {}});
     QuantizedCourse& q = all[place->second];
     q.values += m.values, q.saturated += m.saturated, q.underflowed += m.underflowed;
     q.largest = larger(q.largest, m.largest);
@@ -102,7 +102,7 @@ std::vector<QuantizedCourse> by_operand(const std::vector<QuantizedCourse>& cour
   std::vector<QuantizedCourse> sums;
   for (const QuantizedCourse& q : courses) {
     auto sum = std::find_if(sums.begin(), sums.end(), [&](const auto& s) { return s.operand == q.operand; });
-    if (sum == sums.end()) sum = sums.insert(sum, {.layer = q.layer, .operand = q.operand, .codes = q.codes});
+    if (sum == sums.end()) sum = sums.insert(sum, {.layer = q.layer, .operand = q.operand, .dtype = q.dtype});
     if (q.worst_underflowed > sum->worst_underflowed) sum->layer = q.layer;
     sum->values += q.values, sum->saturated += q.saturated, sum->underflowed += q.underflowed;
     sum->largest = larger(sum->largest, q.largest);
@@ -153,7 +153,7 @@ std::string comparison_json(const RunComparison& report) {
                         {"largest", m.largest}});
     json["operands"].push_back({{"layer", q.layer},
                                 {"operand", q.operand},
-                                {"codes", q.codes},
+                                {"dtype", q.dtype},
                                 {"values", q.values},
                                 {"saturated", q.saturated_share()},
                                 {"underflowed", q.underflowed_share()},
@@ -179,12 +179,12 @@ std::string comparison_summary(const RunComparison& report) {
     text += row(cat("held out, step ", report.valid_step).c_str(), report.valid_loss, report.valid_reference,
                 report.valid_gap);
   if (report.operands.empty()) return text;
-  std::snprintf(line, sizeof line, "\n%-10s %-8s %10s %11s %10s  %s\n", "operand", "codes", "saturated", "underflowed",
+  std::snprintf(line, sizeof line, "\n%-10s %-8s %10s %11s %10s  %s\n", "operand", "dtype", "saturated", "underflowed",
                 "largest", "most underflowed in a record");
   text += line;
   for (const QuantizedCourse& q : by_operand(report.operands)) {
     std::snprintf(line, sizeof line, "%-10s %-8s %9.4f%% %10.4f%% %10.4g  %.4f%% %s\n", q.operand.c_str(),
-                  q.codes.c_str(), 100 * q.saturated_share(), 100 * q.underflowed_share(), q.largest,
+                  q.dtype.c_str(), 100 * q.saturated_share(), 100 * q.underflowed_share(), q.largest,
                   100 * q.worst_underflowed, q.layer.c_str());
     text += line;
   }

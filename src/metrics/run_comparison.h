@@ -7,7 +7,7 @@ namespace athanor {
 
 // Quantization statistics of one operand of a linear layer's GEMMs: totals over the run, and the individual records.
 struct QuantizedCourse {
-  std::string layer, operand, codes;
+  std::string layer, operand, dtype;
   std::vector<QuantizedMetrics> records;  // in order of steps
   int64_t values = 0, saturated = 0, underflowed = 0;
   double largest = 0;                                 // maximum amax; NaN if one was NaN

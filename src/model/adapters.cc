@@ -85,16 +85,16 @@ void add_adapters(Model& model, const LoraOptions& options) {
   ParamStore& params = model.params();
   const std::vector<ParamSpec> base = params.specs();
   require_targets(base, options);
-  std::map<int, int> unit_beside;  // keys: unit of the block
+  std::map<int, int> added_unit;  // keys: unit of the block
   for (int id = 0; id < int(base.size()); ++id) {
     params.freeze_for_good({id});
     const ParamSpec& spec = base[size_t(id)];
     if (spec.role != Role::matrix) continue;
-    const auto known = unit_beside.find(spec.unit);
-    const int unit = known == unit_beside.end() ? int(params.units().size()) : known->second;
+    const auto known = added_unit.find(spec.unit);
+    const int unit = known == added_unit.end() ? int(params.units().size()) : known->second;
     Adapters adapters = declare(params, spec, unit, options);
     if (adapters.parts.empty()) continue;
-    if (known == unit_beside.end()) params.use_together(spec.unit, unit), unit_beside[spec.unit] = unit;
+    if (known == added_unit.end()) params.use_together(spec.unit, unit), added_unit[spec.unit] = unit;
     params.adapt({id}, std::move(adapters));
   }
   if (options.base == BasePrecision::none) return;

@@ -90,7 +90,7 @@ Var attention(Net n, Var qkv, const Batch& batch, Tensor cos_sin, AttentionShape
   const int64_t rows = qkv.t().rows();
   Buffer y = c.alloc("attention.y", {rows, shape.heads * shape.head_dim});
   Buffer lse = c.alloc("attention.lse", DType::f32, {rows, shape.heads});
-  if (!sinks) y.amax = wanted_largest(n, reader, Matrix::x);
+  if (!sinks) y.amax = wanted_amax(n, reader, Matrix::x);
   c.run(AttentionFwd{.y = y.t,
                      .lse = lse.t,
                      .q = in.q,

@@ -2,7 +2,7 @@
 #include <cmath>
 #include <span>
 
-#include "nn/codes.h"
+#include "nn/layer_quantization.h"
 #include "nn/linear_gemms.h"
 
 namespace athanor {

@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "nn/adapters.h"
-#include "nn/codes.h"
 #include "nn/dora.h"
+#include "nn/layer_quantization.h"
 #include "nn/linear_gemms.h"
 
 namespace athanor {
@@ -25,7 +25,7 @@ LinearGemm output_gemm(Net n, const Linear& layer, Tensor y, const GemmOperand& 
                .b = weight_operand(n, layer, Operand::forward_w)};
   p.op.b = p.b.data.t;
   p.op.tb = out_in(layer) != p.b.transposed;
-  p.fast = LayerCodes(n, layer).rule(Operand::forward_x).fast();
+  p.fast = LayerQuantization(n, layer).rule(Operand::forward_x).fast();
   return p;
 }
 
@@ -42,10 +42,10 @@ LinearGemm input_gradient_gemm(Net n, const Linear& layer, Tensor dx, const Gemm
 GemmOperand run_weight_gradient(Net n, const Linear& layer, const Buffer& dy, const GemmOperand& x) {
   if (is_frozen(n, layer)) return {.data = dy, .scales = {}};
   Ctx& c = n.c;
-  const LayerCodes made(n, layer);
+  const LayerQuantization made(n, layer);
   const bool same = made.same(Operand::weight_dy, Operand::input_dy), both = made.both(Matrix::dy);
-  GemmOperand codes = operand_of(n, layer, both && !same ? Operand::input_dy : Operand::weight_dy, dy, true);
-  GemmOperand read_dy = transpose_of(codes);
+  GemmOperand quantized = operand_of(n, layer, both && !same ? Operand::input_dy : Operand::weight_dy, dy, true);
+  GemmOperand read_dy = transpose_of(quantized);
   const GemmOperand &a = out_in(layer) ? read_dy : x, &b = out_in(layer) ? x : read_dy;
   LinearGemm p{.op = {.d = n.params.grad(layer.w),
                       .a = a.data.t,
@@ -56,17 +56,17 @@ GemmOperand run_weight_gradient(Net n, const Linear& layer, const Buffer& dy, co
                       .tf32 = c.recipe.tf32},
                .a = a,
                .b = b};
-  if (layer.b && !codes.is_codes()) {
+  if (layer.b && !quantized.is_quantized()) {
     p.op.epilogue = out_in(layer) ? Epilogue::sum_a : Epilogue::sum_b;
     p.op.aux = n.params.grad(layer.b);
   }
   c.weight_half([p = std::move(p)](Ctx& cc) { run(cc, p); });
-  if (layer.b && codes.is_codes()) c.run(ColumnSum{.out = n.params.grad(layer.b), .x = dy.t});
+  if (layer.b && quantized.is_quantized()) c.run(ColumnSum{.out = n.params.grad(layer.b), .x = dy.t});
   if (same || both) {
-    codes.beside = codes.beside_scales = {};
-    return codes;
+    quantized.transposed_copy = quantized.transposed_scales = {};
+    return quantized;
   }
-  read_dy = {}, codes = {};
+  read_dy = {}, quantized = {};
   return operand_of(n, layer, Operand::input_dy, dy);
 }
 
@@ -131,10 +131,10 @@ Var linear(Net n, Var x, const Linear& layer, Var residual, Gated* gated, std::o
   SavedInput saved(n, layer, x, read);
   read = {};
   Var out = c.var(std::move(y));
-  out.asks_largest(wanted_largest(n, layer, Matrix::dy));
+  out.asks_amax(wanted_amax(n, layer, Matrix::dy));
   Buffer gate_up = gated ? out.keep() : Buffer{};
   c.record("linear", [&params = n.params, layer, in, saved = std::move(saved), gate_up = std::move(gate_up), h, dora,
-                      asked = out.asked_largest(), sx = x.slot(), sr = residual ? residual.slot() : -1,
+                      asked = out.asked_amax(), sx = x.slot(), sr = residual ? residual.slot() : -1,
                       s = out.slot()](Ctx& cc) mutable {
     const Net net{cc, params};
     Buffer dy = cc.take(s);
@@ -149,7 +149,7 @@ Var linear(Net n, Var x, const Linear& layer, Var residual, Gated* gated, std::o
       return;
     }
     std::optional<RowsOfAll> later;
-    if (sums_beside(net, layer)) later = input_rows_beside(net, layer, saved.own_rows(cc));
+    if (overlaps_sums(net, layer)) later = overlapped_input_rows(net, layer, saved.own_rows(cc));
     RowsOfAll rows = gradient_rows(net, layer, dy);
     GemmOperand xf = later ? GemmOperand{} : saved.get(net, layer);
     const Buffer x_of_adapters = h ? xf.data : Buffer{};

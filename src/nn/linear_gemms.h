@@ -24,23 +24,23 @@ bool in_low_precision(Net, const Linear&);
 bool is_frozen(Net, const Linear&);  // a frozen weight has no gradient
 // Where the op that writes the layer's input, or the gradient of its output, stores the amax for the layer, [1] f32;
 // empty: the layer does not need it. The amax of rows that are gathered from other ranks is never known.
-Tensor wanted_largest(Net, const Linear&, Matrix);
+Tensor wanted_amax(Net, const Linear&, Matrix);
 
 // A GEMM operand: the matrix itself, or its quantized values with their scales.
 struct GemmOperand {
-  Buffer data;                             // [rows, columns] of the matrix, or of its transpose (`transposed`)
-  Buffer scales;                           // none: `data` is the matrix itself
-  Buffer global = {};                      // FP4: the scale of the whole matrix, [1] f32
-  Blocks blocks = {};                      // blocks of `data` that share a scale
-  bool transposed = false;                 // `data` is transposed
-  Buffer beside = {}, beside_scales = {};  // the transposed copy, as Codes::beside
-  float outlier = 0;                       // int8 weight: Int8Gemm::outlier
-  RowsOfAll* coming = nullptr;             // rows of `data` that are still arriving: run() waits for them
-  bool is_codes() const { return bool(scales.t); }
+  Buffer data;              // [rows, columns] of the matrix, or of its transpose (`transposed`)
+  Buffer scales;            // none: `data` is the matrix itself
+  Buffer global = {};       // FP4: the scale of the whole matrix, [1] f32
+  Blocks blocks = {};       // blocks of `data` that share a scale
+  bool transposed = false;  // `data` is transposed
+  Buffer transposed_copy = {}, transposed_scales = {};  // the transposed copy, as QuantizedTensor::transposed_copy
+  float outlier = 0;                                    // int8 weight: Int8Gemm::outlier
+  RowsOfAll* coming = nullptr;                          // rows of `data` that are still arriving: run() waits for them
+  bool is_quantized() const { return bool(scales.t); }
   bool is_int8() const { return data.t.dtype == DType::u8; }  // an int8 weight: Int8Gemm quantizes the other operand
 };
-// Makes the operand of `matrix`. both: also makes the operand of the weight-gradient GEMM if LayerCodes::both() says
-// so.
+// Makes the operand of `matrix`. both: also makes the operand of the weight-gradient GEMM if LayerQuantization::both()
+// says so.
 GemmOperand operand_of(Net, const Linear&, Operand, const Buffer& matrix, bool both = false);
 // The weight, as its GEMM with this operand reads it.
 GemmOperand weight_operand(Net, const Linear&, Operand);
@@ -78,15 +78,15 @@ LinearGemm input_gradient_gemm(Net, const Linear&, Tensor dx, const GemmOperand&
 // Runs dx = dy W. In a column-parallel layer dx is summed over the ranks and has rows of the residual stream.
 void run_input_gradient(Net, const Linear&, Tensor dx, const GemmOperand& dy);
 // True if the reduction of input gradients over ranks overlaps the weight-gradient GEMM.
-bool sums_beside(Net, const Linear&);
+bool overlaps_sums(Net, const Linear&);
 // Runs dW += dy^T x and db += column sums of dy, unless the layer is frozen; at once, or when Ctx::weight_half() runs
 // it. Returns dy as the operand of input_gradient_gemm().
 GemmOperand run_weight_gradient(Net, const Linear&, const Buffer& dy, const GemmOperand& x);
 
 // All rows of the layer's input, gathered from this rank's own rows while run_gradients() computes.
-RowsOfAll input_rows_beside(Net, const Linear&, const Buffer& own);
+RowsOfAll overlapped_input_rows(Net, const Linear&, const Buffer& own);
 // Runs run_weight_gradient() and run_input_gradient(), and returns dx [in], an arena block called `name`. Frees x as
-// soon as nothing reads it; with sums_beside() `later` may give x instead.
+// soon as nothing reads it; with overlaps_sums() `later` may give x instead.
 Buffer run_gradients(Net, const Linear&, std::string_view name, const Shape& in, RowsOfAll dy, GemmOperand x,
                      RowsOfAll* later = nullptr);
 
@@ -96,14 +96,14 @@ GemmOperand operand_of_weight_gradient(Net, const Linear&, const Buffer& x, cons
 // The operand of the layer's input, kept from forward to backward.
 class SavedInput {
  public:
-  static bool keeps_codes(Net, const Linear&, const Var& x);  // whether forward quantizes x for backward, too
+  static bool keeps_quantized(Net, const Linear&, const Var& x);  // whether forward quantizes x for backward, too
   SavedInput(Net, const Linear&, const Var& x, const GemmOperand& forward);
   GemmOperand get(Net, const Linear&) const;
   Buffer own_rows(Ctx& c) const { return matrix_.get(c); }  // this rank's rows of x, in a layer that is not quantized
 
  private:
   Saved matrix_;
-  GemmOperand codes_;
+  GemmOperand quantized_;
 };
 
 }  // namespace athanor

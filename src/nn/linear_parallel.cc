@@ -17,7 +17,7 @@ namespace {
 // True if a piece of an output [all rows, columns] is large enough for a GEMM of its own.
 bool computes_by_pieces(Net n, const Linear& layer, const Buffer& own, int64_t columns) {
   const int64_t piece = own.t.rows() * n.c.mesh.tensor().size() / n.c.row_pieces * columns;
-  return n.c.sums_beside && n.c.row_pieces > 1 && piece >= n.c.least_piece && !in_low_precision(n, layer);
+  return n.c.overlaps_sums && n.c.row_pieces > 1 && piece >= n.c.least_piece && !in_low_precision(n, layer);
 }
 
 }  // namespace
@@ -39,7 +39,7 @@ namespace {
 
 // Number of row pieces in which an output that is summed over ranks is computed.
 int summed_pieces(const Ctx& c, const Tensor& y, const GemmOperand& x) {
-  if (!c.sums_beside || x.is_codes()) return 1;
+  if (!c.overlaps_sums || x.is_quantized()) return 1;
   if (shares_rows(c)) return c.row_pieces;
   return y.numel() / 2 >= c.least_piece && y.rows() > 1 ? 2 : 1;
 }
@@ -94,11 +94,11 @@ void run_input_gradient(Net n, const Linear& layer, Tensor dx, const GemmOperand
   parts.add_up(n.c);
 }
 
-bool sums_beside(Net n, const Linear& layer) {
-  return n.c.sums_beside && shared(n, layer) == Shared::by_outputs && !in_low_precision(n, layer);
+bool overlaps_sums(Net n, const Linear& layer) {
+  return n.c.overlaps_sums && shared(n, layer) == Shared::by_outputs && !in_low_precision(n, layer);
 }
 
-RowsOfAll input_rows_beside(Net n, const Linear& layer, const Buffer& own) {
+RowsOfAll overlapped_input_rows(Net n, const Linear& layer, const Buffer& own) {
   const CollectiveSubject subject(n.params.spec(layer.w).name);
   return RowsOfAll(n.c, own, true);
 }
@@ -113,7 +113,7 @@ Buffer run_gradients(Net n, const Linear& layer, std::string_view name, const Sh
     (void)run_weight_gradient(n, layer, dy, x);
     return dx;
   }
-  if (!sums_beside(n, layer)) {
+  if (!overlaps_sums(n, layer)) {
     const GemmOperand read_dy = run_weight_gradient(n, layer, dy, x);
     Buffer dx = c.alloc(name, in);
     x = {};

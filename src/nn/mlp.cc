@@ -10,10 +10,10 @@ namespace {
 // z = x W_up^T + b_up and y = gelu(z). Low-precision layers run them as two ops on every backend.
 void run_gelu_product(Net n, const Linear& up, const Linear& down, Buffer& y, Tensor z, const GemmOperand& x) {
   LinearGemm p = output_gemm(n, up, y.t, x);
-  if (p.a.is_codes()) {
+  if (p.a.is_quantized()) {
     p.op.d = z;
     run(n.c, p);
-    y.amax = wanted_largest(n, down, Matrix::x);
+    y.amax = wanted_amax(n, down, Matrix::x);
     return n.c.run(GeluFwd{.y = y.t, .x = z, .amax = y.amax});
   }
   p.op.epilogue = Epilogue::gelu;
@@ -37,9 +37,9 @@ void run_gelu_again(Net n, const Linear& up, Tensor y, Tensor z, const GemmOpera
 void run_gradient_through_gelu(Net n, const Linear& up, const Linear& down, Buffer& dz, Tensor z,
                                const GemmOperand& dy) {
   LinearGemm p = input_gradient_gemm(n, down, dz.t, dy);
-  if (p.a.is_codes()) {
+  if (p.a.is_quantized()) {
     run(n.c, p);
-    dz.amax = wanted_largest(n, up, Matrix::dy);
+    dz.amax = wanted_amax(n, up, Matrix::dy);
     return n.c.run(GeluBwd{.dx = dz.t, .dy = dz.t, .x = z, .amax = dz.amax});
   }
   p.op.epilogue = Epilogue::gelu_gradient;
@@ -85,8 +85,8 @@ Var gelu(Net n, Var z) {
 // f(x); gated: f(gate) up with x = [gate | up].
 Var activation(Net n, Var x, const Mlp& layer) {
   Buffer y = n.c.alloc("activation.y", {x.t().rows(), x.t().cols() / (layer.gated ? 2 : 1)});
-  y.amax = wanted_largest(n, layer.down, Matrix::x);
-  const Tensor asked = x.asked_largest();
+  y.amax = wanted_amax(n, layer.down, Matrix::x);
+  const Tensor asked = x.asked_amax();
   return element_wise(
       n.c, "activation", std::move(x), std::move(y),
       [f = layer.f](Ctx& c, const Buffer& of, const Tensor& in) {
@@ -121,7 +121,7 @@ Var gelu_mlp(Net n, Var x, const Linear& up, const Linear& down, Var residual) {
   read_x = {};
   Buffer out = c.alloc("mlp.out", residual.t().shape);
   GemmOperand kept;  // operand made of y
-  const Tensor largest = y.amax;
+  const Tensor amax = y.amax;
   {
     const bool keeps = c.recording() && !c.selective;
     const GemmOperand read_y = operand_of(n, down, Operand::forward_x, y, keeps);
@@ -130,23 +130,23 @@ Var gelu_mlp(Net n, Var x, const Linear& up, const Linear& down, Var residual) {
   }
   y = {};
   Var result = c.var(std::move(out));
-  result.asks_largest(wanted_largest(n, down, Matrix::dy));
-  c.record("gelu_mlp", [&params = n.params, up, down, in, pieces, saved = std::move(saved), z, kept, largest,
+  result.asks_amax(wanted_amax(n, down, Matrix::dy));
+  c.record("gelu_mlp", [&params = n.params, up, down, in, pieces, saved = std::move(saved), z, kept, amax,
                         sx = x.slot(), sr = residual.slot(), s = result.slot()](Ctx& cc) mutable {
     const Net net{cc, params};
     Buffer d = cc.take(s);
     RowsOfAll rows = gradient_rows(net, down, d);
     Buffer all_d = rows.take();
-    const bool beside = sums_beside(net, up) && kept.data;
-    GemmOperand xf = beside ? GemmOperand{} : saved.get(net, up);
+    const bool overlapped = overlaps_sums(net, up) && kept.data;
+    GemmOperand xf = overlapped ? GemmOperand{} : saved.get(net, up);
     if (!kept.data) {
       Buffer again = cc.alloc("mlp.gelu again", z.t.shape);
       run_gelu_again(net, up, again.t, z.t, xf, pieces);
-      again.amax = largest;  // amax of y computed in forward is still valid
+      again.amax = amax;  // amax of y computed in forward is still valid
       kept = operand_of(net, down, Operand::weight_x, again);
     }
     std::optional<RowsOfAll> later;
-    if (beside) later = input_rows_beside(net, up, saved.own_rows(cc));
+    if (overlapped) later = overlapped_input_rows(net, up, saved.own_rows(cc));
     GemmOperand read_d{.data = all_d, .scales = {}, .coming = &rows};
     const bool weight_last = rows.coming() > 0;
     if (!weight_last) read_d = run_weight_gradient(net, down, std::exchange(all_d, {}), std::exchange(kept, {}));
@@ -169,7 +169,7 @@ Var run_gated(Net n, Var x, const Linear& layer, Gated& gated) {
   Var gate_up = linear(n, std::move(x), layer, &gated);
   if (gated.y) return gate_up;
   gated.y = n.c.alloc("swiglu.y", {gate_up.t().rows(), gate_up.t().cols() / 2});
-  gated.y.amax = wanted_largest(n, gated.reader, Matrix::x);
+  gated.y.amax = wanted_amax(n, gated.reader, Matrix::x);
   n.c.run(SwigluFwd{.y = gated.y.t, .gu = gate_up.t(), .amax = gated.y.amax});
   return gate_up;
 }

@@ -29,7 +29,7 @@ std::pair<Var, Var> fork_norm(Net n, Var x, const Norm& norm, const Linear* read
   Buffer h = x.keep(), y = c.alloc("norm.y", full);
   Buffer mean = layer ? c.alloc("norm.mean", DType::f32, column) : Buffer{};
   Buffer rstd = c.alloc("norm.rstd", DType::f32, column);
-  y.amax = reader ? wanted_largest(n, *reader, Matrix::x) : Tensor{};
+  y.amax = reader ? wanted_amax(n, *reader, Matrix::x) : Tensor{};
   c.run(NormFwd{.kind = norm.kind,
                 .y = y.t,
                 .mean = mean.t,
@@ -55,7 +55,7 @@ std::pair<Var, Var> fork_norm(Net n, Var x, const Norm& norm, const Linear* read
           return again;
         });
   Var vh = c.var(h), vy = c.var(std::move(y), std::move(remake));
-  c.record("norm", [&params = n.params, norm, layer, h, mean, rstd, asked = x.asked_largest(), sh = vh.slot(),
+  c.record("norm", [&params = n.params, norm, layer, h, mean, rstd, asked = x.asked_amax(), sh = vh.slot(),
                     sy = vy.slot(), sx = x.slot()](Ctx& cc) {
     Buffer dy = cc.take(sy), dh = cc.own(cc.take(sh));
     dh.amax = asked;

@@ -1,7 +1,7 @@
 // GEMM operands of a linear layer: the matrices themselves, or in low-precision layers their quantized values.
 #include <type_traits>
 
-#include "nn/codes.h"
+#include "nn/layer_quantization.h"
 #include "nn/linear_gemms.h"
 
 namespace athanor {
@@ -9,80 +9,81 @@ namespace athanor {
 bool is_frozen(Net n, const Linear& layer) { return n.params.spec(layer.w).frozen; }
 bool in_low_precision(Net n, const Linear& layer) { return n.params.spec(layer.w).low_precision; }
 
-Tensor wanted_largest(Net n, const Linear& layer, Matrix matrix) { return LayerCodes(n, layer).largest(n.c, matrix); }
+Tensor wanted_amax(Net n, const Linear& layer, Matrix matrix) { return LayerQuantization(n, layer).amax(n.c, matrix); }
 
 GemmOperand weight_operand(Net n, const Linear& layer, Operand operand) {
-  if (const Codes kept = kept_codes(n, layer, operand); kept.data) {
+  if (const QuantizedTensor kept = kept_quantized(n, layer, operand); kept.data) {
     GemmOperand f{.blocks = kept.blocks, .transposed = kept.transposed};
     f.data.t = kept.data, f.scales.t = kept.scales, f.global.t = kept.global;
     return f;
   }
   if (const auto w = n.params.int8_weight(layer.w)) {
     GemmOperand f{.transposed = !out_in(layer), .outlier = w->outlier};
-    f.data.t = w->codes, f.scales.t = w->scales;
+    f.data.t = w->quantized, f.scales.t = w->scales;
     return f;
   }
   return operand_of(n, layer, operand, n.params.gemm_value(n.c, layer.w));
 }
 
 GemmOperand transpose_of(const GemmOperand& f) {
-  if (!f.beside.t) return f;
-  return {.data = f.beside,
-          .scales = f.beside_scales.t ? f.beside_scales : f.scales,
+  if (!f.transposed_copy.t) return f;
+  return {.data = f.transposed_copy,
+          .scales = f.transposed_scales.t ? f.transposed_scales : f.scales,
           .blocks = f.blocks,
           .transposed = true};
 }
 
 GemmOperand operand_of(Net n, const Linear& layer, Operand operand, const Buffer& matrix, bool both) {
-  const LayerCodes made(n, layer);
+  const LayerQuantization made(n, layer);
   if (!made.any(operand)) return {.data = matrix, .scales = {}};
-  const Codes like = made.like(operand, matrix.t.shape, both && made.both(matrix_of(operand)));
+  const QuantizedTensor like = made.like(operand, matrix.t.shape, both && made.both(matrix_of(operand)));
   const auto alloc = [&](const char* name, const Tensor& t) { return n.c.alloc(name, t.dtype, t.shape); };
   const auto optional = [&](const char* name, const Tensor& t) { return t.shape.rank ? alloc(name, t) : Buffer{}; };
-  GemmOperand f{.data = alloc("codes", like.data),
+  GemmOperand f{.data = alloc("quantized", like.data),
                 .scales = alloc("scales", like.scales),
                 .global = like.data.dtype == DType::f4_e2m1 ? alloc("scale", like.global) : Buffer{},
                 .blocks = like.blocks,
                 .transposed = like.transposed,
-                .beside = optional("codes, transposed", like.beside),
-                .beside_scales = optional("scales, transposed", like.beside_scales)};
+                .transposed_copy = optional("quantized, transposed", like.transposed_copy),
+                .transposed_scales = optional("scales, transposed", like.transposed_scales)};
   made.make(n.c, operand, matrix.t,
-            {f.data.t, f.scales.t, f.global.t, f.blocks, f.transposed, f.beside.t, f.beside_scales.t}, matrix.amax);
+            {f.data.t, f.scales.t, f.global.t, f.blocks, f.transposed, f.transposed_copy.t, f.transposed_scales.t},
+            matrix.amax);
   return f;
 }
 
 GemmOperand input_operand(Net n, const Linear& layer, const Var& x, const Buffer& all) {
-  return operand_of(n, layer, Operand::forward_x, all, SavedInput::keeps_codes(n, layer, x));
+  return operand_of(n, layer, Operand::forward_x, all, SavedInput::keeps_quantized(n, layer, x));
 }
 
 GemmOperand operand_of_weight_gradient(Net n, const Linear& layer, const Buffer& x, const GemmOperand& forward) {
-  const bool same = LayerCodes(n, layer).same(Operand::forward_x, Operand::weight_x);
-  return same || forward.beside.t ? transpose_of(forward) : operand_of(n, layer, Operand::weight_x, x);
+  const bool same = LayerQuantization(n, layer).same(Operand::forward_x, Operand::weight_x);
+  return same || forward.transposed_copy.t ? transpose_of(forward) : operand_of(n, layer, Operand::weight_x, x);
 }
 
 // Forward quantizes x for backward, so that x need not be kept. Exceptions: backward has x anyway, or this rank has
 // only some rows of x, which backward gathers again; then backward quantizes x.
-bool SavedInput::keeps_codes(Net n, const Linear& layer, const Var& x) {
+bool SavedInput::keeps_quantized(Net n, const Linear& layer, const Var& x) {
   const bool whole = shared(n, layer) != Shared::by_outputs || !shares_rows(n.c);
-  return LayerCodes(n, layer).any(Operand::weight_x) && n.c.recording() && whole && !n.c.has_in_backward(x);
+  return LayerQuantization(n, layer).any(Operand::weight_x) && n.c.recording() && whole && !n.c.has_in_backward(x);
 }
 
 SavedInput::SavedInput(Net n, const Linear& layer, const Var& x, const GemmOperand& forward) {
   if (is_frozen(n, layer) && !n.params.adapters(layer.w)) return;
-  if (keeps_codes(n, layer, x))
-    codes_ = operand_of_weight_gradient(n, layer, x.keep(), forward);
+  if (keeps_quantized(n, layer, x))
+    quantized_ = operand_of_weight_gradient(n, layer, x.keep(), forward);
   else
     matrix_ = n.c.save(x);
 }
 
 GemmOperand SavedInput::get(Net n, const Linear& layer) const {
-  if (codes_.is_codes()) return codes_;
+  if (quantized_.is_quantized()) return quantized_;
   return operand_of(n, layer, Operand::weight_x, input_rows(n, layer, matrix_.get(n.c)).get(n.c));
 }
 
 namespace {
 
-ScaledGemm of_codes(const LinearGemm& p) {
+ScaledGemm of_quantized(const LinearGemm& p) {
   return {.product = p.op,
           .a_scales = p.a.scales.t,
           .b_scales = p.b.scales.t,
@@ -99,7 +100,7 @@ void run_int8(Ctx& c, const LinearGemm& p) {
     if constexpr (std::is_same_v<Part, Gemm>)
       c.run(Int8Gemm{.d = part.d,
                      .a = part.a,
-                     .codes = p.b.data.t,
+                     .quantized = p.b.data.t,
                      .scales = p.b.scales.t,
                      .bias = part.bias,
                      .outlier = p.b.outlier});
@@ -110,7 +111,7 @@ void run_int8(Ctx& c, const LinearGemm& p) {
 
 }  // namespace
 
-bool fuses(const Ops& ops, const LinearGemm& p) { return !p.a.is_codes() && !p.b.is_int8() && ops.fuses(p.op); }
+bool fuses(const Ops& ops, const LinearGemm& p) { return !p.a.is_quantized() && !p.b.is_int8() && ops.fuses(p.op); }
 
 // If rows of operand a are still arriving, runs one GEMM for each piece as soon as its rows have arrived.
 void run(Ctx& c, const LinearGemm& p) {
@@ -125,8 +126,8 @@ void run(Ctx& c, const LinearGemm& p) {
       if (of_rows) of_rows = piece_of(of_rows, pieces, i);
       c.run(part);
     }
-  } else if (p.a.is_codes()) {
-    c.run(of_codes(p));
+  } else if (p.a.is_quantized()) {
+    c.run(of_quantized(p));
   } else {
     c.run(p.op);
   }

@@ -22,7 +22,7 @@ Tensor piece_of(const Tensor& t, int pieces, int i) {
   return t.slice(t.rows() * i / pieces, t.rows() * (i + 1) / pieces);
 }
 
-RowsOfAll::RowsOfAll(Ctx& c, const Buffer& own, bool beside) {
+RowsOfAll::RowsOfAll(Ctx& c, const Buffer& own, bool overlapped) {
   if (!shares_rows(c)) {
     all_ = own;
     return;
@@ -30,12 +30,12 @@ RowsOfAll::RowsOfAll(Ctx& c, const Buffer& own, bool beside) {
   all_ = room_for_all(c, "rows of all ranks", own.t);
   for (int i = 0; i < c.row_pieces; ++i) {
     const Tensor all = piece_of(all_.t, c.row_pieces, i), mine = piece_of(own.t, c.row_pieces, i);
-    if (beside)
+    if (overlapped)
       passes_[size_t(i)] = c.begin_tensor_gather(all, mine);
     else
       c.tensor_gather(all, mine);
   }
-  if (!beside) return;
+  if (!overlapped) return;
   pieces_ = c.row_pieces;
   own_ = own;
 }
@@ -66,25 +66,25 @@ Buffer own_rows(Ctx& c, const Buffer& all) {
 PartsOfRows::PartsOfRows(Ctx& c, Tensor own) : PartsOfRows(c, own, shares_rows(c) ? c.row_pieces : 1) {}
 
 PartsOfRows::PartsOfRows(Ctx& c, Tensor own, int pieces) : own_(own), pieces_(pieces) {
-  if (shares_rows(c)) room_ = room_for_all(c, "parts of the rows of all ranks", own);
+  if (shares_rows(c)) workspace_ = room_for_all(c, "parts of the rows of all ranks", own);
 }
 
 void PartsOfRows::add_up(Ctx& c) {
-  for (int i = 0; room_ && i < pieces_; ++i)
-    c.tensor_scatter(piece_of(own_, pieces_, i), piece_of(room_.t, pieces_, i));
-  if (!room_) c.tensor_sum(own_);
-  room_ = {};
+  for (int i = 0; workspace_ && i < pieces_; ++i)
+    c.tensor_scatter(piece_of(own_, pieces_, i), piece_of(workspace_.t, pieces_, i));
+  if (!workspace_) c.tensor_sum(own_);
+  workspace_ = {};
 }
 
 void PartsOfRows::begin(Ctx& c) {
-  for (int i = 0; room_ && i < pieces_; ++i)
-    passes_[size_t(i)] = c.begin_tensor_scatter(piece_of(own_, pieces_, i), piece_of(room_.t, pieces_, i));
-  if (!room_) passes_[0] = c.begin_tensor_sum(own_);
+  for (int i = 0; workspace_ && i < pieces_; ++i)
+    passes_[size_t(i)] = c.begin_tensor_scatter(piece_of(own_, pieces_, i), piece_of(workspace_.t, pieces_, i));
+  if (!workspace_) passes_[0] = c.begin_tensor_sum(own_);
 }
 
 void PartsOfRows::end(Ctx& c) {
   for (int i = 0; i < pieces_; ++i) c.end_pass(std::move(passes_[size_t(i)]));
-  room_ = {};
+  workspace_ = {};
 }
 
 }  // namespace athanor

@@ -24,7 +24,7 @@ class RowsOfAll {
   RowsOfAll() = default;
   explicit RowsOfAll(Buffer all) : all_(std::move(all)) {}  // rows that need no gather
   // beside: the gather overlaps what is launched until it is waited for.
-  RowsOfAll(Ctx&, const Buffer& own, bool beside);
+  RowsOfAll(Ctx&, const Buffer& own, bool overlapped);
   Buffer take() { return std::move(all_); }          // [N, C], whose rows may still be arriving
   int coming() const { return pieces_ - arrived_; }  // number of pieces that were not waited for
   // Waits for the next piece, and returns its number.
@@ -45,16 +45,16 @@ Buffer own_rows(Ctx&, const Buffer& all);
 class PartsOfRows {
  public:
   PartsOfRows() = default;
-  PartsOfRows(Ctx&, Tensor own);                              // own: [rows_of_stream(N), C], the result
-  PartsOfRows(Ctx&, Tensor own, int pieces);                  // own: rows of some pieces of the result
-  const Tensor& t() const { return room_ ? room_.t : own_; }  // [N, C]
-  void add_up(Ctx&);                                          // reduces over the ranks into the result
+  PartsOfRows(Ctx&, Tensor own);                                        // own: [rows_of_stream(N), C], the result
+  PartsOfRows(Ctx&, Tensor own, int pieces);                            // own: rows of some pieces of the result
+  const Tensor& t() const { return workspace_ ? workspace_.t : own_; }  // [N, C]
+  void add_up(Ctx&);                                                    // reduces over the ranks into the result
   void begin(Ctx&);  // starts add_up() so that it overlaps what is launched until end()
   void end(Ctx&);
 
  private:
   Tensor own_;
-  Buffer room_;  // empty if every rank has all rows: then the result itself holds the partial sums
+  Buffer workspace_;  // empty if every rank has all rows: then the result itself holds the partial sums
   std::array<TensorPass, kMostRowPieces> passes_;
   int pieces_ = 1;
 };

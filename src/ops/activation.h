@@ -23,7 +23,7 @@ struct ActivationFwd {
     Expect{kName}
         .is("x", x, x.dtype, {y.rows(), gated() ? 2 * y.cols() : y.cols()})
         .is("y", y, x.dtype, y.shape)
-        .largest("amax", amax);
+        .amax("amax", amax);
   }
   Cost cost() const { return {10.0 * double(y.numel()), traffic(*this)}; }
 };
@@ -46,7 +46,7 @@ struct ActivationBwd {
         .is("x", x, x.dtype, {dy.rows(), gated() ? 2 * dy.cols() : dy.cols()})
         .is("dx", dx, x.dtype, x.shape)
         .is("dy", dy, x.dtype, dy.shape)
-        .largest("amax", amax);
+        .amax("amax", amax);
   }
   Cost cost() const { return {15.0 * double(dy.numel()), traffic(*this)}; }
 };

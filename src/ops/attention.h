@@ -56,7 +56,7 @@ struct AttentionFwd {
     e.is("spans", spans, DType::i32, {spans.rows(), kSpanWords});
     e.that(shape.softcap >= 0, "a softcap of at least 0");
     if (top) e.is("top", top, DType::f32, {shape.heads});
-    e.largest("amax", amax);
+    e.amax("amax", amax);
   }
   // Upper bound: assumes that the spans share all keys equally.
   Cost cost() const {

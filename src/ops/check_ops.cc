@@ -18,7 +18,7 @@ Tensor CheckOps::copy_of(const Tensor& t, std::vector<std::max_align_t>& memory)
   return copy;
 }
 
-float CheckOps::largest_magnitude(const Tensor& t) {
+float CheckOps::amax_of(const Tensor& t) {
   float most = 0;
   by_float(t.dtype, [&]<class T>() {
     for (int64_t i = 0; i < t.numel(); ++i) {

@@ -47,7 +47,7 @@ class CheckOps final : public Decorated<CheckOps> {
     if (!device_.unified()) to_host(done, false);
     const auto got = done.fields(), want = expected.fields();
     for (size_t i = 0; i < got.size(); ++i)
-      if (*got[i].t && leaves_largest(got[i])) *want[i].t->template as<float>() = largest_magnitude(*got[0].t);
+      if (*got[i].t && leaves_amax(got[i])) *want[i].t->template as<float>() = amax_of(*got[0].t);
     for (size_t i = 0; i < got.size(); ++i)
       if (*got[i].t && got[i].io != Io::in)
         note(Op::kName, got[i].name, *got[i].t, *want[i].t, tolerance_of(expected, want[i].t->dtype));
@@ -60,8 +60,8 @@ class CheckOps final : public Decorated<CheckOps> {
  private:
   // An `amax` output (NormFwd::amax) is checked against the amax of this backend's own output (the first field): the
   // reference may round the maximal element differently.
-  static bool leaves_largest(const Field& f) { return f.io == Io::out && std::string_view(f.name) == "amax"; }
-  static float largest_magnitude(const Tensor&);
+  static bool leaves_amax(const Field& f) { return f.io == Io::out && std::string_view(f.name) == "amax"; }
+  static float amax_of(const Tensor&);
   static size_t blocks(size_t bytes) { return bytes / sizeof(std::max_align_t) + 1; }
   Tensor copy_of(const Tensor&, std::vector<std::max_align_t>& memory);  // on the host, with the same strides
   void note(const char* op, const char* tensor, const Tensor& got, const Tensor& want, const Tolerance&);

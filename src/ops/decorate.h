@@ -17,14 +17,14 @@ struct Decorated : Ops {
 
   bool fuses(const Gemm& op) const override { return asked(op); }
   bool fuses(const AttentionBwd& op) const override { return asked(op); }
-  CodeProduct code_product(const ScaledGemm& op) const override {
+  ScaledGemmPlan plan_scaled_gemm(const ScaledGemm& op) const override {
     const auto& inner = static_cast<const D*>(this)->inner();
-    if constexpr (std::is_base_of_v<Ops, std::remove_cvref_t<decltype(inner)>>) return inner.code_product(op);
+    if constexpr (std::is_base_of_v<Ops, std::remove_cvref_t<decltype(inner)>>) return inner.plan_scaled_gemm(op);
     return {};
   }
-  bool turns_codes() const override {
+  bool transposes_quantized() const override {
     const auto& inner = static_cast<const D*>(this)->inner();
-    if constexpr (std::is_base_of_v<Ops, std::remove_cvref_t<decltype(inner)>>) return inner.turns_codes();
+    if constexpr (std::is_base_of_v<Ops, std::remove_cvref_t<decltype(inner)>>) return inner.transposes_quantized();
     return false;
   }
 
@@ -44,7 +44,7 @@ struct Launch {
   Shape shape;        // shape of the first tensor; for GEMMs [M, N]
   int64_t inner = 0;  // K of GEMMs
   Factors factors = Factors::matrices;
-  double moved = 0;           // see CodeProduct
+  double moved = 0;           // see ScaledGemmPlan
   double epilogue_bytes = 0;  // memory traffic of a GEMM's epilogue
 };
 
@@ -55,7 +55,7 @@ Launch launch_of(const Op& op, const Ops& ops) {
   Launch launch{.op = Op::kName, .cost = op.cost(), .shape = copy.fields()[0].t->shape};
   if constexpr (std::is_same_v<Op, Gemm>) launch.inner = op.k(), launch.epilogue_bytes = op.epilogue_bytes();
   if constexpr (std::is_same_v<Op, ScaledGemm>) {
-    const CodeProduct product = ops.code_product(op);
+    const ScaledGemmPlan product = ops.plan_scaled_gemm(op);
     launch.inner = op.product.k(), launch.factors = product.factors, launch.moved = product.moved;
     launch.epilogue_bytes = op.product.epilogue_bytes();
   }
@@ -71,14 +71,14 @@ class PlanOps final : public Decorated<PlanOps> {
   void on(const Op& op, void*) {
     if (launches) launches->push_back(launch_of(op, real_));
     if constexpr (std::is_same_v<Op, Gemm>) products.push_back(op);
-    if constexpr (std::is_same_v<Op, ScaledGemm>) of_codes.push_back(op);
+    if constexpr (std::is_same_v<Op, ScaledGemm>) of_quantized.push_back(op);
     if constexpr (std::is_same_v<Op, AttentionFwd>) attention_forward.push_back(op);
     if constexpr (std::is_same_v<Op, AttentionBwd>) attention_backward.push_back(op);
   }
   const Ops& inner() const { return real_; }
   std::vector<Launch>* launches = nullptr;  // optional list to append launches to
   std::vector<Gemm> products;
-  std::vector<ScaledGemm> of_codes;
+  std::vector<ScaledGemm> of_quantized;
   std::vector<AttentionFwd> attention_forward;
   std::vector<AttentionBwd> attention_backward;
 

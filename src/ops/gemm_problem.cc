@@ -93,8 +93,8 @@ std::ostream& operator<<(std::ostream& out, const GemmProblem& p) {
 
 std::string words_of(const ProductUse& use) {
   const std::string product = cat(problem_of(use.op));
-  if (!use.codes) return product;
-  const ScaledGemm& op = *use.codes;
+  if (!use.quantized) return product;
+  const ScaledGemm& op = *use.quantized;
   const auto scales = [](const Tensor& t, const Blocks& blocks) {
     const auto size = [](int64_t n) { return n ? cat(n) : std::string("all"); };
     return cat(t.dtype, " per ", size(blocks.rows), "x", size(blocks.cols));
@@ -103,7 +103,7 @@ std::string words_of(const ProductUse& use) {
              op.fast ? ", fast" : "");
 }
 
-std::vector<ProductUse> distinct_products(std::span<const Gemm> ops, std::span<const ScaledGemm> of_codes) {
+std::vector<ProductUse> distinct_products(std::span<const Gemm> ops, std::span<const ScaledGemm> of_quantized) {
   std::map<GemmProblem, ProductUse> distinct;
   const auto add = [&](const Gemm& op, int64_t ProductUse::*count) {
     ProductUse& use = distinct[problem_of(op)];
@@ -127,9 +127,9 @@ std::vector<ProductUse> distinct_products(std::span<const Gemm> ops, std::span<c
   for (const auto& [problem, use] : distinct)
     if (use.op.d) order.push_back(use);
   std::map<std::string, size_t> known;  // index of each scaled GEMM already listed
-  for (const ScaledGemm& op : of_codes) {
+  for (const ScaledGemm& op : of_quantized) {
     if (op.product.d.numel() == 0 || op.product.k() == 0) continue;
-    const ProductUse use{.op = op.product, .codes = op};
+    const ProductUse use{.op = op.product, .quantized = op};
     const auto [at, is_new] = known.try_emplace(words_of(use), order.size());
     if (is_new) order.push_back(use);
     ++order[at->second].launches;

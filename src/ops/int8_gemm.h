@@ -20,7 +20,7 @@ inline float int8_code(float x, float inverse) {
 }
 
 // Row i of a has the scale s = amax / 127 and the quantized values q_k = int8_code(a_k). With t_j = scales[j] and
-// w_jk = codes[j, k] - 128,
+// w_jk = quantized[j, k] - 128,
 //   d[i, j] = s t_j sum_k q_k w_jk + sum over outliers k of a_k t_j w_jk + bias[j]
 // The first sum is over integers and exact. Outliers of a row are its values with |a_k| >= outlier and non-finite
 // values: their q_k is 0, they are excluded from amax, and their products are summed in f32 in order of k. (The paper
@@ -29,7 +29,7 @@ inline float int8_code(float x, float inverse) {
 struct Int8Gemm {
   Tensor d;           // [M, N] float
   Tensor a;           // [M, K] float
-  Tensor codes;       // [N, K] u8: quantized weights + 128
+  Tensor quantized;   // [N, K] u8: quantized weights + 128
   Tensor scales;      // [N] f32
   Tensor bias = {};   // [N] float, optional
   float outlier = 0;  // outlier threshold; 0: only non-finite values are outliers
@@ -43,14 +43,14 @@ struct Int8Gemm {
   std::array<Field, 5> fields() {
     return {{{"d", Io::out, &d},
              {"a", Io::in, &a},
-             {"codes", Io::in, &codes},
+             {"quantized", Io::in, &quantized},
              {"scales", Io::in, &scales},
              {"bias", Io::in, &bias}}};
   }
   void check() const {
     Expect e{kName};
     e.floating("d", d).matrix("d", d).floating("a", a).matrix("a", a).shape("a", a, {m(), k()});
-    e.is("codes", codes, DType::u8, {n(), k()}).is("scales", scales, DType::f32, {n()});
+    e.is("quantized", quantized, DType::u8, {n(), k()}).is("scales", scales, DType::f32, {n()});
     if (bias) e.floating("bias", bias).shape("bias", bias, {n()}).contiguous("bias", bias);
     e.that(k() <= kMostInt8Terms, "sums of integers that fit into 32 bits").that(outlier >= 0, "outlier >= 0");
   }

@@ -37,7 +37,7 @@ struct NormFwd {
     e.floating("w", w).is("w", w, w.dtype, row);
     e.that((kind == NormKind::layer) == (bool(b) && bool(mean)), "b and mean exactly for layer norm");
     if (b) e.is("b", b, w.dtype, row).is("mean", mean, DType::f32, col);
-    e.largest("amax", amax);
+    e.amax("amax", amax);
   }
   Cost cost() const { return {7.0 * double(h.numel()), traffic(*this)}; }
 };
@@ -98,7 +98,7 @@ struct NormBwd {
     e.gradient("dw", dw, row).floating("w", w).is("w", w, w.dtype, row).is("rstd", rstd, DType::f32, col);
     e.that((kind == NormKind::layer) == (bool(db) && bool(mean)), "db and mean exactly for layer norm");
     if (db) e.is("db", db, dw.dtype, row).is("mean", mean, DType::f32, col);
-    e.largest("amax", amax);
+    e.amax("amax", amax);
   }
   Cost cost() const { return {12.0 * double(h.numel()), traffic(*this)}; }
 };

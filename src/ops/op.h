@@ -22,18 +22,18 @@ struct Cost {
   double bytes = 0;  // minimum traffic: every tensor read or written once per role
 };
 
-// Operand type of a GEMM, which determines its peak rate: the run's dtype (matrices); FP8 (codes) or FP4 values; or
+// Operand type of a GEMM, which determines its peak rate: the run's dtype (matrices); FP8 or FP4 values; or
 // quantized values that are dequantized to f32 and multiplied without tensor cores (floats).
-enum class Factors : uint8_t { matrices, codes, floats, codes_of_4_bits };
+enum class Factors : uint8_t { matrices, quantized, floats, fp4_values };
 
 // Peak rates of a device. Work takes at least the longer of its two times [Williams et al. 2009, roofline].
 struct Ceilings {
-  double flops = 0, bytes = 0;   // per second; FLOP/s of GEMMs in the run's dtype
-  double codes = 0, floats = 0;  // FLOP/s of FP8 GEMMs and of f32 GEMMs; 0: same as `flops`
+  double flops = 0, bytes = 0;       // per second; FLOP/s of GEMMs in the run's dtype
+  double quantized = 0, floats = 0;  // FLOP/s of FP8 GEMMs and of f32 GEMMs; 0: same as `flops`
   // FP4 has twice the rate of FP8. [NVIDIA, data sheet of HGX B200]
   double flops_of(Factors f) const {
-    if (f == Factors::codes_of_4_bits) return 2 * flops_of(Factors::codes);
-    const double own = f == Factors::codes ? codes : f == Factors::floats ? floats : flops;
+    if (f == Factors::fp4_values) return 2 * flops_of(Factors::quantized);
+    const double own = f == Factors::quantized ? quantized : f == Factors::floats ? floats : flops;
     return own > 0 ? own : flops;
   }
   double least_seconds(const Cost& c) const { return std::max(c.flops / flops, c.bytes / bytes); }
@@ -88,7 +88,7 @@ struct Expect {
     return *this;
   }
   // Expects an output for the amax: absent, or [1] f32.
-  const Expect& largest(const char* name, const Tensor& t) const { return t ? is(name, t, DType::f32, {1}) : *this; }
+  const Expect& amax(const char* name, const Tensor& t) const { return t ? is(name, t, DType::f32, {1}) : *this; }
   const Expect& that(bool ok, const char* what) const {
     CHECK(ok, op, ": expected ", what);
     return *this;

@@ -39,7 +39,7 @@ namespace athanor {
   X(ScheduleFreeAdamW) X(Sgd) X(Lion) X(Ema) X(AdamDirection) X(ScaleByTrustRatio) X(AverageTrustRatio) \
   X(FrozenTrustRatio) X(OutputSquares) X(ScaleOutputs) X(FactoredMoments) X(ClipFactors) X(Momentum) \
   X(NormalizeMatrix) X(Combine) X(NormalizeNeurons) X(SplitMaster) X(JoinMaster) X(QkClip) X(Quantize) \
-  X(LargestOfPart) X(QuantizePart) X(ScaledGemm) X(DelayedScales) X(RouteFwd) X(RouteBwd) X(StepRouterBias) \
+  X(AmaxOfPart) X(QuantizePart) X(ScaledGemm) X(DelayedScales) X(RouteFwd) X(RouteBwd) X(StepRouterBias) \
   X(SortByExpert) X(SendSlots) X(ReceiveSlots) X(SumRows) X(WeightedSwigluFwd) X(WeightedSwigluBwd) X(GroupedGemm) \
   X(ActivationFwd) X(ActivationBwd) X(ScaledSum) X(ScaledSumBwd) X(GatedSum) X(GatedSumBwd) X(Dropout) \
   X(DequantizeNf4) X(ScaleByMagnitude) X(ScaleByMagnitudeBwd) X(KeepTwoOfFour) X(DecayPruned) X(TopLogits) \
@@ -62,10 +62,10 @@ class Ops {
   // and dtypes only. Layers then request SwiGLU or RoPE as an epilogue, and RoPE's backward within attention's.
   virtual bool fuses(const Gemm&) const { return false; }
   virtual bool fuses(const AttentionBwd&) const { return false; }  // with cos_sin
-  virtual CodeProduct code_product(const ScaledGemm&) const { return {}; }
+  virtual ScaledGemmPlan plan_scaled_gemm(const ScaledGemm&) const { return {}; }
   // True if quantized GEMMs expect K contiguous in both operands, so that callers should have Quantize write transposed
   // values where needed.
-  virtual bool turns_codes() const { return false; }
+  virtual bool transposes_quantized() const { return false; }
 };
 
 }  // namespace athanor

@@ -23,8 +23,8 @@ constexpr Blocks transposed(const Blocks& b) { return {b.cols, b.rows}; }
 
 // FP8 values have f32 or f8_e8m0 scales. FP4 values have f8_e4m3 block scales and one more f32 scale for the whole
 // matrix (GlobalScale in tensor/float8.h).
-constexpr bool is_scale(DType codes, DType scales) {
-  if (codes == DType::f4_e2m1) return scales == DType::f8_e4m3;
+constexpr bool is_scale(DType quantized, DType scales) {
+  if (quantized == DType::f4_e2m1) return scales == DType::f8_e4m3;
   return scales == DType::f32 || scales == DType::f8_e8m0;
 }
 
@@ -34,27 +34,27 @@ constexpr bool is_scale(DType codes, DType scales) {
 constexpr int64_t kHadamard = 16;
 constexpr uint32_t kHadamardSigns = 0x243f;  // bit i set: value i is negated
 
-// Counters of one quantization. Blocks that contain Inf or NaN are left out, except from `largest`.
+// Counters of one quantization. Blocks that contain Inf or NaN are left out, except from `amax`.
 struct QuantizeStatistics {
   double values = 0;       // nonzero inputs
   double saturated = 0;    // inputs with |x| > scale * kSaturates (tensor/float8.h), in blocks with a nonzero scale
   double underflowed = 0;  // nonzero inputs that were quantized to 0
-  double largest = 0;      // amax; NaN if any input is NaN
+  double amax = 0;         // amax; NaN if any input is NaN
   static constexpr int64_t kNumbers = 4;
   void add(const QuantizeStatistics& b) {
     values += b.values, saturated += b.saturated, underflowed += b.underflowed;
-    const bool none = std::isnan(largest) || std::isnan(b.largest);
-    largest = none ? std::numeric_limits<double>::quiet_NaN() : std::max(largest, b.largest);
+    const bool none = std::isnan(amax) || std::isnan(b.amax);
+    amax = none ? std::numeric_limits<double>::quiet_NaN() : std::max(amax, b.amax);
   }
 };
 
-// Quantizes each block: codes = x * factor, rounded to nearest even, and scales = 1 / factor. code_scale() computes
+// Quantizes each block: quantized = x * factor, rounded to nearest even, and scales = 1 / factor. code_scale() computes
 // both from the block's amax; for f4_e2m1 global_scale() and block_scale() do (tensor/float8.h).
 struct Quantize {
-  Tensor codes;   // [R, C] quantized values: f8_e4m3, f8_e5m2 or f4_e2m1; [C, R] with `turn`
-  Tensor scales;  // blocks.grid(); f32 or f8_e8m0, or f8_e4m3 for f4_e2m1 values; the transposed grid with `turn`
-  Tensor global;  // f4_e2m1 only: [1] f32
-  Tensor x;       // [R, C]
+  Tensor quantized;  // [R, C] quantized values: f8_e4m3, f8_e5m2 or f4_e2m1; [C, R] with `turn`
+  Tensor scales;     // blocks.grid(); f32 or f8_e8m0, or f8_e4m3 for f4_e2m1 values; the transposed grid with `turn`
+  Tensor global;     // f4_e2m1 only: [1] f32
+  Tensor x;          // [R, C]
   Blocks blocks = {};
   bool power_of_two = false;  // round scales to powers of two; f8_e8m0 scales always are
   bool hadamard = false;      // transform x first, along blocks of {1, 16} or {16, 1}
@@ -63,15 +63,15 @@ struct Quantize {
   Tensor statistics = {};  // optional [4] f64: a QuantizeStatistics, which this op's counts are added to
   // Only with one f32 scale for the whole tensor: a factor above 0 is used instead of one computed from the amax. The
   // scale is still NaN if x is not finite.
-  Tensor factor = {};  // optional [1] f32
-  Tensor amax = {};    // optional [1] f32: becomes max(itself, amax of x); infinity if x is not finite
+  Tensor factor = {};     // optional [1] f32
+  Tensor step_amax = {};  // optional [1] f32: becomes max(itself, amax of x); infinity if x is not finite
   // Only with one scale for the whole tensor: the amax of x from the op that produced x (NormFwd::amax), so that
   // Quantize need not compute it. NaN counts as the maximum.
-  Tensor largest = {};  // optional [1] f32
+  Tensor amax = {};  // optional [1] f32
   // Transposed output, for f32 scales without a global scale. `turn`: only the transpose of x is quantized.
   // `transposed`: the transpose is written as a second output. With one scale for all it holds the same values as
-  // `codes`; with one scale per row, or per 128 elements of a row, it has scales of its own, one per column or per 128
-  // elements of a column, as alone() computes it.
+  // `quantized`; with one scale per row, or per 128 elements of a row, it has scales of its own, one per column or per
+  // 128 elements of a column, as alone() computes it.
   bool turn = false;
   Tensor transposed = {};             // optional [C, R]
   Tensor transposed_scales = {};      // for blocks {1, 0}: [C, 1] f32; for {1, 128}: [C, ceil(R / 128)] f32
@@ -79,7 +79,7 @@ struct Quantize {
   static constexpr const char* kName = "quantize";
 
   bool powers() const { return power_of_two || scales.dtype == DType::f8_e8m0; }
-  bool two_levels() const { return codes.dtype == DType::f4_e2m1; }
+  bool two_levels() const { return quantized.dtype == DType::f4_e2m1; }
   Shape scale_grid() const { return turn ? transposed_shape(blocks.grid(x.shape)) : blocks.grid(x.shape); }
   // The op without its transposed output, and an op that computes only the transposed output.
   Quantize without_transposed() const {
@@ -89,7 +89,7 @@ struct Quantize {
   }
   Quantize alone() const {
     Quantize op = without_transposed();
-    op.turn = true, op.codes = transposed, op.scales = transposed_scales, op.statistics = transposed_statistics;
+    op.turn = true, op.quantized = transposed, op.scales = transposed_scales, op.statistics = transposed_statistics;
     op.blocks = athanor::transposed(blocks);
     return op;
   }
@@ -101,7 +101,7 @@ struct Quantize {
     return blocks == Blocks{1, 0} && x.cols() <= kMostColumns && x.cols() % 8 == 0 && size_of(x.dtype) == 2;
   }
   std::array<Field, 11> fields() {
-    return {{{"codes", Io::out, &codes},
+    return {{{"quantized", Io::out, &quantized},
              {"scales", Io::out, &scales},
              {"global", Io::out, &global},
              {"transposed", Io::out, &transposed},
@@ -110,13 +110,14 @@ struct Quantize {
              {"x", Io::in, &x},
              {"statistics", Io::inout, &statistics},
              {"factor", Io::in, &factor},
-             {"amax", Io::inout, &amax},
-             {"largest", Io::in, &largest}}};
+             {"step_amax", Io::inout, &step_amax},
+             {"amax", Io::in, &amax}}};
   }
   void check() const {
     Expect e{kName};
-    e.floating("x", x).matrix("x", x).contiguous("x", x).that(is_code(codes.dtype), "codes", "codes");
-    e.that(is_scale(codes.dtype, scales.dtype), "scales", "f32 or f8_e8m0, or f8_e4m3 of f4_e2m1");
+    e.floating("x", x).matrix("x", x).contiguous("x", x).that(is_code(quantized.dtype), "quantized",
+                                                              "a quantized type");
+    e.that(is_scale(quantized.dtype, scales.dtype), "scales", "f32 or f8_e8m0, or f8_e4m3 of f4_e2m1");
     if (two_levels()) {
       e.is("global", global, DType::f32, {1});
       e.that(blocks.rows > 0 && blocks.cols > 0 && !power_of_two, "blocks of some rows and columns, any scales");
@@ -127,7 +128,7 @@ struct Quantize {
       e.that(blocks == Blocks{1, kHadamard} || blocks == Blocks{kHadamard, 1}, "blocks of 16 values in a line");
       e.that(x.shape[blocks.rows == 1 ? 1 : 0] % kHadamard == 0, "x", "whole blocks of 16 values");
     }
-    e.is("codes", codes, codes.dtype, turn ? transposed_shape(x.shape) : x.shape)
+    e.is("quantized", quantized, quantized.dtype, turn ? transposed_shape(x.shape) : x.shape)
         .is("scales", scales, scales.dtype, scale_grid());
     if (turn || transposed) {
       const bool columns = turn && (blocks == Blocks{0, 1} || blocks == Blocks{128, 1});
@@ -141,20 +142,19 @@ struct Quantize {
       e.is("transposed_scales", transposed_scales, DType::f32, blocks.grid(transposed_shape(x.shape)));
     if (transposed_statistics)
       e.is("transposed_statistics", transposed_statistics, DType::f64, {QuantizeStatistics::kNumbers});
-    if (transposed) e.is("transposed", transposed, codes.dtype, transposed_shape(x.shape));
+    if (transposed) e.is("transposed", transposed, quantized.dtype, transposed_shape(x.shape));
     if (statistics) e.is("statistics", statistics, DType::f64, {QuantizeStatistics::kNumbers});
-    if (factor || amax) e.that(blocks == Blocks{} && scales.dtype == DType::f32, "one f32 scale for all");
+    if (factor || step_amax) e.that(blocks == Blocks{} && scales.dtype == DType::f32, "one f32 scale for all");
     if (factor) e.is("factor", factor, DType::f32, {1});
-    if (amax) e.is("amax", amax, DType::f32, {1});
-    if (largest) e.that(blocks == Blocks{} && !factor && !amax, "one scale for all, which follows from `largest`");
-    e.largest("largest", largest);
+    if (step_amax) e.is("step_amax", step_amax, DType::f32, {1});
+    if (amax) e.that(blocks == Blocks{} && !factor && !step_amax, "one scale for all, which follows from `amax`");
+    e.amax("amax", amax);
   }
   // x is read twice, or once if the amax is given or a whole block stays on chip. The transposed output of row-wise
   // scales needs one more read of x; column maxima are found while rows are on chip.
   Cost cost() const {
     const bool lines = transposed_scales && blocks.cols == 0;
-    const bool once =
-        factor || largest || (turn && blocks.rows == 128) || (transposed_scales && !lines) || keeps_rows();
+    const bool once = factor || amax || (turn && blocks.rows == 128) || (transposed_scales && !lines) || keeps_rows();
     const int passes = lines ? 2 : 1, readings = once ? 1 : 2;
     return {2.0 * double(x.numel()), traffic(*this) + double(x.bytes()) * (passes * readings - 1)};
   }
@@ -168,13 +168,13 @@ struct DelayedScales {
   Tensor amax;                         // [rows, columns] f32: amax of this step; zeroed afterwards
   Tensor factors;                      // [rows, columns] f32: output
   Tensor state = {};                   // [sizeof(StepState)] u8, after StepControl; absent if no step ended
-  std::vector<DType> codes = {};       // quantized dtype of each column
+  std::vector<DType> quantized = {};   // quantized dtype of each column
   int64_t length = 1;
   int margin = 0;
   bool power_of_two = false;
   static constexpr const char* kName = "delayed_scales";
 
-  int64_t columns() const { return int64_t(codes.size()); }
+  int64_t columns() const { return int64_t(quantized.size()); }
   std::vector<Field> fields() {
     std::vector<Field> all{{"amax", Io::inout, &amax}, {"factors", Io::inout, &factors}, {"state", Io::in, &state}};
     for (Tensor& t : histories) all.push_back({"histories", Io::inout, &t});
@@ -186,7 +186,7 @@ struct DelayedScales {
     const Shape all = {int64_t(histories.size()), columns()};
     e.is("amax", amax, DType::f32, all).is("factors", factors, DType::f32, all);
     for (const Tensor& t : histories) e.is("histories", t, DType::f32, {t.numel() ? columns() * length : 0});
-    for (const DType type : codes) e.that(is_code(type), "codes", "types of codes");
+    for (const DType type : quantized) e.that(is_code(type), "quantized", "quantized types");
     if (state) e.is("state", state, DType::u8, {int64_t(sizeof(StepState))});
   }
   Cost cost() const { return {2.0 * double(histories.size()), traffic(*this)}; }
@@ -217,7 +217,7 @@ struct ScaledGemm {
   void check() const {
     Expect e{kName};
     const Tensor &a = product.a, &b = product.b;
-    e.that(is_code(a.dtype), "a", "codes").that(is_code(b.dtype), "b", "codes");
+    e.that(is_code(a.dtype), "a", "a quantized type").that(is_code(b.dtype), "b", "a quantized type");
     e.that(is_scale(a.dtype, a_scales.dtype), "a_scales", "f32 or f8_e8m0, or f8_e4m3 of f4_e2m1");
     e.that(is_scale(b.dtype, b_scales.dtype), "b_scales", "f32 or f8_e8m0, or f8_e4m3 of f4_e2m1");
     if (a.dtype == DType::f4_e2m1) {
@@ -242,7 +242,7 @@ struct ScaledGemm {
 };
 
 // How a backend computes a ScaledGemm.
-struct CodeProduct {
+struct ScaledGemmPlan {
   Factors factors = Factors::floats;
   double moved = 0;  // bytes that its other kernels (e.g. dequantization) move, one after the other with the GEMM
 };

@@ -1,6 +1,6 @@
 // Quantization of a matrix that is sharded over ranks: each rank quantizes its part, consecutive elements in row-major
 // order, and all parts together equal the output of Quantize for the whole matrix. Blocks may cross the borders of
-// parts, so between LargestOfPart and QuantizePart ranks all-reduce (max) the amax of each block.
+// parts, so between AmaxOfPart and QuantizePart ranks all-reduce (max) the amax of each block.
 #pragma once
 #include "ops/quantize.h"
 
@@ -30,31 +30,31 @@ struct MatrixPart {
 
 // Updates the amax of each block with the elements of the part. Non-finite elements give infinity, so that the maximum
 // over ranks tells all ranks.
-struct LargestOfPart {
-  Tensor largest;      // part.grid() f32
+struct AmaxOfPart {
+  Tensor amax;         // part.grid() f32
   Tensor of_all = {};  // optional [1] f32: updated with the amax over all blocks
   Tensor x;            // [n]
   MatrixPart part;
-  static constexpr const char* kName = "largest_of_part";
+  static constexpr const char* kName = "amax_of_part";
 
   std::array<Field, 3> fields() {
-    return {{{"largest", Io::inout, &largest}, {"of_all", Io::inout, &of_all}, {"x", Io::in, &x}}};
+    return {{{"amax", Io::inout, &amax}, {"of_all", Io::inout, &of_all}, {"x", Io::in, &x}}};
   }
   void check() const {
     const Expect e{kName};
     part.check(e, x);
-    e.is("largest", largest, DType::f32, part.grid()).largest("of_all", of_all);
+    e.is("amax", amax, DType::f32, part.grid()).amax("of_all", of_all);
   }
   Cost cost() const { return {double(x.numel()), traffic(*this)}; }
 };
 
-// codes = x * factor, rounded to nearest even. The factors come from the amax of each block of the whole matrix by
-// code_scale(), or block_scale() for f4_e2m1. The scales are not written here; a Quantize of `largest`, viewed as rows
+// quantized = x * factor, rounded to nearest even. The factors come from the amax of each block of the whole matrix by
+// code_scale(), or block_scale() for f4_e2m1. The scales are not written here; a Quantize of `amax`, viewed as rows
 // of one element, computes them.
 struct QuantizePart {
-  Tensor codes;            // [n] f8_e4m3, f8_e5m2 or f4_e2m1
+  Tensor quantized;        // [n] f8_e4m3, f8_e5m2 or f4_e2m1
   Tensor x;                // [n]
-  Tensor largest;          // part.grid() f32: amax of each block
+  Tensor amax;             // part.grid() f32: amax of each block
   Tensor of_all = {};      // f4_e2m1 only: [1] f32, amax of the whole matrix
   Tensor factor = {};      // optional [1] f32, with one scale for all: used as it is if above 0
   Tensor statistics = {};  // optional [4] f64: a QuantizeStatistics, which the part's counts are added to
@@ -62,11 +62,11 @@ struct QuantizePart {
   bool power_of_two = false;  // round scales to powers of two
   static constexpr const char* kName = "quantize_part";
 
-  bool two_levels() const { return codes.dtype == DType::f4_e2m1; }
+  bool two_levels() const { return quantized.dtype == DType::f4_e2m1; }
   std::array<Field, 6> fields() {
-    return {{{"codes", Io::out, &codes},
+    return {{{"quantized", Io::out, &quantized},
              {"x", Io::in, &x},
-             {"largest", Io::in, &largest},
+             {"amax", Io::in, &amax},
              {"of_all", Io::in, &of_all},
              {"factor", Io::in, &factor},
              {"statistics", Io::inout, &statistics}}};
@@ -74,10 +74,11 @@ struct QuantizePart {
   void check() const {
     const Expect e{kName};
     part.check(e, x);
-    e.that(is_code(codes.dtype), "codes", "codes").is("codes", codes, codes.dtype, x.shape);
-    e.is("largest", largest, DType::f32, part.grid());
+    e.that(is_code(quantized.dtype), "quantized", "a quantized type")
+        .is("quantized", quantized, quantized.dtype, x.shape);
+    e.is("amax", amax, DType::f32, part.grid());
     e.that(bool(of_all) == two_levels() && !(two_levels() && (power_of_two || factor)), "of_all, of f4_e2m1 alone");
-    e.largest("of_all", of_all);
+    e.amax("of_all", of_all);
     if (factor) e.that(part.blocks == Blocks{}, "one scale for all").is("factor", factor, DType::f32, {1});
     if (statistics) e.is("statistics", statistics, DType::f64, {QuantizeStatistics::kNumbers});
   }

@@ -17,7 +17,7 @@ struct Tunable {
   std::span<const Gemm> products;
   std::span<const AttentionFwd> forward = {};
   std::span<const AttentionBwd> backward = {};
-  std::span<const ScaledGemm> of_codes = {};
+  std::span<const ScaledGemm> of_quantized = {};
 };
 
 // Synthetic document lengths for benchmarks, since those of a run are unknown in advance: each document takes half of
@@ -77,7 +77,7 @@ class Tuning {
   // Which implementation of attention is used, and why; "" if there is no choice.
   virtual std::string describe_attention(const Tunable&) { return ""; }
   // How FP8 and FP4 GEMMs are computed: "natively", or what is emulated; "" if there are none.
-  virtual std::string describe_codes(const Tunable&) { return ""; }
+  virtual std::string describe_quantized(const Tunable&) { return ""; }
   // Text of everything that choices depend on: GPU, driver, library.
   virtual std::string key() const = 0;
 };

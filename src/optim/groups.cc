@@ -141,7 +141,7 @@ RuleOptions rule_options(const OptimizerOptions& o, int number) {
 // such a tensor in memory, has no 8-bit moments.
 RuleOptions rule_of(const OptimizerOptions& o, int group, const ParamSpec& spec, const HfSlice& slice) {
   RuleOptions rule = rule_options(o, group);
-  if (!has_codes(rule.rule)) return rule;
+  if (!has_8bit_moments(rule.rule)) return rule;
   const int64_t size = slice.shape.numel();
   const bool blocks = size % kCodeBlock == 0 && slice.offset % kCodeBlock == 0;
   if (spec.role != Role::matrix || size < o.min_8bit_size || !blocks) rule.rule = RuleName::adamw;
@@ -160,7 +160,7 @@ std::vector<std::string> describe_groups(const OptimizerOptions& options, ParamS
       const HfSlice& slice = *pieces[i].slice;
       elements += slice.shape.numel();
       const RuleOptions own = rule_of(options, g, params.specs()[size_t(pieces[i].param)], slice);
-      if (has_codes(own.rule)) coded += slice.shape.numel();
+      if (has_8bit_moments(own.rule)) coded += slice.shape.numel();
       const std::string name = without_numbers(pieces[i].slice->name);
       const auto known = std::find_if(names.begin(), names.end(), [&](const auto& n) { return n.first == name; });
       if (known == names.end())
@@ -178,7 +178,7 @@ std::vector<std::string> describe_groups(const OptimizerOptions& options, ParamS
       line += cat(": ", kRuleNames[size_t(rule.rule)], ", learning rate x ", rule.lr_factor, ", weight decay ",
                   rule.weight_decay);
     line += cat(", ", elements, " parameters");
-    if (!frozen && has_codes(rule.rule)) line += cat(" (", coded, " with moments of 8 bits)");
+    if (!frozen && has_8bit_moments(rule.rule)) line += cat(" (", coded, " with moments of 8 bits)");
     line += ": ";
     for (size_t i = 0; i < names.size(); ++i)
       line += cat(i ? ", " : "", names[i].first, names[i].second > 1 ? cat(" (", names[i].second, ")") : "");
@@ -196,8 +196,8 @@ std::string why_no_8bit_moments(const OptimizerOptions& options, ParamStore& par
     const ParamSpec& spec = params.specs()[size_t(pieces[i].param)];
     const HfSlice& slice = *pieces[i].slice;
     const RuleName of_group = rule_options(options, groups[i]).rule;
-    if (!spec.trainable || !has_codes(of_group)) continue;
-    if (has_codes(rule_of(options, groups[i], spec, slice).rule)) return "";
+    if (!spec.trainable || !has_8bit_moments(of_group)) continue;
+    if (has_8bit_moments(rule_of(options, groups[i], spec, slice).rule)) return "";
     rule = of_group;
     if (spec.role == Role::matrix && (!largest || slice.shape.numel() > largest->shape.numel())) largest = &slice;
   }

@@ -12,7 +12,7 @@ namespace athanor {
 constexpr const char* kRuleNames[] = {
     "adamw",     "adam",        "sgd",        "lion", "muon", "normuon", "adamw_8bit", "lamb", "schedule_free_adamw",
     "adafactor", "onebit_adam", "onebit_lamb"};
-constexpr bool has_codes(RuleName rule) { return rule == RuleName::adamw_8bit; }
+constexpr bool has_8bit_moments(RuleName rule) { return rule == RuleName::adamw_8bit; }
 constexpr bool takes_matrices(RuleName rule) { return rule == RuleName::muon || rule == RuleName::normuon; }
 
 // A group's update rule with all its hyperparameters.
@@ -59,7 +59,7 @@ struct OptimizerOptions {
   MuonScale muon_scale = MuonScale::match_rms;
   MuonCoefficients muon_coefficients = MuonCoefficients::quintic;
   double normuon_beta2 = 0.95;       // normuon also uses muon's options
-  int64_t min_8bit_size = 4096;      // has_codes(): minimum number of elements of a matrix with 8-bit moments
+  int64_t min_8bit_size = 4096;      // has_8bit_moments(): minimum number of elements of a matrix with 8-bit moments
   double update_clip_threshold = 0;  // adamw: maximum RMS of a tensor's update; 0 = off
   int64_t freeze_step = 1;           // compresses(): steps with uncompressed gradients, before the variance is frozen
   double qk_clip_threshold = 0;      // heads with a larger attention logit are scaled down; 0 = off

@@ -118,7 +118,7 @@ class MuonRule final : public UpdateRule {
 
   static Ctx::Ticket exchange(Ctx& c, const std::vector<Tensor>& out, const std::vector<Tensor>& in) {
     const CollectiveSubject subject("whole matrices");
-    return c.beside([&](Stream stream) { c.mesh.weights().all_to_all(out, in, stream); });
+    return c.overlap([&](Stream stream) { c.mesh.weights().all_to_all(out, in, stream); });
   }
 
   // Assembles a tensor from its concatenated parts; or, with `cut`, the reverse.

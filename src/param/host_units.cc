@@ -41,17 +41,17 @@ void ParamStore::start_bringing(Ctx& c, Unit& unit) {
   unit.gathered = c.alloc("weights of a unit", home.dtype, {unit.layout.numel});
   if (c.unit_traffic) c.unit_traffic->forward.bytes += int64_t(home.bytes());
   const Tensor own = sharded() ? unit.own(unit.gathered.t) : unit.gathered.t;
-  unit.gathering = c.beside([&](Stream stream) { c.device.copy(own.data, home.data, home.bytes(), stream); },
-                            sharded() ? Stream::comm : Stream::copy);
+  unit.gathering = c.overlap([&](Stream stream) { c.device.copy(own.data, home.data, home.bytes(), stream); },
+                             sharded() ? Stream::comm : Stream::copy);
   if (!sharded()) return;
   const CollectiveSubject subject(unit.name);
-  unit.gathering = c.beside([&](Stream stream) { c.mesh.shards().all_gather(unit.gathered.t, own, stream); });
+  unit.gathering = c.overlap([&](Stream stream) { c.mesh.shards().all_gather(unit.gathered.t, own, stream); });
 }
 
 // Counts the weights of a unit that was not prefetched: compute waits for their copy.
 void ParamStore::count_waited(const Ctx& c, int u) const {
   if (!c.unit_traffic) return;
-  for (int each = u; each >= 0; each = units_[size_t(each)]->beside) {
+  for (int each = u; each >= 0; each = units_[size_t(each)]->next_together) {
     const Unit& unit = *units_[size_t(each)];
     if (unit.home != Mem::device && !unit.gathered) c.unit_traffic->forward.waited += int64_t(unit.weights().bytes());
   }
@@ -60,7 +60,7 @@ void ParamStore::count_waited(const Ctx& c, int u) const {
 // Prefetches gradients of units in host memory; no-op if the unit does not exist.
 void ParamStore::start_gradients(Ctx& c, int u) {
   if (!has_host_units() || sharded()) return;  // sharded: gradients that are added are sums over ranks
-  for (int each = u; each >= 0; each = units_[size_t(each)]->beside)
+  for (int each = u; each >= 0; each = units_[size_t(each)]->next_together)
     if (Unit& unit = *units_[size_t(each)]; !unit.frozen && unit.home != Mem::device)
       start_gradients_of(c, unit, false);
 }
@@ -79,7 +79,7 @@ Ctx::Ticket ParamStore::bring_gradients(Ctx& c, const Unit& unit, const Tensor& 
     if (waits) c.unit_traffic->gradients.waited += int64_t(home.bytes());
   }
   if (unit.has_gradient)
-    return c.beside([&](Stream s) { c.device.copy(to.data, home.data, home.bytes(), s); }, Stream::copy);
+    return c.overlap([&](Stream s) { c.device.copy(to.data, home.data, home.bytes(), s); }, Stream::copy);
   c.run(Fill{.x = to});
   return nullptr;
 }
@@ -98,7 +98,7 @@ void ParamStore::send_gradients(Ctx& c, Unit& unit, Buffer grad, Range of) {
   const Tensor &from = sending_.grad.t, &home = unit.grad;
   if (c.unit_traffic) c.unit_traffic->gradients_out += int64_t(home.bytes());
   sending_.ticket =
-      c.beside([&](Stream stream) { c.device.copy(home.data, from.data, home.bytes(), stream); }, Stream::copy_back);
+      c.overlap([&](Stream stream) { c.device.copy(home.data, from.data, home.bytes(), stream); }, Stream::copy_back);
 }
 
 void ParamStore::wait_for_sent(Ctx& c) {

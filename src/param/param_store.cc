@@ -15,8 +15,8 @@ namespace {
 
 // Sums x over the group, on all its ranks.
 void add_up(Ctx& c, Communicator& group, const Tensor& x) {
-  const Buffer room = c.room_of_sum(group, x);
-  if (!c.arena.recording()) group.sum(x, room.t, Stream::compute);
+  const Buffer workspace = c.sum_workspace(group, x);
+  if (!c.arena.recording()) group.sum(x, workspace.t, Stream::compute);
 }
 
 // Common prefix of the names of a unit's parameters, up to a dot.
@@ -34,11 +34,11 @@ std::string common_name(const std::vector<ParamSpec>& specs) {
 int unit_to_prefetch(const ParamStore& params, int unit, int step) {
   if (!params.has_host_units() || params.sharded()) return unit + step;
   const auto& units = params.units();
-  const auto is_beside = [&](int u) {
-    return std::ranges::any_of(units, [&](const auto& v) { return v->beside == u; });
+  const auto is_added = [&](int u) {
+    return std::ranges::any_of(units, [&](const auto& v) { return v->next_together == u; });
   };
-  for (int u = unit + step; u >= 0 && u < int(units.size()) && !is_beside(u); u += step)
-    for (int each = u; each >= 0; each = units[size_t(each)]->beside)
+  for (int u = unit + step; u >= 0 && u < int(units.size()) && !is_added(u); u += step)
+    for (int each = u; each >= 0; each = units[size_t(each)]->next_together)
       if (units[size_t(each)]->home != Mem::device) return u;
   return -1;
 }
@@ -55,11 +55,11 @@ Param ParamStore::declare(ParamSpec spec) {
 }
 
 void ParamStore::separate_experts() {
-  std::map<int, int> unit_beside;  // keys: unit of the block
+  std::map<int, int> added_unit;  // keys: unit of the block
   for (int id = 0; id < int(specs_.size()); ++id) {
     ParamSpec& spec = specs_[size_t(id)];
     if (spec.experts == 1) continue;
-    const auto [known, is_new] = unit_beside.try_emplace(spec.unit, int(units_.size()));
+    const auto [known, is_new] = added_unit.try_emplace(spec.unit, int(units_.size()));
     if (is_new) {
       units_.push_back(std::make_unique<Unit>());
       units_.back()->experts = true;
@@ -117,7 +117,7 @@ void ParamStore::plan(MemoryPlan& plan, const Recipe& recipe, bool training, std
       continue;
     }
     const bool separate = has_values_ || unit.frozen;
-    const bool codes = stage >= 1 && lay_out_codes(unit);
+    const bool quantized = stage >= 1 && lay_out_quantized(unit);
     const auto add = [&](MemoryKind kind, const std::string& name, DType dtype, bool sharded, Tensor* t,
                          Mem home = Mem::device) {
       plan.add(kind, cat(name, " of unit ", u), dtype, {sharded ? unit.layout.numel / unit.shards : unit.layout.numel},
@@ -133,17 +133,17 @@ void ParamStore::plan(MemoryPlan& plan, const Recipe& recipe, bool training, std
           as_values              ? "weights"
           : is_int8(unit.stored) ? "int8 weights"
                                  : "NF4 weights",
-          as_values ? recipe.compute : DType::u8, stage >= 3 || codes, &unit.value, unit.home);
+          as_values ? recipe.compute : DType::u8, stage >= 3 || quantized, &unit.value, unit.home);
     if (!training || unit.frozen) continue;
     // If weights are their own masters, masters are sharded only when the weights are.
     unit.masters_home = separate ? sharding_.states_home.mem : unit.home;
-    add(MemoryKind::masters, "masters", recipe.master, separate || codes ? stage >= 1 : stage >= 3, &unit.master,
+    add(MemoryKind::masters, "masters", recipe.master, separate || quantized ? stage >= 1 : stage >= 3, &unit.master,
         unit.masters_home);
-    if (codes) {
-      add(MemoryKind::weights, "codes", DType::u8, stage >= 3, &unit.codes);
+    if (quantized) {
+      add(MemoryKind::weights, "quantized", DType::u8, stage >= 3, &unit.quantized);
       const int64_t others = unit.others_before(unit.layout.numel);
       if (others > 0)
-        plan.add(MemoryKind::weights, cat("weights without codes of unit ", u), recipe.compute, {others}, &unit.others);
+        plan.add(MemoryKind::weights, cat("unquantized weights of unit ", u), recipe.compute, {others}, &unit.others);
     }
     add(MemoryKind::gradients, "gradients", recipe.gradients, stage >= 2 && logical.count == 0, &unit.grad, unit.home);
     if (unit.home != Mem::device)
@@ -280,7 +280,7 @@ void ParamStore::gather_weights(Ctx& c) {
   for (const auto& unit : units_) {
     if (unit->layout.numel == 0 || unit->frozen) continue;
     const CollectiveSubject subject(unit->name);
-    if (unit->codes)
+    if (unit->quantized)
       gather_others(c, *unit);
     else if (sharding_.stage == 1 || sharding_.stage == 2)
       c.all_gather(shards_of(c.mesh, *unit), unit->weights(), unit->own(unit->weights()));
@@ -375,8 +375,8 @@ Tensor ParamStore::value(Param p) const {
   const ParamSpec& spec = specs_[size_t(p.id)];
   const Unit& unit = *units_[size_t(spec.unit)];
   CHECK(unit.stored == StoredAs::values, spec.name, " has no values but as GEMMs read them");
-  if (unit.codes) {
-    CHECK(!spec.as_codes, spec.name, " is whole on no rank but as codes");
+  if (unit.quantized) {
+    CHECK(!spec.gathered_quantized, spec.name, " is whole on no rank unless quantized");
     return {unit.others.at(unit.others_before(offsets_[size_t(p.id)])), unit.others.dtype,
             placements_[size_t(p.id)].shape};
   }
@@ -401,32 +401,32 @@ void ParamStore::start_gather(Ctx& c, int u) {
   Unit& unit = *units_[size_t(u)];
   if (unit.home != Mem::device) {
     start_bringing(c, unit);
-    return start_gather(c, unit.beside);
+    return start_gather(c, unit.next_together);
   }
-  if (sharding_.stage < 3) return has_host_units() ? start_gather(c, unit.beside) : void();
+  if (sharding_.stage < 3) return has_host_units() ? start_gather(c, unit.next_together) : void();
   const CollectiveSubject subject(unit.name);
-  const Tensor& shard = unit.codes ? unit.codes : unit.weights();
+  const Tensor& shard = unit.quantized ? unit.quantized : unit.weights();
   if (unit.shards > 1) {
-    unit.gathered = c.alloc(unit.codes ? "codes of a unit" : "weights of a unit", shard.dtype, {unit.layout.numel});
+    unit.gathered = c.alloc(unit.quantized ? "quantized unit" : "weights of a unit", shard.dtype, {unit.layout.numel});
     unit.gathering =
-        c.beside([&](Stream stream) { shards_of(c.mesh, unit).all_gather(unit.gathered.t, shard, stream); });
+        c.overlap([&](Stream stream) { shards_of(c.mesh, unit).all_gather(unit.gathered.t, shard, stream); });
   }
-  start_gather(c, unit.beside);
+  start_gather(c, unit.next_together);
 }
 
 void ParamStore::gather(Ctx& c, int u) {
   if (has_host_units()) count_waited(c, u);
   start_gather(c, u);
-  for (int each = u; each >= 0; each = units_.at(size_t(each))->beside)
+  for (int each = u; each >= 0; each = units_.at(size_t(each))->next_together)
     c.wait(std::move(units_.at(size_t(each))->gathering));
 }
 
 void ParamStore::release(int u) {
-  for (int each = u; each >= 0; each = units_.at(size_t(each))->beside) units_[size_t(each)]->gathered = {};
+  for (int each = u; each >= 0; each = units_.at(size_t(each))->next_together) units_[size_t(each)]->gathered = {};
 }
 
 void ParamStore::begin_gradients(Ctx& c, int u) {
-  for (int each = u; each >= 0; each = units_[size_t(each)]->beside) {
+  for (int each = u; each >= 0; each = units_[size_t(each)]->next_together) {
     Unit& unit = *units_[size_t(each)];
     if (unit.frozen) continue;
     if (unit.home != Mem::device && !sharded()) {
@@ -443,7 +443,7 @@ void ParamStore::begin_gradients(Ctx& c, int u) {
 // Starts reduce-scattering this micro-batch's gradients; settle() adds the result when the next unit's starts.
 void ParamStore::end_gradients(Ctx& c, int u) {
   const bool last = --c.tape->uses[u] == 0;
-  for (int each = u; each >= 0; each = units_[size_t(each)]->beside)
+  for (int each = u; each >= 0; each = units_[size_t(each)]->next_together)
     if (!units_[size_t(each)]->frozen) end_gradients_of(c, *units_[size_t(each)], last);
 }
 
@@ -458,10 +458,10 @@ void ParamStore::end_gradients_of(Ctx& c, Unit& unit, bool last) {
   if (!unit.is_shard(unit.grad)) return;
   settle(c);
   Communicator& shards = shards_of(c.mesh, unit);
-  reducing_ = {&unit, std::move(unit.whole_grad), c.room_of_sum(shards, unit.whole_grad.t), nullptr};
+  reducing_ = {&unit, std::move(unit.whole_grad), c.sum_workspace(shards, unit.whole_grad.t), nullptr};
   unit.whole_grad = {};
   const Tensor whole = reducing_.whole.t, mine = unit.own(whole);
-  reducing_.ticket = c.beside([&](Stream stream) { shards.sum_scatter(mine, whole, reducing_.room.t, stream); });
+  reducing_.ticket = c.overlap([&](Stream stream) { shards.sum_scatter(mine, whole, reducing_.workspace.t, stream); });
   if (unit.home == Mem::device) return;
   if (sending_.unit == &unit) wait_for_sent(c);
   reducing_.shard = c.alloc("gradients of a shard", unit.grad.dtype, unit.grad.shape);
@@ -475,7 +475,7 @@ void ParamStore::settle(Ctx& c) {
   Unit& unit = *std::exchange(reducing_.unit, nullptr);
   const Tensor grad = reducing_.shard ? reducing_.shard.t : unit.grad;
   c.run(Add{.y = grad, .a = grad, .b = unit.own(reducing_.whole.t)});
-  reducing_.whole = reducing_.room = {};
+  reducing_.whole = reducing_.workspace = {};
   if (reducing_.shard) send_gradients(c, unit, std::exchange(reducing_.shard, {}), unit.shard);
 }
 
@@ -510,19 +510,19 @@ void ParamStore::reduce_whole(Ctx& c, const Unit& unit) {
 void ParamStore::begin_sum(Ctx& c, const Unit& unit, bool sends) {
   Communicator& all = sharding_.stage == 0 ? copies_of(c.mesh, unit) : shards_of(c.mesh, unit);
   const Tensor mine = unit.own(unit.grad);
-  early_.room = c.room_of_sum(all, unit.grad);
-  early_.of_copies = sharding_.stage == 0 ? Buffer{} : c.room_of_sum(c.mesh.copies(), mine);
+  early_.workspace = c.sum_workspace(all, unit.grad);
+  early_.of_copies = sharding_.stage == 0 ? Buffer{} : c.sum_workspace(c.mesh.copies(), mine);
   if (!sends) return;
-  early_.ticket = c.beside([&](Stream stream) {
-    if (sharding_.stage == 0) return all.sum(unit.grad, early_.room.t, stream);
-    all.sum_scatter(mine, unit.grad, early_.room.t, stream);
+  early_.ticket = c.overlap([&](Stream stream) {
+    if (sharding_.stage == 0) return all.sum(unit.grad, early_.workspace.t, stream);
+    all.sum_scatter(mine, unit.grad, early_.workspace.t, stream);
     c.mesh.copies().sum(mine, early_.of_copies.t, stream);
   });
 }
 
 // Waits for the previous unit's reduction and frees its scratch buffers.
 void ParamStore::leave_early_room(Ctx& c) {
-  if (!early_.room && !early_.of_copies) return;
+  if (!early_.workspace && !early_.of_copies) return;
   c.wait(std::move(early_.ticket));
   early_ = {};
 }
@@ -531,7 +531,7 @@ void ParamStore::join(Ctx& c) {
   settle(c);
   wait_for_sent(c);
   leave_early_room(c);
-  if (last_micro_batch_ && reduces_early(c.mesh)) c.wait(c.beside([](Stream) {}));
+  if (last_micro_batch_ && reduces_early(c.mesh)) c.wait(c.overlap([](Stream) {}));
 }
 
 void ParamStore::begin_use(Ctx& c, int unit) {

@@ -161,9 +161,9 @@ class ParamStore {
     int shards = 1;           // number of ranks that shard it; 1: each rank has all of it
     // How all its parameters are stored. If not `values`, `value` holds bytes, and the layout counts in bytes.
     StoredAs stored = StoredAs::values;
-    int beside = -1;    // a unit that is gathered, used and released together with this one: use_together()
-    FlatLayout layout;  // layout of this rank's parts of the parameters
-    Range shard;        // elements that this rank updates
+    int next_together = -1;  // a unit that is gathered, used and released together with this one: use_together()
+    FlatLayout layout;       // layout of this rank's parts of the parameters
+    Range shard;             // elements that this rank updates
     // Each of these tensors is the whole unit [numel] or this rank's shard, depending on the stage.
     Mem masters_home = Mem::device;
     Brought masters_here = {};  // the device copy, if masters are in host memory
@@ -175,10 +175,10 @@ class ParamStore {
     Tensor norm = {};
     Tensor master;  // i16: low halves of split masters whose upper halves are the values (tensor/half.h)
     Tensor value;   // compute dtype; absent if the master itself is used
-    // Only in a sharded unit whose matrices GEMMs read quantized: engine/code_state.h writes the quantized values to
-    // own(codes), one byte per element; whole at stages 1 and 2, else this rank's shard. `value` is then this rank's
-    // shard at every stage, and `others` holds the whole values of the parameters that are not quantized.
-    Tensor codes;                           // u8; absent elsewhere
+    // Only in a sharded unit whose matrices GEMMs read quantized: engine/quantized_state.h writes the quantized values
+    // to own(quantized), one byte per element; whole at stages 1 and 2, else this rank's shard. `value` is then this
+    // rank's shard at every stage, and `others` holds the whole values of the parameters that are not quantized.
+    Tensor quantized;                       // u8; absent elsewhere
     Tensor others;                          // dtype of the values
     std::vector<State::Segment> others_at;  // which elements `others` holds, and where
     Tensor grad;                            // f32 or bf16; absent without training
@@ -223,14 +223,14 @@ class ParamStore {
   void store_as(StoredAs, const std::vector<Param>&);
   // Makes every use of `unit` include unit `beside`, which holds what belongs to its layers: adapters, experts, or
   // parameters that are stored in another form.
-  void use_together(int unit, int beside);
+  void use_together(int unit, int added);
   void read_two_of_four(Param, size_t slice);  // ParamSpec::two_of_four
   void adapt(Param w, Adapters adapters) { adapters_[w.id] = std::move(adapters); }
   const Adapters* adapters(Param w) const;  // null if the layer has none
   void read_in_low_precision(Param p) { specs_[size_t(p.id)].low_precision = true; }
   // Gathers the parameter quantized where ranks shard it and the unit's other parameters are few. Before plan();
-  // afterwards has_codes() says whether it is.
-  void gather_as_codes(Param p) { specs_[size_t(p.id)].as_codes = true; }
+  // afterwards has_quantized() says whether it is.
+  void gather_quantized(Param p) { specs_[size_t(p.id)].gathered_quantized = true; }
   void belongs_to_experts(Param p, int64_t experts, int64_t chosen) {
     specs_[size_t(p.id)].experts = experts, specs_[size_t(p.id)].chosen = chosen;
   }
@@ -248,9 +248,12 @@ class ParamStore {
   Tensor value(Param) const;
   // The values as GEMMs read them: value(), or a buffer with dequantized or sparsified values.
   Buffer gemm_value(Ctx&, Param) const;
-  bool has_codes(Param p) const { return spec(p).as_codes && bool(units_[size_t(spec(p).unit)]->codes); }
-  // The quantized values, u8 in the parameter's shape, if has_codes(); like value(), valid while its unit is in use.
-  Tensor codes(Param) const;
+  bool has_quantized(Param p) const {
+    return spec(p).gathered_quantized && bool(units_[size_t(spec(p).unit)]->quantized);
+  }
+  // The quantized values, u8 in the parameter's shape, if has_quantized(); like value(), valid while its unit is in
+  // use.
+  Tensor quantized(Param) const;
   int64_t offset(Param p) const { return offsets_[size_t(p.id)]; }  // offset of its first element in its unit
   Range owned_lines(Param) const;  // elements that this rank updates, and the padding after them: whole cache lines
   Tensor grad(Param) const;
@@ -273,7 +276,7 @@ class ParamStore {
   // Called before the optimizer: reduces gradients over all ranks. Called after it: gathers the updated weights.
   void reduce_gradients(Ctx&);
   void gather_weights(Ctx&);
-  void gather_codes(Ctx&);  // after all weights were quantized
+  void gather_quantized(Ctx&);  // after all weights were quantized
   bool sharded() const { return sharding_.stage > 0; }
   const StatesHome& states_home() const { return sharding_.states_home; }
   bool has_host_units() const { return sharding_.host_units > 0; }
@@ -310,8 +313,8 @@ class ParamStore {
   std::vector<Piece> pieces() const;
   // A parameter stored in int8.
   struct Int8Weight {
-    Tensor codes, scales;  // [outputs, inputs] u8, [outputs] f32, as Int8Gemm reads them
-    float outlier = 0;     // Int8Gemm::outlier
+    Tensor quantized, scales;  // [outputs, inputs] u8, [outputs] f32, as Int8Gemm reads them
+    float outlier = 0;         // Int8Gemm::outlier
   };
   std::optional<Int8Weight> int8_weight(Param) const;  // empty if it is stored otherwise
   // Quantizes a piece, which is a whole tensor of a file. values: f32, in the order of the file.
@@ -337,7 +340,7 @@ class ParamStore {
     Range extent;
   };
   void lay_out(Unit&);
-  bool lay_out_codes(Unit&) const;
+  bool lay_out_quantized(Unit&) const;
   void gather_others(Ctx&, const Unit&);
   std::vector<std::vector<OwnPiece>> pieces_by_unit() const;
   void plan_states(MemoryPlan&, size_t unit, const std::vector<OwnPiece>&);
@@ -386,7 +389,7 @@ class ParamStore {
   // The unit whose gradients are being reduced.
   struct {
     Unit* unit = nullptr;
-    Buffer whole, room;  // room: scratch of Communicator::room_of_sum()
+    Buffer whole, workspace;  // workspace: scratch of Communicator::sum_workspace()
     Ctx::Ticket ticket;
     Buffer shard = {};       // for gradients in host memory: this rank's shard, to which the sum is added
     Ctx::Ticket comes = {};  // set until compute has waited for `shard`
@@ -399,7 +402,7 @@ class ParamStore {
   } sending_;
   // Buffers of the unit whose gradients are being reduced during backward.
   struct {
-    Buffer room, of_copies;
+    Buffer workspace, of_copies;
     Ctx::Ticket ticket;
   } early_;
 };

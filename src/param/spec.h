@@ -48,11 +48,11 @@ struct ParamSpec {
   std::vector<HfSlice> slices = {};
   Cut cut = {};  // how tensor-parallel ranks may slice it
   PartialGradient partial = PartialGradient::never;
-  bool in_out = false;         // a matrix whose rows are inputs, not outputs
-  int attention = -1;          // layer of the attention whose q, k and v are its outputs; -1: none
-  bool read_by_rows = false;   // look-ups read its values even if GEMMs read quantized ones
-  bool low_precision = false;  // GEMMs read it, and what they multiply it with, quantized
-  bool as_codes = false;       // ranks that shard it gather it quantized: ParamStore::Unit::codes
+  bool in_out = false;              // a matrix whose rows are inputs, not outputs
+  int attention = -1;               // layer of the attention whose q, k and v are its outputs; -1: none
+  bool read_by_rows = false;        // look-ups read its values even if GEMMs read quantized ones
+  bool low_precision = false;       // GEMMs read it, and what they multiply it with, quantized
+  bool gathered_quantized = false;  // ranks that shard it gather it quantized: ParamStore::Unit::quantized
   // Its rows are those of `experts` equal matrices; each token uses `chosen` of them.
   int64_t experts = 1, chosen = 1;
   bool trainable = true;  // false: stays what it was; optimizers and the gradient norm leave it out

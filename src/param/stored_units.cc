@@ -16,10 +16,10 @@ int64_t int8_scales_at(const ParamSpec& spec) { return round_up<int64_t>(spec.sh
 
 }  // namespace
 
-void ParamStore::use_together(int unit, int beside) {
+void ParamStore::use_together(int unit, int added) {
   int last = unit;
-  while (units_[size_t(last)]->beside >= 0) last = units_[size_t(last)]->beside;
-  units_[size_t(last)]->beside = beside;
+  while (units_[size_t(last)]->next_together >= 0) last = units_[size_t(last)]->next_together;
+  units_[size_t(last)]->next_together = added;
 }
 
 // A unit whose parameters all change their form stays one unit.
@@ -127,7 +127,7 @@ std::optional<ParamStore::Int8Weight> ParamStore::int8_weight(Param p) const {
   if (!is_int8(spec.stored)) return std::nullopt;
   const Unit& unit = *units_[size_t(spec.unit)];
   const int64_t at = offsets_[size_t(p.id)], n = spec.shape[spec.in_out ? 1 : 0];
-  return Int8Weight{.codes = {unit.value.at(at), DType::u8, {n, spec.shape.numel() / n}},
+  return Int8Weight{.quantized = {unit.value.at(at), DType::u8, {n, spec.shape.numel() / n}},
                     .scales = {unit.value.at(at + int8_scales_at(spec)), DType::f32, {n}},
                     .outlier = spec.stored == StoredAs::int8_outliers ? kLlmInt8Threshold : 0};
 }
@@ -139,7 +139,7 @@ void ParamStore::set_int8(Device& device, const Piece& piece, std::span<const fl
         " is shared by ranks, or has parts side by side");
   const Shape& shape = piece.slice->shape;
   const int64_t outputs = shape[spec.in_out ? 1 : 0], inputs = shape.numel() / outputs;
-  std::vector<uint8_t> codes(values.size());
+  std::vector<uint8_t> quantized(values.size());
   std::vector<float> scales(outputs);
   for (int64_t j = 0; j < outputs; ++j) {
     const auto value = [&](int64_t k) { return values[size_t(spec.in_out ? k * outputs + j : j * inputs + k)]; };
@@ -147,10 +147,10 @@ void ParamStore::set_int8(Device& device, const Piece& piece, std::span<const fl
     for (int64_t k = 0; k < inputs; ++k) amax = std::max(amax, std::fabs(value(k)));
     const float inverse = int8_inverse(amax);
     for (int64_t k = 0; k < inputs; ++k)
-      codes[size_t(j * inputs + k)] = uint8_t(int(int8_code(value(k), inverse)) + kInt8Offset);
+      quantized[size_t(j * inputs + k)] = uint8_t(int(int8_code(value(k), inverse)) + kInt8Offset);
     scales[size_t(j)] = amax / kInt8Most;
   }
-  device.copy(unit.value.at(piece.offset), codes.data(), codes.size(), Stream::compute);
+  device.copy(unit.value.at(piece.offset), quantized.data(), quantized.size(), Stream::compute);
   const int64_t row = piece.slice->offset / inputs;
   device.copy(unit.value.at(offsets_[size_t(piece.param)] + int8_scales_at(spec) + row * int64_t(sizeof(float))),
               scales.data(), scales.size() * sizeof(float), Stream::compute);

@@ -10,7 +10,7 @@ namespace {
 
 constexpr Assumption kRows[] = {
     {"products", &Assumptions::products, "share of the rate of a large product"},
-    {"codes", &Assumptions::codes, "share of the rate of a large product in 8 or 4 bits"},
+    {"quantized", &Assumptions::quantized, "share of the rate of a large product in 8 or 4 bits"},
     {"attention", &Assumptions::attention, "share of the published rate"},
     {"copies", &Assumptions::copies, "share of the rate of a large copy"},
     {"links", &Assumptions::links, "share of the bandwidth within a node"},
@@ -28,7 +28,7 @@ std::span<const Assumption> all_assumptions() { return kRows; }
 Roofline Assumptions::of(const Roofline& ideal) const {
   Roofline r = ideal;
   r.most.flops *= products, r.most.floats *= products;
-  r.most.codes *= codes;
+  r.most.quantized *= quantized;
   r.most.bytes *= copies;
   r.attention_forward *= attention, r.attention_backward *= attention;
   r.host_bytes *= host;
@@ -71,7 +71,7 @@ Assumptions expected_on(const GpuSpec& gpu) {
   if (gpu.capability != kGeForce) a.products = 0.82;
   // An H100 reaches 1,230 TFLOP/s at 4096 x 4096 x 4096, tensorwise, where the model's tiling predicts 1,515 [torchao,
   // float8 benchmarks]; assumed for later GPUs, too.
-  if (gpu.capability >= 90) a.codes = 0.81;
+  if (gpu.capability >= 90) a.quantized = 0.81;
   a.launch = 3e-6;  // llm.c's kernels in one stream, without graphs
   // Collectives over NVLink at 360 GB/s slow computing by 15 %, those over a network of 46 GB/s by 2 % [Isaev et al.
   // 2023, Calculon's defaults]: about the same per byte.

@@ -12,7 +12,7 @@ namespace athanor {
 
 struct Assumptions {
   // Fractions of the rates of limits_of() and of a Network.
-  double products = 1, codes = 1;  // GEMMs in 16 or 32 bits; in FP8 or FP4
+  double products = 1, quantized = 1;  // GEMMs in 16 or 32 bits; in FP8 or FP4
   double attention = 1, copies = 1;
   double links = 1, network = 1;  // bandwidth within a node, and between nodes
   double host = 1;                // bandwidth to host memory

@@ -55,7 +55,7 @@ class DescribedDevice final : public Device {
   }
   size_t allocated() const override { return 0; }
   double peak_flops(DType inputs) const override {
-    return is_code(inputs) ? gpu_.sustained(gpu_.codes_flops) : gpu_.product_flops / (inputs == DType::f32 ? 2 : 1);
+    return is_code(inputs) ? gpu_.sustained(gpu_.quantized_flops) : gpu_.product_flops / (inputs == DType::f32 ? 2 : 1);
   }
   double peak_plain_flops() const override { return gpu_.sustained(gpu_.f32_flops); }
   double peak_bytes() const override { return gpu_.copy_bytes; }
@@ -111,14 +111,15 @@ class DescribedOps final : public Decorated<DescribedOps>, public Tuning {
   std::string import_choices(const std::string&) override { return "a described GPU chooses nothing"; }
   ProductTime time(const Gemm&, bool) override { refuse("a product"); }
   ProductTime time(const ScaledGemm&) override { refuse("a product"); }
-  std::string describe_codes(const Tunable& ops) override {
+  std::string describe_quantized(const Tunable& ops) override {
     const auto native = [&](const ScaledGemm& op) { return cuda::NativeProduct(op, sizes_.capability).possible; };
-    return cuda::describe_codes(ops.of_codes, std::ranges::count_if(ops.of_codes, native), sizes_.capability);
+    return cuda::describe_quantized(ops.of_quantized, std::ranges::count_if(ops.of_quantized, native),
+                                    sizes_.capability);
   }
-  CodeProduct code_product(const ScaledGemm& op) const override {
-    return cuda::code_product(op, cuda::NativeProduct(op, sizes_.capability));
+  ScaledGemmPlan plan_scaled_gemm(const ScaledGemm& op) const override {
+    return cuda::plan_scaled_gemm(op, cuda::NativeProduct(op, sizes_.capability));
   }
-  bool turns_codes() const override { return cuda::turns_codes(sizes_.capability); }
+  bool transposes_quantized() const override { return cuda::transposes_quantized(sizes_.capability); }
   std::string key() const override { return "described"; }
 
  private:
@@ -135,7 +136,7 @@ Roofline limits_of(const GpuSpec& gpu, int64_t head_dim, int64_t seq_length) {
                        seconds_of_score(gpu.product_flops, gpu.f32_flops, gpu.capability, dim);
   // Filling a pipeline and writing a tile take time, so the smaller K is, the slower an SM multiplies.
   const double speed = gpu.product_flops / double(gpu.multiprocessors) / (kProductsThere / kMultiprocessorsThere);
-  return {.most = {gpu.product_flops, gpu.copy_bytes, gpu.sustained(gpu.codes_flops), gpu.sustained(gpu.f32_flops)},
+  return {.most = {gpu.product_flops, gpu.copy_bytes, gpu.sustained(gpu.quantized_flops), gpu.sustained(gpu.f32_flops)},
           .attention_forward = std::min(gpu.product_flops, share * rate_at(rates.forward, double(seq_length))),
           .attention_backward = std::min(gpu.product_flops, share * rate_at(rates.backward, double(seq_length))),
           .multiprocessors = gpu.multiprocessors,

@@ -6,7 +6,7 @@ namespace athanor {
 
 std::vector<ProductUse> products_of_step(Engine& engine) {
   engine.memory();  // the dry run records the GEMMs
-  std::vector<ProductUse> products = distinct_products(engine.micro_products(), engine.micro_products_of_codes());
+  std::vector<ProductUse> products = distinct_products(engine.micro_products(), engine.micro_gemms_of_quantized());
   for (ProductUse& use : products) {
     use.launches *= engine.micro_batches();
     use.within *= engine.micro_batches();
@@ -58,7 +58,7 @@ double seconds_of(Backend backend, const Op& op) {
   return best_seconds(backend, op, scratch.data);
 }
 
-ProductTime time_product_of_codes(Backend backend, ScaledGemm op) {
+ProductTime time_scaled_gemm(Backend backend, ScaledGemm op) {
   ProductTime time{.method = {.words = "the backend's own"}};
   if (backend.tuning) time = backend.tuning->time(op);
   Operands operands;
@@ -73,7 +73,7 @@ ProductTime time_product_of_codes(Backend backend, ScaledGemm op) {
 }  // namespace
 
 ProductTime time_product(Backend backend, const ProductUse& use) {
-  if (use.codes) return time_product_of_codes(backend, *use.codes);
+  if (use.quantized) return time_scaled_gemm(backend, *use.quantized);
   if (backend.tuning) return backend.tuning->time(use.op, use.recompute);
   Gemm op = use.op;
   Operands operands;

@@ -63,9 +63,9 @@ bool multiplies(const Engine& engine, Factors factors) {
 
 std::string rates_in_words(const Ceilings& most, const Engine& engine) {
   std::string out = cat("products ", format_count(most.flops), " FLOP/s");
-  for (const auto& [factors, words] : {std::pair{Factors::codes, ", of codes "},
-                                       {Factors::codes_of_4_bits, ", of codes of 4 bits "},
-                                       {Factors::floats, ", of codes as f32 "}})
+  for (const auto& [factors, words] : {std::pair{Factors::quantized, ", in FP8 "},
+                                       {Factors::fp4_values, ", in FP4 "},
+                                       {Factors::floats, ", of dequantized values "}})
     if (multiplies(engine, factors)) out += cat(words, format_count(most.flops_of(factors)), " FLOP/s");
   return cat(out, ", copies ", format_count(most.bytes), " B/s");
 }

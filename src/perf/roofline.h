@@ -28,7 +28,7 @@ struct Roofline {
 // True if a micro-batch of a planned engine has GEMMs with such operands.
 bool multiplies(const Engine&, Factors);
 
-// Text such as "products 795T FLOP/s, of codes 1.59P FLOP/s, copies 4.3T B/s"; "of codes" (quantized GEMMs) only if the
+// Text such as "products 795T FLOP/s, in FP8 1.59P FLOP/s, copies 4.3T B/s"; "in FP8" (quantized GEMMs) only if the
 // run has them.
 std::string rates_in_words(const Ceilings&, const Engine&);
 

@@ -14,9 +14,9 @@ constexpr double kBackward = 2.0 / 3;  // fraction of a micro-batch's time
 
 // Collectives on their own stream, one after the other: each overlaps the launches of a micro-batch that earlier
 // collectives have not used up.
-class Beside {
+class Overlap {
  public:
-  Beside(std::span<const Launch> launches, const Roofline* limits) : launches_(launches), limits_(limits) {}
+  Overlap(std::span<const Launch> launches, const Roofline* limits) : launches_(launches), limits_(limits) {}
   // Exposed seconds of a collective of `seconds` that runs concurrently with launches [from, to).
   double exposed(int64_t from, int64_t to, double seconds) {
     if (from >= used_to_) left_ = 0;
@@ -61,7 +61,7 @@ void add_expert_exchanges(StepTraffic& t, const Engine& engine, const Network& n
 void add_context_passes(StepTraffic& t, const Engine& engine, const Network& net, const Roofline* limits, int ranks,
                         int near) {
   const bool within = net.within_machines(ranks, near);
-  Beside launches(engine.micro_launches(), limits);
+  Overlap launches(engine.micro_launches(), limits);
   const auto micros = double(engine.micro_batches());
   for (const ContextPasses::Pass& pass : engine.micro_context_passes().all) {
     const auto bytes = double(pass.bytes);
@@ -88,8 +88,8 @@ void add_tensor_sums(StepTraffic& t, const Engine& engine, const Network& net, c
     add(subject, sent.calls, sent_of * double(sent.bytes));
     add(subject, sent.row_calls, sent_of / 2 * double(sent.row_bytes));
   }
-  Beside launches(engine.micro_launches(), limits);
-  for (const TensorSums::Beside& b : sums.beside) {
+  Overlap launches(engine.micro_launches(), limits);
+  for (const TensorSums::Overlap& b : sums.overlaps) {
     const double seconds = net.seconds((b.rows ? 0.5 : 1) * sent_of * double(b.bytes), ranks, 1);
     const double hidden = seconds - launches.exposed(b.from, b.to, seconds);
     t.tensor.add({layer_of(params, b.subject), "tensor"}, 0, 0, 0, -hidden * micros);
@@ -123,10 +123,10 @@ void add_update_sums(StepTraffic& t, const Engine& engine, ProcessMesh& mesh, co
   add(of_weights(mesh), double(sums.numbers_bytes), sums.numbers_calls, weights, 1);
   add("data_parallel", double(engine.score_bytes()), 1, all, near);
   add("data_parallel", double(engine.expert_count_bytes()), 1, all, near);
-  if (!engine.codes()) return;
-  add("shards", double(engine.codes()->largest_of_shards()), 1, shards, near);
-  add("data_parallel", double(engine.codes()->largest_of_all()), 1, all, near);
-  add("tensor", double(engine.codes()->largest_of_all()), 1, mesh.tensor().size(), 1);
+  if (!engine.quantized()) return;
+  add("shards", double(engine.quantized()->amax_of_shards()), 1, shards, near);
+  add("data_parallel", double(engine.quantized()->amax_of_all()), 1, all, near);
+  add("tensor", double(engine.quantized()->amax_of_all()), 1, mesh.tensor().size(), 1);
 }
 
 // Whole matrices sent to the ranks that update them and back. A call takes as long as the rank that sends or receives
@@ -184,10 +184,10 @@ void Traffic::add(const LayerGroup& of, double sent, double time, double times, 
   part.bytes += sent * times, part.seconds += time * times, part.waits += waits_for;
 }
 
-double Traffic::exposed(double room) const { return waits + std::max(0.0, seconds - waits - room); }
+double Traffic::exposed(double overlapped) const { return waits + std::max(0.0, seconds - waits - overlapped); }
 
-void Traffic::add_exposed(std::map<LayerGroup, double>& all, double room) const {
-  const double hideable = seconds - waits, left = hideable > 0 ? std::max(0.0, hideable - room) / hideable : 0;
+void Traffic::add_exposed(std::map<LayerGroup, double>& all, double overlapped) const {
+  const double hideable = seconds - waits, left = hideable > 0 ? std::max(0.0, hideable - overlapped) / hideable : 0;
   for (const auto& [of, part] : parts) all[of] += part.waits + (part.seconds - part.waits) * left;
 }
 
@@ -209,8 +209,8 @@ double StepTraffic::seconds() const {
   return sum;
 }
 
-std::vector<std::pair<const Traffic*, double>> StepTraffic::beside(double compute, double micro_batches,
-                                                                   double products) const {
+std::vector<std::pair<const Traffic*, double>> StepTraffic::concurrent(double compute, double micro_batches,
+                                                                       double products) const {
   constexpr double kAll = std::numeric_limits<double>::infinity();
   const double micros = compute - products, micro = micros / micro_batches;
   return {{&early, micro * kBackward},
@@ -225,14 +225,16 @@ std::vector<std::pair<const Traffic*, double>> StepTraffic::beside(double comput
 
 double StepTraffic::exposed(double compute, double micro_batches, double products) const {
   double sum = 0;
-  for (const auto& [traffic, room] : beside(compute, micro_batches, products)) sum += traffic->exposed(room);
+  for (const auto& [traffic, overlapped] : concurrent(compute, micro_batches, products))
+    sum += traffic->exposed(overlapped);
   return sum;
 }
 
 std::map<LayerGroup, double> StepTraffic::exposed_by_layer(double compute, double micro_batches,
                                                            double products) const {
   std::map<LayerGroup, double> all;
-  for (const auto& [traffic, room] : beside(compute, micro_batches, products)) traffic->add_exposed(all, room);
+  for (const auto& [traffic, overlapped] : concurrent(compute, micro_batches, products))
+    traffic->add_exposed(all, overlapped);
   return all;
 }
 
@@ -258,7 +260,7 @@ StepTraffic step_traffic(const Engine& engine, ProcessMesh& mesh, const Network&
     const auto n = double(units[u]->layout.numel);
     const bool last = u == size_t(engine.model().config().num_hidden_layers) + 1, first = u == 0;
     const bool frozen = units[u]->frozen;
-    const double gather = share(shards) * n * (units[u]->codes || units[u]->stored != StoredAs::values ? 1 : value);
+    const double gather = share(shards) * n * (units[u]->quantized || units[u]->stored != StoredAs::values ? 1 : value);
     const double scatter = frozen ? 0 : share(shards) * n * grad;
     const double gather_s = net.seconds(gather, shards, near), scatter_s = net.seconds(scatter, shards, near);
     const double copied = frozen ? 0 : 2 * share(copies) * n / shards * grad;

@@ -38,10 +38,10 @@ struct Traffic {
   // Adds `times` collectives that send `sent` bytes in `time` seconds each; nothing can hide `waits_for` of all their
   // seconds.
   void add(const LayerGroup&, double sent, double time, double times, double waits_for);
-  // Seconds not hidden by `room` seconds of concurrent computation.
-  double exposed(double room) const;
-  // exposed() by part; `room` hides the same fraction of every part.
-  void add_exposed(std::map<LayerGroup, double>&, double room) const;
+  // Seconds not hidden by `overlapped` seconds of concurrent computation.
+  double exposed(double overlapped) const;
+  // exposed() by part; `overlapped` hides the same fraction of every part.
+  void add_exposed(std::map<LayerGroup, double>&, double overlapped) const;
 };
 
 // Mirrors the communication of ParamStore and of tensor-, context- and expert-parallel layers.
@@ -68,7 +68,8 @@ struct StepTraffic {
     return {&early, &backward, &gathers, &ends, &matrices, &tensor, &context, &experts};
   }
   // Each kind with the seconds of computation that overlap it, as if no other kind used them.
-  std::vector<std::pair<const Traffic*, double>> beside(double compute, double micro_batches, double products) const;
+  std::vector<std::pair<const Traffic*, double>> concurrent(double compute, double micro_batches,
+                                                            double products) const;
 };
 
 // Roofline: times of the launches that overlap hops of ring attention and tensor-parallel collectives; null: nothing

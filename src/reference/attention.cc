@@ -78,7 +78,7 @@ void ReferenceOps::run(const AttentionFwd& op, void*) {
   store(op.y, y);
   store(op.lse, lse);
   if (op.top) store(op.top, top);
-  store_largest(op.amax, op.y);
+  store_amax(op.amax, op.y);
 }
 
 // dv_j = sum_i p_ij dy_i,  ds_ij = p_ij (dy_i·v_j - dy_i·y_i),  dq_i = sum_j c_ij ds_ij k_j,

@@ -49,7 +49,7 @@ void ReferenceOps::run(const GeluFwd& op, void*) {
   Values y = load(op.x);
   for (double& x : y.v) x = 0.5 * x * (1 + std::tanh(kInner * (x + kCubic * x * x * x)));
   store(op.y, y);
-  store_largest(op.amax, op.y);
+  store_amax(op.amax, op.y);
 }
 
 void ReferenceOps::run(const GeluBwd& op, void*) {
@@ -61,7 +61,7 @@ void ReferenceOps::run(const GeluBwd& op, void*) {
     dx[i] = dy[i] * 0.5 * (1 + t + x[i] * dt);
   }
   store(op.dx, dx);
-  store_largest(op.amax, op.dx);
+  store_amax(op.amax, op.dx);
 }
 
 void ReferenceOps::run(const SwigluFwd& op, void*) {
@@ -70,7 +70,7 @@ void ReferenceOps::run(const SwigluFwd& op, void*) {
   for (int64_t i = 0; i < y.rows; ++i)
     for (int64_t c = 0; c < y.cols; ++c) y(i, c) = gu(i, c) * sigmoid(gu(i, c)) * gu(i, y.cols + c);
   store(op.y, y);
-  store_largest(op.amax, op.y);
+  store_amax(op.amax, op.y);
 }
 
 void ReferenceOps::run(const SwigluBwd& op, void*) {
@@ -84,7 +84,7 @@ void ReferenceOps::run(const SwigluBwd& op, void*) {
       dgu(i, dy.cols + c) = dy(i, c) * gate * s;
     }
   store(op.dgu, dgu);
-  store_largest(op.amax, op.dgu);
+  store_amax(op.amax, op.dgu);
 }
 
 void ReferenceOps::run(const ActivationFwd& op, void*) {
@@ -93,7 +93,7 @@ void ReferenceOps::run(const ActivationFwd& op, void*) {
   for (int64_t i = 0; i < y.rows; ++i)
     for (int64_t c = 0; c < y.cols; ++c) y(i, c) = activate(op.f, x(i, c)).value * (op.gated() ? x(i, y.cols + c) : 1);
   store(op.y, y);
-  store_largest(op.amax, op.y);
+  store_amax(op.amax, op.y);
 }
 
 void ReferenceOps::run(const ActivationBwd& op, void*) {
@@ -106,7 +106,7 @@ void ReferenceOps::run(const ActivationBwd& op, void*) {
       if (op.gated()) dx(i, dy.cols + c) = dy(i, c) * f.value;
     }
   store(op.dx, dx);
-  store_largest(op.amax, op.dx);
+  store_amax(op.amax, op.dx);
 }
 
 void ReferenceOps::run(const ScaledSum& op, void*) {

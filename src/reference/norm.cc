@@ -42,7 +42,7 @@ void ReferenceOps::run(const NormFwd& op, void*) {
   if (op.mean) store(op.mean, mean);
   store(op.rstd, rstd);
   write_normalised(op.y, op.h, op.mean, op.rstd, op.w, op.b);
-  store_largest(op.amax, op.y);
+  store_amax(op.amax, op.y);
 }
 
 void ReferenceOps::run(const NormApply& op, void*) { write_normalised(op.y, op.h, op.mean, op.rstd, op.w, op.b); }
@@ -70,7 +70,7 @@ void ReferenceOps::run(const NormBwd& op, void*) {
     }
   }
   store(op.dh, dh);
-  store_largest(op.amax, op.dh);
+  store_amax(op.amax, op.dh);
   store(op.dw, dw);
   if (op.db) store(op.db, db);
 }

@@ -68,7 +68,7 @@ double decayed(const Op& op, double w, double u, double lr, double decay) {
 
 // Quantizes to the value of the map nearest to x / amax of its block, by exhaustive search; ties go to the larger
 // value. With the unsigned map only 0 itself becomes 0.
-void store_codes(const DynamicMap& map, const Values& x, const Tensor& codes, const Tensor& scales) {
+void store_quantized(const DynamicMap& map, const Values& x, const Tensor& quantized, const Tensor& scales) {
   for (int64_t block = 0; block < scales.numel(); ++block) {
     double most = 0;
     for (int64_t i = block * kCodeBlock; i < (block + 1) * kCodeBlock; ++i) most = std::max(most, std::abs(x[i]));
@@ -79,7 +79,7 @@ void store_codes(const DynamicMap& map, const Values& x, const Tensor& codes, co
       for (int code = 1; code < 256; ++code)
         if (std::abs(map.value[code] - share) <= std::abs(map.value[best] - share)) best = code;
       if (best == 0 && map.value[0] == 0 && x[i] > 0) best = 1;
-      codes.as<uint8_t>()[i] = uint8_t(best);
+      quantized.as<uint8_t>()[i] = uint8_t(best);
     }
   }
 }
@@ -154,8 +154,8 @@ void ReferenceOps::run(const AdamW8bit& op, void*) {
       return random_bits(op.seed, stream, (uint64_t(s.updates) << 40) + p.first + uint64_t(i));
     };
     store_master(weights, kept(w, p.master.dtype, [&](int64_t i) { return random(p.stream, i); }));
-    store_codes(kSignedMap, m, p.m, p.m_scale);
-    store_codes(kUnsignedMap, v, p.v, p.v_scale);
+    store_quantized(kSignedMap, m, p.m, p.m_scale);
+    store_quantized(kUnsignedMap, v, p.v, p.v_scale);
   }
 }
 

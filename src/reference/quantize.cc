@@ -86,8 +86,8 @@ struct Step {
 };
 double f32(double x) { return double(float(x)); }
 
-Step one_level(DType codes, bool powers, double amax) {
-  double factor = amax == 0 ? 1 : f32(std::min(double(largest_code(codes)) / amax, 0x1p126));
+Step one_level(DType quantized, bool powers, double amax) {
+  double factor = amax == 0 ? 1 : f32(std::min(double(max_code(quantized)) / amax, 0x1p126));
   if (powers) factor = std::exp2(std::floor(std::log2(factor)));
   return {factor, 1 / factor};
 }
@@ -106,15 +106,16 @@ void ReferenceOps::run(const Quantize& op, void*) {
   }
   if (op.turn || op.transposed) {
     const Shape grid = op.blocks.grid(op.x.shape);
-    std::vector<uint8_t> codes(size_t(op.x.numel()));
+    std::vector<uint8_t> quantized(size_t(op.x.numel()));
     std::vector<float> scales(size_t(grid[0] * grid[1]));
     Quantize plain = op;
     plain.turn = false, plain.transposed = {};
     if (op.turn)
-      plain.codes = {codes.data(), op.codes.dtype, op.x.shape}, plain.scales = {scales.data(), DType::f32, grid};
+      plain.quantized = {quantized.data(), op.quantized.dtype, op.x.shape},
+      plain.scales = {scales.data(), DType::f32, grid};
     run(plain, nullptr);
-    auto* out = static_cast<uint8_t*>(op.turn ? op.codes.data : op.transposed.data);
-    const auto* in = static_cast<const uint8_t*>(plain.codes.data);
+    auto* out = static_cast<uint8_t*>(op.turn ? op.quantized.data : op.transposed.data);
+    const auto* in = static_cast<const uint8_t*>(plain.quantized.data);
     for (int64_t r = 0; r < op.x.rows(); ++r)
       for (int64_t c = 0; c < op.x.cols(); ++c) out[c * op.x.rows() + r] = in[r * op.x.cols() + c];
     for (int64_t r = 0; op.turn && r < grid[0]; ++r)
@@ -128,10 +129,10 @@ void ReferenceOps::run(const Quantize& op, void*) {
   bool all_finite = true;
   for (int64_t i = 0; i < x.size(); ++i) {
     all_finite = all_finite && std::isfinite(x[i]);
-    found.largest = std::isnan(x[i]) ? x[i] : std::max(found.largest, std::abs(x[i]));
+    found.amax = std::isnan(x[i]) ? x[i] : std::max(found.amax, std::abs(x[i]));
   }
-  const double global = factor_of_all(found.largest);
-  const uint64_t stream = op.stream + std::bit_cast<uint32_t>(float(found.largest));
+  const double global = factor_of_all(found.amax);
+  const uint64_t stream = op.stream + std::bit_cast<uint32_t>(float(found.amax));
   if (op.two_levels())
     *op.global.as<float>() = all_finite ? float(1 / global) : std::numeric_limits<float>::quiet_NaN();
   each_block(op.x, op.blocks, [&](int64_t block, const Extent& extent) {
@@ -141,13 +142,13 @@ void ReferenceOps::run(const Quantize& op, void*) {
       amax = std::max(amax, std::abs(x(r, c)));
       finite = finite && std::isfinite(x(r, c));
     });
-    if (op.largest) amax = double(*op.largest.as<float>()), finite = std::isfinite(amax);
-    Step step = op.two_levels() ? two_levels(amax, global) : one_level(op.codes.dtype, op.powers(), amax);
+    if (op.amax) amax = double(*op.amax.as<float>()), finite = std::isfinite(amax);
+    Step step = op.two_levels() ? two_levels(amax, global) : one_level(op.quantized.dtype, op.powers(), amax);
     if (op.factor && *op.factor.as<float>() > 0)
       step = {double(*op.factor.as<float>()), 1 / double(*op.factor.as<float>())};
-    if (op.amax) {
-      auto& largest = *op.amax.as<float>();
-      largest = all_finite ? float(std::max(amax, double(largest))) : std::numeric_limits<float>::infinity();
+    if (op.step_amax) {
+      auto& all = *op.step_amax.as<float>();
+      all = all_finite ? float(std::max(amax, double(all))) : std::numeric_limits<float>::infinity();
     }
     if (!finite) {
       step.scale = op.two_levels() ? 0 : std::numeric_limits<double>::quiet_NaN();
@@ -155,9 +156,9 @@ void ReferenceOps::run(const Quantize& op, void*) {
     }
     scales[block] = step.scale;
     const double whole = op.two_levels() ? step.scale * f32(1 / global) : f32(step.scale);
-    by_code(op.codes.dtype, [&]<class T>() {
+    by_code(op.quantized.dtype, [&]<class T>() {
       each_element(extent, [&](int64_t r, int64_t c) {
-        T& code = op.codes.as<T>()[r * x.cols + c];
+        T& code = op.quantized.as<T>()[r * x.cols + c];
         const double scaled = f32(x(r, c) * step.factor);
         code = nearest<T>(scaled);
         if constexpr (std::is_same_v<T, f4_e2m1>)
@@ -173,30 +174,30 @@ void ReferenceOps::run(const Quantize& op, void*) {
   if (op.statistics) static_cast<QuantizeStatistics*>(op.statistics.data)->add(found);
 }
 
-void ReferenceOps::run(const LargestOfPart& op, void*) {
+void ReferenceOps::run(const AmaxOfPart& op, void*) {
   const Values x = load(op.x);
   for (int64_t i = 0; i < x.size(); ++i) {
     const float now = std::isfinite(x[i]) ? float(std::abs(x[i])) : std::numeric_limits<float>::infinity();
-    float& most = op.largest.as<float>()[op.part.block_of(i)];
+    float& most = op.amax.as<float>()[op.part.block_of(i)];
     most = std::max(most, now);
     if (op.of_all) *op.of_all.as<float>() = std::max(*op.of_all.as<float>(), now);
   }
 }
 
 void ReferenceOps::run(const QuantizePart& op, void*) {
-  const Values x = load(op.x), largest = load(op.largest);
+  const Values x = load(op.x), of_blocks = load(op.amax);
   const double all = op.of_all ? double(*op.of_all.as<float>()) : 0, global = factor_of_all(all);
   const double given = op.factor ? double(*op.factor.as<float>()) : 0;
   QuantizeStatistics found;
-  by_code(op.codes.dtype, [&]<class T>() {
+  by_code(op.quantized.dtype, [&]<class T>() {
     for (int64_t i = 0; i < x.size(); ++i) {
-      const double amax = largest[op.part.block_of(i)];
+      const double amax = of_blocks[op.part.block_of(i)];
       const bool finite = std::isfinite(amax) && std::isfinite(all);
-      Step step = op.two_levels() ? two_levels(amax, global) : one_level(op.codes.dtype, op.power_of_two, amax);
+      Step step = op.two_levels() ? two_levels(amax, global) : one_level(op.quantized.dtype, op.power_of_two, amax);
       if (!finite) step.factor = 0;
       if (given > 0) step = {given, 1 / given};
-      const T code = op.codes.as<T>()[i] = nearest<T>(f32(x[i] * step.factor));
-      found.largest = std::isnan(x[i]) ? x[i] : std::max(found.largest, std::abs(x[i]));
+      const T code = op.quantized.as<T>()[i] = nearest<T>(f32(x[i] * step.factor));
+      found.amax = std::isnan(x[i]) ? x[i] : std::max(found.amax, std::abs(x[i]));
       if (!finite || x[i] == 0) continue;
       const double scale = op.two_levels() ? f32(step.scale * f32(1 / global)) : f32(step.scale);
       found.values += 1;
@@ -210,21 +211,21 @@ void ReferenceOps::run(const QuantizePart& op, void*) {
 void ReferenceOps::run(const DelayedScales& op, void*) {
   StepState step{.skip = 1};
   if (op.state) std::memcpy(&step, op.state.data, sizeof step);
-  Values amax = load(op.amax), factors = zeros_like(op.factors);
+  Values found = load(op.amax), factors = zeros_like(op.factors);
   for (size_t row = 0; row < op.histories.size(); ++row) {
     if (op.histories[row].numel() == 0) continue;
     const Values before = load(op.histories[row]);
     Values after = before;
     for (int64_t c = 0; c < op.columns(); ++c) {
-      const double now = amax[int64_t(row) * op.columns() + c];
-      double largest = 0;
+      const double now = found[int64_t(row) * op.columns() + c];
+      double amax = 0;
       for (int64_t i = 0; i < op.length; ++i) {
         const int64_t at = c * op.length + i;
         if (!step.skip && std::isfinite(now)) after[at] = i == 0 ? now : before[at - 1];
-        largest = std::max(largest, after[at]);
+        amax = std::max(amax, after[at]);
       }
-      if (largest == 0) continue;
-      double factor = f32(std::min(double(largest_code(op.codes[size_t(c)])) / largest, 0x1p126));
+      if (amax == 0) continue;
+      double factor = f32(std::min(double(max_code(op.quantized[size_t(c)])) / amax, 0x1p126));
       if (op.power_of_two) factor = std::exp2(std::floor(std::log2(factor)));
       factors[int64_t(row) * op.columns() + c] = std::max(factor * std::exp2(-op.margin), 0x1p-126);
     }
@@ -236,10 +237,10 @@ void ReferenceOps::run(const DelayedScales& op, void*) {
 
 // The GEMM of the dequantized operands, which are exact in double.
 void ReferenceOps::run(const ScaledGemm& op, void*) {
-  const auto decoded = [](const Tensor& codes, const Tensor& scales, const Tensor& global, const Blocks& blocks) {
-    Values v = load(codes), s = load(scales);
+  const auto decoded = [](const Tensor& quantized, const Tensor& scales, const Tensor& global, const Blocks& blocks) {
+    Values v = load(quantized), s = load(scales);
     for (int64_t i = 0; global && i < s.size(); ++i) s[i] *= double(*global.as<float>());
-    each_block(codes, blocks, [&](int64_t block, const Extent& e) {
+    each_block(quantized, blocks, [&](int64_t block, const Extent& e) {
       each_element(e, [&](int64_t r, int64_t c) { v(r, c) *= s[block]; });
     });
     return v;

@@ -73,7 +73,7 @@ class ReferenceOps final : public Ops {
   void run(const SplitMaster&, void*) override;
   void run(const JoinMaster&, void*) override;
   void run(const Quantize&, void*) override;
-  void run(const LargestOfPart&, void*) override;
+  void run(const AmaxOfPart&, void*) override;
   void run(const QuantizePart&, void*) override;
   void run(const DelayedScales&, void*) override;
   void run(const ScaledGemm&, void*) override;

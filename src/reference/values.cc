@@ -61,7 +61,7 @@ void store(const Tensor& t, const Values& values) {
   by_real(t.dtype, [&]<class T>() { each_element<T>(t, [&](T& x, int64_t i) { x = rounded<T>(values[i]); }); });
 }
 
-void store_largest(const Tensor& amax, const Tensor& of) {
+void store_amax(const Tensor& amax, const Tensor& of) {
   if (!amax) return;
   double most = 0;
   for (const double x : load(of).v)

@@ -25,7 +25,7 @@ struct Values {
 Values zeros_like(const Tensor&);  // rank 2 keeps its shape; other ranks become one row
 Values load(const Tensor&);        // float dtypes, including FP8 and FP4, and f64
 void store(const Tensor&, const Values&);
-void store_largest(const Tensor& amax, const Tensor& of);  // amax: [1] f32 or absent; NaN counts as the maximum
+void store_amax(const Tensor& amax, const Tensor& of);  // amax: [1] f32 or absent; NaN counts as the maximum
 
 // Formulas shared by several ops, in double.
 inline double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }

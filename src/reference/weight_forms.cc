@@ -64,7 +64,7 @@ void ReferenceOps::run(const DequantizeNf4& op, void*) {
 void ReferenceOps::run(const Int8Gemm& op, void*) {
   Values d = zeros_like(op.d);
   const Values a = load(op.a), t = load(op.scales), bias = op.bias ? load(op.bias) : Values(1, d.cols);
-  const auto* codes = op.codes.as<uint8_t>();
+  const auto* quantized = op.quantized.as<uint8_t>();
   const auto is_outlier = [&](double x) { return !(std::fabs(x) < double(op.limit())); };
   for (int64_t i = 0; i < d.rows; ++i) {
     float amax = 0;
@@ -74,7 +74,7 @@ void ReferenceOps::run(const Int8Gemm& op, void*) {
     for (int64_t j = 0; j < d.cols; ++j) {
       double sum = 0, apart = 0;
       for (int64_t k = 0; k < a.cols; ++k) {
-        const double w = double(codes[j * a.cols + k]) - kInt8Offset;
+        const double w = double(quantized[j * a.cols + k]) - kInt8Offset;
         if (is_outlier(a(i, k)))
           apart += a(i, k) * t[j] * w;
         else

@@ -10,7 +10,7 @@ namespace {
 
 // Does not use the copy streams: pipeline stages send in those, and a copy would wait until another stage has received.
 Ctx::Ticket copy(Ctx& c, const Tensor& to, const Tensor& from) {
-  return c.beside([&](Stream stream) { c.device.copy(to.data, from.data, from.bytes(), stream); });
+  return c.overlap([&](Stream stream) { c.device.copy(to.data, from.data, from.bytes(), stream); });
 }
 
 }  // namespace

@@ -40,8 +40,8 @@ class Var {
   // Asks the consumer of this value to store the amax of its gradient in `of_gradient`, because the producer will
   // quantize the gradient; no tensor: the producer does not need it. The consumer may ignore this: Buffer::amax says
   // whether the amax was stored.
-  void asks_largest(Tensor of_gradient) { asked_ = of_gradient; }
-  Tensor asked_largest() const { return asked_; }
+  void asks_amax(Tensor of_gradient) { asked_ = of_gradient; }
+  Tensor asked_amax() const { return asked_; }
 
  private:
   friend struct Ctx;
@@ -88,14 +88,14 @@ struct TensorSums {
     int64_t row_calls = 0, row_bytes = 0;
   };
   // Collectives, counted in `by_subject` too, that overlap the launches [from, to).
-  struct Beside {
+  struct Overlap {
     int64_t bytes;
     bool rows;
     int64_t from, to = 0;
     std::string subject = {};
   };
   std::map<std::string, Sent> by_subject = {};  // keys: CollectiveSubject::name()
-  std::vector<Beside> beside = {};
+  std::vector<Overlap> overlaps = {};
   const std::vector<Launch>* launches = nullptr;  // launches so far, while a dry run counts them
   Sent all() const {
     Sent sum;
@@ -209,7 +209,7 @@ struct Ctx {
   UnitTraffic* unit_traffic = nullptr;      // host copies of units; dry runs only
   bool sequence_parallel = false;           // see nn/rows.h
   int row_pieces = 1;                       // pieces in which rows are gathered and reduced: nn/rows.h
-  bool sums_beside = false;                 // tensor-parallel collectives overlap GEMMs
+  bool overlaps_sums = false;               // tensor-parallel collectives overlap GEMMs
   int64_t least_piece = 0;              // min elements of a piece of an output that is computed and reduced separately
   uint64_t seed = 0;                    // seed of stochastic rounding and dropout
   Tensor max_attention_logits = {};     // [L, H] f32: max attention logit of each head so far; empty: not tracked
@@ -244,8 +244,8 @@ struct Ctx {
     if (!arena.recording()) group.exchange(out, in, peer, Stream::compute);
   }
   // Allocates the scratch buffer that Communicator::sum() and sum_scatter() of x need; empty where they need none.
-  Buffer room_of_sum(const Communicator& group, const Tensor& x) {
-    const int64_t elements = group.room_of_sum(x.dtype, x.numel());
+  Buffer sum_workspace(const Communicator& group, const Tensor& x) {
+    const int64_t elements = group.sum_workspace(x.dtype, x.numel());
     return elements > 0 ? alloc("gradients of other ranks", x.dtype, {elements}) : Buffer{};
   }
 
@@ -284,7 +284,7 @@ struct Ctx {
   }
   void end_pass(TensorPass pass) {
     wait(std::move(pass.ticket));
-    if (tensor_sums) tensor_sums->beside[pass.number].to = int64_t(tensor_sums->launches->size());
+    if (tensor_sums) tensor_sums->overlaps[pass.number].to = int64_t(tensor_sums->launches->size());
   }
 
   // All-gather and reduce-scatter over the context-parallel ranks: nn/context.h.
@@ -294,16 +294,16 @@ struct Ctx {
   }
   void context_scatter(Tensor own, Tensor all) {  // sums in f32, rounded once
     count_rows(context_sums, all);
-    const Buffer room = room_of_sum(mesh.context(), all);
+    const Buffer workspace = sum_workspace(mesh.context(), all);
     if (!arena.recording())
-      mesh.context().sum_scatter(own.view({own.numel()}), all.view({all.numel()}), room.t, Stream::compute);
+      mesh.context().sum_scatter(own.view({own.numel()}), all.view({all.numel()}), workspace.t, Stream::compute);
   }
 
   // Runs call(on) in that stream concurrently with the compute stream, after the work submitted so far. Use its result,
   // or free its memory, only after wait().
   using Ticket = std::unique_ptr<Event>;
   template <class Call>
-  Ticket beside(Call&& call, Stream on = Stream::comm) {
+  Ticket overlap(Call&& call, Stream on = Stream::comm) {
     if (arena.recording()) return nullptr;
     device.wait(on, *device.record(Stream::compute));
     call(on);
@@ -328,7 +328,7 @@ struct Ctx {
   // Starts an all_to_all() over the context-parallel ranks that overlaps what is launched until end_pass(): nn/ring.h.
   // `most`: bytes sent by the rank that sends the most.
   ContextPass begin_pass(std::span<const Tensor> out, std::span<const Tensor> in, int64_t most) {
-    if (!context_passes) return {beside([&](Stream stream) { mesh.context().all_to_all(out, in, stream); })};
+    if (!context_passes) return {overlap([&](Stream stream) { mesh.context().all_to_all(out, in, stream); })};
     context_passes->all.push_back(
         {.bytes = most, .from = int64_t(context_passes->launches->size()), .subject = CollectiveSubject::name()});
     return {nullptr, context_passes->all.size() - 1};
@@ -360,12 +360,12 @@ struct Ctx {
  private:
   template <class Call>
   TensorPass begin_tensor_pass(const Tensor& x, bool rows, Call&& call) {
-    if (!tensor_sums) return {beside(std::forward<Call>(call))};
-    tensor_sums->beside.push_back({.bytes = int64_t(x.bytes()),
-                                   .rows = rows,
-                                   .from = int64_t(tensor_sums->launches->size()),
-                                   .subject = CollectiveSubject::name()});
-    return {nullptr, tensor_sums->beside.size() - 1};
+    if (!tensor_sums) return {overlap(std::forward<Call>(call))};
+    tensor_sums->overlaps.push_back({.bytes = int64_t(x.bytes()),
+                                     .rows = rows,
+                                     .from = int64_t(tensor_sums->launches->size()),
+                                     .subject = CollectiveSubject::name()});
+    return {nullptr, tensor_sums->overlaps.size() - 1};
   }
   void count_sum(const Tensor& x) {
     if (!tensor_sums) return;

@@ -1,5 +1,5 @@
 // Quantized values of low-precision layers and the tensors that go with them. The engine owns the memory
-// (engine/code_state.h).
+// (engine/quantized_state.h).
 #pragma once
 #include <span>
 
@@ -8,14 +8,14 @@
 namespace athanor {
 
 // The quantized (FP8 or FP4) values of a matrix, with their scales.
-struct Codes {
+struct QuantizedTensor {
   Tensor data;              // [the matrix's shape], or its transpose if `transposed`
   Tensor scales;            // blocks.grid()
   Tensor global = {};       // FP4: the scale of the whole matrix, [1] f32
   Blocks blocks = {};       // blocks of `data` that share a scale
   bool transposed = false;  // `data` is transposed
   // Transposed copy of `data`, optional; its scales if they differ from those of `data`.
-  Tensor beside = {}, beside_scales = {};
+  Tensor transposed_copy = {}, transposed_scales = {};
 };
 
 // All tensors are indexed by the parameter that is the layer's weight. If they are empty, no statistics are counted,
@@ -23,9 +23,10 @@ struct Codes {
 struct Quantization {
   Tensor statistics = {};  // [parameters, kOperands, 4] f64: QuantizeStatistics
   Tensor factors = {};     // [parameters, kMatrices] f32: Quantize::factor, for delayed scaling
-  Tensor amax = {};        // [parameters, kMatrices] f32: Quantize::amax of this step
-  Tensor largest = {};     // [parameters, kMatrices] f32: amax that producers store, see LayerCodes::largest()
-  std::span<const Codes> weights = {};  // [parameters * kOperands]: quantized once per step; no data: not kept
+  Tensor step_amax = {};   // [parameters, kMatrices] f32: Quantize::step_amax of this step
+  Tensor amax = {};        // [parameters, kMatrices] f32: amax that producers store, see LayerQuantization::amax()
+  std::span<const QuantizedTensor> weights =
+      {};  // [parameters * kOperands]: quantized once per step; no data: not kept
 };
 
 }  // namespace athanor

@@ -14,7 +14,7 @@ constexpr OperandRule kTensor{Scaling::tensor}, kTensorGradient{Scaling::tensor,
 constexpr Rules kTensorwise{{kTensor, kTensor, kTensorGradient, kTensor, kTensorGradient, kTensor}};
 // The recipe of TransformerEngine's delayed scaling.
 constexpr OperandRule kDelayed{.scaling = Scaling::tensor, .delayed = true},
-    kDelayedGradient{.scaling = Scaling::tensor, .codes = DType::f8_e5m2, .delayed = true};
+    kDelayedGradient{.scaling = Scaling::tensor, .quantized = DType::f8_e5m2, .delayed = true};
 constexpr Rules kAllDelayed{{kDelayed, kDelayed, kDelayedGradient, kDelayed, kDelayedGradient, kDelayed}};
 // torchao's rowwise_with_gw_hp: weight-gradient GEMMs stay in 16 bits; input-gradient GEMMs read weights with one
 // scale.
@@ -29,14 +29,14 @@ constexpr Rules kBlockwise{{kBlock, kSquare, kBlock, kSquare, kBlock, kBlock}};
 // Hadamard-transformed.
 constexpr DType kFp4 = DType::f4_e2m1;
 constexpr OperandRule kLine16{Scaling::block16, kFp4}, kSquare16{Scaling::square16, kFp4},
-    kGradient16{.scaling = Scaling::block16, .codes = kFp4, .at_random = true},
-    kSpreadGradient16{.scaling = Scaling::block16, .codes = kFp4, .at_random = true, .hadamard = true},
-    kSpread16{.scaling = Scaling::block16, .codes = kFp4, .hadamard = true};
+    kGradient16{.scaling = Scaling::block16, .quantized = kFp4, .at_random = true},
+    kSpreadGradient16{.scaling = Scaling::block16, .quantized = kFp4, .at_random = true, .hadamard = true},
+    kSpread16{.scaling = Scaling::block16, .quantized = kFp4, .hadamard = true};
 constexpr Rules kNvfp4{{kLine16, kSquare16, kGradient16, kSquare16, kSpreadGradient16, kSpread16}};
 
 }  // namespace
 
-Recipe make_recipe(std::string_view name, DType master, GradientCodes gradients) {
+Recipe make_recipe(std::string_view name, DType master, GradientFormat gradients) {
   constexpr DType f32 = DType::f32, bf16 = DType::bf16;
   constexpr Recipe kRecipes[] = {
       {.name = "fp32", .compute = f32, .master = f32},
@@ -56,9 +56,9 @@ Recipe make_recipe(std::string_view name, DType master, GradientCodes gradients)
   CHECK(row != std::end(kRecipes), "no precision recipe named ", name);
   Recipe recipe = *row;
   recipe.master = master;
-  if (gradients != GradientCodes::automatic)
+  if (gradients != GradientFormat::automatic)
     for (const Operand operand : {Operand::input_dy, Operand::weight_dy})
-      recipe.linear[size_t(operand)].codes = gradients == GradientCodes::e5m2 ? DType::f8_e5m2 : DType::f8_e4m3;
+      recipe.linear[size_t(operand)].quantized = gradients == GradientFormat::e5m2 ? DType::f8_e5m2 : DType::f8_e4m3;
   if (master != DType::f32 && recipe.compute != DType::bf16)
     throw Error(cat("master_weights: ", master == DType::i16 ? "split" : name_of(master),
                     " masters need precision bf16 or one of 8 bits, got ", name, "; use master_weights fp32"),

@@ -14,13 +14,13 @@ namespace athanor {
 enum class Scaling : uint8_t { none, tensor, row, block128, square128, block32, block16, square16 };
 struct OperandRule {
   Scaling scaling = Scaling::none;  // none: the operand is the matrix itself
-  DType codes = DType::f8_e4m3;
+  DType quantized = DType::f8_e4m3;
   bool at_random = false;  // stochastic rounding instead of round-to-nearest
   bool hadamard = false;   // quantized after a random Hadamard transform along the GEMM's K dimension
   bool delayed = false;    // the scale follows from amax of earlier steps: DelayedScaling
   bool operator==(const OperandRule&) const = default;
   // True with current scaling per tensor, which needs the tensor's amax: Quantize::largest.
-  bool by_largest() const { return scaling == Scaling::tensor && !delayed; }
+  bool by_amax() const { return scaling == Scaling::tensor && !delayed; }
   // True if a forward GEMM may accumulate with fewer bits than f32: not with block scales. GEMMs of gradients never
   // may.
   // [NVIDIA, TransformerEngine, common/recipe; torchao, float8/config.py]
@@ -60,17 +60,18 @@ struct Recipe {
   std::array<OperandRule, kOperands> linear = {};  // low-precision layers, by Operand
   bool power_of_two = false;                       // round their scales to powers of two
   DelayedScaling delayed = {};                     // used by operands whose rule says `delayed`
-  bool turns_codes = false;  // Ops::turns_codes() of the backend: operands are quantized with K contiguous
+  bool transposes_quantized =
+      false;  // Ops::transposes_quantized() of the backend: operands are quantized with K contiguous
   // True if the weights that GEMMs read are stored in addition to the masters.
   bool separate_params() const { return compute != master; }
   OperandRule rule(Operand operand) const { return linear[size_t(operand)]; }
   bool low_precision() const { return rule(Operand::forward_x).scaling != Scaling::none; }  // FP8 or FP4
   bool delayed_scaling() const { return rule(Operand::forward_x).delayed; }
-  bool four_bits() const { return rule(Operand::forward_x).codes == DType::f4_e2m1; }
+  bool four_bits() const { return rule(Operand::forward_x).quantized == DType::f4_e2m1; }
 };
 
 // name: a value of the config key `precision`.
-Recipe make_recipe(std::string_view name, DType master, GradientCodes gradients = GradientCodes::automatic);
+Recipe make_recipe(std::string_view name, DType master, GradientFormat gradients = GradientFormat::automatic);
 
 // The blocks of a matrix whose dimension `summed` is the GEMM's K dimension.
 Blocks blocks_of(Scaling, int summed);

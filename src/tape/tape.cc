@@ -117,7 +117,7 @@ Var checkpoint(Ctx& c, Block block, Var in) {
   Buffer kept = in.keep();
   const int64_t number = c.block_inputs ? c.block_inputs->keep(c, std::exchange(kept, {})) : -1;
   const int slot = in.slot();
-  const Tensor asked = in.asked_largest();
+  const Tensor asked = in.asked_amax();
   c.tape->recording = false;
   Var out = block(c, std::move(in));
   c.tape->recording = true;
@@ -127,7 +127,7 @@ Var checkpoint(Ctx& c, Block block, Var in) {
              on_inner_tape(cc, [&] {
                Var again = cc.var(number < 0 ? std::move(kept) : cc.block_inputs->bring(cc, number));
                const int inner = again.slot();
-               again.asks_largest(asked);
+               again.asks_amax(asked);
                Var redone = block(cc, std::move(again));
                cc.put(redone.slot(), std::move(d));
                redone = {};

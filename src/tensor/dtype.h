@@ -125,13 +125,13 @@ decltype(auto) by_float(DType dtype, Fn&& fn) {
 
 // Dtypes of quantized values. by_code() and by_scale() work like by_float(), for quantized values and their scales.
 constexpr bool is_code(DType t) { return t == DType::f8_e4m3 || t == DType::f8_e5m2 || t == DType::f4_e2m1; }
-constexpr float largest_code(DType t) {
+constexpr float max_code(DType t) {
   return t == DType::f4_e2m1 ? f4_e2m1::kMost : t == DType::f8_e5m2 ? f8_e5m2::kMost : f8_e4m3::kMost;
 }
 
 template <class Fn>
 decltype(auto) by_code(DType dtype, Fn&& fn) {
-  CHECK(is_code(dtype), "expected codes (f8_e4m3, f8_e5m2, f4_e2m1), got ", dtype);
+  CHECK(is_code(dtype), "expected a quantized type (f8_e4m3, f8_e5m2, f4_e2m1), got ", dtype);
   if (dtype == DType::f4_e2m1) return fn.template operator()<f4_e2m1>();
   return dtype == DType::f8_e4m3 ? fn.template operator()<f8_e4m3>() : fn.template operator()<f8_e5m2>();
 }

@@ -343,7 +343,7 @@ std::unique_ptr<Tokenizer> find_tokenizer(const std::string& shard_path) {
   return is_file(file) ? build(open_described(file), file) : nullptr;
 }
 
-std::vector<TokenizerFile> tokenizer_files_beside(const std::string& shard_path) {
+std::vector<TokenizerFile> tokenizer_files_of(const std::string& shard_path) {
   const std::string folder = parent_dir(shard_path), path = joined(folder, kTokenizerFile);
   if (!is_file(path)) return {};
   std::vector<TokenizerFile> files{{kTokenizerFile, read_file(path, kMaxDescriptor)}};

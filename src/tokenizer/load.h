@@ -37,7 +37,7 @@ LoadedParts load_tokenizer_parts(const std::string& path);
 std::unique_ptr<Tokenizer> find_tokenizer(const std::string& shard_path);
 
 // The descriptor in the folder of a shard and the files that it names, unparsed; empty if there is none.
-std::vector<TokenizerFile> tokenizer_files_beside(const std::string& shard_path);
+std::vector<TokenizerFile> tokenizer_files_of(const std::string& shard_path);
 
 // Writes the descriptor and its files into a folder, each atomically, the descriptor last.
 void write_tokenizer(const Tokenizer& tokenizer, const std::string& folder);

@@ -78,12 +78,12 @@ void PieceForm::append(std::string_view text, TextPlace place, std::string& out)
   if (space && at_end) out += kSpaceMark;
 }
 
-std::string_view Normalizer::of(std::string_view part, TextPlace place, Room& room) const {
+std::string_view Normalizer::of(std::string_view part, TextPlace place, Workspace& workspace) const {
   for (const Step& step : steps_) {
-    room.next.clear();
-    std::visit([&](const auto& s) { append(s, part, place, room.next); }, step);
-    room.text.swap(room.next);
-    part = room.text;
+    workspace.next.clear();
+    std::visit([&](const auto& s) { append(s, part, place, workspace.next); }, step);
+    workspace.text.swap(workspace.next);
+    part = workspace.text;
   }
   return part;
 }

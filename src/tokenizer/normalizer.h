@@ -46,14 +46,14 @@ class Normalizer {
   void add(Step step) { steps_.push_back(std::move(step)); }
   bool empty() const { return steps_.empty(); }
 
-  struct Room {
+  struct Workspace {
     std::string text, next;
   };
-  // Normalizes a part of a text; returns the part itself or text stored in `room`.
-  std::string_view of(std::string_view part, TextPlace place, Room& room) const;
+  // Normalizes a part of a text; returns the part itself or text stored in `workspace`.
+  std::string_view of(std::string_view part, TextPlace place, Workspace& workspace) const;
   std::string of(const std::string& text) const {
-    Room room;
-    return std::string(of(text, TextPlace::document, room));
+    Workspace workspace;
+    return std::string(of(text, TextPlace::document, workspace));
   }
 
   bool only_nfc() const;

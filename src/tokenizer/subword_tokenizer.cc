@@ -98,7 +98,7 @@ class SubwordTokenizer::TextEncoder final : public Encoder {
 
   const SubwordTokenizer& t_;
   std::unique_ptr<PieceEncoder> model_;
-  Normalizer::Room normal_, respelt_;
+  Normalizer::Workspace normal_, respelt_;
 };
 
 SubwordTokenizer::SubwordTokenizer(SubwordParts parts, Descriptor descriptor, std::vector<TokenizerFile> sources)

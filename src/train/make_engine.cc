@@ -61,7 +61,7 @@ class Pace {
     limits_.most = {rate(device.peak_flops(recipe.compute), gpu ? 3e14 : 5e11),
                     rate(device.peak_bytes(), gpu ? 2e12 : 5e10)};
     if (gpu && recipe.low_precision()) {
-      limits_.most.codes = rate(device.peak_flops(DType::f8_e4m3), 2 * limits_.most.flops);
+      limits_.most.quantized = rate(device.peak_flops(DType::f8_e4m3), 2 * limits_.most.flops);
       limits_.most.floats = rate(device.peak_plain_flops(), limits_.most.flops / 15);
     }
     limits_.multiprocessors = least_of_ranks(backend, device.multiprocessors());
@@ -223,7 +223,7 @@ class Fitting {
 
   [[noreturn]] void refuse(Engine& engine) const {
     const MemoryPlan& plan = engine.memory();
-    const size_t beside = memory_beside_plan(config_, backend_.device, engine),
+    const size_t beside = memory_outside_plan(config_, backend_.device, engine),
                  reserve = runtime_reserve(config_, backend_.device);
     plan.require_fits(capacity_, reserve);  // throws, listing the largest kinds
     if (plan.total(Mem::pinned) > 0)
@@ -244,7 +244,7 @@ class Fitting {
 
   enum class Fit : uint8_t { no, only_device, yes };
   Fit fits(Engine& engine) {
-    const size_t rest = memory_beside_plan(config_, backend_.device, engine);
+    const size_t rest = memory_outside_plan(config_, backend_.device, engine);
     const bool on_device = most_of_ranks(engine.least_memory() + rest) <= capacity_ &&
                            most_of_ranks(engine.memory().total() + rest) <= capacity_;
     if (!on_device) return Fit::no;
@@ -386,8 +386,8 @@ std::unique_ptr<Engine> make_engine(const Config& c, Backend backend, bool train
     log::warn(why);
   if (!engine->low_precision().empty())
     log::info(engine->low_precision(), "; ",
-              backend.tuning ? backend.tuning->describe_codes(engine->tunable())
-                             : "emulated: the processor multiplies what the codes stand for as fp32");
+              backend.tuning ? backend.tuning->describe_quantized(engine->tunable())
+                             : "emulated: the processor multiplies dequantized values as fp32");
   if (c.gradient_accumulation_steps > 0 && c.gradient_accumulation_steps != engine->micro_batches())
     throw Error(
         cat("gradient_accumulation_steps: ", c.gradient_accumulation_steps, " does not agree with ",

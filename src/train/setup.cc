@@ -268,7 +268,7 @@ size_t save_copy_bytes(const Config& c, const Device& device, const Engine& engi
   return copies ? snapshot_bytes(engine.model().params(), engine.devices()) : 0;
 }
 
-size_t memory_beside_plan(const Config& c, const Device& device, const Engine& engine) {
+size_t memory_outside_plan(const Config& c, const Device& device, const Engine& engine) {
   return runtime_reserve(c, device) + (device.unified() ? save_copy_bytes(c, device, engine) : 0);
 }
 
@@ -366,20 +366,22 @@ double measure_product_flops(Backend backend, DType compute, bool tensor_cores =
 }
 
 // Measured FLOP/s of an FP8 GEMM with one scale per matrix; 0 if the backend has no FP8 GEMM.
-double measure_code_flops(Backend backend) {
+double measure_quantized_flops(Backend backend) {
   const int64_t size = probe_sizes(backend.device).product;
-  Tensor x, codes, scale, d, scratch;
+  Tensor x, quantized, scale, d, scratch;
   MemoryPlan plan;
   plan.add(MemoryKind::inputs, "x", DType::bf16, {size, size}, &x);
-  plan.add(MemoryKind::inputs, "codes", DType::f8_e4m3, {size, size}, &codes);
+  plan.add(MemoryKind::inputs, "quantized", DType::f8_e4m3, {size, size}, &quantized);
   plan.add(MemoryKind::inputs, "scale", DType::f32, {1, 1}, &scale);
   plan.add(MemoryKind::inputs, "d", DType::bf16, {size, size}, &d);
   const auto product = [&] {
-    return ScaledGemm{
-        .product = {.d = d, .a = codes, .b = codes, .tb = true}, .a_scales = scale, .b_scales = scale, .fast = true};
+    return ScaledGemm{.product = {.d = d, .a = quantized, .b = quantized, .tb = true},
+                      .a_scales = scale,
+                      .b_scales = scale,
+                      .fast = true};
   };
-  if (backend.ops.code_product(product()).factors != Factors::codes) return 0;
-  const auto quantize = [&] { return Quantize{.codes = codes, .scales = scale, .x = x}; };
+  if (backend.ops.plan_scaled_gemm(product()).factors != Factors::quantized) return 0;
+  const auto quantize = [&] { return Quantize{.quantized = quantized, .scales = scale, .x = x}; };
   const size_t bytes = std::max(backend.ops.scratch(product()), backend.ops.scratch(quantize()));
   plan.add(MemoryKind::inputs, "scratch", DType::u8, {int64_t(bytes)}, &scratch);
   plan.commit(backend.device);
@@ -398,22 +400,22 @@ double mfu_peak(const Config& c, Backend backend, DType compute, double most_flo
   return known > 0 ? known : measure_product_flops(backend, compute);
 }
 
-Ceilings measure_ceilings(Backend backend, DType compute, bool codes) {
+Ceilings measure_ceilings(Backend backend, DType compute, bool quantized) {
   if (backend.device.unified()) compute = DType::f32;  // CPU cores compute in f32 whatever the storage type
   Ceilings most{measure_product_flops(backend, compute), measure_copy_bytes(backend)};
-  if (!codes || backend.device.unified()) return most;
-  most.codes = measure_code_flops(backend), most.floats = measure_product_flops(backend, DType::f32, false);
+  if (!quantized || backend.device.unified()) return most;
+  most.quantized = measure_quantized_flops(backend), most.floats = measure_product_flops(backend, DType::f32, false);
   return most;
 }
 
-Ceilings ceilings(Backend backend, DType compute, bool codes) {
+Ceilings ceilings(Backend backend, DType compute, bool quantized) {
   const Device& device = backend.device;
   if (device.unified()) return measure_ceilings(backend, compute);
   const auto known = [](double sheet, auto&& measure) { return sheet > 0 ? sheet : measure(); };
   Ceilings most{known(device.peak_flops(compute), [&] { return measure_product_flops(backend, compute); }),
                 known(device.peak_bytes(), [&] { return measure_copy_bytes(backend); })};
-  if (!codes) return most;
-  most.codes = known(device.peak_flops(DType::f8_e4m3), [&] { return measure_code_flops(backend); });
+  if (!quantized) return most;
+  most.quantized = known(device.peak_flops(DType::f8_e4m3), [&] { return measure_quantized_flops(backend); });
   most.floats = known(device.peak_plain_flops(), [&] { return measure_product_flops(backend, DType::f32, false); });
   return most;
 }

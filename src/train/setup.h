@@ -45,7 +45,7 @@ bool saves_in_background(const Config&, const Device&);
 size_t save_copy_bytes(const Config&, const Device&, const Engine&);
 // What a run takes of memory_capacity() in addition to the plan: the reserve, and that copy if it is in the same
 // memory.
-size_t memory_beside_plan(const Config&, const Device&, const Engine&);
+size_t memory_outside_plan(const Config&, const Device&, const Engine&);
 
 // Makes an engine whose plan fits in memory; it is not committed. micro_batch_size 0: chosen among the divisors of the
 // global batch up to a token limit, together with the recomputation mode, at least the configured one, by the modelled
@@ -74,9 +74,9 @@ FlopCount attention_flops_per_token(const ModelConfig&, int64_t seq_length);  //
 // the data sheet's peak, else a measured GEMM's rate.
 double mfu_peak(const Config&, Backend, DType compute, double most_flops);
 // Peak rates, measured in a tenth of a second: a large GEMM of random values, and a copy larger than the caches; with
-// `codes` also GEMMs of FP8 values, if the GPU has them, and of f32.
-Ceilings measure_ceilings(Backend, DType compute, bool codes = false);
+// `quantized` also GEMMs of FP8 values, if the GPU has them, and of f32.
+Ceilings measure_ceilings(Backend, DType compute, bool quantized = false);
 // Peak rates from the data sheet if the device is known.
-Ceilings ceilings(Backend, DType compute, bool codes = false);
+Ceilings ceilings(Backend, DType compute, bool quantized = false);
 
 }  // namespace athanor

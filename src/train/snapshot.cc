@@ -188,7 +188,7 @@ std::string state_json(const RunState& s) {
                              {"lr_decay_iters", {b.old_decay_iters, b.new_decay_iters}}});
   if (s.window) j["latest_steps"] = {{"count", s.window->count}, {"loss", s.window->loss}, {"norm", s.window->norm}};
   for (const auto& [name, q] : s.quantized)
-    j["quantized"][name.first][name.second] = {q.values, q.saturated, q.underflowed, magnitude_json(q.largest)};
+    j["quantized"][name.first][name.second] = {q.values, q.saturated, q.underflowed, magnitude_json(q.amax)};
   std::vector<nlohmann::json> routing;
   for (const double sum : s.routing) routing.push_back(magnitude_json(sum));
   if (!routing.empty()) j["routing"] = routing;

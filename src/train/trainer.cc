@@ -472,11 +472,11 @@ void Trainer::report_quantized() {
       metrics_.quantized({.step = state_.step,
                           .layer = spec.name,
                           .operand = std::string(name_of(operand)),
-                          .codes = name_of(recipe.rule(operand).codes),
+                          .dtype = name_of(recipe.rule(operand).quantized),
                           .values = int64_t(q->second.values),
                           .saturated = int64_t(q->second.saturated),
                           .underflowed = int64_t(q->second.underflowed),
-                          .largest = q->second.largest});
+                          .largest = q->second.amax});
     }
   state_.quantized.clear();
 }
@@ -579,7 +579,7 @@ Exit Trainer::finish(Exit code) {
     metrics_.table(table);
   if (profile_) metrics_.table(profile_->table(profile_->step_seconds()));
   const uint64_t used = backend_.device.unified() ? process_memory().anonymous : backend_.device.in_use();
-  const uint64_t planned = engine_->memory().total() + memory_beside_plan(config_, backend_.device, *engine_);
+  const uint64_t planned = engine_->memory().total() + memory_outside_plan(config_, backend_.device, *engine_);
   if (used > planned)
     log::warn("memory: this run holds ", format_bytes(used), ", more than plan and reserve (", format_bytes(planned),
               "); raise runtime_reserve_mib");

@@ -103,7 +103,7 @@ Trainer::Trainer(Config config, Backend backend, TrainerOptions options)
     log::warn("valid_data: ", doubt);
   if (const std::string both = first && valid_ ? train_.first_shared_shard(*valid_) : ""; !both.empty())
     log::warn("valid_data: ", both, " is in train_data too: the validation loss says nothing about unseen text");
-  if (!config_.save.empty()) tokenizer_ = tokenizer_files_beside(train_.first_shard());
+  if (!config_.save.empty()) tokenizer_ = tokenizer_files_of(train_.first_shard());
   if (!config_.multiple_choice_data.empty()) {
     const auto tokenizer = find_tokenizer(train_.first_shard());
     if (!tokenizer)
@@ -252,7 +252,7 @@ void Trainer::check_resume(Resume& resume) {
   };
   const bool tells = backend_.mesh.world().rank() == 0;
   if (tells && !tokenizer_.empty()) {
-    const std::vector<TokenizerFile> before = tokenizer_files_beside(resume.folder + "/" + kManifestName);
+    const std::vector<TokenizerFile> before = tokenizer_files_of(resume.folder + "/" + kManifestName);
     if (!before.empty() && !std::equal(before.begin(), before.end(), tokenizer_.begin(), tokenizer_.end(), same))
       log::warn("the tokenizer beside ", train_.first_shard(), " is another than in ", resume.folder,
                 ": checkpoints hold it from here on");

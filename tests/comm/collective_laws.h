@@ -109,8 +109,8 @@ inline void sums_are_rounded_once(Communicator& c) {
       const int64_t all = n * c.size();
       const auto want = expected_reduction(c.size(), all, dtype, Reduce::sum);
       auto x = contribution(c.rank(), all, dtype), full = x;
-      std::vector<std::byte> room(size_t(c.room_of_sum(dtype, all)) * size_of(dtype));
-      const Tensor other{room.data(), dtype, {c.room_of_sum(dtype, all)}};
+      std::vector<std::byte> workspace(size_t(c.sum_workspace(dtype, all)) * size_of(dtype));
+      const Tensor other{workspace.data(), dtype, {c.sum_workspace(dtype, all)}};
       c.sum({x.data(), dtype, {all}}, other, Stream::compute);
       EXPECT_EQ(x, want) << dtype << " " << n;
       const auto part = std::ptrdiff_t(size_t(n) * size_of(dtype));

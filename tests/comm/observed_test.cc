@@ -18,7 +18,7 @@ class Inner final : public Communicator {
   void all_reduce(Tensor, Reduce, Stream) override { calls_.emplace_back("all_reduce"); }
   void all_gather(Tensor, Tensor, Stream) override { calls_.emplace_back("all_gather"); }
   void reduce_scatter(Tensor, Tensor, Reduce, Stream) override { calls_.emplace_back("reduce_scatter"); }
-  int64_t room_of_sum(DType, int64_t n) const override { return 3 * n; }
+  int64_t sum_workspace(DType, int64_t n) const override { return 3 * n; }
   void sum(Tensor, Tensor, Stream) override { calls_.emplace_back("sum"); }
   void sum_scatter(Tensor, Tensor, Tensor, Stream) override { calls_.emplace_back("sum_scatter"); }
   void send(Tensor, int, Stream) override { calls_.emplace_back("send"); }
@@ -68,7 +68,7 @@ TEST(Observed, EveryCallIsPassedOnAndTold) {
   Heard heard;
   watch.observer = &heard;
   call_all(*world);
-  EXPECT_EQ(world->room_of_sum(DType::bf16, 5), 15);
+  EXPECT_EQ(world->sum_workspace(DType::bf16, 5), 15);
   EXPECT_EQ(heard.words, (std::vector<std::string>{"all_reduce of world",     ".", "all_gather of world", ".",
                                                    "reduce_scatter of world", ".", "all_reduce of world", ".",
                                                    "reduce_scatter of world", ".", "send of world",       ".",

@@ -48,10 +48,10 @@ TEST(PlanForecast, DependsOnWhatTheRunUses) {
   const Forecast one = forecast(RankPlan(blocks(), h100s(1))), node = forecast(RankPlan(blocks(), h100s(8))),
                  nodes = forecast(RankPlan(blocks(), h100s(64)));
   EXPECT_STREQ(one.sensitive.front().of->name, "products");
-  EXPECT_FALSE(depends_on(one, "links") || depends_on(one, "network") || depends_on(one, "codes"));
+  EXPECT_FALSE(depends_on(one, "links") || depends_on(one, "network") || depends_on(one, "quantized"));
   EXPECT_FALSE(depends_on(node, "network"));
   EXPECT_TRUE(depends_on(nodes, "network"));
-  EXPECT_TRUE(depends_on(forecast(RankPlan(blocks({"precision=fp8_tensorwise"}), h100s(1))), "codes"));
+  EXPECT_TRUE(depends_on(forecast(RankPlan(blocks({"precision=fp8_tensorwise"}), h100s(1))), "quantized"));
 }
 
 TEST(PlanForecast, CountsGapsBetweenKernelsAndComputingThatOthersSlowDown) {

@@ -59,11 +59,12 @@ void run_op(const Op& op, int threads = 2) {
   ThreadPool pool(threads);
   CpuOps ops(pool);
   const size_t n = ops.scratch(op);
-  std::vector<double> room(n / sizeof(double) + 2);
-  std::memset(room.data(), 0xff, room.size() * sizeof(double));
-  ops.run(op, room.data());
-  const auto* bytes = reinterpret_cast<const unsigned char*>(room.data());
-  for (size_t i = n; i < room.size() * sizeof(double); ++i) ASSERT_EQ(bytes[i], 0xff) << op.kName << " scratch " << i;
+  std::vector<double> workspace(n / sizeof(double) + 2);
+  std::memset(workspace.data(), 0xff, workspace.size() * sizeof(double));
+  ops.run(op, workspace.data());
+  const auto* bytes = reinterpret_cast<const unsigned char*>(workspace.data());
+  for (size_t i = n; i < workspace.size() * sizeof(double); ++i)
+    ASSERT_EQ(bytes[i], 0xff) << op.kName << " scratch " << i;
 }
 
 constexpr DType kFloats[] = {DType::f32, DType::bf16, DType::f16};

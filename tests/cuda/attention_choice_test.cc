@@ -50,12 +50,12 @@ class AttentionChoice : public KernelTest {
     const emu::Report report = emu::take_report();
     EXPECT_EQ(report.fault, emu::Fault::kNone) << report.text;
   }
-  static std::unique_ptr<CudaOps> make(bool by_trial = true, const CudnnTable& cudnn = library()) {
+  static std::unique_ptr<CudaOps> make(bool autotuned = true, const CudnnTable& cudnn = library()) {
     return std::make_unique<CudaOps>(
         nullptr, make_gemm_runner(),
         cuda::AttentionRunner(std::make_unique<cuda::CudnnAttention>(
                                   cudnn, nullptr, cuda::CudnnAttention::Options{.tokens = kTokens, .documents = true}),
-                              by_trial));
+                              autotuned));
   }
   std::string search(CudaOps& ops, double cudnn_microseconds, double seconds = 600) const {
     fake().set_microseconds(cudnn_microseconds);
@@ -136,7 +136,7 @@ TEST_F(AttentionChoice, LargestScoresAreGivenByTheProgramsOwn) {
 
 // The amax of the output covers all values; with cuDNN, whose plans do not compute it, too. It does not make a separate
 // problem.
-TEST_F(AttentionChoice, LargestMagnitudesAreLeftByWhoeverComputes) {
+TEST_F(AttentionChoice, AmaxIsStoredByWhoeverComputes) {
   const auto slow = make(), fast = make();
   search(*slow, kSlow), search(*fast, kFast);
   for (AttentionFwd& op : forwards) op.amax = tensor(DType::f32, {1});
@@ -202,9 +202,9 @@ TEST_F(AttentionChoice, DocumentsAndWindowsAreTriedFirst) {
   EXPECT_TRUE(by_cudnn(*untried, wide));
   const Tunable all{.products = {}, .forward = forwards, .backward = backwards};
   EXPECT_EQ(untried->describe_attention(all),
-            "forward by the program's own kernels, without a trial; "
-            "backward by the program's own kernels, without a trial");
-  EXPECT_EQ(fast->describe_attention(all), "forward by cuDNN's, by a trial; backward by cuDNN's, by a trial");
+            "forward by the program's own kernels, without autotuning; "
+            "backward by the program's own kernels, without autotuning");
+  EXPECT_EQ(fast->describe_attention(all), "forward by cuDNN's, by autotuning; backward by cuDNN's, by autotuning");
 }
 
 TEST_F(AttentionChoice, TellsWhoseKernelsAndWhy) {
@@ -212,11 +212,11 @@ TEST_F(AttentionChoice, TellsWhoseKernelsAndWhy) {
   const auto words = [&](CudaOps& of) {
     return of.describe_attention({.products = {}, .forward = forwards, .backward = backwards});
   };
-  EXPECT_EQ(words(*ops), "forward by cuDNN's, without a trial; backward by cuDNN's, without a trial");
+  EXPECT_EQ(words(*ops), "forward by cuDNN's, without autotuning; backward by cuDNN's, without autotuning");
   search(*ops, kSlow);
   EXPECT_EQ(words(*ops),
-            "forward by the program's own kernels, faster in a trial; "
-            "backward by the program's own kernels, faster in a trial");
+            "forward by the program's own kernels, faster when autotuned; "
+            "backward by the program's own kernels, faster when autotuned");
   EXPECT_EQ(words(*make(false)), "forward by cuDNN's, as configured; backward by cuDNN's, as configured");
   CudaOps without(nullptr, make_gemm_runner(), cuda::AttentionRunner({.why = "it is not there"}));
   EXPECT_EQ(words(without),
@@ -224,7 +224,7 @@ TEST_F(AttentionChoice, TellsWhoseKernelsAndWhy) {
             "backward by the program's own kernels: it is not there");
   forwards.back().shape.window = 3;
   EXPECT_THAT(words(*make()),
-              HasSubstr("forward by cuDNN's, without a trial and the program's own kernels, without a trial"));
+              HasSubstr("forward by cuDNN's, without autotuning and the program's own kernels, without autotuning"));
   backwards = {};
   EXPECT_THAT(words(*make()), Not(HasSubstr("backward")));
 }

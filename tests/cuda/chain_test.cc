@@ -1,7 +1,7 @@
 // A captured graph with everything that captured steps contain: programmatic launches, a memset, a fork to a second
 // stream, a join, and a cluster launch. Each replay gives the same bits as separate launches.
 #include "cuda/check.h"
-#include "cuda/cuda_device.h"
+#include "cuda/device/cuda_device.h"
 #include "cuda/gemm/wgmma_product.h"
 #include "cuda/kernels.h"
 #include "tests/cuda/kernel_test.h"

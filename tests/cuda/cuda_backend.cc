@@ -6,8 +6,8 @@
 #include <map>
 
 #include "cuda/check.h"
-#include "cuda/cuda_device.h"
 #include "cuda/cuda_ops.h"
+#include "cuda/device/cuda_device.h"
 #include "cuda/libraries/open.h"
 #include "cuda/libraries/specs.h"
 #ifdef ATHANOR_EMULATED_GPU

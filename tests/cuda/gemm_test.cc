@@ -463,7 +463,7 @@ TEST_F(GemmTest, SearchFusesWhereThatIsFaster) {
 }
 
 // The library writes bias gradients in d's dtype, which must match ours.
-TEST_F(GemmTest, SumsBesideA16BitProductAreDoneInParts) {
+TEST_F(GemmTest, SumsOverlappedWithA16BitGemmAreDoneInParts) {
   Gemm op{.d = matrix16(32, 64, 1), .a = matrix16(16, 32, 2), .b = matrix16(16, 64, 3)};
   op.ta = true;
   op.epilogue = Epilogue::sum_b;

@@ -1,5 +1,5 @@
-// The kernels of cuda/optimizer.cu and lamb.cu run the op cases; AdamW is bit-identical to the CPU backend, in one
-// launch or several, and StepControl to close_step() on the host.
+// The kernels of cuda/update/optimizer.cu and lamb.cu run the op cases; AdamW is bit-identical to the CPU backend, in
+// one launch or several, and StepControl to close_step() on the host.
 #include <cmath>
 #include <cstring>
 #include <functional>

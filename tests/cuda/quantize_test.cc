@@ -1,6 +1,6 @@
-// The kernels of cuda/quantize.cu, quantize_delayed.cu, quantize_part.cu, quantize_rows.cu and codes.cu run the op
-// cases of quantization: values and scales are bit-identical to the reference. GEMMs of quantized operands: by the
-// library for every scale layout that it supports, otherwise emulated.
+// The kernels of cuda/quantize/quantize.cu, quantize_delayed.cu, quantize_part.cu, quantize_rows.cu and codes.cu run
+// the op cases of quantization: values and scales are bit-identical to the reference. GEMMs of quantized operands: by
+// the library for every scale layout that it supports, otherwise emulated.
 #include "cuda/scratch.h"
 #include "tests/cuda/kernel_test.h"
 #ifdef ATHANOR_EMULATED_GPU
@@ -21,7 +21,7 @@ class QuantizeKernels : public KernelTest {
   }
 };
 
-TEST_F(QuantizeKernels, CodesAndScales) { agrees(Quantize::kName, quantize_cases, 3, 100); }
+TEST_F(QuantizeKernels, QuantizedValuesAndScales) { agrees(Quantize::kName, quantize_cases, 3, 100); }
 TEST_F(QuantizeKernels, DelayedScales) { agrees(DelayedScales::kName, quantize_cases, 5, 5); }
 TEST_F(QuantizeKernels, EmulatedProducts) { agrees(ScaledGemm::kName, quantize_cases, 11, 10); }
 TEST_F(QuantizeKernels, CodesOf4Bits) { agrees(Quantize::kName, fp4_cases, 2, 30); }
@@ -32,8 +32,8 @@ TEST_F(QuantizeKernels, Transposed) {
   EXPECT_GT(examine.seen().at(Quantize::kName), 100);
   EXPECT_TRUE(examine.findings().empty()) << examine.report();
 }
-TEST_F(QuantizeKernels, LargestOfParts) { agrees(LargestOfPart::kName, quantize_part_cases, 2, 50); }
-TEST_F(QuantizeKernels, CodesOfParts) { agrees(QuantizePart::kName, quantize_part_cases, 3, 100); }
+TEST_F(QuantizeKernels, AmaxOfParts) { agrees(AmaxOfPart::kName, quantize_part_cases, 2, 50); }
+TEST_F(QuantizeKernels, QuantizedParts) { agrees(QuantizePart::kName, quantize_part_cases, 3, 100); }
 TEST_F(QuantizeKernels, AnyAlignment) {
   needs_no_alignment(Quantize::kName, quantize_cases, 37);
   needs_no_alignment(QuantizePart::kName, quantize_part_cases, 23);
@@ -45,7 +45,7 @@ TEST_F(QuantizeKernels, ManyBlocks) {
   for (const Blocks& blocks : {Blocks{0, 0}, Blocks{1, 0}, Blocks{0, 1}, Blocks{1, 128}, Blocks{128, 128}}) {
     const Shape s{200, 528};
     examine(OpCase<Quantize>{cat("blocks ", blocks.rows, "x", blocks.cols),
-                             {.codes = tensor(DType::f8_e4m3, s),
+                             {.quantized = tensor(DType::f8_e4m3, s),
                               .scales = tensor(DType::f32, blocks.grid(s)),
                               .x = tensor(DType::bf16, s),
                               .blocks = blocks},
@@ -58,7 +58,7 @@ TEST_F(QuantizeKernels, ManyBlocks) {
                              .amax = tensor(DType::f32, {150, 1}),
                              .factors = tensor(DType::f32, {150, 1}),
                              .state = tensor(DType::u8, {int64_t(sizeof(StepState))}),
-                             .codes = {DType::f8_e4m3},
+                             .quantized = {DType::f8_e4m3},
                              .length = 300},
                             {{"amax", uniform(0, 2)}, {"histories", uniform(0, 1)}, {"state", bytes_of(StepState{})}},
                             true});
@@ -134,10 +134,10 @@ void narrow_products(Examiner& examine, int capability, int* native) {
     const int64_t terms = four ? 16 : 32;
     const Blocks of_a = ta ? Blocks{terms, 1} : Blocks{1, terms};
     const Blocks of_b = four ? Blocks{16, 16} : tb ? Blocks{1, terms} : Blocks{terms, 1};
-    const DType codes = four ? DType::f4_e2m1 : DType::f8_e4m3, scales = four ? DType::f8_e4m3 : DType::f8_e8m0;
+    const DType quantized = four ? DType::f4_e2m1 : DType::f8_e4m3, scales = four ? DType::f8_e4m3 : DType::f8_e8m0;
     ScaledGemm op{.product = {.d = tensor(accumulate ? DType::f32 : DType::bf16, {m, n}),
-                              .a = tensor(codes, a),
-                              .b = tensor(ta && !four ? DType::f8_e5m2 : codes, b),
+                              .a = tensor(quantized, a),
+                              .b = tensor(ta && !four ? DType::f8_e5m2 : quantized, b),
                               .ta = ta,
                               .tb = tb,
                               .accumulate = accumulate},
@@ -177,20 +177,21 @@ TEST_F(QuantizeKernels, BlackwellMultipliesBlocksOf32And16) {
 // Ops on one matrix, by the scales that they have: along rows and, transposed, along columns.
 struct QuantizeOps {
   AccessBudget budget;
-  Tensor x = budget.tensor(DType::bf16, {256, 512}), codes = budget.tensor(DType::f8_e4m3, {256, 512}),
-         transposed_codes = budget.tensor(DType::f8_e4m3, {512, 256});
+  Tensor x = budget.tensor(DType::bf16, {256, 512}), quantized = budget.tensor(DType::f8_e4m3, {256, 512}),
+         transposed_quantized = budget.tensor(DType::f8_e4m3, {512, 256});
   Quantize alone(const Blocks& blocks) const {
-    return {.codes = codes, .scales = budget.tensor(DType::f32, blocks.grid(x.shape)), .x = x, .blocks = blocks};
+    return {
+        .quantized = quantized, .scales = budget.tensor(DType::f32, blocks.grid(x.shape)), .x = x, .blocks = blocks};
   }
   Quantize transposed(const Blocks& blocks) const {
     Quantize op = alone(blocks);
-    op.turn = true, op.codes = transposed_codes, op.scales = budget.tensor(DType::f32, op.scale_grid());
+    op.turn = true, op.quantized = transposed_quantized, op.scales = budget.tensor(DType::f32, op.scale_grid());
     return op;
   }
   Quantize both(const Blocks& blocks) const {
     Quantize op = alone(blocks);
-    op.transposed = transposed_codes;
-    if (blocks != Blocks{}) op.transposed_scales = budget.tensor(DType::f32, blocks.grid(transposed_codes.shape));
+    op.transposed = transposed_quantized;
+    if (blocks != Blocks{}) op.transposed_scales = budget.tensor(DType::f32, blocks.grid(transposed_quantized.shape));
     return op;
   }
 };
@@ -198,7 +199,7 @@ struct QuantizeOps {
 TEST(QuantizeKernelsBudget, AccessesAreCoalesced) {
   const QuantizeOps ops;
   const ScaledGemm product{
-      .product = {.d = ops.budget.tensor(DType::f32, {512, 512}), .a = ops.codes, .b = ops.codes, .ta = true},
+      .product = {.d = ops.budget.tensor(DType::f32, {512, 512}), .a = ops.quantized, .b = ops.quantized, .ta = true},
       .a_scales = ops.budget.tensor(DType::f32, {1, 1}),
       .b_scales = ops.budget.tensor(DType::f32, {1, 1})};
   EXPECT_EQ(ops.budget.check(ops.alone({}), ops.alone({1, 0}), ops.alone({1, 128}), ops.both({}), ops.both({1, 0}),
@@ -226,7 +227,7 @@ TEST_F(QuantizeKernels, RowsThatDoNotFit) {
   for (const int64_t columns : {16128, 20224, 30208})
     for (const bool both : {false, true}) {
       const Shape s{3, columns};
-      Quantize op{.codes = tensor(DType::f8_e4m3, s),
+      Quantize op{.quantized = tensor(DType::f8_e4m3, s),
                   .scales = tensor(DType::f32, {3, 1}),
                   .x = tensor(DType::bf16, s),
                   .blocks = {1, 0}};

@@ -37,8 +37,8 @@ class Compared final : public Decorated<Compared> {
  public:
   template <class Op>
   void on(const Op&, void*) {
-    if constexpr (!requires(Op o) { o.amax; } && !cuda::kIsOneOf<Op, AttentionBwd, NormApply, Quantize, LargestOfPart,
-                                                                 QuantizePart, RandomNormal, Rope>)
+    if constexpr (!requires(Op o) { o.amax; } &&
+                  !cuda::kIsOneOf<Op, AttentionBwd, NormApply, Quantize, AmaxOfPart, QuantizePart, RandomNormal, Rope>)
       throw Error("only sizes are compared");
   }
   const BothSizes& inner() const { return sizes; }

@@ -6,8 +6,8 @@
 
 #include <cmath>
 
+#include "cuda/autotune.h"
 #include "cuda/scratch.h"
-#include "cuda/trial.h"
 #include "ops/decorate.h"
 #include "tests/cuda/kernel_test.h"
 #ifdef ATHANOR_EMULATED_GPU

@@ -54,7 +54,7 @@ TEST(RunRecords, ReadsWhatTheSinkWrites) {
     sink.quantized({.step = 2,
                     .layer = "h.0.fc",
                     .operand = "forward_x",
-                    .codes = "f8_e4m3",
+                    .dtype = "f8_e4m3",
                     .values = 9,
                     .underflowed = 4,
                     .largest = INFINITY});

@@ -31,7 +31,7 @@ QuantizedMetrics counted(int64_t step, const char* layer, const char* operand, i
   return {.step = step,
           .layer = layer,
           .operand = operand,
-          .codes = "f8_e4m3",
+          .dtype = "f8_e4m3",
           .values = 1000,
           .saturated = saturated,
           .underflowed = underflowed,

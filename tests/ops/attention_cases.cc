@@ -114,7 +114,7 @@ void large_scores(Examiner& examine) {
 }
 
 // The largest magnitude of what is stored: of rows that see keys or none, in blocks of rows that end anywhere.
-void largest_of_outputs(Examiner& examine) {
+void amax_of_outputs(Examiner& examine) {
   for (const Setting& s :
        {Setting{"one", {{0, 1, 0, 1, 0, 0}}, 1, 1, heads(1, 1, 1)},
         Setting{"rows outside spans", {{3, 7, 2, 7, 0, 0}, {15, 4, 20, 4, 0, 0}}, 21, 26, heads(2, 1, 40)},
@@ -131,7 +131,7 @@ void largest_of_outputs(Examiner& examine) {
       }
       for (const Init& v : {normal(), constant(0), listed({1, -2, 3e4, 0, -INFINITY}), listed({-1, 2, std::nan("")})}) {
         fwd.values["v"] = v;
-        leaves_largest(examine, fwd, "y");
+        leaves_amax(examine, fwd, "y");
       }
     }
 }
@@ -194,7 +194,7 @@ void attention_cases(Examiner& examine) {
   const Setting shared{"shared keys", {{0, 3, 0, 9, 2, 0}, {3, 4, 0, 9, 5, 0}}, 7, 9, heads(4, 2, 8)};
   examine(forward(shared, DType::f32, 0));
   large_scores(examine);
-  largest_of_outputs(examine);
+  amax_of_outputs(examine);
   gradients(examine);
   rotated_back_cases(examine);
   merge_cases(examine);

@@ -10,7 +10,7 @@ namespace athanor {
 // Of an op that leaves the largest magnitude of `output` in `amax`: it is that of what the same run stored, to the bit,
 // NaN above all, and nothing else changes. `c` is without it.
 template <class Op>
-void leaves_largest(Examiner& examine, OpCase<Op> c, const char* output) {
+void leaves_amax(Examiner& examine, OpCase<Op> c, const char* output) {
   if (examine.lists() || !examine.wanted(Op::kName)) return;
   const auto without = examine.backend_results(c);
   c.op.amax = tensor(DType::f32, {1});

@@ -50,9 +50,9 @@ std::vector<std::byte> encoded(const Tensor& like, const Init& value, uint64_t s
 }
 
 // A NaN in every float dtype (16-bit words 0xffXX), another one for another salt. Codes: the NaN that no op writes.
-std::vector<std::byte> poison(size_t bytes, uint32_t salt, bool codes = false) {
+std::vector<std::byte> poison(size_t bytes, uint32_t salt, bool quantized = false) {
   std::vector<std::byte> out(bytes, std::byte{0xff});
-  if (codes) return out;
+  if (quantized) return out;
   for (size_t i = 0; i < bytes; i += 2) out[i] = std::byte(uint8_t(0xa0 + salt % 8));
   return out;
 }

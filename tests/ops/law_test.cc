@@ -232,11 +232,11 @@ TEST_P(Laws, EmbeddingsLookUpAddAndCollect) {
 // The largest value takes the largest scale, 448 / 448 here, so that codes are what the values round to.
 TEST_P(Laws, FourBitsRoundBlocksOf16) {
   const auto x = f32({0, 0.5f, -1, 1.5f, 2, 3, 4, -6, 0.25f, 0.75f, 1.25f, 1.75f, -2.5f, 3.5f, 5, 0.1f});
-  OnDevice<f4_e2m1> codes(*b.device, std::vector<f4_e2m1>(16));
+  OnDevice<f4_e2m1> quantized(*b.device, std::vector<f4_e2m1>(16));
   OnDevice<f8_e4m3> scale(*b.device, std::vector<f8_e4m3>(1));
   auto global = f32({0});
   OnDevice<double> statistics(*b.device, std::vector<double>{1, 0, 0, 2});
-  run(Quantize{.codes = codes.t().view({1, 16}),
+  run(Quantize{.quantized = quantized.t().view({1, 16}),
                .scales = scale.t().view({1, 1}),
                .global = global.t(),
                .x = as(x, {1, 16}),
@@ -245,7 +245,7 @@ TEST_P(Laws, FourBitsRoundBlocksOf16) {
   EXPECT_EQ(global.read(), V{1.0f / 448});
   EXPECT_EQ(to_float(scale.read()[0]), 448);
   V values;
-  for (const f4_e2m1 code : codes.read()) values.push_back(to_float(code));
+  for (const f4_e2m1 code : quantized.read()) values.push_back(to_float(code));
   EXPECT_EQ(values, (V{0, 0.5f, -1, 1.5f, 2, 3, 4, -6, 0, 1, 1, 2, -2, 4, 4, 0}));
   EXPECT_EQ(statistics.read(), (std::vector<double>{16, 0, 2, 6}));  // one was counted before
 }
@@ -272,8 +272,8 @@ TEST_P(Laws, HadamardTransformsCancelInAProduct) {
         ys(*b.device, std::vector<f8_e4m3>(a.size() / 16));
     auto xg = f32({0}), yg = f32({0}), d = f32(V(exact.size()));
     const Shape matrix{kTerms, kColumns}, grid{kTerms / 16, kColumns};
-    const auto quantize = [&](const auto& codes, const auto& scales, const auto& global, const auto& from) {
-      run(Quantize{.codes = codes.t().view(matrix),
+    const auto quantize = [&](const auto& quantized, const auto& scales, const auto& global, const auto& from) {
+      run(Quantize{.quantized = quantized.t().view(matrix),
                    .scales = scales.t().view(grid),
                    .global = global.t(),
                    .x = as(from, matrix),

@@ -24,7 +24,7 @@ void family(Examiner& examine, const std::string& name, const Fwd& fwd, const Bw
 
 // The largest magnitude of what is stored.
 template <class Op>
-void largest_magnitude(Examiner& examine, const std::string& name, Op op, const char* input, const char* output) {
+void amax_of(Examiner& examine, const std::string& name, Op op, const char* input, const char* output) {
   constexpr double kInf = std::numeric_limits<double>::infinity();
   if (op.fields()[0].t->dtype == DType::f32) {
     op.amax = tensor(DType::f32, {1});
@@ -33,18 +33,18 @@ void largest_magnitude(Examiner& examine, const std::string& name, Op op, const 
   }
   for (const Init& x :
        {normal(0, 2), kTails, constant(0), listed({1, -2, 3e4, kInf, 0, 0.5}), listed({1, std::nan("")})})
-    leaves_largest(examine, OpCase<Op>{name, op, {{input, x}}}, output);
+    leaves_amax(examine, OpCase<Op>{name, op, {{input, x}}}, output);
 }
 
-void largest_magnitudes(Examiner& examine) {
+void amaxes(Examiner& examine) {
   for (DType dt : kFloats)
     for (const Shape& s : {Shape{1, 1}, Shape{17, 257}, Shape{300, 264}}) {
       const Tensor x = tensor(dt, s), gu = tensor(dt, {s[0], 2 * s[1]});
       const std::string name = cat(s, " ", dt);
-      largest_magnitude(examine, name, GeluFwd{.y = x, .x = x}, "x", "y");
-      largest_magnitude(examine, name, GeluBwd{.dx = x, .dy = x, .x = x}, "dy", "dx");
-      largest_magnitude(examine, name, SwigluFwd{.y = x, .gu = gu}, "gu", "y");
-      largest_magnitude(examine, name, SwigluBwd{.dgu = gu, .dy = x, .gu = gu}, "dy", "dgu");
+      amax_of(examine, name, GeluFwd{.y = x, .x = x}, "x", "y");
+      amax_of(examine, name, GeluBwd{.dx = x, .dy = x, .x = x}, "dy", "dx");
+      amax_of(examine, name, SwigluFwd{.y = x, .gu = gu}, "gu", "y");
+      amax_of(examine, name, SwigluBwd{.dgu = gu, .dy = x, .gu = gu}, "dy", "dgu");
     }
 }
 
@@ -158,7 +158,7 @@ void mlp_cases(Examiner& examine) {
                    OpCase<GeluBwd>{"gradient", {.dx = x, .dy = x, .x = x}}, {{"y", "dy"}}, {{"x", "dx"}});
   examine.gradient(OpCase<SwigluFwd>{"gradient", {.y = x, .gu = gu}},
                    OpCase<SwigluBwd>{"gradient", {.dgu = gu, .dy = x, .gu = gu}}, {{"y", "dy"}}, {{"gu", "dgu"}});
-  largest_magnitudes(examine);
+  amaxes(examine);
 }
 
 // Values first, then gradients, then what ops leave in amax: a planted mistake is met by the check that is for it.
@@ -174,8 +174,8 @@ void activation_cases(Examiner& examine) {
     for (const Activation f : kActivations) {
       const Tensor y = tensor(dt, {17, 257}), x = tensor(dt, {17, 514});
       const std::string name = cat(dt, " ", int(f));
-      largest_magnitude(examine, name, ActivationFwd{.f = f, .y = y, .x = y}, "x", "y");
-      largest_magnitude(examine, name, ActivationBwd{.f = f, .dx = x, .dy = y, .x = x}, "dy", "dx");
+      amax_of(examine, name, ActivationFwd{.f = f, .y = y, .x = y}, "x", "y");
+      amax_of(examine, name, ActivationBwd{.f = f, .dx = x, .dy = y, .x = x}, "dy", "dx");
     }
   for (const DType dt : kFloats)
     for (const DType scalar : dt == DType::f32 ? std::vector{dt} : std::vector{dt, DType::f32})

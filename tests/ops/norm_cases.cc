@@ -108,7 +108,7 @@ void repeats_bits(Examiner& examine, const Setting& s) {
 }
 
 // The largest magnitude of what is stored, of any rows: in registers, several in a block, one by one.
-void largest_magnitudes(Examiner& examine, const Setting& s) {
+void amaxes(Examiner& examine, const Setting& s) {
   constexpr double kInf = std::numeric_limits<double>::infinity();
   OpCase<NormFwd> fwd{s.name(), forward(s)};
   OpCase<NormBwd> bwd{s.name(), backward(s)};
@@ -119,12 +119,12 @@ void largest_magnitudes(Examiner& examine, const Setting& s) {
   }
   for (const Init& x : {normal(), constant(0), listed({1, -2, 3e4, 0, kInf, 5}), listed({1, 2, std::nan(""), -4})}) {
     fwd.values["w"] = fwd.values["b"] = x;
-    leaves_largest(examine, fwd, "y");
+    leaves_amax(examine, fwd, "y");
     bwd.values["dh"] = x;
-    leaves_largest(examine, bwd, "dh");
+    leaves_amax(examine, bwd, "dh");
   }
   bwd.values = {{"dy", constant(0)}, {"dh", constant(-0.0)}};
-  leaves_largest(examine, bwd, "dh");
+  leaves_amax(examine, bwd, "dh");
 }
 
 struct Heads {
@@ -180,7 +180,7 @@ void norm_cases(Examiner& examine) {
   for (NormKind kind : {NormKind::rms, NormKind::layer})
     for (DType dt : kFloats)
       for (const Shape& shape : {Shape{1, 1}, Shape{17, 257}, Shape{19, 96}, Shape{70, 1040}})
-        largest_magnitudes(examine, {kind, dt, dt, shape[0], shape[1]});
+        amaxes(examine, {kind, dt, dt, shape[0], shape[1]});
   for (DType dt : kFloats) {
     for (const Heads& h : {Heads{1, 1, 1, 2}, Heads{3, 4, 2, 8}, Heads{17, 6, 3, 16}, Heads{65, 4, 1, 64}})
       qk_norm(examine, dt, dt, h);

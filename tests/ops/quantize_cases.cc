@@ -11,8 +11,11 @@ constexpr DType kCodes[] = {DType::f8_e4m3, DType::f8_e5m2};
 constexpr Blocks kBlocks[] = {{0, 0}, {1, 0}, {0, 1}, {1, 128}, {128, 1}, {128, 128}, {1, 32}, {32, 1}};
 constexpr Blocks kFp4{1, 16};
 
-Quantize quantize(const Shape& s, DType codes, DType of, const Blocks& blocks, DType scales = DType::f32) {
-  return {.codes = tensor(codes, s), .scales = tensor(scales, blocks.grid(s)), .x = tensor(of, s), .blocks = blocks};
+Quantize quantize(const Shape& s, DType quantized, DType of, const Blocks& blocks, DType scales = DType::f32) {
+  return {.quantized = tensor(quantized, s),
+          .scales = tensor(scales, blocks.grid(s)),
+          .x = tensor(of, s),
+          .blocks = blocks};
 }
 
 void quantize_cases_of(Examiner& examine) {
@@ -22,20 +25,20 @@ void quantize_cases_of(Examiner& examine) {
              bad = listed({1, 2, 3, kInf, 5, -6, std::numeric_limits<double>::quiet_NaN(), 8, 9, -kInf, 11});
   const std::pair<const std::string, Init> counts{"statistics", listed({1000, 3, 20, 0.25})};  // so far
   for (const Blocks& blocks : kBlocks)
-    for (const DType codes : kCodes) {
-      const std::string name = cat("blocks ", blocks.rows, "x", blocks.cols, " ", codes);
+    for (const DType quantized : kCodes) {
+      const std::string name = cat("blocks ", blocks.rows, "x", blocks.cols, " ", quantized);
       for (const Shape& s : {Shape{1, 1}, Shape{3, 17}, Shape{37, 260}, Shape{140, 131}, Shape{21, 272}}) {
         for (const DType of : {DType::f32, DType::bf16})
-          examine(OpCase<Quantize>{cat(s, " ", name, " of ", of), quantize(s, codes, of, blocks), {}, true});
-        Quantize power = quantize(s, codes, DType::bf16, blocks);
+          examine(OpCase<Quantize>{cat(s, " ", name, " of ", of), quantize(s, quantized, of, blocks), {}, true});
+        Quantize power = quantize(s, quantized, DType::bf16, blocks);
         power.power_of_two = true;
         examine(OpCase<Quantize>{cat(s, " ", name, " powers of two"), power, {}, true});
         examine(OpCase<Quantize>{
-            cat(s, " ", name, " e8m0"), quantize(s, codes, DType::bf16, blocks, DType::f8_e8m0), {}, true});
+            cat(s, " ", name, " e8m0"), quantize(s, quantized, DType::bf16, blocks, DType::f8_e8m0), {}, true});
       }
       for (const Init& x : {zeros, one_huge, subnormal, spread, bad})
         for (const DType scales : {DType::f32, DType::f8_e8m0}) {
-          Quantize edges = quantize({37, 260}, codes, DType::f32, blocks, scales);
+          Quantize edges = quantize({37, 260}, quantized, DType::f32, blocks, scales);
           edges.statistics = tensor(DType::f64, {QuantizeStatistics::kNumbers});
           examine(OpCase<Quantize>{cat("edges ", name, " ", scales), edges, {{"x", x}, counts}, true});
         }
@@ -47,7 +50,7 @@ void quantize_cases_of(Examiner& examine) {
 
 // Two levels of scales: all of quantizing, with edges of every kind; blocks far below the largest value saturate and
 // underflow.
-void fp4_codes(Examiner& examine) {
+void fp4_values(Examiner& examine) {
   constexpr double kInf = std::numeric_limits<double>::infinity();
   std::vector<double> falling;
   for (int i = 0; i < 70; ++i)
@@ -65,7 +68,7 @@ void fp4_codes(Examiner& examine) {
         for (int flags = 0; flags < 4; ++flags) {
           const bool at_random = flags & 1, hadamard = flags & 2;
           if (hadamard && (blocks == Blocks{16, 16} || s.dim[0] != 48)) continue;
-          const Quantize op{.codes = tensor(DType::f4_e2m1, s),
+          const Quantize op{.quantized = tensor(DType::f4_e2m1, s),
                             .scales = tensor(DType::f8_e4m3, blocks.grid(s)),
                             .global = tensor(DType::f32, {1}),
                             .x = tensor(hadamard ? DType::bf16 : DType::f32, s),
@@ -86,74 +89,75 @@ void fp4_codes(Examiner& examine) {
 // Factors of others, 0 among them, and the largest magnitude beside the codes.
 void given_factors(Examiner& examine) {
   constexpr double kInf = std::numeric_limits<double>::infinity();
-  for (const DType codes : kCodes)
+  for (const DType quantized : kCodes)
     for (const double factor : {0.0, 1e-3, 30.0, 0x1p126})
       for (const auto& [name, x] :
            {std::pair{"normal", normal()}, {"zeros", constant(0)}, {"bad", listed({1, 2, 3, kInf, 5, -6, 8})}})
         for (const double amax : {0.0, 1e9, kInf}) {
-          Quantize op = quantize({37, 261}, codes, DType::bf16, {});
-          op.factor = op.amax = tensor(DType::f32, {1});
+          Quantize op = quantize({37, 261}, quantized, DType::bf16, {});
+          op.factor = op.step_amax = tensor(DType::f32, {1});
           op.statistics = tensor(DType::f64, {QuantizeStatistics::kNumbers});
           examine(OpCase<Quantize>{
-              cat(codes, " factor ", factor, " of ", name, " after ", amax),
+              cat(quantized, " factor ", factor, " of ", name, " after ", amax),
               op,
-              {{"x", x}, {"statistics", constant(0)}, {"factor", constant(factor)}, {"amax", constant(amax)}},
+              {{"x", x}, {"statistics", constant(0)}, {"factor", constant(factor)}, {"step_amax", constant(amax)}},
               true});
         }
 }
 
 // The largest magnitude as whoever made x left it; it is believed, whatever it is.
-void given_largest(Examiner& examine) {
+void given_amax(Examiner& examine) {
   constexpr double kInf = std::numeric_limits<double>::infinity();
-  for (const DType codes : kCodes)
-    for (const double largest : {0.0, 1e-40, 0.5, 3e38, kInf, std::numeric_limits<double>::quiet_NaN()})
+  for (const DType quantized : kCodes)
+    for (const double amax : {0.0, 1e-40, 0.5, 3e38, kInf, std::numeric_limits<double>::quiet_NaN()})
       for (const int written : {0, 1, 2}) {  // codes; theirs transposed; both
-        Quantize op = quantize({37, 261}, codes, DType::bf16, {});
-        op.largest = tensor(DType::f32, {1});
+        Quantize op = quantize({37, 261}, quantized, DType::bf16, {});
+        op.amax = tensor(DType::f32, {1});
         op.statistics = tensor(DType::f64, {QuantizeStatistics::kNumbers});
         op.turn = written == 1;
-        if (op.turn) op.codes = tensor(codes, {261, 37});
-        if (written == 2) op.transposed = tensor(codes, {261, 37});
-        examine(OpCase<Quantize>{cat(codes, " largest ", largest, " written ", written),
+        if (op.turn) op.quantized = tensor(quantized, {261, 37});
+        if (written == 2) op.transposed = tensor(quantized, {261, 37});
+        examine(OpCase<Quantize>{cat(quantized, " largest ", amax, " written ", written),
                                  op,
-                                 {{"statistics", constant(0)}, {"largest", constant(largest)}},
+                                 {{"statistics", constant(0)}, {"amax", constant(amax)}},
                                  true});
       }
 }
 
 // Transposed, alone or beside the codes.
-void transposed_codes(Examiner& examine) {
+void transposed_quantized(Examiner& examine) {
   constexpr double kInf = std::numeric_limits<double>::infinity();
   const Init bad = listed({1, 2, 3, kInf, 5, -6, 8, 1e-9, 0, 0.3, -1});
   for (const Blocks& blocks : {Blocks{0, 0}, Blocks{0, 1}, Blocks{128, 1}})
     for (const bool turn : {true, false})
-      for (const DType codes : kCodes)
+      for (const DType quantized : kCodes)
         for (const Shape& s : {Shape{1, 1}, Shape{37, 261}, Shape{136, 48}, Shape{140, 131}, Shape{19, 1064}})
           for (const auto& [of, x] : {std::pair{DType::bf16, normal()}, {DType::bf16, bad}, {DType::f32, bad}}) {
             const bool both = !turn && blocks != Blocks{};  // and along rows
-            Quantize op = quantize(s, codes, of, both ? transposed(blocks) : blocks);
+            Quantize op = quantize(s, quantized, of, both ? transposed(blocks) : blocks);
             const Tensor counts = tensor(DType::f64, {QuantizeStatistics::kNumbers});
             if (both)
               op.transposed_scales = tensor(DType::f32, op.blocks.grid(transposed_shape(s))),
               op.transposed_statistics = counts;
             op.turn = turn;
-            if (turn) op.codes = tensor(codes, transposed_shape(s)), op.scales = tensor(DType::f32, op.scale_grid());
-            if (!turn) op.transposed = tensor(codes, transposed_shape(s));
+            if (turn)
+              op.quantized = tensor(quantized, transposed_shape(s)), op.scales = tensor(DType::f32, op.scale_grid());
+            if (!turn) op.transposed = tensor(quantized, transposed_shape(s));
             op.statistics = counts;
             const Values values{{"x", x}, {"statistics", constant(0)}, {"transposed_statistics", constant(0)}};
             const std::string name = cat(s, turn ? " transposed " : " and transposed ", blocks.rows, "x", blocks.cols,
-                                         " ", codes, " of ", of);
+                                         " ", quantized, " of ", of);
             examine(OpCase<Quantize>{name, op, values, true});
             if (of == DType::f32) continue;
             op.power_of_two = true;
             examine(OpCase<Quantize>{cat(name, " powers of two"), op, values, true});
             if (blocks != Blocks{}) continue;
-            op.factor = op.amax = tensor(DType::f32, {1});
+            op.factor = op.step_amax = tensor(DType::f32, {1});
             for (const double factor : {0.0, 30.0})
               examine(OpCase<Quantize>{
                   cat(name, " factor ", factor),
                   op,
-                  {{"x", x}, {"statistics", constant(0)}, {"factor", constant(factor)}, {"amax", constant(2)}},
+                  {{"x", x}, {"statistics", constant(0)}, {"factor", constant(factor)}, {"step_amax", constant(2)}},
                   true});
           }
 }
@@ -170,7 +174,7 @@ void delayed_cases(Examiner& examine) {
             DelayedScales op{.histories = std::vector<Tensor>(size_t(rows), tensor(DType::f32, {3 * length})),
                              .amax = tensor(DType::f32, {rows, 3}),
                              .factors = tensor(DType::f32, {rows, 3}),
-                             .codes = {DType::f8_e4m3, DType::f8_e4m3, DType::f8_e5m2},
+                             .quantized = {DType::f8_e4m3, DType::f8_e4m3, DType::f8_e5m2},
                              .length = length,
                              .margin = margin,
                              .power_of_two = power_of_two};
@@ -241,18 +245,18 @@ void scaled_products(Examiner& examine, bool four_bits) {
 
 // Those with tensors that few ops have come first: what is planted in one of these is found soon.
 void quantize_cases(Examiner& examine) {
-  transposed_codes(examine);
+  transposed_quantized(examine);
   given_factors(examine);
-  given_largest(examine);
+  given_amax(examine);
   quantize_cases_of(examine);
   scaled_products(examine, false);
   delayed_cases(examine);
 }
 
-void transposed_cases(Examiner& examine) { transposed_codes(examine); }
+void transposed_cases(Examiner& examine) { transposed_quantized(examine); }
 
 void fp4_cases(Examiner& examine) {
-  fp4_codes(examine);
+  fp4_values(examine);
   scaled_products(examine, true);
 }
 

@@ -74,21 +74,21 @@ void two_of_four(Examiner& examine) {
       }
 }
 
-// Rows with outliers, of zeros, and of codes at both ends; sizes around those of the kernels' tiles and chunks.
+// Rows with outliers, of zeros, and in FP8 at both ends; sizes around those of the kernels' tiles and chunks.
 void int8_gemms(Examiner& examine) {
   const Init ends = [](uint64_t, int64_t i) { return i % 3 == 0 ? -1.0 : 1.0; };
   const Init spiky = [](uint64_t s, int64_t i) { return i % 29 == 7 ? 9.0 * (i % 2 ? 1 : -1) : normal()(s, i); };
-  const Init codes = [](uint64_t s, int64_t i) { return 1 + below(255)(s, i); };
+  const Init quantized = [](uint64_t s, int64_t i) { return 1 + below(255)(s, i); };
   for (const DType dtype : kFloats)
     for (const auto& [m, n, k] : {std::array<int64_t, 3>{1, 1, 1}, {3, 7, 65}, {66, 70, 129}, {5, 130, 512}})
       for (const auto& [kind, a] : {std::pair("", spiky), std::pair(" zeros", constant(0)), std::pair(" ends", ends)})
         for (const float outlier : {0.0f, 6.0f}) {
           Int8Gemm op{.d = tensor(dtype, {m, n}, n + 3),
                       .a = tensor(dtype, {m, k}, k + 2),
-                      .codes = tensor(DType::u8, {n, k}),
+                      .quantized = tensor(DType::u8, {n, k}),
                       .scales = tensor(DType::f32, {n}),
                       .outlier = outlier};
-          const Values values{{"a", a}, {"codes", codes}, {"scales", uniform(0, 0.01)}};
+          const Values values{{"a", a}, {"quantized", quantized}, {"scales", uniform(0, 0.01)}};
           const std::string name = cat(dtype, " ", m, "x", n, "x", k, kind, outlier > 0 ? " outliers apart" : "");
           examine(OpCase<Int8Gemm>{name, op, values});
           op.bias = tensor(dtype, {n});

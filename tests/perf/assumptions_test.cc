@@ -15,16 +15,24 @@ const Network kNetwork{.link_bytes = 4e9, .network_bytes = 2e9};
 std::vector<double> rates(const Assumptions& a) {
   const Roofline r = a.of(limits_of(find_gpu("h100"), 64, 2048));
   const Network n = a.of(kNetwork);
-  return {r.most.flops, r.most.codes, r.attention_forward, r.attention_backward,
-          r.most.bytes, n.link_bytes, n.network_bytes,     r.host_bytes,
-          n.start,      n.hop,        r.most.floats};
+  return {r.most.flops,
+          r.most.quantized,
+          r.attention_forward,
+          r.attention_backward,
+          r.most.bytes,
+          n.link_bytes,
+          n.network_bytes,
+          r.host_bytes,
+          n.start,
+          n.hop,
+          r.most.floats};
 }
 
 TEST(Assumptions, IdealOnesChangeNothing) {
   const Roofline r = limits_of(find_gpu("h100"), 64, 2048);
   EXPECT_EQ(rates({}),
-            (std::vector<double>{r.most.flops, r.most.codes, r.attention_forward, r.attention_backward, r.most.bytes,
-                                 4e9, 2e9, r.host_bytes, kNetwork.start, kNetwork.hop, r.most.floats}));
+            (std::vector<double>{r.most.flops, r.most.quantized, r.attention_forward, r.attention_backward,
+                                 r.most.bytes, 4e9, 2e9, r.host_bytes, kNetwork.start, kNetwork.hop, r.most.floats}));
 }
 
 TEST(Assumptions, EachNameSetsItsOwn) {
@@ -50,7 +58,7 @@ TEST(Assumptions, RefuseWhatTheyCannotBe) {
 TEST(Assumptions, NoGpuIsExpectedToBeFasterThanItsBound) {
   for (const char* gpu : {"h200", "h100", "a100", "b200", "rtx4090"}) {
     const Assumptions a = expected_on(find_gpu(gpu));
-    for (double share : {a.products, a.codes, a.attention, a.copies, a.links, a.network, a.host})
+    for (double share : {a.products, a.quantized, a.attention, a.copies, a.links, a.network, a.host})
       EXPECT_LE(share, 1) << gpu;
     EXPECT_GT(a.launch, 0) << gpu;
   }

@@ -114,7 +114,7 @@ TEST(ProductTimes, SwigluKeepsNoOutputWhereItsGradientIsFused) {
 }
 
 // Of codes each shape and each pair of scales once, beside products of matrices.
-TEST(ProductTimes, ProductsOfCodesAreListedAndTimed) {
+TEST(ProductTimes, ScaledGemmsAreListedAndTimed) {
   testing::Rig rig(1);
   for (const char* precision : {"fp8_blockwise", "nvfp4"}) {
     EngineOptions o = options();
@@ -127,8 +127,8 @@ TEST(ProductTimes, ProductsOfCodesAreListedAndTimed) {
       EXPECT_EQ(++seen[words_of(use)], 1);
       EXPECT_TRUE(last == 0 || use.flops() <= last) << "most work first";
       last = use.flops();
-      matrices += !use.codes;
-      if (!use.codes) continue;
+      matrices += !use.quantized;
+      if (!use.quantized) continue;
       launches += use.launches;
       EXPECT_LT(use.cost().bytes, use.op.cost().bytes + 4096) << "of codes, and their scales";
       EXPECT_GT(time_product(rig.backend(), use).seconds, 0) << words_of(use);

@@ -50,16 +50,16 @@ TEST(Limit, WhatAnEpilogueReadsAndWritesIsNotFree) {
 }
 
 // Codes at the rate of 8 bits, what they stand for without tensor cores; what is moved beside a product adds up.
-TEST(Limit, ProductsOfCodesHaveRatesOfTheirOwn) {
+TEST(Limit, ScaledGemmsHaveRatesOfTheirOwn) {
   const Roofline limits = limits_of(find_gpu("h200"), 64, 1024);
   Launch p = product(8192, 8192, 8192);
   const double matrices = least_seconds(p, limits);
-  p.factors = Factors::codes;
-  const double codes = least_seconds(p, limits);
-  EXPECT_NEAR(matrices / codes, 1979 / 989.4, 1e-9);
-  EXPECT_NEAR(p.cost.flops / codes, 1979e12 * 795 / 989.4, 1e9) << "derated as bf16 is";
+  p.factors = Factors::quantized;
+  const double quantized = least_seconds(p, limits);
+  EXPECT_NEAR(matrices / quantized, 1979 / 989.4, 1e-9);
+  EXPECT_NEAR(p.cost.flops / quantized, 1979e12 * 795 / 989.4, 1e9) << "derated as bf16 is";
   p.moved = 4.3e9;
-  EXPECT_NEAR(least_seconds(p, limits) - codes, 1e-3, 1e-12);
+  EXPECT_NEAR(least_seconds(p, limits) - quantized, 1e-3, 1e-12);
   p.moved = 0, p.factors = Factors::floats;
   EXPECT_NEAR(least_seconds(p, limits) / matrices, 989.4 / 67, 1e-9);
   EXPECT_DOUBLE_EQ(least_seconds(p, {.most = limits.most}), least_seconds(p, {.most = {limits.most.floats, 4.3e12}}));
@@ -67,7 +67,7 @@ TEST(Limit, ProductsOfCodesHaveRatesOfTheirOwn) {
       << "no rate of their own: as matrices";
   const Launch little = product(8192, 8192, 256);  // filling a pipeline takes as long at any rate
   Launch little_codes = little;
-  little_codes.factors = Factors::codes;
+  little_codes.factors = Factors::quantized;
   EXPECT_LT(least_seconds(little, limits) / least_seconds(little_codes, limits), 1.6);
 }
 

@@ -112,15 +112,15 @@ class TrainingTest(CudaTest):
     def test_bench_products_lists_products_of_codes(self):
         config = self.config(precision="fp8_blockwise", global_batch_size=2, autotune_seconds=0)
         found = json.loads(self.run_program("bench", "gemm", config, "--json", "--rates", "8e14", "4e12").out)
-        self.assertEqual((found["rates"]["codes"], found["rates"]["floats"]), (16e14, 8e14 / 15), "by ratio")
+        self.assertEqual((found["rates"]["quantized"], found["rates"]["floats"]), (16e14, 8e14 / 15), "by ratio")
         kinds = {p["factors"] for p in found["products"]}
-        self.assertEqual(kinds, {"matrices", "codes"})
+        self.assertEqual(kinds, {"matrices", "quantized"})
         for p in found["products"]:
             self.assertAlmostEqual(p["of_rate"], p["flops"] / (8e14 if p["factors"] == "matrices" else 16e14), places=9)
             self.assertRegex(p["method"]["words"], r"algorithm \d+")
         self.assertTrue(any("f32 per 1x128 and f32 per 128x128" in p["product"] for p in found["products"]), found)
         text = self.run_program("bench", "gemm", config, "--set", "precision=mxfp8", "--rates", "8e14", "4e12").out
-        self.assertIn(", of codes as f32 53.3T", text)
+        self.assertIn(", of dequantized values 53.3T", text)
 
     def test_bench_products_lists_products_within_epilogues(self):
         config = self.config(precision="bf16", global_batch_size=2, autotune_seconds=0)
@@ -134,7 +134,7 @@ class TrainingTest(CudaTest):
         documents = {"reset_attention_mask": True, "eod_token_id": 0}
         for i, (changes, words) in enumerate(((dict(attention="builtin"), "by the program's own kernels: as configured"),
                                               (dict(attention="cudnn"), "by cuDNN's, as configured"),
-                                              (documents, "by the program's own kernels, without a trial"),
+                                              (documents, "by the program's own kernels, without autotuning"),
                                               (dict(documents, attention="cudnn"), "by cuDNN's, as configured"))):
             save = f"run{i}"
             done = self.run_program("train", self.config(f"{save}.json", save=save, precision="bf16", model=model,

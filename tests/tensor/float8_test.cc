@@ -19,16 +19,16 @@ template <class T>
 struct Format;
 template <>
 struct Format<f8_e4m3> {
-  static constexpr int kMantissa = 3, kBias = 7, kLargest = 0x7e, kSign = 0x80;  // beyond: NaN
+  static constexpr int kMantissa = 3, kBias = 7, kMaxValue = 0x7e, kSign = 0x80;  // beyond: NaN
 };
 template <>
 struct Format<f8_e5m2> {
-  static constexpr int kMantissa = 2, kBias = 15, kLargest = 0x7b, kSign = 0x80;  // beyond: infinity, NaN
+  static constexpr int kMantissa = 2, kBias = 15, kMaxValue = 0x7b, kSign = 0x80;  // beyond: infinity, NaN
 };
 
 template <>
 struct Format<f4_e2m1> {
-  static constexpr int kMantissa = 1, kBias = 1, kLargest = 0x7, kSign = 0x8;
+  static constexpr int kMantissa = 1, kBias = 1, kMaxValue = 0x7, kSign = 0x8;
 };
 
 // The value of a finite code without sign. [OCP Microscaling Formats 1.0, sec. 5.3]
@@ -43,9 +43,9 @@ double value_of(int code) {
 // The nearest code by search; of two the even one. Beyond the largest: the largest.
 template <class T>
 int nearest(double x) {
-  if (x > value_of<T>(Format<T>::kLargest)) return Format<T>::kLargest;
+  if (x > value_of<T>(Format<T>::kMaxValue)) return Format<T>::kMaxValue;
   int best = 0;
-  for (int code = 1; code <= Format<T>::kLargest; ++code) {
+  for (int code = 1; code <= Format<T>::kMaxValue; ++code) {
     const double d = std::abs(value_of<T>(code) - x), least = std::abs(value_of<T>(best) - x);
     if (d < least || (d == least && code % 2 == 0)) best = code;
   }
@@ -66,11 +66,11 @@ TYPED_TEST_SUITE(Float8, Types);
 
 TYPED_TEST(Float8, EveryCodeHasItsValueAndRoundTrips) {
   using T = TypeParam;
-  EXPECT_EQ(value_of<T>(Format<T>::kLargest), double(T::kMost));
+  EXPECT_EQ(value_of<T>(Format<T>::kMaxValue), double(T::kMost));
   for (int code = 0; code < Format<T>::kSign; ++code)
     for (const int sign : {0, Format<T>::kSign}) {
       const float x = to_float(T{uint8_t(code | sign)});
-      if (code <= Format<T>::kLargest) {
+      if (code <= Format<T>::kMaxValue) {
         ASSERT_EQ(double(x), sign ? -value_of<T>(code) : value_of<T>(code)) << code;
         ASSERT_EQ(std::signbit(x), sign != 0) << code;
         ASSERT_EQ(from_float<T>(x).bits, code | sign);
@@ -89,7 +89,7 @@ TYPED_TEST(Float8, EveryBf16GoesToTheNearestCode) {
 // Midpoints of neighbours are floats, so that every tie there is can be tried, and the floats beside it.
 TYPED_TEST(Float8, EveryTieGoesToTheEvenCodeAndNothingElseDoes) {
   using T = TypeParam;
-  for (int code = 0; code < Format<T>::kLargest; ++code) {
+  for (int code = 0; code < Format<T>::kMaxValue; ++code) {
     const auto tie = float((value_of<T>(code) + value_of<T>(code + 1)) / 2);
     ASSERT_EQ(from_float<T>(tie).bits, code % 2 ? code + 1 : code) << code;
     for (const float x : {std::nextafter(tie, 0.0f), tie, std::nextafter(tie, kInf)}) expect_rounds<T>(x);
@@ -119,21 +119,21 @@ TYPED_TEST(Float8, WhatIsTooLargeSaturatesAndNanStaysNan) {
 // From here on the next code would be nearer, if there were one.
 TYPED_TEST(Float8, SaturatesHalfwayToTheNextCode) {
   using T = TypeParam;
-  const double gap = double(T::kMost) - value_of<T>(Format<T>::kLargest - 1);
+  const double gap = double(T::kMost) - value_of<T>(Format<T>::kMaxValue - 1);
   EXPECT_EQ(double(T::kSaturates), double(T::kMost) + gap / 2);
 }
 
 // What ml_dtypes 0.5 makes of them (float4_e2m1fn, numpy's astype): the floats around every boundary of two codes, and
 // how many of all finite bf16 of one sign become which code.
 TEST(Float4, AgreesWithMlDtypes) {
-  const int codes[][3] = {{0, 0, 1}, {1, 2, 2}, {2, 2, 3}, {3, 4, 4}, {4, 4, 5}, {5, 6, 6}, {6, 6, 7}};
+  const int quantized[][3] = {{0, 0, 1}, {1, 2, 2}, {2, 2, 3}, {3, 4, 4}, {4, 4, 5}, {5, 6, 6}, {6, 6, 7}};
   const float boundaries[] = {0.25f, 0.75f, 1.25f, 1.75f, 2.5f, 3.5f, 5.0f};
   for (size_t i = 0; i < 7; ++i) {
     const float at = boundaries[i];
     const float around[] = {std::nextafter(at, 0.0f), at, std::nextafter(at, kInf)};
     for (size_t k = 0; k < 3; ++k) {
-      EXPECT_EQ(from_float<f4_e2m1>(around[k]).bits, codes[i][k]) << around[k];
-      EXPECT_EQ(from_float<f4_e2m1>(-around[k]).bits, codes[i][k] | 8) << -around[k];
+      EXPECT_EQ(from_float<f4_e2m1>(around[k]).bits, quantized[i][k]) << around[k];
+      EXPECT_EQ(from_float<f4_e2m1>(-around[k]).bits, quantized[i][k] | 8) << -around[k];
     }
   }
   std::vector<int> counts(16);

@@ -99,7 +99,7 @@ TEST(Load, DescriptorBringsTheFilesAndTheSettingsBack) {
       EXPECT_EQ(again->eod_id(), tokenizer->eod_id());
       const std::string text = "It's <|endoftext|> 12345 <|x|>\n";
       EXPECT_EQ(again->encode(text), tokenizer->encode(text));
-      const auto files = tokenizer_files_beside(dir / "out/x.bin");
+      const auto files = tokenizer_files_of(dir / "out/x.bin");
       ASSERT_EQ(files.size(), tokenizer->files().size());
       EXPECT_EQ(files[0].name, kTokenizerFile);
       EXPECT_EQ(files[0].content, tokenizer->files()[0].content);

@@ -154,9 +154,9 @@ TEST(AdamW, EachTensorsUpdateIsClippedAndMistakesShow) {
 }
 
 // AdamW whose moments are rounded by rounded(moment, 0 for m and 1 for v) after each step, or before it if
-// steps_by_codes.
+// steps_by_quantized.
 template <class Rounded>
-std::vector<double> coded_adamw_in_double(int64_t n, bool steps_by_codes, const Rounded& rounded) {
+std::vector<double> coded_adamw_in_double(int64_t n, bool steps_by_quantized, const Rounded& rounded) {
   std::vector<double> w, m(static_cast<size_t>(n)), v(static_cast<size_t>(n));
   for (int64_t i = 0; i < n; ++i) w.push_back(float(start(i)));
   for (int step = 0; step < 20; ++step) {
@@ -167,7 +167,7 @@ std::vector<double> coded_adamw_in_double(int64_t n, bool steps_by_codes, const 
     }
     auto kept_m = m, kept_v = v;
     rounded(kept_m, 0), rounded(kept_v, 1);
-    if (steps_by_codes) m = kept_m, v = kept_v;
+    if (steps_by_quantized) m = kept_m, v = kept_v;
     for (size_t i = 0; i < w.size(); ++i)
       w[i] = w[i] * (1 - kRate * kDecay) - kRate * (m[i] / c1) / (std::sqrt(v[i] / c2) + 1e-8);
     m = kept_m, v = kept_v;
@@ -187,7 +187,7 @@ void in_blocks(std::vector<double>& x, size_t block, const Fn& fn) {
 
 // [Dettmers et al. 2022, "8-bit Optimizers via Block-wise Quantization"] with its own quantization map; and mistakes
 // that a test must detect.
-enum class Coded { right, other_map, one_scale, shorter_blocks, steps_by_codes };
+enum class Coded { right, other_map, one_scale, shorter_blocks, steps_by_quantized };
 std::vector<double> adamw_8bit_in_double(int64_t n, Coded mistake) {
   std::vector<double> maps[2];  // quantization maps of m and of v
   for (int k = 0; k < 2; ++k) {
@@ -201,7 +201,7 @@ std::vector<double> adamw_8bit_in_double(int64_t n, Coded mistake) {
     std::ranges::sort(maps[k]);
   }
   const auto block = size_t(mistake == Coded::one_scale ? n : mistake == Coded::shorter_blocks ? 128 : 256);
-  return coded_adamw_in_double(n, mistake == Coded::steps_by_codes, [&](std::vector<double>& x, int which) {
+  return coded_adamw_in_double(n, mistake == Coded::steps_by_quantized, [&](std::vector<double>& x, int which) {
     const std::vector<double>& map = maps[which];
     in_blocks(x, block, [&](size_t i, double most) {
       const auto above = std::ranges::lower_bound(map, x[i] / most);
@@ -245,7 +245,7 @@ TEST(AdamW8bit, MatchesPaperReference) {
   const int64_t n = shape.numel();
   const std::vector<float> got = after_20_steps_of(with(RuleName::adamw_8bit), shape);
   EXPECT_LT(differing(got, adamw_8bit_in_double(n, Coded::right)), n / 200);
-  for (const Coded mistake : {Coded::other_map, Coded::one_scale, Coded::shorter_blocks, Coded::steps_by_codes})
+  for (const Coded mistake : {Coded::other_map, Coded::one_scale, Coded::shorter_blocks, Coded::steps_by_quantized})
     EXPECT_GT(differing(got, adamw_8bit_in_double(n, mistake)), n / 10) << int(mistake);
   EXPECT_LT(off_adamw(got, shape), 0.05);
 }
@@ -276,11 +276,11 @@ TEST(AdamW8bit, OtherWeightsHaveTheMomentsOfAdamW) {
   const auto& specs_of_states = coded->params.state_specs();
   ASSERT_EQ(specs_of_states.size(), 6U);
   const size_t bytes[] = {4096, 4096, 64, 64};  // 8-bit moments, and scales of 16 blocks
-  for (size_t s = 0, codes = 0; s < 6; ++s) {
-    const bool of_codes = specs_of_states[s].name.find('_') != std::string::npos;
-    for (size_t p = 0; p < 7; ++p) EXPECT_EQ(coded->params.keeps(s, p), (p == 0) == of_codes) << s << " " << p;
-    if (!of_codes) continue;
-    EXPECT_EQ(coded->params.units()[0]->states[s].t.bytes(), bytes[codes++]);
+  for (size_t s = 0, quantized = 0; s < 6; ++s) {
+    const bool of_quantized = specs_of_states[s].name.find('_') != std::string::npos;
+    for (size_t p = 0; p < 7; ++p) EXPECT_EQ(coded->params.keeps(s, p), (p == 0) == of_quantized) << s << " " << p;
+    if (!of_quantized) continue;
+    EXPECT_EQ(coded->params.units()[0]->states[s].t.bytes(), bytes[quantized++]);
   }
   const std::string line = describe_groups(with(RuleName::adamw_8bit), coded->params)[0];
   EXPECT_TRUE(

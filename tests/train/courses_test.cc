@@ -150,7 +150,7 @@ TEST_F(TrainerTest, RoundingIsLoggedAndChangesNothing) {
   EXPECT_TRUE(history("without").quantized.empty());
   std::map<int64_t, int64_t> weights;  // by step
   for (const QuantizedMetrics& m : history("with").quantized) {
-    EXPECT_EQ(m.codes, m.operand.ends_with("_dy") ? "f8_e5m2" : "f8_e4m3") << m.operand;
+    EXPECT_EQ(m.dtype, m.operand.ends_with("_dy") ? "f8_e5m2" : "f8_e4m3") << m.operand;
     if (m.operand == "forward_w") weights[m.step] += m.values;
   }
   // Two blocks of 16 x 32 (q, k, v), 16 x 16, 16 x 64 and 32 x 16; weights are quantized once per step.
@@ -241,8 +241,8 @@ TEST(RunState, HoldsMagnitudesThatAreNotFinite) {
   auto read = parse_state(state_json(state), "here").quantized;
   ASSERT_EQ(read.size(), 2);
   const QuantizeStatistics x = read[{"a", "x"}];
-  EXPECT_EQ(std::tuple(x.values, x.saturated, x.underflowed, x.largest), std::tuple(3.0, 2.0, 1.0, kInf));
-  EXPECT_TRUE(std::isnan(read[{"a", "w"}].largest));
+  EXPECT_EQ(std::tuple(x.values, x.saturated, x.underflowed, x.amax), std::tuple(3.0, 2.0, 1.0, kInf));
+  EXPECT_TRUE(std::isnan(read[{"a", "w"}].amax));
 }
 
 TEST_F(TrainerTest, TheNoiseScaleIsLoggedAndChangesNothing) {

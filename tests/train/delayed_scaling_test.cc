@@ -29,10 +29,10 @@ struct Model {
     past.push_front(amax);
     if (int64_t(past.size()) > length) past.pop_back();
   }
-  float factor(DType codes) const {
-    double largest = 0;
-    for (const double a : past) largest = std::max(largest, a);
-    return largest == 0 ? 0 : float(double(largest_code(codes)) / largest * std::exp2(-margin));
+  float factor(DType quantized) const {
+    double amax = 0;
+    for (const double a : past) amax = std::max(amax, a);
+    return amax == 0 ? 0 : float(double(max_code(quantized)) / amax * std::exp2(-margin));
   }
 };
 
@@ -48,7 +48,7 @@ TEST(DelayedScales, FollowsAModelOver20Steps) {
                        .amax = {amax.data(), DType::f32, {1, n}},
                        .factors = {factors.data(), DType::f32, {1, n}},
                        .state = {&state, DType::u8, {int64_t(sizeof state)}},
-                       .codes = {kCodes[0], kCodes[1], kCodes[2]},
+                       .quantized = {kCodes[0], kCodes[1], kCodes[2]},
                        .length = length,
                        .margin = margin};
       Model models[kMatrices] = {{length, margin}, {length, margin}, {length, margin}};
@@ -81,7 +81,7 @@ struct Judge {
   int64_t checked = 0, scaled = 0, deviations = 0;
 
   void end_step() {
-    for (auto& [index, largest] : amax) models.try_emplace(index, Model{kHistory}).first->second.end_step(largest);
+    for (auto& [index, found] : amax) models.try_emplace(index, Model{kHistory}).first->second.end_step(found);
     amax.clear();
   }
 };
@@ -104,26 +104,25 @@ class Watch final : public Decorated<Watch> {
 
  private:
   void watch(Quantize op, void* scratch) {
-    if (mistake_ == Mistake::factor_of_another_matrix && op.codes.dtype == DType::f8_e4m3)
+    if (mistake_ == Mistake::factor_of_another_matrix && op.quantized.dtype == DType::f8_e4m3)
       op.factor.data = op.factor.as<float>() + 1;
     find_first(op);
     const int64_t index = op.factor.as<float>() - first_;
-    double largest = 0;
-    for (int64_t i = 0; i < op.x.numel(); ++i)
-      largest = std::max(largest, std::abs(double(to_float(op.x.as<bf16>()[i]))));
+    double amax = 0;
+    for (int64_t i = 0; i < op.x.numel(); ++i) amax = std::max(amax, std::abs(double(to_float(op.x.as<bf16>()[i]))));
     const std::lock_guard lock(judge_.mutex);
     // Identifies the matrix by its content, not by the position of its scale.
-    const Matrix matrix = op.codes.dtype == DType::f8_e5m2 ? Matrix::dy : weight(op.x) >= 0 ? Matrix::w : Matrix::x;
+    const Matrix matrix = op.quantized.dtype == DType::f8_e5m2 ? Matrix::dy : weight(op.x) >= 0 ? Matrix::w : Matrix::x;
     const bool right = Matrix(index % int64_t(kMatrices)) == matrix &&
                        (matrix != Matrix::w || index / int64_t(kMatrices) == weight(op.x)) &&
-                       (!op.amax || op.amax.as<float>() - first_amax_ == index);
-    const float want = judge_.models[index].factor(op.codes.dtype), factor = *op.factor.as<float>();
+                       (!op.step_amax || op.step_amax.as<float>() - first_amax_ == index);
+    const float want = judge_.models[index].factor(op.quantized.dtype), factor = *op.factor.as<float>();
     judge_.models[index].length = kHistory;
     ++judge_.checked;
     judge_.scaled += want > 0;
     judge_.deviations += !right || std::abs(factor - want) > 1e-6f * want;
-    if (op.amax) judge_.amax[index] = std::max(judge_.amax[index], largest);
-    local_[index] = std::max(local_[index], largest);
+    if (op.step_amax) judge_.amax[index] = std::max(judge_.amax[index], amax);
+    local_[index] = std::max(local_[index], amax);
     inner_.run(op, scratch);
   }
   void scale(const DelayedScales& op, void* scratch) {
@@ -131,7 +130,7 @@ class Watch final : public Decorated<Watch> {
       for (const Tensor& h : op.histories)
         for (int64_t i = 0; i < h.numel(); ++i) h.as<float>()[i] = i % kHistory == 0 ? 0 : h.as<float>()[i - 1];
     if (mistake_ == Mistake::no_reduction && op.state)
-      for (const auto& [index, largest] : local_) op.amax.as<float>()[index] = float(largest);
+      for (const auto& [index, amax] : local_) op.amax.as<float>()[index] = float(amax);
     local_.clear();
     inner_.run(op, scratch);
   }
@@ -148,7 +147,7 @@ class Watch final : public Decorated<Watch> {
     CHECK(id >= 0, "the first matrix of a run is a weight");
     const int64_t index = id * int64_t(kMatrices) + int64_t(Matrix::w);
     first_ = op.factor.as<float>() - index;
-    first_amax_ = op.amax.as<float>() - index;
+    first_amax_ = op.step_amax.as<float>() - index;
   }
   Ops& inner_;
   Judge& judge_;

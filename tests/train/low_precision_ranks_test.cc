@@ -53,7 +53,7 @@ TEST(LowPrecisionOnRanks, MatchesOneRankUpToRounding) {
 
 // Rows are all-gathered before they are quantized, in forward and backward; only gradients of norms are summed in
 // another order.
-TEST(LowPrecisionOnRanks, SharedRowsRecomputationAndGatheredCodesChangeNoBit) {
+TEST(LowPrecisionOnRanks, SharedRowsRecomputationAndGatheredQuantizedWeightsChangeNoBit) {
   for (const char* precision : kPrecisions) {
     if (kSanitized && precision != std::string("fp8_tensorwise")) continue;
     for (const ModelType type : {ModelType::llama, ModelType::gpt2}) {
@@ -65,7 +65,7 @@ TEST(LowPrecisionOnRanks, SharedRowsRecomputationAndGatheredCodesChangeNoBit) {
       EXPECT_EQ(want.losses[0], rows_of_all.losses[0]) << s.name();
       EXPECT_NEAR(want.norms[0], rows_of_all.norms[0], 1e-6 * want.norms[0]) << s.name();
       for (const G recompute : {G::selective, G::full}) {
-        s.recompute = recompute, s.keep_codes = recompute != G::full;
+        s.recompute = recompute, s.keep_quantized = recompute != G::full;
         expect_equal(want, train(s), s.name());
       }
     }
@@ -150,10 +150,10 @@ TEST(LowPrecisionOnRanks, EveryElementOfAMatrixCountsOnce) {
           if (matrix_of(key.second) == Matrix::w) {
             EXPECT_EQ(g.values, w.values) << what;
             EXPECT_EQ(g.underflowed, w.underflowed) << what;
-            EXPECT_EQ(g.largest, w.largest) << what;
+            EXPECT_EQ(g.amax, w.amax) << what;
           } else {
             EXPECT_NEAR(g.values, w.values, 0.01 * w.values) << what;
-            EXPECT_NEAR(g.largest, w.largest, 0.08 * w.largest) << what;
+            EXPECT_NEAR(g.amax, w.amax, 0.08 * w.amax) << what;
           }
         }
       }

@@ -39,11 +39,11 @@ struct Setting {
   Recompute recompute = {};
   int threads = 2;
   HighLayers high = {};
-  GradientCodes gradients = GradientCodes::automatic;
+  GradientFormat gradients = GradientFormat::automatic;
   bool power_of_two = false;
   int64_t length = kLength;
   bool quantized = false;
-  bool keep_codes = true;
+  bool keep_quantized = true;
 };
 
 EngineOptions options(const Setting& s) {
@@ -53,7 +53,7 @@ EngineOptions options(const Setting& s) {
   o.high_layers = s.high;
   o.recompute = s.recompute;
   o.quantized = s.quantized;
-  o.keep_codes = s.keep_codes;
+  o.keep_quantized = s.keep_quantized;
   o.seq_length = s.length;
   o.micro_batch_size = o.global_batch_size = kSequences;
   o.seed = o.optimizer.seed = 7;
@@ -158,7 +158,7 @@ TEST_P(LowPrecision, StatisticsAreCountedAndChangeNothing) {
       seen.insert(q.parameter.id);
       const ParamSpec& spec = with.model().params().spec(q.parameter);
       EXPECT_TRUE(spec.low_precision);
-      EXPECT_TRUE(q.statistics.largest > 0 && std::isfinite(q.statistics.largest)) << spec.name;
+      EXPECT_TRUE(q.statistics.amax > 0 && std::isfinite(q.statistics.amax)) << spec.name;
       if (GetParam() != "fp8_delayed") {
         EXPECT_EQ(q.statistics.saturated, 0) << spec.name;
       }
@@ -174,9 +174,9 @@ TEST_P(LowPrecision, StatisticsAreCountedAndChangeNothing) {
 }
 
 // Weights are quantized once per step, which costs memory and saves only launches in micro-batches.
-TEST_P(LowPrecision, KeptCodesOfWeightsAreThoseMadeAtEachUse) {
+TEST_P(LowPrecision, KeptQuantizedWeightsAreThoseMadeAtEachUse) {
   for (const ModelType type : {ModelType::gpt2, ModelType::llama}) {
-    const Setting kept{.precision = GetParam()}, made{.precision = GetParam(), .keep_codes = false};
+    const Setting kept{.precision = GetParam()}, made{.precision = GetParam(), .keep_quantized = false};
     const auto two_micro_batches = [](Engine& engine, int64_t step) {
       accumulate(engine, 2 * step);
       if (step == 2) engine.discard_step(), accumulate(engine, 2 * step);
@@ -201,7 +201,7 @@ TEST_P(LowPrecision, KeptCodesOfWeightsAreThoseMadeAtEachUse) {
 
 // Transposed values written by the quantize kernel match those that the GEMM would transpose; only with f32 scales that
 // each belong to one operand.
-TEST_P(LowPrecision, TransposedCodesChangeNoBit) {
+TEST_P(LowPrecision, TransposedQuantizedValuesChangeNoBit) {
   using G = Recompute::Granularity;
   for (const ModelType type : {ModelType::gpt2, ModelType::llama})
     for (const G granularity : {G::none, G::selective}) {
@@ -230,16 +230,16 @@ Counts counts_of(Engine& engine) {
   Counts counts;
   for (const QuantizedOperand& q : engine.take_quantized())
     counts[{q.parameter.id, q.operand}] = {q.statistics.values, q.statistics.saturated, q.statistics.underflowed,
-                                           q.statistics.largest};
+                                           q.statistics.amax};
   return counts;
 }
 
 // Evaluations use quantized averages; afterwards the weights are quantized again.
-TEST(LowPrecisionWeights, AveragesAreEvaluatedInCodesOfTheirOwn) {
+TEST(LowPrecisionWeights, AveragesAreEvaluatedWithQuantizedWeightsOfTheirOwn) {
   std::vector<double> losses[2];
   for (const bool keep : {false, true}) {
     Rig rig;
-    EngineOptions o = options({.keep_codes = keep});
+    EngineOptions o = options({.keep_quantized = keep});
     o.optimizer.ema_decay = 0.9;
     o.eval_averages = true;
     Engine engine(tiny(ModelType::llama), o, rig.backend());
@@ -305,7 +305,7 @@ TEST_P(LowPrecision, TheHeadToo) {
     Setting same = s;
     same.recompute = {Recompute::Granularity::full, 1}, same.threads = 1;
     EXPECT_EQ(head, run(same));
-    same.keep_codes = false;
+    same.keep_quantized = false;
     EXPECT_EQ(head, run(same));
   }
 }
@@ -317,13 +317,13 @@ TEST(LowPrecisionOptions, ChangeTheBitsAndNotTheCurve) {
   const Curve bf16 = train(ModelType::llama, {.precision = "bf16"}, 6);
   std::vector<Curve> all{train(ModelType::llama, {}, 6)};
   for (const Setting& s :
-       {Setting{.gradients = GradientCodes::e4m3}, Setting{.power_of_two = true}, Setting{.high = {.first = 1}},
+       {Setting{.gradients = GradientFormat::e4m3}, Setting{.power_of_two = true}, Setting{.high = {.first = 1}},
         Setting{.high = {.last = 1}}, Setting{.high = {.match = {"*down_proj*"}}}}) {
     all.push_back(train(ModelType::llama, s, 6));
     for (size_t i = 0; i < 6; ++i) EXPECT_NEAR(all.back().losses[i], bf16.losses[i], 5e-3 * bf16.losses[i]);
     for (size_t i = 0; i + 1 < all.size(); ++i) EXPECT_NE(all[i].weights, all.back().weights) << i;
   }
-  EXPECT_EQ(all[0], train(ModelType::llama, {.gradients = GradientCodes::e5m2}, 6));  // the default
+  EXPECT_EQ(all[0], train(ModelType::llama, {.gradients = GradientFormat::e5m2}, 6));  // the default
 }
 
 TEST(LowPrecisionOptions, OneLineSaysWhatStaysIn16Bits) {
@@ -365,7 +365,7 @@ TEST(LowPrecisionOptions, OddAndSmallSizesStayIn16Bits) {
             "fp8_tensorwise: 9 of 12 linear layers in 8 bits; 3 in bf16, below fp8_min_size");
 }
 
-TEST(LowPrecisionOptions, AreRefusedWhereNothingMultipliesCodes) {
+TEST(LowPrecisionOptions, AreRefusedWhereNothingMultipliesQuantizedValues) {
   const auto refusal = [](const auto& make) -> std::string {
     try {
       make();
@@ -383,7 +383,7 @@ TEST(LowPrecisionOptions, AreRefusedWhereNothingMultipliesCodes) {
 }
 
 // What a GPU multiplies natively depends on its compute capability and the recipe; `plan --gpu` reports it, too.
-TEST(LowPrecisionOptions, AGpuMultipliesCodesOrEmulates) {
+TEST(LowPrecisionOptions, AGpuMultipliesQuantizedValuesOrEmulates) {
   const auto how = [](const char* name, const char* precision, int64_t intermediate = 160) {
     ModelConfig model = tiny(ModelType::llama);
     model.intermediate_size = intermediate;
@@ -391,14 +391,14 @@ TEST(LowPrecisionOptions, AGpuMultipliesCodesOrEmulates) {
     ProcessMesh mesh(make_single(*gpu.device), {});
     Engine engine(model, options({.precision = precision}), {*gpu.device, *gpu.ops, mesh, gpu.tuning});
     engine.memory();
-    return gpu.tuning->describe_codes(engine.tunable());
+    return gpu.tuning->describe_quantized(engine.tunable());
   };
   for (const char* precision : {"fp8_tensorwise", "fp8_delayed", "fp8_rowwise", "fp8_rowwise_gw_hp", "fp8_blockwise"}) {
-    EXPECT_EQ(how("h200", precision), "the GPU multiplies the codes") << precision;
+    EXPECT_EQ(how("h200", precision), "the GPU multiplies quantized values") << precision;
     EXPECT_EQ(how("a100", precision).find("emulated: a GPU of compute capability 8.0"), 0U) << precision;
   }
   for (const char* precision : {"fp8_tensorwise", "mxfp8", "nvfp4"})
-    EXPECT_EQ(how("b200", precision), "the GPU multiplies the codes") << precision;
+    EXPECT_EQ(how("b200", precision), "the GPU multiplies quantized values") << precision;
   for (const char* precision : {"mxfp8", "nvfp4"})  // 144 is not a multiple of 32
     EXPECT_EQ(how("b200", precision, 144).find("6 of 48 products emulated: "), 0U) << precision;
   EXPECT_EQ(how("b200", "fp8_rowwise").find("emulated"), 0U);

@@ -73,7 +73,7 @@ struct Setting {
   int context = 1;
   bool ring = false;  // ring attention instead of an all-gather of keys and values
   int64_t heads = 4, hidden = 16, intermediate = 24;
-  bool keep_codes = true, high_head = true;
+  bool keep_quantized = true, high_head = true;
   int64_t length = kLength, window = 0;  // length: tokens per sequence; window: 0 for full attention
   bool documents = false;                // several documents per sequence, and tokens outside all documents
   bool teacher = false;                  // distill from a teacher of another size
@@ -164,7 +164,7 @@ inline EngineOptions options(const Setting& s) {
   o.zero_stage = s.stage;
   o.save_block_bytes = 1000;  // small, so that tensors span several blocks
   o.sequence_parallel = s.sequence;
-  if (s.beside) o.sums_beside = true;
+  if (s.beside) o.overlaps_sums = true;
   if (s.beside || s.pieces) o.least_piece = 1;
   o.context_method = s.ring ? ContextMethod::ring : ContextMethod::gather;
   o.logical_shards = s.leaves;
@@ -191,7 +191,7 @@ inline EngineOptions options(const Setting& s) {
   o.ahead_weights = s.ahead;
   o.depth.rate = float(s.depth);
   o.hidden_dropout = float(s.hidden_dropout);
-  o.keep_codes = s.keep_codes, o.high_layers.head = s.high_head;
+  o.keep_quantized = s.keep_quantized, o.high_layers.head = s.high_head;
   o.frozen = s.frozen;
   if (s.teacher) o.teacher = teacher_of(s);
   o.lora.rank = s.lora, o.lora.dropout = s.dropout, o.lora.variant = s.variant;

@@ -207,7 +207,7 @@ TEST(Ranks, ShardsSendWhatTheTableSays) {
 }
 
 // FP8/FP4 GEMMs accumulate into bf16 gradients, too.
-TEST(Ranks, GradientsInBf16OfCodes) {
+TEST(Ranks, GradientsInBf16OfQuantizedWeights) {
   for (const char* precision : {"fp8_tensorwise", "fp8_blockwise", "nvfp4"}) {
     Setting s{.precision = precision, .accumulation = 2, .hidden = 32, .intermediate = 48};
     const Curve full = train(s);

@@ -192,7 +192,7 @@ TEST(TensorParallel, RecomputationAndRepetitionChangeNoBit) {
 }
 
 // As on devices that communicate and compute concurrently. The all-reduce of half the rows is a separate call.
-TEST(TensorParallel, SumsBesideProductsChangeNoBit) {
+TEST(TensorParallel, OverlappedSumsChangeNoBit) {
   for (const ModelType type : {ModelType::llama, ModelType::gpt2})
     for (const bool sequence : {false, true})
       for (const auto recompute : {G::none, G::selective, G::full}) {
@@ -207,12 +207,12 @@ TEST(TensorParallel, SumsBesideProductsChangeNoBit) {
         EXPECT_EQ(got.sent.row_bytes, want.sent.row_bytes) << s.name();
         EXPECT_EQ(got.planned.all().calls, got.sent.calls) << s.name();
         EXPECT_EQ(got.planned.all().row_calls, got.sent.row_calls) << s.name();
-        EXPECT_TRUE(want.planned.beside.empty()) << s.name();
+        EXPECT_TRUE(want.planned.overlaps.empty()) << s.name();
         const int64_t forward = recompute == G::full ? 8 : 4;  // halves of the outputs of attention and MLP
         EXPECT_EQ(got.sent.calls, want.sent.calls + (sequence ? 0 : kLayers * forward / 2)) << s.name();
         // Backward: the gradients of two inputs; with sequence parallelism also these inputs and the gradients of two
         // outputs, all in four pieces, as are inputs and outputs in forward.
-        EXPECT_EQ(std::ssize(got.planned.beside), kLayers * (sequence ? 4 * forward + 24 : forward + 2)) << s.name();
+        EXPECT_EQ(std::ssize(got.planned.overlaps), kLayers * (sequence ? 4 * forward + 24 : forward + 2)) << s.name();
       }
 }
 

@@ -8,7 +8,7 @@ class TurningOps final : public Decorated<TurningOps> {
  public:
   TurningOps(Ops& inner, bool turns) : inner_(inner), turns_(turns) {}
   const Ops& inner() const { return inner_; }
-  bool turns_codes() const override { return turns_; }
+  bool transposes_quantized() const override { return turns_; }
   template <class Op>
   void on(const Op& op, void* scratch) {
     if constexpr (std::is_same_v<Op, Quantize>) transposed += op.turn || op.transposed;

@@ -113,10 +113,10 @@ class Watched final : public Forwarding {
     if (fault == Fault::missing) std::memcpy(shard.data, full.at(shard.numel() * inner_->rank()), shard.bytes());
   }
   // Like a transport whose own sums are rounded at every hop.
-  int64_t room_of_sum(DType dtype, int64_t n) const override { return room_of_bf16_sum(dtype, n, size()); }
-  void sum_scatter(Tensor shard, Tensor full, Tensor room, Stream stream) override {
-    const int64_t needed = room_of_sum(full.dtype, full.numel());
-    if (in_micro_batch()) watch_.scatters_in_f32 += needed == 0 || (room && room.numel() == needed);
+  int64_t sum_workspace(DType dtype, int64_t n) const override { return bf16_sum_workspace(dtype, n, size()); }
+  void sum_scatter(Tensor shard, Tensor full, Tensor workspace, Stream stream) override {
+    const int64_t needed = sum_workspace(full.dtype, full.numel());
+    if (in_micro_batch()) watch_.scatters_in_f32 += needed == 0 || (workspace && workspace.numel() == needed);
     reduce_scatter(shard, full, Reduce::sum, stream);
   }
   void all_to_all(std::span<const Tensor> out, std::span<const Tensor> in, Stream stream) override {

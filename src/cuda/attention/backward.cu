@@ -129,7 +129,7 @@ __global__ void __launch_bounds__(Tile::kThreads) keys_backward(Backward<T> a) {
   constexpr int D = Tile::D, R = Tile::R, N = Tile::N, kRows = Tile::kRows;
   SHARED(Sight<kRows>, sight);
   DYN_SMEM(raw);
-  auto& room = *reinterpret_cast<Shared<T, Tile>*>(raw);
+  auto& smem = *reinterpret_cast<Shared<T, Tile>*>(raw);
   const Inputs<T>& in = a.in;
   const int kv_heads = in.heads / in.group, own = warp_id() * 16 * R;
   const int kv = static_cast<int>(blockIdx.x) % kv_heads, first = static_cast<int>(blockIdx.x) / kv_heads * kRows;
@@ -137,22 +137,22 @@ __global__ void __launch_bounds__(Tile::kThreads) keys_backward(Backward<T> a) {
   const Seen* seen = sight.seen + own;
   int start = next_seen<kRows>(sight.seen, 0), head = kv * in.group, stage = 0;
   if (start != kNone) {
-    load_tile<kRows, D>(room.a, in.k + kv * in.dim, in.k_stride, first, in.spans.keys, in.dim);
-    if constexpr (Dk) load_tile<kRows, D>(room.b, in.v + kv * in.dim, in.v_stride, first, in.spans.keys, in.dim);
-    load_queries(room.stages[0], a, head, start, sight.last);
+    load_tile<kRows, D>(smem.a, in.k + kv * in.dim, in.k_stride, first, in.spans.keys, in.dim);
+    if constexpr (Dk) load_tile<kRows, D>(smem.b, in.v + kv * in.dim, in.v_stride, first, in.spans.keys, in.dim);
+    load_queries(smem.stages[0], a, head, start, sight.last);
   }
   ptx::cp_async_commit();
-  T *k = room.a + own * kPitch<D>, *v = room.b + own * kPitch<D>;
+  T *k = smem.a + own * kPitch<D>, *v = smem.b + own * kPitch<D>;
   Accumulators<R, D> dk = {}, dv = {};
   while (start != kNone) {
     int next = next_seen<kRows>(sight.seen, start + N), next_head = head;
     if (next == kNone && head + 1 < (kv + 1) * in.group) next = next_seen<kRows>(sight.seen, 0), ++next_head;
     ptx::cp_async_wait<0>();
     __syncthreads();  // this stage has arrived, the other one may be overwritten
-    if (next != kNone) load_queries(room.stages[1 - stage], a, next_head, next, sight.last);
+    if (next != kNone) load_queries(smem.stages[1 - stage], a, next_head, next, sight.last);
     ptx::cp_async_commit();
     if (one_sees<16 * R>(seen, start, start + N)) {
-      meet_queries<Dk, Dv>(dk, dv, k, v, room.stages[stage], seen, start, in.scale * kLog2e);
+      meet_queries<Dk, Dv>(dk, dv, k, v, smem.stages[stage], seen, start, in.scale * kLog2e);
     }
     start = next, head = next_head, stage = 1 - stage;
   }
@@ -207,7 +207,7 @@ __global__ void __launch_bounds__(Tile::kThreads) queries_backward(Backward<T> a
   constexpr int D = Tile::D, R = Tile::R, N = Tile::N, kRows = Tile::kRows;
   SHARED(Sight<kRows>, sight);
   DYN_SMEM(raw);
-  auto& room = *reinterpret_cast<Shared<T, Tile>*>(raw);
+  auto& smem = *reinterpret_cast<Shared<T, Tile>*>(raw);
   const Inputs<T>& in = a.in;
   // Longest work first: later queries see more keys.
   const int block = static_cast<int>(gridDim.x - 1 - blockIdx.x);
@@ -218,12 +218,12 @@ __global__ void __launch_bounds__(Tile::kThreads) queries_backward(Backward<T> a
   int start = next_seen<kRows>(sight.seen, 0), stage = 0;
   if (start != kNone) {
     const int64_t width = static_cast<int64_t>(in.heads) * in.dim;
-    load_tile<kRows, D>(room.a, in.q + head * in.dim, in.q_stride, first, queries, in.dim);
-    load_tile<kRows, D>(room.b, a.dy + head * in.dim, width, first, queries, in.dim);
-    load_keys(room.stages[0], in, kv, start, sight.last);
+    load_tile<kRows, D>(smem.a, in.q + head * in.dim, in.q_stride, first, queries, in.dim);
+    load_tile<kRows, D>(smem.b, a.dy + head * in.dim, width, first, queries, in.dim);
+    load_keys(smem.stages[0], in, kv, start, sight.last);
   }
   ptx::cp_async_commit();
-  T *q = room.a + own * kPitch<D>, *dy = room.b + own * kPitch<D>;
+  T *q = smem.a + own * kPitch<D>, *dy = smem.b + own * kPitch<D>;
   QueryStats stats[R][2];
   float factor[R][2];
   for (int i = 0; i < 2 * R; ++i) {
@@ -236,10 +236,10 @@ __global__ void __launch_bounds__(Tile::kThreads) queries_backward(Backward<T> a
     const int next = next_seen<kRows>(sight.seen, start + N);
     ptx::cp_async_wait<0>();
     __syncthreads();  // this stage has arrived, the other one may be overwritten
-    if (next != kNone) load_keys(room.stages[1 - stage], in, kv, next, sight.last);
+    if (next != kNone) load_keys(smem.stages[1 - stage], in, kv, next, sight.last);
     ptx::cp_async_commit();
     if (one_sees<16 * R>(seen, start, start + N))
-      meet_keys(dq, q, dy, room.stages[stage], stats, seen, start, in.scale * kLog2e);
+      meet_keys(dq, q, dy, smem.stages[stage], stats, seen, start, in.scale * kLog2e);
     start = next, stage = 1 - stage;
   }
   ptx::cp_async_wait<0>();

@@ -7,7 +7,7 @@
 #include "cuda/attention/plain.h"
 #include "cuda/attention/softmax.h"
 #include "cuda/attention/wgmma.h"
-#include "cuda/quantize.h"
+#include "cuda/quantize/quantize.h"
 
 namespace athanor::cuda {
 namespace attention {
@@ -71,9 +71,9 @@ __global__ void __launch_bounds__(Tiles<D>::kThreads) attend(Forward<T> a) {
   float factor[R][2];
   finish<R>(factor, softmax, a, first + own, head);
   if (a.amax) {
-    uint32_t largest = 0;
-    add_largest<R, D>(largest, o, factor);
-    raise_by_warp<T>(a.amax, largest);
+    uint32_t amax = 0;
+    add_amax<R, D>(amax, o, factor);
+    raise_by_warp<T>(a.amax, amax);
   }
   const int64_t width = static_cast<int64_t>(in.heads) * in.dim, row = first + own;
   store_rows<D, R>(a.y + row * width + head * in.dim, width, in.spans.queries - first - own, in.dim,
@@ -103,7 +103,7 @@ void attend(const AttentionFwd& op, bool wgmma, cudaStream_t stream) {
       if (tensor_cores_take(a.in)) return attend_on_tensor_cores(a, stream);
     }
     attend_plainly(a, stream);
-    find_largest(op.amax, op.y, stream);
+    find_amax(op.amax, op.y, stream);
   });
 }
 }  // namespace attention

@@ -8,10 +8,10 @@
 
 #include "base/int.h"
 #include "base/log.h"
+#include "cuda/autotune.h"
 #include "cuda/check.h"
 #include "cuda/compare.h"
 #include "cuda/kernels.h"
-#include "cuda/trial.h"
 namespace athanor::cuda {
 namespace {
 
@@ -28,16 +28,16 @@ std::string text_of(const AttentionProblem& p) {
 // An op with memory of its own, to be timed: random numbers, and whole sequences or documents_to_measure(); backward
 // also has the results of forward.
 template <class Op>
-class Trial {
+class AttentionTimer {
  public:
-  Trial(const Op& like, int64_t tokens, size_t scratch_bytes, cudaStream_t stream)
-      : op_(like), stream_(stream), memory_(room_of(op_) + scratch_bytes), watch_(stream) {
+  AttentionTimer(const Op& like, int64_t tokens, size_t scratch_bytes, cudaStream_t stream)
+      : op_(like), stream_(stream), memory_(smem_of(op_) + scratch_bytes), watch_(stream) {
     char* at = memory_.data();
     uint64_t draws = 0;
     for (const Field& field : op_.fields()) {
       if (!*field.t) continue;
       field.t->data = at;
-      at += room_of(*field.t);
+      at += smem_of(*field.t);
       if (field.t->dtype != DType::i32)
         cuda::run(RandomNormal{.x = {field.t->data, field.t->dtype, {elements(*field.t)}}, .stream = draws++, .std = 1},
                   nullptr, stream);
@@ -69,13 +69,13 @@ class Trial {
 
  private:
   static int64_t elements(const Tensor& t) { return t.shape.rank > 1 ? t.rows() * t.stride() : t.numel(); }
-  static size_t room_of(const Tensor& t) {
+  static size_t smem_of(const Tensor& t) {
     if (!t) return 0;
     return round_up(static_cast<size_t>(elements(t)) * size_of(t.dtype), kAlign);
   }
-  static size_t room_of(Op& op) {
+  static size_t smem_of(Op& op) {
     size_t bytes = 0;
-    for (const Field& field : op.fields()) bytes += room_of(*field.t);
+    for (const Field& field : op.fields()) bytes += smem_of(*field.t);
     return bytes;
   }
   void write_spans(int64_t tokens) {
@@ -102,8 +102,8 @@ const char* words_of(AttentionKernels by) {
 
 }  // namespace
 
-AttentionRunner::AttentionRunner(std::unique_ptr<CudnnAttention> cudnn, bool by_trial)
-    : cudnn_(std::move(cudnn)), by_trial_(by_trial) {}
+AttentionRunner::AttentionRunner(std::unique_ptr<CudnnAttention> cudnn, bool autotuned)
+    : cudnn_(std::move(cudnn)), autotuned_(autotuned) {}
 
 void AttentionRunner::take(const AttentionChoices& choices) {
   for (const auto& [problem, choice] : choices) choices_[problem] = choice;
@@ -120,7 +120,7 @@ std::string AttentionRunner::name_of(const Op& op) const {
 template <class Op>
 std::vector<AttentionKernels> AttentionRunner::candidates(const Op& op) const {
   if (!cudnn_ || !cudnn_->supports(op)) return {AttentionKernels::builtin};
-  if (!by_trial_) return {AttentionKernels::cudnn};
+  if (!autotuned_) return {AttentionKernels::cudnn};
   return {AttentionKernels::cudnn, AttentionKernels::builtin};
 }
 
@@ -148,7 +148,7 @@ size_t AttentionRunner::scratch(const Op& op) const {
 
 void AttentionRunner::run_cudnn(const AttentionFwd& op, void* scratch, cudaStream_t stream) const {
   cudnn_->run(op, scratch);
-  find_largest(op.amax, op.y, stream);
+  find_amax(op.amax, op.y, stream);
 }
 void AttentionRunner::run_cudnn(const AttentionBwd& op, void* scratch, cudaStream_t stream) const {
   in_parts(op, [&]<class Part>(const Part& part) {
@@ -194,10 +194,10 @@ std::string AttentionRunner::whose(const Op& op) const {
   const bool tried = choice && choices_.contains(name_of(op));
   const AttentionKernels by = chosen(op);
   if (by == AttentionKernels::cudnn)
-    return cat(words_of(by), ", ", tried ? "by a trial" : choice ? "without a trial" : "as configured");
+    return cat(words_of(by), ", ", tried ? "by autotuning" : choice ? "without autotuning" : "as configured");
   const char* own = words_of(by);
-  if (tried) return cat(own, ", faster in a trial", cudnn || why.empty() ? "" : ": ", cudnn ? "" : why);
-  if (cudnn) return cat(own, ", without a trial");
+  if (tried) return cat(own, ", faster when autotuned", cudnn || why.empty() ? "" : ": ", cudnn ? "" : why);
+  if (cudnn) return cat(own, ", without autotuning");
   return cat(own, why.empty() ? "" : ": ", why);
 }
 
@@ -218,25 +218,25 @@ std::string AttentionRunner::describe(const Tunable& ops) const {
 
 template <class Op>
 AttentionChoice AttentionRunner::time_all(const Op& like, double* first_microseconds, cudaStream_t stream) const {
-  Trial<Op> trial(like, tokens(), scratch(like), stream);
+  AttentionTimer<Op> timer(like, tokens(), scratch(like), stream);
   const std::vector<AttentionKernels> all = candidates(like);
   const auto launch_of = [&](AttentionKernels by) {
     return [this, by, stream](const Op& op, void* memory) { run_by(by, op, memory, stream); };
   };
   const std::vector<double> times = best_in_turns(
-      all.size(), [&](size_t i, int launches) { return trial.microseconds(launches, launch_of(all[i])); });
+      all.size(), [&](size_t i, int launches) { return timer.microseconds(launches, launch_of(all[i])); });
   *first_microseconds = times[0];
   const auto expected = [stream](const Op& op, void* memory) { cuda::run_without_wgmma(op, memory, stream); };
   std::optional<size_t> best;
   for (size_t i = 0; i < all.size(); ++i) {
     if (best && times[i] >= (1 - kLeastGain) * times[*best]) continue;
-    const std::string why = trial.difference(expected, launch_of(all[i]));
+    const std::string why = timer.difference(expected, launch_of(all[i]));
     if (why.empty()) {
       best = i;
       continue;
     }
     log::warn("attention: ", words_of(all[i]), " are not used for ", name_of(like),
-              ", since their results in a trial are not those of the program's kernels without wgmma: ", why,
+              ", since in autotuning their results are not those of the program's kernels without wgmma: ", why,
               "; please report it");
   }
   if (!best)
@@ -248,7 +248,7 @@ AttentionChoice AttentionRunner::time_all(const Op& like, double* first_microsec
 
 AttentionRunner::SearchReport AttentionRunner::search(const Tunable& ops, double seconds, cudaStream_t stream) {
   SearchReport report;
-  if (!by_trial_) return report;
+  if (!autotuned_) return report;
   const auto start = std::chrono::steady_clock::now();
   const auto search_ops = [&]<class Op>(std::span<const Op> all) {
     std::map<std::string, std::pair<Op, int>> distinct;  // each with its number of launches

@@ -21,8 +21,8 @@ class AttentionRunner {
   };
   AttentionRunner() = default;
   explicit AttentionRunner(Own own) : own_(std::move(own)) {}
-  // by_trial: use the program's own kernels also where search() finds them faster.
-  AttentionRunner(std::unique_ptr<CudnnAttention> cudnn, bool by_trial);
+  // autotuned: use the program's own kernels also where search() finds them faster.
+  AttentionRunner(std::unique_ptr<CudnnAttention> cudnn, bool autotuned);
 
   // Maximum over all candidates, so that the memory plan stays valid after a search.
   template <class Op>
@@ -73,7 +73,7 @@ class AttentionRunner {
 
   std::unique_ptr<CudnnAttention> cudnn_;
   Own own_;  // set without cuDNN
-  bool by_trial_ = false;
+  bool autotuned_ = false;
   AttentionChoices choices_;
 };
 }  // namespace athanor::cuda

@@ -1,7 +1,7 @@
 // The running softmax of attention forward [Dao et al. 2022, alg. 1], over accumulators in the layout of tiles.h.
 #pragma once
 #include "cuda/attention/tiles.h"
-#include "cuda/largest.h"
+#include "cuda/quantize/amax.h"
 namespace athanor::cuda::attention {
 
 // State of a warp's rows. top: maximum of q·k so far; sum: sum of exp2(scale (q·k - top)) so far.
@@ -47,11 +47,10 @@ __device__ __forceinline__ void multiply_by_row(Accumulators<R, D>& o, const flo
   for_elements<R, D>(o, [&](float& x, int r, int h, int) { x *= factor[r][h]; });
 }
 
-// Raises `largest` to the amax, as float bits, of y = o times factor in the warp's rows, before y is rounded. Rows that
+// Raises `amax` to the maximum, as float bits, of y = o times factor in the warp's rows, before y is rounded. Rows that
 // do not exist see no key: they give 0, or NaN if inputs are not finite, as do then all rows of their tile.
 template <int R, int D>
-__device__ __forceinline__ void add_largest(uint32_t& largest, const Accumulators<R, D>& o,
-                                            const float (&factor)[R][2]) {
+__device__ __forceinline__ void add_amax(uint32_t& amax, const Accumulators<R, D>& o, const float (&factor)[R][2]) {
 #pragma unroll
   for (int r = 0; r < R; ++r) {
 #pragma unroll
@@ -62,7 +61,7 @@ __device__ __forceinline__ void add_largest(uint32_t& largest, const Accumulator
 #pragma unroll
         for (int i = 2 * h; i < 2 * h + 2; ++i) of_row = Max{}(of_row, magnitude(o[r][n][i]));
       }
-      largest = Max{}(largest, magnitude(__uint_as_float(of_row) * factor[r][h]));
+      amax = Max{}(amax, magnitude(__uint_as_float(of_row) * factor[r][h]));
     }
   }
 }

@@ -15,18 +15,18 @@ namespace {
 // Dynamic shared memory: the block's own rows of two tensors, for two heads if they fit, and tiles of N rows of the
 // other side's two tensors.
 template <class T, int D, int Others, int SlotCount>
-struct Room {
+struct Smem {
   static constexpr int N = Others, kSlots = SlotCount, kPlaces = D == 64 ? 2 : 1;
   T a[kPlaces][kRows * D], b[kPlaces][kRows * D];
   T slots[kSlots][N * D];
 };
 template <class T, int D>  // own: k, v; other: q, dy. N is limited by the registers that dk and dv leave
-struct KeyRoom : Room<T, D, D == 64 ? 96 : 64, 8> {
-  QueryStats stats[KeyRoom::kSlots / 2][KeyRoom::N];  // statistics of the queries in each pair of slots
+struct KeySmem : Smem<T, D, D == 64 ? 96 : 64, 8> {
+  QueryStats stats[KeySmem::kSlots / 2][KeySmem::N];  // statistics of the queries in each pair of slots
 };
 template <class T, int D>  // own: q, dy; other: k, v
-struct QueryRoom : Room<T, D, 128, D == 64 ? 8 : 4> {
-  QueryStats stats[QueryRoom::kPlaces][kRows];  // statistics of the block's queries
+struct QuerySmem : Smem<T, D, 128, D == 64 ? 8 : 4> {
+  QueryStats stats[QuerySmem::kPlaces][kRows];  // statistics of the block's queries
 };
 
 struct KeyMaps {
@@ -47,7 +47,7 @@ struct Place {
 
 // group: query heads per key head.
 template <int D, class R>
-__device__ __forceinline__ void produce_queries(R& room, Shared<R>& shared, const KeyMaps& maps, const Place& at,
+__device__ __forceinline__ void produce_queries(R& smem, Shared<R>& shared, const KeyMaps& maps, const Place& at,
                                                 int group) {
   if (at.start == kNone) return shared.heads.fill_none(at.head, at.end);
   constexpr int N = R::N;
@@ -60,17 +60,17 @@ __device__ __forceinline__ void produce_queries(R& room, Shared<R>& shared, cons
     const int then = next == kNone && (head + 1) % group ? at.start : next;  // kNone: the key head's last tile
     ring.fill(turn, then, [&](int slot) {
       uint64_t* full = &ring.full[slot];
-      auto& stats = room.stats[slot / 2];
-      copy_tile<N, D>(room.slots[slot], maps.q, full, head * D, start, sizeof stats);
+      auto& stats = smem.stats[slot / 2];
+      copy_tile<N, D>(smem.slots[slot], maps.q, full, head * D, start, sizeof stats);
       ptx::tma_load(stats, &maps.stats, full, 2 * start, head);
     });
     ring.fill(turn, then,
-              [&](int slot) { copy_tile<N, D>(room.slots[slot], maps.dy, &ring.full[slot], head * D, start); });
+              [&](int slot) { copy_tile<N, D>(smem.slots[slot], maps.dy, &ring.full[slot], head * D, start); });
     if (start == at.start && head % group == 0)
       shared.heads.fill(own, [&](int place) {
         uint64_t* full = &shared.heads.full[place];
-        copy_tile<kRows, D>(room.a[place], maps.k, full, head / group * D, at.first, sizeof room.b[place]);
-        copy_panels<kRows, D>(room.b[place], maps.v, full, head / group * D, at.first);
+        copy_tile<kRows, D>(smem.a[place], maps.k, full, head / group * D, at.first, sizeof smem.b[place]);
+        copy_panels<kRows, D>(smem.b[place], maps.v, full, head / group * D, at.first);
       });
     if (next == kNone) ++head;
     start = next == kNone ? at.start : next;
@@ -78,7 +78,7 @@ __device__ __forceinline__ void produce_queries(R& room, Shared<R>& shared, cons
 }
 
 template <class T, int D, class R>
-__device__ __forceinline__ void meet_queries(Accumulators<1, D>& dk, Accumulators<1, D>& dv, R& room, Shared<R>& shared,
+__device__ __forceinline__ void meet_queries(Accumulators<1, D>& dk, Accumulators<1, D>& dv, R& smem, Shared<R>& shared,
                                              Turn<R::kSlots>& turn, const Own<T>& own, int start, float scale) {
   constexpr int N = R::N;
   auto& ring = shared.ring;
@@ -87,25 +87,25 @@ __device__ __forceinline__ void meet_queries(Accumulators<1, D>& dk, Accumulator
   while (start != kNone) {
     const int q = ring.wait(turn), dy = ring.wait_next(turn, q), next = ring.next[q];
     if (start + N > shared.sight.last) {
-      clear_rows<N, D>(room.slots[q], shared.sight.last - start);
-      clear_rows<N, D>(room.slots[dy], shared.sight.last - start);
+      clear_rows<N, D>(smem.slots[q], shared.sight.last - start);
+      clear_rows<N, D>(smem.slots[dy], shared.sight.last - start);
       publish_rows();
     }
     if (next_seen<kGroupRows>(own.group, start) < start + N) {
-      const QueryStats* stats = room.stats[q / 2];
+      const QueryStats* stats = smem.stats[q / 2];
       const bool all = all_see<16>(own.warp, start, start + N);
-      wgmma_rows<D, kRows, N>(p, own.a, room.slots[q]);
-      wgmma_rows<D, kRows, N>(ds, own.b, room.slots[dy]);
+      wgmma_rows<D, kRows, N>(p, own.a, smem.slots[q]);
+      wgmma_rows<D, kRows, N>(ds, own.b, smem.slots[dy]);
       ptx::wgmma_wait<1>(p);
       weigh_keys<N>(p, stats, scale);
       hide_unseen<1, N>(p, own.warp, start, all);
       pack_weights<T, N>(weights, p);
-      wgmma_columns<D, N>(dv, weights, room.slots[dy]);
+      wgmma_columns<D, N>(dv, weights, smem.slots[dy]);
       ptx::wgmma_wait<1>(ds);
       differentiate_keys<N>(ds, p, stats);
       hide_unseen<1, N>(ds, own.warp, start, all);
       pack_weights<T, N>(changes, ds);
-      wgmma_columns<D, N>(dk, changes, room.slots[q]);
+      wgmma_columns<D, N>(dk, changes, smem.slots[q]);
       ptx::wgmma_wait<0>(dk, dv, changes, weights);
     }
     ring.release(q);
@@ -120,10 +120,10 @@ __global__ void __launch_bounds__(kImageThreads, 1)
     keys_backward_wgmma(Inputs<T> in, Angles angles, const __grid_constant__ KeyMaps maps,
                         const __grid_constant__ Schedule schedule) {
 #if PTX_SM90A
-  using R = KeyRoom<T, D>;
+  using R = KeySmem<T, D>;
   SHARED(Shared<R>, shared);
   DYN_SMEM(raw);
-  auto& room = *reinterpret_cast<R*>(raw);
+  auto& smem = *reinterpret_cast<R*>(raw);
   shared.init();
   ptx::wait_for_earlier_kernels();
   // Longest work first: earlier keys are seen by more queries.
@@ -133,11 +133,11 @@ __global__ void __launch_bounds__(kImageThreads, 1)
   at.start = next_seen<kRows>(shared.sight.seen, 0);
   if (threadIdx.x >= kConsumers) {
     ptx::registers_decrease<kProducerRegisters>();
-    if (warp_id() == kProducer) produce_queries<D>(room, shared, maps, at, in.group);
+    if (warp_id() == kProducer) produce_queries<D>(smem, shared, maps, at, in.group);
     if (warp_id() == kStorer)
       shared.heads.store_all(at.head, at.end, [&](int place, int kv) {
-        store_tile<D>(maps.dv, room.b[place], kv * D, at.first);
-        store_tile<D>(maps.dk, room.a[place], kv * D, at.first);
+        store_tile<D>(maps.dv, smem.b[place], kv * D, at.first);
+        store_tile<D>(maps.dk, smem.a[place], kv * D, at.first);
       });
     return;
   }
@@ -146,9 +146,9 @@ __global__ void __launch_bounds__(kImageThreads, 1)
   Turn<R::kPlaces> heads;
   for (int left = at.end - at.head; left > 0; --left) {
     const int place = shared.heads.wait(heads);
-    const Own<T> own(room, place, shared.sight);
+    const Own<T> own(smem, place, shared.sight);
     Accumulators<1, D> dk = {}, dv = {};
-    if (at.start != kNone) meet_queries<T, D>(dk, dv, room, shared, turn, own, at.start, in.scale * kLog2e);
+    if (at.start != kNone) meet_queries<T, D>(dk, dv, smem, shared, turn, own, at.start, in.scale * kLog2e);
     const float one[1][2] = {{1, 1}};
     write_rows<D>(own.b, dv, one);
     write_rotated<D>(own.a, dk, angles, in.scale, at.first, in.spans.keys);
@@ -161,7 +161,7 @@ __global__ void __launch_bounds__(kImageThreads, 1)
 
 #if PTX_SM90A
 template <int D, class R>
-__device__ __forceinline__ void produce_keys(R& room, Shared<R>& shared, const QueryMaps& maps, const Place& at,
+__device__ __forceinline__ void produce_keys(R& smem, Shared<R>& shared, const QueryMaps& maps, const Place& at,
                                              int group) {
   if (at.start == kNone) return shared.heads.fill_none(at.head, at.end);
   constexpr int N = R::N;
@@ -173,17 +173,17 @@ __device__ __forceinline__ void produce_keys(R& room, Shared<R>& shared, const Q
       const int next = next_seen<kRows>(shared.sight.seen, start + N);
       const auto push = [&](const CUtensorMap& map) {
         ring.fill(turn, next,
-                  [&](int slot) { copy_tile<N, D>(room.slots[slot], map, &ring.full[slot], head / group * D, start); });
+                  [&](int slot) { copy_tile<N, D>(smem.slots[slot], map, &ring.full[slot], head / group * D, start); });
       };
       push(maps.k);
       push(maps.v);
       if (start == at.start)
         shared.heads.fill(own, [&](int place) {
           uint64_t* full = &shared.heads.full[place];
-          auto& stats = room.stats[place];
-          copy_tile<kRows, D>(room.a[place], maps.q, full, head * D, at.first, sizeof room.b[place] + sizeof stats);
+          auto& stats = smem.stats[place];
+          copy_tile<kRows, D>(smem.a[place], maps.q, full, head * D, at.first, sizeof smem.b[place] + sizeof stats);
           ptx::tma_load(stats, &maps.stats, full, 2 * at.first, head);
-          copy_panels<kRows, D>(room.b[place], maps.dy, full, head * D, at.first);
+          copy_panels<kRows, D>(smem.b[place], maps.dy, full, head * D, at.first);
         });
       start = next;
     }
@@ -209,7 +209,7 @@ __device__ __forceinline__ void differentiate_queries(Accumulators<1, N>& ds, co
 }
 
 template <class T, int D, class R>
-__device__ __forceinline__ void meet_keys(Accumulators<1, D>& dq, R& room, Shared<R>& shared, Turn<R::kSlots>& turn,
+__device__ __forceinline__ void meet_keys(Accumulators<1, D>& dq, R& smem, Shared<R>& shared, Turn<R::kSlots>& turn,
                                           const Own<T>& own, const QueryStats* stats, int start, float scale) {
   constexpr int N = R::N;
   auto& ring = shared.ring;
@@ -222,13 +222,13 @@ __device__ __forceinline__ void meet_keys(Accumulators<1, D>& dq, R& room, Share
   while (start != kNone) {
     const int k = ring.wait(turn), v = ring.wait_next(turn, k), next = ring.next[k];
     if (start + N > shared.sight.last) {
-      clear_rows<N, D>(room.slots[k], shared.sight.last - start);
+      clear_rows<N, D>(smem.slots[k], shared.sight.last - start);
       publish_rows();
     }
     if (next_seen<kGroupRows>(own.group, start) < start + N) {
       const bool all = all_see<16>(own.warp, start, start + N);
-      wgmma_rows<D, kRows, N>(p, own.a, room.slots[k]);
-      wgmma_rows<D, kRows, N>(ds, own.b, room.slots[v]);
+      wgmma_rows<D, kRows, N>(p, own.a, smem.slots[k]);
+      wgmma_rows<D, kRows, N>(ds, own.b, smem.slots[v]);
       if constexpr (kRunsOn) {
         ptx::wgmma_wait<1>(p, dq, changes);
         if (held >= 0) ring.release(held);
@@ -243,7 +243,7 @@ __device__ __forceinline__ void meet_keys(Accumulators<1, D>& dq, R& room, Share
       differentiate_queries<N>(ds, p, stats);
       hide_unseen<1, N>(ds, own.warp, start, all);
       pack_weights<T, N>(changes, ds);
-      wgmma_columns<D, N>(dq, changes, room.slots[k]);
+      wgmma_columns<D, N>(dq, changes, smem.slots[k]);
       if constexpr (!kRunsOn) {
         ptx::wgmma_wait<0>(dq, changes);
         ring.release(k);
@@ -266,10 +266,10 @@ __global__ void __launch_bounds__(kImageThreads, 1)
     queries_backward_wgmma(Inputs<T> in, Angles angles, const __grid_constant__ QueryMaps maps,
                            const __grid_constant__ Schedule schedule) {
 #if PTX_SM90A
-  using R = QueryRoom<T, D>;
+  using R = QuerySmem<T, D>;
   SHARED(Shared<R>, shared);
   DYN_SMEM(raw);
-  auto& room = *reinterpret_cast<R*>(raw);
+  auto& smem = *reinterpret_cast<R*>(raw);
   shared.init();
   ptx::wait_for_earlier_kernels();
   // Longest work first: later queries see more keys.
@@ -279,10 +279,10 @@ __global__ void __launch_bounds__(kImageThreads, 1)
   at.start = next_seen<kRows>(shared.sight.seen, 0);
   if (threadIdx.x >= kConsumers) {
     ptx::registers_decrease<kProducerRegisters>();
-    if (warp_id() == kProducer) produce_keys<D>(room, shared, maps, at, in.group);
+    if (warp_id() == kProducer) produce_keys<D>(smem, shared, maps, at, in.group);
     if (warp_id() == kStorer)
       shared.heads.store_all(at.head, at.end,
-                             [&](int place, int head) { store_tile<D>(maps.dq, room.a[place], head * D, at.first); });
+                             [&](int place, int head) { store_tile<D>(maps.dq, smem.a[place], head * D, at.first); });
     return;
   }
   ptx::registers_increase<kConsumerRegisters>();
@@ -290,10 +290,10 @@ __global__ void __launch_bounds__(kImageThreads, 1)
   Turn<R::kPlaces> heads;
   for (int left = at.end - at.head; left > 0; --left) {
     const int place = shared.heads.wait(heads);
-    const Own<T> own(room, place, shared.sight);
-    const QueryStats* stats = room.stats[place] + warp_id() * 16 + lane_id() / 4;
+    const Own<T> own(smem, place, shared.sight);
+    const QueryStats* stats = smem.stats[place] + warp_id() * 16 + lane_id() / 4;
     Accumulators<1, D> dq = {};
-    if (at.start != kNone) meet_keys<T, D>(dq, room, shared, turn, own, stats, at.start, in.scale * kLog2e);
+    if (at.start != kNone) meet_keys<T, D>(dq, smem, shared, turn, own, stats, at.start, in.scale * kLog2e);
     write_rotated<D>(own.a, dq, angles, in.scale, at.first, in.spans.queries);
     shared.heads.publish(place);
   }
@@ -302,19 +302,19 @@ __global__ void __launch_bounds__(kImageThreads, 1)
 
 // ---- launchers
 
-template <class Room, class Maps, class T>
+template <class Smem, class Maps, class T>
 void launch_blocks(void (*kernel)(Inputs<T>, Angles, Maps, Schedule), int rows, int heads, const Backward<T>& a,
                    const Maps& maps, cudaStream_t stream) {
-  static_assert(sizeof(Room) <= 224 << 10, "a block has 227 KiB, with its Sight and its ring");
+  static_assert(sizeof(Smem) <= 224 << 10, "a block has 227 KiB, with its Sight and its ring");
   const Schedule work = schedule(rows, kRows, heads);
   CUDA_CHECK(
-      launch(kernel, {dim3(grid_size(work.blocks)), dim3(kThreads), sizeof(Room), stream}, a.in, a.angles, maps, work));
+      launch(kernel, {dim3(grid_size(work.blocks)), dim3(kThreads), sizeof(Smem), stream}, a.in, a.angles, maps, work));
 }
 
 template <class T, int D>
 void launch_both(const Backward<T>& a, cudaStream_t stream) {
-  using Keys = KeyRoom<T, D>;
-  using Queries = QueryRoom<T, D>;
+  using Keys = KeySmem<T, D>;
+  using Queries = QuerySmem<T, D>;
   const Inputs<T>& in = a.in;
   const int64_t queries = in.spans.queries, keys = in.spans.keys, width = int64_t{in.heads} * D;
   const int kv_heads = in.heads / in.group;

@@ -6,11 +6,11 @@
 namespace athanor::cuda::attention {
 
 #if PTX_SM90A
-template <class Room>
+template <class Smem>
 struct Shared {
   Sight<kRows> sight;
-  Ring<Room::kSlots> ring;
-  Heads<Room::kPlaces> heads;
+  Ring<Smem::kSlots> ring;
+  Heads<Smem::kPlaces> heads;
 
   __device__ __forceinline__ void init() {  // followed by a barrier of the block
     if (threadIdx.x != 0) return;
@@ -28,9 +28,9 @@ struct Own {
   const Seen* warp;   // what the warp's rows see
 
   template <class R>
-  __device__ __forceinline__ Own(R& room, int place, const Sight<kRows>& sight) {
+  __device__ __forceinline__ Own(R& smem, int place, const Sight<kRows>& sight) {
     const int first = group_id() * kGroupRows;
-    a = room.a[place] + first * kBoxColumns, b = room.b[place] + first * kBoxColumns;
+    a = smem.a[place] + first * kBoxColumns, b = smem.b[place] + first * kBoxColumns;
     group = sight.seen + first, warp = sight.seen + warp_id() * 16;
   }
 };

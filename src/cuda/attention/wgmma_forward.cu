@@ -20,7 +20,7 @@ struct Maps {
 };
 
 template <class T, int D>
-struct Room {            // dynamic shared memory
+struct Smem {            // dynamic shared memory
   T rows[2][kRows * D];  // queries, later y; heads alternate between the two
   T slots[kSlots][N * D];
 };
@@ -41,7 +41,7 @@ struct Place {
 // ---- the producer warp
 
 template <class T, int D>
-__device__ __forceinline__ void produce(Room<T, D>& room, Shared& shared, const Maps& maps, const Place& at,
+__device__ __forceinline__ void produce(Smem<T, D>& smem, Shared& shared, const Maps& maps, const Place& at,
                                         int group) {
   if (at.start == kNone) return shared.heads.fill_none(at.head, at.end);
   Ring<kSlots>& ring = shared.ring;
@@ -49,11 +49,11 @@ __device__ __forceinline__ void produce(Room<T, D>& room, Shared& shared, const 
   Turn<2> own;
   for (int head = at.head; head < at.end; ++head) {
     shared.heads.fill(own, [&](int place) {
-      copy_tile<kRows, D>(room.rows[place], maps.q, &shared.heads.full[place], head * D, at.first);
+      copy_tile<kRows, D>(smem.rows[place], maps.q, &shared.heads.full[place], head * D, at.first);
     });
     const auto push = [&](const CUtensorMap& map, int row, int next) {
       ring.fill(turn, next, [&](int slot) {
-        copy_tile<N, D>(room.slots[slot], map, &ring.full[slot], head / group * D, row);
+        copy_tile<N, D>(smem.slots[slot], map, &ring.full[slot], head / group * D, row);
       });
     };
     int start = at.start, next = next_seen<kRows>(shared.sight.seen, start + N);
@@ -73,7 +73,7 @@ __device__ __forceinline__ void produce(Room<T, D>& room, Shared& shared, const 
 // One warpgroup. It begins the scores of a head before it ends the previous head, so that tensor cores need not wait.
 template <class T, int D>
 struct Consumer {
-  Room<T, D>& room;
+  Smem<T, D>& smem;
   Shared& shared;
   const Place& at;
   float scale;  // times log2(e)
@@ -85,13 +85,13 @@ struct Consumer {
   Accumulators<1, D> o = {};
   Accumulators<1, N> s = {};
   uint32_t weights[N / 16][4] = {};
-  uint32_t largest = 0;  // amax of y so far, as float bits, if it is wanted
+  uint32_t amax = 0;  // amax of y so far, as float bits, if it is wanted
 
-  __device__ __forceinline__ T* rows(int of) { return room.rows[of] + group_id() * kGroupRows * kBoxColumns; }
+  __device__ __forceinline__ T* rows(int of) { return smem.rows[of] + group_id() * kGroupRows * kBoxColumns; }
 
   __device__ __forceinline__ void begin_scores() {
     keys = shared.ring.wait(turn);
-    wgmma_rows<D, kRows, N>(s, queries, room.slots[keys]);
+    wgmma_rows<D, kRows, N>(s, queries, smem.slots[keys]);
   }
   __device__ __forceinline__ void begin_head() {
     place = shared.heads.wait(heads), queries = rows(place);
@@ -103,7 +103,7 @@ struct Consumer {
     if (!all_see<16>(seen, start, start + N)) hide<1, N>(s, seen, start, -INFINITY);
     softmax.template add<N>(s, scale, shrink);
   }
-  __device__ __forceinline__ void begin_sums(int values) { wgmma_columns<D, N>(o, weights, room.slots[values]); }
+  __device__ __forceinline__ void begin_sums(int values) { wgmma_columns<D, N>(o, weights, smem.slots[values]); }
   // Computes a head that has begun, except for the GEMM with its last values. Returns the slot of these values.
   __device__ __forceinline__ int attend() {
     auto& ring = shared.ring;
@@ -129,7 +129,7 @@ struct Consumer {
     }
     const int values = ring.wait(turn);
     if (start + N > shared.sight.last) {
-      clear_rows<N, D>(room.slots[values], shared.sight.last - start);
+      clear_rows<N, D>(smem.slots[values], shared.sight.last - start);
       publish_rows();
     }
     return values;
@@ -137,12 +137,12 @@ struct Consumer {
 };
 
 template <class T, int D>
-__device__ __forceinline__ void attend_group(Room<T, D>& room, Shared& shared, const Forward<T>& a, const Place& at) {
-  Consumer<T, D> c{room, shared, at, a.in.scale * kLog2e};
+__device__ __forceinline__ void attend_group(Smem<T, D>& smem, Shared& shared, const Forward<T>& a, const Place& at) {
+  Consumer<T, D> c{smem, shared, at, a.in.scale * kLog2e};
   const auto end_head = [&](int head, int place) {
     float factor[1][2];
     finish<1>(factor, c.softmax, a, at.first + warp_id() * 16, head);
-    if (a.amax) add_largest<1, D>(c.largest, c.o, factor);
+    if (a.amax) add_amax<1, D>(c.amax, c.o, factor);
     write_rows<D>(c.rows(place), c.o, factor);
     shared.heads.publish(place);
   };
@@ -169,7 +169,7 @@ __device__ __forceinline__ void attend_group(Room<T, D>& room, Shared& shared, c
     c.softmax = {};
   }
   end_head(head, c.place);
-  if (a.amax) raise_by_warp<T>(a.amax, c.largest);
+  if (a.amax) raise_by_warp<T>(a.amax, c.amax);
 }
 #endif
 
@@ -179,7 +179,7 @@ __global__ void __launch_bounds__(kImageThreads, 1)
 #if PTX_SM90A
   SHARED(Shared, shared);
   DYN_SMEM(raw);
-  auto& room = *reinterpret_cast<Room<T, D>*>(raw);
+  auto& smem = *reinterpret_cast<Smem<T, D>*>(raw);
   if (threadIdx.x == 0) {
     shared.ring.init(kConsumers / 32);
     shared.heads.init();
@@ -193,14 +193,14 @@ __global__ void __launch_bounds__(kImageThreads, 1)
   at.start = next_seen<kRows>(shared.sight.seen, 0);
   if (threadIdx.x >= kConsumers) {
     ptx::registers_decrease<kProducerRegisters>();
-    if (warp_id() == kProducer) produce(room, shared, maps, at, a.in.group);
+    if (warp_id() == kProducer) produce(smem, shared, maps, at, a.in.group);
     if (warp_id() == kStorer)
       shared.heads.store_all(at.head, at.end, [&](int place, int head) {
-        store_tile<D>(maps.y, room.rows[place], head * D, at.first);
+        store_tile<D>(maps.y, smem.rows[place], head * D, at.first);
       });
   } else {
     ptx::registers_increase<kConsumerRegisters>();
-    attend_group(room, shared, a, at);
+    attend_group(smem, shared, a, at);
   }
 #endif
 }
@@ -216,7 +216,7 @@ void launch_blocks(const Forward<T>& a, cudaStream_t stream) {
                   tensor_map<T>(encode, {in.v, keys, kv_width, in.v_stride, N}),
                   tensor_map<T>(encode, {a.y, queries, width, width, kRows})};
   const Schedule work = schedule(queries, kRows, in.heads);
-  constexpr size_t kBytes = sizeof(Room<T, D>);
+  constexpr size_t kBytes = sizeof(Smem<T, D>);
   CUDA_CHECK(launch(attend_wgmma<T, D>, {dim3(grid_size(work.blocks)), dim3(kThreads), kBytes, stream}, a, maps, work));
 }
 }  // namespace

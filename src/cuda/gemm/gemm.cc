@@ -199,7 +199,7 @@ void GemmRunner::run(const LibraryProduct& product, void* scratch, cudaStream_t 
   if (op.epilogue != Epilogue::none && !fused(product)) return run_in_parts(product, scratch, stream);
   if (op.d.numel() == 0) return;
   if (op.k() == 0) return empty_product(op, stream);
-  if (!product.codes()) check_types(op);
+  if (!product.quantized()) check_types(op);
   const GemmProblem p = problem_of(product);
   require(launch(product, plan_of(p), scratch, stream), "a launch failed", p);
 }
@@ -220,9 +220,9 @@ cublasStatus_t GemmRunner::launch(const LibraryProduct& product, const Plan& pla
   if (op.bias || op.sums()) status = set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, op.sums() ? sums : op.bias.data);
   if (status == CUBLAS_STATUS_SUCCESS && (op.epilogue == Epilogue::gelu || op.epilogue == Epilogue::gelu_gradient))
     status = set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, op.aux.data);
-  if (product.codes() && status == CUBLAS_STATUS_SUCCESS)
+  if (product.quantized() && status == CUBLAS_STATUS_SUCCESS)
     status = set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, product.b_scales);
-  if (product.codes() && status == CUBLAS_STATUS_SUCCESS)
+  if (product.quantized() && status == CUBLAS_STATUS_SUCCESS)
     status = set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, product.a_scales);
   if (status != CUBLAS_STATUS_SUCCESS) return status;
   const bool residual = op.epilogue == Epilogue::add;

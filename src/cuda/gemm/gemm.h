@@ -14,9 +14,9 @@
 #include <type_traits>
 #include <vector>
 
-#include "cuda/codes.h"
 #include "cuda/gemm/choices.h"
 #include "cuda/libraries/cublaslt_table.h"
+#include "cuda/quantize/scaled_gemm.h"
 #include "cuda/scratch.h"
 #include "ops/gemm_problem.h"
 #include "ops/tuning.h"
@@ -38,7 +38,7 @@ struct LibraryProduct {
   ProductScalars* scalars = nullptr;                     // FP4 only: memory for alpha and beta, which the library reads
   bool fast = false;
   LibraryProduct(const Gemm& product) : op(product) {}
-  bool codes() const { return a_layout != ScaleLayout::none; }
+  bool quantized() const { return a_layout != ScaleLayout::none; }
 };
 GemmProblem problem_of(const LibraryProduct&);
 
@@ -72,7 +72,7 @@ class GemmRunner {
     double first_microseconds = 0, best_microseconds = 0;  // sums over all launches of the timed problems
   };
   SearchReport search(std::span<const Gemm> ops, double seconds, cudaStream_t stream,
-                      std::span<const ScaledGemm> of_codes = {});
+                      std::span<const ScaledGemm> of_quantized = {});
 
   // See Tuning.
   ProductTime time(const Gemm& op, bool recompute, cudaStream_t stream) {
@@ -138,7 +138,7 @@ class GemmRunner {
     LibraryProduct product;
     ProductUse use;
   };
-  std::vector<Searched> to_search(std::span<const Gemm> ops, std::span<const ScaledGemm> of_codes);
+  std::vector<Searched> to_search(std::span<const Gemm> ops, std::span<const ScaledGemm> of_quantized);
   ProductTime time(const LibraryProduct& product, bool recompute, cudaStream_t stream);
   Timed time_candidates(const LibraryProduct& product, bool recompute, cudaStream_t stream);
   Candidate choice_of(const GemmProblem& p);

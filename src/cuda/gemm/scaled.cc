@@ -4,9 +4,9 @@
 // to a loss curve.
 #include "base/log.h"
 #include "cuda/basic.h"
-#include "cuda/codes.h"
 #include "cuda/gemm/gemm.h"
 #include "cuda/mlp.h"
+#include "cuda/quantize/scaled_gemm.h"
 namespace athanor::cuda {
 namespace {
 
@@ -70,18 +70,18 @@ void GemmRunner::run(const ScaledGemm& op, void* scratch, cudaStream_t stream) {
   const NativeProduct native = this->native(op);
   if (native.possible) {
     const LibraryProduct product = native_product(op, native, scratch);
-    const auto arrange_codes = [&](const Tensor& out, const Tensor& codes, bool turn) {
+    const auto arrange_quantized = [&](const Tensor& out, const Tensor& quantized, bool turn) {
       if (op.four_bits())
-        pack_codes(out.data, codes, turn, stream);
+        pack_quantized(out.data, quantized, turn, stream);
       else if (turn)
-        transpose_codes(out.data, codes, stream);
+        transpose_quantized(out.data, quantized, stream);
     };
-    arrange_codes(product.op.a, g.a, g.ta);
-    arrange_codes(product.op.b, g.b, !g.tb);
+    arrange_quantized(product.op.a, g.a, g.ta);
+    arrange_quantized(product.op.b, g.b, !g.tb);
     const auto arrange = [&](ScaleLayout layout, const void* out, const Tensor& scales, const Blocks& blocks,
-                             const Tensor& codes, int terms) {
+                             const Tensor& quantized, int terms) {
       if (out == scales.data) return;
-      arrange_scales({const_cast<void*>(out), layout, scales, blocks, codes.shape, terms}, stream);
+      arrange_scales({const_cast<void*>(out), layout, scales, blocks, quantized.shape, terms}, stream);
     };
     arrange(native.a, product.a_scales, op.a_scales, op.a_blocks, g.a, g.ta ? 0 : 1);
     arrange(native.b, product.b_scales, op.b_scales, op.b_blocks, g.b, g.tb ? 1 : 0);

@@ -44,7 +44,7 @@ ProductTime GemmRunner::time(const LibraryProduct& product, bool recompute, cuda
   {
     Timer timer(*this, product, recompute, stream);
     time.seconds = 1e-6 * timer.in_turns({&choice, 1}).front();
-    require(timer.refusal(), "a trial failed", p);
+    require(timer.refusal(), "autotuning failed", p);
   }
   if (!choice.in_parts) {
     time.method = method_of(choice);
@@ -71,13 +71,13 @@ GemmRunner::Timed GemmRunner::time_candidates(const LibraryProduct& product, boo
     for (const auto& answer : ask(p, timer.plan(), kCandidates)) candidates.push_back({.algorithm = answer.algo});
   if (wgmma_takes(p, capability_)) candidates.push_back({.own = true});
   std::vector<double> best = timer.in_turns(candidates);
-  if (p.epilogue == Epilogue::none) require(timer.refusal(), "a trial failed", p);
+  if (p.epilogue == Epilogue::none) require(timer.refusal(), "autotuning failed", p);
   for (;;) {
     const size_t chosen = static_cast<size_t>(std::min_element(best.begin(), best.end()) - best.begin());
     if (chosen == 0 || best[chosen] > (1 - kLeastGain) * best[0]) return {candidates[0], best[0], best[0]};
     const std::string why = timer.difference(candidates[0], candidates[chosen]);
     if (why.empty()) return {candidates[chosen], best[0], best[chosen]};
-    log::warn("matrix products: ", method_of(candidates[chosen]).words, " was the fastest in a trial of ", p,
+    log::warn("matrix products: ", method_of(candidates[chosen]).words, " was the fastest in autotuning of ", p,
               " and is not used, since its results are not those of the first candidate: ", why, "; please report it");
     best[chosen] = Timer::kNever;
   }
@@ -86,7 +86,7 @@ GemmRunner::Timed GemmRunner::time_candidates(const LibraryProduct& product, boo
 // Distinct GEMMs to autotune: quantized ones that the library computes, and plain ones, including those on dequantized
 // operands.
 std::vector<GemmRunner::Searched> GemmRunner::to_search(std::span<const Gemm> ops,
-                                                        std::span<const ScaledGemm> of_codes) {
+                                                        std::span<const ScaledGemm> of_quantized) {
   std::vector<Gemm> plain(ops.begin(), ops.end());
   std::map<GemmProblem, Searched> natives;
   const auto add = [&](const LibraryProduct& product, int64_t ProductUse::*count) {
@@ -95,7 +95,7 @@ std::vector<GemmRunner::Searched> GemmRunner::to_search(std::span<const Gemm> op
     one.use.op = product.op;
     one.use.*count += 1;
   };
-  for (const ScaledGemm& op : of_codes) {
+  for (const ScaledGemm& op : of_quantized) {
     if (op.product.d.numel() == 0 || op.product.k() == 0) continue;
     const NativeProduct native = this->native(op);
     if (!native.possible) {
@@ -118,8 +118,8 @@ std::vector<GemmRunner::Searched> GemmRunner::to_search(std::span<const Gemm> op
 }
 
 GemmRunner::SearchReport GemmRunner::search(std::span<const Gemm> ops, double seconds, cudaStream_t stream,
-                                            std::span<const ScaledGemm> of_codes) {
-  const std::vector<Searched> order = to_search(ops, of_codes);
+                                            std::span<const ScaledGemm> of_quantized) {
+  const std::vector<Searched> order = to_search(ops, of_quantized);
   SearchReport report{.problems = static_cast<int>(order.size())};
   const auto start = std::chrono::steady_clock::now();
   for (const Searched& one : order) {
@@ -129,7 +129,7 @@ GemmRunner::SearchReport GemmRunner::search(std::span<const Gemm> ops, double se
     const auto known = choices_.find(cat(p));
     if (known != choices_.end() && known->second.microseconds > 0) continue;
     if (std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() >= seconds) break;
-    const Timed timed = with_context("choosing the algorithms of matrix products by trial (gemm search)",
+    const Timed timed = with_context("choosing the algorithms of matrix products by autotuning (gemm search)",
                                      [&] { return time_candidates(product, use.recompute, stream); });
     const Candidate& chosen = timed.chosen;
     choices_[cat(p)] = {

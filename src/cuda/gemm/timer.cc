@@ -5,7 +5,7 @@ namespace athanor::cuda {
 GemmRunner::Timer::Timer(GemmRunner& runner, const LibraryProduct& product, bool recompute, cudaStream_t stream)
     : runner_(runner),
       problem_(problem_of(product)),
-      trial_(product, runner.scratch(product.op)),
+      operands_(product, runner.scratch(product.op)),
       watch_(stream),
       recompute_(recompute),
       stream_(stream) {
@@ -15,8 +15,8 @@ GemmRunner::Timer::Timer(GemmRunner& runner, const LibraryProduct& product, bool
 cublasStatus_t GemmRunner::Timer::run(const LibraryProduct& product, const Candidate& candidate) {
   plan_.algorithm = candidate.algorithm;
   plan_.own = candidate.own;
-  if (!candidate.in_parts) return runner_.launch(product, plan_, trial_.scratch(), stream_);
-  runner_.run_in_parts(product, trial_.scratch(), stream_);
+  if (!candidate.in_parts) return runner_.launch(product, plan_, operands_.scratch(), stream_);
+  runner_.run_in_parts(product, operands_.scratch(), stream_);
   return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -24,7 +24,7 @@ double GemmRunner::Timer::microseconds(const Candidate& candidate, int launches)
   cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
   const double microseconds = watch_.microseconds([&] {
     for (int i = 0; i < launches && status == CUBLAS_STATUS_SUCCESS; ++i) {
-      LibraryProduct one = trial_.next();
+      LibraryProduct one = operands_.next();
       status = run(one, candidate);
       one.op.recompute = true;
       if (recompute_ && status == CUBLAS_STATUS_SUCCESS) status = run(one, candidate);
@@ -41,8 +41,8 @@ std::vector<double> GemmRunner::Timer::in_turns(std::span<const Candidate> candi
 }
 
 std::string GemmRunner::Timer::difference(const Candidate& expected, const Candidate& candidate) {
-  const LibraryProduct product = trial_.fresh();
-  const auto run_by = [&](const Candidate& one) { runner_.require(run(product, one), "a trial failed", problem_); };
+  const LibraryProduct product = operands_.fresh();
+  const auto run_by = [&](const Candidate& one) { runner_.require(run(product, one), "autotuning failed", problem_); };
   return cuda::difference(
       product.op, stream_, [&] { run_by(expected); }, [&] { run_by(candidate); });
 }

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "cuda/gemm/autotune_operands.h"
 #include "cuda/gemm/gemm.h"
-#include "cuda/gemm/trial.h"
 namespace athanor::cuda {
 
 class GemmRunner::Timer {
@@ -28,7 +28,7 @@ class GemmRunner::Timer {
 
   GemmRunner& runner_;
   GemmProblem problem_;
-  GemmTrial trial_;
+  AutotuneOperands operands_;
   Stopwatch watch_;
   Plan plan_;
   bool recompute_;

@@ -53,7 +53,7 @@ struct Slot {
 };
 
 template <class T>
-struct Room {  // dynamic shared memory
+struct Smem {  // dynamic shared memory
   Slot<T> slots[kSlots];
   T panels[kWarps][kPanels][kWarpRows * kBoxColumns];
 };
@@ -72,7 +72,7 @@ __device__ __forceinline__ void for_blocks(const Tiles& tiles, F visit) {
 // Each block of a pair copies its own rows of x, and multicasts one half of W's rows to both blocks.
 constexpr uint16_t kBoth = (1 << kPair) - 1;
 template <class T, class Maps>
-__device__ __forceinline__ void produce(Room<T>& room, PairRing& ring, const Maps& maps, const Tiles& tiles) {
+__device__ __forceinline__ void produce(Smem<T>& smem, PairRing& ring, const Maps& maps, const Tiles& tiles) {
   const int half = pair_rank();
   const CUtensorMap* weights = &maps.weights[half];
   Turn<kSlots> turn;
@@ -80,7 +80,7 @@ __device__ __forceinline__ void produce(Room<T>& room, PairRing& ring, const Map
 #pragma unroll 1
     for (int step = 0; step < tiles.steps; ++step)
       ring.fill(turn, [&](int i) {
-        Slot<T>& slot = room.slots[i];
+        Slot<T>& slot = smem.slots[i];
         uint64_t* full = &ring.full[i];
         ptx::mbar_expect_bytes(full, sizeof(Slot<T>));
         ptx::tma_load(slot.x, &maps.x, full, step * kTerms, row);
@@ -93,14 +93,14 @@ __device__ __forceinline__ void produce(Room<T>& room, PairRing& ring, const Map
 // time before a slow warp has released it once, and `empty` of the other block, which counts arrivals, would complete
 // early.
 template <class T>
-__device__ __forceinline__ void produce(Room<T>& room, PairRing& ring, const Backward& maps, const Tiles& tiles) {
+__device__ __forceinline__ void produce(Smem<T>& smem, PairRing& ring, const Backward& maps, const Tiles& tiles) {
   const int half = pair_rank();
   Turn<kSlots> turn;
   for_blocks<Backward::kWidth>(tiles, [&](int row, int column) {
 #pragma unroll 1
     for (int step = 0; step < tiles.steps; ++step)
       ring.fill(turn, [&](int i) {
-        Slot<T>& slot = room.slots[i];
+        Slot<T>& slot = smem.slots[i];
         uint64_t* full = &ring.full[i];
         ptx::mbar_expect_bytes(full, sizeof(Slot<T>));
         ptx::tma_load(slot.x, &maps.dy, full, step * kTerms, row);
@@ -114,7 +114,7 @@ __device__ __forceinline__ void produce(Room<T>& room, PairRing& ring, const Bac
 #pragma unroll 1
     for (int c = 0; c < kColumns; c += kBoxColumns)
       ring.fill(turn, [&](int i) {
-        Slot<T>& slot = room.slots[i];
+        Slot<T>& slot = smem.slots[i];
         uint64_t* full = &ring.full[i];
         ptx::mbar_expect_bytes(full, 2 * sizeof slot.x);
 #pragma unroll
@@ -129,7 +129,7 @@ __device__ __forceinline__ void produce(Room<T>& room, PairRing& ring, const Bac
 // warp has the index 4 n + 2 h + e.
 using Sums = float[kColumns / 2];
 template <class Maps, class T>
-__device__ __forceinline__ void multiply(Sums& sums, const Room<T>& room, PairRing& ring, Turn<kSlots>& turn, int group,
+__device__ __forceinline__ void multiply(Sums& sums, const Smem<T>& smem, PairRing& ring, Turn<kSlots>& turn, int group,
                                          uint32_t steps) {
   constexpr bool kOutIn = !std::is_same_v<Maps, Backward>;  // W [N, K], not [K, N]
   int last = 0;                                             // slot of the previous step
@@ -138,8 +138,8 @@ __device__ __forceinline__ void multiply(Sums& sums, const Room<T>& room, PairRi
 #pragma unroll 1
   do {
     const int slot = ring.wait(turn);
-    const uint64_t x = ptx::matrix_descriptor(room.slots[slot].x + group * kGroupRows * kTerms);
-    const uint64_t w = ptx::matrix_descriptor(room.slots[slot].w, {.leading = kOutIn ? 16 : kPanel * sizeof(T)});
+    const uint64_t x = ptx::matrix_descriptor(smem.slots[slot].x + group * kGroupRows * kTerms);
+    const uint64_t w = ptx::matrix_descriptor(smem.slots[slot].w, {.leading = kOutIn ? 16 : kPanel * sizeof(T)});
     ptx::wgmma_fence(sums);
 #pragma unroll
     for (int k = 0; k < kTerms / 16; ++k) {  // 32 bytes of each row of x; of W likewise, or 16 of its rows
@@ -169,9 +169,9 @@ __device__ __forceinline__ void store_panel(const CUtensorMap& map, T* panel, co
 
 // finish(): epilogue of a warp's sums, whose first element is at (column, row).
 template <class T>
-__device__ __forceinline__ void finish(const Sums& sums, Room<T>& room, PairRing&, Turn<kSlots>&, const Forward& maps,
+__device__ __forceinline__ void finish(const Sums& sums, Smem<T>& smem, PairRing&, Turn<kSlots>&, const Forward& maps,
                                        int warp, int column, int row) {
-  auto& panels = room.panels[warp];
+  auto& panels = smem.panels[warp];
 #pragma unroll
   for (int c = 0; c < kHalf / kBoxColumns; ++c) {
     Words gate, up, y;
@@ -192,15 +192,15 @@ __device__ __forceinline__ void finish(const Sums& sums, Room<T>& room, PairRing
   }
 }
 template <class T>
-__device__ __forceinline__ void finish(const Sums& sums, Room<T>& room, PairRing& ring, Turn<kSlots>& turn,
+__device__ __forceinline__ void finish(const Sums& sums, Smem<T>& smem, PairRing& ring, Turn<kSlots>& turn,
                                        const Backward& maps, int warp, int column, int row) {
-  auto& panels = room.panels[warp];
+  auto& panels = smem.panels[warp];
 #pragma unroll
   for (int c = 0; c < kColumns / kBoxColumns; ++c) {
     Words gate, up, y;
     const int slot = ring.wait(turn);
-    read_panel(gate, room.slots[slot].x + warp * kWarpRows * kBoxColumns);
-    read_panel(up, room.slots[slot].w + warp * kWarpRows * kBoxColumns);
+    read_panel(gate, smem.slots[slot].x + warp * kWarpRows * kBoxColumns);
+    read_panel(up, smem.slots[slot].w + warp * kWarpRows * kBoxColumns);
     ring.release(slot);
 #pragma unroll
     for (int n = 0; n < 8; ++n) {
@@ -229,7 +229,7 @@ __device__ __forceinline__ void finish(const Sums& sums, Room<T>& room, PairRing
 
 // RoPE: the two elements of a rotation are half a head apart, hence in registers of one thread.
 template <class T, int HeadDim>
-__device__ __forceinline__ void finish(const Sums& sums, Room<T>& room, PairRing&, Turn<kSlots>&,
+__device__ __forceinline__ void finish(const Sums& sums, Smem<T>& smem, PairRing&, Turn<kSlots>&,
                                        const Rotated<HeadDim>& maps, int warp, int column, int row) {
   constexpr int kApart = HeadDim / 2 / 8;  // groups of 8 columns
   const int lane = lane_id();
@@ -269,13 +269,13 @@ __device__ __forceinline__ void finish(const Sums& sums, Room<T>& room, PairRing
     }
 #pragma unroll
     for (int p = 0; p < HeadDim / kBoxColumns; ++p)
-      store_panel(maps.z, room.panels[warp][(head * (HeadDim / kBoxColumns) + p) % kPanels], words[p],
+      store_panel(maps.z, smem.panels[warp][(head * (HeadDim / kBoxColumns) + p) % kPanels], words[p],
                   first + p * kBoxColumns, row);
   }
 }
 
 template <class T, class Maps>
-__device__ __forceinline__ void run_block(Room<T>& room, PairRing& ring, const Maps& maps, const Tiles& tiles) {
+__device__ __forceinline__ void run_block(Smem<T>& smem, PairRing& ring, const Maps& maps, const Tiles& tiles) {
   if (threadIdx.x == 0) {
     ring.init(kWarps);
     ptx::fence_mbar_init();
@@ -284,15 +284,15 @@ __device__ __forceinline__ void run_block(Room<T>& room, PairRing& ring, const M
   ptx::wait_for_earlier_kernels();
   if (threadIdx.x >= kConsumers) {
     ptx::registers_decrease<kProducerRegisters>();
-    if (warp_id() == kWarps) produce(room, ring, maps, tiles);
+    if (warp_id() == kWarps) produce(smem, ring, maps, tiles);
   } else {
     ptx::registers_increase<kConsumerRegisters>();
     const int group = group_id(), warp = __shfl_sync(~0u, warp_id(), 0);
     Turn<kSlots> turn;
     for_blocks<Maps::kWidth>(tiles, [&](int row, int column) {
       Sums sums;
-      multiply<Maps>(sums, room, ring, turn, group, static_cast<uint32_t>(tiles.steps));
-      finish(sums, room, ring, turn, maps, warp, column, row + warp * kWarpRows);
+      multiply<Maps>(sums, smem, ring, turn, group, static_cast<uint32_t>(tiles.steps));
+      finish(sums, smem, ring, turn, maps, warp, column, row + warp * kWarpRows);
     });
     if (lane_id() == 0) ptx::bulk_wait_read<0>();  // the stores have read shared memory before the block ends
   }
@@ -306,7 +306,7 @@ __global__ void __launch_bounds__(kImageThreads, 1)
 #if PTX_SM90A
   SHARED(PairRing, ring);
   DYN_SMEM(raw);
-  run_block(*reinterpret_cast<Room<T>*>(raw), ring, maps, tiles);
+  run_block(*reinterpret_cast<Smem<T>*>(raw), ring, maps, tiles);
 #endif
 }
 template <class T>
@@ -315,7 +315,7 @@ __global__ void __launch_bounds__(kImageThreads, 1)
 #if PTX_SM90A
   SHARED(PairRing, ring);
   DYN_SMEM(raw);
-  run_block(*reinterpret_cast<Room<T>*>(raw), ring, maps, tiles);
+  run_block(*reinterpret_cast<Smem<T>*>(raw), ring, maps, tiles);
 #endif
 }
 template <class T, int HeadDim>
@@ -324,7 +324,7 @@ __global__ void __launch_bounds__(kImageThreads, 1)
 #if PTX_SM90A
   SHARED(PairRing, ring);
   DYN_SMEM(raw);
-  run_block(*reinterpret_cast<Room<T>*>(raw), ring, maps, tiles);
+  run_block(*reinterpret_cast<Smem<T>*>(raw), ring, maps, tiles);
 #endif
 }
 
@@ -335,7 +335,7 @@ void launch_tiles(void (*kernel)(Maps, Tiles), const Gemm& op, int64_t width, co
   const Tiles tiles{static_cast<int>(div_ceil<int64_t>(op.m(), kPair * kRows)),
                     static_cast<int>(div_ceil<int64_t>(width, Maps::kWidth)),
                     static_cast<int>(div_ceil<int64_t>(op.k(), kTerms))};
-  CUDA_CHECK(launch(kernel, {grid_of(tiles), dim3(kThreads), sizeof(Room<T>), stream, kPair}, maps, tiles));
+  CUDA_CHECK(launch(kernel, {grid_of(tiles), dim3(kThreads), sizeof(Smem<T>), stream, kPair}, maps, tiles));
 }
 
 template <class T>

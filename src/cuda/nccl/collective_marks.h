@@ -1,7 +1,7 @@
 // Tracks which collective a device is in: marks in pinned memory that the host reads while the device runs. The marks
 // are kernels, so they also work in captured graphs, where the host cannot query events.
 #pragma once
-#include "cuda/cuda_device.h"
+#include "cuda/device/cuda_device.h"
 namespace athanor::cuda {
 
 class CollectiveMarks {

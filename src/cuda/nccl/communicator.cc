@@ -99,10 +99,10 @@ class Nccl final : public Communicator {
 
   // NCCL rounds sums of bf16 at every hop. So ranks send each other pieces instead, and each rank adds up its own
   // piece.
-  int64_t room_of_sum(DType dtype, int64_t n) const override { return room_of_bf16_sum(dtype, n, size()); }
+  int64_t sum_workspace(DType dtype, int64_t n) const override { return bf16_sum_workspace(dtype, n, size()); }
 
-  void sum(Tensor x, Tensor room, Stream stream) override {
-    if (room_of_sum(x.dtype, x.numel()) == 0) return all_reduce(x, Reduce::sum, stream);
+  void sum(Tensor x, Tensor workspace, Stream stream) override {
+    if (sum_workspace(x.dtype, x.numel()) == 0) return all_reduce(x, Reduce::sum, stream);
     const int64_t n = x.numel(), piece = piece_of_sum(n, size());
     std::vector<Tensor> pieces;  // with few elements, the last ranks have no piece
     for (int r = 0; r < size(); ++r) {
@@ -110,18 +110,18 @@ class Nccl final : public Communicator {
       pieces.push_back(begin < end ? x.slice(begin, end) : Tensor{});
     }
     const Tensor mine = pieces[size_t(rank())];
-    add_pieces(mine, pieces, room, stream);
+    add_pieces(mine, pieces, workspace, stream);
     all_to_all(std::vector<Tensor>(pieces.size(), mine), pieces, stream);
   }
 
-  void sum_scatter(Tensor shard, Tensor full, Tensor room, Stream stream) override {
-    if (room_of_sum(full.dtype, full.numel()) == 0) return reduce_scatter(shard, full, Reduce::sum, stream);
+  void sum_scatter(Tensor shard, Tensor full, Tensor workspace, Stream stream) override {
+    if (sum_workspace(full.dtype, full.numel()) == 0) return reduce_scatter(shard, full, Reduce::sum, stream);
     const int64_t n = shard.numel();
     CHECK(full.numel() == n * size() && full.dtype == shard.dtype, "sum_scatter: ", full.shape, " ", full.dtype,
           " into ", size(), " shards of ", shard.shape, " ", shard.dtype);
     std::vector<Tensor> pieces;
     for (int r = 0; r < size(); ++r) pieces.push_back(full.slice(r * n, (r + 1) * n));
-    add_pieces(shard, pieces, room, stream);
+    add_pieces(shard, pieces, workspace, stream);
   }
 
   void broadcast(Tensor x, int root, Stream stream) override {
@@ -176,16 +176,17 @@ class Nccl final : public Communicator {
 
  private:
   // out: the sum of this rank's piece over all ranks; empty if this rank has no piece.
-  void add_pieces(const Tensor& out, std::span<const Tensor> pieces, const Tensor& room, Stream stream) {
+  void add_pieces(const Tensor& out, std::span<const Tensor> pieces, const Tensor& workspace, Stream stream) {
     const auto me = size_t(rank());
     const int64_t stride = piece_of_sum(pieces[0].numel(), 1);
-    CHECK(room.dtype == DType::bf16 && room.numel() >= stride * size(), "room for ", room.numel(), " ", room.dtype,
-          " of other ranks, expected ", stride * size(), " bf16");
+    CHECK(workspace.dtype == DType::bf16 && workspace.numel() >= stride * size(), "room for ", workspace.numel(), " ",
+          workspace.dtype, " of other ranks, expected ", stride * size(), " bf16");
     std::vector<Tensor> sent(pieces.begin(), pieces.end()), received(pieces.size());
-    for (int r = 0; out && r < size(); ++r) received[size_t(r)] = room.slice(r * stride, r * stride + out.numel());
+    for (int r = 0; out && r < size(); ++r) received[size_t(r)] = workspace.slice(r * stride, r * stride + out.numel());
     sent[me] = received[me] = {};
     all_to_all(sent, received, stream);
-    if (out) sum_pieces({out, pieces[me], room, stride, size(), rank()}, handle_->guard()->device().stream(stream));
+    if (out)
+      sum_pieces({out, pieces[me], workspace, stride, size(), rank()}, handle_->guard()->device().stream(stream));
   }
   static size_t count(const Tensor& x) { return size_t(x.numel()); }
   const NcclTable& nccl() const { return handle_->guard()->nccl(); }

@@ -69,7 +69,7 @@ GpuRun on_gpu(ModelType type, const EngineOptions& o, bool search = false) {
   GpuRun run;
   run.planned = engine.memory().total();
   if (search) rig.tuning->search(engine.tunable(), 600);
-  run.how = rig.tuning->describe_codes(engine.tunable());
+  run.how = rig.tuning->describe_quantized(engine.tunable());
   const size_t before = rig.device->allocated();
   run.outcome = train(engine);
   run.allocated = rig.device->allocated() - before;
@@ -95,7 +95,7 @@ void expect_near(const Outcome& got, const Outcome& want, double times = 1) {
     EXPECT_EQ(g.parameter.id, w.parameter.id);
     EXPECT_EQ(g.operand, w.operand);
     EXPECT_NEAR(g.statistics.values, w.statistics.values, 1e-2 * w.statistics.values) << i;
-    EXPECT_NEAR(g.statistics.largest, w.statistics.largest, 0.1 * w.statistics.largest) << i;
+    EXPECT_NEAR(g.statistics.amax, w.statistics.amax, 0.1 * w.statistics.amax) << i;
     EXPECT_EQ(g.statistics.saturated, w.statistics.saturated) << i;
   }
 }
@@ -127,7 +127,7 @@ TEST(LowPrecisionOnGpus, TheHeadToo) {
     const GpuRun high = on_gpu(ModelType::llama, o);
     o.high_layers.head = false;
     const GpuRun gpu = on_gpu(ModelType::llama, o);
-    EXPECT_EQ(gpu.how, "the GPU multiplies the codes");
+    EXPECT_EQ(gpu.how, "the GPU multiplies quantized values");
     EXPECT_EQ(gpu.planned, gpu.allocated);
     EXPECT_NE(gpu.outcome, high.outcome);
     expect_near(gpu.outcome, on_cpu(ModelType::llama, o));
@@ -146,12 +146,12 @@ class FindingOps final : public Decorated<FindingOps> {
  public:
   FindingOps(Ops& inner, bool finds) : inner_(inner), finds_(finds) {}
   const Ops& inner() const { return inner_; }
-  bool turns_codes() const override { return inner_.turns_codes(); }
+  bool transposes_quantized() const override { return inner_.transposes_quantized(); }
   template <class Op>
   void on(Op op, void* scratch) {
     if constexpr (std::is_same_v<Op, Quantize>) {
-      taken += bool(op.largest);
-      if (finds_) op.largest = {};
+      taken += bool(op.amax);
+      if (finds_) op.amax = {};
     }
     if constexpr (std::is_same_v<Op, AttentionFwd>) left += bool(op.amax);
     inner_.run(op, scratch);
@@ -164,7 +164,7 @@ class FindingOps final : public Decorated<FindingOps> {
 };
 
 // For all ops that compute an amax, with attention by cuDNN and by the program's own kernels.
-TEST(LowPrecisionOnGpus, LargestMagnitudesChangeNoBit) {
+TEST(LowPrecisionOnGpus, AmaxChangesNoBit) {
   for (const CudaAttention attention : {CudaAttention::cudnn, CudaAttention::builtin})
     for (const ModelType type : {ModelType::gpt2, ModelType::llama}) {
       Outcome outcomes[2];
@@ -183,7 +183,7 @@ TEST(LowPrecisionOnGpus, LargestMagnitudesChangeNoBit) {
 #endif
 
 // The library gets the same operands, whether the quantize kernel transposes them or the GEMM does.
-TEST(LowPrecisionOnGpus, TransposedCodesChangeNoBit) {
+TEST(LowPrecisionOnGpus, TransposedQuantizedValuesChangeNoBit) {
   for (const char* precision : {"fp8_delayed", "fp8_rowwise", "fp8_blockwise"}) {
     Outcome outcomes[2];
     double moved[2] = {}, weights = 0;
@@ -208,7 +208,7 @@ TEST(LowPrecisionOnGpus, TransposedCodesChangeNoBit) {
 
 #ifdef ATHANOR_EMULATED_GPU
 TEST(LowPrecisionOnGpus, WhatTheGpuLacksIsEmulated) {
-  EXPECT_EQ(on_gpu(ModelType::llama, options("fp8_blockwise")).how, "the GPU multiplies the codes");
+  EXPECT_EQ(on_gpu(ModelType::llama, options("fp8_blockwise")).how, "the GPU multiplies quantized values");
   const EngineOptions o = options("fp8_tensorwise");
   EXPECT_EQ(on_gpu(ModelType::llama, options("mxfp8")).how,
             "emulated: a GPU of compute capability 9.0 has no such products, so what the codes stand for is multiplied "

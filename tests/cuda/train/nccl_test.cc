@@ -4,7 +4,7 @@
 #include <chrono>
 #include <thread>
 
-#include "cuda/cuda_device.h"
+#include "cuda/device/cuda_device.h"
 #include "cuda/nccl/guard.h"
 #include "tests/comm/collective_laws.h"
 #include "tests/cuda/train/nccl_rig.h"
@@ -129,21 +129,21 @@ TEST_F(Nccl, SumsOfBf16AreThoseOfThreadsToTheBit) {
           const auto mine = contribution(hosts.rank(), all, DType::bf16);
           const size_t part = size_t(n) * sizeof(bf16);
           const auto own = want.begin() + std::ptrdiff_t(part) * hosts.rank();
-          const std::vector<std::byte> nothing(size_t(rank.nccl->room_of_sum(DType::bf16, all)) * sizeof(bf16));
-          const Tensor room = rank.upload(nothing, DType::bf16), x = rank.upload(mine, DType::bf16);
-          rank.nccl->sum(x, room, stream);
+          const std::vector<std::byte> nothing(size_t(rank.nccl->sum_workspace(DType::bf16, all)) * sizeof(bf16));
+          const Tensor workspace = rank.upload(nothing, DType::bf16), x = rank.upload(mine, DType::bf16);
+          rank.nccl->sum(x, workspace, stream);
           EXPECT_EQ(rank.read(x), want) << n << " on each of " << ranks << " ranks";
           for (const bool in_place : {false, true}) {
             const Tensor full = rank.upload(mine, DType::bf16);
             const Tensor shard = in_place ? full.slice(hosts.rank() * n, (hosts.rank() + 1) * n)
                                           : rank.upload(std::vector<std::byte>(part), DType::bf16);
-            rank.nccl->sum_scatter(shard, full, room, stream);
+            rank.nccl->sum_scatter(shard, full, workspace, stream);
             EXPECT_EQ(rank.read(shard), std::vector(own, own + std::ptrdiff_t(part))) << n << " of " << ranks;
           }
         }
       const Tensor few = rank.upload(contribution(hosts.rank(), 3, DType::bf16), DType::bf16);  // some get no part
-      const Tensor room = rank.upload(std::vector<std::byte>(size_t(64 * ranks)), DType::bf16);
-      rank.nccl->sum(few, room, Stream::compute);
+      const Tensor workspace = rank.upload(std::vector<std::byte>(size_t(64 * ranks)), DType::bf16);
+      rank.nccl->sum(few, workspace, Stream::compute);
       EXPECT_EQ(rank.read(few), testing::expected_reduction(ranks, 3, DType::bf16, Reduce::sum));
     });
 }

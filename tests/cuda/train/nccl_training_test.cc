@@ -35,7 +35,7 @@ struct Setting {
   int64_t kv_heads = 1;    // of the llama family
   int64_t head_dim = 0;    // 0: hidden size divided by heads
   int64_t forgotten = -1;  // index of the call in a step that tensor-parallel ranks leave out
-  bool keep_codes = true;
+  bool keep_quantized = true;
   DType gradients = DType::f32;
   int experts = 1;      // expert-parallel size: number of shards with different experts
   int64_t offload = 0;  // elements per chunk of master weights and optimizer states in host memory; 0: kept in device
@@ -111,9 +111,9 @@ EngineOptions options(const Setting& s) {
   o.recipe.gradients = s.gradients;
   o.seq_length = s.length;
   o.sequence_parallel = s.sequence;
-  o.sums_beside = s.beside;
+  o.overlaps_sums = s.beside;
   o.least_piece = 1;
-  o.keep_codes = s.keep_codes;
+  o.keep_quantized = s.keep_quantized;
   o.context_method = s.ring ? ContextMethod::ring : ContextMethod::gather;
   o.micro_batch_size = s.leaves > 0 ? 6 : kSequences / (s.accumulation * s.replicas * s.shards * s.workers);
   o.logical_shards = s.leaves;
@@ -306,17 +306,17 @@ TEST_F(NcclTraining, WorkersThatCompressMomentum) {
 }
 
 // FP8 all-gather: one byte per weight of the blocks instead of two, with the same bits.
-TEST_F(NcclTraining, GatheredCodesHaveTheBitsOf16) {
+TEST_F(NcclTraining, GatheredQuantizedWeightsHaveTheBitsOf16) {
   for (const auto& [precision, stage] : {std::pair{"fp8_tensorwise", 1}, {"fp8_blockwise", 3}, {"nvfp4", 3}}) {
     Setting s{.precision = precision, .shards = 3, .stage = stage, .length = 8};
-    const Curve codes = train(s);
-    s.keep_codes = false;
-    EXPECT_EQ(train(s), codes) << precision;
+    const Curve quantized = train(s);
+    s.keep_quantized = false;
+    EXPECT_EQ(train(s), quantized) << precision;
   }
 }
 
 // Quantizes parts of matrices, and rows that are all-gathered first.
-TEST_F(NcclTraining, CodesOnRanksThatShareProductsOrSequences) {
+TEST_F(NcclTraining, LowPrecisionOnTensorAndSequenceParallelRanks) {
   for (const auto& [precision, tensor, context] :
        {std::tuple{"fp8_tensorwise", 2, 1}, {"fp8_delayed", 2, 1}, {"fp8_blockwise", 1, 2}}) {
     Setting s{.precision = precision, .length = 8, .kv_heads = 2};

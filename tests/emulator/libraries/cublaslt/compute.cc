@@ -77,7 +77,7 @@ Inputs<T> load(const Product& product, const Operands& operands, int64_t batch) 
 }
 
 // As multiply(), of FP8 numbers where the GPU keeps few bits of their sums: 32 terms at a time.
-void multiply_codes(const Inputs<float>& in, const Product& product, int64_t from, int64_t to, float* out) {
+void multiply_quantized(const Inputs<float>& in, const Product& product, int64_t from, int64_t to, float* out) {
   const auto m = static_cast<size_t>(product.m);
   std::vector<float> few(m);
   for (int64_t j = 0; j < product.n; ++j) {
@@ -104,7 +104,7 @@ std::vector<T> multiply(const Inputs<T>& in, const Product& product, int64_t fro
   std::vector<T> out(static_cast<size_t>(product.m * product.n), T(0));
   if constexpr (std::is_same_v<T, float>) {
     if (product.fp8() && product.code_sum_bits < 24) {
-      multiply_codes(in, product, from, to, out.data());
+      multiply_quantized(in, product, from, to, out.data());
       return out;
     }
   }

@@ -5,9 +5,9 @@
 
 namespace athanor {
 
-class Largest {
+class Amax {
  public:
-  explicit Largest(const Tensor& amax);  // [1] f32, set to 0 here; absent: add() does nothing
+  explicit Amax(const Tensor& amax);  // [1] f32, set to 0 here; absent: add() does nothing
   // Includes elements [begin, end) of a contiguous tensor, after they were written; thread-safe.
   void add(const Tensor& of, int64_t begin, int64_t end) const;
   void add_rows(const Tensor& of, int64_t begin, int64_t end) const { add(of, begin * of.cols(), end * of.cols()); }

@@ -3,7 +3,7 @@
 // Layout: row-major matrices, rows may be strided; a block has a piece of one row. Memory bound: NormalizeMatrix reads
 // its matrix twice, from L2 if it fits. Deterministic: one block sums each row, another adds the rows' sums in order.
 // Not timed on a GPU yet.
-#include "cuda/muon.h"
+#include "cuda/update/muon.h"
 
 #include "cuda/host_tools.h"
 #include "cuda/reduce.h"
@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(kThreads)
 template <class T>
 __global__ void __launch_bounds__(kThreads) square_rows(double* sums, Rows<const T> x, int columns, bool whole) {
   ptx::wait_for_earlier_kernels();
-  SHARED(double, room, [32]);
+  SHARED(double, smem, [32]);
   const T* row = x.data + blockIdx.x * x.stride;
   double sum = 0;
   for (int column = static_cast<int>(threadIdx.x) * kElements; column < columns; column += kPiece) {
@@ -59,17 +59,17 @@ __global__ void __launch_bounds__(kThreads) square_rows(double* sums, Rows<const
 #pragma unroll
     for (int i = 0; i < kElements; ++i) sum += static_cast<double>(v[i]) * static_cast<double>(v[i]);
   }
-  const double total = block_reduce(sum, room, Plus{});
+  const double total = block_reduce(sum, smem, Plus{});
   if (threadIdx.x == 0) sums[blockIdx.x] = total;
 }
 
 // sums[rows] = 1 / (margin * norm + eps), by which the matrix is multiplied.
 __global__ void __launch_bounds__(kThreads) inverse_norm(double* sums, int64_t rows, double margin, double eps) {
   ptx::wait_for_earlier_kernels();
-  SHARED(double, room, [32]);
+  SHARED(double, smem, [32]);
   double sum = 0;
   for (int64_t r = threadIdx.x; r < rows; r += kThreads) sum += sums[r];
-  const double total = block_reduce(sum, room, Plus{});
+  const double total = block_reduce(sum, smem, Plus{});
   if (threadIdx.x == 0) sums[rows] = 1 / (margin * sqrt(total) + eps);
 }
 
@@ -95,7 +95,7 @@ constexpr int kLanes = 32, kWarps = kThreads / kLanes;
 template <class T>
 __global__ void __launch_bounds__(kThreads) square_columns(double* sums, const T* x, int64_t rows, int columns) {
   ptx::wait_for_earlier_kernels();
-  SHARED(double, room, [kThreads]);
+  SHARED(double, smem, [kThreads]);
   const int lane = static_cast<int>(threadIdx.x) % kLanes, warp = static_cast<int>(threadIdx.x) / kLanes;
   const int column = static_cast<int>(blockIdx.x) * kLanes + lane;
   double sum = 0;
@@ -103,10 +103,10 @@ __global__ void __launch_bounds__(kThreads) square_columns(double* sums, const T
     const auto v = static_cast<double>(to_float(x[row * columns + column]));
     sum += v * v;
   }
-  room[threadIdx.x] = sum;
+  smem[threadIdx.x] = sum;
   __syncthreads();
   if (warp != 0 || column >= columns) return;
-  for (int k = 1; k < kWarps; ++k) sum += room[k * kLanes + lane];
+  for (int k = 1; k < kWarps; ++k) sum += smem[k * kLanes + lane];
   sums[column] = sum;
 }
 
@@ -119,7 +119,7 @@ struct NeuronRule {
 __global__ void __launch_bounds__(kThreads)
     neuron_factors(float* factors, float* v, const double* squares, const NeuronRule op) {
   ptx::wait_for_earlier_kernels();
-  SHARED(double, room, [32]);
+  SHARED(double, smem, [32]);
   const bool skip = op.state->skip;
   double before = 0, after = 0;
   for (int64_t o = threadIdx.x; o < op.outputs; o += kThreads) {
@@ -128,8 +128,8 @@ __global__ void __launch_bounds__(kThreads)
     before += squares[o];
     after += squares[o] / (divisor * divisor);
   }
-  before = block_reduce(before, room, Plus{});
-  after = block_reduce(after, room, Plus{});
+  before = block_reduce(before, smem, Plus{});
+  after = block_reduce(after, smem, Plus{});
   const double all = op.scale * sqrt(before) / (sqrt(after) + op.eps);
   for (int64_t o = threadIdx.x; o < op.outputs; o += kThreads)
     factors[o] = skip ? 0.f : static_cast<float>(all / (sqrt(static_cast<double>(v[o])) + op.eps));

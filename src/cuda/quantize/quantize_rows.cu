@@ -5,8 +5,8 @@
 // read once. Deterministic: a maximum does not depend on the order. Not timed on a GPU yet.
 #include <algorithm>
 
-#include "cuda/quantize.h"
-#include "cuda/quantize_cut.h"
+#include "cuda/quantize/quantize.h"
+#include "cuda/quantize/quantize_cut.h"
 #include "cuda/reduce.h"
 
 namespace athanor::cuda {
@@ -15,8 +15,8 @@ namespace {
 constexpr int kMostThreads = 1024, kChunks = 4;  // chunks per thread and row, if a block can have enough threads
 constexpr int kRing = 2;                         // rows in shared memory
 
-struct RowsOfCodes {
-  uint8_t* codes;           // [rows, columns]
+struct QuantizedRows {
+  uint8_t* quantized;           // [rows, columns]
   void* scales;             // [rows]
   uint32_t* of_columns;     // null, or [columns] float bits, raised to the amax of each column
   int64_t rows, rows_each;  // rows_each: rows per thread block
@@ -37,10 +37,10 @@ __device__ __forceinline__ void values_of(float (&values)[kElements], const uint
 }
 
 template <class T>
-__global__ void __launch_bounds__(kMostThreads) encode_rows(const T* x, const RowsOfCodes op) {
+__global__ void __launch_bounds__(kMostThreads) encode_rows(const T* x, const QuantizedRows op) {
   ptx::wait_for_earlier_kernels();
   DYN_SMEM(memory);
-  SHARED(uint32_t, room, [kRing * kLanes]);
+  SHARED(uint32_t, smem, [kRing * kLanes]);
   const int chunks = op.columns / kElements, threads = static_cast<int>(blockDim.x);
   const int thread = static_cast<int>(threadIdx.x), lane = thread % kLanes, warp = thread / kLanes;
   const int64_t first = blockIdx.x * op.rows_each;
@@ -73,7 +73,7 @@ __global__ void __launch_bounds__(kMostThreads) encode_rows(const T* x, const Ro
     raise(pairs.x, pairs.y), raise(pairs.z, pairs.w), raise(pairs.x, pairs.z);
     uint32_t most = Max{}(magnitude(element<T>(&pairs.x, 0)), magnitude(element<T>(&pairs.x, 1)));
     most = warp_reduce(most, Max{});
-    uint32_t* of_warps = room + row % kRing * kLanes;  // other warps may still read the other half
+    uint32_t* of_warps = smem + row % kRing * kLanes;  // other warps may still read the other half
     if (lane == 0) of_warps[warp] = most;
     __syncthreads();
     most = warp_reduce(lane < threads / kLanes ? of_warps[lane] : 0u, Max{});
@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(kMostThreads) encode_rows(const T* x, const Ro
       values_of<T>(v, ld16(held + c));
 #pragma unroll
       for (float& value : v) value = __fmul_rn(value, s.factor);
-      st8(op.codes + row * op.columns + c * kElements, code_words(v, op.rule.e5m2));
+      st8(op.quantized + row * op.columns + c * kElements, code_words(v, op.rule.e5m2));
     });
   }
   ptx::cp_async_wait<0>();  // waits for the empty group committed after the last row
@@ -118,7 +118,7 @@ struct RowsCut {
 }  // namespace
 
 bool rows_fit(const Quantize& op) {
-  if (!op.keeps_rows() || !aligned16(op.x.data) || reinterpret_cast<uintptr_t>(op.codes.data) % kElements != 0) return false;
+  if (!op.keeps_rows() || !aligned16(op.x.data) || reinterpret_cast<uintptr_t>(op.quantized.data) % kElements != 0) return false;
   int device = 0, most = 0;
   CUDA_CHECK(cudaGetDevice(&device));
   CUDA_CHECK(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
@@ -127,7 +127,7 @@ bool rows_fit(const Quantize& op) {
 
 void encode_rows(const Quantize& op, const Rule& rule, uint32_t* of_columns, cudaStream_t stream) {
   const RowsCut cut(op);
-  const RowsOfCodes rows{.codes = static_cast<uint8_t*>(op.codes.data),
+  const QuantizedRows rows{.quantized = static_cast<uint8_t*>(op.quantized.data),
                          .scales = op.scales.data,
                          .of_columns = of_columns,
                          .rows = op.x.rows(),

@@ -13,7 +13,7 @@
 #include "tests/tiny_model.h"
 #include "tests/train/curve.h"
 
-namespace athanor::largest {
+namespace athanor::amax {
 namespace {
 
 using testing::Curve;
@@ -23,31 +23,32 @@ using G = Recompute::Granularity;
 enum class Given : uint8_t { as_left, dropped, of_the_step_before, not_rounded };
 
 // CPU ops that check the amax passed to Quantize, or change it.
-class LargestOps final : public Decorated<LargestOps> {
+class AmaxOps final : public Decorated<AmaxOps> {
  public:
-  LargestOps(Ops& inner, Given given) : inner_(inner), given_(given) {}
+  AmaxOps(Ops& inner, Given given) : inner_(inner), given_(given) {}
   const Ops& inner() const { return inner_; }
   template <class Op>
   void on(const Op& op, void* scratch) {
     if constexpr (std::is_same_v<Op, Quantize>)
-      if (op.largest) return quantize(op, scratch);
-    if constexpr (requires { op.amax; } && !std::is_same_v<Op, Quantize> && !std::is_same_v<Op, DelayedScales>)
-      left += bool(op.amax);
+      if (op.amax) return quantize(op, scratch);
+    constexpr bool reads = std::is_same_v<Op, Quantize> || std::is_same_v<Op, DelayedScales> ||
+                           std::is_same_v<Op, AmaxOfPart> || std::is_same_v<Op, QuantizePart>;
+    if constexpr (requires { op.amax; } && !reads) left += bool(op.amax);
     inner_.run(op, scratch);
   }
   int64_t left = 0, taken = 0, wrong = 0;  // numbers of launches
 
  private:
   void quantize(Quantize op, void* scratch) {
-    const float now = *op.largest.as<float>();
+    const float now = *op.amax.as<float>();
     ++taken;
     wrong += std::bit_cast<uint32_t>(now) != found(op.x);
     float planted = now;
-    if (given_ == Given::of_the_step_before) planted = before_.emplace(op.largest.data, now).first->second;
+    if (given_ == Given::of_the_step_before) planted = before_.emplace(op.amax.data, now).first->second;
     if (given_ == Given::not_rounded) planted = now * 1.001f;
-    before_[op.largest.data] = now;
-    op.largest.data = &planted;
-    if (given_ == Given::dropped) op.largest = {};
+    before_[op.amax.data] = now;
+    op.amax.data = &planted;
+    if (given_ == Given::dropped) op.amax = {};
     inner_.run(op, scratch);
   }
   static uint32_t found(const Tensor& x) {
@@ -93,7 +94,7 @@ struct Outcome {
 Outcome train(const Setting& s) {
   Rig rig;
   Backend backend = rig.backend();
-  LargestOps ops(backend.ops, s.given);
+  AmaxOps ops(backend.ops, s.given);
   const ModelConfig model = testing::tiny_model(s.type, {.vocab = kVocab,
                                                          .hidden = 32,
                                                          .layers = kLayers,
@@ -118,7 +119,7 @@ Outcome train(const Setting& s) {
 
 // The inputs of a block's four linear layers (backward quantizes the attention output once more), and the output
 // gradients of three of them: not the one computed by attention.
-TEST(Largest, IsWhatQuantizeWouldFindAndChangesNoBit) {
+TEST(Amax, IsWhatQuantizeWouldFindAndChangesNoBit) {
   for (const ModelType type : {ModelType::gpt2, ModelType::llama, ModelType::qwen3}) {
     const Outcome found = train({.type = type, .given = Given::dropped});
     for (const Recompute r : {Recompute{}, Recompute{G::selective, 1}, Recompute{G::full, 1}, Recompute{G::full, 2}}) {
@@ -136,7 +137,7 @@ TEST(Largest, IsWhatQuantizeWouldFindAndChangesNoBit) {
   }
 }
 
-TEST(Largest, MistakesAreNoticed) {
+TEST(Amax, MistakesAreNoticed) {
   for (const ModelType type : {ModelType::gpt2, ModelType::llama}) {
     const Curve want = train({.type = type}).curve;
     for (const Given given : {Given::of_the_step_before, Given::not_rounded})
@@ -144,7 +145,7 @@ TEST(Largest, MistakesAreNoticed) {
   }
 }
 
-TEST(Largest, IsLeftOnlyWhereItIsRead) {
+TEST(Amax, IsLeftOnlyWhereItIsRead) {
   for (const char* precision : {"bf16", "fp8_delayed", "fp8_rowwise", "fp8_rowwise_gw_hp", "fp8_blockwise", "mxfp8"}) {
     const Outcome run = train({.precision = precision, .steps = 1});
     EXPECT_EQ(run.left + run.taken, 0) << precision;
@@ -158,4 +159,4 @@ TEST(Largest, IsLeftOnlyWhereItIsRead) {
 }
 
 }  // namespace
-}  // namespace athanor::largest
+}  // namespace athanor::amax

@@ -1,4 +1,4 @@
-#include "engine/code_state.h"
+#include "engine/quantized_state.h"
 
 #include <algorithm>
 
@@ -6,7 +6,7 @@
 
 namespace athanor {
 // The history belongs to the first tensor in files of each parameter.
-std::optional<StateSpec> CodeState::history() const {
+std::optional<StateSpec> QuantizedState::history() const {
   if (!recipe_.delayed_scaling()) return std::nullopt;
   StateSpec state{.name = kAmaxHistory, .dtype = DType::f32};
   for (const ParamStore::Piece& piece : params_.pieces()) {
@@ -18,101 +18,101 @@ std::optional<StateSpec> CodeState::history() const {
   return state;
 }
 
-void CodeState::gather_codes() {
+void QuantizedState::gather_quantized() {
   for (int id = 0; id < int(params_.specs().size()); ++id) {
-    const LayerCodes layer(params_, recipe_, layer_of(params_, {id}));
+    const LayerQuantization layer(params_, recipe_, layer_of(params_, {id}));
     if (layer.any(Operand::forward_w) && layer.same(Operand::forward_w, Operand::input_w) &&
         !params_.spec({id}).read_by_rows)
-      params_.gather_as_codes({id});
+      params_.gather_quantized({id});
   }
 }
 
-void CodeState::plan(MemoryPlan& plan, bool keep_codes, bool statistics, bool in_turns) {
+void QuantizedState::plan(MemoryPlan& plan, bool keep_quantized, bool statistics, bool in_turns) {
   const auto& states = params_.state_specs();
   const auto at = std::ranges::find(states, kAmaxHistory, &StateSpec::name);
   if (at != states.end()) history_ = size_t(at - states.begin());
   const auto count = int64_t(params_.specs().size());
   if (statistics)
-    plan.add(MemoryKind::inputs, "statistics of codes", DType::f64,
+    plan.add(MemoryKind::inputs, "quantization statistics", DType::f64,
              {count, int64_t(kOperands), QuantizeStatistics::kNumbers}, &statistics_);
   if (history_) {
     plan.add(MemoryKind::inputs, "scales", DType::f32, {count, int64_t(kMatrices)}, &factors_);
-    plan.add(MemoryKind::inputs, "largest magnitudes", DType::f32, {count, int64_t(kMatrices)}, &amax_);
+    plan.add(MemoryKind::inputs, "amax of the step", DType::f32, {count, int64_t(kMatrices)}, &step_amax_);
   }
-  if (in_turns && (recipe_.rule(Operand::forward_x).by_largest() || recipe_.rule(Operand::input_dy).by_largest()))
+  if (in_turns && (recipe_.rule(Operand::forward_x).by_amax() || recipe_.rule(Operand::input_dy).by_amax()))
     plan.add(MemoryKind::inputs, "largest magnitudes of inputs and gradients", DType::f32, {count, int64_t(kMatrices)},
-             &largest_);
-  if (!keep_codes) return;
+             &amax_);
+  if (!keep_quantized) return;
   kept_.resize(size_t(count) * kOperands);
   for (int id = 0; id < int(count); ++id) {
     const ParamSpec& spec = params_.spec({id});
     const ParamStore::Unit& unit = *params_.units()[size_t(spec.unit)];
-    const bool gathered = params_.has_codes({id});
+    const bool gathered = params_.has_quantized({id});
     if (!spec.low_precision || unit.layout.numel == 0 || (unit.is_shard(unit.weights()) && !gathered)) continue;
-    const LayerCodes layer(params_, recipe_, layer_of(params_, {id}));
+    const LayerQuantization layer(params_, recipe_, layer_of(params_, {id}));
     if (gathered) {
       gathered_.push_back(
           {.weight = {id},
            .whole = {.matrix = params_.placement({id}).shape, .blocks = layer.blocks(Operand::forward_w)},
            .first = found_,
-           .four_bits = layer.rule(Operand::forward_w).codes == DType::f4_e2m1});
+           .four_bits = layer.rule(Operand::forward_w).quantized == DType::f4_e2m1});
       found_ = gathered_.back().all() + gathered_.back().four_bits;
     }
     for (const Operand operand : {Operand::forward_w, Operand::input_w}) {
       if (!layer.any(operand)) continue;
       if (operand == Operand::input_w && layer.same(operand, Operand::forward_w)) continue;
-      Codes& codes = kept_[size_t(id) * kOperands + size_t(operand)];
-      codes = layer.like(operand, params_.placement({id}).shape);
+      QuantizedTensor& quantized = kept_[size_t(id) * kOperands + size_t(operand)];
+      quantized = layer.like(operand, params_.placement({id}).shape);
       const auto add = [&](const char* what, Tensor& t) {
         plan.add(MemoryKind::weights, cat(what, " of ", spec.name, " for ", name_of(operand)), t.dtype, t.shape, &t);
       };
-      if (!gathered) add("codes", codes.data);
-      add("scales", codes.scales);
-      if (layer.rule(operand).codes == DType::f4_e2m1) add("scale", codes.global);
+      if (!gathered) add("quantized", quantized.data);
+      add("scales", quantized.scales);
+      if (layer.rule(operand).quantized == DType::f4_e2m1) add("scale", quantized.global);
     }
   }
 }
 
-std::string CodeState::how_gathered() const {
-  int64_t codes = 0, all = 0;
+std::string QuantizedState::how_gathered() const {
+  int64_t quantized = 0, all = 0;
   for (int id = 0; id < int(params_.specs().size()); ++id)
-    codes += params_.has_codes({id}), all += params_.spec({id}).low_precision;
-  if (codes == 0) return "ranks gather 16 bits";
-  return cat("ranks gather codes of ", codes == all ? "all" : cat(codes));
+    quantized += params_.has_quantized({id}), all += params_.spec({id}).low_precision;
+  if (quantized == 0) return "ranks gather 16 bits";
+  return cat("ranks gather quantized weights of ", quantized == all ? "all" : cat(quantized));
 }
 
-Quantization CodeState::read() const {
-  return {.statistics = {}, .factors = factors_, .amax = {}, .largest = largest_, .weights = kept_};
+Quantization QuantizedState::read() const {
+  return {.statistics = {}, .factors = factors_, .step_amax = {}, .amax = amax_, .weights = kept_};
 }
-Quantization CodeState::collect() const {
-  return {.statistics = statistics_, .factors = factors_, .amax = amax_, .largest = largest_, .weights = kept_};
+Quantization QuantizedState::collect() const {
+  return {.statistics = statistics_, .factors = factors_, .step_amax = step_amax_, .amax = amax_, .weights = kept_};
 }
 
-bool CodeState::counts(Param weight, Matrix matrix, const ProcessMesh& mesh) const {
+bool QuantizedState::counts(Param weight, Matrix matrix, const ProcessMesh& mesh) const {
   const Linear layer = layer_of(params_, weight);
   const Shared how = shared(params_, layer);
   const bool cut = matrix == Matrix::w   ? how != Shared::no
                    : matrix == Matrix::x ? how == Shared::by_inputs
                                          : how == Shared::by_outputs;
   // Each rank counts its own shard of a weight that is gathered quantized.
-  const bool other_rows = matrix != Matrix::w || params_.has_codes(weight);
+  const bool other_rows = matrix != Matrix::w || params_.has_quantized(weight);
   return (cut || mesh.tensor().rank() == 0) && (other_rows || mesh.data_parallel().rank() == 0);
 }
 
-void CodeState::make_codes(Ctx& c) const {
+void QuantizedState::quantize_weights(Ctx& c) const {
   for (int id = 0; id * kOperands < kept_.size(); ++id) {
     const Linear layer = layer_of(params_, {id});
     for (const Operand operand : {Operand::forward_w, Operand::input_w}) {
-      const Codes& codes = kept_[size_t(id) * kOperands + size_t(operand)];
-      if (codes.data) LayerCodes(params_, recipe_, layer).make(c, operand, params_.value({id}), codes);
+      const QuantizedTensor& quantized = kept_[size_t(id) * kOperands + size_t(operand)];
+      if (quantized.data) LayerQuantization(params_, recipe_, layer).make(c, operand, params_.value({id}), quantized);
     }
   }
-  if (!gathered_.empty()) make_codes_of_shards(c);
+  if (!gathered_.empty()) quantize_shards(c);
 }
 
 // Scales follow from the amax of whole blocks, of which a rank may have only parts: ranks max-reduce the amax of their
 // parts, and each quantizes its own part.
-void CodeState::make_codes_of_shards(Ctx& c) const {
+void QuantizedState::quantize_shards(Ctx& c) const {
   const Buffer found = c.alloc("largest magnitudes of weights", DType::f32, {found_});
   const auto largest_of = [&](const Gathered& g) { return found.t.slice(g.first, g.first + g.whole.grid().numel()); };
   const auto of_all = [&](const Gathered& g) { return g.four_bits ? found.t.slice(g.all(), g.all() + 1) : Tensor{}; };
@@ -123,22 +123,22 @@ void CodeState::make_codes_of_shards(Ctx& c) const {
       if (range.begin == range.end) continue;
       MatrixPart part = g.whole;
       part.first = range.begin - params_.offset(g.weight);
-      run(g, part, unit.part(unit.weights(), range), unit.part(unit.codes, range));
+      run(g, part, unit.part(unit.weights(), range), unit.part(unit.quantized, range));
     }
   };
   c.run(Fill{.x = found.t});
   each_part([&](const Gathered& g, const MatrixPart& part, const Tensor& x, const Tensor&) {
-    c.run(LargestOfPart{.largest = largest_of(g).view(part.grid()), .of_all = of_all(g), .x = x, .part = part});
+    c.run(AmaxOfPart{.amax = largest_of(g).view(part.grid()), .of_all = of_all(g), .x = x, .part = part});
   });
   c.all_reduce(c.mesh.shards(), found.t, Reduce::max);
 
   const bool counts = c.mesh.copies().rank() == 0;  // ranks of copies() have the same weights
-  each_part([&](const Gathered& g, const MatrixPart& part, const Tensor& x, const Tensor& codes) {
-    const LayerCodes layer(params_, recipe_, layer_of(params_, g.weight));
+  each_part([&](const Gathered& g, const MatrixPart& part, const Tensor& x, const Tensor& quantized) {
+    const LayerQuantization layer(params_, recipe_, layer_of(params_, g.weight));
     const Quantize whole = layer.quantize(c, Operand::forward_w, {}, {});
-    c.run(QuantizePart{.codes = {codes.data, layer.rule(Operand::forward_w).codes, codes.shape},
+    c.run(QuantizePart{.quantized = {quantized.data, layer.rule(Operand::forward_w).quantized, quantized.shape},
                        .x = x,
-                       .largest = largest_of(g).view(part.grid()),
+                       .amax = largest_of(g).view(part.grid()),
                        .of_all = of_all(g),
                        .factor = whole.factor,
                        .statistics = counts ? whole.statistics : Tensor{},
@@ -146,31 +146,31 @@ void CodeState::make_codes_of_shards(Ctx& c) const {
                        .power_of_two = whole.power_of_two});
   });
   // Computes the scales by quantizing a matrix of only the amax values, one row per block.
-  const Buffer codes = c.alloc("codes of largest magnitudes", DType::u8, {found_});
+  const Buffer quantized = c.alloc("amax of blocks", DType::u8, {found_});
   for (const Gathered& g : gathered_) {
-    const LayerCodes layer(params_, recipe_, layer_of(params_, g.weight));
-    Codes kept = kept_[size_t(g.weight.id) * kOperands + size_t(Operand::forward_w)];
+    const LayerQuantization layer(params_, recipe_, layer_of(params_, g.weight));
+    QuantizedTensor kept = kept_[size_t(g.weight.id) * kOperands + size_t(Operand::forward_w)];
     const Shape rows{g.whole.grid().numel(), 1};
-    kept.data = {codes.t.data, kept.data.dtype, rows};
+    kept.data = {quantized.t.data, kept.data.dtype, rows};
     kept.scales = kept.scales.view(rows);
     Quantize op = layer.quantize(c, Operand::forward_w, largest_of(g).view(rows), kept);
     op.statistics = {};
     if (g.whole.blocks != Blocks{}) op.blocks = {1, g.four_bits ? 16 : 0};
     c.run(op);
   }
-  params_.gather_codes(c);
+  params_.gather_quantized(c);
 }
 
-void CodeState::scale(Ctx& c, Tensor step_state) const {
+void QuantizedState::scale(Ctx& c, Tensor step_state) const {
   if (!history_) return;
-  DelayedScales op{.amax = amax_,
+  DelayedScales op{.amax = step_amax_,
                    .factors = factors_,
                    .state = step_state,
                    .length = recipe_.delayed.history,
                    .margin = recipe_.delayed.margin,
                    .power_of_two = recipe_.power_of_two};
   for (const Operand operand : {Operand::forward_x, Operand::forward_w, Operand::input_dy})  // in the order of Matrix
-    op.codes.push_back(recipe_.rule(operand).codes);
+    op.quantized.push_back(recipe_.rule(operand).quantized);
   op.histories.assign(params_.specs().size(), {nullptr, DType::f32, {0}});
   const std::vector<ParamStore::Piece> pieces = params_.pieces();
   for (size_t i = 0; i < pieces.size(); ++i) {
@@ -183,21 +183,21 @@ void CodeState::scale(Ctx& c, Tensor step_state) const {
 }
 
 // Statistics of weights count in the step that reads them. Statistics counted before a step was discarded are kept.
-void CodeState::begin_step(Ctx& c) const {
+void QuantizedState::begin_step(Ctx& c) const {
   scale(c, {});
   c.quantization = collect();
   c.quantization.statistics = {};
-  make_codes(c);
+  quantize_weights(c);
 }
 
-void CodeState::end_step(Ctx& c, Tensor step_state) const {
-  if (amax_) {
-    c.all_reduce(c.mesh.data_parallel(), amax_, Reduce::max);
-    c.tensor_sum(amax_, Reduce::max);
+void QuantizedState::end_step(Ctx& c, Tensor step_state) const {
+  if (step_amax_) {
+    c.all_reduce(c.mesh.data_parallel(), step_amax_, Reduce::max);
+    c.tensor_sum(step_amax_, Reduce::max);
   }
   scale(c, step_state);
   c.quantization = collect();
-  make_codes(c);
+  quantize_weights(c);
 }
 
 }  // namespace athanor

@@ -1,7 +1,7 @@
 // Momentum compressed to 1 bit per element for communication: one thread block per block of 256 elements, one thread
 // per element, rounded as on the CPU. Memory bound: OneBitMomentum reads 16 bytes and writes 4 per element. Not timed
 // on a GPU yet.
-#include "cuda/one_bit.h"
+#include "cuda/update/one_bit.h"
 
 #include "cuda/host_tools.h"
 #include "cuda/launch.h"
@@ -14,10 +14,10 @@ constexpr int kThreads = static_cast<int>(kOneBitBlock);
 
 // Writes C(x) of the block to `record` and the error of this thread's element to `error`. room: shared memory for
 // block_reduce().
-__device__ void compress(float x, float v, float* error, OneBitRecord* record, double* room) {
+__device__ void compress(float x, float v, float* error, OneBitRecord* record, double* smem) {
   const double counted = v != 0 ? static_cast<double>(x) : 0.0;
-  const double squares = block_reduce(counted * counted, room, Plus{});
-  const double count = block_reduce(v != 0 ? 1.0 : 0.0, room, Plus{});
+  const double squares = block_reduce(counted * counted, smem, Plus{});
+  const double count = block_reduce(v != 0 ? 1.0 : 0.0, smem, Plus{});
   const float scale = one_bit_scale(squares, static_cast<int>(count));
   const unsigned signs = __ballot_sync(~0u, v != 0 && x < 0);
   if (threadIdx.x == 0) record->scale = scale;
@@ -41,7 +41,7 @@ struct Momentum {
 
 __global__ void __launch_bounds__(kThreads) one_bit_momentum(const Momentum op) {
   ptx::wait_for_earlier_kernels();
-  SHARED(double, room, [32]);
+  SHARED(double, smem, [32]);
   const int64_t b = blockIdx.x, i = b * kOneBitBlock + threadIdx.x;
   const bool own = op.blocks.is_own(b);
   OneBitRecord* record = own ? nullptr : op.records + op.blocks.slot(b);
@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(kThreads) one_bit_momentum(const Momentum op) 
   if (own)
     op.grad[i] = x;
   else
-    compress(__fadd_rn(x, op.error[i]), op.v[i], op.error + i, record, room);
+    compress(__fadd_rn(x, op.error[i]), op.v[i], op.error + i, record, smem);
 }
 
 struct Mean {
@@ -70,7 +70,7 @@ struct Mean {
 
 __global__ void __launch_bounds__(kThreads) one_bit_mean(const Mean op) {
   ptx::wait_for_earlier_kernels();
-  SHARED(double, room, [32]);
+  SHARED(double, smem, [32]);
   const int turn = op.blocks.turn(op.blocks.worker), workers = op.blocks.workers;
   const int64_t n = blockIdx.x, served = op.blocks.served(turn);
   const int64_t i = (n * workers + turn) * kOneBitBlock + threadIdx.x;
@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(kThreads) one_bit_mean(const Mean op) {
   for (int w = 0; w < workers; ++w)
     sum = __fadd_rn(sum, w == op.blocks.worker ? op.grad[i] : op.received[w * served + n].value(threadIdx.x, v));
   const float y = __fadd_rn(__fdiv_rn(sum, static_cast<float>(workers)), op.error[i]);
-  compress(y, v, op.error + i, record, room);
+  compress(y, v, op.error + i, record, smem);
 }
 
 struct Direction {
@@ -110,7 +110,7 @@ __device__ float add_to_variance(float* fresh, float m, float old, float v, floa
 
 __global__ void __launch_bounds__(kThreads) one_bit_direction(const Direction op) {
   ptx::wait_for_earlier_kernels();
-  SHARED(float, room, [32]);
+  SHARED(float, smem, [32]);
   const int64_t b = blockIdx.x, i = b * kOneBitBlock + threadIdx.x;
   const StepState& s = *op.state;
   if (s.skip) {
@@ -128,7 +128,7 @@ __global__ void __launch_bounds__(kThreads) one_bit_direction(const Direction op
   }
   const float old = op.m[i];
   op.m[i] = m;
-  const float ratio = block_reduce(add_to_variance(op.fresh + i, m, old, v, divisor, a), room, Max{});
+  const float ratio = block_reduce(add_to_variance(op.fresh + i, m, old, v, divisor, a), smem, Max{});
   if (threadIdx.x == 0) op.ratios[b] = ratio;
   const float w = op.w[i], decay = i >= op.decayed ? 0.f : __fmul_rn(w, u) >= 0 ? a.decay : a.decay_away;
   op.grad[i] = __fadd_rn(u, __fmul_rn(decay, w));

@@ -1,4 +1,4 @@
-#include "cuda/cuda_device.h"
+#include "cuda/device/cuda_device.h"
 
 #include "cuda/check.h"
 #include "cuda/programmatic.h"

@@ -2,9 +2,9 @@
 // amax reads and shifts its history. Deterministic: a maximum does not depend on the order. Not timed on a GPU yet.
 #include <algorithm>
 
-#include "cuda/encode.h"
+#include "cuda/quantize/encode.h"
 #include "cuda/host_tools.h"
-#include "cuda/quantize.h"
+#include "cuda/quantize/quantize.h"
 #include "cuda/reduce.h"
 
 namespace athanor::cuda {
@@ -25,13 +25,13 @@ struct DelayedRule {
 };
 __global__ void __launch_bounds__(kThreads) delay(const Histories table, int64_t first_row, const DelayedRule op) {
   ptx::wait_for_earlier_kernels();
-  SHARED(float, room, [kLanes]);
+  SHARED(float, smem, [kLanes]);
   const int row = static_cast<int>(blockIdx.x) / op.columns, column = static_cast<int>(blockIdx.x) % op.columns;
   const int64_t element = (first_row + row) * op.columns + column;
   const float now = op.amax[element];
   float* history = table.of_row[row] ? table.of_row[row] + column * op.length : nullptr;
   const bool enters = op.state && op.state->skip == 0 && magnitude(now) < kInfinity;
-  float largest = 0;
+  float amax = 0;
   // The loop starts at the end, because entries move to higher indices.
   for (int64_t chunk = history ? (op.length - 1) / kThreads : -1; chunk >= 0; --chunk) {
     const int64_t i = chunk * kThreads + static_cast<int>(threadIdx.x);
@@ -40,15 +40,15 @@ __global__ void __launch_bounds__(kThreads) delay(const Histories table, int64_t
     __syncthreads();
     if (enters && i < op.length) history[i] = value;
     __syncthreads();
-    largest = Max{}(largest, value);
+    amax = Max{}(amax, value);
   }
-  largest = block_reduce(largest, room, Max{});
+  amax = block_reduce(amax, smem, Max{});
   if (threadIdx.x != 0) return;
   op.amax[element] = 0;
   float factor = 0;
-  if (largest != 0) {
+  if (amax != 0) {
     const Rule rule{.most_code = op.most_code[column], .power_of_two = op.power_of_two};
-    factor = ldexpf(scaled(__float_as_uint(largest), rule).factor, -op.margin);
+    factor = ldexpf(scaled(__float_as_uint(amax), rule).factor, -op.margin);
     factor = factor > 0x1p-126f ? factor : 0x1p-126f;
   }
   op.factors[element] = factor;
@@ -65,7 +65,7 @@ void run(const DelayedScales& op, void*, cudaStream_t stream) {
                    .columns = static_cast<int>(op.columns()),
                    .margin = op.margin,
                    .power_of_two = op.power_of_two};
-  for (int c = 0; c < rule.columns; ++c) rule.most_code[c] = largest_code(op.codes[static_cast<size_t>(c)]);
+  for (int c = 0; c < rule.columns; ++c) rule.most_code[c] = max_code(op.quantized[static_cast<size_t>(c)]);
   const auto rows = static_cast<int64_t>(op.histories.size());
   for (int64_t first = 0; first < rows && rule.columns > 0; first += kMostHistories) {
     const int64_t count = std::min<int64_t>(kMostHistories, rows - first);

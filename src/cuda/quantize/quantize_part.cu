@@ -3,8 +3,8 @@
 // are skipped. All rows of a warp lie in the same blocks, since heights of blocks are multiples of 16. Memory bound:
 // each op reads the part once. Deterministic: a maximum does not depend on the order, counts are integers. Not timed on
 // a GPU yet.
-#include "cuda/encode.h"
-#include "cuda/quantize.h"
+#include "cuda/quantize/encode.h"
+#include "cuda/quantize/quantize.h"
 
 namespace athanor::cuda {
 namespace {
@@ -20,7 +20,7 @@ struct Cut {
   int width, across;                   // columns of a scale block, 0: all; blocks per row
   bool vectors;                        // x is 16-byte aligned, the quantized values 8-byte aligned
 };
-Cut cut_of(const char* op, const MatrixPart& part, const Tensor& x, const Tensor& codes) {
+Cut cut_of(const char* op, const MatrixPart& part, const Tensor& x, const Tensor& quantized) {
   CHECK(part.blocks.rows % kRows == 0 && (kLanes * kElements) % std::max<int64_t>(1, part.blocks.cols) == 0, op,
         ": blocks of ", part.blocks.rows, " x ", part.blocks.cols, " have no CUDA kernel");
   const Tensor matrix{nullptr, x.dtype, part.matrix};
@@ -34,7 +34,7 @@ Cut cut_of(const char* op, const MatrixPart& part, const Tensor& x, const Tensor
         .height = part.blocks.rows,
         .width = static_cast<int>(part.blocks.cols),
         .across = static_cast<int>(part.grid()[1]),
-        .vectors = aligned(x, 16) && aligned(codes, kElements)};
+        .vectors = aligned(x, 16) && aligned(quantized, kElements)};
   c.warps = (div_ceil(c.end, int64_t{c.columns} * kRows) - c.first_band) * c.strips;
   return c;
 }
@@ -73,7 +73,7 @@ struct Place {
 
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    find_largest_of_part(uint32_t* largest, uint32_t* of_all, const T* x, const Cut c) {
+    find_amax_of_part(uint32_t* amax, uint32_t* of_all, const T* x, const Cut c) {
   ptx::wait_for_earlier_kernels();
   const Place at(c);
   uint32_t most = 0;
@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(kThreads)
   most = most > kInfinity ? kInfinity : most;
   const uint32_t of_block = over_lanes(most, c.width);
   const bool leads = c.width == 0 ? threadIdx.x % kLanes == 0 : at.column % c.width == 0;
-  if (at.any && leads && of_block > 0) atomicMax(largest + at.block(c), of_block);
+  if (at.any && leads && of_block > 0) atomicMax(amax + at.block(c), of_block);
   if (!of_all) return;
   most = warp_reduce(most, Max{});
   if (threadIdx.x % kLanes == 0 && most > 0) atomicMax(of_all, most);
@@ -92,31 +92,31 @@ __global__ void __launch_bounds__(kThreads)
 
 struct PartRule {
   Rule rule;
-  const uint32_t *largest, *of_all;  // of_all: amax of the matrix for FP4, else null
+  const uint32_t *amax, *of_all;  // of_all: amax of the matrix for FP4, else null
   double saturates;
 };
 
 // counts: null, or zeroed before.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    encode_part(uint8_t* codes, QuantizeCounts* counts, const T* x, const Cut c, const PartRule op) {
+    encode_part(uint8_t* quantized, QuantizeCounts* counts, const T* x, const Cut c, const PartRule op) {
   ptx::wait_for_earlier_kernels();
-  SHARED(unsigned, room, [kLanes]);
+  SHARED(unsigned, smem, [kLanes]);
   const Place at(c);
   float factor = 0, scale = 0;  // scale: NaN if the block has a non-finite value
   if (at.any) {
-    const uint32_t largest = op.largest[at.block(c)];
-    const Scaled own = scaled(largest, op.rule);
+    const uint32_t amax = op.amax[at.block(c)];
+    const Scaled own = scaled(amax, op.rule);
     factor = own.factor, scale = own.scale;
     if (op.of_all) {
       const Scaled whole = whole_scale(*op.of_all);
-      const float exact = __fmul_rn(__fdiv_rn(__uint_as_float(largest), 6.f), whole.factor);
+      const float exact = __fmul_rn(__fdiv_rn(__uint_as_float(amax), 6.f), whole.factor);
       const auto bits = static_cast<uint8_t>(whole.factor == 0 ? 0u : code_pair(exact, 0, false));
       factor = bits == 0 ? 0 : __fdiv_rn(whole.factor, e4m3_value(bits));
       scale = __fmul_rn(e4m3_value(bits), whole.scale);
     } else if (op.rule.given && *op.rule.given > 0) {
       factor = *op.rule.given;
-      if (largest < kInfinity) scale = __fdiv_rn(1.f, factor);
+      if (amax < kInfinity) scale = __fdiv_rn(1.f, factor);
     }
   }
   const bool finite = magnitude(scale) <= kInfinity;
@@ -143,20 +143,20 @@ __global__ void __launch_bounds__(kThreads)
         if ((words[k / 4] >> 8 * (k % 4) & no_sign) == 0) ++underflowed;
       }
     }
-    if (c.vectors) return st8(codes + element, {words[0], words[1]});
+    if (c.vectors) return st8(quantized + element, {words[0], words[1]});
 #pragma unroll
-    for (int k = 0; k < kElements; ++k) codes[element + k] = static_cast<uint8_t>(words[k / 4] >> 8 * (k % 4));
+    for (int k = 0; k < kElements; ++k) quantized[element + k] = static_cast<uint8_t>(words[k / 4] >> 8 * (k % 4));
   });
   if (!counts) return;
-  values = block_reduce(values, room, Plus{});
-  saturated = block_reduce(saturated, room, Plus{});
-  underflowed = block_reduce(underflowed, room, Plus{});
-  most = block_reduce(most, room, Max{});
+  values = block_reduce(values, smem, Plus{});
+  saturated = block_reduce(saturated, smem, Plus{});
+  underflowed = block_reduce(underflowed, smem, Plus{});
+  most = block_reduce(most, smem, Max{});
   if (threadIdx.x != 0) return;
   atomicAdd(&counts->values, static_cast<unsigned long long>(values));
   atomicAdd(&counts->saturated, static_cast<unsigned long long>(saturated));
   atomicAdd(&counts->underflowed, static_cast<unsigned long long>(underflowed));
-  atomicMax(&counts->largest, most);
+  atomicMax(&counts->amax, most);
 }
 
 LaunchConfig warps(const Cut& c, cudaStream_t stream) {
@@ -164,11 +164,11 @@ LaunchConfig warps(const Cut& c, cudaStream_t stream) {
 }
 }  // namespace
 
-void run(const LargestOfPart& op, void*, cudaStream_t stream) {
+void run(const AmaxOfPart& op, void*, cudaStream_t stream) {
   if (op.x.numel() == 0) return;
   const Cut c = cut_of(op.kName, op.part, op.x, {});
   by_type(op.x.dtype, [&]<class T>() {
-    CUDA_CHECK(launch(find_largest_of_part<T>, warps(c, stream), data<uint32_t>(op.largest), data<uint32_t>(op.of_all),
+    CUDA_CHECK(launch(find_amax_of_part<T>, warps(c, stream), data<uint32_t>(op.amax), data<uint32_t>(op.of_all),
                       data<const T>(op.x), c));
   });
 }
@@ -176,19 +176,19 @@ void run(const LargestOfPart& op, void*, cudaStream_t stream) {
 void run(const QuantizePart& op, void* scratch, cudaStream_t stream) {
   if (op.x.numel() == 0) return;
   auto* counts = op.statistics ? static_cast<QuantizeCounts*>(scratch) : nullptr;
-  const Cut c = cut_of(op.kName, op.part, op.x, op.codes);
-  const PartRule rule{.rule = {.most_code = largest_code(op.codes.dtype),
-                               .e5m2 = op.codes.dtype == DType::f8_e5m2,
+  const Cut c = cut_of(op.kName, op.part, op.x, op.quantized);
+  const PartRule rule{.rule = {.most_code = max_code(op.quantized.dtype),
+                               .e5m2 = op.quantized.dtype == DType::f8_e5m2,
                                .power_of_two = op.power_of_two,
                                .e8m0 = false,
                                .given = data<const float>(op.factor),
                                .amax = nullptr},
-                      .largest = data<const uint32_t>(op.largest),
+                      .amax = data<const uint32_t>(op.amax),
                       .of_all = data<const uint32_t>(op.of_all),
-                      .saturates = saturates(op.codes.dtype)};
+                      .saturates = saturates(op.quantized.dtype)};
   if (counts) CUDA_CHECK(cudaMemsetAsync(counts, 0, sizeof *counts, stream));
   by_type(op.x.dtype, [&]<class T>() {
-    CUDA_CHECK(launch(encode_part<T>, warps(c, stream), static_cast<uint8_t*>(op.codes.data), counts,
+    CUDA_CHECK(launch(encode_part<T>, warps(c, stream), static_cast<uint8_t*>(op.quantized.data), counts,
                       data<const T>(op.x), c, rule));
   });
   if (counts) add_counts(op.statistics, counts, stream);

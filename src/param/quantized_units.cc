@@ -9,14 +9,14 @@ namespace athanor {
 
 // Finds the elements that are not quantized; returns whether the unit is worth it: every rank holds those elements
 // whole, so they must be few.
-bool ParamStore::lay_out_codes(Unit& unit) const {
+bool ParamStore::lay_out_quantized(Unit& unit) const {
   constexpr int64_t kFewest = 8;  // at most one in 8 elements is not quantized
   std::vector<int> ids = unit.params;
   std::ranges::sort(ids, {}, [&](int id) { return offsets_[size_t(id)]; });
   unit.others_at.clear();
   int64_t size = 0;
   for (const int id : ids) {
-    if (specs_[size_t(id)].as_codes) continue;
+    if (specs_[size_t(id)].gathered_quantized) continue;
     const int64_t begin = offsets_[size_t(id)];
     const int64_t end = round_up(begin + placements_[size_t(id)].shape.numel(), kAlign);
     unit.others_at.push_back({begin, end, size});
@@ -32,11 +32,11 @@ int64_t ParamStore::Unit::others_before(int64_t element) const {
   return count;
 }
 
-void ParamStore::gather_codes(Ctx& c) {
+void ParamStore::gather_quantized(Ctx& c) {
   for (const auto& unit : units_) {
-    if (!unit->codes || unit->is_shard(unit->codes)) continue;
+    if (!unit->quantized || unit->is_shard(unit->quantized)) continue;
     const CollectiveSubject subject(unit->name);
-    c.all_gather(c.mesh.shards(), unit->codes, unit->own(unit->codes));
+    c.all_gather(c.mesh.shards(), unit->quantized, unit->own(unit->quantized));
   }
 }
 
@@ -64,12 +64,12 @@ void ParamStore::gather_others(Ctx& c, const Unit& unit) {
   if (!c.arena.recording()) c.mesh.shards().all_to_all(out, in, Stream::compute);
 }
 
-Tensor ParamStore::codes(Param p) const {
+Tensor ParamStore::quantized(Param p) const {
   const ParamSpec& spec = specs_[size_t(p.id)];
   const Unit& unit = *units_[size_t(spec.unit)];
-  const Tensor& codes = unit.gathered ? unit.gathered.t : unit.codes;
-  CHECK(!unit.is_shard(codes), "codes of ", spec.name, " are read outside of use() and done() of its unit");
-  return view(codes, p);
+  const Tensor& quantized = unit.gathered ? unit.gathered.t : unit.quantized;
+  CHECK(!unit.is_shard(quantized), "codes of ", spec.name, " are read outside of use() and done() of its unit");
+  return view(quantized, p);
 }
 
 ParamStore::Range ParamStore::owned_lines(Param p) const {

@@ -1,8 +1,8 @@
 // A matrix to be quantized, and how it is split into blocks that share a scale.
 #pragma once
-#include "cuda/encode.h"
 #include "cuda/host_tools.h"
 #include "cuda/pack.h"
+#include "cuda/quantize/encode.h"
 #include "cuda/vectors.h"
 #include "ops/quantize.h"
 namespace athanor::cuda {

@@ -1,7 +1,7 @@
 // Adafactor's kernels: factored second moments (rows and columns) of matrices, and clipping of the update factors; one
 // thread block per matrix. They read a few numbers per row and column; the passes over gradients are in
 // output_scaling.cu. Deterministic: one block computes each sum. Not timed on a GPU yet.
-#include "cuda/adafactor.h"
+#include "cuda/update/adafactor.h"
 
 #include "cuda/vec8.h"
 #include "cuda/ranges.h"
@@ -23,7 +23,7 @@ struct FactoredRule {
 __global__ void __launch_bounds__(kTileThreads)
     factored_moments(const __grid_constant__ Ranges<FactoredPart> parts, const FactoredRule op) {
   ptx::wait_for_earlier_kernels();
-  SHARED(double, room, [32]);
+  SHARED(double, smem, [32]);
   const FactoredPart& p = parts.range[parts.find(blockIdx.x)];
   const FactoredScalars a = factored_scalars(op, *op.state);
   const bool skip = op.state->skip;
@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(kTileThreads)
     p.r[i] = r;
     total += static_cast<double>(r);
   }
-  const double mean = block_reduce(total, room, Plus{}) / static_cast<double>(p.rows);
+  const double mean = block_reduce(total, smem, Plus{}) / static_cast<double>(p.rows);
   for (int64_t i = first; i < p.rows; i += kTileThreads)
     p.row_factors[i] = skip ? 0.f : static_cast<float>(sqrt(mean / static_cast<double>(p.r[i])));
   const double scale = sqrt(a.scale_sq);
@@ -56,7 +56,7 @@ struct ClippedPart {
 __global__ void __launch_bounds__(kTileThreads)
     clip_factors(const __grid_constant__ Ranges<ClippedPart> parts, double limit) {
   ptx::wait_for_earlier_kernels();
-  SHARED(double, room, [32]);
+  SHARED(double, smem, [32]);
   const ClippedPart& p = parts.range[parts.find(blockIdx.x)];
   const int64_t first = threadIdx.x;
   double squares = 0;
@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(kTileThreads)
     const auto factor = static_cast<double>(p.factors[i]);
     squares += factor * factor * added(p.sums, p.count, p.rows, i);
   }
-  const double divisor = clip_divisor(block_reduce(squares, room, Plus{}), p.rows * p.columns, limit);
+  const double divisor = clip_divisor(block_reduce(squares, smem, Plus{}), p.rows * p.columns, limit);
   for (int64_t i = first; i < p.rows; i += kTileThreads)
     p.factors[i] = static_cast<float>(static_cast<double>(p.factors[i]) / divisor);
 }

@@ -1,6 +1,6 @@
 // 2:4 sparsity of weights: the ops of ops/two_of_four.h.
 // Layout: flat buffers, a thread per group of four. Memory bound, each byte moves once. Not timed on a GPU yet.
-#include "cuda/two_of_four.h"
+#include "cuda/update/two_of_four.h"
 
 #include "cuda/flat.h"
 

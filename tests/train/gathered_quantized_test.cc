@@ -28,23 +28,23 @@ Setting setting(int shards, int stage, ModelType type = ModelType::llama) {
 }
 
 void expect_the_bits_of_16(Setting s, bool gathers = true) {
-  const Curve codes = train(s);
-  s.keep_codes = false;
+  const Curve quantized = train(s);
+  s.keep_quantized = false;
   const Curve values = train(s);
-  expect_equal(values, codes, s.name());
-  EXPECT_EQ(values.evaluation, codes.evaluation) << s.name();
+  expect_equal(values, quantized, s.name());
+  EXPECT_EQ(values.evaluation, quantized.evaluation) << s.name();
   if (s.stage == 3) {
-    EXPECT_EQ(codes.weights > values.weights, gathers) << s.name() << ": codes are beside the values of a shard";
+    EXPECT_EQ(quantized.weights > values.weights, gathers) << s.name() << ": codes are beside the values of a shard";
   }
 }
 
-TEST(GatheredCodes, AnyNumberOfRanksAndEveryStageHaveTheBitsOf16) {
+TEST(GatheredQuantized, AnyNumberOfRanksAndEveryStageHaveTheBitsOf16) {
   for (const int shards : {2, 3, 4})
     for (const int stage : {1, 2, 3})
       if (!kSanitized || shards == 3) expect_the_bits_of_16(setting(shards, stage));
 }
 
-TEST(GatheredCodes, FamiliesMastersAndRecomputation) {
+TEST(GatheredQuantized, FamiliesMastersAndRecomputation) {
   Setting gpt2 = setting(3, 3, ModelType::gpt2);
   gpt2.recompute = Recompute::Granularity::full, gpt2.accumulation = 2;
   expect_the_bits_of_16(gpt2);
@@ -64,7 +64,7 @@ TEST(GatheredCodes, FamiliesMastersAndRecomputation) {
 }
 
 // Shard boundaries may be anywhere within blocks of 128 x 128 and of 16 x 16.
-TEST(GatheredCodes, OfEveryScaleThatBothProductsRead) {
+TEST(GatheredQuantized, OfEveryScaleThatBothProductsRead) {
   for (const char* precision : kGathered)
     for (const int stage : {1, 3}) {
       Setting s = setting(3, stage);
@@ -74,7 +74,7 @@ TEST(GatheredCodes, OfEveryScaleThatBothProductsRead) {
 }
 
 // The head is gathered as quantized values, too, unless it is tied to the embedding.
-TEST(GatheredCodes, OfTheHead) {
+TEST(GatheredQuantized, OfTheHead) {
   for (const bool tied : {false, true})
     for (const int stage : {1, 3}) {
       Setting s = setting(3, stage);
@@ -87,7 +87,7 @@ TEST(GatheredCodes, OfTheHead) {
 }
 
 // If only few of a block's weights are quantized, the rest would be unsharded on every rank.
-TEST(GatheredCodes, OtherRecipesAndSmallSharesGather16Bits) {
+TEST(GatheredQuantized, OtherRecipesAndSmallSharesGather16Bits) {
   for (const char* precision : {"fp8_rowwise", "fp8_rowwise_gw_hp", "mxfp8"}) {
     Setting s = setting(2, 3);
     s.precision = precision;
@@ -147,14 +147,14 @@ void on_ranks(const Setting& s, const Body& body) {
   });
 }
 
-TEST(GatheredCodes, HalveWhatIsSentAndThePlanSaysSo) {
+TEST(GatheredQuantized, HalveWhatIsSentAndThePlanSaysSo) {
   for (const int stage : {1, 3}) {
     Sent of[2];
-    double planned[2] = {}, others = 0, largest = 0;
+    double planned[2] = {}, others = 0, amax = 0;
     size_t arena[2] = {};
-    for (const bool codes : {false, true}) {
+    for (const bool quantized : {false, true}) {
       Setting s = setting(4, stage);
-      s.keep_codes = codes, s.accumulation = 2;
+      s.keep_quantized = quantized, s.accumulation = 2;
       std::mutex mutex;
       on_ranks(s, [&](const Rank& r) {
         accumulate(r.engine, 0);
@@ -164,13 +164,14 @@ TEST(GatheredCodes, HalveWhatIsSentAndThePlanSaysSo) {
         const StepTraffic traffic = step_traffic(r.engine, r.backend.mesh, {1e9, 1e9, 8});
         const std::lock_guard lock(mutex);
         if (r.backend.mesh.world().rank() != 0) return;
-        EXPECT_TRUE(
-            r.engine.low_precision().ends_with(codes ? "; ranks gather codes of all" : "; ranks gather 16 bits"))
+        EXPECT_TRUE(r.engine.low_precision().ends_with(quantized ? "; ranks gather quantized weights of all"
+                                                                 : "; ranks gather 16 bits"))
             << r.engine.low_precision();
-        of[codes] = r.sent;
-        planned[codes] = stage == 3 ? traffic.gathers.bytes : traffic.ends.bytes;
-        largest = 2 * 0.75 * double(r.engine.codes()->largest_of_shards());
-        arena[codes] = r.engine.memory().total(MemoryKind::activations) + r.engine.memory().total(MemoryKind::weights);
+        of[quantized] = r.sent;
+        planned[quantized] = stage == 3 ? traffic.gathers.bytes : traffic.ends.bytes;
+        amax = 2 * 0.75 * double(r.engine.quantized()->amax_of_shards());
+        arena[quantized] =
+            r.engine.memory().total(MemoryKind::activations) + r.engine.memory().total(MemoryKind::weights);
         for (const auto& unit : r.engine.model().params().units())
           if (unit->others) others += 0.75 * double(unit->others.bytes());
       });
@@ -180,14 +181,14 @@ TEST(GatheredCodes, HalveWhatIsSentAndThePlanSaysSo) {
     EXPECT_LT(of[1].others, of[1].gathered / 16) << stage;
     EXPECT_LT(planned[1], 0.75 * planned[0]) << "the embedding and the head are in 16 bits, stage " << stage;
     if (stage == 1) {
-      EXPECT_EQ(planned[0] - planned[1] + others + largest, double(of[1].gathered));
+      EXPECT_EQ(planned[0] - planned[1] + others + amax, double(of[1].gathered));
     }
     EXPECT_LT(arena[1], arena[0]) << stage;
   }
 }
 
 // A non-finite weight on one rank must reach the GEMMs of all ranks.
-TEST(GatheredCodes, NonFiniteValuesSkipTheStepOnAllRanks) {
+TEST(GatheredQuantized, NonFiniteValuesSkipTheStepOnAllRanks) {
   for (const char* precision : kGathered)
     for (const float bad : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()})
       for (const int stage : {1, 3}) {
@@ -226,23 +227,23 @@ void expect_statistics_of_the_whole(const char* precision) {
     EXPECT_NEAR(want.values, got.values, 2) << precision << name << ": norms of gradients round with the stage";
     EXPECT_EQ(want.saturated, got.saturated) << precision << name;
     EXPECT_NEAR(want.underflowed, got.underflowed, 0.01 * want.values) << precision << name;
-    EXPECT_NEAR(want.largest, got.largest, 1e-2 * want.largest) << precision << name;
+    EXPECT_NEAR(want.amax, got.amax, 1e-2 * want.amax) << precision << name;
   }
 }
-TEST(GatheredCodes, StatisticsAreThoseOfTheWholeWeight) {
+TEST(GatheredQuantized, StatisticsAreThoseOfTheWholeWeight) {
   for (const char* precision : kGathered) expect_statistics_of_the_whole(precision);
 }
 
-TEST(GatheredCodes, CheckpointsGoOnAtOtherStagesAndAreThoseOf16Bits) {
+TEST(GatheredQuantized, CheckpointsGoOnAtOtherStagesAndAreThoseOf16Bits) {
   const testing::TempDir dir;
   Setting first = setting(2, 3), then = setting(2, 1);
   std::map<std::string, std::vector<std::byte>> files[2];
-  for (const bool codes : {false, true}) {
-    first.keep_codes = then.keep_codes = codes;
-    const std::string a = cat(dir.path(), "/a", codes), b = cat(dir.path(), "/b", codes);
+  for (const bool quantized : {false, true}) {
+    first.keep_quantized = then.keep_quantized = quantized;
+    const std::string a = cat(dir.path(), "/a", quantized), b = cat(dir.path(), "/b", quantized);
     run_part(first, "", 0, 2, a);
     run_part(then, cat(a, "/", step_folder(2)), 2, 4, b);
-    files[codes] = tensors_of(cat(b, "/", step_folder(4)));
+    files[quantized] = tensors_of(cat(b, "/", step_folder(4)));
   }
   EXPECT_FALSE(files[0].empty());
   EXPECT_EQ(files[0], files[1]);

@@ -2,7 +2,7 @@
 // the library's layout.
 // Layout: row-major. Transposing uses tiles of 64 by 64 values; other kernels have one thread per element, or per 16
 // values to pack. Memory bound. Each output is written by one thread. Not timed on a GPU yet.
-#include "cuda/codes.h"
+#include "cuda/quantize/scaled_gemm.h"
 
 #include "cuda/host_tools.h"
 #include "cuda/launch.h"
@@ -117,7 +117,7 @@ struct ScaleGrid {
 };
 template <class Code>
 __global__ void __launch_bounds__(kThreads)
-    decode_codes(float* out, const Code* codes, const ScaleGrid g, int64_t count, int64_t columns) {
+    decode_quantized(float* out, const Code* quantized, const ScaleGrid g, int64_t count, int64_t columns) {
   ptx::wait_for_earlier_kernels();
   const int64_t at = int64_t{blockIdx.x} * kThreads + static_cast<int>(threadIdx.x);
   if (at >= count) return;
@@ -131,7 +131,7 @@ __global__ void __launch_bounds__(kThreads)
   } else {
     scale = static_cast<const float*>(g.scales)[block];
   }
-  out[at] = __fmul_rn(value_of(codes[at]), scale);
+  out[at] = __fmul_rn(value_of(quantized[at]), scale);
 }
 
 template <class T>
@@ -150,24 +150,24 @@ LaunchConfig threads(int64_t count, cudaStream_t stream) {
   return {dim3(grid_size(div_ceil<int64_t>(count, kThreads))), dim3(kThreads), 0, stream};
 }
 template <bool kPack>
-void transpose(void* out, const Tensor& codes, cudaStream_t stream) {
-  const int64_t rows = codes.rows(), columns = codes.cols();
+void transpose(void* out, const Tensor& quantized, cudaStream_t stream) {
+  const int64_t rows = quantized.rows(), columns = quantized.cols();
   const auto aligned = [](const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; };
-  CHECK(rows % kPiece == 0 && columns % kPiece == 0 && aligned(out) && aligned(codes.data), "codes: ", codes.shape,
-        " at ", codes.data, " cannot be transposed in pieces of 16 bytes");
+  CHECK(rows % kPiece == 0 && columns % kPiece == 0 && aligned(out) && aligned(quantized.data), "codes: ", quantized.shape,
+        " at ", quantized.data, " cannot be transposed in pieces of 16 bytes");
   const int64_t tiles = div_ceil<int64_t>(columns, kTileSide), bands = div_ceil<int64_t>(rows, kTileSide);
   CUDA_CHECK(launch(transpose_bytes<kPack>, {dim3(grid_size(tiles * bands)), dim3(kThreads), 0, stream},
-                    static_cast<uint8_t*>(out), data<const uint8_t>(codes), rows, columns, static_cast<int>(tiles)));
+                    static_cast<uint8_t*>(out), data<const uint8_t>(quantized), rows, columns, static_cast<int>(tiles)));
 }
 }  // namespace
 
-void transpose_codes(void* out, const Tensor& codes, cudaStream_t stream) { transpose<false>(out, codes, stream); }
+void transpose_quantized(void* out, const Tensor& quantized, cudaStream_t stream) { transpose<false>(out, quantized, stream); }
 
-void pack_codes(void* out, const Tensor& codes, bool turn, cudaStream_t stream) {
-  if (turn) return transpose<true>(out, codes, stream);
-  const int64_t pieces = codes.numel() / kPiece;
+void pack_quantized(void* out, const Tensor& quantized, bool turn, cudaStream_t stream) {
+  if (turn) return transpose<true>(out, quantized, stream);
+  const int64_t pieces = quantized.numel() / kPiece;
   CUDA_CHECK(
-      launch(pack_rows, threads(pieces, stream), static_cast<uint8_t*>(out), data<const uint8_t>(codes), pieces));
+      launch(pack_rows, threads(pieces, stream), static_cast<uint8_t*>(out), data<const uint8_t>(quantized), pieces));
 }
 
 void multiply_scales(ProductScalars* out, const float* a, const float* b, bool adds, cudaStream_t stream) {
@@ -175,8 +175,8 @@ void multiply_scales(ProductScalars* out, const float* a, const float* b, bool a
 }
 
 void arrange_scales(const ScalesToArrange& op, cudaStream_t stream) {
-  const Shape grid = op.blocks.grid(op.codes);
-  const int64_t outer = op.codes[1 - op.terms];
+  const Shape grid = op.blocks.grid(op.quantized);
+  const int64_t outer = op.quantized[1 - op.terms];
   const int64_t step_outer = op.terms == 1 ? grid[1] : 1, step_along = op.terms == 1 ? 1 : grid[1];
   const int64_t outers = op.terms == 1 ? grid[0] : grid[1], along = op.terms == 1 ? grid[1] : grid[0];
   if (in_tiles(op.layout)) {
@@ -198,23 +198,23 @@ void arrange_scales(const ScalesToArrange& op, cudaStream_t stream) {
 }
 
 void decode(const Decoding& op, cudaStream_t stream) {
-  const Tensor& codes = op.codes;
+  const Tensor& quantized = op.quantized;
   const Blocks& blocks = op.blocks;
-  const int64_t count = codes.numel(), columns = codes.cols();
+  const int64_t count = quantized.numel(), columns = quantized.cols();
   if (count == 0) return;
   const ScaleGrid grid{.scales = op.scales.data,
                        .global = data<const float>(op.global),
                        .e8m0 = op.scales.dtype == DType::f8_e8m0,
-                       .height = blocks.rows ? blocks.rows : codes.rows(),
+                       .height = blocks.rows ? blocks.rows : quantized.rows(),
                        .width = blocks.cols ? blocks.cols : columns,
-                       .across = blocks.grid(codes.shape)[1]};
+                       .across = blocks.grid(quantized.shape)[1]};
   const auto of_type = [&]<class Code>() {
     CUDA_CHECK(
-        launch(decode_codes<Code>, threads(count, stream), op.out, data<const Code>(codes), grid, count, columns));
+        launch(decode_quantized<Code>, threads(count, stream), op.out, data<const Code>(quantized), grid, count, columns));
   };
-  if (codes.dtype == DType::f8_e4m3)
+  if (quantized.dtype == DType::f8_e4m3)
     of_type.template operator()<__nv_fp8_e4m3>();
-  else if (codes.dtype == DType::f8_e5m2)
+  else if (quantized.dtype == DType::f8_e5m2)
     of_type.template operator()<__nv_fp8_e5m2>();
   else
     of_type.template operator()<E2m1>();

@@ -3,9 +3,9 @@
 // multiply-add, so the bits are those of the CPU backend. Memory bound, each byte moves once: with all f32, 16 bytes of
 // loads and 18 of stores per element; with bf16 weights plus remainders and bf16 moments 12 and 12. A skipped step
 // writes back what it read. Not timed on a GPU yet.
-#include "cuda/optimizer.h"
+#include "cuda/update/optimizer.h"
 
-#include "cuda/muon.h"
+#include "cuda/update/muon.h"
 #include "cuda/vec8.h"
 #include "cuda/ranges.h"
 #include "cuda/reduce.h"
@@ -256,10 +256,10 @@ struct CodedPart {
   Part part;  // m, v: 8-bit values
   float *m_scale, *v_scale;
 };
-struct Codes {
+struct QuantizedTensor {
   uint8_t code[kElements];
-  __device__ __forceinline__ void load(const void* codes, int64_t first, bool vectors) {
-    const uint8_t* p = static_cast<const uint8_t*>(codes) + first;
+  __device__ __forceinline__ void load(const void* quantized, int64_t first, bool vectors) {
+    const uint8_t* p = static_cast<const uint8_t*>(quantized) + first;
     if (vectors) {
       const uint2 raw = ld8(p);
       memcpy(static_cast<void*>(code), &raw, sizeof raw);
@@ -268,8 +268,8 @@ struct Codes {
 #pragma unroll
     for (int i = 0; i < kElements; ++i) code[i] = p[i];
   }
-  __device__ __forceinline__ void store(void* codes, int64_t first, bool vectors) const {
-    uint8_t* p = static_cast<uint8_t*>(codes) + first;
+  __device__ __forceinline__ void store(void* quantized, int64_t first, bool vectors) const {
+    uint8_t* p = static_cast<uint8_t*>(quantized) + first;
     if (vectors) {
       uint2 raw;
       memcpy(&raw, code, sizeof raw);
@@ -307,10 +307,10 @@ __global__ void __launch_bounds__(kTileThreads)
     if (vec8.count <= 0) return;  // the whole warp returns, since parts consist of whole blocks
     const int64_t block = vec8.first / kCodeBlock;
     float w[kElements], m[kElements], v[kElements], g[kElements];
-    Codes m_codes, v_codes;
+    QuantizedTensor m_quantized, v_quantized;
     Master<Kind>::load(vec8, w, p);
-    m_codes.load(p.m, vec8.first, p.extent.vectors);
-    v_codes.load(p.v, vec8.first, p.extent.vectors);
+    m_quantized.load(p.m, vec8.first, p.extent.vectors);
+    v_quantized.load(p.v, vec8.first, p.extent.vectors);
     p.grad.load(vec8, g);
     float m_scale = coded.m_scale[block], v_scale = coded.v_scale[block];
     const AdamScalars scalars = adam_scalars(op, *op.state);
@@ -323,8 +323,8 @@ __global__ void __launch_bounds__(kTileThreads)
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
         const int i = four + k;
-        const float before_m = __fmul_rn(m_map.value[m_codes.code[i]], m_scale);
-        const float before_v = __fmul_rn(v_map.value[v_codes.code[i]], v_scale);
+        const float before_m = __fmul_rn(m_map.value[m_quantized.code[i]], m_scale);
+        const float before_v = __fmul_rn(v_map.value[v_quantized.code[i]], v_scale);
         const Moved moved = adamw(w[i], before_m, before_v, g[i], vec8.first + i < p.decayed, scalars);
         w[i] = skip ? w[i] : Master<Kind>::kept(moved.w, bits[k]);
         m[i] = moved.m;
@@ -338,11 +338,11 @@ __global__ void __launch_bounds__(kTileThreads)
     v_scale = scale_of(v);
 #pragma unroll
     for (int i = 0; i < kElements; ++i) {
-      m_codes.code[i] = code_of_m(m_map.bound, m[i], m_scale);
-      v_codes.code[i] = code_of_v(v_map.bound, v[i], v_scale);
+      m_quantized.code[i] = code_of_m(m_map.bound, m[i], m_scale);
+      v_quantized.code[i] = code_of_v(v_map.bound, v[i], v_scale);
     }
-    m_codes.store(p.m, vec8.first, p.extent.vectors);
-    v_codes.store(p.v, vec8.first, p.extent.vectors);
+    m_quantized.store(p.m, vec8.first, p.extent.vectors);
+    v_quantized.store(p.v, vec8.first, p.extent.vectors);
     __syncwarp();  // all lanes have read the scales
     if (threadIdx.x % 32 == 0) {
       coded.m_scale[block] = m_scale;

@@ -2,14 +2,14 @@
 #pragma once
 #include <vector>
 
+#include "cuda/autotune.h"
 #include "cuda/gemm/gemm.h"
-#include "cuda/trial.h"
 namespace athanor::cuda {
 
 // One matrix (or bias) with the problem's alignment. Random, because a GPU runs faster on zeros than on real data.
-class TrialMatrix {
+class AutotuneMatrix {
  public:
-  TrialMatrix(DType dtype, int64_t elements, int align);
+  AutotuneMatrix(DType dtype, int64_t elements, int align);
   char* data() const { return memory_.data() + offset_; }
   void fill();
 
@@ -21,9 +21,9 @@ class TrialMatrix {
 };
 
 // Several copies of an op's operands, so that a launch finds few of its own in the L2 cache.
-class GemmTrial {
+class AutotuneOperands {
  public:
-  GemmTrial(const LibraryProduct& product, size_t scratch_bytes);
+  AutotuneOperands(const LibraryProduct& product, size_t scratch_bytes);
   LibraryProduct next();   // the GEMM on the next copy of its operands
   LibraryProduct fresh();  // the GEMM on a copy whose d and aux are refilled
   void* scratch() const { return scratch_.data(); }
@@ -32,7 +32,7 @@ class GemmTrial {
   struct Copy;
   LibraryProduct on(const Copy&) const;
   struct Copy {
-    TrialMatrix a, b, d, bias, aux, a_scales, b_scales, scalars;
+    AutotuneMatrix a, b, d, bias, aux, a_scales, b_scales, scalars;
   };
   LibraryProduct product_;
   DeviceMemory scratch_, positions_;

@@ -1,41 +1,41 @@
-// CodeState: what an FP8 or FP4 run keeps from step to step in addition to its weights: the quantized weights, made
-// once per step; amax history and scales of delayed scaling; quantization statistics. Not used with other recipes.
+// QuantizedState: what an FP8 or FP4 run keeps from step to step in addition to its weights: the quantized weights,
+// made once per step; amax history and scales of delayed scaling; quantization statistics. Not used with other recipes.
 #pragma once
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "device/memory_plan.h"
-#include "nn/codes.h"
+#include "nn/layer_quantization.h"
 
 namespace athanor {
 
 inline constexpr const char* kAmaxHistory = "amax_history";
 
-class CodeState {
+class QuantizedState {
  public:
-  CodeState(ParamStore& params, const Recipe& recipe) : params_(params), recipe_(recipe) {}
+  QuantizedState(ParamStore& params, const Recipe& recipe) : params_(params), recipe_(recipe) {}
 
   // State of delayed scaling, requested before the parameters are planned: for the input, the weight and the output
   // gradient of each FP8 layer, the amax of the last steps, newest first. The same on all ranks.
   std::optional<StateSpec> history() const;
   // Chooses the weights that ranks gather quantized, before the parameters are planned: those whose two GEMMs read the
   // same values. Ranks agree on the amax of the blocks, and each quantizes its own shard.
-  void gather_codes();
-  // Call after the parameters are planned. keep_codes: keeps quantized copies of weights that are whole on this rank
-  // between their uses, and of shards that ranks gather quantized; not of shards that are gathered in 16 bits.
+  void gather_quantized();
+  // Call after the parameters are planned. keep_quantized: keeps quantized copies of weights that are whole on this
+  // rank between their uses, and of shards that ranks gather quantized; not of shards that are gathered in 16 bits.
   // in_turns: backward of a micro-batch ends before forward of the next one begins, so that one amax per matrix is
   // enough.
-  void plan(MemoryPlan&, bool keep_codes, bool statistics, bool in_turns);
+  void plan(MemoryPlan&, bool keep_quantized, bool statistics, bool in_turns);
 
-  std::string how_gathered() const;  // text for logs and plans, after plan(): "ranks gather codes of 12"
+  std::string how_gathered() const;  // text for logs and plans, after plan(): "ranks gather quantized weights of 12"
 
   Quantization read() const;     // tensors for evaluations
   Quantization collect() const;  // tensors for micro-batches, whose ops also count statistics and find the amax
   const Tensor& statistics() const { return statistics_; }
   // Bytes of amax values that are max-reduced once per step: over the ranks that shard weights; over all ranks.
-  size_t largest_of_shards() const { return size_t(found_) * sizeof(float); }
-  size_t largest_of_all() const { return history_ ? params_.specs().size() * kMatrices * sizeof(float) : 0; }
+  size_t amax_of_shards() const { return size_t(found_) * sizeof(float); }
+  size_t amax_of_all() const { return history_ ? params_.specs().size() * kMatrices * sizeof(float) : 0; }
 
   // True if this rank's statistics of a layer's matrix are counted. Ranks have different rows of inputs and output
   // gradients, but the same weights; where several ranks have the same matrix, the first one counts. K and V heads that
@@ -43,7 +43,7 @@ class CodeState {
   bool counts(Param weight, Matrix, const ProcessMesh&) const;
 
   // Quantizes the current weights. All ranks call it together.
-  void make_codes(Ctx&) const;
+  void quantize_weights(Ctx&) const;
   // Prepares the next step, after weights and histories were loaded, or a step was discarded.
   void begin_step(Ctx&) const;
   // Called after the update of a step, by all ranks together.
@@ -51,11 +51,11 @@ class CodeState {
 
  private:
   void scale(Ctx&, Tensor step_state) const;
-  void make_codes_of_shards(Ctx&) const;
+  void quantize_shards(Ctx&) const;
   ParamStore& params_;
   const Recipe& recipe_;
-  Tensor statistics_, factors_, amax_, largest_;  // see Quantization
-  std::vector<Codes> kept_;                       // [parameters * kOperands]
+  Tensor statistics_, factors_, step_amax_, amax_;  // see Quantization
+  std::vector<QuantizedTensor> kept_;               // [parameters * kOperands]
   // Weights that ranks gather quantized; `kept_` has their scales.
   struct Gathered {
     Param weight;

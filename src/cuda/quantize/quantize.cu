@@ -4,12 +4,12 @@
 // 128. Per-row scales use quantize_rows.cu if rows fit in shared memory. Memory bound: x is read twice, the second time
 // from L2 if it fits; once if the factor or amax is given, or if 128 rows of a tile share scales. Quantized values are
 // written once. Deterministic: a maximum does not depend on the order, counts are integers. Not timed on a GPU yet.
-#include "cuda/quantize.h"
+#include "cuda/quantize/quantize.h"
 
 #include <bit>
 
 #include "base/rng.h"
-#include "cuda/quantize_cut.h"
+#include "cuda/quantize/quantize_cut.h"
 #include "cuda/reduce.h"
 #include "cuda/scratch.h"
 
@@ -82,7 +82,7 @@ template <class T>
 __global__ void __launch_bounds__(kThreads)
     find_most(uint32_t* most, const Matrix<T> x, const Cut c, bool is_shared, const float* given) {
   ptx::wait_for_earlier_kernels();
-  SHARED(uint32_t, room, [kWarps * kTileColumns]);
+  SHARED(uint32_t, smem, [kWarps * kTileColumns]);
   if (given && *given > 0) return;
   const Place at(c);
   const bool leads = c.width == 0 ? at.lane == 0 : at.column % c.width == 0;
@@ -109,22 +109,22 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t row_of_blocks = c.height == 0 ? 0 : at.band;
   if (c.width == 1) {  // each thread reduces one column
 #pragma unroll
-    for (int k = 0; k < kElements; ++k) room[at.warp * kTileColumns + k * kLanes + at.lane] = columns[k];
+    for (int k = 0; k < kElements; ++k) smem[at.warp * kTileColumns + k * kLanes + at.lane] = columns[k];
     __syncthreads();
     const int k = at.warp, column = at.column + k;
     uint32_t all = 0;
-    for (int w = 0; w < kWarps; ++w) all = Max{}(all, room[w * kTileColumns + k * kLanes + at.lane]);
+    for (int w = 0; w < kWarps; ++w) all = Max{}(all, smem[w * kTileColumns + k * kLanes + at.lane]);
     if (column < c.columns) keep(most + row_of_blocks * c.across + column, all, is_shared);
     return;
   }
   uint32_t mine = 0;
 #pragma unroll
   for (int k = 0; k < kElements; ++k) mine = Max{}(mine, columns[k]);
-  room[threadIdx.x] = over_lanes(mine, c.width);
+  smem[threadIdx.x] = over_lanes(mine, c.width);
   __syncthreads();
   if (at.warp != 0 || !leads || at.column >= c.columns) return;
   uint32_t all = 0;
-  for (int w = 0; w < kWarps; ++w) all = Max{}(all, room[w * kLanes + at.lane]);
+  for (int w = 0; w < kWarps; ++w) all = Max{}(all, smem[w * kLanes + at.lane]);
   keep(most + row_of_blocks * c.across + (c.width ? at.column / c.width : 0), all, is_shared);
 }
 
@@ -135,7 +135,7 @@ __device__ __forceinline__ void store_words(uint8_t* row, uint32_t low, uint32_t
     if (column + k < c.columns) row[column + k] = static_cast<uint8_t>((k < 4 ? low : high) >> 8 * (k % 4));
   }
 }
-__device__ __forceinline__ void store_codes(uint8_t* row, const float (&v)[kElements], const Cut& c, int column,
+__device__ __forceinline__ void store_quantized(uint8_t* row, const float (&v)[kElements], const Cut& c, int column,
                                             bool e5m2) {
   const uint2 words = code_words(v, e5m2);
   store_words(row, words.x, words.y, c, column);
@@ -145,12 +145,12 @@ __device__ __forceinline__ void store_codes(uint8_t* row, const float (&v)[kElem
 // which was 0, to the amax of x.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    encode(uint8_t* codes, void* scales, uint32_t* most, const Matrix<T> x, const Cut c, const Rule rule) {
+    encode(uint8_t* quantized, void* scales, uint32_t* most, const Matrix<T> x, const Cut c, const Rule rule) {
   ptx::wait_for_earlier_kernels();
   const Place at(c);
   const bool given = rule.given && *rule.given > 0, inside = at.column < c.columns;
   const bool first = c.width <= 1 ? at.column == 0 : at.column % c.width == 0;
-  uint32_t largest = 0;
+  uint32_t amax = 0;
   float factors[kElements];
   const auto of_row = [&](int64_t row, bool writes) {
     const int64_t block = at.block_row(c, row) * c.across + (c.width ? at.column / c.width : 0);
@@ -181,15 +181,15 @@ __global__ void __launch_bounds__(kThreads)
       if (c.height == 1) of_row(row, true);
 #pragma unroll
       for (int k = 0; k < kElements; ++k) {
-        if (given) largest = Max{}(largest, magnitude(v[r][k]));
+        if (given) amax = Max{}(amax, magnitude(v[r][k]));
         v[r][k] = __fmul_rn(v[r][k], factors[k]);
       }
-      store_codes(codes + row * c.columns, v[r], c, at.column, rule.e5m2);
+      store_quantized(quantized + row * c.columns, v[r], c, at.column, rule.e5m2);
     }
   }
   if (!given) return;
-  largest = warp_reduce(largest, Max{});
-  if (at.lane == 0) atomicMax(most, largest);
+  amax = warp_reduce(amax, Max{});
+  if (at.lane == 0) atomicMax(most, amax);
 }
 
 // Delayed scaling: writes the scale that belongs to a given factor, and raises rule.amax, which several matrices share.
@@ -210,7 +210,7 @@ __global__ void finish_delayed(float* scale, const uint32_t* most, const Rule ru
 
 constexpr int kSide = 128;  // side of a tile; a scale covers at most that many elements along K, or all
 constexpr int kSquares = kSide / kElements;  // squares of 8 by 8 elements along a side; a thread has one square
-constexpr int kRoom = kSide + kSquares;      // words per row of maxima in shared memory
+constexpr int kSmem = kSide + kSquares;      // words per row of maxima in shared memory
 static_assert(kSquares * kSquares == kThreads);
 
 struct Turning {
@@ -228,16 +228,16 @@ __device__ __forceinline__ void transpose_4(uint32_t (&w)[4]) {
 }
 
 // One thread block per tile, whose elements stay in registers between the amax and quantization; a thread has 8
-// elements of each of 8 rows. transposed [C, R]: transposed values, with scales [C, blocks]. codes: null, or the
+// elements of each of 8 rows. transposed [C, R]: transposed values, with scales [C, blocks]. quantized: null, or the
 // non-transposed values, with the same per-tensor scale or with how.scales. Groups of 8 values are swizzled in shared
 // memory, so that threads which write, or read, together use different banks.
 template <class T>
 __global__ void __launch_bounds__(kThreads, sizeof(T) == 2 ? 2 : 1)
-    encode_transposed(uint8_t* transposed, uint8_t* codes, float* scales, uint32_t* most, const Matrix<T> x, const Cut c,
+    encode_transposed(uint8_t* transposed, uint8_t* quantized, float* scales, uint32_t* most, const Matrix<T> x, const Cut c,
                   const Turning how, const Rule rule) {
   ptx::wait_for_earlier_kernels();
   SHARED(uint2, tile, [kSide * kSquares]);
-  SHARED(uint32_t, room, [kSquares * kRoom]);
+  SHARED(uint32_t, smem, [kSquares * kSmem]);
   SHARED(float, of_column, [kSide]);
   const int tiles = (c.columns + kSide - 1) / kSide, thread = static_cast<int>(threadIdx.x);
   const int64_t band = blockIdx.x / tiles, bands = (c.rows + kSide - 1) / kSide;
@@ -256,14 +256,14 @@ __global__ void __launch_bounds__(kThreads, sizeof(T) == 2 ? 2 : 1)
         uint32_t all = 0;
 #pragma unroll
         for (int r = 0; r < kElements; ++r) all = Max{}(all, magnitude(v[r][k]));
-        room[down * kRoom + k * kSquares + across] = all;
+        smem[down * kSmem + k * kSquares + across] = all;
       }
       __syncthreads();
     }
     if (thread < kSide) {
       const int mine = first_column + thread % kSquares * kElements + thread / kSquares;
       uint32_t all = !how.of_tiles && mine < c.columns ? most[mine] : 0;
-      for (int i = 0; how.of_tiles && i < kSquares; ++i) all = Max{}(all, room[i * kRoom + thread]);
+      for (int i = 0; how.of_tiles && i < kSquares; ++i) all = Max{}(all, smem[i * kSmem + thread]);
       const Scaled s = scaled(all, rule);
       of_column[thread] = s.factor;
       if (mine < c.columns && how.of_tiles) scales[mine * bands + band] = s.scale;
@@ -278,7 +278,7 @@ __global__ void __launch_bounds__(kThreads, sizeof(T) == 2 ? 2 : 1)
     for (float& f : factors) f = s.factor;
     if (blockIdx.x == 0 && thread == 0 && !rule.given) *scales = s.scale;
   }
-  uint32_t largest = 0;
+  uint32_t amax = 0;
 #pragma unroll
   for (int r = 0; how.scales && r < kElements; ++r) {
     uint32_t all = 0;
@@ -290,7 +290,7 @@ __global__ void __launch_bounds__(kThreads, sizeof(T) == 2 ? 2 : 1)
     float w[kElements];
 #pragma unroll
     for (int k = 0; k < kElements; ++k) w[k] = __fmul_rn(v[r][k], s.factor);
-    if (column < c.columns) store_codes(codes + (row + r) * c.columns, w, c, column, rule.e5m2);
+    if (column < c.columns) store_quantized(quantized + (row + r) * c.columns, w, c, column, rule.e5m2);
   }
   uint2 of_columns[kElements];
 #pragma unroll
@@ -301,15 +301,15 @@ __global__ void __launch_bounds__(kThreads, sizeof(T) == 2 ? 2 : 1)
       const int r = 4 * half + i;
 #pragma unroll
       for (int k = 0; k < kElements; ++k) {
-        if (given) largest = Max{}(largest, magnitude(v[r][k]));
+        if (given) amax = Max{}(amax, magnitude(v[r][k]));
         v[r][k] = __fmul_rn(v[r][k], factors[k]);
       }
 #pragma unroll
       for (int k = 0; k < 2; ++k)
         words[k][i] = code_pair(v[r][4 * k], v[r][4 * k + 1], rule.e5m2) |
                       code_pair(v[r][4 * k + 2], v[r][4 * k + 3], rule.e5m2) << 16;
-      if (codes && !how.scales && row + r < c.rows)
-        store_words(codes + (row + r) * c.columns, words[0][i], words[1][i], c, column);
+      if (quantized && !how.scales && row + r < c.rows)
+        store_words(quantized + (row + r) * c.columns, words[0][i], words[1][i], c, column);
     }
 #pragma unroll
     for (int k = 0; k < 2; ++k) {
@@ -339,8 +339,8 @@ __global__ void __launch_bounds__(kThreads, sizeof(T) == 2 ? 2 : 1)
     }
   }
   if (!given) return;
-  largest = warp_reduce(largest, Max{});
-  if (thread % kLanes == 0) atomicMax(most, largest);
+  amax = warp_reduce(amax, Max{});
+  if (thread % kLanes == 0) atomicMax(most, amax);
 }
 
 // ---- FP4 values, each in a byte, with two levels of scales: tensor/float8.h
@@ -369,7 +369,7 @@ struct Rounding {
 };
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    encode_e2m1(uint8_t* codes, uint8_t* scales, float* global, const QuantizeCounts* counts, const uint32_t* most,
+    encode_e2m1(uint8_t* quantized, uint8_t* scales, float* global, const QuantizeCounts* counts, const uint32_t* most,
                 const T* x, const Cut c, const Rounding rounding) {
   ptx::wait_for_earlier_kernels();
   const Place at(c);
@@ -393,9 +393,9 @@ __global__ void __launch_bounds__(kThreads)
       const float value = __fmul_rn(to_float(x[element]), factor);
       if (rounding.at_random) {
         if (k == 0 || element % 4 == 0) random = philox(rounding.seed, stream, static_cast<uint64_t>(element / 4));
-        codes[element] = e2m1_code_at_random(value, random[static_cast<uint64_t>(element % 4)]);
+        quantized[element] = e2m1_code_at_random(value, random[static_cast<uint64_t>(element % 4)]);
       } else {
-        codes[element] = e2m1_code(value);
+        quantized[element] = e2m1_code(value);
       }
     }
   }
@@ -435,18 +435,18 @@ __global__ void __launch_bounds__(kThreads)
 
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    count_codes(QuantizeCounts* counts, const uint8_t* codes, const void* scales, const float* global, const Matrix<T> x,
+    count_quantized(QuantizeCounts* counts, const uint8_t* quantized, const void* scales, const float* global, const Matrix<T> x,
                 const Cut c, const Rule rule, double saturates, bool transposed) {
   ptx::wait_for_earlier_kernels();
-  SHARED(unsigned, room, [kLanes]);
+  SHARED(unsigned, smem, [kLanes]);
   const Place at(c);
-  unsigned values = 0, saturated = 0, underflowed = 0, largest = 0;
+  unsigned values = 0, saturated = 0, underflowed = 0, amax = 0;
   const int64_t bands = c.height ? (c.rows + c.height - 1) / c.height : 1;
   for (int i = 0; i < at.rows; ++i) {
     const int64_t row = at.first + i, row_of_blocks = at.block_row(c, row) * c.across;
     for (int k = 0; k < kElements && at.column + k < c.columns; ++k) {
       const uint32_t m = magnitude(x.at(row, at.column + k, c));
-      largest = Max{}(largest, m);
+      amax = Max{}(amax, m);
       const int64_t across = c.width ? (at.column + k) / c.width : 0;
       const int64_t block = transposed ? across * bands + at.block_row(c, row) : row_of_blocks + across;
       float scale;
@@ -460,20 +460,20 @@ __global__ void __launch_bounds__(kThreads)
       }
       if (m == 0 || magnitude(scale) > kInfinity) continue;
       ++values;
-      const uint8_t code = codes[transposed ? (at.column + k) * c.rows + row : row * c.columns + at.column + k];
+      const uint8_t code = quantized[transposed ? (at.column + k) * c.rows + row : row * c.columns + at.column + k];
       if (scale > 0 && static_cast<double>(__uint_as_float(m)) > static_cast<double>(scale) * saturates) ++saturated;
       if ((code & (global ? 0x7u : 0x7fu)) == 0) ++underflowed;
     }
   }
-  values = block_reduce(values, room, Plus{});
-  saturated = block_reduce(saturated, room, Plus{});
-  underflowed = block_reduce(underflowed, room, Plus{});
-  largest = block_reduce(largest, room, Max{});
+  values = block_reduce(values, smem, Plus{});
+  saturated = block_reduce(saturated, smem, Plus{});
+  underflowed = block_reduce(underflowed, smem, Plus{});
+  amax = block_reduce(amax, smem, Max{});
   if (threadIdx.x != 0) return;
   atomicAdd(&counts->values, static_cast<unsigned long long>(values));
   atomicAdd(&counts->saturated, static_cast<unsigned long long>(saturated));
   atomicAdd(&counts->underflowed, static_cast<unsigned long long>(underflowed));
-  atomicMax(&counts->largest, largest);
+  atomicMax(&counts->amax, amax);
 }
 
 // Adds the counts to the statistics, as QuantizeStatistics::add() does.
@@ -482,8 +482,8 @@ __global__ void add(double* statistics, const QuantizeCounts* counts) {
   statistics[0] += static_cast<double>(counts->values);
   statistics[1] += static_cast<double>(counts->saturated);
   statistics[2] += static_cast<double>(counts->underflowed);
-  const auto now = static_cast<double>(__uint_as_float(counts->largest)), before = statistics[3];
-  if (counts->largest > kInfinity || now > before) statistics[3] = now;  // once NaN, it stays NaN
+  const auto now = static_cast<double>(__uint_as_float(counts->amax)), before = statistics[3];
+  if (counts->amax > kInfinity || now > before) statistics[3] = now;  // once NaN, it stays NaN
 }
 
 LaunchConfig threads(int64_t count, cudaStream_t stream) {
@@ -496,9 +496,9 @@ LaunchConfig tiles(const Cut& c, cudaStream_t stream) {
 template <class T>
 void count(const Quantize& op, QuantizeCounts* counts, const Matrix<T>& x, const Cut& c, const Rule& rule,
            cudaStream_t stream) {
-  CUDA_CHECK(launch(count_codes<T>, tiles(c, stream), counts, static_cast<const uint8_t*>(op.codes.data),
+  CUDA_CHECK(launch(count_quantized<T>, tiles(c, stream), counts, static_cast<const uint8_t*>(op.quantized.data),
                     static_cast<const void*>(op.scales.data), data<const float>(op.global), x, c, rule,
-                    saturates(op.codes.dtype), op.turn));
+                    saturates(op.quantized.dtype), op.turn));
   add_counts(op.statistics, counts, stream);
 }
 template <class T>
@@ -506,34 +506,34 @@ void run_from(const Quantize& op, const Matrix<T>& x, const Rule& rule, Quantize
               cudaStream_t stream) {
   Cut c = cut_of(op);
   const bool is_shared = shared(c), of_tiles = (op.turn && op.blocks.rows == kSide) || op.transposed_scales;
-  const bool finds = is_shared && !op.largest;
+  const bool finds = is_shared && !op.amax;
   const auto zeros = finds ? static_cast<size_t>(op.scales.numel()) * sizeof(uint32_t) : 0;
   if (op.statistics || finds || op.two_levels()) CUDA_CHECK(cudaMemsetAsync(counts, 0, sizeof *counts + zeros, stream));
-  auto* codes = static_cast<uint8_t*>(op.codes.data);
+  auto* quantized = static_cast<uint8_t*>(op.quantized.data);
   c.vectors = rows_are_vectors(c.columns, x.x) && c.columns % kElements == 0 &&
-              reinterpret_cast<uintptr_t>(codes) % kElements == 0;
+              reinterpret_cast<uintptr_t>(quantized) % kElements == 0;
   const LaunchConfig config = tiles(c, stream);
   const uint32_t* magnitudes = most;
-  if (!of_tiles && !op.largest) CUDA_CHECK(launch(find_most<T>, config, most, x, c, is_shared, rule.given));
+  if (!of_tiles && !op.amax) CUDA_CHECK(launch(find_most<T>, config, most, x, c, is_shared, rule.given));
   if (op.turn || op.transposed) {
-    auto* transposed = static_cast<uint8_t*>(op.turn ? op.codes.data : op.transposed.data);
+    auto* transposed = static_cast<uint8_t*>(op.turn ? op.quantized.data : op.transposed.data);
     const Turning how{.of_columns = of_tiles || op.blocks.cols == 1,
                       .of_tiles = of_tiles,
                       .vectors = c.rows % kElements == 0 && reinterpret_cast<uintptr_t>(transposed) % kElements == 0,
                       .scales = op.transposed_scales ? data<float>(op.scales) : nullptr};
     const int64_t squares = div_ceil<int64_t>(c.rows, kSide) * div_ceil<int64_t>(c.columns, kSide);
     CUDA_CHECK(launch(encode_transposed<T>, {dim3(grid_size(squares)), dim3(kThreads), 0, stream}, transposed,
-                      op.turn ? nullptr : codes, data<float>(op.transposed_scales ? op.transposed_scales : op.scales), most, x,
+                      op.turn ? nullptr : quantized, data<float>(op.transposed_scales ? op.transposed_scales : op.scales), most, x,
                       c, how, rule));
   } else if (op.two_levels()) {
     const QuantizeCounts* found = counts;
     CUDA_CHECK(launch(find_whole, threads(op.scales.numel(), stream), counts, magnitudes, op.scales.numel()));
-    CUDA_CHECK(launch(encode_e2m1<T>, config, codes, data<uint8_t>(op.scales), data<float>(op.global), found,
+    CUDA_CHECK(launch(encode_e2m1<T>, config, quantized, data<uint8_t>(op.scales), data<float>(op.global), found,
                       magnitudes, x.x, c, Rounding{op.at_random, op.seed, op.stream}));
   } else {
-    CUDA_CHECK(launch(encode<T>, config, codes, op.scales.data, most, x, c, rule));
+    CUDA_CHECK(launch(encode<T>, config, quantized, op.scales.data, most, x, c, rule));
   }
-  if (op.factor || op.amax)
+  if (op.factor || op.step_amax)
     CUDA_CHECK(launch(finish_delayed, {dim3(1), dim3(1), 0, stream}, data<float>(op.scales), magnitudes, rule));
   if (op.statistics) count(op, counts, x, c, rule, stream);
   if (!op.transposed_statistics) return;
@@ -553,7 +553,7 @@ void run_rows(const Quantize& op, const Rule& rule, QuantizeCounts* counts, uint
     if (op.statistics)
       by_type(op.x.dtype,
               [&]<class T>() { count(rows, counts, Matrix<T>{data<const T>(op.x)}, cut_of(rows), rule, stream); });
-    columns.largest = {most, DType::f32, {op.x.cols()}};
+    columns.amax = {most, DType::f32, {op.x.cols()}};
   } else {
     run(rows, counts, stream);
   }
@@ -561,7 +561,7 @@ void run_rows(const Quantize& op, const Rule& rule, QuantizeCounts* counts, uint
 }
 }  // namespace
 
-void find_largest(const Tensor& amax, const Tensor& matrix, cudaStream_t stream) {
+void find_amax(const Tensor& amax, const Tensor& matrix, cudaStream_t stream) {
   uint32_t* most = zeroed(amax, stream);
   if (!amax || matrix.numel() == 0) return;
   by_type(matrix.dtype, [&]<class T>() {
@@ -581,7 +581,7 @@ void add_counts(const Tensor& statistics, const QuantizeCounts* counts, cudaStre
 void run(const Quantize& op, void* scratch, cudaStream_t stream) {
   if (op.x.numel() == 0) return;
   auto* counts = static_cast<QuantizeCounts*>(scratch);
-  auto* most = op.largest ? data<uint32_t>(op.largest) : reinterpret_cast<uint32_t*>(counts + 1);
+  auto* most = op.amax ? data<uint32_t>(op.amax) : reinterpret_cast<uint32_t*>(counts + 1);
   if (op.hadamard) {
     Quantize transformed = op;
     transformed.hadamard = false;
@@ -593,12 +593,12 @@ void run(const Quantize& op, void* scratch, cudaStream_t stream) {
     });
     return run(transformed, scratch, stream);
   }
-  const Rule rule{.most_code = largest_code(op.codes.dtype),
-                  .e5m2 = op.codes.dtype == DType::f8_e5m2,
+  const Rule rule{.most_code = max_code(op.quantized.dtype),
+                  .e5m2 = op.quantized.dtype == DType::f8_e5m2,
                   .power_of_two = op.powers(),
                   .e8m0 = op.scales.dtype == DType::f8_e8m0,
                   .given = data<const float>(op.factor),
-                  .amax = data<float>(op.amax)};
+                  .amax = data<float>(op.step_amax)};
   if ((op.transposed_scales && op.blocks.cols == 0) || rows_fit(op)) return run_rows(op, rule, counts, most, stream);
   by_type(op.x.dtype,
           [&]<class T>() { run_from(op, Matrix<T>{data<const T>(op.x)}, rule, counts, most, stream); });

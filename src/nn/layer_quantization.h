@@ -1,14 +1,14 @@
-// LayerCodes: how the operands of a linear layer's three GEMMs are quantized to FP8 or FP4.
+// LayerQuantization: how the operands of a linear layer's three GEMMs are quantized to FP8 or FP4.
 #pragma once
 #include "nn/layers.h"
 
 namespace athanor {
 
-class LayerCodes {
+class LayerQuantization {
  public:
-  LayerCodes(const ParamStore& params, const Recipe& recipe, const Linear& layer)
+  LayerQuantization(const ParamStore& params, const Recipe& recipe, const Linear& layer)
       : spec_(params.spec(layer.w)), recipe_(recipe), layer_(layer) {}
-  LayerCodes(Net n, const Linear& layer) : LayerCodes(n.params, n.c.recipe, layer) {}
+  LayerQuantization(Net n, const Linear& layer) : LayerQuantization(n.params, n.c.recipe, layer) {}
 
   // The rule of an operand; Scaling::none in layers that are not quantized, and for operands that stay in 16 bits.
   OperandRule rule(Operand) const;
@@ -24,15 +24,15 @@ class LayerCodes {
   // values, or transposed values with scales along the other dimension.
   bool both(Matrix) const;
   // Returns tensors without memory for a matrix of this shape. both: with the transposed copy, see both().
-  Codes like(Operand, const Shape&, bool both = false) const;
+  QuantizedTensor like(Operand, const Shape&, bool both = false) const;
   // Quantizes the matrix. largest: its amax, optional.
-  void make(Ctx& c, Operand operand, const Tensor& matrix, const Codes& codes, Tensor largest = {}) const {
-    c.run(quantize(c, operand, matrix, codes, largest));
+  void make(Ctx& c, Operand operand, const Tensor& matrix, const QuantizedTensor& quantized, Tensor amax = {}) const {
+    c.run(quantize(c, operand, matrix, quantized, amax));
   }
-  Quantize quantize(const Ctx&, Operand, const Tensor& matrix, const Codes&, Tensor largest = {}) const;
+  Quantize quantize(const Ctx&, Operand, const Tensor& matrix, const QuantizedTensor&, Tensor amax = {}) const;
   // Where the op that writes the layer's input x, or dy, stores its amax, [1] f32, so that quantizing need not compute
   // it; empty if quantizing does not need it.
-  Tensor largest(const Ctx&, Matrix) const;
+  Tensor amax(const Ctx&, Matrix) const;
 
  private:
   int summed(Operand) const;
@@ -45,6 +45,6 @@ class LayerCodes {
 Linear layer_of(const ParamStore&, Param weight);
 // Returns the quantized weight of this operand that Quantization::weights keeps, or no data. Where both GEMMs read the
 // same values, forward_w has them; where quantized weights are sharded, the ParamStore has the gathered ones.
-Codes kept_codes(Net, const Linear&, Operand);
+QuantizedTensor kept_quantized(Net, const Linear&, Operand);
 
 }  // namespace athanor

@@ -7,7 +7,7 @@
 namespace athanor::cuda {
 
 void run(const Quantize& op, void* scratch, cudaStream_t stream);
-void run(const LargestOfPart& op, void* scratch, cudaStream_t stream);
+void run(const AmaxOfPart& op, void* scratch, cudaStream_t stream);
 void run(const QuantizePart& op, void* scratch, cudaStream_t stream);
 void run(const DelayedScales& op, void* scratch, cudaStream_t stream);
 
@@ -20,7 +20,7 @@ void encode_rows(const Quantize& op, const Rule& rule, uint32_t* of_columns, cud
 
 // amax = the amax of a matrix, stored as ops store it that compute it on the way (NormFwd::amax); does nothing if amax
 // is empty.
-void find_largest(const Tensor& amax, const Tensor& matrix, cudaStream_t stream);
+void find_amax(const Tensor& amax, const Tensor& matrix, cudaStream_t stream);
 
 // Adds the counts to a QuantizeStatistics; statistics: [4] f64.
 void add_counts(const Tensor& statistics, const QuantizeCounts* counts, cudaStream_t stream);

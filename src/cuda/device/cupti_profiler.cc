@@ -1,7 +1,7 @@
 // CUPTI records say when a kernel ran, but not for which op. A launch outside of graphs gets the label that the host
 // has pushed, as CUPTI's external correlation id. A graph replay gets the label of its node: callbacks store the label
 // when the node is captured, and copy it to the node of the executable graph.
-#include "cuda/cupti_profiler.h"
+#include "cuda/device/cupti_profiler.h"
 
 #include <cxxabi.h>
 

@@ -5,11 +5,11 @@
 #include "cuda/scratch.h"
 namespace athanor::cuda {
 
-// out [C, R] = the transpose of codes [R, C]. Both sizes are multiples of 16, both addresses are 16-byte aligned.
-void transpose_codes(void* out, const Tensor& codes, cudaStream_t stream);
+// out [C, R] = the transpose of quantized [R, C]. Both sizes are multiples of 16, both addresses are 16-byte aligned.
+void transpose_quantized(void* out, const Tensor& quantized, cudaStream_t stream);
 // Packs FP4 values, transposed if `turn`: each byte gets two neighbours of a row of `out`, the first in the low half.
 // R, or C without transposing, is a multiple of 32.
-void pack_codes(void* out, const Tensor& codes, bool turn, cudaStream_t stream);
+void pack_quantized(void* out, const Tensor& quantized, bool turn, cudaStream_t stream);
 
 // alpha = a * b and beta = 1 or 0 (adds) of a GEMM, which the library reads from device memory.
 struct ProductScalars {
@@ -17,21 +17,22 @@ struct ProductScalars {
 };
 void multiply_scales(ProductScalars* out, const float* a, const float* b, bool adds, cudaStream_t stream);
 
-// Scales of a GEMM operand, to be rearranged into a layout of the library. terms: the dimension of `codes` that is K.
+// Scales of a GEMM operand, to be rearranged into a layout of the library. terms: the dimension of `quantized` that is
+// K.
 struct ScalesToArrange {
   void* out;  // [scale_bytes()]
   ScaleLayout layout;
-  Tensor scales;  // shape: blocks.grid(codes)
+  Tensor scales;  // shape: blocks.grid(quantized)
   Blocks blocks;
-  Shape codes;
+  Shape quantized;
   int terms;
 };
 void arrange_scales(const ScalesToArrange& op, cudaStream_t stream);
 
-// out = codes * scales as f32; FP4 values are also multiplied by `global`.
+// out = quantized * scales as f32; FP4 values are also multiplied by `global`.
 struct Decoding {
   float* out;
-  Tensor codes, scales, global;
+  Tensor quantized, scales, global;
   Blocks blocks;
 };
 void decode(const Decoding& op, cudaStream_t stream);

@@ -24,7 +24,7 @@ __device__ __forceinline__ void raise_by_warp(uint32_t* amax, uint32_t bits) {
 // Amax of one thread's values before they are rounded to T: rounding keeps their order, so only the amax is rounded.
 // wanted: false compiles to nothing.
 template <bool wanted>
-struct Largest {
+struct Amax {
   uint32_t bits = 0;
 
   template <int E>
@@ -38,14 +38,14 @@ struct Largest {
   template <class T>
   __device__ __forceinline__ void raise(uint32_t* amax) const {
     if constexpr (wanted) {
-      SHARED(uint32_t, room, [32]);
+      SHARED(uint32_t, smem, [32]);
       const unsigned thread = threadIdx.y * blockDim.x + threadIdx.x, warps = blockDim.x * blockDim.y / 32;
       const uint32_t of_warp = warp_reduce(bits, Max{});
-      if (thread % 32 == 0) room[thread / 32] = of_warp;
+      if (thread % 32 == 0) smem[thread / 32] = of_warp;
       __syncthreads();
       if (thread != 0) return;
-      uint32_t all = room[0];
-      for (unsigned w = 1; w < warps; ++w) all = Max{}(all, room[w]);
+      uint32_t all = smem[0];
+      for (unsigned w = 1; w < warps; ++w) all = Max{}(all, smem[w]);
       raise_to<T>(amax, all);
     }
   }

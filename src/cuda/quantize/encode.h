@@ -1,6 +1,6 @@
 // How kernels quantize values: tensor/float8.h on a GPU. A lane has 8 neighbouring elements, a warp 256.
 #pragma once
-#include "cuda/largest.h"
+#include "cuda/quantize/amax.h"
 #include "cuda/vectors.h"
 #include "tensor/float8.h"
 namespace athanor::cuda {
@@ -40,9 +40,9 @@ __device__ __forceinline__ Scaled scaled(uint32_t most, const Rule& rule) {
 }
 // Quantizes two values to FP8; NaN becomes 0x7f, whatever its sign.
 __device__ __forceinline__ uint32_t code_pair(float a, float b, bool e5m2) {
-  const uint32_t codes = __nv_cvt_float2_to_fp8x2(make_float2(a, b), __NV_SATFINITE, e5m2 ? __NV_E5M2 : __NV_E4M3);
-  const uint32_t low = magnitude(a) > kInfinity ? 0x7fu : codes & 0xffu,
-                 high = magnitude(b) > kInfinity ? 0x7fu : codes >> 8;
+  const uint32_t quantized = __nv_cvt_float2_to_fp8x2(make_float2(a, b), __NV_SATFINITE, e5m2 ? __NV_E5M2 : __NV_E4M3);
+  const uint32_t low = magnitude(a) > kInfinity ? 0x7fu : quantized & 0xffu,
+                 high = magnitude(b) > kInfinity ? 0x7fu : quantized >> 8;
   return low | high << 8;
 }
 __device__ __forceinline__ uint2 code_words(const float (&v)[kElements], bool e5m2) {
@@ -62,10 +62,10 @@ __device__ __forceinline__ void store_scale(void* scales, int64_t at, float scal
 }
 // Same as global_scale() of tensor/float8.h; a non-finite amax gives factor 0 and scale NaN.
 __device__ __forceinline__ Scaled whole_scale(uint32_t most) {
-  constexpr float kLargest = 6 * 448;  // maximum of e2m1 times maximum of e4m3
+  constexpr float kMaxValue = 6 * 448;  // maximum of e2m1 times maximum of e4m3
   if (most >= kInfinity) return {0.f, __uint_as_float(kNan)};
   if (most == 0) return {1.f, 1.f};
-  const float exact = __fdiv_rn(kLargest, __uint_as_float(most)), factor = exact < 0x1p110f ? exact : 0x1p110f;
+  const float exact = __fdiv_rn(kMaxValue, __uint_as_float(most)), factor = exact < 0x1p110f ? exact : 0x1p110f;
   return {factor, __fdiv_rn(1.f, factor)};
 }
 __device__ __forceinline__ float e4m3_value(uint8_t bits) {
@@ -85,8 +85,8 @@ __device__ __forceinline__ uint8_t e2m1_code(float x) {
 }
 
 // Values whose magnitude exceeds the scale times this number saturate.
-inline double saturates(DType codes) {
-  if (codes == DType::f4_e2m1) return f4_e2m1::kSaturates;
-  return codes == DType::f8_e5m2 ? f8_e5m2::kSaturates : f8_e4m3::kSaturates;
+inline double saturates(DType quantized) {
+  if (quantized == DType::f4_e2m1) return f4_e2m1::kSaturates;
+  return quantized == DType::f8_e5m2 ? f8_e5m2::kSaturates : f8_e4m3::kSaturates;
 }
 }  // namespace athanor::cuda

@@ -1,4 +1,4 @@
-#include "cuda/gemm/trial.h"
+#include "cuda/gemm/autotune_operands.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -13,7 +13,7 @@ constexpr int64_t kMostCopies = 8;
 
 }  // namespace
 
-TrialMatrix::TrialMatrix(DType dtype, int64_t elements, int align)
+AutotuneMatrix::AutotuneMatrix(DType dtype, int64_t elements, int align)
     : dtype_(dtype),
       bytes_(static_cast<size_t>(elements) * size_of(dtype)),
       memory_(bytes_ + kMostAlign),
@@ -21,7 +21,7 @@ TrialMatrix::TrialMatrix(DType dtype, int64_t elements, int align)
   fill();
 }
 
-void TrialMatrix::fill() {
+void AutotuneMatrix::fill() {
   std::vector<std::byte> block(std::min(bytes_, kRandomBytes));
   const auto draw = [&]<class T>() {
     T* numbers = reinterpret_cast<T*>(block.data());
@@ -35,7 +35,7 @@ void TrialMatrix::fill() {
     CUDA_CHECK(cudaMemcpy(data() + at, data(), std::min(at, bytes_ - at), cudaMemcpyDefault));
 }
 
-GemmTrial::GemmTrial(const LibraryProduct& product, size_t scratch_bytes)
+AutotuneOperands::AutotuneOperands(const LibraryProduct& product, size_t scratch_bytes)
     : product_(product), scratch_(scratch_bytes), positions_(product.op.positions.bytes()) {
   const Gemm& op = product.op;
   int device = 0, cache = 0;
@@ -49,12 +49,12 @@ GemmTrial::GemmTrial(const LibraryProduct& product, size_t scratch_bytes)
   const int64_t copies = std::clamp<int64_t>(div_ceil<int64_t>(2 * int64_t{cache}, once), 1, kMostCopies);
   // FP4 values are packed two per byte; one-byte scales may have any value.
   const auto factor = [](DType dtype, int64_t n, int align) {
-    return dtype == DType::f4_e2m1 ? TrialMatrix(DType::f8_e4m3, n / 2, align) : TrialMatrix(dtype, n, align);
+    return dtype == DType::f4_e2m1 ? AutotuneMatrix(DType::f8_e4m3, n / 2, align) : AutotuneMatrix(dtype, n, align);
   };
   const auto scales = [](ScaleLayout layout, int64_t outer, int64_t k) {
     const int64_t size = scale_bytes(layout, outer, k);
-    return in_tiles(layout) ? TrialMatrix(DType::f8_e4m3, size, kMostAlign)
-                            : TrialMatrix(DType::f32, size / 4, kMostAlign);
+    return in_tiles(layout) ? AutotuneMatrix(DType::f8_e4m3, size, kMostAlign)
+                            : AutotuneMatrix(DType::f32, size / 4, kMostAlign);
   };
   for (int64_t i = 0; i < copies; ++i)
     copies_.push_back({factor(p.a, a, p.align_a),
@@ -72,16 +72,16 @@ GemmTrial::GemmTrial(const LibraryProduct& product, size_t scratch_bytes)
   CUDA_CHECK(cudaDeviceSynchronize());  // copies from pageable memory are not ordered before other streams
 }
 
-LibraryProduct GemmTrial::next() { return on(copies_[turn_++ % copies_.size()]); }
+LibraryProduct AutotuneOperands::next() { return on(copies_[turn_++ % copies_.size()]); }
 
-LibraryProduct GemmTrial::fresh() {
+LibraryProduct AutotuneOperands::fresh() {
   Copy& copy = copies_.front();
   copy.d.fill(), copy.aux.fill();
   CUDA_CHECK(cudaDeviceSynchronize());
   return on(copy);
 }
 
-LibraryProduct GemmTrial::on(const Copy& copy) const {
+LibraryProduct AutotuneOperands::on(const Copy& copy) const {
   LibraryProduct product = product_;
   Gemm& op = product.op;
   op.a.data = copy.a.data();
