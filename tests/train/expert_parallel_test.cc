@@ -171,7 +171,7 @@ TEST(ExpertParallel, RanksDropTheChoicesThatOneRankDrops) {
   divided.shards = divided.experts = 2, divided.recompute = Recompute::Granularity::full;
   parts.context = 2, parts.shards = parts.experts = 2;
   ring.context = 2, ring.ring = true, ring.tensor = 2, ring.sequence = true;
-  rows.tensor = 2, rows.sequence = true, rows.shards = rows.experts = 2;
+  rows.tensor = 2, rows.sequence = rows.pieces = true, rows.shards = rows.experts = 2;
   for (const Setting& s : {recomputed, sharded, divided, parts, ring, rows})
     expect_same_steps(want, two_steps(s), s.name());
 }
