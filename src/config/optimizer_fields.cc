@@ -111,6 +111,12 @@ std::vector<Field<Config>> optimizer_fields() {
              "dots1: after each step the bias of every expert moves by this, up where fewer of the step's tokens than "
              "the mean over experts chose it, down where more did; 0 = it stays")
           .alias({"moe_router_bias_update_rate"}),
+      number(
+          "expert_capacity_factor", &Config::expert_capacity_factor, between(0, 1e3), notice, "",
+          "experts: in training each expert takes at most this times tokens * num_experts_per_tok / num_experts of a "
+          "sequence's choices, and drops those with the smallest router weights (docs/models.md); 0 = none is "
+          "dropped")
+          .alias({"moe_expert_capacity_factor"}),
       number("qk_clip_threshold", &Config::qk_clip_threshold, at_least(0), notice, "",
              "QK-clip: after an update the queries and keys of heads whose largest attention score in that step was "
              "above this are scaled down to it (docs/optimizers.md); 100 is usual; 0 = off"),

@@ -61,10 +61,23 @@ void validate_expert_parallel(const Config& c) {
     if (group.optimizer) without_tensor_norms(*group.optimizer, cat(" of param_groups \"", group.match, "\""));
 }
 
+void validate_capacity(const Config& c) {
+  const double factor = c.expert_capacity_factor;
+  if (factor == 0) return;
+  const ModelConfig& m = c.model;
+  require(m.num_experts > 0, "expert_capacity_factor: ", factor, " limits experts, and the model (model_type ",
+          name_of(m.model_type), ") has none; set it to 0");
+  const double all = double(m.num_experts) / double(m.num_experts_per_tok);
+  require(factor < all, "expert_capacity_factor: with ", factor,
+          " an expert takes every token, and none is dropped: ", "model.num_experts / model.num_experts_per_tok is ",
+          all, "; set it below that, or to 0");
+}
+
 }  // namespace
 
 void validate_experts(const Config& c) {
   validate_router(c);
+  validate_capacity(c);
   validate_expert_parallel(c);
 }
 

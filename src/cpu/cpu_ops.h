@@ -135,6 +135,7 @@ class CpuOps final : public Ops {
   void run(const DecayPruned&, void* scratch) override;
   // moe.cc, grouped_gemm.cc
   void run(const RouteFwd&, void* scratch) override;
+  void run(const DropChoices&, void* scratch) override;
   void run(const RouteBwd&, void* scratch) override;
   void run(const StepRouterBias&, void* scratch) override;
   void run(const SortByExpert&, void* scratch) override;

@@ -125,6 +125,28 @@ void CpuOps::run(const RouteFwd& op, void*) {
   });
 }
 
+void CpuOps::run(const DropChoices& op, void*) {
+  const int64_t slots = op.sequence * op.experts.cols(), most = op.capacity;
+  const int32_t* experts = checked_indices(op.kName, "experts", op.experts, op.expert_count);
+  const float* weights = flat<float>(op.weights);
+  int32_t* kept = flat<int32_t>(op.kept);
+  const auto before = [&](int32_t a, int32_t b) {
+    return is_larger(weights[a], weights[b]) || (!is_larger(weights[b], weights[a]) && a < b);
+  };
+  pool_.parallel_for(op.sequences(), [&](int64_t s) {
+    std::vector<std::vector<int32_t>> of_expert(size_t(op.expert_count));
+    for (int64_t slot = s * slots; slot < (s + 1) * slots; ++slot) {
+      kept[slot] = experts[slot];
+      of_expert[size_t(experts[slot])].push_back(int32_t(slot));
+    }
+    for (std::vector<int32_t>& own : of_expert) {
+      if (int64_t(own.size()) <= most) continue;
+      std::nth_element(own.begin(), own.begin() + most, own.end(), before);
+      for (size_t i = size_t(most); i < own.size(); ++i) kept[own[i]] = int32_t(op.expert_count);
+    }
+  });
+}
+
 namespace {
 
 // Layout of RouteBwd's scratch memory: number of rows of each sequence at each expert, and the statistics of chunks of
@@ -140,7 +162,7 @@ struct RouteWorkspace {
 };
 
 struct TokenSums {
-  double entropy = 0, balance = 0, squares = 0;
+  double entropy = 0, balance = 0, squares = 0, dropped = 0;
 };
 
 // Adds the gradient through the weights of one token to dp, the gradient of its scores.
@@ -160,8 +182,15 @@ struct TokenGradient {
   const RouteBwd& op;
   float scale, share;                // factors of the losses, and of count * probability in the balance loss
   std::vector<float> p, scores, dp;  // [E]: softmax; sigmoids, if they are the scores; result
+  std::vector<float> dweights;       // [k]: 0 for dropped choices
   TokenGradient(const RouteBwd& of, float scale_, float share_)
-      : op(of), scale(scale_), share(share_), p(size_t(of.logits.cols())), scores(p.size()), dp(p.size()) {}
+      : op(of),
+        scale(scale_),
+        share(share_),
+        p(size_t(of.logits.cols())),
+        scores(p.size()),
+        dp(p.size()),
+        dweights(size_t(of.dweights.cols())) {}
 
   // count: rows of the token's sequence at each expert. dp becomes the gradient of the logits.
   void run(int64_t t, const float* count, TokenSums& gained) {
@@ -169,6 +198,11 @@ struct TokenGradient {
     const float* logits = flat<float>(op.logits) + t * e;
     const float lse = softmax_row(p.data(), logits, e);
     gained.squares += double(lse) * double(lse);
+    for (int64_t j = 0; j < k; ++j) {
+      const bool dropped = op.kept && flat<int32_t>(op.kept)[t * k + j] == e;
+      dweights[size_t(j)] = dropped ? 0 : flat<float>(op.dweights)[t * k + j];
+      gained.dropped += dropped;
+    }
     if (op.rule.score == RouterScore::softmax)
       through_softmax(t * k, count, logits, lse, gained);
     else
@@ -177,8 +211,8 @@ struct TokenGradient {
 
  private:
   void add_weights(int64_t slot, const std::vector<float>& s) {
-    add_weight_gradients(dp.data(), s.data(), flat<int32_t>(op.experts) + slot, flat<float>(op.dweights) + slot,
-                         op.dweights.cols(), op.rule);
+    add_weight_gradients(dp.data(), s.data(), flat<int32_t>(op.experts) + slot, dweights.data(), op.dweights.cols(),
+                         op.rule);
   }
   void through_softmax(int64_t slot, const float* count, const float* logits, float lse, TokenSums& gained) {
     float inner = 0, entropy = 0, balance = 0;
@@ -234,7 +268,7 @@ void CpuOps::run(const RouteBwd& op, void* scratch) {
       });
     }
     double* to = sums + begin / workspace.grain * RouterStatistics::kSums;
-    to[0] = gained.entropy, to[1] = gained.balance, to[2] = gained.squares;
+    to[0] = gained.entropy, to[1] = gained.balance, to[2] = gained.squares, to[3] = gained.dropped;
   });
   for (const Tensor& to : {op.statistics, op.counts})
     for (int64_t s = 0; s < op.sequences() && to; ++s)
@@ -264,16 +298,17 @@ void CpuOps::run(const StepRouterBias& op, void*) {
 // Serial: a few operations per row, against thousands in its GEMMs.
 void CpuOps::run(const SortByExpert& op, void*) {
   const int64_t slots = op.experts.numel(), k = op.experts.cols(), e = op.expert_count();
-  const int32_t* experts = checked_indices(op.kName, "experts", op.experts, e);
+  const int32_t* experts = checked_indices(op.kName, "experts", op.experts, e + 1);
   int32_t *offsets = flat<int32_t>(op.offsets), *rows = flat<int32_t>(op.rows);
   int32_t *tokens = flat<int32_t>(op.tokens), *of_row = flat<int32_t>(op.slots);
   std::fill(offsets, offsets + e + 1, 0);
-  for (int64_t slot = 0; slot < slots; ++slot) ++offsets[experts[slot] + 1];
+  for (int64_t slot = 0; slot < slots; ++slot)
+    if (experts[slot] < e) ++offsets[experts[slot] + 1];
   for (int64_t i = 0; i < e; ++i) offsets[i + 1] += offsets[i];
-  std::vector<int32_t> next(offsets, offsets + e);
+  std::vector<int32_t> next(offsets, offsets + e + 1);  // dropped choices follow the last expert
   for (int64_t slot = 0; slot < slots; ++slot) {
     const int32_t row = next[size_t(experts[slot])]++;
-    rows[slot] = row;
+    rows[slot] = experts[slot] < e ? row : -1;
     tokens[row] = int32_t(slot / k);
     of_row[row] = int32_t(slot);
   }
@@ -284,11 +319,13 @@ void CpuOps::run(const SendSlots& op, void*) {
   const int64_t own = op.experts() / op.ranks, k = op.slots.cols(), rows = op.slots.numel();
   const auto *offsets = flat<int32_t>(op.offsets), *sorted = checked_indices(op.kName, "sorted", op.sorted, rows);
   int32_t *tokens = flat<int32_t>(op.tokens), *choices = flat<int32_t>(op.choices), *slots = flat<int32_t>(op.slots);
-  if (offsets[0] != 0 || offsets[op.experts()] != rows)
-    throw Error(cat(op.kName, ": offsets from ", offsets[0], " to ", offsets[op.experts()], ", expected 0 to ", rows));
+  if (offsets[0] != 0 || offsets[op.experts()] > rows)
+    throw Error(
+        cat(op.kName, ": offsets from ", offsets[0], " to ", offsets[op.experts()], ", expected 0 to at most ", rows));
   for (int64_t e = 0; e < op.experts(); ++e) flat<int32_t>(op.counts)[e] = offsets[e + 1] - offsets[e];
   std::fill(tokens, tokens + op.tokens.numel(), 0);
   std::fill(choices, choices + op.choices.numel(), 0);
+  std::fill(slots, slots + rows, -1);
   for (int64_t rank = 0; rank < op.ranks; ++rank) {
     const int64_t begin = offsets[rank * own], count = offsets[(rank + 1) * own] - begin;
     if (count < 0 || count > op.capacity())
@@ -342,7 +379,8 @@ struct SumOfRows {
     for (int64_t t = begin; t < end; ++t)
       simd::for_columns<L, T>(a.cols, [&](auto at) ATHANOR_INLINE_LAMBDA {
         Vec<L> sum = simd::broadcast<L>(0);
-        for (int64_t j = 0; j < a.k; ++j) sum += at.load(a.x + a.rows[t * a.k + j] * a.cols);
+        for (int64_t j = 0; j < a.k; ++j)
+          if (a.rows[t * a.k + j] >= 0) sum += at.load(a.x + a.rows[t * a.k + j] * a.cols);
         if (a.add) sum += at.load(a.add + t * a.cols);
         at.store(a.y + t * a.cols, sum);
       });
@@ -397,7 +435,7 @@ struct WeightedBackward {
 }  // namespace
 
 void CpuOps::run(const SumRows& op, void*) {
-  const int32_t* rows = checked_indices(op.kName, "rows", op.rows, op.x.rows());
+  const int32_t* rows = checked_indices(op.kName, "rows", op.rows, op.x.rows(), -1);
   by_float(op.x.dtype, [&]<class T>() {
     const SummedRows<T> a{flat<T>(op.y), flat<T>(op.x),  op.add ? flat<T>(op.add) : nullptr,
                           rows,          op.rows.cols(), op.x.cols()};

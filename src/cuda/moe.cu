@@ -140,6 +140,39 @@ __global__ void __launch_bounds__(kThreads) route_forward(Routed a) {
   }
 }
 
+struct Dropped {
+  int* kept;
+  const float* weights;
+  SortedIndices by_expert;
+  int count, slots, experts, capacity;  // count: number of choices; slots: those of a sequence
+};
+
+// One thread per choice, in order of experts. The choices of one expert are in token order, so those of one sequence
+// are adjacent; the thread counts which of them the expert prefers to its own.
+__global__ void __launch_bounds__(kFlatThreads) drop_choices(Dropped a) {
+  ptx::wait_for_earlier_kernels();
+  const int row = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
+  if (row >= a.count) return;
+  const int *slots = a.by_expert.row, *experts = a.by_expert.index;
+  const int slot = slots[row], expert = experts[row], first = slot / a.slots * a.slots;
+  const auto first_row_from = [&](int least) {  // the expert's first row whose slot is `least` or later
+    int begin = 0, end = a.count;
+    while (begin < end) {
+      const int middle = (begin + end) / 2;
+      if (experts[middle] < expert || (experts[middle] == expert && slots[middle] < least))
+        begin = middle + 1;
+      else
+        end = middle;
+    }
+    return begin;
+  };
+  const int begin = first_row_from(first), end = first_row_from(first + a.slots);
+  const unsigned long long own = order_of(a.weights[slot], slot);
+  int ahead = 0;
+  for (int i = begin; i < end && ahead < a.capacity; ++i) ahead += order_of(a.weights[slots[i]], slots[i]) > own;
+  a.kept[slot] = ahead < a.capacity ? expert : a.experts;
+}
+
 // counts [sequences, E]: rows per expert; one block per sequence. Integers: exact in any order.
 __global__ void __launch_bounds__(kThreads) count_rows(int* counts, const int* experts, int slots, int count) {
   ptx::wait_for_earlier_kernels();
@@ -157,10 +190,10 @@ __global__ void __launch_bounds__(kThreads) count_rows(int* counts, const int* e
 template <class T>
 struct RouteGradient {
   T* dlogits;
-  float* sums;  // [3, N]: contribution of each token to the statistics
+  float* sums;  // [4, N]: contribution of each token to the statistics
   const int* counts;
   const float *dweights, *logits, *scale;
-  const int* experts;
+  const int *experts, *kept;  // kept: null if no choice is dropped
   int tokens, count, chosen, sequence;
   float inv_count, balance, z, share, factor;
   bool sigmoids, normalize;
@@ -185,13 +218,15 @@ __global__ void __launch_bounds__(kThreads) route_backward(RouteGradient<T> a) {
   const float scale = *a.scale * a.inv_count, lse = row.log_sum();
   const float all = a.sigmoids ? sigmoid_sum(logits, a.count) : 1.f;
   const auto score_of = [&](int i) { return a.sigmoids ? sigmoid_of(logits[i]) : row.probability(logits[i]); };
+  const auto is_dropped = [&](int j) { return a.kept && a.kept[first + j] == a.count; };
+  const auto dweight = [&](int j) { return is_dropped(j) ? 0.f : a.dweights[first + j]; };
   float sum = 1, weighted = 0;
   if (a.normalize) {
     sum = RouterRule::kSumFloor;
     for (int j = 0; j < a.chosen; ++j) {
       const float p = score_of(a.experts[first + j]);
       sum += p;
-      weighted += p * a.dweights[first + j];
+      weighted += p * dweight(j);
     }
     weighted /= sum;
   }
@@ -208,12 +243,15 @@ __global__ void __launch_bounds__(kThreads) route_backward(RouteGradient<T> a) {
     a.sums[token] = entropy;
     a.sums[a.tokens + token] = a.share * balance;
     a.sums[2 * a.tokens + token] = lse * lse;
+    float dropped = 0;
+    for (int j = 0; j < a.chosen; ++j) dropped += is_dropped(j) ? 1.f : 0.f;
+    a.sums[3 * a.tokens + token] = dropped;
   }
   const float around = a.sigmoids ? balance : 0.f;
   const auto gradient = [&](int i) {  // with respect to the score of expert i
     float dp = scale * a.balance * a.share * (static_cast<float>(counts[i]) - around) / all;
     for (int j = 0; j < a.chosen; ++j)
-      if (a.experts[first + j] == i) dp += a.factor * ((a.dweights[first + j] - weighted) / sum);
+      if (a.experts[first + j] == i) dp += a.factor * ((dweight(j) - weighted) / sum);
     return dp;
   };
   float inner = 0;
@@ -227,7 +265,7 @@ __global__ void __launch_bounds__(kThreads) route_backward(RouteGradient<T> a) {
   }
 }
 
-// One block for each of the three sums, and one for the counts of all sequences.
+// One block for each of the sums, and one for the counts of all sequences.
 __global__ void __launch_bounds__(kThreads)
     add_statistics(double* statistics, const int* counts, const float* sums, int tokens, int sequences, int count) {
   ptx::wait_for_earlier_kernels();
@@ -280,7 +318,7 @@ __global__ void __launch_bounds__(kThreads)
 struct Sorted {
   int *offsets, *tokens, *slots, *rows;
   SortedIndices by_expert;
-  int count, chosen, experts;  // count: number of rows
+  int count, chosen, experts;  // count: number of rows; dropped choices are sorted as those of expert number `experts`
 };
 
 __global__ void __launch_bounds__(kFlatThreads) write_order(Sorted a) {
@@ -290,7 +328,7 @@ __global__ void __launch_bounds__(kFlatThreads) write_order(Sorted a) {
   const int slot = a.by_expert.row[row], expert = a.by_expert.index[row];
   a.slots[row] = slot;
   a.tokens[row] = slot / a.chosen;
-  a.rows[slot] = row;
+  a.rows[slot] = expert < a.experts ? row : -1;
   const int before = row > 0 ? a.by_expert.index[row - 1] : -1;
   for (int e = before + 1; e <= expert; ++e) a.offsets[e] = row;
   if (row + 1 < a.count) return;
@@ -302,14 +340,15 @@ __global__ void __launch_bounds__(kFlatThreads) write_order(Sorted a) {
 struct Sent {
   int *tokens, *choices, *slots, *counts;
   const int *offsets, *sorted;
-  int all, capacity, experts, own, chosen;  // all: number of slots
+  int all, capacity, experts, own, chosen, rows;  // all: number of slots; rows: those of `sorted`
 };
 
-// One thread per slot; the first `experts` threads also write the counts.
+// One thread per slot; threads also write the counts, and the slots of dropped choices.
 __global__ void __launch_bounds__(kFlatThreads) send_slots(Sent a) {
   ptx::wait_for_earlier_kernels();
   const int slot = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
   if (slot < a.experts) a.counts[slot] = a.offsets[slot + 1] - a.offsets[slot];
+  if (slot < a.rows && slot >= a.offsets[a.experts]) a.slots[a.sorted[slot]] = -1;
   if (slot >= a.all) return;
   const int rank = slot / a.capacity, row = a.offsets[rank * a.own] + slot % a.capacity;
   const bool used = row < a.offsets[(rank + 1) * a.own];
@@ -378,6 +417,7 @@ __global__ void __launch_bounds__(kFlatThreads) sum_rows(SummedRows<T> a) {
   float sum[E] = {};
   for (int j = 0; j < a.chosen; ++j) {
     const int64_t row = a.rows[static_cast<int64_t>(token) * a.chosen + j];
+    if (row < 0) continue;
     const Pack<T, E> x = load_pack<E>(a.x + (row * a.row_packs + column) * E);
 #pragma unroll
     for (int i = 0; i < E; ++i) sum[i] += x[i];
@@ -469,6 +509,22 @@ void run(const RouteFwd& op, void*, cudaStream_t stream) {
   CUDA_CHECK(launch(route_forward, warps(a.tokens, stream), a));
 }
 
+void run(const DropChoices& op, void* scratch, cudaStream_t stream) {
+  const int64_t count = op.experts.numel();
+  if (count == 0) return;
+  CHECK(count < int64_t{1} << 31, op.kName, ": ", count, " choices are beyond 32-bit indices");
+  const SortedIndices sorted =
+      sort_indices({.of_row = data<int>(op.experts), .rows = count, .limit = op.expert_count}, scratch, stream);
+  const Dropped a{data<int>(op.kept),
+                  data<float>(op.weights),
+                  sorted,
+                  static_cast<int>(count),
+                  static_cast<int>(op.sequence * op.experts.cols()),
+                  static_cast<int>(op.expert_count),
+                  static_cast<int>(std::min(op.capacity, count))};
+  CUDA_CHECK(launch(drop_choices, flat_launch<1>(op.kName, count, stream), a));
+}
+
 void run(const RouteBwd& op, void* scratch, cudaStream_t stream) {
   if (op.logits.rows() == 0) return;
   const int tokens = static_cast<int>(op.logits.rows()), experts = checked_columns(op.kName, op.logits);
@@ -487,6 +543,7 @@ void run(const RouteBwd& op, void* scratch, cudaStream_t stream) {
                              data<float>(op.logits),
                              data<float>(op.scale),
                              data<int>(op.experts),
+                             data<int>(op.kept),
                              tokens,
                              experts,
                              chosen,
@@ -524,7 +581,7 @@ void run(const SortByExpert& op, void* scratch, cudaStream_t stream) {
   }
   CHECK(rows < int64_t{1} << 31, op.kName, ": ", rows, " rows are beyond 32-bit indices");
   const SortedIndices sorted =
-      sort_indices({.of_row = data<int>(op.experts), .rows = rows, .limit = op.expert_count()}, scratch, stream);
+      sort_indices({.of_row = data<int>(op.experts), .rows = rows, .limit = op.expert_count() + 1}, scratch, stream);
   const Sorted a{data<int>(op.offsets),
                  data<int>(op.tokens),
                  data<int>(op.slots),
@@ -537,8 +594,8 @@ void run(const SortByExpert& op, void* scratch, cudaStream_t stream) {
 }
 
 void run(const SendSlots& op, void*, cudaStream_t stream) {
-  const int64_t slots = op.tokens.numel(), threads = std::max(slots, op.experts());
-  CHECK(slots < int64_t{1} << 31, op.kName, ": ", slots, " slots are beyond 32-bit indices");
+  const int64_t slots = op.tokens.numel(), threads = std::max({slots, op.experts(), op.sorted.numel()});
+  CHECK(threads < int64_t{1} << 31, op.kName, ": ", threads, " slots are beyond 32-bit indices");
   if (op.slots.numel() == 0) {
     CUDA_CHECK(cudaMemsetAsync(op.counts.data, 0, op.counts.bytes(), stream));
     return;
@@ -553,7 +610,8 @@ void run(const SendSlots& op, void*, cudaStream_t stream) {
                static_cast<int>(op.capacity()),
                static_cast<int>(op.experts()),
                static_cast<int>(op.experts() / op.ranks),
-               checked_columns(op.kName, op.slots)};
+               checked_columns(op.kName, op.slots),
+               static_cast<int>(op.sorted.numel())};
   CUDA_CHECK(launch(send_slots, flat_launch<1>(op.kName, threads, stream), a));
 }
 

@@ -7,6 +7,7 @@ namespace athanor::cuda {
 
 // moe.cu
 void run(const RouteFwd& op, void* scratch, cudaStream_t stream);
+void run(const DropChoices& op, void* scratch, cudaStream_t stream);
 void run(const RouteBwd& op, void* scratch, cudaStream_t stream);
 void run(const StepRouterBias& op, void* scratch, cudaStream_t stream);
 void run(const SortByExpert& op, void* scratch, cudaStream_t stream);

@@ -314,7 +314,9 @@ inline size_t scratch(const QkNormBwd& op) {
   return static_cast<size_t>(kMostQkNormBlocks * 2 * op.wq.numel()) * sizeof(float);
 }
 
-inline size_t scratch(const SortByExpert& op) { return sort_scratch(op.experts.numel(), op.expert_count()); }
+// Dropped choices count as those of one more expert.
+inline size_t scratch(const SortByExpert& op) { return sort_scratch(op.experts.numel(), op.expert_count() + 1); }
+inline size_t scratch(const DropChoices& op) { return sort_scratch(op.experts.numel(), op.expert_count); }
 // Token counts per sequence and expert, and each token's contribution to the statistics.
 inline size_t scratch(const RouteBwd& op) {
   const int64_t counts = op.sequences() * op.logits.cols(), sums = RouterStatistics::kSums * op.logits.rows();

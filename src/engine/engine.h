@@ -90,8 +90,9 @@ struct EngineOptions {
   SpikeRule spikes = {};  // deviations 0: no step is skipped
   double z_loss = 0;
   StochasticDepth depth = {};
-  float hidden_dropout = 0;        // see Dropping::hidden
-  float router_bias_rate = 1e-3f;  // step size of StepRouterBias, for routers with a bias
+  float hidden_dropout = 0;           // see Dropping::hidden
+  float router_bias_rate = 1e-3f;     // step size of StepRouterBias, for routers with a bias
+  double expert_capacity_factor = 0;  // see expert_capacity(); 0: no choice is dropped
   std::optional<TeacherOptions> teacher = {};
   std::vector<float> ahead_weights =
       {};  // multi-token prediction: initial weights of the losses of the tokens after the next one
@@ -348,10 +349,11 @@ class Engine {
     bool documents_changed = true;
   };
   void plan_inputs(MicroInputs&, size_t slot);
-  // Whether routers have a balance loss over whole sequences while context-parallel ranks have parts of sequences.
-  bool balances_sequences() const {
+  // Whether routers compute a balance loss or the capacity of experts over whole sequences while context-parallel ranks
+  // have parts of sequences.
+  bool routes_sequences() const {
     return options_.training && part_.ranks > 1 && model_->config().num_experts > 0 &&
-           model_->config().router_aux_loss_coef > 0;
+           (model_->config().router_aux_loss_coef > 0 || options_.expert_capacity_factor > 0);
   }
   // State that the actions of a pipeline program pass on, for one chunk and micro-batch.
   struct MicroFrame {
@@ -460,7 +462,7 @@ class Engine {
   Tensor state_;                 // StepState
   Tensor window_;                // SpikeWindow, if spikes are detected
   Tensor max_attention_logits_;  // values of the accumulating step, with QK-clip: see Ctx::max_attention_logits
-  Tensor routing_;               // [L, E + 3] f64: RouterStatistics since they were last taken; only with experts
+  Tensor routing_;               // [L, E + 4] f64: RouterStatistics since they were last taken; only with experts
   Tensor expert_counts_;         // [L, E] f64: tokens per expert in the accumulating step, if routers have a bias
   Tensor eval_sum_;              // [1] f64
   Tensor leaf_sums_;           // [leaves, 1 + units] f64: each leaf's loss sum, then each unit's squared gradient norm

@@ -151,7 +151,7 @@ void Engine::plan_inputs(MicroInputs& in, size_t slot) {
   input("spans", DType::i32, {tables * int64_t(options_.documents.size()), kSpanWords}, &batch.spans);
   if (in_ring()) batch.piece_length = part_.piece_length();
   if (part_.ranks > 1) {
-    if (!in_ring() || balances_sequences())
+    if (!in_ring() || routes_sequences())
       input("rows of ranks that share sequences", DType::i32, {part_.all_rows()}, &batch.context_rows);
     input("losses of ranks that share sequences", DType::f32, {part_.all_rows()}, &in.all_losses);
   }

@@ -40,8 +40,9 @@ void Engine::run_passes(Ctx c, const Passes& p, const PhaseRunner::Enter& on) {
                .counts = expert_counts_,
                .loss_scale = head().loss_scale,
                .inv_count = head().inv_count,
-               .sequence = rows};
-  if (balances_sequences()) c.routing.context_rows = p.inputs.batch.context_rows;
+               .sequence = rows,
+               .capacity_factor = options_.expert_capacity_factor};
+  if (routes_sequences()) c.routing.context_rows = p.inputs.batch.context_rows;
   c.block_inputs = p.block_inputs;
   if (p.inputs.first_row)
     c.dropping = {.state = state_,

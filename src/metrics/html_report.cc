@@ -435,7 +435,7 @@ class Page {
     std::string before =
         "<h2>Experts</h2>\n<div class=\"card scroll\"><table><thead><tr><th></th><th>step</th><th>layer</th>"
         "<th>share of the most chosen expert</th><th>of the least chosen</th><th>never chosen</th><th>entropy</th>"
-        "<th>balance loss</th></tr></thead><tbody>\n";
+        "<th>balance loss</th><th>dropped choices</th></tr></thead><tbody>\n";
     for (size_t i = 0; i < runs_.size(); ++i) {
       std::map<int64_t, const RoutingMetrics*> newest;  // by layer
       for (const RoutingMetrics& m : runs_[i].routing) newest[m.layer] = &m;
@@ -443,7 +443,8 @@ class Page {
         out_ += cat(std::exchange(before, ""), "<tr><th>", chip(i), html_text(runs_[i].name), "</th>");
         for (const std::string& cell :
              {cat(m->step), cat(layer), text_of(100 * m->largest_share) + "%", text_of(100 * m->smallest_share) + "%",
-              cat(m->dead_experts), text_of(m->entropy), text_of(m->balance_loss)})
+              cat(m->dead_experts), text_of(m->entropy), text_of(m->balance_loss),
+              text_of(100 * m->dropped_share) + "%"})
           out_ += cat("<td>", cell, "</td>");
         out_ += "</tr>\n";
       }

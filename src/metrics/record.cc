@@ -134,7 +134,7 @@ constexpr std::array<RecordField<Q>, 9> kQuantizedFields = {{
 }};
 
 using R = RoutingMetrics;
-constexpr std::array<RecordField<R>, 10> kRoutingFields = {{
+constexpr std::array<RecordField<R>, 11> kRoutingFields = {{
     {"step", "", "optimizer steps finished; the counts are of the steps since the record before", "", false, &R::step},
     {"layer", "", "number of the block, from 0", "", false, &R::layer},
     {"tokens", "tokens", "routed in training, of all ranks", "", false, &R::tokens},
@@ -146,6 +146,8 @@ constexpr std::array<RecordField<R>, 10> kRoutingFields = {{
     {"balance_loss", "", "mean over tokens, without router_aux_loss_coef; 1 where all shares are equal", "", false,
      &R::balance_loss},
     {"z_loss", "", "mean over tokens, without router_z_loss_coef", "", false, &R::z_loss},
+    {"dropped_share", "0..1", "of the tokens' choices: dropped beyond the capacity of experts (expert_capacity_factor)",
+     "", false, &R::dropped_share},
     {"time", "s", "Unix time", "", false, &R::time},
 }};
 

@@ -104,6 +104,7 @@ struct RoutingMetrics {
   double entropy = 0;         // mean entropy of the router's probabilities, relative to its maximum
   double balance_loss = 0;    // mean over tokens, without coefficient
   double z_loss = 0;          // mean over tokens, without coefficient
+  double dropped_share = 0;   // fraction of the choices that were dropped beyond the experts' capacity
   double time = 0;            // Unix seconds; 0: MetricFanOut fills it
 };
 

@@ -21,11 +21,11 @@ Buffer gathered(Ctx& c, std::string_view name, const Tensor& x, const Tensor& ro
 }
 
 // Finds where the rows of this rank's tokens are sent, and which rows are received.
-void find_exchange(Ctx& c, const Moe& layer, int64_t own_experts, ExpertRows& r) {
+void find_exchange(Ctx& c, const Moe& layer, int64_t own_experts, int64_t per_expert, ExpertRows& r) {
   const int64_t ranks = c.mesh.experts().size(), tokens = r.rows.t.rows(), k = r.rows.t.cols();
   CHECK(own_experts * ranks == layer.experts, "a rank has ", own_experts, " of ", layer.experts, " experts, and ",
         ranks, " ranks share them");
-  const int64_t slots = ranks * SendSlots::most_rows(tokens, k, layer.experts, ranks);
+  const int64_t slots = ranks * SendSlots::most_rows(tokens, k, layer.experts, ranks, per_expert);
   r.sent = c.alloc("moe.sent", DType::i32, {slots});
   r.choices = c.alloc("moe.sent choices", DType::i32, {slots});
   r.places = c.alloc("moe.places", DType::i32, {tokens, k});
@@ -38,7 +38,8 @@ void find_exchange(Ctx& c, const Moe& layer, int64_t own_experts, ExpertRows& r)
                     .counts = counts.t,
                     .offsets = r.offsets.t,
                     .sorted = r.slots.t,
-                    .ranks = ranks});
+                    .ranks = ranks,
+                    .per_expert = per_expert});
     c.expert_gather(all_counts.t.view({ranks * layer.experts}), counts.t);
   }
   r.offsets = c.alloc("moe.own offsets", DType::i32, {own_experts + 1});
@@ -55,7 +56,8 @@ void find_exchange(Ctx& c, const Moe& layer, int64_t own_experts, ExpertRows& r)
 
 }  // namespace
 
-ExpertRows expert_rows(Ctx& c, const Moe& layer, int64_t own_experts, Buffer weights, const Tensor& experts) {
+ExpertRows expert_rows(Ctx& c, const Moe& layer, int64_t own_experts, Buffer weights, const Tensor& experts,
+                       int64_t per_expert) {
   const int64_t rows = experts.numel();
   ExpertRows r{.weights = std::move(weights),
                .offsets = c.alloc("moe.offsets", DType::i32, {layer.experts + 1}),
@@ -71,7 +73,7 @@ ExpertRows expert_rows(Ctx& c, const Moe& layer, int64_t own_experts, Buffer wei
   r.rows = c.alloc("moe.rows", DType::i32, experts.shape);
   c.run(SortByExpert{
       .offsets = r.offsets.t, .tokens = r.tokens.t, .slots = r.slots.t, .rows = r.rows.t, .experts = experts});
-  if (own_experts < layer.experts) find_exchange(c, layer, own_experts, r);
+  if (own_experts < layer.experts) find_exchange(c, layer, own_experts, per_expert, r);
   return r;
 }
 
@@ -98,7 +100,7 @@ Buffer weight_gradients(Ctx& c, const ExpertRows& r, Buffer by_slot) {
   if (!r.sent) return by_slot;
   const Buffer back = exchanged(c, "moe.dweights sent back", by_slot);
   Buffer own = c.alloc("moe.own dweights", DType::f32, r.weights.t.shape);
-  c.run(GatherRows{.y = as_column(own.t), .x = back.t, .rows = r.places.t.view({r.places.t.numel()})});
+  c.run(SumRows{.y = as_column(own.t), .x = back.t, .rows = as_column(r.places.t)});
   return own;
 }
 

@@ -19,14 +19,16 @@ struct ExpertRows {
   int64_t count() const { return slots.t.numel(); }  // R
 };
 
-// Sorts the router's choices by expert. All ranks of ProcessMesh::experts() must call this and the functions below
+// Sorts the router's choices by expert; experts [N, k]: E for a dropped choice. per_expert: maximum number of an
+// expert's rows, 0 if no choice is dropped. All ranks of ProcessMesh::experts() must call this and the functions below
 // together.
-ExpertRows expert_rows(Ctx&, const Moe&, int64_t own_experts, Buffer weights, const Tensor& experts);
+ExpertRows expert_rows(Ctx&, const Moe&, int64_t own_experts, Buffer weights, const Tensor& experts,
+                       int64_t per_expert);
 // [N, C] -> [R, C], sorted by expert. Rows beyond those of the experts are undefined.
 Buffer to_experts(Ctx&, const ExpertRows&, const Tensor& x, std::string_view name);
-// out [N, C] = the sum of each token's rows, plus `add` if given.
+// out [N, C] = the sum of the rows of each token's kept choices, plus `add` if given.
 void sum_of_experts(Ctx&, const ExpertRows&, Tensor out, Buffer rows, const Tensor& add);
-// Returns gradients by token [N, k]; by_slot: ordered as slot_weights().
+// Returns gradients by token [N, k], undefined for dropped choices; by_slot: ordered as slot_weights().
 Buffer weight_gradients(Ctx&, const ExpertRows&, Buffer by_slot);
 
 }  // namespace athanor

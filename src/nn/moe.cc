@@ -10,6 +10,7 @@ namespace {
 struct Routes {
   Buffer logits;   // [N, E] f32
   Buffer experts;  // [N, k] i32
+  Buffer kept;     // from DropChoices, of whole sequences; empty if no choice is dropped
   ExpertRows rows;
 };
 
@@ -18,27 +19,8 @@ int64_t own_experts(Net n, const Moe& layer) {
   return n.params.placement(layer.down).shape[0] * layer.experts / n.params.spec(layer.down).shape[0];
 }
 
-Routes route(Net n, const Tensor& x, const Moe& layer) {
-  Ctx& c = n.c;
-  const int64_t tokens = x.rows(), k = layer.chosen;
-  Routes r{.logits = c.alloc("moe.logits", DType::f32, {tokens, layer.experts}),
-           .experts = c.alloc("moe.experts", DType::i32, {tokens, k}),
-           .rows = {}};
-  Buffer weights = c.alloc("moe.weights", DType::f32, {tokens, k});
-  c.run(Gemm{.d = r.logits.t, .a = x, .b = n.params.value(layer.router), .tb = true, .tf32 = c.recipe.tf32});
-  Tensor bias;
-  if (layer.bias) bias = n.params.value(layer.bias).slice(layer.row, layer.row + 1).view({layer.experts});
-  c.run(RouteFwd{.weights = weights.t, .experts = r.experts.t, .logits = r.logits.t, .bias = bias, .rule = layer.rule});
-  r.rows = expert_rows(c, layer, own_experts(n, layer), std::move(weights), r.experts.t);
-  return r;
-}
-
-GroupedGemm product(Net n, const Routes& r, Grouped kind, Tensor d, Tensor a, Tensor b) {
-  return {.d = d, .a = a, .b = b, .offsets = r.rows.offsets.t, .product = kind, .tf32 = n.c.recipe.tf32};
-}
-
 // Gathers the rows of whole sequences: from the tensor-parallel ranks, which split them with sequence parallelism, and
-// from the context-parallel ranks if the router has a balance loss.
+// from the context-parallel ranks if the router has a balance loss or its experts a capacity.
 Buffer rows_of_sequences(Ctx& c, const Buffer& own) {
   Buffer rows = all_rows(c, own);
   const Tensor& order = c.routing.context_rows;
@@ -61,6 +43,52 @@ Buffer rows_of_rank(Ctx& c, const Buffer& all) {
   return own_rows(c, own);
 }
 
+// Number of tokens in each sequence of rows_of_sequences().
+int64_t sequence_length(const Ctx& c) {
+  return c.routing.context_rows ? c.routing.sequence * c.mesh.context().size() : c.routing.sequence;
+}
+
+// Drops choices beyond the experts' capacity. Returns the maximum number of rows that an expert keeps.
+int64_t drop_choices(Ctx& c, const Moe& layer, Routes& r, const Buffer& weights) {
+  const Buffer all = rows_of_sequences(c, r.experts), all_weights = rows_of_sequences(c, weights);
+  r.kept = c.alloc("moe.kept", DType::i32, all.t.shape);
+  const int64_t length = sequence_length(c);
+  const DropChoices drop{.kept = r.kept.t,
+                         .experts = all.t,
+                         .weights = all_weights.t,
+                         .expert_count = layer.experts,
+                         .sequence = length,
+                         .capacity = expert_capacity(c.routing.capacity_factor, length, layer.chosen, layer.experts)};
+  c.run(drop);
+  return drop.sequences() * drop.capacity;
+}
+
+Routes route(Net n, const Tensor& x, const Moe& layer) {
+  Ctx& c = n.c;
+  const int64_t tokens = x.rows(), k = layer.chosen;
+  Routes r{.logits = c.alloc("moe.logits", DType::f32, {tokens, layer.experts}),
+           .experts = c.alloc("moe.experts", DType::i32, {tokens, k}),
+           .kept = {},
+           .rows = {}};
+  Buffer weights = c.alloc("moe.weights", DType::f32, {tokens, k});
+  c.run(Gemm{.d = r.logits.t, .a = x, .b = n.params.value(layer.router), .tb = true, .tf32 = c.recipe.tf32});
+  Tensor bias;
+  if (layer.bias) bias = n.params.value(layer.bias).slice(layer.row, layer.row + 1).view({layer.experts});
+  c.run(RouteFwd{.weights = weights.t, .experts = r.experts.t, .logits = r.logits.t, .bias = bias, .rule = layer.rule});
+  if (c.routing.capacity_factor == 0) {
+    r.rows = expert_rows(c, layer, own_experts(n, layer), std::move(weights), r.experts.t, 0);
+  } else {
+    const int64_t most = drop_choices(c, layer, r, weights);
+    const Buffer kept = rows_of_rank(c, r.kept);
+    r.rows = expert_rows(c, layer, own_experts(n, layer), std::move(weights), kept.t, most);
+  }
+  return r;
+}
+
+GroupedGemm product(Net n, const Routes& r, Grouped kind, Tensor d, Tensor a, Tensor b) {
+  return {.d = d, .a = a, .b = b, .offsets = r.rows.offsets.t, .product = kind, .tf32 = n.c.recipe.tf32};
+}
+
 // Gradient of the router's logits. The router's losses are sums over whole sequences, so ranks that split sequences
 // gather the logits, compute the gradient of all rows, and keep their own rows. The first of these ranks adds to the
 // statistics.
@@ -81,8 +109,9 @@ Buffer logit_gradients(Ctx& c, const Moe& layer, int number, const Routes& r, co
                  .dweights = dweights.t,
                  .logits = logits.t,
                  .experts = experts.t,
+                 .kept = r.kept ? r.kept.t : Tensor{},
                  .scale = step.loss_scale,
-                 .sequence = step.context_rows ? step.sequence * c.mesh.context().size() : step.sequence,
+                 .sequence = sequence_length(c),
                  .inv_count = step.inv_count,
                  .balance = layer.balance,
                  .z = layer.z,
@@ -138,8 +167,9 @@ Buffer run_moe_gradients(Net n, const Moe& layer, int number, const Routes& r, B
 }  // namespace
 
 // A token with experts e_j and weights p_j: out = residual + sum_j W_down,e_j (p_j silu(gate) up), [gate | up] =
-// W_gate_up,e_j x. The weight multiplies the activation, not the expert's output, so that backward need not keep the
-// output. Backward keeps x, [gate | up] and the routes, and recomputes the rest.
+// W_gate_up,e_j x. In training with a capacity the sum is over the kept choices; their weights stay as they are. The
+// weight multiplies the activation, not the expert's output, so that backward need not keep the output. Backward keeps
+// x, [gate | up] and the routes, and recomputes the rest.
 Var moe(Net n, Var x, const Moe& layer, int number, Var residual) {
   Ctx& c = n.c;
   const std::string block = block_subject(n, number);

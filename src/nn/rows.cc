@@ -58,8 +58,13 @@ Buffer own_rows(Ctx& c, const Buffer& all) {
   if (!shares_rows(c)) return all;
   const int ranks = c.mesh.tensor().size(), rank = c.mesh.tensor().rank();
   Buffer own = c.alloc("own rows", all.t.dtype, {rows_of_stream(c, all.t.rows()), all.t.cols()});
-  for (int i = 0; i < c.row_pieces; ++i)
-    c.run(Combine{.y = piece_of(own.t, c.row_pieces, i), .a = piece_of(piece_of(all.t, c.row_pieces, i), ranks, rank)});
+  for (int i = 0; i < c.row_pieces; ++i) {
+    const Tensor y = piece_of(own.t, c.row_pieces, i), a = piece_of(piece_of(all.t, c.row_pieces, i), ranks, rank);
+    if (y.dtype != DType::i32)
+      c.run(Combine{.y = y, .a = a});
+    else if (!c.arena.recording())
+      c.device.copy(y.data, a.data, y.bytes(), Stream::compute);
+  }
   return own;
 }
 

@@ -2,6 +2,7 @@
 // tokens with k experts each make R = N k rows, however they are distributed over the E experts; `offsets` in device
 // memory holds the first row of each expert.
 #pragma once
+#include <cmath>
 #include <utility>
 
 #include "base/choices.h"
@@ -59,14 +60,47 @@ struct RouteFwd {
   Cost cost() const { return {10.0 * double(logits.numel()), traffic(*this)}; }
 };
 
-// Layout of RouteBwd's f64 statistics of a layer: tokens per expert [E], then three sums over tokens.
+// Number of choices that an expert takes of a sequence of T tokens: ceil(factor T k / E) [Fedus et al. 2021, "Switch
+// Transformers", eq. 3, with k experts per token, as in Megatron-LM's get_capacity()].
+inline int64_t expert_capacity(double factor, int64_t sequence, int64_t chosen, int64_t experts) {
+  return int64_t(std::ceil(factor * double(sequence * chosen) / double(experts)));
+}
+
+// Drops the choices beyond the capacity of each expert: of those of one sequence the expert keeps the `capacity` with
+// the largest router weights (Megatron-LM's drop policy `probs`); among equal weights the earlier token comes first,
+// and NaN comes last. Capacity is counted per sequence, like the losses of RouteBwd, so that the kept choices do not
+// depend on micro-batches and ranks; GShard and Megatron-LM count it per group of tokens on a device.
+struct DropChoices {
+  Tensor kept;               // [N, k] i32: the expert, or E if the choice is dropped
+  Tensor experts;            // [N, k] i32; the experts of one token are distinct
+  Tensor weights;            // [N, k] f32, from RouteFwd
+  int64_t expert_count = 1;  // E
+  int64_t sequence = 1;      // T; N is a multiple of it
+  int64_t capacity = 1;
+  static constexpr const char* kName = "drop_choices";
+  std::array<Field, 3> fields() {
+    return {{{"kept", Io::out, &kept}, {"experts", Io::in, &experts}, {"weights", Io::in, &weights}}};
+  }
+  int64_t sequences() const { return experts.rows() / sequence; }
+  void check() const {
+    Expect e{kName};
+    e.matrix("experts", experts).is("experts", experts, DType::i32, experts.shape);
+    e.is("kept", kept, DType::i32, experts.shape).is("weights", weights, DType::f32, experts.shape);
+    e.that(sequence > 0 && experts.rows() % sequence == 0, "experts", "whole sequences")
+        .that(expert_count >= 1 && capacity >= 1, "kept", "a capacity of one choice or more for one expert or more");
+  }
+  Cost cost() const { return {10.0 * double(experts.numel()), traffic(*this)}; }
+};
+
+// Layout of RouteBwd's f64 statistics of a layer: tokens per expert [E], then sums over tokens.
 struct RouterStatistics {
-  static constexpr int64_t kSums = 3;
+  static constexpr int64_t kSums = 4;
   int64_t experts;
   int64_t size() const { return experts + kSums; }
   int64_t entropy() const { return experts; }      // entropy of the probabilities in nats
   int64_t balance() const { return experts + 1; }  // RouteBwd's balance loss; 1 per token if perfectly balanced
   int64_t squares() const { return experts + 2; }  // log(sum(exp(logits)))^2
+  int64_t dropped() const { return experts + 3; }  // choices that DropChoices dropped
 };
 
 // Gradient of the logits: through the weights, plus two auxiliary losses of the router. In a sequence of T tokens let
@@ -77,27 +111,30 @@ struct RouterStatistics {
 // Each counts as `balance` or `z` times T token losses, so its gradient is also multiplied by scale * inv_count. Counts
 // and the bias of RouteFwd have no gradient. The losses are computed per sequence, so they do not depend on
 // micro-batches and ranks. This call's counts are added to `statistics` and `counts`: backward runs exactly once per
-// micro-batch, even if forward is recomputed.
+// micro-batch, even if forward is recomputed. Counts and losses include dropped choices, so that an expert beyond its
+// capacity still counts as overloaded.
 struct RouteBwd {
-  Tensor dlogits;        // [N, E] any float
-  Tensor statistics;     // optional [E + 3] f64, accumulate: RouterStatistics
-  Tensor counts = {};    // optional [E] f64, accumulate: tokens per expert
-  Tensor dweights;       // [N, k] f32
-  Tensor logits;         // [N, E] f32
-  Tensor experts;        // [N, k] i32, from RouteFwd
-  Tensor scale;          // [1] f32: the loss scale
+  Tensor dlogits;      // [N, E] any float
+  Tensor statistics;   // optional [E + 4] f64, accumulate: RouterStatistics
+  Tensor counts = {};  // optional [E] f64, accumulate: tokens per expert
+  Tensor dweights;     // [N, k] f32
+  Tensor logits;       // [N, E] f32
+  Tensor experts;      // [N, k] i32, from RouteFwd
+  Tensor kept = {};    // optional [N, k] i32, from DropChoices: dropped choices have no gradient, whatever dweights has
+  Tensor scale;        // [1] f32: the loss scale
   int64_t sequence = 1;  // T; N is a multiple of it
   float inv_count = 1;
   float balance = 0, z = 0;
   RouterRule rule = {};
   static constexpr const char* kName = "route_bwd";
-  std::array<Field, 7> fields() {
+  std::array<Field, 8> fields() {
     return {{{"dlogits", Io::out, &dlogits},
              {"statistics", Io::inout, &statistics},
              {"counts", Io::inout, &counts},
              {"dweights", Io::in, &dweights},
              {"logits", Io::in, &logits},
              {"experts", Io::in, &experts},
+             {"kept", Io::in, &kept},
              {"scale", Io::in, &scale}}};
   }
   int64_t sequences() const { return logits.rows() / sequence; }
@@ -111,6 +148,7 @@ struct RouteBwd {
         .that(sequence > 0 && logits.rows() % sequence == 0, "logits", "whole sequences");
     if (statistics) e.is("statistics", statistics, DType::f64, {RouterStatistics{logits.cols()}.size()});
     if (counts) e.is("counts", counts, DType::f64, {logits.cols()});
+    if (kept) e.is("kept", kept, DType::i32, experts.shape);
   }
   Cost cost() const { return {20.0 * double(logits.numel()), traffic(*this)}; }
 };
@@ -135,13 +173,14 @@ struct StepRouterBias {
   Cost cost() const { return {3.0 * double(bias.numel()), traffic(*this)}; }
 };
 
-// Sorts the N k rows by expert, stably: rows of one expert are in token order.
+// Sorts the N k rows by expert, stably: rows of one expert are in token order. Rows of dropped choices come last,
+// behind the rows of all experts.
 struct SortByExpert {
   Tensor offsets;  // [E + 1] i32: expert e has rows [offsets[e], offsets[e + 1])
   Tensor tokens;   // [R] i32: token of each row
   Tensor slots;    // [R] i32: token * k + choice of each row
-  Tensor rows;     // [N, k] i32: row of each choice
-  Tensor experts;  // [N, k] i32; the experts of one token are distinct
+  Tensor rows;     // [N, k] i32: row of each choice; -1 if it is dropped
+  Tensor experts;  // [N, k] i32; E for a dropped choice; the experts of one token are distinct
   static constexpr const char* kName = "sort_by_expert";
   std::array<Field, 5> fields() {
     return {{{"offsets", Io::out, &offsets},
@@ -163,15 +202,17 @@ struct SortByExpert {
 
 // Send layout for expert parallelism, where each of `ranks` ranks has E / ranks experts. Every rank is sent a range of
 // S / ranks slots: first its rows in the order of SortByExpert, then unused slots, which hold row 0 and are never read.
-// S is static; the slots always suffice because each token chooses an expert at most once.
+// S is static; the slots always suffice because each token chooses an expert at most once, and an expert is sent at
+// most `per_expert` rows.
 struct SendSlots {
   Tensor tokens;   // [S] i32: token of each slot
   Tensor choices;  // [S] i32: token * k + choice of each slot
-  Tensor slots;    // [N, k] i32: slot of each choice
+  Tensor slots;    // [N, k] i32: slot of each choice; -1 if it is dropped
   Tensor counts;   // [E] i32: rows per expert
   Tensor offsets;  // [E + 1] i32, from SortByExpert
   Tensor sorted;   // [R] i32: SortByExpert::slots
   int64_t ranks = 1;
+  int64_t per_expert = 0;  // maximum number of rows of an expert; 0: of all tokens
   static constexpr const char* kName = "send_slots";
   std::array<Field, 6> fields() {
     return {{{"tokens", Io::out, &tokens},
@@ -184,8 +225,9 @@ struct SendSlots {
   int64_t experts() const { return counts.numel(); }
   int64_t capacity() const { return tokens.numel() / ranks; }  // slots per rank
   // Maximum number of rows that one rank can receive, for any routing of `tokens` tokens.
-  static int64_t most_rows(int64_t tokens, int64_t chosen, int64_t experts, int64_t ranks) {
-    return tokens * std::min(chosen, experts / ranks);
+  static int64_t most_rows(int64_t tokens, int64_t chosen, int64_t experts, int64_t ranks, int64_t per_expert) {
+    const int64_t own = experts / ranks, any = tokens * std::min(chosen, own);
+    return per_expert > 0 ? std::min(any, own * per_expert) : any;
   }
   void check() const {
     Expect e{kName};
@@ -195,7 +237,7 @@ struct SendSlots {
     e.is("choices", choices, DType::i32, {tokens.numel()});
     e.that(ranks >= 1 && experts() % ranks == 0 && tokens.numel() % ranks == 0, "counts",
            "as many experts on each rank");
-    e.that(capacity() >= most_rows(slots.rows(), slots.cols(), experts(), ranks), "tokens",
+    e.that(capacity() >= most_rows(slots.rows(), slots.cols(), experts(), ranks, per_expert), "tokens",
            "slots for every row that a rank can get");
   }
   Cost cost() const { return {double(tokens.numel()), traffic(*this)}; }
@@ -229,7 +271,7 @@ struct ReceiveSlots {
   Cost cost() const { return {double(slots.numel()), traffic(*this)}; }
 };
 
-// y[t] = sum over j of x[rows[t, j]], in f32 and in the order of j, plus add[t] if present.
+// y[t] = sum over j of x[rows[t, j]], in f32 and in the order of j, plus add[t] if present. Negative rows are left out.
 struct SumRows {
   Tensor y;         // [N, C]
   Tensor x;         // [R, C]

@@ -91,6 +91,23 @@ void ReferenceOps::run(const RouteFwd& op, void*) {
   store(op.weights, weights);
 }
 
+void ReferenceOps::run(const DropChoices& op, void*) {
+  const Values weights = load(op.weights);
+  const auto value = [&](int64_t slot) {
+    return std::isnan(weights[slot]) ? -std::numeric_limits<double>::infinity() : weights[slot];
+  };
+  const int64_t slots = op.sequence * op.experts.cols();  // of a sequence
+  for (int64_t slot = 0; slot < op.experts.numel(); ++slot) {
+    const int32_t expert = checked("drop_choices.experts", ints(op.experts)[slot], op.expert_count);
+    const int64_t first = slot / slots * slots;
+    int64_t ahead = 0;
+    for (int64_t other = first; other < first + slots; ++other)
+      ahead += ints(op.experts)[other] == expert &&
+               (value(other) > value(slot) || (value(other) == value(slot) && other < slot));
+    op.kept.as<int32_t>()[slot] = ahead < op.capacity ? expert : int32_t(op.expert_count);
+  }
+}
+
 namespace {
 
 // Gradient of a token's scores, from the gradient of its weights.
@@ -110,11 +127,14 @@ std::vector<double> score_gradients(const RouteBwd& op, const std::vector<double
 }  // namespace
 
 void ReferenceOps::run(const RouteBwd& op, void*) {
-  const Values logits = load(op.logits), dweights = load(op.dweights);
+  const Values logits = load(op.logits);
+  Values dweights = load(op.dweights);
   const int64_t e = logits.cols, k = dweights.cols;
   const double scale = double(*op.scale.as<float>()) * double(op.inv_count);
   const RouterStatistics at{e};
   std::vector<double> gained(size_t(at.size()));
+  for (int64_t slot = 0; slot < dweights.size() && op.kept; ++slot)
+    if (checked("route_bwd.kept", ints(op.kept)[slot], e + 1) == e) dweights[slot] = 0, ++gained[size_t(at.dropped())];
   Values dlogits = zeros_like(op.dlogits);
   for (int64_t s = 0; s < op.sequences(); ++s) {
     std::vector<double> counts(static_cast<size_t>(e));
@@ -168,23 +188,24 @@ void ReferenceOps::run(const StepRouterBias& op, void*) {
 }
 
 void ReferenceOps::run(const SortByExpert& op, void*) {
-  const int64_t k = op.experts.cols();
+  const int64_t k = op.experts.cols(), dropped = op.expert_count();
   int32_t row = 0;
-  for (int64_t e = 0; e < op.expert_count(); ++e) {
+  for (int64_t e = 0; e <= dropped; ++e) {
     op.offsets.as<int32_t>()[e] = row;
     for (int64_t slot = 0; slot < op.experts.numel(); ++slot) {
-      if (checked("sort_by_expert.experts", ints(op.experts)[slot], op.expert_count()) != e) continue;
+      if (checked("sort_by_expert.experts", ints(op.experts)[slot], dropped + 1) != e) continue;
       op.tokens.as<int32_t>()[row] = int32_t(slot / k);
       op.slots.as<int32_t>()[row] = int32_t(slot);
-      op.rows.as<int32_t>()[slot] = row++;
+      op.rows.as<int32_t>()[slot] = e < dropped ? row : -1;
+      ++row;
     }
   }
-  op.offsets.as<int32_t>()[op.expert_count()] = row;
 }
 
 void ReferenceOps::run(const SendSlots& op, void*) {
   const int64_t own = op.experts() / op.ranks, k = op.slots.cols();
   for (int64_t e = 0; e < op.experts(); ++e) op.counts.as<int32_t>()[e] = ints(op.offsets)[e + 1] - ints(op.offsets)[e];
+  for (int64_t choice = 0; choice < op.slots.numel(); ++choice) op.slots.as<int32_t>()[choice] = -1;
   for (int64_t rank = 0; rank < op.ranks; ++rank) {
     const int64_t begin = ints(op.offsets)[rank * own], end = ints(op.offsets)[(rank + 1) * own];
     for (int64_t i = 0; i < op.capacity(); ++i) {
@@ -221,6 +242,7 @@ void ReferenceOps::run(const SumRows& op, void*) {
   Values y = op.add ? load(op.add) : zeros_like(op.y);
   for (int64_t t = 0; t < y.rows; ++t)
     for (int64_t j = 0; j < op.rows.cols(); ++j) {
+      if (ints(op.rows)[t * op.rows.cols() + j] < 0) continue;
       const int32_t row = checked("sum_rows.rows", ints(op.rows)[t * op.rows.cols() + j], x.rows);
       for (int64_t c = 0; c < y.cols; ++c) y(t, c) += x(row, c);
     }

@@ -78,6 +78,7 @@ class ReferenceOps final : public Ops {
   void run(const DelayedScales&, void*) override;
   void run(const ScaledGemm&, void*) override;
   void run(const RouteFwd&, void*) override;
+  void run(const DropChoices&, void*) override;
   void run(const RouteBwd&, void*) override;
   void run(const StepRouterBias&, void*) override;
   void run(const SortByExpert&, void*) override;

@@ -173,12 +173,14 @@ struct ContextPass {
 
 // What MoE routers need to know about the step, in training.
 struct Routing {
-  Tensor statistics = {};  // [L, E + 3] f64: RouterStatistics, one row per layer
+  Tensor statistics = {};  // [L, E + 4] f64: RouterStatistics, one row per layer
   Tensor counts = {};      // [L, E] f64: tokens per expert in this step; only in models whose router bias follows them
   Tensor loss_scale = {};  // [1] f32
   float inv_count = 0;     // 1 / targets in the global batch
   int64_t sequence = 1;    // tokens of a sequence on this rank
-  // [all rows] i32: ContextPart::rows_of_ranks(), if context-parallel ranks compute a balance loss over whole sequences
+  double capacity_factor = 0;  // see expert_capacity(); 0: no choice is dropped
+  // [all rows] i32: ContextPart::rows_of_ranks(), if context-parallel ranks compute a balance loss or the capacity of
+  // experts over whole sequences
   Tensor context_rows = {};
 };
 

@@ -23,6 +23,13 @@ void add_routing(std::vector<double>& sums, std::span<const double> more) {
   for (size_t i = 0; i < more.size(); ++i) sums[i] += more[i];
 }
 
+std::vector<double> with_dropped(const ModelConfig& m, std::vector<double> sums) {
+  const int64_t layers = m.num_hidden_layers, before = RouterStatistics{m.num_experts}.dropped();
+  if (m.num_experts == 0 || int64_t(sums.size()) != layers * before) return sums;
+  for (int64_t layer = layers; layer > 0; --layer) sums.insert(sums.begin() + layer * before, 0.0);
+  return sums;
+}
+
 std::vector<RoutingMetrics> routing_records(const ModelConfig& m, std::span<const double> sums, int64_t step) {
   const RouterStatistics at{m.num_experts};
   std::vector<RoutingMetrics> records;
@@ -43,7 +50,8 @@ std::vector<RoutingMetrics> routing_records(const ModelConfig& m, std::span<cons
          .dead_experts = std::ranges::count(counts, 0.0),
          .entropy = mine[size_t(at.entropy())] / tokens / std::log(double(std::max<int64_t>(2, m.num_experts))),
          .balance_loss = mine[size_t(at.balance())] / tokens,
-         .z_loss = mine[size_t(at.squares())] / tokens});
+         .z_loss = mine[size_t(at.squares())] / tokens,
+         .dropped_share = mine[size_t(at.dropped())] / rows});
   }
   return records;
 }
@@ -53,23 +61,30 @@ constexpr double kEnoughRows = 30;
 // Fraction of tokens that choose one expert at which the alarm is raised, unless equal shares are near it.
 constexpr double kMostShare = 0.9;
 
+// Fraction of dropped choices at which the alarm is raised.
+constexpr double kMostDropped = 0.25;
+
 std::string routing_alarm(std::span<const RoutingMetrics> layers, int64_t experts, int64_t chosen) {
-  std::string dead, full;
+  std::string dead, full, dropped;
+  const auto add = [](std::string& to, int64_t layer, const auto&... detail) {
+    to += cat(to.empty() ? "" : ", ", layer, " (", detail..., ")");
+  };
   const double equal = double(chosen) / double(experts);
   for (const RoutingMetrics& m : layers) {
     if (m.dead_experts > 0 && double(m.tokens) * equal >= kEnoughRows)
-      dead += cat(dead.empty() ? "" : ", ", m.layer, " (", m.dead_experts, " of ", experts, ")");
+      add(dead, m.layer, m.dead_experts, " of ", experts);
     if (m.largest_share > kMostShare && equal < kMostShare / 2)
-      full += cat(full.empty() ? "" : ", ", m.layer, " (", std::round(100 * m.largest_share), " %)");
+      add(full, m.layer, std::round(100 * m.largest_share), " %");
+    if (m.dropped_share > kMostDropped) add(dropped, m.layer, std::round(100 * m.dropped_share), " %");
   }
   std::string text;
-  if (!dead.empty()) text += cat("experts that no token chose, by layer: ", dead);
-  if (!full.empty())
-    text += cat(text.empty() ? "" : "; ", "one expert is chosen by nearly all tokens, by layer: ", full);
+  if (!dead.empty()) text += cat("experts that no token chose, by layer: ", dead, "; ");
+  if (!full.empty()) text += cat("one expert is chosen by nearly all tokens, by layer: ", full, "; ");
+  if (!dropped.empty()) text += cat("many choices are dropped, by layer: ", dropped, "; ");
   return text.empty()
              ? text
-             : cat("routing: ", text,
-                   "; raise model.router_aux_loss_coef, or of dots1 router_bias_update_rate, or lower learning_rate");
+             : cat("routing: ", text, "raise model.router_aux_loss_coef, or of dots1 router_bias_update_rate, ",
+                   dropped.empty() ? "" : "or expert_capacity_factor, ", "or lower learning_rate");
 }
 
 }  // namespace athanor

@@ -13,11 +13,15 @@ bool routing_due(const Config&, int64_t step);  // true if log_routing_interval 
 int64_t routing_size(const ModelConfig&);  // number of values in the RouterStatistics of all layers; 0 without experts
 void add_routing(std::vector<double>& sums, std::span<const double> more);
 
+// Sums of a checkpoint of an older version, which has no RouterStatistics::dropped(), as this version's; others
+// unchanged.
+std::vector<double> with_dropped(const ModelConfig&, std::vector<double> sums);
+
 // One record per layer, from the statistics of all layers; empty if no token was routed.
 std::vector<RoutingMetrics> routing_records(const ModelConfig&, std::span<const double> sums, int64_t step);
 
-// Names the layers in which an expert got no token although many were routed, or one expert was chosen by nearly all
-// tokens although its equal share would be small; empty if there are none.
+// Names the layers in which an expert got no token although many were routed, one expert was chosen by nearly all
+// tokens although its equal share would be small, or many choices were dropped; empty if there are none.
 std::string routing_alarm(std::span<const RoutingMetrics>, int64_t experts, int64_t chosen);
 
 }  // namespace athanor

@@ -129,6 +129,7 @@ EngineOptions engine_options(const Config& c, bool training) {
                 .weight_decay = c.weight_decay_style,
                 .end_weight_decay = c.weight_decay > 0 ? c.end_weight_decay / c.weight_decay : 1};
   o.router_bias_rate = float(c.router_bias_update_rate);
+  o.expert_capacity_factor = c.expert_capacity_factor;
   o.quantized = c.log_quantization_interval > 0;
   o.noise_scale = c.log_noise_scale;
   o.spikes = {.deviations = c.loss_spike_zscore, .most_in_row = c.max_consecutive_spikes};

@@ -342,10 +342,11 @@ void load_adapters(Engine& engine, Device& device, const AdapterFolder& folder) 
 }
 
 RunState load_checkpoint(Engine& engine, Device& device, const std::string& folder, const std::string& without) {
-  const RunState state = read_run_state(folder);
+  RunState state = read_run_state(folder);
   require_same_workers(state, engine.workers(), folder);
   load_tensors(engine.model().params(), device, folder, without);
   engine.refresh_values();
+  state.routing = with_dropped(engine.model().config(), std::move(state.routing));
   const auto sums = size_t(routing_size(engine.model().config()));
   if (!state.routing.empty() && state.routing.size() != sums)
     throw Error(cat(folder, "/state.json: routing has ", state.routing.size(), " sums, expected ", sums,

@@ -125,6 +125,10 @@ TEST(Validate, WhatDoesNotGoWithExpertsIsNamed) {
   expect_parts(with({"precision=fp8_tensorwise"}), {"precision: fp8_tensorwise", "model.num_experts is 4"});
   expect_parts(with({"mup_base_width=32"}), {"mup_base_width", "model.num_experts is 4"});
   EXPECT_EQ(with({"context_parallel_size=2"}), "");
+  EXPECT_EQ(with({"moe_expert_capacity_factor=1.25", "context_parallel_size=2", "seq_length=16"}), "");
+  expect_parts(error_with({"expert_capacity_factor=1"}), {"expert_capacity_factor: 1", "model_type", "has none"});
+  expect_parts(with({"expert_capacity_factor=2"}),
+               {"expert_capacity_factor: with 2", "model.num_experts / model.num_experts_per_tok is 2", "or to 0"});
 }
 
 TEST(Validate, ExpertParallelismGoesWithMostOtherOptions) {

@@ -7,8 +7,10 @@ namespace {
 class MoeKernels : public KernelTest {};
 
 TEST_F(MoeKernels, RouteForward) { agrees_with_the_reference(RouteFwd::kName, moe_cases, 10); }
+TEST_F(MoeKernels, DropChoices) { agrees_with_the_reference(DropChoices::kName, moe_cases, 10); }
 TEST_F(MoeKernels, RouteBackward) { agrees_with_the_reference(RouteBwd::kName, moe_cases, 20); }
 TEST_F(MoeKernels, SortByExpert) { agrees_with_the_reference(SortByExpert::kName, moe_cases, 10); }
+TEST_F(MoeKernels, SendSlots) { agrees_with_the_reference(SendSlots::kName, moe_cases, 10); }
 TEST_F(MoeKernels, SumRows) { agrees_with_the_reference(SumRows::kName, moe_cases, 10); }
 TEST_F(MoeKernels, WeightedSwigluForward) { agrees_with_the_reference(WeightedSwigluFwd::kName, moe_cases, 10); }
 TEST_F(MoeKernels, WeightedSwigluBackward) { agrees_with_the_reference(WeightedSwigluBwd::kName, moe_cases, 10); }

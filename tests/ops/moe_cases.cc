@@ -1,5 +1,6 @@
 // Cases of mixtures of experts: ties, experts without rows and with all of them, one token, sequences, and gradients.
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <functional>
 #include <numeric>
@@ -76,6 +77,49 @@ void router(Examiner& examine) {
       uncounted.statistics = {};
       uncounted.balance = uncounted.z = 0;
       examine(OpCase<RouteBwd>{cat(name, " alone"), uncounted, {{"experts", experts_of(s, false)}}});
+    }
+}
+
+// E for the choices that a capacity might drop: every third, and all of some tokens.
+bool is_dropped(const Sizes& s, int64_t slot) { return slot % 3 == 1 || slot / s.chosen % 7 == 4; }
+Init kept_of(const Sizes& s, bool skewed) {
+  return [=](uint64_t, int64_t i) { return is_dropped(s, i) ? double(s.experts) : expert_of(s, skewed, i); };
+}
+
+// Capacities of one choice, of some, of exactly as many as an expert has, and of all; random and equal weights, and
+// NaN.
+void capacities(Examiner& examine) {
+  const Init ties = listed({0.5, 0.25, 0.5, 0.5, 0.75, 0.25, 0.75, 0.5, -0.0, 0, 1});
+  const Init some_nan = [](uint64_t, int64_t i) { return i % 4 == 1 ? std::nan("") : double(i * 5 % 17); };
+  for (const Sizes& s : kSizes)
+    for (const bool skewed : {false, true})
+      for (const int64_t capacity : {int64_t{1}, s.tokens / 5 + 1, s.tokens / 3 + 1, s.tokens}) {
+        DropChoices op{.kept = tensor(DType::i32, {s.tokens, s.chosen}),
+                       .experts = tensor(DType::i32, {s.tokens, s.chosen}),
+                       .weights = tensor(DType::f32, {s.tokens, s.chosen}),
+                       .expert_count = s.experts,
+                       .sequence = s.tokens % 3 == 0 ? s.tokens / 3 : s.tokens,
+                       .capacity = capacity};
+        const std::string name = cat(name_of(s), " at most ", capacity, skewed ? " skewed" : "");
+        const Init experts = experts_of(s, skewed);
+        examine(OpCase<DropChoices>{name, op, {{"experts", experts}}, true});
+        examine(OpCase<DropChoices>{cat(name, " ties"), op, {{"experts", experts}, {"weights", ties}}, true});
+        examine(OpCase<DropChoices>{cat(name, " NaN"), op, {{"experts", experts}, {"weights", some_nan}}, true});
+      }
+  for (const Sizes& s : kSizes)
+    for (const RouterRule& rule : {RouterRule{}, RouterRule{.normalize = true},
+                                   RouterRule{.score = RouterScore::sigmoid, .normalize = true, .factor = 2}}) {
+      RouteBwd bwd = route_gradient(s, false, DType::f32);
+      bwd.rule = rule;
+      bwd.kept = bwd.experts;
+      // What a dropped choice has in dweights was never computed.
+      const Init dweights = [=](uint64_t stream, int64_t i) {
+        return is_dropped(s, i) ? std::nan("") : normal()(stream, i);
+      };
+      examine(
+          OpCase<RouteBwd>{cat(name_of(s), " dropped, ", rule.normalize, rule.factor),
+                           bwd,
+                           {{"experts", experts_of(s, false)}, {"kept", kept_of(s, false)}, {"dweights", dweights}}});
     }
 }
 
@@ -157,6 +201,31 @@ void router_gradients(Examiner& examine) {
     alone.balance = alone.z = 0, alone.inv_count = 1;
     examine.gradient(fwd, OpCase<RouteBwd>{"gradient", alone, {{"experts", listed(chosen)}, {"scale", constant(1)}}},
                      {{"weights", "dweights"}}, {{"logits", "dlogits"}});
+    // The loss does not depend on the weights of dropped choices; what is divided by a sum depends on their scores.
+    std::vector<double> kept = chosen;
+    for (size_t i = 0; i < kept.size(); ++i)
+      if (is_dropped(kSmall, int64_t(i))) kept[i] = double(kSmall.experts);
+    OpCase<RouteBwd> dropping{"dropped",
+                              alone,
+                              {{"logits", logits},
+                               {"experts", listed(chosen)},
+                               {"kept", listed(kept)},
+                               {"scale", constant(1)},
+                               {"dweights", normal()}}};
+    dropping.op.kept = alone.experts;
+    examine.gradient_of(
+        dropping, "dlogits",
+        [&](const std::vector<double>& x) {
+          OpCase<RouteFwd> moved = fwd;
+          moved.values["logits"] = listed(x);
+          const auto results = examine.reference_results(moved);
+          const std::vector<double> weights = decoded(DType::f32, result(results, "weights").after);
+          double sum = 0;
+          for (size_t i = 0; i < weights.size(); ++i)
+            if (!is_dropped(kSmall, int64_t(i))) sum += weights[i] * normal()(stream_of("dweights"), int64_t(i));
+          return sum;
+        },
+        "logits");
     RouteBwd losses = route_gradient(kSmall, false, DType::f32);
     losses.rule = rule;
     const OpCase<RouteBwd> bwd{
@@ -185,25 +254,51 @@ void rows_of_experts(Examiner& examine) {
     for (const bool skewed : {false, true}) {
       const int64_t rows = s.tokens * s.chosen;
       const std::string name = cat(name_of(s), skewed ? " skewed" : "");
-      examine(OpCase<SortByExpert>{name,
-                                   {.offsets = tensor(DType::i32, {s.experts + 1}),
-                                    .tokens = tensor(DType::i32, {rows}),
-                                    .slots = tensor(DType::i32, {rows}),
-                                    .rows = tensor(DType::i32, {s.tokens, s.chosen}),
-                                    .experts = tensor(DType::i32, {s.tokens, s.chosen})},
-                                   {{"experts", experts_of(s, skewed)}},
-                                   true});
+      const SortByExpert sort{.offsets = tensor(DType::i32, {s.experts + 1}),
+                              .tokens = tensor(DType::i32, {rows}),
+                              .slots = tensor(DType::i32, {rows}),
+                              .rows = tensor(DType::i32, {s.tokens, s.chosen}),
+                              .experts = tensor(DType::i32, {s.tokens, s.chosen})};
+      examine(OpCase<SortByExpert>{name, sort, {{"experts", experts_of(s, skewed)}}, true});
+      examine(OpCase<SortByExpert>{cat(name, " dropped"), sort, {{"experts", kept_of(s, skewed)}}, true});
       for (const DType dt : kFloats)
         for (const int64_t cols : {1, 17, 80}) {
           SumRows sum{.y = tensor(dt, {s.tokens, cols}),
                       .x = tensor(dt, {rows, cols}),
                       .rows = tensor(DType::i32, {s.tokens, s.chosen})};
-          const Values values{{"rows", permuted(rows)}};
+          const Init left_out = [=, all = permuted(rows)](uint64_t stream, int64_t i) {
+            return skewed && is_dropped(s, i) ? -1 : all(stream, i);
+          };
+          const Values values{{"rows", left_out}};
           if (!skewed) examine(OpCase<SumRows>{cat(name, " ", cols, " ", dt), sum, values});
           sum.add = sum.y;
           if (skewed) examine(OpCase<SumRows>{cat(name, " ", cols, " ", dt, " add"), sum, values});
         }
     }
+}
+
+// Every expert keeps at most `each` rows, so that fewer slots suffice than there are choices.
+void send_kept_rows(Examiner& examine, const Sizes& s, int64_t ranks, bool skewed) {
+  const int64_t rows = s.tokens * s.chosen;
+  for (const int64_t each : {int64_t{1}, s.tokens / 3 + 1}) {
+    std::vector<double> offsets(size_t(s.experts) + 1);
+    for (int64_t slot = 0; slot < rows; ++slot) ++offsets[size_t(expert_of(s, skewed, slot)) + 1];
+    for (double& count : offsets) count = std::min(count, double(each));
+    std::partial_sum(offsets.begin(), offsets.end(), offsets.begin());
+    const int64_t slots = ranks * SendSlots::most_rows(s.tokens, s.chosen, s.experts, ranks, each);
+    examine(
+        OpCase<SendSlots>{cat(name_of(s), " on ", ranks, " ranks, each expert at most ", each, skewed ? " skewed" : ""),
+                          {.tokens = tensor(DType::i32, {slots}),
+                           .choices = tensor(DType::i32, {slots}),
+                           .slots = tensor(DType::i32, {s.tokens, s.chosen}),
+                           .counts = tensor(DType::i32, {s.experts}),
+                           .offsets = tensor(DType::i32, {s.experts + 1}),
+                           .sorted = tensor(DType::i32, {rows}),
+                           .ranks = ranks,
+                           .per_expert = each},
+                          {{"offsets", listed(offsets)}, {"sorted", permuted(rows)}},
+                          true});
+  }
 }
 
 // Rows that go to other ranks, and the order of those that come.
@@ -214,7 +309,8 @@ void exchanges(Examiner& examine) {
   };
   for (const auto& [s, ranks] : {Shape{{1, 2, 1}, 2}, Shape{{6, 4, 4}, 2}, Shape{{33, 8, 2}, 4}, Shape{{70, 6, 3}, 3}})
     for (const bool skewed : {false, true}) {
-      const int64_t most = SendSlots::most_rows(s.tokens, s.chosen, s.experts, ranks), rows = s.tokens * s.chosen;
+      const int64_t most = SendSlots::most_rows(s.tokens, s.chosen, s.experts, ranks, 0), rows = s.tokens * s.chosen;
+      send_kept_rows(examine, s, ranks, skewed);
       for (const int64_t slots : {ranks * most, ranks * (most + 3)}) {
         const std::string name = cat(name_of(s), " on ", ranks, " ranks", skewed ? " skewed " : " ", slots);
         examine(OpCase<SendSlots>{name,
@@ -338,6 +434,7 @@ void products(Examiner& examine) {
 void moe_cases(Examiner& examine) {
   router(examine);
   ruled_router(examine);
+  capacities(examine);
   bias_steps(examine);
   router_gradients(examine);
   rows_of_experts(examine);

@@ -131,27 +131,58 @@ TEST(ExpertParallel, TwoRunsHaveTheSameBits) {
   }
 }
 
-// Weights of the second step differ by the rounding of sums over ranks, which is smaller than the gap between any two
-// router logits.
-TEST(ExpertParallel, RoutesEveryTokenAndCountsEveryGradientOnce) {
+// Numbers of tokens of every expert and of dropped choices, losses and norms. Weights of the second step differ by the
+// rounding of sums over ranks, which is smaller than the gap between any two router logits.
+void expect_same_steps(const Steps& want, const Steps& got, const std::string& what) {
   const RouterStatistics at{6};
+  ASSERT_EQ(got.routing.size(), want.routing.size());
+  for (size_t i = 0; i < want.routing.size(); ++i) {
+    const int64_t column = int64_t(i) % at.size();
+    if (column >= at.experts && column != at.dropped()) continue;
+    EXPECT_EQ(got.routing[i], want.routing[i]) << what << " layer " << int64_t(i) / at.size() << " column " << column;
+  }
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_NEAR(got.losses[i], want.losses[i], 1e-5 * want.losses[i]) << what;
+    EXPECT_NEAR(got.norms[i], want.norms[i], 1e-5 * want.norms[i]) << what;
+  }
+}
+
+TEST(ExpertParallel, RoutesEveryTokenAndCountsEveryGradientOnce) {
   Setting parts = dots(1, 2, 2);
   parts.context = 2, parts.length = 8, parts.balance = 2;
   for (const Setting& s : {dots(1, 2, 2), dots(1, 4, 2), dots(2, 2, 2), parts}) {
     Setting one = dots(1, 1, 1);
     one.length = s.length, one.balance = s.balance;
-    const Steps want = two_steps(one), got = two_steps(s);
-    ASSERT_EQ(got.routing.size(), want.routing.size());
-    for (size_t layer = 0; layer * size_t(at.size()) < want.routing.size(); ++layer)
-      for (size_t e = 0; e < 6; ++e) {
-        const size_t i = layer * size_t(at.size()) + e;
-        EXPECT_EQ(got.routing[i], want.routing[i]) << s.name() << " layer " << layer << " expert " << e;
-      }
-    for (size_t i = 0; i < 2; ++i) {
-      EXPECT_NEAR(got.losses[i], want.losses[i], 1e-5 * want.losses[i]) << s.name();
-      EXPECT_NEAR(got.norms[i], want.norms[i], 1e-5 * want.norms[i]) << s.name();
-    }
+    expect_same_steps(two_steps(one), two_steps(s), s.name());
   }
+}
+
+// The capacity of experts is counted over whole sequences, on however many ranks a sequence is.
+TEST(ExpertParallel, RanksDropTheChoicesThatOneRankDrops) {
+  Setting one = dots(1, 1, 1);
+  one.length = 8, one.balance = 0, one.capacity = 0.9;
+  const Steps want = two_steps(one);
+  const RouterStatistics at{6};
+  const double dropped = want.routing.at(size_t(at.size() + at.dropped()));
+  EXPECT_GT(dropped, 0.1 * 2 * 2 * 96 * 8) << "a capacity below equal shares";
+  Setting recomputed = one, sharded = one, divided = one, parts = one, ring = one, rows = one;
+  recomputed.recompute = Recompute::Granularity::full, recomputed.accumulation = 3;
+  sharded.shards = 4, sharded.experts = 2, sharded.stage = 3;
+  divided.shards = divided.experts = 2, divided.recompute = Recompute::Granularity::full;
+  parts.context = 2, parts.shards = parts.experts = 2;
+  ring.context = 2, ring.ring = true, ring.tensor = 2, ring.sequence = true;
+  rows.tensor = 2, rows.sequence = rows.pieces = true, rows.shards = rows.experts = 2;
+  for (const Setting& s : {recomputed, sharded, divided, parts, ring, rows})
+    expect_same_steps(want, two_steps(s), s.name());
+}
+
+// Fewer rows are sent, received and computed with.
+TEST(ExpertParallel, ACapacityPlansFewerRows) {
+  Setting s = dots(1, 2, 2);
+  s.length = 8;
+  const Curve any = ranks::train(s, 1);
+  s.capacity = 0.9;  // 3 rows of a sequence per expert, of 3 on a rank: 9 instead of 16
+  EXPECT_LT(ranks::train(s, 1).planned.at(0), any.planned.at(0));
 }
 
 TEST(ExpertParallel, ARankPlansOnlyItsExperts) {

@@ -56,14 +56,17 @@ struct Started {
   Engine engine;
 };
 
-TEST(Moe, EveryTrainedTokenIsCountedOnce) {
+// Also if some of its choices are dropped.
+void expect_tokens_are_counted_once(double capacity) {
   using Kind = Recompute::Granularity;
   std::vector<double> want;
   const ModelConfig m = tiny(ModelType::qwen3_moe);
   const RouterStatistics at{m.num_experts};
   for (const int64_t micro : {4, 1})
     for (const Recompute recompute : {Recompute{}, Recompute{Kind::selective, 1}, Recompute{Kind::full, 1}}) {
-      Started s(m, options(micro, recompute));
+      EngineOptions o = options(micro, recompute);
+      o.expert_capacity_factor = capacity;
+      Started s(m, o);
       accumulate(s.engine);
       s.engine.finish_step();
       const auto each = size_t(micro * kMoeLength);
@@ -75,11 +78,54 @@ TEST(Moe, EveryTrainedTokenIsCountedOnce) {
         double rows = 0;
         for (int64_t e = 0; e < m.num_experts; ++e) rows += got[size_t(layer * at.size() + e)];
         EXPECT_EQ(rows, double(kMoeBatch * kMoeLength * m.num_experts_per_tok)) << "micro-batches of " << micro;
+        EXPECT_EQ(got[size_t(layer * at.size() + at.dropped())] > 0, capacity > 0) << "layer " << layer;
       }
       if (want.empty()) want = got;
       for (size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], want[i], 1e-5 * std::abs(want[i])) << i;
       for (const double sum : s.engine.take_routing()) EXPECT_EQ(sum, 0) << "taken twice";
     }
+}
+TEST(Moe, EveryTrainedTokenIsCountedOnce) {
+  for (const double capacity : {0.0, 1.0}) expect_tokens_are_counted_once(capacity);
+}
+
+// A small step along the gradient lowers the loss by its length times the gradient's norm: the gradient is that of the
+// loss with dropped choices.
+TEST(Moe, TheGradientIsThatOfKeptChoices) {
+  for (const ModelType type : {ModelType::qwen3_moe, ModelType::dots1}) {
+    ModelConfig m = tiny(type);
+    m.initializer_range = 0.3;
+    m.router_aux_loss_coef = m.router_z_loss_coef = 0;  // these are not in the loss
+    EngineOptions o = options(4);
+    o.optimizer.rule = RuleName::sgd;
+    o.optimizer.sgd_momentum = 0, o.optimizer.weight_decay = 0;
+    o.router_bias_rate = 0;
+    o.schedule.lr = o.schedule.min_lr = 1e-4;
+    o.expert_capacity_factor = 0.7;
+    Started s(m, o);
+    StepState steps[2];
+    for (StepState& step : steps) accumulate(s.engine), step = s.engine.finish_step();
+    const double before = steps[0].loss / steps[0].loss_targets, after = steps[1].loss / steps[1].loss_targets;
+    EXPECT_NEAR((before - after) / (o.schedule.lr * std::pow(steps[0].grad_norm, 2)), 1, 0.02) << name_of(type);
+  }
+}
+
+// A capacity that no expert reaches changes no bit, and evaluations have none.
+TEST(Moe, OnlyTrainingStepsDropChoices) {
+  const ModelConfig m = tiny(ModelType::qwen3_moe);
+  const auto tokens = tokens_of("tokens"), targets = tokens_of("targets");
+  const auto results = [&](double capacity) {
+    EngineOptions o = options(4);
+    o.expert_capacity_factor = capacity;
+    Started s(m, o);
+    std::vector<double> losses = {s.engine.evaluate(tokens, targets)};
+    for (int step = 0; step < 2; ++step) accumulate(s.engine), losses.push_back(s.engine.finish_step().loss);
+    return losses;
+  };
+  const std::vector<double> all = results(0), enough = results(2.45), few = results(0.5);  // of 2.5: all tokens
+  EXPECT_EQ(enough, all);
+  EXPECT_EQ(few[0], all[0]) << "evaluation";
+  EXPECT_NE(few[1], all[1]);
 }
 
 // [layers with experts, E]
@@ -244,9 +290,29 @@ TEST(RoutingAlarm, NamesLayersWithDeadOrOverfullExperts) {
   const std::string text = routing_alarm(std::vector{healthy, dead, full}, 8, 2);
   EXPECT_NE(text.find("no token chose, by layer: 3 (2 of 8)"), text.npos) << text;
   EXPECT_NE(text.find("nearly all tokens, by layer: 5 (97 %)"), text.npos) << text;
+  RoutingMetrics dropping = healthy;
+  dropping.layer = 2, dropping.dropped_share = 0.31;
+  const std::string drops = routing_alarm(std::vector{healthy, dropping}, 8, 2);
+  EXPECT_NE(drops.find("dropped, by layer: 2 (31 %); raise"), drops.npos) << drops;
+  EXPECT_NE(drops.find("expert_capacity_factor"), drops.npos) << drops;
   dead.tokens = 100;  // 25 rows per expert: too few for an alarm
   EXPECT_EQ(routing_alarm(std::vector{dead}, 8, 2), "");
   EXPECT_EQ(routing_alarm(std::vector{full}, 2, 2), "") << "every token passes both";
+}
+
+TEST(Routing, SumsOfOlderCheckpointsHaveNoDroppedChoices) {
+  ModelConfig m = tiny(ModelType::qwen3_moe);
+  m.num_experts = 2;
+  const std::vector<double> older = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10}, now = {1, 2, 3, 4, 5, 0, 6, 7, 8, 9, 10, 0};
+  EXPECT_EQ(with_dropped(m, older), now);
+  EXPECT_EQ(with_dropped(m, now), now);
+  EXPECT_EQ(with_dropped(m, {}), std::vector<double>{});
+}
+
+TEST(Routing, RecordsHaveTheShareOfDroppedChoices) {
+  ModelConfig m = tiny(ModelType::qwen3_moe);
+  m.num_hidden_layers = 1, m.num_experts = 2, m.num_experts_per_tok = 1;
+  EXPECT_EQ(routing_records(m, std::vector<double>{6, 2, 0, 0, 0, 2}, 1).at(0).dropped_share, 0.25);
 }
 
 }  // namespace

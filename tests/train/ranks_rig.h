@@ -89,6 +89,7 @@ struct Setting {
   double balance = 0.001;  // router_aux_loss_coef of models with experts
   int experts = 1;         // of the shards, those that have other experts
   double srste = -1;       // decay of weights that are not kept, of 2:4 by SR-STE; below 0: dense
+  double capacity = 0;     // expert_capacity_factor
   int ranks() const { return mesh().ranks(); }
   MeshSizes mesh() const {
     return {.copies = replicas,
@@ -111,7 +112,7 @@ struct Setting {
                teacher ? cat(" teacher ", top_k, " ", int(distill)) : "",
                gradients == DType::bf16 ? " gradients bf16" : "", offload > 0 ? cat(" offload ", offload) : "",
                host_units > 0 ? cat(" host units ", host_units) : "", srste >= 0 ? " 2:4" : "",
-               experts > 1 ? cat(" experts ", experts) : "",
+               experts > 1 ? cat(" experts ", experts) : "", capacity > 0 ? cat(" capacity ", capacity) : "",
                outer.steps > 0 ? cat(" workers ", workers, " rounds of ", outer.steps) : "",
                freeze > 0 ? cat(" workers ", workers, " frozen at ", freeze) : "");
   }
@@ -187,6 +188,7 @@ inline EngineOptions options(const Setting& s) {
   std::ranges::copy(default_groups(s.rule), std::back_inserter(o.optimizer.groups));
   o.schedule = {.style = DecayStyle::constant, .lr = s.lr, .min_lr = s.lr};
   o.clip_grad = s.clip;
+  o.expert_capacity_factor = s.capacity;
   o.z_loss = s.z_loss;
   o.ahead_weights = s.ahead;
   o.depth.rate = float(s.depth);
