@@ -9,6 +9,7 @@
 #include "cuda/dora.h"
 #include "cuda/dropout.h"
 #include "cuda/embedding.h"
+#include "cuda/fp4_sum.h"
 #include "cuda/int8_gemm.h"
 #include "cuda/lamb.h"
 #include "cuda/loss.h"
