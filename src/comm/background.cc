@@ -30,7 +30,6 @@ class Background final : public Communicator {
 
   int rank() const override { return group_->rank(); }
   int size() const override { return group_->size(); }
-  bool in_background() const override { return true; }
   void all_reduce(Tensor x, Reduce how, Stream stream) override {
     start([this, x, how, stream] { group_->all_reduce(x, how, stream); });
   }

@@ -46,7 +46,6 @@ class Communicator {
   virtual void all_to_all(std::span<const Tensor> out, std::span<const Tensor> in, Stream) = 0;
   // In the background (comm/background.h): calls return at once. calls(): number of calls so far; finish_calls()
   // returns when the first `calls` of them have ended.
-  virtual bool in_background() const { return false; }
   virtual int64_t calls() const { return 0; }
   virtual void finish_calls(int64_t /*calls*/) {}
   virtual void broadcast(Tensor x, int root, Stream) = 0;

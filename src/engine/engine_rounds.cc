@@ -96,12 +96,9 @@ bool Engine::set_in_flight(const std::vector<int64_t>& fragments) {
   return true;
 }
 
-// Deltas overlap steps if the device has several streams, or in the background, and if states have their home in the
-// device's memory.
+// States in host memory are in device memory within a phase only.
 bool Engine::overlaps_rounds() const {
-  const ProcessMesh& mesh = backend_.mesh;
-  return (options_.sums_beside.value_or(!backend_.device.unified()) || mesh.deltas().in_background()) &&
-         options_.states_home.mem == Mem::device && mesh.workers().size() > 1;
+  return options_.outer.delay > 0 && options_.states_home.mem == Mem::device && backend_.mesh.workers().size() > 1;
 }
 
 }  // namespace athanor

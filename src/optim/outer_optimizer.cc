@@ -11,7 +11,7 @@ namespace athanor {
 OuterOptimizer::OuterOptimizer(const OuterOptions& options, ParamStore& params, bool overlaps)
     : options_(options),
       params_(params),
-      overlaps_(overlaps && options.delay > 0),
+      overlaps_(overlaps),
       in_flight_(size_t(options.fragments)),
       sent_(in_flight_.size()) {
   CHECK(options_.steps > 0 && options_.fragments > 0 && options_.fragments <= options_.steps, options_.fragments,

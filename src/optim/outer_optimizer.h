@@ -37,7 +37,6 @@ class OuterOptimizer {
   std::vector<StateSpec> states() const;
   void plan(MemoryPlan&);      // call after the parameters' plan()
   void commit(Device&) const;  // call after the plan's commit()
-  const OuterOptions& options() const { return options_; }
   int64_t fragments() const { return options_.fragments; }
   // True if a fragment's round ends with this step, counted from 1; the ends of the fragments' rounds are evenly
   // spaced.
@@ -46,7 +45,6 @@ class OuterOptimizer {
   bool is_due(int64_t fragment, int64_t step) const {
     return is_in_flight(fragment) && round_ends(fragment, step - options_.delay);
   }
-  bool overlaps() const { return overlaps_; }
   // The functions below skip collectives in a dry run; all ranks call them together.
   void start(Ctx&);                         // sets the global weights to this worker's weights
   void end_round(Ctx&, int64_t fragment);   // with a delay, only begins to send deltas

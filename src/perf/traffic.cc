@@ -161,7 +161,7 @@ void add_workers(StepTraffic& t, const Engine& engine, ProcessMesh& mesh, const 
   const bool compressed = engine.optimizer() && engine.optimizer()->compresses();
   const OuterOptions& outer = engine.options().outer;
   const double steps = compressed ? 1 : double(outer.steps);
-  const bool overlaps = !compressed && outer.delay > 0 && engine.overlaps_rounds();
+  const bool overlaps = engine.overlaps_rounds();
   if (overlaps) t.in_flight = std::min(1.0, double(outer.fragments * outer.delay) / steps);
   const double all_reduced = 2.0 * (workers - 1) / workers;  // bytes sent per byte
   for (const auto& unit : engine.model().params().units()) {

@@ -57,12 +57,9 @@ std::vector<Setting> all_settings() {
   all.push_back({.shards = 2, .stage = 1, .rule = RuleName::normuon});
   for (const int tensor : {1, 2})
     all.push_back({.shards = 2, .stage = 1, .tensor = tensor, .workers = 2, .outer = {.steps = 1}});
-  for (const bool beside : {false, true})
-    all.push_back({.shards = 2,
-                   .stage = 1,
-                   .beside = beside,
-                   .workers = 2,
-                   .outer = {.steps = 3, .delay = 1, .deltas = DeltaDtype::fp4}});
+  for (const int delay : {0, 1})
+    all.push_back(
+        {.shards = 2, .stage = 1, .workers = 2, .outer = {.steps = 3, .delay = delay, .deltas = DeltaDtype::fp4}});
   for (const int stage : {0, 1, 3})
     all.push_back({.type = ModelType::dots1, .shards = 4, .stage = stage, .experts = 2});
   return all;
