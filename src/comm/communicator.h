@@ -44,6 +44,10 @@ class Communicator {
   // One tensor per rank, in rank order, of any sizes: out[r] arrives at rank r as its in[this rank], which must have
   // the same size. A tensor without data is not sent. Tensors of `out` may overlap.
   virtual void all_to_all(std::span<const Tensor> out, std::span<const Tensor> in, Stream) = 0;
+  // In the background (comm/background.h): calls return at once. calls(): number of calls so far; finish_calls()
+  // returns when the first `calls` of them have ended.
+  virtual int64_t calls() const { return 0; }
+  virtual void finish_calls(int64_t /*calls*/) {}
   virtual void broadcast(Tensor x, int root, Stream) = 0;
   virtual void barrier() = 0;
 };

@@ -1,5 +1,6 @@
 #include "comm/mesh.h"
 
+#include "comm/background.h"
 #include "comm/observed.h"
 
 namespace athanor {
@@ -48,7 +49,9 @@ int RankGrid::with(int rank, Axes axes, int index) const {
   return number + rank * stride;  // what is left of `rank` is the number of the grid
 }
 
-ProcessMesh::ProcessMesh(std::unique_ptr<Communicator> world, const MeshSizes& sizes) : world_(std::move(world)) {
+ProcessMesh::ProcessMesh(std::unique_ptr<Communicator> world, const MeshSizes& sizes,
+                         std::unique_ptr<Communicator> background)
+    : world_(std::move(world)), background_(std::move(background)) {
   const RankGrid grid(sizes.by_axis());  // grid of each worker
   const int product = sizes.of_worker();
   CHECK(sizes.shards % sizes.experts == 0, sizes.experts, " ranks with other experts in ", sizes.shards, " shards");
@@ -69,6 +72,11 @@ ProcessMesh::ProcessMesh(std::unique_ptr<Communicator> world, const MeshSizes& s
     expert_copies_ = group(kDataParallel - Axes{Axis::ep});
     expert_shards_ = group({Axis::dp_shard, Axis::cp});
   }
+  // In reverse order, since NCCL's groups of the same ranks in the same order share a communicator, whose collectives
+  // run one after the other.
+  if (!sizes.delayed || sizes.workers == 1) return;
+  deltas_ = background_ ? make_background(background_->split(world_->rank() % product, -workers_->rank()))
+                        : workers_->split(0, -workers_->rank());
 }
 
 Communicator& ProcessMesh::weights() const {

@@ -22,6 +22,7 @@ struct MeshSizes {
   int experts = 1;  // size of ep; divides shards
   // Workers of local updates (optim/outer_optimizer.h): each has consecutive ranks, which form a grid of their own.
   int workers = 1;
+  bool delayed = false;  // workers send their deltas while they train: deltas() has a communicator of its own
   int of_worker() const { return stages * copies * shards * context * tensor; }
   int ranks() const { return workers * of_worker(); }
   std::array<int, kAxes> by_axis() const { return {stages, copies, shards / experts, experts, context, tensor}; }
@@ -66,8 +67,10 @@ constexpr Axes kDataParallel = kBatchAxes | Axes{Axis::cp};
 
 class ProcessMesh {
  public:
-  // sizes.ranks() must equal world's size.
-  ProcessMesh(std::unique_ptr<Communicator> world, const MeshSizes& sizes);
+  // sizes.ranks() must equal world's size. background: the same ranks over a wire of their own, for deltas() in the
+  // background; null: deltas() run in the stream that they are given.
+  ProcessMesh(std::unique_ptr<Communicator> world, const MeshSizes& sizes,
+              std::unique_ptr<Communicator> background = nullptr);
   Communicator& world() { return *world_; }
   Communicator& operator[](Axis axis) { return *axes_[static_cast<size_t>(axis)]; }
   int coord(Axis axis) const { return axes_[static_cast<size_t>(axis)]->rank(); }
@@ -81,6 +84,8 @@ class ProcessMesh {
   Communicator& expert_shards() const { return expert_shards_ ? *expert_shards_ : shards(); }
   // Ranks of all workers that have the same part of the weights; all other groups are within a worker.
   Communicator& workers() const { return *workers_; }
+  // The same ranks, for collectives that run concurrently with those of workers().
+  Communicator& deltas() const { return deltas_ ? *deltas_ : *workers_; }
   // number of ranks, or groups of ranks, with different sequences
   int batches() const { return workers().size() * size(kBatchAxes); }
   // All axes of kDataParallel together: the ranks that split a batch, or its sequences.
@@ -100,11 +105,11 @@ class ProcessMesh {
 
  private:
   Communicator& group(Axis axis) const { return *axes_[static_cast<size_t>(axis)]; }
-  std::unique_ptr<Communicator> world_;
+  std::unique_ptr<Communicator> world_, background_;
   std::array<std::unique_ptr<Communicator>, kAxes> axes_;
   std::unique_ptr<Communicator> data_parallel_, shards_;  // shards_: null if dp_shard's group has the same ranks
   std::unique_ptr<Communicator> weights_;                 // null unless pp and tp, or workers, or experts are several
-  std::unique_ptr<Communicator> workers_;
+  std::unique_ptr<Communicator> workers_, deltas_;        // deltas_: null unless MeshSizes::delayed
   std::unique_ptr<Communicator> expert_copies_, expert_shards_;  // null if all ranks have all experts
 };
 

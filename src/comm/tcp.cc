@@ -96,7 +96,7 @@ std::vector<Entry::Guest> Entry::guests() {
 // The connections of one rank to others. Each is made when it is first needed, by the rank with the higher number.
 class Connections final : public Wire {
  public:
-  Connections(Rendezvous& rendezvous, const std::string& interfaces, bool share_memory);
+  Connections(Rendezvous& rendezvous, const std::string& interfaces, bool share_memory, const std::string& name);
   void run(std::vector<Transfer>& sends, std::vector<Transfer>& receives) override;
   void start(Transfer send) override;
   void finish(int peer, int64_t under_way) override;
@@ -121,7 +121,8 @@ class Connections final : public Wire {
   std::optional<Entry> entry_;
 };
 
-Connections::Connections(Rendezvous& rendezvous, const std::string& interfaces, bool share_memory)
+Connections::Connections(Rendezvous& rendezvous, const std::string& interfaces, bool share_memory,
+                         const std::string& name)
     : rendezvous_(rendezvous), peers_(size_t(rendezvous.size())) {
   const RankInfo& me = rendezvous.options().ranks;
   const int first = std::min(me.world, rendezvous.tree().fan_out + 2);
@@ -137,7 +138,7 @@ Connections::Connections(Rendezvous& rendezvous, const std::string& interfaces, 
   SharedEntry shared = share_memory ? SharedEntry::listening() : SharedEntry();
   put_text(mine, shared.address());
   std::string numbers;
-  for (const std::string& text : rendezvous.exchange("tcp endpoint", mine)) {
+  for (const std::string& text : rendezvous.exchange(cat(name, " endpoint"), mine)) {
     FieldReader fields(text);
     endpoints_.push_back(fields.text());
     numbers += fields.text();
@@ -286,8 +287,9 @@ void Connections::move_until(std::vector<Transfer>& sends, std::vector<Transfer>
 
 }  // namespace
 
-std::unique_ptr<Communicator> make_tcp(Rendezvous& rendezvous, const std::string& interfaces, bool share_memory) {
-  auto world = make_direct(std::make_shared<Connections>(rendezvous, interfaces, share_memory), rendezvous.rank(),
+std::unique_ptr<Communicator> make_tcp(Rendezvous& rendezvous, const std::string& interfaces, bool share_memory,
+                                       const std::string& name) {
+  auto world = make_direct(std::make_shared<Connections>(rendezvous, interfaces, share_memory, name), rendezvous.rank(),
                            rendezvous.tree());
   // Fails now if a rank cannot be reached: connects to every rank, or to the neighbours in the tree.
   world->barrier();

@@ -104,6 +104,12 @@ void end_process(const std::string& why) {
 
 }  // namespace
 
+std::unique_ptr<Communicator> Machine::connect(const std::string& name) const {
+  const EnvironmentVariables environment = process_environment();
+  return make_tcp(*rendezvous_, value_of(environment, "ATHANOR_SOCKET_IFNAME"),
+                  value_of(environment, "ATHANOR_SHM_DISABLE") != "1", name);
+}
+
 Machine::Neighbours Machine::meet(const Config& config, const RankInfo& ranks) {
   if (ranks.world == 1) return {};
   const EnvironmentVariables environment = process_environment();
@@ -125,7 +131,7 @@ Machine::Neighbours Machine::meet(const Config& config, const RankInfo& ranks) {
                                                      .last_resort = end_process,
                                                      .interfaces = interfaces});
   secret_->remove();  // all ranks have connected
-  control_ = make_tcp(*rendezvous_, interfaces, value_of(environment, "ATHANOR_SHM_DISABLE") != "1");
+  control_ = connect("tcp");
   Neighbours here{.index = 0, .count = 0};
   const std::string me = machine_identity();
   const auto all = rendezvous_->exchange("machine", me);
@@ -220,7 +226,10 @@ Machine::Machine(const Config& config, const RankInfo& ranks, WithoutLibraries o
     if (rendezvous_) require_same_kind(*rendezvous_, gpu);
     gpu ? open_gpu(config, ranks, here) : open_cpu(config, here);
     auto world = !control_ ? make_single(*device_) : gpu ? connect_gpus(config, ranks) : control_->split(0, ranks.rank);
-    mesh_ = std::make_unique<ProcessMesh>(observed(std::move(world), collectives_), mesh);
+    const bool background = mesh.delayed && mesh.workers > 1 && !gpu;
+    if (background) control_->barrier();  // ranks with another configuration make another call, and are told so
+    mesh_ = std::make_unique<ProcessMesh>(observed(std::move(world), collectives_), mesh,
+                                          background ? connect("tcp of deltas") : nullptr);
     network_ = gpu ? between_gpus() : kBetweenCpus;
     network_.per_machine = here.count;
   });

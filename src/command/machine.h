@@ -53,6 +53,7 @@ class Machine {
   struct Neighbours {  // this rank among those on the same machine
     int index = 0, count = 1;
   };
+  std::unique_ptr<Communicator> connect(const std::string& name) const;
   Neighbours meet(const Config&, const RankInfo&);
   void open_cpu(const Config&, const Neighbours&);
   void open_gpu(const Config&, const RankInfo&, const Neighbours&);

@@ -25,6 +25,7 @@ constexpr std::string_view kGroupOptimizers[] = {
     "muon",      "normuon",     "adamw_8bit", "lamb", "schedule_free_adamw",
     "adafactor", "onebit_adam", "onebit_lamb"};
 constexpr std::string_view kGroupRoles[] = {"any", "matrix", "embedding", "vector"};
+constexpr std::string_view kDeltaDtypes[] = {"fp32", "fp4"};
 constexpr std::string_view kMuonScales[] = {"original", "match_rms", "spectral"};
 constexpr std::string_view kStochasticDepthModes[] = {"linear", "uniform"};
 constexpr std::string_view kDistillLosses[] = {"kl", "reverse_kl", "uld"};
@@ -72,6 +73,7 @@ ChoiceNames choice_names(PipelineSchedule) { return kPipelineSchedules; }
 ChoiceNames choice_names(RuleName) { return kOptimizers; }
 ChoiceNames choice_names(std::optional<RuleName>) { return kGroupOptimizers; }
 ChoiceNames choice_names(std::optional<Role>) { return kGroupRoles; }
+ChoiceNames choice_names(DeltaDtype) { return kDeltaDtypes; }
 ChoiceNames choice_names(MuonScale) { return kMuonScales; }
 ChoiceNames choice_names(StochasticDepthMode) { return kStochasticDepthModes; }
 ChoiceNames choice_names(DistillLoss) { return kDistillLosses; }

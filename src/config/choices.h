@@ -54,6 +54,7 @@ ChoiceNames choice_names(PipelineSchedule);
 ChoiceNames choice_names(RuleName);
 ChoiceNames choice_names(std::optional<RuleName>);
 ChoiceNames choice_names(std::optional<Role>);
+ChoiceNames choice_names(DeltaDtype);
 ChoiceNames choice_names(MuonScale);
 ChoiceNames choice_names(DistillLoss);
 ChoiceNames choice_names(StochasticDepthMode);

@@ -176,7 +176,10 @@ struct Config {
   double outer_learning_rate = 0.7;
   double outer_momentum = 0.9;
   int64_t local_fragments = 1;  // parts of the model that are averaged in turn within local_steps
-  int64_t mup_base_width = 0;   // 0 = off
+  int64_t outer_delay = 0;      // steps from the end of a fragment's round to its outer step
+  double outer_mixing = 0.0;    // share of a worker's weights that an outer step leaves
+  DeltaDtype outer_delta_dtype = DeltaDtype::fp32;
+  int64_t mup_base_width = 0;  // 0 = off
   std::vector<ParamGroupConfig> param_groups = default_param_groups({});
   WeightDecayStyle weight_decay_style = WeightDecayStyle::constant;
   double end_weight_decay = -1.0;  // -1 until validate(): weight_decay

@@ -142,6 +142,16 @@ std::vector<Field<Config>> optimizer_fields() {
              "local_steps: parts of the model that are averaged at different steps of a round, one after the other, "
              "so that less is sent at once")
           .developer(),
+      number("outer_delay", &Config::outer_delay, at_least(0), refused, "steps",
+             "local_steps: steps from the end of a round to the use of what workers send each other then, which is "
+             "sent beside these steps (docs/distributed.md); 1 to 5 are usual"),
+      number("outer_mixing", &Config::outer_mixing, below(0, 1), notice, "",
+             "local_steps: share of its own weights that a worker keeps where it takes the shared ones; 0.5 is usual "
+             "with outer_delay"),
+      choice<&Config::outer_delta_dtype>(
+          "outer_delta_dtype", notice,
+          "local_steps: what workers send each other of each weight's movement: fp32, or "
+          "fp4 = 4.5 bits (docs/distributed.md)"),
       number(
           "mup_base_width", &Config::mup_base_width, at_least(0), refused, "",
           "hidden_size at which learning rate and initializer_range were found: initial weights and rates of another "

@@ -137,6 +137,9 @@ std::vector<std::string> keys_without_effect(const Config& c) {
   unused.key("outer_learning_rate", &Config::outer_learning_rate, c.local_steps > 0, "local_steps above 0");
   unused.key("outer_momentum", &Config::outer_momentum, c.local_steps > 0, "local_steps above 0");
   unused.key("local_fragments", &Config::local_fragments, c.local_steps > 0, "local_steps above 0");
+  unused.key("outer_delay", &Config::outer_delay, c.local_steps > 0, "local_steps above 0");
+  unused.key("outer_mixing", &Config::outer_mixing, c.local_steps > 0, "local_steps above 0");
+  unused.key("outer_delta_dtype", &Config::outer_delta_dtype, c.local_steps > 0, "local_steps above 0");
 
   unused.key("tail_average_start", &Config::tail_average_start, c.tail_average_start < c.train_iters,
              "runs of more train_iters");

@@ -429,6 +429,16 @@ void validate_workers(const Config& c) {
   if (c.local_steps == 0) return;
   require(c.local_fragments <= c.local_steps, "local_fragments: ", c.local_fragments, " fragments are more than the ",
           c.local_steps, " steps of local_steps; take at most as many");
+  require(c.outer_delay < c.local_steps, "outer_delay: after ", c.outer_delay,
+          " steps the next round has ended, which has the ", c.local_steps, " steps of local_steps; take fewer");
+  const int64_t workers = c.data_parallel_replicate_size;
+  if (c.outer_delta_dtype == DeltaDtype::fp4) {
+    require(workers > 1,
+            "outer_delta_dtype: fp4 compresses what workers send each other, and "
+            "data_parallel_replicate_size 1 is one worker; set it to fp32, or have several");
+    require(workers < 15, "outer_delta_dtype: each of data_parallel_replicate_size ", workers,
+            " workers sends fp4 to all others, from 15 on more than in fp32; set it to fp32, or have fewer");
+  }
   const auto averages = [&](bool set, const char* key) {
     require(!set, key, ": evaluations would read a second average of the weights beside the one of local_steps ",
             c.local_steps, "; set it to 0, or local_steps to 0");
@@ -439,7 +449,6 @@ void validate_workers(const Config& c) {
           "optimizer: schedule_free_adamw averages the weights itself, "
           "and local_steps ",
           c.local_steps, " replaces them at the end of a round; take adamw, or local_steps 0");
-  const int64_t workers = c.data_parallel_replicate_size;
   require(workers == 1 || !c.log_noise_scale, "log_noise_scale: the steps of ", workers,
           " copies with local_steps are not one step; set it to false, or data_parallel_replicate_size to 1");
   require(workers == 1 || c.deterministic_reduction != DeterministicReduction::rank_invariant,

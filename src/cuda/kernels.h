@@ -8,6 +8,7 @@
 #include "cuda/dora.h"
 #include "cuda/dropout.h"
 #include "cuda/embedding.h"
+#include "cuda/fp4_sum.h"
 #include "cuda/int8_gemm.h"
 #include "cuda/loss.h"
 #include "cuda/mlp.h"

@@ -12,9 +12,9 @@ namespace athanor {
 enum class Mem : uint8_t { device, pinned, host };
 // An ordered queue of work: a CUDA stream. On the CPU, work runs synchronously in the calling thread.
 // copy: from host to device memory, and work of no other stream. copy_back: from device to host memory, a separate
-// stream since a GPU's link carries both directions at once.
-enum class Stream : uint8_t { compute, comm, copy, copy_back };
-constexpr int kDeviceStreams = 4;
+// stream since a GPU's link carries both directions at once. workers: collectives that take whole steps.
+enum class Stream : uint8_t { compute, comm, copy, copy_back, workers };
+constexpr int kDeviceStreams = 5;
 
 struct Event {
   virtual ~Event() = default;

@@ -234,12 +234,19 @@ class Engine {
   static constexpr int64_t kStepsAhead = 2;
   // For local updates; without them these functions do nothing, and workers() is 0. start_rounds() copies this worker's
   // weights, which are the same on all workers, to the global weights.
+  bool overlaps_rounds() const;  // delayed deltas are sent while steps run
   int64_t workers() const { return outer_ || compresses() ? backend_.mesh.workers().size() : 0; }
   void start_rounds();
   // Called after step number `step` of the run, counted from 1, with no step uncollected: ends the rounds that end
-  // there; with `all`, the rounds of all fragments.
+  // there and makes the outer steps that are due there, of which round_ends() says whether there are any. With `all`,
+  // makes the outer steps of all fragments, for the last time of those whose deltas are in flight.
   bool round_ends(int64_t step) const;
   void end_rounds(int64_t step, bool all = false);
+  // Fragments whose outer step is still to come. receive_deltas() makes states complete before they are saved or
+  // loaded; set_in_flight() follows the loading, and returns false if there are no such fragments.
+  std::vector<int64_t> in_flight() const { return outer_ ? outer_->in_flight() : std::vector<int64_t>{}; }
+  void receive_deltas();
+  bool set_in_flight(const std::vector<int64_t>& fragments);
   // Sets whether workers send each other compressed momentum instead of gradients, from the next close_step() on. Has
   // no effect unless the optimizer compresses.
   void set_compressed(bool compressed) { compressed_ = compressed && optimizer_->compresses(); }

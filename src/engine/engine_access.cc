@@ -16,6 +16,7 @@ void Engine::want_logits() {
 
 std::unique_ptr<BlockGather> Engine::gather_blocks() {
   CHECK(!reads_averages_, "masters may be averages; use_weights() comes first");
+  receive_deltas();
   return std::make_unique<BlockGather>(context(*ops_, nullptr), model_->params(), options_.save_block_bytes);
 }
 

@@ -83,7 +83,8 @@ Engine::Engine(const ModelConfig& config, const EngineOptions& options, Backend 
     states.push_back(pruned_.emplace(model_->params(), *options_.pruning).state());
   if (options_.training && options_.pruning && options_.pruning->method == PruneMethod::srste)
     sparse_.emplace(model_->params(), *options_.pruning);
-  if (options_.training && options_.outer.steps > 0) outer_.emplace(options_.outer, model_->params());
+  if (options_.training && options_.outer.steps > 0)
+    outer_.emplace(options_.outer, model_->params(), overlaps_rounds());
   if (outer_) std::ranges::move(outer_->states(), std::back_inserter(states));
   model_->plan(memory_, options_.recipe, options_.training, std::move(states),
                {.stage = options_.zero_stage,

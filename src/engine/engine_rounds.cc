@@ -7,7 +7,8 @@
 namespace athanor {
 namespace {
 
-std::string phase_of(int64_t fragment) { return cat("end of a round, fragment ", fragment); }
+std::string end_phase(int64_t fragment) { return cat("end of a round, fragment ", fragment); }
+std::string step_phase(int64_t fragment) { return cat("outer step, fragment ", fragment); }
 
 }  // namespace
 
@@ -38,8 +39,12 @@ void Engine::record_rounds() {
   outer_->start(c);
   arena_.finish_recording();
   for (int64_t fragment = 0; fragment < outer_->fragments(); ++fragment) {
-    arena_.record(phase_of(fragment));
+    arena_.record(end_phase(fragment));
     outer_->end_round(c, fragment);
+    arena_.finish_recording();
+    if (options_.outer.delay == 0) continue;
+    arena_.record(step_phase(fragment));
+    outer_->outer_step(c, fragment);
     arena_.finish_recording();
   }
 }
@@ -54,23 +59,46 @@ void Engine::start_rounds() {
 
 bool Engine::round_ends(int64_t step) const {
   for (int64_t fragment = 0; outer_ && fragment < outer_->fragments(); ++fragment)
-    if (outer_->round_ends(fragment, step)) return true;
+    if (outer_->round_ends(fragment, step) || outer_->is_due(fragment, step)) return true;
   return false;
 }
 
 void Engine::end_rounds(int64_t step, bool all) {
   if (!outer_) return;
   CHECK(uncollected() == 0 && micro_slot_ == 0, "the end of a round in the middle of a step");
-  for (int64_t fragment = 0; fragment < outer_->fragments(); ++fragment) {
-    if (!all && !outer_->round_ends(fragment, step)) continue;
-    arena_.begin(phase_of(fragment));
+  const auto run = [&](const std::string& phase, void (OuterOptimizer::*part)(Ctx&, int64_t), int64_t fragment) {
+    arena_.begin(phase);
     Ctx c = context(*ops_, nullptr);
-    outer_->end_round(c, fragment);
+    ((*outer_).*part)(c, fragment);
     arena_.end();
+  };
+  for (int64_t fragment = 0; fragment < outer_->fragments(); ++fragment) {
+    if ((all && !outer_->is_in_flight(fragment)) || outer_->round_ends(fragment, step))
+      run(end_phase(fragment), &OuterOptimizer::end_round, fragment);
+    if ((all && outer_->is_in_flight(fragment)) || outer_->is_due(fragment, step))
+      run(step_phase(fragment), &OuterOptimizer::outer_step, fragment);
   }
   refresh_quantized(QuantizedFor::step);
-  backend_.device.sync();
+  backend_.device.wait(*backend_.device.record(Stream::compute));  // not for deltas in flight
   last_end_ = nullptr;
+}
+
+void Engine::receive_deltas() {
+  if (!outer_) return;
+  Ctx c = context(*ops_, nullptr);
+  outer_->receive(c);
+}
+
+bool Engine::set_in_flight(const std::vector<int64_t>& fragments) {
+  const auto is_one = [&](int64_t f) { return options_.outer.delay > 0 && f >= 0 && f < options_.outer.fragments; };
+  if (!std::ranges::all_of(fragments, is_one)) return false;
+  if (outer_) outer_->set_in_flight(fragments);
+  return true;
+}
+
+// States in host memory are in device memory within a phase only.
+bool Engine::overlaps_rounds() const {
+  return options_.outer.delay > 0 && options_.states_home.mem == Mem::device && backend_.mesh.workers().size() > 1;
 }
 
 }  // namespace athanor

@@ -8,6 +8,7 @@
 #include "ops/dora.h"
 #include "ops/dropout.h"
 #include "ops/embedding.h"
+#include "ops/fp4_sum.h"
 #include "ops/gated_sum.h"
 #include "ops/gemm.h"
 #include "ops/int8_gemm.h"
@@ -43,8 +44,8 @@ namespace athanor {
   X(StepRouterBias) X(SortByExpert) X(SendSlots) X(ReceiveSlots) X(SumRows) X(WeightedSwigluFwd) X(WeightedSwigluBwd) \
   X(GroupedGemm) X(ActivationFwd) X(ActivationBwd) X(ScaledSum) X(ScaledSumBwd) X(GatedSum) X(GatedSumBwd) X(Dropout) \
   X(DequantizeNf4) X(ScaleByMagnitude) X(ScaleByMagnitudeBwd) X(KeepTwoOfFour) X(DecayPruned) X(TopLogits) \
-  X(PickLogits) X(CachedDistilledCrossEntropy) X(OneBitMomentum) X(OneBitMean) X(OneBitDirection) X(AttentionSinks) \
-  X(AttentionSinksBwd) X(DropPath) X(Int8Gemm)
+  X(PickLogits) X(CachedDistilledCrossEntropy) X(OneBitMomentum) X(OneBitMean) X(OneBitDirection) X(PackFp4) X(SumFp4) \
+  X(AttentionSinks) X(AttentionSinksBwd) X(DropPath) X(Int8Gemm)
 // clang-format on
 
 // run() launches on the compute stream; scratch() returns the bytes of temporary memory that it needs, a pure function

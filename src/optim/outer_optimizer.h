@@ -2,11 +2,14 @@
 // its own weights w for a round of H steps. At the end of a round the workers average their distances from the global
 // weights, in f32, and Nesterov momentum updates the global weights:
 //   d = mean over workers of (theta - w);  v = mu v + d;  theta -= eta (d + mu v);  w = theta
-// With fragments [Douillard et al. 2025, "Streaming DiLoCo", without overlap] the units take turns within a round. The
-// caller decides when to save or evaluate.
+// Streaming DiLoCo [Douillard et al. 2025, alg. 2]: with fragments the units take turns within a round; with a delay d
+// is taken at the end of a round and used that many steps later, while it is sent beside these steps; with mixing alpha
+// the last assignment is w = alpha w + (1 - alpha) theta; and workers may send their distances in 4 bits (fp4_sum.h).
+// The caller decides when to save or evaluate.
 #pragma once
 #include <vector>
 
+#include "base/choices.h"
 #include "device/memory_plan.h"
 #include "param/param_store.h"
 
@@ -16,12 +19,21 @@ struct OuterOptions {
   int64_t steps = 0;  // H: steps per round; 0 = no local updates
   double learning_rate = 0.7, momentum = 0.9;
   int64_t fragments = 1;  // unit u belongs to fragment u % fragments
+  int64_t delay = 0;      // steps from the end of a fragment's round to its outer step; below `steps`
+  double mixing = 0;      // alpha
+  DeltaDtype deltas = DeltaDtype::fp32;
 };
 
 class OuterOptimizer {
  public:
-  OuterOptimizer(const OuterOptions&, ParamStore&);
-  // States of the trained weights: kGlobalWeightState, and kOuterMomentumState unless momentum is 0.
+  // overlaps: delayed deltas are sent by ProcessMesh::deltas() in Stream::workers, or in the background, concurrently
+  // with the following steps.
+  OuterOptimizer(const OuterOptions&, ParamStore&, bool overlaps);
+  ~OuterOptimizer();
+  OuterOptimizer(const OuterOptimizer&) = delete;
+  OuterOptimizer& operator=(const OuterOptimizer&) = delete;
+  // States of the trained weights: kGlobalWeightState; kOuterMomentumState unless momentum is 0; kOuterDeltaState, the
+  // sum of the workers' deltas, zero while none is in flight, if there is a delay.
   std::vector<StateSpec> states() const;
   void plan(MemoryPlan&);      // call after the parameters' plan()
   void commit(Device&) const;  // call after the plan's commit()
@@ -29,29 +41,60 @@ class OuterOptimizer {
   // True if a fragment's round ends with this step, counted from 1; the ends of the fragments' rounds are evenly
   // spaced.
   bool round_ends(int64_t fragment, int64_t step) const;
-  // start() and end_round() skip collectives in a dry run; all ranks call them together.
-  void start(Ctx&);  // sets the global weights to this worker's weights
-  void end_round(Ctx&, int64_t fragment);
+  // True if the outer step of a fragment whose deltas are in flight comes after this step.
+  bool is_due(int64_t fragment, int64_t step) const {
+    return is_in_flight(fragment) && round_ends(fragment, step - options_.delay);
+  }
+  // The functions below skip collectives in a dry run; all ranks call them together.
+  void start(Ctx&);                         // sets the global weights to this worker's weights
+  void end_round(Ctx&, int64_t fragment);   // with a delay, only begins to send deltas
+  void outer_step(Ctx&, int64_t fragment);  // with a delay
+  // Fragments whose deltas were sent and not used yet.
+  bool is_in_flight(int64_t fragment) const { return in_flight_[size_t(fragment)]; }
+  std::vector<int64_t> in_flight() const;
+  void set_in_flight(const std::vector<int64_t>& fragments);  // after the states were loaded
+  // The compute stream waits for all deltas in flight, so that the states may be read or written.
+  void receive(Ctx&);
 
  private:
   // A range of trained elements on this rank.
   struct Part {
     const ParamStore::Unit& unit;
     ParamStore::Range range;
-    Tensor theta, momentum;  // [n] f32; momentum is optional
+    Tensor theta, momentum, delta;  // [n] f32; momentum and delta are optional
+    Tensor records;                 // u8: records of all workers, where they must outlive a phase
     Tensor master() const { return unit.masters_on_device(range); }
   };
+  struct Used {
+    bool momentum = false, delta = false, writes_masters = false;
+  };
   // Calls fn for the parts of one fragment, or of all units if fragment is -1, with masters and states in device
-  // memory. Works on whole units, so that the all-reduces are the same calls wherever masters and states are stored.
+  // memory. Works on whole units, so that collectives are the same calls wherever masters and states are stored.
   template <class Fn>
-  void for_each(Ctx&, int64_t fragment, bool writes_masters, const Fn& fn) const;
+  void for_each(Ctx&, int64_t fragment, const Used&, const Fn& fn) const;
   static void read_weights(Ctx&, const Part&, const Tensor& to);
-  void update(Ctx&, const Part&) const;
+  // Collectives of a fragment in flight.
+  struct Sent {
+    std::vector<Ctx::Ticket> tickets = {};
+    Communicator* background = nullptr;
+    int64_t calls = 0;  // of `background`
+    void wait(Ctx&);
+  };
+  void send(Ctx&, const Part&, const Tensor& delta, Sent&) const;
+  void sum_records(Ctx&, const Tensor& delta, const Tensor& records) const;
+  void receive(Ctx&, int64_t fragment);
+  void update(Ctx&, const Part&, const Tensor& delta) const;
+  size_t momentum_state() const { return first_state_ + 1; }
+  size_t delta_state() const { return first_state_ + (options_.momentum > 0 ? 2 : 1); }
 
   OuterOptions options_;
   ParamStore& params_;
-  size_t first_state_ = 0;  // index of the first outer state among the parameters' states
-  Tensor rates_;            // StepState, as the update rule reads it
+  bool overlaps_;
+  size_t first_state_ = 0;       // index of the first outer state among the parameters' states
+  Tensor rates_;                 // StepState, as the update rule reads it
+  std::vector<Tensor> records_;  // by unit: 4-bit deltas of all workers that are in flight
+  std::vector<bool> in_flight_;  // by fragment
+  std::vector<Sent> sent_;       // by fragment
 };
 
 }  // namespace athanor

@@ -39,10 +39,11 @@ struct Adapters {
 // weights.
 inline constexpr const char* kEmaState = "ema";
 inline constexpr const char* kAverageMinusWeightState = "average_minus_weight";
-// With local updates: the weights that all workers share since the end of the last round, and the outer optimizer's
-// momentum. Evaluations and model files use global_weight.
+// With local updates: the weights that all workers share since the last outer step, the outer optimizer's momentum, and
+// the sum of the workers' deltas in flight. Evaluations and model files use global_weight.
 inline constexpr const char* kGlobalWeightState = "global_weight";
 inline constexpr const char* kOuterMomentumState = "outer_momentum";
+inline constexpr const char* kOuterDeltaState = "outer_delta";
 
 // An optimizer state of all or some weights.
 struct StateSpec {

@@ -5,6 +5,7 @@
 
 #include "comm/network.h"
 #include "engine/engine.h"
+#include "ops/fp4_sum.h"
 #include "ops/one_bit.h"
 
 namespace athanor {
@@ -152,18 +153,25 @@ void add_matrices(StepTraffic& t, const Engine& engine, ProcessMesh& mesh, const
   }
 }
 
-// What workers send each other while nothing is computed: at the ends of rounds of local updates, averaged over the
-// steps of a round, or records of compressed momentum in every step.
+// What workers send each other: deltas at the ends of rounds of local updates, averaged over the steps of a round,
+// which may overlap the steps of a delay; or records of compressed momentum in every step.
 void add_workers(StepTraffic& t, const Engine& engine, ProcessMesh& mesh, const Network& net) {
   const int workers = mesh.workers().size(), of_worker = mesh.world().size() / workers;
   if (workers == 1) return;
   const bool compressed = engine.optimizer() && engine.optimizer()->compresses();
-  const double steps = compressed ? 1 : double(engine.options().outer.steps);
-  const double bytes = compressed ? double(sizeof(OneBitRecord)) / double(kOneBitBlock) : 4;  // bytes per element
+  const OuterOptions& outer = engine.options().outer;
+  const double steps = compressed ? 1 : double(outer.steps);
+  const bool overlaps = engine.overlaps_rounds();
+  if (overlaps) t.in_flight = std::min(1.0, double(outer.fragments * outer.delay) / steps);
+  const double all_reduced = 2.0 * (workers - 1) / workers;  // bytes sent per byte
   for (const auto& unit : engine.model().params().units()) {
-    const double sent = 2.0 * (workers - 1) / workers * bytes * double(unit->shard.end - unit->shard.begin);
+    const int64_t n = unit->shard.end - unit->shard.begin;
+    const double sent = compressed ? all_reduced * double(sizeof(OneBitRecord)) / double(kOneBitBlock) * double(n)
+                        : outer.deltas == DeltaDtype::fp4 ? double(workers - 1) * double(fp4_bytes(n))
+                                                          : all_reduced * 4 * double(n);
     const double seconds = net.seconds(sent, workers, of_worker);
-    t.ends.add({unit->name, "workers"}, sent, seconds, 1 / steps, seconds / steps);
+    (overlaps ? t.rounds : t.ends)
+        .add({unit->name, "workers"}, sent, seconds, 1 / steps, overlaps ? 0 : seconds / steps);
   }
 }
 
@@ -218,6 +226,7 @@ std::vector<std::pair<const Traffic*, double>> StepTraffic::concurrent(double co
           {&gathers, micros},
           {&matrices, products},
           {&ends, 0},
+          {&rounds, compute * in_flight},
           {&tensor, kAll},
           {&context, kAll},
           {&experts, kAll}};

@@ -46,11 +46,13 @@ struct Traffic {
 
 // Mirrors the communication of ParamStore and of tensor-, context- and expert-parallel layers.
 struct StepTraffic {
-  Traffic early;     // overlaps with the last micro-batch's backward
-  Traffic backward;  // overlaps with every micro-batch's backward
-  Traffic gathers;   // overlaps with forward and backward
-  Traffic ends;      // before or after the optimizer, not overlapped
-  Traffic matrices;  // whole matrices to the ranks that update them, and back; overlaps with GEMMs of the update
+  Traffic early;         // overlaps with the last micro-batch's backward
+  Traffic backward;      // overlaps with every micro-batch's backward
+  Traffic gathers;       // overlaps with forward and backward
+  Traffic ends;          // before or after the optimizer, not overlapped
+  Traffic matrices;      // whole matrices to the ranks that update them, and back; overlaps with GEMMs of the update
+  Traffic rounds;        // deltas of workers; overlaps with the steps of their delay
+  double in_flight = 0;  // fraction of the steps in which deltas of some fragment are in flight
   // In the next three, the time beyond that of overlapping launches, if there are any, counts as exposed.
   Traffic tensor;   // collectives of tensor-parallel layers
   Traffic context;  // keys and values of context-parallel ranks, and their gradients
@@ -64,8 +66,8 @@ struct StepTraffic {
   std::map<LayerGroup, double> exposed_by_layer(double compute, double micro_batches, double products) const;
 
  private:
-  std::array<const Traffic*, 8> all() const {
-    return {&early, &backward, &gathers, &ends, &matrices, &tensor, &context, &experts};
+  std::array<const Traffic*, 9> all() const {
+    return {&early, &backward, &gathers, &ends, &matrices, &rounds, &tensor, &context, &experts};
   }
   // Each kind with the seconds of computation that overlap it, as if no other kind used them.
   std::vector<std::pair<const Traffic*, double>> concurrent(double compute, double micro_batches,

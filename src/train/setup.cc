@@ -115,7 +115,10 @@ EngineOptions engine_options(const Config& c, bool training) {
   o.outer = {.steps = c.local_steps,
              .learning_rate = c.outer_learning_rate,
              .momentum = c.outer_momentum,
-             .fragments = c.local_fragments};
+             .fragments = c.local_fragments,
+             .delay = c.outer_delay,
+             .mixing = c.outer_mixing,
+             .deltas = c.outer_delta_dtype};
   o.schedule = {.style = c.lr_decay_style,
                 .wsd = c.lr_wsd_decay_style,
                 .lr = c.learning_rate,
@@ -222,6 +225,7 @@ MeshSizes mesh_sizes(const Config& c, int ranks) {
                   .tensor = tensor,
                   .experts = experts};
   if (copies_are_workers(c)) sizes.workers = std::exchange(sizes.copies, 1);
+  sizes.delayed = c.local_steps > 0 && c.outer_delay > 0;
   if (compresses(c.optimizer) && sizes.workers == 1 && ranks > 1)
     throw Error(
         cat("data_parallel_replicate_size: optimizer ", name_of(c.optimizer),

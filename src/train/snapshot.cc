@@ -194,6 +194,7 @@ std::string state_json(const RunState& s) {
   if (!routing.empty()) j["routing"] = routing;
   if (s.routing_alarm) j["routing_alarm"] = true;
   if (s.workers > 0) j["workers"] = s.workers;
+  if (!s.in_flight.empty()) j["fragments_in_flight"] = s.in_flight;
   return j.dump(2) + "\n";
 }
 
@@ -236,6 +237,7 @@ RunState parse_state(const std::string& text, const std::string& where) {
     for (const auto& sum : j.value("routing", nlohmann::json::array())) s.routing.push_back(parse_magnitude(sum));
     s.routing_alarm = j.value("routing_alarm", false);
     s.workers = j.value("workers", int64_t{0});
+    s.in_flight = j.value("fragments_in_flight", std::vector<int64_t>{});
     if (s.step < 0 || s.device.spikes < 0 || s.device.spikes_in_row < 0 || (s.window && s.window->count < 0) ||
         s.consumed_samples < 0 || s.device.updates < 0 || s.micro_batch_size <= 0 || !(s.device.loss_scale > 0))
       throw Error(cat(where, ": numbers out of range; the checkpoint is damaged"));
@@ -344,6 +346,7 @@ void load_adapters(Engine& engine, Device& device, const AdapterFolder& folder) 
 RunState load_checkpoint(Engine& engine, Device& device, const std::string& folder, const std::string& without) {
   RunState state = read_run_state(folder);
   require_same_workers(state, engine.workers(), folder);
+  engine.receive_deltas();
   load_tensors(engine.model().params(), device, folder, without);
   engine.refresh_values();
   state.routing = with_dropped(engine.model().config(), std::move(state.routing));
@@ -351,6 +354,8 @@ RunState load_checkpoint(Engine& engine, Device& device, const std::string& fold
   if (!state.routing.empty() && state.routing.size() != sums)
     throw Error(cat(folder, "/state.json: routing has ", state.routing.size(), " sums, expected ", sums,
                     "; the checkpoint is damaged"));
+  if (!engine.set_in_flight(state.in_flight))
+    throw Error(cat(folder, "/state.json: fragments_in_flight are not of this run's; the checkpoint is damaged"));
   engine.write_state(state.device);
   if (engine.looks_for_spikes()) engine.write_window(state.window.value_or(SpikeWindow{}));
   return state;

@@ -428,7 +428,8 @@ bool Trainer::pause_due(int64_t step) const {
          routing_due(config_, step) || prunes_after(config_, step) || engine_->round_ends(step) || stop_signal() != 0;
 }
 
-// Also ends all rounds after the last step, so that the run's weights contain all updates of its workers.
+// Also makes the outer steps of all fragments after the last step, so that the run's weights contain the updates of its
+// workers.
 void Trainer::end_rounds() {
   const bool last = state_.step == config_.train_iters;
   if (!last && !engine_->round_ends(state_.step)) return;

@@ -71,7 +71,10 @@ std::string first_difference(const std::string& a, const std::string& b) {
 
 std::string workers_words(const Config& c, int64_t workers) {
   if (workers == 0) return "";
-  if (c.local_steps > 0) return cat(workers, " workers in rounds of ", c.local_steps, " steps, ");
+  if (c.local_steps > 0)
+    return cat(workers, " workers in rounds of ", c.local_steps, " steps, ",
+               c.outer_delay > 0 ? cat("outer steps ", c.outer_delay, " later, ") : "",
+               c.outer_delta_dtype == DeltaDtype::fp4 ? "deltas in 4 bits, " : "");
   return cat(workers, workers == 1 ? " worker" : " workers", " with compressed momentum after step ", c.freeze_step,
              ", ");
 }
@@ -507,6 +510,7 @@ void Trainer::begin_save(const char* why, bool diverged) {
     log::error("the weights after step ", state_.step, " have diverged: they are saved as ",
                diverged_folder(state_.step), ", and a run goes on from the checkpoint before");
   if (engine_->looks_for_spikes()) state_.window = engine_->read_window();
+  state_.in_flight = engine_->in_flight();
   count_quantized();
   count_routing();
   const std::string resolved = dump_resolved(config_);

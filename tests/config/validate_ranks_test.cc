@@ -159,6 +159,15 @@ TEST(Validate, LocalUpdates) {
   expect_parts(error_with({"local_steps=30", "optimizer=schedule_free_adamw", "lr_decay_style=constant"}),
                {"schedule_free_adamw", "local_steps 0"});
   expect_parts(error_with({"local_steps=3", "local_fragments=4"}), {"local_fragments: 4", "3 steps"});
+  expect_parts(error_with({"local_steps=3", "outer_delay=3"}),
+               {"outer_delay: after 3 steps", "3 steps of local_steps"});
+  expect_parts(error_with({"local_steps=3", "outer_delta_dtype=fp4"}),
+               {"outer_delta_dtype: fp4", "data_parallel_replicate_size 1", "set it to fp32"});
+  expect_parts(error_with({"local_steps=3", "outer_delta_dtype=fp4", "data_parallel_replicate_size=16"}),
+               {"outer_delta_dtype", "data_parallel_replicate_size 16", "set it to fp32"});
+  EXPECT_EQ(error_with({"local_steps=4", "local_fragments=2", "outer_delay=3", "outer_mixing=0.5",
+                        "outer_delta_dtype=fp4", "data_parallel_replicate_size=2", "zero_stage=0"}),
+            "");
   expect_parts(error_with({"local_steps=30", "data_parallel_replicate_size=2", "log_noise_scale=true"}),
                {"log_noise_scale", "data_parallel_replicate_size to 1"});
   EXPECT_EQ(error_with({"local_steps=30", "data_parallel_replicate_size=2", "zero_stage=0"}), "");

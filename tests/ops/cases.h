@@ -56,6 +56,7 @@ void quantize_part_cases(Examiner&);
 void optimizer_cases(Examiner&);
 void step_control_cases(Examiner&);  // of these
 void one_bit_cases(Examiner&);       // likewise
+void fp4_sum_cases(Examiner&);       // likewise
 void trust_ratio_cases(Examiner&);   // likewise
 void qk_clip_cases(Examiner&);
 void moe_cases(Examiner&);

@@ -2,6 +2,7 @@
 import json
 import os
 import resource
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -181,6 +182,21 @@ class SameRunTest(RanksTest):
         self.assertIn("data_parallel_replicate_size", error)
         self.assertIn("saved with 2 workers", error)
         self.assertIn("2, as data_parallel_replicate_size", self.run_program("plan", self.config, *local).out)
+
+    def test_workers_with_deltas_in_flight_go_on(self):
+        options = ("local_steps=4", "local_fragments=2", "outer_delay=1", "outer_mixing=0.5", "outer_delta_dtype=fp4",
+                   "data_parallel_replicate_size=2", "zero_stage=0", "save_interval=6")  # a round ends with step 6
+        local = [word for option in options for word in ("--set", option)]
+        self.launch(2, *local, "--set", "save=whole")
+        shutil.copytree(self.folder / "whole", self.folder / "parts")
+        shutil.rmtree(self.folder / "parts" / "step-00000012")
+        state = json.loads((self.folder / "parts" / "step-00000006" / "state.json").read_text())
+        self.assertEqual(state["fragments_in_flight"], [0])
+        self.launch(2, *local, "--set", "save=parts")
+        self.assertEqual(self.losses("parts"), self.losses("whole"))
+        whole, parts = (json.loads((self.folder / run / "step-00000012" / "manifest.json").read_text())["tensors"]
+                        for run in ("whole", "parts"))
+        self.assertEqual({t["name"]: t["xxh3"] for t in parts}, {t["name"]: t["xxh3"] for t in whole})
 
     def test_workers_that_compress_momentum_go_on_before_and_after_the_freeze(self):
         one_bit = ("--set", "optimizer=onebit_adam", "--set", "freeze_step=6", "--set", "data_parallel_replicate_size=2",

@@ -34,7 +34,8 @@ AfterSteps after(const Setting& s, int64_t steps, const std::function<void(Engin
   all.evaluations.resize(size_t(s.ranks())), all.evaluations_of_weights.resize(size_t(s.ranks()));
   run_ranks(s.ranks(), [&](std::unique_ptr<Communicator> world) {
     const CpuBackend cpu = make_cpu({.threads = 1});
-    ProcessMesh mesh(std::move(world), s.mesh());
+    auto background = s.background ? world->split(0, world->rank()) : nullptr;
+    ProcessMesh mesh(std::move(world), s.mesh(), std::move(background));
     Engine engine(tiny(s), options(s), {*cpu.device, *cpu.ops, mesh});
     engine.commit();
     engine.init_weights();
@@ -120,6 +121,90 @@ TEST(LocalUpdates, TheOuterStepIsNesterovMomentum) {
   });
 }
 
+// Compares two workers with a loop in double. The last step uses the deltas in flight at once.
+TEST(LocalUpdates, DelayedOuterStepsMatchTheFormula) {
+  constexpr int64_t kRound = 4, kDelay = 2, kEnd = 9;
+  constexpr double kMixing = 0.25;
+  const Setting s = two_workers({.steps = kRound, .delay = kDelay, .mixing = kMixing});
+  std::vector<float> initial;
+  std::vector<std::vector<float>> before[2], after[2];  // weights by worker and step, around end_rounds()
+  run_ranks(2, [&](std::unique_ptr<Communicator> world) {
+    const CpuBackend cpu = make_cpu({.threads = 1});
+    ProcessMesh mesh(std::move(world), s.mesh());
+    Engine engine(tiny(s), options(s), {*cpu.device, *cpu.ops, mesh});
+    engine.commit();
+    engine.init_weights();
+    const int worker = mesh.workers().rank();
+    if (worker == 0) initial = testing::all_masters(engine, *cpu.device);
+    for (int64_t step = 1; step <= kEnd; ++step) {
+      accumulate(engine, step - 1);
+      engine.finish_step();
+      before[worker].push_back(testing::all_masters(engine, *cpu.device));
+      if (engine.round_ends(step) || step == kEnd) engine.end_rounds(step, step == kEnd);
+      after[worker].push_back(testing::all_masters(engine, *cpu.device));
+    }
+    EXPECT_TRUE(engine.in_flight().empty());
+  });
+  std::vector<double> theta(initial.begin(), initial.end()), v(theta.size()), d;
+  int64_t outer_steps = 0;
+  for (int64_t step = 1; step <= kEnd; ++step) {
+    const auto at = size_t(step - 1);
+    if (!d.empty() && (step % kRound == kDelay || step == kEnd)) {
+      double most = 0, moved = 0;
+      for (size_t i = 0; i < v.size(); ++i) {
+        v[i] = 0.9 * v[i] + d[i];
+        theta[i] -= 0.7 * (d[i] + 0.9 * v[i]);
+        for (const int k : {0, 1}) {
+          const double w = kMixing * double(before[k][at][i]) + (1 - kMixing) * theta[i];
+          most = std::max(most, std::abs(double(after[k][at][i]) - w));
+          moved = std::max(moved, std::abs(w - double(before[k][at][i])));
+        }
+      }
+      EXPECT_LT(most, 1e-6) << step;
+      EXPECT_GT(moved, 1e-3) << step;
+      d.clear();
+      ++outer_steps;
+    } else {
+      for (const int k : {0, 1}) EXPECT_EQ(before[k][at], after[k][at]) << step;
+    }
+    if (step % kRound != 0) continue;
+    for (size_t i = 0; i < v.size(); ++i)
+      d.push_back(theta[i] - (double(before[0][at][i]) + double(before[1][at][i])) / 2);
+  }
+  EXPECT_EQ(outer_steps, 2);
+}
+
+TEST(LocalUpdates, DeltasBesideStepsKeepTheBits) {
+  for (const DeltaDtype deltas : {DeltaDtype::fp32, DeltaDtype::fp4}) {
+    Setting s = two_workers({.steps = 3, .fragments = 2, .delay = 1, .mixing = 0.5, .deltas = deltas});
+    s.precision = "bf16", s.frozen = {"layers.0.mlp"};
+    const AfterSteps want = after(s, 5);
+    Setting at_once = s, background = s;
+    at_once.offload = 256, background.background = true;
+    for (const Setting& other : {at_once, background}) {
+      const AfterSteps got = after(other, 5);
+      EXPECT_EQ(want.masters, got.masters) << other.name();
+      EXPECT_EQ(want.evaluations, got.evaluations) << other.name();
+    }
+  }
+}
+
+TEST(LocalUpdates, WorkersAgreeOnDeltasInFourBits) {
+  Setting s{.clip = 0, .workers = 3, .outer = {.steps = 2, .deltas = DeltaDtype::fp4}};
+  const AfterSteps got = after(s, 2);
+  EXPECT_EQ(got.masters[0], got.masters[1]);
+  EXPECT_EQ(got.masters[0], got.masters[2]);
+  s.outer.deltas = DeltaDtype::fp32;
+  const std::vector<float> want = after(s, 2).masters[0], initial = after(s, 0).masters[0];
+  double lost = 0, moved = 0;
+  for (size_t i = 0; i < want.size(); ++i) {
+    lost += std::pow(double(want[i]) - double(got.masters[0][i]), 2);
+    moved += std::pow(double(want[i]) - double(initial[i]), 2);
+  }
+  EXPECT_LT(std::sqrt(lost / moved), 0.1);
+  EXPECT_GT(std::sqrt(lost / moved), 0.01);
+}
+
 TEST(LocalUpdates, WorkersDifferInARoundAndAgreeAfterIt) {
   const Setting s = two_workers({.steps = 3});
   const AfterSteps in = after(s, 2), at_end = after(s, 3);
@@ -161,6 +246,11 @@ TEST(LocalUpdates, RanksOfAWorkerAreFree) {
     Setting tensor = s;
     tensor.tensor = 2;
     expect_same(want, train(tensor, 4), 1e-5, tensor.name());
+    Setting delayed = s;
+    delayed.outer.steps = 3, delayed.outer.delay = 1;
+    const Curve want_delayed = train(delayed, 4);
+    delayed.shards = 2, delayed.stage = 2;
+    expect_same(want_delayed, train(delayed, 4), 1e-5, delayed.name());
     Setting accumulated = s;
     accumulated.replicas = 2, accumulated.accumulation = 4;
     expect_same(want, train(accumulated, 4), 1e-5, accumulated.name());
@@ -205,6 +295,13 @@ TEST(LocalUpdates, ARunGoesOnToTheBitFromAnyStepOfARound) {
   for (const Setting& s : settings) expect_exact_resume(s, {3, 4}, 5);
 }
 
+// Rounds end after steps 2, 4, 6: at each stop the deltas of one fragment are in flight.
+TEST(LocalUpdates, ARunWithDeltasInFlightGoesOnToTheBit) {
+  Setting s = two_workers({.steps = 4, .fragments = 2, .delay = 2, .mixing = 0.5, .deltas = DeltaDtype::fp4});
+  s.precision = "bf16", s.master = DType::i16, s.shards = 2, s.stage = 1;
+  expect_exact_resume(s, {2, 5}, 7);
+}
+
 // The ranks within a worker may change between save and load.
 TEST(LocalUpdates, CheckpointsHoldEveryWorkerAndRefuseAnotherNumber) {
   const testing::TempDir dir;
@@ -238,6 +335,8 @@ TEST(LocalUpdates, GlobalWeightsAndMomentumAreInThePlan) {
   EXPECT_EQ(with, 2 * before) << "theta and v beside m and v, sharded like these";
   local.outer.momentum = 0;
   EXPECT_EQ(train(local, 1).optimizer, before + before / 2);
+  local.outer.delay = 1;
+  EXPECT_EQ(train(local, 1).optimizer, 2 * before) << "deltas in flight";
 }
 
 }  // namespace

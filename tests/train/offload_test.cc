@@ -133,6 +133,8 @@ TEST(Offload, KeepsRoundsOfLocalUpdates) {
     expect_same_bits(
         {.precision = "bf16", .master = master, .shards = 2, .stage = 1, .workers = 2, .outer = {.steps = 3}},
         "local updates");
+  expect_same_bits({.precision = "bf16", .workers = 2, .outer = {.steps = 2, .delay = 1, .deltas = DeltaDtype::fp4}},
+                   "delayed updates");
 }
 
 TEST(Offload, KeepsWhatIsPruned) {

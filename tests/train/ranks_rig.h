@@ -81,7 +81,8 @@ struct Setting {
   DistillLoss distill = DistillLoss::kl;
   int workers = 1;
   OuterOptions outer = {};
-  int64_t freeze = 0;   // steps with uncompressed gradients of onebit_adam and onebit_lamb
+  bool background = false;  // delayed deltas are sent by a thread
+  int64_t freeze = 0;       // steps with uncompressed gradients of onebit_adam and onebit_lamb
   int64_t offload = 0;  // elements per chunk of master weights and optimizer states in host memory; 0: kept in device
                         // memory
   bool offload_inputs = false;
@@ -97,7 +98,8 @@ struct Setting {
             .context = context,
             .tensor = tensor,
             .experts = experts,
-            .workers = workers};
+            .workers = workers,
+            .delayed = outer.delay > 0};
   }
 
   std::string name() const {
@@ -113,7 +115,9 @@ struct Setting {
                gradients == DType::bf16 ? " gradients bf16" : "", offload > 0 ? cat(" offload ", offload) : "",
                host_units > 0 ? cat(" host units ", host_units) : "", srste >= 0 ? " 2:4" : "",
                experts > 1 ? cat(" experts ", experts) : "", capacity > 0 ? cat(" capacity ", capacity) : "",
-               outer.steps > 0 ? cat(" workers ", workers, " rounds of ", outer.steps) : "",
+               outer.steps > 0 ? cat(" workers ", workers, " rounds of ", outer.steps, " delay ", outer.delay,
+                                     " deltas ", int(outer.deltas))
+                               : "",
                freeze > 0 ? cat(" workers ", workers, " frozen at ", freeze) : "");
   }
 };
@@ -409,7 +413,7 @@ inline std::vector<double> run_part(const Setting& s, const std::string& load, i
     std::optional<RunLock> lock;
     if (mesh.world().rank() == 0) lock.emplace(save);
     RunState state{.step = to, .consumed_samples = to * s.sequences, .micro_batch_size = 1, .device = last};
-    state.workers = engine.workers();
+    state.workers = engine.workers(), state.in_flight = engine.in_flight();
     Checkpointer saves(engine, *cpu.device, {.root = save, .lock = lock ? &*lock : nullptr, .control = &mesh.world()});
     saves.begin(state, "", {.resolved_config = "{}", .hf_config = hf_config_json(tiny(s), "float32")}, {});
     saves.finish();

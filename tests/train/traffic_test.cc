@@ -57,6 +57,9 @@ std::vector<Setting> all_settings() {
   all.push_back({.shards = 2, .stage = 1, .rule = RuleName::normuon});
   for (const int tensor : {1, 2})
     all.push_back({.shards = 2, .stage = 1, .tensor = tensor, .workers = 2, .outer = {.steps = 1}});
+  for (const int delay : {0, 1})
+    all.push_back(
+        {.shards = 2, .stage = 1, .workers = 2, .outer = {.steps = 3, .delay = delay, .deltas = DeltaDtype::fp4}});
   for (const int stage : {0, 1, 3})
     all.push_back({.type = ModelType::dots1, .shards = 4, .stage = stage, .experts = 2});
   return all;
@@ -76,7 +79,7 @@ void observe_a_step(const Setting& s, Look&& look) {
     watch.observer = &observer;
     accumulate(engine, 0);
     engine.finish_step();
-    engine.end_rounds(1);
+    engine.end_rounds(1, true);
     watch.observer = nullptr;
     if (mesh.world().rank() == 0) look(engine, mesh, observer);
   });
@@ -115,6 +118,18 @@ TEST(Traffic, IsExpectedOfTheLayersThatSend) {
         EXPECT_NEAR(sum / whole, 1, 1e-12) << s.name();
       }
     });
+}
+
+TEST(Traffic, OfTwoWorkersInFourBitsIsASeventh) {
+  const auto sent = [](DeltaDtype deltas) {
+    double bytes = 0;
+    observe_a_step<Purposes>({.workers = 2, .outer = {.steps = 3, .deltas = deltas}},
+                             [&](Engine& engine, ProcessMesh& mesh, const Purposes&) {
+                               bytes = step_traffic(engine, mesh, {1e9, 1e9, 8}).bytes_of("workers");
+                             });
+    return bytes;
+  };
+  EXPECT_NEAR(sent(DeltaDtype::fp32) / sent(DeltaDtype::fp4), 32 / 4.5, 1e-9);
 }
 
 // The groups in which whole matrices and NorMuon's per-output values are sent.

@@ -32,6 +32,9 @@ def ways(args):
             "adamw, gradients in bf16": {**whole, "grad_dtype": "bf16"},
             "onebit_adam": {**COPIES, "optimizer": "onebit_adam", "freeze_step": max(1, args.steps // 5)},
             "adamw, local_steps 30": {**COPIES, **whole, "local_steps": 30},
+            "adamw, local_steps 30, streaming in 4 bits": {
+                **COPIES, **whole, "local_steps": 30, "local_fragments": 3, "outer_delay": 5, "outer_mixing": 0.5,
+                "outer_delta_dtype": "fp4", "outer_learning_rate": 0.4},
             "adamw on one host": whole}
 
 

@@ -58,10 +58,10 @@ CudaDevice::CudaDevice(int index, bool programmatic_launch, size_t host_memory)
   int least = 0, greatest = 0;
   CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
   for (const Stream which :
-       // comm has priority over pending compute blocks
-       {Stream::compute, Stream::comm, Stream::copy, Stream::copy_back})
+       // collectives have priority over pending compute blocks
+       {Stream::compute, Stream::comm, Stream::copy, Stream::copy_back, Stream::workers})
     CUDA_CHECK(cudaStreamCreateWithPriority(&streams_[static_cast<size_t>(which)], cudaStreamNonBlocking,
-                                            which == Stream::comm ? greatest : least));
+                                            which == Stream::comm || which == Stream::workers ? greatest : least));
   size_t free = 0, total = 0;
   CUDA_CHECK(cudaMemGetInfo(&free, &total));
   capacity_ = free;

@@ -16,7 +16,7 @@ constexpr double kSecondsToClose = 10;  // limit for ncclCommFinalize()
 
 double seconds(Clock::duration d) { return std::chrono::duration<double>(d).count(); }
 
-constexpr Stream kStreams[] = {Stream::compute, Stream::comm, Stream::copy, Stream::copy_back};
+constexpr Stream kStreams[] = {Stream::compute, Stream::comm, Stream::copy, Stream::copy_back, Stream::workers};
 
 }  // namespace
 

@@ -46,8 +46,9 @@ struct Setting {
   int64_t layers = 0;           // 0: that of the tiny model
   int stages = 1;               // pipeline-parallel size
   PipelineSchedule schedule = PipelineSchedule::one_f_one_b;
-  int workers = 1;  // workers that compress momentum, after `freeze` steps
+  int workers = 1;  // workers of local updates, or that compress momentum, after `freeze` steps
   int64_t freeze = 0;
+  OuterOptions outer = {};
   int ranks() const { return stages * replicas * shards * context * tensor * workers; }
   std::string name() const {
     return cat(name_of(type), " ", precision, " stage ", stage, " ranks ", replicas, "x", shards, "x", context, "x",
@@ -126,6 +127,7 @@ EngineOptions options(const Setting& s) {
   o.optimizer.rule = s.rule;
   if (s.freeze > 0) o.optimizer.freeze_step = s.freeze;
   o.optimizer.groups = default_groups(s.rule);
+  o.outer = s.outer;
   o.schedule = {.style = DecayStyle::constant, .lr = 3e-3, .min_lr = 3e-3};
   o.clip_grad = 0.5;
   o.recompute.granularity = s.recompute;
@@ -172,7 +174,8 @@ class NcclTraining : public Nccl {
                                           .context = s.context,
                                           .tensor = s.tensor,
                                           .experts = s.experts,
-                                          .workers = s.workers});
+                                          .workers = s.workers,
+                                          .delayed = s.outer.delay > 0});
       Engine engine(model(s), options(s), {*rank.cuda.device, *rank.cuda.ops, mesh});
       engine.commit();
       hosts.barrier();
@@ -192,6 +195,9 @@ class NcclTraining : public Nccl {
         engine.close_step(clock);
         EXPECT_EQ(rank.cuda.device->host_waits(), waits) << "the host waits inside of a step";
         while (engine.uncollected() > 1) collect();
+        if (!engine.round_ends(step + 1)) continue;
+        while (engine.uncollected() > 0) collect();
+        engine.end_rounds(step + 1);
       }
       while (engine.uncollected() > 0) collect();
       rank.quiet(hosts, board_);
@@ -303,6 +309,19 @@ TEST_F(NcclTraining, WorkersThatCompressMomentum) {
   const Curve scaled = train(lamb, 4);
   lamb.graphs = false;
   EXPECT_EQ(scaled, train(lamb, 4));
+}
+
+// Deltas in a stream of their own, beside steps that are replayed, have the bits of deltas that are sent at once.
+TEST_F(NcclTraining, DeltasOfWorkersOverlapSteps) {
+  for (const DeltaDtype deltas : {DeltaDtype::fp32, DeltaDtype::fp4}) {
+    Setting s{.workers = 2, .outer = {.steps = 3, .fragments = 2, .delay = 2, .mixing = 0.5, .deltas = deltas}};
+    const Curve beside = train(s, 7);
+    Setting at_once = s;
+    at_once.offload = 512;
+    EXPECT_EQ(beside, train(at_once, 7)) << int(deltas);
+    s.outer.mixing = 0;
+    EXPECT_NE(beside, train(s, 7)) << int(deltas);
+  }
 }
 
 // FP8 all-gather: one byte per weight of the blocks instead of two, with the same bits.
