@@ -235,7 +235,7 @@ requires kIsOneOf<Op, NormFwd, NormApply, QkNormFwd, AttentionFwd, MergeAttentio
                   ReceiveSlots, SumRows, WeightedSwigluFwd, WeightedSwigluBwd, GroupedGemm, ActivationFwd,
                   ActivationBwd, ScaledSum, GatedSum, Dropout, DequantizeNf4, ScaleByMagnitude, ScaleByMagnitudeBwd,
                   KeepTwoOfFour, DecayPruned, TopLogits, PickLogits, CachedDistilledCrossEntropy, OneBitMomentum,
-                  OneBitMean, OneBitDirection, AttentionSinks, AttentionSinksBwd, DropPath, Int8Gemm>
+                  OneBitMean, OneBitDirection, AttentionSinks, AttentionSinksBwd, DropPath, Int8Gemm, SourceLosses>
 constexpr size_t scratch(const Op&) { return 0; }
 
 inline size_t scratch(const ColumnSum& op) {

@@ -131,6 +131,7 @@ EngineOptions engine_options(const Config& c, bool training) {
   o.router_bias_rate = float(c.router_bias_update_rate);
   o.quantized = c.log_quantization_interval > 0;
   o.noise_scale = c.log_noise_scale;
+  o.sources = int64_t(c.train_data.size());
   o.spikes = {.deviations = c.loss_spike_zscore, .most_in_row = c.max_consecutive_spikes};
   o.z_loss = c.z_loss;
   o.ahead_weights = ahead_weights_at(c, 0);

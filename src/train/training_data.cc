@@ -80,6 +80,14 @@ std::string epochs_of_sources(const Config& c, const Dataset& data) {
   return text;
 }
 
+NamedValues source_losses(const Config& c, std::span<const double> sums) {
+  NamedValues losses;
+  const size_t count = sums.size() / 2;
+  for (size_t i = 0; i < count; ++i)
+    if (sums[count + i] > 0) losses.emplace_back(source_name(c.train_data[i]), sums[i] / sums[count + i]);
+  return losses;
+}
+
 PackingOptions packing_options(const Config& c, const Dataset& train) {
   PackingOptions o{.reset_attention_mask = c.reset_attention_mask,
                    .reset_position_ids = c.reset_position_ids,
