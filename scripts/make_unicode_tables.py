@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Writes src/tokenizer/unicode_classes.cc and unicode_nfc.cc: what the splitters and the NFC normalizer know of Unicode.
+"""Writes src/tokenizer/unicode_classes.cc, unicode_forms.cc and unicode_compatible.cc: what the splitters and the normalizers know of Unicode.
 
 The classes are those of Unicode 16.0.0, as `tiktoken` 0.14 and `tokenizers` 0.23 have them; the package unicodedata2 is
-their source here. The normalizer of `tokenizers` knows Unicode 9.0 only; what came later is left out of the NFC tables.
+their source here. The normalizers of `tokenizers` know Unicode 9.0 only; what came later is left out of their tables, and
+its punctuation is older still.
 
 usage: make_unicode_tables.py [--check]      --check compares the stored files with what would be written
 needs: unicodedata2 16.0.0 (pip install unicodedata2==16.0.0)
@@ -34,6 +35,22 @@ NEWER_THAN_NFC = [
     (0x11839, 0x1183A), (0x11938, 0x11938), (0x1193D, 0x1193E), (0x11943, 0x11943), (0x119E0, 0x119E0), (0x11A34, 0x11A34), (0x11A47, 0x11A47), (0x11A99, 0x11A99), (0x11D42, 0x11D42), (0x11D44, 0x11D45), (0x11D97, 0x11D97),
     (0x11F41, 0x11F42), (0x16121, 0x16128), (0x1612F, 0x1612F), (0x16D68, 0x16D6A), (0x16FF0, 0x16FF1), (0x1E08F, 0x1E08F), (0x1E130, 0x1E136), (0x1E2AE, 0x1E2AE), (0x1E2EC, 0x1E2EF), (0x1E4EC, 0x1E4EF), (0x1E5EE, 0x1E5EF),
 ]
+# Likewise, those with a decomposition by compatibility.
+NEWER_THAN_NFKC = [
+    (0x32FF, 0x32FF), (0xA7F2, 0xA7F4), (0xAB69, 0xAB69), (0x10781, 0x10785), (0x10787, 0x107B0), (0x107B2, 0x107BA),
+    (0x1CCD6, 0x1CCF9), (0x1E030, 0x1E06D), (0x1F16C, 0x1F16C), (0x1FBF0, 0x1FBF9),
+]
+# Characters that are punctuation (P) in Unicode 16 or in `tokenizers`, not in both.
+OTHER_PUNCTUATION = [
+    (0x61D, 0x61D), (0x9FD, 0x9FD), (0xA76, 0xA76), (0xC77, 0xC77), (0xC84, 0xC84), (0x166D, 0x166D), (0x1B4E, 0x1B4F),
+    (0x1B7D, 0x1B7F), (0x2E43, 0x2E4F), (0x2E52, 0x2E5D), (0x10D6E, 0x10D6E), (0x10EAD, 0x10EAD), (0x10F55, 0x10F59),
+    (0x10F86, 0x10F89), (0x111C9, 0x111C9), (0x113D4, 0x113D5), (0x113D7, 0x113D8), (0x1144B, 0x1144F),
+    (0x1145A, 0x1145B), (0x1145D, 0x1145D), (0x11660, 0x1166C), (0x116B9, 0x116B9), (0x1183B, 0x1183B),
+    (0x11944, 0x11946), (0x119E2, 0x119E2), (0x11A3F, 0x11A46), (0x11A9A, 0x11A9C), (0x11A9E, 0x11AA2),
+    (0x11B00, 0x11B09), (0x11BE1, 0x11BE1), (0x11C41, 0x11C45), (0x11C70, 0x11C71), (0x11EF7, 0x11EF8),
+    (0x11F43, 0x11F4F), (0x11FFF, 0x11FFF), (0x12FF1, 0x12FF2), (0x16D6D, 0x16D6F), (0x16E97, 0x16E9A),
+    (0x16FE2, 0x16FE2), (0x1E5FF, 0x1E5FF), (0x1E95E, 0x1E95F),
+]
 
 
 def char_class(code):
@@ -44,8 +61,18 @@ def char_class(code):
     return CATEGORIES.get(unicode.category(chr(code)), 0)
 
 
+def is_in(ranges, code):
+    return any(first <= code <= last for first, last in ranges)
+
+
 def is_newer(code):
-    return any(first <= code <= last for first, last in NEWER_THAN_NFC)
+    return is_in(NEWER_THAN_NFC, code)
+
+
+def is_punctuation(code):
+    """As the pre-tokenizer `Punctuation` has it: all printable characters of ASCII that are neither letter nor number too."""
+    known = unicode.category(chr(code))[0] == "P" or (code < 0x80 and unicode.category(chr(code))[0] == "S")
+    return known != is_in(OTHER_PUNCTUATION, code)
 
 
 def combining(code):
@@ -75,6 +102,16 @@ def decompositions():
     return rows
 
 
+def compatible():
+    """[(code point, what it is replaced by)], one level deep."""
+    rows = []
+    for code in range(LAST + 1):
+        fields = unicode.decomposition(chr(code)).split()
+        if fields and fields[0].startswith("<") and not is_in(NEWER_THAN_NFKC, code):
+            rows.append((code, [int(field, 16) for field in fields[1:]]))
+    return rows
+
+
 def lines_of(words):
     line = " "
     for word in words:
@@ -90,22 +127,24 @@ def table(declaration, words):
 
 
 def classes_file():
-    runs = runs_of(char_class)
+    runs, punctuation = runs_of(char_class), runs_of(is_punctuation)
     return f"""// Made by scripts/make_unicode_tables.py from Unicode {VERSION}; do not edit. Runs of code points of one class, each
-// as its first code point << 8 | class (unicode.h).
+// as its first code point << 8 | class (unicode.h). Code points at which punctuation begins or ends, in turn.
 #include "tokenizer/unicode_tables.h"
 
 namespace athanor {{
 
 // clang-format off
 {table(f"const std::array<uint32_t, kClassRuns> class_runs", [f"0x{code << 8 | value:x}," for code, value in runs])}
+
+{table("const std::array<uint32_t, kPunctuationEnds> punctuation_ends", [f"0x{code:x}," for code, _ in punctuation[1:]])}
 // clang-format on
 
 }}  // namespace athanor
-""", len(runs)
+""", {"kClassRuns": len(runs), "kPunctuationEnds": len(punctuation) - 1}
 
 
-def nfc_file():
+def forms_file():
     combining_runs = runs_of(combining)
     rows = decompositions()
     # 21 + 21 + 21 bits and the mark of pairs that do not compose.
@@ -125,10 +164,29 @@ namespace athanor {{
 // clang-format on
 
 }}  // namespace athanor
-""", len(rows), len(combining_runs)
+""", {"kDecompositions": len(rows), "kCombiningRuns": len(combining_runs)}
 
 
-def header_file(class_runs, rows, combining_runs):
+def compatible_file():
+    codes = [code for replaced, parts in compatible() for code in (replaced + LAST + 1, *parts)]
+    codes += [0] * (-len(codes) % 3)
+    words = [f"0x{a | b << 21 | c << 42:x}," for a, b, c in zip(codes[::3], codes[1::3], codes[2::3])]
+    return f"""// Made by scripts/make_unicode_tables.py from Unicode {VERSION}; do not edit. Decompositions by compatibility: a code
+// point, marked by 0x{LAST + 1:x} added to it, and those that replace it; three code points a word, the first one lowest.
+#include "tokenizer/unicode_tables.h"
+
+namespace athanor {{
+
+// clang-format off
+{table("const std::array<uint64_t, kCompatibleWords> compatible", words)}
+// clang-format on
+
+}}  // namespace athanor
+""", {"kCompatibleWords": len(words)}
+
+
+def header_file(sizes):
+    constants = "\n".join(f"inline constexpr size_t {name} = {size};" for name, size in sizes.items())
     return f"""// Made by scripts/make_unicode_tables.py from Unicode {VERSION}; do not edit. The sizes of its tables; their layout is
 // told where they are.
 #pragma once
@@ -138,11 +196,11 @@ def header_file(class_runs, rows, combining_runs):
 
 namespace athanor {{
 
-inline constexpr size_t kClassRuns = {class_runs};
-inline constexpr size_t kDecompositions = {rows};
-inline constexpr size_t kCombiningRuns = {combining_runs};
+{constants}
 extern const std::array<uint32_t, kClassRuns> class_runs;
+extern const std::array<uint32_t, kPunctuationEnds> punctuation_ends;
 extern const std::array<uint64_t, kDecompositions> decompositions;
+extern const std::array<uint64_t, kCompatibleWords> compatible;
 extern const std::array<uint32_t, kCombiningRuns> combining_runs;
 
 }}  // namespace athanor
@@ -156,10 +214,11 @@ def main():
     if unicode.unidata_version != VERSION:
         sys.exit(f"unicodedata2 has Unicode {unicode.unidata_version}, expected {VERSION}: "
                  f"pip install unicodedata2=={VERSION}")
-    classes, class_runs = classes_file()
-    nfc, rows, combining_runs = nfc_file()
-    files = {"unicode_classes.cc": classes, "unicode_nfc.cc": nfc,
-             "unicode_tables.h": header_file(class_runs, rows, combining_runs)}
+    classes, sizes = classes_file()
+    forms, sizes_of_forms = forms_file()
+    replaced, sizes_of_replaced = compatible_file()
+    files = {"unicode_classes.cc": classes, "unicode_forms.cc": forms, "unicode_compatible.cc": replaced,
+             "unicode_tables.h": header_file(sizes | sizes_of_forms | sizes_of_replaced)}
     for name, text in files.items():
         path = FOLDER / name
         if not args.check:

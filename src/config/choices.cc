@@ -45,6 +45,7 @@ constexpr std::string_view kAmaxComputeAlgos[] = {"max", "most_recent"};
 constexpr std::string_view kMasterWeights[] = {"fp32", "split", "bf16"};
 constexpr std::string_view kSumDtypes[] = {"fp32", "bf16"};
 constexpr std::string_view kPackings[] = {"contiguous", "best_fit"};
+constexpr std::string_view kFimLevels[] = {"token", "character"};
 constexpr std::string_view kEvalWeights[] = {"current", "average", "ema"};
 constexpr std::string_view kAsyncSave[] = {"auto", "on", "off"};
 constexpr std::string_view kOffload[] = {"none", "cpu", "auto"};
@@ -91,6 +92,7 @@ ChoiceNames choice_names(MasterWeights) { return kMasterWeights; }
 ChoiceNames choice_names(SumDtype) { return kSumDtypes; }
 ChoiceNames choice_names(EvalWeights) { return kEvalWeights; }
 ChoiceNames choice_names(Packing) { return kPackings; }
+ChoiceNames choice_names(FimLevel) { return kFimLevels; }
 ChoiceNames choice_names(AsyncSave) { return kAsyncSave; }
 ChoiceNames choice_names(Offload) { return kOffload; }
 ChoiceNames choice_names(DeterministicReduction) { return kDeterministicReduction; }

@@ -35,6 +35,7 @@ enum class AsyncSave { automatic, on, off };
 enum class Offload { none, cpu, automatic };  // to host memory
 enum class DeterministicReduction { fixed_order, rank_invariant };
 enum class Packing { contiguous, best_fit };  // how documents become rows
+enum class FimLevel { token, character };     // places of the cuts of fill-in-the-middle
 enum class TokenDtype { automatic, uint8, uint16, uint32, uint64, int8, int16, int32, int64 };
 // What may happen to a key whose value changed when a run resumes from a checkpoint.
 enum class OnResume { free, notice, refused };
@@ -73,6 +74,7 @@ ChoiceNames choice_names(SumDtype);
 ChoiceNames choice_names(DeterministicReduction);
 ChoiceNames choice_names(EvalWeights);
 ChoiceNames choice_names(Packing);
+ChoiceNames choice_names(FimLevel);
 ChoiceNames choice_names(AsyncSave);
 ChoiceNames choice_names(Offload);
 ChoiceNames choice_names(RecomputeGranularity);

@@ -260,6 +260,7 @@ struct Config {
   double fim_rate = 0.0;                   // fraction of documents reordered so that the middle comes last; 0 = off
   double fim_spm_rate = 0.5;               // fraction of the reordered documents in the order suffix, prefix, middle
   std::optional<FimTokens> fim_tokens;
+  FimLevel fim_level = FimLevel::token;
   // evaluation
   int64_t eval_interval = 250;  // steps; 0 = never
   int64_t eval_iters = 20;      // global batches per evaluation

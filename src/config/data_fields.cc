@@ -154,6 +154,9 @@ std::vector<Field<Config>> data_fields() {
              Custom<Config>{read_fim_tokens, write_fim_tokens, fim_tokens_schema, "null, or list of three"}, refused,
              "fim_rate: the tokens before the prefix, the suffix and the middle, each by its id, or by its text in the "
              "tokenizer beside train_data"),
+      choice<&Config::fim_level>("fim_level", refused,
+                                 "fim_rate: documents are cut between tokens, or between characters, as published; "
+                                 "character needs the tokenizer beside train_data"),
   };
 }
 

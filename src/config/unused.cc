@@ -102,6 +102,7 @@ std::vector<std::string> keys_without_effect(const Config& c) {
 
   unused.key("fim_spm_rate", &Config::fim_spm_rate, c.fim_rate > 0, "fim_rate above 0");
   unused.key("fim_tokens", &Config::fim_tokens, c.fim_rate > 0, "fim_rate above 0");
+  unused.key("fim_level", &Config::fim_level, c.fim_rate > 0, "fim_rate above 0");
   for (size_t k = 0; k < c.train_data_stages.size(); ++k)
     if (first_sample_of(c, c.train_data_stages[k]) >= samples_after(c, c.train_iters))
       unused.remarks.push_back(cat("train_data_stages[", k, "] has no effect: it begins after ",

@@ -69,6 +69,8 @@ void add_gguf_tokenizer(GgufFile& file, const ModelFolder& model) {
   if (!has_tokenizer(model.path())) return without(" has no tokenizer");
   LoadedParts loaded = load_tokenizer_parts(model.path());
   if (loaded.parts.characters) return without(" has a tokenizer of characters, which is not written");
+  if (!loaded.parts.normalizer.only_nfc())
+    log::warn("gguf: ", model.path(), " has a tokenizer that normalizes texts, which llama.cpp does not do");
   file.set("tokenizer.ggml.model", "gpt2");  // byte-level BPE, for every model
   file.set("tokenizer.ggml.pre", pattern_name(loaded.parts));
   add_tokens(file, loaded.parts, m.vocab_size, model.path());

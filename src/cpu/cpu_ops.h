@@ -64,6 +64,7 @@ class CpuOps final : public Ops {
   void run(const RowMax&, void* scratch) override;
   void run(const LogitSums&, void* scratch) override;
   void run(const DistillSums&, void* scratch) override;
+  void run(const SourceLosses&, void* scratch) override;
   // top_logits.cc
   void run(const TopLogits&, void* scratch) override;
   void run(const PickLogits&, void* scratch) override;

@@ -331,4 +331,16 @@ void CpuOps::run(const LogitSums& op, void*) {
   });
 }
 
+void CpuOps::run(const SourceLosses& op, void*) {
+  auto* sums = op.sums.as<double>();
+  const auto *targets = op.targets.as<int32_t>(), *sources = op.sources.as<int32_t>();
+  const auto* losses = op.losses.as<float>();
+  for (int64_t i = 0; i < op.losses.numel(); ++i) {
+    if (targets[i] < 0) continue;
+    double* sum = sums + sources[op.rows.sequence(i)];
+    sum[0] += SourceLosses::rounded(losses[i]);
+    sum[op.sums.cols()] += 1;
+  }
+}
+
 }  // namespace athanor

@@ -379,6 +379,27 @@ __global__ void __launch_bounds__(kMaxThreads, 2) cross_entropy_of_part(Logits<T
   if constexpr (kAhead) write_ahead<kCapped>(a, row, found, ahead, found.target);
 }
 
+// ---- losses by source
+
+// One block per source, which reads all rows: a few for each thread.
+__global__ void __launch_bounds__(kMaxThreads)
+    add_source_losses(double* sums, const float* losses, const int32_t* targets, const int32_t* sources,
+                      SequenceRows rows, int64_t n) {
+  ptx::wait_for_earlier_kernels();
+  SHARED(double, smem, [32]);
+  double sum = 0, count = 0;
+  for (int64_t i = threadIdx.x; i < n; i += kMaxThreads) {
+    if (targets[i] < 0 || sources[rows.sequence(i)] != static_cast<int>(blockIdx.x)) continue;
+    sum += SourceLosses::rounded(losses[i]);
+    ++count;
+  }
+  sum = block_reduce(sum, smem, Plus{});
+  count = block_reduce(count, smem, Plus{});
+  if (threadIdx.x > 0) return;
+  sums[blockIdx.x] += sum;
+  sums[gridDim.x + blockIdx.x] += count;
+}
+
 // ---- launchers
 
 // Columns that fit into shared memory with two blocks per SM, in whole chunks.
@@ -420,6 +441,14 @@ int token(int64_t first) {
   return static_cast<int>(first);
 }
 }  // namespace
+
+void run(const SourceLosses& op, void*, cudaStream_t stream) {
+  const int64_t n = op.losses.numel(), count = op.sums.cols();
+  if (n == 0) return;
+  const LaunchConfig config{dim3(grid_size(count)), dim3(kMaxThreads), 0, stream};
+  CUDA_CHECK(launch(add_source_losses, config, data<double>(op.sums), data<float>(op.losses), data<int32_t>(op.targets),
+                    data<int32_t>(op.sources), op.rows, n));
+}
 
 void run(const RowMax& op, void*, cudaStream_t stream) {
   if (op.x.rows() == 0) return;

@@ -1,39 +1,55 @@
 #include "data/fill_in_the_middle.h"
 
 #include <algorithm>
+#include <array>
 #include <span>
 #include <utility>
 #include <vector>
 
+#include "base/error.h"
 #include "base/rng.h"
 
 namespace athanor {
 namespace {
 
-struct Cuts {
-  size_t first, second;
-  bool suffix_first;
+using Tokens = std::span<const int32_t>;
+
+struct TextParts {
+  Tokens prefix, middle, suffix;
 };
 
-// Reorders the text in place; its length does not change.
-void reorder(std::span<int32_t> text, const FillInTheMiddle& fim, const Cuts& cuts) {
-  const std::span<int32_t> kept = text.first(text.size() - size_t(kFimSentinels));
-  const auto prefix = kept.first(cuts.first), middle = kept.subspan(cuts.first, cuts.second - cuts.first),
-             suffix = kept.subspan(cuts.second);
-  std::vector<int32_t> out;
-  const auto add = [&](std::span<const int32_t> part) { out.insert(out.end(), part.begin(), part.end()); };
-  out.push_back(fim.prefix);
-  if (!cuts.suffix_first) add(prefix);
-  out.push_back(fim.suffix);
-  add(suffix);
-  out.push_back(fim.middle);
-  if (cuts.suffix_first) add(prefix);
-  add(middle);
-  std::ranges::copy(out, text.begin());
+// Parts of a text without its last tokens, for which the sentinels need the space.
+TextParts parts_of(Tokens text, const std::array<uint32_t, 2>& places) {
+  const Tokens kept = text.first(text.size() - size_t(kFimSentinels));
+  const auto [first, second] =
+      std::minmax({uniform_place(places[0], kept.size()), uniform_place(places[1], kept.size())});
+  return {kept.first(first), kept.subspan(first, second - first), kept.subspan(second)};
 }
 
-// A position in [0, n], uniform up to 2^-32.
-size_t place(uint32_t bits, size_t n) { return size_t((uint64_t(bits) * (n + 1)) >> 32); }
+std::vector<int32_t> ordered(const TextParts& parts, const FillInTheMiddle& fim, bool suffix_first) {
+  std::vector<int32_t> out;
+  const auto add = [&](Tokens part) { out.insert(out.end(), part.begin(), part.end()); };
+  out.push_back(fim.prefix);
+  if (!suffix_first) add(parts.prefix);
+  out.push_back(fim.suffix);
+  add(parts.suffix);
+  out.push_back(fim.middle);
+  if (suffix_first) add(parts.prefix);
+  add(parts.middle);
+  return out;
+}
+
+// Reorders the text in place; its length does not change.
+void reorder(std::span<int32_t> text, const FillInTheMiddle& fim, const std::array<uint32_t, 2>& places,
+             bool suffix_first) {
+  std::vector<int32_t> out;
+  if (fim.characters)
+    if (const auto parts = fim.characters->cut(text, text.size() - size_t(kFimSentinels), places))
+      out = ordered({parts->prefix, parts->middle, parts->suffix}, fim, suffix_first);
+  if (out.empty()) out = ordered(parts_of(text, places), fim, suffix_first);
+  CHECK(out.size() == text.size(), "a text of ", text.size(), " tokens was reordered to ", out.size());
+  std::ranges::copy(out, text.begin());
+}
 
 bool hits(uint32_t bits, double rate) { return double(bits) * 0x1p-32 < rate; }
 
@@ -58,9 +74,7 @@ void fill_in_the_middle(Window& window, const FillInTheMiddle& fim, const Window
     const std::span<int32_t> text = text_of(window, std::exchange(begin, ends[i]), ends[i], fim.eod_id);
     const auto bits = philox(seed, uint64_t(key.window), i);
     if (int64_t(text.size()) < kLeastText || !hits(bits[0], fim.rate)) continue;
-    const size_t kept = text.size() - size_t(kFimSentinels);
-    const auto [first, second] = std::minmax({place(bits[2], kept), place(bits[3], kept)});
-    reorder(text, fim, {first, second, hits(bits[1], fim.spm_rate)});
+    reorder(text, fim, {bits[2], bits[3]}, hits(bits[1], fim.spm_rate));
   }
 }
 

@@ -8,7 +8,7 @@
 namespace athanor {
 
 HostBatch::HostBatch(int64_t rows, int64_t seq_length, const PackingOptions& options)
-    : tokens(size_t(rows * seq_length)), targets(tokens.size()), seq_length_(seq_length) {
+    : tokens(size_t(rows * seq_length)), targets(tokens.size()), sources(size_t(rows)), seq_length_(seq_length) {
   if (!options.varies()) return;
   positions.resize(tokens.size());
   documents.resize(size_t(rows * options.table_rows()));
@@ -26,6 +26,7 @@ Row HostBatch::at(int64_t row, const PackingOptions& options) {
 
 void HostBatch::read(int64_t row, const Dataset& dataset, const Sample& sample, const PackingOptions& options) {
   given_up += dataset.read_row(sample, options, at(row, options));
+  sources[size_t(row)] = int32_t(sample.source);
 }
 
 void HostBatch::read(int64_t row, const Window& window, const PackingOptions& options) {

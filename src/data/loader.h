@@ -21,6 +21,7 @@ struct HostBatch {
   std::vector<int32_t> tokens, targets;             // [rows, T]; targets are the next tokens, -1 = ignored
   std::vector<int32_t> positions;                   // [rows, T]; empty unless positions vary
   std::vector<Document> documents;                  // [rows, table_rows()]; empty unless documents vary
+  std::vector<int32_t> sources;                     // [rows]: source of each row's sample
   std::vector<int32_t> teacher_ids;                 // [rows, T, k]; only with LoaderOptions::teacher_logits
   std::vector<float> teacher_values, teacher_rest;  // [rows, T, k], [rows, T]; only with LoaderOptions::teacher_logits
   int64_t given_up = 0;                             // predictions dropped because `documents` has too few rows

@@ -63,14 +63,15 @@ void Engine::commit() {
   if (teacher_) teacher_->init_constants(device);
   const MicroInputs& in = micro_inputs_.front();
   if (!device.unified())
-    inputs_ = std::make_unique<HostRing>(device,
-                                         2 * in.batch.tokens.bytes() + in.targets.bytes() +
-                                             (in.batch.previous ? in.batch.previous.bytes() : 0) +
-                                             (in.batch.ahead ? in.batch.ahead.bytes() + in.ahead_weights.bytes() : 0) +
-                                             (in.first_row ? in.first_row.bytes() : 0) + in.batch.positions.bytes() +
-                                             in.batch.spans.bytes() + in.top.bytes(),
-                                         options_.training ? kStepsAhead * micro_batches() : 1);
-  states_ = std::make_unique<HostRing>(device, sizeof(StepState), kStepsAhead);
+    inputs_ = std::make_unique<HostRing>(
+        device,
+        2 * in.batch.tokens.bytes() + in.targets.bytes() + (in.batch.previous ? in.batch.previous.bytes() : 0) +
+            (in.batch.ahead ? in.batch.ahead.bytes() + in.ahead_weights.bytes() : 0) +
+            (in.first_row ? in.first_row.bytes() : 0) + (in.sources ? in.sources.bytes() : 0) +
+            in.batch.positions.bytes() + in.batch.spans.bytes() + in.top.bytes(),
+        options_.training ? kStepsAhead * micro_batches() : 1);
+  states_ =
+      std::make_unique<HostRing>(device, sizeof(StepState) + (source_sums_ ? source_sums_.bytes() : 0), kStepsAhead);
   if (part_.ranks > 1) {
     part_rows_ = part_.rows_of_ranks();
     for (const MicroInputs& each : micro_inputs_)
@@ -91,6 +92,7 @@ void Engine::commit() {
   if (max_attention_logits_) ops_->run(no_scores(), nullptr);
   if (routing_) ops_->run(Fill{.x = routing_}, nullptr);
   if (expert_counts_) ops_->run(Fill{.x = expert_counts_}, nullptr);
+  if (source_sums_) ops_->run(Fill{.x = source_sums_}, nullptr);
 }
 
 // Sets distinct ids, for callers that run steps without data.
@@ -186,6 +188,7 @@ void Engine::load(std::span<const int32_t> tokens, std::span<const int32_t> targ
   const int64_t micro = slot - step_slot_ * micro_batches();
   const int64_t first_row = micro_batch_order().number(micro) * part_.rows();
   if (in.first_row) upload(in.first_row, &first_row);
+  if (in.sources) upload(in.sources, sources_.data());
   if (const TopLogitRows top = std::exchange(next_teacher_, {}); in.top.ids && !top.ids.empty()) {
     CHECK(
         int64_t(top.rest.size()) == part_.all_rows() && int64_t(top.ids.size()) == part_.all_rows() * in.top.ids.cols(),
@@ -361,7 +364,8 @@ void Engine::run_optimizer(Ctx c, const PhaseRunner::Enter& enter) {
     c.all_reduce(all, norm);
   }
   if (options_.noise_scale) c.all_reduce(all, scalar(offsetof(StepState, micro_norm_sq), DType::f64));
-  if (distills()) agree_on_divergence(c);
+  if (distills()) add_over_batches(c, scalar(offsetof(StepState, distill_sum), DType::f64));
+  if (source_sums_) add_over_batches(c, source_sums_);
   if (params.tensor().ranks > 1) agree_in_tensor_group(c);
   if (stage_.stages() > 1) agree_among_stages(c);
   if (backend_.mesh.workers().size() > 1) agree_among_workers(c);
@@ -430,6 +434,10 @@ void Engine::close_step(PhaseClock& clock, RequestBits requests) {
   optimizer_runners_[compressed_ ? 1 : 0].run(device, options_.graphs, body, [&](Phase phase) { enter(phase, clock); });
   clock.enter(Phase::other);
   device.copy(result, state_.data, sizeof(StepState), Stream::compute);
+  if (source_sums_) {
+    device.copy(result + 1, source_sums_.data, source_sums_.bytes(), Stream::compute);
+    ops_->run(Fill{.x = source_sums_}, nullptr);
+  }
   closed_.push_back({step_slot_, std::exchange(marks_, {}), device.record(Stream::compute)});
   step_slot_ = (step_slot_ + 1) % kStepsAhead;
   micro_slot_ = 0;
@@ -454,7 +462,12 @@ StepResult Engine::collect() {
   closed_.pop_front();
   backend_.device.wait(*step.end);
   StepResult result;
-  std::memcpy(&result.state, states_->slot(step.slot), sizeof result.state);
+  const auto* slot = static_cast<const StepState*>(states_->slot(step.slot));
+  std::memcpy(&result.state, slot, sizeof result.state);
+  if (source_sums_) {
+    result.source_sums.resize(size_t(source_sums_.numel()));
+    std::memcpy(result.source_sums.data(), slot + 1, source_sums_.bytes());
+  }
   result.times = device_times(step);
   result.requests = read_requests(result.state.requests);
   last_end_ = std::move(step.end);
@@ -476,6 +489,7 @@ void Engine::discard_step() {
   if (leaf_sums_) ops_->run(Fill{.x = leaf_sums_}, nullptr);
   if (max_attention_logits_) ops_->run(no_scores(), nullptr);
   if (expert_counts_) ops_->run(Fill{.x = expert_counts_}, nullptr);
+  if (source_sums_) ops_->run(Fill{.x = source_sums_}, nullptr);
   StepState state = read_state();
   state.loss_sum = state.targets = state.micro_norm_sq = state.distill_sum = 0;
   write_state(state);

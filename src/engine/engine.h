@@ -99,6 +99,7 @@ struct EngineOptions {
   std::optional<PruningOptions> pruning = {};
   bool quantized = false;      // count statistics of FP8 and FP4 quantization: take_quantized()
   bool keep_quantized = true;  // keep quantized weights for the step; false: quantize 16-bit weights at each use
+  int64_t sources = 0;         // sources whose losses are summed separately, see set_sources(); below 2: none
   bool noise_scale = false;    // compute StepState::micro_norm, the gradient norm of a step's first micro-batch
 };
 
@@ -118,6 +119,8 @@ struct StepResult {
   StepState state;
   PhaseTimes times;
   RequestBits requests = 0;  // requests of any rank, from its close_step(): the same on all ranks
+  // SourceLosses::sums over all ranks, [2, sources]; empty unless EngineOptions::sources.
+  std::vector<double> source_sums = {};
 };
 
 // The gradients of which StepState::micro_norm is the norm.
@@ -205,6 +208,9 @@ class Engine {
   // Sets spans (as many rows as the table has) and positions [micro_batch_size * T] of the following micro-batches;
   // empty: those of the options.
   void set_documents(std::vector<Span> documents, std::vector<int32_t> positions);
+  // Sets the source of each sequence [micro_batch_size] of the following micro-batches; initially 0. No effect unless
+  // EngineOptions::sources.
+  void set_sources(std::span<const int32_t> sources);
   // The teacher's logits for the next micro-batch, if TeacherOptions::top_k > 0. ids, values: [micro_batch_size * T,
   // k], rest: [micro_batch_size * T]; valid until micro_batch() returns.
   struct TopLogitRows {
@@ -351,11 +357,13 @@ class Engine {
     TeacherLogits top;     // the teacher's logits, if they are given
     Tensor all_losses;     // [all rows] f32: losses of all context-parallel ranks, in rank order
     Tensor targets;        // [1] f32: number of targets of the micro-batch that are not ignored
+    Tensor sources;        // [micro_batch_size] i32: source of each sequence; absent without EngineOptions::sources
     Tensor ahead_weights;  // [m] f32: weights of the losses of Batch::ahead
     Tensor first_row;      // [1] i64, as Dropping::first; empty without dropout and stochastic depth
     bool documents_changed = true;
   };
   void plan_inputs(MicroInputs&, size_t slot);
+  int64_t source_count() const { return options_.training && options_.sources > 1 ? options_.sources : 0; }
   // Whether routers compute a balance loss or the capacity of experts over whole sequences while context-parallel ranks
   // have parts of sequences.
   bool routes_sequences() const {
@@ -393,6 +401,7 @@ class Engine {
   void run_forward(Ctx&, const Passes&);
   void run_backward(Ctx&, const Passes&, const PhaseRunner::Enter&);
   size_t run_actions(size_t first, PhaseClock&);  // returns the number of the next action
+  SequenceRows sequence_rows() const;
   void run_transfer(Ctx, const StageAction&, MicroFrame&, FrameTensors&);
   void replay_transfer(const StageAction&, const FrameTensors&);
   // True if captured graphs may replace the host code of passes. In a pipeline only in steps in which all passes have a
@@ -432,7 +441,7 @@ class Engine {
   void run_top_logits(Ctx);
   void init_teacher_logits(const TeacherLogits&);
   Distillation distillation(Ctx&, const MicroInputs&);
-  void agree_on_divergence(Ctx&);
+  void add_over_batches(Ctx&, const Tensor& sums);
   void load(std::span<const int32_t> tokens, std::span<const int32_t> targets, MicroInputs&, int64_t slot);
   std::vector<int32_t> previous_tokens(std::span<const int32_t> tokens) const;
   Classifier head() const;
@@ -471,6 +480,7 @@ class Engine {
   Tensor max_attention_logits_;  // values of the accumulating step, with QK-clip: see Ctx::max_attention_logits
   Tensor routing_;               // [L, E + 4] f64: RouterStatistics since they were last taken; only with experts
   Tensor expert_counts_;         // [L, E] f64: tokens per expert in the accumulating step, if routers have a bias
+  Tensor source_sums_;           // [2, sources] f64: SourceLosses of the accumulating step, if there are sources
   Tensor eval_sum_;              // [1] f64
   Tensor leaf_sums_;           // [leaves, 1 + units] f64: each leaf's loss sum, then each unit's squared gradient norm
   Tensor logit_rows_;          // [N] i32: 0, 1, 2, ...
@@ -486,6 +496,7 @@ class Engine {
   std::vector<PhaseRunner> evaluation_runners_;  // one per chunk
   std::vector<Span> documents_;                  // spans of the following micro-batches, if they changed
   std::vector<int32_t> positions_;
+  std::vector<int32_t> sources_;  // sources of the sequences of the following micro-batches
   std::vector<int32_t> tokens_ahead(std::span<const int32_t> targets) const;
   std::vector<bool> first_rows_;                   // rows of whole sequences: true where a document or sequence begins
   std::vector<int32_t> own_tokens_, own_targets_;  // this rank's rows, if other ranks have the rest of its sequences

@@ -14,6 +14,13 @@ void Engine::want_logits() {
   memory_.add(MemoryKind::inputs, "logit rows", DType::i32, micro_inputs_.front().batch.tokens.shape, &logit_rows_);
 }
 
+void Engine::set_sources(std::span<const int32_t> sources) {
+  if (source_count() == 0) return;
+  CHECK(int64_t(sources.size()) == part_.sequences, sources.size(), " sources of ", part_.sequences, " sequences");
+  for (const int32_t s : sources) CHECK(s >= 0 && s < source_count(), "source ", s, " of ", source_count());
+  sources_.assign(sources.begin(), sources.end());
+}
+
 std::unique_ptr<BlockGather> Engine::gather_blocks() {
   CHECK(!reads_averages_, "masters may be averages; use_weights() comes first");
   receive_deltas();

@@ -164,12 +164,14 @@ void Engine::plan_inputs(MicroInputs& in, size_t slot) {
     input("rest of the teacher's logits", DType::f32, {n}, &in.top.rest);
   }
   input("target count", DType::f32, {1}, &in.targets);
+  if (source_count() > 0) input("sources of sequences", DType::i32, {part_.sequences}, &in.sources);
   if (options_.training && (options_.lora.dropout > 0 || options_.depth.rate > 0 || options_.hidden_dropout > 0))
     input("number of the first row", DType::i64, {1}, &in.first_row);
 }
 
 void Engine::plan_inputs() {
   const int64_t leaves = options_.logical_shards;
+  sources_.assign(size_t(part_.sequences), 0);
   const auto input = [&](const char* name, DType dtype, Shape shape, Tensor* t) {
     memory_.add(MemoryKind::inputs, name, dtype, shape, t);
   };
@@ -196,6 +198,7 @@ void Engine::plan_inputs() {
   if (options_.training && model_->router_bias())
     input("tokens of each expert", DType::f64, {model_->config().num_hidden_layers, model_->config().num_experts},
           &expert_counts_);
+  if (source_count() > 0) input("sums of losses by source", DType::f64, {2, source_count()}, &source_sums_);
   input("evaluation sum", DType::f64, {1}, &eval_sum_);
   if (leaves > 0)
     input("sums of leaves", DType::f64, {leaves * int64_t(1 + model_->params().units().size())}, &leaf_sums_);

@@ -31,16 +31,21 @@ Ctx without_tape(Ctx c) {
 
 }  // namespace
 
+SequenceRows Engine::sequence_rows() const {
+  const int64_t rows = part_.rows() / part_.sequences;
+  return {.sequences = part_.sequences, .length = part_.ranks > 1 ? part_.piece_length() : rows, .per_sequence = rows};
+}
+
 void Engine::run_passes(Ctx c, const Passes& p, const PhaseRunner::Enter& on) {
   model_->params().begin_micro_batch(p.first, p.last);
   c.max_attention_logits = max_attention_logits_;
   if (quantized_) c.quantization = quantized_->collect();
-  const int64_t rows = part_.rows() / part_.sequences;  // rows of a sequence
+  const SequenceRows rows = sequence_rows();
   c.routing = {.statistics = routing_,
                .counts = expert_counts_,
                .loss_scale = head().loss_scale,
                .inv_count = head().inv_count,
-               .sequence = rows,
+               .sequence = rows.per_sequence,
                .capacity_factor = options_.expert_capacity_factor};
   if (routes_sequences()) c.routing.context_rows = p.inputs.batch.context_rows;
   c.block_inputs = p.block_inputs;
@@ -50,9 +55,7 @@ void Engine::run_passes(Ctx c, const Passes& p, const PhaseRunner::Enter& on) {
                   .depth = options_.depth,
                   .layers = model_->config().num_hidden_layers,
                   .hidden = options_.hidden_dropout,
-                  .rows = {.sequences = part_.sequences,
-                           .length = part_.ranks > 1 ? part_.piece_length() : rows,
-                           .per_sequence = rows}};
+                  .rows = rows};
   if (p.forward) {
     on(Phase::forward);
     run_forward(c, p);
@@ -123,6 +126,12 @@ void Engine::run_backward(Ctx& c, const Passes& p, const PhaseRunner::Enter& on)
   c.run(ReduceSum{.out = scalar(offsetof(StepState, targets), DType::f64), .x = p.inputs.targets});
   if (distills())
     c.run(ReduceSum{.out = scalar(offsetof(StepState, distill_sum), DType::f64), .x = p.inputs.divergences});
+  if (source_sums_)
+    c.run(SourceLosses{.sums = source_sums_,
+                       .losses = p.inputs.losses,
+                       .targets = p.inputs.batch.targets,
+                       .sources = p.inputs.sources,
+                       .rows = sequence_rows()});
 }
 
 // Runs one action, or forward and backward of a micro-batch if they follow each other directly.
@@ -257,11 +266,12 @@ void Engine::record_chunk(int chunk) {
   unit_traffic_.backward = std::exchange(unit_traffic_.forward, forward);
 }
 
-// Only ranks of the last stage have divergences. They are equal on all tensor-parallel ranks.
-void Engine::agree_on_divergence(Ctx& c) {
+// Sums what ranks of the last stage have counted of their rows, and the other ones not. Tensor-parallel ranks have
+// equal sums.
+void Engine::add_over_batches(Ctx& c, const Tensor& sums) {
   const ProcessMesh& mesh = backend_.mesh;
   for (Communicator* group : {&mesh.data_parallel(), &mesh.stages(), &mesh.workers()})
-    if (group->size() > 1) c.all_reduce(*group, scalar(offsetof(StepState, distill_sum), DType::f64));
+    if (group->size() > 1) c.all_reduce(*group, sums);
 }
 
 // Sums over stages: each stage has counted its blocks' gradients and its ranks' requests; only the last one has losses.

@@ -46,6 +46,12 @@ void LogInterval::add(const StepMetrics& m) {
   if (!m.skipped && std::isfinite(m.loss)) {
     ++losses_;
     loss_ += m.loss;
+    for (const auto& [name, loss] : m.source_losses) {
+      const auto known = std::ranges::find(sources_, name, &SourceLoss::name);
+      SourceLoss& source = known == sources_.end() ? sources_.emplace_back(SourceLoss{.name = name}) : *known;
+      source.sum += loss;
+      ++source.steps;
+    }
   }
   step_ms_ += m.step_ms;
   data_ms_ += m.data_ms;
@@ -77,6 +83,11 @@ std::string LogInterval::line() const {
   append(out, " data(%%): %.1f |", step_ms_ > 0 ? 100 * data_ms_ / step_ms_ : 0);
   out += cat(" ETA: ", format_duration(last_.eta_seconds), " |");
   out += cat(" loss z: ", z_score(last_.loss_z), " | grad norm z: ", z_score(last_.grad_norm_z), " |");
+  for (const SourceLoss& s : sources_) {
+    out += cat(&s == &sources_.front() ? " by source: " : ", ", s.name);
+    append(out, " %.6E", s.sum / double(s.steps));
+  }
+  if (!sources_.empty()) out += " |";
   return out;
 }
 

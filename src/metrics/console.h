@@ -29,7 +29,13 @@ class LogInterval {
   std::string line() const;
 
  private:
+  struct SourceLoss {
+    std::string name;
+    double sum = 0;
+    int64_t steps = 0;
+  };
   StepMetrics last_;
+  std::vector<SourceLoss> sources_;  // in the order of their first tokens
   int64_t steps_ = 0, skipped_ = 0, nan_ = 0, losses_ = 0;
   double loss_ = 0, step_ms_ = 0, data_ms_ = 0, tokens_ = 0, mfu_ms_ = 0, mfu_full_ms_ = 0;
 };

@@ -205,6 +205,7 @@ class Page {
     };
     out_ += "<div class=\"grid2\">\n";
     curve({"Training loss", "nats", loss, false, nullptr, true}, 0, true);
+    source_losses();
     validation();
     lr_finders();
     curve({"Training loss, later part", "nats, after the first quarter", loss, false, nullptr, true}, 0.25, true);
@@ -289,6 +290,35 @@ class Page {
                         "Vertical lines: resumes and branches; in red, alarms, errors and skipped steps.");
   }
 
+  // Training loss by source, for runs with several sources.
+  void source_losses() {
+    Chart chart{.title = "Training loss by source", .unit = "nats"};
+    for (size_t i = 0; i < runs_.size(); ++i) {
+      std::map<std::string, ChartLine> sources;
+      for (const StepMetrics& m : runs_[i].steps)
+        for (const auto& [name, loss] : m.source_losses) {
+          sources[name].x.push_back(double(m.step));
+          sources[name].y.push_back(loss);
+        }
+      for (auto& [name, line] : sources) line.mean_over = mean_width(line.x.size());
+      add_sets(chart, sources, i);
+    }
+    out_ += chart_html(chart);
+  }
+
+  // Adds the lines of one run, by name. One run: a color per line; several runs: a color per run.
+  void add_sets(Chart& chart, std::map<std::string, ChartLine>& sets, size_t run) const {
+    int set = 0;
+    for (auto& [name, line] : sets) {
+      line.label = runs_.size() == 1 ? name : cat(runs_[run].name, " ", name);
+      line.color = runs_.size() == 1 ? set % kColors : int(run % kColors);
+      line.dashed = runs_.size() > 1 && set > 0;
+      line.dots = line.x.size() <= 40;
+      ++set;
+      chart.lines.push_back(std::move(line));
+    }
+  }
+
   void validation() {
     Chart chart{.title = "Validation loss", .unit = "nats"};
     for (size_t i = 0; i < runs_.size(); ++i) {
@@ -303,15 +333,7 @@ class Page {
         line.x.push_back(double(e.step));
         line.y.push_back(e.loss);
       }
-      int set = 0;  // one run: a color per set; several runs: a color per run
-      for (auto& [name, line] : sets) {
-        line.label = runs_.size() == 1 ? name : cat(runs_[i].name, " ", name);
-        line.color = runs_.size() == 1 ? set % kColors : int(i % kColors);
-        line.dashed = runs_.size() > 1 && set > 0;
-        line.dots = line.x.size() <= 40;
-        ++set;
-        chart.lines.push_back(std::move(line));
-      }
+      add_sets(chart, sets, i);
     }
     out_ += chart_html(chart);
   }

@@ -29,6 +29,18 @@ void append_double(std::string& out, std::string_view name, bool nan_is_unknown,
   append_json_string(out, std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf");
 }
 
+void append_object(std::string& out, std::string_view name, const NamedValues& values) {
+  append_key(out, name);
+  out += '{';
+  for (const auto& [key, value] : values) {
+    if (out.back() != '{') out += ", ";
+    append_json_string(out, key);
+    out += ": ";
+    append_json_number(out, value);
+  }
+  out += '}';
+}
+
 template <class Record>
 std::string line_of(std::string_view event, const Record& record, std::span<const RecordField<Record>> fields) {
   std::string out = "{\"event\": ";
@@ -46,6 +58,8 @@ std::string line_of(std::string_view event, const Record& record, std::span<cons
             if (!value) return;
             append_key(out, field.name);
             append_json_number(out, *value);
+          } else if constexpr (std::is_same_v<Value, NamedValues>) {
+            if (!value.empty()) append_object(out, field.name, value);
           } else {
             append_key(out, field.name);
             if constexpr (std::is_same_v<Value, std::string>)

@@ -11,7 +11,7 @@ constexpr std::array<std::string_view, 10> kEventNames = {"start", "checkpoint",
                                                           "skip",  "signal",     "warn",   "error",   "end"};
 
 using S = StepMetrics;
-constexpr std::array<RecordField<S>, 42> kStepFields = {{
+constexpr std::array<RecordField<S>, 43> kStepFields = {{
     {"step", "", "optimizer steps finished, this one included", "", false, &S::step},
     {"total_steps", "", "steps of the whole run", "", false, &S::total_steps},
     {"consumed_samples", "sequences", "seen since the start of the run", "data/consumed_samples", false,
@@ -84,6 +84,10 @@ constexpr std::array<RecordField<S>, 42> kStepFields = {{
      false, &S::sparsity},
     {"curriculum_seqlen", "tokens", "length of the sequences in this step; absent without total_curriculum_step",
      "data/curriculum_seqlen", false, &S::chunk_length},
+    {"source_losses", "nats",
+     "mean cross-entropy over the predicted tokens of each entry of train_data, an object of names and values (null: "
+     "not finite); without entries that gave no token in this step; absent with one entry",
+     "train/loss/{name}", false, &S::source_losses},
     {"loss_z", "", "z-score of loss in the last 128 steps; null until there are 128", "train/loss_z", true, &S::loss_z},
     {"grad_norm_z", "", "z-score of grad_norm in the last 128 steps; null until there are 128", "train/grad_norm_z",
      true, &S::grad_norm_z},

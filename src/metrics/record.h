@@ -7,11 +7,15 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <variant>
+#include <vector>
 
 namespace athanor {
 
 inline constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
+
+using NamedValues = std::vector<std::pair<std::string, double>>;
 
 // One optimizer step. Times are host wall-clock; data + forward + backward + optimizer + other = step.
 struct StepMetrics {
@@ -55,9 +59,10 @@ struct StepMetrics {
   std::optional<double> distill_loss = std::nullopt;         // mean over the predicted tokens; with a teacher
   std::optional<double> sparsity = std::nullopt;       // fraction of zeros in the pruned matrices; with prune_sparsity
   std::optional<int64_t> chunk_length = std::nullopt;  // tokens; with total_curriculum_step
-  double loss_z = kUnknown;                            // filled by MetricFanOut
-  double grad_norm_z = kUnknown;                       // filled by MetricFanOut
-  double time = 0;                                     // Unix seconds; 0: MetricFanOut fills it
+  NamedValues source_losses = {};  // by source_name() of train_data's entries with tokens in this step; if several
+  double loss_z = kUnknown;        // filled by MetricFanOut
+  double grad_norm_z = kUnknown;   // filled by MetricFanOut
+  double time = 0;                 // Unix seconds; 0: MetricFanOut fills it
 };
 
 // Prefix of the names of evaluations of a single entry, if valid_data has several; the mean over all entries is
@@ -160,8 +165,9 @@ struct EventRecord {
 // `nan_is_unknown`, otherwise it is an actual value.
 template <class Record>
 struct RecordField {
-  using Member = std::variant<int64_t Record::*, uint64_t Record::*, double Record::*, bool Record::*,
-                              std::string Record::*, std::optional<double> Record::*, std::optional<int64_t> Record::*>;
+  using Member =
+      std::variant<int64_t Record::*, uint64_t Record::*, double Record::*, bool Record::*, std::string Record::*,
+                   std::optional<double> Record::*, std::optional<int64_t> Record::*, NamedValues Record::*>;
   std::string_view name;
   std::string_view unit;
   std::string_view help;

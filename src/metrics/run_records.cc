@@ -52,6 +52,9 @@ Record record_of(const Json& object, std::span<const RecordField<Record>> fields
             if (value.is_boolean()) record.*member = value.get<bool>();
           } else if constexpr (std::is_same_v<T, double> || std::is_same_v<T, std::optional<double>>) {
             record.*member = number_of(object, value, field.name);
+          } else if constexpr (std::is_same_v<T, NamedValues>) {
+            for (const auto& [key, number] : value.items())
+              if (value.is_object()) (record.*member).emplace_back(key, number_of(value, number, key));
           } else if constexpr (std::is_same_v<T, uint64_t>) {
             if (value.is_number_unsigned()) record.*member = value.get<uint64_t>();
           } else {

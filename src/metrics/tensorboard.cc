@@ -62,16 +62,23 @@ void append_scalar(std::string& summary, std::string_view tag, double value) {
   append_bytes(summary, 1, entry);
 }
 
+std::string tag_of(std::string_view pattern, std::string_view name) {
+  std::string tag(pattern);
+  if (const size_t at = tag.find("{name}"); at != std::string::npos) tag.replace(at, 6, name);
+  return tag;
+}
+
 template <class Record>
 std::string summary_of(const Record& record, std::span<const RecordField<Record>> fields, std::string_view name = {}) {
   std::string summary;
   for (const auto& field : fields) {
     if (field.tag.empty()) continue;
-    std::string tag(field.tag);
-    if (const size_t at = tag.find("{name}"); at != std::string::npos) tag.replace(at, 6, name);
+    const std::string tag = tag_of(field.tag, name);
     std::visit(
         [&](auto member) {
           const auto& value = record.*member;
+          if constexpr (std::is_same_v<std::remove_cvref_t<decltype(value)>, NamedValues>)
+            for (const auto& [key, number] : value) append_scalar(summary, tag_of(field.tag, key), number);
           if constexpr (requires { value.has_value(); })
             if (value) append_scalar(summary, tag, double(*value));
           if constexpr (std::is_arithmetic_v<std::remove_cvref_t<decltype(value)>>)

@@ -24,6 +24,7 @@
 #include "ops/output_scaling.h"
 #include "ops/qk_clip.h"
 #include "ops/quantize_part.h"
+#include "ops/source_losses.h"
 #include "ops/top_logits.h"
 #include "ops/two_of_four.h"
 #include "ops/update.h"
@@ -45,7 +46,7 @@ namespace athanor {
   X(GroupedGemm) X(ActivationFwd) X(ActivationBwd) X(ScaledSum) X(ScaledSumBwd) X(GatedSum) X(GatedSumBwd) X(Dropout) \
   X(DequantizeNf4) X(ScaleByMagnitude) X(ScaleByMagnitudeBwd) X(KeepTwoOfFour) X(DecayPruned) X(TopLogits) \
   X(PickLogits) X(CachedDistilledCrossEntropy) X(OneBitMomentum) X(OneBitMean) X(OneBitDirection) X(PackFp4) X(SumFp4) \
-  X(AttentionSinks) X(AttentionSinksBwd) X(DropPath) X(Int8Gemm)
+  X(AttentionSinks) X(AttentionSinksBwd) X(DropPath) X(Int8Gemm) X(SourceLosses)
 // clang-format on
 
 // run() launches on the compute stream; scratch() returns the bytes of temporary memory that it needs, a pure function

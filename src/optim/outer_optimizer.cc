@@ -126,7 +126,7 @@ void OuterOptimizer::send(Ctx& c, const Part& p, const Tensor& delta, Sent& sent
   Communicator& workers = options_.delay > 0 ? c.mesh.deltas() : c.mesh.workers();
   const auto run = [&](const auto& collective) {
     if (overlaps_)
-      sent.tickets.push_back(c.beside(collective, Stream::workers));
+      sent.tickets.push_back(c.overlap(collective, Stream::workers));
     else if (!c.arena.recording())
       collective(Stream::compute);
     sent.background = &workers, sent.calls = workers.calls();

@@ -201,4 +201,16 @@ void ReferenceOps::run(const LogitSums& op, void*) {
   store(op.sums, sums);
 }
 
+void ReferenceOps::run(const SourceLosses& op, void*) {
+  auto* sums = op.sums.as<double>();
+  const Values losses = load(op.losses);
+  for (int64_t i = 0; i < losses.size(); ++i) {
+    if (op.targets.as<int32_t>()[i] < 0) continue;
+    const int32_t source = op.sources.as<int32_t>()[op.rows.sequence(i)];
+    CHECK(source >= 0 && source < op.sums.cols(), "source_losses.sources: source ", source, " of ", op.sums.cols());
+    sums[source] += std::nearbyint(losses[i] * 0x1p24) / 0x1p24;
+    sums[op.sums.cols() + source] += 1;
+  }
+}
+
 }  // namespace athanor

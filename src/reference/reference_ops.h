@@ -52,6 +52,7 @@ class ReferenceOps final : public Ops {
   void run(const RandomNormal&, void*) override;
   void run(const Dropout&, void*) override;
   void run(const DropPath&, void*) override;
+  void run(const SourceLosses&, void*) override;
   void run(const StepControl&, void*) override;
   void run(const AdamW&, void*) override;
   void run(const AdamW8bit&, void*) override;

@@ -62,7 +62,7 @@ class Reader {
     if (!scores_.of.empty()) parts.model = SubwordParts::Model::unigram;
     parts.scores = std::move(scores_);
     read_normalizer(member(root_, "normalizer"), parts);
-    read_splits(member(root_, "pre_tokenizer"), parts, true);
+    read_splits(member(root_, "pre_tokenizer"), parts);
     if (!byte_level_) {
       parts.characters = unknown_;
       read_decoder(member(root_, "decoder"), parts.decoding);
@@ -202,8 +202,10 @@ class Reader {
   void read_normalizer(const Json& normalizer, SubwordParts& parts) const {
     if (normalizer.is_null()) return;
     const std::string type = text_of(normalizer, "type", "normalizer");
-    if (type == "NFC") {
-      parts.normalizer.add(Nfc());
+    static const std::map<std::string, Form> forms = {
+        {"NFC", Form::nfc}, {"NFD", Form::nfd}, {"NFKC", Form::nfkc}, {"NFKD", Form::nfkd}};
+    if (const auto form = forms.find(type); form != forms.end()) {
+      parts.normalizer.add(NormalForm(form->second));
     } else if (type == "Prepend") {
       parts.normalizer.add(Prepend{.text = text_of(normalizer, "prepend", "normalizer: Prepend")});
     } else if (type == "Replace") {
@@ -212,9 +214,8 @@ class Reader {
       for (const Json& part : list_of(normalizer, "normalizers", "normalizer")) read_normalizer(part, parts);
     } else {
       refuse("normalizer \"", type,
-             "\" is not supported; expected none, \"NFC\", \"Prepend\", \"Replace\" or a \"Sequence\" of them (or take "
-             "the "
-             "model's SentencePiece file, if it has one)");
+             "\" is not supported; expected none, \"NFC\", \"NFD\", \"NFKC\", \"NFKD\", \"Prepend\", \"Replace\" or a "
+             "\"Sequence\" of them (or take the model's SentencePiece file, if it has one)");
     }
   }
 
@@ -225,19 +226,20 @@ class Reader {
     return replace;
   }
 
-  void read_splits(const Json& split, SubwordParts& parts, bool last) {
+  void read_splits(const Json& split, SubwordParts& parts) {
     if (split.is_null()) return;
     if (complete_)
       refuse("pre_tokenizer: something behind \"", complete_, "\", which is supported as the last part only");
     const std::string type = text_of(split, "type", "pre_tokenizer");
     if (type == "Sequence") {
-      const Json& list = list_of(split, "pretokenizers", "pre_tokenizer");
-      for (size_t i = 0; i < list.size(); ++i) read_splits(list[i], parts, last && i + 1 == list.size());
+      for (const Json& part : list_of(split, "pretokenizers", "pre_tokenizer")) read_splits(part, parts);
     } else if (type == "ByteLevel") {
       if (flag_of(split, "add_prefix_space", true, "ByteLevel"))
         refuse("pre_tokenizer: ByteLevel: add_prefix_space is not supported: it changes the text");
+      if (byte_level_seen_) refuse("pre_tokenizer: a second ByteLevel is not supported");
       if (flag_of(split, "use_regex", true, "ByteLevel")) parts.splitter.add("gpt2");
-      complete_ = "ByteLevel";
+      parts.splitter.begin_byte_level();
+      byte_level_seen_ = true;
     } else if (type == "Metaspace") {
       if (byte_level_ || !parts.splitter.empty())
         refuse("pre_tokenizer: Metaspace together with others is not supported");
@@ -245,12 +247,15 @@ class Reader {
       complete_ = "Metaspace";
     } else if (type == "Split") {
       read_split(split, parts);
+    } else if (type == "Punctuation") {
+      parts.splitter.add_punctuation(split.contains("behavior") ? behavior_of(split, "pre_tokenizer: Punctuation")
+                                                                : SplitBehavior::isolated);
     } else if (type == "Digits") {
       parts.splitter.add(flag_of(split, "individual_digits", false, "Digits") ? "\\p{N}" : "\\p{N}+");
     } else {
       refuse("pre_tokenizer \"", type,
-             "\" is not supported; expected \"ByteLevel\", \"Metaspace\", \"Split\", \"Digits\" or a \"Sequence\" of "
-             "them");
+             "\" is not supported; expected \"ByteLevel\", \"Metaspace\", \"Split\", \"Digits\", \"Punctuation\" or a "
+             "\"Sequence\" of them");
     }
   }
 
@@ -276,26 +281,31 @@ class Reader {
     parts.splits_at_spaces = flag_of(split, "split", true, "pre_tokenizer: Metaspace");
   }
 
-  void read_split(const Json& split, SubwordParts& parts) const {
+  SplitBehavior behavior_of(const Json& split, const char* part) const {
     static const std::map<std::string, SplitBehavior> behaviors = {
         {"Removed", SplitBehavior::removed},
         {"Isolated", SplitBehavior::isolated},
         {"MergedWithPrevious", SplitBehavior::merged_with_previous},
         {"MergedWithNext", SplitBehavior::merged_with_next},
         {"Contiguous", SplitBehavior::contiguous}};
-    const std::string behavior = text_of(split, "behavior", "pre_tokenizer: Split");
+    const std::string behavior = text_of(split, "behavior", part);
     const auto found = behaviors.find(behavior);
-    if (found == behaviors.end()) refuse("pre_tokenizer: Split: behavior \"", behavior, "\" is not supported");
+    if (found == behaviors.end()) refuse(part, ": behavior \"", behavior, "\" is not supported");
+    return found->second;
+  }
+
+  void read_split(const Json& split, SubwordParts& parts) const {
+    const SplitBehavior behavior = behavior_of(split, "pre_tokenizer: Split");
     const bool invert = flag_of(split, "invert", false, "pre_tokenizer: Split");
     const Json& pattern = member(split, "pattern");
     if (pattern.is_object() && pattern.contains("String")) {
       const std::string text = text_of(pattern, "String", "pre_tokenizer: Split: pattern");
       if (text.empty()) refuse("pre_tokenizer: Split: pattern: an empty text");
       // If the normalizer removes the text entirely, as in Gemma's files, there is nothing to split at.
-      if (invert || !parts.normalizer.removes(text)) parts.splitter.add_text(text, found->second, invert);
+      if (invert || !parts.normalizer.removes(text)) parts.splitter.add_text(text, behavior, invert);
       return;
     }
-    parts.splitter.add_oniguruma(text_of(pattern, "Regex", "pre_tokenizer: Split: pattern"), found->second, invert);
+    parts.splitter.add_oniguruma(text_of(pattern, "Regex", "pre_tokenizer: Split: pattern"), behavior, invert);
   }
 
   void read_decoder(const Json& decoder, Decoding& decoding) {
@@ -337,14 +347,17 @@ class Reader {
         refuse("added_tokens: ", shown(token), ": the vocabulary has it as ", known);
       else if (known < 0 && id.get<size_t>() < parts.tokens.size() && !parts.tokens[id.get<size_t>()].empty())
         refuse("added_tokens: ", shown(token), ": the vocabulary has another token of this id");
+      const bool normalized = flag_of(token, "normalized", true, "added_tokens");
       for (const char* key : {"single_word", "lstrip", "rstrip"})
-        if (flag_of(token, key, false, "added_tokens"))
-          refuse("added_tokens: ", shown(text), ": ", key, " is not supported");
+        if (flag_of(token, key, false, "added_tokens") && (normalized || key == std::string_view("single_word")))
+          refuse("added_tokens: ", shown(text), ": ", key, normalized ? " of a normalized token" : "",
+                 " is not supported");
       parts.added.push_back({.text = text,
                              .id = id.get<int32_t>(),
                              .special = flag_of(token, "special", false, "added_tokens"),
-                             .in = flag_of(token, "normalized", true, "added_tokens") ? AddedToken::In::normal_form
-                                                                                      : AddedToken::In::text});
+                             .in = normalized ? AddedToken::In::normal_form : AddedToken::In::text,
+                             .strips_left = flag_of(token, "lstrip", false, "added_tokens"),
+                             .strips_right = flag_of(token, "rstrip", false, "added_tokens")});
     }
   }
 
@@ -356,6 +369,7 @@ class Reader {
   Unknown unknown_;
   bool whole_pieces_ = false, fused_ = false;
   const char* complete_ = nullptr;  // name of the pre-tokenizer that must come last, once seen
+  bool byte_level_seen_ = false;
 };
 
 }  // namespace

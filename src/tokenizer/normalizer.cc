@@ -9,7 +9,7 @@
 namespace athanor {
 namespace {
 
-void append(const Nfc& nfc, std::string_view text, TextPlace, std::string& out) { nfc.append(text, out); }
+void append(const NormalForm& form, std::string_view text, TextPlace, std::string& out) { form.append(text, out); }
 void append(const PieceForm& form, std::string_view text, TextPlace place, std::string& out) {
   form.append(text, place, out);
 }
@@ -89,7 +89,14 @@ std::string_view Normalizer::of(std::string_view part, TextPlace place, Workspac
 }
 
 bool Normalizer::only_nfc() const {
-  return std::ranges::all_of(steps_, [](const Step& step) { return std::holds_alternative<Nfc>(step); });
+  return std::ranges::all_of(steps_, [](const Step& step) {
+    const auto* form = std::get_if<NormalForm>(&step);
+    return form && form->form() == Form::nfc;
+  });
+}
+
+bool Normalizer::only_normal_forms() const {
+  return std::ranges::all_of(steps_, [](const Step& step) { return std::holds_alternative<NormalForm>(step); });
 }
 
 bool Normalizer::only_marks_spaces() const {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "tokenizer/charsmap.h"
-#include "tokenizer/nfc.h"
+#include "tokenizer/normal_form.h"
 #include "tokenizer/token_finder.h"
 #include "tokenizer/tokenizer.h"
 
@@ -42,7 +42,7 @@ struct PieceForm {
 
 class Normalizer {
  public:
-  using Step = std::variant<Nfc, Prepend, Replace, PieceForm>;
+  using Step = std::variant<NormalForm, Prepend, Replace, PieceForm>;
   void add(Step step) { steps_.push_back(std::move(step)); }
   bool empty() const { return steps_.empty(); }
 
@@ -57,6 +57,7 @@ class Normalizer {
   }
 
   bool only_nfc() const;
+  bool only_normal_forms() const;
   // Whether the only characters replaced are spaces, by U+2581, one by one and whatever their neighbours.
   bool only_marks_spaces() const;
   bool marks_spaces() const;                  // no spaces are left after normalization

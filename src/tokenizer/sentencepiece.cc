@@ -166,7 +166,7 @@ class ModelReader {
     for (const Piece& piece : pieces_)
       if (piece.type == kNormal) least = std::min(least, piece.score);
     parts_.scores = {.of = {}, .unknown = least - 10.0f, .single = true};
-    std::vector<std::pair<std::string, int32_t>> symbols;
+    std::vector<TokenFinder::Token> symbols;
     for (int32_t id = 0; id < int32_t(pieces_.size()); ++id) {
       const auto& [text, score, type] = pieces_[size_t(id)];
       if (type == kUnused && !unigram)
@@ -174,7 +174,7 @@ class ModelReader {
       const bool symbol = type == kUserDefined;
       parts_.tokens.put(size_t(id), type == kNormal || (symbol && unigram) ? text : "");
       parts_.scores.of.push_back(symbol ? 0.1 * double(text.size() - 1) : double(score));
-      if (symbol) symbols.emplace_back(text, id);
+      if (symbol) symbols.push_back({.text = text, .id = id});
       if (type == kControl || (symbol && !unigram))
         parts_.added.push_back({.text = text,
                                 .id = id,

@@ -4,14 +4,17 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "tokenizer/files.h"
 
 namespace athanor {
 
+void Splitter::add(Stage stage) {
+  stage.byte_level = byte_level_;
+  stages_.push_back(std::move(stage));
+}
+
 void Splitter::add(const std::string& name_or_regex) {
-  if (const Pattern* known = find_pattern(name_or_regex)) {
-    stages_.push_back({known, nullptr, known->name});
-    return;
-  }
+  if (const Pattern* known = find_pattern(name_or_regex)) return add({known, nullptr, known->name});
   add_other(name_or_regex, RegexDialect::rust, SplitBehavior::isolated, false);
 }
 
@@ -20,20 +23,20 @@ void Splitter::add_oniguruma(const std::string& regex, SplitBehavior behavior, b
   // find_pattern() also accepts names, which do not count here; and to Oniguruma, {1,3}+ is not a possessive
   // quantifier.
   if (known && regex == known->regex && regex.find("3}+") == regex.npos &&
-      (behavior == SplitBehavior::isolated || (behavior == SplitBehavior::removed && invert && known->cuts))) {
-    stages_.push_back({known, nullptr, known->name});
-    return;
-  }
+      (behavior == SplitBehavior::isolated || (behavior == SplitBehavior::removed && invert && known->cuts)))
+    return add({known, nullptr, known->name});
   add_other(regex, RegexDialect::oniguruma, behavior, invert);
 }
 
 void Splitter::add_text(const std::string& text, SplitBehavior behavior, bool invert) {
   CHECK(!text.empty(), "an empty text to split at");
-  stages_.push_back({nullptr, nullptr, text, behavior, invert});
+  add({nullptr, nullptr, text, behavior, invert});
 }
 
+void Splitter::add_punctuation(SplitBehavior behavior) { add({nullptr, nullptr, "", behavior}); }
+
 void Splitter::add_other(const std::string& regex, RegexDialect dialect, SplitBehavior behavior, bool invert) {
-  stages_.push_back({nullptr, Regex::compile(regex, dialect), regex, behavior, invert});
+  add({nullptr, Regex::compile(regex, dialect), regex, behavior, invert});
   log::warn("split pattern ", regex, " is none of the built-in ones (", pattern_names(),
             "): PCRE2 runs it, which is slower, and documents are not cut");
 }
@@ -73,14 +76,43 @@ std::vector<Regex::Match> Splitter::Stage::matches(std::string_view text) const 
     regex->match(text, all);
     return all;
   }
+  if (pattern.empty()) {
+    for (size_t at = 0; at < text.size();) {
+      const Char c = char_at(text, at);
+      if (is_punctuation(c.code)) all.push_back({at, at + c.bytes});
+      at += c.bytes;
+    }
+    return all;
+  }
   for (size_t at = text.find(pattern); at < text.size(); at = text.find(pattern, at + pattern.size()))
     all.push_back({at, at + pattern.size()});
   return all;
 }
 
-// [tokenizers/src/tokenizer/normalizer.rs, NormalizedString::split]
 void Splitter::Stage::split(const CharTable& table, std::string_view text,
                             std::vector<std::string_view>& pieces) const {
+  if (!byte_level) return split_plain(table, text, pieces);
+  const std::string written = to_byte_level(text);
+  std::vector<std::string_view> parts;
+  split_plain(table, written, parts);
+  // A byte of the text is a character of `written`.
+  const auto characters = [](std::string_view part) {
+    return size_t(std::ranges::count_if(part, [](char c) { return (uint8_t(c) & 0xc0) != 0x80; }));
+  };
+  const char* done = written.data();
+  size_t at = 0;
+  for (const std::string_view part : parts) {
+    at += characters({done, size_t(part.data() - done)});  // removed
+    const size_t bytes = characters(part);
+    pieces.push_back(text.substr(at, bytes));
+    at += bytes;
+    done = part.data() + part.size();
+  }
+}
+
+// [tokenizers/src/tokenizer/normalizer.rs, NormalizedString::split]
+void Splitter::Stage::split_plain(const CharTable& table, std::string_view text,
+                                  std::vector<std::string_view>& pieces) const {
   if (known) {
     for (size_t at = 0, end = 0; at < text.size(); at = end)
       pieces.push_back(text.substr(at, (end = known->next(table, text, at)) - at));

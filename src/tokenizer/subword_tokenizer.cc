@@ -18,11 +18,14 @@ std::string form_of(const AddedToken& token, const Normalizer& normalizer) {
 }
 
 TokenFinder finder_of(const SubwordParts& parts, bool allow_special, bool normalized) {
-  std::vector<std::pair<std::string, int32_t>> tokens;
+  std::vector<TokenFinder::Token> tokens;
   for (const AddedToken& token : parts.added) {
     const bool here = token.in != In::text && !parts.normalizer.empty();
     if ((token.special && !allow_special) || here != normalized) continue;
-    tokens.emplace_back(form_of(token, parts.normalizer), token.id);
+    tokens.push_back({.text = form_of(token, parts.normalizer),
+                      .id = token.id,
+                      .strips_left = token.strips_left,
+                      .strips_right = token.strips_right});
   }
   return TokenFinder(std::move(tokens));
 }
@@ -67,18 +70,24 @@ class SubwordTokenizer::TextEncoder final : public Encoder {
 
  private:
   // Appends the ids of the tokens found in a text, and calls rest(text, place) for the text between them.
+  // [tokenizers/src/tokenizer/added_vocabulary.rs, find_matches]
   template <class Fn>
-  static void between(const TokenFinder& tokens, std::string_view text, TextPlace place, std::vector<int32_t>& out,
-                      Fn&& rest) {
+  void between(const TokenFinder& tokens, std::string_view text, TextPlace place, std::vector<int32_t>& out,
+               Fn&& rest) const {
     size_t done = 0;
     for (auto found = tokens.next(text, 0); found; found = tokens.next(text, found.end)) {
-      if (found.begin > done) rest(text.substr(done, found.begin - done), place);
-      out.push_back(found.id);
+      size_t begin = found.begin;
+      while (found.token->strips_left && begin > done && is_space(text, char_before(text, begin)))
+        begin = char_before(text, begin);
+      if (begin > done) rest(text.substr(done, begin - done), place);
+      out.push_back(found.token->id);
       done = found.end;
+      while (found.token->strips_right && done < text.size() && is_space(text, done)) done += char_at(text, done).bytes;
       place = TextPlace::after_token;
     }
     if (done < text.size()) rest(text.substr(done), place);
   }
+  bool is_space(std::string_view text, size_t at) const { return t_.table_.at(text, at).kind & kSpace; }
   void split(std::string_view text, std::vector<int32_t>& out) {
     std::array<std::string_view, PieceEncoder::kBatch> pieces;
     size_t count = 0;
@@ -183,21 +192,24 @@ std::string SubwordTokenizer::decode(std::span<const int32_t> ids, TextPlace pla
 // With a split pattern, tokens in the normalized text have no fixed position in the original text, so no cut is known
 // to be safe if there are any. Word breaks never lie inside a token.
 bool SubwordTokenizer::cuts() const {
-  if (!words_) return splitter_.cuts() && normalizer_.only_nfc() && in_normalized_text_.empty();
+  if (!words_) return splitter_.cuts() && normalizer_.only_normal_forms() && in_normalized_text_.empty();
   return splitter_.empty() && normalizer_.only_marks_spaces() && respelling_.only_marks_spaces() &&
          (normalizer_.marks_spaces() || respelling_.marks_spaces());
 }
 
 bool SubwordTokenizer::token_covers(std::string_view text, size_t cut) const {
   if (in_text_.empty()) return false;
-  const size_t reach = in_text_.longest() - 1;
-  for (size_t place = cut - std::min(cut, reach); place < cut; ++place)
-    if (in_text_.at(text, place).end > cut) return true;
+  const size_t reach = in_text_.longest();
+  for (size_t place = cut - std::min(cut, reach); place < cut; ++place) {
+    const auto token = in_text_.at(text, place);
+    if (token.end > cut || (token.end == cut && token.token->strips_right)) return true;
+  }
   return false;
 }
 
+// Normal forms other than NFC may end a letter or number with another character: only those of ASCII stay.
 bool SubwordTokenizer::word_ends(std::string_view text, size_t cut) const {
-  if (!words_) return true;
+  if (!words_) return normalizer_.only_nfc() || uint8_t(text[cut - 1]) < 0x80;
   const uint32_t before = char_at(text, char_before(text, cut)).code;
   return text[cut] == ' ' ? words_->before_space(before) : words_->before_newline(before);
 }

@@ -31,6 +31,7 @@ struct AddedToken {
   int32_t id = 0;
   bool special = true;  // found only with allow_special
   In in = In::text;
+  bool strips_left = false, strips_right = false;  // takes the white space before it, or after it; only In::text
 };
 
 // A test case stored by the program that wrote the file: a text and its pieces, separated by spaces.

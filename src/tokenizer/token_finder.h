@@ -4,30 +4,33 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 namespace athanor {
 
 class TokenFinder {
  public:
+  struct Token {
+    std::string text;
+    int32_t id = -1;
+    bool strips_left = false, strips_right = false;  // takes the white space before it, or after it
+  };
   TokenFinder() = default;
-  explicit TokenFinder(std::vector<std::pair<std::string, int32_t>> tokens);  // no empty texts; of equal texts the
-                                                                              // first counts
+  explicit TokenFinder(std::vector<Token> tokens);  // no empty texts; of equal texts the first counts
   bool empty() const { return tokens_.empty(); }
   size_t longest() const { return longest_; }
 
   struct Match {
-    size_t begin = std::string_view::npos, end = 0;  // npos: none
-    int32_t id = -1;
+    size_t begin = std::string_view::npos, end = 0;  // of the token's text; npos: none
+    const Token* token = nullptr;
     explicit operator bool() const { return begin != std::string_view::npos; }
   };
   Match next(std::string_view text, size_t from) const;
   Match at(std::string_view text, size_t place) const;  // the longest token that begins there
 
  private:
-  std::vector<std::pair<std::string, int32_t>> tokens_;  // sorted by text
-  std::array<bool, 256> first_{};                        // first bytes of all tokens
+  std::vector<Token> tokens_;      // sorted by text
+  std::array<bool, 256> first_{};  // first bytes of all tokens
   size_t longest_ = 0;
 };
 

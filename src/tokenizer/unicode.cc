@@ -47,6 +47,10 @@ void append_utf8(std::string& out, uint32_t code) {
   }
 }
 
+bool is_punctuation(uint32_t code) {
+  return (std::ranges::upper_bound(punctuation_ends, code) - punctuation_ends.begin()) % 2 == 1;
+}
+
 CharTable::CharTable() : classes_(std::make_unique<uint8_t[]>(kCodePoints)) {
   for (size_t i = 0; i < class_runs.size(); ++i) {
     const uint32_t first = class_runs[i] >> 8, end = i + 1 < class_runs.size() ? class_runs[i + 1] >> 8 : kCodePoints;

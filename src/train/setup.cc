@@ -135,6 +135,7 @@ EngineOptions engine_options(const Config& c, bool training) {
   o.expert_capacity_factor = c.expert_capacity_factor;
   o.quantized = c.log_quantization_interval > 0;
   o.noise_scale = c.log_noise_scale;
+  o.sources = int64_t(c.train_data.size());
   o.spikes = {.deviations = c.loss_spike_zscore, .most_in_row = c.max_consecutive_spikes};
   o.z_loss = c.z_loss;
   o.ahead_weights = ahead_weights_at(c, 0);

@@ -8,6 +8,7 @@
 #include "data/dataset.h"
 #include "engine/engine.h"
 #include "metrics/flops.h"
+#include "metrics/record.h"
 
 namespace athanor {
 
@@ -28,6 +29,9 @@ Dataset open_training_data(const Config&);
 
 // Number of epochs over each entry of train_data, for logs.
 std::string epochs_of_sources(const Config&, const Dataset& train);
+
+// Mean loss of each entry of train_data that had tokens in a step, by StepResult::source_sums.
+NamedValues source_losses(const Config&, std::span<const double> sums);
 
 // How windows become rows. Determines the end-of-document token if the config omits it and it is needed.
 PackingOptions packing_options(const Config&, const Dataset& train);

@@ -260,6 +260,7 @@ bool Trainer::launch_step() {
                 " predictions are left out, for its sequences have ", "more documents than the ",
                 packing_.max_documents, " of max_documents_per_sequence (told once)");
     set_documents(*engine_, batch);
+    engine_->set_sources(batch.sources);
     engine_->set_teacher_logits({batch.teacher_ids, batch.teacher_values, batch.teacher_rest});  // empty without cache
     engine_->micro_batch(batch.tokens, batch.targets, clock_);
     last_tokens_.assign(batch.tokens.begin(), batch.tokens.end());
@@ -358,6 +359,7 @@ void Trainer::report(const StepResult& result, const LaunchedStep& launched, flo
     m.max_attention_logit = done.max_attention_logit;
   if (config_.prune_sparsity > 0) m.sparsity = sparsity_after(config_, state_.step - 1);
   if (engine_->distills()) m.distill_loss = done.distill / std::max(1.0, done.loss_targets);
+  m.source_losses = source_losses(config_, result.source_sums);
   if (config_.total_curriculum_step > 0)
     m.chunk_length = chunk_length_at(config_, state_.consumed_samples - launched.sequences);
   if (config_.log_noise_scale && done.skip == 0 && done.micro_norm > 0) m.noise_scale = noise_scale(done, tokens);

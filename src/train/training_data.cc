@@ -50,6 +50,21 @@ int64_t end_of_document(const Config& c, const Dataset& data, const char* why) {
   return -1;
 }
 
+// What encodes the parts of texts that are cut between characters.
+std::shared_ptr<PartEncoder> part_encoder(const Config& c, const Dataset& data) {
+  if (c.fim_level != FimLevel::character) return nullptr;
+  std::shared_ptr<const Tokenizer> tokenizer = find_tokenizer(data.first_shard());
+  if (!tokenizer)
+    throw Error(cat("fim_level: character encodes parts of documents anew, and there is no tokenizer beside ",
+                    data.first_shard(), "; put it there, or set fim_level to token"),
+                Exit::usage);
+  if (tokenizer->vocab_size() > c.model.vocab_size)
+    throw Error(cat("fim_level: the tokenizer beside ", data.first_shard(), " has ", tokenizer->vocab_size(),
+                    " tokens, more than model.vocab_size ", c.model.vocab_size),
+                Exit::usage);
+  return std::make_shared<PartEncoder>(std::move(tokenizer));
+}
+
 }  // namespace
 
 Dataset open_training_data(const Config& c) {
@@ -67,7 +82,8 @@ Dataset open_training_data(const Config& c) {
                   .prefix = id_of(c.fim_tokens->prefix, data, c),
                   .suffix = id_of(c.fim_tokens->suffix, data, c),
                   .middle = id_of(c.fim_tokens->middle, data, c),
-                  .eod_id = end_of_document(c, data, "fim_rate")});
+                  .eod_id = end_of_document(c, data, "fim_rate"),
+                  .characters = part_encoder(c, data)});
   return data;
 }
 
@@ -78,6 +94,14 @@ std::string epochs_of_sources(const Config& c, const Dataset& data) {
     text += cat(i ? ", " : "", source_name(c.train_data[i]), " ",
                 format_count(double(samples[i]) / double(data.windows(int64_t(i)))));
   return text;
+}
+
+NamedValues source_losses(const Config& c, std::span<const double> sums) {
+  NamedValues losses;
+  const size_t count = sums.size() / 2;
+  for (size_t i = 0; i < count; ++i)
+    if (sums[count + i] > 0) losses.emplace_back(source_name(c.train_data[i]), sums[i] / sums[count + i]);
+  return losses;
 }
 
 PackingOptions packing_options(const Config& c, const Dataset& train) {

@@ -46,7 +46,7 @@ TEST(Validate, KeysWithoutEffectAreNamed) {
             Lines{"tail_average_start has no effect: it is for runs of more train_iters"});
   EXPECT_EQ(told({"max_consecutive_spikes=5"}).size(), 1u);
   EXPECT_EQ(told({"max_consecutive_spikes=5", "loss_spike_zscore=6"}), Lines{});
-  EXPECT_EQ(told({"fim_spm_rate=0.1", "fim_tokens=[1, 2, 3]"}).size(), 2u);
+  EXPECT_EQ(told({"fim_spm_rate=0.1", "fim_tokens=[1, 2, 3]", "fim_level=character"}).size(), 3u);
   const auto from = [](int64_t tokens) {
     return cat("train_data_stages=[{\"from_tokens\":", tokens, ",\"weights\":{}}]");
   };

@@ -28,6 +28,7 @@ OpCase<CrossEntropy> cross_entropy(const std::string& name, DType dtype, const S
 }
 
 TEST_F(Loss, CrossEntropy) { agrees_with_the_reference(CrossEntropy::kName, loss_cases, 50); }
+TEST_F(Loss, BySource) { agrees_with_the_reference(SourceLosses::kName, loss_cases, 15); }
 TEST_F(Loss, NeedsNoAlignment) { needs_no_alignment(CrossEntropy::kName, loss_cases, 5); }
 
 TEST_F(Loss, PartsOfAVocabulary) {

@@ -9,6 +9,8 @@
 
 #include "data/loader.h"
 #include "data_testing.h"
+#include "tokenizer/load.h"
+#include "tokenizer/unicode.h"
 
 namespace athanor {
 namespace {
@@ -159,6 +161,107 @@ TEST(FillInTheMiddle, CutsAreUniformAndSharesAreKept) {
   EXPECT_LT(chi2, 35 + 5 * std::sqrt(70.0));
   const double share = 0.25 + 0.75 * 15 / (kPlaces * kPlaces);  // an empty prefix looks the same in both orders
   EXPECT_NEAR(suffix_first, share * kTrials, 5 * std::sqrt(kTrials * share * (1 - share)));
+}
+
+struct Cutter {
+  std::shared_ptr<const Tokenizer> tokenizer;
+  FillInTheMiddle fim;
+
+  explicit Cutter(const std::string& file, double spm_rate = 0)
+      : tokenizer(make_tokenizer(
+            {.source = "tests/tokenizer/fixtures/" + file, .eod = file.ends_with(".json") ? "<|endoftext|>" : "</s>"})),
+        fim(options(1, spm_rate)) {
+    fim.characters = std::make_shared<PartEncoder>(tokenizer);
+  }
+  std::string text_of(const Text& ids) const { return tokenizer->decode(ids, TextPlace::inside); }
+  Text ids_of(const std::string& text) const { return tokenizer->encode(text, TextPlace::inside); }
+};
+
+Window whole_window(const Text& ids) {
+  return {.tokens = ids, .mask = std::vector<uint8_t>(ids.size(), 1), .ends = {}};
+}
+
+// Each part has the tokens of its text, as if it stood alone, and the text comes back but for its end.
+TEST(FillInTheMiddle, PartsCutBetweenCharactersAreEncodedByThemselves) {
+  const std::string text =
+      "It's a \u4e16\u754c of many tokenizers, tr\u00e4umt e\u0301 12345 times\n\nand \U0001f600 again.";
+  for (const char* file : {"gpt2.json", "llama3.json", "sentencepiece/llama.model", "sentencepiece/gemma.model"})
+    for (const double spm_rate : {0.0, 1.0}) {
+      const Cutter cutter(file, spm_rate);
+      const Text ids = cutter.tokenizer->encode(text);
+      const std::string whole = cutter.text_of(ids);
+      int inside_tokens = 0;
+      for (int64_t n = 0; n < 300; ++n) {
+        Window w = whole_window(ids);
+        fill_in_the_middle(w, cutter.fim, {.seed = 9, .window = n});
+        ASSERT_EQ(w.tokens.size(), ids.size());
+        Parts p = parts_of(w.tokens);
+        if (spm_rate == 1) {  // the prefix stands before the middle, in one text
+          ASSERT_TRUE(p.prefix.empty());
+          ASSERT_TRUE(whole.starts_with(cutter.text_of(p.middle)));
+          continue;
+        }
+        const std::string prefix = cutter.text_of(p.prefix), middle = cutter.text_of(p.middle);
+        ASSERT_TRUE(whole.starts_with(prefix + middle + cutter.text_of(p.suffix))) << file;
+        for (size_t at = 0; at < prefix.size(); at += char_at(prefix, at).bytes)
+          ASSERT_FALSE(char_at(prefix, at).code & kInvalidByte) << "a character is cut";
+        ASSERT_EQ(p.prefix, cutter.ids_of(prefix));
+        ASSERT_EQ(p.middle, cutter.ids_of(middle));
+        const Text rest = cutter.ids_of(whole.substr(prefix.size() + middle.size()));
+        ASSERT_TRUE(std::ranges::equal(p.suffix, Text(rest.begin(), rest.begin() + int64_t(p.suffix.size()))));
+        inside_tokens += !std::equal(p.prefix.begin(), p.prefix.end(), ids.begin());
+      }
+      if (spm_rate == 0) {
+        EXPECT_GT(inside_tokens, 30) << file;
+      }
+    }
+}
+
+// A token of two characters has a place within it, and all places of a text are equally likely.
+TEST(FillInTheMiddle, CutsBetweenCharactersAreUniform) {
+  constexpr int kTrials = 20'000;
+  const Cutter cutter("gpt2.json");
+  const Text ids = cutter.ids_of("the the thethe the and the end of a text that has many tokenizers in it");
+  std::vector<double> count(20);  // of the first places: the last tokens are sometimes dropped
+  ASSERT_GT(count.size(), cutter.ids_of("the the thethe the a").size());
+  for (int64_t n = 0; n < kTrials; ++n) {
+    Window w = whole_window(ids);
+    fill_in_the_middle(w, cutter.fim, {.seed = 10, .window = n});
+    const Parts p = parts_of(w.tokens);
+    const size_t first = cutter.text_of(p.prefix).size(), second = first + cutter.text_of(p.middle).size();
+    for (const size_t at : {first, second})
+      if (at < count.size()) ++count[at];
+  }
+  const double expected = std::accumulate(count.begin(), count.end(), 0.0) / double(count.size());
+  double chi2 = 0;
+  for (const double seen : count) chi2 += std::pow(seen - expected, 2) / expected;
+  EXPECT_LT(chi2, double(count.size()) + 6 * std::sqrt(2.0 * double(count.size())));
+}
+
+// Where a text has no room for what its parts need more, and where the tokenizer changes the text.
+TEST(FillInTheMiddle, TextsThatCannotBeCutBetweenCharactersAreCutBetweenTokens) {
+  Cutter cutter("gpt2.json");
+  const Text ids = cutter.ids_of(" tokenizer tokenizer tokenizer");
+  int between_tokens = 0;
+  for (int64_t n = 0; n < 200; ++n) {
+    Window w = whole_window(ids), of_tokens = w;
+    fill_in_the_middle(w, cutter.fim, {.window = n});
+    ASSERT_EQ(w.tokens.size(), ids.size());
+    FillInTheMiddle plain = cutter.fim;
+    plain.characters = nullptr;
+    fill_in_the_middle(of_tokens, plain, {.window = n});
+    between_tokens += w.tokens == of_tokens.tokens;
+  }
+  EXPECT_GT(between_tokens, 0);
+  EXPECT_LT(between_tokens, 200);
+  const Cutter trims("sentencepiece/rules.model");  // removes spaces at the ends of a text
+  const Text spaced = trims.tokenizer->encode("the of and many tokenizers of the");
+  for (int64_t n = 0; n < 100; ++n) {
+    Window w = whole_window(spaced);
+    fill_in_the_middle(w, trims.fim, {.window = n});
+    const Parts p = parts_of(w.tokens);
+    ASSERT_TRUE(trims.text_of(spaced).starts_with(trims.text_of(joined(p.prefix, p.middle, p.suffix)))) << n;
+  }
 }
 
 // Rows of a data set, in windows and packed: whatever reads them, in whichever order.

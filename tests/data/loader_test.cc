@@ -27,6 +27,7 @@ struct LoaderTest : ::testing::Test {
   void expect_row(const HostBatch& batch, int64_t row, const SampleOrder& order) const {
     std::vector<int32_t> window(kT + 1);
     data->read(order, batch.first_sample + row, window);
+    ASSERT_EQ(batch.sources[size_t(row)], data->locate(order, batch.first_sample + row).source);
     for (int64_t t = 0; t < kT; ++t) {
       ASSERT_EQ(batch.tokens[size_t(row * kT + t)], window[size_t(t)]);
       ASSERT_EQ(batch.targets[size_t(row * kT + t)], window[size_t(t) + 1]);

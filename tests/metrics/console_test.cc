@@ -55,6 +55,20 @@ TEST(LogLine, IsMegatronsToTheLetterWithOurFiguresBehind) {
             " loss z: +0.11 | grad norm z: -0.30 |");
 }
 
+// A mean over the steps in which a source had tokens.
+TEST(LogLine, EndsWithTheLossesOfSources) {
+  LogInterval interval;
+  StepMetrics m = example(10);
+  m.source_losses = {{"web", 2}};
+  interval.add(m);
+  m.source_losses = {{"code", 1.5}, {"web", 3}};
+  interval.add(m);
+  m.skipped = true;
+  interval.add(m);
+  const std::string line = interval.line();
+  EXPECT_TRUE(line.ends_with(" grad norm z: -0.30 | by source: web 2.500000E+00, code 1.500000E+00 |")) << line;
+}
+
 // As scripts that plot Megatron-LM's logs match it.
 TEST(LogLine, ParsersOfMegatronsLineMatch) {
   LogInterval interval;

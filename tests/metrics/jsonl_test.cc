@@ -46,6 +46,7 @@ TEST(Jsonl, EveryFieldReadsBackExactly) {
   m.skipped = true;
   m.gpu_watts = 3.25;
   m.mfu = 0.4123;
+  m.source_losses = {{"web \"{name}\"", 1.0 / 7.0}, {"code", 2}};
   JsonlSink(path).step(m);
   const auto history = read_run(dir.path());
   ASSERT_EQ(history.steps.size(), 1u);
@@ -62,6 +63,7 @@ TEST(Jsonl, NonFiniteNumbersAreNullWithTheirNameBeside) {
   m.grad_norm = kInf;
   m.learning_rate = -kInf;
   m.gpu_watts = std::nan("");
+  m.source_losses = {{"a", kInf}};
   const Json json = Json::parse(json_line(m));
   EXPECT_TRUE(json.at("loss").is_null());
   EXPECT_EQ(json.at("loss_nonfinite"), "nan");
@@ -70,6 +72,7 @@ TEST(Jsonl, NonFiniteNumbersAreNullWithTheirNameBeside) {
   EXPECT_EQ(json.at("gpu_watts_nonfinite"), "nan");
   EXPECT_TRUE(json.at("mfu").is_null());
   EXPECT_FALSE(json.contains("mfu_nonfinite")) << "not known is no value";
+  EXPECT_TRUE(json.at("source_losses").at("a").is_null());
 
   const TempDir dir;
   JsonlSink(dir / "metrics.jsonl").step(m);

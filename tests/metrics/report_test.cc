@@ -39,6 +39,15 @@ RunRecords sample(const std::string& name, int64_t steps) {
   return run;
 }
 
+TEST(Report, DrawsTheLossOfEachSource) {
+  RunRecords run = sample("mixed", 60);
+  EXPECT_EQ(html_report(std::vector{run}).find("by source"), std::string::npos);
+  for (StepMetrics& m : run.steps) m.source_losses = {{"<web>", m.loss}, {"code", m.loss / 2}};
+  const std::string page = html_report(std::vector{run});
+  for (const char* part : {"Training loss by source", "&lt;web&gt;", "code"})
+    EXPECT_NE(page.find(part), std::string::npos) << part;
+}
+
 TEST(RunRecords, ReadsWhatTheSinkWrites) {
   const TempDir dir;
   {

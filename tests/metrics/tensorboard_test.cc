@@ -185,6 +185,7 @@ TEST(Tensorboard, ShowsWhatTheJsonLinesHold) {
         [&]<class T>(T StepMetrics::*member) {
           if constexpr (std::is_same_v<T, double> || std::is_same_v<T, std::optional<double>>) m.*member = next++ / 8;
           if constexpr (std::is_same_v<T, std::optional<int64_t>>) m.*member = int64_t(next++);
+          if constexpr (std::is_same_v<T, NamedValues>) m.*member = {{"web", next++ / 8}};
         },
         field.member);
   JsonlSink lines(dir / "metrics.jsonl");
@@ -204,6 +205,8 @@ TEST(Tensorboard, ShowsWhatTheJsonLinesHold) {
           const std::string tag(field.tag);
           if constexpr (std::is_arithmetic_v<T>) {
             EXPECT_EQ(scalars.at(tag), float(value)) << field.name;
+          } else if constexpr (std::is_same_v<T, NamedValues>) {
+            EXPECT_EQ(scalars.at("train/loss/web"), float(value.at(0).second)) << field.name;
           } else if constexpr (!std::is_same_v<T, std::string>) {
             EXPECT_EQ(scalars.at(tag), float(value.value())) << field.name;
           }

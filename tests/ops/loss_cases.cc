@@ -204,9 +204,36 @@ void of_teachers(Examiner& examine) {
   }
 }
 
+// Sequences whole on a rank and in two pieces, one source without rows, and losses on both sides of 0.5, whose rounding
+// differs.
+void by_source(Examiner& examine) {
+  for (const int64_t n : {1, 12, 1200, 12000})
+    for (const SequenceRows rows : {SequenceRows{.sequences = 1, .length = n},
+                                    {.sequences = 3, .length = 4},
+                                    {.sequences = 3, .length = 2, .per_sequence = 4}}) {
+      OpCase<SourceLosses> c{cat(n, " rows of ", rows.sequences, " by ", rows.length),
+                             {.sums = tensor(DType::f64, {2, 5}),
+                              .losses = tensor(DType::f32, {n}),
+                              .targets = tensor(DType::i32, {n}),
+                              .sources = tensor(DType::i32, {rows.sequences}),
+                              .rows = rows}};
+      c.values = {{"sums", listed({0, 1, 2, 3, 4, 5, 6, 7, 8, 9})},
+                  {"losses", uniform(0, 1)},
+                  {"targets", [](uint64_t, int64_t i) { return i % 5 == 3 ? -1.0 : double(i % 7); }},
+                  {"sources", listed({3, 0, 3})}};
+      c.exact = true;
+      examine(c);
+      if (n < 12000) continue;
+      c.name += ", not finite";
+      c.values["losses"] = [](uint64_t, int64_t i) { return i == 11000 ? double(INFINITY) : 1.0; };
+      examine(c);
+    }
+}
+
 }  // namespace
 
 void loss_cases(Examiner& examine) {
+  by_source(examine);
   for (DType dt : kFloats)
     for (const Size& s : {Size{1, 1, 1}, Size{3, 17, 17}, Size{17, 257, 320}, Size{5, 5000, 5056}, Size{130, 33, 40},
                           Size{100, 1000, 1024}}) {

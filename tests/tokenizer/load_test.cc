@@ -183,7 +183,7 @@ TEST(Load, UnsupportedTokenizerJsonsAreRefusedByName) {
   expect_parts(message([](auto& j) { j["model"]["merges"][5] = "one"; }), {"merges[5]", "two tokens"});
   expect_parts(message([](auto& j) { j["model"]["merges"][5] = {"q", "zz"}; }), {"merges[5]", "not in the vocabulary"});
   expect_parts(message([](auto& j) { j["normalizer"] = {{"type", "Lowercase"}}; }), {"normalizer", "Lowercase", "NFC"});
-  expect_parts(message([](auto& j) { j["pre_tokenizer"] = {{"type", "Punctuation"}}; }), {"unk_token", "ByteLevel"});
+  expect_parts(message([](auto& j) { j["pre_tokenizer"] = {{"type", "Digits"}}; }), {"unk_token", "ByteLevel"});
   expect_parts(message([](auto& j) { j["pre_tokenizer"] = nullptr; }), {"unk_token", "byte_fallback", "ByteLevel"});
   expect_parts(message([](auto& j) {
                  j["normalizer"] = {{"type", "Replace"}, {"content", ""}};
@@ -198,8 +198,21 @@ TEST(Load, UnsupportedTokenizerJsonsAreRefusedByName) {
   expect_parts(first_split([](auto& j) { j["pattern"] = {{"String", ""}}; }), {"pattern", "empty"});
   expect_parts(first_split([](auto& j) { j["pattern"] = {{"Text", ""}}; }), {"pattern", "Regex"});
   expect_parts(first_split([](auto& j) { j["type"] = "Metaspace"; }), {"Metaspace"});
-  expect_parts(first_split([](auto& j) { j["type"] = "Punctuation"; }), {"pre_tokenizer", "Punctuation"});
-  expect_parts(message([](auto& j) { j["added_tokens"][0]["lstrip"] = true; }), {"lstrip", "<|endoftext|>"});
+  expect_parts(first_split([](auto& j) { j["type"] = "Whitespace"; }), {"pre_tokenizer", "Whitespace"});
+  expect_parts(first_split([](auto& j) {
+                 j = {{"type", "Punctuation"}, {"behavior", "Apart"}};
+               }),
+               {"Punctuation", "Apart"});
+  expect_parts(first_split([](auto& j) {
+                 j = {{"type", "ByteLevel"}, {"add_prefix_space", false}};
+               }),
+               {"second ByteLevel"});
+  expect_parts(message([](auto& j) { j["added_tokens"][0]["single_word"] = true; }), {"single_word", "<|endoftext|>"});
+  expect_parts(message([](auto& j) {
+                 j["added_tokens"][0]["lstrip"] = true;
+                 j["added_tokens"][0]["normalized"] = true;
+               }),
+               {"lstrip", "normalized", "<|endoftext|>"});
   expect_parts(message([](auto& j) { j["added_tokens"][0]["id"] = -1; }), {"added_tokens"});
   expect_parts(message([](auto& j) { j["added_tokens"][0]["id"] = 5; }), {"added_tokens", "another token"});
   expect_parts(message([](auto& j) { j["added_tokens"] = nlohmann::json::array(); }), {"--eod"});

@@ -1,7 +1,7 @@
 // UTF-8 with its invalid bytes, and normalization form C.
 #include "tokenizer/unicode.h"
 
-#include "tokenizer/nfc.h"
+#include "tokenizer/normal_form.h"
 #include "tokenizer/patterns.h"
 #include "tokenizer_testing.h"
 
@@ -57,8 +57,8 @@ TEST(Unicode, ClassesAreThoseOfUnicode16) {
   EXPECT_EQ(marks, 2'501u);
 }
 
-TEST(Nfc, ComposesOrdersAndKeeps) {
-  const Nfc nfc;
+TEST(NormalForm, ComposesOrdersAndKeeps) {
+  const NormalForm nfc(Form::nfc);
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"", ""},
       {"plain", "plain"},
@@ -85,11 +85,14 @@ TEST(Nfc, ComposesOrdersAndKeeps) {
   }
 }
 
-TEST(Nfc, IsIdempotentOnRandomText) {
-  const Nfc nfc;
-  for (uint64_t seed = 0; seed < 300; ++seed) {
-    const std::string once = nfc.of(random_text(seed, 40));
-    EXPECT_EQ(nfc.of(once), once) << "seed " << seed;
+// Also of invalid bytes.
+TEST(NormalForm, IsIdempotentOnRandomText) {
+  for (const Form form : {Form::nfc, Form::nfd, Form::nfkc, Form::nfkd}) {
+    const NormalForm normal(form);
+    for (uint64_t seed = 0; seed < 300; ++seed) {
+      const std::string once = normal.of(random_text(seed, 40));
+      EXPECT_EQ(normal.of(once), once) << "seed " << seed;
+    }
   }
 }
 

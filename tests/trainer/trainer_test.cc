@@ -334,6 +334,26 @@ TEST_F(TrainerTest, EachEntryOfValidDataHasItsLoss) {
   }
 }
 
+// A step of four samples has three of `a` and one of `b`, and the first step none of `b`.
+TEST_F(TrainerTest, EachEntryOfTrainDataHasItsLoss) {
+  write_shard("other.bin", 7);
+  const std::string entry = R"(", "dtype": "uint16", "name": )";
+  const std::string sources =
+      cat(R"(train_data=[{"path": ")", dir_.path(), "/data.bin", entry, R"("a", "weight": 3}, {"path": ")", dir_.path(),
+          "/other.bin", entry, R"("b", "weight": 0}])");
+  ASSERT_EQ(run(config("both", {sources, R"(train_data_stages=[{"from_tokens": 64, "weights": {"b": 1}}])"})),
+            Exit::done);
+  ASSERT_EQ(run(config("one")), Exit::done);
+  for (const StepMetrics& m : history("one").steps) EXPECT_TRUE(m.source_losses.empty());
+  for (const StepMetrics& m : history("both").steps) {
+    ASSERT_EQ(m.source_losses.size(), m.step == 1 ? 1 : 2);
+    const double a = m.source_losses.front().second, b = m.source_losses.back().second;
+    EXPECT_EQ(m.source_losses.front().first, "a");
+    EXPECT_EQ(m.source_losses.back().first, m.step == 1 ? "a" : "b");
+    EXPECT_NEAR((3 * a + b) / 4, m.loss, 1e-6);
+  }
+}
+
 // In fp16 a weight above 65504 is infinite: the step that makes it so is itself a good one.
 TEST_F(TrainerTest, ADivergedStateCostsNoHealthyCheckpoint) {
   const std::vector<std::string> common = {"precision=fp16",  "loss_scale=1",     "max_skipped_steps=3",

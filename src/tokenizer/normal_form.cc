@@ -1,4 +1,4 @@
-#include "tokenizer/nfc.h"
+#include "tokenizer/normal_form.h"
 
 #include <algorithm>
 
@@ -13,39 +13,62 @@ constexpr uint32_t kSyllables = 0xac00, kLeads = 0x1100, kVowels = 0x1161, kTail
 constexpr uint32_t kLeadCount = 19, kVowelCount = 21, kTailCount = 28;
 constexpr uint32_t kSyllableCount = kLeadCount * kVowelCount * kTailCount;
 constexpr uint64_t kCode = (1 << 21) - 1;
+constexpr uint32_t kCodePoints = 0x110000;
 
 uint64_t pair_of(uint32_t first, uint32_t second) { return uint64_t{first} << 32 | second; }
 
 }  // namespace
 
-Nfc::Nfc() : active_(0x110000) {
+NormalForm::NormalForm(Form form) : form_(form), active_(kCodePoints) {
+  add_decompositions();
+  find_active();
+}
+
+void NormalForm::add_decompositions() {
   for (const uint64_t row : decompositions) {
     const auto composed = uint32_t(row & kCode), first = uint32_t(row >> 21 & kCode);
     const auto second = uint32_t(row >> 42 & kCode);
-    decompositions_[composed] = {first, second};
-    if (row >> 63) {
-      active_[composed] = true;
-    } else {
-      compositions_[pair_of(first, second)] = composed;
-      active_[second] = true;
-    }
+    decompositions_[composed] = second ? std::vector{first, second} : std::vector{first};
+    if (!(row >> 63)) compositions_[pair_of(first, second)] = composed;
   }
+  if (form_ != Form::nfkc && form_ != Form::nfkd) return;
+  std::vector<uint32_t>* parts = nullptr;
+  for (const uint64_t three : compatible)
+    for (const int shift : {0, 21, 42}) {
+      const auto code = uint32_t(three >> shift & kCode);
+      if (code >= kCodePoints)
+        (parts = &decompositions_[code - kCodePoints])->clear();
+      else if (code > 0)  // not at the end of the table
+        parts->push_back(code);
+    }
+}
+
+void NormalForm::find_active() {
+  for (const auto& [code, parts] : decompositions_) active_[code] = normalized({code}) != std::vector{code};
   for (size_t i = 0; i < combining_runs.size(); ++i) {
-    const uint32_t end = i + 1 < combining_runs.size() ? combining_runs[i + 1] >> 8 : 0x110000;
+    const uint32_t end = i + 1 < combining_runs.size() ? combining_runs[i + 1] >> 8 : kCodePoints;
     if (combining_runs[i] & 0xff)
       for (uint32_t code = combining_runs[i] >> 8; code < end; ++code) active_[code] = true;
   }
-  for (uint32_t code = kVowels; code < kVowels + kVowelCount; ++code) active_[code] = true;
-  for (uint32_t code = kTails + 1; code < kTails + kTailCount; ++code) active_[code] = true;
+  if (composes()) {
+    for (const auto& [pair, composed] : compositions_) active_[uint32_t(pair)] = true;
+    for (uint32_t code = kVowels; code < kVowels + kVowelCount; ++code) active_[code] = true;
+    for (uint32_t code = kTails + 1; code < kTails + kTailCount; ++code) active_[code] = true;
+  } else {
+    for (uint32_t code = kSyllables; code < kSyllables + kSyllableCount; ++code) active_[code] = true;
+  }
+  std::string least;
+  append_utf8(least, uint32_t(std::find(active_.begin(), active_.end(), true) - active_.begin()));
+  least_byte_ = uint8_t(least[0]);
 }
 
-uint8_t Nfc::combining_class(uint32_t code) const {
-  if (code >= 0x110000) return 0;  // an invalid byte
+uint8_t NormalForm::combining_class(uint32_t code) const {
+  if (code >= kCodePoints) return 0;  // an invalid byte
   const auto after = std::upper_bound(combining_runs.begin(), combining_runs.end(), code << 8 | 0xff);
   return uint8_t(*(after - 1) & 0xff);
 }
 
-void Nfc::decompose(uint32_t code, std::vector<uint32_t>& out) const {
+void NormalForm::decompose(uint32_t code, std::vector<uint32_t>& out) const {
   if (code - kSyllables < kSyllableCount) {
     const uint32_t index = code - kSyllables, tail = index % kTailCount;
     out.push_back(kLeads + index / (kVowelCount * kTailCount));
@@ -58,11 +81,10 @@ void Nfc::decompose(uint32_t code, std::vector<uint32_t>& out) const {
     out.push_back(code);
     return;
   }
-  decompose(found->second.first, out);
-  if (found->second.second) decompose(found->second.second, out);
+  for (const uint32_t part : found->second) decompose(part, out);
 }
 
-uint32_t Nfc::compose(uint32_t first, uint32_t second) const {
+uint32_t NormalForm::compose(uint32_t first, uint32_t second) const {
   if (first - kLeads < kLeadCount && second - kVowels < kVowelCount)
     return kSyllables + ((first - kLeads) * kVowelCount + (second - kVowels)) * kTailCount;
   if (first - kSyllables < kSyllableCount && (first - kSyllables) % kTailCount == 0 &&
@@ -73,13 +95,9 @@ uint32_t Nfc::compose(uint32_t first, uint32_t second) const {
 }
 
 // Decomposes, sorts by combining class, and composes [Unicode 16.0, section 3.11].
-void Nfc::append_segment(std::string_view text, std::string& out) const {
+std::vector<uint32_t> NormalForm::normalized(const std::vector<uint32_t>& text) const {
   std::vector<uint32_t> codes;
-  for (size_t at = 0; at < text.size();) {
-    const Char c = char_at(text, at);
-    decompose(c.code, codes);
-    at += c.bytes;
-  }
+  for (const uint32_t code : text) decompose(code, codes);
   std::vector<uint8_t> classes;
   for (const uint32_t code : codes) classes.push_back(combining_class(code));
   std::vector<std::pair<uint8_t, uint32_t>> marks;
@@ -91,6 +109,7 @@ void Nfc::append_segment(std::string_view text, std::string& out) const {
     for (size_t k = 0; k < marks.size(); ++k) classes[i + k] = marks[k].first, codes[i + k] = marks[k].second;
     i = std::max(i, end);  // the starter after the marks
   }
+  if (!composes()) return codes;
   std::vector<uint32_t> composed;
   size_t starter = SIZE_MAX;
   uint8_t last_class = 0;  // combining class of the last character since the starter
@@ -105,7 +124,13 @@ void Nfc::append_segment(std::string_view text, std::string& out) const {
     last_class = classes[i];
     composed.push_back(codes[i]);
   }
-  for (const uint32_t code : composed) {
+  return composed;
+}
+
+void NormalForm::append_segment(std::string_view text, std::string& out) const {
+  std::vector<uint32_t> codes;
+  for (size_t at = 0; at < text.size(); at += char_at(text, at).bytes) codes.push_back(char_at(text, at).code);
+  for (const uint32_t code : normalized(codes)) {
     if (code & kInvalidByte)
       out += char(code & 0xff);
     else
@@ -114,10 +139,10 @@ void Nfc::append_segment(std::string_view text, std::string& out) const {
 }
 
 // A character that is not active begins a segment that can be normalized separately.
-void Nfc::append(std::string_view text, std::string& out) const {
+void NormalForm::append(std::string_view text, std::string& out) const {
   size_t kept = 0, last = 0;  // text before `kept` is already in `out`; `last`: start of the character before `at`
   for (size_t at = 0; at < text.size();) {
-    if (uint8_t(text[at]) < 0xcc) {  // first byte of a character below U+0300
+    if (uint8_t(text[at]) < least_byte_) {
       const Char c = char_at(text, at);
       last = at;
       at += c.bytes;
