@@ -1,9 +1,9 @@
 // Sums over workers of vectors in 4 bits per element: a thread has 8 neighbouring elements, so 8 threads share a group;
 // rounded as on the CPU. Memory bound: PackFp4 reads 4 bytes per element, SumFp4 9/16 bytes per worker and writes 4.
 // Not timed on a GPU yet.
-#include "cuda/fp4_sum.h"
+#include "cuda/update/fp4_sum.h"
 
-#include "cuda/encode.h"
+#include "cuda/quantize/encode.h"
 #include "cuda/host_tools.h"
 #include "cuda/launch.h"
 
