@@ -7,7 +7,6 @@
 // or NaN becomes NaN.
 #pragma once
 #include "base/host_device.h"
-#include "base/int.h"
 #include "ops/op.h"
 
 namespace athanor {
@@ -21,7 +20,7 @@ struct Fp4Record {
 };
 static_assert(sizeof(Fp4Record) == 36);
 
-constexpr int64_t fp4_groups(int64_t elements) { return div_ceil(elements, kFp4Group); }
+ATHANOR_HOST_DEVICE constexpr int64_t fp4_groups(int64_t elements) { return (elements + kFp4Group - 1) / kFp4Group; }
 constexpr int64_t fp4_bytes(int64_t elements) { return fp4_groups(elements) * int64_t{sizeof(Fp4Record)}; }
 
 // Rounds x to nearest, ties to even. Elements beyond n in the last group are 0.

@@ -271,7 +271,7 @@ class CompareTest(SystemTest):
 
     def test_what_cannot_be_compared_is_refused(self):
         self.refused("compare", self.config, "--set", "precision=bf16", "--set", "fp8_format=auto", "-o", "both", code=USAGE,
-                     says=["precision bf16 has no codes"])
+                     says=["precision bf16 quantizes nothing"])
         self.refused("compare", self.config, "--reference", "mxfp8", "-o", "both", code=USAGE, says=["--reference", "mxfp8"])
         self.refused("compare", self.config, "--summary", "-o", "both", code=USAGE, says=["metrics.jsonl"])
 
