@@ -211,8 +211,8 @@ TEST(LowPrecisionOnGpus, WhatTheGpuLacksIsEmulated) {
   EXPECT_EQ(on_gpu(ModelType::llama, options("fp8_blockwise")).how, "the GPU multiplies quantized values");
   const EngineOptions o = options("fp8_tensorwise");
   EXPECT_EQ(on_gpu(ModelType::llama, options("mxfp8")).how,
-            "emulated: a GPU of compute capability 9.0 has no such products, so what the codes stand for is multiplied "
-            "as fp32");
+            "emulated: a GPU of compute capability 9.0 has no such products, so dequantized values are multiplied as "
+            "fp32");
   emu::simulate({emu::gpu_a100()});
   const GpuRun old = on_gpu(ModelType::llama, o);
   emu::simulate({emu::gpu_h200()});
