@@ -84,7 +84,7 @@ class ProcessMesh {
   Communicator& expert_shards() const { return expert_shards_ ? *expert_shards_ : shards(); }
   // Ranks of all workers that have the same part of the weights; all other groups are within a worker.
   Communicator& workers() const { return *workers_; }
-  // The same ranks, for collectives that run concurrently with those of workers().
+  // Communicator of the ranks of workers() for collectives that overlap those of workers().
   Communicator& deltas() const { return deltas_ ? *deltas_ : *workers_; }
   // number of ranks, or groups of ranks, with different sequences
   int batches() const { return workers().size() * size(kBatchAxes); }

@@ -6,8 +6,8 @@
 
 #include "cuda/activation.h"
 #include "cuda/flat.h"
-#include "cuda/quantize/amax.h"
 #include "cuda/pack.h"
+#include "cuda/quantize/amax.h"
 #include "cuda/reduce.h"
 #include "cuda/scratch.h"
 

@@ -12,13 +12,16 @@ namespace athanor::cuda {
 constexpr int kRowThreads = 512;
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
-__device__ __forceinline__ float capped(float x, float cap) { return cap > 0 ? cap * tanhf(x / cap) : x; }
-// 1 - tanh^2(u) = 4 e / (1 + e)^2, e = exp(-2 |u|), keeps its precision where tanh is close to 1.
-__device__ __forceinline__ float slope(float x, float cap) {
-  if (cap <= 0) return 1;
+__device__ __forceinline__ float soft_cap(float x, float cap) { return cap * tanhf(x / cap); }
+// The derivative of soft_cap(): 1 - tanh^2(u) = 4 e / (1 + e)^2, e = exp(-2 |u|), keeps its precision where tanh is
+// close to 1.
+__device__ __forceinline__ float cap_slope(float x, float cap) {
   const float e = expf(-2 * fabsf(x / cap));
   return 4 * e / ((1 + e) * (1 + e));
 }
+// The same where 0 is no soft-cap.
+__device__ __forceinline__ float capped(float x, float cap) { return cap > 0 ? soft_cap(x, cap) : x; }
+__device__ __forceinline__ float slope(float x, float cap) { return cap > 0 ? cap_slope(x, cap) : 1; }
 // What exponents of a row are relative to: its maximum, capped.
 __device__ __forceinline__ float base_of(float max, float cap) {
   const float most = capped(max, cap);

@@ -12,20 +12,17 @@
 #include "cuda/loss.h"
 
 #include <algorithm>
-#include <limits>
 
 #include "cuda/host_tools.h"
+#include "cuda/logit_rows.h"
 #include "cuda/pack.h"
 #include "cuda/ptx/ptx.h"
-#include "cuda/reduce.h"
 #include "cuda/vectors.h"
 
 namespace athanor::cuda {
 namespace {
 
-constexpr int kMaxThreads = 512;
 constexpr int kBatch = 4;  // 16-byte loads in flight per thread
-constexpr float kInf = std::numeric_limits<float>::infinity();
 
 // ---- device helpers
 
@@ -60,14 +57,6 @@ __device__ __forceinline__ void mask(float (&values)[E], int c, int vocab, float
 
 // e^x for x <= 0; results below the normal numbers are 0.
 __device__ __forceinline__ float exp_fast(float x) { return ptx::exp2_approx(x * 0x1.715476p0f); }
-
-// soft_cap() is the soft-capped x. cap_slope() is the cap's derivative: 1 - tanh^2(u) = 4 e / (1 + e)^2, e = exp(-2
-// |u|), keeps its precision where tanh is close to 1.
-__device__ __forceinline__ float soft_cap(float x, float cap) { return cap * tanhf(x / cap); }
-__device__ __forceinline__ float cap_slope(float x, float cap) {
-  const float e = expf(-2 * fabsf(x / cap));
-  return 4 * e / ((1 + e) * (1 + e));
-}
 
 // A thread's running sum of e^(x - base), where base is its maximum logit so far.
 struct OnlineSum {
@@ -218,7 +207,7 @@ __device__ __forceinline__ void write_ahead(const Logits<T>& a, T* row, const So
 // ---- kernels
 
 template <class T, bool kCapped, bool kAhead>
-__global__ void __launch_bounds__(kMaxThreads, 2) cross_entropy(Logits<T> a) {
+__global__ void __launch_bounds__(kRowThreads, 2) cross_entropy(Logits<T> a) {
   ptx::wait_for_earlier_kernels();
   SHARED(float, smem, [32]);
   DYN_SMEM(raw);
@@ -270,12 +259,6 @@ struct PartSums {
   int first;                            // first token of this shard
 };
 
-// Column of the target in this shard, or -1 if another rank has it. A negative target belongs to no rank.
-__device__ __forceinline__ int column_of(int target, int first, int columns) {
-  const int column = target - first;
-  return target >= 0 && column >= 0 && column < columns ? column : -1;
-}
-
 // The offset of a row's exponents: its soft-capped maximum.
 template <bool kCapped>
 __device__ __forceinline__ float base_of(float max, float softcap) {
@@ -284,7 +267,7 @@ __device__ __forceinline__ float base_of(float max, float softcap) {
 }
 
 template <class T>
-__global__ void __launch_bounds__(kMaxThreads, 2) row_max(Logits<T> a, float* max) {
+__global__ void __launch_bounds__(kRowThreads, 2) row_max(Logits<T> a, float* max) {
   ptx::wait_for_earlier_kernels();
   SHARED(float, smem, [32]);
   constexpr int kElements = kVector<T>;
@@ -322,7 +305,7 @@ __global__ void __launch_bounds__(kMaxThreads, 2) row_max(Logits<T> a, float* ma
 
 // A target outside the whole vocabulary makes the target's logit NaN, and so the loss.
 template <class T, bool kCapped>
-__global__ void __launch_bounds__(kMaxThreads, 2) logit_sums(Logits<T> a, const float* max, int first, int total) {
+__global__ void __launch_bounds__(kRowThreads, 2) logit_sums(Logits<T> a, const float* max, int first, int total) {
   ptx::wait_for_earlier_kernels();
   SHARED(float, smem, [32]);
   constexpr int kElements = kVector<T>;
@@ -341,7 +324,7 @@ __global__ void __launch_bounds__(kMaxThreads, 2) logit_sums(Logits<T> a, const 
   }
   sum = block_sum(sum, smem);
   if (threadIdx.x != 0) return;
-  const int target = a.targets[blockIdx.x], column = column_of(target, first, a.vocab);
+  const int target = a.targets[blockIdx.x], column = Part{first, a.vocab}.column(target);
   float logit = target < total ? 0.f : __int_as_float(0x7fffffff);
   if (column >= 0) logit = (kCapped ? soft_cap(to_float(row[column]), a.softcap) : to_float(row[column])) - base;
   a.losses[blockIdx.x] = sum;
@@ -349,7 +332,7 @@ __global__ void __launch_bounds__(kMaxThreads, 2) logit_sums(Logits<T> a, const 
 }
 
 template <class T, bool kCapped, bool kAhead>
-__global__ void __launch_bounds__(kMaxThreads, 2) cross_entropy_of_part(Logits<T> a, PartSums all) {
+__global__ void __launch_bounds__(kRowThreads, 2) cross_entropy_of_part(Logits<T> a, PartSums all) {
   ptx::wait_for_earlier_kernels();
   T* row = a.logits + static_cast<size_t>(blockIdx.x) * static_cast<size_t>(a.columns);
   const int target = a.targets[blockIdx.x];
@@ -369,7 +352,7 @@ __global__ void __launch_bounds__(kMaxThreads, 2) cross_entropy_of_part(Logits<T
     __syncthreads();  // all have read what others will write
   }
   Softmax found = gradient_of(a, base, sum, loss, ahead_weights);
-  found.target = column_of(target, all.first, a.vocab);
+  found.target = Part{all.first, a.vocab}.column(target);
   if constexpr (kCapped) {  // the thread that will overwrite the target's logit reads it first
     const int owner = found.target / kVector<T> % static_cast<int>(blockDim.x);
     if (found.target >= 0 && owner == static_cast<int>(threadIdx.x))
@@ -382,13 +365,13 @@ __global__ void __launch_bounds__(kMaxThreads, 2) cross_entropy_of_part(Logits<T
 // ---- losses by source
 
 // One block per source, which reads all rows: a few for each thread.
-__global__ void __launch_bounds__(kMaxThreads)
+__global__ void __launch_bounds__(kRowThreads)
     add_source_losses(double* sums, const float* losses, const int32_t* targets, const int32_t* sources,
                       SequenceRows rows, int64_t n) {
   ptx::wait_for_earlier_kernels();
   SHARED(double, smem, [32]);
   double sum = 0, count = 0;
-  for (int64_t i = threadIdx.x; i < n; i += kMaxThreads) {
+  for (int64_t i = threadIdx.x; i < n; i += kRowThreads) {
     if (targets[i] < 0 || sources[rows.sequence(i)] != static_cast<int>(blockIdx.x)) continue;
     sum += SourceLosses::rounded(losses[i]);
     ++count;
@@ -423,7 +406,7 @@ Logits<T> logits_of(const char* op, const Tensor& logits, int64_t vocab) {
 // One block per row.
 template <class T>
 LaunchConfig of_rows(const Logits<T>& a, int64_t rows, size_t shared_bytes, cudaStream_t stream) {
-  const int threads = std::min(kMaxThreads, round_up(div_ceil(a.columns, kVector<T>), 32));
+  const int threads = std::min(kRowThreads, round_up(div_ceil(a.columns, kVector<T>), 32));
   return {dim3(grid_size(rows)), dim3(static_cast<unsigned>(threads)), shared_bytes, stream};
 }
 
@@ -445,7 +428,7 @@ int token(int64_t first) {
 void run(const SourceLosses& op, void*, cudaStream_t stream) {
   const int64_t n = op.losses.numel(), count = op.sums.cols();
   if (n == 0) return;
-  const LaunchConfig config{dim3(grid_size(count)), dim3(kMaxThreads), 0, stream};
+  const LaunchConfig config{dim3(grid_size(count)), dim3(kRowThreads), 0, stream};
   CUDA_CHECK(launch(add_source_losses, config, data<double>(op.sums), data<float>(op.losses), data<int32_t>(op.targets),
                     data<int32_t>(op.sources), op.rows, n));
 }

@@ -7,8 +7,8 @@
 #include "cuda/mlp.h"
 
 #include "cuda/activation.h"
-#include "cuda/quantize/amax.h"
 #include "cuda/pack.h"
+#include "cuda/quantize/amax.h"
 
 namespace athanor::cuda {
 namespace {

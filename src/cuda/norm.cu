@@ -11,8 +11,8 @@
 #include <algorithm>
 
 #include "cuda/column_sum.h"
-#include "cuda/quantize/amax.h"
 #include "cuda/pack.h"
+#include "cuda/quantize/amax.h"
 #include "cuda/reduce.h"
 #include "cuda/scratch.h"
 

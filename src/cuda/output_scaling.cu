@@ -3,9 +3,9 @@
 // Deterministic: one warp or thread block computes each sum. Not timed on a GPU yet.
 #include "cuda/output_scaling.h"
 
-#include "cuda/vec8.h"
 #include "cuda/ranges.h"
 #include "cuda/reduce.h"
+#include "cuda/vec8.h"
 
 namespace athanor::cuda {
 namespace {

@@ -20,22 +20,23 @@ bool PartEncoder::comes_back(const Parts& parts, std::string_view text) const {
   return back == text;
 }
 
-PartEncoder::Parts PartEncoder::parts_of(std::string_view text, size_t kept, const Places& places) {
+PartEncoder::Parts PartEncoder::parts_of(std::string_view text, size_t kept, size_t left, const Places& places) {
   std::vector<size_t> starts = {0};  // of the characters, and the end of the last one
   while (starts.back() < kept) starts.push_back(starts.back() + char_at(text, starts.back()).bytes);
   const size_t characters = starts.size() - 1;
   const auto [first, second] =
       std::minmax({starts[uniform_place(places[0], characters)], starts[uniform_place(places[1], characters)]});
-  return {.prefix = encoded(text.substr(0, first)),
-          .middle = encoded(text.substr(first, second - first)),
-          .suffix = encoded(text.substr(second))};
+  Parts parts{
+      .prefix = encoded(text.substr(0, first)), .middle = encoded(text.substr(first, second - first)), .suffix = {}};
+  if (parts.prefix.size() + parts.middle.size() <= left) parts.suffix = encoded(text.substr(second));
+  return parts;
 }
 
 std::optional<PartEncoder::Parts> PartEncoder::cut(std::span<const int32_t> text, size_t left, const Places& places) {
   const std::string all = tokenizer_->decode(text, TextPlace::inside);
   for (size_t cut = left; cut > 0;) {
     const size_t kept = std::min(all.size(), tokenizer_->decode(text.first(cut), TextPlace::inside).size());
-    Parts parts = parts_of(all, kept, places);
+    Parts parts = parts_of(all, kept, left, places);
     const size_t others = parts.prefix.size() + parts.middle.size();
     if (others > left) {
       cut -= std::min(cut, others - left);

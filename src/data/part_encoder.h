@@ -31,7 +31,8 @@ class PartEncoder {
   std::optional<Parts> cut(std::span<const int32_t> text, size_t left, const Places& places);
 
  private:
-  Parts parts_of(std::string_view text, size_t kept, const Places& places);  // kept: bytes with places
+  // kept: bytes with places. Without a suffix if prefix and middle have more than `left` tokens.
+  Parts parts_of(std::string_view text, size_t kept, size_t left, const Places& places);
   std::vector<int32_t> encoded(std::string_view part);
   bool comes_back(const Parts& parts, std::string_view text) const;
 

@@ -62,16 +62,15 @@ void Engine::commit() {
   model_->init_constants(device);
   if (teacher_) teacher_->init_constants(device);
   const MicroInputs& in = micro_inputs_.front();
+  const auto bytes_of = [](const Tensor& t) { return t ? t.bytes() : 0; };
   if (!device.unified())
     inputs_ = std::make_unique<HostRing>(
         device,
-        2 * in.batch.tokens.bytes() + in.targets.bytes() + (in.batch.previous ? in.batch.previous.bytes() : 0) +
-            (in.batch.ahead ? in.batch.ahead.bytes() + in.ahead_weights.bytes() : 0) +
-            (in.first_row ? in.first_row.bytes() : 0) + (in.sources ? in.sources.bytes() : 0) +
-            in.batch.positions.bytes() + in.batch.spans.bytes() + in.top.bytes(),
+        2 * in.batch.tokens.bytes() + in.targets.bytes() + bytes_of(in.batch.previous) + bytes_of(in.batch.ahead) +
+            bytes_of(in.ahead_weights) + bytes_of(in.first_row) + bytes_of(in.sources) + in.batch.positions.bytes() +
+            in.batch.spans.bytes() + in.top.bytes(),
         options_.training ? kStepsAhead * micro_batches() : 1);
-  states_ =
-      std::make_unique<HostRing>(device, sizeof(StepState) + (source_sums_ ? source_sums_.bytes() : 0), kStepsAhead);
+  states_ = std::make_unique<HostRing>(device, sizeof(StepState) + bytes_of(source_sums_), kStepsAhead);
   if (part_.ranks > 1) {
     part_rows_ = part_.rows_of_ranks();
     for (const MicroInputs& each : micro_inputs_)
@@ -105,32 +104,21 @@ void Engine::init_teacher_logits(const TeacherLogits& top) {
 }
 
 void Engine::init_weights(ParamStore::Init which) {
-  arena_.begin("initial weights");
-  Ctx c = context(*ops_, nullptr);
-  model_->params().init(c, options_.seed, which);
-  arena_.end();
+  run_phase("initial weights", [&](Ctx& c) { model_->params().init(c, options_.seed, which); });
   refresh_quantized(QuantizedFor::step);
   start_rounds();
 }
 
 void Engine::refresh_values() {
-  arena_.begin("refresh");
-  Ctx c = context(*ops_, nullptr);
-  model_->params().refresh_values(c);
-  arena_.end();
+  run_phase("refresh", [&](Ctx& c) { model_->params().refresh_values(c); });
   refresh_quantized(QuantizedFor::step);
 }
 
 // Requantizes the weights after they changed without a step.
 void Engine::refresh_quantized(QuantizedFor which) {
   if (!quantized_) return;
-  arena_.begin("quantized weights");
-  Ctx c = context(*ops_, nullptr);
-  if (which == QuantizedFor::step)
-    quantized_->begin_step(c);
-  else
-    quantized_->quantize_weights(c);
-  arena_.end();
+  run_phase("quantized weights",
+            [&](Ctx& c) { which == QuantizedFor::step ? quantized_->begin_step(c) : quantized_->quantize_weights(c); });
 }
 
 void Engine::set_documents(std::vector<Span> documents, std::vector<int32_t> positions) {
@@ -535,10 +523,7 @@ void Engine::prune(double sparsity) {
 }
 
 void Engine::zero_pruned() {
-  arena_.begin("pruning");
-  Ctx c = context(*ops_, nullptr);
-  pruned_->apply(c);
-  arena_.end();
+  run_phase("pruning", [&](Ctx& c) { pruned_->apply(c); });
   refresh_values();
   last_end_ = nullptr;
 }
@@ -552,20 +537,14 @@ void Engine::use_averages() {
   CHECK(averages_ && !reads_averages_, "averages of the weights that were not planned or are in use");
   CHECK(uncollected() == 0 && micro_slot_ == 0, "averages in the middle of a step");
   if (read_state().updates == 0) return;
-  arena_.begin("averages in");
-  Ctx c = context(*ops_, nullptr);
-  averages_->put_in(c);
-  arena_.end();
+  run_phase("averages in", [&](Ctx& c) { averages_->put_in(c); });
   refresh_quantized(QuantizedFor::evaluation);
   reads_averages_ = true;
 }
 
 void Engine::use_weights() {
   if (!std::exchange(reads_averages_, false)) return;
-  arena_.begin("averages out");
-  Ctx c = context(*ops_, nullptr);
-  averages_->take_out(c);
-  arena_.end();
+  run_phase("averages out", [&](Ctx& c) { averages_->take_out(c); });
   refresh_quantized(QuantizedFor::evaluation);
 }
 

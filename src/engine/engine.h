@@ -436,6 +436,14 @@ class Engine {
   void run_micro_norm(Ctx);
   enum class QuantizedFor : uint8_t { step, evaluation };
   void refresh_quantized(QuantizedFor);
+  // Runs fn(Ctx&), without a tape, in the arena's phase of this name.
+  template <class Fn>
+  void run_phase(const std::string& phase, const Fn& fn) {
+    arena_.begin(phase);
+    Ctx c = context(*ops_, nullptr);
+    fn(c);
+    arena_.end();
+  }
   void agree_in_tensor_group(Ctx&);
   void run_logits(Ctx, std::vector<float>* out);
   void run_top_logits(Ctx);

@@ -51,10 +51,7 @@ void Engine::record_rounds() {
 
 void Engine::start_rounds() {
   if (!outer_) return;
-  arena_.begin("start of rounds");
-  Ctx c = context(*ops_, nullptr);
-  outer_->start(c);
-  arena_.end();
+  run_phase("start of rounds", [&](Ctx& c) { outer_->start(c); });
 }
 
 bool Engine::round_ends(int64_t step) const {
@@ -66,17 +63,11 @@ bool Engine::round_ends(int64_t step) const {
 void Engine::end_rounds(int64_t step, bool all) {
   if (!outer_) return;
   CHECK(uncollected() == 0 && micro_slot_ == 0, "the end of a round in the middle of a step");
-  const auto run = [&](const std::string& phase, void (OuterOptimizer::*part)(Ctx&, int64_t), int64_t fragment) {
-    arena_.begin(phase);
-    Ctx c = context(*ops_, nullptr);
-    ((*outer_).*part)(c, fragment);
-    arena_.end();
-  };
   for (int64_t fragment = 0; fragment < outer_->fragments(); ++fragment) {
     if ((all && !outer_->is_in_flight(fragment)) || outer_->round_ends(fragment, step))
-      run(end_phase(fragment), &OuterOptimizer::end_round, fragment);
+      run_phase(end_phase(fragment), [&](Ctx& c) { outer_->end_round(c, fragment); });
     if ((all && outer_->is_in_flight(fragment)) || outer_->is_due(fragment, step))
-      run(step_phase(fragment), &OuterOptimizer::outer_step, fragment);
+      run_phase(step_phase(fragment), [&](Ctx& c) { outer_->outer_step(c, fragment); });
   }
   refresh_quantized(QuantizedFor::step);
   backend_.device.wait(*backend_.device.record(Stream::compute));  // not for deltas in flight

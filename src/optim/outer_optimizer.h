@@ -2,10 +2,10 @@
 // its own weights w for a round of H steps. At the end of a round the workers average their distances from the global
 // weights, in f32, and Nesterov momentum updates the global weights:
 //   d = mean over workers of (theta - w);  v = mu v + d;  theta -= eta (d + mu v);  w = theta
-// Streaming DiLoCo [Douillard et al. 2025, alg. 2]: with fragments the units take turns within a round; with a delay d
-// is taken at the end of a round and used that many steps later, while it is sent beside these steps; with mixing alpha
-// the last assignment is w = alpha w + (1 - alpha) theta; and workers may send their distances in 4 bits (fp4_sum.h).
-// The caller decides when to save or evaluate.
+// Streaming DiLoCo [Douillard et al. 2025, alg. 2]: with fragments the units take turns within a round; with a delay, d
+// is computed at the end of a round and used that many steps later, and sending it overlaps these steps; with mixing
+// alpha the last assignment is w = alpha w + (1 - alpha) theta; and workers may send their distances in 4 bits
+// (fp4_sum.h). The caller decides when to save or evaluate.
 #pragma once
 #include <vector>
 

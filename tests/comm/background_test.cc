@@ -1,5 +1,5 @@
-// Collectives in the background: the results of direct calls, beside calls of another communicator; failures come to
-// whoever waits.
+// Collectives in the background give the results of direct calls while another communicator is in use; a failure is
+// thrown to the caller that waits.
 #include "comm/background.h"
 
 #include <gtest/gtest.h>

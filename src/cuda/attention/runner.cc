@@ -31,13 +31,13 @@ template <class Op>
 class AttentionTimer {
  public:
   AttentionTimer(const Op& like, int64_t tokens, size_t scratch_bytes, cudaStream_t stream)
-      : op_(like), stream_(stream), memory_(smem_of(op_) + scratch_bytes), watch_(stream) {
+      : op_(like), stream_(stream), memory_(padded_bytes(op_) + scratch_bytes), watch_(stream) {
     char* at = memory_.data();
     uint64_t draws = 0;
     for (const Field& field : op_.fields()) {
       if (!*field.t) continue;
       field.t->data = at;
-      at += smem_of(*field.t);
+      at += padded_bytes(*field.t);
       if (field.t->dtype != DType::i32)
         cuda::run(RandomNormal{.x = {field.t->data, field.t->dtype, {elements(*field.t)}}, .stream = draws++, .std = 1},
                   nullptr, stream);
@@ -69,13 +69,13 @@ class AttentionTimer {
 
  private:
   static int64_t elements(const Tensor& t) { return t.shape.rank > 1 ? t.rows() * t.stride() : t.numel(); }
-  static size_t smem_of(const Tensor& t) {
+  static size_t padded_bytes(const Tensor& t) {
     if (!t) return 0;
     return round_up(static_cast<size_t>(elements(t)) * size_of(t.dtype), kAlign);
   }
-  static size_t smem_of(Op& op) {
+  static size_t padded_bytes(Op& op) {
     size_t bytes = 0;
-    for (const Field& field : op.fields()) bytes += smem_of(*field.t);
+    for (const Field& field : op.fields()) bytes += padded_bytes(*field.t);
     return bytes;
   }
   void write_spans(int64_t tokens) {

@@ -73,6 +73,11 @@ __device__ __forceinline__ float e4m3_value(uint8_t bits) {
   code.__x = bits;
   return to_float(code);
 }
+// bits: of an e2m1, the lowest 4; higher ones are ignored.
+__device__ __forceinline__ float e2m1_value(uint32_t bits) {
+  const float magnitude = __fmul_rn(__uint_as_float((bits & 0x7u) << 22), 0x1p126f);
+  return bits & 0x8u ? -magnitude : magnitude;
+}
 // Rounds as round_to_8_bits<1, 0, 6>() and from_float<f4_e2m1>() of tensor/float8.h do.
 __device__ __forceinline__ uint8_t e2m1_code(float x) {
   // As floats, kMost is 6 and kAlign is 2^22.

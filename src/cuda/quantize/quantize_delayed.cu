@@ -2,8 +2,8 @@
 // amax reads and shifts its history. Deterministic: a maximum does not depend on the order. Not timed on a GPU yet.
 #include <algorithm>
 
-#include "cuda/quantize/encode.h"
 #include "cuda/host_tools.h"
+#include "cuda/quantize/encode.h"
 #include "cuda/quantize/quantize.h"
 #include "cuda/reduce.h"
 

@@ -6,6 +6,7 @@
 
 #include "cuda/host_tools.h"
 #include "cuda/launch.h"
+#include "cuda/quantize/encode.h"
 
 namespace athanor::cuda {
 namespace {
@@ -105,8 +106,7 @@ __device__ __forceinline__ float value_of(Code x) {
   return to_float(x);
 }
 __device__ __forceinline__ float value_of(E2m1 x) {
-  const float magnitude = __fmul_rn(__uint_as_float(static_cast<uint32_t>(x.bits & 0x7) << 22), 0x1p126f);
-  return x.bits & 0x8 ? -magnitude : magnitude;
+  return e2m1_value(x.bits);
 }
 
 struct ScaleGrid {

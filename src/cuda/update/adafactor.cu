@@ -3,9 +3,9 @@
 // output_scaling.cu. Deterministic: one block computes each sum. Not timed on a GPU yet.
 #include "cuda/update/adafactor.h"
 
-#include "cuda/vec8.h"
 #include "cuda/ranges.h"
 #include "cuda/reduce.h"
+#include "cuda/vec8.h"
 
 namespace athanor::cuda {
 namespace {

@@ -3,9 +3,9 @@
 // Not timed on a GPU yet.
 #include "cuda/update/fp4_sum.h"
 
-#include "cuda/quantize/encode.h"
 #include "cuda/host_tools.h"
 #include "cuda/launch.h"
+#include "cuda/quantize/encode.h"
 
 namespace athanor::cuda {
 namespace {
@@ -21,7 +21,7 @@ __global__ void __launch_bounds__(kFp4Threads) pack_fp4(Fp4Record* records, cons
 #pragma unroll
   for (int i = 0; i < kElements; ++i) {
     v[i] = first + i < n ? x[first + i] : 0.f;
-    most = magnitude(v[i]) > most ? magnitude(v[i]) : most;
+    most = Max{}(most, magnitude(v[i]));
   }
   const Scaled s = scaled(over_lanes(most, static_cast<int>(kFp4Group)), {.most_code = f4_e2m1::kMost});
   uint32_t values = 0;
@@ -31,11 +31,6 @@ __global__ void __launch_bounds__(kFp4Threads) pack_fp4(Fp4Record* records, cons
   Fp4Record& record = records[word / kWordsOfGroup];
   record.values[word % kWordsOfGroup] = values;
   if (word % kWordsOfGroup == 0) record.scale = s.scale;
-}
-
-__device__ __forceinline__ float e2m1_value(uint32_t code) {
-  const uint32_t m = code & 7u, normal = ((m >> 1) + 126u) << 23 | (m & 1u) << 22;
-  return __uint_as_float((m == 0 ? 0u : m == 1 ? 126u << 23 : normal) | (code & 8u) << 28);
 }
 
 __global__ void __launch_bounds__(kFp4Threads) sum_fp4(float* y, const Fp4Record* records, int64_t n, int workers) {

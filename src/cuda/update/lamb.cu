@@ -3,8 +3,8 @@
 // bound: with f32 moments 16 bytes of loads and 12 of stores per element, then 4 and 4. Not timed on a GPU yet.
 #include "cuda/update/lamb.h"
 
-#include "cuda/vec8.h"
 #include "cuda/ranges.h"
+#include "cuda/vec8.h"
 
 namespace athanor::cuda {
 namespace {

@@ -1,6 +1,6 @@
 // Splits f32 master weights into bf16 weights and 16-bit remainders (SplitMaster of ops/optimizer.h), and joins them.
-#include "cuda/vec8.h"
 #include "cuda/update/optimizer.h"
+#include "cuda/vec8.h"
 
 namespace athanor::cuda {
 namespace {

@@ -5,10 +5,10 @@
 // writes back what it read. Not timed on a GPU yet.
 #include "cuda/update/optimizer.h"
 
-#include "cuda/update/muon.h"
-#include "cuda/vec8.h"
 #include "cuda/ranges.h"
 #include "cuda/reduce.h"
+#include "cuda/update/muon.h"
+#include "cuda/vec8.h"
 #include "ops/qk_clip.h"
 #include "ops/step_control.h"
 #include "ops/update.h"

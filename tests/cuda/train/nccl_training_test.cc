@@ -311,7 +311,7 @@ TEST_F(NcclTraining, WorkersThatCompressMomentum) {
   EXPECT_EQ(scaled, train(lamb, 4));
 }
 
-// Deltas in a stream of their own, beside steps that are replayed, have the bits of deltas that are sent at once.
+// Deltas sent on a stream of their own while graphs of steps are replayed have the bits of deltas sent at once.
 TEST_F(NcclTraining, DeltasOfWorkersOverlapSteps) {
   for (const DeltaDtype deltas : {DeltaDtype::fp32, DeltaDtype::fp4}) {
     Setting s{.workers = 2, .outer = {.steps = 3, .fragments = 2, .delay = 2, .mixing = 0.5, .deltas = deltas}};
