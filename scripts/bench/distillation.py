@@ -24,6 +24,8 @@ def run(args, name, steps, changes, model):
     config = json.loads(args.config.read_text())
     config["model"].update(model | (SHORT if args.short else {}))
     config |= {"train_iters": steps, "lr_warmup_iters": max(1, steps // 20)} | changes
+    if args.batch and model:
+        config["global_batch_size"] = args.batch
     if args.short:
         config["seq_length"] = SHORT["max_position_embeddings"]
     return finished_run(args, name, config)
@@ -49,10 +51,14 @@ def compare(args):
             changes = {} if kind == "alone" else of | {"distill_loss": kind, "distill_temperature": args.temperature,
                                                        "distill_ce_weight": args.ce_weight}
             variant = "alone" if kind == "alone" else f"{kind}-{args.temperature:g}-{args.ce_weight:g}-{args.top_k}"
+            rate = args.rate_alone if kind == "alone" else args.rate
+            changes |= {"learning_rate": rate} if rate else {}
+            variant += f"-batch{args.batch}" * (args.batch > 0) + f"-rate{rate:g}" * (rate > 0)
             losses = [run(args, f"{variant}-{steps}-{seed}", steps, changes | {"seed": seed}, STUDENT) for seed in args.seeds]
             rows.append({"student": kind, "steps": steps, "losses": losses, "loss": statistics.mean(losses)})
     return {**describe_machine(), "program": call(args, ["--version"]).strip(), "seeds": args.seeds,
-            "temperature": args.temperature, "ce_weight": args.ce_weight, "top_k": args.top_k,
+            "temperature": args.temperature, "ce_weight": args.ce_weight, "top_k": args.top_k, "batch": args.batch,
+            "rate": args.rate, "rate_alone": args.rate_alone,
             "teacher": {"steps": args.teacher_steps, "loss": of_teacher}, "rows": rows}
 
 
@@ -74,6 +80,9 @@ def main():
     parser.add_argument("--temperature", type=float, default=1.0)
     parser.add_argument("--ce-weight", type=float, default=0.5)
     parser.add_argument("--top-k", type=int, default=0, help="students read so many cached logits of the teacher; 0: they run it")
+    parser.add_argument("--batch", type=int, default=0, help="global_batch_size of the students; 0: that of --config")
+    parser.add_argument("--rate", type=float, default=0, help="learning rate of students with a teacher; 0: that of --config")
+    parser.add_argument("--rate-alone", type=float, default=0, help="learning rate of students alone")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--short", action="store_true", help="a tiny model: to try the script")
     args = parser.parse_args()

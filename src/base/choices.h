@@ -27,7 +27,7 @@ enum class RuleName : uint8_t {
 };
 // True for rules that stop all-reducing gradients over workers once the variance is frozen.
 constexpr bool compresses(RuleName rule) { return rule == RuleName::onebit_adam || rule == RuleName::onebit_lamb; }
-// What workers of local updates send each other: f32, or 4 bits per element (ops/fp4_sum.h).
+// What workers of local updates send each other: f32, or 4 bits per element (ops/packed_groups.h).
 enum class DeltaDtype : uint8_t { fp32, fp4 };
 enum class MuonScale : uint8_t { original, match_rms, spectral };
 enum class MuonCoefficients : uint8_t { quintic, polar_express };

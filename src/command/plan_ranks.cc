@@ -10,6 +10,7 @@
 #include "perf/described_gpu.h"
 #include "perf/offload_time.h"
 #include "perf/pipeline_time.h"
+#include "perf/product_times.h"
 #include "perf/traffic.h"
 #include "train/setup.h"
 
@@ -181,6 +182,15 @@ void RankPlan::record(const Config& c, const Cluster& on, Device& device, Ops& o
     rank->engine->memory();  // performs and records the dry run
     stages_.push_back(std::move(rank));
   }
+}
+
+double RankPlan::measured_products(const Backend& here) const {
+  double flops = 0, seconds = 0;
+  for (const ProductUse& use : products_of_step(*stages_[0]->engine)) {
+    flops += double(use.launches) * use.op.cost().flops;
+    seconds += double(use.launches) * time_product(here, use).seconds;
+  }
+  return seconds > 0 ? flops / seconds / limits_.most.flops : 1;
 }
 
 Prediction RankPlan::with(const Assumptions& assumed) const {

@@ -228,6 +228,7 @@ struct Config {
   int64_t data_parallel_replicate_size = 1;
   int64_t data_parallel_shard_size = 0;  // 0 = all remaining ranks
   int64_t zero_stage = 1;                // 0 = nothing is sharded
+  bool zero_quantized_gradients = false, zero_quantized_weights = false;
   int64_t pipeline_parallel_size = 1;
   PipelineSchedule pipeline_schedule = PipelineSchedule::one_f_one_b;
   int64_t virtual_pipeline_size = 0;          // model chunks per stage; 0 = unset; validate() sets it by the schedule
@@ -307,6 +308,7 @@ void validate_pipeline(Config&);  // the parts of validate() for the keys of one
 void validate_experts(const Config&);
 void validate_one_bit(const Config&);
 void validate_offload(const Config&);
+void validate_packed(const Config&);
 void validate_pruning(Config&);
 void validate_adapters(const Config&);
 void validate_distillation(const Config&);

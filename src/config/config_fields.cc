@@ -335,6 +335,12 @@ Fields ranks_group() {
       number("zero_stage", &Config::zero_stage, between(0, 3), free, "",
              "what the ranks share out instead of each holding all: 0 nothing, 1 optimizer states, 2 also gradients, 3 "
              "also weights; see docs/distributed.md"),
+      option("zero_quantized_gradients", &Config::zero_quantized_gradients, notice,
+             "zero_stage 1 and 2: ranks send gradients in 4 bits, or with data_parallel_replicate_size above 1 in 8 "
+             "bits within a copy and 4 between copies: see docs/distributed.md"),
+      option("zero_quantized_weights", &Config::zero_quantized_weights, refused,
+             "zero_stage 1 and 2, precision bf16: ranks send how far their weights are from what they sent before, in "
+             "4 bits: see docs/distributed.md"),
       number("data_parallel_shard_size", &Config::data_parallel_shard_size, between(0, 65536), free, "ranks",
              "ranks that share out one copy; 0 = all, divided by data_parallel_replicate_size")
           .developer()

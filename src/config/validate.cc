@@ -459,6 +459,7 @@ void validate_workers(const Config& c) {
 void validate_ranks(const Config& c) {
   validate_workers(c);
   validate_one_bit(c);
+  validate_packed(c);
   validate_experts(c);
   validate_tensor_parallel(c);
   validate_context_parallel(c);

@@ -72,8 +72,8 @@ class CpuOps final : public Ops {
   void run(const OneBitMomentum&, void* scratch) override;
   void run(const OneBitMean&, void* scratch) override;
   void run(const OneBitDirection&, void* scratch) override;
-  void run(const PackFp4&, void* scratch) override;
-  void run(const SumFp4&, void* scratch) override;
+  void run(const PackGroups&, void* scratch) override;
+  void run(const SumGroups&, void* scratch) override;
   // basic.cc, random_normal.cc
   void run(const Fill&, void* scratch) override;
   void run(const Cast&, void* scratch) override;

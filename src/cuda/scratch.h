@@ -236,7 +236,7 @@ requires kIsOneOf<
     StepRouterBias, SendSlots, ReceiveSlots, SumRows, WeightedSwigluFwd, WeightedSwigluBwd, GroupedGemm, ActivationFwd,
     ActivationBwd, ScaledSum, GatedSum, Dropout, DequantizeNf4, ScaleByMagnitude, ScaleByMagnitudeBwd, KeepTwoOfFour,
     DecayPruned, TopLogits, PickLogits, CachedDistilledCrossEntropy, OneBitMomentum, OneBitMean, OneBitDirection,
-    PackFp4, SumFp4, AttentionSinks, AttentionSinksBwd, DropPath, Int8Gemm, SourceLosses>
+    PackGroups, SumGroups, AttentionSinks, AttentionSinksBwd, DropPath, Int8Gemm, SourceLosses>
 constexpr size_t scratch(const Op&) { return 0; }
 
 inline size_t scratch(const ColumnSum& op) {

@@ -106,7 +106,7 @@ void Engine::init_teacher_logits(const TeacherLogits& top) {
 void Engine::init_weights(ParamStore::Init which) {
   run_phase("initial weights", [&](Ctx& c) { model_->params().init(c, options_.seed, which); });
   refresh_quantized(QuantizedFor::step);
-  start_rounds();
+  start_states();
 }
 
 void Engine::refresh_values() {
@@ -377,7 +377,7 @@ void Engine::run_optimizer(Ctx c, const PhaseRunner::Enter& enter) {
   if (max_attention_logits_) end_scores(c);
   if (expert_counts_) step_router_bias(c);
   if (backend_.mesh.data_parallel().size() > 1) enter(Phase::communication);
-  params.gather_weights(c);
+  params.send_weights(c);
   if (!quantized_) return;
   if (backend_.mesh.data_parallel().size() > 1) enter(Phase::optimizer);
   quantized_->end_step(c, state_);

@@ -65,6 +65,7 @@ struct EngineOptions {
   bool training = true;                  // false: weights and evaluation only
   bool graphs = true;                    // capture and replay CUDA graphs if the device can
   int zero_stage = 0;                    // ZeRO stage: see Sharding
+  PackedTraffic packed = {};             // collectives in 4 and 8 bits
   StatesHome states_home = {};           // where masters and optimizer states are
   bool offload_inputs = false;           // keep inputs of recomputed blocks in host memory between forward and backward
   int64_t host_units = 0;                // units whose weights and gradients are in host memory: see Sharding
@@ -238,11 +239,12 @@ class Engine {
   int64_t uncollected() const { return int64_t(closed_.size()); }
   StepState finish_step();  // close_step(), then returns this step's result
   static constexpr int64_t kStepsAhead = 2;
-  // For local updates; without them these functions do nothing, and workers() is 0. start_rounds() copies this worker's
-  // weights, which are the same on all workers, to the global weights.
+  // Sets the states that begin as the weights: with PackedTraffic::weights those that were sent; with local updates the
+  // global weights, for this worker's are the same on all workers.
+  void start_states();
+  // For local updates; without them these functions do nothing, and workers() is 0.
   bool overlaps_rounds() const;  // delayed deltas are sent while steps run
   int64_t workers() const { return outer_ || compresses() ? backend_.mesh.workers().size() : 0; }
-  void start_rounds();
   // Called after step number `step` of the run, counted from 1, with no step uncollected: ends the rounds that end
   // there and makes the outer steps that are due there, of which round_ends() says whether there are any. With `all`,
   // makes the outer steps of all fragments, for the last time of those whose deltas are in flight.

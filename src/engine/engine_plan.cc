@@ -86,6 +86,8 @@ Engine::Engine(const ModelConfig& config, const EngineOptions& options, Backend 
   if (options_.training && options_.outer.steps > 0)
     outer_.emplace(options_.outer, model_->params(), overlaps_rounds());
   if (outer_) std::ranges::move(outer_->states(), std::back_inserter(states));
+  if (options_.training && options_.packed.weights)
+    std::ranges::move(ParamStore::sent_weight_state(options_.recipe.compute), std::back_inserter(states));
   model_->plan(memory_, options_.recipe, options_.training, std::move(states),
                {.stage = options_.zero_stage,
                 .shards = shards.size(),
@@ -100,7 +102,8 @@ Engine::Engine(const ModelConfig& config, const EngineOptions& options, Backend 
                 .reduces_late = stage_.program().splits_backward,
                 .worker = {.workers = workers.size(), .worker = workers.rank()},
                 .states_home = options_.states_home,
-                .host_units = options_.host_units});
+                .host_units = options_.host_units,
+                .packed = options_.packed});
   if (outer_) outer_->plan(memory_);
   if (pruned_) pruned_->planned();
   if (runs_teacher()) plan_teacher();
@@ -310,6 +313,12 @@ void Engine::record_other_phases() {
   Ctx refreshing = context(plan_, nullptr);
   model_->params().refresh_values(refreshing);
   arena_.finish_recording();
+  if (options_.training && options_.packed.weights) {
+    arena_.record("start of sent weights");
+    Ctx starting = context(plan_, nullptr);
+    model_->params().start_sent_weights(starting);
+    arena_.finish_recording();
+  }
   if (outer_) record_rounds();
   if (averages_) {
     arena_.record("averages in");

@@ -49,9 +49,10 @@ void Engine::record_rounds() {
   }
 }
 
-void Engine::start_rounds() {
-  if (!outer_) return;
-  run_phase("start of rounds", [&](Ctx& c) { outer_->start(c); });
+void Engine::start_states() {
+  if (options_.training && options_.packed.weights)
+    run_phase("start of sent weights", [&](Ctx& c) { model_->params().start_sent_weights(c); });
+  if (outer_) run_phase("start of rounds", [&](Ctx& c) { outer_->start(c); });
 }
 
 bool Engine::round_ends(int64_t step) const {

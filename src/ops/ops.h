@@ -8,7 +8,6 @@
 #include "ops/dora.h"
 #include "ops/dropout.h"
 #include "ops/embedding.h"
-#include "ops/fp4_sum.h"
 #include "ops/gated_sum.h"
 #include "ops/gemm.h"
 #include "ops/int8_gemm.h"
@@ -22,6 +21,7 @@
 #include "ops/one_bit.h"
 #include "ops/optimizer.h"
 #include "ops/output_scaling.h"
+#include "ops/packed_groups.h"
 #include "ops/qk_clip.h"
 #include "ops/quantize_part.h"
 #include "ops/source_losses.h"
@@ -45,7 +45,7 @@ namespace athanor {
   X(StepRouterBias) X(SortByExpert) X(SendSlots) X(ReceiveSlots) X(SumRows) X(WeightedSwigluFwd) X(WeightedSwigluBwd) \
   X(GroupedGemm) X(ActivationFwd) X(ActivationBwd) X(ScaledSum) X(ScaledSumBwd) X(GatedSum) X(GatedSumBwd) X(Dropout) \
   X(DequantizeNf4) X(ScaleByMagnitude) X(ScaleByMagnitudeBwd) X(KeepTwoOfFour) X(DecayPruned) X(TopLogits) \
-  X(PickLogits) X(CachedDistilledCrossEntropy) X(OneBitMomentum) X(OneBitMean) X(OneBitDirection) X(PackFp4) X(SumFp4) \
+  X(PickLogits) X(CachedDistilledCrossEntropy) X(OneBitMomentum) X(OneBitMean) X(OneBitDirection) X(PackGroups) X(SumGroups) \
   X(AttentionSinks) X(AttentionSinksBwd) X(DropPath) X(Int8Gemm) X(SourceLosses)
 // clang-format on
 

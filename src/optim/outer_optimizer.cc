@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "ops/fp4_sum.h"
+#include "ops/packed_groups.h"
 #include "ops/update.h"
 #include "param/state_stream.h"
 
@@ -50,15 +50,14 @@ void OuterOptimizer::plan(MemoryPlan& plan) {
   CHECK(at != states.end(), "no state for the global weights");
   first_state_ = size_t(at - states.begin());
   plan.add(MemoryKind::inputs, "rates of outer steps", DType::u8, {int64_t(sizeof(StepState))}, &rates_);
-  records_.resize(params_.units().size());
+  packed_.resize(params_.units().size());
   if (!overlaps_ || options_.deltas != DeltaDtype::fp4) return;
-  for (size_t u = 0; u < records_.size(); ++u) {
+  for (size_t u = 0; u < packed_.size(); ++u) {
     const ParamStore::Unit& unit = *params_.units()[u];
     int64_t bytes = 0;
     for (const ParamStore::Range& r : unit.states[first_state_].within({0, unit.layout.numel}))
-      bytes += params_.worker().workers * fp4_bytes(r.end - r.begin);
-    if (bytes > 0)
-      plan.add(MemoryKind::optimizer, cat("deltas of workers, unit ", u), DType::u8, {bytes}, &records_[u]);
+      bytes += params_.worker().workers * packed_bytes(DType::f4_e2m1, r.end - r.begin);
+    if (bytes > 0) plan.add(MemoryKind::optimizer, cat("deltas of workers, unit ", u), DType::u8, {bytes}, &packed_[u]);
   }
 }
 
@@ -88,15 +87,15 @@ void OuterOptimizer::for_each(Ctx& c, int64_t fragment, const Used& use, const F
   stream_states(c, params_, all, [&](const StateStretch& s) {
     const ParamStore::Unit& unit = *params_.units()[s.unit];
     const ParamStore::State& theta = unit.states[first_state_];
-    int64_t at = 0;  // bytes of the unit's records before those of the part
+    int64_t at = 0;  // bytes of the unit's deltas before those of the part
     for (const ParamStore::Range& range : theta.within(s.range)) {
-      const int64_t bytes = params_.worker().workers * fp4_bytes(range.end - range.begin);
+      const int64_t bytes = params_.worker().workers * packed_bytes(DType::f4_e2m1, range.end - range.begin);
       fn(Part{.unit = unit,
               .range = range,
               .theta = theta.on_device(range),
               .momentum = momentum ? unit.states[momentum_state()].on_device(range) : Tensor{},
               .delta = delta ? unit.states[delta_state()].on_device(range) : Tensor{},
-              .records = records_[s.unit] ? records_[s.unit].slice(at, at + bytes) : Tensor{}});
+              .packed = packed_[s.unit] ? packed_[s.unit].slice(at, at + bytes) : Tensor{}});
       at += bytes;
     }
   });
@@ -113,8 +112,8 @@ void OuterOptimizer::start(Ctx& c) {
   for_each(c, -1, {}, [&](const Part& p) { read_weights(c, p, p.theta); });
 }
 
-void OuterOptimizer::sum_records(Ctx& c, const Tensor& delta, const Tensor& records) const {
-  c.run(SumFp4{.y = delta, .records = records, .workers = params_.worker().workers});
+void OuterOptimizer::sum_packed(Ctx& c, const Tensor& delta, const Tensor& packed) const {
+  c.run(SumGroups{.y = delta, .groups = packed, .count = params_.worker().workers});
 }
 
 // Sets `delta` to the sum of the workers' deltas, at once or by receive().
@@ -133,14 +132,13 @@ void OuterOptimizer::send(Ctx& c, const Part& p, const Tensor& delta, Sent& sent
     if (!overlaps_) sent.wait(c);
   };
   if (options_.deltas == DeltaDtype::fp32) return run([&](Stream on) { workers.all_reduce(delta, Reduce::sum, on); });
-  const int64_t bytes = fp4_bytes(delta.numel());
-  const Buffer here =
-      p.records ? Buffer{} : c.alloc("deltas of workers", DType::u8, {params_.worker().workers * bytes});
-  const Tensor all = p.records ? p.records : here.t;
+  const int64_t bytes = packed_bytes(DType::f4_e2m1, delta.numel());
+  const Buffer here = p.packed ? Buffer{} : c.alloc("deltas of workers", DType::u8, {params_.worker().workers * bytes});
+  const Tensor all = p.packed ? p.packed : here.t;
   const Tensor own = all.slice(workers.rank() * bytes, (workers.rank() + 1) * bytes);
-  c.run(PackFp4{.records = own, .x = delta});
+  c.run(PackGroups{.groups = own, .x = delta});
   run([&](Stream on) { workers.all_gather(all, own, on); });
-  if (!overlaps_) sum_records(c, delta, all);
+  if (!overlaps_) sum_packed(c, delta, all);
 }
 
 void OuterOptimizer::Sent::wait(Ctx& c) {
@@ -153,7 +151,7 @@ void OuterOptimizer::receive(Ctx& c, int64_t fragment) {
   Sent& sent = sent_[size_t(fragment)];
   const bool packed = !sent.tickets.empty() && options_.deltas == DeltaDtype::fp4;
   sent.wait(c);
-  if (packed) for_each(c, fragment, {.delta = true}, [&](const Part& p) { sum_records(c, p.delta, p.records); });
+  if (packed) for_each(c, fragment, {.delta = true}, [&](const Part& p) { sum_packed(c, p.delta, p.packed); });
 }
 
 void OuterOptimizer::receive(Ctx& c) {

@@ -5,7 +5,7 @@
 // Streaming DiLoCo [Douillard et al. 2025, alg. 2]: with fragments the units take turns within a round; with a delay, d
 // is computed at the end of a round and used that many steps later, and sending it overlaps these steps; with mixing
 // alpha the last assignment is w = alpha w + (1 - alpha) theta; and workers may send their distances in 4 bits
-// (fp4_sum.h). The caller decides when to save or evaluate.
+// (packed_groups.h). The caller decides when to save or evaluate.
 #pragma once
 #include <vector>
 
@@ -62,7 +62,7 @@ class OuterOptimizer {
     const ParamStore::Unit& unit;
     ParamStore::Range range;
     Tensor theta, momentum, delta;  // [n] f32; momentum and delta are optional
-    Tensor records;                 // u8: records of all workers, where they must outlive a phase
+    Tensor packed;                  // u8: deltas of all workers in 4 bits, where they must outlive a phase
     Tensor master() const { return unit.masters_on_device(range); }
   };
   struct Used {
@@ -81,7 +81,7 @@ class OuterOptimizer {
     void wait(Ctx&);
   };
   void send(Ctx&, const Part&, const Tensor& delta, Sent&) const;
-  void sum_records(Ctx&, const Tensor& delta, const Tensor& records) const;
+  void sum_packed(Ctx&, const Tensor& delta, const Tensor& packed) const;
   void receive(Ctx&, int64_t fragment);
   void update(Ctx&, const Part&, const Tensor& delta) const;
   size_t momentum_state() const { return first_state_ + 1; }
@@ -92,7 +92,7 @@ class OuterOptimizer {
   bool overlaps_;
   size_t first_state_ = 0;       // index of the first outer state among the parameters' states
   Tensor rates_;                 // StepState, as the update rule reads it
-  std::vector<Tensor> records_;  // by unit: 4-bit deltas of all workers that are in flight
+  std::vector<Tensor> packed_;   // by unit: 4-bit deltas of all workers that are in flight
   std::vector<bool> in_flight_;  // by fragment
   std::vector<Sent> sent_;       // by fragment
 };

@@ -7,6 +7,7 @@
 
 #include "base/int.h"
 #include "base/rng.h"
+#include "ops/packed_groups.h"
 #include "param/state_stream.h"
 #include "param/tree_reduce.h"
 
@@ -259,6 +260,12 @@ std::vector<ParamStore::Range> ParamStore::extents() const {
 }
 
 void ParamStore::refresh_values(Ctx& c) {
+  cast_masters(c);
+  if (sharding_.packed.weights) take_sent_weights(c);
+  gather_weights(c);
+}
+
+void ParamStore::cast_masters(Ctx& c) {
   std::vector<StateStretch> all;
   if (!split_) all = state_stretches(*this, {.masters = true, .values = true});
   std::erase_if(all, [&](const StateStretch& s) { return !units_[s.unit]->master || !units_[s.unit]->value; });
@@ -272,7 +279,6 @@ void ParamStore::refresh_values(Ctx& c) {
     else
       c.run(Cast{.y = value, .x = master});
   });
-  gather_weights(c);
 }
 
 // Stages 1 and 2: every rank holds all weights, or their quantized values, and has updated one shard of them.
@@ -313,9 +319,10 @@ void ParamStore::reduce_gradients(Ctx& c) {
     if (sharding_.logical.count > 0)
       reduce_in_tree(c, *unit);
     else if (sharding_.stage >= 2)
-      add_up(c, c.mesh.copies(), grad);
+      reduce_copies(c, grad);
     else if (sharding_.reduces_late)  // otherwise reduce_early() has reduced them
       reduce_whole(c, *unit);
+    if (sharding_.packed.gradients) clear_padding(c, *unit);
     if (sharding_.stage == 0 || unit->is_shard(grad)) continue;
     // The sum covers only this rank's shard; clear the gradients of other ranks' shards.
     if (unit->shard.begin > 0) c.run(Fill{.x = grad.slice(0, unit->shard.begin)});
@@ -323,6 +330,15 @@ void ParamStore::reduce_gradients(Ctx& c) {
   }
   if (sharding_.tensor.ranks > 1) add_parts_of_gradients(c);
   add_tied_gradients(c);
+}
+
+// Rounding after a Hadamard transform gives padding next to a parameter a gradient, with which an update would move it.
+void ParamStore::clear_padding(Ctx& c, const Unit& unit) {
+  for (const int id : unit.params) {
+    const int64_t end = offsets_[size_t(id)] + placements_[size_t(id)].shape.numel();
+    const Range padding = unit.owned(end, round_up(end, kRotated));
+    if (padding.begin < padding.end) c.run(Fill{.x = unit.part(unit.grad, padding)});
+  }
 }
 
 // Sums gradients of weights that every tensor-parallel rank has whole, but uses only for its own heads or rows.
@@ -458,10 +474,15 @@ void ParamStore::end_gradients_of(Ctx& c, Unit& unit, bool last) {
   if (!unit.is_shard(unit.grad)) return;
   settle(c);
   Communicator& shards = shards_of(c.mesh, unit);
-  reducing_ = {&unit, std::move(unit.whole_grad), c.sum_workspace(shards, unit.whole_grad.t), nullptr};
-  unit.whole_grad = {};
+  reducing_ = {&unit, std::exchange(unit.whole_grad, {}), {}, nullptr};
   const Tensor whole = reducing_.whole.t, mine = unit.own(whole);
-  reducing_.ticket = c.overlap([&](Stream stream) { shards.sum_scatter(mine, whole, reducing_.workspace.t, stream); });
+  if (sharding_.packed.gradients && unit.shards > 1) {
+    reducing_.packed.begin(c, shards, whole, packed_format(c.mesh), true);
+  } else {
+    reducing_.workspace = c.sum_workspace(shards, whole);
+    reducing_.ticket =
+        c.overlap([&](Stream stream) { shards.sum_scatter(mine, whole, reducing_.workspace.t, stream); });
+  }
   if (unit.home == Mem::device) return;
   if (sending_.unit == &unit) wait_for_sent(c);
   reducing_.shard = c.alloc("gradients of a shard", unit.grad.dtype, unit.grad.shape);
@@ -473,6 +494,7 @@ void ParamStore::settle(Ctx& c) {
   c.wait(std::move(reducing_.ticket));
   c.wait(std::move(reducing_.comes));
   Unit& unit = *std::exchange(reducing_.unit, nullptr);
+  if (reducing_.packed) reducing_.packed.end(c, unit.own(reducing_.whole.t));
   const Tensor grad = reducing_.shard ? reducing_.shard.t : unit.grad;
   c.run(Add{.y = grad, .a = grad, .b = unit.own(reducing_.whole.t)});
   reducing_.whole = reducing_.workspace = {};
@@ -494,6 +516,17 @@ Communicator& ParamStore::shards_of(const ProcessMesh& mesh, const Unit& unit) {
   return unit.experts ? mesh.expert_shards() : mesh.shards();
 }
 
+// With copies, which are the slower level of the two, the ranks that shard one send more bits.
+DType ParamStore::packed_format(const ProcessMesh& mesh) const {
+  return mesh.copies().size() > 1 ? DType::f8_e4m3 : DType::f4_e2m1;
+}
+
+// Sums a shard's gradients over the copies.
+void ParamStore::reduce_copies(Ctx& c, const Tensor& grad, bool sends) {
+  if (sharding_.packed.gradients) return packed_all_reduce(c, c.mesh.copies(), grad, sends);
+  add_up(c, c.mesh.copies(), grad);
+}
+
 // Starts reducing gradients to which no later micro-batch of the step adds. Every micro-batch allocates the scratch
 // buffers for it, because all micro-batches have the same memory plan.
 void ParamStore::reduce_early(Ctx& c, const Unit& unit) {
@@ -510,6 +543,11 @@ void ParamStore::reduce_whole(Ctx& c, const Unit& unit) {
 void ParamStore::begin_sum(Ctx& c, const Unit& unit, bool sends) {
   Communicator& all = sharding_.stage == 0 ? copies_of(c.mesh, unit) : shards_of(c.mesh, unit);
   const Tensor mine = unit.own(unit.grad);
+  if (sharding_.packed.gradients && sharding_.stage == 0) return packed_all_reduce(c, all, mine, sends);
+  if (sharding_.packed.gradients && unit.shards > 1) {
+    early_.unit = &unit, early_.sends = sends;
+    return early_.packed.begin(c, all, unit.grad, packed_format(c.mesh), sends);
+  }
   early_.workspace = c.sum_workspace(all, unit.grad);
   early_.of_copies = sharding_.stage == 0 ? Buffer{} : c.sum_workspace(c.mesh.copies(), mine);
   if (!sends) return;
@@ -522,6 +560,12 @@ void ParamStore::begin_sum(Ctx& c, const Unit& unit, bool sends) {
 
 // Waits for the previous unit's reduction and frees its scratch buffers.
 void ParamStore::leave_early_room(Ctx& c) {
+  if (early_.packed) {
+    const CollectiveSubject subject(early_.unit->name);
+    const Tensor mine = early_.unit->own(early_.unit->grad);
+    early_.packed.end(c, mine);
+    reduce_copies(c, mine, early_.sends);
+  }
   if (!early_.workspace && !early_.of_copies) return;
   c.wait(std::move(early_.ticket));
   early_ = {};

@@ -13,6 +13,7 @@
 
 #include "device/memory_plan.h"
 #include "param/flat_layout.h"
+#include "param/packed_sum.h"
 #include "param/placement.h"
 #include "tape/ctx.h"
 
@@ -44,6 +45,8 @@ inline constexpr const char* kAverageMinusWeightState = "average_minus_weight";
 inline constexpr const char* kGlobalWeightState = "global_weight";
 inline constexpr const char* kOuterMomentumState = "outer_momentum";
 inline constexpr const char* kOuterDeltaState = "outer_delta";
+// With PackedTraffic::weights: the weights as other ranks know them, with which all compute.
+inline constexpr const char* kSentWeightState = "sent_weight";
 
 // An optimizer state of all or some weights.
 struct StateSpec {
@@ -115,6 +118,7 @@ struct Sharding {
   // Number of units, evenly spread, whose weights and gradients are in pinned host memory while nobody computes with
   // them (param/host_units.cc). Only on a single rank, or at stage 3, where these are shards.
   int64_t host_units = 0;
+  PackedTraffic packed = {};  // weights: at stages 1 and 2, with masters apart from the weights
 };
 
 class ParamStore {
@@ -244,7 +248,12 @@ class ParamStore {
   // Initializes masters and values from (seed, name, index): of all parameters, or all except frozen ones.
   enum class Init : uint8_t { all, trained };
   void init(Ctx&, uint64_t seed, Init = Init::all);
-  void refresh_values(Ctx&);  // computes values from masters after loading; gets shards of values from their owners
+  // Computes values from masters after loading, or copies them from kSentWeightState; gets shards of values from their
+  // owners.
+  void refresh_values(Ctx&);
+  // For PackedTraffic::weights: the state, of the dtype of the values; and what sets it to them when a run begins.
+  static std::vector<StateSpec> sent_weight_state(DType);
+  void start_sent_weights(Ctx&);
 
   Tensor value(Param) const;
   // The values as GEMMs read them: value(), or a buffer with dequantized or sparsified values.
@@ -274,8 +283,10 @@ class ParamStore {
   // Called when the gradients of this rank's leaf number `leaf` are complete: adds them to those of its siblings in the
   // tree.
   void end_leaf(Ctx&, int64_t leaf);
-  // Called before the optimizer: reduces gradients over all ranks. Called after it: gathers the updated weights.
+  // Called before the optimizer: reduces gradients over all ranks. Called after it: send_weights() gathers the updated
+  // weights. gather_weights() gathers values that are no update.
   void reduce_gradients(Ctx&);
+  void send_weights(Ctx&);
   void gather_weights(Ctx&);
   void gather_quantized(Ctx&);  // after all weights were quantized
   bool sharded() const { return sharding_.stage > 0; }
@@ -343,6 +354,9 @@ class ParamStore {
   void lay_out(Unit&);
   bool lay_out_quantized(Unit&) const;
   void gather_others(Ctx&, const Unit&);
+  void cast_masters(Ctx&);
+  void for_each_sent(const auto& fn);
+  void take_sent_weights(Ctx&);
   std::vector<std::vector<OwnPiece>> pieces_by_unit() const;
   void plan_states(MemoryPlan&, size_t unit, const std::vector<OwnPiece>&);
   void plan_sizes(MemoryPlan&, size_t unit, size_t state, const std::vector<OwnPiece>&);
@@ -365,6 +379,9 @@ class ParamStore {
   int64_t record_offset(const ParamSpec&, size_t slice) const;
   void gather(Ctx&, int unit);
   void settle(Ctx&);
+  DType packed_format(const ProcessMesh&) const;
+  void reduce_copies(Ctx&, const Tensor& grad, bool sends = true);
+  void clear_padding(Ctx&, const Unit&);
   void reduce_early(Ctx&, const Unit&);
   void reduce_whole(Ctx&, const Unit&);
   void begin_sum(Ctx&, const Unit&, bool sends);  // sends: false: only allocates the buffers
@@ -392,6 +409,7 @@ class ParamStore {
     Unit* unit = nullptr;
     Buffer whole, workspace;  // workspace: scratch of Communicator::sum_workspace()
     Ctx::Ticket ticket;
+    PackedScatter packed = {};
     Buffer shard = {};       // for gradients in host memory: this rank's shard, to which the sum is added
     Ctx::Ticket comes = {};  // set until compute has waited for `shard`
   } reducing_;
@@ -405,6 +423,9 @@ class ParamStore {
   struct {
     Buffer workspace, of_copies;
     Ctx::Ticket ticket;
+    PackedScatter packed = {};  // of the gradients of `unit`, whose sum over the shards is sent on if `sends`
+    const Unit* unit = nullptr;
+    bool sends = false;
   } early_;
 };
 

@@ -5,8 +5,8 @@
 
 #include "comm/network.h"
 #include "engine/engine.h"
-#include "ops/fp4_sum.h"
 #include "ops/one_bit.h"
+#include "ops/packed_groups.h"
 
 namespace athanor {
 namespace {
@@ -167,13 +167,17 @@ void add_workers(StepTraffic& t, const Engine& engine, ProcessMesh& mesh, const 
   for (const auto& unit : engine.model().params().units()) {
     const int64_t n = unit->shard.end - unit->shard.begin;
     const double sent = compressed ? all_reduced * double(sizeof(OneBitRecord)) / double(kOneBitBlock) * double(n)
-                        : outer.deltas == DeltaDtype::fp4 ? double(workers - 1) * double(fp4_bytes(n))
-                                                          : all_reduced * 4 * double(n);
+                        : outer.deltas == DeltaDtype::fp4
+                            ? double(workers - 1) * double(packed_bytes(DType::f4_e2m1, n))
+                            : all_reduced * 4 * double(n);
     const double seconds = net.seconds(sent, workers, of_worker);
     (overlaps ? t.rounds : t.ends)
         .add({unit->name, "workers"}, sent, seconds, 1 / steps, overlaps ? 0 : seconds / steps);
   }
 }
+
+// Of packed groups of this format.
+double bytes_per_element(DType format) { return double(packed_bytes(format, kPackedGroup)) / double(kPackedGroup); }
 
 }  // namespace
 
@@ -259,6 +263,12 @@ StepTraffic step_traffic(const Engine& engine, ProcessMesh& mesh, const Network&
   const double grad = double(size_of(engine.options().recipe.gradients));
   const auto micros = double(engine.micro_batches());
   const auto share = [](int n) { return double(n - 1) / n; };
+  const PackedTraffic& packed = engine.options().packed;
+  const double fp4 = bytes_per_element(DType::f4_e2m1);
+  const double scattered = !packed.gradients          ? grad
+                           : mesh.copies().size() > 1 ? bytes_per_element(DType::f8_e4m3)
+                                                      : fp4;
+  const double gathered = packed.weights ? fp4 : value;
   StepTraffic t;
   for (size_t u = 0; u < units.size(); ++u) {
     if (units[u]->buffers) continue;  // replicated on all ranks
@@ -269,10 +279,13 @@ StepTraffic step_traffic(const Engine& engine, ProcessMesh& mesh, const Network&
     const auto n = double(units[u]->layout.numel);
     const bool last = u == size_t(engine.model().config().num_hidden_layers) + 1, first = u == 0;
     const bool frozen = units[u]->frozen;
-    const double gather = share(shards) * n * (units[u]->quantized || units[u]->stored != StoredAs::values ? 1 : value);
-    const double scatter = frozen ? 0 : share(shards) * n * grad;
+    const double gather =
+        share(shards) * n * (units[u]->quantized || units[u]->stored != StoredAs::values ? 1 : gathered);
+    const double scatter = frozen ? 0 : share(shards) * n * scattered;
     const double gather_s = net.seconds(gather, shards, near), scatter_s = net.seconds(scatter, shards, near);
-    const double copied = frozen ? 0 : 2 * share(copies) * n / shards * grad;
+    // In 4 bits each copy sends to all others.
+    const double per_element = packed.gradients ? (copies - 1) * fp4 : 2 * share(copies) * grad;
+    const double copied = frozen ? 0 : n / shards * per_element;
     const double copied_s = net.seconds(copied, copies, shards * near);
     // at_end: nothing hides the last, or the first, of these collectives.
     const auto of_shards = [&](Traffic& kind, double sent, double seconds, double calls, bool at_end) {

@@ -41,8 +41,8 @@ class ReferenceOps final : public Ops {
   void run(const OneBitMomentum&, void*) override;
   void run(const OneBitMean&, void*) override;
   void run(const OneBitDirection&, void*) override;
-  void run(const PackFp4&, void*) override;
-  void run(const SumFp4&, void*) override;
+  void run(const PackGroups&, void*) override;
+  void run(const SumGroups&, void*) override;
   void run(const Fill&, void*) override;
   void run(const Cast&, void*) override;
   void run(const MaskedFill&, void*) override;

@@ -157,6 +157,7 @@ EngineOptions engine_options(const Config& c, bool training) {
   o.clip_grad = c.clip_grad;
   o.graphs = c.cuda_graph;
   o.zero_stage = zero_stage(c);
+  if (training) o.packed = {.gradients = c.zero_quantized_gradients, .weights = c.zero_quantized_weights};
   o.pipeline = {
       .schedule = c.pipeline_schedule, .chunks = int(std::max<int64_t>(1, c.virtual_pipeline_size)), .layout = {}};
   for (const int64_t blocks : c.pipeline_layout) o.pipeline.layout.push_back(int(blocks));

@@ -282,7 +282,7 @@ void load_weights(const ParamStore& params, Device& device, const ModelFolder& f
 void load_weights(Engine& engine, Device& device, const ModelFolder& folder) {
   load_weights(engine.model().params(), device, folder);
   engine.refresh_values();
-  engine.start_rounds();
+  engine.start_states();
 }
 
 // Computes norms in double, of the weights as GEMMs read them: quantized if the base is quantized.

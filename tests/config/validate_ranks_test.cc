@@ -153,6 +153,22 @@ TEST(Validate, ExpertParallelismGoesWithMostOtherOptions) {
   }
 }
 
+TEST(Validate, GradientsAndWeightsInFourBits) {
+  const std::string gradients = "zero_quantized_gradients=true", weights = "zero_quantized_weights=true";
+  EXPECT_EQ(error_with({gradients, weights, "zero_stage=2", "data_parallel_replicate_size=14"}), "");
+  for (const std::string& key : {gradients, weights})
+    for (const char* stage : {"0", "3"})
+      expect_parts(error_with({key, cat("zero_stage=", stage)}), {"zero_quantized_", cat("zero_stage ", stage)});
+  expect_parts(error_with({gradients, "data_parallel_replicate_size=15"}),
+               {"zero_quantized_gradients", "data_parallel_replicate_size 15"});
+  expect_parts(error_with({gradients, "deterministic_reduction=rank_invariant", "micro_batch_size=1"}),
+               {"zero_quantized_gradients", "rank_invariant"});
+  expect_parts(error_with({weights, "precision=fp32"}), {"zero_quantized_weights", "precision fp32", "bf16"});
+  expect_parts(error_with({weights, "master_weights=split"}), {"zero_quantized_weights", "master_weights split"});
+  expect_parts(error_with({weights, "local_steps=4"}), {"zero_quantized_weights", "local_steps 4"});
+  expect_parts(error_with({weights, "prune_sparsity=0.5"}), {"zero_quantized_weights", "prune_sparsity"});
+}
+
 TEST(Validate, LocalUpdates) {
   expect_parts(error_with({"local_steps=30", "ema_decay=0.9"}), {"ema_decay", "local_steps 30"});
   expect_parts(error_with({"local_steps=30", "tail_average_start=5"}), {"tail_average_start", "local_steps 30"});

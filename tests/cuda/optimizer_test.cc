@@ -28,8 +28,8 @@ TEST_F(Optimizer, FrozenTrustRatio) { agrees_with_the_reference(FrozenTrustRatio
 TEST_F(Optimizer, OneBitMomentum) { agrees_with_the_reference(OneBitMomentum::kName, optimizer_cases, 10); }
 TEST_F(Optimizer, OneBitMean) { agrees_with_the_reference(OneBitMean::kName, optimizer_cases, 8); }
 TEST_F(Optimizer, OneBitDirection) { agrees_with_the_reference(OneBitDirection::kName, optimizer_cases, 10); }
-TEST_F(Optimizer, PackFp4) { agrees_with_the_reference(PackFp4::kName, optimizer_cases, 20); }
-TEST_F(Optimizer, SumFp4) { agrees_with_the_reference(SumFp4::kName, optimizer_cases, 27); }
+TEST_F(Optimizer, PackGroups) { agrees_with_the_reference(PackGroups::kName, optimizer_cases, 20); }
+TEST_F(Optimizer, SumGroups) { agrees_with_the_reference(SumGroups::kName, optimizer_cases, 27); }
 TEST_F(Optimizer, OutputSquares) { agrees_with_the_reference(OutputSquares::kName, optimizer_cases, 12); }
 TEST_F(Optimizer, ScaleOutputs) { agrees_with_the_reference(ScaleOutputs::kName, optimizer_cases, 12); }
 TEST_F(Optimizer, QkClip) { agrees_with_the_reference(QkClip::kName, qk_clip_cases, 70); }

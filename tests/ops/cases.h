@@ -54,10 +54,10 @@ void transposed_cases(Examiner&);  // of these
 void fp4_cases(Examiner&);
 void quantize_part_cases(Examiner&);
 void optimizer_cases(Examiner&);
-void step_control_cases(Examiner&);  // of these
-void one_bit_cases(Examiner&);       // likewise
-void fp4_sum_cases(Examiner&);       // likewise
-void trust_ratio_cases(Examiner&);   // likewise
+void step_control_cases(Examiner&);   // of these
+void one_bit_cases(Examiner&);        // likewise
+void packed_groups_cases(Examiner&);  // likewise
+void trust_ratio_cases(Examiner&);    // likewise
 void qk_clip_cases(Examiner&);
 void moe_cases(Examiner&);
 void weight_form_cases(Examiner&);

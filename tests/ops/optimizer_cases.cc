@@ -518,7 +518,7 @@ void optimizer_cases(Examiner& examine) {
   lamb_cases(examine);
   output_cases(examine);
   one_bit_cases(examine);
-  fp4_sum_cases(examine);
+  packed_groups_cases(examine);
   trust_ratio_cases(examine);
   adafactor_cases(examine);
   momentum_cases(examine);

@@ -91,6 +91,7 @@ struct Setting {
   int experts = 1;         // of the shards, those that have other experts
   double srste = -1;       // decay of weights that are not kept, of 2:4 by SR-STE; below 0: dense
   double capacity = 0;     // expert_capacity_factor
+  PackedTraffic packed = {};
   int ranks() const { return mesh().ranks(); }
   MeshSizes mesh() const {
     return {.copies = replicas,
@@ -115,6 +116,7 @@ struct Setting {
                gradients == DType::bf16 ? " gradients bf16" : "", offload > 0 ? cat(" offload ", offload) : "",
                host_units > 0 ? cat(" host units ", host_units) : "", srste >= 0 ? " 2:4" : "",
                experts > 1 ? cat(" experts ", experts) : "", capacity > 0 ? cat(" capacity ", capacity) : "",
+               packed.gradients ? " packed gradients" : "", packed.weights ? " packed weights" : "",
                outer.steps > 0 ? cat(" workers ", workers, " rounds of ", outer.steps, " delay ", outer.delay,
                                      " deltas ", int(outer.deltas))
                                : "",
@@ -193,6 +195,7 @@ inline EngineOptions options(const Setting& s) {
   o.schedule = {.style = DecayStyle::constant, .lr = s.lr, .min_lr = s.lr};
   o.clip_grad = s.clip;
   o.expert_capacity_factor = s.capacity;
+  o.packed = s.packed;
   o.z_loss = s.z_loss;
   o.ahead_weights = s.ahead;
   o.depth.rate = float(s.depth);

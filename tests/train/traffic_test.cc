@@ -55,6 +55,8 @@ std::vector<Setting> all_settings() {
     for (const auto& [sequence, beside] : {std::pair{false, false}, {true, false}, {false, true}, {true, true}})
       all.push_back({.type = type, .shards = 2, .stage = 3, .tensor = 2, .sequence = sequence, .beside = beside});
   all.push_back({.shards = 2, .stage = 1, .rule = RuleName::normuon});
+  for (const int stage : {1, 2})
+    all.push_back({.precision = "bf16", .replicas = 2, .shards = 2, .stage = stage, .packed = {true, true}});
   for (const int tensor : {1, 2})
     all.push_back({.shards = 2, .stage = 1, .tensor = tensor, .workers = 2, .outer = {.steps = 1}});
   for (const int delay : {0, 1})

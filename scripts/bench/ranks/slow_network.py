@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""What two ranks on a slow network pay for each step and what they learn: with whole gradients, momentum in 1 bit, and local
-updates.
+"""What two ranks on a slow network pay for each step and what they learn: with whole gradients, gradients and weights in 4 bits,
+momentum in 1 bit, and local updates.
 
 usage: scripts/quickstart.sh; scripts/bench/ranks/slow_network.py [--rate BITS] [--delay S] [--steps N] [--out FILE] [--table FILE]
 
 The ranks, of one thread each, are on two hosts (network namespaces) that a cable of this rate and delay joins; needs root and
 /dev/net/tun. The model is the quick start's with AdamW. Seconds per step are the mean of the second half of the steps, in
-which 1-bit Adam compresses; losses are of the whole held-out text after the last step. A last row has the ranks on one host.
+which 1-bit optimizers compress; losses are of the whole held-out text after the last step. A last row has the ranks on one host.
 """
 import argparse
 import json
@@ -30,7 +30,11 @@ def ways(args):
     whole = {"optimizer": "adamw"}
     return {"adamw, gradients in fp32": whole,
             "adamw, gradients in bf16": {**whole, "grad_dtype": "bf16"},
+            "adamw, gradients and weights in 4 bits": {**whole, "zero_quantized_gradients": True, "zero_quantized_weights": True},
             "onebit_adam": {**COPIES, "optimizer": "onebit_adam", "freeze_step": max(1, args.steps // 5)},
+            "lamb": {"optimizer": "lamb", "learning_rate": args.lamb_rate},
+            "onebit_lamb": {**COPIES, "optimizer": "onebit_lamb", "freeze_step": max(1, args.steps // 5),
+                            "learning_rate": args.lamb_rate},
             "adamw, local_steps 30": {**COPIES, **whole, "local_steps": 30},
             "adamw, local_steps 30, streaming in 4 bits": {
                 **COPIES, **whole, "local_steps": 30, "local_fragments": 3, "outer_delay": 5, "outer_mixing": 0.5,
@@ -81,6 +85,7 @@ def main():
     parser.add_argument("--delay", type=float, default=0.005, help="seconds in each direction")
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--learning-rate", type=float, default=0.002)
+    parser.add_argument("--lamb-rate", type=float, default=0.02, help="learning rate of lamb and onebit_lamb")
     parser.add_argument("--out", type=pathlib.Path)
     parser.add_argument("--table", type=pathlib.Path)
     parser.add_argument("--short", action="store_true", help="a tiny model: to try the script")
