@@ -56,9 +56,9 @@ void print_ranks_here(const Config& config, const ManyRanks& many, bool json) {
       "%.4g GB/s between ranks, assumed\n%s",
       machine.description().c_str(), on.ranks, on.ranks == 1 ? "rank" : "ranks", machine.threads(),
       machine.threads() == 1 ? "thread" : "threads", format_count(limits.most.flops).c_str(),
-      100 * plan.assumed().products,
-      format_count(limits.attention_forward).c_str(), format_count(limits.attention_backward).c_str(),
-      format_count(limits.most.bytes).c_str(), network.link_bytes / 1e9, to_text(f).c_str());
+      100 * plan.assumed().products, format_count(limits.attention_forward).c_str(),
+      format_count(limits.attention_backward).c_str(), format_count(limits.most.bytes).c_str(),
+      network.link_bytes / 1e9, to_text(f).c_str());
 }
 
 }  // namespace athanor
