@@ -18,6 +18,8 @@ void validate_both(const Config& c, const char* key) {
       "it replaces what ranks send once per step, to the owner of a shard and from it", "take 1 or 2");
   off(!compresses(c.optimizer), cat("optimizer ", name_of(c.optimizer)), "it compresses what ranks send already",
       "take another");
+  off(c.offload_params == Offload::none, "offload_params", "weights and gradients are packed in device memory",
+      "set that to none");
 }
 
 void validate_gradients(const Config& c) {
@@ -42,8 +44,8 @@ void validate_weights(const Config& c) {
   off(c.local_steps == 0, cat("local_steps ", c.local_steps), "an outer step replaces all weights", "set it to 0");
   off(c.lora_rank == 0, cat("lora_rank ", c.lora_rank), "adapters are small", "set it to 0");
   off(c.prune_sparsity == 0, "prune_sparsity", "pruned weights would not stay zero", "set it to 0");
-  off(c.offload_optimizer != Offload::cpu, "offload_optimizer cpu", "what was sent stays in device memory",
-      "set it to none");
+  off(c.offload_optimizer == Offload::none, "offload_optimizer", "what was sent stays in device memory",
+      "set that to none");
 }
 
 }  // namespace

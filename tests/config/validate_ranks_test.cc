@@ -165,6 +165,7 @@ TEST(Validate, GradientsAndWeightsInFourBits) {
                {"zero_quantized_gradients", "rank_invariant"});
   expect_parts(error_with({weights, "precision=fp32"}), {"zero_quantized_weights", "precision fp32", "bf16"});
   expect_parts(error_with({weights, "master_weights=split"}), {"zero_quantized_weights", "master_weights split"});
+  expect_parts(error_with({weights, "offload_optimizer=auto"}), {"zero_quantized_weights", "offload_optimizer"});
   expect_parts(error_with({weights, "local_steps=4"}), {"zero_quantized_weights", "local_steps 4"});
   expect_parts(error_with({weights, "prune_sparsity=0.5"}), {"zero_quantized_weights", "prune_sparsity"});
 }
