@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""A ladder of recipes: each rung changes one thing of the rung before, and all have the quick start's text, width and depth.
+"""A ladder of recipes: each rung changes one thing of the rung before, and all have the quick start's text and depth.
 
 usage: scripts/quickstart.sh; scripts/bench/ladder.py --out scripts/bench/results/ladder.json --table table.md
 
 Losses are bits per byte of the whole held-out text after the last step of a finished schedule, the mean over --seeds: after
 --steps steps (equal tokens), and after as many steps as take the time of the first rung's (equal time, of step times measured
-first, in runs of --timed steps, one after the other). Each rung has the better of two learning rates, by the first seed. Runs of one thread, --jobs at once; finished
+in runs of --timed steps, one after the other). Each rung has the better of two learning rates, by the first seed. Runs of one thread, --jobs at once; finished
 ones are kept in --work and not repeated.
 """
 import argparse
@@ -17,31 +17,31 @@ import statistics
 
 from common import ROOT, add_run_flags, describe_machine, finished_run, write_results
 
-GATED, NOT_GATED = 768, 1152  # widths of feed-forward layers with as many weights
-LLAMA = {"model_type": "llama", "hidden_size": 256, "intermediate_size": GATED, "num_attention_heads": 4,
-         "max_position_embeddings": 256, "rope_theta": 10000, "tie_word_embeddings": True}
-GPT2 = {"model_type": "gpt2", "n_embd": 256, "n_inner": NOT_GATED, "n_head": 4, "n_positions": 256}
-QK_NORM = LLAMA | {"model_type": "qwen3"}
-SPEEDRUN = LLAMA | {"model_type": "athanor", "intermediate_size": NOT_GATED, "hidden_act": "relu2", "gated_mlp": False, "qk_norm": True,
-                    "qk_norm_elementwise_affine": False, "norm_elementwise_affine": False, "embedding_norm": True,
-                    "tie_word_embeddings": False, "final_logit_softcapping": 15,
-                    "initializer_ranges": {"lm_head.weight": 0, "*.o_proj.weight": 0, "*.down_proj.weight": 0}}
 ADAMW = {"optimizer": "adamw", "rates": (2e-3, 4e-3)}
 MUON = {"optimizer": "muon", "rates": (4e-3, 8e-3)}
 NORMUON = {"optimizer": "normuon", "cautious_weight_decay": True, "rates": (4e-3, 8e-3)}
 
 
-def rungs(layers):
-    """{name: (model, recipe)}, from the first rung to the last."""
-    skips = SPEEDRUN | {"resid_lambdas": [1.0], "x0_lambdas": [0.0], "skip_lambdas": [1.0],
+def rungs(layers, hidden):
+    """{name: (model, recipe)}, from the first rung to the last. Feed-forward layers with and without a gate have as many weights."""
+    llama = {"model_type": "llama", "hidden_size": hidden, "intermediate_size": 3 * hidden, "num_attention_heads": hidden // 64,
+             "max_position_embeddings": 256, "rope_theta": 10000, "tie_word_embeddings": True}
+    gpt2 = {"model_type": "gpt2", "n_embd": hidden, "n_inner": 9 * hidden // 2, "n_head": hidden // 64, "n_positions": 256}
+    qk_norm = llama | {"model_type": "qwen3"}
+    speedrun = llama | {
+        "model_type": "athanor", "intermediate_size": 9 * hidden // 2, "hidden_act": "relu2", "gated_mlp": False, "qk_norm": True,
+        "qk_norm_elementwise_affine": False, "norm_elementwise_affine": False, "embedding_norm": True, "tie_word_embeddings": False,
+        "final_logit_softcapping": 15,
+        "initializer_ranges": {"lm_head.weight": 0, "*.o_proj.weight": 0, "*.down_proj.weight": 0}}
+    skips = speedrun | {"resid_lambdas": [1.0], "x0_lambdas": [0.0], "skip_lambdas": [1.0],
                         "skip_from": [None if i < layers / 2 or i == layers else layers - 1 - i for i in range(layers + 1)]}
     tables = [i if 2 * i < layers else layers - 1 - i for i in range(layers)]
     values = skips | {"value_embeddings": tables, "value_embedding_lambdas": [0.5], "value_lambdas": [0.5]}
-    return {"GPT-2, `adamw`": (GPT2, ADAMW),
-            "Llama: RMSNorm, RoPE, SwiGLU": (LLAMA, ADAMW),
-            "and QK-norm": (QK_NORM, ADAMW),
-            "and `muon` (the quick start)": (QK_NORM, MUON),
-            "ReLU^2, norms without gain, zero output layers, logits below 15": (SPEEDRUN, MUON),
+    return {"GPT-2, `adamw`": (gpt2, ADAMW),
+            "Llama: RMSNorm, RoPE, SwiGLU": (llama, ADAMW),
+            "and QK-norm": (qk_norm, ADAMW),
+            "and `muon` (the quick start)": (qk_norm, MUON),
+            "ReLU^2, norms without gain, zero output layers, logits below 15": (speedrun, MUON),
             "and factors of the stream, skips": (skips, MUON),
             "and value embeddings": (values, MUON),
             "and `normuon`, cautious decay": (values, NORMUON)}
@@ -52,7 +52,7 @@ class Ladder:
         self.args = args
         self.base = json.loads(args.config.read_text())
         self.layers = self.base["model"]["num_hidden_layers"]
-        self.rungs = rungs(self.layers)
+        self.rungs = rungs(self.layers, args.hidden)
 
     def name(self, rung, rate, steps, seed):
         return f"rung{list(self.rungs).index(rung)}-{rate:g}-{steps}-{seed}"
@@ -82,22 +82,18 @@ class Ladder:
         return statistics.median(b - a for a, b in zip(times, times[1:])) * 1e3
 
     def climb(self):
-        steps, first = self.args.steps, self.args.seeds[0]
-        ms = {rung: self.step_ms(rung) for rung in self.rungs}
+        steps, seeds = self.args.steps, self.args.seeds
         trials = [(rung, rate) for rung, (_, recipe) in self.rungs.items() for rate in recipe["rates"]]
-        tried = dict(zip(trials, self.all([(*trial, steps, first) for trial in trials])))
+        tried = dict(zip(trials, self.all([(*trial, steps, seeds[0]) for trial in trials])))
         best = {rung: min((rate for r, rate in trials if r == rung), key=lambda rate, r=rung: tried[r, rate]) for rung in self.rungs}
-        fastest = ms[next(iter(self.rungs))]
-        rows = []
-        for rung in self.rungs:
-            then = max(1, round(steps * fastest / ms[rung]))
-            runs = [(rung, best[rung], n, seed) for n in (steps, then) for seed in self.args.seeds]
-            losses = self.all(runs)
-            count = len(self.args.seeds)
-            rows.append({"rung": rung, "learning_rate": best[rung], "step_ms": ms[rung], "tried": {
-                rate: tried[rung, rate] for r, rate in trials if r == rung}, "steps": steps, "losses": losses[:count],
-                         "steps_in_equal_time": then, "losses_in_equal_time": losses[count:]})
-        return {**describe_machine(), "seeds": self.args.seeds, "steps": steps, "jobs": self.args.jobs, "rows": rows}
+        losses = {rung: self.all([(rung, best[rung], steps, seed) for seed in seeds]) for rung in self.rungs}
+        ms = {rung: self.step_ms(rung) for rung in self.rungs}
+        then = {rung: max(1, round(steps * ms[next(iter(self.rungs))] / ms[rung])) for rung in self.rungs}
+        rows = [{"rung": rung, "learning_rate": best[rung], "step_ms": ms[rung],
+                 "tried": {rate: tried[r, rate] for r, rate in trials if r == rung},
+                 "steps": steps, "losses": losses[rung], "steps_in_equal_time": then[rung],
+                 "losses_in_equal_time": self.all([(rung, best[rung], then[rung], seed) for seed in seeds])} for rung in self.rungs]
+        return {**describe_machine(), "seeds": seeds, "steps": steps, "hidden_size": self.args.hidden, "rows": rows}
 
 
 def table(report):
@@ -115,6 +111,7 @@ def main():
     parser.set_defaults(threads=1)
     parser.add_argument("--config", type=pathlib.Path, default=ROOT / "configs" / "quickstart.json")
     parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--hidden", type=int, default=256, help="width of the models, a multiple of 64")
     parser.add_argument("--timed", type=int, default=40, help="steps of the runs that measure the time of a step")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--jobs", type=int, default=2)

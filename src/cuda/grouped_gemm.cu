@@ -3,7 +3,8 @@
 // Layout: a block computes a 32 x 32 tile of d from tiles of both operands in shared memory, in f32. There are R / 32 +
 // E row tiles, the maximum for any split of the rows among experts; a block finds its expert and rows from the offsets
 // in device memory, and surplus blocks return. Sums run over K in order. A plain kernel for any size and type, without
-// tensor cores: not tuned and not timed on a GPU yet.
+// tensor cores, where gemm/grouped_wgmma.cu does not take the op: not tuned and not timed on a GPU yet.
+#include "cuda/gemm/grouped_wgmma.h"
 #include "cuda/host_tools.h"
 #include "cuda/moe.h"
 #include "cuda/ptx/ptx.h"
@@ -167,6 +168,7 @@ void run(const GroupedGemm& op, void*, cudaStream_t stream) {
   if (op.rows() == 0 || op.d.numel() == 0) return;
   CHECK(op.a.dtype == op.b.dtype && op.rows() < int64_t{1} << 31, op.kName, ": factors of ", op.a.dtype, " and ",
         op.b.dtype, ", ", op.rows(), " rows; expected one type and 32-bit indices");
+  if (grouped_wgmma_takes(op)) return run_grouped_by_wgmma(op, stream);
   by_type(op.a.dtype, [&]<class A>() { by_type(op.d.dtype, [&]<class D>() { launch_grouped<A, D>(op, stream); }); });
 }
 }  // namespace athanor::cuda

@@ -411,6 +411,16 @@ void products(Examiner& examine) {
       examine(OpCase<GroupedGemm>{cat(kNames[int(kind)], " wide ", l.outputs),
                                   product(kWide, l, kind, DType::bf16, sums ? DType::f32 : DType::bf16), values});
   }
+  // Sizes around the tiles of tensor cores: experts without rows, with one, and with several tiles of them.
+  for (const Grouped kind : {Grouped::forward, Grouped::input_gradient, Grouped::weight_gradient})
+    for (const DType d : {DType::bf16, DType::f32}) {
+      if (d == DType::f32 && kind != Grouped::weight_gradient) continue;
+      constexpr Sizes kTiles{160, 5, 2};
+      for (const Layer& l : {Layer{72, 264}, Layer{320, 136}})
+        examine(OpCase<GroupedGemm>{cat(kNames[int(kind)], " tiles ", l.outputs, " ", d),
+                                    product(kTiles, l, kind, DType::bf16, d),
+                                    {{"offsets", listed({0, 0, 1, 130, 193, 320})}}});
+    }
   constexpr Sizes kSmall{5, 3, 2};
   const Layer layer{4, 3};
   // Rows behind the last are of no expert. The other two products leave theirs unwritten, which no case may do.

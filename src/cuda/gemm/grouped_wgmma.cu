@@ -1,0 +1,298 @@
+// Grouped GEMMs of a mixture of experts by warpgroups (sm_90a).
+//   forward: d = a W_e^T;  input gradient: d = a W_e;  weight gradient: d_e += a_e^T b_e
+// Layout: persistent blocks take the tiles of all experts in turn, 128 rows and 256 columns of d or of an expert's d_e;
+// they find them from the offsets in device memory, and nothing depends on the host. One warp copies 64 elements along K
+// of both operands at a time into a ring by TMA; two warpgroups multiply 64 rows each by wgmma, with the sums in
+// registers. A tile at the end of an expert's rows reads those of the next expert: they give rows of d that are not
+// stored; along K, in the weight gradient, they are replaced by zeros in shared memory. Compute bound from some 300 rows
+// per expert on. Deterministic: a sum is over K in order. No GPU has run it yet.
+#include "cuda/gemm/grouped_wgmma.h"
+
+#include "cuda/gemm/wgmma_tiles.h"
+#include "cuda/host_tools.h"
+
+namespace athanor::cuda {
+namespace {
+
+constexpr int kColumns = 256;  // per tile
+constexpr int kSlots = 4;      // slots of the ring: 48 KiB each
+constexpr int kTerms = 64;     // elements along K per step
+constexpr int kBarrier = 1;    // named barrier of the consumers
+
+struct Experts {
+  const int* offsets;  // [experts + 1]
+  int experts, outputs, inputs;
+};
+template <Grouped product>
+struct Maps {
+  CUtensorMap a, b;
+};
+
+// Operands of one step, K-major, or as panels [64 k, 64] where K is not contiguous in memory.
+template <class T>
+struct Slot {
+  T a[kRows * kTerms], b[kColumns * kTerms];
+};
+template <class T>
+struct Smem {  // dynamic shared memory
+  Slot<T> slots[kSlots];
+  T panels[kWarps][kWarpRows * kBoxColumns];
+};
+
+#if PTX_SM90A
+constexpr int kPanel = kTerms * kBoxColumns;  // elements
+using Sums = float[kColumns / 2];             // as in wgmma_product.cu
+
+struct Tile {
+  int expert, row, column;  // row, column: its first in d, or in d_e for the weight gradient
+  int begin, end;           // rows of the expert
+};
+
+// Calls visit(tile) for each of this block's tiles. An expert's tiles are numbered column by column, so that blocks which
+// run at the same time share columns of W.
+template <Grouped product, class F>
+__device__ __forceinline__ void for_experts(const Experts& x, F visit) {
+  constexpr bool kWeights = product == Grouped::weight_gradient;
+  const int width = product == Grouped::forward ? x.outputs : x.inputs, columns = (width + kColumns - 1) / kColumns;
+  int expert = 0, before = 0, begin = x.offsets[0], end = x.offsets[1];  // before: tiles of earlier experts
+  for (int i = static_cast<int>(blockIdx.x);; i += static_cast<int>(gridDim.x)) {
+    int rows = 0;  // tiles along the rows
+    while (true) {
+      rows = ((kWeights ? (begin < end ? x.outputs : 0) : end - begin) + kRows - 1) / kRows;
+      if (i - before < rows * columns) break;
+      before += rows * columns;
+      if (++expert == x.experts) return;
+      begin = end, end = x.offsets[expert + 1];
+    }
+    const int within = i - before;
+    visit(Tile{expert, (kWeights ? 0 : begin) + within % rows * kRows, within / rows * kColumns, begin, end});
+  }
+}
+
+template <Grouped product>
+__device__ __forceinline__ int steps_of(const Experts& x, const Tile& tile) {
+  const int terms = product == Grouped::forward          ? x.inputs
+                    : product == Grouped::input_gradient ? x.outputs
+                                                         : tile.end - tile.begin;
+  return (terms + kTerms - 1) / kTerms;
+}
+
+template <Grouped product, class T>
+__device__ __forceinline__ void produce(Smem<T>& smem, Ring<kSlots>& ring, const Maps<product>& maps, const Experts& x) {
+  Turn<kSlots> turn;
+  for_experts<product>(x, [&](const Tile& tile) {
+    const int steps = steps_of<product>(x, tile);
+#pragma unroll 1
+    for (int step = 0; step < steps; ++step)
+      ring.fill(turn, [&](int i) {
+        Slot<T>& slot = smem.slots[i];
+        uint64_t* full = &ring.full[i];
+        const int k = step * kTerms;
+        ptx::mbar_expect_bytes(full, sizeof(Slot<T>));
+        if constexpr (product == Grouped::weight_gradient) {
+#pragma unroll
+          for (int c = 0; c < kRows / kBoxColumns; ++c)
+            ptx::tma_load(slot.a + c * kPanel, &maps.a, full, tile.row + c * kBoxColumns, tile.begin + k);
+        } else {
+          ptx::tma_load(slot.a, &maps.a, full, k, tile.row);
+        }
+        if constexpr (product == Grouped::forward) {
+          ptx::tma_load(slot.b, &maps.b, full, k, tile.expert * x.outputs + tile.column);
+        } else {
+          const int row = product == Grouped::weight_gradient ? tile.begin + k : tile.expert * x.outputs + k;
+#pragma unroll
+          for (int c = 0; c < kColumns / kBoxColumns; ++c)
+            ptx::tma_load(slot.b + c * kPanel, &maps.b, full, tile.column + c * kBoxColumns, row);
+        }
+      });
+  });
+}
+
+// Replaces rows from `first` on of all panels of a slot by zeros; called by all consumers.
+template <class T>
+__device__ __forceinline__ void clear_rows(Slot<T>& slot, int first) {
+  constexpr int kChunks = kRowBytes / 16, kAll = (kRows + kColumns) / kBoxColumns;
+  const int chunks = (kTerms - first) * kChunks;  // of a panel
+  auto* bytes = reinterpret_cast<unsigned char*>(&slot);
+  for (int i = static_cast<int>(threadIdx.x); i < chunks * kAll; i += kConsumers)
+    st16(bytes + i / chunks * kPanel * static_cast<int>(sizeof(T)) + first * kRowBytes + i % chunks * 16,
+         uint4{0, 0, 0, 0});
+  ptx::fence_proxy_async();
+  ptx::bar_sync(kBarrier, kConsumers);
+}
+
+template <Grouped product, class T>
+__device__ __forceinline__ void multiply(Sums& sums, Smem<T>& smem, Ring<kSlots>& ring, Turn<kSlots>& turn, int group,
+                                         uint32_t steps, int terms) {
+  constexpr bool kWeights = product == Grouped::weight_gradient;
+  int last = 0;       // slot of the previous step
+  uint32_t step = 0;  // pinned, otherwise the compiler peels the first step
+  ptx::pin(step);
+#pragma unroll 1
+  do {
+    const int slot = ring.wait(turn);
+    if constexpr (kWeights) {
+      const int left = terms - static_cast<int>(step) * kTerms;
+      if (left < kTerms) clear_rows(smem.slots[slot], left);
+    }
+    constexpr uint32_t kAtoms = kPanel * sizeof(T);  // bytes from one panel to the next
+    const uint64_t a = ptx::matrix_descriptor(smem.slots[slot].a + group * kGroupRows * kTerms);
+    const uint64_t b =
+        ptx::matrix_descriptor(smem.slots[slot].b, {.leading = product == Grouped::forward ? 16 : kAtoms});
+    ptx::wgmma_fence(sums);
+#pragma unroll
+    for (int k = 0; k < kTerms / 16; ++k) {  // 32 bytes of each row of a K-major operand, or 16 rows of a panel
+      const bool adds = step > 0 || k > 0;
+      if constexpr (product == Grouped::forward)
+        ptx::wgmma<T>(sums, a + 2 * k, b + 2 * k, adds);
+      else if constexpr (product == Grouped::input_gradient)
+        ptx::wgmma<T, T, ptx::Major::kK, ptx::Major::kRows>(sums, a + 2 * k, b + k * kRowBytes, adds);
+      else
+        ptx::wgmma<T, T, ptx::Major::kRows, ptx::Major::kRows>(sums, a + k * kRowBytes, b + k * kRowBytes, adds);
+    }
+    ptx::wgmma_commit();
+    ptx::wgmma_wait<1>();
+    if (step > 0) ring.release(last);
+    last = slot;
+  } while (++step < steps);
+  ptx::wgmma_wait<0>(sums);
+  ring.release(last);
+}
+
+// Stores a warp's sums, whose first element is at (row, column) of d [.., columns], up to row `end`, through a panel of
+// shared memory: 128 bytes of a row at a time.
+template <class T>
+__device__ __forceinline__ void store_rows(const Sums& sums, T* panel, T* d, int row, int end, int column, int columns) {
+  const int lane = lane_id();
+  const auto* bytes = reinterpret_cast<const unsigned char*>(panel);
+#pragma unroll
+  for (int c = 0; c < kColumns / kBoxColumns; ++c) {
+    uint32_t words[8][2];
+#pragma unroll
+    for (int n = 0; n < 8; ++n) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const int at = (8 * c + n) * 4 + 2 * h;
+        words[n][h] = word_of<T>(sums[at], sums[at + 1]);
+      }
+    }
+    __syncwarp();
+    write_panel(panel, words);
+    __syncwarp();
+    const int at = column + c * kBoxColumns + lane % 8 * 8;
+#pragma unroll
+    for (int r = lane / 8; r < kWarpRows; r += 4)
+      if (row + r < end && at < columns)
+        st16(d + static_cast<int64_t>(row + r) * columns + at, ld16(bytes + r * kRowBytes + (lane % 8 ^ r % 8) * 16));
+  }
+}
+
+// Adds a warp's sums to d [outputs, inputs] of an expert.
+template <class D>
+__device__ __forceinline__ void add_rows(const Sums& sums, D* d, int row, int outputs, int column, int inputs) {
+  const int lane = lane_id();
+#pragma unroll
+  for (int n = 0; n < kColumns / 8; ++n) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int r = row + 8 * h + lane / 4, c = column + 8 * n + lane % 4 * 2, at = 4 * n + 2 * h;
+      if (r >= outputs || c >= inputs) continue;
+      D* to = d + static_cast<int64_t>(r) * inputs + c;
+      const float2 old = two_of<D>(to, 0);
+      if constexpr (std::is_same_v<D, float>)
+        st8(to, uint2{__float_as_uint(old.x + sums[at]), __float_as_uint(old.y + sums[at + 1])});
+      else
+        st4(to, word_of<D>(old.x + sums[at], old.y + sums[at + 1]));
+    }
+  }
+}
+
+template <Grouped product, class T, class D>
+__device__ __forceinline__ void run_block(Smem<T>& smem, Ring<kSlots>& ring, const Maps<product>& maps,
+                                          const Experts& x, D* d) {
+  if (threadIdx.x == 0) {
+    ring.init(kWarps);
+    ptx::fence_mbar_init();
+  }
+  __syncthreads();
+  ptx::wait_for_earlier_kernels();
+  if (threadIdx.x >= kConsumers) {
+    ptx::registers_decrease<kProducerRegisters>();
+    if (warp_id() == kWarps) produce<product>(smem, ring, maps, x);
+    return;
+  }
+  ptx::registers_increase<kConsumerRegisters>();
+  const int group = group_id(), warp = __shfl_sync(~0u, warp_id(), 0);
+  Turn<kSlots> turn;
+  for_experts<product>(x, [&](const Tile& tile) {
+    Sums sums;
+    multiply<product>(sums, smem, ring, turn, group, static_cast<uint32_t>(steps_of<product>(x, tile)),
+                      tile.end - tile.begin);
+    const int row = tile.row + warp * kWarpRows;
+    if constexpr (product == Grouped::weight_gradient)
+      add_rows(sums, d + static_cast<int64_t>(tile.expert) * x.outputs * x.inputs, row, x.outputs, tile.column,
+               x.inputs);
+    else
+      store_rows(sums, smem.panels[warp], d, row, tile.end, tile.column,
+                 product == Grouped::forward ? x.outputs : x.inputs);
+  });
+}
+#endif
+
+template <Grouped product, class T, class D>
+__global__ void __launch_bounds__(kImageThreads, 1)
+    grouped_wgmma(const __grid_constant__ Maps<product> maps, const __grid_constant__ Experts x, D* d) {
+#if PTX_SM90A
+  SHARED(Ring<kSlots>, ring);
+  DYN_SMEM(raw);
+  run_block<product>(*reinterpret_cast<Smem<T>*>(raw), ring, maps, x, d);
+#endif
+}
+
+// ---- launchers
+
+template <Grouped product, class T, class D>
+void launch_grouped_wgmma(const GroupedGemm& op, cudaStream_t stream) {
+  constexpr bool kWeights = product == Grouped::weight_gradient, kForward = product == Grouped::forward;
+  const TensorMapEncoder encode = tensor_map_encoder();
+  const auto map = [&](const Tensor& t, uint32_t box) {
+    return tensor_map<T>(encode, {data<T>(t), t.rows(), t.cols(), t.cols(), box});
+  };
+  const Maps<product> maps{map(op.a, kWeights ? kTerms : kRows), map(op.b, kForward ? kColumns : kTerms)};
+  const Experts x{data<int>(op.offsets), static_cast<int>(op.experts()), static_cast<int>(op.outputs()),
+                  static_cast<int>(op.inputs())};
+  const int64_t rows = kWeights ? op.experts() * div_ceil<int64_t>(op.outputs(), kRows)
+                                : div_ceil<int64_t>(op.rows(), kRows) + op.experts();
+  const int64_t tiles = rows * div_ceil<int64_t>(kForward ? op.outputs() : op.inputs(), kColumns);
+  const LaunchConfig config{dim3(grid_size(std::min<int64_t>(multiprocessors(), tiles))), dim3(kThreads),
+                            sizeof(Smem<T>), stream};
+  CUDA_CHECK(launch(grouped_wgmma<product, T, D>, config, maps, x, data<D>(op.d)));
+}
+
+template <class T>
+void launch_product(const GroupedGemm& op, cudaStream_t stream) {
+  if (op.product == Grouped::forward) return launch_grouped_wgmma<Grouped::forward, T, T>(op, stream);
+  if (op.product == Grouped::input_gradient) return launch_grouped_wgmma<Grouped::input_gradient, T, T>(op, stream);
+  if (op.d.dtype == DType::f32) return launch_grouped_wgmma<Grouped::weight_gradient, T, float>(op, stream);
+  launch_grouped_wgmma<Grouped::weight_gradient, T, T>(op, stream);
+}
+
+}  // namespace
+
+bool grouped_wgmma_takes(const GroupedGemm& op) {
+  constexpr int64_t kMost = int64_t{1} << 30;  // tile coordinates are 32-bit integers
+  const auto aligned = [](const Tensor& t) { return reinterpret_cast<uintptr_t>(t.data) % 16 == 0; };
+  const DType type = op.a.dtype;
+  const bool d_fits =
+      op.d.dtype == type || (op.product == Grouped::weight_gradient && op.d.dtype == DType::f32);
+  return (type == DType::bf16 || type == DType::f16) && op.b.dtype == type && d_fits && op.inputs() % 8 == 0 &&
+         op.outputs() % 8 == 0 && op.rows() > 0 && op.rows() < kMost && op.matrices().rows() < kMost &&
+         op.inputs() < kMost && aligned(op.a) && aligned(op.b) && aligned(op.d) &&
+         has_image(grouped_wgmma<Grouped::forward, bf16, bf16>);
+}
+
+void run_grouped_by_wgmma(const GroupedGemm& op, cudaStream_t stream) {
+  op.a.dtype == DType::bf16 ? launch_product<bf16>(op, stream) : launch_product<fp16>(op, stream);
+}
+
+}  // namespace athanor::cuda
