@@ -306,6 +306,19 @@ bool is_beyond(const Json& model, std::string_view key, const Json& value) {
   return key.ends_with("_token_id") && vocabulary && vocabulary->is_number() && value.real >= vocabulary->real;
 }
 
+// Removes ids of special tokens that the vocabulary does not have: transformers writes the published ones into files of
+// models with a smaller vocabulary.
+void forget_ids_beyond(Json& model, const std::string& path, Notices notices) {
+  for (const char* key : {"bos_token_id", "eos_token_id"}) {
+    const Json* value = model.find(key);
+    if (!value || !value->is_number() || !is_beyond(model, key, *value)) continue;
+    if (notices)
+      notices->push_back(cat(value->where, ": ", dotted(path, key), " ", to_line(*value),
+                             " is left out: vocab_size is ", to_line(*model.find("vocab_size"))));
+    model.erase(key);
+  }
+}
+
 }  // namespace
 
 void drop_foreign_keys(Json& object, const std::string& path, ModelType type, Notices notices) {
@@ -345,6 +358,7 @@ void describe_foreign_keys(Json& properties) {
 void adopt_published(Json& model, const std::string& path, Notices notices) {
   if (!model.is(Json::Kind::object)) return;  // read_model reports the error
   forget_dropout(model, path, notices);
+  forget_ids_beyond(model, path, notices);
   const Json* type = model.find("model_type");
   if (!type) return;
   const auto family = ModelType(read_choice(*type, dotted(path, "model_type"), choice_names(ModelType{})));

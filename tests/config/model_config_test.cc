@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/config/helpers.h"
+#include "tests/temp_dir.h"
 
 namespace athanor {
 namespace {
@@ -50,6 +51,21 @@ TEST(ModelConfig, PublishedGpt2FileIsReadButForDropout) {
   EXPECT_EQ(parameter_count(m), 124439808);
   expect_parts(error_of_model(with_key(j, "n_ctx", 512)), {"n_ctx", "1024"});
   expect_parts(error_of_model(with_key(j, "activation_function", "relu")), {"activation_function", "gelu_new", "relu"});
+}
+
+// transformers writes the published ids of GPT-2 into files of models with fewer tokens, too.
+TEST(ModelConfig, IdsBeyondTheVocabularyOfAFileAreLeftOut) {
+  const testing::TempDir dir;
+  const std::string path = dir / "config.json";
+  std::ofstream(path) << R"({"model_type": "gpt2", "vocab_size": 100, "n_embd": 8, "n_layer": 1, "n_head": 1,
+                             "n_positions": 8, "bos_token_id": 50256, "eos_token_id": 99})";
+  std::vector<std::string> notices;
+  const ModelConfig m = load_model_config(path, &notices);
+  EXPECT_EQ(m.bos_token_id, -1);
+  EXPECT_EQ(m.eos_token_id, 99);
+  EXPECT_TRUE(std::ranges::any_of(notices, [](const std::string& n) {
+    return n.find("bos_token_id 50256 is left out: vocab_size is 100") != std::string::npos;
+  }));
 }
 
 // Each family has one activation, whichever key names it.
