@@ -88,19 +88,24 @@ class Ladder:
         best = {rung: min((rate for r, rate in trials if r == rung), key=lambda rate, r=rung: tried[r, rate]) for rung in self.rungs}
         losses = {rung: self.all([(rung, best[rung], steps, seed) for seed in seeds]) for rung in self.rungs}
         ms = {rung: self.step_ms(rung) for rung in self.rungs}
-        then = {rung: max(1, round(steps * ms[next(iter(self.rungs))] / ms[rung])) for rung in self.rungs}
+        fastest = ms[next(iter(self.rungs))]
+        then = {rung: max(1, round(steps * fastest / ms[rung])) if self.args.equal_time else 0 for rung in self.rungs}
         rows = [{"rung": rung, "learning_rate": best[rung], "step_ms": ms[rung],
                  "tried": {rate: tried[r, rate] for r, rate in trials if r == rung},
                  "steps": steps, "losses": losses[rung], "steps_in_equal_time": then[rung],
-                 "losses_in_equal_time": self.all([(rung, best[rung], then[rung], seed) for seed in seeds])} for rung in self.rungs]
+                 "losses_in_equal_time": self.all([(rung, best[rung], then[rung], seed) for seed in seeds if then[rung]])}
+                for rung in self.rungs]
         return {**describe_machine(), "seeds": seeds, "steps": steps, "hidden_size": self.args.hidden, "rows": rows}
 
 
 def table(report):
     def cell(losses):
         return f"{statistics.mean(losses):.3f} ({min(losses):.3f} .. {max(losses):.3f})"
-    lines = [f"| {r['rung']} | {r['learning_rate']:g} | {r['step_ms']:.0f} | {cell(r['losses'])} | {cell(r['losses_in_equal_time'])}, "
-             f"{r['steps_in_equal_time']} steps |" for r in report["rows"]]
+    def in_equal_time(row):
+        losses = row["losses_in_equal_time"]
+        return f"{cell(losses)}, {row['steps_in_equal_time']} steps" if losses else "not run"
+    lines = [f"| {r['rung']} | {r['learning_rate']:g} | {r['step_ms']:.0f} | {cell(r['losses'])} | {in_equal_time(r)} |"
+             for r in report["rows"]]
     return "\n".join([f"| rung | rate | ms per step | bits per byte after {report['steps']} steps, mean of {len(report['seeds'])} "
                       "(least .. most) | in equal time |", "|---|--:|--:|--:|--:|", *lines]) + "\n"
 
@@ -114,6 +119,7 @@ def main():
     parser.add_argument("--hidden", type=int, default=256, help="width of the models, a multiple of 64")
     parser.add_argument("--timed", type=int, default=40, help="steps of the runs that measure the time of a step")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--no-equal-time", dest="equal_time", action="store_false", help="compare at equal tokens alone")
     parser.add_argument("--jobs", type=int, default=2)
     args = parser.parse_args()
     report = Ladder(args).climb()
