@@ -198,6 +198,8 @@ void Engine::plan_inputs() {
   if (const int64_t experts = model_->config().num_experts; options_.training && experts > 0)
     input("statistics of routers", DType::f64, {model_->config().num_hidden_layers, RouterStatistics{experts}.size()},
           &routing_);
+  if (options_.expert_buffer_factor > 0 && backend_.mesh.experts().size() > 1)
+    input("least factors of buffers", DType::f64, {model_->config().num_hidden_layers}, &least_factors_);
   if (options_.training && model_->router_bias())
     input("tokens of each expert", DType::f64, {model_->config().num_hidden_layers, model_->config().num_experts},
           &expert_counts_);

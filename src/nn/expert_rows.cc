@@ -21,11 +21,15 @@ Buffer gathered(Ctx& c, std::string_view name, const Tensor& x, const Tensor& ro
 }
 
 // Finds where the rows of this rank's tokens are sent, and which rows are received.
-void find_exchange(Ctx& c, const Moe& layer, int64_t own_experts, int64_t per_expert, ExpertRows& r) {
+void find_exchange(Ctx& c, const Moe& layer, int number, int64_t own_experts, int64_t per_expert, ExpertRows& r) {
   const int64_t ranks = c.mesh.experts().size(), tokens = r.rows.t.rows(), k = r.rows.t.cols();
   CHECK(own_experts * ranks == layer.experts, "a rank has ", own_experts, " of ", layer.experts, " experts, and ",
         ranks, " ranks share them");
-  const int64_t slots = ranks * SendSlots::most_rows(tokens, k, layer.experts, ranks, per_expert);
+  const int64_t most = SendSlots::most_rows(tokens, k, layer.experts, ranks, per_expert);
+  const Routing& step = c.routing;
+  const bool limited = step.buffer_factor > 0;
+  const int64_t slots =
+      ranks * (limited ? SendSlots::slots_per_rank(step.buffer_factor, tokens * k, ranks, most) : most);
   r.sent = c.alloc("moe.sent", DType::i32, {slots});
   r.choices = c.alloc("moe.sent choices", DType::i32, {slots});
   r.places = c.alloc("moe.places", DType::i32, {tokens, k});
@@ -38,6 +42,8 @@ void find_exchange(Ctx& c, const Moe& layer, int64_t own_experts, int64_t per_ex
                     .counts = counts.t,
                     .offsets = r.offsets.t,
                     .sorted = r.slots.t,
+                    .least = limited ? step.least_factors.slice(number, number + 1) : Tensor{},
+                    .loss = limited ? step.loss_sum : Tensor{},
                     .ranks = ranks,
                     .per_expert = per_expert});
     c.expert_gather(all_counts.t.view({ranks * layer.experts}), counts.t);
@@ -56,7 +62,7 @@ void find_exchange(Ctx& c, const Moe& layer, int64_t own_experts, int64_t per_ex
 
 }  // namespace
 
-ExpertRows expert_rows(Ctx& c, const Moe& layer, int64_t own_experts, Buffer weights, const Tensor& experts,
+ExpertRows expert_rows(Ctx& c, const Moe& layer, int number, int64_t own_experts, Buffer weights, const Tensor& experts,
                        int64_t per_expert) {
   const int64_t rows = experts.numel();
   ExpertRows r{.weights = std::move(weights),
@@ -73,7 +79,7 @@ ExpertRows expert_rows(Ctx& c, const Moe& layer, int64_t own_experts, Buffer wei
   r.rows = c.alloc("moe.rows", DType::i32, experts.shape);
   c.run(SortByExpert{
       .offsets = r.offsets.t, .tokens = r.tokens.t, .slots = r.slots.t, .rows = r.rows.t, .experts = experts});
-  if (own_experts < layer.experts) find_exchange(c, layer, own_experts, per_expert, r);
+  if (own_experts < layer.experts) find_exchange(c, layer, number, own_experts, per_expert, r);
   return r;
 }
 

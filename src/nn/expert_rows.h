@@ -19,10 +19,10 @@ struct ExpertRows {
   int64_t count() const { return slots.t.numel(); }  // R
 };
 
-// Sorts the router's choices by expert; experts [N, k]: E for a dropped choice. per_expert: maximum number of an
-// expert's rows, 0 if no choice is dropped. All ranks of ProcessMesh::experts() must call this and the functions below
-// together.
-ExpertRows expert_rows(Ctx&, const Moe&, int64_t own_experts, Buffer weights, const Tensor& experts,
+// Sorts the router's choices by expert; experts [N, k]: E for a dropped choice. number: the layer's. per_expert:
+// maximum number of an expert's rows, 0 if no choice is dropped. All ranks of ProcessMesh::experts() must call this and
+// the functions below together.
+ExpertRows expert_rows(Ctx&, const Moe&, int number, int64_t own_experts, Buffer weights, const Tensor& experts,
                        int64_t per_expert);
 // [N, C] -> [R, C], sorted by expert. Rows beyond those of the experts are undefined.
 Buffer to_experts(Ctx&, const ExpertRows&, const Tensor& x, std::string_view name);

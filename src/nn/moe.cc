@@ -63,7 +63,7 @@ int64_t drop_choices(Ctx& c, const Moe& layer, Routes& r, const Buffer& weights)
   return drop.sequences() * drop.capacity;
 }
 
-Routes route(Net n, const Tensor& x, const Moe& layer) {
+Routes route(Net n, const Tensor& x, const Moe& layer, int number) {
   Ctx& c = n.c;
   const int64_t tokens = x.rows(), k = layer.chosen;
   Routes r{.logits = c.alloc("moe.logits", DType::f32, {tokens, layer.experts}),
@@ -76,11 +76,11 @@ Routes route(Net n, const Tensor& x, const Moe& layer) {
   if (layer.bias) bias = n.params.value(layer.bias).slice(layer.row, layer.row + 1).view({layer.experts});
   c.run(RouteFwd{.weights = weights.t, .experts = r.experts.t, .logits = r.logits.t, .bias = bias, .rule = layer.rule});
   if (c.routing.capacity_factor == 0) {
-    r.rows = expert_rows(c, layer, own_experts(n, layer), std::move(weights), r.experts.t, 0);
+    r.rows = expert_rows(c, layer, number, own_experts(n, layer), std::move(weights), r.experts.t, 0);
   } else {
     const int64_t most = drop_choices(c, layer, r, weights);
     const Buffer kept = rows_of_rank(c, r.kept);
-    r.rows = expert_rows(c, layer, own_experts(n, layer), std::move(weights), kept.t, most);
+    r.rows = expert_rows(c, layer, number, own_experts(n, layer), std::move(weights), kept.t, most);
   }
   return r;
 }
@@ -174,7 +174,7 @@ Var moe(Net n, Var x, const Moe& layer, int number, Var residual) {
   Ctx& c = n.c;
   const std::string block = block_subject(n, number);
   const CollectiveSubject subject(block);
-  Routes r = route(n, x.t(), layer);
+  Routes r = route(n, x.t(), layer, number);
   const int64_t rows = r.rows.count(), f = n.params.placement(layer.down).shape[1];
   Buffer gate_up = c.alloc("moe.gate_up", {rows, 2 * f});
   {

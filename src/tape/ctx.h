@@ -179,6 +179,9 @@ struct Routing {
   float inv_count = 0;     // 1 / targets in the global batch
   int64_t sequence = 1;    // tokens of a sequence on this rank
   double capacity_factor = 0;  // see expert_capacity(); 0: no choice is dropped
+  double buffer_factor = 0;    // see SendSlots::slots_per_rank(), of expert-parallel ranks; 0: slots for any routing
+  Tensor least_factors = {};   // [L] f64: SendSlots::least of each layer; with buffer_factor, in evaluations too
+  Tensor loss_sum = {};        // [1] f64: becomes infinite if choices overflow
   // [all rows] i32: ContextPart::rows_of_ranks(), if context-parallel ranks compute a balance loss or the capacity of
   // experts over whole sequences
   Tensor context_rows = {};
