@@ -71,7 +71,8 @@ struct EngineOptions {
   int64_t host_units = 0;                // units whose weights and gradients are in host memory: see Sharding
   PipelineOptions pipeline = {};         // pipeline over ProcessMesh::stages()
   bool sequence_parallel = false;        // tensor-parallel ranks shard the rows of the residual stream: nn/rows.h
-  // Tensor-parallel collectives overlap GEMMs; default: if the device has several streams. An output is computed in
+  // Tensor-parallel collectives overlap GEMMs, and exchanges with the ranks of experts overlap shared experts; default:
+  // if the device has several streams. An output of tensor-parallel ranks is computed in
   // pieces if half of it, or with sequence_parallel a quarter, has at least least_piece elements: each piece starts as
   // soon as its rows have arrived, and is reduced separately. Default: kLeastPiece if the device has several streams,
   // else never.

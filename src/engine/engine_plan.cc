@@ -272,9 +272,9 @@ void Engine::require_workers() const {
 void Engine::record_micro_batch() {
   if (std::exchange(recorded_micro_batch_, true) || !options_.training) return;
   plan_.launches = &micro_launches_;
-  micro_tensor_sums_.launches = micro_context_passes_.launches = &micro_launches_;
+  micro_tensor_sums_.launches = micro_expert_sums_.launches = micro_context_passes_.launches = &micro_launches_;
   for (int chunk = 0; chunk < stage_.chunks(); ++chunk) record_chunk(chunk);
-  micro_tensor_sums_.launches = micro_context_passes_.launches = nullptr;
+  micro_tensor_sums_.launches = micro_expert_sums_.launches = micro_context_passes_.launches = nullptr;
   micro_products_ = plan_.products.size();
   micro_of_quantized_ = plan_.of_quantized.size();
 }

@@ -14,6 +14,18 @@ Buffer exchanged(Ctx& c, std::string_view name, const Buffer& out) {
   return in;
 }
 
+RowsSent send(Ctx& c, std::string_view name, Buffer out, bool overlaps) {
+  if (!overlaps) return {.sent = {}, .received = exchanged(c, name, out)};
+  Buffer in = c.alloc(name, out.t.dtype, out.t.shape);
+  TensorPass pass = c.begin_expert_exchange(in.t, out.t);
+  return {.sent = std::move(out), .received = std::move(in), .pass = std::move(pass)};
+}
+
+void arrive(Ctx& c, RowsSent& rows) {
+  if (rows.sent) c.end_expert_exchange(std::move(rows.pass));
+  rows.sent = {};
+}
+
 Buffer gathered(Ctx& c, std::string_view name, const Tensor& x, const Tensor& rows) {
   Buffer y = c.alloc(name, x.dtype, {rows.numel(), x.cols()});
   c.run(GatherRows{.y = y.t, .x = x, .rows = rows});
@@ -83,23 +95,35 @@ ExpertRows expert_rows(Ctx& c, const Moe& layer, int number, int64_t own_experts
   return r;
 }
 
+RowsSent send_to_experts(Ctx& c, const ExpertRows& r, const Tensor& x, bool overlaps) {
+  if (!r.sent) return {.sent = {}, .received = gathered(c, "moe.rows of experts", x, r.tokens.t)};
+  return send(c, "moe.received rows", gathered(c, "moe.sent rows", x, r.sent.t), overlaps);
+}
+
+Buffer at_experts(Ctx& c, const ExpertRows& r, RowsSent rows, std::string_view name) {
+  arrive(c, rows);
+  if (!r.sent) return std::move(rows.received);
+  return gathered(c, name, rows.received.t, r.slots.t);
+}
+
 Buffer to_experts(Ctx& c, const ExpertRows& r, const Tensor& x, std::string_view name) {
-  if (!r.sent) return gathered(c, name, x, r.tokens.t);
-  Buffer received;
-  {
-    const Buffer sent = gathered(c, "moe.sent rows", x, r.sent.t);
-    received = exchanged(c, "moe.received rows", sent);
-  }
-  return gathered(c, name, received.t, r.slots.t);
+  return at_experts(c, r, send_to_experts(c, r, x, false), name);
+}
+
+RowsSent send_back(Ctx& c, const ExpertRows& r, Buffer rows, bool overlaps) {
+  if (!r.sent) return {.sent = {}, .received = std::move(rows)};
+  Buffer by_slot = gathered(c, "moe.rows to send back", rows.t, r.row_of_slot.t);
+  rows = {};
+  return send(c, "moe.rows sent back", std::move(by_slot), overlaps);
+}
+
+void sum_of_experts(Ctx& c, const ExpertRows& r, Tensor out, RowsSent rows, const Tensor& add) {
+  arrive(c, rows);
+  c.run(SumRows{.y = out, .x = rows.received.t, .rows = r.sent ? r.places.t : r.rows.t, .add = add});
 }
 
 void sum_of_experts(Ctx& c, const ExpertRows& r, Tensor out, Buffer rows, const Tensor& add) {
-  if (!r.sent) return c.run(SumRows{.y = out, .x = rows.t, .rows = r.rows.t, .add = add});
-  Buffer by_slot = gathered(c, "moe.rows to send back", rows.t, r.row_of_slot.t);
-  rows = {};
-  const Buffer back = exchanged(c, "moe.rows sent back", by_slot);
-  by_slot = {};
-  c.run(SumRows{.y = out, .x = back.t, .rows = r.places.t, .add = add});
+  sum_of_experts(c, r, out, send_back(c, r, std::move(rows), false), add);
 }
 
 Buffer weight_gradients(Ctx& c, const ExpertRows& r, Buffer by_slot) {

@@ -28,6 +28,17 @@ ExpertRows expert_rows(Ctx&, const Moe&, int number, int64_t own_experts, Buffer
 Buffer to_experts(Ctx&, const ExpertRows&, const Tensor& x, std::string_view name);
 // out [N, C] = the sum of the rows of each token's kept choices, plus `add` if given.
 void sum_of_experts(Ctx&, const ExpertRows&, Tensor out, Buffer rows, const Tensor& add);
+
+// Rows on their way to the ranks of experts or back: the same two functions in halves, between which other work runs.
+// `overlaps`: the exchange overlaps what is launched until the second half.
+struct RowsSent {
+  Buffer sent, received;  // sent: empty without an exchange that overlaps
+  TensorPass pass = {};
+};
+RowsSent send_to_experts(Ctx&, const ExpertRows&, const Tensor& x, bool overlaps);
+Buffer at_experts(Ctx&, const ExpertRows&, RowsSent, std::string_view name);
+RowsSent send_back(Ctx&, const ExpertRows&, Buffer rows, bool overlaps);
+void sum_of_experts(Ctx&, const ExpertRows&, Tensor out, RowsSent, const Tensor& add);
 // Returns gradients by token [N, k], undefined for dropped choices; by_slot: ordered as slot_weights().
 Buffer weight_gradients(Ctx&, const ExpertRows&, Buffer by_slot);
 

@@ -1,7 +1,9 @@
 // Expert parallelism, on threads: gives the same run as one rank. Rows are sent to the ranks of their experts and back.
 #include <gtest/gtest.h>
 
+#include "comm/network.h"
 #include "ops/moe.h"
+#include "perf/traffic.h"
 #include "tests/temp_dir.h"
 #include "tests/train/ranks_rig.h"
 #include "tests/train/trainer_ranks.h"
@@ -255,6 +257,36 @@ TEST(ExpertParallel, AnOverflowIsNoticedByAllRanksAndChangesNoWeight) {
         ranks::append_sample(row, tokens, targets, false, s.vocab, s.length);
       engine.evaluate(tokens, targets);
       EXPECT_EQ(engine.least_buffer_factors(), (std::vector<double>{0, 2})) << s.name() << ": of an evaluation";
+    });
+  }
+}
+
+// As on devices that communicate and compute concurrently: shared experts compute while the rows of the output and of
+// its gradient are exchanged. A model with a slow GPU hides these exchanges.
+TEST(ExpertParallel, ExchangesBesideSharedExpertsChangeNoBit) {
+  using Mode = Recompute::Granularity;
+  for (const auto recompute : {Mode::none, Mode::selective, Mode::full}) {
+    Setting s = dots(1, 2, 2);
+    s.recompute = recompute, s.accumulation = 2, s.stage = 3;
+    const Curve want = ranks::train(s);
+    s.beside = true;
+    expect_same_bits(want, ranks::train(s), s.name());
+    run_ranks(s.ranks(), [&](std::unique_ptr<Communicator> world) {
+      const CpuBackend cpu = make_cpu({.threads = 1});
+      ProcessMesh mesh(std::move(world), s.mesh());
+      Engine engine(ranks::tiny(s), ranks::options(s), {*cpu.device, *cpu.ops, mesh});
+      engine.commit();
+      const TensorSums& sums = engine.micro_expert_sums();
+      EXPECT_EQ(std::ssize(sums.overlaps), recompute == Mode::full ? 3 : 2) << s.name();
+      const Network network{1e9, 1e9, 8};
+      const Roofline slow{.most = {1e3, 1e3}}, fast{.most = {1e30, 1e30}};
+      const auto waits = [&](const Roofline& limits) {
+        return step_traffic(engine, mesh, network, &limits).experts.waits;
+      };
+      double hidden = 0;
+      for (const TensorSums::Overlap& each : sums.overlaps)
+        hidden += double(s.accumulation) * network.seconds_to_all(double(each.bytes) / 2, 0, 2);
+      EXPECT_NEAR(waits(fast) - waits(slow), hidden, 1e-6 * hidden) << s.name();
     });
   }
 }
