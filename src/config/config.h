@@ -166,13 +166,14 @@ struct Config {
   int64_t min_8bit_size = 4096;
   double update_clip_threshold = 0.0;     // adamw: maximum RMS of a tensor's update; 0 = off
   double router_bias_update_rate = 1e-3;  // dots1: update rate of router biases per step
-  double expert_capacity_factor = 0.0;    // maximum load of an expert relative to an equal share; 0 = unlimited
-  double qk_clip_threshold = 0.0;         // maximum attention logit that is not scaled down; 0 = off
-  double ema_decay = 0.0;                 // decay of the moving average of the weights; 0 = off
-  int64_t tail_average_start = 0;         // first steps left out of the equal-weight average; 0 = no average
-  int64_t freeze_step = 0;                // 1-bit optimizers: first steps, with uncompressed gradients
-  int64_t local_steps = 0;                // local SGD/DiLoCo: steps between two averages over
-                                          // data_parallel_replicate_size; 0 = off
+  double expert_buffer_factor = 0.0;    // slots per expert-parallel rank relative to balanced routing; 0 = any routing
+  double expert_capacity_factor = 0.0;  // maximum load of an expert relative to an equal share; 0 = unlimited
+  double qk_clip_threshold = 0.0;       // maximum attention logit that is not scaled down; 0 = off
+  double ema_decay = 0.0;               // decay of the moving average of the weights; 0 = off
+  int64_t tail_average_start = 0;       // first steps left out of the equal-weight average; 0 = no average
+  int64_t freeze_step = 0;              // 1-bit optimizers: first steps, with uncompressed gradients
+  int64_t local_steps = 0;              // local SGD/DiLoCo: steps between two averages over
+                                        // data_parallel_replicate_size; 0 = off
   double outer_learning_rate = 0.7;
   double outer_momentum = 0.9;
   int64_t local_fragments = 1;  // parts of the model that are averaged in turn within local_steps

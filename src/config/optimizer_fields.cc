@@ -117,6 +117,10 @@ std::vector<Field<Config>> optimizer_fields() {
           "sequence's choices, and drops those with the smallest router weights (docs/models.md); 0 = none is "
           "dropped")
           .alias({"moe_expert_capacity_factor"}),
+      number("expert_buffer_factor", &Config::expert_buffer_factor, between(0, 1e3), free, "",
+             "expert_parallel_size above 1: a rank sends each rank of other experts at most this times an equal share "
+             "of its tokens' choices, and its buffers have room for that; a run that needs more ends "
+             "(docs/distributed.md); 0 = there is room for any routing"),
       number("qk_clip_threshold", &Config::qk_clip_threshold, at_least(0), notice, "",
              "QK-clip: after an update the queries and keys of heads whose largest attention score in that step was "
              "above this are scaled down to it (docs/optimizers.md); 100 is usual; 0 = off"),

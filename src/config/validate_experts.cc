@@ -1,4 +1,5 @@
 // Combinations of options that cannot work with experts.
+#include <algorithm>
 #include <utility>
 
 #include "config/config.h"
@@ -73,12 +74,31 @@ void validate_capacity(const Config& c) {
           all, "; set it below that, or to 0");
 }
 
+void validate_buffers(const Config& c) {
+  const double factor = c.expert_buffer_factor;
+  if (factor == 0) return;
+  const auto ranks = double(c.expert_parallel_size);
+  require(ranks > 1, "expert_buffer_factor: ", factor,
+          " limits what ranks with other experts are sent, and expert_parallel_size is 1; set it to 0");
+  require(factor >= 1, "expert_buffer_factor: ", factor,
+          " has no room for balanced routing, which needs 1; set it to 1 or more, or to 0");
+  require(c.expert_capacity_factor == 0, "expert_buffer_factor: ", factor,
+          " limits buffers that expert_capacity_factor, ", c.expert_capacity_factor,
+          ", bounds already; set one of them to 0");
+  const double own = double(c.model.num_experts) / ranks, chosen = double(c.model.num_experts_per_tok);
+  const double all = ranks * std::min(chosen, own) / chosen;
+  require(factor < all, "expert_buffer_factor: ", factor, " is room for any routing, which ", all,
+          " is already with expert_parallel_size ", ranks, ", model.num_experts ", c.model.num_experts,
+          " and model.num_experts_per_tok ", chosen, "; set it below that, or to 0");
+}
+
 }  // namespace
 
 void validate_experts(const Config& c) {
   validate_router(c);
   validate_capacity(c);
   validate_expert_parallel(c);
+  validate_buffers(c);
 }
 
 }  // namespace athanor

@@ -2,6 +2,7 @@
 // the experts' GEMMs, so only its exponentials are vectorized.
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <utility>
 #include <vector>
@@ -322,15 +323,19 @@ void CpuOps::run(const SendSlots& op, void*) {
   if (offsets[0] != 0 || offsets[op.experts()] > rows)
     throw Error(
         cat(op.kName, ": offsets from ", offsets[0], " to ", offsets[op.experts()], ", expected 0 to at most ", rows));
-  for (int64_t e = 0; e < op.experts(); ++e) flat<int32_t>(op.counts)[e] = offsets[e + 1] - offsets[e];
+  double* least = op.least ? flat<double>(op.least) : nullptr;
   std::fill(tokens, tokens + op.tokens.numel(), 0);
   std::fill(choices, choices + op.choices.numel(), 0);
   std::fill(slots, slots + rows, -1);
   for (int64_t rank = 0; rank < op.ranks; ++rank) {
-    const int64_t begin = offsets[rank * own], count = offsets[(rank + 1) * own] - begin;
-    if (count < 0 || count > op.capacity())
+    const int64_t begin = offsets[rank * own], count = offsets[(rank + 1) * own] - begin, end = begin + op.capacity();
+    if (count < 0 || (count > op.capacity() && !least))
       throw Error(cat(op.kName, ": ", count, " rows for rank ", rank, ", which has ", op.capacity(), " slots"));
-    for (int64_t i = 0; i < count; ++i) {
+    if (count > op.capacity()) *least = std::max(*least, op.factor_for(count));
+    for (int64_t e = rank * own; e < (rank + 1) * own; ++e)
+      flat<int32_t>(op.counts)[e] =
+          int32_t(std::min<int64_t>(offsets[e + 1], end) - std::min<int64_t>(offsets[e], end));
+    for (int64_t i = 0; i < std::min(count, op.capacity()); ++i) {
       const int64_t slot = rank * op.capacity() + i;
       const int32_t choice = sorted[begin + i];
       tokens[slot] = int32_t(choice / k);
@@ -338,6 +343,7 @@ void CpuOps::run(const SendSlots& op, void*) {
       slots[choice] = int32_t(slot);
     }
   }
+  if (op.loss && *least > 0) *flat<double>(op.loss) = std::numeric_limits<double>::infinity();
 }
 
 void CpuOps::run(const ReceiveSlots& op, void*) {

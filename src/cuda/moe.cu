@@ -341,14 +341,33 @@ struct Sent {
   int *tokens, *choices, *slots, *counts;
   const int *offsets, *sorted;
   int all, capacity, experts, own, chosen, rows;  // all: number of slots; rows: those of `sorted`
+  double *least, *loss;                           // null for none
 };
+
+// Row `row` of SortByExpert has no slot if it overflows. One thread raises `least`.
+__device__ void mark_overflow(const Sent& a, int row) {
+  int most = 0;  // rows of a rank
+  for (int first = 0; first < a.experts; first += a.own) {
+    const int begin = a.offsets[first], end = a.offsets[first + a.own];
+    if (row >= begin + a.capacity && row < end) a.slots[a.sorted[row]] = -1;
+    most = max(most, end - begin);
+  }
+  if (row != 0) return;
+  if (most > a.capacity)
+    *a.least = fmax(*a.least, static_cast<double>(most) * (a.experts / a.own) / static_cast<double>(a.rows));
+  if (a.loss && *a.least > 0) *a.loss = static_cast<double>(kInf);
+}
 
 // One thread per slot; threads also write the counts, and the slots of dropped choices.
 __global__ void __launch_bounds__(kFlatThreads) send_slots(Sent a) {
   ptx::wait_for_earlier_kernels();
   const int slot = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
-  if (slot < a.experts) a.counts[slot] = a.offsets[slot + 1] - a.offsets[slot];
+  if (slot < a.experts) {
+    const int end = a.offsets[slot / a.own * a.own] + a.capacity;  // of the rows with slots
+    a.counts[slot] = min(a.offsets[slot + 1], end) - min(a.offsets[slot], end);
+  }
   if (slot < a.rows && slot >= a.offsets[a.experts]) a.slots[a.sorted[slot]] = -1;
+  if (a.least) mark_overflow(a, slot);
   if (slot >= a.all) return;
   const int rank = slot / a.capacity, row = a.offsets[rank * a.own] + slot % a.capacity;
   const bool used = row < a.offsets[(rank + 1) * a.own];
@@ -611,7 +630,9 @@ void run(const SendSlots& op, void*, cudaStream_t stream) {
                static_cast<int>(op.experts()),
                static_cast<int>(op.experts() / op.ranks),
                checked_columns(op.kName, op.slots),
-               static_cast<int>(op.sorted.numel())};
+               static_cast<int>(op.sorted.numel()),
+               data<double>(op.least),
+               data<double>(op.loss)};
   CUDA_CHECK(launch(send_slots, flat_launch<1>(op.kName, threads, stream), a));
 }
 

@@ -89,9 +89,8 @@ void Engine::commit() {
   if (outer_) outer_->commit(device);
   if (window_) write_window({});
   if (max_attention_logits_) ops_->run(no_scores(), nullptr);
-  if (routing_) ops_->run(Fill{.x = routing_}, nullptr);
-  if (expert_counts_) ops_->run(Fill{.x = expert_counts_}, nullptr);
-  if (source_sums_) ops_->run(Fill{.x = source_sums_}, nullptr);
+  for (const Tensor& counted : {routing_, least_factors_, expert_counts_, source_sums_})
+    if (counted) ops_->run(Fill{.x = counted}, nullptr);
 }
 
 // Sets distinct ids, for callers that run steps without data.
@@ -234,6 +233,7 @@ void Engine::run_end_of_leaf(Ctx c, int64_t leaf) {
 void Engine::run_evaluation(Ctx c, int chunk) {
   const MicroInputs& inputs = micro_inputs_.front();
   const ModelPart& part = stage_.part(chunk);
+  c.routing = {.buffer_factor = options_.expert_buffer_factor, .least_factors = least_factors_};
   Var in =
       part.embeds ? Var{} : c.var(receive(c, {StageAction::Kind::receive_activation, chunk}, "received activations"));
   Var x = forward_part(*model_, c, inputs.batch, {}, part, std::move(in));
@@ -477,6 +477,7 @@ void Engine::discard_step() {
   if (leaf_sums_) ops_->run(Fill{.x = leaf_sums_}, nullptr);
   if (max_attention_logits_) ops_->run(no_scores(), nullptr);
   if (expert_counts_) ops_->run(Fill{.x = expert_counts_}, nullptr);
+  if (least_factors_) ops_->run(Fill{.x = least_factors_}, nullptr);
   if (source_sums_) ops_->run(Fill{.x = source_sums_}, nullptr);
   StepState state = read_state();
   state.loss_sum = state.targets = state.micro_norm_sq = state.distill_sum = 0;

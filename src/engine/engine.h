@@ -71,7 +71,8 @@ struct EngineOptions {
   int64_t host_units = 0;                // units whose weights and gradients are in host memory: see Sharding
   PipelineOptions pipeline = {};         // pipeline over ProcessMesh::stages()
   bool sequence_parallel = false;        // tensor-parallel ranks shard the rows of the residual stream: nn/rows.h
-  // Tensor-parallel collectives overlap GEMMs; default: if the device has several streams. An output is computed in
+  // Tensor-parallel collectives overlap GEMMs, and exchanges with the ranks of experts overlap shared experts; default:
+  // if the device has several streams. An output of tensor-parallel ranks is computed in
   // pieces if half of it, or with sequence_parallel a quarter, has at least least_piece elements: each piece starts as
   // soon as its rows have arrived, and is reduced separately. Default: kLeastPiece if the device has several streams,
   // else never.
@@ -94,6 +95,7 @@ struct EngineOptions {
   float hidden_dropout = 0;           // see Dropping::hidden
   float router_bias_rate = 1e-3f;     // step size of StepRouterBias, for routers with a bias
   double expert_capacity_factor = 0;  // see expert_capacity(); 0: no choice is dropped
+  double expert_buffer_factor = 0;    // see SendSlots::slots_per_rank(); 0: slots for any routing
   std::optional<TeacherOptions> teacher = {};
   std::vector<float> ahead_weights =
       {};  // multi-token prediction: initial weights of the losses of the tokens after the next one
@@ -300,6 +302,9 @@ class Engine {
   // RouterStatistics of each layer with experts, concatenated, summed over the micro-batches of all ranks since the
   // last call; empty if there are none. All ranks call it together.
   std::vector<double> take_routing();
+  // By layer, the least expert_buffer_factor with which no choice of any rank would have overflowed; 0: none did. From
+  // an overflow on, no step is taken. All ranks must call this together.
+  std::vector<double> least_buffer_factors();
   SpikeWindow read_window();
   void write_window(const SpikeWindow&);
   // Logits [N, V] of a micro-batch's tokens on the host, for comparisons. Call want_logits() before memory().
@@ -488,6 +493,7 @@ class Engine {
   Tensor state_;                 // StepState
   Tensor window_;                // SpikeWindow, if spikes are detected
   Tensor max_attention_logits_;  // values of the accumulating step, with QK-clip: see Ctx::max_attention_logits
+  Tensor least_factors_;         // [L] f64: Routing::least_factors; only with an expert_buffer_factor
   Tensor routing_;               // [L, E + 4] f64: RouterStatistics since they were last taken; only with experts
   Tensor expert_counts_;         // [L, E] f64: tokens per expert in the accumulating step, if routers have a bias
   Tensor source_sums_;           // [2, sources] f64: SourceLosses of the accumulating step, if there are sources

@@ -133,6 +133,16 @@ std::vector<double> Engine::take_routing() {
   return sums;
 }
 
+std::vector<double> Engine::least_buffer_factors() {
+  if (!least_factors_) return {};
+  std::vector<double> most(size_t(least_factors_.numel()));
+  last_end_ = nullptr;
+  backend_.mesh.world().all_reduce(least_factors_, Reduce::max, Stream::compute);
+  backend_.device.copy(most.data(), least_factors_.data, least_factors_.bytes(), Stream::compute);
+  backend_.device.sync();
+  return most;
+}
+
 std::vector<QuantizedOperand> Engine::take_quantized() {
   if (!quantized_ || !quantized_->statistics()) return {};
   const Tensor& counted = quantized_->statistics();

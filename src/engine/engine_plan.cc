@@ -198,6 +198,8 @@ void Engine::plan_inputs() {
   if (const int64_t experts = model_->config().num_experts; options_.training && experts > 0)
     input("statistics of routers", DType::f64, {model_->config().num_hidden_layers, RouterStatistics{experts}.size()},
           &routing_);
+  if (options_.expert_buffer_factor > 0 && backend_.mesh.experts().size() > 1)
+    input("least factors of buffers", DType::f64, {model_->config().num_hidden_layers}, &least_factors_);
   if (options_.training && model_->router_bias())
     input("tokens of each expert", DType::f64, {model_->config().num_hidden_layers, model_->config().num_experts},
           &expert_counts_);
@@ -270,9 +272,9 @@ void Engine::require_workers() const {
 void Engine::record_micro_batch() {
   if (std::exchange(recorded_micro_batch_, true) || !options_.training) return;
   plan_.launches = &micro_launches_;
-  micro_tensor_sums_.launches = micro_context_passes_.launches = &micro_launches_;
+  micro_tensor_sums_.launches = micro_expert_sums_.launches = micro_context_passes_.launches = &micro_launches_;
   for (int chunk = 0; chunk < stage_.chunks(); ++chunk) record_chunk(chunk);
-  micro_tensor_sums_.launches = micro_context_passes_.launches = nullptr;
+  micro_tensor_sums_.launches = micro_expert_sums_.launches = micro_context_passes_.launches = nullptr;
   micro_products_ = plan_.products.size();
   micro_of_quantized_ = plan_.of_quantized.size();
 }

@@ -46,7 +46,10 @@ void Engine::run_passes(Ctx c, const Passes& p, const PhaseRunner::Enter& on) {
                .loss_scale = head().loss_scale,
                .inv_count = head().inv_count,
                .sequence = rows.per_sequence,
-               .capacity_factor = options_.expert_capacity_factor};
+               .capacity_factor = options_.expert_capacity_factor,
+               .buffer_factor = options_.expert_buffer_factor,
+               .least_factors = least_factors_,
+               .loss_sum = scalar(offsetof(StepState, loss_sum), DType::f64)};
   if (routes_sequences()) c.routing.context_rows = p.inputs.batch.context_rows;
   c.block_inputs = p.block_inputs;
   if (p.inputs.first_row)

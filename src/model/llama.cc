@@ -65,8 +65,8 @@ class Llama final : public Model {
       auto [h2, y] = fork_norm(net(c), std::move(after), w.norm2);
       if (!w.mlp.up.w) return moe(net(c), std::move(y), w.experts, l, std::move(h2));  // [N, C]
       auto [of_shared, of_routed] = fork(c, std::move(y));
-      h2 = mlp(net(c), std::move(of_shared), w.mlp, std::move(h2));
-      return moe(net(c), std::move(of_routed), w.experts, l, std::move(h2));
+      return moe(net(c), std::move(of_routed), w.experts, l, std::move(h2),
+                 [&, &y = of_shared](Var residual) { return mlp(net(c), std::move(y), w.mlp, std::move(residual)); });
     }
     auto [h2, y] = fork_norm(net(c), std::move(after), w.norm2, &w.mlp.up);
     return add_branch(net(c), l, std::move(h2), w.mlp.down.w, [&, &y = y](Var residual) {

@@ -14,6 +14,18 @@ Buffer exchanged(Ctx& c, std::string_view name, const Buffer& out) {
   return in;
 }
 
+RowsSent send(Ctx& c, std::string_view name, Buffer out, bool overlaps) {
+  if (!overlaps) return {.sent = {}, .received = exchanged(c, name, out)};
+  Buffer in = c.alloc(name, out.t.dtype, out.t.shape);
+  TensorPass pass = c.begin_expert_exchange(in.t, out.t);
+  return {.sent = std::move(out), .received = std::move(in), .pass = std::move(pass)};
+}
+
+void arrive(Ctx& c, RowsSent& rows) {
+  if (rows.sent) c.end_expert_exchange(std::move(rows.pass));
+  rows.sent = {};
+}
+
 Buffer gathered(Ctx& c, std::string_view name, const Tensor& x, const Tensor& rows) {
   Buffer y = c.alloc(name, x.dtype, {rows.numel(), x.cols()});
   c.run(GatherRows{.y = y.t, .x = x, .rows = rows});
@@ -21,11 +33,15 @@ Buffer gathered(Ctx& c, std::string_view name, const Tensor& x, const Tensor& ro
 }
 
 // Finds where the rows of this rank's tokens are sent, and which rows are received.
-void find_exchange(Ctx& c, const Moe& layer, int64_t own_experts, int64_t per_expert, ExpertRows& r) {
+void find_exchange(Ctx& c, const Moe& layer, int number, int64_t own_experts, int64_t per_expert, ExpertRows& r) {
   const int64_t ranks = c.mesh.experts().size(), tokens = r.rows.t.rows(), k = r.rows.t.cols();
   CHECK(own_experts * ranks == layer.experts, "a rank has ", own_experts, " of ", layer.experts, " experts, and ",
         ranks, " ranks share them");
-  const int64_t slots = ranks * SendSlots::most_rows(tokens, k, layer.experts, ranks, per_expert);
+  const int64_t most = SendSlots::most_rows(tokens, k, layer.experts, ranks, per_expert);
+  const Routing& step = c.routing;
+  const bool limited = step.buffer_factor > 0;
+  const int64_t slots =
+      ranks * (limited ? SendSlots::slots_per_rank(step.buffer_factor, tokens * k, ranks, most) : most);
   r.sent = c.alloc("moe.sent", DType::i32, {slots});
   r.choices = c.alloc("moe.sent choices", DType::i32, {slots});
   r.places = c.alloc("moe.places", DType::i32, {tokens, k});
@@ -38,6 +54,8 @@ void find_exchange(Ctx& c, const Moe& layer, int64_t own_experts, int64_t per_ex
                     .counts = counts.t,
                     .offsets = r.offsets.t,
                     .sorted = r.slots.t,
+                    .least = limited ? step.least_factors.slice(number, number + 1) : Tensor{},
+                    .loss = limited ? step.loss_sum : Tensor{},
                     .ranks = ranks,
                     .per_expert = per_expert});
     c.expert_gather(all_counts.t.view({ranks * layer.experts}), counts.t);
@@ -56,7 +74,7 @@ void find_exchange(Ctx& c, const Moe& layer, int64_t own_experts, int64_t per_ex
 
 }  // namespace
 
-ExpertRows expert_rows(Ctx& c, const Moe& layer, int64_t own_experts, Buffer weights, const Tensor& experts,
+ExpertRows expert_rows(Ctx& c, const Moe& layer, int number, int64_t own_experts, Buffer weights, const Tensor& experts,
                        int64_t per_expert) {
   const int64_t rows = experts.numel();
   ExpertRows r{.weights = std::move(weights),
@@ -73,27 +91,39 @@ ExpertRows expert_rows(Ctx& c, const Moe& layer, int64_t own_experts, Buffer wei
   r.rows = c.alloc("moe.rows", DType::i32, experts.shape);
   c.run(SortByExpert{
       .offsets = r.offsets.t, .tokens = r.tokens.t, .slots = r.slots.t, .rows = r.rows.t, .experts = experts});
-  if (own_experts < layer.experts) find_exchange(c, layer, own_experts, per_expert, r);
+  if (own_experts < layer.experts) find_exchange(c, layer, number, own_experts, per_expert, r);
   return r;
 }
 
+RowsSent send_to_experts(Ctx& c, const ExpertRows& r, const Tensor& x, bool overlaps) {
+  if (!r.sent) return {.sent = {}, .received = gathered(c, "moe.rows of experts", x, r.tokens.t)};
+  return send(c, "moe.received rows", gathered(c, "moe.sent rows", x, r.sent.t), overlaps);
+}
+
+Buffer at_experts(Ctx& c, const ExpertRows& r, RowsSent rows, std::string_view name) {
+  arrive(c, rows);
+  if (!r.sent) return std::move(rows.received);
+  return gathered(c, name, rows.received.t, r.slots.t);
+}
+
 Buffer to_experts(Ctx& c, const ExpertRows& r, const Tensor& x, std::string_view name) {
-  if (!r.sent) return gathered(c, name, x, r.tokens.t);
-  Buffer received;
-  {
-    const Buffer sent = gathered(c, "moe.sent rows", x, r.sent.t);
-    received = exchanged(c, "moe.received rows", sent);
-  }
-  return gathered(c, name, received.t, r.slots.t);
+  return at_experts(c, r, send_to_experts(c, r, x, false), name);
+}
+
+RowsSent send_back(Ctx& c, const ExpertRows& r, Buffer rows, bool overlaps) {
+  if (!r.sent) return {.sent = {}, .received = std::move(rows)};
+  Buffer by_slot = gathered(c, "moe.rows to send back", rows.t, r.row_of_slot.t);
+  rows = {};
+  return send(c, "moe.rows sent back", std::move(by_slot), overlaps);
+}
+
+void sum_of_experts(Ctx& c, const ExpertRows& r, Tensor out, RowsSent rows, const Tensor& add) {
+  arrive(c, rows);
+  c.run(SumRows{.y = out, .x = rows.received.t, .rows = r.sent ? r.places.t : r.rows.t, .add = add});
 }
 
 void sum_of_experts(Ctx& c, const ExpertRows& r, Tensor out, Buffer rows, const Tensor& add) {
-  if (!r.sent) return c.run(SumRows{.y = out, .x = rows.t, .rows = r.rows.t, .add = add});
-  Buffer by_slot = gathered(c, "moe.rows to send back", rows.t, r.row_of_slot.t);
-  rows = {};
-  const Buffer back = exchanged(c, "moe.rows sent back", by_slot);
-  by_slot = {};
-  c.run(SumRows{.y = out, .x = back.t, .rows = r.places.t, .add = add});
+  sum_of_experts(c, r, out, send_back(c, r, std::move(rows), false), add);
 }
 
 Buffer weight_gradients(Ctx& c, const ExpertRows& r, Buffer by_slot) {

@@ -19,15 +19,26 @@ struct ExpertRows {
   int64_t count() const { return slots.t.numel(); }  // R
 };
 
-// Sorts the router's choices by expert; experts [N, k]: E for a dropped choice. per_expert: maximum number of an
-// expert's rows, 0 if no choice is dropped. All ranks of ProcessMesh::experts() must call this and the functions below
-// together.
-ExpertRows expert_rows(Ctx&, const Moe&, int64_t own_experts, Buffer weights, const Tensor& experts,
+// Sorts the router's choices by expert; experts [N, k]: E for a dropped choice. number: the layer's. per_expert:
+// maximum number of an expert's rows, 0 if no choice is dropped. All ranks of ProcessMesh::experts() must call this and
+// the functions below together.
+ExpertRows expert_rows(Ctx&, const Moe&, int number, int64_t own_experts, Buffer weights, const Tensor& experts,
                        int64_t per_expert);
 // [N, C] -> [R, C], sorted by expert. Rows beyond those of the experts are undefined.
 Buffer to_experts(Ctx&, const ExpertRows&, const Tensor& x, std::string_view name);
 // out [N, C] = the sum of the rows of each token's kept choices, plus `add` if given.
 void sum_of_experts(Ctx&, const ExpertRows&, Tensor out, Buffer rows, const Tensor& add);
+
+// Rows on their way to the ranks of experts or back: the same two functions in halves, between which other work runs.
+// `overlaps`: the exchange overlaps what is launched until the second half.
+struct RowsSent {
+  Buffer sent, received;  // sent: empty without an exchange that overlaps
+  TensorPass pass = {};
+};
+RowsSent send_to_experts(Ctx&, const ExpertRows&, const Tensor& x, bool overlaps);
+Buffer at_experts(Ctx&, const ExpertRows&, RowsSent, std::string_view name);
+RowsSent send_back(Ctx&, const ExpertRows&, Buffer rows, bool overlaps);
+void sum_of_experts(Ctx&, const ExpertRows&, Tensor out, RowsSent, const Tensor& add);
 // Returns gradients by token [N, k], undefined for dropped choices; by_slot: ordered as slot_weights().
 Buffer weight_gradients(Ctx&, const ExpertRows&, Buffer by_slot);
 

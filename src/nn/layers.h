@@ -62,7 +62,9 @@ struct Moe {
   RouterRule rule;
   float balance = 0, z = 0;  // weights of the router's own losses (RouteBwd)
 };
-Var moe(Net, Var x, const Moe&, int layer, Var residual);  // [N, C] -> [N, C], added to residual
+// [N, C] -> [N, C], added to residual, or to what `shared`, if given, makes of it: shared experts, which compute while
+// rows are exchanged with other ranks.
+Var moe(Net, Var x, const Moe&, int layer, Var residual, UniqueFn<Var(Var)> shared = {});
 Var qk_norm(Net, Var qkv, const Norm& q, const Norm& k, AttentionShape);
 // Rotates q and k in place. The backward of attention() with the same angles includes the inverse rotation, so only
 // attention() may follow, or layers that change v alone.

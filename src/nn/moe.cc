@@ -1,3 +1,4 @@
+#include <memory>
 #include <utility>
 
 #include "nn/context.h"
@@ -12,6 +13,7 @@ struct Routes {
   Buffer experts;  // [N, k] i32
   Buffer kept;     // from DropChoices, of whole sequences; empty if no choice is dropped
   ExpertRows rows;
+  RowsSent gradients;  // backward: gradients of the output on their way to the experts
 };
 
 // Number of experts on this rank.
@@ -63,24 +65,25 @@ int64_t drop_choices(Ctx& c, const Moe& layer, Routes& r, const Buffer& weights)
   return drop.sequences() * drop.capacity;
 }
 
-Routes route(Net n, const Tensor& x, const Moe& layer) {
+Routes route(Net n, const Tensor& x, const Moe& layer, int number) {
   Ctx& c = n.c;
   const int64_t tokens = x.rows(), k = layer.chosen;
   Routes r{.logits = c.alloc("moe.logits", DType::f32, {tokens, layer.experts}),
            .experts = c.alloc("moe.experts", DType::i32, {tokens, k}),
            .kept = {},
-           .rows = {}};
+           .rows = {},
+           .gradients = {}};
   Buffer weights = c.alloc("moe.weights", DType::f32, {tokens, k});
   c.run(Gemm{.d = r.logits.t, .a = x, .b = n.params.value(layer.router), .tb = true, .tf32 = c.recipe.tf32});
   Tensor bias;
   if (layer.bias) bias = n.params.value(layer.bias).slice(layer.row, layer.row + 1).view({layer.experts});
   c.run(RouteFwd{.weights = weights.t, .experts = r.experts.t, .logits = r.logits.t, .bias = bias, .rule = layer.rule});
   if (c.routing.capacity_factor == 0) {
-    r.rows = expert_rows(c, layer, own_experts(n, layer), std::move(weights), r.experts.t, 0);
+    r.rows = expert_rows(c, layer, number, own_experts(n, layer), std::move(weights), r.experts.t, 0);
   } else {
     const int64_t most = drop_choices(c, layer, r, weights);
     const Buffer kept = rows_of_rank(c, r.kept);
-    r.rows = expert_rows(c, layer, own_experts(n, layer), std::move(weights), kept.t, most);
+    r.rows = expert_rows(c, layer, number, own_experts(n, layer), std::move(weights), kept.t, most);
   }
   return r;
 }
@@ -129,14 +132,12 @@ void run_router_gradients(Net n, const Moe& layer, int number, const Routes& r, 
   c.run(Gemm{.d = dx, .a = dlogits.t, .b = n.params.value(layer.router), .accumulate = true, .tf32 = tf32});
 }
 
-// Adds to the gradients of the experts' weights and returns dx, given the gradient d of the layer's output. Overwrites
-// gate_up.
-Buffer run_moe_gradients(Net n, const Moe& layer, int number, const Routes& r, Buffer gate_up, const Tensor& d,
-                         const Buffer& x) {
+// Adds to the gradients of the experts' weights and returns dx, given r.gradients. Overwrites gate_up.
+Buffer run_moe_gradients(Net n, const Moe& layer, int number, Routes& r, Buffer gate_up, const Buffer& x) {
   Ctx& c = n.c;
   Buffer dweights = c.alloc("moe.dweights", DType::f32, r.rows.slot_weights().shape);
   {
-    const Buffer dy = to_experts(c, r.rows, d, "moe.dy");
+    const Buffer dy = at_experts(c, r.rows, std::move(r.gradients), "moe.dy");
     Buffer hidden = c.alloc("moe.dh", {gate_up.t.rows(), gate_up.t.cols() / 2});
     c.run(product(n, r, Grouped::input_gradient, hidden.t, dy.t, n.params.value(layer.down)));
     c.run(WeightedSwigluBwd{.dgu = gate_up.t,
@@ -169,34 +170,43 @@ Buffer run_moe_gradients(Net n, const Moe& layer, int number, const Routes& r, B
 // A token with experts e_j and weights p_j: out = residual + sum_j W_down,e_j (p_j silu(gate) up), [gate | up] =
 // W_gate_up,e_j x. In training with a capacity the sum is over the kept choices; their weights stay as they are. The
 // weight multiplies the activation, not the expert's output, so that backward need not keep the output. Backward keeps
-// x, [gate | up] and the routes, and recomputes the rest.
-Var moe(Net n, Var x, const Moe& layer, int number, Var residual) {
+// x, [gate | up] and the routes, and recomputes the rest. Shared experts compute while the rows of the output are sent
+// back, and in backward while the rows of its gradient are sent: their functions on the tape are between those of the
+// experts and of the sum.
+Var moe(Net n, Var x, const Moe& layer, int number, Var residual, UniqueFn<Var(Var)> shared) {
   Ctx& c = n.c;
+  const bool overlaps = shared && c.overlaps_sums && c.mesh.experts().size() > 1;
+  if (shared && !overlaps) residual = shared(std::move(residual));
   const std::string block = block_subject(n, number);
   const CollectiveSubject subject(block);
-  Routes r = route(n, x.t(), layer);
-  const int64_t rows = r.rows.count(), f = n.params.placement(layer.down).shape[1];
+  const auto r = std::make_shared<Routes>(route(n, x.t(), layer, number));
+  const int64_t rows = r->rows.count(), f = n.params.placement(layer.down).shape[1];
   Buffer gate_up = c.alloc("moe.gate_up", {rows, 2 * f});
   {
-    const Buffer sorted = to_experts(c, r.rows, x.t(), "moe.x");
-    c.run(product(n, r, Grouped::forward, gate_up.t, sorted.t, n.params.value(layer.gate_up)));
+    const Buffer sorted = to_experts(c, r->rows, x.t(), "moe.x");
+    c.run(product(n, *r, Grouped::forward, gate_up.t, sorted.t, n.params.value(layer.gate_up)));
   }
   Buffer y = c.alloc("moe.y", {rows, x.t().cols()});
   {
     const Buffer hidden = c.alloc("moe.h", {rows, f});
-    c.run(WeightedSwigluFwd{.y = hidden.t, .gu = gate_up.t, .weights = r.rows.slot_weights(), .slots = r.rows.slots.t});
-    c.run(product(n, r, Grouped::forward, y.t, hidden.t, n.params.value(layer.down)));
+    c.run(
+        WeightedSwigluFwd{.y = hidden.t, .gu = gate_up.t, .weights = r->rows.slot_weights(), .slots = r->rows.slots.t});
+    c.run(product(n, *r, Grouped::forward, y.t, hidden.t, n.params.value(layer.down)));
   }
-  if (!c.recording()) gate_up = {};
+  c.record("moe", [&params = n.params, layer, number, block, r, gate_up = std::move(gate_up), saved = c.save(x),
+                   sx = x.slot()](Ctx& cc) mutable {
+    const CollectiveSubject backward(block);
+    cc.put(sx, run_moe_gradients({cc, params}, layer, number, *r, std::move(gate_up), saved.get(cc)));
+  });
+  RowsSent sent = send_back(c, r->rows, std::exchange(y, {}), overlaps);
+  if (overlaps) residual = shared(std::move(residual));
   Buffer out = c.alloc("moe.out", residual.t().shape);
-  sum_of_experts(c, r.rows, out.t, std::exchange(y, {}), residual.t());
+  sum_of_experts(c, r->rows, out.t, std::move(sent), residual.t());
   Var result = c.var(std::move(out));
-  c.record("moe", [&params = n.params, layer, number, block, r = std::move(r), gate_up = std::move(gate_up),
-                   saved = c.save(x), sx = x.slot(), sr = residual.slot(), s = result.slot()](Ctx& cc) mutable {
+  c.record("moe sum", [block, r, overlaps, sr = residual.slot(), s = result.slot()](Ctx& cc) {
     const CollectiveSubject backward(block);
     Buffer d = cc.take(s);
-    Buffer dx = run_moe_gradients({cc, params}, layer, number, r, std::move(gate_up), d.t, saved.get(cc));
-    cc.put(sx, std::move(dx));
+    r->gradients = send_to_experts(cc, r->rows, d.t, overlaps);
     cc.put(sr, std::move(d));  // d(residual) = d(out)
   });
   return result;

@@ -202,8 +202,10 @@ struct SortByExpert {
 
 // Send layout for expert parallelism, where each of `ranks` ranks has E / ranks experts. Every rank is sent a range of
 // S / ranks slots: first its rows in the order of SortByExpert, then unused slots, which hold row 0 and are never read.
-// S is static; the slots always suffice because each token chooses an expert at most once, and an expert is sent at
-// most `per_expert` rows.
+// S is static; without `least` the slots always suffice because each token chooses an expert at most once, and an
+// expert is sent at most `per_expert` rows. With `least` there may be fewer. A rank's choices beyond its slots then
+// overflow: they get no slot, and `counts` leaves them out. The call that this happens in raises `least`; this call and
+// all later ones, until `least` is zeroed, make `loss` infinite, so that neither this step nor one after it is taken.
 struct SendSlots {
   Tensor tokens;   // [S] i32: token of each slot
   Tensor choices;  // [S] i32: token * k + choice of each slot
@@ -211,16 +213,22 @@ struct SendSlots {
   Tensor counts;   // [E] i32: rows per expert
   Tensor offsets;  // [E + 1] i32, from SortByExpert
   Tensor sorted;   // [R] i32: SortByExpert::slots
+  // Optional [1] f64, maximum over calls: the least factor of slots_per_rank() with which the rows of an overflowing
+  // call have slots; 0: none overflowed.
+  Tensor least = {};
+  Tensor loss = {};  // optional [1] f64, with `least`
   int64_t ranks = 1;
   int64_t per_expert = 0;  // maximum number of rows of an expert; 0: of all tokens
   static constexpr const char* kName = "send_slots";
-  std::array<Field, 6> fields() {
+  std::array<Field, 8> fields() {
     return {{{"tokens", Io::out, &tokens},
              {"choices", Io::out, &choices},
              {"slots", Io::out, &slots},
              {"counts", Io::out, &counts},
              {"offsets", Io::in, &offsets},
-             {"sorted", Io::in, &sorted}}};
+             {"sorted", Io::in, &sorted},
+             {"least", Io::inout, &least},
+             {"loss", Io::inout, &loss}}};
   }
   int64_t experts() const { return counts.numel(); }
   int64_t capacity() const { return tokens.numel() / ranks; }  // slots per rank
@@ -229,6 +237,11 @@ struct SendSlots {
     const int64_t own = experts / ranks, any = tokens * std::min(chosen, own);
     return per_expert > 0 ? std::min(any, own * per_expert) : any;
   }
+  // Slots per rank: `factor` times those of balanced routing, at most `most`.
+  static int64_t slots_per_rank(double factor, int64_t choices, int64_t ranks, int64_t most) {
+    return std::min(most, int64_t(std::ceil(factor * double(choices) / double(ranks))));
+  }
+  double factor_for(int64_t rows_of_rank) const { return double(rows_of_rank) * double(ranks) / double(slots.numel()); }
   void check() const {
     Expect e{kName};
     e.matrix("slots", slots).is("slots", slots, DType::i32, slots.shape);
@@ -237,8 +250,10 @@ struct SendSlots {
     e.is("choices", choices, DType::i32, {tokens.numel()});
     e.that(ranks >= 1 && experts() % ranks == 0 && tokens.numel() % ranks == 0, "counts",
            "as many experts on each rank");
-    e.that(capacity() >= most_rows(slots.rows(), slots.cols(), experts(), ranks, per_expert), "tokens",
+    e.that(least || capacity() >= most_rows(slots.rows(), slots.cols(), experts(), ranks, per_expert), "tokens",
            "slots for every row that a rank can get");
+    if (least) e.is("least", least, DType::f64, {1});
+    if (loss) e.is("loss", loss, DType::f64, {1}).that(bool(least), "least", "given with loss");
   }
   Cost cost() const { return {double(tokens.numel()), traffic(*this)}; }
 };

@@ -47,11 +47,21 @@ void add_context_sums(StepTraffic& t, const Engine& engine, const Network& net, 
 }
 
 // Rows sent to experts and back, in equal parts to each rank; neighbours are `near` ranks apart.
-void add_expert_exchanges(StepTraffic& t, const Engine& engine, const Network& net, int ranks, int near) {
+void add_expert_exchanges(StepTraffic& t, const Engine& engine, const Network& net, const Roofline* limits, int ranks,
+                          int near) {
   const int within = std::clamp(net.per_machine / near, 1, ranks);  // ranks on one machine
+  const auto seconds_of = [&](double of_rank) {
+    return net.seconds_to_all(of_rank * (within - 1), of_rank * (ranks - within), ranks);
+  };
+  Overlap launches(engine.micro_launches(), limits);
+  for (const TensorSums::Overlap& b : engine.micro_expert_sums().overlaps) {
+    const double seconds = seconds_of(double(b.bytes) / ranks);
+    const double hidden = seconds - launches.exposed(b.from, b.to, seconds);
+    t.experts.add({layer_of(engine.model().params(), b.subject), "experts"}, 0, 0, 0,
+                  -hidden * double(engine.micro_batches()));
+  }
   for (const auto& [subject, sums] : engine.micro_expert_sums().by_subject) {
-    const double of_rank = double(sums.row_bytes) / double(sums.row_calls) / ranks;
-    const double seconds = net.seconds_to_all(of_rank * (within - 1), of_rank * (ranks - within), ranks);
+    const double of_rank = double(sums.row_bytes) / double(sums.row_calls) / ranks, seconds = seconds_of(of_rank);
     const double calls = double(sums.row_calls) * double(engine.micro_batches());
     t.experts.add({layer_of(engine.model().params(), subject), "experts"}, of_rank * (ranks - 1), seconds, calls,
                   seconds * calls);
@@ -314,7 +324,7 @@ StepTraffic step_traffic(const Engine& engine, ProcessMesh& mesh, const Network&
   add_workers(t, engine, mesh, net);
   add_context_sums(t, engine, net, mesh.context().size(), near);
   add_context_passes(t, engine, net, limits, mesh.context().size(), near);
-  add_expert_exchanges(t, engine, net, mesh.experts().size(), near * mesh.context().size());
+  add_expert_exchanges(t, engine, net, limits, mesh.experts().size(), near * mesh.context().size());
   return t;
 }
 

@@ -204,10 +204,16 @@ void ReferenceOps::run(const SortByExpert& op, void*) {
 
 void ReferenceOps::run(const SendSlots& op, void*) {
   const int64_t own = op.experts() / op.ranks, k = op.slots.cols();
-  for (int64_t e = 0; e < op.experts(); ++e) op.counts.as<int32_t>()[e] = ints(op.offsets)[e + 1] - ints(op.offsets)[e];
+  std::fill_n(op.counts.as<int32_t>(), op.experts(), 0);
   for (int64_t choice = 0; choice < op.slots.numel(); ++choice) op.slots.as<int32_t>()[choice] = -1;
   for (int64_t rank = 0; rank < op.ranks; ++rank) {
     const int64_t begin = ints(op.offsets)[rank * own], end = ints(op.offsets)[(rank + 1) * own];
+    CHECK(op.least || end - begin <= op.capacity(), "send_slots: ", end - begin, " rows for ", op.capacity(), " slots");
+    if (op.least && end - begin > op.capacity())
+      *op.least.as<double>() = std::max(*op.least.as<double>(), op.factor_for(end - begin));
+    for (int64_t e = rank * own; e < (rank + 1) * own; ++e)
+      for (int64_t row = ints(op.offsets)[e]; row < ints(op.offsets)[e + 1]; ++row)
+        op.counts.as<int32_t>()[e] += row < begin + op.capacity() ? 1 : 0;
     for (int64_t i = 0; i < op.capacity(); ++i) {
       const int64_t slot = rank * op.capacity() + i, row = begin + i;
       const int32_t choice = row < end ? checked("send_slots.sorted", ints(op.sorted)[row], op.slots.numel()) : 0;
@@ -216,6 +222,7 @@ void ReferenceOps::run(const SendSlots& op, void*) {
       if (row < end) op.slots.as<int32_t>()[choice] = int32_t(slot);
     }
   }
+  if (op.loss && *op.least.as<double>() > 0) *op.loss.as<double>() = std::numeric_limits<double>::infinity();
 }
 
 void ReferenceOps::run(const ReceiveSlots& op, void*) {

@@ -107,7 +107,7 @@ struct TensorSums {
   }
 };
 
-// A tensor-parallel collective that is still running.
+// A collective of tensor-parallel or expert-parallel ranks that is still running.
 struct TensorPass {
   std::unique_ptr<Event> ticket = nullptr;
   size_t number = 0;
@@ -179,6 +179,9 @@ struct Routing {
   float inv_count = 0;     // 1 / targets in the global batch
   int64_t sequence = 1;    // tokens of a sequence on this rank
   double capacity_factor = 0;  // see expert_capacity(); 0: no choice is dropped
+  double buffer_factor = 0;    // see SendSlots::slots_per_rank(), of expert-parallel ranks; 0: slots for any routing
+  Tensor least_factors = {};   // [L] f64: SendSlots::least of each layer; with buffer_factor, in evaluations too
+  Tensor loss_sum = {};        // [1] f64: becomes infinite if choices overflow
   // [all rows] i32: ContextPart::rows_of_ranks(), if context-parallel ranks compute a balance loss or the capacity of
   // experts over whole sequences
   Tensor context_rows = {};
@@ -211,7 +214,7 @@ struct Ctx {
   UnitTraffic* unit_traffic = nullptr;      // host copies of units; dry runs only
   bool sequence_parallel = false;           // see nn/rows.h
   int row_pieces = 1;                       // pieces in which rows are gathered and reduced: nn/rows.h
-  bool overlaps_sums = false;               // tensor-parallel collectives overlap GEMMs
+  bool overlaps_sums = false;               // see EngineOptions::overlaps_sums
   int64_t least_piece = 0;              // min elements of a piece of an output that is computed and reduced separately
   uint64_t seed = 0;                    // seed of stochastic rounding and dropout
   Tensor max_attention_logits = {};     // [L, H] f32: max attention logit of each head so far; empty: not tracked
@@ -284,10 +287,7 @@ struct Ctx {
     return begin_tensor_pass(all, true,
                              [&](Stream stream) { mesh.tensor().reduce_scatter(own, all, Reduce::sum, stream); });
   }
-  void end_pass(TensorPass pass) {
-    wait(std::move(pass.ticket));
-    if (tensor_sums) tensor_sums->overlaps[pass.number].to = int64_t(tensor_sums->launches->size());
-  }
+  void end_pass(TensorPass pass) { end_pass(tensor_sums, std::move(pass)); }
 
   // All-gather and reduce-scatter over the context-parallel ranks: nn/context.h.
   void context_gather(Tensor all, Tensor own) {
@@ -321,7 +321,10 @@ struct Ctx {
 
   // Over the expert-parallel ranks: expert_exchange() is an all-to-all of equal parts of `out`, received into `in` in
   // rank order; expert_gather() is an all-gather.
-  void expert_exchange(Tensor in, Tensor out);
+  void expert_exchange(Tensor in, Tensor out, Stream on = Stream::compute);
+  // Starts expert_exchange() so that it overlaps what is launched until end_expert_exchange().
+  TensorPass begin_expert_exchange(Tensor in, Tensor out);
+  void end_expert_exchange(TensorPass pass) { end_pass(expert_sums, std::move(pass)); }
   void expert_gather(Tensor all, Tensor own) {
     count_rows(expert_sums, all);
     all_gather(mesh.experts(), all, own);
@@ -362,12 +365,20 @@ struct Ctx {
  private:
   template <class Call>
   TensorPass begin_tensor_pass(const Tensor& x, bool rows, Call&& call) {
-    if (!tensor_sums) return {overlap(std::forward<Call>(call))};
-    tensor_sums->overlaps.push_back({.bytes = int64_t(x.bytes()),
-                                     .rows = rows,
-                                     .from = int64_t(tensor_sums->launches->size()),
-                                     .subject = CollectiveSubject::name()});
-    return {nullptr, tensor_sums->overlaps.size() - 1};
+    return begin_pass(tensor_sums, x, rows, std::forward<Call>(call));
+  }
+  template <class Call>
+  TensorPass begin_pass(TensorSums* sums, const Tensor& x, bool rows, Call&& call) {
+    if (!sums) return {overlap(std::forward<Call>(call))};
+    sums->overlaps.push_back({.bytes = int64_t(x.bytes()),
+                              .rows = rows,
+                              .from = int64_t(sums->launches->size()),
+                              .subject = CollectiveSubject::name()});
+    return {nullptr, sums->overlaps.size() - 1};
+  }
+  void end_pass(TensorSums* sums, TensorPass pass) {
+    wait(std::move(pass.ticket));
+    if (sums) sums->overlaps[pass.number].to = int64_t(sums->launches->size());
   }
   void count_sum(const Tensor& x) {
     if (!tensor_sums) return;

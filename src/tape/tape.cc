@@ -139,16 +139,22 @@ Var checkpoint(Ctx& c, Block block, Var in) {
   return out;
 }
 
-void Ctx::expert_exchange(Tensor in, Tensor out) {
+void Ctx::expert_exchange(Tensor in, Tensor out, Stream on) {
+  if (on == Stream::compute) count_rows(expert_sums, out);
+  if (arena.recording()) return;
   Communicator& group = mesh.experts();
-  count_rows(expert_sums, out);
   const int64_t rows = out.rows() / group.size();
   std::vector<Tensor> sent, received;
   for (int64_t r = 0; r < group.size(); ++r) {
     sent.push_back(out.slice(r * rows, (r + 1) * rows));
     received.push_back(in.slice(r * rows, (r + 1) * rows));
   }
-  all_to_all(group, sent, received);
+  group.all_to_all(sent, received, on);
+}
+
+TensorPass Ctx::begin_expert_exchange(Tensor in, Tensor out) {
+  count_rows(expert_sums, out);
+  return begin_pass(expert_sums, out, true, [&](Stream stream) { expert_exchange(in, out, stream); });
 }
 
 }  // namespace athanor

@@ -133,6 +133,7 @@ EngineOptions engine_options(const Config& c, bool training) {
                 .end_weight_decay = c.weight_decay > 0 ? c.end_weight_decay / c.weight_decay : 1};
   o.router_bias_rate = float(c.router_bias_update_rate);
   o.expert_capacity_factor = c.expert_capacity_factor;
+  o.expert_buffer_factor = c.expert_buffer_factor;
   o.quantized = c.log_quantization_interval > 0;
   o.noise_scale = c.log_noise_scale;
   o.sources = int64_t(c.train_data.size());

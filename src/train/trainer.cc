@@ -301,6 +301,10 @@ void Trainer::collect_step() {
     drop_spoiled_steps();
     end_with_failure();
   }
+  if (!std::isfinite(done.state.loss) && finds_overflow(cat("step ", state_.step + 1))) {
+    drop_spoiled_steps();
+    end_with_failure();
+  }
   if (profile_) profile_->end_step(double(done.times.total()) * 1e-9);
   ++state_.step, ++steps_done_;
   const LaunchedStep launched = launched_.front();

@@ -94,7 +94,10 @@ class Trainer {
   void drop_spoiled_steps();
   [[noreturn]] void end_with_failure();
   [[noreturn]] void leave_with(const std::optional<Error>& mine);
-  void collect_step();   // the oldest launched step: counts and reports it. Does not return if a rank has failed in it
+  void collect_step();  // the oldest launched step: counts and reports it. Does not return if a rank has failed in it
+  // Whether choices have overflowed the buffers of experts on any rank; failure_ then says what would have done. All
+  // ranks must call this together.
+  bool finds_overflow(const std::string& where);
   void collect_steps();  // collects all launched steps
   bool out_of_time(int64_t micro_left) const;
   bool pause_due(int64_t step) const;  // true if work after this step needs its result

@@ -1,6 +1,8 @@
 // Evaluations of a run: when they are due, and how an interrupted one is made up. An evaluation that is due is owed
 // until it is complete: a run that is stopped before then ends with Exit::requeue, and the next start evaluates first.
+#include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <filesystem>
 #include <set>
 #include <string>
@@ -65,6 +67,20 @@ void Trainer::evaluate() {
                               format_duration(seconds), "; the next start makes it up", again)});
 }
 
+bool Trainer::finds_overflow(const std::string& where) {
+  const std::vector<double> least = engine_->least_buffer_factors();
+  const auto most = std::ranges::max_element(least);
+  if (most == least.end() || *most == 0) return false;
+  const auto layers = std::ranges::count_if(least, [](double factor) { return factor > 0; });
+  const double enough = std::ceil(*most * 100 * (1 - 1e-12)) / 100;
+  failure_.emplace(cat(where, ": expert_buffer_factor: expected at least ", enough,
+                       " for the routing of this step, got ", config_.expert_buffer_factor, "; in ", layers,
+                       layers == 1 ? " layer" : " layers", " (most in layer ", most - least.begin(),
+                       ") a rank had more choices for another rank's experts than slots. The step was not taken: go on "
+                       "from the last checkpoint with a larger factor, or with 0 for room for any routing"));
+  return true;
+}
+
 void Trainer::evaluate_weights() {
   if (owed_.valid) evaluate_windows();
   if (!owed_.valid && owed_.choices) answer_questions();
@@ -81,6 +97,8 @@ void Trainer::evaluate_windows() {
   failed_ = !result.failure.empty();
   if (result.failed_here) failure_.emplace(cat("evaluation: ", result.failure));
   if (result.stopped || failed_) return;
+  failed_ = finds_overflow(cat("evaluation after step ", state_.step));
+  if (failed_) return;
   owed_.valid = false;
   if (result.loss <= config_.stop_at_loss) {
     state_.reached_loss = result.loss;
@@ -112,6 +130,8 @@ void Trainer::answer_questions() {
   const ChoiceScores scores =
       score(*engine_, questions_, {.stop = [this] { return asked_to_stop(); }, .control = backend_.control});
   if (scores.empty()) return;
+  failed_ = finds_overflow(cat("questions after step ", state_.step));
+  if (failed_) return;
   owed_.choices = false;
   const ChoiceResult result = grade(questions_, scores);
   metrics_.eval({.step = state_.step,

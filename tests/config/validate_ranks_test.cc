@@ -145,6 +145,14 @@ TEST(Validate, ExpertParallelismGoesWithMostOtherOptions) {
   EXPECT_EQ(with({"context_parallel_size=2"}), "");
   expect_parts(with({"expert_parallel_size=3"}), {"expert_parallel_size: 3", "model.num_experts, 4"});
   expect_parts(error_with({"expert_parallel_size=2", "zero_stage=0"}), {"expert_parallel_size: 2", "has none"});
+  EXPECT_EQ(with({"expert_buffer_factor=1.5"}), "");
+  for (const char* few : {"0.9", "1e-09"})
+    expect_parts(with({cat("expert_buffer_factor=", few)}), {cat("expert_buffer_factor: ", few), "1 or more, or to 0"});
+  expect_parts(with({"expert_buffer_factor=2"}), {"expert_buffer_factor: 2", "expert_parallel_size 2", "or to 0"});
+  expect_parts(with({"expert_buffer_factor=1.5", "expert_parallel_size=1"}),
+               {"expert_buffer_factor: 1.5", "expert_parallel_size is 1", "set it to 0"});
+  expect_parts(with({"expert_buffer_factor=1.5", "expert_capacity_factor=1.2"}),
+               {"expert_buffer_factor: 1.5", "expert_capacity_factor, 1.2"});
   for (const char* other : {"local_steps=4", "deterministic_reduction=rank_invariant", "log_noise_scale=true",
                             "optimizer=lamb", "optimizer=adamw_8bit", "optimizer=adafactor"}) {
     const std::string key = other, name = key.substr(0, key.find('='));

@@ -301,6 +301,30 @@ void send_kept_rows(Examiner& examine, const Sizes& s, int64_t ranks, bool skewe
   }
 }
 
+// Fewer slots than rows: the last rows of a rank have none. Also after an earlier overflow, and without one.
+void send_beyond_slots(Examiner& examine, const Sizes& s, int64_t ranks, bool skewed) {
+  const int64_t rows = s.tokens * s.chosen, most = SendSlots::most_rows(s.tokens, s.chosen, s.experts, ranks, 0);
+  for (const double factor : {1.0, 1.3, 9.0})
+    for (const double earlier : {0.0, 1.5}) {
+      const int64_t slots = ranks * SendSlots::slots_per_rank(factor, rows, ranks, most);
+      SendSlots send{.tokens = tensor(DType::i32, {slots}),
+                     .choices = tensor(DType::i32, {slots}),
+                     .slots = tensor(DType::i32, {s.tokens, s.chosen}),
+                     .counts = tensor(DType::i32, {s.experts}),
+                     .offsets = tensor(DType::i32, {s.experts + 1}),
+                     .sorted = tensor(DType::i32, {rows}),
+                     .least = tensor(DType::f64, {1}),
+                     .loss = tensor(DType::f64, {1}),
+                     .ranks = ranks};
+      const std::string name =
+          cat(name_of(s), " on ", ranks, " ranks", skewed ? " skewed" : "", ", factor ", factor, " after ", earlier);
+      const Values values{{"offsets", offsets_of(s, skewed)}, {"sorted", permuted(rows)}, {"least", listed({earlier})}};
+      examine(OpCase<SendSlots>{name, send, values, true});
+      send.loss = {};
+      if (earlier == 0) examine(OpCase<SendSlots>{name + " of an evaluation", send, values, true});
+    }
+}
+
 // Rows that go to other ranks, and the order of those that come.
 void exchanges(Examiner& examine) {
   struct Shape {
@@ -311,6 +335,7 @@ void exchanges(Examiner& examine) {
     for (const bool skewed : {false, true}) {
       const int64_t most = SendSlots::most_rows(s.tokens, s.chosen, s.experts, ranks, 0), rows = s.tokens * s.chosen;
       send_kept_rows(examine, s, ranks, skewed);
+      send_beyond_slots(examine, s, ranks, skewed);
       for (const int64_t slots : {ranks * most, ranks * (most + 3)}) {
         const std::string name = cat(name_of(s), " on ", ranks, " ranks", skewed ? " skewed " : " ", slots);
         examine(OpCase<SendSlots>{name,

@@ -1,9 +1,12 @@
 // Expert parallelism, on threads: gives the same run as one rank. Rows are sent to the ranks of their experts and back.
 #include <gtest/gtest.h>
 
+#include "comm/network.h"
 #include "ops/moe.h"
+#include "perf/traffic.h"
 #include "tests/temp_dir.h"
 #include "tests/train/ranks_rig.h"
+#include "tests/train/trainer_ranks.h"
 
 namespace athanor {
 namespace {
@@ -183,6 +186,145 @@ TEST(ExpertParallel, ACapacityPlansFewerRows) {
   const Curve any = ranks::train(s, 1);
   s.capacity = 0.9;  // 3 rows of a sequence per expert, of 3 on a rank: 9 instead of 16
   EXPECT_LT(ranks::train(s, 1).planned.at(0), any.planned.at(0));
+}
+
+// Buffers of a stated size are smaller than those for any routing. With room enough, the bits are the same.
+TEST(ExpertParallel, BuffersByAFactorAreSmallerAndGiveTheSameBits) {
+  using Mode = Recompute::Granularity;
+  for (Setting s : {dots(1, 2, 2), Setting{.type = ModelType::qwen3_moe,
+                                   .precision = "bf16",
+                                   .shards = 5,
+                                   .recompute = Mode::full,
+                                   .sequences = 90,
+                                   .experts = 5}}) {
+    const Curve any = ranks::train(s);
+    s.room = s.shards == 2 ? 1.7 : 2.1;
+    const Curve got = ranks::train(s);
+    expect_same_bits(any, got, s.name());
+    for (size_t rank = 0; rank < any.planned.size(); ++rank)
+      EXPECT_LT(got.planned[rank], any.planned[rank]) << s.name();
+  }
+}
+
+// Moves the selection of the router to the experts of the first rank, on this rank only.
+void push_to_first_rank(Engine& engine, Device& device, float bias) {
+  const Tensor to = engine.model().params().value(engine.model().router_bias());  // [layers, 6]
+  std::vector<float> values(size_t(to.numel()), 0);
+  for (size_t i = 0; i < values.size(); ++i)
+    if (i % 6 < 3) values[i] = bias;
+  device.copy(to.data, values.data(), to.bytes(), Stream::compute);
+  device.sync();
+}
+
+// The router of one rank sends all choices to one peer. No rank takes that step, nor the next one, which the host may
+// have launched before it knows.
+TEST(ExpertParallel, AnOverflowIsNoticedByAllRanksAndChangesNoWeight) {
+  Setting tensor = dots(1, 2, 2);
+  tensor.tensor = 2, tensor.sequence = true, tensor.length = 8;
+  Setting recomputed = dots(2, 2, 2);
+  recomputed.recompute = Recompute::Granularity::full, recomputed.accumulation = 2, recomputed.stage = 3;
+  for (Setting s : {dots(1, 2, 2), tensor, recomputed}) {
+    s.room = 1.7;
+    run_ranks(s.ranks(), [&](std::unique_ptr<Communicator> world) {
+      const CpuBackend cpu = make_cpu({.threads = 1});
+      ProcessMesh mesh(std::move(world), s.mesh());
+      Engine engine(ranks::tiny(s), ranks::options(s), {*cpu.device, *cpu.ops, mesh});
+      engine.commit();
+      engine.init_weights();
+      const bool pushed = mesh.world().rank() == s.ranks() - 1;
+      const auto step = [&](int64_t number, float bias) {
+        push_to_first_rank(engine, *cpu.device, pushed ? bias : 0);
+        ranks::accumulate(engine, number);
+        return engine.finish_step();
+      };
+      EXPECT_EQ(step(0, 0).skip, 0) << s.name();
+      EXPECT_EQ(engine.least_buffer_factors(), std::vector<double>(2, 0.0));
+      push_to_first_rank(engine, *cpu.device, 0);
+      const auto before = testing::all_masters(engine, *cpu.device);
+      for (const float bias : {100.0F, 0.0F}) {
+        const StepState state = step(1, bias);
+        EXPECT_EQ(state.skip, 1) << s.name();
+        EXPECT_TRUE(std::isinf(state.loss)) << s.name() << " " << state.loss;
+      }
+      EXPECT_EQ(engine.least_buffer_factors(), (std::vector<double>{0, 2})) << s.name() << ": all rows for one of two";
+      push_to_first_rank(engine, *cpu.device, 0);
+      EXPECT_EQ(testing::all_masters(engine, *cpu.device), before) << s.name();
+      engine.discard_step();
+      EXPECT_EQ(step(1, 0).skip, 0) << s.name() << " after the overflow was cleared";
+      push_to_first_rank(engine, *cpu.device, pushed ? 100 : 0);
+      std::vector<int32_t> tokens, targets;
+      for (int64_t row = 0; row < engine.options().micro_batch_size; ++row)
+        ranks::append_sample(row, tokens, targets, false, s.vocab, s.length);
+      engine.evaluate(tokens, targets);
+      EXPECT_EQ(engine.least_buffer_factors(), (std::vector<double>{0, 2})) << s.name() << ": of an evaluation";
+    });
+  }
+}
+
+// As on devices that communicate and compute concurrently: shared experts compute while the rows of the output and of
+// its gradient are exchanged. A model with a slow GPU hides these exchanges.
+TEST(ExpertParallel, ExchangesBesideSharedExpertsChangeNoBit) {
+  using Mode = Recompute::Granularity;
+  for (const auto recompute : {Mode::none, Mode::selective, Mode::full}) {
+    Setting s = dots(1, 2, 2);
+    s.recompute = recompute, s.accumulation = 2, s.stage = 3;
+    const Curve want = ranks::train(s);
+    s.beside = true;
+    expect_same_bits(want, ranks::train(s), s.name());
+    run_ranks(s.ranks(), [&](std::unique_ptr<Communicator> world) {
+      const CpuBackend cpu = make_cpu({.threads = 1});
+      ProcessMesh mesh(std::move(world), s.mesh());
+      Engine engine(ranks::tiny(s), ranks::options(s), {*cpu.device, *cpu.ops, mesh});
+      engine.commit();
+      const TensorSums& sums = engine.micro_expert_sums();
+      EXPECT_EQ(std::ssize(sums.overlaps), recompute == Mode::full ? 3 : 2) << s.name();
+      const Network network{1e9, 1e9, 8};
+      const Roofline slow{.most = {1e3, 1e3}}, fast{.most = {1e30, 1e30}};
+      const auto waits = [&](const Roofline& limits) {
+        return step_traffic(engine, mesh, network, &limits).experts.waits;
+      };
+      double hidden = 0;
+      for (const TensorSums::Overlap& each : sums.overlaps)
+        hidden += double(s.accumulation) * network.seconds_to_all(double(each.bytes) / 2, 0, 2);
+      EXPECT_NEAR(waits(fast) - waits(slow), hidden, 1e-6 * hidden) << s.name();
+    });
+  }
+}
+
+class ExpertRuns : public testing::TrainerRanks {
+ protected:
+  Config of_factor(const std::string& run, double factor) {
+    return config(run, {"model.model_type=mixtral", "model.num_experts=8", "model.num_experts_per_tok=2",
+                        "expert_parallel_size=2", "zero_stage=0", cat("expert_buffer_factor=", factor)});
+  }
+  void expect_refused(const Config& c, bool ahead, const std::string& where) {
+    for (const testing::Ended& e : run_all(c, {.ahead = ahead}))
+      for (const std::string& part :
+           {where + ": expert_buffer_factor: expected at least 1.", std::string("got 1;"), std::string("or with 0")})
+        EXPECT_NE(e.error.find(part), std::string::npos) << "'" << e.error << "' lacks '" << part << "'";
+  }
+};
+
+// A factor of 1 has room for equal shares alone. Every rank says what would have done, and the run goes on with it.
+TEST_F(ExpertRuns, EndAtAnOverflowAndGoOnWithALargerFactor) {
+  constexpr const char* kPart = "model-00001-of-00002.safetensors";
+  ASSERT_EQ(run_all(of_factor("whole", 0), {})[1].code, Exit::done);
+  for (const bool ahead : {false, true}) {
+    const std::string name = cat("run", ahead);
+    const auto stop_at = [&](int64_t at) {
+      return [=](int rank, Activity activity, int64_t step, testing::Asked& asked) {
+        if (rank == 1 && activity == Activity::step && step == at) asked.ask(SIGUSR1);
+      };
+    };
+    for (const testing::Ended& e : run_all(of_factor(name, 0), {.doing = stop_at(3)})) EXPECT_EQ(e.code, Exit::requeue);
+    expect_refused(of_factor(name, 1), ahead, "step 4");
+    for (const testing::Ended& e : run_all(of_factor(name, 1.95), {.doing = stop_at(8)}))
+      EXPECT_EQ(e.code, Exit::requeue) << e.error;
+    expect_refused(of_factor(name, 1), ahead, "evaluation after step 8");
+    for (const testing::Ended& e : run_all(of_factor(name, 1.95), {.ahead = ahead}))
+      EXPECT_EQ(e.code, Exit::done) << e.error;
+    EXPECT_EQ(bytes(name, 8, kPart), bytes("whole", 8, kPart));
+  }
 }
 
 TEST(ExpertParallel, ARankPlansOnlyItsExperts) {

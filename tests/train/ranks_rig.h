@@ -92,6 +92,7 @@ struct Setting {
   double srste = -1;       // decay of weights that are not kept, of 2:4 by SR-STE; below 0: dense
   double capacity = 0;     // expert_capacity_factor
   PackedTraffic packed = {};
+  double room = 0;  // expert_buffer_factor
   int ranks() const { return mesh().ranks(); }
   MeshSizes mesh() const {
     return {.copies = replicas,
@@ -117,6 +118,7 @@ struct Setting {
                host_units > 0 ? cat(" host units ", host_units) : "", srste >= 0 ? " 2:4" : "",
                experts > 1 ? cat(" experts ", experts) : "", capacity > 0 ? cat(" capacity ", capacity) : "",
                packed.gradients ? " packed gradients" : "", packed.weights ? " packed weights" : "",
+               room > 0 ? cat(" room ", room) : "",
                outer.steps > 0 ? cat(" workers ", workers, " rounds of ", outer.steps, " delay ", outer.delay,
                                      " deltas ", int(outer.deltas))
                                : "",
@@ -196,6 +198,7 @@ inline EngineOptions options(const Setting& s) {
   o.clip_grad = s.clip;
   o.expert_capacity_factor = s.capacity;
   o.packed = s.packed;
+  o.expert_buffer_factor = s.room;
   o.z_loss = s.z_loss;
   o.ahead_weights = s.ahead;
   o.depth.rate = float(s.depth);

@@ -153,7 +153,7 @@ class TrainerRanks : public ::testing::Test, protected RunFolder {
     std::atomic<int64_t> said{0};
     Observed control(all, &said, {}, ranks.told ? ranks.told(rank) : Observed::Sums{});
     ProcessMesh mesh(std::make_unique<Observed>(all, nullptr, ranks.sums ? ranks.sums(rank) : Observed::Sums{}),
-                     {.shards = ranks.count});
+                     {.shards = ranks.count, .experts = int(c.expert_parallel_size)});
     QuietSteps quiet;
     const auto doing = [&](Activity activity, int64_t step) {
       quiet.doing(activity, said);
