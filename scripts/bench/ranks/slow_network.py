@@ -86,6 +86,7 @@ def main():
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--learning-rate", type=float, default=0.002)
     parser.add_argument("--lamb-rate", type=float, default=0.02, help="learning rate of lamb and onebit_lamb")
+    parser.add_argument("--only", nargs="+", default=[""], help="rows whose names contain one of these texts")
     parser.add_argument("--out", type=pathlib.Path)
     parser.add_argument("--table", type=pathlib.Path)
     parser.add_argument("--short", action="store_true", help="a tiny model: to try the script")
@@ -95,7 +96,8 @@ def main():
     with tempfile.TemporaryDirectory(prefix="athanor-slow-network-") as folder:
         network = Network(delay=args.delay, loss=0, rate=args.rate, mtu=60000)  # large frames: the cable is a Python process
         try:
-            for n, (name, changes) in enumerate(ways(args).items()):
+            chosen = {name: changes for name, changes in ways(args).items() if any(part in name for part in args.only)}
+            for n, (name, changes) in enumerate(chosen.items()):
                 rows[name] = train(args, pathlib.Path(folder), f"run-{n}", changes, None if "one host" in name else network)
                 print(f"  {name}: {rows[name]}", flush=True)
         finally:
