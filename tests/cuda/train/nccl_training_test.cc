@@ -49,6 +49,7 @@ struct Setting {
   int workers = 1;  // workers of local updates, or that compress momentum, after `freeze` steps
   int64_t freeze = 0;
   OuterOptions outer = {};
+  PackedTraffic packed = {};
   int ranks() const { return stages * replicas * shards * context * tensor * workers; }
   std::string name() const {
     return cat(name_of(type), " ", precision, " stage ", stage, " ranks ", replicas, "x", shards, "x", context, "x",
@@ -128,6 +129,7 @@ EngineOptions options(const Setting& s) {
   if (s.freeze > 0) o.optimizer.freeze_step = s.freeze;
   o.optimizer.groups = default_groups(s.rule);
   o.outer = s.outer;
+  o.packed = s.packed;
   o.schedule = {.style = DecayStyle::constant, .lr = 3e-3, .min_lr = 3e-3};
   o.clip_grad = 0.5;
   o.recompute.granularity = s.recompute;
@@ -309,6 +311,21 @@ TEST_F(NcclTraining, WorkersThatCompressMomentum) {
   const Curve scaled = train(lamb, 4);
   lamb.graphs = false;
   EXPECT_EQ(scaled, train(lamb, 4));
+}
+
+// Gradients and weights in 4 bits, with copies also in 8: sums and all-gathers overlap compute and are captured.
+TEST_F(NcclTraining, PackedGradientsAndWeights) {
+  for (const auto& [replicas, shards, stage] : {std::tuple{1, 3, 1}, {2, 2, 2}}) {
+    Setting s{.precision = "bf16", .replicas = replicas, .shards = shards, .stage = stage, .accumulation = 2};
+    const Curve whole = train(s);
+    s.packed = {.gradients = true, .weights = true};
+    const Curve captured = train(s);
+    EXPECT_NE(captured, whole) << s.name();
+    for (size_t i = 0; i < whole.norms.size(); ++i)
+      EXPECT_NEAR(captured.norms[i], whole.norms[i], 0.05 * whole.norms[i]) << s.name() << " step " << i;
+    s.graphs = false;
+    EXPECT_EQ(train(s), captured) << s.name();
+  }
 }
 
 // Deltas sent on a stream of their own while graphs of steps are replayed have the bits of deltas sent at once.
