@@ -47,7 +47,7 @@ class NetworkTest(RanksTest):
             "text/*_train_*.bin", "--valid-data", "text/*_val_*.bin", "--out", "report.json"]))
         self.assertEqual(done.code, DONE, str(done))
         rows = json.loads((self.folder / "report.json").read_text())["rows"]
-        self.assertEqual(len(rows), 6)
+        self.assertEqual(len(rows), 9)
         whole, alone = rows["adamw, gradients in fp32"], rows["adamw on one host"]
         self.assertAlmostEqual(whole["loss"], alone["loss"], places=4)
         self.assertGreater(whole["seconds_per_step"], 0.01, "there and back over a cable of 5 ms")
