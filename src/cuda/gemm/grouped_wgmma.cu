@@ -2,8 +2,7 @@
 //   forward: d = a W_e^T;  input gradient: d = a W_e;  weight gradient: d_e += a_e^T b_e
 // Layout: persistent blocks take the tiles of all experts in turn, 128 rows and 256 columns of d or of an expert's d_e;
 // they find them from the offsets in device memory, and nothing depends on the host. One warp copies 64 elements along K
-// of both operands at a time into a ring by TMA; two warpgroups multiply 64 rows each by wgmma, with the sums in
-// registers. A tile at the end of an expert's rows reads those of the next expert: they give rows of d that are not
+// of a and b at a time into a ring by TMA; two warpgroups multiply 64 rows each by wgmma, with the sums in registers. A tile at the end of an expert's rows reads those of the next expert: they give rows of d that are not
 // stored; along K, in the weight gradient, they are replaced by zeros in shared memory. Compute bound from some 300 rows
 // per expert on. Deterministic: a sum is over K in order. No GPU has run it yet.
 #include "cuda/gemm/grouped_wgmma.h"
@@ -14,10 +13,7 @@
 namespace athanor::cuda {
 namespace {
 
-constexpr int kColumns = 256;  // per tile
-constexpr int kSlots = 4;      // slots of the ring: 48 KiB each
-constexpr int kTerms = 64;     // elements along K per step
-constexpr int kBarrier = 1;    // named barrier of the consumers
+constexpr int kBarrier = 1;  // named barrier of the consumers
 
 struct Experts {
   const int* offsets;  // [experts + 1]
@@ -28,11 +24,6 @@ struct Maps {
   CUtensorMap a, b;
 };
 
-// Operands of one step, K-major, or as panels [64 k, 64] where K is not contiguous in memory.
-template <class T>
-struct Slot {
-  T a[kRows * kTerms], b[kColumns * kTerms];
-};
 template <class T>
 struct Smem {  // dynamic shared memory
   Slot<T> slots[kSlots];
@@ -40,9 +31,6 @@ struct Smem {  // dynamic shared memory
 };
 
 #if PTX_SM90A
-constexpr int kPanel = kTerms * kBoxColumns;  // elements
-using Sums = float[kColumns / 2];             // as in wgmma_product.cu
-
 struct Tile {
   int expert, row, column;  // row, column: its first in d, or in d_e for the weight gradient
   int begin, end;           // rows of the expert
@@ -125,12 +113,7 @@ template <Grouped product, class T>
 __device__ __forceinline__ void multiply(Sums& sums, Smem<T>& smem, Ring<kSlots>& ring, Turn<kSlots>& turn, int group,
                                          uint32_t steps, int terms) {
   constexpr bool kWeights = product == Grouped::weight_gradient;
-  int last = 0;       // slot of the previous step
-  uint32_t step = 0;  // pinned, otherwise the compiler peels the first step
-  ptx::pin(step);
-#pragma unroll 1
-  do {
-    const int slot = ring.wait(turn);
+  sum_steps(sums, ring, turn, steps, [&](int slot, uint32_t step) {
     if constexpr (kWeights) {
       const int left = terms - static_cast<int>(step) * kTerms;
       if (left < kTerms) clear_rows(smem.slots[slot], left);
@@ -150,13 +133,7 @@ __device__ __forceinline__ void multiply(Sums& sums, Smem<T>& smem, Ring<kSlots>
       else
         ptx::wgmma<T, T, ptx::Major::kRows, ptx::Major::kRows>(sums, a + k * kRowBytes, b + k * kRowBytes, adds);
     }
-    ptx::wgmma_commit();
-    ptx::wgmma_wait<1>();
-    if (step > 0) ring.release(last);
-    last = slot;
-  } while (++step < steps);
-  ptx::wgmma_wait<0>(sums);
-  ring.release(last);
+  });
 }
 
 // Stores a warp's sums, whose first element is at (row, column) of d [.., columns], up to row `end`, through a panel of

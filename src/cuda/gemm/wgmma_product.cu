@@ -19,10 +19,7 @@
 namespace athanor::cuda {
 namespace {
 
-constexpr int kColumns = 256;  // per tile; in SwiGLU forward half of them are gates
-constexpr int kHalf = kColumns / 2;
-constexpr int kSlots = 4;   // slots of the ring: 48 KiB each
-constexpr int kTerms = 64;  // elements along K per step
+constexpr int kHalf = kColumns / 2;  // in SwiGLU forward the gates of a tile
 
 struct Forward {                        // tensor maps
   static constexpr int kWidth = kHalf;  // columns of y in a tile
@@ -45,13 +42,7 @@ struct Rotated {
   int rows, columns, rotated;
 };
 
-// x and W of one step: W's rows [256, 64], or four panels [64, 64] of its columns. In backward also 64 columns of the
-// old values: gate in x, up in w.
-template <class T>
-struct Slot {
-  T x[kRows * kTerms], w[kColumns * kTerms];
-};
-
+// A slot has x in a and W in b; in backward also 64 columns of the old values: gate in a, up in b.
 template <class T>
 struct Smem {  // dynamic shared memory
   Slot<T> slots[kSlots];
@@ -60,7 +51,6 @@ struct Smem {  // dynamic shared memory
 
 #if PTX_SM90A
 using PairRing = Ring<kSlots, kPair>;
-constexpr int kPanel = kTerms * kBoxColumns;  // elements
 
 // Calls visit(row, column) with the first row and column of each of this block's tiles. The tiles of a pair of blocks
 // lie one above the other.
@@ -83,8 +73,8 @@ __device__ __forceinline__ void produce(Smem<T>& smem, PairRing& ring, const Map
         Slot<T>& slot = smem.slots[i];
         uint64_t* full = &ring.full[i];
         ptx::mbar_expect_bytes(full, sizeof(Slot<T>));
-        ptx::tma_load(slot.x, &maps.x, full, step * kTerms, row);
-        ptx::tma_load_multicast(slot.w + half * kHalf * kTerms, weights, full, kBoth, step * kTerms, column);
+        ptx::tma_load(slot.a, &maps.x, full, step * kTerms, row);
+        ptx::tma_load_multicast(slot.b + half * kHalf * kTerms, weights, full, kBoth, step * kTerms, column);
       });
   });
 }
@@ -103,11 +93,11 @@ __device__ __forceinline__ void produce(Smem<T>& smem, PairRing& ring, const Bac
         Slot<T>& slot = smem.slots[i];
         uint64_t* full = &ring.full[i];
         ptx::mbar_expect_bytes(full, sizeof(Slot<T>));
-        ptx::tma_load(slot.x, &maps.dy, full, step * kTerms, row);
+        ptx::tma_load(slot.a, &maps.dy, full, step * kTerms, row);
 #pragma unroll
         for (int c = 0; c < 2; ++c) {
           const int panel = 2 * half + c;
-          ptx::tma_load_multicast(slot.w + panel * kPanel, &maps.weights, full, kBoth, column + panel * kBoxColumns,
+          ptx::tma_load_multicast(slot.b + panel * kPanel, &maps.weights, full, kBoth, column + panel * kBoxColumns,
                                   step * kTerms);
         }
       });
@@ -116,30 +106,22 @@ __device__ __forceinline__ void produce(Smem<T>& smem, PairRing& ring, const Bac
       ring.fill(turn, [&](int i) {
         Slot<T>& slot = smem.slots[i];
         uint64_t* full = &ring.full[i];
-        ptx::mbar_expect_bytes(full, 2 * sizeof slot.x);
+        ptx::mbar_expect_bytes(full, 2 * sizeof slot.a);
 #pragma unroll
         for (int b = 0; b < kPair; ++b)
-          ptx::tma_load_multicast(half == 0 ? slot.x : slot.w, half == 0 ? &maps.old_gate : &maps.old_up, full,
+          ptx::tma_load_multicast(half == 0 ? slot.a : slot.b, half == 0 ? &maps.old_gate : &maps.old_up, full,
                                   static_cast<uint16_t>(1 << b), column + c, row + (b - half) * kRows);
       });
   });
 }
 
-// Sums [64, 256] of the warpgroup's rows. The element in column 8 n + lane % 4 * 2 + e and in row 8 h + lane / 4 of the
-// warp has the index 4 n + 2 h + e.
-using Sums = float[kColumns / 2];
 template <class Maps, class T>
 __device__ __forceinline__ void multiply(Sums& sums, const Smem<T>& smem, PairRing& ring, Turn<kSlots>& turn, int group,
                                          uint32_t steps) {
   constexpr bool kOutIn = !std::is_same_v<Maps, Backward>;  // W [N, K], not [K, N]
-  int last = 0;                                             // slot of the previous step
-  uint32_t step = 0;  // pinned, otherwise the compiler peels the first step
-  ptx::pin(step);
-#pragma unroll 1
-  do {
-    const int slot = ring.wait(turn);
-    const uint64_t x = ptx::matrix_descriptor(smem.slots[slot].x + group * kGroupRows * kTerms);
-    const uint64_t w = ptx::matrix_descriptor(smem.slots[slot].w, {.leading = kOutIn ? 16 : kPanel * sizeof(T)});
+  sum_steps(sums, ring, turn, steps, [&](int slot, uint32_t step) {
+    const uint64_t x = ptx::matrix_descriptor(smem.slots[slot].a + group * kGroupRows * kTerms);
+    const uint64_t w = ptx::matrix_descriptor(smem.slots[slot].b, {.leading = kOutIn ? 16 : kPanel * sizeof(T)});
     ptx::wgmma_fence(sums);
 #pragma unroll
     for (int k = 0; k < kTerms / 16; ++k) {  // 32 bytes of each row of x; of W likewise, or 16 of its rows
@@ -149,13 +131,7 @@ __device__ __forceinline__ void multiply(Sums& sums, const Smem<T>& smem, PairRi
       else
         ptx::wgmma<T, T, ptx::Major::kK, ptx::Major::kRows>(sums, x + 2 * k, w + k * kRowBytes, adds);
     }
-    ptx::wgmma_commit();
-    ptx::wgmma_wait<1>();
-    if (step > 0) ring.release(last);
-    last = slot;
-  } while (++step < steps);
-  ptx::wgmma_wait<0>(sums);
-  ring.release(last);
+  });
 }
 
 // A lane's words of 64 columns of its warp's rows: [n][h].
@@ -199,8 +175,8 @@ __device__ __forceinline__ void finish(const Sums& sums, Smem<T>& smem, PairRing
   for (int c = 0; c < kColumns / kBoxColumns; ++c) {
     Words gate, up, y;
     const int slot = ring.wait(turn);
-    read_panel(gate, smem.slots[slot].x + warp * kWarpRows * kBoxColumns);
-    read_panel(up, smem.slots[slot].w + warp * kWarpRows * kBoxColumns);
+    read_panel(gate, smem.slots[slot].a + warp * kWarpRows * kBoxColumns);
+    read_panel(up, smem.slots[slot].b + warp * kWarpRows * kBoxColumns);
     ring.release(slot);
 #pragma unroll
     for (int n = 0; n < 8; ++n) {

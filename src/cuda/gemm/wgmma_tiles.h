@@ -1,16 +1,27 @@
-// Shared by the GEMMs by warpgroups (sm_90a) in this folder: clusters of two blocks, the order in which they take the
-// tiles of d, and stores of results through panels of shared memory.
+// Shared by the GEMMs by warpgroups (sm_90a) in this folder: tiles of operands in shared memory and the loop over K,
+// clusters of two blocks, the order in which they take the tiles of d, and stores of results through panels of shared
+// memory.
 #pragma once
 #include <algorithm>
 
 #include "cuda/warpgroups.h"
 namespace athanor::cuda {
 
+constexpr int kColumns = 256;            // of d per tile
+constexpr int kSlots = 4;                // slots of the ring: 48 KiB each
+constexpr int kTerms = 64;               // elements along K per step
 constexpr int kPair = 2;                 // blocks per cluster
 constexpr int kWarps = kConsumers / 32;  // warps that multiply and store
 constexpr int kWarpRows = 16;            // rows per panel
 constexpr int kPanels = 2;               // panels that a warp may be storing at once
 constexpr int kPanelBytes = kWarpRows * kRowBytes;
+
+// Operands of one step. An operand with K contiguous in memory has rows [rows, 64]; one with K across the rows has
+// panels [64 k, 64].
+template <class T>
+struct Slot {
+  T a[kRows * kTerms], b[kColumns * kTerms];
+};
 
 // Work of all clusters: numbers of tiles along the rows of d and along its columns, and of steps along K for each tile.
 struct Tiles {
@@ -24,6 +35,32 @@ inline dim3 grid_of(const Tiles& tiles) {
 
 #if PTX_SM90A
 constexpr int kBand = 8;  // tiles along rows that are computed at about the same time, so that L2 has their operands
+
+constexpr int kPanel = kTerms * kBoxColumns;  // elements of an operand's panel
+
+// Sums [64, 256] of the warpgroup's rows. The element in column 8 n + lane % 4 * 2 + e and in row 8 h + lane / 4 of the
+// warp has the index 4 n + 2 h + e.
+using Sums = float[kColumns / 2];
+
+// Sums over the steps of a tile: issue(slot, step) starts the wgmmas of a filled slot, which is released while those of
+// the next slot run.
+template <class AnyRing, class Issue>
+__device__ __forceinline__ void sum_steps(Sums& sums, AnyRing& ring, Turn<kSlots>& turn, uint32_t steps, Issue issue) {
+  int last = 0;       // slot of the previous step
+  uint32_t step = 0;  // pinned, otherwise the compiler peels the first step
+  ptx::pin(step);
+#pragma unroll 1
+  do {
+    const int slot = ring.wait(turn);
+    issue(slot, step);
+    ptx::wgmma_commit();
+    ptx::wgmma_wait<1>();
+    if (step > 0) ring.release(last);
+    last = slot;
+  } while (++step < steps);
+  ptx::wgmma_wait<0>(sums);
+  ring.release(last);
+}
 
 __device__ __forceinline__ int pair_rank() { return static_cast<int>(blockIdx.x) % kPair; }
 
