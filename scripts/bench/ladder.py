@@ -5,8 +5,8 @@ usage: scripts/quickstart.sh; scripts/bench/ladder.py --out scripts/bench/result
 
 Losses are bits per byte of the whole held-out text after the last step of a finished schedule, the mean over --seeds: after
 --steps steps (equal tokens), and after as many steps as take the time of the first rung's (equal time, of step times measured
-in runs of --timed steps, one after the other). Each rung has the better of two learning rates, by the first seed. Runs of one thread, --jobs at once; finished
-ones are kept in --work and not repeated.
+in runs of --timed steps, one after the other). Each rung has the better of two learning rates, by the first seed. Runs of one
+thread, --jobs at once; finished ones are kept in --work and not repeated.
 """
 import argparse
 import concurrent.futures

@@ -19,7 +19,7 @@ __device__ __forceinline__ float cap_slope(float x, float cap) {
   const float e = expf(-2 * fabsf(x / cap));
   return 4 * e / ((1 + e) * (1 + e));
 }
-// The same where 0 is no soft-cap.
+// A soft-cap of 0 leaves x as it is: capped() is then x, and slope() is 1.
 __device__ __forceinline__ float capped(float x, float cap) { return cap > 0 ? soft_cap(x, cap) : x; }
 __device__ __forceinline__ float slope(float x, float cap) { return cap > 0 ? cap_slope(x, cap) : 1; }
 // What exponents of a row are relative to: its maximum, capped.

@@ -3,8 +3,8 @@
 // everyone adds up the rounded vectors in f32, in one order, so that all have the same bits. A group is 64 neighbouring
 // elements that share an f32 scale, amax / most (code_scale(), tensor/float8.h), and are E2M1 or E4M3 values: with the
 // scale 4.5 or 8.5 bits per element. Groups begin at the vector's first element. A group with Inf or NaN becomes NaN.
-// Streaming DiLoCo has E3M0, powers of two, which reach further down and have larger gaps: in E2M1 elements below 1/24
-// of their group's amax become 0. SDP4Bit has integers, with larger groups.
+// Both papers use other formats. Streaming DiLoCo uses E3M0, powers of two, which reach further down and have larger
+// gaps: in E2M1 elements below 1/24 of their group's amax become 0. SDP4Bit uses integers and larger groups.
 #pragma once
 #include "base/host_device.h"
 #include "ops/op.h"

@@ -141,7 +141,7 @@ void ParamStore::begin_sum(Ctx& c, const Unit& unit, bool sends) {
   const Tensor mine = unit.own(unit.grad);
   if (sharding_.packed.gradients && sharding_.stage == 0) return packed_all_reduce(c, all, mine, sends);
   if (sharding_.packed.gradients && unit.shards > 1) {
-    early_.unit = &unit, early_.sends = sends;
+    early_.unit = &unit;
     return early_.packed.begin(c, all, unit.grad, packed_format(c.mesh), sends);
   }
   early_.workspace = c.sum_workspace(all, unit.grad);
@@ -160,7 +160,7 @@ void ParamStore::leave_early_room(Ctx& c) {
     const CollectiveSubject subject(early_.unit->name);
     const Tensor mine = early_.unit->own(early_.unit->grad);
     early_.packed.end(c, mine);
-    reduce_copies(c, mine, early_.sends);
+    reduce_copies(c, mine, early_.packed.sends());
   }
   if (!early_.workspace && !early_.of_copies) return;
   c.wait(std::move(early_.ticket));

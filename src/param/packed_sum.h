@@ -22,6 +22,7 @@ class PackedScatter {
   // Writes the sum of all ranks to this rank's shard, which may be a view of `whole`, and frees the buffers.
   void end(Ctx&, const Tensor& shard);
   explicit operator bool() const { return bool(received_); }
+  bool sends() const { return sends_; }
 
  private:
   Buffer sent_, received_;

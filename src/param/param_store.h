@@ -252,7 +252,7 @@ class ParamStore {
   // owners.
   void refresh_values(Ctx&);
   // For PackedTraffic::weights: the state, of the dtype of the values; and what sets it to them when a run begins.
-  static std::vector<StateSpec> sent_weight_state(DType);
+  static StateSpec sent_weight_state(DType);
   void start_sent_weights(Ctx&);
 
   Tensor value(Param) const;
@@ -423,9 +423,8 @@ class ParamStore {
   struct {
     Buffer workspace, of_copies;
     Ctx::Ticket ticket;
-    PackedScatter packed = {};  // of the gradients of `unit`, whose sum over the shards is sent on if `sends`
+    PackedScatter packed = {};  // of the gradients of `unit`, whose sum over the shards is summed over copies then
     const Unit* unit = nullptr;
-    bool sends = false;
   } early_;
 };
 

@@ -9,9 +9,7 @@
 
 namespace athanor {
 
-std::vector<StateSpec> ParamStore::sent_weight_state(DType compute) {
-  return {{.name = kSentWeightState, .dtype = compute}};
-}
+StateSpec ParamStore::sent_weight_state(DType compute) { return {.name = kSentWeightState, .dtype = compute}; }
 
 // Calls fn(unit, its kSentWeightState) for each unit with trained weights.
 void ParamStore::for_each_sent(const auto& fn) {
@@ -27,7 +25,6 @@ void ParamStore::for_each_sent(const auto& fn) {
 }
 
 void ParamStore::start_sent_weights(Ctx& c) {
-  if (!sharding_.packed.weights) return;
   cast_masters(c);
   for_each_sent([&](const Unit& unit, const Tensor& sent) { c.run(Cast{.y = sent, .x = unit.own(unit.value)}); });
   gather_weights(c);

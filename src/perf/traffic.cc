@@ -36,6 +36,18 @@ class Overlap {
   double left_ = 0;      // seconds of these launches that no collective uses yet
 };
 
+// Takes off what the launches of a micro-batch hide of the collectives that the dry run recorded as overlapping them.
+// seconds_of(overlap): time of the collective.
+void hide_overlaps(Traffic& traffic, const char* group, const Engine& engine, const TensorSums& sums,
+                   const Roofline* limits, const auto& seconds_of) {
+  Overlap launches(engine.micro_launches(), limits);
+  for (const TensorSums::Overlap& b : sums.overlaps) {
+    const double seconds = seconds_of(b), hidden = seconds - launches.exposed(b.from, b.to, seconds);
+    traffic.add({layer_of(engine.model().params(), b.subject), group}, 0, 0, 0,
+                -hidden * double(engine.micro_batches()));
+  }
+}
+
 // All-gathers and reduce-scatters of keys, values and their gradients; neighbours are `near` ranks apart.
 void add_context_sums(StepTraffic& t, const Engine& engine, const Network& net, int ranks, int near) {
   for (const auto& [subject, sums] : engine.micro_context_sums().by_subject) {
@@ -53,13 +65,8 @@ void add_expert_exchanges(StepTraffic& t, const Engine& engine, const Network& n
   const auto seconds_of = [&](double of_rank) {
     return net.seconds_to_all(of_rank * (within - 1), of_rank * (ranks - within), ranks);
   };
-  Overlap launches(engine.micro_launches(), limits);
-  for (const TensorSums::Overlap& b : engine.micro_expert_sums().overlaps) {
-    const double seconds = seconds_of(double(b.bytes) / ranks);
-    const double hidden = seconds - launches.exposed(b.from, b.to, seconds);
-    t.experts.add({layer_of(engine.model().params(), b.subject), "experts"}, 0, 0, 0,
-                  -hidden * double(engine.micro_batches()));
-  }
+  hide_overlaps(t.experts, "experts", engine, engine.micro_expert_sums(), limits,
+                [&](const TensorSums::Overlap& b) { return seconds_of(double(b.bytes) / ranks); });
   for (const auto& [subject, sums] : engine.micro_expert_sums().by_subject) {
     const double of_rank = double(sums.row_bytes) / double(sums.row_calls) / ranks, seconds = seconds_of(of_rank);
     const double calls = double(sums.row_calls) * double(engine.micro_batches());
@@ -99,12 +106,9 @@ void add_tensor_sums(StepTraffic& t, const Engine& engine, const Network& net, c
     add(subject, sent.calls, sent_of * double(sent.bytes));
     add(subject, sent.row_calls, sent_of / 2 * double(sent.row_bytes));
   }
-  Overlap launches(engine.micro_launches(), limits);
-  for (const TensorSums::Overlap& b : sums.overlaps) {
-    const double seconds = net.seconds((b.rows ? 0.5 : 1) * sent_of * double(b.bytes), ranks, 1);
-    const double hidden = seconds - launches.exposed(b.from, b.to, seconds);
-    t.tensor.add({layer_of(params, b.subject), "tensor"}, 0, 0, 0, -hidden * micros);
-  }
+  hide_overlaps(t.tensor, "tensor", engine, sums, limits, [&](const TensorSums::Overlap& b) {
+    return net.seconds((b.rows ? 0.5 : 1) * sent_of * double(b.bytes), ranks, 1);
+  });
   for (int id = 0; id < int(params.specs().size()); ++id) {
     const Placement& placement = params.placement({id});
     const int64_t repeated = placement.shape.numel() - placement.repeated_from;
@@ -186,7 +190,7 @@ void add_workers(StepTraffic& t, const Engine& engine, ProcessMesh& mesh, const 
   }
 }
 
-// Of packed groups of this format.
+// Bytes per element of packed groups in this format, with their scales.
 double bytes_per_element(DType format) { return double(packed_bytes(format, kPackedGroup)) / double(kPackedGroup); }
 
 }  // namespace

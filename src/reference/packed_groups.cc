@@ -5,12 +5,11 @@
 #include <cmath>
 
 #include "reference/reference_ops.h"
+#include "reference/values.h"
 #include "tensor/float8.h"
 
 namespace athanor {
 namespace {
-
-float load(const Tensor& t, int64_t i) { return t.dtype == DType::bf16 ? to_float(t.as<bf16>()[i]) : t.as<float>()[i]; }
 
 // The Hadamard transform of v[0, n): that of each half, then their sum and their difference.
 void rotate(float* v, int64_t n) {
@@ -30,12 +29,13 @@ void rotate_group(float* v) {
 template <int Bits>
 void pack(const PackGroups& op) {
   const int64_t n = op.x.numel();
+  const Values value = load(op.x), minus = op.minus ? load(op.minus) : zeros_like(op.x);
   auto* groups = reinterpret_cast<PackedGroup<Bits>*>(op.groups.as<uint8_t>());
   for (int64_t g = 0; g < packed_groups(n); ++g) {
     float v[kPackedGroup] = {};
     for (int64_t i = 0; i < std::min(kPackedGroup, n - g * kPackedGroup); ++i) {
       const int64_t at = g * kPackedGroup + i;
-      v[i] = op.minus ? load(op.x, at) - load(op.minus, at) : load(op.x, at);
+      v[i] = float(value[at]) - float(minus[at]);
     }
     if (op.rotated) rotate_group(v);
     float amax = 0;
@@ -56,6 +56,7 @@ template <int Bits>
 void sum(const SumGroups& op) {
   const auto* groups = reinterpret_cast<const PackedGroup<Bits>*>(op.groups.as<uint8_t>());
   const int64_t n = op.y.numel(), count = packed_groups(n);
+  Values y = op.accumulates ? load(op.y) : zeros_like(op.y);
   for (int64_t g = 0; g < count; ++g) {
     float v[kPackedGroup] = {};
     for (int k = 0; k < op.count; ++k)
@@ -72,13 +73,10 @@ void sum(const SumGroups& op) {
     }
     for (int64_t i = 0; i < std::min(kPackedGroup, n - g * kPackedGroup); ++i) {
       const int64_t at = g * kPackedGroup + i;
-      const float value = op.accumulates ? load(op.y, at) + v[i] : v[i];
-      if (op.y.dtype == DType::bf16)
-        op.y.as<bf16>()[at] = from_float<bf16>(value);
-      else
-        op.y.as<float>()[at] = value;
+      y[at] = op.accumulates ? float(y[at]) + v[i] : v[i];
     }
   }
+  store(op.y, y);
 }
 
 }  // namespace
