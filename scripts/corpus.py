@@ -1,18 +1,25 @@
 #!/usr/bin/env python3
-"""Builds the quick start's corpus (about 6.9 MB of English) from two Debian packages; downloads nothing.
+"""Builds a corpus from Debian packages; downloads nothing.
 
-usage: corpus.py OUTPUT      for instance: scripts/corpus.py runs/quickstart/corpus.txt
-The King James Bible (package bible-kjv), then the fortune cookies (package fortunes), as clean UTF-8. The same package
-versions give the same bytes. Prints size and SHA-256.
+usage: corpus.py [--large] OUTPUT      for instance: scripts/corpus.py runs/quickstart/corpus.txt
+The quick start's: the King James Bible (package bible-kjv), then the fortune cookies (package fortunes), 6.9 MB of English.
+--large, for comparisons of recipes: the Collaborative International Dictionary of English (package dict-gcide), then from the
+source of Linux (package linux-source-6.1) its documentation and the C files of fs, kernel and mm, some 125 MB. Both are clean
+UTF-8, and the same package versions give the same bytes. Prints size and SHA-256.
 """
+import gzip
 import hashlib
 import os
 import re
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 FORTUNES = Path("/usr/share/games/fortunes")
+DICTIONARY = Path("/usr/share/dictd/gcide.dict.dz")
+LINUX = Path("/usr/src/linux-source-6.1.tar.xz")
+OF_LINUX = re.compile(r"[^/]+/(Documentation/.*\.rst|(fs|kernel|mm)/.*\.[ch])$")
 OVERSTRIKE = re.compile(r".\x08")  # "_\bX": underlining for line printers
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
@@ -56,11 +63,30 @@ def fortunes():
     return "\n".join(parts)
 
 
+def need(path, package):
+    if not path.is_file():
+        fail(f"no file {path}: install the package {package} (apt install {package})")
+    return path
+
+
+def dictionary():
+    return clean(gzip.decompress(need(DICTIONARY, "dict-gcide").read_bytes()).decode("utf-8", "replace"))
+
+
+def linux():
+    with tarfile.open(need(LINUX, "linux-source-6.1"), "r|xz") as archive:
+        return "\n".join(clean(archive.extractfile(member).read().decode("utf-8", "replace"))
+                         for member in archive if member.isfile() and OF_LINUX.match(member.name))
+
+
 def main():
-    if len(sys.argv) != 2 or sys.argv[1] in ("-h", "--help"):
+    words = sys.argv[1:]
+    large = words[:1] == ["--large"]
+    if len(words) != 1 + large or words[-1].startswith("-"):
         sys.exit(__doc__)
-    output = Path(sys.argv[1])
-    data = (bible() + "\n" + fortunes()).encode("utf-8")
+    output = Path(words[-1])
+    parts = (dictionary, linux) if large else (bible, fortunes)
+    data = "\n".join(part() for part in parts).encode("utf-8")
     output.parent.mkdir(parents=True, exist_ok=True)
     temporary = output.with_name(output.name + ".tmp")
     temporary.write_bytes(data)

@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
-"""A ladder of recipes: each rung changes one thing of the rung before, and all have the quick start's text and depth.
+"""A ladder of recipes: each rung changes one thing of the rung before, and all have one text, width and depth.
 
 usage: scripts/quickstart.sh; scripts/bench/ladder.py --out scripts/bench/results/ladder.json --table table.md
+on a larger text: scripts/corpus.py --large runs/large/text; athanor tokenize --input runs/large/text --output-prefix runs/large/data/text
+--valid-every 250; scripts/bench/ladder.py --train-data 'runs/large/data/*_train_*.bin' --valid-data 'runs/large/data/*_val_*.bin' ...
 
 Losses are bits per byte of the whole held-out text after the last step of a finished schedule, the mean over --seeds: after
 --steps steps (equal tokens), and after as many steps as take the time of the first rung's (equal time, of step times measured
-in runs of --timed steps, one after the other). Each rung has the better of two learning rates, by the first seed. Runs of one
-thread, --jobs at once; finished ones are kept in --work and not repeated.
+in runs of --timed steps, one after the other). Each rung has the better of two learning rates, by the first seed, or with
+--rates-of the one that a ladder measured before chose. Runs of one thread, --jobs at once; finished ones are kept in --work and
+not repeated.
 """
 import argparse
 import concurrent.futures
@@ -51,15 +54,23 @@ class Ladder:
     def __init__(self, args):
         self.args = args
         self.base = json.loads(args.config.read_text())
-        self.layers = self.base["model"]["num_hidden_layers"]
+        self.layers = args.layers or self.base["model"]["num_hidden_layers"]
         self.rungs = rungs(self.layers, args.hidden)
+        self.numbers = {rung: i for i, rung in enumerate(self.rungs)}
+        if args.rates_of:
+            for row in json.loads(args.rates_of.read_text())["rows"]:
+                model, recipe = self.rungs[row["rung"]]
+                self.rungs[row["rung"]] = model, recipe | {"rates": (row["learning_rate"],)}
+        if args.rungs:
+            self.rungs = {rung: self.rungs[rung] for rung, number in self.numbers.items() if number in args.rungs}
 
     def name(self, rung, rate, steps, seed):
-        return f"rung{list(self.rungs).index(rung)}-{rate:g}-{steps}-{seed}"
+        return f"rung{self.numbers[rung]}-{rate:g}-{steps}-{seed}"
 
     def config(self, rung, rate, steps, seed):
         model, recipe = self.rungs[rung]
-        tokens = {k: self.base["model"][k] for k in ("vocab_size", "bos_token_id", "eos_token_id", "num_hidden_layers")}
+        tokens = {k: self.base["model"][k] for k in ("vocab_size", "bos_token_id", "eos_token_id")}
+        tokens["num_hidden_layers"] = self.layers
         if model["model_type"] == "gpt2":
             tokens["n_layer"] = tokens.pop("num_hidden_layers")
         return self.base | {k: v for k, v in recipe.items() if k != "rates"} | {
@@ -86,7 +97,9 @@ class Ladder:
         trials = [(rung, rate) for rung, (_, recipe) in self.rungs.items() for rate in recipe["rates"]]
         tried = dict(zip(trials, self.all([(*trial, steps, seeds[0]) for trial in trials])))
         best = {rung: min((rate for r, rate in trials if r == rung), key=lambda rate, r=rung: tried[r, rate]) for rung in self.rungs}
-        losses = {rung: self.all([(rung, best[rung], steps, seed) for seed in seeds]) for rung in self.rungs}
+        found = iter(self.all([(rung, best[rung], steps, seed) for seed in seeds for rung in self.rungs]))
+        found = {(seed, rung): next(found) for seed in seeds for rung in self.rungs}
+        losses = {rung: [found[seed, rung] for seed in seeds] for rung in self.rungs}
         ms = {rung: self.step_ms(rung) for rung in self.rungs}
         fastest = ms[next(iter(self.rungs))]
         then = {rung: max(1, round(steps * fastest / ms[rung])) if self.args.equal_time else 0 for rung in self.rungs}
@@ -95,7 +108,8 @@ class Ladder:
                  "steps": steps, "losses": losses[rung], "steps_in_equal_time": then[rung],
                  "losses_in_equal_time": self.all([(rung, best[rung], then[rung], seed) for seed in seeds if then[rung]])}
                 for rung in self.rungs]
-        return {**describe_machine(), "seeds": seeds, "steps": steps, "hidden_size": self.args.hidden, "rows": rows}
+        return {**describe_machine(), "seeds": seeds, "steps": steps, "hidden_size": self.args.hidden,
+                "num_hidden_layers": self.layers, "rows": rows}
 
 
 def table(report):
@@ -117,6 +131,9 @@ def main():
     parser.add_argument("--config", type=pathlib.Path, default=ROOT / "configs" / "quickstart.json")
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--hidden", type=int, default=256, help="width of the models, a multiple of 64")
+    parser.add_argument("--layers", type=int, default=0, help="0: as many as --config has")
+    parser.add_argument("--rungs", type=int, nargs="+", default=[], help="numbers of the rungs that run, counted from 0; default: all")
+    parser.add_argument("--rates-of", type=pathlib.Path, help="results of another ladder: each rung has the rate chosen there")
     parser.add_argument("--timed", type=int, default=40, help="steps of the runs that measure the time of a step")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--no-equal-time", dest="equal_time", action="store_false", help="compare at equal tokens alone")
