@@ -154,7 +154,7 @@ void Machine::open_cpu(const Config& config, const Neighbours& here) {
   device_ = std::move(cpu.device);
   ops_ = std::move(cpu.ops);
   threads_ = cpu.threads;
-  most_flops_ = peak_flops(threads_);
+  most_flops_ = peak_flops(threads_, make_recipe(name_of(config.precision), DType::f32).compute);
   description_ = std::move(cpu.description);
 }
 

@@ -16,15 +16,19 @@ namespace {
 
 // Layout of a worker's scratch memory, in floats.
 struct FwdLayout {
-  int64_t q, scores, y, k, v, state, total;
-  FwdLayout(const AttentionShape& s, DType dtype, const Kernels& kern) {
+  bool pairs;
+  int64_t q, scores, paired, y, k, v, state, total;
+  FwdLayout(const AttentionFwd& op, const Kernels& kern) {
+    const AttentionShape& s = op.shape;
     const int64_t wide = round_up<int64_t>(s.head_dim, kern.nr);
-    const bool convert = dtype != DType::f32;
-    q = 0;                                           // [panels][D][nr]
+    pairs = attention_in_pairs(kern, s, op.k, op.v);
+    const bool convert = op.q.dtype != DType::f32 && !pairs;
+    q = 0;                                           // [panels][units of D][nr]
     scores = q + kQueryBlock * s.head_dim;           // [kKeyBlock][nr] of one panel
-    y = scores + kKeyBlock * kern.nr;                // [kQueryBlock][wide]
+    paired = scores + kKeyBlock * kern.nr;           // [kKeyBlock / 2][nr]: the panel's probabilities as bf16 pairs
+    y = paired + kKeyBlock / 2 * kern.nr;            // [kQueryBlock][wide]
     k = y + kQueryBlock * wide;                      // [kKeyBlock][D]
-    v = k + (convert ? kKeyBlock * s.head_dim : 0);  // panels of [kKeyBlock][nr]
+    v = k + (convert ? kKeyBlock * s.head_dim : 0);  // panels of [units of kKeyBlock][nr]
     state = v + kKeyBlock * wide;                    // top, sum, rescale [kQueryBlock] each
     total = round_up<int64_t>(state + 3 * kQueryBlock, 64);
   }
@@ -48,13 +52,14 @@ class FwdBlock {
         at_(layout),
         memory_(memory),
         dim_(op.shape.head_dim),
-        wide_(round_up<int64_t>(dim_, kern.nr)) {}
+        wide_(round_up<int64_t>(dim_, kern.nr)),
+        pairs_(layout.pairs) {}
 
   void run(const SpanBlocks::Block& block, int64_t head) {
     span_ = block.span, first_ = block.first, size_ = block.size;
     q_col_ = head * dim_, k_col_ = head / (op_.shape.heads / op_.shape.kv_heads) * dim_;
     const int64_t row = span_.q_begin + first_;
-    rows_as_lanes(kern_, {op_.q, row, size_, q_col_, dim_}, memory_ + at_.q);
+    rows_as_lanes(kern_, {op_.q, row, size_, q_col_, dim_}, memory_ + at_.q, pairs_);
     float *top = state(0), *sum = state(1);
     std::fill_n(top, kQueryBlock, -std::numeric_limits<float>::infinity());
     std::fill_n(sum, kQueryBlock, 0.0f);
@@ -72,6 +77,7 @@ class FwdBlock {
     store_rows({op_.y, row, size_, q_col_, dim_}, memory_ + at_.y, wide_, factor);
     for (int64_t i = row; i < row + size_; ++i)
       amax_.add(op_.y, i * op_.y.cols() + q_col_, i * op_.y.cols() + q_col_ + dim_);
+    if (kern_.release) kern_.release();
   }
 
  private:
@@ -79,13 +85,15 @@ class FwdBlock {
 
   void meet_keys(KeyRange keys) {
     const int64_t row = span_.k_begin + keys.first;
-    const Rows k = rows_as_f32(kern_, {op_.k, row, keys.size(), k_col_, dim_}, memory_ + at_.k);
-    rows_as_panels(kern_, {op_.v, row, keys.size(), k_col_, dim_}, memory_ + at_.v);
+    const Rows k = rows_as_units(kern_, {op_.k, row, keys.size(), k_col_, dim_}, memory_ + at_.k, pairs_);
+    rows_as_panels(kern_, {op_.v, row, keys.size(), k_col_, dim_}, memory_ + at_.v, pairs_);
     for (int64_t i = 0; i < size_; i += kern_.nr) {
       const int64_t lanes = std::min<int64_t>(kern_.nr, size_ - i);
       const KeyRange seen = visible_keys(span_, op_.shape, first_ + i, lanes);
-      const KeyRange now{std::max(keys.first, seen.first), std::min(keys.last, seen.last)};
-      if (now.size() > 0) meet_panel(i, lanes, now, now.first - keys.first, k, keys.size() * kern_.nr);
+      KeyRange now{std::max(keys.first, seen.first), std::min(keys.last, seen.last)};
+      if (pairs_) now.first -= (now.first - keys.first) % 2;  // a pair is not cut; masks hide its first key
+      if (now.size() > 0)
+        meet_panel(i, lanes, now, now.first - keys.first, k, units_of(keys.size(), pairs_) * kern_.nr);
     }
   }
 
@@ -93,17 +101,17 @@ class FwdBlock {
   void meet_panel(int64_t i, int64_t lanes, KeyRange now, int64_t skip, const Rows& k, int64_t v_panel) {
     const int64_t nr = kern_.nr;
     float* scores = memory_ + at_.scores;
-    multiply(kern_, {.by_column = false,
+    multiply(kern_, {.pairs = pairs_,
+                     .by_column = false,
                      .a = k.data + skip * k.stride,
                      .a_stride = k.stride,
-                     .b = memory_ + at_.q + i * dim_,
-
+                     .b = memory_ + at_.q + i * units_of(dim_, pairs_),
                      .b_panel = 0,
                      .c = scores,
                      .c_stride = nr,
                      .rows = now.size(),
                      .cols = nr,
-                     .k = dim_,
+                     .k = units_of(dim_, pairs_),
                      .add = false});
     if (op_.shape.softcap > 0) cap_scores(scores, nullptr, now.size(), nr, nr, op_.shape);
     mask_scores(scores, nr, span_, op_.shape, first_ + i, lanes, now);
@@ -114,17 +122,19 @@ class FwdBlock {
       if (rescale[l] != 1.0f)
         for (int64_t d = 0; d < dim_; ++d) y[l * wide_ + d] *= rescale[l];
     started_[i / nr] = true;
-    multiply(kern_, {.by_column = true,
-                     .a = scores,
+    float* p = pairs_ ? memory_ + at_.paired : scores;
+    if (pairs_) kern_.pair_rows(p, nr, scores, nr, now.size(), nr);
+    multiply(kern_, {.pairs = pairs_,
+                     .by_column = true,
+                     .a = p,
                      .a_stride = nr,
-                     .b = memory_ + at_.v + skip * nr,
-
+                     .b = memory_ + at_.v + units_of(skip, pairs_) * nr,
                      .b_panel = v_panel,
                      .c = y,
                      .c_stride = wide_,
                      .rows = lanes,
                      .cols = dim_,
-                     .k = now.size(),
+                     .k = units_of(now.size(), pairs_),
                      .add = true});
   }
 
@@ -134,6 +144,7 @@ class FwdBlock {
   const FwdLayout& at_;
   float* memory_;
   const int64_t dim_, wide_;
+  const bool pairs_;
   Span span_{};
   int64_t first_ = 0, size_ = 0, q_col_ = 0, k_col_ = 0;
   std::array<bool, kQueryBlock> started_;  // per panel: has processed keys, so that y is initialized
@@ -141,26 +152,28 @@ class FwdBlock {
 
 }  // namespace
 
-size_t CpuOps::scratch(const AttentionFwd& op) const {
-  return size_t(FwdLayout(op.shape, op.q.dtype, kernels()).total) * size_t(pool_.size()) * sizeof(float);
+size_t attention_scratch(const AttentionFwd& op, const Kernels& kern, int threads) {
+  return size_t(FwdLayout(op, kern).total) * size_t(threads) * sizeof(float);
 }
 
-void CpuOps::run(const AttentionFwd& op, void* scratch) {
+void attention(const AttentionFwd& op, const Kernels& kern, ThreadPool& pool, void* scratch) {
   check_spans(op.kName, op.spans, op.q.rows(), op.k.rows(), false);
   const std::vector<RowRange> gaps = uncovered_rows(op.spans, SpanSide::queries, op.q.rows());
-  zero_rows(op.y, gaps, pool_);
+  zero_rows(op.y, gaps, pool);
   const int64_t heads = op.shape.heads;
   for (const RowRange& gap : gaps)
     std::fill_n(op.lse.as<float>() + gap.begin * heads, gap.size * heads, -std::numeric_limits<float>::infinity());
-  const Kernels& kern = kernels();
-  const FwdLayout layout(op.shape, op.q.dtype, kern);
+  const FwdLayout layout(op, kern);
   const SpanBlocks blocks = span_blocks(op.spans, SpanSide::queries, kQueryBlock);
   const Amax amax(op.amax);
-  pool_.parallel_for(blocks.count() * heads, [&](int64_t chunk, int worker) {
+  pool.parallel_for(blocks.count() * heads, [&](int64_t chunk, int worker) {
     FwdBlock block(op, amax, kern, layout, static_cast<float*>(scratch) + worker * layout.total);
     // Later blocks see more keys; the longest work comes first to balance the threads.
     block.run(blocks.at(blocks.count() - 1 - chunk / heads), chunk % heads);
   });
 }
+
+size_t CpuOps::scratch(const AttentionFwd& op) const { return attention_scratch(op, kernels(), pool_.size()); }
+void CpuOps::run(const AttentionFwd& op, void* scratch) { attention(op, kernels(), pool_, scratch); }
 
 }  // namespace athanor

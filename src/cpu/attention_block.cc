@@ -120,16 +120,25 @@ void zero_rows(const Tensor& t, const std::vector<RowRange>& gaps, ThreadPool& p
 }
 
 void multiply(const Kernels& kern, const BlockProduct& p) {
-  const Kernels::MicroFn* micros = p.by_column ? kern.by_column : kern.by_row;
+  if (p.pairs && p.by_column && !kern.by_column_pairs) {
+    alignas(64) float rows[kQueryBlock * kKeyBlock / 2];
+    kern.transpose(rows, kKeyBlock / 2, p.a, p.a_stride, p.k, p.rows);
+    BlockProduct by_row = p;
+    by_row.by_column = false, by_row.a = rows, by_row.a_stride = kKeyBlock / 2;
+    return multiply(kern, by_row);
+  }
+  const Kernels::MicroFn* micros =
+      p.by_column ? (p.pairs ? kern.by_column_pairs : kern.by_column) : (p.pairs ? kern.by_row_pairs : kern.by_row);
+  const int64_t mr = kern.max_rows(p.pairs);
   Micro m{};
   m.a_stride = p.a_stride, m.b_stride = kern.nr, m.c_stride = p.c_stride, m.k = p.k, m.add = p.add;
   for (int64_t j = 0; j < p.cols; j += kern.nr) {
     m.b = m.ahead = p.b + j / kern.nr * p.b_panel;
     m.n = std::min<int64_t>(kern.nr, p.cols - j);
-    for (int64_t i = 0; i < p.rows; i += kern.mr) {
+    for (int64_t i = 0; i < p.rows; i += mr) {
       m.a = p.a + (p.by_column ? i : i * p.a_stride);
       m.c = p.c + i * p.c_stride + j;
-      micros[std::min<int64_t>(kern.mr, p.rows - i) - 1](m);
+      micros[std::min(mr, p.rows - i) - 1](m);
     }
   }
 }
@@ -139,19 +148,21 @@ Source source_of(const Tensor& t) { return {t.data, t.stride(), t.dtype, false};
 const float* in_place(const HeadRows& x) { return static_cast<const float*>(x.t.at(x.row * x.t.stride() + x.col)); }
 }  // namespace
 
-Rows rows_as_f32(const Kernels& kern, const HeadRows& x, float* buffer) {
+Rows rows_as_units(const Kernels& kern, const HeadRows& x, float* buffer, bool pairs) {
+  if (pairs) return {in_place(x), x.t.stride() / 2};
   if (x.t.dtype == DType::f32) return {in_place(x), x.t.stride()};
   kern.pack_rows(buffer, x.cols, source_of(x.t), x.row, x.rows, x.col, x.cols, false);
   return {buffer, x.cols};
 }
 
-void rows_as_panels(const Kernels& kern, const HeadRows& x, float* dst) {
-  kern.pack_columns(dst, x.rows * kern.nr, kern.nr, source_of(x.t), x.row, x.rows, x.col, x.cols, false);
+void rows_as_panels(const Kernels& kern, const HeadRows& x, float* dst, bool pairs) {
+  kern.pack_columns(dst, units_of(x.rows, pairs) * kern.nr, kern.nr, source_of(x.t), x.row, x.rows, x.col, x.cols,
+                    pairs);
 }
 
-void rows_as_lanes(const Kernels& kern, const HeadRows& x, float* dst) {
-  for (int64_t i = 0; i < x.rows; i += kern.nr, dst += x.cols * kern.nr)
-    kern.pack_transposed(dst, source_of(x.t), x.row + i, std::min<int64_t>(kern.nr, x.rows - i), x.col, x.cols, false);
+void rows_as_lanes(const Kernels& kern, const HeadRows& x, float* dst, bool pairs) {
+  for (int64_t i = 0; i < x.rows; i += kern.nr, dst += units_of(x.cols, pairs) * kern.nr)
+    kern.pack_transposed(dst, source_of(x.t), x.row + i, std::min<int64_t>(kern.nr, x.rows - i), x.col, x.cols, pairs);
 }
 
 namespace {

@@ -1,4 +1,5 @@
-// Shared by attention forward and backward: checks of the span table, visible key ranges, and GEMMs of blocks.
+// Attention forward and backward, and what they share: checks of the span table, visible key ranges, and GEMMs of
+// blocks.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -8,6 +9,12 @@
 #include "ops/attention.h"
 
 namespace athanor {
+
+// The attention of one table of kernels; without cos_sin. Scratch memory in bytes.
+size_t attention_scratch(const AttentionFwd&, const Kernels&, int threads);
+void attention(const AttentionFwd&, const Kernels&, ThreadPool&, void* scratch);
+size_t attention_scratch(const AttentionBwd&, const Kernels&, int threads);
+void attention(const AttentionBwd&, const Kernels&, ThreadPool&, void* scratch);
 
 constexpr int64_t kQueryBlock = 64;  // queries packed at a time; a multiple of every nr
 constexpr int64_t kKeyBlock = 128;   // keys processed at a time, so that the scores of one panel of queries stay in L1
@@ -60,8 +67,17 @@ struct RowRange {
 std::vector<RowRange> uncovered_rows(const Tensor& spans, SpanSide, int64_t rows);
 void zero_rows(const Tensor& t, const std::vector<RowRange>&, ThreadPool&);
 
-// c[rows, cols] (+)= A B; B in panels of nr columns [k][nr], b_panel floats apart.
+// Whether attention multiplies bf16 pairs: q, k, v and dy as they are, probabilities and their gradients rounded to
+// bf16; rows of k and v are read in place.
+inline bool attention_in_pairs(const Kernels& kern, const AttentionShape& s, const Tensor& k, const Tensor& v) {
+  return kern.by_row_pairs && k.dtype == DType::bf16 && s.head_dim % 2 == 0 && k.stride() % 2 == 0 &&
+         v.stride() % 2 == 0;
+}
+constexpr int64_t units_of(int64_t k, bool pairs) { return pairs ? (k + 1) / 2 : k; }
+
+// c[rows, cols] (+)= A B in units (kernel.h); B in panels of nr columns [k][nr], b_panel units apart.
 struct BlockProduct {
+  bool pairs;
   bool by_column;  // A[i, k] at a[k * a_stride + i], else at a[i * a_stride + k]
   const float* a;
   int64_t a_stride;
@@ -80,19 +96,19 @@ struct HeadRows {
   int64_t row, rows, col, cols;
 };
 
-// The rows of a HeadRows as f32: in place if they are f32, else converted into buffer.
+// The rows of a HeadRows as units: in place if they are f32 or pairs, else converted to f32 in buffer.
 struct Rows {
   const float* data;
   int64_t stride;
 };
-Rows rows_as_f32(const Kernels&, const HeadRows&, float* buffer);
+Rows rows_as_units(const Kernels&, const HeadRows&, float* buffer, bool pairs);
 
-// Packs a HeadRows into panels of nr columns [ceil(cols / nr)][rows][nr], with zeros past the last column.
-void rows_as_panels(const Kernels&, const HeadRows&, float* dst);
+// Packs a HeadRows into panels of nr columns [ceil(cols / nr)][units of rows][nr], with zeros past the last column.
+void rows_as_panels(const Kernels&, const HeadRows&, float* dst, bool pairs);
 
-// Packs the transpose [cols, rows] of a HeadRows into panels of nr rows each [ceil(rows / nr)][cols][nr], with zeros
-// past the last row.
-void rows_as_lanes(const Kernels&, const HeadRows&, float* dst);
+// Packs the transpose [cols, rows] of a HeadRows into panels of nr rows each [ceil(rows / nr)][units of cols][nr], with
+// zeros past the last row.
+void rows_as_lanes(const Kernels&, const HeadRows&, float* dst, bool pairs);
 
 // Stores x[i, j] * factor[i] in the rows (factor null: 1), rounded to the tensor's dtype.
 void store_rows(const HeadRows&, const float* x, int64_t stride, const float* factor);

@@ -17,23 +17,31 @@ constexpr int64_t kWholeHeads = 8;  // minimum number of key/value heads (over a
 
 // Layout of a worker's scratch memory, in floats.
 struct BwdLayout {
-  int64_t q_lanes, dy_lanes, q, dy, scores, gradient, slope, k, v, k_panels, dq, lse, delta, total;
-  BwdLayout(const AttentionShape& s, DType dtype, const Kernels& kern) {
+  bool pairs;
+  int64_t q_lanes, dy_lanes, q, dy, scores, gradient, slope, rounded, rounded_gradient, paired, k, v, k_panels, dq, lse,
+      delta, total;
+  BwdLayout(const AttentionBwd& op, const Kernels& kern) {
+    const AttentionShape& s = op.shape;
     const int64_t dim = s.head_dim, wide = round_up<int64_t>(dim, kern.nr);
-    const bool convert = dtype != DType::f32;
-    q_lanes = 0;                                                // [panels][D][nr]
-    dy_lanes = q_lanes + kQueryBlock * dim;                     // [panels][D][nr]
-    q = dy_lanes + kQueryBlock * dim;                           // panels of [kQueryBlock][nr]
-    dy = q + kQueryBlock * wide;                                // panels of [kQueryBlock][nr]
-    scores = dy + kQueryBlock * wide;                           // [kKeyBlock][kQueryBlock]
-    gradient = scores + kKeyBlock * kQueryBlock;                // [kKeyBlock][kQueryBlock]
-    slope = gradient + kKeyBlock * kQueryBlock;                 // [kKeyBlock][kQueryBlock], only with softcap
-    k = slope + (s.softcap > 0 ? kKeyBlock * kQueryBlock : 0);  // [kKeyBlock][D]
-    v = k + (convert ? kKeyBlock * dim : 0);                    // [kKeyBlock][D]
-    k_panels = v + (convert ? kKeyBlock * dim : 0);             // panels of [kKeyBlock][nr]
-    dq = k_panels + kKeyBlock * wide;                           // [kQueryBlock][wide]
-    lse = dq + kQueryBlock * wide;                              // [kQueryBlock]
-    delta = lse + kQueryBlock;                                  // [kQueryBlock]
+    pairs = attention_in_pairs(kern, s, op.k, op.v);
+    const bool convert = op.q.dtype != DType::f32 && !pairs;
+    const int64_t halves = pairs ? kKeyBlock * kQueryBlock / 2 : 0;
+    q_lanes = 0;                                                      // [panels][units of D][nr]
+    dy_lanes = q_lanes + kQueryBlock * dim;                           // [panels][units of D][nr]
+    q = dy_lanes + kQueryBlock * dim;                                 // panels of [units of kQueryBlock][nr]
+    dy = q + kQueryBlock * wide;                                      // panels of [units of kQueryBlock][nr]
+    scores = dy + kQueryBlock * wide;                                 // [kKeyBlock][kQueryBlock]
+    gradient = scores + kKeyBlock * kQueryBlock;                      // [kKeyBlock][kQueryBlock]
+    slope = gradient + kKeyBlock * kQueryBlock;                       // [kKeyBlock][kQueryBlock], only with softcap
+    rounded = slope + (s.softcap > 0 ? kKeyBlock * kQueryBlock : 0);  // scores in bf16, like the next two with pairs
+    rounded_gradient = rounded + halves;                              // gradient in bf16
+    paired = rounded_gradient + halves;              // [kKeyBlock / 2][nr]: a panel of gradient as pairs
+    k = paired + halves;                             // [kKeyBlock][D]
+    v = k + (convert ? kKeyBlock * dim : 0);         // [kKeyBlock][D]
+    k_panels = v + (convert ? kKeyBlock * dim : 0);  // panels of [units of kKeyBlock][nr]
+    dq = k_panels + kKeyBlock * wide;                // [kQueryBlock][wide]
+    lse = dq + kQueryBlock * wide;                   // [kQueryBlock]
+    delta = lse + kQueryBlock;                       // [kQueryBlock]
     total = round_up<int64_t>(delta + kQueryBlock, 64);
   }
 };
@@ -61,16 +69,17 @@ class BwdBlock {
         at_(layout),
         memory_(memory),
         dim_(op.shape.head_dim),
-        wide_(round_up<int64_t>(dim_, kern.nr)) {}
+        wide_(round_up<int64_t>(dim_, kern.nr)),
+        pairs_(layout.pairs) {}
 
   void start(const SpanBlocks::Block& block, int64_t head) {
     span_ = block.span, first_ = block.first, size_ = block.size;
     q_col_ = head * dim_, k_col_ = head / (op_.shape.heads / op_.shape.kv_heads) * dim_;
     const HeadRows q = queries(op_.q), dy = queries(op_.dy);
-    rows_as_lanes(kern_, q, memory_ + at_.q_lanes);
-    rows_as_lanes(kern_, dy, memory_ + at_.dy_lanes);
-    rows_as_panels(kern_, q, memory_ + at_.q);
-    rows_as_panels(kern_, dy, memory_ + at_.dy);
+    rows_as_lanes(kern_, q, memory_ + at_.q_lanes, pairs_);
+    rows_as_lanes(kern_, dy, memory_ + at_.dy_lanes, pairs_);
+    rows_as_panels(kern_, q, memory_ + at_.q, pairs_);
+    rows_as_panels(kern_, dy, memory_ + at_.dy, pairs_);
     float *lse = memory_ + at_.lse, *delta = memory_ + at_.delta;
     std::fill_n(lse, kQueryBlock, std::numeric_limits<float>::infinity());
     std::fill_n(delta, kQueryBlock, 0.0f);
@@ -95,18 +104,21 @@ class BwdBlock {
   void meet_keys(KeyRange keys, Want want) const {
     const HeadRows k_rows{op_.k, span_.k_begin + keys.first, keys.size(), k_col_, dim_};
     const HeadRows v_rows{op_.v, k_rows.row, k_rows.rows, k_col_, dim_};
-    const Rows k = rows_as_f32(kern_, k_rows, memory_ + at_.k), v = rows_as_f32(kern_, v_rows, memory_ + at_.v);
-    if (want.dq) rows_as_panels(kern_, k_rows, memory_ + at_.k_panels);
+    const Rows k = rows_as_units(kern_, k_rows, memory_ + at_.k, pairs_),
+               v = rows_as_units(kern_, v_rows, memory_ + at_.v, pairs_);
+    if (want.dq) rows_as_panels(kern_, k_rows, memory_ + at_.k_panels, pairs_);
     for (int64_t i = 0; i < size_; i += kern_.nr) {
       const int64_t lanes = std::min<int64_t>(kern_.nr, size_ - i);
       const KeyRange near = visible_keys(span_, op_.shape, first_ + i, lanes);
-      const KeyRange now{std::clamp(near.first, keys.first, keys.last), std::clamp(near.last, keys.first, keys.last)};
+      KeyRange now{std::clamp(near.first, keys.first, keys.last), std::clamp(near.last, keys.first, keys.last)};
+      if (pairs_) now.first -= (now.first - keys.first) % 2;  // a pair is not cut; masks hide its first key
       clear_scores(i, keys, now);
       if (now.size() == 0) continue;
       find_scores(i, lanes, now, now.first - keys.first, k, v);
-      if (want.dq) add_dq(i, lanes, now.size(), now.first - keys.first, keys.size() * kern_.nr);
+      if (want.dq) add_dq(i, lanes, now.size(), now.first - keys.first, units_of(keys.size(), pairs_) * kern_.nr);
     }
     if (want.dkv) add_dkv(keys);
+    if (kern_.release) kern_.release();
   }
 
   void finish_dq() const { store_rows(queries(op_.dq), memory_ + at_.dq, wide_, nullptr); }
@@ -132,21 +144,22 @@ class BwdBlock {
   // Computes p and ds of the panel at query i; `skip` is the row of now.first within k, v and the scores.
   void find_scores(int64_t i, int64_t lanes, KeyRange now, int64_t skip, const Rows& k, const Rows& v) const {
     float *s = scores_at(skip, i), *ds = gradient_at(skip, i);
-    BlockProduct p{.by_column = false,
+    const int64_t units = units_of(dim_, pairs_);
+    BlockProduct p{.pairs = pairs_,
+                   .by_column = false,
                    .a = k.data + skip * k.stride,
                    .a_stride = k.stride,
-                   .b = memory_ + at_.q_lanes + i * dim_,
-
+                   .b = memory_ + at_.q_lanes + i * units,
                    .b_panel = 0,
                    .c = s,
                    .c_stride = kQueryBlock,
                    .rows = now.size(),
                    .cols = kern_.nr,
-                   .k = dim_,
+                   .k = units,
                    .add = false};
     multiply(kern_, p);
     p.a = v.data + skip * v.stride, p.a_stride = v.stride;
-    p.b = memory_ + at_.dy_lanes + i * dim_, p.c = ds;
+    p.b = memory_ + at_.dy_lanes + i * units, p.c = ds;
     multiply(kern_, p);
     float* slope = op_.shape.softcap > 0 ? memory_ + at_.slope + skip * kQueryBlock + i : nullptr;
     if (slope) cap_scores(s, slope, now.size(), kern_.nr, kQueryBlock, op_.shape);
@@ -158,41 +171,54 @@ class BwdBlock {
   }
 
   void add_dq(int64_t i, int64_t lanes, int64_t keys, int64_t skip, int64_t k_panel) const {
-    multiply(kern_, {.by_column = true,
-                     .a = gradient_at(skip, i),
-                     .a_stride = kQueryBlock,
-                     .b = memory_ + at_.k_panels + skip * kern_.nr,
-
+    float *ds = gradient_at(skip, i), *paired = memory_ + at_.paired;
+    if (pairs_) kern_.pair_rows(paired, kern_.nr, ds, kQueryBlock, keys, kern_.nr);
+    multiply(kern_, {.pairs = pairs_,
+                     .by_column = true,
+                     .a = pairs_ ? paired : ds,
+                     .a_stride = pairs_ ? kern_.nr : kQueryBlock,
+                     .b = memory_ + at_.k_panels + units_of(skip, pairs_) * kern_.nr,
                      .b_panel = k_panel,
                      .c = memory_ + at_.dq + i * wide_,
                      .c_stride = wide_,
                      .rows = lanes,
                      .cols = dim_,
-                     .k = keys,
+                     .k = units_of(keys, pairs_),
                      .add = true});
   }
 
   // dv += p dy and dk += ds q, a few keys at a time, so that queries before the first of these keys are skipped.
   void add_dkv(KeyRange keys) const {
-    for (int64_t key = keys.first; key < keys.last; key += kern_.mr) {
-      const int64_t rows = std::min<int64_t>(kern_.mr, keys.last - key), skip = key - keys.first;
-      const int64_t lane = std::clamp<int64_t>(int64_t(span_.k_pos) + key - span_.q_pos - first_, 0, size_ - 1);
+    const int64_t mr = kern_.max_rows(pairs_), stride = pairs_ ? kQueryBlock / 2 : kQueryBlock;
+    const float *scores = memory_ + at_.scores, *gradient = memory_ + at_.gradient;
+    if (pairs_) {
+      float *p = memory_ + at_.rounded, *ds = memory_ + at_.rounded_gradient;
+      const int64_t columns = round_up<int64_t>(size_, kern_.nr);
+      kern_.round_rows(p, stride, scores, kQueryBlock, keys.size(), columns);
+      kern_.round_rows(ds, stride, gradient, kQueryBlock, keys.size(), columns);
+      scores = p, gradient = ds;
+    }
+    for (int64_t key = keys.first; key < keys.last; key += mr) {
+      const int64_t rows = std::min(mr, keys.last - key), skip = key - keys.first;
+      int64_t lane = std::clamp<int64_t>(int64_t(span_.k_pos) + key - span_.q_pos - first_, 0, size_ - 1);
+      if (pairs_) lane -= lane % 2;
+      const int64_t start = skip * stride + units_of(lane, pairs_);
       const int64_t row = span_.k_begin + key;
-      BlockProduct p{.by_column = false,
-                     .a = scores_at(skip, lane),
-                     .a_stride = kQueryBlock,
-                     .b = memory_ + at_.dy + lane * kern_.nr,
-
-                     .b_panel = size_ * kern_.nr,
+      BlockProduct p{.pairs = pairs_,
+                     .by_column = false,
+                     .a = scores + start,
+                     .a_stride = stride,
+                     .b = memory_ + at_.dy + units_of(lane, pairs_) * kern_.nr,
+                     .b_panel = units_of(size_, pairs_) * kern_.nr,
                      .c = sums_.dv.as<float>() + row * sums_.dv.stride() + k_col_,
                      .c_stride = sums_.dv.stride(),
                      .rows = rows,
                      .cols = dim_,
-                     .k = size_ - lane,
+                     .k = units_of(size_ - lane, pairs_),
                      .add = true};
       multiply(kern_, p);
-      p.a = gradient_at(skip, lane);
-      p.b = memory_ + at_.q + lane * kern_.nr;
+      p.a = gradient + start;
+      p.b = memory_ + at_.q + units_of(lane, pairs_) * kern_.nr;
       p.c = sums_.dk.as<float>() + row * sums_.dk.stride() + k_col_, p.c_stride = sums_.dk.stride();
       multiply(kern_, p);
     }
@@ -204,6 +230,7 @@ class BwdBlock {
   const BwdLayout& at_;
   float* memory_;
   const int64_t dim_, wide_;
+  const bool pairs_;
   Span span_{};
   int64_t first_ = 0, size_ = 0, q_col_ = 0, k_col_ = 0;
 };
@@ -215,7 +242,7 @@ class Backward {
       : op_(op),
         kern_(kern),
         pool_(pool),
-        layout_(op.shape, op.q.dtype, kern),
+        layout_(op, kern),
         workers_(scratch),
         group_(op.shape.heads / op.shape.kv_heads) {
     float* sums = scratch + pool.size() * layout_.total;
@@ -225,7 +252,7 @@ class Backward {
   }
   static size_t scratch_floats(const AttentionBwd& op, const Kernels& kern, int threads) {
     const int64_t sums = op.k.dtype == DType::f32 ? 0 : 2 * op.k.numel();
-    return size_t(threads * BwdLayout(op.shape, op.q.dtype, kern).total + sums);
+    return size_t(threads * BwdLayout(op, kern).total + sums);
   }
 
   void run() {
@@ -327,18 +354,23 @@ class Backward {
 
 }  // namespace
 
-size_t CpuOps::scratch(const AttentionBwd& op) const {
-  return Backward::scratch_floats(op, kernels(), pool_.size()) * sizeof(float);
+size_t attention_scratch(const AttentionBwd& op, const Kernels& kern, int threads) {
+  return Backward::scratch_floats(op, kern, threads) * sizeof(float);
 }
 
+void attention(const AttentionBwd& op, const Kernels& kern, ThreadPool& pool, void* scratch) {
+  check_spans(op.kName, op.spans, op.q.rows(), op.k.rows(), true);
+  zero_rows(op.dq, uncovered_rows(op.spans, SpanSide::queries, op.q.rows()), pool);
+  const std::vector<RowRange> gaps = uncovered_rows(op.spans, SpanSide::keys, op.k.rows());
+  zero_rows(op.dk, gaps, pool);
+  zero_rows(op.dv, gaps, pool);
+  Backward(op, kern, static_cast<float*>(scratch), pool).run();
+}
+
+size_t CpuOps::scratch(const AttentionBwd& op) const { return attention_scratch(op, kernels(), pool_.size()); }
 void CpuOps::run(const AttentionBwd& op, void* scratch) {
   if (op.cos_sin) return in_parts(op, [&](const auto& part) { run(part, scratch); });
-  check_spans(op.kName, op.spans, op.q.rows(), op.k.rows(), true);
-  zero_rows(op.dq, uncovered_rows(op.spans, SpanSide::queries, op.q.rows()), pool_);
-  const std::vector<RowRange> gaps = uncovered_rows(op.spans, SpanSide::keys, op.k.rows());
-  zero_rows(op.dk, gaps, pool_);
-  zero_rows(op.dv, gaps, pool_);
-  Backward(op, kernels(), static_cast<float*>(scratch), pool_).run();
+  attention(op, kernels(), pool_, scratch);
 }
 
 }  // namespace athanor

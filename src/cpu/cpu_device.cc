@@ -21,7 +21,9 @@ size_t pages(size_t bytes) { return round_up(bytes ? bytes : 1, kPage); }
 CpuDevice::CpuDevice(int threads, size_t limit) : pool_(threads), capacity_(limit ? limit : usable_memory()) {}
 
 std::string CpuDevice::description() const {
-  return cat("cpu, ", pool_.size(), pool_.size() == 1 ? " thread, " : " threads, ", name_of(isa()));
+  const std::string refusal = amx_refusal();
+  return cat("cpu, ", pool_.size(), pool_.size() == 1 ? " thread, " : " threads, ", name_of(isa()),
+             refusal.empty() ? "" : cat(" (not AMX: ", refusal, ")"));
 }
 
 void* CpuDevice::allocate(size_t bytes, Mem) {

@@ -61,13 +61,16 @@ GemmBlocking gemm_blocking(const Gemm& op, const Kernels& kern, int64_t most_lan
   g.units = g.kc / per_unit;
   g.nb = even_block(n, kBlockColumns, kern.nr);
   g.b_panels = g.nb / kern.nr;
-  cut_tiles(g, m, kern.mr, kern.nr);
+  g.transposed_a = g.pairs && op.ta && !kern.by_column_pairs;
+  g.a_units = g.transposed_a ? round_up<int64_t>(g.units, kern.nr) : g.units;
+  g.mr = kern.max_rows(g.pairs);
+  cut_tiles(g, m, g.mr, kern.nr);
   const int64_t tiles = div_ceil(m, g.tile_m) * div_ceil(g.nb, g.tile_n);
   g.lanes = std::clamp<int64_t>(std::min({kWantedTiles / tiles, k / kLaneDepth, most_lanes}), 1, g.kcs);
   const int64_t lane_kcs = div_ceil(g.kcs, g.lanes), floats = g.lanes * g.units * g.nb;  // floats: per inner block
   g.steps = div_ceil(lane_kcs, std::clamp<int64_t>(kPackedFloats / floats, 1, lane_kcs));
   g.step_kcs = div_ceil(lane_kcs, g.steps);
-  g.group_kcs = std::clamp<int64_t>(kGroupFloats / (g.tile_m * g.units), 1, g.step_kcs);
+  g.group_kcs = std::clamp<int64_t>(kGroupFloats / (g.tile_m * g.a_units), 1, g.step_kcs);
   g.staged = g.lanes > 1 || (g.steps > 1 && op.d.dtype != DType::f32);
   return g;
 }
@@ -97,7 +100,7 @@ struct Layout {
     constexpr int64_t kLine = 64;  // separates parts in different cache lines
     b_size = round_up(g.lanes * g.step_kcs * g.b_panels * nr * g.units, kLine);
     staged_size = g.staged ? round_up(g.lanes * g.b_panels * op.m() * nr, kLine) : 0;
-    a_size = g.direct_a ? 0 : g.group_kcs * g.tile_m * g.units;
+    a_size = g.direct_a ? 0 : g.group_kcs * g.tile_m * g.a_units;
     const bool tile = !g.staged && op.d.dtype != DType::f32;
     worker_size = round_up(a_size + (tile ? g.tile_m * g.tile_n : 0), kLine);
     total = b_size + staged_size + threads * worker_size;
@@ -113,7 +116,7 @@ class Block {
         g_(g),
         layout_(layout),
         direct_d_(!g.staged && op.d.dtype == DType::f32),
-        mr_(kern.mr),
+        mr_(g.mr),
         nr_(kern.nr),
         packed_b_(scratch),
         staged_(scratch + layout.b_size),
@@ -218,7 +221,7 @@ class Block {
       const Range group{first, std::min(first + g_.group_kcs, range.last)};
       if (!g_.direct_a)
         for (int64_t kc = group.first; kc < group.last; ++kc)
-          pack_a(kc, tile, packed_a + (kc - first) * g_.tile_m * g_.units);
+          pack_a(kc, tile, packed_a + (kc - first) * g_.tile_m * g_.a_units);
       for (int64_t j = 0; j < tile.cols; j += nr_) {
         if (rows_of(tile, j) == 0) continue;
         const Collector sum = collector(lane, tile, j, worker);
@@ -229,22 +232,27 @@ class Block {
           const bool last = kc + 1 == group.last;
           const float* ahead =
               last ? b_at(slot - (kc - first), (tile.col + j) / nr_ + 1) : b_at(slot + 1, (tile.col + j) / nr_);
-          const float* a = g_.direct_a ? a_in_place(kc, tile) : packed_a + (kc - first) * g_.tile_m * g_.units;
+          const float* a = g_.direct_a ? a_in_place(kc, tile) : packed_a + (kc - first) * g_.tile_m * g_.a_units;
           run_panel(a, b_at(slot, (tile.col + j) / nr_), ahead, units_of(depth(kc)), tile, j, sum, add);
         }
         if (!direct_d_ && !g_.staged && group.last == range.last) finish(tile, j, sum);
       }
     }
+    if (kern_.release) kern_.release();
   }
 
   // Multiplies one panel of b with the tile's part of a, and prefetches the next panel.
   void run_panel(const float* a, const float* b, const float* ahead, int64_t units, const Tile& tile, int64_t j,
                  Collector sum, bool add) const {
-    const Kernels::MicroFn* micros =
-        op_.ta ? (g_.pairs ? kern_.by_column_pairs : kern_.by_column) : (g_.pairs ? kern_.by_row_pairs : kern_.by_row);
+    const bool by_column = op_.ta && !g_.transposed_a;
+    const Kernels::MicroFn* micros = by_column ? (g_.pairs ? kern_.by_column_pairs : kern_.by_column)
+                                               : (g_.pairs ? kern_.by_row_pairs : kern_.by_row);
     Micro micro{};
-    micro.a_stride = g_.direct_a ? op_.a.stride() / (g_.pairs ? 2 : 1) : op_.ta ? mr_ : units;
-    const int64_t a_next = !op_.ta ? mr_ * micro.a_stride : g_.direct_a ? mr_ : mr_ * g_.units;
+    micro.a_stride = g_.direct_a       ? op_.a.stride() / (g_.pairs ? 2 : 1)
+                     : g_.transposed_a ? g_.a_units
+                     : by_column       ? mr_
+                                       : units;
+    const int64_t a_next = !by_column ? mr_ * micro.a_stride : g_.direct_a ? mr_ : mr_ * g_.units;
     micro.b = b, micro.b_stride = nr_;
     micro.c_stride = sum.stride, micro.n = std::min(nr_, tile.cols - j);
     micro.k = units, micro.add = add;
@@ -264,8 +272,10 @@ class Block {
   void pack_a(int64_t kc, const Tile& tile, float* to) const {
     const Source a{op_.a.data, op_.a.stride(), op_.a.dtype, op_.tf32};
     const int64_t k = kc * g_.kc, deep = depth(kc);
-    if (op_.ta)
-      kern_.pack_columns(to, mr_ * g_.units, kern_.mr, a, k, deep, tile.row, tile.rows, g_.pairs);
+    if (g_.transposed_a)
+      kern_.pack_column_rows(to, g_.a_units, a, k, deep, tile.row, tile.rows);
+    else if (op_.ta)
+      kern_.pack_columns(to, mr_ * g_.units, int(mr_), a, k, deep, tile.row, tile.rows, g_.pairs);
     else
       kern_.pack_rows(to, units_of(deep), a, tile.row, tile.rows, k, deep, g_.pairs);
   }
@@ -337,10 +347,11 @@ void gemm_blocked(const Gemm& op, const Kernels& kern, ThreadPool& pool, void* s
 // and the packed part of b covers all of K or one step of it.
 size_t gemm_grouped_scratch(const Gemm& largest, const Kernels& kern, int threads) {
   const GemmBlocking g = gemm_blocking(largest, kern, 1);
-  const int64_t columns = g.b_panels * kern.nr, tile_m = kTileRowPanels * kern.mr, unit = kUnits + 8;
+  const int64_t columns = g.b_panels * kern.nr, tile_m = kTileRowPanels * std::max(kern.mr, kern.mr_pairs);
+  const int64_t unit = kUnits + 8, a_unit = round_up<int64_t>(unit, kern.nr);
   const int64_t terms = largest.k() + 8 * div_ceil(largest.k(), kUnits) + 8;  // in blocks that are multiples of 8
   const int64_t packed = std::min(terms * columns, std::max(kPackedFloats, unit * columns));
-  const int64_t of_a = std::max(kGroupFloats, tile_m * unit), tile = tile_m * (kTileWidth + kern.nr);
+  const int64_t of_a = std::max(kGroupFloats, tile_m * a_unit), tile = tile_m * (kTileWidth + kern.nr);
   // Whether d is collected in f32 depends on K, which only differs within a group with ta.
   const bool staged = largest.ta ? largest.d.dtype != DType::f32 : g.staged;
   constexpr int64_t kLine = 64;

@@ -22,6 +22,9 @@ struct GemmBlocking {
   int64_t group_kcs;        // inner blocks for which a is packed at a time
   bool staged;              // d's outer block is accumulated in f32 scratch memory, one copy per lane
   int64_t units;            // units of an inner block: kc, or kc / 2 for pairs
+  bool transposed_a;        // op(a) = a^T is packed as rows of a_units units
+  int64_t a_units;          // units between packed rows of op(a): units, or the next multiple of nr if transposed
+  int64_t mr;               // rows of a micro-kernel
   int64_t b_panels;         // panels of b per outer block
 };
 // most_lanes: maximum number of lanes that K is split into.

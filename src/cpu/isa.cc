@@ -1,5 +1,11 @@
 #include "cpu/isa.h"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
 #include <cstdlib>
 #include <string_view>
 
@@ -10,7 +16,7 @@ namespace {
 
 // Values of ATHANOR_CPU_ISA.
 const char* key_of(Isa isa) {
-  constexpr const char* kKeys[] = {"baseline", "avx2", "avx512", "avx512_bf16"};
+  constexpr const char* kKeys[] = {"baseline", "avx2", "avx512", "avx512_bf16", "amx_bf16"};
   return kKeys[size_t(isa)];
 }
 
@@ -21,10 +27,40 @@ std::string supported() {
   return all;
 }
 
+#if defined(__x86_64__)
+// Intel, Architecture Instruction Set Extensions, ch. 3: CPUID leaf 7, EDX bits 22 (AMX-BF16) and 24 (AMX-TILE).
+bool cpu_has_amx() {
+  unsigned a, b, c, d;
+  return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d >> 22 & 1) && (d >> 24 & 1);
+}
+
+// Bits 17 and 18 of XCR0: the system saves tiles. CPUs with AMX have XGETBV.
+bool system_saves_tiles() {
+  unsigned low, high;
+  asm("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+  return (low >> 17 & 3) == 3;
+}
+
+// ARCH_REQ_XCOMP_PERM for feature 18, tile data [Linux, Documentation/arch/x86/xstate.rst]: for the whole process.
+bool may_use_tiles() {
+  static const bool permitted = syscall(SYS_arch_prctl, 0x1023, 18) == 0;
+  return permitted;
+}
+#endif
+
 }  // namespace
 
+std::string amx_refusal() {
+#if defined(__x86_64__)
+  if (!cpu_has_amx()) return "";
+  if (!system_saves_tiles()) return "the operating system does not save its tiles";
+  if (!may_use_tiles()) return "the operating system gives no permission for tile data";
+#endif
+  return "";
+}
+
 const char* name_of(Isa isa) {
-  constexpr const char* kNames[] = {"baseline", "AVX2", "AVX-512", "AVX-512 with bf16"};
+  constexpr const char* kNames[] = {"baseline", "AVX2", "AVX-512", "AVX-512 with bf16", "AMX with bf16"};
   return kNames[size_t(isa)];
 }
 
@@ -43,6 +79,8 @@ bool cpu_has(Isa isa) {
       return avx512;
     case Isa::avx512_bf16:
       return avx512 && __builtin_cpu_supports("avx512bf16");
+    case Isa::amx_bf16:
+      return cpu_has(Isa::avx512_bf16) && cpu_has_amx() && amx_refusal().empty();
   }
 #endif
   return isa == Isa::baseline;

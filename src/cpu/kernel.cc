@@ -3,7 +3,9 @@
 
 namespace athanor {
 
-const Kernels* kernels_avx512(bool pairs);
+const Kernels* kernels_amx_bf16();
+const Kernels* kernels_avx512_bf16();
+const Kernels* kernels_avx512();
 const Kernels* kernels_avx2();
 const Kernels* kernels_baseline();
 
@@ -11,10 +13,12 @@ const Kernels* kernels_of(Isa isa) {
   if (!cpu_has(isa)) return nullptr;
   switch (isa) {
 #if defined(__x86_64__)
+    case Isa::amx_bf16:
+      return kernels_amx_bf16();
     case Isa::avx512_bf16:
-      return kernels_avx512(true);
+      return kernels_avx512_bf16();
     case Isa::avx512:
-      return kernels_avx512(false);
+      return kernels_avx512();
     case Isa::avx2:
       return kernels_avx2();
 #endif

@@ -66,7 +66,10 @@ struct ScoreGradient {
 struct Kernels {
   const char* name;
   int mr, nr;
-  // Indexed by rows - 1, with rows in 1 .. mr. The *_pairs kernels are null without bf16 instructions.
+  int mr_pairs;  // maximum rows of the *_pairs kernels
+  int max_rows(bool pairs) const { return pairs ? mr_pairs : mr; }
+  // Indexed by rows - 1, with rows in 1 .. mr or mr_pairs. The *_pairs kernels are null without bf16 instructions;
+  // by_column_pairs is null also where A must be transposed into rows first.
   using MicroFn = void (*)(const Micro&);
   const MicroFn* by_row;
   const MicroFn* by_column;
@@ -83,12 +86,25 @@ struct Kernels {
                        int64_t n, bool pairs);
   // transposed: dst[k][nr] from src[row .. row + n, column .. column + k], n <= nr
   void (*pack_transposed)(float* dst, const Source&, int64_t row, int64_t n, int64_t column, int64_t k, bool pairs);
+  // column rows: dst[n][dst_stride] from pairs of src[row .. row + k, column .. column + n]; dst_stride is a multiple
+  // of nr
+  void (*pack_column_rows)(float* dst, int64_t dst_stride, const Source&, int64_t row, int64_t k, int64_t column,
+                           int64_t n);
+  // Units of src[k][src_stride], n columns, transposed: dst[n][dst_stride], with zeros from k to the next multiple of
+  // nr.
+  void (*transpose)(float* dst, int64_t dst_stride, const float* src, int64_t src_stride, int64_t k, int64_t n);
+  // f32 to bf16, n a multiple of nr, null without bf16 instructions. round: src[rows][n] to units dst[rows][n / 2].
+  // pair: rows 2 i and 2 i + 1 (zeros after the last) become units dst[i][n].
+  using RoundFn = void (*)(float* dst, int64_t dst_stride, const float* src, int64_t src_stride, int64_t rows,
+                           int64_t n);
+  RoundFn round_rows, pair_rows;
 
   using FewRowsFn = void (*)(const FewRows&);
   const FewRowsFn* dots;  // [m - 1]; out[i, j] = x row i · row j of the part
   const FewRowsFn* sums;  // [m - 1]; out[i, j] = x row i · column j of the part
   void (*softmax)(const Softmax&);
   void (*score_gradient)(const ScoreGradient&);
+  void (*release)();  // ends a thread's use of the *_pairs kernels; may be null
 };
 
 // 0 .. N-1 as template arguments: std's own templates must not be used under a target pragma.

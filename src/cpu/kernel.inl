@@ -171,9 +171,9 @@ inline V interleave_high(V a, V b, Indices<I...>) {
   return __builtin_shufflevector(a, b, (kLanes / 2 + (I % 2 ? kLanes + I / 2 : I / 2))...);
 }
 
-// dst[k][kNr] = transpose of rows of units; from(j) is row j, of which n exist. One step of the network rotates the
-// bits of (row, lane) by one: after log2(kLanes) steps rows and lanes are exchanged.
-inline void transpose(float* dst, const char* from, int64_t row_bytes, int64_t n, int64_t k) {
+// dst[k][kNr] = transpose of rows of units, rows of dst `stride` apart; from(j) is row j, of which n exist. One step of
+// the network rotates the bits of (row, lane) by one: after log2(kLanes) steps rows and lanes are exchanged.
+inline void transpose(float* dst, int64_t stride, const char* from, int64_t row_bytes, int64_t n, int64_t k) {
   using All = typename IndicesTo<kLanes>::type;
   for (int64_t j = 0; j < kNr; j += kLanes) {
     int64_t i = 0;
@@ -193,13 +193,13 @@ inline void transpose(float* dst, const char* from, int64_t row_bytes, int64_t n
         for (int l = 0; l < kLanes; ++l) x[l] = y[l];
       }
 #pragma GCC unroll 16
-      for (int l = 0; l < kLanes; ++l) store(dst + (i + l) * kNr + j, x[l]);
+      for (int l = 0; l < kLanes; ++l) store(dst + (i + l) * stride + j, x[l]);
     }
     for (; i < k; ++i)
       for (int64_t l = j; l < j + kLanes; ++l) {
         Unit unit = 0;
         if (l < n) __builtin_memcpy(&unit, from + l * row_bytes + i * 4, 4);
-        reinterpret_cast<Unit*>(dst)[i * kNr + l] = unit;
+        reinterpret_cast<Unit*>(dst)[i * stride + l] = unit;
       }
   }
 }
@@ -211,7 +211,7 @@ struct PackTransposed {
   template <class T, bool kTf32>
   void run() const {
     if constexpr (sizeof(T) == 4 && !kTf32) {
-      transpose(dst, reinterpret_cast<const char*>(at<T>(source, row, column)), source.stride * 4, n, k);
+      transpose(dst, kNr, reinterpret_cast<const char*>(at<T>(source, row, column)), source.stride * 4, n, k);
     } else {
       constexpr int64_t kStrip = 64;
       float strip[kNr * kStrip];
@@ -221,12 +221,12 @@ struct PackTransposed {
           const T* __restrict from = at<T>(source, row + j, column + i);
           for (int64_t l = 0; l < width; ++l) strip[j * kStrip + l] = as_f32<kTf32>(from[l]);
         }
-        transpose(dst + i * kNr, reinterpret_cast<const char*>(strip), kStrip * 4, n, width);
+        transpose(dst + i * kNr, kNr, reinterpret_cast<const char*>(strip), kStrip * 4, n, width);
       }
     }
   }
   void pairs() const {
-    transpose(dst, reinterpret_cast<const char*>(at<bf16>(source, row, column)), source.stride * 2, n, k / 2);
+    transpose(dst, kNr, reinterpret_cast<const char*>(at<bf16>(source, row, column)), source.stride * 2, n, k / 2);
     if (k % 2 == 0) return;
     Unit* last = reinterpret_cast<Unit*>(dst + k / 2 * kNr);
     for (int64_t j = 0; j < kNr; ++j)
@@ -254,6 +254,22 @@ void pack_columns(float* dst, int64_t panel, int width, const Source& s, int64_t
 }
 void pack_transposed(float* dst, const Source& s, int64_t row, int64_t n, int64_t column, int64_t k, bool pairs) {
   pack(PackTransposed{dst, s, row, n, column, k}, pairs);
+}
+
+void transpose_units(float* dst, int64_t dst_stride, const float* src, int64_t src_stride, int64_t k, int64_t n) {
+  for (int64_t i = 0; i < k; i += kNr)
+    transpose(dst + i, dst_stride, reinterpret_cast<const char*>(src + i * src_stride), src_stride * 4,
+              k - i < kNr ? k - i : kNr, n);
+}
+void pack_column_rows(float* dst, int64_t dst_stride, const Source& s, int64_t row, int64_t k, int64_t column,
+                      int64_t n) {
+  float strip[kNr * kNr];
+  for (int64_t j = 0; j < n; j += kNr)
+    for (int64_t i = 0; i < k; i += 2 * kNr) {
+      const int64_t deep = k - i < 2 * kNr ? k - i : 2 * kNr, wide = n - j < kNr ? n - j : kNr;
+      PackColumns<kNr>{strip, 0, s, row + i, deep, column + j, wide}.pairs();
+      transpose_units(dst + j * dst_stride + i / 2, dst_stride, strip, kNr, (deep + 1) / 2, wide);
+    }
 }
 
 #include "cpu/kernel_rows.inl"

@@ -47,7 +47,9 @@ double core_clock() {
   return std::max(double(kSums) / least, clock_limit());
 }
 
-double flops_per_cycle(Isa isa) {
+double flops_per_cycle(Isa isa, DType operands) {
+  if (operands == DType::bf16 && isa == Isa::amx_bf16) return 2 * 16 * 32;
+  if (operands == DType::bf16 && isa == Isa::avx512_bf16) return 2 * 32 * 2;
   if (isa >= Isa::avx512) return 2 * 16 * 2;
   if (isa == Isa::avx2) return 2 * 8 * 2;
 #if defined(__x86_64__)
@@ -72,6 +74,8 @@ int physical_cores(int threads, const std::string& cpus) {
   return std::clamp(threads, 1, std::max(1, int(cores.size())));
 }
 
-double peak_flops(int threads) { return physical_cores(threads) * flops_per_cycle(isa()) * core_clock(); }
+double peak_flops(int threads, DType operands) {
+  return physical_cores(threads) * flops_per_cycle(isa(), operands) * core_clock();
+}
 
 }  // namespace athanor

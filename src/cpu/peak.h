@@ -4,6 +4,7 @@
 #include <string>
 
 #include "cpu/isa.h"
+#include "tensor/dtype.h"
 
 namespace athanor {
 
@@ -11,14 +12,15 @@ namespace athanor {
 // higher.
 double core_clock();
 
-// f32 FLOP per cycle of one core: two FMA units of the vector width, which no core today exceeds.
-double flops_per_cycle(Isa);
+// FLOP per cycle of one core, with operands of f32 or, where the instruction set multiplies it, bf16: two units of the
+// vector width, which no core today exceeds, or the tile unit, a TDPBF16PS of 16 x 16 x 32 in 16 cycles.
+double flops_per_cycle(Isa, DType operands);
 
 // Physical cores that `threads` threads run on: at most the cores that the process may use; two hardware threads share
 // a core.
 int physical_cores(int threads, const std::string& cpus = "/sys/devices/system/cpu");
 
 // Peak FLOP/s of `threads` threads.
-double peak_flops(int threads);
+double peak_flops(int threads, DType operands);
 
 }  // namespace athanor

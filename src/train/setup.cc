@@ -403,13 +403,11 @@ double measure_quantized_flops(Backend backend) {
 double mfu_peak(const Config& c, Backend backend, DType compute, double most_flops) {
   if (c.peak_tflops > 0) return c.peak_tflops * 1e12;
   if (most_flops > 0) return most_flops;
-  if (backend.device.unified()) return measure_product_flops(backend, DType::f32);
   const double known = backend.device.peak_flops(compute);
   return known > 0 ? known : measure_product_flops(backend, compute);
 }
 
 Ceilings measure_ceilings(Backend backend, DType compute, bool quantized) {
-  if (backend.device.unified()) compute = DType::f32;  // CPU cores compute in f32 whatever the storage type
   Ceilings most{measure_product_flops(backend, compute), measure_copy_bytes(backend)};
   if (!quantized || backend.device.unified()) return most;
   most.quantized = measure_quantized_flops(backend), most.floats = measure_product_flops(backend, DType::f32, false);

@@ -4,6 +4,7 @@
 #include "convert/floats.h"
 #include "convert/hf_folder.h"
 #include "tests/convert/model_scratch.h"
+#include "tests/larger_error.h"
 
 namespace athanor::test {
 namespace {
@@ -73,7 +74,7 @@ TEST_F(IntWeights, FoldersAreReadBackWithinHalfAStep) {
     EXPECT_EQ(read.at(kMatrix).ints->group, group);
     const std::vector<float> a = floats_of(original, kMatrix), b = floats_of(read, kMatrix);
     double worst = 0;
-    for (size_t i = 0; i < a.size(); ++i) worst = std::max(worst, std::fabs(double(a[i] - b[i])));
+    for (size_t i = 0; i < a.size(); ++i) worst = testing::larger_error(worst, std::fabs(double(a[i] - b[i])));
     const double step = 0.5 / (((1 << bits) - 1) / 2.0);
     EXPECT_LE(worst, step * 0.51 + 0.5 / 256) << bits;
     EXPECT_GT(worst, 0) << bits;

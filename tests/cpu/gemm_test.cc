@@ -14,6 +14,8 @@
 #include "cpu/gemm_blocked.h"
 #include "cpu/gemm_plugin.h"
 #include "cpu/gemm_small.h"
+#include "tests/cpu/tile_unit.h"
+#include "tests/larger_error.h"
 #include "tests/temp_dir.h"
 
 namespace athanor {
@@ -134,7 +136,8 @@ Expected expected(const Case& c, const Operands& x) {
 void expect_near(const Case& c, const Operands& x, const Expected& e) {
   const std::vector<double> got = values(x.d, false, false);
   double worst = 0;
-  for (size_t i = 0; i < got.size(); ++i) worst = std::max(worst, std::abs(got[i] - e.sum[i]) / (e.size[i] + 1e-30));
+  for (size_t i = 0; i < got.size(); ++i)
+    worst = testing::larger_error(worst, std::abs(got[i] - e.sum[i]) / (e.size[i] + 1e-30));
   EXPECT_LE(worst, tolerance(c)) << c;
   EXPECT_TRUE(x.d.guards_intact()) << c;
 }
@@ -291,9 +294,7 @@ TEST(Gemm, SymmetricProductsHaveTheBitsOfFullOnes) {
   struct Sides {
     int64_t n, k;
   };
-  for (const Isa isa : kIsas) {
-    const Kernels* kern = kernels_of(isa);
-    if (!kern) continue;
+  for (const Kernels* kern : testing::all_kernels()) {
     for (DType t : {DType::f32, DType::bf16, DType::f16})
       for (const bool ta : {false, true})
         for (auto [n, k] :
@@ -319,13 +320,14 @@ TEST(Gemm, SymmetricProductsHaveTheBitsOfFullOnes) {
   }
 }
 
-// Every instruction set that this machine has, not only the one it would choose.
+// Every instruction set that this machine has, not only the one it would choose, and AMX.
 TEST(Gemm, AllInstructionSetsAreRight) {
   ThreadPool pool(2);
   for (const Isa isa : kIsas) {
     const Kernels* kern = kernels_of(isa);
-    if (!kern) continue;
-    EXPECT_STREQ(kern->name, name_of(isa));
+    EXPECT_STREQ(kern ? kern->name : name_of(isa), name_of(isa));
+  }
+  for (const Kernels* kern : testing::all_kernels()) {
     for (DType t : {DType::f32, DType::bf16, DType::f16})
       for (int layout = 0; layout < 4; ++layout)
         for (auto [m, n, k] : {std::array<int64_t, 3>{13, 37, 75}, {61, 130, 513}, {7, 9, 2}, {3, 2100, 131}}) {

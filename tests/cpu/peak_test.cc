@@ -15,7 +15,7 @@ namespace {
 
 // How far repeated measurements lie apart is the machine's matter: its clock may change between them.
 TEST(Peak, IsThatOfAPlausibleClock) {
-  const double clock = peak_flops(1) / flops_per_cycle(isa());
+  const double clock = peak_flops(1, DType::f32) / flops_per_cycle(isa(), DType::f32);
   EXPECT_GT(clock, 0.3e9);
   EXPECT_LT(clock, 10e9);
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "tests/larger_error.h"
 #include "tests/ops/optimizer_references.h"
 #include "tests/train/optimizer_rig.h"
 
@@ -105,7 +106,8 @@ TEST(Adafactor, EachTensorHasItsMomentsAndItsClippingAndMistakesShow) {
     const auto want = adafactor_in_double(sides, how);
     double most = 0;
     for (size_t p = 0; p < got.size(); ++p)
-      for (size_t i = 0; i < got[p].size(); ++i) most = std::max(most, std::abs(double(got[p][i]) - want[p][i]));
+      for (size_t i = 0; i < got[p].size(); ++i)
+        most = testing::larger_error(most, std::abs(double(got[p][i]) - want[p][i]));
     return most;
   };
   const auto got = trained(false);

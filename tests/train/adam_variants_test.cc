@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "base/rng.h"
+#include "tests/larger_error.h"
 #include "tests/train/optimizer_rig.h"
 
 namespace athanor::optimizers {
@@ -36,7 +37,7 @@ double most_off_after_20_steps(const OptimizerOptions& o, Gradient&& gradient_at
   double most = 0;
   for (size_t p = 0; p < kSizes.size(); ++p) {
     const std::vector<float> got = t.weights(p);
-    for (size_t i = 0; i < got.size(); ++i) most = std::max(most, std::abs(double(got[i]) - want[p][i]));
+    for (size_t i = 0; i < got.size(); ++i) most = testing::larger_error(most, std::abs(double(got[i]) - want[p][i]));
   }
   return most;
 }

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "reference/reference_ops.h"
+#include "tests/larger_error.h"
 #include "tests/train/optimizer_rig.h"
 
 namespace athanor::optimizers {
@@ -108,7 +109,7 @@ class GradientScale : public ::testing::TestWithParam<Rule> {
     double apart = 0, moved = 0;
     for (size_t i = 0; i < a.size(); ++i) {
       const double from = float(start(int64_t(i + tensor)));
-      apart = std::max(apart, std::abs((double(a[i]) - from) - factor * (double(b[i]) - from)));
+      apart = testing::larger_error(apart, std::abs((double(a[i]) - from) - factor * (double(b[i]) - from)));
       moved = std::max(moved, std::abs(double(a[i]) - from));
     }
     EXPECT_GT(moved, 1e-6);

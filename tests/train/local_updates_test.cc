@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "checkpoint/layout.h"
+#include "tests/larger_error.h"
 #include "tests/temp_dir.h"
 #include "tests/train/ranks_rig.h"
 
@@ -17,7 +18,7 @@ double most_difference(const std::vector<float>& a, const std::vector<float>& b)
   EXPECT_EQ(a.size(), b.size());
   double most = 0;
   for (size_t i = 0; i < std::min(a.size(), b.size()); ++i)
-    most = std::max(most, std::abs(double(a[i]) - double(b[i])));
+    most = testing::larger_error(most, std::abs(double(a[i]) - double(b[i])));
   return most;
 }
 
@@ -111,7 +112,7 @@ TEST(LocalUpdates, TheOuterStepIsNesterovMomentum) {
       for (size_t i = 0; i < v.size(); ++i) {
         const double d = double(theta[i]) - double(w[i]);
         v[i] = 0.9 * v[i] + d;
-        most = std::max(most, std::abs(double(next[i]) - (double(theta[i]) - 0.7 * (d + 0.9 * v[i]))));
+        most = testing::larger_error(most, std::abs(double(next[i]) - (double(theta[i]) - 0.7 * (d + 0.9 * v[i]))));
         moved = std::max(moved, std::abs(double(next[i]) - double(w[i])));
       }
       EXPECT_LT(most, 1e-6) << step;
@@ -156,7 +157,7 @@ TEST(LocalUpdates, DelayedOuterStepsMatchTheFormula) {
         theta[i] -= 0.7 * (d[i] + 0.9 * v[i]);
         for (const int k : {0, 1}) {
           const double w = kMixing * double(before[k][at][i]) + (1 - kMixing) * theta[i];
-          most = std::max(most, std::abs(double(after[k][at][i]) - w));
+          most = testing::larger_error(most, std::abs(double(after[k][at][i]) - w));
           moved = std::max(moved, std::abs(w - double(before[k][at][i])));
         }
       }

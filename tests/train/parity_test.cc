@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "checkpoint/safetensors.h"
 #include "config/config.h"
+#include "tests/larger_error.h"
 #include "tests/train/harness.h"
 #include "train/snapshot.h"
 
@@ -47,7 +48,8 @@ Difference compare(const float* a, const std::vector<float>& b) {
   double aa = 0, bb = 0, ab = 0, dd = 0, worst = 0;
   for (size_t i = 0; i < b.size(); ++i) {
     const double x = a[i], y = b[i];
-    aa += x * x, bb += y * y, ab += x * y, dd += (x - y) * (x - y), worst = std::max(worst, std::abs(x - y));
+    aa += x * x, bb += y * y, ab += x * y, dd += (x - y) * (x - y),
+        worst = testing::larger_error(worst, std::abs(x - y));
   }
   return {ab / std::sqrt(aa * bb), std::sqrt(dd / bb), worst};
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "tests/larger_error.h"
 #include "tests/sanitized.h"
 #include "tests/train/optimizer_rig.h"
 #include "tests/train/ranks_rig.h"
@@ -72,10 +73,11 @@ double most_off(const Layer& l, Clip how) {
   double most = 0;
   const std::vector<float> weights = t.weights(1), biases = t.weights(2);
   for (int64_t r = 0; r < outputs; ++r) {
-    most = std::max(most, std::abs(double(biases[size_t(r)]) - want(r + 1000, r, true)));
+    most = testing::larger_error(most, std::abs(double(biases[size_t(r)]) - want(r + 1000, r, true)));
     for (int64_t c = 0; c < kInputs; ++c)
-      most = std::max(most, std::abs(double(weights[size_t(l.in_out ? c * outputs + r : r * kInputs + c)]) -
-                                     want(r * kInputs + c, r, false)));
+      most =
+          testing::larger_error(most, std::abs(double(weights[size_t(l.in_out ? c * outputs + r : r * kInputs + c)]) -
+                                               want(r * kInputs + c, r, false)));
   }
   if (const Tensor& value = t.params.units()[0]->value)
     for (size_t p : {1, 2}) {

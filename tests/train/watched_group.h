@@ -9,6 +9,7 @@
 
 #include "perf/traffic.h"
 #include "tests/comm/forwarding.h"
+#include "tests/larger_error.h"
 #include "tests/train/ranks_rig.h"
 
 namespace athanor::ranks {
@@ -242,7 +243,8 @@ bool shows_with(const Setting& s, const Curve& want, Mistake mistake) {
 // Maximum difference of a weight.
 inline float furthest(const Curve& want, const WatchedCurve& got) {
   float most = 0;
-  for (size_t i = 0; i < want.masters.size(); ++i) most = std::max(most, std::abs(got.masters[i] - want.masters[i]));
+  for (size_t i = 0; i < want.masters.size(); ++i)
+    most = testing::larger_error(most, std::abs(got.masters[i] - want.masters[i]));
   return most;
 }
 
