@@ -26,10 +26,12 @@ int64_t even_block(int64_t size, int64_t most, int64_t unit) {
   return round_up(div_ceil(size, div_ceil(size, most)), unit);
 }
 
-// a is read in place if it needs no conversion and its elements are whole units.
-bool can_read_a(const Gemm& op, bool pairs) {
+// a is read in place if it needs no conversion and its elements are whole units. Of a^T a micro-kernel reads mr values
+// per row: with few of them each cache line is read by several micro-kernels, and may have left L1 in between.
+bool can_read_a(const Gemm& op, const Kernels& kern, bool pairs) {
+  constexpr int kFewRows = 8;
   if (pairs) return !op.ta && op.a.stride() % 2 == 0 && op.k() % 2 == 0;
-  return op.a.dtype == DType::f32 && !op.tf32;
+  return op.a.dtype == DType::f32 && !op.tf32 && !(op.ta && kern.mr < kFewRows);
 }
 
 // Halves the larger side of the tiles until there are enough tiles. If a is packed, tiles stay wide, since their part
@@ -54,7 +56,7 @@ GemmBlocking gemm_blocking(const Gemm& op, const Kernels& kern, int64_t most_lan
   const int64_t m = op.m(), n = op.n(), k = op.k();
   GemmBlocking g{};
   g.pairs = kern.by_row_pairs && op.a.dtype == DType::bf16 && op.b.dtype == DType::bf16;
-  g.direct_a = can_read_a(op, g.pairs);
+  g.direct_a = can_read_a(op, kern, g.pairs);
   const int64_t per_unit = g.pairs ? 2 : 1;
   g.kc = even_block(k, kUnits * per_unit, 8);
   g.kcs = div_ceil(k, g.kc);
