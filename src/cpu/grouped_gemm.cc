@@ -22,6 +22,7 @@ size_t CpuOps::scratch(const GroupedGemm& op) const {
 }
 
 void CpuOps::run(const GroupedGemm& op, void* scratch) {
+  if (op.h) return in_parts(op, [&](const auto& part) { run(part, scratch); });
   const int32_t* offsets = op.offsets.as<int32_t>();
   int32_t before = 0;
   for (int64_t e = 0; e < op.experts(); ++e) {

@@ -52,6 +52,7 @@ class CudaOps final : public Decorated<CudaOps>, public Tuning {
     }
     bool fuses(const Gemm& op) const { return gemm->fuses(op); }
     bool fuses(const AttentionBwd& op) const { return attention.fuses(op); }
+    bool fuses(const GroupedGemm& op) const { return gemm->fuses(op); }
   };
   const Sizes& inner() const { return sizes_; }
 

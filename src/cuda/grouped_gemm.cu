@@ -164,11 +164,12 @@ void launch_grouped(const GroupedGemm& op, cudaStream_t stream) {
 }
 }  // namespace
 
-void run(const GroupedGemm& op, void*, cudaStream_t stream) {
+void run(const GroupedGemm& op, void* scratch, cudaStream_t stream) {
   if (op.rows() == 0 || op.d.numel() == 0) return;
   CHECK(op.a.dtype == op.b.dtype && op.rows() < int64_t{1} << 31, op.kName, ": factors of ", op.a.dtype, " and ",
         op.b.dtype, ", ", op.rows(), " rows; expected one type and 32-bit indices");
   if (grouped_wgmma_takes(op)) return run_grouped_by_wgmma(op, stream);
+  if (op.h) return in_parts(op, [&](const auto& part) { run(part, scratch, stream); });
   by_type(op.a.dtype, [&]<class A>() { by_type(op.d.dtype, [&]<class D>() { launch_grouped<A, D>(op, stream); }); });
 }
 }  // namespace athanor::cuda

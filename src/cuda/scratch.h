@@ -167,6 +167,15 @@ inline bool own_product_takes(const GemmProblem& p, int capability) {
          p.m < kMost && whole(p.n) && whole(p.k) && whole(p.stride_a) && whole(p.stride_b) && whole(p.stride_d) &&
          div_ceil<int64_t>(p.m, 128) * div_ceil<int64_t>(p.n, 256) < kMost;
 }
+// The same of gemm/grouped_wgmma.cu, whose epilogue is SwiGLU with a weight for each row.
+inline bool grouped_product_takes(const GroupedGemm& op, int capability) {
+  constexpr int64_t kMost = int64_t{1} << 30;  // tile coordinates are 32-bit integers
+  const DType type = op.a.dtype;
+  const bool d_fits = op.d.dtype == type || (op.product == Grouped::weight_gradient && op.d.dtype == DType::f32);
+  return capability == 90 && (type == DType::bf16 || type == DType::f16) && op.b.dtype == type && d_fits &&
+         op.inputs() % 8 == 0 && op.outputs() % (op.h ? 16 : 8) == 0 && op.rows() > 0 && op.rows() < kMost &&
+         op.matrices().rows() < kMost && op.inputs() < kMost;
+}
 inline bool transposes_quantized(int capability) { return capability >= 89; }  // GPUs that have FP8 GEMMs
 // `moved` leaves out the rearranged scales, which are too few to count.
 inline ScaledGemmPlan plan_scaled_gemm(const ScaledGemm& op, const NativeProduct& native) {

@@ -181,18 +181,27 @@ Var moe(Net n, Var x, const Moe& layer, int number, Var residual, UniqueFn<Var(V
   const CollectiveSubject subject(block);
   const auto r = std::make_shared<Routes>(route(n, x.t(), layer, number));
   const int64_t rows = r->rows.count(), f = n.params.placement(layer.down).shape[1];
-  Buffer gate_up = c.alloc("moe.gate_up", {rows, 2 * f});
+  Buffer gate_up = c.alloc("moe.gate_up", {rows, 2 * f}), hidden;
   {
     const Buffer sorted = to_experts(c, r->rows, x.t(), "moe.x");
-    c.run(product(n, *r, Grouped::forward, gate_up.t, sorted.t, n.params.value(layer.gate_up)));
+    GroupedGemm up = product(n, *r, Grouped::forward, gate_up.t, sorted.t, n.params.value(layer.gate_up));
+    up.h = {nullptr, x.t().dtype, {rows, f}}, up.weights = r->rows.slot_weights(), up.slots = r->rows.slots.t;
+    if (c.ops.fuses(up)) {
+      hidden = c.alloc("moe.h", up.h.shape);
+      up.h = hidden.t;
+    } else {
+      up.h = up.weights = up.slots = {};
+    }
+    c.run(up);
   }
   Buffer y = c.alloc("moe.y", {rows, x.t().cols()});
-  {
-    const Buffer hidden = c.alloc("moe.h", {rows, f});
+  if (!hidden) {
+    hidden = c.alloc("moe.h", {rows, f});
     c.run(
         WeightedSwigluFwd{.y = hidden.t, .gu = gate_up.t, .weights = r->rows.slot_weights(), .slots = r->rows.slots.t});
-    c.run(product(n, *r, Grouped::forward, y.t, hidden.t, n.params.value(layer.down)));
   }
+  c.run(product(n, *r, Grouped::forward, y.t, hidden.t, n.params.value(layer.down)));
+  hidden = {};
   c.record("moe", [&params = n.params, layer, number, block, r, gate_up = std::move(gate_up), saved = c.save(x),
                    sx = x.slot()](Ctx& cc) mutable {
     const CollectiveSubject backward(block);

@@ -17,6 +17,7 @@ struct Decorated : Ops {
 
   bool fuses(const Gemm& op) const override { return asked(op); }
   bool fuses(const AttentionBwd& op) const override { return asked(op); }
+  bool fuses(const GroupedGemm& op) const override { return asked(op); }
   ScaledGemmPlan plan_scaled_gemm(const ScaledGemm& op) const override {
     const auto& inner = static_cast<const D*>(this)->inner();
     if constexpr (std::is_base_of_v<Ops, std::remove_cvref_t<decltype(inner)>>) return inner.plan_scaled_gemm(op);

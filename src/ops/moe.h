@@ -364,11 +364,21 @@ struct GroupedGemm {
   Tensor offsets;  // [E + 1] i32: from 0, non-decreasing, at most R; later rows are not read or written
   Grouped product = Grouped::forward;
   bool tf32 = false;  // as in Gemm
+  // Optional, forward alone: d is [gate | up], and h the y of WeightedSwigluFwd, computed from the rounded d; undefined
+  // in rows of no expert. in_parts() below defines it.
+  Tensor h = {};        // [R, O / 2]
+  Tensor weights = {};  // [N, k] f32
+  Tensor slots = {};    // [R] i32, distinct
   static constexpr const char* kName = "grouped_gemm";
-  std::array<Field, 4> fields() {
+  std::array<Field, 7> fields() {
     const bool adds = product == Grouped::weight_gradient;
-    return {
-        {{"d", adds ? Io::inout : Io::out, &d}, {"a", Io::in, &a}, {"b", Io::in, &b}, {"offsets", Io::in, &offsets}}};
+    return {{{"d", adds ? Io::inout : Io::out, &d},
+             {"a", Io::in, &a},
+             {"b", Io::in, &b},
+             {"offsets", Io::in, &offsets},
+             {"h", Io::out, &h},
+             {"weights", Io::in, &weights},
+             {"slots", Io::in, &slots}}};
   }
   int64_t experts() const { return offsets.numel() - 1; }
   int64_t rows() const { return a.rows(); }  // R
@@ -387,7 +397,12 @@ struct GroupedGemm {
       e.shape("a", a, out).shape("b", b, in).gradient("d", d, d.shape);
     else
       e.shape("a", a, product == Grouped::forward ? in : out).shape("d", d, product == Grouped::forward ? out : in);
+    e.that(bool(h) == bool(weights) && bool(h) == bool(slots), "h", "weights and slots with it, and only then");
+    if (!h) return;
+    e.that(product == Grouped::forward && outputs() % 2 == 0, "h", "the forward GEMM of an even number of outputs");
+    swiglu().check();
   }
+  WeightedSwigluFwd swiglu() const { return {.y = h, .gu = d, .weights = weights, .slots = slots}; }
   Cost cost() const { return {2.0 * double(rows()) * double(outputs()) * double(inputs()), traffic(*this)}; }
   // The GEMM of one expert, whose rows are [begin, end).
   Gemm of_expert(int64_t expert, int64_t begin, int64_t end) const {
@@ -406,5 +421,14 @@ struct GroupedGemm {
             .tf32 = tf32};
   }
 };
+
+// Defines GroupedGemm with h: run() gets the op without it, then WeightedSwigluFwd.
+template <class Run>
+void in_parts(const GroupedGemm& op, Run&& run) {
+  GroupedGemm plain = op;
+  plain.h = plain.weights = plain.slots = {};
+  run(plain);
+  if (op.h) run(op.swiglu());
+}
 
 }  // namespace athanor

@@ -64,6 +64,7 @@ class Ops {
   // and dtypes only. Layers then request SwiGLU or RoPE as an epilogue, and RoPE's backward within attention's.
   virtual bool fuses(const Gemm&) const { return false; }
   virtual bool fuses(const AttentionBwd&) const { return false; }  // with cos_sin
+  virtual bool fuses(const GroupedGemm&) const { return false; }   // with h
   virtual ScaledGemmPlan plan_scaled_gemm(const ScaledGemm&) const { return {}; }
   // True if quantized GEMMs expect K contiguous in both operands, so that callers should have Quantize write transposed
   // values where needed.

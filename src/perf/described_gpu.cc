@@ -89,6 +89,7 @@ struct Sizes {
     return own;
   }
   bool fuses(const Gemm& op) const { return cuda::own_product_takes(problem_of(op), capability); }
+  bool fuses(const GroupedGemm& op) const { return cuda::grouped_product_takes(op, capability); }
 };
 
 class DescribedOps final : public Decorated<DescribedOps>, public Tuning {

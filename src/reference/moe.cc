@@ -284,7 +284,8 @@ void ReferenceOps::run(const WeightedSwigluBwd& op, void*) {
   store(op.dweights, dweights);
 }
 
-void ReferenceOps::run(const GroupedGemm& op, void*) {
+void ReferenceOps::run(const GroupedGemm& op, void* scratch) {
+  if (op.h) return in_parts(op, [&](const auto& part) { run(part, scratch); });
   const int32_t* offsets = ints(op.offsets);
   CHECK(offsets[0] == 0 && offsets[op.experts()] <= op.rows(), "grouped_gemm.offsets: from ", offsets[0], " to ",
         offsets[op.experts()], ", expected 0 to at most ", op.rows());

@@ -403,6 +403,15 @@ GroupedGemm product(const Sizes& s, const Layer& l, Grouped kind, DType dt, DTyp
   return op;
 }
 
+// The forward GEMM with SwiGLU.
+GroupedGemm gated(const Sizes& s, const Layer& l, DType dt) {
+  GroupedGemm op = product(s, l, Grouped::forward, dt, dt);
+  op.h = tensor(dt, {op.rows(), l.outputs / 2});
+  op.weights = tensor(DType::f32, {s.tokens, s.chosen});
+  op.slots = tensor(DType::i32, {op.rows()});
+  return op;
+}
+
 void products(Examiner& examine) {
   constexpr const char* kNames[] = {"forward", "input gradient", "weight gradient"};
   struct Group {
@@ -445,6 +454,12 @@ void products(Examiner& examine) {
         examine(OpCase<GroupedGemm>{cat(kNames[int(kind)], " tiles ", l.outputs, " ", d),
                                     product(kTiles, l, kind, DType::bf16, d),
                                     {{"offsets", listed({0, 0, 1, 130, 193, 320})}}});
+    }
+  for (const DType dt : {DType::bf16, DType::f16, DType::f32})
+    for (const Layer& l : {Layer{144, 264}, Layer{544, 136}, Layer{34, 40}}) {
+      constexpr Sizes kTiles{160, 5, 2};
+      const Values values{{"offsets", listed({0, 0, 1, 130, 193, 320})}, {"slots", permuted(320)}};
+      examine(OpCase<GroupedGemm>{cat("SwiGLU ", l.outputs, " ", dt), gated(kTiles, l, dt), values});
     }
   constexpr Sizes kSmall{5, 3, 2};
   const Layer layer{4, 3};

@@ -60,6 +60,7 @@ class GemmRunner {
   NativeProduct native(const ScaledGemm& op);
   int capability() const { return capability_; }  // compute capability of the GPU: 90 for 9.0
   bool fuses(const Gemm& op) const { return own_product_takes(problem_of(op), capability_); }
+  bool fuses(const GroupedGemm& op) const { return grouped_product_takes(op, capability_); }
 
   // Autotunes the distinct problems of the ops that have no measured choice, those with the most work first: times the
   // heuristic's best results, for epilogues also separate kernels, and keeps the fastest. Uses only the alignment of

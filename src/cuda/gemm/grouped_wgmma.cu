@@ -1,24 +1,41 @@
 // Grouped GEMMs of a mixture of experts by warpgroups (sm_90a).
 //   forward: d = a W_e^T;  input gradient: d = a W_e;  weight gradient: d_e += a_e^T b_e
-// Layout: persistent blocks take the tiles of all experts in turn, 128 rows and 256 columns of d or of an expert's d_e;
-// they find them from the offsets in device memory, and nothing depends on the host. One warp copies 64 elements along K
+//   forward with SwiGLU: d = [gate | up] = a W_e^T, and h = weight silu(gate) up
+// Layout: persistent blocks take the tiles of all experts in turn, 128 rows and 256 columns of d or of an expert's d_e,
+// with SwiGLU 128 of gate and the same 128 of up, so that a thread's registers hold both; they find them from the offsets in device memory, and nothing depends on the host. One warp copies 64 elements along K
 // of a and b at a time into a ring by TMA; two warpgroups multiply 64 rows each by wgmma, with the sums in registers. A tile at the end of an expert's rows reads those of the next expert: they give rows of d that are not
 // stored; along K, in the weight gradient, they are replaced by zeros in shared memory. Compute bound from some 300 rows
 // per expert on. Deterministic: a sum is over K in order. No GPU has run it yet.
 #include "cuda/gemm/grouped_wgmma.h"
 
+#include "cuda/activation.h"
 #include "cuda/gemm/wgmma_tiles.h"
 #include "cuda/host_tools.h"
+#include "cuda/scratch.h"
 
 namespace athanor::cuda {
 namespace {
 
-constexpr int kBarrier = 1;  // named barrier of the consumers
+constexpr int kBarrier = 1;          // named barrier of the consumers
+constexpr int kHalf = kColumns / 2;  // with SwiGLU the gates of a tile
 
 struct Experts {
   const int* offsets;  // [experts + 1]
   int experts, outputs, inputs;
 };
+// The epilogue. Without SwiGLU: none.
+struct Plain {
+  static constexpr int kWidth = kColumns;  // columns of a tile, of d or of gate
+};
+template <class T>
+struct Swiglu {
+  static constexpr int kWidth = kHalf;
+  T* h;                  // [rows, outputs / 2]
+  const float* weights;  // [slots]
+  const int* slots;      // [rows]
+};
+template <class Epilogue>
+constexpr bool kGated = !std::is_same_v<Epilogue, Plain>;
 template <Grouped product>
 struct Maps {
   CUtensorMap a, b;
@@ -38,10 +55,12 @@ struct Tile {
 
 // Calls visit(tile) for each of this block's tiles. An expert's tiles are numbered column by column, so that blocks which
 // run at the same time share columns of W.
-template <Grouped product, class F>
+template <Grouped product, class Epilogue, class F>
 __device__ __forceinline__ void for_experts(const Experts& x, F visit) {
   constexpr bool kWeights = product == Grouped::weight_gradient;
-  const int width = product == Grouped::forward ? x.outputs : x.inputs, columns = (width + kColumns - 1) / kColumns;
+  constexpr int kWidth = Epilogue::kWidth;
+  const int width = product == Grouped::forward ? x.outputs / (kColumns / kWidth) : x.inputs;
+  const int columns = (width + kWidth - 1) / kWidth;
   int expert = 0, before = 0, begin = x.offsets[0], end = x.offsets[1];  // before: tiles of earlier experts
   for (int i = static_cast<int>(blockIdx.x);; i += static_cast<int>(gridDim.x)) {
     int rows = 0;  // tiles along the rows
@@ -53,7 +72,7 @@ __device__ __forceinline__ void for_experts(const Experts& x, F visit) {
       begin = end, end = x.offsets[expert + 1];
     }
     const int within = i - before;
-    visit(Tile{expert, (kWeights ? 0 : begin) + within % rows * kRows, within / rows * kColumns, begin, end});
+    visit(Tile{expert, (kWeights ? 0 : begin) + within % rows * kRows, within / rows * kWidth, begin, end});
   }
 }
 
@@ -65,10 +84,10 @@ __device__ __forceinline__ int steps_of(const Experts& x, const Tile& tile) {
   return (terms + kTerms - 1) / kTerms;
 }
 
-template <Grouped product, class T>
+template <class Epilogue, Grouped product, class T>
 __device__ __forceinline__ void produce(Smem<T>& smem, Ring<kSlots>& ring, const Maps<product>& maps, const Experts& x) {
   Turn<kSlots> turn;
-  for_experts<product>(x, [&](const Tile& tile) {
+  for_experts<product, Epilogue>(x, [&](const Tile& tile) {
     const int steps = steps_of<product>(x, tile);
 #pragma unroll 1
     for (int step = 0; step < steps; ++step)
@@ -85,7 +104,10 @@ __device__ __forceinline__ void produce(Smem<T>& smem, Ring<kSlots>& ring, const
           ptx::tma_load(slot.a, &maps.a, full, k, tile.row);
         }
         if constexpr (product == Grouped::forward) {
-          ptx::tma_load(slot.b, &maps.b, full, k, tile.expert * x.outputs + tile.column);
+          const int row = tile.expert * x.outputs + tile.column;
+          ptx::tma_load(slot.b, &maps.b, full, k, row);
+          if constexpr (kGated<Epilogue>)
+            ptx::tma_load(slot.b + kHalf * kTerms, &maps.b, full, k, row + x.outputs / 2);
         } else {
           const int row = product == Grouped::weight_gradient ? tile.begin + k : tile.expert * x.outputs + k;
 #pragma unroll
@@ -136,15 +158,38 @@ __device__ __forceinline__ void multiply(Sums& sums, Smem<T>& smem, Ring<kSlots>
   });
 }
 
-// Stores a warp's sums, whose first element is at (row, column) of d [.., columns], up to row `end`, through a panel of
-// shared memory: 128 bytes of a row at a time.
+// Rows of a result, [.., columns] in memory with `stride` elements from one row to the next; those from `end` on are not
+// stored.
 template <class T>
-__device__ __forceinline__ void store_rows(const Sums& sums, T* panel, T* d, int row, int end, int column, int columns) {
-  const int lane = lane_id();
+struct Result {
+  T* data;
+  int columns, stride, end;
+};
+
+using Words = uint32_t[8][2];  // a lane's words of 64 columns of its warp's rows: [n][h]
+
+// Stores a warp's words, the first of which is at (row, column), through a panel of shared memory: 128 bytes of a row at a
+// time.
+template <class T>
+__device__ __forceinline__ void store_words(const Words& words, T* panel, const Result<T>& to, int row, int column) {
+  const int lane = lane_id(), at = column + lane % 8 * 8;
   const auto* bytes = reinterpret_cast<const unsigned char*>(panel);
+  __syncwarp();
+  write_panel(panel, words);
+  __syncwarp();
+#pragma unroll
+  for (int r = lane / 8; r < kWarpRows; r += 4)
+    if (row + r < to.end && at < to.columns)
+      st16(to.data + static_cast<int64_t>(row + r) * to.stride + at,
+           ld16(bytes + r * kRowBytes + (lane % 8 ^ r % 8) * 16));
+}
+
+// Stores a warp's sums, the first of which is at (row, column).
+template <class T>
+__device__ __forceinline__ void store_rows(const Sums& sums, T* panel, const Result<T>& d, int row, int column) {
 #pragma unroll
   for (int c = 0; c < kColumns / kBoxColumns; ++c) {
-    uint32_t words[8][2];
+    Words words;
 #pragma unroll
     for (int n = 0; n < 8; ++n) {
 #pragma unroll
@@ -153,14 +198,40 @@ __device__ __forceinline__ void store_rows(const Sums& sums, T* panel, T* d, int
         words[n][h] = word_of<T>(sums[at], sums[at + 1]);
       }
     }
-    __syncwarp();
-    write_panel(panel, words);
-    __syncwarp();
-    const int at = column + c * kBoxColumns + lane % 8 * 8;
+    store_words(words, panel, d, row, column + c * kBoxColumns);
+  }
+}
+
+// Stores gate and up in d, and h.
+template <class T>
+__device__ __forceinline__ void store_rows(const Sums& sums, T* panel, const Result<T>& d, int row, int column,
+                                           const Swiglu<T>& epilogue) {
+  const int half = d.columns / 2;
+  const Result<T> gates{d.data, half, d.stride, d.end}, ups{d.data + half, half, d.stride, d.end};
+  const Result<T> made{epilogue.h, half, half, d.end};
+  float weight[2];
 #pragma unroll
-    for (int r = lane / 8; r < kWarpRows; r += 4)
-      if (row + r < end && at < columns)
-        st16(d + static_cast<int64_t>(row + r) * columns + at, ld16(bytes + r * kRowBytes + (lane % 8 ^ r % 8) * 16));
+  for (int h = 0; h < 2; ++h) {
+    const int at = row + 8 * h + lane_id() / 4;
+    weight[h] = at < d.end ? epilogue.weights[epilogue.slots[at]] : 0.f;
+  }
+#pragma unroll
+  for (int c = 0; c < kHalf / kBoxColumns; ++c) {
+    Words gate, up, y;
+#pragma unroll
+    for (int n = 0; n < 8; ++n) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const int g = (8 * c + n) * 4 + 2 * h, u = g + kHalf / 2;
+        gate[n][h] = word_of<T>(sums[g], sums[g + 1]);
+        up[n][h] = word_of<T>(sums[u], sums[u + 1]);
+        y[n][h] = word_of<T>(swiglu(element<T>(&gate[n][h], 0), element<T>(&up[n][h], 0)) * weight[h],
+                             swiglu(element<T>(&gate[n][h], 1), element<T>(&up[n][h], 1)) * weight[h]);
+      }
+    }
+    store_words(gate, panel, gates, row, column + c * kBoxColumns);
+    store_words(up, panel, ups, row, column + c * kBoxColumns);
+    store_words(y, panel, made, row, column + c * kBoxColumns);
   }
 }
 
@@ -184,9 +255,9 @@ __device__ __forceinline__ void add_rows(const Sums& sums, D* d, int row, int ou
   }
 }
 
-template <Grouped product, class T, class D>
+template <Grouped product, class T, class D, class Epilogue>
 __device__ __forceinline__ void run_block(Smem<T>& smem, Ring<kSlots>& ring, const Maps<product>& maps,
-                                          const Experts& x, D* d) {
+                                          const Experts& x, D* d, const Epilogue& epilogue) {
   if (threadIdx.x == 0) {
     ring.init(kWarps);
     ptx::fence_mbar_init();
@@ -195,59 +266,69 @@ __device__ __forceinline__ void run_block(Smem<T>& smem, Ring<kSlots>& ring, con
   ptx::wait_for_earlier_kernels();
   if (threadIdx.x >= kConsumers) {
     ptx::registers_decrease<kProducerRegisters>();
-    if (warp_id() == kWarps) produce<product>(smem, ring, maps, x);
+    if (warp_id() == kWarps) produce<Epilogue>(smem, ring, maps, x);
     return;
   }
   ptx::registers_increase<kConsumerRegisters>();
   const int group = group_id(), warp = __shfl_sync(~0u, warp_id(), 0);
   Turn<kSlots> turn;
-  for_experts<product>(x, [&](const Tile& tile) {
+  for_experts<product, Epilogue>(x, [&](const Tile& tile) {
     Sums sums;
     multiply<product>(sums, smem, ring, turn, group, static_cast<uint32_t>(steps_of<product>(x, tile)),
                       tile.end - tile.begin);
     const int row = tile.row + warp * kWarpRows;
-    if constexpr (product == Grouped::weight_gradient)
+    if constexpr (product == Grouped::weight_gradient) {
       add_rows(sums, d + static_cast<int64_t>(tile.expert) * x.outputs * x.inputs, row, x.outputs, tile.column,
                x.inputs);
-    else
-      store_rows(sums, smem.panels[warp], d, row, tile.end, tile.column,
-                 product == Grouped::forward ? x.outputs : x.inputs);
+    } else {
+      const int columns = product == Grouped::forward ? x.outputs : x.inputs;
+      const Result<T> to{d, columns, columns, tile.end};
+      if constexpr (kGated<Epilogue>)
+        store_rows(sums, smem.panels[warp], to, row, tile.column, epilogue);
+      else
+        store_rows(sums, smem.panels[warp], to, row, tile.column);
+    }
   });
 }
 #endif
 
-template <Grouped product, class T, class D>
+template <Grouped product, class T, class D, class Epilogue>
 __global__ void __launch_bounds__(kImageThreads, 1)
-    grouped_wgmma(const __grid_constant__ Maps<product> maps, const __grid_constant__ Experts x, D* d) {
+    grouped_wgmma(const __grid_constant__ Maps<product> maps, const __grid_constant__ Experts x, D* d,
+                  const __grid_constant__ Epilogue epilogue) {
 #if PTX_SM90A
   SHARED(Ring<kSlots>, ring);
   DYN_SMEM(raw);
-  run_block<product>(*reinterpret_cast<Smem<T>*>(raw), ring, maps, x, d);
+  run_block<product>(*reinterpret_cast<Smem<T>*>(raw), ring, maps, x, d, epilogue);
 #endif
 }
 
 // ---- launchers
 
-template <Grouped product, class T, class D>
-void launch_grouped_wgmma(const GroupedGemm& op, cudaStream_t stream) {
+template <Grouped product, class T, class D, class Epilogue = Plain>
+void launch_grouped_wgmma(const GroupedGemm& op, cudaStream_t stream, const Epilogue& epilogue = {}) {
   constexpr bool kWeights = product == Grouped::weight_gradient, kForward = product == Grouped::forward;
   const TensorMapEncoder encode = tensor_map_encoder();
   const auto map = [&](const Tensor& t, uint32_t box) {
     return tensor_map<T>(encode, {data<T>(t), t.rows(), t.cols(), t.cols(), box});
   };
-  const Maps<product> maps{map(op.a, kWeights ? kTerms : kRows), map(op.b, kForward ? kColumns : kTerms)};
+  const Maps<product> maps{map(op.a, kWeights ? kTerms : kRows), map(op.b, kForward ? Epilogue::kWidth : kTerms)};
   const Experts x{data<int>(op.offsets), static_cast<int>(op.experts()), static_cast<int>(op.outputs()),
                   static_cast<int>(op.inputs())};
   const int64_t rows = kWeights ? op.experts() * div_ceil<int64_t>(op.outputs(), kRows)
                                 : div_ceil<int64_t>(op.rows(), kRows) + op.experts();
-  const int64_t tiles = rows * div_ceil<int64_t>(kForward ? op.outputs() : op.inputs(), kColumns);
+  const int64_t width = kForward ? op.outputs() / (kColumns / Epilogue::kWidth) : op.inputs();
+  const int64_t tiles = rows * div_ceil<int64_t>(width, Epilogue::kWidth);
   const LaunchConfig config{dim3(grid_size(std::min<int64_t>(multiprocessors(), tiles))), dim3(kThreads),
                             sizeof(Smem<T>), stream};
-  CUDA_CHECK(launch(grouped_wgmma<product, T, D>, config, maps, x, data<D>(op.d)));
+  CUDA_CHECK(launch(grouped_wgmma<product, T, D, Epilogue>, config, maps, x, data<D>(op.d), epilogue));
 }
 
 template <class T>
 void launch_product(const GroupedGemm& op, cudaStream_t stream) {
+  if (op.h)
+    return launch_grouped_wgmma<Grouped::forward, T, T>(
+        op, stream, Swiglu<T>{data<T>(op.h), data<float>(op.weights), data<int>(op.slots)});
   if (op.product == Grouped::forward) return launch_grouped_wgmma<Grouped::forward, T, T>(op, stream);
   if (op.product == Grouped::input_gradient) return launch_grouped_wgmma<Grouped::input_gradient, T, T>(op, stream);
   if (op.d.dtype == DType::f32) return launch_grouped_wgmma<Grouped::weight_gradient, T, float>(op, stream);
@@ -257,15 +338,9 @@ void launch_product(const GroupedGemm& op, cudaStream_t stream) {
 }  // namespace
 
 bool grouped_wgmma_takes(const GroupedGemm& op) {
-  constexpr int64_t kMost = int64_t{1} << 30;  // tile coordinates are 32-bit integers
   const auto aligned = [](const Tensor& t) { return reinterpret_cast<uintptr_t>(t.data) % 16 == 0; };
-  const DType type = op.a.dtype;
-  const bool d_fits =
-      op.d.dtype == type || (op.product == Grouped::weight_gradient && op.d.dtype == DType::f32);
-  return (type == DType::bf16 || type == DType::f16) && op.b.dtype == type && d_fits && op.inputs() % 8 == 0 &&
-         op.outputs() % 8 == 0 && op.rows() > 0 && op.rows() < kMost && op.matrices().rows() < kMost &&
-         op.inputs() < kMost && aligned(op.a) && aligned(op.b) && aligned(op.d) &&
-         has_image(grouped_wgmma<Grouped::forward, bf16, bf16>);
+  return grouped_product_takes(op, 90) && aligned(op.a) && aligned(op.b) && aligned(op.d) && aligned(op.h) &&
+         has_image(grouped_wgmma<Grouped::forward, bf16, bf16, Plain>);
 }
 
 void run_grouped_by_wgmma(const GroupedGemm& op, cudaStream_t stream) {

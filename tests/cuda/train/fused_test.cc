@@ -51,6 +51,7 @@ class Apart final : public Decorated<Apart> {
   }
   bool fuses(const Gemm& op) const override { return !apart_ && ops_.fuses(op); }
   bool fuses(const AttentionBwd& op) const override { return !apart_ && ops_.fuses(op); }
+  bool fuses(const GroupedGemm& op) const override { return !apart_ && ops_.fuses(op); }
   int64_t rotated_back = 0, rotated_behind = 0;  // gradients of q and k, by attention, and by a launch behind it
 
  private:
