@@ -22,17 +22,17 @@ uint32_t units_from(float low, float high) {
 }
 
 struct Tiles {
-  alignas(64) float c[16][16];
-  alignas(64) uint32_t a[16][16], b[16][16];
+  alignas(64) float c[256];  // [16][16], like a and b
+  alignas(64) uint32_t a[256], b[256];
   explicit Tiles(uint64_t stream, float size) {
     for (int i = 0; i < 256; ++i) {
       const auto x = [&](uint64_t which) { return size * random_normal(1, 8 * stream + which, uint64_t(i)); };
-      c[0][i] = x(0);
-      a[0][i] = units_from(x(1), x(2));
-      b[0][i] = units_from(x(3), x(4));
+      c[i] = x(0);
+      a[i] = units_from(x(1), x(2));
+      b[i] = units_from(x(3), x(4));
     }
   }
-  testing::TileProduct product() { return {.c = c[0], .a = a[0], .b = b[0], .rows = 16, .cols = 16, .units = 16}; }
+  testing::TileProduct product() { return {.c = c, .a = a, .b = b, .rows = 16, .cols = 16, .units = 16}; }
 };
 
 #if defined(__x86_64__)
@@ -44,23 +44,23 @@ TEST(TileUnit, ItsEmulationMultipliesPairs) {
   };
   for (int m = 0; m < 16; ++m)
     for (int n = 0; n < 16; ++n) {
-      double sum = double(before.c[m][n]);
+      double sum = double(before.c[m * 16 + n]);
       for (int k = 0; k < 16; ++k)
-        for (const bool high : {false, true}) sum += half(t.a[m][k], high) * half(t.b[k][n], high);
-      EXPECT_NEAR(double(t.c[m][n]), sum, 1e-5) << m << " " << n;
+        for (const bool high : {false, true}) sum += half(t.a[m * 16 + k], high) * half(t.b[k * 16 + n], high);
+      EXPECT_NEAR(double(t.c[m * 16 + n]), sum, 1e-5) << m << " " << n;
     }
 }
 
 TEST(TileUnit, ItsEmulationTakesDenormalsForZeros) {
   Tiles t(1, 0);
-  t.a[0][0] = units_from(0x1p-130f, 0);  // a denormal bf16
-  t.b[0][0] = units_from(0x1p100f, 0);
-  t.a[1][0] = units_from(0x1p-100f, 0);
-  t.b[0][1] = units_from(0x1p-30f, 0);  // times 2^-100: a denormal f32
+  t.a[0] = units_from(0x1p-130f, 0);  // a denormal bf16
+  t.b[0] = units_from(0x1p100f, 0);
+  t.a[16] = units_from(0x1p-100f, 0);
+  t.b[1] = units_from(0x1p-30f, 0);  // times 2^-100: a denormal f32
   testing::tile_product(t.product());
-  EXPECT_EQ(t.c[0][0], 0);
-  EXPECT_EQ(t.c[1][1], 0);
-  EXPECT_EQ(t.c[1][0], 1);
+  EXPECT_EQ(t.c[0], 0);
+  EXPECT_EQ(t.c[17], 0);
+  EXPECT_EQ(t.c[16], 1);
 }
 
 // Ordinary numbers, those whose products leave the range of f32 on both sides, infinities and NaN.
@@ -76,8 +76,8 @@ TEST(TileUnit, TheHardwareHasTheBitsOfTheEmulation) {
   for (uint64_t stream = 0; stream < 40; ++stream) {
     Tiles t(stream, std::ldexp(1.0f, int(stream % 8) * 30 - 120)), want = t;
     if (stream >= 32) {
-      t.a[3][5] = units_from(std::numeric_limits<float>::infinity(), 1);
-      t.b[5][7] = units_from(std::numeric_limits<float>::quiet_NaN(), 1);
+      t.a[3 * 16 + 5] = units_from(std::numeric_limits<float>::infinity(), 1);
+      t.b[5 * 16 + 7] = units_from(std::numeric_limits<float>::quiet_NaN(), 1);
       want = t;
     }
     testing::tile_product(want.product());
@@ -91,8 +91,8 @@ TEST(TileUnit, TheHardwareHasTheBitsOfTheEmulation) {
     _tile_release();
     asm volatile("" ::: "memory");
     for (int i = 0; i < 256; ++i)
-      EXPECT_TRUE(std::memcmp(&t.c[0][i], &want.c[0][i], 4) == 0 || (std::isnan(t.c[0][i]) && std::isnan(want.c[0][i])))
-          << "stream " << stream << " element " << i << ": " << t.c[0][i] << ", expected " << want.c[0][i];
+      EXPECT_TRUE(std::memcmp(&t.c[i], &want.c[i], 4) == 0 || (std::isnan(t.c[i]) && std::isnan(want.c[i])))
+          << "stream " << stream << " element " << i << ": " << t.c[i] << ", expected " << want.c[i];
   }
 }
 #pragma GCC pop_options
