@@ -25,8 +25,10 @@ inline ModelConfig tiny_model(ModelType type, const TinySizes& s) {
     m.qk_norm = m.embedding_norm = true, m.norm_elementwise_affine = m.qk_norm_elementwise_affine = false;
     m.attention_multiplier = 0.4, m.attn_logit_softcapping = 1.5, m.attention_sinks = true;
     m.sliding_window = 4;
+    m.sparse_block_size = 2, m.sparse_local_blocks = 2, m.sparse_global_blocks = 1;
     for (int64_t l = 0; l < s.layers; ++l) {
-      m.layer_types.push_back(l % 2 == 0 ? LayerType::sliding_attention : LayerType::full_attention);
+      using enum LayerType;
+      m.layer_types.push_back(l % 3 == 0 ? sliding_attention : l % 3 == 1 ? sparse_attention : full_attention);
       m.skip_from.push_back(l == 0 ? -1 : 0), m.skip_lambdas.push_back(0.1);
       m.resid_lambdas.push_back(1.1 - 0.05 * double(l)), m.x0_lambdas.push_back(0.2 - 0.05 * double(l));
     }

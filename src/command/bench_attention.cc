@@ -25,8 +25,12 @@ struct BenchAttentionArgs {
   bool rope = false, json = false;
 };
 
-enum class Mask { causal, documents, window };
-const char* name_of(Mask m) { return m == Mask::causal ? "causal" : m == Mask::documents ? "documents" : "window"; }
+enum class Mask { causal, documents, window, sparse };
+constexpr Mask kMasks[] = {Mask::causal, Mask::documents, Mask::window, Mask::sparse};
+const char* name_of(Mask m) {
+  constexpr const char* kNames[] = {"causal", "documents", "window", "sparse"};
+  return kNames[size_t(m)];
+}
 
 struct Problem {
   int64_t length, head_dim;
@@ -37,6 +41,11 @@ struct Problem {
 
   int64_t rows() const { return sequences * length; }
   int64_t window() const { return mask == Mask::window ? std::max<int64_t>(1, length / 8) : 0; }
+  SparsePattern sparse() const {
+    if (mask != Mask::sparse) return {};
+    const int64_t group = std::max<int64_t>(8, length / 8);
+    return {.group = group, .summary = group / 8};
+  }
   std::vector<Span> spans() const {
     return documents_to_measure(sequences, length, mask == Mask::documents ? length : 1);
   }
@@ -44,8 +53,8 @@ struct Problem {
   double pairs() const {
     double sum = 0;
     for (const Span& span : spans()) {
-      const double n = span.q_len, w = window() > 0 ? std::min<double>(double(window()), n) : n;
-      sum += w * (w + 1) / 2 + (n - w) * w;
+      const double n = span.q_len, w = std::min<double>(double(window()), n);
+      sum += window() > 0 ? w * (w + 1) / 2 + (n - w) * w : visible_pairs(sparse(), span.q_len) + n / 2;
     }
     return sum;
   }
@@ -90,7 +99,12 @@ class AttentionBench {
       backward_.y = forward_.y, backward_.lse = forward_.lse, backward_.spans = forward_.spans;
       backward_.q = forward_.q, backward_.k = forward_.k, backward_.v = forward_.v;
     };
-    forward_.shape = {p.heads, p.heads, p.head_dim, p.window(), float(1 / std::sqrt(double(p.head_dim)))};
+    forward_.shape = {.heads = p.heads,
+                      .kv_heads = p.heads,
+                      .head_dim = p.head_dim,
+                      .window = p.window(),
+                      .scale = float(1 / std::sqrt(double(p.head_dim))),
+                      .sparse = p.sparse()};
     backward_.shape = forward_.shape;
     connect();
     if (const size_t bytes = std::max(backend_.ops.scratch(forward_), backend_.ops.scratch(backward_)))
@@ -167,7 +181,7 @@ std::vector<Problem> problems_of(const BenchAttentionArgs& args) {
   std::vector<Problem> all;
   for (const double length_given : args.lengths)
     for (const double head_given : args.head_dims)
-      for (const Mask mask : {Mask::causal, Mask::documents, Mask::window}) {
+      for (const Mask mask : kMasks) {
         const auto length = int64_t(length_given), head_dim = int64_t(head_given);
         if (length < 1 || args.tokens % length != 0)
           throw Error(cat("bench attention: --tokens ", args.tokens, " is not a multiple of the length ", length),
@@ -255,13 +269,21 @@ nlohmann::ordered_json to_json(const AttentionReport& report) {
   out["rows"] = nlohmann::ordered_json::array();
   for (const AttentionRow& row : report.rows) {
     const Problem& p = row.problem;
-    nlohmann::ordered_json entry = {{"length", p.length}, {"sequences", p.sequences},  {"head_dim", p.head_dim},
-                                    {"heads", p.heads},   {"mask", name_of(p.mask)},   {"window", p.window()},
-                                    {"rope", p.rope},     {"own", to_json(p, row.own)}};
+    nlohmann::ordered_json entry = {
+        {"length", p.length},        {"sequences", p.sequences},      {"head_dim", p.head_dim},
+        {"heads", p.heads},          {"mask", name_of(p.mask)},       {"window", p.window()},
+        {"group", p.sparse().group}, {"summary", p.sparse().summary}, {"rope", p.rope},
+        {"own", to_json(p, row.own)}};
     if (row.cudnn) entry["cudnn"] = to_json(p, *row.cudnn);
     out["rows"].push_back(std::move(entry));
   }
   return out;
+}
+
+std::string text_of_mask(const Problem& p) {
+  if (p.mask == Mask::window) return cat("a window of ", p.window());
+  if (p.mask != Mask::sparse) return name_of(p.mask);
+  return cat("sparse in groups of ", p.sparse().group, ", the last ", p.sparse().summary, " for all");
 }
 
 void print_side(const char* name, const Problem& p, const Side& side) {
@@ -283,8 +305,7 @@ void print_text(const AttentionReport& report) {
     const Problem& p = row.problem;
     std::printf("%lld x %lld tokens, %lld heads of %lld, %s%s\n", static_cast<long long>(p.sequences),
                 static_cast<long long>(p.length), static_cast<long long>(p.heads), static_cast<long long>(p.head_dim),
-                p.window() > 0 ? cat("a window of ", p.window()).c_str() : name_of(p.mask),
-                p.rope ? ", gradients rotated back" : "");
+                text_of_mask(p).c_str(), p.rope ? ", gradients rotated back" : "");
     print_side("own", p, row.own);
     std::printf("\n");
     if (!row.cudnn) continue;

@@ -8,6 +8,7 @@ namespace {
 using enum OnResume;
 using M = ModelConfig;
 constexpr Range kLambda = between(-1e3, 1e3);
+constexpr Range kBlocks = between(0, 1 << 20);
 
 Json null_or(Json schema) {
   Json nothing = Json::object(), either = Json::object(), any = Json::array();
@@ -152,12 +153,18 @@ std::vector<Field<ModelConfig>> block_fields() {
       option("attention_sinks", &M::attention_sinks, refused,
              "athanor: a trained score for each head, at first 0, takes part in the softmax of attention and has no "
              "value, as in gpt-oss"),
-      custom(
-          "layer_types", Custom<M>{read_layer_types, write_layer_types, layer_types_schema, "null, or list of words"},
-          refused,
-          "athanor: sliding_attention or full_attention for each layer; sliding_window is that of the former; null = "
-          "all layers have sliding_window")
+      custom("layer_types",
+             Custom<M>{read_layer_types, write_layer_types, layer_types_schema, "null, or list of words"}, refused,
+             "athanor: full_attention, sliding_attention with sliding_window, or sparse_attention with the pattern of "
+             "sparse_block_size, sparse_local_blocks and sparse_global_blocks, for each layer; null = all layers have "
+             "sliding_window")
           .unset_is("null"),
+      number("sparse_block_size", &M::sparse_block_size, kBlocks, refused, "tokens",
+             "athanor: a block of layers with sparse_attention"),
+      number("sparse_local_blocks", &M::sparse_local_blocks, kBlocks, refused, "blocks",
+             "athanor: blocks of a group; a query of sparse_attention sees the keys of its own group"),
+      number("sparse_global_blocks", &M::sparse_global_blocks, kBlocks, refused, "blocks",
+             "athanor: the last blocks of each earlier group that a query of sparse_attention sees too; 0 = none"),
       numbers<&M::resid_lambdas>(
           "resid_lambdas",
           "athanor: a trained factor of the residual stream at each block, and its initial value "

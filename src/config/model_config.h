@@ -8,13 +8,14 @@
 #include <vector>
 
 #include "base/choices.h"
+#include "base/sparse_pattern.h"
 
 namespace athanor {
 
 // athanor: Llama's block with every option open; a family of this program only.
 enum class ModelType { gpt2, llama, qwen2, qwen3, mistral, mixtral, qwen3_moe, olmoe, dots1, athanor };
 enum class RopeType { none, linear, llama3, yarn, proportional };
-enum class LayerType { full_attention, sliding_attention };
+enum class LayerType { full_attention, sliding_attention, sparse_attention };
 
 // Scaling of RoPE to longer contexts.
 struct RopeScaling {
@@ -81,6 +82,9 @@ struct ModelConfig {
   double attn_logit_softcapping = 0;         // attention logits become this * tanh(logits / this); 0 = off
   bool attention_sinks = false;              // a learned logit per head in the denominator of the softmax
   std::vector<LayerType> layer_types;        // type of each layer; empty: all use sliding_window
+  int64_t sparse_block_size = 0;             // of sparse_attention layers: tokens of a block
+  int64_t sparse_local_blocks = 0;           // blocks of a group, whose keys its queries see
+  int64_t sparse_global_blocks = 0;          // last blocks of each group, which all later queries see
   std::vector<double> resid_lambdas;         // initial factor of the residual stream at each block; empty: none
   std::vector<double> x0_lambdas;            // initial factor of the normed embedding added at each block; empty: none
   // For each block and the final norm: the block whose output is added to the residual stream there, or -1; empty:
@@ -110,8 +114,10 @@ struct ModelConfig {
 // An empty shape with the family's fixed values set: attention_bias, qk_norm, tie_word_embeddings.
 ModelConfig model_defaults(ModelType);
 
-// Attention window of a layer: sliding_window, or 0 for full attention.
+// Attention window of a layer: sliding_window, or 0 for full and sparse attention.
 int64_t window_of(const ModelConfig&, int64_t layer);
+// Pattern of a layer with sparse_attention; none for other layers.
+SparsePattern sparse_pattern_of(const ModelConfig&, int64_t layer);
 // Number of value embedding tables; and what a layer adds to V: a table row, or the first layer's V.
 int64_t value_tables(const ModelConfig&);
 bool has_value_embedding(const ModelConfig&, int64_t layer);

@@ -9,6 +9,24 @@
 namespace athanor {
 namespace {
 
+// Sparse layers and their three keys come together.
+void validate_sparse(const ModelConfig& m, std::string_view where) {
+  const bool sparse = std::ranges::count(m.layer_types, LayerType::sparse_attention) > 0;
+  for (const auto& [key, value] : {std::pair{"sparse_block_size", m.sparse_block_size},
+                                   {"sparse_local_blocks", m.sparse_local_blocks},
+                                   {"sparse_global_blocks", m.sparse_global_blocks}})
+    require(sparse || value == 0, where, ".", key, ": ", value,
+            ", but no layer of layer_types has sparse_attention; set it to 0 or change the list");
+  if (!sparse) return;
+  require(m.sparse_block_size > 0, where, ".",
+          "layer_types: a layer has sparse_attention, but sparse_block_size is 0; set it to the tokens of a block");
+  require(m.sparse_local_blocks > 0, where, ".",
+          "layer_types: a layer has sparse_attention, but sparse_local_blocks is 0; set it to the blocks of a group");
+  require(m.sparse_global_blocks < m.sparse_local_blocks, where, ".", "sparse_global_blocks: expected fewer than the ",
+          m.sparse_local_blocks, " blocks of sparse_local_blocks, got ", m.sparse_global_blocks,
+          m.sparse_global_blocks == m.sparse_local_blocks ? "; with all of them visible it is full_attention" : "");
+}
+
 void validate_lists(const ModelConfig& m, std::string_view where) {
   const auto layers = size_t(m.num_hidden_layers);
   const auto counted = [&](std::string_view key, size_t size, const char* more) {
@@ -35,6 +53,7 @@ void validate_lists(const ModelConfig& m, std::string_view where) {
   for (size_t i = 0; i < m.skip_from.size(); ++i)
     require(m.skip_from[i] < int64_t(i), where, ".", "skip_from[", i, "]: expected a block before it, of 0 to ",
             int64_t(i) - 1, ", or null, got ", m.skip_from[i]);
+  validate_sparse(m, where);
   if (m.layer_types.empty()) return;
   const bool slides = std::ranges::count(m.layer_types, LayerType::sliding_attention) > 0;
   require(!slides || m.sliding_window > 0, where, ".",
@@ -91,6 +110,12 @@ std::string differing_option(const ModelConfig& a, const ModelConfig& b) {
 int64_t window_of(const ModelConfig& m, int64_t layer) {
   const bool slides = m.layer_types.empty() || m.layer_types[size_t(layer)] == LayerType::sliding_attention;
   return slides ? m.sliding_window : 0;
+}
+
+SparsePattern sparse_pattern_of(const ModelConfig& m, int64_t layer) {
+  if (m.layer_types.empty() || m.layer_types[size_t(layer)] != LayerType::sparse_attention) return {};
+  return {.group = m.sparse_block_size * m.sparse_local_blocks,
+          .summary = m.sparse_block_size * m.sparse_global_blocks};
 }
 
 std::string option_of_athanor(const ModelConfig& m) {

@@ -507,6 +507,10 @@ void validate_block(const Config& c) {
   require(!mixed || c.context_parallel_size == 1, "model.layer_types: with the ", c.context_parallel_size,
           " ranks of context_parallel_size all layers need one window; set context_parallel_size to 1, or make the "
           "layer_types alike");
+  require(m.sparse_block_size == 0 || c.context_parallel_size == 1, "model.layer_types: sparse_attention with the ",
+          c.context_parallel_size,
+          " ranks of context_parallel_size, which exchange keys by windows alone, is not supported; set "
+          "context_parallel_size to 1");
   require(m.initializer_ranges.empty() || c.mup_base_width == 0, "mup_base_width: ", c.mup_base_width,
           " sets initial weights by the width, model.initializer_ranges by name; leave one of them out");
   require(m.norm_elementwise_affine || c.mup_base_width == 0, "mup_base_width: ", c.mup_base_width,

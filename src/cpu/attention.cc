@@ -65,8 +65,10 @@ class FwdBlock {
     std::fill_n(sum, kQueryBlock, 0.0f);
     started_.fill(false);
     std::fill_n(memory_ + at_.y, kQueryBlock * wide_, 0.0f);
-    const KeyRange keys = visible_keys(span_, op_.shape, first_, size_);
-    for (int64_t k = keys.first; k < keys.last; k += kKeyBlock) meet_keys({k, std::min(k + kKeyBlock, keys.last)});
+    for (KeyRange keys{0, 0}; (keys = next_keys(span_, op_.shape, first_, size_, keys.last)).size() > 0;) {
+      keys.last = std::min(keys.first + kKeyBlock, keys.last);
+      meet_keys(keys);
+    }
     float* factor = state(2);
     float* lse = op_.lse.as<float>() + row * op_.shape.heads + head;
     for (int64_t i = 0; i < size_; ++i) {
@@ -89,11 +91,10 @@ class FwdBlock {
     rows_as_panels(kern_, {op_.v, row, keys.size(), k_col_, dim_}, memory_ + at_.v, pairs_);
     for (int64_t i = 0; i < size_; i += kern_.nr) {
       const int64_t lanes = std::min<int64_t>(kern_.nr, size_ - i);
-      const KeyRange seen = visible_keys(span_, op_.shape, first_ + i, lanes);
-      KeyRange now{std::max(keys.first, seen.first), std::min(keys.last, seen.last)};
+      KeyRange now = keys_within(span_, op_.shape, first_ + i, lanes, keys);
+      if (now.size() == 0) continue;
       if (pairs_) now.first -= (now.first - keys.first) % 2;  // a pair is not cut; masks hide its first key
-      if (now.size() > 0)
-        meet_panel(i, lanes, now, now.first - keys.first, k, units_of(keys.size(), pairs_) * kern_.nr);
+      meet_panel(i, lanes, now, now.first - keys.first, k, units_of(keys.size(), pairs_) * kern_.nr);
     }
   }
 

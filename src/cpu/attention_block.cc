@@ -60,12 +60,11 @@ void mask_scores(float* scores, int64_t stride, const Span& s, const AttentionSh
                  KeyRange keys) {
   for (int64_t key = keys.first; key < keys.last; ++key) {
     float* row = scores + (key - keys.first) * stride;
-    // A key is visible from the lane at its own position on; with a window, for `window` lanes.
-    const int64_t first = int64_t(s.k_pos) + key - s.q_pos - q;
-    for (int64_t i = 0; i < std::min(first, lanes); ++i) row[i] = -std::numeric_limits<float>::infinity();
-    if (shape.window)
-      for (int64_t i = std::max<int64_t>(first + shape.window, 0); i < lanes; ++i)
-        row[i] = -std::numeric_limits<float>::infinity();
+    // A key is visible from the lane at its own position on, up to unseen_from().
+    const int64_t position = int64_t(s.k_pos) + key, lane = int64_t(s.q_pos) + q;  // position of lane 0
+    for (int64_t i = 0; i < std::min(position - lane, lanes); ++i) row[i] = -std::numeric_limits<float>::infinity();
+    for (int64_t i = std::max<int64_t>(unseen_from(shape, position) - lane, 0); i < lanes; ++i)
+      row[i] = -std::numeric_limits<float>::infinity();
   }
 }
 

@@ -1,6 +1,7 @@
 // Attention forward and backward, and what they share: checks of the span table, visible key ranges, and GEMMs of
 // blocks.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -24,11 +25,21 @@ struct KeyRange {
   int64_t size() const { return last > first ? last - first : 0; }
 };
 
-// Keys that at least one query in [q, q + n) of the span sees.
-inline KeyRange visible_keys(const Span& s, const AttentionShape& shape, int64_t q, int64_t n) {
-  const int64_t newest = int64_t(s.q_pos) + q + n - 1 - s.k_pos;  // the last query's own position, as a key index
-  const int64_t oldest = shape.window ? int64_t(s.q_pos) + q - s.k_pos - shape.window + 1 : 0;
-  return {oldest > 0 ? oldest : 0, newest + 1 < s.k_len ? newest + 1 : s.k_len};
+// The first run, at or after key `from`, of keys that at least one query in [q, q + n) of the span sees.
+inline KeyRange next_keys(const Span& s, const AttentionShape& shape, int64_t q, int64_t n, int64_t from) {
+  const int64_t query = int64_t(s.q_pos) + q;
+  const int64_t end = std::min<int64_t>(query + n - s.k_pos, s.k_len);  // causal: no keys after the last query's own
+  if (shape.window) return {std::max(from, query - s.k_pos - shape.window + 1), end};
+  const PositionRange next = next_visible(shape.sparse, query, s.k_pos + from);
+  return {next.first - s.k_pos, std::min(next.last - s.k_pos, end)};
+}
+// The smallest range within `keys` that has all keys that queries in [q, q + n) see.
+inline KeyRange keys_within(const Span& s, const AttentionShape& shape, int64_t q, int64_t n, KeyRange keys) {
+  KeyRange all = next_keys(s, shape, q, n, keys.first);
+  for (KeyRange next = all; next.size() > 0 && next.first < keys.last; next = next_keys(s, shape, q, n, next.last))
+    all.last = next.last;
+  all.last = std::min(all.last, keys.last);
+  return all;
 }
 
 // Sets scores[key - keys.first, i] to -inf where query q + i (i < lanes) does not see the key.

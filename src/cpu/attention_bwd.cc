@@ -94,7 +94,7 @@ class BwdBlock {
     std::fill_n(memory_ + at_.dq, kQueryBlock * wide_, 0.0f);
   }
 
-  KeyRange seen() const { return visible_keys(span_, op_.shape, first_, size_); }
+  KeyRange next_keys(int64_t from) const { return athanor::next_keys(span_, op_.shape, first_, size_, from); }
 
   struct Want {
     bool dq, dkv;
@@ -109,9 +109,9 @@ class BwdBlock {
     if (want.dq) rows_as_panels(kern_, k_rows, memory_ + at_.k_panels, pairs_);
     for (int64_t i = 0; i < size_; i += kern_.nr) {
       const int64_t lanes = std::min<int64_t>(kern_.nr, size_ - i);
-      const KeyRange near = visible_keys(span_, op_.shape, first_ + i, lanes);
-      KeyRange now{std::clamp(near.first, keys.first, keys.last), std::clamp(near.last, keys.first, keys.last)};
-      if (pairs_) now.first -= (now.first - keys.first) % 2;  // a pair is not cut; masks hide its first key
+      KeyRange now = keys_within(span_, op_.shape, first_ + i, lanes, keys);
+      if (pairs_ && now.size() > 0)
+        now.first -= (now.first - keys.first) % 2;  // a pair is not cut; masks hide its first key
       clear_scores(i, keys, now);
       if (now.size() == 0) continue;
       find_scores(i, lanes, now, now.first - keys.first, k, v);
@@ -310,11 +310,13 @@ class Backward {
       for (int64_t head = kv * group_; head < (kv + 1) * group_; ++head)
         for (int64_t q = 0; q < mine.span.q_len; q += kQueryBlock) {
           const int64_t size = std::min<int64_t>(kQueryBlock, mine.span.q_len - q);
-          const KeyRange seen = visible_keys(mine.span, op_.shape, q, size);
-          const KeyRange now{std::max(seen.first, mine.first), std::min(seen.last, mine.first + mine.size)};
-          if (now.size() == 0) continue;
+          const KeyRange all = keys_within(mine.span, op_.shape, q, size, {mine.first, mine.first + mine.size});
+          if (all.size() == 0) continue;
           part.start({mine.span, q, size}, head);
-          part.meet_keys(now, {false, true});
+          for (KeyRange now = part.next_keys(all.first); now.first < all.last; now = part.next_keys(now.last)) {
+            now.last = std::min(now.last, all.last);
+            part.meet_keys(now, {false, true});
+          }
         }
       finish_sums(mine.span.k_begin + mine.first, mine.size, kv);
     });
@@ -322,11 +324,9 @@ class Backward {
 
   // Processes all visible keys in blocks that start at multiples of kKeyBlock.
   static void meet_all(const BwdBlock& part, BwdBlock::Want want) {
-    const KeyRange seen = part.seen();
-    for (int64_t k = seen.first; k < seen.last;) {
-      const int64_t end = std::min((k / kKeyBlock + 1) * kKeyBlock, seen.last);
-      part.meet_keys({k, end}, want);
-      k = end;
+    for (KeyRange keys{0, 0}; (keys = part.next_keys(keys.last)).size() > 0;) {
+      keys.last = std::min((keys.first / kKeyBlock + 1) * kKeyBlock, keys.last);
+      part.meet_keys(keys, want);
     }
   }
 

@@ -11,6 +11,10 @@ FlopCount attention_training_flops_per_token(const ModelSize& m) {
   const double t = double(m.seq_length);
   const double w = m.window > 0 ? std::min(double(m.window), t) : t;
   const double per_key = 12.0 * double(m.heads) * double(m.head_dim);  // 3 passes x 2 matmuls x 2 operations
+  if (m.sparse.group > 0) {
+    const double keys = visible_pairs(m.sparse, m.seq_length) / t;
+    return {.causal = per_key * keys, .full = per_key * 2 * keys};
+  }
   return {.causal = per_key * (w - w * w / (2 * t)), .full = per_key * w};
 }
 

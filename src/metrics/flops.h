@@ -7,8 +7,11 @@
 //   full: T, every key [PaLM, Chowdhery et al. 2022, appendix B]; comparable with torchtitan, nanoGPT, nanotron, NeMo.
 //   causal: T / 2, what a causal model needs; comparable with llm.c and Megatron-LM since 2025-03.
 // With a sliding window of W <= T keys: full W [OLMo-core], causal W - W^2 / (2 T), which is T / 2 at W = T.
+// With a sparse pattern: causal the visible pairs / T, full twice that.
 #pragma once
 #include <cstdint>
+
+#include "base/sparse_pattern.h"
 
 namespace athanor {
 
@@ -21,6 +24,7 @@ struct ModelSize {
   int64_t head_dim = 0;           // D
   int64_t seq_length = 0;         // T
   int64_t window = 0;             // W: keys that a query attends to, 0 for all
+  SparsePattern sparse = {};      // excludes a window
 };
 
 struct FlopCount {
@@ -29,7 +33,7 @@ struct FlopCount {
 
 FlopCount training_flops_per_token(const ModelSize&);
 
-// FLOPs of the attention of one layer, for models whose layers have different windows. Ignores `layers`.
+// FLOPs of the attention of one layer, for models whose layers see different keys. Ignores `layers`.
 FlopCount attention_training_flops_per_token(const ModelSize&);
 
 struct Speed {

@@ -31,7 +31,8 @@ AttentionShape Model::attention_shape(int layer) const {
           .window = window_of(config_, layer),
           .scale = config_.attention_multiplier > 0 ? float(config_.attention_multiplier)
                                                     : 1.0f / std::sqrt(float(config_.head_dim)),
-          .softcap = float(config_.attn_logit_softcapping)};
+          .softcap = float(config_.attn_logit_softcapping),
+          .sparse = sparse_pattern_of(config_, layer)};
 }
 
 float Model::init_std() const { return float(config_.initializer_range / std::sqrt(config_.mup_width)); }

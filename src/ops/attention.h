@@ -1,12 +1,13 @@
 // Causal attention over sequences described by spans: packed documents, sliding windows, key/value caches and query/key
 // offsets are all rows of one small table. Never materializes the T x T scores [Dao et al. 2022].
 #pragma once
+#include "base/sparse_pattern.h"
 #include "ops/op.h"
 
 namespace athanor {
 
 // One row of `spans` per sequence, int32. Query i of the sequence has position q_pos + i, key j has k_pos + j; key j is
-// visible to query i when k_position <= q_position and, with a window, q_position - k_position < window.
+// visible to query i when k_position <= q_position < unseen_from(shape, k_position).
 // Rows with q_len = 0 are empty, which lets the table have a fixed size.
 struct Span {
   int32_t q_begin, q_len, k_begin, k_len, q_pos, k_pos;
@@ -16,10 +17,27 @@ constexpr int64_t kSpanWords = sizeof(Span) / sizeof(int32_t);
 // Grouped-query geometry [Ainslie et al. 2023]: query head h reads key/value head h / (heads / kv_heads).
 struct AttentionShape {
   int64_t heads, kv_heads, head_dim;
-  int64_t window = 0;  // 0 = unlimited
-  float scale = 0;     // factor of q·k, usually 1/sqrt(head_dim)
-  float softcap = 0;   // scores are softcap * tanh(scale q·k / softcap) [Gemma 2, 2024]; 0 = no cap
+  int64_t window = 0;         // 0 = unlimited
+  float scale = 0;            // factor of q·k, usually 1/sqrt(head_dim)
+  float softcap = 0;          // scores are softcap * tanh(scale q·k / softcap) [Gemma 2, 2024]; 0 = no cap
+  SparsePattern sparse = {};  // not with a window; positions are then at least 0
 };
+
+// First position whose query does not see the key at position k any more, by window or sparse pattern.
+ATHANOR_HOST_DEVICE inline int64_t unseen_from(const AttentionShape& s, int64_t k) {
+  return s.window ? k + s.window : seen_until(s.sparse, k);
+}
+// Fraction of the query-key pairs of a span of `keys` keys that are visible, for cost(). seen: without a sparse
+// pattern.
+inline double visible_fraction(const AttentionShape& s, double seen, double keys) {
+  if (s.sparse.group == 0 || keys < 1) return seen;
+  const auto t = int64_t(keys);
+  return seen * visible_pairs(s.sparse, t) / visible_pairs({}, t);
+}
+inline bool valid_pattern(const AttentionShape& s) {
+  const SparsePattern& p = s.sparse;
+  return p.group == 0 ? p.summary == 0 : s.window == 0 && p.summary >= 0 && p.summary < p.group;
+}
 
 // y = softmax(mask(cap(q k^T scale))) v per sequence and head, with cap of AttentionShape::softcap. Rows of y outside
 // every span are written as zeros; a query that sees no key gives y = 0 and lse = -inf.
@@ -55,13 +73,14 @@ struct AttentionFwd {
     e.is("y", y, q.dtype, {q.rows(), qc}).is("lse", lse, DType::f32, {q.rows(), shape.heads});
     e.is("spans", spans, DType::i32, {spans.rows(), kSpanWords});
     e.that(shape.softcap >= 0, "a softcap of at least 0");
+    e.that(valid_pattern(shape), "a window, or a sparse pattern with a summary shorter than its group");
     if (top) e.is("top", top, DType::f32, {shape.heads});
     e.amax("amax", amax);
   }
   // Upper bound: assumes that the spans share all keys equally.
   Cost cost() const {
-    const double pairs = double(q.numel()) * double(k.rows()) / double(spans.rows() ? spans.rows() : 1);
-    return {4.0 * seen * pairs, traffic(*this)};
+    const double keys = double(k.rows()) / double(spans.rows() ? spans.rows() : 1);
+    return {4.0 * visible_fraction(shape, seen, keys) * double(q.numel()) * keys, traffic(*this)};
   }
 };
 
@@ -105,6 +124,7 @@ struct AttentionBwd {
     e.is("dy", dy, q.dtype, q.shape).is("y", y, q.dtype, q.shape).is("lse", lse, DType::f32, {q.rows(), shape.heads});
     e.is("spans", spans, DType::i32, {spans.rows(), kSpanWords});
     e.that(shape.softcap >= 0, "a softcap of at least 0");
+    e.that(valid_pattern(shape), "a window, or a sparse pattern with a summary shorter than its group");
     e.that(bool(positions) == bool(cos_sin), "positions for angles, and for nothing else");
     if (!cos_sin) return;
     e.is("cos_sin", cos_sin, DType::f32, {cos_sin.rows(), shape.head_dim})
@@ -113,8 +133,8 @@ struct AttentionBwd {
               "as many keys as queries, an even head_dim");
   }
   Cost cost() const {
-    const double pairs = double(q.numel()) * double(k.rows()) / double(spans.rows() ? spans.rows() : 1);
-    return {10.0 * seen * pairs, traffic(*this)};
+    const double keys = double(k.rows()) / double(spans.rows() ? spans.rows() : 1);
+    return {10.0 * visible_fraction(shape, seen, keys) * double(q.numel()) * keys, traffic(*this)};
   }
 };
 

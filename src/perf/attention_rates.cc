@@ -9,7 +9,7 @@
 namespace athanor {
 
 AttentionRates measure_attention(const Backend& backend, AttentionShape shape, DType dtype, int64_t tokens) {
-  shape.window = 0;
+  shape.window = 0, shape.sparse = {};
   shape.scale = float(1 / std::sqrt(double(shape.head_dim)));
   const int64_t q_cols = shape.heads * shape.head_dim, kv_cols = shape.kv_heads * shape.head_dim;
   AttentionFwd forward{.shape = shape};

@@ -24,9 +24,9 @@ void each_query(const Tensor& spans, int64_t heads, int64_t queries, int64_t key
 }
 
 // True if key j of the span is visible to its query i.
-bool visible(const Span& s, int64_t i, int64_t j, int64_t window) {
-  const int64_t distance = (s.q_pos + i) - (s.k_pos + j);
-  return distance >= 0 && (window == 0 || distance < window);
+bool visible(const Span& s, int64_t i, int64_t j, const AttentionShape& shape) {
+  const int64_t query = s.q_pos + i, key = s.k_pos + j;
+  return key <= query && query < unseen_from(shape, key);
 }
 
 double dot(const Values& a, int64_t a_row, int64_t a_col, const Values& b, int64_t b_row, int64_t b_col, int64_t n) {
@@ -63,7 +63,7 @@ void ReferenceOps::run(const AttentionFwd& op, void*) {
     std::vector<double> score(size_t(s.k_len), kNone);
     double most = kNone, sum = 0;
     for (int64_t j = 0; j < s.k_len; ++j)
-      if (visible(s, i, j, a.window)) {
+      if (visible(s, i, j, a)) {
         score[size_t(j)] = score_of(dot(q, row, qc, k, s.k_begin + j, kc, dim), a).y;
         most = std::max(most, score[size_t(j)]);
       }
@@ -94,7 +94,7 @@ void ReferenceOps::run(const AttentionBwd& op, void*) {
     const int64_t row = s.q_begin + i, qc = h * dim, kc = h / group * dim;
     const double dyy = dot(dy, row, qc, y, row, qc, dim);
     for (int64_t j = 0; j < s.k_len; ++j) {
-      if (!visible(s, i, j, a.window)) continue;
+      if (!visible(s, i, j, a)) continue;
       const int64_t key = s.k_begin + j;
       const Score score = score_of(dot(q, row, qc, k, key, kc, dim), a);
       const double p = std::exp(score.y - lse(row, h));

@@ -106,6 +106,42 @@ TEST(Athanor, ListsAreOfAllLayers) {
   refused("hidden_act", "gelu", {"model.hidden_act", "relu2"});
 }
 
+json sparse_json() {
+  json j = with_key(athanor_json(), "layer_types", {"sparse_attention", "full_attention"});
+  j.update({{"sliding_window", nullptr},
+            {"sparse_block_size", 16},
+            {"sparse_local_blocks", 4},
+            {"sparse_global_blocks", 1}});
+  return j;
+}
+
+TEST(Athanor, SparseLayersAndTheirKeysComeTogether) {
+  const ModelConfig m = read_model(sparse_json());
+  EXPECT_EQ(model_text(parse_model_config(hf_config_json(m, "float32"), "config.json")), model_text(m));
+  EXPECT_EQ(sparse_pattern_of(m, 0).group, 64);
+  EXPECT_EQ(sparse_pattern_of(m, 0).summary, 16);
+  EXPECT_EQ(sparse_pattern_of(m, 1).group, 0);
+  EXPECT_EQ(window_of(m, 0), 0);
+  const auto refused = [](const char* key, const json& value, const std::vector<std::string>& parts) {
+    expect_parts(error_of_model(with_key(sparse_json(), key, value)), parts);
+  };
+  refused("layer_types", {"full_attention", "full_attention"}, {"sparse_block_size: 16", "layer_types"});
+  refused("layer_types", nullptr, {"sparse_block_size: 16", "layer_types"});
+  refused("sparse_block_size", 0, {"layer_types", "sparse_block_size is 0"});
+  refused("sparse_local_blocks", 0, {"layer_types", "sparse_local_blocks is 0"});
+  refused("sparse_global_blocks", 5, {"sparse_global_blocks", "sparse_local_blocks", "got 5"});
+  refused("sparse_global_blocks", 4, {"sparse_global_blocks", "sparse_local_blocks", "it is full_attention"});
+  refused("sparse_global_blocks", -1, {"sparse_global_blocks", "-1"});
+  refused("sliding_window", 9, {"sliding_window: 9", "layer_types"});
+  EXPECT_EQ(error_of_model(with_key(sparse_json(), "sparse_global_blocks", 0)), "");
+  for (const char* key : {"sparse_block_size", "sparse_local_blocks", "sparse_global_blocks"})
+    expect_parts(error_of_model(with_key(llama_json(), key, 2)),
+                 {cat("model.", key), "llama has", "model_type athanor"});
+  const json all = with_key(sparse_json(), "layer_types", {"sparse_attention", "sparse_attention"});
+  expect_parts(error_in(small_config("", all.dump()), {"context_parallel_size=2"}),
+               {"model.layer_types: sparse_attention", "context_parallel_size"});
+}
+
 TEST(Athanor, KeysThatDoNotGoTogetherAreBothNamed) {
   const auto refused = [](std::vector<std::string> sets, const std::vector<std::string>& parts) {
     expect_parts(error_in(small_config("", athanor_json().dump()), std::move(sets)), parts);

@@ -1,5 +1,5 @@
-// Attention against plain loops in double: windows, offsets, grouped heads, packed and empty spans, strides, every
-// dtype and odd sizes; rows outside spans; the same bits for any number of threads; and rope.
+// Attention against plain loops in double: windows, sparse patterns, offsets, grouped heads, packed and empty spans,
+// strides, every dtype and odd sizes; rows outside spans; the same bits for any number of threads; and rope.
 #include "ops/attention.h"
 
 #include <gtest/gtest.h>
@@ -120,6 +120,12 @@ struct Expected {
   std::vector<double> y, lse, dq, dk, dv;
 };
 
+// Whether the query at position i sees the key at j. Sparse: the union of both sets of [Child et al. 2019, sec. 4.3].
+bool sees(const AttentionShape& s, int64_t i, int64_t j) {
+  const auto [l, c] = s.sparse;
+  return j <= i && (s.window == 0 || i - j < s.window) && (l == 0 || j / l == i / l || j % l >= l - c);
+}
+
 // Adds what one query of one head gives. Pointers are to rows of that head; `row` is the distance between key rows.
 struct OneQuery {
   const double *q, *dy, *k, *v;
@@ -131,8 +137,7 @@ void add_query(const AttentionShape& s, const Span& span, int64_t i, const OneQu
   std::vector<double> p(size_t(span.k_len), -kInf);
   double top = -kInf, sum = 0, delta = 0;
   for (int64_t j = 0; j < span.k_len; ++j) {
-    const int64_t distance = (span.q_pos + i) - (span.k_pos + j);
-    if (distance < 0 || (s.window && distance >= s.window)) continue;
+    if (!sees(s, span.q_pos + i, span.k_pos + j)) continue;
     double score = 0;
     for (int64_t d = 0; d < D; ++d) score += at.q[d] * at.k[j * at.row + d];
     p[size_t(j)] = score * double(s.scale);
@@ -202,6 +207,11 @@ std::vector<Case> cases() {
   const auto shape = [](int64_t heads, int64_t kv, int64_t dim, int64_t window) {
     return AttentionShape{heads, kv, dim, window, 1 / std::sqrt(float(dim))};
   };
+  const auto sparse = [&](int64_t heads, int64_t kv, int64_t dim, SparsePattern pattern) {
+    AttentionShape s = shape(heads, kv, dim, 0);
+    s.sparse = pattern;
+    return s;
+  };
   return {
       {"one token", shape(1, 1, 16, 0), {{0, 1, 0, 1, 0, 0}}, 1, 1},
       {"two sequences", shape(2, 2, 32, 0), {{0, 70, 0, 70, 0, 0}, {70, 70, 70, 70, 0, 0}}, 140, 140},
@@ -222,6 +232,17 @@ std::vector<Case> cases() {
        {{0, 3, 0, 140, 137, 0}, {3, 70, 140, 100, 30, 0}},
        73,
        240},
+      {"sparse", sparse(4, 2, 24, {48, 16}), {{0, 201, 0, 201, 0, 0}, {201, 89, 201, 89, 0, 0}}, 290, 290},
+      {"sparse, few heads", sparse(1, 1, 48, {200, 7}), {{0, 700, 0, 700, 0, 0}}, 700, 700},
+      {"sparse, groups within blocks", sparse(2, 1, 16, {5, 1}), {{0, 150, 0, 150, 0, 0}}, 150, 150},
+      {"sparse, groups alone", sparse(3, 3, 16, {70, 0}), {{0, 300, 0, 300, 0, 0}}, 300, 300},
+      {"sparse, one group", sparse(2, 2, 16, {1000, 3}), {{0, 150, 0, 150, 0, 0}}, 150, 150},
+      {"keys from a cache, sparse",
+       sparse(4, 2, 32, {48, 8}),
+       {{0, 3, 0, 140, 137, 0}, {3, 70, 140, 100, 30, 0}},
+       73,
+       240},
+      {"sparse, positions from the middle on", sparse(2, 2, 16, {30, 11}), {{0, 40, 0, 90, 1000, 950}}, 40, 90},
       {"queries before every key", shape(2, 2, 16, 0), {{0, 40, 0, 20, 0, 25}}, 40, 20},
       {"queries after the window of every key", shape(9, 9, 16, 5), {{0, 40, 0, 20, 7, 0}}, 40, 20},
       {"no keys at all", shape(9, 9, 16, 0), {{0, 4, 0, 0, 0, 0}, {4, 4, 0, 4, 0, 0}}, 8, 5},

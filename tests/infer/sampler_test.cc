@@ -104,10 +104,8 @@ INSTANTIATE_TEST_SUITE_P(Golden, CachedLogits,
                          [](const auto& test) { return std::string(test.param); });
 
 // A prompt of several pieces, the last one padded, up to the last position that the model has.
-TEST(Prompts, LongOnesEqualTheirTokensOneByOne) {
+void long_prompts_equal_their_tokens(const ModelConfig& config) {
   testing::Rig rig;
-  const ModelConfig config = testing::tiny_model(
-      ModelType::gpt2, {.vocab = 67, .hidden = 16, .heads = 2, .intermediate = 32, .positions = 150});
   Sampler sampler(config, make_recipe("fp32", DType::f32), rig.backend(), 150);
   sampler.commit();
   for (const auto& unit : sampler.model().params().units())
@@ -134,6 +132,12 @@ TEST(Prompts, LongOnesEqualTheirTokensOneByOne) {
       for (size_t v = 0; v < b.size(); ++v) ASSERT_NEAR(after[v], b[v], 1e-4);
     }
   }
+}
+
+TEST(Prompts, LongOnesEqualTheirTokensOneByOne) {
+  for (const ModelType type : {ModelType::gpt2, ModelType::athanor})  // the latter with sparse attention
+    long_prompts_equal_their_tokens(
+        testing::tiny_model(type, {.vocab = 67, .hidden = 16, .heads = 2, .intermediate = 32, .positions = 150}));
 }
 
 // Beyond the context each token follows from the last half of it or more, as if that were the prompt.

@@ -49,6 +49,19 @@ TEST(Flops, WindowsAgreeWithCountedPairs) {
     }
 }
 
+TEST(Flops, SparsePatternsAgreeWithCountedPairs) {
+  for (const int64_t t : {64, 1000})
+    for (const auto& [group, summary] : {SparsePattern{16, 4}, {7, 0}, {48, 47}, {1, 0}, {2000, 5}}) {
+      int64_t pairs = 0;
+      for (int64_t q = 0; q < t; ++q)
+        for (int64_t k = 0; k <= q; ++k) pairs += k / group == q / group || k % group >= group - summary;
+      const FlopCount one =
+          attention_training_flops_per_token({.heads = 1, .head_dim = 1, .seq_length = t, .sparse = {group, summary}});
+      EXPECT_DOUBLE_EQ(one.causal, 12 * (double(pairs) / double(t) - 0.5)) << "T " << t << " group " << group;
+      EXPECT_DOUBLE_EQ(one.full, 2 * one.causal);
+    }
+}
+
 TEST(Flops, AWindowAsLongAsTheSequenceChangesNothing) {
   ModelSize size = gpt2();
   const double all = training_flops_per_token(size).causal;

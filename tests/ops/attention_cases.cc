@@ -1,4 +1,5 @@
-// Cases of attention: head groups, windows, packed and empty spans, key/value caches, strided views; and of RoPE.
+// Cases of attention: head groups, windows, sparse patterns, packed and empty spans, key/value caches, strided views;
+// and of RoPE.
 #include <cmath>
 
 #include "tests/ops/attention_backward.h"
@@ -47,6 +48,11 @@ AttentionShape capped(AttentionShape shape, float softcap) {
   return shape;
 }
 
+AttentionShape sparse(AttentionShape shape, SparsePattern pattern) {
+  shape.sparse = pattern;
+  return shape;
+}
+
 std::vector<Setting> settings() {
   const Span whole33{0, 33, 0, 33, 0, 0};
   return {
@@ -82,6 +88,21 @@ std::vector<Setting> settings() {
       {"capped", {{0, 33, 0, 33, 0, 0}}, 33, 33, capped(heads(4, 2, 16), 0.7f)},
       {"capped, long window", {{0, 150, 0, 150, 0, 0}}, 150, 150, capped(heads(2, 1, 64, 40), 2)},
       {"capped, packed", {{0, 20, 0, 20, 0, 0}, {20, 13, 20, 13, 0, 0}}, 33, 33, capped(heads(2, 2, 8, 4), 50)},
+      {"sparse", {whole33}, 33, 33, sparse(heads(4, 2, 16), {8, 3})},
+      {"sparse, long", {{0, 150, 0, 150, 0, 0}}, 150, 150, sparse(heads(2, 1, 64), {40, 12})},
+      {"sparse, groups alone", {{0, 130, 0, 130, 0, 0}}, 130, 130, sparse(heads(2, 1, 32), {24, 0})},
+      {"sparse, one group", {whole33}, 33, 33, sparse(heads(2, 1, 8), {64, 16})},
+      {"sparse, capped, packed",
+       {{0, 20, 0, 20, 0, 0}, {20, 13, 20, 13, 0, 0}},
+       33,
+       33,
+       sparse(capped(heads(2, 2, 8), 50), {6, 1})},
+      {"sparse, positions as in document",
+       {{0, 12, 0, 12, 1000, 1000}, {12, 5, 12, 5, 7, 7}},
+       17,
+       17,
+       sparse(heads(2, 1, 8), {5, 2})},
+      {"cache, sparse", {{0, 1, 0, 40, 39, 0}, {1, 2, 64, 20, 18, 0}}, 3, 96, sparse(heads(2, 1, 16), {16, 4})},
       {"cache with window", {{0, 1, 0, 40, 39, 0}, {1, 2, 64, 20, 18, 0}}, 3, 96, heads(2, 1, 16, 8)},
   };
 }
@@ -90,6 +111,7 @@ void gradients(Examiner& examine) {
   if (!examine.wanted(AttentionBwd::kName)) return;
   for (const Setting& s : {Setting{"gradient", {{0, 4, 0, 4, 0, 0}, {4, 3, 4, 3, 0, 0}}, 8, 8, heads(4, 2, 3)},
                            Setting{"gradient, window, offset", {{0, 5, 0, 7, 2, 0}}, 5, 7, heads(2, 1, 4, 3)},
+                           Setting{"gradient, sparse", {{0, 9, 0, 9, 0, 0}}, 9, 9, sparse(heads(2, 1, 4), {3, 1})},
                            Setting{"gradient, capped", {{0, 5, 0, 5, 0, 0}}, 5, 5, capped(heads(2, 1, 4), 0.8f)}}) {
     const auto fwd = forward(s, DType::f32, 0);
     examine.gradient(fwd, backward_of(examine, fwd), {{"y", "dy"}}, {{"q", "dq"}, {"k", "dk"}, {"v", "dv"}});

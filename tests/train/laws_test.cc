@@ -72,11 +72,12 @@ void accumulate(Engine& engine, int64_t step) {
                        std::span(targets).subspan(size_t(step * n + at), size_t(per)), clock);
 }
 
-Curve train(ModelType type, const Setting& s, int64_t steps = 4) {
+Curve train(const ModelConfig& model, const Setting& s, int64_t steps = 4) {
   Rig rig(s.threads);
-  Engine engine(tiny(type), options(s), rig.backend());
+  Engine engine(model, options(s), rig.backend());
   return curve_of(rig, engine, steps, accumulate);
 }
+Curve train(ModelType type, const Setting& s, int64_t steps = 4) { return train(tiny(type), s, steps); }
 
 struct Case {
   ModelType type;
@@ -177,6 +178,18 @@ TEST(Matrix, RecomputationAndThreadsChangeNoBit) {
                 << name_of(type) << " " << p.precision << " micro " << micro << " recompute " << int(mode.granularity)
                 << " every " << mode.every << " threads " << threads;
           }
+}
+
+// Sparse attention with a group as long as the sequences of 17 tokens is full attention.
+TEST(SparseAttention, WithOneGroupHasTheBitsOfFullAttention) {
+  const auto curve = [](LayerType type, int64_t local_blocks) {
+    ModelConfig m = tiny(ModelType::athanor);
+    m.layer_types.assign(3, type), m.sparse_block_size = 6, m.sparse_local_blocks = local_blocks;
+    return train(m, {.recompute = {}}, 2);
+  };
+  const Curve full = curve(LayerType::full_attention, 3);
+  EXPECT_EQ(full, curve(LayerType::sparse_attention, 3));
+  EXPECT_NE(full.weights, curve(LayerType::sparse_attention, 2).weights);
 }
 
 TEST(Precisions, MastersAreWhatWasAskedFor) {

@@ -123,8 +123,8 @@ __device__ __forceinline__ void meet_queries(Accumulators<Tile::R, Tile::D>& dk,
   }
 }
 
-template <bool Dk, bool Dv, class T, class Tile>
-__global__ void __launch_bounds__(Tile::kThreads) keys_backward(Backward<T> a) {
+template <bool Sparse, bool Dk, bool Dv, class T, class Tile>
+__device__ __forceinline__ void keys_rows(const Backward<T>& a) {
   ptx::wait_for_earlier_kernels();
   constexpr int D = Tile::D, R = Tile::R, N = Tile::N, kRows = Tile::kRows;
   SHARED(Sight<kRows>, sight);
@@ -133,7 +133,7 @@ __global__ void __launch_bounds__(Tile::kThreads) keys_backward(Backward<T> a) {
   const Inputs<T>& in = a.in;
   const int kv_heads = in.heads / in.group, own = warp_id() * 16 * R;
   const int kv = static_cast<int>(blockIdx.x) % kv_heads, first = static_cast<int>(blockIdx.x) / kv_heads * kRows;
-  look<Side::kKeys>(sight, in.spans, first);
+  look<Side::kKeys, Sparse>(sight, in.spans, first);
   const Seen* seen = sight.seen + own;
   int start = next_seen<kRows>(sight.seen, 0), head = kv * in.group, stage = 0;
   if (start != kNone) {
@@ -169,13 +169,22 @@ __global__ void __launch_bounds__(Tile::kThreads) keys_backward(Backward<T> a) {
   if constexpr (Dv) store_rows<D, R>(a.dv + row * a.dv_stride + kv * in.dim, a.dv_stride, rows, in.dim, k, dv, factor);
 }
 
+template <bool Dk, bool Dv, class T, class Tile>
+__global__ void __launch_bounds__(Tile::kThreads) keys_backward(Backward<T> a) {
+  keys_rows<false, Dk, Dv, T, Tile>(a);
+}
+template <bool Dk, bool Dv, class T, class Tile>
+__global__ void __launch_bounds__(Tile::kThreads) keys_backward_sparse(Backward<T> a) {
+  keys_rows<true, Dk, Dv, T, Tile>(a);
+}
+
 // ---- queries: dq
 
 // Adds the gradients from a tile of keys to a warp's dq. q, dy: the warp's rows; scale: times log2(e).
-template <class T, class Tile>
+template <class T, class Tile, class Row>
 __device__ __forceinline__ void meet_keys(Accumulators<Tile::R, Tile::D>& dq, const T* q, const T* dy,
                                           const Stage<T, Tile>& stage, const QueryStats (&stats)[Tile::R][2],
-                                          const Seen* seen, int start, float scale) {
+                                          const Row* seen, int start, float scale) {
   constexpr int D = Tile::D, R = Tile::R, N = Tile::N;
   const bool all = all_see<16 * R>(seen, start, start + N);
   Accumulators<R, N> p = {}, ds = {};
@@ -201,11 +210,13 @@ __device__ __forceinline__ void load_keys(Stage<T, Tile>& stage, const Inputs<T>
   load_tile<Tile::N, Tile::D>(stage.b, in.v + kv * in.dim, in.v_stride, start, limit, in.dim);
 }
 
-template <class T, class Tile>
-__global__ void __launch_bounds__(Tile::kThreads) queries_backward(Backward<T> a) {
+template <bool Sparse, class T, class Tile>
+__device__ __forceinline__ void queries_rows(const Backward<T>& a) {
   ptx::wait_for_earlier_kernels();
   constexpr int D = Tile::D, R = Tile::R, N = Tile::N, kRows = Tile::kRows;
-  SHARED(Sight<kRows>, sight);
+  using Row = SeenBy<Side::kQueries, Sparse>;
+  using Sights = Sight<kRows, Row>;
+  SHARED(Sights, sight);
   DYN_SMEM(raw);
   auto& smem = *reinterpret_cast<Shared<T, Tile>*>(raw);
   const Inputs<T>& in = a.in;
@@ -213,8 +224,8 @@ __global__ void __launch_bounds__(Tile::kThreads) queries_backward(Backward<T> a
   const int block = static_cast<int>(gridDim.x - 1 - blockIdx.x);
   const int head = block % in.heads, first = block / in.heads * kRows, own = warp_id() * 16 * R;
   const int queries = in.spans.queries, kv = head / in.group;
-  look<Side::kQueries>(sight, in.spans, first);
-  const Seen* seen = sight.seen + own;
+  look<Side::kQueries, Sparse>(sight, in.spans, first);
+  const Row* seen = sight.seen + own;
   int start = next_seen<kRows>(sight.seen, 0), stage = 0;
   if (start != kNone) {
     const int64_t width = static_cast<int64_t>(in.heads) * in.dim;
@@ -247,6 +258,15 @@ __global__ void __launch_bounds__(Tile::kThreads) queries_backward(Backward<T> a
   store_rows<D, R>(a.dq + row * a.dq_stride + head * in.dim, a.dq_stride, queries - first - own, in.dim, q, dq, factor);
 }
 
+template <class T, class Tile>
+__global__ void __launch_bounds__(Tile::kThreads) queries_backward(Backward<T> a) {
+  queries_rows<false, T, Tile>(a);
+}
+template <class T, class Tile>
+__global__ void __launch_bounds__(Tile::kThreads) queries_backward_sparse(Backward<T> a) {
+  queries_rows<true, T, Tile>(a);
+}
+
 // ---- launchers
 
 template <class Tile, class T>
@@ -261,15 +281,22 @@ void launch_tiles(void (*kernel)(Backward<T>), int rows, int heads, const Backwa
 template <class T>
 void differentiate_on_tensor_cores(const Backward<T>& a, cudaStream_t stream) {
   const int queries = a.in.spans.queries, keys = a.in.spans.keys, kv_heads = a.in.heads / a.in.group;
+  const bool sparse = a.in.spans.sparse.group > 0;
   by_head_dim(a.in.dim, [&]<int D>() {
     using Keys = KeyTiles<D>;
+    using Queries = QueryTiles<D>;
+    const auto of_keys = [&]<bool Dk, bool Dv>() {
+      const auto kernel = sparse ? keys_backward_sparse<Dk, Dv, T, Keys> : keys_backward<Dk, Dv, T, Keys>;
+      launch_tiles<Keys>(kernel, keys, kv_heads, a, stream);
+    };
     if constexpr (D <= 128) {
-      launch_tiles<Keys>(keys_backward<true, true, T, Keys>, keys, kv_heads, a, stream);
+      of_keys.template operator()<true, true>();
     } else {  // dk and dv do not fit in registers together
-      launch_tiles<Keys>(keys_backward<true, false, T, Keys>, keys, kv_heads, a, stream);
-      launch_tiles<Keys>(keys_backward<false, true, T, Keys>, keys, kv_heads, a, stream);
+      of_keys.template operator()<true, false>();
+      of_keys.template operator()<false, true>();
     }
-    launch_tiles<QueryTiles<D>>(queries_backward<T, QueryTiles<D>>, queries, a.in.heads, a, stream);
+    launch_tiles<Queries>(sparse ? queries_backward_sparse<T, Queries> : queries_backward<T, Queries>, queries,
+                          a.in.heads, a, stream);
   });
 }
 

@@ -48,6 +48,7 @@ std::string why_not(const Op& op, const CudnnAttention::Options& options) {
   if constexpr (std::is_same_v<Op, AttentionFwd>)
     if (op.top) return "qk_clip_threshold needs the largest scores, which no plan of cuDNN's gives";
   if (s.softcap > 0) return cat("attn_logit_softcapping ", s.softcap, ": no plan caps scores");
+  if (s.sparse.group > 0) return cat("sparse_attention in groups of ", s.sparse.group, ": no plan has such a mask");
   if (s.head_dim % kVectorElements != 0) return cat("head_dim ", s.head_dim, " is no multiple of ", kVectorElements);
   if (rows == 0 || rows % tokens != 0 || op.k.rows() != rows ||
       (!options.documents && op.spans.rows() != rows / tokens))

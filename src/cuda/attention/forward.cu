@@ -22,12 +22,14 @@ struct Tiles {
   static constexpr size_t kSharedBytes = (kRows + 2 * N) * kPitch<D> * sizeof(T);
 };
 
-template <class T, int D>
-__global__ void __launch_bounds__(Tiles<D>::kThreads) attend(Forward<T> a) {
+template <bool Sparse, class T, int D>
+__device__ __forceinline__ void attend_rows(const Forward<T>& a) {
   ptx::wait_for_earlier_kernels();
   using Tile = Tiles<D>;
+  using Row = SeenBy<Side::kQueries, Sparse>;
+  using Sights = Sight<Tile::kRows, Row>;
   constexpr int R = Tile::R, N = Tile::N;
-  SHARED(Sight<Tile::kRows>, sight);
+  SHARED(Sights, sight);
   DYN_SMEM(raw);
   T *q = reinterpret_cast<T*>(raw), *k = q + Tile::kRows * kPitch<D>, *v = k + N * kPitch<D>;
   const Inputs<T>& in = a.in;
@@ -35,8 +37,8 @@ __global__ void __launch_bounds__(Tiles<D>::kThreads) attend(Forward<T> a) {
   const int block = static_cast<int>(gridDim.x - 1 - blockIdx.x);
   const int head = block % in.heads, first = block / in.heads * Tile::kRows, own = warp_id() * 16 * R;
   const int kv = head / in.group * in.dim;  // column of keys and values
-  look<Side::kQueries>(sight, in.spans, first);
-  const Seen* seen = sight.seen + own;
+  look<Side::kQueries, Sparse>(sight, in.spans, first);
+  const Row* seen = sight.seen + own;
   int start = next_seen<Tile::kRows>(sight.seen, 0);
   if (start != kNone) {
     load_tile<Tile::kRows, D>(q, in.q + head * in.dim, in.q_stride, first, in.spans.queries, in.dim);
@@ -80,6 +82,15 @@ __global__ void __launch_bounds__(Tiles<D>::kThreads) attend(Forward<T> a) {
                    q + own * kPitch<D>, o, factor);
 }
 
+template <class T, int D>
+__global__ void __launch_bounds__(Tiles<D>::kThreads) attend(Forward<T> a) {
+  attend_rows<false, T, D>(a);
+}
+template <class T, int D>
+__global__ void __launch_bounds__(Tiles<D>::kThreads) attend_sparse(Forward<T> a) {
+  attend_rows<true, T, D>(a);
+}
+
 template <class T>
 void attend_on_tensor_cores(const Forward<T>& a, cudaStream_t stream) {
   by_head_dim(a.in.dim, [&]<int D>() {
@@ -87,7 +98,8 @@ void attend_on_tensor_cores(const Forward<T>& a, cudaStream_t stream) {
     const int64_t blocks = div_ceil<int64_t>(a.in.spans.queries, Tile::kRows) * a.in.heads;
     constexpr size_t kBytes = Tile::template kSharedBytes<T>;
     static_assert(kBytes <= 97 << 10, "the smallest GPUs (8.6, 8.9, 12.0) give a block 99 KiB, with its Sight");
-    CUDA_CHECK(launch(attend<T, D>, {dim3(grid_size(blocks)), dim3(Tile::kThreads), kBytes, stream}, a));
+    const auto kernel = a.in.spans.sparse.group > 0 ? attend_sparse<T, D> : attend<T, D>;
+    CUDA_CHECK(launch(kernel, {dim3(grid_size(blocks)), dim3(Tile::kThreads), kBytes, stream}, a));
   });
 }
 }  // namespace

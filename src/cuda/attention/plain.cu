@@ -97,15 +97,15 @@ __device__ __forceinline__ void store(T* tensor, int64_t stride, int first, int 
 }
 
 // Union of the intervals that this thread's rows see.
-__device__ __forceinline__ Seen together(const Seen* rows) {
+template <class Row>
+__device__ __forceinline__ Seen together(const Row* rows) {
   Seen all{kNone, 0};
   for (int i = 0; i < kPart; ++i) {
-    const Seen seen = load_seen(rows + i);
+    const Row seen = load_seen(rows + i);
     if (seen.last > seen.first) all = {min(all.first, seen.first), max(all.last, seen.last)};
   }
   return all;
 }
-__device__ __forceinline__ bool sees(const Seen& s, int row) { return row >= s.first && row < s.last; }
 
 // The score for a dot product qk, and its derivative with respect to qk, divided by scale.
 struct Score {
@@ -120,18 +120,21 @@ __device__ __forceinline__ Score score_of(float qk, float scale, float softcap) 
 
 // ---- kernels; grid: (tile and head, slice of columns)
 
-template <class T>
+template <bool Sparse, class T>
 __global__ void __launch_bounds__(kThreads) attend(Forward<T> a) {
   ptx::wait_for_earlier_kernels();
-  SHARED(Sight<kRows>, sight);
+  using Row = SeenBy<Side::kQueries, Sparse>;
+  using Sights = Sight<kRows, Row>;
+  SHARED(Sights, sight);
   SHARED(float, weights, [kRows * kPitch]);
   const Inputs<T>& in = a.in;
   const int head = static_cast<int>(blockIdx.x) % in.heads, first = static_cast<int>(blockIdx.x) / in.heads * kRows;
   const int kv = head / in.group * in.dim;
   const Place at = my_place();
   const int row = first + at.rows, column = static_cast<int>(blockIdx.y) * kSlice + at.others;
-  look<Side::kQueries>(sight, in.spans, first);
-  const Seen *seen = sight.seen + at.rows, mine = together(seen);
+  look<Side::kQueries, Sparse>(sight, in.spans, first);
+  const Row* seen = sight.seen + at.rows;
+  const Seen mine = together(seen);
   float top[kPart], sum[kPart] = {}, factor[kPart];
   for (float& t : top) t = -INFINITY;
   Square y = {};
@@ -144,7 +147,7 @@ __global__ void __launch_bounds__(kThreads) attend(Forward<T> a) {
            HeadRows<T>{in.k + kv, in.k_stride, key, sight.last}, in.dim, in.vectors);
 #pragma unroll
     for (int i = 0; i < kPart; ++i) {
-      const Seen now = load_seen(seen + i);
+      const Row now = load_seen(seen + i);
       float most = top[i], total = 0;
 #pragma unroll
       for (int j = 0; j < kPart; ++j) {
@@ -183,12 +186,12 @@ __global__ void __launch_bounds__(kThreads) attend(Forward<T> a) {
 
 // Computes the weights p, or ds = p (dp - dy·y) times the slope of a soft-capped score, for a thread's own rows and
 // rows of the other side. stats: statistics of the queries; Own: the side of the thread's own rows.
-template <Side Own, bool Ds>
-__device__ __forceinline__ void weigh(Square& s, const Square& dp, const Seen* seen, int own, int other,
+template <Side Own, bool Ds, class Row>
+__device__ __forceinline__ void weigh(Square& s, const Square& dp, const Row* seen, int own, int other,
                                       const QueryStats* stats, int queries, float scale, float softcap) {
 #pragma unroll
   for (int i = 0; i < kPart; ++i) {
-    const Seen now = load_seen(seen + i);
+    const Row now = load_seen(seen + i);
 #pragma unroll
     for (int j = 0; j < kPart; ++j) {
       const int query = Own == Side::kQueries ? own + i : other + j;
@@ -230,19 +233,22 @@ struct Operands {
   }
 };
 
-template <Gradient G, class T>
+template <Gradient G, bool Sparse, class T>
 __global__ void __launch_bounds__(kThreads) differentiate(Backward<T> a) {
   ptx::wait_for_earlier_kernels();
   constexpr Side kOwn = G == Gradient::kQueries ? Side::kQueries : Side::kKeys;
-  SHARED(Sight<kRows>, sight);
+  using Row = SeenBy<kOwn, Sparse>;
+  using Sights = Sight<kRows, Row>;
+  SHARED(Sights, sight);
   SHARED(float, weights, [kRows * kPitch]);
   const Inputs<T>& in = a.in;
   const int group = kOwn == Side::kKeys ? in.group : 1, heads = in.heads / group;  // query heads per head of this side
   const int own_head = static_cast<int>(blockIdx.x) % heads, first = static_cast<int>(blockIdx.x) / heads * kRows;
   const Place at = my_place();
   const int row = first + at.rows, column = static_cast<int>(blockIdx.y) * kSlice + at.others;
-  look<kOwn>(sight, in.spans, first);
-  const Seen *seen = sight.seen + at.rows, mine = together(seen);
+  look<kOwn, Sparse>(sight, in.spans, first);
+  const Row* seen = sight.seen + at.rows;
+  const Seen mine = together(seen);
   Square sums = {};
   for (int head = own_head * group; head < (own_head + 1) * group; ++head) {
     for (int start = next_seen<kRows>(sight.seen, 0); start != kNone;
@@ -281,14 +287,18 @@ void launch_slices(void (*kernel)(A), int rows, int heads, const A& a, cudaStrea
 
 template <class T>
 void attend_plainly(const Forward<T>& a, cudaStream_t stream) {
-  launch_slices(attend<T>, a.in.spans.queries, a.in.heads, a, stream);
+  const auto kernel = a.in.spans.sparse.group > 0 ? attend<true, T> : attend<false, T>;
+  launch_slices(kernel, a.in.spans.queries, a.in.heads, a, stream);
 }
 template <class T>
 void differentiate_plainly(const Backward<T>& a, cudaStream_t stream) {
   const int kv_heads = a.in.heads / a.in.group;
-  launch_slices(differentiate<Gradient::kQueries, T>, a.in.spans.queries, a.in.heads, a, stream);
-  launch_slices(differentiate<Gradient::kKeys, T>, a.in.spans.keys, kv_heads, a, stream);
-  launch_slices(differentiate<Gradient::kValues, T>, a.in.spans.keys, kv_heads, a, stream);
+  const auto launch_all = [&]<bool Sparse>() {
+    launch_slices(differentiate<Gradient::kQueries, Sparse, T>, a.in.spans.queries, a.in.heads, a, stream);
+    launch_slices(differentiate<Gradient::kKeys, Sparse, T>, a.in.spans.keys, kv_heads, a, stream);
+    launch_slices(differentiate<Gradient::kValues, Sparse, T>, a.in.spans.keys, kv_heads, a, stream);
+  };
+  a.in.spans.sparse.group > 0 ? launch_all.template operator()<true>() : launch_all.template operator()<false>();
 }
 template void attend_plainly(const Forward<float>&, cudaStream_t);
 template void attend_plainly(const Forward<bf16>&, cudaStream_t);

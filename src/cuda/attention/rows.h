@@ -1,7 +1,9 @@
 // Shared by all attention kernels: arguments, and which rows of the other side (keys for a query, queries for a key) a
-// row sees. Each block reads the span table from device memory, so a captured graph can be replayed with other spans.
+// row sees. Kernels of sparse patterns are instances of their own, so that the others pay nothing for them. Each block
+// reads the span table from device memory, so a captured graph can be replayed with other spans.
 #pragma once
 #include <climits>
+#include <type_traits>
 
 #include "cuda/host_tools.h"
 #include "cuda/scratch.h"
@@ -15,6 +17,7 @@ struct SpanTable {
   int count;
   int queries, keys;  // rows of the tensors; accesses stay within them for any table
   int64_t window;
+  SparsePattern sparse;
 };
 
 template <class T>
@@ -73,8 +76,13 @@ Inputs<T> inputs_of(const Op& op) {
           op.q.stride(),
           op.k.stride(),
           op.v.stride(),
-          {data<int32_t>(op.spans), static_cast<int>(op.spans.rows()), static_cast<int>(op.q.rows()),
-           static_cast<int>(op.k.rows()), std::min<int64_t>(s.window, int64_t{1} << 40)},
+          {data<int32_t>(op.spans),
+           static_cast<int>(op.spans.rows()),
+           static_cast<int>(op.q.rows()),
+           static_cast<int>(op.k.rows()),
+           std::min<int64_t>(s.window, int64_t{1} << 40),
+           // A group longer than all rows is as good as any longer one.
+           {std::min(s.sparse.group, kRows), std::min(s.sparse.summary, kRows - 1)}},
           static_cast<int>(s.heads),
           static_cast<int>(s.heads / s.kv_heads),
           static_cast<int>(s.head_dim),
@@ -97,18 +105,26 @@ __device__ __forceinline__ void raise_top(float* top, float score) {
   }
 }
 
-// ---- visibility: a query sees an interval of key rows, a key is seen by an interval of query rows
+// ---- visibility: a query sees an interval of key rows, of a sparse pattern a part of it; a key is seen by an interval
+// of query rows in any case
 
 enum class Side { kQueries, kKeys };
 struct Seen {
   int first, last;  // rows [first, last) of the other side; empty is {0, 0}
 };
+// The keys that a query sees in a sparse pattern: of rows [first, last) those from `own` on, where its group begins,
+// and the last `summary` of each earlier `group` rows.
+struct SparseSeen {
+  int first, last, own, group, summary, unused;
+};
+template <Side S, bool Sparse>
+using SeenBy = std::conditional_t<Sparse && S == Side::kQueries, SparseSeen, Seen>;
 constexpr int kNone = INT_MAX;
 
 // The rows of the other side that each row of a tile sees; in shared memory.
-template <int Rows>
+template <int Rows, class Row = Seen>
 struct Sight {
-  Seen seen[Rows];
+  Row seen[Rows];
   int spans[Rows];  // numbers of the spans that have rows in the tile
   int count;
   int last;  // maximum of seen[].last
@@ -119,29 +135,85 @@ __device__ __forceinline__ Seen load_seen(const Seen* p) {
   return {static_cast<int>(raw.x), static_cast<int>(raw.y)};
 }
 
-template <Side S>
-__device__ __forceinline__ Seen seen_by(const SpanTable& t, const int32_t* span, int row) {
+__device__ __forceinline__ SparseSeen load_seen(const SparseSeen* p) {
+  const Seen ends = load_seen(reinterpret_cast<const Seen*>(p));
+  const uint2 own = ld8(&p->own), summary = ld8(&p->summary);
+  return {ends.first, ends.last, static_cast<int>(own.x), static_cast<int>(own.y), static_cast<int>(summary.x), 0};
+}
+__device__ __forceinline__ void store_seen(Seen* p, const Seen& s) { st8(p, make_uint2(s.first, s.last)); }
+__device__ __forceinline__ void store_seen(SparseSeen* p, const SparseSeen& s) {
+  st8(&p->first, make_uint2(s.first, s.last));
+  st8(&p->own, make_uint2(s.own, s.group));
+  st8(&p->summary, make_uint2(s.summary, 0));
+}
+
+// sees(): whether the row sees this one. next_row(): the first row >= `from` that it sees, given s.last > from; kNone
+// if there is none. meets(), covers(): whether it sees part of [first, last), or all of it.
+__device__ __forceinline__ bool sees(const Seen& s, int row) { return row >= s.first && row < s.last; }
+__device__ __forceinline__ int next_row(const Seen& s, int from) { return max(s.first, from); }
+__device__ __forceinline__ bool meets(const Seen& s, int first, int last) { return s.first < last && s.last > first; }
+__device__ __forceinline__ bool covers(const Seen& s, int first, int last) {
+  return s.first <= first && s.last >= last;
+}
+
+// Rows between a row before `own` and the end of its group.
+__device__ __forceinline__ int left_in_group(const SparseSeen& s, int row) { return (s.own - 1 - row) % s.group; }
+__device__ __forceinline__ bool sees(const SparseSeen& s, int row) {
+  return row >= s.first && row < s.last && (row >= s.own || left_in_group(s, row) < s.summary);
+}
+__device__ __forceinline__ int next_row(const SparseSeen& s, int from) {
+  int row = max(s.first, from);
+  if (row < s.own) row += max(left_in_group(s, row) + 1 - s.summary, 0);
+  return row < s.last ? row : kNone;
+}
+__device__ __forceinline__ bool meets(const SparseSeen& s, int first, int last) {
+  return s.last > first && next_row(s, first) < last;
+}
+__device__ __forceinline__ bool covers(const SparseSeen& s, int first, int last) {
+  if (s.first > first || s.last < last) return false;
+  if (first >= s.own) return true;
+  const int left = left_in_group(s, first);
+  return left < s.summary && (last - first <= left + 1 || first + left + 1 == s.own);
+}
+
+template <Side S, bool Sparse>
+__device__ __forceinline__ SeenBy<S, Sparse> seen_by(const SpanTable& t, const int32_t* span, int row) {
   const uint2 queries = ld8(span), keys = ld8(span + 2), positions = ld8(span + 4);
   const int64_t q_begin = static_cast<int>(queries.x), k_begin = static_cast<int>(keys.x);
   const int64_t ahead = int64_t{static_cast<int>(positions.x)} - static_cast<int>(positions.y);
   int64_t first, last, begin, length, rows;
+  [[maybe_unused]] int64_t group = 0;  // the first key of the query's own group
   if constexpr (S == Side::kQueries) {
     const int64_t own = row - q_begin + ahead;  // the key at the query's own position
     first = t.window ? own - t.window + 1 : 0, last = own + 1;
+    if constexpr (Sparse) {
+      group = own - (static_cast<int>(positions.x) + row - q_begin) % t.sparse.group;
+      if (t.sparse.summary == 0) first = group;
+    }
     begin = k_begin, length = static_cast<int>(keys.y), rows = t.keys;
   } else {
     const int64_t own = row - k_begin - ahead;  // the query at the key's own position
     first = own, last = t.window ? own + t.window : INT_MAX;
+    if constexpr (Sparse) {
+      const int64_t position = static_cast<int>(positions.y) + row - k_begin;
+      last = min(seen_until(t.sparse, position) - static_cast<int>(positions.x), int64_t{INT_MAX});
+    }
     begin = q_begin, length = static_cast<int>(queries.y), rows = t.queries;
   }
   first = max(begin + max(first, int64_t{0}), int64_t{0});
   last = min(begin + min(last, length), rows);
-  return first < last ? Seen{static_cast<int>(first), static_cast<int>(last)} : Seen{0, 0};
+  SeenBy<S, Sparse> seen{0, 0};
+  if (first < last) seen = {static_cast<int>(first), static_cast<int>(last)};
+  if constexpr (Sparse && S == Side::kQueries) {
+    seen.own = static_cast<int>(max(min(begin + group, int64_t{INT_MAX}), int64_t{0}));
+    seen.group = static_cast<int>(t.sparse.group), seen.summary = static_cast<int>(t.sparse.summary);
+  }
+  return seen;
 }
 
 // Fills `sight` for the tile that starts at first_row. All threads of the block call it; it ends with a barrier.
-template <Side S, int Rows>
-__device__ __forceinline__ void look(Sight<Rows>& sight, const SpanTable& t, int first_row) {
+template <Side S, bool Sparse = false, int Rows>
+__device__ __forceinline__ void look(Sight<Rows, SeenBy<S, Sparse>>& sight, const SpanTable& t, int first_row) {
   constexpr int kWord = S == Side::kQueries ? 0 : 2;
   const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
   if (thread == 0) sight.count = sight.last = 0;
@@ -156,40 +228,38 @@ __device__ __forceinline__ void look(Sight<Rows>& sight, const SpanTable& t, int
   __syncthreads();
   const int count = min(sight.count, Rows);
   for (int r = thread; r < Rows; r += threads) {
-    Seen seen{0, 0};
+    SeenBy<S, Sparse> seen{0, 0};
     for (int i = 0; i < count; ++i) {
       const int32_t* span = t.words + sight.spans[i] * 6;
       const uint2 range = ld8(span + kWord);
       const int64_t index = int64_t{first_row} + r - static_cast<int>(range.x);
-      if (index >= 0 && index < static_cast<int>(range.y)) seen = seen_by<S>(t, span, first_row + r);
+      if (index >= 0 && index < static_cast<int>(range.y)) seen = seen_by<S, Sparse>(t, span, first_row + r);
     }
-    st8(&sight.seen[r], make_uint2(seen.first, seen.last));
+    store_seen(&sight.seen[r], seen);
     atomicMax(&sight.last, seen.last);
   }
   __syncthreads();
 }
 
 // The first row >= `from` that some row of the tile sees; kNone if there is none. Called by full warps.
-template <int Rows>
-__device__ __forceinline__ int next_seen(const Seen* rows, int from) {
+template <int Rows, class Row>
+__device__ __forceinline__ int next_seen(const Row* rows, int from) {
   int next = kNone;
 #pragma unroll
   for (int r = static_cast<int>(threadIdx.x) % 32; r < Rows; r += 32) {
-    const Seen seen = load_seen(rows + r);
-    if (seen.last > from) next = min(next, max(seen.first, from));
+    const Row seen = load_seen(rows + r);
+    if (seen.last > from) next = min(next, next_row(seen, from));
   }
   return __reduce_min_sync(~0u, next);
 }
 
 // one_sees(): whether a row of the warp sees part of [first, last). all_see(): whether all its rows see all of it.
-template <int Rows>
-__device__ __forceinline__ bool one_sees(const Seen* rows, int first, int last) {
-  const Seen seen = load_seen(rows + threadIdx.x % Rows);
-  return __any_sync(~0u, seen.first < last && seen.last > first);
+template <int Rows, class Row>
+__device__ __forceinline__ bool one_sees(const Row* rows, int first, int last) {
+  return __any_sync(~0u, meets(load_seen(rows + threadIdx.x % Rows), first, last));
 }
-template <int Rows>
-__device__ __forceinline__ bool all_see(const Seen* rows, int first, int last) {
-  const Seen seen = load_seen(rows + threadIdx.x % Rows);
-  return __all_sync(~0u, seen.first <= first && seen.last >= last);
+template <int Rows, class Row>
+__device__ __forceinline__ bool all_see(const Row* rows, int first, int last) {
+  return __all_sync(~0u, covers(load_seen(rows + threadIdx.x % Rows), first, last));
 }
 }  // namespace athanor::cuda::attention

@@ -42,19 +42,19 @@ __device__ __forceinline__ void for_elements(Accumulators<R, N>& a, F visit) {
 }
 
 // Sets elements of masked pairs to `value`. seen: what the warp's rows see; first: the other side's row in column 0.
-template <int R, int N>
-__device__ __forceinline__ void hide(Accumulators<R, N>& a, const Seen* seen, int first, float value) {
+template <int R, int N, class Row>
+__device__ __forceinline__ void hide(Accumulators<R, N>& a, const Row* seen, int first, float value) {
 #pragma unroll
   for (int r = 0; r < R; ++r) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const Seen x = load_seen(seen + r * 16 + h * 8 + lane_id() / 4);
+      const Row x = load_seen(seen + r * 16 + h * 8 + lane_id() / 4);
 #pragma unroll
       for (int n = 0; n < N / 8; ++n) {
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
           const int other = first + n * 8 + lane_id() % 4 * 2 + e;
-          if (other < x.first || other >= x.last) a[r][n][2 * h + e] = value;
+          if (!sees(x, other)) a[r][n][2 * h + e] = value;
         }
       }
     }
@@ -62,8 +62,8 @@ __device__ __forceinline__ void hide(Accumulators<R, N>& a, const Seen* seen, in
 }
 
 // Sets elements of masked pairs to 0. all: no pair is masked, so nothing is done.
-template <int R, int N>
-__device__ __forceinline__ void hide_unseen(Accumulators<R, N>& a, const Seen* seen, int first, bool all) {
+template <int R, int N, class Row>
+__device__ __forceinline__ void hide_unseen(Accumulators<R, N>& a, const Row* seen, int first, bool all) {
   if (!all) hide<R, N>(a, seen, first, 0.f);
 }
 

@@ -354,7 +354,8 @@ bool has_images() {
 template <class T>
 bool warpgroups_take(const Backward<T>& a) {
   const Inputs<T>& in = a.in;
-  if (!in.vectors || in.scale <= 0 || in.softcap > 0 || in.spans.queries == 0 || in.spans.keys == 0) return false;
+  if (!in.vectors || in.scale <= 0 || in.softcap > 0 || in.spans.sparse.group > 0) return false;
+  if (in.spans.queries == 0 || in.spans.keys == 0) return false;
   if (!aligned16(a.angles.cos_sin)) return false;
   return (in.dim == 64 && has_images<T, 64>()) || (in.dim == 128 && has_images<T, 128>());
 }

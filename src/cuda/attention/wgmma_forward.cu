@@ -224,7 +224,7 @@ void launch_blocks(const Forward<T>& a, cudaStream_t stream) {
 template <class T>
 bool warpgroups_take(const Forward<T>& a) {
   const Inputs<T>& in = a.in;
-  if (!in.vectors || in.scale <= 0 || in.softcap > 0 || in.spans.keys == 0) return false;
+  if (!in.vectors || in.scale <= 0 || in.softcap > 0 || in.spans.sparse.group > 0 || in.spans.keys == 0) return false;
   return (in.dim == 64 && has_image(attend_wgmma<T, 64>)) || (in.dim == 128 && has_image(attend_wgmma<T, 128>));
 }
 
