@@ -334,7 +334,7 @@ def json_of(text):
 def wrong_rows(found):
     """What failed in the rows of bench attention, each with its op and shape; random numbers have one seed."""
     for row in found["rows"]:
-        shape = ", ".join(f"{k} {row[k]}" for k in ("length", "sequences", "heads", "head_dim", "mask", "window"))
+        shape = ", ".join(f"{k} {row[k]}" for k in ("length", "sequences", "heads", "head_dim", "mask", "window", "group"))
         for side in ("own", "cudnn"):
             one = row.get(side, {})
             if side == "own" and "why_not" in one:

@@ -17,6 +17,12 @@ inline AttentionShape heads(int64_t heads, int64_t kv_heads, int64_t dim, int64_
   return {heads, kv_heads, dim, window, float(1 / std::sqrt(double(dim)))};
 }
 
+inline AttentionShape sparse_heads(int64_t of, int64_t kv_heads, int64_t dim, SparsePattern pattern) {
+  AttentionShape shape = heads(of, kv_heads, dim);
+  shape.sparse = pattern;
+  return shape;
+}
+
 inline std::vector<Span> spans_of(const std::vector<int>& documents) {
   std::vector<Span> spans;
   int row = 0;

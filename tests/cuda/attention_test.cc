@@ -31,15 +31,9 @@ TEST_F(Attention, SinksNeedNoAlignment) { needs_no_alignment(AttentionSinks::kNa
 TEST_F(Attention, SinkGradients) { agrees_with_the_reference(AttentionSinksBwd::kName, attention_cases, 20); }
 TEST_F(Attention, MergeNeedsNoAlignment) { needs_no_alignment(MergeAttention::kName, attention_cases, 5); }
 
-// Head sizes of every tile shape and between them; lengths that are not multiples of tiles; documents, windows, GQA.
-void tiles_of_every_head_size() {
+// Forward and backward of each setting agree with the reference.
+void settings_agree(const std::vector<Setting>& settings) {
   Examiner examine(make_cuda_backend, {.threads = {2}});
-  const Setting settings[] = {
-      {DType::bf16, heads(4, 1, 64), {131}},        {DType::f16, heads(2, 2, 64, 50), {70, 1, 63, 39}},
-      {DType::bf16, heads(2, 2, 80), {50, 20}},     {DType::f16, heads(2, 1, 96, 33), {140}},
-      {DType::bf16, heads(8, 1, 128), {40, 1, 26}}, {DType::f16, heads(2, 1, 128), {135}},
-      {DType::bf16, heads(2, 1, 256), {65, 10}},    {DType::f16, heads(1, 1, 136, 20), {67}},
-      {DType::bf16, heads(1, 1, 264), {20}}};  // larger than any tile
   for (const Setting& s : settings) {
     const std::string name = cat(s.shape.heads, "/", s.shape.kv_heads, "x", s.shape.head_dim, " ", s.dtype);
     OpCase<AttentionFwd> fwd{name, forward_op(s), {{"spans", listed(words_of(spans_of(s.documents)))}}};
@@ -47,6 +41,31 @@ void tiles_of_every_head_size() {
     examine(backward_of(examine, fwd));
   }
   EXPECT_TRUE(examine.findings().empty()) << examine.report();
+}
+
+// Head sizes of every tile shape and between them; lengths that are not multiples of tiles; documents, windows, GQA.
+void tiles_of_every_head_size() {
+  settings_agree({{DType::bf16, heads(4, 1, 64), {131}},
+                  {DType::f16, heads(2, 2, 64, 50), {70, 1, 63, 39}},
+                  {DType::bf16, heads(2, 2, 80), {50, 20}},
+                  {DType::f16, heads(2, 1, 96, 33), {140}},
+                  {DType::bf16, heads(8, 1, 128), {40, 1, 26}},
+                  {DType::f16, heads(2, 1, 128), {135}},
+                  {DType::bf16, heads(2, 1, 256), {65, 10}},
+                  {DType::f16, heads(1, 1, 136, 20), {67}},
+                  {DType::bf16, heads(1, 1, 264), {20}}});  // larger than any tile
+}
+
+// Sparse patterns for every tile shape: groups shorter and longer than tiles, that end within them, of whole tiles, and
+// without keys that all later queries see.
+TEST_F(Attention, SparsePatterns) {
+  settings_agree({{DType::bf16, sparse_heads(4, 1, 64, {48, 16}), {200, 1, 70}},
+                  {DType::f16, sparse_heads(1, 1, 64, {128, 64}), {450}},
+                  {DType::f16, sparse_heads(2, 1, 96, {130, 3}), {300}},
+                  {DType::bf16, sparse_heads(2, 2, 128, {64, 0}), {150, 40}},
+                  {DType::bf16, sparse_heads(1, 1, 128, {7, 6}), {100}},
+                  {DType::f16, sparse_heads(1, 1, 256, {40, 9}), {100}},
+                  {DType::f32, sparse_heads(2, 1, 40, {70, 20}), {230}}});
 }
 
 TEST_F(Attention, TilesOfEveryHeadSize) { tiles_of_every_head_size(); }
@@ -98,6 +117,31 @@ TEST_F(Attention, SpansThatPointOutsideTouchNothingThere) {
 }
 
 #ifdef ATHANOR_EMULATED_GPU
+// Tiles of keys that no query of a block sees are not read, nor tiles of queries that see no key of one.
+TEST_F(Attention, SparsePatternsSkipTiles) {
+  emu::simulate({emu::gpu_a100()});
+  const auto sectors = [](SparsePattern pattern) {
+    DeviceOp x({DType::f16, sparse_heads(1, 1, 64, pattern), {1024}});
+    x.set_spans(spans_of({1024}));
+    const AttentionBwd backward = backward_of(x.op);
+    void* scratch = x.backend().device->allocate(x.backend().ops->scratch(backward), Mem::device);
+    emu::reset_kernel_counters();
+    emu::count_accesses(true);
+    x.backend().ops->run(x.op, nullptr);
+    x.backend().ops->run(backward, scratch);
+    x.backend().device->sync();
+    emu::count_accesses(false);
+    uint64_t sum = 0;
+    for (const auto& [name, counters] : emu::kernel_counters()) sum += counters.global_sectors;
+    return double(sum);
+  };
+  // Keys are read in tiles of 64, queries for each 128 keys, of which some are visible to all later queries if any are.
+  const double full = sectors({});
+  EXPECT_LT(sectors({128, 16}), 0.8 * full);
+  EXPECT_LT(sectors({128, 0}), 0.5 * full);
+  emu::simulate({emu::gpu_h200()});
+}
+
 void keeps_its_budget() {
   emu::reset_kernel_counters();
   for (const int64_t dim : {64, 128}) {

@@ -150,6 +150,9 @@ TEST_F(CudnnAttentionTest, TellsWhatItLeavesToOthers) {
   op.spans.shape = {3, kSpanWords};
   EXPECT_THAT(reason(op), HasSubstr("3 spans of 32 queries and 32 keys are not whole sequences of length 16"));
   op = good;
+  op.shape.sparse = {8, 2};
+  EXPECT_THAT(reason(op), HasSubstr("sparse_attention in groups of 8"));
+  op = good;
   op.k.shape = op.v.shape = {64, 16};
   EXPECT_THAT(reason(op), HasSubstr("64 keys"));
   CudnnAttention of_documents(library(), nullptr, {.tokens = 16, .documents = true});

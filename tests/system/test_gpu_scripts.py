@@ -67,7 +67,7 @@ class VerifyTest(SystemTest):
             self.assertEqual((entry["status"], entry["device"]), (expected, "emulated"), f"{part}: {entry}")
         rows = parts["bench_attention"]["found"]["rows"]
         self.assertEqual({(row["head_dim"], row["mask"]) for row in rows},
-                         {(d, m) for d in (64, 128) for m in ("causal", "documents", "window")})
+                         {(d, m) for d in (64, 128) for m in ("causal", "documents", "window", "sparse")})
         for row in rows:
             self.assertTrue(row["own"]["forward"]["repeated"] and row["own"]["backward"]["repeated"])
             self.assertNotIn("why_not", row["cudnn"], row)

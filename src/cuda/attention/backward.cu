@@ -273,7 +273,8 @@ template <class Tile, class T>
 void launch_tiles(void (*kernel)(Backward<T>), int rows, int heads, const Backward<T>& a, cudaStream_t stream) {
   if (rows == 0) return;
   constexpr size_t kBytes = sizeof(Shared<T, Tile>);
-  static_assert(kBytes <= 97 << 10, "the smallest GPUs (8.6, 8.9, 12.0) give a block 99 KiB, with its Sight");
+  static_assert(kBytes + sizeof(Sight<Tile::kRows, SparseSeen>) <= 99 << 10,
+                "the smallest GPUs (8.6, 8.9, 12.0) give a block 99 KiB");
   const dim3 grid(grid_size(div_ceil<int64_t>(rows, Tile::kRows) * heads));
   CUDA_CHECK(launch(kernel, {grid, dim3(Tile::kThreads), kBytes, stream}, a));
 }

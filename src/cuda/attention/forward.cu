@@ -97,7 +97,8 @@ void attend_on_tensor_cores(const Forward<T>& a, cudaStream_t stream) {
     using Tile = Tiles<D>;
     const int64_t blocks = div_ceil<int64_t>(a.in.spans.queries, Tile::kRows) * a.in.heads;
     constexpr size_t kBytes = Tile::template kSharedBytes<T>;
-    static_assert(kBytes <= 97 << 10, "the smallest GPUs (8.6, 8.9, 12.0) give a block 99 KiB, with its Sight");
+    static_assert(kBytes + sizeof(Sight<Tile::kRows, SparseSeen>) <= 99 << 10,
+                  "the smallest GPUs (8.6, 8.9, 12.0) give a block 99 KiB");
     const auto kernel = a.in.spans.sparse.group > 0 ? attend_sparse<T, D> : attend<T, D>;
     CUDA_CHECK(launch(kernel, {dim3(grid_size(blocks)), dim3(Tile::kThreads), kBytes, stream}, a));
   });

@@ -148,32 +148,17 @@ __device__ __forceinline__ void store_seen(SparseSeen* p, const SparseSeen& s) {
 }
 
 // sees(): whether the row sees this one. next_row(): the first row >= `from` that it sees, given s.last > from; kNone
-// if there is none. meets(), covers(): whether it sees part of [first, last), or all of it.
-__device__ __forceinline__ bool sees(const Seen& s, int row) { return row >= s.first && row < s.last; }
-__device__ __forceinline__ int next_row(const Seen& s, int from) { return max(s.first, from); }
-__device__ __forceinline__ bool meets(const Seen& s, int first, int last) { return s.first < last && s.last > first; }
-__device__ __forceinline__ bool covers(const Seen& s, int first, int last) {
-  return s.first <= first && s.last >= last;
-}
-
-// Rows between a row before `own` and the end of its group.
-__device__ __forceinline__ int left_in_group(const SparseSeen& s, int row) { return (s.own - 1 - row) % s.group; }
-__device__ __forceinline__ bool sees(const SparseSeen& s, int row) {
+// if there is none. left_in_group(): rows between a row before s.own and the end of its group.
+__device__ __forceinline__ bool sees(Seen s, int row) { return row >= s.first && row < s.last; }
+__device__ __forceinline__ int next_row(Seen s, int from) { return max(s.first, from); }
+__device__ __forceinline__ int left_in_group(SparseSeen s, int row) { return (s.own - 1 - row) % s.group; }
+__device__ __forceinline__ bool sees(SparseSeen s, int row) {
   return row >= s.first && row < s.last && (row >= s.own || left_in_group(s, row) < s.summary);
 }
-__device__ __forceinline__ int next_row(const SparseSeen& s, int from) {
+__device__ __forceinline__ int next_row(SparseSeen s, int from) {
   int row = max(s.first, from);
   if (row < s.own) row += max(left_in_group(s, row) + 1 - s.summary, 0);
   return row < s.last ? row : kNone;
-}
-__device__ __forceinline__ bool meets(const SparseSeen& s, int first, int last) {
-  return s.last > first && next_row(s, first) < last;
-}
-__device__ __forceinline__ bool covers(const SparseSeen& s, int first, int last) {
-  if (s.first > first || s.last < last) return false;
-  if (first >= s.own) return true;
-  const int left = left_in_group(s, first);
-  return left < s.summary && (last - first <= left + 1 || first + left + 1 == s.own);
 }
 
 template <Side S, bool Sparse>
@@ -187,7 +172,7 @@ __device__ __forceinline__ SeenBy<S, Sparse> seen_by(const SpanTable& t, const i
     const int64_t own = row - q_begin + ahead;  // the key at the query's own position
     first = t.window ? own - t.window + 1 : 0, last = own + 1;
     if constexpr (Sparse) {
-      group = own - (static_cast<int>(positions.x) + row - q_begin) % t.sparse.group;
+      group = own - (row - q_begin + static_cast<int>(positions.x)) % t.sparse.group;
       if (t.sparse.summary == 0) first = group;
     }
     begin = k_begin, length = static_cast<int>(keys.y), rows = t.keys;
@@ -195,20 +180,20 @@ __device__ __forceinline__ SeenBy<S, Sparse> seen_by(const SpanTable& t, const i
     const int64_t own = row - k_begin - ahead;  // the query at the key's own position
     first = own, last = t.window ? own + t.window : INT_MAX;
     if constexpr (Sparse) {
-      const int64_t position = static_cast<int>(positions.y) + row - k_begin;
+      const int64_t position = row - k_begin + static_cast<int>(positions.y);
       last = min(seen_until(t.sparse, position) - static_cast<int>(positions.x), int64_t{INT_MAX});
     }
     begin = q_begin, length = static_cast<int>(queries.y), rows = t.queries;
   }
   first = max(begin + max(first, int64_t{0}), int64_t{0});
   last = min(begin + min(last, length), rows);
-  SeenBy<S, Sparse> seen{0, 0};
-  if (first < last) seen = {static_cast<int>(first), static_cast<int>(last)};
+  const Seen seen = first < last ? Seen{static_cast<int>(first), static_cast<int>(last)} : Seen{0, 0};
   if constexpr (Sparse && S == Side::kQueries) {
-    seen.own = static_cast<int>(max(min(begin + group, int64_t{INT_MAX}), int64_t{0}));
-    seen.group = static_cast<int>(t.sparse.group), seen.summary = static_cast<int>(t.sparse.summary);
+    const auto own = static_cast<int>(max(min(begin + group, int64_t{INT_MAX}), int64_t{0}));
+    return {seen.first, seen.last, own, static_cast<int>(t.sparse.group), static_cast<int>(t.sparse.summary), 0};
+  } else {
+    return seen;
   }
-  return seen;
 }
 
 // Fills `sight` for the tile that starts at first_row. All threads of the block call it; it ends with a barrier.
@@ -254,12 +239,29 @@ __device__ __forceinline__ int next_seen(const Row* rows, int from) {
 }
 
 // one_sees(): whether a row of the warp sees part of [first, last). all_see(): whether all its rows see all of it.
-template <int Rows, class Row>
-__device__ __forceinline__ bool one_sees(const Row* rows, int first, int last) {
-  return __any_sync(~0u, meets(load_seen(rows + threadIdx.x % Rows), first, last));
+template <int Rows>
+__device__ __forceinline__ bool one_sees(const Seen* rows, int first, int last) {
+  const Seen seen = load_seen(rows + threadIdx.x % Rows);
+  return __any_sync(~0u, seen.first < last && seen.last > first);
 }
-template <int Rows, class Row>
-__device__ __forceinline__ bool all_see(const Row* rows, int first, int last) {
-  return __all_sync(~0u, covers(load_seen(rows + threadIdx.x % Rows), first, last));
+template <int Rows>
+__device__ __forceinline__ bool all_see(const Seen* rows, int first, int last) {
+  const Seen seen = load_seen(rows + threadIdx.x % Rows);
+  return __all_sync(~0u, seen.first <= first && seen.last >= last);
+}
+template <int Rows>
+__device__ __forceinline__ bool one_sees(const SparseSeen* rows, int first, int last) {
+  const SparseSeen seen = load_seen(rows + threadIdx.x % Rows);
+  return __any_sync(~0u, seen.last > first && next_row(seen, first) < last);
+}
+template <int Rows>
+__device__ __forceinline__ bool all_see(const SparseSeen* rows, int first, int last) {
+  const SparseSeen seen = load_seen(rows + threadIdx.x % Rows);
+  bool all = seen.first <= first && seen.last >= last;
+  if (all && first < seen.own) {
+    const int left = left_in_group(seen, first);
+    all = left < seen.summary && (last - first <= left + 1 || first + left + 1 == seen.own);
+  }
+  return __all_sync(~0u, all);
 }
 }  // namespace athanor::cuda::attention

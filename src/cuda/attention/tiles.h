@@ -54,7 +54,11 @@ __device__ __forceinline__ void hide(Accumulators<R, N>& a, const Row* seen, int
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
           const int other = first + n * 8 + lane_id() % 4 * 2 + e;
-          if (!sees(x, other)) a[r][n][2 * h + e] = value;
+          if constexpr (std::is_same_v<Row, Seen>) {
+            if (other < x.first || other >= x.last) a[r][n][2 * h + e] = value;
+          } else if (!sees(x, other)) {
+            a[r][n][2 * h + e] = value;
+          }
         }
       }
     }
