@@ -223,9 +223,12 @@ TEST(AttentionKernels, ByGpuAndHeadSize) {
             "attend<__half, 256>; keys_backward<false, true, __half, KeyTiles<256> >; "
             "keys_backward<true, false, __half, KeyTiles<256> >; queries_backward<__half, QueryTiles<256> >; "
             "query_stats<__half>; ");
+  EXPECT_EQ(kernels_on(emu::gpu_h200(), {DType::f16, sparse_heads(2, 1, 64, {8, 2}), {20}}),
+            "attend_sparse<__half, 64>; keys_backward_sparse<true, true, __half, KeyTiles<64> >; "
+            "queries_backward_sparse<__half, QueryTiles<64> >; query_stats<__half>; ");
   const auto plain = [](const std::string& type) {
-    std::string names = "attend<" + type + ">; ";
-    for (const char* which : {"0", "1", "2"}) names += cat("differentiate<(Gradient)", which, ", ", type, ">; ");
+    std::string names = "attend<false, " + type + ">; ";
+    for (const char* which : {"0", "1", "2"}) names += cat("differentiate<(Gradient)", which, ", false, ", type, ">; ");
     return names + "query_stats<" + type + ">; ";
   };
   EXPECT_EQ(kernels_on(emu::gpu_h200(), {DType::f32, heads(2, 1, 64), {20}}), plain("float"));

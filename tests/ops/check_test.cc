@@ -279,6 +279,11 @@ TEST(Check, RefusesContradictions) {
   attention.shape.kv_heads = 3;
   EXPECT_NE(refusal(attention).find("attention_fwd: expected heads to be a multiple of kv_heads"), std::string::npos);
   attention.shape.kv_heads = 2;
+  attention.shape.sparse = {4, 4};
+  EXPECT_NE(refusal(attention).find("attention_fwd: expected a window, or a sparse pattern"), std::string::npos);
+  attention.shape.sparse = {4, 1}, attention.shape.window = 2;
+  EXPECT_NE(refusal(attention).find("attention_fwd: expected a window, or a sparse pattern"), std::string::npos);
+  attention.shape.sparse = {}, attention.shape.window = 0;
 
   AttentionBwd backward = backward_of(attention);
   backward.cos_sin = tensor(DType::f32, {9, 2});
