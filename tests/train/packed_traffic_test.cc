@@ -29,7 +29,7 @@ TEST(PackedTraffic, StepsAreNearlyThoseOfWholeGradientsAndWeights) {
     whole.packed = {};
     const Curve want = train(whole, 6), got = train(s, 6);
     for (size_t i = 0; i < 6; ++i) {
-      EXPECT_NEAR(got.losses[i], want.losses[i], 1e-3) << s.name();
+      EXPECT_NEAR(got.losses[i], want.losses[i], 2e-3) << s.name();
       EXPECT_NEAR(got.norms[i], want.norms[i], 0.05 * want.norms[i]) << s.name();
       EXPECT_NE(got.norms[i], want.norms[i]) << s.name() << ": nothing was rounded";
     }
