@@ -1,5 +1,8 @@
 #include "cpu/peak.h"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 #include <sched.h>
 
 #include <algorithm>
@@ -30,6 +33,18 @@ double seconds_of_sums(int64_t rounds) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
+// Zen 4, AMD's family 25 as far as it has AVX-512, executes 512 bits in two passes.
+bool halves_avx512() {
+#if defined(__x86_64__)
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  constexpr unsigned kAuth = 0x68747541;  // of "AuthenticAMD"
+  if (!__get_cpuid(0, &a, &b, &c, &d) || b != kAuth || !__get_cpuid(1, &a, &b, &c, &d)) return false;
+  return (a >> 8 & 15) + (a >> 20 & 255) == 25;
+#else
+  return false;
+#endif
+}
+
 // Maximum clock in Hz from a file in kHz; 0 if there is none.
 double clock_limit() {
   std::ifstream in("/sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq");
@@ -49,8 +64,9 @@ double core_clock() {
 
 double flops_per_cycle(Isa isa, DType operands) {
   if (operands == DType::bf16 && isa == Isa::amx_bf16) return 2 * 16 * 32;
-  if (operands == DType::bf16 && isa == Isa::avx512_bf16) return 2 * 32 * 2;
-  if (isa >= Isa::avx512) return 2 * 16 * 2;
+  const int at_once = halves_avx512() ? 1 : 2;  // instructions of 512 bits per cycle
+  if (operands == DType::bf16 && isa == Isa::avx512_bf16) return 2 * 32 * at_once;
+  if (isa >= Isa::avx512) return 2 * 16 * at_once;
   if (isa == Isa::avx2) return 2 * 8 * 2;
 #if defined(__x86_64__)
   return 2 * 4 * 2;  // SSE2: two multiply and two add units, without FMA

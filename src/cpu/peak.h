@@ -13,7 +13,8 @@ namespace athanor {
 double core_clock();
 
 // FLOP per cycle of one core, with operands of f32 or, where the instruction set multiplies it, bf16: two units of the
-// vector width, which no core today exceeds, or the tile unit, a TDPBF16PS of 16 x 16 x 32 in 16 cycles.
+// vector width (of 512 bits one on Zen 4), which no core today exceeds, or the tile unit, a TDPBF16PS of 16 x 16 x 32
+// in 16 cycles.
 double flops_per_cycle(Isa, DType operands);
 
 // Physical cores that `threads` threads run on: at most the cores that the process may use; two hardware threads share
