@@ -401,7 +401,8 @@ struct GroupedGemm {
     if (!h) return;
     e.that(product == Grouped::forward && outputs() % 2 == 0, "h", "the forward GEMM of an even number of outputs");
     e.is("h", h, d.dtype, {rows(), outputs() / 2}).is("weights", weights, DType::f32, weights.shape);
-    e.is("slots", slots, DType::i32, {rows()}).that(weights.numel() == rows(), "weights", "one for each row");
+    e.is("slots", slots, DType::i32, {rows()}).matrix("weights", weights);
+    e.that(weights.numel() == rows(), "weights", "one for each row");
   }
   WeightedSwigluFwd swiglu() const { return {.y = h, .gu = d, .weights = weights, .slots = slots}; }
   Cost cost() const { return {2.0 * double(rows()) * double(outputs()) * double(inputs()), traffic(*this)}; }
