@@ -4,7 +4,7 @@
 usage: corpus.py [--large] OUTPUT      for instance: scripts/corpus.py runs/quickstart/corpus.txt
 The quick start's: the King James Bible (package bible-kjv), then the fortune cookies (package fortunes), 6.9 MB of English.
 --large, for comparisons of recipes: the Collaborative International Dictionary of English (package dict-gcide), then from the
-source of Linux (package linux-source-6.1) its documentation and the C files of fs, kernel and mm, some 125 MB. Both are clean
+source of Linux (package linux-source-6.1) its documentation and the C files of fs, kernel and mm, 122 MB. Both are clean
 UTF-8, and the same package versions give the same bytes. Prints size and SHA-256.
 """
 import gzip
