@@ -126,8 +126,7 @@ void multiply(const Kernels& kern, const BlockProduct& p) {
     by_row.by_column = false, by_row.a = rows, by_row.a_stride = kKeyBlock / 2;
     return multiply(kern, by_row);
   }
-  const Kernels::MicroFn* micros =
-      p.by_column ? (p.pairs ? kern.by_column_pairs : kern.by_column) : (p.pairs ? kern.by_row_pairs : kern.by_row);
+  const Kernels::MicroFn* micros = kern.micros(p.by_column, p.pairs);
   const int64_t mr = kern.max_rows(p.pairs);
   Micro m{};
   m.a_stride = p.a_stride, m.b_stride = kern.nr, m.c_stride = p.c_stride, m.k = p.k, m.add = p.add;

@@ -247,8 +247,7 @@ class Block {
   void run_panel(const float* a, const float* b, const float* ahead, int64_t units, const Tile& tile, int64_t j,
                  Collector sum, bool add) const {
     const bool by_column = op_.ta && !g_.transposed_a;
-    const Kernels::MicroFn* micros = by_column ? (g_.pairs ? kern_.by_column_pairs : kern_.by_column)
-                                               : (g_.pairs ? kern_.by_row_pairs : kern_.by_row);
+    const Kernels::MicroFn* micros = kern_.micros(by_column, g_.pairs);
     Micro micro{};
     micro.a_stride = g_.direct_a       ? op_.a.stride() / (g_.pairs ? 2 : 1)
                      : g_.transposed_a ? g_.a_units

@@ -75,6 +75,9 @@ struct Kernels {
   const MicroFn* by_column;
   const MicroFn* by_row_pairs;
   const MicroFn* by_column_pairs;
+  const MicroFn* micros(bool columns, bool pairs) const {
+    return columns ? (pairs ? by_column_pairs : by_column) : (pairs ? by_row_pairs : by_row);
+  }
 
   // Packing starts at element [row, column] of the source and writes whole panels, zeros outside the source.
   // rows: dst[rows][dst_stride] from src[row .. row + rows, column .. column + k]

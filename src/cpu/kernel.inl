@@ -10,6 +10,16 @@ typedef uint32_t Unit __attribute__((may_alias));
 inline V load(const float* p) { return *reinterpret_cast<const Unaligned*>(p); }
 inline void store(float* p, V v) { *reinterpret_cast<Unaligned*>(p) = v; }
 
+// Writes or adds R rows of kNr sums to the n columns of c, fewer than kNr.
+template <int R>
+inline void write_edge(const float* edge, const Micro& m) {
+  for (int r = 0; r < R; ++r)
+    for (int64_t j = 0; j < m.n; ++j) {
+      float& at = m.c[r * m.c_stride + j];
+      at = m.add ? at + edge[r * kNr + j] : edge[r * kNr + j];
+    }
+}
+
 template <int R>
 inline void write_back(const V (&acc)[R][kVectors], const Micro& m) {
   float edge[R * kNr];
@@ -23,12 +33,7 @@ inline void write_back(const V (&acc)[R][kVectors], const Micro& m) {
       float* at = c + r * stride + v * kLanes;
       store(at, whole && m.add ? load(at) + acc[r][v] : acc[r][v]);
     }
-  if (whole) return;
-  for (int r = 0; r < R; ++r)
-    for (int64_t j = 0; j < m.n; ++j) {
-      float& at = m.c[r * m.c_stride + j];
-      at = m.add ? at + edge[r * kNr + j] : edge[r * kNr + j];
-    }
+  if (!whole) write_edge<R>(edge, m);
 }
 
 // R x kNr accumulators in registers; each k loads one row of b and broadcasts R values of a.
@@ -341,3 +346,21 @@ struct Micros<kByRow, kInPairs, Indices<R...>> {
   static constexpr Kernels::MicroFn kTable[] = {micro<R + 1, kByRow, kInPairs>...};
 };
 using Rows = typename IndicesTo<kMr>::type;
+
+// The kernels that every instruction set has.
+constexpr Kernels table(const char* name) {
+  return {.name = name,
+          .mr = kMr,
+          .nr = kNr,
+          .by_row = Micros<true, false, Rows>::kTable,
+          .by_column = Micros<false, false, Rows>::kTable,
+          .pack_rows = pack_rows,
+          .pack_columns = pack_columns,
+          .pack_transposed = pack_transposed,
+          .pack_column_rows = pack_column_rows,
+          .transpose = transpose_units,
+          .dots = kDots,
+          .sums = kSums,
+          .softmax = softmax,
+          .score_gradient = score_gradient};
+}

@@ -1,6 +1,6 @@
 // The *_pairs kernels on the tile unit of AMX, for kernel_avx512.cc: 32 x 32 sums in four tiles, two tiles of A, two of
-// B. A tile is 16 rows of 64 bytes; TDPBF16PS adds to 16 x 16 f32 sums the products of 16 x 16 units of A and of B, and
-// treats denormals as zeros.
+// B. A tile is 16 rows of 64 bytes; TDPBF16PS multiplies 16 x 16 units of A and of B, adds the products to 16 x 16 f32
+// sums, and treats denormals as zeros.
 
 constexpr int kTile = 16;  // rows of a tile, and units in one
 constexpr int kMrTiles = 2 * kTile;
@@ -103,12 +103,7 @@ void micro_tiles(const Micro& m) {
     _tile_stored(3, c + kTile * stride + kTile, stride * 4);
   }
   order_memory();
-  if (whole) return;
-  for (int r = 0; r < R; ++r)
-    for (int64_t j = 0; j < m.n; ++j) {
-      float& at = m.c[r * m.c_stride + j];
-      at = m.add ? at + edge[r * kNr + j] : edge[r * kNr + j];
-    }
+  if (!whole) write_edge<R>(edge, m);
 }
 
 template <class Rows>

@@ -19,20 +19,7 @@ inline V widen(const f16* p) { return _mm256_cvtph_ps(_mm_loadu_si128(reinterpre
 
 #include "cpu/kernel.inl"
 
-constexpr Kernels kTable = {.name = "AVX2",
-                            .mr = kMr,
-                            .nr = kNr,
-                            .by_row = Micros<true, false, Rows>::kTable,
-                            .by_column = Micros<false, false, Rows>::kTable,
-                            .pack_rows = pack_rows,
-                            .pack_columns = pack_columns,
-                            .pack_transposed = pack_transposed,
-                            .pack_column_rows = pack_column_rows,
-                            .transpose = transpose_units,
-                            .dots = kDots,
-                            .sums = kSums,
-                            .softmax = softmax,
-                            .score_gradient = score_gradient};
+constexpr Kernels kTable = table("AVX2");
 
 }  // namespace
 #pragma GCC pop_options

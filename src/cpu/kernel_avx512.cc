@@ -44,20 +44,7 @@ void round_rows(float* dst, int64_t dst_stride, const float* src, int64_t src_st
 
 #include "cpu/kernel_amx.inl"
 
-constexpr Kernels kPlain = {.name = "AVX-512",
-                            .mr = kMr,
-                            .nr = kNr,
-                            .by_row = Micros<true, false, Rows>::kTable,
-                            .by_column = Micros<false, false, Rows>::kTable,
-                            .pack_rows = pack_rows,
-                            .pack_columns = pack_columns,
-                            .pack_transposed = pack_transposed,
-                            .pack_column_rows = pack_column_rows,
-                            .transpose = transpose_units,
-                            .dots = kDots,
-                            .sums = kSums,
-                            .softmax = softmax,
-                            .score_gradient = score_gradient};
+constexpr Kernels kPlain = table("AVX-512");
 constexpr Kernels with_pairs() {
   Kernels t = kPlain;
   t.name = "AVX-512 with bf16";

@@ -167,7 +167,8 @@ inline bool own_product_takes(const GemmProblem& p, int capability) {
          p.m < kMost && whole(p.n) && whole(p.k) && whole(p.stride_a) && whole(p.stride_b) && whole(p.stride_d) &&
          div_ceil<int64_t>(p.m, 128) * div_ceil<int64_t>(p.n, 256) < kMost;
 }
-// The same of gemm/grouped_wgmma.cu, whose epilogue is SwiGLU with a weight for each row.
+// Whether gemm/grouped_wgmma.cu computes this grouped GEMM, with SwiGLU if it has h, on a GPU of that compute
+// capability.
 inline bool grouped_product_takes(const GroupedGemm& op, int capability) {
   constexpr int64_t kMost = int64_t{1} << 30;  // tile coordinates are 32-bit integers
   const DType type = op.a.dtype;

@@ -112,6 +112,7 @@ TEST(TileUnit, RunsTheMachineCodeOfAGemm) {
   for (const float x : d) ASSERT_EQ(x, float(n));
   if (cpu_has(Isa::amx_bf16)) return;
   EXPECT_GT(testing::emulated_instructions(), before);
+  EXPECT_FALSE(testing::tiles_configured()) << "a thread that has finished keeps tiles";
 }
 #endif
 

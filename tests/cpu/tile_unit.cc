@@ -197,9 +197,11 @@ std::vector<const Kernels*> all_kernels() {
   return all;
 }
 
+bool tiles_configured() { return unit.rows[0] > 0; }
 int64_t emulated_instructions() { return emulated.load(); }
 #else
 std::vector<const Kernels*> all_kernels() { return {kernels_of(Isa::baseline)}; }
+bool tiles_configured() { return false; }
 int64_t emulated_instructions() { return 0; }
 #endif
 

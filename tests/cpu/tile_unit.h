@@ -23,6 +23,8 @@ void tile_product(const TileProduct&);
 // The tables of every instruction set of this CPU, and AMX's also where the CPU has only AVX-512 with bf16.
 std::vector<const Kernels*> all_kernels();
 
+// Whether this thread has tiles configured in the emulation.
+bool tiles_configured();
 // Tile instructions carried out in software so far, in all threads.
 int64_t emulated_instructions();
 

@@ -2,10 +2,12 @@
 //   forward: d = a W_e^T;  input gradient: d = a W_e;  weight gradient: d_e += a_e^T b_e
 //   forward with SwiGLU: d = [gate | up] = a W_e^T, and h = weight silu(gate) up
 // Layout: persistent blocks take the tiles of all experts in turn, 128 rows and 256 columns of d or of an expert's d_e,
-// with SwiGLU 128 of gate and the same 128 of up, so that a thread's registers hold both; they find them from the offsets in device memory, and nothing depends on the host. One warp copies 64 elements along K
-// of a and b at a time into a ring by TMA; two warpgroups multiply 64 rows each by wgmma, with the sums in registers. A tile at the end of an expert's rows reads those of the next expert: they give rows of d that are not
-// stored; along K, in the weight gradient, they are replaced by zeros in shared memory. Compute bound from some 300 rows
-// per expert on. Deterministic: a sum is over K in order. No GPU has run it yet.
+// with SwiGLU 128 of gate and the same 128 of up, so that a thread's registers hold both; they find them from the
+// offsets in device memory, and nothing depends on the host. One warp copies 64 elements along K of a and b at a time
+// into a ring by TMA; two warpgroups multiply 64 rows each by wgmma, with the sums in registers. A tile at the end of
+// an expert's rows reads those of the next expert: they give rows of d that are not stored; along K, in the weight
+// gradient, they are replaced by zeros in shared memory. Compute bound from some 300 rows per expert on. Deterministic:
+// a sum is over K in order. No GPU has run it yet.
 #include "cuda/gemm/grouped_wgmma.h"
 
 #include "cuda/activation.h"
