@@ -18,6 +18,15 @@ constexpr int64_t kPackedTileWidth = 256;
 constexpr int64_t kGroupFloats = 128 << 10;  // a tile's part of a: 512 KiB, half of a typical L2
 constexpr int64_t kWantedTiles = 40;         // enough for 16 threads to finish together
 constexpr int64_t kLaneDepth = 512;          // minimum K per lane
+// In the tile unit a pass costs more to begin and to end than L1 saves: one pass for all of K if possible, wide tiles
+// whose part of b stays in L2, and each part of a read once per tile.
+constexpr int64_t kTileDepth = 16;              // units of K of one instruction
+constexpr int64_t kTileUnits = 2048;            // most units of one pass with a in place
+constexpr int64_t kPackedTileUnits = 512;       // and with a packed, since a tile's part of a must stay in L2 as well
+constexpr int64_t kTileBFloats = 192 << 10;     // a tile's part of b: 768 KiB
+constexpr int64_t kTileGroupFloats = 64 << 10;  // a tile's part of a, if packed: 256 KiB
+constexpr int64_t kTileRowBlocks = 4;           // rows of a tile, in row blocks of the micro-kernel
+constexpr int64_t kTilesPerThread = 4;
 // Part of b packed per chunk of work: columns of d (a multiple of every nr) by k.
 constexpr int64_t kPackColumns = 384, kPackDepth = 64;
 
@@ -32,6 +41,22 @@ bool can_read_a(const Gemm& op, const Kernels& kern, bool pairs) {
   constexpr int kFewRows = 8;
   if (pairs) return !op.ta && op.a.stride() % 2 == 0 && op.k() % 2 == 0;
   return op.a.dtype == DType::f32 && !op.tf32 && !(op.ta && kern.mr < kFewRows);
+}
+
+// Tiles for the tile unit. They change no sum, so that their number may depend on the number of threads.
+void cut_wide_tiles(GemmBlocking& g, int64_t m, int64_t nr, int threads) {
+  const int64_t panels = g.b_panels, rows = div_ceil(m, g.mr);
+  int64_t wide = div_ceil(panels, div_ceil(panels, std::max<int64_t>(1, kTileBFloats / (g.units * nr))));
+  int64_t tall = std::clamp<int64_t>(g.direct_a ? rows : kTileGroupFloats / (g.mr * g.a_units), 1, kTileRowBlocks);
+  const auto tiles = [&] { return div_ceil(rows, tall) * div_ceil(panels, wide); };
+  while (tiles() < kTilesPerThread * threads && (tall > 1 || (g.direct_a && wide > 1))) {
+    if (tall > 1)
+      tall = div_ceil<int64_t>(tall, 2);
+    else
+      wide = div_ceil<int64_t>(wide, 2);
+  }
+  g.tile_m = tall * g.mr;
+  g.tile_n = wide * nr;
 }
 
 // Halves the larger side of the tiles until there are enough tiles. If a is packed, tiles stay wide, since their part
@@ -52,28 +77,44 @@ void cut_tiles(GemmBlocking& g, int64_t m, int64_t mr, int64_t nr) {
 
 }  // namespace
 
-GemmBlocking gemm_blocking(const Gemm& op, const Kernels& kern, int64_t most_lanes) {
+GemmBlocking gemm_blocking(const Gemm& op, const Kernels& kern, int threads, int64_t most_lanes) {
   const int64_t m = op.m(), n = op.n(), k = op.k();
   GemmBlocking g{};
   g.pairs = kern.by_row_pairs && op.a.dtype == DType::bf16 && op.b.dtype == DType::bf16;
   g.direct_a = can_read_a(op, kern, g.pairs);
-  const int64_t per_unit = g.pairs ? 2 : 1;
-  g.kc = even_block(k, kUnits * per_unit, 8);
-  g.kcs = div_ceil(k, g.kc);
-  g.units = g.kc / per_unit;
+  g.in_tiles = g.pairs && kern.in_tiles;
+  g.mr = kern.max_rows(g.pairs);
   g.nb = even_block(n, kBlockColumns, kern.nr);
   g.b_panels = g.nb / kern.nr;
+  const int64_t per_unit = g.pairs ? 2 : 1;
+  if (g.in_tiles) {
+    const int64_t parts = kWantedTiles / (div_ceil(m, g.mr) * div_ceil<int64_t>(g.b_panels, 2));
+    g.lanes = std::clamp<int64_t>(std::min({parts, k / kLaneDepth, most_lanes}), 1, k);
+    const int64_t most = 2 * (g.direct_a ? kTileUnits : kPackedTileUnits);
+    g.kc = even_block(k, std::min(most, div_ceil(k, g.lanes)), 2 * kTileDepth);
+  } else {
+    g.kc = even_block(k, kUnits * per_unit, 8);
+  }
+  g.kcs = div_ceil(k, g.kc);
+  g.units = g.kc / per_unit;
   g.transposed_a = g.pairs && op.ta && !kern.by_column_pairs;
   g.a_units = g.transposed_a ? round_up<int64_t>(g.units, kern.nr) : g.units;
-  g.mr = kern.max_rows(g.pairs);
-  cut_tiles(g, m, g.mr, kern.nr);
-  const int64_t tiles = div_ceil(m, g.tile_m) * div_ceil(g.nb, g.tile_n);
-  g.lanes = std::clamp<int64_t>(std::min({kWantedTiles / tiles, k / kLaneDepth, most_lanes}), 1, g.kcs);
+  if (g.in_tiles) {
+    cut_wide_tiles(g, m, kern.nr, threads);
+  } else {
+    cut_tiles(g, m, g.mr, kern.nr);
+    const int64_t tiles = div_ceil(m, g.tile_m) * div_ceil(g.nb, g.tile_n);
+    g.lanes = std::min({kWantedTiles / tiles, k / kLaneDepth, most_lanes});
+  }
+  g.lanes = std::clamp<int64_t>(g.lanes, 1, g.kcs);
   const int64_t lane_kcs = div_ceil(g.kcs, g.lanes), floats = g.lanes * g.units * g.nb;  // floats: per inner block
   g.steps = div_ceil(lane_kcs, std::clamp<int64_t>(kPackedFloats / floats, 1, lane_kcs));
   g.step_kcs = div_ceil(lane_kcs, g.steps);
-  g.group_kcs = std::clamp<int64_t>(kGroupFloats / (g.tile_m * g.a_units), 1, g.step_kcs);
+  const int64_t group = g.in_tiles ? kTileGroupFloats : kGroupFloats;
+  g.group_kcs = std::clamp<int64_t>(group / (g.tile_m * g.a_units), 1, g.step_kcs);
   g.staged = g.lanes > 1 || (g.steps > 1 && op.d.dtype != DType::f32);
+  g.tile_rows = g.in_tiles ? g.mr : g.tile_m;
+  g.at_once = !g.staged && g.group_kcs >= g.kcs;
   return g;
 }
 
@@ -97,14 +138,15 @@ ATHANOR_CLONES void add_floats(float* sum, const float* x, int64_t n) {
 // Scratch memory in floats: packed b | if staged, d's outer block as panels of nr columns per lane | per worker: a
 // tile's part of a, and the tile as panels.
 struct Layout {
-  int64_t b_size, staged_size, worker_size, a_size, total;
+  int64_t b_size, staged_size, worker_size, a_size, c_size, total;
   Layout(const Gemm& op, const GemmBlocking& g, int nr, int threads) {
     constexpr int64_t kLine = 64;  // separates parts in different cache lines
     b_size = round_up(g.lanes * g.step_kcs * g.b_panels * nr * g.units, kLine);
     staged_size = g.staged ? round_up(g.lanes * g.b_panels * op.m() * nr, kLine) : 0;
     a_size = g.direct_a ? 0 : g.group_kcs * g.tile_m * g.a_units;
     const bool tile = !g.staged && op.d.dtype != DType::f32;
-    worker_size = round_up(a_size + (tile ? g.tile_m * g.tile_n : 0), kLine);
+    c_size = !tile ? 0 : g.at_once ? g.tile_rows * nr : g.tile_m * g.tile_n;
+    worker_size = round_up(a_size + c_size, kLine);
     total = b_size + staged_size + threads * worker_size;
   }
 };
@@ -166,7 +208,8 @@ class Block {
   Collector collector(int64_t lane, const Tile& tile, int64_t j, int worker) const {
     if (direct_d_) return {op_.d.as<float>() + tile.row * op_.d.stride() + col_ + tile.col + j, op_.d.stride()};
     if (g_.staged) return {staged_ + ((lane * g_.b_panels + (tile.col + j) / nr_) * op_.m() + tile.row) * nr_, nr_};
-    return {workers_ + worker * layout_.worker_size + layout_.a_size + j * g_.tile_m, nr_};
+    float* own = workers_ + worker * layout_.worker_size + layout_.a_size;
+    return {g_.at_once ? own : own + j * g_.tile_m + tile.row % g_.tile_m * nr_, nr_};
   }
 
   // Inner blocks [first, last) of a lane in a step.
@@ -224,23 +267,28 @@ class Block {
       if (!g_.direct_a)
         for (int64_t kc = group.first; kc < group.last; ++kc)
           pack_a(kc, tile, packed_a + (kc - first) * g_.tile_m * g_.a_units);
-      for (int64_t j = 0; j < tile.cols; j += nr_) {
-        if (rows_of(tile, j) == 0) continue;
-        const Collector sum = collector(lane, tile, j, worker);
-        const bool fresh = first == g_.kcs * lane / g_.lanes;
-        bool add = fresh ? lane == 0 && start(tile, j, sum) : true;
-        for (int64_t kc = group.first; kc < group.last; ++kc, add = true) {
-          const int64_t slot = lane * g_.step_kcs + kc - range.first;
-          const bool last = kc + 1 == group.last;
-          const float* ahead =
-              last ? b_at(slot - (kc - first), (tile.col + j) / nr_ + 1) : b_at(slot + 1, (tile.col + j) / nr_);
-          const float* a = g_.direct_a ? a_in_place(kc, tile) : packed_a + (kc - first) * g_.tile_m * g_.a_units;
-          run_panel(a, b_at(slot, (tile.col + j) / nr_), ahead, units_of(depth(kc)), tile, j, sum, add);
-        }
-        if (!direct_d_ && !g_.staged && group.last == range.last) finish(tile, j, sum);
+      for (int64_t i = 0; i < tile.rows; i += g_.tile_rows) {
+        const Tile rows{tile.row + i, std::min(g_.tile_rows, tile.rows - i), tile.col, tile.cols};
+        for (int64_t j = 0; j < tile.cols; j += nr_)
+          if (rows_of(rows, j) > 0) run_panels(lane, range, group, rows, j, packed_a + i * g_.a_units, worker);
       }
     }
     if (kern_.release) kern_.release();
+  }
+
+  // Rows of a tile and the panel of b at column j: all inner blocks of the group.
+  void run_panels(int64_t lane, Range range, Range group, const Tile& tile, int64_t j, const float* packed_a,
+                  int worker) const {
+    const Collector sum = collector(lane, tile, j, worker);
+    const bool fresh = group.first == g_.kcs * lane / g_.lanes;
+    bool add = fresh ? lane == 0 && start(tile, j, sum) : true;
+    for (int64_t kc = group.first; kc < group.last; ++kc, add = true) {
+      const int64_t slot = lane * g_.step_kcs + kc - range.first, panel = (tile.col + j) / nr_;
+      const float* ahead = kc + 1 == group.last ? b_at(slot - (kc - group.first), panel + 1) : b_at(slot + 1, panel);
+      const float* a = g_.direct_a ? a_in_place(kc, tile) : packed_a + (kc - group.first) * g_.tile_m * g_.a_units;
+      run_panel(a, b_at(slot, panel), ahead, units_of(depth(kc)), tile, j, sum, add);
+    }
+    if (!direct_d_ && !g_.staged && group.last == range.last) finish(tile, j, sum);
   }
 
   // Multiplies one panel of b with the tile's part of a, and prefetches the next panel.
@@ -250,20 +298,42 @@ class Block {
     const Kernels::MicroFn* micros = kern_.micros(by_column, g_.pairs);
     Micro micro{};
     micro.a_stride = g_.direct_a       ? op_.a.stride() / (g_.pairs ? 2 : 1)
-                     : g_.transposed_a ? g_.a_units
+                     : g_.transposed_a ? kTileDepth
                      : by_column       ? mr_
-                                       : units;
-    const int64_t a_next = !by_column ? mr_ * micro.a_stride : g_.direct_a ? mr_ : mr_ * g_.units;
+                                       : g_.a_units;
+    micro.a_step = g_.transposed_a ? mr_ * kTileDepth : kTileDepth;
+    const int64_t a_next = !g_.direct_a ? mr_ * g_.a_units : by_column ? mr_ : mr_ * micro.a_stride;
     micro.b = b, micro.b_stride = nr_;
     micro.c_stride = sum.stride, micro.n = std::min(nr_, tile.cols - j);
     micro.k = units, micro.add = add;
     micro.ahead = ahead, micro.ahead_step = div_ceil(nr_ * mr_, tile.rows);
     const int64_t rows = rows_of(tile, j);
+    if (g_.in_tiles) {
+      micro.read_ahead = a_ahead(a, tile, j);
+      micro.write_ahead = d_ahead(tile, j);
+    }
     for (int64_t i = 0; i < rows; i += mr_, micro.ahead += micro.ahead_step * units) {
       micro.a = a + i / mr_ * a_next;
       micro.c = sum.c + i * sum.stride;
       micros[std::min(mr_, rows - i) - 1](micro);
     }
+  }
+
+  // What the tile unit's kernel prefetches at column j of a tile: its share of the next rows of a.
+  Micro::Rows a_ahead(const float* a, const Tile& tile, int64_t j) const {
+    if (!g_.direct_a || tile.row + tile.rows + mr_ > op_.m()) return {};
+    constexpr int64_t kMostRows = 8;  // more would fill the buffers of L1's misses
+    const int64_t stride = op_.a.stride() * 2, each = std::min(div_ceil(mr_, div_ceil(tile.cols, nr_)), kMostRows);
+    const int64_t first = j / nr_ * each;
+    return {reinterpret_cast<const char*>(a) + (mr_ + first) * stride, stride,
+            std::clamp<int64_t>(mr_ - first, 0, each), 1};
+  }
+  // And the next panel of d, if d is written while the tile is computed.
+  Micro::Rows d_ahead(const Tile& tile, int64_t j) const {
+    if (!(direct_d_ || g_.at_once) || j + nr_ >= tile.cols) return {};
+    const int64_t bytes = int64_t(size_of(op_.d.dtype));
+    return {static_cast<const char*>(op_.d.at(tile.row * op_.d.stride() + col_ + tile.col + j + nr_)),
+            op_.d.stride() * bytes, tile.rows, nr_ * bytes / 64};
   }
 
   const float* a_in_place(int64_t kc, const Tile& tile) const {
@@ -274,11 +344,11 @@ class Block {
     const Source a{op_.a.data, op_.a.stride(), op_.a.dtype, op_.tf32};
     const int64_t k = kc * g_.kc, deep = depth(kc);
     if (g_.transposed_a)
-      kern_.pack_column_rows(to, g_.a_units, a, k, deep, tile.row, tile.rows);
+      kern_.pack_tiles(to, mr_ * g_.a_units, a, k, deep, tile.row, tile.rows);
     else if (op_.ta)
-      kern_.pack_columns(to, mr_ * g_.units, int(mr_), a, k, deep, tile.row, tile.rows, g_.pairs);
+      kern_.pack_columns(to, mr_ * g_.a_units, int(mr_), a, k, deep, tile.row, tile.rows, g_.pairs);
     else
-      kern_.pack_rows(to, units_of(deep), a, tile.row, tile.rows, k, deep, g_.pairs);
+      kern_.pack_rows(to, g_.a_units, a, tile.row, tile.rows, k, deep, g_.pairs);
   }
 
   // Initializes the collector with the bias or the previous d; returns false if there is nothing to add to.
@@ -296,6 +366,10 @@ class Block {
   }
 
   void finish(const Tile& tile, int64_t j, Collector sum) const {
+    if (kern_.round_rows && op_.d.dtype == DType::bf16 && op_.d.stride() % 2 == 0 && tile.cols - j >= nr_) {
+      void* d = op_.d.at(tile.row * op_.d.stride() + col_ + tile.col + j);
+      return kern_.round_rows(static_cast<float*>(d), op_.d.stride() / 2, sum.c, sum.stride, rows_of(tile, j), nr_);
+    }
     by_float(op_.d.dtype, [&]<class T>() {
       T* d = op_.d.as<T>() + tile.row * op_.d.stride() + col_ + tile.col + j;
       round_rows(d, op_.d.stride(), sum.c, sum.stride, rows_of(tile, j), std::min(nr_, tile.cols - j));
@@ -326,7 +400,7 @@ void copy_triangle(ThreadPool& pool, T* d, int64_t n, int64_t stride) {
 }  // namespace
 
 size_t gemm_blocked_scratch(const Gemm& op, const Kernels& kern, int threads) {
-  return size_t(Layout(op, gemm_blocking(op, kern), kern.nr, threads).total) * sizeof(float);
+  return size_t(Layout(op, gemm_blocking(op, kern, threads), kern.nr, threads).total) * sizeof(float);
 }
 
 namespace {
@@ -341,13 +415,13 @@ void run_blocks(const Gemm& op, const Kernels& kern, const GemmBlocking& g, Thre
 }  // namespace
 
 void gemm_blocked(const Gemm& op, const Kernels& kern, ThreadPool& pool, void* scratch) {
-  run_blocks(op, kern, gemm_blocking(op, kern), pool, scratch);
+  run_blocks(op, kern, gemm_blocking(op, kern, pool.size()), pool, scratch);
 }
 
 // An upper bound of Layout's scratch memory for any GEMM of the group: its tiles are no larger than those of `largest`,
 // and the packed part of b covers all of K or one step of it.
 size_t gemm_grouped_scratch(const Gemm& largest, const Kernels& kern, int threads) {
-  const GemmBlocking g = gemm_blocking(largest, kern, 1);
+  const GemmBlocking g = gemm_blocking(largest, kern, threads, 1);
   const int64_t columns = g.b_panels * kern.nr, tile_m = kTileRowPanels * std::max(kern.mr, kern.mr_pairs);
   const int64_t unit = kUnits + 8, a_unit = round_up<int64_t>(unit, kern.nr);
   const int64_t terms = largest.k() + 8 * div_ceil(largest.k(), kUnits) + 8;  // in blocks that are multiples of 8
@@ -361,7 +435,7 @@ size_t gemm_grouped_scratch(const Gemm& largest, const Kernels& kern, int thread
 }
 
 void gemm_grouped(const Gemm& op, const Kernels& kern, ThreadPool& pool, void* scratch) {
-  run_blocks(op, kern, gemm_blocking(op, kern, 1), pool, scratch);
+  run_blocks(op, kern, gemm_blocking(op, kern, pool.size(), 1), pool, scratch);
 }
 
 }  // namespace athanor

@@ -14,6 +14,7 @@ namespace athanor {
 struct GemmBlocking {
   bool pairs;               // multiplies bf16 pairs
   bool direct_a;            // a is read in place
+  bool in_tiles;            // multiplies in the tile unit
   int64_t kc, kcs;          // K of an inner block (one pass of the micro-kernel); number of inner blocks
   int64_t nb;               // columns of d per outer block
   int64_t tile_m, tile_n;   // rows and columns of d per chunk of work
@@ -26,9 +27,12 @@ struct GemmBlocking {
   int64_t a_units;          // units between packed rows of op(a): units, or the next multiple of nr if transposed
   int64_t mr;               // rows of a micro-kernel
   int64_t b_panels;         // panels of b per outer block
+  int64_t tile_rows;        // rows of a tile that are multiplied with all its panels of b before the next rows
+  bool at_once;             // a tile's rows and panel are finished in one go
 };
-// most_lanes: maximum number of lanes that K is split into.
-GemmBlocking gemm_blocking(const Gemm&, const Kernels&, int64_t most_lanes = std::numeric_limits<int64_t>::max());
+// most_lanes: maximum number of lanes that K is split into. The sums do not depend on `threads`.
+GemmBlocking gemm_blocking(const Gemm&, const Kernels&, int threads,
+                           int64_t most_lanes = std::numeric_limits<int64_t>::max());
 
 size_t gemm_blocked_scratch(const Gemm&, const Kernels&, int threads);  // bytes
 void gemm_blocked(const Gemm&, const Kernels&, ThreadPool&, void* scratch);

@@ -176,11 +176,13 @@ inline V interleave_high(V a, V b, Indices<I...>) {
   return __builtin_shufflevector(a, b, (kLanes / 2 + (I % 2 ? kLanes + I / 2 : I / 2))...);
 }
 
-// dst[k][kNr] = transpose of rows of units, rows of dst `stride` apart; from(j) is row j, of which n exist. One step of
-// the network rotates the bits of (row, lane) by one: after log2(kLanes) steps rows and lanes are exchanged.
-inline void transpose(float* dst, int64_t stride, const char* from, int64_t row_bytes, int64_t n, int64_t k) {
+// dst[k][kNr] = transpose of rows of units, rows of dst `stride` apart and kLanes columns `group` apart; from(j) is row
+// j, of which n exist. One step of the network rotates the bits of (row, lane) by one: after log2(kLanes) steps rows
+// and lanes are exchanged.
+inline void transpose(float* dst, int64_t stride, const char* from, int64_t row_bytes, int64_t n, int64_t k,
+                      int64_t group = kLanes) {
   using All = typename IndicesTo<kLanes>::type;
-  for (int64_t j = 0; j < kNr; j += kLanes) {
+  for (int64_t j = 0; j < kNr; j += kLanes, dst += group) {
     int64_t i = 0;
     for (; i + kLanes <= k; i += kLanes) {
       V x[kLanes], y[kLanes];
@@ -198,12 +200,12 @@ inline void transpose(float* dst, int64_t stride, const char* from, int64_t row_
         for (int l = 0; l < kLanes; ++l) x[l] = y[l];
       }
 #pragma GCC unroll 16
-      for (int l = 0; l < kLanes; ++l) store(dst + (i + l) * stride + j, x[l]);
+      for (int l = 0; l < kLanes; ++l) store(dst + (i + l) * stride, x[l]);
     }
     for (; i < k; ++i)
-      for (int64_t l = j; l < j + kLanes; ++l) {
+      for (int64_t l = 0; l < kLanes; ++l) {
         Unit unit = 0;
-        if (l < n) __builtin_memcpy(&unit, from + l * row_bytes + i * 4, 4);
+        if (j + l < n) __builtin_memcpy(&unit, from + (j + l) * row_bytes + i * 4, 4);
         reinterpret_cast<Unit*>(dst)[i * stride + l] = unit;
       }
   }
@@ -266,17 +268,6 @@ void transpose_units(float* dst, int64_t dst_stride, const float* src, int64_t s
     transpose(dst + i, dst_stride, reinterpret_cast<const char*>(src + i * src_stride), src_stride * 4,
               k - i < kNr ? k - i : kNr, n);
 }
-void pack_column_rows(float* dst, int64_t dst_stride, const Source& s, int64_t row, int64_t k, int64_t column,
-                      int64_t n) {
-  float strip[kNr * kNr];
-  for (int64_t j = 0; j < n; j += kNr)
-    for (int64_t i = 0; i < k; i += 2 * kNr) {
-      const int64_t deep = k - i < 2 * kNr ? k - i : 2 * kNr, wide = n - j < kNr ? n - j : kNr;
-      PackColumns<kNr>{strip, 0, s, row + i, deep, column + j, wide}.pairs();
-      transpose_units(dst + j * dst_stride + i / 2, dst_stride, strip, kNr, (deep + 1) / 2, wide);
-    }
-}
-
 #include "cpu/kernel_rows.inl"
 
 // --- attention -------------------------------------------------------------------------------------------------------
@@ -357,7 +348,6 @@ constexpr Kernels table(const char* name) {
           .pack_rows = pack_rows,
           .pack_columns = pack_columns,
           .pack_transposed = pack_transposed,
-          .pack_column_rows = pack_column_rows,
           .transpose = transpose_units,
           .dots = kDots,
           .sums = kSums,

@@ -85,12 +85,16 @@ void micro_tiles(const Micro& m) {
       _tile_zero(3);
     }
   }
-  const float *a = m.a, *b = m.b, *ahead = m.ahead;
-  int64_t k = 0;
-  for (; k + kTile <= m.k; k += kTile, a += kTile, b += kTile * m.b_stride) {
+  const float *a = m.a, *b = m.b;
+  const char* write = m.write_ahead.first;
+  const int64_t steps = m.k / kTile, per_step = steps > 0 ? (m.write_ahead.rows + steps - 1) / steps : 0;
+  int64_t k = 0, written = 0;
+  for (; k + kTile <= m.k; k += kTile, a += m.a_step, b += kTile * m.b_stride) {
     add_products<kTwo>(a, m.a_stride, b, m.b_stride);
-#pragma GCC unroll 16
-    for (int i = 0; i < kTile; ++i, ahead += m.ahead_step) __builtin_prefetch(ahead, 0, 2);
+    for (int64_t i = 0; i < per_step && written < m.write_ahead.rows; ++i, ++written, write += m.write_ahead.stride)
+      for (int64_t l = 0; l < m.write_ahead.lines; ++l) __builtin_prefetch(write + l * 64, 1, 2);
+    const char* read = m.read_ahead.first + k * 4;
+    for (int64_t r = 0; r < m.read_ahead.rows; ++r, read += m.read_ahead.stride) __builtin_prefetch(read, 0, 2);
   }
   if (k < m.k) add_last_products<kTwo>(a, m.a_stride, b, m.b_stride, R, int(m.k - k));
   float edge[R * kNr];
@@ -104,6 +108,20 @@ void micro_tiles(const Micro& m) {
   }
   order_memory();
   if (!whole) write_edge<R>(edge, m);
+}
+
+void pack_tiles(float* dst, int64_t block, const Source& s, int64_t row, int64_t k, int64_t column, int64_t n) {
+  constexpr int64_t kDeep = 2 * kNr;  // rows of the source per strip
+  float strip[kNr * kNr];
+  for (int64_t i = 0; i < k; i += kDeep)
+    for (int64_t j = 0; j < n; j += kMrTiles) {
+      const int64_t deep = k - i < kDeep ? k - i : kDeep, wide = n - j < kMrTiles ? n - j : kMrTiles;
+      const int64_t after = k - i - kDeep < kDeep ? k - i - kDeep : kDeep;
+      for (int64_t r = 0; r < after; ++r) __builtin_prefetch(at<bf16>(s, row + i + kDeep + r, column + j), 0, 2);
+      PackColumns<kNr>{strip, 0, s, row + i, deep, column + j, wide}.pairs();
+      transpose(dst + j / kMrTiles * block + i / 2 * kMrTiles, kTile, reinterpret_cast<const char*>(strip), kNr * 4,
+                (deep + 1) / 2, wide, kMrTiles * kTile);
+    }
 }
 
 template <class Rows>
