@@ -386,14 +386,21 @@ class Block {
   int64_t tiles_m_, tiles_ = 0, col_ = 0, cols_ = 0;  // number of tiles, and columns of the current block
 };
 
-// Copies the upper triangle to the lower one, in square blocks.
+// Copies the upper triangle to the lower one: blocks through f32, which holds every value of T, blocks at the diagonal
+// element by element.
+constexpr int64_t kSide = 64;  // rows of a block, a multiple of every nr
 template <class T>
-void copy_triangle(ThreadPool& pool, T* d, int64_t n, int64_t stride) {
-  constexpr int64_t kSide = 64;
+void copy_triangle(ThreadPool& pool, const Kernels& kern, const Tensor& d) {
+  const int64_t n = d.rows(), stride = d.stride();
+  T* x = d.as<T>();
   pool.parallel_ranges(n, kSide, [&](int64_t begin, int64_t end) {
-    for (int64_t block = 0; block < end; block += kSide)
-      for (int64_t i = begin; i < end; ++i)
-        for (int64_t j = block; j < std::min(block + kSide, i); ++j) d[i * stride + j] = d[j * stride + i];
+    for (int64_t j = 0; j < begin; j += kern.nr) {
+      alignas(64) float block[kSide * kSide];
+      kern.pack_transposed(block, {d.data, stride, d.dtype, false}, j, kern.nr, begin, end - begin, false);
+      round_rows(x + begin * stride + j, stride, block, kern.nr, end - begin, kern.nr);
+    }
+    for (int64_t i = begin; i < end; ++i)
+      for (int64_t j = begin; j < i; ++j) x[i * stride + j] = x[j * stride + i];
   });
 }
 
@@ -409,7 +416,7 @@ void run_blocks(const Gemm& op, const Kernels& kern, const GemmBlocking& g, Thre
   const Layout layout(op, g, kern.nr, pool.size());
   Block block(op, kern, g, layout, static_cast<float*>(scratch));
   for (int64_t col = 0; col < op.n(); col += g.nb) block.run(pool, col);
-  if (op.symmetric) by_float(op.d.dtype, [&]<class T>() { copy_triangle(pool, op.d.as<T>(), op.n(), op.d.stride()); });
+  if (op.symmetric) by_float(op.d.dtype, [&]<class T>() { copy_triangle<T>(pool, kern, op.d); });
 }
 
 }  // namespace

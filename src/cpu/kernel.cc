@@ -27,10 +27,17 @@ const Kernels* kernels_of(Isa isa) {
   }
 }
 
-const Kernels& kernels() {
+namespace {
+const Kernels& choose() {
   for (int i = int(isa()); i > 0; --i)
     if (const Kernels* found = kernels_of(kIsas[i])) return *found;
   return *kernels_baseline();
+}
+}  // namespace
+
+const Kernels& kernels() {
+  static const Kernels& chosen = choose();
+  return chosen;
 }
 
 }  // namespace athanor
