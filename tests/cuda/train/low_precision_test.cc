@@ -130,7 +130,9 @@ TEST(LowPrecisionOnGpus, TheHeadToo) {
     EXPECT_EQ(gpu.how, "the GPU multiplies quantized values");
     EXPECT_EQ(gpu.planned, gpu.allocated);
     EXPECT_NE(gpu.outcome, high.outcome);
-    expect_near(gpu.outcome, on_cpu(ModelType::llama, o));
+    // CPUs with bf16 products round attention's probabilities to bf16. With a head in 8 bits the loss then differs by
+    // up to 5.2e-4 of its value (without bf16 products by less than 5e-4).
+    expect_near(gpu.outcome, on_cpu(ModelType::llama, o), 2);
   }
 }
 
