@@ -287,6 +287,7 @@ TEST_P(LowPrecision, TheHeadToo) {
       Engine engine(m, o, rig.backend());
       const Curve curve = curve_of(rig, engine, 4, accumulate);
       EXPECT_EQ(engine.options().loss_chunk_rows % 128, 0);
+      if (chunk > 0) EXPECT_EQ(engine.options().loss_chunk_rows, round_up<int64_t>(chunk, 128));
       const int head = engine.model().head().id;
       int64_t counted = 0;
       for (const QuantizedOperand& q : engine.take_quantized()) counted += q.parameter.id == head;
@@ -301,7 +302,6 @@ TEST_P(LowPrecision, TheHeadToo) {
     const Curve chunks = run(s, 100);
     for (size_t i = 0; i < head.losses.size(); ++i)
       EXPECT_NEAR(chunks.losses[i], head.losses[i], 1e-2 * head.losses[i]) << "step " << i;
-    EXPECT_NE(chunks.weights, head.weights);
     Setting same = s;
     same.recompute = {Recompute::Granularity::full, 1}, same.threads = 1;
     EXPECT_EQ(head, run(same));
