@@ -87,7 +87,8 @@ void micro_tiles(const Micro& m) {
   }
   const float *a = m.a, *b = m.b;
   const char* write = m.write_ahead.first;
-  const int64_t steps = m.k / kTile, per_step = steps > 0 ? (m.write_ahead.rows + steps - 1) / steps : 0;
+  const int64_t steps = m.k / kTile;
+  const int64_t per_step = m.write_ahead.rows > 0 && steps > 0 ? (m.write_ahead.rows + steps - 1) / steps : 0;
   int64_t k = 0, written = 0;
   for (; k + kTile <= m.k; k += kTile, a += m.a_step, b += kTile * m.b_stride) {
     add_products<kTwo>(a, m.a_stride, b, m.b_stride);
