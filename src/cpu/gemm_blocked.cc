@@ -18,15 +18,15 @@ constexpr int64_t kPackedTileWidth = 256;
 constexpr int64_t kGroupFloats = 128 << 10;  // a tile's part of a: 512 KiB, half of a typical L2
 constexpr int64_t kWantedTiles = 40;         // enough for 16 threads to finish together
 constexpr int64_t kLaneDepth = 512;          // minimum K per lane
-// In the tile unit a pass costs more to begin and to end than L1 saves: one pass for all of K if possible, wide tiles
-// whose part of b stays in L2, and each part of a read once per tile.
-constexpr int64_t kTileDepth = 16;              // units of K of one instruction
-constexpr int64_t kTileUnits = 2048;            // most units of one pass with a in place
-constexpr int64_t kPackedTileUnits = 512;       // and with a packed, since a tile's part of a must stay in L2 as well
-constexpr int64_t kTileBFloats = 192 << 10;     // a tile's part of b: 768 KiB
-constexpr int64_t kTileGroupFloats = 64 << 10;  // a tile's part of a, if packed: 256 KiB
-constexpr int64_t kTileRowBlocks = 4;           // rows of a tile, in row blocks of the micro-kernel
-constexpr int64_t kTilesPerThread = 4;
+// With AMX a pass costs more to begin and to end than L1 saves: one pass for all of K if possible, wide tiles whose
+// part of b stays in L2, and each part of a read once per tile.
+constexpr int64_t kAmxDepth = 16;              // units of K of one instruction
+constexpr int64_t kAmxUnits = 2048;            // most units of one pass with a in place
+constexpr int64_t kAmxPackedUnits = 512;       // and with a packed, since a tile's part of a must stay in L2 as well
+constexpr int64_t kAmxBFloats = 192 << 10;     // a tile's part of b: 768 KiB
+constexpr int64_t kAmxGroupFloats = 64 << 10;  // a tile's part of a, if packed: 256 KiB
+constexpr int64_t kAmxRowBlocks = 4;           // rows of a tile, in row blocks of the micro-kernel
+constexpr int64_t kAmxTilesPerThread = 4;
 // Part of b packed per chunk of work: columns of d (a multiple of every nr) by k.
 constexpr int64_t kPackColumns = 384, kPackDepth = 64;
 
@@ -43,77 +43,71 @@ bool can_read_a(const Gemm& op, const Kernels& kern, bool pairs) {
   return op.a.dtype == DType::f32 && !op.tf32 && !(op.ta && kern.mr < kFewRows);
 }
 
-// Tiles for the tile unit. They change no sum, so that their number may depend on the number of threads.
-void cut_wide_tiles(GemmBlocking& g, int64_t m, int64_t nr, int threads) {
-  const int64_t panels = g.b_panels, rows = div_ceil(m, g.mr);
-  int64_t wide = div_ceil(panels, div_ceil(panels, std::max<int64_t>(1, kTileBFloats / (g.units * nr))));
-  int64_t tall = std::clamp<int64_t>(g.direct_a ? rows : kTileGroupFloats / (g.mr * g.a_units), 1, kTileRowBlocks);
+void set_depth(GemmBlocking& g, int64_t k, int64_t kc, int64_t nr) {
+  g.kc = kc;
+  g.kcs = div_ceil(k, kc);
+  g.units = kc / (g.pairs ? 2 : 1);
+  g.a_units = g.transposed_a ? round_up(g.units, nr) : g.units;
+}
+
+// Tiles are cut until each thread has a few. They change no sum: depth and lanes depend on the shape alone.
+void block_for_amx(GemmBlocking& g, const Gemm& op, int64_t nr, int threads, int64_t most_lanes) {
+  const int64_t k = op.k(), panels = g.b_panels, rows = div_ceil(op.m(), g.mr);
+  const int64_t parts = kWantedTiles / (rows * div_ceil<int64_t>(panels, 2));
+  const int64_t lanes = std::clamp<int64_t>(std::min({parts, k / kLaneDepth, most_lanes}), 1, k);
+  const int64_t most = 2 * (g.direct_a ? kAmxUnits : kAmxPackedUnits);
+  set_depth(g, k, even_block(k, std::min(most, div_ceil(k, lanes)), 2 * kAmxDepth), nr);
+  g.lanes = std::min(lanes, g.kcs);
+  int64_t wide = div_ceil(panels, div_ceil(panels, std::max<int64_t>(1, kAmxBFloats / (g.units * nr))));
+  int64_t tall = std::clamp<int64_t>(g.direct_a ? rows : kAmxGroupFloats / (g.mr * g.a_units), 1, kAmxRowBlocks);
   const auto tiles = [&] { return div_ceil(rows, tall) * div_ceil(panels, wide); };
-  while (tiles() < kTilesPerThread * threads && (tall > 1 || (g.direct_a && wide > 1))) {
-    if (tall > 1)
-      tall = div_ceil<int64_t>(tall, 2);
-    else
-      wide = div_ceil<int64_t>(wide, 2);
-  }
+  while (tiles() < kAmxTilesPerThread * threads && (tall > 1 || (g.direct_a && wide > 1)))
+    tall > 1 ? tall = div_ceil<int64_t>(tall, 2) : wide = div_ceil<int64_t>(wide, 2);
   g.tile_m = tall * g.mr;
   g.tile_n = wide * nr;
+  g.tile_rows = g.mr;
 }
 
 // Halves the larger side of the tiles until there are enough tiles. If a is packed, tiles stay wide, since their part
 // of a is packed again for every tile in the same rows.
-void cut_tiles(GemmBlocking& g, int64_t m, int64_t mr, int64_t nr) {
-  int64_t tall = std::min(kTileRowPanels, div_ceil(m, mr)), wide = std::min(kTileWidth / nr, div_ceil(g.nb, nr));
+void block_for_vectors(GemmBlocking& g, const Gemm& op, int64_t nr, int64_t most_lanes) {
+  const int64_t m = op.m(), k = op.k();
+  set_depth(g, k, even_block(k, kUnits * (g.pairs ? 2 : 1), 8), nr);
+  int64_t tall = std::min(kTileRowPanels, div_ceil(m, g.mr)), wide = std::min(kTileWidth / nr, div_ceil(g.nb, nr));
   const int64_t narrow = g.direct_a ? 1 : std::min(kPackedTileWidth / nr, wide);
-  const auto tiles = [&] { return div_ceil(m, tall * mr) * div_ceil(g.nb, wide * nr); };
+  const auto tiles = [&] { return div_ceil(m, tall * g.mr) * div_ceil(g.nb, wide * nr); };
   while (tiles() < kWantedTiles && (tall > 1 || wide > narrow)) {
-    if (wide > narrow && (wide * nr > tall * mr || tall == 1))
+    if (wide > narrow && (wide * nr > tall * g.mr || tall == 1))
       wide = std::max(div_ceil<int64_t>(wide, 2), narrow);
     else
       tall = div_ceil<int64_t>(tall, 2);
   }
-  g.tile_m = tall * mr;
+  g.tile_m = g.tile_rows = tall * g.mr;
   g.tile_n = wide * nr;
+  g.lanes = std::clamp<int64_t>(std::min({kWantedTiles / tiles(), k / kLaneDepth, most_lanes}), 1, g.kcs);
 }
 
 }  // namespace
 
 GemmBlocking gemm_blocking(const Gemm& op, const Kernels& kern, int threads, int64_t most_lanes) {
-  const int64_t m = op.m(), n = op.n(), k = op.k();
   GemmBlocking g{};
   g.pairs = kern.by_row_pairs && op.a.dtype == DType::bf16 && op.b.dtype == DType::bf16;
+  g.amx = g.pairs && kern.amx;
   g.direct_a = can_read_a(op, kern, g.pairs);
-  g.in_tiles = g.pairs && kern.in_tiles;
-  g.mr = kern.max_rows(g.pairs);
-  g.nb = even_block(n, kBlockColumns, kern.nr);
-  g.b_panels = g.nb / kern.nr;
-  const int64_t per_unit = g.pairs ? 2 : 1;
-  if (g.in_tiles) {
-    const int64_t parts = kWantedTiles / (div_ceil(m, g.mr) * div_ceil<int64_t>(g.b_panels, 2));
-    g.lanes = std::clamp<int64_t>(std::min({parts, k / kLaneDepth, most_lanes}), 1, k);
-    const int64_t most = 2 * (g.direct_a ? kTileUnits : kPackedTileUnits);
-    g.kc = even_block(k, std::min(most, div_ceil(k, g.lanes)), 2 * kTileDepth);
-  } else {
-    g.kc = even_block(k, kUnits * per_unit, 8);
-  }
-  g.kcs = div_ceil(k, g.kc);
-  g.units = g.kc / per_unit;
   g.transposed_a = g.pairs && op.ta && !kern.by_column_pairs;
-  g.a_units = g.transposed_a ? round_up<int64_t>(g.units, kern.nr) : g.units;
-  if (g.in_tiles) {
-    cut_wide_tiles(g, m, kern.nr, threads);
-  } else {
-    cut_tiles(g, m, g.mr, kern.nr);
-    const int64_t tiles = div_ceil(m, g.tile_m) * div_ceil(g.nb, g.tile_n);
-    g.lanes = std::min({kWantedTiles / tiles, k / kLaneDepth, most_lanes});
-  }
-  g.lanes = std::clamp<int64_t>(g.lanes, 1, g.kcs);
+  g.mr = kern.max_rows(g.pairs);
+  g.nb = even_block(op.n(), kBlockColumns, kern.nr);
+  g.b_panels = g.nb / kern.nr;
+  if (g.amx)
+    block_for_amx(g, op, kern.nr, threads, most_lanes);
+  else
+    block_for_vectors(g, op, kern.nr, most_lanes);
   const int64_t lane_kcs = div_ceil(g.kcs, g.lanes), floats = g.lanes * g.units * g.nb;  // floats: per inner block
   g.steps = div_ceil(lane_kcs, std::clamp<int64_t>(kPackedFloats / floats, 1, lane_kcs));
   g.step_kcs = div_ceil(lane_kcs, g.steps);
-  const int64_t group = g.in_tiles ? kTileGroupFloats : kGroupFloats;
+  const int64_t group = g.amx ? kAmxGroupFloats : kGroupFloats;
   g.group_kcs = std::clamp<int64_t>(group / (g.tile_m * g.a_units), 1, g.step_kcs);
   g.staged = g.lanes > 1 || (g.steps > 1 && op.d.dtype != DType::f32);
-  g.tile_rows = g.in_tiles ? g.mr : g.tile_m;
   g.at_once = !g.staged && g.group_kcs >= g.kcs;
   return g;
 }
@@ -298,17 +292,17 @@ class Block {
     const Kernels::MicroFn* micros = kern_.micros(by_column, g_.pairs);
     Micro micro{};
     micro.a_stride = g_.direct_a       ? op_.a.stride() / (g_.pairs ? 2 : 1)
-                     : g_.transposed_a ? kTileDepth
+                     : g_.transposed_a ? kAmxDepth
                      : by_column       ? mr_
                                        : g_.a_units;
-    micro.a_step = g_.transposed_a ? mr_ * kTileDepth : kTileDepth;
+    micro.a_step = g_.transposed_a ? mr_ * kAmxDepth : kAmxDepth;
     const int64_t a_next = !g_.direct_a ? mr_ * g_.a_units : by_column ? mr_ : mr_ * micro.a_stride;
     micro.b = b, micro.b_stride = nr_;
     micro.c_stride = sum.stride, micro.n = std::min(nr_, tile.cols - j);
     micro.k = units, micro.add = add;
     micro.ahead = ahead, micro.ahead_step = div_ceil(nr_ * mr_, tile.rows);
     const int64_t rows = rows_of(tile, j);
-    if (g_.in_tiles) {
+    if (g_.amx) {
       micro.read_ahead = a_ahead(a, tile, j);
       micro.write_ahead = d_ahead(tile, j);
     }
@@ -319,7 +313,7 @@ class Block {
     }
   }
 
-  // What the tile unit's kernel prefetches at column j of a tile: its share of the next rows of a.
+  // What an AMX kernel prefetches at column j of a tile: its share of the next rows of a.
   Micro::Rows a_ahead(const float* a, const Tile& tile, int64_t j) const {
     if (!g_.direct_a || tile.row + tile.rows + mr_ > op_.m()) return {};
     constexpr int64_t kMostRows = 8;  // more would fill the buffers of L1's misses

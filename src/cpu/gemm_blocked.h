@@ -14,7 +14,7 @@ namespace athanor {
 struct GemmBlocking {
   bool pairs;               // multiplies bf16 pairs
   bool direct_a;            // a is read in place
-  bool in_tiles;            // multiplies in the tile unit
+  bool amx;                 // multiplies in the tile unit
   int64_t kc, kcs;          // K of an inner block (one pass of the micro-kernel); number of inner blocks
   int64_t nb;               // columns of d per outer block
   int64_t tile_m, tile_n;   // rows and columns of d per chunk of work

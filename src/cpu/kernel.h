@@ -113,7 +113,7 @@ struct Kernels {
   const FewRowsFn* sums;  // [m - 1]; out[i, j] = x row i · column j of the part
   void (*softmax)(const Softmax&);
   void (*score_gradient)(const ScoreGradient&);
-  bool in_tiles;      // the *_pairs kernels use the tile unit of AMX
+  bool amx;           // the *_pairs kernels use the tile unit
   void (*release)();  // ends a thread's use of the *_pairs kernels; may be null
 };
 

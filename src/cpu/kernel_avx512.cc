@@ -61,7 +61,7 @@ constexpr Kernels with_tiles() {
   t.mr_pairs = kMrTiles;
   t.by_row_pairs = TileMicros<IndicesTo<kMrTiles>::type>::kTable;
   t.by_column_pairs = nullptr;
-  t.in_tiles = true;
+  t.amx = true;
   t.pack_tiles = pack_tiles;
   t.release = release_tiles;
   return t;

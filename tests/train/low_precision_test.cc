@@ -287,7 +287,9 @@ TEST_P(LowPrecision, TheHeadToo) {
       Engine engine(m, o, rig.backend());
       const Curve curve = curve_of(rig, engine, 4, accumulate);
       EXPECT_EQ(engine.options().loss_chunk_rows % 128, 0);
-      if (chunk > 0) EXPECT_EQ(engine.options().loss_chunk_rows, round_up<int64_t>(chunk, 128));
+      if (chunk > 0) {
+        EXPECT_EQ(engine.options().loss_chunk_rows, round_up<int64_t>(chunk, 128));
+      }
       const int head = engine.model().head().id;
       int64_t counted = 0;
       for (const QuantizedOperand& q : engine.take_quantized()) counted += q.parameter.id == head;
