@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 
-from harness import PROGRAM, ROOT, SystemTest
+from harness import PROGRAM, ROOT, USAGE, SystemTest
 
 SCRIPT = ROOT / "scripts" / "bench" / "learning.py"
 CURVES = ROOT / "scripts" / "bench" / "curves.py"
@@ -114,6 +114,38 @@ class MixtureBenchTest(SystemTest):
         rows = json.loads((self.folder / "found.json").read_text())["rows"]
         self.assertEqual([(r["model"], r["steps"]) for r in rows], [("dense", 3), ("mixture", 3)])
         self.assertEqual(len({loss for r in rows for loss in r["losses"]}), 4, "seeds and models differ")
+
+
+class LadderTest(SystemTest):
+    def test_every_rung_resumes_samples_exports_and_runs_on_ranks(self):
+        sys.path.insert(0, str(ROOT / "scripts" / "bench"))
+        import ladder
+        self.run_program("tokenize", "--input", ROOT / "README.md", "--output-prefix", "data/text", "--valid-every", "4")
+        base = {"seq_length": 16, "global_batch_size": 4, "micro_batch_size": 2, "device": "cpu", "threads": 1, "precision": "fp32",
+                "train_data": "data/*_train_*.bin", "valid_data": "data/*_val_*.bin", "train_iters": 6, "lr_warmup_iters": 2, "learning_rate": 0.004}
+        for number, (rung, (model, recipe)) in enumerate(ladder.rungs(2, 64).items()):
+            with self.subTest(rung):
+                layers = "n_layer" if model["model_type"] == "gpt2" else "num_hidden_layers"
+                recipe = {k: v for k, v in recipe.items() if k != "rates"}
+                config = self.folder / f"rung{number}.json"
+                config.write_text(json.dumps(base | recipe | {"model": model | {"vocab_size": 257, layers: 2}}))
+
+                def train(run, *arguments, before=("train",)):
+                    self.run_program(*before, config, "--set", f"save={run}{number}", *arguments)
+                    return self.losses(f"{run}{number}")
+                whole = train("whole")
+                self.assertEqual(len(whole), 6)
+                train("parts", "--set", "train_iters=3", "--set", "lr_decay_iters=6")
+                self.assertEqual(train("parts"), whole, "resumed")
+                shared = train("ranks", "--set", "zero_stage=2", before=("launch", "--ranks", "2", "train"))
+                for step, loss in whole.items():
+                    self.assertAlmostEqual(shared[step], loss, delta=1e-5 * loss, msg=f"step {step} on two ranks")
+                self.run_program("sample", "--checkpoint", f"whole{number}", "--prompt", "a", "--max-tokens", "4")
+                if model["model_type"] == "athanor":
+                    self.refused("export", f"whole{number}", f"out{number}", code=USAGE, says=["model_type"])
+                else:
+                    self.run_program("export", f"whole{number}", f"out{number}")
+                    self.run_program("import", f"out{number}", f"back{number}")
 
 
 class QuickStartGoalTest(SystemTest):
