@@ -129,7 +129,7 @@ void multiply(const Kernels& kern, const BlockProduct& p) {
   const Kernels::MicroFn* micros = kern.micros(p.by_column, p.pairs);
   const int64_t mr = kern.max_rows(p.pairs);
   Micro m{};
-  m.a_stride = p.a_stride, m.a_step = 16, m.b_stride = kern.nr, m.c_stride = p.c_stride, m.k = p.k, m.add = p.add;
+  m.a_stride = p.a_stride, m.b_stride = kern.nr, m.c_stride = p.c_stride, m.k = p.k, m.add = p.add;
   for (int64_t j = 0; j < p.cols; j += kern.nr) {
     m.b = m.ahead = p.b + j / kern.nr * p.b_panel;
     m.n = std::min<int64_t>(kern.nr, p.cols - j);

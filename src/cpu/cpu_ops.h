@@ -153,6 +153,7 @@ class CpuOps final : public Ops {
 
  private:
   ThreadPool& pool_;
+  ThreadPool alone_{1};  // for ops that a thread of pool_ runs by itself
   const GemmPlugin* plugin_;
 };
 

@@ -295,7 +295,7 @@ class Block {
                      : g_.transposed_a ? kAmxDepth
                      : by_column       ? mr_
                                        : g_.a_units;
-    micro.a_step = g_.transposed_a ? mr_ * kAmxDepth : kAmxDepth;
+    if (g_.transposed_a) micro.a_step = mr_ * kAmxDepth;
     const int64_t a_next = !g_.direct_a ? mr_ * g_.a_units : by_column ? mr_ : mr_ * micro.a_stride;
     micro.b = b, micro.b_stride = nr_;
     micro.c_stride = sum.stride, micro.n = std::min(nr_, tile.cols - j);
@@ -382,14 +382,14 @@ class Block {
 
 // Copies the upper triangle to the lower one: blocks through f32, which holds every value of T, blocks at the diagonal
 // element by element.
-constexpr int64_t kSide = 64;  // rows of a block, a multiple of every nr
+constexpr int64_t kTriangleRows = 64;  // rows of a block, a multiple of every nr
 template <class T>
 void copy_triangle(ThreadPool& pool, const Kernels& kern, const Tensor& d) {
   const int64_t n = d.rows(), stride = d.stride();
   T* x = d.as<T>();
-  pool.parallel_ranges(n, kSide, [&](int64_t begin, int64_t end) {
+  pool.parallel_ranges(n, kTriangleRows, [&](int64_t begin, int64_t end) {
     for (int64_t j = 0; j < begin; j += kern.nr) {
-      alignas(64) float block[kSide * kSide];
+      alignas(64) float block[kTriangleRows * kTriangleRows];
       kern.pack_transposed(block, {d.data, stride, d.dtype, false}, j, kern.nr, begin, end - begin, false);
       round_rows(x + begin * stride + j, stride, block, kern.nr, end - begin, kern.nr);
     }

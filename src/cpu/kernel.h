@@ -12,8 +12,8 @@ namespace athanor {
 struct Micro {
   const float* a;  // row kernels: A[i, k] at a[i * a_stride + k]; column kernels: at a[k * a_stride + i]
   int64_t a_stride;
-  int64_t a_step;  // tile unit: from 16 units of A's rows to the next 16
-  const float* b;  // B[k, j] at b[k * b_stride + j]; Kernels::nr columns are read
+  int64_t a_step = 16;  // AMX kernels: units between 16 units of A's rows and the next 16
+  const float* b;       // B[k, j] at b[k * b_stride + j]; Kernels::nr columns are read
   int64_t b_stride;
   float* c;  // c[i, j] at c[i * c_stride + j]; n columns are written
   int64_t c_stride;
@@ -22,7 +22,7 @@ struct Micro {
   bool add;
   const float* ahead;  // memory that a later call reads: ahead[k * ahead_step] is prefetched into L2 for every k
   int64_t ahead_step;
-  // The tile unit's kernels prefetch these into L2 instead of `ahead`: rows of A that a later call reads, of k units
+  // AMX kernels prefetch these into L2 instead of `ahead`: rows of A that a later call reads, of k units
   // each, and rows of the result that a later call writes, of `lines` cache lines each.
   struct Rows {
     const char* first;
@@ -96,7 +96,7 @@ struct Kernels {
                        int64_t n, bool pairs);
   // transposed: dst[k][nr] from src[row .. row + n, column .. column + k], n <= nr
   void (*pack_transposed)(float* dst, const Source&, int64_t row, int64_t n, int64_t column, int64_t k, bool pairs);
-  // tiles, null without the tile unit: pairs of src[row .. row + k, column .. column + n], transposed: row blocks of
+  // tiles, null without AMX: pairs of src[row .. row + k, column .. column + n], transposed: row blocks of
   // mr_pairs columns, `block` units apart, of tiles [units of k / 16][mr_pairs][16], up to a multiple of 32 units
   void (*pack_tiles)(float* dst, int64_t block, const Source&, int64_t row, int64_t k, int64_t column, int64_t n);
   // Units of src[k][src_stride], n columns, transposed: dst[n][dst_stride], with zeros from k to the next multiple of
@@ -113,7 +113,7 @@ struct Kernels {
   const FewRowsFn* sums;  // [m - 1]; out[i, j] = x row i · column j of the part
   void (*softmax)(const Softmax&);
   void (*score_gradient)(const ScoreGradient&);
-  bool amx;           // the *_pairs kernels use the tile unit
+  bool amx;           // the *_pairs kernels use the tile unit of AMX
   void (*release)();  // ends a thread's use of the *_pairs kernels; may be null
 };
 

@@ -268,6 +268,7 @@ void transpose_units(float* dst, int64_t dst_stride, const float* src, int64_t s
     transpose(dst + i, dst_stride, reinterpret_cast<const char*>(src + i * src_stride), src_stride * 4,
               k - i < kNr ? k - i : kNr, n);
 }
+
 #include "cpu/kernel_rows.inl"
 
 // --- attention -------------------------------------------------------------------------------------------------------

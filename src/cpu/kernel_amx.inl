@@ -94,8 +94,8 @@ void micro_tiles(const Micro& m) {
     add_products<kTwo>(a, m.a_stride, b, m.b_stride);
     for (int64_t i = 0; i < per_step && written < m.write_ahead.rows; ++i, ++written, write += m.write_ahead.stride)
       for (int64_t l = 0; l < m.write_ahead.lines; ++l) __builtin_prefetch(write + l * 64, 1, 2);
-    const char* read = m.read_ahead.first + k * 4;
-    for (int64_t r = 0; r < m.read_ahead.rows; ++r, read += m.read_ahead.stride) __builtin_prefetch(read, 0, 2);
+    const char* read = m.read_ahead.first;
+    for (int64_t r = 0; r < m.read_ahead.rows; ++r, read += m.read_ahead.stride) __builtin_prefetch(read + k * 4, 0, 2);
   }
   if (k < m.k) add_last_products<kTwo>(a, m.a_stride, b, m.b_stride, R, int(m.k - k));
   float edge[R * kNr];
