@@ -62,7 +62,10 @@ void block_for_amx(GemmBlocking& g, const Gemm& op, int64_t nr, int threads, int
   int64_t tall = std::clamp<int64_t>(g.direct_a ? rows : kAmxGroupFloats / (g.mr * g.a_units), 1, kAmxRowBlocks);
   const auto tiles = [&] { return div_ceil(rows, tall) * div_ceil(panels, wide); };
   while (tiles() < kAmxTilesPerThread * threads && (tall > 1 || (g.direct_a && wide > 1)))
-    tall > 1 ? tall = div_ceil<int64_t>(tall, 2) : wide = div_ceil<int64_t>(wide, 2);
+    if (tall > 1)
+      tall = div_ceil<int64_t>(tall, 2);
+    else
+      wide = div_ceil<int64_t>(wide, 2);
   g.tile_m = tall * g.mr;
   g.tile_n = wide * nr;
   g.tile_rows = g.mr;
@@ -130,7 +133,7 @@ ATHANOR_CLONES void add_floats(float* sum, const float* x, int64_t n) {
 }
 
 // Scratch memory in floats: packed b | if staged, d's outer block as panels of nr columns per lane | per worker: a
-// tile's part of a, and the tile as panels.
+// tile's part of a, and the tile as panels, or with at_once one panel of its tile_rows.
 struct Layout {
   int64_t b_size, staged_size, worker_size, a_size, c_size, total;
   Layout(const Gemm& op, const GemmBlocking& g, int nr, int threads) {

@@ -33,16 +33,17 @@ bool balanced(const int32_t* offsets, int64_t experts, int threads) {
 }
 
 void check_offsets(const GroupedGemm& op, const int32_t* offsets) {
-  int32_t before = 0;
-  for (int64_t e = 0; e < op.experts(); before = offsets[++e])
-    if (offsets[e] != before || offsets[e + 1] < before || offsets[e + 1] > op.rows())
-      throw Error(cat(op.kName, ": expert ", e, " has rows ", offsets[e], " to ", offsets[e + 1],
-                      ", expected them to follow ", before, " and to end within ", op.rows()));
+  for (int64_t e = 0; e < op.experts(); ++e) {
+    const int32_t begin = offsets[e], end = offsets[e + 1], before = e == 0 ? 0 : begin;
+    if (begin != before || end < begin || end > op.rows())
+      throw Error(cat(op.kName, ": expert ", e, " has rows ", begin, " to ", end, ", expected them to follow ", before,
+                      " and to end within ", op.rows()));
+  }
 }
 
 void run_expert(const GroupedGemm& op, int64_t e, ThreadPool& pool, void* scratch) {
   const int32_t* rows = op.offsets.as<int32_t>() + e;
-  if (rows[0] == rows[1] || op.d.numel() == 0) return;
+  if (rows[0] == rows[1]) return;
   const Gemm product = op.of_expert(e, rows[0], rows[1]);
   if (gemm_is_small(product))
     gemm_small(product, kernels(), pool, scratch);
@@ -64,7 +65,7 @@ void CpuOps::run(const GroupedGemm& op, void* scratch) {
   check_offsets(op, offsets);
   if (op.rows() == 0 || op.d.numel() == 0) return;
   const size_t one = scratch_of_one(op, 1), threads = size_t(pool_.size());
-  if (threads > 1 && threads * one <= kMostSideBySide && balanced(offsets, op.experts(), pool_.size()))
+  if (threads * one <= kMostSideBySide && balanced(offsets, op.experts(), pool_.size()))
     return pool_.parallel_for(op.experts(), [&](int64_t e, int worker) {
       run_expert(op, e, alone_, static_cast<char*>(scratch) + size_t(worker) * one);
     });

@@ -122,7 +122,8 @@ class LadderTest(SystemTest):
         import ladder
         self.run_program("tokenize", "--input", ROOT / "README.md", "--output-prefix", "data/text", "--valid-every", "4")
         base = {"seq_length": 16, "global_batch_size": 4, "micro_batch_size": 2, "device": "cpu", "threads": 1, "precision": "fp32",
-                "train_data": "data/*_train_*.bin", "valid_data": "data/*_val_*.bin", "train_iters": 6, "lr_warmup_iters": 2, "learning_rate": 0.004}
+                "train_data": "data/*_train_*.bin", "valid_data": "data/*_val_*.bin", "train_iters": 6, "lr_warmup_iters": 2,
+                "learning_rate": 0.004}
         for number, (rung, (model, recipe)) in enumerate(ladder.rungs(2, 64).items()):
             with self.subTest(rung):
                 layers = "n_layer" if model["model_type"] == "gpt2" else "num_hidden_layers"

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "base/rng.h"
+#include "cpu/isa.h"
 #include "infer/sampler.h"
 #include "perf/described_gpu.h"
 #include "tests/tiny_model.h"
@@ -304,6 +305,10 @@ TEST_P(LowPrecision, TheHeadToo) {
     const Curve chunks = run(s, 100);
     for (size_t i = 0; i < head.losses.size(); ++i)
       EXPECT_NEAR(chunks.losses[i], head.losses[i], 1e-2 * head.losses[i]) << "step " << i;
+    // Weight gradients in bf16 are sums over tokens, which AMX adds in one order however they are cut into chunks.
+    if (s.precision != "fp8_rowwise_gw_hp" || isa() != Isa::amx_bf16) {
+      EXPECT_NE(chunks.weights, head.weights);
+    }
     Setting same = s;
     same.recompute = {Recompute::Granularity::full, 1}, same.threads = 1;
     EXPECT_EQ(head, run(same));
