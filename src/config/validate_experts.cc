@@ -8,7 +8,6 @@
 namespace athanor {
 namespace {
 
-// FP8 GEMMs of experts do not exist yet.
 void validate_router(const Config& c) {
   const ModelConfig& m = c.model;
   if (m.num_experts == 0) return;
@@ -16,15 +15,6 @@ void validate_router(const Config& c) {
       c.tensor_parallel_size == 1 || c.sequence_parallel, "tensor_parallel_size: ", c.tensor_parallel_size,
       " ranks would compute the same experts (model.num_experts ", m.num_experts,
       ") for the same tokens; set sequence_parallel to true, which gives each rank tokens of its own, or set it to 1");
-  require(!low_precision(c.precision), "precision: ", name_of(c.precision),
-          " is not for products of experts, and model.num_experts is ", m.num_experts, "; use bf16, fp16 or fp32");
-  if (has_router_bias(m.model_type)) {
-    const std::string bias =
-        cat(" is not supported for the bias of a router (model.model_type ", name_of(m.model_type), ")");
-    require(c.pipeline_parallel_size == 1, "pipeline_parallel_size: ", c.pipeline_parallel_size, bias,
-            "; set it to 1, and share the model by zero_stage");
-    require(c.local_steps == 0, "local_steps: ", c.local_steps, bias, ", which workers would move apart; set it to 0");
-  }
   require(c.mup_base_width == 0, "mup_base_width: there are no rules for routers, and model.num_experts is ",
           m.num_experts, "; set it to 0");
 }

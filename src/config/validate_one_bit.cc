@@ -48,8 +48,6 @@ void validate_one_bit(const Config& c) {
   off("log_noise_scale", !c.log_noise_scale, "gradients of several copies are not summed", "set it to false");
   off("deterministic_reduction", c.deterministic_reduction != DeterministicReduction::rank_invariant,
       "rank_invariant has one sum over all ranks", "set it to fixed_order");
-  off("model.model_type", !has_router_bias(c.model.model_type), "copies would count other tokens for each expert",
-      "take one without a router bias");
 }
 
 }  // namespace athanor

@@ -318,6 +318,15 @@ void Engine::end_scores(Ctx& c) {
   c.run(no_scores());
 }
 
+// Sums over all ranks, so that the router biases stay the same on all of them. Integers: exact in any order. A stage
+// has counts of its own layers, and zeros.
+void Engine::sum_expert_counts(Ctx& c) {
+  const ProcessMesh& mesh = backend_.mesh;
+  const CollectiveSubject subject("tokens of each expert");
+  for (Communicator* group : {&mesh.data_parallel(), &mesh.stages(), &mesh.workers()})
+    if (group->size() > 1) c.all_reduce(*group, expert_counts_);
+}
+
 void Engine::step_router_bias(Ctx& c) {
   const ModelConfig& m = model_->config();
   c.run(StepRouterBias{.bias = model_->params().value(model_->router_bias()),
@@ -359,7 +368,7 @@ void Engine::run_optimizer(Ctx c, const PhaseRunner::Enter& enter) {
   if (backend_.mesh.workers().size() > 1) agree_among_workers(c);
   c.max_attention_logits = max_attention_logits_;
   if (max_attention_logits_) c.all_reduce(all, max_attention_logits_, Reduce::max);
-  if (expert_counts_) c.all_reduce(all, expert_counts_);  // integers: exact in any order
+  if (expert_counts_) sum_expert_counts(c);
   StepControl control{.state = state_,
                       .window = window_,
                       .scores = max_attention_logits_,

@@ -438,6 +438,7 @@ class Engine {
   void run_end_of_leaf(Ctx, int64_t leaf);
   void add_norms(Ctx&);
   void end_scores(Ctx&);
+  void sum_expert_counts(Ctx&);
   void step_router_bias(Ctx&);
   Fill no_scores() const { return {.x = max_attention_logits_, .value = -std::numeric_limits<float>::infinity()}; }
   void run_micro_norm(Ctx);

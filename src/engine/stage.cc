@@ -73,6 +73,7 @@ StageUnits Stage::units(const Model& model) const {
     if (const int together = model.params().units()[u]->next_together; together >= 0)
       units.stage_of[size_t(together)] = units.stage_of[u];
   if (units.head != 0 && model.params().spec(model.head()).unit == 0) units.tied = 0;
+  if (model.router_bias()) units.on_all = model.params().spec(model.router_bias()).unit;
   return units;
 }
 

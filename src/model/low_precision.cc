@@ -15,8 +15,8 @@ bool fits(const std::string& pattern, const ParamSpec& spec) {
 }
 
 [[noreturn]] void matches_nothing(const std::string& pattern, const std::vector<ParamSpec>& specs) {
-  const auto linear =
-      std::find_if(specs.begin(), specs.end(), [](const ParamSpec& s) { return s.role == Role::matrix; });
+  const auto linear = std::find_if(specs.begin(), specs.end(),
+                                   [](const ParamSpec& s) { return s.role == Role::matrix && !s.never_quantized; });
   throw Error(cat("fp8_exclude: \"", pattern, "\" matches no linear layer of a block, such as ",
                   linear->slices.front().name, "; * stands for any text"),
               Exit::usage);
@@ -54,7 +54,7 @@ std::string choose_low_precision(Model& model, Recipe& recipe, const HighLayers&
   std::vector<bool> used(high.match.size());
   for (int id = 0; id < int(specs.size()); ++id) {
     const ParamSpec& spec = specs[size_t(id)];
-    if (spec.role != Role::matrix) continue;
+    if (spec.role != Role::matrix || spec.never_quantized) continue;
     const int64_t block = spec.unit - 1, rows = spec.shape[0], cols = spec.shape[1];
     bool named = false;
     for (size_t i = 0; i < high.match.size(); ++i)
@@ -76,6 +76,7 @@ std::string choose_low_precision(Model& model, Recipe& recipe, const HighLayers&
                 Exit::usage);
   std::string line =
       cat(recipe.name, ": ", counts.chosen, " of ", counts.all, " linear layers in ", bits, counts.reasons());
+  if (has_experts(model.config().model_type)) line += "; experts and routers in bf16";
   if (!high.head) {
     const bool odd = is_odd(model.params().spec(model.head()));  // rows are padded to a multiple of 64
     if (!odd) model.params().read_in_low_precision(model.head());

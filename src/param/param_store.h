@@ -79,12 +79,13 @@ struct LogicalShards {
 struct StageUnits {
   int stages = 1, stage = 0;
   std::vector<int> stage_of = {};
-  int head = 0;   // the stage that has the LM head
-  int tied = -1;  // a unit that stage `head` also has: the embedding, if it is tied to the LM head
+  int head = 0;     // the stage that has the LM head
+  int tied = -1;    // a unit that stage `head` also has: the embedding, if it is tied to the LM head
+  int on_all = -1;  // a unit that every stage has: the router biases, which every stage updates alike
   bool here(size_t unit) const {
-    return stages == 1 || stage_of[unit] == stage || (int(unit) == tied && stage == head);
+    return stages == 1 || stage_of[unit] == stage || (int(unit) == tied && stage == head) || int(unit) == on_all;
   }
-  bool on_one_stage(size_t unit) const { return int(unit) != tied || stages == 1; }
+  bool on_one_stage(size_t unit) const { return stages == 1 || (int(unit) != tied && int(unit) != on_all); }
 };
 
 // This rank's worker, where workers do not all-reduce gradients: local updates, or an optimizer that sums compressed
@@ -236,6 +237,7 @@ class ParamStore {
   // Gathers the parameter quantized where ranks shard it and the unit's other parameters are few. Before plan();
   // afterwards has_quantized() says whether it is.
   void gather_quantized(Param p) { specs_[size_t(p.id)].gathered_quantized = true; }
+  void never_quantize(Param p) { specs_[size_t(p.id)].never_quantized = true; }
   void belongs_to_experts(Param p, int64_t experts, int64_t chosen) {
     specs_[size_t(p.id)].experts = experts, specs_[size_t(p.id)].chosen = chosen;
   }

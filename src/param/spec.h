@@ -52,6 +52,7 @@ struct ParamSpec {
   int attention = -1;               // layer of the attention whose q, k and v are its outputs; -1: none
   bool read_by_rows = false;        // look-ups read its values even if GEMMs read quantized ones
   bool low_precision = false;       // GEMMs read it, and what they multiply it with, quantized
+  bool never_quantized = false;     // a matrix that is never low_precision: of experts or a router
   bool gathered_quantized = false;  // ranks that shard it gather it quantized: ParamStore::Unit::quantized
   // Its rows are those of `experts` equal matrices; each token uses `chosen` of them.
   int64_t experts = 1, chosen = 1;

@@ -107,7 +107,8 @@ TEST(Pipeline, DelaysChangeNoBitAndTransfersAreNamed) {
 }
 
 TEST(Pipeline, TiedTablesMasksAndFamilies) {
-  for (const ModelType type : {ModelType::gpt2, ModelType::llama, ModelType::qwen3, ModelType::mixtral})
+  for (const ModelType type :
+       {ModelType::gpt2, ModelType::llama, ModelType::qwen3, ModelType::mixtral, ModelType::dots1})
     for (const bool tied : {true, false}) {
       Setting s = small(4, 4);
       s.of.type = type, s.of.tied = tied, s.of.masked = true, s.of.z_loss = 0.1, s.of.vocab = 131;

@@ -75,6 +75,45 @@ TEST(LocalUpdates, RoundsOfOneStepOfSgdAreDataParallelTraining) {
   }
 }
 
+// Router biases after some steps, by rank.
+std::vector<std::vector<float>> router_biases(const Setting& s, int64_t steps) {
+  std::vector<std::vector<float>> biases(size_t(s.ranks()));
+  run_ranks(s.ranks(), [&](std::unique_ptr<Communicator> world) {
+    const CpuBackend cpu = make_cpu({.threads = 1});
+    ProcessMesh mesh(std::move(world), s.mesh());
+    Engine engine(tiny(s), options(s), {*cpu.device, *cpu.ops, mesh});
+    engine.commit();
+    engine.init_weights();
+    for (int64_t step = 0; step < steps; ++step) {
+      accumulate(engine, step);
+      engine.finish_step();
+      if (engine.round_ends(step + 1)) engine.end_rounds(step + 1);
+    }
+    const Tensor bias = engine.model().params().value(engine.model().router_bias());
+    const auto* values = static_cast<const float*>(bias.data);
+    biases[size_t(mesh.world().rank())].assign(values, values + bias.numel());
+  });
+  return biases;
+}
+
+// The tokens of all workers are counted in every step, so that workers do not move the biases apart.
+TEST(LocalUpdates, RouterBiasesAreTheSameOnAllWorkers) {
+  Setting local = two_workers({.steps = 4});
+  local.type = ModelType::dots1;
+  Setting whole = local;
+  whole.workers = 1, whole.replicas = 2, whole.outer = {};
+  const auto one = router_biases(local, 1);
+  EXPECT_EQ(one, router_biases(whole, 1)) << "weights are the same in the first step";
+  EXPECT_GT(*std::ranges::max_element(one[0]), 0);
+  const auto later = router_biases(local, 6);
+  EXPECT_EQ(later[0], later[1]);
+  EXPECT_NE(later[0], one[0]);
+  const Setting compressed{
+      .type = ModelType::dots1, .clip = 0, .rule = RuleName::onebit_adam, .workers = 2, .freeze = 2};
+  const auto biases = router_biases(compressed, 4);
+  EXPECT_EQ(biases[0], biases[1]);
+}
+
 // Equal within rounding: theta - (theta - w) is not always w.
 TEST(LocalUpdates, OneWorkerWithoutOuterMomentumIsPlainTraining) {
   for (const char* precision : {"fp32", "bf16"}) {

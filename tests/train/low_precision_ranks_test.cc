@@ -51,6 +51,19 @@ TEST(LowPrecisionOnRanks, MatchesOneRankUpToRounding) {
   }
 }
 
+// Each rank quantizes the rows that it has; experts, in bf16, are on other ranks.
+TEST(LowPrecisionOnRanks, MixturesMatchOneRankUpToRounding) {
+  for (const char* precision : {"fp8_delayed", "fp8_blockwise", "mxfp8"}) {
+    const Setting one{.type = ModelType::dots1, .precision = precision, .hidden = 64, .intermediate = 128, .length = 8};
+    const Curve want = train(one);
+    for (const auto& [stage, experts, tensor] : {std::tuple{0, 2, 1}, {3, 2, 1}, {3, 1, 1}, {1, 2, 2}}) {
+      Setting s = one;
+      s.shards = 2, s.stage = stage, s.experts = experts, s.tensor = tensor, s.sequence = tensor > 1;
+      expect_near(want, train(s), s);
+    }
+  }
+}
+
 // Rows are all-gathered before they are quantized, in forward and backward; only gradients of norms are summed in
 // another order.
 TEST(LowPrecisionOnRanks, SharedRowsRecomputationAndGatheredQuantizedWeightsChangeNoBit) {

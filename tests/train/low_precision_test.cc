@@ -372,6 +372,28 @@ TEST(LowPrecisionOptions, OddAndSmallSizesStayIn16Bits) {
             "fp8_tensorwise: 9 of 12 linear layers in 8 bits; 3 in bf16, below fp8_min_size");
 }
 
+// A mixture's attention, dense and shared layers are quantized; the GEMMs of its experts and routers are not.
+TEST(LowPrecisionOptions, ExpertsAndRoutersStayIn16Bits) {
+  EXPECT_EQ(line_of({}, ModelType::dots1),
+            "fp8_tensorwise: 12 of 12 linear layers in 8 bits; experts and routers in bf16");
+  for (const ModelType type : {ModelType::dots1, ModelType::mixtral}) {
+    const Curve bf16 = train(type, {.precision = "bf16"}, 6);
+    for (const char* precision : {"fp8_delayed", "fp8_blockwise", "nvfp4"}) {
+      Setting s{.precision = precision};
+      const Curve got = train(type, s, 6);
+      EXPECT_NE(bf16.weights, got.weights);
+      for (size_t i = 0; i < got.losses.size(); ++i)
+        EXPECT_NEAR(got.losses[i], bf16.losses[i], 5e-3 * bf16.losses[i]) << precision << " step " << i;
+      s.recompute = {Recompute::Granularity::full, 1};
+      EXPECT_EQ(got, train(type, s, 6)) << name_of(type) << " recomputes, " << precision;
+    }
+  }
+  Rig rig;
+  const Engine engine(tiny(ModelType::dots1), options({}), rig.backend());
+  for (const ParamSpec& spec : engine.model().params().specs())
+    EXPECT_FALSE(spec.low_precision && (spec.experts > 1 || spec.name.ends_with(".gate"))) << spec.name;
+}
+
 TEST(LowPrecisionOptions, AreRefusedWhereNothingMultipliesQuantizedValues) {
   const auto refusal = [](const auto& make) -> std::string {
     try {
