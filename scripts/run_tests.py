@@ -33,7 +33,7 @@ LONGEST = ("cuda_emulated", "ops", "pipeline", "train", "train_emulated", "test_
            "test_plan", "test_tools")  # started first, so that none of them is left for the end
 
 # Tests that share state between threads; the thread sanitizer runs these.
-TSAN_PROGRAMS = {"cpu": "*Thread*", "data": "Loader*:Documents*:Tokenize*", "metrics": "*", "trainer": "*"}
+TSAN_PROGRAMS = {"cpu": "*Thread*", "data": "Loader*:Documents*:Tokenize*-DocumentsTest.WhatIsCut*", "metrics": "*", "trainer": "*"}
 # Tests that the address sanitizer leaves out: those of the harness of op cases and of the reference backend, planted
 # mistakes, and numbers compared over meshes, optimizers, recipes, threads and cuts whose code other tests run.
 ASAN_LEFT_OUT = {"cpu": "Attention.SameBitsForAnyNumberOfThreadsTwice",

@@ -44,20 +44,11 @@ ANALYZER = "clang-analyzer-*,-clang-analyzer-optin.performance.Padding"
 def key_of(entry, tool):
     digest = hashlib.sha256()
     flags = entry["command"].replace(entry["directory"], "BUILD").replace(str(ROOT), "ROOT")
-    rules = [ROOT / ".clang-tidy", *(c for f in Path(sources_of(entry)[0]).parents if f != ROOT and (c := f / ".clang-tidy").exists()
-                                     and f.is_relative_to(ROOT))]
-    for part in (*tool, *(r.read_text() for r in rules), re.sub(r"\S*/Unity/", "", flags)):
+    for part in (*tool, (ROOT / ".clang-tidy").read_text(), re.sub(r"\S*/Unity/", "", flags)):
         digest.update(part.encode() + b"\0")
     for path in sorted(set().union(*(closure(Path(f), set()) for f in sources_of(entry)))):
         digest.update(str(path.relative_to(ROOT)).encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()
-
-
-def flags_of(rules, more):
-    """A unity build's file lies outside of its sources' folder, whose rules clang-tidy would not find."""
-    own = re.search(r"^Checks: '(.*)'$", rules.read_text(), re.M) if rules.parent != ROOT else None
-    checks = [*more, *([own[1]] if own else [])]
-    return [f"--checks={','.join(checks)}"] if checks else []
 
 
 def check(entry, build_dir, tool):
@@ -67,9 +58,9 @@ def check(entry, build_dir, tool):
     if stamp.exists():
         stamp.touch()  # the oldest are forgotten first
         return name, "", True
-    rules = next(c for f in Path(sources_of(entry)[0]).parents if (c := f / ".clang-tidy").exists())
+    more = [f"--checks={checks}" for checks in tool[1:]]
     done = subprocess.run(["clang-tidy", "--quiet", "--extra-arg=-Wno-unknown-warning-option", "--extra-arg=-Wunsequenced",
-                           *flags_of(rules, tool[1:]), "-p", build_dir, entry["file"]], capture_output=True, text=True)
+                           *more, "-p", build_dir, entry["file"]], capture_output=True, text=True)
     if done.returncode == 0:
         stamp.touch()
         return name, "", False

@@ -16,7 +16,7 @@
 extern "C" {
 
 // 2.32: whether there is but one thread. Never: reference counts are always atomic.
-OURS char __libc_single_threaded = 0;  // NOLINT(bugprone-reserved-identifier): its name
+OURS char __libc_single_threaded = 0;
 
 // 2.36, for std::random_device.
 OURS uint32_t arc4random() noexcept {

@@ -36,7 +36,6 @@ struct IndexOutOfBounds {
   void __tsan_volatile_read##n(void* p) { emu::note(p, n, emu::kRead, __builtin_return_address(0)); }    \
   void __tsan_volatile_write##n(void* p) { emu::note(p, n, emu::kWrite, __builtin_return_address(0)); }
 
-// NOLINTBEGIN(bugprone-reserved-identifier): the compiler chose these names
 extern "C" {
 ACCESS(1)
 ACCESS(2)
@@ -64,5 +63,4 @@ void __ubsan_handle_out_of_bounds(IndexOutOfBounds* d, uintptr_t i) {
             base_name(d->location.file), d->location.line);
 }
 }
-// NOLINTEND(bugprone-reserved-identifier)
 #endif
