@@ -10,10 +10,8 @@
 #include "tests/sanitized.h"
 #include "tests/train/watched_group.h"
 
-namespace athanor {
+namespace athanor::ranks {
 namespace {
-
-using namespace ranks;
 using G = Recompute::Granularity;
 
 constexpr int64_t kTokens = 16;  // per sequence: two to four in a chunk
@@ -322,4 +320,4 @@ TEST(ContextParallel, MistakesAreNoticed) {
 }
 
 }  // namespace
-}  // namespace athanor
+}  // namespace athanor::ranks

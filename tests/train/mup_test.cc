@@ -11,7 +11,7 @@
 #include "tests/train/harness.h"
 #include "train/setup.h"
 
-namespace athanor {
+namespace athanor::mup_test {
 namespace {
 
 using testing::Rig;
@@ -72,4 +72,4 @@ TEST(Mup, ActivationsAreFlatOverWidths) {
 }
 
 }  // namespace
-}  // namespace athanor
+}  // namespace athanor::mup_test

@@ -16,7 +16,7 @@ Setting one_bit(int workers, int64_t freeze, RuleName rule = RuleName::onebit_ad
 }
 constexpr RuleName kOneBitRules[] = {RuleName::onebit_adam, RuleName::onebit_lamb};
 
-std::vector<float> values(const std::map<std::string, std::vector<std::byte>>& files, const std::string& name) {
+std::vector<float> floats(const std::map<std::string, std::vector<std::byte>>& files, const std::string& name) {
   const std::vector<std::byte>& bytes = files.at(name);
   std::vector<float> values(bytes.size() / sizeof(float));
   std::memcpy(values.data(), bytes.data(), bytes.size());
@@ -46,12 +46,12 @@ TEST(OneBit, WhatIsLostInAStepIsAddedInTheNext) {
              whole = tensors_of(cat(dir / "exact", "/", step_folder(6)));
   for (const std::string weight :
        {"model.embed_tokens.weight", "model.layers.1.mlp.up_proj.weight", "model.norm.weight"}) {
-    const std::vector<float> m = values(after, cat("optimizer m.", weight)),
-                             want = values(whole, cat("optimizer m.", weight));
+    const std::vector<float> m = floats(after, cat("optimizer m.", weight)),
+                             want = floats(whole, cat("optimizer m.", weight));
     std::vector<std::vector<float>> old_errors, errors;
     for (int w = 0; w < kWorkers; ++w) {
       const std::string name = cat("optimizer worker", w, ".compression_error.", weight);
-      old_errors.push_back(values(before, name)), errors.push_back(values(after, name));
+      old_errors.push_back(floats(before, name)), errors.push_back(floats(after, name));
     }
     double most = 0, most_moved = 0;
     for (size_t i = 0; i < m.size(); ++i) {
@@ -99,18 +99,18 @@ TEST(OneBitLamb, TheTrustRatioIsTheAverageTimesAFactor) {
   bool any_moved = false;
   for (const std::string weight : {"model.embed_tokens.weight", "model.layers.1.mlp.up_proj.weight"}) {
     const std::string trust = cat("optimizer trust_ratio.", weight), v = cat("optimizer v.", weight);
-    const std::vector<float> had = values(before, trust), has = values(one, trust), last = values(four, trust);
+    const std::vector<float> had = floats(before, trust), has = floats(one, trust), last = floats(four, trust);
     EXPECT_GT(had[0], 0) << weight;
     EXPECT_EQ(had[1], 0) << weight;
     EXPECT_EQ(had[0], last[0]) << weight;
     EXPECT_NEAR(has[1], 1, 0.1001) << weight;
     EXPECT_LE(std::abs(std::log(last[1])), 4 * std::log(1.1001)) << weight;
     any_moved = any_moved || last[1] != has[1];
-    EXPECT_EQ(values(before, v), values(four, v)) << weight;
-    EXPECT_NE(values(four, cat("optimizer v_fresh.", weight)), values(four, v)) << weight;
+    EXPECT_EQ(floats(before, v), floats(four, v)) << weight;
+    EXPECT_NE(floats(four, cat("optimizer v_fresh.", weight)), floats(four, v)) << weight;
 
-    const std::vector<float> w = values(before, cat("model ", weight)), moved = values(one, cat("model ", weight)),
-                             m = values(one, cat("optimizer m.", weight)), variance = values(one, v);
+    const std::vector<float> w = floats(before, cat("model ", weight)), moved = floats(one, cat("model ", weight)),
+                             m = floats(one, cat("optimizer m.", weight)), variance = floats(one, v);
     double step = 0, direction = 0;
     for (size_t i = 0; i < w.size(); ++i) {
       step += std::pow(double(moved[i]) - double(w[i]), 2);

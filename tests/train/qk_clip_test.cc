@@ -10,10 +10,8 @@
 #include "tests/train/optimizer_rig.h"
 #include "tests/train/ranks_rig.h"
 
-namespace athanor {
+namespace athanor::ranks {
 namespace {
-
-using namespace ranks;
 using ::testing::HasSubstr;
 
 // A single update, compared with the rule in double.
@@ -55,7 +53,7 @@ double most_off(const Layer& l, Clip how) {
   b.cut = {.axis = 0, .parts = cut.parts, .whole = kDim}, b.attention = 0;
   OptimizerOptions o = with(RuleName::sgd);
   o.weight_decay = 0, o.qk_clip_threshold = kThreshold;
-  Trained t({matrix("other", {4, 4}), w, b}, o, l.precision);
+  optimizers::Trained t({matrix("other", {4, 4}), w, b}, o, l.precision);
   const std::vector<double> tops{5, 1, 2.5, 40};
   const std::vector<float> top(tops.begin(), tops.begin() + l.heads);
   t.set(t.max_attention_logits.slice(0, l.heads), top);
@@ -107,7 +105,7 @@ TEST(QkClip, ASkippedStepScalesNothing) {
   w.cut = {.axis = 0, .parts = {3, 3, 3}, .whole = 3}, w.attention = 0;
   OptimizerOptions o = with(RuleName::adamw);
   o.qk_clip_threshold = kThreshold;
-  Trained t({w}, o);
+  optimizers::Trained t({w}, o);
   t.set(t.master(), values(start, 9, kInputs, false));
   t.set(t.max_attention_logits.slice(0, 1), {10});
   const std::vector<float> before = t.weights();
@@ -279,4 +277,4 @@ TEST(QkClip, RestartsChangeNoBit) {
 }
 
 }  // namespace
-}  // namespace athanor
+}  // namespace athanor::ranks

@@ -7,10 +7,8 @@
 #include "tests/sanitized.h"
 #include "tests/train/ranks_rig.h"
 
-namespace athanor {
+namespace athanor::ranks {
 namespace {
-
-using namespace ranks;
 
 // The update from given gradients does not depend on the ranks, not even if it needs whole matrices: each matrix is
 // updated by one rank, from averages that are rounded before they are sent.
@@ -250,4 +248,4 @@ TEST(Ranks, SpikesAreSkippedByAllRanksAlike) {
 }
 
 }  // namespace
-}  // namespace athanor
+}  // namespace athanor::ranks

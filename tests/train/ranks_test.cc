@@ -16,10 +16,8 @@
 #include "tests/train/watched_group.h"
 #include "train/checkpointer.h"
 
-namespace athanor {
+namespace athanor::ranks {
 namespace {
-
-using namespace ranks;
 
 // All combinations of model, precision, ZeRO stage, ranks (also as two replicas of sharded ranks), accumulation and
 // recomputation.
@@ -432,4 +430,4 @@ TEST(Ranks, ARankThatFailsEndsTheRunOfAll) {
 }
 
 }  // namespace
-}  // namespace athanor
+}  // namespace athanor::ranks

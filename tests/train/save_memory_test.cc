@@ -8,6 +8,7 @@
 
 #include "comm/threads.h"
 #include "cpu/make_cpu.h"
+#include "tests/sanitized.h"
 #include "tests/tiny_model.h"
 #include "tests/train/harness.h"
 #include "train/checkpointer.h"
@@ -15,12 +16,6 @@
 
 namespace athanor {
 namespace {
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kSanitized = true;  // the sanitizer's shadow memory would count
-#else
-constexpr bool kSanitized = false;
-#endif
 
 constexpr int64_t kSlack = int64_t{3} << 20;  // per rank: file buffers, objects of the engine
 

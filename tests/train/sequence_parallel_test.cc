@@ -5,10 +5,8 @@
 
 #include "tests/train/watched_group.h"
 
-namespace athanor {
+namespace athanor::ranks {
 namespace {
-
-using namespace ranks;
 using G = Recompute::Granularity;
 
 Setting without(Setting s) {
@@ -176,4 +174,4 @@ TEST(SequenceParallel, CheckpointsKnowNothingOfIt) {
 }
 
 }  // namespace
-}  // namespace athanor
+}  // namespace athanor::ranks

@@ -4,7 +4,7 @@
 
 #include "tests/pipeline/rig.h"
 
-namespace athanor {
+namespace athanor::losses_by_source {
 namespace {
 
 using pipeline::Setting;
@@ -130,4 +130,4 @@ TEST(SourceLosses, HaveTheBitsOfOneRankWhereTheWeightsHave) {
 }
 
 }  // namespace
-}  // namespace athanor
+}  // namespace athanor::losses_by_source

@@ -13,10 +13,8 @@
 #include "tests/sanitized.h"
 #include "tests/train/watched_group.h"
 
-namespace athanor {
+namespace athanor::ranks {
 namespace {
-
-using namespace ranks;
 
 constexpr int64_t kEvenLength = 8;  // divisible by context- and sequence-parallel ranks
 
@@ -298,4 +296,4 @@ TEST(TensorMuon, CopiesOnlyWhatLiesInStrips) {
 }
 
 }  // namespace
-}  // namespace athanor
+}  // namespace athanor::ranks

@@ -11,10 +11,8 @@
 #include "tests/sanitized.h"
 #include "tests/train/watched_group.h"
 
-namespace athanor {
+namespace athanor::ranks {
 namespace {
-
-using namespace ranks;
 using G = Recompute::Granularity;
 
 std::vector<Setting> all_groups() {
@@ -563,4 +561,4 @@ TEST(TensorParallel, ASpoiledStepIsSkippedByAll) {
 }
 
 }  // namespace
-}  // namespace athanor
+}  // namespace athanor::ranks

@@ -9,10 +9,8 @@
 #include "perf/step_profile.h"
 #include "tests/train/ranks_rig.h"
 
-namespace athanor {
+namespace athanor::ranks {
 namespace {
-
-using namespace ranks;
 
 TEST(Traffic, WhatIsHiddenIsHiddenOfAllAlike) {
   Traffic t;
@@ -196,4 +194,4 @@ TEST(Traffic, StandsInAProfileWithoutTimes) {
 }
 
 }  // namespace
-}  // namespace athanor
+}  // namespace athanor::ranks
